@@ -1,0 +1,13 @@
+/** `npm run build`: the native addon and the compiled TypeScript, each only when stale; `--force` builds both. */
+import { buildNative, nativeIsStale } from './lib/native.mjs';
+import { runQuietly, SetupError, step } from './lib/step.mjs';
+import { buildTypescript, typescriptIsStale } from './lib/typescript.mjs';
+
+const force = process.argv.includes('--force');
+try {
+  if (force || nativeIsStale()) await step('native engine (C++)', () => buildNative(runQuietly));
+  if (force || typescriptIsStale()) await step('TypeScript', () => buildTypescript(runQuietly));
+} catch (error) {
+  console.error(error instanceof SetupError ? error.message : error);
+  process.exitCode = 1;
+}

@@ -1,0 +1,15 @@
+/** `npm run format`: prettier on everything it knows, clang-format on the native sources where it is installed. */
+import { spawnSync } from 'node:child_process';
+import { bin, hasClangFormat, nativeSources } from './lib/checks.mjs';
+import { root } from './lib/paths.mjs';
+
+const options = { cwd: root, stdio: 'inherit' };
+const paths = process.argv.slice(2);
+let status = spawnSync(
+  bin('prettier'),
+  ['--write', '--log-level', 'warn', ...(paths.length ? paths : ['.'])],
+  options,
+).status;
+if (!hasClangFormat()) console.log('clang-format is not installed: native sources were left as they are.');
+else status ||= spawnSync('clang-format', ['-i', ...nativeSources()], options).status;
+process.exitCode = status ?? 1;

@@ -1,0 +1,56 @@
+/** The checks of form: each a name and a command; used by `npm run lint` and by `npm test`. */
+import { spawnSync } from 'node:child_process';
+import { existsSync, readdirSync } from 'node:fs';
+import path from 'node:path';
+import { fromRoot, root } from './paths.mjs';
+import { tscCommand } from './typescript.mjs';
+
+const NATIVE_SOURCE = /\.(cc|cpp|h|hpp|cu|cuh)$/;
+
+export function bin(name) {
+  return fromRoot('node_modules', '.bin', name);
+}
+
+export function nativeSources() {
+  return ['native', 'test/native', 'benchmarks'].flatMap((folder) =>
+    existsSync(fromRoot(folder))
+      ? readdirSync(fromRoot(folder), { recursive: true })
+          .filter((file) => NATIVE_SOURCE.test(file) && !file.includes('node_modules'))
+          .map((file) => path.join(folder, file))
+      : [],
+  );
+}
+
+export function hasClangFormat() {
+  return spawnSync('clang-format', ['--version']).status === 0;
+}
+
+export function checks() {
+  const list = [
+    { name: 'format (prettier)', command: bin('prettier'), args: ['--check', '--log-level', 'warn', '.'] },
+    { name: 'types of src', command: tscCommand()[0], args: [...tscCommand()[1], '--noEmit', '-p', 'tsconfig.json'] },
+    {
+      name: 'types of test and benchmarks',
+      command: tscCommand()[0],
+      args: [...tscCommand()[1], '--noEmit', '-p', 'tsconfig.test.json'],
+    },
+  ];
+  const sources = nativeSources();
+  const format = { name: 'format (clang-format)', command: 'clang-format', args: ['--dry-run', '-Werror', ...sources] };
+  if (sources.length > 0)
+    list.push(hasClangFormat() ? format : { ...format, skipped: 'clang-format is not installed' });
+  return list;
+}
+
+/** Runs one check with its output shown only when it fails: 'passed', 'failed' or 'skipped'. */
+export function runCheck({ name, command, args, skipped }) {
+  if (skipped) {
+    console.log(`  skipped  ${name}: ${skipped}`);
+    return 'skipped';
+  }
+  const result = spawnSync(command, args, { cwd: root, encoding: 'utf8', maxBuffer: 64 << 20 });
+  const outcome = result.status === 0 ? 'passed' : 'failed';
+  console.log(`  ${outcome}  ${name}`);
+  if (outcome === 'failed') console.log(`${result.stdout ?? ''}${result.stderr ?? ''}${result.error?.message ?? ''}`);
+  return outcome;
+}

@@ -1,0 +1,68 @@
+/** The native tests: CMake builds without Node, run by ctest; once as shipped, once under sanitizers. */
+import { spawnSync } from 'node:child_process';
+import { availableParallelism } from 'node:os';
+import { fromRoot, root } from './paths.mjs';
+import { runQuietly } from './step.mjs';
+
+const SANITIZERS = '-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer';
+
+const BUILDS = [
+  { name: 'native tests', folder: 'native-test', type: 'Release', flags: '', env: {} },
+  {
+    name: 'native tests under ASan and UBSan',
+    folder: 'native-test-asan',
+    type: 'RelWithDebInfo',
+    flags: SANITIZERS,
+    env: { UBSAN_OPTIONS: 'print_stacktrace=1', ASAN_OPTIONS: 'detect_stack_use_after_return=1' },
+  },
+];
+
+async function configureAndBuild({ folder, type, flags }) {
+  const build = fromRoot(folder);
+  const options = [`-DCMAKE_BUILD_TYPE=${type}`, '-DTANDEM_TESTS=ON', '-DTANDEM_CUDA=OFF'];
+  options.push(`-DCMAKE_CXX_FLAGS=${flags}`, `-DCMAKE_EXE_LINKER_FLAGS=${flags}`);
+  await runQuietly('cmake', ['-S', root, '-B', build, ...options]);
+  await runQuietly('cmake', ['--build', build, '--parallel', String(availableParallelism())]);
+}
+
+/** Counts of ctest's line per test: `3/9 Test #3: name ......   Passed    0.01 sec`. */
+export function countCtest(output) {
+  const counts = { passed: 0, failed: 0, skipped: 0 };
+  for (const line of output.split('\n')) {
+    const match = /^\s*\d+\/\d+ Test\s+#\d+: .*?(Passed|\*\*\*\s*\S.*)$/.exec(line);
+    if (!match) continue;
+    if (match[1] === 'Passed') counts.passed++;
+    else if (/^\*\*\*\s*Skipped/.test(match[1])) counts.skipped++;
+    else counts.failed++;
+  }
+  return counts;
+}
+
+function runCtest({ folder, env }) {
+  const args = ['--test-dir', fromRoot(folder), '--output-on-failure', '--timeout', '300'];
+  args.push('--parallel', String(availableParallelism()));
+  const options = { cwd: root, env: { ...process.env, ...env }, encoding: 'utf8', maxBuffer: 256 << 20 };
+  const result = spawnSync('ctest', args, options);
+  const counts = countCtest(result.stdout ?? '');
+  const ran = counts.passed + counts.failed;
+  // A crash of ctest itself, or no tests at all, is a failure, not a silence.
+  if (ran === 0 || (result.status !== 0 && counts.failed === 0)) counts.failed++;
+  if (counts.failed > 0) console.log(`${result.stdout ?? ''}${result.stderr ?? ''}`);
+  return counts;
+}
+
+/** Builds and runs every native test; yields the counts of each build. */
+export async function* nativeTests() {
+  for (const build of BUILDS) {
+    let counts;
+    try {
+      await configureAndBuild(build);
+      counts = runCtest(build);
+    } catch (error) {
+      console.log(error.message);
+      counts = { passed: 0, failed: 1, skipped: 0 };
+    }
+    console.log(`  ${build.name}: ${counts.passed} passed, ${counts.failed} failed`);
+    yield counts;
+  }
+}

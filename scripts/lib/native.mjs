@@ -1,0 +1,45 @@
+/** The native addon: native/ and CMakeLists.txt -> native-build/Release/tandem.node, by cmake-js. */
+import { existsSync, readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { availableParallelism } from 'node:os';
+import path from 'node:path';
+import { addon, nativeBuild, root } from './paths.mjs';
+import { hashInputs, readStamp, writeStamp } from './stamp.mjs';
+import { checkBuildTool, checkCMake, checkCompiler } from './tools.mjs';
+
+const STAMP = path.join(nativeBuild, '.tandem-stamp');
+const require = createRequire(import.meta.url);
+
+/** Resolved from here, so that it works in a clone and where the package is installed beside its dependencies. */
+function packageFile(name) {
+  return require.resolve(`${name}/package.json`);
+}
+
+function withCuda() {
+  return process.env.TANDEM_CUDA !== '0';
+}
+
+function wantedHash() {
+  const version = (name) => JSON.parse(readFileSync(packageFile(name), 'utf8')).version;
+  const facts = { cuda: withCuda(), cxx: process.env.CXX ?? '', nodeAddonApi: version('node-addon-api') };
+  return hashInputs(['native', 'CMakeLists.txt'], facts);
+}
+
+export function nativeIsStale() {
+  return !existsSync(addon) || readStamp(STAMP) !== wantedHash();
+}
+
+/** Builds with the given runner (command, args) and stamps the result. */
+export async function buildNative(run) {
+  checkCMake();
+  checkCompiler();
+  checkBuildTool();
+  const hash = wantedHash();
+  const cli = path.join(path.dirname(packageFile('cmake-js')), 'bin', 'cmake-js');
+  const jobs = String(availableParallelism());
+  const args = [cli, 'compile', '-d', root, '-O', nativeBuild, '--parallel', jobs];
+  args.push(`--CDTANDEM_CUDA=${withCuda() ? 'ON' : 'OFF'}`);
+  await run(process.execPath, args);
+  if (!existsSync(addon)) throw new Error(`The native build ended without ${path.relative(root, addon)}.`);
+  writeStamp(STAMP, hash);
+}

@@ -1,0 +1,53 @@
+/** Whether node_modules holds what package-lock.json asks for, and how to make it so. */
+import { spawnSync } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import path from 'node:path';
+import { fromRoot, root } from './paths.mjs';
+import { hashInputs, readStamp, writeStamp } from './stamp.mjs';
+import { runQuietly, step } from './step.mjs';
+
+const STAMP = fromRoot('node_modules', '.tandem-stamp');
+const INPUTS = ['package-lock.json'];
+
+function wantedHash() {
+  return hashInputs(INPUTS, { node: process.versions.modules });
+}
+
+/** True when every package of the lock file that this machine needs is installed in its locked version. */
+function installedAsLocked(withDev) {
+  const record = fromRoot('node_modules', '.package-lock.json');
+  if (!existsSync(record)) return false;
+  const locked = JSON.parse(readFileSync(fromRoot('package-lock.json'), 'utf8')).packages;
+  const installed = JSON.parse(readFileSync(record, 'utf8')).packages;
+  return Object.entries(locked).every(([key, entry]) => {
+    if (key === '' || entry.optional || entry.devOptional || (entry.dev && !withDev)) return true;
+    return installed[key]?.version === entry.version && existsSync(path.join(root, key, 'package.json'));
+  });
+}
+
+/** better-sqlite3 is compiled on this machine, or fetched, for one Node ABI. */
+function sqliteLoads() {
+  const script = "new (require('better-sqlite3'))(':memory:').close()";
+  return spawnSync(process.execPath, ['-e', script], { cwd: root, stdio: 'ignore' }).status === 0;
+}
+
+/** What is to be done: 'install' (all packages), 'sqlite' (only its native part) or null. */
+export function packageWork(withDev) {
+  if (!installedAsLocked(withDev)) return 'install';
+  if (readStamp(STAMP) === wantedHash()) return null;
+  if (!sqliteLoads()) return 'sqlite';
+  writeStamp(STAMP, wantedHash());
+  return null;
+}
+
+/** Unpacks the packages without running their scripts, so that the slow native parts can be built side by side afterwards. */
+export async function installPackages() {
+  await step('packages (npm ci)', () => runQuietly('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund']));
+}
+
+export async function buildSqlite() {
+  await step('better-sqlite3 (compiled here, about a minute, unless a prebuilt one can be fetched)', () =>
+    runQuietly('npm', ['rebuild', 'better-sqlite3']),
+  );
+  writeStamp(STAMP, wantedHash());
+}

@@ -1,0 +1,46 @@
+/** The compiled JavaScript: src/ -> dist/, by tsc. */
+import { existsSync, readFileSync, readdirSync, rmSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import path from 'node:path';
+import { dist, fromRoot } from './paths.mjs';
+import { hashInputs, readStamp, writeStamp } from './stamp.mjs';
+
+const STAMP = path.join(dist, '.tandem-stamp');
+const require = createRequire(import.meta.url);
+
+function wantedHash() {
+  const { version } = JSON.parse(readFileSync(require.resolve('typescript/package.json'), 'utf8'));
+  return hashInputs(['src', 'tsconfig.json', 'package-lock.json'], { typescript: version });
+}
+
+export function typescriptIsStale() {
+  return readStamp(STAMP) !== wantedHash();
+}
+
+export function tscCommand(...args) {
+  return [
+    process.execPath,
+    [path.join(path.dirname(require.resolve('typescript/package.json')), 'bin', 'tsc'), ...args],
+  ];
+}
+
+/** Removes compiled files whose source is gone, so that nothing runs what the sources no longer say. */
+function prune(directory, source) {
+  for (const entry of readdirSync(directory, { withFileTypes: true })) {
+    const output = path.join(directory, entry.name);
+    if (entry.isDirectory()) {
+      if (existsSync(path.join(source, entry.name))) prune(output, path.join(source, entry.name));
+      else rmSync(output, { recursive: true });
+    } else if (/\.js(\.map)?$/.test(entry.name)) {
+      const name = entry.name.replace(/\.js(\.map)?$/, '.ts');
+      if (!existsSync(path.join(source, name))) rmSync(output);
+    }
+  }
+}
+
+export async function buildTypescript(run) {
+  const hash = wantedHash();
+  await run(...tscCommand('-p', fromRoot('tsconfig.json')));
+  prune(dist, fromRoot('src'));
+  writeStamp(STAMP, hash);
+}
