@@ -1,0 +1,47 @@
+// The module: info, loadModel, createEngine. See src/control/engine/native.ts for the contract.
+#include "addon/engine_handle.h"
+#include "addon/model_handle.h"
+#include "addon/napi_setup.h"
+#include "addon/read.h"
+#include "no_cuda/cuda_info.h"
+#include "simd/isa.h"
+
+namespace tandem::addon {
+namespace {
+
+#ifndef TANDEM_VERSION
+#define TANDEM_VERSION "0.0.0"
+#endif
+
+Napi::Value info(const Napi::CallbackInfo& call) {
+  return guarded(call.Env(), [&]() -> Napi::Value {
+    Napi::Env env = call.Env();
+    Napi::Object out = Napi::Object::New(env);
+    out.Set("version", TANDEM_VERSION);
+    out.Set("isa", simd::isa_name(simd::selected_isa()));
+    Napi::Array isas = Napi::Array::New(env);
+    uint32_t i = 0;
+    for (simd::Isa isa : simd::supported_isas()) isas[i++] = Napi::String::New(env, simd::isa_name(isa));
+    out.Set("isas", isas);
+    cuda::CudaInfo found = cuda::cuda_info();
+    Napi::Object device = Napi::Object::New(env);
+    device.Set("built", Napi::Boolean::New(env, found.built));
+    device.Set("devices", Napi::Number::New(env, found.devices));
+    device.Set("message", found.message);
+    out.Set("cuda", device);
+    return out;
+  });
+}
+
+Napi::Object init(Napi::Env env, Napi::Object exports) {
+  exports.Set("info", Napi::Function::New(env, info));
+  exports.Set("loadModel", Napi::Function::New(env, load_model));
+  exports.Set("createEngine", Napi::Function::New(env, create_engine));
+  return exports;
+}
+
+}  // namespace
+}  // namespace tandem::addon
+
+static Napi::Object tandem_init(Napi::Env env, Napi::Object exports) { return tandem::addon::init(env, exports); }
+NODE_API_MODULE(tandem, tandem_init)

@@ -1,0 +1,100 @@
+#include "addon/engine_handle.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include "addon/model_handle.h"
+#include "addon/promise_worker.h"
+#include "addon/read.h"
+#include "addon/read_spec.h"
+
+namespace tandem::addon {
+namespace {
+
+// Shared by the handle's functions and a running step. The functions are closures over it, so no `this` is ever unwrapped.
+struct EngineHolder {
+  std::mutex running;  // held while a step runs; close waits for it
+  std::unique_ptr<engine::Engine> engine;
+  bool busy = false;  // JS thread only
+};
+
+template <typename Array, typename Get>
+Array column(Napi::Env env, size_t count, const Get& get) {
+  Array array = Array::New(env, count);
+  for (size_t i = 0; i < count; ++i) array[i] = get(i);
+  return array;
+}
+
+Napi::Object to_js(Napi::Env env, const engine::StepResult& step, double micros) {
+  Napi::Object out = Napi::Object::New(env);
+  const auto& s = step.samples;
+  const auto& top = step.top;
+  out.Set("slots", column<Napi::Int32Array>(env, s.size(), [&](size_t i) { return s[i].slot; }));
+  out.Set("tokens", column<Napi::Int32Array>(env, s.size(), [&](size_t i) { return s[i].token; }));
+  out.Set("finish", column<Napi::Uint8Array>(env, s.size(), [&](size_t i) { return uint8_t(s[i].finish); }));
+  out.Set("logprobs", column<Napi::Float32Array>(env, s.size(), [&](size_t i) { return s[i].logprob; }));
+  out.Set("ranks", column<Napi::Int32Array>(env, s.size(), [&](size_t i) { return s[i].rank; }));
+  out.Set("topRanges", column<Napi::Int32Array>(env, 2 * s.size(), [&](size_t i) { return i % 2 ? s[i / 2].top_count : s[i / 2].top_offset; }));
+  out.Set("topIds", column<Napi::Int32Array>(env, top.size(), [&](size_t i) { return top[i].id; }));
+  out.Set("topLogprobs", column<Napi::Float32Array>(env, top.size(), [&](size_t i) { return top[i].logprob; }));
+  out.Set("micros", Napi::Number::New(env, micros));
+  return out;
+}
+
+class StepWorker : public PromiseWorker {
+ public:
+  StepWorker(Napi::Env env, std::shared_ptr<EngineHolder> holder, engine::Plan plan)
+      : PromiseWorker(env), holder_(std::move(holder)), plan_(std::move(plan)) {
+    holder_->busy = true;
+  }
+
+ private:
+  void execute() override {
+    std::lock_guard<std::mutex> lock(holder_->running);
+    require(holder_->engine != nullptr, ErrorKind::kState, "the engine is closed");
+    auto start = std::chrono::steady_clock::now();
+    step_ = holder_->engine->step(plan_);
+    micros_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  }
+  Napi::Value result(Napi::Env env) override { return to_js(env, step_, micros_); }
+  void settled() override { holder_->busy = false; }
+
+  std::shared_ptr<EngineHolder> holder_;
+  engine::Plan plan_;
+  engine::StepResult step_;
+  double micros_ = 0;
+};
+
+Napi::Value rejected(Napi::Env env, ErrorKind kind, const char* message) {
+  auto deferred = Napi::Promise::Deferred::New(env);
+  deferred.Reject(js_error(env, kind, message));
+  return deferred.Promise();
+}
+
+Napi::Value step(const std::shared_ptr<EngineHolder>& holder, const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    if (holder->busy) return rejected(info.Env(), ErrorKind::kState, "a step is already running");
+    engine::Plan plan = read_plan(info[0]);
+    return (new StepWorker(info.Env(), holder, std::move(plan)))->start();
+  });
+}
+
+}  // namespace
+
+Napi::Value create_engine(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    auto holder = std::make_shared<EngineHolder>();
+    holder->engine = std::make_unique<engine::Engine>(model_of(info[0]), read_engine_options(info[1]));
+    Napi::Object object = Napi::Object::New(info.Env());
+    object.Set("step", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return step(holder, call); }));
+    object.Set("close", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) -> Napi::Value {
+                 std::lock_guard<std::mutex> lock(holder->running);
+                 holder->engine.reset();
+                 return call.Env().Undefined();
+               }));
+    return object;
+  });
+}
+
+}  // namespace tandem::addon

@@ -1,0 +1,112 @@
+#include "addon/model_handle.h"
+
+#include <chrono>
+
+#include "addon/promise_worker.h"
+#include "addon/read.h"
+#include "addon/read_spec.h"
+
+namespace tandem::addon {
+namespace {
+
+// Two copies of the addon in one process must not take each other's objects: drawn for this class, checked before every unwrap.
+constexpr napi_type_tag kModelTag = {0x6d0e5a44c9b34f0bull, 0x9d6c2c7aa4e1b8f3ull};
+
+struct ModelHolder {
+  std::shared_ptr<model::Model> model;
+};
+
+Napi::Value make_handle(Napi::Env env, std::shared_ptr<model::Model> model) {
+  Napi::Object object = Napi::Object::New(env);
+  auto holder = std::make_shared<ModelHolder>(ModelHolder{std::move(model)});
+  object.Set("weightBytes", Napi::Number::New(env, double(holder->model->weights.bytes())));
+  object.Set("pageBytes", Napi::Number::New(env, double(holder->model->kv_shape().page_bytes())));
+  object.Set("close", Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) -> Napi::Value {
+               holder->model.reset();
+               return info.Env().Undefined();
+             }));
+  auto* owned = new std::shared_ptr<ModelHolder>(holder);
+  auto finalize = [](napi_env, void* data, void*) { delete static_cast<std::shared_ptr<ModelHolder>*>(data); };
+  if (napi_wrap(env, object, owned, finalize, nullptr, nullptr) != napi_ok) {
+    delete owned;
+    throw Napi::Error::New(env, "could not create the model handle");
+  }
+  napi_type_tag_object(env, object, &kModelTag);
+  return object;
+}
+
+class LoadWorker : public PromiseWorker {
+ public:
+  LoadWorker(Napi::Env env, ModelSource source, LoadSettings settings)
+      : PromiseWorker(env), source_(std::move(source)), settings_(settings) {}
+
+  void report_to(Napi::Function callback) {
+    progress_ = Napi::ThreadSafeFunction::New(Env(), callback, "tandem load progress", 0, 1);
+    progress_.Unref(Env());
+    reports_ = true;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void execute() override {
+    model_ = std::make_shared<model::Model>(source_.spec, source_.files, source_.tensors, settings_.element, settings_.threads,
+                                            [this](int64_t done, int64_t total) { report(done, total); });
+  }
+
+  void report(int64_t done, int64_t total) {
+    if (!reports_) return;
+    auto now = Clock::now();
+    if (done < total && now - last_report_ < std::chrono::milliseconds(100)) return;
+    last_report_ = now;
+    progress_.NonBlockingCall([done, total](Napi::Env env, Napi::Function callback) {
+      if (env == nullptr) return;
+      try {
+        callback.Call({Napi::Number::New(env, double(done)), Napi::Number::New(env, double(total))});
+      } catch (const Napi::Error&) {
+        // A failing progress callback must not end the load.
+      }
+    });
+  }
+
+  Napi::Value result(Napi::Env env) override { return make_handle(env, std::move(model_)); }
+  void settled() override {
+    if (reports_) progress_.Release();
+  }
+
+  ModelSource source_;
+  LoadSettings settings_;
+  std::shared_ptr<model::Model> model_;
+  Napi::ThreadSafeFunction progress_;
+  bool reports_ = false;
+  Clock::time_point last_report_{};
+};
+
+}  // namespace
+
+Napi::Value load_model(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    ModelSource source = read_model_source(info[0], info[1], info[2]);
+    Napi::Object options = read_object(info[3], "options");
+    LoadSettings settings = read_load_settings(options);
+    Napi::Value callback = read_property(options, "onProgress");
+    if (!callback.IsUndefined() && !callback.IsFunction()) throw Error(ErrorKind::kType, "onProgress must be a function");
+    auto* worker = new LoadWorker(info.Env(), std::move(source), settings);
+    if (callback.IsFunction()) worker->report_to(callback.As<Napi::Function>());
+    return worker->start();
+  });
+}
+
+std::shared_ptr<model::Model> model_of(const Napi::Value& value) {
+  bool tagged = false;
+  void* data = nullptr;
+  if (!value.IsObject() || napi_check_object_type_tag(value.Env(), value, &kModelTag, &tagged) != napi_ok || !tagged ||
+      napi_unwrap(value.Env(), value, &data) != napi_ok) {
+    throw Error(ErrorKind::kType, "model must be a loaded model");
+  }
+  auto model = (*static_cast<std::shared_ptr<ModelHolder>*>(data))->model;
+  require(model != nullptr, ErrorKind::kState, "the model is closed");
+  return model;
+}
+
+}  // namespace tandem::addon

@@ -1,0 +1,92 @@
+#include "addon/read.h"
+
+#include <cmath>
+
+namespace tandem::addon {
+namespace {
+
+[[noreturn]] void wrong_type(const char* field, const char* expected) {
+  throw Error(ErrorKind::kType, std::string(field) + " must be " + expected);
+}
+
+template <typename T>
+std::vector<T> read_typed(const Napi::Object& object, const char* field, napi_typedarray_type type, const char* expected) {
+  Napi::Value value = read_property(object, field);
+  if (!value.IsTypedArray()) wrong_type(field, expected);
+  napi_typedarray_type found;
+  size_t length = 0;
+  void* data = nullptr;
+  if (napi_get_typedarray_info(value.Env(), value, &found, &length, &data, nullptr, nullptr) != napi_ok || found != type) {
+    wrong_type(field, expected);
+  }
+  // A detached array has no data.
+  if (!data || length == 0) return {};
+  auto* items = static_cast<const T*>(data);
+  return std::vector<T>(items, items + length);
+}
+
+}  // namespace
+
+Napi::Value read_property(const Napi::Object& object, const char* field) { return object.Get(field); }
+
+Napi::Object read_object(const Napi::Value& value, const char* field) {
+  if (!value.IsObject() || value.IsArray() || value.IsFunction()) wrong_type(field, "an object");
+  return value.As<Napi::Object>();
+}
+
+double read_number(const Napi::Object& object, const char* field) {
+  Napi::Value value = read_property(object, field);
+  if (!value.IsNumber()) wrong_type(field, "a number");
+  return value.As<Napi::Number>().DoubleValue();
+}
+
+int64_t read_int(const Napi::Object& object, const char* field) {
+  double number = read_number(object, field);
+  if (!(std::fabs(number) <= 9007199254740991.0) || number != std::trunc(number)) {
+    throw Error(ErrorKind::kRange, std::string(field) + " must be a whole number");
+  }
+  return int64_t(number);
+}
+
+bool read_bool(const Napi::Object& object, const char* field) {
+  Napi::Value value = read_property(object, field);
+  if (!value.IsBoolean()) wrong_type(field, "a boolean");
+  return value.As<Napi::Boolean>().Value();
+}
+
+std::string read_string(const Napi::Object& object, const char* field) {
+  Napi::Value value = read_property(object, field);
+  if (!value.IsString()) wrong_type(field, "a string");
+  return value.As<Napi::String>().Utf8Value();
+}
+
+int64_t read_bigint(const Napi::Object& object, const char* field) {
+  Napi::Value value = read_property(object, field);
+  if (!value.IsBigInt()) wrong_type(field, "a BigInt");
+  bool lossless = false;
+  int64_t number = value.As<Napi::BigInt>().Int64Value(&lossless);
+  if (!lossless) throw Error(ErrorKind::kRange, std::string(field) + " must fit in 64 bits");
+  return number;
+}
+
+std::vector<int32_t> read_int32_array(const Napi::Object& object, const char* field) {
+  return read_typed<int32_t>(object, field, napi_int32_array, "an Int32Array");
+}
+
+std::vector<uint8_t> read_uint8_array(const Napi::Object& object, const char* field) {
+  return read_typed<uint8_t>(object, field, napi_uint8_array, "a Uint8Array");
+}
+
+Napi::Value js_error(Napi::Env env, ErrorKind kind, const std::string& message) {
+  if (kind == ErrorKind::kType) return Napi::TypeError::New(env, message).Value();
+  if (kind == ErrorKind::kRange) return Napi::RangeError::New(env, message).Value();
+  return Napi::Error::New(env, message).Value();
+}
+
+void throw_js(Napi::Env env, const Error& error) {
+  if (error.kind() == ErrorKind::kType) throw Napi::TypeError::New(env, error.what());
+  if (error.kind() == ErrorKind::kRange) throw Napi::RangeError::New(env, error.what());
+  throw Napi::Error::New(env, error.what());
+}
+
+}  // namespace tandem::addon

@@ -1,0 +1,151 @@
+#include "addon/read_spec.h"
+
+#include "addon/read.h"
+
+namespace tandem::addon {
+namespace {
+
+ops::RopeSpec read_rope(const Napi::Object& spec) {
+  ops::RopeSpec rope;
+  rope.theta = read_number(spec, "ropeTheta");
+  Napi::Object scaling = read_object(read_property(spec, "ropeScaling"), "ropeScaling");
+  std::string type = read_string(scaling, "type");
+  if (type == "none") return rope;
+  rope.factor = read_number(scaling, "factor");
+  if (type == "linear") {
+    rope.scaling = ops::RopeScaling::kLinear;
+    return rope;
+  }
+  if (type != "llama3") throw Error(ErrorKind::kRange, "ropeScaling.type must be none, linear or llama3");
+  rope.scaling = ops::RopeScaling::kLlama3;
+  rope.low_freq_factor = read_number(scaling, "lowFreqFactor");
+  rope.high_freq_factor = read_number(scaling, "highFreqFactor");
+  rope.original_max_position = read_int(scaling, "originalMaxPosition");
+  return rope;
+}
+
+model::Spec read_spec(const Napi::Object& object) {
+  model::Spec spec;
+  std::string architecture = read_string(object, "architecture");
+  if (architecture != "llama" && architecture != "mistral" && architecture != "qwen2" && architecture != "qwen3") {
+    throw Error(ErrorKind::kRange, "architecture must be llama, mistral, qwen2 or qwen3");
+  }
+  spec.vocab_size = read_int(object, "vocabSize");
+  spec.hidden_size = read_int(object, "hiddenSize");
+  spec.intermediate_size = read_int(object, "intermediateSize");
+  spec.layers = read_int(object, "layers");
+  spec.heads = read_int(object, "heads");
+  spec.kv_heads = read_int(object, "kvHeads");
+  spec.head_dim = read_int(object, "headDim");
+  spec.rms_norm_eps = read_number(object, "rmsNormEps");
+  spec.rope = read_rope(object);
+  spec.max_position = read_int(object, "maxPosition");
+  spec.sliding_window = read_int(object, "slidingWindow");
+  spec.window_layers = read_uint8_array(object, "windowLayers");
+  spec.qkv_bias = read_bool(object, "qkvBias");
+  spec.output_bias = read_bool(object, "outputBias");
+  spec.mlp_bias = read_bool(object, "mlpBias");
+  spec.qk_norm = read_bool(object, "qkNorm");
+  spec.tied_embeddings = read_bool(object, "tiedEmbeddings");
+  model::check(spec);
+  return spec;
+}
+
+model::Tensor read_tensor(const Napi::Value& value) {
+  Napi::Object object = read_object(value, "tensor");
+  model::Tensor tensor;
+  tensor.name = read_string(object, "name");
+  std::string dtype = read_string(object, "dtype");
+  if (dtype == "F32") {
+    tensor.stored = model::Stored::kF32;
+  } else if (dtype == "F16") {
+    tensor.stored = model::Stored::kF16;
+  } else if (dtype == "BF16") {
+    tensor.stored = model::Stored::kBf16;
+  } else {
+    throw Error(ErrorKind::kRange, "tensor dtype must be F32, F16 or BF16");
+  }
+  read_array(read_property(object, "shape"), "tensor.shape", 8, [&](const Napi::Value& dim, uint32_t) {
+    if (!dim.IsNumber()) throw Error(ErrorKind::kType, "tensor.shape must hold numbers");
+    double size = dim.As<Napi::Number>().DoubleValue();
+    if (!(size >= 1 && size <= 9007199254740991.0) || size != double(int64_t(size))) {
+      throw Error(ErrorKind::kRange, "tensor.shape must hold positive whole numbers");
+    }
+    tensor.shape.push_back(int64_t(size));
+  });
+  tensor.file = read_int(object, "file");
+  tensor.offset = read_int(object, "offset");
+  return tensor;
+}
+
+engine::Open read_open(const Napi::Value& value) {
+  Napi::Object object = read_object(value, "open");
+  Napi::Object sampling = read_object(read_property(object, "sampling"), "open.sampling");
+  engine::Open open;
+  open.slot = read_int(object, "slot");
+  open.prompt_length = read_int(object, "promptLength");
+  ops::SamplingParams& s = open.params.sampling;
+  s.temperature = read_number(sampling, "temperature");
+  s.top_p = read_number(sampling, "topP");
+  s.top_k = read_int(sampling, "topK");
+  s.min_p = read_number(sampling, "minP");
+  s.seed = uint64_t(read_bigint(sampling, "seed"));
+  s.choice = read_int(sampling, "choice");
+  s.logprobs = read_int(sampling, "logprobs");
+  open.params.max_tokens = read_int(sampling, "maxTokens");
+  open.params.min_tokens = read_int(sampling, "minTokens");
+  open.params.stop_ids = read_int32_array(sampling, "stopIds");
+  return open;
+}
+
+}  // namespace
+
+ModelSource read_model_source(const Napi::Value& spec, const Napi::Value& files, const Napi::Value& tensors) {
+  ModelSource source;
+  source.spec = read_spec(read_object(spec, "spec"));
+  read_array(files, "files", 10000, [&](const Napi::Value& file, uint32_t) {
+    if (!file.IsString()) throw Error(ErrorKind::kType, "files must hold strings");
+    source.files.push_back(file.As<Napi::String>().Utf8Value());
+  });
+  read_array(tensors, "tensors", 100000, [&](const Napi::Value& tensor, uint32_t) { source.tensors.push_back(read_tensor(tensor)); });
+  return source;
+}
+
+LoadSettings read_load_settings(const Napi::Object& options) {
+  std::string dtype = read_string(options, "dtype");
+  if (dtype != "float32" && dtype != "bfloat16") throw Error(ErrorKind::kRange, "dtype must be float32 or bfloat16");
+  int64_t threads = read_int(options, "threads");
+  if (threads < 1 || threads > 256) throw Error(ErrorKind::kRange, "threads must be in 1..256");
+  return {dtype == "float32" ? ops::Element::kF32 : ops::Element::kBf16, int(threads)};
+}
+
+engine::Options read_engine_options(const Napi::Value& value) {
+  Napi::Object options = read_object(value, "options");
+  engine::Options o;
+  o.max_sequences = read_int(options, "maxSequences");
+  o.max_batch_tokens = read_int(options, "maxBatchTokens");
+  o.pages = read_int(options, "pages");
+  o.max_model_len = read_int(options, "maxModelLen");
+  o.samplable_vocab = read_int(options, "samplableVocab");
+  o.max_logprobs = read_int(options, "maxLogprobs");
+  return o;
+}
+
+engine::Plan read_plan(const Napi::Value& value) {
+  Napi::Object object = read_object(value, "plan");
+  engine::Plan plan;
+  read_array(read_property(object, "opens"), "opens", 4096, [&](const Napi::Value& open, uint32_t) { plan.opens.push_back(read_open(open)); });
+  plan.closes = read_int32_array(object, "closes");
+  plan.tokens = read_int32_array(object, "tokens");
+  std::vector<int32_t> pages = read_int32_array(object, "pages"), rows = read_int32_array(object, "rows");
+  if (pages.size() % 3 != 0) throw Error(ErrorKind::kRange, "pages must hold triples");
+  if (rows.size() % 4 != 0) throw Error(ErrorKind::kRange, "rows must hold quadruples");
+  for (size_t i = 0; i < pages.size(); i += 3) plan.pages.push_back({pages[i], pages[i + 1], pages[i + 2]});
+  for (size_t i = 0; i < rows.size(); i += 4) {
+    if (rows[i + 3] != 0 && rows[i + 3] != 1) throw Error(ErrorKind::kRange, "rows: sample must be 0 or 1");
+    plan.rows.push_back({rows[i], rows[i + 1], rows[i + 2], rows[i + 3] == 1});
+  }
+  return plan;
+}
+
+}  // namespace tandem::addon

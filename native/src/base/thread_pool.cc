@@ -1,0 +1,89 @@
+#include "base/thread_pool.h"
+
+#include "base/error.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tandem {
+namespace {
+
+constexpr int kIndexBits = 20;
+constexpr uint64_t kIndexMask = (uint64_t(1) << kIndexBits) - 1;
+// About 30 microseconds of pauses before a worker sleeps: longer than the gap between two loops of a step, far shorter than a step.
+constexpr int kSpins = 1500;
+
+inline void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+uint64_t total_of(uint64_t ticket) { return (ticket >> kIndexBits) & kIndexMask; }
+uint64_t next_of(uint64_t ticket) { return ticket & kIndexMask; }
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  require(threads >= 1 && threads <= 256, ErrorKind::kRange, "threads must be in 1..256");
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true);
+  wake_.fetch_add(1);
+  wake_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+void ThreadPool::run_erased(int64_t count, Call call, const void* context) {
+  if (workers_.empty() || count == 1) {
+    for (int64_t i = 0; i < count; ++i) call(context, i);
+    return;
+  }
+  call_ = call;
+  context_ = context;
+  done_.store(0, std::memory_order_relaxed);
+  uint64_t epoch = (ticket_.load(std::memory_order_relaxed) >> (2 * kIndexBits)) + 1;
+  ticket_.store(epoch << (2 * kIndexBits) | uint64_t(count) << kIndexBits, std::memory_order_release);
+  wake_.fetch_add(1);
+  wake_.notify_all();
+  help();
+  int spins = 0;
+  while (done_.load(std::memory_order_acquire) != uint32_t(count)) {
+    pause();
+    if (++spins > 64 * kSpins) {
+      std::this_thread::yield();  // a worker lost its core to another process
+      spins = 0;
+    }
+  }
+}
+
+void ThreadPool::help() {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  while (next_of(ticket) < total_of(ticket)) {
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+    call_(context_, int64_t(next_of(ticket)));
+    done_.fetch_add(1, std::memory_order_release);
+    ticket = ticket_.load(std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::work() {
+  uint32_t seen = 0;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    int spins = 0;
+    while (wake_.load(std::memory_order_acquire) == seen) {
+      if (++spins < kSpins) {
+        pause();
+      } else {
+        wake_.wait(seen);
+      }
+    }
+    seen = wake_.load(std::memory_order_acquire);
+    help();
+  }
+}
+
+}  // namespace tandem

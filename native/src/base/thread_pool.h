@@ -1,0 +1,52 @@
+// A fixed set of threads for short loops inside one step. The calling thread takes part, so a pool of 1 has no thread of its own.
+//
+// Work is claimed index by index, so which thread runs an index is chance: results must not depend on it, and do not, because
+// every index owns its outputs and no reduction crosses indices.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace tandem {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);  // 1..256, the caller included
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return int(workers_.size()) + 1; }
+
+  // Calls body(index) once for every index in [0, count); returns when all are done. `body` must not throw.
+  // Not re-entrant; one caller at a time.
+  template <typename Body>
+  void run(int64_t count, const Body& body) {
+    for (int64_t base = 0; base < count; base += kMaxIndices) {
+      auto shifted = [&](int64_t index) { body(base + index); };
+      int64_t part = count - base < kMaxIndices ? count - base : kMaxIndices;
+      run_erased(part, [](const void* context, int64_t index) { (*static_cast<const decltype(shifted)*>(context))(index); }, &shifted);
+    }
+  }
+
+ private:
+  static constexpr int64_t kMaxIndices = (int64_t(1) << 20) - 1;
+  using Call = void (*)(const void* context, int64_t index);
+  void run_erased(int64_t count, Call call, const void* context);
+  void work();
+  // Claims and runs indices of the job that `ticket_` names until none is left.
+  void help();
+
+  // epoch (24 bits) | total (20) | next (20). A claim is a compare-exchange of the whole word, so a thread that wakes late can
+  // never take an index of a job that is over, and while a claimed index is unfinished the job cannot end.
+  std::atomic<uint64_t> ticket_{0};
+  std::atomic<uint32_t> done_{0};
+  std::atomic<uint32_t> wake_{0};
+  std::atomic<bool> stop_{false};
+  Call call_ = nullptr;
+  const void* context_ = nullptr;
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace tandem

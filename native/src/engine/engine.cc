@@ -1,0 +1,205 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace tandem::engine {
+namespace {
+
+// Rows whose logits are computed in one product; bounds the memory of the logits.
+constexpr int64_t kLogitRows = 64;
+
+void in_range(const char* what, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high) {
+    throw Error(ErrorKind::kRange, std::string(what) + " must be in " + std::to_string(low) + ".." + std::to_string(high));
+  }
+}
+
+Options checked(const Options& o, const model::Spec& spec) {
+  in_range("maxSequences", o.max_sequences, 1, 4096);
+  in_range("maxBatchTokens", o.max_batch_tokens, 1, 65536);
+  in_range("pages", o.pages, 1, int64_t(1) << 30);
+  in_range("maxModelLen", o.max_model_len, 1, spec.max_position);
+  in_range("samplableVocab", o.samplable_vocab, 1, spec.vocab_size);
+  in_range("maxLogprobs", o.max_logprobs, 0, spec.vocab_size);
+  return o;
+}
+
+void check_open(const Open& open, const Options& options, int64_t vocab) {
+  in_range("open.promptLength", open.prompt_length, 1, options.max_model_len);
+  const SequenceParams& p = open.params;
+  bool ok = std::isfinite(p.sampling.temperature) && p.sampling.temperature >= 0 && p.sampling.top_p > 0 && p.sampling.top_p <= 1 &&
+            p.sampling.min_p >= 0 && p.sampling.min_p <= 1;
+  require(ok, ErrorKind::kRange, "open.sampling: temperature, topP or minP is out of range");
+  in_range("open.sampling.topK", p.sampling.top_k, 0, std::numeric_limits<int32_t>::max());
+  in_range("open.sampling.choice", p.sampling.choice, 0, std::numeric_limits<int32_t>::max());
+  in_range("open.sampling.logprobs", p.sampling.logprobs, -1, options.max_logprobs);
+  in_range("open.sampling.maxTokens", p.max_tokens, 1, options.max_model_len);
+  in_range("open.sampling.minTokens", p.min_tokens, 0, p.max_tokens);
+  in_range("open.sampling.stopIds.length", int64_t(p.stop_ids.size()), 0, 1024);
+  for (int32_t id : p.stop_ids) in_range("open.sampling.stopIds", id, 0, vocab - 1);
+}
+
+}  // namespace
+
+Engine::Engine(std::shared_ptr<model::Model> model, const Options& options)
+    : model_(std::move(model)),
+      options_(checked(options, model_->spec)),
+      logit_rows_(std::min({options_.max_sequences, options_.max_batch_tokens, kLogitRows})),
+      kv_(model_->kv_shape(), options_.pages),
+      forward_(*model_, options_.max_model_len, options_.max_batch_tokens, logit_rows_),
+      slots_(size_t(options_.max_sequences)),
+      scratch_(size_t(model_->pool.threads())) {}
+
+void Engine::check_plan(const Plan& plan) const {
+  std::vector<uint8_t> opens(slots_.size(), 0), closes(slots_.size(), 0);
+  for (int32_t slot : plan.closes) {
+    in_range("closes: slot", slot, 0, options_.max_sequences - 1);
+    require(slots_[size_t(slot)].open && !closes[size_t(slot)], ErrorKind::kRange, "closes: slot is not open");
+    closes[size_t(slot)] = 1;
+  }
+  for (const Open& open : plan.opens) {
+    in_range("opens: slot", open.slot, 0, options_.max_sequences - 1);
+    bool free = !slots_[size_t(open.slot)].open || closes[size_t(open.slot)];
+    require(free && !opens[size_t(open.slot)], ErrorKind::kRange, "opens: slot is in use");
+    opens[size_t(open.slot)] = 1;
+    check_open(open, options_, model_->spec.vocab_size);
+  }
+  check_rows(plan, opens, closes);
+}
+
+void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, const std::vector<uint8_t>& closes) const {
+  auto is_open = [&](int64_t slot) { return opens[size_t(slot)] || (slots_[size_t(slot)].open && !closes[size_t(slot)]); };
+  // Pages that a slot will have: assignments must extend its table in order.
+  std::vector<int64_t> page_count(slots_.size());
+  for (size_t s = 0; s < slots_.size(); ++s) page_count[s] = opens[s] ? 0 : int64_t(slots_[s].pages.size());
+  for (const PageAssignment& a : plan.pages) {
+    in_range("pages: slot", a.slot, 0, options_.max_sequences - 1);
+    require(is_open(a.slot), ErrorKind::kRange, "pages: slot is not open");
+    require(a.index == page_count[size_t(a.slot)], ErrorKind::kRange, "pages: index must be the next of its slot");
+    in_range("pages: page", a.page, 0, options_.pages - 1);
+    ++page_count[size_t(a.slot)];
+  }
+  std::vector<uint8_t> seen(slots_.size(), 0);
+  size_t next = 0;
+  for (const Row& row : plan.rows) {
+    in_range("rows: slot", row.slot, 0, options_.max_sequences - 1);
+    size_t s = size_t(row.slot);
+    require(is_open(row.slot) && !seen[s], ErrorKind::kRange, "rows: slot is not open or has two rows");
+    seen[s] = 1;
+    in_range("rows: count", row.count, 1, options_.max_batch_tokens);
+    require(row.first_position == (opens[s] ? 0 : slots_[s].position), ErrorKind::kRange, "rows: position does not continue its slot");
+    require(row.first_position + row.count <= options_.max_model_len, ErrorKind::kRange, "rows: past maxModelLen");
+    require(row.first_position + row.count <= page_count[s] * simd::kPage, ErrorKind::kRange, "rows: a position has no page");
+    require(size_t(row.count) <= plan.tokens.size() - next, ErrorKind::kRange, "tokens: fewer than the rows need");
+    for (int64_t i = 0; i < row.count; ++i) {
+      int32_t token = plan.tokens[next + size_t(i)];
+      bool last = token == -1 && row.count == 1 && !opens[s] && slots_[s].last_token >= 0;
+      require(last || (token >= 0 && token < model_->spec.vocab_size), ErrorKind::kRange, "tokens: id outside the vocabulary");
+    }
+    next += size_t(row.count);
+  }
+  require(next == plan.tokens.size(), ErrorKind::kRange, "tokens: more than the rows need");
+  in_range("tokens.length", int64_t(next), 0, options_.max_batch_tokens);
+}
+
+void Engine::apply_slots(const Plan& plan) {
+  for (int32_t slot : plan.closes) slots_[size_t(slot)] = Slot{};
+  for (const Open& open : plan.opens) {
+    Slot& slot = slots_[size_t(open.slot)];
+    slot = Slot{};
+    slot.open = true;
+    slot.prompt_length = open.prompt_length;
+    slot.params = open.params;
+  }
+  for (const PageAssignment& a : plan.pages) slots_[size_t(a.slot)].pages.push_back(int32_t(a.page));
+}
+
+model::ForwardBatch Engine::build_batch(const Plan& plan) {
+  model::ForwardBatch batch;
+  batch.tokens = plan.tokens;
+  int64_t first = 0;
+  for (const Row& row : plan.rows) {
+    Slot& slot = slots_[size_t(row.slot)];
+    if (batch.tokens[size_t(first)] == -1) batch.tokens[size_t(first)] = slot.last_token;
+    batch.runs.push_back({first, row.first_position, row.count, slot.pages.data()});
+    if (row.sample) batch.logit_rows.push_back(int32_t(first + row.count - 1));
+    first += row.count;
+  }
+  return batch;
+}
+
+void Engine::clear_new_pages(const Plan& plan) {
+  std::vector<int32_t> fresh;
+  for (const Row& row : plan.rows) {
+    int64_t begin = (row.first_position + simd::kPage - 1) / simd::kPage, end = (row.first_position + row.count - 1) / simd::kPage;
+    for (int64_t i = begin; i <= end; ++i) fresh.push_back(slots_[size_t(row.slot)].pages[size_t(i)]);
+  }
+  model_->pool.run(int64_t(fresh.size()), [&](int64_t i) { kv_.clear(fresh[size_t(i)]); });
+}
+
+StepResult Engine::step(const Plan& plan) {
+  check_plan(plan);
+  apply_slots(plan);
+  if (plan.rows.empty()) return {};
+  model::ForwardBatch batch = build_batch(plan);
+  clear_new_pages(plan);
+  forward_.run(batch, kv_);
+  for (const Row& row : plan.rows) slots_[size_t(row.slot)].position = row.first_position + row.count;
+  return sample_rows(plan, batch);
+}
+
+StepResult Engine::sample_rows(const Plan& plan, const model::ForwardBatch& batch) {
+  std::vector<int64_t> slot_of;
+  for (const Row& row : plan.rows) {
+    if (row.sample) slot_of.push_back(row.slot);
+  }
+  int64_t total = int64_t(slot_of.size());
+  std::vector<Sampled> samples(slot_of.size());
+  std::vector<std::vector<ops::TopEntry>> tops(slot_of.size());
+  for (int64_t first = 0; first < total; first += logit_rows_) {
+    int64_t count = std::min(logit_rows_, total - first);
+    const float* logits = forward_.logits(batch, first, count);
+    // One index per thread, so that each has scratch memory of its own; rows are claimed inside.
+    std::atomic<int64_t> next{0};
+    model_->pool.run(model_->pool.threads(), [&](int64_t thread) {
+      for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+        size_t row = size_t(first + i);
+        samples[row] = sample_row(slots_[size_t(slot_of[row])], slot_of[row], logits + i * forward_.ld_logits(), scratch_[size_t(thread)], tops[row]);
+      }
+    });
+  }
+  StepResult result{std::move(samples), {}};
+  for (size_t i = 0; i < tops.size(); ++i) {
+    result.samples[i].top_offset = int32_t(result.top.size());
+    result.samples[i].top_count = int32_t(tops[i].size());
+    result.top.insert(result.top.end(), tops[i].begin(), tops[i].end());
+  }
+  return result;
+}
+
+Sampled Engine::sample_row(Slot& slot, int64_t slot_index, const float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
+  static const std::vector<int32_t> kNone;
+  const SequenceParams& p = slot.params;
+  int64_t outputs = std::max<int64_t>(0, slot.position - slot.prompt_length);
+  const std::vector<int32_t>& banned = outputs < p.min_tokens ? p.stop_ids : kNone;
+  ops::Sample s = ops::sample(model_->kernels, logits, model_->spec.vocab_size, options_.samplable_vocab, banned, p.sampling,
+                              uint64_t(outputs), scratch, top);
+  Sampled out{int32_t(slot_index), s.token, Finish::kNone, s.logprob, s.rank, 0, 0};
+  if (p.sampling.logprobs < 0) out.logprob = std::numeric_limits<float>::quiet_NaN();
+  slot.last_token = s.token;
+  if (s.token < 0) {
+    out.finish = Finish::kNotFinite;
+  } else if (std::find(p.stop_ids.begin(), p.stop_ids.end(), s.token) != p.stop_ids.end()) {
+    out.finish = Finish::kStopToken;
+  } else if (outputs + 1 >= p.max_tokens || slot.position + 1 >= options_.max_model_len) {
+    out.finish = Finish::kLength;
+  }
+  return out;
+}
+
+}  // namespace tandem::engine

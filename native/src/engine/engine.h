@@ -1,0 +1,104 @@
+// step(plan) -> tokens. The engine owns sequence slots, the KV pages and the activations; which sequence runs, with which pages,
+// is decided outside.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/forward.h"
+#include "ops/kv_pages.h"
+#include "ops/sampling.h"
+
+namespace tandem::engine {
+
+struct Options {
+  int64_t max_sequences = 0;
+  int64_t max_batch_tokens = 0;
+  int64_t pages = 0;
+  int64_t max_model_len = 0;
+  int64_t samplable_vocab = 0;
+  int64_t max_logprobs = 0;
+};
+
+struct SequenceParams {
+  ops::SamplingParams sampling;
+  int64_t max_tokens = 1;
+  int64_t min_tokens = 0;
+  std::vector<int32_t> stop_ids;
+};
+
+struct Open {
+  int64_t slot;
+  int64_t prompt_length;
+  SequenceParams params;
+};
+
+struct Row {
+  int64_t slot, first_position, count;
+  bool sample;
+};
+
+struct PageAssignment {
+  int64_t slot, index, page;
+};
+
+struct Plan {
+  std::vector<Open> opens;
+  std::vector<int32_t> closes;
+  std::vector<PageAssignment> pages;
+  std::vector<Row> rows;
+  std::vector<int32_t> tokens;  // of all rows in order; -1 = the slot's last sampled token
+};
+
+enum class Finish : uint8_t { kNone = 0, kStopToken = 1, kLength = 2, kNotFinite = 3 };
+
+struct Sampled {
+  int32_t slot;
+  int32_t token;
+  Finish finish;
+  float logprob;  // NaN where not asked for
+  int32_t rank;
+  int32_t top_offset, top_count;
+};
+
+struct StepResult {
+  std::vector<Sampled> samples;
+  std::vector<ops::TopEntry> top;
+};
+
+class Engine {
+ public:
+  // Throws Error(kRange) naming the option.
+  Engine(std::shared_ptr<model::Model> model, const Options& options);
+
+  // Checks the whole plan first and throws Error(kRange) with the engine unchanged; then runs it. Not re-entrant.
+  StepResult step(const Plan& plan);
+
+ private:
+  struct Slot {
+    bool open = false;
+    int64_t prompt_length = 0;
+    int64_t position = 0;  // tokens whose keys are stored
+    int32_t last_token = -1;
+    SequenceParams params;
+    std::vector<int32_t> pages;
+  };
+
+  void check_plan(const Plan& plan) const;
+  void check_rows(const Plan& plan, const std::vector<uint8_t>& opens, const std::vector<uint8_t>& closes) const;
+  void apply_slots(const Plan& plan);
+  model::ForwardBatch build_batch(const Plan& plan);
+  void clear_new_pages(const Plan& plan);
+  StepResult sample_rows(const Plan& plan, const model::ForwardBatch& batch);
+  Sampled sample_row(Slot& slot, int64_t slot_index, const float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top);
+
+  std::shared_ptr<model::Model> model_;
+  Options options_;
+  int64_t logit_rows_;
+  ops::KvPages kv_;
+  model::Forward forward_;
+  std::vector<Slot> slots_;
+  std::vector<ops::SamplingScratch> scratch_;
+};
+
+}  // namespace tandem::engine

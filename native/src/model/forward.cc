@@ -1,0 +1,168 @@
+#include "model/forward.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tandem::model {
+namespace {
+
+// Rows that one claim of the thread pool handles in the cheap row-wise loops.
+constexpr int64_t kRowBlock = 4;
+
+template <typename Body>
+void for_row_blocks(ThreadPool& pool, int64_t rows, const Body& body) {
+  pool.run((rows + kRowBlock - 1) / kRowBlock, [&](int64_t block) {
+    int64_t end = std::min(rows, (block + 1) * kRowBlock);
+    for (int64_t r = block * kRowBlock; r < end; ++r) body(r);
+  });
+}
+
+void add_bias(ThreadPool& pool, float* rows, int64_t ld, int64_t count, const std::vector<float>& bias) {
+  if (bias.empty()) return;
+  for_row_blocks(pool, count, [&](int64_t r) {
+    float* row = rows + r * ld;
+    for (size_t i = 0; i < bias.size(); ++i) row[i] += bias[i];
+  });
+}
+
+}  // namespace
+
+Model::Model(const Spec& model_spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element compute,
+             int threads, const Progress& progress)
+    : spec(model_spec), element(compute), kernels(simd::kernels_for(simd::selected_isa())), pool(threads),
+      weights(load(spec, files, tensors, element, kernels, pool, progress)) {}
+
+Forward::Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t max_logit_rows)
+    : model_(model), rope_(model.spec.rope, max_positions, model.spec.head_dim) {
+  const Spec& spec = model.spec;
+  const Layer& layer = model.weights.layers.front();
+  size_t size = ops::element_size(model.element);
+  hidden_ld_ = std::max(layer.output.rows_padded(), layer.down.rows_padded());
+  activation_ld_ = std::max({layer.qkv.columns_padded(), layer.output.columns_padded(), layer.down.columns_padded()});
+  hidden_ = Buffer<float>(size_t(max_rows * hidden_ld_));
+  wide_ = Buffer<float>(size_t(max_rows * std::max({layer.qkv.rows_padded(), layer.gate_up.rows_padded(), spec.hidden_size})));
+  activation_ = Buffer<uint8_t>(size_t(max_rows * activation_ld_) * size);
+  queries_ = Buffer<uint8_t>(size_t(max_rows * spec.heads * model.kv_shape().dim()) * size);
+  logits_ = Buffer<float>(size_t(max_logit_rows * model.head().rows_padded()));
+}
+
+void Forward::run(const ForwardBatch& batch, ops::KvPages& kv) {
+  embed(batch.tokens);
+  int64_t rows = int64_t(batch.tokens.size());
+  for (size_t i = 0; i < model_.weights.layers.size(); ++i) {
+    const Layer& layer = model_.weights.layers[i];
+    attend(batch, layer, int64_t(i), kv);
+    feed_forward(layer, rows);
+  }
+}
+
+void Forward::embed(const std::vector<int32_t>& tokens) {
+  for_row_blocks(model_.pool, int64_t(tokens.size()),
+                 [&](int64_t r) { model_.weights.embedding.copy_row(tokens[size_t(r)], hidden_.data() + r * hidden_ld_); });
+}
+
+void Forward::normalise(const float* rows, int64_t ld, int64_t count, const std::vector<float>& weight) {
+  const simd::Kernels& k = model_.kernels;
+  int64_t n = model_.spec.hidden_size, padded = round_up(n, 32);
+  float eps = float(model_.spec.rms_norm_eps);
+  size_t size = ops::element_size(model_.element);
+  for_row_blocks(model_.pool, count, [&](int64_t r) {
+    uint8_t* out = activation_.data() + size_t(r * activation_ld_) * size;
+    if (model_.element == ops::Element::kBf16) {
+      k.rms_norm_bf16(rows + r * ld, weight.data(), n, eps, reinterpret_cast<uint16_t*>(out));
+    } else {
+      k.rms_norm_f32(rows + r * ld, weight.data(), n, eps, reinterpret_cast<float*>(out));
+    }
+    std::memset(out + size_t(n) * size, 0, size_t(padded - n) * size);
+  });
+}
+
+void Forward::rotate_and_store(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv) {
+  const Spec& spec = model_.spec;
+  const simd::Kernels& k = model_.kernels;
+  int64_t d = spec.head_dim, dim = kv.shape().dim(), ld = layer.qkv.rows_padded();
+  float eps = float(spec.rms_norm_eps);
+  size_t size = ops::element_size(model_.element);
+  std::vector<const ops::AttentionRun*> owner(batch.tokens.size());
+  for (const ops::AttentionRun& run : batch.runs) {
+    for (int64_t i = 0; i < run.count; ++i) owner[size_t(run.first_row + i)] = &run;
+  }
+  for_row_blocks(model_.pool, int64_t(batch.tokens.size()), [&](int64_t r) {
+    const ops::AttentionRun& run = *owner[size_t(r)];
+    int64_t position = run.first_position + (r - run.first_row);
+    float* row = wide_.data() + r * ld;
+    for (int64_t head = 0; head < spec.heads + spec.kv_heads; ++head) {
+      float* x = row + head * d;
+      const std::vector<float>& norm = head < spec.heads ? layer.q_norm : layer.k_norm;
+      if (spec.qk_norm) k.rms_norm_f32(x, norm.data(), d, eps, x);
+      rope_.rotate(x, position);
+    }
+    uint8_t* q = queries_.data() + size_t(r * spec.heads * dim) * size;
+    for (int64_t head = 0; head < spec.heads; ++head) {
+      if (model_.element == ops::Element::kBf16) {
+        k.to_bf16(row + head * d, d, reinterpret_cast<uint16_t*>(q) + head * dim);
+      } else {
+        std::memcpy(reinterpret_cast<float*>(q) + head * dim, row + head * d, size_t(d) * sizeof(float));
+      }
+    }
+    const float* keys = row + spec.query_size();
+    const float* values = keys + spec.kv_size();
+    for (int64_t head = 0; head < spec.kv_heads; ++head) {
+      kv.write(index, run.pages[position / simd::kPage], head, int(position % simd::kPage), keys + head * d, values + head * d);
+    }
+  });
+}
+
+void Forward::attend(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv) {
+  const Spec& spec = model_.spec;
+  int64_t rows = int64_t(batch.tokens.size());
+  normalise(hidden_.data(), hidden_ld_, rows, layer.attention_norm);
+  ops::matmul(model_.kernels, model_.pool, activation_.data(), activation_ld_, rows, layer.qkv, wide_.data(), layer.qkv.rows_padded(), false);
+  add_bias(model_.pool, wide_.data(), layer.qkv.rows_padded(), rows, layer.qkv_bias);
+  rotate_and_store(batch, layer, index, kv);
+  // Columns beyond the heads feed padded weights, which are zero; the memory itself must be finite.
+  int64_t padded = layer.output.columns_padded();
+  size_t size = ops::element_size(model_.element);
+  if (padded > spec.query_size()) {
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memset(activation_.data() + size_t(r * activation_ld_ + spec.query_size()) * size, 0, size_t(padded - spec.query_size()) * size);
+    }
+  }
+  ops::AttentionShape shape{spec.heads, spec.window_layers[size_t(index)] ? spec.sliding_window : 0};
+  ops::attention(model_.kernels, model_.pool, shape, kv, index, queries_.data(), batch.runs, activation_.data(), activation_ld_);
+  ops::matmul(model_.kernels, model_.pool, activation_.data(), activation_ld_, rows, layer.output, hidden_.data(), hidden_ld_, true);
+  add_bias(model_.pool, hidden_.data(), hidden_ld_, rows, layer.output_bias);
+}
+
+void Forward::feed_forward(const Layer& layer, int64_t rows) {
+  int64_t f = model_.spec.intermediate_size, ld = layer.gate_up.rows_padded(), padded = layer.down.columns_padded();
+  size_t size = ops::element_size(model_.element);
+  normalise(hidden_.data(), hidden_ld_, rows, layer.mlp_norm);
+  ops::matmul(model_.kernels, model_.pool, activation_.data(), activation_ld_, rows, layer.gate_up, wide_.data(), ld, false);
+  add_bias(model_.pool, wide_.data(), ld, rows, layer.gate_up_bias);
+  for_row_blocks(model_.pool, rows, [&](int64_t r) {
+    const float* gate = wide_.data() + r * ld;
+    uint8_t* out = activation_.data() + size_t(r * activation_ld_) * size;
+    if (model_.element == ops::Element::kBf16) {
+      model_.kernels.silu_mul_bf16(gate, gate + f, f, reinterpret_cast<uint16_t*>(out));
+    } else {
+      model_.kernels.silu_mul_f32(gate, gate + f, f, reinterpret_cast<float*>(out));
+    }
+    std::memset(out + size_t(f) * size, 0, size_t(padded - f) * size);
+  });
+  ops::matmul(model_.kernels, model_.pool, activation_.data(), activation_ld_, rows, layer.down, hidden_.data(), hidden_ld_, true);
+  add_bias(model_.pool, hidden_.data(), hidden_ld_, rows, layer.down_bias);
+}
+
+const float* Forward::logits(const ForwardBatch& batch, int64_t first, int64_t count) {
+  // Rows are gathered to the front of wide_; the residual stream stays for later calls.
+  int64_t h = model_.spec.hidden_size;
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(wide_.data() + i * h, hidden_.data() + int64_t(batch.logit_rows[size_t(first + i)]) * hidden_ld_, size_t(h) * sizeof(float));
+  }
+  normalise(wide_.data(), h, count, model_.weights.final_norm);
+  ops::matmul(model_.kernels, model_.pool, activation_.data(), activation_ld_, count, model_.head(), logits_.data(), ld_logits(), false);
+  return logits_.data();
+}
+
+}  // namespace tandem::model

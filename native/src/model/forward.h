@@ -1,0 +1,67 @@
+// One forward pass over a batch of token rows of different sequences: embedding -> layers -> final norm -> logits where asked.
+// Shapes: T = token rows of the batch, S = rows whose logits are asked for.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "base/buffer.h"
+#include "base/thread_pool.h"
+#include "model/weights.h"
+#include "ops/attention.h"
+#include "ops/kv_pages.h"
+#include "ops/rope.h"
+
+namespace tandem::model {
+
+// The loaded model: immutable after construction, shared by engines.
+struct Model {
+  Model(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element, int threads,
+        const Progress& progress);
+
+  Spec spec;
+  ops::Element element;
+  const simd::Kernels& kernels;
+  ThreadPool pool;
+  Weights weights;
+
+  const ops::PackedMatrix& head() const { return spec.tied_embeddings ? weights.embedding : weights.head; }
+  ops::KvShape kv_shape() const { return {spec.layers, spec.kv_heads, spec.head_dim, element}; }
+};
+
+// Token rows, in runs of consecutive positions per sequence. Pages of every position of every run must be assigned.
+struct ForwardBatch {
+  std::vector<int32_t> tokens;          // T ids in [0, vocab)
+  std::vector<ops::AttentionRun> runs;  // cover rows 0..T-1 in order
+  std::vector<int32_t> logit_rows;      // S rows, ascending
+};
+
+// Activations of one engine, allocated once for at most `max_rows` token rows and `max_logit_rows` logit rows at a time.
+class Forward {
+ public:
+  Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t max_logit_rows);
+
+  // Runs the layers over the batch and writes its keys and values. Afterwards `logits` may be asked for.
+  void run(const ForwardBatch& batch, ops::KvPages& kv);
+  // Logits of logit_rows[first .. first+count), count <= max_logit_rows: rows of vocab floats, ld_logits() apart. Valid until the next call.
+  const float* logits(const ForwardBatch& batch, int64_t first, int64_t count);
+  int64_t ld_logits() const { return model_.head().rows_padded(); }
+
+ private:
+  void embed(const std::vector<int32_t>& tokens);
+  void normalise(const float* rows, int64_t ld, int64_t count, const std::vector<float>& weight);
+  void rotate_and_store(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv);
+  void attend(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv);
+  void feed_forward(const Layer& layer, int64_t rows);
+
+  Model& model_;
+  ops::RopeTable rope_;
+  int64_t hidden_ld_;      // floats between rows of the residual stream
+  int64_t activation_ld_;  // elements between rows of the input of a product
+  Buffer<float> hidden_;   // [T][hidden_ld_]
+  Buffer<float> wide_;     // [T][max(qkv, gate_up) padded]
+  Buffer<uint8_t> activation_;  // [T][activation_ld_] elements
+  Buffer<uint8_t> queries_;     // [T][heads][dim] elements
+  Buffer<float> logits_;        // [max_logit_rows][vocab padded]
+};
+
+}  // namespace tandem::model

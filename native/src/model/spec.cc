@@ -1,0 +1,50 @@
+#include "model/spec.h"
+
+#include <cmath>
+#include <string>
+
+#include "base/error.h"
+
+namespace tandem::model {
+namespace {
+
+void in_range(const char* field, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high) {
+    throw Error(ErrorKind::kRange, std::string(field) + " must be in " + std::to_string(low) + ".." + std::to_string(high));
+  }
+}
+
+void finite_positive(const char* field, double value) {
+  if (!std::isfinite(value) || value <= 0) throw Error(ErrorKind::kRange, std::string(field) + " must be positive and finite");
+}
+
+}  // namespace
+
+void check(const Spec& spec) {
+  in_range("vocabSize", spec.vocab_size, 1, 1 << 24);
+  in_range("hiddenSize", spec.hidden_size, 1, 1 << 17);
+  in_range("intermediateSize", spec.intermediate_size, 1, 1 << 19);
+  in_range("layers", spec.layers, 1, 1024);
+  in_range("heads", spec.heads, 1, 1024);
+  in_range("kvHeads", spec.kv_heads, 1, spec.heads);
+  in_range("headDim", spec.head_dim, 2, 1024);
+  in_range("maxPosition", spec.max_position, 1, 1 << 24);
+  in_range("slidingWindow", spec.sliding_window, 0, 1 << 24);
+  if (spec.heads % spec.kv_heads != 0) throw Error(ErrorKind::kRange, "heads must be a multiple of kvHeads");
+  if (spec.heads / spec.kv_heads > 32) throw Error(ErrorKind::kRange, "at most 32 heads may share one KV head");
+  if (spec.head_dim % 2 != 0) throw Error(ErrorKind::kRange, "headDim must be even");
+  if (int64_t(spec.window_layers.size()) != spec.layers) throw Error(ErrorKind::kRange, "windowLayers must have one byte per layer");
+  finite_positive("rmsNormEps", spec.rms_norm_eps);
+  finite_positive("ropeTheta", spec.rope.theta);
+  finite_positive("ropeScaling.factor", spec.rope.factor);
+  if (spec.rope.scaling == ops::RopeScaling::kLlama3) {
+    finite_positive("ropeScaling.lowFreqFactor", spec.rope.low_freq_factor);
+    finite_positive("ropeScaling.highFreqFactor", spec.rope.high_freq_factor);
+    in_range("ropeScaling.originalMaxPosition", spec.rope.original_max_position, 1, 1 << 24);
+    if (spec.rope.low_freq_factor == spec.rope.high_freq_factor) {
+      throw Error(ErrorKind::kRange, "ropeScaling.lowFreqFactor and highFreqFactor must differ");
+    }
+  }
+}
+
+}  // namespace tandem::model

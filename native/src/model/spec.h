@@ -1,0 +1,46 @@
+// A model as facts: dimensions and switches. Read from JSON by TypeScript, checked here again.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/element.h"
+#include "ops/rope.h"
+
+namespace tandem::model {
+
+struct Spec {
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  double rms_norm_eps = 1e-6;
+  ops::RopeSpec rope;
+  int64_t max_position = 0;
+  int64_t sliding_window = 0;         // 0 = none
+  std::vector<uint8_t> window_layers;  // one per layer
+  bool qkv_bias = false, output_bias = false, mlp_bias = false;
+  bool qk_norm = false;
+  bool tied_embeddings = false;
+
+  int64_t query_size() const { return heads * head_dim; }
+  int64_t kv_size() const { return kv_heads * head_dim; }
+};
+
+// Throws Error(kRange) naming the first field that is impossible.
+void check(const Spec& spec);
+
+enum class Stored { kF32, kF16, kBf16 };
+
+struct Tensor {
+  std::string name;
+  Stored stored;
+  std::vector<int64_t> shape;
+  int64_t file;
+  int64_t offset;
+};
+
+}  // namespace tandem::model

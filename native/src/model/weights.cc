@@ -1,0 +1,124 @@
+#include "model/weights.h"
+
+#include "base/error.h"
+#include "model/tensor_files.h"
+
+namespace tandem::model {
+namespace {
+
+class Loader {
+ public:
+  Loader(const Spec& spec, const TensorFiles& files, ops::Element element, const simd::Kernels& kernels, ThreadPool& pool,
+         const Progress& progress)
+      : spec_(spec), files_(files), element_(element), kernels_(kernels), pool_(pool), progress_(progress), total_(packed_bytes()) {}
+
+  Weights load() {
+    Weights weights;
+    int64_t h = spec_.hidden_size, v = spec_.vocab_size;
+    weights.embedding = matrix({{"model.embed_tokens.weight", v}}, h);
+    if (!spec_.tied_embeddings) weights.head = matrix({{"lm_head.weight", v}}, h);
+    weights.final_norm = vector("model.norm.weight", h);
+    for (int64_t i = 0; i < spec_.layers; ++i) weights.layers.push_back(layer("model.layers." + std::to_string(i) + "."));
+    return weights;
+  }
+
+ private:
+  // One part of a matrix whose rows come from several tensors.
+  struct Part {
+    std::string name;
+    int64_t rows;
+  };
+
+  Layer layer(const std::string& prefix) {
+    int64_t h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size(), f = spec_.intermediate_size;
+    std::string a = prefix + "self_attn.", m = prefix + "mlp.";
+    Layer layer;
+    layer.attention_norm = vector(prefix + "input_layernorm.weight", h);
+    layer.mlp_norm = vector(prefix + "post_attention_layernorm.weight", h);
+    layer.qkv = matrix({{a + "q_proj.weight", q}, {a + "k_proj.weight", kv}, {a + "v_proj.weight", kv}}, h);
+    if (spec_.qkv_bias) layer.qkv_bias = vectors({{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}});
+    if (spec_.qk_norm) {
+      layer.q_norm = vector(a + "q_norm.weight", spec_.head_dim);
+      layer.k_norm = vector(a + "k_norm.weight", spec_.head_dim);
+    }
+    layer.output = matrix({{a + "o_proj.weight", h}}, q);
+    if (spec_.output_bias) layer.output_bias = vector(a + "o_proj.bias", h);
+    layer.gate_up = matrix({{m + "gate_proj.weight", f}, {m + "up_proj.weight", f}}, h);
+    layer.down = matrix({{m + "down_proj.weight", h}}, f);
+    if (spec_.mlp_bias) {
+      layer.gate_up_bias = vectors({{m + "gate_proj.bias", f}, {m + "up_proj.bias", f}});
+      layer.down_bias = vector(m + "down_proj.bias", h);
+    }
+    return layer;
+  }
+
+  std::vector<float> vector(const std::string& name, int64_t n) const { return vectors({{name, n}}); }
+
+  std::vector<float> vectors(const std::vector<Part>& parts) const {
+    std::vector<float> out;
+    for (const Part& part : parts) {
+      const Tensor& tensor = files_.find(part.name, {part.rows});
+      size_t start = out.size();
+      out.resize(start + size_t(part.rows));
+      if (!files_.read(tensor, 0, part.rows, out.data() + start)) throw Error(ErrorKind::kIo, "could not read " + part.name);
+    }
+    return out;
+  }
+
+  ops::PackedMatrix matrix(const std::vector<Part>& parts, int64_t columns) {
+    std::vector<const Tensor*> tensors;
+    int64_t rows = 0;
+    for (const Part& part : parts) {
+      tensors.push_back(&files_.find(part.name, {part.rows, columns}));
+      rows += part.rows;
+    }
+    auto read_rows = [&](int64_t first, int64_t count, float* out) {
+      int64_t part_first = 0;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        int64_t from = std::max(first, part_first), to = std::min(first + count, part_first + parts[i].rows);
+        if (from < to && !files_.read(*tensors[i], (from - part_first) * columns, (to - from) * columns, out + (from - first) * columns)) {
+          return false;
+        }
+        part_first += parts[i].rows;
+      }
+      return true;
+    };
+    ops::PackedMatrix packed(kernels_, element_, rows, columns, pool_, read_rows);
+    done_ += int64_t(packed.bytes());
+    if (progress_) progress_(std::min(done_, total_), total_);
+    return packed;
+  }
+
+  // About what will be packed; padding is left out, so it is only for showing progress.
+  int64_t packed_bytes() const {
+    int64_t h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size(), f = spec_.intermediate_size;
+    int64_t elements = spec_.layers * ((q + 2 * kv) * h + q * h + 3 * f * h) + spec_.vocab_size * h * (spec_.tied_embeddings ? 1 : 2);
+    return elements * int64_t(ops::element_size(element_));
+  }
+
+  const Spec& spec_;
+  const TensorFiles& files_;
+  ops::Element element_;
+  const simd::Kernels& kernels_;
+  ThreadPool& pool_;
+  const Progress& progress_;
+  int64_t total_;
+  int64_t done_ = 0;
+};
+
+}  // namespace
+
+size_t Weights::bytes() const {
+  size_t total = embedding.bytes() + head.bytes();
+  for (const Layer& layer : layers) total += layer.qkv.bytes() + layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes();
+  return total;
+}
+
+Weights load(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element,
+             const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress) {
+  check(spec);
+  TensorFiles open_files(files, tensors);
+  return Loader(spec, open_files, element, kernels, pool, progress).load();
+}
+
+}  // namespace tandem::model

@@ -1,0 +1,46 @@
+// The base weights, read once from the files and packed; afterwards no file is open.
+//
+// Files are read with bounded positional reads rather than mapped: a file that shrinks while mapped would kill the process
+// with SIGBUS, and after packing nothing of the original layout is needed.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "model/spec.h"
+#include "ops/matmul.h"
+#include "simd/kernels.h"
+
+namespace tandem::model {
+
+struct Layer {
+  std::vector<float> attention_norm, mlp_norm;  // [hidden]
+  ops::PackedMatrix qkv;                        // [query + 2 kv, hidden]: q, k, v one below the other
+  std::vector<float> qkv_bias;                  // [query + 2 kv] or empty
+  std::vector<float> q_norm, k_norm;            // [head_dim] or empty
+  ops::PackedMatrix output;                     // [hidden, query]
+  std::vector<float> output_bias;               // [hidden] or empty
+  ops::PackedMatrix gate_up;                    // [2 intermediate, hidden]: gate above up
+  std::vector<float> gate_up_bias;              // [2 intermediate] or empty
+  ops::PackedMatrix down;                       // [hidden, intermediate]
+  std::vector<float> down_bias;                 // [hidden] or empty
+};
+
+struct Weights {
+  std::vector<Layer> layers;
+  std::vector<float> final_norm;  // [hidden]
+  ops::PackedMatrix embedding;    // [vocab, hidden]; also the head when tied
+  ops::PackedMatrix head;         // [vocab, hidden]; empty when tied
+
+  size_t bytes() const;
+};
+
+using Progress = std::function<void(int64_t done, int64_t total)>;
+
+// Checks every tensor's name, shape, dtype and byte range against the spec and the files before anything is read.
+// Throws Error(kRange) naming the tensor, or Error(kIo). `progress` is called on the calling thread.
+Weights load(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element,
+             const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress);
+
+}  // namespace tandem::model

@@ -1,0 +1,37 @@
+// Causal grouped-query attention over paged keys and values, for a batch of rows of different sequences.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "ops/kv_pages.h"
+#include "simd/kernels.h"
+
+namespace tandem::ops {
+
+// A run of queries of one sequence: `count` positions from `first_position`; their q vectors start at row `first_row`.
+struct AttentionRun {
+  int64_t first_row;
+  int64_t first_position;
+  int64_t count;
+  // Page ids of the sequence; position p lies in pages[p / 16].
+  const int32_t* pages;
+};
+
+struct AttentionShape {
+  int64_t heads;
+  // 0 = all earlier positions; w = the query's own position and w-1 before it.
+  int64_t window;
+};
+
+// q: rows of heads x dim elements (the KV element type; dim as in KvShape, padding zero), row r at q + r * heads * dim.
+// out: rows of element type, head h at out + r * ld_out + h * head_dim.
+// Every position up to the last of each run must have been written. Results of a row depend on its sequence alone.
+void attention(const simd::Kernels& kernels, ThreadPool& pool, const AttentionShape& shape, KvPages& kv, int64_t layer, const void* q,
+               const std::vector<AttentionRun>& runs, void* out, int64_t ld_out);
+
+// The naive truth, in double, reading the same pages. q and out as floats: rows of heads x head_dim.
+void attention_reference(const AttentionShape& shape, KvPages& kv, int64_t layer, const float* q, const std::vector<AttentionRun>& runs,
+                         float* out);
+
+}  // namespace tandem::ops

@@ -1,0 +1,95 @@
+#include "ops/matmul.h"
+
+#include <atomic>
+#include <vector>
+
+#include "base/bf16.h"
+#include "base/error.h"
+
+namespace tandem::ops {
+namespace {
+
+void pack_bf16(const float* rows, int64_t count, int64_t k, int64_t panel, uint16_t* out) {
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t c = 0; c < k; ++c) out[(c / 2) * panel * 2 + r * 2 + c % 2] = float_to_bf16(rows[r * k + c]);
+  }
+}
+
+void pack_f32(const float* rows, int64_t count, int64_t k, int64_t panel, float* out) {
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t c = 0; c < k; ++c) out[c * panel + r] = rows[r * k + c];
+  }
+}
+
+}  // namespace
+
+PackedMatrix::PackedMatrix(const simd::Kernels& kernels, Element element, int64_t n, int64_t k, ThreadPool& pool, const ReadRows& read_rows)
+    : n_(n), n_padded_(round_up(n, kernels.panel)), k_(k), k_padded_(round_up(k, 32)), panel_(kernels.panel), element_(element) {
+  require(n > 0 && k > 0, ErrorKind::kRange, "matrix dimensions must be positive");
+  data_ = Buffer<uint8_t>(bytes());
+  std::atomic<bool> ok{true};
+  std::vector<std::vector<float>> staging(size_t(pool.threads()));
+  std::atomic<int> next_stage{0};
+  int64_t panels = n_padded_ / panel_;
+  // One index per thread's share keeps one staging buffer each; panels are claimed inside.
+  std::atomic<int64_t> next_panel{0};
+  for (auto& stage : staging) stage.resize(size_t(panel_ * k));
+  pool.run(pool.threads(), [&](int64_t) {
+    float* stage = staging[size_t(next_stage.fetch_add(1))].data();
+    for (int64_t p = next_panel.fetch_add(1); p < panels; p = next_panel.fetch_add(1)) {
+      int64_t first = p * panel_, count = std::min(panel_, n_ - first);
+      if (!read_rows(first, count, stage)) {
+        ok = false;
+        return;
+      }
+      uint8_t* out = data_.data() + p * panel_ * k_padded_ * int64_t(element_size(element_));
+      if (element_ == Element::kBf16) {
+        pack_bf16(stage, count, k_, panel_, reinterpret_cast<uint16_t*>(out));
+      } else {
+        pack_f32(stage, count, k_, panel_, reinterpret_cast<float*>(out));
+      }
+    }
+  });
+  require(ok, ErrorKind::kIo, "could not read the weights");
+}
+
+void PackedMatrix::copy_row(int64_t row, float* out) const {
+  const uint8_t* data = panel_data(row / panel_);
+  int64_t r = row % panel_;
+  if (element_ == Element::kBf16) {
+    auto* p = reinterpret_cast<const uint16_t*>(data) + r * 2;
+    for (int64_t c = 0; c < k_; ++c) out[c] = bf16_to_float(p[(c / 2) * panel_ * 2 + c % 2]);
+  } else {
+    auto* p = reinterpret_cast<const float*>(data) + r;
+    for (int64_t c = 0; c < k_; ++c) out[c] = p[c * panel_];
+  }
+}
+
+void matmul(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y,
+            int64_t ldy, bool accumulate) {
+  if (m == 0) return;
+  pool.run(w.rows_padded() / w.panel(), [&](int64_t p) {
+    float* out = y + p * w.panel();
+    if (w.element() == Element::kBf16) {
+      auto* panel = reinterpret_cast<const uint16_t*>(w.panel_data(p));
+      kernels.gemm_bf16(static_cast<const uint16_t*>(x), ldx, m, panel, w.columns_padded(), out, ldy, accumulate);
+    } else {
+      auto* panel = reinterpret_cast<const float*>(w.panel_data(p));
+      kernels.gemm_f32(static_cast<const float*>(x), ldx, m, panel, w.columns_padded(), out, ldy, accumulate);
+    }
+  });
+}
+
+void matmul_reference(const float* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y, int64_t ldy, bool accumulate) {
+  std::vector<float> row(size_t(w.columns()));
+  for (int64_t n = 0; n < w.rows(); ++n) {
+    w.copy_row(n, row.data());
+    for (int64_t i = 0; i < m; ++i) {
+      double sum = accumulate ? double(y[i * ldy + n]) : 0.0;
+      for (int64_t k = 0; k < w.columns(); ++k) sum += double(x[i * ldx + k]) * double(row[size_t(k)]);
+      y[i * ldy + n] = float(sum);
+    }
+  }
+}
+
+}  // namespace tandem::ops

@@ -1,0 +1,51 @@
+// y[m, n] (+)= x[m, k] . w[n, k]^T with weights packed once into panels.
+#pragma once
+#include <cstdint>
+#include <functional>
+
+#include "base/buffer.h"
+#include "base/thread_pool.h"
+#include "ops/element.h"
+#include "simd/kernels.h"
+
+namespace tandem::ops {
+
+// Weights w[n, k] (rows are outputs), cut in panels of kernels.panel rows; the last panel is padded with zeros.
+// bf16: panel p is [k_padded/2][panel][2]; f32: [k_padded][panel]. k_padded is k rounded up to 32, the padding is zero.
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+
+  // `read_rows(first, count, out)` writes rows first..first+count-1 as floats, k per row, row-major; called from the pool's threads,
+  // in any order. It must not throw: it returns false for a failed read, and then this throws Error(kIo) when all threads are done.
+  using ReadRows = std::function<bool(int64_t first, int64_t count, float* out)>;
+  PackedMatrix(const simd::Kernels& kernels, Element element, int64_t n, int64_t k, ThreadPool& pool, const ReadRows& read_rows);
+
+  int64_t rows() const { return n_; }
+  int64_t rows_padded() const { return n_padded_; }
+  int64_t columns() const { return k_; }
+  int64_t columns_padded() const { return k_padded_; }
+  Element element() const { return element_; }
+  int64_t panel() const { return panel_; }
+  size_t bytes() const { return size_t(n_padded_) * size_t(k_padded_) * element_size(element_); }
+  const uint8_t* panel_data(int64_t index) const { return data_.data() + index * panel_ * k_padded_ * int64_t(element_size(element_)); }
+
+  // Row `row` as floats, columns() of them: the embedding lookup of a tied model. 0 <= row < rows().
+  void copy_row(int64_t row, float* out) const;
+
+ private:
+  int64_t n_ = 0, n_padded_ = 0, k_ = 0, k_padded_ = 0, panel_ = 0;
+  Element element_ = Element::kF32;
+  Buffer<uint8_t> data_;
+};
+
+// x: m rows of element(w) type, ldx elements apart (>= columns_padded, the padding zero). y: m rows of floats, ldy apart
+// (>= rows_padded; the padded columns are written). With accumulate the old y is the start of each sum.
+// Each y[i][j] is one chain over k: independent of m, of the pool and of the other rows.
+void matmul(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y,
+            int64_t ldy, bool accumulate);
+
+// The naive truth: plain loops over k with a double accumulator. x as floats.
+void matmul_reference(const float* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y, int64_t ldy, bool accumulate);
+
+}  // namespace tandem::ops

@@ -1,0 +1,38 @@
+// Rotary position embedding, the half-split form of the Hugging Face Llama family: x1' = x1 cos - x2 sin, x2' = x2 cos + x1 sin.
+// Su et al., "RoFormer"; the scaling rules as transformers' modeling_rope_utils computes them, in float like there.
+#pragma once
+#include <cstdint>
+
+#include "base/buffer.h"
+
+namespace tandem::ops {
+
+enum class RopeScaling { kNone, kLinear, kLlama3 };
+
+struct RopeSpec {
+  double theta = 10000;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_max_position = 8192;
+};
+
+class RopeTable {
+ public:
+  RopeTable() = default;
+  // Angles of positions 0..positions-1; head_dim even.
+  RopeTable(const RopeSpec& spec, int64_t positions, int64_t head_dim);
+  // Rotates head_dim floats in place. 0 <= position < positions.
+  void rotate(float* x, int64_t position) const;
+  int64_t positions() const { return positions_; }
+
+ private:
+  int64_t positions_ = 0, half_ = 0;
+  Buffer<float> cos_, sin_;  // [positions][head_dim / 2]
+};
+
+// The naive truth for one vector: angles in double from the formulas, no table.
+void rope_reference(const RopeSpec& spec, int64_t position, int64_t head_dim, float* x);
+
+}  // namespace tandem::ops

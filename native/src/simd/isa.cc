@@ -1,0 +1,46 @@
+#include "simd/isa.h"
+
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace tandem::simd {
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar: return "scalar";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+    case Isa::kAvx512Bf16: return "avx512_bf16";
+  }
+  return "scalar";
+}
+
+std::vector<Isa> supported_isas() {
+  std::vector<Isa> found;
+#if defined(TANDEM_X86)
+  __builtin_cpu_init();
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx512 && __builtin_cpu_supports("avx512bf16")) found.push_back(Isa::kAvx512Bf16);
+  if (avx512) found.push_back(Isa::kAvx512);
+  if (avx2) found.push_back(Isa::kAvx2);
+#endif
+  found.push_back(Isa::kScalar);
+  return found;
+}
+
+Isa selected_isa() {
+  std::vector<Isa> supported = supported_isas();
+  const char* forced = std::getenv("TANDEM_ISA");
+  if (!forced || !*forced) return supported.front();
+  std::string names;
+  for (Isa isa : supported) {
+    if (std::string(forced) == isa_name(isa)) return isa;
+    names += std::string(names.empty() ? "" : ", ") + isa_name(isa);
+  }
+  throw Error(ErrorKind::kUnsupported, "TANDEM_ISA=" + std::string(forced).substr(0, 32) + " is not supported here; choose one of: " + names);
+}
+
+}  // namespace tandem::simd

@@ -1,0 +1,18 @@
+// Which instruction set the kernels use. Chosen once per process from cpuid; TANDEM_ISA=<name> forces one.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace tandem::simd {
+
+enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+
+const char* isa_name(Isa isa);
+
+// All that this build and this CPU support, best first; never empty (scalar is always there).
+std::vector<Isa> supported_isas();
+
+// Throws Error(kUnsupported) when TANDEM_ISA names an unknown set or one this machine lacks.
+Isa selected_isa();
+
+}  // namespace tandem::simd

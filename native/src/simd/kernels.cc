@@ -1,0 +1,36 @@
+#include "simd/kernels.h"
+
+#include "base/error.h"
+
+namespace tandem::simd {
+
+namespace scalar {
+extern const Kernels table;
+}
+#if defined(TANDEM_X86)
+namespace avx2 {
+extern const Kernels table;
+}
+namespace avx512 {
+extern const Kernels table;
+}
+namespace avx512_bf16 {
+extern const Kernels table;
+}
+#endif
+
+const Kernels& kernels_for(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar: return scalar::table;
+#if defined(TANDEM_X86)
+    case Isa::kAvx2: return avx2::table;
+    case Isa::kAvx512: return avx512::table;
+    case Isa::kAvx512Bf16: return avx512_bf16::table;
+#else
+    default: break;
+#endif
+  }
+  throw Error(ErrorKind::kUnsupported, "this build has no kernels for the instruction set");
+}
+
+}  // namespace tandem::simd

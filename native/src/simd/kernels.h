@@ -1,0 +1,73 @@
+// The CPU kernels as one table per instruction set. One source (kernels_body.h) is compiled once per set.
+//
+// Reduction contract (ARCHITECTURE.md): every output element is one chain of operations whose order depends on the operation's
+// own sizes only - never on how many rows are computed together, on which thread, or on where a chunk begins.
+#pragma once
+#include <cstdint>
+
+#include "simd/isa.h"
+
+namespace tandem::simd {
+
+// Attention reads keys in tiles of this many positions, at multiples of it, and merges tiles in ascending order.
+constexpr int kKeyTile = 64;
+// Positions per KV page; a tile is kKeyTile / kPage pages.
+constexpr int kPage = 16;
+// Most rows (query x head) of one attend call.
+constexpr int kAttendRows = 32;
+
+// Rows that share one KV head. T is uint16_t (bf16) or float.
+//   q     rows x dim; row r at q + r * dim. dim = head_dim rounded up to 16, the padding is zero.
+//   keys  page p: [dim/2][16 keys][2] for bf16, [dim][16 keys] for float, at key_pages[p]
+//   values page p: [8 key pairs][dim][2] for bf16, [16 keys][dim] for float, at value_pages[p]
+//   Row r sees the positions first[r] .. last[r], both inclusive.
+//   out   rows x dim floats: softmax(scale * q.k) . v
+//   scratch: kAttendRows * (2 * kKeyTile) floats
+template <typename T>
+struct AttendArgs {
+  const T* q;
+  const T* const* key_pages;
+  const T* const* value_pages;
+  const int32_t* first;
+  const int32_t* last;
+  int rows;
+  int dim;
+  float scale;
+  float* out;
+  float* scratch;
+};
+
+struct RowStats {
+  float max;    // largest value; NaN if any is NaN
+  int32_t arg;  // its smallest index
+};
+
+struct Kernels {
+  Isa isa;
+  // Columns of one packed panel of weights.
+  int panel;
+  // y[m][panel] (+)= x[m][k] . w for one panel. x rows are ldx apart, y rows ldy apart.
+  //   bf16 panel: [k/2][panel][2], k even; f32 panel: [k][panel].
+  //   The chain of y[i][j] is over k ascending, starting at 0 or, with accumulate, at the old y[i][j].
+  void (*gemm_bf16)(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate);
+  void (*gemm_f32)(const float* x, int64_t ldx, int64_t m, const float* w, int64_t k, float* y, int64_t ldy, bool accumulate);
+  // out = weight * (x / sqrt(mean(x^2) + eps)), n elements.
+  void (*rms_norm_bf16)(const float* x, const float* weight, int64_t n, float eps, uint16_t* out);
+  void (*rms_norm_f32)(const float* x, const float* weight, int64_t n, float eps, float* out);
+  // out = gate / (1 + exp(-gate)) * up
+  void (*silu_mul_bf16)(const float* gate, const float* up, int64_t n, uint16_t* out);
+  void (*silu_mul_f32)(const float* gate, const float* up, int64_t n, float* out);
+  void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
+  void (*attend_bf16)(const AttendArgs<uint16_t>& args);
+  void (*attend_f32)(const AttendArgs<float>& args);
+  RowStats (*row_stats)(const float* x, int64_t n);
+  // Sum of exp((x - max) * scale) over n elements in fixed tiles; writes the terms to `out` unless null.
+  double (*sum_exp)(const float* x, int64_t n, float max, float scale, float* out);
+  // How many of x are > value.
+  int64_t (*count_greater)(const float* x, int64_t n, float value);
+};
+
+// The table of one set; throws Error(kUnsupported) if the build lacks it.
+const Kernels& kernels_for(Isa isa);
+
+}  // namespace tandem::simd

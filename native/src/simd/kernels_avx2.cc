@@ -1,0 +1,5 @@
+#define TANDEM_SIMD_NS tandem::simd::avx2
+#define TANDEM_SIMD_ISA ::tandem::simd::Isa::kAvx2
+#define TANDEM_DOT_BF16 0
+#include "simd/vec_avx2.h"
+#include "simd/kernels_body.h"

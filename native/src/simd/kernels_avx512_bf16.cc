@@ -1,0 +1,5 @@
+#define TANDEM_SIMD_NS tandem::simd::avx512_bf16
+#define TANDEM_SIMD_ISA ::tandem::simd::Isa::kAvx512Bf16
+#define TANDEM_DOT_BF16 1
+#include "simd/vec_avx512.h"
+#include "simd/kernels_body.h"

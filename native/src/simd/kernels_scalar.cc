@@ -1,0 +1,5 @@
+#define TANDEM_SIMD_NS tandem::simd::scalar
+#define TANDEM_SIMD_ISA ::tandem::simd::Isa::kScalar
+#define TANDEM_DOT_BF16 0
+#include "simd/vec_scalar.h"
+#include "simd/kernels_body.h"

@@ -1,0 +1,80 @@
+// 16 float lanes. With TANDEM_DOT_BF16 a pair product is one vdpbf16ps, else two fused multiply-adds (low half first).
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace TANDEM_SIMD_NS {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int kPanelRegs = 4;  // 64 columns: a row of a bf16 panel is 256 bytes, four whole cache lines
+constexpr int kRowTile = 6;    // 24 accumulators + 4 weights + 1 broadcast of 32 registers
+constexpr int kAttendTileRows = 4;
+constexpr int kAttendTileUnits = 4;
+
+using VF = __m512;
+using VP = __m512i;
+
+inline VF vload(const float* p) { return _mm512_loadu_ps(p); }
+inline void vstore(float* p, VF v) { _mm512_storeu_ps(p, v); }
+inline VF vset(float x) { return _mm512_set1_ps(x); }
+inline VF vadd(VF a, VF b) { return _mm512_add_ps(a, b); }
+inline VF vsub(VF a, VF b) { return _mm512_sub_ps(a, b); }
+inline VF vmul(VF a, VF b) { return _mm512_mul_ps(a, b); }
+inline VF vdiv(VF a, VF b) { return _mm512_div_ps(a, b); }
+inline VF vfma(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }
+inline VF vmax(VF a, VF b) { return _mm512_max_ps(a, b); }
+inline VF vround(VF a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+// 2^n for whole n in -126..127.
+inline VF vpow2(VF n) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+}
+// a < b ? x : y per lane; false for NaN.
+inline VF vselect_lt(VF a, VF b, VF x, VF y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x); }
+inline int vcount_gt(VF a, VF b) { return __builtin_popcount(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)); }
+inline bool vany_nan(VF a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
+inline VF vload_tail(const float* p, int n, float fill) {
+  return _mm512_mask_loadu_ps(_mm512_set1_ps(fill), __mmask16((1u << n) - 1u), p);
+}
+inline void vstore_lanes(float* out, VF v) { _mm512_storeu_ps(out, v); }
+
+inline __m256i narrow_bf16(VF v) {
+  __m512i bits = _mm512_castps_si512(v);
+  __m512i lsb = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), lsb), 16);
+  __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+  return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet));
+}
+inline void vstore_bf16(uint16_t* p, VF v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(v)); }
+
+inline VP load_pairs(const uint16_t* p) { return _mm512_loadu_si512(p); }
+#if TANDEM_DOT_BF16
+using XP = __m512i;
+inline XP set_pair(const uint16_t* p) {
+  int32_t pair;
+  __builtin_memcpy(&pair, p, 4);
+  return _mm512_set1_epi32(pair);
+}
+inline VF fma_pair(XP x, VP w, VF acc) {
+  return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w));
+}
+#else
+struct XP {
+  VF low, high;
+};
+inline XP set_pair(const uint16_t* p) {
+  uint32_t low = uint32_t(p[0]) << 16, high = uint32_t(p[1]) << 16;
+  float l, h;
+  __builtin_memcpy(&l, &low, 4);
+  __builtin_memcpy(&h, &high, 4);
+  return {_mm512_set1_ps(l), _mm512_set1_ps(h)};
+}
+inline VF fma_pair(XP x, VP w, VF acc) {
+  acc = vfma(x.low, _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)), acc);
+  return vfma(x.high, _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(int(0xffff0000u)))), acc);
+}
+#endif
+
+}  // namespace
+}  // namespace TANDEM_SIMD_NS

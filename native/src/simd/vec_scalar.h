@@ -1,0 +1,92 @@
+// Plain C++ in place of a vector unit: four lanes as an array. Runs anywhere; also the readable meaning of the other two.
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+namespace TANDEM_SIMD_NS {
+namespace {
+
+constexpr int kLanes = 4;
+constexpr int kPanelRegs = 4;
+constexpr int kRowTile = 2;
+constexpr int kAttendTileRows = 1;
+constexpr int kAttendTileUnits = 1;
+
+struct VF {
+  float lane[kLanes];
+};
+struct VP {
+  uint16_t half[2 * kLanes];
+};
+struct XP {
+  float low, high;
+};
+
+template <typename Op>
+inline VF each(Op op) {
+  VF r;
+  for (int i = 0; i < kLanes; ++i) r.lane[i] = op(i);
+  return r;
+}
+inline float widen(uint16_t bits) {
+  uint32_t wide = uint32_t(bits) << 16;
+  float f;
+  __builtin_memcpy(&f, &wide, 4);
+  return f;
+}
+
+inline VF vload(const float* p) { return each([&](int i) { return p[i]; }); }
+inline void vstore(float* p, VF v) { __builtin_memcpy(p, v.lane, sizeof v.lane); }
+inline VF vset(float x) { return each([&](int) { return x; }); }
+inline VF vadd(VF a, VF b) { return each([&](int i) { return a.lane[i] + b.lane[i]; }); }
+inline VF vsub(VF a, VF b) { return each([&](int i) { return a.lane[i] - b.lane[i]; }); }
+inline VF vmul(VF a, VF b) { return each([&](int i) { return a.lane[i] * b.lane[i]; }); }
+inline VF vdiv(VF a, VF b) { return each([&](int i) { return a.lane[i] / b.lane[i]; }); }
+inline VF vfma(VF a, VF b, VF c) { return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; }); }
+// Like the hardware's: the second operand where either is NaN.
+inline VF vmax(VF a, VF b) { return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; }); }
+inline VF vround(VF a) { return each([&](int i) { return __builtin_nearbyintf(a.lane[i]); }); }
+inline VF vpow2(VF n) {
+  return each([&](int i) {
+    int32_t bits = (int32_t(n.lane[i]) + 127) << 23;
+    float f;
+    __builtin_memcpy(&f, &bits, 4);
+    return f;
+  });
+}
+inline VF vselect_lt(VF a, VF b, VF x, VF y) { return each([&](int i) { return a.lane[i] < b.lane[i] ? x.lane[i] : y.lane[i]; }); }
+inline int vcount_gt(VF a, VF b) {
+  int n = 0;
+  for (int i = 0; i < kLanes; ++i) n += a.lane[i] > b.lane[i];
+  return n;
+}
+inline bool vany_nan(VF a) {
+  for (int i = 0; i < kLanes; ++i) {
+    if (a.lane[i] != a.lane[i]) return true;
+  }
+  return false;
+}
+inline VF vload_tail(const float* p, int n, float fill) { return each([&](int i) { return i < n ? p[i] : fill; }); }
+inline void vstore_lanes(float* out, VF v) { vstore(out, v); }
+
+inline void vstore_bf16(uint16_t* p, VF v) {
+  for (int i = 0; i < kLanes; ++i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &v.lane[i], 4);
+    bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    p[i] = nan ? uint16_t((bits >> 16) | 0x40u) : uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  }
+}
+
+inline VP load_pairs(const uint16_t* p) {
+  VP v;
+  __builtin_memcpy(v.half, p, sizeof v.half);
+  return v;
+}
+inline XP set_pair(const uint16_t* p) { return {widen(p[0]), widen(p[1])}; }
+inline VF fma_pair(XP x, VP w, VF acc) {
+  return each([&](int i) { return x.high * widen(w.half[2 * i + 1]) + (x.low * widen(w.half[2 * i]) + acc.lane[i]); });
+}
+
+}  // namespace
+}  // namespace TANDEM_SIMD_NS
