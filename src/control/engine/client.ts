@@ -1,0 +1,50 @@
+/** What the API process sees of the engine. Implemented by EngineSupervisor; tests may implement it in memory. */
+import type { EngineStats, SequenceOutput, SequenceRequest } from './protocol.ts';
+
+export type EngineState = 'starting' | 'ready' | 'restarting' | 'draining' | 'dead';
+
+/** Receives one sequence's outputs on the JS thread; after an output with `finish` nothing more comes. */
+export type OutputSink = (output: SequenceOutput) => void;
+
+export interface SequenceHandle {
+  readonly id: number;
+  /**
+   * Call once bytes of this sequence have gone to its client: after an engine crash such a sequence ends with finish 'error',
+   * while one not yet streamed is replayed.
+   */
+  markStreamed(): void;
+  /** Frees the sequence at the next step boundary. No output comes afterwards. Idempotent. */
+  abort(): void;
+}
+
+/** Thrown by submit: nothing was queued. */
+export class QueueFullError extends Error {
+  readonly retryAfterSeconds: number;
+  constructor(message: string, retryAfterSeconds: number) {
+    super(message);
+    this.name = 'QueueFullError';
+    this.retryAfterSeconds = retryAfterSeconds;
+  }
+}
+
+/** Thrown by submit while draining or dead. */
+export class EngineUnavailableError extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = 'EngineUnavailableError';
+  }
+}
+
+export interface EngineClient {
+  readonly state: EngineState;
+  /** Resolves when the engine first is ready; rejects when it cannot load the model. */
+  ready(): Promise<void>;
+  /** Queues all sequences of one request or none. Throws QueueFullError / EngineUnavailableError before anything is queued. */
+  submit(requests: Omit<SequenceRequest, 'id' | 'resumeIds'>[], sink: (index: number, output: SequenceOutput) => void): SequenceHandle[];
+  /** The latest counters (pushed by the engine with every step). */
+  stats(): EngineStats;
+  /** Stops admission, waits for running sequences up to the given time, ends the process. */
+  drain(timeoutMs: number): Promise<void>;
+  /** Kills at once. */
+  close(): Promise<void>;
+}

@@ -1,0 +1,186 @@
+/**
+ * The native addon's surface. This is the only file that loads the .node file.
+ *
+ * Every call re-checks its arguments in C++ and throws (`TypeError` for a wrong type, `RangeError` for a value out of range,
+ * `Error` otherwise); nothing that JavaScript passes can abort the process.
+ */
+import { createRequire } from 'node:module';
+import { existsSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+
+export type WeightDType = 'F32' | 'F16' | 'BF16';
+export type ComputeDType = 'float32' | 'bfloat16';
+
+/** The model as facts; native code reads no JSON. All counts are checked again there. */
+export interface ModelSpec {
+  architecture: 'llama' | 'mistral' | 'qwen2' | 'qwen3';
+  vocabSize: number;
+  hiddenSize: number;
+  intermediateSize: number;
+  layers: number;
+  heads: number;
+  kvHeads: number;
+  headDim: number;
+  rmsNormEps: number;
+  ropeTheta: number;
+  /** `linear`: positions divided by factor; `llama3`: the frequency-dependent rule of Llama 3.1. */
+  ropeScaling:
+    | { type: 'none' }
+    | { type: 'linear'; factor: number }
+    | { type: 'llama3'; factor: number; lowFreqFactor: number; highFreqFactor: number; originalMaxPosition: number };
+  maxPosition: number;
+  /** Keys further back than this many positions are not seen (a query sees itself and window-1 before it); 0 = no window. */
+  slidingWindow: number;
+  /** One byte per layer: 1 where the window applies. */
+  windowLayers: Uint8Array;
+  /** q, k and v projections have a bias (`attention_bias` of Llama also sets outputBias). */
+  qkvBias: boolean;
+  outputBias: boolean;
+  mlpBias: boolean;
+  /** RMS norm over head_dim on q and k before the rotation. */
+  qkNorm: boolean;
+  /** lm_head is the embedding matrix. */
+  tiedEmbeddings: boolean;
+}
+
+/** One tensor: Hugging Face name, row-major shape, and where its bytes lie. */
+export interface TensorEntry {
+  name: string;
+  dtype: WeightDType;
+  shape: number[];
+  /** Index into the file list. */
+  file: number;
+  /** Absolute byte offset in that file. */
+  offset: number;
+}
+
+export interface LoadOptions {
+  dtype: ComputeDType;
+  /** Worker threads, 1..256. */
+  threads: number;
+  /** Called on the JS thread with packed and total bytes, a few times a second at most. */
+  onProgress?: (done: number, total: number) => void;
+}
+
+export interface EngineOptions {
+  /** Sequence slots, 1..4096. */
+  maxSequences: number;
+  /** Tokens in one step, all sequences together, 1..65536. */
+  maxBatchTokens: number;
+  /** Pages of the KV pool; a page holds `pageSize` positions of every layer. */
+  pages: number;
+  /** Longest sequence in tokens, prompt and output. */
+  maxModelLen: number;
+  /** Ids >= this are never sampled (the tokenizer's size); <= vocabSize. */
+  samplableVocab: number;
+  /** Most top_logprobs that a sequence may ask for. */
+  maxLogprobs: number;
+}
+
+/** Positions per KV page. */
+export const PAGE_SIZE = 16;
+
+/** Sampling of one sequence. Ranges are those of the API after its own validation; native code checks them again. */
+export interface SamplingSpec {
+  /** 0 = greedy. */
+  temperature: number;
+  /** (0, 1]; 1 = off. */
+  topP: number;
+  /** 0 = off. */
+  topK: number;
+  /** [0, 1]; 0 = off. */
+  minP: number;
+  /** 64-bit seed; with `choice` and the output index it names one uniform draw. */
+  seed: bigint;
+  /** Index of this choice within its request (0..n-1). */
+  choice: number;
+  /** Most output tokens, >= 1; the sequence finishes with `length` when it has them. */
+  maxTokens: number;
+  /** Ids of `stopIds` cannot be sampled before this many output tokens. */
+  minTokens: number;
+  /** End-of-sequence and stop token ids (already without EOS when ignore_eos); at most 1024. */
+  stopIds: Int32Array;
+  /** -1: no logprobs wanted; k >= 0: the sampled token's and the k best. */
+  logprobs: number;
+}
+
+export interface SequenceOpen {
+  slot: number;
+  /** Tokens of the prompt; tokens at later positions are outputs (also when they are fed again after a preemption). */
+  promptLength: number;
+  sampling: SamplingSpec;
+}
+
+/** One step's whole instruction. Buffers may be reused after the promise settles; native code copies on the JS thread. */
+export interface StepPlan {
+  /** Slots that begin (must be free or in `closes`). */
+  opens: SequenceOpen[];
+  /** Slots that end before this step runs. */
+  closes: Int32Array;
+  /** Triples (slot, page index within the sequence, page id in 0..pages-1). */
+  pages: Int32Array;
+  /** Quadruples (slot, first position, token count, sample 0|1). Positions must continue where the slot stands. At most one row per slot. */
+  rows: Int32Array;
+  /** The rows' token ids, in order. -1 (only in rows of one token) = the token this slot sampled last. */
+  tokens: Int32Array;
+}
+
+/** Why a sequence finished: 0 not yet, 1 stop token, 2 length, 3 numerical failure (its logits were not finite). */
+export type FinishCode = 0 | 1 | 2 | 3;
+
+/** One entry per row with sample = 1, in row order. */
+export interface StepResult {
+  slots: Int32Array;
+  tokens: Int32Array;
+  finish: Uint8Array;
+  /** Raw log-probability (natural log, before any change to the logits) of the sampled token; NaN where not asked for. */
+  logprobs: Float32Array;
+  /** 1 + number of larger logits; 0 where not asked for. */
+  ranks: Int32Array;
+  /** Pairs of (offset, count) into topIds / topLogprobs; descending, ties by smaller id. */
+  topRanges: Int32Array;
+  topIds: Int32Array;
+  topLogprobs: Float32Array;
+  /** Microseconds inside native code. */
+  micros: number;
+}
+
+export interface NativeModel {
+  readonly weightBytes: number;
+  /** Bytes of one KV page. */
+  readonly pageBytes: number;
+  close(): void;
+}
+
+export interface NativeEngine {
+  /** Runs one step off the JS thread. Only one at a time: a second call while one runs rejects. */
+  step(plan: StepPlan): Promise<StepResult>;
+  /** Idempotent; waits for a running step. */
+  close(): void;
+}
+
+export interface NativeInfo {
+  version: string;
+  /** The instruction set in use and all that this CPU and build support, best first. TANDEM_ISA forces one. */
+  isa: string;
+  isas: string[];
+  cuda: { built: boolean; devices: number; message: string };
+}
+
+export interface NativeAddon {
+  info(): NativeInfo;
+  loadModel(spec: ModelSpec, files: string[], tensors: TensorEntry[], options: LoadOptions): Promise<NativeModel>;
+  createEngine(model: NativeModel, options: EngineOptions): NativeEngine;
+}
+
+const ADDON = fileURLToPath(new URL('../../../native-build/Release/tandem.node', import.meta.url));
+
+let loaded: NativeAddon | undefined;
+
+/** Loads the addon once. Throws a plain sentence when it was never built. */
+export function loadNative(): NativeAddon {
+  if (loaded) return loaded;
+  if (!existsSync(ADDON)) throw new Error('The native addon is not built: run `npm run setup`.');
+  loaded = createRequire(import.meta.url)(ADDON) as NativeAddon;
+  return loaded;
+}

@@ -1,0 +1,33 @@
+/** A model directory, read and checked: what the engine and the sessions need of it. */
+import type { ModelSpec, TensorEntry } from '../engine/native.ts';
+
+/** generation_config.json, reduced to what serving uses; undefined = not given. */
+export interface GenerationDefaults {
+  temperature?: number;
+  topP?: number;
+  topK?: number;
+  minP?: number;
+  repetitionPenalty?: number;
+  maxNewTokens?: number;
+  /** Always merged into the stop ids unless ignore_eos. */
+  eosTokenIds: number[];
+}
+
+export interface LoadedModel {
+  /** Absolute directory. */
+  directory: string;
+  spec: ModelSpec;
+  files: string[];
+  tensors: TensorEntry[];
+  /** Dtype of the checkpoint ('auto' chooses by it). */
+  checkpointDType: 'float32' | 'float16' | 'bfloat16';
+  generation: GenerationDefaults;
+  /** Tokens the tokenizer knows: ids in [0, tokenizerSize) are samplable. */
+  tokenizerSize: number;
+  /** Largest context the config allows. */
+  maxPosition: number;
+  /** SHA-256 over config, tokenizer and weight headers + sampled weight bytes; part of system_fingerprint. */
+  digest: string;
+  /** Recommendations of the model's files that are not followed; the operator should see them at start-up. */
+  warnings?: string[];
+}

@@ -1,0 +1,134 @@
+/**
+ * From a validated chat or completion request to tokens and back to text.
+ * The API layer owns HTTP and JSON shapes; this layer owns templates, token ids, text, stop strings and logprob text.
+ */
+import type { EngineClient } from '../engine/client.ts';
+
+export interface ChatMessage {
+  role: string;
+  content: string | null | ContentPart[];
+  name?: string;
+  [key: string]: unknown;
+}
+export type ContentPart = { type: string; [key: string]: unknown };
+
+export interface RenderOptions {
+  addGenerationPrompt: boolean;
+  continueFinalMessage: boolean;
+  addSpecialTokens: boolean;
+  tools: unknown[] | null;
+  templateKwargs: Record<string, unknown>;
+}
+
+/** Sampling as the client asked, after validation; null = server default (generation_config, then the API default). */
+export interface SamplingRequest {
+  n: number;
+  temperature: number | null;
+  topP: number | null;
+  topK: number | null;
+  minP: number | null;
+  seed: bigint | null;
+  /** null = context minus prompt (or generation_config's max_new_tokens). */
+  maxTokens: number | null;
+  /** The field name that gave maxTokens, for error texts. */
+  maxTokensField: 'max_tokens' | 'max_completion_tokens';
+  minTokens: number;
+  stop: string[];
+  stopTokenIds: number[];
+  includeStopInOutput: boolean;
+  ignoreEos: boolean;
+  skipSpecialTokens: boolean;
+  /** null = no logprobs; 0 = only the sampled token's. */
+  topLogprobs: number | null;
+}
+
+export type PromptInput =
+  | { kind: 'chat'; messages: ChatMessage[]; render: RenderOptions }
+  | { kind: 'text'; text: string; addSpecialTokens: boolean }
+  | { kind: 'ids'; ids: number[] };
+
+export interface GenerationInput {
+  prompt: PromptInput;
+  sampling: SamplingRequest;
+  priority: number;
+  tenant: string;
+}
+
+export interface TokenLogprob {
+  token: string;
+  logprob: number;
+  /** UTF-8 bytes of the token (exact, also for partial characters). */
+  bytes: number[];
+  tokenId: number;
+  top: { token: string; logprob: number; bytes: number[]; tokenId: number }[];
+}
+
+export type ChoiceFinish = 'stop' | 'length' | 'abort';
+
+/** One piece of one choice. Text may be empty (held back); after `finish` nothing more comes for that choice. */
+export interface ChoiceDelta {
+  index: number;
+  text: string;
+  tokenIds: number[];
+  /** Parallel to tokenIds when asked for, else empty. */
+  logprobs: TokenLogprob[];
+  finish: ChoiceFinish | null;
+  /** Stop string or stop token id that ended it; null for EOS and length. */
+  stopReason: string | number | null;
+}
+
+/** An error that belongs to the client: the API layer turns it into status + body by code. */
+export class SessionError extends Error {
+  readonly code: SessionErrorCode;
+  /** The request field at fault, or null. */
+  readonly param: string | null;
+  constructor(code: SessionErrorCode, message: string, param: string | null = null) {
+    super(message);
+    this.name = 'SessionError';
+    this.code = code;
+    this.param = param;
+  }
+}
+export type SessionErrorCode =
+  | 'bad_request' // 400
+  | 'context_length' // 400
+  | 'queue_full' // 429
+  | 'unavailable' // 503
+  | 'engine_failed'; // 500
+
+/** A generation that has been accepted: the prompt is rendered and checked, and all its sequences are queued. */
+export interface Generation {
+  readonly promptIds: Int32Array;
+  /** For n choices; iterate to the end or call abort(). Throws SessionError('engine_failed') when a sequence fails. */
+  readonly deltas: AsyncIterable<ChoiceDelta>;
+  /** Tokens generated so far per choice, cached prompt tokens. Complete once all choices finished. */
+  usage(): { promptTokens: number; completionTokens: number[]; cachedTokens: number };
+  /** Tell that bytes went to the client (no replay after a crash any more). */
+  markStreamed(): void;
+  abort(): void;
+}
+
+export interface Sessions {
+  readonly maxModelLen: number;
+  readonly vocabSize: number;
+  readonly hasChatTemplate: boolean;
+  /** Renders, tokenises, checks lengths and ranges, queues. Everything refusable is refused here, by SessionError. */
+  start(input: GenerationInput, signal?: AbortSignal): Promise<Generation>;
+  /** Prompt ids only (for /tokenize). */
+  tokenize(prompt: PromptInput): Promise<Int32Array>;
+  detokenize(ids: number[]): string;
+  /** The vocabulary's text of one id, as /tokenize's token_strs shows it. */
+  tokenString(id: number): string;
+  close(): Promise<void>;
+}
+
+export interface SessionsOptions {
+  modelDirectory: string;
+  engine: EngineClient;
+  maxModelLen: number;
+  maxLogprobs: number;
+  /** Threads that render templates and tokenise, >= 1. */
+  workers: number;
+  /** A render or tokenisation that takes longer is killed and refused. */
+  renderTimeoutMs: number;
+}

@@ -1,0 +1,43 @@
+/** All settings of the server, resolved from flags, then TANDEM_* variables, then defaults (cli/settings.ts does that). */
+export interface Settings {
+  host: string;
+  port: number;
+  /** Model directory. */
+  model: string;
+  dataDir: string;
+  /** A key given on the command line (never stored); null = keys of the data directory. */
+  apiKey: string | null;
+  dtype: 'auto' | 'float32' | 'bfloat16';
+  device: 'auto' | 'cpu' | 'cuda';
+  /** null = directory name of the model. The first is what responses report. */
+  servedModelNames: string[];
+  /** null = what the model allows. */
+  maxModelLen: number | null;
+  maxNumSeqs: number;
+  maxNumBatchedTokens: number;
+  kvCacheMemoryBytes: number;
+  enableChunkedPrefill: boolean;
+  schedulingPolicy: 'fcfs' | 'priority';
+  /** Engine worker threads. */
+  threads: number;
+  maxLogprobs: number;
+  /** Bounds of the waiting queue; beyond them 429. */
+  maxWaitingRequests: number;
+  maxWaitingTokens: number;
+  /** Largest request body in bytes. */
+  maxBodyBytes: number;
+  /** Bytes buffered for one slow reader before its stream is cut. */
+  maxStreamBufferBytes: number;
+  requestTimeoutMs: number;
+  shutdownTimeoutMs: number;
+  /** 'vllm' (default) reports finish_reason repetition; 'openai' reports stop. */
+  repetitionFinishReason: 'vllm' | 'openai';
+  /** Send usage with every stream chunk whatever the client says. */
+  forceIncludeUsage: boolean;
+  /** Echo X-Request-Id as a response header. */
+  enableRequestIdHeaders: boolean;
+  /** Also publish metrics under vllm: names. */
+  vllmMetricNames: boolean;
+  logLevel: 'silent' | 'error' | 'warn' | 'info' | 'debug';
+  generationConfig: 'auto' | 'none';
+}
