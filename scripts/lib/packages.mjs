@@ -47,7 +47,7 @@ export async function installPackages() {
 
 export async function buildSqlite() {
   await step('better-sqlite3 (compiled here, about a minute, unless a prebuilt one can be fetched)', () =>
-    runQuietly('npm', ['rebuild', 'better-sqlite3']),
+    runQuietly('npm', ['rebuild', 'better-sqlite3'], { env: { JOBS: 'max' } }),
   );
   writeStamp(STAMP, wantedHash());
 }
