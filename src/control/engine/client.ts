@@ -40,7 +40,10 @@ export interface EngineClient {
   /** Resolves when the engine first is ready; rejects when it cannot load the model. */
   ready(): Promise<void>;
   /** Queues all sequences of one request or none. Throws QueueFullError / EngineUnavailableError before anything is queued. */
-  submit(requests: Omit<SequenceRequest, 'id' | 'resumeIds'>[], sink: (index: number, output: SequenceOutput) => void): SequenceHandle[];
+  submit(
+    requests: Omit<SequenceRequest, 'id' | 'resumeIds'>[],
+    sink: (index: number, output: SequenceOutput) => void,
+  ): SequenceHandle[];
   /** The latest counters (pushed by the engine with every step). */
   stats(): EngineStats;
   /** Stops admission, waits for running sequences up to the given time, ends the process. */

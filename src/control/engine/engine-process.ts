@@ -1,0 +1,5 @@
+/** The engine process: the scheduler and the native addon, apart from the API so that a crash takes only them. */
+import { loadNative } from './native.ts';
+import { serveParent } from './process-port.ts';
+
+serveParent(loadNative);

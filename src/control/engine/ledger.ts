@@ -1,0 +1,195 @@
+import { QueueFullError } from './client.ts';
+import { errorOutput, forEachOutput } from './outputs.ts';
+import type { SequenceOutput, SequenceRequest, StepMessage } from './protocol.ts';
+
+export type SubmitRequest = Omit<SequenceRequest, 'id' | 'resumeIds'>;
+
+export interface LedgerLimits {
+  /** Sequences that the engine can run at once. */
+  maxSequences: number;
+  /** Sequences that may wait beyond those that find a free place. */
+  maxWaitingRequests: number;
+  /** Their prompt tokens; a lone waiting request may have more. */
+  maxWaitingTokens: number;
+}
+
+/** A crash may hit a sequence this often before it is held to be the cause. */
+const MAX_REPLAYS = 2;
+const MAX_RETRY_SECONDS = 60;
+const CRASHED = 'The engine stopped while this request was running.';
+
+/** One sequence that has not finished. */
+export interface LedgerEntry {
+  readonly id: number;
+  readonly request: SubmitRequest;
+  readonly deliver: (output: SequenceOutput) => void;
+  /** Outputs so far: after a crash the engine continues from them. */
+  readonly received: number[];
+  /** Bytes of it have reached the client. */
+  streamed: boolean;
+  /** Handed to the present engine. */
+  sent: boolean;
+  /** When it began to run, in ms; null while it waits. */
+  startedAt: number | null;
+  replays: number;
+}
+
+/** The client's side of the books: what was asked of the engine and not yet answered. */
+export class SequenceLedger {
+  readonly #limits: LedgerLimits;
+  readonly #entries = new Map<number, LedgerEntry>();
+  #nextId = 1;
+  #waiting = 0;
+  #waitingTokens = 0;
+  #completed = 0;
+  /** Moving mean of the milliseconds that a sequence runs. */
+  #meanRunMs = 0;
+
+  constructor(limits: LedgerLimits) {
+    this.#limits = limits;
+  }
+
+  get size(): number {
+    return this.#entries.size;
+  }
+
+  /** Sequences that have not begun to run. */
+  get waiting(): number {
+    return this.#waiting;
+  }
+
+  /** Sequences that the engine has finished, in all. */
+  get completed(): number {
+    return this.#completed;
+  }
+
+  /** Books all requests or throws QueueFullError. */
+  add(requests: SubmitRequest[], sink: (index: number, output: SequenceOutput) => void): LedgerEntry[] {
+    this.#checkRoom(requests);
+    return requests.map((request, index) => {
+      const entry: LedgerEntry = {
+        id: this.#nextId++,
+        request,
+        deliver: (output) => sink(index, output),
+        received: [],
+        streamed: false,
+        sent: false,
+        startedAt: null,
+        replays: 0,
+      };
+      this.#entries.set(entry.id, entry);
+      this.#countWaiting(entry, 1);
+      return entry;
+    });
+  }
+
+  has(entry: LedgerEntry): boolean {
+    return this.#entries.has(entry.id);
+  }
+
+  /** False when it was gone already. */
+  remove(entry: LedgerEntry): boolean {
+    if (!this.#entries.delete(entry.id)) return false;
+    if (entry.startedAt === null) this.#countWaiting(entry, -1);
+    return true;
+  }
+
+  /** Takes in one message of the engine. A sink that throws ends its own sequence; its id is returned, to be aborted. */
+  receive(message: StepMessage): number[] {
+    const failed: number[] = [];
+    const now = performance.now();
+    for (const id of message.started) this.#start(id, now);
+    forEachOutput(message, (output) => {
+      if (!this.#deliver(output, now)) failed.push(output.id);
+    });
+    return failed;
+  }
+
+  /** In order of arrival. */
+  entries(): LedgerEntry[] {
+    return [...this.#entries.values()];
+  }
+
+  /** The engine is gone: ends what cannot be replayed and sets the rest back to waiting. */
+  crashed(): void {
+    for (const entry of this.#entries.values()) {
+      if (entry.startedAt !== null && (entry.streamed || entry.replays >= MAX_REPLAYS)) this.#fail(entry, CRASHED);
+      else this.#reset(entry);
+    }
+  }
+
+  failAll(error: string): void {
+    for (const entry of this.#entries.values()) this.#fail(entry, error);
+  }
+
+  #checkRoom(requests: SubmitRequest[]): void {
+    const { maxSequences, maxWaitingRequests, maxWaitingTokens } = this.#limits;
+    const tokens = requests.reduce((sum, request) => sum + request.promptIds.length, 0);
+    if (this.size + requests.length > maxSequences + maxWaitingRequests) {
+      throw new QueueFullError(
+        `The queue is full: ${this.size} requests are running or waiting.`,
+        this.#retryAfterSeconds(),
+      );
+    }
+    if (this.#waitingTokens > 0 && this.#waitingTokens + tokens > maxWaitingTokens) {
+      const text = `The queue is full: ${this.#waitingTokens} prompt tokens are waiting.`;
+      throw new QueueFullError(text, this.#retryAfterSeconds());
+    }
+  }
+
+  /** About the time in which the waiting sequences will have begun. */
+  #retryAfterSeconds(): number {
+    const rounds = Math.ceil((this.#waiting + 1) / this.#limits.maxSequences);
+    return Math.min(MAX_RETRY_SECONDS, Math.max(1, Math.ceil((rounds * this.#meanRunMs) / 1000)));
+  }
+
+  #countWaiting(entry: LedgerEntry, sign: 1 | -1): void {
+    this.#waiting += sign;
+    this.#waitingTokens += sign * entry.request.promptIds.length;
+  }
+
+  #start(id: number, now: number): void {
+    const entry = this.#entries.get(id);
+    if (!entry || entry.startedAt !== null) return;
+    entry.startedAt = now;
+    this.#countWaiting(entry, -1);
+  }
+
+  #deliver(output: SequenceOutput, now: number): boolean {
+    const entry = this.#entries.get(output.id);
+    if (!entry) return true;
+    for (const token of output.tokens) entry.received.push(token);
+    if (output.finish !== null) this.#complete(entry, now);
+    return this.#tell(entry, output);
+  }
+
+  #complete(entry: LedgerEntry, now: number): void {
+    const runMs = now - (entry.startedAt ?? now);
+    this.#meanRunMs = this.#completed === 0 ? runMs : 0.9 * this.#meanRunMs + 0.1 * runMs;
+    this.#completed++;
+    this.remove(entry);
+  }
+
+  #fail(entry: LedgerEntry, error: string): void {
+    this.remove(entry);
+    this.#tell(entry, errorOutput(entry.id, error));
+  }
+
+  #reset(entry: LedgerEntry): void {
+    entry.sent = false;
+    if (entry.startedAt === null) return;
+    entry.startedAt = null;
+    entry.replays++;
+    this.#countWaiting(entry, 1);
+  }
+
+  #tell(entry: LedgerEntry, output: SequenceOutput): boolean {
+    try {
+      entry.deliver(output);
+      return true;
+    } catch (error) {
+      process.emitWarning(`A receiver of engine outputs threw: ${error instanceof Error ? error.message : 'unknown'}`);
+      return !this.remove(entry);
+    }
+  }
+}

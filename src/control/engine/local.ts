@@ -1,0 +1,105 @@
+import { SchedulerLoop } from '../scheduler/loop.ts';
+import { type EngineClient, type EngineState, EngineUnavailableError, type SequenceHandle } from './client.ts';
+import { type LedgerEntry, SequenceLedger, type SubmitRequest } from './ledger.ts';
+import { type LoadedEngine, loadEngine } from './load-engine.ts';
+import { loadNative, type NativeAddon } from './native.ts';
+import { Outbox } from './outbox.ts';
+import type { EngineConfig, EngineStats, SequenceOutput, ToEngine } from './protocol.ts';
+
+export interface LocalEngineOptions {
+  addon?: NativeAddon;
+  onLoading?: (done: number, total: number) => void;
+}
+
+/** Loads the model into this process: for benchmarks and tests, which want no process and no channel between. */
+export async function createLocalEngine(config: EngineConfig, options: LocalEngineOptions = {}): Promise<LocalEngine> {
+  const addon = options.addon ?? loadNative();
+  return new LocalEngine(await loadEngine(addon, config, options.onLoading ?? (() => {})), config);
+}
+
+/** The scheduler and the native engine behind the same interface as the supervised process; a failed step ends it. */
+export class LocalEngine implements EngineClient {
+  readonly info: Pick<LoadedEngine, 'isa' | 'weightBytes' | 'pages' | 'pageBytes'>;
+  readonly #loaded: LoadedEngine;
+  readonly #loop: SchedulerLoop;
+  readonly #ledger: SequenceLedger;
+  readonly #outbox: Outbox;
+  readonly #ended: Promise<void>;
+  #state: EngineState = 'ready';
+
+  constructor(loaded: LoadedEngine, config: EngineConfig) {
+    const { isa, weightBytes, pages, pageBytes } = loaded;
+    this.info = { isa, weightBytes, pages, pageBytes };
+    this.#loaded = loaded;
+    const unbounded = { maxWaitingRequests: Infinity, maxWaitingTokens: Infinity };
+    this.#ledger = new SequenceLedger({ maxSequences: config.maxSequences, ...unbounded });
+    this.#loop = new SchedulerLoop(loaded.scheduler, loaded.engine, (report) => {
+      for (const id of this.#ledger.receive({ type: 'step', ...report })) this.#outbox.abortId(id);
+      return undefined;
+    });
+    this.#outbox = new Outbox(this.#ledger, (message) => this.#send(message));
+    this.#outbox.open([]);
+    this.#ended = this.#run();
+  }
+
+  get state(): EngineState {
+    return this.#state;
+  }
+
+  async ready(): Promise<void> {}
+
+  submit(requests: SubmitRequest[], sink: (index: number, output: SequenceOutput) => void): SequenceHandle[] {
+    if (this.#state !== 'ready') throw new EngineUnavailableError('The engine is not running.');
+    const entries = this.#ledger.add(requests, sink);
+    this.#outbox.submit(entries);
+    return entries.map((entry) => ({
+      id: entry.id,
+      // There is no process that could crash alone, hence no replay.
+      markStreamed: () => {},
+      abort: () => this.#abort(entry),
+    }));
+  }
+
+  stats(): EngineStats {
+    const stats = this.#loaded.scheduler.stats();
+    return { ...stats, waiting: Math.max(stats.waiting, this.#ledger.waiting) };
+  }
+
+  async drain(timeoutMs: number): Promise<void> {
+    if (this.#state === 'dead') return;
+    this.#state = 'draining';
+    // Submits of this turn go out first.
+    setImmediate(() => this.#loop.drain());
+    const timer = setTimeout(() => this.#loop.stop(), timeoutMs);
+    await this.#ended;
+    clearTimeout(timer);
+  }
+
+  /** Ends at the next step boundary. */
+  async close(): Promise<void> {
+    this.#loop.stop();
+    await this.#ended;
+  }
+
+  async #run(): Promise<void> {
+    let error = 'The engine was closed.';
+    try {
+      await this.#loop.run();
+    } catch (failure) {
+      error = failure instanceof Error ? failure.message : String(failure);
+    }
+    this.#state = 'dead';
+    this.#outbox.close();
+    this.#loaded.close();
+    this.#ledger.failAll(error);
+  }
+
+  #abort(entry: LedgerEntry): void {
+    if (this.#ledger.remove(entry)) this.#outbox.abort(entry);
+  }
+
+  #send(message: ToEngine): void {
+    if (message.type === 'submit') this.#loop.submit(message.requests);
+    if (message.type === 'abort') this.#loop.abort(message.ids);
+  }
+}

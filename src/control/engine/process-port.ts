@@ -1,0 +1,48 @@
+/** The engine process's end of the channel to its parent. */
+import { EngineHost, type EnginePort } from './engine-host.ts';
+import type { NativeAddon } from './native.ts';
+import type { FromEngine, ToEngine } from './protocol.ts';
+
+/** Messages that may lie unread before the loop waits: with a blocked reader they would fill the memory. */
+const MAX_UNSENT = 64;
+
+/** Serves one parent process until it goes away. */
+export function serveParent(addon: () => NativeAddon): void {
+  if (!process.send) {
+    console.error('The engine process is started by the server, not by hand.');
+    process.exit(64);
+  }
+  const host = new EngineHost(new ProcessPort(), addon);
+  process.on('message', (message: ToEngine) => host.receive(message));
+  // The channel closes also when the parent was killed. SIGKILL, because native threads may be in the middle of a step.
+  process.on('disconnect', () => process.kill(process.pid, 'SIGKILL'));
+  // A terminal sends these to the whole process group; when to end is the parent's decision.
+  process.on('SIGINT', () => {});
+  process.on('SIGTERM', () => {});
+}
+
+class ProcessPort implements EnginePort {
+  #unsent = 0;
+  #caughtUp: (() => void) | null = null;
+
+  send(message: FromEngine): Promise<void> | undefined {
+    if (!process.connected) return undefined;
+    this.#unsent++;
+    process.send?.(message, undefined, undefined, () => this.#sent());
+    // What comes before 'exit' must have left this process.
+    if (this.#unsent < MAX_UNSENT && message.type !== 'failed') return undefined;
+    return new Promise((resolve) => (this.#caughtUp = resolve));
+  }
+
+  exit(code: number, message?: string): void {
+    if (message) console.error(message);
+    process.exit(code);
+  }
+
+  #sent(): void {
+    this.#unsent--;
+    if (this.#unsent > 0 || !this.#caughtUp) return;
+    this.#caughtUp();
+    this.#caughtUp = null;
+  }
+}

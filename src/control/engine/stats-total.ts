@@ -1,0 +1,47 @@
+import type { EngineStats } from './protocol.ts';
+
+const NONE: EngineStats = {
+  running: 0,
+  waiting: 0,
+  pagesTotal: 0,
+  pagesUsed: 0,
+  preemptions: 0,
+  steps: 0,
+  promptTokens: 0,
+  generatedTokens: 0,
+  stepMicros: 0,
+};
+
+/** The engine's counters summed over its restarts, so that they never fall; gauges are the present life's. */
+export class StatsTotal {
+  #before: EngineStats = NONE;
+  #latest: EngineStats = NONE;
+
+  update(stats: EngineStats): void {
+    this.#latest = stats;
+  }
+
+  /** A life has ended: nothing runs. */
+  endLife(): void {
+    this.#before = this.#sum();
+    this.#latest = { ...NONE, pagesTotal: this.#latest.pagesTotal };
+  }
+
+  /** `waiting` = what the client knows to wait, which may not have reached the engine yet. */
+  read(waiting: number): EngineStats {
+    return { ...this.#sum(), waiting: Math.max(waiting, this.#latest.waiting) };
+  }
+
+  #sum(): EngineStats {
+    const before = this.#before;
+    const latest = this.#latest;
+    return {
+      ...latest,
+      preemptions: before.preemptions + latest.preemptions,
+      steps: before.steps + latest.steps,
+      promptTokens: before.promptTokens + latest.promptTokens,
+      generatedTokens: before.generatedTokens + latest.generatedTokens,
+      stepMicros: before.stepMicros + latest.stepMicros,
+    };
+  }
+}

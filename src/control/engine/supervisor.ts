@@ -1,0 +1,271 @@
+import { fileURLToPath } from 'node:url';
+import { type EngineClient, type EngineState, EngineUnavailableError, type SequenceHandle } from './client.ts';
+import { EngineChild } from './engine-child.ts';
+import { type LedgerEntry, SequenceLedger, type SubmitRequest } from './ledger.ts';
+import { Outbox } from './outbox.ts';
+import type { EngineConfig, EngineStats, FromEngine, SequenceOutput } from './protocol.ts';
+import { StatsTotal } from './stats-total.ts';
+
+export interface SupervisorOptions {
+  config: EngineConfig;
+  /** Sequences that may wait beyond those that find a free slot. */
+  maxWaitingRequests: number;
+  /** Prompt tokens that may wait; a lone waiting request may have more. */
+  maxWaitingTokens: number;
+  /** Script of the engine process; another one only in tests. */
+  entry?: string;
+  onLoading?: (done: number, total: number) => void;
+  onStateChange?: (state: EngineState) => void;
+  /** Lines for the operator: how the engine process ended, when it is started again. */
+  log?: (line: string) => void;
+}
+
+export type EngineInfo = Omit<Extract<FromEngine, { type: 'ready' }>, 'type'>;
+
+const ENTRY = fileURLToPath(new URL('./engine-process.js', import.meta.url));
+const FIRST_BACKOFF_MS = 100;
+const LAST_BACKOFF_MS = 5000;
+/** Crashes in a row, without one finished sequence or a minute of life between them, after which it is given up. */
+const MAX_CRASHES = 5;
+const STABLE_MS = 60_000;
+/** For a drained engine to end by itself. */
+const EXIT_GRACE_MS = 5000;
+
+/**
+ * Runs the engine process, starts it again when it ends, and keeps the books of what it owes. Each life of the process is one
+ * EngineChild; only the present one is listened to.
+ */
+export class EngineSupervisor implements EngineClient {
+  readonly #options: SupervisorOptions;
+  readonly #ledger: SequenceLedger;
+  readonly #outbox: Outbox;
+  readonly #stats = new StatsTotal();
+  readonly #firstReady = deferred();
+  #state: EngineState = 'starting';
+  #child: EngineChild | null = null;
+  #info: EngineInfo | null = null;
+  #restarts = 0;
+  #crashesInARow = 0;
+  #completedAtCrash = 0;
+  #readySince: number | null = null;
+  #respawnTimer: NodeJS.Timeout | null = null;
+  /** Resolved when the last sequence has ended. */
+  #whenEmpty: (() => void) | null = null;
+  #closed = false;
+  #drained: Promise<void> | null = null;
+
+  constructor(options: SupervisorOptions) {
+    this.#options = options;
+    const { config, maxWaitingRequests, maxWaitingTokens } = options;
+    this.#ledger = new SequenceLedger({ maxSequences: config.maxSequences, maxWaitingRequests, maxWaitingTokens });
+    this.#outbox = new Outbox(this.#ledger, (message) => this.#child?.send(message));
+    this.#spawn();
+  }
+
+  get state(): EngineState {
+    return this.#state;
+  }
+
+  /** What the engine told when it was last ready. */
+  get info(): EngineInfo | null {
+    return this.#info;
+  }
+
+  /** How often the process was started again. */
+  get restarts(): number {
+    return this.#restarts;
+  }
+
+  /** Of the present engine process. */
+  get pid(): number | undefined {
+    return this.#child?.pid;
+  }
+
+  ready(): Promise<void> {
+    return this.#firstReady.promise;
+  }
+
+  submit(requests: SubmitRequest[], sink: (index: number, output: SequenceOutput) => void): SequenceHandle[] {
+    if (this.#state === 'draining') throw new EngineUnavailableError('The server is shutting down.');
+    if (this.#state === 'dead') throw new EngineUnavailableError('The engine is not running.');
+    const entries = this.#ledger.add(requests, sink);
+    this.#outbox.submit(entries);
+    return entries.map((entry) => this.#handle(entry));
+  }
+
+  stats(): EngineStats {
+    return this.#stats.read(this.#ledger.waiting);
+  }
+
+  drain(timeoutMs: number): Promise<void> {
+    this.#drained ??= this.#drain(timeoutMs);
+    return this.#drained;
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#stopRespawning();
+    const child = this.#child;
+    this.#die('The server is shutting down.');
+    if (!child) return;
+    child.kill();
+    await child.exited;
+  }
+
+  #handle(entry: LedgerEntry): SequenceHandle {
+    return {
+      id: entry.id,
+      markStreamed: () => {
+        entry.streamed = true;
+      },
+      abort: () => {
+        if (!this.#ledger.remove(entry)) return;
+        this.#outbox.abort(entry);
+        this.#noticeEmpty();
+      },
+    };
+  }
+
+  #spawn(): void {
+    this.#readySince = null;
+    this.#child = new EngineChild(this.#options.entry ?? ENTRY, this.#options.config, {
+      message: (child, message) => {
+        if (child === this.#child) this.#receive(message);
+      },
+      exit: (child, how) => {
+        if (child === this.#child) this.#crashed(how);
+      },
+    });
+  }
+
+  #receive(message: FromEngine): void {
+    if (message.type === 'step') {
+      this.#stats.update(message.stats);
+      for (const id of this.#ledger.receive(message)) this.#outbox.abortId(id);
+      this.#noticeEmpty();
+    } else if (message.type === 'loading') {
+      this.#options.onLoading?.(message.done, message.total);
+    } else if (message.type === 'ready') {
+      this.#becomeReady(message);
+    } else {
+      this.#failed(message.message);
+    }
+  }
+
+  #becomeReady({ isa, weightBytes, pages, pageBytes }: EngineInfo): void {
+    this.#info = { isa, weightBytes, pages, pageBytes };
+    this.#readySince = performance.now();
+    if (this.#state !== 'draining') this.#setState('ready');
+    this.#outbox.open(this.#ledger.entries());
+    this.#firstReady.resolve();
+  }
+
+  /** At the first start a fault of the settings or the model, which no second try mends; later on it counts as a crash. */
+  #failed(message: string): void {
+    if (this.#info !== null) return this.#log(`The engine could not start: ${message}`);
+    this.#firstReady.reject(new Error(message));
+    this.#die(message);
+  }
+
+  #crashed(how: string): void {
+    this.#child = null;
+    this.#outbox.close();
+    this.#stats.endLife();
+    if (this.#closed || this.#state === 'dead') return;
+    this.#countCrash();
+    this.#ledger.crashed();
+    this.#noticeEmpty();
+    if (this.#crashesInARow >= MAX_CRASHES) {
+      this.#log(`The engine process ended (${how}) ${MAX_CRASHES} times in a row; it is not started again.`);
+      this.#firstReady.reject(new Error(`The engine process ends at once (${how}).`));
+      return this.#die('The engine is not running.');
+    }
+    if (this.#state !== 'draining') this.#setState(this.#info ? 'restarting' : 'starting');
+    const backoffMs = Math.min(LAST_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (this.#crashesInARow - 1));
+    this.#log(`The engine process ended (${how}); it is started again in ${backoffMs} ms.`);
+    this.#respawnTimer = setTimeout(() => this.#respawn(), backoffMs);
+  }
+
+  #respawn(): void {
+    this.#respawnTimer = null;
+    this.#restarts++;
+    this.#spawn();
+  }
+
+  #countCrash(): void {
+    const livedMs = this.#readySince === null ? 0 : performance.now() - this.#readySince;
+    const worked = this.#ledger.completed > this.#completedAtCrash || livedMs > STABLE_MS;
+    this.#crashesInARow = worked ? 1 : this.#crashesInARow + 1;
+    this.#completedAtCrash = this.#ledger.completed;
+  }
+
+  /** The end: whatever is still owed gets an error. */
+  #die(error: string): void {
+    this.#setState('dead');
+    this.#firstReady.reject(new EngineUnavailableError(error));
+    this.#outbox.close();
+    this.#ledger.failAll(error);
+    this.#noticeEmpty();
+  }
+
+  async #drain(timeoutMs: number): Promise<void> {
+    if (this.#state === 'dead') return;
+    this.#setState('draining');
+    if (this.#ledger.size > 0) await this.#untilEmpty(timeoutMs);
+    this.#closed = true;
+    this.#stopRespawning();
+    // With something left the engine would finish that first; it has had its time.
+    if (this.#ledger.size === 0 && this.#readySince !== null) {
+      this.#child?.send({ type: 'drain' });
+      await Promise.race([this.#child?.exited, delay(EXIT_GRACE_MS)]);
+    }
+    await this.close();
+  }
+
+  #untilEmpty(timeoutMs: number): Promise<unknown> {
+    const empty = new Promise<void>((resolve) => (this.#whenEmpty = resolve));
+    return Promise.race([empty, delay(timeoutMs)]);
+  }
+
+  #noticeEmpty(): void {
+    if (this.#ledger.size === 0) this.#whenEmpty?.();
+  }
+
+  #stopRespawning(): void {
+    if (this.#respawnTimer) clearTimeout(this.#respawnTimer);
+    this.#respawnTimer = null;
+  }
+
+  #setState(state: EngineState): void {
+    if (state === this.#state) return;
+    this.#state = state;
+    this.#options.onStateChange?.(state);
+  }
+
+  #log(line: string): void {
+    this.#options.log?.(line);
+  }
+}
+
+interface Deferred {
+  promise: Promise<void>;
+  resolve: () => void;
+  reject: (error: Error) => void;
+}
+
+/** A rejection that nobody awaits must not end the server. */
+function deferred(): Deferred {
+  let resolve: () => void = () => {};
+  let reject: (error: Error) => void = () => {};
+  const promise = new Promise<void>((onDone, onError) => {
+    resolve = onDone;
+    reject = onError;
+  });
+  promise.catch(() => {});
+  return { promise, resolve, reject };
+}
+
+/** Does not keep the process alive. */
+function delay(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms).unref());
+}

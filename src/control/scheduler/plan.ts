@@ -1,0 +1,85 @@
+import type { SequenceOpen, StepPlan } from '../engine/native.ts';
+import { IntBuffer } from './int-buffer.ts';
+import type { Sequence } from './sequence.ts';
+
+/** One planned step: what native code runs, and whose token each of its results is. */
+export interface PlannedStep {
+  plan: StepPlan;
+  /** The sequences of the sampling rows, in row order. */
+  sampled: Sequence[];
+  /** Tokens fed, all rows together. */
+  tokens: number;
+}
+
+/** Stands for the token that the slot sampled last, which the host need not know yet. */
+const SAMPLED_LAST = -1;
+
+/** Builds a StepPlan into buffers that every step reuses; a plan is valid until the next `begin`. */
+export class PlanBuilder {
+  readonly #rows: IntBuffer;
+  readonly #tokens: IntBuffer;
+  readonly #pages = new IntBuffer(256);
+  readonly #closes: IntBuffer;
+  readonly #sampled: Sequence[] = [];
+  #opens: SequenceOpen[] = [];
+
+  constructor(maxSequences: number, maxBatchTokens: number) {
+    this.#rows = new IntBuffer(4 * maxSequences);
+    this.#tokens = new IntBuffer(maxBatchTokens);
+    this.#closes = new IntBuffer(maxSequences);
+  }
+
+  begin(): void {
+    this.#rows.clear();
+    this.#tokens.clear();
+    this.#pages.clear();
+    this.#closes.clear();
+    this.#sampled.length = 0;
+    this.#opens = [];
+  }
+
+  open(sequence: Sequence): void {
+    this.#opens.push({ slot: sequence.slot, promptLength: sequence.promptLength, sampling: sequence.sampling });
+  }
+
+  /** Feeds the sequence's next `count` tokens; its pages must cover them. The row samples when it feeds the last known one. */
+  row(sequence: Sequence, count: number): void {
+    this.#tellPages(sequence);
+    const start = sequence.planned;
+    const samples = start + count === sequence.known;
+    this.#rows.push(sequence.slot);
+    this.#rows.push(start);
+    this.#rows.push(count);
+    this.#rows.push(samples ? 1 : 0);
+    if (count === 1 && samples && sequence.sampledInSlot) this.#tokens.push(SAMPLED_LAST);
+    else this.#tokens.append(sequence.tokens(start, start + count));
+    if (samples) this.#sampled.push(sequence);
+    sequence.planned = start + count;
+  }
+
+  /** null when no row was added: native code has nothing to do, and closes wait for the next plan. */
+  finish(takeCloses: () => number[]): PlannedStep | null {
+    if (this.#rows.length === 0) return null;
+    for (const slot of takeCloses()) this.#closes.push(slot);
+    return {
+      plan: {
+        opens: this.#opens,
+        closes: this.#closes.view(),
+        pages: this.#pages.view(),
+        rows: this.#rows.view(),
+        tokens: this.#tokens.view(),
+      },
+      sampled: this.#sampled,
+      tokens: this.#tokens.length,
+    };
+  }
+
+  #tellPages(sequence: Sequence): void {
+    for (let index = sequence.pagesTold; index < sequence.pages.length; index++) {
+      this.#pages.push(sequence.slot);
+      this.#pages.push(index);
+      this.#pages.push(sequence.pages.at(index));
+    }
+    sequence.pagesTold = sequence.pages.length;
+  }
+}

@@ -1,0 +1,37 @@
+import type {
+  EngineOptions,
+  NativeAddon,
+  NativeEngine,
+  SamplingSpec,
+  StepPlan,
+  StepResult,
+} from '../../../src/control/engine/native.ts';
+
+export interface FakeHooks {
+  onStep?: (step: number) => Promise<void> | void;
+  nanPrompt?: number;
+  onLoad?: () => Promise<void> | void;
+}
+
+export class FakeNativeEngine implements NativeEngine {
+  constructor(options: EngineOptions, hooks?: FakeHooks);
+  readonly steps: number;
+  readonly maxStepTokens: number;
+  readonly maxOpen: number;
+  readonly closed: boolean;
+  step(plan: StepPlan): Promise<StepResult>;
+  close(): void;
+}
+
+export function nextToken(
+  history: ArrayLike<number>,
+  index: number,
+  sampling: SamplingSpec,
+  vocabulary: number,
+): number;
+export function expectedOutputs(
+  request: { promptIds: Int32Array; sampling: SamplingSpec },
+  vocabulary: number,
+  maxModelLen?: number,
+): { tokens: number[]; finish: 'stop' | 'length' };
+export function fakeAddon(hooks?: FakeHooks): NativeAddon;

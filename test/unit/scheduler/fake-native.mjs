@@ -1,0 +1,185 @@
+/**
+ * A native addon without a model: the next token is a hash of every token so far, read back through the page table, so
+ * that a wrong page, position, token or output index shows up as different text. It also checks each plan as strictly as
+ * the contract in src/control/engine/native.ts allows. JavaScript, because child processes of the tests load it too.
+ */
+const PAGE_SIZE = 16;
+const EMPTY = -1;
+
+export class FakeNativeEngine {
+  /** @param {{maxSequences: number, maxBatchTokens: number, pages: number, maxModelLen: number, samplableVocab: number}} options */
+  constructor(options, { onStep, nanPrompt } = {}) {
+    this.options = options;
+    this.onStep = onStep;
+    /** A prompt that begins with this id makes the sequence fail with finish code 3. */
+    this.nanPrompt = nanPrompt;
+    this.keys = new Int32Array(options.pages * PAGE_SIZE).fill(EMPTY);
+    this.slots = new Map();
+    this.steps = 0;
+    this.maxStepTokens = 0;
+    this.maxOpen = 0;
+    this.busy = false;
+    this.closed = false;
+  }
+
+  async step(plan) {
+    if (this.busy) throw new Error('a step is running already');
+    this.busy = true;
+    const copy = structuredClone(plan);
+    // Native steps end in a later turn of the event loop, in which messages are read as well.
+    await new Promise((resolve) => setImmediate(resolve));
+    await this.onStep?.(this.steps + 1);
+    try {
+      return this.run(copy);
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  close() {
+    this.closed = true;
+  }
+
+  run({ opens, closes, pages, rows, tokens }) {
+    this.steps++;
+    for (const slot of closes)
+      if (!this.slots.delete(slot)) throw new Error(`close of slot ${slot}, which is not open`);
+    for (const open of opens) this.open(open);
+    for (let i = 0; i < pages.length; i += 3) this.assign(pages[i], pages[i + 1], pages[i + 2]);
+    const results = [];
+    const seen = new Set();
+    let offset = 0;
+    for (let i = 0; i < rows.length; i += 4) {
+      const [slot, start, count, sample] = rows.subarray(i, i + 4);
+      if (seen.has(slot)) throw new Error(`two rows of slot ${slot}`);
+      seen.add(slot);
+      this.feed(slot, start, tokens.subarray(offset, offset + count));
+      offset += count;
+      if (sample === 1) results.push(this.sample(slot));
+    }
+    if (offset !== tokens.length) throw new Error(`${tokens.length} tokens for rows of ${offset}`);
+    if (offset > this.options.maxBatchTokens) throw new Error(`a step of ${offset} tokens`);
+    this.maxStepTokens = Math.max(this.maxStepTokens, offset);
+    return resultOf(results);
+  }
+
+  open({ slot, promptLength, sampling }) {
+    if (slot < 0 || slot >= this.options.maxSequences) throw new Error(`slot ${slot} does not exist`);
+    if (this.slots.has(slot)) throw new Error(`slot ${slot} is open already`);
+    this.slots.set(slot, { promptLength, sampling, position: 0, pages: [], last: EMPTY });
+    this.maxOpen = Math.max(this.maxOpen, this.slots.size);
+  }
+
+  assign(slot, index, page) {
+    const state = this.state(slot);
+    if (index !== state.pages.length) throw new Error(`page ${index} of slot ${slot} after ${state.pages.length}`);
+    if (page < 0 || page >= this.options.pages) throw new Error(`page ${page} does not exist`);
+    state.pages.push(page);
+    // What the last owner left must never be read.
+    this.keys.fill(EMPTY, page * PAGE_SIZE, (page + 1) * PAGE_SIZE);
+  }
+
+  feed(slot, start, tokens) {
+    const state = this.state(slot);
+    if (start !== state.position) throw new Error(`slot ${slot} stands at ${state.position}, not at ${start}`);
+    if (tokens.length < 1) throw new Error('an empty row');
+    if (start + tokens.length >= this.options.maxModelLen) throw new Error(`slot ${slot} is too long`);
+    for (const given of tokens) {
+      if (given === EMPTY && (tokens.length > 1 || state.last === EMPTY))
+        throw new Error('-1 where nothing was sampled');
+      this.keys[this.cell(state, state.position++)] = given === EMPTY ? state.last : given;
+    }
+  }
+
+  sample(slot) {
+    const state = this.state(slot);
+    const { sampling, promptLength } = state;
+    const output = state.position - promptLength;
+    if (output < 0) throw new Error(`slot ${slot} samples within its prompt`);
+    if (output >= sampling.maxTokens) throw new Error(`slot ${slot} samples more than maxTokens`);
+    const history = Array.from({ length: state.position }, (_, position) => this.keys[this.cell(state, position)]);
+    if (history.includes(EMPTY)) throw new Error(`slot ${slot} reads a position that was never written`);
+    const token = nextToken(history, output, sampling, this.options.samplableVocab);
+    state.last = token;
+    if (history[0] === this.nanPrompt) return { slot, token: 0, finish: 3, sampling };
+    return { slot, token, finish: finishOf(token, output, sampling), sampling };
+  }
+
+  cell(state, position) {
+    const page = state.pages[Math.floor(position / PAGE_SIZE)];
+    if (page === undefined) throw new Error(`position ${position} has no page`);
+    return page * PAGE_SIZE + (position % PAGE_SIZE);
+  }
+
+  state(slot) {
+    const state = this.slots.get(slot);
+    if (!state) throw new Error(`slot ${slot} is not open`);
+    return state;
+  }
+}
+
+/** Output `index` after `history` (prompt and outputs). */
+export function nextToken(history, index, sampling, vocabulary) {
+  let hash = mix(Number(BigInt.asUintN(32, sampling.seed)) ^ mix(sampling.choice + 1) ^ mix(index + 77));
+  for (const token of history) hash = mix(hash ^ (token + 1));
+  const token = hash % vocabulary;
+  return index < sampling.minTokens && sampling.stopIds.includes(token) ? (token + 1) % vocabulary : token;
+}
+
+/** The outputs of a sequence that runs alone. */
+export function expectedOutputs({ promptIds, sampling }, vocabulary, maxModelLen = Infinity) {
+  const history = [...promptIds];
+  const outputs = [];
+  const maxTokens = Math.min(sampling.maxTokens, maxModelLen - promptIds.length);
+  for (;;) {
+    const token = nextToken(history, outputs.length, sampling, vocabulary);
+    const finish = finishOf(token, outputs.length, { ...sampling, maxTokens });
+    outputs.push(token);
+    history.push(token);
+    if (finish !== 0) return { tokens: outputs, finish: finish === 1 ? 'stop' : 'length' };
+  }
+}
+
+function finishOf(token, index, { stopIds, minTokens, maxTokens }) {
+  if (index >= minTokens && stopIds.includes(token)) return 1;
+  return index + 1 >= maxTokens ? 2 : 0;
+}
+
+function mix(value) {
+  let hash = value | 0;
+  hash = Math.imul(hash ^ (hash >>> 16), 0x7feb352d);
+  hash = Math.imul(hash ^ (hash >>> 15), 0x846ca68b);
+  return (hash ^ (hash >>> 16)) >>> 0;
+}
+
+/** With logprobs: the sampled token's is -token/8, and the best are its followers. */
+function resultOf(results) {
+  const top = results.map(({ token, sampling }) =>
+    Array.from({ length: Math.max(0, sampling.logprobs) }, (_, i) => token + i),
+  );
+  const ends = top.reduce((sums, ids) => [...sums, (sums.at(-1) ?? 0) + ids.length], []);
+  return {
+    slots: Int32Array.from(results, ({ slot }) => slot),
+    tokens: Int32Array.from(results, ({ token }) => token),
+    finish: Uint8Array.from(results, ({ finish }) => finish),
+    logprobs: Float32Array.from(results, ({ token, sampling }) => (sampling.logprobs < 0 ? NaN : -token / 8)),
+    ranks: Int32Array.from(results, ({ sampling }) => (sampling.logprobs < 0 ? 0 : 1)),
+    topRanges: Int32Array.from(top.flatMap((ids, row) => [ends[row] - ids.length, ids.length])),
+    topIds: Int32Array.from(top.flat()),
+    topLogprobs: Float32Array.from(top.flat(), (id) => -id / 8),
+    micros: 5,
+  };
+}
+
+/** A NativeAddon. `weightBytes` and `pageBytes` are those of a toy. */
+export function fakeAddon({ onStep, nanPrompt, onLoad } = {}) {
+  return {
+    info: () => ({ version: 'fake', isa: 'fake', isas: ['fake'], cuda: { built: false, devices: 0, message: '' } }),
+    loadModel: async (spec, files, tensors, options) => {
+      await onLoad?.();
+      options.onProgress?.(1000, 1000);
+      return { weightBytes: 1000, pageBytes: 1024, close() {} };
+    },
+    createEngine: (model, options) => new FakeNativeEngine(options, { onStep, nanPrompt }),
+  };
+}
