@@ -25,7 +25,9 @@ async function prefillRows(opened: OpenModel, tokens: number[]): Promise<Float32
   const vocab = opened.files.spec.vocabSize;
   const driver = new Driver(opened);
   positions.forEach((position, slot) => driver.open(slot, position + 1, { logprobs: vocab }));
-  const samples = await driver.step(positions.map((position, slot) => ({ slot, tokens: tokens.slice(0, position + 1) })));
+  const samples = await driver.step(
+    positions.map((position, slot) => ({ slot, tokens: tokens.slice(0, position + 1) })),
+  );
   driver.engine.close();
   return samples.map((sample) => fullLogprobs(sample, vocab));
 }

@@ -29,7 +29,8 @@ export function goldenRows(family: string, dtype: 'F32' | 'BF16'): Float32Array[
  * log-probabilities, which are logits less a constant per row.
  */
 export function logitError(rows: Float32Array[], golden: Float32Array[]): number {
-  if (rows.length !== golden.length || rows.length === 0) throw new Error(`${rows.length} rows, ${golden.length} golden rows`);
+  if (rows.length !== golden.length || rows.length === 0)
+    throw new Error(`${rows.length} rows, ${golden.length} golden rows`);
   let squares = 0;
   let spread = 0;
   rows.forEach((row, index) => {
