@@ -29,5 +29,5 @@ export interface LoadedModel {
   /** SHA-256 over config, tokenizer and weight headers + sampled weight bytes; part of system_fingerprint. */
   digest: string;
   /** Recommendations of the model's files that are not followed; the operator should see them at start-up. */
-  warnings?: string[];
+  warnings: string[];
 }

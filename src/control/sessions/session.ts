@@ -82,11 +82,19 @@ export class SessionError extends Error {
   readonly code: SessionErrorCode;
   /** The request field at fault, or null. */
   readonly param: string | null;
-  constructor(code: SessionErrorCode, message: string, param: string | null = null) {
+  /** With code queue_full: when to try again; null where nothing is known. */
+  readonly retryAfterSeconds: number | null;
+  constructor(
+    code: SessionErrorCode,
+    message: string,
+    param: string | null = null,
+    retryAfterSeconds: number | null = null,
+  ) {
     super(message);
     this.name = 'SessionError';
     this.code = code;
     this.param = param;
+    this.retryAfterSeconds = retryAfterSeconds;
   }
 }
 export type SessionErrorCode =
@@ -105,6 +113,8 @@ export interface Generation {
   usage(): { promptTokens: number; completionTokens: number[]; cachedTokens: number };
   /** Tell that bytes went to the client (no replay after a crash any more). */
   markStreamed(): void;
+  /** Bytes of deltas that wait for the reader, roughly: the API cuts a reader that lets them grow too far. */
+  pendingBytes(): number;
   abort(): void;
 }
 
@@ -131,4 +141,6 @@ export interface SessionsOptions {
   workers: number;
   /** A render or tokenisation that takes longer is killed and refused. */
   renderTimeoutMs: number;
+  /** none: sampling defaults of generation_config.json are not used (its end-of-sequence ids are). Default auto. */
+  generationConfig?: 'auto' | 'none';
 }

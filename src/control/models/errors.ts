@@ -1,0 +1,9 @@
+/** A model directory that cannot be served; the message names the file and the option at fault, for the operator. */
+export class ModelError extends Error {
+  readonly file: string;
+  constructor(file: string, message: string) {
+    super(`${file}: ${message}`);
+    this.name = 'ModelError';
+    this.file = file;
+  }
+}

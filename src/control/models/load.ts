@@ -1,0 +1,60 @@
+/** A Hugging Face model directory -> LoadedModel. Reads headers only; the weights stay on disk until native code maps them. */
+import { realpath, stat } from 'node:fs/promises';
+import { CONFIG_FILE, readConfig, type ModelConfig } from './config.ts';
+import { digestModel } from './digest.ts';
+import { ModelError } from './errors.ts';
+import { GENERATION_FILE, readGenerationConfig } from './generation-config.ts';
+import { readModelJson } from './json-file.ts';
+import type { GenerationDefaults, LoadedModel } from './model.ts';
+import { readWeights } from './safetensors.ts';
+import { majorityDType, selectTensors } from './tensors.ts';
+import { readTokenizerFiles, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE } from './tokenizer-files.ts';
+
+const MAX_CONFIG_BYTES = 1024 * 1024;
+
+export async function loadModel(directory: string): Promise<LoadedModel> {
+  const path = await resolveDirectory(directory);
+  const { spec, generation } = await readModelConfig(path);
+  const { vocabulary } = await readTokenizerFiles(path, spec.vocabSize);
+  const weights = await readWeights(path);
+  const tensors = selectTensors(spec, weights);
+  const texts = [CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE];
+  return {
+    directory: path,
+    spec,
+    files: weights.files.map((file) => file.path),
+    tensors,
+    checkpointDType: majorityDType(tensors),
+    generation,
+    tokenizerSize: vocabulary.length,
+    maxPosition: spec.maxPosition,
+    digest: await digestModel(path, texts, weights.files),
+    warnings: warningsOf(generation),
+  };
+}
+
+/** config.json and generation_config.json only: what sessions need besides the tokenizer. */
+export async function readModelConfig(directory: string): Promise<ModelConfig & { generation: GenerationDefaults }> {
+  const config = await readModelJson(directory, CONFIG_FILE, MAX_CONFIG_BYTES);
+  if (!config) throw new ModelError(CONFIG_FILE, 'is missing.');
+  const model = readConfig(config);
+  const file = await readModelJson(directory, GENERATION_FILE, MAX_CONFIG_BYTES);
+  return { ...model, generation: readGenerationConfig(file, model.eosTokenIds, model.spec.vocabSize) };
+}
+
+async function resolveDirectory(directory: string): Promise<string> {
+  try {
+    const path = await realpath(directory);
+    if ((await stat(path)).isDirectory()) return path;
+  } catch {
+    throw new ModelError(directory, 'does not exist or cannot be read.');
+  }
+  throw new ModelError(directory, 'is not a directory.');
+}
+
+function warningsOf(generation: GenerationDefaults): string[] {
+  const penalty = generation.repetitionPenalty ?? 1;
+  return penalty === 1
+    ? []
+    : [`${GENERATION_FILE}: repetition_penalty ${penalty} is not applied; repetition penalties are not supported yet.`];
+}

@@ -1,0 +1,95 @@
+/** Which tensors a spec needs, and whether the files hold exactly those. */
+import type { ModelSpec, TensorEntry, WeightDType } from '../engine/native.ts';
+import { ModelError } from './errors.ts';
+import { show } from './fields.ts';
+import type { StoredTensor, Weights } from './safetensors.ts';
+
+const LM_HEAD = 'lm_head.weight';
+/** Buffers that old checkpoints store; both are computed from the config. */
+const IGNORED = /(^|\.)(rotary_emb\.inv_freq|masked_bias)$/;
+
+/** Name -> shape, row-major, as torch.nn.Linear stores it: [out, in]. */
+export function expectedTensors(spec: ModelSpec): Map<string, number[]> {
+  const { hiddenSize: hidden, vocabSize: vocab } = spec;
+  const expected = new Map<string, number[]>();
+  expected.set('model.embed_tokens.weight', [vocab, hidden]);
+  for (let layer = 0; layer < spec.layers; layer++) {
+    for (const [name, shape] of layerTensors(spec)) expected.set(`model.layers.${layer}.${name}`, shape);
+  }
+  expected.set('model.norm.weight', [hidden]);
+  if (!spec.tiedEmbeddings) expected.set(LM_HEAD, [vocab, hidden]);
+  return expected;
+}
+
+function layerTensors(spec: ModelSpec): [string, number[]][] {
+  const { hiddenSize: hidden, intermediateSize: inner, headDim } = spec;
+  const queries = spec.heads * headDim;
+  const keys = spec.kvHeads * headDim;
+  return [
+    ['input_layernorm.weight', [hidden]],
+    ['post_attention_layernorm.weight', [hidden]],
+    ...linear('self_attn.q_proj', queries, hidden, spec.qkvBias),
+    ...linear('self_attn.k_proj', keys, hidden, spec.qkvBias),
+    ...linear('self_attn.v_proj', keys, hidden, spec.qkvBias),
+    ...linear('self_attn.o_proj', hidden, queries, spec.outputBias),
+    ...(spec.qkNorm ? qkNorms(headDim) : []),
+    ...linear('mlp.gate_proj', inner, hidden, spec.mlpBias),
+    ...linear('mlp.up_proj', inner, hidden, spec.mlpBias),
+    ...linear('mlp.down_proj', hidden, inner, spec.mlpBias),
+  ];
+}
+
+function linear(name: string, out: number, input: number, bias: boolean): [string, number[]][] {
+  const weight: [string, number[]] = [`${name}.weight`, [out, input]];
+  return bias ? [weight, [`${name}.bias`, [out]]] : [weight];
+}
+
+function qkNorms(headDim: number): [string, number[]][] {
+  return [
+    ['self_attn.q_norm.weight', [headDim]],
+    ['self_attn.k_norm.weight', [headDim]],
+  ];
+}
+
+/** The table for native code, in the order of the layers. A missing or unknown tensor is refused by its name. */
+export function selectTensors(spec: ModelSpec, weights: Weights): TensorEntry[] {
+  const expected = expectedTensors(spec);
+  const selected: TensorEntry[] = [];
+  for (const [name, shape] of expected) {
+    const stored = weights.tensors.get(name);
+    if (!stored) throw new ModelError(weights.files[0]?.name ?? 'weights', `has no tensor ${show(name)}.`);
+    selected.push(checkTensor(stored, shape, weights));
+  }
+  for (const stored of weights.tensors.values()) {
+    if (expected.has(stored.name) || IGNORED.test(stored.name)) continue;
+    // transformers drops a stored head when the embeddings are tied.
+    if (stored.name === LM_HEAD && spec.tiedEmbeddings) continue;
+    throw new ModelError(fileOf(stored, weights), `has the tensor ${show(stored.name)}, which this architecture does not use.`);
+  }
+  return selected;
+}
+
+function checkTensor(stored: StoredTensor, shape: number[], weights: Weights): TensorEntry {
+  const { name, dtype, file, offset } = stored;
+  if (dtype !== 'F32' && dtype !== 'F16' && dtype !== 'BF16') {
+    throw new ModelError(fileOf(stored, weights), `${show(name)} has dtype ${dtype}; BF16, F16 and F32 are supported.`);
+  }
+  if (stored.shape.length !== shape.length || stored.shape.some((size, i) => size !== shape[i])) {
+    throw new ModelError(fileOf(stored, weights), `${show(name)} has shape ${show(stored.shape)}; config.json asks for ${show(shape)}.`);
+  }
+  return { name, dtype, shape, file, offset };
+}
+
+function fileOf(stored: StoredTensor, weights: Weights): string {
+  return weights.files[stored.file]?.name ?? 'weights';
+}
+
+const NAMES: Record<WeightDType, 'float32' | 'float16' | 'bfloat16'> = { F32: 'float32', F16: 'float16', BF16: 'bfloat16' };
+
+/** The dtype that most of the weights have. */
+export function majorityDType(tensors: TensorEntry[]): 'float32' | 'float16' | 'bfloat16' {
+  const elements: Record<WeightDType, number> = { BF16: 0, F16: 0, F32: 0 };
+  for (const tensor of tensors) elements[tensor.dtype] += tensor.shape.reduce((a, b) => a * b, 1);
+  const best = (['BF16', 'F16', 'F32'] as const).reduce((a, b) => (elements[b] > elements[a] ? b : a));
+  return NAMES[best];
+}

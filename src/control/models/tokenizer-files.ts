@@ -1,0 +1,144 @@
+/** tokenizer.json, tokenizer_config.json and the chat template, read and checked before any library sees them. */
+import { ModelError } from './errors.ts';
+import { Fields, show } from './fields.ts';
+import { isObject, readModelJson, readModelText, type JsonObject } from './json-file.ts';
+
+export const TOKENIZER_FILE = 'tokenizer.json';
+export const TOKENIZER_CONFIG_FILE = 'tokenizer_config.json';
+const TEMPLATE_FILE = 'chat_template.jinja';
+
+const MAX_TOKENIZER_BYTES = 64 * 1024 * 1024;
+const MAX_CONFIG_BYTES = 16 * 1024 * 1024;
+const MAX_TEMPLATE_BYTES = 1024 * 1024;
+const MAX_ADDED_TOKENS = 65_536;
+const MAX_TOKEN_CHARS = 4096;
+/** All added tokens together: each character is a node of a search tree. */
+const MAX_ADDED_CHARS = 1_000_000;
+const MAX_VOCABULARY = 2 ** 22;
+
+export interface AddedToken {
+  id: number;
+  content: string;
+  special: boolean;
+  lstrip: boolean;
+  rstrip: boolean;
+}
+
+export interface TokenizerFiles {
+  tokenizer: JsonObject;
+  config: JsonObject;
+  /** id -> text as the vocabulary writes it; ids are 0..length-1 without a gap. */
+  vocabulary: string[];
+  addedTokens: AddedToken[];
+  chatTemplate: string | null;
+  /** bos_token, eos_token, ... for the template. */
+  specialTokens: Record<string, string>;
+}
+
+/** `vocabSize`: rows of the embedding; a token without a row is refused. */
+export async function readTokenizerFiles(directory: string, vocabSize: number): Promise<TokenizerFiles> {
+  const tokenizer = await readModelJson(directory, TOKENIZER_FILE, MAX_TOKENIZER_BYTES);
+  if (!tokenizer) throw new ModelError(TOKENIZER_FILE, 'is missing.');
+  const config = (await readModelJson(directory, TOKENIZER_CONFIG_FILE, MAX_CONFIG_BYTES)) ?? {};
+  const addedTokens = readAddedTokens(tokenizer);
+  return {
+    tokenizer,
+    config,
+    vocabulary: readVocabulary(tokenizer, addedTokens, vocabSize),
+    addedTokens,
+    chatTemplate: await readChatTemplate(directory, config),
+    specialTokens: readSpecialTokens(config),
+  };
+}
+
+function fail(problem: string): never {
+  throw new ModelError(TOKENIZER_FILE, problem);
+}
+
+function readAddedTokens(tokenizer: JsonObject): AddedToken[] {
+  const list = tokenizer['added_tokens'] ?? [];
+  if (!Array.isArray(list)) fail('added_tokens must be a list.');
+  if (list.length > MAX_ADDED_TOKENS) fail(`has ${list.length} added_tokens; at most ${MAX_ADDED_TOKENS} are read.`);
+  const contents = new Set<string>();
+  let chars = 0;
+  return list.map((entry: unknown) => {
+    const token = readAddedToken(entry);
+    chars += token.content.length;
+    if (chars > MAX_ADDED_CHARS) fail(`has added_tokens of more than ${MAX_ADDED_CHARS} characters.`);
+    if (contents.has(token.content)) fail(`adds ${show(token.content)} twice.`);
+    contents.add(token.content);
+    return token;
+  });
+}
+
+function readAddedToken(entry: unknown): AddedToken {
+  if (!isObject(entry)) fail('added_tokens must hold objects.');
+  const fields = new Fields(TOKENIZER_FILE, entry, 'added_tokens');
+  const content = fields.string('content') ?? '';
+  if (content === '' || content.length > MAX_TOKEN_CHARS) fields.fail('content', `has ${content.length} characters.`);
+  if (fields.boolean('single_word', false)) fields.fail('single_word', `of ${show(content)} is not supported.`);
+  return {
+    id: fields.integer('id', { min: 0, max: MAX_VOCABULARY }),
+    content,
+    special: fields.boolean('special', false),
+    lstrip: fields.boolean('lstrip', false),
+    rstrip: fields.boolean('rstrip', false),
+  };
+}
+
+function readVocabulary(tokenizer: JsonObject, added: AddedToken[], vocabSize: number): string[] {
+  const model = tokenizer['model'];
+  if (!isObject(model)) fail('model must be an object.');
+  const type = model['type'] ?? (Array.isArray(model['merges']) ? 'BPE' : undefined);
+  if (type !== 'BPE') fail(`model.type ${show(model['type'])} is not supported (BPE is).`);
+  const { vocab, merges } = model;
+  if (!isObject(vocab)) fail('model.vocab must be an object.');
+  if (!Array.isArray(merges)) fail('model.merges must be a list.');
+  if (merges.length > MAX_VOCABULARY) fail(`has ${merges.length} merges; at most ${MAX_VOCABULARY} are read.`);
+  const byId = new Map<number, string>();
+  for (const [text, id] of Object.entries(vocab)) place(byId, id, text, vocabSize);
+  for (const token of added) place(byId, token.id, token.content, vocabSize);
+  if (byId.size === 0) fail('has no tokens.');
+  return Array.from({ length: byId.size }, (_, id) => byId.get(id) ?? fail(`has no token of id ${id}, but higher ids.`));
+}
+
+function place(byId: Map<number, string>, id: unknown, text: string, vocabSize: number): void {
+  if (typeof id !== 'number' || !Number.isInteger(id) || id < 0) fail(`gives ${show(text)} the id ${show(id)}.`);
+  if (id >= vocabSize) fail(`gives ${show(text)} the id ${id}, but the embedding has ${vocabSize} rows.`);
+  const other = byId.get(id);
+  if (other !== undefined && other !== text) fail(`gives the id ${id} to ${show(other)} and to ${show(text)}.`);
+  byId.set(id, text);
+}
+
+/** chat_template.jinja wins over tokenizer_config.json; of several named templates `default` is taken. */
+async function readChatTemplate(directory: string, config: JsonObject): Promise<string | null> {
+  const file = await readModelText(directory, TEMPLATE_FILE, MAX_TEMPLATE_BYTES);
+  if (file !== null) return file;
+  const value = config['chat_template'] ?? null;
+  const template = Array.isArray(value) ? namedTemplate(value) : value;
+  if (template === null) return null;
+  if (typeof template !== 'string') throw new ModelError(TOKENIZER_CONFIG_FILE, 'chat_template must be a string or a list of named templates.');
+  if (template.length > MAX_TEMPLATE_BYTES) throw new ModelError(TOKENIZER_CONFIG_FILE, 'chat_template is too long.');
+  return template;
+}
+
+function namedTemplate(list: unknown[]): unknown {
+  const entry = list.find((item) => isObject(item) && item['name'] === 'default');
+  if (!isObject(entry)) throw new ModelError(TOKENIZER_CONFIG_FILE, "chat_template has no template named 'default'.");
+  return entry['template'] ?? null;
+}
+
+const SPECIAL_NAMES = ['bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token', 'cls_token', 'mask_token'];
+
+/** Each is a string or an object with `content`. */
+function readSpecialTokens(config: JsonObject): Record<string, string> {
+  const tokens: Record<string, string> = {};
+  for (const name of SPECIAL_NAMES) {
+    const value = config[name] ?? null;
+    const text = isObject(value) ? value['content'] : value;
+    if (text === null) continue;
+    if (typeof text !== 'string') throw new ModelError(TOKENIZER_CONFIG_FILE, `${name} must be a string.`);
+    tokens[name] = text;
+  }
+  return tokens;
+}

@@ -1,0 +1,167 @@
+/** The implementation of Sessions: a render pool in front of the engine, text assembly behind it. */
+import type { EngineClient } from '../engine/client.ts';
+import { readModelConfig } from '../models/load.ts';
+import type { GenerationDefaults } from '../models/model.ts';
+import { readTokenizerFiles } from '../models/tokenizer-files.ts';
+import { ChoiceStream, type ChoiceRules } from './choice-stream.ts';
+import { decodeAll, Detokenizer } from './detokenizer.ts';
+import { RunningGeneration } from './generation.ts';
+import { RenderPool } from './render-pool.ts';
+import { resolveSampling } from './sampling.ts';
+import {
+  SessionError,
+  type Generation,
+  type GenerationInput,
+  type PromptInput,
+  type SamplingRequest,
+  type Sessions,
+  type SessionsOptions,
+} from './session.ts';
+import { StopScanner, StopStrings } from './stop-strings.ts';
+import { TokenTable } from './token-table.ts';
+
+export async function createSessions(options: SessionsOptions): Promise<Sessions> {
+  const { spec, generation } = await readModelConfig(options.modelDirectory);
+  const files = await readTokenizerFiles(options.modelDirectory, spec.vocabSize);
+  const table = new TokenTable(files);
+  const pool = await RenderPool.start({
+    modelDirectory: options.modelDirectory,
+    vocabSize: spec.vocabSize,
+    maxModelLen: options.maxModelLen,
+    workers: options.workers,
+    timeoutMs: options.renderTimeoutMs,
+  });
+  const eosText = files.specialTokens['eos_token'];
+  const defaults = withEos(
+    generation,
+    eosText === undefined ? null : table.idOf(eosText),
+    options.generationConfig ?? 'auto',
+  );
+  return new ModelSessions({
+    engine: options.engine,
+    pool,
+    table,
+    defaults,
+    maxModelLen: options.maxModelLen,
+    maxLogprobs: options.maxLogprobs,
+    vocabSize: spec.vocabSize,
+    hasChatTemplate: files.chatTemplate !== null,
+  });
+}
+
+/** The tokenizer's eos_token ends a turn as well: chat models may name it only there. */
+function withEos(generation: GenerationDefaults, eosId: number | null, use: 'auto' | 'none'): GenerationDefaults {
+  const eosTokenIds = [...new Set([...generation.eosTokenIds, ...(eosId === null ? [] : [eosId])])];
+  return use === 'none' ? { eosTokenIds } : { ...generation, eosTokenIds };
+}
+
+interface Parts {
+  engine: EngineClient;
+  pool: RenderPool;
+  table: TokenTable;
+  defaults: GenerationDefaults;
+  maxModelLen: number;
+  maxLogprobs: number;
+  vocabSize: number;
+  hasChatTemplate: boolean;
+}
+
+class ModelSessions implements Sessions {
+  readonly maxModelLen: number;
+  readonly vocabSize: number;
+  readonly hasChatTemplate: boolean;
+  readonly #parts: Parts;
+
+  constructor(parts: Parts) {
+    this.maxModelLen = parts.maxModelLen;
+    this.vocabSize = parts.vocabSize;
+    this.hasChatTemplate = parts.hasChatTemplate;
+    this.#parts = parts;
+  }
+
+  async start(input: GenerationInput, signal?: AbortSignal): Promise<Generation> {
+    const promptIds = await this.tokenize(input.prompt);
+    if (promptIds.length === 0)
+      throw new SessionError('bad_request', 'The decoder prompt cannot be empty', paramOf(input.prompt));
+    const { maxModelLen, maxLogprobs, vocabSize, defaults: generation } = this.#parts;
+    const limits = { promptTokens: promptIds.length, maxModelLen, maxLogprobs, vocabSize, generation };
+    const sampling = resolveSampling(input.sampling, limits);
+    if (signal?.aborted) throw new SessionError('unavailable', 'The request was cancelled.');
+    const running = new RunningGeneration(this.#parts.engine, {
+      promptIds,
+      sampling,
+      choices: this.#choices(input, promptIds),
+      priority: input.priority,
+      tenant: input.tenant,
+    });
+    signal?.addEventListener('abort', () => running.abort(), { once: true });
+    return running;
+  }
+
+  async tokenize(prompt: PromptInput): Promise<Int32Array> {
+    if (prompt.kind !== 'ids') return this.#parts.pool.run(prompt);
+    const outside = prompt.ids.find((id) => !Number.isInteger(id) || id < 0 || id >= this.vocabSize);
+    if (outside !== undefined) {
+      throw new SessionError(
+        'bad_request',
+        `Token id ${outside} is out of vocabulary. Vocabulary size: ${this.vocabSize}`,
+        'prompt',
+      );
+    }
+    return Int32Array.from(prompt.ids);
+  }
+
+  detokenize(ids: number[]): string {
+    const outside = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= this.vocabSize);
+    if (outside !== undefined) {
+      throw new SessionError(
+        'bad_request',
+        `Token id ${outside} is out of vocabulary. Vocabulary size: ${this.vocabSize}`,
+        'tokens',
+      );
+    }
+    return decodeAll(this.#parts.table, ids, { skipSpecialTokens: false, startsText: true });
+  }
+
+  tokenString(id: number): string {
+    return this.#parts.table.vocabularyText(id);
+  }
+
+  close(): Promise<void> {
+    return this.#parts.pool.close();
+  }
+
+  #choices(input: GenerationInput, promptIds: Int32Array): ChoiceStream[] {
+    const { sampling } = input;
+    const { table } = this.#parts;
+    const stops = new StopStrings(sampling.stop.map((stop) => stop.replace(/\p{Surrogate}/gu, '\ufffd')));
+    const detokenizing = {
+      skipSpecialTokens: sampling.skipSpecialTokens,
+      startsText: this.#startsText(input.prompt, promptIds),
+    };
+    const rules = this.#rules(sampling);
+    return Array.from({ length: sampling.n }, () => {
+      const scanner = new StopScanner(stops, sampling.includeStopInOutput);
+      return new ChoiceStream(table, new Detokenizer(table, detokenizing), scanner, rules);
+    });
+  }
+
+  /** A reply is a text of its own; a completion or a continued message goes on where its prompt ends. */
+  #startsText(prompt: PromptInput, promptIds: Int32Array): boolean {
+    if (prompt.kind === 'chat') return !prompt.render.continueFinalMessage;
+    return promptIds.every((id) => this.#parts.table.isSpecial(id));
+  }
+
+  #rules(sampling: SamplingRequest): ChoiceRules {
+    return {
+      minTokens: sampling.minTokens,
+      includeStop: sampling.includeStopInOutput,
+      silentStopIds: new Set(sampling.ignoreEos ? [] : this.#parts.defaults.eosTokenIds),
+      withLogprobs: sampling.topLogprobs !== null,
+    };
+  }
+}
+
+function paramOf(prompt: PromptInput): string {
+  return prompt.kind === 'chat' ? 'messages' : 'prompt';
+}

@@ -1,0 +1,174 @@
+/**
+ * A running generation: all choices of one request. Outputs that come while the reader is busy are merged per choice
+ * into one delta, so the hot path makes no promise per token and a slow reader holds one delta per choice.
+ */
+import { EngineUnavailableError, QueueFullError, type EngineClient, type SequenceHandle } from '../engine/client.ts';
+import type { SamplingSpec } from '../engine/native.ts';
+import type { SequenceOutput } from '../engine/protocol.ts';
+import type { ChoicePiece, ChoiceStream } from './choice-stream.ts';
+import { SessionError, type ChoiceDelta, type Generation } from './session.ts';
+
+export interface GenerationStart {
+  promptIds: Int32Array;
+  /** One per choice. */
+  sampling: SamplingSpec[];
+  choices: ChoiceStream[];
+  priority: number;
+  tenant: string;
+}
+
+interface Reader {
+  resolve: (result: IteratorResult<ChoiceDelta, undefined>) => void;
+  reject: (error: Error) => void;
+}
+
+/** Rough cost of one waiting entry, for pendingBytes. */
+const TOKEN_BYTES = 8;
+const LOGPROB_BYTES = 160;
+
+const DONE: IteratorResult<ChoiceDelta, undefined> = { done: true, value: undefined };
+
+export class RunningGeneration implements Generation {
+  readonly promptIds: Int32Array;
+  readonly deltas: AsyncIterable<ChoiceDelta>;
+  readonly #choices: ChoiceStream[];
+  readonly #open: Set<number>;
+  /** In the order in which they became non-empty. */
+  readonly #pending = new Map<number, ChoiceDelta>();
+  readonly #handles: SequenceHandle[];
+  #cachedTokens: number | null = null;
+  #pendingBytes = 0;
+  #reader: Reader | null = null;
+  #failure: SessionError | null = null;
+  #ended = false;
+
+  /** Queues all choices or none; throws SessionError. */
+  constructor(engine: EngineClient, start: GenerationStart) {
+    this.promptIds = start.promptIds;
+    this.#choices = start.choices;
+    this.#open = new Set(start.choices.keys());
+    this.deltas = { [Symbol.asyncIterator]: () => this.#iterator() };
+    const requests = start.sampling.map((sampling) => ({
+      promptIds: start.promptIds,
+      sampling,
+      priority: start.priority,
+      tenant: start.tenant,
+    }));
+    this.#handles = submit(() => engine.submit(requests, (index, output) => this.#receive(index, output)));
+    // Choices that ended while submit ran had no handle yet.
+    for (const [index, handle] of this.#handles.entries()) if (!this.#open.has(index)) handle.abort();
+  }
+
+  usage(): { promptTokens: number; completionTokens: number[]; cachedTokens: number } {
+    return {
+      promptTokens: this.promptIds.length,
+      completionTokens: this.#choices.map((choice) => choice.tokens),
+      cachedTokens: this.#cachedTokens ?? 0,
+    };
+  }
+
+  markStreamed(): void {
+    for (const index of this.#open) this.#handles[index]?.markStreamed();
+  }
+
+  pendingBytes(): number {
+    return this.#pendingBytes;
+  }
+
+  /** Idempotent; the iteration ends without further deltas. */
+  abort(): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    for (const index of this.#open) this.#handles?.[index]?.abort();
+    this.#open.clear();
+    this.#pending.clear();
+    this.#pendingBytes = 0;
+    this.#wake();
+  }
+
+  #receive(index: number, output: SequenceOutput): void {
+    if (!this.#open.has(index)) return;
+    this.#cachedTokens ??= output.cachedTokens;
+    if (output.finish === 'error') {
+      this.#fail(new SessionError('engine_failed', output.error ?? 'The engine could not finish the request.'));
+      return;
+    }
+    const choice = this.#choices[index];
+    if (!choice) return;
+    const piece = choice.push(output);
+    if (piece.finish !== null) this.#open.delete(index);
+    if (piece.cut) this.#handles?.[index]?.abort();
+    if (piece.tokenIds.length > 0 || piece.finish !== null) this.#add(index, piece);
+  }
+
+  #add(index: number, piece: ChoicePiece): void {
+    const waiting = this.#pending.get(index);
+    this.#pendingBytes +=
+      piece.text.length * 2 + piece.tokenIds.length * TOKEN_BYTES + piece.logprobs.length * LOGPROB_BYTES;
+    if (waiting) {
+      waiting.text += piece.text;
+      for (const id of piece.tokenIds) waiting.tokenIds.push(id);
+      for (const logprob of piece.logprobs) waiting.logprobs.push(logprob);
+      waiting.finish = piece.finish;
+      waiting.stopReason = piece.stopReason;
+    } else {
+      const { text, tokenIds, logprobs, finish, stopReason } = piece;
+      this.#pending.set(index, { index, text, tokenIds, logprobs, finish, stopReason });
+    }
+    this.#wake();
+  }
+
+  #fail(error: SessionError): void {
+    this.#failure = error;
+    const open = [...this.#open];
+    this.#open.clear();
+    for (const index of open) this.#handles?.[index]?.abort();
+    this.#wake();
+  }
+
+  #wake(): void {
+    const reader = this.#reader;
+    if (!reader) return;
+    this.#reader = null;
+    this.#next(reader);
+  }
+
+  /** Answers a reader, or keeps it until something comes. What was generated before a failure is delivered first. */
+  #next(reader: Reader): void {
+    const first = this.#pending.entries().next().value;
+    if (first) {
+      this.#pending.delete(first[0]);
+      if (this.#pending.size === 0) this.#pendingBytes = 0;
+      reader.resolve({ done: false, value: first[1] });
+    } else if (this.#failure && !this.#ended) {
+      this.#ended = true;
+      reader.reject(this.#failure);
+    } else if (this.#ended || this.#open.size === 0) {
+      this.#ended = true;
+      reader.resolve(DONE);
+    } else {
+      this.#reader = reader;
+    }
+  }
+
+  #iterator(): AsyncIterator<ChoiceDelta, undefined> {
+    return {
+      next: () => new Promise((resolve, reject) => this.#next({ resolve, reject })),
+      return: () => {
+        this.abort();
+        return Promise.resolve(DONE);
+      },
+    };
+  }
+}
+
+function submit(call: () => SequenceHandle[]): SequenceHandle[] {
+  try {
+    return call();
+  } catch (error) {
+    if (error instanceof QueueFullError)
+      throw new SessionError('queue_full', error.message, null, error.retryAfterSeconds);
+    if (error instanceof EngineUnavailableError) throw new SessionError('unavailable', error.message);
+    throw error;
+  }
+}

@@ -1,0 +1,31 @@
+/** Builds a PromptRenderer from a model directory. */
+import { ModelError } from '../models/errors.ts';
+import { readTokenizerFiles, TOKENIZER_CONFIG_FILE } from '../models/tokenizer-files.ts';
+import { PromptEncoder } from './prompt-encoder.ts';
+import { PromptRenderer } from './prompt-renderer.ts';
+import { ChatTemplate } from './template/chat-template.ts';
+import { TemplateError } from './template/errors.ts';
+import type { WorkerSettings } from './worker-protocol.ts';
+
+export async function loadPromptRenderer(settings: WorkerSettings): Promise<PromptRenderer> {
+  const files = await readTokenizerFiles(settings.modelDirectory, settings.vocabSize);
+  const longestToken = files.vocabulary.reduce((longest, text) => Math.max(longest, text.length), 1);
+  return new PromptRenderer({
+    template: files.chatTemplate === null ? null : compile(files.chatTemplate),
+    encoder: new PromptEncoder(files),
+    specialTokens: files.specialTokens,
+    specialTexts: files.addedTokens.filter((token) => token.special).map((token) => token.content),
+    // White space may be stripped or folded around special tokens: be generous, this only bounds the cost.
+    maxTextLength: Math.max(65_536, settings.maxModelLen * longestToken * 2),
+    maxModelLen: settings.maxModelLen,
+  });
+}
+
+function compile(source: string): ChatTemplate {
+  try {
+    return new ChatTemplate(source);
+  } catch (error) {
+    if (error instanceof TemplateError) throw new ModelError(TOKENIZER_CONFIG_FILE, error.message);
+    throw error;
+  }
+}

@@ -1,0 +1,83 @@
+/** Chat messages as a template expects them, from what the API accepts. */
+import type { ChatMessage, ContentPart } from './session.ts';
+import { SessionError } from './session.ts';
+import type { ContentFormat } from './template/content-format.ts';
+
+type TextPart = { type: 'text'; text: string };
+
+export function prepareMessages(messages: readonly ChatMessage[], format: ContentFormat): Record<string, unknown>[] {
+  return messages.map((message) => prepareMessage(message, format));
+}
+
+function prepareMessage(message: ChatMessage, format: ContentFormat): Record<string, unknown> {
+  const prepared: Record<string, unknown> = { ...message, content: prepareContent(message, format) };
+  const reasoning = message['reasoning'] ?? message['reasoning_content'];
+  if (typeof reasoning === 'string') {
+    prepared['reasoning'] = reasoning;
+    prepared['reasoning_content'] = reasoning;
+  }
+  const calls = message['tool_calls'];
+  if (Array.isArray(calls) && calls.length > 0) prepared['tool_calls'] = calls.map(prepareCall);
+  else delete prepared['tool_calls'];
+  return prepared;
+}
+
+function prepareContent(message: ChatMessage, format: ContentFormat): string | TextPart[] {
+  const content = message.content ?? null;
+  if (content === null) return format === 'partsOnly' ? [] : '';
+  if (typeof content === 'string') return format === 'partsOnly' ? [{ type: 'text', text: content }] : content;
+  const parts = content.map(textOf).filter((text) => text !== null);
+  // No template knows a list as a tool's answer.
+  if (format === 'string' || message.role === 'tool') return parts.join('\n');
+  return parts.map((text) => ({ type: 'text', text }));
+}
+
+const TEXT_FIELDS: Readonly<Record<string, string>> = {
+  text: 'text',
+  input_text: 'text',
+  output_text: 'text',
+  refusal: 'refusal',
+};
+
+/** null = a text part without text, which is skipped. */
+function textOf(part: ContentPart | string): string | null {
+  if (typeof part === 'string') return part;
+  const field = Object.hasOwn(TEXT_FIELDS, part.type) ? TEXT_FIELDS[part.type] : undefined;
+  if (field === undefined) {
+    throw new SessionError(
+      'bad_request',
+      `Unsupported chat content part type: '${String(part.type).slice(0, 100)}'`,
+      'type',
+    );
+  }
+  const text = part[field] ?? null;
+  if (text !== null && typeof text !== 'string') {
+    throw new SessionError(
+      'bad_request',
+      `The '${field}' of a '${part.type}' content part must be a string.`,
+      'messages',
+    );
+  }
+  return text;
+}
+
+/** Templates write arguments with `tojson`, so a JSON string becomes the object that it holds. */
+function prepareCall(call: unknown): unknown {
+  if (!isRecord(call) || !isRecord(call['function'])) return call;
+  const { arguments: args } = call['function'];
+  if (typeof args !== 'string' && args !== undefined && args !== null) return call;
+  return { ...call, function: { ...call['function'], arguments: parseArguments(args ?? '') } };
+}
+
+function parseArguments(text: string): unknown {
+  try {
+    const value: unknown = JSON.parse(text);
+    return isRecord(value) ? value : {};
+  } catch {
+    return {};
+  }
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}

@@ -1,0 +1,145 @@
+/**
+ * Text -> token ids. @huggingface/tokenizers does normalisation, pre-tokenisation and BPE; special tokens are split off
+ * here first, so that the caller decides what counts as one (see special-text.ts).
+ */
+import { Tokenizer } from '@huggingface/tokenizers';
+import { ModelError } from '../models/errors.ts';
+import { isObject } from '../models/json-file.ts';
+import { TOKENIZER_FILE, type TokenizerFiles } from '../models/tokenizer-files.ts';
+import { SpecialSplitter } from './special-splitter.ts';
+
+/** An added token of ours that no well-formed text holds: it tells the library that a piece is not the text's first. */
+const NOT_FIRST = '\udc00\udc00';
+
+export class PromptEncoder {
+  readonly #library: Tokenizer;
+  readonly #splitter: SpecialSplitter;
+  readonly #before: number[];
+  readonly #after: number[];
+
+  constructor(files: TokenizerFiles) {
+    checkModel(files);
+    this.#splitter = new SpecialSplitter(files.addedTokens.filter((token) => token.special));
+    this.#library = createLibrary(files);
+    const around = specialTokensAround(files);
+    this.#before = around.before;
+    this.#after = around.after;
+  }
+
+  /** `mark`: a character to take out of the text between special tokens; null = none. */
+  encode(text: string, options: { addSpecialTokens: boolean; mark: string | null }): Int32Array {
+    const ids: number[] = options.addSpecialTokens ? [...this.#before] : [];
+    for (const piece of this.#splitter.split(wellFormed(text))) {
+      if (piece.kind === 'token') ids.push(piece.id);
+      else this.#encodeText(options.mark ? piece.text.replaceAll(options.mark, '') : piece.text, piece.atStart, ids);
+    }
+    if (options.addSpecialTokens) ids.push(...this.#after);
+    return Int32Array.from(ids);
+  }
+
+  #encodeText(text: string, atStart: boolean, ids: number[]): void {
+    if (text === '') return;
+    const encoded = this.#library.encode(atStart ? text : NOT_FIRST + text, { add_special_tokens: false }).ids;
+    for (let i = atStart ? 0 : 1; i < encoded.length; i++) {
+      const id = encoded[i];
+      // No unk_token: the original drops what it cannot encode.
+      if (id !== undefined) ids.push(id);
+    }
+  }
+}
+
+/** Unpaired surrogates have no UTF-8 form. */
+function wellFormed(text: string): string {
+  return text.replace(/\p{Surrogate}/gu, '\ufffd');
+}
+
+function createLibrary(files: TokenizerFiles): Tokenizer {
+  const added = Array.isArray(files.tokenizer['added_tokens']) ? files.tokenizer['added_tokens'] : [];
+  const ordinary = added.filter((token: unknown) => isObject(token) && token['special'] !== true);
+  const marker = { id: files.vocabulary.length, content: NOT_FIRST, special: false, normalized: false };
+  const json = {
+    normalizer: null,
+    pre_tokenizer: null,
+    ...files.tokenizer,
+    post_processor: null,
+    decoder: null,
+    added_tokens: [...ordinary, marker],
+  };
+  try {
+    return new Tokenizer(json, {});
+  } catch (error) {
+    throw new ModelError(TOKENIZER_FILE, error instanceof Error ? error.message : 'cannot be used.');
+  }
+}
+
+/** BPE options that the library does not honour. */
+function checkModel(files: TokenizerFiles): void {
+  const model = files.tokenizer['model'];
+  if (!isObject(model)) return;
+  for (const name of ['dropout', 'continuing_subword_prefix', 'end_of_word_suffix']) {
+    if (model[name]) throw new ModelError(TOKENIZER_FILE, `model.${name} is not supported.`);
+  }
+}
+
+interface Around {
+  before: number[];
+  after: number[];
+}
+
+/** What the post-processor puts around a text, as ids. */
+function specialTokensAround(files: TokenizerFiles): Around {
+  const around = readProcessor(files.tokenizer['post_processor'] ?? null);
+  if (!/^(Code)?Llama/.test(String(files.config['tokenizer_class'] ?? ''))) return around;
+  // transformers rebuilds the post-processor of its Llama tokenizers from these two flags.
+  const bos = idOf(files, 'bos_token');
+  const eos = idOf(files, 'eos_token');
+  const { add_bos_token: addBos, add_eos_token: addEos } = files.config;
+  return {
+    before: typeof addBos === 'boolean' ? (addBos && bos !== null ? [bos] : []) : around.before,
+    after: typeof addEos === 'boolean' ? (addEos && eos !== null ? [eos] : []) : around.after,
+  };
+}
+
+function idOf(files: TokenizerFiles, name: string): number | null {
+  const text = files.specialTokens[name];
+  const id = text === undefined ? -1 : files.vocabulary.indexOf(text);
+  return id === -1 ? null : id;
+}
+
+function readProcessor(processor: unknown): Around {
+  if (processor === null) return { before: [], after: [] };
+  const fail = (): never => {
+    const type = isObject(processor) ? JSON.stringify(processor['type']) : 'that is not an object';
+    throw new ModelError(TOKENIZER_FILE, `post_processor ${type} is not supported.`);
+  };
+  if (!isObject(processor)) return fail();
+  if (processor['type'] === 'ByteLevel') return { before: [], after: [] };
+  if (processor['type'] === 'TemplateProcessing') return readTemplate(processor) ?? fail();
+  if (processor['type'] !== 'Sequence' || !Array.isArray(processor['processors'])) return fail();
+  return processor['processors']
+    .map(readProcessor)
+    .reduce(
+      (inner, outer) => ({ before: [...outer.before, ...inner.before], after: [...inner.after, ...outer.after] }),
+      { before: [], after: [] },
+    );
+}
+
+function readTemplate(processor: Record<string, unknown>): Around | null {
+  const { single, special_tokens: tokens } = processor;
+  if (!Array.isArray(single) || !isObject(tokens)) return null;
+  const around: Around = { before: [], after: [] };
+  let side = around.before;
+  for (const item of single as unknown[]) {
+    if (!isObject(item)) return null;
+    if (isObject(item['Sequence'])) side = around.after;
+    const special = item['SpecialToken'];
+    if (!isObject(special)) continue;
+    const entry = Object.hasOwn(tokens, String(special['id'])) ? tokens[String(special['id'])] : null;
+    if (!isObject(entry) || !Array.isArray(entry['ids'])) return null;
+    for (const id of entry['ids']) {
+      if (typeof id !== 'number' || !Number.isInteger(id) || id < 0) return null;
+      side.push(id);
+    }
+  }
+  return around;
+}

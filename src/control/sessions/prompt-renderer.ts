@@ -1,0 +1,166 @@
+/** A chat -> the prompt's text and ids. Runs in a render worker; nothing here waits. */
+import { mapStrings, SpecialText, unusedMarks } from './special-text.ts';
+import { prepareMessages } from './messages.ts';
+import type { PromptEncoder } from './prompt-encoder.ts';
+import { SessionError, type PromptInput } from './session.ts';
+import { isReservedName, type ChatTemplate } from './template/chat-template.ts';
+import { TemplateError } from './template/errors.ts';
+
+export type RenderInput = Exclude<PromptInput, { kind: 'ids' }>;
+type ChatInput = Extract<PromptInput, { kind: 'chat' }>;
+
+export interface RenderedPrompt {
+  text: string;
+  ids: Int32Array;
+}
+
+export interface PromptParts {
+  template: ChatTemplate | null;
+  encoder: PromptEncoder;
+  /** bos_token, eos_token, ... */
+  specialTokens: Record<string, string>;
+  /** Texts that must not be believed in client strings. */
+  specialTexts: string[];
+  /** Longer texts cannot fit the context: refused before they cost anything. */
+  maxTextLength: number;
+  maxModelLen: number;
+}
+
+const NO_TEMPLATE =
+  'As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template if the ' +
+  'tokenizer does not define one.';
+
+const RESERVED_KWARGS = new Set([
+  'messages',
+  'tools',
+  'documents',
+  'add_generation_prompt',
+  'continue_final_message',
+  'chat_template',
+  'tokenize',
+]);
+
+/** Roles that every template knows; compared by name, so they are never marked. */
+const ROLES = new Set(['system', 'user', 'assistant', 'tool', 'developer', 'function', 'ipython']);
+
+export class PromptRenderer {
+  readonly #parts: PromptParts;
+  readonly #special: SpecialText;
+
+  constructor(parts: PromptParts) {
+    this.#parts = parts;
+    this.#special = new SpecialText(parts.specialTexts);
+  }
+
+  render(input: RenderInput): RenderedPrompt {
+    if (input.kind === 'text') {
+      this.#checkLength(input.text);
+      return {
+        text: input.text,
+        ids: this.#parts.encoder.encode(input.text, { addSpecialTokens: input.addSpecialTokens, mark: null }),
+      };
+    }
+    const { text, mark } = this.#renderChat(input);
+    this.#checkLength(text);
+    const ids = this.#parts.encoder.encode(text, { addSpecialTokens: input.render.addSpecialTokens, mark });
+    return { text: text.replaceAll(mark, ''), ids };
+  }
+
+  #checkLength(text: string): void {
+    const { maxTextLength, maxModelLen } = this.#parts;
+    if (text.length <= maxTextLength) return;
+    const message = `This model's maximum context length is ${maxModelLen} tokens. However, your request has ${text.length} characters of input, which cannot fit. Please reduce the length of the input messages.`;
+    throw new SessionError('context_length', message, 'input_text');
+  }
+
+  #renderChat(input: ChatInput): { text: string; mark: string } {
+    const { template } = this.#parts;
+    if (!template) throw new SessionError('bad_request', NO_TEMPLATE, 'messages');
+    const { tools, templateKwargs: kwargs, addGenerationPrompt, continueFinalMessage } = input.render;
+    checkKwargs(kwargs);
+    const messages = prepareMessages(input.messages, template.contentFormat);
+    const marks = unusedMarks([messages, tools, kwargs], [template.source, ...this.#parts.specialTexts], 2);
+    if (!marks) throw new SessionError('bad_request', 'The messages hold too many private-use characters.', 'messages');
+    const [mark = '', tag = ''] = marks;
+    const protect = (value: unknown): unknown => mapStrings(value, (text) => this.#special.mark(text, mark));
+    const chat = messages.map((message) => this.#protectMessage(message, mark, template.source));
+    const final = continueFinalMessage ? tagFinalMessage(chat, tag) : null;
+    const variables = {
+      ...this.#parts.specialTokens,
+      ...(protect(kwargs) as Record<string, unknown>),
+      messages: chat,
+      tools: protect(tools),
+      documents: null,
+      add_generation_prompt: addGenerationPrompt,
+    };
+    const text = renderTemplate(template, variables);
+    return { text: final === null ? text : cutAtTag(text, tag), mark };
+  }
+
+  /** A role is compared by the template: it is marked only when neither every template nor this one knows it. */
+  #protectMessage(message: Record<string, unknown>, mark: string, source: string): Record<string, unknown> {
+    const role = String(message['role']);
+    const known = ROLES.has(role) || source.includes(`'${role}'`) || source.includes(`"${role}"`);
+    const safe = mapStrings(message, (text) => this.#special.mark(text, mark)) as Record<string, unknown>;
+    return { ...safe, role: known ? role : this.#special.mark(role, mark) + mark };
+  }
+}
+
+function checkKwargs(kwargs: Record<string, unknown>): void {
+  const bad = Object.keys(kwargs).filter(
+    (name) => RESERVED_KWARGS.has(name) || isReservedName(name) || /_token$/.test(name),
+  );
+  if (bad.length === 0) return;
+  const names = bad
+    .slice(0, 10)
+    .map((name) => JSON.stringify(name))
+    .join(', ');
+  throw new SessionError(
+    'bad_request',
+    `Found unexpected chat template kwargs from request: {${names}}`,
+    'chat_template_kwargs',
+  );
+}
+
+function renderTemplate(template: ChatTemplate, variables: Record<string, unknown>): string {
+  try {
+    return template.render(variables);
+  } catch (error) {
+    if (error instanceof TemplateError) throw new SessionError('bad_request', error.message, 'messages');
+    throw error;
+  }
+}
+
+/** Puts a tag behind the final message's text; its trailing space shows whether the template trims. */
+function tagFinalMessage(chat: Record<string, unknown>[], tag: string): string {
+  const last = chat.at(-1);
+  const content = last?.['content'];
+  if (last && typeof content === 'string') {
+    last['content'] = `${content}${tag} `;
+    return content;
+  }
+  const part: unknown = Array.isArray(content) ? content.at(-1) : undefined;
+  if (last && Array.isArray(content) && typeof part === 'object' && part !== null && 'text' in part) {
+    last['content'] = [...content.slice(0, -1), { ...part, text: `${String(part.text)}${tag} ` }];
+    return String(part.text);
+  }
+  throw new SessionError(
+    'bad_request',
+    'continue_final_message is set but we could not find any text to continue in the final message!',
+    'continue_final_message',
+  );
+}
+
+/** Everything up to the end of the final message's text; the closing part of its turn is dropped. */
+function cutAtTag(text: string, tag: string): string {
+  const at = text.lastIndexOf(tag);
+  if (at === -1) {
+    throw new SessionError(
+      'bad_request',
+      'continue_final_message is set but the final message does not appear in the chat after applying the chat template!',
+      'continue_final_message',
+    );
+  }
+  const trims = text[at + tag.length] !== ' ';
+  return trims ? text.slice(0, at).trimEnd() : text.slice(0, at);
+}

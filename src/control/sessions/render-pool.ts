@@ -1,0 +1,209 @@
+/**
+ * Threads that render and tokenise. Each takes one job at a time, so a job that runs out of time or memory costs its
+ * sender an error and the pool one thread's restart; the jobs of others go on.
+ */
+import { existsSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { Worker } from 'node:worker_threads';
+import { ModelError } from '../models/errors.ts';
+import type { RenderInput } from './prompt-renderer.ts';
+import { SessionError } from './session.ts';
+import type { WorkerReply, WorkerSettings } from './worker-protocol.ts';
+
+export interface RenderPoolOptions extends WorkerSettings {
+  workers: number;
+  timeoutMs: number;
+}
+
+/** Jobs that may wait for a thread. */
+const MAX_WAITING = 1024;
+/** Old-generation heap of one thread: a tokenizer of 150,000 tokens takes about a third. */
+const MAX_HEAP_MB = 768;
+/** Threads in a row that end before they are ready; then the pool gives up. */
+const MAX_FAILED_STARTS = 3;
+const RETRY_AFTER_SECONDS = 1;
+
+interface Job {
+  input: RenderInput;
+  resolve: (ids: Int32Array) => void;
+  reject: (error: Error) => void;
+}
+
+interface Slot {
+  worker: Worker;
+  ready: boolean;
+  job: Job | null;
+  timer: NodeJS.Timeout | null;
+}
+
+export class RenderPool {
+  readonly #options: RenderPoolOptions;
+  readonly #slots = new Set<Slot>();
+  readonly #waiting: Job[] = [];
+  readonly #started: Promise<void>;
+  #settleStart: { resolve: () => void; reject: (error: Error) => void } | null = null;
+  #failedStarts = 0;
+  #closed = false;
+
+  private constructor(options: RenderPoolOptions) {
+    this.#options = options;
+    this.#started = new Promise((resolve, reject) => {
+      this.#settleStart = { resolve, reject };
+    });
+    for (let i = 0; i < Math.max(1, options.workers); i++) this.#spawn();
+  }
+
+  /** Resolves when the first thread can work; rejects with the ModelError of a tokenizer that cannot be used. */
+  static async start(options: RenderPoolOptions): Promise<RenderPool> {
+    const pool = new RenderPool(options);
+    try {
+      await pool.#started;
+    } catch (error) {
+      await pool.close();
+      throw error;
+    }
+    return pool;
+  }
+
+  run(input: RenderInput): Promise<Int32Array> {
+    if (this.#closed) return Promise.reject(new SessionError('unavailable', 'The server is shutting down.'));
+    if (this.#slots.size === 0)
+      return Promise.reject(new SessionError('unavailable', 'Prompt rendering is not available.'));
+    if (this.#waiting.length >= MAX_WAITING) {
+      const message = 'Too many prompts are waiting to be rendered. Please try again later.';
+      return Promise.reject(new SessionError('queue_full', message, null, RETRY_AFTER_SECONDS));
+    }
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ input, resolve, reject });
+      this.#dispatch();
+    });
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#failWaiting(new SessionError('unavailable', 'The server is shutting down.'));
+    const slots = [...this.#slots];
+    this.#slots.clear();
+    for (const slot of slots)
+      this.#finish(slot)?.reject(new SessionError('unavailable', 'The server is shutting down.'));
+    await Promise.all(slots.map((slot) => slot.worker.terminate()));
+  }
+
+  #spawn(): void {
+    const { modelDirectory, vocabSize, maxModelLen } = this.#options;
+    const settings: WorkerSettings = { modelDirectory, vocabSize, maxModelLen };
+    const worker = new Worker(workerFile(), {
+      workerData: settings,
+      resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
+    });
+    const slot: Slot = { worker, ready: false, job: null, timer: null };
+    this.#slots.add(slot);
+    worker.on('message', (reply: WorkerReply) => this.#receive(slot, reply));
+    worker.on('error', (error) => this.#lost(slot, error));
+    worker.on('exit', () => this.#lost(slot, null));
+  }
+
+  #receive(slot: Slot, reply: WorkerReply): void {
+    if (reply.type === 'ready') {
+      slot.ready = true;
+      slot.worker.unref();
+      this.#failedStarts = 0;
+      this.#settleStart?.resolve();
+      this.#settleStart = null;
+    } else if (reply.type === 'failed') {
+      const error =
+        reply.file === null
+          ? new Error(reply.message)
+          : new ModelError(reply.file, reply.message.replace(`${reply.file}: `, ''));
+      this.#settleStart?.reject(error);
+      this.#settleStart = null;
+      void slot.worker.terminate();
+    } else {
+      const job = this.#finish(slot);
+      if (reply.type === 'done') job?.resolve(reply.ids);
+      else if (reply.type === 'refused') job?.reject(new SessionError(reply.code, reply.message, reply.param));
+      else job?.reject(new Error(`Rendering failed: ${reply.message}`));
+    }
+    this.#dispatch();
+  }
+
+  #dispatch(): void {
+    for (const slot of this.#slots) {
+      if (!slot.ready || slot.job) continue;
+      const job = this.#waiting.shift();
+      if (!job) return;
+      this.#assign(slot, job);
+    }
+  }
+
+  #assign(slot: Slot, job: Job): void {
+    slot.job = job;
+    try {
+      slot.worker.postMessage(job.input);
+    } catch {
+      slot.job = null;
+      job.reject(new SessionError('bad_request', 'The request is nested too deeply to be rendered.', 'messages'));
+      return;
+    }
+    slot.worker.ref();
+    slot.timer = setTimeout(() => this.#timeOut(slot), this.#options.timeoutMs);
+  }
+
+  /** Frees the slot's job without an answer. */
+  #finish(slot: Slot): Job | null {
+    const { job } = slot;
+    if (slot.timer) clearTimeout(slot.timer);
+    slot.timer = null;
+    slot.job = null;
+    slot.worker.unref();
+    return job;
+  }
+
+  #timeOut(slot: Slot): void {
+    const message = `Rendering and tokenising the prompt took longer than ${this.#options.timeoutMs} ms.`;
+    this.#replace(slot, new SessionError('bad_request', message, paramOf(slot.job)));
+  }
+
+  #lost(slot: Slot, error: Error | null): void {
+    if (!this.#slots.has(slot)) return;
+    const outOfMemory = error !== null && 'code' in error && error.code === 'ERR_WORKER_OUT_OF_MEMORY';
+    const reason = outOfMemory ? 'Rendering the prompt took too much memory.' : 'Rendering the prompt failed.';
+    this.#replace(slot, new SessionError(outOfMemory ? 'bad_request' : 'engine_failed', reason, paramOf(slot.job)));
+  }
+
+  #replace(slot: Slot, error: SessionError): void {
+    this.#slots.delete(slot);
+    this.#finish(slot)?.reject(error);
+    void slot.worker.terminate();
+    if (this.#closed) return;
+    this.#failedStarts = slot.ready ? 0 : this.#failedStarts + 1;
+    if (this.#failedStarts < MAX_FAILED_STARTS) {
+      this.#spawn();
+      return;
+    }
+    this.#settleStart?.reject(new Error('The threads that render prompts cannot start.'));
+    this.#settleStart = null;
+    if (this.#slots.size === 0)
+      this.#failWaiting(new SessionError('unavailable', 'Prompt rendering is not available.'));
+  }
+
+  #failWaiting(error: SessionError): void {
+    for (const job of this.#waiting.splice(0)) job.reject(error);
+  }
+}
+
+function paramOf(job: Job | null): string | null {
+  if (!job) return null;
+  return job.input.kind === 'chat' ? 'messages' : 'prompt';
+}
+
+/** Threads need compiled code: from sources they come from the build. */
+function workerFile(): string {
+  const source = import.meta.url.endsWith('.ts');
+  const file = new URL(
+    source ? '../../../dist/control/sessions/render-worker.js' : './render-worker.js',
+    import.meta.url,
+  );
+  if (!existsSync(file)) throw new Error('The render worker is not built: run `npm run build`.');
+  return fileURLToPath(file);
+}

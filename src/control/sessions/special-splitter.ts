@@ -1,0 +1,60 @@
+/** Finds special tokens in a text: leftmost, then longest, as tokenizer.json's added tokens are matched. */
+import type { AddedToken } from '../models/tokenizer-files.ts';
+
+interface TrieNode {
+  next: Map<number, TrieNode>;
+  token: AddedToken | null;
+}
+
+export type Piece = { kind: 'text'; text: string; atStart: boolean } | { kind: 'token'; id: number };
+
+export class SpecialSplitter {
+  readonly #root: TrieNode = { next: new Map(), token: null };
+
+  constructor(tokens: readonly AddedToken[]) {
+    for (const token of tokens) {
+      let node = this.#root;
+      for (let i = 0; i < token.content.length; i++) {
+        const unit = token.content.charCodeAt(i);
+        const child = node.next.get(unit) ?? { next: new Map(), token: null };
+        node.next.set(unit, child);
+        node = child;
+      }
+      node.token = token;
+    }
+  }
+
+  split(text: string): Piece[] {
+    const pieces: Piece[] = [];
+    let from = 0;
+    let at = 0;
+    const pushText = (end: number): void => {
+      if (end > from) pieces.push({ kind: 'text', text: text.slice(from, end), atStart: from === 0 });
+    };
+    while (at < text.length) {
+      const token = this.#match(text, at);
+      if (!token) {
+        at++;
+        continue;
+      }
+      // A token may take the white space around it (lstrip, rstrip).
+      pushText(token.lstrip ? from + text.slice(from, at).trimEnd().length : at);
+      pieces.push({ kind: 'token', id: token.id });
+      at += token.content.length;
+      if (token.rstrip) while (at < text.length && /\s/.test(text[at] ?? '')) at++;
+      from = at;
+    }
+    pushText(text.length);
+    return pieces;
+  }
+
+  #match(text: string, start: number): AddedToken | null {
+    let node: TrieNode | undefined = this.#root;
+    let found: AddedToken | null = null;
+    for (let i = start; node; i++) {
+      if (node.token) found = node.token;
+      node = i < text.length ? node.next.get(text.charCodeAt(i)) : undefined;
+    }
+    return found;
+  }
+}

@@ -1,0 +1,101 @@
+/** A compiled chat template with the settings and globals that transformers gives one. */
+import { Environment, parse, tokenize, type Scope } from './jinja.ts';
+import type { Node } from './ast.ts';
+import { detectContentFormat, type ContentFormat } from './content-format.ts';
+import { TemplateError } from './errors.ts';
+import { ChatInterpreter, prepare } from './interpreter.ts';
+import { strftime } from './strftime.ts';
+import { box, boxData, boxFunction, toText } from './values.ts';
+
+/** jinja2's own bound for sandboxed templates. */
+const MAX_RANGE = 100_000;
+
+const GLOBALS = [
+  'raise_exception',
+  'range',
+  'strftime_now',
+  'namespace',
+  'true',
+  'false',
+  'none',
+  'True',
+  'False',
+  'None',
+];
+const RESERVED = new Set([...GLOBALS, 'loop', 'caller', 'varargs', 'kwargs']);
+
+/** Names that no client value may take: it would replace a function of the template language. */
+export function isReservedName(name: string): boolean {
+  return RESERVED.has(name);
+}
+
+export class ChatTemplate {
+  readonly source: string;
+  readonly contentFormat: ContentFormat;
+  readonly #program: Node;
+  readonly #now: () => Date;
+
+  constructor(source: string, now: () => Date = () => new Date()) {
+    this.source = source;
+    this.#now = now;
+    try {
+      const program = parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true }));
+      this.contentFormat = detectContentFormat(program);
+      this.#program = prepare(program);
+    } catch (error) {
+      throw new TemplateError(`the chat template cannot be parsed: ${messageOf(error)}`);
+    }
+  }
+
+  /** Throws TemplateError for everything that goes wrong inside, limits included. */
+  render(variables: Record<string, unknown>): string {
+    try {
+      const scope = new Environment();
+      setGlobals(scope, this.#now);
+      for (const [name, value] of Object.entries(variables)) scope.setVariable(name, boxData(value));
+      return toText(new ChatInterpreter(scope).evaluate(this.#program, scope));
+    } catch (error) {
+      if (error instanceof TemplateError) throw error;
+      throw new TemplateError(messageOf(error));
+    }
+  }
+}
+
+function messageOf(error: unknown): string {
+  if (error instanceof RangeError && error.message.includes('call stack'))
+    return 'the chat template is nested too deeply.';
+  return error instanceof Error ? error.message : 'unknown error';
+}
+
+function setGlobals(scope: Scope, now: () => Date): void {
+  for (const [name, value] of [
+    ['true', true],
+    ['false', false],
+    ['none', null],
+  ] as const) {
+    scope.setVariable(name, box(value));
+    scope.setVariable(name[0]?.toUpperCase() + name.slice(1), box(value));
+  }
+  scope.setVariable(
+    'raise_exception',
+    boxFunction(([message]) => {
+      throw new TemplateError(message ? toText(message) : 'the chat template raised an exception.');
+    }),
+  );
+  scope.setVariable(
+    'range',
+    boxFunction((args) => box(range(args.map((arg) => Number(arg.value))))),
+  );
+  scope.setVariable(
+    'strftime_now',
+    boxFunction(([format]) => box(strftime(now(), format ? toText(format) : ''))),
+  );
+}
+
+function range(args: number[]): number[] {
+  const [start, stop, step = 1] = args.length === 1 ? [0, args[0] ?? 0] : [args[0] ?? 0, args[1] ?? 0, args[2]];
+  if (![start, stop, step].every(Number.isInteger) || step === 0) throw new TemplateError('range() takes integers.');
+  const count = Math.max(0, Math.ceil((stop - start) / step));
+  if (count > MAX_RANGE) throw new TemplateError(`range() is limited to ${MAX_RANGE} items.`);
+  return Array.from({ length: count }, (_, i) => start + i * step);
+}

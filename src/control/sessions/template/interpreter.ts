@@ -1,0 +1,282 @@
+/**
+ * @huggingface/jinja with jinja2's semantics where the two differ, and with limits: a template, whoever wrote it,
+ * takes a bounded number of steps and makes bounded values. Differences that are mended here:
+ * - assignments inside a loop end with the iteration; break and continue keep what was already written;
+ * - values print as Python prints them (True, None, lists, floats), == compares by value;
+ * - string methods take their arguments, `dict.items()` works when there is a key `items`, undefined iterates as empty.
+ */
+import type {
+  BinaryNode,
+  CallNode,
+  FilterNode,
+  ForNode,
+  IdentifierNode,
+  IfNode,
+  KeywordNode,
+  MemberNode,
+  Node,
+  ProgramNode,
+  SelectNode,
+  SetNode,
+  TestNode,
+  TupleNode,
+} from './ast.ts';
+import { walk } from './ast.ts';
+import { TemplateError } from './errors.ts';
+import { applyFilter, FILTERS, type Arguments } from './filters.ts';
+import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
+import { STRING_METHODS } from './strings.ts';
+import {
+  bounded,
+  box,
+  boxFunction,
+  boxObject,
+  isArray,
+  isEqual,
+  isObject,
+  isString,
+  isUndefined,
+  MAX_ITEMS,
+  toText,
+} from './values.ts';
+
+/** Nodes evaluated in one rendering: real templates need some thousand. */
+export const MAX_STEPS = 5_000_000;
+
+class LoopControl extends Error {
+  readonly kind: 'Break' | 'Continue';
+  /** Written in the current iteration before the jump. */
+  partial = '';
+  constructor(kind: 'Break' | 'Continue') {
+    super(kind);
+    this.kind = kind;
+  }
+}
+
+const STATEMENTS = new Set(['Program', 'Set', 'If', 'For', 'Macro', 'CallStatement', 'FilterStatement', 'Comment']);
+const DICTIONARY_METHODS = new Set(['get', 'items', 'keys', 'values']);
+
+/** Routes the bodies that the library evaluates itself through `Program`, so that they print by our rules. */
+export function prepare(program: Node): Node {
+  for (const node of [...walk(program)]) {
+    const wraps = node.type === 'Macro' || node.type === 'CallStatement' || node.type === 'FilterStatement';
+    if (!wraps && !(node.type === 'Set' && (node as SetNode).value === null)) continue;
+    const owner = node as ProgramNode;
+    owner.body = [Object.assign(parse([]), { body: owner.body })];
+  }
+  return program;
+}
+
+export class ChatInterpreter extends Interpreter {
+  #steps = 0;
+
+  override evaluate(statement: Node | undefined, scope: Scope): Value {
+    if (!statement) return super.evaluate(statement, scope);
+    if (++this.#steps > MAX_STEPS) throw new TemplateError(`the chat template takes more than ${MAX_STEPS} steps.`);
+    switch (statement.type) {
+      case 'Program':
+        return box(this.#block((statement as ProgramNode).body, scope));
+      case 'If':
+        return this.#if(statement as IfNode, scope);
+      case 'For':
+        return box(this.#for(statement as ForNode, scope));
+      case 'Break':
+      case 'Continue':
+        throw new LoopControl(statement.type);
+      case 'BinaryExpression':
+        return this.#binary(statement as BinaryNode, scope);
+      case 'CallExpression':
+        return this.#call(statement as CallNode, scope);
+      case 'MemberExpression':
+        return this.#member(statement as MemberNode, scope);
+      case 'FilterExpression':
+        return this.#filter(statement as FilterNode, scope);
+      case 'TestExpression':
+        return this.#test(statement as TestNode, scope);
+      default:
+        return super.evaluate(statement, scope);
+    }
+  }
+
+  #block(statements: Node[], scope: Scope): string {
+    let text = '';
+    for (const statement of statements) {
+      try {
+        const value = this.evaluate(statement, scope);
+        text += STATEMENTS.has(statement.type) && !isString(value) ? '' : toText(value);
+      } catch (error) {
+        if (error instanceof LoopControl) error.partial = text + error.partial;
+        throw error;
+      }
+      bounded(text);
+    }
+    return text;
+  }
+
+  #if(node: IfNode, scope: Scope): Value {
+    const test = this.evaluate(node.test, scope).__bool__().value;
+    return box(this.#block(test ? node.body : node.alternate, scope));
+  }
+
+  #for(node: ForNode, scope: Scope): string {
+    const filtered = node.iterable.type === 'SelectExpression' ? (node.iterable as SelectNode) : null;
+    const all = this.#items(this.evaluate(filtered ? filtered.lhs : node.iterable, scope));
+    const items = filtered ? all.filter((item) => this.#passes(node, filtered, item, scope)) : all;
+    if (items.length === 0) return this.#block(node.defaultBlock, new Environment(scope));
+    let text = '';
+    for (const [index, item] of items.entries()) {
+      const inner = new Environment(scope);
+      inner.setVariable('loop', loopValue(items, index));
+      bind(node.loopvar, item, inner);
+      try {
+        text += this.#block(node.body, inner);
+      } catch (error) {
+        if (!(error instanceof LoopControl)) throw error;
+        text += error.partial;
+        if (error.kind === 'Break') break;
+      }
+      bounded(text);
+    }
+    return text;
+  }
+
+  #passes(node: ForNode, filtered: SelectNode, item: Value, scope: Scope): boolean {
+    const inner = new Environment(scope);
+    bind(node.loopvar, item, inner);
+    return this.evaluate(filtered.test, inner).__bool__().value;
+  }
+
+  #items(value: Value): Value[] {
+    if (isArray(value)) return value.value;
+    if (isObject(value)) return [...value.value.keys()].map(box);
+    if (isString(value)) return [...value.value].map(box);
+    if (isUndefined(value)) return [];
+    throw new TemplateError(`cannot loop over ${toText(value)}.`);
+  }
+
+  #binary(node: BinaryNode, scope: Scope): Value {
+    switch (node.operator.value) {
+      case '==':
+        return box(isEqual(this.evaluate(node.left, scope), this.evaluate(node.right, scope)));
+      case '!=':
+        return box(!isEqual(this.evaluate(node.left, scope), this.evaluate(node.right, scope)));
+      case '~':
+        return box(bounded(toText(this.evaluate(node.left, scope)) + toText(this.evaluate(node.right, scope))));
+      case 'in':
+        return box(contains(this.evaluate(node.right, scope), this.evaluate(node.left, scope)));
+      case 'not in':
+        return box(!contains(this.evaluate(node.right, scope), this.evaluate(node.left, scope)));
+      default:
+        return checked(super.evaluate(node, scope));
+    }
+  }
+
+  #call(node: CallNode, scope: Scope): Value {
+    const method = node.callee.type === 'MemberExpression' ? (node.callee as MemberNode) : null;
+    const name = method && !method.computed ? (method.property as IdentifierNode).value : '';
+    const own = Object.hasOwn(STRING_METHODS, name) ? STRING_METHODS[name] : undefined;
+    if (method && own && node.args.every(isPositional)) {
+      const self = this.evaluate(method.object, scope);
+      if (isString(self))
+        return checked(
+          own(
+            self.value,
+            node.args.map((arg) => this.evaluate(arg, scope)),
+          ),
+        );
+    }
+    return checked(super.evaluate(node, scope));
+  }
+
+  /** As in Python, a method hides a key of the same name in `a.b`; `a['b']` is always the key. */
+  #member(node: MemberNode, scope: Scope): Value {
+    const name = node.computed ? '' : (node.property as IdentifierNode).value;
+    if (!DICTIONARY_METHODS.has(name)) return super.evaluate(node, scope);
+    const object = this.evaluate(node.object, scope);
+    if (isObject(object)) return object.builtins.get(name) ?? box(undefined);
+    return super.evaluate(node, scope);
+  }
+
+  #filter(node: FilterNode, scope: Scope): Value {
+    const call = node.filter.type === 'CallExpression' ? (node.filter as CallNode) : null;
+    const name = ((call ? call.callee : node.filter) as IdentifierNode).value;
+    const args = call?.args ?? [];
+    if (!Object.hasOwn(FILTERS, name) || !args.every((arg) => isPositional(arg) || isKeyword(arg))) {
+      return checked(super.evaluate(node, scope));
+    }
+    const operand = this.evaluate(node.operand, scope);
+    return checked(applyFilter(name, operand, this.#arguments(args, scope)) ?? super.evaluate(node, scope));
+  }
+
+  #arguments(nodes: Node[], scope: Scope): Arguments {
+    const keyword = nodes
+      .filter(isKeyword)
+      .map((node): [string, Value] => [node.key.value, this.evaluate(node.value, scope)]);
+    return {
+      positional: nodes.filter(isPositional).map((node) => this.evaluate(node, scope)),
+      keyword: new Map(keyword),
+    };
+  }
+
+  #test(node: TestNode, scope: Scope): Value {
+    const name = node.test.value;
+    if (name !== 'iterable' && name !== 'float') return super.evaluate(node, scope);
+    const value = this.evaluate(node.operand, scope);
+    const holds = name === 'float' ? value.type === 'FloatValue' : isArray(value) || isObject(value) || isString(value);
+    return box(holds !== node.negate);
+  }
+}
+
+function isKeyword(node: Node): node is KeywordNode {
+  return node.type === 'KeywordArgumentExpression';
+}
+
+function isPositional(node: Node): boolean {
+  return !isKeyword(node) && node.type !== 'SpreadExpression' && node.type !== 'KeywordSpreadExpression';
+}
+
+function contains(container: Value, item: Value): boolean {
+  if (isUndefined(container)) return false;
+  if (isArray(container)) return container.value.some((other) => isEqual(item, other));
+  if (isString(container) && isString(item)) return container.value.includes(item.value);
+  if (isObject(container)) return isString(item) && container.value.has(item.value);
+  throw new TemplateError(`"in" does not work between a ${item.type} and a ${container.type}.`);
+}
+
+function bind(target: Node, item: Value, scope: Scope): void {
+  if (target.type === 'Identifier') {
+    scope.setVariable((target as IdentifierNode).value, item);
+    return;
+  }
+  const names = (target as TupleNode).value;
+  if (!isArray(item) || item.value.length !== names.length) {
+    throw new TemplateError(`cannot unpack a loop item into ${names.length} names.`);
+  }
+  for (const [i, name] of names.entries()) bind(name, item.value[i] ?? box(undefined), scope);
+}
+
+function loopValue(items: Value[], index: number): Value {
+  const left = items.length - index;
+  const entries: [string, Value][] = [
+    ['index', box(index + 1)],
+    ['index0', box(index)],
+    ['revindex', box(left)],
+    ['revindex0', box(left - 1)],
+    ['first', box(index === 0)],
+    ['last', box(left === 1)],
+    ['length', box(items.length)],
+    ['previtem', items[index - 1] ?? box(undefined)],
+    ['nextitem', items[index + 1] ?? box(undefined)],
+    ['cycle', boxFunction((args) => args[index % Math.max(1, args.length)] ?? box(undefined))],
+  ];
+  return boxObject(new Map(entries));
+}
+
+/** Limits what one operation of the library may have made. */
+function checked(value: Value): Value {
+  if (isString(value)) bounded(value.value);
+  else if (isArray(value) && value.value.length > MAX_ITEMS) {
+    throw new TemplateError(`a list has more than ${MAX_ITEMS} items.`);
+  }
+  return value;
+}

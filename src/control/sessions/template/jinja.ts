@@ -1,0 +1,33 @@
+/**
+ * The only file that imports @huggingface/jinja. Its type declarations do not resolve under `nodenext` (they import
+ * without file extensions), so the part that we use is declared here.
+ */
+import * as jinja from '@huggingface/jinja';
+import type { Node, ProgramNode } from './ast.ts';
+
+export interface Value {
+  type: string;
+  value: unknown;
+  __bool__(): { value: boolean };
+  readonly builtins: ReadonlyMap<string, Value>;
+}
+
+export interface Scope {
+  variables: Map<string, Value>;
+  /** Declares a JavaScript value; throws when the name is taken in this scope. */
+  set(name: string, value: unknown): Value;
+  setVariable(name: string, value: Value): Value;
+}
+
+interface BaseInterpreter {
+  evaluate(statement: Node | undefined, scope: Scope): Value;
+}
+
+interface Library {
+  Environment: new (parent?: Scope) => Scope;
+  Interpreter: new (scope?: Scope) => BaseInterpreter;
+  tokenize: (source: string, options: { lstrip_blocks: boolean; trim_blocks: boolean }) => unknown[];
+  parse: (tokens: unknown[]) => ProgramNode;
+}
+
+export const { Environment, Interpreter, tokenize, parse } = jinja as unknown as Library;

@@ -1,0 +1,146 @@
+/** Runtime values of @huggingface/jinja: making them, telling them apart, and Python's str, repr and == on them. */
+import { Environment } from './jinja.ts';
+import type { Scope, Value } from './jinja.ts';
+import { TemplateError } from './errors.ts';
+
+const boxes = new Environment();
+
+/** A JavaScript value as a runtime value. */
+export function box(value: unknown): Value {
+  boxes.variables.clear();
+  return boxes.set('value', value);
+}
+
+type FunctionConstructor = new (call: (args: Value[], scope: Scope) => Value) => Value;
+const FunctionValue = box(() => null).constructor as FunctionConstructor;
+const ArrayValue = box([]).constructor as new (items: Value[]) => Value;
+const ObjectValue = box({}).constructor as new (entries: Map<string, Value>) => Value;
+const IntegerValue = box(1).constructor as new (value: number | bigint) => Value;
+
+export function boxFunction(call: (args: Value[], scope: Scope) => Value): Value {
+  return new FunctionValue(call);
+}
+
+export function boxArray(items: Value[]): Value {
+  return new ArrayValue(items);
+}
+
+export function boxObject(entries: Map<string, Value>): Value {
+  return new ObjectValue(entries);
+}
+
+/** Client data: like `box`, and integers beyond 2^53 keep their digits. */
+export function boxData(value: unknown): Value {
+  if (typeof value === 'bigint') return new IntegerValue(value);
+  if (Array.isArray(value)) return boxArray(value.map(boxData));
+  if (typeof value === 'object' && value !== null) {
+    return boxObject(new Map(Object.entries(value).map(([key, item]) => [key, boxData(item)])));
+  }
+  return box(value);
+}
+
+export function isString(value: Value): value is Value & { value: string } {
+  return value.type === 'StringValue';
+}
+
+/** Lists and tuples. */
+export function isArray(value: Value): value is Value & { value: Value[] } {
+  return Array.isArray(value.value);
+}
+
+/** Dictionaries; a namespace is none. */
+export function isObject(value: Value): value is Value & { value: Map<string, Value> } {
+  return value.value instanceof Map && value.type !== 'NamespaceValue';
+}
+
+export function isUndefined(value: Value): boolean {
+  return value.type === 'UndefinedValue';
+}
+
+export function isNumber(value: Value): value is Value & { value: number } {
+  return value.type === 'IntegerValue' || value.type === 'FloatValue';
+}
+
+/** Python's str(). */
+export function toText(value: Value): string {
+  return isString(value) ? value.value : isUndefined(value) ? '' : toRepr(value);
+}
+
+function toRepr(value: Value): string {
+  if (isString(value)) return stringRepr(value.value);
+  if (isArray(value)) return arrayRepr(value);
+  if (value.value instanceof Map) {
+    const entries = [...value.value].map(([key, item]) => `${stringRepr(key)}: ${toRepr(item)}`);
+    return bounded(`{${entries.join(', ')}}`);
+  }
+  if (value.type === 'NullValue') return 'None';
+  if (value.type === 'BooleanValue') return value.value ? 'True' : 'False';
+  if (value.type === 'FloatValue') return floatText(Number(value.value));
+  if (value.type === 'IntegerValue') return integerText(value.value);
+  if (isUndefined(value)) return 'Undefined';
+  throw new TemplateError(`a ${value.type} cannot be printed.`);
+}
+
+function arrayRepr(value: Value & { value: Value[] }): string {
+  const items = value.value.map(toRepr);
+  if (value.type !== 'TupleValue') return bounded(`[${items.join(', ')}]`);
+  return bounded(items.length === 1 ? `(${items[0]},)` : `(${items.join(', ')})`);
+}
+
+function stringRepr(text: string): string {
+  const quote = text.includes("'") && !text.includes('"') ? '"' : "'";
+  const escaped = text.replace(/[\\\n\r\t]|[\x00-\x1f\x7f]/g, (char) => ESCAPES[char] ?? hexEscape(char));
+  return quote + (quote === "'" ? escaped.replaceAll("'", "\\'") : escaped) + quote;
+}
+
+const ESCAPES: Record<string, string> = { '\\': '\\\\', '\n': '\\n', '\r': '\\r', '\t': '\\t' };
+
+function hexEscape(char: string): string {
+  return `\\x${char.charCodeAt(0).toString(16).padStart(2, '0')}`;
+}
+
+export function integerText(value: unknown): string {
+  return typeof value === 'number' ? BigInt(Math.trunc(value)).toString() : String(value);
+}
+
+/** Python's repr of a float: shortest digits, exponent from 1e16 and below 1e-4, two exponent digits. */
+export function floatText(value: number): string {
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? 'nan' : value > 0 ? 'inf' : '-inf';
+  if (Object.is(value, -0)) return '-0.0';
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-4 || size >= 1e16)) {
+    return value.toExponential().replace(/e([+-])(\d)$/, 'e$10$2');
+  }
+  return Number.isInteger(value) ? value.toFixed(1) : value.toString();
+}
+
+/** Python's ==: by value, deep, numbers and booleans alike; undefined equals only undefined. */
+export function isEqual(a: Value, b: Value): boolean {
+  if (isArray(a) && isArray(b)) {
+    return a.value.length === b.value.length && a.value.every((item, i) => isEqual(item, b.value[i] ?? box(undefined)));
+  }
+  if (a.value instanceof Map && b.value instanceof Map) {
+    const other = b.value;
+    return a.value.size === other.size && [...a.value].every(([key, item]) => equalsEntry(item, other.get(key)));
+  }
+  if (isNumeric(a) && isNumeric(b)) return Number(a.value) === Number(b.value);
+  return a.type === b.type && a.value === b.value;
+}
+
+function equalsEntry(item: Value, other: Value | undefined): boolean {
+  return other !== undefined && isEqual(item, other);
+}
+
+function isNumeric(value: Value): boolean {
+  return isNumber(value) || value.type === 'BooleanValue';
+}
+
+/** Characters of any one string or rendering: far beyond every context window, far below what hurts. */
+export const MAX_TEXT = 8 * 1024 * 1024;
+export const MAX_ITEMS = 1_000_000;
+
+/** Stops growth (doubling, joins, replacements) right where it happens. */
+export function bounded(text: string): string {
+  if (text.length > MAX_TEXT) throw new TemplateError(`the text is longer than ${MAX_TEXT} characters.`);
+  return text;
+}

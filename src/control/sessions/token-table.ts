@@ -1,0 +1,142 @@
+/** Token id -> exact bytes, as the tokenizer's decoder makes them. Shared by everything that turns ids into text. */
+import { ModelError } from '../models/errors.ts';
+import { isObject } from '../models/json-file.ts';
+import { TOKENIZER_FILE, type TokenizerFiles } from '../models/tokenizer-files.ts';
+
+const encoder = new TextEncoder();
+
+export class TokenTable {
+  readonly size: number;
+  /** A text that begins with a space loses it: the decoder of sentencepiece-like tokenizers. */
+  readonly stripsLeadingSpace: boolean;
+  readonly #vocabulary: string[];
+  readonly #special: Uint8Array;
+  readonly #bytes: Uint8Array;
+  /** size + 1 offsets into #bytes. */
+  readonly #offsets: Uint32Array;
+
+  constructor(files: TokenizerFiles) {
+    const decoder = readDecoder(files.tokenizer['decoder'] ?? null);
+    this.size = files.vocabulary.length;
+    this.stripsLeadingSpace = decoder.stripsLeadingSpace;
+    this.#vocabulary = files.vocabulary;
+    this.#special = new Uint8Array(this.size);
+    const added = new Set<number>();
+    for (const token of files.addedTokens) {
+      added.add(token.id);
+      if (token.special) this.#special[token.id] = 1;
+    }
+    const pieces = files.vocabulary.map((text, id) => (added.has(id) ? encoder.encode(text) : decoder.decode(text)));
+    this.#offsets = new Uint32Array(this.size + 1);
+    for (const [id, piece] of pieces.entries()) this.#offsets[id + 1] = (this.#offsets[id] ?? 0) + piece.length;
+    this.#bytes = new Uint8Array(this.#offsets[this.size] ?? 0);
+    for (const [id, piece] of pieces.entries()) this.#bytes.set(piece, this.#offsets[id]);
+  }
+
+  /** Empty for ids beyond the tokenizer (padding rows of the embedding). Do not write to it. */
+  bytes(id: number): Uint8Array {
+    return this.#bytes.subarray(this.#offsets[id] ?? 0, this.#offsets[id + 1] ?? 0);
+  }
+
+  isSpecial(id: number): boolean {
+    return this.#special[id] === 1;
+  }
+
+  /** As the vocabulary writes it (`Ġhello`, `▁hello`). */
+  vocabularyText(id: number): string {
+    return this.#vocabulary[id] ?? '';
+  }
+
+  /** The token's own text; U+FFFD where its bytes are no whole characters. */
+  text(id: number): string {
+    return new TextDecoder('utf-8', { ignoreBOM: true }).decode(this.bytes(id));
+  }
+
+  idOf(text: string): number | null {
+    const id = this.#vocabulary.indexOf(text);
+    return id === -1 ? null : id;
+  }
+}
+
+interface TokenDecoder {
+  decode(text: string): Uint8Array;
+  stripsLeadingSpace: boolean;
+}
+
+function unsupported(part: unknown): never {
+  const name = isObject(part) ? String(part['type']) : String(part);
+  throw new ModelError(TOKENIZER_FILE, `decoder ${JSON.stringify(name.slice(0, 80))} is not supported.`);
+}
+
+function readDecoder(decoder: unknown): TokenDecoder {
+  if (!isObject(decoder)) return unsupported(decoder);
+  if (decoder['type'] === 'ByteLevel') return { decode: byteLevelBytes, stripsLeadingSpace: false };
+  if (decoder['type'] === 'Metaspace') return readMetaspace(decoder);
+  if (decoder['type'] === 'Sequence' && Array.isArray(decoder['decoders'])) return readSequence(decoder['decoders']);
+  return unsupported(decoder);
+}
+
+function readMetaspace(decoder: Record<string, unknown>): TokenDecoder {
+  const mark = typeof decoder['replacement'] === 'string' ? decoder['replacement'] : '\u2581';
+  const strips = decoder['prepend_scheme'] !== 'never' && decoder['add_prefix_space'] !== false;
+  return { decode: (text) => encoder.encode(text.replaceAll(mark, ' ')), stripsLeadingSpace: strips };
+}
+
+/** Replace, ByteFallback, Fuse and Strip in the order that sentencepiece conversions write them. */
+function readSequence(parts: unknown[]): TokenDecoder {
+  const replaces: [string, string][] = [];
+  let byteFallback = false;
+  let fused = false;
+  let stripsLeadingSpace = false;
+  for (const part of parts) {
+    const type = isObject(part) ? part['type'] : undefined;
+    if (isObject(part) && type === 'Replace' && !fused) replaces.push(readReplace(part));
+    else if (type === 'ByteFallback' && !fused) byteFallback = true;
+    else if (type === 'Fuse') fused = true;
+    else if (isObject(part) && type === 'Strip' && fused && isLeadingStrip(part)) stripsLeadingSpace = true;
+    else if (type === 'ByteLevel' && parts.length === 1) return { decode: byteLevelBytes, stripsLeadingSpace: false };
+    else if (isObject(part) && type === 'Metaspace' && parts.length === 1) return readMetaspace(part);
+    else unsupported(part);
+  }
+  const decode = (text: string): Uint8Array => {
+    const byte = byteFallback ? /^<0x([0-9A-Fa-f]{2})>$/.exec(text) : null;
+    if (byte?.[1]) return Uint8Array.of(Number.parseInt(byte[1], 16));
+    return encoder.encode(replaces.reduce((done, [from, to]) => done.replaceAll(from, to), text));
+  };
+  return { decode, stripsLeadingSpace };
+}
+
+function readReplace(part: Record<string, unknown>): [string, string] {
+  const pattern = isObject(part['pattern']) ? part['pattern']['String'] : undefined;
+  const content = part['content'];
+  if (typeof pattern !== 'string' || pattern === '' || typeof content !== 'string') return unsupported(part);
+  return [pattern, content];
+}
+
+function isLeadingStrip(part: Record<string, unknown>): boolean {
+  return part['content'] === ' ' && part['start'] === 1 && (part['stop'] ?? 0) === 0;
+}
+
+/** GPT-2's map: printable Latin-1 stands for itself, the other bytes for U+0100 upwards. */
+const BYTE_OF_CHAR: ReadonlyMap<string, number> = makeByteMap();
+
+function makeByteMap(): Map<string, number> {
+  const map = new Map<string, number>();
+  let next = 256;
+  for (let byte = 0; byte < 256; byte++) {
+    const printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    map.set(String.fromCharCode(printable ? byte : next++), byte);
+  }
+  return map;
+}
+
+function byteLevelBytes(text: string): Uint8Array {
+  const bytes: number[] = [];
+  for (const char of text) {
+    const byte = BYTE_OF_CHAR.get(char);
+    // A token outside the map is plain text to the original as well.
+    if (byte === undefined) return encoder.encode(text);
+    bytes.push(byte);
+  }
+  return Uint8Array.from(bytes);
+}
