@@ -1,0 +1,111 @@
+/** Writes one GGUF file (version 3) of a Qwen3 model: metadata, tensor table, aligned tensors. Norms are F32, matrices BF16. */
+import { writeSync } from 'node:fs';
+import { elements, RMS_EPS, ROPE_THETA } from './shapes.mjs';
+import { CHAT_TEMPLATE, vocabulary } from './tokenizer.mjs';
+
+const ALIGNMENT = 32;
+const TYPE = { u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 };
+const GGML = { F32: 0, BF16: 30 };
+const FILE_TYPE_BF16 = 32;
+const TOKEN = { normal: 1, control: 3, unused: 5 };
+
+function u32(value) {
+  const buffer = Buffer.alloc(4);
+  buffer.writeUInt32LE(value);
+  return buffer;
+}
+
+function u64(value) {
+  const buffer = Buffer.alloc(8);
+  buffer.writeBigUInt64LE(BigInt(value));
+  return buffer;
+}
+
+function f32(value) {
+  const buffer = Buffer.alloc(4);
+  buffer.writeFloatLE(value);
+  return buffer;
+}
+
+function text(value) {
+  const bytes = Buffer.from(value);
+  return Buffer.concat([u64(bytes.length), bytes]);
+}
+
+const entry = {
+  u32: (key, value) => Buffer.concat([text(key), u32(TYPE.u32), u32(value)]),
+  f32: (key, value) => Buffer.concat([text(key), u32(TYPE.f32), f32(value)]),
+  bool: (key, value) => Buffer.concat([text(key), u32(TYPE.bool), Buffer.from([value ? 1 : 0])]),
+  string: (key, value) => Buffer.concat([text(key), u32(TYPE.string), text(value)]),
+  strings: (key, values) =>
+    Buffer.concat([text(key), u32(TYPE.array), u32(TYPE.string), u64(values.length), ...values.map(text)]),
+  integers: (key, values) =>
+    Buffer.concat([text(key), u32(TYPE.array), u32(TYPE.i32), u64(values.length), ...values.map(u32)]),
+};
+
+function tokenizerEntries(shape) {
+  const { tokens, merges, specials } = vocabulary(shape);
+  const padding = Array.from({ length: shape.vocab - tokens.length }, (_, i) => `[PAD${tokens.length + i}]`);
+  const firstSpecial = tokens.length - specials.length;
+  const typeOf = (id) => (id < firstSpecial ? TOKEN.normal : id < tokens.length ? TOKEN.control : TOKEN.unused);
+  const idOf = (content) => specials.find((special) => special.content === content).id;
+  return [
+    entry.string('tokenizer.ggml.model', 'gpt2'),
+    entry.string('tokenizer.ggml.pre', 'qwen2'),
+    entry.strings('tokenizer.ggml.tokens', [...tokens, ...padding]),
+    entry.integers(
+      'tokenizer.ggml.token_type',
+      Array.from({ length: shape.vocab }, (_, id) => typeOf(id)),
+    ),
+    entry.strings('tokenizer.ggml.merges', merges),
+    entry.u32('tokenizer.ggml.eos_token_id', idOf('<|im_end|>')),
+    entry.u32('tokenizer.ggml.padding_token_id', idOf('<|endoftext|>')),
+    entry.bool('tokenizer.ggml.add_bos_token', false),
+    entry.string('tokenizer.chat_template', CHAT_TEMPLATE),
+  ];
+}
+
+function metadata(name, shape) {
+  return [
+    entry.string('general.architecture', 'qwen3'),
+    entry.string('general.name', name),
+    entry.u32('general.alignment', ALIGNMENT),
+    entry.u32('general.file_type', FILE_TYPE_BF16),
+    entry.u32('qwen3.block_count', shape.layers),
+    entry.u32('qwen3.context_length', shape.context),
+    entry.u32('qwen3.embedding_length', shape.hidden),
+    entry.u32('qwen3.feed_forward_length', shape.ffn),
+    entry.u32('qwen3.attention.head_count', shape.heads),
+    entry.u32('qwen3.attention.head_count_kv', shape.kvHeads),
+    entry.u32('qwen3.attention.key_length', shape.headDim),
+    entry.u32('qwen3.attention.value_length', shape.headDim),
+    entry.f32('qwen3.attention.layer_norm_rms_epsilon', RMS_EPS),
+    entry.f32('qwen3.rope.freq_base', ROPE_THETA),
+    ...tokenizerEntries(shape),
+  ];
+}
+
+function align(offset) {
+  return Math.ceil(offset / ALIGNMENT) * ALIGNMENT;
+}
+
+/** Writes metadata and tensor table; returns each tensor's absolute offset. */
+export function beginGguf(fd, name, shape, tensors) {
+  const entries = metadata(name, shape);
+  const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(entries.length), ...entries];
+  let offset = 0;
+  const offsets = tensors.map((tensor) => {
+    const begin = offset;
+    // GGUF lists the fastest dimension first.
+    const dimensions = [...tensor.shape].reverse();
+    const type = tensor.norm ? GGML.F32 : GGML.BF16;
+    parts.push(text(tensor.gguf), u32(dimensions.length), ...dimensions.map(u64), u32(type), u64(begin));
+    offset = align(begin + elements(tensor) * (tensor.norm ? 4 : 2));
+    return begin;
+  });
+  const head = Buffer.concat(parts);
+  const padded = Buffer.alloc(align(head.length));
+  head.copy(padded);
+  writeSync(fd, padded, 0, padded.length, 0);
+  return offsets.map((begin) => begin + padded.length);
+}

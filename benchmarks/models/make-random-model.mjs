@@ -1,0 +1,99 @@
+/**
+ * Makes a Qwen3-shaped model with random weights, twice: a Hugging Face directory and a GGUF file with the same numbers.
+ *   node benchmarks/models/make-random-model.mjs [--shape qwen3-0.6b|small] [--out FOLDER]
+ */
+import { closeSync, existsSync, ftruncateSync, mkdirSync, openSync, renameSync, rmSync, writeFileSync, writeSync } from 'node:fs';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { beginGguf } from './gguf.mjs';
+import { beginSafetensors } from './safetensors.mjs';
+import { elements, RMS_EPS, ROPE_THETA, shapes, specialTokens, tensorsOf } from './shapes.mjs';
+import { tokenizerConfig, tokenizerJson } from './tokenizer.mjs';
+import { fromBf16, weightPieces } from './weights.mjs';
+
+const MODELS = path.resolve(import.meta.dirname, '../.models');
+
+/** Raised whenever the files' contents change, so that old ones are made again. */
+const FORMAT = 1;
+
+function configJson(shape) {
+  return {
+    architectures: ['Qwen3ForCausalLM'],
+    model_type: 'qwen3',
+    hidden_act: 'silu',
+    hidden_size: shape.hidden,
+    intermediate_size: shape.ffn,
+    num_hidden_layers: shape.layers,
+    num_attention_heads: shape.heads,
+    num_key_value_heads: shape.kvHeads,
+    head_dim: shape.headDim,
+    vocab_size: shape.vocab,
+    max_position_embeddings: shape.context,
+    rms_norm_eps: RMS_EPS,
+    rope_theta: ROPE_THETA,
+    rope_scaling: null,
+    attention_bias: false,
+    attention_dropout: 0,
+    use_sliding_window: false,
+    sliding_window: null,
+    tie_word_embeddings: true,
+    eos_token_id: specialTokens(shape)[2].id,
+    torch_dtype: 'bfloat16',
+  };
+}
+
+function writeJson(folder, name, value) {
+  writeFileSync(path.join(folder, name), `${JSON.stringify(value, null, name === 'tokenizer.json' ? 0 : 2)}\n`);
+}
+
+/** Norms are F32 in the GGUF; every BF16 number is one exactly. */
+function widened(piece) {
+  return Float32Array.from(piece, (bits) => fromBf16(bits));
+}
+
+function writeWeights(folder, name, shape) {
+  const tensors = tensorsOf(shape);
+  const hf = openSync(path.join(folder, 'model.safetensors'), 'w');
+  const gguf = openSync(path.join(folder, 'model.gguf'), 'w');
+  const hfOffsets = beginSafetensors(hf, tensors);
+  const ggufOffsets = beginGguf(gguf, name, shape, tensors);
+  tensors.forEach((tensor, index) => {
+    let [at, ggufAt] = [hfOffsets[index], ggufOffsets[index]];
+    for (const piece of weightPieces(tensor, elements(tensor), index + 1)) {
+      at += writeSync(hf, piece, 0, piece.byteLength, at);
+      const other = tensor.norm ? widened(piece) : piece;
+      ggufAt += writeSync(gguf, other, 0, other.byteLength, ggufAt);
+    }
+    if (index === tensors.length - 1) ftruncateSync(gguf, Math.ceil(ggufAt / 32) * 32);
+  });
+  closeSync(hf);
+  closeSync(gguf);
+}
+
+/** Makes the model where it is missing; returns its directory (Hugging Face layout) and its GGUF file. */
+export function ensureRandomModel(name, out = path.join(MODELS, `random-${name}`)) {
+  const shape = shapes[name];
+  if (!shape) throw new Error(`Unknown shape ${name}; there are ${Object.keys(shapes).join(', ')}.`);
+  const result = { shape, directory: out, gguf: path.join(out, 'model.gguf') };
+  const mark = path.join(out, `.format-${FORMAT}`);
+  if (existsSync(mark)) return result;
+  console.error(`Making the random model ${name} ...`);
+  const temporary = `${out}.partial-${process.pid}`;
+  rmSync(temporary, { recursive: true, force: true });
+  mkdirSync(temporary, { recursive: true });
+  writeJson(temporary, 'config.json', configJson(shape));
+  writeJson(temporary, 'generation_config.json', { eos_token_id: specialTokens(shape)[2].id, do_sample: false });
+  writeJson(temporary, 'tokenizer.json', tokenizerJson(shape));
+  writeJson(temporary, 'tokenizer_config.json', tokenizerConfig(shape));
+  writeWeights(temporary, `random-${name}`, shape);
+  writeFileSync(path.join(temporary, path.basename(mark)), '');
+  rmSync(out, { recursive: true, force: true });
+  renameSync(temporary, out);
+  return result;
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const { values } = parseArgs({ options: { shape: { type: 'string', default: 'qwen3-0.6b' }, out: { type: 'string' } } });
+  console.log(ensureRandomModel(values.shape, values.out).directory);
+}

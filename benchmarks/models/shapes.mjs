@@ -1,0 +1,80 @@
+/** The shapes that the benchmarks run on: Qwen3's, with random weights. */
+
+/** Special tokens close the tokenizer; the ids after them up to `vocab` are rows that no text reaches. */
+const SPECIALS = ['<|endoftext|>', '<|im_start|>', '<|im_end|>'];
+
+export const shapes = {
+  /** Qwen3-0.6B: what the issue's numbers speak of. 1.2 GB in BF16. */
+  'qwen3-0.6b': {
+    layers: 28,
+    hidden: 1024,
+    heads: 16,
+    kvHeads: 8,
+    headDim: 128,
+    ffn: 3072,
+    vocab: 151_936,
+    tokenizer: 151_669,
+    context: 40_960,
+  },
+  /** Small enough for a check of the benchmark itself. 22 MB. */
+  small: {
+    layers: 4,
+    hidden: 512,
+    heads: 8,
+    kvHeads: 4,
+    headDim: 64,
+    ffn: 1024,
+    vocab: 4096,
+    tokenizer: 4000,
+    context: 8192,
+  },
+};
+
+export const ROPE_THETA = 1_000_000;
+export const RMS_EPS = 1e-6;
+
+export function specialTokens(shape) {
+  return SPECIALS.map((content, index) => ({ content, id: shape.tokenizer - SPECIALS.length + index }));
+}
+
+/** Hugging Face name, GGUF name, shape (rows, columns) and the standard deviation of its weights. */
+export function tensorsOf(shape) {
+  const { hidden, heads, kvHeads, headDim, ffn } = shape;
+  const matrix = (name, gguf, rows, columns) => ({ name, gguf, shape: [rows, columns], deviation: columns ** -0.5 });
+  const norm = (name, gguf, length) => ({ name, gguf, shape: [length], norm: true });
+  const list = [{ ...matrix('model.embed_tokens.weight', 'token_embd.weight', shape.vocab, hidden), deviation: 0.1 }];
+  for (let i = 0; i < shape.layers; i++) {
+    const [hf, gg] = [`model.layers.${i}`, `blk.${i}`];
+    list.push(
+      norm(`${hf}.input_layernorm.weight`, `${gg}.attn_norm.weight`, hidden),
+      matrix(`${hf}.self_attn.q_proj.weight`, `${gg}.attn_q.weight`, heads * headDim, hidden),
+      matrix(`${hf}.self_attn.k_proj.weight`, `${gg}.attn_k.weight`, kvHeads * headDim, hidden),
+      matrix(`${hf}.self_attn.v_proj.weight`, `${gg}.attn_v.weight`, kvHeads * headDim, hidden),
+      matrix(`${hf}.self_attn.o_proj.weight`, `${gg}.attn_output.weight`, hidden, heads * headDim),
+      norm(`${hf}.self_attn.q_norm.weight`, `${gg}.attn_q_norm.weight`, headDim),
+      norm(`${hf}.self_attn.k_norm.weight`, `${gg}.attn_k_norm.weight`, headDim),
+      norm(`${hf}.post_attention_layernorm.weight`, `${gg}.ffn_norm.weight`, hidden),
+      matrix(`${hf}.mlp.gate_proj.weight`, `${gg}.ffn_gate.weight`, ffn, hidden),
+      matrix(`${hf}.mlp.up_proj.weight`, `${gg}.ffn_up.weight`, ffn, hidden),
+      matrix(`${hf}.mlp.down_proj.weight`, `${gg}.ffn_down.weight`, hidden, ffn),
+    );
+  }
+  list.push(norm('model.norm.weight', 'output_norm.weight', hidden));
+  return list;
+}
+
+export function elements(tensor) {
+  return tensor.shape.reduce((product, size) => product * size, 1);
+}
+
+/** Bytes that one decode step of one stream must read: every matrix once, in BF16 (embedding rows are gathered, the tied head is read). */
+export function weightBytes(shape) {
+  return tensorsOf(shape).reduce((sum, tensor) => sum + elements(tensor) * 2, 0);
+}
+
+/** Floating-point operations of the matrices for one token, without and with the logits. */
+export function flopsPerToken(shape) {
+  const matrices = tensorsOf(shape).filter((tensor) => !tensor.norm);
+  const all = matrices.reduce((sum, tensor) => sum + 2 * elements(tensor), 0);
+  return { withoutLogits: all - 2 * shape.vocab * shape.hidden, withLogits: all };
+}
