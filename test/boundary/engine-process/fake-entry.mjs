@@ -1,0 +1,38 @@
+/**
+ * The engine process with the fake addon, loaded from dist/ like the real one. The model's file names carry what the fake
+ * shall do: `step-ms=N` (time of a step), `load-fails=TEXT`, `load-crashes`, `crash-on-prompt=ID` (the process ends itself
+ * in the step that a prompt beginning with ID starts in).
+ */
+import { serveParent } from '../../../dist/control/engine/process-port.js';
+import { fakeAddon, FakeNativeEngine } from '../../unit/scheduler/fake-native.mjs';
+
+function behaviour(files) {
+  return Object.fromEntries(files.map((file) => file.split('=')));
+}
+
+serveParent(() => {
+  const addon = fakeAddon();
+  let told = {};
+  return {
+    ...addon,
+    loadModel: async (spec, files, tensors, options) => {
+      told = behaviour(files);
+      if ('load-fails' in told) throw new Error(told['load-fails']);
+      if ('load-crashes' in told) process.kill(process.pid, 'SIGKILL');
+      return addon.loadModel(spec, files, tensors, options);
+    },
+    createEngine: (model, options) => new CrashingEngine(options, told),
+  };
+});
+
+class CrashingEngine extends FakeNativeEngine {
+  constructor(options, told) {
+    super(options, { onStep: () => new Promise((resolve) => setTimeout(resolve, Number(told['step-ms'] ?? 0))) });
+    this.fatalId = Number(told['crash-on-prompt'] ?? -1);
+  }
+
+  feed(slot, start, tokens) {
+    if (start === 0 && tokens[0] === this.fatalId) process.kill(process.pid, 'SIGKILL');
+    super.feed(slot, start, tokens);
+  }
+}

@@ -1,0 +1,146 @@
+import { describe, expect, it } from 'vitest';
+import { QueueFullError } from '../../../src/control/engine/client.ts';
+import { SequenceLedger } from '../../../src/control/engine/ledger.ts';
+import type { SequenceOutput, StepMessage } from '../../../src/control/engine/protocol.ts';
+import { submission } from '../../boundary/engine-process/harness.ts';
+
+const LIMITS = { maxSequences: 2, maxWaitingRequests: 2, maxWaitingTokens: 100 };
+
+function message(changes: Partial<StepMessage>): StepMessage {
+  return {
+    type: 'step',
+    started: [],
+    ids: null,
+    result: null,
+    refused: [],
+    stats: {} as StepMessage['stats'],
+    ...changes,
+  };
+}
+
+/** A step in which the given sequences got one token each. */
+function step(outputs: [id: number, token: number, finish: number][], started: number[] = []): StepMessage {
+  const column = (index: number) => Int32Array.from(outputs, (output) => output[index] as number);
+  const count = outputs.length;
+  const result = {
+    slots: new Int32Array(count),
+    tokens: column(1),
+    finish: Uint8Array.from(column(2)),
+    logprobs: new Float32Array(count).fill(NaN),
+    ranks: new Int32Array(count),
+    topRanges: new Int32Array(2 * count),
+    topIds: new Int32Array(0),
+    topLogprobs: new Float32Array(0),
+    micros: 1,
+  };
+  return message({ started, ids: Float64Array.from(column(0)), result });
+}
+
+function ledgerWith(count: number, limits = LIMITS) {
+  const ledger = new SequenceLedger(limits);
+  const outputs: [number, SequenceOutput][] = [];
+  const requests = Array.from({ length: count }, (_, index) => submission(index, 10));
+  const entries = ledger.add(requests, (index, output) => outputs.push([index, output]));
+  return { ledger, entries, outputs, ids: entries.map(({ id }) => id) };
+}
+
+describe('SequenceLedger', () => {
+  it('counts what waits until it starts, ends or is removed', () => {
+    const { ledger, entries, ids } = ledgerWith(4);
+    expect([ledger.size, ledger.waiting]).toEqual([4, 4]);
+    ledger.receive(message({ started: [ids[0] as number, ids[1] as number, 999] }));
+    expect([ledger.size, ledger.waiting]).toEqual([4, 2]);
+    ledger.remove(entries[0] as (typeof entries)[0]);
+    ledger.remove(entries[2] as (typeof entries)[0]);
+    expect(ledger.remove(entries[2] as (typeof entries)[0])).toBe(false);
+    expect([ledger.size, ledger.waiting]).toEqual([2, 1]);
+    ledger.receive(step([[ids[1] as number, 5, 1]]));
+    expect([ledger.size, ledger.waiting, ledger.completed]).toEqual([1, 1, 1]);
+  });
+
+  it('delivers by index and drops what nobody waits for', () => {
+    const { ledger, ids, outputs } = ledgerWith(2);
+    ledger.receive(
+      step(
+        [
+          [ids[1] as number, 8, 0],
+          [ids[0] as number, 9, 2],
+          [-1, 3, 0],
+          [12345, 3, 1],
+        ],
+        ids,
+      ),
+    );
+    expect(outputs.map(([index, { tokens, finish }]) => [index, tokens[0], finish])).toEqual([
+      [1, 8, null],
+      [0, 9, 'length'],
+    ]);
+  });
+
+  it('books all sequences of a request or none', () => {
+    const { ledger } = ledgerWith(3);
+    expect(() => ledger.add([submission(1, 1), submission(2, 1)], () => {})).toThrow(QueueFullError);
+    expect([ledger.size, ledger.waiting]).toEqual([3, 3]);
+    ledger.add([submission(1, 1)], () => {});
+    expect(() => ledger.add([submission(1, 1)], () => {})).toThrow(QueueFullError);
+  });
+
+  it('frees the tokens of those that started', () => {
+    const { ledger, ids } = ledgerWith(2, { ...LIMITS, maxWaitingTokens: 25 });
+    expect(() => ledger.add([submission(1, 10)], () => {})).toThrow('prompt tokens');
+    ledger.receive(message({ started: [ids[0] as number] }));
+    ledger.add([submission(1, 10)], () => {});
+  });
+
+  it('asks clients to come back after 1 to 60 whole seconds', () => {
+    const { ledger } = ledgerWith(4);
+    try {
+      ledger.add([submission(1, 1)], () => {});
+      expect.unreachable();
+    } catch (error) {
+      const { retryAfterSeconds } = error as QueueFullError;
+      expect(Number.isInteger(retryAfterSeconds) && retryAfterSeconds >= 1 && retryAfterSeconds <= 60).toBe(true);
+    }
+  });
+
+  it('after a crash keeps what can be replayed, with its tokens, and ends what has streamed', () => {
+    const { ledger, entries, ids, outputs } = ledgerWith(3);
+    ledger.receive(
+      step(
+        [
+          [ids[0] as number, 4, 0],
+          [ids[1] as number, 5, 0],
+        ],
+        ids.slice(0, 2),
+      ),
+    );
+    (entries[1] as (typeof entries)[0]).streamed = true;
+    ledger.crashed();
+    expect(ledger.entries().map(({ id, received }) => [id, received])).toEqual([
+      [ids[0], [4]],
+      [ids[2], []],
+    ]);
+    expect(ledger.waiting).toBe(2);
+    expect(outputs.at(-1)).toMatchObject([1, { finish: 'error', tokens: new Int32Array(0) }]);
+  });
+
+  it('replays one that is marked streamed only after the crash: it continues where its client stands', () => {
+    const { ledger, entries, ids } = ledgerWith(1);
+    ledger.receive(step([[ids[0] as number, 4, 0]], ids));
+    ledger.crashed();
+    (entries[0] as (typeof entries)[0]).streamed = true;
+    ledger.crashed();
+    expect(ledger.entries().map(({ received }) => received)).toEqual([[4]]);
+  });
+
+  it('gives up a sequence after two replays, but never one that has not started', () => {
+    const { ledger, ids, outputs } = ledgerWith(2);
+    for (let crash = 0; crash < 3; crash++) {
+      ledger.receive(message({ started: [ids[0] as number] }));
+      expect(outputs).toEqual([]);
+      ledger.crashed();
+    }
+    expect(outputs).toMatchObject([[0, { finish: 'error' }]]);
+    expect(ledger.entries().map(({ id }) => id)).toEqual([ids[1]]);
+  });
+});
