@@ -1,4 +1,4 @@
-/** All settings of the server, resolved from flags, then TANDEM_* variables, then defaults (cli/settings.ts does that). */
+/** All settings of the server, resolved from flags, then TANDEM_* variables, then defaults (cli/options.ts does that). */
 export interface Settings {
   host: string;
   port: number;
@@ -15,7 +15,8 @@ export interface Settings {
   maxModelLen: number | null;
   maxNumSeqs: number;
   maxNumBatchedTokens: number;
-  kvCacheMemoryBytes: number;
+  /** null = chosen from the memory of the machine and what all slots can use. */
+  kvCacheMemoryBytes: number | null;
   enableChunkedPrefill: boolean;
   schedulingPolicy: 'fcfs' | 'priority';
   /** Engine worker threads. */
@@ -28,8 +29,14 @@ export interface Settings {
   maxBodyBytes: number;
   /** Bytes buffered for one slow reader before its stream is cut. */
   maxStreamBufferBytes: number;
+  /** A request must have arrived completely within this time. */
   requestTimeoutMs: number;
+  /** After SIGTERM running requests have this long to finish. */
   shutdownTimeoutMs: number;
+  /** Threads that render templates and tokenise. */
+  tokenizerWorkers: number;
+  /** A template or tokenisation that takes longer is stopped and refused. */
+  templateTimeoutMs: number;
   /** 'vllm' (default) reports finish_reason repetition; 'openai' reports stop. */
   repetitionFinishReason: 'vllm' | 'openai';
   /** Send usage with every stream chunk whatever the client says. */
@@ -39,5 +46,8 @@ export interface Settings {
   /** Also publish metrics under vllm: names. */
   vllmMetricNames: boolean;
   logLevel: 'silent' | 'error' | 'warn' | 'info' | 'debug';
+  /** 'none' leaves the model's generation_config.json out. */
   generationConfig: 'auto' | 'none';
+  /** Faults that the engine process injects (engine/faults.ts); tests only. */
+  faults: string[];
 }

@@ -1,0 +1,84 @@
+/** The Koa application: middleware in order, one route per endpoint. */
+import Router from '@koa/router';
+import Koa, { type Middleware } from 'koa';
+import type { ApiDeps } from './deps.ts';
+import { ApiError } from './errors.ts';
+import { authenticate } from './middleware/auth.ts';
+import { BodyReader } from './middleware/body.ts';
+import { errorResponses } from './middleware/errors.ts';
+import { closeWhenDraining, limitHeaders } from './middleware/limits.ts';
+import { requestIds } from './middleware/request-id.ts';
+import { chatCompletions } from './routes/chat-completions.ts';
+import { completions } from './routes/completions.ts';
+import type { RouteDeps } from './routes/context.ts';
+import { detokenize } from './routes/detokenize.ts';
+import { health } from './routes/health.ts';
+import { metrics } from './routes/metrics.ts';
+import { models } from './routes/models.ts';
+import { ready } from './routes/ready.ts';
+import { tokenize } from './routes/tokenize.ts';
+import { version } from './routes/version.ts';
+
+export interface Route {
+  method: 'GET' | 'POST';
+  path: string;
+  handler: (deps: RouteDeps) => Middleware;
+}
+
+/** Every endpoint. The authentication scan test walks this list. */
+export const ROUTES: readonly Route[] = [
+  { method: 'POST', path: '/v1/chat/completions', handler: chatCompletions },
+  { method: 'POST', path: '/v1/chat/completions/', handler: chatCompletions },
+  { method: 'POST', path: '/v1/completions', handler: completions },
+  { method: 'POST', path: '/tokenize', handler: tokenize },
+  { method: 'POST', path: '/detokenize', handler: detokenize },
+  { method: 'GET', path: '/v1/models', handler: models },
+  { method: 'GET', path: '/version', handler: version },
+  { method: 'GET', path: '/metrics', handler: metrics },
+  { method: 'GET', path: '/health', handler: health },
+  { method: 'GET', path: '/v1/health', handler: health },
+  { method: 'GET', path: '/ready', handler: ready },
+  { method: 'GET', path: '/ping', handler: health },
+];
+
+export function createApp(deps: ApiDeps): Koa {
+  const app = new Koa();
+  app.on('error', (error: unknown) => deps.log.error({ err: error }, 'unexpected error'));
+  const router = makeRouter({ ...deps, bodies: new BodyReader(deps.settings.maxBodyBytes) });
+  app.use(countRequests(deps));
+  app.use(errorResponses(deps.log));
+  app.use(closeWhenDraining(deps.draining));
+  app.use(limitHeaders());
+  app.use(authenticate(deps.keys));
+  app.use(requestIds(deps.settings.enableRequestIdHeaders));
+  app.use(router.routes());
+  app.use(unmatched());
+  return app;
+}
+
+function makeRouter(deps: RouteDeps): Router {
+  // strict: a trailing slash is another path; sensitive: so is another case.
+  const router = new Router({ strict: true, sensitive: true });
+  for (const { method, path, handler } of ROUTES) router.register(path, [method], [handler(deps)]);
+  return router;
+}
+
+/** Known path with another method: 405; anything else: 404. Both come after authentication. */
+function unmatched(): Middleware {
+  return (ctx) => {
+    const methods = ROUTES.filter((route) => route.path === ctx.path).map((route) => route.method);
+    if (methods.length === 0) throw new ApiError('not_found', 'Not Found');
+    ctx.set('Allow', methods.join(', '));
+    throw new ApiError('method_not_allowed', 'Method Not Allowed');
+  };
+}
+
+function countRequests(deps: ApiDeps): Middleware {
+  const known = new Set(ROUTES.map((route) => route.path));
+  const methods = new Set(['GET', 'POST', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'PATCH']);
+  return async (ctx, next) => {
+    await next();
+    const handler = known.has(ctx.path) ? ctx.path : 'none';
+    deps.metrics.http(methods.has(ctx.method) ? ctx.method : 'other', handler, ctx.status);
+  };
+}

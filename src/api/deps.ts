@@ -1,0 +1,40 @@
+/** What the HTTP layer needs from the rest; the command line wires it. */
+import type { Logger } from 'pino';
+import type { EngineClient } from '../control/engine/client.ts';
+import type { Sessions } from '../control/sessions/session.ts';
+import type { Settings } from '../control/settings.ts';
+import type { Metrics } from './metrics.ts';
+
+/** Who a request belongs to. */
+export interface Caller {
+  keyId: string;
+  entity: string;
+}
+
+export interface KeyDirectory {
+  /** Compares in constant time; null = no such key, or revoked. Runs no SQL. */
+  find(token: string): Caller | null;
+}
+
+export interface ServedModel {
+  /** The first is what responses report; all are accepted. */
+  names: string[];
+  /** Last part of the model's directory: what /v1/models reports as root. */
+  root: string;
+  /** Unix seconds. */
+  created: number;
+  systemFingerprint: string;
+}
+
+export interface ApiDeps {
+  sessions: Sessions;
+  engine: EngineClient;
+  settings: Settings;
+  keys: KeyDirectory;
+  model: ServedModel;
+  metrics: Metrics;
+  log: Logger;
+  version: string;
+  /** True from SIGTERM on: no new generation is admitted. */
+  draining(): boolean;
+}

@@ -1,0 +1,94 @@
+/** The catalogue of errors: code -> HTTP status and type. docs/errors.md lists the same table; a test compares them. */
+import type { SessionErrorCode } from '../control/sessions/session.ts';
+import { SessionError } from '../control/sessions/session.ts';
+import type { ErrorBody } from '../schemas/error-body.ts';
+import { SchemaError } from '../schemas/validator.ts';
+
+export interface ErrorEntry {
+  status: number;
+  type: string;
+}
+
+export const ERRORS = {
+  invalid_body: { status: 400, type: 'Bad Request' },
+  invalid_parameter: { status: 400, type: 'BadRequestError' },
+  not_built: { status: 400, type: 'BadRequestError' },
+  context_length: { status: 400, type: 'BadRequestError' },
+  unauthorized: { status: 401, type: 'AuthenticationError' },
+  model_not_found: { status: 404, type: 'NotFoundError' },
+  not_found: { status: 404, type: 'Not Found' },
+  method_not_allowed: { status: 405, type: 'Method Not Allowed' },
+  request_timeout: { status: 408, type: 'Request Timeout' },
+  body_too_large: { status: 413, type: 'Payload Too Large' },
+  unsupported_encoding: { status: 415, type: 'Unsupported Media Type' },
+  queue_full: { status: 429, type: 'RateLimitError' },
+  headers_too_large: { status: 431, type: 'Request Header Fields Too Large' },
+  engine_failed: { status: 500, type: 'InternalServerError' },
+  internal: { status: 500, type: 'InternalServerError' },
+  unavailable: { status: 503, type: 'ServiceUnavailableError' },
+} as const satisfies Record<string, ErrorEntry>;
+
+export type ErrorCode = keyof typeof ERRORS;
+
+/** What a client is told of a fault that is not its own; the log has the rest. */
+const INTERNAL_MESSAGE = 'Internal server error';
+
+export class ApiError extends Error {
+  readonly code: ErrorCode;
+  readonly param: string | null;
+  /** For 429 and 503. */
+  readonly retryAfterSeconds: number | null;
+  constructor(code: ErrorCode, message: string, param: string | null = null, retryAfterSeconds: number | null = null) {
+    super(message);
+    this.name = 'ApiError';
+    this.code = code;
+    this.param = param;
+    this.retryAfterSeconds = retryAfterSeconds;
+  }
+
+  get status(): number {
+    return ERRORS[this.code].status;
+  }
+
+  toBody(): ErrorBody {
+    const { status, type } = ERRORS[this.code];
+    return { error: { message: this.message, type, param: this.param, code: status } };
+  }
+}
+
+/** The client has gone: nothing can be told to it. */
+export class ClientGoneError extends Error {
+  constructor() {
+    super('The client closed the connection.');
+    this.name = 'ClientGoneError';
+  }
+}
+
+const SESSION_CODES: Record<SessionErrorCode, ErrorCode> = {
+  bad_request: 'invalid_parameter',
+  context_length: 'context_length',
+  queue_full: 'queue_full',
+  unavailable: 'unavailable',
+  engine_failed: 'engine_failed',
+};
+
+/** Any thrown value as an ApiError. Only messages made for clients pass; everything else becomes 'Internal server error'. */
+export function toApiError(error: unknown): ApiError {
+  if (error instanceof ApiError) return error;
+  if (error instanceof SchemaError) {
+    return new ApiError(error.kind === 'shape' ? 'invalid_body' : 'invalid_parameter', error.message, error.param);
+  }
+  if (error instanceof SessionError) return fromSession(error);
+  return new ApiError('internal', INTERNAL_MESSAGE);
+}
+
+function fromSession(error: SessionError): ApiError {
+  const code = SESSION_CODES[error.code];
+  if (code === 'engine_failed') return new ApiError(code, INTERNAL_MESSAGE);
+  const retry = code === 'queue_full' || code === 'unavailable' ? wholeSeconds(error.retryAfterSeconds) : null;
+  return new ApiError(code, error.message, error.param, retry);
+}
+
+function wholeSeconds(seconds: number | null): number {
+  return seconds !== null && Number.isFinite(seconds) ? Math.max(1, Math.ceil(seconds)) : 1;
+}

@@ -1,0 +1,133 @@
+/**
+ * JSON as clients send it: bounded in depth, well-formed in its strings, and exact in its integers.
+ *
+ * JSON.parse rounds integers beyond 2^53. One scan finds them; only then the text is parsed a second time with those
+ * tokens quoted behind a mark that no client can know, and they become bigints.
+ */
+import { randomBytes } from 'node:crypto';
+import { ApiError } from './errors.ts';
+
+const MAX_DEPTH = 128;
+/** Longer digit strings stay numbers (Infinity at worst): reading them as bigints would cost quadratic time. */
+const MAX_INTEGER_DIGITS = 40;
+const SAFE_DIGITS = 15;
+
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
+const MINUS = 0x2d;
+
+const MARK = `int64:${randomBytes(16).toString('hex')}:`;
+
+type Span = [start: number, end: number];
+
+/** Integers beyond 2^53 are bigints under the given top-level names; elsewhere they are rounded as JSON.parse does. */
+export function parseExactJson(text: string, exactFields: ReadonlySet<string>): unknown {
+  const unsafe = scan(text);
+  const plain = parse(text);
+  if (/\\u[dD][89a-fA-F]/.test(text)) refuseLoneSurrogates(plain);
+  if (unsafe.length === 0) return plain;
+  const exact = JSON.parse(quoteSpans(text, unsafe), (_key, value: unknown) =>
+    typeof value === 'string' && value.startsWith(MARK) ? BigInt(value.slice(MARK.length)) : value,
+  ) as unknown;
+  return roundIntegers(exact, exactFields);
+}
+
+function roundIntegers(value: unknown, exactKeys: ReadonlySet<string> = new Set()): unknown {
+  if (typeof value === 'bigint') return Number(value);
+  if (Array.isArray(value)) return value.map((item) => roundIntegers(item));
+  if (typeof value !== 'object' || value === null) return value;
+  for (const [key, item] of Object.entries(value)) {
+    if (typeof item !== 'bigint' && (typeof item !== 'object' || item === null)) continue;
+    if (exactKeys.has(key) && typeof item === 'bigint') continue;
+    // defineProperty: assigning to an own `__proto__` key would set the prototype.
+    const rounded = roundIntegers(item);
+    Object.defineProperty(value, key, { value: rounded, enumerable: true, writable: true, configurable: true });
+  }
+  return value;
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch (error) {
+    throw new ApiError('invalid_body', `The body is not valid JSON: ${(error as Error).message}`);
+  }
+}
+
+/** Refuses deep nesting before anything recursive sees the text; returns integers that a double cannot hold. */
+function scan(text: string): Span[] {
+  const unsafe: Span[] = [];
+  let depth = 0;
+  let at = 0;
+  while (at < text.length) {
+    const code = text.charCodeAt(at);
+    if (code === QUOTE) {
+      at = stringEnd(text, at + 1);
+      continue;
+    }
+    if (isDigit(code) || code === MINUS) {
+      const end = numberEnd(text, at + 1);
+      if (end - at > SAFE_DIGITS && isUnsafeInteger(text.slice(at, Math.min(end, at + 64)), end - at)) unsafe.push([at, end]);
+      at = end;
+      continue;
+    }
+    if (code === 0x5b || code === 0x7b) depth++;
+    else if (code === 0x5d || code === 0x7d) depth--;
+    if (depth > MAX_DEPTH) throw new ApiError('invalid_body', `The body is nested deeper than ${MAX_DEPTH} levels.`);
+    at++;
+  }
+  return unsafe;
+}
+
+function stringEnd(text: string, from: number): number {
+  let at = from;
+  while (at < text.length) {
+    const code = text.charCodeAt(at);
+    if (code === QUOTE) return at + 1;
+    at += code === BACKSLASH ? 2 : 1;
+  }
+  return at;
+}
+
+function numberEnd(text: string, from: number): number {
+  let at = from;
+  while (at < text.length && isNumberCode(text.charCodeAt(at))) at++;
+  return at;
+}
+
+/** Digits, and `+`, `-`, `.`, `E`, `e`. */
+function isNumberCode(code: number): boolean {
+  return isDigit(code) || code === 0x2b || code === MINUS || code === 0x2e || code === 0x45 || code === 0x65;
+}
+
+function isDigit(code: number): boolean {
+  return code >= 0x30 && code <= 0x39;
+}
+
+function isUnsafeInteger(token: string, length: number): boolean {
+  return length <= MAX_INTEGER_DIGITS && /^-?\d+$/.test(token) && !Number.isSafeInteger(Number(token));
+}
+
+function quoteSpans(text: string, spans: Span[]): string {
+  const pieces: string[] = [];
+  let from = 0;
+  for (const [start, end] of spans) {
+    pieces.push(text.slice(from, start), '"', MARK, text.slice(start, end), '"');
+    from = end;
+  }
+  pieces.push(text.slice(from));
+  return pieces.join('');
+}
+
+/** A `\ud800` alone has no UTF-8: it would silently become another character on its way to the tokenizer. */
+function refuseLoneSurrogates(value: unknown): void {
+  if (typeof value === 'string') {
+    if (/\p{Surrogate}/u.test(value)) throw new ApiError('invalid_body', 'A string in the body has a lone surrogate.');
+    return;
+  }
+  if (typeof value !== 'object' || value === null) return;
+  for (const [key, item] of Object.entries(value)) {
+    refuseLoneSurrogates(key);
+    refuseLoneSurrogates(item);
+  }
+}

@@ -1,0 +1,130 @@
+/** One accepted generation under observation: aborted when its client leaves, measured as its outputs come. */
+import type { ServerResponse } from 'node:http';
+import type { ChoiceDelta, Generation, GenerationInput } from '../../control/sessions/session.ts';
+import type { ApiDeps } from '../deps.ts';
+import { ApiError, ClientGoneError } from '../errors.ts';
+import type { Metrics } from '../metrics.ts';
+
+/** Aborts when the connection closes before the answer is complete. */
+export class ClientWatch {
+  readonly #controller = new AbortController();
+  readonly #response: ServerResponse;
+  readonly #onClose: () => void;
+
+  constructor(response: ServerResponse) {
+    this.#response = response;
+    this.#onClose = () => this.#controller.abort(new ClientGoneError());
+    if (response.destroyed || response.closed) this.#onClose();
+    else response.once('close', this.#onClose);
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
+
+  /** The answer is on its way: a close from now on means nothing. */
+  done(): void {
+    this.#response.off('close', this.#onClose);
+  }
+}
+
+export interface Run {
+  readonly generation: Generation;
+  readonly n: number;
+  /** The generation's deltas, measured. Ends by ClientGoneError when the client has left. */
+  readonly deltas: AsyncIterable<ChoiceDelta>;
+}
+
+/** Everything that can be refused is refused here. */
+export async function startRun(deps: ApiDeps, input: GenerationInput, signal: AbortSignal): Promise<Run> {
+  const arrived = performance.now();
+  if (deps.draining()) throw new ApiError('unavailable', 'The server is shutting down.', null, 1);
+  signal.throwIfAborted();
+  let generation: Generation;
+  try {
+    generation = await deps.sessions.start(input, signal);
+  } catch (error) {
+    throw signal.aborted ? new ClientGoneError() : error;
+  }
+  const abort = () => generation.abort();
+  if (signal.aborted) abort();
+  else signal.addEventListener('abort', abort, { once: true });
+  const { n, maxTokens } = input.sampling;
+  deps.metrics.accepted(generation.promptIds.length, n, maxTokens);
+  const deltas = observe(generation, signal, new RunClock(deps.metrics, arrived, n));
+  return { generation, n, deltas };
+}
+
+/** Starts all or none. */
+export async function startRuns(deps: ApiDeps, inputs: GenerationInput[], signal: AbortSignal): Promise<Run[]> {
+  const runs: Run[] = [];
+  try {
+    for (const input of inputs) runs.push(await startRun(deps, input, signal));
+    return runs;
+  } catch (error) {
+    for (const run of runs) run.generation.abort();
+    throw error;
+  }
+}
+
+async function* observe(generation: Generation, signal: AbortSignal, clock: RunClock): AsyncGenerator<ChoiceDelta> {
+  try {
+    for await (const delta of generation.deltas) {
+      if (signal.aborted) break;
+      clock.delta(delta);
+      yield delta;
+    }
+    if (signal.aborted) throw new ClientGoneError();
+    clock.finished();
+  } catch (error) {
+    if (signal.aborted) throw new ClientGoneError();
+    clock.failed();
+    throw error;
+  } finally {
+    // Also when the consumer stops early: whatever still runs is freed.
+    generation.abort();
+  }
+}
+
+class RunClock {
+  readonly #metrics: Metrics;
+  readonly #arrived: number;
+  /** Time of the last output per choice, in milliseconds; 0 = none yet. */
+  readonly #last: Float64Array;
+  #tokens = 0;
+  #open: number;
+
+  constructor(metrics: Metrics, arrived: number, n: number) {
+    this.#metrics = metrics;
+    this.#arrived = arrived;
+    this.#last = new Float64Array(n);
+    this.#open = n;
+  }
+
+  delta(delta: ChoiceDelta): void {
+    const count = delta.tokenIds.length;
+    if (count > 0) this.#timeTokens(delta.index, count);
+    if (delta.finish !== null) {
+      this.#open--;
+      this.#metrics.choiceFinished(delta.finish);
+    }
+  }
+
+  #timeTokens(index: number, count: number): void {
+    const now = performance.now();
+    if (this.#tokens === 0) this.#metrics.firstToken((now - this.#arrived) / 1000);
+    const last = this.#last[index] ?? 0;
+    if (last > 0) this.#metrics.nextToken((now - last) / 1000);
+    this.#last[index] = now;
+    this.#tokens += count;
+    this.#metrics.tokens(count);
+  }
+
+  finished(): void {
+    this.#metrics.requestFinished((performance.now() - this.#arrived) / 1000, this.#tokens);
+  }
+
+  failed(): void {
+    for (; this.#open > 0; this.#open--) this.#metrics.choiceFinished('error');
+  }
+}

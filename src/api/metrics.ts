@@ -1,0 +1,189 @@
+/**
+ * Prometheus metrics. Labels take values from closed sets only (the served model, finish reasons, known routes), so that
+ * no client can grow them.
+ */
+import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics } from 'prom-client';
+import type { EngineClient } from '../control/engine/client.ts';
+import type { ChoiceFinish } from '../control/sessions/session.ts';
+
+const PREFIX = 'tandem_';
+/** Names that vLLM has too; only these get an alias. HTTP and process metrics stay ours. */
+const OWN_ONLY = /^tandem_(http|process|nodejs|engine)_/;
+
+// vLLM's bucket ladders, so that dashboards made for it fit.
+const TTFT_SECONDS = [
+  0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
+];
+const ITL_SECONDS = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80];
+const LATENCY_SECONDS = [
+  0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
+];
+const TOKENS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000];
+const CHOICES = [1, 2, 5, 10, 20];
+
+type ModelLabels = 'model_name' | 'engine';
+
+export interface MetricsOptions {
+  modelName: string;
+  /** Also publish the shared names with the prefix `vllm:`. */
+  vllmNames: boolean;
+  engine: EngineClient;
+}
+
+export class Metrics {
+  readonly #registry = new Registry();
+  readonly #options: MetricsOptions;
+  readonly #labels: Record<ModelLabels, string>;
+  readonly #http: Counter<'method' | 'handler' | 'status'>;
+  readonly #success: Counter<ModelLabels | 'finished_reason'>;
+  readonly #promptTokens: Counter<ModelLabels>;
+  readonly #generationTokens: Counter<ModelLabels>;
+  readonly #ttft: Histogram<ModelLabels>;
+  readonly #itl: Histogram<ModelLabels>;
+  readonly #e2e: Histogram<ModelLabels>;
+  readonly #requestPromptTokens: Histogram<ModelLabels>;
+  readonly #requestGenerationTokens: Histogram<ModelLabels>;
+  readonly #requestN: Histogram<ModelLabels>;
+  readonly #requestMaxTokens: Histogram<ModelLabels>;
+
+  constructor(options: MetricsOptions) {
+    this.#options = options;
+    this.#labels = { model_name: options.modelName, engine: '0' };
+    this.#http = new Counter({
+      name: `${PREFIX}http_requests_total`,
+      help: 'HTTP requests by method, route and status class.',
+      labelNames: ['method', 'handler', 'status'],
+      registers: [this.#registry],
+    });
+    this.#success = this.#counter('request_success_total', 'Choices that finished, by reason.', ['finished_reason']);
+    this.#promptTokens = this.#counter('prompt_tokens_total', 'Prompt tokens of accepted requests.');
+    this.#generationTokens = this.#counter('generation_tokens_total', 'Generated tokens.');
+    this.#ttft = this.#histogram('time_to_first_token_seconds', 'Arrival to first token.', TTFT_SECONDS);
+    this.#itl = this.#histogram('inter_token_latency_seconds', 'Between two outputs of one choice.', ITL_SECONDS);
+    this.#e2e = this.#histogram('e2e_request_latency_seconds', 'Arrival to last token.', LATENCY_SECONDS);
+    this.#requestPromptTokens = this.#histogram('request_prompt_tokens', 'Prompt tokens per request.', TOKENS);
+    this.#requestGenerationTokens = this.#histogram(
+      'request_generation_tokens',
+      'Generated tokens per request, all choices.',
+      TOKENS,
+    );
+    this.#requestN = this.#histogram('request_params_n', 'n per request.', CHOICES);
+    this.#requestMaxTokens = this.#histogram('request_params_max_tokens', 'max_tokens per request, where given.', TOKENS);
+    this.#engineGauges(options.engine);
+    collectDefaultMetrics({ register: this.#registry, prefix: PREFIX });
+  }
+
+  /** The exposition text. */
+  async render(): Promise<string> {
+    const text = await this.#registry.metrics();
+    return this.#options.vllmNames ? `${text}${vllmAliases(text)}` : text;
+  }
+
+  get contentType(): string {
+    return this.#registry.contentType;
+  }
+
+  http(method: string, handler: string, status: number): void {
+    this.#http.inc({ method, handler, status: `${Math.floor(status / 100)}xx` });
+  }
+
+  accepted(promptTokens: number, n: number, maxTokens: number | null): void {
+    this.#promptTokens.inc(this.#labels, promptTokens);
+    this.#requestPromptTokens.observe(this.#labels, promptTokens);
+    this.#requestN.observe(this.#labels, n);
+    if (maxTokens !== null) this.#requestMaxTokens.observe(this.#labels, maxTokens);
+  }
+
+  tokens(count: number): void {
+    this.#generationTokens.inc(this.#labels, count);
+  }
+
+  firstToken(seconds: number): void {
+    this.#ttft.observe(this.#labels, seconds);
+  }
+
+  nextToken(seconds: number): void {
+    this.#itl.observe(this.#labels, seconds);
+  }
+
+  choiceFinished(reason: ChoiceFinish | 'error'): void {
+    this.#success.inc({ ...this.#labels, finished_reason: reason });
+  }
+
+  requestFinished(seconds: number, generatedTokens: number): void {
+    this.#e2e.observe(this.#labels, seconds);
+    this.#requestGenerationTokens.observe(this.#labels, generatedTokens);
+  }
+
+  #engineGauges(engine: EngineClient): void {
+    const labels = this.#labels;
+    const gauge = (name: string, help: string, read: () => number) =>
+      new Gauge<ModelLabels>({
+        name: `${PREFIX}${name}`,
+        help,
+        labelNames: ['model_name', 'engine'],
+        registers: [this.#registry],
+        collect() {
+          this.set(labels, read());
+        },
+      });
+    gauge('num_requests_running', 'Sequences in the running batch.', () => engine.stats().running);
+    gauge('num_requests_waiting', 'Sequences waiting for a slot.', () => engine.stats().waiting);
+    gauge('kv_cache_usage_perc', 'Share of KV pages in use, 0 to 1.', () => {
+      const { pagesUsed, pagesTotal } = engine.stats();
+      return pagesTotal === 0 ? 0 : pagesUsed / pagesTotal;
+    });
+    gauge('engine_steps', 'Steps since the engine process began.', () => engine.stats().steps);
+    gauge('engine_step_seconds', 'Seconds inside native steps since the engine process began.', () => {
+      return engine.stats().stepMicros / 1e6;
+    });
+    gauge('engine_up', '1 while the engine is ready.', () => (engine.state === 'ready' ? 1 : 0));
+    this.#preemptions(engine);
+  }
+
+  /** A counter over engine processes: each restart begins again at 0. */
+  #preemptions(engine: EngineClient): void {
+    const labels = this.#labels;
+    let last = 0;
+    new Counter<ModelLabels>({
+      name: `${PREFIX}num_preemptions_total`,
+      help: 'Sequences that gave up their pages to others.',
+      labelNames: ['model_name', 'engine'],
+      registers: [this.#registry],
+      collect() {
+        const now = engine.stats().preemptions;
+        this.inc(labels, now >= last ? now - last : now);
+        last = now;
+      },
+    });
+  }
+
+  #counter<Extra extends string = never>(name: string, help: string, extra: Extra[] = []): Counter<ModelLabels | Extra> {
+    return new Counter<ModelLabels | Extra>({
+      name: `${PREFIX}${name}`,
+      help,
+      labelNames: ['model_name', 'engine', ...extra],
+      registers: [this.#registry],
+    });
+  }
+
+  #histogram(name: string, help: string, buckets: number[]): Histogram<ModelLabels> {
+    return new Histogram<ModelLabels>({
+      name: `${PREFIX}${name}`,
+      help,
+      labelNames: ['model_name', 'engine'],
+      buckets,
+      registers: [this.#registry],
+    });
+  }
+}
+
+/** The same samples under `vllm:`, for autoscalers that look for those names. */
+function vllmAliases(text: string): string {
+  const lines = text.split('\n').flatMap((line) => {
+    const name = line.startsWith('#') ? (line.split(' ', 3)[2] ?? '') : line;
+    if (!name.startsWith(PREFIX) || OWN_ONLY.test(name)) return [];
+    return [line.replace(PREFIX, 'vllm:')];
+  });
+  return `${lines.join('\n')}\n`;
+}

@@ -1,0 +1,120 @@
+/** Reads a JSON body: content type, size, encoding, then exact JSON. Runs after authentication. */
+import type { IncomingMessage } from 'node:http';
+import type { Context } from 'koa';
+import { ApiError, ClientGoneError } from '../errors.ts';
+import { parseExactJson } from '../exact-json.ts';
+
+/** Bytes of all bodies being received at once, as a multiple of the largest single body. */
+const IN_FLIGHT_BODIES = 16;
+const FIRST_CAPACITY = 16 * 1024;
+
+/** Fields whose last digit matters beyond 2^53. */
+const EXACT_FIELDS: ReadonlySet<string> = new Set(['seed']);
+
+export class BodyReader {
+  readonly #maxBytes: number;
+  #inFlight = 0;
+
+  constructor(maxBytes: number) {
+    this.#maxBytes = maxBytes;
+  }
+
+  async json(ctx: Context): Promise<unknown> {
+    requireJsonType(ctx.get('content-type'));
+    requireIdentity(ctx.get('content-encoding'));
+    const bytes = await this.#read(ctx.req);
+    return parseExactJson(decode(bytes), EXACT_FIELDS);
+  }
+
+  /** Events, not `for await`: leaving that loop early would destroy the socket under the error's answer. */
+  #read(req: IncomingMessage): Promise<Buffer> {
+    const declared = Number(req.headers['content-length'] ?? 0);
+    if (declared > this.#maxBytes) return Promise.reject(this.#tooLarge());
+    return new Promise((resolve, reject) => {
+      const body = new GrowingBuffer(this.#maxBytes, (bytes) => this.#reserve(bytes));
+      const settle = (finish: () => void) => {
+        req.off('data', onData).off('end', onEnd).off('close', onClose).off('error', onClose);
+        this.#inFlight -= body.capacity;
+        // What still comes of a refused body is read and dropped, within the request's time limit.
+        req.on('error', () => undefined).resume();
+        finish();
+      };
+      const onData = (chunk: Buffer) => {
+        try {
+          if (body.length + chunk.length > this.#maxBytes) throw this.#tooLarge();
+          body.append(chunk);
+        } catch (error) {
+          settle(() => reject(error as Error));
+        }
+      };
+      const onEnd = () => settle(() => (req.complete ? resolve(body.bytes()) : reject(new ClientGoneError())));
+      const onClose = () => settle(() => reject(new ClientGoneError()));
+      req.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
+    });
+  }
+
+  #reserve(bytes: number): void {
+    if (this.#inFlight + bytes > IN_FLIGHT_BODIES * this.#maxBytes) {
+      throw new ApiError('unavailable', 'Too many large requests at once; try again.', null, 1);
+    }
+    this.#inFlight += bytes;
+  }
+
+  #tooLarge(): ApiError {
+    return new ApiError('body_too_large', `The body is larger than ${this.#maxBytes} bytes.`);
+  }
+}
+
+/** One buffer that doubles, not a list of chunks: a body sent byte by byte must not cost an object per byte. */
+class GrowingBuffer {
+  readonly #most: number;
+  readonly #reserve: (bytes: number) => void;
+  #buffer = Buffer.allocUnsafe(0);
+  length = 0;
+
+  /** `reserve` is told of every growth before it happens, and may throw. */
+  constructor(most: number, reserve: (bytes: number) => void) {
+    this.#most = most;
+    this.#reserve = reserve;
+  }
+
+  get capacity(): number {
+    return this.#buffer.length;
+  }
+
+  append(chunk: Buffer): void {
+    const needed = this.length + chunk.length;
+    if (needed > this.#buffer.length) {
+      const capacity = Math.max(needed, Math.min(this.#most, Math.max(2 * this.#buffer.length, FIRST_CAPACITY)));
+      this.#reserve(capacity - this.#buffer.length);
+      const larger = Buffer.allocUnsafe(capacity);
+      this.#buffer.copy(larger, 0, 0, this.length);
+      this.#buffer = larger;
+    }
+    this.length += chunk.copy(this.#buffer, this.length);
+  }
+
+  bytes(): Buffer {
+    return this.#buffer.subarray(0, this.length);
+  }
+}
+
+function requireJsonType(header: string): void {
+  const media = header.split(';', 1)[0]?.trim().toLowerCase();
+  if (media === 'application/json') return;
+  throw new ApiError('invalid_body', "Unsupported Media Type: Only 'application/json' is allowed");
+}
+
+function requireIdentity(header: string): void {
+  if (header === '' || header.trim().toLowerCase() === 'identity') return;
+  throw new ApiError('unsupported_encoding', `Content-Encoding is not supported; send the body uncompressed.`);
+}
+
+function decode(bytes: Buffer): string {
+  try {
+    // The decoder also drops a byte order mark.
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+  } catch {
+    throw new ApiError('invalid_body', 'The body is not valid UTF-8.');
+  }
+}

@@ -1,0 +1,29 @@
+/** Outermost: every error leaves as the one error object, and nothing of the inside leaves with it. */
+import type { Middleware } from 'koa';
+import type { Logger } from 'pino';
+import { ApiError, ClientGoneError, ERRORS, toApiError } from '../errors.ts';
+
+export function errorResponses(log: Logger): Middleware {
+  return async (ctx, next) => {
+    try {
+      await next();
+    } catch (error) {
+      if (error instanceof ClientGoneError) {
+        // No one reads this; the status is for the log and the metrics.
+        ctx.status = 499;
+        ctx.respond = false;
+        return;
+      }
+      const shown = toApiError(error);
+      if (shown.status >= 500) log.error({ err: error, path: ctx.path }, 'request failed');
+      sendError(ctx, shown);
+    }
+  };
+}
+
+export function sendError(ctx: Parameters<Middleware>[0], error: ApiError): void {
+  ctx.status = ERRORS[error.code].status;
+  if (error.retryAfterSeconds !== null) ctx.set('Retry-After', String(error.retryAfterSeconds));
+  if (error.code === 'unauthorized') ctx.set('WWW-Authenticate', 'Bearer');
+  ctx.body = error.toBody();
+}

@@ -1,0 +1,23 @@
+/** Limits that Node's HTTP parser leaves to us, and the answer while shutting down. */
+import type { Middleware } from 'koa';
+import { ApiError } from '../errors.ts';
+
+const MAX_HEADERS = 128;
+
+export function limitHeaders(): Middleware {
+  return async (ctx, next) => {
+    if (ctx.req.rawHeaders.length / 2 > MAX_HEADERS) {
+      throw new ApiError('headers_too_large', `A request may have at most ${MAX_HEADERS} headers.`);
+    }
+    return next();
+  };
+}
+
+/** While draining, connections close after their answer. */
+export function closeWhenDraining(draining: () => boolean): Middleware {
+  return async (ctx, next) => {
+    if (draining()) ctx.set('Connection', 'close');
+    await next();
+    if (draining() && !ctx.res.headersSent) ctx.set('Connection', 'close');
+  };
+}

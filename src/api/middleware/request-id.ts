@@ -1,0 +1,36 @@
+/** The id of a request: X-Request-Id, else the body's request_id, else random. It goes into response ids, logs and headers. */
+import { randomBytes } from 'node:crypto';
+import type { Context, Middleware } from 'koa';
+import { ApiError } from '../errors.ts';
+
+/** Printable ASCII: no line break can reach a header or a log line. */
+const ALLOWED = /^[\x20-\x7e]{1,256}$/;
+
+export interface RequestIdState {
+  requestIdHeader: string | null;
+}
+
+/** Checks the header; with `echo` the response carries the id (a random one where none was given). */
+export function requestIds(echo: boolean): Middleware {
+  return async (ctx, next) => {
+    const header = ctx.get('x-request-id');
+    if (header !== '' && !ALLOWED.test(header)) {
+      throw new ApiError('invalid_parameter', 'X-Request-Id must be 1 to 256 printable ASCII characters.', 'X-Request-Id');
+    }
+    (ctx.state as RequestIdState).requestIdHeader = header === '' ? null : header;
+    if (echo) ctx.set('X-Request-Id', header === '' ? newRequestId() : header);
+    return next();
+  };
+}
+
+export function requestId(ctx: Context, fromBody: string | undefined): string {
+  if (fromBody !== undefined && !ALLOWED.test(fromBody)) {
+    throw new ApiError('invalid_parameter', 'request_id must be 1 to 256 printable ASCII characters.', 'request_id');
+  }
+  return (ctx.state as RequestIdState).requestIdHeader ?? fromBody ?? newRequestId();
+}
+
+/** 32 hex digits. */
+export function newRequestId(): string {
+  return randomBytes(16).toString('hex');
+}

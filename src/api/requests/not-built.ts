@@ -1,0 +1,73 @@
+/**
+ * Fields of the interface whose feature is not built yet. Asking for anything but the default is refused by name:
+ * a field is never accepted and ignored. A feature that lands removes its line here.
+ */
+import { ApiError } from '../errors.ts';
+
+interface NotBuilt {
+  /** True for values that ask for nothing. */
+  isDefault: (value: unknown) => boolean;
+  /** The whole sentence, where the general one does not fit. */
+  message?: (value: unknown) => string;
+}
+
+const only = (...values: unknown[]) => ({ isDefault: (value: unknown) => values.includes(value) });
+const empty = { isDefault: (value: unknown) => value === null || Object.keys(value as object).length === 0 };
+
+const RESPONSE_FORMAT: NotBuilt = {
+  isDefault: (value) => value === null || (value as { type?: unknown }).type === 'text',
+};
+const REPETITION: NotBuilt = {
+  isDefault: (value) => value === null || ((value as { max_pattern_size?: number }).max_pattern_size ?? 0) === 0,
+};
+const PRIORITY: NotBuilt = {
+  ...only(0),
+  message: (value) => `Got priority ${String(value)} but Priority scheduling is not enabled.`,
+};
+const UNTRUSTED_TEMPLATE: NotBuilt = {
+  ...only(null),
+  message: () =>
+    'Chat template is passed with request, but --trust-request-chat-template is not set. ' +
+    'Refused request with untrusted chat template.',
+};
+
+export const NOT_BUILT: Readonly<Record<string, NotBuilt>> = {
+  frequency_penalty: only(null, 0),
+  presence_penalty: only(null, 0),
+  repetition_penalty: only(null, 1),
+  length_penalty: only(1),
+  logit_bias: empty,
+  bad_words: empty,
+  allowed_token_ids: only(null),
+  truncate_prompt_tokens: only(null),
+  prompt_logprobs: only(null),
+  spaces_between_special_tokens: only(true),
+  logprobs_mode: only(null, 'raw'),
+  use_beam_search: only(false),
+  // Text completions have it and take it out first.
+  echo: only(false),
+  response_format: RESPONSE_FORMAT,
+  structured_outputs: empty,
+  repetition_detection: REPETITION,
+  tools: only(null),
+  reasoning_effort: only(null),
+  include_reasoning: only(true),
+  documents: only(null),
+  chat_template: UNTRUSTED_TEMPLATE,
+  mm_processor_kwargs: empty,
+  priority: PRIORITY,
+  kv_transfer_params: only(null),
+  engine_xargs: empty,
+  vllm_xargs: empty,
+  suffix: only(null, ''),
+};
+
+/** Throws for the first field that asks for what is not there. */
+export function refuseNotBuilt(body: object): void {
+  for (const [field, entry] of Object.entries(NOT_BUILT)) {
+    const value = (body as Record<string, unknown>)[field];
+    if (!Object.hasOwn(body, field) || entry.isDefault(value)) continue;
+    const message = entry.message?.(value) ?? `\`${field}\` is not supported by this server yet.`;
+    throw new ApiError('not_built', message, field);
+  }
+}

@@ -1,0 +1,45 @@
+/** The fields that steer the chat template, shared by chat completions and /tokenize. */
+import type { PromptInput } from '../../control/sessions/session.ts';
+import type { RequestMessage } from '../../schemas/chat-completion.ts';
+import { ApiError } from '../errors.ts';
+import { toMessages } from './messages.ts';
+
+/** Names that the renderer sets itself. */
+const RESERVED_KWARGS = ['chat_template', 'tokenize', 'messages', 'tools', 'add_generation_prompt', 'continue_final_message'];
+
+export interface RenderFields {
+  add_generation_prompt?: boolean;
+  continue_final_message?: boolean;
+  add_special_tokens?: boolean;
+  chat_template_kwargs?: Record<string, unknown> | null;
+}
+
+export function toChatPrompt(messages: RequestMessage[], fields: RenderFields): PromptInput {
+  const continueFinalMessage = fields.continue_final_message ?? false;
+  if (continueFinalMessage && fields.add_generation_prompt === true) {
+    throw new ApiError(
+      'invalid_parameter',
+      'Cannot set both `continue_final_message` and `add_generation_prompt` to True.',
+      'continue_final_message',
+    );
+  }
+  return {
+    kind: 'chat',
+    messages: toMessages(messages),
+    render: {
+      // Absent counts as false beside continue_final_message, else as true.
+      addGenerationPrompt: fields.add_generation_prompt ?? !continueFinalMessage,
+      continueFinalMessage,
+      addSpecialTokens: fields.add_special_tokens ?? false,
+      tools: null,
+      templateKwargs: checkKwargs(fields.chat_template_kwargs ?? {}),
+    },
+  };
+}
+
+function checkKwargs(kwargs: Record<string, unknown>): Record<string, unknown> {
+  const found = RESERVED_KWARGS.filter((name) => Object.hasOwn(kwargs, name));
+  if (found.length === 0) return kwargs;
+  const message = `Found unexpected chat template kwargs from request: {${found.map((name) => `'${name}'`).join(', ')}}`;
+  throw new ApiError('invalid_parameter', message, 'chat_template_kwargs');
+}

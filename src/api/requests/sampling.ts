@@ -1,0 +1,107 @@
+/** Cross-field rules of the sampling fields, and their form for sessions. */
+import type { SamplingRequest } from '../../control/sessions/session.ts';
+import type { SamplingFields } from '../../schemas/sampling-fields.ts';
+import { ApiError } from '../errors.ts';
+
+/** Smaller temperatures than this (but 0) are raised to it, as vLLM does: they overflow. */
+const LOWEST_TEMPERATURE = 0.01;
+const LARGEST_TOP_K = 2 ** 31 - 1;
+
+export interface SamplingLimits {
+  vocabSize: number;
+  maxLogprobs: number;
+  /** Sequences that slots and queue can hold at all. */
+  maxChoices: number;
+}
+
+export interface LengthLimit {
+  maxTokens: number | null;
+  field: SamplingRequest['maxTokensField'];
+}
+
+export function toSampling(
+  body: SamplingFields,
+  length: LengthLimit,
+  topLogprobs: number | null,
+  limits: SamplingLimits,
+): SamplingRequest {
+  checkChoices(body, limits);
+  checkMinTokens(body, length);
+  return {
+    n: body.n ?? 1,
+    temperature: raiseTemperature(body.temperature ?? null),
+    topP: body.top_p ?? null,
+    topK: toTopK(body.top_k ?? null),
+    minP: body.min_p ?? null,
+    seed: body.seed === undefined || body.seed === null ? null : BigInt(body.seed),
+    maxTokens: length.maxTokens,
+    maxTokensField: length.field,
+    minTokens: body.min_tokens ?? 0,
+    stop: toStop(body.stop),
+    stopTokenIds: toStopIds(body.stop_token_ids ?? [], limits.vocabSize),
+    includeStopInOutput: body.include_stop_str_in_output ?? false,
+    ignoreEos: body.ignore_eos ?? false,
+    skipSpecialTokens: body.skip_special_tokens ?? true,
+    topLogprobs,
+  };
+}
+
+function checkChoices(body: SamplingFields, limits: SamplingLimits): void {
+  const n = body.n ?? 1;
+  if (n > 1 && body.temperature === 0) {
+    throw new ApiError('invalid_parameter', `n must be 1 when using greedy sampling, got ${n}.`, 'n');
+  }
+  if (n > limits.maxChoices) {
+    const message = `n must be at most ${limits.maxChoices} (--max-num-seqs plus --max-waiting-requests), got ${n}.`;
+    throw new ApiError('invalid_parameter', message, 'n');
+  }
+}
+
+function checkMinTokens(body: SamplingFields, length: LengthLimit): void {
+  const minTokens = body.min_tokens ?? 0;
+  if (length.maxTokens === null || minTokens <= length.maxTokens) return;
+  const message = `min_tokens must be less than or equal to max_tokens=${length.maxTokens}, got ${minTokens}.`;
+  throw new ApiError('invalid_parameter', message, 'min_tokens');
+}
+
+function raiseTemperature(temperature: number | null): number | null {
+  if (temperature === null || temperature === 0) return temperature === null ? null : 0;
+  return Math.max(temperature, LOWEST_TEMPERATURE);
+}
+
+function toTopK(topK: number | null): number | null {
+  if (topK === null) return null;
+  return topK === -1 ? 0 : Math.min(topK, LARGEST_TOP_K);
+}
+
+function toStop(stop: SamplingFields['stop']): string[] {
+  if (stop === undefined || stop === null) return [];
+  return [...new Set(typeof stop === 'string' ? [stop] : stop)];
+}
+
+function toStopIds(ids: number[], vocabSize: number): number[] {
+  const outside = ids.find((id) => id >= vocabSize);
+  if (outside !== undefined) {
+    const message = `stop_token_ids contains out-of-vocab token id ${outside}. Vocabulary size: ${vocabSize}`;
+    throw new ApiError('invalid_parameter', message, 'stop_token_ids');
+  }
+  return [...new Set(ids)];
+}
+
+/** `count`: as asked, -1 for the whole vocabulary. */
+export function checkLogprobCount(count: number, limits: SamplingLimits): void {
+  const wanted = count === -1 ? limits.vocabSize : count;
+  if (wanted <= limits.maxLogprobs) return;
+  const message = `Requested sample logprobs of ${wanted}, which is greater than max allowed: ${limits.maxLogprobs}`;
+  throw new ApiError('invalid_parameter', message, 'logprobs');
+}
+
+/** `{}` without stream passes; anything in it does not. */
+export function checkStreamOptions(body: SamplingFields): void {
+  if (body.stream === true || !body.stream_options || Object.keys(body.stream_options).length === 0) return;
+  throw new ApiError(
+    'invalid_parameter',
+    'Stream options can only be defined when `stream=True`.',
+    'stream_options',
+  );
+}

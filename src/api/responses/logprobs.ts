@@ -1,0 +1,50 @@
+/** Log-probabilities in the shapes of the two completion APIs. */
+import type { TokenLogprob } from '../../control/sessions/session.ts';
+import type { ChatLogprobs, ChatTopLogprob } from '../../schemas/chat-completion-response.ts';
+import type { CompletionLogprobs } from '../../schemas/completion-response.ts';
+
+/** Minus infinity has no JSON: this is the floor. */
+const LOWEST_LOGPROB = -9999;
+
+type Token = TokenLogprob['top'][number];
+
+export function chatLogprobs(tokens: TokenLogprob[], tokensAsIds: boolean): ChatLogprobs {
+  const entry = (token: Token): ChatTopLogprob => ({
+    token: tokenText(token, tokensAsIds),
+    logprob: floor(token.logprob),
+    bytes: token.bytes,
+  });
+  return { content: tokens.map((token) => ({ ...entry(token), top_logprobs: token.top.map(entry) })) };
+}
+
+/** `offset`: where the first token's text begins. */
+export function completionLogprobs(tokens: TokenLogprob[], tokensAsIds: boolean, offset: number): CompletionLogprobs {
+  const result: CompletionLogprobs = { text_offset: [], token_logprobs: [], tokens: [], top_logprobs: [] };
+  let at = offset;
+  for (const token of tokens) {
+    result.text_offset.push(at);
+    result.token_logprobs.push(floor(token.logprob));
+    result.tokens.push(tokenText(token, tokensAsIds));
+    result.top_logprobs.push(topByText(token, tokensAsIds));
+    at += token.token.length;
+  }
+  return result;
+}
+
+/** The sampled token is always among them. Two ids with one text keep the likelier. */
+function topByText(token: TokenLogprob, tokensAsIds: boolean): Record<string, number> {
+  const entries = new Map<string, number>();
+  for (const candidate of [...token.top, token]) {
+    const text = tokenText(candidate, tokensAsIds);
+    if (!entries.has(text)) entries.set(text, floor(candidate.logprob));
+  }
+  return Object.fromEntries(entries);
+}
+
+function tokenText(token: Token, tokensAsIds: boolean): string {
+  return tokensAsIds ? `token_id:${token.tokenId}` : token.token;
+}
+
+function floor(logprob: number): number {
+  return Math.max(logprob, LOWEST_LOGPROB);
+}

@@ -1,0 +1,41 @@
+import type { Context, Middleware } from 'koa';
+import { chatCompletionFields } from '../../schemas/chat-completion.ts';
+import { collectChoices } from '../generation/collect.ts';
+import { ClientWatch, startRun, type Run } from '../generation/run.ts';
+import { requestId } from '../middleware/request-id.ts';
+import { readChatRequest, type ChatRequest } from '../requests/chat-request.ts';
+import { chatResponse } from '../responses/chat.ts';
+import type { Envelope } from '../responses/envelope.ts';
+import { ChatChunks } from '../sse/chat-chunks.ts';
+import { streamEvents } from '../sse/stream.ts';
+import { makeEnvelope, reportIgnored, requestContext, type RouteDeps } from './context.ts';
+
+export function chatCompletions(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    const body = await deps.bodies.json(ctx);
+    const request = readChatRequest(body, requestContext(ctx, deps));
+    const id = `chatcmpl-${requestId(ctx, request.requestId)}`;
+    reportIgnored(ctx, body, chatCompletionFields);
+    const { sampling } = request.input;
+    const envelope = makeEnvelope(deps, id, request.output, sampling.topLogprobs !== null);
+    const watch = new ClientWatch(ctx.res);
+    const run = await startRun(deps, request.input, watch.signal);
+    if (request.output.stream) return stream(ctx, deps, request, envelope, run);
+    const choices = await collectChoices(run.deltas, run.n);
+    watch.done();
+    ctx.body = chatResponse(envelope, request.role, run.generation, choices);
+  };
+}
+
+async function stream(ctx: Context, deps: RouteDeps, request: ChatRequest, envelope: Envelope, run: Run): Promise<void> {
+  ctx.respond = false;
+  const chunks = new ChatChunks(envelope, request.role, run.generation, run.n);
+  const parts = {
+    deltas: run.deltas,
+    first: () => chunks.roles(),
+    chunk: chunks.delta.bind(chunks),
+    last: () => (envelope.output.includeUsage ? [chunks.usage()] : []),
+    markStreamed: () => run.generation.markStreamed(),
+  };
+  await streamEvents(ctx.res, parts, deps.settings.maxStreamBufferBytes, deps.log);
+}

@@ -1,0 +1,46 @@
+/** What the generation routes share: reading limits from the server, and naming the answer. */
+import type { Context } from 'koa';
+import type { ApiDeps } from '../deps.ts';
+import type { AuthState } from '../middleware/auth.ts';
+import type { BodyReader } from '../middleware/body.ts';
+import type { RequestContext } from '../requests/chat-request.ts';
+import type { OutputOptions } from '../requests/output-options.ts';
+import type { Envelope } from '../responses/envelope.ts';
+
+export interface RouteDeps extends ApiDeps {
+  bodies: BodyReader;
+}
+
+/** Characters of ignored field names that a response header shows. */
+const MAX_IGNORED_FIELDS = 16;
+
+export function requestContext(ctx: Context, deps: ApiDeps): RequestContext {
+  return {
+    limits: {
+      vocabSize: deps.sessions.vocabSize,
+      maxLogprobs: deps.settings.maxLogprobs,
+      maxChoices: deps.settings.maxNumSeqs + deps.settings.maxWaitingRequests,
+    },
+    servedNames: deps.model.names,
+    tenant: (ctx.state as AuthState).caller.entity,
+    forceIncludeUsage: deps.settings.forceIncludeUsage,
+  };
+}
+
+export function makeEnvelope(deps: ApiDeps, id: string, output: OutputOptions, logprobs: boolean): Envelope {
+  return {
+    id,
+    created: Math.floor(Date.now() / 1000),
+    model: deps.model.names[0] ?? '',
+    systemFingerprint: deps.model.systemFingerprint,
+    output,
+    logprobs,
+  };
+}
+
+/** Unknown keys are accepted, as vLLM does, and named in a header so that a typo can be found. */
+export function reportIgnored(ctx: Context, body: unknown, known: ReadonlySet<string>): void {
+  const ignored = Object.keys(body as object).filter((key) => !known.has(key));
+  const safe = ignored.filter((key) => /^[\w.-]{1,64}$/.test(key)).slice(0, MAX_IGNORED_FIELDS);
+  if (safe.length > 0) ctx.set('X-Tandem-Ignored-Fields', safe.join(', '));
+}

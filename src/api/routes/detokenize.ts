@@ -1,0 +1,20 @@
+import type { Middleware } from 'koa';
+import { validateDetokenize, type DetokenizeResponse } from '../../schemas/detokenize.ts';
+import { ApiError } from '../errors.ts';
+import { requireModel } from '../requests/model-name.ts';
+import type { RouteDeps } from './context.ts';
+
+export function detokenize(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    const body = validateDetokenize(await deps.bodies.json(ctx));
+    requireModel(body.model, deps.model.names);
+    const { vocabSize } = deps.sessions;
+    const outside = body.tokens.find((id) => id >= vocabSize);
+    if (outside !== undefined) {
+      const message = `tokens contains out-of-vocab token id ${outside}. Vocabulary size: ${vocabSize}`;
+      throw new ApiError('invalid_parameter', message, 'tokens');
+    }
+    const response: DetokenizeResponse = { prompt: deps.sessions.detokenize(body.tokens) };
+    ctx.body = response;
+  };
+}

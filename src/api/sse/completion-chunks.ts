@@ -1,0 +1,76 @@
+/** Deltas of text completions to the chunks of their stream. */
+import type { ChoiceDelta, TokenLogprob } from '../../control/sessions/session.ts';
+import type { CompletionChunk } from '../../schemas/completion-response.ts';
+import type { Run } from '../generation/run.ts';
+import type { Envelope } from '../responses/envelope.ts';
+import { completionLogprobs } from '../responses/logprobs.ts';
+import { makeUsage, totalUsage } from '../responses/usage.ts';
+
+interface ChoiceState {
+  run: Run;
+  /** Text not yet sent before the first generated piece; null once it went out. */
+  prefix: string | null;
+  tokens: number;
+  /** Characters of the tokens so far, for text_offset. */
+  offset: number;
+}
+
+export class CompletionChunks {
+  readonly #envelope: Envelope;
+  readonly #runs: Run[];
+  readonly #choices: ChoiceState[];
+
+  /** `prefixes`: the text before each run's choices (the prompt with echo, else ''). */
+  constructor(envelope: Envelope, runs: Run[], prefixes: string[]) {
+    this.#envelope = envelope;
+    this.#runs = runs;
+    this.#choices = runs.flatMap((run, index) => {
+      const prefix = prefixes[index] ?? '';
+      return Array.from({ length: run.n }, () => ({ run, prefix, tokens: 0, offset: prefix.length }));
+    });
+  }
+
+  /** null when there is nothing to tell yet (text held back). */
+  delta(delta: ChoiceDelta): CompletionChunk | null {
+    const state = this.#choices[delta.index];
+    if (state === undefined) throw new Error(`A delta names choice ${delta.index} of ${this.#choices.length}.`);
+    const { output } = this.#envelope;
+    const carriesTokens = delta.tokenIds.length > 0 && (output.returnTokenIds || this.#envelope.logprobs);
+    state.tokens += delta.tokenIds.length;
+    const text = (state.prefix ?? '') + delta.text;
+    if (text === '' && delta.finish === null && !carriesTokens) return null;
+    const first = state.prefix !== null;
+    state.prefix = null;
+    const choice = {
+      index: delta.index,
+      text,
+      logprobs: delta.logprobs.length === 0 ? null : this.#logprobs(delta.logprobs, state),
+      finish_reason: delta.finish,
+      stop_reason: delta.stopReason,
+      prompt_token_ids: output.returnTokenIds && first ? [...state.run.generation.promptIds] : null,
+      token_ids: output.returnTokenIds ? delta.tokenIds : null,
+    };
+    const chunk: CompletionChunk = { ...this.#head(), choices: [choice] };
+    return output.continuousUsage ? { ...chunk, usage: this.#usageOf(state) } : chunk;
+  }
+
+  usage(): CompletionChunk {
+    return { ...this.#head(), choices: [], usage: totalUsage(this.#runs.map((run) => run.generation)) };
+  }
+
+  #logprobs(tokens: TokenLogprob[], state: ChoiceState) {
+    const offset = state.offset;
+    state.offset += tokens.reduce((sum, token) => sum + token.token.length, 0);
+    return completionLogprobs(tokens, this.#envelope.output.tokensAsIds, offset);
+  }
+
+  #usageOf(state: ChoiceState) {
+    const { promptTokens, cachedTokens } = state.run.generation.usage();
+    return makeUsage(promptTokens, state.tokens, cachedTokens);
+  }
+
+  #head(): Pick<CompletionChunk, 'id' | 'object' | 'created' | 'model'> {
+    const { id, created, model } = this.#envelope;
+    return { id, object: 'text_completion', created, model };
+  }
+}

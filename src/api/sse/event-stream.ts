@@ -1,0 +1,75 @@
+/**
+ * Server-sent events on one response. Events of one tick leave in one write. A reader that lets more than the limit pile up
+ * is cut: memory per stream is bounded, and a stalled client never stalls the engine.
+ */
+import type { ServerResponse } from 'node:http';
+
+/** A tick with more text than this writes at once instead of growing. */
+const FLUSH_CHARS = 64 * 1024;
+/** After the last event a reader has this long to take it. */
+const LINGER_MS = 30_000;
+
+export class EventStream {
+  readonly #response: ServerResponse;
+  readonly #maxBufferBytes: number;
+  #pending = '';
+  #scheduled = false;
+  #over = false;
+
+  constructor(response: ServerResponse, maxBufferBytes: number) {
+    this.#response = response;
+    this.#maxBufferBytes = maxBufferBytes;
+  }
+
+  /** Sends the 200. From here on an error can only be an event. */
+  open(): void {
+    this.#response.statusCode = 200;
+    this.#response.setHeader('Content-Type', 'text/event-stream; charset=utf-8');
+    this.#response.setHeader('Cache-Control', 'no-cache');
+    this.#response.setHeader('X-Accel-Buffering', 'no');
+    this.#response.flushHeaders();
+    this.#response.socket?.setNoDelay(true);
+  }
+
+  /** JSON.stringify leaves no line break in the text, so one event is one `data:` line. */
+  send(payload: object): void {
+    this.#append(`data: ${JSON.stringify(payload)}\n\n`);
+  }
+
+  /** `[DONE]`, once, always last. */
+  end(): void {
+    if (this.#over) return;
+    this.#append('data: [DONE]\n\n');
+    this.#flush();
+    if (this.#over) return;
+    this.#over = true;
+    const response = this.#response;
+    const linger = setTimeout(() => response.destroy(), LINGER_MS).unref();
+    response.once('close', () => clearTimeout(linger));
+    response.end();
+  }
+
+  #append(text: string): void {
+    if (this.#over) return;
+    this.#pending += text;
+    if (this.#pending.length >= FLUSH_CHARS) return this.#flush();
+    if (this.#scheduled) return;
+    this.#scheduled = true;
+    // After all promise jobs of this tick: what one engine step brought goes out together.
+    process.nextTick(() => {
+      this.#scheduled = false;
+      this.#flush();
+    });
+  }
+
+  #flush(): void {
+    if (this.#over || this.#pending === '') return;
+    const text = this.#pending;
+    this.#pending = '';
+    this.#response.write(text);
+    if (this.#response.writableLength <= this.#maxBufferBytes) return;
+    this.#over = true;
+    // The close event aborts the generation.
+    this.#response.destroy();
+  }
+}

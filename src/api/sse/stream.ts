@@ -1,0 +1,47 @@
+/** Runs one stream from the first delta to `[DONE]`, errors included. */
+import type { ServerResponse } from 'node:http';
+import type { Logger } from 'pino';
+import type { ChoiceDelta } from '../../control/sessions/session.ts';
+import { ClientGoneError, toApiError } from '../errors.ts';
+import { EventStream } from './event-stream.ts';
+
+export interface StreamParts {
+  deltas: AsyncIterable<ChoiceDelta>;
+  /** Before the first delta's chunk. */
+  first(): object[];
+  /** null = nothing to send for this delta. */
+  chunk(delta: ChoiceDelta): object | null;
+  /** After all choices finished. */
+  last(): object[];
+  /** Called once, just before bytes of the answer leave. */
+  markStreamed(): void;
+}
+
+export async function streamEvents(
+  response: ServerResponse,
+  parts: StreamParts,
+  maxBufferBytes: number,
+  log: Logger,
+): Promise<void> {
+  const stream = new EventStream(response, maxBufferBytes);
+  stream.open();
+  try {
+    let begun = false;
+    for await (const delta of parts.deltas) {
+      if (!begun) {
+        begun = true;
+        parts.markStreamed();
+        for (const chunk of parts.first()) stream.send(chunk);
+      }
+      const chunk = parts.chunk(delta);
+      if (chunk !== null) stream.send(chunk);
+    }
+    for (const chunk of parts.last()) stream.send(chunk);
+  } catch (error) {
+    if (error instanceof ClientGoneError) return;
+    const shown = toApiError(error);
+    log.error({ err: error }, 'stream failed');
+    stream.send(shown.toBody());
+  }
+  stream.end();
+}

@@ -1,0 +1,56 @@
+/** `tandem keys create | list | revoke`. Works beside a running server, which notices within a second. */
+import type { Command } from 'commander';
+import { createKey, DEFAULT_ENTITY } from '../control/store/api-keys.ts';
+import { Database } from '../control/store/database.ts';
+import { KeyRepository, type StoredKey } from '../control/store/key-repository.ts';
+import { OPTIONS } from './options.ts';
+
+type Print = (line: string) => void;
+
+export function addKeysCommand(program: Command, print: Print): void {
+  const keys = program.command('keys').description('make, list and revoke API keys');
+  const dataDir = process.env['TANDEM_DATA_DIR'] ?? OPTIONS.dataDir.default();
+  const withDataDir = (command: Command) => command.option('--data-dir <value>', OPTIONS.dataDir.help, dataDir);
+  withDataDir(keys.command('create').description('make a key; it is shown once'))
+    .option('--name <value>', 'what the key is for', 'unnamed')
+    .option('--entity <value>', 'team or user that owns it', DEFAULT_ENTITY)
+    .action((options: { dataDir: string; name: string; entity: string }) => create(options, print));
+  withDataDir(keys.command('list').description('list keys (never the keys themselves)')).action(
+    (options: { dataDir: string }) => list(options.dataDir, print),
+  );
+  withDataDir(keys.command('revoke <id>').description('make a key invalid')).action(
+    (id: string, options: { dataDir: string }) => revoke(id, options.dataDir, print),
+  );
+}
+
+async function create(options: { dataDir: string; name: string; entity: string }, print: Print): Promise<void> {
+  const key = await withKeys(options.dataDir, (repository) => createKey(repository, options.name, options.entity));
+  print(`id   ${key.id}`);
+  print(`key  ${key.secret} (shown this once; only its hash is kept)`);
+}
+
+async function list(dataDir: string, print: Print): Promise<void> {
+  const keys = await withKeys(dataDir, (repository) => repository.all());
+  if (keys.length === 0) print('There are no keys.');
+  for (const key of keys) print(row(key));
+}
+
+async function revoke(id: string, dataDir: string, print: Print): Promise<void> {
+  const revoked = await withKeys(dataDir, (repository) => repository.revoke(id, new Date().toISOString()));
+  if (!revoked) throw new Error(`There is no valid key with the id ${id}.`);
+  print(`Revoked ${id}.`);
+}
+
+function row(key: StoredKey): string {
+  const state = key.revokedAt === null ? 'valid' : `revoked ${key.revokedAt}`;
+  return `${key.id}  ${key.entity}  ${key.name}  created ${key.createdAt}  ${state}`;
+}
+
+async function withKeys<T>(dataDir: string, use: (repository: KeyRepository) => Promise<T>): Promise<T> {
+  const database = await Database.open(dataDir);
+  try {
+    return await use(new KeyRepository(database.db));
+  } finally {
+    await database.close();
+  }
+}

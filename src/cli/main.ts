@@ -1,0 +1,41 @@
+#!/usr/bin/env node
+/** `tandem serve`, `tandem keys`. */
+import { Command } from 'commander';
+import { addKeysCommand } from './keys.ts';
+import { addServeOptions, resolveSettings } from './options.ts';
+import { serve, type RunningServer } from './serve.ts';
+import { readVersion } from './version.ts';
+
+async function main(): Promise<void> {
+  const program = new Command('tandem')
+    .description('Serve chat completions and train LoRA adapters on the same weights')
+    .version(readVersion());
+  const command = program.command('serve').description('load a model and answer on HTTP');
+  addServeOptions(command);
+  command.action(async () => {
+    const server = await serve(resolveSettings(command, process.env));
+    stopOnSignals(server);
+  });
+  addKeysCommand(program, (line) => process.stdout.write(`${line}\n`));
+  await program.parseAsync();
+}
+
+/** The first signal drains; a second one ends at once. */
+function stopOnSignals(server: RunningServer): void {
+  let stopping = false;
+  const stop = () => {
+    if (stopping) process.exit(1);
+    stopping = true;
+    process.stdout.write('Stopping: running requests are finished first.\n');
+    server.stop().then(() => process.exit(0), fail);
+  };
+  process.on('SIGTERM', stop);
+  process.on('SIGINT', stop);
+}
+
+function fail(error: unknown): void {
+  process.stderr.write(`tandem: ${error instanceof Error ? error.message : String(error)}\n`);
+  process.exit(1);
+}
+
+main().catch(fail);

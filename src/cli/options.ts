@@ -1,0 +1,205 @@
+/** Every flag of `tandem serve` with its TANDEM_* variable, default and help: one table. */
+import { fileURLToPath } from 'node:url';
+import { InvalidArgumentError, Option, type Command } from 'commander';
+import type { Settings } from '../control/settings.ts';
+import { usableCores } from './machine.ts';
+import { boolean, bytes, integer, list, oneOf, secret, text, type Parser } from './parsers.ts';
+
+interface OptionSpec<T> {
+  flag: string;
+  parse: Parser<T>;
+  /** Shown in the help where it is not the default itself. */
+  defaultText?: string;
+  default: () => T;
+  help: string;
+}
+
+type OptionTable = { [Key in keyof Settings]: OptionSpec<Settings[Key]> };
+
+const STARTER_MODEL = fileURLToPath(new URL('../../models/starter', import.meta.url));
+const MAX_INT = 2 ** 31 - 1;
+
+export const OPTIONS: OptionTable = {
+  host: { flag: 'host', parse: text(), default: () => '127.0.0.1', help: 'address to listen on' },
+  port: { flag: 'port', parse: integer(0, 65_535), default: () => 8000, help: 'port; 0 takes a free one' },
+  model: { flag: 'model', parse: text(), default: () => STARTER_MODEL, defaultText: 'the starter model', help: 'model directory' },
+  dataDir: { flag: 'data-dir', parse: text(), default: () => 'data', help: 'keys and state; one server per directory' },
+  apiKey: { flag: 'api-key', parse: secret(), default: () => null, help: 'a key that is accepted besides the stored ones' },
+  dtype: {
+    flag: 'dtype',
+    parse: oneOf('auto', 'float32', 'bfloat16'),
+    default: () => 'auto',
+    help: 'arithmetic; auto follows the weights',
+  },
+  device: { flag: 'device', parse: oneOf('auto', 'cpu', 'cuda'), default: () => 'auto', help: 'auto, cpu or cuda' },
+  servedModelNames: {
+    flag: 'served-model-name',
+    parse: list(),
+    default: () => [],
+    defaultText: "the model directory's name",
+    help: 'names of the model; the first is the one in responses',
+  },
+  maxModelLen: {
+    flag: 'max-model-len',
+    parse: integer(1, MAX_INT),
+    default: () => null,
+    defaultText: 'what the model allows',
+    help: 'longest sequence, prompt and output together',
+  },
+  maxNumSeqs: { flag: 'max-num-seqs', parse: integer(1, 4096), default: () => 64, help: 'sequences that run at once' },
+  maxNumBatchedTokens: {
+    flag: 'max-num-batched-tokens',
+    parse: integer(1, 65_536),
+    default: () => 2048,
+    help: 'tokens of one engine step',
+  },
+  kvCacheMemoryBytes: {
+    flag: 'kv-cache-memory',
+    parse: bytes(1),
+    default: () => null,
+    defaultText: 'a quarter of the memory, 4G at most',
+    help: 'memory for the KV cache, such as 2G',
+  },
+  enableChunkedPrefill: {
+    flag: 'enable-chunked-prefill',
+    parse: boolean(),
+    default: () => true,
+    help: 'split long prompts over steps',
+  },
+  schedulingPolicy: { flag: 'scheduling-policy', parse: oneOf('fcfs', 'priority'), default: () => 'fcfs', help: 'order of the queue' },
+  threads: { flag: 'threads', parse: integer(1, 256), default: usableCores, defaultText: 'the cores', help: 'engine threads' },
+  maxLogprobs: { flag: 'max-logprobs', parse: integer(0, 1024), default: () => 20, help: 'most top_logprobs of a request' },
+  maxWaitingRequests: {
+    flag: 'max-waiting-requests',
+    parse: integer(1, 1_000_000),
+    default: () => 1024,
+    help: 'sequences that may wait; more get 429',
+  },
+  maxWaitingTokens: {
+    flag: 'max-waiting-tokens',
+    parse: integer(1, MAX_INT),
+    default: () => 4_194_304,
+    help: 'prompt tokens that may wait; more get 429',
+  },
+  maxBodyBytes: { flag: 'max-body-size', parse: bytes(1024), default: () => 16 * 2 ** 20, help: 'largest request body' },
+  maxStreamBufferBytes: {
+    flag: 'max-stream-buffer',
+    parse: bytes(1024),
+    default: () => 2 ** 20,
+    help: 'unread bytes after which a slow reader is cut',
+  },
+  requestTimeoutMs: {
+    flag: 'request-timeout-ms',
+    parse: integer(1000, MAX_INT),
+    default: () => 60_000,
+    help: 'time for a request to arrive',
+  },
+  shutdownTimeoutMs: {
+    flag: 'shutdown-timeout-ms',
+    parse: integer(0, MAX_INT),
+    default: () => 30_000,
+    help: 'time for running requests after SIGTERM',
+  },
+  tokenizerWorkers: { flag: 'tokenizer-workers', parse: integer(1, 64), default: () => 1, help: 'threads for templates and tokenisation' },
+  templateTimeoutMs: {
+    flag: 'template-timeout-ms',
+    parse: integer(10, MAX_INT),
+    default: () => 10_000,
+    help: 'time for one template or tokenisation',
+  },
+  repetitionFinishReason: {
+    flag: 'repetition-finish-reason',
+    parse: oneOf('vllm', 'openai'),
+    default: () => 'vllm',
+    help: 'vllm reports `repetition`, openai `stop`',
+  },
+  forceIncludeUsage: {
+    flag: 'enable-force-include-usage',
+    parse: boolean(),
+    default: () => false,
+    help: 'usage in every stream chunk',
+  },
+  enableRequestIdHeaders: {
+    flag: 'enable-request-id-headers',
+    parse: boolean(),
+    default: () => false,
+    help: 'answer with an X-Request-Id header',
+  },
+  vllmMetricNames: { flag: 'vllm-metric-names', parse: boolean(), default: () => false, help: 'also publish metrics as vllm:*' },
+  logLevel: {
+    flag: 'log-level',
+    parse: oneOf('silent', 'error', 'warn', 'info', 'debug'),
+    default: () => 'warn',
+    help: 'log lines go to standard error as JSON',
+  },
+  generationConfig: {
+    flag: 'generation-config',
+    parse: oneOf('auto', 'none'),
+    default: () => 'auto',
+    help: "auto takes sampling defaults from the model's generation_config.json",
+  },
+  faults: { flag: '', parse: list(), default: () => [], help: 'faults to inject, for tests (variable only)' },
+};
+
+/** Flags that need no value: `--name` and `--no-name`. */
+const SWITCHES: ReadonlySet<keyof Settings> = new Set([
+  'enableChunkedPrefill',
+  'forceIncludeUsage',
+  'enableRequestIdHeaders',
+  'vllmMetricNames',
+]);
+
+const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];
+
+export function addServeOptions(command: Command): void {
+  for (const key of KEYS) {
+    const { flag, help } = OPTIONS[key];
+    if (flag === '') continue;
+    const note = `${help} (default: ${defaultText(key)}; ${variableName(key)})`;
+    if (SWITCHES.has(key)) {
+      command.addOption(new Option(`--${flag}`, note)).addOption(new Option(`--no-${flag}`).hideHelp());
+    } else {
+      command.addOption(new Option(`--${flag} <value>`, note).argParser((value, before) => parseFlag(key, value, before)));
+    }
+  }
+}
+
+/** Flags, then variables, then defaults. Throws a sentence that names the variable it could not read. */
+export function resolveSettings(command: Command, env: NodeJS.ProcessEnv): Settings {
+  const flags: Record<string, unknown> = command.opts();
+  const entries = KEYS.map((key) => [key, resolve(key, flags, command, env)] as const);
+  return Object.fromEntries(entries) as unknown as Settings;
+}
+
+function resolve(key: keyof Settings, flags: Record<string, unknown>, command: Command, env: NodeJS.ProcessEnv): unknown {
+  const name = attributeName(OPTIONS[key].flag);
+  if (command.getOptionValueSource(name) === 'cli') return flags[name];
+  const variable = env[variableName(key)];
+  if (variable === undefined) return OPTIONS[key].default();
+  try {
+    return OPTIONS[key].parse(variable);
+  } catch (error) {
+    if (!(error instanceof InvalidArgumentError)) throw error;
+    throw new Error(`${variableName(key)}=${key === 'apiKey' ? '(hidden)' : variable} is not valid. ${error.message}`);
+  }
+}
+
+/** Lists may be given several times. */
+function parseFlag(key: keyof Settings, value: string, before: unknown): unknown {
+  const parsed = OPTIONS[key].parse(value);
+  return Array.isArray(parsed) && Array.isArray(before) ? [...(before as unknown[]), ...parsed] : parsed;
+}
+
+/** `--max-num-seqs` reads TANDEM_MAX_NUM_SEQS. */
+export function variableName(key: keyof Settings): string {
+  return key === 'faults' ? 'TANDEM_FAULTS' : `TANDEM_${OPTIONS[key].flag.replaceAll('-', '_').toUpperCase()}`;
+}
+
+function attributeName(flag: string): string {
+  return flag.replace(/-(\w)/g, (_, letter: string) => letter.toUpperCase());
+}
+
+function defaultText(key: keyof Settings): string {
+  const { defaultText: shown, default: value } = OPTIONS[key];
+  return shown ?? String(value() ?? 'none');
+}

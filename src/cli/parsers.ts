@@ -1,0 +1,63 @@
+/** Readers for flag and variable values. Each throws a sentence that says what would be right. */
+import { InvalidArgumentError } from 'commander';
+
+export type Parser<T> = (text: string) => T;
+
+const UNITS: Readonly<Record<string, number>> = { '': 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30, T: 2 ** 40 };
+
+export function integer(minimum: number, maximum: number): Parser<number> {
+  return (text) => {
+    const value = /^-?\d+$/.test(text.trim()) ? Number(text) : NaN;
+    if (value >= minimum && value <= maximum) return value;
+    throw new InvalidArgumentError(`Give a whole number from ${minimum} to ${maximum}.`);
+  };
+}
+
+/** `4096`, `512K`, `64M`, `4G`, with an optional `B` or `iB` behind; powers of 1024. */
+export function bytes(minimum: number): Parser<number> {
+  return (text) => {
+    const match = /^(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?$/i.exec(text.trim());
+    const value = match ? Math.floor(Number(match[1]) * (UNITS[(match[2] ?? '').toUpperCase()] ?? NaN)) : NaN;
+    if (value >= minimum && Number.isSafeInteger(value)) return value;
+    throw new InvalidArgumentError(`Give a size of at least ${minimum} bytes, such as 512M or 4G.`);
+  };
+}
+
+export function oneOf<const T extends string>(...values: T[]): Parser<T> {
+  return (text) => {
+    const found = values.find((value) => value === text);
+    if (found !== undefined) return found;
+    throw new InvalidArgumentError(`Give one of: ${values.join(', ')}.`);
+  };
+}
+
+export function text(): Parser<string> {
+  return (value) => {
+    if (value.trim() !== '') return value;
+    throw new InvalidArgumentError('It must not be empty.');
+  };
+}
+
+/** Keys travel in a header: no white space. */
+export function secret(): Parser<string> {
+  return (value) => {
+    if (/^[\x21-\x7e]{1,1024}$/.test(value)) return value;
+    throw new InvalidArgumentError('Give 1 to 1024 printable ASCII characters without spaces.');
+  };
+}
+
+export function list(): Parser<string[]> {
+  return (value) => {
+    const items = value.split(',').map((item) => item.trim());
+    if (items.every((item) => item !== '')) return items;
+    throw new InvalidArgumentError('Give a comma-separated list without empty names.');
+  };
+}
+
+export function boolean(): Parser<boolean> {
+  return (value) => {
+    if (['true', '1', 'yes', 'on'].includes(value.toLowerCase())) return true;
+    if (['false', '0', 'no', 'off'].includes(value.toLowerCase())) return false;
+    throw new InvalidArgumentError('Give true or false.');
+  };
+}

@@ -1,0 +1,70 @@
+/** What POST /v1/chat/completions answers: whole, or as the chunks of a stream. */
+import type { Usage } from './usage.ts';
+
+export interface ChatTopLogprob {
+  token: string;
+  logprob: number;
+  bytes: number[];
+}
+export interface ChatTokenLogprob extends ChatTopLogprob {
+  top_logprobs: ChatTopLogprob[];
+}
+export interface ChatLogprobs {
+  content: ChatTokenLogprob[];
+}
+
+/** Fields without a feature behind them yet are null, never absent: clients read them unguarded. */
+export interface ChatResponseMessage {
+  role: string;
+  content: string | null;
+  refusal: null;
+  annotations: null;
+  audio: null;
+  function_call: null;
+  reasoning: null;
+}
+
+export interface ChatChoice {
+  index: number;
+  message: ChatResponseMessage;
+  logprobs: ChatLogprobs | null;
+  finish_reason: string;
+  stop_reason: string | number | null;
+  token_ids: number[] | null;
+}
+
+export interface ChatCompletionResponse {
+  id: string;
+  object: 'chat.completion';
+  created: number;
+  model: string;
+  choices: ChatChoice[];
+  usage: Usage;
+  service_tier: 'default';
+  system_fingerprint: string;
+  prompt_logprobs: null;
+  prompt_token_ids: number[] | null;
+  kv_transfer_params: null;
+}
+
+export interface ChatChunkChoice {
+  index: number;
+  delta: { role?: string; content?: string };
+  logprobs: ChatLogprobs | null;
+  finish_reason: string | null;
+  /** Only in the finish chunk. */
+  stop_reason?: string | number | null;
+  /** In every chunk but the role chunk. */
+  token_ids?: number[] | null;
+}
+
+export interface ChatCompletionChunk {
+  id: string;
+  object: 'chat.completion.chunk';
+  created: number;
+  model: string;
+  choices: ChatChunkChoice[];
+  /** Only in role chunks. */
+  prompt_token_ids?: number[] | null;
+  usage?: Usage;
+}

@@ -1,0 +1,29 @@
+/** Body of POST /v1/completions. */
+import { integer, nullable, string, type JsonSchema } from './json-schema.ts';
+import { samplingProperties, type SamplingFields } from './sampling-fields.ts';
+import { compileBody } from './validator.ts';
+
+/** Prompts of one request; each is a generation of its own. */
+export const MAX_PROMPTS = 1024;
+
+export interface CompletionRequest extends SamplingFields {
+  /** One text, several, one list of ids, or several: completionPrompts() tells which. */
+  prompt: string | (string | number | number[])[];
+  logprobs?: number | null;
+  suffix?: string | null;
+  best_of?: number | null;
+}
+
+const properties: Record<keyof CompletionRequest, JsonSchema> = {
+  ...samplingProperties,
+  prompt: { type: ['string', 'array'], items: { type: ['string', 'integer', 'array'], items: { type: 'integer' } } },
+  logprobs: nullable(integer({ minimum: -1 }, '`logprobs` must be a positive value or -1.')),
+  suffix: nullable(string()),
+  best_of: nullable(integer({ minimum: 1 }, 'best_of must be at least 1, got {value}.')),
+};
+
+export const completionSchema: JsonSchema = { type: 'object', required: ['prompt'], properties };
+
+export const validateCompletion = compileBody<CompletionRequest>(completionSchema);
+
+export const completionFields: ReadonlySet<string> = new Set(Object.keys(properties));

@@ -1,0 +1,176 @@
+/** Fields that chat and text completions share: one definition of types, bounds and error sentences. */
+import { array, boolean, integer, nullable, number, object, string, type JsonSchema } from './json-schema.ts';
+
+/** Most stop strings of one request, and characters of one: each is compared with every piece of text. */
+export const MAX_STOP_STRINGS = 64;
+export const MAX_STOP_LENGTH = 1024;
+/** Most stop ids of one request; the engine takes 1024 with the model's own. */
+export const MAX_STOP_TOKEN_IDS = 512;
+/** Choices of one request, as vLLM bounds them. */
+export const MAX_CHOICES = 16_384;
+
+export interface StreamOptions {
+  include_usage?: boolean | null;
+  continuous_usage_stats?: boolean | null;
+}
+
+export interface SamplingFields {
+  model?: string | null;
+  max_tokens?: number | null;
+  temperature?: number | null;
+  top_p?: number | null;
+  top_k?: number | null;
+  min_p?: number | null;
+  frequency_penalty?: number | null;
+  presence_penalty?: number | null;
+  repetition_penalty?: number | null;
+  length_penalty?: number;
+  logit_bias?: Record<string, number> | null;
+  seed?: number | bigint | null;
+  stop?: string | string[] | null;
+  stop_token_ids?: number[] | null;
+  include_stop_str_in_output?: boolean;
+  ignore_eos?: boolean;
+  min_tokens?: number;
+  skip_special_tokens?: boolean;
+  spaces_between_special_tokens?: boolean;
+  n?: number | null;
+  stream?: boolean | null;
+  stream_options?: StreamOptions | null;
+  user?: string | null;
+  request_id?: string;
+  add_special_tokens?: boolean;
+  truncate_prompt_tokens?: number | null;
+  prompt_logprobs?: number | null;
+  allowed_token_ids?: number[] | null;
+  bad_words?: string[] | null;
+  use_beam_search?: boolean;
+  echo?: boolean;
+  priority?: number;
+  response_format?: Record<string, unknown> | null;
+  structured_outputs?: Record<string, unknown> | null;
+  repetition_detection?: Record<string, unknown> | null;
+  kv_transfer_params?: Record<string, unknown> | null;
+  engine_xargs?: Record<string, unknown> | null;
+  vllm_xargs?: Record<string, unknown> | null;
+  cache_salt?: string | null;
+  logprobs_mode?: string | null;
+  return_tokens_as_token_ids?: boolean | null;
+  return_token_ids?: boolean | null;
+}
+
+const penalty = (name: string): JsonSchema =>
+  nullable(number({ minimum: -2, maximum: 2 }, `${name} must be in [-2, 2], got {value}.`));
+
+const stop: JsonSchema = {
+  type: ['string', 'array', 'null'],
+  minLength: 1,
+  maxLength: MAX_STOP_LENGTH,
+  maxItems: MAX_STOP_STRINGS,
+  items: {
+    ...string({ minLength: 1, maxLength: MAX_STOP_LENGTH }),
+    errorText: { minLength: 'stop cannot contain an empty string.' },
+  },
+  errorText: { minLength: 'stop cannot contain an empty string.' },
+};
+
+const structuredOutputs = nullable(
+  object({
+    properties: {
+      json: { type: ['string', 'object', 'null'] },
+      regex: nullable(string()),
+      choice: nullable(array(string())),
+      grammar: nullable(string()),
+      json_object: nullable(boolean()),
+      disable_fallback: boolean(),
+      disable_any_whitespace: boolean(),
+      disable_additional_properties: boolean(),
+      whitespace_pattern: nullable(string()),
+      structural_tag: nullable(string()),
+      _backend: nullable(string()),
+      _backend_was_auto: boolean(),
+    },
+  }),
+);
+
+const responseFormat = nullable(
+  object({
+    required: ['type'],
+    properties: {
+      type: { type: 'string', enum: ['text', 'json_object', 'json_schema', 'structural_tag'] },
+      json_schema: nullable(object()),
+      format: nullable(object()),
+      structures: nullable(array(object())),
+      triggers: nullable(array(string())),
+    },
+  }),
+);
+
+const repetitionDetection = nullable(
+  object({ properties: { max_pattern_size: integer(), min_pattern_size: integer(), min_count: integer() } }),
+);
+
+const streamOptions = nullable(
+  object({ properties: { include_usage: nullable(boolean()), continuous_usage_stats: nullable(boolean()) } }),
+);
+
+/** Alphabetical within what belongs together; the not-built table says which of them only take their default yet. */
+export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
+  model: nullable(string()),
+  max_tokens: nullable(integer({ minimum: 1 }, 'max_tokens must be at least 1, got {value}.')),
+  min_tokens: integer({ minimum: 0 }, 'min_tokens must be greater than or equal to 0, got {value}.'),
+  n: {
+    ...nullable(integer({ minimum: 1, maximum: MAX_CHOICES })),
+    errorText: { minimum: 'n must be at least 1, got {value}.', maximum: `n must be at most ${MAX_CHOICES}, got {value}.` },
+  },
+  temperature: nullable(number({ minimum: 0 }, 'temperature must be non-negative, got {value}.')),
+  top_p: nullable(number({ exclusiveMinimum: 0, maximum: 1 }, 'top_p must be in (0, 1], got {value}.')),
+  top_k: nullable(integer({ minimum: -1 }, 'top_k must be 0 (disable), or at least 1, got {value}.')),
+  min_p: nullable(number({ minimum: 0, maximum: 1 }, 'min_p must be in [0, 1], got {value}.')),
+  seed: { int64: true },
+  frequency_penalty: penalty('frequency_penalty'),
+  presence_penalty: penalty('presence_penalty'),
+  repetition_penalty: nullable(
+    number({ exclusiveMinimum: 0 }, 'repetition_penalty must be greater than zero, got {value}.'),
+  ),
+  length_penalty: number(),
+  logit_bias: nullable(object({ additionalProperties: { type: 'number' } })),
+  stop,
+  stop_token_ids: nullable(array(integer({ minimum: 0 }), { maxItems: MAX_STOP_TOKEN_IDS })),
+  include_stop_str_in_output: boolean(),
+  ignore_eos: boolean(),
+  skip_special_tokens: boolean(),
+  spaces_between_special_tokens: boolean(),
+  stream: nullable(boolean()),
+  stream_options: streamOptions,
+  user: nullable(string()),
+  request_id: string(),
+  add_special_tokens: boolean(),
+  truncate_prompt_tokens: nullable(integer({ minimum: -1 })),
+  prompt_logprobs: nullable(
+    integer({ minimum: -1 }, '`prompt_logprobs` must be a positive value or -1, got {value}.'),
+  ),
+  allowed_token_ids: {
+    ...nullable(array(integer(), { minItems: 1 })),
+    errorText: { minItems: 'allowed_token_ids is not None and empty!' },
+  },
+  bad_words: nullable(
+    array({ ...string({ minLength: 1 }), errorText: { minLength: 'bad_words cannot contain an empty string.' } }),
+  ),
+  use_beam_search: boolean(),
+  echo: boolean(),
+  priority: integer(),
+  response_format: responseFormat,
+  structured_outputs: structuredOutputs,
+  repetition_detection: repetitionDetection,
+  kv_transfer_params: nullable(object()),
+  engine_xargs: nullable(object()),
+  vllm_xargs: nullable(object()),
+  cache_salt: {
+    ...nullable(string({ minLength: 1 })),
+    errorText: { minLength: "Parameter 'cache_salt' must be a non-empty string if provided." },
+  },
+  logprobs_mode: { type: ['string', 'null'], enum: ['raw', 'temperature', 'processed', null] },
+  return_tokens_as_token_ids: nullable(boolean()),
+  return_token_ids: nullable(boolean()),
+};

@@ -1,0 +1,122 @@
+/** Compiles body schemas once and turns the first violation into one sentence with the field's path. */
+import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
+import type { JsonSchema } from './json-schema.ts';
+
+/** `shape`: a wrong type or a missing field. `range`: the right type with a value the field does not take. */
+export type ViolationKind = 'shape' | 'range';
+
+export class SchemaError extends Error {
+  readonly kind: ViolationKind;
+  /** Dotted path of the field, or null for the body itself. */
+  readonly param: string | null;
+  constructor(kind: ViolationKind, param: string | null, message: string) {
+    super(message);
+    this.name = 'SchemaError';
+    this.kind = kind;
+    this.param = param;
+  }
+}
+
+const INT64_MIN = -(2n ** 63n);
+const INT64_MAX = 2n ** 63n - 1n;
+const LONGEST_ECHO = 64;
+
+// allErrors stays false: a body of a million wrong items must not make a million error objects.
+// ownProperties: inherited names such as `constructor` are never taken for fields.
+const ajv = new Ajv({ allErrors: false, verbose: true, allowUnionTypes: true, ownProperties: true, strict: true });
+ajv.addKeyword({ keyword: 'errorText', schemaType: 'object' });
+ajv.addKeyword({ keyword: 'int64', schemaType: 'boolean', validate: validateInt64, errors: true });
+
+interface Int64Check {
+  (schema: boolean, data: unknown): boolean;
+  errors?: Partial<ErrorObject>[];
+}
+
+function validateInt64(_schema: boolean, data: unknown): boolean {
+  const message = int64Problem(data);
+  (validateInt64 as Int64Check).errors = message === null ? [] : [{ keyword: 'int64', message, params: {} }];
+  return message === null;
+}
+
+function int64Problem(data: unknown): string | null {
+  if (data === null) return null;
+  if (typeof data !== 'bigint' && (typeof data !== 'number' || !Number.isInteger(data))) {
+    return 'Input should be a valid integer (int_type)';
+  }
+  const value = BigInt(data);
+  if (value < INT64_MIN) return `Input should be greater than or equal to ${INT64_MIN} (greater_than_equal)`;
+  if (value > INT64_MAX) return `Input should be less than or equal to ${INT64_MAX} (less_than_equal)`;
+  return null;
+}
+
+/** Throws SchemaError for the first violation; returns the body as the schema's type. */
+export type BodyValidator<T> = (body: unknown) => T;
+
+export function compileBody<T>(schema: JsonSchema): BodyValidator<T> {
+  const validate = ajv.compile(schema) as ValidateFunction<T>;
+  return (body) => {
+    if (!isPlainObject(body)) throw new SchemaError('shape', null, `The body must be a JSON object, got ${kindOf(body)}.`);
+    if (validate(body)) return body;
+    throw toSchemaError(validate.errors?.[0]);
+  };
+}
+
+export function isPlainObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function kindOf(value: unknown): string {
+  if (value === null) return 'null';
+  return Array.isArray(value) ? 'an array' : `a ${typeof value}`;
+}
+
+function toSchemaError(error: ErrorObject | undefined): SchemaError {
+  if (!error) return new SchemaError('shape', null, 'The body does not match the schema.');
+  const path = dottedPath(error.instancePath);
+  if (error.keyword === 'required') {
+    const field = joinPath(path, String(error.params['missingProperty']));
+    return new SchemaError('shape', field, `${field}: Field required (missing)`);
+  }
+  const text = (error.parentSchema as JsonSchema | undefined)?.errorText?.[error.keyword];
+  if (text !== undefined) return new SchemaError('range', path, text.replace('{value}', echo(error.data)));
+  return new SchemaError(kindOfKeyword(error.keyword), path, `${path ?? 'body'}: ${sentence(error)}`);
+}
+
+function kindOfKeyword(keyword: string): ViolationKind {
+  return ['type', 'int64', 'enum', 'required', 'propertyNames'].includes(keyword) ? 'shape' : 'range';
+}
+
+function sentence(error: ErrorObject): string {
+  if (error.keyword === 'enum') {
+    const values = (error.params as { allowedValues: unknown[] }).allowedValues;
+    return `Input should be one of ${values.map((value) => JSON.stringify(value)).join(', ')}, got ${echo(error.data)}.`;
+  }
+  if (error.keyword === 'type') {
+    const types = error.params['type'] as JsonType | JsonType[];
+    return `Input should be ${[types].flat().join(' or ')}, got ${echo(error.data)}.`;
+  }
+  return `${error.message ?? 'is not valid'}.`;
+}
+type JsonType = string;
+
+/** What was sent, cut short: an error must not be larger than its request's fault deserves. */
+function echo(value: unknown): string {
+  if (typeof value === 'bigint') return value.toString();
+  if (Array.isArray(value)) return 'an array';
+  if (typeof value === 'object' && value !== null) return 'an object';
+  if (typeof value !== 'string') return Object.is(value, -0) ? '0' : String(value);
+  // By code points: a cut inside a surrogate pair would not be valid UTF-8.
+  const short = value.length > LONGEST_ECHO ? `${[...value.slice(0, 2 * LONGEST_ECHO)].slice(0, LONGEST_ECHO).join('')}…` : value;
+  return JSON.stringify(short);
+}
+
+/** `/messages/0/content` to `messages.0.content`; null at the root. Long client-made keys are cut. */
+function dottedPath(pointer: string): string | null {
+  if (pointer === '') return null;
+  const parts = pointer.slice(1).split('/');
+  return parts.map((part) => part.replaceAll('~1', '/').replaceAll('~0', '~').slice(0, LONGEST_ECHO)).join('.');
+}
+
+function joinPath(path: string | null, field: string): string {
+  return path === null ? field : `${path}.${field}`;
+}

@@ -1,0 +1,201 @@
+/** In-memory sessions and engine, and a listening server over them. */
+import { createHash } from 'node:crypto';
+import { pino } from 'pino';
+import { createApp } from '../../../src/api/app.ts';
+import type { ApiDeps, Caller } from '../../../src/api/deps.ts';
+import { HttpServer } from '../../../src/api/http-server.ts';
+import { Metrics } from '../../../src/api/metrics.ts';
+import type { EngineClient, EngineState } from '../../../src/control/engine/client.ts';
+import type { EngineStats } from '../../../src/control/engine/protocol.ts';
+import {
+  SessionError,
+  type ChoiceDelta,
+  type Generation,
+  type GenerationInput,
+  type PromptInput,
+  type Sessions,
+} from '../../../src/control/sessions/session.ts';
+import type { Settings } from '../../../src/control/settings.ts';
+import { OPTIONS } from '../../../src/cli/options.ts';
+
+export const KEY = 'tk-test-key';
+
+export function delta(part: Partial<ChoiceDelta> = {}): ChoiceDelta {
+  return { index: 0, text: '', tokenIds: [], logprobs: [], finish: null, stopReason: null, ...part };
+}
+
+/** Two pieces and a finish per choice. */
+function defaultScript(input: GenerationInput): ChoiceDelta[] {
+  const choices = Array.from({ length: input.sampling.n }, (_, index) => index);
+  const logprobs = (tokenId: number) => {
+    if (input.sampling.topLogprobs === null) return [];
+    const top = Array.from({ length: input.sampling.topLogprobs }, (_, rank) => token(tokenId + rank, -rank));
+    return [{ ...token(tokenId, 0), top }];
+  };
+  return [
+    ...choices.map((index) => delta({ index, text: 'Hello', tokenIds: [10], logprobs: logprobs(10) })),
+    ...choices.map((index) =>
+      delta({ index, text: ' there', tokenIds: [11, 2], logprobs: [...logprobs(11), ...logprobs(2)], finish: 'stop' }),
+    ),
+  ];
+}
+
+function token(tokenId: number, logprob: number) {
+  return { token: `<${tokenId}>`, logprob, bytes: [60], tokenId };
+}
+
+export class FakeGeneration implements Generation {
+  readonly promptIds = Int32Array.from([5, 6, 7]);
+  readonly deltas: AsyncIterable<ChoiceDelta>;
+  readonly #counts: number[];
+  aborted = false;
+  streamed = false;
+  #wake: (() => void) | null = null;
+
+  constructor(n: number, script: (generation: FakeGeneration) => AsyncIterable<ChoiceDelta> | ChoiceDelta[]) {
+    this.#counts = Array.from({ length: n }, () => 0);
+    this.deltas = this.#run(script);
+  }
+
+  async *#run(script: (generation: FakeGeneration) => AsyncIterable<ChoiceDelta> | ChoiceDelta[]) {
+    for await (const item of script(this)) {
+      if (this.aborted) return;
+      this.#counts[item.index] = (this.#counts[item.index] ?? 0) + item.tokenIds.length;
+      yield item;
+    }
+  }
+
+  usage() {
+    return { promptTokens: 3, completionTokens: this.#counts, cachedTokens: 0 };
+  }
+  markStreamed() {
+    this.streamed = true;
+  }
+  abort() {
+    this.aborted = true;
+    this.#wake?.();
+  }
+  /** Resolves on abort. */
+  untilAborted(): Promise<void> {
+    return this.aborted ? Promise.resolve() : new Promise((resolve) => (this.#wake = resolve));
+  }
+}
+
+export class FakeSessions implements Sessions {
+  readonly maxModelLen = 128;
+  readonly vocabSize = 100;
+  readonly hasChatTemplate = true;
+  readonly inputs: GenerationInput[] = [];
+  readonly generations: FakeGeneration[] = [];
+  script: (input: GenerationInput, generation: FakeGeneration) => AsyncIterable<ChoiceDelta> | ChoiceDelta[] = defaultScript;
+  refuse: SessionError | null = null;
+
+  start(input: GenerationInput): Promise<Generation> {
+    if (this.refuse) return Promise.reject(this.refuse);
+    this.inputs.push(input);
+    const generation = new FakeGeneration(input.sampling.n, (self) => this.script(input, self));
+    this.generations.push(generation);
+    return Promise.resolve(generation);
+  }
+  tokenize(prompt: PromptInput): Promise<Int32Array> {
+    return Promise.resolve(prompt.kind === 'text' ? Int32Array.from([...prompt.text].keys()) : Int32Array.from([1, 2]));
+  }
+  detokenize(ids: number[]): string {
+    return ids.map((id) => `<${id}>`).join('');
+  }
+  tokenString(id: number): string {
+    return `<${id}>`;
+  }
+  close(): Promise<void> {
+    return Promise.resolve();
+  }
+}
+
+export class FakeEngine implements EngineClient {
+  state: EngineState = 'ready';
+  counters: EngineStats = {
+    running: 0,
+    waiting: 0,
+    pagesTotal: 10,
+    pagesUsed: 0,
+    preemptions: 0,
+    steps: 0,
+    promptTokens: 0,
+    generatedTokens: 0,
+    stepMicros: 0,
+  };
+  ready = () => Promise.resolve();
+  submit = () => [];
+  stats = () => this.counters;
+  drain = () => Promise.resolve();
+  close = () => Promise.resolve();
+}
+
+/** Defaults of the command line, with a few changed. */
+export function testSettings(changes: Partial<Settings> = {}): Settings {
+  const defaults = Object.entries(OPTIONS).map(([key, option]) => [key, option.default()] as const);
+  return { ...(Object.fromEntries(defaults) as unknown as Settings), port: 0, ...changes };
+}
+
+export interface TestServer {
+  url: string;
+  port: number;
+  sessions: FakeSessions;
+  engine: FakeEngine;
+  deps: ApiDeps;
+  /** Fetch with the key. */
+  call(path: string, init?: RequestInit): Promise<Response>;
+  /** POST of a JSON body with the key. */
+  post(path: string, body: unknown, headers?: Record<string, string>): Promise<Response>;
+  close(): Promise<void>;
+}
+
+export async function startTestServer(
+  changes: Partial<Settings> = {},
+  more: Partial<ApiDeps> = {},
+): Promise<TestServer> {
+  const sessions = new FakeSessions();
+  const engine = new FakeEngine();
+  const settings = testSettings(changes);
+  const hash = (text: string) => createHash('sha256').update(text).digest('hex');
+  const deps: ApiDeps = {
+    sessions,
+    engine,
+    settings,
+    keys: { find: (key): Caller | null => (hash(key) === hash(KEY) ? { keyId: '1', entity: 'default' } : null) },
+    model: { names: ['first', 'second'], root: 'model', created: 1, systemFingerprint: 'fp_test' },
+    metrics: new Metrics({ modelName: 'first', vllmNames: settings.vllmMetricNames, engine }),
+    log: pino({ level: 'silent' }),
+    version: '0.0.0',
+    draining: () => false,
+    ...more,
+  };
+  const http = new HttpServer(createApp(deps), settings);
+  const port = await http.listen();
+  const url = `http://127.0.0.1:${port}`;
+  const call = (path: string, init: RequestInit = {}) =>
+    fetch(url + path, { ...init, headers: { authorization: `Bearer ${KEY}`, ...init.headers } });
+  const post = (path: string, body: unknown, headers: Record<string, string> = {}) =>
+    call(path, {
+      method: 'POST',
+      body: typeof body === 'string' ? body : JSON.stringify(body),
+      headers: { 'content-type': 'application/json', ...headers },
+    });
+  return { url, port, sessions, engine, deps, call, post, close: () => http.drain(0) };
+}
+
+/** The payloads of a stream, `[DONE]` as a string. */
+export function events(text: string): unknown[] {
+  return text
+    .split('\n\n')
+    .filter((event) => event !== '')
+    .map((event) => {
+      const data = event.replace(/^data: /, '');
+      return data === '[DONE]' ? data : (JSON.parse(data) as unknown);
+    });
+}
+
+export async function errorOf(response: Response): Promise<{ message: string; type: string; param: string | null; code: number }> {
+  const body = (await response.json()) as { error: { message: string; type: string; param: string | null; code: number } };
+  return body.error;
+}
