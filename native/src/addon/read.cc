@@ -73,6 +73,10 @@ std::vector<int32_t> read_int32_array(const Napi::Object& object, const char* fi
   return read_typed<int32_t>(object, field, napi_int32_array, "an Int32Array");
 }
 
+std::vector<float> read_float32_array(const Napi::Object& object, const char* field) {
+  return read_typed<float>(object, field, napi_float32_array, "a Float32Array");
+}
+
 std::vector<uint8_t> read_uint8_array(const Napi::Object& object, const char* field) {
   return read_typed<uint8_t>(object, field, napi_uint8_array, "a Uint8Array");
 }

@@ -20,6 +20,7 @@ std::string read_string(const Napi::Object& object, const char* field);
 // A BigInt within the signed 64-bit range.
 int64_t read_bigint(const Napi::Object& object, const char* field);
 std::vector<int32_t> read_int32_array(const Napi::Object& object, const char* field);
+std::vector<float> read_float32_array(const Napi::Object& object, const char* field);
 std::vector<uint8_t> read_uint8_array(const Napi::Object& object, const char* field);
 // An array of at most `most` items; `item(value, index)` reads each.
 template <typename Item>

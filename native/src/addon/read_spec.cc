@@ -78,6 +78,40 @@ model::Tensor read_tensor(const Napi::Value& value) {
   return tensor;
 }
 
+std::vector<std::vector<int32_t>> read_words(const Napi::Object& sampling) {
+  std::vector<std::vector<int32_t>> words;
+  Napi::Value value = read_property(sampling, "badWords");
+  if (value.IsUndefined()) return words;
+  read_array(value, "badWords", 100000, [&](const Napi::Value& word, uint32_t) {
+    Napi::Object holder = Napi::Object::New(value.Env());
+    holder.Set("badWords", word);
+    words.push_back(read_int32_array(holder, "badWords"));
+  });
+  return words;
+}
+
+// The optional controls of SamplingSpec; each absent one keeps its neutral value.
+void read_controls(const Napi::Object& sampling, ops::SamplingParams& s) {
+  auto given = [&](const char* field) { return !read_property(sampling, field).IsUndefined(); };
+  if (given("frequencyPenalty")) s.frequency_penalty = read_number(sampling, "frequencyPenalty");
+  if (given("presencePenalty")) s.presence_penalty = read_number(sampling, "presencePenalty");
+  if (given("repetitionPenalty")) s.repetition_penalty = read_number(sampling, "repetitionPenalty");
+  if (given("allowedIds")) s.allowed = read_int32_array(sampling, "allowedIds");
+  s.bad_words = read_words(sampling);
+  if (given("biasIds")) {
+    std::vector<int32_t> ids = read_int32_array(sampling, "biasIds");
+    std::vector<float> values = read_float32_array(sampling, "biasValues");
+    if (ids.size() != values.size()) throw Error(ErrorKind::kRange, "biasIds and biasValues must have the same length");
+    for (size_t i = 0; i < ids.size(); ++i) s.bias.emplace_back(ids[i], values[i]);
+  }
+  if (!given("logprobsMode")) return;
+  std::string mode = read_string(sampling, "logprobsMode");
+  if (mode != "raw" && mode != "temperature" && mode != "processed") {
+    throw Error(ErrorKind::kRange, "logprobsMode must be raw, temperature or processed");
+  }
+  s.mode = mode == "raw" ? ops::LogprobMode::kRaw : mode == "temperature" ? ops::LogprobMode::kTemperature : ops::LogprobMode::kProcessed;
+}
+
 engine::Open read_open(const Napi::Value& value) {
   Napi::Object object = read_object(value, "open");
   Napi::Object sampling = read_object(read_property(object, "sampling"), "open.sampling");
@@ -92,6 +126,8 @@ engine::Open read_open(const Napi::Value& value) {
   s.seed = uint64_t(read_bigint(sampling, "seed"));
   s.choice = read_int(sampling, "choice");
   s.logprobs = read_int(sampling, "logprobs");
+  read_controls(sampling, s);
+  if (!read_property(object, "cached").IsUndefined()) open.cached = read_int32_array(object, "cached");
   open.params.max_tokens = read_int(sampling, "maxTokens");
   open.params.min_tokens = read_int(sampling, "minTokens");
   open.params.stop_ids = read_int32_array(sampling, "stopIds");

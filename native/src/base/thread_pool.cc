@@ -1,5 +1,8 @@
 #include "base/thread_pool.h"
 
+#include <system_error>
+#include <utility>
+
 #include "base/error.h"
 
 #if defined(__x86_64__)
@@ -27,10 +30,17 @@ uint64_t next_of(uint64_t ticket) { return ticket & kIndexMask; }
 
 ThreadPool::ThreadPool(int threads) {
   require(threads >= 1 && threads <= 256, ErrorKind::kRange, "threads must be in 1..256");
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {
+    stop();
+    throw Error(ErrorKind::kState, "could not start " + std::to_string(threads) + " threads");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_.store(true);
   wake_.fetch_add(1);
   wake_.notify_all();
@@ -58,13 +68,19 @@ void ThreadPool::run_erased(int64_t count, Call call, const void* context) {
       spins = 0;
     }
   }
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void ThreadPool::help() {
   uint64_t ticket = ticket_.load(std::memory_order_acquire);
   while (next_of(ticket) < total_of(ticket)) {
     if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
-    call_(context_, int64_t(next_of(ticket)));
+    try {
+      call_(context_, int64_t(next_of(ticket)));
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(failure_mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
     done_.fetch_add(1, std::memory_order_release);
     ticket = ticket_.load(std::memory_order_acquire);
   }

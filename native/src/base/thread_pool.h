@@ -5,6 +5,8 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -19,8 +21,8 @@ class ThreadPool {
 
   int threads() const { return int(workers_.size()) + 1; }
 
-  // Calls body(index) once for every index in [0, count); returns when all are done. `body` must not throw.
-  // Not re-entrant; one caller at a time.
+  // Calls body(index) once for every index in [0, count); returns when all are done. Not re-entrant; one caller at a time.
+  // If bodies throw, one of their exceptions is rethrown once no thread is in a body any more.
   template <typename Body>
   void run(int64_t count, const Body& body) {
     for (int64_t base = 0; base < count; base += kMaxIndices) {
@@ -35,6 +37,7 @@ class ThreadPool {
   using Call = void (*)(const void* context, int64_t index);
   void run_erased(int64_t count, Call call, const void* context);
   void work();
+  void stop();
   // Claims and runs indices of the job that `ticket_` names until none is left.
   void help();
 
@@ -46,6 +49,8 @@ class ThreadPool {
   std::atomic<bool> stop_{false};
   Call call_ = nullptr;
   const void* context_ = nullptr;
+  std::mutex failure_mutex_;
+  std::exception_ptr failure_;  // the first exception of the running job
   std::vector<std::thread> workers_;
 };
 

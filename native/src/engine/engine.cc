@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "base/error.h"
 
@@ -29,12 +30,31 @@ Options checked(const Options& o, const model::Spec& spec) {
   return o;
 }
 
+void check_controls(const ops::SamplingParams& p, int64_t vocab) {
+  bool ok = std::fabs(p.frequency_penalty) <= 2 && std::fabs(p.presence_penalty) <= 2 && std::isfinite(p.repetition_penalty) &&
+            p.repetition_penalty > 0;
+  require(ok, ErrorKind::kRange, "open.sampling: a penalty is out of range");
+  for (const auto& [id, value] : p.bias) {
+    in_range("open.sampling.biasIds", id, 0, vocab - 1);
+    require(std::fabs(value) <= 100, ErrorKind::kRange, "open.sampling.biasValues must be in -100..100");
+  }
+  for (int32_t id : p.allowed) in_range("open.sampling.allowedIds", id, 0, vocab - 1);
+  require(std::is_sorted(p.allowed.begin(), p.allowed.end()), ErrorKind::kRange, "open.sampling.allowedIds must ascend");
+  for (const auto& word : p.bad_words) {
+    require(!word.empty(), ErrorKind::kRange, "open.sampling.badWords must not hold an empty word");
+    for (int32_t id : word) in_range("open.sampling.badWords", id, 0, vocab - 1);
+  }
+}
+
 void check_open(const Open& open, const Options& options, int64_t vocab) {
   in_range("open.promptLength", open.prompt_length, 1, options.max_model_len);
   const SequenceParams& p = open.params;
   bool ok = std::isfinite(p.sampling.temperature) && p.sampling.temperature >= 0 && p.sampling.top_p > 0 && p.sampling.top_p <= 1 &&
             p.sampling.min_p >= 0 && p.sampling.min_p <= 1;
   require(ok, ErrorKind::kRange, "open.sampling: temperature, topP or minP is out of range");
+  check_controls(p.sampling, vocab);
+  in_range("open.cached.length", int64_t(open.cached.size()), 0, options.max_model_len - 1);
+  for (int32_t id : open.cached) in_range("open.cached", id, 0, vocab - 1);
   in_range("open.sampling.topK", p.sampling.top_k, 0, std::numeric_limits<int32_t>::max());
   in_range("open.sampling.choice", p.sampling.choice, 0, std::numeric_limits<int32_t>::max());
   in_range("open.sampling.logprobs", p.sampling.logprobs, -1, options.max_logprobs);
@@ -84,6 +104,9 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
     in_range("pages: page", a.page, 0, options_.pages - 1);
     ++page_count[size_t(a.slot)];
   }
+  std::vector<int64_t> position(slots_.size());
+  for (size_t s = 0; s < slots_.size(); ++s) position[s] = slots_[s].position;
+  for (const Open& open : plan.opens) position[size_t(open.slot)] = int64_t(open.cached.size());
   std::vector<uint8_t> seen(slots_.size(), 0);
   size_t next = 0;
   for (const Row& row : plan.rows) {
@@ -92,7 +115,7 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
     require(is_open(row.slot) && !seen[s], ErrorKind::kRange, "rows: slot is not open or has two rows");
     seen[s] = 1;
     in_range("rows: count", row.count, 1, options_.max_batch_tokens);
-    require(row.first_position == (opens[s] ? 0 : slots_[s].position), ErrorKind::kRange, "rows: position does not continue its slot");
+    require(row.first_position == position[s], ErrorKind::kRange, "rows: position does not continue its slot");
     require(row.first_position + row.count <= options_.max_model_len, ErrorKind::kRange, "rows: past maxModelLen");
     require(row.first_position + row.count <= page_count[s] * simd::kPage, ErrorKind::kRange, "rows: a position has no page");
     require(size_t(row.count) <= plan.tokens.size() - next, ErrorKind::kRange, "tokens: fewer than the rows need");
@@ -115,6 +138,9 @@ void Engine::apply_slots(const Plan& plan) {
     slot.open = true;
     slot.prompt_length = open.prompt_length;
     slot.params = open.params;
+    slot.position = int64_t(open.cached.size());
+    if (!open.params.sampling.uses_history()) continue;
+    for (size_t i = 0; i < open.cached.size(); ++i) slot.history.add(open.cached[i], int64_t(i) >= open.prompt_length);
   }
   for (const PageAssignment& a : plan.pages) slots_[size_t(a.slot)].pages.push_back(int32_t(a.page));
 }
@@ -133,6 +159,17 @@ model::ForwardBatch Engine::build_batch(const Plan& plan) {
   return batch;
 }
 
+void Engine::remember(const Plan& plan, const model::ForwardBatch& batch) {
+  size_t next = 0;
+  for (const Row& row : plan.rows) {
+    Slot& slot = slots_[size_t(row.slot)];
+    for (int64_t i = 0; i < row.count && slot.params.sampling.uses_history(); ++i) {
+      slot.history.add(batch.tokens[next + size_t(i)], row.first_position + i >= slot.prompt_length);
+    }
+    next += size_t(row.count);
+  }
+}
+
 void Engine::clear_new_pages(const Plan& plan) {
   std::vector<int32_t> fresh;
   for (const Row& row : plan.rows) {
@@ -148,6 +185,7 @@ StepResult Engine::step(const Plan& plan) {
   if (plan.rows.empty()) return {};
   model::ForwardBatch batch = build_batch(plan);
   clear_new_pages(plan);
+  remember(plan, batch);
   forward_.run(batch, kv_);
   for (const Row& row : plan.rows) slots_[size_t(row.slot)].position = row.first_position + row.count;
   return sample_rows(plan, batch);
@@ -163,7 +201,7 @@ StepResult Engine::sample_rows(const Plan& plan, const model::ForwardBatch& batc
   std::vector<std::vector<ops::TopEntry>> tops(slot_of.size());
   for (int64_t first = 0; first < total; first += logit_rows_) {
     int64_t count = std::min(logit_rows_, total - first);
-    const float* logits = forward_.logits(batch, first, count);
+    float* logits = forward_.logits(batch, first, count);
     // One index per thread, so that each has scratch memory of its own; rows are claimed inside.
     std::atomic<int64_t> next{0};
     model_->pool.run(model_->pool.threads(), [&](int64_t thread) {
@@ -182,13 +220,13 @@ StepResult Engine::sample_rows(const Plan& plan, const model::ForwardBatch& batc
   return result;
 }
 
-Sampled Engine::sample_row(Slot& slot, int64_t slot_index, const float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
+Sampled Engine::sample_row(Slot& slot, int64_t slot_index, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
   static const std::vector<int32_t> kNone;
   const SequenceParams& p = slot.params;
   int64_t outputs = std::max<int64_t>(0, slot.position - slot.prompt_length);
   const std::vector<int32_t>& banned = outputs < p.min_tokens ? p.stop_ids : kNone;
-  ops::Sample s = ops::sample(model_->kernels, logits, model_->spec.vocab_size, options_.samplable_vocab, banned, p.sampling,
-                              uint64_t(outputs), scratch, top);
+  ops::SampleInput input{logits, model_->spec.vocab_size, options_.samplable_vocab, &banned, &p.sampling, &slot.history, uint64_t(outputs)};
+  ops::Sample s = ops::sample(model_->kernels, input, scratch, top);
   Sampled out{int32_t(slot_index), s.token, Finish::kNone, s.logprob, s.rank, 0, 0};
   if (p.sampling.logprobs < 0) out.logprob = std::numeric_limits<float>::quiet_NaN();
   slot.last_token = s.token;

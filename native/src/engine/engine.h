@@ -31,6 +31,8 @@ struct Open {
   int64_t slot;
   int64_t prompt_length;
   SequenceParams params;
+  // Tokens whose keys and values already lie in the pages assigned with this plan (a prefix-cache hit); rows go on after them.
+  std::vector<int32_t> cached;
 };
 
 struct Row {
@@ -82,15 +84,17 @@ class Engine {
     int32_t last_token = -1;
     SequenceParams params;
     std::vector<int32_t> pages;
+    ops::TokenHistory history;  // filled only where a control needs it
   };
 
   void check_plan(const Plan& plan) const;
   void check_rows(const Plan& plan, const std::vector<uint8_t>& opens, const std::vector<uint8_t>& closes) const;
   void apply_slots(const Plan& plan);
   model::ForwardBatch build_batch(const Plan& plan);
+  void remember(const Plan& plan, const model::ForwardBatch& batch);
   void clear_new_pages(const Plan& plan);
   StepResult sample_rows(const Plan& plan, const model::ForwardBatch& batch);
-  Sampled sample_row(Slot& slot, int64_t slot_index, const float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top);
+  Sampled sample_row(Slot& slot, int64_t slot_index, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top);
 
   std::shared_ptr<model::Model> model_;
   Options options_;

@@ -154,7 +154,7 @@ void Forward::feed_forward(const Layer& layer, int64_t rows) {
   add_bias(model_.pool, hidden_.data(), hidden_ld_, rows, layer.down_bias);
 }
 
-const float* Forward::logits(const ForwardBatch& batch, int64_t first, int64_t count) {
+float* Forward::logits(const ForwardBatch& batch, int64_t first, int64_t count) {
   // Rows are gathered to the front of wide_; the residual stream stays for later calls.
   int64_t h = model_.spec.hidden_size;
   for (int64_t i = 0; i < count; ++i) {

@@ -42,8 +42,8 @@ class Forward {
 
   // Runs the layers over the batch and writes its keys and values. Afterwards `logits` may be asked for.
   void run(const ForwardBatch& batch, ops::KvPages& kv);
-  // Logits of logit_rows[first .. first+count), count <= max_logit_rows: rows of vocab floats, ld_logits() apart. Valid until the next call.
-  const float* logits(const ForwardBatch& batch, int64_t first, int64_t count);
+  // Logits of logit_rows[first .. first+count), count <= max_logit_rows: rows of vocab floats, ld_logits() apart. The caller may change them; valid until the next call.
+  float* logits(const ForwardBatch& batch, int64_t first, int64_t count);
   int64_t ld_logits() const { return model_.head().rows_padded(); }
 
  private:

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/bf16.h"
@@ -41,7 +42,7 @@ TensorFiles::TensorFiles(const std::vector<std::string>& files, const std::vecto
   std::vector<int64_t> sizes;
   try {
     for (const std::string& file : files) {
-      int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+      int fd = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not block
       if (fd < 0) throw Error(ErrorKind::kIo, "cannot open weight file " + std::to_string(descriptors_.size()));
       descriptors_.push_back(fd);
       struct stat info;

@@ -1,12 +1,23 @@
 #include "ops/kv_pages.h"
 
 #include <cstring>
+#include <limits>
 
 #include "base/bf16.h"
 
 namespace tandem::ops {
 
-KvPages::KvPages(const KvShape& shape, int64_t pages) : shape_(shape), pages_(pages), data_(size_t(pages) * shape.page_bytes()) {}
+namespace {
+
+size_t total_bytes(const KvShape& shape, int64_t pages) {
+  require(pages > 0 && size_t(pages) <= std::numeric_limits<size_t>::max() / shape.page_bytes(), ErrorKind::kRange,
+          "pages: the KV memory would overflow");
+  return size_t(pages) * shape.page_bytes();
+}
+
+}  // namespace
+
+KvPages::KvPages(const KvShape& shape, int64_t pages) : shape_(shape), pages_(pages), data_(total_bytes(shape, pages)) {}
 
 uint8_t* KvPages::keys(int64_t layer, int64_t page, int64_t kv_head) {
   size_t head_bytes = size_t(2 * shape_.head_elements()) * element_size(shape_.element);

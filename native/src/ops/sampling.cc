@@ -1,15 +1,17 @@
 #include "ops/sampling.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
+#include <limits>
+
+#include "ops/logit_controls.h"
 
 namespace tandem::ops {
 namespace {
 
-constexpr int kBucketShift = 17;  // sign + exponent + 6 bits of mantissa: buckets of about 1.5 % width
-constexpr size_t kBuckets = size_t(1) << (31 - kBucketShift);
+constexpr float kLowest = std::numeric_limits<float>::lowest();
+// The first guess of how far below the best logit the filters reach, in units of the temperature: weights down to 6e-6.
+constexpr float kFirstReach = 12;
 
 uint64_t mix(uint64_t z) {
   z += 0x9e3779b97f4a7c15ull;
@@ -20,168 +22,254 @@ uint64_t mix(uint64_t z) {
 
 bool heavier(const TopEntry& a, const TopEntry& b) { return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id; }
 
-// Weights are never negative, so their bits order like the values.
-size_t bucket_of(float weight) { return std::bit_cast<uint32_t>(weight) >> kBucketShift; }
-
-// What survives the filters: every weight above `limit`, and of those equal to it the ids up to `last_id`.
-struct Cut {
-  float limit = 0;
-  int32_t last_id = -1;
-  bool keeps(float weight, int32_t id) const { return weight > limit || (weight == limit && weight > 0 && id <= last_id); }
-};
-
-class Filter {
- public:
-  Filter(const float* weights, int64_t n, SamplingScratch& scratch) : weights_(weights), n_(n), scratch_(scratch) {}
-
-  Cut cut(const SamplingParams& params) {
-    Cut cut{0, int32_t(n_)};
-    // The largest weight is exp(0) = 1, so min_p is a bound on the weight itself.
-    if (params.min_p > 0) cut.limit = float(params.min_p);
-    bool use_k = params.top_k > 0 && params.top_k < n_;
-    if (!use_k && params.top_p >= 1) return cut;
-    histogram(cut);
-    if (use_k) cut = top_k(cut, params.top_k);
-    if (params.top_p < 1) cut = top_p(cut, params.top_p);
-    return cut;
-  }
-
- private:
-  void histogram(const Cut& cut) {
-    scratch_.histogram_count.assign(kBuckets, 0);
-    scratch_.histogram_mass.assign(kBuckets, 0.0);
-    for (int64_t i = 0; i < n_; ++i) {
-      if (weights_[i] <= 0 || weights_[i] < cut.limit) continue;
-      size_t b = bucket_of(weights_[i]);
-      ++scratch_.histogram_count[b];
-      scratch_.histogram_mass[b] += double(weights_[i]);
-    }
-  }
-
-  // The bucket's members that the cut keeps, heaviest first.
-  const std::vector<TopEntry>& members(size_t bucket, const Cut& cut) {
-    scratch_.candidates.clear();
-    for (int64_t i = 0; i < n_; ++i) {
-      if (bucket_of(weights_[i]) == bucket && cut.keeps(weights_[i], int32_t(i))) scratch_.candidates.push_back({int32_t(i), weights_[i]});
-    }
-    std::sort(scratch_.candidates.begin(), scratch_.candidates.end(), heavier);
-    return scratch_.candidates;
-  }
-
-  Cut top_k(const Cut& before, int64_t k) {
-    int64_t above = 0;
-    for (size_t b = kBuckets; b-- > 0;) {
-      int64_t count = scratch_.histogram_count[b];
-      if (above + count < k) {
-        above += count;
-        continue;
-      }
-      const auto& in_bucket = members(b, before);
-      return {in_bucket[size_t(k - above - 1)].logprob, int32_t(n_)};  // ties of the k-th value stay
-    }
-    return before;  // fewer than k are left
-  }
-
-  // Keeps an entry while the mass of the heavier ones is below top_p of what is left: at least one.
-  Cut top_p(const Cut& before, double p) {
-    double total = 0;
-    for (size_t b = kBuckets; b-- > bucket_of(before.limit);) total += mass(b, before);
-    double heavier_mass = 0, target = p * total;
-    for (size_t b = kBuckets; b-- > bucket_of(before.limit);) {
-      double here = mass(b, before);
-      if (here == 0 || heavier_mass + here < target) {
-        heavier_mass += here;
-        continue;
-      }
-      Cut cut = before;
-      for (const TopEntry& entry : members(b, before)) {
-        if (heavier_mass >= target && heavier_mass > 0) break;
-        cut = {entry.logprob, entry.id};
-        heavier_mass += double(entry.logprob);
-      }
-      return cut;
-    }
-    return before;
-  }
-
-  // Mass of a bucket after the cut; only the bucket that the limit lies in needs a count of its own.
-  double mass(size_t bucket, const Cut& cut) {
-    if (cut.limit <= 0 || bucket != bucket_of(cut.limit)) return scratch_.histogram_mass[bucket];
-    double sum = 0;
-    for (const TopEntry& entry : members(bucket, cut)) sum += double(entry.logprob);
-    return sum;
-  }
-
-  const float* weights_;
-  int64_t n_;
-  SamplingScratch& scratch_;
-};
-
-// The token at which the running sum of kept weights passes u times their total. Sums run over ids ascending, in double.
-int32_t draw(const float* weights, int64_t n, const Cut& cut, double u) {
-  double total = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    if (cut.keeps(weights[i], int32_t(i))) total += double(weights[i]);
-  }
-  double target = u * total, running = 0;
-  int32_t last = -1;
-  for (int64_t i = 0; i < n; ++i) {
-    if (!cut.keeps(weights[i], int32_t(i))) continue;
-    last = int32_t(i);
-    running += double(weights[i]);
-    if (running > target) return last;
-  }
-  return last;  // rounding left the last step short
-}
-
-void append_top(const float* logits, int64_t vocab, int64_t k, float log_total, SamplingScratch& scratch, std::vector<TopEntry>& top) {
-  k = std::min(k, vocab);
-  if (k <= 0) return;
-  auto& heap = scratch.candidates;
-  heap.clear();
-  // A heap whose front is the worst of the best k.
-  for (int64_t i = 0; i < vocab; ++i) {
-    TopEntry entry{int32_t(i), logits[i]};
-    if (int64_t(heap.size()) < k) {
-      heap.push_back(entry);
-      std::push_heap(heap.begin(), heap.end(), heavier);
-    } else if (logits[i] > heap.front().logprob) {
-      std::pop_heap(heap.begin(), heap.end(), heavier);
-      heap.back() = entry;
-      std::push_heap(heap.begin(), heap.end(), heavier);
-    }
-  }
-  std::sort_heap(heap.begin(), heap.end(), heavier);
-  for (const TopEntry& entry : heap) top.push_back({entry.id, entry.logprob - log_total});
-}
-
-int32_t argmax_allowed(const float* logits, int64_t samplable, const std::vector<int32_t>& banned) {
-  int32_t best = -1;
-  for (int64_t i = 0; i < samplable; ++i) {
-    if (best >= 0 && logits[i] <= logits[best]) continue;
-    if (logits[i] == -INFINITY || std::find(banned.begin(), banned.end(), int32_t(i)) != banned.end()) continue;
-    best = int32_t(i);
+// The largest of the tile maxima; NaN if there is one.
+float largest(const std::vector<float>& tiles) {
+  float best = -INFINITY;
+  for (float t : tiles) {
+    if (std::isnan(t)) return t;
+    best = std::max(best, t);
   }
   return best;
 }
 
-int32_t choose(const simd::Kernels& kernels, const float* logits, const simd::RowStats& stats, int64_t samplable,
-               const std::vector<int32_t>& banned, const SamplingParams& params, uint64_t index, SamplingScratch& scratch) {
-  bool plain = banned.empty() && stats.arg < samplable;
-  if (params.temperature <= 0) return plain ? stats.arg : argmax_allowed(logits, samplable, banned);
-  float max = stats.max;
-  if (!plain) {
-    int32_t best = argmax_allowed(logits, samplable, banned);
-    if (best < 0) return -1;
-    max = logits[best];
+class Row {
+ public:
+  Row(const simd::Kernels& kernels, const SampleInput& in, SamplingScratch& scratch) : k_(kernels), in_(in), s_(scratch) {}
+
+  void measure(int64_t n) {
+    s_.tiles.resize(size_t(simd::row_tiles(n)));
+    k_.tile_max(in_.logits, n, s_.tiles.data());
+    max_ = largest(s_.tiles);
   }
-  scratch.weights.resize(size_t(samplable));
-  kernels.sum_exp(logits, samplable, max, float(1.0 / params.temperature), scratch.weights.data());
-  for (int32_t id : banned) {
-    if (id < samplable) scratch.weights[size_t(id)] = 0;
+  float max() const { return max_; }
+
+  // log of the sum of exp(logit * scale) over the vocabulary. Needs measure(vocab).
+  float log_total(float scale) {
+    s_.sums.resize(s_.tiles.size());
+    k_.tile_exp(in_.logits, in_.vocab, max_, scale, nullptr, s_.sums.data());
+    return max_ * scale + float(std::log(total()));
   }
-  Cut cut = Filter(scratch.weights.data(), samplable, scratch).cut(params);
-  return draw(scratch.weights.data(), samplable, cut, uniform(params.seed, uint64_t(params.choice), index));
+
+  // The k best logits of the vocabulary, descending. Needs measure(vocab).
+  void best(int64_t k, std::vector<TopEntry>& out) {
+    k = std::min(k, in_.vocab);
+    if (k <= 0) return;
+    // The k-th largest tile maximum has at least k logits at or above it.
+    float bound = -INFINITY;
+    if (k <= int64_t(s_.tiles.size())) {
+      s_.sums = s_.tiles;
+      std::nth_element(s_.sums.begin(), s_.sums.begin() + (k - 1), s_.sums.end(), std::greater<float>());
+      bound = s_.sums[size_t(k - 1)];
+    }
+    collect(in_.vocab, bound);
+    for (size_t i = 0; i < s_.ids.size(); ++i) out.push_back({s_.ids[i], s_.values[i]});
+    std::partial_sort(out.begin(), out.begin() + k, out.end(), heavier);
+    out.resize(size_t(k));
+  }
+
+  int32_t argmax() const {
+    for (size_t tile = 0; tile < s_.tiles.size(); ++tile) {
+      if (s_.tiles[tile] != max_) continue;
+      const float* start = in_.logits + int64_t(tile) * simd::kRowTileSize;
+      const float* end = in_.logits + in_.samplable;
+      return int32_t(std::find(start, end, max_) - in_.logits);
+    }
+    return -1;
+  }
+
+  // Draws from all samplable ids: the tile by its sum, then the id within the tile. Needs measure(samplable).
+  int32_t draw_unfiltered(float scale, double u) {
+    s_.sums.resize(s_.tiles.size());
+    k_.tile_exp(in_.logits, in_.samplable, max_, scale, nullptr, s_.sums.data());
+    double target = u * total(), running = 0;
+    size_t tile = 0;
+    for (size_t i = 0; i < s_.sums.size(); ++i) {
+      if (s_.sums[i] <= 0) continue;
+      tile = i;
+      if (running + double(s_.sums[i]) > target) break;
+      running += double(s_.sums[i]);
+    }
+    int64_t start = int64_t(tile) * simd::kRowTileSize, count = std::min<int64_t>(simd::kRowTileSize, in_.samplable - start);
+    s_.weights.resize(size_t(count));
+    float sum = 0;
+    k_.tile_exp(in_.logits + start, count, max_, scale, s_.weights.data(), &sum);
+    return int32_t(start) + pick(target - running);
+  }
+
+  // Leaves in ids / values what min_p, top_k and top_p keep, ascending by id, and their weights. Needs measure(samplable).
+  void filter(const SamplingParams& p, float scale) {
+    int64_t k = p.top_k > 0 && p.top_k < in_.samplable ? p.top_k : 0;
+    if (p.min_p > 0) {
+      collect(in_.samplable, max_ + float(std::log(p.min_p)) / scale);
+    } else {
+      collect_enough(k, k > 0 ? 0.0 : p.top_p, scale);
+    }
+    if (k > 0 && int64_t(s_.values.size()) > k) keep_top_k(k);
+    weigh(scale);
+    if (p.top_p < 1) keep_top_p(p.top_p, k > 0 || p.min_p > 0 ? weight_sum() : total());
+  }
+
+  int32_t draw_filtered(double u) {
+    int32_t at = pick(u * weight_sum());
+    return at < 0 ? -1 : s_.ids[size_t(at)];
+  }
+
+  double weight_sum() const {
+    double sum = 0;
+    for (float w : s_.weights) sum += double(w);
+    return sum;
+  }
+
+ private:
+  double total() const {
+    double sum = 0;
+    for (float s : s_.sums) sum += double(s);
+    return sum;
+  }
+
+  void collect(int64_t n, float bound) {
+    bound = std::max(bound, kLowest);  // -inf is never a candidate
+    s_.ids.resize(std::max<size_t>(s_.ids.capacity(), 1024));
+    s_.values.resize(s_.ids.size());
+    int64_t count = k_.collect_at_least(in_.logits, n, bound, s_.ids.data(), s_.values.data(), int64_t(s_.ids.size()));
+    if (count > int64_t(s_.ids.size())) {
+      s_.ids.resize(size_t(count));
+      s_.values.resize(size_t(count));
+      k_.collect_at_least(in_.logits, n, bound, s_.ids.data(), s_.values.data(), count);
+    }
+    s_.ids.resize(size_t(count));
+    s_.values.resize(size_t(count));
+  }
+
+  // Collects downwards until k candidates (k > 0) or a share p of the whole mass (k = 0) are there.
+  void collect_enough(int64_t k, double p, float scale) {
+    double needed = 0;
+    if (k == 0) {
+      s_.sums.resize(s_.tiles.size());
+      k_.tile_exp(in_.logits, in_.samplable, max_, scale, nullptr, s_.sums.data());
+      needed = p * total();
+    }
+    for (float reach = kFirstReach;; reach *= 2) {
+      float bound = max_ - reach / scale;
+      collect(in_.samplable, bound);
+      if (bound < kLowest || reach > 1e4f) {
+        if (reach > 1e4f) collect(in_.samplable, kLowest);
+        return;
+      }
+      if (k > 0 && int64_t(s_.ids.size()) >= k) return;
+      if (k == 0) {
+        weigh(scale);
+        if (weight_sum() >= needed) return;
+      }
+    }
+  }
+
+  void weigh(float scale) {
+    s_.weights.resize(s_.values.size());
+    s_.saved.resize(size_t(simd::row_tiles(int64_t(s_.values.size()))));
+    k_.tile_exp(s_.values.data(), int64_t(s_.values.size()), max_, scale, s_.weights.data(), s_.saved.data());
+  }
+
+  void keep_top_k(int64_t k) {
+    s_.weights = s_.values;
+    std::nth_element(s_.weights.begin(), s_.weights.begin() + (k - 1), s_.weights.end(), std::greater<float>());
+    float bound = s_.weights[size_t(k - 1)];
+    keep([&](size_t i) { return s_.values[i] >= bound; });
+  }
+
+  // Keeps an entry while the mass of the heavier ones is below p of the total: at least one.
+  void keep_top_p(double p, double total_mass) {
+    auto& entries = s_.entries;
+    entries.clear();
+    for (size_t i = 0; i < s_.ids.size(); ++i) entries.push_back({s_.ids[i], s_.weights[i]});
+    double target = p * total_mass, mass = 0;
+    // Narrows down to the piece that holds the last kept entry: halves by weight, the mass of the heavier half tells which side.
+    auto low = entries.begin(), high = entries.end();
+    while (high - low > 128) {
+      auto middle = low + (high - low) / 2;
+      std::nth_element(low, middle, high, heavier);
+      double half = 0;
+      for (auto e = low; e != middle; ++e) half += double(e->logprob);
+      if (mass + half >= target) {
+        high = middle;
+      } else {
+        mass += half;
+        low = middle;
+      }
+    }
+    std::sort(low, high, heavier);
+    TopEntry limit = *low;
+    for (auto e = low; e != high && (mass < target || e == entries.begin()); ++e) {
+      limit = *e;
+      mass += double(e->logprob);
+    }
+    keep([&](size_t i) { return !heavier(limit, {s_.ids[i], s_.weights[i]}); });
+  }
+
+  template <typename Test>
+  void keep(const Test& test) {
+    size_t out = 0;
+    bool weighed = s_.weights.size() == s_.ids.size();
+    for (size_t i = 0; i < s_.ids.size(); ++i) {
+      if (!test(i)) continue;
+      s_.ids[out] = s_.ids[i];
+      s_.values[out] = s_.values[i];
+      if (weighed) s_.weights[out] = s_.weights[i];
+      ++out;
+    }
+    s_.ids.resize(out);
+    s_.values.resize(out);
+    s_.weights.resize(out);
+  }
+
+  // Index of the weight at which the running sum passes `target`; the last positive one when rounding leaves it short.
+  int32_t pick(double target) const {
+    double running = 0;
+    int32_t last = -1;
+    for (size_t i = 0; i < s_.weights.size(); ++i) {
+      if (s_.weights[i] <= 0) continue;
+      last = int32_t(i);
+      running += double(s_.weights[i]);
+      if (running > target) break;
+    }
+    return last;
+  }
+
+  const simd::Kernels& k_;
+  const SampleInput& in_;
+  SamplingScratch& s_;
+  float max_ = -INFINITY;
+};
+
+bool filters(const SamplingParams& p, int64_t samplable) {
+  return p.top_p < 1 || p.min_p > 0 || (p.top_k > 0 && p.top_k < samplable);
+}
+
+// Log-probabilities of what the draw was made from: the kept ids, or for a greedy row the chosen one alone.
+void processed_logprobs(const SampleInput& in, SamplingScratch& s, bool filtered, Row& row, Sample& result, std::vector<TopEntry>& top) {
+  const SamplingParams& p = *in.params;
+  float scale = p.temperature > 0 ? float(1.0 / p.temperature) : 1.0f;
+  if (!filtered) {
+    s.ids.clear();
+    s.weights.clear();
+    for (int64_t i = 0; i < in.samplable; ++i) {
+      if (in.logits[i] == -INFINITY) continue;
+      s.ids.push_back(int32_t(i));
+      s.weights.push_back(float(std::exp(double((in.logits[i] - row.max()) * scale))));
+    }
+  }
+  double log_sum = std::log(row.weight_sum());
+  auto& entries = s.entries;
+  entries.clear();
+  for (size_t i = 0; i < s.ids.size(); ++i) entries.push_back({s.ids[i], float(std::log(double(s.weights[i])) - log_sum)});
+  result.rank = 1;
+  for (const TopEntry& e : entries) {
+    if (e.id == result.token) result.logprob = e.logprob;
+  }
+  for (const TopEntry& e : entries) result.rank += e.logprob > result.logprob;
+  size_t k = std::min(entries.size(), size_t(p.logprobs));
+  std::partial_sort(entries.begin(), entries.begin() + int64_t(k), entries.end(), heavier);
+  top.insert(top.end(), entries.begin(), entries.begin() + int64_t(k));
 }
 
 }  // namespace
@@ -191,18 +279,50 @@ double uniform(uint64_t seed, uint64_t choice, uint64_t index) {
   return double(h >> 11) * 0x1p-53;
 }
 
-Sample sample(const simd::Kernels& kernels, const float* logits, int64_t vocab, int64_t samplable, const std::vector<int32_t>& banned,
-              const SamplingParams& params, uint64_t index, SamplingScratch& scratch, std::vector<TopEntry>& top) {
+Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScratch& scratch, std::vector<TopEntry>& top) {
+  const SamplingParams& p = *in.params;
   Sample result;
-  simd::RowStats stats = kernels.row_stats(logits, vocab);
-  if (!std::isfinite(stats.max)) return result;
-  result.token = choose(kernels, logits, stats, samplable, banned, params, index, scratch);
-  if (params.logprobs < 0 || result.token < 0) return result;
-  double total = kernels.sum_exp(logits, vocab, stats.max, 1.0f, nullptr);
-  float log_total = stats.max + float(std::log(total));
-  result.logprob = logits[result.token] - log_total;
-  result.rank = 1 + int32_t(kernels.count_greater(logits, vocab, logits[result.token]));
-  append_top(logits, vocab, params.logprobs, log_total, scratch, top);
+  Row row(kernels, in, scratch);
+  row.measure(in.vocab);
+  if (!std::isfinite(row.max())) return result;
+
+  bool early = p.logprobs >= 0 && p.mode != LogprobMode::kProcessed;
+  float scale = p.temperature > 0 ? float(1.0 / p.temperature) : 1.0f;
+  float early_scale = p.mode == LogprobMode::kTemperature ? scale : 1.0f, log_total = 0;
+  // The untouched row, where it is still needed once the token is known: its logit and rank.
+  bool changes = has_controls(in);
+  std::vector<float> untouched;
+  size_t top_start = top.size();
+  if (early) {
+    log_total = row.log_total(early_scale);
+    std::vector<TopEntry> best;
+    row.best(p.logprobs, best);
+    top.insert(top.end(), best.begin(), best.end());
+    for (size_t i = top_start; i < top.size(); ++i) top[i].logprob = top[i].logprob * early_scale - log_total;
+    if (changes) untouched.assign(in.logits, in.logits + in.vocab);
+  }
+  if (changes) apply_controls(in, scratch.saved);
+  if (changes || in.samplable < in.vocab) {
+    row.measure(in.samplable);
+    if (row.max() == -INFINITY || std::isnan(row.max())) return result;
+  }
+  bool filtered = p.temperature > 0 && filters(p, in.samplable);
+  if (p.temperature <= 0) {
+    result.token = row.argmax();
+  } else if (filtered) {
+    row.filter(p, scale);
+    result.token = row.draw_filtered(uniform(p.seed, uint64_t(p.choice), in.index));
+  } else {
+    result.token = row.draw_unfiltered(scale, uniform(p.seed, uint64_t(p.choice), in.index));
+  }
+  if (p.logprobs < 0 || result.token < 0) return result;
+  if (!early) {
+    processed_logprobs(in, scratch, filtered, row, result, top);
+    return result;
+  }
+  const float* source = changes ? untouched.data() : in.logits;
+  result.logprob = source[result.token] * early_scale - log_total;
+  result.rank = 1 + int32_t(kernels.count_greater(source, in.vocab, source[result.token]));
   return result;
 }
 

@@ -1,15 +1,26 @@
 // From one row of logits to one token, its log-probability and the best alternatives.
 //
-// Order of operations as vLLM's sampler: raw log-probabilities are taken first, from the untouched logits over the whole vocabulary;
-// then ids that may not be sampled are dropped, greedy rows take the argmax, the others divide by temperature and filter by min_p,
-// top_k, top_p in this order before the draw.
+// Order of operations as vLLM's sampler (vllm/v1/sample/sampler.py describes it): raw log-probabilities first, from the untouched logits
+// over the whole vocabulary; then allowed ids, bad words, minimum tokens, logit bias, penalties (repetition, frequency, presence);
+// then argmax for greedy rows, or division by the temperature, min_p, top_k, top_p and the draw.
+//
+// Controls are sparse: what a request does not use costs nothing, what it uses costs by its own size, not by the vocabulary's
+// (allowed ids excepted, which clear the row once).
 #pragma once
 #include <cstdint>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "simd/kernels.h"
 
 namespace tandem::ops {
+
+enum class LogprobMode {
+  kRaw,          // log-softmax of the untouched logits
+  kTemperature,  // log-softmax of the untouched logits / temperature
+  kProcessed,    // of what the draw was made from: filtered ids have -inf
+};
 
 struct SamplingParams {
   double temperature = 1;  // 0 = greedy
@@ -19,6 +30,36 @@ struct SamplingParams {
   uint64_t seed = 0;
   int64_t choice = 0;
   int64_t logprobs = -1;  // -1 none, k >= 0: of the sampled token and the k best
+  LogprobMode mode = LogprobMode::kRaw;
+  double frequency_penalty = 0;   // logit -= f * count in the output
+  double presence_penalty = 0;    // logit -= p if in the output
+  double repetition_penalty = 1;  // logit > 0 ? / r : * r, for ids in prompt or output
+  std::vector<std::pair<int32_t, float>> bias;  // added to the logit; ids distinct
+  std::vector<int32_t> allowed;                 // ascending; empty = all
+  std::vector<std::vector<int32_t>> bad_words;  // the last id of each is banned where the others precede it
+
+  bool uses_history() const {
+    return frequency_penalty != 0 || presence_penalty != 0 || repetition_penalty != 1 || !bad_words.empty();
+  }
+};
+
+// The tokens of a sequence as the controls see them.
+class TokenHistory {
+ public:
+  void add(int32_t token, bool output) {
+    Counts& counts = counts_[token];
+    counts.output += output ? 1 : 0;
+    tokens_.push_back(token);
+  }
+  struct Counts {
+    int32_t output = 0;
+  };
+  const std::unordered_map<int32_t, Counts>& counts() const { return counts_; }
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+
+ private:
+  std::unordered_map<int32_t, Counts> counts_;
+  std::vector<int32_t> tokens_;
 };
 
 struct TopEntry {
@@ -27,9 +68,9 @@ struct TopEntry {
 };
 
 struct Sample {
-  int32_t token = -1;  // -1: the row held NaN or +inf, or nothing could be sampled
+  int32_t token = -1;  // -1: the row held NaN or +inf, or nothing may be sampled
   float logprob = 0;
-  int32_t rank = 0;  // 1 + number of larger logits
+  int32_t rank = 0;  // 1 + number of ids with a larger log-probability
 };
 
 // The one uniform in [0, 1) of (seed, choice, index): a counter-based hash, no state. SplitMix64's finaliser (Steele et al. 2014)
@@ -38,20 +79,26 @@ double uniform(uint64_t seed, uint64_t choice, uint64_t index);
 
 // Working memory of one thread.
 struct SamplingScratch {
-  std::vector<float> weights;     // [vocab]
-  std::vector<int32_t> histogram_count;
-  std::vector<double> histogram_mass;
-  std::vector<TopEntry> candidates;
+  std::vector<float> tiles, sums, values, weights, saved;
+  std::vector<int32_t> ids;
+  std::vector<TopEntry> entries;
 };
 
-// logits: `vocab` floats; ids >= samplable and ids in `banned` are never sampled. `index` is the output index of the token.
-// Appends min(params.logprobs, vocab) entries to `top` in descending order, ties by smaller id.
-// Ties at the k-th value of top_k are kept. Of equal probabilities top_p keeps the smaller ids first.
-Sample sample(const simd::Kernels& kernels, const float* logits, int64_t vocab, int64_t samplable, const std::vector<int32_t>& banned,
-              const SamplingParams& params, uint64_t index, SamplingScratch& scratch, std::vector<TopEntry>& top);
+struct SampleInput {
+  float* logits;  // `vocab` floats; changed by the call
+  int64_t vocab;
+  int64_t samplable;                   // ids >= this are never sampled
+  const std::vector<int32_t>* banned;  // ids that may not come now (minimum tokens)
+  const SamplingParams* params;
+  const TokenHistory* history;  // needed when params.uses_history()
+  uint64_t index;               // output index of the token
+};
 
-// The naive truth of the distribution that sample() draws from: `vocab` probabilities in double, by full sorts.
-std::vector<double> distribution_reference(const float* logits, int64_t vocab, int64_t samplable, const std::vector<int32_t>& banned,
-                                           const SamplingParams& params);
+// Appends min(params.logprobs, vocab) entries to `top` in descending order, ties by smaller id (fewer in mode kProcessed if fewer are left).
+// Ties at the k-th value of top_k are kept. Of equal probabilities top_p keeps the smaller ids first.
+Sample sample(const simd::Kernels& kernels, const SampleInput& input, SamplingScratch& scratch, std::vector<TopEntry>& top);
+
+// The naive truth of the distribution that sample() draws from: `vocab` probabilities in double, by full sorts. Logits are not changed.
+std::vector<double> distribution_reference(const SampleInput& input);
 
 }  // namespace tandem::ops

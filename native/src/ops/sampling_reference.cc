@@ -2,43 +2,58 @@
 #include <cmath>
 #include <numeric>
 
+#include "ops/logit_controls.h"
 #include "ops/sampling.h"
 
 namespace tandem::ops {
+namespace {
 
-std::vector<double> distribution_reference(const float* logits, int64_t vocab, int64_t samplable, const std::vector<int32_t>& banned,
-                                           const SamplingParams& params) {
-  std::vector<double> p(size_t(vocab), 0.0);
-  std::vector<int64_t> order;
-  for (int64_t i = 0; i < samplable; ++i) {
-    if (std::find(banned.begin(), banned.end(), int32_t(i)) == banned.end() && std::isfinite(logits[i])) order.push_back(i);
-  }
-  if (order.empty()) return p;
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return logits[a] > logits[b]; });
-  if (params.temperature <= 0) {
-    p[size_t(order[0])] = 1;
-    return p;
-  }
-  std::vector<double> w;
-  for (int64_t i : order) w.push_back(std::exp((double(logits[i]) - double(logits[order[0]])) / params.temperature));
-  size_t kept = w.size();
-  while (kept > 1 && w[kept - 1] < params.min_p) --kept;
-  if (params.top_k > 0 && size_t(params.top_k) < kept) {
-    size_t k = size_t(params.top_k);
-    while (k < kept && logits[order[k]] == logits[order[k - 1]]) ++k;
+// How many of the ids, heaviest first, survive min_p, top_k and top_p.
+size_t kept_count(const std::vector<double>& weights, const std::vector<float>& sorted_logits, const SamplingParams& p) {
+  size_t kept = weights.size();
+  while (kept > 1 && weights[kept - 1] < p.min_p) --kept;
+  if (p.top_k > 0 && size_t(p.top_k) < kept) {
+    size_t k = size_t(p.top_k);
+    while (k < kept && sorted_logits[k] == sorted_logits[k - 1]) ++k;
     kept = k;
   }
-  double total = std::accumulate(w.begin(), w.begin() + int64_t(kept), 0.0), heavier = 0;
+  double total = std::accumulate(weights.begin(), weights.begin() + int64_t(kept), 0.0), heavier = 0;
   for (size_t i = 0; i < kept; ++i) {
-    if (i > 0 && heavier >= params.top_p * total) {
-      kept = i;
-      break;
-    }
-    heavier += w[i];
+    if (i > 0 && heavier >= p.top_p * total) return i;
+    heavier += weights[i];
   }
-  total = std::accumulate(w.begin(), w.begin() + int64_t(kept), 0.0);
-  for (size_t i = 0; i < kept; ++i) p[size_t(order[i])] = w[i] / total;
-  return p;
+  return kept;
+}
+
+}  // namespace
+
+std::vector<double> distribution_reference(const SampleInput& input) {
+  std::vector<float> logits(input.logits, input.logits + input.vocab), saved;
+  SampleInput copy = input;
+  copy.logits = logits.data();
+  apply_controls(copy, saved);
+  const SamplingParams& p = *input.params;
+  std::vector<double> out(size_t(input.vocab), 0.0);
+  std::vector<int64_t> order;
+  for (int64_t i = 0; i < input.samplable; ++i) {
+    if (std::isfinite(logits[size_t(i)])) order.push_back(i);
+  }
+  if (order.empty()) return out;
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return logits[size_t(a)] > logits[size_t(b)]; });
+  if (p.temperature <= 0) {
+    out[size_t(order[0])] = 1;
+    return out;
+  }
+  std::vector<double> weights;
+  std::vector<float> sorted;
+  for (int64_t i : order) {
+    sorted.push_back(logits[size_t(i)]);
+    weights.push_back(std::exp((double(logits[size_t(i)]) - double(logits[size_t(order[0])])) / p.temperature));
+  }
+  size_t kept = kept_count(weights, sorted, p);
+  double total = std::accumulate(weights.begin(), weights.begin() + int64_t(kept), 0.0);
+  for (size_t i = 0; i < kept; ++i) out[size_t(order[i])] = weights[i] / total;
+  return out;
 }
 
 }  // namespace tandem::ops

@@ -37,10 +37,10 @@ struct AttendArgs {
   float* scratch;
 };
 
-struct RowStats {
-  float max;    // largest value; NaN if any is NaN
-  int32_t arg;  // its smallest index
-};
+// Vocabulary rows are reduced in tiles of this many elements, merged in ascending order.
+constexpr int kRowTileSize = 1024;
+
+inline int64_t row_tiles(int64_t n) { return (n + kRowTileSize - 1) / kRowTileSize; }
 
 struct Kernels {
   Isa isa;
@@ -60,9 +60,12 @@ struct Kernels {
   void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
   void (*attend_bf16)(const AttendArgs<uint16_t>& args);
   void (*attend_f32)(const AttendArgs<float>& args);
-  RowStats (*row_stats)(const float* x, int64_t n);
-  // Sum of exp((x - max) * scale) over n elements in fixed tiles; writes the terms to `out` unless null.
-  double (*sum_exp)(const float* x, int64_t n, float max, float scale, float* out);
+  // The largest element of each tile (row_tiles(n) of them); a tile with a NaN gives NaN.
+  void (*tile_max)(const float* x, int64_t n, float* maxima);
+  // Terms exp((x - max) * scale): the sum of each tile to `sums`, each term to `out` unless null.
+  void (*tile_exp)(const float* x, int64_t n, float max, float scale, float* out, float* sums);
+  // Indices and values of the elements >= bound, ascending by index, at most `capacity`; returns how many there are in all.
+  int64_t (*collect_at_least)(const float* x, int64_t n, float bound, int32_t* ids, float* values, int64_t capacity);
   // How many of x are > value.
   int64_t (*count_greater)(const float* x, int64_t n, float value);
 };

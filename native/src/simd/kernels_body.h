@@ -172,30 +172,22 @@ void to_bf16(const float* x, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; i += kLanes) store_row(out + i, load_row(x + i, lanes_left(i, n), 0.0f), lanes_left(i, n));
 }
 
-RowStats row_stats(const float* x, int64_t n) {
-  VF best = vset(kNegInf);
-  bool nan = false;
-  for (int64_t i = 0; i < n; i += kLanes) {
-    VF v = load_row(x + i, lanes_left(i, n), kNegInf);
-    nan = nan || vany_nan(v);
-    best = vmax(best, v);
-  }
-  if (nan) return {__builtin_nanf(""), 0};
-  RowStats stats{horizontal_max(best), 0};
-  for (int64_t i = 0; i < n; ++i) {
-    if (x[i] == stats.max) {
-      stats.arg = int32_t(i);
-      break;
+void tile_max(const float* x, int64_t n, float* maxima) {
+  for (int64_t start = 0, tile = 0; start < n; start += kRowTileSize, ++tile) {
+    int64_t end = n - start < kRowTileSize ? n : start + kRowTileSize;
+    VF best = vset(kNegInf), nan = vset(0.0f);
+    for (int64_t i = start; i < end; i += kLanes) {
+      VF v = load_row(x + i, lanes_left(i, end), kNegInf);
+      best = vmax(best, v);
+      nan = vadd(nan, vselect_nan(v));
     }
+    maxima[tile] = vany_nan(nan) ? __builtin_nanf("") : horizontal_max(best);
   }
-  return stats;
 }
 
-double sum_exp(const float* x, int64_t n, float max, float scale, float* out) {
-  constexpr int64_t kTile = 1024;
-  double total = 0;
-  for (int64_t start = 0; start < n; start += kTile) {
-    int64_t end = n - start < kTile ? n : start + kTile;
+void tile_exp(const float* x, int64_t n, float max, float scale, float* out, float* sums) {
+  for (int64_t start = 0, tile = 0; start < n; start += kRowTileSize, ++tile) {
+    int64_t end = n - start < kRowTileSize ? n : start + kRowTileSize;
     VF sum = vset(0.0f);
     for (int64_t i = start; i < end; i += kLanes) {
       int left = lanes_left(i, end);
@@ -203,9 +195,25 @@ double sum_exp(const float* x, int64_t n, float max, float scale, float* out) {
       if (out) store_row(out + i, e, left);
       sum = vadd(sum, e);
     }
-    total += double(horizontal_sum(sum));
+    sums[tile] = horizontal_sum(sum);
   }
-  return total;
+}
+
+int64_t collect_at_least(const float* x, int64_t n, float bound, int32_t* ids, float* values, int64_t capacity) {
+  int64_t count = 0;
+  VF limit = vset(bound);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    unsigned mask = vmask_ge(load_row(x + i, lanes_left(i, n), kNegInf), limit) & ((1u << lanes_left(i, n)) - 1u);
+    for (; mask != 0; mask &= mask - 1) {
+      int64_t at = i + __builtin_ctz(mask);
+      if (count < capacity) {
+        ids[count] = int32_t(at);
+        values[count] = x[at];
+      }
+      ++count;
+    }
+  }
+  return count;
 }
 
 int64_t count_greater(const float* x, int64_t n, float value) {
@@ -383,8 +391,9 @@ const Kernels table = {
     to_bf16,
     attend<Bf16Step>,
     attend<F32Step>,
-    row_stats,
-    sum_exp,
+    tile_max,
+    tile_exp,
+    collect_at_least,
     count_greater,
 };
 

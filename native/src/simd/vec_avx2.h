@@ -35,6 +35,9 @@ inline VF vpow2(VF n) {
 inline VF vselect_lt(VF a, VF b, VF x, VF y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
 inline int vcount_gt(VF a, VF b) { return __builtin_popcount(unsigned(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)))); }
 inline bool vany_nan(VF a) { return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0; }
+inline unsigned vmask_ge(VF a, VF b) { return unsigned(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ))); }
+// NaN where the lane is NaN, else 0.
+inline VF vselect_nan(VF a) { return _mm256_and_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q), a); }
 inline VF vload_tail(const float* p, int n, float fill) {
   alignas(32) float lanes[8];
   for (int i = 0; i < 8; ++i) lanes[i] = i < n ? p[i] : fill;

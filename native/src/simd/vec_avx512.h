@@ -34,6 +34,9 @@ inline VF vpow2(VF n) {
 inline VF vselect_lt(VF a, VF b, VF x, VF y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x); }
 inline int vcount_gt(VF a, VF b) { return __builtin_popcount(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)); }
 inline bool vany_nan(VF a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
+inline unsigned vmask_ge(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+// NaN where the lane is NaN, else 0.
+inline VF vselect_nan(VF a) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a); }
 inline VF vload_tail(const float* p, int n, float fill) {
   return _mm512_mask_loadu_ps(_mm512_set1_ps(fill), __mmask16((1u << n) - 1u), p);
 }

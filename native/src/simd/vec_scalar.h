@@ -66,6 +66,13 @@ inline bool vany_nan(VF a) {
   }
   return false;
 }
+inline unsigned vmask_ge(VF a, VF b) {
+  unsigned mask = 0;
+  for (int i = 0; i < kLanes; ++i) mask |= unsigned(a.lane[i] >= b.lane[i]) << i;
+  return mask;
+}
+// NaN where the lane is NaN, else 0.
+inline VF vselect_nan(VF a) { return each([&](int i) { return a.lane[i] != a.lane[i] ? a.lane[i] : 0.0f; }); }
 inline VF vload_tail(const float* p, int n, float fill) { return each([&](int i) { return i < n ? p[i] : fill; }); }
 inline void vstore_lanes(float* out, VF v) { vstore(out, v); }
 

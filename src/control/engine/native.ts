@@ -102,6 +102,20 @@ export interface SamplingSpec {
   stopIds: Int32Array;
   /** -1: no logprobs wanted; k >= 0: the sampled token's and the k best. */
   logprobs: number;
+  /** What the log-probabilities are of: the untouched logits (default), these over the temperature, or what the draw was made from. */
+  logprobsMode?: 'raw' | 'temperature' | 'processed';
+  /** [-2, 2], over the output. */
+  frequencyPenalty?: number;
+  presencePenalty?: number;
+  /** > 0, over prompt and output; 1 = off. */
+  repetitionPenalty?: number;
+  /** Distinct ids and what is added to their logits, within [-100, 100]. */
+  biasIds?: Int32Array;
+  biasValues?: Float32Array;
+  /** Ascending; only these may be sampled. */
+  allowedIds?: Int32Array;
+  /** Token sequences whose last id is banned where the others precede it. */
+  badWords?: Int32Array[];
 }
 
 export interface SequenceOpen {
@@ -109,6 +123,8 @@ export interface SequenceOpen {
   /** Tokens of the prompt; tokens at later positions are outputs (also when they are fed again after a preemption). */
   promptLength: number;
   sampling: SamplingSpec;
+  /** Tokens whose keys and values already lie in the pages assigned in this plan (prefix cache); the first row goes on after them. */
+  cached?: Int32Array;
 }
 
 /** One step's whole instruction. Buffers may be reused after the promise settles; native code copies on the JS thread. */
