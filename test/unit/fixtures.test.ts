@@ -39,11 +39,15 @@ describe.each(familyPlan.families)('$name', ({ name, config }) => {
 test('float16 keeps every finite value and rounds halves to even', () => {
   const all = Uint16Array.from({ length: 0x7c00 }, (_, bits) => bits);
   expect(toFloat16(fromFloat16(all))).toEqual(all);
-  expect([...fromFloat16(toFloat16(Float32Array.of(1 + 2 ** -11, 1 + 3 * 2 ** -11, 2 ** -25, 3 * 2 ** -25, 65520, -0.1)))]).toEqual(
-    [1, 1 + 2 ** -9, 0, 2 ** -23, Infinity, -0.0999755859375],
-  );
+  expect([
+    ...fromFloat16(toFloat16(Float32Array.of(1 + 2 ** -11, 1 + 3 * 2 ** -11, 2 ** -25, 3 * 2 ** -25, 65520, -0.1))),
+  ]).toEqual([1, 1 + 2 ** -9, 0, 2 ** -23, Infinity, -0.0999755859375]);
 });
 
 test('bfloat16 rounds halves to even', () => {
-  expect([...fromBFloat16(toBFloat16(Float32Array.of(1 + 2 ** -8, 1 + 3 * 2 ** -8, -3.4e38)))]).toEqual([1, 1 + 2 ** -6, -Infinity]);
+  expect([...fromBFloat16(toBFloat16(Float32Array.of(1 + 2 ** -8, 1 + 3 * 2 ** -8, -3.4e38)))]).toEqual([
+    1,
+    1 + 2 ** -6,
+    -Infinity,
+  ]);
 });

@@ -1,0 +1,74 @@
+/**
+ * `npm run test:mutations [-- words of names ...]`: applies each fault of mutations.mjs to a copy of the working tree, builds
+ * what it touches and runs the tests that must turn red. Prints a table; fails where a fault went unnoticed.
+ *
+ * --check: only says whether every edit still matches its source.  --keep: leaves the copy for a look.
+ */
+import { parseArgs } from 'node:util';
+import { mutations } from './mutations.mjs';
+import { Workspace } from './workspace.mjs';
+
+const { values: flags, positionals } = parseArgs({
+  options: { check: { type: 'boolean' }, keep: { type: 'boolean' } },
+  allowPositionals: true,
+});
+const chosen = mutations.filter(({ name }) => positionals.every((word) => name.includes(word)));
+
+/** The same tests on the unbroken copy: a red test proves nothing if it was red before. */
+async function checkBaseline(workspace) {
+  await workspace.build();
+  const files = [...new Set(chosen.flatMap(({ tests }) => tests))];
+  const { failed, output } = await workspace.test(files);
+  if (failed > 0) throw new Error(`${failed} tests fail without any fault.\n${output.slice(-6000)}`);
+}
+
+async function judge(workspace, { edits, tests }) {
+  const undo = workspace.edit(edits);
+  try {
+    await workspace.build();
+    const { failed, passed } = await workspace.test(tests);
+    return failed > 0 ? `caught (${failed} of ${failed + passed} tests red)` : 'NOT NOTICED';
+  } catch (error) {
+    return `INVALID: ${error.message}`;
+  } finally {
+    undo();
+  }
+}
+
+function check(workspace) {
+  return chosen.map(({ name, edits }) => {
+    try {
+      workspace.edit(edits)();
+      return [name, 'applies'];
+    } catch (error) {
+      return [name, `INVALID: ${error.message}`];
+    }
+  });
+}
+
+async function runAll(workspace) {
+  console.log(`Without any fault ...`);
+  await checkBaseline(workspace);
+  const rows = [];
+  for (const mutation of chosen) {
+    console.log(`${mutation.name} ...`);
+    rows.push([mutation.name, await judge(workspace, mutation)]);
+  }
+  return rows;
+}
+
+if (chosen.length === 0) throw new Error(`No mutation has ${positionals.join(' ')} in its name.`);
+const workspace = new Workspace();
+process.once('SIGINT', () => {
+  workspace.remove();
+  process.exit(130);
+});
+try {
+  const rows = flags.check ? check(workspace) : await runAll(workspace);
+  const width = Math.max(...rows.map(([name]) => name.length));
+  for (const [name, result] of rows) console.log(`${name.padEnd(width)}  ${result}`);
+  if (rows.some(([, result]) => /^(NOT|INVALID)/.test(result))) process.exitCode = 1;
+} finally {
+  if (flags.keep) console.log(workspace.folder);
+  else workspace.remove();
+}

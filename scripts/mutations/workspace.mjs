@@ -1,0 +1,101 @@
+/** A copy of the working tree to break: tracked and new files, the installed packages linked, builds of its own. */
+import { spawn, spawnSync } from 'node:child_process';
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url));
+const TEST_LIMIT_MS = 15 * 60_000;
+
+export class Workspace {
+  constructor() {
+    this.folder = mkdtempSync(path.join(tmpdir(), 'tandem-mutations-'));
+    const listed = spawnSync('git', ['ls-files', '-z', '--cached', '--others', '--exclude-standard'], { cwd: ROOT });
+    if (listed.status !== 0) throw new Error('The list of files comes from git: run this in a clone.');
+    for (const file of listed.stdout.toString().split('\0').filter(Boolean)) {
+      // Deleted but still in the index.
+      if (!existsSync(path.join(ROOT, file))) continue;
+      mkdirSync(path.dirname(path.join(this.folder, file)), { recursive: true });
+      copyFileSync(path.join(ROOT, file), path.join(this.folder, file));
+    }
+    symlinkSync(path.join(ROOT, 'node_modules'), path.join(this.folder, 'node_modules'));
+  }
+
+  remove() {
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+
+  /** Applies the edits and returns the function that takes them back. Throws where a search does not match exactly once. */
+  edit(edits) {
+    const before = new Map();
+    const undo = () => {
+      for (const [file, text] of before) writeFileSync(path.join(this.folder, file), text);
+    };
+    try {
+      for (const { file, search, replace } of edits) {
+        const text = readFileSync(path.join(this.folder, file), 'utf8');
+        const count = text.split(search).length - 1;
+        if (count !== 1) throw new Error(`${file}: found ${count} times: ${search.trim()}`);
+        if (!before.has(file)) before.set(file, text);
+        writeFileSync(
+          path.join(this.folder, file),
+          text.replace(search, () => replace),
+        );
+      }
+    } catch (error) {
+      undo();
+      throw error;
+    }
+    return undo;
+  }
+
+  /** The builds that are stale. Throws with the log where one fails. */
+  async build() {
+    const { code, output } = await this.#run(process.execPath, ['scripts/build.mjs']);
+    if (code !== 0) throw new Error(`The build failed.\n${output.slice(-4000)}`);
+  }
+
+  /** { failed, passed }: tests by their result; a file that cannot be loaded fails the whole. */
+  async test(files) {
+    const report = path.join(this.folder, 'mutation-report.json');
+    rmSync(report, { force: true });
+    const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${report}`];
+    const { output } = await this.#run('node_modules/.bin/vitest', ['run', ...reporters, ...files]);
+    if (!existsSync(report)) throw new Error(`The tests left no report.\n${output.slice(-4000)}`);
+    const { numFailedTests, numPassedTests, testResults } = JSON.parse(readFileSync(report, 'utf8'));
+    const broken = testResults.filter((file) => file.status === 'failed' && file.assertionResults.length === 0);
+    if (broken.length > 0) throw new Error(`A test file does not load.\n${broken[0].message.slice(0, 2000)}`);
+    if (numFailedTests + numPassedTests === 0) throw new Error(`No tests ran in ${files.join(', ')}.`);
+    return { failed: numFailedTests, passed: numPassedTests, output };
+  }
+
+  #run(command, args) {
+    return new Promise((resolve, reject) => {
+      const child = spawn(command, args, {
+        cwd: this.folder,
+        env: { ...process.env, NO_COLOR: '1' },
+        stdio: ['ignore', 'pipe', 'pipe'],
+        timeout: TEST_LIMIT_MS,
+        killSignal: 'SIGKILL',
+      });
+      let output = '';
+      const keep = (chunk) => {
+        output = (output + chunk).slice(-100_000);
+      };
+      child.stdout.setEncoding('utf8').on('data', keep);
+      child.stderr.setEncoding('utf8').on('data', keep);
+      child.on('error', reject);
+      child.on('close', (code) => resolve({ code, output }));
+    });
+  }
+}
