@@ -59,7 +59,7 @@ describe('EngineHost', () => {
   it('tells who starts before the step in which they start runs', async () => {
     const seen: number[] = [];
     const { port, receive } = host({
-      onStep: () =>
+      onCall: () =>
         void seen.push(port.sent.flatMap((message) => (message.type === 'step' ? message.started : [])).length),
     });
     receive({ type: 'start', config: config() });

@@ -9,6 +9,8 @@ import type {
 
 export interface FakeHooks {
   onStep?: (step: number) => Promise<void> | void;
+  /** While `step` is called, before it runs. */
+  onCall?: () => void;
   nanPrompt?: number;
   onLoad?: () => Promise<void> | void;
 }

@@ -8,9 +8,10 @@ const EMPTY = -1;
 
 export class FakeNativeEngine {
   /** @param {{maxSequences: number, maxBatchTokens: number, pages: number, maxModelLen: number, samplableVocab: number}} options */
-  constructor(options, { onStep, nanPrompt } = {}) {
+  constructor(options, { onStep, onCall, nanPrompt } = {}) {
     this.options = options;
     this.onStep = onStep;
+    this.onCall = onCall;
     /** A prompt that begins with this id makes the sequence fail with finish code 3. */
     this.nanPrompt = nanPrompt;
     this.keys = new Int32Array(options.pages * PAGE_SIZE).fill(EMPTY);
@@ -25,6 +26,7 @@ export class FakeNativeEngine {
   async step(plan) {
     if (this.busy) throw new Error('a step is running already');
     this.busy = true;
+    this.onCall?.();
     const copy = structuredClone(plan);
     // Native steps end in a later turn of the event loop, in which messages are read as well.
     await new Promise((resolve) => setImmediate(resolve));
@@ -172,7 +174,7 @@ function resultOf(results) {
 }
 
 /** A NativeAddon. `weightBytes` and `pageBytes` are those of a toy. */
-export function fakeAddon({ onStep, nanPrompt, onLoad } = {}) {
+export function fakeAddon({ onStep, onCall, nanPrompt, onLoad } = {}) {
   return {
     info: () => ({ version: 'fake', isa: 'fake', isas: ['fake'], cuda: { built: false, devices: 0, message: '' } }),
     loadModel: async (spec, files, tensors, options) => {
@@ -180,6 +182,6 @@ export function fakeAddon({ onStep, nanPrompt, onLoad } = {}) {
       options.onProgress?.(1000, 1000);
       return { weightBytes: 1000, pageBytes: 1024, close() {} };
     },
-    createEngine: (model, options) => new FakeNativeEngine(options, { onStep, nanPrompt }),
+    createEngine: (model, options) => new FakeNativeEngine(options, { onStep, onCall, nanPrompt }),
   };
 }
