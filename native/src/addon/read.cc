@@ -60,13 +60,15 @@ std::string read_string(const Napi::Object& object, const char* field) {
   return value.As<Napi::String>().Utf8Value();
 }
 
-int64_t read_bigint(const Napi::Object& object, const char* field) {
+uint64_t read_bits64(const Napi::Object& object, const char* field) {
   Napi::Value value = read_property(object, field);
   if (!value.IsBigInt()) wrong_type(field, "a BigInt");
   bool lossless = false;
   int64_t number = value.As<Napi::BigInt>().Int64Value(&lossless);
+  if (lossless) return uint64_t(number);
+  uint64_t bits = value.As<Napi::BigInt>().Uint64Value(&lossless);
   if (!lossless) throw Error(ErrorKind::kRange, std::string(field) + " must fit in 64 bits");
-  return number;
+  return bits;
 }
 
 std::vector<int32_t> read_int32_array(const Napi::Object& object, const char* field) {

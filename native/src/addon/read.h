@@ -17,8 +17,8 @@ int64_t read_int(const Napi::Object& object, const char* field);
 double read_number(const Napi::Object& object, const char* field);
 bool read_bool(const Napi::Object& object, const char* field);
 std::string read_string(const Napi::Object& object, const char* field);
-// A BigInt within the signed 64-bit range.
-int64_t read_bigint(const Napi::Object& object, const char* field);
+// A BigInt within the signed or the unsigned 64-bit range, as its 64 bits.
+uint64_t read_bits64(const Napi::Object& object, const char* field);
 std::vector<int32_t> read_int32_array(const Napi::Object& object, const char* field);
 std::vector<float> read_float32_array(const Napi::Object& object, const char* field);
 std::vector<uint8_t> read_uint8_array(const Napi::Object& object, const char* field);

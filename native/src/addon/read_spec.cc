@@ -123,7 +123,7 @@ engine::Open read_open(const Napi::Value& value) {
   s.top_p = read_number(sampling, "topP");
   s.top_k = read_int(sampling, "topK");
   s.min_p = read_number(sampling, "minP");
-  s.seed = uint64_t(read_bigint(sampling, "seed"));
+  s.seed = read_bits64(sampling, "seed");
   s.choice = read_int(sampling, "choice");
   s.logprobs = read_int(sampling, "logprobs");
   read_controls(sampling, s);

@@ -90,7 +90,7 @@ export interface SamplingSpec {
   topK: number;
   /** [0, 1]; 0 = off. */
   minP: number;
-  /** 64-bit seed; with `choice` and the output index it names one uniform draw. */
+  /** 64-bit seed, signed or unsigned (only its bits count); with `choice` and the output index it names one uniform draw. */
   seed: bigint;
   /** Index of this choice within its request (0..n-1). */
   choice: number;
