@@ -164,7 +164,8 @@ export class EngineSupervisor implements EngineClient {
   #failed(message: string): void {
     if (this.#info !== null) return this.#log(`The engine could not start: ${message}`);
     this.#firstReady.reject(new Error(message));
-    this.#die(message);
+    // The reason may name files: it is the operator's, not the clients'.
+    this.#die('The engine could not start.');
   }
 
   #crashed(how: string): void {

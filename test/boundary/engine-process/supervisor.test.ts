@@ -1,5 +1,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
+import { existsSync, readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
@@ -25,13 +26,15 @@ afterEach(async () => {
 
 const alone = (request: SubmitRequest) => expectedOutputs(request, VOCABULARY, 512);
 
+/** A dead process whose parent has not asked for its exit code (state Z on Linux) is not alive. */
 function alive(pid: number): boolean {
   try {
     process.kill(pid, 0);
-    return true;
   } catch {
     return false;
   }
+  const stat = `/proc/${pid}/stat`;
+  return !existsSync(stat) || !/\) [ZX] /.test(readFileSync(stat, 'utf8'));
 }
 
 function kill(supervisor: EngineSupervisor): void {
@@ -246,6 +249,7 @@ describe('a model that cannot be loaded', () => {
     const [receiver] = submit(supervisor, [submission(1, 5)]);
     await expect(supervisor.ready()).rejects.toThrow('tensor x is missing');
     expect(await receiver?.ended).toBe('error');
+    expect(receiver?.error).toBe('The engine could not start.');
     expect([supervisor.state, supervisor.restarts]).toEqual(['dead', 0]);
   });
 
