@@ -2,55 +2,28 @@
  * Sampling against exact distributions. A table model gives known logits (fixtures/table-model.ts), so a long generation is a
  * run of independent draws from one known distribution. Seeds are fixed: nothing here is a matter of luck.
  */
-import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { join } from 'node:path';
 import type { SamplingSpec } from '../../src/control/engine/native.ts';
-import { Driver, fullLogprobs, generate, openModel, type OpenModel, type Prompt } from '../fixtures/engine-driver.ts';
+import { Driver, fullLogprobs, generate, type OpenModel, type Prompt } from '../fixtures/engine-driver.ts';
 import { hashUniform } from '../fixtures/hash-weights.ts';
-import { writeTableModel } from '../fixtures/table-model.ts';
 import { temporaryDirectory } from '../fixtures/tiny-model.ts';
 import { chiSquare, criticalValue } from './chi-square.ts';
-
-interface FilterCase extends Partial<SamplingSpec> {
-  name: string;
-  step?: number;
-  ids: number[];
-  probabilities: number[];
-}
-
-const golden = JSON.parse(readFileSync(new URL('../goldens/sampling-goldens.json', import.meta.url), 'utf8')) as {
-  vocab: number;
-  cases: FilterCase[];
-};
+import {
+  IMPOSSIBLE,
+  logitsOf,
+  openTable,
+  samplingGoldens,
+  softmax,
+  specOf,
+  TABLE_VOCAB,
+  type SamplingCase,
+} from './sampling-cases.ts';
 
 const SLOTS = 64;
 const DRAWS = 160;
-/** The byte tokenizer of the fixture needs 259 ids; those above the golden's vocabulary have no chance. */
-const VOCAB = 260;
-const IMPOSSIBLE = -1000;
 const temporary = temporaryDirectory();
 afterAll(() => temporary.remove());
-
-function logitsOf({ name, step }: FilterCase): Float32Array {
-  const logits = hashUniform(`sampling/${name}`, golden.vocab, 0, 6);
-  return step ? logits.map((value) => Math.round(value / step) * step) : logits;
-}
-
-/** The same logits after every token. */
-async function openTable(name: string, logits: Float32Array): Promise<OpenModel> {
-  const directory = join(temporary.path, name);
-  const fill = (_: number, row: Float32Array) => row.fill(IMPOSSIBLE).set(logits);
-  writeTableModel(directory, { vocabSize: VOCAB, logits: fill });
-  return openModel(directory, 'float32');
-}
-
-function softmax(logits: ArrayLike<number>): number[] {
-  const max = Math.max(...Array.from(logits));
-  const weights = Array.from(logits, (value) => Math.exp(value - max));
-  const total = weights.reduce((sum, value) => sum + value, 0);
-  return weights.map((value) => value / total);
-}
 
 /** SLOTS x DRAWS independent draws. */
 async function draws(opened: OpenModel, sampling: Partial<SamplingSpec>): Promise<number[]> {
@@ -63,11 +36,16 @@ async function draws(opened: OpenModel, sampling: Partial<SamplingSpec>): Promis
   return results.flatMap(({ tokens }) => tokens);
 }
 
+/** Controls that do not depend on the tokens so far: their draws stay independent. */
+function isStatic({ name }: SamplingCase): boolean {
+  return ['bias', 'allowed', 'allowed-one'].includes(name);
+}
+
 describe('draws follow the filtered distribution', () => {
-  test.each(golden.cases)('$name', async (filter) => {
-    const { name, step: _, ids, probabilities, ...sampling } = filter;
-    const opened = await openTable(name, logitsOf(filter));
-    const tokens = await draws(opened, sampling);
+  test.each([...samplingGoldens.filters, ...samplingGoldens.controls.filter(isStatic)])('$name', async (filter) => {
+    const { name, ids, probabilities } = filter;
+    const opened = await openTable(join(temporary.path, name), logitsOf(filter));
+    const tokens = await draws(opened, specOf(filter));
     opened.model.close();
     const counts = ids.map((id) => tokens.filter((token) => token === id).length);
     expect(tokens.filter((token) => !ids.includes(token))).toEqual([]);
@@ -80,8 +58,8 @@ describe('draws follow the filtered distribution', () => {
   });
 
   test('the statistic sees a temperature that is 15 % off', async () => {
-    const plain = golden.cases.find(({ name }) => name === 'plain')!;
-    const opened = await openTable('off', logitsOf(plain));
+    const plain = samplingGoldens.filters.find(({ name }) => name === 'plain')!;
+    const opened = await openTable(join(temporary.path, 'off'), logitsOf(plain));
     const tokens = await draws(opened, { temperature: 1.15 });
     opened.model.close();
     const counts = plain.ids.map((id) => tokens.filter((token) => token === id).length);
@@ -91,16 +69,16 @@ describe('draws follow the filtered distribution', () => {
 });
 
 describe('one table', () => {
-  const logits = new Float32Array(golden.vocab);
+  const logits = new Float32Array(samplingGoldens.vocab);
   let opened: OpenModel;
   let driver: Driver;
 
   beforeAll(async () => {
-    logits.set(hashUniform('sampling/one', golden.vocab, 0, 3));
+    logits.set(hashUniform('sampling/one', samplingGoldens.vocab, 0, 3));
     // Equal best values at 50 and 60, a third at 90.
     logits.set([4, 4, 4].map(Math.fround), 0);
     logits[50] = logits[60] = logits[90] = 5;
-    opened = await openTable('one', logits);
+    opened = await openTable(join(temporary.path, 'one'), logits);
     driver = new Driver(opened);
   });
   afterAll(() => {
@@ -162,14 +140,16 @@ describe('one table', () => {
   });
 
   test('raw logprobs are the log-softmax of the untouched logits, best first, equals by smaller id', async () => {
-    const [result] = await run({ temperature: 2.5, topK: 5, seed: 3n, logprobs: VOCAB, maxTokens: 5 });
-    const exact = softmax([...logits, ...new Array<number>(VOCAB - logits.length).fill(IMPOSSIBLE)]).map(Math.log);
+    const [result] = await run({ temperature: 2.5, topK: 5, seed: 3n, logprobs: TABLE_VOCAB, maxTokens: 5 });
+    const exact = softmax([...logits, ...new Array<number>(TABLE_VOCAB - logits.length).fill(IMPOSSIBLE)]).map(
+      Math.log,
+    );
     const order = exact
       .map((_, id) => id)
       .sort((a, b) => (logits[b] ?? IMPOSSIBLE) - (logits[a] ?? IMPOSSIBLE) || a - b);
     for (const sample of result!.tops) {
       expect([...sample.topIds]).toEqual(order);
-      const row = fullLogprobs(sample, VOCAB);
+      const row = fullLogprobs(sample, TABLE_VOCAB);
       for (let id = 0; id < logits.length; id++) expect(row[id]).toBeCloseTo(exact[id]!, 5);
       expect(sample.logprob).toBe(row[sample.token]);
       expect(sample.rank).toBe(1 + row.filter((value) => value > sample.logprob).length);
