@@ -32,7 +32,10 @@ export function makeEnvelope(deps: ApiDeps, id: string, output: OutputOptions, l
     id,
     created: Math.floor(Date.now() / 1000),
     model: deps.model.names[0] ?? '',
-    systemFingerprint: deps.model.systemFingerprint,
+    // Read when it is written: a request may have come before the engine told its kernels.
+    get systemFingerprint() {
+      return deps.model.systemFingerprint;
+    },
     output,
     logprobs,
   };

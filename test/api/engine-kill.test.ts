@@ -1,0 +1,76 @@
+/** SIGKILL of the engine process under load. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { ApiServer, readEvents, waitFor } from './server.ts';
+
+let server: ApiServer;
+beforeAll(async () => {
+  // Slow steps leave time to kill in the middle of an answer.
+  server = await ApiServer.start({ env: { TANDEM_FAULTS: 'slow-steps-ms=20' } });
+}, 90_000);
+afterAll(() => server?.stop());
+
+const messages = [{ role: 'user', content: 'Tell me a story.' }];
+const PATH = '/v1/chat/completions';
+const body = { messages, ignore_eos: true, max_tokens: 60, temperature: 1, seed: 4 };
+
+interface Answer {
+  choices: { message: { content: string } }[];
+}
+interface Chunk {
+  choices?: { delta: { content?: string } }[];
+  error?: { message: string; type: string; code: number; param: string | null };
+}
+
+test('unstreamed requests are replayed, streamed ones end with an error event, the next one works', async () => {
+  const expected = (await (await server.post(PATH, body)).json()) as Answer;
+  const text = expected.choices[0]?.message.content ?? '';
+  const pid = server.enginePid();
+
+  const unstreamed = Array.from({ length: 8 }, async () => {
+    const response = await server.post(PATH, body);
+    return { status: response.status, answer: (await response.json()) as Answer };
+  });
+  let seen = 0;
+  const streamed = Array.from({ length: 8 }, async () => {
+    const response = await server.post(PATH, { ...body, stream: true });
+    let received = '';
+    const decoder = new TextDecoder();
+    for await (const bytes of response.body as unknown as AsyncIterable<Uint8Array>) {
+      if (received === '') seen++;
+      received += decoder.decode(bytes, { stream: true });
+    }
+    return { status: response.status, events: readEvents(received) };
+  });
+  await waitFor(() => seen === 8, 20_000);
+  process.kill(pid, 'SIGKILL');
+
+  for (const { status, answer } of await Promise.all(unstreamed)) {
+    expect(status).toBe(200);
+    expect(answer.choices[0]?.message.content).toBe(text);
+  }
+  for (const { status, events } of await Promise.all(streamed)) {
+    expect(status).toBe(200);
+    expect(events.at(-1)).toBe('[DONE]');
+    const error = (events.at(-2) as Chunk).error;
+    expect(error).toEqual({ message: 'Internal server error', type: 'InternalServerError', param: null, code: 500 });
+    const partial = events.slice(0, -2).map((event) => (event as Chunk).choices?.[0]?.delta.content ?? '');
+    expect(text.startsWith(partial.join(''))).toBe(true);
+  }
+  const next = (await (await server.post(PATH, body)).json()) as Answer;
+  expect(next.choices[0]?.message.content).toBe(text);
+  expect(server.enginePid()).not.toBe(pid);
+  expect(server.child.exitCode).toBeNull();
+  await waitFor(async () => {
+    const { running, waiting, kvUsage } = await server.load();
+    return running === 0 && waiting === 0 && kvUsage === 0;
+  }, 5000);
+}, 60_000);
+
+test('the server stays alive and says so while the engine comes back', async () => {
+  process.kill(server.enginePid(), 'SIGKILL');
+  await waitFor(async () => (await server.call('/ready')).status === 503, 5000);
+  expect((await server.call('/health')).status).toBe(200);
+  const waited = await server.post(PATH, { messages, max_tokens: 3 });
+  expect(waited.status).toBe(200);
+  expect((await server.call('/ready')).status).toBe(200);
+}, 60_000);
