@@ -1,5 +1,5 @@
 /**
- * `npm run test:mutations [-- words of names ...]`: applies each fault of mutations.mjs to a copy of the working tree, builds
+ * `npm run test:mutations [-- parts of names ...]`: applies each fault of mutations.mjs to a copy of the working tree, builds
  * what it touches and runs the tests that must turn red. Prints a table; fails where a fault went unnoticed.
  *
  * --check: only says whether every edit still matches its source.  --keep: leaves the copy for a look.
@@ -12,7 +12,9 @@ const { values: flags, positionals } = parseArgs({
   options: { check: { type: 'boolean' }, keep: { type: 'boolean' } },
   allowPositionals: true,
 });
-const chosen = mutations.filter(({ name }) => positionals.every((word) => name.includes(word)));
+const chosen = mutations.filter(
+  ({ name }) => positionals.length === 0 || positionals.some((part) => name.includes(part)),
+);
 
 /** The same tests on the unbroken copy: a red test proves nothing if it was red before. */
 async function checkBaseline(workspace) {

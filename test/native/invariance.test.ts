@@ -5,7 +5,7 @@
 import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { fileURLToPath } from 'node:url';
-import type { SamplingSpec } from '../../src/control/engine/native.ts';
+import { PAGE_SIZE, type SamplingSpec } from '../../src/control/engine/native.ts';
 import {
   Driver,
   generate,
@@ -87,6 +87,23 @@ function tiny(family: string): string {
   return directory;
 }
 
+/** Each prompt's full pages (but for its last token) are computed by another sequence, then shared. */
+async function prefixed(driver: Driver, all: Prompt[], chunk: number): Promise<Generation[]> {
+  const results: Generation[] = [];
+  for (const prompt of all) {
+    const length = Math.floor((prompt.ids.length - 1) / PAGE_SIZE) * PAGE_SIZE;
+    const tokens = Array.from(prompt.ids).slice(0, length);
+    if (length > 0) {
+      driver.open(60, length);
+      await driver.step([{ slot: 60, tokens, sample: false }]);
+    }
+    const prefix = { tokens, pages: length > 0 ? driver.pagesOf(60) : [] };
+    results.push(...(await generate(driver, [{ ...prompt, slot: 61, prefix }], chunk)));
+    if (length > 0) driver.close(60);
+  }
+  return results;
+}
+
 describe.each([
   ['the starter model', 'float32', () => STARTER],
   ['the starter model', 'bfloat16', () => STARTER],
@@ -156,6 +173,14 @@ describe.each([
     });
     expect(bits(found)).toEqual(expected);
   }, 120_000);
+
+  test.each([Infinity, 5])(
+    'prefixes from the cache, the rest in chunks of %d',
+    async (chunk) => {
+      expect(bits(await withDriver(two, (driver) => prefixed(driver, all, chunk)))).toEqual(expected);
+    },
+    120_000,
+  );
 
   test('after a preemption', async () => {
     expect(bits(await withDriver(two, (driver) => preempted(driver, all, 7)))).toEqual(expected);
