@@ -38,6 +38,13 @@ Napi::Object to_js(Napi::Env env, const engine::StepResult& step, double micros)
   out.Set("topRanges", column<Napi::Int32Array>(env, 2 * s.size(), [&](size_t i) { return i % 2 ? s[i / 2].top_count : s[i / 2].top_offset; }));
   out.Set("topIds", column<Napi::Int32Array>(env, top.size(), [&](size_t i) { return top[i].id; }));
   out.Set("topLogprobs", column<Napi::Float32Array>(env, top.size(), [&](size_t i) { return top[i].logprob; }));
+  const auto& p = step.prompt;
+  out.Set("promptSlots", column<Napi::Int32Array>(env, p.size(), [&](size_t i) { return p[i].slot; }));
+  out.Set("promptPositions", column<Napi::Int32Array>(env, p.size(), [&](size_t i) { return p[i].position; }));
+  out.Set("promptLogprobs", column<Napi::Float32Array>(env, p.size(), [&](size_t i) { return p[i].logprob; }));
+  out.Set("promptRanks", column<Napi::Int32Array>(env, p.size(), [&](size_t i) { return p[i].rank; }));
+  out.Set("promptTopRanges",
+          column<Napi::Int32Array>(env, 2 * p.size(), [&](size_t i) { return i % 2 ? p[i / 2].top_count : p[i / 2].top_offset; }));
   out.Set("micros", Napi::Number::New(env, micros));
   return out;
 }

@@ -127,6 +127,7 @@ engine::Open read_open(const Napi::Value& value) {
   s.choice = read_int(sampling, "choice");
   s.logprobs = read_int(sampling, "logprobs");
   read_controls(sampling, s);
+  if (!read_property(object, "promptLogprobs").IsUndefined()) open.prompt_logprobs = read_int(object, "promptLogprobs");
   if (!read_property(object, "cached").IsUndefined()) open.cached = read_int32_array(object, "cached");
   open.params.max_tokens = read_int(sampling, "maxTokens");
   open.params.min_tokens = read_int(sampling, "minTokens");

@@ -53,6 +53,8 @@ void check_open(const Open& open, const Options& options, int64_t vocab) {
             p.sampling.min_p >= 0 && p.sampling.min_p <= 1;
   require(ok, ErrorKind::kRange, "open.sampling: temperature, topP or minP is out of range");
   check_controls(p.sampling, vocab);
+  in_range("open.promptLogprobs", open.prompt_logprobs, -1, options.max_logprobs);
+  require(open.prompt_logprobs < 0 || open.cached.empty(), ErrorKind::kRange, "open.promptLogprobs needs an empty cached");
   in_range("open.cached.length", int64_t(open.cached.size()), 0, options.max_model_len - 1);
   for (int32_t id : open.cached) in_range("open.cached", id, 0, vocab - 1);
   in_range("open.sampling.topK", p.sampling.top_k, 0, std::numeric_limits<int32_t>::max());
@@ -139,6 +141,7 @@ void Engine::apply_slots(const Plan& plan) {
     slot.prompt_length = open.prompt_length;
     slot.params = open.params;
     slot.position = int64_t(open.cached.size());
+    slot.prompt_logprobs = open.prompt_logprobs;
     if (!open.params.sampling.uses_history()) continue;
     for (size_t i = 0; i < open.cached.size(); ++i) slot.history.add(open.cached[i], int64_t(i) >= open.prompt_length);
   }
@@ -153,7 +156,6 @@ model::ForwardBatch Engine::build_batch(const Plan& plan) {
     Slot& slot = slots_[size_t(row.slot)];
     if (batch.tokens[size_t(first)] == -1) batch.tokens[size_t(first)] = slot.last_token;
     batch.runs.push_back({first, row.first_position, row.count, slot.pages.data()});
-    if (row.sample) batch.logit_rows.push_back(int32_t(first + row.count - 1));
     first += row.count;
   }
   return batch;
@@ -188,36 +190,98 @@ StepResult Engine::step(const Plan& plan) {
   remember(plan, batch);
   forward_.run(batch, kv_);
   for (const Row& row : plan.rows) slots_[size_t(row.slot)].position = row.first_position + row.count;
-  return sample_rows(plan, batch);
+  StepResult result;
+  sample_rows(plan, result);
+  score_prompts(plan, batch, result);
+  keep_last_hidden(plan);
+  return result;
 }
 
-StepResult Engine::sample_rows(const Plan& plan, const model::ForwardBatch& batch) {
-  std::vector<int64_t> slot_of;
+std::vector<Engine::Query> Engine::sample_queries(const Plan& plan) const {
+  std::vector<Query> queries;
+  int64_t first = 0;
   for (const Row& row : plan.rows) {
-    if (row.sample) slot_of.push_back(row.slot);
+    if (row.sample) queries.push_back({forward_.hidden(first + row.count - 1), row.slot, -1, -1});
+    first += row.count;
   }
-  int64_t total = int64_t(slot_of.size());
-  std::vector<Sampled> samples(slot_of.size());
-  std::vector<std::vector<ops::TopEntry>> tops(slot_of.size());
+  return queries;
+}
+
+std::vector<Engine::Query> Engine::prompt_queries(const Plan& plan, const model::ForwardBatch& batch) const {
+  std::vector<Query> queries;
+  int64_t first = 0;
+  for (const Row& row : plan.rows) {
+    const Slot& slot = slots_[size_t(row.slot)];
+    int64_t end = std::min(row.first_position + row.count, slot.prompt_length);
+    for (int64_t p = std::max<int64_t>(1, row.first_position); slot.prompt_logprobs >= 0 && p < end; ++p) {
+      int64_t at = first + p - row.first_position;
+      const float* before = p == row.first_position ? slot.last_hidden.data() : forward_.hidden(at - 1);
+      queries.push_back({before, row.slot, p, batch.tokens[size_t(at)]});
+    }
+    first += row.count;
+  }
+  return queries;
+}
+
+void Engine::keep_last_hidden(const Plan& plan) {
+  int64_t first = 0;
+  for (const Row& row : plan.rows) {
+    Slot& slot = slots_[size_t(row.slot)];
+    first += row.count;
+    if (slot.prompt_logprobs < 0 || slot.position >= slot.prompt_length) continue;
+    const float* hidden = forward_.hidden(first - 1);
+    slot.last_hidden.assign(hidden, hidden + model_->spec.hidden_size);
+  }
+}
+
+template <typename Answer>
+std::vector<std::vector<ops::TopEntry>> Engine::for_each_query(const std::vector<Query>& queries, const Answer& answer) {
+  int64_t total = int64_t(queries.size());
+  std::vector<std::vector<ops::TopEntry>> tops(queries.size());
   for (int64_t first = 0; first < total; first += logit_rows_) {
     int64_t count = std::min(logit_rows_, total - first);
-    float* logits = forward_.logits(batch, first, count);
+    std::vector<const float*> rows;
+    for (int64_t i = 0; i < count; ++i) rows.push_back(queries[size_t(first + i)].hidden);
+    float* logits = forward_.logits(rows.data(), count);
     // One index per thread, so that each has scratch memory of its own; rows are claimed inside.
     std::atomic<int64_t> next{0};
     model_->pool.run(model_->pool.threads(), [&](int64_t thread) {
       for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
-        size_t row = size_t(first + i);
-        samples[row] = sample_row(slots_[size_t(slot_of[row])], slot_of[row], logits + i * forward_.ld_logits(), scratch_[size_t(thread)], tops[row]);
+        size_t at = size_t(first + i);
+        answer(at, logits + i * forward_.ld_logits(), scratch_[size_t(thread)], tops[at]);
       }
     });
   }
-  StepResult result{std::move(samples), {}};
+  return tops;
+}
+
+void Engine::sample_rows(const Plan& plan, StepResult& result) {
+  std::vector<Query> queries = sample_queries(plan);
+  result.samples.resize(queries.size());
+  auto tops = for_each_query(queries, [&](size_t i, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
+    result.samples[i] = sample_row(slots_[size_t(queries[i].slot)], queries[i].slot, logits, scratch, top);
+  });
   for (size_t i = 0; i < tops.size(); ++i) {
     result.samples[i].top_offset = int32_t(result.top.size());
     result.samples[i].top_count = int32_t(tops[i].size());
     result.top.insert(result.top.end(), tops[i].begin(), tops[i].end());
   }
-  return result;
+}
+
+void Engine::score_prompts(const Plan& plan, const model::ForwardBatch& batch, StepResult& result) {
+  std::vector<Query> queries = prompt_queries(plan, batch);
+  result.prompt.resize(queries.size());
+  auto tops = for_each_query(queries, [&](size_t i, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
+    const Query& q = queries[i];
+    int64_t k = slots_[size_t(q.slot)].prompt_logprobs;
+    ops::Sample s = ops::score(model_->kernels, logits, model_->spec.vocab_size, q.token, k, scratch, top);
+    result.prompt[i] = {int32_t(q.slot), int32_t(q.position), s.logprob, s.rank, 0, 0};
+  });
+  for (size_t i = 0; i < tops.size(); ++i) {
+    result.prompt[i].top_offset = int32_t(result.top.size());
+    result.prompt[i].top_count = int32_t(tops[i].size());
+    result.top.insert(result.top.end(), tops[i].begin(), tops[i].end());
+  }
 }
 
 Sampled Engine::sample_row(Slot& slot, int64_t slot_index, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {

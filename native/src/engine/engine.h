@@ -33,6 +33,8 @@ struct Open {
   SequenceParams params;
   // Tokens whose keys and values already lie in the pages assigned with this plan (a prefix-cache hit); rows go on after them.
   std::vector<int32_t> cached;
+  // -1: off; k >= 0: score every fed prompt token but the first, with its k best alternatives. Needs an empty `cached`.
+  int64_t prompt_logprobs = -1;
 };
 
 struct Row {
@@ -63,9 +65,19 @@ struct Sampled {
   int32_t top_offset, top_count;
 };
 
+// The raw log-probability of one prompt token, given those before it.
+struct Scored {
+  int32_t slot;
+  int32_t position;  // of the token
+  float logprob;
+  int32_t rank;
+  int32_t top_offset, top_count;
+};
+
 struct StepResult {
   std::vector<Sampled> samples;
-  std::vector<ops::TopEntry> top;
+  std::vector<Scored> prompt;
+  std::vector<ops::TopEntry> top;  // of samples, then of prompt
 };
 
 class Engine {
@@ -85,6 +97,8 @@ class Engine {
     SequenceParams params;
     std::vector<int32_t> pages;
     ops::TokenHistory history;  // filled only where a control needs it
+    int64_t prompt_logprobs = -1;
+    std::vector<float> last_hidden;  // of the last prompt position fed, whose next token comes with a later plan
   };
 
   void check_plan(const Plan& plan) const;
@@ -93,7 +107,21 @@ class Engine {
   model::ForwardBatch build_batch(const Plan& plan);
   void remember(const Plan& plan, const model::ForwardBatch& batch);
   void clear_new_pages(const Plan& plan);
-  StepResult sample_rows(const Plan& plan, const model::ForwardBatch& batch);
+  // One row of logits to be computed and what to do with it.
+  struct Query {
+    const float* hidden;
+    int64_t slot;
+    int64_t position;  // of the scored prompt token; -1: sample
+    int32_t token;     // the scored token
+  };
+  std::vector<Query> sample_queries(const Plan& plan) const;
+  std::vector<Query> prompt_queries(const Plan& plan, const model::ForwardBatch& batch) const;
+  void keep_last_hidden(const Plan& plan);
+  // Calls answer(query index, logits, thread scratch, top entries of that query) for all, the logits computed in bounded pieces.
+  template <typename Answer>
+  std::vector<std::vector<ops::TopEntry>> for_each_query(const std::vector<Query>& queries, const Answer& answer);
+  void sample_rows(const Plan& plan, StepResult& result);
+  void score_prompts(const Plan& plan, const model::ForwardBatch& batch, StepResult& result);
   Sampled sample_row(Slot& slot, int64_t slot_index, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top);
 
   std::shared_ptr<model::Model> model_;

@@ -40,8 +40,9 @@ Forward::Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t 
   hidden_ld_ = std::max(layer.output.rows_padded(), layer.down.rows_padded());
   activation_ld_ = std::max({layer.qkv.columns_padded(), layer.output.columns_padded(), layer.down.columns_padded()});
   hidden_ = Buffer<float>(size_t(max_rows * hidden_ld_));
-  wide_ = Buffer<float>(size_t(max_rows * std::max({layer.qkv.rows_padded(), layer.gate_up.rows_padded(), spec.hidden_size})));
-  activation_ = Buffer<uint8_t>(size_t(max_rows * activation_ld_) * size);
+  int64_t wide_rows = std::max(max_rows, max_logit_rows);
+  wide_ = Buffer<float>(size_t(wide_rows * std::max({layer.qkv.rows_padded(), layer.gate_up.rows_padded(), spec.hidden_size})));
+  activation_ = Buffer<uint8_t>(size_t(wide_rows * activation_ld_) * size);
   queries_ = Buffer<uint8_t>(size_t(max_rows * spec.heads * model.kv_shape().dim()) * size);
   logits_ = Buffer<float>(size_t(max_logit_rows * model.head().rows_padded()));
 }
@@ -154,12 +155,10 @@ void Forward::feed_forward(const Layer& layer, int64_t rows) {
   add_bias(model_.pool, hidden_.data(), hidden_ld_, rows, layer.down_bias);
 }
 
-float* Forward::logits(const ForwardBatch& batch, int64_t first, int64_t count) {
+float* Forward::logits(const float* const* hidden_rows, int64_t count) {
   // Rows are gathered to the front of wide_; the residual stream stays for later calls.
   int64_t h = model_.spec.hidden_size;
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(wide_.data() + i * h, hidden_.data() + int64_t(batch.logit_rows[size_t(first + i)]) * hidden_ld_, size_t(h) * sizeof(float));
-  }
+  for (int64_t i = 0; i < count; ++i) std::memcpy(wide_.data() + i * h, hidden_rows[i], size_t(h) * sizeof(float));
   normalise(wide_.data(), h, count, model_.weights.final_norm);
   ops::matmul(model_.kernels, model_.pool, activation_.data(), activation_ld_, count, model_.head(), logits_.data(), ld_logits(), false);
   return logits_.data();

@@ -1,5 +1,5 @@
-// One forward pass over a batch of token rows of different sequences: embedding -> layers -> final norm -> logits where asked.
-// Shapes: T = token rows of the batch, S = rows whose logits are asked for.
+// One forward pass over a batch of token rows of different sequences: embedding -> layers; then final norm and logits of the rows
+// that are asked for. Shape letter: T = token rows of the batch.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -32,7 +32,6 @@ struct Model {
 struct ForwardBatch {
   std::vector<int32_t> tokens;          // T ids in [0, vocab)
   std::vector<ops::AttentionRun> runs;  // cover rows 0..T-1 in order
-  std::vector<int32_t> logit_rows;      // S rows, ascending
 };
 
 // Activations of one engine, allocated once for at most `max_rows` token rows and `max_logit_rows` logit rows at a time.
@@ -40,10 +39,13 @@ class Forward {
  public:
   Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t max_logit_rows);
 
-  // Runs the layers over the batch and writes its keys and values. Afterwards `logits` may be asked for.
+  // Runs the layers over the batch and writes its keys and values. Afterwards `hidden` and `logits` may be asked for.
   void run(const ForwardBatch& batch, ops::KvPages& kv);
-  // Logits of logit_rows[first .. first+count), count <= max_logit_rows: rows of vocab floats, ld_logits() apart. The caller may change them; valid until the next call.
-  float* logits(const ForwardBatch& batch, int64_t first, int64_t count);
+  // The final residual stream of a row of the last run: hidden_size floats, valid until the next run.
+  const float* hidden(int64_t row) const { return hidden_.data() + row * hidden_ld_; }
+  // Final norm and head over `count` <= max_logit_rows hidden rows: rows of vocab floats, ld_logits() apart. The caller may change them;
+  // valid until the next call.
+  float* logits(const float* const* hidden_rows, int64_t count);
   int64_t ld_logits() const { return model_.head().rows_padded(); }
 
  private:

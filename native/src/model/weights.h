@@ -10,7 +10,6 @@
 #include "base/thread_pool.h"
 #include "model/spec.h"
 #include "ops/matmul.h"
-#include "simd/kernels.h"
 
 namespace tandem::model {
 

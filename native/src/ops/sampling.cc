@@ -50,7 +50,7 @@ class Row {
     return max_ * scale + float(std::log(total()));
   }
 
-  // The k best logits of the vocabulary, descending. Needs measure(vocab).
+  // The k best logits of the vocabulary, descending; fewer when the others are -inf. Needs measure(vocab).
   void best(int64_t k, std::vector<TopEntry>& out) {
     k = std::min(k, in_.vocab);
     if (k <= 0) return;
@@ -63,6 +63,7 @@ class Row {
     }
     collect(in_.vocab, bound);
     for (size_t i = 0; i < s_.ids.size(); ++i) out.push_back({s_.ids[i], s_.values[i]});
+    k = std::min(k, int64_t(out.size()));
     std::partial_sort(out.begin(), out.begin() + k, out.end(), heavier);
     out.resize(size_t(k));
   }
@@ -241,6 +242,12 @@ class Row {
   float max_ = -INFINITY;
 };
 
+// Kept away from 0 and infinity, which would make NaN of -inf or of the largest logit.
+float scale_of(const SamplingParams& p) {
+  if (p.temperature <= 0) return 1.0f;
+  return float(std::clamp(1.0 / p.temperature, 1e-30, 1e30));
+}
+
 bool filters(const SamplingParams& p, int64_t samplable) {
   return p.top_p < 1 || p.min_p > 0 || (p.top_k > 0 && p.top_k < samplable);
 }
@@ -248,7 +255,7 @@ bool filters(const SamplingParams& p, int64_t samplable) {
 // Log-probabilities of what the draw was made from: the kept ids, or for a greedy row the chosen one alone.
 void processed_logprobs(const SampleInput& in, SamplingScratch& s, bool filtered, Row& row, Sample& result, std::vector<TopEntry>& top) {
   const SamplingParams& p = *in.params;
-  float scale = p.temperature > 0 ? float(1.0 / p.temperature) : 1.0f;
+  float scale = scale_of(p);
   if (!filtered) {
     s.ids.clear();
     s.weights.clear();
@@ -287,7 +294,7 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
   if (!std::isfinite(row.max())) return result;
 
   bool early = p.logprobs >= 0 && p.mode != LogprobMode::kProcessed;
-  float scale = p.temperature > 0 ? float(1.0 / p.temperature) : 1.0f;
+  float scale = scale_of(p);
   float early_scale = p.mode == LogprobMode::kTemperature ? scale : 1.0f, log_total = 0;
   // The untouched row, where it is still needed once the token is known: its logit and rank.
   bool changes = has_controls(in);
@@ -324,6 +331,21 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
   result.logprob = source[result.token] * early_scale - log_total;
   result.rank = 1 + int32_t(kernels.count_greater(source, in.vocab, source[result.token]));
   return result;
+}
+
+Sample score(const simd::Kernels& kernels, float* logits, int64_t vocab, int32_t token, int64_t k, SamplingScratch& scratch,
+             std::vector<TopEntry>& top) {
+  static const std::vector<int32_t> kNone;
+  static const SamplingParams kNeutral;
+  SampleInput input{logits, vocab, vocab, &kNone, &kNeutral, nullptr, 0};
+  Row row(kernels, input, scratch);
+  row.measure(vocab);
+  if (!std::isfinite(row.max())) return {token, std::numeric_limits<float>::quiet_NaN(), 0};
+  float log_total = row.log_total(1.0f);
+  std::vector<TopEntry> best;
+  row.best(k, best);
+  for (const TopEntry& entry : best) top.push_back({entry.id, entry.logprob - log_total});
+  return {token, logits[token] - log_total, 1 + int32_t(kernels.count_greater(logits, vocab, logits[token]))};
 }
 
 }  // namespace tandem::ops

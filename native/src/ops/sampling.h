@@ -94,9 +94,14 @@ struct SampleInput {
   uint64_t index;               // output index of the token
 };
 
-// Appends min(params.logprobs, vocab) entries to `top` in descending order, ties by smaller id (fewer in mode kProcessed if fewer are left).
+// Appends min(params.logprobs, vocab) entries to `top` in descending order, ties by smaller id; fewer where only fewer
+// have a log-probability above -inf.
 // Ties at the k-th value of top_k are kept. Of equal probabilities top_p keeps the smaller ids first.
 Sample sample(const simd::Kernels& kernels, const SampleInput& input, SamplingScratch& scratch, std::vector<TopEntry>& top);
+
+// The raw log-probability and rank of a given token, and the k best appended to `top`. A row with NaN or +inf gives NaN and rank 0.
+Sample score(const simd::Kernels& kernels, float* logits, int64_t vocab, int32_t token, int64_t k, SamplingScratch& scratch,
+             std::vector<TopEntry>& top);
 
 // The naive truth of the distribution that sample() draws from: `vocab` probabilities in double, by full sorts. Logits are not changed.
 std::vector<double> distribution_reference(const SampleInput& input);

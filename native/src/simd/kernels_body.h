@@ -17,10 +17,12 @@ constexpr float kNegInf = -__builtin_inff();
 
 // ---------------------------------------------------------------- elementary functions
 
-// exp with a relative error below 2 ulp; 0 below -87.3, +inf above 88.7. Polynomial after reduction by ln 2 in two parts (Cody-Waite).
+// exp with a relative error below 2 ulp up to 88.37 (1e-4 above); 0 below -87.3, +inf above 88.7. Polynomial after reduction by ln 2 in two parts (Cody-Waite).
 inline VF vexp(VF x) {
   VF n = vround(vmul(x, vset(1.44269504088896341f)));
-  n = vselect_lt(n, vset(-126.0f), vset(-126.0f), vselect_lt(vset(127.0f), n, vset(127.0f), n));
+  // Clamped so that NaN becomes -126, a whole number; r carries the NaN on.
+  n = vselect_lt(vset(-126.0f), n, n, vset(-126.0f));
+  n = vselect_lt(n, vset(127.0f), n, vset(127.0f));
   VF r = vfma(n, vset(-0.693359375f), x);
   r = vfma(n, vset(2.12194440e-4f), r);
   VF p = vset(1.9875691500e-4f);

@@ -125,6 +125,8 @@ export interface SequenceOpen {
   sampling: SamplingSpec;
   /** Tokens whose keys and values already lie in the pages assigned in this plan (prefix cache); the first row goes on after them. */
   cached?: Int32Array;
+  /** k >= 0: also score every prompt token but the first, with its k best alternatives. Needs `cached` to be absent or empty. */
+  promptLogprobs?: number;
 }
 
 /** One step's whole instruction. Buffers may be reused after the promise settles; native code copies on the JS thread. */
@@ -157,6 +159,12 @@ export interface StepResult {
   topRanges: Int32Array;
   topIds: Int32Array;
   topLogprobs: Float32Array;
+  /** Scored prompt tokens, one entry each: slot, position of the token, raw log-probability (NaN: not finite), rank, (offset, count) into top*. */
+  promptSlots: Int32Array;
+  promptPositions: Int32Array;
+  promptLogprobs: Float32Array;
+  promptRanks: Int32Array;
+  promptTopRanges: Int32Array;
   /** Microseconds inside native code. */
   micros: number;
 }
