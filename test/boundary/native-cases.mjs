@@ -103,6 +103,40 @@ async function plans() {
   await refused('prompt length past the context', open({ promptLength: MODEL_LEN + 1 }));
 }
 
+async function controls() {
+  const { vocabSize } = description.spec;
+  const cases = {
+    frequencyPenalty: [2.1, NaN, '1'],
+    presencePenalty: [-2.1, -Infinity],
+    repetitionPenalty: [0, -1, NaN, Infinity],
+    allowedIds: [i32(vocabSize), i32(-1), i32(5, 3)],
+    badWords: [[i32()], [i32(vocabSize)], [i32(1), i32(-1)], ['word'], i32(1), [detached(i32(1))]],
+    logprobsMode: ['cooked', '', 1],
+  };
+  for (const [field, values] of Object.entries(cases)) {
+    for (const [index, value] of values.entries()) {
+      const wrongType =
+        typeof value === 'string' ? field === 'frequencyPenalty' : field === 'logprobsMode' && index === 2;
+      const type = wrongType || (field === 'badWords' && index >= 3) ? ' of another type' : '';
+      await refused(`sampling.${field} case ${index}${type}`, open({}, { [field]: value }));
+    }
+  }
+  const biases = [
+    [i32(1), Float32Array.of(100.5)],
+    [i32(1), Float32Array.of(NaN)],
+    [i32(vocabSize), Float32Array.of(1)],
+    [i32(1, 2), Float32Array.of(1)],
+  ];
+  for (const [index, [biasIds, biasValues]] of biases.entries()) {
+    await refused(`bias case ${index}`, open({}, { biasIds, biasValues }));
+  }
+  await refused('biasIds without values of another type', open({}, { biasIds: i32(1) }));
+  await refused('cached past the context', open({ cached: new Int32Array(MODEL_LEN) }));
+  await refused('cached id past the vocabulary', open({ cached: i32(vocabSize) }));
+  await refused('cached without its row', open({ cached: i32(1, 2, 3) }));
+  await refused('cached detached', open({ cached: detached(i32(1, 2, 3)) }));
+}
+
 async function samplings() {
   const { vocabSize } = description.spec;
   const cases = {
@@ -304,6 +338,6 @@ async function collected() {
   });
 }
 
-for (const group of [plans, samplings, arrays, options, files, handles, collected]) await group();
+for (const group of [plans, samplings, controls, arrays, options, files, handles, collected]) await group();
 model.close();
 process.stdout.write(JSON.stringify(outcomes));
