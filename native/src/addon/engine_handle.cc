@@ -87,6 +87,46 @@ Napi::Value step(const std::shared_ptr<EngineHolder>& holder, const Napi::Callba
   });
 }
 
+// Copies pages out of or into the pool; waits for a running step, off the JS thread.
+class PagesWorker : public PromiseWorker {
+ public:
+  PagesWorker(Napi::Env env, std::shared_ptr<EngineHolder> holder, std::vector<int32_t> pages, std::vector<uint8_t> bytes, bool write)
+      : PromiseWorker(env), holder_(std::move(holder)), pages_(std::move(pages)), bytes_(std::move(bytes)), write_(write) {}
+
+ private:
+  void execute() override {
+    std::lock_guard<std::mutex> lock(holder_->running);
+    require(holder_->engine != nullptr, ErrorKind::kState, "the engine is closed");
+    if (write_) {
+      holder_->engine->write_pages(pages_, bytes_);
+    } else {
+      bytes_ = holder_->engine->read_pages(pages_);
+    }
+  }
+  Napi::Value result(Napi::Env env) override {
+    if (write_) return env.Undefined();
+    Napi::Uint8Array out = Napi::Uint8Array::New(env, bytes_.size());
+    std::copy(bytes_.begin(), bytes_.end(), out.Data());
+    return out;
+  }
+
+  std::shared_ptr<EngineHolder> holder_;
+  std::vector<int32_t> pages_;
+  std::vector<uint8_t> bytes_;
+  bool write_;
+};
+
+Napi::Value move_pages(const std::shared_ptr<EngineHolder>& holder, const Napi::CallbackInfo& info, bool write) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    Napi::Object arguments = Napi::Object::New(info.Env());
+    arguments.Set("pages", info[0]);
+    arguments.Set("bytes", info[1]);
+    std::vector<int32_t> pages = read_int32_array(arguments, "pages");
+    std::vector<uint8_t> bytes = write ? read_uint8_array(arguments, "bytes") : std::vector<uint8_t>();
+    return (new PagesWorker(info.Env(), holder, std::move(pages), std::move(bytes), write))->start();
+  });
+}
+
 }  // namespace
 
 Napi::Value create_engine(const Napi::CallbackInfo& info) {
@@ -95,6 +135,8 @@ Napi::Value create_engine(const Napi::CallbackInfo& info) {
     holder->engine = std::make_unique<engine::Engine>(model_of(info[0]), read_engine_options(info[1]));
     Napi::Object object = Napi::Object::New(info.Env());
     object.Set("step", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return step(holder, call); }));
+    object.Set("readPages", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return move_pages(holder, call, false); }));
+    object.Set("writePages", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return move_pages(holder, call, true); }));
     object.Set("close", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) -> Napi::Value {
                  std::lock_guard<std::mutex> lock(holder->running);
                  holder->engine.reset();

@@ -66,6 +66,15 @@ void check_open(const Open& open, const Options& options, int64_t vocab) {
   for (int32_t id : p.stop_ids) in_range("open.sampling.stopIds", id, 0, vocab - 1);
 }
 
+// No exponent of all ones: neither infinity nor NaN.
+bool all_finite(const std::vector<uint8_t>& bytes, ops::Element element) {
+  size_t size = ops::element_size(element);
+  for (size_t i = size; i <= bytes.size(); i += size) {
+    if ((bytes[i - 1] & 0x7f) == 0x7f && (bytes[i - 2] & 0x80) == 0x80) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Engine::Engine(std::shared_ptr<model::Model> model, const Options& options)
@@ -76,6 +85,20 @@ Engine::Engine(std::shared_ptr<model::Model> model, const Options& options)
       forward_(*model_, options_.max_model_len, options_.max_batch_tokens, logit_rows_),
       slots_(size_t(options_.max_sequences)),
       scratch_(size_t(model_->pool.threads())) {}
+
+std::vector<uint8_t> Engine::read_pages(const std::vector<int32_t>& pages) const {
+  for (int32_t page : pages) in_range("pages", page, 0, options_.pages - 1);
+  std::vector<uint8_t> bytes(pages.size() * page_bytes());
+  for (size_t i = 0; i < pages.size(); ++i) kv_.copy_out(pages[i], bytes.data() + i * page_bytes());
+  return bytes;
+}
+
+void Engine::write_pages(const std::vector<int32_t>& pages, const std::vector<uint8_t>& bytes) {
+  for (int32_t page : pages) in_range("pages", page, 0, options_.pages - 1);
+  require(bytes.size() == pages.size() * page_bytes(), ErrorKind::kRange, "bytes must hold pageBytes per page");
+  require(all_finite(bytes, kv_.shape().element), ErrorKind::kRange, "bytes must hold finite numbers");
+  for (size_t i = 0; i < pages.size(); ++i) kv_.copy_in(pages[i], bytes.data() + i * page_bytes());
+}
 
 void Engine::check_plan(const Plan& plan) const {
   std::vector<uint8_t> opens(slots_.size(), 0), closes(slots_.size(), 0);

@@ -88,6 +88,13 @@ class Engine {
   // Checks the whole plan first and throws Error(kRange) with the engine unchanged; then runs it. Not re-entrant.
   StepResult step(const Plan& plan);
 
+  size_t page_bytes() const { return kv_.shape().page_bytes(); }
+  // The stored keys and values of the pages, page after page, page_bytes() each: what another engine with the same weights and element
+  // type takes with write_pages. Not while a step runs. Throws Error(kRange) for a page id or a length that does not fit, or values that
+  // are not finite (a page from outside could otherwise spoil masked positions).
+  std::vector<uint8_t> read_pages(const std::vector<int32_t>& pages) const;
+  void write_pages(const std::vector<int32_t>& pages, const std::vector<uint8_t>& bytes);
+
  private:
   struct Slot {
     bool open = false;

@@ -21,7 +21,7 @@ KvPages::KvPages(const KvShape& shape, int64_t pages) : shape_(shape), pages_(pa
 
 uint8_t* KvPages::keys(int64_t layer, int64_t page, int64_t kv_head) {
   size_t head_bytes = size_t(2 * shape_.head_elements()) * element_size(shape_.element);
-  return data_.data() + size_t(layer * pages_ + page) * shape_.layer_page_bytes() + size_t(kv_head) * head_bytes;
+  return data_.data() + layer_offset(layer, page) + size_t(kv_head) * head_bytes;
 }
 
 uint8_t* KvPages::values(int64_t layer, int64_t page, int64_t kv_head) {
@@ -30,6 +30,16 @@ uint8_t* KvPages::values(int64_t layer, int64_t page, int64_t kv_head) {
 
 void KvPages::clear(int64_t page) {
   for (int64_t layer = 0; layer < shape_.layers; ++layer) std::memset(keys(layer, page, 0), 0, shape_.layer_page_bytes());
+}
+
+void KvPages::copy_out(int64_t page, uint8_t* out) const {
+  size_t bytes = shape_.layer_page_bytes();
+  for (int64_t layer = 0; layer < shape_.layers; ++layer) std::memcpy(out + size_t(layer) * bytes, data_.data() + layer_offset(layer, page), bytes);
+}
+
+void KvPages::copy_in(int64_t page, const uint8_t* in) {
+  size_t bytes = shape_.layer_page_bytes();
+  for (int64_t layer = 0; layer < shape_.layers; ++layer) std::memcpy(data_.data() + layer_offset(layer, page), in + size_t(layer) * bytes, bytes);
 }
 
 void KvPages::write(int64_t layer, int64_t page, int64_t kv_head, int slot, const float* key, const float* value) {

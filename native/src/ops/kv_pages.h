@@ -30,10 +30,14 @@ class KvPages {
   uint8_t* values(int64_t layer, int64_t page, int64_t kv_head);
   // All layers of one page to zero: no owner ever reads what another left, and masked keys are finite.
   void clear(int64_t page);
+  // The page's bytes of all layers, layer after layer: page_bytes() of them. The same on every instruction set.
+  void copy_out(int64_t page, uint8_t* out) const;
+  void copy_in(int64_t page, const uint8_t* bytes);
   // Writes one position (0..15 within the page) of one head; head_dim floats each.
   void write(int64_t layer, int64_t page, int64_t kv_head, int slot, const float* key, const float* value);
 
  private:
+  size_t layer_offset(int64_t layer, int64_t page) const { return size_t(layer * pages_ + page) * shape_.layer_page_bytes(); }
   KvShape shape_;
   int64_t pages_;
   Buffer<uint8_t> data_;  // [layers][pages][layer_page_bytes]

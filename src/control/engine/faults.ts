@@ -28,7 +28,7 @@ export function withFaults(engine: NativeEngine, faults: string[]): NativeEngine
     for (const fault of parsed) await inject(fault, steps);
     return engine.step(plan);
   };
-  return { step, close: () => engine.close() };
+  return { ...engine, step };
 }
 
 async function inject(fault: Fault, step: number): Promise<void> {

@@ -179,6 +179,10 @@ export interface NativeModel {
 export interface NativeEngine {
   /** Runs one step off the JS thread. Only one at a time: a second call while one runs rejects. */
   step(plan: StepPlan): Promise<StepResult>;
+  /** Stored keys and values, `pageBytes` per page in order; waits for a running step. */
+  readPages(pages: Int32Array): Promise<Uint8Array>;
+  /** Takes what readPages of an engine with the same weights and dtype gave. The length and every number are checked. */
+  writePages(pages: Int32Array, bytes: Uint8Array): Promise<void>;
   /** Idempotent; waits for a running step. */
   close(): void;
 }
