@@ -40,8 +40,11 @@ import {
   toText,
 } from './values.ts';
 
-/** Nodes evaluated in one rendering: real templates need some thousand. */
+/** Nodes evaluated and items made in one rendering: real templates need some thousand. */
 export const MAX_STEPS = 5_000_000;
+
+/** What one turn of a loop costs besides its body, in steps: it makes a scope and the `loop` variable. */
+const ITERATION_STEPS = 20;
 
 class LoopControl extends Error {
   readonly kind: 'Break' | 'Continue';
@@ -72,7 +75,7 @@ export class ChatInterpreter extends Interpreter {
 
   override evaluate(statement: Node | undefined, scope: Scope): Value {
     if (!statement) return super.evaluate(statement, scope);
-    if (++this.#steps > MAX_STEPS) throw new TemplateError(`the chat template takes more than ${MAX_STEPS} steps.`);
+    this.#spend(1);
     switch (statement.type) {
       case 'Program':
         return box(this.#block((statement as ProgramNode).body, scope));
@@ -96,6 +99,21 @@ export class ChatInterpreter extends Interpreter {
       default:
         return super.evaluate(statement, scope);
     }
+  }
+
+  #spend(steps: number): void {
+    this.#steps += steps;
+    if (this.#steps > MAX_STEPS) throw new TemplateError(`the chat template takes more than ${MAX_STEPS} steps.`);
+  }
+
+  /** Limits and accounts for what one operation of the library has made: one step per item or 64 characters. */
+  #made(value: Value): Value {
+    if (isString(value)) this.#spend(bounded(value.value).length >> 6);
+    else if (isArray(value)) {
+      if (value.value.length > MAX_ITEMS) throw new TemplateError(`a list has more than ${MAX_ITEMS} items.`);
+      this.#spend(value.value.length);
+    }
+    return value;
   }
 
   #block(statements: Node[], scope: Scope): string {
@@ -122,11 +140,13 @@ export class ChatInterpreter extends Interpreter {
     const filtered = node.iterable.type === 'SelectExpression' ? (node.iterable as SelectNode) : null;
     const all = this.#items(this.evaluate(filtered ? filtered.lhs : node.iterable, scope));
     const items = filtered ? all.filter((item) => this.#passes(node, filtered, item, scope)) : all;
+    this.#spend(all.length * ITERATION_STEPS);
+    const seesLoop = readsLoop(node);
     if (items.length === 0) return this.#block(node.defaultBlock, new Environment(scope));
     let text = '';
     for (const [index, item] of items.entries()) {
       const inner = new Environment(scope);
-      inner.setVariable('loop', loopValue(items, index));
+      if (seesLoop) inner.setVariable('loop', loopValue(items, index));
       bind(node.loopvar, item, inner);
       try {
         text += this.#block(node.body, inner);
@@ -161,13 +181,13 @@ export class ChatInterpreter extends Interpreter {
       case '!=':
         return box(!isEqual(this.evaluate(node.left, scope), this.evaluate(node.right, scope)));
       case '~':
-        return box(bounded(toText(this.evaluate(node.left, scope)) + toText(this.evaluate(node.right, scope))));
+        return this.#made(box(toText(this.evaluate(node.left, scope)) + toText(this.evaluate(node.right, scope))));
       case 'in':
         return box(contains(this.evaluate(node.right, scope), this.evaluate(node.left, scope)));
       case 'not in':
         return box(!contains(this.evaluate(node.right, scope), this.evaluate(node.left, scope)));
       default:
-        return checked(super.evaluate(node, scope));
+        return this.#made(super.evaluate(node, scope));
     }
   }
 
@@ -178,14 +198,14 @@ export class ChatInterpreter extends Interpreter {
     if (method && own && node.args.every(isPositional)) {
       const self = this.evaluate(method.object, scope);
       if (isString(self))
-        return checked(
+        return this.#made(
           own(
             self.value,
             node.args.map((arg) => this.evaluate(arg, scope)),
           ),
         );
     }
-    return checked(super.evaluate(node, scope));
+    return this.#made(super.evaluate(node, scope));
   }
 
   /** As in Python, a method hides a key of the same name in `a.b`; `a['b']` is always the key. */
@@ -202,10 +222,10 @@ export class ChatInterpreter extends Interpreter {
     const name = ((call ? call.callee : node.filter) as IdentifierNode).value;
     const args = call?.args ?? [];
     if (!Object.hasOwn(FILTERS, name) || !args.every((arg) => isPositional(arg) || isKeyword(arg))) {
-      return checked(super.evaluate(node, scope));
+      return this.#made(super.evaluate(node, scope));
     }
     const operand = this.evaluate(node.operand, scope);
-    return checked(applyFilter(name, operand, this.#arguments(args, scope)) ?? super.evaluate(node, scope));
+    return this.#made(applyFilter(name, operand, this.#arguments(args, scope)) ?? super.evaluate(node, scope));
   }
 
   #arguments(nodes: Node[], scope: Scope): Arguments {
@@ -255,6 +275,18 @@ function bind(target: Node, item: Value, scope: Scope): void {
   for (const [i, name] of names.entries()) bind(name, item.value[i] ?? box(undefined), scope);
 }
 
+const loopReaders = new WeakMap<Node, boolean>();
+
+function readsLoop(node: ForNode): boolean {
+  const known = loopReaders.get(node);
+  if (known !== undefined) return known;
+  const reads = [...walk(node)].some(
+    (inner) => inner.type === 'Identifier' && (inner as IdentifierNode).value === 'loop',
+  );
+  loopReaders.set(node, reads);
+  return reads;
+}
+
 function loopValue(items: Value[], index: number): Value {
   const left = items.length - index;
   const entries: [string, Value][] = [
@@ -270,13 +302,4 @@ function loopValue(items: Value[], index: number): Value {
     ['cycle', boxFunction((args) => args[index % Math.max(1, args.length)] ?? box(undefined))],
   ];
   return boxObject(new Map(entries));
-}
-
-/** Limits what one operation of the library may have made. */
-function checked(value: Value): Value {
-  if (isString(value)) bounded(value.value);
-  else if (isArray(value) && value.value.length > MAX_ITEMS) {
-    throw new TemplateError(`a list has more than ${MAX_ITEMS} items.`);
-  }
-  return value;
 }

@@ -1,0 +1,54 @@
+/** A tool call out of a JSON object like {"name": "f", "arguments": {...}}. */
+import { type JsonMember, type JsonScanner, scanJson } from './json-scanner.ts';
+
+export interface CallText {
+  name: string;
+  /** JSON text of an object: the model's own, verbatim. */
+  json: string;
+}
+
+/** null: not a call. `scanner` has read exactly `text`; the first of `argumentKeys` that is there holds the arguments. */
+export function callOf(text: string, scanner: JsonScanner, argumentKeys: readonly string[]): CallText | null {
+  if (scanner.status !== 'done' || scanner.root !== '{') return null;
+  const values = new Map<string, string>();
+  for (const member of scanner.members) values.set(keyOf(text, member), text.slice(member.start, member.end));
+  const name = nameOf(values.get('name'));
+  const key = argumentKeys.find((candidate) => values.has(candidate));
+  const json = key === undefined ? null : argumentsOf(values.get(key) ?? '');
+  return name === null || json === null ? null : { name, json };
+}
+
+/** The calls of an array of such objects; null if one element is no call, or there is none. */
+export function callsOf(text: string, scanner: JsonScanner, argumentKeys: readonly string[]): CallText[] | null {
+  if (scanner.status !== 'done' || scanner.root !== '[' || scanner.members.length === 0) return null;
+  const calls: CallText[] = [];
+  for (const { start, end } of scanner.members) {
+    const element = text.slice(start, end);
+    const read = scanJson(element);
+    const call = read && callOf(element, read, argumentKeys);
+    if (!call) return null;
+    calls.push(call);
+  }
+  return calls;
+}
+
+export function keyOf(text: string, member: JsonMember): string {
+  return String(JSON.parse(text.slice(member.keyStart, member.keyEnd)));
+}
+
+/** A name out of its JSON text; null if it is no string, or empty. */
+export function nameOf(json: string | undefined): string | null {
+  if (json === undefined || !json.startsWith('"')) return null;
+  const name = String(JSON.parse(json));
+  return name === '' ? null : name;
+}
+
+/** JSON text of an object: as written, or out of a JSON string that holds it. Nothing (null, "") is {}. */
+export function argumentsOf(json: string): string | null {
+  if (json.startsWith('{')) return json;
+  if (json === 'null') return '{}';
+  if (!json.startsWith('"')) return null;
+  const inner = String(JSON.parse(json)).trim();
+  if (inner === '') return '{}';
+  return scanJson(inner)?.root === '{' ? inner : null;
+}

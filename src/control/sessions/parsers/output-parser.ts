@@ -1,0 +1,63 @@
+/**
+ * What a model wrote, told apart: reasoning, content, tool calls.
+ *
+ * A parser is one state machine over text. A whole output is parsed by the same machine, so a stream cut anywhere adds up
+ * to the same result. What was handed out cannot be taken back, hence these rules for all formats:
+ * - A call is handed out when nothing can make it invalid any more: JSON and Python calls when their text is complete and
+ *   valid, parameter-tag calls (qwen3_coder) piece by piece, since any text makes a valid value, and calls under a grammar
+ *   (required, named) as they come.
+ * - From the first broken call on, everything is content, verbatim. Where no call stood before it (nearly always), that
+ *   is the whole output; calls that were complete before it stand.
+ * - White space around calls is dropped; other text before, between and after calls is content.
+ */
+export interface ToolCallDelta {
+  /** Position of the call in its choice. */
+  index: number;
+  /** With the first delta of a call only, like `name`. */
+  id?: string;
+  name?: string;
+  /** A piece; all pieces of a call together are one JSON object. */
+  arguments?: string;
+}
+
+export type ParsedDelta = { reasoning: string } | { content: string } | { toolCall: ToolCallDelta };
+
+export interface OutputParser {
+  /** What the text so far decides; text that may still become markup stays inside. */
+  push(text: string): ParsedDelta[];
+  /** The output ended: the rest. Call once. */
+  finish(): ParsedDelta[];
+  /** True while what comes next would be reasoning (to count reasoning tokens, and to hold a grammar back). */
+  readonly inReasoning: boolean;
+}
+
+export interface ToolCall {
+  id: string;
+  name: string;
+  /** JSON text of an object. */
+  arguments: string;
+}
+
+export interface ParsedOutput {
+  reasoning: string;
+  content: string;
+  toolCalls: ToolCall[];
+}
+
+/** Puts deltas together again: the message that a client gets who does not stream. */
+export function joinDeltas(deltas: Iterable<ParsedDelta>): ParsedOutput {
+  const output: ParsedOutput = { reasoning: '', content: '', toolCalls: [] };
+  for (const delta of deltas) {
+    if ('reasoning' in delta) output.reasoning += delta.reasoning;
+    else if ('content' in delta) output.content += delta.content;
+    else joinCall(output.toolCalls, delta.toolCall);
+  }
+  return output;
+}
+
+function joinCall(calls: ToolCall[], delta: ToolCallDelta): void {
+  const call = (calls[delta.index] ??= { id: '', name: '', arguments: '' });
+  call.id += delta.id ?? '';
+  call.name += delta.name ?? '';
+  call.arguments += delta.arguments ?? '';
+}

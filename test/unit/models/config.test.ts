@@ -1,0 +1,141 @@
+import { describe, expect, it } from 'vitest';
+import { readConfig } from '../../../src/control/models/config.ts';
+import { ModelError } from '../../../src/control/models/errors.ts';
+import { readGenerationConfig } from '../../../src/control/models/generation-config.ts';
+import type { ModelSpec } from '../../../src/control/engine/native.ts';
+import { CONFIG, type Json } from './model-directory.ts';
+
+function spec(changes: Json): ModelSpec {
+  return readConfig({ ...CONFIG, ...changes }).spec;
+}
+
+const mistral = { architectures: ['MistralForCausalLM'], model_type: 'mistral' };
+const qwen2 = { architectures: ['Qwen2ForCausalLM'], model_type: 'qwen2' };
+const qwen3 = { architectures: ['Qwen3ForCausalLM'], model_type: 'qwen3' };
+const llama3 = {
+  rope_type: 'llama3',
+  factor: 8,
+  low_freq_factor: 1,
+  high_freq_factor: 4,
+  original_max_position_embeddings: 32,
+};
+const llama3Spec = { type: 'llama3', factor: 8, lowFreqFactor: 1, highFreqFactor: 4, originalMaxPosition: 32 };
+
+const accepted: [string, Json, Partial<ModelSpec>][] = [
+  ['llama', {}, { architecture: 'llama', headDim: 4, kvHeads: 1, qkvBias: false, ropeTheta: 10000, slidingWindow: 0 }],
+  ['llama: heads without groups', { num_key_value_heads: null }, { kvHeads: 2 }],
+  ['llama: own head_dim', { head_dim: 6 }, { headDim: 6 }],
+  ['llama: attention_bias', { attention_bias: true }, { qkvBias: true, outputBias: true, mlpBias: false }],
+  ['llama: mlp_bias', { mlp_bias: true }, { mlpBias: true, qkvBias: false }],
+  ['llama: tied', { tie_word_embeddings: true }, { tiedEmbeddings: true }],
+  ['llama: neutral pretraining_tp', { pretraining_tp: 1 }, { architecture: 'llama' }],
+  ['rope: theta', { rope_theta: 5e5 }, { ropeTheta: 5e5, ropeScaling: { type: 'none' } }],
+  ['rope: old linear', { rope_scaling: { type: 'linear', factor: 2 } }, { ropeScaling: { type: 'linear', factor: 2 } }],
+  ['rope: old llama3', { rope_theta: 5e5, rope_scaling: llama3 }, { ropeTheta: 5e5, ropeScaling: llama3Spec as never }],
+  ['rope: new llama3', { rope_parameters: { ...llama3, rope_theta: 7e4 } }, { ropeTheta: 7e4, ropeScaling: llama3Spec as never }],
+  ['rope: new default', { rope_theta: 1e4, rope_parameters: { rope_type: 'default', rope_theta: 1e4 } }, { ropeTheta: 1e4 }],
+  ['rope: null', { rope_scaling: null }, { ropeScaling: { type: 'none' } }],
+  ['mistral: window', { ...mistral, sliding_window: 16 }, { slidingWindow: 16, windowLayers: Uint8Array.of(1, 1) }],
+  ['mistral: no window', { ...mistral, sliding_window: null }, { slidingWindow: 0, windowLayers: Uint8Array.of(0, 0) }],
+  ['mistral: silent', { ...mistral }, { slidingWindow: 4096 }],
+  ['mistral: head_dim', { ...mistral, head_dim: 16, sliding_window: null }, { headDim: 16, qkNorm: false }],
+  ['qwen2', { ...qwen2, sliding_window: 16 }, { qkvBias: true, outputBias: false, slidingWindow: 0, qkNorm: false }],
+  [
+    'qwen2: window from a layer on',
+    { ...qwen2, use_sliding_window: true, sliding_window: 16, max_window_layers: 1 },
+    { slidingWindow: 16, windowLayers: Uint8Array.of(0, 1) },
+  ],
+  [
+    'qwen2: window of no layer',
+    { ...qwen2, use_sliding_window: true, sliding_window: 16, max_window_layers: 2 },
+    { slidingWindow: 0, windowLayers: Uint8Array.of(0, 0) },
+  ],
+  ['qwen3', { ...qwen3 }, { qkNorm: true, headDim: 128, qkvBias: false, outputBias: false }],
+  ['qwen3: attention_bias', { ...qwen3, attention_bias: true, head_dim: 4 }, { qkvBias: true, outputBias: true }],
+  [
+    'qwen3: layer_types',
+    { ...qwen3, use_sliding_window: true, sliding_window: 8, layer_types: ['sliding_attention', 'full_attention'] },
+    { slidingWindow: 8, windowLayers: Uint8Array.of(1, 0) },
+  ],
+];
+
+/** [what, changes, the option that the message names] */
+const refused: [string, Json, string][] = [
+  ['no architecture', { architectures: null }, 'architectures'],
+  ['another architecture', { architectures: ['GemmaForCausalLM'] }, 'GemmaForCausalLM'],
+  ['an inherited name', { architectures: ['constructor'] }, 'constructor'],
+  ['a foreign model_type', { model_type: 'qwen2_moe' }, 'model_type'],
+  ['gelu', { hidden_act: 'gelu' }, 'hidden_act'],
+  ['quantisation', { quantization_config: { quant_method: 'gptq' } }, 'quantization_config'],
+  ['experts', { num_local_experts: 8 }, 'num_local_experts'],
+  ['partial rotation', { partial_rotary_factor: 0.5 }, 'partial_rotary_factor'],
+  ['soft capping', { final_logit_softcapping: 30 }, 'final_logit_softcapping'],
+  ['attention soft capping', { attn_logit_softcapping: 50 }, 'attn_logit_softcapping'],
+  ['tensor parallel slicing', { pretraining_tp: 2 }, 'pretraining_tp'],
+  ['remote code', { auto_map: { AutoModel: 'x' } }, 'auto_map'],
+  ['scaled embeddings', { embedding_multiplier: 12 }, 'embedding_multiplier'],
+  ['yarn', { rope_scaling: { rope_type: 'yarn', factor: 4 } }, 'yarn'],
+  ['dynamic', { rope_scaling: { type: 'dynamic', factor: 4 } }, 'dynamic'],
+  ['longrope', { rope_parameters: { rope_type: 'longrope' } }, 'longrope'],
+  ['an inherited rope type', { rope_scaling: { rope_type: 'constructor' } }, 'constructor'],
+  ['a rope option', { rope_scaling: { type: 'linear', factor: 2, mscale: 1 } }, 'mscale'],
+  ['linear without factor', { rope_scaling: { type: 'linear' } }, 'factor'],
+  ['llama3 frequencies in disorder', { rope_scaling: { ...llama3, high_freq_factor: 1 } }, 'high_freq_factor'],
+  ['two thetas', { rope_theta: 1e4, rope_parameters: { rope_theta: 5e5 } }, 'rope_theta'],
+  ['two scalings', { rope_scaling: { type: 'linear', factor: 2 }, rope_parameters: { rope_type: 'default' } }, 'rope_scaling'],
+  ['rope per layer type', { rope_parameters: { full_attention: { rope_type: 'default' } } }, 'full_attention'],
+  ['a missing size', { hidden_size: null }, 'hidden_size'],
+  ['a zero', { num_hidden_layers: 0 }, 'num_hidden_layers'],
+  ['a fraction', { intermediate_size: 1.5 }, 'intermediate_size'],
+  ['a string', { vocab_size: '260' }, 'vocab_size'],
+  ['a huge vocabulary', { vocab_size: 1e12 }, 'vocab_size'],
+  ['groups that do not divide', { num_attention_heads: 4, num_key_value_heads: 3 }, 'num_key_value_heads'],
+  ['more groups than heads', { num_key_value_heads: 4 }, 'num_key_value_heads'],
+  ['an odd head', { head_dim: 5 }, 'head_dim'],
+  ['heads that do not divide', { num_attention_heads: 3, num_key_value_heads: 3 }, 'hidden_size'],
+  ['a negative epsilon', { rms_norm_eps: -1 }, 'rms_norm_eps'],
+  ['llama with a window', { sliding_window: 8 }, 'sliding_window'],
+  ['mistral with biases', { ...mistral, attention_bias: true }, 'attention_bias'],
+  ['qwen2 with mlp_bias', { ...qwen2, mlp_bias: true }, 'mlp_bias'],
+  ['mistral with a mixed window', { ...mistral, sliding_window: 8, layer_types: ['full_attention', 'sliding_attention'] }, 'layer_types'],
+  ['a window that is off', { ...qwen3, layer_types: ['sliding_attention', 'full_attention'] }, 'layer_types'],
+  ['layer types of another count', { ...qwen3, layer_types: ['full_attention'] }, 'layer_types'],
+  ['chunked attention', { ...qwen3, layer_types: ['chunked_attention', 'full_attention'] }, 'chunked_attention'],
+  ['a negative end token', { eos_token_id: -1 }, 'eos_token_id'],
+];
+
+describe('config.json', () => {
+  it.each(accepted)('accepts %s', (_, changes, expected) => {
+    expect(spec(changes)).toMatchObject(expected);
+  });
+
+  it.each(refused)('refuses %s', (_, changes, named) => {
+    expect(() => spec(changes)).toThrow(ModelError);
+    expect(() => spec(changes)).toThrow(named);
+    expect(() => spec(changes)).toThrow('config.json');
+  });
+});
+
+describe('generation_config.json', () => {
+  it('merges the end tokens of both files and reads the defaults', () => {
+    const file = { eos_token_id: [5, 7], temperature: 0.6, top_p: 0.9, top_k: 20, min_p: 0.1, max_new_tokens: 99 };
+    expect(readGenerationConfig(file, [7, 9], 100)).toEqual({
+      eosTokenIds: [5, 7, 9],
+      temperature: 0.6,
+      topP: 0.9,
+      topK: 20,
+      minP: 0.1,
+      maxNewTokens: 99,
+    });
+    expect(readGenerationConfig(null, [3], 100)).toEqual({ eosTokenIds: [3] });
+  });
+
+  it.each([
+    [{ eos_token_id: 100 }, 'eos_token_id'],
+    [{ temperature: -1 }, 'temperature'],
+    [{ top_p: 2 }, 'top_p'],
+    [{ max_new_tokens: 0 }, 'max_new_tokens'],
+  ])('refuses %j', (file, named) => {
+    expect(() => readGenerationConfig(file, [], 100)).toThrow(named);
+  });
+});

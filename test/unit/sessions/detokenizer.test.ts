@@ -1,0 +1,68 @@
+import { describe, expect, it } from 'vitest';
+import { decodeAll, Detokenizer } from '../../../src/control/sessions/detokenizer.ts';
+import { TokenTable } from '../../../src/control/sessions/token-table.ts';
+import { byteFiles, readFiles, sentencePiece } from './tokenizer-fixture.ts';
+import { byteTokenizer } from '../models/model-directory.ts';
+
+const SHOW = { skipSpecialTokens: false, startsText: true };
+const SKIP = { skipSpecialTokens: true, startsText: true };
+
+describe('the token table', () => {
+  it('has the exact bytes of a byte-level vocabulary', async () => {
+    const table = new TokenTable(await byteFiles());
+    for (let byte = 0; byte < 256; byte++) expect([...table.bytes(byte)]).toEqual([byte]);
+    expect(table.text(259)).toBe('hi');
+    expect(table.text(256)).toBe('<s>');
+    expect([table.isSpecial(256), table.isSpecial(258), table.isSpecial(0)]).toEqual([true, false, false]);
+    expect(table.vocabularyText(32)).toBe('Ġ');
+    expect([...table.bytes(5000)]).toEqual([]);
+  });
+
+  it('has the exact bytes of a sentencepiece vocabulary', async () => {
+    const table = new TokenTable(await readFiles(sentencePiece(), 264));
+    expect([...table.bytes(3 + 0xe2)]).toEqual([0xe2]);
+    expect(new TextDecoder().decode(table.bytes(263))).toBe(' hi');
+  });
+
+  it('refuses a decoder that it does not know', async () => {
+    const files = await readFiles({ ...byteTokenizer().json, decoder: { type: 'WordPiece' } }, 260);
+    expect(() => new TokenTable(files)).toThrow('WordPiece');
+  });
+});
+
+describe('the detokenizer', () => {
+  it('gives an emoji once it is complete, and no replacement character before', async () => {
+    const table = new TokenTable(await byteFiles());
+    const detokenizer = new Detokenizer(table, SHOW);
+    const bytes = [...new TextEncoder().encode('a🙂é')];
+    expect(bytes.map((byte) => detokenizer.push(byte))).toEqual(['a', '', '', '', '🙂', '', 'é']);
+    expect(detokenizer.flush()).toBe('');
+  });
+
+  it('gives U+FFFD for bytes that no character has, as soon as that is certain', async () => {
+    const table = new TokenTable(await byteFiles());
+    const detokenizer = new Detokenizer(table, SHOW);
+    expect([0xf0, 0x9f, 0x61, 0xff].map((byte) => detokenizer.push(byte))).toEqual(['', '', '\ufffda', '\ufffd']);
+    expect(detokenizer.push(0xe2) + detokenizer.flush()).toBe('\ufffd');
+  });
+
+  it('shows or skips special tokens, and always shows other added tokens', async () => {
+    const table = new TokenTable(await byteFiles());
+    const ids = [256, 258, 259, 257];
+    expect(decodeAll(table, ids, SHOW)).toBe('<s><think>hi</s>');
+    expect(decodeAll(table, ids, SKIP)).toBe('<think>hi');
+  });
+
+  it('drops one leading space where a sentencepiece text starts, and only there', async () => {
+    const table = new TokenTable(await readFiles(sentencePiece(), 264));
+    expect(decodeAll(table, [1, 263, 263], SKIP)).toBe('hi hi');
+    expect(decodeAll(table, [263], { ...SKIP, startsText: false })).toBe(' hi');
+    expect(decodeAll(table, [259, 263], SKIP)).toBe(' hi');
+    expect(decodeAll(table, [3 + 0x41, 263], SKIP)).toBe('A hi');
+  });
+
+  it('keeps a byte order mark', async () => {
+    const table = new TokenTable(await byteFiles());
+    expect(decodeAll(table, [0xef, 0xbb, 0xbf, 0x61], SHOW)).toBe('\ufeffa');
+  });
+});

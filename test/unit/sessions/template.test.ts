@@ -1,0 +1,242 @@
+import { describe, expect, it } from 'vitest';
+import { ChatTemplate } from '../../../src/control/sessions/template/chat-template.ts';
+import { TemplateError } from '../../../src/control/sessions/template/errors.ts';
+
+function render(source: string, variables: Record<string, unknown> = {}): string {
+  return new ChatTemplate(source, () => new Date(2024, 1, 3, 9, 5, 7)).render(variables);
+}
+
+/** Expected values are what Python's jinja2 with the settings of transformers gives. */
+const semantics: [string, string, Record<string, unknown>, string][] = [
+  [
+    'a set inside a loop ends with the iteration',
+    '{% for i in [1,2] %}{{ x is defined }}{% set x = i %}{% endfor %}',
+    {},
+    'FalseFalse',
+  ],
+  [
+    'namespace survives',
+    '{% set ns = namespace(n=0) %}{% for i in [1,2] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}',
+    {},
+    '3',
+  ],
+  [
+    'break keeps what was written',
+    '{% for i in [1,2,3] %}a{{ i }}{% if i == 2 %}!{% break %}{% endif %}b{% endfor %}',
+    {},
+    'a1ba2!',
+  ],
+  [
+    'continue keeps what was written',
+    '{% for i in [1,2] %}a{% if i == 1 %}{% continue %}{% endif %}b{% else %}none{% endfor %}',
+    {},
+    'aab',
+  ],
+  ['else of an empty loop', '{% for i in [] %}a{% else %}none{% endfor %}', {}, 'none'],
+  [
+    'a filtered loop counts what is left',
+    '{% for i in [1,2,3] if i > 1 %}{{ loop.index }}/{{ loop.length }} {% endfor %}',
+    {},
+    '1/2 2/2 ',
+  ],
+  ['neighbours', '{% for i in [1,2] %}{{ loop.previtem }}-{{ loop.nextitem }};{% endfor %}', {}, '-2;1-;'],
+  ['undefined iterates as empty', '{% for i in nothing %}a{% endfor %}.', {}, '.'],
+  ['a string iterates by character', "{% for c in 'a🙂' %}[{{ c }}]{% endfor %}", {}, '[a][🙂]'],
+  [
+    'constants print as in Python',
+    '{{ true }} {{ none }} {{ 1.0 }} {{ small }} {{ nothing }}',
+    { small: 1e-5 },
+    'True None 1.0 1e-05 ',
+  ],
+  [
+    'lists and dictionaries print as in Python',
+    '{{ x }}',
+    { x: { a: [1, 'b', null, true, "it's"] } },
+    `{'a': [1, 'b', None, True, "it's"]}`,
+  ],
+  [
+    'equality is by value',
+    '{{ [1,[2]] == [1,[2]] }} {{ 1 == "1" }} {{ none == nothing }} {{ 1 == 1.0 }} {{ "" == false }}',
+    {},
+    'True False False True False',
+  ],
+  [
+    'in',
+    '{{ "b" in "abc" }} {{ none in [none] }} {{ "k" in {"k": 1} }} {{ 1 in nothing }} {{ 2 not in [1] }}',
+    {},
+    'True True True False True',
+  ],
+  [
+    'strip takes characters',
+    `{{ '\\n\\n x \\n'.strip('\\n') }}|{{ 'xxaxx'.lstrip('x') }}|{{ 'xxaxx'.rstrip('x') }}`,
+    {},
+    ' x |axx|xxa',
+  ],
+  ['strip keeps what Python keeps', '{{ "\ufeffa\u2003".strip() }}', {}, '\ufeffa'],
+  [
+    'split',
+    `{{ 'a</t>b</t>c'.split('</t>')[-1] }} {{ ' a  b '.split() }} {{ 'a,b,c'.split(',', 1) }} {{ 'a,b,c'.rsplit(',', 1) }}`,
+    {},
+    `c ['a', 'b'] ['a', 'b,c'] ['a,b', 'c']`,
+  ],
+  [
+    'more string methods',
+    `{{ 'hELLO'.capitalize() }} {{ ', '.join(['a','b']) }} {{ 'abcb'.count('b') }} {{ 'ab'.find('c') }} {{ '12'.isdigit() }}`,
+    {},
+    'Hello a, b 2 -1 True',
+  ],
+  [
+    'a key named items does not hide the method',
+    '{% for k, v in d.items() %}{{ k }}{% endfor %}',
+    { d: { items: 1, b: 2 } },
+    'itemsb',
+  ],
+  ['an item is reached by subscript', "{{ d['items'] }}", { d: { items: 1 } }, '1'],
+  ['get with default', "{{ d.get('x', 'y') }} {{ d.get('x') }}", { d: {} }, 'y None'],
+  [
+    'tojson as json.dumps',
+    '{{ x | tojson }}',
+    { x: { é: [1, 2.5, null, true, 'a"<>&\u2028'], e: {} } },
+    '{"é": [1, 2.5, null, true, "a\\"<>&\u2028"], "e": {}}',
+  ],
+  [
+    'tojson with indent',
+    '{{ x | tojson(indent=2) }}',
+    { x: { a: [1], b: [] } },
+    '{\n  "a": [\n    1\n  ],\n  "b": []\n}',
+  ],
+  [
+    'tojson with options',
+    "{{ x | tojson(ensure_ascii=true, separators=(',', ':'), sort_keys=true) }}",
+    { x: { b: 'é', a: 1 } },
+    '{"a":1,"b":"\\u00e9"}',
+  ],
+  [
+    'tojson keeps the digits of large integers',
+    '{{ x | tojson }}',
+    { x: 12345678901234567890n },
+    '12345678901234567890',
+  ],
+  [
+    'filters',
+    "{{ ' a ' | trim }}|{{ 'a🙂' | length }}|{{ [1,2] | join('-') }}|{{ x | default('d') }}|{{ '' | default('e', true) }}|{{ 'abc' | list }}",
+    {},
+    "a|2|1-2|d|e|['a', 'b', 'c']",
+  ],
+  [
+    'map and select',
+    "{{ ['a','b'] | map('upper') | join }} {{ m | selectattr('r', 'equalto', 'x') | list | length }}",
+    { m: [{ r: 'x' }, { r: 'y' }] },
+    'AB 1',
+  ],
+  [
+    'macros',
+    "{% macro f(x, y='d') %}{{ x }}{{ y }}{{ true }}{% endmacro %}{{ f(1) }}{{ f(1, y=2) }}",
+    {},
+    '1dTrue12True',
+  ],
+  ['a set block', '{% set x %}a{{ true }}{% endset %}{{ x }}', {}, 'aTrue'],
+  ['concatenation', '{{ 1 ~ none ~ "a" }}', {}, '1Nonea'],
+  [
+    'strftime_now',
+    "{{ strftime_now('%Y-%m-%d %-d %b %B %H:%M:%S %A %p %%') }}",
+    {},
+    '2024-02-03 3 Feb February 09:05:07 Saturday AM %',
+  ],
+  ['slices', '{{ [1,2,3][1:] }} {{ "abc"[::-1] }} {{ [1,2,3][-1] }}', {}, '[2, 3] cba 3'],
+  ['blocks take their line', '  {% if true %}\na\n  {% endif %}\nb\n', {}, 'a\nb'],
+];
+
+describe('templates render as jinja2 with the settings of transformers', () => {
+  it.each(semantics)('%s', (_, source, variables, expected) => {
+    expect(render(source, variables)).toBe(expected);
+  });
+
+  it('says what raise_exception says', () => {
+    expect(() => render("{{ raise_exception('Only user and assistant roles!') }}")).toThrow(
+      'Only user and assistant roles!',
+    );
+  });
+});
+
+/** None of these may take long, use much memory, end the process or reach JavaScript. */
+const hostile: [string, string][] = [
+  ['a huge range', '{% for i in range(1000000000) %}a{% endfor %}'],
+  ['nested loops', '{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}'],
+  [
+    'a doubled string',
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+  ],
+  [
+    'a doubled string by +',
+    "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+  ],
+  ['a doubled list', '{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}'],
+  [
+    'growth by replace',
+    "{% set ns = namespace(x='aaaaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x.replace('a', 'aaaaaaaaaa') %}{% endfor %}",
+  ],
+  [
+    'growth by join',
+    "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] | join(ns.x) %}{% endfor %}",
+  ],
+  ['a long output', "{% for i in range(99999) %}{{ 'a' * 0 }}{{ x }}{% endfor %}"],
+  [
+    'shared lists as JSON',
+    '{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}',
+  ],
+  ['a list that holds itself', '{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ ns | tojson }}'],
+  ['a macro without end', '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}'],
+  ['wide indentation', '{{ [1] | tojson(indent=1000000000) }}'],
+  ['deep parentheses', `{{ ${'('.repeat(100_000)}1${')'.repeat(100_000)} }}`],
+  ['deep lists', `{{ ${'['.repeat(100_000)}${']'.repeat(100_000)} }}`],
+  ['not a template', '{% for %}'],
+  ['a constructor', "{{ ''.constructor.constructor('return process')() }}"],
+  ['a constructor by subscript', "{{ x['constructor']['constructor']('return process')() }}"],
+  ['a prototype', "{{ {}['__proto__']['polluted']('x') }}"],
+  ['a Python escape', "{{ ''.__class__.__mro__[1].__subclasses__() }}"],
+  ['the constructor of a function', "{{ range.constructor('return process')() }}"],
+  ['the constructor of a method', "{{ 'a'.upper.constructor('return process')() }}"],
+  ['cycler', "{{ cycler.__init__.__globals__.os.popen('id').read() }}"],
+];
+
+describe('a hostile template', () => {
+  it.each(hostile)('%s is an error', (_, source) => {
+    expect(() => render(source, { x: 'a'.repeat(1000) })).toThrow(TemplateError);
+  });
+
+  it.each(['__proto__', 'constructor', 'prototype', 'toString', 'hasOwnProperty', '__class__'])(
+    'does not see %s',
+    (name) => {
+      expect(render(`{{ x.${name} is defined }}{{ x['${name}'] is defined }}{{ ${name} is defined }}`, { x: {} })).toBe(
+        'FalseFalseFalse',
+      );
+      expect(render(`{{ 'text'.${name} is defined }}{{ [1].${name} is defined }}`)).toBe('FalseFalse');
+    },
+  );
+
+  it('cannot change what the next rendering sees', () => {
+    const template = new ChatTemplate('{{ x is defined }}{% set x = 1 %}{% set range = 2 %}');
+    expect(template.render({})).toBe('False');
+    expect(template.render({})).toBe('False');
+  });
+});
+
+describe('content formats', () => {
+  it.each([
+    ["{% for m in messages %}{{ m['content'] }}{% endfor %}", 'string'],
+    ["{% for m in messages %}{% for p in m['content'] %}{{ p.text }}{% endfor %}{% endfor %}", 'partsOnly'],
+    [
+      '{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}',
+      'parts',
+    ],
+    [
+      '{% set all = messages[1:] %}{% for m in all %}{% set c = m.content %}{% for p in c %}{{ p.text }}{% endfor %}{% endfor %}',
+      'partsOnly',
+    ],
+    ['{% for t in messages[0].content %}{{ t.text }}{% endfor %}', 'partsOnly'],
+    ['{% for m in messages %}{% for c in m.tool_calls %}{{ c.content }}{% endfor %}{% endfor %}', 'string'],
+  ])('%s', (source, format) => {
+    expect(new ChatTemplate(source).contentFormat).toBe(format);
+  });
+});
