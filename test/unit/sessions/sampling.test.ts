@@ -1,0 +1,162 @@
+import { describe, expect, it } from 'vitest';
+import { resolveSampling, type SamplingLimits } from '../../../src/control/sessions/sampling.ts';
+import { SessionError, type SamplingRequest } from '../../../src/control/sessions/session.ts';
+import type { SamplingSpec } from '../../../src/control/engine/native.ts';
+
+const REQUEST: SamplingRequest = {
+  n: 1,
+  temperature: null,
+  topP: null,
+  topK: null,
+  minP: null,
+  seed: 7n,
+  maxTokens: 10,
+  maxTokensField: 'max_tokens',
+  minTokens: 0,
+  stop: [],
+  stopTokenIds: [],
+  includeStopInOutput: false,
+  ignoreEos: false,
+  skipSpecialTokens: true,
+  topLogprobs: null,
+};
+
+const LIMITS: SamplingLimits = {
+  promptTokens: 20,
+  maxModelLen: 100,
+  vocabSize: 1000,
+  maxLogprobs: 20,
+  generation: { eosTokenIds: [5] },
+};
+
+function first(request: Partial<SamplingRequest>, limits: Partial<SamplingLimits> = {}): SamplingSpec {
+  const [spec] = resolveSampling({ ...REQUEST, ...request }, { ...LIMITS, ...limits });
+  if (!spec) throw new Error('no spec');
+  return spec;
+}
+
+function refusal(request: Partial<SamplingRequest>, limits: Partial<SamplingLimits> = {}): SessionError {
+  try {
+    first(request, limits);
+  } catch (error) {
+    if (error instanceof SessionError) return error;
+    throw error;
+  }
+  throw new Error('accepted');
+}
+
+const DEFAULTS = { eosTokenIds: [5], temperature: 0.6, topP: 0.9, topK: 40, minP: 0.05 };
+
+describe('sampling', () => {
+  it.each<[string, Partial<SamplingRequest>, Partial<SamplingLimits>, Partial<SamplingSpec>]>([
+    ['the plain defaults', {}, {}, { temperature: 1, topP: 1, topK: 0, minP: 0, logprobs: -1, maxTokens: 10 }],
+    ["the model's defaults", {}, { generation: DEFAULTS }, { temperature: 0.6, topP: 0.9, topK: 40, minP: 0.05 }],
+    [
+      'wishes before defaults',
+      { temperature: 1, topP: 1, topK: 0, minP: 0 },
+      { generation: DEFAULTS },
+      { temperature: 1, topP: 1, topK: 0, minP: 0 },
+    ],
+    [
+      'greedy forces the rest off',
+      { temperature: 0 },
+      { generation: DEFAULTS },
+      { temperature: 0, topP: 1, topK: 0, minP: 0 },
+    ],
+    ['minus zero is greedy', { temperature: -0 }, {}, { temperature: 0 }],
+    ['tiny is greedy', { temperature: 1e-300, topK: 5 }, {}, { temperature: 0, topK: 0 }],
+    ['small is raised', { temperature: 0.001 }, {}, { temperature: 0.01 }],
+    ['top_k -1 is off', { topK: -1 }, { generation: DEFAULTS }, { topK: 0 }],
+    ['top_k beyond the vocabulary is off', { topK: 1000 }, {}, { topK: 0 }],
+    ['a negative seed as unsigned bits', { seed: -1n }, {}, { seed: 2n ** 64n - 1n }],
+    ['the whole context where nothing is said', { maxTokens: null }, {}, { maxTokens: 80 }],
+    [
+      "the model's own length",
+      { maxTokens: null },
+      { generation: { eosTokenIds: [], maxNewTokens: 30 } },
+      { maxTokens: 30 },
+    ],
+    [
+      "the model's own length, cut",
+      { maxTokens: null },
+      { generation: { eosTokenIds: [], maxNewTokens: 300 } },
+      { maxTokens: 80 },
+    ],
+    ['a length that just fits', { maxTokens: 80 }, {}, { maxTokens: 80 }],
+    ['stop ids with EOS', { stopTokenIds: [9, 9, 5] }, {}, { stopIds: Int32Array.of(5, 9) }],
+    ['stop ids without EOS', { stopTokenIds: [9], ignoreEos: true }, {}, { stopIds: Int32Array.of(9) }],
+    ['logprobs of the sampled token', { topLogprobs: 0 }, {}, { logprobs: 0 }],
+    ['all logprobs', { topLogprobs: -1 }, { maxLogprobs: -1 }, { logprobs: 1000 }],
+  ])('%s', (_, request, limits, expected) => {
+    expect(first(request, limits)).toMatchObject(expected);
+  });
+
+  it('gives every choice the same seed and its own number', () => {
+    const specs = resolveSampling({ ...REQUEST, n: 3, seed: 42n }, LIMITS);
+    expect(specs.map(({ seed, choice }) => [seed, choice])).toEqual([[42n, 0], [42n, 1], [42n, 2]]); // prettier-ignore
+  });
+
+  it('draws a 64-bit seed where none is given', () => {
+    const seeds = Array.from({ length: 20 }, () => first({ seed: null }).seed);
+    expect(new Set(seeds).size).toBe(20);
+    expect(seeds.some((seed) => seed > 2n ** 60n)).toBe(true);
+    expect(seeds.every((seed) => seed >= 0n && seed < 2n ** 64n)).toBe(true);
+  });
+
+  it.each<[Partial<SamplingRequest>, Partial<SamplingLimits>, string, string, string]>([
+    [{ n: 3, temperature: 0 }, {}, 'bad_request', 'n must be 1 when using greedy sampling, got 3.', 'n'],
+    [{ n: 3 }, { generation: { eosTokenIds: [], temperature: 0 } }, 'bad_request', 'greedy', 'n'],
+    [{ n: 0 }, {}, 'bad_request', 'n must be at least 1, got 0.', 'n'],
+    [{ n: 2 ** 31 }, {}, 'bad_request', 'n must be at most 128', 'n'],
+    [{}, { promptTokens: 100 }, 'context_length', 'maximum context length is 100 tokens', 'input_tokens'],
+    [{}, { promptTokens: 5000 }, 'context_length', 'your request has 5000 input tokens', 'input_tokens'],
+    [{ maxTokens: 81 }, {}, 'context_length', 'maximum context length is 100 tokens', 'max_tokens'],
+    [
+      { maxTokens: 101, maxTokensField: 'max_completion_tokens' },
+      {},
+      'context_length',
+      'max_completion_tokens=101 cannot be greater than max_model_len=100',
+      'max_completion_tokens',
+    ],
+    [{ maxTokens: 0 }, {}, 'bad_request', 'max_tokens must be at least 1, got 0.', 'max_tokens'],
+    [
+      { minTokens: 11 },
+      {},
+      'bad_request',
+      'min_tokens must be less than or equal to max_tokens=10, got 11.',
+      'min_tokens',
+    ],
+    [{ stopTokenIds: [1000] }, {}, 'bad_request', '1000', 'stop_token_ids'],
+    [{ stopTokenIds: [-1] }, {}, 'bad_request', '-1', 'stop_token_ids'],
+    [
+      { stopTokenIds: Array.from({ length: 1000 }, (_, i) => i % 1000).concat() },
+      { generation: { eosTokenIds: [] }, vocabSize: 500 },
+      'bad_request',
+      'out-of-vocab',
+      'stop_token_ids',
+    ],
+    [
+      { stopTokenIds: Array.from({ length: 1025 }, (_, i) => i) },
+      { vocabSize: 5000 },
+      'bad_request',
+      'at most 1024',
+      'stop_token_ids',
+    ],
+    [
+      { topLogprobs: 21 },
+      {},
+      'bad_request',
+      'Requested sample logprobs of 21, which is greater than max allowed: 20',
+      'logprobs',
+    ],
+    [{ topLogprobs: -1 }, {}, 'bad_request', 'greater than max allowed: 20', 'logprobs'],
+    [{ stop: ['a', ''] }, {}, 'bad_request', 'stop cannot contain an empty string.', 'stop'],
+    [{ stop: Array.from({ length: 100_000 }, (_, i) => `${i}`) }, {}, 'bad_request', 'at most 1024 strings', 'stop'],
+    [{ stop: ['a'.repeat(1_000_000)] }, {}, 'bad_request', 'characters', 'stop'],
+  ])('refuses %j', (request, limits, code, message, param) => {
+    const error = refusal(request, limits);
+    expect(error).toMatchObject({ code, param });
+    expect(error.message).toContain(message);
+    expect(error.message.length).toBeLessThan(400);
+  });
+});
