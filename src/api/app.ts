@@ -43,7 +43,7 @@ export const ROUTES: readonly Route[] = [
 
 export function createApp(deps: ApiDeps): Koa {
   const app = new Koa();
-  app.on('error', (error: unknown) => deps.log.error({ err: error }, 'unexpected error'));
+  app.on('error', (error: unknown) => logUnexpected(deps, error));
   const router = makeRouter({ ...deps, bodies: new BodyReader(deps.settings.maxBodyBytes) });
   app.use(countRequests(deps));
   app.use(errorResponses(deps.log));
@@ -54,6 +54,13 @@ export function createApp(deps: ApiDeps): Koa {
   app.use(router.routes());
   app.use(unmatched());
   return app;
+}
+
+/** Koa also tells of sockets that broke under an answer: clients leave, which is no error of ours. */
+function logUnexpected(deps: ApiDeps, error: unknown): void {
+  const { code } = error as { code?: unknown };
+  const left = code === 'EPIPE' || code === 'ECONNRESET' || code === 'ERR_STREAM_PREMATURE_CLOSE';
+  deps.log[left ? 'debug' : 'error']({ err: error }, left ? 'client left' : 'unexpected error');
 }
 
 function makeRouter(deps: RouteDeps): Router {

@@ -67,7 +67,8 @@ function scan(text: string): Span[] {
     }
     if (isDigit(code) || code === MINUS) {
       const end = numberEnd(text, at + 1);
-      if (end - at > SAFE_DIGITS && isUnsafeInteger(text.slice(at, Math.min(end, at + 64)), end - at)) unsafe.push([at, end]);
+      if (end - at > SAFE_DIGITS && isUnsafeInteger(text.slice(at, Math.min(end, at + 64)), end - at))
+        unsafe.push([at, end]);
       at = end;
       continue;
     }

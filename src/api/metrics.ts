@@ -15,9 +15,7 @@ const TTFT_SECONDS = [
   0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
 ];
 const ITL_SECONDS = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80];
-const LATENCY_SECONDS = [
-  0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
-];
+const LATENCY_SECONDS = [0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680];
 const TOKENS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000, 200_000];
 const CHOICES = [1, 2, 5, 10, 20];
 
@@ -68,7 +66,11 @@ export class Metrics {
       TOKENS,
     );
     this.#requestN = this.#histogram('request_params_n', 'n per request.', CHOICES);
-    this.#requestMaxTokens = this.#histogram('request_params_max_tokens', 'max_tokens per request, where given.', TOKENS);
+    this.#requestMaxTokens = this.#histogram(
+      'request_params_max_tokens',
+      'max_tokens per request, where given.',
+      TOKENS,
+    );
     this.#engineGauges(options.engine);
     collectDefaultMetrics({ register: this.#registry, prefix: PREFIX });
   }
@@ -158,7 +160,11 @@ export class Metrics {
     });
   }
 
-  #counter<Extra extends string = never>(name: string, help: string, extra: Extra[] = []): Counter<ModelLabels | Extra> {
+  #counter<Extra extends string = never>(
+    name: string,
+    help: string,
+    extra: Extra[] = [],
+  ): Counter<ModelLabels | Extra> {
     return new Counter<ModelLabels | Extra>({
       name: `${PREFIX}${name}`,
       help,

@@ -17,7 +17,10 @@ export function banner(facts: BannerFacts): string {
   const address = `http://${urlHost(facts.host)}:${facts.port}`;
   const rows = [
     ['address', address],
-    ['model', `${facts.model} (${count(facts.parameters)} parameters, ${facts.dtype}, ${facts.isa}, ${threads(facts.threads)})`],
+    [
+      'model',
+      `${facts.model} (${count(facts.parameters)} parameters, ${facts.dtype}, ${facts.isa}, ${threads(facts.threads)})`,
+    ],
     ['key', keyText(facts.key)],
   ];
   const lines = rows.map(([name, value]) => `  ${name?.padEnd(8)} ${value}`);

@@ -22,9 +22,20 @@ const MAX_INT = 2 ** 31 - 1;
 export const OPTIONS: OptionTable = {
   host: { flag: 'host', parse: text(), default: () => '127.0.0.1', help: 'address to listen on' },
   port: { flag: 'port', parse: integer(0, 65_535), default: () => 8000, help: 'port; 0 takes a free one' },
-  model: { flag: 'model', parse: text(), default: () => STARTER_MODEL, defaultText: 'the starter model', help: 'model directory' },
+  model: {
+    flag: 'model',
+    parse: text(),
+    default: () => STARTER_MODEL,
+    defaultText: 'the starter model',
+    help: 'model directory',
+  },
   dataDir: { flag: 'data-dir', parse: text(), default: () => 'data', help: 'keys and state; one server per directory' },
-  apiKey: { flag: 'api-key', parse: secret(), default: () => null, help: 'a key that is accepted besides the stored ones' },
+  apiKey: {
+    flag: 'api-key',
+    parse: secret(),
+    default: () => null,
+    help: 'a key that is accepted besides the stored ones',
+  },
   dtype: {
     flag: 'dtype',
     parse: oneOf('auto', 'float32', 'bfloat16'),
@@ -66,9 +77,25 @@ export const OPTIONS: OptionTable = {
     default: () => true,
     help: 'split long prompts over steps',
   },
-  schedulingPolicy: { flag: 'scheduling-policy', parse: oneOf('fcfs', 'priority'), default: () => 'fcfs', help: 'order of the queue' },
-  threads: { flag: 'threads', parse: integer(1, 256), default: usableCores, defaultText: 'the cores', help: 'engine threads' },
-  maxLogprobs: { flag: 'max-logprobs', parse: integer(0, 1024), default: () => 20, help: 'most top_logprobs of a request' },
+  schedulingPolicy: {
+    flag: 'scheduling-policy',
+    parse: oneOf('fcfs', 'priority'),
+    default: () => 'fcfs',
+    help: 'order of the queue',
+  },
+  threads: {
+    flag: 'threads',
+    parse: integer(1, 256),
+    default: usableCores,
+    defaultText: 'the cores',
+    help: 'engine threads',
+  },
+  maxLogprobs: {
+    flag: 'max-logprobs',
+    parse: integer(0, 1024),
+    default: () => 20,
+    help: 'most top_logprobs of a request',
+  },
   maxWaitingRequests: {
     flag: 'max-waiting-requests',
     parse: integer(1, 1_000_000),
@@ -81,7 +108,12 @@ export const OPTIONS: OptionTable = {
     default: () => 4_194_304,
     help: 'prompt tokens that may wait; more get 429',
   },
-  maxBodyBytes: { flag: 'max-body-size', parse: bytes(1024), default: () => 16 * 2 ** 20, help: 'largest request body' },
+  maxBodyBytes: {
+    flag: 'max-body-size',
+    parse: bytes(1024),
+    default: () => 16 * 2 ** 20,
+    help: 'largest request body',
+  },
   maxStreamBufferBytes: {
     flag: 'max-stream-buffer',
     parse: bytes(1024),
@@ -100,7 +132,12 @@ export const OPTIONS: OptionTable = {
     default: () => 30_000,
     help: 'time for running requests after SIGTERM',
   },
-  tokenizerWorkers: { flag: 'tokenizer-workers', parse: integer(1, 64), default: () => 1, help: 'threads for templates and tokenisation' },
+  tokenizerWorkers: {
+    flag: 'tokenizer-workers',
+    parse: integer(1, 64),
+    default: () => 1,
+    help: 'threads for templates and tokenisation',
+  },
   templateTimeoutMs: {
     flag: 'template-timeout-ms',
     parse: integer(10, MAX_INT),
@@ -125,7 +162,12 @@ export const OPTIONS: OptionTable = {
     default: () => false,
     help: 'answer with an X-Request-Id header',
   },
-  vllmMetricNames: { flag: 'vllm-metric-names', parse: boolean(), default: () => false, help: 'also publish metrics as vllm:*' },
+  vllmMetricNames: {
+    flag: 'vllm-metric-names',
+    parse: boolean(),
+    default: () => false,
+    help: 'also publish metrics as vllm:*',
+  },
   logLevel: {
     flag: 'log-level',
     parse: oneOf('silent', 'error', 'warn', 'info', 'debug'),
@@ -159,7 +201,9 @@ export function addServeOptions(command: Command): void {
     if (SWITCHES.has(key)) {
       command.addOption(new Option(`--${flag}`, note)).addOption(new Option(`--no-${flag}`).hideHelp());
     } else {
-      command.addOption(new Option(`--${flag} <value>`, note).argParser((value, before) => parseFlag(key, value, before)));
+      command.addOption(
+        new Option(`--${flag} <value>`, note).argParser((value, before) => parseFlag(key, value, before)),
+      );
     }
   }
 }
@@ -171,7 +215,12 @@ export function resolveSettings(command: Command, env: NodeJS.ProcessEnv): Setti
   return Object.fromEntries(entries) as unknown as Settings;
 }
 
-function resolve(key: keyof Settings, flags: Record<string, unknown>, command: Command, env: NodeJS.ProcessEnv): unknown {
+function resolve(
+  key: keyof Settings,
+  flags: Record<string, unknown>,
+  command: Command,
+  env: NodeJS.ProcessEnv,
+): unknown {
   const name = attributeName(OPTIONS[key].flag);
   if (command.getOptionValueSource(name) === 'cli') return flags[name];
   const variable = env[variableName(key)];

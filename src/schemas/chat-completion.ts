@@ -87,9 +87,7 @@ const tool = object({
 const properties: Record<keyof ChatCompletionRequest, JsonSchema> = {
   ...samplingProperties,
   messages: array(message, { maxItems: MAX_MESSAGES }),
-  max_completion_tokens: nullable(
-    integer({ minimum: 1 }, 'max_completion_tokens must be at least 1, got {value}.'),
-  ),
+  max_completion_tokens: nullable(integer({ minimum: 1 }, 'max_completion_tokens must be at least 1, got {value}.')),
   logprobs: nullable(boolean()),
   top_logprobs: nullable(integer({ minimum: -1 }, '`top_logprobs` must be a positive value or -1.')),
   tools: {

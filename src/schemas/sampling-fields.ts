@@ -6,8 +6,8 @@ export const MAX_STOP_STRINGS = 64;
 export const MAX_STOP_LENGTH = 1024;
 /** Most stop ids of one request; the engine takes 1024 with the model's own. */
 export const MAX_STOP_TOKEN_IDS = 512;
-/** Choices of one request, as vLLM bounds them. */
-export const MAX_CHOICES = 16_384;
+/** Choices of one request, as the OpenAI API bounds them. */
+export const MAX_CHOICES = 128;
 
 export interface StreamOptions {
   include_usage?: boolean | null;
@@ -121,7 +121,10 @@ export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
   min_tokens: integer({ minimum: 0 }, 'min_tokens must be greater than or equal to 0, got {value}.'),
   n: {
     ...nullable(integer({ minimum: 1, maximum: MAX_CHOICES })),
-    errorText: { minimum: 'n must be at least 1, got {value}.', maximum: `n must be at most ${MAX_CHOICES}, got {value}.` },
+    errorText: {
+      minimum: 'n must be at least 1, got {value}.',
+      maximum: `n must be at most ${MAX_CHOICES}, got {value}.`,
+    },
   },
   temperature: nullable(number({ minimum: 0 }, 'temperature must be non-negative, got {value}.')),
   top_p: nullable(number({ exclusiveMinimum: 0, maximum: 1 }, 'top_p must be in (0, 1], got {value}.')),
@@ -147,9 +150,7 @@ export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
   request_id: string(),
   add_special_tokens: boolean(),
   truncate_prompt_tokens: nullable(integer({ minimum: -1 })),
-  prompt_logprobs: nullable(
-    integer({ minimum: -1 }, '`prompt_logprobs` must be a positive value or -1, got {value}.'),
-  ),
+  prompt_logprobs: nullable(integer({ minimum: -1 }, '`prompt_logprobs` must be a positive value or -1, got {value}.')),
   allowed_token_ids: {
     ...nullable(array(integer(), { minItems: 1 })),
     errorText: { minItems: 'allowed_token_ids is not None and empty!' },

@@ -55,7 +55,8 @@ export type BodyValidator<T> = (body: unknown) => T;
 export function compileBody<T>(schema: JsonSchema): BodyValidator<T> {
   const validate = ajv.compile(schema) as ValidateFunction<T>;
   return (body) => {
-    if (!isPlainObject(body)) throw new SchemaError('shape', null, `The body must be a JSON object, got ${kindOf(body)}.`);
+    if (!isPlainObject(body))
+      throw new SchemaError('shape', null, `The body must be a JSON object, got ${kindOf(body)}.`);
     if (validate(body)) return body;
     throw toSchemaError(validate.errors?.[0]);
   };
@@ -106,7 +107,8 @@ function echo(value: unknown): string {
   if (typeof value === 'object' && value !== null) return 'an object';
   if (typeof value !== 'string') return Object.is(value, -0) ? '0' : String(value);
   // By code points: a cut inside a surrogate pair would not be valid UTF-8.
-  const short = value.length > LONGEST_ECHO ? `${[...value.slice(0, 2 * LONGEST_ECHO)].slice(0, LONGEST_ECHO).join('')}…` : value;
+  const short =
+    value.length > LONGEST_ECHO ? `${[...value.slice(0, 2 * LONGEST_ECHO)].slice(0, LONGEST_ECHO).join('')}…` : value;
   return JSON.stringify(short);
 }
 

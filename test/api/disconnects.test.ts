@@ -5,7 +5,9 @@ import { API_KEY, ApiServer, waitFor } from './server.ts';
 
 let server: ApiServer;
 beforeAll(async () => {
-  server = await ApiServer.start({ flags: ['--max-stream-buffer', '64K', '--max-waiting-requests', '600', '--max-num-seqs', '16'] });
+  server = await ApiServer.start({
+    flags: ['--max-stream-buffer', '64K', '--max-waiting-requests', '600', '--max-num-seqs', '16'],
+  });
 }, 90_000);
 afterAll(() => server?.stop());
 
@@ -74,10 +76,14 @@ test('a reader that stalls is cut, and its generation with it', async () => {
 
 test('a full queue is 429 with Retry-After, before any stream begins', async () => {
   const abort = new AbortController();
-  const fill = Array.from({ length: 4 }, () =>
-    server.post(PATH, { ...long, n: 150, temperature: 1 }, { signal: abort.signal }).catch(() => undefined),
+  const fill = Array.from({ length: 6 }, () =>
+    server.post(PATH, { ...long, n: 100, temperature: 1 }, { signal: abort.signal }).catch(() => undefined),
   );
-  await waitFor(async () => (await server.load()).waiting > 550, 20_000, () => server.log);
+  await waitFor(
+    async () => (await server.load()).waiting > 550,
+    20_000,
+    () => server.log,
+  );
   for (const stream of [false, true]) {
     const response = await server.post(PATH, { ...long, n: 100, temperature: 1, stream });
     expect(response.status).toBe(429);

@@ -31,7 +31,8 @@ async function start(options: Parameters<typeof ApiServer.start>[0] = {}): Promi
 /** Runs the command line to its end. */
 async function tandem(args: string[], env: Record<string, string> = {}): Promise<{ code: number; out: string }> {
   try {
-    const { stdout, stderr } = await promisify(execFile)(process.execPath, [MAIN, ...args], { env: { ...process.env, ...env } });
+    const options = { env: { ...process.env, ...env }, timeout: 60_000 };
+    const { stdout, stderr } = await promisify(execFile)(process.execPath, [MAIN, ...args], options);
     return { code: 0, out: stdout + stderr };
   } catch (error) {
     const failure = error as { code: number; stdout: string; stderr: string };
@@ -43,89 +44,113 @@ async function status(server: ApiServer, key: string): Promise<number> {
   return (await fetch(`${server.url}/v1/models`, { headers: { authorization: `Bearer ${key}` } })).status;
 }
 
-test('the first start shows a key once and keeps its hash only', async () => {
-  const first = await start({ withoutKey: true, flags: ['--log-level', 'debug'] });
-  expect(first.key).toMatch(/^tk-[\w-]{43}$/);
-  expect(await status(first, first.key)).toBe(200);
-  expect(await status(first, `${first.key}x`)).toBe(401);
-  // The line to paste, as it stands.
-  const curl = first.log.slice(first.log.indexOf('  curl ')).trim();
-  const pasted = await promisify(execFile)('bash', ['-c', curl.replace('curl', 'curl -s')]);
-  expect(JSON.parse(pasted.stdout)).toMatchObject({ object: 'chat.completion' });
-  // Shown twice: as the key and in the line to paste; in no log line besides.
-  expect(first.log.split(first.key)).toHaveLength(3);
-  first.child.kill('SIGTERM');
-  expect(await first.exited).toBe(0);
-  for (const file of readdirSync(dataDir)) expect(readFileSync(join(dataDir, file)).includes(first.key), file).toBe(false);
+test(
+  'the first start shows a key once and keeps its hash only',
+  async () => {
+    const first = await start({ withoutKey: true, flags: ['--log-level', 'debug'] });
+    expect(first.key).toMatch(/^tk-[\w-]{43}$/);
+    expect(await status(first, first.key)).toBe(200);
+    expect(await status(first, `${first.key}x`)).toBe(401);
+    // The line to paste, as it stands.
+    const curl = first.log.slice(first.log.indexOf('  curl ')).trim();
+    const pasted = await promisify(execFile)('bash', ['-c', curl.replace('curl', 'curl -s')]);
+    expect(JSON.parse(pasted.stdout)).toMatchObject({ object: 'chat.completion' });
+    // Shown twice: as the key and in the line to paste; in no log line besides.
+    expect(first.log.split(first.key)).toHaveLength(3);
+    first.child.kill('SIGTERM');
+    expect(await first.exited).toBe(0);
+    for (const file of readdirSync(dataDir))
+      expect(readFileSync(join(dataDir, file)).includes(first.key), file).toBe(false);
 
-  const second = await start({ withoutKey: true });
-  expect(second.log).not.toContain(first.key);
-  expect(second.log).toContain('1 stored');
-  expect(await status(second, first.key)).toBe(200);
-}, TIMEOUT_MS);
+    const second = await start({ withoutKey: true });
+    expect(second.log).not.toContain(first.key);
+    expect(second.log).toContain('1 stored');
+    expect(await status(second, first.key)).toBe(200);
+  },
+  TIMEOUT_MS,
+);
 
-test('keys made and revoked beside a running server', async () => {
-  const server = await start();
-  const made = await tandem(['keys', 'create', '--name', 'laptop', '--entity', 'team', '--data-dir', dataDir]);
-  expect(made.code).toBe(0);
-  const id = /id\s+(\S+)/.exec(made.out)?.[1] ?? '';
-  const key = /key\s+(\S+)/.exec(made.out)?.[1] ?? '';
-  await waitFor(async () => (await status(server, key)) === 200, 10_000);
-  const listed = await tandem(['keys', 'list', '--data-dir', dataDir]);
-  expect(listed.out).toMatch(new RegExp(`${id}\\s+team\\s+laptop .* valid`));
-  expect(listed.out).not.toContain(key);
-  expect((await tandem(['keys', 'revoke', id, '--data-dir', dataDir])).code).toBe(0);
-  await waitFor(async () => (await status(server, key)) === 401, 10_000);
-  const again = await tandem(['keys', 'revoke', id, '--data-dir', dataDir]);
-  expect(again).toMatchObject({ code: 1, out: expect.stringContaining(id) as string });
-}, TIMEOUT_MS);
+test(
+  'keys made and revoked beside a running server',
+  async () => {
+    const server = await start();
+    const made = await tandem(['keys', 'create', '--name', 'laptop', '--entity', 'team', '--data-dir', dataDir]);
+    expect(made.code).toBe(0);
+    const id = /id\s+(\S+)/.exec(made.out)?.[1] ?? '';
+    const key = /key\s+(\S+)/.exec(made.out)?.[1] ?? '';
+    await waitFor(async () => (await status(server, key)) === 200, 10_000);
+    const listed = await tandem(['keys', 'list', '--data-dir', dataDir]);
+    expect(listed.out).toMatch(new RegExp(`${id}\\s+team\\s+laptop .* valid`));
+    expect(listed.out).not.toContain(key);
+    expect((await tandem(['keys', 'revoke', id, '--data-dir', dataDir])).code).toBe(0);
+    await waitFor(async () => (await status(server, key)) === 401, 10_000);
+    const again = await tandem(['keys', 'revoke', id, '--data-dir', dataDir]);
+    expect(again).toMatchObject({ code: 1, out: expect.stringContaining(id) as string });
+  },
+  TIMEOUT_MS,
+);
 
-test('two servers do not share a data directory', async () => {
-  await start();
-  const second = await tandem(['serve', '--port', '0', '--data-dir', dataDir]);
-  expect(second.code).toBe(1);
-  expect(second.out).toContain('Another server is using the data directory');
-}, TIMEOUT_MS);
+test(
+  'two servers do not share a data directory',
+  async () => {
+    await start();
+    const second = await tandem(['serve', '--port', '0', '--data-dir', dataDir]);
+    expect(second.code).toBe(1);
+    expect(second.out).toContain('Another server is using the data directory');
+  },
+  TIMEOUT_MS,
+);
 
 describe('SIGTERM', () => {
   const messages = [{ role: 'user', content: 'Tell me a story.' }];
   const PATH = '/v1/chat/completions';
   const body = { messages, ignore_eos: true, max_tokens: 60, temperature: 0 };
 
-  test('running requests finish, new ones are refused, the exit code is 0', async () => {
-    const server = await start({ env: { TANDEM_FAULTS: 'slow-steps-ms=30' } });
-    const stream = server.post(PATH, { ...body, stream: true }).then((response) => response.text());
-    const whole = server.post(PATH, body).then(async (response) => [response.status, await response.json()] as const);
-    await waitFor(async () => (await server.load()).running === 2, 10_000);
-    server.child.kill('SIGTERM');
-    await waitFor(async () => {
-      try {
-        await server.call('/health');
-        return false;
-      } catch {
-        return true; // No new connection is taken.
-      }
-    }, 10_000);
-    const events = readEvents(await stream);
-    expect(events.at(-1)).toBe('[DONE]');
-    expect(events.at(-2)).toMatchObject({ choices: [{ finish_reason: 'length' }] });
-    const [status, answer] = await whole;
-    expect(status).toBe(200);
-    expect(answer).toMatchObject({ usage: { completion_tokens: 60 } });
-    expect(await server.exited).toBe(0);
-  }, TIMEOUT_MS);
+  test(
+    'running requests finish, new ones are refused, the exit code is 0',
+    async () => {
+      const server = await start({ env: { TANDEM_FAULTS: 'slow-steps-ms=30' } });
+      const stream = server.post(PATH, { ...body, stream: true }).then((response) => response.text());
+      const whole = server.post(PATH, body).then(async (response) => [response.status, await response.json()] as const);
+      await waitFor(async () => (await server.load()).running === 2, 10_000);
+      server.child.kill('SIGTERM');
+      await waitFor(async () => {
+        try {
+          await server.call('/health');
+          return false;
+        } catch {
+          return true; // No new connection is taken.
+        }
+      }, 10_000);
+      const events = readEvents(await stream);
+      expect(events.at(-1)).toBe('[DONE]');
+      expect(events.at(-2)).toMatchObject({ choices: [{ finish_reason: 'length' }] });
+      const [status, answer] = await whole;
+      expect(status).toBe(200);
+      expect(answer).toMatchObject({ usage: { completion_tokens: 60 } });
+      expect(await server.exited).toBe(0);
+    },
+    TIMEOUT_MS,
+  );
 
-  test('what does not finish in time ends with an error event', async () => {
-    const server = await start({ env: { TANDEM_FAULTS: 'slow-steps-ms=100' }, flags: ['--shutdown-timeout-ms', '300'] });
-    const response = await server.post(PATH, { ...body, max_tokens: 900, stream: true });
-    const text = response.text();
-    await waitFor(async () => (await server.load()).running === 1, 10_000);
-    server.child.kill('SIGTERM');
-    const events = readEvents(await text);
-    expect(events.at(-1)).toBe('[DONE]');
-    expect(events.at(-2)).toMatchObject({ error: { code: 500 } });
-    expect(await server.exited).toBe(0);
-  }, TIMEOUT_MS);
+  test(
+    'what does not finish in time ends with an error event',
+    async () => {
+      const server = await start({
+        env: { TANDEM_FAULTS: 'slow-steps-ms=100' },
+        flags: ['--shutdown-timeout-ms', '300'],
+      });
+      const response = await server.post(PATH, { ...body, max_tokens: 900, stream: true });
+      const text = response.text();
+      await waitFor(async () => (await server.load()).running === 1, 10_000);
+      server.child.kill('SIGTERM');
+      const events = readEvents(await text);
+      expect(events.at(-1)).toBe('[DONE]');
+      expect(events.at(-2)).toMatchObject({ error: { code: 500 } });
+      expect(await server.exited).toBe(0);
+    },
+    TIMEOUT_MS,
+  );
 });
 
 describe('settings that cannot be', () => {
@@ -140,29 +165,37 @@ describe('settings that cannot be', () => {
     [['--max-model-len', '999999'], {}, '--max-model-len'],
     [['--model', '/nowhere'], {}, '/nowhere'],
     [['--kv-cache-memory', '1K'], {}, '--kv-cache-memory'],
-    [[], { TANDEM_PORT: 'abc' }, 'TANDEM_PORT'],
+    [[], { TANDEM_THREADS: 'abc' }, 'TANDEM_THREADS'],
     [[], { TANDEM_ENABLE_CHUNKED_PREFILL: 'perhaps' }, 'TANDEM_ENABLE_CHUNKED_PREFILL'],
     [[], { TANDEM_FAULTS: 'nonsense' }, 'nonsense'],
-  ])('%j %j', async (flags, env, named) => {
-    const { code, out } = await tandem(['serve', '--data-dir', dataDir, '--port', '0', ...flags], env);
-    expect(code).toBe(1);
-    expect(out).toContain(named);
-    expect(out).not.toMatch(/\n\s+at /);
-  }, TIMEOUT_MS);
+  ])(
+    '%j %j',
+    async (flags, env, named) => {
+      const { code, out } = await tandem(['serve', '--data-dir', dataDir, '--port', '0', ...flags], env);
+      expect(code).toBe(1);
+      expect(out).toContain(named);
+      expect(out).not.toMatch(/\n\s+at /);
+    },
+    TIMEOUT_MS,
+  );
 });
 
-test('flags beat variables, variables beat defaults', async () => {
-  const server = await start({
-    env: { TANDEM_SERVED_MODEL_NAME: 'from-variable', TANDEM_VLLM_METRIC_NAMES: 'true', TANDEM_MAX_MODEL_LEN: '128' },
-    flags: ['--max-model-len', '256', '--served-model-name', 'a,b', '--served-model-name', 'c'],
-  });
-  const list = (await (await server.call('/v1/models')).json()) as { data: { id: string; max_model_len: number }[] };
-  expect(list.data.map((model) => [model.id, model.max_model_len])).toEqual([
-    ['a', 256],
-    ['b', 256],
-    ['c', 256],
-  ]);
-  const metrics = await (await server.call('/metrics')).text();
-  expect(metrics).toContain('vllm:num_requests_running{model_name="a",engine="0"} 0');
-  expect(metrics).toContain('tandem_num_requests_running{model_name="a",engine="0"} 0');
-}, TIMEOUT_MS);
+test(
+  'flags beat variables, variables beat defaults',
+  async () => {
+    const server = await start({
+      env: { TANDEM_SERVED_MODEL_NAME: 'from-variable', TANDEM_VLLM_METRIC_NAMES: 'true', TANDEM_MAX_MODEL_LEN: '128' },
+      flags: ['--max-model-len', '256', '--served-model-name', 'a,b', '--served-model-name', 'c'],
+    });
+    const list = (await (await server.call('/v1/models')).json()) as { data: { id: string; max_model_len: number }[] };
+    expect(list.data.map((model) => [model.id, model.max_model_len])).toEqual([
+      ['a', 256],
+      ['b', 256],
+      ['c', 256],
+    ]);
+    const metrics = await (await server.call('/metrics')).text();
+    expect(metrics).toContain('vllm:num_requests_running{model_name="a",engine="0"} 0');
+    expect(metrics).toContain('tandem_num_requests_running{model_name="a",engine="0"} 0');
+  },
+  TIMEOUT_MS,
+);

@@ -65,7 +65,11 @@ test('n = 3 with a seed: three choices, not all alike, and the same again', asyn
     }),
   );
   const streamed = [0, 1, 2].map((index) =>
-    chunks.flatMap((chunk) => chunk.choices.filter((choice) => choice.index === index).map((choice) => choice.delta.content ?? '')).join(''),
+    chunks
+      .flatMap((chunk) =>
+        chunk.choices.filter((choice) => choice.index === index).map((choice) => choice.delta.content ?? ''),
+      )
+      .join(''),
   );
   expect(streamed).toEqual(texts);
   expect(chunks.filter((chunk) => chunk.choices[0]?.finish_reason)).toHaveLength(3);
@@ -94,7 +98,9 @@ test('logprobs', async () => {
   }
   const plain = await client.chat.completions.create({ ...greedy, logprobs: true });
   expect(plain.choices[0]?.logprobs?.content?.every((entry) => entry.top_logprobs.length === 0)).toBe(true);
-  expect(plain.choices[0]?.logprobs?.content?.map((entry) => entry.logprob)).toEqual(content.map((entry) => entry.logprob));
+  expect(plain.choices[0]?.logprobs?.content?.map((entry) => entry.logprob)).toEqual(
+    content.map((entry) => entry.logprob),
+  );
   expect((await client.chat.completions.create(greedy)).choices[0]?.logprobs).toBeNull();
 });
 
@@ -145,7 +151,10 @@ describe('error classes', () => {
     await expect(failure).rejects.toBeInstanceOf(OpenAI.BadRequestError);
   });
   test('too long', async () => {
-    const long = client.chat.completions.create({ ...greedy, messages: [{ role: 'user', content: 'word '.repeat(2000) }] });
+    const long = client.chat.completions.create({
+      ...greedy,
+      messages: [{ role: 'user', content: 'word '.repeat(2000) }],
+    });
     await expect(long).rejects.toMatchObject({ status: 400, param: 'input_tokens' });
     await expect(long).rejects.toThrow(/maximum context length is 1024 tokens/);
     const output = client.chat.completions.create({ ...greedy, max_completion_tokens: 5000 });
@@ -156,7 +165,13 @@ describe('error classes', () => {
 test('models', async () => {
   const list = await client.models.list();
   expect(list.data).toHaveLength(1);
-  expect(list.data[0]).toMatchObject({ id: 'starter', object: 'model', root: 'starter', parent: null, max_model_len: 1024 });
+  expect(list.data[0]).toMatchObject({
+    id: 'starter',
+    object: 'model',
+    root: 'starter',
+    parent: null,
+    max_model_len: 1024,
+  });
 });
 
 describe('text completions', () => {
@@ -180,7 +195,15 @@ describe('text completions', () => {
     expect((await ask([prompt, 'Another'])).choices[0]?.text).toBe(expected);
   });
   test('n, logprobs, echo', async () => {
-    const answer = await client.completions.create({ model: '', prompt, n: 2, temperature: 1, seed: 3, max_tokens: 6, logprobs: 2 });
+    const answer = await client.completions.create({
+      model: '',
+      prompt,
+      n: 2,
+      temperature: 1,
+      seed: 3,
+      max_tokens: 6,
+      logprobs: 2,
+    });
     expect(answer.choices).toHaveLength(2);
     const logprobs = answer.choices[0]?.logprobs;
     expect(logprobs?.tokens).toHaveLength(logprobs?.token_logprobs?.length ?? -1);
@@ -205,7 +228,14 @@ describe('text completions', () => {
   });
   test('what is not there is refused by name', async () => {
     const refused = (fields: object) => server.post('/v1/completions', { prompt, ...fields });
-    for (const fields of [{ suffix: 'x' }, { best_of: 3 }, { echo: true, logprobs: 1 }, { prompt: [] }, { prompt: ['a', 1] }, { prompt: [-1] }]) {
+    for (const fields of [
+      { suffix: 'x' },
+      { best_of: 3 },
+      { echo: true, logprobs: 1 },
+      { prompt: [] },
+      { prompt: ['a', 1] },
+      { prompt: [-1] },
+    ]) {
       const response = await refused(fields);
       expect(response.status, JSON.stringify(fields)).toBe(400);
       const { error } = (await response.json()) as { error: { param: string } };

@@ -15,7 +15,9 @@ let server: ApiServer;
 beforeAll(async () => {
   directory = mkdtempSync(join(tmpdir(), 'tandem-scripted-'));
   writeScriptedModel(directory, REPLY);
-  server = await ApiServer.start({ flags: ['--model', directory, '--served-model-name', 'scripted,alias', '--enable-request-id-headers'] });
+  server = await ApiServer.start({
+    flags: ['--model', directory, '--served-model-name', 'scripted,alias', '--enable-request-id-headers'],
+  });
 }, 90_000);
 afterAll(async () => {
   await server?.stop();
@@ -177,17 +179,35 @@ describe('the stream, exactly', () => {
       prompt_token_ids: null,
     });
     const last = chunks.at(-1);
-    expect(last?.choices[0]).toMatchObject({ finish_reason: 'length', stop_reason: null, token_ids: null, logprobs: null });
+    expect(last?.choices[0]).toMatchObject({
+      finish_reason: 'length',
+      stop_reason: null,
+      token_ids: null,
+      logprobs: null,
+    });
     for (const chunk of chunks.slice(1, -1)) {
       expect(chunk).toEqual({
         ...head,
-        choices: [{ index: 0, delta: { content: expect.any(String) as string }, logprobs: null, finish_reason: null, token_ids: null }],
+        choices: [
+          {
+            index: 0,
+            delta: { content: expect.any(String) as string },
+            logprobs: null,
+            finish_reason: null,
+            token_ids: null,
+          },
+        ],
       });
     }
   });
 
   test('usage: none, at the end, with every chunk', async () => {
-    const usage = { prompt_tokens: 3, total_tokens: 8, completion_tokens: 5, prompt_tokens_details: { cached_tokens: 0 } };
+    const usage = {
+      prompt_tokens: 3,
+      total_tokens: 8,
+      completion_tokens: 5,
+      prompt_tokens_details: { cached_tokens: 0 },
+    };
     const none = await streamed({ max_tokens: 5, stream_options: {} });
     expect(none.some((chunk) => 'usage' in chunk)).toBe(false);
     const lonely = await streamed({ max_tokens: 5, stream_options: { continuous_usage_stats: true } });
@@ -195,7 +215,10 @@ describe('the stream, exactly', () => {
     const end = await streamed({ max_tokens: 5, stream_options: { include_usage: true } });
     expect(end.filter((chunk) => 'usage' in chunk)).toEqual([end.at(-1)]);
     expect(end.at(-1)).toMatchObject({ choices: [], usage });
-    const always = await streamed({ max_tokens: 5, stream_options: { include_usage: true, continuous_usage_stats: true } });
+    const always = await streamed({
+      max_tokens: 5,
+      stream_options: { include_usage: true, continuous_usage_stats: true },
+    });
     expect(always[0]?.usage).toEqual({ ...usage, total_tokens: 3, completion_tokens: 0 });
     expect(always.every((chunk) => chunk.usage !== undefined)).toBe(true);
     expect(always.at(-2)?.usage).toEqual(usage);
@@ -233,7 +256,8 @@ describe('ids and names', () => {
     expect((await server.post(PATH, { messages }, { headers: { 'x-request-id': 'x'.repeat(300) } })).status).toBe(400);
   });
   test('the first served name answers for all', async () => {
-    for (const model of [undefined, null, '', 'alias', 'scripted']) expect((await whole({ model, max_tokens: 1 })).model).toBe('scripted');
+    for (const model of [undefined, null, '', 'alias', 'scripted'])
+      expect((await whole({ model, max_tokens: 1 })).model).toBe('scripted');
     const list = (await (await server.call('/v1/models')).json()) as { data: { id: string }[] };
     expect(list.data.map((model) => model.id)).toEqual(['scripted', 'alias']);
   });
@@ -246,7 +270,12 @@ test('a reply that looks like events stays data', async () => {
 });
 
 test('token counts in the metrics', async () => {
-  const names = ['prompt_tokens_total', 'generation_tokens_total', 'time_to_first_token_seconds_count', 'e2e_request_latency_seconds_count'];
+  const names = [
+    'prompt_tokens_total',
+    'generation_tokens_total',
+    'time_to_first_token_seconds_count',
+    'e2e_request_latency_seconds_count',
+  ];
   const read = () => Promise.all(names.map((name) => server.metric(`tandem_${name}`)));
   const before = await read();
   await Promise.all(Array.from({ length: 10 }, () => whole({ max_tokens: 10 })));

@@ -48,13 +48,20 @@ export class ApiServer {
     const dataDir = options.dataDir ?? ownDir ?? '';
     const key = options.withoutKey ? [] : ['--api-key', API_KEY];
     const args = [MAIN, 'serve', '--port', '0', '--data-dir', dataDir, ...key, ...(options.flags ?? [])];
-    const child = spawn(process.execPath, args, { env: { ...process.env, ...options.env }, stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = spawn(process.execPath, args, {
+      env: { ...process.env, ...options.env },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
     let log = '';
     child.stdout.on('data', (chunk) => (log += String(chunk)));
     child.stderr.on('data', (chunk) => (log += String(chunk)));
     const exited = new Promise<number | null>((resolve) => child.once('exit', resolve));
     try {
-      await waitFor(() => /is ready\.[\s\S]*\n\n/.test(log) || child.exitCode !== null, START_TIMEOUT_MS, () => log);
+      await waitFor(
+        () => /is ready\.[\s\S]*\n\n/.test(log) || child.exitCode !== null,
+        START_TIMEOUT_MS,
+        () => log,
+      );
       const url = /address\s+(\S+)/.exec(log)?.[1];
       if (url === undefined) throw new Error(`The server did not start:\n${log}`);
       const shownKey = /key\s+(tk-\S+)/.exec(log)?.[1];
@@ -108,7 +115,8 @@ export class ApiServer {
       if (!/^\d+$/.test(entry)) continue;
       const stat = readFileIfThere(`/proc/${entry}/stat`);
       const parent = Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]);
-      if (parent === this.child.pid && readFileIfThere(`/proc/${entry}/cmdline`).includes('engine-process')) return Number(entry);
+      if (parent === this.child.pid && readFileIfThere(`/proc/${entry}/cmdline`).includes('engine-process'))
+        return Number(entry);
     }
     throw new Error('There is no engine process.');
   }

@@ -11,7 +11,13 @@ export interface WholeChoice {
 
 export async function collectChoices(deltas: AsyncIterable<ChoiceDelta>, count: number): Promise<WholeChoice[]> {
   const pieces: string[][] = Array.from({ length: count }, () => []);
-  const choices = pieces.map((): WholeChoice => ({ text: '', tokenIds: [], logprobs: [], finish: 'abort', stopReason: null }));
+  const choices = pieces.map((): WholeChoice => ({
+    text: '',
+    tokenIds: [],
+    logprobs: [],
+    finish: 'abort',
+    stopReason: null,
+  }));
   for await (const delta of deltas) {
     const choice = choices[delta.index];
     if (choice === undefined) throw new Error(`A delta names choice ${delta.index} of ${count}.`);

@@ -12,7 +12,10 @@ export async function* mergeRuns(runs: Run[]): AsyncGenerator<ChoiceDelta> {
   const offsets = runs.map((_, index) => runs.slice(0, index).reduce((sum, run) => sum + run.n, 0));
   const pending = new Map<number, Promise<Next>>();
   const pull = (source: number, iterator: AsyncIterator<ChoiceDelta>) =>
-    pending.set(source, iterator.next().then((result) => ({ source, result })));
+    pending.set(
+      source,
+      iterator.next().then((result) => ({ source, result })),
+    );
   iterators.forEach((iterator, source) => pull(source, iterator));
   try {
     while (pending.size > 0) {

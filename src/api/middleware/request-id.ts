@@ -15,7 +15,11 @@ export function requestIds(echo: boolean): Middleware {
   return async (ctx, next) => {
     const header = ctx.get('x-request-id');
     if (header !== '' && !ALLOWED.test(header)) {
-      throw new ApiError('invalid_parameter', 'X-Request-Id must be 1 to 256 printable ASCII characters.', 'X-Request-Id');
+      throw new ApiError(
+        'invalid_parameter',
+        'X-Request-Id must be 1 to 256 printable ASCII characters.',
+        'X-Request-Id',
+      );
     }
     (ctx.state as RequestIdState).requestIdHeader = header === '' ? null : header;
     if (echo) ctx.set('X-Request-Id', header === '' ? newRequestId() : header);

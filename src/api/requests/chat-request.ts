@@ -6,7 +6,13 @@ import { requireModel } from './model-name.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { toChatPrompt } from './render.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
-import { checkLogprobCount, checkStreamOptions, toSampling, type LengthLimit, type SamplingLimits } from './sampling.ts';
+import {
+  checkLogprobCount,
+  checkStreamOptions,
+  toSampling,
+  type LengthLimit,
+  type SamplingLimits,
+} from './sampling.ts';
 
 export interface RequestContext {
   limits: SamplingLimits;
@@ -51,11 +57,7 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
 function checkTopLogprobs(body: ChatCompletionRequest): void {
   const count = body.top_logprobs ?? 0;
   if (count === 0 || body.logprobs === true) return;
-  throw new ApiError(
-    'invalid_parameter',
-    'when using `top_logprobs`, `logprobs` must be set to true.',
-    'top_logprobs',
-  );
+  throw new ApiError('invalid_parameter', 'when using `top_logprobs`, `logprobs` must be set to true.', 'top_logprobs');
 }
 
 /** Tools themselves are refused by the not-built table; a choice without them never made sense. */

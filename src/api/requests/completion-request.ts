@@ -72,7 +72,11 @@ function toPrompts(body: CompletionRequest, context: RequestContext): PromptInpu
     return prompt.map((text) => ({ kind: 'text', text, addSpecialTokens }));
   }
   if (prompt.every((item) => Array.isArray(item))) return prompt.map((ids) => toIds(ids, context));
-  throw new ApiError('invalid_parameter', 'prompt must be a text, a list of texts, a list of ids or a list of these.', 'prompt');
+  throw new ApiError(
+    'invalid_parameter',
+    'prompt must be a text, a list of texts, a list of ids or a list of these.',
+    'prompt',
+  );
 }
 
 function toIds(ids: number[], context: RequestContext): PromptInput {

@@ -5,7 +5,14 @@ import { ApiError } from '../errors.ts';
 import { toMessages } from './messages.ts';
 
 /** Names that the renderer sets itself. */
-const RESERVED_KWARGS = ['chat_template', 'tokenize', 'messages', 'tools', 'add_generation_prompt', 'continue_final_message'];
+const RESERVED_KWARGS = [
+  'chat_template',
+  'tokenize',
+  'messages',
+  'tools',
+  'add_generation_prompt',
+  'continue_final_message',
+];
 
 export interface RenderFields {
   add_generation_prompt?: boolean;

@@ -99,9 +99,5 @@ export function checkLogprobCount(count: number, limits: SamplingLimits): void {
 /** `{}` without stream passes; anything in it does not. */
 export function checkStreamOptions(body: SamplingFields): void {
   if (body.stream === true || !body.stream_options || Object.keys(body.stream_options).length === 0) return;
-  throw new ApiError(
-    'invalid_parameter',
-    'Stream options can only be defined when `stream=True`.',
-    'stream_options',
-  );
+  throw new ApiError('invalid_parameter', 'Stream options can only be defined when `stream=True`.', 'stream_options');
 }

@@ -27,7 +27,13 @@ export function chatCompletions(deps: RouteDeps): Middleware {
   };
 }
 
-async function stream(ctx: Context, deps: RouteDeps, request: ChatRequest, envelope: Envelope, run: Run): Promise<void> {
+async function stream(
+  ctx: Context,
+  deps: RouteDeps,
+  request: ChatRequest,
+  envelope: Envelope,
+  run: Run,
+): Promise<void> {
   ctx.respond = false;
   const chunks = new ChatChunks(envelope, request.role, run.generation, run.n);
   const parts = {

@@ -21,7 +21,9 @@ export class DataDirLock {
     } catch (error) {
       sqlite.close();
       if ((error as { code?: unknown }).code !== 'SQLITE_BUSY') throw error;
-      throw new Error(`Another server is using the data directory ${dataDir}: stop it, or give --data-dir another folder.`);
+      throw new Error(
+        `Another server is using the data directory ${dataDir}: stop it, or give --data-dir another folder.`,
+      );
     }
     return new DataDirLock(sqlite);
   }

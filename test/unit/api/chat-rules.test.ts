@@ -33,7 +33,11 @@ const REFUSED: Record<string, Refusal[]> = {
     [{ messages: [{ content: 'x' }] }, 'messages.0.role: Field required', 'messages.0.role'],
     [{ messages: [{ role: 'user', content: 7 }] }, 'Input should be string or array or null', 'messages.0.content'],
     [{ messages: [{ role: 'user', content: [{ text: 'x' }] }] }, 'Field required', 'messages.0.content.0.type'],
-    [{ messages: [{ role: 'user', content: [{ type: 'blob' }] }] }, "Unsupported chat content part type: 'blob'", 'type'],
+    [
+      { messages: [{ role: 'user', content: [{ type: 'blob' }] }] },
+      "Unsupported chat content part type: 'blob'",
+      'type',
+    ],
     [{ messages: [{ role: 'user', content: [{ type: 'image_url' }] }] }, "'image_url'", 'type'],
     [{ messages: [{ role: 'user', content: [{ type: 'constructor' }] }] }, "'constructor'", 'type'],
   ],
@@ -67,8 +71,8 @@ const REFUSED: Record<string, Refusal[]> = {
   n: [
     [{ n: 0 }, 'n must be at least 1, got 0.', 'n'],
     [{ n: -1 }, 'n must be at least 1, got -1.', 'n'],
-    [{ n: 2 ** 31 }, 'n must be at most 16384', 'n'],
-    [{ n: 1e9 }, 'n must be at most 16384', 'n'],
+    [{ n: 2 ** 31 }, 'n must be at most 128', 'n'],
+    [{ n: 1e9 }, 'n must be at most 128', 'n'],
     [{ n: 1.5 }, 'Input should be integer', 'n'],
     [{ n: '3' }, 'Input should be integer', 'n'],
     [{ n: 41 }, 'n must be at most 40', 'n'],
@@ -100,7 +104,11 @@ const REFUSED: Record<string, Refusal[]> = {
     [{ top_logprobs: -1 }, '`logprobs` must be set to true.', 'top_logprobs'],
     [{ logprobs: true, top_logprobs: -2 }, '`top_logprobs` must be a positive value or -1.', 'top_logprobs'],
     [{ logprobs: true, top_logprobs: 'abc' }, 'Input should be integer', 'top_logprobs'],
-    [{ logprobs: true, top_logprobs: 21 }, 'Requested sample logprobs of 21, which is greater than max allowed: 20', 'logprobs'],
+    [
+      { logprobs: true, top_logprobs: 21 },
+      'Requested sample logprobs of 21, which is greater than max allowed: 20',
+      'logprobs',
+    ],
     [{ logprobs: true, top_logprobs: -1 }, 'Requested sample logprobs of 100', 'logprobs'],
     [{ logprobs: true, top_logprobs: 1e6, stream: true }, 'greater than max allowed', 'logprobs'],
   ],
@@ -118,10 +126,16 @@ const REFUSED: Record<string, Refusal[]> = {
   add_generation_prompt: [[{ add_generation_prompt: 1 }, 'Input should be boolean', 'add_generation_prompt']],
   add_special_tokens: [[{ add_special_tokens: null }, 'Input should be boolean', 'add_special_tokens']],
   ignore_eos: [[{ ignore_eos: 'x' }, 'Input should be boolean', 'ignore_eos']],
-  include_stop_str_in_output: [[{ include_stop_str_in_output: 1 }, 'Input should be boolean', 'include_stop_str_in_output']],
+  include_stop_str_in_output: [
+    [{ include_stop_str_in_output: 1 }, 'Input should be boolean', 'include_stop_str_in_output'],
+  ],
   skip_special_tokens: [[{ skip_special_tokens: 0 }, 'Input should be boolean', 'skip_special_tokens']],
   chat_template_kwargs: [
-    [{ chat_template_kwargs: { tokenize: true } }, "Found unexpected chat template kwargs from request: {'tokenize'}", 'chat_template_kwargs'],
+    [
+      { chat_template_kwargs: { tokenize: true } },
+      "Found unexpected chat template kwargs from request: {'tokenize'}",
+      'chat_template_kwargs',
+    ],
     [{ chat_template_kwargs: { chat_template: 'x' } }, 'Found unexpected chat template kwargs', 'chat_template_kwargs'],
     [{ chat_template_kwargs: [] }, 'Input should be object', 'chat_template_kwargs'],
   ],
@@ -133,7 +147,9 @@ const REFUSED: Record<string, Refusal[]> = {
   ],
   user: [[{ user: 7 }, 'Input should be string', 'user']],
   return_token_ids: [[{ return_token_ids: 'yes' }, 'Input should be boolean', 'return_token_ids']],
-  return_tokens_as_token_ids: [[{ return_tokens_as_token_ids: 1 }, 'Input should be boolean', 'return_tokens_as_token_ids']],
+  return_tokens_as_token_ids: [
+    [{ return_tokens_as_token_ids: 1 }, 'Input should be boolean', 'return_tokens_as_token_ids'],
+  ],
   cache_salt: [[{ cache_salt: '' }, "Parameter 'cache_salt' must be a non-empty string if provided.", 'cache_salt']],
   parallel_tool_calls: [[{ parallel_tool_calls: 'no' }, 'Input should be boolean', 'parallel_tool_calls']],
   tool_choice: [
@@ -179,7 +195,9 @@ const REFUSED: Record<string, Refusal[]> = {
     [{ prompt_logprobs: -2 }, '`prompt_logprobs` must be a positive value or -1', 'prompt_logprobs'],
     [{ prompt_logprobs: 1 }, 'is not supported', 'prompt_logprobs'],
   ],
-  spaces_between_special_tokens: [[{ spaces_between_special_tokens: false }, 'is not supported', 'spaces_between_special_tokens']],
+  spaces_between_special_tokens: [
+    [{ spaces_between_special_tokens: false }, 'is not supported', 'spaces_between_special_tokens'],
+  ],
   logprobs_mode: [
     [{ logprobs_mode: 'cooked' }, 'Input should be one of "raw"', 'logprobs_mode'],
     [{ logprobs_mode: 'processed' }, 'is not supported', 'logprobs_mode'],
@@ -195,7 +213,11 @@ const REFUSED: Record<string, Refusal[]> = {
     [{ structured_outputs: { regex: 'a' } }, 'is not supported', 'structured_outputs'],
   ],
   repetition_detection: [
-    [{ repetition_detection: { max_pattern_size: 'x' } }, 'Input should be integer', 'repetition_detection.max_pattern_size'],
+    [
+      { repetition_detection: { max_pattern_size: 'x' } },
+      'Input should be integer',
+      'repetition_detection.max_pattern_size',
+    ],
     [{ repetition_detection: { max_pattern_size: 5, min_count: 2 } }, 'is not supported', 'repetition_detection'],
   ],
   reasoning_effort: [
@@ -272,10 +294,13 @@ describe('seed keeps 64 bits', () => {
     expect(error.message).toContain(text);
     expect(error.param).toBe('seed');
   });
-  test.each(['-9223372036854775808', '9223372036854775807', '9007199254740993', '0', '-1'])('%s is exact', async (seed) => {
-    expect((await raw(seed)).status).toBe(200);
-    expect(server.sessions.inputs.at(-1)?.sampling.seed).toBe(BigInt(seed));
-  });
+  test.each(['-9223372036854775808', '9223372036854775807', '9007199254740993', '0', '-1'])(
+    '%s is exact',
+    async (seed) => {
+      expect((await raw(seed)).status).toBe(200);
+      expect(server.sessions.inputs.at(-1)?.sampling.seed).toBe(BigInt(seed));
+    },
+  );
 });
 
 describe('accepted', () => {
@@ -429,7 +454,11 @@ describe('accepted', () => {
     const { prompt } = await accepted({
       messages: [
         ...roles.map((role) => ({ role, content: role, extra: { kept: true } })),
-        { role: 'assistant', content: null, tool_calls: [{ id: '1', type: 'function', function: { name: 'f', arguments: '{}' } }] },
+        {
+          role: 'assistant',
+          content: null,
+          tool_calls: [{ id: '1', type: 'function', function: { name: 'f', arguments: '{}' } }],
+        },
         { role: 'assistant', reasoning_content: 'why', content: 'so' },
         {
           role: 'user',

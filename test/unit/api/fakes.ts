@@ -87,7 +87,8 @@ export class FakeSessions implements Sessions {
   readonly hasChatTemplate = true;
   readonly inputs: GenerationInput[] = [];
   readonly generations: FakeGeneration[] = [];
-  script: (input: GenerationInput, generation: FakeGeneration) => AsyncIterable<ChoiceDelta> | ChoiceDelta[] = defaultScript;
+  script: (input: GenerationInput, generation: FakeGeneration) => AsyncIterable<ChoiceDelta> | ChoiceDelta[] =
+    defaultScript;
   refuse: SessionError | null = null;
 
   start(input: GenerationInput): Promise<Generation> {
@@ -195,7 +196,11 @@ export function events(text: string): unknown[] {
     });
 }
 
-export async function errorOf(response: Response): Promise<{ message: string; type: string; param: string | null; code: number }> {
-  const body = (await response.json()) as { error: { message: string; type: string; param: string | null; code: number } };
+export async function errorOf(
+  response: Response,
+): Promise<{ message: string; type: string; param: string | null; code: number }> {
+  const body = (await response.json()) as {
+    error: { message: string; type: string; param: string | null; code: number };
+  };
   return body.error;
 }

@@ -24,7 +24,9 @@ function raw(bytes: string | Buffer, hold = false): Promise<string> {
     let received = '';
     socket.on('data', (chunk) => (received += chunk.toString()));
     socket.on('close', () => resolve(received));
-    socket.on('error', (error: NodeJS.ErrnoException) => (error.code === 'ECONNRESET' ? resolve(received) : reject(error)));
+    socket.on('error', (error: NodeJS.ErrnoException) =>
+      error.code === 'ECONNRESET' ? resolve(received) : reject(error),
+    );
     socket.write(bytes);
     if (!hold) socket.end();
   });
@@ -55,7 +57,8 @@ describe('bodies', () => {
   });
 
   test('too deep is 400, at any depth', async () => {
-    const nested = (depth: number) => `{"messages":[{"role":"user","content":"x"}],"x":${'['.repeat(depth)}${']'.repeat(depth)}}`;
+    const nested = (depth: number) =>
+      `{"messages":[{"role":"user","content":"x"}],"x":${'['.repeat(depth)}${']'.repeat(depth)}}`;
     expect((await server.post(CHAT, nested(120))).status).toBe(200);
     for (const depth of [129, 30_000]) {
       const error = await errorOf(await server.post(CHAT, nested(depth)));
@@ -78,7 +81,11 @@ describe('bodies', () => {
   });
 
   test('invalid UTF-8 is 400', async () => {
-    const body = Buffer.concat([Buffer.from('{"messages":[{"role":"user","content":"'), Buffer.from([0xff]), Buffer.from('"}]}')]);
+    const body = Buffer.concat([
+      Buffer.from('{"messages":[{"role":"user","content":"'),
+      Buffer.from([0xff]),
+      Buffer.from('"}]}'),
+    ]);
     const response = await server.call(CHAT, { method: 'POST', body, headers: { 'content-type': 'application/json' } });
     expect((await errorOf(response)).message).toContain('UTF-8');
   });
@@ -183,7 +190,10 @@ describe('slow and oversized senders', () => {
 
 describe('keys', () => {
   const status = async (authorization: string | null, path = '/v1/models', method = 'GET') => {
-    const response = await fetch(server.url + path, { method, headers: authorization === null ? {} : { authorization } });
+    const response = await fetch(server.url + path, {
+      method,
+      headers: authorization === null ? {} : { authorization },
+    });
     return response.status;
   };
 
@@ -191,7 +201,17 @@ describe('keys', () => {
     expect(await status(`Bearer ${KEY}`)).toBe(200);
     expect(await status(`bearer ${KEY}`)).toBe(200);
     expect(await status(`BEARER   ${KEY}`)).toBe(200);
-    const wrong = [null, '', 'Bearer', 'Bearer ', KEY, `Basic ${KEY}`, `Bearer ${KEY}x`, `Bearer ${KEY.slice(1)}`, `Bearer x ${KEY}`];
+    const wrong = [
+      null,
+      '',
+      'Bearer',
+      'Bearer ',
+      KEY,
+      `Basic ${KEY}`,
+      `Bearer ${KEY}x`,
+      `Bearer ${KEY.slice(1)}`,
+      `Bearer x ${KEY}`,
+    ];
     for (const header of wrong) expect(await status(header), String(header)).toBe(401);
     expect(await status(`Bearer ${'k'.repeat(8000)}`)).toBe(401);
   });
@@ -219,7 +239,18 @@ describe('keys', () => {
       `/./${path}`,
     ];
     const paths = ROUTES.map((route) => route.path).flatMap(spellings);
-    const more = ['/', '/v1', '/nowhere', '/health/x', '/HEALTH', '//health', '/health%2f', '/%68ealth', '/v1/preview/models', '/admin'];
+    const more = [
+      '/',
+      '/v1',
+      '/nowhere',
+      '/health/x',
+      '/HEALTH',
+      '//health',
+      '/health%2f',
+      '/%68ealth',
+      '/v1/preview/models',
+      '/admin',
+    ];
     for (const path of new Set([...paths, ...more])) {
       const url = new URL(server.url).origin + path;
       const target = new URL(url).pathname;
@@ -231,12 +262,23 @@ describe('keys', () => {
   });
 
   test('raw targets that fetch would tidy', async () => {
-    const targets = ['//v1/models', '/health/../v1/models', '/v1%2fmodels', 'http://x/v1/models', '/v1/models#/health', '*'];
+    const targets = [
+      '//v1/models',
+      '/health/../v1/models',
+      '/v1%2fmodels',
+      'http://x/v1/models',
+      '/v1/models#/health',
+      '*',
+    ];
     for (const target of targets) {
-      const answer = await raw(`GET ${target} HTTP/1.1\r\nHost: x\r\nX-HTTP-Method-Override: GET\r\nConnection: close\r\n\r\n`);
+      const answer = await raw(
+        `GET ${target} HTTP/1.1\r\nHost: x\r\nX-HTTP-Method-Override: GET\r\nConnection: close\r\n\r\n`,
+      );
       expectErrorText(answer, 401);
     }
-    const upgrade = await raw('GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
+    const upgrade = await raw(
+      'GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n',
+    );
     expectErrorText(upgrade, 401);
     expect(await raw('CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n')).toBe('');
   });
@@ -266,7 +308,12 @@ describe('faults inside', () => {
   test('a session error has its status; nothing of the inside is told', async () => {
     const cases: [SessionError | Error, number, string, string | null][] = [
       [new SessionError('bad_request', 'why', 'messages'), 400, 'why', 'messages'],
-      [new SessionError('context_length', "This model's maximum context length is 4 tokens.", 'input_tokens'), 400, 'maximum context length', 'input_tokens'],
+      [
+        new SessionError('context_length', "This model's maximum context length is 4 tokens.", 'input_tokens'),
+        400,
+        'maximum context length',
+        'input_tokens',
+      ],
       [new SessionError('queue_full', 'full'), 429, 'full', null],
       [new SessionError('unavailable', 'restarting'), 503, 'restarting', null],
       [new SessionError('engine_failed', 'segfault at 0x7f /home/x.so'), 500, 'Internal server error', null],

@@ -1,0 +1,178 @@
+/** The small endpoints: models, health, metrics, tokenize, and the fields of text completions. */
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { errorOf, startTestServer, type TestServer } from './fakes.ts';
+
+let server: TestServer;
+beforeAll(async () => {
+  server = await startTestServer({ vllmMetricNames: true, maxNumSeqs: 4, maxWaitingRequests: 28 });
+});
+afterAll(() => server.close());
+
+test('models', async () => {
+  const list = (await (await server.call('/v1/models')).json()) as { object: string; data: object[] };
+  expect(list.object).toBe('list');
+  expect(list.data).toMatchObject([
+    { id: 'first', object: 'model', created: 1, owned_by: 'tandem', root: 'model', parent: null, max_model_len: 128 },
+    { id: 'second' },
+  ]);
+});
+
+test('version', async () => {
+  expect(await (await server.call('/version')).json()).toEqual({ version: '0.0.0' });
+});
+
+test('health and readiness follow the engine', async () => {
+  const statuses = async () =>
+    Promise.all(['/health', '/v1/health', '/ping', '/ready'].map(async (path) => (await server.call(path)).status));
+  expect(await statuses()).toEqual([200, 200, 200, 200]);
+  for (const state of ['starting', 'restarting', 'draining'] as const) {
+    server.engine.state = state;
+    expect(await statuses()).toEqual([200, 200, 200, 503]);
+  }
+  server.engine.state = 'dead';
+  expect(await statuses()).toEqual([503, 503, 503, 503]);
+  server.engine.state = 'ready';
+});
+
+describe('metrics', () => {
+  const text = async () => (await server.call('/metrics')).text();
+
+  test('the engine counters and their aliases', async () => {
+    server.engine.counters = {
+      ...server.engine.counters,
+      running: 3,
+      waiting: 2,
+      pagesTotal: 8,
+      pagesUsed: 2,
+      preemptions: 4,
+    };
+    const metrics = await text();
+    const labels = '{model_name="first",engine="0"}';
+    for (const prefix of ['tandem_', 'vllm:']) {
+      expect(metrics).toContain(`${prefix}num_requests_running${labels} 3`);
+      expect(metrics).toContain(`${prefix}num_requests_waiting${labels} 2`);
+      expect(metrics).toContain(`${prefix}kv_cache_usage_perc${labels} 0.25`);
+      expect(metrics).toContain(`${prefix}num_preemptions_total${labels} 4`);
+    }
+    expect(metrics).not.toMatch(/vllm:(http|process|nodejs|engine)_/);
+  });
+
+  test('requests are counted once', async () => {
+    const read = async (name: string) => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(await text())?.[1] ?? 0);
+    const success = 'tandem_request_success_total\\{model_name="first",engine="0",finished_reason="stop"\\}';
+    const sample = (name: string) => `tandem_${name}\\{model_name="first",engine="0"\\}`;
+    const names = [
+      success,
+      ...[
+        'prompt_tokens_total',
+        'generation_tokens_total',
+        'time_to_first_token_seconds_count',
+        'request_params_n_sum',
+      ].map(sample),
+    ];
+    const all = () => Promise.all(names.map(read));
+    const before = await all();
+    await (await server.post('/v1/chat/completions', { messages: [{ role: 'user', content: 'Hi' }], n: 2 })).json();
+    const after = await all();
+    expect(after.map((value, at) => value - (before[at] ?? 0))).toEqual([2, 3, 6, 1, 2]);
+  });
+
+  test('no client can add a label', async () => {
+    await text();
+    const count = async () => (await text()).split('\n').length;
+    const ask = (at: number) => [
+      server.call(`/path-${at}`),
+      server.post('/v1/chat/completions', { messages: [], model: `model-${at}` }),
+      fetch(`${server.url}/v1/models`, { method: 'DELETE', headers: { authorization: `Bearer wrong-${at}` } }),
+    ];
+    await Promise.all(ask(0));
+    const before = await count();
+    for (let at = 1; at < 30; at++) await Promise.all(ask(at));
+    expect(await count()).toBe(before);
+    expect(await text()).not.toMatch(/path-|model-\d|wrong-/);
+  });
+});
+
+describe('tokenize', () => {
+  test('text', async () => {
+    const answer = await (await server.post('/tokenize', { prompt: 'abc', return_token_strs: true })).json();
+    expect(answer).toEqual({ count: 3, max_model_len: 128, tokens: [0, 1, 2], token_strs: ['<0>', '<1>', '<2>'] });
+  });
+  test('messages', async () => {
+    const messages = [{ role: 'user', content: 'Hi' }];
+    expect(await (await server.post('/tokenize', { messages })).json()).toEqual({
+      count: 2,
+      max_model_len: 128,
+      tokens: [1, 2],
+      token_strs: null,
+    });
+  });
+  test.each([
+    [{}, 'prompt'],
+    [{ prompt: 'a', messages: [] }, 'prompt'],
+    [{ prompt: 7 }, 'prompt'],
+    [{ prompt: 'a', model: 'other' }, 'model'],
+    [{ messages: [{ role: 'user', content: 'x' }], tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools'],
+    [{ messages: [], chat_template: 'x' }, 'chat_template'],
+  ])('%j is refused', async (body, param) => {
+    const response = await server.post('/tokenize', body);
+    expect(response.status).toBe(param === 'model' ? 404 : 400);
+    expect((await errorOf(response)).param).toBe(param);
+  });
+  test('detokenize', async () => {
+    expect(await (await server.post('/detokenize', { tokens: [1, 2] })).json()).toEqual({ prompt: '<1><2>' });
+    for (const tokens of [[-1], [100], ['a'], 'x', undefined]) {
+      expect((await server.post('/detokenize', { tokens })).status, JSON.stringify(tokens)).toBe(400);
+    }
+  });
+});
+
+describe('text completions', () => {
+  test.each([
+    [{ prompt: undefined }, 'prompt'],
+    [{ prompt: 7 }, 'prompt'],
+    [{ prompt: [] }, 'prompt'],
+    [{ prompt: [1, 'a'] }, 'prompt'],
+    [{ prompt: [1.5] }, 'prompt.0'],
+    [{ prompt: [[1], 2] }, 'prompt'],
+    [{ prompt: [-1] }, 'prompt'],
+    [{ prompt: [[100]] }, 'prompt'],
+    [{ prompt: Array.from({ length: 1025 }, () => 'x') }, 'prompt'],
+    [{ prompt: Array.from({ length: 17 }, () => 'x'), n: 2 }, 'prompt'],
+    [{ suffix: 'x' }, 'suffix'],
+    [{ best_of: 2 }, 'best_of'],
+    [{ echo: true, logprobs: 0 }, 'echo'],
+    [{ logprobs: -2 }, 'logprobs'],
+    [{ logprobs: 21 }, 'logprobs'],
+    [{ logprobs: true }, 'logprobs'],
+    [{ max_tokens: 0 }, 'max_tokens'],
+    [{ min_tokens: 17 }, 'min_tokens'],
+    [{ frequency_penalty: 1 }, 'frequency_penalty'],
+    [{ stream_options: { include_usage: true } }, 'stream_options'],
+  ])('%j is refused', async (fields, param) => {
+    const before = server.sessions.inputs.length;
+    const response = await server.post('/v1/completions', { prompt: 'x', ...fields });
+    expect(response.status).toBe(400);
+    expect((await errorOf(response)).param).toBe(param);
+    expect(server.sessions.inputs.length).toBe(before);
+  });
+  test('prompts of every kind', async () => {
+    const prompts = async (prompt: unknown) => {
+      const before = server.sessions.inputs.length;
+      expect((await server.post('/v1/completions', { prompt })).status).toBe(200);
+      return server.sessions.inputs.slice(before).map((input) => input.prompt);
+    };
+    const text = (value: string) => ({ kind: 'text', text: value, addSpecialTokens: true });
+    expect(await prompts('a')).toEqual([text('a')]);
+    expect(await prompts(['a', 'b'])).toEqual([text('a'), text('b')]);
+    expect(await prompts([1, 2])).toEqual([{ kind: 'ids', ids: [1, 2] }]);
+    expect(await prompts([[1], [2, 3]])).toEqual([
+      { kind: 'ids', ids: [1] },
+      { kind: 'ids', ids: [2, 3] },
+    ]);
+  });
+  test('max_tokens is 16 where none is given', async () => {
+    await server.post('/v1/completions', { prompt: 'a' });
+    expect(server.sessions.inputs.at(-1)?.sampling.maxTokens).toBe(16);
+  });
+});

@@ -1,0 +1,101 @@
+import { describe, expect, test } from 'vitest';
+import { parseExactJson } from '../../../src/api/exact-json.ts';
+
+const parse = (text: string, exact: string[] = ['seed']) => parseExactJson(text, new Set(exact));
+
+/** Small deterministic generator. */
+function random(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
+function value(next: () => number, depth: number): unknown {
+  const pick = Math.floor(next() * (depth > 3 ? 5 : 7));
+  if (pick === 0) return null;
+  if (pick === 1) return next() < 0.5;
+  if (pick === 2) return (next() - 0.5) * 10 ** Math.floor(next() * 30);
+  if (pick === 3) return Math.floor((next() - 0.5) * 2 ** 53);
+  if (pick === 4) return text(next);
+  const items = Array.from({ length: Math.floor(next() * 4) }, () => value(next, depth + 1));
+  return pick === 5 ? items : Object.fromEntries(items.map((item) => [text(next), item]));
+}
+
+function text(next: () => number): string {
+  const alphabet = [
+    'a',
+    '"',
+    '\\',
+    '\n',
+    '[',
+    '{',
+    '9007199254740993',
+    '-',
+    '.',
+    'é',
+    '😀',
+    '\u2028',
+    '__proto__',
+    '1e5',
+  ];
+  return Array.from({ length: Math.floor(next() * 6) }, () => alphabet[Math.floor(next() * alphabet.length)]).join('');
+}
+
+test('equals JSON.parse wherever doubles are exact', () => {
+  const next = random(1);
+  for (let round = 0; round < 3000; round++) {
+    const json = JSON.stringify({ value: value(next, 0) }, null, round % 3);
+    expect(parse(json), json).toEqual(JSON.parse(json));
+  }
+});
+
+describe('integers', () => {
+  test.each(['9007199254740993', '-9223372036854775809', '123456789012345678901234567890'])(
+    '%s is exact where it counts',
+    (digits) => {
+      expect(parse(`{"seed":${digits},"other":${digits},"list":[${digits}]}`)).toEqual({
+        seed: BigInt(digits),
+        other: Number(digits),
+        list: [Number(digits)],
+      });
+    },
+  );
+  test('safe ones and fractions stay numbers', () => {
+    expect(parse('{"seed":9007199254740991}')).toEqual({ seed: 9007199254740991 });
+    expect(parse('{"seed":1e20,"a":9007199254740993.5}')).toEqual({ seed: 1e20, a: 9007199254740993.5 });
+  });
+  test('a name deeper down is not the field', () => {
+    expect(parse('{"a":{"seed":9007199254740993}}')).toEqual({ a: { seed: 9007199254740992 } });
+  });
+  test('digits without end cost no quadratic time', () => {
+    const started = performance.now();
+    expect(parse(`{"seed":${'9'.repeat(2_000_000)}}`)).toEqual({ seed: Infinity });
+    expect(performance.now() - started).toBeLessThan(5000);
+  });
+  test('an own __proto__ key stays a key', () => {
+    const parsed = parse('{"__proto__":{"seed":9007199254740993},"x":9007199254740993}') as object;
+    expect(Object.hasOwn(parsed, '__proto__')).toBe(true);
+    expect(Object.getPrototypeOf(parsed)).toBe(Object.prototype);
+  });
+  test('a string cannot pose as an integer', () => {
+    expect(parse('{"seed":"int64:0:9007199254740993","x":9007199254740993}')).toEqual({
+      seed: 'int64:0:9007199254740993',
+      x: 9007199254740992,
+    });
+  });
+});
+
+test.each([
+  '{',
+  '[1,]',
+  '{"a":01}',
+  '{"a":-}',
+  '"\\x"',
+  '{"a":1 2}',
+  '00000000000000000001',
+  '"abc',
+  '{"a":"\u0001"}',
+  '',
+])('%j is refused as JSON.parse does', (text) => expect(() => parse(text)).toThrow('not valid JSON'));

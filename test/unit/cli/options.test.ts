@@ -1,0 +1,95 @@
+import { Command } from 'commander';
+import { describe, expect, test } from 'vitest';
+import { addServeOptions, OPTIONS, resolveSettings, variableName } from '../../../src/cli/options.ts';
+import type { Settings } from '../../../src/control/settings.ts';
+
+function resolve(args: string[], env: Record<string, string> = {}): Settings {
+  const command = new Command('serve').exitOverride().configureOutput({ writeErr: () => undefined });
+  addServeOptions(command);
+  command.parse(args, { from: 'user' });
+  return resolveSettings(command, env);
+}
+
+test('defaults', () => {
+  expect(resolve([])).toMatchObject({
+    host: '127.0.0.1',
+    port: 8000,
+    apiKey: null,
+    maxModelLen: null,
+    maxNumSeqs: 64,
+    maxNumBatchedTokens: 2048,
+    enableChunkedPrefill: true,
+    schedulingPolicy: 'fcfs',
+    servedModelNames: [],
+    maxLogprobs: 20,
+  });
+  expect(resolve([]).threads).toBeGreaterThanOrEqual(1);
+});
+
+test('flags, then variables, then defaults', () => {
+  expect(resolve(['--port', '1'], { TANDEM_PORT: '2' }).port).toBe(1);
+  expect(resolve([], { TANDEM_PORT: '2' }).port).toBe(2);
+  expect(resolve(['--no-enable-chunked-prefill'], { TANDEM_ENABLE_CHUNKED_PREFILL: 'true' }).enableChunkedPrefill).toBe(
+    false,
+  );
+  expect(resolve(['--enable-chunked-prefill'], { TANDEM_ENABLE_CHUNKED_PREFILL: 'false' }).enableChunkedPrefill).toBe(
+    true,
+  );
+  expect(resolve([], { TANDEM_ENABLE_CHUNKED_PREFILL: 'off' }).enableChunkedPrefill).toBe(false);
+  expect(resolve([], { TANDEM_API_KEY: 'k' }).apiKey).toBe('k');
+});
+
+test('lists repeat and take commas', () => {
+  expect(resolve(['--served-model-name', 'a,b', '--served-model-name', 'c']).servedModelNames).toEqual(['a', 'b', 'c']);
+});
+
+test.each([
+  ['1048576', 1_048_576],
+  ['512K', 524_288],
+  ['64M', 67_108_864],
+  ['1.5G', 1_610_612_736],
+  ['2GiB', 2_147_483_648],
+  ['1gb', 1_073_741_824],
+])('--kv-cache-memory %s', (text, bytes) => {
+  expect(resolve(['--kv-cache-memory', text]).kvCacheMemoryBytes).toBe(bytes);
+});
+
+describe('what cannot be read is an error that names it', () => {
+  const BAD: [string, string][] = [
+    ['port', '-1'],
+    ['port', '65536'],
+    ['port', '1e3'],
+    ['port', ''],
+    ['host', ' '],
+    ['api-key', 'two words'],
+    ['api-key', ''],
+    ['dtype', 'float8'],
+    ['max-num-seqs', '0'],
+    ['max-num-seqs', '1.5'],
+    ['kv-cache-memory', '4X'],
+    ['kv-cache-memory', '0'],
+    ['max-body-size', '10'],
+    ['served-model-name', 'a,,b'],
+    ['log-level', 'loud'],
+    ['scheduling-policy', 'lifo'],
+  ];
+  test.each(BAD)('--%s %j', (flag, value) => {
+    expect(() => resolve([`--${flag}`, value])).toThrow(`--${flag}`);
+  });
+  test.each(BAD)('the variable of %s = %j', (flag, value) => {
+    const name = `TANDEM_${flag.replaceAll('-', '_').toUpperCase()}`;
+    expect(() => resolve([], { [name]: value })).toThrow(name);
+  });
+  test('an unknown flag', () => {
+    expect(() => resolve(['--nonsense'])).toThrow('--nonsense');
+  });
+  test('a key is not repeated in the error', () => {
+    expect(() => resolve([], { TANDEM_API_KEY: 'my secret' })).toThrow(/^(?!.*my secret)/);
+  });
+});
+
+test('every setting has its own flag and variable', () => {
+  const keys = Object.keys(OPTIONS) as (keyof Settings)[];
+  expect(new Set(keys.map((key) => OPTIONS[key].flag)).size).toBe(keys.length);
+  expect(new Set(keys.map(variableName)).size).toBe(keys.length);
+});

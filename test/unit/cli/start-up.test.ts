@@ -1,0 +1,98 @@
+import { expect, test } from 'vitest';
+import { banner, type BannerFacts } from '../../../src/cli/banner.ts';
+import { engineConfig, parameterCount, refuseNotBuiltSettings, servedNames } from '../../../src/cli/engine-config.ts';
+import { LoadingBar } from '../../../src/cli/progress.ts';
+import type { LoadedModel } from '../../../src/control/models/model.ts';
+import { testSettings } from '../api/fakes.ts';
+
+const facts: BannerFacts = {
+  version: '1.2.3',
+  host: '0.0.0.0',
+  port: 8123,
+  model: 'starter',
+  parameters: 3_123_456,
+  dtype: 'bfloat16',
+  isa: 'avx2',
+  threads: 2,
+  key: { kind: 'new', secret: 'tk-secret' },
+};
+
+test('the banner has address, model, key and a line to paste', () => {
+  const text = banner(facts);
+  expect(text).toContain('http://127.0.0.1:8123/v1/chat/completions');
+  expect(text).toContain('starter (3.1M parameters, bfloat16, avx2, 2 threads)');
+  expect(text.split('tk-secret')).toHaveLength(3);
+});
+
+test.each([
+  [{ kind: 'flag' }, 'set by --api-key'],
+  [{ kind: 'stored', count: 2 }, '2 stored'],
+  [{ kind: 'stored', count: 0 }, 'tandem keys create'],
+] as const)('key note %j', (key, shown) => {
+  const text = banner({ ...facts, key });
+  expect(text).toContain(shown);
+  expect(text).toContain('$TANDEM_API_KEY');
+});
+
+test('IPv6 addresses are bracketed', () => {
+  expect(banner({ ...facts, host: '::1' })).toContain('http://[::1]:8123');
+});
+
+test('progress: a bar on a terminal, a line per quarter elsewhere', () => {
+  const write = (isTTY: boolean) => {
+    let text = '';
+    const bar = new LoadingBar({ isTTY, write: (piece) => (text += piece) }, 'weights');
+    for (let done = 0; done <= 100; done++) bar.update(done * 1e6, 100e6);
+    bar.end();
+    return text;
+  };
+  expect(write(false).split('\n')).toHaveLength(6);
+  expect(write(true)).toContain(`\r[${'#'.repeat(30)}] weights 100.0 MB of 100.0 MB\n`);
+});
+
+const model = {
+  directory: '/models/tiny',
+  spec: { vocabSize: 100, layers: 2, kvHeads: 2, headDim: 16 },
+  files: [],
+  tensors: [{ name: 'a', dtype: 'F32', shape: [10, 20], file: 0, offset: 0 }],
+  checkpointDType: 'bfloat16',
+  generation: { eosTokenIds: [] },
+  tokenizerSize: 90,
+  maxPosition: 512,
+  digest: 'd',
+} as unknown as LoadedModel;
+
+test('engine settings follow model and flags', () => {
+  expect(engineConfig(testSettings(), model)).toMatchObject({
+    dtype: 'bfloat16',
+    maxModelLen: 512,
+    samplableVocab: 90,
+    maxLogprobs: 20,
+  });
+  expect(engineConfig(testSettings({ dtype: 'float32', maxModelLen: 100 }), model)).toMatchObject({
+    dtype: 'float32',
+    maxModelLen: 100,
+  });
+  expect(engineConfig(testSettings(), { ...model, checkpointDType: 'float16' }).dtype).toBe('float32');
+  expect(engineConfig(testSettings({ kvCacheMemoryBytes: 12_345 }), model).kvCacheBytes).toBe(12_345);
+  expect(() => engineConfig(testSettings({ maxModelLen: 513 }), model)).toThrow(/--max-model-len 513.*512/);
+});
+
+test('the default KV memory holds what all slots can use, and no more', () => {
+  const { kvCacheBytes } = engineConfig(testSettings({ maxNumSeqs: 4 }), model);
+  const perToken = 2 * 2 * 2 * 16 * 4;
+  expect(kvCacheBytes).toBeGreaterThanOrEqual(4 * 512 * perToken);
+  expect(kvCacheBytes).toBeLessThan(4 * 600 * perToken);
+});
+
+test('names and sizes', () => {
+  expect(servedNames(testSettings(), model)).toEqual(['tiny']);
+  expect(servedNames(testSettings({ servedModelNames: ['x', 'y'] }), model)).toEqual(['x', 'y']);
+  expect(parameterCount(model.tensors)).toBe(200);
+});
+
+test('what is not built is refused by flag name', () => {
+  expect(() => refuseNotBuiltSettings(testSettings({ schedulingPolicy: 'priority' }))).toThrow('--scheduling-policy');
+  expect(() => refuseNotBuiltSettings(testSettings({ device: 'cuda' }))).toThrow('--device');
+  refuseNotBuiltSettings(testSettings());
+});

@@ -1,0 +1,100 @@
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { createKey, KeyCache } from '../../../src/control/store/api-keys.ts';
+import { Database } from '../../../src/control/store/database.ts';
+import { DataDirLock } from '../../../src/control/store/data-dir-lock.ts';
+import { KeyRepository } from '../../../src/control/store/key-repository.ts';
+import { MIGRATIONS } from '../../../src/control/store/migrations/list.ts';
+
+let directory: string;
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'tandem-store-'));
+});
+afterEach(() => rmSync(directory, { recursive: true, force: true }));
+
+async function withDatabase<T>(use: (database: Database) => Promise<T>): Promise<T> {
+  const database = await Database.open(directory);
+  try {
+    return await use(database);
+  } finally {
+    await database.close();
+  }
+}
+
+test('migrations run once, in order', async () => {
+  expect(Object.keys(MIGRATIONS)).toEqual(Object.keys(MIGRATIONS).sort());
+  for (let opening = 0; opening < 2; opening++) {
+    const names = await withDatabase(async ({ db }) => (await db.introspection.getTables()).map((table) => table.name));
+    expect(names.sort()).toEqual(['api_keys', 'entities']);
+  }
+});
+
+test('durable settings are on', async () => {
+  await withDatabase(async ({ db }) => {
+    const pragma = async (name: string) => {
+      const { sql } = await import('kysely');
+      const result = await sql<Record<string, unknown>>`pragma ${sql.raw(name)}`.execute(db);
+      return Object.values(result.rows[0] ?? {})[0];
+    };
+    expect(await pragma('journal_mode')).toBe('wal');
+    expect(await pragma('synchronous')).toBe(2);
+    expect(await pragma('foreign_keys')).toBe(1);
+  });
+  expect(statSync(join(directory, 'tandem.db')).mode & 0o077).toBe(0);
+});
+
+test('a key is found by its text, stored by its hash, and gone when revoked', async () => {
+  await withDatabase(async (database) => {
+    const repository = new KeyRepository(database.db);
+    const cache = new KeyCache(repository, 'fixed-key');
+    const first = await createKey(repository, 'a', 'team');
+    const second = await createKey(repository, 'b', 'default');
+    expect(first.secret).toMatch(/^tk-[\w-]{43}$/);
+    expect(cache.find(first.secret)).toBeNull();
+    await cache.refresh();
+    expect(cache.size).toBe(3);
+    expect(cache.find(first.secret)).toEqual({ keyId: first.id, entity: 'team' });
+    expect(cache.find(second.secret)).toEqual({ keyId: second.id, entity: 'default' });
+    expect(cache.find('fixed-key')).toEqual({ keyId: 'command-line', entity: 'default' });
+    for (const wrong of ['', 'tk-', `${first.secret} `, first.secret.slice(0, -1), first.id])
+      expect(cache.find(wrong)).toBeNull();
+
+    expect(await repository.revoke(first.id, 'now')).toBe(true);
+    expect(await repository.revoke(first.id, 'later')).toBe(false);
+    expect(await repository.revoke('none', 'now')).toBe(false);
+    await cache.refresh();
+    expect(cache.find(first.secret)).toBeNull();
+    expect(cache.find(second.secret)).not.toBeNull();
+    const stored = await repository.all();
+    expect(stored.map((key) => [key.name, key.entity, key.revokedAt])).toEqual([
+      ['a', 'team', 'now'],
+      ['b', 'default', null],
+    ]);
+    expect(stored.every((key) => /^[0-9a-f]{64}$/.test(key.hash))).toBe(true);
+    for (const file of readdirSync(directory)) {
+      const bytes = readFileSync(join(directory, file));
+      expect(bytes.includes(first.secret) || bytes.includes('fixed-key'), file).toBe(false);
+    }
+  });
+});
+
+test('another connection shows in the data version', async () => {
+  await withDatabase(async (mine) => {
+    const before = mine.dataVersion;
+    expect(mine.dataVersion).toBe(before);
+    await withDatabase(async (other) => {
+      await createKey(new KeyRepository(other.db), 'x', 'default');
+    });
+    expect(mine.dataVersion).not.toBe(before);
+  });
+});
+
+test('one holder of a data directory; releasing frees it', () => {
+  const lock = DataDirLock.acquire(directory);
+  expect(() => DataDirLock.acquire(directory)).toThrow(/Another server is using the data directory/);
+  lock.release();
+  lock.release();
+  DataDirLock.acquire(directory).release();
+});
