@@ -79,7 +79,8 @@ describe('metrics', () => {
 
   test('no client can add a label', async () => {
     await text();
-    const count = async () => (await text()).split('\n').length;
+    // The runtime's own samples grow as its garbage collector shows new kinds.
+    const count = async () => (await text()).split('\n').filter((line) => !line.includes('tandem_nodejs')).length;
     const ask = (at: number) => [
       server.call(`/path-${at}`),
       server.post('/v1/chat/completions', { messages: [], model: `model-${at}` }),

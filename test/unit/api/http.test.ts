@@ -316,7 +316,7 @@ describe('faults inside', () => {
       ],
       [new SessionError('queue_full', 'full'), 429, 'full', null],
       [new SessionError('unavailable', 'restarting'), 503, 'restarting', null],
-      [new SessionError('engine_failed', 'segfault at 0x7f /home/x.so'), 500, 'Internal server error', null],
+      [new SessionError('engine_failed', 'segfault at 0x7f in x.so'), 500, 'Internal server error', null],
       [new Error('ENOENT /etc/secret\n at file.ts:1'), 500, 'Internal server error', null],
     ];
     for (const [error, status, message, param] of cases) {
