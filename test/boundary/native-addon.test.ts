@@ -51,7 +51,8 @@ const FINE = [
   '30 steps of engines that nobody holds',
 ];
 /** A call at the wrong time is an Error, a value of the wrong kind a TypeError, any other wrong value a RangeError. */
-const STATE = /^(engine of a closed model|step after close|step while one runs|a plan that closes its engine)$/;
+const STATE =
+  /^(engine of a closed model|step after close|pages (read|written) after close|step while one runs|a plan that closes its engine)$/;
 const IO = /^file (missing|is a directory|is a device|is a pipe|is empty|truncated)$/;
 const TYPE = /detache|a plain array|of another type|^engine of|onProgress no function|stopIds 1$|seed 5$/;
 

@@ -255,6 +255,25 @@ async function files() {
   await record('file truncated', () => load({}, [copy], tensors));
 }
 
+async function pages() {
+  const engine = createEngine(addon, model, description);
+  const bytes = new Uint8Array(model.pageBytes);
+  await record('pages read out of range', () => engine.readPages(i32(ENGINE.pages)));
+  await record('pages read negative', () => engine.readPages(i32(-1)));
+  await record('pages read more than there are', () => engine.readPages(new Int32Array(10_000_000)));
+  await record('pages read of another type', () => engine.readPages([0]));
+  await record('pages read detached', () => engine.readPages(detached(i32(0))));
+  await record('pages written out of range', () => engine.writePages(i32(ENGINE.pages), bytes));
+  await record('pages written with too few bytes', () => engine.writePages(i32(0, 1), bytes));
+  await record('pages written from a buffer of another type', () => engine.writePages(i32(0), bytes.buffer));
+  await record('pages written detached', () => engine.writePages(i32(0), detached(new Uint8Array(model.pageBytes))));
+  const reading = engine.readPages(i32(1));
+  engine.close();
+  await outcome(() => reading);
+  await record('pages read after close', () => engine.readPages(i32(0)));
+  await record('pages written after close', () => engine.writePages(i32(0), bytes));
+}
+
 /** Opening a pipe that nobody writes must not block; where it does, a writer comes after a while so that the script ends. */
 async function pipe(load) {
   const name = join(scratch, 'fifo');
@@ -338,6 +357,6 @@ async function collected() {
   });
 }
 
-for (const group of [plans, samplings, controls, arrays, options, files, handles, collected]) await group();
+for (const group of [plans, samplings, controls, arrays, options, files, pages, handles, collected]) await group();
 model.close();
 process.stdout.write(JSON.stringify(outcomes));

@@ -168,6 +168,11 @@ await fuzz('step', [firstPlan(0, 0, PROMPT, { stopIds: Int32Array.of(1, 2) })], 
     engine.close();
   }
 });
+const holder = createEngine(addon, model, description);
+await fuzz('readPages', [Int32Array.of(0, 1)], (...args) => holder.readPages(...args));
+const page = [Int32Array.of(5), await holder.readPages(Int32Array.of(5))];
+await fuzz('writePages', page, (...args) => holder.writePages(...args));
+holder.close();
 for (const method of ['loadModel', 'createEngine', 'info']) {
   for (const self of [undefined, null, {}, model]) {
     try {
