@@ -71,6 +71,9 @@ export class FakeGeneration implements Generation {
   markStreamed() {
     this.streamed = true;
   }
+  pendingBytes() {
+    return 0;
+  }
   abort() {
     this.aborted = true;
     this.#wake?.();
