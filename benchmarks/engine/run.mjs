@@ -1,0 +1,210 @@
+/**
+ * `npm run bench:engine`: prefill and decode of Tandem's engine against llama.cpp, on the same random weights and threads.
+ * Both run in turn, each in a process of its own; the machine's limits are measured in every round beside them.
+ */
+import { parseArgs } from 'node:util';
+import path from 'node:path';
+import { machine } from '../lib/machine.mjs';
+import { pictureBeside, table, writeJson, writePicture } from '../lib/output.mjs';
+import { median, rounded, spread } from '../lib/stats.mjs';
+import { barChart } from '../lib/svg.mjs';
+import { Worker } from '../lib/worker.mjs';
+import { measureLimits } from '../limits/limits.mjs';
+import { ensureRandomModel } from '../models/make-random-model.mjs';
+import { caseName, cases, prompt, promptsOf } from './cases.mjs';
+import { ensurePeers, PEER_NAME } from './peers.mjs';
+import { combineLimits, limitOf } from './shares.mjs';
+
+const USAGE = `npm run bench:engine -- [options]
+  --shape NAME        qwen3-0.6b (default) or small
+  --rounds N          rounds of A B A B (default 5)
+  --threads N         threads of both engines (default 2)
+  --only TEXT         only cases whose name contains TEXT
+  --max-batch-tokens N  tokens of one Tandem step (default 2048)
+  --isa NAME          force Tandem's instruction set (TANDEM_ISA)
+  --no-peer           Tandem alone
+  --json FILE         write the results there, and a picture beside it`;
+
+const FORMAT = 'bf16';
+const GREEDY = { prompts: 4, length: 24, count: 16 };
+
+function parse() {
+  const { values } = parseArgs({
+    options: {
+      shape: { type: 'string', default: 'qwen3-0.6b' },
+      rounds: { type: 'string', default: '5' },
+      threads: { type: 'string', default: '2' },
+      only: { type: 'string', default: '' },
+      'max-batch-tokens': { type: 'string', default: '2048' },
+      isa: { type: 'string' },
+      'no-peer': { type: 'boolean', default: false },
+      json: { type: 'string' },
+      help: { type: 'boolean', default: false },
+    },
+  });
+  const number = (name) => {
+    const value = Number(values[name]);
+    if (!Number.isInteger(value) || value < 1) throw new Error(`--${name} must be a whole number of at least 1.`);
+    return value;
+  };
+  return {
+    ...values,
+    rounds: number('rounds'),
+    threads: number('threads'),
+    maxBatchTokens: number('max-batch-tokens'),
+  };
+}
+
+/** Loads both engines; each is idle while the other is measured. */
+async function startEngines(options, model) {
+  const file = (name) => path.join(import.meta.dirname, name);
+  const env = options.isa ? { TANDEM_ISA: options.isa } : {};
+  const tandem = new Worker('Tandem', file('tandem-worker.mjs'), env);
+  const size = { maxBatchTokens: options.maxBatchTokens, maxModelLen: 4096, sequences: 32 };
+  const { variant } = await tandem.call('load', { directory: model.directory, threads: options.threads, ...size });
+  console.log(`  ${variant}`);
+  if (options['no-peer']) return { tandem, peer: null, variants: [variant] };
+  const peer = new Worker('llama.cpp', file('llama-worker.mjs'));
+  const other = await peer.call('load', { gguf: model.gguf, threads: options.threads });
+  console.log(`  ${other.variant}`);
+  return { tandem, peer, variants: [variant, other.variant] };
+}
+
+/** Greedy tokens of both on a few prompts. Random weights leave near ties, so a stream may part late; it may not start apart. */
+async function compareOutputs({ tandem, peer }, shape) {
+  const prompts = Array.from({ length: GREEDY.prompts }, (_, i) => prompt(shape, GREEDY.length, 900 + i));
+  const [ours, theirs] = [
+    await tandem.call('greedy', { prompts, count: GREEDY.count }),
+    await peer.call('greedy', { prompts, count: GREEDY.count }),
+  ];
+  const agreed = ours.map((ids, i) => {
+    const first = ids.findIndex((id, at) => id !== theirs[i][at]);
+    return first < 0 ? ids.length : first;
+  });
+  console.log(`  greedy tokens equal before the first difference: ${agreed.join(', ')} of ${GREEDY.count}`);
+  if (agreed.filter((count) => count > 0).length < GREEDY.prompts - 1) {
+    throw new Error('The engines do not compute the same: nothing was timed.');
+  }
+  return agreed;
+}
+
+/** Warms every case up and finds which attention variant of the peer is faster for it: that one is measured. */
+async function warmUp({ tandem, peer }, chosen, shape) {
+  const variants = new Map();
+  for (const one of chosen) {
+    const argument = { prompts: promptsOf(shape, one, 0) };
+    await tandem.call(one.kind, argument);
+    if (!peer) continue;
+    const off = await peer.call(one.kind, { ...argument, flashAttention: false });
+    const on = await peer.call(one.kind, { ...argument, flashAttention: true });
+    variants.set(one, on > off);
+  }
+  return variants;
+}
+
+async function measure({ tandem, peer }, chosen, options, shape, flash) {
+  const runs = chosen.map((one) => ({ one, tandem: [], peer: [] }));
+  const limits = [];
+  for (let round = 1; round <= options.rounds; round++) {
+    limits.push(await measureLimits(options.threads));
+    for (const run of runs) {
+      const argument = { prompts: promptsOf(shape, run.one, round) };
+      run.tandem.push(await tandem.call(run.one.kind, argument));
+      if (peer) run.peer.push(await peer.call(run.one.kind, { ...argument, flashAttention: flash.get(run.one) }));
+    }
+    console.log(`  round ${round} of ${options.rounds} done`);
+  }
+  return { runs, limits };
+}
+
+function caseResult({ one, tandem, peer }, shape, limits) {
+  const result = { name: caseName(FORMAT, one), tandem: spread(tandem) };
+  if (peer.length > 0) {
+    result.peer = spread(peer);
+    result.peer_name = PEER_NAME;
+    result.ratio = rounded(median(tandem.map((value, i) => value / peer[i])));
+  }
+  return { ...result, limit_share: rounded(median(tandem) / limitOf(shape, one, limits)), unit: 'tok/s' };
+}
+
+function report(results, runs) {
+  const header = ['case (tok/s)', 'tandem', 'min', 'max', 'peer', 'min', 'max', 'ratio', 'pairwise', 'of limit'];
+  const cell = (value) => (value === undefined || value === null ? '-' : String(value));
+  const rows = results.map(({ name, tandem, peer, ratio, limit_share: share }, i) => {
+    const pairs = runs[i].peer.map((value, round) => (runs[i].tandem[round] / value).toFixed(2));
+    const numbers = [tandem.median, tandem.min, tandem.max, peer?.median, peer?.min, peer?.max, ratio].map(cell);
+    return [name, ...numbers, pairs.join(' ') || '-', `${(share * 100).toFixed(0)} %`];
+  });
+  console.log(`\n${table([header, ...rows])}`);
+}
+
+function picture(results, options, facts) {
+  const bars = ({ tandem, peer, ratio, limit_share: share }) => [
+    {
+      series: 'Tandem',
+      value: tandem.median,
+      ...tandem,
+      note: `${(share * 100).toFixed(0)} % of limit${ratio ? `, ${ratio}x` : ''}`,
+    },
+    ...(peer ? [{ series: 'llama.cpp', value: peer.median, ...peer }] : []),
+  ];
+  return barChart({
+    title: `Engine, ${options.shape} shape, BF16, ${options.threads} threads`,
+    subtitle: `${facts.cpu}, median of ${options.rounds} rounds with spread`,
+    unit: 'tok/s, higher is better',
+    series: ['Tandem', 'llama.cpp'],
+    groups: results.map((result) => ({ name: result.name, bars: bars(result) })),
+  });
+}
+
+async function main() {
+  const options = parse();
+  if (options.help) return console.log(USAGE);
+  const chosen = cases.filter((one) => caseName(FORMAT, one).includes(options.only));
+  if (chosen.length === 0) throw new Error(`--only ${options.only} leaves no case.`);
+  const model = ensureRandomModel(options.shape);
+  if (!options['no-peer']) ensurePeers();
+  console.log(`Engine benchmark: ${options.shape} shape, BF16, ${options.threads} threads, ${options.rounds} rounds`);
+  const facts = machine();
+  const engines = await startEngines(options, model);
+  try {
+    const agreed = engines.peer ? await compareOutputs(engines, model.shape) : null;
+    const flash = await warmUp(engines, chosen, model.shape);
+    const { runs, limits: measured } = await measure(engines, chosen, options, model.shape, flash);
+    const limits = combineLimits(measured, median);
+    const results = runs.map((run) => caseResult(run, model.shape, limits));
+    report(results, runs);
+    console.log(`limits in this run: ${JSON.stringify(limits)}`);
+    if (!options.json) return;
+    const detail = {
+      shape: options.shape,
+      threads: options.threads,
+      variants: engines.variants,
+      greedy_agreed: agreed,
+    };
+    const samples = runs.map(({ one, tandem, peer }) => ({
+      name: caseName(FORMAT, one),
+      peer_flash_attention: flash.get(one),
+      tandem,
+      peer,
+    }));
+    writeJson(options.json, {
+      machine: { ...facts, ...detail },
+      limits,
+      cases: results,
+      samples,
+      limits_samples: measured,
+    });
+    writePicture(pictureBeside(options.json), picture(results, options, facts));
+  } finally {
+    engines.tandem.close();
+    engines.peer?.close();
+  }
+}
+
+try {
+  await main();
+} catch (error) {
+  console.error(error.message);
+  process.exitCode = 1;
+}

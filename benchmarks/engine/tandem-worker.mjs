@@ -1,0 +1,72 @@
+/** Tandem's engine (scheduler and addon, no HTTP, no second process) in a process of its own. */
+import { createLocalEngine } from '../../dist/control/engine/local.js';
+import { loadModel } from '../../dist/control/models/load.js';
+import { serveCalls } from '../lib/worker.mjs';
+import { batchedRate, DECODE_OUTPUT } from './cases.mjs';
+
+let engine;
+
+const GREEDY = { temperature: 0, topP: 1, topK: 0, minP: 0, seed: 0n, choice: 0, minTokens: 0, logprobs: -1 };
+
+/** Runs the prompts together to their full length; returns each one's ids and the times at which they came. */
+function generate(prompts, maxTokens) {
+  const streams = prompts.map(() => ({ ids: [], times: [] }));
+  const sampling = { ...GREEDY, maxTokens, stopIds: new Int32Array() };
+  return new Promise((resolve, reject) => {
+    let open = prompts.length;
+    const requests = prompts.map((ids) => ({
+      promptIds: Int32Array.from(ids),
+      sampling,
+      priority: 0,
+      tenant: 'bench',
+    }));
+    engine.submit(requests, (index, output) => {
+      const now = performance.now();
+      for (const id of output.tokens) {
+        streams[index].ids.push(id);
+        streams[index].times.push(now);
+      }
+      if (output.finish === 'error') reject(new Error(output.error));
+      else if (output.finish && --open === 0) resolve(streams);
+    });
+  });
+}
+
+serveCalls({
+  async load({ directory, threads, maxBatchTokens, maxModelLen, sequences }) {
+    const model = await loadModel(directory);
+    engine = await createLocalEngine({
+      spec: model.spec,
+      files: model.files,
+      tensors: model.tensors,
+      dtype: 'bfloat16',
+      threads,
+      maxSequences: sequences,
+      maxBatchTokens,
+      maxModelLen,
+      samplableVocab: model.tokenizerSize,
+      maxLogprobs: 0,
+      kvCacheBytes: 1 << 30,
+      enableChunkedPrefill: true,
+      faults: [],
+    });
+    return { variant: `Tandem ${engine.info.isa}`, weight_bytes: engine.info.weightBytes };
+  },
+
+  async greedy({ prompts, count }) {
+    const streams = [];
+    for (const ids of prompts) streams.push(...(await generate([ids], count)));
+    return streams.map(({ ids }) => ids);
+  },
+
+  async decode({ prompts }) {
+    const streams = await generate(prompts, DECODE_OUTPUT);
+    return batchedRate(streams.map(({ times }) => times));
+  },
+
+  async prefill({ prompts }) {
+    const begin = performance.now();
+    const [{ times }] = await generate(prompts, 1);
+    return prompts[0].length / ((times[0] - begin) / 1000);
+  },
+});

@@ -1,0 +1,139 @@
+// What this machine can do at most: DRAM read bandwidth and the arithmetic peaks of its vector units, for a number of threads.
+// Usage: limits THREADS. Prints one line of JSON; an operation that the CPU lacks is null.
+#include <immintrin.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kBytesPerThread = size_t{1} << 29;  // Far more than any cache.
+constexpr double kSecondsPerTry = 0.15;
+constexpr int kTries = 5;
+
+// Runs work(thread) on all threads at once, again and again; returns units per second of the best try.
+double best_rate(int threads, const std::function<double(int)>& work) {
+  double best = 0;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    std::atomic<int> ready{0};
+    std::vector<double> units(threads, 0), seconds(threads, 0);
+    std::vector<std::thread> team;
+    for (int t = 0; t < threads; ++t) {
+      team.emplace_back([&, t] {
+        ready.fetch_add(1);
+        while (ready.load() < threads) std::this_thread::yield();
+        auto begin = Clock::now();
+        do {
+          units[t] += work(t);
+          seconds[t] = std::chrono::duration<double>(Clock::now() - begin).count();
+        } while (seconds[t] < kSecondsPerTry);
+      });
+    }
+    for (auto& thread : team) thread.join();
+    double rate = 0;
+    for (int t = 0; t < threads; ++t) rate += units[t] / seconds[t];
+    if (rate > best) best = rate;
+  }
+  return best;
+}
+
+volatile uint64_t g_sink;
+
+__attribute__((target("avx2"))) uint64_t sum_avx2(const uint64_t* data, size_t words) {
+  __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+  for (size_t i = 0; i < words; i += 16) {
+    auto at = reinterpret_cast<const __m256i*>(data + i);
+    a = _mm256_xor_si256(a, _mm256_load_si256(at));
+    b = _mm256_xor_si256(b, _mm256_load_si256(at + 1));
+    c = _mm256_xor_si256(c, _mm256_load_si256(at + 2));
+    d = _mm256_xor_si256(d, _mm256_load_si256(at + 3));
+  }
+  alignas(32) uint64_t lanes[4];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d)));
+  return lanes[0] ^ lanes[1] ^ lanes[2] ^ lanes[3];
+}
+
+double read_bandwidth(int threads) {
+  struct Free {
+    void operator()(uint64_t* p) const { std::free(p); }
+  };
+  std::vector<std::unique_ptr<uint64_t, Free>> buffers(threads);
+  for (auto& buffer : buffers) {
+    buffer.reset(static_cast<uint64_t*>(std::aligned_alloc(64, kBytesPerThread)));
+    if (!buffer) return 0;
+    madvise(buffer.get(), kBytesPerThread, MADV_HUGEPAGE);
+    for (size_t i = 0; i < kBytesPerThread / 8; ++i) buffer.get()[i] = i;
+  }
+  return best_rate(threads, [&](int t) {
+    g_sink = sum_avx2(buffers[t].get(), kBytesPerThread / 8);
+    return double(kBytesPerThread);
+  });
+}
+
+constexpr int kLoop = 200000;
+constexpr int kChains = 12;  // Independent accumulators: more than latency times issue width.
+
+// Assembly keeps every accumulator in a register of its own; a compiler given an array spills them.
+#define TWELVE(op)                                                                                                         \
+  op " %12, %12, %0\n\t" op " %12, %12, %1\n\t" op " %12, %12, %2\n\t" op " %12, %12, %3\n\t" op " %12, %12, %4\n\t" op    \
+     " %12, %12, %5\n\t" op " %12, %12, %6\n\t" op " %12, %12, %7\n\t" op " %12, %12, %8\n\t" op " %12, %12, %9\n\t" op    \
+     " %12, %12, %10\n\t" op " %12, %12, %11"
+
+// Operations of kLoop rounds of twelve instructions, each worth `operations`.
+#define PEAK_LOOP(name, isa, Vector, constraint, instruction, operations)                                                  \
+  __attribute__((target(isa))) double name(int) {                                                                          \
+    Vector x = {}, a = {}, b = {}, c = {}, d = {}, e = {}, f = {}, g = {}, h = {}, i = {}, j = {}, k = {}, l = {};          \
+    for (int n = 0; n < kLoop; ++n) {                                                                                      \
+      __asm__ volatile(TWELVE(instruction)                                                                                 \
+                       : constraint(a), constraint(b), constraint(c), constraint(d), constraint(e), constraint(f),         \
+                         constraint(g), constraint(h), constraint(i), constraint(j), constraint(k), constraint(l)          \
+                       : "x"(x));                                                                                         \
+    }                                                                                                                      \
+    return double(kLoop) * kChains * operations;                                                                           \
+  }
+
+PEAK_LOOP(fma_avx2, "avx2,fma", __m256, "+x", "vfmadd231ps", 16)
+PEAK_LOOP(fma_avx512, "avx512f", __m512, "+v", "vfmadd231ps", 32)
+PEAK_LOOP(dot_bf16, "avx512f,avx512bf16", __m512, "+v", "vdpbf16ps", 64)
+PEAK_LOOP(dot_int8, "avx512f,avx512vnni", __m512i, "+v", "vpdpbusd", 128)
+
+std::string number(bool has, double value, double scale) {
+  if (!has) return "null";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", value / scale);
+  return text;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int threads = argc > 1 ? std::atoi(argv[1]) : 0;
+  if (threads < 1 || threads > 1024) {
+    std::fprintf(stderr, "usage: limits THREADS\n");
+    return 2;
+  }
+  if (!__builtin_cpu_supports("avx2")) {
+    std::fprintf(stderr, "limits needs AVX2\n");
+    return 1;
+  }
+  bool wide = __builtin_cpu_supports("avx512f"), bf16 = __builtin_cpu_supports("avx512bf16");
+  bool vnni = __builtin_cpu_supports("avx512vnni");
+  std::printf(
+      "{\"threads\": %d, \"dram_read_gb_s\": %s, \"fp32_gflop_s\": %s, \"bf16_gflop_s\": %s, \"int8_gop_s\": %s}\n", threads,
+      number(true, read_bandwidth(threads), 1e9).c_str(),
+      number(true, best_rate(threads, wide ? fma_avx512 : fma_avx2), 1e9).c_str(),
+      number(bf16, bf16 ? best_rate(threads, dot_bf16) : 0, 1e9).c_str(),
+      number(vnni, vnni ? best_rate(threads, dot_int8) : 0, 1e9).c_str());
+  return 0;
+}
