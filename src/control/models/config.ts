@@ -10,6 +10,8 @@ export const CONFIG_FILE = 'config.json';
 export interface ModelConfig {
   spec: ModelSpec;
   eosTokenIds: number[];
+  /** Options that we have never heard of: they may mean nothing, but the operator should know. */
+  unknownOptions: string[];
 }
 
 /**
@@ -69,13 +71,33 @@ const UNSUPPORTED: Readonly<Record<string, readonly unknown[]>> = {
   llama_4_scaling: [],
 };
 
+/** Options that are read elsewhere in this folder, or that serving does not depend on. */
+const KNOWN = new Set(
+  `architectures model_type vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads
+  num_key_value_heads head_dim rms_norm_eps rope_theta rope_scaling rope_parameters max_position_embeddings
+  sliding_window use_sliding_window max_window_layers layer_types attention_bias mlp_bias tie_word_embeddings
+  bos_token_id eos_token_id pad_token_id unk_token_id dtype torch_dtype transformers_version initializer_range
+  attention_dropout hidden_dropout resid_pdrop use_cache _name_or_path name_or_path output_attentions
+  output_hidden_states return_dict gradient_checkpointing _attn_implementation_autoset id2label label2id
+  original_max_position_embeddings max_sequence_length unsloth_version unsloth_fixed chunk_size_feed_forward
+  task_specific_params`.split(/\s+/),
+);
+
 const ACTIVATIONS = ['hidden_act', 'hidden_activation', 'activation_function'];
 
 export function readConfig(object: JsonObject): ModelConfig {
   const config = new Fields(CONFIG_FILE, object);
   const family = findFamily(config);
   refuseUnsupported(config);
-  return { spec: readSpec(config, family), eosTokenIds: readTokenIds(config, 'eos_token_id') };
+  return {
+    spec: readSpec(config, family),
+    eosTokenIds: readTokenIds(config, 'eos_token_id'),
+    unknownOptions: config.names().filter((name) => config.has(name) && !isKnown(name)),
+  };
+}
+
+function isKnown(name: string): boolean {
+  return KNOWN.has(name) || ACTIVATIONS.includes(name) || Object.hasOwn(UNSUPPORTED, name);
 }
 
 function findFamily(config: Fields): Family {

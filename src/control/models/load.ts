@@ -11,10 +11,11 @@ import { majorityDType, selectTensors } from './tensors.ts';
 import { readTokenizerFiles, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE } from './tokenizer-files.ts';
 
 const MAX_CONFIG_BYTES = 1024 * 1024;
+const MAX_WARNINGS = 20;
 
 export async function loadModel(directory: string): Promise<LoadedModel> {
   const path = await resolveDirectory(directory);
-  const { spec, generation } = await readModelConfig(path);
+  const { spec, generation, unknownOptions } = await readModelConfig(path);
   const { vocabulary } = await readTokenizerFiles(path, spec.vocabSize);
   const weights = await readWeights(path);
   const tensors = selectTensors(spec, weights);
@@ -29,7 +30,7 @@ export async function loadModel(directory: string): Promise<LoadedModel> {
     tokenizerSize: vocabulary.length,
     maxPosition: spec.maxPosition,
     digest: await digestModel(path, texts, weights.files),
-    warnings: warningsOf(generation),
+    warnings: [...warningsOf(generation), ...unknownOptions.slice(0, MAX_WARNINGS).map(unknownOption)],
   };
 }
 
@@ -50,6 +51,10 @@ async function resolveDirectory(directory: string): Promise<string> {
     throw new ModelError(directory, 'does not exist or cannot be read.');
   }
   throw new ModelError(directory, 'is not a directory.');
+}
+
+function unknownOption(name: string): string {
+  return `${CONFIG_FILE}: the option ${JSON.stringify(name.slice(0, 100))} is not known and has no effect.`;
 }
 
 function warningsOf(generation: GenerationDefaults): string[] {

@@ -103,8 +103,7 @@ export class RunningGeneration implements Generation {
 
   #add(index: number, piece: ChoicePiece): void {
     const waiting = this.#pending.get(index);
-    this.#pendingBytes +=
-      piece.text.length * 2 + piece.tokenIds.length * TOKEN_BYTES + piece.logprobs.length * LOGPROB_BYTES;
+    this.#pendingBytes += sizeOf(piece);
     if (waiting) {
       waiting.text += piece.text;
       for (const id of piece.tokenIds) waiting.tokenIds.push(id);
@@ -138,7 +137,7 @@ export class RunningGeneration implements Generation {
     const first = this.#pending.entries().next().value;
     if (first) {
       this.#pending.delete(first[0]);
-      if (this.#pending.size === 0) this.#pendingBytes = 0;
+      this.#pendingBytes -= sizeOf(first[1]);
       reader.resolve({ done: false, value: first[1] });
     } else if (this.#failure && !this.#ended) {
       this.#ended = true;
@@ -160,6 +159,11 @@ export class RunningGeneration implements Generation {
       },
     };
   }
+}
+
+function sizeOf(piece: Pick<ChoiceDelta, 'text' | 'tokenIds' | 'logprobs'>): number {
+  const entries = piece.logprobs.reduce((sum, logprob) => sum + 1 + logprob.top.length, 0);
+  return piece.text.length * 2 + piece.tokenIds.length * TOKEN_BYTES + entries * LOGPROB_BYTES;
 }
 
 function submit(call: () => SequenceHandle[]): SequenceHandle[] {

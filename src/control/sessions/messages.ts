@@ -1,4 +1,5 @@
 /** Chat messages as a template expects them, from what the API accepts. */
+import { parseJsonNumbers } from './json-number.ts';
 import type { ChatMessage, ContentPart } from './session.ts';
 import { SessionError } from './session.ts';
 import type { ContentFormat } from './template/content-format.ts';
@@ -71,7 +72,7 @@ function prepareCall(call: unknown): unknown {
 
 function parseArguments(text: string): unknown {
   try {
-    const value: unknown = JSON.parse(text);
+    const value = parseJsonNumbers(text);
     return isRecord(value) ? value : {};
   } catch {
     return {};

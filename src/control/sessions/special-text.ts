@@ -7,6 +7,8 @@
  * out of the pieces between. A template that compares, splits or measures content sees a difference only where the
  * content holds a special token.
  */
+import { JsonNumber } from './json-number.ts';
+
 export type Json = unknown;
 
 const PRIVATE_USE = /[\ue000-\uf8ff]/g;
@@ -24,7 +26,7 @@ export class SpecialText {
     let longest = 0;
     for (const text of texts) {
       this.#add(text);
-      for (let length = 1; length < text.length; length++) this.#prefixes.add(text.slice(0, length).toLowerCase());
+      for (let length = 1; length < text.length; length++) this.#addPrefix(text.slice(0, length));
       longest = Math.max(longest, text.length - 1);
     }
     this.#longestPrefix = longest;
@@ -39,6 +41,11 @@ export class SpecialText {
       node = child;
     }
     node.ends = true;
+  }
+
+  /** Plain words (keys, roles, types) are compared by templates and begin no special token that a client could split. */
+  #addPrefix(prefix: string): void {
+    if (!/^\w*$/.test(prefix)) this.#prefixes.add(prefix.toLowerCase());
   }
 
   /** The string with marks, or the same string when it needs none. */
@@ -92,7 +99,7 @@ function fold(unit: number): number {
 export function mapStrings(value: Json, change: (text: string) => string): Json {
   if (typeof value === 'string') return change(value);
   if (Array.isArray(value)) return value.map((item) => mapStrings(item, change));
-  if (typeof value !== 'object' || value === null) return value;
+  if (typeof value !== 'object' || value === null || value instanceof JsonNumber) return value;
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [change(key), mapStrings(item, change)]));
 }
 

@@ -48,6 +48,11 @@ describe('a model directory', () => {
     expect(model.warnings.join()).toContain('repetition_penalty 1.1');
   });
 
+  it('warns of an option that it has never heard of', async () => {
+    const model = await loadModel(writeModel({ config: { new_attention: true, unheard_of: null } }));
+    expect(model.warnings).toEqual(['config.json: the option "new_attention" is not known and has no effect.']);
+  });
+
   it('gives another digest for another weight', async () => {
     const directory = writeModel();
     const before = (await loadModel(directory)).digest;

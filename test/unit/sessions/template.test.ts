@@ -185,6 +185,10 @@ const hostile: [string, string][] = [
     'shared lists as JSON',
     '{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x | tojson }}',
   ],
+  [
+    'shared lists compared',
+    '{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}',
+  ],
   ['a list that holds itself', '{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ ns | tojson }}'],
   ['a macro without end', '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}'],
   ['wide indentation', '{{ [1] | tojson(indent=1000000000) }}'],

@@ -1,7 +1,7 @@
 /** The `tojson` filter as transformers defines it: json.dumps with ensure_ascii False and Python's separators. */
 import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
-import { bounded, floatText, integerText, isArray, isString, isUndefined, toText } from './values.ts';
+import { bounded, floatText, ItemCount, integerText, isArray, isString, isUndefined, toText } from './values.ts';
 
 export interface JsonOptions {
   ensureAscii: boolean;
@@ -45,13 +45,15 @@ function readSeparators(value: Value | undefined): [string, string] | null {
   return [item.value, key.value];
 }
 
-export function toJson(value: Value, options: JsonOptions, depth = 0): string {
+/** `count`: values written so far; a list may hold the same list many times over. */
+export function toJson(value: Value, options: JsonOptions, depth = 0, count = new ItemCount()): string {
+  count.add();
   if (isString(value)) return quote(value.value, options);
   if (isArray(value)) {
     return wrap(
       '[',
       ']',
-      value.value.map((item) => toJson(item, options, depth + 1)),
+      value.value.map((item) => toJson(item, options, depth + 1, count)),
       options,
       depth,
     );
@@ -60,7 +62,7 @@ export function toJson(value: Value, options: JsonOptions, depth = 0): string {
     const entries = [...value.value];
     if (options.sortKeys) entries.sort(([a], [b]) => (a < b ? -1 : 1));
     const items = entries.map(
-      ([key, item]) => quote(key, options) + options.separators[1] + toJson(item, options, depth + 1),
+      ([key, item]) => quote(key, options) + options.separators[1] + toJson(item, options, depth + 1, count),
     );
     return wrap('{', '}', items, options, depth);
   }

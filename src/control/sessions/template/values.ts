@@ -1,6 +1,7 @@
 /** Runtime values of @huggingface/jinja: making them, telling them apart, and Python's str, repr and == on them. */
 import { Environment } from './jinja.ts';
 import type { Scope, Value } from './jinja.ts';
+import { JsonNumber } from '../json-number.ts';
 import { TemplateError } from './errors.ts';
 
 const boxes = new Environment();
@@ -15,6 +16,7 @@ type FunctionConstructor = new (call: (args: Value[], scope: Scope) => Value) =>
 const FunctionValue = box(() => null).constructor as FunctionConstructor;
 const ArrayValue = box([]).constructor as new (items: Value[]) => Value;
 const ObjectValue = box({}).constructor as new (entries: Map<string, Value>) => Value;
+const FloatValue = box(0.5).constructor as new (value: number) => Value;
 const IntegerValue = box(1).constructor as new (value: number | bigint) => Value;
 
 export function boxFunction(call: (args: Value[], scope: Scope) => Value): Value {
@@ -32,11 +34,19 @@ export function boxObject(entries: Map<string, Value>): Value {
 /** Client data: like `box`, and integers beyond 2^53 keep their digits. */
 export function boxData(value: unknown): Value {
   if (typeof value === 'bigint') return new IntegerValue(value);
+  if (value instanceof JsonNumber) return boxNumber(value);
   if (Array.isArray(value)) return boxArray(value.map(boxData));
   if (typeof value === 'object' && value !== null) {
     return boxObject(new Map(Object.entries(value).map(([key, item]) => [key, boxData(item)])));
   }
   return box(value);
+}
+
+function boxNumber(number: JsonNumber): Value {
+  const value = Number(number.source);
+  if (!number.isInteger) return new FloatValue(value);
+  if (number.source.length > MAX_DIGITS) throw new TemplateError(`an integer has more than ${MAX_DIGITS} digits.`);
+  return new IntegerValue(Number.isSafeInteger(value) ? value : BigInt(number.source));
 }
 
 export function isString(value: Value): value is Value & { value: string } {
@@ -66,11 +76,12 @@ export function toText(value: Value): string {
   return isString(value) ? value.value : isUndefined(value) ? '' : toRepr(value);
 }
 
-function toRepr(value: Value): string {
+function toRepr(value: Value, count = new ItemCount()): string {
+  count.add();
   if (isString(value)) return stringRepr(value.value);
-  if (isArray(value)) return arrayRepr(value);
+  if (isArray(value)) return arrayRepr(value, count);
   if (value.value instanceof Map) {
-    const entries = [...value.value].map(([key, item]) => `${stringRepr(key)}: ${toRepr(item)}`);
+    const entries = [...value.value].map(([key, item]) => `${stringRepr(key)}: ${toRepr(item, count)}`);
     return bounded(`{${entries.join(', ')}}`);
   }
   if (value.type === 'NullValue') return 'None';
@@ -81,8 +92,8 @@ function toRepr(value: Value): string {
   throw new TemplateError(`a ${value.type} cannot be printed.`);
 }
 
-function arrayRepr(value: Value & { value: Value[] }): string {
-  const items = value.value.map(toRepr);
+function arrayRepr(value: Value & { value: Value[] }, count: ItemCount): string {
+  const items = value.value.map((item) => toRepr(item, count));
   if (value.type !== 'TupleValue') return bounded(`[${items.join(', ')}]`);
   return bounded(items.length === 1 ? `(${items[0]},)` : `(${items.join(', ')})`);
 }
@@ -115,20 +126,24 @@ export function floatText(value: number): string {
 }
 
 /** Python's ==: by value, deep, numbers and booleans alike; undefined equals only undefined. */
-export function isEqual(a: Value, b: Value): boolean {
+export function isEqual(a: Value, b: Value, count = new ItemCount()): boolean {
+  count.add();
   if (isArray(a) && isArray(b)) {
-    return a.value.length === b.value.length && a.value.every((item, i) => isEqual(item, b.value[i] ?? box(undefined)));
+    return (
+      a.value.length === b.value.length &&
+      a.value.every((item, i) => isEqual(item, b.value[i] ?? box(undefined), count))
+    );
   }
   if (a.value instanceof Map && b.value instanceof Map) {
     const other = b.value;
-    return a.value.size === other.size && [...a.value].every(([key, item]) => equalsEntry(item, other.get(key)));
+    return a.value.size === other.size && [...a.value].every(([key, item]) => equalsEntry(item, other.get(key), count));
   }
   if (isNumeric(a) && isNumeric(b)) return Number(a.value) === Number(b.value);
   return a.type === b.type && a.value === b.value;
 }
 
-function equalsEntry(item: Value, other: Value | undefined): boolean {
-  return other !== undefined && isEqual(item, other);
+function equalsEntry(item: Value, other: Value | undefined, count: ItemCount): boolean {
+  return other !== undefined && isEqual(item, other, count);
 }
 
 function isNumeric(value: Value): boolean {
@@ -137,7 +152,17 @@ function isNumeric(value: Value): boolean {
 
 /** Characters of any one string or rendering: far beyond every context window, far below what hurts. */
 export const MAX_TEXT = 8 * 1024 * 1024;
-export const MAX_ITEMS = 1_000_000;
+/** Python's own bound for turning digits into an integer. */
+const MAX_DIGITS = 4300;
+export const MAX_ITEMS = 500_000;
+
+/** Bounds one walk through a value: shared parts make it far larger than what is in memory. */
+export class ItemCount {
+  #items = 0;
+  add(): void {
+    if (++this.#items > MAX_ITEMS) throw new TemplateError(`a value has more than ${MAX_ITEMS} parts.`);
+  }
+}
 
 /** Stops growth (doubling, joins, replacements) right where it happens. */
 export function bounded(text: string): string {
