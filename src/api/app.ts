@@ -18,6 +18,7 @@ import { models } from './routes/models.ts';
 import { ready } from './routes/ready.ts';
 import { tokenize } from './routes/tokenize.ts';
 import { version } from './routes/version.ts';
+import { StreamBuffers } from './sse/stream-buffers.ts';
 
 export interface Route {
   method: 'GET' | 'POST';
@@ -44,7 +45,9 @@ export const ROUTES: readonly Route[] = [
 export function createApp(deps: ApiDeps): Koa {
   const app = new Koa();
   app.on('error', (error: unknown) => logUnexpected(deps, error));
-  const router = makeRouter({ ...deps, bodies: new BodyReader(deps.settings.maxBodyBytes) });
+  const { maxBodyBytes, maxStreamBufferBytes } = deps.settings;
+  const streamBuffers = new StreamBuffers(maxStreamBufferBytes);
+  const router = makeRouter({ ...deps, bodies: new BodyReader(maxBodyBytes), streamBuffers });
   app.use(countRequests(deps));
   app.use(errorResponses(deps.log));
   app.use(closeWhenDraining(deps.draining));
@@ -84,8 +87,14 @@ function countRequests(deps: ApiDeps): Middleware {
   const known = new Set(ROUTES.map((route) => route.path));
   const methods = new Set(['GET', 'POST', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'PATCH']);
   return async (ctx, next) => {
+    const started = performance.now();
     await next();
+    const method = methods.has(ctx.method) ? ctx.method : 'other';
     const handler = known.has(ctx.path) ? ctx.path : 'none';
-    deps.metrics.http(methods.has(ctx.method) ? ctx.method : 'other', handler, ctx.status);
+    deps.metrics.http(method, handler, ctx.status);
+    deps.log.info(
+      { method, path: handler, status: ctx.status, ms: Math.round(performance.now() - started) },
+      'request',
+    );
   };
 }

@@ -1,5 +1,5 @@
 /** The listening socket: limits against slow and oversized senders, and an orderly end. */
-import { createServer, type Server, type ServerResponse } from 'node:http';
+import { createServer, type Server } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import type Koa from 'koa';
 import { ApiError, type ErrorCode } from './errors.ts';
@@ -40,9 +40,6 @@ export class HttpServer {
     this.#server.maxHeadersCount = 0;
     this.#server.maxConnections = MAX_CONNECTIONS;
     this.#server.on('clientError', answerClientError);
-    this.#server.on('checkExpectation', (_request: unknown, response: ServerResponse) => {
-      response.writeHead(417).end();
-    });
   }
 
   /** Resolves with the bound port. */

@@ -4,6 +4,7 @@
  */
 import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics } from 'prom-client';
 import type { EngineClient } from '../control/engine/client.ts';
+import { PAGE_SIZE } from '../control/engine/native.ts';
 import type { ChoiceFinish } from '../control/sessions/session.ts';
 
 const PREFIX = 'tandem_';
@@ -141,6 +142,21 @@ export class Metrics {
     });
     gauge('engine_up', '1 while the engine is ready.', () => (engine.state === 'ready' ? 1 : 0));
     this.#preemptions(engine);
+    this.#cacheConfig(engine);
+  }
+
+  #cacheConfig(engine: EngineClient): void {
+    const labels = this.#labels;
+    new Gauge({
+      name: `${PREFIX}cache_config_info`,
+      help: 'Pages of the KV cache and tokens per page; the value is 1.',
+      labelNames: ['model_name', 'engine', 'block_size', 'num_gpu_blocks'],
+      registers: [this.#registry],
+      collect() {
+        this.reset();
+        this.set({ ...labels, block_size: PAGE_SIZE, num_gpu_blocks: engine.stats().pagesTotal }, 1);
+      },
+    });
   }
 
   /** A counter over engine processes: each restart begins again at 0. */

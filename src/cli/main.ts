@@ -2,7 +2,7 @@
 /** `tandem serve`, `tandem keys`. */
 import { Command } from 'commander';
 import { addKeysCommand } from './keys.ts';
-import { addServeOptions, resolveSettings } from './options.ts';
+import { addServeOptions, resolveSettings, unknownVariables } from './options.ts';
 import { serve, type RunningServer } from './serve.ts';
 import { readVersion } from './version.ts';
 
@@ -13,6 +13,8 @@ async function main(): Promise<void> {
   const command = program.command('serve').description('load a model and answer on HTTP');
   addServeOptions(command);
   command.action(async () => {
+    for (const name of unknownVariables(process.env))
+      process.stderr.write(`tandem: ${name} is no setting; it is ignored.\n`);
     const server = await serve(resolveSettings(command, process.env));
     stopOnSignals(server);
   });

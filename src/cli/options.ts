@@ -191,6 +191,9 @@ const SWITCHES: ReadonlySet<keyof Settings> = new Set([
   'vllmMetricNames',
 ]);
 
+/** Read elsewhere: the native kernels choose their instruction set by it. */
+const OTHER_VARIABLES = ['TANDEM_ISA'];
+
 const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];
 
 export function addServeOptions(command: Command): void {
@@ -231,6 +234,12 @@ function resolve(
     if (!(error instanceof InvalidArgumentError)) throw error;
     throw new Error(`${variableName(key)}=${key === 'apiKey' ? '(hidden)' : variable} is not valid. ${error.message}`);
   }
+}
+
+/** Variables that look like ours and mean nothing: most likely misspelt. */
+export function unknownVariables(env: NodeJS.ProcessEnv): string[] {
+  const known = new Set([...KEYS.map(variableName), ...OTHER_VARIABLES]);
+  return Object.keys(env).filter((name) => name.startsWith('TANDEM_') && !known.has(name));
 }
 
 /** Lists may be given several times. */

@@ -5,6 +5,8 @@ import { ApiError, ClientGoneError, ERRORS, toApiError } from '../errors.ts';
 
 export function errorResponses(log: Logger): Middleware {
   return async (ctx, next) => {
+    // A write that crosses the client's leaving fails on the response; without a listener that would end the process.
+    ctx.res.on('error', (error) => log.debug({ err: error }, 'response broke'));
     try {
       await next();
     } catch (error) {

@@ -43,5 +43,5 @@ async function stream(
     last: () => (envelope.output.includeUsage ? [chunks.usage()] : []),
     markStreamed: () => run.generation.markStreamed(),
   };
-  await streamEvents(ctx.res, parts, deps.settings.maxStreamBufferBytes, deps.log);
+  await streamEvents(ctx.res, parts, deps.streamBuffers, deps.log);
 }

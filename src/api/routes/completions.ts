@@ -47,7 +47,7 @@ async function stream(
     last: () => (request.output.includeUsage ? [chunks.usage()] : []),
     markStreamed: () => runs.forEach((run) => run.generation.markStreamed()),
   };
-  await streamEvents(ctx.res, parts, deps.settings.maxStreamBufferBytes, deps.log);
+  await streamEvents(ctx.res, parts, deps.streamBuffers, deps.log);
 }
 
 function promptText(prompt: PromptInput, sessions: Sessions): string {

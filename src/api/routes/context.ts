@@ -6,9 +6,11 @@ import type { BodyReader } from '../middleware/body.ts';
 import type { RequestContext } from '../requests/chat-request.ts';
 import type { OutputOptions } from '../requests/output-options.ts';
 import type { Envelope } from '../responses/envelope.ts';
+import type { StreamBuffers } from '../sse/stream-buffers.ts';
 
 export interface RouteDeps extends ApiDeps {
   bodies: BodyReader;
+  streamBuffers: StreamBuffers;
 }
 
 /** Characters of ignored field names that a response header shows. */

@@ -1,8 +1,9 @@
 /**
- * Server-sent events on one response. Events of one tick leave in one write. A reader that lets more than the limit pile up
- * is cut: memory per stream is bounded, and a stalled client never stalls the engine.
+ * Server-sent events on one response. Events of one tick leave in one write. A reader that lets too much pile up is cut:
+ * memory is bounded, and a stalled client never stalls the engine.
  */
 import type { ServerResponse } from 'node:http';
+import type { StreamBuffers } from './stream-buffers.ts';
 
 /** A tick with more text than this writes at once instead of growing. */
 const FLUSH_CHARS = 64 * 1024;
@@ -11,14 +12,21 @@ const LINGER_MS = 30_000;
 
 export class EventStream {
   readonly #response: ServerResponse;
-  readonly #maxBufferBytes: number;
+  readonly #buffers: StreamBuffers;
   #pending = '';
   #scheduled = false;
   #over = false;
+  /** Bytes booked with the buffers: written, but not taken by the socket. */
+  #held = 0;
 
-  constructor(response: ServerResponse, maxBufferBytes: number) {
+  constructor(response: ServerResponse, buffers: StreamBuffers) {
     this.#response = response;
-    this.#maxBufferBytes = maxBufferBytes;
+    this.#buffers = buffers;
+    response.on('drain', () => this.#book());
+    response.once('close', () => {
+      this.#over = true;
+      this.#book(0);
+    });
   }
 
   /** Sends the 200. From here on an error can only be an event. */
@@ -28,7 +36,6 @@ export class EventStream {
     this.#response.setHeader('Cache-Control', 'no-cache');
     this.#response.setHeader('X-Accel-Buffering', 'no');
     this.#response.flushHeaders();
-    this.#response.socket?.setNoDelay(true);
   }
 
   /** JSON.stringify leaves no line break in the text, so one event is one `data:` line. */
@@ -63,13 +70,19 @@ export class EventStream {
   }
 
   #flush(): void {
-    if (this.#over || this.#pending === '') return;
+    if (this.#over || this.#pending === '' || this.#response.destroyed) return;
     const text = this.#pending;
     this.#pending = '';
     this.#response.write(text);
-    if (this.#response.writableLength <= this.#maxBufferBytes) return;
+    this.#book();
+    if (!this.#buffers.exceeds(this.#held)) return;
     this.#over = true;
     // The close event aborts the generation.
     this.#response.destroy();
+  }
+
+  #book(bytes = this.#over ? 0 : this.#response.writableLength): void {
+    this.#buffers.change(this.#held, bytes);
+    this.#held = bytes;
   }
 }

@@ -4,6 +4,7 @@ import type { Logger } from 'pino';
 import type { ChoiceDelta } from '../../control/sessions/session.ts';
 import { ClientGoneError, toApiError } from '../errors.ts';
 import { EventStream } from './event-stream.ts';
+import type { StreamBuffers } from './stream-buffers.ts';
 
 export interface StreamParts {
   deltas: AsyncIterable<ChoiceDelta>;
@@ -20,10 +21,10 @@ export interface StreamParts {
 export async function streamEvents(
   response: ServerResponse,
   parts: StreamParts,
-  maxBufferBytes: number,
+  buffers: StreamBuffers,
   log: Logger,
 ): Promise<void> {
-  const stream = new EventStream(response, maxBufferBytes);
+  const stream = new EventStream(response, buffers);
   stream.open();
   try {
     let begun = false;

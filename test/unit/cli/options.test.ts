@@ -1,6 +1,6 @@
 import { Command } from 'commander';
 import { describe, expect, test } from 'vitest';
-import { addServeOptions, OPTIONS, resolveSettings, variableName } from '../../../src/cli/options.ts';
+import { addServeOptions, OPTIONS, resolveSettings, unknownVariables, variableName } from '../../../src/cli/options.ts';
 import type { Settings } from '../../../src/control/settings.ts';
 
 function resolve(args: string[], env: Record<string, string> = {}): Settings {
@@ -86,6 +86,12 @@ describe('what cannot be read is an error that names it', () => {
   test('a key is not repeated in the error', () => {
     expect(() => resolve([], { TANDEM_API_KEY: 'my secret' })).toThrow(/^(?!.*my secret)/);
   });
+});
+
+test('misspelt variables are found', () => {
+  expect(unknownVariables({ TANDEM_PORT: '1', TANDEM_ISA: 'scalar', TANDEM_PROT: '1', PORT: '1' })).toEqual([
+    'TANDEM_PROT',
+  ]);
 });
 
 test('every setting has its own flag and variable', () => {

@@ -1,0 +1,103 @@
+/** The writer of one stream, over a response that only counts. */
+import { EventEmitter } from 'node:events';
+import type { ServerResponse } from 'node:http';
+import { expect, test } from 'vitest';
+import { EventStream } from '../../../src/api/sse/event-stream.ts';
+import { StreamBuffers } from '../../../src/api/sse/stream-buffers.ts';
+
+class FakeResponse extends EventEmitter {
+  statusCode = 0;
+  readonly writes: string[] = [];
+  writableLength = 0;
+  destroyed = false;
+  ended = false;
+  /** Whether the reader takes what is written. */
+  reading = true;
+  setHeader() {}
+  flushHeaders() {}
+  write(text: string) {
+    this.writes.push(text);
+    if (!this.reading) this.writableLength += Buffer.byteLength(text);
+    return this.reading;
+  }
+  end() {
+    this.ended = true;
+  }
+  destroy() {
+    this.destroyed = true;
+    this.emit('close');
+  }
+}
+
+function open(buffers: StreamBuffers, reading = true) {
+  const response = new FakeResponse();
+  response.reading = reading;
+  const stream = new EventStream(response as unknown as ServerResponse, buffers);
+  stream.open();
+  return { response, stream };
+}
+const tick = () => new Promise((resolve) => setImmediate(resolve));
+
+test('events of one tick leave in one write, later ones in another', async () => {
+  const { response, stream } = open(new StreamBuffers(1000));
+  stream.send({ a: 1 });
+  await Promise.resolve();
+  stream.send({ b: 'line\nbreak data: [DONE]' });
+  await tick();
+  stream.send({ c: 3 });
+  stream.end();
+  expect(response.writes).toEqual([
+    'data: {"a":1}\n\ndata: {"b":"line\\nbreak data: [DONE]"}\n\n',
+    'data: {"c":3}\n\ndata: [DONE]\n\n',
+  ]);
+  expect(response.ended).toBe(true);
+  stream.end();
+  stream.send({ late: true });
+  await tick();
+  expect(response.writes).toHaveLength(2);
+});
+
+test('a reader beyond its limit is cut; nothing is written afterwards', async () => {
+  const buffers = new StreamBuffers(1000);
+  const { response, stream } = open(buffers, false);
+  for (let at = 0; at < 100; at++) {
+    stream.send({ text: 'x'.repeat(100) });
+    await tick();
+  }
+  stream.end();
+  expect(response.destroyed).toBe(true);
+  expect(response.ended).toBe(false);
+  expect(response.writes.join('').length).toBeLessThan(1300);
+  expect(buffers.held).toBe(0);
+});
+
+test('a burst within one tick cannot grow past the limit either', () => {
+  const { response, stream } = open(new StreamBuffers(100_000), false);
+  for (let at = 0; at < 1000; at++) stream.send({ text: 'x'.repeat(1000) });
+  expect(response.destroyed).toBe(true);
+  expect(response.writes.join('').length).toBeLessThan(200_000);
+});
+
+test('when all readers together hold too much, small heaps are cut too', async () => {
+  const buffers = new StreamBuffers(64 * 1024);
+  const readers = Array.from({ length: 1000 }, () => open(buffers, false));
+  for (let round = 0; round < 40; round++) {
+    for (const { stream } of readers) stream.send({ text: 'x'.repeat(1024) });
+    await tick();
+  }
+  expect(buffers.held).toBeLessThan(64 * 64 * 1024 + 1000 * 18 * 1024);
+  expect(readers.some(({ response }) => response.destroyed)).toBe(true);
+  for (const { response } of readers) if (!response.destroyed) response.destroy();
+  expect(buffers.held).toBe(0);
+});
+
+test('a reader that catches up gives its share back', async () => {
+  const buffers = new StreamBuffers(10_000);
+  const { response, stream } = open(buffers, false);
+  stream.send({ text: 'x'.repeat(5000) });
+  await tick();
+  expect(buffers.held).toBeGreaterThan(5000);
+  response.writableLength = 0;
+  response.emit('drain');
+  expect(buffers.held).toBe(0);
+});
