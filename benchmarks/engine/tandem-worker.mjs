@@ -50,7 +50,7 @@ serveCalls({
       enableChunkedPrefill: true,
       faults: [],
     });
-    return { variant: `Tandem ${engine.info.isa}`, weight_bytes: engine.info.weightBytes };
+    return { variant: `Tandem ${engine.info.isa}`, tokenizer: model.tokenizerSize };
   },
 
   async greedy({ prompts, count }) {
@@ -59,8 +59,8 @@ serveCalls({
     return streams.map(({ ids }) => ids);
   },
 
-  async decode({ prompts }) {
-    const streams = await generate(prompts, DECODE_OUTPUT);
+  async decode({ prompts, count = DECODE_OUTPUT }) {
+    const streams = await generate(prompts, count);
     return batchedRate(streams.map(({ times }) => times));
   },
 
