@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <mutex>
 #include <string>
 
 #include "base/error.h"
@@ -87,6 +88,7 @@ Engine::Engine(std::shared_ptr<model::Model> model, const Options& options)
       scratch_(size_t(model_->pool.threads())) {}
 
 std::vector<uint8_t> Engine::read_pages(const std::vector<int32_t>& pages) const {
+  in_range("pages.length", int64_t(pages.size()), 0, options_.pages);
   for (int32_t page : pages) in_range("pages", page, 0, options_.pages - 1);
   std::vector<uint8_t> bytes(pages.size() * page_bytes());
   for (size_t i = 0; i < pages.size(); ++i) kv_.copy_out(pages[i], bytes.data() + i * page_bytes());
@@ -205,7 +207,17 @@ void Engine::clear_new_pages(const Plan& plan) {
 }
 
 StepResult Engine::step(const Plan& plan) {
+  // The model's pool has one caller at a time; engines that share a model take turns.
+  std::lock_guard<std::mutex> turn(model_->turn);
+  require(!broken_, ErrorKind::kState, "an earlier step failed half-way; the engine must be closed");
   check_plan(plan);
+  broken_ = true;
+  StepResult result = run_checked(plan);
+  broken_ = false;
+  return result;
+}
+
+StepResult Engine::run_checked(const Plan& plan) {
   apply_slots(plan);
   if (plan.rows.empty()) return {};
   model::ForwardBatch batch = build_batch(plan);

@@ -86,6 +86,7 @@ class Engine {
   Engine(std::shared_ptr<model::Model> model, const Options& options);
 
   // Checks the whole plan first and throws Error(kRange) with the engine unchanged; then runs it. Not re-entrant.
+  // An error after that (out of memory) leaves slots half-way: every later step throws Error(kState).
   StepResult step(const Plan& plan);
 
   size_t page_bytes() const { return kv_.shape().page_bytes(); }
@@ -110,6 +111,7 @@ class Engine {
 
   void check_plan(const Plan& plan) const;
   void check_rows(const Plan& plan, const std::vector<uint8_t>& opens, const std::vector<uint8_t>& closes) const;
+  StepResult run_checked(const Plan& plan);
   void apply_slots(const Plan& plan);
   model::ForwardBatch build_batch(const Plan& plan);
   void remember(const Plan& plan, const model::ForwardBatch& batch);
@@ -137,6 +139,7 @@ class Engine {
   ops::KvPages kv_;
   model::Forward forward_;
   std::vector<Slot> slots_;
+  bool broken_ = false;
   std::vector<ops::SamplingScratch> scratch_;
 };
 

@@ -2,6 +2,7 @@
 // that are asked for. Shape letter: T = token rows of the batch.
 #pragma once
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "base/buffer.h"
@@ -22,6 +23,7 @@ struct Model {
   ops::Element element;
   const simd::Kernels& kernels;
   ThreadPool pool;
+  std::mutex turn;  // held by the engine that uses the pool
   Weights weights;
 
   const ops::PackedMatrix& head() const { return spec.tied_embeddings ? weights.embedding : weights.head; }

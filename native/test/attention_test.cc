@@ -1,0 +1,228 @@
+// Paged attention against the naive truth, and every query alone bitwise equal to the same query inside a chunk.
+#include "ops/attention.h"
+
+#include <algorithm>
+
+#include "support.h"
+#include "test.h"
+
+namespace tandem::test {
+namespace {
+
+using ops::AttentionRun;
+using ops::Element;
+
+struct Sequence {
+  std::vector<int32_t> pages;
+  AttentionRun run;
+};
+
+// Sequences with written keys and values on scattered pages; every page that no sequence owns is poison.
+struct Scene {
+  ops::AttentionShape shape;
+  ops::KvPages kv;
+  std::vector<Sequence> sequences;
+  int64_t rows = 0;
+  std::vector<float> q;          // rows x heads x head_dim
+  std::vector<uint8_t> q_bytes;  // rows x heads x dim elements
+
+  Scene(Random& random, const ops::KvShape& kv_shape, int64_t heads, int64_t window, const std::vector<std::pair<int64_t, int64_t>>& runs)
+      : shape{heads, window}, kv(kv_shape, page_count(runs)) {
+    poison();
+    std::vector<int32_t> ids;
+    for (int32_t p = 0; p < kv.pages(); ++p) ids.push_back(p);
+    random.shuffle(ids);
+    for (auto [first, count] : runs) add_sequence(random, first, count, ids);
+    make_queries(random);
+  }
+
+  static int64_t page_count(const std::vector<std::pair<int64_t, int64_t>>& runs) {
+    int64_t pages = 3;
+    for (auto [first, count] : runs) pages += (first + count + 15) / 16;
+    return pages;
+  }
+
+  void poison() {
+    for (int64_t layer = 0; layer < kv.shape().layers; ++layer) {
+      for (int64_t page = 0; page < kv.pages(); ++page) std::memset(kv.keys(layer, page, 0), 0xff, kv.shape().layer_page_bytes());
+    }
+  }
+
+  void add_sequence(Random& random, int64_t first, int64_t count, std::vector<int32_t>& ids) {
+    Sequence s;
+    for (int64_t p = 0; p < (first + count + 15) / 16; ++p) {
+      s.pages.push_back(ids.back());
+      kv.clear(ids.back());
+      ids.pop_back();
+    }
+    size_t d = size_t(kv.shape().head_dim);
+    for (int64_t p = 0; p < first + count; ++p) {
+      for (int64_t h = 0; h < kv.shape().kv_heads; ++h) {
+        kv.write(kv.shape().layers - 1, s.pages[size_t(p / 16)], h, int(p % 16), random.normals(d).data(), random.normals(d).data());
+      }
+    }
+    s.run = {rows, first, count, nullptr};
+    rows += count;
+    sequences.push_back(std::move(s));
+  }
+
+  void make_queries(Random& random) {
+    int64_t d = kv.shape().head_dim, dim = kv.shape().dim(), heads = shape.heads;
+    bool bf16 = kv.shape().element == Element::kBf16;
+    q = random.normals(size_t(rows * heads * d), 2.0f);  // peaked weights: a misplaced key shows
+    q_bytes.assign(size_t(rows * heads * dim) * ops::element_size(kv.shape().element), 0);
+    for (int64_t i = 0; i < rows * heads; ++i) {
+      for (int64_t c = 0; c < d; ++c) {
+        float& value = q[size_t(i * d + c)];
+        if (bf16) value = rounded_bf16(value);
+        if (bf16) reinterpret_cast<uint16_t*>(q_bytes.data())[i * dim + c] = float_to_bf16(value);
+        if (!bf16) reinterpret_cast<float*>(q_bytes.data())[i * dim + c] = value;
+      }
+    }
+  }
+
+  int64_t layer() const { return kv.shape().layers - 1; }
+  int64_t row_floats() const { return shape.heads * kv.shape().head_dim; }
+
+  std::vector<AttentionRun> runs() const {
+    std::vector<AttentionRun> out;
+    for (const Sequence& s : sequences) {
+      out.push_back(s.run);
+      out.back().pages = s.pages.data();
+    }
+    return out;
+  }
+
+  // All rows of `which`, as floats; rows that it does not cover stay NaN.
+  std::vector<float> attend(ThreadPool& pool, const std::vector<AttentionRun>& which) {
+    int64_t ld = row_floats() + 5;
+    std::vector<float> out(size_t(rows * row_floats()), NAN);
+    if (kv.shape().element == Element::kF32) {
+      std::vector<float> wide(size_t(rows * ld), NAN);
+      ops::attention(kernels(), pool, shape, kv, layer(), q_bytes.data(), which, wide.data(), ld);
+      for (int64_t r = 0; r < rows; ++r) std::copy_n(wide.begin() + r * ld, row_floats(), out.begin() + r * row_floats());
+      return out;
+    }
+    std::vector<uint16_t> wide(size_t(rows * ld), 0x7fc0);
+    ops::attention(kernels(), pool, shape, kv, layer(), q_bytes.data(), which, wide.data(), ld);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < row_floats(); ++c) out[size_t(r * row_floats() + c)] = bf16_to_float(wide[size_t(r * ld + c)]);
+    }
+    return out;
+  }
+};
+
+void check_against_reference(Scene& scene, const std::vector<float>& out) {
+  std::vector<float> truth(out.size());
+  ops::attention_reference(scene.shape, scene.kv, scene.layer(), scene.q.data(), scene.runs(), truth.data());
+  double tolerance = scene.kv.shape().element == Element::kF32 ? 3e-5 : 0.03;
+  for (size_t i = 0; i < out.size(); ++i) CHECK_NEAR(out[i], truth[i], tolerance);
+}
+
+// Every query as a run of its own, and the runs cut in two at a random place.
+void check_chunking(Random& random, Scene& scene, ThreadPool& pool, const std::vector<float>& whole) {
+  std::vector<AttentionRun> single, halves;
+  for (const AttentionRun& run : scene.runs()) {
+    for (int64_t i = 0; i < run.count; ++i) single.push_back({run.first_row + i, run.first_position + i, 1, run.pages});
+    int64_t cut = random.whole(0, run.count);
+    if (cut > 0) halves.push_back({run.first_row, run.first_position, cut, run.pages});
+    if (cut < run.count) halves.push_back({run.first_row + cut, run.first_position + cut, run.count - cut, run.pages});
+  }
+  random.shuffle(halves);
+  for (const auto& runs : {single, halves}) {
+    std::vector<float> out = scene.attend(pool, runs);
+    CHECK(same_bits(out.data(), whole.data(), out.size()));
+  }
+}
+
+void check_scene(Random& random, const ops::KvShape& kv, int64_t heads, int64_t window,
+                 const std::vector<std::pair<int64_t, int64_t>>& runs) {
+  ThreadPool one(1), three(3);
+  Scene scene(random, kv, heads, window, runs);
+  std::vector<float> out = scene.attend(one, scene.runs());
+  check_against_reference(scene, out);
+  check_chunking(random, scene, one, out);
+  std::vector<float> threaded = scene.attend(three, scene.runs());
+  CHECK(same_bits(threaded.data(), out.data(), out.size()));
+}
+
+void check_random_scenes(Element element, uint64_t seed) {
+  Random random(seed);
+  const std::vector<int64_t> dims = {2, 6, 14, 16, 24, 32, 64, 80, 96, 128, 160}, windows = {0, 1, 7, 16, 64, 100};
+  for (int i = 0; i < 22; ++i) {
+    int64_t head_dim = dims[size_t(i) % dims.size()], group = 1 + i % 8, kv_heads = random.whole(1, 3);
+    std::vector<std::pair<int64_t, int64_t>> runs;
+    int64_t count = random.whole(1, 3);
+    for (int64_t s = 0; s < count; ++s) runs.push_back({random.whole(0, 1) * random.whole(0, 210), random.whole(1, 12)});
+    check_scene(random, {2, kv_heads, head_dim, element}, group * kv_heads, windows[size_t(i) % windows.size()], runs);
+  }
+}
+
+TEST(attention_f32_matches_reference_alone_and_in_chunks) { check_random_scenes(Element::kF32, 41); }
+TEST(attention_bf16_matches_reference_alone_and_in_chunks) { check_random_scenes(Element::kBf16, 42); }
+
+TEST(attention_at_tile_and_page_borders) {
+  Random random(43);
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    for (int64_t window : {0, 1, 16, 64}) {
+      check_scene(random, {1, 1, 8, element}, 2, window, {{0, 1}, {15, 2}, {16, 1}, {62, 5}, {127, 3}, {128, 1}, {191, 40}});
+    }
+  }
+}
+
+TEST(attention_with_the_largest_groups) {
+  Random random(44);
+  for (int64_t group : {11, 16, 31, 32}) check_scene(random, {1, 1, 18, Element::kBf16}, group, 0, {{70, 4}, {0, 3}});
+  Scene scene(random, {1, 1, 4, Element::kF32}, 33, 0, {{0, 1}});
+  ThreadPool pool(1);
+  CHECK_ERROR(kRange, "32 heads", scene.attend(pool, scene.runs()));
+}
+
+TEST(attention_ignores_what_it_does_not_see) {
+  Random random(45);
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    ThreadPool pool(1);
+    Scene scene(random, {2, 2, 32, element}, 4, 7, {{100, 3}, {40, 2}});
+    std::vector<float> before = scene.attend(pool, scene.runs());
+    // Another sequence breaks: its own rows turn NaN, the others keep every bit.
+    std::vector<float> broken(32, NAN);
+    scene.kv.write(scene.layer(), scene.sequences[1].pages[2], 0, 9, broken.data(), broken.data());
+    std::vector<float> after = scene.attend(pool, scene.runs());
+    CHECK(same_bits(after.data(), before.data(), size_t(3 * scene.row_floats())));
+    CHECK(std::isnan(after[size_t(4 * scene.row_floats())]));
+    // The sequence's own tiles before the window and its other layer are poisoned.
+    const Sequence& first = scene.sequences[0];
+    for (int page = 0; page < 4; ++page) {
+      std::memset(scene.kv.keys(scene.layer(), first.pages[size_t(page)], 0), 0xff, scene.kv.shape().layer_page_bytes());
+    }
+    for (int32_t page : first.pages) std::memset(scene.kv.keys(0, page, 0), 0xff, scene.kv.shape().layer_page_bytes());
+    after = scene.attend(pool, scene.runs());
+    CHECK(same_bits(after.data(), before.data(), size_t(3 * scene.row_floats())));
+  }
+}
+
+TEST(cleared_pages_hold_nothing_of_the_past) {
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    ops::KvPages kv({3, 2, 10, element}, 4);
+    for (int64_t layer = 0; layer < 3; ++layer) {
+      for (int64_t page = 0; page < 4; ++page) std::memset(kv.keys(layer, page, 0), 0xff, kv.shape().layer_page_bytes());
+    }
+    kv.clear(2);
+    for (int64_t layer = 0; layer < 3; ++layer) {
+      for (int64_t page = 0; page < 4; ++page) {
+        const uint8_t* bytes = kv.keys(layer, page, 0);
+        uint8_t wanted = page == 2 ? 0 : 0xff;
+        CHECK(std::all_of(bytes, bytes + kv.shape().layer_page_bytes(), [&](uint8_t b) { return b == wanted; }));
+      }
+    }
+  }
+}
+
+TEST(kv_memory_that_overflows_is_refused) {
+  CHECK_ERROR(kRange, "pages", ops::KvPages({1024, 1024, 1024, Element::kF32}, int64_t(1) << 30));
+  CHECK_ERROR(kRange, "pages", ops::KvPages({1, 1, 16, Element::kF32}, -1));
+  CHECK_ERROR(kState, "out of memory", ops::KvPages({1024, 1024, 1024, Element::kF32}, int64_t(1) << 12));
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,120 @@
+// Drives an engine as a scheduler would: slots, pages from a free list, prompts in chunks, one token per step after that.
+#pragma once
+#include <algorithm>
+#include <map>
+
+#include "engine/engine.h"
+#include "support.h"
+
+namespace tandem::test {
+
+struct Token {
+  int32_t id;
+  engine::Finish finish;
+  float logprob;
+  int32_t rank;
+  std::vector<ops::TopEntry> top;
+};
+
+struct Job {
+  std::vector<int32_t> prompt;
+  engine::SequenceParams params;
+  std::vector<Token> output;
+
+  std::vector<int32_t> tokens() const {
+    std::vector<int32_t> all = prompt;
+    for (const Token& t : output) all.push_back(t.id);
+    return all;
+  }
+  bool finished() const { return !output.empty() && output.back().finish != engine::Finish::kNone; }
+};
+
+class Driver {
+ public:
+  Driver(std::shared_ptr<model::Model> model, const engine::Options& options, uint64_t page_seed = 0)
+      : engine_(std::move(model), options), options_(options) {
+    for (int64_t p = 0; p < options.pages; ++p) free_.push_back(int32_t(p));
+    if (page_seed != 0) Random(page_seed).shuffle(free_);
+  }
+
+  engine::Engine& engine() { return engine_; }
+  void set_chunk(int64_t chunk) { chunk_ = chunk; }
+  // Feed the last token by its id instead of -1.
+  void set_explicit_tokens(bool on) { explicit_ = on; }
+
+  // Starts (or starts again, after stop) a job in a slot: what it has so far is fed as one text.
+  void start(int64_t slot, Job& job) {
+    slots_[slot] = {&job, 0, {}};
+    engine::Open open;
+    open.slot = slot;
+    open.prompt_length = int64_t(job.prompt.size());
+    open.params = job.params;
+    plan_.opens.push_back(std::move(open));
+  }
+  void stop(int64_t slot) {
+    for (int32_t page : slots_[slot].pages) free_.push_back(page);
+    slots_.erase(slot);
+    plan_.closes.push_back(int32_t(slot));
+  }
+
+  // One step with every slot; false when none is left that runs.
+  bool step() {
+    std::vector<int64_t> sampled;
+    int64_t budget = options_.max_batch_tokens;
+    for (auto& [slot, s] : slots_) {
+      if (s.job->finished() || budget == 0) continue;
+      add_row(slot, s, budget, sampled);
+    }
+    if (plan_.rows.empty()) return false;
+    engine::StepResult result = engine_.step(plan_);
+    plan_ = {};
+    for (const engine::Sampled& s : result.samples) take(s, result);
+    return true;
+  }
+  void run() {
+    while (step()) {
+    }
+  }
+
+ private:
+  struct Running {
+    Job* job;
+    int64_t position;
+    std::vector<int32_t> pages;
+  };
+
+  void add_row(int64_t slot, Running& s, int64_t& budget, std::vector<int64_t>& sampled) {
+    std::vector<int32_t> all = s.job->tokens();
+    int64_t count = std::min({chunk_, budget, int64_t(all.size()) - s.position});
+    while (int64_t(s.pages.size()) * simd::kPage < s.position + count) {
+      require(!free_.empty(), ErrorKind::kState, "the driver has no page left");
+      plan_.pages.push_back({slot, int64_t(s.pages.size()), free_.back()});
+      s.pages.push_back(free_.back());
+      free_.pop_back();
+    }
+    bool sample = s.position + count == int64_t(all.size());
+    plan_.rows.push_back({slot, s.position, count, sample});
+    bool last = count == 1 && sample && s.position > 0 && !explicit_ && fed_[slot] == s.job && !s.job->output.empty();
+    for (int64_t i = 0; i < count; ++i) plan_.tokens.push_back(last ? -1 : all[size_t(s.position + i)]);
+    fed_[slot] = sample ? s.job : nullptr;
+    s.position += count;
+    budget -= count;
+    if (sample) sampled.push_back(slot);
+  }
+
+  void take(const engine::Sampled& s, const engine::StepResult& result) {
+    auto begin = result.top.begin() + s.top_offset;
+    slots_[s.slot].job->output.push_back({s.token, s.finish, s.logprob, s.rank, {begin, begin + s.top_count}});
+  }
+
+  engine::Engine engine_;
+  engine::Options options_;
+  std::vector<int32_t> free_;
+  std::map<int64_t, Running> slots_;
+  std::map<int64_t, Job*> fed_;  // the job whose last token the slot sampled itself
+  engine::Plan plan_;
+  int64_t chunk_ = 1 << 30;
+  bool explicit_ = false;
+};
+
+}  // namespace tandem::test

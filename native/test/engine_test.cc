@@ -1,0 +1,282 @@
+// The engine's promise: a sequence's tokens and log-probabilities do not depend on chunks, batch mates, pages, threads or preemption.
+#include "engine/engine.h"
+
+#include <set>
+#include <thread>
+
+#include "driver.h"
+#include "test.h"
+#include "tiny_model.h"
+
+namespace tandem::test {
+namespace {
+
+using engine::Finish;
+using ops::Element;
+
+engine::Options options() {
+  engine::Options o;
+  o.max_sequences = 8;
+  o.max_batch_tokens = 256;
+  o.pages = 64;
+  o.max_model_len = 200;
+  o.samplable_vocab = 100;
+  o.max_logprobs = 5;
+  return o;
+}
+
+Job job(uint64_t seed, int64_t prompt_length, int64_t outputs, double temperature = 1) {
+  Random random(seed);
+  Job j;
+  for (int64_t i = 0; i < prompt_length; ++i) j.prompt.push_back(int32_t(random.whole(1, 99)));
+  j.params.sampling.temperature = temperature;
+  j.params.sampling.seed = seed;
+  j.params.sampling.logprobs = 3;
+  j.params.max_tokens = outputs;
+  return j;
+}
+
+std::vector<Job> jobs() { return {job(1, 1, 9), job(2, 17, 12), job(3, 70, 6, 0), job(4, 33, 20), job(5, 16, 5), job(6, 64, 8)}; }
+
+bool same_token(const Token& a, const Token& b) {
+  bool same = a.id == b.id && a.finish == b.finish && a.rank == b.rank && same_bits(a.logprob, b.logprob) && a.top.size() == b.top.size();
+  for (size_t i = 0; same && i < a.top.size(); ++i) same = a.top[i].id == b.top[i].id && same_bits(a.top[i].logprob, b.top[i].logprob);
+  return same;
+}
+
+void check_same(const Job& a, const Job& b) {
+  CHECK_EQ(a.output.size(), b.output.size());
+  for (size_t i = 0; i < std::min(a.output.size(), b.output.size()); ++i) CHECK(same_token(a.output[i], b.output[i]));
+}
+
+// Each job in an engine of its own, its prompt in one piece.
+std::vector<Job> alone(const std::shared_ptr<model::Model>& model, std::vector<Job> all) {
+  for (Job& j : all) {
+    Driver driver(model, options());
+    driver.start(0, j);
+    driver.run();
+  }
+  return all;
+}
+
+struct Setting {
+  int64_t chunk = 1 << 30;
+  uint64_t page_seed = 0;
+  bool explicit_tokens = false;
+};
+
+// All jobs in one engine, in slots in reverse order.
+std::vector<Job> together(const std::shared_ptr<model::Model>& model, std::vector<Job> all, const Setting& setting) {
+  Driver driver(model, options(), setting.page_seed);
+  driver.set_chunk(setting.chunk);
+  driver.set_explicit_tokens(setting.explicit_tokens);
+  for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(all.size() - i), all[i]);
+  driver.run();
+  return all;
+}
+
+void check_all_same(const std::vector<Job>& a, const std::vector<Job>& b) {
+  for (size_t i = 0; i < a.size(); ++i) check_same(a[i], b[i]);
+}
+
+TEST(engine_uses_the_forced_kernels) {
+  auto model = TinyModel().load(Element::kF32, 1);
+  CHECK_EQ(model->kernels.isa, simd::selected_isa());
+  CHECK_EQ(model->pool.threads(), 1);
+}
+
+TEST(engine_same_bits_alone_batched_chunked_and_on_any_pages) {
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    auto model = TinyModel().load(element, 1);
+    std::vector<Job> truth = alone(model, jobs());
+    for (const Job& j : truth) CHECK(j.finished() && j.output.back().finish == Finish::kLength);
+    for (const Setting& s : {Setting{}, Setting{1}, Setting{3}, Setting{16, 7}, Setting{17, 8, true}, Setting{50, 9}}) {
+      check_all_same(together(model, jobs(), s), truth);
+    }
+  }
+}
+
+TEST(engine_same_bits_with_any_number_of_threads) {
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    std::vector<Job> truth = together(TinyModel().load(element, 1), jobs(), {});
+    check_all_same(together(TinyModel().load(element, 3), jobs(), {20}), truth);
+  }
+}
+
+TEST(engine_same_bits_after_preemption) {
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    auto model = TinyModel().load(element, 2);
+    std::vector<Job> truth = alone(model, jobs()), all = jobs();
+    Driver driver(model, options(), 5);
+    driver.set_chunk(23);
+    for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
+    for (int step = 0; driver.step(); ++step) {
+      size_t victim = size_t(step) % all.size();
+      if (step % 2 != 0 || step > 12 || all[victim].finished()) continue;
+      driver.stop(int64_t(victim));
+      driver.start(int64_t(victim), all[victim]);
+    }
+    check_all_same(all, truth);
+  }
+}
+
+TEST(engine_same_bits_when_slots_and_pages_are_used_again) {
+  auto model = TinyModel().load(Element::kBf16, 1);
+  std::vector<Job> truth = alone(model, jobs());
+  engine::Options small = options();
+  small.pages = 7;  // the longest job alone needs 5
+  Driver driver(model, small);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Job> all = jobs();
+    for (Job& j : all) {
+      driver.start(round, j);
+      driver.run();
+      driver.stop(round);
+    }
+    check_all_same(all, truth);
+  }
+}
+
+TEST(engine_logits_come_in_pieces_for_large_batches) {
+  auto model = TinyModel().load(Element::kF32, 2);
+  engine::Options many = options();
+  many.max_sequences = 150;  // more rows than one piece of logits
+  many.pages = 300;
+  std::vector<Job> all;
+  for (uint64_t i = 0; i < 150; ++i) all.push_back(job(100 + i, 1, 2));
+  std::vector<Job> truth = alone(model, all);
+  Driver driver(model, many);
+  for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
+  driver.run();
+  check_all_same(all, truth);
+}
+
+TEST(engines_of_one_model_step_at_the_same_time) {
+  auto model = TinyModel().load(Element::kF32, 2);
+  std::vector<Job> truth = together(model, jobs(), {});
+  std::vector<std::vector<Job>> results(3);
+  std::vector<std::thread> threads;
+  for (auto& result : results) threads.emplace_back([&] { result = together(model, jobs(), {16}); });
+  for (auto& thread : threads) thread.join();
+  for (const auto& result : results) check_all_same(result, truth);
+}
+
+TEST(engine_finishes_for_the_stated_reason) {
+  auto model = TinyModel().load(Element::kF32, 1);
+  Job straight = job(4, 33, 20);
+  Driver driver(model, options());
+  driver.start(0, straight);
+  driver.run();
+  // A stop token ends it where it comes, and not before the minimum of tokens.
+  Job stopped = job(4, 33, 20);
+  stopped.params.stop_ids = {straight.output[6].id};
+  driver.start(1, stopped);
+  driver.run();
+  size_t first = 0;
+  while (straight.output[first].id != straight.output[6].id) ++first;
+  CHECK_EQ(stopped.output.size(), first + 1);
+  CHECK_EQ(stopped.output.back().finish, Finish::kStopToken);
+  Job later = stopped;
+  later.output.clear();
+  later.params.min_tokens = int64_t(first) + 2;
+  driver.start(2, later);
+  driver.run();
+  for (size_t i = 0; i <= first; ++i) CHECK(later.output[i].id != straight.output[6].id);
+  // The longest context ends it at exactly that many tokens.
+  Job long_job = job(9, 190, 100, 0);
+  long_job.params.max_tokens = 200;
+  driver.start(3, long_job);
+  driver.run();
+  CHECK_EQ(int64_t(long_job.tokens().size()), options().max_model_len);
+  CHECK_EQ(long_job.output.back().finish, Finish::kLength);
+}
+
+TEST(engine_samples_no_id_beyond_the_tokenizer) {
+  auto model = TinyModel().load(Element::kF32, 1);
+  engine::Options few = options();
+  few.samplable_vocab = 20;
+  Driver driver(model, few);
+  std::set<int32_t> seen;
+  for (uint64_t i = 0; i < 8; ++i) {
+    Job j = job(i, 5, 30, i == 0 ? 0 : 5);
+    driver.start(0, j);
+    driver.run();
+    driver.stop(0);
+    for (const Token& t : j.output) seen.insert(t.id);
+  }
+  CHECK(*seen.begin() >= 0 && *seen.rbegin() < 20);
+  CHECK(seen.size() > 10);
+}
+
+// Token 101 has an embedding that is not finite. Jobs never sample it, only a prompt holds it.
+void check_broken_mate(float value, Element element) {
+  TinyModel tiny;
+  tiny.broken_tokens = {{101, value}};
+  auto model = tiny.load(element, 2);
+  std::vector<Job> truth = alone(model, jobs()), all = jobs();
+  Driver driver(model, options());
+  driver.set_chunk(20);
+  Job broken = job(77, 45, 10);
+  broken.prompt[30] = 101;
+  for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
+  driver.start(7, broken);
+  driver.run();
+  check_all_same(all, truth);
+  CHECK_EQ(broken.output.size(), size_t(1));
+  CHECK_EQ(broken.output[0].finish, Finish::kNotFinite);
+  CHECK_EQ(broken.output[0].id, -1);
+  // Its pages, full of NaN, go to others.
+  for (int64_t slot = 0; slot < 8; ++slot) {
+    if (slot != 6) driver.stop(slot);
+  }
+  std::vector<Job> again = jobs();
+  for (size_t i = 0; i < again.size(); ++i) driver.start(int64_t(again.size() - i), again[i]);
+  driver.run();
+  check_all_same(again, truth);
+}
+
+TEST(engine_keeps_a_broken_sequence_to_itself) {
+  for (float value : {INFINITY, NAN}) {
+    check_broken_mate(value, Element::kF32);
+    check_broken_mate(value, Element::kBf16);
+  }
+}
+
+TEST(engine_needs_every_feature_of_the_model) {
+  // Removing a feature changes the result: the invariance above is not that of a model which ignores its input.
+  Job truth = job(3, 70, 6, 0);
+  Driver reference(TinyModel().load(Element::kF32, 1), options());
+  reference.start(0, truth);
+  reference.run();
+  std::vector<TinyModel> changed(3);
+  changed[0].spec.sliding_window = 0;
+  changed[1].spec.rope.scaling = ops::RopeScaling::kNone;
+  changed[2].spec.rope.theta = 1e9;
+  for (const TinyModel& tiny : changed) {
+    Job other = job(3, 70, 6, 0);
+    Driver driver(tiny.load(Element::kF32, 1), options());
+    driver.start(0, other);
+    driver.run();
+    CHECK(!same_bits(other.output[0].logprob, truth.output[0].logprob));
+  }
+}
+
+TEST(engine_options_are_checked) {
+  auto model = TinyModel().load(Element::kF32, 1);
+  auto refuse = [&](const char* text, auto change) {
+    engine::Options o = options();
+    change(o);
+    CHECK_ERROR(kRange, text, engine::Engine(model, o));
+  };
+  for (int64_t bad : {int64_t(0), int64_t(-1), int64_t(1) << 40, INT64_MAX, INT64_MIN}) {
+    refuse("maxSequences", [&](auto& o) { o.max_sequences = bad; });
+    refuse("maxBatchTokens", [&](auto& o) { o.max_batch_tokens = bad; });
+    refuse("pages", [&](auto& o) { o.pages = bad; });
+    refuse("maxModelLen", [&](auto& o) { o.max_model_len = bad; });
+    refuse("samplableVocab", [&](auto& o) { o.samplable_vocab = bad; });
+    if (bad != 0) refuse("maxLogprobs", [&](auto& o) { o.max_logprobs = bad; });
+  }
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,136 @@
+// Weight files are hostile: whatever their bytes and the table say, the answer is an Error or the right numbers.
+#include "model/tensor_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support.h"
+#include "temp_folder.h"
+#include "test.h"
+
+namespace tandem::test {
+namespace {
+
+using model::Stored;
+using model::Tensor;
+using model::TensorFiles;
+
+std::string file_of(const TempFolder& folder, const std::string& name, size_t bytes) {
+  std::vector<uint8_t> content(bytes);
+  for (size_t i = 0; i < bytes; ++i) content[i] = uint8_t(i * 37 % 120);
+  return folder.write(name, content.data(), bytes);
+}
+
+void refuse(const std::string& file, const Tensor& tensor, const std::string& text) {
+  CHECK_ERROR(kRange, text, TensorFiles({file}, {tensor}));
+}
+
+TEST(tensors_outside_their_file_are_refused) {
+  TempFolder folder;
+  std::string file = file_of(folder, "weights", 64);
+  refuse(file, {"w", Stored::kF32, {17}, 0, 0}, "tensor w lies outside");
+  refuse(file, {"w", Stored::kF32, {16}, 0, 1}, "tensor w lies outside");
+  refuse(file, {"w", Stored::kBf16, {33}, 0, 0}, "tensor w lies outside");
+  refuse(file, {"w", Stored::kF32, {1}, 0, -1}, "tensor w lies outside");
+  refuse(file, {"w", Stored::kF32, {1}, 0, INT64_MAX}, "tensor w lies outside");
+  refuse(file, {"w", Stored::kF32, {1}, 0, INT64_MIN}, "tensor w lies outside");
+  refuse(file, {"w", Stored::kF32, {1}, 1, 0}, "tensor w names no file");
+  refuse(file, {"w", Stored::kF32, {1}, -1, 0}, "tensor w names no file");
+  refuse(file, {"w", Stored::kF32, {1}, INT64_MAX, 0}, "tensor w names no file");
+  TensorFiles fits({file}, {{"w", Stored::kF32, {4, 4}, 0, 0}});
+}
+
+TEST(tensor_shapes_that_overflow_are_refused) {
+  TempFolder folder;
+  std::string file = file_of(folder, "weights", 64);
+  refuse(file, {"w", Stored::kF32, {INT64_MAX, 2}, 0, 0}, "impossible shape");
+  refuse(file, {"w", Stored::kF32, {int64_t(1) << 32, int64_t(1) << 32}, 0, 0}, "impossible shape");
+  refuse(file, {"w", Stored::kF32, {int64_t(1) << 62, 4}, 0, 0}, "impossible shape");
+  refuse(file, {"w", Stored::kF32, {-2, -2}, 0, 0}, "impossible shape");
+  refuse(file, {"w", Stored::kF32, {4, 0}, 0, 0}, "impossible shape");
+  refuse(file, {"w", Stored::kF32, {int64_t(1) << 45}, 0, 0}, "lies outside");
+}
+
+TEST(tensors_are_found_by_name_and_shape_once) {
+  TempFolder folder;
+  std::string file = file_of(folder, "weights", 64);
+  CHECK_ERROR(kRange, "listed twice", TensorFiles({file}, {{"w", Stored::kF32, {2}, 0, 0}, {"w", Stored::kF32, {2}, 0, 8}}));
+  TensorFiles files({file}, {{"w", Stored::kF32, {2, 3}, 0, 0}});
+  CHECK_ERROR(kRange, "tensor v is missing", files.find("v", {2, 3}));
+  CHECK_ERROR(kRange, "wrong shape", files.find("w", {3, 2}));
+  CHECK_ERROR(kRange, "wrong shape", files.find("w", {6}));
+  CHECK_EQ(files.find("w", {2, 3}).offset, 0);
+}
+
+TEST(what_is_no_regular_file_is_refused) {
+  TempFolder folder;
+  Tensor tensor{"w", Stored::kF32, {2}, 0, 0};
+  CHECK_ERROR(kIo, "cannot open", TensorFiles({folder.path("absent")}, {tensor}));
+  CHECK_ERROR(kIo, "not a regular file", TensorFiles({folder.path("")}, {tensor}));
+  CHECK_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  CHECK_ERROR(kIo, "not a regular file", TensorFiles({folder.path("pipe")}, {tensor}));
+  CHECK_ERROR(kIo, "not a regular file", TensorFiles({"/dev/zero"}, {tensor}));
+  // The message names no path.
+  try {
+    TensorFiles({folder.path("absent")}, {tensor});
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find('/') == std::string::npos);
+  }
+}
+
+TEST(failed_opens_leave_no_descriptor_behind) {
+  TempFolder folder;
+  std::string file = file_of(folder, "weights", 64);
+  int before = dup(0);
+  close(before);
+  for (int i = 0; i < 20; ++i) {
+    CHECK_ERROR(kIo, "", TensorFiles({file, file, folder.path("absent")}, {}));
+    CHECK_ERROR(kIo, "", TensorFiles({file, folder.path("")}, {}));
+    CHECK_ERROR(kRange, "", TensorFiles({file, file}, {{"w", Stored::kF32, {99}, 0, 0}}));
+    TensorFiles fine({file, file}, {});
+  }
+  int after = dup(0);
+  close(after);
+  CHECK_EQ(after, before);
+}
+
+TEST(a_file_that_shrinks_is_a_failed_read) {
+  TempFolder folder;
+  std::string file = file_of(folder, "weights", 64);
+  TensorFiles files({file}, {{"w", Stored::kF32, {16}, 0, 0}});
+  CHECK_EQ(truncate(file.c_str(), 60), 0);
+  std::vector<float> out(16);
+  CHECK(!files.read(files.find("w", {16}), 0, 16, out.data()));
+  CHECK(files.read(files.find("w", {16}), 0, 15, out.data()));
+}
+
+TEST(tensors_are_read_as_floats) {
+  TempFolder folder;
+  Random random(51);
+  size_t count = 300;
+  std::vector<float> f32(count);
+  std::vector<uint16_t> halves(count);
+  for (size_t i = 0; i < count; ++i) {
+    f32[i] = random.normal();
+    halves[i] = uint16_t(random.bits());
+  }
+  std::vector<std::string> files = {folder.write("f32", f32.data(), count * 4), folder.write("half", halves.data(), count * 2)};
+  TensorFiles open(files, {{"a", Stored::kF32, {300}, 0, 0}, {"b", Stored::kF16, {300}, 1, 0}, {"c", Stored::kBf16, {299}, 1, 2}});
+  for (int64_t first : {0, 1, 7}) {
+    for (int64_t n : {1, 2, 3, 100, 290}) {
+      std::vector<float> a(static_cast<size_t>(n)), b(static_cast<size_t>(n)), c(static_cast<size_t>(n));
+      CHECK(open.read(open.find("a", {300}), first, n, a.data()));
+      CHECK(open.read(open.find("b", {300}), first, n, b.data()));
+      CHECK(open.read(open.find("c", {299}), first, n, c.data()));
+      for (size_t i = 0; i < size_t(n); ++i) {
+        CHECK(same_bits(a[i], f32[size_t(first) + i]));
+        CHECK(same_bits(b[i], half_to_float(halves[size_t(first) + i])));
+        CHECK(same_bits(c[i], bf16_to_float(halves[size_t(first) + i + 1])));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,122 @@
+// The pool runs every index once, whatever the counts, the number of pools and the moment of their end.
+#include "base/thread_pool.h"
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+
+#include "support.h"
+#include "test.h"
+
+namespace tandem::test {
+namespace {
+
+TEST(pool_runs_every_index_once) {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    CHECK_EQ(pool.threads(), threads);
+    for (int64_t count : {0, 1, 2, 3, 7, 64, 1000}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      pool.run(count, [&](int64_t i) { seen[size_t(i)].fetch_add(1, std::memory_order_relaxed); });
+      for (auto& times : seen) CHECK_EQ(times.load(), 1);
+    }
+  }
+}
+
+TEST(pool_runs_more_indices_than_one_ticket_holds) {
+  ThreadPool pool(2);
+  int64_t count = (int64_t(1) << 20) + 12345;
+  std::vector<uint8_t> seen(size_t(count), 0);
+  pool.run(count, [&](int64_t i) { ++seen[size_t(i)]; });
+  int64_t wrong = 0;
+  for (uint8_t times : seen) wrong += times != 1;
+  CHECK_EQ(wrong, 0);
+}
+
+TEST(pool_makes_writes_visible_between_jobs) {
+  ThreadPool pool(3);
+  std::vector<int64_t> values(16, 0);
+  for (int round = 0; round < 3000; ++round) {
+    pool.run(16, [&](int64_t i) { ++values[size_t(i)]; });
+    // Each job reads what another thread may have written in the one before.
+    pool.run(15, [&](int64_t i) {
+      if (values[size_t(i)] != round + 1) values[size_t(i)] = -1000000;
+    });
+  }
+  for (int64_t value : values) CHECK_EQ(value, 3000);
+}
+
+TEST(pools_of_several_callers_do_not_meet) {
+  std::vector<std::thread> callers;
+  std::atomic<int64_t> total{0};
+  for (int c = 0; c < 3; ++c) {
+    callers.emplace_back([&, c] {
+      ThreadPool pool(1 + c);
+      for (int job = 0; job < 500; ++job) {
+        int64_t mine[5] = {0, 0, 0, 0, 0};
+        pool.run(5, [&](int64_t i) { mine[i] = i; });
+        total += mine[0] + mine[1] + mine[2] + mine[3] + mine[4];
+      }
+    });
+  }
+  for (auto& caller : callers) caller.join();
+  CHECK_EQ(total.load(), int64_t(3 * 500 * 10));
+}
+
+TEST(pool_ends_while_idle_busy_or_never_used) {
+  for (int i = 0; i < 40; ++i) {
+    ThreadPool pool(1 + i % 4);
+    std::atomic<int> ran{0};
+    if (i % 3 != 0) pool.run(i % 7, [&](int64_t) { ++ran; });
+    if (i % 10 == 9) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // its workers are asleep by then
+    CHECK_EQ(ran.load(), i % 3 != 0 ? i % 7 : 0);
+  }
+}
+
+TEST(pool_passes_an_exception_on_after_all_threads_are_out) {
+  for (int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 200; ++round) {
+      auto job = std::make_unique<std::atomic<int>>(0);
+      bool caught = false;
+      try {
+        pool.run(20, [&](int64_t i) {
+          job->fetch_add(1);
+          if (i % 5 == round % 5) throw std::runtime_error("index");
+        });
+      } catch (const std::runtime_error&) {
+        caught = true;
+      }
+      CHECK(caught);
+      job.reset();  // a thread that still ran the body would touch freed memory
+    }
+    std::atomic<int> ran{0};
+    pool.run(20, [&](int64_t) { ++ran; });
+    CHECK_EQ(ran.load(), 20);
+  }
+}
+
+TEST(pool_refuses_impossible_sizes) {
+  CHECK_ERROR(kRange, "threads", ThreadPool(0));
+  CHECK_ERROR(kRange, "threads", ThreadPool(-3));
+  CHECK_ERROR(kRange, "threads", ThreadPool(257));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Sanitizers reserve more address space than any limit allows.
+TEST(pool_reports_that_threads_could_not_start) {
+  rlimit before;
+  CHECK_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit tight = before;
+  tight.rlim_cur = rlim_t(256) << 20;  // stacks of 8 MiB each
+  CHECK_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  CHECK_ERROR(kState, "thread", ThreadPool(256));
+  CHECK_EQ(setrlimit(RLIMIT_AS, &before), 0);
+}
+#endif
+
+}  // namespace
+}  // namespace tandem::test
