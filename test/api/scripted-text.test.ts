@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { END, writeScriptedModel } from './scripted-model.ts';
+import { ASSISTANT, END, USER, writeScriptedModel } from './scripted-model.ts';
 import { ApiServer, readEvents } from './server.ts';
 
 // Each byte is a token: the emoji takes four, the arrow three.
@@ -146,14 +146,14 @@ describe('stops', () => {
     const answer = await whole({ ignore_eos: true, max_tokens: 2 * BYTES.length + 1 });
     expect(answer.choices[0]).toMatchObject({ finish_reason: 'length', message: { content: REPLY + REPLY } });
     const shown = await whole({ ignore_eos: true, max_tokens: BYTES.length + 2, skip_special_tokens: false });
-    expect(shown.choices[0]?.message.content).toBe(`${REPLY}<|end|>G`);
+    expect(shown.choices[0]?.message.content).toBe(`${REPLY}<|im_end|>G`);
   });
 });
 
 describe('token ids', () => {
   test('whole', async () => {
     const answer = await whole({ return_token_ids: true });
-    expect(answer.prompt_token_ids).toEqual([256, 0x78, 257]);
+    expect(answer.prompt_token_ids).toEqual([USER, 0x78, ASSISTANT]);
     expect(answer.choices[0]?.token_ids).toEqual([...BYTES, END]);
     const plain = await whole({});
     expect(plain.prompt_token_ids).toBeNull();
@@ -161,7 +161,7 @@ describe('token ids', () => {
   });
   test('streamed: the prompt in the first chunk only, then deltas', async () => {
     const chunks = await streamed({ return_token_ids: true });
-    expect(chunks[0]?.prompt_token_ids).toEqual([256, 0x78, 257]);
+    expect(chunks[0]?.prompt_token_ids).toEqual([USER, 0x78, ASSISTANT]);
     expect(chunks.slice(1).every((chunk) => chunk.prompt_token_ids === undefined)).toBe(true);
     expect(chunks.flatMap((chunk) => chunk.choices[0]?.token_ids ?? [])).toEqual([...BYTES, END]);
   });
