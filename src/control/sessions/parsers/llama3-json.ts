@@ -1,0 +1,107 @@
+/**
+ * Llama 3.x: JSON objects with `name` and `parameters` (or `arguments`), separated by "; ", each perhaps after
+ * `<|python_tag|>`. Any `{` may begin one. What is no JSON is text, and the search goes on behind the character that broke
+ * it (never back, so the work stays linear); a JSON object that is no call makes all the rest content.
+ */
+import { callOf } from './call-json.ts';
+import type { DeltaWriter } from './delta-writer.ts';
+import type { Input } from './input.ts';
+import { JsonScanner } from './json-scanner.ts';
+import type { Machine } from './machine.ts';
+
+const PYTHON_TAG = '<|python_tag|>';
+
+export class Llama3JsonMachine implements Machine {
+  #state: 'text' | 'tagged' | 'json' | 'between' | 'broken' = 'text';
+  /** A tag, and what was read of the JSON. */
+  #held = '';
+  #scanner = new JsonScanner();
+  #json = '';
+
+  step(input: Input, out: DeltaWriter): boolean {
+    switch (this.#state) {
+      case 'text':
+        return this.#readText(input, out);
+      case 'tagged':
+        return this.#readTagged(input, out);
+      case 'json':
+        return this.#readJson(input, out);
+      case 'between':
+        return this.#readBetween(input, out);
+      case 'broken':
+        out.verbatim(input.takeAll());
+        return false;
+    }
+  }
+
+  #readText(input: Input, out: DeltaWriter): boolean {
+    const { text, tag } = input.takeBefore([PYTHON_TAG, '{']);
+    out.content(text);
+    return tag !== null && this.#begin(input, tag);
+  }
+
+  #begin(input: Input, tag: string): boolean {
+    if (tag === '{') return this.#beginJson();
+    input.take([PYTHON_TAG]);
+    this.#held += PYTHON_TAG;
+    this.#state = 'tagged';
+    return true;
+  }
+
+  #beginJson(): boolean {
+    this.#state = 'json';
+    this.#json = '';
+    this.#scanner = new JsonScanner();
+    return true;
+  }
+
+  #readTagged(input: Input, out: DeltaWriter): boolean {
+    this.#held += input.takeSpace();
+    if (input.next === '{') return this.#beginJson();
+    return (!input.empty || input.ended) && this.#release(out);
+  }
+
+  #readJson(input: Input, out: DeltaWriter): boolean {
+    const read = input.feed(this.#scanner);
+    this.#json += read;
+    this.#held += read;
+    if (this.#scanner.status === 'open') return input.ended && this.#release(out);
+    if (this.#scanner.status === 'invalid') return this.#release(out);
+    const call = callOf(this.#json, this.#scanner, ['parameters', 'arguments']);
+    if (call) {
+      out.call(call.name, call.json);
+      this.#held = '';
+      this.#state = 'between';
+    } else {
+      out.verbatim(this.#held);
+      this.#state = 'broken';
+    }
+    return true;
+  }
+
+  /** What was held is text, and the search goes on. */
+  #release(out: DeltaWriter): boolean {
+    out.verbatim(this.#held);
+    this.#held = '';
+    this.#state = 'text';
+    return true;
+  }
+
+  /** Separators between calls are dropped; before other text they are text. */
+  #readBetween(input: Input, out: DeltaWriter): boolean {
+    this.#held += input.takeWhile((character) => character === ';' || character.trim() === '');
+    if (input.next === '{') {
+      this.#held = '';
+      return this.#beginJson();
+    }
+    const match = input.take([PYTHON_TAG]);
+    if (match === 'unsure') return false;
+    if (match === 'no') {
+      if (input.empty) return false;
+      return this.#release(out);
+    }
+    this.#held = PYTHON_TAG;
+    this.#state = 'tagged';
+    return true;
+  }
+}

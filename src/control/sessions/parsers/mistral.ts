@@ -1,0 +1,114 @@
+/**
+ * Mistral, three layouts after `[TOOL_CALLS]`: a JSON array of {"name", "arguments"}; `name{...}`; `name[ARGS]{...}`, perhaps
+ * with `[CALL_ID]id` before [ARGS]. Each tag opens one call or one array. The end of the output may stand for the array's
+ * closing bracket. (The tag is a special token: it is seen only when special tokens are kept in the text.)
+ */
+import { type CallText, callOf, callsOf } from './call-json.ts';
+import type { DeltaWriter } from './delta-writer.ts';
+import type { Input } from './input.ts';
+import { JsonScanner, scanJson } from './json-scanner.ts';
+import type { Machine } from './machine.ts';
+
+const OPEN = '[TOOL_CALLS]';
+const ARGUMENTS = '[ARGS]';
+const CALL_ID = '[CALL_ID]';
+const KEYS = ['arguments', 'parameters'];
+const NAME_LENGTH_MAX = 256;
+
+export class MistralMachine implements Machine {
+  #state: 'text' | 'head' | 'name' | 'json' | 'broken' = 'text';
+  /** All that was read since the tag, itself included. */
+  #held = '';
+  /** Empty: the JSON holds the names. */
+  #name = '';
+  #nameIsRead = false;
+  #scanner = new JsonScanner();
+  #json = '';
+
+  step(input: Input, out: DeltaWriter): boolean {
+    switch (this.#state) {
+      case 'text':
+        return this.#readText(input, out);
+      case 'head':
+        return this.#readHead(input, out);
+      case 'name':
+        return this.#readName(input, out);
+      case 'json':
+        return this.#readJson(input, out);
+      case 'broken':
+        out.verbatim(input.takeAll());
+        return false;
+    }
+  }
+
+  #readText(input: Input, out: DeltaWriter): boolean {
+    const { text, tag } = input.takeThrough([OPEN]);
+    out.content(text);
+    if (tag === null) return false;
+    this.#held = OPEN;
+    this.#name = '';
+    this.#nameIsRead = false;
+    this.#json = '';
+    this.#scanner = new JsonScanner();
+    this.#state = 'head';
+    return true;
+  }
+
+  #readHead(input: Input, out: DeltaWriter): boolean {
+    this.#held += input.takeSpace();
+    if (input.empty) return input.ended && this.#break(out);
+    this.#state = input.next === '[' || input.next === '{' ? 'json' : 'name';
+    return true;
+  }
+
+  #readName(input: Input, out: DeltaWriter): boolean {
+    const { text, tag } = input.takeBefore(['{', ARGUMENTS, CALL_ID, OPEN]);
+    this.#held += text;
+    if (!this.#nameIsRead) this.#name += text;
+    if (this.#name.length > NAME_LENGTH_MAX || tag === OPEN) return this.#break(out);
+    if (tag === null) return input.ended && this.#break(out);
+    if (tag !== '{') {
+      input.take([tag]);
+      this.#held += tag;
+    }
+    this.#nameIsRead = true;
+    if (tag === CALL_ID) return true;
+    this.#name = this.#name.trim();
+    if (this.#name === '' || /\s/.test(this.#name)) return this.#break(out);
+    this.#state = 'json';
+    return true;
+  }
+
+  #readJson(input: Input, out: DeltaWriter): boolean {
+    const read = input.feed(this.#scanner);
+    this.#json += read;
+    this.#held += read;
+    if (this.#scanner.status === 'open' && !input.ended) return false;
+    const calls = this.#calls();
+    if (!calls) return this.#break(out);
+    for (const { name, json } of calls) out.call(name, json);
+    this.#state = 'text';
+    return true;
+  }
+
+  #calls(): CallText[] | null {
+    if (this.#scanner.lacksArrayEnd && this.#name === '') {
+      const closed = `${this.#json}]`;
+      const scanner = scanJson(closed);
+      return scanner && callsOf(closed, scanner, KEYS);
+    }
+    if (this.#scanner.status !== 'done') return null;
+    const isObject = this.#scanner.root === '{';
+    if (this.#name !== '') return isObject ? [{ name: this.#name, json: this.#json.trim() }] : null;
+    if (!isObject) return callsOf(this.#json, this.#scanner, KEYS);
+    const call = callOf(this.#json, this.#scanner, KEYS);
+    return call && [call];
+  }
+
+  #break(out: DeltaWriter): boolean {
+    out.verbatim(this.#held);
+    this.#held = '';
+    this.#state = 'broken';
+    return true;
+  }
+}

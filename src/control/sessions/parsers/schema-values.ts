@@ -1,0 +1,100 @@
+/** Parameter values that came as bare text, as JSON text of the type that the tool's schema gives them. */
+import { scanJson } from './json-scanner.ts';
+import { pythonLiteralAsJson } from './python-literal.ts';
+
+type Properties = Record<string, unknown>;
+type Kind = 'string' | 'integer' | 'number' | 'boolean' | 'structure' | 'unknown';
+
+/** Tool name -> its parameters' schemas by name. `tools` as in the request; what is not of that shape has no schemas. */
+export function parameterSchemas(tools: readonly unknown[]): Map<string, Properties> {
+  const schemas = new Map<string, Properties>();
+  for (const tool of tools) {
+    const fn = child(tool, 'function');
+    const name = child(fn, 'name');
+    const properties = child(child(fn, 'parameters'), 'properties');
+    if (typeof name === 'string') schemas.set(name, isRecord(properties) ? properties : {});
+  }
+  return schemas;
+}
+
+/**
+ * "null" is null for every type, and a boolean that is not "true" is false. Otherwise text that is no value of its type
+ * stays a string, as does that of an unknown parameter or type. Of several types the first that fits counts, string last.
+ */
+export function valueAsJson(text: string, properties: Properties | undefined, key: string): string {
+  if (text.trim().toLowerCase() === 'null') return 'null';
+  const schema = properties && Object.hasOwn(properties, key) ? properties[key] : undefined;
+  const kinds = kindsOf(schema);
+  for (const kind of kinds) {
+    const json = convert(text.trim(), kind, kinds.length === 1);
+    if (json !== null) return json;
+  }
+  return JSON.stringify(text);
+}
+
+function convert(text: string, kind: Kind, isOnly: boolean): string | null {
+  if (kind === 'integer') return integerAsJson(text);
+  if (kind === 'number') return numberAsJson(text);
+  if (kind === 'boolean') return booleanAsJson(text, isOnly);
+  return kind === 'structure' ? structureAsJson(text) : null;
+}
+
+function integerAsJson(text: string): string | null {
+  const match = /^([+-]?)([0-9]+)$/.exec(text);
+  if (!match) return null;
+  const digits = (match[2] ?? '').replace(/^0+(?=[0-9])/, '');
+  return (match[1] === '-' ? '-' : '') + digits;
+}
+
+function numberAsJson(text: string): string | null {
+  if (/^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$/.test(text)) return text;
+  if (!/^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$/.test(text)) return null;
+  return integerAsJson(text) ?? JSON.stringify(Number(text));
+}
+
+function booleanAsJson(text: string, isOnly: boolean): string | null {
+  const lower = text.toLowerCase();
+  if (lower === 'true' || lower === 'false') return lower;
+  return isOnly ? 'false' : null;
+}
+
+function structureAsJson(text: string): string | null {
+  if (scanJson(text)) return text;
+  return /^[[({]/.test(text) ? pythonLiteralAsJson(text) : null;
+}
+
+const COMBINERS = ['anyOf', 'oneOf', 'allOf'];
+
+/** The kinds that a schema names, in its order; `null` counts for nothing, since "null" is null anyway. */
+function kindsOf(schema: unknown): Kind[] {
+  const type = child(schema, 'type');
+  const names = Array.isArray(type) ? type : [type];
+  const own = names.filter((name) => typeof name === 'string' && name !== 'null').map((name) => kindOf(String(name)));
+  const parts = COMBINERS.flatMap((combiner) => {
+    const list = child(schema, combiner);
+    // One level is enough for optional values, which is what it is used for.
+    return Array.isArray(list) ? list.flatMap((part) => (isRecord(part) ? kindsOf({ type: part['type'] }) : [])) : [];
+  });
+  const kinds = [...new Set([...own, ...parts])];
+  if (kinds.length > 0) return kinds;
+  const isStructure = child(schema, 'properties') !== undefined || child(schema, 'items') !== undefined;
+  return isStructure ? ['structure'] : ['unknown'];
+}
+
+/** Type names of JSON Schema, and those of Python that tools come with. */
+function kindOf(type: string): Kind {
+  const name = type.trim().toLowerCase();
+  if (/^(?:string|str|text|varchar|char|enum)$/.test(name)) return 'string';
+  if (/^(?:int|uint|long|short|unsigned)/.test(name)) return 'integer';
+  if (/^(?:num|float|double)/.test(name)) return 'number';
+  if (/^bool/.test(name)) return 'boolean';
+  return /^(?:object|arr|dict|list|tuple|map)/.test(name) ? 'structure' : 'unknown';
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function child(value: unknown, key: string): unknown {
+  return isRecord(value) && Object.hasOwn(value, key) ? value[key] : undefined;
+}

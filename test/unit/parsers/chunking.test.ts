@@ -1,0 +1,146 @@
+/** However an output is cut, it means the same: for every format, with generated and with broken outputs. */
+import { describe, expect, it } from 'vitest';
+import type { ReasoningParserName, ToolParserName } from '../../../src/control/sessions/parsers/create-parser.ts';
+import * as generate from './generate.ts';
+import { callsIn, optionsFor, parseEveryWay, pick, seeded } from './support.ts';
+
+const SAMPLES = 250;
+
+const FORMATS: [string, ToolParserName, (random: () => number) => generate.Sample][] = [
+  ['hermes', 'hermes', generate.hermes],
+  ['llama3_json', 'llama3_json', generate.llama3Json],
+  ['mistral, arrays', 'mistral', generate.mistralArray],
+  ['mistral, names', 'mistral', generate.mistralNamed],
+  ['qwen3_coder', 'qwen3_coder', generate.qwen3Coder],
+  ['pythonic', 'pythonic', generate.pythonic],
+];
+
+describe.each(FORMATS)('%s', (_, toolParser, sample) => {
+  const options = optionsFor({ toolParser });
+
+  it('finds what was generated, cut anywhere', () => {
+    const random = seeded(1);
+    for (let i = 0; i < SAMPLES; i++) {
+      const { text, calls, content } = sample(random);
+      const output = parseEveryWay(options, text, random);
+      expect(callsIn(output), text).toEqual(calls);
+      expect(output.content, text).toBe(content);
+    }
+  });
+
+  it('agrees with itself on broken outputs, and returns them whole where it finds no call', () => {
+    const random = seeded(2);
+    let withoutCalls = 0;
+    for (let i = 0; i < SAMPLES; i++) {
+      const text = generate.broken(random, sample(random).text);
+      const output = parseEveryWay(options, text, random);
+      for (const call of output.toolCalls) expect(JSON.parse(call.arguments), text).toBeTypeOf('object');
+      if (output.toolCalls.length > 0) continue;
+      expect(output.content).toBe(text);
+      withoutCalls++;
+    }
+    expect(withoutCalls).toBeGreaterThan(5);
+  });
+
+  it('keeps the first of several calls only, if asked', () => {
+    const random = seeded(3);
+    for (let i = 0; i < 50; i++) {
+      const { text, calls, content } = sample(random);
+      const output = parseEveryWay({ ...options, parallelToolCalls: false }, text, random);
+      expect(callsIn(output), text).toEqual(calls.slice(0, 1));
+      expect(output.content).toBe(content);
+    }
+  });
+
+  it.each(['qwen3', 'deepseek_r1'] satisfies ReasoningParserName[])('reads on after the thoughts of %s', (name) => {
+    const random = seeded(4);
+    for (let i = 0; i < SAMPLES; i++) {
+      const { text, calls, content } = sample(random);
+      const thought = pick(random, ['', '\nI call <tool> 1 < 2.\n', '{"name": "x"}', '[f(a=1)]', '<tool_call>{}']);
+      const isOpen = random() < 0.5;
+      const reasoningOptions = {
+        ...options,
+        reasoningParser: name,
+        promptReasoning: isOpen ? 'open' : 'none',
+      } as const;
+      const output = parseEveryWay(reasoningOptions, `${isOpen ? '' : '<think>'}${thought}</think>${text}`, random);
+      expect(output.reasoning).toBe(thought);
+      expect(callsIn(output), text).toEqual(calls);
+      expect(output.content).toBe(content);
+    }
+  });
+});
+
+describe('harmony', () => {
+  const options = optionsFor({ toolParser: 'harmony', reasoningParser: 'harmony' });
+
+  it('finds what was generated, cut anywhere', () => {
+    const random = seeded(5);
+    for (let i = 0; i < SAMPLES; i++) {
+      const { text, calls, content, reasoning } = generate.harmony(random);
+      const output = parseEveryWay(options, text, random);
+      expect({ ...output, toolCalls: callsIn(output) }, text).toEqual({ reasoning, content, toolCalls: calls });
+    }
+  });
+
+  it('agrees with itself on broken outputs', () => {
+    const random = seeded(6);
+    for (let i = 0; i < SAMPLES; i++) {
+      const text = generate.broken(random, generate.harmony(random).text);
+      const output = parseEveryWay(options, text, random);
+      for (const call of output.toolCalls) expect(JSON.parse(call.arguments), text).toBeTypeOf('object');
+    }
+  });
+});
+
+describe('required', () => {
+  const options = optionsFor({ tools: 'required' });
+  const sample = (random: () => number) => {
+    const array = generate.mistralArray(random).calls.map(([name, parameters]) => ({ name, parameters }));
+    return { array, text: generate.jsonText(random, array) };
+  };
+
+  it('finds what was generated, cut anywhere', () => {
+    const random = seeded(7);
+    for (let i = 0; i < SAMPLES; i++) {
+      const { array, text } = sample(random);
+      const output = parseEveryWay(options, text, random);
+      expect(callsIn(output), text).toEqual(array.map(({ name, parameters }) => [name, parameters]));
+      expect(output.content).toBe('');
+    }
+  });
+
+  it('agrees with itself on broken outputs, and returns them whole where it finds no call', () => {
+    const random = seeded(8);
+    for (let i = 0; i < SAMPLES; i++) {
+      const text = generate.broken(random, sample(random).text);
+      const output = parseEveryWay(options, text, random);
+      if (output.toolCalls.length === 0) expect(output.content).toBe(text);
+    }
+  });
+});
+
+it('named: the whole output is the arguments, cut anywhere', () => {
+  const random = seeded(9);
+  for (let i = 0; i < SAMPLES; i++) {
+    const data = generate.object(random);
+    const output = parseEveryWay(optionsFor({ tools: { named: 'f' } }), generate.jsonText(random, data), random);
+    expect(output).toMatchObject({ reasoning: '', content: '' });
+    expect(callsIn(output)).toEqual([['f', data]]);
+  }
+});
+
+describe.each(['qwen3', 'deepseek_r1'] satisfies ReasoningParserName[])('%s', (reasoningParser) => {
+  it('agrees with itself on broken outputs, and loses no text but its tags', () => {
+    const random = seeded(10);
+    for (let i = 0; i < SAMPLES; i++) {
+      const thought = generate.words(random);
+      const content = generate.words(random);
+      const text = generate.broken(random, `<think>${thought}</think>${content}`);
+      const promptReasoning = pick(random, ['none', 'open'] as const);
+      const output = parseEveryWay(optionsFor({ tools: 'none', reasoningParser, promptReasoning }), text, random);
+      const letters = (from: string) => from.replace(/<think>|<\/think>/g, '').trim();
+      expect(letters(output.reasoning + output.content)).toBe(letters(text));
+    }
+  });
+});
