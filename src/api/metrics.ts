@@ -22,6 +22,14 @@ const CHOICES = [1, 2, 5, 10, 20];
 
 type ModelLabels = 'model_name' | 'engine';
 
+export interface RequestTimes {
+  generatedTokens: number;
+  queueSeconds: number;
+  prefillSeconds: number;
+  decodeSeconds: number;
+  totalSeconds: number;
+}
+
 export interface MetricsOptions {
   modelName: string;
   /** Also publish the shared names with the prefix `vllm:`. */
@@ -40,6 +48,10 @@ export class Metrics {
   readonly #ttft: Histogram<ModelLabels>;
   readonly #itl: Histogram<ModelLabels>;
   readonly #e2e: Histogram<ModelLabels>;
+  readonly #queue: Histogram<ModelLabels>;
+  readonly #prefill: Histogram<ModelLabels>;
+  readonly #decode: Histogram<ModelLabels>;
+  readonly #inference: Histogram<ModelLabels>;
   readonly #requestPromptTokens: Histogram<ModelLabels>;
   readonly #requestGenerationTokens: Histogram<ModelLabels>;
   readonly #requestN: Histogram<ModelLabels>;
@@ -60,6 +72,10 @@ export class Metrics {
     this.#ttft = this.#histogram('time_to_first_token_seconds', 'Arrival to first token.', TTFT_SECONDS);
     this.#itl = this.#histogram('inter_token_latency_seconds', 'Between two outputs of one choice.', ITL_SECONDS);
     this.#e2e = this.#histogram('e2e_request_latency_seconds', 'Arrival to last token.', LATENCY_SECONDS);
+    this.#queue = this.#histogram('request_queue_time_seconds', 'Arrival to the first step.', LATENCY_SECONDS);
+    this.#prefill = this.#histogram('request_prefill_time_seconds', 'First step to first token.', LATENCY_SECONDS);
+    this.#decode = this.#histogram('request_decode_time_seconds', 'First token to last token.', LATENCY_SECONDS);
+    this.#inference = this.#histogram('request_inference_time_seconds', 'First step to last token.', LATENCY_SECONDS);
     this.#requestPromptTokens = this.#histogram('request_prompt_tokens', 'Prompt tokens per request.', TOKENS);
     this.#requestGenerationTokens = this.#histogram(
       'request_generation_tokens',
@@ -113,9 +129,13 @@ export class Metrics {
     this.#success.inc({ ...this.#labels, finished_reason: reason });
   }
 
-  requestFinished(seconds: number, generatedTokens: number): void {
-    this.#e2e.observe(this.#labels, seconds);
-    this.#requestGenerationTokens.observe(this.#labels, generatedTokens);
+  requestFinished(times: RequestTimes): void {
+    this.#queue.observe(this.#labels, times.queueSeconds);
+    this.#prefill.observe(this.#labels, times.prefillSeconds);
+    this.#decode.observe(this.#labels, times.decodeSeconds);
+    this.#inference.observe(this.#labels, times.prefillSeconds + times.decodeSeconds);
+    this.#e2e.observe(this.#labels, times.totalSeconds);
+    this.#requestGenerationTokens.observe(this.#labels, times.generatedTokens);
   }
 
   #engineGauges(engine: EngineClient): void {

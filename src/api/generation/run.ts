@@ -3,7 +3,7 @@ import type { ServerResponse } from 'node:http';
 import type { ChoiceDelta, Generation, GenerationInput } from '../../control/sessions/session.ts';
 import type { ApiDeps } from '../deps.ts';
 import { ApiError, ClientGoneError } from '../errors.ts';
-import type { Metrics } from '../metrics.ts';
+import { RunClock } from './run-clock.ts';
 
 /** Aborts when the connection closes before the answer is complete. */
 export class ClientWatch {
@@ -51,7 +51,7 @@ export async function startRun(deps: ApiDeps, input: GenerationInput, signal: Ab
   else signal.addEventListener('abort', abort, { once: true });
   const { n, maxTokens } = input.sampling;
   deps.metrics.accepted(generation.promptIds.length, n, maxTokens);
-  const deltas = observe(generation, signal, new RunClock(deps.metrics, arrived, n));
+  const deltas = observe(generation, signal, new RunClock(deps.metrics, generation, arrived, n));
   return { generation, n, deltas };
 }
 
@@ -83,48 +83,5 @@ async function* observe(generation: Generation, signal: AbortSignal, clock: RunC
   } finally {
     // Also when the consumer stops early: whatever still runs is freed.
     generation.abort();
-  }
-}
-
-class RunClock {
-  readonly #metrics: Metrics;
-  readonly #arrived: number;
-  /** Time of the last output per choice, in milliseconds; 0 = none yet. */
-  readonly #last: Float64Array;
-  #tokens = 0;
-  #open: number;
-
-  constructor(metrics: Metrics, arrived: number, n: number) {
-    this.#metrics = metrics;
-    this.#arrived = arrived;
-    this.#last = new Float64Array(n);
-    this.#open = n;
-  }
-
-  delta(delta: ChoiceDelta): void {
-    const count = delta.tokenIds.length;
-    if (count > 0) this.#timeTokens(delta.index, count);
-    if (delta.finish !== null) {
-      this.#open--;
-      this.#metrics.choiceFinished(delta.finish);
-    }
-  }
-
-  #timeTokens(index: number, count: number): void {
-    const now = performance.now();
-    if (this.#tokens === 0) this.#metrics.firstToken((now - this.#arrived) / 1000);
-    const last = this.#last[index] ?? 0;
-    if (last > 0) this.#metrics.nextToken((now - last) / 1000);
-    this.#last[index] = now;
-    this.#tokens += count;
-    this.#metrics.tokens(count);
-  }
-
-  finished(): void {
-    this.#metrics.requestFinished((performance.now() - this.#arrived) / 1000, this.#tokens);
-  }
-
-  failed(): void {
-    for (; this.#open > 0; this.#open--) this.#metrics.choiceFinished('error');
   }
 }

@@ -8,6 +8,8 @@ export type OutputSink = (output: SequenceOutput) => void;
 
 export interface SequenceHandle {
   readonly id: number;
+  /** When it (last) began to run, by performance.now(); null while it waits. For metrics. */
+  readonly startedAt?: number | null;
   /**
    * Call once bytes of this sequence have gone to its client: after an engine crash such a sequence ends with finish 'error',
    * while one not yet streamed is replayed.

@@ -54,6 +54,9 @@ export class LocalEngine implements EngineClient {
     this.#outbox.submit(entries);
     return entries.map((entry) => ({
       id: entry.id,
+      get startedAt() {
+        return entry.startedAt;
+      },
       // There is no process that could crash alone, hence no replay.
       markStreamed: () => {},
       abort: () => this.#abort(entry),

@@ -115,6 +115,9 @@ export class EngineSupervisor implements EngineClient {
   #handle(entry: LedgerEntry): SequenceHandle {
     return {
       id: entry.id,
+      get startedAt() {
+        return entry.startedAt;
+      },
       markStreamed: () => {
         entry.streamed = true;
       },

@@ -67,6 +67,12 @@ export class RunningGeneration implements Generation {
     };
   }
 
+  startedAt(): number | null {
+    const times = this.#handles.map((handle) => handle.startedAt ?? Infinity);
+    const first = Math.min(...times);
+    return Number.isFinite(first) ? first : null;
+  }
+
   markStreamed(): void {
     for (const index of this.#open) this.#handles[index]?.markStreamed();
   }

@@ -111,6 +111,8 @@ export interface Generation {
   readonly deltas: AsyncIterable<ChoiceDelta>;
   /** Tokens generated so far per choice, cached prompt tokens. Complete once all choices finished. */
   usage(): { promptTokens: number; completionTokens: number[]; cachedTokens: number };
+  /** When the first of its sequences began to run, by performance.now(); null while all wait. For metrics. */
+  startedAt(): number | null;
   /** Tell that bytes went to the client (no replay after a crash any more). */
   markStreamed(): void;
   /** Bytes of deltas that wait for the reader, roughly: the API cuts a reader that lets them grow too far. */

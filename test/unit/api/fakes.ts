@@ -68,6 +68,9 @@ export class FakeGeneration implements Generation {
   usage() {
     return { promptTokens: 3, completionTokens: this.#counts, cachedTokens: 0 };
   }
+  startedAt(): number | null {
+    return performance.now();
+  }
   markStreamed() {
     this.streamed = true;
   }
