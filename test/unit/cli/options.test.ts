@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { describe, expect, test } from 'vitest';
 import { addServeOptions, OPTIONS, resolveSettings, unknownVariables, variableName } from '../../../src/cli/options.ts';
@@ -98,4 +99,15 @@ test('every setting has its own flag and variable', () => {
   const keys = Object.keys(OPTIONS) as (keyof Settings)[];
   expect(new Set(keys.map((key) => OPTIONS[key].flag)).size).toBe(keys.length);
   expect(new Set(keys.map(variableName)).size).toBe(keys.length);
+});
+
+test('docs/settings.md lists every flag with its variable and default', () => {
+  const text = readFileSync(new URL('../../../docs/settings.md', import.meta.url), 'utf8');
+  const rows = [...text.matchAll(/^\| `--([\w-]+)` \| `(\w+)` \| (.*?) \| (.*) \|$/gm)].map((match) => match.slice(1));
+  const keys = (Object.keys(OPTIONS) as (keyof Settings)[]).filter((key) => OPTIONS[key].flag !== '');
+  const expected = keys.map((key) => {
+    const { flag, defaultText, default: value, help } = OPTIONS[key];
+    return [flag, variableName(key), defaultText ?? String(value() ?? 'none'), help];
+  });
+  expect(rows).toEqual(expected);
 });
