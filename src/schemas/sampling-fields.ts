@@ -6,6 +6,8 @@ export const MAX_STOP_STRINGS = 64;
 export const MAX_STOP_LENGTH = 1024;
 /** Most stop ids of one request; the engine takes 1024 with the model's own. */
 export const MAX_STOP_TOKEN_IDS = 512;
+/** Most bad words of one request. */
+export const MAX_BAD_WORDS = 512;
 /** Choices of one request, as the OpenAI API bounds them. */
 export const MAX_CHOICES = 128;
 
@@ -54,7 +56,7 @@ export interface SamplingFields {
   engine_xargs?: Record<string, unknown> | null;
   vllm_xargs?: Record<string, unknown> | null;
   cache_salt?: string | null;
-  logprobs_mode?: string | null;
+  logprobs_mode?: 'raw' | 'temperature' | 'processed' | null;
   return_tokens_as_token_ids?: boolean | null;
   return_token_ids?: boolean | null;
 }
@@ -143,6 +145,7 @@ export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
   include_stop_str_in_output: boolean(),
   ignore_eos: boolean(),
   skip_special_tokens: boolean(),
+  // No decoder that is supported writes a space between special tokens, so both values give the same text.
   spaces_between_special_tokens: boolean(),
   stream: nullable(boolean()),
   stream_options: streamOptions,
@@ -156,7 +159,13 @@ export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
     errorText: { minItems: 'allowed_token_ids is not None and empty!' },
   },
   bad_words: nullable(
-    array({ ...string({ minLength: 1 }), errorText: { minLength: 'bad_words cannot contain an empty string.' } }),
+    array(
+      {
+        ...string({ minLength: 1, maxLength: MAX_STOP_LENGTH }),
+        errorText: { minLength: 'bad_words cannot contain an empty string.' },
+      },
+      { maxItems: MAX_BAD_WORDS },
+    ),
   ),
   use_beam_search: boolean(),
   echo: boolean(),

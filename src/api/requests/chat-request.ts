@@ -45,6 +45,7 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
     input: {
       prompt,
       sampling: toSampling(body, lengthLimit(body), topLogprobs, context.limits),
+      truncatePromptTokens: body.truncate_prompt_tokens ?? null,
       priority: body.priority ?? 0,
       tenant: context.tenant,
     },

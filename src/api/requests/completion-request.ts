@@ -35,7 +35,13 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
   const sampling = toSampling(body, length, topLogprobs, context.limits);
   checkSequenceCount(prompts.length * sampling.n, context.limits.maxChoices);
   return {
-    inputs: prompts.map((prompt) => ({ prompt, sampling, priority: body.priority ?? 0, tenant: context.tenant })),
+    inputs: prompts.map((prompt) => ({
+      prompt,
+      sampling,
+      truncatePromptTokens: body.truncate_prompt_tokens ?? null,
+      priority: body.priority ?? 0,
+      tenant: context.tenant,
+    })),
     n: sampling.n,
     output: toOutputOptions(body, context.forceIncludeUsage),
     echo: echo ?? false,

@@ -32,17 +32,8 @@ const UNTRUSTED_TEMPLATE: NotBuilt = {
 };
 
 export const NOT_BUILT: Readonly<Record<string, NotBuilt>> = {
-  frequency_penalty: only(null, 0),
-  presence_penalty: only(null, 0),
-  repetition_penalty: only(null, 1),
   length_penalty: only(1),
-  logit_bias: empty,
-  bad_words: empty,
-  allowed_token_ids: only(null),
-  truncate_prompt_tokens: only(null),
   prompt_logprobs: only(null),
-  spaces_between_special_tokens: only(true),
-  logprobs_mode: only(null, 'raw'),
   use_beam_search: only(false),
   // Text completions have it and take it out first.
   echo: only(false),
@@ -50,9 +41,7 @@ export const NOT_BUILT: Readonly<Record<string, NotBuilt>> = {
   structured_outputs: empty,
   repetition_detection: REPETITION,
   tools: only(null),
-  reasoning_effort: only(null),
   include_reasoning: only(true),
-  documents: only(null),
   chat_template: UNTRUSTED_TEMPLATE,
   mm_processor_kwargs: empty,
   priority: PRIORITY,

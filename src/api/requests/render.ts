@@ -10,6 +10,7 @@ const RESERVED_KWARGS = [
   'tokenize',
   'messages',
   'tools',
+  'documents',
   'add_generation_prompt',
   'continue_final_message',
 ];
@@ -19,6 +20,8 @@ export interface RenderFields {
   continue_final_message?: boolean;
   add_special_tokens?: boolean;
   chat_template_kwargs?: Record<string, unknown> | null;
+  documents?: Record<string, unknown>[] | null;
+  reasoning_effort?: string | null;
 }
 
 export function toChatPrompt(messages: RequestMessage[], fields: RenderFields): PromptInput {
@@ -39,9 +42,18 @@ export function toChatPrompt(messages: RequestMessage[], fields: RenderFields): 
       continueFinalMessage,
       addSpecialTokens: fields.add_special_tokens ?? false,
       tools: null,
-      templateKwargs: checkKwargs(fields.chat_template_kwargs ?? {}),
+      documents: fields.documents ?? null,
+      templateKwargs: {
+        ...reasoningKwargs(fields.reasoning_effort ?? null),
+        ...checkKwargs(fields.chat_template_kwargs ?? {}),
+      },
     },
   };
+}
+
+/** The template's variables for an effort; what the caller says in chat_template_kwargs wins. */
+function reasoningKwargs(effort: string | null): Record<string, unknown> {
+  return effort === null ? {} : { reasoning_effort: effort, enable_thinking: effort !== 'none' };
 }
 
 function checkKwargs(kwargs: Record<string, unknown>): Record<string, unknown> {

@@ -6,6 +6,8 @@ import { ApiError } from '../errors.ts';
 /** Smaller temperatures than this (but 0) are raised to it, as vLLM does: they overflow. */
 const LOWEST_TEMPERATURE = 0.01;
 const LARGEST_TOP_K = 2 ** 31 - 1;
+/** Every entry is looked at in every step. */
+const MAX_BIASED_TOKENS = 4096;
 
 export interface SamplingLimits {
   vocabSize: number;
@@ -43,6 +45,13 @@ export function toSampling(
     ignoreEos: body.ignore_eos ?? false,
     skipSpecialTokens: body.skip_special_tokens ?? true,
     topLogprobs,
+    logprobsMode: body.logprobs_mode ?? 'raw',
+    frequencyPenalty: body.frequency_penalty ?? 0,
+    presencePenalty: body.presence_penalty ?? 0,
+    repetitionPenalty: body.repetition_penalty ?? null,
+    logitBias: toLogitBias(body.logit_bias ?? {}),
+    badWords: [...new Set(body.bad_words ?? [])],
+    allowedTokenIds: body.allowed_token_ids ?? null,
   };
 }
 
@@ -72,6 +81,24 @@ function raiseTemperature(temperature: number | null): number | null {
 function toTopK(topK: number | null): number | null {
   if (topK === null) return null;
   return topK === -1 ? 0 : Math.min(topK, LARGEST_TOP_K);
+}
+
+/** Keys are ids as text; all that are not are named. */
+function toLogitBias(bias: Record<string, number>): Map<number, number> {
+  const keys = Object.keys(bias);
+  if (keys.length > MAX_BIASED_TOKENS) {
+    throw new ApiError('invalid_parameter', `logit_bias must have at most ${MAX_BIASED_TOKENS} entries.`, 'logit_bias');
+  }
+  const bad = keys.filter((key) => !/^-?\d{1,15}$/.test(key.trim()));
+  if (bad.length > 0) {
+    const named = bad.slice(0, 10).map((key) => JSON.stringify(key.slice(0, 40)));
+    throw new ApiError(
+      'invalid_parameter',
+      `logit_bias has keys that are not token ids: ${named.join(', ')}`,
+      'logit_bias',
+    );
+  }
+  return new Map(Object.entries(bias).map(([key, value]) => [Number(key), value]));
 }
 
 function toStop(stop: SamplingFields['stop']): string[] {

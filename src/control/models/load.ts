@@ -30,7 +30,7 @@ export async function loadModel(directory: string): Promise<LoadedModel> {
     tokenizerSize: vocabulary.length,
     maxPosition: spec.maxPosition,
     digest: await digestModel(path, texts, weights.files),
-    warnings: [...warningsOf(generation), ...unknownOptions.slice(0, MAX_WARNINGS).map(unknownOption)],
+    warnings: [...unknownOptions.slice(0, MAX_WARNINGS).map(unknownOption)],
   };
 }
 
@@ -55,11 +55,4 @@ async function resolveDirectory(directory: string): Promise<string> {
 
 function unknownOption(name: string): string {
   return `${CONFIG_FILE}: the option ${JSON.stringify(name.slice(0, 100))} is not known and has no effect.`;
-}
-
-function warningsOf(generation: GenerationDefaults): string[] {
-  const penalty = generation.repetitionPenalty ?? 1;
-  return penalty === 1
-    ? []
-    : [`${GENERATION_FILE}: repetition_penalty ${penalty} is not applied; repetition penalties are not supported yet.`];
 }

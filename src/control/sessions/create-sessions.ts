@@ -19,6 +19,8 @@ import {
 } from './session.ts';
 import { StopScanner, StopStrings } from './stop-strings.ts';
 import { TokenTable } from './token-table.ts';
+import { truncatePrompt } from './truncate.ts';
+import { readWordForms, type WordForm } from './word-forms.ts';
 
 export async function createSessions(options: SessionsOptions): Promise<Sessions> {
   const { spec, generation } = await readModelConfig(options.modelDirectory);
@@ -80,11 +82,12 @@ class ModelSessions implements Sessions {
   }
 
   async start(input: GenerationInput, signal?: AbortSignal): Promise<Generation> {
-    const promptIds = await this.tokenize(input.prompt);
+    const promptIds = truncatePrompt(await this.tokenize(input.prompt), input, this.#parts.maxModelLen);
     if (promptIds.length === 0)
       throw new SessionError('bad_request', 'The decoder prompt cannot be empty', paramOf(input.prompt));
     const { maxModelLen, maxLogprobs, vocabSize, defaults: generation } = this.#parts;
-    const limits = { promptTokens: promptIds.length, maxModelLen, maxLogprobs, vocabSize, generation };
+    const wordForms = await this.#wordForms(input.sampling.badWords);
+    const limits = { wordForms, promptTokens: promptIds.length, maxModelLen, maxLogprobs, vocabSize, generation };
     const sampling = resolveSampling(input.sampling, limits);
     if (signal?.aborted) throw new SessionError('unavailable', 'The request was cancelled.');
     const running = new RunningGeneration(this.#parts.engine, {
@@ -129,6 +132,10 @@ class ModelSessions implements Sessions {
 
   close(): Promise<void> {
     return this.#parts.pool.close();
+  }
+
+  async #wordForms(words: string[]): Promise<WordForm[]> {
+    return words.length === 0 ? [] : readWordForms(await this.#parts.pool.run({ kind: 'words', words }));
   }
 
   #choices(input: GenerationInput, promptIds: Int32Array): ChoiceStream[] {

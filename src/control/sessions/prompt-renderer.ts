@@ -5,8 +5,10 @@ import type { PromptEncoder } from './prompt-encoder.ts';
 import { SessionError, type PromptInput } from './session.ts';
 import { isReservedName, type ChatTemplate } from './template/chat-template.ts';
 import { TemplateError } from './template/errors.ts';
+import { encodeWords } from './word-forms.ts';
 
-export type RenderInput = Exclude<PromptInput, { kind: 'ids' }>;
+/** `words`: each on its own, as it is and after a space; answered in word-forms.ts's layout. */
+export type RenderInput = Exclude<PromptInput, { kind: 'ids' }> | { kind: 'words'; words: string[] };
 type ChatInput = Extract<PromptInput, { kind: 'chat' }>;
 
 export interface RenderedPrompt {
@@ -53,6 +55,7 @@ export class PromptRenderer {
   }
 
   render(input: RenderInput): RenderedPrompt {
+    if (input.kind === 'words') return { text: '', ids: encodeWords(this.#parts.encoder, input.words) };
     if (input.kind === 'text') {
       this.#checkLength(input.text);
       return {
@@ -76,10 +79,10 @@ export class PromptRenderer {
   #renderChat(input: ChatInput): { text: string; mark: string } {
     const { template } = this.#parts;
     if (!template) throw new SessionError('bad_request', NO_TEMPLATE, 'messages');
-    const { tools, templateKwargs: kwargs, addGenerationPrompt, continueFinalMessage } = input.render;
+    const { tools, documents, templateKwargs: kwargs, addGenerationPrompt, continueFinalMessage } = input.render;
     checkKwargs(kwargs);
     const messages = prepareMessages(input.messages, template.contentFormat);
-    const marks = unusedMarks([messages, tools, kwargs], [template.source, ...this.#parts.specialTexts], 2);
+    const marks = unusedMarks([messages, tools, documents, kwargs], [template.source, ...this.#parts.specialTexts], 2);
     if (!marks) throw new SessionError('bad_request', 'The messages hold too many private-use characters.', 'messages');
     const [mark = '', tag = ''] = marks;
     const protect = (value: unknown): unknown => mapStrings(value, (text) => this.#special.mark(text, mark));
@@ -90,7 +93,7 @@ export class PromptRenderer {
       ...(protect(kwargs) as Record<string, unknown>),
       messages: chat,
       tools: protect(tools),
-      documents: null,
+      documents: protect(documents),
       add_generation_prompt: addGenerationPrompt,
     };
     const text = renderTemplate(template, variables);

@@ -194,7 +194,7 @@ export class RenderPool {
 
 function paramOf(job: Job | null): string | null {
   if (!job) return null;
-  return job.input.kind === 'chat' ? 'messages' : 'prompt';
+  return job.input.kind === 'chat' ? 'messages' : job.input.kind === 'words' ? 'bad_words' : 'prompt';
 }
 
 /** Threads need compiled code: from sources they come from the build. */

@@ -3,6 +3,8 @@ import { randomBytes } from 'node:crypto';
 import type { SamplingSpec } from '../engine/native.ts';
 import type { GenerationDefaults } from '../models/model.ts';
 import { SessionError, type SamplingRequest } from './session.ts';
+import { resolveControls } from './token-controls.ts';
+import type { WordForm } from './word-forms.ts';
 
 export interface SamplingLimits {
   promptTokens: number;
@@ -11,6 +13,8 @@ export interface SamplingLimits {
   /** -1 = the whole vocabulary may be asked for. */
   maxLogprobs: number;
   generation: GenerationDefaults;
+  /** Of the request's bad words. */
+  wordForms: readonly WordForm[];
 }
 
 /** Choices of one request; the queue bounds their tokens. */
@@ -46,6 +50,7 @@ export function resolveSampling(request: SamplingRequest, limits: SamplingLimits
     minTokens: request.minTokens,
     stopIds: resolveStopIds(request, limits),
     logprobs: resolveLogprobs(request.topLogprobs, limits),
+    ...resolveControls(request, limits.wordForms, limits.generation, limits.vocabSize),
   };
   return Array.from({ length: request.n }, (_, choice) => ({ ...spec, choice }));
 }

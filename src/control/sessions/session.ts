@@ -17,6 +17,7 @@ export interface RenderOptions {
   continueFinalMessage: boolean;
   addSpecialTokens: boolean;
   tools: unknown[] | null;
+  documents: unknown[] | null;
   templateKwargs: Record<string, unknown>;
 }
 
@@ -38,8 +39,19 @@ export interface SamplingRequest {
   includeStopInOutput: boolean;
   ignoreEos: boolean;
   skipSpecialTokens: boolean;
-  /** null = no logprobs; 0 = only the sampled token's. */
+  /** null = no logprobs; 0 = only the sampled token's; -1 = the whole vocabulary. */
   topLogprobs: number | null;
+  logprobsMode: 'raw' | 'temperature' | 'processed';
+  frequencyPenalty: number;
+  presencePenalty: number;
+  /** null = generation_config's, else 1. */
+  repetitionPenalty: number | null;
+  /** Token id -> what is added to its logit. */
+  logitBias: ReadonlyMap<number, number>;
+  /** Texts that must not be generated. */
+  badWords: string[];
+  /** null = all. */
+  allowedTokenIds: number[] | null;
 }
 
 export type PromptInput =
@@ -50,6 +62,8 @@ export type PromptInput =
 export interface GenerationInput {
   prompt: PromptInput;
   sampling: SamplingRequest;
+  /** Keeps the last so many prompt tokens; -1 = as many as fit beside the output; null = all. */
+  truncatePromptTokens: number | null;
   priority: number;
   tenant: string;
 }

@@ -139,46 +139,27 @@ export const REFUSED: Record<string, Refusal[]> = {
     [{ tools: [{ type: 'function' }] }, 'Field required', 'tools.0.function'],
     [{ tools: [{ type: 'function', function: { name: 'f' } }] }, '`tools` is not supported', 'tools'],
   ],
-  frequency_penalty: [
-    [{ frequency_penalty: 3 }, 'frequency_penalty must be in [-2, 2], got 3.', 'frequency_penalty'],
-    [{ frequency_penalty: 0.5 }, 'is not supported', 'frequency_penalty'],
-  ],
-  presence_penalty: [
-    [{ presence_penalty: 3 }, 'presence_penalty must be in [-2, 2], got 3.', 'presence_penalty'],
-    [{ presence_penalty: -1 }, 'is not supported', 'presence_penalty'],
-  ],
+  frequency_penalty: [[{ frequency_penalty: 3 }, 'frequency_penalty must be in [-2, 2], got 3.', 'frequency_penalty']],
+  presence_penalty: [[{ presence_penalty: 3 }, 'presence_penalty must be in [-2, 2], got 3.', 'presence_penalty']],
   repetition_penalty: [
     [{ repetition_penalty: 0 }, 'repetition_penalty must be greater than zero', 'repetition_penalty'],
-    [{ repetition_penalty: 1.1 }, 'is not supported', 'repetition_penalty'],
   ],
   length_penalty: [[{ length_penalty: 2 }, 'is not supported', 'length_penalty']],
   logit_bias: [
     [{ logit_bias: { 5: 'x' } }, 'Input should be number', 'logit_bias.5'],
-    [{ logit_bias: { 5: 1 } }, 'is not supported', 'logit_bias'],
+    [{ logit_bias: { abc: 1, '1.5': 1 } }, 'keys that are not token ids: "abc", "1.5"', 'logit_bias'],
   ],
-  bad_words: [
-    [{ bad_words: [''] }, 'bad_words cannot contain an empty string.', 'bad_words.0'],
-    [{ bad_words: ['x'] }, 'is not supported', 'bad_words'],
-  ],
-  allowed_token_ids: [
-    [{ allowed_token_ids: [] }, 'allowed_token_ids is not None and empty!', 'allowed_token_ids'],
-    [{ allowed_token_ids: [1] }, 'is not supported', 'allowed_token_ids'],
-  ],
-  truncate_prompt_tokens: [
-    [{ truncate_prompt_tokens: -2 }, 'must be >= -1', 'truncate_prompt_tokens'],
-    [{ truncate_prompt_tokens: 5 }, 'is not supported', 'truncate_prompt_tokens'],
-  ],
+  bad_words: [[{ bad_words: [''] }, 'bad_words cannot contain an empty string.', 'bad_words.0']],
+  allowed_token_ids: [[{ allowed_token_ids: [] }, 'allowed_token_ids is not None and empty!', 'allowed_token_ids']],
+  truncate_prompt_tokens: [[{ truncate_prompt_tokens: -2 }, 'must be >= -1', 'truncate_prompt_tokens']],
   prompt_logprobs: [
     [{ prompt_logprobs: -2 }, '`prompt_logprobs` must be a positive value or -1', 'prompt_logprobs'],
     [{ prompt_logprobs: 1 }, 'is not supported', 'prompt_logprobs'],
   ],
   spaces_between_special_tokens: [
-    [{ spaces_between_special_tokens: false }, 'is not supported', 'spaces_between_special_tokens'],
+    [{ spaces_between_special_tokens: 'no' }, 'should be boolean', 'spaces_between_special_tokens'],
   ],
-  logprobs_mode: [
-    [{ logprobs_mode: 'cooked' }, 'Input should be one of "raw"', 'logprobs_mode'],
-    [{ logprobs_mode: 'processed' }, 'is not supported', 'logprobs_mode'],
-  ],
+  logprobs_mode: [[{ logprobs_mode: 'cooked' }, 'Input should be one of "raw"', 'logprobs_mode']],
   use_beam_search: [[{ use_beam_search: true }, 'is not supported', 'use_beam_search']],
   echo: [[{ echo: true }, 'is not supported', 'echo']],
   response_format: [
@@ -197,12 +178,9 @@ export const REFUSED: Record<string, Refusal[]> = {
     ],
     [{ repetition_detection: { max_pattern_size: 5, min_count: 2 } }, 'is not supported', 'repetition_detection'],
   ],
-  reasoning_effort: [
-    [{ reasoning_effort: 'wild' }, 'Input should be one of', 'reasoning_effort'],
-    [{ reasoning_effort: 'low' }, 'is not supported', 'reasoning_effort'],
-  ],
+  reasoning_effort: [[{ reasoning_effort: 'wild' }, 'Input should be one of', 'reasoning_effort']],
   include_reasoning: [[{ include_reasoning: false }, 'is not supported', 'include_reasoning']],
-  documents: [[{ documents: [{ title: 'x' }] }, 'is not supported', 'documents']],
+  documents: [[{ documents: ['x'] }, 'should be object', 'documents.0']],
   chat_template: [[{ chat_template: '{{ x }}' }, '--trust-request-chat-template is not set', 'chat_template']],
   mm_processor_kwargs: [[{ mm_processor_kwargs: { a: 1 } }, 'is not supported', 'mm_processor_kwargs']],
   priority: [

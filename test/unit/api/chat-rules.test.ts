@@ -101,6 +101,7 @@ describe('accepted', () => {
           continueFinalMessage: false,
           addSpecialTokens: false,
           tools: null,
+          documents: null,
           templateKwargs: {},
         },
       },
@@ -120,7 +121,15 @@ describe('accepted', () => {
         ignoreEos: false,
         skipSpecialTokens: true,
         topLogprobs: null,
+        logprobsMode: 'raw',
+        frequencyPenalty: 0,
+        presencePenalty: 0,
+        repetitionPenalty: null,
+        logitBias: new Map(),
+        badWords: [],
+        allowedTokenIds: null,
       },
+      truncatePromptTokens: null,
       priority: 0,
       tenant: 'default',
     });
@@ -130,6 +139,39 @@ describe('accepted', () => {
     const nulls = [...chatCompletionFields].filter((field) => !NOT_NULLABLE.has(field)).map((field) => [field, null]);
     const input = await accepted(Object.fromEntries(nulls) as object);
     expect(input).toEqual(await accepted({}));
+  });
+
+  test('token controls reach the session', async () => {
+    const { sampling, truncatePromptTokens, prompt } = await accepted({
+      frequency_penalty: 0.5,
+      presence_penalty: -0.5,
+      repetition_penalty: 1.1,
+      logit_bias: { 5: 1000, 7: -1 },
+      bad_words: ['x', 'x'],
+      allowed_token_ids: [1, 2],
+      logprobs_mode: 'temperature',
+      truncate_prompt_tokens: 5,
+      documents: [{ title: 'a', text: 'b' }],
+      reasoning_effort: 'low',
+      chat_template_kwargs: { enable_thinking: false },
+    });
+    expect(sampling).toMatchObject({
+      frequencyPenalty: 0.5,
+      presencePenalty: -0.5,
+      repetitionPenalty: 1.1,
+      logitBias: new Map([
+        [5, 1000],
+        [7, -1],
+      ]),
+      badWords: ['x'],
+      allowedTokenIds: [1, 2],
+      logprobsMode: 'temperature',
+    });
+    expect(truncatePromptTokens).toBe(5);
+    if (prompt.kind !== 'chat') throw new Error('no chat');
+    expect(prompt.render.documents).toEqual([{ title: 'a', text: 'b' }]);
+    // The caller's own word wins over what the effort implies.
+    expect(prompt.render.templateKwargs).toEqual({ reasoning_effort: 'low', enable_thinking: false });
   });
 
   test('every field that is not built takes its default', async () => {
@@ -178,7 +220,7 @@ describe('accepted', () => {
       logprobs: true,
       top_logprobs: 5,
     });
-    expect(sampling).toEqual({
+    expect(sampling).toMatchObject({
       n: 2,
       temperature: 0.5,
       topP: 0.9,

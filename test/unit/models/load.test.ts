@@ -43,11 +43,6 @@ describe('a model directory', () => {
     expect(model.warnings).toEqual([]);
   });
 
-  it('warns of a repetition penalty that is not applied', async () => {
-    const model = await loadModel(writeModel({ generation: { repetition_penalty: 1.1 } }));
-    expect(model.warnings.join()).toContain('repetition_penalty 1.1');
-  });
-
   it('warns of an option that it has never heard of', async () => {
     const model = await loadModel(writeModel({ config: { new_attention: true, unheard_of: null } }));
     expect(model.warnings).toEqual(['config.json: the option "new_attention" is not known and has no effect.']);

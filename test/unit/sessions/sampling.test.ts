@@ -19,6 +19,13 @@ const REQUEST: SamplingRequest = {
   ignoreEos: false,
   skipSpecialTokens: true,
   topLogprobs: null,
+  logprobsMode: 'raw',
+  frequencyPenalty: 0,
+  presencePenalty: 0,
+  repetitionPenalty: null,
+  logitBias: new Map(),
+  badWords: [],
+  allowedTokenIds: null,
 };
 
 const LIMITS: SamplingLimits = {
@@ -27,6 +34,7 @@ const LIMITS: SamplingLimits = {
   vocabSize: 1000,
   maxLogprobs: 20,
   generation: { eosTokenIds: [5] },
+  wordForms: [],
 };
 
 function first(request: Partial<SamplingRequest>, limits: Partial<SamplingLimits> = {}): SamplingSpec {
@@ -85,6 +93,36 @@ describe('sampling', () => {
     ['a length that just fits', { maxTokens: 80 }, {}, { maxTokens: 80 }],
     ['stop ids with EOS', { stopTokenIds: [9, 9, 5] }, {}, { stopIds: Int32Array.of(5, 9) }],
     ['stop ids without EOS', { stopTokenIds: [9], ignoreEos: true }, {}, { stopIds: Int32Array.of(9) }],
+    [
+      'penalties',
+      { frequencyPenalty: 0.5, presencePenalty: -1, repetitionPenalty: 1.2 },
+      {},
+      { frequencyPenalty: 0.5, presencePenalty: -1, repetitionPenalty: 1.2 },
+    ],
+    [
+      "the model's repetition penalty",
+      {},
+      { generation: { ...DEFAULTS, repetitionPenalty: 1.3 } },
+      { repetitionPenalty: 1.3 },
+    ],
+    [
+      'a bias, cut at 100',
+      {
+        logitBias: new Map([
+          [7, 1000],
+          [3, -0.5],
+        ]),
+      },
+      {},
+      { biasIds: Int32Array.of(7, 3), biasValues: Float32Array.of(100, -0.5) },
+    ],
+    ['allowed ids, ascending and once', { allowedTokenIds: [9, 2, 9] }, {}, { allowedIds: Int32Array.of(2, 9) }],
+    [
+      'forms of bad words',
+      { badWords: ['x'] },
+      { wordForms: [{ word: 0, ids: Int32Array.of(4, 5) }] },
+      { badWords: [Int32Array.of(4, 5)] },
+    ],
     ['logprobs of the sampled token', { topLogprobs: 0 }, {}, { logprobs: 0 }],
     ['all logprobs', { topLogprobs: -1 }, { maxLogprobs: -1 }, { logprobs: 1000 }],
   ])('%s', (_, request, limits, expected) => {
@@ -150,6 +188,26 @@ describe('sampling', () => {
       'logprobs',
     ],
     [{ topLogprobs: -1 }, {}, 'bad_request', 'greater than max allowed: 20', 'logprobs'],
+    [
+      {
+        logitBias: new Map([
+          [1000, 1],
+          [-3, 1],
+        ]),
+      },
+      {},
+      'bad_request',
+      '[1000, -3] in logit_bias contain out-of-vocab token ids. Vocabulary size: 1000',
+      'logit_bias',
+    ],
+    [{ allowedTokenIds: [1000] }, {}, 'bad_request', 'out-of-vocab', 'allowed_token_ids'],
+    [
+      { badWords: ['x'] },
+      { wordForms: [{ word: 0, ids: new Int32Array(0) }] },
+      'bad_request',
+      'has no tokens',
+      'bad_words',
+    ],
     [{ stop: ['a', ''] }, {}, 'bad_request', 'stop cannot contain an empty string.', 'stop'],
     [{ stop: Array.from({ length: 100_000 }, (_, i) => `${i}`) }, {}, 'bad_request', 'at most 1024 strings', 'stop'],
     [{ stop: ['a'.repeat(1_000_000)] }, {}, 'bad_request', 'characters', 'stop'],

@@ -40,6 +40,13 @@ const SAMPLING: SamplingRequest = {
   ignoreEos: false,
   skipSpecialTokens: true,
   topLogprobs: null,
+  logprobsMode: 'raw',
+  frequencyPenalty: 0,
+  presencePenalty: 0,
+  repetitionPenalty: null,
+  logitBias: new Map(),
+  badWords: [],
+  allowedTokenIds: null,
 };
 
 function bytes(text: string): number[] {
@@ -54,6 +61,7 @@ function input(sampling: Partial<SamplingRequest> = {}, prompt?: GenerationInput
   return {
     prompt: prompt ?? chat([{ role: 'user', content: 'Hi' }]),
     sampling: { ...SAMPLING, ...sampling },
+    truncatePromptTokens: null,
     priority: 0,
     tenant: 't',
   };

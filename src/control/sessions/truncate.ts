@@ -1,0 +1,17 @@
+/** truncate_prompt_tokens: the last tokens of a prompt. */
+import { SessionError, type GenerationInput } from './session.ts';
+
+export function truncatePrompt(ids: Int32Array, input: GenerationInput, maxModelLen: number): Int32Array {
+  const wanted = input.truncatePromptTokens;
+  if (wanted === null) return ids;
+  const output = input.sampling.maxTokens;
+  // Without a wish for the output at least one token of it must fit.
+  const most = maxModelLen - (output ?? 1);
+  if (wanted > most) {
+    const shown = output === null ? 'max_model_len - 1' : 'max_model_len - max_tokens';
+    const message = `truncate_prompt_tokens=${wanted} cannot be greater than ${shown} = ${most}.`;
+    throw new SessionError('bad_request', message, 'truncate_prompt_tokens');
+  }
+  const kept = wanted === -1 ? Math.max(most, 0) : wanted;
+  return kept >= ids.length ? ids : ids.slice(ids.length - kept);
+}
