@@ -25,10 +25,10 @@ async function configureAndBuild({ folder, sanitize }) {
 export function countCtest(output) {
   const counts = { passed: 0, failed: 0, skipped: 0 };
   for (const line of output.split('\n')) {
-    const match = /^\s*\d+\/\d+ Test\s+#\d+: .*?(Passed|\*\*\*\s*\S.*)$/.exec(line);
-    if (!match) continue;
-    if (match[1] === 'Passed') counts.passed++;
-    else if (/^\*\*\*\s*Skipped/.test(match[1])) counts.skipped++;
+    const outcome = /^\s*\d+\/\d+ Test\s+#\d+: .*?(Passed(?=\s+[\d.]+ sec)|\*\*\*\s*\w+)/.exec(line)?.[1];
+    if (outcome === undefined) continue;
+    if (outcome === 'Passed') counts.passed++;
+    else if (outcome.endsWith('Skipped')) counts.skipped++;
     else counts.failed++;
   }
   return counts;

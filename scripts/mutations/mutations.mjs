@@ -37,7 +37,7 @@ export const mutations = [
         replace: 'i + 1',
       },
     ],
-    tests: ['test/unit/sessions'],
+    tests: ['test/unit/sessions/stop-strings.test.ts', 'test/unit/sessions/sessions.test.ts'],
   },
   {
     name: 'a page leaked on abort',
@@ -59,7 +59,7 @@ export const mutations = [
         replace: "new Set(['/tokenize', '/health',",
       },
     ],
-    tests: ['test/unit/api', 'test/api'],
+    tests: ['test/unit/api/http.test.ts'],
   },
   {
     name: 'the batch changes one reduction order',

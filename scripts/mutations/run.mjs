@@ -18,8 +18,8 @@ const chosen = mutations.filter(
 
 /** The same tests on the unbroken copy: a red test proves nothing if it was red before. */
 async function checkBaseline(workspace) {
-  await workspace.build();
   const files = [...new Set(chosen.flatMap(({ tests }) => tests))];
+  await workspace.build(files);
   const { failed, output } = await workspace.test(files);
   if (failed > 0) throw new Error(`${failed} tests fail without any fault.\n${output.slice(-6000)}`);
 }
@@ -27,7 +27,7 @@ async function checkBaseline(workspace) {
 async function judge(workspace, { edits, tests }) {
   const undo = workspace.edit(edits);
   try {
-    await workspace.build();
+    await workspace.build(tests);
     const { failed, passed } = await workspace.test(tests);
     return failed > 0 ? `caught (${failed} of ${failed + passed} tests red)` : 'NOT NOTICED';
   } catch (error) {
