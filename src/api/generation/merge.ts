@@ -2,32 +2,67 @@
 import type { ChoiceDelta } from '../../control/sessions/session.ts';
 import type { Run } from './run.ts';
 
-interface Next {
+interface Arrival {
   source: number;
   result: IteratorResult<ChoiceDelta>;
 }
 
 export async function* mergeRuns(runs: Run[]): AsyncGenerator<ChoiceDelta> {
-  const iterators = runs.map((run) => run.deltas[Symbol.asyncIterator]());
-  const offsets = runs.map((_, index) => runs.slice(0, index).reduce((sum, run) => sum + run.n, 0));
-  const pending = new Map<number, Promise<Next>>();
-  const pull = (source: number, iterator: AsyncIterator<ChoiceDelta>) =>
-    pending.set(
-      source,
-      iterator.next().then((result) => ({ source, result })),
-    );
-  iterators.forEach((iterator, source) => pull(source, iterator));
+  const merge = new Merge(runs.map((run) => run.deltas[Symbol.asyncIterator]()));
+  const offsets = firstIndices(runs);
   try {
-    while (pending.size > 0) {
-      const { source, result } = await Promise.race(pending.values());
-      const iterator = iterators[source];
-      pending.delete(source);
-      if (result.done === true || iterator === undefined) continue;
-      pull(source, iterator);
+    for (let open = runs.length; open > 0;) {
+      const { source, result } = await merge.next();
+      if (result.done === true) {
+        open--;
+        continue;
+      }
+      merge.pull(source);
       yield { ...result.value, index: result.value.index + (offsets[source] ?? 0) };
     }
   } finally {
     for (const run of runs) run.generation.abort();
-    for (const promise of pending.values()) promise.catch(() => undefined);
+  }
+}
+
+function firstIndices(runs: Run[]): number[] {
+  let next = 0;
+  return runs.map((run) => (next += run.n) - run.n);
+}
+
+/** One delta of each source at most is under way; what arrives waits in order. Costs the same however many sources there are. */
+class Merge {
+  readonly #iterators: AsyncIterator<ChoiceDelta>[];
+  readonly #arrived: Arrival[] = [];
+  #failure: { error: unknown } | null = null;
+  #wake: (() => void) | null = null;
+
+  constructor(iterators: AsyncIterator<ChoiceDelta>[]) {
+    this.#iterators = iterators;
+    iterators.forEach((_, source) => this.pull(source));
+  }
+
+  pull(source: number): void {
+    this.#iterators[source]?.next().then(
+      (result) => this.#arrive({ source, result }),
+      (error: unknown) => {
+        this.#failure ??= { error };
+        this.#wake?.();
+      },
+    );
+  }
+
+  async next(): Promise<Arrival> {
+    for (;;) {
+      const arrival = this.#arrived.shift();
+      if (arrival !== undefined) return arrival;
+      if (this.#failure !== null) throw this.#failure.error;
+      await new Promise<void>((resolve) => (this.#wake = resolve));
+    }
+  }
+
+  #arrive(arrival: Arrival): void {
+    this.#arrived.push(arrival);
+    this.#wake?.();
   }
 }
