@@ -82,7 +82,7 @@ class ModelSessions implements Sessions {
   }
 
   async start(input: GenerationInput, signal?: AbortSignal): Promise<Generation> {
-    const promptIds = truncatePrompt(await this.tokenize(input.prompt), input, this.#parts.maxModelLen);
+    const promptIds = truncatePrompt(await this.tokenize(input.prompt, signal), input, this.#parts.maxModelLen);
     if (promptIds.length === 0)
       throw new SessionError('bad_request', 'The decoder prompt cannot be empty', paramOf(input.prompt));
     const { maxModelLen, maxLogprobs, vocabSize, defaults: generation } = this.#parts;
@@ -101,8 +101,8 @@ class ModelSessions implements Sessions {
     return running;
   }
 
-  async tokenize(prompt: PromptInput): Promise<Int32Array> {
-    if (prompt.kind !== 'ids') return this.#parts.pool.run(prompt);
+  async tokenize(prompt: PromptInput, signal?: AbortSignal): Promise<Int32Array> {
+    if (prompt.kind !== 'ids') return this.#parts.pool.run(prompt, signal);
     const outside = prompt.ids.find((id) => !Number.isInteger(id) || id < 0 || id >= this.vocabSize);
     if (outside !== undefined) {
       throw new SessionError(

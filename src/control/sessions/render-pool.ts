@@ -25,6 +25,8 @@ const RETRY_AFTER_SECONDS = 1;
 
 interface Job {
   input: RenderInput;
+  /** Its client has left: it is not rendered any more. */
+  signal: AbortSignal | undefined;
   resolve: (ids: Int32Array) => void;
   reject: (error: Error) => void;
 }
@@ -65,7 +67,7 @@ export class RenderPool {
     return pool;
   }
 
-  run(input: RenderInput): Promise<Int32Array> {
+  run(input: RenderInput, signal?: AbortSignal): Promise<Int32Array> {
     if (this.#closed) return Promise.reject(new SessionError('unavailable', 'The server is shutting down.'));
     if (this.#slots.size === 0)
       return Promise.reject(new SessionError('unavailable', 'Prompt rendering is not available.'));
@@ -74,7 +76,7 @@ export class RenderPool {
       return Promise.reject(new SessionError('queue_full', message, null, RETRY_AFTER_SECONDS));
     }
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ input, resolve, reject });
+      this.#waiting.push({ input, signal, resolve, reject });
       this.#dispatch();
     });
   }
@@ -130,9 +132,17 @@ export class RenderPool {
   #dispatch(): void {
     for (const slot of this.#slots) {
       if (!slot.ready || slot.job) continue;
-      const job = this.#waiting.shift();
+      const job = this.#nextJob();
       if (!job) return;
       this.#assign(slot, job);
+    }
+  }
+
+  #nextJob(): Job | undefined {
+    for (;;) {
+      const job = this.#waiting.shift();
+      if (!job?.signal?.aborted) return job;
+      job.reject(new SessionError('unavailable', 'The request was cancelled.'));
     }
   }
 

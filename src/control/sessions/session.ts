@@ -141,7 +141,7 @@ export interface Sessions {
   /** Renders, tokenises, checks lengths and ranges, queues. Everything refusable is refused here, by SessionError. */
   start(input: GenerationInput, signal?: AbortSignal): Promise<Generation>;
   /** Prompt ids only (for /tokenize). */
-  tokenize(prompt: PromptInput): Promise<Int32Array>;
+  tokenize(prompt: PromptInput, signal?: AbortSignal): Promise<Int32Array>;
   detokenize(ids: number[]): string;
   /** The vocabulary's text of one id, as /tokenize's token_strs shows it. */
   tokenString(id: number): string;
