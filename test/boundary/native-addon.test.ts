@@ -48,6 +48,7 @@ const FINE = [
   'step without this',
   'a plan that steps its engine',
   'close of an idle slot',
+  'four engines of a model at once',
   '30 steps of engines that nobody holds',
 ];
 /** A call at the wrong time is an Error, a value of the wrong kind a TypeError, any other wrong value a RangeError. */

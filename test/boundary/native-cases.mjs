@@ -339,6 +339,21 @@ async function handles() {
   });
 }
 
+/** Engines of one model share its threads. */
+async function together() {
+  const engines = [0, 1, 2, 3].map(() => createEngine(addon, model, description));
+  const seen = new Set();
+  for (let round = 0; round < 100; round++) {
+    const closes = round > 0 ? i32(0) : i32();
+    const steps = engines.map((engine) => engine.step({ ...firstPlan(0, 0, PROMPT), closes }));
+    for (const { tokens, logprobs } of await Promise.all(steps)) seen.add(`${tokens[0]} ${logprobs[0]}`);
+  }
+  for (const engine of engines) engine.close();
+  await record('four engines of a model at once', () => {
+    if (seen.size !== 1) throw new Error(`${seen.size} different results`);
+  });
+}
+
 /** Handles dropped while work is under way: the collector must not pull anything from under it. */
 async function collected() {
   const steps = [];
@@ -357,6 +372,6 @@ async function collected() {
   });
 }
 
-for (const group of [plans, samplings, controls, arrays, options, files, pages, handles, collected]) await group();
+for (const group of [plans, samplings, controls, arrays, options, files, pages, handles, together, collected]) await group();
 model.close();
 process.stdout.write(JSON.stringify(outcomes));
