@@ -2,14 +2,15 @@
  * `npm run test:mutations [-- parts of names ...]`: applies each fault of mutations.mjs to a copy of the working tree, builds
  * what it touches and runs the tests that must turn red. Prints a table; fails where a fault went unnoticed.
  *
- * --check: only says whether every edit still matches its source.  --keep: leaves the copy for a look.
+ * --check: only says whether every edit still matches its source.  --committed: breaks a copy of the last commit instead.
+ * --keep: leaves the copy for a look.
  */
 import { parseArgs } from 'node:util';
 import { mutations } from './mutations.mjs';
 import { Workspace } from './workspace.mjs';
 
 const { values: flags, positionals } = parseArgs({
-  options: { check: { type: 'boolean' }, keep: { type: 'boolean' } },
+  options: { check: { type: 'boolean' }, committed: { type: 'boolean' }, keep: { type: 'boolean' } },
   allowPositionals: true,
 });
 const chosen = mutations.filter(
@@ -60,7 +61,7 @@ async function runAll(workspace) {
 }
 
 if (chosen.length === 0) throw new Error(`No mutation has ${positionals.join(' ')} in its name.`);
-const workspace = new Workspace();
+const workspace = new Workspace({ committed: flags.committed });
 process.once('SIGINT', () => {
   workspace.remove();
   process.exit(130);

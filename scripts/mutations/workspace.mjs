@@ -17,18 +17,37 @@ import { fileURLToPath } from 'node:url';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const TEST_LIMIT_MS = 15 * 60_000;
 
+function git(args) {
+  const result = spawnSync('git', args, { cwd: ROOT, maxBuffer: 64 << 20 });
+  if (result.status !== 0) throw new Error('The sources come from git: run this in a clone.');
+  return result.stdout.toString();
+}
+
 export class Workspace {
-  constructor() {
+  /** Of the working tree as it stands, or of the last commit. */
+  constructor({ committed = false } = {}) {
     this.folder = mkdtempSync(path.join(tmpdir(), 'tandem-mutations-'));
-    const listed = spawnSync('git', ['ls-files', '-z', '--cached', '--others', '--exclude-standard'], { cwd: ROOT });
-    if (listed.status !== 0) throw new Error('The list of files comes from git: run this in a clone.');
-    for (const file of listed.stdout.toString().split('\0').filter(Boolean)) {
+    if (committed) this.#copyCommit();
+    else this.#copyTree();
+    symlinkSync(path.join(ROOT, 'node_modules'), path.join(this.folder, 'node_modules'));
+  }
+
+  #copyCommit() {
+    const archive = path.join(this.folder, 'commit.tar');
+    git(['archive', '--output', archive, 'HEAD']);
+    const unpacked = spawnSync('tar', ['-xmf', archive, '-C', this.folder]);
+    if (unpacked.status !== 0) throw new Error(`tar: ${unpacked.stderr}`);
+    rmSync(archive);
+  }
+
+  #copyTree() {
+    const listed = git(['ls-files', '-z', '--cached', '--others', '--exclude-standard']);
+    for (const file of listed.split('\0').filter(Boolean)) {
       // Deleted but still in the index.
       if (!existsSync(path.join(ROOT, file))) continue;
       mkdirSync(path.dirname(path.join(this.folder, file)), { recursive: true });
       copyFileSync(path.join(ROOT, file), path.join(this.folder, file));
     }
-    symlinkSync(path.join(ROOT, 'node_modules'), path.join(this.folder, 'node_modules'));
   }
 
   remove() {

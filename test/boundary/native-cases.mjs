@@ -372,6 +372,7 @@ async function collected() {
   });
 }
 
-for (const group of [plans, samplings, controls, arrays, options, files, pages, handles, together, collected]) await group();
+for (const group of [plans, samplings, controls, arrays, options, files, pages, handles, together, collected])
+  await group();
 model.close();
 process.stdout.write(JSON.stringify(outcomes));
