@@ -26,6 +26,7 @@ describe('hermes', () => {
     ['content before', `Let me see.\n${CALL}`, [ROME], 'Let me see.\n'],
     ['space before', `\n\n${CALL}`, [ROME], ''],
     ['text after', `${CALL}\nDone.`, [ROME], '\nDone.'],
+    ['space after', `${CALL}\n`, [ROME], ''],
     ['text between', `${CALL} and ${CALL}`, [ROME, ROME], ' and '],
     [
       'boolean and number arguments',

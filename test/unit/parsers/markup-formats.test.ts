@@ -266,6 +266,7 @@ describe('harmony', () => {
         ['f', { a: 1 }],
       ],
     ],
+    ['a call that a channel ends', call.slice(0, -8) + final.slice(18), '', 'Hi.', [['f', { a: 1 }]]],
     ['a call without an end', call.slice(0, -8) + final, '', 'Hi.', [['f', { a: 1 }]]],
     [
       'marks in strings',

@@ -34,25 +34,21 @@ describe.each(['qwen3', 'deepseek_r1'] as const)('%s', (reasoningParser) => {
 
   it('gives the rest of a delta that ends the thoughts to the tool parser', () => {
     const options = optionsFor({ reasoningParser, toolParser: 'hermes', promptReasoning: 'open' });
-    const text = ['Hm. <tool_call>', '</think>\n\n<tool_call>{"name": "f", "arguments": {}}</tool_call>'];
-    expect(deltasOf(options, text)).toEqual(
-      [
-        { reasoning: 'Hm. ' },
-        { reasoning: '<tool_call>' },
-        { toolCall: { index: 0, id: 'call-0', name: 'f' } },
-        { toolCall: { index: 0, arguments: '{}' } },
-      ]
-        .slice(reasoningParser === 'qwen3' ? 0 : 4)
-        .concat(
-          reasoningParser === 'qwen3'
-            ? []
-            : [
-                { reasoning: 'Hm. <tool_call>' },
-                { toolCall: { index: 0, id: 'call-0', name: 'f' } },
-                { toolCall: { index: 0, arguments: '{}' } },
-              ],
-        ),
-    );
+    const text = ['Hm.', ' So:</think>\n\n<tool_call>{"name": "f", "arguments": {}}</tool_call>'];
+    expect(deltasOf(options, text)).toEqual([
+      { reasoning: 'Hm.' },
+      { reasoning: ' So:' },
+      { toolCall: { index: 0, id: 'call-0', name: 'f' } },
+      { toolCall: { index: 0, arguments: '{}' } },
+    ]);
+  });
+
+  it('leaves a call of JSON inside the thoughts', () => {
+    const options = optionsFor({ reasoningParser, toolParser: 'hermes' });
+    const call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>';
+    const output = parseEveryWay(options, `<think>${call}</think>${call}`, seeded(1));
+    expect(output.reasoning).toBe(call);
+    expect(callsIn(output)).toEqual([['f', {}]]);
   });
 
   it('drops thoughts that are not asked for, and still knows where they are', () => {
@@ -93,6 +89,12 @@ it.each([
     expect({ ...output, toolCalls: callsIn(output) }).toEqual({ reasoning, content: '', toolCalls: calls });
   },
 );
+
+it('markup that ends the thoughts reaches the parser behind whole', () => {
+  const options = optionsFor({ reasoningParser: 'qwen3', tools: 'none', promptReasoning: 'open' });
+  const output = parseEveryWay(options, `Hm.${CODER_CALL}`, seeded(1));
+  expect(output).toEqual({ reasoning: 'Hm.', content: CODER_CALL, toolCalls: [] });
+});
 
 it.each([
   ['', 'none'],

@@ -55,7 +55,7 @@ export function joinDeltas(deltas: Iterable<ParsedDelta>): ParsedOutput {
   return output;
 }
 
-function joinCall(calls: ToolCall[], delta: ToolCallDelta): void {
+export function joinCall(calls: ToolCall[], delta: ToolCallDelta): void {
   const call = (calls[delta.index] ??= { id: '', name: '', arguments: '' });
   call.id += delta.id ?? '';
   call.name += delta.name ?? '';
