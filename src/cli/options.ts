@@ -1,6 +1,7 @@
 /** Every flag of `tandem serve` with its TANDEM_* variable, default and help: one table. */
 import { fileURLToPath } from 'node:url';
 import { InvalidArgumentError, Option, type Command } from 'commander';
+import { REASONING_PARSER_NAMES, TOOL_PARSER_NAMES } from '../control/sessions/parsers/create-parser.ts';
 import type { Settings } from '../control/settings.ts';
 import { usableCores } from './machine.ts';
 import { boolean, bytes, integer, list, oneOf, secret, text, type Parser } from './parsers.ts';
@@ -76,6 +77,18 @@ export const OPTIONS: OptionTable = {
     parse: boolean(),
     default: () => true,
     help: 'split long prompts over steps',
+  },
+  toolCallParser: {
+    flag: 'tool-call-parser',
+    parse: oneOf('auto', 'none', ...TOOL_PARSER_NAMES),
+    default: () => 'auto',
+    help: "format of the model's tool calls; auto follows its chat template",
+  },
+  reasoningParser: {
+    flag: 'reasoning-parser',
+    parse: oneOf('auto', 'none', ...REASONING_PARSER_NAMES),
+    default: () => 'auto',
+    help: "format of the model's reasoning; auto follows its chat template",
   },
   schedulingPolicy: {
     flag: 'scheduling-policy',

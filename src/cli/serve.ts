@@ -62,6 +62,8 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
     workers: settings.tokenizerWorkers,
     renderTimeoutMs: settings.templateTimeoutMs,
     generationConfig: settings.generationConfig,
+    toolParser: settings.toolCallParser === 'none' ? null : settings.toolCallParser,
+    reasoningParser: settings.reasoningParser === 'none' ? null : settings.reasoningParser,
   });
   undo.push(() => sessions.close());
   const names = servedNames(settings, model);

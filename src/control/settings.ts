@@ -1,4 +1,6 @@
 /** All settings of the server, resolved from flags, then TANDEM_* variables, then defaults (cli/options.ts does that). */
+import type { ReasoningParserName, ToolParserName } from './sessions/parsers/create-parser.ts';
+
 export interface Settings {
   host: string;
   port: number;
@@ -18,6 +20,9 @@ export interface Settings {
   /** null = chosen from the memory of the machine and what all slots can use. */
   kvCacheMemoryBytes: number | null;
   enableChunkedPrefill: boolean;
+  /** How tool calls and reasoning are written; 'auto' = as the chat template shows, 'none' = replies are not searched. */
+  toolCallParser: ToolParserName | 'auto' | 'none';
+  reasoningParser: ReasoningParserName | 'auto' | 'none';
   schedulingPolicy: 'fcfs' | 'priority';
   /** Engine worker threads. */
   threads: number;

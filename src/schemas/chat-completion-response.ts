@@ -21,7 +21,31 @@ export interface ChatResponseMessage {
   annotations: null;
   audio: null;
   function_call: null;
-  reasoning: null;
+  /** Absent when there are none. */
+  tool_calls?: ChatToolCall[];
+  reasoning: string | null;
+}
+
+export interface ChatToolCall {
+  id: string;
+  type: 'function';
+  /** `arguments` is JSON text of an object. */
+  function: { name: string; arguments: string };
+}
+
+export interface ChatChunkToolCall {
+  /** Position of the call. */
+  index: number;
+  id?: string;
+  type?: 'function';
+  function: { name?: string; arguments?: string };
+}
+
+export interface ChatChunkDelta {
+  role?: string;
+  content?: string;
+  reasoning?: string;
+  tool_calls?: ChatChunkToolCall[];
 }
 
 export interface ChatChoice {
@@ -49,7 +73,7 @@ export interface ChatCompletionResponse {
 
 export interface ChatChunkChoice {
   index: number;
-  delta: { role?: string; content?: string };
+  delta: ChatChunkDelta;
   logprobs: ChatLogprobs | null;
   finish_reason: string | null;
   /** Only in the finish chunk. */

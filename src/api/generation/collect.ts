@@ -1,8 +1,11 @@
 /** Gathers a whole answer per choice. */
+import { joinCall, type ToolCall } from '../../control/sessions/parsers/output-parser.ts';
 import type { ChoiceDelta, ChoiceFinish, TokenLogprob } from '../../control/sessions/session.ts';
 
 export interface WholeChoice {
   text: string;
+  reasoning: string;
+  toolCalls: ToolCall[];
   tokenIds: number[];
   logprobs: TokenLogprob[];
   finish: ChoiceFinish;
@@ -13,6 +16,8 @@ export async function collectChoices(deltas: AsyncIterable<ChoiceDelta>, count: 
   const pieces: string[][] = Array.from({ length: count }, () => []);
   const choices = pieces.map((): WholeChoice => ({
     text: '',
+    reasoning: '',
+    toolCalls: [],
     tokenIds: [],
     logprobs: [],
     finish: 'abort',
@@ -22,6 +27,8 @@ export async function collectChoices(deltas: AsyncIterable<ChoiceDelta>, count: 
     const choice = choices[delta.index];
     if (choice === undefined) throw new Error(`A delta names choice ${delta.index} of ${count}.`);
     pieces[delta.index]?.push(delta.text);
+    choice.reasoning += delta.reasoning;
+    for (const call of delta.toolCalls) joinCall(choice.toolCalls, call);
     for (const id of delta.tokenIds) choice.tokenIds.push(id);
     for (const logprob of delta.logprobs) choice.logprobs.push(logprob);
     if (delta.finish !== null) choice.finish = delta.finish;

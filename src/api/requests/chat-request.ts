@@ -6,6 +6,7 @@ import { requireModel } from './model-name.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { toChatPrompt } from './render.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
+import { toReplyOptions } from './tools.ts';
 import {
   checkLogprobCount,
   checkStreamOptions,
@@ -35,15 +36,16 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
   const body = validateChatCompletion(raw);
   checkStreamOptions(body);
   checkTopLogprobs(body);
-  checkToolChoice(body);
   refuseNotBuilt(body);
   const prompt = toChatPrompt(body.messages, body);
+  const reply = toReplyOptions(body);
   requireModel(body.model, context.servedNames);
   const topLogprobs = body.logprobs === true ? (body.top_logprobs ?? 0) : null;
   if (topLogprobs !== null) checkLogprobCount(topLogprobs, context.limits);
   return {
     input: {
       prompt,
+      reply,
       sampling: toSampling(body, lengthLimit(body), topLogprobs, context.limits),
       truncatePromptTokens: body.truncate_prompt_tokens ?? null,
       priority: body.priority ?? 0,
@@ -59,13 +61,6 @@ function checkTopLogprobs(body: ChatCompletionRequest): void {
   const count = body.top_logprobs ?? 0;
   if (count === 0 || body.logprobs === true) return;
   throw new ApiError('invalid_parameter', 'when using `top_logprobs`, `logprobs` must be set to true.', 'top_logprobs');
-}
-
-/** Tools themselves are refused by the not-built table; a choice without them never made sense. */
-function checkToolChoice(body: ChatCompletionRequest): void {
-  const choice = body.tool_choice;
-  if (choice === undefined || choice === null || choice === 'none' || body.tools) return;
-  throw new ApiError('invalid_parameter', 'When using `tool_choice`, `tools` must be set.', 'tool_choice');
 }
 
 function lengthLimit(body: ChatCompletionRequest): LengthLimit {

@@ -37,6 +37,7 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
   return {
     inputs: prompts.map((prompt) => ({
       prompt,
+      reply: null,
       sampling,
       truncatePromptTokens: body.truncate_prompt_tokens ?? null,
       priority: body.priority ?? 0,

@@ -40,8 +40,6 @@ export const NOT_BUILT: Readonly<Record<string, NotBuilt>> = {
   response_format: RESPONSE_FORMAT,
   structured_outputs: empty,
   repetition_detection: REPETITION,
-  tools: only(null),
-  include_reasoning: only(true),
   chat_template: UNTRUSTED_TEMPLATE,
   mm_processor_kwargs: empty,
   priority: PRIORITY,

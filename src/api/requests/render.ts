@@ -20,6 +20,7 @@ export interface RenderFields {
   continue_final_message?: boolean;
   add_special_tokens?: boolean;
   chat_template_kwargs?: Record<string, unknown> | null;
+  tools?: unknown[] | null;
   documents?: Record<string, unknown>[] | null;
   reasoning_effort?: string | null;
 }
@@ -41,7 +42,7 @@ export function toChatPrompt(messages: RequestMessage[], fields: RenderFields): 
       addGenerationPrompt: fields.add_generation_prompt ?? !continueFinalMessage,
       continueFinalMessage,
       addSpecialTokens: fields.add_special_tokens ?? false,
-      tools: null,
+      tools: fields.tools ?? null,
       documents: fields.documents ?? null,
       templateKwargs: {
         ...reasoningKwargs(fields.reasoning_effort ?? null),

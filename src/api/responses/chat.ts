@@ -1,3 +1,5 @@
+import type { ToolMode } from '../../control/sessions/parsers/create-parser.ts';
+import { messageContent } from '../../control/sessions/parsers/reply-rules.ts';
 import type { Generation } from '../../control/sessions/session.ts';
 import type { ChatChoice, ChatCompletionResponse } from '../../schemas/chat-completion-response.ts';
 import type { WholeChoice } from '../generation/collect.ts';
@@ -8,6 +10,7 @@ import { totalUsage } from './usage.ts';
 export function chatResponse(
   envelope: Envelope,
   role: string,
+  tools: ToolMode,
   generation: Generation,
   choices: WholeChoice[],
 ): ChatCompletionResponse {
@@ -16,7 +19,7 @@ export function chatResponse(
     object: 'chat.completion',
     created: envelope.created,
     model: envelope.model,
-    choices: choices.map((choice, index) => chatChoice(envelope, role, choice, index)),
+    choices: choices.map((choice, index) => chatChoice(envelope, role, tools, choice, index)),
     usage: totalUsage([generation]),
     service_tier: 'default',
     system_fingerprint: envelope.systemFingerprint,
@@ -26,17 +29,23 @@ export function chatResponse(
   };
 }
 
-function chatChoice(envelope: Envelope, role: string, choice: WholeChoice, index: number): ChatChoice {
+function chatChoice(envelope: Envelope, role: string, tools: ToolMode, choice: WholeChoice, index: number): ChatChoice {
+  const calls = choice.toolCalls.map(({ id, name, arguments: args }) => ({
+    id,
+    type: 'function' as const,
+    function: { name, arguments: args },
+  }));
   return {
     index,
     message: {
       role,
-      content: choice.text,
+      content: messageContent({ ...choice, content: choice.text }, tools),
       refusal: null,
       annotations: null,
       audio: null,
       function_call: null,
-      reasoning: null,
+      ...(calls.length === 0 ? {} : { tool_calls: calls }),
+      reasoning: choice.reasoning === '' ? null : choice.reasoning,
     },
     logprobs: envelope.logprobs ? chatLogprobs(choice.logprobs, envelope.output.tokensAsIds) : null,
     finish_reason: choice.finish,

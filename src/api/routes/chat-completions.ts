@@ -23,7 +23,8 @@ export function chatCompletions(deps: RouteDeps): Middleware {
     if (request.output.stream) return stream(ctx, deps, request, envelope, run);
     const choices = await collectChoices(run.deltas, run.n);
     watch.done();
-    ctx.body = chatResponse(envelope, request.role, run.generation, choices);
+    const tools = request.input.reply?.tools ?? 'none';
+    ctx.body = chatResponse(envelope, request.role, tools, run.generation, choices);
   };
 }
 
@@ -39,7 +40,7 @@ async function stream(
   const parts = {
     deltas: run.deltas,
     first: () => chunks.roles(),
-    chunk: chunks.delta.bind(chunks),
+    chunks: chunks.delta.bind(chunks),
     last: () => (envelope.output.includeUsage ? [chunks.usage()] : []),
     markStreamed: () => run.generation.markStreamed(),
   };

@@ -43,7 +43,7 @@ async function stream(
   const parts = {
     deltas: mergeRuns(runs),
     first: () => [],
-    chunk: chunks.delta.bind(chunks),
+    chunks: chunks.delta.bind(chunks),
     last: () => (request.output.includeUsage ? [chunks.usage()] : []),
     markStreamed: () => runs.forEach((run) => run.generation.markStreamed()),
   };

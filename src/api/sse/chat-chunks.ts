@@ -1,6 +1,12 @@
 /** Deltas of a chat generation to the chunks of its stream. */
 import type { ChoiceDelta, Generation } from '../../control/sessions/session.ts';
-import type { ChatChunkChoice, ChatCompletionChunk } from '../../schemas/chat-completion-response.ts';
+import type { ToolCallDelta } from '../../control/sessions/parsers/output-parser.ts';
+import type {
+  ChatChunkChoice,
+  ChatChunkDelta,
+  ChatChunkToolCall,
+  ChatCompletionChunk,
+} from '../../schemas/chat-completion-response.ts';
 import type { Envelope } from '../responses/envelope.ts';
 import { chatLogprobs } from '../responses/logprobs.ts';
 import { makeUsage, totalUsage } from '../responses/usage.ts';
@@ -32,21 +38,26 @@ export class ChatChunks {
     }));
   }
 
-  /** null when there is nothing to tell yet (text held back). */
-  delta(delta: ChoiceDelta): ChatCompletionChunk | null {
+  /** One chunk per kind of news; none while there is nothing to tell (text held back). */
+  delta(delta: ChoiceDelta): ChatCompletionChunk[] {
     const { output, logprobs } = this.#envelope;
     this.#tokens[delta.index] = (this.#tokens[delta.index] ?? 0) + delta.tokenIds.length;
     const carriesTokens = delta.tokenIds.length > 0 && (output.returnTokenIds || logprobs);
-    if (delta.text === '' && delta.finish === null && !carriesTokens) return null;
-    const choice: ChatChunkChoice = {
-      index: delta.index,
-      delta: delta.text === '' ? {} : { content: delta.text },
-      logprobs: delta.logprobs.length === 0 ? null : chatLogprobs(delta.logprobs, output.tokensAsIds),
-      finish_reason: delta.finish,
-      ...(delta.finish === null ? {} : { stop_reason: delta.stopReason }),
-      token_ids: output.returnTokenIds ? delta.tokenIds : null,
-    };
-    return this.#chunk(delta.index, choice);
+    const news = newsOf(delta);
+    if (news.length === 0 && (delta.finish !== null || carriesTokens)) news.push({});
+    return news.map((content, position) => {
+      const isFirst = position === 0;
+      const finish = position === news.length - 1 ? delta.finish : null;
+      const choice: ChatChunkChoice = {
+        index: delta.index,
+        delta: content,
+        logprobs: isFirst && delta.logprobs.length > 0 ? chatLogprobs(delta.logprobs, output.tokensAsIds) : null,
+        finish_reason: finish,
+        ...(finish === null ? {} : { stop_reason: delta.stopReason }),
+        token_ids: output.returnTokenIds ? (isFirst ? delta.tokenIds : []) : null,
+      };
+      return this.#chunk(delta.index, choice);
+    });
   }
 
   usage(): ChatCompletionChunk {
@@ -61,7 +72,25 @@ export class ChatChunks {
   #chunk(index: number, choice: ChatChunkChoice): ChatCompletionChunk {
     const chunk: ChatCompletionChunk = { ...this.#head(), choices: [choice] };
     if (!this.#envelope.output.continuousUsage) return chunk;
-    const { promptTokens, cachedTokens } = this.#generation.usage();
-    return { ...chunk, usage: makeUsage(promptTokens, this.#tokens[index] ?? 0, cachedTokens) };
+    const { promptTokens, cachedTokens, reasoningTokens } = this.#generation.usage();
+    const reasoning = reasoningTokens?.[index] ?? null;
+    return { ...chunk, usage: makeUsage(promptTokens, this.#tokens[index] ?? 0, cachedTokens, reasoning) };
   }
+}
+
+function newsOf(delta: ChoiceDelta): ChatChunkDelta[] {
+  const news: ChatChunkDelta[] = [];
+  if (delta.reasoning !== '') news.push({ reasoning: delta.reasoning });
+  if (delta.text !== '') news.push({ content: delta.text });
+  for (const call of delta.toolCalls) news.push({ tool_calls: [toCallChunk(call)] });
+  return news;
+}
+
+/** id, type and name come with the first piece of a call only. */
+function toCallChunk({ index, id, name, arguments: args }: ToolCallDelta): ChatChunkToolCall {
+  return {
+    index,
+    ...(id === undefined ? {} : { id, type: 'function' as const }),
+    function: { ...(name === undefined ? {} : { name }), ...(args === undefined ? {} : { arguments: args }) },
+  };
 }

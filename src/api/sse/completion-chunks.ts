@@ -30,15 +30,15 @@ export class CompletionChunks {
     });
   }
 
-  /** null when there is nothing to tell yet (text held back). */
-  delta(delta: ChoiceDelta): CompletionChunk | null {
+  /** Empty when there is nothing to tell yet (text held back). */
+  delta(delta: ChoiceDelta): CompletionChunk[] {
     const state = this.#choices[delta.index];
     if (state === undefined) throw new Error(`A delta names choice ${delta.index} of ${this.#choices.length}.`);
     const { output } = this.#envelope;
     const carriesTokens = delta.tokenIds.length > 0 && (output.returnTokenIds || this.#envelope.logprobs);
     state.tokens += delta.tokenIds.length;
     const text = (state.prefix ?? '') + delta.text;
-    if (text === '' && delta.finish === null && !carriesTokens) return null;
+    if (text === '' && delta.finish === null && !carriesTokens) return [];
     const first = state.prefix !== null;
     state.prefix = null;
     const choice = {
@@ -51,7 +51,7 @@ export class CompletionChunks {
       token_ids: output.returnTokenIds ? delta.tokenIds : null,
     };
     const chunk: CompletionChunk = { ...this.#head(), choices: [choice] };
-    return output.continuousUsage ? { ...chunk, usage: this.#usageOf(state) } : chunk;
+    return [output.continuousUsage ? { ...chunk, usage: this.#usageOf(state) } : chunk];
   }
 
   usage(): CompletionChunk {

@@ -10,8 +10,8 @@ export interface StreamParts {
   deltas: AsyncIterable<ChoiceDelta>;
   /** Before the first delta's chunk. */
   first(): object[];
-  /** null = nothing to send for this delta. */
-  chunk(delta: ChoiceDelta): object | null;
+  /** What a delta brings to the client; may be nothing. */
+  chunks(delta: ChoiceDelta): object[];
   /** After all choices finished. */
   last(): object[];
   /** Called once, just before bytes of the answer leave. */
@@ -34,8 +34,7 @@ export async function streamEvents(
         parts.markStreamed();
         for (const chunk of parts.first()) stream.send(chunk);
       }
-      const chunk = parts.chunk(delta);
-      if (chunk !== null) stream.send(chunk);
+      for (const chunk of parts.chunks(delta)) stream.send(chunk);
     }
     for (const chunk of parts.last()) stream.send(chunk);
   } catch (error) {

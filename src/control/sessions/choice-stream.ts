@@ -1,7 +1,9 @@
 /** One choice: engine outputs in, deltas out. Text, stop strings, logprobs, finish reasons. */
 import type { SequenceOutput } from '../engine/protocol.ts';
 import type { Detokenizer } from './detokenizer.ts';
-import type { ChoiceFinish, TokenLogprob } from './session.ts';
+import type { OutputParser, ParsedDelta, ToolCallDelta } from './parsers/output-parser.ts';
+import { finishReason } from './parsers/reply-rules.ts';
+import type { ChoiceFinish, ReplyOptions, TokenLogprob } from './session.ts';
 import type { StopScanner } from './stop-strings.ts';
 import type { TokenTable } from './token-table.ts';
 
@@ -11,11 +13,15 @@ export interface ChoiceRules {
   /** EOS ids that end the choice without a reason to report. */
   silentStopIds: ReadonlySet<number>;
   withLogprobs: boolean;
+  /** null: all text is content. */
+  reply: ReplyOptions | null;
 }
 
 /** What one engine output adds to a choice. */
 export interface ChoicePiece {
   text: string;
+  reasoning: string;
+  toolCalls: ToolCallDelta[];
   tokenIds: number[];
   logprobs: TokenLogprob[];
   finish: ChoiceFinish | null;
@@ -27,15 +33,38 @@ export interface ChoicePiece {
 /** Lower values, infinity included, have no JSON form that clients accept. */
 const LOGPROB_FLOOR = -9999;
 
+function emptyPiece(): ChoicePiece {
+  return {
+    text: '',
+    reasoning: '',
+    toolCalls: [],
+    tokenIds: [],
+    logprobs: [],
+    finish: null,
+    stopReason: null,
+    cut: false,
+  };
+}
+
 export class ChoiceStream {
   readonly #table: TokenTable;
   readonly #detokenizer: Detokenizer;
   readonly #stops: StopScanner;
   readonly #rules: ChoiceRules;
+  readonly #parser: OutputParser | null;
   #tokens = 0;
+  #reasoningTokens = 0;
+  #hasCalls = false;
 
-  constructor(table: TokenTable, detokenizer: Detokenizer, stops: StopScanner, rules: ChoiceRules) {
+  constructor(
+    table: TokenTable,
+    detokenizer: Detokenizer,
+    stops: StopScanner,
+    rules: ChoiceRules,
+    parser: OutputParser | null,
+  ) {
     this.#table = table;
+    this.#parser = parser;
     this.#detokenizer = detokenizer;
     this.#stops = stops;
     this.#rules = rules;
@@ -46,9 +75,40 @@ export class ChoiceStream {
     return this.#tokens;
   }
 
+  get reasoningTokens(): number {
+    return this.#reasoningTokens;
+  }
+
   /** `output.finish` is not 'error': the caller has dealt with that. */
   push(output: SequenceOutput): ChoicePiece {
-    const piece: ChoicePiece = { text: '', tokenIds: [], logprobs: [], finish: null, stopReason: null, cut: false };
+    const hides = this.#parser?.inReasoning === true;
+    const piece = this.#read(output);
+    if (this.#parser) this.#parse(this.#parser, piece);
+    // A token belongs to the reasoning that stood before it: the end tag too.
+    if (hides) this.#reasoningTokens += piece.tokenIds.length;
+    if (hides && this.#rules.reply?.includeReasoning === false) {
+      piece.tokenIds = [];
+      piece.logprobs = [];
+    }
+    return piece;
+  }
+
+  #parse(parser: OutputParser, piece: ChoicePiece): void {
+    const deltas: ParsedDelta[] = parser.push(piece.text);
+    if (piece.finish !== null) deltas.push(...parser.finish());
+    piece.text = '';
+    for (const delta of deltas) {
+      if ('content' in delta) piece.text += delta.content;
+      else if ('reasoning' in delta) piece.reasoning += delta.reasoning;
+      else piece.toolCalls.push(delta.toolCall);
+    }
+    this.#hasCalls ||= piece.toolCalls.length > 0;
+    if (piece.finish !== null)
+      piece.finish = finishReason(piece.finish, this.#rules.reply?.tools ?? 'none', this.#hasCalls);
+  }
+
+  #read(output: SequenceOutput): ChoicePiece {
+    const piece = emptyPiece();
     const last = output.tokens.length - 1;
     for (const [i, id] of output.tokens.entries()) {
       this.#tokens++;

@@ -6,6 +6,7 @@ import { readTokenizerFiles } from '../models/tokenizer-files.ts';
 import { ChoiceStream, type ChoiceRules } from './choice-stream.ts';
 import { decodeAll, Detokenizer } from './detokenizer.ts';
 import { RunningGeneration } from './generation.ts';
+import { chooseParsers, replyParsing, type ModelParsers, type ReplyParsing } from './reply-parser.ts';
 import { RenderPool } from './render-pool.ts';
 import { resolveSampling } from './sampling.ts';
 import {
@@ -21,6 +22,9 @@ import { StopScanner, StopStrings } from './stop-strings.ts';
 import { TokenTable } from './token-table.ts';
 import { truncatePrompt } from './truncate.ts';
 import { readWordForms, type WordForm } from './word-forms.ts';
+
+/** Enough for a think tag and the white space around it. */
+const PROMPT_END_TOKENS = 16;
 
 export async function createSessions(options: SessionsOptions): Promise<Sessions> {
   const { spec, generation } = await readModelConfig(options.modelDirectory);
@@ -48,6 +52,7 @@ export async function createSessions(options: SessionsOptions): Promise<Sessions
     maxLogprobs: options.maxLogprobs,
     vocabSize: spec.vocabSize,
     hasChatTemplate: files.chatTemplate !== null,
+    parsers: chooseParsers(options, files.chatTemplate),
   });
 }
 
@@ -66,6 +71,7 @@ interface Parts {
   maxLogprobs: number;
   vocabSize: number;
   hasChatTemplate: boolean;
+  parsers: ModelParsers;
 }
 
 class ModelSessions implements Sessions {
@@ -90,10 +96,12 @@ class ModelSessions implements Sessions {
     const limits = { wordForms, promptTokens: promptIds.length, maxModelLen, maxLogprobs, vocabSize, generation };
     const sampling = resolveSampling(input.sampling, limits);
     if (signal?.aborted) throw new SessionError('unavailable', 'The request was cancelled.');
+    const parsing = replyParsing(input, this.#parts.parsers, this.#endOf(promptIds));
     const running = new RunningGeneration(this.#parts.engine, {
       promptIds,
       sampling,
-      choices: this.#choices(input, promptIds),
+      choices: this.#choices(input, promptIds, parsing),
+      countsReasoning: parsing?.countsReasoning ?? false,
       priority: input.priority,
       tenant: input.tenant,
     });
@@ -138,18 +146,24 @@ class ModelSessions implements Sessions {
     return words.length === 0 ? [] : readWordForms(await this.#parts.pool.run({ kind: 'words', words }));
   }
 
-  #choices(input: GenerationInput, promptIds: Int32Array): ChoiceStream[] {
+  /** The text of the prompt's last tokens: where its thoughts stand. */
+  #endOf(promptIds: Int32Array): string {
+    const options = { skipSpecialTokens: false, startsText: false };
+    return decodeAll(this.#parts.table, promptIds.subarray(-PROMPT_END_TOKENS), options);
+  }
+
+  #choices(input: GenerationInput, promptIds: Int32Array, parsing: ReplyParsing | null): ChoiceStream[] {
     const { sampling } = input;
     const { table } = this.#parts;
     const stops = new StopStrings(sampling.stop.map((stop) => stop.replace(/\p{Surrogate}/gu, '\ufffd')));
     const detokenizing = {
-      skipSpecialTokens: sampling.skipSpecialTokens,
+      skipSpecialTokens: sampling.skipSpecialTokens && parsing?.showSpecialTokens !== true,
       startsText: this.#startsText(input.prompt, promptIds),
     };
-    const rules = this.#rules(sampling);
+    const rules = this.#rules(sampling, parsing);
     return Array.from({ length: sampling.n }, () => {
       const scanner = new StopScanner(stops, sampling.includeStopInOutput);
-      return new ChoiceStream(table, new Detokenizer(table, detokenizing), scanner, rules);
+      return new ChoiceStream(table, new Detokenizer(table, detokenizing), scanner, rules, parsing?.create() ?? null);
     });
   }
 
@@ -159,12 +173,13 @@ class ModelSessions implements Sessions {
     return promptIds.every((id) => this.#parts.table.isSpecial(id));
   }
 
-  #rules(sampling: SamplingRequest): ChoiceRules {
+  #rules(sampling: SamplingRequest, parsing: ReplyParsing | null): ChoiceRules {
     return {
       minTokens: sampling.minTokens,
       includeStop: sampling.includeStopInOutput,
       silentStopIds: new Set(sampling.ignoreEos ? [] : this.#parts.defaults.eosTokenIds),
       withLogprobs: sampling.topLogprobs !== null,
+      reply: parsing?.options ?? null,
     };
   }
 }

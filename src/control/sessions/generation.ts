@@ -6,13 +6,14 @@ import { EngineUnavailableError, QueueFullError, type EngineClient, type Sequenc
 import type { SamplingSpec } from '../engine/native.ts';
 import type { SequenceOutput } from '../engine/protocol.ts';
 import type { ChoicePiece, ChoiceStream } from './choice-stream.ts';
-import { SessionError, type ChoiceDelta, type Generation } from './session.ts';
+import { SessionError, type ChoiceDelta, type Generation, type GenerationUsage } from './session.ts';
 
 export interface GenerationStart {
   promptIds: Int32Array;
   /** One per choice. */
   sampling: SamplingSpec[];
   choices: ChoiceStream[];
+  countsReasoning: boolean;
   priority: number;
   tenant: string;
 }
@@ -25,6 +26,7 @@ interface Reader {
 /** Rough cost of one waiting entry, for pendingBytes. */
 const TOKEN_BYTES = 8;
 const LOGPROB_BYTES = 160;
+const CALL_BYTES = 100;
 
 const DONE: IteratorResult<ChoiceDelta, undefined> = { done: true, value: undefined };
 
@@ -32,6 +34,7 @@ export class RunningGeneration implements Generation {
   readonly promptIds: Int32Array;
   readonly deltas: AsyncIterable<ChoiceDelta>;
   readonly #choices: ChoiceStream[];
+  readonly #countsReasoning: boolean;
   readonly #open: Set<number>;
   /** In the order in which they became non-empty. */
   readonly #pending = new Map<number, ChoiceDelta>();
@@ -46,6 +49,7 @@ export class RunningGeneration implements Generation {
   constructor(engine: EngineClient, start: GenerationStart) {
     this.promptIds = start.promptIds;
     this.#choices = start.choices;
+    this.#countsReasoning = start.countsReasoning;
     this.#open = new Set(start.choices.keys());
     this.deltas = { [Symbol.asyncIterator]: () => this.#iterator() };
     const requests = start.sampling.map((sampling) => ({
@@ -59,10 +63,11 @@ export class RunningGeneration implements Generation {
     for (const [index, handle] of this.#handles.entries()) if (!this.#open.has(index)) handle.abort();
   }
 
-  usage(): { promptTokens: number; completionTokens: number[]; cachedTokens: number } {
+  usage(): GenerationUsage {
     return {
       promptTokens: this.promptIds.length,
       completionTokens: this.#choices.map((choice) => choice.tokens),
+      reasoningTokens: this.#countsReasoning ? this.#choices.map((choice) => choice.reasoningTokens) : null,
       cachedTokens: this.#cachedTokens ?? 0,
     };
   }
@@ -104,7 +109,7 @@ export class RunningGeneration implements Generation {
     const piece = choice.push(output);
     if (piece.finish !== null) this.#open.delete(index);
     if (piece.cut) this.#handles?.[index]?.abort();
-    if (piece.tokenIds.length > 0 || piece.finish !== null) this.#add(index, piece);
+    if (piece.tokenIds.length > 0 || piece.finish !== null || carriesText(piece)) this.#add(index, piece);
   }
 
   #add(index: number, piece: ChoicePiece): void {
@@ -112,13 +117,15 @@ export class RunningGeneration implements Generation {
     this.#pendingBytes += sizeOf(piece);
     if (waiting) {
       waiting.text += piece.text;
+      waiting.reasoning += piece.reasoning;
+      for (const call of piece.toolCalls) waiting.toolCalls.push(call);
       for (const id of piece.tokenIds) waiting.tokenIds.push(id);
       for (const logprob of piece.logprobs) waiting.logprobs.push(logprob);
       waiting.finish = piece.finish;
       waiting.stopReason = piece.stopReason;
     } else {
-      const { text, tokenIds, logprobs, finish, stopReason } = piece;
-      this.#pending.set(index, { index, text, tokenIds, logprobs, finish, stopReason });
+      const { text, reasoning, toolCalls, tokenIds, logprobs, finish, stopReason } = piece;
+      this.#pending.set(index, { index, text, reasoning, toolCalls, tokenIds, logprobs, finish, stopReason });
     }
     this.#wake();
   }
@@ -167,9 +174,15 @@ export class RunningGeneration implements Generation {
   }
 }
 
-function sizeOf(piece: Pick<ChoiceDelta, 'text' | 'tokenIds' | 'logprobs'>): number {
+function carriesText(piece: ChoicePiece): boolean {
+  return piece.text !== '' || piece.reasoning !== '' || piece.toolCalls.length > 0;
+}
+
+function sizeOf(piece: Pick<ChoiceDelta, 'text' | 'reasoning' | 'toolCalls' | 'tokenIds' | 'logprobs'>): number {
   const entries = piece.logprobs.reduce((sum, logprob) => sum + 1 + logprob.top.length, 0);
-  return piece.text.length * 2 + piece.tokenIds.length * TOKEN_BYTES + entries * LOGPROB_BYTES;
+  const calls = piece.toolCalls.reduce((sum, call) => sum + CALL_BYTES + (call.arguments?.length ?? 0) * 2, 0);
+  const text = (piece.text.length + piece.reasoning.length) * 2;
+  return text + calls + piece.tokenIds.length * TOKEN_BYTES + entries * LOGPROB_BYTES;
 }
 
 function submit(call: () => SequenceHandle[]): SequenceHandle[] {

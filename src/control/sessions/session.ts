@@ -3,6 +3,8 @@
  * The API layer owns HTTP and JSON shapes; this layer owns templates, token ids, text, stop strings and logprob text.
  */
 import type { EngineClient } from '../engine/client.ts';
+import type { ReasoningParserName, ToolMode, ToolParserName } from './parsers/create-parser.ts';
+import type { ToolCallDelta } from './parsers/output-parser.ts';
 
 export interface ChatMessage {
   role: string;
@@ -59,8 +61,20 @@ export type PromptInput =
   | { kind: 'text'; text: string; addSpecialTokens: boolean }
   | { kind: 'ids'; ids: number[] };
 
+/** How a chat reply is taken apart. */
+export interface ReplyOptions {
+  tools: ToolMode;
+  /** The request's tools, whose schemas give the types of bare values. */
+  toolDefinitions: readonly unknown[];
+  parallelToolCalls: boolean;
+  /** false: reasoning is dropped, with its ids and logprobs; its tokens still count. */
+  includeReasoning: boolean;
+}
+
 export interface GenerationInput {
   prompt: PromptInput;
+  /** null: the whole output is content (text completions). */
+  reply: ReplyOptions | null;
   sampling: SamplingRequest;
   /** Keeps the last so many prompt tokens; -1 = as many as fit beside the output; null = all. */
   truncatePromptTokens: number | null;
@@ -77,12 +91,15 @@ export interface TokenLogprob {
   top: { token: string; logprob: number; bytes: number[]; tokenId: number }[];
 }
 
-export type ChoiceFinish = 'stop' | 'length' | 'abort';
+export type ChoiceFinish = 'stop' | 'length' | 'abort' | 'tool_calls';
 
 /** One piece of one choice. Text may be empty (held back); after `finish` nothing more comes for that choice. */
 export interface ChoiceDelta {
   index: number;
+  /** Content. */
   text: string;
+  reasoning: string;
+  toolCalls: ToolCallDelta[];
   tokenIds: number[];
   /** Parallel to tokenIds when asked for, else empty. */
   logprobs: TokenLogprob[];
@@ -118,13 +135,22 @@ export type SessionErrorCode =
   | 'unavailable' // 503
   | 'engine_failed'; // 500
 
+export interface GenerationUsage {
+  promptTokens: number;
+  /** Per choice. */
+  completionTokens: number[];
+  /** Of the completion tokens, those of reasoning; null where the model's reasoning is not told apart. */
+  reasoningTokens: number[] | null;
+  cachedTokens: number;
+}
+
 /** A generation that has been accepted: the prompt is rendered and checked, and all its sequences are queued. */
 export interface Generation {
   readonly promptIds: Int32Array;
   /** For n choices; iterate to the end or call abort(). Throws SessionError('engine_failed') when a sequence fails. */
   readonly deltas: AsyncIterable<ChoiceDelta>;
   /** Tokens generated so far per choice, cached prompt tokens. Complete once all choices finished. */
-  usage(): { promptTokens: number; completionTokens: number[]; cachedTokens: number };
+  usage(): GenerationUsage;
   /** When the first of its sequences began to run, by performance.now(); null while all wait. For metrics. */
   startedAt(): number | null;
   /** Tell that bytes went to the client (no replay after a crash any more). */
@@ -153,6 +179,9 @@ export interface SessionsOptions {
   engine: EngineClient;
   maxModelLen: number;
   maxLogprobs: number;
+  /** Output formats; 'auto' = as the chat template shows, null = none. */
+  toolParser?: ToolParserName | 'auto' | null;
+  reasoningParser?: ReasoningParserName | 'auto' | null;
   /** Threads that render templates and tokenise, >= 1. */
   workers: number;
   /** A render or tokenisation that takes longer is killed and refused. */

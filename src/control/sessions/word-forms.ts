@@ -15,9 +15,9 @@ export function encodeWords(encoder: PromptEncoder, words: readonly string[]): I
   for (const [index, word] of words.entries()) {
     const plain = encode(encoder, word);
     add(index, plain);
-    // With a leading space only where that is another beginning of the same length, as vLLM does.
+    // Within a text a word mostly comes after a space. (vLLM leaves this form out where it has another length; then the word appears.)
     const spaced = encode(encoder, ` ${word.trimStart()}`);
-    if (spaced[0] !== plain[0] && spaced.length === plain.length) add(index, spaced);
+    if (spaced[0] !== plain[0]) add(index, spaced);
   }
   return Int32Array.from(out);
 }

@@ -1,6 +1,8 @@
 /** Chat bodies that are refused: what is sent besides the messages, part of the sentence, and the field it names. */
 export type Refusal = [fields: object, message: string | RegExp, param: string | null];
 
+const TOOL = { type: 'function', function: { name: 'f' } };
+
 export const REFUSED: Record<string, Refusal[]> = {
   messages: [
     [{ messages: undefined }, 'messages: Field required', 'messages'],
@@ -132,12 +134,26 @@ export const REFUSED: Record<string, Refusal[]> = {
   tool_choice: [
     [{ tool_choice: 'auto' }, 'When using `tool_choice`, `tools` must be set.', 'tool_choice'],
     [{ tool_choice: {} }, 'When using `tool_choice`, `tools` must be set.', 'tool_choice'],
+    [{ tools: [TOOL], tool_choice: 'sometimes' }, 'tool_choice must be "none"', 'tool_choice'],
+    [{ tools: [TOOL], tool_choice: {} }, 'must have the form', 'tool_choice'],
+    [{ tools: [TOOL], tool_choice: { type: 'function', function: {} } }, 'must have the form', 'tool_choice'],
+    [
+      { tools: [TOOL], tool_choice: { type: 'function', function: { name: 'g' } } },
+      'does not match any of the specified `tools`',
+      'tool_choice',
+    ],
+    [{ tools: [TOOL], tool_choice: 'required' }, 'needs a grammar', 'tool_choice'],
+    [{ tools: [TOOL], tool_choice: { type: 'function', function: { name: 'f' } } }, 'needs a grammar', 'tool_choice'],
   ],
   // Not built yet: the type and bounds first, then the refusal by name.
   tools: [
     [{ tools: [] }, '`tools` must not be an empty array.', 'tools'],
     [{ tools: [{ type: 'function' }] }, 'Field required', 'tools.0.function'],
-    [{ tools: [{ type: 'function', function: { name: 'f' } }] }, '`tools` is not supported', 'tools'],
+    [
+      { tools: [TOOL, { type: 'function', function: { name: 'g', strict: true } }] },
+      'tools[1].function.strict needs a grammar',
+      'tools.1.function.strict',
+    ],
   ],
   frequency_penalty: [[{ frequency_penalty: 3 }, 'frequency_penalty must be in [-2, 2], got 3.', 'frequency_penalty']],
   presence_penalty: [[{ presence_penalty: 3 }, 'presence_penalty must be in [-2, 2], got 3.', 'presence_penalty']],
@@ -179,7 +195,7 @@ export const REFUSED: Record<string, Refusal[]> = {
     [{ repetition_detection: { max_pattern_size: 5, min_count: 2 } }, 'is not supported', 'repetition_detection'],
   ],
   reasoning_effort: [[{ reasoning_effort: 'wild' }, 'Input should be one of', 'reasoning_effort']],
-  include_reasoning: [[{ include_reasoning: false }, 'is not supported', 'include_reasoning']],
+  include_reasoning: [[{ include_reasoning: 'no' }, 'should be boolean', 'include_reasoning']],
   documents: [[{ documents: ['x'] }, 'should be object', 'documents.0']],
   chat_template: [[{ chat_template: '{{ x }}' }, '--trust-request-chat-template is not set', 'chat_template']],
   mm_processor_kwargs: [[{ mm_processor_kwargs: { a: 1 } }, 'is not supported', 'mm_processor_kwargs']],

@@ -105,6 +105,7 @@ describe('accepted', () => {
           templateKwargs: {},
         },
       },
+      reply: { tools: 'none', toolDefinitions: [], parallelToolCalls: true, includeReasoning: true },
       sampling: {
         n: 1,
         temperature: null,

@@ -21,7 +21,17 @@ import { OPTIONS } from '../../../src/cli/options.ts';
 export const KEY = 'tk-test-key';
 
 export function delta(part: Partial<ChoiceDelta> = {}): ChoiceDelta {
-  return { index: 0, text: '', tokenIds: [], logprobs: [], finish: null, stopReason: null, ...part };
+  return {
+    index: 0,
+    text: '',
+    reasoning: '',
+    toolCalls: [],
+    tokenIds: [],
+    logprobs: [],
+    finish: null,
+    stopReason: null,
+    ...part,
+  };
 }
 
 /** Two pieces and a finish per choice. */
@@ -66,7 +76,7 @@ export class FakeGeneration implements Generation {
   }
 
   usage() {
-    return { promptTokens: 3, completionTokens: this.#counts, cachedTokens: 0 };
+    return { promptTokens: 3, completionTokens: this.#counts, reasoningTokens: null, cachedTokens: 0 };
   }
   startedAt(): number | null {
     return performance.now();

@@ -20,6 +20,8 @@ test('defaults', () => {
     maxNumSeqs: 64,
     maxNumBatchedTokens: 2048,
     enableChunkedPrefill: true,
+    toolCallParser: 'auto',
+    reasoningParser: 'auto',
     schedulingPolicy: 'fcfs',
     servedModelNames: [],
     maxLogprobs: 20,

@@ -14,6 +14,7 @@ const OPTIONS: RenderOptions = {
   continueFinalMessage: false,
   addSpecialTokens: false,
   tools: null,
+  documents: null,
   templateKwargs: {},
 };
 

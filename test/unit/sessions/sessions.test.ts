@@ -10,6 +10,7 @@ import type {
   Generation,
   GenerationInput,
   RenderOptions,
+  ReplyOptions,
   SamplingRequest,
   Sessions,
 } from '../../../src/control/sessions/session.ts';
@@ -21,6 +22,7 @@ const RENDER: RenderOptions = {
   continueFinalMessage: false,
   addSpecialTokens: false,
   tools: null,
+  documents: null,
   templateKwargs: {},
 };
 
@@ -49,6 +51,8 @@ const SAMPLING: SamplingRequest = {
   allowedTokenIds: null,
 };
 
+const REPLY: ReplyOptions = { tools: 'none', toolDefinitions: [], parallelToolCalls: true, includeReasoning: true };
+
 function bytes(text: string): number[] {
   return [...new TextEncoder().encode(text)];
 }
@@ -60,6 +64,7 @@ function chat(messages: ChatMessage[], render: Partial<RenderOptions> = {}): Gen
 function input(sampling: Partial<SamplingRequest> = {}, prompt?: GenerationInput['prompt']): GenerationInput {
   return {
     prompt: prompt ?? chat([{ role: 'user', content: 'Hi' }]),
+    reply: REPLY,
     sampling: { ...SAMPLING, ...sampling },
     truncatePromptTokens: null,
     priority: 0,
@@ -74,7 +79,10 @@ async function collect(generation: Generation): Promise<ChoiceDelta[]> {
 }
 
 /** All deltas of one choice as one. */
-function merged(deltas: ChoiceDelta[], index = 0): Omit<ChoiceDelta, 'logprobs'> & { logprobs: number } {
+function merged(
+  deltas: ChoiceDelta[],
+  index = 0,
+): Omit<ChoiceDelta, 'logprobs' | 'reasoning' | 'toolCalls'> & { logprobs: number } {
   const own = deltas.filter((delta) => delta.index === index);
   const last = own.at(-1);
   return {
@@ -158,7 +166,7 @@ describe('sessions', () => {
       stopReason: null,
     });
     expect(merged(deltas, 1)).toMatchObject({ text: 'By', finish: 'length', stopReason: null });
-    expect(generation.usage()).toEqual({ promptTokens: 2, completionTokens: [6, 2], cachedTokens: 1 });
+    expect(generation.usage()).toEqual({ reasoningTokens: null, promptTokens: 2, completionTokens: [6, 2], cachedTokens: 1 });
     expect(engine.aborted).toEqual([]);
   });
 

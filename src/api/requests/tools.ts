@@ -1,0 +1,72 @@
+/** tools, tool_choice, parallel_tool_calls and include_reasoning: their rules, and how the reply is to be read. */
+import type { ReplyOptions } from '../../control/sessions/session.ts';
+import type { ChatCompletionRequest } from '../../schemas/chat-completion.ts';
+import { ApiError } from '../errors.ts';
+
+/** Most tools of one request; every prompt holds them all. */
+const MAX_TOOLS = 1024;
+
+export function toReplyOptions(body: ChatCompletionRequest): ReplyOptions {
+  const tools = body.tools ?? [];
+  if (tools.length > MAX_TOOLS) refuse(`\`tools\` must have at most ${MAX_TOOLS} items.`, 'tools');
+  checkStrict(tools);
+  return {
+    tools: toolMode(body, tools),
+    toolDefinitions: tools,
+    parallelToolCalls: body.parallel_tool_calls ?? true,
+    includeReasoning: body.include_reasoning ?? true,
+  };
+}
+
+/** Absent or null with tools = auto. "none" keeps the tools in the prompt and never looks for calls. */
+function toolMode(body: ChatCompletionRequest, tools: readonly unknown[]): ReplyOptions['tools'] {
+  const choice = body.tool_choice ?? null;
+  if (choice === null) return tools.length > 0 ? 'auto' : 'none';
+  if (choice === 'none') return 'none';
+  if (tools.length === 0) refuse('When using `tool_choice`, `tools` must be set.', 'tool_choice');
+  if (choice === 'auto') return 'auto';
+  if (choice !== 'required') checkNamed(choice, tools);
+  throw new ApiError(
+    'not_built',
+    'This `tool_choice` needs a grammar, which this server does not have yet: use "auto" or "none".',
+    'tool_choice',
+  );
+}
+
+function checkNamed(choice: string | Record<string, unknown>, tools: readonly unknown[]): void {
+  if (typeof choice === 'string') {
+    refuse(
+      `tool_choice must be "none", "auto", "required" or a function, got ${JSON.stringify(choice.slice(0, 40))}.`,
+      'tool_choice',
+    );
+  }
+  const name = isRecord(choice['function']) ? choice['function']['name'] : undefined;
+  if (choice['type'] !== 'function' || typeof name !== 'string') {
+    refuse('tool_choice must have the form {"type": "function", "function": {"name": ...}}.', 'tool_choice');
+  }
+  if (!tools.some((tool) => functionOf(tool)?.['name'] === name)) {
+    refuse('The tool specified in `tool_choice` does not match any of the specified `tools`', 'tool_choice');
+  }
+}
+
+function checkStrict(tools: readonly unknown[]): void {
+  const at = tools.findIndex((tool) => functionOf(tool)?.['strict'] === true);
+  if (at === -1) return;
+  throw new ApiError(
+    'not_built',
+    `tools[${at}].function.strict needs a grammar, which this server does not have yet.`,
+    `tools.${at}.function.strict`,
+  );
+}
+
+function functionOf(tool: unknown): Record<string, unknown> | null {
+  return isRecord(tool) && isRecord(tool['function']) ? tool['function'] : null;
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function refuse(message: string, param: string): never {
+  throw new ApiError('invalid_parameter', message, param);
+}

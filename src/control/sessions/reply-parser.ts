@@ -1,0 +1,82 @@
+/** Which parsers a model's replies go through, and one for each choice of a request. */
+import {
+  createOutputParser,
+  needsSpecialTokens,
+  type OutputParserOptions,
+  type ReasoningParserName,
+  type ToolParserName,
+} from './parsers/create-parser.ts';
+import { detectParsers } from './parsers/detect-parsers.ts';
+import type { OutputParser } from './parsers/output-parser.ts';
+import { promptReasoning, promptReasoningAtEnd, type PromptReasoning } from './parsers/reasoning.ts';
+import {
+  SessionError,
+  type ContentPart,
+  type GenerationInput,
+  type ReplyOptions,
+  type SessionsOptions,
+} from './session.ts';
+
+export interface ModelParsers {
+  tool: ToolParserName | null;
+  reasoning: ReasoningParserName | null;
+}
+
+export function chooseParsers(
+  options: Pick<SessionsOptions, 'toolParser' | 'reasoningParser'>,
+  chatTemplate: string | null,
+): ModelParsers {
+  const { toolParser = 'auto', reasoningParser = 'auto' } = options;
+  const found = detectParsers(chatTemplate ?? '');
+  return {
+    tool: toolParser === 'auto' ? found.tool : toolParser,
+    reasoning: reasoningParser === 'auto' ? found.reasoning : reasoningParser,
+  };
+}
+
+export interface ReplyParsing {
+  create(): OutputParser;
+  options: ReplyOptions;
+  /** Marks of calls may be special tokens: they must show in the text. */
+  showSpecialTokens: boolean;
+  countsReasoning: boolean;
+}
+
+/** null when the whole output is content. `promptEnd`: the text of the prompt's last tokens. */
+export function replyParsing(input: GenerationInput, parsers: ModelParsers, promptEnd: string): ReplyParsing | null {
+  const { reply, prompt } = input;
+  if (reply === null || prompt.kind !== 'chat') return null;
+  if (reply.tools === 'auto' && parsers.tool === null) {
+    const message =
+      '"auto" tool choice requires --tool-call-parser to be set: the chat template shows no known format.';
+    throw new SessionError('bad_request', message, 'tool_choice');
+  }
+  const options: OutputParserOptions = {
+    tools: reply.tools,
+    toolParser: parsers.tool,
+    toolDefinitions: reply.toolDefinitions,
+    reasoningParser: parsers.reasoning,
+    promptReasoning: reasoningOf(input, promptEnd),
+    parallelToolCalls: reply.parallelToolCalls,
+    includeReasoning: reply.includeReasoning,
+  };
+  return {
+    create: () => createOutputParser(options),
+    options: reply,
+    showSpecialTokens: needsSpecialTokens(options),
+    countsReasoning: parsers.reasoning !== null,
+  };
+}
+
+function reasoningOf(input: GenerationInput, promptEnd: string): PromptReasoning {
+  const { prompt } = input;
+  if (prompt.kind === 'chat' && prompt.render.continueFinalMessage) {
+    const content = prompt.messages.at(-1)?.content ?? '';
+    return promptReasoning(typeof content === 'string' ? content : content.map(textOf).join(''));
+  }
+  return promptReasoningAtEnd(promptEnd);
+}
+
+function textOf(part: ContentPart): string {
+  return typeof part['text'] === 'string' ? part['text'] : '';
+}

@@ -1,0 +1,146 @@
+/** Replies taken apart: reasoning, tool calls, content; through sessions with a fake engine and a byte tokenizer. */
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
+import type { ChoiceDelta, GenerationInput, ReplyOptions, Sessions } from '../../../src/control/sessions/session.ts';
+import { byteTokenizer, writeModel } from '../models/model-directory.ts';
+import { FakeEngine } from './fake-engine.ts';
+
+const TEMPLATE =
+  "{% for m in messages %}{{ m.role + ':' + m.content + '\\n' }}{% endfor %}" +
+  '{% if tools %}<tool_call>{{ tools | tojson }}{% endif %}' +
+  '{% if add_generation_prompt %}a:{% if open %}<think>\n{% elif closed %}<think>\n\n</think>\n\n{% endif %}{% endif %}';
+
+let engine: FakeEngine;
+let sessions: Sessions;
+beforeAll(async () => {
+  engine = new FakeEngine();
+  sessions = await createSessions({
+    modelDirectory: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: TEMPLATE } }),
+    engine,
+    maxModelLen: 4096,
+    maxLogprobs: 20,
+    workers: 1,
+    renderTimeoutMs: 10_000,
+  });
+});
+afterAll(() => sessions.close());
+const TOOLS = [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }];
+
+function input(reply: Partial<ReplyOptions>, templateKwargs: Record<string, unknown> = {}): GenerationInput {
+  return {
+    prompt: {
+      kind: 'chat',
+      messages: [{ role: 'user', content: 'Hi' }],
+      render: {
+        addGenerationPrompt: true,
+        continueFinalMessage: false,
+        addSpecialTokens: false,
+        tools: null,
+        documents: null,
+        templateKwargs,
+      },
+    },
+    reply: { tools: 'none', toolDefinitions: TOOLS, parallelToolCalls: true, includeReasoning: true, ...reply },
+    sampling: {
+      n: 1,
+      temperature: 1,
+      topP: null,
+      topK: null,
+      minP: null,
+      seed: 1n,
+      maxTokens: 500,
+      maxTokensField: 'max_tokens',
+      minTokens: 0,
+      stop: [],
+      stopTokenIds: [],
+      includeStopInOutput: false,
+      ignoreEos: false,
+      skipSpecialTokens: true,
+      topLogprobs: 0,
+      logprobsMode: 'raw',
+      frequencyPenalty: 0,
+      presencePenalty: 0,
+      repetitionPenalty: null,
+      logitBias: new Map(),
+      badWords: [],
+      allowedTokenIds: null,
+    },
+    truncatePromptTokens: null,
+    priority: 0,
+    tenant: 't',
+  };
+}
+
+/** Ids of the byte tokenizer are the bytes; the other parts of its vocabulary are not needed. */
+function idOfByte(byte: number): number {
+  return byte;
+}
+
+/** The whole reply to one request whose output is `text`, one token per byte. */
+async function reply(request: GenerationInput, text: string) {
+  const generation = await sessions.start(request);
+  const deltas: ChoiceDelta[] = [];
+  const reading = (async () => {
+    for await (const delta of generation.deltas) deltas.push(delta);
+  })();
+  for (const byte of new TextEncoder().encode(text)) {
+    engine.emit(0, [idOfByte(byte)], null, { logprobs: Float32Array.of(-1), ranks: Int32Array.of(1) });
+    await Promise.resolve();
+  }
+  engine.emit(0, [257], 'stop', { logprobs: Float32Array.of(-1), ranks: Int32Array.of(1) });
+  await reading;
+  return {
+    reasoning: deltas.map((delta) => delta.reasoning).join(''),
+    content: deltas.map((delta) => delta.text).join(''),
+    calls: deltas.flatMap((delta) => delta.toolCalls),
+    ids: deltas.flatMap((delta) => delta.tokenIds).length,
+    logprobs: deltas.flatMap((delta) => delta.logprobs).length,
+    finish: deltas.at(-1)?.finish,
+    usage: generation.usage(),
+  };
+}
+
+const CALL = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>';
+
+it('tells reasoning from content, and counts its tokens', async () => {
+  const whole = await reply(input({}), '<think>\nhm\n</think>\n\nYes');
+  expect(whole.reasoning.trim()).toBe('hm');
+  expect(whole.content.trim()).toBe('Yes');
+  expect(whole.usage.reasoningTokens?.[0]).toBeGreaterThan(5);
+  expect(whole.usage.reasoningTokens?.[0]).toBeLessThan(whole.usage.completionTokens[0] ?? 0);
+});
+
+it('knows from the prompt that the thoughts are open, or closed', async () => {
+  const open = await reply(input({}, { open: true }), 'hm\n</think>Yes');
+  expect([open.reasoning.trim(), open.content.trim()]).toEqual(['hm', 'Yes']);
+  const closed = await reply(input({}, { closed: true }), '<think>Yes');
+  expect([closed.reasoning, closed.content]).toEqual(['', '<think>Yes']);
+});
+
+it('drops reasoning with its ids and logprobs when it is not wanted', async () => {
+  const whole = await reply(input({ includeReasoning: false }, { open: true }), 'hm</think>Yes');
+  expect([whole.reasoning, whole.content]).toEqual(['', 'Yes']);
+  expect(whole.ids).toBeLessThan(whole.usage.completionTokens[0] ?? 0);
+  expect(whole.logprobs).toBe(whole.ids);
+  expect(whole.usage.reasoningTokens?.[0]).toBeGreaterThan(0);
+});
+
+it('finds tool calls only where the request lets the model choose', async () => {
+  const auto = await reply(input({ tools: 'auto' }), CALL);
+  expect(auto.calls.map((call) => call.name ?? '').join('')).toBe('f');
+  expect(JSON.parse(auto.calls.map((call) => call.arguments ?? '').join(''))).toEqual({ x: 1 });
+  expect(auto.finish).toBe('tool_calls');
+  const none = await reply(input({ tools: 'none' }), CALL);
+  expect([none.calls, none.content, none.finish]).toEqual([[], CALL, 'stop']);
+});
+
+it('keeps one call when parallel calls are off', async () => {
+  const whole = await reply(input({ tools: 'auto', parallelToolCalls: false }), `${CALL}\n${CALL}`);
+  expect(new Set(whole.calls.map((call) => call.index))).toEqual(new Set([0]));
+});
+
+it('leaves text completions alone', async () => {
+  const whole = await reply({ ...input({}), reply: null }, `<think>a</think>${CALL}`);
+  expect([whole.content, whole.reasoning, whole.calls]).toEqual([`<think>a</think>${CALL}`, '', []]);
+  expect(whole.usage.reasoningTokens).toBeNull();
+});
