@@ -23,6 +23,8 @@ void* allocate(size_t bytes) {
 
 void* operator new(size_t bytes) { return allocate(bytes); }
 void* operator new[](size_t bytes) { return allocate(bytes); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return std::malloc(bytes ? bytes : 1); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return std::malloc(bytes ? bytes : 1); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
