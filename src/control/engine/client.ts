@@ -43,7 +43,7 @@ export interface EngineClient {
   ready(): Promise<void>;
   /** Queues all sequences of one request or none. Throws QueueFullError / EngineUnavailableError before anything is queued. */
   submit(
-    requests: Omit<SequenceRequest, 'id' | 'resumeIds'>[],
+    requests: Omit<SequenceRequest, 'id' | 'resumeIds' | 'promptScored'>[],
     sink: (index: number, output: SequenceOutput) => void,
   ): SequenceHandle[];
   /** The latest counters (pushed by the engine with every step). */

@@ -44,6 +44,9 @@ export class EngineHost {
       case 'abort':
         this.#running().abort(message.ids);
         break;
+      case 'reset-prefix-cache':
+        this.#running().resetPrefixCache();
+        break;
       case 'drain':
         this.#running().drain();
         break;

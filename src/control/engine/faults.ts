@@ -28,7 +28,13 @@ export function withFaults(engine: NativeEngine, faults: string[]): NativeEngine
     for (const fault of parsed) await inject(fault, steps);
     return engine.step(plan);
   };
-  return { ...engine, step };
+  const { readPages, writePages } = engine;
+  return {
+    step,
+    readPages: (pages) => readPages.call(engine, pages),
+    writePages: (pages, bytes) => writePages.call(engine, pages, bytes),
+    close: () => engine.close(),
+  };
 }
 
 async function inject(fault: Fault, step: number): Promise<void> {

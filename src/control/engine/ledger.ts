@@ -2,7 +2,7 @@ import { QueueFullError } from './client.ts';
 import { errorOutput, forEachOutput } from './outputs.ts';
 import type { SequenceOutput, SequenceRequest, StepMessage } from './protocol.ts';
 
-export type SubmitRequest = Omit<SequenceRequest, 'id' | 'resumeIds'>;
+export type SubmitRequest = Omit<SequenceRequest, 'id' | 'resumeIds' | 'promptScored'>;
 
 export interface LedgerLimits {
   /** Sequences that the engine can run at once. */
@@ -25,6 +25,10 @@ export interface LedgerEntry {
   readonly deliver: (output: SequenceOutput) => void;
   /** Outputs so far: after a crash the engine continues from them. */
   readonly received: number[];
+  /** The next prompt position to be scored, where scores were asked for. */
+  promptScored: number;
+  /** Prompt tokens that the prefix cache had when it first began to run; null before. */
+  cachedTokens: number | null;
   /** Bytes of it have reached the client. */
   streamed: boolean;
   /** Handed to the present engine. */
@@ -72,6 +76,8 @@ export class SequenceLedger {
         request,
         deliver: (output) => sink(index, output),
         received: [],
+        promptScored: 0,
+        cachedTokens: null,
         streamed: false,
         sent: false,
         startedAt: null,
@@ -98,7 +104,7 @@ export class SequenceLedger {
   receive(message: StepMessage): number[] {
     const failed: number[] = [];
     const now = performance.now();
-    for (const id of message.started) this.#start(id, now);
+    message.started.forEach((id, index) => this.#start(id, message.cached[index] ?? 0, now));
     forEachOutput(message, (output) => {
       if (!this.#deliver(output, now)) failed.push(output.id);
     });
@@ -148,9 +154,10 @@ export class SequenceLedger {
     this.#waitingTokens += sign * entry.request.promptIds.length;
   }
 
-  #start(id: number, now: number): void {
+  #start(id: number, cachedTokens: number, now: number): void {
     const entry = this.#entries.get(id);
     if (!entry || entry.startedAt !== null) return;
+    entry.cachedTokens ??= cachedTokens;
     entry.startedAt = now;
     this.#countWaiting(entry, -1);
   }
@@ -158,7 +165,10 @@ export class SequenceLedger {
   #deliver(output: SequenceOutput, now: number): boolean {
     const entry = this.#entries.get(output.id);
     if (!entry) return true;
+    output.cachedTokens = entry.cachedTokens ?? 0;
     for (const token of output.tokens) entry.received.push(token);
+    const piece = output.promptLogprobs;
+    if (piece) entry.promptScored = piece.start + piece.logprobs.length;
     if (output.finish !== null) this.#complete(entry, now);
     return this.#tell(entry, output);
   }
@@ -172,7 +182,7 @@ export class SequenceLedger {
 
   #fail(entry: LedgerEntry, error: string): void {
     this.remove(entry);
-    this.#tell(entry, errorOutput(entry.id, error));
+    this.#tell(entry, { ...errorOutput(entry.id, error), cachedTokens: entry.cachedTokens ?? 0 });
   }
 
   #reset(entry: LedgerEntry): void {

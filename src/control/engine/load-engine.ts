@@ -57,7 +57,9 @@ function createEngine(addon: NativeAddon, model: NativeModel, config: EngineConf
 function schedulerOptions(config: EngineConfig, pages: number): SchedulerOptions {
   const { maxSequences, maxBatchTokens, maxModelLen, enableChunkedPrefill, maxLogprobs } = config;
   const { vocabSize } = config.spec;
-  return { maxSequences, maxBatchTokens, maxModelLen, pages, enableChunkedPrefill, vocabSize, maxLogprobs };
+  const { enablePrefixCaching = true, schedulingPolicy = 'fcfs', priorityAgeingSeconds = 10 } = config;
+  const sizes = { maxSequences, maxBatchTokens, maxModelLen, pages, vocabSize, maxLogprobs };
+  return { ...sizes, enableChunkedPrefill, enablePrefixCaching, schedulingPolicy, priorityAgeingSeconds };
 }
 
 /** Pages that the KV memory holds; at least one sequence of full length must fit, so that every request can end. */

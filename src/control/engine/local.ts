@@ -68,6 +68,11 @@ export class LocalEngine implements EngineClient {
     return { ...stats, waiting: Math.max(stats.waiting, this.#ledger.waiting) };
   }
 
+  /** Later sequences find nothing of what was computed before. */
+  resetPrefixCache(): void {
+    this.#loop.resetPrefixCache();
+  }
+
   async drain(timeoutMs: number): Promise<void> {
     if (this.#state === 'dead') return;
     this.#state = 'draining';

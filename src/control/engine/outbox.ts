@@ -68,5 +68,6 @@ export class Outbox {
 
 function requestOf(entry: LedgerEntry): SequenceRequest {
   entry.sent = true;
-  return { ...entry.request, id: entry.id, resumeIds: Int32Array.from(entry.received) };
+  const { id, request, promptScored } = entry;
+  return { ...request, id, resumeIds: Int32Array.from(entry.received), promptScored };
 }

@@ -9,11 +9,12 @@ const NOT_FINITE = 'The model produced numbers that are not finite; this sequenc
 /** FinishCode -> FinishReason. */
 const REASONS: readonly (FinishReason | null)[] = [null, 'stop', 'length', 'error'];
 
-/** Calls `deliver` once for each sequence that the message brings something for. */
+/** Calls `deliver` for each sequence that the message brings something for; `cachedTokens` is the ledger's to fill in. */
 export function forEachOutput(message: StepMessage, deliver: (output: SequenceOutput) => void): void {
   for (const { id, message: error } of message.refused) deliver(errorOutput(id, error));
-  const { ids, result } = message;
+  const { ids, promptIds, result } = message;
   if (!ids || !result) return;
+  if (promptIds && promptIds.length > 0) forEachPromptPiece(promptIds, result, deliver);
   ids.forEach((id, row) => {
     if (id >= 0) deliver(outputOf(id, row, result));
   });
@@ -21,6 +22,35 @@ export function forEachOutput(message: StepMessage, deliver: (output: SequenceOu
 
 export function errorOutput(id: number, error: string): SequenceOutput {
   return { id, tokens: NO_INTS, logprobs: NO_FLOATS, ranks: NO_INTS, top: [], finish: 'error', error, cachedTokens: 0 };
+}
+
+/** A sequence's scores lie together, in order of position. */
+function forEachPromptPiece(ids: Float64Array, result: StepResult, deliver: (output: SequenceOutput) => void): void {
+  for (let row = 0; row < ids.length;) {
+    const id = ids[row] as number;
+    let end = row + 1;
+    while (end < ids.length && ids[end] === id) end++;
+    if (id >= 0) deliver(promptOutput(id, row, end, result));
+    row = end;
+  }
+}
+
+function promptOutput(id: number, row: number, end: number, result: StepResult): SequenceOutput {
+  const start = result.promptPositions[row] as number;
+  const logprobs = result.promptLogprobs.slice(row, end);
+  const ranks = result.promptRanks.slice(row, end);
+  const top = Array.from({ length: end - row }, (_, index) => topOf(row + index, result.promptTopRanges, result));
+  const promptLogprobs = { start, logprobs, ranks, top };
+  return {
+    id,
+    tokens: NO_INTS,
+    logprobs: NO_FLOATS,
+    ranks: NO_INTS,
+    top: [],
+    finish: null,
+    cachedTokens: 0,
+    promptLogprobs,
+  };
 }
 
 /** Copies what it takes: the columns may be windows on a whole message, which an output in a slow reader's queue must not hold. */
@@ -31,11 +61,19 @@ function outputOf(id: number, row: number, result: StepResult): SequenceOutput {
   const rank = result.ranks[row] as number;
   if (rank === 0) return { id, tokens, logprobs: NO_FLOATS, ranks: NO_INTS, top: [], finish, cachedTokens: 0 };
   const logprobs = Float32Array.of(result.logprobs[row] as number);
-  return { id, tokens, logprobs, ranks: Int32Array.of(rank), top: [topOf(row, result)], finish, cachedTokens: 0 };
+  return {
+    id,
+    tokens,
+    logprobs,
+    ranks: Int32Array.of(rank),
+    top: [topOf(row, result.topRanges, result)],
+    finish,
+    cachedTokens: 0,
+  };
 }
 
-function topOf(row: number, result: StepResult): TopLogprobs {
-  const offset = result.topRanges[2 * row] as number;
-  const end = offset + (result.topRanges[2 * row + 1] as number);
+function topOf(row: number, ranges: Int32Array, result: StepResult): TopLogprobs {
+  const offset = ranges[2 * row] as number;
+  const end = offset + (ranges[2 * row + 1] as number);
   return { ids: result.topIds.slice(offset, end), logprobs: result.topLogprobs.slice(offset, end) };
 }

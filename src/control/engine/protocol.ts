@@ -16,6 +16,12 @@ export interface EngineConfig {
   /** Memory for KV pages, in bytes. */
   kvCacheBytes: number;
   enableChunkedPrefill: boolean;
+  /** Sequences that begin with the same tokens share what was computed for them. Default true. */
+  enablePrefixCaching?: boolean;
+  /** Default 'fcfs'. */
+  schedulingPolicy?: 'fcfs' | 'priority';
+  /** Under 'priority' a waiting sequence gains one unit of priority in so many seconds. Default 10. */
+  priorityAgeingSeconds?: number;
   /** Tests only: named faults to inject (see engine/faults.ts); empty in production. */
   faults: string[];
 }
@@ -31,6 +37,14 @@ export interface SequenceRequest {
   priority: number;
   /** Owner, for fairness and cache isolation. */
   tenant: string;
+  /** Version of the content of its adapter, never a name alone; absent or '' = the base model. Keys the prefix cache. */
+  adapterVersion?: string;
+  /** Sequences with different salts share nothing in the prefix cache; absent or null = none. */
+  cacheSalt?: string | null;
+  /** k >= 0: score every prompt token but the first, with its k best alternatives. Absent or -1 = no. */
+  promptLogprobs?: number;
+  /** Prompt positions below this one have been delivered already (after an engine restart). */
+  promptScored?: number;
 }
 
 export type FinishReason = 'stop' | 'length' | 'abort' | 'error';
@@ -38,6 +52,17 @@ export type FinishReason = 'stop' | 'length' | 'abort' | 'error';
 export interface TopLogprobs {
   ids: Int32Array;
   logprobs: Float32Array;
+}
+
+/** Scores of consecutive prompt tokens. The first token has none. */
+export interface PromptLogprobs {
+  /** Position of the first of them: 1, or where the piece before ended. */
+  start: number;
+  /** Of the token itself, raw; NaN where the logits were not finite. */
+  logprobs: Float32Array;
+  ranks: Int32Array;
+  /** As many as were asked for; empty lists with 0. */
+  top: TopLogprobs[];
 }
 
 /** What one step brought one sequence. */
@@ -51,8 +76,10 @@ export interface SequenceOutput {
   finish: FinishReason | null;
   /** Set with finish 'error': a sentence for the log and the client. */
   error?: string;
-  /** Prompt tokens found in the prefix cache, on the first output. */
+  /** Prompt tokens found in the prefix cache when the sequence first began to run; the same on every output. */
   cachedTokens: number;
+  /** The next piece of the scores that `promptLogprobs` asked for: in outputs of their own, without tokens, before the first token. */
+  promptLogprobs?: PromptLogprobs;
 }
 
 export interface EngineStats {
@@ -66,12 +93,16 @@ export interface EngineStats {
   generatedTokens: number;
   /** Sum of microseconds inside native steps. */
   stepMicros: number;
+  /** Prompt tokens looked up in the prefix cache, and found there. */
+  prefixCacheQueries: number;
+  prefixCacheHits: number;
 }
 
 export type ToEngine =
   | { type: 'start'; config: EngineConfig }
   | { type: 'submit'; requests: SequenceRequest[] }
   | { type: 'abort'; ids: number[] }
+  | { type: 'reset-prefix-cache' }
   /** Finish what runs, then exit 0. */
   | { type: 'drain' };
 
@@ -89,8 +120,12 @@ export interface StepMessage {
   type: 'step';
   /** Ids that have run for the first time. */
   started: number[];
+  /** Parallel to `started`: prompt tokens found in the prefix cache. */
+  cached: number[];
   /** The id of each result's sequence, -1 for one that was aborted meanwhile; null with `result` when no step has ended. */
   ids: Float64Array | null;
+  /** The same for each scored prompt token; -1 also for one that was delivered before. */
+  promptIds: Float64Array | null;
   result: StepResult | null;
   /** Requests that can never run, and why. */
   refused: { id: number; message: string }[];

@@ -10,6 +10,8 @@ const NONE: EngineStats = {
   promptTokens: 0,
   generatedTokens: 0,
   stepMicros: 0,
+  prefixCacheQueries: 0,
+  prefixCacheHits: 0,
 };
 
 /** The engine's counters summed over its restarts, so that they never fall; gauges are the present life's. */
@@ -42,6 +44,8 @@ export class StatsTotal {
       promptTokens: before.promptTokens + latest.promptTokens,
       generatedTokens: before.generatedTokens + latest.generatedTokens,
       stepMicros: before.stepMicros + latest.stepMicros,
+      prefixCacheQueries: before.prefixCacheQueries + latest.prefixCacheQueries,
+      prefixCacheHits: before.prefixCacheHits + latest.prefixCacheHits,
     };
   }
 }

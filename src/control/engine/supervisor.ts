@@ -97,6 +97,11 @@ export class EngineSupervisor implements EngineClient {
     return this.#stats.read(this.#ledger.waiting);
   }
 
+  /** Sequences submitted from now on find nothing of what was computed before. An engine that is not ready has nothing. */
+  resetPrefixCache(): void {
+    if (this.#readySince !== null) this.#child?.send({ type: 'reset-prefix-cache' });
+  }
+
   drain(timeoutMs: number): Promise<void> {
     this.#drained ??= this.#drain(timeoutMs);
     return this.#drained;

@@ -1,6 +1,5 @@
-import type { SamplingSpec } from '../engine/native.ts';
 import { PAGE_SIZE } from '../engine/native.ts';
-import type { SequenceRequest } from '../engine/protocol.ts';
+import type { SchedulingPolicy } from './fair-queue.ts';
 import { type PagePool, pagesFor } from './pages.ts';
 import type { Sequence } from './sequence.ts';
 
@@ -16,15 +15,27 @@ export interface SchedulerOptions {
   enableChunkedPrefill: boolean;
   vocabSize: number;
   maxLogprobs: number;
+  /** Pages of earlier sequences are found again by those that begin with the same tokens. Default true. */
+  enablePrefixCaching?: boolean;
+  /** Default 'fcfs'; priorities count under 'priority' only. */
+  schedulingPolicy?: SchedulingPolicy;
+  /** Under 'priority' a sequence that waits gains one unit of priority in so many seconds. Default 10. */
+  priorityAgeingSeconds?: number;
+  /** A clock in ms; another one only in tests. */
+  now?: () => number;
 }
 
 /** Throws a sentence that names the settings when no schedule could keep to them. */
 export function checkOptions(options: SchedulerOptions): void {
   const { maxSequences, maxBatchTokens, maxModelLen, pages, enableChunkedPrefill } = options;
+  const { schedulingPolicy = 'fcfs', priorityAgeingSeconds = 1 } = options;
   for (const [name, value] of Object.entries({ maxSequences, maxBatchTokens, maxModelLen, pages })) {
     if (!Number.isSafeInteger(value) || value < 1)
       throw new RangeError(`${name} must be a positive integer, not ${value}.`);
   }
+  if (schedulingPolicy !== 'fcfs' && schedulingPolicy !== 'priority')
+    throw new RangeError(`--scheduling-policy must be fcfs or priority, not ${String(schedulingPolicy)}.`);
+  if (!(priorityAgeingSeconds > 0)) throw new RangeError('priorityAgeingSeconds must be positive.');
   if (maxBatchTokens < maxSequences) {
     throw new RangeError(
       `--max-num-batched-tokens (${maxBatchTokens}) must be at least --max-num-seqs (${maxSequences}): every running sequence needs a token per step.`,
@@ -35,43 +46,6 @@ export function checkOptions(options: SchedulerOptions): void {
       `Without chunked prefill --max-num-batched-tokens (${maxBatchTokens}) must be at least --max-model-len (${maxModelLen}).`,
     );
   }
-}
-
-/** Why a request can never run, or null. Native code would refuse it too, but with everything else that is in its step. */
-export function refusal(request: SequenceRequest, options: SchedulerOptions): string | null {
-  const { promptIds, resumeIds, sampling } = request;
-  if (!(promptIds instanceof Int32Array) || !(resumeIds instanceof Int32Array))
-    return 'Token ids must be an Int32Array.';
-  if (promptIds.length < 1) return 'The prompt is empty.';
-  if (promptIds.length >= options.maxModelLen) {
-    return `The prompt has ${promptIds.length} tokens, which leaves no room for an answer in the context of ${options.maxModelLen}.`;
-  }
-  const badId = [promptIds, resumeIds].flatMap((ids) => ids.find((id) => id < 0 || id >= options.vocabSize) ?? []);
-  if (badId.length > 0) return `Token id ${badId[0]} is outside of the vocabulary of ${options.vocabSize}.`;
-  const length = Math.min(promptIds.length + sampling.maxTokens, options.maxModelLen);
-  if (pagesFor(length - 1) > options.pages) {
-    return `A sequence of ${length} tokens needs ${pagesFor(length - 1)} KV pages, and there are ${options.pages}.`;
-  }
-  return samplingRefusal(sampling, options);
-}
-
-function samplingRefusal(sampling: SamplingSpec, options: SchedulerOptions): string | null {
-  const within = (value: number, low: number, high: number) => value >= low && value <= high;
-  const whole = (value: number, low: number) => Number.isInteger(value) && within(value, low, 2 ** 31 - 1);
-  const checks: [keyof SamplingSpec, boolean][] = [
-    ['temperature', within(sampling.temperature, 0, Number.MAX_VALUE)],
-    ['topP', within(sampling.topP, 0, 1) && sampling.topP > 0],
-    ['topK', whole(sampling.topK, 0)],
-    ['minP', within(sampling.minP, 0, 1)],
-    ['seed', typeof sampling.seed === 'bigint'],
-    ['choice', whole(sampling.choice, 0)],
-    ['maxTokens', whole(sampling.maxTokens, 1)],
-    ['minTokens', whole(sampling.minTokens, 0)],
-    ['stopIds', sampling.stopIds instanceof Int32Array && sampling.stopIds.length <= 1024],
-    ['logprobs', whole(sampling.logprobs, -1) && sampling.logprobs <= options.maxLogprobs],
-  ];
-  const wrong = checks.find(([, fine]) => !fine);
-  return wrong ? `The sampling parameter ${wrong[0]} is out of range.` : null;
 }
 
 /**
@@ -93,11 +67,16 @@ export class PageBudget {
     for (const sequence of running) this.#promised += soonNeeded(sequence);
   }
 
-  /** True reserves the sequence's pages within this step's count. */
-  admits(sequence: Sequence): boolean {
-    const needed = soonNeeded(sequence);
-    if (this.#promised + needed > this.#pool.free) return false;
-    this.#promised += needed;
+  /** Pages that are missing for the sequence, which would begin with the pages `found`; 0 or less = it may run. */
+  shortage(sequence: Sequence, found: readonly number[]): number {
+    return this.#promised + this.#cost(sequence, found) - this.#pool.availableTo(sequence.tenant);
+  }
+
+  /** True reserves the sequence's pages within this step's count. One that would run `alone` may also take others' floors. */
+  admits(sequence: Sequence, found: readonly number[], alone: boolean): boolean {
+    const cost = this.#cost(sequence, found);
+    if (this.#promised + cost > (alone ? this.#pool.free : this.#pool.availableTo(sequence.tenant))) return false;
+    this.#promised += cost;
     return true;
   }
 
@@ -105,9 +84,17 @@ export class PageBudget {
   allocated(count: number): void {
     this.#promised -= count;
   }
+
+  /** Found pages that somebody reads cost nothing; those that are only kept count as available until then. */
+  #cost(sequence: Sequence, found: readonly number[]): number {
+    let shared = 0;
+    for (const page of found) if (this.#pool.readers(page) > 0) shared++;
+    return soonNeeded(sequence) - shared;
+  }
 }
 
-function soonNeeded(sequence: Sequence): number {
+/** Pages for all that the sequence knows and for one page of growth. */
+export function soonNeeded(sequence: Sequence): number {
   const positions = Math.min(sequence.known + PAGE_SIZE, sequence.maxPositions);
   return Math.max(0, pagesFor(positions) - sequence.pages.length);
 }

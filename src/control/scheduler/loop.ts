@@ -1,14 +1,18 @@
 import type { NativeEngine, StepResult } from '../engine/native.ts';
 import type { EngineStats, SequenceRequest } from '../engine/protocol.ts';
 import type { PlannedStep } from './plan.ts';
-import type { Scheduler } from './scheduler.ts';
+import type { ResultOwners, Scheduler, Started } from './scheduler.ts';
 
 /** What happened since the last report; made once per step. */
 export interface StepReport {
   /** Ids that began to run. */
   started: number[];
+  /** Parallel to `started`: prompt tokens found in the prefix cache. */
+  cached: number[];
   /** The id of each result's sequence (-1: aborted meanwhile); null when no step ended since the last report. */
   ids: Float64Array | null;
+  /** The same for each scored prompt token; -1 also for one that was reported before. */
+  promptIds: Float64Array | null;
   result: StepResult | null;
   /** Requests that can never run. */
   refused: { id: number; message: string }[];
@@ -28,7 +32,7 @@ export class SchedulerLoop {
   #draining = false;
   /** Something has changed that the receiver has not been told. */
   #news = false;
-  #finished: { ids: Float64Array; result: StepResult } | null = null;
+  #finished: (ResultOwners & { result: StepResult }) | null = null;
   #refused: { id: number; message: string }[] = [];
 
   constructor(scheduler: Scheduler, engine: NativeEngine, report: ReportSink) {
@@ -49,6 +53,11 @@ export class SchedulerLoop {
   abort(ids: number[]): void {
     for (const id of ids) this.#scheduler.abort(id);
     this.#wakeUp();
+  }
+
+  /** Takes effect between two steps. */
+  resetPrefixCache(): void {
+    this.#scheduler.resetPrefixCache();
   }
 
   /** `run` returns once all work is done. */
@@ -83,7 +92,7 @@ export class SchedulerLoop {
     running.catch(() => {});
     if (this.#news) await this.#tell([]);
     const result = await running;
-    this.#finished = { ids: this.#scheduler.apply(step, result), result };
+    this.#finished = { ...this.#scheduler.apply(step, result), result };
     this.#news = true;
   }
 
@@ -97,10 +106,12 @@ export class SchedulerLoop {
     return false;
   }
 
-  #tell(started: number[]): Promise<void> | undefined {
+  #tell(started: Started[]): Promise<void> | undefined {
     const report: StepReport = {
-      started,
+      started: started.map(({ id }) => id),
+      cached: started.map(({ cachedTokens }) => cachedTokens),
       ids: this.#finished?.ids ?? null,
+      promptIds: this.#finished?.promptIds ?? null,
       result: this.#finished?.result ?? null,
       refused: this.#refused,
       stats: this.#scheduler.stats(),

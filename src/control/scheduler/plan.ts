@@ -7,6 +7,9 @@ export interface PlannedStep {
   plan: StepPlan;
   /** The sequences of the sampling rows, in row order. */
   sampled: Sequence[];
+  /** The sequences of all rows, and the position after the last one that each row feeds. */
+  fed: Sequence[];
+  fedTo: Int32Array;
   /** Tokens fed, all rows together. */
   tokens: number;
 }
@@ -20,13 +23,16 @@ export class PlanBuilder {
   readonly #tokens: IntBuffer;
   readonly #pages = new IntBuffer(256);
   readonly #closes: IntBuffer;
+  readonly #fedTo: IntBuffer;
   readonly #sampled: Sequence[] = [];
+  readonly #fed: Sequence[] = [];
   #opens: SequenceOpen[] = [];
 
   constructor(maxSequences: number, maxBatchTokens: number) {
     this.#rows = new IntBuffer(4 * maxSequences);
     this.#tokens = new IntBuffer(maxBatchTokens);
     this.#closes = new IntBuffer(maxSequences);
+    this.#fedTo = new IntBuffer(maxSequences);
   }
 
   begin(): void {
@@ -34,12 +40,19 @@ export class PlanBuilder {
     this.#tokens.clear();
     this.#pages.clear();
     this.#closes.clear();
+    this.#fedTo.clear();
     this.#sampled.length = 0;
+    this.#fed.length = 0;
     this.#opens = [];
   }
 
+  /** Opens its slot. What it has `planned` at this time lies in its pages already. */
   open(sequence: Sequence): void {
-    this.#opens.push({ slot: sequence.slot, promptLength: sequence.promptLength, sampling: sequence.sampling });
+    const { slot, promptLength, sampling, planned, promptLogprobs } = sequence;
+    const open: SequenceOpen = { slot, promptLength, sampling };
+    if (planned > 0) open.cached = sequence.tokens(0, planned);
+    if (sequence.scoresPrompt) open.promptLogprobs = promptLogprobs;
+    this.#opens.push(open);
   }
 
   /** Feeds the sequence's next `count` tokens; its pages must cover them. The row samples when it feeds the last known one. */
@@ -54,6 +67,8 @@ export class PlanBuilder {
     if (count === 1 && samples && sequence.sampledInSlot) this.#tokens.push(SAMPLED_LAST);
     else this.#tokens.append(sequence.tokens(start, start + count));
     if (samples) this.#sampled.push(sequence);
+    this.#fed.push(sequence);
+    this.#fedTo.push(start + count);
     sequence.planned = start + count;
   }
 
@@ -70,6 +85,8 @@ export class PlanBuilder {
         tokens: this.#tokens.view(),
       },
       sampled: this.#sampled,
+      fed: this.#fed,
+      fedTo: this.#fedTo.view(),
       tokens: this.#tokens.length,
     };
   }

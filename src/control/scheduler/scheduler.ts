@@ -1,11 +1,35 @@
-import type { StepResult } from '../engine/native.ts';
+import { PAGE_SIZE, type StepResult } from '../engine/native.ts';
 import type { EngineStats, SequenceRequest } from '../engine/protocol.ts';
-import { checkOptions, PageBudget, refusal, type SchedulerOptions } from './admission.ts';
+import { checkOptions, PageBudget, type SchedulerOptions, soonNeeded } from './admission.ts';
+import { compressed, FairQueue } from './fair-queue.ts';
+import { before } from './heap-queue.ts';
 import { PagePool, pagesFor } from './pages.ts';
 import { PlanBuilder, type PlannedStep } from './plan.ts';
+import { pageVictim, victimsFor } from './preemption.ts';
+import { PrefixCache } from './prefix-cache.ts';
+import { Prefixes } from './prefixes.ts';
+import { refusal } from './refusal.ts';
 import { Sequence } from './sequence.ts';
 import { SlotTable } from './slots.ts';
-import { FcfsQueue, type WaitingQueue } from './waiting.ts';
+
+/** Most sequences that lose their place to waiting ones in one step. */
+const MAX_DISPLACED = 8;
+/** Most sequences that are passed over in one step because the beginning of their prompt is being computed. */
+const MAX_ASIDE = 64;
+
+/** Whose each row of a step's results is, -1 for those that nobody waits for. */
+export interface ResultOwners {
+  /** Parallel to `slots`. */
+  ids: Float64Array;
+  /** Parallel to `promptSlots`. */
+  promptIds: Float64Array;
+}
+
+export interface Started {
+  id: number;
+  /** Prompt tokens found in the prefix cache. */
+  cachedTokens: number;
+}
 
 /**
  * Decides who runs, how many tokens each is fed and in which pages: `plan`, run it, `apply`, and again. There are no
@@ -16,29 +40,41 @@ import { FcfsQueue, type WaitingQueue } from './waiting.ts';
  */
 export class Scheduler {
   readonly #options: SchedulerOptions;
+  readonly #byPriority: boolean;
+  readonly #ageingMs: number;
+  readonly #now: () => number;
+  readonly #cache: PrefixCache;
   readonly #pool: PagePool;
+  readonly #prefixes: Prefixes;
   readonly #slots: SlotTable;
-  readonly #waiting: WaitingQueue;
+  readonly #waiting: FairQueue;
   readonly #budget: PageBudget;
   readonly #builder: PlanBuilder;
-  /** In admission order. */
+  /** In admission order; under 'priority' in the order of the queue. The last are the first to lose their pages. */
   readonly #running: Sequence[] = [];
   readonly #byId = new Map<number, Sequence>();
   /** Sequences of #running that have left (aborted or finished) and are not yet taken off the list. */
   #leaving = 0;
-  #started: number[] = [];
+  #started: Started[] = [];
+  #arrivals = 0;
   #preemptions = 0;
   #steps = 0;
   #promptTokens = 0;
   #generatedTokens = 0;
   #stepMicros = 0;
 
-  constructor(options: SchedulerOptions, waiting: WaitingQueue = new FcfsQueue()) {
+  constructor(options: SchedulerOptions) {
     checkOptions(options);
+    const { schedulingPolicy = 'fcfs', enablePrefixCaching = true, priorityAgeingSeconds = 10 } = options;
     this.#options = options;
-    this.#pool = new PagePool(options.pages);
+    this.#byPriority = schedulingPolicy === 'priority';
+    this.#ageingMs = 1000 * priorityAgeingSeconds;
+    this.#now = options.now ?? (() => performance.now());
+    this.#cache = new PrefixCache(options.pages, this.#now);
+    this.#pool = new PagePool(options.pages, this.#cache);
+    this.#prefixes = new Prefixes(enablePrefixCaching, this.#cache, this.#pool);
     this.#slots = new SlotTable(options.maxSequences);
-    this.#waiting = waiting;
+    this.#waiting = new FairQueue(schedulingPolicy, this.#ageingMs, this.#now);
     this.#budget = new PageBudget(this.#pool);
     this.#builder = new PlanBuilder(options.maxSequences, options.maxBatchTokens);
   }
@@ -52,8 +88,13 @@ export class Scheduler {
     if (this.#byId.has(request.id)) throw new Error(`Sequence ${request.id} is there already.`);
     const reason = refusal(request, this.#options);
     if (reason !== null) return reason;
-    const sequence = new Sequence(request, this.#options.maxModelLen);
+    const priority = this.#byPriority ? request.priority : 0;
+    const sequence = new Sequence({ ...request, priority }, this.#options.maxModelLen);
     if (sequence.known >= sequence.maxLength) return 'The sequence to resume has all its tokens already.';
+    sequence.arrival = this.#arrivals++;
+    sequence.arrivedAt = this.#now();
+    sequence.rank = this.#byPriority ? compressed(priority) + sequence.arrivedAt / this.#ageingMs : 0;
+    this.#prefixes.prepare(sequence);
     this.#byId.set(request.id, sequence);
     this.#waiting.push(sequence);
     return null;
@@ -73,23 +114,32 @@ export class Scheduler {
     }
   }
 
+  /** Forgets all that was computed for later sequences to find; those that run go on. */
+  resetPrefixCache(): void {
+    this.#prefixes.reset();
+  }
+
   /** The next step, or null when no sequence has anything to feed. */
   plan(): PlannedStep | null {
     this.#dropLeaving();
     this.#builder.begin();
+    // Before the running ones have rows: who has one in this plan must stay.
+    this.#displace();
     const { budget, preempted } = this.#planRunning(this.#options.maxBatchTokens);
     // What a preemption freed is the preempting sequences' to use; admitting now would start a storm of preemptions.
     if (!preempted) this.#admit(budget);
     return this.#builder.finish(() => this.#slots.takeCloses());
   }
 
-  /** Takes in the step's results. Returns the id of each result's sequence, -1 for one that was aborted meanwhile. */
-  apply(step: PlannedStep, result: StepResult): Float64Array {
+  /** Takes in the step's results. */
+  apply(step: PlannedStep, result: StepResult): ResultOwners {
     if (result.slots.length !== step.sampled.length) {
       throw new Error(`The engine returned ${result.slots.length} results for ${step.sampled.length} sampling rows.`);
     }
     this.#steps++;
     this.#stepMicros += result.micros;
+    const promptIds = this.#applyScores(step, result);
+    this.#store(step, result);
     const ids = new Float64Array(step.sampled.length).fill(-1);
     step.sampled.forEach((sequence, index) => {
       if (result.slots[index] !== sequence.slot) throw new Error(`Result ${index} is not of slot ${sequence.slot}.`);
@@ -97,11 +147,11 @@ export class Scheduler {
       ids[index] = sequence.id;
       this.#applyOne(sequence, result.tokens[index] as number, result.finish[index] as number);
     });
-    return ids;
+    return { ids, promptIds };
   }
 
-  /** Ids that have begun to run since the last call. */
-  takeStarted(): number[] {
+  /** Those that have begun to run since the last call. */
+  takeStarted(): Started[] {
     const started = this.#started;
     this.#started = [];
     return started;
@@ -118,12 +168,14 @@ export class Scheduler {
       promptTokens: this.#promptTokens,
       generatedTokens: this.#generatedTokens,
       stepMicros: this.#stepMicros,
+      ...this.#prefixes.counters,
     };
   }
 
   /** To be called when there is no work: everything that was taken must be back. Throws when it is not. */
   checkIdle(): void {
     this.#pool.checkIntegrity();
+    this.#cache.checkIntegrity((page) => this.#pool.readers(page) > 0);
     const left = { pages: this.#pool.used, slots: this.#slots.used, sequences: this.#byId.size };
     if (left.pages + left.slots + left.sequences === 0) return;
     throw new Error(
@@ -142,6 +194,29 @@ export class Scheduler {
     this.#leaving++;
   }
 
+  /** After a preemption or a restart a prompt is scored again from its beginning: what was delivered is dropped here. */
+  #applyScores(step: PlannedStep, result: StepResult): Float64Array {
+    const ids = new Float64Array(result.promptSlots.length).fill(-1);
+    if (ids.length === 0) return ids;
+    const bySlot = new Map(step.fed.map((sequence) => [sequence.slot, sequence]));
+    result.promptSlots.forEach((slot, index) => {
+      const sequence = bySlot.get(slot);
+      if (!sequence) throw new Error(`Prompt score ${index} is of slot ${slot}, which had no row.`);
+      if (sequence.aborted || result.promptPositions[index] !== sequence.nextScore) return;
+      sequence.nextScore++;
+      ids[index] = sequence.id;
+    });
+    return ids;
+  }
+
+  /** Makes the computed pages findable, but not those of a sequence whose numbers went wrong. */
+  #store(step: PlannedStep, result: StepResult): void {
+    const failed = step.sampled.filter((_, index) => result.finish[index] === 3);
+    step.fed.forEach((sequence, index) => {
+      if (!failed.includes(sequence)) this.#prefixes.storeTo(sequence, step.fedTo[index] as number);
+    });
+  }
+
   /** Takes finished and aborted sequences off the list, keeping the order. */
   #dropLeaving(): void {
     if (this.#leaving === 0) return;
@@ -157,6 +232,7 @@ export class Scheduler {
   #leave(sequence: Sequence): void {
     sequence.state = 'done';
     this.#release(sequence);
+    this.#waiting.ended(sequence);
   }
 
   #release(sequence: Sequence): void {
@@ -165,64 +241,127 @@ export class Scheduler {
     sequence.pages.clear();
   }
 
-  #planRunning(budget: number): { budget: number; preempted: boolean } {
-    const before = this.#preemptions;
-    for (let index = 0; index < this.#running.length && budget > 0; index++) {
-      const sequence = this.#running[index] as Sequence;
-      const count = Math.min(sequence.missing, budget);
-      if (!this.#makeRoom(sequence, count)) break;
-      this.#builder.row(sequence, count);
-      budget -= count;
+  /** Makes room for the next waiting sequence where others must give way to it (see preemption.ts) and enough of them can. */
+  #displace(): void {
+    const candidate = this.#waiting.peek();
+    if (!candidate || this.#running.length === 0) return;
+    const found = this.#prefixes.find(candidate);
+    this.#budget.begin(this.#running);
+    const shortage = this.#budget.shortage(candidate, found);
+    if (this.#running.length < this.#options.maxSequences && shortage <= 0) return;
+    this.#prefixes.beginPlan(this.#running);
+    if (this.#prefixes.isComing(candidate, found)) return;
+    const victims = victimsFor(candidate, this.#running, this.#waiting);
+    let count = 0;
+    let freed = 0;
+    while (count < victims.length && (count === 0 || freed < shortage))
+      freed += this.#frees(victims[count++] as Sequence);
+    if (count === 0 || freed < shortage) return;
+    for (const victim of victims.slice(0, Math.min(count, MAX_DISPLACED))) {
+      victim.displacedBy = candidate.id;
+      this.#preempt(this.#running.indexOf(victim));
     }
-    return { budget, preempted: this.#preemptions > before };
   }
 
-  /** Gives a running sequence its pages, at the cost of those admitted last; false when it was itself the last. */
-  #makeRoom(sequence: Sequence, count: number): boolean {
+  /** Pages that the budget gains without it. */
+  #frees(victim: Sequence): number {
+    return soonNeeded(victim) + victim.pages.view().filter((page) => this.#pool.readers(page) === 1).length;
+  }
+
+  #planRunning(budget: number): { budget: number; preempted: boolean } {
+    const preemptions = this.#preemptions;
+    // A long prompt leaves a token for each of the sequences after it that only miss one.
+    let reserved = this.#running.reduce((sum, { missing }) => sum + (missing === 1 ? 1 : 0), 0);
+    for (let index = 0; index < this.#running.length && budget > 0; index++) {
+      const sequence = this.#running[index] as Sequence;
+      if (sequence.missing === 1) reserved--;
+      const count = Math.min(sequence.missing, budget - reserved);
+      if (count < 1) continue;
+      if (!this.#makeRoom(sequence, index, count)) break;
+      this.#builder.row(sequence, count);
+      this.#waiting.charge(sequence, count);
+      budget -= count;
+    }
+    return { budget, preempted: this.#preemptions > preemptions };
+  }
+
+  /** Gives a running sequence its pages, at the cost of others after it; false when it was itself the last. */
+  #makeRoom(sequence: Sequence, index: number, count: number): boolean {
     const needed = pagesFor(sequence.planned + count) - sequence.pages.length;
-    while (needed > 0 && !this.#pool.allocate(needed, sequence.pages)) {
-      const victim = this.#running.pop() as Sequence;
+    while (needed > 0) {
+      if (this.#pool.allocate(needed, sequence.pages, sequence.tenant, this.#running.length === 1)) return true;
+      const victim = pageVictim(this.#running, index, this.#waiting);
       this.#preempt(victim);
-      if (victim === sequence) return false;
+      if (victim === index) return false;
     }
     return true;
   }
 
-  /** Recompute: the tokens stay, their keys and values are dropped. */
-  #preempt(victim: Sequence): void {
+  /** Recompute: the tokens stay, their keys and values are dropped, unless the prefix cache still has them later. */
+  #preempt(index: number): void {
+    const [victim] = this.#running.splice(index, 1) as [Sequence];
     this.#preemptions++;
     this.#release(victim);
     victim.resetToWaiting();
     this.#waiting.requeue(victim);
+    this.#waiting.ended(victim);
   }
 
   #admit(budget: number): void {
     if (this.#waiting.size === 0) return;
     this.#budget.begin(this.#running);
-    while (budget > 0 && this.#running.length < this.#options.maxSequences) {
+    this.#prefixes.beginPlan(this.#running);
+    const aside: Sequence[] = [];
+    while (budget > 0 && this.#running.length < this.#options.maxSequences && aside.length < MAX_ASIDE) {
       const next = this.#waiting.peek();
-      if (!next) return;
-      const count = Math.min(next.missing, budget);
-      if (count < next.missing && !this.#options.enableChunkedPrefill) return;
-      if (!this.#budget.admits(next)) return;
-      this.#waiting.take();
-      this.#start(next, count);
-      budget -= count;
+      if (!next) break;
+      const found = this.#prefixes.find(next);
+      if (this.#prefixes.isComing(next, found)) {
+        aside.push(this.#waiting.take() as Sequence);
+        continue;
+      }
+      const fed = this.#tryStart(next, found, budget);
+      if (fed === 0) break;
+      budget -= fed;
     }
+    for (const sequence of aside.reverse()) this.#waiting.requeue(sequence);
   }
 
-  #start(sequence: Sequence, count: number): void {
-    const needed = pagesFor(count);
-    if (!this.#pool.allocate(needed, sequence.pages)) throw new Error('The page budget admitted more than there is.');
-    this.#budget.allocated(needed);
+  /** Tokens that the sequence is fed in this step; 0: it does not fit and waits on. */
+  #tryStart(sequence: Sequence, found: readonly number[], budget: number): number {
+    const missing = sequence.known - found.length * PAGE_SIZE;
+    const count = Math.min(missing, budget);
+    if (count < missing && !this.#options.enableChunkedPrefill) return 0;
+    if (!this.#budget.admits(sequence, found, this.#running.length === 0)) return 0;
+    this.#waiting.take();
+    this.#start(sequence, found, count);
+    return count;
+  }
+
+  #start(sequence: Sequence, found: readonly number[], count: number): void {
+    const freeBefore = this.#pool.free;
+    this.#prefixes.attach(sequence, found);
+    const needed = pagesFor(sequence.planned + count) - found.length;
+    if (!this.#pool.allocate(needed, sequence.pages, sequence.tenant, this.#running.length === 0))
+      throw new Error('The page budget admitted more than there is.');
+    this.#budget.allocated(freeBefore - this.#pool.free);
     sequence.state = 'running';
     sequence.slot = this.#slots.take();
-    this.#running.push(sequence);
+    this.#waiting.began(sequence);
+    this.#insert(sequence);
     this.#builder.open(sequence);
     this.#builder.row(sequence, count);
+    this.#waiting.charge(sequence, count);
+    this.#prefixes.addComing(sequence);
     if (sequence.started) return;
     sequence.started = true;
-    this.#started.push(sequence.id);
+    this.#started.push({ id: sequence.id, cachedTokens: sequence.cachedTokens });
     this.#promptTokens += sequence.promptLength;
+  }
+
+  #insert(sequence: Sequence): void {
+    let index = this.#running.length;
+    while (this.#byPriority && index > 0 && before(sequence, this.#running[index - 1] as Sequence)) index--;
+    this.#running.splice(index, 0, sequence);
   }
 }

@@ -1,5 +1,6 @@
-import type { SamplingSpec } from '../engine/native.ts';
+import { PAGE_SIZE, type SamplingSpec } from '../engine/native.ts';
 import type { SequenceRequest } from '../engine/protocol.ts';
+import type { BlockHasher, CacheScope } from './block-hash.ts';
 import { IntBuffer } from './int-buffer.ts';
 
 export type SequenceState = 'waiting' | 'running' | 'done';
@@ -13,11 +14,23 @@ export class Sequence {
   readonly id: number;
   readonly priority: number;
   readonly tenant: string;
+  readonly scope: CacheScope;
+  /** -1: the prompt is not scored. */
+  readonly promptLogprobs: number;
   readonly promptLength: number;
   /** Most tokens of prompt and output together. */
   readonly maxLength: number;
   /** With maxTokens held to the context. */
   readonly sampling: SamplingSpec;
+  /** Order of arrival, and its time in ms. */
+  arrival = 0;
+  arrivedAt = 0;
+  /** Priority with the time of arrival in it: the less, the earlier (see before()). */
+  rank = 0;
+  /** How urgent it was when it was admitted last (see FairQueue). */
+  level = 0;
+  /** The id of the one that last took its place; -1 = none. */
+  displacedBy = -1;
   state: SequenceState = 'waiting';
   /** Ended by its client; leaves at the next step boundary. */
   aborted = false;
@@ -32,6 +45,17 @@ export class Sequence {
   readonly pages = new IntBuffer(8);
   /** How many of `pages` native code has been told. */
   pagesTold = 0;
+  /** Leading pages that were found in the prefix cache or stored there. */
+  stored = 0;
+  /** Of the prefix cache, when it was admitted last. */
+  epoch = 0;
+  /** Prompt tokens found in the cache when it first began to run. */
+  cachedTokens = 0;
+  /** The next prompt position whose score is to be delivered. */
+  nextScore: number;
+  /** The keys of its full blocks, as far as they have been asked for. */
+  readonly #keys: string[] = [];
+  #root: string | null = null;
   readonly #tokens: IntBuffer;
 
   constructor(request: SequenceRequest, maxModelLen: number) {
@@ -39,9 +63,14 @@ export class Sequence {
     this.id = request.id;
     this.priority = request.priority;
     this.tenant = request.tenant;
+    const { tenant, adapterVersion = '', cacheSalt = null } = request;
+    this.scope = { tenant, adapterVersion, cacheSalt };
+    this.promptLogprobs = request.promptLogprobs ?? -1;
+    this.nextScore = Math.max(1, request.promptScored ?? 0);
     this.promptLength = promptIds.length;
     this.maxLength = Math.min(promptIds.length + sampling.maxTokens, maxModelLen);
-    this.sampling = { ...sampling, maxTokens: this.maxLength - promptIds.length };
+    const maxTokens = this.maxLength - promptIds.length;
+    this.sampling = { ...sampling, maxTokens, minTokens: Math.min(sampling.minTokens, maxTokens) };
     this.#tokens = new IntBuffer(promptIds.length + resumeIds.length + Math.min(64, this.sampling.maxTokens));
     this.#tokens.append(promptIds);
     this.#tokens.append(resumeIds);
@@ -62,6 +91,26 @@ export class Sequence {
     return this.maxLength - 1;
   }
 
+  /** Some of the prompt's scores are yet to be computed. */
+  get scoresPrompt(): boolean {
+    return this.promptLogprobs >= 0 && this.nextScore < this.promptLength;
+  }
+
+  /** Full blocks of the known tokens. */
+  get fullBlocks(): number {
+    return Math.floor(this.known / PAGE_SIZE);
+  }
+
+  /** The cache keys of its full blocks, in order. */
+  blockKeys(hasher: BlockHasher): readonly string[] {
+    let parent = this.#keys.at(-1) ?? (this.#root ??= hasher.root(this.scope));
+    for (let block = this.#keys.length; block < this.fullBlocks; block++) {
+      parent = hasher.next(parent, this.tokens(block * PAGE_SIZE, (block + 1) * PAGE_SIZE));
+      this.#keys.push(parent);
+    }
+    return this.#keys;
+  }
+
   tokens(start: number, end: number): Int32Array {
     return this.#tokens.view(start, end);
   }
@@ -79,5 +128,6 @@ export class Sequence {
     this.sampledInSlot = false;
     this.pages.clear();
     this.pagesTold = 0;
+    this.stored = 0;
   }
 }

@@ -140,6 +140,8 @@ export class FakeEngine implements EngineClient {
     promptTokens: 0,
     generatedTokens: 0,
     stepMicros: 0,
+    prefixCacheQueries: 0,
+    prefixCacheHits: 0,
   };
   ready = () => Promise.resolve();
   submit = () => [];

@@ -3,7 +3,12 @@ import { parseFaults, withFaults } from '../../../src/control/engine/faults.ts';
 import type { NativeEngine } from '../../../src/control/engine/native.ts';
 import { StatsTotal } from '../../../src/control/engine/stats-total.ts';
 
-const engine: NativeEngine = { step: () => Promise.reject(new Error('real')), close: () => {} };
+const engine: NativeEngine = {
+  step: () => Promise.reject(new Error('real')),
+  readPages: () => Promise.reject(new Error('real')),
+  writePages: () => Promise.reject(new Error('real')),
+  close: () => {},
+};
 const PLAN = {
   opens: [],
   closes: new Int32Array(0),
@@ -40,6 +45,8 @@ describe('StatsTotal', () => {
     promptTokens: 5,
     generatedTokens: 6,
     stepMicros: 7,
+    prefixCacheQueries: 8,
+    prefixCacheHits: 3,
   };
 
   it('keeps counters over a restart and drops gauges', () => {
@@ -57,6 +64,8 @@ describe('StatsTotal', () => {
       generatedTokens: 12,
       stepMicros: 14,
       preemptions: 2,
+      prefixCacheQueries: 16,
+      prefixCacheHits: 6,
     });
   });
 });

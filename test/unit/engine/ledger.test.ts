@@ -10,7 +10,9 @@ function message(changes: Partial<StepMessage>): StepMessage {
   return {
     type: 'step',
     started: [],
+    cached: (changes.started ?? []).map((id) => id + 100),
     ids: null,
+    promptIds: null,
     result: null,
     refused: [],
     stats: {} as StepMessage['stats'],
@@ -31,6 +33,11 @@ function step(outputs: [id: number, token: number, finish: number][], started: n
     topRanges: new Int32Array(2 * count),
     topIds: new Int32Array(0),
     topLogprobs: new Float32Array(0),
+    promptSlots: new Int32Array(0),
+    promptPositions: new Int32Array(0),
+    promptLogprobs: new Float32Array(0),
+    promptRanks: new Int32Array(0),
+    promptTopRanges: new Int32Array(0),
     micros: 1,
   };
   return message({ started, ids: Float64Array.from(column(0)), result });

@@ -22,6 +22,8 @@ export class FakeNativeEngine implements NativeEngine {
   readonly maxOpen: number;
   readonly closed: boolean;
   step(plan: StepPlan): Promise<StepResult>;
+  readPages(pages: Int32Array): Promise<Uint8Array>;
+  writePages(pages: Int32Array, bytes: Uint8Array): Promise<void>;
   close(): void;
 }
 

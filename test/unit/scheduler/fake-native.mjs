@@ -42,6 +42,18 @@ export class FakeNativeEngine {
     this.closed = true;
   }
 
+  async readPages(pages) {
+    const blocks = Array.from(pages, (page) => this.keys.slice(page * PAGE_SIZE, (page + 1) * PAGE_SIZE));
+    return new Uint8Array(Int32Array.from(blocks.flatMap((block) => [...block])).buffer);
+  }
+
+  async writePages(pages, bytes) {
+    const keys = new Int32Array(bytes.slice().buffer);
+    pages.forEach((page, index) =>
+      this.keys.set(keys.subarray(index * PAGE_SIZE, (index + 1) * PAGE_SIZE), page * PAGE_SIZE),
+    );
+  }
+
   run({ opens, closes, pages, rows, tokens }) {
     this.steps++;
     for (const slot of closes)
@@ -49,6 +61,7 @@ export class FakeNativeEngine {
     for (const open of opens) this.open(open);
     for (let i = 0; i < pages.length; i += 3) this.assign(pages[i], pages[i + 1], pages[i + 2]);
     const results = [];
+    const scores = [];
     const seen = new Set();
     let offset = 0;
     for (let i = 0; i < rows.length; i += 4) {
@@ -56,19 +69,23 @@ export class FakeNativeEngine {
       if (seen.has(slot)) throw new Error(`two rows of slot ${slot}`);
       seen.add(slot);
       this.feed(slot, start, tokens.subarray(offset, offset + count));
+      scores.push(...this.score(slot, start, start + count));
       offset += count;
       if (sample === 1) results.push(this.sample(slot));
     }
     if (offset !== tokens.length) throw new Error(`${tokens.length} tokens for rows of ${offset}`);
     if (offset > this.options.maxBatchTokens) throw new Error(`a step of ${offset} tokens`);
     this.maxStepTokens = Math.max(this.maxStepTokens, offset);
-    return resultOf(results);
+    return resultOf(results, scores);
   }
 
-  open({ slot, promptLength, sampling }) {
+  open({ slot, promptLength, sampling, cached = new Int32Array(0), promptLogprobs = -1 }) {
     if (slot < 0 || slot >= this.options.maxSequences) throw new Error(`slot ${slot} does not exist`);
     if (this.slots.has(slot)) throw new Error(`slot ${slot} is open already`);
-    this.slots.set(slot, { promptLength, sampling, position: 0, pages: [], last: EMPTY });
+    if (promptLogprobs >= 0 && cached.length > 0) throw new Error('promptLogprobs with cached tokens');
+    if (cached.length % PAGE_SIZE !== 0) throw new Error(`${cached.length} cached tokens, which are not full pages`);
+    const position = cached.length;
+    this.slots.set(slot, { promptLength, sampling, position, pages: [], last: EMPTY, cached, promptLogprobs });
     this.maxOpen = Math.max(this.maxOpen, this.slots.size);
   }
 
@@ -77,8 +94,28 @@ export class FakeNativeEngine {
     if (index !== state.pages.length) throw new Error(`page ${index} of slot ${slot} after ${state.pages.length}`);
     if (page < 0 || page >= this.options.pages) throw new Error(`page ${page} does not exist`);
     state.pages.push(page);
+    if (index * PAGE_SIZE < state.cached.length) return this.checkCached(state.cached, index, page);
     // What the last owner left must never be read.
     this.keys.fill(EMPTY, page * PAGE_SIZE, (page + 1) * PAGE_SIZE);
+  }
+
+  /** A page that is said to hold tokens must hold them, and these alone. */
+  checkCached(cached, index, page) {
+    for (let i = 0; i < PAGE_SIZE; i++) {
+      if (this.keys[page * PAGE_SIZE + i] !== cached[index * PAGE_SIZE + i])
+        throw new Error(`page ${page} does not hold the cached tokens of block ${index}`);
+    }
+  }
+
+  /** The scores of the prompt tokens among these positions: any numbers that tell token and position. */
+  score(slot, start, end) {
+    const { promptLogprobs, promptLength } = this.state(slot);
+    const scores = [];
+    for (let position = Math.max(1, start); promptLogprobs >= 0 && position < Math.min(end, promptLength); position++) {
+      const token = this.keys[this.cell(this.state(slot), position)];
+      scores.push({ slot, position, token, count: promptLogprobs });
+    }
+    return scores;
   }
 
   feed(slot, start, tokens) {
@@ -155,20 +192,27 @@ function mix(value) {
 }
 
 /** With logprobs: the sampled token's is -token/8, and the best are its followers. */
-function resultOf(results) {
+function resultOf(results, scores) {
   const top = results.map(({ token, sampling }) =>
     Array.from({ length: Math.max(0, sampling.logprobs) }, (_, i) => token + i),
   );
+  for (const { token, count } of scores) top.push(Array.from({ length: count }, (_, i) => token + i));
   const ends = top.reduce((sums, ids) => [...sums, (sums.at(-1) ?? 0) + ids.length], []);
+  const ranges = top.flatMap((ids, row) => [ends[row] - ids.length, ids.length]);
   return {
     slots: Int32Array.from(results, ({ slot }) => slot),
     tokens: Int32Array.from(results, ({ token }) => token),
     finish: Uint8Array.from(results, ({ finish }) => finish),
     logprobs: Float32Array.from(results, ({ token, sampling }) => (sampling.logprobs < 0 ? NaN : -token / 8)),
     ranks: Int32Array.from(results, ({ sampling }) => (sampling.logprobs < 0 ? 0 : 1)),
-    topRanges: Int32Array.from(top.flatMap((ids, row) => [ends[row] - ids.length, ids.length])),
+    topRanges: Int32Array.from(ranges.slice(0, 2 * results.length)),
     topIds: Int32Array.from(top.flat()),
     topLogprobs: Float32Array.from(top.flat(), (id) => -id / 8),
+    promptSlots: Int32Array.from(scores, ({ slot }) => slot),
+    promptPositions: Int32Array.from(scores, ({ position }) => position),
+    promptLogprobs: Float32Array.from(scores, ({ token }) => -token / 8),
+    promptRanks: Int32Array.from(scores, ({ position }) => position + 1),
+    promptTopRanges: Int32Array.from(ranges.slice(2 * results.length)),
     micros: 5,
   };
 }

@@ -14,6 +14,8 @@ const NO_STATS: EngineStats = {
   promptTokens: 0,
   generatedTokens: 0,
   stepMicros: 0,
+  prefixCacheQueries: 0,
+  prefixCacheHits: 0,
 };
 
 export class FakeEngine implements EngineClient {
