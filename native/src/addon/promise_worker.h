@@ -45,16 +45,25 @@ class PromiseWorker : public Napi::AsyncWorker {
   void OnOK() final {
     Napi::HandleScope scope(Env());
     settled();
-    try {
-      deferred_.Resolve(result(Env()));
-    } catch (const Napi::Error& error) {
-      deferred_.Reject(error.Value());
-    }
+    settle([&] { deferred_.Resolve(result(Env())); });
   }
   void OnError(const Napi::Error& error) final {
     Napi::HandleScope scope(Env());
     settled();
-    deferred_.Reject(js_error(Env(), kind_, error.Message()));
+    settle([&] { deferred_.Reject(js_error(Env(), kind_, error.Message())); });
+  }
+  // A result that cannot be made rejects the promise. When its environment is being torn down (a worker thread that is terminated) no
+  // call into it succeeds any more: nobody is left to tell.
+  template <typename Body>
+  void settle(const Body& body) {
+    try {
+      try {
+        body();
+      } catch (const Napi::Error& error) {
+        deferred_.Reject(error.Value());
+      }
+    } catch (const Napi::Error&) {
+    }
   }
 
   Napi::Promise::Deferred deferred_;

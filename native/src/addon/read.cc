@@ -16,10 +16,12 @@ std::vector<T> read_typed(const Napi::Object& object, const char* field, napi_ty
   napi_typedarray_type found;
   size_t length = 0;
   void* data = nullptr;
-  if (napi_get_typedarray_info(value.Env(), value, &found, &length, &data, nullptr, nullptr) != napi_ok || found != type) {
+  napi_value buffer = nullptr;
+  if (napi_get_typedarray_info(value.Env(), value, &found, &length, &data, &buffer, nullptr) != napi_ok || found != type) {
     wrong_type(field, expected);
   }
-  // A detached array has no data.
+  bool detached = false;
+  if (napi_is_detached_arraybuffer(value.Env(), buffer, &detached) == napi_ok && detached) wrong_type(field, "an array that is not detached");
   if (!data || length == 0) return {};
   auto* items = static_cast<const T*>(data);
   return std::vector<T>(items, items + length);

@@ -6,6 +6,8 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 
@@ -57,6 +59,8 @@ void check_open(const Open& open, const Options& options, int64_t vocab) {
   in_range("open.promptLogprobs", open.prompt_logprobs, -1, options.max_logprobs);
   require(open.prompt_logprobs < 0 || open.cached.empty(), ErrorKind::kRange, "open.promptLogprobs needs an empty cached");
   in_range("open.cached.length", int64_t(open.cached.size()), 0, options.max_model_len - 1);
+  // Whole pages only: what follows is written, and a shared page must not be.
+  require(open.cached.size() % simd::kPage == 0, ErrorKind::kRange, "open.cached must fill whole pages");
   for (int32_t id : open.cached) in_range("open.cached", id, 0, vocab - 1);
   in_range("open.sampling.topK", p.sampling.top_k, 0, std::numeric_limits<int32_t>::max());
   in_range("open.sampling.choice", p.sampling.choice, 0, std::numeric_limits<int32_t>::max());
@@ -124,9 +128,11 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
   // Pages that a slot will have: assignments must extend its table in order.
   std::vector<int64_t> page_count(slots_.size());
   for (size_t s = 0; s < slots_.size(); ++s) page_count[s] = opens[s] ? 0 : int64_t(slots_[s].pages.size());
+  int64_t most_pages = (options_.max_model_len + simd::kPage - 1) / simd::kPage;
   for (const PageAssignment& a : plan.pages) {
     in_range("pages: slot", a.slot, 0, options_.max_sequences - 1);
     require(is_open(a.slot), ErrorKind::kRange, "pages: slot is not open");
+    in_range("pages: index", a.index, 0, most_pages - 1);
     require(a.index == page_count[size_t(a.slot)], ErrorKind::kRange, "pages: index must be the next of its slot");
     in_range("pages: page", a.page, 0, options_.pages - 1);
     ++page_count[size_t(a.slot)];
@@ -155,6 +161,22 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
   }
   require(next == plan.tokens.size(), ErrorKind::kRange, "tokens: more than the rows need");
   in_range("tokens.length", int64_t(next), 0, options_.max_batch_tokens);
+  check_written_pages(plan, opens);
+}
+
+// Prefixes may share pages to read; two rows that write one page would race.
+void Engine::check_written_pages(const Plan& plan, const std::vector<uint8_t>& opens) const {
+  std::unordered_map<int64_t, int32_t> assigned;  // slot << 32 | page index -> page
+  for (const PageAssignment& a : plan.pages) assigned[a.slot << 32 | a.index] = int32_t(a.page);
+  std::unordered_set<int32_t> written;
+  for (const Row& row : plan.rows) {
+    const std::vector<int32_t>& held = slots_[size_t(row.slot)].pages;
+    int64_t held_count = opens[size_t(row.slot)] ? 0 : int64_t(held.size());
+    for (int64_t i = row.first_position / simd::kPage; i <= (row.first_position + row.count - 1) / simd::kPage; ++i) {
+      int32_t page = i < held_count ? held[size_t(i)] : assigned.at(row.slot << 32 | i);
+      require(written.insert(page).second, ErrorKind::kRange, "rows: two rows write the same page");
+    }
+  }
 }
 
 void Engine::apply_slots(const Plan& plan) {

@@ -112,6 +112,7 @@ class Engine {
   void check_plan(const Plan& plan) const;
   void check_rows(const Plan& plan, const std::vector<uint8_t>& opens, const std::vector<uint8_t>& closes) const;
   StepResult run_checked(const Plan& plan);
+  void check_written_pages(const Plan& plan, const std::vector<uint8_t>& opens) const;
   void apply_slots(const Plan& plan);
   model::ForwardBatch build_batch(const Plan& plan);
   void remember(const Plan& plan, const model::ForwardBatch& batch);

@@ -13,13 +13,10 @@ class Loader {
       : spec_(spec), files_(files), element_(element), kernels_(kernels), pool_(pool), progress_(progress), total_(packed_bytes()) {}
 
   Weights load() {
-    Weights weights;
-    int64_t h = spec_.hidden_size, v = spec_.vocab_size;
-    weights.embedding = matrix({{"model.embed_tokens.weight", v}}, h);
-    if (!spec_.tied_embeddings) weights.head = matrix({{"lm_head.weight", v}}, h);
-    weights.final_norm = vector("model.norm.weight", h);
-    for (int64_t i = 0; i < spec_.layers; ++i) weights.layers.push_back(layer("model.layers." + std::to_string(i) + "."));
-    return weights;
+    dry_ = true;
+    read_all();
+    dry_ = false;
+    return read_all();
   }
 
  private:
@@ -28,6 +25,17 @@ class Loader {
     std::string name;
     int64_t rows;
   };
+
+  // Reads everything; in a dry run it only checks that each tensor is there with its shape.
+  Weights read_all() {
+    Weights weights;
+    int64_t h = spec_.hidden_size, v = spec_.vocab_size;
+    weights.embedding = matrix({{"model.embed_tokens.weight", v}}, h);
+    if (!spec_.tied_embeddings) weights.head = matrix({{"lm_head.weight", v}}, h);
+    weights.final_norm = vector("model.norm.weight", h);
+    for (int64_t i = 0; i < spec_.layers; ++i) weights.layers.push_back(layer("model.layers." + std::to_string(i) + "."));
+    return weights;
+  }
 
   Layer layer(const std::string& prefix) {
     int64_t h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size(), f = spec_.intermediate_size;
@@ -58,6 +66,7 @@ class Loader {
     std::vector<float> out;
     for (const Part& part : parts) {
       const Tensor& tensor = files_.find(part.name, {part.rows});
+      if (dry_) continue;
       size_t start = out.size();
       out.resize(start + size_t(part.rows));
       if (!files_.read(tensor, 0, part.rows, out.data() + start)) throw Error(ErrorKind::kIo, "could not read " + part.name);
@@ -72,6 +81,7 @@ class Loader {
       tensors.push_back(&files_.find(part.name, {part.rows, columns}));
       rows += part.rows;
     }
+    if (dry_) return {};
     auto read_rows = [&](int64_t first, int64_t count, float* out) {
       int64_t part_first = 0;
       for (size_t i = 0; i < parts.size(); ++i) {
@@ -104,6 +114,7 @@ class Loader {
   const Progress& progress_;
   int64_t total_;
   int64_t done_ = 0;
+  bool dry_ = false;
 };
 
 }  // namespace

@@ -252,7 +252,7 @@ bool filters(const SamplingParams& p, int64_t samplable) {
   return p.top_p < 1 || p.min_p > 0 || (p.top_k > 0 && p.top_k < samplable);
 }
 
-// Log-probabilities of what the draw was made from: the kept ids, or for a greedy row the chosen one alone.
+// Log-probabilities of what the draw was made from: the kept ids; for a greedy row all that may be sampled, at temperature 1.
 void processed_logprobs(const SampleInput& in, SamplingScratch& s, bool filtered, Row& row, Sample& result, std::vector<TopEntry>& top) {
   const SamplingParams& p = *in.params;
   float scale = scale_of(p);
@@ -311,7 +311,8 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
   if (changes) apply_controls(in, scratch.saved);
   if (changes || in.samplable < in.vocab) {
     row.measure(in.samplable);
-    if (row.max() == -INFINITY || std::isnan(row.max())) return result;
+    // All may be forbidden, and a penalty may carry a logit past the largest float.
+    if (!std::isfinite(row.max())) return result;
   }
   bool filtered = p.temperature > 0 && filters(p, in.samplable);
   if (p.temperature <= 0) {
