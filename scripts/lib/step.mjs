@@ -9,6 +9,9 @@ export class SetupError extends Error {}
 export function runQuietly(command, args, { env = {}, cwd = root } = {}) {
   return new Promise((resolve, reject) => {
     const child = spawn(command, args, { cwd, env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
+    // Whoever stops the set-up stops what it started.
+    const end = () => child.kill();
+    process.once('exit', end);
     let output = '';
     const keep = (chunk) => {
       output = (output + chunk).slice(-200_000);
@@ -17,6 +20,7 @@ export function runQuietly(command, args, { env = {}, cwd = root } = {}) {
     child.stderr.setEncoding('utf8').on('data', keep);
     child.on('error', (error) => reject(new SetupError(`Could not run ${command}: ${error.message}`)));
     child.on('close', (code, signal) => {
+      process.off('exit', end);
       if (code === 0) resolve(output);
       else
         reject(new SetupError(`${tail(output)}\n${command} ${args.join(' ')} failed (${signal ?? `exit ${code}`}).`));
@@ -27,7 +31,7 @@ export function runQuietly(command, args, { env = {}, cwd = root } = {}) {
 /** The part of a build log that names the fault: from its first error on, at most 60 lines. */
 function tail(output) {
   const lines = output.trimEnd().split('\n');
-  const first = lines.findIndex((line) => /\berror\b/i.test(line));
+  const first = lines.findIndex((line) => /\berror:|error TS\d|npm error|CMake Error/i.test(line));
   return lines
     .slice(first >= 0 ? Math.max(0, first - 2) : -60)
     .slice(0, 60)
