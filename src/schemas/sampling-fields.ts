@@ -16,6 +16,12 @@ export interface StreamOptions {
   continuous_usage_stats?: boolean | null;
 }
 
+export interface RepetitionDetection {
+  max_pattern_size?: number;
+  min_pattern_size?: number;
+  min_count?: number;
+}
+
 export interface SamplingFields {
   model?: string | null;
   max_tokens?: number | null;
@@ -51,7 +57,7 @@ export interface SamplingFields {
   priority?: number;
   response_format?: Record<string, unknown> | null;
   structured_outputs?: Record<string, unknown> | null;
-  repetition_detection?: Record<string, unknown> | null;
+  repetition_detection?: RepetitionDetection | null;
   kv_transfer_params?: Record<string, unknown> | null;
   engine_xargs?: Record<string, unknown> | null;
   vllm_xargs?: Record<string, unknown> | null;

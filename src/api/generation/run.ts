@@ -1,6 +1,7 @@
 /** One accepted generation under observation: aborted when its client leaves, measured as its outputs come. */
 import type { ServerResponse } from 'node:http';
 import type { ChoiceDelta, Generation, GenerationInput } from '../../control/sessions/session.ts';
+import type { Settings } from '../../control/settings.ts';
 import type { ApiDeps } from '../deps.ts';
 import { ApiError, ClientGoneError } from '../errors.ts';
 import { RunClock } from './run-clock.ts';
@@ -51,7 +52,8 @@ export async function startRun(deps: ApiDeps, input: GenerationInput, signal: Ab
   else signal.addEventListener('abort', abort, { once: true });
   const { n, maxTokens } = input.sampling;
   deps.metrics.accepted(generation.promptIds.length, n, maxTokens);
-  const deltas = observe(generation, signal, new RunClock(deps.metrics, generation, arrived, n));
+  const clock = new RunClock(deps.metrics, generation, arrived, n);
+  const deltas = observe(generation, signal, clock, finishNames(deps.settings));
   return { generation, n, deltas };
 }
 
@@ -67,12 +69,25 @@ export async function startRuns(deps: ApiDeps, inputs: GenerationInput[], signal
   }
 }
 
-async function* observe(generation: Generation, signal: AbortSignal, clock: RunClock): AsyncGenerator<ChoiceDelta> {
+type FinishNames = (delta: ChoiceDelta) => ChoiceDelta;
+
+/** Strict OpenAI clients know no `repetition`. */
+function finishNames(settings: Settings): FinishNames {
+  if (settings.repetitionFinishReason === 'vllm') return (delta) => delta;
+  return (delta) => (delta.finish === 'repetition' ? { ...delta, finish: 'stop' } : delta);
+}
+
+async function* observe(
+  generation: Generation,
+  signal: AbortSignal,
+  clock: RunClock,
+  named: FinishNames,
+): AsyncGenerator<ChoiceDelta> {
   try {
     for await (const delta of generation.deltas) {
       if (signal.aborted) break;
       clock.delta(delta);
-      yield delta;
+      yield named(delta);
     }
     if (signal.aborted) throw new ClientGoneError();
     clock.finished();

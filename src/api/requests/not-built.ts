@@ -17,9 +17,6 @@ const empty = { isDefault: (value: unknown) => value === null || Object.keys(val
 const RESPONSE_FORMAT: NotBuilt = {
   isDefault: (value) => value === null || (value as { type?: unknown }).type === 'text',
 };
-const REPETITION: NotBuilt = {
-  isDefault: (value) => value === null || ((value as { max_pattern_size?: number }).max_pattern_size ?? 0) === 0,
-};
 const PRIORITY: NotBuilt = {
   ...only(0),
   message: (value) => `Got priority ${String(value)} but Priority scheduling is not enabled.`,
@@ -39,7 +36,6 @@ export const NOT_BUILT: Readonly<Record<string, NotBuilt>> = {
   echo: only(false),
   response_format: RESPONSE_FORMAT,
   structured_outputs: empty,
-  repetition_detection: REPETITION,
   chat_template: UNTRUSTED_TEMPLATE,
   mm_processor_kwargs: empty,
   priority: PRIORITY,

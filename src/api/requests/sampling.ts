@@ -1,4 +1,5 @@
 /** Cross-field rules of the sampling fields, and their form for sessions. */
+import { repetitionRule, type RepetitionRule } from '../../control/sessions/repetition.ts';
 import type { SamplingRequest } from '../../control/sessions/session.ts';
 import type { SamplingFields } from '../../schemas/sampling-fields.ts';
 import { ApiError } from '../errors.ts';
@@ -52,6 +53,7 @@ export function toSampling(
     logitBias: toLogitBias(body.logit_bias ?? {}),
     badWords: [...new Set(body.bad_words ?? [])],
     allowedTokenIds: body.allowed_token_ids ?? null,
+    repetition: toRepetition(body.repetition_detection ?? null),
   };
 }
 
@@ -99,6 +101,11 @@ function toLogitBias(bias: Record<string, number>): Map<number, number> {
     );
   }
   return new Map(Object.entries(bias).map(([key, value]) => [Number(key), value]));
+}
+
+function toRepetition(fields: SamplingFields['repetition_detection']): RepetitionRule | null {
+  if (!fields) return null;
+  return repetitionRule(fields.max_pattern_size ?? 0, fields.min_pattern_size ?? 0, fields.min_count ?? 0);
 }
 
 function toStop(stop: SamplingFields['stop']): string[] {

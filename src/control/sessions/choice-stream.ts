@@ -3,6 +3,7 @@ import type { SequenceOutput } from '../engine/protocol.ts';
 import type { Detokenizer } from './detokenizer.ts';
 import type { OutputParser, ParsedDelta, ToolCallDelta } from './parsers/output-parser.ts';
 import { finishReason } from './parsers/reply-rules.ts';
+import { RepetitionScan, type RepetitionRule } from './repetition.ts';
 import type { ChoiceFinish, ReplyOptions, TokenLogprob } from './session.ts';
 import type { StopScanner } from './stop-strings.ts';
 import type { TokenTable } from './token-table.ts';
@@ -13,6 +14,8 @@ export interface ChoiceRules {
   /** EOS ids that end the choice without a reason to report. */
   silentStopIds: ReadonlySet<number>;
   withLogprobs: boolean;
+  /** null = the output may repeat itself. */
+  repetition: RepetitionRule | null;
   /** null: all text is content. */
   reply: ReplyOptions | null;
 }
@@ -29,6 +32,8 @@ export interface ChoicePiece {
   /** The engine does not know that the choice has ended: its sequence must be aborted. */
   cut: boolean;
 }
+
+const REPETITION_REASON = 'repetition_detected';
 
 /** Lower values, infinity included, have no JSON form that clients accept. */
 const LOGPROB_FLOOR = -9999;
@@ -52,6 +57,7 @@ export class ChoiceStream {
   readonly #stops: StopScanner;
   readonly #rules: ChoiceRules;
   readonly #parser: OutputParser | null;
+  readonly #repetition: RepetitionScan | null;
   #tokens = 0;
   #reasoningTokens = 0;
   #hasCalls = false;
@@ -68,6 +74,7 @@ export class ChoiceStream {
     this.#detokenizer = detokenizer;
     this.#stops = stops;
     this.#rules = rules;
+    this.#repetition = rules.repetition ? new RepetitionScan(rules.repetition) : null;
   }
 
   /** Tokens generated, the stopping one included. */
@@ -117,6 +124,8 @@ export class ChoiceStream {
       const silent = i === last && output.finish === 'stop' && !this.#rules.includeStop;
       const text = silent ? '' : this.#detokenizer.push(id);
       if (this.#feed(piece, text)) return this.#stoppedByText(piece, output, i === last);
+      // Last of all checks: what ends at this token for another reason keeps that reason.
+      if (this.#repeats(id) && !(i === last && output.finish !== null)) return this.#stoppedByRepetition(piece);
     }
     if (output.finish === null) return piece;
     if (this.#feed(piece, this.#detokenizer.flush())) return this.#stoppedByText(piece, output, true);
@@ -140,6 +149,23 @@ export class ChoiceStream {
   #stoppedByText(piece: ChoicePiece, output: SequenceOutput, atLast: boolean): ChoicePiece {
     piece.finish = 'stop';
     piece.cut = !(atLast && output.finish !== null);
+    return piece;
+  }
+
+  /** Counts from the first token on; does not end the choice before min_tokens. */
+  #repeats(id: number): boolean {
+    return this.#repetition?.push(id) === true && this.#tokens >= this.#rules.minTokens;
+  }
+
+  #stoppedByRepetition(piece: ChoicePiece): ChoicePiece {
+    piece.cut = true;
+    if (this.#feed(piece, this.#detokenizer.flush())) {
+      piece.finish = 'stop';
+      return piece;
+    }
+    piece.text += this.#stops.flush();
+    piece.finish = 'repetition';
+    piece.stopReason = REPETITION_REASON;
     return piece;
   }
 

@@ -179,6 +179,7 @@ class ModelSessions implements Sessions {
       includeStop: sampling.includeStopInOutput,
       silentStopIds: new Set(sampling.ignoreEos ? [] : this.#parts.defaults.eosTokenIds),
       withLogprobs: sampling.topLogprobs !== null,
+      repetition: sampling.repetition,
       reply: parsing?.options ?? null,
     };
   }

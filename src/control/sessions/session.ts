@@ -5,6 +5,7 @@
 import type { EngineClient } from '../engine/client.ts';
 import type { ReasoningParserName, ToolMode, ToolParserName } from './parsers/create-parser.ts';
 import type { ToolCallDelta } from './parsers/output-parser.ts';
+import type { RepetitionRule } from './repetition.ts';
 
 export interface ChatMessage {
   role: string;
@@ -54,6 +55,8 @@ export interface SamplingRequest {
   badWords: string[];
   /** null = all. */
   allowedTokenIds: number[] | null;
+  /** null = the output may repeat itself. */
+  repetition: RepetitionRule | null;
 }
 
 export type PromptInput =
@@ -91,7 +94,7 @@ export interface TokenLogprob {
   top: { token: string; logprob: number; bytes: number[]; tokenId: number }[];
 }
 
-export type ChoiceFinish = 'stop' | 'length' | 'abort' | 'tool_calls';
+export type ChoiceFinish = 'stop' | 'length' | 'abort' | 'tool_calls' | 'repetition';
 
 /** One piece of one choice. Text may be empty (held back); after `finish` nothing more comes for that choice. */
 export interface ChoiceDelta {
@@ -104,7 +107,7 @@ export interface ChoiceDelta {
   /** Parallel to tokenIds when asked for, else empty. */
   logprobs: TokenLogprob[];
   finish: ChoiceFinish | null;
-  /** Stop string or stop token id that ended it; null for EOS and length. */
+  /** Stop string or stop token id that ended it, or 'repetition_detected'; null for EOS and length. */
   stopReason: string | number | null;
 }
 

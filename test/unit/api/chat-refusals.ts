@@ -192,7 +192,16 @@ export const REFUSED: Record<string, Refusal[]> = {
       'Input should be integer',
       'repetition_detection.max_pattern_size',
     ],
-    [{ repetition_detection: { max_pattern_size: 5, min_count: 2 } }, 'is not supported', 'repetition_detection'],
+    ...(
+      [
+        [{ max_pattern_size: -1 }, 'max_pattern_size must be >= 0'],
+        [{ max_pattern_size: 5, min_pattern_size: -1, min_count: 2 }, 'min_pattern_size must be >= 0'],
+        [{ max_pattern_size: 5, min_pattern_size: 6, min_count: 2 }, 'must be <= max_pattern_size'],
+        [{ min_pattern_size: 1 }, 'must be <= max_pattern_size'],
+        [{ max_pattern_size: 5, min_count: 1 }, 'min_count must be >= 2'],
+        [{ max_pattern_size: 1e9, min_count: 2 }, 'max_pattern_size must be at most 1024'],
+      ] as const
+    ).map(([fields, message]): Refusal => [{ repetition_detection: fields }, message, 'repetition_detection']),
   ],
   reasoning_effort: [[{ reasoning_effort: 'wild' }, 'Input should be one of', 'reasoning_effort']],
   include_reasoning: [[{ include_reasoning: 'no' }, 'should be boolean', 'include_reasoning']],

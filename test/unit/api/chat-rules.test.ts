@@ -129,6 +129,7 @@ describe('accepted', () => {
         logitBias: new Map(),
         badWords: [],
         allowedTokenIds: null,
+        repetition: null,
       },
       truncatePromptTokens: null,
       priority: 0,
@@ -152,6 +153,7 @@ describe('accepted', () => {
       allowed_token_ids: [1, 2],
       logprobs_mode: 'temperature',
       truncate_prompt_tokens: 5,
+      repetition_detection: { max_pattern_size: 4, min_count: 3 },
       documents: [{ title: 'a', text: 'b' }],
       reasoning_effort: 'low',
       chat_template_kwargs: { enable_thinking: false },
@@ -167,6 +169,7 @@ describe('accepted', () => {
       badWords: ['x'],
       allowedTokenIds: [1, 2],
       logprobsMode: 'temperature',
+      repetition: { minSize: 1, maxSize: 4, minCount: 3 },
     });
     expect(truncatePromptTokens).toBe(5);
     if (prompt.kind !== 'chat') throw new Error('no chat');

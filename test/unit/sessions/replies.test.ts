@@ -64,6 +64,7 @@ function input(reply: Partial<ReplyOptions>, templateKwargs: Record<string, unkn
       logitBias: new Map(),
       badWords: [],
       allowedTokenIds: null,
+      repetition: null,
     },
     truncatePromptTokens: null,
     priority: 0,

@@ -26,6 +26,7 @@ const REQUEST: SamplingRequest = {
   logitBias: new Map(),
   badWords: [],
   allowedTokenIds: null,
+  repetition: null,
 };
 
 const LIMITS: SamplingLimits = {

@@ -49,6 +49,7 @@ const SAMPLING: SamplingRequest = {
   logitBias: new Map(),
   badWords: [],
   allowedTokenIds: null,
+  repetition: null,
 };
 
 const REPLY: ReplyOptions = { tools: 'none', toolDefinitions: [], parallelToolCalls: true, includeReasoning: true };
@@ -207,6 +208,39 @@ describe('sessions', () => {
       text: 'abx',
       tokenIds: bytes('abxab'),
       stopReason: 'ab',
+    });
+  });
+
+  describe('repetition detection', () => {
+    const rule = { minSize: 1, maxSize: 3, minCount: 3 };
+    it('ends the choice after the copies, and its sequence', async () => {
+      const generation = await sessions.start(input({ repetition: rule }));
+      engine.aborted = [];
+      for (const byte of bytes('zabcabcabcab')) engine.emit(0, [byte]);
+      expect(merged(await collect(generation))).toMatchObject({
+        text: 'zabcabcabc',
+        finish: 'repetition',
+        stopReason: 'repetition_detected',
+      });
+      expect(engine.aborted).toEqual([0]);
+    });
+    it('yields to length, stop ids and stop strings at the same token', async () => {
+      const byLength = await sessions.start(input({ repetition: rule }));
+      engine.emit(0, bytes('aaa'), 'length');
+      expect(merged(await collect(byLength))).toMatchObject({ finish: 'length', stopReason: null });
+      const byString = await sessions.start(input({ repetition: rule, stop: ['aa.', 'aaa'] }));
+      engine.emit(0, bytes('aaa'));
+      expect(merged(await collect(byString))).toMatchObject({ finish: 'stop', stopReason: 'aaa' });
+    });
+    it('releases what a stop string that never came held back', async () => {
+      const generation = await sessions.start(input({ repetition: rule, stop: ['ax'] }));
+      engine.emit(0, bytes('aaa'));
+      expect(merged(await collect(generation))).toMatchObject({ text: 'aaa', finish: 'repetition' });
+    });
+    it('waits for min_tokens', async () => {
+      const generation = await sessions.start(input({ repetition: rule, minTokens: 5 }));
+      engine.emit(0, bytes('aaaaaaaa'));
+      expect(merged(await collect(generation)).text).toBe('aaaaa');
     });
   });
 
