@@ -116,6 +116,16 @@ export class SequenceLedger {
     return [...this.#entries.values()];
   }
 
+  /** It was running in so many crashes that the next one would be its end. */
+  isSuspect(entry: LedgerEntry): boolean {
+    return entry.replays >= MAX_REPLAYS;
+  }
+
+  /** It has passed the point at which the engine crashed. */
+  acquit(entry: LedgerEntry): void {
+    entry.replays = MAX_REPLAYS - 1;
+  }
+
   /** The engine is gone: ends what cannot be replayed and sets the rest back to waiting. */
   crashed(): void {
     for (const entry of this.#entries.values()) {

@@ -1,7 +1,13 @@
 import type { LedgerEntry, SequenceLedger } from './ledger.ts';
 import type { SequenceRequest, ToEngine } from './protocol.ts';
 
-/** Gathers submits and aborts until the end of the event loop's turn, so that a burst of requests is one message. */
+/**
+ * Gathers submits and aborts until the end of the event loop's turn, so that a burst of requests is one message.
+ *
+ * After a restart the sequences that were running in two crashes are tried one at a time, and everything else waits: so the one
+ * that brings the engine down does not take others with it. A replayed sequence repeats what it did last before anything else,
+ * hence its next token acquits it.
+ */
 export class Outbox {
   readonly #ledger: SequenceLedger;
   readonly #send: (message: ToEngine) => void;
@@ -9,6 +15,9 @@ export class Outbox {
   #aborts: number[] = [];
   #scheduled = false;
   #open = false;
+  #suspects: LedgerEntry[] = [];
+  /** The suspect that runs, and the tokens that it had before. */
+  #trial: { entry: LedgerEntry; received: number } | null = null;
 
   constructor(ledger: SequenceLedger, send: (message: ToEngine) => void) {
     this.#ledger = ledger;
@@ -17,9 +26,11 @@ export class Outbox {
 
   /** An engine is ready: everything unfinished is its work. */
   open(entries: LedgerEntry[]): void {
-    this.#submits = entries;
     this.#aborts = [];
     this.#open = true;
+    this.#suspects = entries.filter((entry) => this.#ledger.isSuspect(entry));
+    this.#submits = entries;
+    if (this.#suspects.length > 0) this.#nextTrial();
     this.#flush();
   }
 
@@ -28,10 +39,23 @@ export class Outbox {
     this.#open = false;
     this.#submits = [];
     this.#aborts = [];
+    this.#suspects = [];
+    this.#trial = null;
+  }
+
+  /** To be called when the ledger has changed: a trial may have ended. */
+  review(): void {
+    if (!this.#trial) return;
+    const { entry, received } = this.#trial;
+    const present = this.#ledger.has(entry);
+    if (present && entry.received.length === received) return;
+    if (present) this.#ledger.acquit(entry);
+    this.#nextTrial();
+    this.#schedule();
   }
 
   submit(entries: LedgerEntry[]): void {
-    if (!this.#open) return;
+    if (!this.#open || this.#trial) return;
     this.#submits.push(...entries);
     this.#schedule();
   }
@@ -39,12 +63,20 @@ export class Outbox {
   /** The entry is off the ledger already; one that was never sent needs no message. */
   abort(entry: LedgerEntry): void {
     if (entry.sent) this.abortId(entry.id);
+    this.review();
   }
 
   abortId(id: number): void {
     if (!this.#open) return;
     this.#aborts.push(id);
     this.#schedule();
+  }
+
+  #nextTrial(): void {
+    const entry = this.#suspects.find((suspect) => this.#ledger.has(suspect));
+    this.#suspects = this.#suspects.filter((suspect) => suspect !== entry && this.#ledger.has(suspect));
+    this.#trial = entry ? { entry, received: entry.received.length } : null;
+    this.#submits = entry ? [entry] : this.#ledger.entries().filter(({ sent }) => !sent);
   }
 
   #schedule(): void {

@@ -5,6 +5,7 @@ import { type LedgerEntry, SequenceLedger, type SubmitRequest } from './ledger.t
 import { Outbox } from './outbox.ts';
 import type { EngineConfig, EngineStats, FromEngine, SequenceOutput } from './protocol.ts';
 import { StatsTotal } from './stats-total.ts';
+import { Watchdog } from './watchdog.ts';
 
 export interface SupervisorOptions {
   config: EngineConfig;
@@ -14,6 +15,8 @@ export interface SupervisorOptions {
   maxWaitingTokens: number;
   /** Script of the engine process; another one only in tests. */
   entry?: string;
+  /** An engine that has work and tells of no step for so long is killed and started again. Default 300 s. */
+  stepTimeoutMs?: number;
   onLoading?: (done: number, total: number) => void;
   onStateChange?: (state: EngineState) => void;
   /** Lines for the operator: how the engine process ended, when it is started again. */
@@ -28,6 +31,7 @@ const LAST_BACKOFF_MS = 5000;
 /** Crashes in a row, without one finished sequence or a minute of life between them, after which it is given up. */
 const MAX_CRASHES = 5;
 const STABLE_MS = 60_000;
+const STEP_TIMEOUT_MS = 300_000;
 /** For a drained engine to end by itself. */
 const EXIT_GRACE_MS = 5000;
 
@@ -41,6 +45,7 @@ export class EngineSupervisor implements EngineClient {
   readonly #outbox: Outbox;
   readonly #stats = new StatsTotal();
   readonly #firstReady = deferred();
+  readonly #watchdog: Watchdog;
   #state: EngineState = 'starting';
   #child: EngineChild | null = null;
   #info: EngineInfo | null = null;
@@ -59,6 +64,8 @@ export class EngineSupervisor implements EngineClient {
     const { config, maxWaitingRequests, maxWaitingTokens } = options;
     this.#ledger = new SequenceLedger({ maxSequences: config.maxSequences, maxWaitingRequests, maxWaitingTokens });
     this.#outbox = new Outbox(this.#ledger, (message) => this.#child?.send(message));
+    const owes = () => this.#child !== null && this.#readySince !== null && this.#ledger.size > 0;
+    this.#watchdog = new Watchdog(options.stepTimeoutMs ?? STEP_TIMEOUT_MS, owes, () => this.#hangs());
     this.#spawn();
   }
 
@@ -147,12 +154,15 @@ export class EngineSupervisor implements EngineClient {
   }
 
   #receive(message: FromEngine): void {
+    this.#watchdog.heard();
     if (message.type === 'step') {
       this.#stats.update(message.stats);
       for (const id of this.#ledger.receive(message)) this.#outbox.abortId(id);
+      this.#outbox.review();
       this.#noticeEmpty();
     } else if (message.type === 'loading') {
-      this.#options.onLoading?.(message.done, message.total);
+      // Progress is reported from another thread and may come late.
+      if (this.#readySince === null) this.#options.onLoading?.(message.done, message.total);
     } else if (message.type === 'ready') {
       this.#becomeReady(message);
     } else {
@@ -174,6 +184,11 @@ export class EngineSupervisor implements EngineClient {
     this.#firstReady.reject(new Error(message));
     // The reason may name files: it is the operator's, not the clients'.
     this.#die('The engine could not start.');
+  }
+
+  #hangs(): void {
+    this.#log('The engine process has not finished a step for too long; it is killed.');
+    this.#child?.kill();
   }
 
   #crashed(how: string): void {
@@ -211,6 +226,7 @@ export class EngineSupervisor implements EngineClient {
   /** The end: whatever is still owed gets an error. */
   #die(error: string): void {
     this.#setState('dead');
+    this.#watchdog.stop();
     this.#firstReady.reject(new EngineUnavailableError(error));
     this.#outbox.close();
     this.#ledger.failAll(error);

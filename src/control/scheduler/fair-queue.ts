@@ -62,9 +62,16 @@ export class FairQueue implements WaitingQueue {
   }
 
   take(): Sequence | undefined {
-    const sequence = this.#next()?.queue.take();
-    if (sequence) this.#size--;
+    const sequence = this.peek();
+    if (sequence) this.takeHead(sequence);
     return sequence;
+  }
+
+  /** Removes what `peek` has returned: another `peek` could choose another tenant, because time goes on. */
+  takeHead(sequence: Sequence): void {
+    if (this.#share(sequence.tenant).queue.take() !== sequence)
+      throw new Error(`Sequence ${sequence.id} is not the next of its tenant.`);
+    this.#size--;
   }
 
   remove(sequence: Sequence): void {

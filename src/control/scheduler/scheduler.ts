@@ -317,7 +317,8 @@ export class Scheduler {
       if (!next) break;
       const found = this.#prefixes.find(next);
       if (this.#prefixes.isComing(next, found)) {
-        aside.push(this.#waiting.take() as Sequence);
+        this.#waiting.takeHead(next);
+        aside.push(next);
         continue;
       }
       const fed = this.#tryStart(next, found, budget);
@@ -333,7 +334,7 @@ export class Scheduler {
     const count = Math.min(missing, budget);
     if (count < missing && !this.#options.enableChunkedPrefill) return 0;
     if (!this.#budget.admits(sequence, found, this.#running.length === 0)) return 0;
-    this.#waiting.take();
+    this.#waiting.takeHead(sequence);
     this.#start(sequence, found, count);
     return count;
   }

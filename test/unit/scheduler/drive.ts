@@ -59,6 +59,8 @@ export function random(seed: number): (below: number) => number {
 
 export interface Collected {
   tokens: number[];
+  /** Prompt positions that were scored, and what for. */
+  scores: { position: number; logprob: number; rank: number; top: number[] }[];
   finish: FinishReason | null;
   error: string | undefined;
 }
@@ -73,14 +75,20 @@ export class Driver {
   /** In the order in which they finished. */
   readonly finished: number[] = [];
   readonly reports: EngineStats[] = [];
+  /** By id: prompt tokens found in the prefix cache. */
+  readonly cached = new Map<number, number>();
+  readonly scheduler: Scheduler;
+  #running: Promise<void> | null = null;
   onOutput: (output: SequenceOutput) => void = () => {};
 
   constructor(schedulerOptions: SchedulerOptions, hooks: FakeHooks = {}) {
     const { maxSequences, maxBatchTokens, pages, maxModelLen, vocabSize, maxLogprobs } = schedulerOptions;
     const engineOptions = { maxSequences, maxBatchTokens, pages, maxModelLen, samplableVocab: vocabSize, maxLogprobs };
     this.engine = new FakeNativeEngine(engineOptions, hooks);
-    this.loop = new SchedulerLoop(new Scheduler(schedulerOptions), this.engine, (report) => {
+    this.scheduler = new Scheduler(schedulerOptions);
+    this.loop = new SchedulerLoop(this.scheduler, this.engine, (report) => {
       this.started.push(...report.started);
+      report.started.forEach((id, index) => this.cached.set(id, report.cached[index] as number));
       this.reports.push(report.stats);
       forEachOutput({ type: 'step', ...report }, (output) => this.#collect(output));
       return undefined;
@@ -97,8 +105,31 @@ export class Driver {
     await this.loop.run();
   }
 
+  /** Runs these to their end and can be called again; `close` ends the loop. */
+  async complete(requests: SequenceRequest[]): Promise<Collected[]> {
+    this.loop.submit(requests);
+    return this.settled(requests);
+  }
+
+  /** Waits for the end of these, which have been or will be submitted. */
+  async settled(requests: SequenceRequest[]): Promise<Collected[]> {
+    this.#running ??= this.loop.run();
+    const ended = () => requests.every(({ id }) => this.of(id).finish !== null);
+    const polled = async () => {
+      while (!ended() || this.stats.pagesUsed > 0) await new Promise((resolve) => setImmediate(resolve));
+    };
+    // The loop itself ends only with an error.
+    await Promise.race([polled(), this.#running.then(() => Promise.reject(new Error('the loop has ended')))]);
+    return requests.map(({ id }) => this.of(id));
+  }
+
+  async close(): Promise<void> {
+    this.loop.drain();
+    await this.#running;
+  }
+
   of(id: number): Collected {
-    const collected = this.collected.get(id) ?? { tokens: [], finish: null, error: undefined };
+    const collected = this.collected.get(id) ?? { tokens: [], scores: [], finish: null, error: undefined };
     this.collected.set(id, collected);
     return collected;
   }
@@ -107,6 +138,15 @@ export class Driver {
     const collected = this.of(output.id);
     if (collected.finish !== null) throw new Error(`Sequence ${output.id} got an output after its end.`);
     collected.tokens.push(...output.tokens);
+    const piece = output.promptLogprobs;
+    piece?.top.forEach(({ ids }, index) =>
+      collected.scores.push({
+        position: piece.start + index,
+        logprob: piece.logprobs[index] as number,
+        rank: piece.ranks[index] as number,
+        top: [...ids],
+      }),
+    );
     collected.finish = output.finish;
     collected.error = output.error;
     if (output.finish !== null) this.finished.push(output.id);
