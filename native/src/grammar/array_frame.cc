@@ -1,0 +1,149 @@
+// Arrays: items by position, then alike; counts of items; at most one counted kind of item (contains).
+#include <algorithm>
+
+#include "grammar/values.h"
+
+namespace tandem::grammar {
+namespace {
+
+enum Phase : uint64_t { kOpened, kBegin, kItem, kNext };  // kItem: an item just ended
+constexpr int32_t kComma = 0;
+
+class ArrayFrame final : public NestedFrame {
+ public:
+  ArrayFrame(const ValueTable& table, ArrayRule rule) : table_(table), rule_(std::move(rule)) {}
+  const Lexer& opening() const override { return *table_.punctuation->open_array; }
+  int64_t shortest() const override { return settled_ ? shortest_ : finish(0, 0) + 1; }
+  void settle() override {
+    shortest_ = finish(0, 0) + 1;
+    settled_ = true;
+  }
+
+  // a = phase + 4 * items begun, b = counted items.
+  void resume(const NodeRef& node, int32_t label, TextHash, Sink& sink) const override {
+    int64_t begun = int64_t(node->a >> 2), counted = int64_t(node->b);
+    switch (Phase(node->a & 3)) {
+      case kOpened:
+        if (finished(0, 0)) sink.add(*table_.punctuation->array_next[2], at(node, kNext, 0, 0));
+        if (more(0, 0)) begin_item(node, 0, 0, sink);
+        return;
+      case kBegin: return items(node, begun, counted, sink);
+      case kItem: {
+        int allowed = (more(begun, counted) ? 1 : 0) | (finished(begun, counted) ? 2 : 0);
+        if (allowed) sink.add(*table_.punctuation->array_next[allowed], at(node, kNext, begun, counted));
+        return;
+      }
+      case kNext:
+        if (label != kComma) return sink.pop(*node);
+        return begin_item(node, begun, counted, sink);
+    }
+  }
+
+  int64_t distance(const Node& node, int32_t label) const override {
+    int64_t begun = int64_t(node.a >> 2), counted = int64_t(node.b);
+    switch (Phase(node.a & 3)) {
+      case kOpened:
+      case kItem: return finish(begun, counted);
+      case kBegin: return one_more(begun, counted);
+      default: return label == kComma ? one_more(begun, counted) : 0;
+    }
+  }
+
+ private:
+  NodeRef at(const NodeRef& node, Phase phase, int64_t begun, int64_t counted) const {
+    return make_node(this, node->parent, phase + 4 * uint64_t(saturated(begun)), uint64_t(saturated_count(counted)));
+  }
+  // Positions beyond which nothing changes are one.
+  int64_t saturated(int64_t begun) const {
+    int64_t last = std::max({int64_t(rule_.prefix.size()), int64_t(rule_.yes.size()), rule_.least, rule_.most == kUnbounded ? 0 : rule_.most});
+    return std::min(begun, last);
+  }
+  int64_t saturated_count(int64_t counted) const {
+    return std::min(counted, rule_.contain_most == kUnbounded ? rule_.contain_least : rule_.contain_most + 1);
+  }
+
+  void begin_item(const NodeRef& node, int64_t begun, int64_t counted, Sink& sink) const {
+    NodeRef next = at(node, kBegin, begun, counted);
+    if (table_.punctuation->space) sink.add(*table_.punctuation->space, next);
+    else items(next, begun, counted, sink);
+  }
+  void items(const NodeRef& node, int64_t begun, int64_t counted, Sink& sink) const {
+    if (!rule_.counts) return table_.begin(item(begun), at(node, kItem, begun + 1, counted), sink);
+    if (possible(begun + 1, counted + 1)) table_.begin(yes(begun), at(node, kItem, begun + 1, counted + 1), sink);
+    if (possible(begun + 1, counted)) table_.begin(no(begun), at(node, kItem, begun + 1, counted), sink);
+  }
+
+  ValueId item(int64_t i) const { return i < int64_t(rule_.prefix.size()) ? rule_.prefix[size_t(i)] : rule_.rest; }
+  ValueId yes(int64_t i) const { return i < int64_t(rule_.yes.size()) ? rule_.yes[size_t(i)] : rule_.rest_yes; }
+  ValueId no(int64_t i) const { return i < int64_t(rule_.no.size()) ? rule_.no[size_t(i)] : rule_.rest_no; }
+  int64_t cost(int64_t i) const { return rule_.counts ? std::min(table_.at(yes(i)).cost, table_.at(no(i)).cost) : table_.at(item(i)).cost; }
+
+  bool finished(int64_t begun, int64_t counted) const {
+    return begun >= rule_.least && counted >= rule_.contain_least && (rule_.contain_most == kUnbounded || counted <= rule_.contain_most);
+  }
+  bool possible(int64_t begun, int64_t counted) const { return finish(begun, counted) < kNever; }
+  bool more(int64_t begun, int64_t counted) const { return one_more(begun, counted) < kNever; }
+
+  // Bytes of the next item and of all that follows, without the comma before it.
+  int64_t one_more(int64_t begun, int64_t counted) const {
+    if (rule_.most != kUnbounded && begun >= rule_.most) return kNever;
+    if (!rule_.counts) return capped(cost(begun), finish(begun + 1, counted));
+    return std::min(capped(table_.at(yes(begun)).cost, finish(begun + 1, counted + 1)), capped(table_.at(no(begun)).cost, finish(begun + 1, counted)));
+  }
+  static int64_t capped(int64_t a, int64_t b) { return std::min(a + b, kNever); }
+
+  // Bytes from after item `begun - 1` (or the bracket) to the closing bracket, included; kNever where the array cannot end.
+  int64_t finish(int64_t begun, int64_t counted) const {
+    if (rule_.contain_most != kUnbounded && counted > rule_.contain_most) return kNever;
+    if (finished(begun, counted)) return 1;
+    if (!rule_.counts) return finish_plain(begun);
+    // A table over (items, counted) from here on; both are bounded by what the rule asks for. Row by row.
+    int64_t width = std::max<int64_t>(rule_.contain_least, 0) + 2;
+    int64_t horizon = std::max({rule_.least, int64_t(rule_.yes.size()), begun}) + rule_.contain_least + 1;
+    if (rule_.most != kUnbounded) horizon = std::min(horizon, rule_.most);
+    int64_t best = kNever;
+    std::vector<int64_t> row(size_t(width), kNever);
+    int64_t top = rule_.contain_most == kUnbounded ? rule_.contain_least : rule_.contain_most;
+    row.assign(size_t(std::max<int64_t>(top, counted)) + 1, kNever);
+    row[size_t(counted)] = 0;
+    for (int64_t i = begun; i <= horizon; ++i) {
+      for (int64_t c = 0; c < int64_t(row.size()); ++c) {
+        if (row[size_t(c)] < kNever && finished(i, c)) best = std::min(best, row[size_t(c)] + 1);
+      }
+      if (i == horizon) break;
+      std::vector<int64_t> next(row.size(), kNever);
+      int64_t comma = i > 0 ? 1 : 0;
+      for (int64_t c = 0; c < int64_t(row.size()); ++c) {
+        if (row[size_t(c)] >= kNever) continue;
+        int64_t up = rule_.contain_most == kUnbounded ? std::min<int64_t>(c + 1, int64_t(row.size()) - 1) : c + 1;
+        if (up < int64_t(row.size())) next[size_t(up)] = std::min(next[size_t(up)], capped(row[size_t(c)] + comma, table_.at(yes(i)).cost));
+        next[size_t(c)] = std::min(next[size_t(c)], capped(row[size_t(c)] + comma, table_.at(no(i)).cost));
+      }
+      row = std::move(next);
+    }
+    return best;
+  }
+  int64_t finish_plain(int64_t begun) const {
+    if (rule_.most != kUnbounded && rule_.least > rule_.most) return kNever;
+    int64_t total = 1, positions = std::min(rule_.least, int64_t(rule_.prefix.size()));
+    for (int64_t i = begun; i < positions; ++i) total = capped(total, cost(i) + (i > 0 ? 1 : 0));
+    int64_t alike = rule_.least - std::max(begun, positions);
+    if (alike > 0) {
+      int64_t each = table_.at(rule_.rest).cost;
+      if (each >= kNever || total >= kNever) return kNever;
+      total = capped(total, alike * (each + 1) - (std::max(begun, positions) == 0 ? 1 : 0));
+    }
+    return total;
+  }
+
+  const ValueTable& table_;
+  ArrayRule rule_;
+  bool settled_ = false;
+  int64_t shortest_ = kNever;
+};
+
+}  // namespace
+
+std::unique_ptr<Frame> make_array(const ValueTable& table, ArrayRule rule) { return std::make_unique<ArrayFrame>(table, std::move(rule)); }
+
+}  // namespace tandem::grammar

@@ -1,0 +1,137 @@
+#include "grammar/frame.h"
+
+#include <algorithm>
+
+namespace tandem::grammar {
+namespace {
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash ^= value + 0x9E3779B97F4A7C15ull + (hash << 6) + (hash >> 2);
+  hash *= 0xFF51AFD7ED558CCDull;
+  return hash ^ (hash >> 32);
+}
+
+bool contains(const std::vector<Thread>& threads, const Thread& thread) {
+  return std::any_of(threads.begin(), threads.end(), [&](const Thread& other) { return other.same(thread); });
+}
+
+}  // namespace
+
+void TextHash::add(std::string_view bytes) {
+  for (char byte : bytes) {
+    a = (a ^ uint8_t(byte)) * 0x100000001B3ull;
+    a ^= a >> 31;
+    b = mix(b, uint8_t(byte));
+  }
+}
+
+NodeRef make_node(const Frame* frame, NodeRef parent, uint64_t a, uint64_t b, std::vector<uint64_t> extra) {
+  uint64_t hash = mix(mix(mix(parent ? parent->hash : 0, reinterpret_cast<uintptr_t>(frame)), a), b);
+  for (uint64_t word : extra) hash = mix(hash, word);
+  uint32_t depth = parent ? parent->depth + 1 : 0;
+  return std::make_shared<const Node>(Node{frame, std::move(parent), a, b, std::move(extra), hash, depth});
+}
+
+bool same_stack(const Node* x, const Node* y) {
+  while (x != y) {
+    if (!x || !y || x->hash != y->hash || x->frame != y->frame || x->a != y->a || x->b != y->b || x->extra != y->extra) return false;
+    x = x->parent.get();
+    y = y->parent.get();
+  }
+  return true;
+}
+
+uint64_t Thread::hash() const {
+  return mix(mix(mix(parent->hash, reinterpret_cast<uintptr_t>(lexer)), state), text.a ^ text.b);
+}
+
+bool State::same(const State& other) const {
+  if (can_end != other.can_end || threads.size() != other.threads.size()) return false;
+  for (size_t i = 0; i < threads.size(); ++i) {
+    if (!threads[i].same(other.threads[i])) return false;
+  }
+  return true;
+}
+
+uint64_t State::hash() const {
+  uint64_t hash = can_end;
+  for (const Thread& thread : threads) hash = mix(hash, thread.hash());
+  return hash;
+}
+
+void Sink::add(const Lexer& lexer, const NodeRef& parent) {
+  LexState state = lexer.start();
+  if (state != kDead) threads_.push_back({&lexer, state, parent, {}});
+}
+
+void Sink::pop(const Node& node) {
+  if (node.parent) {
+    node.parent->frame->resume(node.parent, 0, {}, *this);
+  } else {
+    accept();
+  }
+}
+
+void close(State& state) {
+  for (size_t i = 0; i < state.threads.size(); ++i) {
+    int32_t label = state.threads[i].lexer->label(state.threads[i].state);
+    if (label == kNone) continue;
+    Sink sink;
+    NodeRef parent = state.threads[i].parent;
+    parent->frame->resume(parent, label, state.threads[i].text, sink);
+    state.can_end = state.can_end || sink.accepted();
+    for (Thread& thread : sink.threads()) {
+      if (!contains(state.threads, thread)) state.threads.push_back(std::move(thread));
+    }
+    if (state.threads.size() > kMostThreads) throw Error(ErrorKind::kRange, "the grammar is too ambiguous here");
+  }
+}
+
+void step_thread(const Thread& thread, uint8_t byte, std::vector<Thread>& out) {
+  LexState next = thread.lexer->next(thread.state, byte);
+  if (next == kDead) return;
+  Thread moved{thread.lexer, next, thread.parent, thread.text};
+  if (thread.parent->frame->reads_text(*thread.parent)) {
+    std::string decoded;
+    thread.lexer->decode(thread.state, byte, decoded);
+    moved.text.add(decoded);
+    int32_t label = thread.lexer->label(next);
+    if (label != kNone && !thread.parent->frame->admits(*thread.parent, label, moved.text)) return;
+  }
+  if (!contains(out, moved)) out.push_back(std::move(moved));
+}
+
+void step(const State& from, uint8_t byte, State& to) {
+  to.threads.clear();
+  to.can_end = false;
+  for (const Thread& thread : from.threads) step_thread(thread, byte, to.threads);
+  close(to);
+}
+
+State after_lexeme(const NodeRef& parent, int32_t label, TextHash text) {
+  Sink sink;
+  parent->frame->resume(parent, label, text, sink);
+  State out;
+  out.can_end = sink.accepted();
+  for (Thread& thread : sink.threads()) {
+    if (!contains(out.threads, thread)) out.threads.push_back(std::move(thread));
+  }
+  close(out);
+  return out;
+}
+
+int64_t distance(const State& state) {
+  if (state.can_end) return 0;
+  int64_t best = kNever;
+  for (const Thread& thread : state.threads) {
+    int64_t outer = 0;
+    for (const Node* node = thread.parent->parent.get(); node; node = node->parent.get()) outer += node->frame->distance(*node, 0);
+    for (int32_t label : thread.lexer->labels()) {
+      int64_t inner = thread.lexer->distance(thread.state, label);
+      if (inner < kNever) best = std::min(best, inner + thread.parent->frame->distance(*thread.parent, label) + outer);
+    }
+  }
+  return best;
+}
+
+}  // namespace tandem::grammar

@@ -1,0 +1,97 @@
+// The stack machine. A thread reads one lexeme on top of a stack of frames; when the lexeme ends, the frame below says what may follow.
+// A state is the set of all threads that agree with the text so far, closed under "the lexeme may end here".
+// Stacks are immutable and shared, so states copy cheaply and roll back by keeping the old one.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "grammar/lexer.h"
+
+namespace tandem::grammar {
+
+class Frame;
+
+// A hash of decoded text, for property names: wide enough that a collision (a name wrongly taken for a repeated one) does not occur.
+struct TextHash {
+  uint64_t a = 0x243F6A8885A308D3ull, b = 0x13198A2E03707344ull;
+  bool operator==(const TextHash&) const = default;
+  void add(std::string_view bytes);
+};
+
+struct Node;
+using NodeRef = std::shared_ptr<const Node>;
+
+struct Node {
+  const Frame* frame;
+  NodeRef parent;
+  uint64_t a, b;                // meaning given by the frame
+  std::vector<uint64_t> extra;
+  uint64_t hash;                // of the whole stack
+  uint32_t depth;
+};
+NodeRef make_node(const Frame* frame, NodeRef parent, uint64_t a = 0, uint64_t b = 0, std::vector<uint64_t> extra = {});
+bool same_stack(const Node* x, const Node* y);
+
+struct Thread {
+  const Lexer* lexer;
+  LexState state;
+  NodeRef parent;
+  TextHash text;  // of the decoded lexeme so far, where the frame asks for it
+
+  bool same(const Thread& other) const {
+    return lexer == other.lexer && state == other.state && text == other.text && same_stack(parent.get(), other.parent.get());
+  }
+  uint64_t hash() const;
+};
+
+// Collects what may follow.
+class Sink {
+ public:
+  // Starts a lexeme whose end resumes `parent`.
+  void add(const Lexer& lexer, const NodeRef& parent);
+  // Ends the frame of `node`: its parent resumes.
+  void pop(const Node& node);
+  // The whole text may end here.
+  void accept() { accepted_ = true; }
+
+  std::vector<Thread>& threads() { return threads_; }
+  bool accepted() const { return accepted_; }
+
+ private:
+  std::vector<Thread> threads_;
+  bool accepted_ = false;
+};
+
+class Frame {
+ public:
+  virtual ~Frame() = default;
+  // A lexeme or an inner frame ended with `label` (inner frames: 0). `text` is the hash of its decoded text.
+  virtual void resume(const NodeRef& node, int32_t label, TextHash text, Sink& sink) const = 0;
+  // Fewest bytes from there until this frame itself has ended.
+  virtual int64_t distance(const Node& node, int32_t label) const = 0;
+  virtual bool reads_text(const Node&) const { return false; }
+  // False for a lexeme that the frame refuses by its text: a property name met before.
+  virtual bool admits(const Node&, int32_t, TextHash) const { return true; }
+};
+
+struct State {
+  std::vector<Thread> threads;
+  bool can_end = false;
+
+  bool alive() const { return can_end || !threads.empty(); }
+  bool same(const State& other) const;
+  uint64_t hash() const;
+};
+
+constexpr size_t kMostThreads = 2048;
+
+// Adds the threads that follow where lexemes may end.
+void close(State& state);
+void step(const State& from, uint8_t byte, State& to);
+void step_thread(const Thread& thread, uint8_t byte, std::vector<Thread>& out);
+// What follows when this thread's lexeme ends with `label` and its text has `text`.
+State after_lexeme(const NodeRef& parent, int32_t label, TextHash text);
+// Fewest bytes to the end of the text: an estimate that shrinks along some path.
+int64_t distance(const State& state);
+
+}  // namespace tandem::grammar

@@ -1,0 +1,193 @@
+#include "grammar/grammar.h"
+
+#include <algorithm>
+
+#include "grammar/expand.h"
+#include "grammar/regex.h"
+
+namespace tandem::grammar {
+namespace {
+
+class EndFrame final : public Frame {
+ public:
+  void resume(const NodeRef&, int32_t, TextHash, Sink& sink) const override { sink.accept(); }
+  int64_t distance(const Node&, int32_t) const override { return 0; }
+};
+const EndFrame kEndFrame;
+
+}  // namespace
+
+// Node: a = alternative's number, b = symbols done.
+class Grammar::RuleFrame final : public Frame {
+ public:
+  RuleFrame(Rules rules, uint32_t most_depth) : rules_(std::move(rules)), most_depth_(most_depth) {
+    for (size_t rule = 0; rule < rules_.rules.size(); ++rule) {
+      first_.push_back(int32_t(sequences_.size()));
+      for (const Sequence& sequence : rules_.rules[rule]) sequences_.push_back(&sequence);
+    }
+    first_.push_back(int32_t(sequences_.size()));
+    find_costs();
+    refuse_left_recursion();
+  }
+  int64_t cost() const { return costs_[0]; }
+
+  void begin(int32_t rule, const NodeRef& parent, Sink& sink) const {
+    if (parent->depth >= most_depth_) return;
+    for (int32_t i = first_[size_t(rule)]; i < first_[size_t(rule) + 1]; ++i) go_on(i, 0, parent, sink);
+  }
+  void resume(const NodeRef& node, int32_t, TextHash, Sink& sink) const override { go_on(int32_t(node->a), size_t(node->b), node->parent, sink); }
+  int64_t distance(const Node& node, int32_t) const override { return cost_from(*sequences_[size_t(node.a)], size_t(node.b)); }
+
+ private:
+  void go_on(int32_t index, size_t done, const NodeRef& parent, Sink& sink) const {
+    const Sequence& sequence = *sequences_[size_t(index)];
+    if (cost_from(sequence, done) >= kNever) return;
+    if (done == sequence.size()) return parent->frame->resume(parent, 0, {}, sink);
+    const Symbol& symbol = sequence[done];
+    // The last symbol needs no frame of its own: right recursion keeps the stack flat.
+    NodeRef next = done + 1 == sequence.size() ? parent : make_node(this, parent, uint64_t(index), done + 1);
+    if (symbol.kind == Symbol::kLexer) sink.add(*symbol.lexer, next);
+    else if (symbol.kind == Symbol::kRule) begin(symbol.rule, next, sink);
+    else symbol.values->begin(symbol.rule, next, sink);
+  }
+
+  int64_t cost_of(const Symbol& symbol) const {
+    if (symbol.kind == Symbol::kRule) return costs_[size_t(symbol.rule)];
+    if (symbol.kind == Symbol::kValue) return symbol.values->at(symbol.rule).cost;
+    LexState start = symbol.lexer->start();
+    if (start == kDead) return kNever;
+    int64_t best = kNever;
+    for (int32_t label : symbol.lexer->labels()) best = std::min(best, symbol.lexer->distance(start, label));
+    return best;
+  }
+  int64_t cost_from(const Sequence& sequence, size_t done) const {
+    int64_t total = 0;
+    for (; done < sequence.size(); ++done) total = std::min(kNever, total + cost_of(sequence[done]));
+    return total;
+  }
+  void find_costs() {
+    costs_.assign(rules_.rules.size(), kNever);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t rule = 0; rule < rules_.rules.size(); ++rule) {
+        for (const Sequence& sequence : rules_.rules[rule]) {
+          int64_t cost = cost_from(sequence, 0);
+          if (cost < costs_[rule]) costs_[rule] = cost, changed = true;
+        }
+      }
+    }
+  }
+  bool may_be_empty(const Symbol& symbol) const { return symbol.kind != Symbol::kValue && cost_of(symbol) == 0; }
+
+  void refuse_left_recursion() const {
+    std::vector<uint8_t> colour(rules_.rules.size(), 0);
+    std::vector<std::pair<int32_t, std::vector<int32_t>>> path;
+    auto open = [&](int32_t rule) {
+      colour[size_t(rule)] = 1;
+      std::vector<int32_t> left;
+      for (const Sequence& sequence : rules_.rules[size_t(rule)]) {
+        for (const Symbol& symbol : sequence) {
+          if (symbol.kind == Symbol::kRule) left.push_back(symbol.rule);
+          if (!may_be_empty(symbol)) break;
+        }
+      }
+      path.push_back({rule, std::move(left)});
+    };
+    for (size_t root = 0; root < rules_.rules.size(); ++root) {
+      if (colour[root] != 0) continue;
+      open(int32_t(root));
+      while (!path.empty()) {
+        auto& [rule, left] = path.back();
+        if (left.empty()) {
+          colour[size_t(rule)] = 2;
+          path.pop_back();
+          continue;
+        }
+        int32_t next = left.back();
+        left.pop_back();
+        if (colour[size_t(next)] == 1) throw Refused("left recursion", "rule " + rules_.names[size_t(next)] + " starts with itself");
+        if (colour[size_t(next)] == 0) open(next);
+      }
+    }
+  }
+
+  Rules rules_;
+  uint32_t most_depth_;
+  std::vector<const Sequence*> sequences_;
+  std::vector<int32_t> first_;
+  std::vector<int64_t> costs_;
+};
+
+Grammar::Grammar(Rules rules, size_t bytes, uint32_t most_depth)
+    : frame_(std::make_unique<RuleFrame>(std::move(rules), most_depth)), end_(make_node(&kEndFrame, nullptr)), bytes_(bytes) {
+  if (frame_->cost() >= kNever) return;
+  Sink sink;
+  frame_->begin(0, end_, sink);
+  start_.can_end = sink.accepted();
+  for (Thread& thread : sink.threads()) {
+    bool known = std::any_of(start_.threads.begin(), start_.threads.end(), [&](const Thread& other) { return other.same(thread); });
+    if (!known) start_.threads.push_back(std::move(thread));
+  }
+  close(start_);
+}
+
+Grammar::~Grammar() = default;
+
+namespace {
+
+std::shared_ptr<const Punctuation> punctuation(const GrammarOptions& options, Budget& budget) {
+  // Generate mode: at most one space, or one line break and an indentation of at most 32.
+  static const std::shared_ptr<const Punctuation> known[3] = {
+      [] { Budget own; return make_punctuation("[ \\t\\n\\r]*", own); }(),
+      [] { Budget own; return make_punctuation("( |\\n {0,32})?", own); }(),
+      [] { Budget own; return make_punctuation("", own); }()};
+  if (!options.any_space) return known[2];
+  if (!options.space.empty()) return make_punctuation(options.space, budget);
+  return known[options.mode == Mode::kAccept ? 0 : 1];
+}
+
+GrammarRef finish(Rules rules, Budget& budget) {
+  auto grammar = std::make_shared<Grammar>(std::move(rules), budget.bytes(), uint32_t(budget.limits().document_depth));
+  if (grammar->empty()) throw Refused("empty language", "no text satisfies the constraint");
+  return grammar;
+}
+
+}  // namespace
+
+Sequence schema_symbols(const Json& schema, const GrammarOptions& options, Budget& budget) {
+  SchemaFormulas formulas = read_schema(schema, {.mode = options.mode, .assert_formats = options.assert_formats, .draft7 = options.draft7}, budget);
+  auto table = std::make_shared<ValueTable>();
+  table->punctuation = punctuation(options, budget);
+  table->most_depth = uint32_t(budget.limits().document_depth);
+  ValueId root = expand(formulas, options.mode, budget, *table);
+  Symbol value{Symbol::kValue, nullptr, root, table};
+  if (options.mode == Mode::kGenerate) return {value};
+  Symbol space{Symbol::kLexer, table->punctuation->space, 0, nullptr};
+  return {space, value, space};
+}
+
+GrammarRef compile_json_schema(std::string_view schema, const GrammarOptions& options, Budget& budget) {
+  Json parsed = parse_json(schema, budget);
+  Rules rules{{{schema_symbols(parsed, options, budget)}}, {"root"}};
+  auto grammar = std::make_shared<Grammar>(std::move(rules), budget.bytes(), uint32_t(budget.limits().document_depth));
+  return grammar;
+}
+
+GrammarRef compile_json_object(const GrammarOptions& options, Budget& budget) { return compile_json_schema("{\"type\":\"object\"}", options, budget); }
+
+GrammarRef compile_whole_regex(std::string_view pattern, Budget& budget) {
+  Symbol text{Symbol::kLexer, std::make_shared<DfaLexer>(compile_regex(pattern, Anchoring::kWhole, budget)), 0, nullptr};
+  return finish(Rules{{{{text}}}, {"root"}}, budget);
+}
+
+GrammarRef compile_choice(const std::vector<std::string>& choices, Budget& budget) {
+  if (choices.empty()) malformed("choice: must not be empty");
+  // All words end alike: their labels would only make threads that differ in nothing.
+  DfaRef list = words(choices, budget);
+  auto same = std::make_shared<Dfa>(*list);
+  for (int32_t& label : same->label) label = label == kNone ? kNone : 0;
+  Symbol text{Symbol::kLexer, std::make_shared<DfaLexer>(same), 0, nullptr};
+  return finish(Rules{{{{text}}}, {"root"}}, budget);
+}
+
+}  // namespace tandem::grammar

@@ -1,0 +1,31 @@
+// A JSON reader for schemas: keeps numbers exact and members in order.
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "grammar/budget.h"
+#include "grammar/decimal.h"
+
+namespace tandem::grammar {
+
+struct Json {
+  enum Kind : uint8_t { kNull, kFalse, kTrue, kNumber, kString, kArray, kObject } kind = kNull;
+  Decimal number;
+  std::string text;
+  std::vector<Json> items;
+  std::vector<std::pair<std::string, Json>> members;
+  size_t begin = 0, end = 0;  // where it stands in the text
+
+  bool is(Kind wanted) const { return kind == wanted; }
+  bool boolean() const { return kind == kTrue || kind == kFalse; }
+  // Null where there is no such member, or no members at all.
+  const Json* find(std::string_view name) const;
+};
+
+Json parse_json(std::string_view text, Budget& budget);
+// Equality of JSON Schema: 1 equals 1.0, members in any order.
+bool equal(const Json& a, const Json& b);
+
+}  // namespace tandem::grammar

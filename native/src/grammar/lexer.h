@@ -1,0 +1,105 @@
+// Lexers: deterministic machines on bytes whose state fits one word, so that a step allocates nothing. A state that is not kDead can
+// always be completed. What follows an accepted lexeme is decided by the frame on the stack (frame.h).
+#pragma once
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "grammar/dfa.h"
+
+namespace tandem::grammar {
+
+using LexState = uint64_t;
+constexpr LexState kDead = ~LexState(0);
+constexpr int64_t kNever = int64_t(1) << 40;  // a distance that no completion has
+
+enum class Mode { kAccept, kGenerate };
+
+class Lexer {
+ public:
+  virtual ~Lexer() = default;
+  virtual LexState start() const = 0;
+  virtual LexState next(LexState state, uint8_t byte) const = 0;
+  // What was read, if the lexeme may end here; kNone where it may not.
+  virtual int32_t label(LexState state) const = 0;
+  // The labels that some completion can get.
+  virtual const std::vector<int32_t>& labels() const;
+  // Fewest bytes to an end with that label; kNever where there is none.
+  virtual int64_t distance(LexState state, int32_t label) const = 0;
+  // Appends the decoded text that this byte completes. Only string lexers decode.
+  virtual void decode(LexState, uint8_t, std::string&) const {}
+};
+using LexerRef = std::shared_ptr<const Lexer>;
+
+// A language of raw bytes.
+class DfaLexer final : public Lexer {
+ public:
+  explicit DfaLexer(DfaRef dfa);
+  LexState start() const override { return LexState(int64_t(dfa_->start)); }
+  LexState next(LexState state, uint8_t byte) const override { return LexState(int64_t(dfa_->next(int32_t(state), byte))); }
+  int32_t label(LexState state) const override { return dfa_->label[size_t(state)]; }
+  const std::vector<int32_t>& labels() const override { return labels_; }
+  int64_t distance(LexState state, int32_t label) const override;
+
+ private:
+  DfaRef dfa_;
+  std::vector<int32_t> labels_;
+  std::vector<std::vector<int32_t>> distance_;  // [label index][state]
+};
+
+// Fewest bytes from each state to one with that label.
+std::vector<int32_t> distances_to(const Dfa& dfa, int32_t label);
+std::vector<int32_t> labels_of(const Dfa& dfa);
+
+// A JSON string whose decoded text is in a language, quotes included. Accept mode takes every escape, generate mode one spelling of
+// each character. `least`/`most` count code points, beyond what the automaton says; they are only for automata with equal
+// languages from every state at a character's start (any_string).
+class StringLexer final : public Lexer {
+ public:
+  StringLexer(DfaRef text, Mode mode, int64_t least = 0, int64_t most = -1);
+  // The same strings, but only those with one of these labels. Shares the automaton.
+  std::shared_ptr<const StringLexer> restricted(const std::vector<bool>& allowed) const;
+  bool empty() const;
+  LexState start() const override;
+  LexState next(LexState state, uint8_t byte) const override;
+  int32_t label(LexState state) const override;
+  const std::vector<int32_t>& labels() const override { return labels_; }
+  int64_t distance(LexState state, int32_t label) const override;
+  void decode(LexState from, uint8_t byte, std::string& out) const override;
+
+ private:
+  struct Place {  // a state taken apart
+    int32_t text;      // state of the automaton
+    uint32_t phase;
+    uint32_t partial;  // hexadecimal digits so far; above them the high surrogate's ten bits
+    uint32_t count;    // code points so far, saturated where more do not matter
+  };
+  static Place unpack(LexState state);
+  static LexState pack(const Place& place);
+  bool live(int32_t text) const { return text != kNone && (live_.empty() || live_[size_t(text)]); }
+  // The state after one more code point; false when no string goes on so.
+  bool step_code(Place& place, uint32_t code) const;
+  bool step_byte(Place& place, uint8_t byte) const;
+  bool step_escape(Place& place, uint8_t byte) const;
+  bool step_hex(Place& place, uint8_t byte) const;
+  bool code_possible(const Place& place, uint32_t low, uint32_t high) const;
+  bool text_possible(int32_t text, uint32_t low, uint32_t high) const;
+  bool escape_possible(const Place& place, uint32_t low, uint32_t high) const;
+  void restrict_to(const std::vector<bool>& allowed);
+
+  DfaRef text_;
+  Mode mode_;
+  int64_t least_, most_;
+  // Distances by label, made at first use and shared by all restrictions of one lexer.
+  struct Distances {
+    std::once_flag once;
+    std::vector<std::vector<int32_t>> by_label;
+  };
+  std::shared_ptr<Distances> distances_ = std::make_shared<Distances>();
+  std::vector<bool> live_;  // empty: every state
+  std::vector<int32_t> labels_;
+  std::vector<bool> allowed_;
+};
+
+}  // namespace tandem::grammar

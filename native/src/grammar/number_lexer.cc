@@ -1,0 +1,457 @@
+#include "grammar/number_lexer.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <unordered_map>
+
+#include "grammar/regex.h"
+
+namespace tandem::grammar {
+namespace {
+
+constexpr int64_t kEndless = int64_t(1) << 60;
+constexpr size_t kMostDigits = 4096;     // significant digits of one number text
+constexpr size_t kMostStates = 200'000;  // number prefixes that one lexer remembers
+
+Decimal increment(std::string digits, int64_t exponent) {
+  size_t i = digits.size();
+  while (i > 0 && digits[i - 1] == '9') digits[--i] = '0';
+  if (i > 0) ++digits[i - 1];
+  else digits.insert(0, "1");
+  return make_decimal(false, digits, exponent);
+}
+
+// Positive numbers of the set, mirrored for the negative side.
+struct Side {
+  Bound low;                  // at least zero
+  std::optional<Bound> high;
+  std::optional<Step> step;
+  std::vector<Step> avoid;
+
+  // Whether a member lies in [from, to), or at `from` alone where `to` is absent and point is set.
+  bool meets(const Decimal& from, bool from_strict, const std::optional<Bound>& to) const {
+    Bound least = low;
+    int order = compare(from, low.value);
+    if (order > 0 || (order == 0 && from_strict)) least = {from, from_strict};
+    std::optional<Bound> most = high;
+    if (to && (!most || compare(to->value, most->value) < 0 || (compare(to->value, most->value) == 0 && to->strict))) most = to;
+    if (!most) return true;  // an endless side has members everywhere: contradictions were removed when it was made
+    int span = compare(least.value, most->value);
+    if (span > 0 || (span == 0 && (least.strict || most->strict))) return false;
+    return step ? multiple_between(least, *most) : span < 0 || avoids(least.value);
+  }
+  bool avoids(const Decimal& value) const {
+    return std::none_of(avoid.begin(), avoid.end(), [&](const Step& bad) {
+      bool exact;
+      quotient(value, bad, exact);
+      return exact;
+    });
+  }
+  bool multiple_between(const Bound& least, const Bound& most) const {
+    bool low_exact, high_exact;
+    Natural first = quotient(least.value, *step, low_exact), last = quotient(most.value, *step, high_exact);
+    if (!low_exact || least.strict || least.value.zero()) first.add_one();
+    if (high_exact && most.strict) {
+      if (last.zero()) return false;
+      last.subtract_one();
+    }
+    int order = first.compare(last);
+    if (order > 0) return false;
+    if (avoid.empty()) return true;
+    // Of two neighbouring multiples of the step at most one is a multiple of a coarser step.
+    if (order < 0) return true;
+    std::optional<Step> both = least_common_multiple(*step, avoid[0]);
+    return first.modulo(ratio(*both)) != 0;
+  }
+  uint64_t ratio(const Step& coarse) const {
+    bool exact;
+    Decimal value = make_decimal(false, std::to_string(coarse.factor), coarse.exponent);
+    Natural times = quotient(value, *step, exact);
+    uint64_t out = 0;
+    for (uint64_t place = 1'000'000'000'000'000'000ull; place > 0; place /= 10) {
+      Natural copy = times;
+      copy.divide(place);
+      out += copy.modulo(10) * place;
+    }
+    return std::max<uint64_t>(out, 1);
+  }
+  // The powers X for which digits * 10^X is a member; empty when first > second. `digits` has no zeros at its ends.
+  std::pair<int64_t, int64_t> powers(const std::string& digits) const {
+    int64_t first = -kEndless, last = kEndless, size = int64_t(digits.size());
+    if (!low.value.zero()) {
+      int order = digits.compare(low.value.digits);
+      first = low.value.magnitude() - size + (order < 0 || (order == 0 && low.strict) ? 1 : 0);
+    }
+    if (high) {
+      int order = digits.compare(high->value.digits);
+      last = high->value.magnitude() - size - (order > 0 || (order == 0 && high->strict) ? 1 : 0);
+    }
+    if (step) {
+      std::optional<int64_t> least = least_power(digits, *step);
+      if (!least) return {1, 0};
+      first = std::max(first, *least);
+    }
+    for (const Step& bad : avoid) {
+      std::optional<int64_t> least = least_power(digits, bad);
+      if (least) last = std::min(last, *least - 1);
+    }
+    return {first, last};
+  }
+};
+
+bool contradictory(const NumberSet& set) {
+  if (!set.step) return false;
+  return std::any_of(set.avoid.begin(), set.avoid.end(), [&](const Step& bad) {
+    std::optional<Step> both = least_common_multiple(*set.step, bad);
+    if (!both) throw Refused("multipleOf", "these steps together are too fine");
+    return *both == *set.step;
+  });
+}
+
+std::optional<Side> make_side(const NumberSet& set, bool negative) {
+  auto mirrored = [&](const std::optional<Bound>& bound) -> std::optional<Bound> {
+    if (!bound) return {};
+    Bound out = *bound;
+    if (negative && !out.value.zero()) out.value.negative = !out.value.negative;
+    return out;
+  };
+  std::optional<Bound> low = mirrored(negative ? set.high : set.low), high = mirrored(negative ? set.low : set.high);
+  if (high && (high->value.zero() || high->value.negative)) return {};
+  Side side;
+  side.low = low && !low->value.negative && !low->value.zero() ? *low : Bound{{}, true};
+  side.high = high;
+  side.step = set.step;
+  side.avoid = set.avoid;
+  if (!side.meets({}, true, {})) return {};
+  return side;
+}
+
+bool holds_zero(const NumberSet& set) {
+  if (!set.avoid.empty()) return false;
+  if (set.low && (compare(set.low->value, {}) > 0 || (set.low->value.zero() && set.low->strict))) return false;
+  return !(set.high && (compare(set.high->value, {}) < 0 || (set.high->value.zero() && set.high->strict)));
+}
+
+enum class Phase : uint8_t { kStart, kMinus, kZero, kWhole, kPoint, kFraction, kExponent, kSign, kPower };
+
+struct Prefix {
+  Phase phase = Phase::kStart;
+  bool negative = false, down = false;
+  std::string digits;      // without leading zeros
+  int64_t fraction = 0;    // digits after the point
+  int64_t power = 0;       // saturates
+
+  std::string key() const {
+    std::string out = digits;
+    for (int64_t part : {int64_t(phase), int64_t(negative), int64_t(down), fraction, power}) out += ',', out += std::to_string(part);
+    return out;
+  }
+};
+
+int symbol_of(uint8_t byte) {
+  if (byte >= '0' && byte <= '9') return byte - '0';
+  switch (byte) {
+    case '-': return 10;
+    case '+': return 11;
+    case '.': return 12;
+    case 'e': return 13;
+    case 'E': return 14;
+    default: return -1;
+  }
+}
+
+class NumberLexer final : public Lexer {
+ public:
+  NumberLexer(const NumberSet& set, Mode mode) : mode_(mode), zero_(holds_zero(set)) {
+    NumberSet bounded = set;
+    if (mode == Mode::kGenerate) bound_digits(bounded);
+    if (bounded.step && bounded.avoid.size() > 1) throw Refused("not", "several excluded multiples");
+    if (!contradictory(bounded)) {
+      sides_[0] = make_side(bounded, false);
+      sides_[1] = make_side(bounded, true);
+    }
+    whole_ = bounded.step && bounded.step->exponent >= 0;
+    intern({});
+  }
+  bool empty() const { return !zero_ && !sides_[0] && !sides_[1]; }
+  LexState start() const override { return empty() ? kDead : 0; }
+
+  LexState next(LexState state, uint8_t byte) const override {
+    int symbol = symbol_of(byte);
+    if (symbol < 0) return kDead;
+    std::lock_guard<std::mutex> lock(mutex_);
+    int32_t known = rows_[size_t(state)][size_t(symbol)];
+    if (known == kUnknown) {
+      Prefix prefix = prefixes_[size_t(state)];
+      known = extend(prefix, char(byte)) && feasible(prefix) ? intern(std::move(prefix)) : kNone;
+      rows_[size_t(state)][size_t(symbol)] = known;
+    }
+    return known == kNone ? kDead : LexState(known);
+  }
+
+  int32_t label(LexState state) const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return accepted_[size_t(state)] ? 0 : kNone;
+  }
+
+  int64_t distance(LexState state, int32_t) const override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return accepted_[size_t(state)] ? 0 : missing(prefixes_[size_t(state)]);
+  }
+
+ private:
+  static constexpr int32_t kUnknown = -2;
+
+  void bound_digits(NumberSet& set) {
+    whole_digits_ = fraction_digits_ = kGeneratedDigits;
+    for (const std::optional<Bound>& bound : {set.low, set.high}) {
+      if (!bound) continue;
+      whole_digits_ = std::max(whole_digits_, bound->value.magnitude() + 1);
+      fraction_digits_ = std::max(fraction_digits_, 1 - bound->value.exponent);
+    }
+    if (set.step) {
+      whole_digits_ = std::max(whole_digits_, int64_t(std::to_string(set.step->factor).size()) + set.step->exponent);
+      fraction_digits_ = std::max(fraction_digits_, -set.step->exponent);
+    }
+    Step grid{1, -fraction_digits_};
+    std::optional<Step> step = set.step ? least_common_multiple(*set.step, grid) : grid;
+    if (!step) throw Refused("multipleOf", "this step is too fine");
+    set.step = step;
+    Decimal limit = make_decimal(false, "1", whole_digits_);
+    if (!set.high || compare(set.high->value, limit) > 0) set.high = Bound{limit, true};
+    limit.negative = true;
+    if (!set.low || compare(set.low->value, limit) < 0) set.low = Bound{limit, true};
+  }
+
+  int32_t intern(Prefix prefix) const {
+    auto [entry, fresh] = ids_.emplace(prefix.key(), int32_t(prefixes_.size()));
+    if (fresh) {
+      require(prefixes_.size() < kMostStates, ErrorKind::kRange, "too many different numbers");
+      accepted_.push_back(complete(prefix));
+      prefixes_.push_back(std::move(prefix));
+      rows_.emplace_back().fill(kUnknown);
+    }
+    return entry->second;
+  }
+
+  // Reads one more character by JSON's syntax.
+  bool extend(Prefix& p, char c) const {
+    bool digit = c >= '0' && c <= '9';
+    switch (p.phase) {
+      case Phase::kStart:
+        if (c == '-') return p.negative = true, p.phase = Phase::kMinus, true;
+        [[fallthrough]];
+      case Phase::kMinus:
+        p.phase = c == '0' ? Phase::kZero : Phase::kWhole;
+        if (digit && c != '0') p.digits += c;
+        return digit;
+      case Phase::kWhole:
+        if (digit) return p.digits += c, p.digits.size() <= kMostDigits;
+        [[fallthrough]];
+      case Phase::kZero:
+        if (c == '.') return p.phase = Phase::kPoint, true;
+        return exponent_sign(p, c);
+      case Phase::kPoint:
+      case Phase::kFraction:
+        if (p.phase == Phase::kFraction && !digit) return exponent_sign(p, c);
+        p.phase = Phase::kFraction;
+        ++p.fraction;
+        if (c != '0' || !p.digits.empty()) p.digits += c;
+        return digit && p.digits.size() <= kMostDigits;
+      case Phase::kExponent:
+        p.phase = Phase::kSign;
+        if (c == '-') return p.down = true, true;
+        if (c == '+') return true;
+        [[fallthrough]];
+      default:
+        p.phase = Phase::kPower;
+        if (digit) p.power = std::min<int64_t>(p.power * 10 + (c - '0'), kEndless / 1000);
+        return digit;
+    }
+  }
+  bool exponent_sign(Prefix& p, char c) const {
+    p.phase = Phase::kExponent;
+    return mode_ == Mode::kAccept && (c == 'e' || c == 'E');
+  }
+
+  const std::optional<Side>& side(const Prefix& p) const { return sides_[p.negative ? 1 : 0]; }
+
+  bool complete(const Prefix& p) const {
+    if (p.phase != Phase::kZero && p.phase != Phase::kWhole && p.phase != Phase::kFraction && p.phase != Phase::kPower) return false;
+    if (p.digits.empty()) return zero_ && (mode_ == Mode::kAccept || !p.negative);
+    if (!side(p)) return false;
+    auto [first, last] = allowed_powers(p);
+    int64_t power = p.down ? -p.power : p.power;
+    return first <= power && power <= last;
+  }
+  // The values that the number after `e` may take.
+  std::pair<int64_t, int64_t> allowed_powers(const Prefix& p) const {
+    Decimal value = make_decimal(false, p.digits, -p.fraction);
+    auto [first, last] = side(p)->powers(value.digits);
+    return {first <= -kEndless ? first : first - value.exponent, last >= kEndless ? last : last - value.exponent};
+  }
+
+  bool feasible(const Prefix& p) const {
+    if (mode_ == Mode::kGenerate) return feasible_plain(p);
+    if (p.phase == Phase::kStart) return !empty();
+    if (p.phase == Phase::kMinus || (p.digits.empty() && p.phase < Phase::kExponent)) return zero_ || side(p);
+    if (p.digits.empty()) return zero_;
+    if (!side(p)) return false;
+    return p.phase < Phase::kExponent ? feasible_mantissa(p) : feasible_power(p);
+  }
+
+  // Digits may follow and then any exponent: some 10^k [digits, digits + 1) must meet the set.
+  bool feasible_mantissa(const Prefix& p) const {
+    const Side& set = *side(p);
+    if (!set.high) return true;
+    int64_t size = int64_t(p.digits.size());
+    Decimal low = set.low.value;
+    if (low.zero()) {
+      if (!set.step) return true;
+      low = make_decimal(false, std::to_string(set.step->factor), set.step->exponent);
+    }
+    for (int64_t k = low.magnitude() - size - 1; k <= set.high->value.magnitude() - size + 1; ++k) {
+      if (set.meets(make_decimal(false, p.digits, k), false, Bound{increment(p.digits, k), true})) return true;
+    }
+    return false;
+  }
+
+  bool feasible_power(const Prefix& p) const {
+    auto [first, last] = allowed_powers(p);
+    if (first > last) return false;
+    if (p.phase == Phase::kExponent) return true;
+    if (p.down) std::swap(first, last), first = -first, last = -last;
+    if (last < 0) return false;
+    if (p.phase == Phase::kSign) return true;
+    // Further digits: power * 10^j .. power * 10^j + 10^j - 1.
+    for (__int128 low = p.power, span = 1; low <= last && span <= kEndless; low *= 10, span *= 10) {
+      if (low + span - 1 >= first) return true;
+    }
+    return false;
+  }
+
+  bool feasible_plain(const Prefix& p) const {
+    if (p.phase == Phase::kMinus) return side(p).has_value();
+    if (p.phase == Phase::kZero && p.negative && whole_) return false;
+    if (p.phase == Phase::kPoint && (whole_ || p.fraction >= fraction_digits_)) return false;
+    if (p.phase == Phase::kFraction && (whole_ || p.fraction > fraction_digits_)) return false;
+    if (p.digits.empty() && zero_ && !p.negative) return true;
+    if (!side(p)) return false;
+    int64_t size = int64_t(p.digits.size()), most = p.phase == Phase::kWhole ? whole_digits_ - size : 0;
+    for (int64_t j = 0; j <= most; ++j) {
+      if (meets_plain(p, j - p.fraction)) return true;
+    }
+    return false;
+  }
+  bool meets_plain(const Prefix& p, int64_t shift) const {
+    return side(p)->meets(make_decimal(false, p.digits, shift), p.digits.empty(), Bound{increment(p.digits, shift), true});
+  }
+
+  // Fewest further bytes to a member, for generate mode.
+  int64_t missing(const Prefix& p) const {
+    if (mode_ == Mode::kAccept || empty()) return 1;
+    if (p.phase == Phase::kStart) {
+      if (zero_) return 1;
+      int64_t best = kNever;
+      for (int negative : {0, 1}) {
+        if (!sides_[size_t(negative)]) continue;
+        for (char first = '0'; first <= '9'; ++first) {
+          Prefix next{first == '0' ? Phase::kZero : Phase::kWhole, negative == 1, false, first == '0' ? "" : std::string(1, first), 0, 0};
+          if (feasible_plain(next)) best = std::min(best, 1 + negative + (complete(next) ? 0 : missing(next)));
+        }
+      }
+      return best;
+    }
+    int64_t best = kNever;
+    // The shortest ending fixes its length first: digits of the whole part, then of the fraction.
+    for (int64_t more = 0; more <= whole_digits_ + fraction_digits_ + 2 && best == kNever; ++more) {
+      if (ends_after(p, more)) best = more;
+    }
+    return best;
+  }
+  // Whether exactly `more` further bytes can make a member.
+  bool ends_after(const Prefix& p, int64_t more) const {
+    if (more == 0) return complete(p);
+    if (p.phase == Phase::kMinus) {
+      for (char first = '0'; first <= '9'; ++first) {
+        Prefix next = p;
+        if (extend(next, first) && feasible_plain(next) && ends_after(next, more - 1)) return true;
+      }
+      return false;
+    }
+    bool fraction = p.phase == Phase::kPoint || p.phase == Phase::kFraction;
+    int64_t whole = fraction ? -1 : p.phase == Phase::kZero ? 0 : more;
+    if (whole > 0 && member_on_grid(p, more, 0)) return true;
+    if (fraction) return member_on_grid(p, -p.fraction, p.fraction + more);
+    for (int64_t digits = p.phase == Phase::kZero ? 0 : more - 2; digits >= 0; --digits) {
+      int64_t places = more - 1 - digits;
+      if (places >= 1 && member_on_grid(p, digits, places)) return true;
+      if (p.phase == Phase::kZero) break;
+    }
+    return false;
+  }
+  // A member within [digits, digits + 1) * 10^shift with at most `places` digits after the point.
+  bool member_on_grid(const Prefix& p, int64_t shift, int64_t places) const {
+    if (places > fraction_digits_ || !side(p)) return false;
+    Side grid = *side(p);
+    std::optional<Step> step = least_common_multiple(*grid.step, Step{1, -places});
+    if (!step) return false;
+    grid.step = step;
+    Decimal from = make_decimal(false, p.digits, shift);
+    return grid.meets(from, p.digits.empty(), Bound{increment(p.digits, shift), true});
+  }
+
+  Mode mode_;
+  bool zero_, whole_ = false;
+  int64_t whole_digits_ = 0, fraction_digits_ = 0;
+  std::optional<Side> sides_[2];
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<std::string, int32_t> ids_;
+  mutable std::deque<Prefix> prefixes_;
+  mutable std::deque<std::array<int32_t, 15>> rows_;
+  mutable std::deque<bool> accepted_;
+};
+
+}  // namespace
+
+std::optional<NumberSet> intersect(const NumberSet& a, const NumberSet& b) {
+  NumberSet out = a;
+  if (b.low && (!out.low || compare(b.low->value, out.low->value) > 0 || (compare(b.low->value, out.low->value) == 0 && b.low->strict))) out.low = b.low;
+  if (b.high && (!out.high || compare(b.high->value, out.high->value) < 0 || (compare(b.high->value, out.high->value) == 0 && b.high->strict))) out.high = b.high;
+  if (b.step) {
+    out.step = a.step ? least_common_multiple(*a.step, *b.step) : b.step;
+    if (!out.step) throw Refused("multipleOf", "these steps together are too fine");
+  }
+  out.avoid.insert(out.avoid.end(), b.avoid.begin(), b.avoid.end());
+  if (out.avoid.size() > 1 && out.step) throw Refused("not", "several excluded multiples besides a multiple");
+  if (out.low && out.high) {
+    int order = compare(out.low->value, out.high->value);
+    if (order > 0 || (order == 0 && (out.low->strict || out.high->strict))) return {};
+  }
+  if (contradictory(out)) return {};
+  return out;
+}
+
+LexerRef make_number_lexer(const NumberSet& set, Mode mode) {
+  std::optional<NumberSet> checked = intersect(set, {});
+  if (!checked) return nullptr;
+  auto lexer = std::make_shared<NumberLexer>(*checked, mode);
+  return lexer->empty() ? nullptr : lexer;
+}
+
+LexerRef any_number_lexer(Mode mode) {
+  static const LexerRef lexers[2] = {
+      [] {
+        Budget budget;
+        return std::make_shared<DfaLexer>(compile_regex("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?", Anchoring::kWhole, budget));
+      }(),
+      [] {
+        Budget budget;
+        return std::make_shared<DfaLexer>(
+            compile_regex("-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,16})?([eE][+-]?[0-9]{1,2})?", Anchoring::kWhole, budget));
+      }()};
+  return lexers[mode == Mode::kAccept ? 0 : 1];
+}
+
+}  // namespace tandem::grammar

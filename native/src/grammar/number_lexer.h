@@ -1,0 +1,33 @@
+// JSON numbers whose exact value lies in a set. Accept mode reads every spelling (any zeros, fractions and exponents); generate mode
+// plain digits, at most `digits` before and after the point (more before it where the bounds of the set need more).
+#pragma once
+#include <optional>
+
+#include "grammar/decimal.h"
+#include "grammar/lexer.h"
+
+namespace tandem::grammar {
+
+struct Bound {
+  Decimal value;
+  bool strict = false;
+};
+
+// The numbers within the bounds that are multiples of `step` and of none of `avoid`.
+struct NumberSet {
+  std::optional<Bound> low{}, high{};
+  std::optional<Step> step{};
+  std::vector<Step> avoid{};
+};
+
+// The sets' intersection: nothing when it is empty for certain.
+std::optional<NumberSet> intersect(const NumberSet& a, const NumberSet& b);
+
+constexpr int64_t kGeneratedDigits = 16;
+
+// Null when no number of the set has a spelling in this mode.
+LexerRef make_number_lexer(const NumberSet& set, Mode mode);
+// All JSON numbers.
+LexerRef any_number_lexer(Mode mode);
+
+}  // namespace tandem::grammar

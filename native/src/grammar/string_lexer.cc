@@ -1,0 +1,274 @@
+// JSON strings over an automaton of decoded text.
+#include <algorithm>
+
+#include "grammar/lexer.h"
+#include "grammar/regex.h"
+
+namespace tandem::grammar {
+namespace {
+
+// Phases of a string. Digits of \u escapes: kHex + number of digits read; after a high surrogate: kLowSlash, kLowU, kLowHex + digits.
+enum Phase : uint32_t { kOpen, kInside, kEscape, kHex, kLowSlash = kHex + 4, kLowU, kLowHex, kClosed = kLowHex + 4 };
+
+constexpr uint32_t kCountBits = 18, kPartialBits = 22, kPhaseBits = 4;
+constexpr uint32_t kMostCount = (1u << kCountBits) - 1;
+
+int hex_value(uint8_t byte) {
+  if (byte >= '0' && byte <= '9') return byte - '0';
+  uint8_t low = byte | 32;
+  return low >= 'a' && low <= 'f' ? low - 'a' + 10 : -1;
+}
+
+int short_escape(uint8_t byte) {
+  switch (byte) {
+    case '"': case '\\': case '/': return byte;
+    case 'b': return '\b';
+    case 'f': return '\f';
+    case 'n': return '\n';
+    case 'r': return '\r';
+    case 't': return '\t';
+    default: return -1;
+  }
+}
+
+constexpr uint8_t kShortLetters[] = {'"', '\\', '/', 'b', 'f', 'n', 'r', 't'};
+
+// Control characters that generate mode writes as \u00XX.
+bool long_control(uint32_t code) { return code < 0x20 && code != 8 && code != 9 && code != 10 && code != 12 && code != 13; }
+
+}  // namespace
+
+StringLexer::StringLexer(DfaRef text, Mode mode, int64_t least, int64_t most)
+    : text_(std::move(text)), mode_(mode), least_(least), most_(most) {
+  if (std::max(least, most) > int64_t(kMostCount)) throw Error(ErrorKind::kRange, "minLength, maxLength: at most 262143 is supported");
+  require(text_->size() < (size_t(1) << 20), ErrorKind::kRange, "the grammar needs too many states");
+  labels_ = labels_of(*text_);
+}
+
+void StringLexer::restrict_to(const std::vector<bool>& allowed) {
+  allowed_ = allowed;
+  std::erase_if(labels_, [&](int32_t label) { return !allowed[size_t(label)]; });
+  // Backwards from the accepting states that remain.
+  std::vector<std::vector<int32_t>> back(text_->size());
+  std::vector<int32_t> queue;
+  live_.assign(text_->size(), false);
+  for (size_t state = 0; state < text_->size(); ++state) {
+    for (int32_t symbol = 0; symbol < text_->classes; ++symbol) {
+      int32_t target = text_->table[state * size_t(text_->classes) + size_t(symbol)];
+      if (target != kNone) back[size_t(target)].push_back(int32_t(state));
+    }
+    if (text_->label[state] != kNone && allowed[size_t(text_->label[state])]) queue.push_back(int32_t(state)), live_[state] = true;
+  }
+  for (size_t i = 0; i < queue.size(); ++i) {
+    for (int32_t from : back[size_t(queue[i])]) {
+      if (!live_[size_t(from)]) live_[size_t(from)] = true, queue.push_back(from);
+    }
+  }
+}
+
+std::shared_ptr<const StringLexer> StringLexer::restricted(const std::vector<bool>& allowed) const {
+  auto out = std::make_shared<StringLexer>(*this);
+  out->restrict_to(allowed);
+  return out;
+}
+
+bool StringLexer::empty() const { return text_->empty() || !live(text_->start) || (most_ >= 0 && least_ > most_); }
+
+StringLexer::Place StringLexer::unpack(LexState state) {
+  Place place;
+  place.count = uint32_t(state) & kMostCount;
+  state >>= kCountBits;
+  place.partial = uint32_t(state) & ((1u << kPartialBits) - 1);
+  state >>= kPartialBits;
+  place.phase = uint32_t(state) & ((1u << kPhaseBits) - 1);
+  place.text = int32_t(state >> kPhaseBits);
+  return place;
+}
+
+LexState StringLexer::pack(const Place& place) {
+  LexState state = LexState(uint32_t(place.text));
+  state = (state << kPhaseBits) | place.phase;
+  state = (state << kPartialBits) | place.partial;
+  return (state << kCountBits) | place.count;
+}
+
+LexState StringLexer::start() const { return empty() ? kDead : pack({text_->start, kOpen, 0, 0}); }
+
+bool StringLexer::step_byte(Place& place, uint8_t byte) const {
+  if ((byte & 0xC0) != 0x80) {  // a new code point starts
+    if (most_ >= 0 && int64_t(place.count) >= most_) return false;
+    if (most_ >= 0 || int64_t(place.count) < least_) ++place.count;
+  }
+  place.text = text_->next(place.text, byte);
+  return live(place.text);
+}
+
+bool StringLexer::step_code(Place& place, uint32_t code) const {
+  std::string spelling;
+  append_utf8(code, spelling);
+  for (char byte : spelling) {
+    if (!step_byte(place, uint8_t(byte))) return false;
+  }
+  place.phase = kInside;
+  place.partial = 0;
+  return true;
+}
+
+bool StringLexer::text_possible(int32_t text, uint32_t low, uint32_t high) const {
+  // Splits the range where its UTF-8 spellings change length or a continuation byte wraps.
+  if (low > high) return false;
+  if (low < 0x80) {
+    for (uint32_t code = low; code <= std::min(high, 0x7Fu); ++code) {
+      if (live(text_->next(text, uint8_t(code)))) return true;
+    }
+    return text_possible(text, 0x80, high);
+  }
+  // Follows each lead byte's block; blocks are tried code by code only along live states.
+  for (uint32_t code = low; code <= high;) {
+    std::string spelling;
+    append_utf8(code, spelling);
+    int32_t state = text;
+    size_t i = 0;
+    for (; i < spelling.size(); ++i) {
+      state = text_->next(state, uint8_t(spelling[i]));
+      if (!live(state)) break;
+    }
+    if (i == spelling.size()) return true;
+    // No code point with this dead prefix is possible: skip the block.
+    uint32_t block = 1u << (6 * (spelling.size() - 1 - i));
+    code = (code / block + 1) * block;
+  }
+  return false;
+}
+
+bool StringLexer::code_possible(const Place& place, uint32_t low, uint32_t high) const {
+  if (most_ >= 0 && int64_t(place.count) >= most_) return false;
+  if (low <= 0xD7FF && text_possible(place.text, low, std::min(high, 0xD7FFu))) return true;
+  if (high >= 0xE000 && text_possible(place.text, std::max(low, 0xE000u), std::min(high, 0xFFFFu))) return true;
+  uint32_t first = std::max(low, 0xD800u), last = std::min(high, 0xDBFFu);
+  if (first > last) return false;
+  return text_possible(place.text, 0x10000 + ((first - 0xD800) << 10), 0x10000 + ((last - 0xD800) << 10) + 0x3FF);
+}
+
+// Whether a \u escape with a code unit in the range can go on to some string.
+bool StringLexer::escape_possible(const Place& place, uint32_t low, uint32_t high) const {
+  if (mode_ == Mode::kAccept) return code_possible(place, low, high);
+  for (uint32_t code = low; code <= std::min(high, 0x1Fu); ++code) {
+    Place trial = place;
+    if (long_control(code) && step_code(trial, code)) return true;
+  }
+  return false;
+}
+
+bool StringLexer::step_escape(Place& place, uint8_t byte) const {
+  if (byte == 'u') {
+    place.phase = kHex;
+    place.partial = 0;
+    return escape_possible(place, 0, 0xFFFF);
+  }
+  int code = short_escape(byte);
+  if (code < 0 || (mode_ == Mode::kGenerate && code == '/')) return false;
+  return step_code(place, uint32_t(code));
+}
+
+bool StringLexer::step_hex(Place& place, uint8_t byte) const {
+  int value = hex_value(byte);
+  if (value < 0 || (mode_ == Mode::kGenerate && byte >= 'A' && byte <= 'F')) return false;
+  bool low_half = place.phase >= kLowHex;
+  uint32_t digits = place.phase - (low_half ? kLowHex : kHex) + 1;
+  uint32_t high = place.partial >> 12, unit = ((place.partial & 0xFFF) << 4) | uint32_t(value);
+  uint32_t open = 4 * (4 - digits), first = unit << open, last = first | ((1u << open) - 1);
+  if (low_half) {
+    first = std::max(first, 0xDC00u), last = std::min(last, 0xDFFFu);
+    if (first > last) return false;
+    uint32_t base = 0x10000 + (high << 10);
+    if (digits == 4) return step_code(place, base + (unit - 0xDC00));
+    if (!text_possible(place.text, base + (first - 0xDC00), base + (last - 0xDC00))) return false;
+  } else {
+    if (!escape_possible(place, first, last)) return false;
+    if (digits == 4 && (unit < 0xD800 || unit > 0xDBFF)) return step_code(place, unit);
+    if (digits == 4) {
+      place.phase = kLowSlash;
+      place.partial = (unit - 0xD800) << 12;
+      return true;
+    }
+  }
+  ++place.phase;
+  place.partial = (high << 12) | unit;
+  return true;
+}
+
+LexState StringLexer::next(LexState state, uint8_t byte) const {
+  Place place = unpack(state);
+  bool ok = false;
+  if (place.phase == kInside) {
+    if (byte == '"') {
+      ok = label(pack({place.text, kClosed, 0, place.count})) != kNone;
+      place.phase = kClosed;
+    } else if (byte == '\\') {
+      place.phase = kEscape;
+      for (uint8_t letter : kShortLetters) {
+        Place trial = place;
+        ok = ok || step_escape(trial, letter);
+      }
+      ok = ok || escape_possible(place, 0, 0xFFFF);
+    } else {
+      ok = byte >= 0x20 && step_byte(place, byte);
+    }
+  } else if (place.phase == kOpen) {
+    ok = byte == '"';
+    place.phase = kInside;
+  } else if (place.phase == kEscape) {
+    ok = step_escape(place, byte);
+  } else if (place.phase == kLowSlash || place.phase == kLowU) {
+    ok = byte == (place.phase == kLowSlash ? '\\' : 'u');
+    ++place.phase;
+  } else if (place.phase != kClosed) {
+    ok = step_hex(place, byte);
+  }
+  return ok ? pack(place) : kDead;
+}
+
+int32_t StringLexer::label(LexState state) const {
+  Place place = unpack(state);
+  if (place.phase != kClosed || int64_t(place.count) < least_) return kNone;
+  int32_t label = text_->label[size_t(place.text)];
+  return label != kNone && (allowed_.empty() || allowed_[size_t(label)]) ? label : kNone;
+}
+
+int64_t StringLexer::distance(LexState state, int32_t label) const {
+  Place place = unpack(state);
+  if (place.phase == kClosed) return this->label(state) == label ? 0 : kNever;
+  int64_t missing = std::max<int64_t>(0, least_ - int64_t(place.count));
+  // Inside an escape the rest of it comes first; its text state is not known yet, so this is an upper bound by one character.
+  int64_t escape = place.phase >= kEscape ? 12 : 0;
+  std::call_once(distances_->once, [&] {
+    for (int32_t known : labels_of(*text_)) {
+      distances_->by_label.resize(size_t(known) + 1);
+      distances_->by_label[size_t(known)] = distances_to(*text_, known);
+    }
+  });
+  if (size_t(label) < distances_->by_label.size() && (allowed_.empty() || allowed_[size_t(label)])) {
+    int32_t bytes = distances_->by_label[size_t(label)][size_t(place.text)];
+    if (bytes != kNone) return (place.phase == kOpen ? 2 : 1) + escape + std::max<int64_t>(bytes, missing);
+  }
+  return kNever;
+}
+
+void StringLexer::decode(LexState from, uint8_t byte, std::string& out) const {
+  Place place = unpack(from);
+  if (place.phase == kInside && byte != '"' && byte != '\\') {
+    out += char(byte);
+  } else if (place.phase == kEscape && byte != 'u') {
+    out += char(short_escape(byte));
+  } else if (place.phase == kHex + 3 || place.phase == kLowHex + 3) {
+    uint32_t unit = ((place.partial & 0xFFF) << 4) | uint32_t(hex_value(byte));
+    if (place.phase == kLowHex + 3) {
+      append_utf8(0x10000 + ((place.partial >> 12) << 10) + (unit - 0xDC00), out);
+    } else if (unit < 0xD800 || unit > 0xDBFF) {
+      append_utf8(unit, out);
+    }
+  }
+}
+
+}  // namespace tandem::grammar
