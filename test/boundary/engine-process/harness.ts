@@ -63,6 +63,9 @@ export function submission(
 /** What one sequence received; `ended` resolves with its last output. */
 export class Receiver {
   readonly tokens: number[] = [];
+  /** Of the prompt: position, log-probability, rank, best id. */
+  readonly scores: number[][] = [];
+  cachedTokens: number | null = null;
   readonly ended: Promise<FinishReason>;
   handle!: SequenceHandle;
   finish: FinishReason | null = null;
@@ -78,6 +81,16 @@ export class Receiver {
   take(output: SequenceOutput): void {
     if (this.finish !== null) this.afterEnd++;
     this.tokens.push(...output.tokens);
+    const piece = output.promptLogprobs;
+    piece?.top.forEach(({ ids }, index) =>
+      this.scores.push([
+        piece.start + index,
+        piece.logprobs[index] as number,
+        piece.ranks[index] as number,
+        ids[0] ?? -1,
+      ]),
+    );
+    this.cachedTokens = output.cachedTokens;
     this.finish = output.finish;
     this.error = output.error;
     for (const { count, resolve } of this.#waits) if (this.tokens.length >= count) resolve();

@@ -65,6 +65,28 @@ describe('serving', () => {
     const receivers = submit(supervisor, choices);
     await Promise.all(receivers.map(({ ended }) => ended));
     receivers.forEach((receiver, index) => expect(receiver).toMatchObject(alone(choices[index] as SubmitRequest)));
+    // 200 tokens are twelve full pages and a half: all but the first choice found them.
+    expect(receivers.map(({ cachedTokens }) => cachedTokens)).toEqual([0, 192, 192, 192, 192, 192]);
+    await until(() => supervisor.stats().pagesUsed === 0);
+    expect(supervisor.stats()).toMatchObject({ prefixCacheQueries: 1200, prefixCacheHits: 960 });
+    supervisor.resetPrefixCache();
+    const [again] = submit(supervisor, choices.slice(0, 1));
+    await again?.ended;
+    expect(again?.cachedTokens).toBe(0);
+  });
+
+  it('delivers the scores of a prompt once, also over crashes', async () => {
+    const supervisor = start({ config: config([SLOW], { maxBatchTokens: 16 }) });
+    const request = { ...submission(4, 120, { maxTokens: 20 }), promptLogprobs: 1 };
+    const [receiver] = submit(supervisor, [request]);
+    for (const count of [30, 80, 119]) {
+      await until(() => (receiver?.scores.length ?? 0) >= count);
+      if (count < 119) kill(supervisor);
+    }
+    await receiver?.ended;
+    expect(receiver).toMatchObject(alone(request));
+    const expected = [...request.promptIds].slice(1).map((id, index) => [index + 1, -id / 8, index + 2, id]);
+    expect(receiver?.scores).toEqual(expected);
   });
 
   it('aborts: no output afterwards, and the engine is empty', async () => {
@@ -200,6 +222,49 @@ describe('a crash', () => {
     expect(good).toMatchObject(alone(waiting));
     expect(supervisor.restarts).toBe(3);
     expect(supervisor.state).toBe('ready');
+  });
+
+  it('spares the neighbours of a request that brings the engine down each time', async () => {
+    const supervisor = start({ config: config(['crash-on-prompt=7', SLOW], { maxSequences: 4 }) });
+    const poison = submission(1, 5);
+    poison.promptIds[0] = 7;
+    const neighbours = [2, 3, 4].map((seed) => submission(seed, 30, { maxTokens: 20 }));
+    const later = submission(5, 5);
+    const [bad, ...good] = submit(supervisor, [poison, ...neighbours, later]);
+    expect(await bad?.ended).toBe('error');
+    await Promise.all(good.map(({ ended }) => ended));
+    [...neighbours, later].forEach((request, index) => expect(good[index]).toMatchObject(alone(request)));
+    expect(supervisor.restarts).toBe(3);
+  });
+
+  it('that makes suspects: one that its client gives up does not keep the others waiting', async () => {
+    const supervisor = start({ config: config([SLOW], { maxSequences: 2 }) });
+    const requests = [1, 2, 3].map((seed) => submission(seed, 5, { maxTokens: 40 }));
+    const [first, second, third] = submit(supervisor, requests);
+    for (const count of [2, 6]) {
+      await Promise.all([first?.has(count), second?.has(count)]);
+      kill(supervisor);
+    }
+    await until(() => supervisor.state === 'restarting');
+    first?.handle.abort();
+    await Promise.all([second?.ended, third?.ended]);
+    expect(second).toMatchObject(alone(requests[1] as SubmitRequest));
+    expect(third).toMatchObject(alone(requests[2] as SubmitRequest));
+  });
+
+  it('is what a step that never ends is', async () => {
+    const lines: string[] = [];
+    const supervisor = start({
+      config: config([], { faults: ['hang-at-step=6'] }),
+      stepTimeoutMs: 2000,
+      log: (line) => lines.push(line),
+    });
+    const request = submission(1, 5, { maxTokens: 8 });
+    const [receiver] = submit(supervisor, [request]);
+    await receiver?.ended;
+    expect(receiver).toMatchObject(alone(request));
+    expect(supervisor.restarts).toBe(1);
+    expect(lines[0]).toContain('has not finished a step for too long');
   });
 
   it('is what a failed step is', async () => {
