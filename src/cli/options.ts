@@ -78,6 +78,12 @@ export const OPTIONS: OptionTable = {
     default: () => true,
     help: 'split long prompts over steps',
   },
+  enablePrefixCaching: {
+    flag: 'enable-prefix-caching',
+    parse: boolean(),
+    default: () => true,
+    help: 'keep computed prompts and share them between requests of one tenant',
+  },
   toolCallParser: {
     flag: 'tool-call-parser',
     parse: oneOf('auto', 'none', ...TOOL_PARSER_NAMES),
@@ -94,7 +100,7 @@ export const OPTIONS: OptionTable = {
     flag: 'scheduling-policy',
     parse: oneOf('fcfs', 'priority'),
     default: () => 'fcfs',
-    help: 'order of the queue',
+    help: "order of the queue: by arrival, or by the requests' priority (lower first)",
   },
   threads: {
     flag: 'threads',
@@ -199,13 +205,14 @@ export const OPTIONS: OptionTable = {
 /** Flags that need no value: `--name` and `--no-name`. */
 const SWITCHES: ReadonlySet<keyof Settings> = new Set([
   'enableChunkedPrefill',
+  'enablePrefixCaching',
   'forceIncludeUsage',
   'enableRequestIdHeaders',
   'vllmMetricNames',
 ]);
 
 /** Read elsewhere: the native kernels choose their instruction set by it. */
-const OTHER_VARIABLES = ['TANDEM_ISA'];
+const OTHER_VARIABLES = ['TANDEM_ISA', 'TANDEM_CUDA'];
 
 const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];
 
