@@ -245,6 +245,7 @@ export class Scheduler {
   #displace(): void {
     const candidate = this.#waiting.peek();
     if (!candidate || this.#running.length === 0) return;
+    if (!this.#byPriority && this.#waiting.runningOf(candidate.tenant) > 0) return;
     const found = this.#prefixes.find(candidate);
     this.#budget.begin(this.#running);
     const shortage = this.#budget.shortage(candidate, found);

@@ -82,6 +82,7 @@ export class FakeNativeEngine {
   open({ slot, promptLength, sampling, cached = new Int32Array(0), promptLogprobs = -1 }) {
     if (slot < 0 || slot >= this.options.maxSequences) throw new Error(`slot ${slot} does not exist`);
     if (this.slots.has(slot)) throw new Error(`slot ${slot} is open already`);
+    if (sampling.minTokens > sampling.maxTokens) throw new Error('minTokens is more than maxTokens');
     if (promptLogprobs >= 0 && cached.length > 0) throw new Error('promptLogprobs with cached tokens');
     if (cached.length % PAGE_SIZE !== 0) throw new Error(`${cached.length} cached tokens, which are not full pages`);
     const position = cached.length;

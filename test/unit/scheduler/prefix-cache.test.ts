@@ -164,6 +164,14 @@ describe('tenants in the prefix cache', () => {
     expect(fixture.left('quiet', 'mine')).toBe(10);
   });
 
+  it('below their floor are passed over, however long unused their pages are', () => {
+    const fixture = new Fixture(100);
+    fixture.run('modest', 'old', 10);
+    fixture.run('large', 'x', 90);
+    fixture.run('new', 'y', 20);
+    expect([fixture.left('modest', 'old'), fixture.left('large', 'x')]).toEqual([10, 70]);
+  });
+
   it('lose their floor when they have not used it for ten minutes', () => {
     const fixture = new Fixture(100);
     fixture.run('gone', 'x', 50);

@@ -90,6 +90,12 @@ describe('Scheduler', () => {
     expect(driver.of(2)).toMatchObject(expectedOutputs(late, VOCABULARY));
   });
 
+  it('holds minTokens to the room that the context leaves', async () => {
+    const driver = new Driver(options({ maxModelLen: 64 }));
+    await driver.run([request(1, 60, { maxTokens: 30, minTokens: 30 }), request(2, 5)]);
+    expect([driver.of(1).tokens.length, driver.of(2).tokens.length]).toEqual([4, 10]);
+  });
+
   it('continues a sequence from resumeIds with the outputs of an unbroken run', async () => {
     const whole = expectedOutputs(request(1, 20, { maxTokens: 30 }), VOCABULARY);
     for (const kept of [1, 12, 13, 29]) {
@@ -182,6 +188,18 @@ describe('refusals', () => {
     ['min_p above 1', request(1, 3, { minP: 1.5 }), 'minP'],
     ['no tokens', request(1, 3, { maxTokens: 0 }), 'maxTokens'],
     ['too many logprobs', request(1, 3, { logprobs: 21 }), 'logprobs'],
+    ['a stop id outside of the vocabulary', request(1, 3, { stopIds: Int32Array.of(VOCABULARY) }), 'stopIds'],
+    ['a frequency penalty above 2', request(1, 3, { frequencyPenalty: 2.1 }), 'frequencyPenalty'],
+    ['a presence penalty that is not a number', request(1, 3, { presencePenalty: NaN }), 'presencePenalty'],
+    ['a repetition penalty of 0', request(1, 3, { repetitionPenalty: 0 }), 'repetitionPenalty'],
+    ['a bias without value', request(1, 3, { biasIds: Int32Array.of(1) }), 'biasValues'],
+    ['a bias above 100', request(1, 3, { biasIds: Int32Array.of(1), biasValues: Float32Array.of(101) }), 'biasValues'],
+    ['an unknown allowed id', request(1, 3, { allowedIds: Int32Array.of(VOCABULARY) }), 'allowedIds'],
+    ['allowed ids out of order', request(1, 3, { allowedIds: Int32Array.of(5, 4) }), 'allowedIds'],
+    ['an empty bad word', request(1, 3, { badWords: [new Int32Array(0)] }), 'badWords'],
+    ['an unknown logprobs mode', request(1, 3, { logprobsMode: 'cooked' as 'raw' }), 'logprobsMode'],
+    ['a salt that is not text', { ...request(1, 3), cacheSalt: 7 as unknown as string }, 'cacheSalt'],
+    ['an adapter version that is not text', { ...request(1, 3), adapterVersion: {} as string }, 'adapterVersion'],
     ['too many stop ids', request(1, 3, { stopIds: new Int32Array(1025) }), 'stopIds'],
     [
       'resumption of what has ended',

@@ -1,11 +1,13 @@
 import { describe, expect, it } from 'vitest';
+import { FairQueue } from '../../../src/control/scheduler/fair-queue.ts';
+import { before, HeapQueue } from '../../../src/control/scheduler/heap-queue.ts';
 import { Sequence } from '../../../src/control/scheduler/sequence.ts';
-import { FcfsQueue } from '../../../src/control/scheduler/waiting.ts';
+import { FcfsQueue, type WaitingQueue } from '../../../src/control/scheduler/waiting.ts';
 import { random, request } from './drive.ts';
 
 const sequence = (id: number) => new Sequence(request(id, 3), 100);
 
-function drainIds(queue: FcfsQueue): number[] {
+function drainIds(queue: WaitingQueue): number[] {
   const ids: number[] = [];
   for (let next = queue.take(); next; next = queue.take()) ids.push(next.id);
   return ids;
@@ -43,6 +45,98 @@ describe('FcfsQueue', () => {
       expect(queue.peek()).toBe(model[0]);
     }
     expect(drainIds(queue)).toEqual(model.map(({ id }) => id));
+  });
+});
+
+describe('HeapQueue', () => {
+  it('equals a sorted list under random use', () => {
+    const queue = new HeapQueue();
+    const draw = random(12);
+    const model: Sequence[] = [];
+    for (let id = 0; id < 5_000; id++) {
+      const kind = draw(10);
+      if (kind < 5) {
+        const added = Object.assign(sequence(id), { rank: draw(50), arrival: id });
+        if (kind === 0) queue.requeue(added);
+        else queue.push(added);
+        model.push(added);
+        model.sort((a, b) => (before(a, b) ? -1 : 1));
+      } else if (kind < 8 && model.length > 0) {
+        queue.remove(model.splice(draw(model.length), 1)[0] as Sequence);
+      } else {
+        expect(queue.take()).toBe(model.shift());
+      }
+      expect(queue.size).toBe(model.length);
+      expect(queue.peek()).toBe(model[0]);
+    }
+    expect(drainIds(queue)).toEqual(model.map(({ id }) => id));
+  });
+});
+
+describe('FairQueue', () => {
+  let arrivals = 0;
+  const arrive = (id: number, tenant: string) =>
+    Object.assign(new Sequence({ ...request(id, 3), tenant }, 100), { arrival: arrivals++ });
+  const fair = (now = () => 0) => new FairQueue('fcfs', 10_000, now);
+
+  function runOne(queue: FairQueue, tokens: number): string {
+    const next = queue.take() as Sequence;
+    queue.began(next);
+    queue.charge(next, tokens);
+    queue.ended(next);
+    return next.tenant;
+  }
+
+  it('serves the tenant that was served least, in order of arrival among equals', () => {
+    const queue = fair();
+    for (let id = 0; id < 6; id++) queue.push(arrive(id, id < 4 ? 'a' : 'b'));
+    const order = Array.from({ length: 6 }, (_, index) => runOne(queue, index === 0 ? 10 : 4));
+    expect(order).toEqual(['a', 'b', 'b', 'a', 'a', 'a']);
+    expect(queue.size).toBe(0);
+  });
+
+  it('gives nobody credit for a pause, and takes no debt over one of all', () => {
+    const queue = fair();
+    for (let id = 0; id < 5; id++) queue.push(arrive(id, 'a'));
+    for (let round = 0; round < 3; round++) runOne(queue, 1000);
+    // One that comes now does not first get what the other had before.
+    for (let id = 10; id < 15; id++) queue.push(arrive(id, 'b'));
+    expect(Array.from({ length: 4 }, () => runOne(queue, 10))).toEqual(['a', 'b', 'a', 'b']);
+    while (queue.size > 0) runOne(queue, 10);
+    for (const [id, tenant] of ['a', 'c', 'a', 'c'].entries()) queue.push(arrive(20 + id, tenant));
+    expect(Array.from({ length: 4 }, () => runOne(queue, 10))).toEqual(['a', 'c', 'a', 'c']);
+  });
+
+  it('lets a tenant that runs nothing pass those who do, after a while', () => {
+    let nowMs = 0;
+    const queue = fair(() => nowMs);
+    queue.push(arrive(1, 'a'));
+    queue.push(arrive(2, 'a'));
+    const first = queue.take() as Sequence;
+    queue.began(first);
+    queue.charge(first, 5);
+    queue.push(arrive(3, 'b'));
+    // The account of b is even with a's, but a came first.
+    expect(queue.peek()?.tenant).toBe('a');
+    nowMs = 10_001;
+    expect(queue.peek()?.tenant).toBe('b');
+    // What was looked at can still be taken.
+    const seen = queue.peek() as Sequence;
+    nowMs = 20_002;
+    queue.takeHead(seen);
+    expect(queue.size).toBe(1);
+    expect(() => queue.takeHead(seen)).toThrow('not the next');
+  });
+
+  it('forgets tenants that are gone', () => {
+    const queue = fair();
+    queue.push(arrive(0, 'stays'));
+    for (let id = 1; id < 5000; id++) {
+      const passing = arrive(id, `t${id}`);
+      queue.push(passing);
+      queue.remove(passing);
+    }
+    expect([queue.size, queue.runningOf('t1'), queue.peek()?.id]).toEqual([1, 0, 0]);
   });
 });
 
