@@ -161,7 +161,7 @@ export class Metrics {
       return engine.stats().stepMicros / 1e6;
     });
     gauge('engine_up', '1 while the engine is ready.', () => (engine.state === 'ready' ? 1 : 0));
-    this.#preemptions(engine);
+    this.#engineCounters(engine);
     this.#cacheConfig(engine);
   }
 
@@ -179,17 +179,29 @@ export class Metrics {
     });
   }
 
-  /** A counter over engine processes: each restart begins again at 0. */
-  #preemptions(engine: EngineClient): void {
+  #engineCounters(engine: EngineClient): void {
+    this.#engineCounter('num_preemptions_total', 'Sequences that gave up their pages to others.', () => {
+      return engine.stats().preemptions;
+    });
+    this.#engineCounter('prefix_cache_queries_total', 'Prompt tokens looked up in the prefix cache.', () => {
+      return engine.stats().prefixCacheQueries;
+    });
+    this.#engineCounter('prefix_cache_hits_total', 'Prompt tokens found in the prefix cache.', () => {
+      return engine.stats().prefixCacheHits;
+    });
+  }
+
+  /** Follows a count that another owns; should it fall, it began again at 0. */
+  #engineCounter(name: string, help: string, read: () => number): void {
     const labels = this.#labels;
     let last = 0;
     new Counter<ModelLabels>({
-      name: `${PREFIX}num_preemptions_total`,
-      help: 'Sequences that gave up their pages to others.',
+      name: `${PREFIX}${name}`,
+      help,
       labelNames: ['model_name', 'engine'],
       registers: [this.#registry],
       collect() {
-        const now = engine.stats().preemptions;
+        const now = read();
         this.inc(labels, now >= last ? now - last : now);
         last = now;
       },

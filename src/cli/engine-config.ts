@@ -13,7 +13,6 @@ const KV_ELEMENT_BYTES = 4;
 
 /** Settings whose feature is not built. */
 export function refuseNotBuiltSettings(settings: Settings): void {
-  if (settings.schedulingPolicy === 'priority') throw new Error('--scheduling-policy priority is not supported yet.');
   if (settings.device === 'cuda') throw new Error('--device cuda is not supported yet.');
 }
 
@@ -32,6 +31,8 @@ export function engineConfig(settings: Settings, model: LoadedModel): EngineConf
     maxLogprobs: Math.min(settings.maxLogprobs, model.spec.vocabSize),
     kvCacheBytes: settings.kvCacheMemoryBytes ?? defaultKvBytes(model.spec, maxModelLen, settings.maxNumSeqs),
     enableChunkedPrefill: settings.enableChunkedPrefill,
+    enablePrefixCaching: settings.enablePrefixCaching,
+    schedulingPolicy: settings.schedulingPolicy,
     faults: settings.faults,
   };
 }

@@ -20,6 +20,8 @@ export interface Settings {
   /** null = chosen from the memory of the machine and what all slots can use. */
   kvCacheMemoryBytes: number | null;
   enableChunkedPrefill: boolean;
+  /** Prompts that begin alike share what was computed for them. */
+  enablePrefixCaching: boolean;
   /** How tool calls and reasoning are written; 'auto' = as the chat template shows, 'none' = replies are not searched. */
   toolCallParser: ToolParserName | 'auto' | 'none';
   reasoningParser: ReasoningParserName | 'auto' | 'none';

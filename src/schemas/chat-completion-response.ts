@@ -1,4 +1,5 @@
 /** What POST /v1/chat/completions answers: whole, or as the chunks of a stream. */
+import type { PromptLogprob } from './prompt-logprobs.ts';
 import type { Usage } from './usage.ts';
 
 export interface ChatTopLogprob {
@@ -64,9 +65,9 @@ export interface ChatCompletionResponse {
   model: string;
   choices: ChatChoice[];
   usage: Usage;
-  service_tier: 'default';
+  service_tier: 'default' | 'priority';
   system_fingerprint: string;
-  prompt_logprobs: null;
+  prompt_logprobs: PromptLogprob[] | null;
   prompt_token_ids: number[] | null;
   kv_transfer_params: null;
 }
@@ -90,5 +91,7 @@ export interface ChatCompletionChunk {
   choices: ChatChunkChoice[];
   /** Only in role chunks. */
   prompt_token_ids?: number[] | null;
+  /** Only in the first choice's role chunk, where asked for. */
+  prompt_logprobs?: PromptLogprob[];
   usage?: Usage;
 }

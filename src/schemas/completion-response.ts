@@ -1,12 +1,13 @@
 /** What POST /v1/completions answers: whole, or as the chunks of a stream. */
+import type { PromptLogprob } from './prompt-logprobs.ts';
 import type { Usage } from './usage.ts';
 
-/** Parallel lists over the tokens of `text`; with echo the prompt has no entries. */
+/** Parallel lists over the tokens of `text`; with echo the prompt's come first, the first of them null. */
 export interface CompletionLogprobs {
   text_offset: number[];
-  token_logprobs: number[];
+  token_logprobs: (number | null)[];
   tokens: string[];
-  top_logprobs: Record<string, number>[];
+  top_logprobs: (Record<string, number> | null)[];
 }
 
 export interface CompletionChoice {
@@ -16,7 +17,7 @@ export interface CompletionChoice {
   finish_reason: string | null;
   stop_reason: string | number | null;
   token_ids: number[] | null;
-  prompt_logprobs: null;
+  prompt_logprobs: PromptLogprob[] | null;
   prompt_token_ids: number[] | null;
 }
 
@@ -27,7 +28,7 @@ export interface CompletionResponse {
   model: string;
   choices: CompletionChoice[];
   usage: Usage;
-  service_tier: 'default';
+  service_tier: 'default' | 'priority';
   system_fingerprint: string;
   kv_transfer_params: null;
 }
@@ -37,6 +38,6 @@ export interface CompletionChunk {
   object: 'text_completion';
   created: number;
   model: string;
-  choices: Omit<CompletionChoice, 'prompt_logprobs'>[];
+  choices: (Omit<CompletionChoice, 'prompt_logprobs'> & { prompt_logprobs?: PromptLogprob[] })[];
   usage?: Usage;
 }

@@ -16,6 +16,8 @@ export interface CompletionRequest extends SamplingFields {
 
 const properties: Record<keyof CompletionRequest, JsonSchema> = {
   ...samplingProperties,
+  // 0 with echo: only the prompt is scored.
+  max_tokens: nullable(integer({ minimum: 0 }, 'max_tokens must be at least 1, got {value}.')),
   prompt: { type: ['string', 'array'], items: { type: ['string', 'integer', 'array'], items: { type: 'integer' } } },
   logprobs: nullable(integer({ minimum: -1 }, '`logprobs` must be a positive value or -1.')),
   suffix: nullable(string()),

@@ -3,15 +3,19 @@ import type { GenerationInput } from '../../control/sessions/session.ts';
 import { validateChatCompletion, type ChatCompletionRequest } from '../../schemas/chat-completion.ts';
 import { ApiError } from '../errors.ts';
 import { requireModel } from './model-name.ts';
+import { toMessages } from './messages.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { toChatPrompt } from './render.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
 import { toReplyOptions } from './tools.ts';
 import {
-  checkLogprobCount,
+  checkLogprobCounts,
+  checkPriority,
+  checkPromptLogprobs,
   checkStreamOptions,
   toSampling,
   type LengthLimit,
+  type LogprobCounts,
   type SamplingLimits,
 } from './sampling.ts';
 
@@ -21,6 +25,8 @@ export interface RequestContext {
   tenant: string;
   /** The server sends usage with every chunk. */
   forceIncludeUsage: boolean;
+  /** The queue is ordered by priority. */
+  priorities: boolean;
 }
 
 export interface ChatRequest {
@@ -29,6 +35,8 @@ export interface ChatRequest {
   requestId: string | undefined;
   /** Role of the reply: the last message's when it is continued. */
   role: string;
+  /** Comes before the reply's text in every choice. */
+  echo: string;
 }
 
 /** Order of checks: schema, rules between fields, model, then the ranges that depend on the model. */
@@ -36,24 +44,29 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
   const body = validateChatCompletion(raw);
   checkStreamOptions(body);
   checkTopLogprobs(body);
+  checkPromptLogprobs(body);
+  checkPriority(body, context.priorities);
   refuseNotBuilt(body);
   const prompt = toChatPrompt(body.messages, body);
   const reply = toReplyOptions(body);
   requireModel(body.model, context.servedNames);
-  const topLogprobs = body.logprobs === true ? (body.top_logprobs ?? 0) : null;
-  if (topLogprobs !== null) checkLogprobCount(topLogprobs, context.limits);
+  const logprobs = logprobCounts(body);
+  checkLogprobCounts(logprobs, context.limits);
+  const role = replyRole(body);
   return {
     input: {
       prompt,
       reply,
-      sampling: toSampling(body, lengthLimit(body), topLogprobs, context.limits),
+      sampling: toSampling(body, lengthLimit(body), logprobs, context.limits),
       truncatePromptTokens: body.truncate_prompt_tokens ?? null,
       priority: body.priority ?? 0,
       tenant: context.tenant,
+      cacheSalt: body.cache_salt ?? null,
     },
     output: toOutputOptions(body, context.forceIncludeUsage),
     requestId: body.request_id,
-    role: replyRole(body),
+    role,
+    echo: body.echo === true ? echoText(body, role) : '',
   };
 }
 
@@ -61,6 +74,20 @@ function checkTopLogprobs(body: ChatCompletionRequest): void {
   const count = body.top_logprobs ?? 0;
   if (count === 0 || body.logprobs === true) return;
   throw new ApiError('invalid_parameter', 'when using `top_logprobs`, `logprobs` must be set to true.', 'top_logprobs');
+}
+
+/** echo scores the prompt too, as deep as the reply, unless the caller says how deep. */
+function logprobCounts(body: ChatCompletionRequest): LogprobCounts {
+  const echoed = body.echo === true ? (body.top_logprobs === undefined ? 0 : body.top_logprobs) : null;
+  return { top: body.logprobs === true ? (body.top_logprobs ?? 0) : null, prompt: body.prompt_logprobs ?? echoed };
+}
+
+/** The last message's text, where the reply goes on in its role. */
+function echoText(body: ChatCompletionRequest, role: string): string {
+  const last = body.messages.at(-1);
+  if (last === undefined || last.role !== role) return '';
+  const content = toMessages([last])[0]?.content ?? '';
+  return typeof content === 'string' ? content : content.map((part) => String(part['text'])).join('\n');
 }
 
 function lengthLimit(body: ChatCompletionRequest): LengthLimit {

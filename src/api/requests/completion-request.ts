@@ -6,7 +6,7 @@ import type { RequestContext } from './chat-request.ts';
 import { requireModel } from './model-name.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
-import { checkLogprobCount, checkStreamOptions, toSampling } from './sampling.ts';
+import { checkLogprobCounts, checkPriority, checkPromptLogprobs, checkStreamOptions, toSampling } from './sampling.ts';
 
 /** max_tokens of a text completion where none is given (the OpenAI default). */
 const DEFAULT_MAX_TOKENS = 16;
@@ -18,21 +18,27 @@ export interface TextRequest {
   output: OutputOptions;
   /** The prompt's text comes before the generated text. */
   echo: boolean;
+  /** As asked for; null = none, -1 = the whole vocabulary. */
+  promptLogprobs: number | null;
   requestId: string | undefined;
 }
 
 export function readCompletionRequest(raw: unknown, context: RequestContext): TextRequest {
   const body = validateCompletion(raw);
   checkStreamOptions(body);
+  checkPromptLogprobs(body);
+  checkPriority(body, context.priorities);
   checkCompletionFields(body);
-  const { echo, ...rest } = body;
-  refuseNotBuilt(rest);
+  refuseNotBuilt(body);
+  const echo = body.echo ?? false;
   const prompts = toPrompts(body, context);
   requireModel(body.model, context.servedNames);
   const topLogprobs = body.logprobs ?? null;
-  if (topLogprobs !== null) checkLogprobCount(topLogprobs, context.limits);
+  const promptLogprobs = body.prompt_logprobs ?? null;
+  checkLogprobCounts({ top: topLogprobs, prompt: promptLogprobs }, context.limits);
+  const logprobs = { top: topLogprobs, prompt: deepest(promptLogprobs, echo ? topLogprobs : null) };
   const length = { maxTokens: body.max_tokens ?? DEFAULT_MAX_TOKENS, field: 'max_tokens' } as const;
-  const sampling = toSampling(body, length, topLogprobs, context.limits);
+  const sampling = toSampling(body, length, logprobs, context.limits);
   checkSequenceCount(prompts.length * sampling.n, context.limits.maxChoices);
   return {
     inputs: prompts.map((prompt) => ({
@@ -42,22 +48,29 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
       truncatePromptTokens: body.truncate_prompt_tokens ?? null,
       priority: body.priority ?? 0,
       tenant: context.tenant,
+      cacheSalt: body.cache_salt ?? null,
     })),
     n: sampling.n,
     output: toOutputOptions(body, context.forceIncludeUsage),
-    echo: echo ?? false,
+    echo,
+    promptLogprobs,
     requestId: body.request_id,
   };
 }
 
 function checkCompletionFields(body: CompletionRequest): void {
-  if (body.echo === true && body.logprobs !== undefined && body.logprobs !== null) {
-    throw new ApiError('not_built', '`echo` together with `logprobs` is not supported by this server yet.', 'echo');
+  if (body.max_tokens === 0 && body.echo !== true) {
+    throw new ApiError('invalid_parameter', 'max_tokens must be at least 1, got 0 (0 needs `echo`).', 'max_tokens');
   }
   const bestOf = body.best_of ?? null;
   if (bestOf !== null && bestOf !== (body.n ?? 1)) {
     throw new ApiError('not_built', '`best_of` other than `n` is not supported by this server.', 'best_of');
   }
+}
+
+function deepest(a: number | null, b: number | null): number | null {
+  if (a === null || b === null) return a ?? b;
+  return a === -1 || b === -1 ? -1 : Math.max(a, b);
 }
 
 function checkSequenceCount(count: number, most: number): void {

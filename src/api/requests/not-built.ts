@@ -17,10 +17,6 @@ const empty = { isDefault: (value: unknown) => value === null || Object.keys(val
 const RESPONSE_FORMAT: NotBuilt = {
   isDefault: (value) => value === null || (value as { type?: unknown }).type === 'text',
 };
-const PRIORITY: NotBuilt = {
-  ...only(0),
-  message: (value) => `Got priority ${String(value)} but Priority scheduling is not enabled.`,
-};
 const UNTRUSTED_TEMPLATE: NotBuilt = {
   ...only(null),
   message: () =>
@@ -30,15 +26,11 @@ const UNTRUSTED_TEMPLATE: NotBuilt = {
 
 export const NOT_BUILT: Readonly<Record<string, NotBuilt>> = {
   length_penalty: only(1),
-  prompt_logprobs: only(null),
   use_beam_search: only(false),
-  // Text completions have it and take it out first.
-  echo: only(false),
   response_format: RESPONSE_FORMAT,
   structured_outputs: empty,
   chat_template: UNTRUSTED_TEMPLATE,
   mm_processor_kwargs: empty,
-  priority: PRIORITY,
   kv_transfer_params: only(null),
   engine_xargs: empty,
   vllm_xargs: empty,

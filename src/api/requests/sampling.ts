@@ -17,6 +17,12 @@ export interface SamplingLimits {
   maxChoices: number;
 }
 
+/** As asked for: null = none, -1 = the whole vocabulary. */
+export interface LogprobCounts {
+  top: number | null;
+  prompt: number | null;
+}
+
 export interface LengthLimit {
   maxTokens: number | null;
   field: SamplingRequest['maxTokensField'];
@@ -25,7 +31,7 @@ export interface LengthLimit {
 export function toSampling(
   body: SamplingFields,
   length: LengthLimit,
-  topLogprobs: number | null,
+  logprobs: LogprobCounts,
   limits: SamplingLimits,
 ): SamplingRequest {
   checkChoices(body, limits);
@@ -45,7 +51,8 @@ export function toSampling(
     includeStopInOutput: body.include_stop_str_in_output ?? false,
     ignoreEos: body.ignore_eos ?? false,
     skipSpecialTokens: body.skip_special_tokens ?? true,
-    topLogprobs,
+    topLogprobs: logprobs.top,
+    promptLogprobs: logprobs.prompt,
     logprobsMode: body.logprobs_mode ?? 'raw',
     frequencyPenalty: body.frequency_penalty ?? 0,
     presencePenalty: body.presence_penalty ?? 0,
@@ -122,12 +129,31 @@ function toStopIds(ids: number[], vocabSize: number): number[] {
   return [...new Set(ids)];
 }
 
-/** `count`: as asked, -1 for the whole vocabulary. */
-export function checkLogprobCount(count: number, limits: SamplingLimits): void {
-  const wanted = count === -1 ? limits.vocabSize : count;
+export function checkLogprobCounts(counts: LogprobCounts, limits: SamplingLimits): void {
+  checkLogprobCount(counts.top, 'sample', 'logprobs', limits);
+  checkLogprobCount(counts.prompt, 'prompt', 'prompt_logprobs', limits);
+}
+
+function checkLogprobCount(count: number | null, of: string, param: string, limits: SamplingLimits): void {
+  const wanted = count === -1 ? limits.vocabSize : (count ?? 0);
   if (wanted <= limits.maxLogprobs) return;
-  const message = `Requested sample logprobs of ${wanted}, which is greater than max allowed: ${limits.maxLogprobs}`;
-  throw new ApiError('invalid_parameter', message, 'logprobs');
+  const message = `Requested ${of} logprobs of ${wanted}, which is greater than max allowed: ${limits.maxLogprobs}`;
+  throw new ApiError('invalid_parameter', message, param);
+}
+
+/** A stream has no place for alternatives of the prompt's tokens. */
+export function checkPromptLogprobs(body: SamplingFields): void {
+  if (body.stream !== true || (body.prompt_logprobs ?? 0) === 0) return;
+  const message = '`prompt_logprobs` are not available when `stream=True`.';
+  throw new ApiError('invalid_parameter', message, 'prompt_logprobs');
+}
+
+/** 0 = asks for nothing. */
+export function checkPriority(body: SamplingFields, enabled: boolean): void {
+  const priority = body.priority ?? 0;
+  if (priority === 0 || enabled) return;
+  const message = `Got priority ${priority} but Priority scheduling is not enabled.`;
+  throw new ApiError('invalid_parameter', message, 'priority');
 }
 
 /** `{}` without stream passes; anything in it does not. */

@@ -4,13 +4,19 @@ import type { Generation } from '../../control/sessions/session.ts';
 import type { ChatChoice, ChatCompletionResponse } from '../../schemas/chat-completion-response.ts';
 import type { WholeChoice } from '../generation/collect.ts';
 import type { Envelope } from './envelope.ts';
-import { chatLogprobs } from './logprobs.ts';
+import { chatLogprobs, promptLogprobs } from './logprobs.ts';
 import { totalUsage } from './usage.ts';
+
+export interface ReplyShape {
+  role: string;
+  tools: ToolMode;
+  /** Comes before the text of every choice. */
+  echo: string;
+}
 
 export function chatResponse(
   envelope: Envelope,
-  role: string,
-  tools: ToolMode,
+  shape: ReplyShape,
   generation: Generation,
   choices: WholeChoice[],
 ): ChatCompletionResponse {
@@ -19,17 +25,18 @@ export function chatResponse(
     object: 'chat.completion',
     created: envelope.created,
     model: envelope.model,
-    choices: choices.map((choice, index) => chatChoice(envelope, role, tools, choice, index)),
+    choices: choices.map((choice, index) => chatChoice(envelope, shape, choice, index)),
     usage: totalUsage([generation]),
-    service_tier: 'default',
+    service_tier: envelope.serviceTier,
     system_fingerprint: envelope.systemFingerprint,
-    prompt_logprobs: null,
+    prompt_logprobs: promptLogprobs(generation.promptLogprobs()),
     prompt_token_ids: envelope.output.returnTokenIds ? [...generation.promptIds] : null,
     kv_transfer_params: null,
   };
 }
 
-function chatChoice(envelope: Envelope, role: string, tools: ToolMode, choice: WholeChoice, index: number): ChatChoice {
+function chatChoice(envelope: Envelope, shape: ReplyShape, choice: WholeChoice, index: number): ChatChoice {
+  const content = messageContent({ ...choice, content: choice.text }, shape.tools);
   const calls = choice.toolCalls.map(({ id, name, arguments: args }) => ({
     id,
     type: 'function' as const,
@@ -38,8 +45,8 @@ function chatChoice(envelope: Envelope, role: string, tools: ToolMode, choice: W
   return {
     index,
     message: {
-      role,
-      content: messageContent({ ...choice, content: choice.text }, tools),
+      role: shape.role,
+      content: shape.echo === '' ? content : shape.echo + (content ?? ''),
       refusal: null,
       annotations: null,
       audio: null,

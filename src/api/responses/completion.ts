@@ -3,13 +3,14 @@ import type { WholeChoice } from '../generation/collect.ts';
 import type { Run } from '../generation/run.ts';
 import type { Envelope } from './envelope.ts';
 import { completionLogprobs } from './logprobs.ts';
+import { joinLogprobs, type PromptPart } from './prompt-part.ts';
 import { totalUsage } from './usage.ts';
 
-/** `prefixes`: the text before each run's choices (the prompt with echo, else ''). */
+/** `prompts`: parallel to `runs`. */
 export function completionResponse(
   envelope: Envelope,
   runs: Run[],
-  prefixes: string[],
+  prompts: PromptPart[],
   choices: WholeChoice[],
 ): CompletionResponse {
   const owners = runs.flatMap((run, index) => Array.from({ length: run.n }, () => index));
@@ -20,10 +21,10 @@ export function completionResponse(
     model: envelope.model,
     choices: choices.map((choice, index) => {
       const owner = owners[index] ?? 0;
-      return completionChoice(envelope, index, choice, prefixes[owner] ?? '', runs[owner]);
+      return completionChoice(envelope, index, choice, prompts[owner], runs[owner]);
     }),
     usage: totalUsage(runs.map((run) => run.generation)),
-    service_tier: 'default',
+    service_tier: envelope.serviceTier,
     system_fingerprint: envelope.systemFingerprint,
     kv_transfer_params: null,
   };
@@ -33,18 +34,20 @@ function completionChoice(
   envelope: Envelope,
   index: number,
   choice: WholeChoice,
-  prefix: string,
+  prompt: PromptPart | undefined,
   run: Run | undefined,
 ): CompletionChoice {
   const { returnTokenIds, tokensAsIds } = envelope.output;
+  const prefix = prompt?.text ?? '';
+  const output = () => completionLogprobs(choice.logprobs, tokensAsIds, prefix.length);
   return {
     index,
     text: prefix + choice.text,
-    logprobs: envelope.logprobs ? completionLogprobs(choice.logprobs, tokensAsIds, prefix.length) : null,
+    logprobs: envelope.logprobs ? joinLogprobs(prompt?.logprobs() ?? null, output()) : null,
     finish_reason: choice.finish,
     stop_reason: choice.stopReason,
     token_ids: returnTokenIds ? choice.tokenIds : null,
-    prompt_logprobs: null,
+    prompt_logprobs: prompt?.scores() ?? null,
     prompt_token_ids: returnTokenIds && run ? [...run.generation.promptIds] : null,
   };
 }

@@ -10,4 +10,5 @@ export interface Envelope {
   output: OutputOptions;
   /** Log-probabilities were asked for. */
   logprobs: boolean;
+  serviceTier: 'default' | 'priority';
 }

@@ -1,7 +1,8 @@
 /** Log-probabilities in the shapes of the two completion APIs. */
-import type { TokenLogprob } from '../../control/sessions/session.ts';
+import type { PromptTokenLogprob, TokenLogprob } from '../../control/sessions/session.ts';
 import type { ChatLogprobs, ChatTopLogprob } from '../../schemas/chat-completion-response.ts';
 import type { CompletionLogprobs } from '../../schemas/completion-response.ts';
+import type { PromptLogprob } from '../../schemas/prompt-logprobs.ts';
 
 /** Minus infinity has no JSON: this is the floor. */
 const LOWEST_LOGPROB = -9999;
@@ -17,12 +18,23 @@ export function chatLogprobs(tokens: TokenLogprob[], tokensAsIds: boolean): Chat
   return { content: tokens.map((token) => ({ ...entry(token), top_logprobs: token.top.map(entry) })) };
 }
 
-/** `offset`: where the first token's text begins. */
-export function completionLogprobs(tokens: TokenLogprob[], tokensAsIds: boolean, offset: number): CompletionLogprobs {
+/** `offset`: where the first token's text begins. A token without a score (a prompt's first) comes as its text alone. */
+export function completionLogprobs(
+  tokens: (TokenLogprob | string)[],
+  tokensAsIds: boolean,
+  offset: number,
+): CompletionLogprobs {
   const result: CompletionLogprobs = { text_offset: [], token_logprobs: [], tokens: [], top_logprobs: [] };
   let at = offset;
   for (const token of tokens) {
     result.text_offset.push(at);
+    if (typeof token === 'string') {
+      result.token_logprobs.push(null);
+      result.tokens.push(token);
+      result.top_logprobs.push(null);
+      at += token.length;
+      continue;
+    }
     result.token_logprobs.push(floor(token.logprob));
     result.tokens.push(tokenText(token, tokensAsIds));
     result.top_logprobs.push(topByText(token, tokensAsIds));
@@ -39,6 +51,20 @@ function topByText(token: TokenLogprob, tokensAsIds: boolean): Record<string, nu
     if (!entries.has(text)) entries.set(text, floor(candidate.logprob));
   }
   return Object.fromEntries(entries);
+}
+
+/** `count`: alternatives per token. */
+export function promptLogprobs(
+  tokens: (PromptTokenLogprob | null)[] | null,
+  count: number = Infinity,
+): PromptLogprob[] | null {
+  if (tokens === null) return null;
+  return tokens.map((token) => {
+    if (token === null) return null;
+    const entry = ({ token: text, logprob }: Token, rank: number) => ({ logprob, rank, decoded_token: text });
+    const alternatives = token.top.slice(0, count).map((top, at) => [top.tokenId, entry(top, at + 1)] as const);
+    return Object.fromEntries([...alternatives, [token.tokenId, entry(token, token.rank)]]);
+  });
 }
 
 function tokenText(token: Token, tokensAsIds: boolean): string {

@@ -16,15 +16,15 @@ export function chatCompletions(deps: RouteDeps): Middleware {
     const request = readChatRequest(body, requestContext(ctx, deps));
     const id = `chatcmpl-${requestId(ctx, request.requestId)}`;
     reportIgnored(ctx, body, chatCompletionFields);
-    const { sampling } = request.input;
-    const envelope = makeEnvelope(deps, id, request.output, sampling.topLogprobs !== null);
+    const envelope = makeEnvelope(deps, id, request.output, request.input);
     const watch = new ClientWatch(ctx.res);
     const run = await startRun(deps, request.input, watch.signal);
     if (request.output.stream) return stream(ctx, deps, request, envelope, run);
     const choices = await collectChoices(run.deltas, run.n);
     watch.done();
     const tools = request.input.reply?.tools ?? 'none';
-    ctx.body = chatResponse(envelope, request.role, tools, run.generation, choices);
+    const { role, echo } = request;
+    ctx.body = chatResponse(envelope, { role, tools, echo }, run.generation, choices);
   };
 }
 
@@ -36,10 +36,10 @@ async function stream(
   run: Run,
 ): Promise<void> {
   ctx.respond = false;
-  const chunks = new ChatChunks(envelope, request.role, run.generation, run.n);
+  const chunks = new ChatChunks(envelope, request, run.generation, run.n);
   const parts = {
     deltas: run.deltas,
-    first: () => chunks.roles(),
+    first: () => chunks.first(),
     chunks: chunks.delta.bind(chunks),
     last: () => (envelope.output.includeUsage ? [chunks.usage()] : []),
     markStreamed: () => run.generation.markStreamed(),

@@ -1,5 +1,4 @@
 import type { Context, Middleware } from 'koa';
-import type { PromptInput, Sessions } from '../../control/sessions/session.ts';
 import { completionFields } from '../../schemas/completion.ts';
 import { collectChoices } from '../generation/collect.ts';
 import { mergeRuns } from '../generation/merge.ts';
@@ -8,6 +7,7 @@ import { requestId } from '../middleware/request-id.ts';
 import { readCompletionRequest, type TextRequest } from '../requests/completion-request.ts';
 import { completionResponse } from '../responses/completion.ts';
 import type { Envelope } from '../responses/envelope.ts';
+import { checkScoredPrompts, PromptPart } from '../responses/prompt-part.ts';
 import { CompletionChunks } from '../sse/completion-chunks.ts';
 import { streamEvents } from '../sse/stream.ts';
 import { makeEnvelope, reportIgnored, requestContext, type RouteDeps } from './context.ts';
@@ -18,15 +18,17 @@ export function completions(deps: RouteDeps): Middleware {
     const request = readCompletionRequest(body, requestContext(ctx, deps));
     const id = `cmpl-${requestId(ctx, request.requestId)}`;
     reportIgnored(ctx, body, completionFields);
-    const logprobs = request.inputs.some((input) => input.sampling.topLogprobs !== null);
-    const envelope = makeEnvelope(deps, id, request.output, logprobs);
+    const [input] = request.inputs;
+    if (input === undefined) throw new Error('A completion without a prompt.');
+    // All prompts share sampling and priority.
+    const envelope = makeEnvelope(deps, id, request.output, input);
     const watch = new ClientWatch(ctx.res);
     const runs = await startRuns(deps, request.inputs, watch.signal);
-    const prefixes = request.inputs.map((input) => (request.echo ? promptText(input.prompt, deps.sessions) : ''));
-    if (request.output.stream) return stream(ctx, deps, request, envelope, runs, prefixes);
+    const prompts = promptParts(deps, request, runs);
+    if (request.output.stream) return stream(ctx, deps, request, envelope, runs, prompts);
     const choices = await collectChoices(mergeRuns(runs), runs.length * request.n);
     watch.done();
-    ctx.body = completionResponse(envelope, runs, prefixes, choices);
+    ctx.body = completionResponse(envelope, runs, prompts, choices);
   };
 }
 
@@ -36,10 +38,10 @@ async function stream(
   request: TextRequest,
   envelope: Envelope,
   runs: Run[],
-  prefixes: string[],
+  prompts: PromptPart[],
 ): Promise<void> {
   ctx.respond = false;
-  const chunks = new CompletionChunks(envelope, runs, prefixes);
+  const chunks = new CompletionChunks(envelope, runs, prompts);
   const parts = {
     deltas: mergeRuns(runs),
     first: () => [],
@@ -50,7 +52,17 @@ async function stream(
   await streamEvents(ctx.res, parts, deps.streamBuffers, deps.log);
 }
 
-function promptText(prompt: PromptInput, sessions: Sessions): string {
-  if (prompt.kind === 'text') return prompt.text;
-  return prompt.kind === 'ids' ? sessions.detokenize(prompt.ids) : '';
+/** Refuses scores that are too many, now that the prompts' lengths are known. */
+function promptParts(deps: RouteDeps, request: TextRequest, runs: Run[]): PromptPart[] {
+  const { inputs } = request;
+  try {
+    checkScoredPrompts(runs, inputs, deps.sessions.vocabSize);
+  } catch (error) {
+    for (const run of runs) run.generation.abort();
+    throw error;
+  }
+  return runs.flatMap((run, at) => {
+    const input = inputs[at];
+    return input ? [new PromptPart(run, input, request, deps.sessions)] : [];
+  });
 }

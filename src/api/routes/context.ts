@@ -1,5 +1,6 @@
 /** What the generation routes share: reading limits from the server, and naming the answer. */
 import type { Context } from 'koa';
+import type { GenerationInput } from '../../control/sessions/session.ts';
 import type { ApiDeps } from '../deps.ts';
 import type { AuthState } from '../middleware/auth.ts';
 import type { BodyReader } from '../middleware/body.ts';
@@ -26,10 +27,11 @@ export function requestContext(ctx: Context, deps: ApiDeps): RequestContext {
     servedNames: deps.model.names,
     tenant: (ctx.state as AuthState).caller.entity,
     forceIncludeUsage: deps.settings.forceIncludeUsage,
+    priorities: deps.settings.schedulingPolicy === 'priority',
   };
 }
 
-export function makeEnvelope(deps: ApiDeps, id: string, output: OutputOptions, logprobs: boolean): Envelope {
+export function makeEnvelope(deps: ApiDeps, id: string, output: OutputOptions, input: GenerationInput): Envelope {
   return {
     id,
     created: Math.floor(Date.now() / 1000),
@@ -39,7 +41,9 @@ export function makeEnvelope(deps: ApiDeps, id: string, output: OutputOptions, l
       return deps.model.systemFingerprint;
     },
     output,
-    logprobs,
+    logprobs: input.sampling.topLogprobs !== null,
+    // A priority other than 0 is refused where the queue has none.
+    serviceTier: input.priority === 0 ? 'default' : 'priority',
   };
 }
 

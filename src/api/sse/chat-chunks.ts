@@ -8,25 +8,34 @@ import type {
   ChatCompletionChunk,
 } from '../../schemas/chat-completion-response.ts';
 import type { Envelope } from '../responses/envelope.ts';
-import { chatLogprobs } from '../responses/logprobs.ts';
+import { chatLogprobs, promptLogprobs } from '../responses/logprobs.ts';
 import { makeUsage, totalUsage } from '../responses/usage.ts';
 
 export class ChatChunks {
   readonly #envelope: Envelope;
   readonly #role: string;
+  readonly #echo: string;
   readonly #generation: Generation;
   /** Output tokens so far, per choice. */
   readonly #tokens: number[];
 
-  constructor(envelope: Envelope, role: string, generation: Generation, n: number) {
+  constructor(envelope: Envelope, shape: { role: string; echo: string }, generation: Generation, n: number) {
     this.#envelope = envelope;
-    this.#role = role;
+    this.#role = shape.role;
+    this.#echo = shape.echo;
     this.#generation = generation;
     this.#tokens = Array.from({ length: n }, () => 0);
   }
 
-  /** One per choice, before anything else. Only these carry the prompt's ids. */
-  roles(): ChatCompletionChunk[] {
+  /** Before anything else: the roles of all choices, then what echo repeats. */
+  first(): ChatCompletionChunk[] {
+    const echoes = this.#echo === '' ? [] : this.#tokens.map((_, index) => this.#echoChunk(index));
+    return [...this.#roles(), ...echoes];
+  }
+
+  /** Only these carry what is known of the prompt. */
+  #roles(): ChatCompletionChunk[] {
+    const scores = promptLogprobs(this.#generation.promptLogprobs());
     return this.#tokens.map((_, index) => ({
       ...this.#chunk(index, {
         index,
@@ -35,7 +44,12 @@ export class ChatChunks {
         finish_reason: null,
       }),
       prompt_token_ids: this.#envelope.output.returnTokenIds ? [...this.#generation.promptIds] : null,
+      ...(scores === null || index > 0 ? {} : { prompt_logprobs: scores }),
     }));
+  }
+
+  #echoChunk(index: number): ChatCompletionChunk {
+    return this.#chunk(index, { index, delta: { content: this.#echo }, logprobs: null, finish_reason: null });
   }
 
   /** One chunk per kind of news; none while there is nothing to tell (text held back). */

@@ -1,15 +1,16 @@
 /** Deltas of text completions to the chunks of their stream. */
 import type { ChoiceDelta, TokenLogprob } from '../../control/sessions/session.ts';
-import type { CompletionChunk } from '../../schemas/completion-response.ts';
+import type { CompletionChunk, CompletionLogprobs } from '../../schemas/completion-response.ts';
 import type { Run } from '../generation/run.ts';
 import type { Envelope } from '../responses/envelope.ts';
 import { completionLogprobs } from '../responses/logprobs.ts';
+import { joinLogprobs, type PromptPart } from '../responses/prompt-part.ts';
 import { makeUsage, totalUsage } from '../responses/usage.ts';
 
 interface ChoiceState {
   run: Run;
-  /** Text not yet sent before the first generated piece; null once it went out. */
-  prefix: string | null;
+  /** Not yet told of; null once it went out. */
+  prompt: PromptPart | null;
   tokens: number;
   /** Characters of the tokens so far, for text_offset. */
   offset: number;
@@ -20,13 +21,13 @@ export class CompletionChunks {
   readonly #runs: Run[];
   readonly #choices: ChoiceState[];
 
-  /** `prefixes`: the text before each run's choices (the prompt with echo, else ''). */
-  constructor(envelope: Envelope, runs: Run[], prefixes: string[]) {
+  /** `prompts`: parallel to `runs`. */
+  constructor(envelope: Envelope, runs: Run[], prompts: PromptPart[]) {
     this.#envelope = envelope;
     this.#runs = runs;
     this.#choices = runs.flatMap((run, index) => {
-      const prefix = prefixes[index] ?? '';
-      return Array.from({ length: run.n }, () => ({ run, prefix, tokens: 0, offset: prefix.length }));
+      const prompt = prompts[index] ?? null;
+      return Array.from({ length: run.n }, () => ({ run, prompt, tokens: 0, offset: prompt?.text.length ?? 0 }));
     });
   }
 
@@ -37,18 +38,20 @@ export class CompletionChunks {
     const { output } = this.#envelope;
     const carriesTokens = delta.tokenIds.length > 0 && (output.returnTokenIds || this.#envelope.logprobs);
     state.tokens += delta.tokenIds.length;
-    const text = (state.prefix ?? '') + delta.text;
+    const { prompt } = state;
+    const text = (prompt?.text ?? '') + delta.text;
     if (text === '' && delta.finish === null && !carriesTokens) return [];
-    const first = state.prefix !== null;
-    state.prefix = null;
+    state.prompt = null;
+    const scores = prompt?.scores() ?? null;
     const choice = {
       index: delta.index,
       text,
-      logprobs: delta.logprobs.length === 0 ? null : this.#logprobs(delta.logprobs, state),
+      logprobs: this.#logprobs(delta.logprobs, state, prompt?.logprobs() ?? null),
       finish_reason: delta.finish,
       stop_reason: delta.stopReason,
-      prompt_token_ids: output.returnTokenIds && first ? [...state.run.generation.promptIds] : null,
+      prompt_token_ids: output.returnTokenIds && prompt !== null ? [...state.run.generation.promptIds] : null,
       token_ids: output.returnTokenIds ? delta.tokenIds : null,
+      ...(scores === null ? {} : { prompt_logprobs: scores }),
     };
     const chunk: CompletionChunk = { ...this.#head(), choices: [choice] };
     return [output.continuousUsage ? { ...chunk, usage: this.#usageOf(state) } : chunk];
@@ -58,10 +61,11 @@ export class CompletionChunks {
     return { ...this.#head(), choices: [], usage: totalUsage(this.#runs.map((run) => run.generation)) };
   }
 
-  #logprobs(tokens: TokenLogprob[], state: ChoiceState) {
+  #logprobs(tokens: TokenLogprob[], state: ChoiceState, prompt: CompletionLogprobs | null): CompletionLogprobs | null {
+    if (tokens.length === 0) return prompt;
     const offset = state.offset;
     state.offset += tokens.reduce((sum, token) => sum + token.token.length, 0);
-    return completionLogprobs(tokens, this.#envelope.output.tokensAsIds, offset);
+    return joinLogprobs(prompt, completionLogprobs(tokens, this.#envelope.output.tokensAsIds, offset));
   }
 
   #usageOf(state: ChoiceState) {

@@ -6,7 +6,7 @@ import { finishReason } from './parsers/reply-rules.ts';
 import { RepetitionScan, type RepetitionRule } from './repetition.ts';
 import type { ChoiceFinish, ReplyOptions, TokenLogprob } from './session.ts';
 import type { StopScanner } from './stop-strings.ts';
-import type { TokenTable } from './token-table.ts';
+import { tokenEntry, type TokenTable } from './token-table.ts';
 
 export interface ChoiceRules {
   minTokens: number;
@@ -16,6 +16,8 @@ export interface ChoiceRules {
   withLogprobs: boolean;
   /** null = the output may repeat itself. */
   repetition: RepetitionRule | null;
+  /** The engine must generate a token to score a prompt; none of it is shown. */
+  promptOnly: boolean;
   /** null: all text is content. */
   reply: ReplyOptions | null;
 }
@@ -35,9 +37,6 @@ export interface ChoicePiece {
 
 const REPETITION_REASON = 'repetition_detected';
 
-/** Lower values, infinity included, have no JSON form that clients accept. */
-const LOGPROB_FLOOR = -9999;
-
 function emptyPiece(): ChoicePiece {
   return {
     text: '',
@@ -49,6 +48,13 @@ function emptyPiece(): ChoicePiece {
     stopReason: null,
     cut: false,
   };
+}
+
+function promptEnd(piece: ChoicePiece, output: SequenceOutput): ChoicePiece {
+  if (output.tokens.length === 0 && output.finish === null) return piece;
+  piece.finish = output.finish === 'abort' ? 'abort' : 'length';
+  piece.cut = output.finish === null;
+  return piece;
 }
 
 export class ChoiceStream {
@@ -116,6 +122,7 @@ export class ChoiceStream {
 
   #read(output: SequenceOutput): ChoicePiece {
     const piece = emptyPiece();
+    if (this.#rules.promptOnly) return promptEnd(piece, output);
     const last = output.tokens.length - 1;
     for (const [i, id] of output.tokens.entries()) {
       this.#tokens++;
@@ -172,15 +179,7 @@ export class ChoiceStream {
   #logprob(output: SequenceOutput, i: number): TokenLogprob {
     const id = output.tokens[i] ?? 0;
     const top = output.top[i];
-    const alternatives = top ? [...top.ids].map((topId, k) => this.#entry(topId, top.logprobs[k])) : [];
-    return { ...this.#entry(id, output.logprobs[i]), top: alternatives };
-  }
-
-  #entry(
-    tokenId: number,
-    logprob: number | undefined,
-  ): { token: string; logprob: number; bytes: number[]; tokenId: number } {
-    const value = logprob === undefined || Number.isNaN(logprob) ? LOGPROB_FLOOR : Math.max(logprob, LOGPROB_FLOOR);
-    return { token: this.#table.text(tokenId), logprob: value, bytes: [...this.#table.bytes(tokenId)], tokenId };
+    const alternatives = top ? [...top.ids].map((topId, k) => tokenEntry(this.#table, topId, top.logprobs[k])) : [];
+    return { ...tokenEntry(this.#table, id, output.logprobs[i]), top: alternatives };
   }
 }

@@ -5,10 +5,11 @@ import type { GenerationDefaults } from '../models/model.ts';
 import { readTokenizerFiles } from '../models/tokenizer-files.ts';
 import { ChoiceStream, type ChoiceRules } from './choice-stream.ts';
 import { decodeAll, Detokenizer } from './detokenizer.ts';
-import { RunningGeneration } from './generation.ts';
+import { RunningGeneration, type GenerationStart } from './generation.ts';
+import { checkPromptScores, PromptScores } from './prompt-scores.ts';
 import { chooseParsers, replyParsing, type ModelParsers, type ReplyParsing } from './reply-parser.ts';
 import { RenderPool } from './render-pool.ts';
-import { resolveSampling } from './sampling.ts';
+import { resolvePromptLogprobs, resolveSampling } from './sampling.ts';
 import {
   SessionError,
   type Generation,
@@ -104,6 +105,8 @@ class ModelSessions implements Sessions {
       countsReasoning: parsing?.countsReasoning ?? false,
       priority: input.priority,
       tenant: input.tenant,
+      cacheSalt: input.cacheSalt,
+      promptScores: this.#promptScores(input.sampling, promptIds),
     });
     signal?.addEventListener('abort', () => running.abort(), { once: true });
     return running;
@@ -146,6 +149,13 @@ class ModelSessions implements Sessions {
     return words.length === 0 ? [] : readWordForms(await this.#parts.pool.run({ kind: 'words', words }));
   }
 
+  #promptScores(sampling: SamplingRequest, promptIds: Int32Array): GenerationStart['promptScores'] {
+    if (sampling.promptLogprobs === null) return null;
+    const alternatives = resolvePromptLogprobs(sampling.promptLogprobs, this.#parts);
+    checkPromptScores(promptIds.length, alternatives);
+    return { alternatives, scores: new PromptScores(promptIds, this.#parts.table) };
+  }
+
   /** The text of the prompt's last tokens: where its thoughts stand. */
   #endOf(promptIds: Int32Array): string {
     const options = { skipSpecialTokens: false, startsText: false };
@@ -180,6 +190,7 @@ class ModelSessions implements Sessions {
       silentStopIds: new Set(sampling.ignoreEos ? [] : this.#parts.defaults.eosTokenIds),
       withLogprobs: sampling.topLogprobs !== null,
       repetition: sampling.repetition,
+      promptOnly: sampling.maxTokens === 0,
       reply: parsing?.options ?? null,
     };
   }

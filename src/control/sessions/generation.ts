@@ -4,9 +4,16 @@
  */
 import { EngineUnavailableError, QueueFullError, type EngineClient, type SequenceHandle } from '../engine/client.ts';
 import type { SamplingSpec } from '../engine/native.ts';
-import type { SequenceOutput } from '../engine/protocol.ts';
+import type { PromptLogprobs, SequenceOutput } from '../engine/protocol.ts';
 import type { ChoicePiece, ChoiceStream } from './choice-stream.ts';
-import { SessionError, type ChoiceDelta, type Generation, type GenerationUsage } from './session.ts';
+import type { PromptScores } from './prompt-scores.ts';
+import {
+  SessionError,
+  type ChoiceDelta,
+  type Generation,
+  type GenerationUsage,
+  type PromptTokenLogprob,
+} from './session.ts';
 
 export interface GenerationStart {
   promptIds: Int32Array;
@@ -16,6 +23,9 @@ export interface GenerationStart {
   countsReasoning: boolean;
   priority: number;
   tenant: string;
+  cacheSalt: string | null;
+  /** Of the first choice's sequence; null = the prompt is not scored. */
+  promptScores: { alternatives: number; scores: PromptScores } | null;
 }
 
 interface Reader {
@@ -35,6 +45,7 @@ export class RunningGeneration implements Generation {
   readonly deltas: AsyncIterable<ChoiceDelta>;
   readonly #choices: ChoiceStream[];
   readonly #countsReasoning: boolean;
+  readonly #scores: PromptScores | null;
   readonly #open: Set<number>;
   /** In the order in which they became non-empty. */
   readonly #pending = new Map<number, ChoiceDelta>();
@@ -50,13 +61,16 @@ export class RunningGeneration implements Generation {
     this.promptIds = start.promptIds;
     this.#choices = start.choices;
     this.#countsReasoning = start.countsReasoning;
+    this.#scores = start.promptScores?.scores ?? null;
     this.#open = new Set(start.choices.keys());
     this.deltas = { [Symbol.asyncIterator]: () => this.#iterator() };
-    const requests = start.sampling.map((sampling) => ({
+    const requests = start.sampling.map((sampling, index) => ({
       promptIds: start.promptIds,
       sampling,
       priority: start.priority,
       tenant: start.tenant,
+      cacheSalt: start.cacheSalt,
+      ...(start.promptScores && index === 0 ? { promptLogprobs: start.promptScores.alternatives } : {}),
     }));
     this.#handles = submit(() => engine.submit(requests, (index, output) => this.#receive(index, output)));
     // Choices that ended while submit ran had no handle yet.
@@ -70,6 +84,10 @@ export class RunningGeneration implements Generation {
       reasoningTokens: this.#countsReasoning ? this.#choices.map((choice) => choice.reasoningTokens) : null,
       cachedTokens: this.#cachedTokens ?? 0,
     };
+  }
+
+  promptLogprobs(): (PromptTokenLogprob | null)[] | null {
+    return this.#scores?.read() ?? null;
   }
 
   startedAt(): number | null {
@@ -100,6 +118,7 @@ export class RunningGeneration implements Generation {
   #receive(index: number, output: SequenceOutput): void {
     if (!this.#open.has(index)) return;
     this.#cachedTokens ??= output.cachedTokens;
+    if (output.promptLogprobs) this.#score(output.promptLogprobs);
     if (output.finish === 'error') {
       this.#fail(new SessionError('engine_failed', output.error ?? 'The engine could not finish the request.'));
       return;
@@ -110,6 +129,11 @@ export class RunningGeneration implements Generation {
     if (piece.finish !== null) this.#open.delete(index);
     if (piece.cut) this.#handles?.[index]?.abort();
     if (piece.tokenIds.length > 0 || piece.finish !== null || carriesText(piece)) this.#add(index, piece);
+  }
+
+  #score(piece: PromptLogprobs): void {
+    this.#scores?.add(piece);
+    if (this.#scores?.complete) this.#wake();
   }
 
   #add(index: number, piece: ChoicePiece): void {
@@ -148,7 +172,9 @@ export class RunningGeneration implements Generation {
   /** Answers a reader, or keeps it until something comes. What was generated before a failure is delivered first. */
   #next(reader: Reader): void {
     const first = this.#pending.entries().next().value;
-    if (first) {
+    // Another choice may be ahead of the one whose sequence scores the prompt.
+    const held = this.#scores?.complete === false && this.#open.has(0);
+    if (first && !held) {
       this.#pending.delete(first[0]);
       this.#pendingBytes -= sizeOf(first[1]);
       reader.resolve({ done: false, value: first[1] });

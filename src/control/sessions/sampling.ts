@@ -79,7 +79,9 @@ function resolveMaxTokens(request: SamplingRequest, limits: SamplingLimits): num
   }
   const { maxTokens, maxTokensField: field } = request;
   if (maxTokens === null) return Math.min(left, generation.maxNewTokens ?? left);
-  if (maxTokens < 1) refuse(`${field} must be at least 1, got ${maxTokens}.`, field);
+  if (maxTokens < 0) refuse(`${field} must be at least 1, got ${maxTokens}.`, field);
+  // The engine scores a prompt on its way to a token.
+  if (maxTokens === 0) return 1;
   if (maxTokens > left) {
     const total = promptTokens + maxTokens;
     const reason =
@@ -106,12 +108,21 @@ function resolveStopIds(request: SamplingRequest, limits: SamplingLimits): Int32
   return Int32Array.from(ids);
 }
 
-function resolveLogprobs(topLogprobs: number | null, limits: SamplingLimits): number {
-  if (topLogprobs === null) return -1;
-  const { maxLogprobs, vocabSize } = limits;
-  const wanted = topLogprobs === -1 ? vocabSize : topLogprobs;
+type LogprobLimits = Pick<SamplingLimits, 'maxLogprobs' | 'vocabSize'>;
+
+function resolveLogprobs(topLogprobs: number | null, limits: LogprobLimits): number {
+  return topLogprobs === null ? -1 : logprobCount(topLogprobs, limits, 'sample', 'logprobs');
+}
+
+export function resolvePromptLogprobs(count: number, limits: LogprobLimits): number {
+  return logprobCount(count, limits, 'prompt', 'prompt_logprobs');
+}
+
+/** `count`: -1 = the whole vocabulary. */
+function logprobCount(count: number, { maxLogprobs, vocabSize }: LogprobLimits, of: string, param: string): number {
+  const wanted = count === -1 ? vocabSize : count;
   if (maxLogprobs !== -1 && wanted > maxLogprobs) {
-    refuse(`Requested sample logprobs of ${wanted}, which is greater than max allowed: ${maxLogprobs}`, 'logprobs');
+    refuse(`Requested ${of} logprobs of ${wanted}, which is greater than max allowed: ${maxLogprobs}`, param);
   }
   return Math.min(wanted, vocabSize);
 }

@@ -32,7 +32,7 @@ export interface SamplingRequest {
   topK: number | null;
   minP: number | null;
   seed: bigint | null;
-  /** null = context minus prompt (or generation_config's max_new_tokens). */
+  /** null = context minus prompt (or generation_config's max_new_tokens). 0 = nothing: only the prompt is scored. */
   maxTokens: number | null;
   /** The field name that gave maxTokens, for error texts. */
   maxTokensField: 'max_tokens' | 'max_completion_tokens';
@@ -57,6 +57,8 @@ export interface SamplingRequest {
   allowedTokenIds: number[] | null;
   /** null = the output may repeat itself. */
   repetition: RepetitionRule | null;
+  /** k >= 0: score the prompt's tokens, with the k best alternatives of each; -1 = the whole vocabulary; null = no. */
+  promptLogprobs: number | null;
 }
 
 export type PromptInput =
@@ -83,6 +85,8 @@ export interface GenerationInput {
   truncatePromptTokens: number | null;
   priority: number;
   tenant: string;
+  /** Prompts with different salts share nothing in the prefix cache. */
+  cacheSalt: string | null;
 }
 
 export interface TokenLogprob {
@@ -92,6 +96,12 @@ export interface TokenLogprob {
   bytes: number[];
   tokenId: number;
   top: { token: string; logprob: number; bytes: number[]; tokenId: number }[];
+}
+
+/** One token of a scored prompt. */
+export interface PromptTokenLogprob extends TokenLogprob {
+  /** 1 = the likeliest. */
+  rank: number;
 }
 
 export type ChoiceFinish = 'stop' | 'length' | 'abort' | 'tool_calls' | 'repetition';
@@ -154,6 +164,8 @@ export interface Generation {
   readonly deltas: AsyncIterable<ChoiceDelta>;
   /** Tokens generated so far per choice, cached prompt tokens. Complete once all choices finished. */
   usage(): GenerationUsage;
+  /** The prompt's scores, one entry per token, the first null; null where none were asked for. Complete before the first delta. */
+  promptLogprobs(): (PromptTokenLogprob | null)[] | null;
   /** When the first of its sequences began to run, by performance.now(); null while all wait. For metrics. */
   startedAt(): number | null;
   /** Tell that bytes went to the client (no replay after a crash any more). */

@@ -58,6 +58,22 @@ export class TokenTable {
   }
 }
 
+/** Lower values, infinity included, have no JSON form that clients accept. */
+const LOGPROB_FLOOR = -9999;
+
+export interface TokenEntry {
+  token: string;
+  logprob: number;
+  bytes: number[];
+  tokenId: number;
+}
+
+/** A token beside its log-probability, floored; missing and not-a-number count as the floor. */
+export function tokenEntry(table: TokenTable, tokenId: number, logprob: number | undefined): TokenEntry {
+  const value = logprob === undefined || Number.isNaN(logprob) ? LOGPROB_FLOOR : Math.max(logprob, LOGPROB_FLOOR);
+  return { token: table.text(tokenId), logprob: value, bytes: [...table.bytes(tokenId)], tokenId };
+}
+
 interface TokenDecoder {
   decode(text: string): Uint8Array;
   stripsLeadingSpace: boolean;

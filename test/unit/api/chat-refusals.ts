@@ -170,14 +170,25 @@ export const REFUSED: Record<string, Refusal[]> = {
   truncate_prompt_tokens: [[{ truncate_prompt_tokens: -2 }, 'must be >= -1', 'truncate_prompt_tokens']],
   prompt_logprobs: [
     [{ prompt_logprobs: -2 }, '`prompt_logprobs` must be a positive value or -1', 'prompt_logprobs'],
-    [{ prompt_logprobs: 1 }, 'is not supported', 'prompt_logprobs'],
+    [
+      { prompt_logprobs: 1, stream: true },
+      '`prompt_logprobs` are not available when `stream=True`.',
+      'prompt_logprobs',
+    ],
+    [{ prompt_logprobs: -1, stream: true }, 'not available when `stream=True`', 'prompt_logprobs'],
+    [
+      { prompt_logprobs: -1 },
+      'Requested prompt logprobs of 100, which is greater than max allowed: 20',
+      'prompt_logprobs',
+    ],
+    [{ prompt_logprobs: 1e6 }, 'greater than max allowed', 'prompt_logprobs'],
   ],
   spaces_between_special_tokens: [
     [{ spaces_between_special_tokens: 'no' }, 'should be boolean', 'spaces_between_special_tokens'],
   ],
   logprobs_mode: [[{ logprobs_mode: 'cooked' }, 'Input should be one of "raw"', 'logprobs_mode']],
   use_beam_search: [[{ use_beam_search: true }, 'is not supported', 'use_beam_search']],
-  echo: [[{ echo: true }, 'is not supported', 'echo']],
+  echo: [[{ echo: 1 }, 'Input should be boolean', 'echo']],
   response_format: [
     [{ response_format: { type: 'xml' } }, 'Input should be one of', 'response_format.type'],
     [{ response_format: { type: 'json_object' } }, 'is not supported', 'response_format'],

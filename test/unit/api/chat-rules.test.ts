@@ -130,10 +130,12 @@ describe('accepted', () => {
         badWords: [],
         allowedTokenIds: null,
         repetition: null,
+        promptLogprobs: null,
       },
       truncatePromptTokens: null,
       priority: 0,
       tenant: 'default',
+      cacheSalt: null,
     });
   });
 

@@ -13,6 +13,7 @@ import {
   type Generation,
   type GenerationInput,
   type PromptInput,
+  type PromptTokenLogprob,
   type Sessions,
 } from '../../../src/control/sessions/session.ts';
 import type { Settings } from '../../../src/control/settings.ts';
@@ -58,6 +59,7 @@ export class FakeGeneration implements Generation {
   readonly promptIds = Int32Array.from([5, 6, 7]);
   readonly deltas: AsyncIterable<ChoiceDelta>;
   readonly #counts: number[];
+  scores: (PromptTokenLogprob | null)[] | null = null;
   aborted = false;
   streamed = false;
   #wake: (() => void) | null = null;
@@ -77,6 +79,9 @@ export class FakeGeneration implements Generation {
 
   usage() {
     return { promptTokens: 3, completionTokens: this.#counts, reasoningTokens: null, cachedTokens: 0 };
+  }
+  promptLogprobs() {
+    return this.scores;
   }
   startedAt(): number | null {
     return performance.now();

@@ -69,6 +69,8 @@ test('engine settings follow model and flags', () => {
     samplableVocab: 90,
     maxLogprobs: 20,
   });
+  const queue = { enablePrefixCaching: false, schedulingPolicy: 'priority' } as const;
+  expect(engineConfig(testSettings(queue), model)).toMatchObject(queue);
   expect(engineConfig(testSettings({ dtype: 'float32', maxModelLen: 100 }), model)).toMatchObject({
     dtype: 'float32',
     maxModelLen: 100,
@@ -92,7 +94,6 @@ test('names and sizes', () => {
 });
 
 test('what is not built is refused by flag name', () => {
-  expect(() => refuseNotBuiltSettings(testSettings({ schedulingPolicy: 'priority' }))).toThrow('--scheduling-policy');
   expect(() => refuseNotBuiltSettings(testSettings({ device: 'cuda' }))).toThrow('--device');
   refuseNotBuiltSettings(testSettings());
 });

@@ -65,10 +65,12 @@ function input(reply: Partial<ReplyOptions>, templateKwargs: Record<string, unkn
       badWords: [],
       allowedTokenIds: null,
       repetition: null,
+      promptLogprobs: null,
     },
     truncatePromptTokens: null,
     priority: 0,
     tenant: 't',
+    cacheSalt: null,
   };
 }
 

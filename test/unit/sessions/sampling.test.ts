@@ -27,6 +27,7 @@ const REQUEST: SamplingRequest = {
   badWords: [],
   allowedTokenIds: null,
   repetition: null,
+  promptLogprobs: null,
 };
 
 const LIMITS: SamplingLimits = {
@@ -157,7 +158,7 @@ describe('sampling', () => {
       'max_completion_tokens=101 cannot be greater than max_model_len=100',
       'max_completion_tokens',
     ],
-    [{ maxTokens: 0 }, {}, 'bad_request', 'max_tokens must be at least 1, got 0.', 'max_tokens'],
+    [{ maxTokens: -1 }, {}, 'bad_request', 'max_tokens must be at least 1, got -1.', 'max_tokens'],
     [
       { minTokens: 11 },
       {},

@@ -4,97 +4,10 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { EngineUnavailableError, QueueFullError } from '../../../src/control/engine/client.ts';
 import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
-import type {
-  ChatMessage,
-  ChoiceDelta,
-  Generation,
-  GenerationInput,
-  RenderOptions,
-  ReplyOptions,
-  SamplingRequest,
-  Sessions,
-} from '../../../src/control/sessions/session.ts';
+import type { Sessions } from '../../../src/control/sessions/session.ts';
 import { byteTokenizer, writeModel } from '../models/model-directory.ts';
 import { FakeEngine } from './fake-engine.ts';
-
-const RENDER: RenderOptions = {
-  addGenerationPrompt: true,
-  continueFinalMessage: false,
-  addSpecialTokens: false,
-  tools: null,
-  documents: null,
-  templateKwargs: {},
-};
-
-const SAMPLING: SamplingRequest = {
-  n: 1,
-  temperature: 1,
-  topP: null,
-  topK: null,
-  minP: null,
-  seed: 1n,
-  maxTokens: 20,
-  maxTokensField: 'max_tokens',
-  minTokens: 0,
-  stop: [],
-  stopTokenIds: [],
-  includeStopInOutput: false,
-  ignoreEos: false,
-  skipSpecialTokens: true,
-  topLogprobs: null,
-  logprobsMode: 'raw',
-  frequencyPenalty: 0,
-  presencePenalty: 0,
-  repetitionPenalty: null,
-  logitBias: new Map(),
-  badWords: [],
-  allowedTokenIds: null,
-  repetition: null,
-};
-
-const REPLY: ReplyOptions = { tools: 'none', toolDefinitions: [], parallelToolCalls: true, includeReasoning: true };
-
-function bytes(text: string): number[] {
-  return [...new TextEncoder().encode(text)];
-}
-
-function chat(messages: ChatMessage[], render: Partial<RenderOptions> = {}): GenerationInput['prompt'] {
-  return { kind: 'chat', messages, render: { ...RENDER, ...render } };
-}
-
-function input(sampling: Partial<SamplingRequest> = {}, prompt?: GenerationInput['prompt']): GenerationInput {
-  return {
-    prompt: prompt ?? chat([{ role: 'user', content: 'Hi' }]),
-    reply: REPLY,
-    sampling: { ...SAMPLING, ...sampling },
-    truncatePromptTokens: null,
-    priority: 0,
-    tenant: 't',
-  };
-}
-
-async function collect(generation: Generation): Promise<ChoiceDelta[]> {
-  const deltas: ChoiceDelta[] = [];
-  for await (const delta of generation.deltas) deltas.push(delta);
-  return deltas;
-}
-
-/** All deltas of one choice as one. */
-function merged(
-  deltas: ChoiceDelta[],
-  index = 0,
-): Omit<ChoiceDelta, 'logprobs' | 'reasoning' | 'toolCalls'> & { logprobs: number } {
-  const own = deltas.filter((delta) => delta.index === index);
-  const last = own.at(-1);
-  return {
-    index,
-    text: own.map((delta) => delta.text).join(''),
-    tokenIds: own.flatMap((delta) => delta.tokenIds),
-    logprobs: own.flatMap((delta) => delta.logprobs).length,
-    finish: last?.finish ?? null,
-    stopReason: last?.stopReason ?? null,
-  };
-}
+import { bytes, chat, collect, input, merged } from './inputs.ts';
 
 /** Long enough for a loaded machine; the tests that wait for it use a template that never ends. */
 const RENDER_TIMEOUT_MS = 3000;
@@ -167,7 +80,12 @@ describe('sessions', () => {
       stopReason: null,
     });
     expect(merged(deltas, 1)).toMatchObject({ text: 'By', finish: 'length', stopReason: null });
-    expect(generation.usage()).toEqual({ reasoningTokens: null, promptTokens: 2, completionTokens: [6, 2], cachedTokens: 1 });
+    expect(generation.usage()).toEqual({
+      reasoningTokens: null,
+      promptTokens: 2,
+      completionTokens: [6, 2],
+      cachedTokens: 1,
+    });
     expect(engine.aborted).toEqual([]);
   });
 
@@ -208,39 +126,6 @@ describe('sessions', () => {
       text: 'abx',
       tokenIds: bytes('abxab'),
       stopReason: 'ab',
-    });
-  });
-
-  describe('repetition detection', () => {
-    const rule = { minSize: 1, maxSize: 3, minCount: 3 };
-    it('ends the choice after the copies, and its sequence', async () => {
-      const generation = await sessions.start(input({ repetition: rule }));
-      engine.aborted = [];
-      for (const byte of bytes('zabcabcabcab')) engine.emit(0, [byte]);
-      expect(merged(await collect(generation))).toMatchObject({
-        text: 'zabcabcabc',
-        finish: 'repetition',
-        stopReason: 'repetition_detected',
-      });
-      expect(engine.aborted).toEqual([0]);
-    });
-    it('yields to length, stop ids and stop strings at the same token', async () => {
-      const byLength = await sessions.start(input({ repetition: rule }));
-      engine.emit(0, bytes('aaa'), 'length');
-      expect(merged(await collect(byLength))).toMatchObject({ finish: 'length', stopReason: null });
-      const byString = await sessions.start(input({ repetition: rule, stop: ['aa.', 'aaa'] }));
-      engine.emit(0, bytes('aaa'));
-      expect(merged(await collect(byString))).toMatchObject({ finish: 'stop', stopReason: 'aaa' });
-    });
-    it('releases what a stop string that never came held back', async () => {
-      const generation = await sessions.start(input({ repetition: rule, stop: ['ax'] }));
-      engine.emit(0, bytes('aaa'));
-      expect(merged(await collect(generation))).toMatchObject({ text: 'aaa', finish: 'repetition' });
-    });
-    it('waits for min_tokens', async () => {
-      const generation = await sessions.start(input({ repetition: rule, minTokens: 5 }));
-      engine.emit(0, bytes('aaaaaaaa'));
-      expect(merged(await collect(generation)).text).toBe('aaaaa');
     });
   });
 

@@ -1,0 +1,79 @@
+/** What the answer of a text completion tells of its prompt: its text with echo, and its scores. */
+import { MAX_PROMPT_LOGPROBS } from '../../control/sessions/prompt-scores.ts';
+import type { GenerationInput, Sessions } from '../../control/sessions/session.ts';
+import type { CompletionLogprobs } from '../../schemas/completion-response.ts';
+import type { PromptLogprob } from '../../schemas/prompt-logprobs.ts';
+import { ApiError } from '../errors.ts';
+import type { Run } from '../generation/run.ts';
+import type { TextRequest } from '../requests/completion-request.ts';
+import { completionLogprobs, promptLogprobs } from './logprobs.ts';
+
+export class PromptPart {
+  /** '' without echo. */
+  readonly text: string;
+  readonly #run: Run;
+  readonly #request: TextRequest;
+  readonly #input: GenerationInput;
+  readonly #sessions: Sessions;
+
+  constructor(run: Run, input: GenerationInput, request: TextRequest, sessions: Sessions) {
+    this.#run = run;
+    this.#request = request;
+    this.#input = input;
+    this.#sessions = sessions;
+    this.text = request.echo ? this.#promptText() : '';
+  }
+
+  /** With echo and logprobs: the prompt's entries, which come before the output's. From the first delta on. */
+  logprobs(): CompletionLogprobs | null {
+    const count = this.#input.sampling.topLogprobs;
+    if (!this.#request.echo || count === null) return null;
+    const { promptIds } = this.#run.generation;
+    const scores = this.#run.generation.promptLogprobs() ?? [];
+    const tokens = scores.map((score, at) => {
+      if (score === null) return this.#tokenText(promptIds[at] ?? 0);
+      return { ...score, top: count === -1 ? score.top : score.top.slice(0, count) };
+    });
+    return completionLogprobs(tokens, this.#request.output.tokensAsIds, 0);
+  }
+
+  /** What `prompt_logprobs` asked for. From the first delta on. */
+  scores(): PromptLogprob[] | null {
+    const count = this.#request.promptLogprobs;
+    if (count === null) return null;
+    return promptLogprobs(this.#run.generation.promptLogprobs(), count === -1 ? Infinity : count);
+  }
+
+  #promptText(): string {
+    const { prompt, truncatePromptTokens } = this.#input;
+    if (prompt.kind === 'text' && truncatePromptTokens === null) return prompt.text;
+    if (prompt.kind === 'ids' && truncatePromptTokens === null) return this.#sessions.detokenize(prompt.ids);
+    return this.#sessions.detokenize([...this.#run.generation.promptIds]);
+  }
+
+  #tokenText(id: number): string {
+    return this.#request.output.tokensAsIds ? `token_id:${id}` : this.#sessions.detokenize([id]);
+  }
+}
+
+/** Every choice repeats its prompt's scores: throws when one answer would hold too many. */
+export function checkScoredPrompts(runs: Run[], inputs: GenerationInput[], vocabSize: number): void {
+  const entries = runs.reduce((sum, run, at) => {
+    const count = inputs[at]?.sampling.promptLogprobs ?? null;
+    if (count === null) return sum;
+    return sum + run.n * run.generation.promptIds.length * ((count === -1 ? vocabSize : count) + 1);
+  }, 0);
+  if (entries <= MAX_PROMPT_LOGPROBS) return;
+  const message = `The log-probabilities of these prompts make ${entries} entries; an answer has at most ${MAX_PROMPT_LOGPROBS}.`;
+  throw new ApiError('invalid_parameter', message, 'prompt_logprobs');
+}
+
+export function joinLogprobs(prompt: CompletionLogprobs | null, output: CompletionLogprobs): CompletionLogprobs {
+  if (prompt === null) return output;
+  return {
+    text_offset: [...prompt.text_offset, ...output.text_offset],
+    token_logprobs: [...prompt.token_logprobs, ...output.token_logprobs],
+    tokens: [...prompt.tokens, ...output.tokens],
+    top_logprobs: [...prompt.top_logprobs, ...output.top_logprobs],
+  };
+}
