@@ -9,6 +9,9 @@
 namespace tandem::ops {
 namespace {
 
+// Panels of one claim at most.
+constexpr int64_t kPanelRun = 8;
+
 void pack_bf16(const float* rows, int64_t count, int64_t k, int64_t panel, uint16_t* out) {
   for (int64_t r = 0; r < count; ++r) {
     for (int64_t c = 0; c < k; ++c) out[(c / 2) * panel * 2 + r * 2 + c % 2] = float_to_bf16(rows[r * k + c]);
@@ -68,14 +71,18 @@ void PackedMatrix::copy_row(int64_t row, float* out) const {
 void matmul(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y,
             int64_t ldy, bool accumulate) {
   if (m == 0) return;
-  pool.run(w.rows_padded() / w.panel(), [&](int64_t p) {
-    float* out = y + p * w.panel();
-    if (w.element() == Element::kBf16) {
-      auto* panel = reinterpret_cast<const uint16_t*>(w.panel_data(p));
-      kernels.gemm_bf16(static_cast<const uint16_t*>(x), ldx, m, panel, w.columns_padded(), out, ldy, accumulate);
-    } else {
-      auto* panel = reinterpret_cast<const float*>(w.panel_data(p));
-      kernels.gemm_f32(static_cast<const float*>(x), ldx, m, panel, w.columns_padded(), out, ldy, accumulate);
+  // A few panels in a row per claim: the weights that a thread fetches ahead are then its own.
+  int64_t panels = w.rows_padded() / w.panel(), run = std::max<int64_t>(1, std::min<int64_t>(kPanelRun, panels / (2 * pool.threads())));
+  pool.run((panels + run - 1) / run, [&](int64_t claim) {
+    for (int64_t p = claim * run; p < std::min(panels, (claim + 1) * run); ++p) {
+      float* out = y + p * w.panel();
+      if (w.element() == Element::kBf16) {
+        auto* panel = reinterpret_cast<const uint16_t*>(w.panel_data(p));
+        kernels.gemm_bf16(static_cast<const uint16_t*>(x), ldx, m, panel, w.columns_padded(), out, ldy, accumulate);
+      } else {
+        auto* panel = reinterpret_cast<const float*>(w.panel_data(p));
+        kernels.gemm_f32(static_cast<const float*>(x), ldx, m, panel, w.columns_padded(), out, ldy, accumulate);
+      }
     }
   });
 }

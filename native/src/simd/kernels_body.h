@@ -72,17 +72,26 @@ struct F32Step {
   static VF fma(X x, const T* w, VF acc) { return vfma(x, vload(w), acc); }
 };
 
+// Bytes ahead of the reader that a stream of weights is fetched: hardware prefetchers stop at the end of each 4 KiB page.
+constexpr int64_t kStreamAhead = 8192;
+
 // R rows x one panel, `steps` steps from the running values in y.
-template <typename S, int R>
+template <typename S, int R, bool Stream>
 inline void gemm_tile(const typename S::T* x, int64_t ldx, const typename S::T* w, int64_t steps, float* y, int64_t ldy, bool accumulate,
                       const char* prefetch) {
+  constexpr int64_t kStepBytes = kPanel * S::kDepth * int64_t(sizeof(typename S::T));
   VF acc[R][kPanelRegs];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < kPanelRegs; ++c) acc[r][c] = accumulate ? vload(y + r * ldy + c * kLanes) : vset(0.0f);
   }
   for (int64_t s = 0; s < steps; ++s) {
     const typename S::T* row = w + s * kPanel * S::kDepth;
-    __builtin_prefetch(prefetch + s * 64, 0, 2);
+    if constexpr (Stream) {
+      const char* ahead = reinterpret_cast<const char*>(row) + kStreamAhead;
+      for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(ahead + line, 0, 3);
+    } else {
+      __builtin_prefetch(prefetch + s * 64, 0, 2);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       typename S::X b = S::broadcast(x + r * ldx + s * S::kDepth);
@@ -95,16 +104,16 @@ inline void gemm_tile(const typename S::T* x, int64_t ldx, const typename S::T* 
   }
 }
 
-template <typename S>
+template <typename S, bool Stream>
 inline void gemm_rows(int rows, const typename S::T* x, int64_t ldx, const typename S::T* w, int64_t steps, float* y, int64_t ldy,
                       bool accumulate, const char* prefetch) {
   switch (rows) {
-    case 1: return gemm_tile<S, 1>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 2: return gemm_tile<S, 2>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 3: return gemm_tile<S, 3>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 4: return gemm_tile<S, 4>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 5: return gemm_tile<S, 5>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    default: return gemm_tile<S, 6>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 1: return gemm_tile<S, 1, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 2: return gemm_tile<S, 2, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 3: return gemm_tile<S, 3, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 4: return gemm_tile<S, 4, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 5: return gemm_tile<S, 5, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    default: return gemm_tile<S, 6, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
   }
 }
 
@@ -112,7 +121,9 @@ inline void gemm_rows(int rows, const typename S::T* x, int64_t ldx, const typen
 // stores and loads of a float are exact, so the chain of additions is the same as without the cut.
 template <typename S>
 void gemm(const typename S::T* x, int64_t ldx, int64_t m, const typename S::T* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
-  int64_t block = m <= kRowTile ? k : kInnerBlock;
+  // A lone row tile is bound by memory: it fetches its own weights further on.
+  if (m <= kRowTile) return gemm_rows<S, true>(int(m), x, ldx, w, k / S::kDepth, y, ldy, accumulate, nullptr);
+  int64_t block = kInnerBlock;
   for (int64_t k0 = 0; k0 < k; k0 += block) {
     int64_t inner = k - k0 < block ? k - k0 : block;
     const typename S::T* wb = w + k0 * kPanel;
@@ -123,7 +134,7 @@ void gemm(const typename S::T* x, int64_t ldx, int64_t m, const typename S::T* w
       int rows = int(m - i < kRowTile ? m - i : kRowTile);
       // The next block of weights is fetched while this one is used, one line per step, the row tiles taking turns.
       int64_t turn = tile % (kPanel * int64_t(sizeof(typename S::T)) * S::kDepth / 64);
-      gemm_rows<S>(rows, x + i * ldx + k0, ldx, wb, steps, y + i * ldy, ldy, accumulate || k0 > 0, after + turn * steps * 64);
+      gemm_rows<S, false>(rows, x + i * ldx + k0, ldx, wb, steps, y + i * ldy, ldy, accumulate || k0 > 0, after + turn * steps * 64);
     }
   }
 }
