@@ -2,6 +2,7 @@
 import { basename } from 'node:path';
 import type { EngineConfig } from '../control/engine/protocol.ts';
 import { PAGE_SIZE, type ComputeDType, type ModelSpec, type TensorEntry } from '../control/engine/native.ts';
+import { MAX_BEAM_WIDTH } from '../control/sessions/beams.ts';
 import type { LoadedModel } from '../control/models/model.ts';
 import type { Settings } from '../control/settings.ts';
 import { usableMemory } from './machine.ts';
@@ -28,7 +29,8 @@ export function engineConfig(settings: Settings, model: LoadedModel): EngineConf
     maxBatchTokens: settings.maxNumBatchedTokens,
     maxModelLen,
     samplableVocab: Math.min(model.tokenizerSize, model.spec.vocabSize),
-    maxLogprobs: Math.min(settings.maxLogprobs, model.spec.vocabSize),
+    // A beam search asks for twice its width.
+    maxLogprobs: Math.min(Math.max(settings.maxLogprobs, 2 * MAX_BEAM_WIDTH), model.spec.vocabSize),
     kvCacheBytes: settings.kvCacheMemoryBytes ?? defaultKvBytes(model.spec, maxModelLen, settings.maxNumSeqs),
     enableChunkedPrefill: settings.enableChunkedPrefill,
     enablePrefixCaching: settings.enablePrefixCaching,

@@ -197,3 +197,32 @@ test('service_tier tells of priority', async () => {
   expect((await chat({ priority: -3 })).service_tier).toBe('priority');
   expect((await chat({ priority: 0 })).service_tier).toBe('default');
 });
+
+describe('beam search', () => {
+  const beams = { use_beam_search: true, n: 2, temperature: 0, max_tokens: 6 };
+  test('gives n different outputs, the same for the same prompt, and streams them at the end', async () => {
+    const answer = await chat(beams);
+    const texts = answer.choices.map(({ message }) => message.content);
+    expect(new Set(texts).size).toBe(2);
+    const response = await server.post(CHAT, { messages, ...beams, stream: true });
+    const streamed = ['', ''];
+    for (const event of readEvents(await response.text())) {
+      if (event === '[DONE]') continue;
+      for (const choice of (event as { choices: { index: number; delta: { content?: string } }[] }).choices)
+        streamed[choice.index] += choice.delta.content ?? '';
+    }
+    expect(streamed).toEqual(texts);
+    const twice = await complete({ ...beams, prompt: ['The sky is', 'The sky is'] });
+    const pieces = twice.choices.map(({ text }) => text);
+    expect(pieces.slice(0, 2)).toEqual(pieces.slice(2));
+    expect(pieces[0]).not.toBe(pieces[1]);
+  });
+  test('finds no worse than greedy decoding', async () => {
+    const total = async (fields: object) => {
+      const body = { messages, temperature: 0, max_tokens: 8, ignore_eos: true, logprobs: true, ...fields };
+      const { choices } = await post<{ choices: { logprobs: { content: { logprob: number }[] } }[] }>(CHAT, body);
+      return (choices[0]?.logprobs.content ?? []).reduce((sum, { logprob }) => sum + logprob, 0);
+    };
+    expect(await total({ use_beam_search: true, n: 4 })).toBeGreaterThanOrEqual((await total({})) - 1e-3);
+  });
+});

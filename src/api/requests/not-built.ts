@@ -25,8 +25,6 @@ const UNTRUSTED_TEMPLATE: NotBuilt = {
 };
 
 export const NOT_BUILT: Readonly<Record<string, NotBuilt>> = {
-  length_penalty: only(1),
-  use_beam_search: only(false),
   response_format: RESPONSE_FORMAT,
   structured_outputs: empty,
   chat_template: UNTRUSTED_TEMPLATE,

@@ -60,13 +60,14 @@ export function toSampling(
     logitBias: toLogitBias(body.logit_bias ?? {}),
     badWords: [...new Set(body.bad_words ?? [])],
     allowedTokenIds: body.allowed_token_ids ?? null,
+    beamSearch: body.use_beam_search === true ? { lengthPenalty: body.length_penalty ?? 1 } : null,
     repetition: toRepetition(body.repetition_detection ?? null),
   };
 }
 
 function checkChoices(body: SamplingFields, limits: SamplingLimits): void {
   const n = body.n ?? 1;
-  if (n > 1 && body.temperature === 0) {
+  if (n > 1 && body.temperature === 0 && body.use_beam_search !== true) {
     throw new ApiError('invalid_parameter', `n must be 1 when using greedy sampling, got ${n}.`, 'n');
   }
   if (n > limits.maxChoices) {

@@ -3,6 +3,9 @@ import type { EngineClient } from '../engine/client.ts';
 import { readModelConfig } from '../models/load.ts';
 import type { GenerationDefaults } from '../models/model.ts';
 import { readTokenizerFiles } from '../models/tokenizer-files.ts';
+import type { SamplingSpec } from '../engine/native.ts';
+import { BeamGeneration } from './beam-search.ts';
+import { MAX_BEAM_WIDTH } from './beams.ts';
 import { ChoiceStream, type ChoiceRules } from './choice-stream.ts';
 import { decodeAll, Detokenizer } from './detokenizer.ts';
 import { RunningGeneration, type GenerationStart } from './generation.ts';
@@ -98,16 +101,16 @@ class ModelSessions implements Sessions {
     const sampling = resolveSampling(input.sampling, limits);
     if (signal?.aborted) throw new SessionError('unavailable', 'The request was cancelled.');
     const parsing = replyParsing(input, this.#parts.parsers, this.#endOf(promptIds));
-    const running = new RunningGeneration(this.#parts.engine, {
+    const start = {
       promptIds,
-      sampling,
       choices: this.#choices(input, promptIds, parsing),
       countsReasoning: parsing?.countsReasoning ?? false,
       priority: input.priority,
       tenant: input.tenant,
       cacheSalt: input.cacheSalt,
       promptScores: this.#promptScores(input.sampling, promptIds),
-    });
+    };
+    const running = this.#generate(input.sampling, sampling, start);
     signal?.addEventListener('abort', () => running.abort(), { once: true });
     return running;
   }
@@ -149,6 +152,17 @@ class ModelSessions implements Sessions {
     return words.length === 0 ? [] : readWordForms(await this.#parts.pool.run({ kind: 'words', words }));
   }
 
+  #generate(request: SamplingRequest, sampling: SamplingSpec[], start: Omit<GenerationStart, 'sampling'>): Generation {
+    const { engine, vocabSize } = this.#parts;
+    const [spec] = sampling;
+    if (request.beamSearch === null || !spec) return new RunningGeneration(engine, { ...start, sampling });
+    if (request.n > MAX_BEAM_WIDTH) {
+      const message = `n, the width of a beam search, must be at most ${MAX_BEAM_WIDTH}, got ${request.n}.`;
+      throw new SessionError('bad_request', message, 'n');
+    }
+    return new BeamGeneration(engine, { ...start, sampling: spec, vocabSize, ...request.beamSearch });
+  }
+
   #promptScores(sampling: SamplingRequest, promptIds: Int32Array): GenerationStart['promptScores'] {
     if (sampling.promptLogprobs === null) return null;
     const alternatives = resolvePromptLogprobs(sampling.promptLogprobs, this.#parts);
@@ -163,7 +177,7 @@ class ModelSessions implements Sessions {
   }
 
   #choices(input: GenerationInput, promptIds: Int32Array, parsing: ReplyParsing | null): ChoiceStream[] {
-    const { sampling } = input;
+    const sampling = input.sampling.beamSearch === null ? input.sampling : searchRules(input.sampling);
     const { table } = this.#parts;
     const stops = new StopStrings(sampling.stop.map((stop) => stop.replace(/\p{Surrogate}/gu, '\ufffd')));
     const detokenizing = {
@@ -194,6 +208,11 @@ class ModelSessions implements Sessions {
       reply: parsing?.options ?? null,
     };
   }
+}
+
+/** A beam search ends its outputs itself, and reports the token that ended one whatever it is. */
+function searchRules(sampling: SamplingRequest): SamplingRequest {
+  return { ...sampling, stop: [], repetition: null, minTokens: 0, ignoreEos: true };
 }
 
 function paramOf(prompt: PromptInput): string {

@@ -211,7 +211,8 @@ function sizeOf(piece: Pick<ChoiceDelta, 'text' | 'reasoning' | 'toolCalls' | 't
   return text + calls + piece.tokenIds.length * TOKEN_BYTES + entries * LOGPROB_BYTES;
 }
 
-function submit(call: () => SequenceHandle[]): SequenceHandle[] {
+/** The engine's refusals as errors for the client. */
+export function submit<Result>(call: () => Result): Result {
   try {
     return call();
   } catch (error) {

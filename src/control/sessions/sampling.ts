@@ -37,7 +37,7 @@ export function resolveSampling(request: SamplingRequest, limits: SamplingLimits
   if (request.n > MAX_CHOICES) refuse(`n must be at most ${MAX_CHOICES}, got ${request.n}.`, 'n');
   checkStops(request.stop);
   const shape = resolveShape(request, limits.generation, limits.vocabSize);
-  if (shape.temperature === 0 && request.n > 1)
+  if (shape.temperature === 0 && request.n > 1 && request.beamSearch === null)
     refuse(`n must be 1 when using greedy sampling, got ${request.n}.`, 'n');
   const maxTokens = resolveMaxTokens(request, limits);
   if (request.minTokens > maxTokens) {

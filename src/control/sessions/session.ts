@@ -57,6 +57,8 @@ export interface SamplingRequest {
   allowedTokenIds: number[] | null;
   /** null = the output may repeat itself. */
   repetition: RepetitionRule | null;
+  /** A search for the likeliest n outputs instead of sampling; null = sampling. */
+  beamSearch: { lengthPenalty: number } | null;
   /** k >= 0: score the prompt's tokens, with the k best alternatives of each; -1 = the whole vocabulary; null = no. */
   promptLogprobs: number | null;
 }

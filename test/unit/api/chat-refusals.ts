@@ -160,7 +160,7 @@ export const REFUSED: Record<string, Refusal[]> = {
   repetition_penalty: [
     [{ repetition_penalty: 0 }, 'repetition_penalty must be greater than zero', 'repetition_penalty'],
   ],
-  length_penalty: [[{ length_penalty: 2 }, 'is not supported', 'length_penalty']],
+  length_penalty: [[{ length_penalty: 'x' }, 'Input should be number', 'length_penalty']],
   logit_bias: [
     [{ logit_bias: { 5: 'x' } }, 'Input should be number', 'logit_bias.5'],
     [{ logit_bias: { abc: 1, '1.5': 1 } }, 'keys that are not token ids: "abc", "1.5"', 'logit_bias'],
@@ -187,7 +187,7 @@ export const REFUSED: Record<string, Refusal[]> = {
     [{ spaces_between_special_tokens: 'no' }, 'should be boolean', 'spaces_between_special_tokens'],
   ],
   logprobs_mode: [[{ logprobs_mode: 'cooked' }, 'Input should be one of "raw"', 'logprobs_mode']],
-  use_beam_search: [[{ use_beam_search: true }, 'is not supported', 'use_beam_search']],
+  use_beam_search: [[{ use_beam_search: 1 }, 'Input should be boolean', 'use_beam_search']],
   echo: [[{ echo: 1 }, 'Input should be boolean', 'echo']],
   response_format: [
     [{ response_format: { type: 'xml' } }, 'Input should be one of', 'response_format.type'],

@@ -130,6 +130,7 @@ describe('accepted', () => {
         badWords: [],
         allowedTokenIds: null,
         repetition: null,
+        beamSearch: null,
         promptLogprobs: null,
       },
       truncatePromptTokens: null,

@@ -149,7 +149,7 @@ describe('text completions', () => {
     [{ logprobs: true }, 'logprobs'],
     [{ max_tokens: 0 }, 'max_tokens'],
     [{ min_tokens: 17 }, 'min_tokens'],
-    [{ use_beam_search: true }, 'use_beam_search'],
+    [{ use_beam_search: 1 }, 'use_beam_search'],
     [{ stream_options: { include_usage: true } }, 'stream_options'],
   ])('%j is refused', async (fields, param) => {
     const before = server.sessions.inputs.length;

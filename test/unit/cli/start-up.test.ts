@@ -67,7 +67,7 @@ test('engine settings follow model and flags', () => {
     dtype: 'bfloat16',
     maxModelLen: 512,
     samplableVocab: 90,
-    maxLogprobs: 20,
+    maxLogprobs: 32,
   });
   const queue = { enablePrefixCaching: false, schedulingPolicy: 'priority' } as const;
   expect(engineConfig(testSettings(queue), model)).toMatchObject(queue);

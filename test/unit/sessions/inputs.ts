@@ -42,6 +42,7 @@ export const SAMPLING: SamplingRequest = {
   badWords: [],
   allowedTokenIds: null,
   repetition: null,
+  beamSearch: null,
   promptLogprobs: null,
 };
 

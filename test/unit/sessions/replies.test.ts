@@ -65,6 +65,7 @@ function input(reply: Partial<ReplyOptions>, templateKwargs: Record<string, unkn
       badWords: [],
       allowedTokenIds: null,
       repetition: null,
+      beamSearch: null,
       promptLogprobs: null,
     },
     truncatePromptTokens: null,

@@ -27,6 +27,7 @@ const REQUEST: SamplingRequest = {
   badWords: [],
   allowedTokenIds: null,
   repetition: null,
+  beamSearch: null,
   promptLogprobs: null,
 };
 

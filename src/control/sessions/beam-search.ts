@@ -1,0 +1,193 @@
+/**
+ * Beam search over engine requests of one token each: every step asks for the alternatives of each beam's next token. The
+ * prefix cache keeps what the beams share. All choices come at the end, best first.
+ */
+import type { EngineClient, SequenceHandle } from '../engine/client.ts';
+import type { SamplingSpec } from '../engine/native.ts';
+import type { SequenceOutput, TopLogprobs } from '../engine/protocol.ts';
+import { Beams, type Beam } from './beams.ts';
+import type { ChoiceStream } from './choice-stream.ts';
+import { submit, type GenerationStart } from './generation.ts';
+import { SessionError, type ChoiceDelta, type Generation, type GenerationUsage } from './session.ts';
+
+const LONGEST_RETRY_MS = 1000;
+
+export interface BeamStart extends Omit<GenerationStart, 'sampling'> {
+  /** As for a generation of its own: stopIds, minTokens and maxTokens rule the search. */
+  sampling: SamplingSpec;
+  lengthPenalty: number;
+  vocabSize: number;
+}
+
+export class BeamGeneration implements Generation {
+  readonly promptIds: Int32Array;
+  readonly deltas: AsyncIterable<ChoiceDelta>;
+  readonly #engine: EngineClient;
+  readonly #start: BeamStart;
+  readonly #beams: Beams;
+  #handles: SequenceHandle[] = [];
+  #cachedTokens: number | null = null;
+  #startedAt: number | null = null;
+  #aborted = false;
+  /** Ends the step that runs. */
+  #release: () => void = () => undefined;
+
+  /** Queues the first step; throws SessionError. */
+  constructor(engine: EngineClient, start: BeamStart) {
+    this.promptIds = start.promptIds;
+    this.#engine = engine;
+    this.#start = start;
+    const { sampling, choices, lengthPenalty } = start;
+    this.#beams = new Beams({
+      width: choices.length,
+      endIds: new Set(sampling.stopIds),
+      minTokens: sampling.minTokens,
+      lengthPenalty,
+      promptTokens: start.promptIds.length,
+    });
+    const first = submit(() => this.#step());
+    // Its failure is told to the reader, who may not have come yet.
+    first.catch(() => undefined);
+    this.deltas = { [Symbol.asyncIterator]: () => this.#run(first) };
+  }
+
+  usage(): GenerationUsage {
+    const { choices, countsReasoning } = this.#start;
+    return {
+      promptTokens: this.promptIds.length,
+      completionTokens: choices.map((choice) => choice.tokens),
+      reasoningTokens: countsReasoning ? choices.map((choice) => choice.reasoningTokens) : null,
+      cachedTokens: this.#cachedTokens ?? 0,
+    };
+  }
+
+  promptLogprobs(): ReturnType<Generation['promptLogprobs']> {
+    return this.#start.promptScores?.scores.read() ?? null;
+  }
+
+  startedAt(): number | null {
+    return this.#startedAt;
+  }
+
+  /** Nothing is streamed before the search is over. */
+  markStreamed(): void {}
+
+  pendingBytes(): number {
+    return 0;
+  }
+
+  abort(): void {
+    this.#aborted = true;
+    for (const handle of this.#handles) handle.abort();
+    this.#release();
+  }
+
+  async *#run(first: Promise<SequenceOutput[]>): AsyncGenerator<ChoiceDelta, undefined> {
+    try {
+      for (let step = 0; step < this.#start.sampling.maxTokens && this.#beams.open.length > 0; step++) {
+        const outputs = await (step === 0 ? first : this.#patientStep());
+        if (this.#aborted) return undefined;
+        this.#beams.extend(outputs);
+      }
+      yield* this.#results();
+    } finally {
+      this.abort();
+    }
+    return undefined;
+  }
+
+  *#results(): Generator<ChoiceDelta> {
+    for (const [index, beam] of this.#beams.best().entries()) {
+      const piece = this.#start.choices[index]?.push(toOutput(beam, this.#start.sampling.logprobs));
+      if (!piece) continue;
+      const { text, reasoning, toolCalls, tokenIds, logprobs, finish, stopReason } = piece;
+      yield { index, text, reasoning, toolCalls, tokenIds, logprobs, finish, stopReason };
+    }
+  }
+
+  /** A search that has begun waits for room in the queue. */
+  async #patientStep(): Promise<SequenceOutput[]> {
+    for (;;) {
+      try {
+        return await submit(() => this.#step());
+      } catch (error) {
+        if (!(error instanceof SessionError) || error.code !== 'queue_full') throw error;
+        const waitMs = Math.min((error.retryAfterSeconds ?? 1) * 1000, LONGEST_RETRY_MS);
+        await new Promise((resolve) => setTimeout(resolve, waitMs));
+        if (this.#aborted) return [];
+      }
+    }
+  }
+
+  /** One token for every open beam. Throws at once when the engine takes nothing. */
+  #step(): Promise<SequenceOutput[]> {
+    const beams = this.#beams.open;
+    const outputs = new Map<number, SequenceOutput>();
+    const { promise, resolve, reject } = withResolvers<SequenceOutput[]>();
+    this.#release = () => resolve([]);
+    this.#handles = this.#engine.submit(
+      beams.map((beam) => this.#request(beam)),
+      (index, output) => {
+        this.#cachedTokens ??= output.cachedTokens;
+        if (output.promptLogprobs) this.#start.promptScores?.scores.add(output.promptLogprobs);
+        if (output.finish === 'error') reject(new SessionError('engine_failed', output.error ?? 'The engine failed.'));
+        if (output.tokens.length === 0) return;
+        this.#startedAt ??= this.#handles[0]?.startedAt ?? null;
+        outputs.set(index, output);
+        if (outputs.size === beams.length) resolve(beams.map((_, at) => outputs.get(at) ?? output));
+      },
+    );
+    return promise;
+  }
+
+  #request({ tokens }: Beam): Parameters<EngineClient['submit']>[0][number] {
+    const { promptIds, sampling, choices, priority, tenant, cacheSalt, promptScores, vocabSize } = this.#start;
+    const ids = new Int32Array(promptIds.length + tokens.length);
+    ids.set(promptIds);
+    ids.set(tokens, promptIds.length);
+    const alternatives = Math.min(Math.max(2 * choices.length, sampling.logprobs), vocabSize);
+    const { temperature, topP, topK, minP, seed, choice, logprobsMode } = sampling;
+    const shape = { temperature, topP, topK, minP, seed, choice, ...(logprobsMode ? { logprobsMode } : {}) };
+    return {
+      promptIds: ids,
+      sampling: { ...shape, maxTokens: 1, minTokens: 0, stopIds: new Int32Array(0), logprobs: alternatives },
+      priority,
+      tenant,
+      cacheSalt,
+      ...(promptScores && tokens.length === 0 ? { promptLogprobs: promptScores.alternatives } : {}),
+    };
+  }
+}
+
+/** As one output of the engine. A search asks for more alternatives than the client, who gets the best `keep`. */
+function toOutput(beam: Beam, keep: number): SequenceOutput {
+  return {
+    id: -1,
+    tokens: Int32Array.from(beam.tokens),
+    logprobs: Float32Array.from(beam.logprobs),
+    ranks: Int32Array.from(beam.ranks),
+    top: beam.top.map((top) => cut(top, Math.max(keep, 0))),
+    finish: beam.ended ? 'stop' : 'length',
+    cachedTokens: 0,
+  };
+}
+
+function cut({ ids, logprobs }: TopLogprobs, count: number): TopLogprobs {
+  return { ids: ids.subarray(0, count), logprobs: logprobs.subarray(0, count) };
+}
+
+interface Resolvers<T> {
+  promise: Promise<T>;
+  resolve: (value: T) => void;
+  reject: (error: Error) => void;
+}
+
+function withResolvers<T>(): Resolvers<T> {
+  let resolve: Resolvers<T>['resolve'] = () => undefined;
+  let reject: Resolvers<T>['reject'] = () => undefined;
+  const promise = new Promise<T>((yes, no) => {
+    resolve = yes;
+    reject = no;
+  });
+  return { promise, resolve, reject };
+}

@@ -1,0 +1,88 @@
+/** The bookkeeping of a beam search, without an engine: candidates in, the best sequences out. */
+import type { SequenceOutput, TopLogprobs } from '../engine/protocol.ts';
+
+/** Every step runs so many sequences. */
+export const MAX_BEAM_WIDTH = 16;
+
+export interface Beam {
+  tokens: number[];
+  /** Parallel to tokens. */
+  logprobs: number[];
+  ranks: number[];
+  top: TopLogprobs[];
+  /** Sum of logprobs. */
+  score: number;
+  /** Its last token ended it. */
+  ended: boolean;
+}
+
+export interface BeamRules {
+  width: number;
+  /** Ids that end a sequence. */
+  endIds: ReadonlySet<number>;
+  /** No end before so many tokens. */
+  minTokens: number;
+  /** Scores are divided by (prompt + output tokens) ** lengthPenalty; the ending token does not count. */
+  lengthPenalty: number;
+  promptTokens: number;
+}
+
+export class Beams {
+  readonly #rules: BeamRules;
+  #open: Beam[] = [{ tokens: [], logprobs: [], ranks: [], top: [], score: 0, ended: false }];
+  /** The best `width` of those that ended. */
+  #ended: Beam[] = [];
+
+  constructor(rules: BeamRules) {
+    this.#rules = rules;
+  }
+
+  /** Those that go on, best first. */
+  get open(): readonly Beam[] {
+    return this.#open;
+  }
+
+  /** `outputs`: for each open beam its next token's alternatives. */
+  extend(outputs: readonly SequenceOutput[]): void {
+    const { width, endIds, minTokens } = this.#rules;
+    const candidates: Beam[] = [];
+    for (const [at, beam] of this.#open.entries()) {
+      const top = outputs[at]?.top[0];
+      if (!top) continue;
+      for (const [place, id] of top.ids.entries()) {
+        const logprob = top.logprobs[place] ?? -Infinity;
+        if (!Number.isFinite(logprob)) continue;
+        const ended = endIds.has(id);
+        if (ended && beam.tokens.length < minTokens) continue;
+        (ended ? this.#ended : candidates).push(grow(beam, id, logprob, place + 1, top, ended));
+      }
+    }
+    this.#open = candidates.sort((a, b) => b.score - a.score).slice(0, width);
+    this.#ended = this.#rank(this.#ended);
+  }
+
+  /** The best `width` of all, ended or not. */
+  best(): Beam[] {
+    return this.#rank([...this.#ended, ...this.#open]);
+  }
+
+  #rank(beams: Beam[]): Beam[] {
+    return beams.sort((a, b) => this.#value(b) - this.#value(a)).slice(0, this.#rules.width);
+  }
+
+  #value({ tokens, score, ended }: Beam): number {
+    const length = this.#rules.promptTokens + tokens.length - (ended ? 1 : 0);
+    return score / length ** this.#rules.lengthPenalty;
+  }
+}
+
+function grow(beam: Beam, id: number, logprob: number, rank: number, top: TopLogprobs, ended: boolean): Beam {
+  return {
+    tokens: [...beam.tokens, id],
+    logprobs: [...beam.logprobs, logprob],
+    ranks: [...beam.ranks, rank],
+    top: [...beam.top, top],
+    score: beam.score + logprob,
+    ended,
+  };
+}

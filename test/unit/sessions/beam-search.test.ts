@@ -1,0 +1,151 @@
+/** Beam search over an engine whose next-token distribution is a formula, against an exhaustive search. */
+import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
+import { QueueFullError, type SequenceHandle } from '../../../src/control/engine/client.ts';
+import type { SequenceOutput } from '../../../src/control/engine/protocol.ts';
+import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
+import type { SamplingRequest, Sessions } from '../../../src/control/sessions/session.ts';
+import { byteTokenizer, writeModel } from '../models/model-directory.ts';
+import { FakeEngine, type Submitted } from './fake-engine.ts';
+import { collect, input } from './inputs.ts';
+
+const EOS = 257;
+const IDS = [97, 98, EOS];
+const PROMPT = [104, 105];
+
+/** Log-probabilities of IDS after a text, from a hash of it. */
+function distribution(ids: readonly number[]): number[] {
+  let state = 17;
+  const weights = IDS.map((id) => {
+    for (const token of [...ids, id]) state = (state * 31 + token * 7919) % 65_521;
+    return 1 + (state % 97);
+  });
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  return weights.map((weight) => Math.fround(Math.log(weight / total)));
+}
+
+class FormulaEngine extends FakeEngine {
+  steps = 0;
+  /** The next so many submissions find the queue full. */
+  full = 0;
+  silent = false;
+  last: Submitted[] = [];
+  override submit(requests: Submitted[], sink: (index: number, output: SequenceOutput) => void): SequenceHandle[] {
+    if (this.full > 0) {
+      this.full--;
+      throw new QueueFullError('full', 0.001);
+    }
+    this.steps++;
+    this.last = requests;
+    if (!this.silent) setImmediate(() => requests.forEach((request, index) => sink(index, answer(request, index))));
+    return super.submit(requests, sink);
+  }
+}
+
+function answer(request: Submitted, index: number): SequenceOutput {
+  const order = distribution([...request.promptIds])
+    .map((logprob, at) => ({ id: IDS[at] ?? 0, logprob }))
+    .sort((a, b) => b.logprob - a.logprob);
+  const top = {
+    ids: Int32Array.from(order, ({ id }) => id),
+    logprobs: Float32Array.from(order, ({ logprob }) => logprob),
+  };
+  const tokens = top.ids.slice(0, 1);
+  const logprobs = top.logprobs.slice(0, 1);
+  return { id: index, tokens, logprobs, ranks: Int32Array.of(1), top: [top], finish: 'length', cachedTokens: 0 };
+}
+
+/** Every output of at most so many tokens, best first. */
+function exhaustive(maxTokens: number, lengthPenalty: number): { tokens: number[]; value: number }[] {
+  const done: { tokens: number[]; value: number }[] = [];
+  const visit = (tokens: number[], score: number): void => {
+    const ended = tokens.at(-1) === EOS;
+    if (ended || tokens.length === maxTokens) {
+      const length = PROMPT.length + tokens.length - (ended ? 1 : 0);
+      done.push({ tokens, value: score / length ** lengthPenalty });
+      return;
+    }
+    distribution([...PROMPT, ...tokens]).forEach((logprob, at) => visit([...tokens, IDS[at] ?? 0], score + logprob));
+  };
+  visit([], 0);
+  return done.sort((a, b) => b.value - a.value);
+}
+
+let engine: FormulaEngine;
+let sessions: Sessions;
+beforeAll(async () => {
+  engine = new FormulaEngine();
+  sessions = await createSessions({
+    modelDirectory: writeModel({ tokenizerConfig: byteTokenizer().config }),
+    engine,
+    maxModelLen: 64,
+    maxLogprobs: 5,
+    workers: 1,
+    renderTimeoutMs: 10_000,
+  });
+});
+afterAll(() => sessions.close());
+beforeEach(() => {
+  engine.full = 0;
+  engine.silent = false;
+});
+
+const search = (fields: Partial<SamplingRequest>) =>
+  sessions.start({
+    ...input(
+      { temperature: 0, maxTokens: 3, beamSearch: { lengthPenalty: 1 }, ...fields },
+      { kind: 'ids', ids: [...PROMPT] },
+    ),
+    reply: null,
+  });
+
+it.each([-1, 0, 1, 2.5])('a width that holds everything finds the best outputs, length penalty %d', async (penalty) => {
+  const deltas = await collect(await search({ n: 8, beamSearch: { lengthPenalty: penalty } }));
+  expect(deltas.map((delta) => delta.tokenIds)).toEqual(
+    exhaustive(3, penalty)
+      .slice(0, 8)
+      .map(({ tokens }) => tokens),
+  );
+  expect(deltas.map(({ index }) => index)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
+  for (const { tokenIds, text, finish, stopReason } of deltas) {
+    const ended = tokenIds.at(-1) === EOS;
+    expect([finish, stopReason]).toEqual(ended ? ['stop', EOS] : ['length', null]);
+    expect(text).toBe(String.fromCharCode(...tokenIds.filter((id) => id !== EOS)));
+  }
+});
+
+it('a step is one token of every beam, with twice the width of alternatives', async () => {
+  const generation = await search({ n: 2, topLogprobs: 1 });
+  const deltas = await collect(generation);
+  expect(engine.last).toHaveLength(2);
+  expect(engine.last[0]?.sampling).toMatchObject({ maxTokens: 1, logprobs: 4 });
+  for (const { logprobs, tokenIds } of deltas) {
+    expect(logprobs.map((entry) => entry.tokenId)).toEqual(tokenIds);
+    expect(logprobs.every((entry) => entry.top.length === 1)).toBe(true);
+  }
+  expect(generation.usage().completionTokens).toEqual(deltas.map((delta) => delta.tokenIds.length));
+});
+
+it('ignore_eos and min_tokens keep outputs going', async () => {
+  for (const fields of [{ ignoreEos: true }, { minTokens: 3 }]) {
+    const deltas = await collect(await search({ n: 3, ...fields }));
+    expect(deltas.map(({ tokenIds }) => tokenIds.length)).toEqual([3, 3, 3]);
+  }
+});
+
+it('is refused when the queue is full, but waits for room once it runs', async () => {
+  engine.full = 1;
+  await expect(search({ n: 2 })).rejects.toMatchObject({ code: 'queue_full' });
+  const expected = await collect(await search({ n: 2 }));
+  const generation = await search({ n: 2 });
+  engine.full = 3;
+  expect(await collect(generation)).toEqual(expected);
+  await expect(search({ n: 17 })).rejects.toMatchObject({ param: 'n' });
+});
+
+it('ends when it is aborted', async () => {
+  engine.silent = true;
+  const generation = await search({ n: 2 });
+  const reading = collect(generation);
+  generation.abort();
+  expect(await reading).toEqual([]);
+});
