@@ -104,4 +104,71 @@ export const mutations = [
     ],
     tests: ['test/native/invariance.test.ts'],
   },
+  {
+    name: 'penalties count the prompt',
+    edits: [
+      {
+        file: 'native/src/ops/sampling.h',
+        search: 'counts.output += output ? 1 : 0;',
+        replace: 'counts.output += 1 + 0 * int(output);',
+      },
+    ],
+    tests: ['test/native/sampling-controls.test.ts'],
+  },
+  {
+    name: 'min_p before temperature',
+    edits: [
+      {
+        file: 'native/src/ops/sampling.cc',
+        search: 'float(std::log(p.min_p)) / scale',
+        replace: 'float(std::log(p.min_p))',
+      },
+    ],
+    tests: ['test/native/sampling.test.ts', 'test/native/sampling-controls.test.ts'],
+  },
+  {
+    name: 'cache salt left out of the hash',
+    edits: [
+      {
+        file: 'src/control/scheduler/block-hash.ts',
+        search: 'JSON.stringify([tenant, adapterVersion, cacheSalt])',
+        replace: 'JSON.stringify([tenant, adapterVersion, typeof cacheSalt])',
+      },
+    ],
+    tests: ['test/unit/scheduler'],
+  },
+  {
+    name: 'adapter version left out of the hash',
+    edits: [
+      {
+        file: 'src/control/scheduler/block-hash.ts',
+        search: 'JSON.stringify([tenant, adapterVersion, cacheSalt])',
+        replace: 'JSON.stringify([tenant, typeof adapterVersion, cacheSalt])',
+      },
+    ],
+    tests: ['test/unit/scheduler'],
+  },
+  {
+    name: 'a preempted sequence loses one token',
+    edits: [
+      {
+        file: 'src/control/scheduler/sequence.ts',
+        search: '    this.planned = 0;\n',
+        replace:
+          '    this.planned = 0;\n    const kept = this.tokens(0, this.known - 1).slice();\n    this.#tokens.clear();\n    this.#tokens.append(kept);\n',
+      },
+    ],
+    tests: ['test/unit/scheduler'],
+  },
+  {
+    name: 'a parser drops its last brace',
+    edits: [
+      {
+        file: 'src/control/sessions/parsers/hermes.ts',
+        search: 'out.call(call.name, call.json);',
+        replace: 'out.call(call.name, call.json.slice(0, -1));',
+      },
+    ],
+    tests: ['test/unit/parsers'],
+  },
 ];
