@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 /** `tandem serve`, `tandem keys`. */
 import { Command } from 'commander';
+import { addGrammarCommand } from './grammar.ts';
 import { addKeysCommand } from './keys.ts';
 import { addServeOptions, resolveSettings, unknownVariables } from './options.ts';
 import { serve, type RunningServer } from './serve.ts';
@@ -19,6 +20,7 @@ async function main(): Promise<void> {
     stopOnSignals(server);
   });
   addKeysCommand(program, (line) => process.stdout.write(`${line}\n`));
+  addGrammarCommand(program, (line) => process.stdout.write(`${line}\n`));
   await program.parseAsync();
 }
 

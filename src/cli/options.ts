@@ -163,6 +163,12 @@ export const OPTIONS: OptionTable = {
     default: () => 10_000,
     help: 'time for one template or tokenisation',
   },
+  trustRequestChatTemplate: {
+    flag: 'trust-request-chat-template',
+    parse: boolean(),
+    default: () => false,
+    help: 'take `chat_template` from requests',
+  },
   repetitionFinishReason: {
     flag: 'repetition-finish-reason',
     parse: oneOf('vllm', 'openai'),
@@ -206,6 +212,7 @@ export const OPTIONS: OptionTable = {
 const SWITCHES: ReadonlySet<keyof Settings> = new Set([
   'enableChunkedPrefill',
   'enablePrefixCaching',
+  'trustRequestChatTemplate',
   'forceIncludeUsage',
   'enableRequestIdHeaders',
   'vllmMetricNames',

@@ -42,6 +42,8 @@ export interface Settings {
   shutdownTimeoutMs: number;
   /** Threads that render templates and tokenise. */
   tokenizerWorkers: number;
+  /** Chat requests may bring a template of their own. */
+  trustRequestChatTemplate: boolean;
   /** A template or tokenisation that takes longer is stopped and refused. */
   templateTimeoutMs: number;
   /** 'vllm' (default) reports finish_reason repetition; 'openai' reports stop. */

@@ -118,6 +118,13 @@ const repetitionDetection = nullable(
   object({ properties: { max_pattern_size: integer(), min_pattern_size: integer(), min_count: integer() } }),
 );
 
+/** Texts, numbers and lists of these; nothing nested. */
+const extensionArguments = nullable(
+  object({
+    additionalProperties: { type: ['string', 'number', 'array'], items: { type: ['string', 'number'] } },
+  }),
+);
+
 const streamOptions = nullable(
   object({ properties: { include_usage: nullable(boolean()), continuous_usage_stats: nullable(boolean()) } }),
 );
@@ -180,8 +187,8 @@ export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
   structured_outputs: structuredOutputs,
   repetition_detection: repetitionDetection,
   kv_transfer_params: nullable(object()),
-  engine_xargs: nullable(object()),
-  vllm_xargs: nullable(object()),
+  engine_xargs: extensionArguments,
+  vllm_xargs: extensionArguments,
   cache_salt: {
     ...nullable(string({ minLength: 1 })),
     errorText: { minLength: "Parameter 'cache_salt' must be a non-empty string if provided." },

@@ -7,7 +7,7 @@ const messages = [{ role: 'user', content: 'Hello! What can you do?' }];
 
 let server: ApiServer;
 beforeAll(async () => {
-  server = await ApiServer.start({ flags: ['--scheduling-policy', 'priority'] });
+  server = await ApiServer.start({ flags: ['--scheduling-policy', 'priority', '--trust-request-chat-template'] });
 }, 90_000);
 afterAll(() => server?.stop());
 
@@ -225,4 +225,13 @@ describe('beam search', () => {
     };
     expect(await total({ use_beam_search: true, n: 4 })).toBeGreaterThanOrEqual((await total({})) - 1e-3);
   });
+});
+
+test('a chat template of the request', async () => {
+  const template = '{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}';
+  const count = async (fields: object) => (await post<{ count: number }>('/tokenize', { messages, ...fields })).count;
+  expect(await count({ chat_template: template })).toBe(await count({ add_generation_prompt: false }));
+  expect((await chat({ chat_template: template })).usage.prompt_tokens).toBe(await count({ chat_template: template }));
+  const broken = await server.post(CHAT, { messages, chat_template: '{% for %}' });
+  expect(broken.status).toBe(400);
 });

@@ -27,6 +27,8 @@ export interface RequestContext {
   forceIncludeUsage: boolean;
   /** The queue is ordered by priority. */
   priorities: boolean;
+  /** Requests may bring a chat template. */
+  trustsTemplates: boolean;
 }
 
 export interface ChatRequest {
@@ -47,7 +49,7 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
   checkPromptLogprobs(body);
   checkPriority(body, context.priorities);
   refuseNotBuilt(body);
-  const prompt = toChatPrompt(body.messages, body);
+  const prompt = toChatPrompt(body.messages, body, context.trustsTemplates);
   const reply = toReplyOptions(body);
   requireModel(body.model, context.servedNames);
   const logprobs = logprobCounts(body);

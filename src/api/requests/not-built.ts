@@ -17,21 +17,26 @@ const empty = { isDefault: (value: unknown) => value === null || Object.keys(val
 const RESPONSE_FORMAT: NotBuilt = {
   isDefault: (value) => value === null || (value as { type?: unknown }).type === 'text',
 };
-const UNTRUSTED_TEMPLATE: NotBuilt = {
-  ...only(null),
-  message: () =>
-    'Chat template is passed with request, but --trust-request-chat-template is not set. ' +
-    'Refused request with untrusted chat template.',
+const TEXT_ONLY: NotBuilt = {
+  ...empty,
+  message: () => 'This model takes text only: `mm_processor_kwargs` is not supported.',
+};
+const EXTENSION_ARGUMENTS: NotBuilt = {
+  ...empty,
+  message: (value) => {
+    const names = Object.keys(value as object).slice(0, 10);
+    const shown = names.map((name) => JSON.stringify(name.slice(0, 40)));
+    return `No extension of this server takes these arguments: ${shown.join(', ')}.`;
+  },
 };
 
 export const NOT_BUILT: Readonly<Record<string, NotBuilt>> = {
   response_format: RESPONSE_FORMAT,
   structured_outputs: empty,
-  chat_template: UNTRUSTED_TEMPLATE,
-  mm_processor_kwargs: empty,
+  mm_processor_kwargs: TEXT_ONLY,
   kv_transfer_params: only(null),
-  engine_xargs: empty,
-  vllm_xargs: empty,
+  engine_xargs: EXTENSION_ARGUMENTS,
+  vllm_xargs: EXTENSION_ARGUMENTS,
   suffix: only(null, ''),
 };
 

@@ -15,6 +15,10 @@ const RESERVED_KWARGS = [
   'continue_final_message',
 ];
 
+const UNTRUSTED_TEMPLATE =
+  'Chat template is passed with request, but --trust-request-chat-template is not set. ' +
+  'Refused request with untrusted chat template.';
+
 export interface RenderFields {
   add_generation_prompt?: boolean;
   continue_final_message?: boolean;
@@ -23,9 +27,15 @@ export interface RenderFields {
   tools?: unknown[] | null;
   documents?: Record<string, unknown>[] | null;
   reasoning_effort?: string | null;
+  chat_template?: string | null;
 }
 
-export function toChatPrompt(messages: RequestMessage[], fields: RenderFields): PromptInput {
+/** `trustsTemplates`: a request may bring its own. */
+export function toChatPrompt(messages: RequestMessage[], fields: RenderFields, trustsTemplates: boolean): PromptInput {
+  const chatTemplate = fields.chat_template ?? null;
+  if (chatTemplate !== null && !trustsTemplates) {
+    throw new ApiError('invalid_parameter', UNTRUSTED_TEMPLATE, 'chat_template');
+  }
   const continueFinalMessage = fields.continue_final_message ?? false;
   if (continueFinalMessage && fields.add_generation_prompt === true) {
     throw new ApiError(
@@ -44,6 +54,7 @@ export function toChatPrompt(messages: RequestMessage[], fields: RenderFields): 
       addSpecialTokens: fields.add_special_tokens ?? false,
       tools: fields.tools ?? null,
       documents: fields.documents ?? null,
+      chatTemplate,
       templateKwargs: {
         ...reasoningKwargs(fields.reasoning_effort ?? null),
         ...checkKwargs(fields.chat_template_kwargs ?? {}),

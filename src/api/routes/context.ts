@@ -27,6 +27,7 @@ export function requestContext(ctx: Context, deps: ApiDeps): RequestContext {
     servedNames: deps.model.names,
     tenant: (ctx.state as AuthState).caller.entity,
     forceIncludeUsage: deps.settings.forceIncludeUsage,
+    trustsTemplates: deps.settings.trustRequestChatTemplate,
     priorities: deps.settings.schedulingPolicy === 'priority',
   };
 }

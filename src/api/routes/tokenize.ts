@@ -3,15 +3,13 @@ import type { PromptInput } from '../../control/sessions/session.ts';
 import { validateTokenize, type TokenizeRequest, type TokenizeResponse } from '../../schemas/tokenize.ts';
 import { ApiError } from '../errors.ts';
 import { requireModel } from '../requests/model-name.ts';
-import { refuseNotBuilt } from '../requests/not-built.ts';
 import { toChatPrompt } from '../requests/render.ts';
 import type { RouteDeps } from './context.ts';
 
 export function tokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const body = validateTokenize(await deps.bodies.json(ctx));
-    refuseNotBuilt(body);
-    const prompt = toPrompt(body);
+    const prompt = toPrompt(body, deps.settings.trustRequestChatTemplate);
     requireModel(body.model, deps.model.names);
     const ids = await deps.sessions.tokenize(prompt);
     const tokens = [...ids];
@@ -25,11 +23,11 @@ export function tokenize(deps: RouteDeps): Middleware {
   };
 }
 
-function toPrompt(body: TokenizeRequest): PromptInput {
+function toPrompt(body: TokenizeRequest, trustsTemplates: boolean): PromptInput {
   if (body.messages !== undefined && body.prompt !== undefined) {
     throw new ApiError('invalid_parameter', 'Give `prompt` or `messages`, not both.', 'prompt');
   }
-  if (body.messages !== undefined) return toChatPrompt(body.messages, body);
+  if (body.messages !== undefined) return toChatPrompt(body.messages, body, trustsTemplates);
   if (body.prompt === undefined) throw new ApiError('invalid_body', 'prompt: Field required (missing)', 'prompt');
   return { kind: 'text', text: body.prompt, addSpecialTokens: body.add_special_tokens ?? true };
 }

@@ -6,8 +6,27 @@ import type { ContentFormat } from './template/content-format.ts';
 
 type TextPart = { type: 'text'; text: string };
 
-export function prepareMessages(messages: readonly ChatMessage[], format: ContentFormat): Record<string, unknown>[] {
-  return messages.map((message) => prepareMessage(message, format));
+/** `source`: the template's text. */
+export function prepareMessages(
+  messages: readonly ChatMessage[],
+  format: ContentFormat,
+  source: string,
+): Record<string, unknown>[] {
+  // Where no role is compared with tool's, any role is written as it is.
+  const knowsFunctions = !/['"]tool['"]/.test(source) || /\brole\b[^{}%]{0,80}['"]function['"]/.test(source);
+  const knowsCalls = source.includes('function_call');
+  return messages.map((message) => prepareMessage(modernise(message, knowsFunctions, knowsCalls), format));
+}
+
+/**
+ * Function messages and function_call are what tool messages and tool_calls were before. A template that does not know
+ * them would leave them out of the prompt.
+ */
+function modernise(message: ChatMessage, knowsFunctions: boolean, knowsCalls: boolean): ChatMessage {
+  const { function_call: call, ...rest } = message;
+  const role = message.role === 'function' && !knowsFunctions ? 'tool' : message.role;
+  if (!isRecord(call) || knowsCalls || Array.isArray(rest['tool_calls'])) return { ...message, role };
+  return { ...rest, role, content: message.content, tool_calls: [{ type: 'function', function: call }] };
 }
 
 function prepareMessage(message: ChatMessage, format: ContentFormat): Record<string, unknown> {

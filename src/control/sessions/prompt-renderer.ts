@@ -3,7 +3,7 @@ import { mapStrings, SpecialText, unusedMarks } from './special-text.ts';
 import { prepareMessages } from './messages.ts';
 import type { PromptEncoder } from './prompt-encoder.ts';
 import { SessionError, type PromptInput } from './session.ts';
-import { isReservedName, type ChatTemplate } from './template/chat-template.ts';
+import { isReservedName, ChatTemplate } from './template/chat-template.ts';
 import { TemplateError } from './template/errors.ts';
 import { encodeWords } from './word-forms.ts';
 
@@ -42,12 +42,17 @@ const RESERVED_KWARGS = new Set([
   'tokenize',
 ]);
 
+/** Far above the templates that models have. */
+const MAX_TEMPLATE_LENGTH = 262_144;
+
 /** Roles that every template knows; compared by name, so they are never marked. */
 const ROLES = new Set(['system', 'user', 'assistant', 'tool', 'developer', 'function', 'ipython']);
 
 export class PromptRenderer {
   readonly #parts: PromptParts;
   readonly #special: SpecialText;
+  /** The last template that came with a request. */
+  #requested: ChatTemplate | null = null;
 
   constructor(parts: PromptParts) {
     this.#parts = parts;
@@ -77,11 +82,10 @@ export class PromptRenderer {
   }
 
   #renderChat(input: ChatInput): { text: string; mark: string } {
-    const { template } = this.#parts;
-    if (!template) throw new SessionError('bad_request', NO_TEMPLATE, 'messages');
+    const template = this.#template(input.render.chatTemplate);
     const { tools, documents, templateKwargs: kwargs, addGenerationPrompt, continueFinalMessage } = input.render;
     checkKwargs(kwargs);
-    const messages = prepareMessages(input.messages, template.contentFormat);
+    const messages = prepareMessages(input.messages, template.contentFormat, template.source);
     const marks = unusedMarks([messages, tools, documents, kwargs], [template.source, ...this.#parts.specialTexts], 2);
     if (!marks) throw new SessionError('bad_request', 'The messages hold too many private-use characters.', 'messages');
     const [mark = '', tag = ''] = marks;
@@ -100,12 +104,35 @@ export class PromptRenderer {
     return { text: final === null ? text : cutAtTag(text, tag), mark };
   }
 
+  /** Clients that send a template send the same one again and again. */
+  #template(source: string | null): ChatTemplate {
+    if (source === null) {
+      if (this.#parts.template) return this.#parts.template;
+      throw new SessionError('bad_request', NO_TEMPLATE, 'messages');
+    }
+    if (this.#requested?.source !== source) this.#requested = compileRequested(source);
+    return this.#requested;
+  }
+
   /** A role is compared by the template: it is marked only when neither every template nor this one knows it. */
   #protectMessage(message: Record<string, unknown>, mark: string, source: string): Record<string, unknown> {
     const role = String(message['role']);
     const known = ROLES.has(role) || source.includes(`'${role}'`) || source.includes(`"${role}"`);
     const safe = mapStrings(message, (text) => this.#special.mark(text, mark)) as Record<string, unknown>;
     return { ...safe, role: known ? role : this.#special.mark(role, mark) + mark };
+  }
+}
+
+function compileRequested(source: string): ChatTemplate {
+  if (source.length > MAX_TEMPLATE_LENGTH) {
+    const message = `chat_template must have at most ${MAX_TEMPLATE_LENGTH} characters.`;
+    throw new SessionError('bad_request', message, 'chat_template');
+  }
+  try {
+    return new ChatTemplate(source);
+  } catch (error) {
+    if (error instanceof TemplateError) throw new SessionError('bad_request', error.message, 'chat_template');
+    throw error;
   }
 }
 

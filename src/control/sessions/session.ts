@@ -22,6 +22,8 @@ export interface RenderOptions {
   tools: unknown[] | null;
   documents: unknown[] | null;
   templateKwargs: Record<string, unknown>;
+  /** A template of the request's own, which the server was told to trust; null = the model's. */
+  chatTemplate: string | null;
 }
 
 /** Sampling as the client asked, after validation; null = server default (generation_config, then the API default). */

@@ -218,12 +218,17 @@ export const REFUSED: Record<string, Refusal[]> = {
   include_reasoning: [[{ include_reasoning: 'no' }, 'should be boolean', 'include_reasoning']],
   documents: [[{ documents: ['x'] }, 'should be object', 'documents.0']],
   chat_template: [[{ chat_template: '{{ x }}' }, '--trust-request-chat-template is not set', 'chat_template']],
-  mm_processor_kwargs: [[{ mm_processor_kwargs: { a: 1 } }, 'is not supported', 'mm_processor_kwargs']],
+  mm_processor_kwargs: [
+    [{ mm_processor_kwargs: { a: 1 } }, 'takes text only: `mm_processor_kwargs`', 'mm_processor_kwargs'],
+  ],
   priority: [
     [{ priority: 10 }, 'Got priority 10 but Priority scheduling is not enabled.', 'priority'],
     [{ priority: 1.5 }, 'Input should be integer', 'priority'],
   ],
   kv_transfer_params: [[{ kv_transfer_params: {} }, 'is not supported', 'kv_transfer_params']],
-  engine_xargs: [[{ engine_xargs: { a: 1 } }, 'is not supported', 'engine_xargs']],
-  vllm_xargs: [[{ vllm_xargs: { a: 1 } }, 'is not supported', 'vllm_xargs']],
+  engine_xargs: [
+    [{ engine_xargs: { a: 1 } }, 'No extension of this server takes these arguments: "a"', 'engine_xargs'],
+    [{ engine_xargs: { a: {} } }, 'Input should be', 'engine_xargs.a'],
+  ],
+  vllm_xargs: [[{ vllm_xargs: { a: ['x'] } }, 'No extension', 'vllm_xargs']],
 };

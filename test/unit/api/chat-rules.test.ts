@@ -103,6 +103,7 @@ describe('accepted', () => {
           tools: null,
           documents: null,
           templateKwargs: {},
+          chatTemplate: null,
         },
       },
       reply: { tools: 'none', toolDefinitions: [], parallelToolCalls: true, includeReasoning: true },

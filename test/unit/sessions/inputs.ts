@@ -16,6 +16,7 @@ export const RENDER: RenderOptions = {
   tools: null,
   documents: null,
   templateKwargs: {},
+  chatTemplate: null,
 };
 
 export const SAMPLING: SamplingRequest = {

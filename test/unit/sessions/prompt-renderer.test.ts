@@ -16,6 +16,7 @@ const OPTIONS: RenderOptions = {
   tools: null,
   documents: null,
   templateKwargs: {},
+  chatTemplate: null,
 };
 
 async function renderer(template: string | null, specialTexts = ['<s>', '</s>']): Promise<PromptRenderer> {
@@ -313,5 +314,50 @@ describe('the encoder', () => {
   ])('refuses %j', async (changes, named) => {
     const files = await readFiles({ ...byteTokenizer().json, ...changes }, 260);
     expect(() => new PromptEncoder(files)).toThrow(named);
+  });
+});
+
+describe('what came before tools', () => {
+  const TOOLS =
+    "{% for m in messages %}{% if m.role == 'tool' %}[{{ m.name }}={{ m.content }}]{% elif m.role == 'user' %}{{ m.content }}" +
+    "{% elif m.tool_calls %}{% for c in m.tool_calls %}<{{ c['function'].name }}{{ c['function'].arguments | tojson }}>{% endfor %}{% endif %}{% endfor %}";
+  const history: ChatMessage[] = [
+    user('q'),
+    { role: 'assistant', content: null, function_call: { name: 'f', arguments: '{"a":1}' } },
+    { role: 'function', name: 'f', content: '7' },
+  ];
+  it('function_call and function messages are calls and answers to a template that knows only those', async () => {
+    expect((await render(TOOLS, history)).text).toBe('q<f{"a": 1}>[f=7]');
+  });
+  it('and stay as they are where the template knows them, or every role', async () => {
+    const knows =
+      "{% for m in messages %}{{ m.role }}{{ m.function_call.name }}{{ m.role == 'tool' or m.role == 'function' }};{% endfor %}";
+    expect((await render(knows, history.slice(1))).text).toBe('assistantfFalse;functionTrue;');
+    expect((await render('{% for m in messages %}{{ m.role }};{% endfor %}', history)).text).toBe(
+      'user;assistant;function;',
+    );
+  });
+});
+
+describe('a template of the request', () => {
+  it('takes the place of the model, under the same bounds', async () => {
+    const own = (chatTemplate: string) => render(PLAIN, [user('a')], { chatTemplate });
+    expect((await own('{{ messages[0].content }}!')).text).toBe('a!');
+    expect((await own('{{ messages[0].content }}?')).text).toBe('a?');
+    await expect(own('{% for %}')).rejects.toMatchObject({ code: 'bad_request', param: 'chat_template' });
+    await expect(own(' '.repeat(300_000))).rejects.toMatchObject({ param: 'chat_template' });
+    await expect(own('{% for i in range(10**9) %}{% endfor %}')).rejects.toMatchObject({ code: 'bad_request' });
+    await expect(own("{{ ''.constructor.constructor('return process')() }}")).rejects.toMatchObject({
+      code: 'bad_request',
+    });
+    expect(specials((await own('<s>{{ messages[0].content }}')).ids)).toEqual([256]);
+  });
+  it('serves a model that has none', async () => {
+    const bare = await renderer(null);
+    const input = { kind: 'chat' as const, messages: [user('a')] };
+    expect(() => bare.render({ ...input, render: OPTIONS })).toThrow('default chat template is no longer allowed');
+    expect(bare.render({ ...input, render: { ...OPTIONS, chatTemplate: 'x{{ messages[0].content }}' } }).text).toBe(
+      'xa',
+    );
   });
 });

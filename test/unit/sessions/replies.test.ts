@@ -38,6 +38,7 @@ function input(reply: Partial<ReplyOptions>, templateKwargs: Record<string, unkn
         tools: null,
         documents: null,
         templateKwargs,
+        chatTemplate: null,
       },
     },
     reply: { tools: 'none', toolDefinitions: TOOLS, parallelToolCalls: true, includeReasoning: true, ...reply },
