@@ -1,5 +1,6 @@
 // The module: info, loadModel, createEngine. See src/control/engine/native.ts for the contract.
 #include "addon/engine_handle.h"
+#include "addon/grammar_handle.h"
 #include "addon/model_handle.h"
 #include "addon/napi_setup.h"
 #include "addon/read.h"
@@ -37,6 +38,8 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("info", Napi::Function::New(env, info));
   exports.Set("loadModel", Napi::Function::New(env, load_model));
   exports.Set("createEngine", Napi::Function::New(env, create_engine));
+  exports.Set("createVocabulary", Napi::Function::New(env, create_vocabulary));
+  exports.Set("compileGrammar", Napi::Function::New(env, compile_grammar));
   return exports;
 }
 

@@ -76,11 +76,7 @@ class Expander {
     object.plain = mode_ == Mode::kAccept;
     at(id).nested.push_back(make_object(table_, std::move(object)));
   }
-  std::shared_ptr<const StringLexer> any_text() const {
-    static const std::shared_ptr<const StringLexer> lexers[2] = {std::make_shared<StringLexer>(any_string(), Mode::kAccept),
-                                                                 std::make_shared<StringLexer>(any_string(), Mode::kGenerate)};
-    return lexers[mode_ == Mode::kAccept ? 0 : 1];
-  }
+  const std::shared_ptr<const StringLexer>& any_text() const { return any_text_lexer(mode_); }
   LexerRef keyword(const char* word) {
     static const std::map<std::string, LexerRef> lexers = [] {
       std::map<std::string, LexerRef> out;

@@ -72,6 +72,8 @@ class Frame {
   virtual bool reads_text(const Node&) const { return false; }
   // False for a lexeme that the frame refuses by its text: a property name met before.
   virtual bool admits(const Node&, int32_t, TextHash) const { return true; }
+  // Whether there is such a text.
+  virtual bool remembers(const Node&) const { return false; }
 };
 
 struct State {

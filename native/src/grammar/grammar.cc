@@ -155,7 +155,7 @@ GrammarRef finish(Rules rules, Budget& budget) {
 }  // namespace
 
 Sequence schema_symbols(const Json& schema, const GrammarOptions& options, Budget& budget) {
-  SchemaFormulas formulas = read_schema(schema, {.mode = options.mode, .assert_formats = options.assert_formats, .draft7 = options.draft7}, budget);
+  SchemaFormulas formulas = read_schema(schema, {.mode = options.mode, .assert_formats = options.assert_formats, .draft7 = options.draft7, .only_declared = options.only_declared}, budget);
   auto table = std::make_shared<ValueTable>();
   table->punctuation = punctuation(options, budget);
   table->most_depth = uint32_t(budget.limits().document_depth);

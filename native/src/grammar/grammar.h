@@ -29,7 +29,7 @@ struct GrammarOptions {
   bool draft7 = false;
   bool any_space = true;       // false: no white space between tokens of JSON
   std::string space{};         // instead of the mode's own white space, where not empty
-  bool only_declared = false;  // as if every object without additionalProperties had it false
+  bool only_declared = false;  // objects that declare properties have no others, unless additionalProperties says so
 };
 
 class Grammar {

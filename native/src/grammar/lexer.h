@@ -67,6 +67,14 @@ class StringLexer final : public Lexer {
   const std::vector<int32_t>& labels() const override { return labels_; }
   int64_t distance(LexState state, int32_t label) const override;
   void decode(LexState from, uint8_t byte, std::string& out) const override;
+  Mode mode() const { return mode_; }
+  // Whether the state allows exactly what a string of any text allows just inside its quote, as far as `code_points` more; and the
+  // label that every such string gets.
+  struct FreeView {
+    bool free = false;
+    int32_t label = kNone;
+  };
+  FreeView free_view(LexState state, int64_t code_points) const;
 
  private:
   struct Place {  // a state taken apart
@@ -97,9 +105,18 @@ class StringLexer final : public Lexer {
     std::vector<std::vector<int32_t>> by_label;
   };
   std::shared_ptr<Distances> distances_ = std::make_shared<Distances>();
+  // Per state: the label that all its completions get where it takes any text, kNone elsewhere. Made at first use, shared likewise.
+  struct Free {
+    std::once_flag once;
+    std::vector<int32_t> label;
+  };
+  std::shared_ptr<Free> free_ = std::make_shared<Free>();
   std::vector<bool> live_;  // empty: every state
   std::vector<int32_t> labels_;
   std::vector<bool> allowed_;
 };
+
+// The lexer of strings with any text: one per mode, common to all grammars.
+const std::shared_ptr<const StringLexer>& any_text_lexer(Mode mode);
 
 }  // namespace tandem::grammar

@@ -51,6 +51,8 @@ class ObjectFrame final : public NestedFrame {
     return true;
   }
 
+  bool remembers(const Node& node) const override { return node.extra.size() > words_; }
+
   int64_t distance(const Node& node, int32_t label) const override {
     Seen seen = met(node);
     switch (Phase(node.a & 7)) {
@@ -58,7 +60,7 @@ class ObjectFrame final : public NestedFrame {
       case kBeginKey: return one_more(seen, count(node));
       case kKey: return key_distance(node, label);
       case kColon:
-      case kBeginValue: return capped(((node.a & 7) == kColon ? 1 : 0) + table_.at(value_of(uint32_t(node.a >> 3))).cost - (node.a & 7 ? 0 : 0), finish(seen, count(node), false));
+      case kBeginValue: return capped(((node.a & 7) == kColon ? 1 : 0) + table_.at(value_of(uint32_t(node.a >> 3))).cost, finish(seen, count(node), false));
       case kValue: return finish(seen, count(node), false);
       default: return label == kComma ? one_more(seen, count(node)) : 0;
     }

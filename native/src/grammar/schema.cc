@@ -334,7 +334,7 @@ class SchemaReader {
       for (const auto& [pattern, value] : members(patterns, "patternProperties")) {
         formula.patterns.emplace_back(compile_regex(pattern, Anchoring::kSearch, budget_), read(value, base));
       }
-      formula.parts.push_back(others ? read(*others, base) : out_.yes);
+      formula.parts.push_back(others ? read(*others, base) : options_.only_declared ? out_.no : out_.yes);
       parts.push_back(add(std::move(formula)));
     }
     if (const Json* names = schema.find("propertyNames")) {

@@ -41,6 +41,7 @@ struct SchemaOptions {
   Mode mode = Mode::kAccept;
   bool assert_formats = false;
   bool draft7 = false;  // where the schema names no dialect
+  bool only_declared = false;  // objects that declare properties have no others, unless additionalProperties says so
 };
 
 struct SchemaFormulas {

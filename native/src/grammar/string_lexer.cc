@@ -255,6 +255,58 @@ int64_t StringLexer::distance(LexState state, int32_t label) const {
   return kNever;
 }
 
+namespace {
+
+// For each state of `dfa` the label of all completions where its language is any text. Pairs of states that must agree are assumed to
+// and refuted until nothing changes.
+std::vector<int32_t> free_labels(const Dfa& dfa) {
+  const Dfa& any = *any_string();
+  std::vector<int32_t> out(dfa.size(), kNone);
+  for (int32_t label : labels_of(dfa)) {
+    std::vector<uint32_t> alike(dfa.size(), 0);  // bit a: may equal state a of `any`
+    for (size_t s = 0; s < dfa.size(); ++s) {
+      for (size_t a = 0; a < any.size(); ++a) {
+        if ((any.label[a] == kNone && dfa.label[s] == kNone) || (any.label[a] != kNone && dfa.label[s] == label)) alike[s] |= 1u << a;
+      }
+    }
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t s = 0; s < dfa.size(); ++s) {
+        for (uint32_t rest = alike[s]; rest; rest &= rest - 1) {
+          int a = __builtin_ctz(rest);
+          bool ok = true;
+          for (int byte = 0; byte < 256 && ok; ++byte) {
+            int32_t mine = dfa.next(int32_t(s), uint8_t(byte)), other = any.next(a, uint8_t(byte));
+            ok = (mine == kNone) == (other == kNone) && (mine == kNone || (alike[size_t(mine)] >> other & 1));
+          }
+          if (!ok) alike[s] &= ~(1u << a), changed = true;
+        }
+      }
+    }
+    for (size_t s = 0; s < dfa.size(); ++s) {
+      if (alike[s] >> any.start & 1) out[s] = label;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+StringLexer::FreeView StringLexer::free_view(LexState state, int64_t code_points) const {
+  Place place = unpack(state);
+  if (place.phase != kInside || int64_t(place.count) < least_ || (most_ >= 0 && most_ - int64_t(place.count) < code_points)) return {};
+  std::call_once(free_->once, [&] { free_->label = free_labels(*text_); });
+  int32_t label = free_->label[size_t(place.text)];
+  if (label == kNone || (!allowed_.empty() && !allowed_[size_t(label)])) return {};
+  return {true, label};
+}
+
+const std::shared_ptr<const StringLexer>& any_text_lexer(Mode mode) {
+  static const std::shared_ptr<const StringLexer> lexers[2] = {std::make_shared<StringLexer>(any_string(), Mode::kAccept),
+                                                               std::make_shared<StringLexer>(any_string(), Mode::kGenerate)};
+  return lexers[mode == Mode::kAccept ? 0 : 1];
+}
+
 void StringLexer::decode(LexState from, uint8_t byte, std::string& out) const {
   Place place = unpack(from);
   if (place.phase == kInside && byte != '"' && byte != '\\') {

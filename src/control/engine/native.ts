@@ -7,6 +7,7 @@
 import { createRequire } from 'node:module';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
+import type { NativeGrammarAddon } from './native-grammar.ts';
 
 export type WeightDType = 'F32' | 'F16' | 'BF16';
 export type ComputeDType = 'float32' | 'bfloat16';
@@ -195,7 +196,7 @@ export interface NativeInfo {
   cuda: { built: boolean; devices: number; message: string };
 }
 
-export interface NativeAddon {
+export interface NativeAddon extends NativeGrammarAddon {
   info(): NativeInfo;
   loadModel(spec: ModelSpec, files: string[], tensors: TensorEntry[], options: LoadOptions): Promise<NativeModel>;
   createEngine(model: NativeModel, options: EngineOptions): NativeEngine;

@@ -1,0 +1,257 @@
+#include "addon/grammar_handle.h"
+
+#include <atomic>
+#include <map>
+#include <mutex>
+
+#include "addon/promise_worker.h"
+#include "addon/read.h"
+#include "grammar/ebnf.h"
+#include "grammar/matcher.h"
+#include "grammar/structural_tag.h"
+
+namespace tandem::addon {
+namespace {
+
+using namespace grammar;
+
+constexpr napi_type_tag kVocabularyTag = {0x51d0c3a7e84b9f26ull, 0xb7e2914d06fa583cull};
+
+using Masks = std::shared_ptr<const SharedMasks>;
+
+template <typename Object>
+void wrap(Napi::Env env, Napi::Object& object, Object held, const napi_type_tag& tag) {
+  auto* owned = new Object(std::move(held));
+  auto finalize = [](napi_env, void* data, void*) { delete static_cast<Object*>(data); };
+  if (napi_wrap(env, object, owned, finalize, nullptr, nullptr) != napi_ok) {
+    delete owned;
+    throw Napi::Error::New(env, "could not create the handle");
+  }
+  napi_type_tag_object(env, object, &tag);
+}
+
+Masks vocabulary_of(const Napi::Value& value) {
+  bool matches = false;
+  void* data = nullptr;
+  if (!value.IsObject() || napi_check_object_type_tag(value.Env(), value, &kVocabularyTag, &matches) != napi_ok || !matches ||
+      napi_unwrap(value.Env(), value, &data) != napi_ok) {
+    throw Error(ErrorKind::kType, "vocabulary must come from createVocabulary");
+  }
+  return *static_cast<Masks*>(data);
+}
+
+class VocabularyWorker : public PromiseWorker {
+ public:
+  VocabularyWorker(Napi::Env env, std::vector<uint8_t> bytes, std::vector<int32_t> offsets, std::vector<int32_t> ends)
+      : PromiseWorker(env), bytes_(std::move(bytes)), offsets_(std::move(offsets)), ends_(std::move(ends)) {}
+
+ private:
+  void execute() override {
+    require(offsets_.size() >= 2 && offsets_[0] == 0 && size_t(offsets_.back()) == bytes_.size(), ErrorKind::kRange,
+            "offsets must lead from 0 to the number of bytes");
+    std::vector<std::string> tokens;
+    for (size_t i = 0; i + 1 < offsets_.size(); ++i) {
+      require(offsets_[i] <= offsets_[i + 1], ErrorKind::kRange, "offsets must not decrease");
+      tokens.emplace_back(bytes_.begin() + offsets_[i], bytes_.begin() + offsets_[i + 1]);
+    }
+    masks_ = std::make_shared<const SharedMasks>(std::make_shared<const Vocabulary>(std::move(tokens), std::move(ends_)));
+  }
+  Napi::Value result(Napi::Env env) override {
+    Napi::Object object = Napi::Object::New(env);
+    object.Set("size", Napi::Number::New(env, double(masks_->vocabulary().size())));
+    wrap(env, object, masks_, kVocabularyTag);
+    return object;
+  }
+
+  std::vector<uint8_t> bytes_;
+  std::vector<int32_t> offsets_, ends_;
+  Masks masks_;
+};
+
+struct Source {
+  std::string kind, text;
+  std::vector<std::string> choices;
+  GrammarOptions options;
+  double seconds = 5;
+};
+
+// The matchers of one grammar and vocabulary share their masks.
+struct GrammarHolder {
+  GrammarRef grammar;
+  std::map<const SharedMasks*, std::weak_ptr<GrammarMasks>> masks;  // JS thread only
+};
+
+Napi::Uint8Array to_bytes(Napi::Env env, const std::string& text) {
+  Napi::Uint8Array out = Napi::Uint8Array::New(env, text.size());
+  std::copy(text.begin(), text.end(), out.Data());
+  return out;
+}
+
+int32_t token_argument(const Napi::Value& value) {
+  if (!value.IsNumber()) throw Error(ErrorKind::kType, "token must be a number");
+  return value.As<Napi::Number>().Int32Value();
+}
+
+Napi::Value fill_mask(const Matcher& matcher, const Napi::CallbackInfo& info) {
+  napi_typedarray_type type;
+  size_t length = 0;
+  void* data = nullptr;
+  if (!info[0].IsTypedArray() || napi_get_typedarray_info(info.Env(), info[0], &type, &length, &data, nullptr, nullptr) != napi_ok || type != napi_int32_array) {
+    throw Error(ErrorKind::kType, "mask must be an Int32Array");
+  }
+  return Napi::Boolean::New(info.Env(), matcher.fill_mask(static_cast<uint32_t*>(data), data ? length : 0));
+}
+
+Napi::Value completion(const Matcher& matcher, Napi::Env env) {
+  std::vector<int32_t> tokens;
+  if (!matcher.completion_tokens(tokens)) return env.Null();
+  Napi::Int32Array out = Napi::Int32Array::New(env, tokens.size());
+  std::copy(tokens.begin(), tokens.end(), out.Data());
+  return out;
+}
+
+Napi::Object make_matcher(Napi::Env env, std::shared_ptr<Matcher> matcher) {
+  Napi::Object object = Napi::Object::New(env);
+  auto method = [&](const char* name, auto body) {
+    object.Set(name, Napi::Function::New(env, [matcher, body](const Napi::CallbackInfo& info) {
+                 return guarded(info.Env(), [&]() -> Napi::Value { return body(*matcher, info); });
+               }));
+  };
+  method("advance", [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.advance(token_argument(info[0]))); });
+  method("advanceBytes", [](Matcher& m, const Napi::CallbackInfo& info) {
+    Napi::Object arguments = Napi::Object::New(info.Env());
+    arguments.Set("bytes", info[0]);
+    std::vector<uint8_t> bytes = read_uint8_array(arguments, "bytes");
+    return Napi::Boolean::New(info.Env(), m.advance_bytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+  });
+  method("fillMask", [](Matcher& m, const Napi::CallbackInfo& info) { return fill_mask(m, info); });
+  method("canEnd", [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.can_end()); });
+  method("complete", [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.complete()); });
+  method("rollback", [](Matcher& m, const Napi::CallbackInfo& info) -> Napi::Value {
+    int32_t count = token_argument(info[0]);
+    require(count >= 0, ErrorKind::kRange, "rollback: the count must not be negative");
+    m.rollback(size_t(count));
+    return info.Env().Undefined();
+  });
+  method("forced", [](Matcher& m, const Napi::CallbackInfo& info) { return to_bytes(info.Env(), m.forced()); });
+  method("completion", [](Matcher& m, const Napi::CallbackInfo& info) { return completion(m, info.Env()); });
+  method("clone", [](Matcher& m, const Napi::CallbackInfo& info) { return make_matcher(info.Env(), std::make_shared<Matcher>(m)); });
+  return object;
+}
+
+Napi::Value create_matcher(const std::shared_ptr<GrammarHolder>& holder, const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    Masks shared = vocabulary_of(info[0]);
+    std::weak_ptr<GrammarMasks>& known = holder->masks[shared.get()];
+    std::shared_ptr<GrammarMasks> masks = known.lock();
+    if (!masks) known = masks = std::make_shared<GrammarMasks>(holder->grammar, shared);
+    return make_matcher(info.Env(), std::make_shared<Matcher>(masks));
+  });
+}
+
+class CompileWorker : public PromiseWorker {
+ public:
+  CompileWorker(Napi::Env env, Source source, std::shared_ptr<std::atomic<bool>> cancelled)
+      : PromiseWorker(env), source_(std::move(source)), cancelled_(std::move(cancelled)) {}
+
+ private:
+  void execute() override {
+    Limits limits;
+    limits.seconds = source_.seconds;
+    Budget budget(limits, cancelled_);
+    auto start = std::chrono::steady_clock::now();
+    try {
+      grammar_ = compile(budget);
+    } catch (const Refused& refused) {
+      keyword_ = refused.keyword();
+      message_ = refused.what();
+    }
+    micros_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  }
+  GrammarRef compile(Budget& budget) const {
+    const GrammarOptions& options = source_.options;
+    if (source_.kind == "json_schema") return compile_json_schema(source_.text, options, budget);
+    if (source_.kind == "json_object") return compile_json_object(options, budget);
+    if (source_.kind == "regex") return compile_whole_regex(source_.text, budget);
+    if (source_.kind == "choice") return compile_choice(source_.choices, budget);
+    if (source_.kind == "grammar") return compile_ebnf(source_.text, budget);
+    if (source_.kind == "structural_tag") return compile_structural_tag(source_.text, options, budget);
+    throw Error(ErrorKind::kType, "kind is not known");
+  }
+  Napi::Value result(Napi::Env env) override {
+    Napi::Object object = Napi::Object::New(env);
+    object.Set("micros", Napi::Number::New(env, micros_));
+    if (!grammar_) {
+      object.Set("keyword", keyword_);
+      object.Set("message", message_);
+      return object;
+    }
+    auto holder = std::make_shared<GrammarHolder>();
+    holder->grammar = grammar_;
+    object.Set("bytes", Napi::Number::New(env, double(grammar_->bytes())));
+    object.Set("empty", Napi::Boolean::New(env, grammar_->empty()));
+    object.Set("createMatcher", Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) { return create_matcher(holder, info); }));
+    return object;
+  }
+
+  Source source_;
+  std::shared_ptr<std::atomic<bool>> cancelled_;
+  GrammarRef grammar_;
+  std::string keyword_, message_;
+  double micros_ = 0;
+};
+
+Source read_source(const Napi::Value& value, const Napi::Value& settings) {
+  Napi::Object source = read_object(value, "source"), options = read_object(settings, "options");
+  Source out;
+  out.kind = read_string(source, "kind");
+  if (out.kind == "choice") {
+    read_array(read_property(source, "choices"), "choices", 1'000'000, [&](const Napi::Value& item, uint32_t) {
+      if (!item.IsString()) throw Error(ErrorKind::kType, "choices must be strings");
+      out.choices.push_back(item.As<Napi::String>().Utf8Value());
+    });
+  } else if (out.kind != "json_object") {
+    out.text = read_string(source, "text");
+  }
+  std::string mode = read_string(options, "mode");
+  require(mode == "accept" || mode == "generate", ErrorKind::kType, "mode must be \"accept\" or \"generate\"");
+  out.options.mode = mode == "accept" ? Mode::kAccept : Mode::kGenerate;
+  out.options.assert_formats = read_bool(options, "assertFormats");
+  out.options.draft7 = read_bool(options, "draft7");
+  out.options.any_space = read_bool(options, "anySpace");
+  out.options.space = read_string(options, "space");
+  out.options.only_declared = read_bool(options, "onlyDeclared");
+  out.seconds = read_number(options, "seconds");
+  require(out.seconds > 0 && out.seconds <= 600, ErrorKind::kRange, "seconds must lie between 0 and 600");
+  return out;
+}
+
+}  // namespace
+
+Napi::Value create_vocabulary(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    Napi::Object arguments = Napi::Object::New(info.Env());
+    arguments.Set("bytes", info[0]);
+    arguments.Set("offsets", info[1]);
+    arguments.Set("endTokens", info[2]);
+    return (new VocabularyWorker(info.Env(), read_uint8_array(arguments, "bytes"), read_int32_array(arguments, "offsets"),
+                                 read_int32_array(arguments, "endTokens")))
+        ->start();
+  });
+}
+
+Napi::Value compile_grammar(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    auto cancelled = std::make_shared<std::atomic<bool>>(false);
+    auto* worker = new CompileWorker(info.Env(), read_source(info[0], info[1]), cancelled);
+    Napi::Object out = Napi::Object::New(info.Env());
+    out.Set("cancel", Napi::Function::New(info.Env(), [cancelled](const Napi::CallbackInfo& call) -> Napi::Value {
+              cancelled->store(true);
+              return call.Env().Undefined();
+            }));
+    out.Set("result", worker->start());
+    return out;
+  });
+}
+
+}  // namespace tandem::addon

@@ -1,0 +1,130 @@
+#include "grammar/matcher.h"
+
+namespace tandem::grammar {
+namespace {
+
+constexpr size_t kMostPoints = 257;
+
+// The only byte that may come; -1 where there are several or none, or where the text may end instead.
+int only_byte(const State& state) {
+  if (state.can_end) return -1;
+  int only = -1;
+  std::vector<Thread> moved;
+  for (int byte = 0; byte < 256; ++byte) {
+    moved.clear();
+    for (const Thread& thread : state.threads) step_thread(thread, uint8_t(byte), moved);
+    if (moved.empty()) continue;
+    if (only >= 0) return -1;
+    only = byte;
+  }
+  return only;
+}
+
+}  // namespace
+
+Matcher::Matcher(std::shared_ptr<GrammarMasks> masks) : masks_(std::move(masks)) { points_.push_back({masks_->grammar().start()}); }
+
+void Matcher::push(Point point) {
+  if (points_.size() == kMostPoints) points_.erase(points_.begin());
+  points_.push_back(std::move(point));
+}
+
+bool Matcher::advance_bytes(std::string_view bytes) {
+  if (current().ended) return false;
+  State state = current().state, next;
+  for (char byte : bytes) {
+    step(state, uint8_t(byte), next);
+    std::swap(state, next);
+    if (!state.alive()) return false;
+  }
+  push({std::move(state), false});
+  return true;
+}
+
+bool Matcher::advance(int32_t token) {
+  const Vocabulary& vocabulary = masks_->vocabulary();
+  if (token < 0 || size_t(token) >= vocabulary.size() || current().ended) return false;
+  if (vocabulary.ends(token)) {
+    if (!can_end()) return false;
+    push({current().state, true});
+    return true;
+  }
+  const std::string& bytes = vocabulary.bytes(token);
+  return !bytes.empty() && advance_bytes(bytes);
+}
+
+void Matcher::rollback(size_t count) {
+  require(count < points_.size(), ErrorKind::kRange, "rollback: that many steps are not kept");
+  points_.resize(points_.size() - count);
+}
+
+bool Matcher::fill_mask(uint32_t* mask, size_t words) const {
+  require(words == masks_->vocabulary().words(), ErrorKind::kRange, "mask: its size is not that of the vocabulary");
+  if (current().ended) {
+    std::fill(mask, mask + words, 0u);
+    for (int32_t token : masks_->vocabulary().end_tokens()) mask[size_t(token) / 32] |= 1u << (token % 32);
+    return true;
+  }
+  masks_->fill(current().state, mask);
+  return true;
+}
+
+bool Matcher::complete() const {
+  if (current().ended) return true;
+  if (!can_end()) return false;
+  std::vector<Thread> moved;
+  for (int byte = 0; byte < 256; ++byte) {
+    for (const Thread& thread : current().state.threads) step_thread(thread, uint8_t(byte), moved);
+    if (!moved.empty()) return false;
+  }
+  return true;
+}
+
+std::string Matcher::forced(size_t most) const {
+  std::string out;
+  if (current().ended) return out;
+  State state = current().state, next;
+  while (out.size() < most) {
+    int byte = only_byte(state);
+    if (byte < 0) break;
+    step(state, uint8_t(byte), next);
+    if (!next.alive()) break;
+    std::swap(state, next);
+    out += char(byte);
+  }
+  return out;
+}
+
+bool Matcher::completion(std::string& bytes, size_t most) const {
+  bytes.clear();
+  State state = current().state, next;
+  while (!state.can_end) {
+    if (bytes.size() >= most || state.threads.empty()) return false;
+    State best;
+    int64_t best_distance = kNever;
+    int chosen = -1;
+    for (int byte = 0; byte < 256; ++byte) {
+      step(state, uint8_t(byte), next);
+      if (!next.alive()) continue;
+      int64_t found = distance(next);
+      if (chosen >= 0 && found >= best_distance) continue;
+      best_distance = found;
+      chosen = byte;
+      std::swap(best, next);
+    }
+    if (chosen < 0) return false;
+    bytes += char(chosen);
+    state = std::move(best);
+  }
+  return true;
+}
+
+bool Matcher::completion_tokens(std::vector<int32_t>& tokens) const {
+  std::string bytes;
+  tokens.clear();
+  if (!completion(bytes)) return false;
+  tokens = masks_->vocabulary().spell(bytes);
+  return bytes.empty() || !tokens.empty();
+}
+
+}  // namespace tandem::grammar

@@ -1,0 +1,164 @@
+// Masks against brute force: at every position of accepted texts the mask is the set of tokens whose bytes keep the text possible.
+#include <random>
+
+#include "grammar/matcher.h"
+#include "test.h"
+
+namespace {
+
+using namespace tandem;
+using namespace tandem::grammar;
+
+std::shared_ptr<const SharedMasks> small_vocabulary() {
+  static const std::shared_ptr<const SharedMasks> made = [] {
+    std::vector<std::string> tokens = {""};  // token 0 ends the text
+    for (int byte = 0; byte < 256; ++byte) tokens.push_back(std::string(1, char(byte)));
+    for (const char* word : {"{\"", "\":", "\": ", "\",", "\",\"", "\"}", "},", "}]", "]}", "[]", "{}", "[[", "]]", "true", "tru", "null", "fal", "false", "12", "00", "1.5",
+                             "-1", "e1", "\\\"", "\\u00", "\\n", "ab", "abc", "name", "a\"", "b\":1", "a\":1,\"a", "\",\"a\":", "1,", "1}", "  ", "\n  ", "é", "\xC3", "\xA9x",
+                             "foo", "bar", "2020", "-01", "0.", ".5", "ba", "a\":\"", "x\",\"x\":\"", "\"\"", "\":\"\",\"", "}}"}) {
+      tokens.push_back(word);
+    }
+    return std::make_shared<const SharedMasks>(std::make_shared<const Vocabulary>(tokens, std::vector<int32_t>{0}));
+  }();
+  return made;
+}
+
+std::vector<uint32_t> brute_force(const Matcher& matcher, const Vocabulary& vocabulary) {
+  std::vector<uint32_t> out(vocabulary.words(), 0);
+  for (int32_t token = 0; size_t(token) < vocabulary.size(); ++token) {
+    Matcher trial = matcher;
+    if (trial.advance(token)) out[size_t(token) / 32] |= 1u << (token % 32);
+  }
+  return out;
+}
+
+std::string describe(const std::vector<uint32_t>& seen, const std::vector<uint32_t>& wanted, const Vocabulary& vocabulary) {
+  std::string out;
+  for (int32_t token = 0; size_t(token) < vocabulary.size(); ++token) {
+    bool has = seen[size_t(token) / 32] >> (token % 32) & 1, should = wanted[size_t(token) / 32] >> (token % 32) & 1;
+    if (has != should) out += (has ? " +" : " -") + ("<" + vocabulary.bytes(token) + ">");
+  }
+  return out.substr(0, 200);
+}
+
+// Walks at random, comparing each mask; then closes by the shortest way. Every state that the walk meets can end.
+void walk(const GrammarRef& grammar, const std::string& name, uint32_t seed, int steps, bool closes = true) {
+  auto shared = small_vocabulary();
+  auto masks = std::make_shared<GrammarMasks>(grammar, shared);
+  const Vocabulary& vocabulary = shared->vocabulary();
+  std::mt19937 random(seed);
+  Matcher matcher(masks);
+  std::string text;
+  for (int i = 0; i < steps && !matcher.ended(); ++i) {
+    std::vector<uint32_t> mask(vocabulary.words());
+    matcher.fill_mask(mask.data(), mask.size());
+    std::vector<uint32_t> wanted = brute_force(matcher, vocabulary);
+    if (mask != wanted) return test::fail(__FILE__, __LINE__, name + " after " + text + ": mask differs:" + describe(mask, wanted, vocabulary));
+    std::vector<int32_t> allowed;
+    for (int32_t token = 0; size_t(token) < vocabulary.size(); ++token) {
+      if (mask[size_t(token) / 32] >> (token % 32) & 1) allowed.push_back(token);
+    }
+    if (allowed.empty()) return test::fail(__FILE__, __LINE__, name + " after " + text + ": no token may come");
+    int32_t token = allowed[random() % allowed.size()];
+    text += vocabulary.bytes(token);
+    CHECK(matcher.advance(token));
+  }
+  std::vector<int32_t> ending;
+  if (matcher.ended() || !closes) return;
+  if (!matcher.completion_tokens(ending)) return test::fail(__FILE__, __LINE__, name + " after " + text + ": no way to end");
+  for (int32_t token : ending) CHECK(matcher.advance(token));
+  CHECK(matcher.can_end());
+}
+
+const char* const kSchemas[] = {
+    "true",
+    "{\"type\":\"object\"}",
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"name\":{\"type\":\"string\"}},\"required\":[\"a\"],\"additionalProperties\":false}",
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":true},\"required\":[\"b\"],\"minProperties\":2}",
+    "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"},\"maxProperties\":2}",
+    "{\"type\":\"object\",\"patternProperties\":{\"^a\":{\"type\":\"integer\"},\"b$\":{\"minimum\":3}},\"additionalProperties\":false}",
+    "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":-3,\"maximum\":12},\"minItems\":1,\"maxItems\":3}",
+    "{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"type\":\"null\"}],\"items\":false}",
+    "{\"type\":\"array\",\"contains\":{\"type\":\"null\"},\"minContains\":2,\"maxContains\":3}",
+    "{\"enum\":[\"foo\",\"foobar\",12,1.5,null,[1,\"a\"],{\"a\":1}]}",
+    "{\"type\":\"string\",\"minLength\":2,\"maxLength\":4}",
+    "{\"type\":\"string\",\"pattern\":\"^a+b*$\"}",
+    "{\"type\":\"string\",\"pattern\":\"[0-9]{2}-x\",\"maxLength\":8}",
+    "{\"type\":\"number\",\"minimum\":0.5,\"exclusiveMaximum\":12.25}",
+    "{\"type\":\"number\",\"multipleOf\":0.25,\"maximum\":2,\"minimum\":-1}",
+    "{\"type\":\"integer\",\"multipleOf\":7}",
+    "{\"anyOf\":[{\"type\":\"object\",\"required\":[\"a\"]},{\"type\":\"array\",\"minItems\":2},{\"type\":\"string\",\"format\":\"date\"}]}",
+    "{\"oneOf\":[{\"type\":\"integer\",\"multipleOf\":3},{\"type\":\"integer\",\"multipleOf\":2}]}",
+    "{\"not\":{\"type\":[\"object\",\"string\"]}}",
+    "{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/n\"}}},\"additionalProperties\":false}}}",
+    "{\"if\":{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},\"then\":{\"required\":[\"b\"]},\"else\":{\"maxProperties\":1},\"type\":\"object\"}",
+    "{\"type\":\"string\",\"format\":\"ipv4\"}",
+    "{\"type\":\"string\",\"format\":\"date-time\"}",
+};
+
+TEST(grammar_masks_equal_brute_force) {
+  uint32_t seed = 1;
+  for (const char* schema : kSchemas) {
+    for (Mode mode : {Mode::kAccept, Mode::kGenerate}) {
+      Budget budget;
+      GrammarRef grammar = compile_json_schema(schema, {.mode = mode}, budget);
+      for (int round = 0; round < 3; ++round) walk(grammar, schema, ++seed, 14, mode == Mode::kGenerate);
+    }
+  }
+}
+
+TEST(grammar_masks_of_expressions_equal_brute_force) {
+  uint32_t seed = 1000;
+  for (const char* regex : {"(ab|abc)*12", "[a-c]{2,5}", "\\{\"name\": (true|false)\\}", "é+x", "\\p{L}{3}"}) {
+    Budget budget;
+    GrammarRef grammar = compile_whole_regex(regex, budget);
+    for (int round = 0; round < 3; ++round) walk(grammar, regex, ++seed, 10);
+  }
+  Budget budget;
+  walk(compile_choice({"foo", "foobar", "true", "tr"}, budget), "choice", 7, 6);
+}
+
+TEST(grammar_rolls_back) {
+  Budget budget;
+  auto masks = std::make_shared<GrammarMasks>(compile_whole_regex("abc", budget), small_vocabulary());
+  Matcher matcher(masks);
+  CHECK_EQ(matcher.forced(), std::string("abc"));
+  CHECK(matcher.advance_bytes("ab"));
+  CHECK(!matcher.advance_bytes("x"));
+  matcher.rollback(1);
+  CHECK(matcher.advance_bytes("abc"));
+  CHECK(matcher.can_end());
+  CHECK(matcher.complete());
+  CHECK(!matcher.ended());
+  CHECK(matcher.advance(0));
+  CHECK(matcher.ended());
+  CHECK(!matcher.advance(1));
+}
+
+void bomb(const char* schema) {
+  Budget budget({.seconds = 2});
+  try {
+    compile_json_schema(schema, {}, budget);
+    test::fail(__FILE__, __LINE__, std::string("compiled: ") + std::string(schema).substr(0, 80));
+  } catch (const Error&) {
+  }
+}
+
+TEST(grammar_bombs_are_refused) {
+  bomb("{\"$ref\":\"#\"}");
+  bomb("{\"$ref\":\"file:///etc/passwd\"}");
+  bomb("{\"$ref\":\"http://example.com/x\"}");
+  bomb("{\"type\":\"string\",\"pattern\":\"(a{1,1000}){1,1000}\"}");
+  bomb("{\"type\":\"string\",\"pattern\":\"^(?=a)b\"}");
+  bomb("{\"type\":\"string\",\"pattern\":\"(a)\\\\1\"}");
+  bomb("{\"type\":\"string\",\"pattern\":\"[.*\"}");
+  bomb("{\"type\":\"array\",\"minItems\":1000000000}");
+  bomb("{\"type\":7}");
+  bomb("{\"type\":\"strin\"}");
+  bomb("not json");
+  std::string nested;
+  for (int i = 0; i < 100'000; ++i) nested += "{\"anyOf\":[";
+  bomb(nested.c_str());
+}
+
+}  // namespace

@@ -1,0 +1,99 @@
+// EBNF in both notations and structural tags: texts that are in the language and texts that are not.
+#include "grammar/ebnf.h"
+#include "grammar/matcher.h"
+#include "grammar/structural_tag.h"
+#include "test.h"
+
+namespace {
+
+using namespace tandem;
+using namespace tandem::grammar;
+
+bool accepts(const Grammar& grammar, const std::string& text) {
+  State state = grammar.start(), next;
+  for (char byte : text) {
+    step(state, uint8_t(byte), next);
+    std::swap(state, next);
+    if (!state.alive()) return false;
+  }
+  return state.can_end;
+}
+
+void expect(const Grammar& grammar, const std::string& name, const std::vector<std::string>& in, const std::vector<std::string>& out) {
+  for (const std::string& text : in) {
+    if (!accepts(grammar, text)) test::fail(__FILE__, __LINE__, name + " refuses " + text);
+  }
+  for (const std::string& text : out) {
+    if (accepts(grammar, text)) test::fail(__FILE__, __LINE__, name + " accepts " + text);
+  }
+}
+
+void expect_grammar(const std::string& source, const std::vector<std::string>& in, const std::vector<std::string>& out) {
+  Budget budget;
+  expect(*compile_ebnf(source, budget), source, in, out);
+}
+
+TEST(grammar_gbnf) {
+  expect_grammar("root ::= \"a\" [b-d]* | \"x\"+ # note\n", {"a", "abcd", "xx"}, {"", "b", "ax"});
+  expect_grammar("root ::= expr\nexpr ::= term ((\"+\" | \"-\") term)*\nterm ::= [0-9]+ |\n  \"(\" expr \")\"\n", {"1", "(1+2)-3", "((4))"}, {"1+", "(1", "()"});
+  expect_grammar("root ::= [^\\n\\]]{2,3} \"\\\"\"", {"ab\"", "é[c\""}, {"a\"", "abcd\"", "a]\""});
+  expect_grammar("root ::= root \"+\" num | num\nnum ::= [0-9]", {"1", "1+2+3"}, {"+", "1+", "12"});
+  expect_grammar("root ::= \"SELECT \" col \" from \" tab\ncol ::= \"a\" | \"b\"\ntab ::= \"t1\"", {"SELECT a from t1"}, {"SELECT c from t1"});
+}
+
+TEST(grammar_lark) {
+  expect_grammar("start: \"a\" NAME? (\",\" NAME)*\nNAME: /[a-z]+/\n// note\n", {"a", "abc", "a,x,yz"}, {"a,", "A"});
+  expect_grammar("?start: sum\nsum: product | sum \"+\" product -> add\nproduct: \"0\"..\"9\" | \"[\" sum \"]\"\n", {"1", "1+2", "[1+2]+3"}, {"+1", "12"});
+  expect_grammar("start: item~2..3 [\"!\"]\nitem: \"ab\"\n", {"abab", "ababab!"}, {"ab", "abababab"});
+}
+
+TEST(grammar_rules_are_checked) {
+  Budget budget;
+  CHECK_ERROR(kType, "not defined", compile_ebnf("root ::= missing", budget));
+  CHECK_ERROR(kType, "missing", compile_ebnf("other ::= \"a\"", budget));
+  CHECK_ERROR(kType, "empty", compile_ebnf("", budget));
+  CHECK_ERROR(kUnsupported, "left recursion", compile_ebnf("root ::= a\na ::= b \"x\"\nb ::= a \"y\" | \"z\"", budget));
+  CHECK_ERROR(kUnsupported, "empty language", compile_ebnf("root ::= \"a\" root", budget));
+  CHECK_ERROR(kType, "grammar", compile_ebnf("root ::= (\"a\"", budget));
+  CHECK_ERROR(kUnsupported, "pattern", compile_ebnf("root ::= /(?=a)b/", budget));
+  std::string nested = "root ::= ";
+  for (int i = 0; i < 100'000; ++i) nested += '(';
+  CHECK_ERROR(kRange, "nested", compile_ebnf(nested, budget));
+}
+
+// Every text of an ambiguous grammar is still read; the number of threads stays bounded or the text is refused with an error.
+TEST(grammar_ambiguity_stays_bounded) {
+  Budget budget;
+  GrammarRef grammar = compile_ebnf("root ::= e\ne ::= t | t e\nt ::= \"a\" | \"a\" \"a\" | \"a\" t", budget);
+  try {
+    accepts(*grammar, std::string(40, 'a'));
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kRange);
+  }
+}
+
+TEST(grammar_structural_tags) {
+  Budget budget;
+  GrammarOptions options;
+  GrammarRef legacy = compile_structural_tag(
+      "{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f=a>\",\"schema\":{\"type\":\"integer\"},\"end\":\"</f>\"},{\"begin\":\"<f=b>\",\"schema\":{\"const\":\"x\"},\"end\":\"</f>\"}],"
+      "\"triggers\":[\"<f=\"]}",
+      options, budget);
+  expect(*legacy, "legacy", {"", "free text <f", "see <f=a>12</f> and <f=b>\"x\"</f>."}, {"<f=", "<f=a>x</f>", "<f=c>1</f>", "a <f=a>1"});
+  GrammarRef layered = compile_structural_tag(
+      "{\"type\":\"structural_tag\",\"format\":{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":\"<think>\",\"content\":{\"type\":\"any_text\"},\"end\":\"</think>\"},"
+      "{\"type\":\"or\",\"elements\":[{\"type\":\"const_string\",\"value\":\"no\"},{\"type\":\"json_schema\",\"json_schema\":{\"type\":\"boolean\"}},{\"type\":\"regex\",\"pattern\":\"[0-9]+\"},"
+      "{\"type\":\"grammar\",\"grammar\":\"root ::= \\\"g\\\"+\"}]}]}}",
+      options, budget);
+  expect(*layered, "format", {"<think>a < b</think>no", "<think></think>true", "<think>x</think>12", "<think>x</think>gg"}, {"no", "<think>x</think>", "<think>x</think>nono"});
+  GrammarRef once = compile_structural_tag(
+      "{\"format\":{\"type\":\"triggered_tags\",\"triggers\":[\"<a\",\"<ab\"],\"tags\":[{\"begin\":\"<a>\",\"content\":{\"type\":\"const_string\",\"value\":\"1\"},\"end\":\"!\"},"
+      "{\"begin\":\"<ab>\",\"content\":{\"type\":\"const_string\",\"value\":\"2\"},\"end\":\"!\"}],\"at_least_one\":true,\"stop_after_first\":true}}",
+      options, budget);
+  expect(*once, "triggered", {"x<a>1!", "<ab>2!"}, {"", "x", "<a>1!x", "<ab>1!"});
+  CHECK_ERROR(kType, "structural_tag", compile_structural_tag("{\"format\":{\"type\":\"tag\"}}", options, budget));
+  CHECK_ERROR(kType, "structural_tag", compile_structural_tag("{\"structures\":[],\"triggers\":[\"a\"]}", options, budget));
+  CHECK_ERROR(kUnsupported, "structural_tag", compile_structural_tag("{\"format\":{\"type\":\"magic\"}}", options, budget));
+}
+
+}  // namespace

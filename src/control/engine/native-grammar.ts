@@ -1,0 +1,71 @@
+/** The addon's structured output: vocabularies, compiled grammars and matchers. */
+
+export type NativeGrammarSource =
+  | { kind: 'json_schema' | 'regex' | 'grammar' | 'structural_tag'; text: string }
+  | { kind: 'choice'; choices: string[] }
+  | { kind: 'json_object' };
+
+export interface NativeGrammarOptions {
+  /** accept: every JSON spelling of every valid value. generate: one spelling at least, within bounds on space and digits. */
+  mode: 'accept' | 'generate';
+  assertFormats: boolean;
+  /** Dialect of a schema without $schema: draft 7, else 2020-12. */
+  draft7: boolean;
+  /** False: compact JSON. */
+  anySpace: boolean;
+  /** A regular expression of JSON white space instead of the mode's own; '' for none. */
+  space: string;
+  /** Objects that declare properties have no others, unless additionalProperties says so. */
+  onlyDeclared: boolean;
+  /** Time limit of the compilation. */
+  seconds: number;
+}
+
+/** Opaque; one per tokenizer. */
+export interface NativeVocabulary {
+  readonly size: number;
+}
+
+export interface NativeMatcher {
+  /** False, and nothing changes, where the token may not come. */
+  advance(token: number): boolean;
+  advanceBytes(bytes: Uint8Array): boolean;
+  /** Sets one bit per token that may come next; the array has ceil(vocabulary / 32) words. False where no mask is needed. */
+  fillMask(mask: Int32Array): boolean;
+  canEnd(): boolean;
+  /** Only an end token may come. */
+  complete(): boolean;
+  /** Undoes advances; the last 256 are kept. */
+  rollback(count: number): void;
+  /** Bytes that come next whatever is chosen. */
+  forced(): Uint8Array;
+  /** Tokens of a shortest way to an end; null where none was found. Generate mode. */
+  completion(): Int32Array | null;
+  clone(): NativeMatcher;
+}
+
+export interface NativeGrammar {
+  /** Bytes of its tables. */
+  readonly bytes: number;
+  /** No text is in its language. */
+  readonly empty: boolean;
+  readonly micros: number;
+  createMatcher(vocabulary: NativeVocabulary): NativeMatcher;
+}
+
+/** A construct that is not decided while writing; `keyword` names it as the source does. */
+export interface NativeRefusal {
+  readonly keyword: string;
+  readonly message: string;
+  readonly micros: number;
+}
+
+export interface NativeGrammarAddon {
+  /** `offsets` has one entry more than there are tokens; a token without bytes is never allowed, but for the end tokens at an end. */
+  createVocabulary(bytes: Uint8Array, offsets: Int32Array, endTokens: Int32Array): Promise<NativeVocabulary>;
+  /** Compiles off the JS thread. Rejects with TypeError (malformed source), RangeError (over a bound) or Error (cancelled). */
+  compileGrammar(
+    source: NativeGrammarSource,
+    options: NativeGrammarOptions,
+  ): { result: Promise<NativeGrammar | NativeRefusal>; cancel(): void };
+}

@@ -1,0 +1,157 @@
+/** response_format and structured_outputs of a request -> what to compile. */
+import type { NativeGrammarOptions, NativeGrammarSource } from '../engine/native-grammar.ts';
+import { GENERATE } from './compile.ts';
+
+export interface GrammarRequest {
+  source: NativeGrammarSource;
+  options: NativeGrammarOptions;
+}
+
+export class GrammarRequestError extends Error {
+  /** Field of the request body. */
+  readonly param: string;
+
+  constructor(param: string, message: string) {
+    super(message);
+    this.name = 'GrammarRequestError';
+    this.param = param;
+  }
+}
+
+type Fields = Record<string, unknown>;
+
+const KINDS = ['json', 'regex', 'choice', 'grammar', 'json_object', 'structural_tag'] as const;
+const STRUCTURED = 'structured_outputs';
+const FORMAT = 'response_format';
+const TWO_KINDS = 'You can only use one kind of structured outputs constraint.';
+const NO_KIND = 'You must use one kind of structured outputs constraint.';
+/** The name under which `_backend` may ask for this engine. */
+const BACKENDS = new Set(['auto', 'tandem']);
+
+/** Null where the request constrains nothing. Throws GrammarRequestError before anything is compiled. */
+export function grammarRequest(responseFormat: unknown, structuredOutputs: unknown): GrammarRequest | null {
+  const fromFormat = readResponseFormat(responseFormat);
+  const fields = readFields(structuredOutputs);
+  const given = fields ? KINDS.filter((kind) => isGiven(fields[kind])) : [];
+  if (given.length + (fromFormat ? 1 : 0) > 1) throw new GrammarRequestError(STRUCTURED, TWO_KINDS);
+  if (!fields) return fromFormat && { source: fromFormat, options: GENERATE };
+  const kind = given[0];
+  if (!kind && !fromFormat) throw new GrammarRequestError(STRUCTURED, NO_KIND);
+  const source = kind ? readKind(kind, fields[kind]) : fromFormat;
+  return source && { source, options: readOptions(fields) };
+}
+
+function readFields(value: unknown): Fields | null {
+  if (value === null || value === undefined) return null;
+  if (!isObject(value)) throw new GrammarRequestError(STRUCTURED, `${STRUCTURED} must be an object.`);
+  return value;
+}
+
+function readResponseFormat(value: unknown): NativeGrammarSource | null {
+  if (value === null || value === undefined) return null;
+  if (!isObject(value)) throw new GrammarRequestError(FORMAT, `${FORMAT} must be an object.`);
+  switch (value['type']) {
+    case 'text':
+      return null;
+    case 'json_object':
+      return { kind: 'json_object' };
+    case 'json_schema':
+      return readSchemaFormat(value['json_schema']);
+    case 'structural_tag':
+      return { kind: 'structural_tag', text: JSON.stringify(value) };
+    default:
+      throw new GrammarRequestError(FORMAT, `${FORMAT}.type must be text, json_object, json_schema or structural_tag.`);
+  }
+}
+
+function readSchemaFormat(format: unknown): NativeGrammarSource {
+  if (!isObject(format)) {
+    const message = "When response_format type is 'json_schema', the 'json_schema' field must be provided.";
+    throw new GrammarRequestError(FORMAT, message);
+  }
+  const schema = format['schema'] ?? format['json_schema'];
+  if (!isObject(schema)) {
+    throw new GrammarRequestError(FORMAT, `${FORMAT}.json_schema.schema must be an object.`);
+  }
+  return { kind: 'json_schema', text: JSON.stringify(schema) };
+}
+
+function readKind(kind: (typeof KINDS)[number], value: unknown): NativeGrammarSource {
+  switch (kind) {
+    case 'json':
+      return readJson(value);
+    case 'regex':
+      return { kind: 'regex', text: readText(kind, value) };
+    case 'grammar':
+      return { kind: 'grammar', text: readText(kind, value) };
+    case 'choice':
+      return readChoice(value);
+    case 'json_object':
+      if (value !== true) throw new GrammarRequestError(STRUCTURED, 'json_object must be true where it is given.');
+      return { kind: 'json_object' };
+    case 'structural_tag':
+      return { kind: 'structural_tag', text: typeof value === 'string' ? value : JSON.stringify(value) };
+  }
+}
+
+function readJson(value: unknown): NativeGrammarSource {
+  if (isObject(value)) return { kind: 'json_schema', text: JSON.stringify(value) };
+  const text = readText('json', value);
+  try {
+    JSON.parse(text);
+  } catch {
+    throw new GrammarRequestError(STRUCTURED, 'json must be a schema or the text of one.');
+  }
+  return { kind: 'json_schema', text };
+}
+
+function readText(kind: string, value: unknown): string {
+  if (typeof value !== 'string') throw new GrammarRequestError(STRUCTURED, `${kind} must be a string.`);
+  if (value === '') throw new GrammarRequestError(STRUCTURED, `${kind} must not be empty.`);
+  if (value.includes('\0')) throw new GrammarRequestError(STRUCTURED, `${kind} must not hold NUL.`);
+  return value;
+}
+
+function readChoice(value: unknown): NativeGrammarSource {
+  const choices: unknown[] = Array.isArray(value) ? value : [];
+  if (choices.length === 0) throw new GrammarRequestError(STRUCTURED, 'choice must be a list that is not empty.');
+  const texts = choices.filter((choice) => typeof choice === 'string');
+  if (texts.length !== choices.length) throw new GrammarRequestError(STRUCTURED, 'choice must hold strings.');
+  return { kind: 'choice', choices: texts };
+}
+
+function readOptions(fields: Fields): NativeGrammarOptions {
+  checkBackend(fields);
+  // There is no second engine to fall back to, so both values of disable_fallback mean the same.
+  readFlag(fields, 'disable_fallback');
+  const space = fields['whitespace_pattern'] ?? '';
+  if (typeof space !== 'string') throw new GrammarRequestError(STRUCTURED, 'whitespace_pattern must be a string.');
+  return {
+    ...GENERATE,
+    anySpace: !readFlag(fields, 'disable_any_whitespace'),
+    onlyDeclared: readFlag(fields, 'disable_additional_properties'),
+    space,
+  };
+}
+
+function checkBackend(fields: Fields): void {
+  const backend = fields['_backend'];
+  if (backend === null || backend === undefined) return;
+  if (typeof backend === 'string' && BACKENDS.has(backend)) return;
+  throw new GrammarRequestError(STRUCTURED, 'Request-level structured output backend selection is not supported.');
+}
+
+function readFlag(fields: Fields, name: string): boolean {
+  const value = fields[name];
+  if (value === undefined || value === null) return false;
+  if (typeof value !== 'boolean') throw new GrammarRequestError(STRUCTURED, `${name} must be a boolean.`);
+  return value;
+}
+
+function isGiven(value: unknown): boolean {
+  return value !== undefined && value !== null;
+}
+
+function isObject(value: unknown): value is Fields {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
