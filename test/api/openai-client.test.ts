@@ -231,7 +231,6 @@ describe('text completions', () => {
     for (const fields of [
       { suffix: 'x' },
       { best_of: 3 },
-      { echo: true, logprobs: 1 },
       { prompt: [] },
       { prompt: ['a', 1] },
       { prompt: [-1] },
