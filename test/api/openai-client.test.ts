@@ -228,13 +228,7 @@ describe('text completions', () => {
   });
   test('what is not there is refused by name', async () => {
     const refused = (fields: object) => server.post('/v1/completions', { prompt, ...fields });
-    for (const fields of [
-      { suffix: 'x' },
-      { best_of: 3 },
-      { prompt: [] },
-      { prompt: ['a', 1] },
-      { prompt: [-1] },
-    ]) {
+    for (const fields of [{ suffix: 'x' }, { best_of: 3 }, { prompt: [] }, { prompt: ['a', 1] }, { prompt: [-1] }]) {
       const response = await refused(fields);
       expect(response.status, JSON.stringify(fields)).toBe(400);
       const { error } = (await response.json()) as { error: { param: string } };

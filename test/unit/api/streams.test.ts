@@ -350,3 +350,25 @@ test('while draining nothing new begins', async () => {
   expect((await draining.call('/ready')).status).toBe(503);
   await draining.close();
 });
+
+describe('the end by repetition', () => {
+  test.each([
+    ['vllm', 'repetition'],
+    ['openai', 'stop'],
+  ] as const)('as %s names it', async (repetitionFinishReason, name) => {
+    const own = await startTestServer({ repetitionFinishReason });
+    try {
+      own.sessions.script = () => [
+        delta({ text: 'aaa', tokenIds: [1, 1, 1], finish: 'repetition', stopReason: 'repetition_detected' }),
+      ];
+      const whole = (await (await own.post(CHAT, { messages })).json()) as { choices: object[] };
+      expect(whole.choices[0]).toMatchObject({ finish_reason: name, stop_reason: 'repetition_detected' });
+      const got = events(await (await own.post(CHAT, { messages, stream: true })).text());
+      expect((got.at(-2) as Chunk).choices[0]?.finish_reason).toBe(name);
+      const metrics = await (await own.call('/metrics')).text();
+      expect(metrics).toMatch(/request_success_total\{[^}]*finished_reason="repetition"[^}]*\} 2/);
+    } finally {
+      await own.close();
+    }
+  });
+});

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { EngineUnavailableError, QueueFullError } from '../../../src/control/engine/client.ts';
 import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
-import type { Sessions } from '../../../src/control/sessions/session.ts';
+import type { ChatMessage, Sessions } from '../../../src/control/sessions/session.ts';
 import { byteTokenizer, writeModel } from '../models/model-directory.ts';
 import { FakeEngine } from './fake-engine.ts';
 import { bytes, chat, collect, input, merged } from './inputs.ts';
