@@ -825,7 +825,7 @@ class Tool:
             return g.pseudo() if g.extra and g.chance(0.15) else g.choice(words)
 
         self.verb, self.object = g.open(lambda: (part(VERBS), part(OBJECTS)))
-        style = g.randrange(6)
+        style = g.choice((0, 0, 4, 5, 5, 5)) if g.extra else g.randrange(6)
         self.name = f"{self.verb}_{self.object}" if style < 4 else \
             f"{self.verb}{self.object.capitalize()}" if style == 4 else f"{g.open(g.nonce)}_{g.randrange(100)}"
         self.parameters = g.sample(list(PARAMETERS), g.choices((0, 1, 2, 3, 4), (6, 6, 4, 2, 1) if g.extra else (1, 4, 5, 3, 1))[0])
@@ -930,7 +930,7 @@ def tool_request(g, tools, answered):
     tool = g.choice(tools)
     arguments = tool.arguments(g)
     calls, text, task = [call(tool, arguments)], tool.ask(g, arguments), "tools: one call"
-    if g.chance(0.15, training=0.25):  # two calls at once
+    if g.chance(0.15, training=0.2):  # two calls at once
         second = g.choice(tools)
         more = second.arguments(g)
         if (second.name, more) != (tool.name, arguments):
@@ -948,20 +948,47 @@ def tool_request(g, tools, answered):
     return "tools: result", messages, None
 
 
+def tool_drill(g):
+    """For training: many requests on tools without parameters, to learn which one fits, if any."""
+    tools, messages = [], []
+    for _ in range(g.randrange(1, 4)):
+        tool = Tool(g)
+        tool.parameters = tool.required = []
+        if all(tool.object != t.object for t in tools):
+            tools.append(tool)
+    for _ in range(g.randrange(4, 9)):
+        tool = g.choice(tools) if g.chance(0.5) else Tool(g)
+        fits = tool in tools
+        if not fits and any(tool.object == t.object or tool.verb == t.verb for t in tools):
+            continue
+        thought = f"The user wants to {tool.verb} the {tool.object}. "
+        messages += [user(tool.ask(g, {})), {
+            "role": "assistant", "content": "", "reasoning_content": thought + f"I call {tool.name}.",
+            "tool_calls": [call(tool, {})]} if fits else
+            assistant("I do not have a tool for that.", thought + "No tool can do that.")]
+    if not messages:
+        return tool_drill(g)
+    thinking = g.chance(0.3)
+    return finish(g, "tools: drill", messages[-2:] if thinking else messages, thinking, [t.schema() for t in tools])
+
+
 def tool_use(g):
+    if g.extra and g.chance(0.55):
+        return tool_drill(g)
     tools = []
     for _ in range(g.choices((1, 2, 3, 4), (4, 4, 2, 1))[0]):
         tool = Tool(g)
         if all((tool.verb, tool.object) != (t.verb, t.object) and tool.name != t.name for t in tools):
             tools.append(tool)
     messages = [{"role": "system", "content": g.choice(PLAIN_SYSTEM)}] if g.chance(0.15) else []
-    for _ in range(g.choice((0, 0, 0, 1, 2) if g.extra else (0, 0, 1, 2)) if len(tools) < 3 else 0):
+    for _ in range(g.choice((0, 1, 2, 3, 4) if g.extra else (0, 0, 1, 2)) if len(tools) < 3 else 0):
         messages += tool_request(g, tools, answered=True)[1]
     task, last, check = tool_request(g, tools, answered=g.chance(0.4))
-    return finish(g, task, messages + last, tools=[t.schema() for t in tools], check=check)
+    return finish(g, task, messages + last, tools=[t.schema() for t in tools], check=check,
+                  thinking=False if g.extra and len(messages) > 5 else None)
 
 
-KINDS = [(plain, 66, 68), (obey, 9, 10), (memory, 8, 7), (tool_use, 23, 24)]
+KINDS = [(plain, 66, 68), (obey, 9, 10), (memory, 8, 7), (tool_use, 23, 26)]
 
 
 def conversation(g):

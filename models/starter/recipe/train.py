@@ -16,6 +16,7 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import time
 from pathlib import Path
 
@@ -30,7 +31,7 @@ CONFIG = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
     "dtype": "bfloat16", "torch_dtype": "bfloat16",
     "vocab_size": 4096, "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6,
-    "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "hidden_act": "silu",
+    "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 32, "hidden_act": "silu",
     "max_position_embeddings": 1024, "rope_theta": 10000.0,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
     "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "attention_bias": False, "attention_dropout": 0.0,
@@ -198,13 +199,17 @@ def export(model, folder):
 
 # ---------------------------------------------------------------- data
 
-def encode(tokenizer, c):
+def encode(tokenizer, c, dense=False):
     """Token ids of a conversation, and for each whether the model should learn to write it.
 
     Learned: every assistant turn with its <|im_end|>, but neither the empty thought that the prompt
-    already holds nor the first token of an earlier turn (shown there without its thought).
+    already holds nor the first token of an earlier turn (shown there without its thought). Where
+    there are tools but no thoughts, every turn gets the empty thought, so that its first token,
+    which says whether a tool is called, is learned as well.
     """
     text = tokenizer.apply_chat_template(c["messages"], tools=c["tools"], tokenize=False)
+    if dense and c["tools"] and not c["thinking"]:
+        text = re.sub("(<\\|im_start\\|>assistant\n)(?!<think>)", "\\1<think>\n\n</think>\n\n", text)
     ids = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
     start, end, think, unthink = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>", "<think>", "</think>"])
     header = tokenizer.encode("assistant\n", add_special_tokens=False)
@@ -281,16 +286,16 @@ def batches(model_folder, seed, first, rank, queue, rows, length, prompt_share):
             at = document = 0
             while at < length - 24:
                 c = conversation(source)
-                tokens, learn = splitter(*encode(tokenizer, c), c["task"], noise)
+                tokens, learn = splitter(*encode(tokenizer, c, dense=True), c["task"], noise)
                 if at + len(tokens) > length and at > 0 and len(tokens) <= length and noise.random() < 0.8:
                     continue  # prefer a conversation that still fits
-                last = max(j for j in range(1, len(tokens)) if learn[j] and not learn[j - 1])
+                starts = {j + i for j in range(1, len(tokens)) if learn[j] and not learn[j - 1] for i in range(3)}
                 tokens = tokens[:length - at]
                 document += 1
                 for j, token in enumerate(tokens):
                     if j and (learn[j] or noise.random() < prompt_share):
                         targets[row, at + j - 1] = token
-                        weights[row, at + j - 1] = 5 if c["tools"] and last <= j < last + 3 else 1
+                        weights[row, at + j - 1] = 5 if c["tools"] and j in starts else 1
                 ids[row, at:at + len(tokens)] = torch.tensor(tokens)
                 documents[row, at:at + len(tokens)] = document
                 at += len(tokens)
@@ -333,7 +338,7 @@ def train(rank, args):
     muon = Muon([p for p in model.layers.parameters() if p.dim() == 2], weight_decay=args.weight_decay)
     vectors = [p for p in model.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": [model.embed_tokens.weight], "weight_decay": args.weight_decay},
-                                   {"params": vectors, "weight_decay": 0.0}],
+                                   {"params": vectors, "weight_decay": 0.0, "times": 3}],
                                   lr=args.lr, betas=(0.9, 0.98), fused=True)
     if args.start:
         from safetensors.torch import load_file
@@ -382,7 +387,7 @@ def train(rank, args):
         assert k == step
         scale = min(1.0, (step + 1) / args.warmup, (1 - done) / args.decay)
         for group in optimizer.param_groups:
-            group["lr"] = args.lr * scale
+            group["lr"] = args.lr * scale * group.get("times", 1)
         # A token sees earlier tokens of its own conversation only.
         seen = ((documents[:, :, None] == documents[:, None, :]) & causal)[:, None]
         mask = torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill(~seen, -torch.inf)
