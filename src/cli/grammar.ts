@@ -61,12 +61,29 @@ async function createChecker(options: CheckOptions): Promise<Checker> {
   const addon = loadNative();
   const vocabulary = await createVocabulary(addon, table, ends.slice(0, 1));
   const base = options.mode === 'accept' ? ACCEPT : GENERATE;
-  const encode = (text: string) => {
-    const mark = MARKS.find((one) => !text.includes(one)) ?? null;
-    // A mark within keeps a special token's name from being read as the token: instances are plain text.
-    return encoder.encode(mark ? text.replaceAll('<', `<${mark}`) : text, { addSpecialTokens: false, mark });
-  };
+  const encode = exactEncoder(encoder, table);
   return new Checker(addon, vocabulary, encode, { ...base, draft7: options.draft7 ?? false });
+}
+
+/** Token ids whose bytes are exactly the text's: single-byte tokens where the tokenizer would change it (Unicode normal forms). */
+function exactEncoder(encoder: PromptEncoder, table: TokenTable): (text: string) => Iterable<number> {
+  const byByte = new Map<number, number>();
+  for (let id = table.size - 1; id >= 0; id--) {
+    const bytes = table.bytes(id);
+    if (bytes.length === 1 && bytes[0] !== undefined && !table.isSpecial(id)) byByte.set(bytes[0], id);
+  }
+  return (text) => {
+    // A mark within keeps a special token's name from being read as the token: instances are plain text.
+    const mark = MARKS.find((one) => !text.includes(one)) ?? null;
+    const ids = encoder.encode(mark ? text.replaceAll('<', `<${mark}`) : text, { addSpecialTokens: false, mark });
+    const wanted = Buffer.from(text, 'utf8');
+    if (Buffer.concat(Array.from(ids, (id) => table.bytes(id))).equals(wanted)) return ids;
+    return Array.from(wanted, (byte) => {
+      const id = byByte.get(byte);
+      if (id === undefined) throw new Error(`The tokenizer has no token for byte ${byte}.`);
+      return id;
+    });
+  };
 }
 
 function readCase(text: string, line: number): CheckCase {

@@ -68,13 +68,16 @@ class StringLexer final : public Lexer {
   int64_t distance(LexState state, int32_t label) const override;
   void decode(LexState from, uint8_t byte, std::string& out) const override;
   Mode mode() const { return mode_; }
-  // Whether the state allows exactly what a string of any text allows just inside its quote, as far as `code_points` more; and the
-  // label that every such string gets.
+  // Whether the state stands between the characters of a string whose rest may be any text of `least` to `most` further code points
+  // (most < 0: no bound); and the label that every such string gets.
   struct FreeView {
     bool free = false;
     int32_t label = kNone;
+    int64_t least = 0, most = -1;
   };
-  FreeView free_view(LexState state, int64_t code_points) const;
+  FreeView free_view(LexState state) const;
+  // Code points read so far, as far as they are counted; a started escape is one.
+  static uint32_t code_points(LexState state);
 
  private:
   struct Place {  // a state taken apart

@@ -31,13 +31,19 @@ struct LexMask {
     int32_t label;
   };
   std::vector<Exit> exits;
-  // What longer tokens hold beyond the end, one trie per label.
+  // What longer tokens hold beyond the end, one trie per label. Only where there are many exits: few are followed one by one.
   std::unordered_map<int32_t, Trie> rests;
   // Longer tokens that may hold a whole further string: their names are looked at one by one.
   std::vector<int32_t> with_strings;
+  // Where most of the state's tokens are those of a string of any text: all of that mask, with this label, but for `excluded`.
+  const LexMask* base = nullptr;
+  int32_t base_label = kNone;
+  std::vector<int32_t> excluded;
   size_t bytes() const;
 };
-LexMask make_lex_mask(const Lexer& lexer, LexState state, const Vocabulary& vocabulary);
+class SharedMasks;
+// `shared` may be null: then nothing is taken over from the masks of strings of any text.
+LexMask make_lex_mask(const Lexer& lexer, LexState state, const Vocabulary& vocabulary, const SharedMasks* shared);
 
 // Masks of the lexers that all grammars share, made once per vocabulary. Immutable.
 class SharedMasks {
@@ -46,13 +52,21 @@ class SharedMasks {
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   // Inside a string that may hold any text.
   const LexMask& text(Mode mode) const { return texts_[mode == Mode::kAccept ? 0 : 1]; }
-  // Most code points that one token adds to a string.
-  int64_t most_code_points() const { return most_code_points_; }
+  // The tokens of text(mode) that add more than `most` code points (most < 0: no bound) or close the string after fewer than `least`.
+  std::vector<int32_t> miscounted(Mode mode, int64_t least, int64_t most) const;
+  // Whether the bytes down to a node of the trie are whole characters within a string, and none of them an escape or the end.
+  bool plain(Mode mode, uint32_t node) const { return plain_[mode == Mode::kAccept ? 0 : 1][node]; }
 
  private:
+  void measure(Mode mode);
+  struct Measured {
+    int32_t token;
+    int32_t code_points;
+  };
   std::shared_ptr<const Vocabulary> vocabulary_;
   LexMask texts_[2];
-  int64_t most_code_points_ = 0;
+  std::vector<bool> plain_[2];
+  std::vector<Measured> longest_first_[2], closing_[2];  // most code points first; those that close the string, fewest first
 };
 
 // The masks of one grammar over one vocabulary, shared by its matchers; one mask at a time. Everything it keeps is bounded in bytes.
@@ -77,14 +91,12 @@ class GrammarMasks {
     State state;
     std::unique_ptr<std::array<int32_t, 256>> next;
   };
-  struct LexView {
-    const LexMask* mask;
-    int32_t label;  // instead of the mask's own, where not kNone
-  };
-  LexView lex_mask(const Thread& thread);
+  const LexMask& lex_mask(const Thread& thread);
+  void beyond(const Thread& thread, const LexMask& mask, int32_t label, std::vector<uint32_t>& out);
   TokenSet thread_mask(const Thread& thread);
-  void walk_rests(const Trie& rests, int32_t from, std::vector<uint32_t>& out);
+  void walk(const Trie& trie, uint32_t root, int32_t from, std::vector<uint32_t>& out);
   void check_names(const Thread& thread, const LexMask& mask, std::vector<uint32_t>& out);
+  void clear_repeated(const Thread& thread, const LexMask::Exit& exit, std::vector<uint32_t>& out);
   int32_t intern(State state);
   int32_t next(int32_t state, uint8_t byte);
   void forget();
@@ -92,6 +104,7 @@ class GrammarMasks {
   GrammarRef grammar_;
   std::shared_ptr<const SharedMasks> shared_;
   size_t most_bytes_, bytes_ = 0;
+  std::vector<int32_t> path_;
   std::mutex mutex_;
   std::unordered_map<Key, TokenSet, KeyHash> masks_;
   std::unordered_map<const Lexer*, std::unordered_map<LexState, LexMask>> lex_masks_;

@@ -1,5 +1,6 @@
 // JSON strings over an automaton of decoded text.
 #include <algorithm>
+#include <set>
 
 #include "grammar/lexer.h"
 #include "grammar/regex.h"
@@ -90,6 +91,11 @@ LexState StringLexer::pack(const Place& place) {
   state = (state << kPhaseBits) | place.phase;
   state = (state << kPartialBits) | place.partial;
   return (state << kCountBits) | place.count;
+}
+
+uint32_t StringLexer::code_points(LexState state) {
+  Place place = unpack(state);
+  return place.count + (place.phase >= kEscape && place.phase < kClosed ? 1 : 0);
 }
 
 LexState StringLexer::start() const { return empty() ? kDead : pack({text_->start, kOpen, 0, 0}); }
@@ -258,32 +264,46 @@ int64_t StringLexer::distance(LexState state, int32_t label) const {
 namespace {
 
 // For each state of `dfa` the label of all completions where its language is any text. Pairs of states that must agree are assumed to
-// and refuted until nothing changes.
+// and refuted until nothing changes; most pairs fall at once because their refused bytes differ.
 std::vector<int32_t> free_labels(const Dfa& dfa) {
   const Dfa& any = *any_string();
+  std::vector<uint8_t> symbols;  // one byte of each class that either automaton tells apart
+  std::set<std::pair<int, int>> kinds;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (kinds.emplace(dfa.byte_class[size_t(byte)], any.byte_class[size_t(byte)]).second) symbols.push_back(uint8_t(byte));
+  }
+  auto same_refusals = [&](size_t s, size_t a) {
+    return std::all_of(symbols.begin(), symbols.end(), [&](uint8_t byte) { return (dfa.next(int32_t(s), byte) == kNone) == (any.next(int32_t(a), byte) == kNone); });
+  };
+  std::vector<uint32_t> refusals(dfa.size(), 0);  // bit a: refuses the same bytes as state a of `any`
+  for (size_t s = 0; s < dfa.size(); ++s) {
+    for (size_t a = 0; a < any.size(); ++a) refusals[s] |= uint32_t(same_refusals(s, a)) << a;
+  }
   std::vector<int32_t> out(dfa.size(), kNone);
   for (int32_t label : labels_of(dfa)) {
-    std::vector<uint32_t> alike(dfa.size(), 0);  // bit a: may equal state a of `any`
+    std::vector<uint32_t> alike = refusals;
+    std::vector<size_t> left;
     for (size_t s = 0; s < dfa.size(); ++s) {
       for (size_t a = 0; a < any.size(); ++a) {
-        if ((any.label[a] == kNone && dfa.label[s] == kNone) || (any.label[a] != kNone && dfa.label[s] == label)) alike[s] |= 1u << a;
+        bool fits = any.label[a] == kNone ? dfa.label[s] == kNone : dfa.label[s] == label;
+        if (!fits) alike[s] &= ~(1u << a);
       }
+      if (alike[s]) left.push_back(s);
     }
     for (bool changed = true; changed;) {
       changed = false;
-      for (size_t s = 0; s < dfa.size(); ++s) {
+      for (size_t s : left) {
         for (uint32_t rest = alike[s]; rest; rest &= rest - 1) {
           int a = __builtin_ctz(rest);
-          bool ok = true;
-          for (int byte = 0; byte < 256 && ok; ++byte) {
-            int32_t mine = dfa.next(int32_t(s), uint8_t(byte)), other = any.next(a, uint8_t(byte));
-            ok = (mine == kNone) == (other == kNone) && (mine == kNone || (alike[size_t(mine)] >> other & 1));
-          }
+          bool ok = std::all_of(symbols.begin(), symbols.end(), [&](uint8_t byte) {
+            int32_t mine = dfa.next(int32_t(s), byte), other = any.next(a, byte);
+            return mine == kNone || (alike[size_t(mine)] >> other & 1);
+          });
           if (!ok) alike[s] &= ~(1u << a), changed = true;
         }
       }
     }
-    for (size_t s = 0; s < dfa.size(); ++s) {
+    for (size_t s : left) {
       if (alike[s] >> any.start & 1) out[s] = label;
     }
   }
@@ -292,13 +312,13 @@ std::vector<int32_t> free_labels(const Dfa& dfa) {
 
 }  // namespace
 
-StringLexer::FreeView StringLexer::free_view(LexState state, int64_t code_points) const {
+StringLexer::FreeView StringLexer::free_view(LexState state) const {
   Place place = unpack(state);
-  if (place.phase != kInside || int64_t(place.count) < least_ || (most_ >= 0 && most_ - int64_t(place.count) < code_points)) return {};
+  if (place.phase != kInside) return {};
   std::call_once(free_->once, [&] { free_->label = free_labels(*text_); });
   int32_t label = free_->label[size_t(place.text)];
   if (label == kNone || (!allowed_.empty() && !allowed_[size_t(label)])) return {};
-  return {true, label};
+  return {true, label, std::max<int64_t>(0, least_ - int64_t(place.count)), most_ < 0 ? -1 : most_ - int64_t(place.count)};
 }
 
 const std::shared_ptr<const StringLexer>& any_text_lexer(Mode mode) {

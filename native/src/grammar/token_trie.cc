@@ -23,10 +23,13 @@ Trie::Trie(std::vector<std::pair<std::string_view, int32_t>> words) {
       nodes_.push_back({0, uint32_t(ids_.size()), uint16_t(i + 1), uint8_t(word[i])});
     }
     depth_ = std::max(depth_, uint16_t(word.size()));
+    longest_.resize(nodes_.size(), 0);
+    for (size_t i = 0; i < path.size(); ++i) longest_[path[i]] = std::max(longest_[path[i]], uint16_t(word.size() - i));
     ids_.push_back(id);
     before = word;
   }
   for (uint32_t node : path) nodes_[node].end = uint32_t(nodes_.size());
+  longest_.resize(nodes_.size() + 1, 0);
   nodes_.push_back({uint32_t(nodes_.size()) + 1, uint32_t(ids_.size()), 0, 0});
 }
 

@@ -24,6 +24,8 @@ class Trie {
   size_t size() const { return nodes_.empty() ? 0 : nodes_.size() - 1; }
   uint16_t depth() const { return depth_; }
   bool leaf(uint32_t node) const { return nodes_[node].end == node + 1; }
+  // Bytes from a node to the end of the longest word below it.
+  uint16_t longest(uint32_t node) const { return longest_[node]; }
   // The tokens that end exactly here.
   std::pair<const int32_t*, const int32_t*> tokens_at(uint32_t node) const {
     return {ids_.data() + nodes_[node].tokens, ids_.data() + nodes_[node + 1].tokens};
@@ -32,6 +34,7 @@ class Trie {
  private:
   std::vector<Node> nodes_;
   std::vector<int32_t> ids_;
+  std::vector<uint16_t> longest_;
   uint16_t depth_ = 0;
 };
 
