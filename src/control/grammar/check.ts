@@ -35,12 +35,7 @@ export class Checker {
   readonly #options: NativeGrammarOptions;
   readonly #mask: Int32Array;
 
-  constructor(
-    addon: NativeGrammarAddon,
-    vocabulary: NativeVocabulary,
-    encode: Encode,
-    options: NativeGrammarOptions,
-  ) {
+  constructor(addon: NativeGrammarAddon, vocabulary: NativeVocabulary, encode: Encode, options: NativeGrammarOptions) {
     this.#addon = addon;
     this.#vocabulary = vocabulary;
     this.#encode = encode;
@@ -93,7 +88,8 @@ export class Checker {
       matcher.fillMask(this.#mask);
       micros.push((performance.now() - start) * 1000);
       const allowed = (((this.#mask[token >> 5] ?? 0) >>> (token & 31)) & 1) === 1;
-      if (matcher.advance(token) !== allowed) throw new Error(`The mask and the matcher disagree about token ${token}.`);
+      if (matcher.advance(token) !== allowed)
+        throw new Error(`The mask and the matcher disagree about token ${token}.`);
       if (!allowed) return false;
     }
     return matcher.canEnd();
