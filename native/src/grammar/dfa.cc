@@ -357,4 +357,13 @@ bool is_infinite(const Dfa& dfa) {
   return false;
 }
 
+bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out) {
+  if (dfa.label[size_t(state)] != kNone) out.push_back(text);
+  for (int byte = 0; byte < 256; ++byte) {
+    int32_t next = dfa.next(state, uint8_t(byte));
+    if (next != kNone && (out.size() > 64 || !list_words(dfa, next, text + char(byte), out))) return false;
+  }
+  return out.size() <= 64;
+}
+
 }  // namespace tandem::grammar

@@ -69,6 +69,8 @@ DfaRef unite(const DfaRef& a, const DfaRef& b, Budget& budget);
 // All valid UTF-8 strings outside the language.
 DfaRef complement(const DfaRef& a, Budget& budget);
 bool is_infinite(const Dfa& dfa);
+// Appends the words of a finite language, from `state` on and behind `text`; false where there are more than 64 in all.
+bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out);
 // Fewest bytes from each state to an accepting one.
 std::vector<int32_t> distances(const Dfa& dfa);
 

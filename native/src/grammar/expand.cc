@@ -63,7 +63,7 @@ class Expander {
 
   // Any value at all; accept mode lets names repeat, as JSON does.
   void build_any(ValueId id) {
-    for (const char* word : {"null", "false", "true"}) at(id).scalars.push_back(keyword(word));
+    for (const char* word : {"null", "false", "true"}) at(id).scalars.push_back(keyword_lexer(word));
     at(id).scalars.push_back(any_number_lexer(mode_));
     at(id).scalars.push_back(any_text());
     ArrayRule items;
@@ -77,16 +77,6 @@ class Expander {
     at(id).nested.push_back(make_object(table_, std::move(object)));
   }
   const std::shared_ptr<const StringLexer>& any_text() const { return any_text_lexer(mode_); }
-  LexerRef keyword(const char* word) {
-    static const std::map<std::string, LexerRef> lexers = [] {
-      std::map<std::string, LexerRef> out;
-      Budget budget;
-      for (const char* text : {"null", "false", "true"}) out[text] = std::make_shared<DfaLexer>(words({text}, budget));
-      return out;
-    }();
-    return lexers.at(word);
-  }
-
   // The disjuncts of the conjunction for values of one type: lists of atoms about that type.
   std::vector<Literals> alternatives(const Literals& literals, uint8_t type) {
     std::vector<Literals> out;
@@ -136,7 +126,7 @@ class Expander {
   }
 
   void constant(ValueId id, const Literals& literals, uint8_t type, const char* word) {
-    if (!alternatives(literals, type).empty()) at(id).scalars.push_back(keyword(word));
+    if (!alternatives(literals, type).empty()) at(id).scalars.push_back(keyword_lexer(word));
   }
 
   // ---- numbers
@@ -144,7 +134,7 @@ class Expander {
     if (atoms.empty()) return at(id).scalars.push_back(any_number_lexer(mode_));
     std::vector<NumberSet> sets = {{}};
     for (const Literal& atom : atoms) {
-      std::vector<NumberSet> choices = atom.negated ? outside(formula(atom.id).numbers) : formula(atom.id).numbers, next;
+      std::vector<NumberSet> choices = atom.negated ? outside(formula(atom.id).numbers, 4 * budget_.limits().alternatives) : formula(atom.id).numbers, next;
       for (const NumberSet& set : sets) {
         for (const NumberSet& choice : choices) {
           budget_.tick();
@@ -158,24 +148,6 @@ class Expander {
       if (LexerRef lexer = make_number_lexer(set, mode_)) at(id).scalars.push_back(lexer);
     }
   }
-  std::vector<NumberSet> outside(const std::vector<NumberSet>& sets) {
-    std::vector<NumberSet> out = {{}};
-    for (const NumberSet& set : sets) {
-      std::vector<NumberSet> parts, next;
-      if (set.low) parts.push_back({.high = Bound{set.low->value, !set.low->strict}});
-      if (set.high) parts.push_back({.low = Bound{set.high->value, !set.high->strict}});
-      if (set.step) parts.push_back({.avoid = {*set.step}});
-      for (const NumberSet& before : out) {
-        for (const NumberSet& part : parts) {
-          if (std::optional<NumberSet> both = intersect(before, part)) next.push_back(*both);
-        }
-      }
-      if (next.size() > 4 * budget_.limits().alternatives) throw Error(ErrorKind::kRange, "too many ranges of numbers");
-      out = std::move(next);
-    }
-    return out;
-  }
-
   // ---- strings
   struct TextRule {
     DfaRef text{};  // null: any
@@ -446,14 +418,6 @@ class Expander {
       if (dfa->empty() || dfa->size() > 4096 || !list_words(*dfa, dfa->start, "", found)) continue;
       for (const std::string& name : found) rule.mention(name);
     }
-  }
-  static bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out) {
-    if (dfa.label[size_t(state)] != kNone) out.push_back(text);
-    for (int byte = 0; byte < 256; ++byte) {
-      int32_t next = dfa.next(state, uint8_t(byte));
-      if (next != kNone && (out.size() > 64 || !list_words(dfa, next, text + char(byte), out))) return false;
-    }
-    return out.size() <= 64;
   }
 
   // One automaton over names: label i for the i-th name, further labels for classes of other names by the patterns they match.

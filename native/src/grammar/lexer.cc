@@ -1,6 +1,7 @@
 #include "grammar/lexer.h"
 
 #include <algorithm>
+#include <map>
 
 namespace tandem::grammar {
 
@@ -39,6 +40,16 @@ int64_t DfaLexer::distance(LexState state, int32_t label) const {
     if (labels_[i] == label && distance_[i][size_t(state)] != kNone) return distance_[i][size_t(state)];
   }
   return kNever;
+}
+
+const LexerRef& keyword_lexer(const std::string& word) {
+  static const std::map<std::string, LexerRef> lexers = [] {
+    std::map<std::string, LexerRef> out;
+    Budget budget;
+    for (const char* text : {"null", "false", "true"}) out[text] = std::make_shared<DfaLexer>(words({text}, budget));
+    return out;
+  }();
+  return lexers.at(word);
 }
 
 }  // namespace tandem::grammar

@@ -119,6 +119,8 @@ class StringLexer final : public Lexer {
   std::vector<bool> allowed_;
 };
 
+// The lexer of null, false or true, common to all grammars.
+const LexerRef& keyword_lexer(const std::string& word);
 // The lexer of strings with any text: one per mode, common to all grammars.
 const std::shared_ptr<const StringLexer>& any_text_lexer(Mode mode);
 

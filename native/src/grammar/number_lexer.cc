@@ -433,6 +433,24 @@ std::optional<NumberSet> intersect(const NumberSet& a, const NumberSet& b) {
   return out;
 }
 
+std::vector<NumberSet> outside(const std::vector<NumberSet>& sets, size_t most) {
+  std::vector<NumberSet> out = {{}};
+  for (const NumberSet& set : sets) {
+    std::vector<NumberSet> parts, next;
+    if (set.low) parts.push_back({.high = Bound{set.low->value, !set.low->strict}});
+    if (set.high) parts.push_back({.low = Bound{set.high->value, !set.high->strict}});
+    if (set.step) parts.push_back({.avoid = {*set.step}});
+    for (const NumberSet& before : out) {
+      for (const NumberSet& part : parts) {
+        if (std::optional<NumberSet> both = intersect(before, part)) next.push_back(*both);
+      }
+    }
+    if (next.size() > most) throw Error(ErrorKind::kRange, "too many ranges of numbers");
+    out = std::move(next);
+  }
+  return out;
+}
+
 LexerRef make_number_lexer(const NumberSet& set, Mode mode) {
   std::optional<NumberSet> checked = intersect(set, {});
   if (!checked) return nullptr;

@@ -23,6 +23,9 @@ struct NumberSet {
 // The sets' intersection: nothing when it is empty for certain.
 std::optional<NumberSet> intersect(const NumberSet& a, const NumberSet& b);
 
+// The numbers in none of the sets, as at most `most` sets; over that it throws.
+std::vector<NumberSet> outside(const std::vector<NumberSet>& sets, size_t most);
+
 constexpr int64_t kGeneratedDigits = 16;
 
 // Null when no number of the set has a spelling in this mode.
