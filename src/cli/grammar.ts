@@ -101,7 +101,8 @@ function readCase(text: string, line: number): CheckCase {
     item !== null &&
     Array.isArray(item.instances) &&
     item.instances.every((one) => typeof one?.text === 'string' && typeof one.valid === 'boolean');
-  if (!ok || schema === null) throw new Error(`Line ${line} must be {"schema": ..., "instances": [{"text": "...", "valid": true}]}.`);
+  if (!ok || schema === null)
+    throw new Error(`Line ${line} must be {"schema": ..., "instances": [{"text": "...", "valid": true}]}.`);
   return { schema, instances: (item as CheckCase).instances };
 }
 
