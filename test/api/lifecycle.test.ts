@@ -156,7 +156,7 @@ describe('SIGTERM', () => {
 describe('settings that cannot be', () => {
   test.each([
     [['--no-such-flag', '1'], {}, '--no-such-flag'],
-    [['--scheduling-policy', 'priority'], {}, '--scheduling-policy'],
+    [['--scheduling-policy', 'fastest'], {}, '--scheduling-policy'],
     [['--max-model-len', '999999'], {}, '--max-model-len'],
     [['--model', '/nowhere'], {}, '/nowhere'],
     [['--kv-cache-memory', '1K'], {}, '--kv-cache-memory'],
