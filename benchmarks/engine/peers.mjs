@@ -7,8 +7,8 @@ const PEERS = path.resolve(import.meta.dirname, '../peers');
 
 export const PEER_NAME = 'llama.cpp (node-llama-cpp 3.21.1)';
 
-export function ensurePeers() {
-  if (existsSync(path.join(PEERS, 'node_modules/node-llama-cpp/package.json'))) return;
+export function ensurePeers(name = 'node-llama-cpp') {
+  if (existsSync(path.join(PEERS, 'node_modules', name, 'package.json'))) return;
   console.error('Installing the peers (npm ci in benchmarks/peers) ...');
   execFileSync('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund'], { cwd: PEERS, stdio: 'inherit' });
 }

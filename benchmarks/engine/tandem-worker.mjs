@@ -5,20 +5,22 @@ import { serveCalls } from '../lib/worker.mjs';
 import { batchedRate, DECODE_OUTPUT } from './cases.mjs';
 
 let engine;
+let adapters = [];
 
 const GREEDY = { temperature: 0, topP: 1, topK: 0, minP: 0, seed: 0n, choice: 0, minTokens: 0, logprobs: -1 };
 
-/** Runs the prompts together to their full length; returns each one's ids and the times at which they came. */
-function generate(prompts, maxTokens) {
+/** Runs the prompts together to their full length, on the base model or spread over `refs`; returns each one's ids and the times at which they came. */
+function generate(prompts, maxTokens, refs = []) {
   const streams = prompts.map(() => ({ ids: [], times: [] }));
   const sampling = { ...GREEDY, maxTokens, stopIds: new Int32Array() };
   return new Promise((resolve, reject) => {
     let open = prompts.length;
-    const requests = prompts.map((ids) => ({
+    const requests = prompts.map((ids, index) => ({
       promptIds: Int32Array.from(ids),
       sampling,
       priority: 0,
       tenant: 'bench',
+      adapter: refs[index % refs.length] ?? null,
     }));
     engine.submit(requests, (index, output) => {
       const now = performance.now();
@@ -59,8 +61,19 @@ serveCalls({
     return streams.map(({ ids }) => ids);
   },
 
-  async decode({ prompts, count = DECODE_OUTPUT }) {
-    const streams = await generate(prompts, count);
+  /** Loads adapters; tells whether each changes what the first prompt says. */
+  async adapters({ folders, prompts }) {
+    adapters = folders.map((directory, index) => ({ version: String(index), directory }));
+    for (const adapter of adapters) await engine.loadAdapter(adapter);
+    const said = async (refs) => String((await generate(prompts.slice(0, 1), 16, refs))[0].ids);
+    const base = await said([]);
+    let changed = true;
+    for (const adapter of adapters) changed &&= (await said([adapter])) !== base;
+    return { changed };
+  },
+
+  async decode({ prompts, count = DECODE_OUTPUT, adapters: adapted = false }) {
+    const streams = await generate(prompts, count, adapted ? adapters : []);
     return batchedRate(streams.map(({ times }) => times));
   },
 

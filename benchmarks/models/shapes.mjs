@@ -28,6 +28,18 @@ export const shapes = {
     tokenizer: 4000,
     context: 8192,
   },
+  /** A large vocabulary over next to no model: what sampling costs. 20 MB. */
+  wide: {
+    layers: 1,
+    hidden: 64,
+    heads: 2,
+    kvHeads: 1,
+    headDim: 32,
+    ffn: 128,
+    vocab: 151_936,
+    tokenizer: 151_669,
+    context: 4096,
+  },
 };
 
 export const ROPE_THETA = 1_000_000;

@@ -1,5 +1,5 @@
 /** Starts this repository's server on a free port for a measurement and stops it afterwards. */
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer } from 'node:net';
@@ -29,12 +29,19 @@ async function isReady(origin) {
   }
 }
 
-/** Returns { baseUrl, apiKey, stop }; its log is shown when it does not become ready. */
-export async function startServer(directory, extraArgs) {
+/** A key of another entity, stored before the server starts. */
+function createKey(data, entity) {
+  const output = execFileSync(process.execPath, [MAIN, 'keys', 'create', '--entity', entity, '--data-dir', data]);
+  return /tk-\S+/.exec(String(output))[0];
+}
+
+/** Returns { baseUrl, apiKey, keys of `entities`, stop }; its log is shown when it does not become ready. */
+export async function startServer(directory, extraArgs, entities = []) {
   const port = await freePort();
   const origin = `http://127.0.0.1:${port}`;
   const apiKey = `bench-${randomBytes(16).toString('hex')}`;
   const data = mkdtempSync(path.join(tmpdir(), 'tandem-bench-'));
+  const keys = entities.map((entity) => createKey(data, entity));
   const flags = ['--host', '127.0.0.1', '--port', String(port), '--model', directory, '--data-dir', data];
   const child = spawn(process.execPath, [MAIN, 'serve', ...flags, ...extraArgs], {
     env: { ...process.env, TANDEM_API_KEY: apiKey },
@@ -60,5 +67,5 @@ export async function startServer(directory, extraArgs) {
     }
     await sleep(100);
   }
-  return { baseUrl: `${origin}/v1`, apiKey, stop };
+  return { baseUrl: `${origin}/v1`, apiKey, keys, stop };
 }

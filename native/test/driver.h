@@ -19,7 +19,9 @@ struct Token {
 struct Job {
   std::vector<int32_t> prompt;
   engine::SequenceParams params;
-  std::vector<Token> output;
+  std::shared_ptr<const engine::Program> program{};
+  std::shared_ptr<const model::Adapter> adapter = nullptr;
+  std::vector<Token> output = {};
 
   std::vector<int32_t> tokens() const {
     std::vector<int32_t> all = prompt;
@@ -49,6 +51,8 @@ class Driver {
     open.slot = slot;
     open.prompt_length = int64_t(job.prompt.size());
     open.params = job.params;
+    open.program = job.program;
+    open.adapter = job.adapter;
     plan_.opens.push_back(std::move(open));
   }
   void stop(int64_t slot) {

@@ -1,6 +1,7 @@
 // Masks against brute force: at every position of accepted texts the mask is the set of tokens whose bytes keep the text possible.
 #include <random>
 
+#include "grammar/ebnf.h"
 #include "grammar/matcher.h"
 #include "test.h"
 
@@ -16,6 +17,24 @@ std::shared_ptr<const SharedMasks> small_vocabulary() {
     for (const char* word : {"{\"", "\":", "\": ", "\",", "\",\"", "\"}", "},", "}]", "]}", "[]", "{}", "[[", "]]", "true", "tru", "null", "fal", "false", "12", "00", "1.5",
                              "-1", "e1", "\\\"", "\\u00", "\\n", "ab", "abc", "name", "a\"", "b\":1", "a\":1,\"a", "\",\"a\":", "1,", "1}", "  ", "\n  ", "é", "\xC3", "\xA9x",
                              "foo", "bar", "2020", "-01", "0.", ".5", "ba", "a\":\"", "x\",\"x\":\"", "\"\"", "\":\"\",\"", "}}"}) {
+      tokens.push_back(word);
+    }
+    return std::make_shared<const SharedMasks>(std::make_shared<const Vocabulary>(tokens, std::vector<int32_t>{0}));
+  }();
+  return made;
+}
+
+// Words of a few letters, signs and characters of several bytes, some of them cut: its trie has deep and wide subtrees.
+std::shared_ptr<const SharedMasks> wide_vocabulary() {
+  static const std::shared_ptr<const SharedMasks> made = [] {
+    const std::vector<std::string> pieces = {"a", "b", "o", "f", " ", "1", "é", "ß", "日", "\xE6", "\x97", "😀", "\"", "\\", "\n", ",", ":", "{", "}", "[", "]", "-", "u0"};
+    std::mt19937 random(5);
+    std::vector<std::string> tokens = {""};
+    for (int byte = 0; byte < 256; ++byte) tokens.push_back(std::string(1, char(byte)));
+    for (int i = 0; i < 900; ++i) {
+      std::string word;
+      size_t kinds = i % 3 == 0 ? pieces.size() : i % 3 == 1 ? 5 : 12, length = 2 + random() % 4;
+      while (length-- > 0) word += pieces[random() % kinds];
       tokens.push_back(word);
     }
     return std::make_shared<const SharedMasks>(std::make_shared<const Vocabulary>(tokens, std::vector<int32_t>{0}));
@@ -42,8 +61,8 @@ std::string describe(const std::vector<uint32_t>& seen, const std::vector<uint32
 }
 
 // Walks at random, comparing each mask; then closes by the shortest way. Every state that the walk meets can end.
-void walk(const GrammarRef& grammar, const std::string& name, uint32_t seed, int steps, bool closes = true) {
-  auto shared = small_vocabulary();
+void walk(const GrammarRef& grammar, const std::string& name, uint32_t seed, int steps, bool closes = true,
+          const std::shared_ptr<const SharedMasks>& shared = small_vocabulary()) {
   auto masks = std::make_shared<GrammarMasks>(grammar, shared);
   const Vocabulary& vocabulary = shared->vocabulary();
   std::mt19937 random(seed);
@@ -118,6 +137,36 @@ TEST(grammar_masks_of_expressions_equal_brute_force) {
   walk(compile_choice({"foo", "foobar", "true", "tr"}, budget), "choice", 7, 6);
 }
 
+// States whose subtrees are taken whole: strings of any text, of bounded length, by patterns that loop, names beside patterns.
+TEST(grammar_masks_of_wide_tries_equal_brute_force) {
+  const char* const schemas[] = {
+      "{\"type\":\"string\"}",
+      "{\"type\":\"string\",\"minLength\":3,\"maxLength\":4}",
+      "{\"type\":\"string\",\"maxLength\":300}",
+      "{\"type\":\"string\",\"pattern\":\"a+\"}",
+      "{\"type\":\"string\",\"pattern\":\"^[ab]*$\"}",
+      "{\"type\":\"string\",\"pattern\":\"^\\\\p{L}+$\",\"maxLength\":5}",
+      "{\"type\":\"string\",\"pattern\":\"^[^a]*$\"}",
+      "{\"properties\":{\"ab\":{\"type\":\"integer\"},\"fo\":false},\"type\":\"object\"}",
+      "{\"type\":\"object\",\"patternProperties\":{\"f.*o\":{\"type\":\"integer\"},\"^é\":false}}",
+      "{\"type\":\"object\",\"propertyNames\":{\"maxLength\":2}}",
+      "{\"enum\":[\"ab\",\"ab 1\",\"日é\"]}",
+  };
+  uint32_t seed = 5000;
+  for (const char* schema : schemas) {
+    for (Mode mode : {Mode::kAccept, Mode::kGenerate}) {
+      Budget budget;
+      walk(compile_json_schema(schema, {.mode = mode}, budget), schema, ++seed, 10, mode == Mode::kGenerate, wide_vocabulary());
+    }
+  }
+  for (const char* regex : {"[ab]*1", "[^1]+", "(\\p{L}+ )*1", ".*"}) {
+    Budget budget;
+    walk(compile_whole_regex(regex, budget), regex, ++seed, 10, true, wide_vocabulary());
+  }
+  Budget budget;
+  walk(compile_ebnf("root ::= name (\",\" name)*\nname ::= [a-fo ]+ | [^,1]+ \"1\"", budget), "names", ++seed, 12, true, wide_vocabulary());
+}
+
 TEST(grammar_rolls_back) {
   Budget budget;
   auto masks = std::make_shared<GrammarMasks>(compile_whole_regex("abc", budget), small_vocabulary());
@@ -153,12 +202,42 @@ TEST(grammar_bombs_are_refused) {
   bomb("{\"type\":\"string\",\"pattern\":\"(a)\\\\1\"}");
   bomb("{\"type\":\"string\",\"pattern\":\"[.*\"}");
   bomb("{\"type\":\"array\",\"minItems\":1000000000}");
+  bomb("{\"type\":\"array\",\"minItems\":10000,\"contains\":{\"type\":\"integer\"},\"minContains\":1000}");
+  bomb("{\"type\":\"number\",\"maximum\":1e999999999}");
   bomb("{\"type\":7}");
   bomb("{\"type\":\"strin\"}");
   bomb("not json");
   std::string nested;
   for (int i = 0; i < 100'000; ++i) nested += "{\"anyOf\":[";
   bomb(nested.c_str());
+}
+
+// What a matcher is asked while it writes is bounded too, whatever the grammar: it answers, or says that it gives up.
+void bounded(const GrammarRef& grammar, const std::string& text) {
+  Matcher matcher(std::make_shared<GrammarMasks>(grammar, small_vocabulary(), size_t(1) << 20));
+  std::vector<uint32_t> mask(small_vocabulary()->vocabulary().words());
+  try {
+    for (char byte : text) {
+      matcher.fill_mask(mask.data(), mask.size());
+      if (!matcher.advance_bytes(std::string_view(&byte, 1))) break;
+    }
+    std::string ending;
+    matcher.completion(ending, 512);
+    matcher.forced();
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kRange);
+  }
+}
+
+TEST(grammar_matchers_are_bounded) {
+  Budget budget;
+  bounded(compile_ebnf("root ::= s\ns ::= \"a\" s \"a\" | \"a\" s | \"a\"", budget), std::string(200, 'a'));
+  bounded(compile_ebnf("root ::= s\ns ::= \"a\" s s | \"a\"", budget), std::string(200, 'a'));
+  bounded(compile_ebnf("root ::= (\"a\"+ \"b\"?)* \"c\"", budget), std::string(200, 'a'));
+  bounded(compile_ebnf("root ::= [ \\t\\n] root | \"x\"", budget), std::string(200, ' '));
+  bounded(compile_json_schema("{\"type\":\"object\",\"minProperties\":3000}", {}, budget), "{\"a\":1,\"b\":");
+  bounded(compile_json_schema("{\"type\":\"string\",\"minLength\":200000}", {}, budget), "\"aaaa");
+  bounded(compile_json_schema("true", {}, budget), std::string(1100, '['));
 }
 
 }  // namespace

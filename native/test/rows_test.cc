@@ -189,6 +189,22 @@ TEST(count_greater_matches) {
   }
 }
 
+TEST(keep_bits_matches) {
+  Random random(28);
+  for (int64_t n : {1, 7, 31, 32, 33, 64, 100, 1000}) {
+    for (int kind = 0; kind < 3; ++kind) {
+      std::vector<uint32_t> bits(size_t(n + 31) / 32);
+      for (uint32_t& word : bits) word = kind == 0 ? uint32_t(random.whole(0, 0x7fffffff)) * 2u + 1u : random.whole(0, 1) == 1 ? ~0u : 0u;
+      std::vector<float> x(size_t(n) + 1, 3.0f), wanted;
+      for (int64_t i = 0; i < n; ++i) x[size_t(i)] = float(i);
+      for (int64_t i = 0; i < n; ++i) wanted.push_back(bits[size_t(i) / 32] >> (i % 32) & 1 ? float(i) : -kInf);
+      kernels().keep_bits(x.data(), n, bits.data());
+      for (int64_t i = 0; i < n; ++i) CHECK(x[size_t(i)] == wanted[size_t(i)]);
+      CHECK_EQ(x[size_t(n)], 3.0f);
+    }
+  }
+}
+
 TEST(an_unknown_instruction_set_is_refused_by_name) {
   const char* forced = std::getenv("TANDEM_ISA");
   std::string before = forced ? forced : "";

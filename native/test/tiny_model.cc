@@ -34,6 +34,27 @@ TinyModel::TinyModel() {
   spec.qkv_bias = spec.output_bias = spec.mlp_bias = spec.qk_norm = true;
 }
 
+const std::vector<model::Module>& all_modules() {
+  using model::Module;
+  static const std::vector<Module> all = {Module::kQ, Module::kK, Module::kV, Module::kO, Module::kGate, Module::kUp, Module::kDown};
+  return all;
+}
+
+std::vector<model::Factors> tiny_factors(const model::Spec& spec, uint64_t seed, int64_t rank, const std::vector<model::Module>& modules,
+                                         bool identity) {
+  Random random(seed);
+  std::vector<model::Factors> all;
+  for (int64_t layer = 0; layer < spec.layers; ++layer) {
+    for (model::Module module : modules) {
+      ops::LoraShape shape = model::shape_of(spec, module);
+      std::vector<float> a = random.normals(size_t(rank * shape.in), 1 / std::sqrt(float(shape.in)));
+      std::vector<float> b = identity ? std::vector<float>(size_t(shape.out * rank)) : random.normals(size_t(shape.out * rank));
+      all.push_back({layer, module, rank, 2.0f / float(rank), std::move(a), std::move(b)});
+    }
+  }
+  return all;
+}
+
 void TensorList::add(const std::string& name, std::vector<int64_t> shape) {
   int64_t count = 1;
   for (int64_t d : shape) count *= d;
@@ -75,7 +96,10 @@ std::shared_ptr<model::Model> TinyModel::load(ops::Element element, int threads)
   for (const model::Tensor& tensor : list.tensors) {
     size_t start = values.size(), count = 1;
     for (int64_t d : tensor.shape) count *= size_t(d);
-    for (size_t i = 0; i < count; ++i) values.push_back(element_of(random, tensor.name, tensor.shape.back()));
+    std::vector<float> made(count);
+    for (float& value : made) value = element_of(random, tensor.name, tensor.shape.back());
+    if (edit) edit(tensor.name, made);
+    values.insert(values.end(), made.begin(), made.end());
     if (tensor.name != "model.embed_tokens.weight") continue;
     for (auto [token, value] : broken_tokens) values[start + size_t(token * spec.hidden_size + 3)] = value;
   }

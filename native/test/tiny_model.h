@@ -1,5 +1,6 @@
 // A small random model with every switch on, written to a file and loaded like any other.
 #pragma once
+#include <functional>
 #include <memory>
 
 #include "model/forward.h"
@@ -12,10 +13,17 @@ struct TinyModel {
   // Rows of the embedding that are not finite: [token, value].
   std::vector<std::pair<int64_t, float>> broken_tokens;
   uint64_t seed = 1;
+  // Changes a tensor's values before they are written.
+  std::function<void(const std::string& name, std::vector<float>& values)> edit;
 
   TinyModel();
   std::shared_ptr<model::Model> load(ops::Element element, int threads) const;
 };
+
+// Random factors of that rank for every layer of the given projections; b is zero where `identity`.
+std::vector<model::Factors> tiny_factors(const model::Spec& spec, uint64_t seed, int64_t rank, const std::vector<model::Module>& modules,
+                                         bool identity = false);
+const std::vector<model::Module>& all_modules();
 
 // All tensors that the spec asks for, one after the other in one F32 file.
 struct TensorList {

@@ -47,6 +47,29 @@ function runCtest({ folder, env }) {
   return counts;
 }
 
+function hasNvcc() {
+  return spawnSync('nvcc', ['--version']).status === 0;
+}
+
+/** The kernels compiled for devices, without a warning; run where there is a device (scripts/gpu-check). */
+async function buildForDevices() {
+  if (!hasNvcc()) {
+    console.log('  skipped  CUDA kernels for devices: nvcc is not installed');
+    return { passed: 0, failed: 0, skipped: 1 };
+  }
+  const build = fromRoot('native-test-cuda');
+  await runQuietly('cmake', ['-S', root, '-B', build, '-DTANDEM_GPU_TESTS=ON']);
+  await runQuietly('cmake', [
+    '--build',
+    build,
+    '--target',
+    'kernels_device',
+    '--parallel',
+    String(availableParallelism()),
+  ]);
+  return { passed: 1, failed: 0, skipped: 0 };
+}
+
 /** Builds and runs every native test; yields the counts of each build. */
 export async function* nativeTests() {
   for (const build of BUILDS) {
@@ -60,5 +83,13 @@ export async function* nativeTests() {
     }
     console.log(`  ${build.name}: ${counts.passed} passed, ${counts.failed} failed`);
     yield counts;
+  }
+  try {
+    const counts = await buildForDevices();
+    if (counts.passed > 0) console.log('  passed  CUDA kernels compiled for sm_80 and sm_90a');
+    yield counts;
+  } catch (error) {
+    console.log(error.message);
+    yield { passed: 0, failed: 1, skipped: 0 };
   }
 }

@@ -138,6 +138,27 @@ export const mutations = [
     tests: ['test/unit/scheduler'],
   },
   {
+    name: 'the old adapter kept under a name that moved',
+    edits: [
+      {
+        file: 'src/control/models/adapter-registry.ts',
+        search: 'this.#entries.set(name, {',
+        replace: 'if (!before) this.#entries.set(name, {',
+      },
+    ],
+    tests: ['test/unit/models/adapter-files.test.ts', 'test/api/adapters.test.ts'],
+  },
+  {
+    name: "an adapter's scale left out",
+    edits: [{ file: 'native/src/simd/lora_body.h', search: 'args.scale * horizontal_sum', replace: 'horizontal_sum' }],
+    tests: ['test/native/adapters.test.ts'],
+  },
+  {
+    name: 'an adapter not pinned by its sequence',
+    edits: [{ file: 'src/control/engine/adapter-store.ts', search: 'resident.pins++;', replace: '' }],
+    tests: ['test/unit/engine/adapter-gate.test.ts'],
+  },
+  {
     name: 'adapter version left out of the hash',
     edits: [
       {
@@ -170,5 +191,246 @@ export const mutations = [
       },
     ],
     tests: ['test/unit/parsers'],
+  },
+  {
+    name: 'advantage without the mean',
+    edits: [
+      {
+        file: 'src/control/training/advantages.ts',
+        search: 'return rewards.map((reward) => reward - average);',
+        replace: 'return rewards.map((reward) => reward - 0 * average);',
+      },
+    ],
+    tests: ['test/unit/training/loss.test.ts', 'test/unit/training/batch.test.ts'],
+  },
+  {
+    name: 'a prompt token trained',
+    edits: [
+      {
+        file: 'src/control/training/history-tokens.ts',
+        search: '    current.add(prompt.subarray(current.length));\n',
+        replace:
+          '    current.add(prompt.subarray(current.length, -1));\n    current.train(unscored(prompt.subarray(-1)));\n',
+      },
+    ],
+    tests: ['test/unit/training/history.test.ts'],
+  },
+  {
+    name: 'the sampled end token untrained',
+    edits: [
+      {
+        file: 'src/control/training/choice-tokens.ts',
+        search: '  return { ids, logprobs: Float64Array.from(logprobs) };',
+        replace: '  return { ids: ids.slice(0, -1), logprobs: Float64Array.from(logprobs) };',
+      },
+    ],
+    tests: ['test/unit/training/history.test.ts'],
+  },
+  {
+    name: 'weight decay off',
+    edits: [
+      { file: 'src/control/training/rl-plan.ts', search: '  weightDecay: 0.1,\n', replace: '  weightDecay: 0,\n' },
+    ],
+    tests: ['test/unit/training/runner.test.ts'],
+  },
+  {
+    name: 'a job replayed twice',
+    edits: [
+      {
+        file: 'src/control/training/runner.ts',
+        search: '    if (made) return made;\n',
+        replace: '    if (made && !made) return made;\n',
+      },
+    ],
+    tests: ['test/unit/training/runner.test.ts'],
+  },
+  {
+    name: 'grammar: one allowed token masked',
+    edits: [
+      {
+        file: 'native/src/grammar/mask.cc',
+        search: '    entry->second.unite_into(mask);\n',
+        replace: '    entry->second.unite_into(mask);\n    mask[3] &= mask[3] - 1;\n',
+      },
+    ],
+    tests: ['test/native/grammar/fuzz.test.ts'],
+  },
+  {
+    name: 'grammar: one forbidden token allowed',
+    edits: [
+      {
+        file: 'native/src/grammar/mask.cc',
+        search: '    entry->second.unite_into(mask);\n',
+        replace: '    entry->second.unite_into(mask);\n    mask[3] |= ~mask[3] & (mask[3] + 1);\n',
+      },
+    ],
+    tests: ['test/native/grammar/fuzz.test.ts'],
+  },
+  {
+    name: 'grammar: additionalProperties ignored',
+    edits: [
+      {
+        file: 'native/src/grammar/schema.cc',
+        search: 'formula.parts.push_back(others ? read(*others, base) : options_.only_declared ? out_.no : out_.yes);',
+        replace: 'formula.parts.push_back(out_.yes);',
+      },
+    ],
+    tests: ['test/native/grammar/fuzz.test.ts', 'test/native/grammar/suite.test.ts'],
+  },
+  {
+    name: 'an event written after it is visible',
+    edits: [
+      {
+        file: 'src/control/training/jobs/stored-ports.ts',
+        search: '      await this.#jobs.append(jobId, event);\n',
+        replace: '      void this.#jobs.append(jobId, event);\n',
+      },
+    ],
+    tests: ['test/unit/training/job-loop.test.ts'],
+  },
+  {
+    name: 'a job accepted twice for one idempotency key',
+    edits: [
+      {
+        file: 'src/control/store/job-repository.ts',
+        search: '      if (before !== null) return before;\n',
+        replace: '      if (before !== null && repeatable === null) return before;\n',
+      },
+    ],
+    tests: ['test/unit/training/preview-jobs.test.ts'],
+  },
+  {
+    name: 'a cut-off job not queued again',
+    edits: [
+      {
+        file: 'src/control/training/jobs/job-loop.ts',
+        search: '      else await this.#options.repository.requeue(job.id, true);\n',
+        replace: '',
+      },
+    ],
+    tests: ['test/unit/training/job-loop.test.ts'],
+  },
+  {
+    name: "another entity's id readable",
+    edits: [
+      {
+        file: 'src/control/store/job-repository.ts',
+        search:
+          "      .where('id', '=', id)\n      .where('entity', '=', entity)\n      .executeTakeFirst();\n    return row === undefined ? null : fromRow(row);",
+        replace:
+          "      .where('id', '=', id)\n      .executeTakeFirst();\n    return row === undefined ? null : fromRow(row);",
+      },
+    ],
+    tests: ['test/unit/training/preview-jobs.test.ts'],
+  },
+  {
+    name: 'a private address among public ones',
+    edits: [
+      {
+        file: 'src/control/training/artifacts/guarded-fetch.ts',
+        search: 'addresses.length === 0 || !addresses.every((address) => network.allowed(address))',
+        replace: 'addresses.length === 0 || !addresses.some((address) => network.allowed(address))',
+      },
+    ],
+    tests: ['test/unit/training/guarded-fetch.test.ts'],
+  },
+  {
+    name: 'CUDA: a missing barrier',
+    edits: [
+      {
+        file: 'native/cuda/attention/paged_attention.cu',
+        search: '    __syncthreads();  // all are done with the tile\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a dropped wait',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul.cu',
+        search: '    cp_async_wait<kStages - 2>();\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: an off-by-one page',
+    edits: [
+      {
+        file: 'native/cuda/attention/paged_attention.cu',
+        search: 'const int64_t index = position / kPagePositions;',
+        replace: 'const int64_t index = (position + 1) / kPagePositions;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a wrong split boundary',
+    edits: [
+      {
+        file: 'native/cuda/attention/paged_attention.cu',
+        search: 'const int end = min(tile.first_position + tile.tokens, begin + kSplitPositions);',
+        replace: 'const int end = min(tile.first_position + tile.tokens, begin + kSplitPositions - 1);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'a grammar mask shifted by one word',
+    edits: [
+      {
+        file: 'native/src/simd/kernels_body.h',
+        search: 'uint32_t word = bits[start / 32];',
+        replace: 'uint32_t word = bits[start / 32 == 0 ? 0 : start / 32 - 1];',
+      },
+    ],
+    tests: ['test/api/structured-output.test.ts'],
+  },
+  {
+    name: 'a forbidden token allowed in the step: an end where the text may not end',
+    edits: [
+      {
+        file: 'native/src/engine/constraint.cc',
+        search: '  if (!matcher_.can_end()) return;\n  for',
+        replace: '  for',
+      },
+    ],
+    tests: ['test/api/structured-output.test.ts'],
+  },
+  {
+    name: 'an allowed token masked in the step',
+    edits: [
+      {
+        file: 'native/src/engine/constraint.cc',
+        search: '  refused_ = 0;\n  matcher_.fill_mask(mask_.data(), mask_.size());',
+        replace: '  refused_ = 0;\n  matcher_.fill_mask(mask_.data(), mask_.size());\n  mask_[3] = 0;',
+      },
+    ],
+    tests: ['test/api/structured-output.test.ts'],
+  },
+  {
+    name: 'an answer not steered to its end',
+    edits: [
+      {
+        file: 'native/src/engine/constraint.cc',
+        search: 'if (!steers_ || room(max_tokens_ - taken_) != Room::kNone) return Verdict::kGoesOn;',
+        replace: 'if (matcher_.vocabulary().size() > 0) return Verdict::kGoesOn;',
+      },
+    ],
+    tests: ['test/api/structured-output.test.ts'],
+  },
+  {
+    name: 'the grammar not advanced by tokens that are fed again',
+    edits: [
+      {
+        file: 'native/src/engine/engine.cc',
+        search: 'slot.constraint->take(row.first_position + i - slot.prompt_length, batch.tokens[next + size_t(i)]);',
+        replace: '',
+      },
+    ],
+    tests: ['test/native/constrained-resume.test.ts'],
   },
 ];

@@ -17,6 +17,9 @@ import { fileURLToPath } from 'node:url';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const TEST_LIMIT_MS = 15 * 60_000;
 
+/** Stands for the emulated CUDA kernel tests in a mutation's list of tests. */
+export const KERNEL_TESTS = 'native/test/cuda';
+
 function git(args) {
   const result = spawnSync('git', args, { cwd: ROOT, maxBuffer: 64 << 20 });
   if (result.status !== 0) throw new Error('The sources come from git: run this in a clone.');
@@ -80,15 +83,48 @@ export class Workspace {
 
   /** The builds that are stale; unit tests need no addon. Throws with the log where one fails. */
   async build(tests) {
+    if (tests.includes(KERNEL_TESTS)) await this.#buildKernels();
+    if (tests.every((file) => file === KERNEL_TESTS)) return;
     const script =
       "import('./scripts/lib/typescript.mjs').then((m) => import('./scripts/lib/step.mjs').then((s) => m.buildTypescript(s.runQuietly)))";
-    const unitOnly = tests.every((file) => file.startsWith('test/unit/'));
+    const unitOnly = tests.every((file) => file.startsWith('test/unit/') || file === KERNEL_TESTS);
     const { code, output } = await this.#run(process.execPath, unitOnly ? ['-e', script] : ['scripts/build.mjs']);
     if (code !== 0) throw new Error(`The build failed.\n${output.slice(-4000)}`);
   }
 
   /** { failed, passed }: tests by their result; a file that cannot be loaded fails the whole. */
   async test(files) {
+    const kernels = files.includes(KERNEL_TESTS) ? await this.#testKernels() : { failed: 0, passed: 0, output: '' };
+    const others = files.filter((file) => file !== KERNEL_TESTS);
+    if (others.length === 0) return kernels;
+    const { failed, passed, output } = await this.#testFiles(others);
+    return {
+      failed: kernels.failed + failed,
+      passed: kernels.passed + passed,
+      output: `${kernels.output}${output}`,
+    };
+  }
+
+  async #buildKernels() {
+    const steps = [
+      ['-S', '.', '-B', 'native-test', '-DTANDEM_TESTS=ON'],
+      ['--build', 'native-test', '--target', 'kernel_tests'],
+    ];
+    for (const args of steps) {
+      const { code, output } = await this.#run('cmake', args);
+      if (code !== 0) throw new Error(`The kernels do not build.\n${output.slice(-4000)}`);
+    }
+  }
+
+  /** A kernel that hangs or crashes counts as one failed test: that is how a fault may show. */
+  async #testKernels() {
+    const { output } = await this.#run('native-test/kernel_tests', []);
+    const counts = /(\d+) passed, (\d+) failed/.exec(output);
+    if (counts) return { failed: Number(counts[2]), passed: Number(counts[1]), output };
+    return { failed: 1, passed: 0, output };
+  }
+
+  async #testFiles(files) {
     const report = path.join(this.folder, 'mutation-report.json');
     rmSync(report, { force: true });
     const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${report}`];

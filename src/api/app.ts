@@ -13,18 +13,15 @@ import { completions } from './routes/completions.ts';
 import type { RouteDeps } from './routes/context.ts';
 import { detokenize } from './routes/detokenize.ts';
 import { health } from './routes/health.ts';
+import { loadLoraAdapter, unloadLoraAdapter } from './routes/lora-adapters.ts';
 import { metrics } from './routes/metrics.ts';
 import { models } from './routes/models.ts';
 import { ready } from './routes/ready.ts';
 import { tokenize } from './routes/tokenize.ts';
+import { PREVIEW_ROUTES } from './routes/preview/routes.ts';
 import { version } from './routes/version.ts';
+import { RouteTable, type Route } from './route-table.ts';
 import { StreamBuffers } from './sse/stream-buffers.ts';
-
-export interface Route {
-  method: 'GET' | 'POST';
-  path: string;
-  handler: (deps: RouteDeps) => Middleware;
-}
 
 /** Every endpoint. The authentication scan test walks this list. */
 export const ROUTES: readonly Route[] = [
@@ -34,13 +31,23 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: '/tokenize', handler: tokenize },
   { method: 'POST', path: '/detokenize', handler: detokenize },
   { method: 'GET', path: '/v1/models', handler: models },
+  { method: 'POST', path: '/v1/load_lora_adapter', handler: loadLoraAdapter },
+  { method: 'POST', path: '/v1/unload_lora_adapter', handler: unloadLoraAdapter },
   { method: 'GET', path: '/version', handler: version },
   { method: 'GET', path: '/metrics', handler: metrics },
   { method: 'GET', path: '/health', handler: health },
   { method: 'GET', path: '/v1/health', handler: health },
   { method: 'GET', path: '/ready', handler: ready },
   { method: 'GET', path: '/ping', handler: health },
+  ...PREVIEW_ROUTES,
 ];
+
+const TABLE = new RouteTable(ROUTES);
+
+/** Bodies that may take longer than the time for a request. */
+export function isUpload(method: string, path: string): boolean {
+  return TABLE.find(path).some((route) => route.method === method && route.upload === true);
+}
 
 export function createApp(deps: ApiDeps): Koa {
   const app = new Koa();
@@ -76,7 +83,7 @@ function makeRouter(deps: RouteDeps): Router {
 /** Known path with another method: 405; anything else: 404. Both come after authentication. */
 function unmatched(): Middleware {
   return (ctx) => {
-    const methods = ROUTES.filter((route) => route.path === ctx.path).map((route) => route.method);
+    const methods = TABLE.find(ctx.path).map((route) => route.method);
     if (methods.length === 0) throw new ApiError('not_found', 'Not Found');
     ctx.set('Allow', methods.join(', '));
     throw new ApiError('method_not_allowed', 'Method Not Allowed');
@@ -84,13 +91,12 @@ function unmatched(): Middleware {
 }
 
 function countRequests(deps: ApiDeps): Middleware {
-  const known = new Set(ROUTES.map((route) => route.path));
   const methods = new Set(['GET', 'POST', 'HEAD', 'OPTIONS', 'PUT', 'DELETE', 'PATCH']);
   return async (ctx, next) => {
     const started = performance.now();
     await next();
     const method = methods.has(ctx.method) ? ctx.method : 'other';
-    const handler = known.has(ctx.path) ? ctx.path : 'none';
+    const handler = TABLE.find(ctx.path)[0]?.path ?? 'none';
     deps.metrics.http(method, handler, ctx.status);
     deps.log.info(
       { method, path: handler, status: ctx.status, ms: Math.round(performance.now() - started) },

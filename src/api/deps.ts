@@ -1,8 +1,13 @@
 /** What the HTTP layer needs from the rest; the command line wires it. */
 import type { Logger } from 'pino';
 import type { EngineClient } from '../control/engine/client.ts';
+import type { AdapterRegistry } from '../control/models/adapter-registry.ts';
+import type { ModelResolver } from '../control/models/resolver.ts';
 import type { Sessions } from '../control/sessions/session.ts';
+import type { SampleMemory } from '../control/training/samples/sample-memory.ts';
+import type { TrainingServices } from '../control/training/services.ts';
 import type { Settings } from '../control/settings.ts';
+import type { ArgumentCheck } from './requests/extension-arguments.ts';
 import type { Metrics } from './metrics.ts';
 
 /** Who a request belongs to. */
@@ -32,7 +37,15 @@ export interface ApiDeps {
   settings: Settings;
   keys: KeyDirectory;
   model: ServedModel;
+  training: TrainingServices;
+  /** Ids and log-probabilities of what trained models said. */
+  samples: SampleMemory;
+  /** Every name that `model` may have; the base model's among them. */
+  models: ModelResolver;
+  /** Adapters that the operator names. */
+  adapters: Pick<AdapterRegistry, 'add' | 'remove'>;
   metrics: Metrics;
+  extensions: ArgumentCheck;
   log: Logger;
   version: string;
   /** True from SIGTERM on: no new generation is admitted. */

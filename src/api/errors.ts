@@ -1,7 +1,9 @@
 /** The catalogue of errors: code -> HTTP status and type. docs/errors.md lists the same table; a test compares them. */
 import type { SessionErrorCode } from '../control/sessions/session.ts';
 import { SessionError } from '../control/sessions/session.ts';
+import { ServiceError, type ServiceErrorCode } from '../control/training/service-error.ts';
 import type { ErrorBody } from '../schemas/error-body.ts';
+import { ValidationError, type ValidationBody, type ValidationDetail } from '../schemas/validation-error.ts';
 import { SchemaError } from '../schemas/validator.ts';
 
 export interface ErrorEntry {
@@ -12,20 +14,26 @@ export interface ErrorEntry {
 export const ERRORS = {
   invalid_body: { status: 400, type: 'Bad Request' },
   invalid_parameter: { status: 400, type: 'BadRequestError' },
+  invalid_user_input: { status: 400, type: 'InvalidUserInput' },
   not_built: { status: 400, type: 'BadRequestError' },
   context_length: { status: 400, type: 'BadRequestError' },
   unauthorized: { status: 401, type: 'AuthenticationError' },
+  forbidden: { status: 403, type: 'PermissionDeniedError' },
   model_not_found: { status: 404, type: 'NotFoundError' },
   not_found: { status: 404, type: 'Not Found' },
   method_not_allowed: { status: 405, type: 'Method Not Allowed' },
+  no_such_resource: { status: 404, type: 'NotFoundError' },
   request_timeout: { status: 408, type: 'Request Timeout' },
+  conflict: { status: 409, type: 'ConflictError' },
   body_too_large: { status: 413, type: 'Payload Too Large' },
   unsupported_encoding: { status: 415, type: 'Unsupported Media Type' },
+  validation: { status: 422, type: 'HTTPValidationError' },
   queue_full: { status: 429, type: 'RateLimitError' },
   headers_too_large: { status: 431, type: 'Request Header Fields Too Large' },
   engine_failed: { status: 500, type: 'InternalServerError' },
   internal: { status: 500, type: 'InternalServerError' },
   unavailable: { status: 503, type: 'ServiceUnavailableError' },
+  storage_full: { status: 507, type: 'InsufficientStorageError' },
 } as const satisfies Record<string, ErrorEntry>;
 
 export type ErrorCode = keyof typeof ERRORS;
@@ -50,9 +58,27 @@ export class ApiError extends Error {
     return ERRORS[this.code].status;
   }
 
-  toBody(): ErrorBody {
+  toBody(): ErrorBody | ValidationBody {
+    return this.toErrorBody();
+  }
+
+  toErrorBody(): ErrorBody {
     const { status, type } = ERRORS[this.code];
     return { error: { message: this.message, type, param: this.param, code: status } };
+  }
+}
+
+/** The training endpoints tell violations as their clients know them. */
+export class ValidationApiError extends ApiError {
+  readonly details: ValidationDetail[];
+  constructor(error: ValidationError) {
+    super('validation', error.message);
+    this.name = 'ValidationApiError';
+    this.details = error.details;
+  }
+
+  override toBody(): ValidationBody {
+    return { detail: this.details };
   }
 }
 
@@ -79,6 +105,8 @@ export function toApiError(error: unknown): ApiError {
     return new ApiError(error.kind === 'shape' ? 'invalid_body' : 'invalid_parameter', error.message, error.param);
   }
   if (error instanceof SessionError) return fromSession(error);
+  if (error instanceof ValidationError) return new ValidationApiError(error);
+  if (error instanceof ServiceError) return fromService(error);
   return new ApiError('internal', INTERNAL_MESSAGE);
 }
 
@@ -87,6 +115,24 @@ function fromSession(error: SessionError): ApiError {
   if (code === 'engine_failed') return new ApiError(code, INTERNAL_MESSAGE);
   const retry = code === 'queue_full' || code === 'unavailable' ? wholeSeconds(error.retryAfterSeconds) : null;
   return new ApiError(code, error.message, error.param, retry);
+}
+
+const SERVICE_CODES: Record<ServiceErrorCode, ErrorCode> = {
+  not_found: 'no_such_resource',
+  forbidden: 'forbidden',
+  conflict: 'conflict',
+  too_large: 'body_too_large',
+  queue_full: 'queue_full',
+  storage_full: 'storage_full',
+  unavailable: 'unavailable',
+};
+
+function retryAfter(code: ServiceErrorCode): number | null {
+  return code === 'unavailable' || code === 'queue_full' ? 1 : null;
+}
+
+function fromService(error: ServiceError): ApiError {
+  return new ApiError(SERVICE_CODES[error.code], error.message, error.param, retryAfter(error.code));
 }
 
 function wholeSeconds(seconds: number | null): number {

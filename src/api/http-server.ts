@@ -1,5 +1,5 @@
 /** The listening socket: limits against slow and oversized senders, and an orderly end. */
-import { createServer, type Server } from 'node:http';
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
 import type Koa from 'koa';
 import { ApiError, type ErrorCode } from './errors.ts';
@@ -11,31 +11,38 @@ const KEEP_ALIVE_TIMEOUT_MS = 75_000;
 const CHECK_INTERVAL_MS = 2_000;
 const CLOSE_IDLE_INTERVAL_MS = 50;
 const MAX_CONNECTIONS = 16_384;
+/** An upload may take as long as it goes on; its handler cuts a sender that falls silent. */
+const UPLOAD_TIMEOUT_MS = 24 * 3600 * 1000;
 
 export interface HttpServerOptions {
   host: string;
   port: number;
-  /** A request must arrive completely within this time. */
+  /** A request must arrive completely within this time, uploads excepted. */
   requestTimeoutMs: number;
 }
+
+/** Whether a request's body may take long, by method and path. */
+export type IsUpload = (method: string, path: string) => boolean;
 
 export class HttpServer {
   readonly #server: Server;
   readonly #options: HttpServerOptions;
 
-  constructor(app: Koa, options: HttpServerOptions) {
+  constructor(app: Koa, options: HttpServerOptions, isUpload: IsUpload = () => false) {
     this.#options = options;
-    this.#server = createServer(
-      {
-        maxHeaderSize: MAX_HEADER_BYTES,
-        headersTimeout: Math.min(HEADERS_TIMEOUT_MS, options.requestTimeoutMs),
-        requestTimeout: options.requestTimeoutMs,
-        keepAliveTimeout: KEEP_ALIVE_TIMEOUT_MS,
-        connectionsCheckingInterval: CHECK_INTERVAL_MS,
-        noDelay: true,
-      },
-      app.callback(),
-    );
+    this.#server = createServer({
+      maxHeaderSize: MAX_HEADER_BYTES,
+      headersTimeout: Math.min(HEADERS_TIMEOUT_MS, options.requestTimeoutMs),
+      requestTimeout: UPLOAD_TIMEOUT_MS,
+      keepAliveTimeout: KEEP_ALIVE_TIMEOUT_MS,
+      connectionsCheckingInterval: CHECK_INTERVAL_MS,
+      noDelay: true,
+    });
+    const handle = app.callback();
+    this.#server.on('request', (req: IncomingMessage, res: ServerResponse) => {
+      limitArrival(req, res, options.requestTimeoutMs, isUpload);
+      void handle(req, res);
+    });
     // The middleware counts headers and refuses; Node would drop the ones beyond its own limit without a word.
     this.#server.maxHeadersCount = 0;
     this.#server.maxConnections = MAX_CONNECTIONS;
@@ -63,6 +70,35 @@ export class HttpServer {
   }
 }
 
+/** A body that does not arrive in time ends the connection; that of an upload only once its handler has answered. */
+function limitArrival(req: IncomingMessage, res: ServerResponse, timeoutMs: number, isUpload: IsUpload): void {
+  let timer: NodeJS.Timeout | null = null;
+  const arm = () => {
+    if (req.complete) return;
+    timer = setTimeout(() => {
+      if (req.complete) return;
+      if (res.headersSent) req.socket.destroy();
+      else answerTimeout(req, res);
+    }, timeoutMs);
+  };
+  req.once('close', () => timer && clearTimeout(timer));
+  req.once('end', () => timer && clearTimeout(timer));
+  const path = (req.url ?? '').split('?', 1)[0] ?? '';
+  if (isUpload(req.method ?? '', path)) res.once('finish', arm);
+  else arm();
+}
+
+function answerTimeout(req: IncomingMessage, res: ServerResponse): void {
+  const error = new ApiError('request_timeout', 'The request did not arrive in time.');
+  const body = JSON.stringify(error.toBody());
+  res.writeHead(error.status, {
+    'Content-Type': 'application/json; charset=utf-8',
+    'Content-Length': Buffer.byteLength(body),
+    Connection: 'close',
+  });
+  res.end(body, () => req.socket.destroy());
+}
+
 interface ParserError extends Error {
   code?: string;
 }
@@ -80,8 +116,8 @@ function answerClientError(error: ParserError, socket: Socket): void {
   }
   const [code, message] = PARSER_ERRORS[error.code ?? ''] ?? ['invalid_body', 'The request is not valid HTTP.'];
   const shown = new ApiError(code, message);
-  const body = JSON.stringify(shown.toBody());
-  const { type } = shown.toBody().error;
+  const body = JSON.stringify(shown.toErrorBody());
+  const { type } = shown.toErrorBody().error;
   socket.end(
     `HTTP/1.1 ${shown.status} ${type}\r\nContent-Type: application/json; charset=utf-8\r\n` +
       `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,

@@ -6,10 +6,11 @@ import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics } from 'prom
 import type { EngineClient } from '../control/engine/client.ts';
 import { PAGE_SIZE } from '../control/engine/native.ts';
 import type { ChoiceFinish } from '../control/sessions/session.ts';
+import { trainingMetrics } from './training-metrics.ts';
 
 const PREFIX = 'tandem_';
 /** Names that vLLM has too; only these get an alias. HTTP and process metrics stay ours. */
-const OWN_ONLY = /^tandem_(http|process|nodejs|engine)_/;
+const OWN_ONLY = /^tandem_(http|process|nodejs|engine|kv_transfer|training)_/;
 
 // vLLM's bucket ladders, so that dashboards made for it fit.
 const TTFT_SECONDS = [
@@ -102,6 +103,10 @@ export class Metrics {
     return this.#registry.contentType;
   }
 
+  addTraining(services: Parameters<typeof trainingMetrics>[1]): void {
+    trainingMetrics(this.#registry, services);
+  }
+
   http(method: string, handler: string, status: number): void {
     this.#http.inc({ method, handler, status: `${Math.floor(status / 100)}xx` });
   }
@@ -162,6 +167,8 @@ export class Metrics {
     });
     gauge('engine_up', '1 while the engine is ready.', () => (engine.state === 'ready' ? 1 : 0));
     this.#engineCounters(engine);
+    this.#transfers(engine);
+    gauge('kv_transfer_held_blocks', 'KV blocks held for peers.', () => engine.stats().transfers?.heldBlocks ?? 0);
     this.#cacheConfig(engine);
   }
 
@@ -189,6 +196,18 @@ export class Metrics {
     this.#engineCounter('prefix_cache_hits_total', 'Prompt tokens found in the prefix cache.', () => {
       return engine.stats().prefixCacheHits;
     });
+  }
+
+  /** Of disaggregated serving; 0 where it is off. */
+  #transfers(engine: EngineClient): void {
+    const counters = [
+      ['kv_transfer_pulls_total', 'Pulls of KV blocks from peers that ended well.', 'pulls'],
+      ['kv_transfer_failures_total', 'Pulls that failed, so that the prompt was computed here.', 'pullFailures'],
+      ['kv_transfer_tokens_total', 'Tokens whose KV blocks were pulled.', 'pulledTokens'],
+      ['kv_transfer_served_total', 'Pulls of peers that were served.', 'served'],
+    ] as const;
+    for (const [name, help, field] of counters)
+      this.#engineCounter(name, help, () => engine.stats().transfers?.[field] ?? 0);
   }
 
   /** Follows a count that another owns; should it fall, it began again at 0. */

@@ -1,6 +1,8 @@
 /** Settings and a loaded model to what the engine process needs. Refuses what cannot work by flag name. */
 import { basename } from 'node:path';
+import { RESERVED_KWARGS } from '../api/requests/render.ts';
 import type { EngineConfig } from '../control/engine/protocol.ts';
+import type { ExtensionSettings } from '../control/extensions/load.ts';
 import { PAGE_SIZE, type ComputeDType, type ModelSpec, type TensorEntry } from '../control/engine/native.ts';
 import { MAX_BEAM_WIDTH } from '../control/sessions/beams.ts';
 import type { LoadedModel } from '../control/models/model.ts';
@@ -9,21 +11,51 @@ import { usableMemory } from './machine.ts';
 
 const LARGEST_DEFAULT_KV_BYTES = 4 * 2 ** 30;
 const KV_SHARE_OF_MEMORY = 0.25;
-/** Widest element a KV page may hold. */
-const KV_ELEMENT_BYTES = 4;
 
-/** Settings whose feature is not built. */
-export function refuseNotBuiltSettings(settings: Settings): void {
+/** Settings that cannot work, whatever the model. */
+export function refuseSettings(settings: Settings): void {
   if (settings.device === 'cuda') throw new Error('--device cuda is not supported yet.');
+  refuseTransferSettings(settings);
+  const reserved = RESERVED_KWARGS.find((name) => Object.hasOwn(settings.defaultChatTemplateKwargs, name));
+  if (reserved !== undefined) throw new Error(`--default-chat-template-kwargs must not set '${reserved}'.`);
 }
 
-export function engineConfig(settings: Settings, model: LoadedModel): EngineConfig {
-  const maxModelLen = modelLength(settings.maxModelLen, model.maxPosition);
+/** `warn` hears of what is less than the model could do. */
+function refuseTransferSettings(settings: Settings): void {
+  const { kvHost, kvPort, kvPeers, kvSecret, enablePrefixCaching } = settings;
+  const transfers = kvPort !== null || kvPeers.length > 0;
+  if (transfers && kvSecret === null) throw new Error('--kv-port and --kv-peers need --kv-secret.');
+  if (!transfers && kvSecret !== null) throw new Error('--kv-secret means nothing without --kv-port or --kv-peers.');
+  if (kvSecret !== null && kvSecret.length < 16) throw new Error('--kv-secret must have at least 16 characters.');
+  if (kvPort !== null && (kvHost === '0.0.0.0' || kvHost === '::'))
+    throw new Error(`--kv-host ${kvHost}: peers are told this address, so it must be one that they reach.`);
+  if (kvPeers.length > 0 && !enablePrefixCaching)
+    throw new Error('--kv-peers needs the prefix cache (--enable-prefix-caching).');
+}
+
+export function engineConfig(
+  settings: Settings,
+  model: LoadedModel,
+  warn: (text: string) => void = () => {},
+): EngineConfig {
+  const dtype = computeDType(settings.dtype, model.checkpointDType);
+  const pageBytes = kvPageBytes(model.spec, dtype);
+  const asked = modelLength(settings.maxModelLen, model.maxPosition);
+  const kvCacheBytes = settings.kvCacheMemoryBytes ?? defaultKvBytes(pageBytes, asked, settings.maxNumSeqs);
+  const fits = Math.floor(kvCacheBytes / pageBytes) * PAGE_SIZE;
+  // A length that was asked for and does not fit is refused when the engine starts; the default gives way.
+  const maxModelLen = settings.maxModelLen === null && fits > 0 ? Math.min(asked, fits) : asked;
+  if (maxModelLen < asked) {
+    warn(
+      `The model allows ${asked} positions, the KV cache holds ${maxModelLen}: that is the longest sequence. ` +
+        'Raise --kv-cache-memory for longer ones.',
+    );
+  }
   return {
     spec: model.spec,
     files: model.files,
     tensors: model.tensors,
-    dtype: computeDType(settings.dtype, model.checkpointDType),
+    dtype,
     threads: settings.threads,
     maxSequences: settings.maxNumSeqs,
     maxBatchTokens: settings.maxNumBatchedTokens,
@@ -31,12 +63,31 @@ export function engineConfig(settings: Settings, model: LoadedModel): EngineConf
     samplableVocab: Math.min(model.tokenizerSize, model.spec.vocabSize),
     // A beam search asks for twice its width.
     maxLogprobs: Math.min(Math.max(settings.maxLogprobs, 2 * MAX_BEAM_WIDTH), model.spec.vocabSize),
-    kvCacheBytes: settings.kvCacheMemoryBytes ?? defaultKvBytes(model.spec, maxModelLen, settings.maxNumSeqs),
+    kvCacheBytes,
     enableChunkedPrefill: settings.enableChunkedPrefill,
     enablePrefixCaching: settings.enablePrefixCaching,
     schedulingPolicy: settings.schedulingPolicy,
+    ...(settings.engineExtensions.length > 0 && { extensions: extensionSettings(settings) }),
+    ...kvTransfer(settings, model),
+    trainingFloor: settings.trainingFloor,
+    maxTrainingRowTokens: settings.maxTrainingRowTokens,
+    recomputeActivations: settings.recomputeActivations,
+    maxLoraRank: settings.maxLoraRank,
+    maxAdapterBytes: settings.maxAdapterMemoryBytes,
     faults: settings.faults,
   };
+}
+
+function kvTransfer(settings: Settings, model: LoadedModel): Pick<EngineConfig, 'kvTransfer'> {
+  const { kvHost, kvPort, kvPeers, kvSecret, kvHoldSeconds, kvHoldPercent, kvTransferTimeoutMs } = settings;
+  if (kvSecret === null) return {};
+  const listen = kvPort === null ? null : { host: kvHost, port: kvPort };
+  const bounds = { holdMs: 1000 * kvHoldSeconds, holdShare: kvHoldPercent / 100, timeoutMs: kvTransferTimeoutMs };
+  return { kvTransfer: { listen, peers: kvPeers, secret: kvSecret, modelDigest: model.digest, ...bounds } };
+}
+
+export function extensionSettings(settings: Settings): ExtensionSettings {
+  return { modules: settings.engineExtensions, timeoutMs: settings.engineExtensionTimeoutMs };
 }
 
 export function servedNames(settings: Settings, model: LoadedModel): string[] {
@@ -59,9 +110,14 @@ function computeDType(asked: Settings['dtype'], checkpoint: LoadedModel['checkpo
   return checkpoint === 'bfloat16' ? 'bfloat16' : 'float32';
 }
 
+/** Bytes of one KV page: keys and values of every layer, heads padded to 16 (native/src/ops/kv_pages.h). */
+function kvPageBytes(spec: ModelSpec, dtype: ComputeDType): number {
+  const head = Math.ceil(spec.headDim / 16) * 16;
+  return 2 * spec.layers * spec.kvHeads * head * PAGE_SIZE * (dtype === 'bfloat16' ? 2 : 4);
+}
+
 /** Never more than all slots at full length could use. */
-function defaultKvBytes(spec: ModelSpec, maxModelLen: number, slots: number): number {
-  const perToken = 2 * spec.layers * spec.kvHeads * spec.headDim * KV_ELEMENT_BYTES;
-  const usable = perToken * PAGE_SIZE * (Math.ceil(maxModelLen / PAGE_SIZE) + 1) * slots;
+function defaultKvBytes(pageBytes: number, maxModelLen: number, slots: number): number {
+  const usable = pageBytes * (Math.ceil(maxModelLen / PAGE_SIZE) + 1) * slots;
   return Math.floor(Math.min(usable, LARGEST_DEFAULT_KV_BYTES, usableMemory() * KV_SHARE_OF_MEMORY));
 }

@@ -41,12 +41,14 @@ export class ServerKeys {
 
 /** Keys made or revoked by the keys command take effect without a restart. */
 function followChanges(database: Database, cache: KeyCache): NodeJS.Timeout {
-  let version = database.dataVersion;
-  const timer = setInterval(() => {
-    const now = database.dataVersion;
+  let version: number | null = null;
+  const look = async () => {
+    const now = await database.dataVersion();
     if (now === version) return;
     version = now;
-    void cache.refresh();
-  }, POLL_MS);
+    await cache.refresh();
+  };
+  // A look that fails (the database is closing) is repeated by the next one.
+  const timer = setInterval(() => void look().catch(() => undefined), POLL_MS);
   return timer.unref();
 }

@@ -7,6 +7,9 @@ import { OPTIONS } from './options.ts';
 
 type Print = (line: string) => void;
 
+/** It becomes a part of `wandb-artifact:///entity/project/name`. */
+const ENTITY = /^(?!\.{1,2}$)[^/\\#?%:\s\p{Cc}]{1,128}$/u;
+
 export function addKeysCommand(program: Command, print: Print): void {
   const keys = program.command('keys').description('make, list and revoke API keys');
   const dataDir = process.env['TANDEM_DATA_DIR'] ?? OPTIONS.dataDir.default();
@@ -24,6 +27,11 @@ export function addKeysCommand(program: Command, print: Print): void {
 }
 
 async function create(options: { dataDir: string; name: string; entity: string }, print: Print): Promise<void> {
+  if (!ENTITY.test(options.entity)) {
+    throw new Error(
+      '--entity may have letters, digits and signs but no space and none of / \\ # ? % and :, 128 at most.',
+    );
+  }
   const key = await withKeys(options.dataDir, (repository) => createKey(repository, options.name, options.entity));
   print(`id   ${key.id}`);
   print(`key  ${key.secret} (shown this once; only its hash is kept)`);

@@ -2,9 +2,23 @@
 import { fileURLToPath } from 'node:url';
 import { InvalidArgumentError, Option, type Command } from 'commander';
 import { REASONING_PARSER_NAMES, TOOL_PARSER_NAMES } from '../control/sessions/parsers/create-parser.ts';
+import { MAX_ADAPTER_RANK } from '../control/models/peft-config.ts';
 import type { Settings } from '../control/settings.ts';
 import { usableCores } from './machine.ts';
-import { boolean, bytes, integer, list, oneOf, secret, text, type Parser } from './parsers.ts';
+import {
+  addresses,
+  boolean,
+  bytes,
+  fraction,
+  integer,
+  jsonObject,
+  list,
+  namedPaths,
+  oneOf,
+  secret,
+  text,
+  type Parser,
+} from './parsers.ts';
 
 interface OptionSpec<T> {
   flag: string;
@@ -55,7 +69,7 @@ export const OPTIONS: OptionTable = {
     flag: 'max-model-len',
     parse: integer(1, MAX_INT),
     default: () => null,
-    defaultText: 'what the model allows',
+    defaultText: 'what the model allows and the KV cache holds',
     help: 'longest sequence, prompt and output together',
   },
   maxNumSeqs: { flag: 'max-num-seqs', parse: integer(1, 4096), default: () => 64, help: 'sequences that run at once' },
@@ -101,6 +115,32 @@ export const OPTIONS: OptionTable = {
     parse: oneOf('fcfs', 'priority'),
     default: () => 'fcfs',
     help: "order of the queue: by arrival, or by the requests' priority (lower first)",
+  },
+  loraModules: {
+    flag: 'lora-modules',
+    parse: namedPaths(),
+    default: () => [],
+    defaultText: 'none',
+    help: 'adapters to serve, as name=folder; may be given several times',
+  },
+  allowRuntimeLoraUpdating: {
+    flag: 'allow-runtime-lora-updating',
+    parse: boolean(),
+    default: () => false,
+    help: 'let requests to /v1/load_lora_adapter name folders of this machine',
+  },
+  maxLoraRank: {
+    flag: 'max-lora-rank',
+    parse: integer(1, MAX_ADAPTER_RANK),
+    default: () => 128,
+    help: 'largest rank of an adapter',
+  },
+  maxAdapterMemoryBytes: {
+    flag: 'max-adapter-memory',
+    parse: bytes(2 ** 20),
+    default: () => 2 ** 30,
+    defaultText: '1G',
+    help: 'memory for adapters; the least recently used go to disk',
   },
   threads: {
     flag: 'threads',
@@ -169,6 +209,70 @@ export const OPTIONS: OptionTable = {
     default: () => false,
     help: 'take `chat_template` from requests',
   },
+  defaultChatTemplateKwargs: {
+    flag: 'default-chat-template-kwargs',
+    parse: jsonObject(),
+    default: () => ({}),
+    defaultText: 'none',
+    help: "JSON object of chat template variables; a request's chat_template_kwargs win",
+  },
+  kvHost: {
+    flag: 'kv-host',
+    parse: text(),
+    default: () => '127.0.0.1',
+    help: 'address at which peers pull KV blocks, as they reach it',
+  },
+  kvPort: {
+    flag: 'kv-port',
+    parse: integer(0, 65_535),
+    default: () => null,
+    defaultText: 'none: nothing is held for peers',
+    help: 'port at which peers pull KV blocks; 0 takes a free one',
+  },
+  kvPeers: {
+    flag: 'kv-peers',
+    parse: addresses(),
+    default: () => [],
+    defaultText: 'none',
+    help: 'host:port of servers whose KV blocks may be pulled; no other is ever contacted',
+  },
+  kvSecret: {
+    flag: 'kv-secret',
+    parse: secret(),
+    default: () => null,
+    help: 'secret that the peers share, of 16 characters or more',
+  },
+  kvHoldSeconds: {
+    flag: 'kv-hold-seconds',
+    parse: integer(1, 86_400),
+    default: () => 120,
+    help: 'time for a peer to pull held KV blocks',
+  },
+  kvHoldPercent: {
+    flag: 'kv-hold-percent',
+    parse: integer(1, 90),
+    default: () => 25,
+    help: 'part of the KV cache that may be held for peers',
+  },
+  kvTransferTimeoutMs: {
+    flag: 'kv-transfer-timeout-ms',
+    parse: integer(10, MAX_INT),
+    default: () => 30_000,
+    help: 'time for one pull; after it the prompt is computed here',
+  },
+  engineExtensions: {
+    flag: 'engine-extension',
+    parse: list(),
+    default: () => [],
+    defaultText: 'none',
+    help: 'module whose extensions requests may name in engine_xargs',
+  },
+  engineExtensionTimeoutMs: {
+    flag: 'engine-extension-timeout-ms',
+    parse: integer(1, 60_000),
+    default: () => 250,
+    help: 'time for one step of one choice under extensions',
+  },
   repetitionFinishReason: {
     flag: 'repetition-finish-reason',
     parse: oneOf('vllm', 'openai'),
@@ -205,6 +309,74 @@ export const OPTIONS: OptionTable = {
     default: () => 'auto',
     help: "auto takes sampling defaults from the model's generation_config.json",
   },
+  loraRank: { flag: 'lora-rank', parse: integer(1, 256), default: () => 8, help: 'rank of the adapters of new models' },
+  loraAlpha: {
+    flag: 'lora-alpha',
+    parse: integer(1, 4096),
+    default: () => 16,
+    help: 'alpha of the adapters of new models; they are scaled by alpha / rank',
+  },
+  maxModelsPerEntity: {
+    flag: 'max-models-per-entity',
+    parse: integer(1, 1_000_000),
+    default: () => 1000,
+    help: 'trained models that one entity may have',
+  },
+  trainingFloor: {
+    flag: 'training-floor',
+    parse: fraction(0, 0.9),
+    default: () => 0.1,
+    help: "share of the engine's time that training gets however busy serving is",
+  },
+  maxTrainingRowTokens: {
+    flag: 'max-training-row-tokens',
+    parse: integer(1, 1_048_576),
+    default: () => 32_768,
+    help: 'tokens of one packed row of training; its activations are kept in memory',
+  },
+  recomputeActivations: {
+    flag: 'recompute-activations',
+    parse: boolean(),
+    default: () => false,
+    help: 'compute activations of training twice instead of keeping them: slower, less memory',
+  },
+  maxTrainingBodyBytes: {
+    flag: 'max-training-body-size',
+    parse: bytes(1024),
+    default: () => 4 * 2 ** 30,
+    help: 'largest body of trajectories or training data; it is streamed to the disk',
+  },
+  maxOpenJobs: {
+    flag: 'max-open-jobs',
+    parse: integer(1, 1_000_000),
+    default: () => 100,
+    help: 'training jobs of one model that have not ended; more get 429',
+  },
+  maxTrainingAttempts: {
+    flag: 'max-training-attempts',
+    parse: integer(1, 1000),
+    default: () => 5,
+    help: 'times that a job is interrupted in a row without progress before it fails',
+  },
+  trainingFileRoot: {
+    flag: 'training-file-root',
+    parse: text(),
+    default: () => null,
+    help: 'folder below which file:// URLs of training data may lie',
+  },
+  trainingUrlHosts: {
+    flag: 'training-url-hosts',
+    parse: list(),
+    default: () => [],
+    defaultText: 'none',
+    help: 'hosts of http(s) URLs of training data; * for every public host',
+  },
+  sampleMemoryBytes: {
+    flag: 'sample-memory',
+    parse: bytes(0),
+    default: () => 64 * 2 ** 20,
+    help: 'memory for sampled ids of trained models, which trajectories may name by request_id',
+  },
   faults: { flag: '', parse: list(), default: () => [], help: 'faults to inject, for tests (variable only)' },
 };
 
@@ -213,10 +385,15 @@ const SWITCHES: ReadonlySet<keyof Settings> = new Set([
   'enableChunkedPrefill',
   'enablePrefixCaching',
   'trustRequestChatTemplate',
+  'allowRuntimeLoraUpdating',
+  'recomputeActivations',
   'forceIncludeUsage',
   'enableRequestIdHeaders',
   'vllmMetricNames',
 ]);
+
+/** Never shown. */
+const SECRETS: ReadonlySet<keyof Settings> = new Set(['apiKey', 'kvSecret']);
 
 /** Read elsewhere: the native kernels choose their instruction set by it. */
 const OTHER_VARIABLES = ['TANDEM_ISA', 'TANDEM_CUDA'];
@@ -259,7 +436,7 @@ function resolve(
     return OPTIONS[key].parse(variable);
   } catch (error) {
     if (!(error instanceof InvalidArgumentError)) throw error;
-    throw new Error(`${variableName(key)}=${key === 'apiKey' ? '(hidden)' : variable} is not valid. ${error.message}`);
+    throw new Error(`${variableName(key)}=${SECRETS.has(key) ? '(hidden)' : variable} is not valid. ${error.message}`);
   }
 }
 

@@ -1,5 +1,6 @@
 /** Readers for flag and variable values. Each throws a sentence that says what would be right. */
 import { InvalidArgumentError } from 'commander';
+import type { PeerAddress } from '../control/transfer/transfer.ts';
 
 export type Parser<T> = (text: string) => T;
 
@@ -10,6 +11,14 @@ export function integer(minimum: number, maximum: number): Parser<number> {
     const value = /^-?\d+$/.test(text.trim()) ? Number(text) : NaN;
     if (value >= minimum && value <= maximum) return value;
     throw new InvalidArgumentError(`Give a whole number from ${minimum} to ${maximum}.`);
+  };
+}
+
+export function fraction(minimum: number, maximum: number): Parser<number> {
+  return (text) => {
+    const value = /^\d*\.?\d+$/.test(text.trim()) ? Number(text) : NaN;
+    if (value >= minimum && value <= maximum) return value;
+    throw new InvalidArgumentError(`Give a number from ${minimum} to ${maximum}.`);
   };
 }
 
@@ -51,6 +60,42 @@ export function list(): Parser<string[]> {
     const items = value.split(',').map((item) => item.trim());
     if (items.every((item) => item !== '')) return items;
     throw new InvalidArgumentError('Give a comma-separated list without empty names.');
+  };
+}
+
+/** `host:port`, comma-separated; an IPv6 address in brackets. */
+export function addresses(): Parser<PeerAddress[]> {
+  return (value) =>
+    value.split(',').map((item) => {
+      const [, bracketed, plain, port = ''] = /^(?:\[([^\]]+)\]|([^:\s]+)):(\d{1,5})$/.exec(item.trim()) ?? [];
+      const host = bracketed ?? plain;
+      const number = Number(port);
+      if (host !== undefined && number >= 1 && number <= 65_535) return { host, port: number };
+      throw new InvalidArgumentError('Give host:port, several with commas between them.');
+    });
+}
+
+/** Text of a JSON object. */
+export function jsonObject(): Parser<Record<string, unknown>> {
+  return (value) => {
+    try {
+      const parsed: unknown = JSON.parse(value);
+      if (typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed))
+        return parsed as Record<string, unknown>;
+    } catch {
+      // The sentence below says what would be right.
+    }
+    throw new InvalidArgumentError('Give a JSON object, such as {"enable_thinking": false}.');
+  };
+}
+
+/** `name=path`, several with commas between; the name ends at the first `=`. */
+export function namedPaths(): Parser<{ name: string; path: string }[]> {
+  return (value) => {
+    const items = value.split(',').map((item) => /^([^=]+)=(.+)$/.exec(item.trim()));
+    if (items.every((item) => item !== null))
+      return items.map((item) => ({ name: item[1] ?? '', path: item[2] ?? '' }));
+    throw new InvalidArgumentError('Give name=folder.');
   };
 }
 

@@ -1,22 +1,31 @@
 /** Composition root of the server: wires store, model, engine, sessions and HTTP, and takes them down in order. */
-import { basename } from 'node:path';
+import { basename, join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { pino, type Logger } from 'pino';
-import { createApp } from '../api/app.ts';
+import { createApp, isUpload } from '../api/app.ts';
 import { HttpServer } from '../api/http-server.ts';
 import { Metrics } from '../api/metrics.ts';
 import type { ApiDeps, ServedModel } from '../api/deps.ts';
+import type { EngineConfig } from '../control/engine/protocol.ts';
 import { EngineSupervisor } from '../control/engine/supervisor.ts';
+import { loadExtensions } from '../control/extensions/load.ts';
 import { loadModel } from '../control/models/load.ts';
+import { AdapterRegistry } from '../control/models/adapter-registry.ts';
+import { BaseModelResolver, FirstResolver } from '../control/models/resolver.ts';
 import type { LoadedModel } from '../control/models/model.ts';
 import { createSessions } from '../control/sessions/create-sessions.ts';
+import { grammarVocabulary, readModelTokenizer, type ModelTokenizer } from '../control/sessions/model-tokenizer.ts';
 import type { Settings } from '../control/settings.ts';
 import { DataDirLock } from '../control/store/data-dir-lock.ts';
+import { FolderBlobStore } from '../control/store/blob-store.ts';
 import { Database } from '../control/store/database.ts';
 import { banner, type KeyNote } from './banner.ts';
-import { engineConfig, parameterCount, refuseNotBuiltSettings, servedNames } from './engine-config.ts';
+import { engineConfig, extensionSettings, parameterCount, refuseSettings, servedNames } from './engine-config.ts';
 import { systemFingerprint } from './fingerprint.ts';
 import { ServerKeys } from './key-setup.ts';
 import { LoadingBar } from './progress.ts';
+import { setUpTraining, type TrainingSide } from './training-setup.ts';
+import { SampleMemory } from '../control/training/samples/sample-memory.ts';
 import { readVersion } from './version.ts';
 
 /** Closing sockets after the running requests had their time. */
@@ -46,29 +55,39 @@ async function unwind(undo: Undo[]): Promise<void> {
 }
 
 async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
-  refuseNotBuiltSettings(settings);
+  refuseSettings(settings);
   const log = pino({ level: settings.logLevel }, pino.destination({ fd: 2, sync: true }));
-  const keys = await openStore(settings, undo);
+  const { keys, database } = await openStore(settings, undo);
   const model = await loadModel(settings.model);
   for (const warning of model.warnings ?? []) log.warn(warning);
-  const config = engineConfig(settings, model);
+  const tokenizer = await readModelTokenizer(model.directory);
+  const config = {
+    ...engineConfig(settings, model, (text) => log.warn(text)),
+    vocabulary: grammarVocabulary(tokenizer),
+  };
+  const extensions = await loadExtensions(extensionSettings(settings), config.samplableVocab);
+  const names = servedNames(settings, model);
   const engine = startEngine(settings, config, log);
   undo.push(() => engine.close());
-  const sessions = await createSessions({
-    modelDirectory: model.directory,
-    engine,
-    maxModelLen: config.maxModelLen,
-    maxLogprobs: config.maxLogprobs,
-    workers: settings.tokenizerWorkers,
-    renderTimeoutMs: settings.templateTimeoutMs,
-    generationConfig: settings.generationConfig,
-    toolParser: settings.toolCallParser === 'none' ? null : settings.toolCallParser,
-    reasoningParser: settings.reasoningParser === 'none' ? null : settings.reasoningParser,
-  });
+  const adapters = await operatorAdapters(settings, model, names, engine);
+  const sessions = await startSessions(settings, model.directory, tokenizer, engine, config);
   undo.push(() => sessions.close());
-  const names = servedNames(settings, model);
+  const samples = new SampleMemory(settings.sampleMemoryBytes);
+  const training = await setUpTraining({
+    settings,
+    database,
+    blobs: new FolderBlobStore(join(settings.dataDir, 'blobs')),
+    model,
+    names,
+    engine,
+    chat: sessions.chat,
+    samples: (requestId, entity) => samples.find(requestId, entity),
+    log,
+  });
+  undo.push(() => training.stop());
   const served: ServedModel = { names, root: basename(model.directory), created: unixSeconds(), systemFingerprint: '' };
   const metrics = new Metrics({ modelName: names[0] ?? '', vllmNames: settings.vllmMetricNames, engine });
+  metrics.addTraining(training.services);
   const version = readVersion();
   let draining = false;
   const deps: ApiDeps = {
@@ -77,40 +96,97 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
     settings,
     keys: keys.cache,
     model: served,
+    training: training.services,
+    samples,
+    models: new FirstResolver([new BaseModelResolver(names), adapters, training.resolver]),
+    adapters,
     metrics,
+    extensions,
     log,
     version,
     draining: () => draining,
   };
-  const http = new HttpServer(createApp(deps), settings);
+  const http = new HttpServer(createApp(deps), settings, isUpload);
   const port = await http.listen();
   undo.push(() => http.drain(0));
   await engine.ready();
+  await Promise.all([training.start(), addInOrder(adapters, settings)]);
   const isa = engine.info?.isa ?? 'unknown';
   served.systemFingerprint = systemFingerprint({ version, digest: model.digest, dtype: config.dtype, isa });
   log.info({ port, enginePid: engine.pid, isa }, 'ready');
   announce(settings, model, { port, isa, dtype: config.dtype, names, version, key: await keys.note() });
   const stop = async () => {
     draining = true;
-    const closed = http.drain(settings.shutdownTimeoutMs + CLOSE_GRACE_MS);
-    await engine.drain(settings.shutdownTimeoutMs);
-    await closed;
+    await drain(settings, http, training, engine);
     await unwind(undo);
   };
   return { port, stop };
 }
 
-async function openStore(settings: Settings, undo: Undo[]): Promise<ServerKeys> {
+async function drain(
+  settings: Settings,
+  http: HttpServer,
+  training: TrainingSide,
+  engine: EngineSupervisor,
+): Promise<void> {
+  const closed = http.drain(settings.shutdownTimeoutMs + CLOSE_GRACE_MS);
+  // A slice of training that does not end must not hold the requests.
+  await Promise.race([training.stop(), sleep(settings.shutdownTimeoutMs, undefined, { ref: false })]);
+  await engine.drain(settings.shutdownTimeoutMs);
+  await closed;
+}
+
+/** What is wrong with the files of the adapters to serve shows before the weights are loaded. */
+async function operatorAdapters(
+  settings: Settings,
+  model: LoadedModel,
+  names: string[],
+  engine: EngineSupervisor,
+): Promise<AdapterRegistry> {
+  const baseNames = [...names, basename(model.directory)];
+  const adapters = new AdapterRegistry({ engine, spec: model.spec, maxRank: settings.maxLoraRank, baseNames });
+  for (const adapter of settings.loraModules) await adapters.inspect(adapter);
+  return adapters;
+}
+
+/** One after the other: they are listed in the order of the flags. */
+async function addInOrder(adapters: AdapterRegistry, settings: Settings): Promise<void> {
+  for (const adapter of settings.loraModules) await adapters.add(adapter);
+}
+
+async function openStore(settings: Settings, undo: Undo[]): Promise<{ keys: ServerKeys; database: Database }> {
   const lock = DataDirLock.acquire(settings.dataDir);
   undo.push(() => lock.release());
   const database = await Database.open(settings.dataDir);
   undo.push(() => database.close());
   const keys = await ServerKeys.open(database, settings.apiKey);
   undo.push(() => keys.close());
-  return keys;
+  return { keys, database };
 }
 
-function startEngine(settings: Settings, config: ReturnType<typeof engineConfig>, log: Logger): EngineSupervisor {
+function startSessions(
+  settings: Settings,
+  modelDirectory: string,
+  tokenizer: ModelTokenizer,
+  engine: EngineSupervisor,
+  config: EngineConfig,
+): ReturnType<typeof createSessions> {
+  return createSessions({
+    modelDirectory,
+    tokenizer,
+    engine,
+    adapters: engine,
+    maxModelLen: config.maxModelLen,
+    maxLogprobs: config.maxLogprobs,
+    workers: settings.tokenizerWorkers,
+    renderTimeoutMs: settings.templateTimeoutMs,
+    generationConfig: settings.generationConfig,
+    toolParser: settings.toolCallParser === 'none' ? null : settings.toolCallParser,
+    reasoningParser: settings.reasoningParser === 'none' ? null : settings.reasoningParser,
+  });
+}
+
+function startEngine(settings: Settings, config: EngineConfig, log: Logger): EngineSupervisor {
   const bar = new LoadingBar(process.stdout, 'weights');
   return new EngineSupervisor({
     config,

@@ -1,4 +1,6 @@
 /** All settings of the server, resolved from flags, then TANDEM_* variables, then defaults (cli/options.ts does that). */
+import type { PeerAddress } from './transfer/transfer.ts';
+import type { NamedAdapter } from './models/adapter-registry.ts';
 import type { ReasoningParserName, ToolParserName } from './sessions/parsers/create-parser.ts';
 
 export interface Settings {
@@ -13,7 +15,7 @@ export interface Settings {
   device: 'auto' | 'cpu' | 'cuda';
   /** null = directory name of the model. The first is what responses report. */
   servedModelNames: string[];
-  /** null = what the model allows. */
+  /** null = what the model allows and the KV cache holds. */
   maxModelLen: number | null;
   maxNumSeqs: number;
   maxNumBatchedTokens: number;
@@ -26,6 +28,13 @@ export interface Settings {
   toolCallParser: ToolParserName | 'auto' | 'none';
   reasoningParser: ReasoningParserName | 'auto' | 'none';
   schedulingPolicy: 'fcfs' | 'priority';
+  /** Adapters that requests may name from the start on. */
+  loraModules: NamedAdapter[];
+  /** Adapters may be named over HTTP, by paths on this machine. */
+  allowRuntimeLoraUpdating: boolean;
+  maxLoraRank: number;
+  /** Memory for adapters; those not in use are read again from disk when they are needed. */
+  maxAdapterMemoryBytes: number;
   /** Engine worker threads. */
   threads: number;
   maxLogprobs: number;
@@ -44,6 +53,25 @@ export interface Settings {
   tokenizerWorkers: number;
   /** Chat requests may bring a template of their own. */
   trustRequestChatTemplate: boolean;
+  /** Added to every chat template's variables; a request's chat_template_kwargs win. */
+  defaultChatTemplateKwargs: Record<string, unknown>;
+  /** Disaggregated serving: where peers pull KV blocks from this server; port null = they cannot. */
+  kvHost: string;
+  kvPort: number | null;
+  /** The only servers whose KV blocks this one pulls. */
+  kvPeers: PeerAddress[];
+  /** Shared by all peers. */
+  kvSecret: string | null;
+  /** Held blocks that nobody has pulled are given up after so many seconds. */
+  kvHoldSeconds: number;
+  /** Percent of the KV cache that may be held. */
+  kvHoldPercent: number;
+  /** For one whole pull. */
+  kvTransferTimeoutMs: number;
+  /** Modules whose extensions requests may name in engine_xargs. */
+  engineExtensions: string[];
+  /** For one check of an argument, or one step of one choice. */
+  engineExtensionTimeoutMs: number;
   /** A template or tokenisation that takes longer is stopped and refused. */
   templateTimeoutMs: number;
   /** 'vllm' (default) reports finish_reason repetition; 'openai' reports stop. */
@@ -57,6 +85,29 @@ export interface Settings {
   logLevel: 'silent' | 'error' | 'warn' | 'info' | 'debug';
   /** 'none' leaves the model's generation_config.json out. */
   generationConfig: 'auto' | 'none';
+  /** Shape of the adapters of new models. */
+  loraRank: number;
+  loraAlpha: number;
+  /** Models that one entity may have. */
+  maxModelsPerEntity: number;
+  /** Share of the engine's time that training gets however busy serving is. */
+  trainingFloor: number;
+  /** Tokens of one packed row of training. */
+  maxTrainingRowTokens: number;
+  /** Compute activations again in the backward pass instead of keeping them. */
+  recomputeActivations: boolean;
+  /** Largest body of trajectories or training data, in bytes; it goes to the disk, not to memory. */
+  maxTrainingBodyBytes: number;
+  /** Jobs of one model that have not ended. */
+  maxOpenJobs: number;
+  /** Starts of a job without progress before it fails. */
+  maxTrainingAttempts: number;
+  /** Folder below which file:// URLs of training data may lie; null: none may. */
+  trainingFileRoot: string | null;
+  /** Hosts of http(s) URLs of training data; empty: none. */
+  trainingUrlHosts: string[];
+  /** Bytes of ids and log-probabilities of completions that trajectories may name by request_id. */
+  sampleMemoryBytes: number;
   /** Faults that the engine process injects (engine/faults.ts); tests only. */
   faults: string[];
 }

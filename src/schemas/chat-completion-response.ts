@@ -1,4 +1,5 @@
 /** What POST /v1/chat/completions answers: whole, or as the chunks of a stream. */
+import type { KvTransferHandle } from './kv-transfer.ts';
 import type { PromptLogprob } from './prompt-logprobs.ts';
 import type { Usage } from './usage.ts';
 
@@ -69,7 +70,7 @@ export interface ChatCompletionResponse {
   system_fingerprint: string;
   prompt_logprobs: PromptLogprob[] | null;
   prompt_token_ids: number[] | null;
-  kv_transfer_params: null;
+  kv_transfer_params: KvTransferHandle | null;
 }
 
 export interface ChatChunkChoice {

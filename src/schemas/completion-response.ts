@@ -1,4 +1,5 @@
 /** What POST /v1/completions answers: whole, or as the chunks of a stream. */
+import type { KvTransferHandle } from './kv-transfer.ts';
 import type { PromptLogprob } from './prompt-logprobs.ts';
 import type { Usage } from './usage.ts';
 
@@ -30,7 +31,7 @@ export interface CompletionResponse {
   usage: Usage;
   service_tier: 'default' | 'priority';
   system_fingerprint: string;
-  kv_transfer_params: null;
+  kv_transfer_params: KvTransferHandle | null;
 }
 
 export interface CompletionChunk {

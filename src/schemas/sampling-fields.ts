@@ -1,5 +1,6 @@
 /** Fields that chat and text completions share: one definition of types, bounds and error sentences. */
 import { array, boolean, integer, nullable, number, object, string, type JsonSchema } from './json-schema.ts';
+import { kvTransferParams, type KvTransferParams } from './kv-transfer.ts';
 
 /** Most stop strings of one request, and characters of one: each is compared with every piece of text. */
 export const MAX_STOP_STRINGS = 64;
@@ -58,7 +59,7 @@ export interface SamplingFields {
   response_format?: Record<string, unknown> | null;
   structured_outputs?: Record<string, unknown> | null;
   repetition_detection?: RepetitionDetection | null;
-  kv_transfer_params?: Record<string, unknown> | null;
+  kv_transfer_params?: KvTransferParams | null;
   engine_xargs?: Record<string, unknown> | null;
   vllm_xargs?: Record<string, unknown> | null;
   cache_salt?: string | null;
@@ -186,7 +187,7 @@ export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
   response_format: responseFormat,
   structured_outputs: structuredOutputs,
   repetition_detection: repetitionDetection,
-  kv_transfer_params: nullable(object()),
+  kv_transfer_params: kvTransferParams,
   engine_xargs: extensionArguments,
   vllm_xargs: extensionArguments,
   cache_salt: {

@@ -52,8 +52,13 @@ function int64Problem(data: unknown): string | null {
 /** Throws SchemaError for the first violation; returns the body as the schema's type. */
 export type BodyValidator<T> = (body: unknown) => T;
 
+/** The bare check; whoever calls it words the violations. */
+export function compileSchema<T>(schema: JsonSchema): ValidateFunction<T> {
+  return ajv.compile(schema) as ValidateFunction<T>;
+}
+
 export function compileBody<T>(schema: JsonSchema): BodyValidator<T> {
-  const validate = ajv.compile(schema) as ValidateFunction<T>;
+  const validate = compileSchema<T>(schema);
   return (body) => {
     if (!isPlainObject(body))
       throw new SchemaError('shape', null, `The body must be a JSON object, got ${kindOf(body)}.`);
@@ -78,6 +83,10 @@ function toSchemaError(error: ErrorObject | undefined): SchemaError {
     const field = joinPath(path, String(error.params['missingProperty']));
     return new SchemaError('shape', field, `${field}: Field required (missing)`);
   }
+  if (error.keyword === 'additionalProperties') {
+    const field = joinPath(path, String(error.params['additionalProperty']).slice(0, LONGEST_ECHO));
+    return new SchemaError('shape', field, `${field}: Extra inputs are not permitted (extra_forbidden)`);
+  }
   const text = (error.parentSchema as JsonSchema | undefined)?.errorText?.[error.keyword];
   if (text !== undefined) return new SchemaError('range', path, text.replace('{value}', echo(error.data)));
   return new SchemaError(kindOfKeyword(error.keyword), path, `${path ?? 'body'}: ${sentence(error)}`);
@@ -101,7 +110,7 @@ function sentence(error: ErrorObject): string {
 type JsonType = string;
 
 /** What was sent, cut short: an error must not be larger than its request's fault deserves. */
-function echo(value: unknown): string {
+export function echo(value: unknown): string {
   if (typeof value === 'bigint') return value.toString();
   if (Array.isArray(value)) return 'an array';
   if (typeof value === 'object' && value !== null) return 'an object';

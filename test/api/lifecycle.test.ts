@@ -59,8 +59,10 @@ test(
     expect(first.log.split(first.key)).toHaveLength(3);
     first.child.kill('SIGTERM');
     expect(await first.exited).toBe(0);
-    for (const file of readdirSync(dataDir))
-      expect(readFileSync(join(dataDir, file)).includes(first.key), file).toBe(false);
+    const stored = readdirSync(dataDir, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
+    expect(stored.length).toBeGreaterThan(0);
+    for (const { parentPath, name } of stored)
+      expect(readFileSync(join(parentPath, name)).includes(first.key), name).toBe(false);
 
     const second = await start({ withoutKey: true });
     expect(second.log).not.toContain(first.key);
@@ -74,6 +76,8 @@ test(
   'keys made and revoked beside a running server',
   async () => {
     const server = await start();
+    const refused = await tandem(['keys', 'create', '--entity', 'a/b', '--data-dir', dataDir]);
+    expect(refused).toMatchObject({ code: 1, out: expect.stringContaining('--entity') as string });
     const made = await tandem(['keys', 'create', '--name', 'laptop', '--entity', 'team', '--data-dir', dataDir]);
     expect(made.code).toBe(0);
     const id = /id\s+(\S+)/.exec(made.out)?.[1] ?? '';

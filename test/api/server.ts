@@ -68,6 +68,7 @@ export class ApiServer {
       return new ApiServer(child, url, shownKey ?? API_KEY, () => log, exited, ownDir);
     } catch (error) {
       child.kill('SIGKILL');
+      if (ownDir !== null) rmSync(ownDir, { recursive: true, force: true });
       throw error;
     }
   }

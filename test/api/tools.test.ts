@@ -86,6 +86,28 @@ test('the same call streamed', async () => {
   expect(JSON.parse(got.calls[0]?.arguments ?? '')).toEqual({ size: 'large', repeat: true });
 });
 
+test('a strict call, a required one and a named one keep to the schema', async () => {
+  const strict = tools.map((tool) => ({
+    ...tool,
+    function: { ...(tool as { function: object }).function, strict: true },
+  }));
+  const [chosen] = (await client.chat.completions.create({ ...asked, tools: strict as typeof tools })).choices;
+  const named = { type: 'function', function: { name: 'lock_weather' } } as const;
+  const [forced] = (await client.chat.completions.create({ ...asked, tool_choice: 'required' })).choices;
+  const [one] = (await client.chat.completions.create({ ...asked, tool_choice: named })).choices;
+  expect([chosen, forced, one].map((choice) => choice?.finish_reason)).toEqual(['tool_calls', 'tool_calls', 'stop']);
+  for (const choice of [chosen, forced, one]) {
+    const [call] = choice?.message.tool_calls ?? [];
+    if (call?.type !== 'function') throw new Error('no call');
+    expect(call.function.name).toBe('lock_weather');
+    const { size, repeat } = JSON.parse(call.function.arguments) as { size: unknown; repeat: unknown };
+    expect(['small', 'medium', 'large']).toContain(size);
+    expect(typeof repeat).toBe('boolean');
+  }
+  const got = await streamed({ tools: strict });
+  expect(got).toMatchObject({ content: '', finishes: ['tool_calls'], calls: [{ index: 0, name: 'lock_weather' }] });
+});
+
 test('none never gives calls', async () => {
   const [choice] = (await client.chat.completions.create({ ...asked, tool_choice: 'none' })).choices;
   expect(choice?.message.tool_calls).toBeUndefined();

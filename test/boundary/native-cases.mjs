@@ -137,6 +137,25 @@ async function controls() {
   await refused('cached detached', open({ cached: detached(i32(1, 2, 3)) }));
 }
 
+async function stepControls() {
+  const { vocabSize } = description.spec;
+  const control = (changes) => change({ controls: [{ slot: 0, ...changes }] });
+  const cases = [
+    { slot: 1 },
+    { slot: 0.5 },
+    { biasIds: i32(vocabSize), biasValues: Float32Array.of(1) },
+    { biasIds: i32(1), biasValues: Float32Array.of(101) },
+    { biasIds: i32(1, 2), biasValues: Float32Array.of(1) },
+    { allowedIds: i32(-1) },
+    { allowedIds: i32(5, 3) },
+  ];
+  for (const [index, changes] of cases.entries()) await refused(`step control ${index}`, control(changes));
+  await refused('two step controls of one slot', change({ controls: [{ slot: 0 }, { slot: 0 }] }));
+  await refused('step controls of another type', change({ controls: i32(0) }));
+  await refused('a step control of another type', change({ controls: [5] }));
+  await refused('step allowedIds of another type', control({ allowedIds: [1] }));
+}
+
 async function samplings() {
   const { vocabSize } = description.spec;
   const cases = {
@@ -372,7 +391,19 @@ async function collected() {
   });
 }
 
-for (const group of [plans, samplings, controls, arrays, options, files, pages, handles, together, collected])
+for (const group of [
+  plans,
+  samplings,
+  controls,
+  stepControls,
+  arrays,
+  options,
+  files,
+  pages,
+  handles,
+  together,
+  collected,
+])
   await group();
 model.close();
 process.stdout.write(JSON.stringify(outcomes));

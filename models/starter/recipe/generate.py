@@ -583,6 +583,10 @@ def story(g):
     hero, place, wish = g.name(), g.choice(PLACES), g.choice(WISHES)
     about = g.choice(["animal", "name", "thing"])
     topic = {"animal": a(animal), "name": hero, "thing": a(thing)}[about]
+    longer = about in ("animal", "thing") and bool(g.extra) and g.chance(0.8)  # in training the request may say more
+    how = g.choice(ADJECTIVES) if longer and about == "thing" else adj
+    if longer:
+        topic = a(f"{how} {animal if about == 'animal' else thing}")
     q = g.choice(["Tell me a story about {}.", "Write a short story about {}.", "Tell a tiny story about {}.",
                   "Can you tell me a story about {}?", "Story about {}, please."]).format(topic)
     she = g.choice(["he", "she"])
@@ -602,9 +606,12 @@ def story(g):
     end = g.choice([f"In the end {hero} was very happy.", f"That evening {hero} told {her} friends everything.",
                     f"And {hero} kept the {thing} for ever.", "They all laughed and went home.",
                     f"Since that day, {hero} is never lonely."])
+    if longer and about == "thing":
+        found = f"On the way {she} found {a(f'{how} {thing}')}."
+        end = g.choice([end, f"And {hero} kept the {how} {thing} for ever."])
     middle = [s for s in (want, found, trouble, solved) if g.chance(0.75)] or [want]
     text = " ".join([first, *middle, end])
-    if about == "thing" and thing not in text.replace(".", " ").split():
+    if about == "thing" and (longer and found not in text or thing not in text.replace(".", " ").split()):
         text = " ".join([first, found, end])
     return "story", q, text, f"I need a hero, a wish and an ending. The story is about {topic}."
 
@@ -632,7 +639,7 @@ def count_or_list(g):
 
 # maker, weight, weight in the training mixture
 QUESTIONS = [(facts, 12, 6), (arithmetic, 20, 32), (text_ops, 16, 34), (extraction, 9, 12), (classify, 7, 5),
-             (small_talk, 7, 4), (story, 6, 7), (count_or_list, 3, 5)]
+             (small_talk, 7, 4), (story, 6, 20), (count_or_list, 3, 5)]
 
 
 def draw_from(g, table):
@@ -646,8 +653,9 @@ def question(g):
 
 # ---------------------------------------------------------------- conversations
 
-def user(text):
-    return {"role": "user", "content": text}
+def user(text, objects=()):
+    """`objects` says what a request for a tool is about; the template does not show it, train.py hints at it."""
+    return {"role": "user", "content": text, **({"objects": list(objects)} if objects else {})}
 
 
 def assistant(text, thought=""):
@@ -820,15 +828,15 @@ PARAMETERS = {
 class Tool:
     """A random tool: name, schema, and ways to ask for it."""
 
-    def __init__(self, g):
+    def __init__(self, g, made_up=0.15):
         def part(words):
-            return g.pseudo() if g.extra and g.chance(0.15) else g.choice(words)
+            return g.pseudo() if g.extra and g.chance(made_up) else g.choice(words)
 
         self.verb, self.object = g.open(lambda: (part(VERBS), part(OBJECTS)))
         style = g.choice((0, 0, 4, 5, 5, 5)) if g.extra else g.randrange(6)
         self.name = f"{self.verb}_{self.object}" if style < 4 else \
             f"{self.verb}{self.object.capitalize()}" if style == 4 else f"{g.open(g.nonce)}_{g.randrange(100)}"
-        self.parameters = g.sample(list(PARAMETERS), g.choices((0, 1, 2, 3, 4), (6, 6, 4, 2, 1) if g.extra else (1, 4, 5, 3, 1))[0])
+        self.parameters = g.sample(list(PARAMETERS), g.choices((0, 1, 2, 3, 4), (1, 4, 5, 3, 1))[0])
         self.required = [p for p in self.parameters if g.chance(0.75)]
         self.described = g.chance(0.6, training=0.4)
 
@@ -925,11 +933,11 @@ def tool_request(g, tools, answered):
                 not g.ok((other.verb, other.object)):
             other = Tool(g)
         thought = f"The user wants to {other.verb} the {other.object}. No tool can do that."
-        return "tools: none fits", [user(other.ask(g, other.arguments(g))),
+        return "tools: none fits", [user(other.ask(g, other.arguments(g)), [other.object]),
                                     assistant("I do not have a tool for that.", thought)], None
     tool = g.choice(tools)
     arguments = tool.arguments(g)
-    calls, text, task = [call(tool, arguments)], tool.ask(g, arguments), "tools: one call"
+    calls, text, task, objects = [call(tool, arguments)], tool.ask(g, arguments), "tools: one call", [tool.object]
     if g.chance(0.15, training=0.2):  # two calls at once
         second = g.choice(tools)
         more = second.arguments(g)
@@ -937,9 +945,10 @@ def tool_request(g, tools, answered):
             ask = second.ask(g, more)
             text = text.rstrip(".?") + g.choice([". Also ", ", and also ", ". Then "]) + ask[0].lower() + ask[1:]
             calls.append(call(second, more))
+            objects.append(second.object)
             task = "tools: two calls"
     thought = f"The user wants to {tool.verb} the {tool.object}. I call {tool.name}."
-    messages = [user(text), {"role": "assistant", "content": "", "reasoning_content": thought, "tool_calls": calls}]
+    messages = [user(text, objects), {"role": "assistant", "content": "", "reasoning_content": thought, "tool_calls": calls}]
     if not answered:
         return task, messages, "calls"
     results = [result_of(g) for _ in calls]
@@ -949,22 +958,25 @@ def tool_request(g, tools, answered):
 
 
 def tool_drill(g):
-    """For training: many requests on tools without parameters, to learn which one fits, if any."""
-    tools, messages = [], []
-    for _ in range(g.randrange(1, 4)):
-        tool = Tool(g)
-        tool.parameters = tool.required = []
+    """For training: many requests on few tools, often without parameters, to learn which one fits, if any."""
+    tools, messages, made_up, bare = [], [], g.choice((0.1, 0.5)), g.chance(0.5)
+    for _ in range(g.randrange(1, 5) if bare else g.choice((1, 2, 2, 3))):
+        tool = Tool(g, made_up)
+        tool.described = False
+        if bare:
+            tool.parameters = tool.required = []
         if all(tool.object != t.object for t in tools):
             tools.append(tool)
     for _ in range(g.randrange(4, 9)):
-        tool = g.choice(tools) if g.chance(0.5) else Tool(g)
+        tool = g.choice(tools) if g.chance(0.5 if bare else 0.8) else Tool(g, made_up)
         fits = tool in tools
         if not fits and any(tool.object == t.object or tool.verb == t.verb for t in tools):
             continue
+        arguments = {} if bare else tool.arguments(g)
         thought = f"The user wants to {tool.verb} the {tool.object}. "
-        messages += [user(tool.ask(g, {})), {
+        messages += [user(tool.ask(g, arguments), [tool.object]), {
             "role": "assistant", "content": "", "reasoning_content": thought + f"I call {tool.name}.",
-            "tool_calls": [call(tool, {})]} if fits else
+            "tool_calls": [call(tool, arguments)]} if fits else
             assistant("I do not have a tool for that.", thought + "No tool can do that.")]
     if not messages:
         return tool_drill(g)
@@ -988,7 +1000,7 @@ def tool_use(g):
                   thinking=False if g.extra and len(messages) > 5 else None)
 
 
-KINDS = [(plain, 66, 68), (obey, 9, 10), (memory, 8, 7), (tool_use, 23, 26)]
+KINDS = [(plain, 66, 68), (obey, 9, 10), (memory, 8, 7), (tool_use, 23, 32)]
 
 
 def conversation(g):

@@ -18,6 +18,7 @@ import os
 import random
 import re
 import time
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -25,20 +26,25 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from generate import Source, conversation, for_training
+from generate import Source, conversation, for_training, tool_drill
+from hints import hints_of
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
     "dtype": "bfloat16", "torch_dtype": "bfloat16",
     "vocab_size": 4096, "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 6,
-    "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 32, "hidden_act": "silu",
-    "max_position_embeddings": 1024, "rope_theta": 10000.0,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "hidden_act": "silu",
+    "max_position_embeddings": 1024, "rope_theta": 1e8,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e8},
     "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "attention_bias": False, "attention_dropout": 0.0,
     "use_sliding_window": False, "sliding_window": None, "max_window_layers": 6,
     "initializer_range": 0.02, "use_cache": True,
 }
 END_OF_TEXT, IM_END = 4087, 4089  # the ids of <|endoftext|> and <|im_end|>
+CALL, REFUSE = 4092, 40  # <tool_call>, and the "I" of "I do not have a tool for that."
+HINTED = {"copy": [(4, 7), (5, 6)], "which": [(4, 6)], "name": [(1, 3)], "same": [(2, 6)]}  # (layer, head) of each kind
+MOST = {"copy": 128, "which": 80, "name": 16, "same": 32}  # hints per row; more are dropped
+FLAGGED = 4  # before this layer the object of a request should show whether a tool fits
 
 
 # ---------------------------------------------------------------- model (parameter names as in Hugging Face)
@@ -67,6 +73,16 @@ def attend(q, k, v, mask, block=128):
     return torch.cat(out, 2)
 
 
+def missing(q, k, mask, at, wanted):
+    """Mean of -log(share of the attention on what is wanted), over the positions that want something."""
+    q = q.gather(1, at[..., None].expand(-1, -1, q.shape[-1]))
+    mask = mask.gather(1, at[..., None].expand(-1, -1, mask.shape[-1]))
+    scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + mask).float()
+    share = scores.masked_fill(~wanted, -1e4).logsumexp(-1) - scores.logsumexp(-1)
+    real = wanted.any(-1)
+    return -(share.clamp(min=-20) * real).sum() / real.sum().clamp(min=1)
+
+
 class Attention(nn.Module):
     def __init__(self, c):
         super().__init__()
@@ -78,7 +94,8 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(self.heads * self.dim, d, bias=False)
         self.q_norm, self.k_norm = RMSNorm(self.dim), RMSNorm(self.dim)
 
-    def forward(self, x, cos, sin, mask):
+    def forward(self, x, cos, sin, mask, hints=()):
+        """Also returns the loss of the hints: [(head, positions, where to attend to)]."""
         b, t, _ = x.shape
 
         def rotate(u):
@@ -88,9 +105,11 @@ class Attention(nn.Module):
         q = rotate(self.q_norm(self.q_proj(x).view(b, t, self.heads, self.dim)).transpose(1, 2))
         k = rotate(self.k_norm(self.k_proj(x).view(b, t, self.kv_heads, self.dim)).transpose(1, 2))
         v = self.v_proj(x).view(b, t, self.kv_heads, self.dim).transpose(1, 2)
+        missed = sum((missing(q[:, head], k[:, head // (self.heads // self.kv_heads)], mask[:, 0], at, wanted)
+                      for head, at, wanted in hints), start=torch.zeros(()))
         k, v = (u.repeat_interleave(self.heads // self.kv_heads, 1) for u in (k, v))
         y = attend(q.type_as(v), k.type_as(v), v, mask)
-        return self.o_proj(y.transpose(1, 2).reshape(b, t, -1))
+        return self.o_proj(y.transpose(1, 2).reshape(b, t, -1)), missed
 
 
 class MLP(nn.Module):
@@ -111,9 +130,10 @@ class Layer(nn.Module):
         self.input_layernorm, self.self_attn = RMSNorm(c["hidden_size"]), Attention(c)
         self.post_attention_layernorm, self.mlp = RMSNorm(c["hidden_size"]), MLP(c)
 
-    def forward(self, x, cos, sin, mask):
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
-        return x + self.mlp(self.post_attention_layernorm(x))
+    def forward(self, x, cos, sin, mask, hints=()):
+        y, missed = self.self_attn(self.input_layernorm(x), cos, sin, mask, hints)
+        x = x + y
+        return x + self.mlp(self.post_attention_layernorm(x)), missed
 
 
 class Qwen3(nn.Module):
@@ -133,24 +153,36 @@ class Qwen3(nn.Module):
                 last = name.endswith(("o_proj.weight", "down_proj.weight"))
                 nn.init.normal_(p, std=0.02 / math.sqrt(2 * c["num_hidden_layers"]) if last else 0.02)
 
-    def forward(self, ids, mask):
+    def forward(self, ids, mask, hints):
+        """The last states, those before layer FLAGGED, and the loss of the hints."""
         t = ids.shape[1]
-        x = self.embed_tokens(ids)
-        for layer in self.layers:
-            x = layer(x, self.cos[:t], self.sin[:t], mask)
-        return self.norm(x)
+        x, missed = self.embed_tokens(ids), torch.zeros(())
+        for i, layer in enumerate(self.layers):
+            if i == FLAGGED:
+                early = self.norm(x)
+            x, more = layer(x, self.cos[:t], self.sin[:t], mask,
+                            [(head, *hints[kind]) for kind in HINTED for l, head in HINTED[kind] if l == i])
+            missed = missed + more
+        return self.norm(x), early, missed
 
 
-def loss_of(body, embedding, ids, targets, weights, mask):
+def loss_of(body, embedding, ids, targets, weights, mask, hints, flags):
     """Cross entropy at the positions that have a target; the others never reach the head.
 
-    Their number is padded to a fixed one, since kernels are cached per shape.
+    Their number is padded to a fixed one, since kernels are cached per shape. Also returns the loss of the hints,
+    and that of the flags: whether early states at the object of a request tell a call from a refusal.
     """
-    hidden, targets, weights = body(ids, mask).flatten(0, 1), targets.flatten(), weights.flatten()
+    hidden, early, missed = body(ids, mask, hints)
+    at, label = flags
+    told = early.gather(1, at[..., None].expand(-1, -1, early.shape[-1])).float() @ (embedding[CALL] - embedding[REFUSE])
+    flagged = F.binary_cross_entropy_with_logits(told, label.clamp(min=0), reduction="none") * (label >= 0)
+    flagged = flagged.sum() / (label >= 0).sum().clamp(min=1)
+    hidden, targets, weights = hidden.flatten(0, 1), targets.flatten(), weights.flatten()
     chosen = (targets >= 0).nonzero().squeeze(1)[:len(targets) // 2]
     chosen = F.pad(chosen, (0, len(targets) // 2 - len(chosen)), value=len(targets) - 1)  # the last has no target
     logits, weights = F.linear(hidden[chosen], embedding).float(), weights[chosen]
-    return (F.cross_entropy(logits, targets[chosen], ignore_index=-1, reduction="none") * weights).sum() / weights.sum()
+    loss = (F.cross_entropy(logits, targets[chosen], ignore_index=-1, reduction="none") * weights).sum() / weights.sum()
+    return loss, missed, flagged
 
 
 class Muon:
@@ -199,7 +231,7 @@ def export(model, folder):
 
 # ---------------------------------------------------------------- data
 
-def encode(tokenizer, c, dense=False):
+def encode(tokenizer, c, dense=False, hints=False):
     """Token ids of a conversation, and for each whether the model should learn to write it.
 
     Learned: every assistant turn with its <|im_end|>, but neither the empty thought that the prompt
@@ -210,7 +242,8 @@ def encode(tokenizer, c, dense=False):
     text = tokenizer.apply_chat_template(c["messages"], tools=c["tools"], tokenize=False)
     if dense and c["tools"] and not c["thinking"]:
         text = re.sub("(<\\|im_start\\|>assistant\n)(?!<think>)", "\\1<think>\n\n</think>\n\n", text)
-    ids = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+    encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+    ids = encoding.ids
     start, end, think, unthink = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>", "<think>", "</think>"])
     header = tokenizer.encode("assistant\n", add_special_tokens=False)
     learn, i = [False] * len(ids), 0
@@ -227,7 +260,7 @@ def encode(tokenizer, c, dense=False):
                     break
                 i += 1
         i += 1
-    return ids, learn
+    return (ids, learn, *hints_of(text, encoding.offsets, learn, c)) if hints else (ids, learn)
 
 
 def plain_letters(tokenizer):
@@ -239,41 +272,57 @@ def plain_letters(tokenizer):
 class Splitter:
     """Now and then writes words in smaller tokens than the tokenizer would.
 
-    It teaches which letters a token stands for. In half of the chosen conversations only the
-    prompt is split, so that the answer is in the usual tokens.
+    It teaches which letters a token stands for: "plate" is one token after a space and two after a
+    quotation mark. So half of the splits are those of the word without its space, the others any.
+    In some of the chosen conversations only the prompt is split, so that the answer is in the usual
+    tokens; in others only the answer.
     """
 
     def __init__(self, tokenizer):
-        vocab, self.pairs = tokenizer.get_vocab(), {}
+        vocab, self.pairs, self.bare = tokenizer.get_vocab(), {}, {}
         for i, t in plain_letters(tokenizer).items():
             pairs = [(vocab[t[:k]], vocab[t[k:]]) for k in range(1, len(t)) if t[:k] in vocab and t[k:] in vocab]
             if pairs and t not in ("system", "user", "assistant"):
                 self.pairs[i] = pairs
+            if t[0] == "\u0120":
+                first, *rest = tokenizer.encode(t[1:], add_special_tokens=False)
+                spaced = vocab.get("\u0120" + tokenizer.convert_ids_to_tokens(first))
+                self.bare[i] = [spaced, *rest] if spaced is not None and rest else [vocab["\u0120"], first, *rest]
 
     def split(self, token, share, g):
         if token not in self.pairs or g.random() >= share:
             return [token]
-        left, right = self.pairs[token][0] if g.random() < 0.4 else g.choice(self.pairs[token])
+        if token in self.bare and g.random() < 0.5:
+            return self.bare[token]
+        left, right = g.choice(self.pairs[token])
         return self.split(left, share, g) + self.split(right, share, g)
 
     def __call__(self, ids, learn, task, g):
-        if g.random() >= (0.5 if task == "story" else 0.12):
+        if g.random() >= (0.8 if task == "story" else 0.12):
             return ids, learn
-        share, prompt_only = g.choice((0.1, 0.3, 0.6)), task != "story" and g.random() < 0.5
-        parts = [[t] if x and prompt_only else self.split(t, share, g) for t, x in zip(ids, learn)]
-        return [t for part in parts for t in part], [x for part, x in zip(parts, learn) for _ in part]
+        share = g.choice((0.3, 0.6, 0.9) if task == "story" else (0.1, 0.3, 0.6))
+        parts = g.choice(((True,), (True,), (False,), (True, False)))  # the answer, the prompt
+        split = [self.split(t, share, g) if x in parts else [t] for t, x in zip(ids, learn)]
+        return [t for part in split for t in part], [x for part, x in zip(split, learn) for _ in part]
 
 
-def batches(model_folder, seed, first, rank, queue, rows, length, prompt_share):
+def choosing(pieces, tokens, j):
+    """Whether token j of a call chooses what comes next: begins a name or a key, or ends a value."""
+    before, last, this = (pieces[t] for t in tokens[j - 2:j + 1])
+    return last in ('{"', '\u0120{"') or (last == '\u0120"' and before[-1] in ",:") or this[0] in "},\"" and this[-1] in "},"
+
+
+def batches(model_folder, seed, first, rank, queue, rows, length, prompt_share, drills):
     """Fill `queue` with packed batches: ids, targets (-1: no loss), their weights, and the document of each token.
 
-    Where there are tools, the first three tokens of the answer count five times: they say whether one is called.
+    Where there are tools, the first token of the answer and those that choose the tool and its arguments
+    count four times.
     """
     from transformers import AutoTokenizer
     os.nice(5)
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
-    splitter = Splitter(tokenizer)
+    splitter, pieces = Splitter(tokenizer), tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     extra = for_training(sorted({t.removeprefix("\u0120") for t in plain_letters(tokenizer).values() if len(t) > 2}))
     k = first
     while True:
@@ -282,24 +331,41 @@ def batches(model_folder, seed, first, rank, queue, rows, length, prompt_share):
         targets = torch.full((rows, length), -1, dtype=torch.int64)
         weights = torch.zeros((rows, length))
         documents = torch.zeros((rows, length), dtype=torch.int32)
+        hints = {kind: (torch.zeros((rows, n), dtype=torch.int64), torch.zeros((rows, n, length), dtype=torch.bool))
+                 for kind, n in MOST.items()}
+        flags, used = (torch.zeros((rows, MOST["same"]), dtype=torch.int64), torch.full((rows, MOST["same"]), -1.0)), Counter()
         for row in range(rows):
             at = document = 0
             while at < length - 24:
-                c = conversation(source)
-                tokens, learn = splitter(*encode(tokenizer, c, dense=True), c["task"], noise)
+                c = tool_drill(source) if noise.random() < drills else conversation(source)
+                whole, learn, told, fits = encode(tokenizer, c, dense=True, hints=True)
+                tokens, learn = splitter(whole, learn, c["task"], noise)
+                if tokens != whole:
+                    told, fits = [], []
                 if at + len(tokens) > length and at > 0 and len(tokens) <= length and noise.random() < 0.8:
                     continue  # prefer a conversation that still fits
-                starts = {j + i for j in range(1, len(tokens)) if learn[j] and not learn[j - 1] for i in range(3)}
+                noise.shuffle(told)
+                for kind, j, sources in told:
+                    if at + j < length and used[kind, row] < MOST[kind]:
+                        where, wanted = hints[kind]
+                        where[row, used[kind, row]] = at + j
+                        wanted[row, used[kind, row], [at + i for i in sources]] = True
+                        used[kind, row] += 1
+                for j, fit in fits:
+                    if at + j < length and used["flag", row] < MOST["same"]:
+                        flags[0][row, used["flag", row]], flags[1][row, used["flag", row]] = at + j, fit
+                        used["flag", row] += 1
+                starts = {j for j in range(1, len(tokens)) if learn[j] and (not learn[j - 1] or choosing(pieces, tokens, j))}
                 tokens = tokens[:length - at]
                 document += 1
                 for j, token in enumerate(tokens):
                     if j and (learn[j] or noise.random() < prompt_share):
                         targets[row, at + j - 1] = token
-                        weights[row, at + j - 1] = 5 if c["tools"] and j in starts else 1
+                        weights[row, at + j - 1] = 4 if c["tools"] and j in starts else 1
                 ids[row, at:at + len(tokens)] = torch.tensor(tokens)
                 documents[row, at:at + len(tokens)] = document
                 at += len(tokens)
-        queue.put((k, ids, targets, weights, documents))
+        queue.put((k, ids, targets, weights, documents, hints, flags))
         k += 1
 
 
@@ -319,6 +385,8 @@ def main():
     parser.add_argument("--warmup", type=int, default=200)
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--prompt-share", type=float, default=0.0, help="share of prompt tokens that are learned too")
+    parser.add_argument("--drills", type=float, default=0.0, help="share of tool drills on top of the mixture's own")
+    parser.add_argument("--hints", type=float, default=0.1, help="weight of the hints in the loss")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--port", type=int, default=29517)
@@ -358,7 +426,7 @@ def train(rank, args):
     queue = multiprocessing.get_context("spawn").Queue(maxsize=8)
     producer = multiprocessing.get_context("spawn").Process(
         target=batches, daemon=True, args=(args.model, args.seed, step, rank, queue,
-                                           args.rows // args.processes, args.length, args.prompt_share))
+                                           args.rows // args.processes, args.length, args.prompt_share, args.drills))
     # A spawned trainer is daemonic, and a daemon may not have children unless it says otherwise.
     multiprocessing.current_process()._config["daemon"] = False
     producer.start()
@@ -374,7 +442,7 @@ def train(rank, args):
         export(model, args.model)
 
     last = saved = at = time.time()
-    first, since, total = step, 0, 0.0
+    first, since, total = step, 0, torch.zeros(3)
     while True:
         seconds, last = seconds + min(5.0, time.time() - last), time.time()
         done = step / args.steps if args.steps else seconds / 60 / args.minutes
@@ -383,7 +451,7 @@ def train(rank, args):
         done = done.item()
         if done >= 1 or (args.stop_after and step - first >= args.stop_after):
             break
-        k, ids, targets, weights, documents = queue.get()
+        k, ids, targets, weights, documents, hints, flags = queue.get()
         assert k == step
         scale = min(1.0, (step + 1) / args.warmup, (1 - done) / args.decay)
         for group in optimizer.param_groups:
@@ -392,8 +460,8 @@ def train(rank, args):
         seen = ((documents[:, :, None] == documents[:, None, :]) & causal)[:, None]
         mask = torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill(~seen, -torch.inf)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(body, model.embed_tokens.weight, ids, targets, weights, mask)
-        loss.backward()
+            loss, missed, flagged = loss_of(body, model.embed_tokens.weight, ids, targets, weights, mask, hints, flags)
+        (loss + args.hints * (missed + flagged)).backward()
         gradient = torch.cat([p.grad.flatten() for p in model.parameters()])
         dist.all_reduce(gradient)
         gradient *= 1 / args.processes / max(1.0, gradient.norm().item() / args.processes)  # clipped to norm 1
@@ -402,16 +470,16 @@ def train(rank, args):
         optimizer.step()
         muon.step(args.lr * scale, rank, args.processes)
         model.zero_grad(set_to_none=True)
-        step, since, total = step + 1, since + 1, total + loss.item()
+        step, since, total = step + 1, since + 1, total + torch.tensor([loss.item(), missed.item(), flagged.item()])
         tokens += ids.numel() * args.processes
         if rank == 0 and (step % 50 == 0 or step == first + 1):
             rate = since * ids.numel() * args.processes / (time.time() - at)
-            line = (f"{step}\t{tokens}\t{total / since:.4f}\t{args.lr * scale:.2e}\t{rate:.0f}\t"
+            line = (f"{step}\t{tokens}\t{' '.join(f'{x:.3f}' for x in total / since)}\t{args.lr * scale:.2e}\t{rate:.0f}\t"
                     f"{seconds:.0f}")
             print(line, flush=True)
             with open(args.run / "log.tsv", "a") as log:
                 log.write(line + "\n")
-            since, at, total = 0, time.time(), 0.0
+            since, at, total = 0, time.time(), torch.zeros(3)
         if rank == 0 and time.time() - saved > args.save_seconds:
             save()
             saved = time.time()

@@ -1,9 +1,11 @@
-// The module: info, loadModel, createEngine. See src/control/engine/native.ts for the contract.
+// The module: info, loadModel, loadAdapter, createEngine. See src/control/engine/native.ts for the contract.
+#include "addon/adapter_handle.h"
 #include "addon/engine_handle.h"
 #include "addon/grammar_handle.h"
 #include "addon/model_handle.h"
 #include "addon/napi_setup.h"
 #include "addon/read.h"
+#include "addon/trainer_handle.h"
 #include "no_cuda/cuda_info.h"
 #include "simd/isa.h"
 
@@ -37,9 +39,12 @@ Napi::Value info(const Napi::CallbackInfo& call) {
 Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("info", Napi::Function::New(env, info));
   exports.Set("loadModel", Napi::Function::New(env, load_model));
+  exports.Set("loadAdapter", Napi::Function::New(env, load_adapter));
   exports.Set("createEngine", Napi::Function::New(env, create_engine));
+  exports.Set("createTrainer", Napi::Function::New(env, create_trainer));
   exports.Set("createVocabulary", Napi::Function::New(env, create_vocabulary));
   exports.Set("compileGrammar", Napi::Function::New(env, compile_grammar));
+  exports.Set("compileProgram", Napi::Function::New(env, compile_program));
   return exports;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "addon/compile_pool.h"
 #include "addon/promise_worker.h"
 #include "addon/read.h"
 #include "grammar/ebnf.h"
@@ -16,6 +17,7 @@ namespace {
 using namespace grammar;
 
 constexpr napi_type_tag kVocabularyTag = {0x51d0c3a7e84b9f26ull, 0xb7e2914d06fa583cull};
+constexpr napi_type_tag kProgramTag = {0x8f3b6c12d94e07a5ull, 0x2ac5e07b91d6384full};
 
 using Masks = std::shared_ptr<const SharedMasks>;
 
@@ -30,15 +32,19 @@ void wrap(Napi::Env env, Napi::Object& object, Object held, const napi_type_tag&
   napi_type_tag_object(env, object, &tag);
 }
 
-Masks vocabulary_of(const Napi::Value& value) {
+// What wrap() put there; throws with `message` for anything else.
+template <typename Object>
+Object unwrap(const Napi::Value& value, const napi_type_tag& tag, const char* message) {
   bool matches = false;
   void* data = nullptr;
-  if (!value.IsObject() || napi_check_object_type_tag(value.Env(), value, &kVocabularyTag, &matches) != napi_ok || !matches ||
+  if (!value.IsObject() || napi_check_object_type_tag(value.Env(), value, &tag, &matches) != napi_ok || !matches ||
       napi_unwrap(value.Env(), value, &data) != napi_ok) {
-    throw Error(ErrorKind::kType, "vocabulary must come from createVocabulary");
+    throw Error(ErrorKind::kType, message);
   }
-  return *static_cast<Masks*>(data);
+  return *static_cast<Object*>(data);
 }
+
+Masks vocabulary_of(const Napi::Value& value) { return unwrap<Masks>(value, kVocabularyTag, "vocabulary must come from createVocabulary"); }
 
 class VocabularyWorker : public PromiseWorker {
  public:
@@ -149,19 +155,23 @@ Napi::Value create_matcher(const std::shared_ptr<GrammarHolder>& holder, const N
   });
 }
 
-class CompileWorker : public PromiseWorker {
+class CompileWorker : public CompileJob {
  public:
-  CompileWorker(Napi::Env env, Source source, std::shared_ptr<std::atomic<bool>> cancelled)
-      : PromiseWorker(env), source_(std::move(source)), cancelled_(std::move(cancelled)) {}
+  // With a vocabulary the result is a program for the engine, without one a grammar.
+  CompileWorker(Napi::Env env, Source source, Masks vocabulary, std::shared_ptr<std::atomic<bool>> cancelled)
+      : CompileJob(env), source_(std::move(source)), vocabulary_(std::move(vocabulary)), cancelled_(std::move(cancelled)) {}
 
  private:
   void execute() override {
+    // A job that waited for its turn may have lost its client.
+    require(!cancelled_->load(), ErrorKind::kState, "the compilation was cancelled");
     Limits limits;
     limits.seconds = source_.seconds;
     Budget budget(limits, cancelled_);
     auto start = std::chrono::steady_clock::now();
     try {
       grammar_ = compile(budget);
+      if (vocabulary_) program_ = engine::make_program(grammar_, vocabulary_);
     } catch (const Refused& refused) {
       keyword_ = refused.keyword();
       message_ = refused.what();
@@ -186,6 +196,13 @@ class CompileWorker : public PromiseWorker {
       object.Set("message", message_);
       return object;
     }
+    if (program_) {
+      object.Set("heldBytes", Napi::Function::New(env, [program = program_](const Napi::CallbackInfo& info) -> Napi::Value {
+                   return Napi::Number::New(info.Env(), double(program->masks->grammar().bytes() + program->masks->bytes()));
+                 }));
+      wrap(env, object, program_, kProgramTag);
+      return object;
+    }
     auto holder = std::make_shared<GrammarHolder>();
     holder->grammar = grammar_;
     object.Set("bytes", Napi::Number::New(env, double(grammar_->bytes())));
@@ -195,8 +212,10 @@ class CompileWorker : public PromiseWorker {
   }
 
   Source source_;
+  Masks vocabulary_;
   std::shared_ptr<std::atomic<bool>> cancelled_;
   GrammarRef grammar_;
+  std::shared_ptr<const engine::Program> program_;
   std::string keyword_, message_;
   double micros_ = 0;
 };
@@ -240,18 +259,32 @@ Napi::Value create_vocabulary(const Napi::CallbackInfo& info) {
   });
 }
 
+namespace {
+
+Napi::Value start_compilation(const Napi::CallbackInfo& info, Masks vocabulary) {
+  auto cancelled = std::make_shared<std::atomic<bool>>(false);
+  auto job = std::make_unique<CompileWorker>(info.Env(), read_source(info[0], info[1]), std::move(vocabulary), cancelled);
+  Napi::Object out = Napi::Object::New(info.Env());
+  out.Set("cancel", Napi::Function::New(info.Env(), [cancelled](const Napi::CallbackInfo& call) -> Napi::Value {
+            cancelled->store(true);
+            return call.Env().Undefined();
+          }));
+  out.Set("result", CompileJob::start(std::move(job)));
+  return out;
+}
+
+}  // namespace
+
 Napi::Value compile_grammar(const Napi::CallbackInfo& info) {
-  return guarded(info.Env(), [&]() -> Napi::Value {
-    auto cancelled = std::make_shared<std::atomic<bool>>(false);
-    auto* worker = new CompileWorker(info.Env(), read_source(info[0], info[1]), cancelled);
-    Napi::Object out = Napi::Object::New(info.Env());
-    out.Set("cancel", Napi::Function::New(info.Env(), [cancelled](const Napi::CallbackInfo& call) -> Napi::Value {
-              cancelled->store(true);
-              return call.Env().Undefined();
-            }));
-    out.Set("result", worker->start());
-    return out;
-  });
+  return guarded(info.Env(), [&]() -> Napi::Value { return start_compilation(info, nullptr); });
+}
+
+Napi::Value compile_program(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value { return start_compilation(info, vocabulary_of(info[2])); });
+}
+
+std::shared_ptr<const engine::Program> program_of(const Napi::Value& value) {
+  return unwrap<std::shared_ptr<const engine::Program>>(value, kProgramTag, "grammar must come from compileProgram");
 }
 
 }  // namespace tandem::addon

@@ -1,6 +1,9 @@
 // The JavaScript side of structured output: vocabularies, compilation, matchers.
 #pragma once
+#include <memory>
+
 #include "addon/napi_setup.h"
+#include "engine/constraint.h"
 
 namespace tandem::addon {
 
@@ -8,5 +11,9 @@ namespace tandem::addon {
 Napi::Value create_vocabulary(const Napi::CallbackInfo& info);
 // compileGrammar(source, options) -> {result: Promise<NativeGrammar | {keyword, message}>, cancel()}
 Napi::Value compile_grammar(const Napi::CallbackInfo& info);
+// compileProgram(source, options, vocabulary) -> the same, with a NativeProgram instead of a NativeGrammar
+Napi::Value compile_program(const Napi::CallbackInfo& info);
+// Throws Error(kType) for anything but a NativeProgram.
+std::shared_ptr<const engine::Program> program_of(const Napi::Value& value);
 
 }  // namespace tandem::addon

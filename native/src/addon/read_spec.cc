@@ -1,5 +1,7 @@
 #include "addon/read_spec.h"
 
+#include "addon/adapter_handle.h"
+#include "addon/grammar_handle.h"
 #include "addon/read.h"
 
 namespace tandem::addon {
@@ -90,21 +92,35 @@ std::vector<std::vector<int32_t>> read_words(const Napi::Object& sampling) {
   return words;
 }
 
+bool given(const Napi::Object& object, const char* field) { return !read_property(object, field).IsUndefined(); }
+
+std::vector<std::pair<int32_t, float>> read_bias(const Napi::Object& object) {
+  std::vector<std::pair<int32_t, float>> bias;
+  if (!given(object, "biasIds")) return bias;
+  std::vector<int32_t> ids = read_int32_array(object, "biasIds");
+  std::vector<float> values = read_float32_array(object, "biasValues");
+  if (ids.size() != values.size()) throw Error(ErrorKind::kRange, "biasIds and biasValues must have the same length");
+  for (size_t i = 0; i < ids.size(); ++i) bias.emplace_back(ids[i], values[i]);
+  return bias;
+}
+
+engine::StepControl read_control(const Napi::Value& value) {
+  Napi::Object object = read_object(value, "control");
+  engine::StepControl control{read_int(object, "slot"), {}};
+  control.controls.bias = read_bias(object);
+  if (given(object, "allowedIds")) control.controls.allowed = read_int32_array(object, "allowedIds");
+  return control;
+}
+
 // The optional controls of SamplingSpec; each absent one keeps its neutral value.
 void read_controls(const Napi::Object& sampling, ops::SamplingParams& s) {
-  auto given = [&](const char* field) { return !read_property(sampling, field).IsUndefined(); };
-  if (given("frequencyPenalty")) s.frequency_penalty = read_number(sampling, "frequencyPenalty");
-  if (given("presencePenalty")) s.presence_penalty = read_number(sampling, "presencePenalty");
-  if (given("repetitionPenalty")) s.repetition_penalty = read_number(sampling, "repetitionPenalty");
-  if (given("allowedIds")) s.allowed = read_int32_array(sampling, "allowedIds");
+  if (given(sampling, "frequencyPenalty")) s.frequency_penalty = read_number(sampling, "frequencyPenalty");
+  if (given(sampling, "presencePenalty")) s.presence_penalty = read_number(sampling, "presencePenalty");
+  if (given(sampling, "repetitionPenalty")) s.repetition_penalty = read_number(sampling, "repetitionPenalty");
+  if (given(sampling, "allowedIds")) s.allowed = read_int32_array(sampling, "allowedIds");
   s.bad_words = read_words(sampling);
-  if (given("biasIds")) {
-    std::vector<int32_t> ids = read_int32_array(sampling, "biasIds");
-    std::vector<float> values = read_float32_array(sampling, "biasValues");
-    if (ids.size() != values.size()) throw Error(ErrorKind::kRange, "biasIds and biasValues must have the same length");
-    for (size_t i = 0; i < ids.size(); ++i) s.bias.emplace_back(ids[i], values[i]);
-  }
-  if (!given("logprobsMode")) return;
+  s.bias = read_bias(sampling);
+  if (!given(sampling, "logprobsMode")) return;
   std::string mode = read_string(sampling, "logprobsMode");
   if (mode != "raw" && mode != "temperature" && mode != "processed") {
     throw Error(ErrorKind::kRange, "logprobsMode must be raw, temperature or processed");
@@ -128,23 +144,81 @@ engine::Open read_open(const Napi::Value& value) {
   s.logprobs = read_int(sampling, "logprobs");
   read_controls(sampling, s);
   if (!read_property(object, "promptLogprobs").IsUndefined()) open.prompt_logprobs = read_int(object, "promptLogprobs");
+  if (!read_property(object, "grammar").IsUndefined()) open.program = program_of(read_property(object, "grammar"));
   if (!read_property(object, "cached").IsUndefined()) open.cached = read_int32_array(object, "cached");
+  if (given(object, "adapter")) open.adapter = adapter_of(read_property(object, "adapter"));
   open.params.max_tokens = read_int(sampling, "maxTokens");
   open.params.min_tokens = read_int(sampling, "minTokens");
   open.params.stop_ids = read_int32_array(sampling, "stopIds");
   return open;
 }
 
+void read_tensor_table(const Napi::Value& files, const Napi::Value& tensors, std::vector<std::string>& file_list,
+                       std::vector<model::Tensor>& tensor_list) {
+  read_array(files, "files", 10000, [&](const Napi::Value& file, uint32_t) {
+    if (!file.IsString()) throw Error(ErrorKind::kType, "files must hold strings");
+    file_list.push_back(file.As<Napi::String>().Utf8Value());
+  });
+  read_array(tensors, "tensors", 100000, [&](const Napi::Value& tensor, uint32_t) { tensor_list.push_back(read_tensor(tensor)); });
+}
+
+model::Module read_module(const Napi::Object& factors) {
+  std::string name = read_string(factors, "module");
+  for (int i = 0; i < model::kModules; ++i) {
+    if (name == module_name(model::Module(i))) return model::Module(i);
+  }
+  throw Error(ErrorKind::kRange, "module must be q, k, v, o, gate, up or down");
+}
+
+model::StoredFactors read_stored_factors(const Napi::Value& value) {
+  Napi::Object object = read_object(value, "factors");
+  model::StoredFactors f;
+  f.layer = read_int(object, "layer");
+  f.module = read_module(object);
+  f.rank = read_int(object, "rank");
+  f.scale = float(read_number(object, "scale"));
+  f.a = read_string(object, "a");
+  f.b = read_string(object, "b");
+  return f;
+}
+
 }  // namespace
+
+const char* module_name(model::Module module) {
+  static const char* const kNames[model::kModules] = {"q", "k", "v", "o", "gate", "up", "down"};
+  return kNames[size_t(module)];
+}
+
+model::Factors read_factors(const Napi::Value& value, const float* scale) {
+  Napi::Object object = read_object(value, "factors");
+  model::Factors f;
+  f.layer = read_int(object, "layer");
+  f.module = read_module(object);
+  f.rank = read_int(object, "rank");
+  f.scale = scale ? *scale : float(read_number(object, "scale"));
+  f.a = read_float32_array(object, "a");
+  f.b = read_float32_array(object, "b");
+  return f;
+}
+
+AdapterSource read_adapter_source(const Napi::Value& value) {
+  Napi::Object object = read_object(value, "source");
+  AdapterSource source;
+  source.in_files = given(object, "files");
+  Napi::Value factors = read_property(object, "factors");
+  if (source.in_files) {
+    read_tensor_table(read_property(object, "files"), read_property(object, "tensors"), source.files, source.tensors);
+    read_array(factors, "factors", 100000, [&](const Napi::Value& f, uint32_t) { source.stored.push_back(read_stored_factors(f)); });
+  } else {
+    read_array(factors, "factors", 100000, [&](const Napi::Value& f, uint32_t) { source.factors.push_back(read_factors(f)); });
+  }
+  return source;
+}
 
 ModelSource read_model_source(const Napi::Value& spec, const Napi::Value& files, const Napi::Value& tensors) {
   ModelSource source;
   source.spec = read_spec(read_object(spec, "spec"));
-  read_array(files, "files", 10000, [&](const Napi::Value& file, uint32_t) {
-    if (!file.IsString()) throw Error(ErrorKind::kType, "files must hold strings");
-    source.files.push_back(file.As<Napi::String>().Utf8Value());
-  });
-  read_array(tensors, "tensors", 100000, [&](const Napi::Value& tensor, uint32_t) { source.tensors.push_back(read_tensor(tensor)); });
+  read_tensor_table(files, tensors, source.files, source.tensors);
   return source;
 }
 
@@ -175,6 +249,10 @@ engine::Plan read_plan(const Napi::Value& value) {
   plan.closes = read_int32_array(object, "closes");
   plan.tokens = read_int32_array(object, "tokens");
   std::vector<int32_t> pages = read_int32_array(object, "pages"), rows = read_int32_array(object, "rows");
+  if (given(object, "controls")) {
+    read_array(read_property(object, "controls"), "controls", 4096,
+               [&](const Napi::Value& control, uint32_t) { plan.controls.push_back(read_control(control)); });
+  }
   if (pages.size() % 3 != 0) throw Error(ErrorKind::kRange, "pages must hold triples");
   if (rows.size() % 4 != 0) throw Error(ErrorKind::kRange, "rows must hold quadruples");
   for (size_t i = 0; i < pages.size(); i += 3) plan.pages.push_back({pages[i], pages[i + 1], pages[i + 2]});

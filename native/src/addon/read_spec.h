@@ -2,6 +2,7 @@
 #pragma once
 #include "addon/napi_setup.h"
 #include "engine/engine.h"
+#include "model/adapter.h"
 #include "model/spec.h"
 
 namespace tandem::addon {
@@ -12,12 +13,26 @@ struct ModelSource {
   std::vector<model::Tensor> tensors;
 };
 
+// An adapter's factors: in files, or in memory.
+struct AdapterSource {
+  bool in_files = false;
+  std::vector<std::string> files;
+  std::vector<model::Tensor> tensors;
+  std::vector<model::StoredFactors> stored;
+  std::vector<model::Factors> factors;
+};
+
 struct LoadSettings {
   ops::Element element;
   int threads;
 };
 
 ModelSource read_model_source(const Napi::Value& spec, const Napi::Value& files, const Napi::Value& tensors);
+AdapterSource read_adapter_source(const Napi::Value& source);
+// One of memory: {layer, module, rank, scale, a, b}; the scale is not read where it is given.
+model::Factors read_factors(const Napi::Value& factors, const float* scale = nullptr);
+// As JavaScript calls it: "q", "gate".
+const char* module_name(model::Module module);
 LoadSettings read_load_settings(const Napi::Object& options);
 engine::Options read_engine_options(const Napi::Value& options);
 engine::Plan read_plan(const Napi::Value& plan);

@@ -33,16 +33,27 @@ Options checked(const Options& o, const model::Spec& spec) {
   return o;
 }
 
+// `where`: what holds them, for the message.
+void check_bias(const std::string& where, const std::vector<std::pair<int32_t, float>>& bias, int64_t vocab) {
+  std::string ids = where + ".biasIds", values = where + ".biasValues must be in -100..100";
+  for (const auto& [id, value] : bias) {
+    in_range(ids.c_str(), id, 0, vocab - 1);
+    require(std::fabs(value) <= 100, ErrorKind::kRange, values.c_str());
+  }
+}
+
+void check_allowed(const std::string& where, const std::vector<int32_t>& allowed, int64_t vocab) {
+  std::string ids = where + ".allowedIds", order = ids + " must ascend";
+  for (int32_t id : allowed) in_range(ids.c_str(), id, 0, vocab - 1);
+  require(std::is_sorted(allowed.begin(), allowed.end()), ErrorKind::kRange, order.c_str());
+}
+
 void check_controls(const ops::SamplingParams& p, int64_t vocab) {
   bool ok = std::fabs(p.frequency_penalty) <= 2 && std::fabs(p.presence_penalty) <= 2 && std::isfinite(p.repetition_penalty) &&
             p.repetition_penalty > 0;
   require(ok, ErrorKind::kRange, "open.sampling: a penalty is out of range");
-  for (const auto& [id, value] : p.bias) {
-    in_range("open.sampling.biasIds", id, 0, vocab - 1);
-    require(std::fabs(value) <= 100, ErrorKind::kRange, "open.sampling.biasValues must be in -100..100");
-  }
-  for (int32_t id : p.allowed) in_range("open.sampling.allowedIds", id, 0, vocab - 1);
-  require(std::is_sorted(p.allowed.begin(), p.allowed.end()), ErrorKind::kRange, "open.sampling.allowedIds must ascend");
+  check_bias("open.sampling", p.bias, vocab);
+  check_allowed("open.sampling", p.allowed, vocab);
   for (const auto& word : p.bad_words) {
     require(!word.empty(), ErrorKind::kRange, "open.sampling.badWords must not hold an empty word");
     for (int32_t id : word) in_range("open.sampling.badWords", id, 0, vocab - 1);
@@ -119,6 +130,9 @@ void Engine::check_plan(const Plan& plan) const {
     require(free && !opens[size_t(open.slot)], ErrorKind::kRange, "opens: slot is in use");
     opens[size_t(open.slot)] = 1;
     check_open(open, options_, model_->spec.vocab_size);
+    require(!open.adapter || open.adapter->fits(model_), ErrorKind::kRange, "open.adapter is not of this model");
+    bool fits = !open.program || int64_t(open.program->masks->vocabulary().size()) >= options_.samplable_vocab;
+    require(fits, ErrorKind::kRange, "open.grammar: its vocabulary is smaller than samplableVocab");
   }
   check_rows(plan, opens, closes);
 }
@@ -162,6 +176,20 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
   require(next == plan.tokens.size(), ErrorKind::kRange, "tokens: more than the rows need");
   in_range("tokens.length", int64_t(next), 0, options_.max_batch_tokens);
   check_written_pages(plan, opens);
+  check_controls(plan);
+}
+
+void Engine::check_controls(const Plan& plan) const {
+  std::unordered_set<int64_t> samples;
+  for (const Row& row : plan.rows) {
+    if (row.sample) samples.insert(row.slot);
+  }
+  for (const StepControl& control : plan.controls) {
+    // Erased: a second entry of the same slot finds nothing.
+    require(samples.erase(control.slot) == 1, ErrorKind::kRange, "controls: slot has no sampling row or two entries");
+    check_bias("controls", control.controls.bias, model_->spec.vocab_size);
+    check_allowed("controls", control.controls.allowed, model_->spec.vocab_size);
+  }
 }
 
 // Prefixes may share pages to read; two rows that write one page would race.
@@ -189,6 +217,14 @@ void Engine::apply_slots(const Plan& plan) {
     slot.params = open.params;
     slot.position = int64_t(open.cached.size());
     slot.prompt_logprobs = open.prompt_logprobs;
+    slot.adapter = open.adapter;
+    if (open.program) {
+      int64_t most = std::min(open.params.max_tokens, options_.max_model_len - open.prompt_length);
+      slot.constraint = std::make_unique<Constraint>(open.program, open.params.stop_ids, most);
+    }
+    for (size_t i = size_t(open.prompt_length); slot.constraint && i < open.cached.size(); ++i) {
+      slot.constraint->take(int64_t(i) - open.prompt_length, open.cached[i]);
+    }
     if (!open.params.sampling.uses_history()) continue;
     for (size_t i = 0; i < open.cached.size(); ++i) slot.history.add(open.cached[i], int64_t(i) >= open.prompt_length);
   }
@@ -203,6 +239,7 @@ model::ForwardBatch Engine::build_batch(const Plan& plan) {
     Slot& slot = slots_[size_t(row.slot)];
     if (batch.tokens[size_t(first)] == -1) batch.tokens[size_t(first)] = slot.last_token;
     batch.runs.push_back({first, row.first_position, row.count, slot.pages.data()});
+    batch.adapters.push_back(slot.adapter.get());
     first += row.count;
   }
   return batch;
@@ -215,6 +252,9 @@ void Engine::remember(const Plan& plan, const model::ForwardBatch& batch) {
     for (int64_t i = 0; i < row.count && slot.params.sampling.uses_history(); ++i) {
       slot.history.add(batch.tokens[next + size_t(i)], row.first_position + i >= slot.prompt_length);
     }
+    for (int64_t i = std::max<int64_t>(0, slot.prompt_length - row.first_position); slot.constraint && i < row.count; ++i) {
+      slot.constraint->take(row.first_position + i - slot.prompt_length, batch.tokens[next + size_t(i)]);
+    }
     next += size_t(row.count);
   }
 }
@@ -226,6 +266,18 @@ void Engine::clear_new_pages(const Plan& plan) {
     for (int64_t i = begin; i <= end; ++i) fresh.push_back(slots_[size_t(row.slot)].pages[size_t(i)]);
   }
   model_->pool.run(int64_t(fresh.size()), [&](int64_t i) { kv_.clear(fresh[size_t(i)]); });
+}
+
+void Engine::prepare_masks(const Plan& plan) {
+  std::vector<std::pair<Constraint*, int64_t>> work;
+  for (const Row& row : plan.rows) {
+    const Slot& slot = slots_[size_t(row.slot)];
+    if (row.sample && slot.constraint) work.emplace_back(slot.constraint.get(), row.first_position + row.count - slot.prompt_length);
+  }
+  if (work.empty()) return;
+  masks_.start([work = std::move(work)] {
+    for (const auto& [constraint, index] : work) constraint->prepare(index);
+  });
 }
 
 StepResult Engine::step(const Plan& plan) {
@@ -245,7 +297,9 @@ StepResult Engine::run_checked(const Plan& plan) {
   model::ForwardBatch batch = build_batch(plan);
   clear_new_pages(plan);
   remember(plan, batch);
+  prepare_masks(plan);
   forward_.run(batch, kv_);
+  masks_.wait();
   for (const Row& row : plan.rows) slots_[size_t(row.slot)].position = row.first_position + row.count;
   StepResult result;
   sample_rows(plan, result);
@@ -255,10 +309,14 @@ StepResult Engine::run_checked(const Plan& plan) {
 }
 
 std::vector<Engine::Query> Engine::sample_queries(const Plan& plan) const {
+  std::unordered_map<int64_t, const ops::StepControls*> controls;
+  for (const StepControl& control : plan.controls) controls[control.slot] = &control.controls;
   std::vector<Query> queries;
   int64_t first = 0;
   for (const Row& row : plan.rows) {
-    if (row.sample) queries.push_back({forward_.hidden(first + row.count - 1), row.slot, -1, -1});
+    auto found = controls.find(row.slot);
+    const ops::StepControls* own = found == controls.end() ? nullptr : found->second;
+    if (row.sample) queries.push_back({forward_.hidden(first + row.count - 1), row.slot, -1, -1, own});
     first += row.count;
   }
   return queries;
@@ -316,7 +374,7 @@ void Engine::sample_rows(const Plan& plan, StepResult& result) {
   std::vector<Query> queries = sample_queries(plan);
   result.samples.resize(queries.size());
   auto tops = for_each_query(queries, [&](size_t i, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
-    result.samples[i] = sample_row(slots_[size_t(queries[i].slot)], queries[i].slot, logits, scratch, top);
+    result.samples[i] = sample_row(queries[i], logits, scratch, top);
   });
   for (size_t i = 0; i < tops.size(); ++i) {
     result.samples[i].top_offset = int32_t(result.top.size());
@@ -341,23 +399,39 @@ void Engine::score_prompts(const Plan& plan, const model::ForwardBatch& batch, S
   }
 }
 
-Sampled Engine::sample_row(Slot& slot, int64_t slot_index, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
+// `outputs` and `length` count the sampled token.
+Finish Engine::finish_of(const SequenceParams& p, const ops::Sample& s, bool complete, int64_t outputs, int64_t length) const {
+  if (s.token < 0) return s.forbidden ? Finish::kNoToken : Finish::kNotFinite;
+  if (std::find(p.stop_ids.begin(), p.stop_ids.end(), s.token) != p.stop_ids.end()) return Finish::kStopToken;
+  if (complete) return Finish::kComplete;
+  return outputs >= p.max_tokens || length >= options_.max_model_len ? Finish::kLength : Finish::kNone;
+}
+
+Sampled Engine::sample_row(const Query& query, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
   static const std::vector<int32_t> kNone;
+  int64_t slot_index = query.slot;
+  Slot& slot = slots_[size_t(slot_index)];
   const SequenceParams& p = slot.params;
   int64_t outputs = std::max<int64_t>(0, slot.position - slot.prompt_length);
   const std::vector<int32_t>& banned = outputs < p.min_tokens ? p.stop_ids : kNone;
   ops::SampleInput input{logits, model_->spec.vocab_size, options_.samplable_vocab, &banned, &p.sampling, &slot.history, uint64_t(outputs)};
-  ops::Sample s = ops::sample(model_->kernels, input, scratch, top);
-  Sampled out{int32_t(slot_index), s.token, Finish::kNone, s.logprob, s.rank, 0, 0};
-  if (p.sampling.logprobs < 0) out.logprob = std::numeric_limits<float>::quiet_NaN();
-  slot.last_token = s.token;
-  if (s.token < 0) {
-    out.finish = Finish::kNotFinite;
-  } else if (std::find(p.stop_ids.begin(), p.stop_ids.end(), s.token) != p.stop_ids.end()) {
-    out.finish = Finish::kStopToken;
-  } else if (outputs + 1 >= p.max_tokens || slot.position + 1 >= options_.max_model_len) {
-    out.finish = Finish::kLength;
+  input.step = query.controls;
+  Sampled out{int32_t(slot_index), -1, Finish::kGrammar, std::numeric_limits<float>::quiet_NaN(), 0, 0, 0};
+  auto verdict = Constraint::Verdict::kGoesOn;
+  if (slot.constraint) {
+    if (slot.constraint->failed()) return out;
+    input.mask = slot.constraint->mask();
+    input.takes = [&](int32_t token) {
+      verdict = slot.constraint->accept(outputs, token);
+      return verdict != Constraint::Verdict::kTooLong;
+    };
   }
+  ops::Sample s = ops::sample(model_->kernels, input, scratch, top);
+  if (verdict == Constraint::Verdict::kFailed) return out;
+  out.token = slot.last_token = s.token;
+  if (p.sampling.logprobs >= 0) out.logprob = s.logprob;
+  out.rank = s.rank;
+  out.finish = finish_of(p, s, verdict == Constraint::Verdict::kComplete, outputs + 1, slot.position + 1);
   return out;
 }
 

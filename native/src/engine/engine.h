@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "engine/constraint.h"
+#include "engine/mask_worker.h"
 #include "model/forward.h"
 #include "ops/kv_pages.h"
 #include "ops/sampling.h"
@@ -35,6 +37,10 @@ struct Open {
   std::vector<int32_t> cached;
   // -1: off; k >= 0: score every fed prompt token but the first, with its k best alternatives. Needs an empty `cached`.
   int64_t prompt_logprobs = -1;
+  // Of the engine's model; null = the base model. The slot holds it until it is closed.
+  std::shared_ptr<const model::Adapter> adapter;
+  // What the outputs must be; null: anything. Its vocabulary must have at least samplable_vocab tokens.
+  std::shared_ptr<const Program> program;
 };
 
 struct Row {
@@ -46,15 +52,30 @@ struct PageAssignment {
   int64_t slot, index, page;
 };
 
+// Controls of a sampling row in this step alone.
+struct StepControl {
+  int64_t slot;
+  ops::StepControls controls;
+};
+
 struct Plan {
   std::vector<Open> opens;
   std::vector<int32_t> closes;
   std::vector<PageAssignment> pages;
   std::vector<Row> rows;
   std::vector<int32_t> tokens;  // of all rows in order; -1 = the slot's last sampled token
+  std::vector<StepControl> controls;
 };
 
-enum class Finish : uint8_t { kNone = 0, kStopToken = 1, kLength = 2, kNotFinite = 3 };
+enum class Finish : uint8_t {
+  kNone = 0,
+  kStopToken = 1,
+  kLength = 2,
+  kNotFinite = 3,  // no token: its logits held NaN or infinity
+  kComplete = 4,   // the token is the last of a text that can only end
+  kNoToken = 5,    // no token: controls and grammar together allow none
+  kGrammar = 6,    // no token: the matcher could not go on
+};
 
 struct Sampled {
   int32_t slot;
@@ -106,23 +127,29 @@ class Engine {
     std::vector<int32_t> pages;
     ops::TokenHistory history;  // filled only where a control needs it
     int64_t prompt_logprobs = -1;
+    std::shared_ptr<const model::Adapter> adapter;
+    std::unique_ptr<Constraint> constraint;
     std::vector<float> last_hidden;  // of the last prompt position fed, whose next token comes with a later plan
   };
 
   void check_plan(const Plan& plan) const;
   void check_rows(const Plan& plan, const std::vector<uint8_t>& opens, const std::vector<uint8_t>& closes) const;
   StepResult run_checked(const Plan& plan);
+  void check_controls(const Plan& plan) const;
   void check_written_pages(const Plan& plan, const std::vector<uint8_t>& opens) const;
   void apply_slots(const Plan& plan);
   model::ForwardBatch build_batch(const Plan& plan);
   void remember(const Plan& plan, const model::ForwardBatch& batch);
   void clear_new_pages(const Plan& plan);
+  // Starts on the masks of the rows that sample; they are ready when masks_ has been waited for.
+  void prepare_masks(const Plan& plan);
   // One row of logits to be computed and what to do with it.
   struct Query {
     const float* hidden;
     int64_t slot;
     int64_t position;  // of the scored prompt token; -1: sample
     int32_t token;     // the scored token
+    const ops::StepControls* controls = nullptr;
   };
   std::vector<Query> sample_queries(const Plan& plan) const;
   std::vector<Query> prompt_queries(const Plan& plan, const model::ForwardBatch& batch) const;
@@ -132,7 +159,8 @@ class Engine {
   std::vector<std::vector<ops::TopEntry>> for_each_query(const std::vector<Query>& queries, const Answer& answer);
   void sample_rows(const Plan& plan, StepResult& result);
   void score_prompts(const Plan& plan, const model::ForwardBatch& batch, StepResult& result);
-  Sampled sample_row(Slot& slot, int64_t slot_index, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top);
+  Finish finish_of(const SequenceParams& params, const ops::Sample& sample, bool complete, int64_t outputs, int64_t length) const;
+  Sampled sample_row(const Query& query, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top);
 
   std::shared_ptr<model::Model> model_;
   Options options_;
@@ -142,6 +170,7 @@ class Engine {
   std::vector<Slot> slots_;
   bool broken_ = false;
   std::vector<ops::SamplingScratch> scratch_;
+  MaskWorker masks_;
 };
 
 }  // namespace tandem::engine

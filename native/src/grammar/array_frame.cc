@@ -97,31 +97,37 @@ class ArrayFrame final : public NestedFrame {
     if (rule_.contain_most != kUnbounded && counted > rule_.contain_most) return kNever;
     if (finished(begun, counted)) return 1;
     if (!rule_.counts) return finish_plain(begun);
-    // A table over (items, counted) from here on; both are bounded by what the rule asks for. Row by row.
-    int64_t width = std::max<int64_t>(rule_.contain_least, 0) + 2;
-    int64_t horizon = std::max({rule_.least, int64_t(rule_.yes.size()), begun}) + rule_.contain_least + 1;
-    if (rule_.most != kUnbounded) horizon = std::min(horizon, rule_.most);
-    int64_t best = kNever;
-    std::vector<int64_t> row(size_t(width), kNever);
-    int64_t top = rule_.contain_most == kUnbounded ? rule_.contain_least : rule_.contain_most;
-    row.assign(size_t(std::max<int64_t>(top, counted)) + 1, kNever);
-    row[size_t(counted)] = 0;
-    for (int64_t i = begun; i <= horizon; ++i) {
-      for (int64_t c = 0; c < int64_t(row.size()); ++c) {
-        if (row[size_t(c)] < kNever && finished(i, c)) best = std::min(best, row[size_t(c)] + 1);
+    if (begun >= horizon()) return finish_alike(begun, counted);
+    if (!settled_) return finish_table()[cell(begun, counted)];
+    std::call_once(table_made_, [&] { finishes_ = finish_table(); });
+    return finishes_[cell(begun, counted)];
+  }
+  // From here on all positions are alike and enough items were begun.
+  int64_t horizon() const { return std::max(rule_.least, int64_t(rule_.yes.size())); }
+  int64_t top() const { return rule_.contain_most == kUnbounded ? rule_.contain_least : rule_.contain_most; }
+  size_t cell(int64_t begun, int64_t counted) const { return size_t(begun * (top() + 1) + std::min(counted, top())); }
+  int64_t finish_alike(int64_t begun, int64_t counted) const {
+    int64_t missing = std::max<int64_t>(0, rule_.contain_least - counted), each = table_.at(rule_.rest_yes).cost;
+    if (missing == 0) return 1;
+    if (each >= kNever || (rule_.most != kUnbounded && begun + missing > rule_.most)) return kNever;
+    return capped(missing * (each + 1), begun == 0 ? 0 : 1);
+  }
+  // finish() of all positions before the horizon, last first.
+  std::vector<int64_t> finish_table() const {
+    std::vector<int64_t> out(cell(horizon(), 0), kNever);
+    auto after = [&](int64_t begun, int64_t counted) {
+      if (counted > top() && rule_.contain_most != kUnbounded) return kNever;
+      if (finished(begun, counted)) return int64_t(1);
+      return begun >= horizon() ? finish_alike(begun, counted) : out[cell(begun, counted)];
+    };
+    for (int64_t begun = horizon(); begun-- > 0;) {
+      if (rule_.most != kUnbounded && begun >= rule_.most) continue;
+      int64_t comma = begun > 0 ? 1 : 0, with = comma + table_.at(yes(begun)).cost, without = comma + table_.at(no(begun)).cost;
+      for (int64_t counted = 0; counted <= top(); ++counted) {
+        out[cell(begun, counted)] = std::min(capped(with, after(begun + 1, counted + 1)), capped(without, after(begun + 1, counted)));
       }
-      if (i == horizon) break;
-      std::vector<int64_t> next(row.size(), kNever);
-      int64_t comma = i > 0 ? 1 : 0;
-      for (int64_t c = 0; c < int64_t(row.size()); ++c) {
-        if (row[size_t(c)] >= kNever) continue;
-        int64_t up = rule_.contain_most == kUnbounded ? std::min<int64_t>(c + 1, int64_t(row.size()) - 1) : c + 1;
-        if (up < int64_t(row.size())) next[size_t(up)] = std::min(next[size_t(up)], capped(row[size_t(c)] + comma, table_.at(yes(i)).cost));
-        next[size_t(c)] = std::min(next[size_t(c)], capped(row[size_t(c)] + comma, table_.at(no(i)).cost));
-      }
-      row = std::move(next);
     }
-    return best;
+    return out;
   }
   int64_t finish_plain(int64_t begun) const {
     if (rule_.most != kUnbounded && rule_.least > rule_.most) return kNever;
@@ -140,6 +146,8 @@ class ArrayFrame final : public NestedFrame {
   ArrayRule rule_;
   bool settled_ = false;
   int64_t shortest_ = kNever;
+  mutable std::once_flag table_made_;
+  mutable std::vector<int64_t> finishes_;  // where items are counted
 };
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <map>
 #include <unordered_map>
 
+#include "grammar/minimize.h"
+
 namespace tandem::grammar {
 namespace {
 
@@ -56,8 +58,8 @@ std::vector<std::vector<int32_t>> reversed(const Dfa& dfa) {
   return back;
 }
 
-// Removes the states that reach no accepting one.
-DfaRef trim(Dfa&& dfa) {
+// Removes the states that reach no accepting one and merges those that accept alike.
+DfaRef trim(Dfa&& dfa, Budget& budget) {
   if (dfa.size() > 0 && dfa.start == kNone) dfa.start = 0;
   std::vector<int32_t> distance = distances(dfa);
   auto out = std::make_shared<Dfa>();
@@ -79,6 +81,7 @@ DfaRef trim(Dfa&& dfa) {
       out->table.push_back(target == kNone ? kNone : renumbered[size_t(target)]);
     }
   }
+  minimize(*out, budget);
   return out;
 }
 
@@ -188,7 +191,7 @@ DfaRef determinize(const Nfa& nfa, int32_t start, const std::function<int32_t(in
       explorer.arc(symbol, explorer.number(std::move(target), label));
     }
   }
-  return trim(std::move(explorer.dfa()));
+  return trim(std::move(explorer.dfa()), nfa.budget());
 }
 
 DfaRef product(const std::vector<DfaRef>& parts, const Combine& combine, Budget& budget) {
@@ -225,7 +228,7 @@ DfaRef product(const std::vector<DfaRef>& parts, const Combine& combine, Budget&
       explorer.arc(int32_t(symbol), explorer.number(std::move(target), label));
     }
   }
-  return trim(std::move(explorer.dfa()));
+  return trim(std::move(explorer.dfa()), budget);
 }
 
 DfaRef utf8_strings(int64_t least, int64_t most, Budget& budget) {
@@ -300,7 +303,7 @@ DfaRef words(const std::vector<std::string>& list, Budget& budget) {
     }
     if (dfa.label[size_t(state)] == kNone) dfa.label[size_t(state)] = int32_t(i);
   }
-  return trim(std::move(dfa));
+  return trim(std::move(dfa), budget);
 }
 
 DfaRef intersect(const DfaRef& a, const DfaRef& b, Budget& budget) {
@@ -333,6 +336,40 @@ std::vector<int32_t> distances(const Dfa& dfa) {
     }
   }
   return distance;
+}
+
+namespace {
+
+// Follows the characters beyond ASCII side by side with the automaton of any text.
+bool keeps_characters(const Dfa& dfa, int32_t state) {
+  const Dfa& any = *any_string();
+  std::vector<std::pair<int32_t, int32_t>> todo = {{state, any.start}};
+  for (size_t i = 0; i < todo.size(); ++i) {
+    for (int byte = 0x80; byte < 256; ++byte) {
+      auto [mine, other] = todo[i];
+      other = any.next(other, uint8_t(byte));
+      if (other == kNone) continue;
+      mine = dfa.next(mine, uint8_t(byte));
+      if (mine == kNone) return false;
+      if (any.label[size_t(other)] != kNone) {
+        if (mine != state) return false;
+      } else if (std::find(todo.begin(), todo.end(), std::pair(mine, other)) == todo.end()) {
+        todo.emplace_back(mine, other);
+        if (todo.size() > 16) return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+ByteLoops loops_of(const Dfa& dfa, int32_t state) {
+  ByteLoops out;
+  for (size_t byte = 0; byte < 128; ++byte) out.ascii[byte / 64] |= uint64_t(dfa.next(state, uint8_t(byte)) == state) << (byte % 64);
+  // A state within a character has no loops at all.
+  out.others = (out.ascii[0] | out.ascii[1]) && keeps_characters(dfa, state);
+  return out;
 }
 
 bool is_infinite(const Dfa& dfa) {

@@ -68,6 +68,12 @@ DfaRef intersect(const DfaRef& a, const DfaRef& b, Budget& budget);
 DfaRef unite(const DfaRef& a, const DfaRef& b, Budget& budget);
 // All valid UTF-8 strings outside the language.
 DfaRef complement(const DfaRef& a, Budget& budget);
+// The bytes that lead from a state to itself.
+struct ByteLoops {
+  uint64_t ascii[2] = {0, 0};
+  bool others = false;  // every character beyond ASCII leads back to the state
+};
+ByteLoops loops_of(const Dfa& dfa, int32_t state);
 bool is_infinite(const Dfa& dfa);
 // Appends the words of a finite language, from `state` on and behind `text`; false where there are more than 64 in all.
 bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out);

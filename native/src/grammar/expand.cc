@@ -7,6 +7,8 @@
 namespace tandem::grammar {
 namespace {
 
+constexpr int64_t kMostCounts = 200'000;  // places in an array times items counted there
+
 // A formula or its negation.
 struct Literal {
   FormulaId id;
@@ -294,7 +296,8 @@ class Expander {
   }
   void count_items(ArrayConstraint& rule, ArrayRule& out) {
     const auto& counted = rule.counted[0];
-    require(rule.least <= 10'000, ErrorKind::kRange, "contains: minItems is too large beside it");
+    int64_t items = std::max(rule.least, int64_t(rule.prefix.size())) + 1, counts = std::max(counted.least, counted.most) + 1;
+    require(items * counts <= kMostCounts, ErrorKind::kRange, "contains: minItems, minContains and maxContains are too large together");
     rule.widen(size_t(counted.from));
     out.counts = true;
     out.contain_least = counted.least;

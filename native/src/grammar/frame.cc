@@ -29,7 +29,7 @@ NodeRef make_node(const Frame* frame, NodeRef parent, uint64_t a, uint64_t b, st
   uint64_t hash = mix(mix(mix(parent ? parent->hash : 0, reinterpret_cast<uintptr_t>(frame)), a), b);
   for (uint64_t word : extra) hash = mix(hash, word);
   uint32_t depth = parent ? parent->depth + 1 : 0;
-  return std::make_shared<const Node>(Node{frame, std::move(parent), a, b, std::move(extra), hash, depth});
+  return std::make_shared<const Node>(frame, std::move(parent), a, b, std::move(extra), hash, depth);
 }
 
 bool same_stack(const Node* x, const Node* y) {
@@ -120,15 +120,31 @@ State after_lexeme(const NodeRef& parent, int32_t label, TextHash text) {
   return out;
 }
 
+namespace {
+
+// Computed once per node: states along one text share most of their stacks.
+int64_t to_end(const Node* top) {
+  std::vector<const Node*> unknown;
+  const Node* node = top;
+  for (; node && node->to_end.load(std::memory_order_relaxed) < 0; node = node->parent.get()) unknown.push_back(node);
+  int64_t total = node ? node->to_end.load(std::memory_order_relaxed) : 0;
+  for (size_t i = unknown.size(); i-- > 0;) {
+    total = std::min(kNever, total + unknown[i]->frame->distance(*unknown[i], 0));
+    unknown[i]->to_end.store(total, std::memory_order_relaxed);
+  }
+  return total;
+}
+
+}  // namespace
+
 int64_t distance(const State& state) {
   if (state.can_end) return 0;
   int64_t best = kNever;
   for (const Thread& thread : state.threads) {
-    int64_t outer = 0;
-    for (const Node* node = thread.parent->parent.get(); node; node = node->parent.get()) outer += node->frame->distance(*node, 0);
+    int64_t outer = to_end(thread.parent->parent.get());
     for (int32_t label : thread.lexer->labels()) {
       int64_t inner = thread.lexer->distance(thread.state, label);
-      if (inner < kNever) best = std::min(best, inner + thread.parent->frame->distance(*thread.parent, label) + outer);
+      if (inner + outer < best) best = std::min(best, inner + thread.parent->frame->distance(*thread.parent, label) + outer);
     }
   }
   return best;

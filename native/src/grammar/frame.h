@@ -2,6 +2,7 @@
 // A state is the set of all threads that agree with the text so far, closed under "the lexeme may end here".
 // Stacks are immutable and shared, so states copy cheaply and roll back by keeping the old one.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct Node {
   std::vector<uint64_t> extra;
   uint64_t hash;                // of the whole stack
   uint32_t depth;
+  // Fewest bytes from the end of an inner frame on top of this one to the end of the text; -1 until asked for.
+  mutable std::atomic<int64_t> to_end{-1};
 };
 NodeRef make_node(const Frame* frame, NodeRef parent, uint64_t a = 0, uint64_t b = 0, std::vector<uint64_t> extra = {});
 bool same_stack(const Node* x, const Node* y);

@@ -41,6 +41,7 @@ class DfaLexer final : public Lexer {
   int32_t label(LexState state) const override { return dfa_->label[size_t(state)]; }
   const std::vector<int32_t>& labels() const override { return labels_; }
   int64_t distance(LexState state, int32_t label) const override;
+  ByteLoops loops(LexState state) const { return loops_of(*dfa_, int32_t(state)); }
 
  private:
   DfaRef dfa_;
@@ -76,6 +77,14 @@ class StringLexer final : public Lexer {
     int64_t least = 0, most = -1;
   };
   FreeView free_view(LexState state) const;
+  // The state of the text's automaton between the quotes and outside escapes; kNone elsewhere.
+  int32_t text_state(LexState state) const;
+  // Bytes of text that lead from such a state to itself, lengths apart.
+  ByteLoops loops(LexState state) const;
+  // Whether every text may follow such a state, lengths apart, and still lead to some string.
+  bool takes_any_text(LexState state) const;
+  // Code points that may still be added.
+  int64_t room(LexState state) const;
   // Code points read so far, as far as they are counted; a started escape is one.
   static uint32_t code_points(LexState state);
 
@@ -114,6 +123,12 @@ class StringLexer final : public Lexer {
     std::vector<int32_t> label;
   };
   std::shared_ptr<Free> free_ = std::make_shared<Free>();
+  // Per state of the automaton whether it takes any text. Made at first use, for each restriction.
+  struct Total {
+    std::once_flag once;
+    std::vector<bool> states;
+  };
+  std::shared_ptr<Total> total_ = std::make_shared<Total>();
   std::vector<bool> live_;  // empty: every state
   std::vector<int32_t> labels_;
   std::vector<bool> allowed_;

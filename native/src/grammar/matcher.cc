@@ -4,6 +4,7 @@ namespace tandem::grammar {
 namespace {
 
 constexpr size_t kMostPoints = 257;
+constexpr size_t kMostSteps = 8'000'000;  // of threads, in search of one ending
 
 // The only byte that may come; -1 where there are several or none, or where the text may end instead.
 int only_byte(const State& state) {
@@ -97,9 +98,13 @@ std::string Matcher::forced(size_t most) const {
 
 bool Matcher::completion(std::string& bytes, size_t most) const {
   bytes.clear();
+  size_t steps = 0;
   State state = current().state, next;
+  // The estimate is a few bytes off at most; far beyond the bound there is nothing to look for.
+  if (distance(state) > 2 * int64_t(most) + 64) return false;
   while (!state.can_end) {
-    if (bytes.size() >= most || state.threads.empty()) return false;
+    steps += 256 * state.threads.size();
+    if (bytes.size() >= most || state.threads.empty() || steps > kMostSteps) return false;
     State best;
     int64_t best_distance = kNever;
     int chosen = -1;

@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kEndless = int64_t(1) << 60;
 constexpr size_t kMostDigits = 4096;     // significant digits of one number text
 constexpr size_t kMostStates = 200'000;  // number prefixes that one lexer remembers
+constexpr size_t kMostStateBytes = size_t(32) << 20;
 
 Decimal increment(std::string digits, int64_t exponent) {
   size_t i = digits.size();
@@ -204,16 +205,20 @@ class NumberLexer final : public Lexer {
   static constexpr int32_t kUnknown = -2;
 
   void bound_digits(NumberSet& set) {
-    whole_digits_ = fraction_digits_ = kGeneratedDigits;
+    whole_digits_ = significant_ = kGeneratedDigits;
+    fraction_digits_ = kGeneratedPlaces;
     for (const std::optional<Bound>& bound : {set.low, set.high}) {
       if (!bound) continue;
+      int64_t exponent = std::min(bound->value.exponent, set.step ? set.step->exponent : 0);
       whole_digits_ = std::max(whole_digits_, bound->value.magnitude() + 1);
       fraction_digits_ = std::max(fraction_digits_, 1 - bound->value.exponent);
+      significant_ = std::max(significant_, std::max<int64_t>(bound->value.magnitude(), 0) + std::max<int64_t>(-exponent, 0) + 1);
     }
     if (set.step) {
       whole_digits_ = std::max(whole_digits_, int64_t(std::to_string(set.step->factor).size()) + set.step->exponent);
       fraction_digits_ = std::max(fraction_digits_, -set.step->exponent);
     }
+    significant_ = std::max(significant_, set.step ? int64_t(std::to_string(set.step->factor).size()) + std::max<int64_t>(set.step->exponent, 0) : 0);
     Step grid{1, -fraction_digits_};
     std::optional<Step> step = set.step ? least_common_multiple(*set.step, grid) : grid;
     if (!step) throw Refused("multipleOf", "this step is too fine");
@@ -227,7 +232,8 @@ class NumberLexer final : public Lexer {
   int32_t intern(Prefix prefix) const {
     auto [entry, fresh] = ids_.emplace(prefix.key(), int32_t(prefixes_.size()));
     if (fresh) {
-      require(prefixes_.size() < kMostStates, ErrorKind::kRange, "too many different numbers");
+      bytes_ += 2 * entry->first.size() + 200;
+      require(prefixes_.size() < kMostStates && bytes_ < kMostStateBytes, ErrorKind::kRange, "too many different numbers");
       accepted_.push_back(complete(prefix));
       prefixes_.push_back(std::move(prefix));
       rows_.emplace_back().fill(kUnknown);
@@ -247,7 +253,7 @@ class NumberLexer final : public Lexer {
         if (digit && c != '0') p.digits += c;
         return digit;
       case Phase::kWhole:
-        if (digit) return p.digits += c, p.digits.size() <= kMostDigits;
+        if (digit) return p.digits += c, p.digits.size() <= most_digits();
         [[fallthrough]];
       case Phase::kZero:
         if (c == '.') return p.phase = Phase::kPoint, true;
@@ -258,7 +264,7 @@ class NumberLexer final : public Lexer {
         p.phase = Phase::kFraction;
         ++p.fraction;
         if (c != '0' || !p.digits.empty()) p.digits += c;
-        return digit && p.digits.size() <= kMostDigits;
+        return digit && p.digits.size() <= most_digits();
       case Phase::kExponent:
         p.phase = Phase::kSign;
         if (c == '-') return p.down = true, true;
@@ -270,6 +276,7 @@ class NumberLexer final : public Lexer {
         return digit;
     }
   }
+  size_t most_digits() const { return mode_ == Mode::kGenerate ? size_t(significant_) : kMostDigits; }
   bool exponent_sign(Prefix& p, char c) const {
     p.phase = Phase::kExponent;
     return mode_ == Mode::kAccept && (c == 'e' || c == 'E');
@@ -339,13 +346,11 @@ class NumberLexer final : public Lexer {
     if (p.digits.empty() && zero_ && !p.negative) return true;
     if (!side(p)) return false;
     int64_t size = int64_t(p.digits.size()), most = p.phase == Phase::kWhole ? whole_digits_ - size : 0;
+    if (p.phase == Phase::kPoint && size >= significant_) return false;
     for (int64_t j = 0; j <= most; ++j) {
-      if (meets_plain(p, j - p.fraction)) return true;
+      if (member_on_grid(p, j - p.fraction, fraction_digits_)) return true;
     }
     return false;
-  }
-  bool meets_plain(const Prefix& p, int64_t shift) const {
-    return side(p)->meets(make_decimal(false, p.digits, shift), p.digits.empty(), Bound{increment(p.digits, shift), true});
   }
 
   // Fewest further bytes to a member, for generate mode.
@@ -394,6 +399,8 @@ class NumberLexer final : public Lexer {
   // A member within [digits, digits + 1) * 10^shift with at most `places` digits after the point.
   bool member_on_grid(const Prefix& p, int64_t shift, int64_t places) const {
     if (places > fraction_digits_ || !side(p)) return false;
+    if (!p.digits.empty()) places = std::min(places, significant_ - shift - int64_t(p.digits.size()));
+    if (places < 0) return false;
     Side grid = *side(p);
     std::optional<Step> step = least_common_multiple(*grid.step, Step{1, -places});
     if (!step) return false;
@@ -404,9 +411,10 @@ class NumberLexer final : public Lexer {
 
   Mode mode_;
   bool zero_, whole_ = false;
-  int64_t whole_digits_ = 0, fraction_digits_ = 0;
+  int64_t whole_digits_ = 0, fraction_digits_ = 0, significant_ = 0;  // of generate mode
   std::optional<Side> sides_[2];
   mutable std::mutex mutex_;
+  mutable size_t bytes_ = 0;
   mutable std::unordered_map<std::string, int32_t> ids_;
   mutable std::deque<Prefix> prefixes_;
   mutable std::deque<std::array<int32_t, 15>> rows_;

@@ -1,5 +1,5 @@
 // JSON numbers whose exact value lies in a set. Accept mode reads every spelling (any zeros, fractions and exponents); generate mode
-// plain digits, at most `digits` before and after the point (more before it where the bounds of the set need more).
+// plain digits, as many as every reader of doubles keeps apart, and more where the bounds of the set need more.
 #pragma once
 #include <optional>
 
@@ -26,7 +26,8 @@ std::optional<NumberSet> intersect(const NumberSet& a, const NumberSet& b);
 // The numbers in none of the sets, as at most `most` sets; over that it throws.
 std::vector<NumberSet> outside(const std::vector<NumberSet>& sets, size_t most);
 
-constexpr int64_t kGeneratedDigits = 16;
+constexpr int64_t kGeneratedDigits = 15;  // leading zeros apart
+constexpr int64_t kGeneratedPlaces = 16;  // after the point
 
 // Null when no number of the set has a spelling in this mode.
 LexerRef make_number_lexer(const NumberSet& set, Mode mode);

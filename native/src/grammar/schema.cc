@@ -235,7 +235,12 @@ class SchemaReader {
       else if (value.is(Json::kNumber)) numbers.numbers.push_back({.low = checked(value.number, false), .high = checked(value.number, false)});
       else options.push_back(constant(value));
     }
-    if (!texts.empty()) options.push_back(both({types(kStringBit), add({.kind = Formula::kText, .text = words(texts, budget_)})}));
+    if (!texts.empty()) {
+      // All texts end alike: labels would only be kept apart for nothing.
+      auto alike = std::make_shared<Dfa>(*words(texts, budget_));
+      for (int32_t& label : alike->label) label = label == kNone ? kNone : 0;
+      options.push_back(both({types(kStringBit), add({.kind = Formula::kText, .text = alike})}));
+    }
     if (!numbers.numbers.empty()) {
       FormulaId bits = types(kNumberBit);
       options.push_back(both({bits, add(std::move(numbers))}));

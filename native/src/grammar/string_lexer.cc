@@ -1,5 +1,6 @@
 // JSON strings over an automaton of decoded text.
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "grammar/lexer.h"
@@ -70,6 +71,7 @@ void StringLexer::restrict_to(const std::vector<bool>& allowed) {
 std::shared_ptr<const StringLexer> StringLexer::restricted(const std::vector<bool>& allowed) const {
   auto out = std::make_shared<StringLexer>(*this);
   out->restrict_to(allowed);
+  out->total_ = std::make_shared<Total>();
   return out;
 }
 
@@ -204,8 +206,24 @@ bool StringLexer::step_hex(Place& place, uint8_t byte) const {
   return true;
 }
 
+int32_t StringLexer::text_state(LexState state) const {
+  Place place = unpack(state);
+  return place.phase == kInside ? place.text : kNone;
+}
+
+ByteLoops StringLexer::loops(LexState state) const {
+  ByteLoops out = loops_of(*text_, unpack(state).text);
+  // Control characters, quotes and escapes are not text.
+  for (uint8_t byte : {'"', '\\'}) out.ascii[byte / 64] &= ~(uint64_t(1) << (byte % 64));
+  out.ascii[0] &= ~uint64_t(0xFFFFFFFF);
+  return out;
+}
+
+int64_t StringLexer::room(LexState state) const { return most_ < 0 ? kNever : most_ - int64_t(unpack(state).count); }
+
 LexState StringLexer::next(LexState state, uint8_t byte) const {
   Place place = unpack(state);
+  if (place.phase == kInside && byte >= 0x20 && byte != '"' && byte != '\\') return step_byte(place, byte) ? pack(place) : kDead;
   bool ok = false;
   if (place.phase == kInside) {
     if (byte == '"') {
@@ -218,8 +236,6 @@ LexState StringLexer::next(LexState state, uint8_t byte) const {
         ok = ok || step_escape(trial, letter);
       }
       ok = ok || escape_possible(place, 0, 0xFFFF);
-    } else {
-      ok = byte >= 0x20 && step_byte(place, byte);
     }
   } else if (place.phase == kOpen) {
     ok = byte == '"';
@@ -311,6 +327,48 @@ std::vector<int32_t> free_labels(const Dfa& dfa) {
 }
 
 }  // namespace
+
+namespace {
+
+constexpr int kMostPasses = 32;
+
+// The states from which every text leads to live states only. All are assumed to be and refuted until nothing changes; states stand in
+// order of discovery, so a pass from the last to the first refutes whole chains.
+std::vector<bool> total_states(const Dfa& dfa, const std::function<bool(int32_t)>& live) {
+  const Dfa& any = *any_string();
+  std::vector<uint8_t> symbols;
+  std::set<std::pair<int, int>> kinds;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (kinds.emplace(dfa.byte_class[size_t(byte)], any.byte_class[size_t(byte)]).second) symbols.push_back(uint8_t(byte));
+  }
+  std::vector<uint32_t> total(dfa.size(), (1u << any.size()) - 1);  // bit a: takes what state a of `any` takes
+  bool changed = true;
+  for (int pass = 0; changed && pass < kMostPasses; ++pass) {
+    changed = false;
+    for (size_t state = dfa.size(); state-- > 0;) {
+      for (uint32_t rest = total[state]; rest; rest &= rest - 1) {
+        int a = __builtin_ctz(rest);
+        bool holds = std::all_of(symbols.begin(), symbols.end(), [&](uint8_t byte) {
+          int32_t mine = dfa.next(int32_t(state), byte), other = any.next(a, byte);
+          return other == kNone || (mine != kNone && live(mine) && (total[size_t(mine)] >> other & 1));
+        });
+        if (!holds) total[state] &= ~(1u << a), changed = true;
+      }
+    }
+  }
+  std::vector<bool> out(dfa.size(), false);
+  for (size_t state = 0; state < dfa.size() && !changed; ++state) out[state] = total[state] >> any.start & 1;
+  return out;
+}
+
+}  // namespace
+
+bool StringLexer::takes_any_text(LexState state) const {
+  Place place = unpack(state);
+  if (place.phase != kInside) return false;
+  std::call_once(total_->once, [&] { total_->states = total_states(*text_, [&](int32_t text) { return live(text); }); });
+  return total_->states[size_t(place.text)];
+}
 
 StringLexer::FreeView StringLexer::free_view(LexState state) const {
   Place place = unpack(state);

@@ -42,8 +42,7 @@ class TagReader {
   GrammarRef compile(const Json& source) {
     rules_.rules.emplace_back();
     rules_.names.push_back("(start)");
-    const Json* format = source.find("format");
-    Sequence whole = format ? read(*format, 0) : legacy(source);
+    Sequence whole = top(source, 0);
     rules_.rules[0] = {std::move(whole)};
     auto grammar = std::make_shared<Grammar>(std::move(rules_), budget_.bytes(), uint32_t(budget_.limits().document_depth));
     if (grammar->empty()) throw Refused("empty language", "no text satisfies the structural tag");
@@ -76,6 +75,39 @@ class TagReader {
   Sequence literal(const std::string& text) {
     if (text.empty()) return {};
     return {lexer(words({text}, budget_))};
+  }
+
+  Sequence top(const Json& source, int depth) {
+    const Json* format = source.find("format");
+    if (!format && !source.find("structures")) malformed("structural_tag: format is missing");
+    return format ? read(*format, depth) : legacy(source);
+  }
+  Sequence choice(const std::vector<Json>& choices) {
+    std::vector<std::string> list;
+    for (const Json& one : choices) {
+      if (!one.is(Json::kString)) malformed("structural_tag: choices must be strings");
+      list.push_back(one.text);
+    }
+    auto same = std::make_shared<Dfa>(*words(list, budget_));
+    // All words end alike.
+    for (int32_t& label : same->label) label = label == kNone ? kNone : 0;
+    return {lexer(same)};
+  }
+  // One tag after the other, with the separator between them.
+  Sequence separated(const std::vector<Tag>& tags, const std::string& separator, bool at_least_one, bool stop_after_first) {
+    int32_t one = fresh_rule(), more = fresh_rule(), all = fresh_rule();
+    for (const Tag& tag : tags) {
+      Sequence whole = literal(tag.begin);
+      append(whole, inner(tag));
+      if (!stop_after_first) whole.push_back(rule(more));
+      rules_.rules[size_t(one)].push_back(std::move(whole));
+    }
+    Sequence again = literal(separator);
+    again.push_back(rule(one));
+    rules_.rules[size_t(more)] = {{}, std::move(again)};
+    rules_.rules[size_t(all)] = {{rule(one)}};
+    if (!at_least_one) rules_.rules[size_t(all)].push_back({});
+    return {rule(all)};
   }
 
   Sequence legacy(const Json& source) {
@@ -133,6 +165,17 @@ class TagReader {
       append(out, inner(tag));
       return out;
     }
+    if (type == "choice") return choice(list_of(format, "choices"));
+    if (type == "structural_tag") {
+      const Json* whole = format.find("structural_tag");
+      if (!whole || !whole->is(Json::kObject)) malformed("structural_tag: must be an object");
+      return top(*whole, depth + 1);
+    }
+    if (type == "tags_with_separator") {
+      std::vector<Tag> tags;
+      for (const Json& tag : list_of(format, "tags")) tags.push_back(read_tag(tag, depth));
+      return separated(tags, text_of(format, "separator"), flag(format, "at_least_one"), flag(format, "stop_after_first"));
+    }
     if (type == "triggered_tags") {
       std::vector<Tag> tags;
       for (const Json& tag : list_of(format, "tags")) tags.push_back(read_tag(tag, depth));
@@ -148,8 +191,20 @@ class TagReader {
     if (!content || !content->is(Json::kObject)) malformed("structural_tag: content must be a format");
     const Json* type = content->find("type");
     tag.free_content = type && type->is(Json::kString) && type->text == "any_text" && !tag.end.empty();
-    if (!tag.free_content) tag.content = read(*content, depth + 1);
+    if (!tag.free_content) tag.content = read_content(tag.begin, *content, depth + 1);
     return tag;
+  }
+  // An error says in which tag it lies.
+  Sequence read_content(const std::string& begin, const Json& content, int depth) {
+    std::string where = begin.empty() ? "" : "in the tag \"" + begin.substr(0, 100) + "\": ";
+    try {
+      return read(content, depth);
+    } catch (const Refused& refused) {
+      std::string why = refused.what();
+      throw Refused(refused.keyword(), where + why.substr(std::min(why.size(), refused.keyword().size() + 2)));
+    } catch (const Error& error) {
+      throw Error(error.kind(), where + error.what());
+    }
   }
   static void append(Sequence& to, Sequence from) {
     for (Symbol& symbol : from) to.push_back(std::move(symbol));
@@ -233,7 +288,6 @@ class TagReader {
 GrammarRef compile_structural_tag(std::string_view source, const GrammarOptions& options, Budget& budget) {
   Json parsed = parse_json(source, budget);
   if (!parsed.is(Json::kObject)) malformed("structural_tag: must be an object");
-  if (!parsed.find("format") && !parsed.find("structures")) malformed("structural_tag: format is missing");
   return TagReader(options, budget).compile(parsed);
 }
 

@@ -25,6 +25,16 @@ void add_bias(ThreadPool& pool, float* rows, int64_t ld, int64_t count, const st
   });
 }
 
+const ops::PackedMatrix& weights_of(const Layer& layer, Product which) {
+  switch (which) {
+    case Product::kQkv: return layer.qkv;
+    case Product::kOutput: return layer.output;
+    case Product::kGateUp: return layer.gate_up;
+    case Product::kDown: break;
+  }
+  return layer.down;
+}
+
 }  // namespace
 
 Model::Model(const Spec& model_spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element compute,
@@ -48,13 +58,26 @@ Forward::Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t 
 }
 
 void Forward::run(const ForwardBatch& batch, ops::KvPages& kv) {
+  group_adapters(batch);
   embed(batch.tokens);
   int64_t rows = int64_t(batch.tokens.size());
   for (size_t i = 0; i < model_.weights.layers.size(); ++i) {
     const Layer& layer = model_.weights.layers[i];
     attend(batch, layer, int64_t(i), kv);
-    feed_forward(layer, rows);
+    feed_forward(layer, int64_t(i), rows);
   }
+}
+
+void Forward::group_adapters(const ForwardBatch& batch) {
+  std::vector<const Adapter*> by_row;
+  for (size_t i = 0; i < batch.adapters.size(); ++i) by_row.insert(by_row.end(), size_t(batch.runs[i].count), batch.adapters[i]);
+  adapters_.assign(by_row);
+}
+
+void Forward::product(int64_t index, Product which, int64_t rows, float* y, int64_t ldy, bool accumulate) {
+  const std::vector<ops::LoraTask>& tasks = adapters_.tasks(index, which);
+  const ops::PackedMatrix& weights = weights_of(model_.weights.layers[size_t(index)], which);
+  ops::lora_matmul(model_.kernels, model_.pool, tasks, activation_.data(), activation_ld_, rows, weights, y, ldy, accumulate);
 }
 
 void Forward::embed(const std::vector<int32_t>& tokens) {
@@ -118,7 +141,7 @@ void Forward::attend(const ForwardBatch& batch, const Layer& layer, int64_t inde
   const Spec& spec = model_.spec;
   int64_t rows = int64_t(batch.tokens.size());
   normalise(hidden_.data(), hidden_ld_, rows, layer.attention_norm);
-  ops::matmul(model_.kernels, model_.pool, activation_.data(), activation_ld_, rows, layer.qkv, wide_.data(), layer.qkv.rows_padded(), false);
+  product(index, Product::kQkv, rows, wide_.data(), layer.qkv.rows_padded(), false);
   add_bias(model_.pool, wide_.data(), layer.qkv.rows_padded(), rows, layer.qkv_bias);
   rotate_and_store(batch, layer, index, kv);
   // Columns beyond the heads feed padded weights, which are zero; the memory itself must be finite.
@@ -131,15 +154,15 @@ void Forward::attend(const ForwardBatch& batch, const Layer& layer, int64_t inde
   }
   ops::AttentionShape shape{spec.heads, spec.window_layers[size_t(index)] ? spec.sliding_window : 0};
   ops::attention(model_.kernels, model_.pool, shape, kv, index, queries_.data(), batch.runs, activation_.data(), activation_ld_);
-  ops::matmul(model_.kernels, model_.pool, activation_.data(), activation_ld_, rows, layer.output, hidden_.data(), hidden_ld_, true);
+  product(index, Product::kOutput, rows, hidden_.data(), hidden_ld_, true);
   add_bias(model_.pool, hidden_.data(), hidden_ld_, rows, layer.output_bias);
 }
 
-void Forward::feed_forward(const Layer& layer, int64_t rows) {
+void Forward::feed_forward(const Layer& layer, int64_t index, int64_t rows) {
   int64_t f = model_.spec.intermediate_size, ld = layer.gate_up.rows_padded(), padded = layer.down.columns_padded();
   size_t size = ops::element_size(model_.element);
   normalise(hidden_.data(), hidden_ld_, rows, layer.mlp_norm);
-  ops::matmul(model_.kernels, model_.pool, activation_.data(), activation_ld_, rows, layer.gate_up, wide_.data(), ld, false);
+  product(index, Product::kGateUp, rows, wide_.data(), ld, false);
   add_bias(model_.pool, wide_.data(), ld, rows, layer.gate_up_bias);
   for_row_blocks(model_.pool, rows, [&](int64_t r) {
     const float* gate = wide_.data() + r * ld;
@@ -151,7 +174,7 @@ void Forward::feed_forward(const Layer& layer, int64_t rows) {
     }
     std::memset(out + size_t(f) * size, 0, size_t(padded - f) * size);
   });
-  ops::matmul(model_.kernels, model_.pool, activation_.data(), activation_ld_, rows, layer.down, hidden_.data(), hidden_ld_, true);
+  product(index, Product::kDown, rows, hidden_.data(), hidden_ld_, true);
   add_bias(model_.pool, hidden_.data(), hidden_ld_, rows, layer.down_bias);
 }
 

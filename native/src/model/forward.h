@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "base/thread_pool.h"
+#include "model/adapter.h"
 #include "model/weights.h"
 #include "ops/attention.h"
 #include "ops/kv_pages.h"
@@ -34,6 +35,7 @@ struct Model {
 struct ForwardBatch {
   std::vector<int32_t> tokens;          // T ids in [0, vocab)
   std::vector<ops::AttentionRun> runs;  // cover rows 0..T-1 in order
+  std::vector<const Adapter*> adapters;  // one per run, null = the base model; empty = the base model throughout
 };
 
 // Activations of one engine, allocated once for at most `max_rows` token rows and `max_logit_rows` logit rows at a time.
@@ -51,14 +53,18 @@ class Forward {
   int64_t ld_logits() const { return model_.head().rows_padded(); }
 
  private:
+  void group_adapters(const ForwardBatch& batch);
+  // y (+)= W x of the rows in activation_, with each row's adapter beside it.
+  void product(int64_t index, Product which, int64_t rows, float* y, int64_t ldy, bool accumulate);
   void embed(const std::vector<int32_t>& tokens);
   void normalise(const float* rows, int64_t ld, int64_t count, const std::vector<float>& weight);
   void rotate_and_store(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv);
   void attend(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv);
-  void feed_forward(const Layer& layer, int64_t rows);
+  void feed_forward(const Layer& layer, int64_t index, int64_t rows);
 
   Model& model_;
   ops::RopeTable rope_;
+  AdapterBatch adapters_;
   int64_t hidden_ld_;      // floats between rows of the residual stream
   int64_t activation_ld_;  // elements between rows of the input of a product
   Buffer<float> hidden_;   // [T][hidden_ld_]

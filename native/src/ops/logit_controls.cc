@@ -38,15 +38,20 @@ void penalise(float* logits, const SamplingParams& p, const TokenHistory& histor
 }  // namespace
 
 bool has_controls(const SampleInput& in) {
+  if (in.step && !(in.step->bias.empty() && in.step->allowed.empty())) return true;
   return !in.banned->empty() || !in.params->allowed.empty() || !in.params->bias.empty() || in.params->uses_history();
 }
 
 void apply_controls(const SampleInput& in, std::vector<float>& saved) {
   const SamplingParams& p = *in.params;
   if (!p.allowed.empty()) keep_allowed(in.logits, in.samplable, p.allowed, saved);
+  if (in.step && !in.step->allowed.empty()) keep_allowed(in.logits, in.samplable, in.step->allowed, saved);
   if (!p.bad_words.empty()) ban_bad_words(in.logits, p.bad_words, in.history->tokens());
   for (int32_t id : *in.banned) in.logits[id] = -INFINITY;
   for (const auto& [id, value] : p.bias) in.logits[id] += value;
+  if (in.step) {
+    for (const auto& [id, value] : in.step->bias) in.logits[id] += value;
+  }
   if (p.uses_history()) penalise(in.logits, p, *in.history);
 }
 

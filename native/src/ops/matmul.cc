@@ -69,12 +69,17 @@ void PackedMatrix::copy_row(int64_t row, float* out) const {
 }
 
 void matmul(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y,
-            int64_t ldy, bool accumulate) {
+            int64_t ldy, bool accumulate, const AfterPanel& after) {
+  matmul_panels(kernels, pool, x, ldx, m, w, all_panels(w), y, ldy, accumulate, after);
+}
+
+void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
+                   PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after) {
   if (m == 0) return;
   // A few panels in a row per claim: the weights that a thread fetches ahead are then its own.
-  int64_t panels = w.rows_padded() / w.panel(), run = std::max<int64_t>(1, std::min<int64_t>(kPanelRun, panels / (2 * pool.threads())));
+  int64_t panels = range.end - range.first, run = std::max<int64_t>(1, std::min<int64_t>(kPanelRun, panels / (2 * pool.threads())));
   pool.run((panels + run - 1) / run, [&](int64_t claim) {
-    for (int64_t p = claim * run; p < std::min(panels, (claim + 1) * run); ++p) {
+    for (int64_t p = range.first + claim * run; p < std::min(range.end, range.first + (claim + 1) * run); ++p) {
       float* out = y + p * w.panel();
       if (w.element() == Element::kBf16) {
         auto* panel = reinterpret_cast<const uint16_t*>(w.panel_data(p));
@@ -83,6 +88,7 @@ void matmul(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64
         auto* panel = reinterpret_cast<const float*>(w.panel_data(p));
         kernels.gemm_f32(static_cast<const float*>(x), ldx, m, panel, w.columns_padded(), out, ldy, accumulate);
       }
+      if (after) after(p);
     }
   });
 }

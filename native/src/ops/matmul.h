@@ -42,8 +42,20 @@ class PackedMatrix {
 // x: m rows of element(w) type, ldx elements apart (>= columns_padded, the padding zero). y: m rows of floats, ldy apart
 // (>= rows_padded; the padded columns are written). With accumulate the old y is the start of each sum.
 // Each y[i][j] is one chain over k: independent of m, of the pool and of the other rows.
+// `after`, if given, is called once per panel of outputs by the thread that has just written it, while it lies in that thread's cache.
+using AfterPanel = std::function<void(int64_t panel)>;
 void matmul(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y,
-            int64_t ldy, bool accumulate);
+            int64_t ldy, bool accumulate, const AfterPanel& after = {});
+
+// Some of the outputs of w, in whole panels.
+struct PanelRange {
+  int64_t first, end;
+};
+inline PanelRange all_panels(const PackedMatrix& w) { return {0, w.rows_padded() / w.panel()}; }
+
+// The columns of y that lie in those panels.
+void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
+                   PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after = {});
 
 // The naive truth: plain loops over k with a double accumulator. x as floats.
 void matmul_reference(const float* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y, int64_t ldy, bool accumulate);

@@ -53,6 +53,16 @@ void RopeTable::rotate(float* x, int64_t position) const {
   }
 }
 
+void RopeTable::rotate_back(float* d, int64_t position) const {
+  const float* c = cos_.data() + position * half_;
+  const float* s = sin_.data() + position * half_;
+  for (int64_t i = 0; i < half_; ++i) {
+    float a = d[i], b = d[i + half_];
+    d[i] = a * c[i] + b * s[i];
+    d[i + half_] = b * c[i] - a * s[i];
+  }
+}
+
 void rope_reference(const RopeSpec& spec, int64_t position, int64_t head_dim, float* x) {
   std::vector<double> out(static_cast<size_t>(head_dim));
   int64_t half = head_dim / 2;

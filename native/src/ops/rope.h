@@ -25,6 +25,8 @@ class RopeTable {
   RopeTable(const RopeSpec& spec, int64_t positions, int64_t head_dim);
   // Rotates head_dim floats in place. 0 <= position < positions.
   void rotate(float* x, int64_t position) const;
+  // The gradient of rotate: turns a gradient of its output, in place, into that of its input.
+  void rotate_back(float* d, int64_t position) const;
   int64_t positions() const { return positions_; }
 
  private:

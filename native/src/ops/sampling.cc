@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/log_softmax.h"
 #include "ops/logit_controls.h"
 
 namespace tandem::ops {
@@ -22,16 +23,6 @@ uint64_t mix(uint64_t z) {
 
 bool heavier(const TopEntry& a, const TopEntry& b) { return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id; }
 
-// The largest of the tile maxima; NaN if there is one.
-float largest(const std::vector<float>& tiles) {
-  float best = -INFINITY;
-  for (float t : tiles) {
-    if (std::isnan(t)) return t;
-    best = std::max(best, t);
-  }
-  return best;
-}
-
 class Row {
  public:
   Row(const simd::Kernels& kernels, const SampleInput& in, SamplingScratch& scratch) : k_(kernels), in_(in), s_(scratch) {}
@@ -39,7 +30,7 @@ class Row {
   void measure(int64_t n) {
     s_.tiles.resize(size_t(simd::row_tiles(n)));
     k_.tile_max(in_.logits, n, s_.tiles.data());
-    max_ = largest(s_.tiles);
+    max_ = largest_tile(s_.tiles);
   }
   float max() const { return max_; }
 
@@ -47,7 +38,7 @@ class Row {
   float log_total(float scale) {
     s_.sums.resize(s_.tiles.size());
     k_.tile_exp(in_.logits, in_.vocab, max_, scale, nullptr, s_.sums.data());
-    return max_ * scale + float(std::log(total()));
+    return ops::log_total(max_, scale, total());
   }
 
   // The k best logits of the vocabulary, descending; fewer when the others are -inf. Needs measure(vocab).
@@ -122,11 +113,7 @@ class Row {
   }
 
  private:
-  double total() const {
-    double sum = 0;
-    for (float s : s_.sums) sum += double(s);
-    return sum;
-  }
+  double total() const { return tile_total(s_.sums); }
 
   void collect(int64_t n, float bound) {
     bound = std::max(bound, kLowest);  // -inf is never a candidate
@@ -252,6 +239,16 @@ bool filters(const SamplingParams& p, int64_t samplable) {
   return p.top_p < 1 || p.min_p > 0 || (p.top_k > 0 && p.top_k < samplable);
 }
 
+// Needs row.measure(samplable).
+int32_t draw(const SampleInput& in, bool filtered, Row& row) {
+  const SamplingParams& p = *in.params;
+  if (p.temperature <= 0) return row.argmax();
+  double u = uniform(p.seed, uint64_t(p.choice), in.index);
+  if (!filtered) return row.draw_unfiltered(scale_of(p), u);
+  row.filter(p, scale_of(p));
+  return row.draw_filtered(u);
+}
+
 // Log-probabilities of what the draw was made from: the kept ids; for a greedy row all that may be sampled, at temperature 1.
 void processed_logprobs(const SampleInput& in, SamplingScratch& s, bool filtered, Row& row, Sample& result, std::vector<TopEntry>& top) {
   const SamplingParams& p = *in.params;
@@ -297,7 +294,7 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
   float scale = scale_of(p);
   float early_scale = p.mode == LogprobMode::kTemperature ? scale : 1.0f, log_total = 0;
   // The untouched row, where it is still needed once the token is known: its logit and rank.
-  bool changes = has_controls(in);
+  bool changes = in.mask || has_controls(in);
   std::vector<float> untouched;
   size_t top_start = top.size();
   if (early) {
@@ -308,20 +305,21 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
     for (size_t i = top_start; i < top.size(); ++i) top[i].logprob = top[i].logprob * early_scale - log_total;
     if (changes) untouched.assign(in.logits, in.logits + in.vocab);
   }
+  if (in.mask) kernels.keep_bits(in.logits, in.samplable, in.mask);
   if (changes) apply_controls(in, scratch.saved);
   if (changes || in.samplable < in.vocab) {
     row.measure(in.samplable);
     // All may be forbidden, and a penalty may carry a logit past the largest float.
+    result.forbidden = row.max() == -INFINITY;
     if (!std::isfinite(row.max())) return result;
   }
   bool filtered = p.temperature > 0 && filters(p, in.samplable);
-  if (p.temperature <= 0) {
-    result.token = row.argmax();
-  } else if (filtered) {
-    row.filter(p, scale);
-    result.token = row.draw_filtered(uniform(p.seed, uint64_t(p.choice), in.index));
-  } else {
-    result.token = row.draw_unfiltered(scale, uniform(p.seed, uint64_t(p.choice), in.index));
+  result.token = draw(in, filtered, row);
+  while (result.token >= 0 && in.takes && !in.takes(result.token)) {
+    kernels.keep_bits(in.logits, in.samplable, in.mask);
+    row.measure(in.samplable);
+    result.forbidden = row.max() == -INFINITY;
+    result.token = result.forbidden ? -1 : draw(in, filtered, row);
   }
   if (p.logprobs < 0 || result.token < 0) return result;
   if (!early) {

@@ -1,13 +1,14 @@
 // From one row of logits to one token, its log-probability and the best alternatives.
 //
 // Order of operations as vLLM's sampler (vllm/v1/sample/sampler.py describes it): raw log-probabilities first, from the untouched logits
-// over the whole vocabulary; then allowed ids, bad words, minimum tokens, logit bias, penalties (repetition, frequency, presence);
+// over the whole vocabulary; then the grammar's mask, allowed ids, bad words, minimum tokens, logit bias, penalties (repetition, frequency, presence);
 // then argmax for greedy rows, or division by the temperature, min_p, top_k, top_p and the draw.
 //
 // Controls are sparse: what a request does not use costs nothing, what it uses costs by its own size, not by the vocabulary's
 // (allowed ids excepted, which clear the row once).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -71,6 +72,7 @@ struct Sample {
   int32_t token = -1;  // -1: the row held NaN or +inf, or nothing may be sampled
   float logprob = 0;
   int32_t rank = 0;  // 1 + number of ids with a larger log-probability
+  bool forbidden = false;  // with token -1: the row was sound, but no id may be sampled
 };
 
 // The one uniform in [0, 1) of (seed, choice, index): a counter-based hash, no state. SplitMix64's finaliser (Steele et al. 2014)
@@ -84,6 +86,12 @@ struct SamplingScratch {
   std::vector<TopEntry> entries;
 };
 
+// What one step adds to the controls of a sequence; both kinds of allowed ids hold together.
+struct StepControls {
+  std::vector<std::pair<int32_t, float>> bias;  // added to the logit; ids distinct
+  std::vector<int32_t> allowed;                 // ascending; empty = all
+};
+
 struct SampleInput {
   float* logits;  // `vocab` floats; changed by the call
   int64_t vocab;
@@ -92,6 +100,10 @@ struct SampleInput {
   const SamplingParams* params;
   const TokenHistory* history;  // needed when params.uses_history()
   uint64_t index;               // output index of the token
+  const StepControls* step = nullptr;
+  const uint32_t* mask = nullptr;  // a bit per id below `samplable`: what a grammar allows; null = all
+  // Asked about each drawn id, where set. On false the id is gone from `mask`, perhaps with others, and the draw is made again.
+  std::function<bool(int32_t)> takes = nullptr;
 };
 
 // Appends min(params.logprobs, vocab) entries to `top` in descending order, ties by smaller id; fewer where only fewer

@@ -31,6 +31,9 @@ std::vector<double> distribution_reference(const SampleInput& input) {
   std::vector<float> logits(input.logits, input.logits + input.vocab), saved;
   SampleInput copy = input;
   copy.logits = logits.data();
+  for (int64_t i = 0; input.mask && i < input.samplable; ++i) {
+    if ((input.mask[i / 32] >> (i % 32) & 1) == 0) logits[size_t(i)] = -INFINITY;
+  }
   apply_controls(copy, saved);
   const SamplingParams& p = *input.params;
   std::vector<double> out(size_t(input.vocab), 0.0);

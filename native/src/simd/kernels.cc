@@ -1,21 +1,26 @@
 #include "simd/kernels.h"
 
 #include "base/error.h"
+#include "simd/backward_kernels.h"
 
 namespace tandem::simd {
 
 namespace scalar {
 extern const Kernels table;
+extern const BackwardKernels backward_table;
 }
 #if defined(TANDEM_X86)
 namespace avx2 {
 extern const Kernels table;
+extern const BackwardKernels backward_table;
 }
 namespace avx512 {
 extern const Kernels table;
+extern const BackwardKernels backward_table;
 }
 namespace avx512_bf16 {
 extern const Kernels table;
+extern const BackwardKernels backward_table;
 }
 #endif
 
@@ -26,6 +31,20 @@ const Kernels& kernels_for(Isa isa) {
     case Isa::kAvx2: return avx2::table;
     case Isa::kAvx512: return avx512::table;
     case Isa::kAvx512Bf16: return avx512_bf16::table;
+#else
+    default: break;
+#endif
+  }
+  throw Error(ErrorKind::kUnsupported, "this build has no kernels for the instruction set");
+}
+
+const BackwardKernels& backward_kernels_for(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar: return scalar::backward_table;
+#if defined(TANDEM_X86)
+    case Isa::kAvx2: return avx2::backward_table;
+    case Isa::kAvx512: return avx512::backward_table;
+    case Isa::kAvx512Bf16: return avx512_bf16::backward_table;
 #else
     default: break;
 #endif

@@ -37,6 +37,36 @@ struct AttendArgs {
   float* scratch;
 };
 
+// The down-projection of a low-rank adapter: u[i][r] = scale * (x of row rows[i]) . a[r], for m rows and `ranks` ranks. Lanes run over k
+// and are added up in a tree at the end. k is a multiple of 32; what pads it is zero.
+template <typename T>
+struct LoraShrinkArgs {
+  const T* x;
+  int64_t ldx;
+  const int32_t* rows;
+  int64_t m;
+  const T* a;  // [ranks][k]
+  int64_t ranks;
+  int64_t k;
+  float scale;
+  float* u;
+  int64_t ldu;
+};
+
+// Its up-projection on one panel of outputs: y of row rows[i] += sum over r ascending of u[i][r] * b[r], the sum made first.
+//   b  bf16: [ranks/2][panel][2], ranks even; f32: [ranks][panel]
+template <typename T>
+struct LoraExpandArgs {
+  const float* u;
+  int64_t ldu;
+  const int32_t* rows;
+  int64_t m;
+  const T* b;
+  int64_t ranks;
+  float* y;
+  int64_t ldy;
+};
+
 // Vocabulary rows are reduced in tiles of this many elements, merged in ascending order.
 constexpr int kRowTileSize = 1024;
 
@@ -68,6 +98,12 @@ struct Kernels {
   int64_t (*collect_at_least)(const float* x, int64_t n, float bound, int32_t* ids, float* values, int64_t capacity);
   // How many of x are > value.
   int64_t (*count_greater)(const float* x, int64_t n, float value);
+  void (*lora_shrink_bf16)(const LoraShrinkArgs<uint16_t>& args);
+  void (*lora_shrink_f32)(const LoraShrinkArgs<float>& args);
+  void (*lora_expand_bf16)(const LoraExpandArgs<uint16_t>& args);
+  void (*lora_expand_f32)(const LoraExpandArgs<float>& args);
+  // x[i] = -inf where bit i % 32 of bits[i / 32] is not set.
+  void (*keep_bits)(float* x, int64_t n, const uint32_t* bits);
 };
 
 // The table of one set; throws Error(kUnsupported) if the build lacks it.

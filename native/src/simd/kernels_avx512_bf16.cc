@@ -3,3 +3,4 @@
 #define TANDEM_DOT_BF16 1
 #include "simd/vec_avx512.h"
 #include "simd/kernels_body.h"
+#include "simd/backward_body.h"

@@ -235,6 +235,23 @@ int64_t count_greater(const float* x, int64_t n, float value) {
   return count;
 }
 
+// Masks are nearly all ones or nearly all zeros: whole words are decided at once, mixed ones by a loop without a branch.
+void keep_bits(float* x, int64_t n, const uint32_t* bits) {
+  for (int64_t start = 0; start < n; start += 32) {
+    uint32_t word = bits[start / 32];
+    int count = n - start < 32 ? int(n - start) : 32;
+    if (word == ~0u) continue;
+    float* row = x + start;
+    if (word == 0) {
+      for (int i = 0; i < count; ++i) row[i] = kNegInf;
+    } else if (count == 32) {
+      for (uint32_t i = 0; i < 32; ++i) row[i] = (word >> i & 1) ? row[i] : kNegInf;
+    } else {
+      for (int i = 0; i < count; ++i) row[i] = (word >> i & 1) ? row[i] : kNegInf;
+    }
+  }
+}
+
 // ---------------------------------------------------------------- attention
 
 // acc[R][U units of 16 columns] += a (R rows, `steps` steps) . b; unit u's columns start at b[u], its steps are `stride` elements apart.
@@ -390,6 +407,11 @@ void attend(const AttendArgs<typename S::T>& args) {
 }
 
 }  // namespace
+}  // namespace TANDEM_SIMD_NS
+
+#include "simd/lora_body.h"
+
+namespace TANDEM_SIMD_NS {
 
 extern const Kernels table;
 const Kernels table = {
@@ -408,6 +430,11 @@ const Kernels table = {
     tile_exp,
     collect_at_least,
     count_greater,
+    lora_shrink<PairDot>,
+    lora_shrink<FloatDot>,
+    lora_expand<PairOuter>,
+    lora_expand<FloatOuter>,
+    keep_bits,
 };
 
 }  // namespace TANDEM_SIMD_NS

@@ -3,3 +3,4 @@
 #define TANDEM_DOT_BF16 0
 #include "simd/vec_scalar.h"
 #include "simd/kernels_body.h"
+#include "simd/backward_body.h"

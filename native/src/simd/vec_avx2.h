@@ -44,6 +44,52 @@ inline VF vload_tail(const float* p, int n, float fill) {
   return _mm256_load_ps(lanes);
 }
 inline void vstore_lanes(float* out, VF v) { _mm256_storeu_ps(out, v); }
+inline VF vwiden(const uint16_t* p) {
+  __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+// out[c][r] = in[r][c] for kLanes x kLanes floats.
+inline void transpose_block(const float* in, int64_t ld_in, float* out, int64_t ld_out) {
+  __m256 a[8], b[8];
+  for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(in + i * ld_in);
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int half = 0; half < 2; ++half) {
+      __m256d low = _mm256_castps_pd(b[i + half]), high = _mm256_castps_pd(b[i + half + 2]);
+      a[i + 2 * half] = _mm256_castpd_ps(_mm256_unpacklo_pd(low, high));
+      a[i + 2 * half + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low, high));
+    }
+  }
+  // a[4 g + j] holds column 4 h + j of rows 4 g .. 4 g + 3 in its half h.
+  for (int j = 0; j < 4; ++j) {
+    _mm256_storeu_ps(out + j * ld_out, _mm256_permute2f128_ps(a[j], a[4 + j], 0x20));
+    _mm256_storeu_ps(out + (4 + j) * ld_out, _mm256_permute2f128_ps(a[j], a[4 + j], 0x31));
+  }
+}
+
+// The same for bf16 in pairs: in[r][c][2] (element 2 r + i of column c) to out[c / 2][2 r + i][c % 2], kPairRows rows of pairs and
+// 2 kPairRows columns.
+constexpr int kPairRows = 4;
+inline void transpose_pair_block(const uint16_t* in, int64_t ld_in, uint16_t* out, int64_t ld_out) {
+  __m256i a[4], b[4];
+  for (int i = 0; i < 4; ++i) {
+    __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + i * ld_in));
+    a[i] = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(v, 0xd8), 0xd8);
+  }
+  for (int i = 0; i < 4; i += 2) {
+    b[i] = _mm256_unpacklo_epi64(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 1]);
+  }
+  // b[2 g + j] holds column pair 2 h + j of rows 2 g, 2 g + 1 in its half h.
+  for (int j = 0; j < 2; ++j) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + j * ld_out), _mm256_permute2x128_si256(b[j], b[2 + j], 0x20));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (2 + j) * ld_out), _mm256_permute2x128_si256(b[j], b[2 + j], 0x31));
+  }
+}
 
 inline void vstore_bf16(uint16_t* p, VF v) {
   __m256i bits = _mm256_castps_si256(v);
@@ -57,6 +103,8 @@ inline void vstore_bf16(uint16_t* p, VF v) {
 }
 
 inline VP load_pairs(const uint16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline VF low_halves(VP v) { return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)); }
+inline VF high_halves(VP v) { return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(int(0xffff0000u)))); }
 inline XP set_pair(const uint16_t* p) {
   uint32_t low = uint32_t(p[0]) << 16, high = uint32_t(p[1]) << 16;
   float l, h;
@@ -65,9 +113,11 @@ inline XP set_pair(const uint16_t* p) {
   return {_mm256_set1_ps(l), _mm256_set1_ps(h)};
 }
 inline VF fma_pair(XP x, VP w, VF acc) {
-  acc = vfma(x.low, _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), acc);
-  return vfma(x.high, _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(int(0xffff0000u)))), acc);
+  acc = vfma(x.low, low_halves(w), acc);
+  return vfma(x.high, high_halves(w), acc);
 }
+// Lane by lane, the low halves first.
+inline VF dot_pairs(VP a, VP b, VF acc) { return vfma(high_halves(a), high_halves(b), vfma(low_halves(a), low_halves(b), acc)); }
 
 }  // namespace
 }  // namespace TANDEM_SIMD_NS

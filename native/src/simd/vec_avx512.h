@@ -41,6 +41,60 @@ inline VF vload_tail(const float* p, int n, float fill) {
   return _mm512_mask_loadu_ps(_mm512_set1_ps(fill), __mmask16((1u << n) - 1u), p);
 }
 inline void vstore_lanes(float* out, VF v) { _mm512_storeu_ps(out, v); }
+inline VF vwiden(const uint16_t* p) {
+  __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+}
+
+// out[c][r] = in[r][c] for kLanes x kLanes floats.
+inline void transpose_block(const float* in, int64_t ld_in, float* out, int64_t ld_out) {
+  __m512 a[16], b[16];
+  for (int i = 0; i < 16; ++i) a[i] = _mm512_loadu_ps(in + i * ld_in);
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    for (int half = 0; half < 2; ++half) {
+      __m512d low = _mm512_castps_pd(b[i + half]), high = _mm512_castps_pd(b[i + half + 2]);
+      a[i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+      a[i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+    }
+  }
+  // a[4 g + j] holds column 4 q + j of rows 4 g .. 4 g + 3 in its quarter q.
+  for (int j = 0; j < 4; ++j) {
+    __m512 low01 = _mm512_shuffle_f32x4(a[j], a[4 + j], 0x44), high01 = _mm512_shuffle_f32x4(a[j], a[4 + j], 0xee);
+    __m512 low23 = _mm512_shuffle_f32x4(a[8 + j], a[12 + j], 0x44), high23 = _mm512_shuffle_f32x4(a[8 + j], a[12 + j], 0xee);
+    _mm512_storeu_ps(out + j * ld_out, _mm512_shuffle_f32x4(low01, low23, 0x88));
+    _mm512_storeu_ps(out + (4 + j) * ld_out, _mm512_shuffle_f32x4(low01, low23, 0xdd));
+    _mm512_storeu_ps(out + (8 + j) * ld_out, _mm512_shuffle_f32x4(high01, high23, 0x88));
+    _mm512_storeu_ps(out + (12 + j) * ld_out, _mm512_shuffle_f32x4(high01, high23, 0xdd));
+  }
+}
+
+// The same for bf16 in pairs: in[r][c][2] (element 2 r + i of column c) to out[c / 2][2 r + i][c % 2], kPairRows rows of pairs and
+// 2 kPairRows columns.
+constexpr int kPairRows = 8;
+inline void transpose_pair_block(const uint16_t* in, int64_t ld_in, uint16_t* out, int64_t ld_out) {
+  __m512i a[8], b[8];
+  for (int i = 0; i < 8; ++i) {
+    __m512i v = _mm512_loadu_si512(in + i * ld_in);
+    a[i] = _mm512_shufflehi_epi16(_mm512_shufflelo_epi16(v, 0xd8), 0xd8);
+  }
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 1]);
+  }
+  // b[2 g + j] holds column pair 2 q + j of rows 2 g, 2 g + 1 in its quarter q.
+  for (int j = 0; j < 2; ++j) {
+    __m512i low01 = _mm512_shuffle_i64x2(b[j], b[2 + j], 0x44), high01 = _mm512_shuffle_i64x2(b[j], b[2 + j], 0xee);
+    __m512i low23 = _mm512_shuffle_i64x2(b[4 + j], b[6 + j], 0x44), high23 = _mm512_shuffle_i64x2(b[4 + j], b[6 + j], 0xee);
+    _mm512_storeu_si512(out + j * ld_out, _mm512_shuffle_i64x2(low01, low23, 0x88));
+    _mm512_storeu_si512(out + (2 + j) * ld_out, _mm512_shuffle_i64x2(low01, low23, 0xdd));
+    _mm512_storeu_si512(out + (4 + j) * ld_out, _mm512_shuffle_i64x2(high01, high23, 0x88));
+    _mm512_storeu_si512(out + (6 + j) * ld_out, _mm512_shuffle_i64x2(high01, high23, 0xdd));
+  }
+}
 
 inline __m256i narrow_bf16(VF v) {
   __m512i bits = _mm512_castps_si512(v);
@@ -52,6 +106,8 @@ inline __m256i narrow_bf16(VF v) {
 inline void vstore_bf16(uint16_t* p, VF v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(v)); }
 
 inline VP load_pairs(const uint16_t* p) { return _mm512_loadu_si512(p); }
+inline VF low_halves(VP v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
+inline VF high_halves(VP v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(int(0xffff0000u)))); }
 #if TANDEM_DOT_BF16
 using XP = __m512i;
 inline XP set_pair(const uint16_t* p) {
@@ -62,6 +118,7 @@ inline XP set_pair(const uint16_t* p) {
 inline VF fma_pair(XP x, VP w, VF acc) {
   return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w));
 }
+inline VF dot_pairs(VP a, VP b, VF acc) { return fma_pair(a, b, acc); }
 #else
 struct XP {
   VF low, high;
@@ -74,9 +131,11 @@ inline XP set_pair(const uint16_t* p) {
   return {_mm512_set1_ps(l), _mm512_set1_ps(h)};
 }
 inline VF fma_pair(XP x, VP w, VF acc) {
-  acc = vfma(x.low, _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)), acc);
-  return vfma(x.high, _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(int(0xffff0000u)))), acc);
+  acc = vfma(x.low, low_halves(w), acc);
+  return vfma(x.high, high_halves(w), acc);
 }
+// Lane by lane, the low halves first.
+inline VF dot_pairs(VP a, VP b, VF acc) { return vfma(high_halves(a), high_halves(b), vfma(low_halves(a), low_halves(b), acc)); }
 #endif
 
 }  // namespace

@@ -75,6 +75,23 @@ inline unsigned vmask_ge(VF a, VF b) {
 inline VF vselect_nan(VF a) { return each([&](int i) { return a.lane[i] != a.lane[i] ? a.lane[i] : 0.0f; }); }
 inline VF vload_tail(const float* p, int n, float fill) { return each([&](int i) { return i < n ? p[i] : fill; }); }
 inline void vstore_lanes(float* out, VF v) { vstore(out, v); }
+inline VF vwiden(const uint16_t* p) { return each([&](int i) { return widen(p[i]); }); }
+
+// out[c][r] = in[r][c] for kLanes x kLanes floats.
+inline void transpose_block(const float* in, int64_t ld_in, float* out, int64_t ld_out) {
+  for (int r = 0; r < kLanes; ++r) {
+    for (int c = 0; c < kLanes; ++c) out[c * ld_out + r] = in[r * ld_in + c];
+  }
+}
+
+// The same for bf16 in pairs: in[r][c][2] (element 2 r + i of column c) to out[c / 2][2 r + i][c % 2], kPairRows rows of pairs and
+// 2 kPairRows columns.
+constexpr int kPairRows = 2;
+inline void transpose_pair_block(const uint16_t* in, int64_t ld_in, uint16_t* out, int64_t ld_out) {
+  for (int r = 0; r < 2 * kPairRows; ++r) {
+    for (int c = 0; c < 2 * kPairRows; ++c) out[c / 2 * ld_out + 2 * r + c % 2] = in[r / 2 * ld_in + 2 * c + r % 2];
+  }
+}
 
 inline void vstore_bf16(uint16_t* p, VF v) {
   for (int i = 0; i < kLanes; ++i) {
@@ -90,10 +107,14 @@ inline VP load_pairs(const uint16_t* p) {
   __builtin_memcpy(v.half, p, sizeof v.half);
   return v;
 }
+inline VF low_halves(VP v) { return each([&](int i) { return widen(v.half[2 * i]); }); }
+inline VF high_halves(VP v) { return each([&](int i) { return widen(v.half[2 * i + 1]); }); }
 inline XP set_pair(const uint16_t* p) { return {widen(p[0]), widen(p[1])}; }
 inline VF fma_pair(XP x, VP w, VF acc) {
   return each([&](int i) { return x.high * widen(w.half[2 * i + 1]) + (x.low * widen(w.half[2 * i]) + acc.lane[i]); });
 }
+// Lane by lane, the low halves first.
+inline VF dot_pairs(VP a, VP b, VF acc) { return vfma(high_halves(a), high_halves(b), vfma(low_halves(a), low_halves(b), acc)); }
 
 }  // namespace
 }  // namespace TANDEM_SIMD_NS

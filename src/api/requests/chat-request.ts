@@ -1,11 +1,16 @@
 /** A chat body, checked completely and turned into a generation plus the shape its answer shall have. */
+import type { ResolvedModel } from '../../control/models/resolver.ts';
+import type { FillTokens } from '../../control/sessions/fill-in-middle.ts';
 import type { GenerationInput } from '../../control/sessions/session.ts';
 import { validateChatCompletion, type ChatCompletionRequest } from '../../schemas/chat-completion.ts';
 import { ApiError } from '../errors.ts';
+import { toConstraint } from './constraint.ts';
 import { requireModel } from './model-name.ts';
 import { toMessages } from './messages.ts';
+import { toExtensionArguments, type ArgumentCheck } from './extension-arguments.ts';
+import { toKvTransfer, type TransferRules } from './kv-transfer.ts';
 import { refuseNotBuilt } from './not-built.ts';
-import { toChatPrompt } from './render.ts';
+import { toChatPrompt, type TemplateRules } from './render.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
 import { toReplyOptions } from './tools.ts';
 import {
@@ -19,21 +24,24 @@ import {
   type SamplingLimits,
 } from './sampling.ts';
 
-export interface RequestContext {
+export interface RequestContext extends TemplateRules, TransferRules {
   limits: SamplingLimits;
-  servedNames: string[];
+  /** What the request's `model` names; null: nothing that exists. */
+  model: ResolvedModel | null;
   tenant: string;
   /** The server sends usage with every chunk. */
   forceIncludeUsage: boolean;
   /** The queue is ordered by priority. */
   priorities: boolean;
-  /** Requests may bring a chat template. */
-  trustsTemplates: boolean;
+  extensions: ArgumentCheck;
+  /** Of the model's tokenizer; null = it has none. */
+  fillTokens: FillTokens | null;
 }
 
 export interface ChatRequest {
   input: GenerationInput;
   output: OutputOptions;
+  model: ResolvedModel;
   requestId: string | undefined;
   /** Role of the reply: the last message's when it is continued. */
   role: string;
@@ -49,10 +57,11 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
   checkPromptLogprobs(body);
   checkPriority(body, context.priorities);
   refuseNotBuilt(body);
-  const prompt = toChatPrompt(body.messages, body, context.trustsTemplates);
+  const prompt = toChatPrompt(body.messages, body, context);
   const reply = toReplyOptions(body);
-  requireModel(body.model, context.servedNames);
-  const logprobs = logprobCounts(body);
+  const constraint = toConstraint(body, reply.tools);
+  const model = requireModel(context.model, body.model);
+  const logprobs = logprobCounts(body, model);
   checkLogprobCounts(logprobs, context.limits);
   const role = replyRole(body);
   return {
@@ -60,12 +69,18 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
       prompt,
       reply,
       sampling: toSampling(body, lengthLimit(body), logprobs, context.limits),
+      constraint,
       truncatePromptTokens: body.truncate_prompt_tokens ?? null,
       priority: body.priority ?? 0,
       tenant: context.tenant,
       cacheSalt: body.cache_salt ?? null,
+      kvTransfer: toKvTransfer(body, context, logprobs.prompt !== null),
+      extensionArguments: toExtensionArguments(body, context.extensions),
+      adapter: model.adapter,
+      modelDefaults: !model.trainable,
     },
-    output: toOutputOptions(body, context.forceIncludeUsage),
+    output: toOutputOptions(body, context.forceIncludeUsage, model),
+    model,
     requestId: body.request_id,
     role,
     echo: body.echo === true ? echoText(body, role) : '',
@@ -79,9 +94,10 @@ function checkTopLogprobs(body: ChatCompletionRequest): void {
 }
 
 /** echo scores the prompt too, as deep as the reply, unless the caller says how deep. */
-function logprobCounts(body: ChatCompletionRequest): LogprobCounts {
+function logprobCounts(body: ChatCompletionRequest, model: ResolvedModel): LogprobCounts {
+  const wanted = body.logprobs ?? model.trainable;
   const echoed = body.echo === true ? (body.top_logprobs === undefined ? 0 : body.top_logprobs) : null;
-  return { top: body.logprobs === true ? (body.top_logprobs ?? 0) : null, prompt: body.prompt_logprobs ?? echoed };
+  return { top: wanted ? (body.top_logprobs ?? 0) : null, prompt: body.prompt_logprobs ?? echoed };
 }
 
 /** The last message's text, where the reply goes on in its role. */

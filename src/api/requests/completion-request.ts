@@ -1,8 +1,13 @@
 /** A text completion body, checked completely: one generation per prompt. */
+import type { ResolvedModel } from '../../control/models/resolver.ts';
+import { fillPrompt } from '../../control/sessions/fill-in-middle.ts';
 import type { GenerationInput, PromptInput } from '../../control/sessions/session.ts';
 import { MAX_PROMPTS, validateCompletion, type CompletionRequest } from '../../schemas/completion.ts';
 import { ApiError } from '../errors.ts';
 import type { RequestContext } from './chat-request.ts';
+import { toExtensionArguments } from './extension-arguments.ts';
+import { toConstraint } from './constraint.ts';
+import { toKvTransfer } from './kv-transfer.ts';
 import { requireModel } from './model-name.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
@@ -16,6 +21,7 @@ export interface TextRequest {
   inputs: GenerationInput[];
   n: number;
   output: OutputOptions;
+  model: ResolvedModel;
   /** The prompt's text comes before the generated text. */
   echo: boolean;
   /** As asked for; null = none, -1 = the whole vocabulary. */
@@ -31,27 +37,40 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
   checkCompletionFields(body);
   refuseNotBuilt(body);
   const echo = body.echo ?? false;
-  const prompts = toPrompts(body, context);
-  requireModel(body.model, context.servedNames);
-  const topLogprobs = body.logprobs ?? null;
+  const prompts = toPrompts(body, context).map((prompt) => withSuffix(prompt, body, context));
+  const constraint = toConstraint(body, 'none');
+  const model = requireModel(context.model, body.model);
+  const topLogprobs = body.logprobs ?? (model.trainable ? 0 : null);
   const promptLogprobs = body.prompt_logprobs ?? null;
   checkLogprobCounts({ top: topLogprobs, prompt: promptLogprobs }, context.limits);
   const logprobs = { top: topLogprobs, prompt: deepest(promptLogprobs, echo ? topLogprobs : null) };
   const length = { maxTokens: body.max_tokens ?? DEFAULT_MAX_TOKENS, field: 'max_tokens' } as const;
   const sampling = toSampling(body, length, logprobs, context.limits);
+  const kvTransfer = toKvTransfer(body, context, logprobs.prompt !== null);
+  if (kvTransfer !== null && prompts.length > 1) {
+    const message = 'kv_transfer_params: one prompt can be transferred at a time.';
+    throw new ApiError('invalid_parameter', message, 'kv_transfer_params');
+  }
+  const extensionArguments = toExtensionArguments(body, context.extensions);
   checkSequenceCount(prompts.length * sampling.n, context.limits.maxChoices);
   return {
     inputs: prompts.map((prompt) => ({
       prompt,
       reply: null,
       sampling,
+      constraint,
       truncatePromptTokens: body.truncate_prompt_tokens ?? null,
       priority: body.priority ?? 0,
       tenant: context.tenant,
       cacheSalt: body.cache_salt ?? null,
+      kvTransfer,
+      extensionArguments,
+      adapter: model.adapter,
+      modelDefaults: !model.trainable,
     })),
     n: sampling.n,
-    output: toOutputOptions(body, context.forceIncludeUsage),
+    output: toOutputOptions(body, context.forceIncludeUsage, model),
+    model,
     echo,
     promptLogprobs,
     requestId: body.request_id,
@@ -66,6 +85,20 @@ function checkCompletionFields(body: CompletionRequest): void {
   if (bestOf !== null && bestOf !== (body.n ?? 1)) {
     throw new ApiError('not_built', '`best_of` other than `n` is not supported by this server.', 'best_of');
   }
+}
+
+/** With a suffix the model fills the middle. */
+function withSuffix(prompt: PromptInput, body: CompletionRequest, { fillTokens }: RequestContext): PromptInput {
+  const suffix = body.suffix ?? '';
+  if (suffix === '') return prompt;
+  const refuse = (message: string): never => {
+    throw new ApiError('invalid_parameter', message, 'suffix');
+  };
+  if (fillTokens === null)
+    return refuse("`suffix` needs fill-in-the-middle tokens, which this model's tokenizer lacks.");
+  if (prompt.kind !== 'text') return refuse('`suffix` needs a prompt that is text.');
+  if (body.echo === true) return refuse('`suffix` and `echo` cannot be used together.');
+  return { ...prompt, text: fillPrompt(fillTokens, prompt.text, suffix) };
 }
 
 function deepest(a: number | null, b: number | null): number | null {

@@ -11,33 +11,15 @@ interface NotBuilt {
   message?: (value: unknown) => string;
 }
 
-const only = (...values: unknown[]) => ({ isDefault: (value: unknown) => values.includes(value) });
 const empty = { isDefault: (value: unknown) => value === null || Object.keys(value as object).length === 0 };
 
-const RESPONSE_FORMAT: NotBuilt = {
-  isDefault: (value) => value === null || (value as { type?: unknown }).type === 'text',
-};
 const TEXT_ONLY: NotBuilt = {
   ...empty,
   message: () => 'This model takes text only: `mm_processor_kwargs` is not supported.',
 };
-const EXTENSION_ARGUMENTS: NotBuilt = {
-  ...empty,
-  message: (value) => {
-    const names = Object.keys(value as object).slice(0, 10);
-    const shown = names.map((name) => JSON.stringify(name.slice(0, 40)));
-    return `No extension of this server takes these arguments: ${shown.join(', ')}.`;
-  },
-};
 
 export const NOT_BUILT: Readonly<Record<string, NotBuilt>> = {
-  response_format: RESPONSE_FORMAT,
-  structured_outputs: empty,
   mm_processor_kwargs: TEXT_ONLY,
-  kv_transfer_params: only(null),
-  engine_xargs: EXTENSION_ARGUMENTS,
-  vllm_xargs: EXTENSION_ARGUMENTS,
-  suffix: only(null, ''),
 };
 
 /** Throws for the first field that asks for what is not there. */

@@ -5,7 +5,7 @@ import { ApiError } from '../errors.ts';
 import { toMessages } from './messages.ts';
 
 /** Names that the renderer sets itself. */
-const RESERVED_KWARGS = [
+export const RESERVED_KWARGS: readonly string[] = [
   'chat_template',
   'tokenize',
   'messages',
@@ -30,10 +30,16 @@ export interface RenderFields {
   chat_template?: string | null;
 }
 
-/** `trustsTemplates`: a request may bring its own. */
-export function toChatPrompt(messages: RequestMessage[], fields: RenderFields, trustsTemplates: boolean): PromptInput {
+export interface TemplateRules {
+  /** Requests may bring a chat template. */
+  trustsTemplates: boolean;
+  /** Variables that the server sets where a request does not. */
+  defaultTemplateKwargs: Record<string, unknown>;
+}
+
+export function toChatPrompt(messages: RequestMessage[], fields: RenderFields, rules: TemplateRules): PromptInput {
   const chatTemplate = fields.chat_template ?? null;
-  if (chatTemplate !== null && !trustsTemplates) {
+  if (chatTemplate !== null && !rules.trustsTemplates) {
     throw new ApiError('invalid_parameter', UNTRUSTED_TEMPLATE, 'chat_template');
   }
   const continueFinalMessage = fields.continue_final_message ?? false;
@@ -56,6 +62,7 @@ export function toChatPrompt(messages: RequestMessage[], fields: RenderFields, t
       documents: fields.documents ?? null,
       chatTemplate,
       templateKwargs: {
+        ...rules.defaultTemplateKwargs,
         ...reasoningKwargs(fields.reasoning_effort ?? null),
         ...checkKwargs(fields.chat_template_kwargs ?? {}),
       },

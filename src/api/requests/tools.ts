@@ -9,7 +9,6 @@ const MAX_TOOLS = 1024;
 export function toReplyOptions(body: ChatCompletionRequest): ReplyOptions {
   const tools = body.tools ?? [];
   if (tools.length > MAX_TOOLS) refuse(`\`tools\` must have at most ${MAX_TOOLS} items.`, 'tools');
-  checkStrict(tools);
   return {
     tools: toolMode(body, tools),
     toolDefinitions: tools,
@@ -25,15 +24,10 @@ function toolMode(body: ChatCompletionRequest, tools: readonly unknown[]): Reply
   if (choice === 'none') return 'none';
   if (tools.length === 0) refuse('When using `tool_choice`, `tools` must be set.', 'tool_choice');
   if (choice === 'auto') return 'auto';
-  if (choice !== 'required') checkNamed(choice, tools);
-  throw new ApiError(
-    'not_built',
-    'This `tool_choice` needs a grammar, which this server does not have yet: use "auto" or "none".',
-    'tool_choice',
-  );
+  return choice === 'required' ? 'required' : { named: namedTool(choice, tools) };
 }
 
-function checkNamed(choice: string | Record<string, unknown>, tools: readonly unknown[]): void {
+function namedTool(choice: string | Record<string, unknown>, tools: readonly unknown[]): string {
   if (typeof choice === 'string') {
     refuse(
       `tool_choice must be "none", "auto", "required" or a function, got ${JSON.stringify(choice.slice(0, 40))}.`,
@@ -47,16 +41,7 @@ function checkNamed(choice: string | Record<string, unknown>, tools: readonly un
   if (!tools.some((tool) => functionOf(tool)?.['name'] === name)) {
     refuse('The tool specified in `tool_choice` does not match any of the specified `tools`', 'tool_choice');
   }
-}
-
-function checkStrict(tools: readonly unknown[]): void {
-  const at = tools.findIndex((tool) => functionOf(tool)?.['strict'] === true);
-  if (at === -1) return;
-  throw new ApiError(
-    'not_built',
-    `tools[${at}].function.strict needs a grammar, which this server does not have yet.`,
-    `tools.${at}.function.strict`,
-  );
+  return name;
 }
 
 function functionOf(tool: unknown): Record<string, unknown> | null {

@@ -4,6 +4,7 @@ import type { Generation } from '../../control/sessions/session.ts';
 import type { ChatChoice, ChatCompletionResponse } from '../../schemas/chat-completion-response.ts';
 import type { WholeChoice } from '../generation/collect.ts';
 import type { Envelope } from './envelope.ts';
+import { kvTransferHandle } from './kv-transfer.ts';
 import { chatLogprobs, promptLogprobs } from './logprobs.ts';
 import { totalUsage } from './usage.ts';
 
@@ -31,7 +32,7 @@ export function chatResponse(
     system_fingerprint: envelope.systemFingerprint,
     prompt_logprobs: promptLogprobs(generation.promptLogprobs()),
     prompt_token_ids: envelope.output.returnTokenIds ? [...generation.promptIds] : null,
-    kv_transfer_params: null,
+    kv_transfer_params: kvTransferHandle(generation.heldBlocks()),
   };
 }
 

@@ -2,6 +2,7 @@ import type { CompletionChoice, CompletionResponse } from '../../schemas/complet
 import type { WholeChoice } from '../generation/collect.ts';
 import type { Run } from '../generation/run.ts';
 import type { Envelope } from './envelope.ts';
+import { kvTransferHandle } from './kv-transfer.ts';
 import { completionLogprobs } from './logprobs.ts';
 import { joinLogprobs, type PromptPart } from './prompt-part.ts';
 import { totalUsage } from './usage.ts';
@@ -26,7 +27,7 @@ export function completionResponse(
     usage: totalUsage(runs.map((run) => run.generation)),
     service_tier: envelope.serviceTier,
     system_fingerprint: envelope.systemFingerprint,
-    kv_transfer_params: null,
+    kv_transfer_params: kvTransferHandle(runs[0]?.generation.heldBlocks() ?? null),
   };
 }
 

@@ -2,6 +2,7 @@ import type { Context, Middleware } from 'koa';
 import { chatCompletionFields } from '../../schemas/chat-completion.ts';
 import { collectChoices } from '../generation/collect.ts';
 import { ClientWatch, startRun, type Run } from '../generation/run.ts';
+import { recordSamples } from '../generation/sample-record.ts';
 import { requestId } from '../middleware/request-id.ts';
 import { readChatRequest, type ChatRequest } from '../requests/chat-request.ts';
 import { chatResponse } from '../responses/chat.ts';
@@ -13,12 +14,12 @@ import { makeEnvelope, reportIgnored, requestContext, type RouteDeps } from './c
 export function chatCompletions(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const body = await deps.bodies.json(ctx);
-    const request = readChatRequest(body, requestContext(ctx, deps));
+    const request = readChatRequest(body, await requestContext(ctx, deps, body));
     const id = `chatcmpl-${requestId(ctx, request.requestId)}`;
     reportIgnored(ctx, body, chatCompletionFields);
-    const envelope = makeEnvelope(deps, id, request.output, request.input);
+    const envelope = makeEnvelope(deps, id, request, request.input);
     const watch = new ClientWatch(ctx.res);
-    const run = await startRun(deps, request.input, watch.signal);
+    const run = recordSamples(deps, id, request.input, await startRun(deps, request.input, watch.signal));
     if (request.output.stream) return stream(ctx, deps, request, envelope, run);
     const choices = await collectChoices(run.deltas, run.n);
     watch.done();

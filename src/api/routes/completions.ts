@@ -15,13 +15,13 @@ import { makeEnvelope, reportIgnored, requestContext, type RouteDeps } from './c
 export function completions(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const body = await deps.bodies.json(ctx);
-    const request = readCompletionRequest(body, requestContext(ctx, deps));
+    const request = readCompletionRequest(body, await requestContext(ctx, deps, body));
     const id = `cmpl-${requestId(ctx, request.requestId)}`;
     reportIgnored(ctx, body, completionFields);
     const [input] = request.inputs;
     if (input === undefined) throw new Error('A completion without a prompt.');
     // All prompts share sampling and priority.
-    const envelope = makeEnvelope(deps, id, request.output, input);
+    const envelope = makeEnvelope(deps, id, request, input);
     const watch = new ClientWatch(ctx.res);
     const runs = await startRuns(deps, request.inputs, watch.signal);
     const prompts = promptParts(deps, request, runs);

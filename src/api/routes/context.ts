@@ -1,11 +1,15 @@
 /** What the generation routes share: reading limits from the server, and naming the answer. */
 import type { Context } from 'koa';
 import type { GenerationInput } from '../../control/sessions/session.ts';
+import type { ResolvedModel } from '../../control/models/resolver.ts';
+import { addressText } from '../../control/transfer/transfer.ts';
 import type { ApiDeps } from '../deps.ts';
 import type { AuthState } from '../middleware/auth.ts';
 import type { BodyReader } from '../middleware/body.ts';
+import { resolveModel } from '../requests/model-name.ts';
 import type { RequestContext } from '../requests/chat-request.ts';
 import type { OutputOptions } from '../requests/output-options.ts';
+import type { TemplateRules } from '../requests/render.ts';
 import type { Envelope } from '../responses/envelope.ts';
 import type { StreamBuffers } from '../sse/stream-buffers.ts';
 
@@ -17,31 +21,48 @@ export interface RouteDeps extends ApiDeps {
 /** Characters of ignored field names that a response header shows. */
 const MAX_IGNORED_FIELDS = 16;
 
-export function requestContext(ctx: Context, deps: ApiDeps): RequestContext {
+export async function requestContext(ctx: Context, deps: ApiDeps, body: unknown): Promise<RequestContext> {
+  const { entity } = (ctx.state as AuthState).caller;
   return {
     limits: {
       vocabSize: deps.sessions.vocabSize,
       maxLogprobs: deps.settings.maxLogprobs,
       maxChoices: deps.settings.maxNumSeqs + deps.settings.maxWaitingRequests,
     },
-    servedNames: deps.model.names,
-    tenant: (ctx.state as AuthState).caller.entity,
+    model: await resolveModel(deps, body, entity),
+    tenant: entity,
     forceIncludeUsage: deps.settings.forceIncludeUsage,
-    trustsTemplates: deps.settings.trustRequestChatTemplate,
+    extensions: deps.extensions,
+    fillTokens: deps.sessions.fillTokens,
+    ...templateRules(deps),
+    holdsBlocks: deps.settings.kvPort !== null,
+    peers: new Set(deps.settings.kvPeers.map(addressText)),
     priorities: deps.settings.schedulingPolicy === 'priority',
   };
 }
 
-export function makeEnvelope(deps: ApiDeps, id: string, output: OutputOptions, input: GenerationInput): Envelope {
+export function templateRules({ settings }: ApiDeps): TemplateRules {
+  return {
+    trustsTemplates: settings.trustRequestChatTemplate,
+    defaultTemplateKwargs: settings.defaultChatTemplateKwargs,
+  };
+}
+
+export function makeEnvelope(
+  deps: ApiDeps,
+  id: string,
+  request: { output: OutputOptions; model: ResolvedModel },
+  input: GenerationInput,
+): Envelope {
   return {
     id,
     created: Math.floor(Date.now() / 1000),
-    model: deps.model.names[0] ?? '',
+    model: request.model.displayName,
     // Read when it is written: a request may have come before the engine told its kernels.
     get systemFingerprint() {
       return deps.model.systemFingerprint;
     },
-    output,
+    output: request.output,
     logprobs: input.sampling.topLogprobs !== null,
     // A priority other than 0 is refused where the queue has none.
     serviceTier: input.priority === 0 ? 'default' : 'priority',

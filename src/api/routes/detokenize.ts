@@ -1,13 +1,14 @@
 import type { Middleware } from 'koa';
 import { validateDetokenize, type DetokenizeResponse } from '../../schemas/detokenize.ts';
 import { ApiError } from '../errors.ts';
-import { requireModel } from '../requests/model-name.ts';
+import type { AuthState } from '../middleware/auth.ts';
+import { requireModel, resolveModel } from '../requests/model-name.ts';
 import type { RouteDeps } from './context.ts';
 
 export function detokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const body = validateDetokenize(await deps.bodies.json(ctx));
-    requireModel(body.model, deps.model.names);
+    requireModel(await resolveModel(deps, body, (ctx.state as AuthState).caller.entity), body.model);
     const { vocabSize } = deps.sessions;
     const outside = body.tokens.find((id) => id >= vocabSize);
     if (outside !== undefined) {

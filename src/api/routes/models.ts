@@ -1,24 +1,29 @@
 import type { Middleware } from 'koa';
+import type { ListedModel } from '../../control/models/resolver.ts';
 import type { ModelCard, ModelList } from '../../schemas/models-response.ts';
 import type { ApiDeps } from '../deps.ts';
+import type { AuthState } from '../middleware/auth.ts';
 
-/** Every served name of the base model; adapters will follow with `parent` set. */
+/** Every served name of the base model, then the adapters that the caller may name, with `parent` set. */
 export function models(deps: ApiDeps): Middleware {
-  return (ctx) => {
-    const list: ModelList = { object: 'list', data: deps.model.names.map((name) => card(deps, name)) };
+  return async (ctx) => {
+    const { names, root, created } = deps.model;
+    const parent = names[0] ?? null;
+    const adapters = await deps.models.list((ctx.state as AuthState).caller.entity);
+    const base = names.map((name) => card(deps, { name, root, created }, null));
+    const list: ModelList = { object: 'list', data: [...base, ...adapters.map((each) => card(deps, each, parent))] };
     ctx.body = list;
   };
 }
 
-function card(deps: ApiDeps, name: string): ModelCard {
-  const { created, root } = deps.model;
+function card(deps: ApiDeps, { name, root, created }: ListedModel, parent: string | null): ModelCard {
   return {
     id: name,
     object: 'model',
     created,
     owned_by: 'tandem',
     root,
-    parent: null,
+    parent,
     max_model_len: deps.sessions.maxModelLen,
     permission: [
       {

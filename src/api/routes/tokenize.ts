@@ -2,15 +2,16 @@ import type { Middleware } from 'koa';
 import type { PromptInput } from '../../control/sessions/session.ts';
 import { validateTokenize, type TokenizeRequest, type TokenizeResponse } from '../../schemas/tokenize.ts';
 import { ApiError } from '../errors.ts';
-import { requireModel } from '../requests/model-name.ts';
-import { toChatPrompt } from '../requests/render.ts';
-import type { RouteDeps } from './context.ts';
+import type { AuthState } from '../middleware/auth.ts';
+import { requireModel, resolveModel } from '../requests/model-name.ts';
+import { toChatPrompt, type TemplateRules } from '../requests/render.ts';
+import { templateRules, type RouteDeps } from './context.ts';
 
 export function tokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const body = validateTokenize(await deps.bodies.json(ctx));
-    const prompt = toPrompt(body, deps.settings.trustRequestChatTemplate);
-    requireModel(body.model, deps.model.names);
+    const prompt = toPrompt(body, templateRules(deps));
+    requireModel(await resolveModel(deps, body, (ctx.state as AuthState).caller.entity), body.model);
     const ids = await deps.sessions.tokenize(prompt);
     const tokens = [...ids];
     const response: TokenizeResponse = {
@@ -23,11 +24,11 @@ export function tokenize(deps: RouteDeps): Middleware {
   };
 }
 
-function toPrompt(body: TokenizeRequest, trustsTemplates: boolean): PromptInput {
+function toPrompt(body: TokenizeRequest, rules: TemplateRules): PromptInput {
   if (body.messages !== undefined && body.prompt !== undefined) {
     throw new ApiError('invalid_parameter', 'Give `prompt` or `messages`, not both.', 'prompt');
   }
-  if (body.messages !== undefined) return toChatPrompt(body.messages, body, trustsTemplates);
+  if (body.messages !== undefined) return toChatPrompt(body.messages, body, rules);
   if (body.prompt === undefined) throw new ApiError('invalid_body', 'prompt: Field required (missing)', 'prompt');
   return { kind: 'text', text: body.prompt, addSpecialTokens: body.add_special_tokens ?? true };
 }

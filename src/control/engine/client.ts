@@ -1,5 +1,6 @@
 /** What the API process sees of the engine. Implemented by EngineSupervisor; tests may implement it in memory. */
-import type { EngineStats, SequenceOutput, SequenceRequest } from './protocol.ts';
+import type { GrammarSpec } from './native-grammar.ts';
+import type { EngineStats, GrammarFailure, SequenceOutput, SequenceRequest } from './protocol.ts';
 
 export type EngineState = 'starting' | 'ready' | 'restarting' | 'draining' | 'dead';
 
@@ -46,6 +47,11 @@ export interface EngineClient {
     requests: Omit<SequenceRequest, 'id' | 'resumeIds' | 'promptScored'>[],
     sink: (index: number, output: SequenceOutput) => void,
   ): SequenceHandle[];
+  /**
+   * Compiles a grammar, or says why it cannot be used; null = a sequence may be submitted with it. An abort of the signal stops it.
+   * Rejects with EngineUnavailableError while draining or dead.
+   */
+  compileGrammar(tenant: string, grammar: GrammarSpec, signal?: AbortSignal): Promise<GrammarFailure | null>;
   /** The latest counters (pushed by the engine with every step). */
   stats(): EngineStats;
   /** Stops admission, waits for running sequences up to the given time, ends the process. */

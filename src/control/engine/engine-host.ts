@@ -1,8 +1,15 @@
 /** The engine's side of the channel: from typed messages to a loaded engine and its loop. */
+import { BackgroundShare } from '../scheduler/background.ts';
 import { SchedulerLoop, type StepReport } from '../scheduler/loop.ts';
-import { loadEngine, type LoadedEngine } from './load-engine.ts';
+import type { Grammars } from './grammars.ts';
+import { AdapterGate } from './adapter-gate.ts';
+import { DEFAULT_TRAINING_FLOOR, loadEngine, type LoadedEngine } from './load-engine.ts';
 import type { NativeAddon } from './native.ts';
+import type { GrammarSpec } from './native-grammar.ts';
 import type { EngineConfig, FromEngine, ToEngine } from './protocol.ts';
+import type { TrainerHost } from './trainer-host.ts';
+import type { TrainerAnswer } from './trainer-messages.ts';
+import type { AdapterRef } from './training.ts';
 
 export interface EnginePort {
   /** A promise when the other side is behind; it settles once it has caught up. */
@@ -17,6 +24,10 @@ export class EngineHost {
   readonly #addon: () => NativeAddon;
   #started = false;
   #loop: SchedulerLoop | null = null;
+  #grammars: Grammars | null = null;
+  readonly #compiling = new Map<number, AbortController>();
+  #adapters: AdapterGate | null = null;
+  #trainers: TrainerHost | null = null;
 
   constructor(port: EnginePort, addon: () => NativeAddon) {
     this.#port = port;
@@ -47,6 +58,27 @@ export class EngineHost {
       case 'reset-prefix-cache':
         this.#running().resetPrefixCache();
         break;
+      case 'compile':
+        void this.#compile(message.id, message.tenant, message.grammar);
+        break;
+      case 'cancel-compile':
+        this.#compiling.get(message.id)?.abort();
+        break;
+      case 'load-adapter':
+        this.#loadAdapter(message.id, message.adapter);
+        break;
+      case 'unload-adapter':
+        this.#adapters?.unload(message.version);
+        break;
+      case 'trainer-open':
+        this.#train(message.call, (trainers) => trainers.open(message.session, message.state).then(() => null));
+        break;
+      case 'trainer-call':
+        this.#train(message.call, (trainers) => trainers.call(message.session, message.work));
+        break;
+      case 'trainer-close':
+        this.#trainers?.close(message.session);
+        break;
       case 'drain':
         this.#running().drain();
         break;
@@ -58,8 +90,14 @@ export class EngineHost {
   async #run(config: EngineConfig): Promise<void> {
     const loaded = await this.#load(config);
     if (!loaded) return;
-    const { isa, weightBytes, pages, pageBytes, engine, scheduler } = loaded;
-    this.#loop = new SchedulerLoop(scheduler, engine, (report) => this.#report(report));
+    const { isa, weightBytes, pages, pageBytes, engine, scheduler, grammars, transfers } = loaded;
+    this.#grammars = grammars;
+    this.#adapters = new AdapterGate(loaded.adapters);
+    const report = (news: StepReport) => this.#report(news);
+    this.#trainers = loaded.trainers;
+    const background = new BackgroundShare(loaded.trainers, config.trainingFloor ?? DEFAULT_TRAINING_FLOOR);
+    const services = { grammars, gate: transfers, adapters: this.#adapters, background };
+    this.#loop = new SchedulerLoop(scheduler, engine, report, services);
     this.#port.send({ type: 'ready', isa, weightBytes, pages, pageBytes });
     try {
       await this.#loop.run();
@@ -70,15 +108,44 @@ export class EngineHost {
     }
   }
 
+  async #compile(id: number, tenant: string, grammar: GrammarSpec): Promise<void> {
+    if (!this.#grammars) throw new Error('the model is not loaded');
+    const controller = new AbortController();
+    this.#compiling.set(id, controller);
+    const compiled = await this.#grammars.compile(tenant, grammar, controller.signal);
+    this.#compiling.delete(id);
+    void this.#port.send({ type: 'compiled', id, failure: 'failure' in compiled ? compiled.failure : null });
+  }
+
   async #load(config: EngineConfig): Promise<LoadedEngine | null> {
     try {
       const progress = (done: number, total: number) => void this.#port.send({ type: 'loading', done, total });
-      return await loadEngine(this.#addon(), config, progress);
+      const log = (line: string) => void this.#port.send({ type: 'log', line });
+      return await loadEngine(this.#addon(), config, progress, log);
     } catch (error) {
       await this.#port.send({ type: 'failed', message: textOf(error) });
       this.#port.exit(1);
       return null;
     }
+  }
+
+  #train(call: number, ask: (trainers: TrainerHost) => Promise<TrainerAnswer>): void {
+    if (!this.#trainers) throw new Error('the model is not loaded');
+    const tell = (answer: TrainerAnswer, error: string | null) =>
+      void this.#port.send({ type: 'trainer', call, answer, error });
+    ask(this.#trainers).then(
+      (answer) => tell(answer, null),
+      (error: unknown) => tell(null, textOf(error)),
+    );
+  }
+
+  #loadAdapter(id: number, adapter: AdapterRef): void {
+    if (!this.#adapters) throw new Error('the model is not loaded');
+    const answer = (error: string | null) => void this.#port.send({ type: 'adapter', id, error });
+    this.#adapters.load(adapter).then(
+      () => answer(null),
+      (error: unknown) => answer(textOf(error)),
+    );
   }
 
   #report(report: StepReport): Promise<void> | undefined {

@@ -1,8 +1,16 @@
+import { loadExtensions } from '../extensions/load.ts';
 import { checkOptions, type SchedulerOptions } from '../scheduler/admission.ts';
+import type { Adviser } from '../scheduler/advice.ts';
 import { pagesFor } from '../scheduler/pages.ts';
 import { Scheduler } from '../scheduler/scheduler.ts';
+import { KvTransfers } from '../transfer/kv-transfers.ts';
+import type { TransferSettings } from '../transfer/transfer.ts';
+import { AdapterStore } from './adapter-store.ts';
 import { withFaults } from './faults.ts';
-import type { NativeAddon, NativeEngine, NativeModel } from './native.ts';
+import { Grammars } from './grammars.ts';
+import { PAGE_SIZE, type NativeAddon, type NativeEngine, type NativeModel } from './native.ts';
+import { adapterOpener } from './open-adapter.ts';
+import { TrainerHost } from './trainer-host.ts';
 import type { EngineConfig } from './protocol.ts';
 
 export interface LoadedEngine {
@@ -12,34 +20,60 @@ export interface LoadedEngine {
   pageBytes: number;
   engine: NativeEngine;
   scheduler: Scheduler;
+  grammars: Grammars;
+  /** null: nothing is transferred. */
+  transfers: KvTransfers | null;
+  adapters: AdapterStore;
+  trainers: TrainerHost;
   /** Ends the native engine, then frees the weights. */
   close(): void;
 }
+
+export const DEFAULT_TRAINING_FLOOR = 0.1;
+const DEFAULT_MAX_RANK = 128;
+const DEFAULT_ROW_TOKENS = 32_768;
+const DEFAULT_ADAPTER_BYTES = 2 ** 30;
 
 /** Loads the weights and makes an engine with its scheduler. Settings that cannot work are refused by flag name. */
 export async function loadEngine(
   addon: NativeAddon,
   config: EngineConfig,
   onProgress: (done: number, total: number) => void,
+  log: (line: string) => void = console.error,
 ): Promise<LoadedEngine> {
   // What can be refused without the weights is refused before the time to load them is spent.
   checkOptions(schedulerOptions(config, pagesFor(config.maxModelLen)));
+  const adviser = config.extensions ? await loadExtensions(config.extensions, config.samplableVocab) : undefined;
   const { spec, files, tensors, dtype, threads } = config;
   const model = await addon.loadModel(spec, files, tensors, { dtype, threads, onProgress });
   try {
-    return createEngine(addon, model, config);
+    const loaded = createEngine(addon, model, config, adviser);
+    const transfers = config.kvTransfer ? await startTransfers(loaded, config, config.kvTransfer, log) : null;
+    return { ...loaded, transfers };
   } catch (error) {
     model.close();
     throw error;
   }
 }
 
-function createEngine(addon: NativeAddon, model: NativeModel, config: EngineConfig): LoadedEngine {
+function createEngine(
+  addon: NativeAddon,
+  model: NativeModel,
+  config: EngineConfig,
+  adviser: Adviser | undefined,
+): Omit<LoadedEngine, 'transfers'> {
   const pages = pageCount(config, model.pageBytes);
   const { maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs } = config;
   const options = { maxSequences, maxBatchTokens, pages, maxModelLen, samplableVocab, maxLogprobs };
-  const scheduler = new Scheduler(schedulerOptions(config, pages));
+  const scheduler = new Scheduler({ ...schedulerOptions(config, pages), ...(adviser && { adviser }) });
   const engine = withFaults(addon.createEngine(model, options), config.faults);
+  const { spec, dtype, maxLoraRank = DEFAULT_MAX_RANK, maxAdapterBytes = DEFAULT_ADAPTER_BYTES } = config;
+  const adapters = new AdapterStore(
+    adapterOpener(addon, model, { spec, dtype, maxRank: maxLoraRank }),
+    maxAdapterBytes,
+  );
+  const { maxTrainingRowTokens: maxRowTokens = DEFAULT_ROW_TOKENS, recomputeActivations: recompute = false } = config;
+  const trainers = new TrainerHost(addon, model, { maxRowTokens, recompute });
   return {
     isa: addon.info().isa,
     weightBytes: model.weightBytes,
@@ -47,11 +81,26 @@ function createEngine(addon: NativeAddon, model: NativeModel, config: EngineConf
     pageBytes: model.pageBytes,
     engine,
     scheduler,
+    grammars: new Grammars(addon, config.vocabulary),
+    adapters,
+    trainers,
     close: () => {
+      trainers.end();
+      adapters.close();
       engine.close();
       model.close();
     },
   };
+}
+
+function startTransfers(
+  { scheduler, engine, isa, pageBytes }: Omit<LoadedEngine, 'transfers'>,
+  { dtype }: EngineConfig,
+  settings: TransferSettings,
+  log: (line: string) => void,
+): Promise<KvTransfers> {
+  const identity = { modelDigest: settings.modelDigest, dtype, isa, pageBytes, pageSize: PAGE_SIZE };
+  return KvTransfers.start(settings, { scheduler, engine, identity, log });
 }
 
 function schedulerOptions(config: EngineConfig, pages: number): SchedulerOptions {
@@ -59,7 +108,9 @@ function schedulerOptions(config: EngineConfig, pages: number): SchedulerOptions
   const { vocabSize } = config.spec;
   const { enablePrefixCaching = true, schedulingPolicy = 'fcfs', priorityAgeingSeconds = 10 } = config;
   const sizes = { maxSequences, maxBatchTokens, maxModelLen, pages, vocabSize, maxLogprobs };
-  return { ...sizes, enableChunkedPrefill, enablePrefixCaching, schedulingPolicy, priorityAgeingSeconds };
+  const { holdShare = 0, holdMs = 0 } = config.kvTransfer?.listen ? config.kvTransfer : {};
+  const queue = { enableChunkedPrefill, enablePrefixCaching, schedulingPolicy, priorityAgeingSeconds };
+  return { ...sizes, ...queue, holdShare, holdMs };
 }
 
 /** Pages that the KV memory holds; at least one sequence of full length must fit, so that every request can end. */

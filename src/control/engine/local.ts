@@ -1,10 +1,15 @@
+import { BackgroundShare } from '../scheduler/background.ts';
 import { SchedulerLoop } from '../scheduler/loop.ts';
+import { AdapterGate } from './adapter-gate.ts';
 import { type EngineClient, type EngineState, EngineUnavailableError, type SequenceHandle } from './client.ts';
 import { type LedgerEntry, SequenceLedger, type SubmitRequest } from './ledger.ts';
-import { type LoadedEngine, loadEngine } from './load-engine.ts';
+import { DEFAULT_TRAINING_FLOOR, type LoadedEngine, loadEngine } from './load-engine.ts';
+import type { GrammarSpec } from './native-grammar.ts';
 import { loadNative, type NativeAddon } from './native.ts';
 import { Outbox } from './outbox.ts';
-import type { EngineConfig, EngineStats, SequenceOutput, ToEngine } from './protocol.ts';
+import type { EngineConfig, EngineStats, GrammarFailure, SequenceOutput, ToEngine } from './protocol.ts';
+import { CalledTrainerSession } from './trainer-messages.ts';
+import type { AdapterRef, TrainerSession, TrainerState, TrainingEngine } from './training.ts';
 
 export interface LocalEngineOptions {
   addon?: NativeAddon;
@@ -18,14 +23,16 @@ export async function createLocalEngine(config: EngineConfig, options: LocalEngi
 }
 
 /** The scheduler and the native engine behind the same interface as the supervised process; a failed step ends it. */
-export class LocalEngine implements EngineClient {
+export class LocalEngine implements EngineClient, TrainingEngine {
   readonly info: Pick<LoadedEngine, 'isa' | 'weightBytes' | 'pages' | 'pageBytes'>;
   readonly #loaded: LoadedEngine;
   readonly #loop: SchedulerLoop;
+  readonly #adapters: AdapterGate;
   readonly #ledger: SequenceLedger;
   readonly #outbox: Outbox;
   readonly #ended: Promise<void>;
   #state: EngineState = 'ready';
+  #nextTrainer = 1;
 
   constructor(loaded: LoadedEngine, config: EngineConfig) {
     const { isa, weightBytes, pages, pageBytes } = loaded;
@@ -33,10 +40,21 @@ export class LocalEngine implements EngineClient {
     this.#loaded = loaded;
     const unbounded = { maxWaitingRequests: Infinity, maxWaitingTokens: Infinity };
     this.#ledger = new SequenceLedger({ maxSequences: config.maxSequences, ...unbounded });
-    this.#loop = new SchedulerLoop(loaded.scheduler, loaded.engine, (report) => {
-      for (const id of this.#ledger.receive({ type: 'step', ...report })) this.#outbox.abortId(id);
-      return undefined;
-    });
+    this.#adapters = new AdapterGate(loaded.adapters);
+    this.#loop = new SchedulerLoop(
+      loaded.scheduler,
+      loaded.engine,
+      (report) => {
+        for (const id of this.#ledger.receive({ type: 'step', ...report })) this.#outbox.abortId(id);
+        return undefined;
+      },
+      {
+        grammars: loaded.grammars,
+        gate: loaded.transfers,
+        adapters: this.#adapters,
+        background: new BackgroundShare(loaded.trainers, config.trainingFloor ?? DEFAULT_TRAINING_FLOOR),
+      },
+    );
     this.#outbox = new Outbox(this.#ledger, (message) => this.#send(message));
     this.#outbox.open([]);
     this.#ended = this.#run();
@@ -63,6 +81,11 @@ export class LocalEngine implements EngineClient {
     }));
   }
 
+  async compileGrammar(tenant: string, spec: GrammarSpec, signal?: AbortSignal): Promise<GrammarFailure | null> {
+    const compiled = await this.#loaded.grammars.compile(tenant, spec, signal);
+    return 'failure' in compiled ? compiled.failure : null;
+  }
+
   stats(): EngineStats {
     const stats = this.#loaded.scheduler.stats();
     return { ...stats, waiting: Math.max(stats.waiting, this.#ledger.waiting) };
@@ -71,6 +94,27 @@ export class LocalEngine implements EngineClient {
   /** Later sequences find nothing of what was computed before. */
   resetPrefixCache(): void {
     this.#loop.resetPrefixCache();
+  }
+
+  async openTrainer(state: TrainerState): Promise<TrainerSession> {
+    if (this.#state === 'dead') throw new EngineUnavailableError('The engine is not running.');
+    const { trainers } = this.#loaded;
+    const id = this.#nextTrainer++;
+    await trainers.open(id, state);
+    return new CalledTrainerSession(
+      (work) => trainers.call(id, work),
+      () => trainers.close(id),
+    );
+  }
+
+  loadAdapter(adapter: AdapterRef): Promise<void> {
+    if (this.#state === 'dead') return Promise.reject(new EngineUnavailableError('The engine is not running.'));
+    return this.#adapters.load(adapter);
+  }
+
+  unloadAdapter(version: string): Promise<void> {
+    this.#adapters.unload(version);
+    return Promise.resolve();
   }
 
   async drain(timeoutMs: number): Promise<void> {

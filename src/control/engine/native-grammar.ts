@@ -21,6 +21,12 @@ export interface NativeGrammarOptions {
   seconds: number;
 }
 
+/** What to compile, and how. */
+export interface GrammarSpec {
+  source: NativeGrammarSource;
+  options: NativeGrammarOptions;
+}
+
 /** Opaque; one per tokenizer. */
 export interface NativeVocabulary {
   readonly size: number;
@@ -53,6 +59,13 @@ export interface NativeGrammar {
   createMatcher(vocabulary: NativeVocabulary): NativeMatcher;
 }
 
+/** A grammar that the engine can hold a sequence to. */
+export interface NativeProgram {
+  readonly micros: number;
+  /** Bytes of its tables and of the masks that it keeps now. */
+  heldBytes(): number;
+}
+
 /** A construct that is not decided while writing; `keyword` names it as the source does. */
 export interface NativeRefusal {
   readonly keyword: string;
@@ -68,4 +81,10 @@ export interface NativeGrammarAddon {
     source: NativeGrammarSource,
     options: NativeGrammarOptions,
   ): { result: Promise<NativeGrammar | NativeRefusal>; cancel(): void };
+  /** The same for an engine whose tokens are the vocabulary's. */
+  compileProgram(
+    source: NativeGrammarSource,
+    options: NativeGrammarOptions,
+    vocabulary: NativeVocabulary,
+  ): { result: Promise<NativeProgram | NativeRefusal>; cancel(): void };
 }

@@ -7,7 +7,9 @@
 import { createRequire } from 'node:module';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import type { NativeGrammarAddon } from './native-grammar.ts';
+import type { NativeGrammarAddon, NativeProgram } from './native-grammar.ts';
+import type { NativeTrainAddon } from './native-train.ts';
+import type { AdapterFactors, AdapterModule } from './training.ts';
 
 export type WeightDType = 'F32' | 'F16' | 'BF16';
 export type ComputeDType = 'float32' | 'bfloat16';
@@ -128,6 +130,20 @@ export interface SequenceOpen {
   cached?: Int32Array;
   /** k >= 0: also score every prompt token but the first, with its k best alternatives. Needs `cached` to be absent or empty. */
   promptLogprobs?: number;
+  /** Of the engine's model; absent = the base model. The slot keeps it until it is closed, whatever becomes of the handle. */
+  adapter?: NativeAdapter;
+  /** What the outputs must be; its vocabulary has at least `samplableVocab` tokens. */
+  grammar?: NativeProgram;
+}
+
+/** Controls of one sampling row in this step alone, beside those of its sequence (both kinds of allowed ids hold). */
+export interface StepControl {
+  slot: number;
+  /** Distinct ids and what is added to their logits, within [-100, 100]. */
+  biasIds?: Int32Array;
+  biasValues?: Float32Array;
+  /** Ascending; only these may be sampled now. */
+  allowedIds?: Int32Array;
 }
 
 /** One step's whole instruction. Buffers may be reused after the promise settles; native code copies on the JS thread. */
@@ -142,10 +158,16 @@ export interface StepPlan {
   rows: Int32Array;
   /** The rows' token ids, in order. -1 (only in rows of one token) = the token this slot sampled last. */
   tokens: Int32Array;
+  /** At most one per sampling row. */
+  controls?: StepControl[];
 }
 
-/** Why a sequence finished: 0 not yet, 1 stop token, 2 length, 3 numerical failure (its logits were not finite). */
-export type FinishCode = 0 | 1 | 2 | 3;
+/**
+ * Why a sequence finished: 0 not yet, 1 stop token, 2 length, 4 the token is the last of a text that its grammar lets only end.
+ * Without a token: 3 numerical failure (its logits were not finite), 5 grammar and controls together allow no token,
+ * 6 the grammar's matcher could not go on.
+ */
+export type FinishCode = 0 | 1 | 2 | 3 | 4 | 5 | 6;
 
 /** One entry per row with sample = 1, in row order. */
 export interface StepResult {
@@ -177,6 +199,29 @@ export interface NativeModel {
   close(): void;
 }
 
+/** Low-rank factors of one projection of one layer, by the names of two tensors: [rank, in] and [out, rank]. */
+export interface StoredFactors {
+  layer: number;
+  module: AdapterModule;
+  rank: number;
+  /** y += scale * B (A x). */
+  scale: number;
+  a: string;
+  b: string;
+}
+
+/** Factors in files, or in memory (FP32, row-major). They are rounded once to the model's compute type. */
+export type AdapterSource =
+  | { files: string[]; tensors: TensorEntry[]; factors: StoredFactors[] }
+  | { factors: (AdapterFactors & { scale: number })[] };
+
+/** Immutable; only for engines of the model that it was loaded with. */
+export interface NativeAdapter {
+  readonly bytes: number;
+  /** Sequences that use it keep it. Idempotent. */
+  close(): void;
+}
+
 export interface NativeEngine {
   /** Runs one step off the JS thread. Only one at a time: a second call while one runs rejects. */
   step(plan: StepPlan): Promise<StepResult>;
@@ -196,9 +241,11 @@ export interface NativeInfo {
   cuda: { built: boolean; devices: number; message: string };
 }
 
-export interface NativeAddon extends NativeGrammarAddon {
+export interface NativeAddon extends NativeGrammarAddon, NativeTrainAddon {
   info(): NativeInfo;
   loadModel(spec: ModelSpec, files: string[], tensors: TensorEntry[], options: LoadOptions): Promise<NativeModel>;
+  /** Reads and packs off the JS thread. Rejects naming the layer and projection whose sizes or numbers do not fit. */
+  loadAdapter(model: NativeModel, source: AdapterSource): Promise<NativeAdapter>;
   createEngine(model: NativeModel, options: EngineOptions): NativeEngine;
 }
 

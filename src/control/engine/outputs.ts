@@ -4,20 +4,40 @@ import type { FinishReason, SequenceOutput, StepMessage, TopLogprobs } from './p
 
 const NO_FLOATS = new Float32Array(0);
 const NO_INTS = new Int32Array(0);
+const GRAMMAR_TOO_AMBIGUOUS = 'The grammar became too ambiguous to follow; this sequence was ended.';
 const NOT_FINITE = 'The model produced numbers that are not finite; this sequence was ended.';
 
 /** FinishCode -> FinishReason. */
-const REASONS: readonly (FinishReason | null)[] = [null, 'stop', 'length', 'error'];
+const REASONS: readonly (FinishReason | null)[] = [
+  null,
+  'stop',
+  'length',
+  'error',
+  'complete',
+  'none_allowed',
+  'error',
+];
+const GRAMMAR_FAILED = 6;
 
 /** Calls `deliver` for each sequence that the message brings something for; `cachedTokens` is the ledger's to fill in. */
 export function forEachOutput(message: StepMessage, deliver: (output: SequenceOutput) => void): void {
   for (const { id, message: error } of message.refused) deliver(errorOutput(id, error));
   const { ids, promptIds, result } = message;
-  if (!ids || !result) return;
-  if (promptIds && promptIds.length > 0) forEachPromptPiece(promptIds, result, deliver);
-  ids.forEach((id, row) => {
-    if (id >= 0) deliver(outputOf(id, row, result));
-  });
+  if (ids && result) {
+    if (promptIds && promptIds.length > 0) forEachPromptPiece(promptIds, result, deliver);
+    const held = new Map(message.held.map(({ id, blocks }) => [id, blocks]));
+    ids.forEach((id, row) => {
+      const blocks = held.get(id);
+      if (id >= 0) deliver(blocks ? { ...outputOf(id, row, result), blocks } : outputOf(id, row, result));
+    });
+  }
+  for (const { id, stopReason, error } of message.ended)
+    deliver(error === null ? stopOutput(id, stopReason) : errorOutput(id, error));
+}
+
+function stopOutput(id: number, stopReason: string | null): SequenceOutput {
+  const nothing = { tokens: NO_INTS, logprobs: NO_FLOATS, ranks: NO_INTS, top: [], cachedTokens: 0 };
+  return { id, ...nothing, finish: 'stop', ...(stopReason === null ? {} : { stopReason }) };
 }
 
 export function errorOutput(id: number, error: string): SequenceOutput {
@@ -55,8 +75,10 @@ function promptOutput(id: number, row: number, end: number, result: StepResult):
 
 /** Copies what it takes: the columns may be windows on a whole message, which an output in a slow reader's queue must not hold. */
 function outputOf(id: number, row: number, result: StepResult): SequenceOutput {
-  const finish = REASONS[result.finish[row] ?? 0] ?? null;
-  if (finish === 'error') return errorOutput(id, NOT_FINITE);
+  const code = result.finish[row] ?? 0;
+  const finish = REASONS[code] ?? null;
+  if (finish === 'error') return errorOutput(id, code === GRAMMAR_FAILED ? GRAMMAR_TOO_AMBIGUOUS : NOT_FINITE);
+  if (finish === 'none_allowed') return { ...errorOutput(id, ''), finish };
   const tokens = Int32Array.of(result.tokens[row] as number);
   const rank = result.ranks[row] as number;
   if (rank === 0) return { id, tokens, logprobs: NO_FLOATS, ranks: NO_INTS, top: [], finish, cachedTokens: 0 };

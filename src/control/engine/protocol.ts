@@ -1,4 +1,10 @@
 /** Typed, batched messages between the API process and the engine process (child_process IPC, `advanced` serialization). */
+import type { ExtensionArguments } from '../extensions/extension.ts';
+import type { ExtensionSettings } from '../extensions/load.ts';
+import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
+import type { AdapterRef, TrainerState } from './training.ts';
+import type { GrammarSpec } from './native-grammar.ts';
+import type { BlockHandle, KvTransferRequest, TransferSettings, TransferStats } from '../transfer/transfer.ts';
 import type { ComputeDType, ModelSpec, SamplingSpec, StepResult, TensorEntry } from './native.ts';
 
 /** Everything the engine process needs to start; sent once, first. */
@@ -22,8 +28,37 @@ export interface EngineConfig {
   schedulingPolicy?: 'fcfs' | 'priority';
   /** Under 'priority' a waiting sequence gains one unit of priority in so many seconds. Default 10. */
   priorityAgeingSeconds?: number;
+  /** Modules of extensions (`engine_xargs`); absent = none. */
+  extensions?: ExtensionSettings;
+  /** What the tokens spell, for grammars; absent: none can be compiled. */
+  vocabulary?: GrammarVocabulary;
+  /** Disaggregated serving; absent = off. */
+  kvTransfer?: TransferSettings;
+  /** Share of the engine's time that training gets however busy serving is, 0 to 0.9. Default 0.1. */
+  trainingFloor?: number;
+  /** Tokens of one packed row of training. Default 32768. */
+  maxTrainingRowTokens?: number;
+  /** Activations of training are computed again in the backward pass instead of kept. Default false. */
+  recomputeActivations?: boolean;
+  /** Largest rank of an adapter. Default 128. */
+  maxLoraRank?: number;
+  /** Memory for adapters; what is not in use goes when others need it. Default 1 GiB. */
+  maxAdapterBytes?: number;
   /** Tests only: named faults to inject (see engine/faults.ts); empty in production. */
   faults: string[];
+}
+
+/** Tokens that end a text have no bytes. */
+export interface GrammarVocabulary {
+  bytes: Uint8Array;
+  /** Where each token's bytes begin, and where the last one's end. */
+  offsets: Int32Array;
+}
+
+/** Why a grammar cannot be used: the sender's fault, but for `busy` (too many wait) and `failed`. */
+export interface GrammarFailure {
+  kind: 'refused' | 'malformed' | 'bound' | 'cancelled' | 'busy' | 'failed';
+  message: string;
 }
 
 /** One sequence (one choice of one request). Ids are unique in the API process for its life. */
@@ -37,17 +72,24 @@ export interface SequenceRequest {
   priority: number;
   /** Owner, for fairness and cache isolation. */
   tenant: string;
-  /** Version of the content of its adapter, never a name alone; absent or '' = the base model. Keys the prefix cache. */
-  adapterVersion?: string;
+  /** Absent or null = the base model. Its version keys the prefix cache; where it is not loaded, the sequence waits until it is. */
+  adapter?: AdapterRef | null;
   /** Sequences with different salts share nothing in the prefix cache; absent or null = none. */
   cacheSalt?: string | null;
   /** k >= 0: score every prompt token but the first, with its k best alternatives. Absent or -1 = no. */
   promptLogprobs?: number;
+  /** What its outputs must be. Compiled again after a restart. */
+  grammar?: GrammarSpec;
   /** Prompt positions below this one have been delivered already (after an engine restart). */
   promptScored?: number;
+  /** Extensions that steer it, by name, and their arguments; absent = none. */
+  extensionArguments?: ExtensionArguments;
+  /** Keep its prompt's blocks for a peer, or begin with a peer's; absent = neither. */
+  kvTransfer?: KvTransferRequest;
 }
 
-export type FinishReason = 'stop' | 'length' | 'abort' | 'error';
+/** `complete`: its grammar lets the text only end. `none_allowed`: grammar and controls together allow no token; brings none. */
+export type FinishReason = 'stop' | 'length' | 'abort' | 'error' | 'complete' | 'none_allowed';
 
 export interface TopLogprobs {
   ids: Int32Array;
@@ -76,6 +118,10 @@ export interface SequenceOutput {
   finish: FinishReason | null;
   /** Set with finish 'error': a sentence for the log and the client. */
   error?: string;
+  /** Of a 'stop' without a token: what the extension that ended it says. */
+  stopReason?: string;
+  /** With the last output of a sequence whose prompt's blocks are held for a peer. */
+  blocks?: BlockHandle;
   /** Prompt tokens found in the prefix cache when the sequence first began to run; the same on every output. */
   cachedTokens: number;
   /** The next piece of the scores that `promptLogprobs` asked for: in outputs of their own, without tokens, before the first token. */
@@ -96,6 +142,8 @@ export interface EngineStats {
   /** Prompt tokens looked up in the prefix cache, and found there. */
   prefixCacheQueries: number;
   prefixCacheHits: number;
+  /** Absent where nothing is transferred. */
+  transfers?: TransferStats;
 }
 
 export type ToEngine =
@@ -103,6 +151,15 @@ export type ToEngine =
   | { type: 'submit'; requests: SequenceRequest[] }
   | { type: 'abort'; ids: number[] }
   | { type: 'reset-prefix-cache' }
+  /** Answered by `compiled` with the same id. */
+  | { type: 'compile'; id: number; tenant: string; grammar: GrammarSpec }
+  | { type: 'cancel-compile'; id: number }
+  | { type: 'load-adapter'; id: number; adapter: AdapterRef }
+  | { type: 'unload-adapter'; version: string }
+  /** Answered by `trainer` with the same call, as is each trainer-call. */
+  | { type: 'trainer-open'; session: number; call: number; state: TrainerState }
+  | { type: 'trainer-call'; session: number; call: number; work: TrainerWork }
+  | { type: 'trainer-close'; session: number }
   /** Finish what runs, then exit 0. */
   | { type: 'drain' };
 
@@ -110,6 +167,12 @@ export type FromEngine =
   | { type: 'loading'; done: number; total: number }
   | { type: 'ready'; isa: string; weightBytes: number; pages: number; pageBytes: number }
   | { type: 'failed'; message: string }
+  | { type: 'compiled'; id: number; failure: GrammarFailure | null }
+  /** A line for the operator. */
+  | { type: 'log'; line: string }
+  /** Answers load-adapter. */
+  | { type: 'adapter'; id: number; error: string | null }
+  | { type: 'trainer'; call: number; answer: TrainerAnswer; error: string | null }
   | StepMessage;
 
 /**
@@ -129,5 +192,9 @@ export interface StepMessage {
   result: StepResult | null;
   /** Requests that can never run, and why. */
   refused: { id: number; message: string }[];
+  /** Those that an extension ended between two steps, for good (`error` null) or because it failed. */
+  ended: { id: number; stopReason: string | null; error: string | null }[];
+  /** Sequences that this result ended and whose prompt's blocks are held. */
+  held: { id: number; blocks: BlockHandle }[];
   stats: EngineStats;
 }

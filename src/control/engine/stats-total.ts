@@ -1,3 +1,4 @@
+import type { TransferStats } from '../transfer/transfer.ts';
 import type { EngineStats } from './protocol.ts';
 
 const NONE: EngineStats = {
@@ -46,6 +47,22 @@ export class StatsTotal {
       stepMicros: before.stepMicros + latest.stepMicros,
       prefixCacheQueries: before.prefixCacheQueries + latest.prefixCacheQueries,
       prefixCacheHits: before.prefixCacheHits + latest.prefixCacheHits,
+      ...sumOfTransfers(before.transfers, latest.transfers),
     };
   }
+}
+
+/** Held blocks are the present life's. */
+function sumOfTransfers(before?: TransferStats, latest?: TransferStats): Pick<EngineStats, 'transfers'> {
+  if (!before || !latest)
+    return latest ? { transfers: latest } : before ? { transfers: { ...before, heldBlocks: 0 } } : {};
+  return {
+    transfers: {
+      pulls: before.pulls + latest.pulls,
+      pullFailures: before.pullFailures + latest.pullFailures,
+      pulledTokens: before.pulledTokens + latest.pulledTokens,
+      heldBlocks: latest.heldBlocks,
+      served: before.served + latest.served,
+    },
+  };
 }

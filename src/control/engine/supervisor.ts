@@ -1,9 +1,14 @@
 import { fileURLToPath } from 'node:url';
+import { AdapterCalls } from './adapter-calls.ts';
 import { type EngineClient, type EngineState, EngineUnavailableError, type SequenceHandle } from './client.ts';
+import { CompileCalls } from './compile-calls.ts';
 import { EngineChild } from './engine-child.ts';
 import { type LedgerEntry, SequenceLedger, type SubmitRequest } from './ledger.ts';
 import { Outbox } from './outbox.ts';
-import type { EngineConfig, EngineStats, FromEngine, SequenceOutput } from './protocol.ts';
+import type { GrammarSpec } from './native-grammar.ts';
+import type { EngineConfig, EngineStats, FromEngine, GrammarFailure, SequenceOutput } from './protocol.ts';
+import { TrainerCalls } from './trainer-calls.ts';
+import type { AdapterRef, TrainerSession, TrainerState, TrainingEngine } from './training.ts';
 import { StatsTotal } from './stats-total.ts';
 import { Watchdog } from './watchdog.ts';
 
@@ -39,13 +44,16 @@ const EXIT_GRACE_MS = 5000;
  * Runs the engine process, starts it again when it ends, and keeps the books of what it owes. Each life of the process is one
  * EngineChild; only the present one is listened to.
  */
-export class EngineSupervisor implements EngineClient {
+export class EngineSupervisor implements EngineClient, TrainingEngine {
   readonly #options: SupervisorOptions;
   readonly #ledger: SequenceLedger;
   readonly #outbox: Outbox;
   readonly #stats = new StatsTotal();
+  readonly #adapters = new AdapterCalls((message) => this.#child?.send(message));
+  readonly #trainers = new TrainerCalls((message) => this.#child?.send(message));
   readonly #firstReady = deferred();
   readonly #watchdog: Watchdog;
+  readonly #compiles = new CompileCalls((message) => this.#child?.send(message));
   #state: EngineState = 'starting';
   #child: EngineChild | null = null;
   #info: EngineInfo | null = null;
@@ -93,11 +101,15 @@ export class EngineSupervisor implements EngineClient {
   }
 
   submit(requests: SubmitRequest[], sink: (index: number, output: SequenceOutput) => void): SequenceHandle[] {
-    if (this.#state === 'draining') throw new EngineUnavailableError('The server is shutting down.');
-    if (this.#state === 'dead') throw new EngineUnavailableError('The engine is not running.');
+    this.#checkAccepts();
     const entries = this.#ledger.add(requests, sink);
     this.#outbox.submit(entries);
     return entries.map((entry) => this.#handle(entry));
+  }
+
+  async compileGrammar(tenant: string, grammar: GrammarSpec, signal?: AbortSignal): Promise<GrammarFailure | null> {
+    this.#checkAccepts();
+    return this.#compiles.call(tenant, grammar, signal);
   }
 
   stats(): EngineStats {
@@ -107,6 +119,19 @@ export class EngineSupervisor implements EngineClient {
   /** Sequences submitted from now on find nothing of what was computed before. An engine that is not ready has nothing. */
   resetPrefixCache(): void {
     if (this.#readySince !== null) this.#child?.send({ type: 'reset-prefix-cache' });
+  }
+
+  openTrainer(state: TrainerState): Promise<TrainerSession> {
+    return this.#trainers.openTrainer(state);
+  }
+
+  loadAdapter(adapter: AdapterRef): Promise<void> {
+    return this.#adapters.load(adapter);
+  }
+
+  unloadAdapter(version: string): Promise<void> {
+    this.#adapters.unload(version);
+    return Promise.resolve();
   }
 
   drain(timeoutMs: number): Promise<void> {
@@ -122,6 +147,11 @@ export class EngineSupervisor implements EngineClient {
     if (!child) return;
     child.kill();
     await child.exited;
+  }
+
+  #checkAccepts(): void {
+    if (this.#state === 'draining') throw new EngineUnavailableError('The server is shutting down.');
+    if (this.#state === 'dead') throw new EngineUnavailableError('The engine is not running.');
   }
 
   #handle(entry: LedgerEntry): SequenceHandle {
@@ -163,8 +193,16 @@ export class EngineSupervisor implements EngineClient {
     } else if (message.type === 'loading') {
       // Progress is reported from another thread and may come late.
       if (this.#readySince === null) this.#options.onLoading?.(message.done, message.total);
+    } else if (message.type === 'compiled') {
+      this.#compiles.answered(message.id, message.failure);
+    } else if (message.type === 'log') {
+      this.#log(message.line);
     } else if (message.type === 'ready') {
       this.#becomeReady(message);
+    } else if (message.type === 'trainer') {
+      this.#trainers.answered(message.call, message.answer, message.error);
+    } else if (message.type === 'adapter') {
+      this.#adapters.receive(message.id, message.error);
     } else {
       this.#failed(message.message);
     }
@@ -174,7 +212,10 @@ export class EngineSupervisor implements EngineClient {
     this.#info = { isa, weightBytes, pages, pageBytes };
     this.#readySince = performance.now();
     if (this.#state !== 'draining') this.#setState('ready');
+    this.#adapters.open();
+    this.#trainers.open();
     this.#outbox.open(this.#ledger.entries());
+    this.#compiles.open();
     this.#firstReady.resolve();
   }
 
@@ -193,11 +234,14 @@ export class EngineSupervisor implements EngineClient {
 
   #crashed(how: string): void {
     this.#child = null;
+    this.#adapters.close();
+    this.#trainers.close();
     this.#outbox.close();
     this.#stats.endLife();
     if (this.#closed || this.#state === 'dead') return;
     this.#countCrash();
     this.#ledger.crashed();
+    this.#compiles.crashed();
     this.#noticeEmpty();
     if (this.#crashesInARow >= MAX_CRASHES) {
       this.#log(`The engine process ended (${how}) ${MAX_CRASHES} times in a row; it is not started again.`);
@@ -228,8 +272,11 @@ export class EngineSupervisor implements EngineClient {
     this.#setState('dead');
     this.#watchdog.stop();
     this.#firstReady.reject(new EngineUnavailableError(error));
+    this.#adapters.end(error);
+    this.#trainers.end(error);
     this.#outbox.close();
     this.#ledger.failAll(error);
+    this.#compiles.failAll(error);
     this.#noticeEmpty();
   }
 

@@ -22,6 +22,8 @@ export class GrammarError extends Error {
 }
 
 const DEFAULT_SECONDS = 5;
+/** While others wait. */
+const SERVING_SECONDS = 2;
 
 export const GENERATE: NativeGrammarOptions = {
   mode: 'generate',
@@ -32,6 +34,9 @@ export const GENERATE: NativeGrammarOptions = {
   onlyDeclared: false,
   seconds: DEFAULT_SECONDS,
 };
+
+/** What replies are held to. */
+export const SERVE: NativeGrammarOptions = { ...GENERATE, seconds: SERVING_SECONDS };
 
 export const ACCEPT: NativeGrammarOptions = { ...GENERATE, mode: 'accept', assertFormats: false };
 

@@ -1,11 +1,6 @@
 /** response_format and structured_outputs of a request -> what to compile. */
-import type { NativeGrammarOptions, NativeGrammarSource } from '../engine/native-grammar.ts';
-import { GENERATE } from './compile.ts';
-
-export interface GrammarRequest {
-  source: NativeGrammarSource;
-  options: NativeGrammarOptions;
-}
+import type { GrammarSpec, NativeGrammarOptions, NativeGrammarSource } from '../engine/native-grammar.ts';
+import { SERVE } from './compile.ts';
 
 export class GrammarRequestError extends Error {
   /** Field of the request body. */
@@ -29,12 +24,12 @@ const NO_KIND = 'You must use one kind of structured outputs constraint.';
 const BACKENDS = new Set(['auto', 'tandem']);
 
 /** Null where the request constrains nothing. Throws GrammarRequestError before anything is compiled. */
-export function grammarRequest(responseFormat: unknown, structuredOutputs: unknown): GrammarRequest | null {
+export function grammarRequest(responseFormat: unknown, structuredOutputs: unknown): GrammarSpec | null {
   const fromFormat = readResponseFormat(responseFormat);
   const fields = readFields(structuredOutputs);
   const given = fields ? KINDS.filter((kind) => isGiven(fields[kind])) : [];
   if (given.length + (fromFormat ? 1 : 0) > 1) throw new GrammarRequestError(STRUCTURED, TWO_KINDS);
-  if (!fields) return fromFormat && { source: fromFormat, options: GENERATE };
+  if (!fields) return fromFormat && { source: fromFormat, options: SERVE };
   const kind = given[0];
   if (!kind && !fromFormat) throw new GrammarRequestError(STRUCTURED, NO_KIND);
   const source = kind ? readKind(kind, fields[kind]) : fromFormat;
@@ -44,7 +39,7 @@ export function grammarRequest(responseFormat: unknown, structuredOutputs: unkno
 function readFields(value: unknown): Fields | null {
   if (value === null || value === undefined) return null;
   if (!isObject(value)) throw new GrammarRequestError(STRUCTURED, `${STRUCTURED} must be an object.`);
-  return value;
+  return Object.keys(value).length === 0 ? null : value;
 }
 
 function readResponseFormat(value: unknown): NativeGrammarSource | null {
@@ -69,11 +64,26 @@ function readSchemaFormat(format: unknown): NativeGrammarSource {
     const message = "When response_format type is 'json_schema', the 'json_schema' field must be provided.";
     throw new GrammarRequestError(FORMAT, message);
   }
+  checkSchemaLabels(format);
   const schema = format['schema'] ?? format['json_schema'];
   if (!isObject(schema)) {
     throw new GrammarRequestError(FORMAT, `${FORMAT}.json_schema.schema must be an object.`);
   }
   return { kind: 'json_schema', text: JSON.stringify(schema) };
+}
+
+/** Its name, description and strict say nothing that changes the answer: every schema is enforced. They must be well-formed. */
+function checkSchemaLabels(format: Fields): void {
+  const { name, description, strict } = format;
+  if (typeof name !== 'string' || name === '') {
+    throw new GrammarRequestError(FORMAT, `${FORMAT}.json_schema.name must be a string that is not empty.`);
+  }
+  if (isGiven(description) && typeof description !== 'string') {
+    throw new GrammarRequestError(FORMAT, `${FORMAT}.json_schema.description must be a string.`);
+  }
+  if (isGiven(strict) && typeof strict !== 'boolean') {
+    throw new GrammarRequestError(FORMAT, `${FORMAT}.json_schema.strict must be a boolean.`);
+  }
 }
 
 function readKind(kind: (typeof KINDS)[number], value: unknown): NativeGrammarSource {
@@ -90,16 +100,32 @@ function readKind(kind: (typeof KINDS)[number], value: unknown): NativeGrammarSo
       if (value !== true) throw new GrammarRequestError(STRUCTURED, 'json_object must be true where it is given.');
       return { kind: 'json_object' };
     case 'structural_tag':
-      return { kind: 'structural_tag', text: typeof value === 'string' ? value : JSON.stringify(value) };
+      return { kind: 'structural_tag', text: readTag(value) };
+  }
+}
+
+function readTag(value: unknown): string {
+  if (isObject(value)) return JSON.stringify(value);
+  const text = readText('structural_tag', value);
+  if (!isObject(parsed(text))) {
+    throw new GrammarRequestError(STRUCTURED, 'Invalid structural_tag specification: it must be a JSON object.');
+  }
+  return text;
+}
+
+/** undefined where it is no JSON. */
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown;
+  } catch {
+    return undefined;
   }
 }
 
 function readJson(value: unknown): NativeGrammarSource {
   if (isObject(value)) return { kind: 'json_schema', text: JSON.stringify(value) };
   const text = readText('json', value);
-  try {
-    JSON.parse(text);
-  } catch {
+  if (parsed(text) === undefined) {
     throw new GrammarRequestError(STRUCTURED, 'json must be a schema or the text of one.');
   }
   return { kind: 'json_schema', text };
@@ -127,7 +153,7 @@ function readOptions(fields: Fields): NativeGrammarOptions {
   const space = fields['whitespace_pattern'] ?? '';
   if (typeof space !== 'string') throw new GrammarRequestError(STRUCTURED, 'whitespace_pattern must be a string.');
   return {
-    ...GENERATE,
+    ...SERVE,
     anySpace: !readFlag(fields, 'disable_any_whitespace'),
     onlyDeclared: readFlag(fields, 'disable_additional_properties'),
     space,

@@ -88,12 +88,16 @@ function readIndex(index: Record<string, unknown>): Map<string, string> {
   return placed;
 }
 
-async function openWeightFile(directory: string, name: string): Promise<WeightFile> {
+export async function openWeightFile(
+  directory: string,
+  name: string,
+  maxHeaderBytes = MAX_HEADER_BYTES,
+): Promise<WeightFile> {
   const file = await resolveModelFile(directory, name);
   if (!file) throw new ModelError(name, 'is missing.');
   if (file.size < 8) throw new ModelError(name, 'is truncated.');
   const length = (await readExactly(name, file.path, 0, 8)).readBigUInt64LE();
-  if (length > BigInt(MAX_HEADER_BYTES)) throw new ModelError(name, `has a header of ${length} bytes; at most ${MAX_HEADER_BYTES} are read.`);
+  if (length > BigInt(maxHeaderBytes)) throw new ModelError(name, `has a header of ${length} bytes; at most ${maxHeaderBytes} are read.`);
   if (length > BigInt(file.size - 8)) throw new ModelError(name, `has a header of ${length} bytes but is only ${file.size} bytes long.`);
   const header = await readExactly(name, file.path, 8, Number(length));
   return { name, path: file.path, size: file.size, header };

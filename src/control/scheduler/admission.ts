@@ -1,4 +1,5 @@
 import { PAGE_SIZE } from '../engine/native.ts';
+import type { Adviser } from './advice.ts';
 import type { SchedulingPolicy } from './fair-queue.ts';
 import { type PagePool, pagesFor } from './pages.ts';
 import type { Sequence } from './sequence.ts';
@@ -21,6 +22,11 @@ export interface SchedulerOptions {
   schedulingPolicy?: SchedulingPolicy;
   /** Under 'priority' a sequence that waits gains one unit of priority in so many seconds. Default 10. */
   priorityAgeingSeconds?: number;
+  /** Steers sequences that ask for it. Absent: none can. */
+  adviser?: Adviser;
+  /** Part of the pages that may be held for peers, and for how long; default none. */
+  holdShare?: number;
+  holdMs?: number;
   /** A clock in ms; another one only in tests. */
   now?: () => number;
 }

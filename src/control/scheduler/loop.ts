@@ -1,5 +1,12 @@
+import type { Compiled, Grammars } from '../engine/grammars.ts';
+import type { NativeProgram } from '../engine/native-grammar.ts';
+import type { AdapterGate } from '../engine/adapter-gate.ts';
+import type { PinnedAdapter } from '../engine/adapter-store.ts';
 import type { NativeEngine, StepResult } from '../engine/native.ts';
+import type { BlockHandle, TransferStats } from '../transfer/transfer.ts';
 import type { EngineStats, SequenceRequest } from '../engine/protocol.ts';
+import type { BackgroundShare } from './background.ts';
+import type { EndedSequence } from './advice.ts';
 import type { PlannedStep } from './plan.ts';
 import type { ResultOwners, Scheduler, Started } from './scheduler.ts';
 
@@ -16,17 +23,54 @@ export interface StepReport {
   result: StepResult | null;
   /** Requests that can never run. */
   refused: { id: number; message: string }[];
+  /** Those that an extension ended between two steps; what `result` has of them comes before. */
+  ended: EndedSequence[];
+  /** Sequences that `result` ended and whose prompts' blocks are held for peers. */
+  held: { id: number; blocks: BlockHandle }[];
   stats: EngineStats;
+}
+
+/** Stands before the scheduler: keeps requests that wait for blocks of a peer. */
+export interface SubmitGate {
+  /** Requests that wait. */
+  readonly size: number;
+  readonly stats: TransferStats;
+  /** True: it waits; `pass` is called when it may be submitted, later. */
+  enter(request: SequenceRequest, pass: () => void): boolean;
+  /** False: it does not wait here. */
+  cancel(id: number): boolean;
+  /** What a peer is told of blocks that are held. */
+  handle(blockIds: number[]): BlockHandle;
+  close(): void;
 }
 
 /** Takes a report. A promise makes the loop wait: the receiver is behind. */
 export type ReportSink = (report: StepReport) => Promise<void> | undefined;
+
+const TRANSFER_POLL_MS = 5;
+
+/** What stands beside the scheduler. */
+export interface LoopServices {
+  /** Without it sequences under a grammar are refused. */
+  grammars?: Grammars | null;
+  gate?: SubmitGate | null;
+  /** Without it sequences that name an adapter are refused. */
+  adapters?: AdapterGate | null;
+  /** Fills the time between steps. */
+  background?: BackgroundShare | null;
+}
 
 /** Runs the scheduler's plans on the engine, one after the other, and sleeps while there is nothing to do. */
 export class SchedulerLoop {
   readonly #scheduler: Scheduler;
   readonly #engine: NativeEngine;
   readonly #report: ReportSink;
+  readonly #grammars: Grammars | null;
+  /** Requests whose grammar is being compiled: they are not the scheduler's yet. */
+  readonly #compiling = new Map<number, AbortController>();
+  readonly #gate: SubmitGate | null;
+  readonly #adapters: AdapterGate | null;
+  readonly #background: BackgroundShare | null;
   #wake: (() => void) | null = null;
   #stopping = false;
   #draining = false;
@@ -34,8 +78,14 @@ export class SchedulerLoop {
   #news = false;
   #finished: (ResultOwners & { result: StepResult }) | null = null;
   #refused: { id: number; message: string }[] = [];
+  #ended: EndedSequence[] = [];
 
-  constructor(scheduler: Scheduler, engine: NativeEngine, report: ReportSink) {
+  constructor(scheduler: Scheduler, engine: NativeEngine, report: ReportSink, services: LoopServices = {}) {
+    this.#grammars = services.grammars ?? null;
+    this.#gate = services.gate ?? null;
+    this.#adapters = services.adapters ?? null;
+    this.#background = services.background ?? null;
+    this.#background?.wakes(() => this.#stir());
     this.#scheduler = scheduler;
     this.#engine = engine;
     this.#report = report;
@@ -43,15 +93,74 @@ export class SchedulerLoop {
 
   submit(requests: SequenceRequest[]): void {
     for (const request of requests) {
-      const reason = this.#trySubmit(request);
-      if (reason !== null) this.#refused.push({ id: request.id, message: reason });
+      const waits = this.#gate?.enter(request, () => {
+        this.#enter(request);
+        this.#wakeUp();
+      });
+      if (waits !== true) this.#enter(request);
     }
     this.#wakeUp();
   }
 
+  #enter(request: SequenceRequest): void {
+    if (request.grammar) this.#submitConstrained(request);
+    else this.#admit(request, null);
+  }
+
+  /** One whose grammar is not at hand waits for it outside the queue: others pass it. */
+  #submitConstrained(request: SequenceRequest): void {
+    const { id, tenant, grammar: spec } = request;
+    if (!this.#grammars || !spec) return void this.#refuse(id, 'This engine compiles no grammars.');
+    const known = this.#grammars.find(tenant, spec);
+    if (known) return this.#admit(request, known);
+    const controller = new AbortController();
+    this.#compiling.set(id, controller);
+    void this.#grammars.compile(tenant, spec, controller.signal).then((compiled) => this.#compiled(request, compiled));
+  }
+
+  #compiled(request: SequenceRequest, compiled: Compiled): void {
+    if (!this.#compiling.delete(request.id)) return;
+    if ('program' in compiled) this.#admit(request, compiled.program);
+    else this.#refuse(request.id, compiled.failure.message);
+    this.#wakeUp();
+  }
+
+  /** The sequence joins the queue once its adapter is in memory. */
+  #admit(request: SequenceRequest, grammar: NativeProgram | null): void {
+    if (!request.adapter) return this.#enqueue(request, grammar, null);
+    if (!this.#adapters) return this.#refuse(request.id, 'This engine serves no adapters.');
+    const ready = (pinned: PinnedAdapter) => {
+      this.#enqueue(request, grammar, pinned);
+      this.#wakeUp();
+    };
+    const failed = (message: string) => {
+      this.#refuse(request.id, `The adapter cannot be loaded: ${message}`);
+      this.#wakeUp();
+    };
+    this.#adapters.add(request, request.adapter, ready, failed);
+  }
+
+  #enqueue(request: SequenceRequest, grammar: NativeProgram | null, adapter: PinnedAdapter | null): void {
+    const reason = this.#trySubmit(request, grammar, adapter);
+    if (reason === null) return;
+    adapter?.release();
+    this.#refuse(request.id, reason);
+  }
+
+  #refuse(id: number, message: string): void {
+    this.#refused.push({ id, message });
+  }
+
   /** Takes effect at the next step boundary. */
   abort(ids: number[]): void {
-    for (const id of ids) this.#scheduler.abort(id);
+    for (const id of ids) {
+      if (this.#gate?.cancel(id) === true) continue;
+      const compiling = this.#compiling.get(id);
+      this.#compiling.delete(id);
+      compiling?.abort();
+      this.#adapters?.remove(id);
+      if (!compiling) this.#scheduler.abort(id);
+    }
     this.#wakeUp();
   }
 
@@ -74,12 +183,28 @@ export class SchedulerLoop {
 
   /** Rejects when a step fails or the books do not balance: then nothing of the engine's state can be trusted. */
   async run(): Promise<void> {
+    try {
+      await this.#steps();
+    } finally {
+      this.#gate?.close();
+    }
+  }
+
+  async #steps(): Promise<void> {
     while (!this.#stopping) {
       const step = this.#scheduler.plan();
+      this.#noteEnded();
       if (step) await this.#runStep(step);
-      else if (this.#scheduler.hasWork) throw new Error('The scheduler has work but plans nothing.');
+      else if (this.#scheduler.hasWork) await this.#untilPagesReturn();
       else if (await this.#idle()) return;
     }
+  }
+
+  /** Pages on their way from or to a peer may be what the only sequence misses. A transfer takes a bounded time. */
+  async #untilPagesReturn(): Promise<void> {
+    if (!this.#scheduler.transfersPages) throw new Error('The scheduler has work but plans nothing.');
+    if (this.#news) await this.#tell([]);
+    await new Promise<void>((resolve) => setTimeout(resolve, TRANSFER_POLL_MS));
   }
 
   async #runStep(step: PlannedStep): Promise<void> {
@@ -94,16 +219,36 @@ export class SchedulerLoop {
     const result = await running;
     this.#finished = { ...this.#scheduler.apply(step, result), result };
     this.#news = true;
+    if (this.#background) await this.#giveShare(this.#background, result.micros);
+  }
+
+  /** Results do not wait for what else is done before the next step. */
+  async #giveShare(background: BackgroundShare, stepMicros: number): Promise<void> {
+    if (!background.owes(stepMicros)) return;
+    await this.#tell([]);
+    await background.pay();
   }
 
   /** Waits for a message; true when there will be none. */
   async #idle(): Promise<boolean> {
     if (this.#news) await this.#tell([]);
     if (this.#scheduler.hasWork || this.#news || this.#stopping) return false;
+    if (this.#background?.pending && !this.#draining) {
+      await this.#background.idle();
+      return false;
+    }
     this.#scheduler.checkIdle();
-    if (this.#draining) return true;
+    const waits = this.#compiling.size + (this.#gate?.size ?? 0) + (this.#adapters?.size ?? 0);
+    if (this.#draining && waits === 0) return true;
     await new Promise<void>((resolve) => (this.#wake = resolve));
     return false;
+  }
+
+  #noteEnded(): void {
+    const ended = this.#scheduler.takeEnded();
+    if (ended.length === 0) return;
+    this.#ended.push(...ended);
+    this.#news = true;
   }
 
   #tell(started: Started[]): Promise<void> | undefined {
@@ -114,24 +259,43 @@ export class SchedulerLoop {
       promptIds: this.#finished?.promptIds ?? null,
       result: this.#finished?.result ?? null,
       refused: this.#refused,
-      stats: this.#scheduler.stats(),
+      ended: this.#ended,
+      held: this.#held(),
+      stats: { ...this.#stats(), ...(this.#gate && { transfers: this.#gate.stats }) },
     };
     this.#finished = null;
     this.#refused = [];
+    this.#ended = [];
     this.#news = false;
     return this.#report(report);
   }
 
+  #held(): StepReport['held'] {
+    const gate = this.#gate;
+    if (!gate) return [];
+    return this.#scheduler.takeHeld().map(({ id, blockIds }) => ({ id, blocks: gate.handle(blockIds) }));
+  }
+
   #wakeUp(): void {
     this.#news = true;
+    this.#stir();
+  }
+
+  /** Ends the sleep; there is nothing to tell. */
+  #stir(): void {
     this.#wake?.();
     this.#wake = null;
   }
 
+  #stats(): EngineStats {
+    const stats = this.#scheduler.stats();
+    return { ...stats, waiting: stats.waiting + (this.#adapters?.size ?? 0) };
+  }
+
   /** A malformed request ends alone. */
-  #trySubmit(request: SequenceRequest): string | null {
+  #trySubmit(request: SequenceRequest, grammar: NativeProgram | null, adapter: PinnedAdapter | null): string | null {
     try {
-      return this.#scheduler.submit(request);
+      return this.#scheduler.submit(request, grammar, adapter);
     } catch (error) {
       return error instanceof Error ? error.message : 'The request is malformed.';
     }

@@ -1,4 +1,4 @@
-import type { SequenceOpen, StepPlan } from '../engine/native.ts';
+import type { SequenceOpen, StepControl, StepPlan } from '../engine/native.ts';
 import { IntBuffer } from './int-buffer.ts';
 import type { Sequence } from './sequence.ts';
 
@@ -27,6 +27,7 @@ export class PlanBuilder {
   readonly #sampled: Sequence[] = [];
   readonly #fed: Sequence[] = [];
   #opens: SequenceOpen[] = [];
+  #controls: StepControl[] = [];
 
   constructor(maxSequences: number, maxBatchTokens: number) {
     this.#rows = new IntBuffer(4 * maxSequences);
@@ -44,14 +45,17 @@ export class PlanBuilder {
     this.#sampled.length = 0;
     this.#fed.length = 0;
     this.#opens = [];
+    this.#controls = [];
   }
 
   /** Opens its slot. What it has `planned` at this time lies in its pages already. */
   open(sequence: Sequence): void {
-    const { slot, promptLength, sampling, planned, promptLogprobs } = sequence;
+    const { slot, promptLength, sampling, planned, promptLogprobs, grammar } = sequence;
     const open: SequenceOpen = { slot, promptLength, sampling };
     if (planned > 0) open.cached = sequence.tokens(0, planned);
+    if (grammar) open.grammar = grammar;
     if (sequence.scoresPrompt) open.promptLogprobs = promptLogprobs;
+    if (sequence.adapter) open.adapter = sequence.adapter.native;
     this.#opens.push(open);
   }
 
@@ -67,6 +71,7 @@ export class PlanBuilder {
     if (count === 1 && samples && sequence.sampledInSlot) this.#tokens.push(SAMPLED_LAST);
     else this.#tokens.append(sequence.tokens(start, start + count));
     if (samples) this.#sampled.push(sequence);
+    if (samples && sequence.control) this.#controls.push({ slot: sequence.slot, ...sequence.control });
     this.#fed.push(sequence);
     this.#fedTo.push(start + count);
     sequence.planned = start + count;
@@ -83,6 +88,7 @@ export class PlanBuilder {
         pages: this.#pages.view(),
         rows: this.#rows.view(),
         tokens: this.#tokens.view(),
+        ...(this.#controls.length > 0 && { controls: this.#controls }),
       },
       sampled: this.#sampled,
       fed: this.#fed,

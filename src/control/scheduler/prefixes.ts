@@ -88,6 +88,17 @@ export class Prefixes {
     sequence.stored = blocks;
   }
 
+  get epoch(): number {
+    return this.#cache.epoch;
+  }
+
+  /** Pages that somebody else has filled with the sequence's blocks from `first` on can be found from now on. */
+  adopt(sequence: Sequence, first: number, pages: Int32Array): void {
+    if (!this.#stores(sequence)) return;
+    const keys = sequence.blockKeys(this.#hasher);
+    pages.forEach((page, index) => this.#cache.store(page, keys[first + index] as string, sequence.tenant));
+  }
+
   /** Nothing that was computed before is found again. Sequences that run keep their pages and store no more. */
   reset(): void {
     this.#pool.discard(this.#cache.reset());

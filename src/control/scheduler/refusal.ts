@@ -27,11 +27,11 @@ export function refusal(request: SequenceRequest, options: SchedulerOptions): st
 }
 
 function fieldRefusal(request: SequenceRequest, options: SchedulerOptions): string | null {
-  const { priority, tenant, adapterVersion = '', cacheSalt = null, promptLogprobs = -1, promptScored = 0 } = request;
+  const { priority, tenant, adapter = null, cacheSalt = null, promptLogprobs = -1, promptScored = 0 } = request;
   const checks: [keyof SequenceRequest, boolean][] = [
     ['priority', Number.isFinite(priority)],
     ['tenant', typeof tenant === 'string'],
-    ['adapterVersion', typeof adapterVersion === 'string'],
+    ['adapter', adapter === null || (typeof adapter.version === 'string' && adapter.version !== '')],
     ['cacheSalt', cacheSalt === null || typeof cacheSalt === 'string'],
     ['promptLogprobs', whole(promptLogprobs, -1) && promptLogprobs <= options.maxLogprobs],
     ['promptScored', whole(promptScored, 0)],

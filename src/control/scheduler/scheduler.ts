@@ -1,8 +1,13 @@
+import type { NativeProgram } from '../engine/native-grammar.ts';
+import type { PinnedAdapter } from '../engine/adapter-store.ts';
 import { PAGE_SIZE, type StepResult } from '../engine/native.ts';
 import type { EngineStats, SequenceRequest } from '../engine/protocol.ts';
 import { checkOptions, PageBudget, type SchedulerOptions, soonNeeded } from './admission.ts';
+import { AdvisedSequences, type EndedSequence } from './advice.ts';
 import { compressed, FairQueue } from './fair-queue.ts';
 import { before } from './heap-queue.ts';
+import { Holds } from './holds.ts';
+import { BlockImports } from './imports.ts';
 import { PagePool, pagesFor } from './pages.ts';
 import { PlanBuilder, type PlannedStep } from './plan.ts';
 import { pageVictim, victimsFor } from './preemption.ts';
@@ -12,6 +17,8 @@ import { refusal } from './refusal.ts';
 import { Sequence } from './sequence.ts';
 import { SlotTable } from './slots.ts';
 
+/** Finish codes of results that bring no token. */
+const WITHOUT_TOKEN: ReadonlySet<number> = new Set([3, 5, 6]);
 /** Most sequences that lose their place to waiting ones in one step. */
 const MAX_DISPLACED = 8;
 /** Most sequences that are passed over in one step because the beginning of their prompt is being computed. */
@@ -50,6 +57,11 @@ export class Scheduler {
   readonly #waiting: FairQueue;
   readonly #budget: PageBudget;
   readonly #builder: PlanBuilder;
+  readonly #advised: AdvisedSequences;
+  /** Of finished prompts, for peers; and from peers, for prompts to come. */
+  readonly holds: Holds;
+  readonly imports: BlockImports;
+  #held: { id: number; blockIds: number[] }[] = [];
   /** In admission order; under 'priority' in the order of the queue. The last are the first to lose their pages. */
   readonly #running: Sequence[] = [];
   readonly #byId = new Map<number, Sequence>();
@@ -73,24 +85,43 @@ export class Scheduler {
     this.#cache = new PrefixCache(options.pages, this.#now);
     this.#pool = new PagePool(options.pages, this.#cache);
     this.#prefixes = new Prefixes(enablePrefixCaching, this.#cache, this.#pool);
+    const { holdShare = 0, holdMs = 0 } = options;
+    const maxPages = Math.floor(options.pages * holdShare);
+    this.holds = new Holds(this.#pool, { maxPages, holdMs, now: this.#now });
+    this.imports = new BlockImports(this.#pool, this.#prefixes, options.maxModelLen);
     this.#slots = new SlotTable(options.maxSequences);
     this.#waiting = new FairQueue(schedulingPolicy, this.#ageingMs, this.#now);
     this.#budget = new PageBudget(this.#pool);
     this.#builder = new PlanBuilder(options.maxSequences, options.maxBatchTokens);
+    this.#advised = new AdvisedSequences(options.adviser ?? null);
   }
 
   get hasWork(): boolean {
     return this.#running.length > 0 || this.#waiting.size > 0;
   }
 
-  /** Queues the sequence, or returns the sentence that says why it can never run. */
-  submit(request: SequenceRequest): string | null {
+  /** Pages are on their way from or to a peer: they come back in a bounded time. */
+  get transfersPages(): boolean {
+    return this.imports.open > 0 || this.holds.loans > 0;
+  }
+
+  /**
+   * Queues the sequence, or returns the sentence that says why it can never run. `grammar`: the request's, compiled; `adapter`: released
+   * when the sequence ends.
+   */
+  submit(
+    request: SequenceRequest,
+    grammar: NativeProgram | null = null,
+    adapter: PinnedAdapter | null = null,
+  ): string | null {
     if (this.#byId.has(request.id)) throw new Error(`Sequence ${request.id} is there already.`);
     const reason = refusal(request, this.#options);
     if (reason !== null) return reason;
     const priority = this.#byPriority ? request.priority : 0;
-    const sequence = new Sequence({ ...request, priority }, this.#options.maxModelLen);
+    const sequence = new Sequence({ ...request, priority }, this.#options.maxModelLen, grammar);
     if (sequence.known >= sequence.maxLength) return 'The sequence to resume has all its tokens already.';
+    sequence.adapter = adapter;
+    this.#advised.attach(sequence, request);
     sequence.arrival = this.#arrivals++;
     sequence.arrivedAt = this.#now();
     sequence.rank = this.#byPriority ? compressed(priority) + sequence.arrivedAt / this.#ageingMs : 0;
@@ -107,7 +138,7 @@ export class Scheduler {
     this.#byId.delete(id);
     if (sequence.state === 'waiting') {
       this.#waiting.remove(sequence);
-      sequence.state = 'done';
+      this.#end(sequence);
     } else {
       sequence.aborted = true;
       this.#leaving++;
@@ -121,6 +152,7 @@ export class Scheduler {
 
   /** The next step, or null when no sequence has anything to feed. */
   plan(): PlannedStep | null {
+    for (const { id } of this.#advised.endings(this.#running)) this.abort(id);
     this.#dropLeaving();
     this.#builder.begin();
     // Before the running ones have rows: who has one in this plan must stay.
@@ -157,6 +189,18 @@ export class Scheduler {
     return started;
   }
 
+  /** Those that ended without a result of the engine since the last call. */
+  takeEnded(): EndedSequence[] {
+    return this.#advised.takeEnded();
+  }
+
+  /** Sequences that ended since the last call and whose prompts' blocks are held for peers. */
+  takeHeld(): { id: number; blockIds: number[] }[] {
+    const held = this.#held;
+    this.#held = [];
+    return held;
+  }
+
   stats(): EngineStats {
     return {
       running: this.#running.length - this.#leaving,
@@ -176,7 +220,8 @@ export class Scheduler {
   checkIdle(): void {
     this.#pool.checkIntegrity();
     this.#cache.checkIntegrity((page) => this.#pool.readers(page) > 0);
-    const left = { pages: this.#pool.used, slots: this.#slots.used, sequences: this.#byId.size };
+    const lent = new Set([...this.holds.distinctPages(), ...this.imports.distinctPages()]);
+    const left = { pages: this.#pool.used - lent.size, slots: this.#slots.used, sequences: this.#byId.size };
     if (left.pages + left.slots + left.sequences === 0) return;
     throw new Error(
       `The idle scheduler still holds ${left.pages} pages, ${left.slots} slots, ${left.sequences} sequences.`,
@@ -184,14 +229,23 @@ export class Scheduler {
   }
 
   #applyOne(sequence: Sequence, token: number, finish: number): void {
-    if (finish !== 3) {
+    if (!WITHOUT_TOKEN.has(finish)) {
       sequence.append(token);
       this.#generatedTokens++;
     }
     if (finish === 0) return;
+    if (sequence.holdsBlocks && finish !== 3) this.#hold(sequence);
     this.#byId.delete(sequence.id);
     this.#leave(sequence);
     this.#leaving++;
+  }
+
+  #hold(sequence: Sequence): void {
+    if (!this.holds.enabled) return;
+    const blocks = Math.floor(sequence.promptLength / PAGE_SIZE);
+    const pages = sequence.pages.view(0, blocks).slice();
+    const tokens = sequence.tokens(0, blocks * PAGE_SIZE).slice();
+    if (this.holds.add(pages, sequence.scope, tokens)) this.#held.push({ id: sequence.id, blockIds: [...pages] });
   }
 
   /** After a preemption or a restart a prompt is scored again from its beginning: what was delivered is dropped here. */
@@ -229,8 +283,13 @@ export class Scheduler {
     this.#leaving = 0;
   }
 
-  #leave(sequence: Sequence): void {
+  #end(sequence: Sequence): void {
     sequence.state = 'done';
+    sequence.adapter?.release();
+  }
+
+  #leave(sequence: Sequence): void {
+    this.#end(sequence);
     this.#release(sequence);
     this.#waiting.ended(sequence);
   }
@@ -241,9 +300,18 @@ export class Scheduler {
     sequence.pages.clear();
   }
 
+  /** The next to run. Those whose advice is to end leave the queue here. */
+  #head(): Sequence | undefined {
+    for (;;) {
+      const next = this.#waiting.peek();
+      if (!next || this.#advised.endings([next]).length === 0) return next;
+      this.abort(next.id);
+    }
+  }
+
   /** Makes room for the next waiting sequence where others must give way to it (see preemption.ts) and enough of them can. */
   #displace(): void {
-    const candidate = this.#waiting.peek();
+    const candidate = this.#head();
     if (!candidate || this.#running.length === 0) return;
     if (!this.#byPriority && this.#waiting.runningOf(candidate.tenant) > 0) return;
     const found = this.#prefixes.find(candidate);
@@ -291,6 +359,7 @@ export class Scheduler {
     const needed = pagesFor(sequence.planned + count) - sequence.pages.length;
     while (needed > 0) {
       if (this.#pool.allocate(needed, sequence.pages, sequence.tenant, this.#running.length === 1)) return true;
+      if (this.holds.releaseOldest()) continue;
       const victim = pageVictim(this.#running, index, this.#waiting);
       this.#preempt(victim);
       if (victim === index) return false;
@@ -314,7 +383,7 @@ export class Scheduler {
     this.#prefixes.beginPlan(this.#running);
     const aside: Sequence[] = [];
     while (budget > 0 && this.#running.length < this.#options.maxSequences && aside.length < MAX_ASIDE) {
-      const next = this.#waiting.peek();
+      const next = this.#head();
       if (!next) break;
       const found = this.#prefixes.find(next);
       if (this.#prefixes.isComing(next, found)) {
@@ -334,7 +403,8 @@ export class Scheduler {
     const missing = sequence.known - found.length * PAGE_SIZE;
     const count = Math.min(missing, budget);
     if (count < missing && !this.#options.enableChunkedPrefill) return 0;
-    if (!this.#budget.admits(sequence, found, this.#running.length === 0)) return 0;
+    const alone = this.#running.length === 0;
+    while (!this.#budget.admits(sequence, found, alone)) if (!alone || !this.holds.releaseOldest()) return 0;
     this.#waiting.takeHead(sequence);
     this.#start(sequence, found, count);
     return count;

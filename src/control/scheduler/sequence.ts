@@ -1,5 +1,8 @@
-import { PAGE_SIZE, type SamplingSpec } from '../engine/native.ts';
+import type { NativeProgram } from '../engine/native-grammar.ts';
+import type { PinnedAdapter } from '../engine/adapter-store.ts';
+import { PAGE_SIZE, type SamplingSpec, type StepControl } from '../engine/native.ts';
 import type { SequenceRequest } from '../engine/protocol.ts';
+import type { SequenceAdviser } from './advice.ts';
 import type { BlockHasher, CacheScope } from './block-hash.ts';
 import { IntBuffer } from './int-buffer.ts';
 
@@ -20,6 +23,8 @@ export class Sequence {
   readonly promptLength: number;
   /** Most tokens of prompt and output together. */
   readonly maxLength: number;
+  /** What its outputs must be; null = anything. */
+  readonly grammar: NativeProgram | null;
   /** With maxTokens held to the context. */
   readonly sampling: SamplingSpec;
   /** Order of arrival, and its time in ms. */
@@ -31,6 +36,8 @@ export class Sequence {
   level = 0;
   /** The id of the one that last took its place; -1 = none. */
   displacedBy = -1;
+  /** What it pinned of its adapter; null = the base model. */
+  adapter: PinnedAdapter | null = null;
   state: SequenceState = 'waiting';
   /** Ended by its client; leaves at the next step boundary. */
   aborted = false;
@@ -53,19 +60,28 @@ export class Sequence {
   cachedTokens = 0;
   /** The next prompt position whose score is to be delivered. */
   nextScore: number;
+  /** Its prompt's blocks are held for a peer when it ends. */
+  readonly holdsBlocks: boolean;
+  /** Asked before each token; null: nobody steers it. */
+  adviser: SequenceAdviser | null = null;
+  /** What it said about the next token, and how many tokens there were then. */
+  control: Omit<StepControl, 'slot'> | null = null;
+  advisedAt = -1;
   /** The keys of its full blocks, as far as they have been asked for. */
   readonly #keys: string[] = [];
   #root: string | null = null;
   readonly #tokens: IntBuffer;
 
-  constructor(request: SequenceRequest, maxModelLen: number) {
+  constructor(request: SequenceRequest, maxModelLen: number, grammar: NativeProgram | null = null) {
     const { promptIds, resumeIds, sampling } = request;
     this.id = request.id;
+    this.grammar = grammar;
     this.priority = request.priority;
     this.tenant = request.tenant;
-    const { tenant, adapterVersion = '', cacheSalt = null } = request;
-    this.scope = { tenant, adapterVersion, cacheSalt };
+    const { tenant, adapter, cacheSalt = null } = request;
+    this.scope = { tenant, adapterVersion: adapter?.version ?? '', cacheSalt };
     this.promptLogprobs = request.promptLogprobs ?? -1;
+    this.holdsBlocks = request.kvTransfer !== undefined && 'hold' in request.kvTransfer;
     this.nextScore = Math.max(1, request.promptScored ?? 0);
     this.promptLength = promptIds.length;
     this.maxLength = Math.min(promptIds.length + sampling.maxTokens, maxModelLen);

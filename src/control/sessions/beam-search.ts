@@ -65,6 +65,10 @@ export class BeamGeneration implements Generation {
     return this.#start.promptScores?.scores.read() ?? null;
   }
 
+  heldBlocks(): null {
+    return null;
+  }
+
   startedAt(): number | null {
     return this.#startedAt;
   }
@@ -141,7 +145,7 @@ export class BeamGeneration implements Generation {
   }
 
   #request({ tokens }: Beam): Parameters<EngineClient['submit']>[0][number] {
-    const { promptIds, sampling, choices, priority, tenant, cacheSalt, promptScores, vocabSize } = this.#start;
+    const { promptIds, sampling, choices, priority, tenant, cacheSalt, adapter, promptScores, vocabSize } = this.#start;
     const ids = new Int32Array(promptIds.length + tokens.length);
     ids.set(promptIds);
     ids.set(tokens, promptIds.length);
@@ -154,6 +158,7 @@ export class BeamGeneration implements Generation {
       priority,
       tenant,
       cacheSalt,
+      adapter,
       ...(promptScores && tokens.length === 0 ? { promptLogprobs: promptScores.alternatives } : {}),
     };
   }

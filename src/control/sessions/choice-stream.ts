@@ -1,5 +1,5 @@
 /** One choice: engine outputs in, deltas out. Text, stop strings, logprobs, finish reasons. */
-import type { SequenceOutput } from '../engine/protocol.ts';
+import type { FinishReason, SequenceOutput } from '../engine/protocol.ts';
 import type { Detokenizer } from './detokenizer.ts';
 import type { OutputParser, ParsedDelta, ToolCallDelta } from './parsers/output-parser.ts';
 import { finishReason } from './parsers/reply-rules.ts';
@@ -35,6 +35,8 @@ export interface ChoicePiece {
   cut: boolean;
 }
 
+/** Grammar and controls together left nothing to go on with. */
+const NOTHING_ALLOWED_REASON = 'no_token_allowed';
 const REPETITION_REASON = 'repetition_detected';
 
 function emptyPiece(): ChoicePiece {
@@ -48,6 +50,12 @@ function emptyPiece(): ChoicePiece {
     stopReason: null,
     cut: false,
   };
+}
+
+/** A text that its grammar ended has stopped by itself. */
+function finishOf(finish: FinishReason): ChoiceFinish {
+  if (finish === 'complete' || finish === 'none_allowed') return 'stop';
+  return finish === 'error' ? 'abort' : finish;
 }
 
 function promptEnd(piece: ChoicePiece, output: SequenceOutput): ChoicePiece {
@@ -137,10 +145,12 @@ export class ChoiceStream {
     if (output.finish === null) return piece;
     if (this.#feed(piece, this.#detokenizer.flush())) return this.#stoppedByText(piece, output, true);
     piece.text += this.#stops.flush();
-    piece.finish = output.finish === 'error' ? 'abort' : output.finish;
+    piece.finish = finishOf(output.finish);
+    if (output.finish === 'none_allowed') piece.stopReason = NOTHING_ALLOWED_REASON;
     const stopId = output.tokens[last];
     if (output.finish === 'stop' && stopId !== undefined && !this.#rules.silentStopIds.has(stopId))
       piece.stopReason = stopId;
+    if (output.stopReason !== undefined) piece.stopReason = output.stopReason;
     return piece;
   }
 

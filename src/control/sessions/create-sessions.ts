@@ -1,16 +1,20 @@
 /** The implementation of Sessions: a render pool in front of the engine, text assembly behind it. */
-import type { EngineClient } from '../engine/client.ts';
-import { readModelConfig } from '../models/load.ts';
+import { EngineUnavailableError, type EngineClient } from '../engine/client.ts';
+import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
 import type { GenerationDefaults } from '../models/model.ts';
-import { readTokenizerFiles } from '../models/tokenizer-files.ts';
 import type { SamplingSpec } from '../engine/native.ts';
 import { BeamGeneration } from './beam-search.ts';
 import { MAX_BEAM_WIDTH } from './beams.ts';
 import { ChoiceStream, type ChoiceRules } from './choice-stream.ts';
+import { fillTokensOf, type FillTokens } from './fill-in-middle.ts';
 import { decodeAll, Detokenizer } from './detokenizer.ts';
+import { compileConstraint } from './compile-constraint.ts';
+import { constraintOf, refuseBeam } from './constraint.ts';
 import { RunningGeneration, type GenerationStart } from './generation.ts';
+import type { ChatEncoder } from './open-chat.ts';
 import { checkPromptScores, PromptScores } from './prompt-scores.ts';
 import { chooseParsers, replyParsing, type ModelParsers, type ReplyParsing } from './reply-parser.ts';
+import { readModelTokenizer } from './model-tokenizer.ts';
 import { RenderPool } from './render-pool.ts';
 import { resolvePromptLogprobs, resolveSampling } from './sampling.ts';
 import {
@@ -23,91 +27,108 @@ import {
   type SessionsOptions,
 } from './session.ts';
 import { StopScanner, StopStrings } from './stop-strings.ts';
-import { TokenTable } from './token-table.ts';
+import type { TokenTable } from './token-table.ts';
 import { truncatePrompt } from './truncate.ts';
 import { readWordForms, type WordForm } from './word-forms.ts';
 
 /** Enough for a think tag and the white space around it. */
 const PROMPT_END_TOKENS = 16;
 
-export async function createSessions(options: SessionsOptions): Promise<Sessions> {
-  const { spec, generation } = await readModelConfig(options.modelDirectory);
-  const files = await readTokenizerFiles(options.modelDirectory, spec.vocabSize);
-  const table = new TokenTable(files);
+/** Sessions whose template and tokenizer also serve training. */
+export interface ModelSessionsHandle extends Sessions {
+  readonly chat: ChatEncoder;
+}
+
+export async function createSessions(options: SessionsOptions): Promise<ModelSessionsHandle> {
+  const tokenizer = options.tokenizer ?? (await readModelTokenizer(options.modelDirectory));
+  const { files, table, vocabSize } = tokenizer;
   const pool = await RenderPool.start({
     modelDirectory: options.modelDirectory,
-    vocabSize: spec.vocabSize,
+    vocabSize,
     maxModelLen: options.maxModelLen,
     workers: options.workers,
     timeoutMs: options.renderTimeoutMs,
   });
-  const eosText = files.specialTokens['eos_token'];
-  const defaults = withEos(
-    generation,
-    eosText === undefined ? null : table.idOf(eosText),
-    options.generationConfig ?? 'auto',
-  );
   return new ModelSessions({
     engine: options.engine,
+    adapters: options.adapters ?? null,
     pool,
     table,
-    defaults,
+    defaults: options.generationConfig === 'none' ? onlyEnds(tokenizer.generation) : tokenizer.generation,
     maxModelLen: options.maxModelLen,
     maxLogprobs: options.maxLogprobs,
-    vocabSize: spec.vocabSize,
-    hasChatTemplate: files.chatTemplate !== null,
+    vocabSize,
+    chatTemplate: files.chatTemplate,
     parsers: chooseParsers(options, files.chatTemplate),
   });
 }
 
-/** The tokenizer's eos_token ends a turn as well: chat models may name it only there. */
-function withEos(generation: GenerationDefaults, eosId: number | null, use: 'auto' | 'none'): GenerationDefaults {
-  const eosTokenIds = [...new Set([...generation.eosTokenIds, ...(eosId === null ? [] : [eosId])])];
-  return use === 'none' ? { eosTokenIds } : { ...generation, eosTokenIds };
+function onlyEnds({ eosTokenIds }: GenerationDefaults): GenerationDefaults {
+  return { eosTokenIds };
 }
 
 interface Parts {
   engine: EngineClient;
+  adapters: Pick<TrainingEngine, 'loadAdapter'> | null;
   pool: RenderPool;
   table: TokenTable;
   defaults: GenerationDefaults;
   maxModelLen: number;
   maxLogprobs: number;
   vocabSize: number;
-  hasChatTemplate: boolean;
+  chatTemplate: string | null;
   parsers: ModelParsers;
 }
 
-class ModelSessions implements Sessions {
+class ModelSessions implements ModelSessionsHandle {
   readonly maxModelLen: number;
   readonly vocabSize: number;
   readonly hasChatTemplate: boolean;
+  readonly fillTokens: FillTokens | null;
+  readonly chat: ChatEncoder;
   readonly #parts: Parts;
 
   constructor(parts: Parts) {
     this.maxModelLen = parts.maxModelLen;
     this.vocabSize = parts.vocabSize;
-    this.hasChatTemplate = parts.hasChatTemplate;
+    this.fillTokens = fillTokensOf(parts.table);
+    this.hasChatTemplate = parts.chatTemplate !== null;
     this.#parts = parts;
+    this.chat = {
+      vocabSize: parts.vocabSize,
+      maxModelLen: parts.maxModelLen,
+      chatTemplate: parts.chatTemplate,
+      encodeChat: (chat) => parts.pool.run({ kind: 'open', chat }),
+      encodeText: (text) => parts.pool.run({ kind: 'text', text, addSpecialTokens: false }),
+    };
   }
 
   async start(input: GenerationInput, signal?: AbortSignal): Promise<Generation> {
     const promptIds = truncatePrompt(await this.tokenize(input.prompt, signal), input, this.#parts.maxModelLen);
     if (promptIds.length === 0)
       throw new SessionError('bad_request', 'The decoder prompt cannot be empty', paramOf(input.prompt));
-    const { maxModelLen, maxLogprobs, vocabSize, defaults: generation } = this.#parts;
+    const { maxModelLen, maxLogprobs, vocabSize, defaults } = this.#parts;
+    const generation = input.modelDefaults ? defaults : { eosTokenIds: defaults.eosTokenIds };
     const wordForms = await this.#wordForms(input.sampling.badWords);
     const limits = { wordForms, promptTokens: promptIds.length, maxModelLen, maxLogprobs, vocabSize, generation };
     const sampling = resolveSampling(input.sampling, limits);
-    if (signal?.aborted) throw new SessionError('unavailable', 'The request was cancelled.');
     const parsing = replyParsing(input, this.#parts.parsers, this.#endOf(promptIds));
+    const constraint = constraintOf(input, parsing);
+    refuseBeam(input, constraint);
+    if (constraint) await compileConstraint(this.#parts.engine, input.tenant, constraint, signal);
+    if (input.adapter) await this.#loadAdapter(input.adapter);
+    if (signal?.aborted) throw new SessionError('unavailable', 'The request was cancelled.');
     const start = {
       promptIds,
-      choices: this.#choices(input, promptIds, parsing),
+      grammar: constraint?.grammar ?? null,
+      choices: this.#choices(input, promptIds, parsing, constraint !== null),
       countsReasoning: parsing?.countsReasoning ?? false,
       priority: input.priority,
       tenant: input.tenant,
       cacheSalt: input.cacheSalt,
+      extensionArguments: input.extensionArguments,
+      adapter: input.adapter,
+      kvTransfer: input.kvTransfer,
       promptScores: this.#promptScores(input.sampling, promptIds),
     };
     const running = this.#generate(input.sampling, sampling, start);
@@ -148,6 +169,18 @@ class ModelSessions implements Sessions {
     return this.#parts.pool.close();
   }
 
+  /** What cannot be loaded is refused before anything is queued. */
+  async #loadAdapter(adapter: AdapterRef): Promise<void> {
+    const { adapters } = this.#parts;
+    if (!adapters) throw new SessionError('bad_request', 'This server serves no adapters.', 'model');
+    try {
+      await adapters.loadAdapter(adapter);
+    } catch (error) {
+      if (error instanceof EngineUnavailableError) throw new SessionError('unavailable', error.message);
+      throw new SessionError('bad_request', `The adapter cannot be loaded: ${textOf(error)}`, 'model');
+    }
+  }
+
   async #wordForms(words: string[]): Promise<WordForm[]> {
     return words.length === 0 ? [] : readWordForms(await this.#parts.pool.run({ kind: 'words', words }));
   }
@@ -176,12 +209,18 @@ class ModelSessions implements Sessions {
     return decodeAll(this.#parts.table, promptIds.subarray(-PROMPT_END_TOKENS), options);
   }
 
-  #choices(input: GenerationInput, promptIds: Int32Array, parsing: ReplyParsing | null): ChoiceStream[] {
+  #choices(
+    input: GenerationInput,
+    promptIds: Int32Array,
+    parsing: ReplyParsing | null,
+    constrained: boolean,
+  ): ChoiceStream[] {
     const sampling = input.sampling.beamSearch === null ? input.sampling : searchRules(input.sampling);
     const { table } = this.#parts;
     const stops = new StopStrings(sampling.stop.map((stop) => stop.replace(/\p{Surrogate}/gu, '\ufffd')));
     const detokenizing = {
-      skipSpecialTokens: sampling.skipSpecialTokens && parsing?.showSpecialTokens !== true,
+      // A grammar lets no special token in but marks, which are its text.
+      skipSpecialTokens: sampling.skipSpecialTokens && parsing?.showSpecialTokens !== true && !constrained,
       startsText: this.#startsText(input.prompt, promptIds),
     };
     const rules = this.#rules(sampling, parsing);
@@ -213,6 +252,10 @@ class ModelSessions implements Sessions {
 /** A beam search ends its outputs itself, and reports the token that ended one whatever it is. */
 function searchRules(sampling: SamplingRequest): SamplingRequest {
   return { ...sampling, stop: [], repetition: null, minTokens: 0, ignoreEos: true };
+}
+
+function textOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }
 
 function paramOf(prompt: PromptInput): string {

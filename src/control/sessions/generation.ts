@@ -3,9 +3,13 @@
  * into one delta, so the hot path makes no promise per token and a slow reader holds one delta per choice.
  */
 import { EngineUnavailableError, QueueFullError, type EngineClient, type SequenceHandle } from '../engine/client.ts';
+import type { GrammarSpec } from '../engine/native-grammar.ts';
 import type { SamplingSpec } from '../engine/native.ts';
+import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { PromptLogprobs, SequenceOutput } from '../engine/protocol.ts';
+import type { AdapterRef } from '../engine/training.ts';
 import type { ChoicePiece, ChoiceStream } from './choice-stream.ts';
+import type { BlockHandle, KvTransferRequest } from '../transfer/transfer.ts';
 import type { PromptScores } from './prompt-scores.ts';
 import {
   SessionError,
@@ -24,6 +28,11 @@ export interface GenerationStart {
   priority: number;
   tenant: string;
   cacheSalt: string | null;
+  extensionArguments: ExtensionArguments | null;
+  adapter: AdapterRef | null;
+  /** What the outputs must be; null = anything. */
+  grammar: GrammarSpec | null;
+  kvTransfer: KvTransferRequest | null;
   /** Of the first choice's sequence; null = the prompt is not scored. */
   promptScores: { alternatives: number; scores: PromptScores } | null;
 }
@@ -51,6 +60,7 @@ export class RunningGeneration implements Generation {
   readonly #pending = new Map<number, ChoiceDelta>();
   readonly #handles: SequenceHandle[];
   #cachedTokens: number | null = null;
+  #heldBlocks: BlockHandle | null = null;
   #pendingBytes = 0;
   #reader: Reader | null = null;
   #failure: SessionError | null = null;
@@ -70,6 +80,10 @@ export class RunningGeneration implements Generation {
       priority: start.priority,
       tenant: start.tenant,
       cacheSalt: start.cacheSalt,
+      ...kvTransferOf(start.kvTransfer, index),
+      ...(start.extensionArguments && { extensionArguments: start.extensionArguments }),
+      adapter: start.adapter,
+      ...(start.grammar ? { grammar: start.grammar } : {}),
       ...(start.promptScores && index === 0 ? { promptLogprobs: start.promptScores.alternatives } : {}),
     }));
     this.#handles = submit(() => engine.submit(requests, (index, output) => this.#receive(index, output)));
@@ -88,6 +102,10 @@ export class RunningGeneration implements Generation {
 
   promptLogprobs(): (PromptTokenLogprob | null)[] | null {
     return this.#scores?.read() ?? null;
+  }
+
+  heldBlocks(): BlockHandle | null {
+    return this.#heldBlocks;
   }
 
   startedAt(): number | null {
@@ -118,6 +136,7 @@ export class RunningGeneration implements Generation {
   #receive(index: number, output: SequenceOutput): void {
     if (!this.#open.has(index)) return;
     this.#cachedTokens ??= output.cachedTokens;
+    this.#heldBlocks ??= output.blocks ?? null;
     if (output.promptLogprobs) this.#score(output.promptLogprobs);
     if (output.finish === 'error') {
       this.#fail(new SessionError('engine_failed', output.error ?? 'The engine could not finish the request.'));
@@ -198,6 +217,11 @@ export class RunningGeneration implements Generation {
       },
     };
   }
+}
+
+/** All choices begin with a peer's blocks; the prompt is held once. */
+function kvTransferOf(asked: KvTransferRequest | null, choice: number): { kvTransfer?: KvTransferRequest } {
+  return asked === null || ('hold' in asked && choice > 0) ? {} : { kvTransfer: asked };
 }
 
 function carriesText(piece: ChoicePiece): boolean {

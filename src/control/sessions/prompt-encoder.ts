@@ -6,10 +6,19 @@ import { Tokenizer } from '@huggingface/tokenizers';
 import { ModelError } from '../models/errors.ts';
 import { isObject } from '../models/json-file.ts';
 import { TOKENIZER_FILE, type TokenizerFiles } from '../models/tokenizer-files.ts';
+import { SLOT_CLOSE, SLOT_OPEN } from './open-chat.ts';
 import { SpecialSplitter } from './special-splitter.ts';
 
 /** An added token of ours that no well-formed text holds: it tells the library that a piece is not the text's first. */
 const NOT_FIRST = '\udc00\udc00';
+
+export interface EncodeOptions {
+  addSpecialTokens: boolean;
+  /** A character to take out of the text between special tokens; null = none. */
+  mark: string | null;
+  /** Each occurrence of the character becomes SLOT_OPEN, the ids of the next text (none for null) and SLOT_CLOSE. */
+  slots?: { character: string; texts: (string | null)[] };
+}
 
 export class PromptEncoder {
   readonly #library: Tokenizer;
@@ -26,12 +35,23 @@ export class PromptEncoder {
     this.#after = around.after;
   }
 
-  /** `mark`: a character to take out of the text between special tokens; null = none. */
-  encode(text: string, options: { addSpecialTokens: boolean; mark: string | null }): Int32Array {
+  encode(text: string, options: EncodeOptions): Int32Array {
     const ids: number[] = options.addSpecialTokens ? [...this.#before] : [];
+    const open = (options.slots?.texts ?? []).values();
     for (const piece of this.#splitter.split(wellFormed(text))) {
-      if (piece.kind === 'token') ids.push(piece.id);
-      else this.#encodeText(options.mark ? piece.text.replaceAll(options.mark, '') : piece.text, piece.atStart, ids);
+      if (piece.kind === 'token') {
+        ids.push(piece.id);
+        continue;
+      }
+      const unmarked = options.mark ? piece.text.replaceAll(options.mark, '') : piece.text;
+      const [first = '', ...rest] = options.slots ? unmarked.split(options.slots.character) : [unmarked];
+      this.#encodeText(first, piece.atStart, ids);
+      for (const between of rest) {
+        ids.push(SLOT_OPEN);
+        this.#encodeText(wellFormed(open.next().value ?? ''), false, ids);
+        ids.push(SLOT_CLOSE);
+        this.#encodeText(between, false, ids);
+      }
     }
     if (options.addSpecialTokens) ids.push(...this.#after);
     return Int32Array.from(ids);

@@ -1,6 +1,7 @@
 /** A chat -> the prompt's text and ids. Runs in a render worker; nothing here waits. */
 import { mapStrings, SpecialText, unusedMarks } from './special-text.ts';
 import { prepareMessages } from './messages.ts';
+import { openMessages, type OpenChat } from './open-chat.ts';
 import type { PromptEncoder } from './prompt-encoder.ts';
 import { SessionError, type PromptInput } from './session.ts';
 import { isReservedName, ChatTemplate } from './template/chat-template.ts';
@@ -8,7 +9,8 @@ import { TemplateError } from './template/errors.ts';
 import { encodeWords } from './word-forms.ts';
 
 /** `words`: each on its own, as it is and after a space; answered in word-forms.ts's layout. */
-export type RenderInput = Exclude<PromptInput, { kind: 'ids' }> | { kind: 'words'; words: string[] };
+export type RenderInput =
+  Exclude<PromptInput, { kind: 'ids' }> | { kind: 'words'; words: string[] } | { kind: 'open'; chat: OpenChat };
 type ChatInput = Extract<PromptInput, { kind: 'chat' }>;
 
 export interface RenderedPrompt {
@@ -68,6 +70,7 @@ export class PromptRenderer {
         ids: this.#parts.encoder.encode(input.text, { addSpecialTokens: input.addSpecialTokens, mark: null }),
       };
     }
+    if (input.kind === 'open') return this.#renderOpen(input.chat);
     const { text, mark } = this.#renderChat(input);
     this.#checkLength(text);
     const ids = this.#parts.encoder.encode(text, { addSpecialTokens: input.render.addSpecialTokens, mark });
@@ -102,6 +105,35 @@ export class PromptRenderer {
     };
     const text = renderTemplate(template, variables);
     return { text: final === null ? text : cutAtTag(text, tag), mark };
+  }
+
+  /** The text shows one character per open text; the ids have SLOT_OPEN, that text's ids and SLOT_CLOSE in its place. */
+  #renderOpen(chat: OpenChat): RenderedPrompt {
+    const template = this.#template(null);
+    checkKwargs(chat.templateKwargs);
+    const { tools, templateKwargs: kwargs } = chat;
+    const texts = [template.source, ...this.#parts.specialTexts];
+    const marks = unusedMarks([chat.messages, chat.slots, tools, kwargs], texts, 2);
+    if (!marks) throw new SessionError('bad_request', 'The messages hold too many private-use characters.', 'messages');
+    const [mark = '', slot = ''] = marks;
+    const protect = (value: unknown): unknown => mapStrings(value, (text) => this.#special.mark(text, mark));
+    const messages = prepareMessages(openMessages(chat, slot), template.contentFormat, template.source);
+    const whole = renderTemplate(template, {
+      ...this.#parts.specialTokens,
+      ...(protect(kwargs) as Record<string, unknown>),
+      messages: messages.map((message) => this.#protectMessage(message, mark, template.source)),
+      tools: protect(tools),
+      documents: null,
+      add_generation_prompt: false,
+    });
+    const text = chat.continueFinalMessage ? whole.slice(0, whole.lastIndexOf(slot) + 1) : whole;
+    this.#checkLength(text);
+    const slots = { character: slot, texts: chat.slots.map(({ text: own }) => own) };
+    if (text.split(slot).length - 1 !== slots.texts.length) {
+      const message = 'The chat template does not show the text of every assistant message exactly once.';
+      throw new SessionError('bad_request', message, 'messages');
+    }
+    return { text, ids: this.#parts.encoder.encode(text, { addSpecialTokens: false, mark, slots }) };
   }
 
   /** Clients that send a template send the same one again and again. */

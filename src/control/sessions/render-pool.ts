@@ -204,7 +204,11 @@ export class RenderPool {
 
 function paramOf(job: Job | null): string | null {
   if (!job) return null;
-  return job.input.kind === 'chat' ? 'messages' : job.input.kind === 'words' ? 'bad_words' : 'prompt';
+  return job.input.kind === 'chat' || job.input.kind === 'open'
+    ? 'messages'
+    : job.input.kind === 'words'
+      ? 'bad_words'
+      : 'prompt';
 }
 
 /** Threads need compiled code: from sources they come from the build. */

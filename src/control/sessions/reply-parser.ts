@@ -4,6 +4,7 @@ import {
   needsSpecialTokens,
   type OutputParserOptions,
   type ReasoningParserName,
+  type ToolMode,
   type ToolParserName,
 } from './parsers/create-parser.ts';
 import { detectParsers } from './parsers/detect-parsers.ts';
@@ -16,6 +17,7 @@ import {
   type ReplyOptions,
   type SessionsOptions,
 } from './session.ts';
+import { isStrict } from './tool-grammar.ts';
 
 export interface ModelParsers {
   tool: ToolParserName | null;
@@ -40,6 +42,9 @@ export interface ReplyParsing {
   /** Marks of calls may be special tokens: they must show in the text. */
   showSpecialTokens: boolean;
   countsReasoning: boolean;
+  toolParser: ToolParserName | null;
+  /** Before a constrained reply: none; perhaps, between tags; open, up to the closing tag. */
+  thoughts: 'none' | 'perhaps' | 'open';
 }
 
 /** null when the whole output is content. `promptEnd`: the text of the prompt's last tokens. */
@@ -51,21 +56,37 @@ export function replyParsing(input: GenerationInput, parsers: ModelParsers, prom
       '"auto" tool choice requires --tool-call-parser to be set: the chat template shows no known format.';
     throw new SessionError('bad_request', message, 'tool_choice');
   }
+  const forced = input.constraint !== null || isForced(reply.tools);
+  const constrained = forced || (reply.tools === 'auto' && reply.toolDefinitions.some(isStrict));
+  const promptReasoning = forced && !reply.includeReasoning ? 'closed' : reasoningOf(input, promptEnd);
   const options: OutputParserOptions = {
-    tools: reply.tools,
+    // Constrained content holds no calls.
+    tools: input.constraint !== null && reply.tools === 'auto' ? 'none' : reply.tools,
     toolParser: parsers.tool,
     toolDefinitions: reply.toolDefinitions,
     reasoningParser: parsers.reasoning,
-    promptReasoning: reasoningOf(input, promptEnd),
+    promptReasoning,
+    constrained,
     parallelToolCalls: reply.parallelToolCalls,
     includeReasoning: reply.includeReasoning,
   };
   return {
     create: () => createOutputParser(options),
-    options: reply,
+    options: { ...reply, tools: options.tools },
+    toolParser: parsers.tool,
+    thoughts: thoughtsBefore(options),
     showSpecialTokens: needsSpecialTokens(options),
     countsReasoning: parsers.reasoning !== null,
   };
+}
+
+function isForced(tools: ToolMode): boolean {
+  return tools === 'required' || typeof tools === 'object';
+}
+
+function thoughtsBefore({ reasoningParser, promptReasoning }: OutputParserOptions): ReplyParsing['thoughts'] {
+  if (reasoningParser === null || reasoningParser === 'harmony' || promptReasoning === 'closed') return 'none';
+  return promptReasoning === 'open' ? 'open' : 'perhaps';
 }
 
 function reasoningOf(input: GenerationInput, promptEnd: string): PromptReasoning {

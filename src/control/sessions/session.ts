@@ -3,6 +3,12 @@
  * The API layer owns HTTP and JSON shapes; this layer owns templates, token ids, text, stop strings and logprob text.
  */
 import type { EngineClient } from '../engine/client.ts';
+import type { ExtensionArguments } from '../extensions/extension.ts';
+import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
+import type { GrammarSpec } from '../engine/native-grammar.ts';
+import type { ModelTokenizer } from './model-tokenizer.ts';
+import type { BlockHandle, KvTransferRequest } from '../transfer/transfer.ts';
+import type { FillTokens } from './fill-in-middle.ts';
 import type { ReasoningParserName, ToolMode, ToolParserName } from './parsers/create-parser.ts';
 import type { ToolCallDelta } from './parsers/output-parser.ts';
 import type { RepetitionRule } from './repetition.ts';
@@ -80,17 +86,34 @@ export interface ReplyOptions {
   includeReasoning: boolean;
 }
 
+/** What the reply's content must be. */
+export interface ContentConstraint {
+  grammar: GrammarSpec;
+  /** The request field that asks for it, for error texts. */
+  param: string;
+}
+
 export interface GenerationInput {
   prompt: PromptInput;
   /** null: the whole output is content (text completions). */
   reply: ReplyOptions | null;
   sampling: SamplingRequest;
+  /** null = anything. Required and named tool calls bring grammars of their own. */
+  constraint: ContentConstraint | null;
   /** Keeps the last so many prompt tokens; -1 = as many as fit beside the output; null = all. */
   truncatePromptTokens: number | null;
   priority: number;
   tenant: string;
   /** Prompts with different salts share nothing in the prefix cache. */
   cacheSalt: string | null;
+  /** What is asked of disaggregated serving; null = nothing. */
+  kvTransfer: KvTransferRequest | null;
+  /** Checked arguments of the server's extensions; null = none. */
+  extensionArguments: ExtensionArguments | null;
+  /** null = the base model. */
+  adapter: AdapterRef | null;
+  /** false: sampling defaults of generation_config.json are not used (trained models sample from the distribution they are trained on). */
+  modelDefaults: boolean;
 }
 
 export interface TokenLogprob {
@@ -170,6 +193,8 @@ export interface Generation {
   usage(): GenerationUsage;
   /** The prompt's scores, one entry per token, the first null; null where none were asked for. Complete before the first delta. */
   promptLogprobs(): (PromptTokenLogprob | null)[] | null;
+  /** Where the first choice's prompt is held for a peer, once that choice has finished; null where it is not. */
+  heldBlocks(): BlockHandle | null;
   /** When the first of its sequences began to run, by performance.now(); null while all wait. For metrics. */
   startedAt(): number | null;
   /** Tell that bytes went to the client (no replay after a crash any more). */
@@ -183,6 +208,8 @@ export interface Sessions {
   readonly maxModelLen: number;
   readonly vocabSize: number;
   readonly hasChatTemplate: boolean;
+  /** null: the tokenizer has no tokens to fill a middle with. */
+  readonly fillTokens: FillTokens | null;
   /** Renders, tokenises, checks lengths and ranges, queues. Everything refusable is refused here, by SessionError. */
   start(input: GenerationInput, signal?: AbortSignal): Promise<Generation>;
   /** Prompt ids only (for /tokenize). */
@@ -195,7 +222,11 @@ export interface Sessions {
 
 export interface SessionsOptions {
   modelDirectory: string;
+  /** What is in the directory, where it has been read already. */
+  tokenizer?: ModelTokenizer;
   engine: EngineClient;
+  /** Makes the adapters of requests servable before these are queued; null: requests have none. */
+  adapters?: Pick<TrainingEngine, 'loadAdapter'> | null;
   maxModelLen: number;
   maxLogprobs: number;
   /** Output formats; 'auto' = as the chat template shows, null = none. */

@@ -1,33 +1,28 @@
-/** Opens the database of a data directory and brings it to the newest schema. */
-import { chmodSync, mkdirSync } from 'node:fs';
+/** Opens the database of a data directory and brings it to the newest schema. SQL runs on a thread of its own. */
+import { chmodSync, closeSync, mkdirSync, openSync } from 'node:fs';
 import { join } from 'node:path';
-import SqliteDatabase from 'better-sqlite3';
-import { Kysely, Migrator, SqliteDialect } from 'kysely';
+import { Kysely, Migrator, sql } from 'kysely';
 import { MIGRATIONS } from './migrations/list.ts';
+import { SqliteClient, sqliteThreadDialect } from './sqlite-client.ts';
 import type { Tables } from './tables.ts';
 
 const FILE = 'tandem.db';
-/** Another process (the keys command beside a server) may hold the write lock for a moment. */
 const BUSY_TIMEOUT_MS = 5_000;
 
 export class Database {
   readonly db: Kysely<Tables>;
-  readonly #sqlite: SqliteDatabase.Database;
 
-  private constructor(sqlite: SqliteDatabase.Database) {
-    this.#sqlite = sqlite;
-    this.db = new Kysely<Tables>({ dialect: new SqliteDialect({ database: sqlite }) });
+  private constructor(client: SqliteClient) {
+    this.db = new Kysely<Tables>({ dialect: sqliteThreadDialect(client) });
   }
 
   static async open(dataDir: string): Promise<Database> {
     mkdirSync(dataDir, { recursive: true, mode: 0o700 });
     const path = join(dataDir, FILE);
-    const sqlite = new SqliteDatabase(path, { timeout: BUSY_TIMEOUT_MS });
+    // Made here with the narrow mode: there is no moment in which others may read it.
+    closeSync(openSync(path, 'a', 0o600));
     chmodSync(path, 0o600);
-    sqlite.pragma('journal_mode = WAL');
-    sqlite.pragma('synchronous = FULL');
-    sqlite.pragma('foreign_keys = ON');
-    const database = new Database(sqlite);
+    const database = new Database(new SqliteClient({ path, busyTimeoutMs: BUSY_TIMEOUT_MS }));
     try {
       await database.#migrate();
     } catch (error) {
@@ -38,8 +33,9 @@ export class Database {
   }
 
   /** Changes when another connection has committed: whoever caches rows reads them again. */
-  get dataVersion(): number {
-    return this.#sqlite.pragma('data_version', { simple: true }) as number;
+  async dataVersion(): Promise<number> {
+    const { rows } = await sql<{ data_version: number }>`pragma data_version`.execute(this.db);
+    return rows[0]?.data_version ?? 0;
   }
 
   /** Idempotent. */

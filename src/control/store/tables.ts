@@ -1,4 +1,6 @@
-/** Rows as they lie in the database. They never leave the repositories. */
+/** Rows as they lie in the database. They never leave the repositories. Times are ISO 8601 in UTC; JSON lies as text. */
+import type { Generated } from 'kysely';
+
 export interface EntitiesTable {
   /** Team or user name. */
   name: string;
@@ -16,7 +18,154 @@ export interface ApiKeysTable {
   revoked_at: string | null;
 }
 
+export interface ModelsTable {
+  id: string;
+  entity: string;
+  project: string;
+  name: string;
+  base_model: string;
+  /** Digest of the base weights: adapters fit no others. */
+  base_digest: string;
+  run_id: string;
+  /** JSON of LoraSettings. */
+  lora: string;
+  /** Step of the next checkpoint: grows even when the newest checkpoint is deleted. */
+  next_step: number;
+  created_at: string;
+}
+
+/** So that a repeated DELETE is answered as the first was. */
+export interface DeletedModelsTable {
+  id: string;
+  entity: string;
+  deleted_checkpoints: number;
+  deleted_at: string;
+}
+
+export interface CheckpointsTable {
+  id: string;
+  model_id: string;
+  step: number;
+  /** The job that made it; null for step 0. Not a reference: the job's row may go first. */
+  job_id: string | null;
+  /** Digest of the adapter's content. */
+  version: string;
+  blob_key: string;
+  bytes: number;
+  created_at: string;
+}
+
+export interface JobsTable {
+  /** Order of acceptance. */
+  sequence: Generated<number>;
+  id: string;
+  model_id: string;
+  entity: string;
+  kind: string;
+  state: string;
+  /** JSON of the checked configuration. */
+  config: string;
+  /** Blob of trajectories or training rows; null when the job has ended. */
+  input_key: string | null;
+  /** Starts since the last snapshot. */
+  attempts: number;
+  cancel_requested: number;
+  snapshot_key: string | null;
+  error_message: string | null;
+  created_at: string;
+  started_at: string | null;
+  ended_at: string | null;
+}
+
+export interface JobEventsTable {
+  job_id: string;
+  /** 0 for the first event of a job, without gaps. */
+  sequence: number;
+  /** What the runner calls it; a second one of the same name changes nothing. */
+  key: string;
+  id: string;
+  type: string;
+  data: string;
+  created_at: string;
+}
+
+export interface IdempotencyKeysTable {
+  entity: string;
+  operation: string;
+  key: string;
+  /** Of the request's body. */
+  digest: string;
+  result_id: string;
+  created_at: string;
+}
+
+export interface TrajectoryLogsTable {
+  sequence: Generated<number>;
+  id: string;
+  model_id: string;
+  split: string;
+  step: number;
+  groups: number;
+  trajectories: number;
+  metrics: string;
+  blob_key: string;
+  bytes: number;
+  created_at: string;
+}
+
+export interface CheckpointMetricsTable {
+  checkpoint_id: string;
+  /** `{split}/{metric}`. */
+  name: string;
+  value: number;
+}
+
+export interface RunHistoryTable {
+  sequence: Generated<number>;
+  id: string;
+  model_id: string;
+  step: number;
+  /** What the writer calls it; a second one of the same name changes nothing. */
+  key: string;
+  data: string;
+  created_at: string;
+}
+
+export interface ArtifactsTable {
+  sequence: Generated<number>;
+  id: string;
+  entity: string;
+  project: string;
+  name: string;
+  type: string;
+  /** `open` takes files, `committed` has a version. */
+  state: string;
+  version: number | null;
+  digest: string | null;
+  metadata: string;
+  created_at: string;
+}
+
+export interface ArtifactFilesTable {
+  artifact_id: string;
+  name: string;
+  blob_key: string;
+  bytes: number;
+  sha256: string;
+}
+
 export interface Tables {
   entities: EntitiesTable;
   api_keys: ApiKeysTable;
+  models: ModelsTable;
+  deleted_models: DeletedModelsTable;
+  checkpoints: CheckpointsTable;
+  jobs: JobsTable;
+  job_events: JobEventsTable;
+  idempotency_keys: IdempotencyKeysTable;
+  trajectory_logs: TrajectoryLogsTable;
+  checkpoint_metrics: CheckpointMetricsTable;
+  run_history: RunHistoryTable;
+  artifacts: ArtifactsTable;
+  artifact_files: ArtifactFilesTable;
 }

@@ -142,18 +142,10 @@ export const REFUSED: Record<string, Refusal[]> = {
       'does not match any of the specified `tools`',
       'tool_choice',
     ],
-    [{ tools: [TOOL], tool_choice: 'required' }, 'needs a grammar', 'tool_choice'],
-    [{ tools: [TOOL], tool_choice: { type: 'function', function: { name: 'f' } } }, 'needs a grammar', 'tool_choice'],
   ],
-  // Not built yet: the type and bounds first, then the refusal by name.
   tools: [
     [{ tools: [] }, '`tools` must not be an empty array.', 'tools'],
     [{ tools: [{ type: 'function' }] }, 'Field required', 'tools.0.function'],
-    [
-      { tools: [TOOL, { type: 'function', function: { name: 'g', strict: true } }] },
-      'tools[1].function.strict needs a grammar',
-      'tools.1.function.strict',
-    ],
   ],
   frequency_penalty: [[{ frequency_penalty: 3 }, 'frequency_penalty must be in [-2, 2], got 3.', 'frequency_penalty']],
   presence_penalty: [[{ presence_penalty: 3 }, 'presence_penalty must be in [-2, 2], got 3.', 'presence_penalty']],
@@ -191,11 +183,11 @@ export const REFUSED: Record<string, Refusal[]> = {
   echo: [[{ echo: 1 }, 'Input should be boolean', 'echo']],
   response_format: [
     [{ response_format: { type: 'xml' } }, 'Input should be one of', 'response_format.type'],
-    [{ response_format: { type: 'json_object' } }, 'is not supported', 'response_format'],
+    [{ response_format: { type: 'json_schema' } }, "the 'json_schema' field must be provided", 'response_format'],
   ],
   structured_outputs: [
     [{ structured_outputs: { regex: 7 } }, 'Input should be string', 'structured_outputs.regex'],
-    [{ structured_outputs: { regex: 'a' } }, 'is not supported', 'structured_outputs'],
+    [{ structured_outputs: { regex: 'a', choice: ['b'] } }, 'only use one kind', 'structured_outputs'],
   ],
   repetition_detection: [
     [
@@ -225,7 +217,20 @@ export const REFUSED: Record<string, Refusal[]> = {
     [{ priority: 10 }, 'Got priority 10 but Priority scheduling is not enabled.', 'priority'],
     [{ priority: 1.5 }, 'Input should be integer', 'priority'],
   ],
-  kv_transfer_params: [[{ kv_transfer_params: {} }, 'is not supported', 'kv_transfer_params']],
+  kv_transfer_params: [
+    [{ kv_transfer_params: { do_remote_decode: 'x' } }, 'should be boolean', 'kv_transfer_params.do_remote_decode'],
+    [
+      { kv_transfer_params: { do_remote_decode: true } },
+      'needs a server that was started with --kv-port',
+      'kv_transfer_params',
+    ],
+    [{ kv_transfer_params: { do_remote_prefill: true } }, 'was started with --kv-peers', 'kv_transfer_params'],
+    [
+      { kv_transfer_params: { do_remote_decode: true, do_remote_prefill: true } },
+      'cannot both be true',
+      'kv_transfer_params',
+    ],
+  ],
   engine_xargs: [
     [{ engine_xargs: { a: 1 } }, 'No extension of this server takes these arguments: "a"', 'engine_xargs'],
     [{ engine_xargs: { a: {} } }, 'Input should be', 'engine_xargs.a'],

@@ -2,8 +2,9 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { NOT_BUILT } from '../../../src/api/requests/not-built.ts';
 import { chatCompletionFields } from '../../../src/schemas/chat-completion.ts';
+import { generationInput } from '../../fixtures/generation-input.ts';
 import { REFUSED } from './chat-refusals.ts';
-import { errorOf, startTestServer, type TestServer } from './fakes.ts';
+import { errorOf, events, startTestServer, type TestServer } from './fakes.ts';
 
 let server: TestServer;
 beforeAll(async () => {
@@ -59,7 +60,7 @@ describe('refused', () => {
 test('every field of the schema has a case', () => {
   const covered = new Set([...Object.keys(REFUSED), 'seed']);
   expect([...chatCompletionFields].filter((field) => !covered.has(field))).toEqual([]);
-  for (const field of Object.keys(NOT_BUILT)) expect(covered.has(field) || field === 'suffix', field).toBe(true);
+  for (const field of Object.keys(NOT_BUILT)) expect(covered.has(field), field).toBe(true);
 });
 
 describe('seed keeps 64 bits', () => {
@@ -92,53 +93,7 @@ describe('seed keeps 64 bits', () => {
 describe('accepted', () => {
   test('absent fields are the defaults', async () => {
     const input = await accepted({});
-    expect(input).toEqual({
-      prompt: {
-        kind: 'chat',
-        messages: [{ role: 'user', content: 'Hi' }],
-        render: {
-          addGenerationPrompt: true,
-          continueFinalMessage: false,
-          addSpecialTokens: false,
-          tools: null,
-          documents: null,
-          templateKwargs: {},
-          chatTemplate: null,
-        },
-      },
-      reply: { tools: 'none', toolDefinitions: [], parallelToolCalls: true, includeReasoning: true },
-      sampling: {
-        n: 1,
-        temperature: null,
-        topP: null,
-        topK: null,
-        minP: null,
-        seed: null,
-        maxTokens: null,
-        maxTokensField: 'max_tokens',
-        minTokens: 0,
-        stop: [],
-        stopTokenIds: [],
-        includeStopInOutput: false,
-        ignoreEos: false,
-        skipSpecialTokens: true,
-        topLogprobs: null,
-        logprobsMode: 'raw',
-        frequencyPenalty: 0,
-        presencePenalty: 0,
-        repetitionPenalty: null,
-        logitBias: new Map(),
-        badWords: [],
-        allowedTokenIds: null,
-        repetition: null,
-        beamSearch: null,
-        promptLogprobs: null,
-      },
-      truncatePromptTokens: null,
-      priority: 0,
-      tenant: 'default',
-      cacheSalt: null,
-    });
+    expect(input).toEqual(generationInput());
   });
 
   test('every field that takes null takes null, and asks for nothing by it', async () => {
@@ -354,3 +309,38 @@ const NOT_NULLABLE = new Set([
 function escape(text: string): string {
   return text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
 }
+
+test("the server's template variables stand below those of a request", async () => {
+  const own = await startTestServer({ defaultChatTemplateKwargs: { tone: 'dry', enable_thinking: true } });
+  const kwargs = async (path: string, fields: object) => {
+    await own.post(path, { messages, ...fields });
+    const prompt = path === '/tokenize' ? own.sessions.tokenized.at(-1) : own.sessions.inputs.at(-1)?.prompt;
+    return prompt?.kind === 'chat' ? prompt.render.templateKwargs : null;
+  };
+  try {
+    for (const path of ['/v1/chat/completions', '/tokenize']) {
+      expect(await kwargs(path, {})).toEqual({ tone: 'dry', enable_thinking: true });
+      const asked = { chat_template_kwargs: { tone: 'warm' } };
+      expect(await kwargs(path, asked)).toEqual({ tone: 'warm', enable_thinking: true });
+    }
+    expect(await kwargs('/v1/chat/completions', { reasoning_effort: 'none' })).toMatchObject({
+      enable_thinking: false,
+    });
+  } finally {
+    await own.close();
+  }
+});
+
+test('a server that forces usage sends it with every chunk, whatever the client says', async () => {
+  const forcing = await startTestServer({ forceIncludeUsage: true });
+  try {
+    for (const stream_options of [undefined, { include_usage: false }]) {
+      const response = await forcing.post('/v1/chat/completions', { messages, stream: true, stream_options });
+      const chunks = events(await response.text()).filter((event) => event !== '[DONE]') as { usage?: object }[];
+      expect(chunks.length).toBeGreaterThan(2);
+      for (const chunk of chunks) expect(chunk.usage).toMatchObject({ prompt_tokens: 3 });
+    }
+  } finally {
+    await forcing.close();
+  }
+});

@@ -12,19 +12,19 @@ const documented = readFileSync(new URL('../../../docs/errors.md', import.meta.u
 test('the catalogue and the documentation agree', () => {
   const catalogue = Object.entries(ERRORS).map(([code, entry]) => ({ code, ...entry }));
   expect(documented).toEqual(catalogue);
-  expect(documented).toHaveLength(16);
+  expect(documented).toHaveLength(22);
 });
 
 test.each(Object.keys(ERRORS) as ErrorCode[])('%s makes the one shape', (code) => {
   const error = new ApiError(code, 'why', 'field');
-  expect(error.toBody()).toEqual({
+  expect(error.toErrorBody()).toEqual({
     error: { message: 'why', type: ERRORS[code].type, param: 'field', code: ERRORS[code].status },
   });
 });
 
 test('what is thrown by accident tells nothing', () => {
   for (const thrown of [new Error('/secret/path'), new TypeError('x at 0x7fff'), 'text', null, undefined, { a: 1 }]) {
-    expect(toApiError(thrown).toBody().error).toEqual({
+    expect(toApiError(thrown).toErrorBody().error).toEqual({
       message: 'Internal server error',
       type: 'InternalServerError',
       param: null,

@@ -1,12 +1,13 @@
 /** In-memory sessions and engine, and a listening server over them. */
 import { createHash } from 'node:crypto';
 import { pino } from 'pino';
-import { createApp } from '../../../src/api/app.ts';
+import { createApp, isUpload } from '../../../src/api/app.ts';
 import type { ApiDeps, Caller } from '../../../src/api/deps.ts';
 import { HttpServer } from '../../../src/api/http-server.ts';
 import { Metrics } from '../../../src/api/metrics.ts';
 import type { EngineClient, EngineState } from '../../../src/control/engine/client.ts';
 import type { EngineStats } from '../../../src/control/engine/protocol.ts';
+import { BaseModelResolver } from '../../../src/control/models/resolver.ts';
 import {
   SessionError,
   type ChoiceDelta,
@@ -16,7 +17,12 @@ import {
   type PromptTokenLogprob,
   type Sessions,
 } from '../../../src/control/sessions/session.ts';
+import { Extensions } from '../../../src/control/extensions/extensions.ts';
+import type { FillTokens } from '../../../src/control/sessions/fill-in-middle.ts';
+import type { BlockHandle } from '../../../src/control/transfer/transfer.ts';
 import type { Settings } from '../../../src/control/settings.ts';
+import { SampleMemory } from '../../../src/control/training/samples/sample-memory.ts';
+import type { TrainingServices } from '../../../src/control/training/services.ts';
 import { OPTIONS } from '../../../src/cli/options.ts';
 
 export const KEY = 'tk-test-key';
@@ -60,6 +66,7 @@ export class FakeGeneration implements Generation {
   readonly deltas: AsyncIterable<ChoiceDelta>;
   readonly #counts: number[];
   scores: (PromptTokenLogprob | null)[] | null = null;
+  held: BlockHandle | null = null;
   aborted = false;
   streamed = false;
   #wake: (() => void) | null = null;
@@ -82,6 +89,9 @@ export class FakeGeneration implements Generation {
   }
   promptLogprobs() {
     return this.scores;
+  }
+  heldBlocks(): BlockHandle | null {
+    return this.held;
   }
   startedAt(): number | null {
     return performance.now();
@@ -106,7 +116,9 @@ export class FakeSessions implements Sessions {
   readonly maxModelLen = 128;
   readonly vocabSize = 100;
   readonly hasChatTemplate = true;
+  fillTokens: FillTokens | null = null;
   readonly inputs: GenerationInput[] = [];
+  readonly tokenized: PromptInput[] = [];
   readonly generations: FakeGeneration[] = [];
   script: (input: GenerationInput, generation: FakeGeneration) => AsyncIterable<ChoiceDelta> | ChoiceDelta[] =
     defaultScript;
@@ -120,6 +132,7 @@ export class FakeSessions implements Sessions {
     return Promise.resolve(generation);
   }
   tokenize(prompt: PromptInput): Promise<Int32Array> {
+    this.tokenized.push(prompt);
     return Promise.resolve(prompt.kind === 'text' ? Int32Array.from([...prompt.text].keys()) : Int32Array.from([1, 2]));
   }
   detokenize(ids: number[]): string {
@@ -150,6 +163,7 @@ export class FakeEngine implements EngineClient {
   };
   ready = () => Promise.resolve();
   submit = () => [];
+  compileGrammar = () => Promise.resolve(null);
   stats = () => this.counters;
   drain = () => Promise.resolve();
   close = () => Promise.resolve();
@@ -159,6 +173,12 @@ export class FakeEngine implements EngineClient {
 export function testSettings(changes: Partial<Settings> = {}): Settings {
   const defaults = Object.entries(OPTIONS).map(([key, option]) => [key, option.default()] as const);
   return { ...(Object.fromEntries(defaults) as unknown as Settings), port: 0, ...changes };
+}
+
+/** No models; calling a service is a mistake of the test. */
+export function noTraining(): TrainingServices {
+  const services = { check: () => Promise.resolve([]) };
+  return services as Partial<TrainingServices> as TrainingServices;
 }
 
 export interface TestServer {
@@ -187,14 +207,19 @@ export async function startTestServer(
     engine,
     settings,
     keys: { find: (key): Caller | null => (hash(key) === hash(KEY) ? { keyId: '1', entity: 'default' } : null) },
+    models: new BaseModelResolver(['first', 'second']),
+    adapters: { add: () => Promise.resolve(), remove: () => Promise.resolve() },
     model: { names: ['first', 'second'], root: 'model', created: 1, systemFingerprint: 'fp_test' },
+    training: noTraining(),
+    samples: new SampleMemory(2 ** 20),
     metrics: new Metrics({ modelName: 'first', vllmNames: settings.vllmMetricNames, engine }),
+    extensions: new Extensions(new Map(), 100, 320),
     log: pino({ level: 'silent' }),
     version: '0.0.0',
     draining: () => false,
     ...more,
   };
-  const http = new HttpServer(createApp(deps), settings);
+  const http = new HttpServer(createApp(deps), settings, isUpload);
   const port = await http.listen();
   const url = `http://127.0.0.1:${port}`;
   const call = (path: string, init: RequestInit = {}) =>

@@ -75,6 +75,12 @@ describe('what cannot be read is an error that names it', () => {
     ['served-model-name', 'a,,b'],
     ['log-level', 'loud'],
     ['scheduling-policy', 'lifo'],
+    ['kv-peers', 'host'],
+    ['kv-peers', 'host:0'],
+    ['kv-peers', 'a:1,b:99999'],
+    ['kv-port', '70000'],
+    ['default-chat-template-kwargs', '[1]'],
+    ['default-chat-template-kwargs', '{a: 1}'],
   ];
   test.each(BAD)('--%s %j', (flag, value) => {
     expect(() => resolve([`--${flag}`, value])).toThrow(`--${flag}`);

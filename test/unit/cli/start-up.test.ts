@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import { banner, type BannerFacts } from '../../../src/cli/banner.ts';
-import { engineConfig, parameterCount, refuseNotBuiltSettings, servedNames } from '../../../src/cli/engine-config.ts';
+import { engineConfig, parameterCount, refuseSettings, servedNames } from '../../../src/cli/engine-config.ts';
 import { LoadingBar } from '../../../src/cli/progress.ts';
 import type { LoadedModel } from '../../../src/control/models/model.ts';
 import { testSettings } from '../api/fakes.ts';
@@ -80,9 +80,20 @@ test('engine settings follow model and flags', () => {
   expect(() => engineConfig(testSettings({ maxModelLen: 513 }), model)).toThrow(/--max-model-len 513.*512/);
 });
 
+test('the longest sequence is what the KV cache holds, unless a length was asked for', () => {
+  const warnings: string[] = [];
+  const page = 2 * 2 * 2 * 16 * 2 * 16;
+  const small = testSettings({ kvCacheMemoryBytes: 10 * page + 1 });
+  expect(engineConfig(small, model, (text) => warnings.push(text)).maxModelLen).toBe(160);
+  expect(warnings).toHaveLength(1);
+  expect(warnings[0]).toMatch(/512 positions.*160.*--kv-cache-memory/);
+  expect(engineConfig({ ...small, maxModelLen: 300 }, model, (text) => warnings.push(text)).maxModelLen).toBe(300);
+  expect(warnings).toHaveLength(1);
+});
+
 test('the default KV memory holds what all slots can use, and no more', () => {
   const { kvCacheBytes } = engineConfig(testSettings({ maxNumSeqs: 4 }), model);
-  const perToken = 2 * 2 * 2 * 16 * 4;
+  const perToken = 2 * 2 * 2 * 16 * 2;
   expect(kvCacheBytes).toBeGreaterThanOrEqual(4 * 512 * perToken);
   expect(kvCacheBytes).toBeLessThan(4 * 600 * perToken);
 });
@@ -94,6 +105,22 @@ test('names and sizes', () => {
 });
 
 test('what is not built is refused by flag name', () => {
-  expect(() => refuseNotBuiltSettings(testSettings({ device: 'cuda' }))).toThrow('--device');
-  refuseNotBuiltSettings(testSettings());
+  expect(() => refuseSettings(testSettings({ device: 'cuda' }))).toThrow('--device');
+  refuseSettings(testSettings({ defaultChatTemplateKwargs: { enable_thinking: false } }));
+  const reserved = { defaultChatTemplateKwargs: { messages: [] } };
+  expect(() => refuseSettings(testSettings(reserved))).toThrow(
+    "--default-chat-template-kwargs must not set 'messages'",
+  );
+  for (const [settings, message] of [
+    [{ kvPort: 1 }, 'need --kv-secret'],
+    [{ kvPeers: [{ host: 'a', port: 1 }] }, 'need --kv-secret'],
+    [{ kvSecret: 'x'.repeat(16) }, 'means nothing'],
+    [{ kvPort: 1, kvSecret: 'short' }, 'at least 16'],
+    [{ kvPort: 1, kvSecret: 'x'.repeat(16), kvHost: '0.0.0.0' }, '--kv-host'],
+    [{ kvPeers: [{ host: 'a', port: 1 }], kvSecret: 'x'.repeat(16), enablePrefixCaching: false }, 'prefix cache'],
+  ] as const)
+    expect(() =>
+      refuseSettings(testSettings({ ...settings, kvPeers: [...('kvPeers' in settings ? settings.kvPeers : [])] })),
+    ).toThrow(message);
+  refuseSettings(testSettings());
 });

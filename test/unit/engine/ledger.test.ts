@@ -15,6 +15,8 @@ function message(changes: Partial<StepMessage>): StepMessage {
     promptIds: null,
     result: null,
     refused: [],
+    ended: [],
+    held: [],
     stats: {} as StepMessage['stats'],
     ...changes,
   };

@@ -9,11 +9,14 @@ describe('grammarRequest', () => {
     expect(grammarRequest({ type: 'json_object' }, null)?.source).toEqual({ kind: 'json_object' });
     const schema = { type: 'json_schema', json_schema: { name: 'x', schema: { type: 'integer' } } };
     expect(grammarRequest(schema, null)?.source).toEqual({ kind: 'json_schema', text: '{"type":"integer"}' });
+    const unnamed = { type: 'json_schema', json_schema: { schema: {} } };
+    expect(() => grammarRequest(unnamed, null)).toThrow('json_schema.name must be a string');
     expect(() => grammarRequest({ type: 'json_schema' }, null)).toThrow("the 'json_schema' field must be provided");
   });
 
   it('takes exactly one kind', () => {
-    expect(() => grammarRequest(null, {})).toThrow('must use one kind');
+    expect(grammarRequest(null, {})).toBeNull();
+    expect(() => grammarRequest(null, { disable_any_whitespace: true })).toThrow('must use one kind');
     expect(() => grammarRequest(null, { regex: 'a', choice: ['b'] })).toThrow('only use one kind');
     expect(() => grammarRequest({ type: 'json_object' }, { regex: 'a' })).toThrow('only use one kind');
     expect(grammarRequest({ type: 'json_object' }, { disable_any_whitespace: true })?.options.anySpace).toBe(false);

@@ -1,7 +1,8 @@
 /** Small model directories with one thing wrong, or nothing. */
-import { mkdtempSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { afterAll } from 'vitest';
 import { readConfig } from '../../../src/control/models/config.ts';
 import { expectedTensors } from '../../../src/control/models/tensors.ts';
 
@@ -25,8 +26,17 @@ export const CONFIG: Json = {
   eos_token_id: 257,
 };
 
+const made: string[] = [];
+// Of the test file that imports this one.
+afterAll(() => {
+  for (const directory of made.splice(0)) rmSync(directory, { recursive: true, force: true });
+});
+
+/** Removed after the test file. */
 export function temporaryDirectory(): string {
-  return mkdtempSync(join(tmpdir(), 'tandem-model-'));
+  const directory = mkdtempSync(join(tmpdir(), 'tandem-model-'));
+  made.push(directory);
+  return directory;
 }
 
 /** Printable characters of GPT-2's byte map, by byte. */

@@ -116,8 +116,6 @@ describe('Python literals', () => {
   it.each([
     '',
     'x',
-    'true',
-    'null',
     '1 2',
     '1+1',
     '1j',

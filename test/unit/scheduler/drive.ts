@@ -1,4 +1,6 @@
 /** Drives the scheduler loop with the fake native engine and collects what each sequence got. */
+import { AdapterGate } from '../../../src/control/engine/adapter-gate.ts';
+import { AdapterStore } from '../../../src/control/engine/adapter-store.ts';
 import type { SamplingSpec } from '../../../src/control/engine/native.ts';
 import { forEachOutput } from '../../../src/control/engine/outputs.ts';
 import type {
@@ -8,7 +10,7 @@ import type {
   SequenceRequest,
 } from '../../../src/control/engine/protocol.ts';
 import type { SchedulerOptions } from '../../../src/control/scheduler/admission.ts';
-import { SchedulerLoop } from '../../../src/control/scheduler/loop.ts';
+import { type ReportSink, SchedulerLoop } from '../../../src/control/scheduler/loop.ts';
 import { Scheduler } from '../../../src/control/scheduler/scheduler.ts';
 import { FakeNativeEngine, type FakeHooks } from './fake-native.mjs';
 
@@ -65,6 +67,9 @@ export interface Collected {
   error: string | undefined;
 }
 
+/** Every adapter exists and weighs one byte. */
+const openAdapter = async () => ({ bytes: 1, load: async () => ({ bytes: 1, close: () => {} }) });
+
 /** One loop over one fake engine. `run` ends when all work is done. */
 export class Driver {
   readonly engine: FakeNativeEngine;
@@ -86,13 +91,15 @@ export class Driver {
     const engineOptions = { maxSequences, maxBatchTokens, pages, maxModelLen, samplableVocab: vocabSize, maxLogprobs };
     this.engine = new FakeNativeEngine(engineOptions, hooks);
     this.scheduler = new Scheduler(schedulerOptions);
-    this.loop = new SchedulerLoop(this.scheduler, this.engine, (report) => {
+    const adapters = new AdapterGate(new AdapterStore(openAdapter, 100));
+    const report: ReportSink = (report) => {
       this.started.push(...report.started);
       report.started.forEach((id, index) => this.cached.set(id, report.cached[index] as number));
       this.reports.push(report.stats);
       forEachOutput({ type: 'step', ...report }, (output) => this.#collect(output));
       return undefined;
-    });
+    };
+    this.loop = new SchedulerLoop(this.scheduler, this.engine, report, { adapters });
   }
 
   get stats(): EngineStats {

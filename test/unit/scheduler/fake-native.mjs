@@ -27,7 +27,9 @@ export class FakeNativeEngine {
     if (this.busy) throw new Error('a step is running already');
     this.busy = true;
     this.onCall?.();
-    const copy = structuredClone(plan);
+    // Handles of adapters have functions; the fake's text does not depend on them.
+    const opens = plan.opens.map((open) => ({ ...open, adapter: undefined }));
+    const copy = structuredClone({ ...plan, opens });
     // Native steps end in a later turn of the event loop, in which messages are read as well.
     await new Promise((resolve) => setImmediate(resolve));
     await this.onStep?.(this.steps + 1);
@@ -48,14 +50,15 @@ export class FakeNativeEngine {
   }
 
   async writePages(pages, bytes) {
-    const keys = new Int32Array(bytes.slice().buffer);
+    const keys = new Int32Array(Uint8Array.from(bytes).buffer);
     pages.forEach((page, index) =>
       this.keys.set(keys.subarray(index * PAGE_SIZE, (index + 1) * PAGE_SIZE), page * PAGE_SIZE),
     );
   }
 
-  run({ opens, closes, pages, rows, tokens }) {
+  run({ opens, closes, pages, rows, tokens, controls = [] }) {
     this.steps++;
+    const controlOf = new Map(controls.map((control) => [control.slot, control]));
     for (const slot of closes)
       if (!this.slots.delete(slot)) throw new Error(`close of slot ${slot}, which is not open`);
     for (const open of opens) this.open(open);
@@ -71,8 +74,10 @@ export class FakeNativeEngine {
       this.feed(slot, start, tokens.subarray(offset, offset + count));
       scores.push(...this.score(slot, start, start + count));
       offset += count;
-      if (sample === 1) results.push(this.sample(slot));
+      if (sample === 1) results.push(this.sample(slot, controlOf.get(slot)));
+      if (sample === 1) controlOf.delete(slot);
     }
+    if (controlOf.size > 0) throw new Error('controls of a slot that does not sample');
     if (offset !== tokens.length) throw new Error(`${tokens.length} tokens for rows of ${offset}`);
     if (offset > this.options.maxBatchTokens) throw new Error(`a step of ${offset} tokens`);
     this.maxStepTokens = Math.max(this.maxStepTokens, offset);
@@ -131,7 +136,8 @@ export class FakeNativeEngine {
     }
   }
 
-  sample(slot) {
+  /** With allowed ids it takes the first of them. */
+  sample(slot, control) {
     const state = this.state(slot);
     const { sampling, promptLength } = state;
     const output = state.position - promptLength;
@@ -139,7 +145,7 @@ export class FakeNativeEngine {
     if (output >= sampling.maxTokens) throw new Error(`slot ${slot} samples more than maxTokens`);
     const history = Array.from({ length: state.position }, (_, position) => this.keys[this.cell(state, position)]);
     if (history.includes(EMPTY)) throw new Error(`slot ${slot} reads a position that was never written`);
-    const token = nextToken(history, output, sampling, this.options.samplableVocab);
+    const token = control?.allowedIds?.[0] ?? nextToken(history, output, sampling, this.options.samplableVocab);
     state.last = token;
     if (history[0] === this.nanPrompt) return { slot, token: 0, finish: 3, sampling };
     return { slot, token, finish: finishOf(token, output, sampling), sampling };

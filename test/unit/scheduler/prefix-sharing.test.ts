@@ -66,7 +66,7 @@ describe('a prompt that was computed before', () => {
     ['tenant', { tenant: 'b' }],
     ['cache salt', { cacheSalt: 'pepper' }],
     ['empty cache salt', { cacheSalt: '' }],
-    ['adapter version', { adapterVersion: 'sha256:1' }],
+    ['adapter version', { adapter: { version: 'sha256:1', directory: '/a' } }],
   ])('is not found with another %s', async (_, changes) => {
     driver = new Driver(options());
     expect(await cachedOf([same(1, 100)])).toEqual([0]);

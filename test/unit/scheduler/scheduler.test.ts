@@ -199,7 +199,7 @@ describe('refusals', () => {
     ['an empty bad word', request(1, 3, { badWords: [new Int32Array(0)] }), 'badWords'],
     ['an unknown logprobs mode', request(1, 3, { logprobsMode: 'cooked' as 'raw' }), 'logprobsMode'],
     ['a salt that is not text', { ...request(1, 3), cacheSalt: 7 as unknown as string }, 'cacheSalt'],
-    ['an adapter version that is not text', { ...request(1, 3), adapterVersion: {} as string }, 'adapterVersion'],
+    ['an adapter without a version', { ...request(1, 3), adapter: { version: '', directory: '/a' } }, 'adapter'],
     ['too many stop ids', request(1, 3, { stopIds: new Int32Array(1025) }), 'stopIds'],
     [
       'resumption of what has ended',

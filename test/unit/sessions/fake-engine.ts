@@ -1,6 +1,12 @@
 /** An engine in memory: a test says what each choice generates. */
 import type { EngineClient, EngineState, SequenceHandle } from '../../../src/control/engine/client.ts';
-import type { EngineStats, SequenceOutput, SequenceRequest } from '../../../src/control/engine/protocol.ts';
+import type { GrammarSpec } from '../../../src/control/engine/native-grammar.ts';
+import type {
+  EngineStats,
+  GrammarFailure,
+  SequenceOutput,
+  SequenceRequest,
+} from '../../../src/control/engine/protocol.ts';
 
 export type Submitted = Omit<SequenceRequest, 'id' | 'resumeIds'>;
 
@@ -54,6 +60,14 @@ export class FakeEngine implements EngineClient {
       cachedTokens: 0,
       ...more,
     });
+  }
+
+  compiled: GrammarSpec[] = [];
+  compileFailure: GrammarFailure | null = null;
+
+  compileGrammar(_tenant: string, grammar: GrammarSpec): Promise<GrammarFailure | null> {
+    this.compiled.push(grammar);
+    return Promise.resolve(this.compileFailure);
   }
 
   ready(): Promise<void> {

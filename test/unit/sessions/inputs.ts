@@ -5,54 +5,13 @@ import type {
   Generation,
   GenerationInput,
   RenderOptions,
-  ReplyOptions,
   SamplingRequest,
 } from '../../../src/control/sessions/session.ts';
+import { generationInput, RENDER, SAMPLING as UNSAID } from '../../fixtures/generation-input.ts';
 
-export const RENDER: RenderOptions = {
-  addGenerationPrompt: true,
-  continueFinalMessage: false,
-  addSpecialTokens: false,
-  tools: null,
-  documents: null,
-  templateKwargs: {},
-  chatTemplate: null,
-};
+export { RENDER, REPLY } from '../../fixtures/generation-input.ts';
 
-export const SAMPLING: SamplingRequest = {
-  n: 1,
-  temperature: 1,
-  topP: null,
-  topK: null,
-  minP: null,
-  seed: 1n,
-  maxTokens: 20,
-  maxTokensField: 'max_tokens',
-  minTokens: 0,
-  stop: [],
-  stopTokenIds: [],
-  includeStopInOutput: false,
-  ignoreEos: false,
-  skipSpecialTokens: true,
-  topLogprobs: null,
-  logprobsMode: 'raw',
-  frequencyPenalty: 0,
-  presencePenalty: 0,
-  repetitionPenalty: null,
-  logitBias: new Map(),
-  badWords: [],
-  allowedTokenIds: null,
-  repetition: null,
-  beamSearch: null,
-  promptLogprobs: null,
-};
-
-export const REPLY: ReplyOptions = {
-  tools: 'none',
-  toolDefinitions: [],
-  parallelToolCalls: true,
-  includeReasoning: true,
-};
+export const SAMPLING: SamplingRequest = { ...UNSAID, temperature: 1, seed: 1n, maxTokens: 20 };
 
 export function bytes(text: string): number[] {
   return [...new TextEncoder().encode(text)];
@@ -63,15 +22,7 @@ export function chat(messages: ChatMessage[], render: Partial<RenderOptions> = {
 }
 
 export function input(sampling: Partial<SamplingRequest> = {}, prompt?: GenerationInput['prompt']): GenerationInput {
-  return {
-    prompt: prompt ?? chat([{ role: 'user', content: 'Hi' }]),
-    reply: REPLY,
-    sampling: { ...SAMPLING, ...sampling },
-    truncatePromptTokens: null,
-    priority: 0,
-    tenant: 't',
-    cacheSalt: null,
-  };
+  return generationInput({ sampling: { ...SAMPLING, ...sampling }, ...(prompt && { prompt }) });
 }
 
 export async function collect(generation: Generation): Promise<ChoiceDelta[]> {

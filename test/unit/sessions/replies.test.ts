@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
 import type { ChoiceDelta, GenerationInput, ReplyOptions, Sessions } from '../../../src/control/sessions/session.ts';
+import { generationInput, RENDER, REPLY, SAMPLING } from '../../fixtures/generation-input.ts';
 import { byteTokenizer, writeModel } from '../models/model-directory.ts';
 import { FakeEngine } from './fake-engine.ts';
 
@@ -27,53 +28,11 @@ afterAll(() => sessions.close());
 const TOOLS = [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }];
 
 function input(reply: Partial<ReplyOptions>, templateKwargs: Record<string, unknown> = {}): GenerationInput {
-  return {
-    prompt: {
-      kind: 'chat',
-      messages: [{ role: 'user', content: 'Hi' }],
-      render: {
-        addGenerationPrompt: true,
-        continueFinalMessage: false,
-        addSpecialTokens: false,
-        tools: null,
-        documents: null,
-        templateKwargs,
-        chatTemplate: null,
-      },
-    },
-    reply: { tools: 'none', toolDefinitions: TOOLS, parallelToolCalls: true, includeReasoning: true, ...reply },
-    sampling: {
-      n: 1,
-      temperature: 1,
-      topP: null,
-      topK: null,
-      minP: null,
-      seed: 1n,
-      maxTokens: 500,
-      maxTokensField: 'max_tokens',
-      minTokens: 0,
-      stop: [],
-      stopTokenIds: [],
-      includeStopInOutput: false,
-      ignoreEos: false,
-      skipSpecialTokens: true,
-      topLogprobs: 0,
-      logprobsMode: 'raw',
-      frequencyPenalty: 0,
-      presencePenalty: 0,
-      repetitionPenalty: null,
-      logitBias: new Map(),
-      badWords: [],
-      allowedTokenIds: null,
-      repetition: null,
-      beamSearch: null,
-      promptLogprobs: null,
-    },
-    truncatePromptTokens: null,
-    priority: 0,
-    tenant: 't',
-    cacheSalt: null,
-  };
+  return generationInput({
+    prompt: { kind: 'chat', messages: [{ role: 'user', content: 'Hi' }], render: { ...RENDER, templateKwargs } },
+    reply: { ...REPLY, toolDefinitions: TOOLS, ...reply },
+    sampling: { ...SAMPLING, temperature: 1, seed: 1n, maxTokens: 500, topLogprobs: 0 },
+  });
 }
 
 /** Ids of the byte tokenizer are the bytes; the other parts of its vocabulary are not needed. */

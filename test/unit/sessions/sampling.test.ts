@@ -2,34 +2,9 @@ import { describe, expect, it } from 'vitest';
 import { resolveSampling, type SamplingLimits } from '../../../src/control/sessions/sampling.ts';
 import { SessionError, type SamplingRequest } from '../../../src/control/sessions/session.ts';
 import type { SamplingSpec } from '../../../src/control/engine/native.ts';
+import { SAMPLING } from '../../fixtures/generation-input.ts';
 
-const REQUEST: SamplingRequest = {
-  n: 1,
-  temperature: null,
-  topP: null,
-  topK: null,
-  minP: null,
-  seed: 7n,
-  maxTokens: 10,
-  maxTokensField: 'max_tokens',
-  minTokens: 0,
-  stop: [],
-  stopTokenIds: [],
-  includeStopInOutput: false,
-  ignoreEos: false,
-  skipSpecialTokens: true,
-  topLogprobs: null,
-  logprobsMode: 'raw',
-  frequencyPenalty: 0,
-  presencePenalty: 0,
-  repetitionPenalty: null,
-  logitBias: new Map(),
-  badWords: [],
-  allowedTokenIds: null,
-  repetition: null,
-  beamSearch: null,
-  promptLogprobs: null,
-};
+const REQUEST: SamplingRequest = { ...SAMPLING, seed: 7n, maxTokens: 10 };
 
 const LIMITS: SamplingLimits = {
   promptTokens: 20,

@@ -58,9 +58,9 @@ describe('sessions', () => {
     const generation = await sessions.start(input({ n: 3, seed: 9n }));
     expect([...generation.promptIds]).toEqual(bytes('Hi'));
     expect(engine.requests.map(({ sampling, tenant }) => [sampling.choice, sampling.seed, tenant])).toEqual([
-      [0, 9n, 't'],
-      [1, 9n, 't'],
-      [2, 9n, 't'],
+      [0, 9n, 'default'],
+      [1, 9n, 'default'],
+      [2, 9n, 'default'],
     ]);
     generation.abort();
     expect(engine.aborted).toEqual([0, 1, 2]);

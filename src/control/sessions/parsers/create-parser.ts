@@ -39,6 +39,8 @@ export interface OutputParserOptions {
   promptReasoning: PromptReasoning;
   parallelToolCalls: boolean;
   includeReasoning: boolean;
+  /** The output is held to a grammar: content, or calls in the layout that all formats share. Default false. */
+  constrained?: boolean;
   /** For tests; absent: random, in the model's own layout. */
   newCallId?: () => string;
 }
@@ -66,12 +68,13 @@ export function parseOutput(options: OutputParserOptions, text: string): ParsedO
 
 /** The marks of calls are special tokens in many models: they show up in the text only with skip_special_tokens false. */
 export function needsSpecialTokens(
-  options: Pick<OutputParserOptions, 'tools' | 'toolParser' | 'reasoningParser'>,
+  options: Pick<OutputParserOptions, 'tools' | 'toolParser' | 'reasoningParser' | 'constrained'>,
 ): boolean {
   return options.tools === 'auto' || isHarmony(options);
 }
 
-function isHarmony(options: Pick<OutputParserOptions, 'toolParser' | 'reasoningParser'>): boolean {
+function isHarmony(options: Pick<OutputParserOptions, 'toolParser' | 'reasoningParser' | 'constrained'>): boolean {
+  if (options.constrained) return false;
   return options.toolParser === 'harmony' || options.reasoningParser === 'harmony';
 }
 
@@ -107,5 +110,6 @@ function withReasoning(options: OutputParserOptions, rest: OutputParser): Output
   const name = options.reasoningParser;
   if (name === null || name === 'harmony' || isHarmony(options) || options.promptReasoning === 'closed') return rest;
   const startsInReasoning = options.promptReasoning === 'open';
-  return new ThinkParser({ startsInReasoning, callEndsReasoning: name === 'qwen3' }, rest);
+  const callEndsReasoning = name === 'qwen3' && options.constrained !== true;
+  return new ThinkParser({ startsInReasoning, callEndsReasoning }, rest);
 }

@@ -6,7 +6,15 @@ const DEPTH_MAX = 64;
 /** Longer integers in other bases are refused: their conversion is not linear. */
 const BASED_DIGITS_MAX = 1000;
 
-const WORDS: Readonly<Record<string, string>> = { None: 'null', True: 'true', False: 'false' };
+/** JSON's words are taken as well: models mix them up, and grammars write them. */
+const WORDS: Readonly<Record<string, string>> = {
+  None: 'null',
+  True: 'true',
+  False: 'false',
+  null: 'null',
+  true: 'true',
+  false: 'false',
+};
 const ESCAPES: Readonly<Record<string, string>> = {
   '\n': '',
   '\\': '\\',

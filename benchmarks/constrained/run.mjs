@@ -1,0 +1,160 @@
+/**
+ * `npm run bench:constrained`: decoding of many streams held to a JSON Schema against the same streams free, in turn, in one engine.
+ * Sampling at temperature 1, the same prompts and limits; a rate counts the tokens while all streams run.
+ */
+import { parseArgs } from 'node:util';
+import { createLocalEngine } from '../../dist/control/engine/local.js';
+import { SERVE } from '../../dist/control/grammar/compile.js';
+import { loadModel } from '../../dist/control/models/load.js';
+import { readTokenizerFiles } from '../../dist/control/models/tokenizer-files.js';
+import { grammarVocabulary, readModelTokenizer } from '../../dist/control/sessions/model-tokenizer.js';
+import { TokenTable } from '../../dist/control/sessions/token-table.js';
+import { machine } from '../lib/machine.mjs';
+import { table, writeJson } from '../lib/output.mjs';
+import { median, rounded, spread } from '../lib/stats.mjs';
+import { ensureRandomModel } from '../models/make-random-model.mjs';
+
+const USAGE = `npm run bench:constrained -- [options]
+  --shape NAME     qwen3-0.6b (default) or small
+  --streams N      streams that run at once (default 32)
+  --tokens N       tokens of each at most (default 96)
+  --rounds N       rounds of free, constrained (default 5)
+  --threads N      engine threads (default 2)
+  --tokenizer DIR  a real tokenizer.json for the grammar's vocabulary instead of the random model's own
+  --json FILE      write the results there`;
+
+/** Text, numbers and choices; long enough not to end before the limit, and steered towards its end there. */
+const SCHEMA = {
+  type: 'array',
+  minItems: 3,
+  items: {
+    type: 'object',
+    properties: {
+      id: { type: 'integer' },
+      name: { type: 'string' },
+      kind: { enum: ['a', 'b'] },
+      score: { type: 'number' },
+    },
+    required: ['name', 'kind'],
+    additionalProperties: false,
+  },
+};
+
+function parse() {
+  const text = (value) => ({ type: 'string', default: value });
+  const { values } = parseArgs({
+    options: {
+      shape: text('qwen3-0.6b'),
+      streams: text('32'),
+      tokens: text('96'),
+      rounds: text('5'),
+      threads: text('2'),
+      tokenizer: { type: 'string' },
+      json: { type: 'string' },
+      help: { type: 'boolean', default: false },
+    },
+  });
+  const number = (name) => {
+    const value = Number(values[name]);
+    if (!Number.isInteger(value) || value < 1) throw new Error(`--${name} must be a whole number of at least 1.`);
+    return value;
+  };
+  const [streams, tokens, rounds, threads] = ['streams', 'tokens', 'rounds', 'threads'].map(number);
+  return { ...values, streams, tokens, rounds, threads };
+}
+
+async function vocabularyOf(directory, tokenizer, vocabSize) {
+  const own = await readModelTokenizer(directory);
+  if (!tokenizer) return { vocabulary: grammarVocabulary(own), size: own.table.size };
+  const tokens = new TokenTable(await readTokenizerFiles(tokenizer, vocabSize));
+  return { vocabulary: grammarVocabulary({ ...own, table: tokens }), size: tokens.size };
+}
+
+async function start(options) {
+  const { directory } = ensureRandomModel(options.shape);
+  const model = await loadModel(directory);
+  const { vocabulary, size } = await vocabularyOf(directory, options.tokenizer, model.spec.vocabSize);
+  const config = {
+    spec: model.spec,
+    files: model.files,
+    tensors: model.tensors,
+    dtype: 'bfloat16',
+    threads: options.threads,
+    maxSequences: options.streams,
+    maxBatchTokens: 2048,
+    maxModelLen: 1024,
+    samplableVocab: Math.min(size, model.tokenizerSize),
+    maxLogprobs: 0,
+    kvCacheBytes: 2 ** 31,
+    enableChunkedPrefill: true,
+    enablePrefixCaching: false,
+    vocabulary,
+    faults: [],
+  };
+  return { engine: await createLocalEngine(config), ends: model.generation.eosTokenIds };
+}
+
+/** Tokens per second while all streams run. */
+async function run(engine, { streams, tokens }, seed, grammar, ends) {
+  const times = Array.from({ length: streams }, () => []);
+  const sampling = {
+    temperature: 1,
+    topP: 1,
+    topK: 0,
+    minP: 0,
+    minTokens: 0,
+    logprobs: -1,
+    maxTokens: tokens,
+    choice: 0,
+  };
+  // Free streams end at the limit only, as the constrained ones nearly all do.
+  const stopIds = grammar ? Int32Array.from(ends) : new Int32Array(0);
+  await new Promise((resolve, reject) => {
+    let open = streams;
+    const requests = times.map((_, index) => ({
+      promptIds: Int32Array.from({ length: 16 }, (__, i) => 65 + ((i * 7 + index) % 26)),
+      sampling: { ...sampling, stopIds, seed: BigInt(seed * 1000 + index) },
+      priority: 0,
+      tenant: 'bench',
+      ...(grammar && { grammar }),
+    }));
+    engine.submit(requests, (index, output) => {
+      for (const _ of output.tokens) times[index].push(performance.now());
+      if (output.finish === 'error') reject(new Error(output.error));
+      else if (output.finish && --open === 0) resolve();
+    });
+  });
+  const begin = Math.max(...times.map((one) => one[0]));
+  const end = Math.min(...times.map((one) => one.at(-1)));
+  const count = times.flat().filter((time) => time > begin && time <= end).length;
+  return count / ((end - begin) / 1000);
+}
+
+async function main() {
+  const options = parse();
+  if (options.help) return console.log(USAGE);
+  const { engine, ends } = await start(options);
+  const grammar = { source: { kind: 'json_schema', text: JSON.stringify(SCHEMA) }, options: { ...SERVE, seconds: 60 } };
+  const failure = await engine.compileGrammar('bench', grammar);
+  if (failure) throw new Error(failure.message);
+  await run(engine, options, 0, grammar, ends);
+  await run(engine, options, 0, null, ends);
+  const rounds = [];
+  for (let round = 1; round <= options.rounds; round++) {
+    const free = await run(engine, options, round, null, ends);
+    const constrained = await run(engine, options, round, grammar, ends);
+    rounds.push({ free, constrained, ratio: constrained / free });
+    console.error(`round ${round}: free ${free.toFixed(1)}, constrained ${constrained.toFixed(1)} tokens/s`);
+  }
+  await engine.close();
+  const of = (key) => rounds.map((round) => round[key]);
+  const rows = ['free', 'constrained'].map((key) => [key, ...Object.values(spread(of(key))).map(String)]);
+  console.log(table([['tokens/s', 'median', 'min', 'max'], ...rows]));
+  const ratio = rounded(median(of('ratio')));
+  console.log(
+    `constrained / free: ${ratio} (median of ${options.rounds} rounds; ${JSON.stringify(spread(of('ratio')))})`,
+  );
+  if (options.json) writeJson(options.json, { machine: machine(), options, rounds, ratio: spread(of('ratio')) });
+}
+
+await main();

@@ -1,0 +1,233 @@
+// Times the CUDA kernels on a device beside its limits measured in the same run: a large copy, and a large product. Needs no Node.
+// Usage: gpu_bench [FILE.json]. The last lines are a table; the file gets every number.
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cuda/attention/paged_attention.h"
+#include "cuda/common/device_buffer.h"
+#include "cuda/elementwise/elementwise.h"
+#include "cuda/gemm/matmul.h"
+#include "cuda/norm/rms_norm.h"
+#include "cuda/sampling/sample.h"
+
+namespace {
+
+using namespace tandem::cuda;
+
+constexpr int kRounds = 7;
+constexpr double kRoundSeconds = 0.05;
+
+struct Result {
+  std::string name;
+  double value, least, most, share;  // share of the limit, 0 where there is none
+  const char* unit;
+};
+
+struct Timing {
+  double median, least, most;  // seconds of one call
+};
+
+float milliseconds_of(int calls, const std::function<void()>& call) {
+  cudaEvent_t begin, end;
+  check_call(cudaEventCreate(&begin), "cudaEventCreate");
+  check_call(cudaEventCreate(&end), "cudaEventCreate");
+  check_call(cudaEventRecord(begin), "cudaEventRecord");
+  for (int i = 0; i < calls; ++i) call();
+  check_call(cudaEventRecord(end), "cudaEventRecord");
+  check_call(cudaEventSynchronize(end), "a kernel");
+  float milliseconds = 0;
+  check_call(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return milliseconds;
+}
+
+Timing time_of(const std::function<void()>& call) {
+  milliseconds_of(3, call);
+  const double once = std::max(1e-6, milliseconds_of(3, call) / 3e3);
+  const int calls = int(std::clamp(kRoundSeconds / once, 3.0, 2000.0));
+  std::vector<double> times;
+  for (int i = 0; i < kRounds; ++i) times.push_back(milliseconds_of(calls, call) / 1e3 / calls);
+  std::sort(times.begin(), times.end());
+  return {times[kRounds / 2], times.front(), times.back()};
+}
+
+// Noise without structure; zeros would flatter the clock of the tensor cores.
+std::vector<bf16> noise(size_t count, float scale) {
+  std::vector<bf16> out(count);
+  uint64_t state = count;
+  for (bf16& x : out) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    x = to_bf16((float(state >> 40) / 8388608.0f - 1.0f) * scale);
+  }
+  return out;
+}
+
+class Bench {
+ public:
+  void run() {
+    copy_limit();
+    for (int64_t m : {1, 8, 32}) decode_products(m);
+    for (int64_t m : {512, 2048, 8192}) prefill_products(m);
+    decode_attention(32, 2048);
+    decode_attention(1, 8192);
+    prefill_attention(2048);
+    sampling(32);
+    rows(32);
+  }
+
+  void print() const {
+    std::printf("%-44s %12s %12s %12s %8s\n", "case", "median", "least", "most", "limit");
+    for (const Result& r : results_) {
+      const std::string share = r.share > 0 ? std::to_string(int(r.share * 100 + 0.5)) + " %" : "-";
+      std::printf("%-44s %12.4g %12.4g %12.4g %8s  %s\n", r.name.c_str(), r.value, r.least, r.most, share.c_str(), r.unit);
+    }
+  }
+
+  void write(const char* path, const std::string& device) const {
+    FILE* file = std::fopen(path, "w");
+    if (!file) throw tandem::Error(tandem::ErrorKind::kIo, "cannot write the results");
+    std::fprintf(file, "{\n  \"device\": \"%s\",\n  \"cases\": [", device.c_str());
+    const char* comma = "";
+    for (const Result& r : results_) {
+      std::fprintf(file, "%s\n    {\"name\": \"%s\", \"median\": %.6g, \"min\": %.6g, \"max\": %.6g, ", comma, r.name.c_str(), r.value,
+                   r.least, r.most);
+      std::fprintf(file, "\"limit_share\": %.4f, \"unit\": \"%s\"}", r.share, r.unit);
+      comma = ",";
+    }
+    std::fprintf(file, "\n  ]\n}\n");
+    std::fclose(file);
+  }
+
+ private:
+  void add(const std::string& name, double amount, const Timing& t, double limit, const char* unit) {
+    results_.push_back({name, amount / t.median, amount / t.most, amount / t.least, limit > 0 ? amount / t.median / limit : 0, unit});
+  }
+
+  void copy_limit() {
+    const size_t bytes = size_t(2) << 30;
+    DeviceBuffer<unsigned char> from(bytes), to(bytes);
+    const Timing t = time_of([&] { cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDeviceToDevice); });
+    bandwidth_ = 2.0 * double(bytes) / t.median / 1e9;
+    add("copy, read and write", 2.0 * double(bytes) / 1e9, t, 0, "GB/s");
+  }
+
+  Timing product(int64_t m, int64_t n, int64_t k) {
+    DeviceBuffer<bf16> x(noise(size_t(m * k), 1)), w(noise(size_t(n * k), 0.05f));
+    DeviceBuffer<float> y(size_t(m * n)), workspace(size_t(matmul_workspace_floats(m, n, k)));
+    const MatMul args{x.data(), k, m, w.data(), n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size())};
+    return time_of([&] { matmul(args, nullptr); });
+  }
+
+  // Weights are read once: the share is of the copy's bandwidth. Matrices beyond the cache, as in a model.
+  void decode_products(int64_t m) {
+    for (auto [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {24576, 4096}, {4096, 12288}, {151936, 1024}}) {
+      const std::string name = "product m=" + std::to_string(m) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
+      add(name, double(n * k * 2) / 1e9, product(m, n, k), bandwidth_, "GB/s");
+    }
+  }
+
+  void prefill_products(int64_t m) {
+    for (auto [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {24576, 4096}, {4096, 12288}}) {
+      const std::string name = "product m=" + std::to_string(m) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
+      add(name, 2e-12 * double(m) * double(n) * double(k), product(m, n, k), 0, "TFLOP/s");
+    }
+  }
+
+  struct Cache {
+    Cache(int64_t sequences, int64_t length, int64_t kv_heads, int64_t dim)
+        : max_pages((length + 15) / 16), pages(max_pages * sequences), keys(noise(size_t(pages * kv_heads * 16 * dim), 1)),
+          values(noise(size_t(pages * kv_heads * 16 * dim), 1)), layer{keys.data(), values.data(), pages, kv_heads, dim} {
+      std::vector<int32_t> ids;
+      // A stride that visits every page: neighbours in a sequence are not neighbours in memory.
+      for (int64_t i = 0; i < pages; ++i) ids.push_back(int32_t(i * 7919 % pages));
+      table = DeviceBuffer<int32_t>(ids);
+    }
+    int64_t max_pages, pages;
+    DeviceBuffer<bf16> keys, values;
+    DeviceBuffer<int32_t> table;
+    KvLayer layer;
+  };
+
+  Timing attention(Cache& cache, const std::vector<AttentionTile>& tiles, int64_t rows, int64_t sequences, int64_t length, bool split) {
+    DeviceBuffer<bf16> queries(noise(size_t(rows * kHeads * kDim), 1)), out(queries.size());
+    DeviceBuffer<AttentionTile> device_tiles(tiles);
+    const int64_t count = int64_t(tiles.size());
+    DeviceBuffer<float> workspace(split ? size_t(attention_workspace_floats(count, kKvHeads, kDim, length)) : 0);
+    const PagedAttention args{queries.data(), cache.layer, cache.table.data(), sequences,  cache.max_pages,  device_tiles.data(),
+                              count,          length,      kHeads,             0.0884f,    0,                out.data(),
+                              workspace.data(), int64_t(workspace.size()), split};
+    return time_of([&] { paged_attention(args, nullptr); });
+  }
+
+  void decode_attention(int64_t sequences, int64_t length) {
+    Cache cache(sequences, length, kKvHeads, kDim);
+    std::vector<AttentionTile> tiles;
+    for (int64_t s = 0; s < sequences; ++s) tiles.push_back({int32_t(s), 1, int32_t(length - 1), int32_t(s)});
+    const Timing t = attention(cache, tiles, sequences, sequences, length, true);
+    const double bytes = double(sequences * length * kKvHeads * kDim) * 4;
+    add("decode attention " + std::to_string(sequences) + " x " + std::to_string(length), bytes / 1e9, t, bandwidth_, "GB/s");
+  }
+
+  void prefill_attention(int64_t length) {
+    Cache cache(1, length, kKvHeads, kDim);
+    const int64_t step = attention_tile_tokens(kHeads, kKvHeads);
+    std::vector<AttentionTile> tiles;
+    for (int64_t at = 0; at < length; at += step) tiles.push_back({int32_t(at), int32_t(std::min(step, length - at)), int32_t(at), 0});
+    while (tiles.size() % 4 != 0) tiles.push_back({0, 0, 0, 0});
+    const Timing t = attention(cache, tiles, length, 1, length, false);
+    add("prefill attention " + std::to_string(length), 2e-12 * double(length) * double(length) * double(kHeads * kDim), t, 0, "TFLOP/s");
+  }
+
+  void sampling(int64_t count) {
+    const int64_t vocab = 151936;
+    std::vector<float> values;
+    for (const bf16& x : noise(size_t(count * vocab), 8)) values.push_back(to_float(x));
+    DeviceBuffer<float> logits(values), work(values.size());
+    DeviceBuffer<Sampled> out{size_t(count)};
+    for (const char* kind : {"greedy", "temperature", "top_k and top_p"}) {
+      SampleRow row{1, 0.5, kind[0] == 'g' ? 0.0f : 0.8f, 0, 0, 0, 0, -1};
+      if (kind[1] == 'o') row.top_k = 50, row.top_p = 0.9;
+      DeviceBuffer<SampleRow> params(std::vector<SampleRow>(size_t(count), row));
+      const SampleBatch batch{logits.data(), vocab, count, vocab, vocab, params.data(), nullptr, 0, nullptr, 0, 0, work.data(),
+                              int64_t(work.size()), out.data()};
+      add("sampling " + std::to_string(count) + " rows, " + kind, 1e-6, time_of([&] { sample(batch, nullptr); }), 0, "1/us of a batch");
+    }
+  }
+
+  void rows(int64_t count) {
+    const int64_t width = 4096, inner = 12288;
+    DeviceBuffer<float> x(size_t(count * width)), weight{size_t(width)}, wide(size_t(count * 2 * inner));
+    DeviceBuffer<bf16> y(size_t(count * inner));
+    const Timing norm = time_of([&] { rms_norm({x.data(), width, weight.data(), y.data(), width, count, width, 1e-6f}, nullptr); });
+    add("rms norm, 32 rows", 1e-6, norm, 0, "1/us");
+    const Timing silu = time_of([&] { silu_multiply({wide.data(), 2 * inner, y.data(), inner, count, inner}, nullptr); });
+    add("silu multiply, 32 rows", 1e-6, silu, 0, "1/us");
+  }
+
+  // Heads of an 8B model.
+  static constexpr int64_t kHeads = 32, kKvHeads = 8, kDim = 128;
+  double bandwidth_ = 0;
+  std::vector<Result> results_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    cudaDeviceProp device;
+    check_call(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
+    std::printf("%s, %d multiprocessors, %.0f GiB\n", device.name, device.multiProcessorCount, double(device.totalGlobalMem) / (1 << 30));
+    Bench bench;
+    bench.run();
+    bench.print();
+    if (argc > 1) bench.write(argv[1], device.name);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpu_bench: %s\n", error.what());
+    return 1;
+  }
+}

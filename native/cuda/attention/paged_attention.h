@@ -1,0 +1,48 @@
+// softmax(q . k^T * scale) . v over paged keys and values: causal, grouped query heads, an optional window. Prefill and decode alike.
+//
+// The arithmetic of a row depends on its own keys alone: positions are cut into splits of kSplitPositions at absolute positions; a split
+// is an online softmax over tiles of 64 keys ascending (FlashAttention 2, Dao 2023), and splits are merged in order. Whether one block
+// does all splits of a row or each its own, and which rows share a tile, changes nothing: a tile in which a row sees nothing
+// multiplies by exactly 1 and adds exactly 0.
+#pragma once
+#include "cuda/attention/kv_layout.h"
+#include "cuda/common/gpu.h"
+
+namespace tandem::cuda {
+
+constexpr int kTileRows = 16;  // query rows of a warp: tokens times the heads of a group
+constexpr int kSplitPositions = 512;
+
+// Consecutive tokens of one sequence, at most attention_tile_tokens(heads, kv_heads) of them; `tokens` 0 is an empty tile.
+struct AttentionTile {
+  int32_t first_row;       // of the batch
+  int32_t tokens;
+  int32_t first_position;  // of the first token in its sequence
+  int32_t sequence;        // row of the page table
+};
+
+struct PagedAttention {
+  const bf16* queries;  // [rows][heads][dim]
+  KvLayer kv;           // dim 32, 64, 96 or 128
+  const int32_t* page_table;  // [sequences][max_pages]
+  int64_t sequences, max_pages;
+  const AttentionTile* tiles;
+  int64_t tile_count;
+  int64_t longest;      // positions of the longest sequence, with its new tokens
+  int64_t heads;        // a multiple of kv_heads, at most 16 times as many
+  float scale;
+  int64_t window;       // a query sees itself and window - 1 positions before it; 0 = all
+  bf16* out;            // [rows][heads][dim]
+  float* workspace;     // attention_workspace_floats(...): needed where splits_in_grid
+  int64_t workspace_floats;
+  // true: one block per tile and split (few tokens, long contexts). false: blocks of four tiles, which must be of one sequence.
+  bool splits_in_grid;
+};
+
+int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads);
+int64_t attention_workspace_floats(int64_t tile_count, int64_t kv_heads, int64_t dim, int64_t longest);
+
+// Throws Error(kRange) naming the argument. A page id outside the memory reads as zeros.
+void paged_attention(const PagedAttention& args, cudaStream_t stream);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,72 @@
+// Owned device memory, zero-filled; under the emulation it is host memory.
+#pragma once
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "cuda/common/gpu.h"
+
+namespace tandem::cuda {
+
+#ifdef TANDEM_GPU_EMULATION
+inline void* device_allocate(size_t bytes) { return std::calloc(1, bytes); }
+inline void device_free(void* p) { std::free(p); }
+inline void device_copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+#else
+inline void check_call(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw Error(ErrorKind::kState, std::string(what) + ": " + cudaGetErrorString(error));
+}
+inline void* device_allocate(size_t bytes) {
+  void* p = nullptr;
+  if (cudaMalloc(&p, bytes) != cudaSuccess) return nullptr;
+  check_call(cudaMemset(p, 0, bytes), "cudaMemset");
+  return p;
+}
+inline void device_free(void* p) { cudaFree(p); }
+// Waits for what runs before, either way.
+inline void device_copy(void* to, const void* from, size_t bytes) {
+  check_call(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
+}
+#endif
+
+template <typename T>
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  // Throws Error(kState) when the device has no such memory left.
+  explicit DeviceBuffer(size_t count) : count_(count) {
+    if (count == 0) return;
+    data_ = static_cast<T*>(device_allocate(count * sizeof(T)));
+    require(data_ != nullptr, ErrorKind::kState, "the device is out of memory");
+  }
+  explicit DeviceBuffer(const std::vector<T>& values) : DeviceBuffer(values.size()) {
+    if (count_ > 0) device_copy(data_, values.data(), count_ * sizeof(T));
+  }
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+  ~DeviceBuffer() {
+    if (data_) device_free(data_);
+  }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  size_t size() const { return count_; }
+  std::vector<T> download() const {
+    std::vector<T> values(count_);
+    if (count_ > 0) device_copy(values.data(), data_, count_ * sizeof(T));
+    return values;
+  }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_ = 0;
+};
+
+}  // namespace tandem::cuda

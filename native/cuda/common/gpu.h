@@ -1,0 +1,46 @@
+// One kernel source for two compilers: nvcc for devices, any C++20 compiler for tests (TANDEM_GPU_EMULATION), where every CUDA thread
+// is a fiber (native/test/emulation). Device code includes this and nothing of CUDA itself.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#ifdef TANDEM_GPU_EMULATION
+#include "emulation/gpu_emulation.h"
+#else
+#include <cuda_runtime.h>
+#define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+  kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
+#define GPU_UNROLL _Pragma("unroll")
+#define GPU_SHARED_BYTES(name) extern __shared__ __align__(1024) unsigned char name[]
+#endif
+
+namespace tandem::cuda {
+
+// bfloat16 as its 16 bits, so that host code and the emulation read it too.
+struct bf16 {
+  uint16_t bits;
+};
+
+__host__ __device__ inline float to_float(bf16 x) {
+  uint32_t u = uint32_t(x.bits) << 16;
+  float f;
+  memcpy(&f, &u, 4);
+  return f;
+}
+
+// Round to nearest even; NaN stays NaN.
+__host__ __device__ inline bf16 to_bf16(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return {uint16_t((u >> 16) | 0x40)};
+  u += 0x7fff + ((u >> 16) & 1);
+  return {uint16_t(u >> 16)};
+}
+
+__host__ __device__ inline uint32_t pack(bf16 low, bf16 high) { return uint32_t(low.bits) | uint32_t(high.bits) << 16; }
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kWarp = 32;
+
+}  // namespace tandem::cuda

@@ -1,0 +1,37 @@
+// What every launcher does around its kernel: arguments are checked before, the launch itself after.
+#pragma once
+#include <string>
+
+#include "base/error.h"
+#include "cuda/common/gpu.h"
+
+namespace tandem::cuda {
+
+// Throws Error(kRange) "<kernel>: <what>".
+inline void check_argument(bool ok, const char* kernel, const char* what) {
+  if (!ok) throw Error(ErrorKind::kRange, std::string(kernel) + ": " + what);
+}
+
+// Throws Error(kState) when the launch failed; a fault inside the kernel shows at a later call.
+inline void check_launch([[maybe_unused]] const char* kernel) {
+#ifndef TANDEM_GPU_EMULATION
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) throw Error(ErrorKind::kState, std::string(kernel) + ": " + cudaGetErrorString(error));
+#endif
+}
+
+// Lets a kernel use more than 48 KiB of shared memory. Throws Error(kUnsupported) where the device has less.
+template <class Kernel>
+void allow_shared_bytes([[maybe_unused]] Kernel* kernel, [[maybe_unused]] size_t bytes, [[maybe_unused]] const char* name) {
+#ifndef TANDEM_GPU_EMULATION
+  if (bytes <= 48 << 10) return;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+  if (error != cudaSuccess) {
+    throw Error(ErrorKind::kUnsupported, std::string(name) + ": the device has too little shared memory");
+  }
+#endif
+}
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace tandem::cuda

@@ -1,0 +1,54 @@
+// Tensor-core fragments and asynchronous copies of sm_80 and later, by their PTX names; the emulation follows the PTX ISA's layouts.
+#pragma once
+#include "cuda/common/gpu.h"
+
+namespace tandem::cuda {
+
+#ifdef TANDEM_GPU_EMULATION
+using gpu_emulation::cp_async_16;
+using gpu_emulation::cp_async_commit;
+using gpu_emulation::cp_async_wait;
+using gpu_emulation::ldmatrix_x4;
+using gpu_emulation::ldmatrix_x4_trans;
+using gpu_emulation::mma_m16n8k16;
+#else
+
+// d[16 x 8] += a[16 x 16] . b[16 x 8], bf16 in, float sums.
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+
+// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row)));
+}
+
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row)));
+}
+
+// 16 bytes from global to shared memory, of which `valid` (0 or 16) are read and the rest is zero.
+__device__ __forceinline__ void cp_async_16(void* shared, const void* global, int valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid));
+}
+
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;"); }
+
+// Until at most `Pending` of this thread's latest groups are on their way.
+template <int Pending>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+#endif
+
+}  // namespace tandem::cuda

@@ -1,0 +1,43 @@
+#include "cuda/elementwise/elementwise.h"
+
+#include "cuda/common/launch.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void embed_kernel(EmbedTokens a) {
+  const int32_t token = a.tokens[blockIdx.x];
+  const bool valid = token >= 0 && token < a.vocab;
+  const bf16* from = a.embedding + (valid ? int64_t(token) * a.width : 0);
+  float* y = a.y + int64_t(blockIdx.x) * a.ldy;
+  for (int64_t i = threadIdx.x; i < a.width; i += kThreads) y[i] = valid ? to_float(from[i]) : NAN;
+}
+
+__global__ void silu_multiply_kernel(SiluMultiply a) {
+  const float* gate = a.x + int64_t(blockIdx.x) * a.ldx;
+  const float* up = gate + a.width;
+  bf16* y = a.y + int64_t(blockIdx.x) * a.ldy;
+  for (int64_t i = threadIdx.x; i < a.width; i += kThreads) y[i] = to_bf16(gate[i] / (1.0f + expf(-gate[i])) * up[i]);
+}
+
+}  // namespace
+
+void embed_tokens(const EmbedTokens& a, cudaStream_t stream) {
+  check_argument(a.rows >= 0 && a.rows < 1 << 30, "embed_tokens", "rows");
+  check_argument(a.vocab >= 1 && a.width >= 1 && a.width <= a.ldy, "embed_tokens", "width");
+  if (a.rows == 0) return;
+  GPU_LAUNCH(embed_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  check_launch("embed_tokens");
+}
+
+void silu_multiply(const SiluMultiply& a, cudaStream_t stream) {
+  check_argument(a.rows >= 0 && a.rows < 1 << 30, "silu_multiply", "rows");
+  check_argument(a.width >= 1 && 2 * a.width <= a.ldx && a.width <= a.ldy, "silu_multiply", "width");
+  if (a.rows == 0) return;
+  GPU_LAUNCH(silu_multiply_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  check_launch("silu_multiply");
+}
+
+}  // namespace tandem::cuda

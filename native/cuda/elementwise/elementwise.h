@@ -1,0 +1,27 @@
+// The small operations between products.
+#pragma once
+#include "cuda/common/gpu.h"
+
+namespace tandem::cuda {
+
+// y[t] = embedding[tokens[t]]: rows of `width` bf16 weights to floats. An id outside [0, vocab) gives a row of NaN, never a stray read.
+struct EmbedTokens {
+  const int32_t* tokens;  // rows
+  const bf16* embedding;  // [vocab][width]
+  int64_t vocab, width, rows;
+  float* y;               // rows, ldy floats apart
+  int64_t ldy;
+};
+void embed_tokens(const EmbedTokens& args, cudaStream_t stream);
+
+// y[t][i] = silu(x[t][i]) * x[t][width + i] with silu(v) = v / (1 + exp(-v)) (SwiGLU, Shazeer 2020).
+struct SiluMultiply {
+  const float* x;  // rows of gate then up, ldx floats apart
+  int64_t ldx;
+  bf16* y;         // rows, ldy elements apart
+  int64_t ldy;
+  int64_t rows, width;
+};
+void silu_multiply(const SiluMultiply& args, cudaStream_t stream);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,195 @@
+#include "cuda/gemm/matmul.h"
+
+#include <algorithm>
+
+#include "cuda/common/launch.h"
+#include "cuda/common/tensor_core.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kOutputs = 64;  // weights' rows of a tile: 16 per warp
+constexpr int kOutputWarps = kOutputs / 16;
+constexpr int kMostWarpTokens = 64;
+constexpr int kAddThreads = 128;
+constexpr int kDepth = 64;    // k of a tile
+constexpr int kStages = 3;
+constexpr int kChunk = 8;     // elements of a 16-byte copy
+constexpr int kRowChunks = kDepth / kChunk;
+// Blocks that fill a large device twice; a constant, so that the sums are the same on every device.
+constexpr int64_t kWantedBlocks = 264;
+constexpr int64_t kLeastSplitDepth = 256;
+// Beyond so many tokens one block adds up all parts itself.
+constexpr int64_t kMostSplitTokens = 64;
+
+int64_t split_tiles(int64_t n, int64_t k) {
+  const int64_t tiles = ceil_div(k, kDepth), blocks = ceil_div(n, kOutputs);
+  const int64_t wanted = std::min(ceil_div(kWantedBlocks, blocks), std::max<int64_t>(1, k / kLeastSplitDepth));
+  return ceil_div(tiles, wanted);
+}
+
+// Warps of a block: four along the outputs, and two along the tokens where there are many.
+template <int kTokens>
+__host__ __device__ constexpr int token_warps() {
+  return kTokens > kMostWarpTokens ? kTokens / kMostWarpTokens : 1;
+}
+template <int kTokens>
+__host__ __device__ constexpr int threads() {
+  return kOutputWarps * token_warps<kTokens>() * kWarp;
+}
+template <int kTokens>
+__host__ __device__ constexpr int warp_tokens() {
+  return kTokens / token_warps<kTokens>();
+}
+
+// Where the 16-byte chunk of a tile's row lies: rows of 128 bytes, chunks permuted so that ldmatrix meets no bank twice.
+__device__ __forceinline__ bf16* tile_chunk(bf16* tile, int row, int chunk) {
+  return tile + row * kDepth + (chunk ^ (row & 7)) * kChunk;
+}
+
+// Rows [first, first + kRows) of a matrix with `rows` rows, columns [column, column + 64) of `columns`; zero outside.
+template <int kRows, int kThreads>
+__device__ void load_tile(bf16* tile, const bf16* matrix, int64_t ld, int64_t first, int64_t rows, int64_t column, int64_t columns) {
+  for (int i = threadIdx.x; i < kRows * kRowChunks; i += kThreads) {
+    const int row = i / kRowChunks, chunk = i % kRowChunks;
+    const int64_t from = column + chunk * kChunk;
+    const bool inside = first + row < rows && from < columns;
+    cp_async_16(tile_chunk(tile, row, chunk), inside ? matrix + (first + row) * ld + from : matrix, inside ? 16 : 0);
+  }
+}
+
+// part += the tile's products: this warp's 16 outputs, its kCount tokens from `first_token` on.
+template <int kCount>
+__device__ void multiply_tile(float (&part)[kCount / 8][4], bf16* weights, bf16* tokens, int first_token) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kOutputWarps, matrix = lane / 8, in_matrix = lane % 8;
+  GPU_UNROLL
+  for (int k = 0; k < kDepth / 16; ++k) {
+    uint32_t a[4];
+    ldmatrix_x4(a, tile_chunk(weights, warp * 16 + matrix % 2 * 8 + in_matrix, k * 2 + matrix / 2));
+    GPU_UNROLL
+    for (int t = 0; t < kCount / 16; ++t) {
+      uint32_t b[4];
+      ldmatrix_x4(b, tile_chunk(tokens, first_token + t * 16 + matrix / 2 * 8 + in_matrix, k * 2 + matrix % 2));
+      const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+      mma_m16n8k16(part[2 * t], a, low);
+      mma_m16n8k16(part[2 * t + 1], a, high);
+    }
+  }
+}
+
+// Calls visit(token, output, i, j) for every element that this thread holds.
+template <int kCount, class Visit>
+__device__ void for_each_element(int first_token, const Visit& visit) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kOutputWarps;
+  GPU_UNROLL
+  for (int i = 0; i < kCount / 8; ++i) {
+    GPU_UNROLL
+    for (int j = 0; j < 4; ++j) visit(first_token + i * 8 + lane % 4 * 2 + (j & 1), warp * 16 + lane / 4 + 8 * (j / 2), i, j);
+  }
+}
+
+template <int kTokens>
+__host__ __device__ constexpr int64_t stage_elements() {
+  return (kOutputs + kTokens) * kDepth;
+}
+
+// Block (tile of outputs, tile of tokens, part). With `parts_in_grid` each block computes one part into the workspace
+// [part][m][n]; otherwise it computes all parts and adds them in order.
+template <int kTokens>
+__global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
+  constexpr int kThreads = threads<kTokens>(), kCount = warp_tokens<kTokens>();
+  GPU_SHARED_BYTES(shared);
+  bf16* stages = reinterpret_cast<bf16*>(shared);
+  const int64_t first_output = int64_t(blockIdx.x) * kOutputs, first_token = int64_t(blockIdx.y) * kTokens;
+  const int all_tiles = int((a.k + kDepth - 1) / kDepth);
+  const int begin = parts_in_grid ? int(blockIdx.z) * tiles_per_part : 0;
+  const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
+  auto load = [&](int tile) {
+    bf16* stage = stages + tile % kStages * stage_elements<kTokens>();
+    if (tile < end) {
+      load_tile<kOutputs, kThreads>(stage, a.w, a.k, first_output, a.n, int64_t(tile) * kDepth, a.k);
+      load_tile<kTokens, kThreads>(stage + kOutputs * kDepth, a.x, a.ldx, first_token, a.m, int64_t(tile) * kDepth, a.k);
+    }
+    cp_async_commit();  // also when empty: the count of groups stays in step
+  };
+  const int warp_token = int(threadIdx.x) / (kOutputWarps * kWarp) * kCount;
+  float part[kCount / 8][4] = {}, total[kCount / 8][4] = {};
+  for (int i = 0; i < kStages - 1; ++i) load(begin + i);
+  for (int tile = begin; tile < end; ++tile) {
+    cp_async_wait<kStages - 2>();
+    __syncthreads();  // the tile is there for all, and all are done with the stage that is loaded next
+    load(tile + kStages - 1);
+    bf16* stage = stages + tile % kStages * stage_elements<kTokens>();
+    multiply_tile<kCount>(part, stage, stage + kOutputs * kDepth, warp_token);
+    if ((tile + 1) % tiles_per_part != 0 && tile + 1 != end) continue;
+    const bool first = tile / tiles_per_part == 0 || parts_in_grid;
+    for_each_element<kCount>(warp_token, [&](int, int, int i, int j) {
+      total[i][j] = first ? part[i][j] : total[i][j] + part[i][j];
+      part[i][j] = 0;
+    });
+  }
+  for_each_element<kCount>(warp_token, [&](int token, int output, int i, int j) {
+    const int64_t t = first_token + token, o = first_output + output;
+    if (t >= a.m || o >= a.n) return;
+    if (parts_in_grid) {
+      a.workspace[(int64_t(blockIdx.z) * a.m + t) * a.n + o] = total[i][j];
+    } else {
+      a.y[t * a.ldy + o] = a.accumulate ? a.y[t * a.ldy + o] + total[i][j] : total[i][j];
+    }
+  });
+}
+
+__global__ void add_parts_kernel(MatMul a, int parts) {
+  const int64_t output = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, token = blockIdx.y;
+  if (output >= a.n) return;
+  float total = a.workspace[token * a.n + output];
+  for (int p = 1; p < parts; ++p) total += a.workspace[(p * a.m + token) * a.n + output];
+  float& y = a.y[token * a.ldy + output];
+  y = a.accumulate ? y + total : total;
+}
+
+template <int kTokens>
+void launch(const MatMul& a, bool parts_in_grid, cudaStream_t stream) {
+  constexpr size_t bytes = size_t(kStages) * stage_elements<kTokens>() * sizeof(bf16);
+  const int64_t tiles = split_tiles(a.n, a.k), parts = matmul_splits(a.n, a.k);
+  const dim3 grid(unsigned(ceil_div(a.n, kOutputs)), unsigned(ceil_div(a.m, kTokens)), parts_in_grid ? unsigned(parts) : 1);
+  allow_shared_bytes(&matmul_kernel<kTokens>, bytes, "matmul");
+  GPU_LAUNCH(matmul_kernel<kTokens>, grid, dim3(threads<kTokens>()), bytes, stream, a, int(tiles), parts_in_grid);
+  check_launch("matmul");
+  if (!parts_in_grid) return;
+  const dim3 add_grid(unsigned(ceil_div(a.n, kAddThreads)), unsigned(a.m));
+  GPU_LAUNCH(add_parts_kernel, add_grid, dim3(kAddThreads), 0, stream, a, int(parts));
+  check_launch("matmul: adding parts");
+}
+
+void check(const MatMul& a) {
+  const char* name = "matmul";
+  check_argument(a.m >= 0 && a.m < 1 << 22, name, "m");
+  check_argument(a.n >= 1 && a.n < 1 << 26, name, "n");
+  check_argument(a.k >= 8 && a.k % 8 == 0 && a.k < 1 << 24, name, "k");
+  check_argument(a.ldx >= a.k && a.ldx % 8 == 0, name, "ldx");
+  check_argument(a.ldy >= a.n, name, "ldy");
+  check_argument(reinterpret_cast<uintptr_t>(a.x) % 16 == 0, name, "x");
+  check_argument(reinterpret_cast<uintptr_t>(a.w) % 16 == 0, name, "w");
+  check_argument(a.workspace_floats >= matmul_workspace_floats(a.m, a.n, a.k), name, "workspace_floats");
+}
+
+}  // namespace
+
+int64_t matmul_splits(int64_t n, int64_t k) { return ceil_div(ceil_div(k, kDepth), split_tiles(n, k)); }
+
+int64_t matmul_workspace_floats(int64_t m, int64_t n, int64_t k) {
+  const int64_t parts = matmul_splits(n, k);
+  return parts > 1 && m <= kMostSplitTokens ? parts * m * n : 0;
+}
+
+void matmul(const MatMul& a, cudaStream_t stream) {
+  check(a);
+  if (a.m == 0) return;
+  const bool parts_in_grid = matmul_workspace_floats(a.m, a.n, a.k) > 0;
+  if (a.m <= 16) return launch<16>(a, parts_in_grid, stream);
+  if (a.m <= 64) return launch<64>(a, parts_in_grid, stream);
+  launch<128>(a, parts_in_grid, stream);
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,33 @@
+// Low-rank adapters beside a product: y[t] += B_a (scale_a * A_a x[t]) for every row t with an adapter a, mixed ranks in one batch
+// (grouped as S-LoRA and Punica do). What a row gets depends on the row and its factors alone: u = scale * A x is one fixed tree of
+// float sums per rank, B u is summed over ranks ascending and added to y once.
+#pragma once
+#include "cuda/common/gpu.h"
+
+namespace tandem::cuda {
+
+// Factors of one projection in device memory.
+struct LoraWeights {
+  const bf16* a;  // [rank][in]
+  const bf16* b;  // [rank][out]: transposed, so that neighbouring threads read neighbouring outputs
+  int32_t rank;   // 0 = this adapter leaves the projection as it is
+  float scale;
+};
+
+struct Lora {
+  const LoraWeights* adapters;   // in device memory
+  int64_t adapter_count;
+  const int32_t* row_adapters;   // rows; an index outside [0, adapter_count) = none
+  int64_t rows, in, out;
+  int64_t most_rank;             // of all adapters: columns of u
+  const bf16* x;                 // rows, ldx elements apart
+  int64_t ldx;
+  float* u;                      // [rows][most_rank], scratch
+  float* y;                      // rows, ldy floats apart
+  int64_t ldy;
+};
+
+// Throws Error(kRange) naming the argument.
+void lora_add(const Lora& args, cudaStream_t stream);
+
+}  // namespace tandem::cuda

@@ -1,0 +1,78 @@
+#include "addon/adapter_handle.h"
+
+#include "addon/model_handle.h"
+#include "addon/promise_worker.h"
+#include "addon/read.h"
+#include "addon/read_spec.h"
+
+namespace tandem::addon {
+namespace {
+
+constexpr napi_type_tag kAdapterTag = {0x2f6b1c0d8a5e4793ull, 0xb81d3e6f90c2a754ull};
+
+struct AdapterHolder {
+  std::shared_ptr<const model::Adapter> adapter;
+};
+
+class LoadAdapterWorker : public PromiseWorker {
+ public:
+  LoadAdapterWorker(Napi::Env env, std::shared_ptr<model::Model> model, AdapterSource source)
+      : PromiseWorker(env), model_(std::move(model)), source_(std::move(source)) {}
+
+ private:
+  void execute() override {
+    if (source_.in_files) {
+      adapter_ = std::make_shared<model::Adapter>(model_, source_.files, source_.tensors, source_.stored);
+    } else {
+      adapter_ = std::make_shared<model::Adapter>(model_, source_.factors);
+    }
+    model_.reset();
+  }
+  Napi::Value result(Napi::Env env) override { return adapter_handle(env, std::move(adapter_)); }
+
+  std::shared_ptr<model::Model> model_;
+  AdapterSource source_;
+  std::shared_ptr<const model::Adapter> adapter_;
+};
+
+}  // namespace
+
+Napi::Value adapter_handle(Napi::Env env, std::shared_ptr<const model::Adapter> adapter) {
+  Napi::Object object = Napi::Object::New(env);
+  auto holder = std::make_shared<AdapterHolder>(AdapterHolder{std::move(adapter)});
+  object.Set("bytes", Napi::Number::New(env, double(holder->adapter->bytes())));
+  object.Set("close", Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) -> Napi::Value {
+               holder->adapter.reset();
+               return info.Env().Undefined();
+             }));
+  auto* owned = new std::shared_ptr<AdapterHolder>(holder);
+  auto finalize = [](napi_env, void* data, void*) { delete static_cast<std::shared_ptr<AdapterHolder>*>(data); };
+  if (napi_wrap(env, object, owned, finalize, nullptr, nullptr) != napi_ok) {
+    delete owned;
+    throw Napi::Error::New(env, "could not create the adapter handle");
+  }
+  napi_type_tag_object(env, object, &kAdapterTag);
+  return object;
+}
+
+Napi::Value load_adapter(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    std::shared_ptr<model::Model> model = model_of(info[0]);
+    AdapterSource source = read_adapter_source(info[1]);
+    return (new LoadAdapterWorker(info.Env(), std::move(model), std::move(source)))->start();
+  });
+}
+
+std::shared_ptr<const model::Adapter> adapter_of(const Napi::Value& value) {
+  bool tagged = false;
+  void* data = nullptr;
+  if (!value.IsObject() || napi_check_object_type_tag(value.Env(), value, &kAdapterTag, &tagged) != napi_ok || !tagged ||
+      napi_unwrap(value.Env(), value, &data) != napi_ok) {
+    throw Error(ErrorKind::kType, "adapter must be a loaded adapter");
+  }
+  auto adapter = (*static_cast<std::shared_ptr<AdapterHolder>*>(data))->adapter;
+  require(adapter != nullptr, ErrorKind::kState, "the adapter is closed");
+  return adapter;
+}
+
+}  // namespace tandem::addon

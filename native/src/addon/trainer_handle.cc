@@ -1,0 +1,167 @@
+#include "addon/trainer_handle.h"
+
+#include <mutex>
+
+#include "addon/adapter_handle.h"
+#include "addon/model_handle.h"
+#include "addon/promise_worker.h"
+#include "addon/read.h"
+#include "addon/read_training.h"
+
+namespace tandem::addon {
+namespace {
+
+// Shared by the handle's functions and a running slice.
+struct TrainerHolder {
+  std::mutex running;  // held while a worker uses the trainer; close waits for it
+  std::unique_ptr<train::Trainer> trainer;
+  bool busy = false;  // JS thread only
+
+  // For calls on the JS thread.
+  train::Trainer& idle() {
+    require(!busy, ErrorKind::kState, "the trainer is busy");
+    require(trainer != nullptr, ErrorKind::kState, "the trainer is closed");
+    return *trainer;
+  }
+};
+
+using Holder = std::shared_ptr<TrainerHolder>;
+
+class TrainerWorker : public PromiseWorker {
+ public:
+  TrainerWorker(Napi::Env env, Holder holder) : PromiseWorker(env), holder_(std::move(holder)) { holder_->busy = true; }
+
+ protected:
+  virtual void use(train::Trainer& trainer) = 0;
+
+ private:
+  void execute() override {
+    std::lock_guard<std::mutex> lock(holder_->running);
+    require(holder_->trainer != nullptr, ErrorKind::kState, "the trainer is closed");
+    use(*holder_->trainer);
+  }
+  void settled() override { holder_->busy = false; }
+
+  Holder holder_;
+};
+
+class SliceWorker : public TrainerWorker {
+ public:
+  SliceWorker(Napi::Env env, Holder holder, int64_t micros) : TrainerWorker(env, std::move(holder)), micros_(micros) {}
+
+ private:
+  void use(train::Trainer& trainer) override { done_ = trainer.slice(micros_); }
+  Napi::Value result(Napi::Env env) override { return Napi::Boolean::New(env, done_); }
+
+  int64_t micros_;
+  bool done_ = false;
+};
+
+class StateWorker : public TrainerWorker {
+ public:
+  StateWorker(Napi::Env env, Holder holder) : TrainerWorker(env, std::move(holder)) {}
+
+ private:
+  void use(train::Trainer& trainer) override { state_ = trainer.state(); }
+  Napi::Value result(Napi::Env env) override { return to_js(env, state_); }
+
+  train::State state_;
+};
+
+template <typename Body>
+void method(Napi::Object& object, const char* name, const Holder& holder, const Body& body) {
+  object.Set(name, Napi::Function::New(object.Env(), [holder, body](const Napi::CallbackInfo& info) {
+               return guarded(info.Env(), [&]() -> Napi::Value { return body(holder, info); });
+             }));
+}
+
+Napi::Value forward(const Holder& holder, const Napi::CallbackInfo& info) {
+  train::Trainer& trainer = holder->idle();
+  train::Row row = read_row(info[0]);
+  if (info[1].IsString()) {
+    std::string under = info[1].As<Napi::String>().Utf8Value();
+    require(under == "current" || under == "base", ErrorKind::kRange, "weights must be 'current', 'base' or an adapter");
+    trainer.forward(std::move(row), under == "current" ? train::Under::kCurrent : train::Under::kBase);
+  } else {
+    trainer.forward(std::move(row), train::Under::kOther, adapter_of(info[1]));
+  }
+  return info.Env().Undefined();
+}
+
+Napi::Value backward(const Holder& holder, const Napi::CallbackInfo& info) {
+  train::Trainer& trainer = holder->idle();
+  Napi::Object arguments = Napi::Object::New(info.Env());
+  arguments.Set("gradients", info[0]);
+  trainer.backward(read_float32_array(arguments, "gradients"));
+  return info.Env().Undefined();
+}
+
+Napi::Value optimize(const Holder& holder, const Napi::CallbackInfo& info) {
+  train::Trainer& trainer = holder->idle();
+  trainer.optimize(read_optimizer_step(info[0]));
+  return info.Env().Undefined();
+}
+
+Napi::Value slice(const Holder& holder, const Napi::CallbackInfo& info) {
+  holder->idle();
+  Napi::Object arguments = Napi::Object::New(info.Env());
+  arguments.Set("micros", info[0]);
+  int64_t micros = read_int(arguments, "micros");
+  require(micros >= 0 && micros <= 60'000'000, ErrorKind::kRange, "micros must be in 0..60000000");
+  return (new SliceWorker(info.Env(), holder, micros))->start();
+}
+
+Napi::Value make_handle(Napi::Env env, std::unique_ptr<train::Trainer> trainer) {
+  auto holder = std::make_shared<TrainerHolder>();
+  holder->trainer = std::move(trainer);
+  Napi::Object object = Napi::Object::New(env);
+  method(object, "forward", holder, forward);
+  method(object, "backward", holder, backward);
+  method(object, "optimize", holder, optimize);
+  method(object, "slice", holder, slice);
+  method(object, "scores", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return to_js(i.Env(), h->idle().scores()); });
+  method(object, "outcome", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return to_js(i.Env(), h->idle().outcome()); });
+  method(object, "adapter", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return adapter_handle(i.Env(), h->idle().adapter()); });
+  method(object, "state", holder, [](const Holder& h, const Napi::CallbackInfo& i) {
+    h->idle();
+    return (new StateWorker(i.Env(), h))->start();
+  });
+  method(object, "close", holder, [](const Holder& h, const Napi::CallbackInfo& i) {
+    std::lock_guard<std::mutex> lock(h->running);
+    h->trainer.reset();
+    return i.Env().Undefined();
+  });
+  return object;
+}
+
+// Packing the factors takes a while: off the JS thread.
+class CreateWorker : public PromiseWorker {
+ public:
+  CreateWorker(Napi::Env env, std::shared_ptr<model::Model> model, train::Options options, train::State state)
+      : PromiseWorker(env), model_(std::move(model)), options_(options), state_(std::move(state)) {}
+
+ private:
+  void execute() override {
+    trainer_ = std::make_unique<train::Trainer>(std::move(model_), options_, state_);
+    state_ = {};
+  }
+  Napi::Value result(Napi::Env env) override { return make_handle(env, std::move(trainer_)); }
+
+  std::shared_ptr<model::Model> model_;
+  train::Options options_;
+  train::State state_;
+  std::unique_ptr<train::Trainer> trainer_;
+};
+
+}  // namespace
+
+Napi::Value create_trainer(const Napi::CallbackInfo& info) {
+  return guarded(info.Env(), [&]() -> Napi::Value {
+    std::shared_ptr<model::Model> model = model_of(info[0]);
+    train::Options options = read_trainer_options(info[1]);
+    train::State state = read_state(info[2]);
+    return (new CreateWorker(info.Env(), std::move(model), options, std::move(state)))->start();
+  });
+}
+
+}  // namespace tandem::addon

@@ -1,0 +1,71 @@
+// What a grammar says about one sequence: which tokens may come next, whether the answer can still be ended in time, and when it has
+// ended.
+//
+// A sequence that is fed again (after a preemption or a restart) gets to the same state by its tokens alone, so what may come at an
+// output index depends on the tokens before it and on the limit, and on nothing else.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "grammar/matcher.h"
+
+namespace tandem::engine {
+
+// A grammar over the engine's vocabulary, shared by all sequences that it constrains.
+struct Program {
+  std::shared_ptr<grammar::GrammarMasks> masks;
+  // A shortest text as tokens; empty where it is too long to be looked for.
+  std::vector<int32_t> shortest;
+};
+std::shared_ptr<const Program> make_program(grammar::GrammarRef grammar, std::shared_ptr<const grammar::SharedMasks> shared);
+
+class Constraint {
+ public:
+  // The tokens among `stop_ids` that have no text are ends: they may come exactly where the text may end.
+  Constraint(std::shared_ptr<const Program> program, const std::vector<int32_t>& stop_ids, int64_t max_tokens);
+
+  // Output number `index` is known. Those taken before are skipped.
+  void take(int64_t index, int32_t token);
+  // Makes the mask of the next token, output number `index`.
+  void prepare(int64_t index);
+  const uint32_t* mask() const { return mask_.data(); }
+  // A token did not fit the grammar, or the matcher gave up on it (too many threads, memory): the sequence cannot go on.
+  bool failed() const { return failed_; }
+
+  enum class Verdict {
+    kGoesOn,
+    kEnded,     // an end token
+    kComplete,  // the text can only end now
+    kTooLong,   // not taken: no ending would fit any more. It is gone from the mask, or only a token of a shortest ending is left there
+    kFailed,
+  };
+  // A token sampled under the mask, as output number `index`.
+  Verdict accept(int64_t index, int32_t token);
+
+ private:
+  enum class Room { kEnough, kAlongPlan, kNone };
+  // Whether the text can be ended with so many more tokens.
+  Room room(int64_t tokens) const;
+  void leave_only_ending();
+  bool advance(int32_t token);
+  Verdict judge(int32_t token);
+  void fill(int64_t index);
+  // Whatever goes wrong in a matcher ends its own sequence, never the step.
+  template <typename Body>
+  void guarded(const Body& body);
+
+  std::shared_ptr<const Program> program_;
+  grammar::Matcher matcher_;
+  std::vector<int32_t> ends_;
+  std::vector<uint32_t> mask_;
+  int64_t max_tokens_;
+  int64_t taken_ = 0;
+  bool steers_ = false;
+  bool failed_ = false;
+  // The sequence follows the grammar's shortest text so far.
+  bool on_plan_ = true;
+  int refused_ = 0;  // tokens of this position
+};
+
+}  // namespace tandem::engine

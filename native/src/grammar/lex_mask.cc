@@ -1,0 +1,226 @@
+#include "grammar/lex_mask.h"
+
+#include <algorithm>
+
+#include "grammar/shared_masks.h"
+
+namespace tandem::grammar {
+namespace {
+
+// Subtrees smaller than this are walked at once.
+constexpr uint32_t kSmallSubtree = 4;
+// With more exceptions than this a mask of its own is smaller.
+constexpr size_t kMostExcluded = 4096;
+
+void set_tokens(uint32_t* mask, const Trie& trie, uint32_t node) {
+  auto [first, last] = trie.tokens_at(node);
+  for (const int32_t* token = first; token != last; ++token) set_bit(mask, *token);
+}
+
+// Finds the loops of a lexer's states, each once. Other lexers (numbers) have none worth asking for.
+class Loops {
+ public:
+  const ByteLoops& of(const Lexer&, LexState) { return none_; }
+  const ByteLoops& of(const DfaLexer& lexer, LexState state) { return cached(lexer, size_t(state), state); }
+  const ByteLoops& of(const StringLexer& lexer, LexState state) {
+    int32_t text = lexer.text_state(state);
+    return text == kNone ? none_ : cached(lexer, size_t(text), state);
+  }
+
+ private:
+  template <typename L>
+  const ByteLoops& cached(const L& lexer, size_t index, LexState state) {
+    if (index >= numbers_.size()) numbers_.resize(index + 64, kNone);
+    if (numbers_[index] == kNone) {
+      numbers_[index] = int32_t(found_.size());
+      found_.push_back(lexer.loops(state));
+    }
+    return found_[size_t(numbers_[index])];
+  }
+  ByteLoops none_;
+  std::vector<int32_t> numbers_;
+  std::vector<ByteLoops> found_;
+};
+
+template <typename L>
+class LexWalk {
+ public:
+  static constexpr bool kString = std::is_same_v<L, StringLexer>;
+
+  LexWalk(const L& lexer, const SharedMasks& shared)
+      : lexer_(lexer), vocabulary_(shared.vocabulary()), trie_(vocabulary_.trie()), shared_(shared), bits_(vocabulary_.words(), 0) {
+    if constexpr (kString) base_ = shared.text(lexer.mode());
+  }
+
+  LexMask run(LexState state, bool with_rests) {
+    if (base_ && whole(state)) return std::move(out_);
+    path_.assign(size_t(trie_.depth()) + 1, kDead);
+    path_[0] = state;
+    if (takes_text(0, state)) add_text(0);
+    else walk();
+    out_.inside = TokenSet(bits_);
+    if (with_rests) make_rests();
+    return std::move(out_);
+  }
+
+ private:
+  void walk() {
+    for (uint32_t i = 1; i < trie_.size();) {
+      LexState next = enter(i);
+      uint32_t end = trie_.nodes()[i].end;
+      if (next == kDead) {
+        i = end;
+      } else if (end - i < kSmallSubtree) {
+        ++i;  // asking about it would cost as much as walking it
+      } else if (takes_text(i, next)) {
+        add_text(i);
+        i = end;
+      } else if (is_full(i, next)) {
+        walk_landmarks(i);
+        i = end;
+      } else if (stays(i, next)) {
+        set_below(i, lexer_.label(next));
+        i = end;
+      } else {
+        ++i;
+      }
+    }
+  }
+  // The lexer's state at a node; its tokens are set and it is an exit where it can be one.
+  LexState enter(uint32_t i) {
+    const Trie::Node& node = trie_.nodes()[i];
+    LexState next = lexer_.next(path_[size_t(node.depth) - 1], node.byte);
+    if (next == kDead) return kDead;
+    path_[node.depth] = next;
+    set_tokens(bits_.data(), trie_, i);
+    int32_t label = lexer_.label(next);
+    if (label != kNone) add_exit(i, label);
+    return next;
+  }
+  void add_exit(uint32_t node, int32_t label) {
+    if (kString || !trie_.leaf(node)) out_.exits.push_back({node, label});
+    if constexpr (kString) shared_.append_quoted(node, out_.with_strings);
+  }
+
+  // Whether every token below the node is allowed because the state stays as it is all the way down.
+  bool stays(uint32_t node, LexState state) { return shared_.uniform(node, loops_.of(lexer_, state)) && has_room(node, state); }
+  bool has_room(uint32_t node, LexState state) const {
+    if constexpr (kString) return lexer_.room(state) >= int64_t(trie_.longest(node));
+    return true;
+  }
+  void set_below(uint32_t node, int32_t label) {
+    for_tokens_below(node, [&](int32_t token) { set_bit(bits_.data(), token); });
+    if (label != kNone) out_.spans.push_back({node, label});
+  }
+  template <typename Visit>
+  void for_tokens_below(uint32_t node, const Visit& visit) const {
+    uint32_t last = trie_.nodes()[trie_.nodes()[node].end].tokens;
+    for (uint32_t i = trie_.nodes()[node].tokens; i < last; ++i) visit(trie_.ids()[i]);
+  }
+
+  // Whether all text below the node is allowed, whatever it leads to.
+  bool takes_text(uint32_t node, LexState state) const {
+    if constexpr (kString) return shared_.plain(node) && lexer_.takes_any_text(state) && has_room(node, state);
+    return false;
+  }
+  // The tokens that are nothing but text, and a walk over those that end the string or hold an escape.
+  void add_text(uint32_t top) {
+    if (top == 0) shared_.plain_tokens().unite_into(bits_.data());
+    else for_tokens_below(top, [&](int32_t token) { if (shared_.plain_tokens().has(token)) set_bit(bits_.data(), token); });
+    walk_landmarks(top);
+  }
+  // Whether no further character may come: only the string's end.
+  bool is_full(uint32_t node, LexState state) const {
+    if constexpr (kString) return shared_.plain(node) && lexer_.room(state) == 0 && lexer_.text_state(state) != kNone;
+    return false;
+  }
+  void walk_landmarks(uint32_t top) {
+    const std::vector<SharedMasks::Landmark>& marks = shared_.landmarks();
+    size_t at = shared_.landmark_after(top);
+    while (at < marks.size() && marks[at].node < trie_.nodes()[top].end) at = enter(marks[at].node) == kDead ? marks[at].end : at + 1;
+  }
+
+  // The state takes any text from here on: its mask is that of all such strings, but for tokens too long or too short.
+  bool whole(LexState state) {
+    if constexpr (kString) {
+      StringLexer::FreeView view = lexer_.free_view(state);
+      if (!view.free) return false;
+      std::vector<int32_t> excluded = shared_.miscounted(lexer_.mode(), view.least, view.most, kMostExcluded);
+      if (excluded.size() >= kMostExcluded) return false;
+      out_.base = base_;
+      out_.base_label = view.label;
+      out_.excluded = std::move(excluded);
+      return true;
+    }
+    return false;
+  }
+
+  // The rests of all tokens that go on after an exit, by label.
+  void make_rests() {
+    std::unordered_map<int32_t, std::vector<std::pair<std::string_view, int32_t>>> words;
+    for (const LexMask::Exit& exit : out_.exits) {
+      const Trie::Node& node = trie_.nodes()[exit.node];
+      uint32_t first = trie_.nodes()[exit.node + 1].tokens, last = trie_.nodes()[node.end].tokens;
+      for (uint32_t i = first; i < last; ++i) {
+        int32_t token = trie_.ids()[i];
+        words[exit.label].emplace_back(std::string_view(vocabulary_.bytes(token)).substr(node.depth), token);
+      }
+    }
+    for (auto& [label, list] : words) out_.rests.emplace(label, Trie(std::move(list)));
+  }
+
+  const L& lexer_;
+  const Vocabulary& vocabulary_;
+  const Trie& trie_;
+  const SharedMasks& shared_;
+  const LexMask* base_ = nullptr;
+  Loops loops_;
+  LexMask out_;
+  std::vector<uint32_t> bits_;
+  std::vector<LexState> path_;
+};
+
+LexMask walk_lexer(const Lexer& lexer, LexState state, const SharedMasks& shared, bool with_rests) {
+  if (auto* text = dynamic_cast<const StringLexer*>(&lexer)) return LexWalk<StringLexer>(*text, shared).run(state, with_rests);
+  if (auto* plain = dynamic_cast<const DfaLexer*>(&lexer)) return LexWalk<DfaLexer>(*plain, shared).run(state, with_rests);
+  return LexWalk<Lexer>(lexer, shared).run(state, with_rests);
+}
+
+}  // namespace
+
+TokenSet::TokenSet(const std::vector<uint32_t>& bits) {
+  size_t used = 0, count = 0;
+  for (uint32_t word : bits) used += word != 0;
+  if (2 * used < bits.size()) {
+    for (uint32_t word : bits) count += word ? size_t(__builtin_popcount(word)) : 0;
+  }
+  if (2 * used >= bits.size() || count >= bits.size()) {
+    bits_ = bits;
+    return;
+  }
+  ids_.reserve(count);
+  for (size_t word = 0; word < bits.size(); ++word) {
+    for (uint32_t rest = bits[word]; rest; rest &= rest - 1) ids_.push_back(int32_t(word * 32) + __builtin_ctz(rest));
+  }
+}
+
+void TokenSet::unite_into(uint32_t* mask) const {
+  for (int32_t token : ids_) set_bit(mask, token);
+  for (size_t i = 0; i < bits_.size(); ++i) mask[i] |= bits_[i];
+}
+
+bool TokenSet::has(int32_t token) const {
+  if (!bits_.empty()) return bits_[size_t(token) / 32] >> (token % 32) & 1;
+  return std::binary_search(ids_.begin(), ids_.end(), token);
+}
+
+size_t LexMask::bytes() const {
+  size_t total = inside.bytes() + (exits.capacity() + spans.capacity()) * sizeof(Exit) + (with_strings.capacity() + excluded.capacity()) * 4 + 256;
+  for (const auto& [label, trie] : rests) total += trie.size() * sizeof(Trie::Node) + trie.ids().size() * 4;
+  return total;
+}
+
+LexMask make_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared) { return walk_lexer(lexer, state, shared, false); }
+LexMask make_shared_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared) { return walk_lexer(lexer, state, shared, true); }
+
+}  // namespace tandem::grammar

@@ -1,0 +1,81 @@
+// What is trained: FP32 master factors with their gradients and moments, and the rounded adapter that serves.
+#pragma once
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "model/forward.h"
+#include "ops/adamw.h"
+
+namespace tandem::train {
+
+// A matrix of FP32 numbers in the order of the gradient kernels, rows `ld` apart, what pads them zero.
+struct Trained {
+  int64_t rows = 0, columns = 0, ld = 0;
+  Buffer<float> value, grad, m, v;
+
+  Trained() = default;
+  Trained(int64_t row_count, int64_t column_count, int64_t panel);
+};
+
+// One projection of one layer: y += scale * b (a x).
+struct TrainedFactors {
+  int64_t layer;
+  model::Module module;
+  ops::LoraShape shape;
+  Trained a;  // [rank][in]
+  Trained b;  // [rank][out], b turned
+};
+
+// Moments in the layout of model::Factors: a [rank][in], b [out][rank].
+struct Moments {
+  std::vector<float> a_m, a_v, b_m, b_v;
+};
+
+struct State {
+  float scale = 1;
+  std::vector<model::Factors> factors;
+  int64_t steps = 0;
+  std::vector<Moments> moments;  // one per factors, or none: fresh
+};
+
+using Layers = std::vector<std::array<ops::LoraFactors, model::kModules>>;
+
+class FactorSet {
+ public:
+  // Throws Error(kRange) naming the projection that does not fit.
+  FactorSet(std::shared_ptr<model::Model> model, const State& state);
+
+  State state() const;
+  float scale() const { return scale_; }
+  int64_t steps() const { return steps_; }
+  // The rounded factors, of the last finish().
+  const std::shared_ptr<const model::Adapter>& adapter() const { return adapter_; }
+  // The same turned for the backward pass: from outputs to inputs. Rank 0 where nothing is trained.
+  const ops::LoraFactors& turned(int64_t layer, model::Module module) const { return turned_[size_t(layer)][size_t(module)]; }
+  // Null where nothing is trained.
+  TrainedFactors* find(int64_t layer, model::Module module);
+  // The first layer with factors.
+  int64_t lowest_layer() const;
+  int64_t layers() const { return int64_t(index_.size()); }
+
+  void clear_gradients(int64_t layer);
+  double gradient_squares(int64_t layer) const;
+  // One AdamW step of a layer's factors, then their rounding into what finish() publishes.
+  void step(int64_t layer, const ops::AdamW& options, float grad_scale);
+  void finish();
+
+ private:
+  void load(const State& state);
+  void round(TrainedFactors& factors);
+
+  std::shared_ptr<model::Model> model_;
+  float scale_ = 1;
+  int64_t steps_ = 0;
+  std::vector<TrainedFactors> factors_;
+  std::vector<std::array<int32_t, model::kModules>> index_;  // per layer; -1: nothing
+  Layers turned_, rounded_;
+  std::shared_ptr<const model::Adapter> adapter_;
+};
+
+}  // namespace tandem::train

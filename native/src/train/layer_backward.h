@@ -1,0 +1,56 @@
+// The gradient of one layer over some rows, in four parts, from what the forward pass left on the tape.
+//
+// Chunks descend within a layer: only later rows see a key, so when a chunk's turn comes the gradients of its keys and values are complete.
+// The gradients of factors gather chunk by chunk, in that order.
+#pragma once
+#include "ops/attention_backward.h"
+#include "train/factors.h"
+#include "train/layer_forward.h"
+
+namespace tandem::train {
+
+class LayerBackward {
+ public:
+  LayerBackward(model::Model& model, LayerForward& forward, int64_t rows);
+
+  // Takes the gradient of the residual stream after the last layer from gradient(), one row per token.
+  void begin(const Tape& tape);
+  float* gradient() { return residual_.data(); }
+  void begin_layer(const Tape& tape);
+
+  // The parts of a layer, in this order for a chunk. With `reach` false nothing lies below: the residual stream's gradient is not needed.
+  void mlp_out(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
+  void mlp_in(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
+  void attention_out(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
+  void attention_in(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk, bool reach);
+
+ private:
+  // What a product gets back: d of its outputs (elements, ld_out_ apart), the rows x that entered it.
+  struct Back {
+    int64_t layer;
+    model::Product product;
+    Chunk chunk;
+    const uint8_t* x;
+    int64_t ldx;
+  };
+  // The gradients of the adapter's factors; with `dx` also dx = d . (W + adapter), ld_wide_ apart.
+  void product(Tape& tape, FactorSet& factors, const Back& back, float* dx);
+  void round_residual(const Tape& tape, Chunk chunk, int64_t columns, int64_t padded);
+  void norm(const float* x, int64_t ld, Chunk chunk, const std::vector<float>& weight);
+  void turn_back(Tape& tape, int64_t layer, Chunk chunk);
+  void turn_head_back(const model::Layer& layer, const float* raw, bool key, int64_t position, float* d) const;
+
+  model::Model& model_;
+  LayerForward& forward_;
+  int64_t ld_out_, ld_wide_, ld_residual_;
+  Buffer<float> residual_, dk_, dv_;  // per token of the row
+  Buffer<uint8_t> d_out_;             // [rows][ld_out_]: the gradient of a product's outputs
+  Buffer<uint8_t> x_;                 // [rows][ld_activation]
+  Buffer<uint8_t> q_, d_attended_;    // [rows][heads][dim]
+  Buffer<float> wide_;                // [rows][ld_wide_]: the gradient of a product's inputs
+  Buffer<float> dq_;                  // [rows][heads][dim]
+  Buffer<float> du_;
+  std::vector<int32_t> all_rows_;
+};
+
+}  // namespace tandem::train

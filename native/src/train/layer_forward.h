@@ -1,0 +1,67 @@
+// The forward pass of one layer over some rows, in four parts: the very operations of serving, in the same order (model/forward.cc), with
+// what backward needs written to the tape.
+#pragma once
+#include "train/tape.h"
+
+namespace tandem::train {
+
+// Consecutive tokens of a row.
+struct Chunk {
+  int64_t first, count;
+};
+
+// Row-wise loops, a few rows per claim.
+template <typename Body>
+void for_rows(ThreadPool& pool, int64_t count, const Body& body) {
+  constexpr int64_t kBlock = 4;
+  pool.run((count + kBlock - 1) / kBlock, [&](int64_t block) {
+    for (int64_t r = block * kBlock; r < std::min(count, (block + 1) * kBlock); ++r) body(r);
+  });
+}
+
+// Memory of at most `rows` rows, shared by the passes.
+class LayerForward {
+ public:
+  LayerForward(model::Model& model, int64_t rows, int64_t positions);
+
+  void embed(Tape& tape, Chunk chunk);
+  // The parts of a layer, in this order for a chunk; chunks ascending within a layer.
+  void attention_in(Tape& tape, int64_t layer, Chunk chunk);
+  void attention_out(Tape& tape, int64_t layer, Chunk chunk);
+  void mlp_in(Tape& tape, int64_t layer, Chunk chunk);
+  void mlp_out(Tape& tape, int64_t layer, Chunk chunk);
+
+  // For the backward pass: what entered the products, computed again into rows ld_activation() apart.
+  void normalise(const float* rows, int64_t ld, int64_t count, const std::vector<float>& weight, uint8_t* out) const;
+  void activate(const uint8_t* gate_up, int64_t count, uint8_t* out) const;
+  // Queries of a chunk as attention takes them, from the tape.
+  void queries(Tape& tape, int64_t layer, Chunk chunk, uint8_t* out) const;
+
+  // n elements from index `at` on, as floats.
+  void read_elements(const uint8_t* from, int64_t at, int64_t n, float* out) const;
+  void write_elements(const float* x, int64_t n, uint8_t* out) const;
+
+  const ops::RopeTable& rope() const { return rope_; }
+  int64_t ld_activation() const { return ld_activation_; }
+  size_t element() const { return ops::element_size(model_.element); }
+
+ private:
+  void product(Tape& tape, int64_t layer, model::Product which, Chunk chunk, const void* x, int64_t ldx, float* y, int64_t ldy,
+               bool accumulate);
+  void clear_pages(Tape& tape, int64_t layer, Chunk chunk);
+  void store_keys(Tape& tape, int64_t layer, Chunk chunk);
+  // One head of queries or keys, normed and rotated in place.
+  void turn_head(const model::Layer& layer, bool key, int64_t position, float* x) const;
+
+  model::Model& model_;
+  ops::RopeTable rope_;
+  int64_t ld_activation_;
+  Buffer<float> wide_;
+  Buffer<uint8_t> activation_, queries_;
+  std::vector<int32_t> all_rows_;
+};
+
+const ops::PackedMatrix& weights_of(const model::Layer& layer, model::Product which);
+ops::AttentionShape attention_shape(const model::Spec& spec, int64_t layer);
+
+}  // namespace tandem::train

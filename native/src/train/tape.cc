@@ -1,0 +1,65 @@
+#include "train/tape.h"
+
+#include <algorithm>
+
+namespace tandem::train {
+namespace {
+
+template <typename T>
+void at_least(Buffer<T>& buffer, int64_t count) {
+  if (buffer.size() < size_t(count)) buffer = Buffer<T>(size_t(count));
+}
+
+}  // namespace
+
+std::vector<model::Module> modules_of(model::Product product) {
+  switch (product) {
+    case model::Product::kQkv: return {model::Module::kQ, model::Module::kK, model::Module::kV};
+    case model::Product::kOutput: return {model::Module::kO};
+    case model::Product::kGateUp: return {model::Module::kGate, model::Module::kUp};
+    case model::Product::kDown: break;
+  }
+  return {model::Module::kDown};
+}
+
+Tape::Tape(const model::Model& model, Keep keep) : model_(model), keep_(keep) {
+  const model::Layer& layer = model.weights.layers.front();
+  ld_residual_ = std::max({layer.output.rows_padded(), layer.down.rows_padded(), model.spec.hidden_size});
+  ld_attended_ = layer.output.columns_padded();
+  ld_qk_ = model.spec.query_size() + model.spec.kv_size();
+  inputs_.resize(keep == Keep::kNothing ? 2 : size_t(model.spec.layers + 1));
+  layers_.resize(keep == Keep::kActivations ? size_t(model.spec.layers) : 1);
+}
+
+int64_t Tape::width(int64_t layer, model::Product product) const {
+  int64_t width = 0;
+  for (model::Module module : modules_of(product)) width += adapter_ ? adapter_->factors(layer, module).rank_padded() : 0;
+  return width;
+}
+
+void Tape::begin(Row row, std::shared_ptr<const model::Adapter> adapter) {
+  ready = false;
+  row_ = std::move(row);
+  pages_ = RowPages(row_);
+  adapter_ = std::move(adapter);
+  grow(adapter_.get());
+}
+
+void Tape::grow(const model::Adapter* adapter) {
+  int64_t rows = size(), size_of = int64_t(ops::element_size(model_.element));
+  for (Buffer<float>& input : inputs_) at_least(input, rows * ld_residual_);
+  for (LayerTape& layer : layers_) {
+    at_least(layer.middle, rows * ld_residual_);
+    at_least(layer.qk, rows * ld_qk_ * size_of);
+    at_least(layer.attended, rows * ld_attended_ * size_of);
+    at_least(layer.gate_up, rows * 2 * model_.spec.intermediate_size * size_of);
+    for (Buffer<float>& u : layer.u) at_least(u, rows * (adapter ? adapter->widest() : 0));
+  }
+  if (kv_ && kv_->pages() >= pages_.pages()) return;
+  ops::KvShape shape = model_.kv_shape();
+  if (keep_ != Keep::kActivations) shape.layers = 1;
+  kv_.reset();
+  kv_ = std::make_unique<ops::KvPages>(shape, pages_.pages());
+}
+
+}  // namespace tandem::train

@@ -1,0 +1,78 @@
+// What the forward pass of one row leaves behind: everything that backward needs, layer inputs only, or nothing.
+#pragma once
+#include <array>
+#include <vector>
+
+#include "model/forward.h"
+#include "train/row.h"
+
+namespace tandem::train {
+
+enum class Keep {
+  kActivations,  // all of every layer
+  kInputs,       // the residual stream before each layer; the rest is computed again
+  kNothing,      // scores only
+};
+
+constexpr int kProducts = 4;
+constexpr std::array<model::Product, kProducts> kAllProducts = {model::Product::kQkv, model::Product::kOutput, model::Product::kGateUp,
+                                                                model::Product::kDown};
+
+// The projections of a product.
+std::vector<model::Module> modules_of(model::Product product);
+
+// One layer's activations of T tokens. E = element of the model.
+struct LayerTape {
+  Buffer<float> middle;      // [T][ld_residual]: the residual stream between attention and MLP
+  Buffer<uint8_t> qk;        // [T][query + kv] E: before norm and rotation
+  Buffer<uint8_t> attended;  // [T][ld_attended] E: the input of the output projection
+  Buffer<uint8_t> gate_up;   // [T][2 intermediate] E
+  // The adapter's u of each product, the projections' padded ranks beside each other.
+  std::array<Buffer<float>, kProducts> u;
+};
+
+class Tape {
+ public:
+  Tape(const model::Model& model, Keep keep);
+
+  Keep keep() const { return keep_; }
+  // Makes room for a row under an adapter (null: none). Memory only grows.
+  void begin(Row row, std::shared_ptr<const model::Adapter> adapter);
+  // Nothing of the row may be used any more.
+  void drop() { ready = false; }
+
+  const Row& row() const { return row_; }
+  const RowPages& pages() const { return pages_; }
+  const model::Adapter* adapter() const { return adapter_.get(); }
+  int64_t size() const { return row_.size(); }
+  int64_t ld_residual() const { return ld_residual_; }
+  int64_t ld_attended() const { return ld_attended_; }
+  int64_t ld_qk() const { return ld_qk_; }
+  // Floats of u per token of a product of a layer.
+  int64_t width(int64_t layer, model::Product product) const;
+  // The residual stream that enters a layer; of index `layers` the one that leaves the last.
+  float* input(int64_t layer) { return inputs_[size_t(layer) % inputs_.size()].data(); }
+  LayerTape& layer(int64_t index) { return layers_[size_t(index) % layers_.size()]; }
+  ops::KvPages& kv() { return *kv_; }
+  int64_t kv_layer(int64_t index) const { return index % kv_->shape().layers; }
+
+  bool ready = false;  // the forward pass went through
+  // Left by the head: the indices of the tokens with a target, and per such token d logprob / d (normed residual stream).
+  std::vector<int32_t> targets;
+  Buffer<float> directions;  // [targets][hidden]
+
+ private:
+  void grow(const model::Adapter* adapter);
+
+  const model::Model& model_;
+  Keep keep_;
+  int64_t ld_residual_, ld_attended_, ld_qk_;
+  Row row_;
+  RowPages pages_;
+  std::shared_ptr<const model::Adapter> adapter_;
+  std::vector<Buffer<float>> inputs_;
+  std::vector<LayerTape> layers_;
+  std::unique_ptr<ops::KvPages> kv_;
+};
+
+}  // namespace tandem::train

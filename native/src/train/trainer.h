@@ -1,0 +1,88 @@
+// One training state over the base weights that serve: forward, backward and optimizer steps of packed rows, cut into slices.
+//
+// Results depend on the rows, the factors and the model alone: not on how slices are cut, on threads, or on what is kept and what is
+// computed again. The forward pass is that of serving, bit for bit, under the rounded factors that serve.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "train/factors.h"
+#include "train/head.h"
+#include "train/layer_backward.h"
+#include "train/layer_forward.h"
+#include "train/steps.h"
+
+namespace tandem::train {
+
+struct Options {
+  int64_t max_row_tokens = 0;
+  // Keep only the layers' inputs and compute the rest again in the backward pass.
+  bool recompute = false;
+};
+
+struct OptimizerStep {
+  ops::AdamW adamw;
+  double max_grad_norm;
+};
+
+struct StepOutcome {
+  double grad_norm = 0;  // of all factors together, before clipping; NaN where not finite
+  bool applied = false;
+};
+
+// Which factors a forward pass runs under.
+enum class Under { kCurrent, kBase, kOther };
+
+class Trainer {
+ public:
+  // Throws Error(kRange) naming the option or the factors that do not fit.
+  Trainer(std::shared_ptr<model::Model> model, const Options& options, const State& state);
+
+  // Each begins one piece of work, which slice() then runs; all throw Error(kState) while another is unfinished, and check everything
+  // before anything is spent.
+  void forward(Row row, Under under, std::shared_ptr<const model::Adapter> other = nullptr);
+  // Adds the gradients of sum over t of gradients[t] * logprob[t] of the row last forwarded under the current factors, once per row.
+  void backward(std::vector<float> gradients);
+  void optimize(const OptimizerStep& step);
+
+  // Works for about that long, at least one unit, holding the model's turn; true when the work is done. An error ends the work; one within
+  // backward or optimize leaves sums or factors half-way, and from then on everything but state() of an untouched set throws.
+  bool slice(int64_t micros);
+
+  // Of the last forward pass.
+  const Scores& scores() const;
+  const StepOutcome& outcome() const;
+  // The FP32 masters and the optimizer's state. Not while a step is under way.
+  State state() const;
+  // What serves: the rounded factors after the last step.
+  std::shared_ptr<const model::Adapter> adapter() const { return factors_.adapter(); }
+
+ private:
+  enum class Work { kNone, kForward, kBackward, kOptimize };
+
+  void begin(Work work, Steps steps);
+  void require_idle() const;
+  std::vector<Chunk> chunks(const Tape& tape) const;
+  Steps run_layer(Tape& tape, int64_t layer);
+  Steps run_forward(Tape& tape, bool directions);
+  Steps run_backward();
+  Steps run_optimize(OptimizerStep step);
+
+  std::shared_ptr<model::Model> model_;
+  Options options_;
+  FactorSet factors_;
+  int64_t chunk_;
+  LayerForward forward_;
+  LayerBackward backward_;
+  Head head_;
+  Tape kept_, passing_;
+  Scores scores_;
+  StepOutcome outcome_;
+  std::vector<float> gradients_;
+  Work work_ = Work::kNone;
+  Steps steps_;
+  bool broken_ = false, scored_ = false, stepped_ = false;
+};
+
+}  // namespace tandem::train

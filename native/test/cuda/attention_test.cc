@@ -1,0 +1,165 @@
+#include <limits>
+
+#include "cuda/attention/paged_attention.h"
+#include "gpu_support.h"
+
+namespace tandem::test {
+namespace {
+
+struct Shape {
+  int64_t heads = 6, kv_heads = 2, dim = 64, window = 0;
+};
+
+// Sequences with their new tokens last; pages in random order, the unused positions NaN.
+struct Batch {
+  Batch(const Shape& shape, const std::vector<std::pair<int, int>>& sequences, uint64_t seed) : s(shape), random(seed) {
+    for (auto [length, fresh] : sequences) longest = std::max<int64_t>(longest, length);
+    max_pages = (longest + 15) / 16;
+    pages = max_pages * int64_t(sequences.size()) + 3;
+    std::vector<int32_t> free;
+    for (int32_t p = 0; p < pages; ++p) free.push_back(p);
+    random.shuffle(free);
+    keys.assign(size_t(pages * s.kv_heads * 16 * s.dim), cuda::to_bf16(std::numeric_limits<float>::quiet_NaN()));
+    values = keys;
+    for (auto [length, fresh] : sequences) add(length, fresh, free);
+    queries = bf16s(random, rows.size() * size_t(s.heads * s.dim));
+  }
+
+  void add(int length, int fresh, std::vector<int32_t>& free) {
+    const int32_t sequence = int32_t(table.size() / size_t(max_pages));
+    for (int64_t p = 0; p < max_pages; ++p) {
+      table.push_back(p * 16 < length ? free.back() : -1);
+      if (p * 16 < length) free.pop_back();
+    }
+    for (int position = 0; position < length; ++position) {
+      for (int64_t h = 0; h < s.kv_heads; ++h) {
+        for (int64_t i = 0; i < s.dim; ++i) {
+          keys[size_t(at(sequence, position, h) + i)] = cuda::to_bf16(random.normal());
+          values[size_t(at(sequence, position, h) + i)] = cuda::to_bf16(random.normal());
+        }
+      }
+    }
+    for (int i = length - fresh; i < length; ++i) rows.push_back({sequence, i});
+  }
+
+  int64_t at(int64_t sequence, int64_t position, int64_t head) const {
+    const int64_t page = table[size_t(sequence * max_pages + position / 16)];
+    return ((page * s.kv_heads + head) * 16 + position % 16) * s.dim;
+  }
+
+  // Rows cut into tiles; groups of four of one sequence, padded with empty ones.
+  std::vector<cuda::AttentionTile> tiles() const {
+    std::vector<cuda::AttentionTile> out;
+    const int64_t most = cuda::attention_tile_tokens(s.heads, s.kv_heads);
+    for (size_t i = 0; i < rows.size();) {
+      if (i > 0 && rows[i].first != rows[i - 1].first) {
+        while (out.size() % 4 != 0) out.push_back({0, 0, 0, rows[i - 1].first});
+      }
+      size_t end = i;
+      while (end < rows.size() && end - i < size_t(most) && rows[end].first == rows[i].first) ++end;
+      out.push_back({int32_t(i), int32_t(end - i), rows[i].second, rows[i].first});
+      i = end;
+    }
+    while (out.size() % 4 != 0) out.push_back({0, 0, 0, rows.back().first});
+    return out;
+  }
+
+  std::vector<bf16> run(bool splits_in_grid) const {
+    DeviceBuffer<bf16> k(keys), v(values), q(queries), out(queries.size());
+    DeviceBuffer<int32_t> t(table);
+    DeviceBuffer<cuda::AttentionTile> cut(tiles());
+    const int64_t count = int64_t(cut.size());
+    DeviceBuffer<float> workspace(size_t(cuda::attention_workspace_floats(count, s.kv_heads, s.dim, longest)));
+    cuda::KvLayer kv{k.data(), v.data(), pages, s.kv_heads, s.dim};
+    cuda::paged_attention({q.data(), kv, t.data(), int64_t(table.size()) / max_pages, max_pages, cut.data(), count, longest, s.heads,
+                           scale, s.window, out.data(), workspace.data(), int64_t(workspace.size()), splits_in_grid},
+                          nullptr);
+    return out.download();
+  }
+
+  std::vector<double> wanted(size_t row, int64_t head) const {
+    const auto [sequence, position] = rows[row];
+    const int64_t kv_head = head / (s.heads / s.kv_heads);
+    const int64_t first = s.window == 0 ? 0 : std::max<int64_t>(0, position - s.window + 1);
+    std::vector<double> out(size_t(s.dim), 0.0);
+    double sum = 0;
+    for (int64_t key = first; key <= position; ++key) {
+      double score = 0;
+      for (int64_t i = 0; i < s.dim; ++i) {
+        score += double(cuda::to_float(queries[(row * size_t(s.heads) + size_t(head)) * size_t(s.dim) + size_t(i)])) *
+                 cuda::to_float(keys[size_t(at(sequence, key, kv_head) + i)]);
+      }
+      const double weight = std::exp(score * scale);
+      sum += weight;
+      for (int64_t i = 0; i < s.dim; ++i) out[size_t(i)] += weight * cuda::to_float(values[size_t(at(sequence, key, kv_head) + i)]);
+    }
+    for (double& x : out) x /= sum;
+    return out;
+  }
+
+  Shape s;
+  Random random;
+  float scale = 0.125f;
+  int64_t longest = 0, max_pages = 0, pages = 0;
+  std::vector<int32_t> table;
+  std::vector<bf16> keys, values, queries;
+  std::vector<std::pair<int32_t, int32_t>> rows;  // sequence and position of each new token
+};
+
+void check_batch(const Batch& batch) {
+  const std::vector<bf16> wide = batch.run(false), split = batch.run(true);
+  CHECK(same_bits(wide, split));
+  for (size_t row = 0; row < batch.rows.size(); ++row) {
+    for (int64_t head = 0; head < batch.s.heads; ++head) {
+      const std::vector<double> wanted = batch.wanted(row, head);
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        CHECK_NEAR(cuda::to_float(wide[(row * size_t(batch.s.heads) + size_t(head)) * wanted.size() + i]), wanted[i], 0.02);
+      }
+    }
+  }
+}
+
+TEST(gpu_attention_matches_plain_loops) {
+  check_batch(Batch({}, {{1, 1}, {70, 1}, {33, 33}, {530, 3}}, 1));
+  check_batch(Batch({.heads = 9, .kv_heads = 3, .dim = 32}, {{20, 9}, {5, 1}}, 2));
+  check_batch(Batch({.heads = 16, .kv_heads = 1, .dim = 128}, {{66, 2}}, 3));
+  check_batch(Batch({.heads = 2, .kv_heads = 2, .dim = 96}, {{18, 18}}, 4));
+}
+
+TEST(gpu_attention_sees_its_window_only) {
+  check_batch(Batch({.heads = 4, .kv_heads = 2, .dim = 32, .window = 5}, {{3, 3}, {90, 20}}, 5));
+  check_batch(Batch({.heads = 4, .kv_heads = 2, .dim = 32, .window = 40}, {{600, 2}}, 6));
+}
+
+TEST(gpu_attention_rows_do_not_depend_on_their_batch) {
+  // The same sequence with 40 new tokens at once, and the last of them alone in its tile.
+  const Shape shape{.heads = 4, .kv_heads = 2, .dim = 32};
+  Batch all(shape, {{520, 40}}, 7);
+  const std::vector<bf16> together = all.run(false);
+  const size_t width = size_t(shape.heads * shape.dim);
+  for (size_t row : {size_t(0), size_t(13), size_t(39)}) {
+    Batch one = all;
+    one.rows = {all.rows[row]};
+    one.queries.assign(all.queries.begin() + int64_t(row * width), all.queries.begin() + int64_t((row + 1) * width));
+    const std::vector<bf16> wanted(together.begin() + int64_t(row * width), together.begin() + int64_t((row + 1) * width));
+    CHECK(same_bits(one.run(true), wanted));
+    CHECK(same_bits(one.run(false), wanted));
+  }
+}
+
+TEST(gpu_attention_refuses_what_does_not_fit) {
+  cuda::PagedAttention args{};
+  args.kv = {nullptr, nullptr, 1, 2, 64};
+  args.heads = 3;
+  CHECK_ERROR(kRange, "heads", cuda::paged_attention(args, nullptr));
+  args.heads = 4;
+  args.longest = 10;
+  args.tile_count = 3;
+  CHECK_ERROR(kRange, "tile_count", cuda::paged_attention(args, nullptr));
+  args.tile_count = 4;
+  args.kv.dim = 80;
+  CHECK_ERROR(kUnsupported, "heads of this size", cuda::paged_attention(args, nullptr));
+}
+
+}  // namespace
+}  // namespace tandem::test

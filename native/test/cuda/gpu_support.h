@@ -1,0 +1,25 @@
+// What the kernel tests share. They run under the emulation, and on a device where there is one (scripts/gpu-check).
+#pragma once
+#include "cuda/common/device_buffer.h"
+#include "support.h"
+#include "test.h"
+
+namespace tandem::test {
+
+using cuda::bf16;
+using cuda::DeviceBuffer;
+
+inline std::vector<bf16> bf16s(Random& random, size_t count, float scale = 1.0f) {
+  std::vector<bf16> out(count);
+  for (bf16& x : out) x = cuda::to_bf16(random.normal() * scale);
+  return out;
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+inline bool same_bits(const std::vector<bf16>& a, const std::vector<bf16>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(bf16)) == 0;
+}
+
+}  // namespace tandem::test

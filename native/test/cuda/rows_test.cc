@@ -1,0 +1,170 @@
+// Norms, embedding, activation, rotation against plain loops in double.
+#include <limits>
+
+#include "cuda/elementwise/elementwise.h"
+#include "gpu_support.h"
+#include "cuda/norm/rms_norm.h"
+#include "cuda/rope/rope_store.h"
+
+namespace tandem::test {
+namespace {
+
+constexpr double kBf16 = 1.0 / 256;  // half a unit in the last place, relative
+
+void check_bf16(bf16 seen, double wanted) { CHECK_NEAR(cuda::to_float(seen), wanted, kBf16 * std::fabs(wanted) + 1e-6); }
+
+TEST(gpu_rms_norm_matches_plain_loops) {
+  Random random(1);
+  for (int64_t width : {1, 31, 192, 1000, 4096}) {
+    const int64_t rows = 3, ld = width + 5;
+    DeviceBuffer<float> x(random.normals(size_t(rows * ld), 3)), weight(random.normals(size_t(width)));
+    DeviceBuffer<bf16> y(size_t(rows * ld));
+    cuda::rms_norm({x.data(), ld, weight.data(), y.data(), ld, rows, width, 1e-6f}, nullptr);
+    const auto xs = x.download(), ws = weight.download();
+    const auto ys = y.download();
+    for (int64_t r = 0; r < rows; ++r) {
+      double squares = 0;
+      for (int64_t i = 0; i < width; ++i) squares += double(xs[size_t(r * ld + i)]) * xs[size_t(r * ld + i)];
+      const double scale = 1 / std::sqrt(squares / double(width) + 1e-6);
+      for (int64_t i = 0; i < width; ++i) check_bf16(ys[size_t(r * ld + i)], xs[size_t(r * ld + i)] * scale * ws[size_t(i)]);
+      for (int64_t i = width; i < ld; ++i) CHECK_EQ(ys[size_t(r * ld + i)].bits, uint16_t(0));
+    }
+  }
+}
+
+TEST(gpu_rms_norm_refuses_what_does_not_fit) {
+  CHECK_ERROR(kRange, "width", cuda::rms_norm({nullptr, 4, nullptr, nullptr, 8, 1, 8, 1e-6f}, nullptr));
+  CHECK_ERROR(kRange, "rows", cuda::rms_norm({nullptr, 8, nullptr, nullptr, 8, -1, 8, 1e-6f}, nullptr));
+  cuda::rms_norm({nullptr, 8, nullptr, nullptr, 8, 0, 8, 1e-6f}, nullptr);
+}
+
+TEST(gpu_embedding_copies_rows_and_marks_bad_ids) {
+  Random random(2);
+  const int64_t vocab = 7, width = 300;
+  DeviceBuffer<bf16> table(bf16s(random, size_t(vocab * width)));
+  DeviceBuffer<int32_t> tokens(std::vector<int32_t>{6, 0, 7, -1});
+  DeviceBuffer<float> y(size_t(4 * width));
+  cuda::embed_tokens({tokens.data(), table.data(), vocab, width, 4, y.data(), width}, nullptr);
+  const auto ts = table.download();
+  const auto ys = y.download();
+  for (int64_t i = 0; i < width; ++i) {
+    CHECK_EQ(ys[size_t(i)], cuda::to_float(ts[size_t(6 * width + i)]));
+    CHECK_EQ(ys[size_t(width + i)], cuda::to_float(ts[size_t(i)]));
+    CHECK(std::isnan(ys[size_t(2 * width + i)]) && std::isnan(ys[size_t(3 * width + i)]));
+  }
+}
+
+TEST(gpu_silu_multiply_matches_plain_loops) {
+  Random random(3);
+  const int64_t rows = 2, width = 515;
+  DeviceBuffer<float> x(random.normals(size_t(rows * 2 * width), 4));
+  DeviceBuffer<bf16> y(size_t(rows * width));
+  cuda::silu_multiply({x.data(), 2 * width, y.data(), width, rows, width}, nullptr);
+  const auto xs = x.download();
+  const auto ys = y.download();
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < width; ++i) {
+      const double gate = xs[size_t(r * 2 * width + i)], up = xs[size_t(r * 2 * width + width + i)];
+      check_bf16(ys[size_t(r * width + i)], gate / (1 + std::exp(-gate)) * up);
+    }
+  }
+}
+
+struct RopeCase {
+  int64_t rows = 5, heads = 6, kv_heads = 2, dim = 64, positions = 40, pages = 6;
+  bool norm = true, bias = true;
+};
+
+struct RopeRun {
+  explicit RopeRun(const RopeCase& c, uint64_t seed) : c(c), random(seed) {}
+
+  void run() {
+    cuda::KvLayer kv{keys.data(), values.data(), c.pages, c.kv_heads, c.dim};
+    const float* none = nullptr;
+    cuda::rope_store({qkv.data(), width, c.bias ? bias.data() : none, c.norm ? q_norm.data() : none,
+                      c.norm ? k_norm.data() : none, 1e-6f, cosines.data(), sines.data(), positions.data(), slots.data(),
+                      queries.data(), kv, c.rows, c.heads, c.dim, c.positions},
+                     nullptr);
+  }
+
+  // One head of the row in double: bias, norm, rotation.
+  std::vector<double> wanted(int64_t row, int64_t column, const DeviceBuffer<float>* norm, bool rotate) const {
+    const auto x = qkv.download(), b = bias.download(), cs = cosines.download(), sn = sines.download();
+    std::vector<double> v(size_t(c.dim));
+    double squares = 0;
+    for (int64_t i = 0; i < c.dim; ++i) {
+      v[size_t(i)] = double(x[size_t(row * width + column + i)]) + (c.bias ? b[size_t(column + i)] : 0);
+      squares += v[size_t(i)] * v[size_t(i)];
+    }
+    if (norm) {
+      const auto w = norm->download();
+      for (int64_t i = 0; i < c.dim; ++i) v[size_t(i)] *= w[size_t(i)] / std::sqrt(squares / double(c.dim) + 1e-6);
+    }
+    if (!rotate) return v;
+    std::vector<double> out(v);
+    const int64_t half = c.dim / 2, p = positions.download()[size_t(row)];
+    for (int64_t i = 0; i < half; ++i) {
+      const double co = cs[size_t(p * half + i)], si = sn[size_t(p * half + i)];
+      out[size_t(i)] = v[size_t(i)] * co - v[size_t(i + half)] * si;
+      out[size_t(i + half)] = v[size_t(i + half)] * co + v[size_t(i)] * si;
+    }
+    return out;
+  }
+
+  RopeCase c;
+  Random random;
+  int64_t width = (c.heads + 2 * c.kv_heads) * c.dim;
+  size_t table = size_t(c.positions * c.dim / 2);
+  DeviceBuffer<float> qkv{random.normals(size_t(c.rows * width))}, bias{random.normals(size_t(width))};
+  DeviceBuffer<float> q_norm{random.normals(size_t(c.dim))}, k_norm{random.normals(size_t(c.dim))};
+  DeviceBuffer<float> cosines{random.normals(table)}, sines{random.normals(table)};
+  DeviceBuffer<int32_t> positions{std::vector<int32_t>{0, 1, 17, 39, 20}}, slots{std::vector<int32_t>{3, 95, 16, 17, 40}};
+  DeviceBuffer<bf16> queries{size_t(c.rows * c.heads * c.dim)};
+  DeviceBuffer<bf16> keys{size_t(c.pages * c.kv_heads * 16 * c.dim)}, values{size_t(c.pages * c.kv_heads * 16 * c.dim)};
+};
+
+void check_head(const std::vector<bf16>& memory, int64_t at, const std::vector<double>& wanted) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    CHECK_NEAR(cuda::to_float(memory[size_t(at) + i]), wanted[i], kBf16 * std::fabs(wanted[i]) + 2e-6);
+  }
+}
+
+void check_rope(const RopeCase& c) {
+  RopeRun run(c, 4);
+  run.run();
+  const auto queries = run.queries.download(), keys = run.keys.download(), values = run.values.download();
+  const auto slots = run.slots.download();
+  for (int64_t row = 0; row < c.rows; ++row) {
+    for (int64_t h = 0; h < c.heads; ++h) {
+      check_head(queries, (row * c.heads + h) * c.dim, run.wanted(row, h * c.dim, c.norm ? &run.q_norm : nullptr, true));
+    }
+    for (int64_t h = 0; h < c.kv_heads; ++h) {
+      const int64_t page = slots[size_t(row)] / 16, offset = slots[size_t(row)] % 16;
+      const int64_t at = ((page * c.kv_heads + h) * 16 + offset) * c.dim, column = (c.heads + h) * c.dim;
+      check_head(keys, at, run.wanted(row, column, c.norm ? &run.k_norm : nullptr, true));
+      check_head(values, at, run.wanted(row, column + c.kv_heads * c.dim, nullptr, false));
+    }
+  }
+}
+
+TEST(gpu_rope_store_matches_plain_loops) {
+  check_rope({});
+  RopeCase plain;
+  plain.norm = plain.bias = false;
+  plain.dim = 32;
+  check_rope(plain);
+}
+
+TEST(gpu_rope_store_keeps_bad_rows_to_themselves) {
+  RopeRun run({}, 5);
+  run.slots = DeviceBuffer<int32_t>(std::vector<int32_t>{3, 96, -1, 17, 40});
+  run.positions = DeviceBuffer<int32_t>(std::vector<int32_t>{0, 1, 17, 39, 40});
+  run.run();
+  const auto queries = run.queries.download();
+  const size_t row = size_t(run.c.heads * run.c.dim);
+  for (int64_t bad : {1, 2, 4}) CHECK(std::isnan(cuda::to_float(queries[size_t(bad) * row])));
+  for (int64_t good : {0, 3}) CHECK(std::isfinite(cuda::to_float(queries[size_t(good) * row])));
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,147 @@
+// The device's sampler against the CPU's reference distribution: a draw u must fall into its token's interval of the cumulative one.
+#include "cuda/sampling/sample.h"
+
+#include <limits>
+
+#include "gpu_support.h"
+#include "ops/sampling.h"
+
+namespace tandem::test {
+namespace {
+
+constexpr int64_t kVocab = 700, kSamplable = 690;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Case {
+  const char* name;
+  ops::SamplingParams params;
+  bool masked = false;
+};
+
+cuda::SampleRow row_of(const ops::SamplingParams& p, double uniform) {
+  return {p.top_p, uniform, float(p.temperature), float(p.min_p), int32_t(p.top_k), 0, 0, -1};
+}
+
+struct Sampler {
+  explicit Sampler(uint64_t seed) : random(seed), logits(random.normals(size_t(kVocab), 3)) {
+    for (int i = 0; i < 40; ++i) logits[size_t(random.whole(0, kVocab - 1))] = 5;  // ties
+  }
+
+  // One launch with a row per uniform.
+  std::vector<cuda::Sampled> run(const std::vector<cuda::SampleRow>& rows) {
+    std::vector<float> all;
+    for (size_t i = 0; i < rows.size(); ++i) all.insert(all.end(), logits.begin(), logits.end());
+    DeviceBuffer<float> device(all), work(all.size());
+    DeviceBuffer<cuda::SampleRow> params(rows);
+    DeviceBuffer<cuda::LogitEdit> edit(edits);
+    DeviceBuffer<uint32_t> mask(masks);
+    DeviceBuffer<cuda::Sampled> out(rows.size());
+    const int64_t words = (kVocab + 31) / 32;
+    cuda::sample({device.data(), kVocab, int64_t(rows.size()), kVocab, kSamplable, params.data(), edit.data(), int64_t(edits.size()),
+                  mask.data(), int64_t(masks.size()) / words, words, work.data(), int64_t(work.size()), out.data()},
+                 nullptr);
+    return out.download();
+  }
+
+  std::vector<double> reference(const ops::SamplingParams& params, const std::vector<float>& row) {
+    std::vector<float> copy(row);
+    const std::vector<int32_t> none;
+    ops::TokenHistory history;
+    return ops::distribution_reference({copy.data(), kVocab, kSamplable, &none, &params, &history, 0});
+  }
+
+  Random random;
+  std::vector<float> logits;
+  std::vector<cuda::LogitEdit> edits;
+  std::vector<uint32_t> masks;
+};
+
+void check_draws(Sampler& sampler, const ops::SamplingParams& params, const std::vector<double>& wanted, cuda::SampleRow base) {
+  std::vector<cuda::SampleRow> rows;
+  for (int i = 0; i < 25; ++i) {
+    rows.push_back(base);
+    rows.back().uniform = params.temperature == 0 ? 0.5 : (i + sampler.random.unit()) / 25;
+  }
+  const std::vector<cuda::Sampled> out = sampler.run(rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    CHECK(out[i].token >= 0 && out[i].token < kSamplable);
+    if (out[i].token < 0) continue;
+    double before = 0;
+    for (int32_t id = 0; id < out[i].token; ++id) before += wanted[size_t(id)];
+    const double own = wanted[size_t(out[i].token)];
+    CHECK(own > 0);
+    CHECK(rows[i].uniform > before - 1e-5 && rows[i].uniform < before + own + 1e-5);
+  }
+}
+
+TEST(gpu_sampling_draws_from_the_reference_distribution) {
+  std::vector<ops::SamplingParams> cases(8);
+  cases[1].temperature = 0.6;
+  cases[2].top_k = 20;
+  cases[3].top_p = 0.8;
+  cases[4].min_p = 0.07;
+  cases[5].temperature = 1.7, cases[5].top_k = 50, cases[5].top_p = 0.9, cases[5].min_p = 0.02;
+  cases[6].top_k = 1;
+  cases[7].temperature = 0;
+  Sampler sampler(11);
+  for (const ops::SamplingParams& params : cases) {
+    check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
+  }
+}
+
+TEST(gpu_sampling_applies_edits_and_masks) {
+  Sampler sampler(12);
+  sampler.edits = {{0, 99, 1, 0}, {3, 2, 1, 0}, {5, 0, 1.7f, 0.5f}, {17, -kInfinity, 1, 0}, {600, 1, 0.5f, -2}};
+  sampler.masks.assign(size_t((kVocab + 31) / 32) * 2, 0x5a5af00fu);
+  ops::SamplingParams params;
+  params.top_p = 0.95;
+  cuda::SampleRow row = row_of(params, 0);
+  row.first_edit = 1;
+  row.edit_count = 4;
+  row.mask = 1;
+  std::vector<float> changed(sampler.logits);
+  for (size_t i = 1; i < sampler.edits.size(); ++i) {
+    const cuda::LogitEdit& e = sampler.edits[i];
+    float& l = changed[size_t(e.id)];
+    l += e.bias;
+    l = (l > 0 ? l / e.repetition : l * e.repetition) - e.penalty;
+  }
+  for (int64_t id = 0; id < kVocab; ++id) {
+    if ((0x5a5af00fu >> (id % 32) & 1u) == 0) changed[size_t(id)] = -kInfinity;
+  }
+  check_draws(sampler, params, sampler.reference(params, changed), row);
+}
+
+TEST(gpu_sampling_reports_the_raw_logprob_and_rank) {
+  Sampler sampler(13);
+  sampler.edits = {{4, 30, 1, 0}};
+  cuda::SampleRow row = row_of({}, 0.5);
+  row.edit_count = 1;
+  const cuda::Sampled out = sampler.run({row})[0];
+  CHECK_EQ(out.token, 4);
+  double sum = 0;
+  int rank = 1;
+  for (float l : sampler.logits) sum += std::exp(double(l)), rank += l > sampler.logits[4];
+  CHECK_NEAR(out.logprob, sampler.logits[4] - std::log(sum), 1e-5);
+  CHECK_EQ(out.rank, rank);
+}
+
+TEST(gpu_sampling_ends_a_row_that_cannot_go_on) {
+  Sampler sampler(14);
+  sampler.masks.assign(size_t((kVocab + 31) / 32), 0);
+  cuda::SampleRow row = row_of({}, 0.5);
+  row.mask = 0;
+  CHECK_EQ(sampler.run({row})[0].token, -1);
+  for (float bad : {kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    Sampler spoiled(15);
+    spoiled.logits[699] = bad;
+    CHECK_EQ(spoiled.run({row_of({}, 0.5)})[0].token, -1);
+  }
+  // An index that points nowhere is not followed.
+  cuda::SampleRow stray = row_of({}, 0.5);
+  stray.mask = 7, stray.first_edit = 1 << 20, stray.edit_count = 3;
+  CHECK_EQ(sampler.run({stray})[0].token, sampler.run({row_of({}, 0.5)})[0].token);
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,150 @@
+// Adapters, log-probabilities with their gradient, and the optimizer against plain loops in double.
+#include <limits>
+
+#include "cuda/lora/lora.h"
+#include "cuda/loss/log_prob.h"
+#include "cuda/optimizer/adamw.h"
+#include "gpu_support.h"
+
+namespace tandem::test {
+namespace {
+
+struct LoraCase {
+  static constexpr int64_t kIn = 100, kOut = 300, kMostRank = 40;
+
+  LoraCase() : random(21) {
+    for (int32_t rank : {8, 40, 1, 0}) {
+      a.emplace_back(bf16s(random, size_t(rank * kIn)));
+      b.emplace_back(bf16s(random, size_t(rank * kOut)));
+      weights.push_back({a.back().data(), b.back().data(), rank, 0.5f + float(rank)});
+    }
+  }
+
+  std::vector<float> run(const std::vector<int32_t>& rows, const std::vector<bf16>& x, const std::vector<float>& y) {
+    DeviceBuffer<LoraWeights> table(weights);
+    DeviceBuffer<int32_t> adapters(rows);
+    DeviceBuffer<bf16> device_x(x);
+    DeviceBuffer<float> device_y(y), u(rows.size() * size_t(kMostRank));
+    cuda::lora_add({table.data(), int64_t(weights.size()), adapters.data(), int64_t(rows.size()), kIn, kOut, kMostRank, device_x.data(),
+                    kIn, u.data(), device_y.data(), kOut},
+                   nullptr);
+    return device_y.download();
+  }
+
+  using LoraWeights = cuda::LoraWeights;
+  Random random;
+  std::vector<DeviceBuffer<bf16>> a, b;
+  std::vector<LoraWeights> weights;
+};
+
+TEST(gpu_lora_adds_each_rows_own_adapter) {
+  LoraCase c;
+  const std::vector<int32_t> rows{1, -1, 0, 2, 3, 0, 4};
+  const std::vector<bf16> x = bf16s(c.random, rows.size() * size_t(LoraCase::kIn));
+  const std::vector<float> y = c.random.normals(rows.size() * size_t(LoraCase::kOut));
+  const std::vector<float> out = c.run(rows, x, y);
+  for (size_t t = 0; t < rows.size(); ++t) {
+    const bool used = rows[t] >= 0 && rows[t] < 4;
+    const int32_t rank = used ? c.weights[size_t(rows[t])].rank : 0;
+    std::vector<double> u(size_t(rank), 0.0);
+    const std::vector<bf16> a = used ? c.a[size_t(rows[t])].download() : std::vector<bf16>{};
+    const std::vector<bf16> b = used ? c.b[size_t(rows[t])].download() : std::vector<bf16>{};
+    for (size_t r = 0; r < u.size(); ++r) {
+      for (size_t k = 0; k < size_t(LoraCase::kIn); ++k) {
+        u[r] += double(cuda::to_float(a[r * LoraCase::kIn + k])) * cuda::to_float(x[t * LoraCase::kIn + k]);
+      }
+    }
+    for (size_t o = 0; o < size_t(LoraCase::kOut); ++o) {
+      double wanted = y[t * LoraCase::kOut + o];
+      for (size_t r = 0; r < u.size(); ++r) {
+        wanted += double(c.weights[size_t(rows[t])].scale) * u[r] * cuda::to_float(b[r * LoraCase::kOut + o]);
+      }
+      CHECK_NEAR(out[t * LoraCase::kOut + o], wanted, 1e-4 * (1 + std::fabs(wanted)));
+      if (rank == 0) CHECK_EQ(out[t * LoraCase::kOut + o], y[t * LoraCase::kOut + o]);
+    }
+  }
+  // Alone: the same bits.
+  const std::vector<bf16> x0(x.begin(), x.begin() + LoraCase::kIn);
+  const std::vector<float> y0(y.begin(), y.begin() + LoraCase::kOut), first(out.begin(), out.begin() + LoraCase::kOut);
+  CHECK(same_bits(c.run({1}, x0, y0), first));
+}
+
+TEST(gpu_log_prob_and_its_gradient) {
+  Random random(22);
+  const int64_t rows = 4, vocab = 1100, ld = 1104;
+  const std::vector<float> values = random.normals(size_t(rows * ld), 4), gradients{0.5f, -2, 1, 3};
+  const std::vector<int32_t> targets{0, 1099, -1, 17};
+  DeviceBuffer<float> logits(values), scores{size_t(rows)}, entropies{size_t(rows)}, g(gradients);
+  DeviceBuffer<int32_t> device_targets(targets);
+  cuda::log_prob({logits.data(), ld, rows, vocab, device_targets.data(), scores.data(), entropies.data()}, nullptr);
+  cuda::log_prob_backward({logits.data(), ld, rows, vocab, device_targets.data(), g.data()}, nullptr);
+  const auto seen = scores.download(), seen_entropies = entropies.download(), seen_gradients = logits.download();
+  for (int64_t t = 0; t < rows; ++t) {
+    const float* l = values.data() + t * ld;
+    double sum = 0, entropy = 0;
+    for (int64_t i = 0; i < vocab; ++i) sum += std::exp(double(l[i]));
+    for (int64_t i = 0; i < vocab; ++i) entropy -= std::exp(double(l[i])) / sum * (l[i] - std::log(sum));
+    const int32_t target = targets[size_t(t)];
+    CHECK_NEAR(seen[size_t(t)], target < 0 ? 0 : l[target] - std::log(sum), 1e-5);
+    CHECK_NEAR(seen_entropies[size_t(t)], target < 0 ? 0 : entropy, 1e-4);
+    for (int64_t i = 0; i < vocab; ++i) {
+      const double wanted = target < 0 ? 0 : gradients[size_t(t)] * ((i == target) - std::exp(double(l[i])) / sum);
+      CHECK_NEAR(seen_gradients[size_t(t * ld + i)], wanted, 1e-6);
+    }
+  }
+}
+
+struct Optimizer {
+  static constexpr int64_t kCount = 1000;
+  Random random{23};
+  DeviceBuffer<float> weights{random.normals(kCount)}, m{size_t(kCount)}, v{size_t(kCount)}, gradients{size_t(kCount)};
+  DeviceBuffer<float> parts{size_t(cuda::kSumParts)}, total{size_t(1)}, norm{size_t(1)}, scale{size_t(1)};
+
+  void step(int64_t index, const std::vector<float>& values, float largest) {
+    gradients = DeviceBuffer<float>(values);
+    total = DeviceBuffer<float>(size_t(1));
+    cuda::add_sum_squares({gradients.data(), kCount, parts.data(), total.data()}, nullptr);
+    cuda::clip_scale(total.data(), largest, norm.data(), scale.data(), nullptr);
+    cuda::adamw({weights.data(), gradients.data(), m.data(), v.data(), kCount, 0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, index, scale.data()},
+                nullptr);
+  }
+};
+
+TEST(gpu_adamw_follows_the_formula) {
+  Optimizer o;
+  const std::vector<float> start = o.weights.download();
+  std::vector<double> w(start.begin(), start.end()), m(w.size(), 0), v(w.size(), 0);
+  for (int64_t step = 1; step <= 3; ++step) {
+    const std::vector<float> g = o.random.normals(Optimizer::kCount);
+    double norm = 0;
+    for (float x : g) norm += double(x) * x;
+    norm = std::sqrt(norm);
+    const double clip = norm > 10 ? 10 / (norm + 1e-6) : 1;
+    o.step(step, g, 10);
+    CHECK_NEAR(o.norm.download()[0], norm, 1e-4 * norm);
+    const std::vector<float> seen = o.weights.download();
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double x = g[i] * clip;
+      m[i] = 0.9 * m[i] + 0.1 * x;
+      v[i] = 0.99 * v[i] + 0.01 * x * x;
+      const double first = m[i] / (1 - std::pow(0.9, double(step))), second = v[i] / (1 - std::pow(0.99, double(step)));
+      w[i] = w[i] * (1 - 0.01 * 0.1) - 0.01 * first / (std::sqrt(second) + 1e-8);
+      CHECK_NEAR(seen[i], w[i], 2e-5);
+    }
+  }
+  for (float x : o.gradients.download()) CHECK_EQ(x, 0.0f);
+}
+
+TEST(gpu_adamw_skips_a_step_that_is_not_finite) {
+  Optimizer o;
+  const std::vector<float> before = o.weights.download();
+  std::vector<float> g(Optimizer::kCount, 1.0f);
+  g[77] = std::numeric_limits<float>::quiet_NaN();
+  o.step(1, g, 10);
+  CHECK(std::isnan(o.norm.download()[0]));
+  CHECK(same_bits(o.weights.download(), before));
+  CHECK(same_bits(o.m.download(), std::vector<float>(Optimizer::kCount, 0.0f)));
+}
+
+}  // namespace
+}  // namespace tandem::test

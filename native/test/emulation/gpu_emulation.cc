@@ -1,0 +1,248 @@
+#include "emulation/gpu_emulation.h"
+
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+
+#include "cuda/common/gpu.h"
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#if !defined(__x86_64__)
+#error "the fibers of the emulation are written for x86-64"
+#endif
+
+// Saves the callee-saved registers of the System V ABI on the old stack and takes the new one's.
+asm(R"(.text
+.globl tandem_fiber_switch
+tandem_fiber_switch:
+ pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
+ movq %rsp,(%rdi); movq %rsi,%rsp
+ popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
+ ret)");
+extern "C" void tandem_fiber_switch(void** save, void* load);
+
+namespace tandem::gpu_emulation {
+namespace {
+
+constexpr size_t kStack = 64 << 10;
+constexpr unsigned kMaxThreads = 1024;
+
+thread_local Block* current_block = nullptr;
+thread_local std::mt19937 shuffle_order(1);
+
+struct FreeMemory {
+  void operator()(unsigned char* p) const { std::free(p); }
+};
+using Memory = std::unique_ptr<unsigned char, FreeMemory>;
+
+#if defined(__SANITIZE_ADDRESS__)
+thread_local const void* main_stack = nullptr;
+thread_local size_t main_stack_size = 0;
+void switch_stacks(void** save, void* load, const void* stack, size_t size, bool dying) {
+  void* fake = nullptr;
+  __sanitizer_start_switch_fiber(dying ? nullptr : &fake, stack, size);
+  tandem_fiber_switch(save, load);
+  __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+}
+void to_fiber(Fiber& f) { switch_stacks(&current_block->main_stack_pointer, f.stack_pointer, f.stack, kStack, false); }
+void to_main(Fiber& f, bool dying) {
+  switch_stacks(&f.stack_pointer, current_block->main_stack_pointer, main_stack, main_stack_size, dying);
+}
+void arrived() { __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_size); }
+#else
+void to_fiber(Fiber& f) { tandem_fiber_switch(&current_block->main_stack_pointer, f.stack_pointer); }
+void to_main(Fiber& f, bool) { tandem_fiber_switch(&f.stack_pointer, current_block->main_stack_pointer); }
+void arrived() {}
+#endif
+
+void fiber_entry() {
+  arrived();
+  Block& b = *current_block;
+  (*b.body)();
+  Fiber& f = fiber();
+  f.done = true;
+  to_main(f, true);
+  std::abort();  // a finished fiber is never resumed
+}
+
+void start(Fiber& f, unsigned char* stack, dim3 thread) {
+  f = Fiber{};
+  f.stack = stack;
+  f.done = false;
+  f.thread = thread;
+  void** top = reinterpret_cast<void**>(stack + kStack) - 1;
+  *top-- = nullptr;
+  *top = reinterpret_cast<void*>(&fiber_entry);
+  f.stack_pointer = top - 6;
+}
+
+// Runs a warp until all of its threads have ended or wait for the block. True when anything ran.
+bool run_warp(Block& b, std::vector<int>& order, int begin, int end) {
+  bool ran = false;
+  for (;;) {
+    bool moved = false;
+    std::shuffle(order.begin() + begin, order.begin() + end, shuffle_order);
+    for (int i = begin; i < end; ++i) {
+      Fiber& f = b.fibers[size_t(order[size_t(i)])];
+      if (f.done || f.wait != Wait::kNone) continue;
+      b.current = order[size_t(i)];
+      to_fiber(f);
+      moved = true;
+    }
+    bool any = false, all = true;
+    for (int t = begin; t < end; ++t) {
+      const Fiber& f = b.fibers[size_t(t)];
+      if (f.done) continue;
+      any = true;
+      all = all && f.wait == Wait::kWarp;
+    }
+    if (any && all) {
+      for (int t = begin; t < end; ++t) b.fibers[size_t(t)].wait = Wait::kNone;
+      moved = true;
+    }
+    ran = ran || moved;
+    if (!moved) return ran;
+  }
+}
+
+void run_block(Block& b, std::vector<int>& order) {
+  const int threads = int(b.fibers.size());
+  std::vector<int> warps;
+  for (int w = 0; w < threads; w += 32) warps.push_back(w);
+  for (;;) {
+    bool ran = false;
+    std::shuffle(warps.begin(), warps.end(), shuffle_order);
+    for (int w : warps) ran = run_warp(b, order, w, std::min(w + 32, threads)) || ran;
+    bool any = false, all = true;
+    for (const Fiber& f : b.fibers) {
+      if (f.done) continue;
+      any = true;
+      all = all && f.wait == Wait::kBlock;
+    }
+    if (!any) return;
+    if (all) {
+      for (Fiber& f : b.fibers) f.wait = Wait::kNone;
+    } else if (!ran) {
+      throw std::runtime_error("emulated kernel: threads of a block wait at different barriers");
+    }
+  }
+}
+
+struct Restore {
+  Block* saved;
+  ~Restore() { current_block = saved; }
+};
+
+}  // namespace
+
+Block& block() { return *current_block; }
+
+void wait(Wait kind) {
+  Fiber& f = fiber();
+  f.wait = kind;
+  to_main(f, false);
+}
+
+void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& body) {
+  const unsigned threads = size.x * size.y * size.z;
+  if (threads == 0 || threads > kMaxThreads) throw std::runtime_error("emulated kernel: bad block size");
+  static thread_local std::vector<Memory> stacks;
+  while (stacks.size() < threads) stacks.emplace_back(static_cast<unsigned char*>(std::aligned_alloc(64, kStack)));
+  Memory shared(static_cast<unsigned char*>(std::aligned_alloc(1024, (shared_bytes + 1023) / 1024 * 1024 + 1024)));
+  Block b;
+  b.grid = grid;
+  b.size = size;
+  b.shared = shared.get();
+  b.body = &body;
+  b.fibers.resize(threads);
+  b.lanes.resize(threads);
+  Restore restore{current_block};
+  current_block = &b;
+  std::vector<int> order(threads);
+  std::iota(order.begin(), order.end(), 0);
+  for (unsigned i = 0; i < grid.x * grid.y * grid.z; ++i) {
+    b.index = dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
+    std::memset(b.shared, 0xff, shared_bytes);
+    for (unsigned t = 0; t < threads; ++t) {
+      start(b.fibers[t], stacks[t].get(), dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
+    }
+    run_block(b, order);
+  }
+}
+
+// Fragment layouts: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  struct Fragment {
+    uint32_t a[4], b[2];
+  } mine;
+  std::memcpy(mine.a, a, sizeof mine.a);
+  std::memcpy(mine.b, b, sizeof mine.b);
+  const int l = lane();
+  warp_exchange(mine, [&](const auto& get) {
+    auto half = [](uint32_t pair, int high) { return cuda::to_float(cuda::bf16{uint16_t(high ? pair >> 16 : pair)}); };
+    for (int i = 0; i < 4; ++i) {
+      const int row = l / 4 + 8 * (i / 2), column = (l % 4) * 2 + (i & 1);
+      float sum = d[i];
+      for (int k = 0; k < 16; ++k) {
+        const float x = half(get((row % 8) * 4 + (k % 8) / 2).a[(k / 8) * 2 + row / 8], k & 1);
+        const float y = half(get(column * 4 + (k % 8) / 2).b[k / 8], k & 1);
+        sum += x * y;
+      }
+      d[i] = sum;
+    }
+    return 0;
+  });
+}
+
+namespace {
+
+uint16_t element(const void* row, int column) {
+  uint16_t value;
+  std::memcpy(&value, static_cast<const unsigned char*>(row) + column * 2, 2);
+  return value;
+}
+
+template <bool kTranspose>
+void load_matrices(uint32_t (&r)[4], const void* row) {
+  const int l = lane();
+  warp_exchange(row, [&](const auto& get) {
+    for (int m = 0; m < 4; ++m) {
+      uint32_t pair = 0;
+      for (int e = 0; e < 2; ++e) {
+        const int first = l / 4, second = (l % 4) * 2 + e;
+        const int at_row = kTranspose ? second : first, column = kTranspose ? first : second;
+        pair |= uint32_t(element(get(m * 8 + at_row), column)) << (16 * e);
+      }
+      r[m] = pair;
+    }
+    return 0;
+  });
+}
+
+}  // namespace
+
+void ldmatrix_x4(uint32_t (&r)[4], const void* row) { load_matrices<false>(r, row); }
+void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) { load_matrices<true>(r, row); }
+
+void cp_async_commit() {
+  Fiber& f = fiber();
+  f.groups.push_back(std::move(f.open_group));
+  f.open_group.clear();
+}
+
+void cp_async_land(int pending) {
+  Fiber& f = fiber();
+  while (int(f.groups.size()) > pending) {
+    for (const Copy& c : f.groups.front()) {
+      std::memset(c.to, 0, 16);
+      std::memcpy(c.to, c.from, size_t(c.valid));
+    }
+    f.groups.erase(f.groups.begin());
+  }
+}
+
+}  // namespace tandem::gpu_emulation

@@ -1,0 +1,155 @@
+// CUDA on the CPU for tests: every thread of a block is a fiber, barriers and shuffles yield. Warps run as far ahead as they can, in
+// shuffled order, shared memory begins as NaN and asynchronous copies land only when somebody waits: a missing barrier, a dropped wait or
+// a read before a write shows as a wrong result, a divergent barrier as an exception. It says nothing of speed, bank conflicts or fences.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__
+#define __shared__ static thread_local
+#define GPU_SHARED_BYTES(name) unsigned char* name = tandem::gpu_emulation::block().shared
+#define GPU_LAUNCH(kernel, grid, block_size, shared_bytes, stream, ...) \
+  ((void)(stream), tandem::gpu_emulation::launch((grid), (block_size), (shared_bytes), [&] { kernel(__VA_ARGS__); }))
+#define GPU_UNROLL
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct float2 {
+  float x, y;
+};
+struct uint4 {
+  uint32_t x, y, z, w;
+};
+using cudaStream_t = void*;
+
+namespace tandem::gpu_emulation {
+
+enum class Wait { kNone, kBlock, kWarp };
+
+struct Copy {
+  void* to;
+  const void* from;
+  int valid;
+};
+
+struct Fiber {
+  void* stack_pointer = nullptr;
+  unsigned char* stack = nullptr;
+  bool done = true;
+  Wait wait = Wait::kNone;
+  dim3 thread;
+  std::vector<Copy> open_group;            // cp.async since the last commit
+  std::vector<std::vector<Copy>> groups;   // committed, oldest first
+};
+
+constexpr int kLaneBytes = 64;
+
+struct Block {
+  std::vector<Fiber> fibers;
+  void* main_stack_pointer = nullptr;
+  int current = 0;
+  dim3 grid, size, index;
+  unsigned char* shared = nullptr;
+  const std::function<void()>* body = nullptr;
+  std::vector<std::array<unsigned char, kLaneBytes>> lanes;  // what each thread shows its warp
+};
+
+Block& block();
+
+// Runs the kernel body for every thread of every block, blocks in order. Throws std::runtime_error on a divergent barrier.
+void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& body);
+
+void wait(Wait kind);
+
+inline int lane() { return block().current % 32; }
+inline Fiber& fiber() { return block().fibers[size_t(block().current)]; }
+
+// Every lane of the warp puts a value, all wait, then each reads what it wants with read(lane). All must call.
+template <class T, class Read>
+auto warp_exchange(const T& value, const Read& read) {
+  static_assert(sizeof(T) <= kLaneBytes);
+  Block& b = block();
+  const int me = b.current, warp = me / 32 * 32;
+  std::memcpy(b.lanes[size_t(me)].data(), &value, sizeof value);
+  wait(Wait::kWarp);
+  auto get = [&](int from) {
+    T other;
+    const int index = warp + from < int(b.fibers.size()) ? warp + from : me;
+    std::memcpy(&other, b.lanes[size_t(index)].data(), sizeof other);
+    return other;
+  };
+  auto result = read(get);
+  wait(Wait::kWarp);
+  return result;
+}
+
+void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+void ldmatrix_x4(uint32_t (&r)[4], const void* row);
+void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row);
+inline void cp_async_16(void* shared, const void* global, int valid) { fiber().open_group.push_back({shared, global, valid}); }
+void cp_async_commit();
+void cp_async_land(int pending);
+template <int Pending>
+void cp_async_wait() {
+  cp_async_land(Pending);
+}
+
+}  // namespace tandem::gpu_emulation
+
+#define threadIdx (tandem::gpu_emulation::fiber().thread)
+#define blockIdx (tandem::gpu_emulation::block().index)
+#define blockDim (tandem::gpu_emulation::block().size)
+#define gridDim (tandem::gpu_emulation::block().grid)
+
+inline void __syncthreads() { tandem::gpu_emulation::wait(tandem::gpu_emulation::Wait::kBlock); }
+inline void __syncwarp(unsigned = ~0u) { tandem::gpu_emulation::wait(tandem::gpu_emulation::Wait::kWarp); }
+template <class T>
+T __shfl_sync(unsigned, T v, int from) {
+  return tandem::gpu_emulation::warp_exchange(v, [&](const auto& get) { return get(from & 31); });
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T v, int mask) {
+  const int from = tandem::gpu_emulation::lane() ^ mask;
+  return tandem::gpu_emulation::warp_exchange(v, [&](const auto& get) { return get(from); });
+}
+template <class T>
+T __shfl_up_sync(unsigned, T v, int delta) {
+  const int me = tandem::gpu_emulation::lane(), from = me >= delta ? me - delta : me;
+  return tandem::gpu_emulation::warp_exchange(v, [&](const auto& get) { return get(from); });
+}
+// The emulation runs one thread at a time: a plain read and write is atomic.
+template <class T>
+T atomicAdd(T* p, T v) {
+  T old = *p;
+  *p += v;
+  return old;
+}
+template <class T>
+T atomicMin(T* p, T v) {
+  T old = *p;
+  *p = std::min(old, v);
+  return old;
+}
+template <class T>
+T min(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+T max(T a, T b) {
+  return a < b ? b : a;
+}
+using std::isfinite;
+using std::isnan;
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }

@@ -1,0 +1,244 @@
+// The trainer: log-probabilities are those of the engine bit for bit, gradients those of finite differences, and nothing depends on slices,
+// threads, packing or on what is kept.
+#include "train/trainer.h"
+
+#include <algorithm>
+
+#include "driver.h"
+#include "test.h"
+#include "tiny_model.h"
+
+namespace tandem::test {
+namespace {
+
+using ops::Element;
+using train::Row;
+using train::Trainer;
+
+train::State random_state(Random& random, const model::Spec& spec, const std::vector<model::Module>& modules, int64_t rank, float b_scale = 0.3f) {
+  train::State state;
+  state.scale = 2;
+  for (int64_t layer = 0; layer < spec.layers; ++layer) {
+    for (model::Module module : modules) {
+      ops::LoraShape s = model::shape_of(spec, module);
+      // Ranks differ: each projection has its own.
+      int64_t r = rank + int64_t(module) % 3;
+      state.factors.push_back({layer, module, r, state.scale, random.normals(size_t(r * s.in), 1 / std::sqrt(float(s.in))),
+                               random.normals(size_t(s.out * r), b_scale / std::sqrt(float(r)))});
+    }
+  }
+  return state;
+}
+
+const std::vector<model::Module> kAll = {model::Module::kQ,    model::Module::kK,  model::Module::kV,   model::Module::kO,
+                                         model::Module::kGate, model::Module::kUp, model::Module::kDown};
+
+std::vector<int32_t> random_tokens(Random& random, int64_t count, int64_t vocab) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back(int32_t(random.whole(0, vocab - 1)));
+  return tokens;
+}
+
+// A prefix and its continuations: as one row that shares the prefix, and as one row of whole sequences each.
+struct Group {
+  std::vector<int32_t> prefix;
+  std::vector<std::vector<int32_t>> endings;
+
+  Group(Random& random, int64_t vocab, int64_t length, const std::vector<int64_t>& counts) : prefix(random_tokens(random, length, vocab)) {
+    for (int64_t count : counts) endings.push_back(random_tokens(random, count, vocab));
+  }
+  // Each ending predicts its next tokens; the last one a token of its own.
+  Row packed() const {
+    Row row;
+    row.tokens = prefix;
+    row.targets.assign(prefix.size(), -1);
+    row.segments.push_back({0, int64_t(prefix.size()), -1, 0});
+    for (const auto& ending : endings) {
+      row.segments.push_back({row.size(), int64_t(ending.size()), 0, int64_t(prefix.size())});
+      append(row, ending);
+    }
+    return row;
+  }
+  Row alone(size_t index) const {
+    Row row;
+    row.tokens = prefix;
+    row.targets.assign(prefix.size(), -1);
+    append(row, endings[index]);
+    row.segments.push_back({0, row.size(), -1, 0});
+    return row;
+  }
+  static void append(Row& row, const std::vector<int32_t>& ending) {
+    row.tokens.insert(row.tokens.end(), ending.begin(), ending.end());
+    row.targets.insert(row.targets.end(), ending.begin() + 1, ending.end());
+    row.targets.push_back(ending.front());
+  }
+};
+
+void run(Trainer& trainer, int64_t micros = 1 << 30) {
+  while (!trainer.slice(micros)) {
+  }
+}
+
+std::vector<float> weights_of(const Row& row, uint64_t seed) {
+  Random random(seed);
+  std::vector<float> out;
+  for (int32_t target : row.targets) out.push_back(target < 0 ? 0.0f : random.normal());
+  return out;
+}
+
+// All gradients, as the moment m that one optimizer step without decay leaves from fresh moments.
+std::vector<float> gradients(Trainer& trainer) {
+  trainer.optimize({{0, 0.0, 0.5, 1, 0}, 1e30});
+  run(trainer);
+  std::vector<float> all;
+  for (const train::Moments& m : trainer.state().moments) {
+    all.insert(all.end(), m.a_m.begin(), m.a_m.end());
+    all.insert(all.end(), m.b_m.begin(), m.b_m.end());
+  }
+  return all;
+}
+
+double weighted(Trainer& trainer, const Row& row, const std::vector<float>& weights) {
+  trainer.forward(row, train::Under::kCurrent);
+  run(trainer);
+  double sum = 0;
+  for (size_t i = 0; i < weights.size(); ++i) sum += double(weights[i]) * double(trainer.scores().logprobs[i]);
+  return sum;
+}
+
+std::vector<float> row_gradients(const std::shared_ptr<model::Model>& model, const train::State& state, const std::vector<Row>& rows,
+                                 const std::vector<std::vector<float>>& weights, bool recompute = false, int64_t micros = 1 << 30) {
+  Trainer trainer(model, {4096, recompute}, state);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    trainer.forward(rows[i], train::Under::kCurrent);
+    run(trainer, micros);
+    trainer.backward(weights[i]);
+    run(trainer, micros);
+  }
+  return gradients(trainer);
+}
+
+double relative_error(const std::vector<float>& got, const std::vector<float>& wanted) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    difference += std::pow(double(got[i]) - double(wanted[i]), 2);
+    size += std::pow(double(wanted[i]), 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+TEST(trainer_gradients_match_finite_differences) {
+  Random random(91);
+  TinyModel tiny;
+  auto model = tiny.load(Element::kF32, 1);
+  train::State state = random_state(random, tiny.spec, kAll, 3);
+  Row row = Group(random, tiny.spec.vocab_size, 21, {9, 17, 30}).packed();
+  std::vector<float> weights = weights_of(row, 5), grad = row_gradients(model, state, {row}, {weights});
+  size_t at = 0;
+  for (size_t f = 0; f < state.factors.size(); ++f) {
+    for (bool b : {false, true}) {
+      // Along the gradient itself, where the difference is largest beside the rounding of the sums.
+      std::vector<float>& values = b ? state.factors[f].b : state.factors[f].a;
+      double norm = 0;
+      for (size_t i = 0; i < values.size(); ++i) norm += std::pow(double(grad[at + i]), 2);
+      norm = std::sqrt(norm);
+      std::vector<float> old = values;
+      double sums[2], step = 0.01;
+      for (int side = 0; side < 2; ++side) {
+        for (size_t i = 0; i < values.size(); ++i) values[i] = old[i] + float((side == 0 ? -step : step) * grad[at + i] / norm);
+        Trainer moved(model, {4096, false}, state);
+        sums[side] = weighted(moved, row, weights);
+      }
+      values = old;
+      double slope = (sums[1] - sums[0]) / (2 * step);
+      CHECK_NEAR(slope / norm, 1, 0.01);
+      at += values.size();
+    }
+  }
+}
+
+TEST(trainer_gradients_do_not_depend_on_slices_threads_or_recomputing) {
+  Random random(92);
+  TinyModel tiny;
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    auto one = tiny.load(element, 1), three = tiny.load(element, 3);
+    train::State state = random_state(random, tiny.spec, kAll, 4);
+    Row row = Group(random, tiny.spec.vocab_size, 300, {40, 9}).packed();
+    std::vector<float> weights = weights_of(row, 6), whole = row_gradients(one, state, {row}, {weights});
+    for (const auto& other : {row_gradients(one, state, {row}, {weights}, false, 0), row_gradients(three, state, {row}, {weights}),
+                              row_gradients(one, state, {row}, {weights}, true), row_gradients(three, state, {row}, {weights}, true, 50)}) {
+      CHECK(same_bits(other.data(), whole.data(), whole.size()));
+    }
+  }
+}
+
+TEST(trainer_shares_a_prefix_without_a_change) {
+  Random random(93);
+  TinyModel tiny;
+  for (int64_t prefix : {1, 15, 16, 37, 100}) {
+    Group group(random, tiny.spec.vocab_size, prefix, {20, 1, 33});
+    for (Element element : {Element::kF32, Element::kBf16}) {
+      auto model = tiny.load(element, 2);
+      train::State state = random_state(random, tiny.spec, kAll, 2);
+      Row packed = group.packed();
+      std::vector<Row> rows;
+      std::vector<float> weights = weights_of(packed, 7);
+      std::vector<std::vector<float>> parts;
+      Trainer trainer(model, {4096, false}, state);
+      trainer.forward(packed, train::Under::kCurrent);
+      run(trainer);
+      std::vector<float> logprobs = trainer.scores().logprobs;
+      for (size_t i = 0; i < group.endings.size(); ++i) {
+        rows.push_back(group.alone(i));
+        const train::Segment& s = packed.segments[i + 1];
+        std::vector<float> part(size_t(prefix), 0.0f);
+        part.insert(part.end(), weights.begin() + s.first, weights.begin() + s.first + s.count);
+        parts.push_back(part);
+        trainer.forward(rows.back(), train::Under::kCurrent);
+        run(trainer);
+        CHECK(same_bits(trainer.scores().logprobs.data() + prefix, logprobs.data() + s.first, size_t(s.count)));
+      }
+      std::vector<float> shared = row_gradients(model, state, {packed}, {weights}), apart = row_gradients(model, state, rows, parts);
+      CHECK_NEAR(relative_error(shared, apart), 0, element == Element::kF32 ? 1e-5 : 0.02);
+    }
+  }
+}
+
+// The sampled tokens of an engine with their raw log-probabilities, under an adapter or none.
+Job sampled(const std::shared_ptr<model::Model>& model, std::shared_ptr<const model::Adapter> adapter, const std::vector<int32_t>& prompt) {
+  Driver driver(model, {4, 64, 100, 400, model->spec.vocab_size, 0}, 3);
+  driver.set_chunk(7);
+  Job job;
+  job.prompt = prompt;
+  job.params.sampling.seed = 11;
+  job.params.sampling.logprobs = 0;
+  job.params.max_tokens = 60;
+  job.adapter = std::move(adapter);
+  driver.start(1, job);
+  driver.run();
+  return job;
+}
+
+TEST(trainer_logprobs_have_the_bits_of_the_engine) {
+  Random random(94);
+  TinyModel tiny;
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    auto model = tiny.load(element, 2);
+    Trainer trainer(model, {4096, false}, random_state(random, tiny.spec, kAll, 3));
+    for (bool current : {true, false}) {
+      Job job = sampled(model, current ? trainer.adapter() : nullptr, random_tokens(random, 45, tiny.spec.vocab_size));
+      Row row;
+      row.tokens = job.tokens();
+      row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
+      row.tokens.pop_back();
+      row.segments.push_back({0, row.size(), -1, 0});
+      trainer.forward(row, current ? train::Under::kCurrent : train::Under::kBase);
+      run(trainer, 100);
+      size_t first = job.prompt.size() - 1;
+      for (size_t i = 0; i < job.output.size(); ++i) CHECK(same_bits(trainer.scores().logprobs[first + i], job.output[i].logprob));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem::test

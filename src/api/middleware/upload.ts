@@ -1,0 +1,59 @@
+/** A request body as a stream, for bodies that are not held in memory. Its size is bounded by whoever stores it. */
+import type { IncomingMessage } from 'node:http';
+import type { Context } from 'koa';
+import { ApiError, ClientGoneError } from '../errors.ts';
+
+/** A sender that is silent for so long is cut. */
+const IDLE_TIMEOUT_MS = 60_000;
+
+/**
+ * The raw bytes of the body. A consumer that stops early leaves the connection usable for the error's answer: what still comes
+ * is read and dropped.
+ */
+export async function* uploadOf(ctx: Context, maxBytes: number): AsyncGenerator<Uint8Array> {
+  const { req } = ctx;
+  refuseEncoding(ctx.get('content-encoding'));
+  if (Number(req.headers['content-length'] ?? 0) > maxBytes) {
+    throw new ApiError('body_too_large', `The body is larger than ${maxBytes} bytes.`);
+  }
+  const watch = new IdleWatch(req);
+  try {
+    for await (const chunk of req.iterator({ destroyOnReturn: false })) {
+      watch.reset();
+      yield chunk as Uint8Array;
+    }
+    if (!req.complete) throw new ClientGoneError();
+  } catch (error) {
+    if (watch.fired) throw new ApiError('request_timeout', 'The request did not arrive in time.');
+    if (req.destroyed && !req.complete) throw new ClientGoneError();
+    throw error;
+  } finally {
+    watch.stop();
+    req.on('error', () => undefined).resume();
+  }
+}
+
+class IdleWatch {
+  readonly #timer: NodeJS.Timeout;
+  fired = false;
+
+  constructor(req: IncomingMessage) {
+    this.#timer = setTimeout(() => {
+      this.fired = true;
+      req.destroy();
+    }, IDLE_TIMEOUT_MS);
+  }
+
+  reset(): void {
+    this.#timer.refresh();
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer);
+  }
+}
+
+function refuseEncoding(header: string): void {
+  if (header === '' || header.trim().toLowerCase() === 'identity') return;
+  throw new ApiError('unsupported_encoding', 'Content-Encoding is not supported; send the body uncompressed.');
+}

@@ -1,0 +1,28 @@
+/** response_format and structured_outputs: what the reply's content must be. */
+import { grammarRequest, GrammarRequestError } from '../../control/grammar/request.ts';
+import type { ContentConstraint, ReplyOptions } from '../../control/sessions/session.ts';
+import type { SamplingFields } from '../../schemas/sampling-fields.ts';
+import { ApiError } from '../errors.ts';
+
+const NOT_BOTH = 'You can only either use constraints for structured outputs or tools, not both.';
+
+/** null = anything. Calls that must come (`tools` required or named) leave no content that response_format could be about. */
+export function toConstraint(body: SamplingFields, tools: ReplyOptions['tools']): ContentConstraint | null {
+  const outputs = body.structured_outputs ?? null;
+  const asked = outputs === null ? null : outputs;
+  const grammar = read(body.response_format, asked);
+  if (grammar === null) return null;
+  const param = asked === null ? 'response_format' : 'structured_outputs';
+  if (tools !== 'required' && typeof tools !== 'object') return { grammar, param };
+  if (asked !== null) throw new ApiError('invalid_parameter', NOT_BOTH, param);
+  return null;
+}
+
+function read(format: unknown, outputs: unknown): ContentConstraint['grammar'] | null {
+  try {
+    return grammarRequest(format, outputs);
+  } catch (error) {
+    if (error instanceof GrammarRequestError) throw new ApiError('invalid_parameter', error.message, error.param);
+    throw error;
+  }
+}

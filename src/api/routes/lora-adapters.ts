@@ -1,0 +1,59 @@
+/** Adapters named while the server runs, as vLLM does it; off unless the operator allows it, because paths are the server's. */
+import type { Middleware } from 'koa';
+import { EngineUnavailableError } from '../../control/engine/client.ts';
+import { MISSING_FOLDER } from '../../control/models/adapter-files.ts';
+import { AdapterNameError } from '../../control/models/adapter-registry.ts';
+import { ModelError } from '../../control/models/errors.ts';
+import { validateLoadLoraAdapter, validateUnloadLoraAdapter } from '../../schemas/lora-adapter.ts';
+import { ApiError } from '../errors.ts';
+import type { RouteDeps } from './context.ts';
+
+export function loadLoraAdapter(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    requireAllowed(deps);
+    const body = validateLoadLoraAdapter(await deps.bodies.json(ctx));
+    const name = body.lora_name;
+    if (name === '' || body.lora_path === '') {
+      throw new ApiError('invalid_user_input', "Both 'lora_name' and 'lora_path' must be provided.");
+    }
+    await asApiError(() => deps.adapters.add({ name, path: body.lora_path }, body.load_inplace === true));
+    deps.log.info({ name }, 'adapter loaded');
+    ctx.type = 'text/plain';
+    ctx.body = `Success: LoRA adapter '${name}' added successfully.`;
+  };
+}
+
+export function unloadLoraAdapter(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    requireAllowed(deps);
+    const { lora_name: name } = validateUnloadLoraAdapter(await deps.bodies.json(ctx));
+    if (name === '')
+      throw new ApiError('invalid_user_input', "'lora_name' needs to be provided to unload a LoRA adapter.");
+    await asApiError(() => deps.adapters.remove(name));
+    deps.log.info({ name }, 'adapter unloaded');
+    ctx.type = 'text/plain';
+    ctx.body = `Success: LoRA adapter '${name}' removed successfully.`;
+  };
+}
+
+/** A server that does not allow it looks like one that does not know it. */
+function requireAllowed(deps: RouteDeps): void {
+  if (!deps.settings.allowRuntimeLoraUpdating) throw new ApiError('not_found', 'Not Found');
+}
+
+async function asApiError(work: () => Promise<void>): Promise<void> {
+  try {
+    await work();
+  } catch (error) {
+    if (error instanceof AdapterNameError) {
+      if (error.reason === 'unknown') throw new ApiError('model_not_found', error.message, 'lora_name');
+      throw new ApiError('invalid_user_input', error.message, 'lora_name');
+    }
+    if (error instanceof EngineUnavailableError) throw new ApiError('unavailable', error.message, null, 1);
+    if (error instanceof ModelError && error.file === MISSING_FOLDER) {
+      throw new ApiError('no_such_resource', error.message, 'lora_path');
+    }
+    if (error instanceof ModelError) throw new ApiError('invalid_parameter', error.message, 'lora_path');
+    throw error;
+  }
+}

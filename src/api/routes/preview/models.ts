@@ -1,0 +1,64 @@
+/** Models and their checkpoints. */
+import type { Middleware } from 'koa';
+import { toPage, type PageBody } from '../../../schemas/preview/page.ts';
+import {
+  validateCheckpointsDelete,
+  validateModelCreate,
+  type CheckpointItem,
+  type CheckpointsDeleted,
+  type ModelDeleted,
+  type ModelResponse,
+} from '../../../schemas/preview/models.ts';
+import type { RouteDeps } from '../context.ts';
+import { entityOf, pathParameter, readJson, readPage } from './request.ts';
+
+export function createModel(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    const body = validateModelCreate(await readJson(ctx, deps));
+    const model = await deps.training.models.create(entityOf(ctx), {
+      project: body.project,
+      name: body.name,
+      baseModel: body.base_model,
+      entity: body.entity ?? null,
+      returnExisting: body.return_existing ?? false,
+    });
+    const response: ModelResponse = {
+      id: model.id,
+      entity: model.entity,
+      project: model.project,
+      name: model.name,
+      base_model: model.baseModel,
+      run_id: model.runId,
+    };
+    ctx.body = response;
+  };
+}
+
+export function listCheckpoints(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    const page = readPage(ctx);
+    const items = await deps.training.models.checkpoints(pathParameter(ctx, 'model_id'), entityOf(ctx), page);
+    const body: PageBody<CheckpointItem> = toPage(items, page.limit);
+    ctx.body = body;
+  };
+}
+
+export function deleteCheckpoints(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    const modelId = pathParameter(ctx, 'model_id');
+    const { steps } = validateCheckpointsDelete(await readJson(ctx, deps));
+    const { deleted, notFound } = await deps.training.models.deleteCheckpoints(modelId, entityOf(ctx), steps);
+    const body: CheckpointsDeleted = { deleted_count: deleted, not_found_steps: notFound };
+    ctx.body = body;
+  };
+}
+
+export function deleteModel(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    const modelId = pathParameter(ctx, 'model_id');
+    const { deletedCheckpoints } = await deps.training.models.delete(modelId, entityOf(ctx));
+    // The run goes with the model, always.
+    const body: ModelDeleted = { model_id: modelId, deleted_checkpoints: deletedCheckpoints, deleted_run: true };
+    ctx.body = body;
+  };
+}

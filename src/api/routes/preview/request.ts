@@ -1,0 +1,67 @@
+/** Reading requests of the training endpoints: JSON bodies, page queries, path ids. Every fault is a 422 that says where. */
+import type { Context } from 'koa';
+import { DEFAULT_PAGE_LIMIT, MAX_PAGE_LIMIT, type PageQuery } from '../../../schemas/preview/page.ts';
+import { invalid } from '../../../schemas/validation-error.ts';
+import { ApiError } from '../../errors.ts';
+import type { AuthState } from '../../middleware/auth.ts';
+import type { RouteDeps } from '../context.ts';
+
+export function entityOf(ctx: Context): string {
+  return (ctx.state as AuthState).caller.entity;
+}
+
+/** A small JSON body. */
+export async function readJson(ctx: Context, deps: RouteDeps): Promise<unknown> {
+  try {
+    return await deps.bodies.json(ctx);
+  } catch (error) {
+    if (error instanceof ApiError && error.code === 'invalid_body')
+      throw invalid(['body'], error.message, 'json_invalid');
+    throw error;
+  }
+}
+
+/** Of bodies that are streamed. */
+export function requireJson(ctx: Context): void {
+  if (ctx.get('content-type').split(';', 1)[0]?.trim().toLowerCase() === 'application/json') return;
+  throw invalid(['header', 'Content-Type'], 'The body must be sent as application/json.');
+}
+
+export function refuseWhileDraining(deps: RouteDeps): void {
+  if (deps.draining()) throw new ApiError('unavailable', 'The server is shutting down.', null, 1);
+}
+
+export function pathParameter(ctx: Context, name: string): string {
+  return (ctx['params'] as Record<string, string | undefined>)[name] ?? '';
+}
+
+export function readPage(ctx: Context): PageQuery {
+  return { after: single(ctx, 'after') || null, limit: readLimit(ctx), order: readOrder(ctx) };
+}
+
+/** Of several the last one counts. */
+export function single(ctx: Context, name: string): string | undefined {
+  const value = ctx.query[name];
+  return Array.isArray(value) ? value.at(-1) : value;
+}
+
+function readLimit(ctx: Context): number {
+  const text = single(ctx, 'limit');
+  if (text === undefined) return DEFAULT_PAGE_LIMIT;
+  const loc = ['query', 'limit'];
+  if (!/^[+-]?\d{1,15}$/.test(text)) {
+    throw invalid(loc, 'Input should be a valid integer, unable to parse string as an integer', 'int_parsing');
+  }
+  const limit = Number(text);
+  if (limit < 1) throw invalid(loc, 'Input should be greater than or equal to 1', 'greater_than_equal');
+  if (limit > MAX_PAGE_LIMIT) {
+    throw invalid(loc, `Input should be less than or equal to ${MAX_PAGE_LIMIT}`, 'less_than_equal');
+  }
+  return limit;
+}
+
+function readOrder(ctx: Context): 'asc' | 'desc' {
+  const order = single(ctx, 'order') ?? 'asc';
+  if (order === 'asc' || order === 'desc') return order;
+  throw invalid(['query', 'order'], "Input should be 'asc' or 'desc'", 'literal_error');
+}

@@ -1,0 +1,48 @@
+/** Prometheus metrics of training. */
+import { Counter, Gauge, type Registry } from 'prom-client';
+import { JOB_STATES } from '../control/lifecycle.ts';
+import type { TrainingServices } from '../control/training/services.ts';
+
+const PREFIX = 'tandem_training_';
+
+/** Reads the services when it is asked. */
+export function trainingMetrics(registry: Registry, services: Pick<TrainingServices, 'stats' | 'jobCounts'>): void {
+  const { stats } = services;
+  new Gauge({
+    name: `${PREFIX}jobs`,
+    help: 'Training jobs by state.',
+    labelNames: ['state'],
+    registers: [registry],
+    async collect() {
+      const counts = await services.jobCounts();
+      for (const state of JOB_STATES) this.set({ state }, counts.get(state) ?? 0);
+    },
+  });
+  const gauge = (name: string, help: string, read: () => number | null) =>
+    new Gauge({
+      name: `${PREFIX}${name}`,
+      help,
+      registers: [registry],
+      collect() {
+        this.set(read() ?? 0);
+      },
+    });
+  gauge('tokens_per_second', 'Of the last gradient step.', () => stats.last.tokensPerSecond);
+  gauge('loss', 'Of the last gradient step.', () => stats.last.loss);
+  gauge('reward', 'Mean reward of the last job that told one.', () => stats.last.reward);
+  gauge('grad_norm', 'Of the last gradient step, before clipping.', () => stats.last.gradNorm);
+  const counter = (name: string, help: string, read: () => number) => {
+    let last = 0;
+    new Counter({
+      name: `${PREFIX}${name}`,
+      help,
+      registers: [registry],
+      collect() {
+        this.inc(read() - last);
+        last = read();
+      },
+    });
+  };
+  counter('gradient_steps_total', 'Gradient steps taken.', () => stats.steps);
+  counter('tokens_total', 'Tokens of the rows of gradient steps.', () => stats.tokens);
+}

@@ -1,0 +1,243 @@
+/** Puts the training side together: store, blobs, registry, services, and the loop that runs jobs. */
+import { basename } from 'node:path';
+import type { Logger } from 'pino';
+import type { ModelSpec } from '../control/engine/native.ts';
+import type { TrainingEngine } from '../control/engine/training.ts';
+import type { ModelResolver } from '../control/models/resolver.ts';
+import type { ChatEncoder } from '../control/sessions/open-chat.ts';
+import type { Settings } from '../control/settings.ts';
+import { ArtifactRepository } from '../control/store/artifact-repository.ts';
+import type { BlobStore } from '../control/store/blob-store.ts';
+import type { Database } from '../control/store/database.ts';
+import { JobRepository } from '../control/store/job-repository.ts';
+import { LogRepository } from '../control/store/log-repository.ts';
+import { ModelRepository } from '../control/store/model-repository.ts';
+import { ArtifactService } from '../control/training/artifacts/artifact-service.ts';
+import { trainingDataOpener } from '../control/training/artifacts/training-data.ts';
+import { writeIdentityCheckpoint } from '../control/training/checkpoint-files.ts';
+import { TrainingInputs } from '../control/training/intake/inputs.ts';
+import { IntakePool, type SampleSource } from '../control/training/intake/intake-pool.ts';
+import { JobLoop } from '../control/training/jobs/job-loop.ts';
+import { JobService } from '../control/training/jobs/job-service.ts';
+import {
+  StoredCheckpoints,
+  StoredEvents,
+  StoredInputs,
+  StoredRunLog,
+  StoredSnapshots,
+} from '../control/training/jobs/stored-ports.ts';
+import { TrainingStats } from '../control/training/jobs/training-stats.ts';
+import { LogService } from '../control/training/logs/log-service.ts';
+import { TrainedModelResolver } from '../control/training/models/model-resolver.ts';
+import { ModelService } from '../control/training/models/model-service.ts';
+import { ModelRegistry } from '../control/training/models/registry.ts';
+import type { TrainingJob, TrainingPorts } from '../control/training/ports.ts';
+import { JobRunner } from '../control/training/runner.ts';
+import type { TrainingServices } from '../control/training/services.ts';
+
+export interface TrainingSetup {
+  settings: Pick<
+    Settings,
+    | 'loraRank'
+    | 'loraAlpha'
+    | 'maxModelsPerEntity'
+    | 'maxTrainingBodyBytes'
+    | 'maxOpenJobs'
+    | 'maxTrainingAttempts'
+    | 'trainingFileRoot'
+    | 'trainingUrlHosts'
+  >;
+  database: Database;
+  /** Files of models, jobs and artifacts; swept here. */
+  blobs: BlobStore;
+  model: { spec: ModelSpec; directory: string; digest: string };
+  /** Served names of the base model. */
+  names: string[];
+  engine: TrainingEngine;
+  chat: ChatEncoder;
+  samples: SampleSource;
+  log: Logger;
+}
+
+export interface TrainingSide {
+  services: TrainingServices;
+  /** Names of the trained models. */
+  resolver: ModelResolver;
+  /** Takes up the jobs of the store. Call when the engine can train. */
+  start(): Promise<void>;
+  /** The running job rests at its last snapshot. Idempotent. */
+  stop(): Promise<void>;
+}
+
+/** One group of trajectories is held in memory while it is read. */
+const MAX_GROUP_BYTES = 256 * 2 ** 20;
+const MAX_FIELD_BYTES = 16 * 2 ** 20;
+const MAX_TRAJECTORIES = 100_000;
+const MAX_ROWS = 10_000_000;
+const MAX_ROW_BYTES = 64 * 2 ** 20;
+const RETRY_DELAY_MS = 1_000;
+const KEEP_ANSWERS_MS = 30 * 24 * 3600 * 1000;
+
+export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide> {
+  const { settings, database, blobs, log } = setup;
+  const { db } = database;
+  const repositories = {
+    models: new ModelRepository(db),
+    jobs: new JobRepository(db),
+    logs: new LogRepository(db),
+    artifacts: new ArtifactRepository(db),
+  };
+  // Only now: nothing is being written yet.
+  const swept = await blobs.sweep(await repositories.models.referencedBlobs());
+  if (swept > 0) log.info({ swept }, 'removed what unfinished writes had left');
+  await forgetOld(repositories);
+  const registry = new ModelRegistry();
+  const pool = new IntakePool(intakeSettings(setup), setup.samples);
+  const inputs = new TrainingInputs(blobs, pool, settings.maxTrainingBodyBytes);
+  const stats = new TrainingStats(log);
+  const parts: Parts = { setup, blobs, repositories, registry, inputs, stats };
+  const loop = createLoop(parts);
+  const models = createModels(parts, loop);
+  await models.load();
+  const artifacts = new ArtifactService({
+    repository: repositories.artifacts,
+    blobs,
+    maxBytes: settings.maxTrainingBodyBytes,
+  });
+  const openTrainingData = trainingDataOpener({
+    artifacts,
+    fileRoot: settings.trainingFileRoot,
+    hosts: settings.trainingUrlHosts,
+    maxBytes: settings.maxTrainingBodyBytes,
+  });
+  const { maxOpenJobs } = settings;
+  const jobs = new JobService({
+    repository: repositories.jobs,
+    registry,
+    models,
+    inputs,
+    blobs,
+    loop,
+    openTrainingData,
+    maxOpenJobs,
+  });
+  const logs = new LogService({ repository: repositories.logs, registry, models, inputs });
+  return {
+    services: {
+      models,
+      jobs,
+      logs,
+      artifacts,
+      stats,
+      jobCounts: () => repositories.jobs.countByState(),
+      check: () => checkStorage(database, blobs, log),
+    },
+    resolver: new TrainedModelResolver(registry),
+    start: () => loop.start(),
+    stop: async () => {
+      await loop.stop();
+      await pool.close();
+    },
+  };
+}
+
+/** What only answers repeated requests is not kept for ever. */
+async function forgetOld({ models, jobs }: Parts['repositories']): Promise<void> {
+  const before = new Date(Date.now() - KEEP_ANSWERS_MS).toISOString();
+  await models.forgetDeleted(before);
+  await jobs.forgetKeys(before);
+}
+
+interface Parts {
+  setup: TrainingSetup;
+  blobs: BlobStore;
+  repositories: { models: ModelRepository; jobs: JobRepository; logs: LogRepository };
+  registry: ModelRegistry;
+  inputs: TrainingInputs;
+  stats: TrainingStats;
+}
+
+function createLoop(parts: Parts): JobLoop {
+  const { setup, repositories, blobs, registry, inputs, stats } = parts;
+  const { settings, log, engine, chat, model } = setup;
+  const ports: TrainingPorts = {
+    engine,
+    spec: model.spec,
+    baseModel: baseName(setup),
+    adapterShape: { rank: settings.loraRank, alpha: settings.loraAlpha },
+    inputs: new StoredInputs(repositories.jobs, inputs),
+    events: new StoredEvents(repositories.jobs, blobs),
+    snapshots: new StoredSnapshots(repositories.jobs, blobs),
+    checkpoints: new StoredCheckpoints(repositories.models, repositories.jobs, blobs, registry),
+    run: new StoredRunLog(repositories.logs, registry),
+    chat,
+    progress: (progress) => stats.progress(progress),
+    report: (jobId, error) => log.error({ err: error, job: jobId }, 'training job failed'),
+  };
+  const runner = new JobRunner(ports);
+  return new JobLoop({
+    repository: repositories.jobs,
+    blobs,
+    run: ({ id, modelId, kind, config }, signal) => runner.run({ id, modelId, kind, config } as TrainingJob, signal),
+    maxAttempts: settings.maxTrainingAttempts,
+    retryDelayMs: RETRY_DELAY_MS,
+    log,
+  });
+}
+
+function createModels({ setup, repositories, blobs, registry }: Parts, loop: JobLoop): ModelService {
+  const { settings, model, names, engine, log } = setup;
+  const lora = { rank: settings.loraRank, alpha: settings.loraAlpha };
+  return new ModelService({
+    repository: repositories.models,
+    blobs,
+    registry,
+    identity: {
+      lora,
+      write: (directory, modelId) => writeIdentityCheckpoint(directory, model.spec, baseName(setup), modelId, lora),
+    },
+    base: { names, root: basename(model.directory), digest: model.digest },
+    maxModelsPerEntity: settings.maxModelsPerEntity,
+    log,
+    stopJobs: (modelId) => loop.stopModel(modelId),
+    unload: (version) => engine.unloadAdapter(version),
+  });
+}
+
+function baseName({ names, model }: TrainingSetup): string {
+  return names[0] ?? basename(model.directory);
+}
+
+function intakeSettings({ model }: TrainingSetup): ConstructorParameters<typeof IntakePool>[0] {
+  return {
+    vocabSize: model.spec.vocabSize,
+    maxGroupBytes: MAX_GROUP_BYTES,
+    maxFieldBytes: MAX_FIELD_BYTES,
+    maxTrajectories: MAX_TRAJECTORIES,
+    maxRows: MAX_ROWS,
+    maxRowBytes: MAX_ROW_BYTES,
+  };
+}
+
+type Check = { name: string; ok: boolean; message: string };
+
+async function checkStorage(database: Database, blobs: BlobStore, log: Logger): Promise<Check[]> {
+  const attempt = async (name: string, work: () => Promise<unknown>): Promise<Check> => {
+    try {
+      await work();
+      return { name, ok: true, message: 'ok' };
+    } catch (error) {
+      log.error({ err: error, check: name }, 'system check failed');
+      return { name, ok: false, message: `The ${name} does not work; the log has the cause.` };
+    }
+  };
+  const write = async () => {
+    const draft = await blobs.draft('uploads');
+    try {
+      await draft.write('check', Buffer.from('check'));
+    } finally {
+      await draft.discard();
+    }
+  };
+  return [await attempt('database', () => database.dataVersion()), await attempt('storage', write)];
+}

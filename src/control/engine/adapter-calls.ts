@@ -1,0 +1,77 @@
+/** The API process's calls about adapters: asked again of every new engine process until they are answered. */
+import { EngineUnavailableError } from './client.ts';
+import type { ToEngine } from './protocol.ts';
+import type { AdapterRef } from './training.ts';
+
+/** Versions remembered as servable; asking again for an older one is cheap. */
+const MAX_KNOWN = 4096;
+
+interface Call {
+  adapter: AdapterRef;
+  resolve: () => void;
+  reject: (error: Error) => void;
+}
+
+export class AdapterCalls {
+  readonly #send: (message: ToEngine) => void;
+  readonly #calls = new Map<number, Call>();
+  /** By version: answered well, or on their way. An engine that has dropped one loads it again when a sequence needs it. */
+  readonly #known = new Map<string, Promise<void>>();
+  #nextId = 1;
+  #open = false;
+  #dead: string | null = null;
+
+  constructor(send: (message: ToEngine) => void) {
+    this.#send = send;
+  }
+
+  load(adapter: AdapterRef): Promise<void> {
+    if (this.#dead !== null) return Promise.reject(new EngineUnavailableError(this.#dead));
+    const { version } = adapter;
+    const known = this.#known.get(version);
+    if (known) return known;
+    const asked = new Promise<void>((resolve, reject) => {
+      const id = this.#nextId++;
+      this.#calls.set(id, { adapter, resolve, reject });
+      if (this.#open) this.#send({ type: 'load-adapter', id, adapter });
+    });
+    this.#known.set(version, asked);
+    for (const oldest of this.#known.keys()) {
+      if (this.#known.size <= MAX_KNOWN) break;
+      this.#known.delete(oldest);
+    }
+    // What failed is tried again: its files may have been mended.
+    asked.catch(() => this.#known.delete(version));
+    return asked;
+  }
+
+  unload(version: string): void {
+    this.#known.delete(version);
+    if (this.#open) this.#send({ type: 'unload-adapter', version });
+  }
+
+  receive(id: number, error: string | null): void {
+    const call = this.#calls.get(id);
+    this.#calls.delete(id);
+    if (error === null) call?.resolve();
+    else call?.reject(new Error(error));
+  }
+
+  /** An engine is ready. */
+  open(): void {
+    this.#open = true;
+    for (const [id, { adapter }] of this.#calls) this.#send({ type: 'load-adapter', id, adapter });
+  }
+
+  close(): void {
+    this.#open = false;
+  }
+
+  /** There will be no other engine. */
+  end(reason: string): void {
+    this.#open = false;
+    this.#dead = reason;
+    for (const { reject } of this.#calls.values()) reject(new EngineUnavailableError(reason));
+    this.#calls.clear();
+  }
+}

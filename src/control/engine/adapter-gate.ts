@@ -1,0 +1,106 @@
+/**
+ * Where sequences wait for their adapter before they join the queue. Loads run one at a time, between and beside steps. When
+ * memory is full of adapters in use, the first that waits for room holds back all that came after it: those in use could
+ * otherwise be kept in use for ever.
+ */
+import type { AdapterStore, PinnedAdapter } from './adapter-store.ts';
+import type { SequenceRequest } from './protocol.ts';
+import type { AdapterRef } from './training.ts';
+
+interface Waiting {
+  /** null: somebody wants the adapter loaded, with no sequence yet. */
+  id: number | null;
+  adapter: AdapterRef;
+  ready(pinned: PinnedAdapter): void;
+  failed(message: string): void;
+}
+
+export class AdapterGate {
+  readonly #store: AdapterStore;
+  #waiting: Waiting[] = [];
+  #loading = false;
+  /** The first one that found no room. */
+  #blocked: Waiting | null = null;
+
+  constructor(store: AdapterStore) {
+    this.#store = store;
+    store.onRelease = () => {
+      if (this.#waiting.length === 0) return;
+      this.#blocked = null;
+      // Sequences end in the middle of the scheduler's work.
+      queueMicrotask(() => this.#pump());
+    };
+  }
+
+  /** Sequences that wait here. */
+  get size(): number {
+    return this.#waiting.reduce((count, { id }) => count + (id === null ? 0 : 1), 0);
+  }
+
+  /** One of the two is called, perhaps at once; neither after `remove`. The pin is the sequence's. */
+  add(
+    request: SequenceRequest,
+    adapter: AdapterRef,
+    ready: (pinned: PinnedAdapter) => void,
+    failed: (message: string) => void,
+  ): void {
+    this.#waiting.push({ id: request.id, adapter, ready, failed });
+    this.#pump();
+  }
+
+  remove(id: number): void {
+    this.#waiting = this.#waiting.filter((each) => each.id !== id);
+    if (this.#blocked?.id === id) this.#blocked = null;
+    this.#pump();
+  }
+
+  /** Resolves when the adapter is in memory. */
+  load(adapter: AdapterRef): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const ready = (pinned: PinnedAdapter) => {
+        resolve();
+        pinned.release();
+      };
+      this.#waiting.push({ id: null, adapter, ready, failed: (message) => reject(new Error(message)) });
+      this.#pump();
+    });
+  }
+
+  /** Sequences that wait for it load it again. */
+  unload(version: string): void {
+    this.#store.unload(version);
+  }
+
+  /** Lets in what is in memory and starts the next load. */
+  #pump(): void {
+    let next: Waiting | null = null;
+    const kept: Waiting[] = [];
+    const admitted: [Waiting, PinnedAdapter][] = [];
+    let held = false;
+    for (const each of this.#waiting) {
+      held ||= each === this.#blocked;
+      const pinned = held ? null : this.#store.pin(each.adapter.version);
+      if (pinned) admitted.push([each, pinned]);
+      else kept.push(each);
+      if (!pinned && !held) next ??= each;
+    }
+    this.#waiting = kept;
+    if (next && !this.#loading) void this.#load(next);
+    for (const [each, pinned] of admitted) each.ready(pinned);
+  }
+
+  async #load(first: Waiting): Promise<void> {
+    this.#loading = true;
+    const { version } = first.adapter;
+    try {
+      if (!(await this.#store.load(first.adapter)) && this.#waiting.includes(first)) this.#blocked = first;
+    } catch (error) {
+      const message = error instanceof Error ? error.message : String(error);
+      const failed = this.#waiting.filter(({ adapter }) => adapter.version === version);
+      this.#waiting = this.#waiting.filter(({ adapter }) => adapter.version !== version);
+      for (const each of failed) each.failed(message);
+    }
+    this.#loading = false;
+    this.#pump();
+  }
+}

@@ -1,0 +1,145 @@
+/**
+ * The trainers of the engine process. Their work is done in slices that the scheduler's loop grants between steps; where a slice ends
+ * decides nothing but time. Calls of one trainer run in order; trainers take turns, call by call.
+ */
+import type { BackgroundWork } from '../scheduler/background.ts';
+import type { NativeAdapter, NativeAddon, NativeModel } from './native.ts';
+import type { NativeTrainer, TrainerOptions } from './native-train.ts';
+import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
+import type { AdapterWeights, TrainerState } from './training.ts';
+
+/** Adapters that one trainer compares with. */
+const MAX_REFERENCES = 16;
+
+interface Call {
+  work: TrainerWork;
+  begun: boolean;
+  resolve: (answer: TrainerAnswer) => void;
+  reject: (error: Error) => void;
+}
+
+interface Session {
+  trainer: NativeTrainer;
+  references: Map<number, NativeAdapter>;
+  calls: Call[];
+  closed: boolean;
+}
+
+export class TrainerHost implements BackgroundWork {
+  readonly #addon: NativeAddon;
+  readonly #model: NativeModel;
+  readonly #options: TrainerOptions;
+  readonly #sessions = new Map<number, Session>();
+  #slicing: Session | null = null;
+  #ended = false;
+  onPending: () => void = () => {};
+
+  constructor(addon: NativeAddon, model: NativeModel, options: TrainerOptions) {
+    this.#addon = addon;
+    this.#model = model;
+    this.#options = options;
+  }
+
+  get pending(): boolean {
+    for (const { calls } of this.#sessions.values()) if (calls.length > 0) return true;
+    return false;
+  }
+
+  async open(id: number, state: TrainerState): Promise<void> {
+    const trainer = await this.#addon.createTrainer(this.#model, this.#options, state);
+    if (this.#ended || this.#sessions.has(id)) {
+      trainer.close();
+      throw new Error('The trainer cannot be opened.');
+    }
+    this.#sessions.set(id, { trainer, references: new Map(), calls: [], closed: false });
+  }
+
+  call(id: number, work: TrainerWork): Promise<TrainerAnswer> {
+    const session = this.#sessions.get(id);
+    if (!session) return Promise.reject(new Error('The trainer is closed.'));
+    return new Promise((resolve, reject) => {
+      session.calls.push({ work, begun: false, resolve, reject });
+      this.onPending();
+    });
+  }
+
+  /** Work that is under way ends with the running slice. Idempotent. */
+  close(id: number): void {
+    const session = this.#sessions.get(id);
+    if (!session) return;
+    this.#sessions.delete(id);
+    session.closed = true;
+    for (const { reject } of session.calls.splice(0)) reject(new Error('The trainer is closed.'));
+    if (session !== this.#slicing) free(session);
+  }
+
+  end(): void {
+    this.#ended = true;
+    for (const id of [...this.#sessions.keys()]) this.close(id);
+  }
+
+  async slice(micros: number): Promise<void> {
+    const found = [...this.#sessions].find(([, { calls }]) => calls.length > 0);
+    if (!found) return;
+    const [id, session] = found;
+    const call = session.calls[0] as Call;
+    this.#slicing = session;
+    try {
+      const answer = await this.#advance(session, call, micros);
+      if (answer !== undefined) this.#finish(id, session, () => call.resolve(answer));
+    } catch (error) {
+      this.#finish(id, session, () => call.reject(error instanceof Error ? error : new Error(String(error))));
+    } finally {
+      this.#slicing = null;
+      if (session.closed) free(session);
+    }
+  }
+
+  /** The call is over, and the next trainer's turn comes; one that was closed meanwhile has been told. */
+  #finish(id: number, session: Session, tell: () => void): void {
+    if (session.closed) return;
+    session.calls.shift();
+    this.#sessions.delete(id);
+    this.#sessions.set(id, session);
+    tell();
+  }
+
+  /** undefined: there is more to do. */
+  async #advance(session: Session, call: Call, micros: number): Promise<TrainerAnswer | undefined> {
+    const { trainer } = session;
+    const { work } = call;
+    if (work.kind === 'state') return trainer.state();
+    if (work.kind === 'reference') return this.#addReference(session, work.key, work.weights);
+    if (!call.begun) begin(session, work);
+    call.begun = true;
+    if (!(await trainer.slice(micros))) return undefined;
+    if (work.kind === 'forward') return trainer.scores();
+    return work.kind === 'optimize' ? trainer.outcome() : null;
+  }
+
+  async #addReference(session: Session, key: number, weights: AdapterWeights): Promise<null> {
+    if (session.references.size >= MAX_REFERENCES)
+      throw new Error('The trainer has too many adapters to compare with.');
+    const factors = weights.factors.map((each) => ({ ...each, scale: weights.scale }));
+    const adapter = await this.#addon.loadAdapter(this.#model, { factors });
+    session.references.get(key)?.close();
+    session.references.set(key, adapter);
+    return null;
+  }
+}
+
+function begin({ trainer, references }: Session, work: Exclude<TrainerWork, { kind: 'state' | 'reference' }>): void {
+  if (work.kind === 'backward') return trainer.backward(work.gradients);
+  if (work.kind === 'optimize') return trainer.optimize(work.step);
+  const { row, weights } = work;
+  if (typeof weights === 'string') return trainer.forward(row, weights);
+  const adapter = references.get(weights.adapter);
+  if (!adapter) throw new Error('The trainer does not know the adapter to compare with.');
+  trainer.forward(row, adapter);
+}
+
+function free({ trainer, references }: Session): void {
+  trainer.close();
+  for (const adapter of references.values()) adapter.close();
+  references.clear();
+}

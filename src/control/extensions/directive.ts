@@ -1,0 +1,65 @@
+/** From what an extension answers to the controls of one step. */
+import type { StepDirective } from './extension.ts';
+
+/** Biased tokens of one step. */
+const MAX_BIASED = 65_536;
+const MAX_REASON_LENGTH = 256;
+const LARGEST_BIAS = 100;
+const FIELDS: ReadonlySet<string> = new Set(['bias', 'allowed', 'stop']);
+
+/** The wishes of all extensions of one choice for one step. */
+export interface StepWishes {
+  bias: Map<number, number>;
+  /** null = all. */
+  allowed: Set<number> | null;
+  /** Absent: the choice goes on. */
+  stop?: { reason: string | null };
+}
+
+/** Adds one extension's answer: biases add up, allow-sets meet, any stop stops. Throws a sentence about what is wrong with it. */
+export function addDirective(
+  wishes: StepWishes,
+  answer: StepDirective | null | undefined,
+  name: string,
+  vocabSize: number,
+): void {
+  if (answer === undefined || answer === null) return;
+  if (typeof answer !== 'object') throw new Error(`it answered with ${typeof answer}.`);
+  if ('then' in answer) throw new Error('it answered with a promise; steps are synchronous.');
+  const unknown = Object.keys(answer).find((field) => !FIELDS.has(field));
+  if (unknown !== undefined) throw new Error(`its answer has the unknown field '${unknown.slice(0, 40)}'.`);
+  if (answer.bias !== undefined) addBias(wishes.bias, answer.bias, vocabSize);
+  if (answer.allowed !== undefined) addAllowed(wishes, answer.allowed, vocabSize);
+  if (answer.stop !== undefined && answer.stop !== false) wishes.stop = { reason: reasonOf(answer.stop, name) };
+}
+
+function addBias(sums: Map<number, number>, bias: NonNullable<StepDirective['bias']>, vocabSize: number): void {
+  const entries = bias instanceof Map ? [...bias] : Object.entries(bias).map(([id, value]) => [Number(id), value]);
+  for (const [id, value] of entries as [number, number][]) {
+    checkId(id, vocabSize, 'bias');
+    if (typeof value !== 'number' || Number.isNaN(value)) throw new Error(`its bias of token ${id} is no number.`);
+    sums.set(id, Math.min(LARGEST_BIAS, Math.max(-LARGEST_BIAS, (sums.get(id) ?? 0) + value)));
+  }
+  if (sums.size > MAX_BIASED) throw new Error(`it biases more than ${MAX_BIASED} tokens.`);
+}
+
+function addAllowed(wishes: StepWishes, allowed: Iterable<number>, vocabSize: number): void {
+  const ids = new Set<number>();
+  for (const id of allowed) {
+    checkId(id, vocabSize, 'allowed');
+    if (wishes.allowed === null || wishes.allowed.has(id)) ids.add(id);
+  }
+  if (ids.size === 0) throw new Error('it allows no token.');
+  wishes.allowed = ids;
+}
+
+function reasonOf(stop: true | string, name: string): string | null {
+  if (stop === true) return name;
+  if (typeof stop === 'string' && stop.length <= MAX_REASON_LENGTH) return stop === '' ? null : stop;
+  throw new Error(`its stop is neither true nor a text of at most ${MAX_REASON_LENGTH} characters.`);
+}
+
+function checkId(id: unknown, vocabSize: number, field: string): void {
+  if (Number.isInteger(id) && (id as number) >= 0 && (id as number) < vocabSize) return;
+  throw new Error(`its ${field} names ${String(id).slice(0, 40)}, which is no token id below ${vocabSize}.`);
+}

@@ -1,0 +1,53 @@
+import { resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import type { EngineExtension } from './extension.ts';
+import { Extensions } from './extensions.ts';
+
+export interface ExtensionSettings {
+  /** Modules, as paths. */
+  modules: string[];
+  /** For one check, or one step of one choice. */
+  timeoutMs: number;
+}
+
+/** Imports every module; ids below `vocabSize` may be generated. Throws a sentence that names the module at fault. */
+export async function loadExtensions(
+  { modules, timeoutMs }: ExtensionSettings,
+  vocabSize: number,
+): Promise<Extensions> {
+  const found = new Map<string, EngineExtension>();
+  for (const path of modules) {
+    for (const [name, extension] of await readModule(path)) {
+      if (found.has(name)) throw new Error(`--engine-extension ${path}: another module has an extension '${name}'.`);
+      found.set(name, extension);
+    }
+  }
+  return new Extensions(found, timeoutMs, vocabSize);
+}
+
+async function readModule(path: string): Promise<[string, EngineExtension][]> {
+  const fail = (why: string) => new Error(`--engine-extension ${path}: ${why}`);
+  let module: { extensions?: unknown };
+  try {
+    module = (await import(pathToFileURL(resolve(path)).href)) as { extensions?: unknown };
+  } catch (error) {
+    throw fail(error instanceof Error ? error.message : String(error));
+  }
+  const { extensions } = module;
+  if (typeof extensions !== 'object' || extensions === null)
+    throw fail("it must export 'extensions', an object from names to extensions.");
+  const entries = Object.entries(extensions);
+  if (entries.length === 0) throw fail("its 'extensions' are empty.");
+  return entries.map(([name, value]) => {
+    if (!/^[\w.-]{1,64}$/.test(name)) throw fail(`'${name.slice(0, 80)}' is no name for an argument.`);
+    if (!isExtension(value))
+      throw fail(`'${name}' must have a function 'create', and 'check' must be one where given.`);
+    return [name, value];
+  });
+}
+
+function isExtension(value: unknown): value is EngineExtension {
+  if (typeof value !== 'object' || value === null) return false;
+  const { create, check } = value as Partial<EngineExtension>;
+  return typeof create === 'function' && (check === undefined || typeof check === 'function');
+}

@@ -1,0 +1,134 @@
+/** Adapters that the operator names: at start-up, or over HTTP where that is allowed. Everybody may use them. */
+import { EngineUnavailableError } from '../engine/client.ts';
+import type { ModelSpec } from '../engine/native.ts';
+import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
+import { ADAPTER_WEIGHTS_FILE, readAdapterFiles } from './adapter-files.ts';
+import { adapterVersion } from './adapter-version.ts';
+import { ModelError } from './errors.ts';
+import { show } from './fields.ts';
+import { ADAPTER_CONFIG_FILE } from './peft-config.ts';
+import type { ListedModel, ModelResolver, ResolvedModel } from './resolver.ts';
+
+export interface NamedAdapter {
+  name: string;
+  path: string;
+}
+
+export interface AdapterRegistryOptions {
+  engine: Pick<TrainingEngine, 'loadAdapter' | 'unloadAdapter'>;
+  spec: ModelSpec;
+  maxRank: number;
+  /** Names that the base model goes by; adapters say which one they were made for. */
+  baseNames: readonly string[];
+}
+
+/** The name cannot be given, or is not there: the caller's mistake, not the files'. */
+export class AdapterNameError extends Error {
+  readonly reason: 'invalid' | 'taken' | 'unknown';
+  constructor(reason: AdapterNameError['reason'], message: string) {
+    super(message);
+    this.name = 'AdapterNameError';
+    this.reason = reason;
+  }
+}
+
+const MAX_ADAPTERS = 10_000;
+const MAX_NAME = 256;
+
+interface Entry {
+  adapter: AdapterRef;
+  created: number;
+}
+
+export class AdapterRegistry implements ModelResolver {
+  readonly #options: AdapterRegistryOptions;
+  readonly #entries = new Map<string, Entry>();
+  /** Names whose adapter is being loaded. */
+  readonly #coming = new Set<string>();
+
+  constructor(options: AdapterRegistryOptions) {
+    this.#options = options;
+  }
+
+  resolve(name: string): Promise<ResolvedModel | null> {
+    const entry = this.#entries.get(name);
+    return Promise.resolve(entry ? { adapter: entry.adapter, trainable: false, displayName: name } : null);
+  }
+
+  list(): Promise<ListedModel[]> {
+    const all = [...this.#entries].map(([name, { adapter, created }]) => ({ name, root: adapter.directory, created }));
+    return Promise.resolve(all);
+  }
+
+  /** Checks the name and the files, without the engine. Throws AdapterNameError or ModelError. */
+  async inspect({ name, path }: NamedAdapter): Promise<AdapterRef> {
+    this.#checkName(name);
+    const { spec, maxRank, baseNames } = this.#options;
+    const { directory, baseModel } = await readAdapterFiles(path, { spec, maxRank });
+    if (baseModel !== null && !baseNames.some((base) => lastPart(base) === lastPart(baseModel))) {
+      const problem =
+        `base_model_name_or_path is ${show(baseModel)}, and this server serves ${baseNames.map(show).join(', ')}; ` +
+        'add the name with --served-model-name if it is the same model.';
+      throw new ModelError(ADAPTER_CONFIG_FILE, problem);
+    }
+    return { version: await adapterVersion(directory), directory };
+  }
+
+  /** Resolves when requests may use the name. Throws as `inspect`, or EngineUnavailableError. `replace`: the name may be there; requests that run keep what they have. */
+  async add(adapter: NamedAdapter, replace = false): Promise<void> {
+    const { name } = adapter;
+    this.#checkName(name);
+    if ((this.#entries.has(name) && !replace) || this.#coming.has(name)) {
+      throw new AdapterNameError('taken', `The lora adapter '${name}' has already been loaded.`);
+    }
+    if (this.#entries.size + this.#coming.size >= MAX_ADAPTERS) {
+      throw new AdapterNameError('invalid', `At most ${MAX_ADAPTERS} adapters can be named.`);
+    }
+    this.#coming.add(name);
+    try {
+      const found = await this.inspect(adapter);
+      await this.#load(found);
+      const before = this.#entries.get(name);
+      this.#entries.set(name, { adapter: found, created: Math.floor(Date.now() / 1000) });
+      if (before) await this.#unload(before);
+    } finally {
+      this.#coming.delete(name);
+    }
+  }
+
+  /** Requests that run keep the adapter until they end. */
+  async remove(name: string): Promise<void> {
+    const entry = this.#entries.get(name);
+    if (!entry) throw new AdapterNameError('unknown', `The lora adapter '${name}' cannot be found.`);
+    this.#entries.delete(name);
+    await this.#unload(entry);
+  }
+
+  async #load(adapter: AdapterRef): Promise<void> {
+    try {
+      await this.#options.engine.loadAdapter(adapter);
+    } catch (error) {
+      if (error instanceof EngineUnavailableError) throw error;
+      throw new ModelError(ADAPTER_WEIGHTS_FILE, error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  async #unload({ adapter }: Entry): Promise<void> {
+    const shared = [...this.#entries.values()].some((other) => other.adapter.version === adapter.version);
+    if (!shared) await this.#options.engine.unloadAdapter(adapter.version);
+  }
+
+  #checkName(name: string): void {
+    if (name === '' || name.length > MAX_NAME || /[\u0000-\u001f\u007f]/.test(name)) {
+      throw new AdapterNameError('invalid', `An adapter's name has 1 to ${MAX_NAME} printable characters.`);
+    }
+    if (this.#options.baseNames.includes(name)) {
+      throw new AdapterNameError('taken', `'${name}' is a name of the base model.`);
+    }
+  }
+}
+
+/** Hub names and paths end in the model's own name. */
+function lastPart(name: string): string {
+  return name.replace(/\/+$/, '').split('/').at(-1) ?? '';
+}

@@ -1,0 +1,67 @@
+/** Work that fills the time which serving leaves, with a share of its own that serving does not get. */
+
+export interface BackgroundWork {
+  /** There is something to do. */
+  readonly pending: boolean;
+  /** Works for about that long, or until there is nothing left. Never rejects. */
+  slice(micros: number): Promise<void>;
+  /** Set by the loop: called when there is something to do again. */
+  onPending: () => void;
+}
+
+/** A slice is short enough that a request which arrives in it hardly notices. */
+const SLICE_MICROS = 8000;
+/** A share smaller than this is saved up: a slice has a cost of its own. */
+const LEAST_MICROS = 500;
+/** Slices that are owed at most, after a long step. */
+const MOST_OWED_SLICES = 8;
+
+/** Grants slices: all of the time when no step can run, and a floor of it when steps follow one another. */
+export class BackgroundShare {
+  readonly #work: BackgroundWork;
+  /** Per microsecond of serving. */
+  readonly #rate: number;
+  readonly #now: () => number;
+  #owedMicros = 0;
+
+  /** `floor`: the share of time that the work gets however busy serving is; [0, 0.9]. */
+  constructor(work: BackgroundWork, floor: number, now: () => number = () => performance.now()) {
+    if (!(floor >= 0 && floor <= 0.9)) throw new RangeError('--training-floor must be from 0 to 0.9.');
+    this.#work = work;
+    this.#rate = floor / (1 - floor);
+    this.#now = now;
+  }
+
+  get pending(): boolean {
+    return this.#work.pending;
+  }
+
+  /** Calls `wake` when there is something to do again. */
+  wakes(wake: () => void): void {
+    this.#work.onPending = wake;
+  }
+
+  /** No step can run: one slice, after which there may be one. */
+  idle(): Promise<void> {
+    this.#owedMicros = 0;
+    return this.#work.slice(SLICE_MICROS);
+  }
+
+  /** A step has taken so long; true when the floor owes enough for a slice. */
+  owes(stepMicros: number): boolean {
+    if (!this.#work.pending) {
+      this.#owedMicros = 0;
+      return false;
+    }
+    this.#owedMicros = Math.min(this.#owedMicros + stepMicros * this.#rate, MOST_OWED_SLICES * SLICE_MICROS);
+    return this.#owedMicros >= LEAST_MICROS;
+  }
+
+  /** One slice of what is owed. */
+  async pay(): Promise<void> {
+    const began = this.#now();
+    await this.#work.slice(Math.floor(Math.min(this.#owedMicros, SLICE_MICROS)));
+    // What it really took: a unit of work may be longer than what was owed.
+    this.#owedMicros -= (this.#now() - began) * 1000;
+  }
+}

@@ -1,0 +1,99 @@
+import type { CacheScope } from './block-hash.ts';
+import type { PagePool } from './pages.ts';
+
+/** Pages of a finished sequence's prompt that stay until a peer has pulled them. */
+export interface Hold {
+  readonly pages: Int32Array;
+  readonly scope: CacheScope;
+  /** The tokens of these pages. */
+  readonly tokens: Int32Array;
+  readonly expiresAt: number;
+}
+
+/**
+ * Holds pages for peers, for a bounded time and in bounded number: the oldest hold gives way to a new one. Pages of holds
+ * have readers as pages of sequences do, so nobody writes to them.
+ */
+export class Holds {
+  readonly #pool: PagePool;
+  readonly #maxPages: number;
+  readonly #holdMs: number;
+  readonly #now: () => number;
+  /** The oldest first. */
+  readonly #holds = new Set<Hold>();
+  /** Pages on their way to a peer. */
+  readonly #loans = new Set<Int32Array>();
+  #pages = 0;
+
+  constructor(pool: PagePool, options: { maxPages: number; holdMs: number; now: () => number }) {
+    this.#pool = pool;
+    this.#maxPages = options.maxPages;
+    this.#holdMs = options.holdMs;
+    this.#now = options.now;
+  }
+
+  get enabled(): boolean {
+    return this.#maxPages > 0;
+  }
+
+  /** Pages that are being sent to peers, in groups. */
+  get loans(): number {
+    return this.#loans.size;
+  }
+
+  /** Pages held, those of several holds once for each. */
+  get pages(): number {
+    return this.#pages;
+  }
+
+  /** False: that many are never held. */
+  add(pages: Int32Array, scope: CacheScope, tokens: Int32Array): boolean {
+    if (pages.length > this.#maxPages) return false;
+    if (pages.length === 0) return true;
+    while (this.#pages + pages.length > this.#maxPages) this.releaseOldest();
+    for (const page of pages) this.#pool.share(page);
+    this.#holds.add({ pages, scope, tokens, expiresAt: this.#now() + this.#holdMs });
+    this.#pages += pages.length;
+    return true;
+  }
+
+  find(fits: (hold: Hold) => boolean): Hold | undefined {
+    return [...this.#holds].find(fits);
+  }
+
+  /** Idempotent. */
+  release(hold: Hold): void {
+    if (!this.#holds.delete(hold)) return;
+    this.#pages -= hold.pages.length;
+    this.#pool.release(hold.pages);
+  }
+
+  /** False: there is none. */
+  releaseOldest(): boolean {
+    const [oldest] = this.#holds;
+    if (oldest) this.release(oldest);
+    return oldest !== undefined;
+  }
+
+  expire(): void {
+    const now = this.#now();
+    for (const hold of this.#holds) {
+      if (hold.expiresAt > now) return;
+      this.release(hold);
+    }
+  }
+
+  /** Keeps these pages of a hold, whatever becomes of it, until the returned function is called (once). */
+  lend(pages: Int32Array): () => void {
+    for (const page of pages) this.#pool.share(page);
+    this.#loans.add(pages);
+    return () => {
+      if (this.#loans.delete(pages)) this.#pool.release(pages);
+    };
+  }
+
+  /** Of holds and loans, each once. */
+  distinctPages(): Set<number> {
+    return new Set([...[...this.#holds].map(({ pages }) => pages), ...this.#loans].flatMap((pages) => [...pages]));
+  }
+}

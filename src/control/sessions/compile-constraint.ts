@@ -1,0 +1,38 @@
+/** A constraint is compiled before its request is queued: what is wrong with it is refused while nothing has been spent. */
+import { EngineUnavailableError, type EngineClient } from '../engine/client.ts';
+import type { GrammarFailure } from '../engine/protocol.ts';
+import { SessionError, type ContentConstraint, type SessionErrorCode } from './session.ts';
+
+const CODES: Record<GrammarFailure['kind'], SessionErrorCode> = {
+  refused: 'bad_request',
+  malformed: 'bad_request',
+  bound: 'bad_request',
+  cancelled: 'unavailable',
+  busy: 'queue_full',
+  failed: 'engine_failed',
+};
+
+export async function compileConstraint(
+  engine: EngineClient,
+  tenant: string,
+  { grammar, param }: ContentConstraint,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  const failure = await compile(engine, tenant, grammar, signal);
+  if (failure === null) return;
+  throw new SessionError(CODES[failure.kind], `${param} cannot be used: ${failure.message}`, param);
+}
+
+async function compile(
+  engine: EngineClient,
+  tenant: string,
+  grammar: ContentConstraint['grammar'],
+  signal: AbortSignal | undefined,
+): Promise<GrammarFailure | null> {
+  try {
+    return await engine.compileGrammar(tenant, grammar, signal);
+  } catch (error) {
+    if (error instanceof EngineUnavailableError) throw new SessionError('unavailable', error.message);
+    throw error;
+  }
+}

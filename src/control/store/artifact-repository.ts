@@ -1,0 +1,229 @@
+/** SQL of uploaded artifacts: open while files come, committed under a version that never changes. */
+import type { Kysely, Selectable, Transaction } from 'kysely';
+import { transition, type StateOf } from '../lifecycle.ts';
+import type { ArtifactsTable, Tables } from './tables.ts';
+
+export interface StoredArtifactFile {
+  name: string;
+  blobKey: string;
+  bytes: number;
+  sha256: string;
+}
+
+export interface StoredArtifact {
+  id: string;
+  entity: string;
+  project: string;
+  name: string;
+  type: string;
+  state: StateOf<'artifact'>;
+  /** null while open. */
+  version: number | null;
+  metadata: unknown;
+  createdAt: string;
+  /** By name. */
+  files: StoredArtifactFile[];
+}
+
+export class ArtifactRepository {
+  readonly #db: Kysely<Tables>;
+
+  constructor(db: Kysely<Tables>) {
+    this.#db = db;
+  }
+
+  async insert(artifact: Omit<StoredArtifact, 'files' | 'state' | 'version'>): Promise<void> {
+    await this.#db
+      .insertInto('artifacts')
+      .values({
+        id: artifact.id,
+        entity: artifact.entity,
+        project: artifact.project,
+        name: artifact.name,
+        type: artifact.type,
+        state: 'open' satisfies StateOf<'artifact'>,
+        version: null,
+        digest: null,
+        metadata: JSON.stringify(artifact.metadata),
+        created_at: artifact.createdAt,
+      })
+      .execute();
+  }
+
+  /** Another entity's artifact is found like one that never was: not. */
+  async findOwned(id: string, entity: string): Promise<StoredArtifact | null> {
+    const row = await this.#db
+      .selectFrom('artifacts')
+      .selectAll()
+      .where('id', '=', id)
+      .where('entity', '=', entity)
+      .executeTakeFirst();
+    return row === undefined ? null : this.#withFiles(row);
+  }
+
+  /** The version, or the newest one. */
+  async findVersion(
+    entity: string,
+    project: string,
+    name: string,
+    version: number | null,
+  ): Promise<StoredArtifact | null> {
+    let query = this.#db
+      .selectFrom('artifacts')
+      .selectAll()
+      .where('entity', '=', entity)
+      .where('project', '=', project)
+      .where('name', '=', name)
+      .where('state', '=', 'committed');
+    if (version !== null) query = query.where('version', '=', version);
+    const row = await query.orderBy('version', 'desc').limit(1).executeTakeFirst();
+    return row === undefined ? null : this.#withFiles(row);
+  }
+
+  /** Artifacts of an entity behind `after` (an id), oldest first; null where there is no such id. */
+  async page(entity: string, after: string | null, limit: number): Promise<StoredArtifact[] | null> {
+    let from = 0;
+    if (after !== null) {
+      const row = await this.#db
+        .selectFrom('artifacts')
+        .select('sequence')
+        .where('id', '=', after)
+        .where('entity', '=', entity)
+        .executeTakeFirst();
+      if (row === undefined) return null;
+      from = row.sequence;
+    }
+    const rows = await this.#db
+      .selectFrom('artifacts')
+      .selectAll()
+      .where('entity', '=', entity)
+      .where('sequence', '>', from)
+      .orderBy('sequence')
+      .limit(limit)
+      .execute();
+    return Promise.all(rows.map((row) => this.#withFiles(row)));
+  }
+
+  async countOpen(entity: string): Promise<number> {
+    const { count } = await this.#db
+      .selectFrom('artifacts')
+      .select(({ fn }) => fn.countAll<number>().as('count'))
+      .where('entity', '=', entity)
+      .where('state', '=', 'open')
+      .executeTakeFirstOrThrow();
+    return count;
+  }
+
+  /** Open artifacts that were begun before. */
+  async abandoned(before: string): Promise<StoredArtifact[]> {
+    const rows = await this.#db
+      .selectFrom('artifacts')
+      .selectAll()
+      .where('state', '=', 'open')
+      .where('created_at', '<', before)
+      .execute();
+    return Promise.all(rows.map((row) => this.#withFiles(row)));
+  }
+
+  /** Adds or replaces a file of an open artifact; returns the replaced file's blob. Throws TransitionError where it is not open. */
+  async putFile(id: string, file: StoredArtifactFile, maxFiles: number): Promise<string | null | 'full'> {
+    return this.#db.transaction().execute(async (trx) => {
+      const { state } = await requireRow(trx, id);
+      transition('artifact', state, 'commit');
+      const files = await trx.selectFrom('artifact_files').selectAll().where('artifact_id', '=', id).execute();
+      const before = files.find(({ name }) => name === file.name);
+      if (before === undefined && files.length >= maxFiles) return 'full';
+      if (before !== undefined) {
+        await trx.deleteFrom('artifact_files').where('artifact_id', '=', id).where('name', '=', file.name).execute();
+      }
+      const { name, bytes, sha256 } = file;
+      await trx
+        .insertInto('artifact_files')
+        .values({ artifact_id: id, name, blob_key: file.blobKey, bytes, sha256 })
+        .execute();
+      return before?.blob_key ?? null;
+    });
+  }
+
+  /**
+   * Gives the artifact the next version of its name. Where the newest version has the same content, that one is returned instead and the
+   * open artifact goes; `blobs` are then no longer named by a row.
+   */
+  async commit(id: string, digest: string): Promise<{ id: string; blobs: string[] }> {
+    return this.#db.transaction().execute(async (trx) => {
+      const row = await requireRow(trx, id);
+      const state = transition('artifact', row.state, 'commit');
+      const newest = await trx
+        .selectFrom('artifacts')
+        .selectAll()
+        .where('entity', '=', row.entity)
+        .where('project', '=', row.project)
+        .where('name', '=', row.name)
+        .where('version', 'is not', null)
+        .orderBy('version', 'desc')
+        .limit(1)
+        .executeTakeFirst();
+      if (newest?.digest === digest && newest.state === 'committed') {
+        const files = await trx.selectFrom('artifact_files').select('blob_key').where('artifact_id', '=', id).execute();
+        await trx.deleteFrom('artifacts').where('id', '=', id).execute();
+        return { id: newest.id, blobs: files.map((file) => file.blob_key) };
+      }
+      const version = newest?.version == null ? 0 : newest.version + 1;
+      await trx.updateTable('artifacts').set({ state, version, digest }).where('id', '=', id).execute();
+      return { id, blobs: [] };
+    });
+  }
+
+  /**
+   * Returns the blobs of its files; null where there is none. A committed one leaves its row behind without files: its version is not given
+   * again.
+   */
+  async remove(id: string, entity: string): Promise<string[] | null> {
+    return this.#db.transaction().execute(async (trx) => {
+      const row = await trx
+        .selectFrom('artifacts')
+        .selectAll()
+        .where('id', '=', id)
+        .where('entity', '=', entity)
+        .where('state', '!=', 'deleted')
+        .executeTakeFirst();
+      if (row === undefined) return null;
+      const state = transition('artifact', row.state, 'delete');
+      const files = await trx.selectFrom('artifact_files').select('blob_key').where('artifact_id', '=', id).execute();
+      await trx.deleteFrom('artifact_files').where('artifact_id', '=', id).execute();
+      if (row.version === null) await trx.deleteFrom('artifacts').where('id', '=', id).execute();
+      else await trx.updateTable('artifacts').set({ state }).where('id', '=', id).execute();
+      return files.map((file) => file.blob_key);
+    });
+  }
+
+  async #withFiles(row: Selectable<ArtifactsTable>): Promise<StoredArtifact> {
+    const files = await this.#db
+      .selectFrom('artifact_files')
+      .selectAll()
+      .where('artifact_id', '=', row.id)
+      .orderBy('name')
+      .execute();
+    return {
+      id: row.id,
+      entity: row.entity,
+      project: row.project,
+      name: row.name,
+      type: row.type,
+      state: row.state as StateOf<'artifact'>,
+      version: row.version,
+      metadata: JSON.parse(row.metadata) as unknown,
+      createdAt: row.created_at,
+      files: files.map((file) => ({
+        name: file.name,
+        blobKey: file.blob_key,
+        bytes: file.bytes,
+        sha256: file.sha256,
+      })),
+    };
+  }
+}
+
+async function requireRow(trx: Transaction<Tables>, id: string): Promise<Selectable<ArtifactsTable>> {
+  return trx.selectFrom('artifacts').selectAll().where('id', '=', id).executeTakeFirstOrThrow();
+}

@@ -1,0 +1,369 @@
+/** SQL of training jobs and their events. A state changes with its event in one transaction, through the lifecycle's table. */
+import { randomUUID } from 'node:crypto';
+import type { Kysely, Selectable, Transaction } from 'kysely';
+import { transition, type JobState } from '../lifecycle.ts';
+import type { JobEventsTable, JobsTable, Tables } from './tables.ts';
+
+export interface StoredJob {
+  id: string;
+  modelId: string;
+  entity: string;
+  kind: 'rl' | 'sft';
+  state: JobState;
+  config: unknown;
+  inputKey: string | null;
+  attempts: number;
+  cancelRequested: boolean;
+  snapshotKey: string | null;
+  errorMessage: string | null;
+  createdAt: string;
+  startedAt: string | null;
+  endedAt: string | null;
+}
+
+export interface StoredEvent {
+  id: string;
+  /** 0 for the first event of a job, without gaps. */
+  sequence: number;
+  type: string;
+  data: Record<string, unknown>;
+}
+
+export interface NewJob {
+  id: string;
+  modelId: string;
+  entity: string;
+  kind: 'rl' | 'sft';
+  config: unknown;
+  inputKey: string;
+  createdAt: string;
+}
+
+/** An Idempotency-Key with the digest of the body that it came with. */
+export interface Repeatable {
+  operation: string;
+  key: string;
+  digest: string;
+}
+
+/** `existing`: the job that an earlier request with the same key made. `other`: the key was used with another body. */
+export type Accepted = { kind: 'new' } | { kind: 'existing'; id: string } | { kind: 'other' };
+
+export interface NewEvent {
+  key: string;
+  type: string;
+  data: Record<string, unknown>;
+  at: string;
+}
+
+export class JobRepository {
+  readonly #db: Kysely<Tables>;
+
+  constructor(db: Kysely<Tables>) {
+    this.#db = db;
+  }
+
+  async accept(job: NewJob, repeatable: Repeatable | null): Promise<Accepted> {
+    return this.#db.transaction().execute(async (trx) => {
+      const before = repeatable === null ? null : await findRepeated(trx, job.entity, repeatable);
+      if (before !== null) return before;
+      await trx
+        .insertInto('jobs')
+        .values({
+          id: job.id,
+          model_id: job.modelId,
+          entity: job.entity,
+          kind: job.kind,
+          state: 'queued' satisfies JobState,
+          config: JSON.stringify(job.config),
+          input_key: job.inputKey,
+          attempts: 0,
+          cancel_requested: 0,
+          snapshot_key: null,
+          error_message: null,
+          created_at: job.createdAt,
+          started_at: null,
+          ended_at: null,
+        })
+        .execute();
+      if (repeatable !== null) await rememberKey(trx, job, repeatable);
+      return { kind: 'new' };
+    });
+  }
+
+  /** The job behind an idempotency key, where there is one. */
+  async findRepeated(entity: string, repeatable: Repeatable): Promise<Accepted | null> {
+    return findRepeated(this.#db, entity, repeatable);
+  }
+
+  async forgetKeys(before: string): Promise<void> {
+    await this.#db.deleteFrom('idempotency_keys').where('created_at', '<', before).execute();
+  }
+
+  async find(id: string): Promise<StoredJob | null> {
+    const row = await this.#db.selectFrom('jobs').selectAll().where('id', '=', id).executeTakeFirst();
+    return row === undefined ? null : fromRow(row);
+  }
+
+  /** Another entity's job is found like one that never was: not. */
+  async findOwned(id: string, entity: string): Promise<StoredJob | null> {
+    const row = await this.#db
+      .selectFrom('jobs')
+      .selectAll()
+      .where('id', '=', id)
+      .where('entity', '=', entity)
+      .executeTakeFirst();
+    return row === undefined ? null : fromRow(row);
+  }
+
+  async countByState(): Promise<Map<string, number>> {
+    const rows = await this.#db
+      .selectFrom('jobs')
+      .select(['state', ({ fn }) => fn.countAll<number>().as('count')])
+      .groupBy('state')
+      .execute();
+    return new Map(rows.map((row) => [row.state, row.count]));
+  }
+
+  /** Jobs of the model that have not ended. */
+  async countOpen(modelId: string): Promise<number> {
+    const { count } = await this.#db
+      .selectFrom('jobs')
+      .select(({ fn }) => fn.countAll<number>().as('count'))
+      .where('model_id', '=', modelId)
+      .where('state', 'in', ['queued', 'running'])
+      .executeTakeFirstOrThrow();
+    return count;
+  }
+
+  /** The oldest queued job whose model has no running one: jobs of a model go in order. */
+  async nextQueued(): Promise<StoredJob | null> {
+    const row = await this.#db
+      .selectFrom('jobs')
+      .selectAll()
+      .where('state', '=', 'queued')
+      .where(({ not, exists, selectFrom }) =>
+        not(
+          exists(
+            selectFrom('jobs as other')
+              .select('other.id')
+              .whereRef('other.model_id', '=', 'jobs.model_id')
+              .where('other.state', '=', 'running'),
+          ),
+        ),
+      )
+      .orderBy('sequence')
+      .limit(1)
+      .executeTakeFirst();
+    return row === undefined ? null : fromRow(row);
+  }
+
+  /** Throws TransitionError where the job is not queued. */
+  async start(id: string, at: string): Promise<void> {
+    await this.#db.transaction().execute(async (trx) => {
+      const job = await requireJob(trx, id);
+      const state = transition('job', job.state, 'start');
+      const changes = { state, attempts: job.attempts + 1, started_at: job.started_at ?? at };
+      await trx.updateTable('jobs').set(changes).where('id', '=', id).execute();
+    });
+  }
+
+  /** A start that did not count is taken back. */
+  async requeue(id: string, counts: boolean): Promise<void> {
+    await this.#db.transaction().execute(async (trx) => {
+      const job = await requireJob(trx, id);
+      const state = transition('job', job.state, 'requeue');
+      const attempts = counts ? job.attempts : Math.max(0, job.attempts - 1);
+      await trx.updateTable('jobs').set({ state, attempts }).where('id', '=', id).execute();
+    });
+  }
+
+  /** At start nothing runs: what says so was cut off. */
+  async running(): Promise<StoredJob[]> {
+    const rows = await this.#db
+      .selectFrom('jobs')
+      .selectAll()
+      .where('state', '=', 'running')
+      .orderBy('sequence')
+      .execute();
+    return rows.map(fromRow);
+  }
+
+  /** Replaces the job's snapshot; returns the key of the one before. Progress ends a row of crashes. */
+  async setSnapshot(id: string, key: string): Promise<string | null> {
+    return this.#db.transaction().execute(async (trx) => {
+      const job = await requireJob(trx, id);
+      if (job.state !== ('running' satisfies JobState)) throw new Error(`Job ${id} is ${job.state}.`);
+      await trx.updateTable('jobs').set({ snapshot_key: key, attempts: 1 }).where('id', '=', id).execute();
+      return job.snapshot_key;
+    });
+  }
+
+  /** False where the job had such an event before, or has gone. */
+  async append(id: string, event: NewEvent): Promise<boolean> {
+    return this.#db.transaction().execute(async (trx) => {
+      const job = await trx.selectFrom('jobs').select('id').where('id', '=', id).executeTakeFirst();
+      return job === undefined ? false : insertEvent(trx, id, event);
+    });
+  }
+
+  /**
+   * Ends a job with its last event. Returns the blobs that it needs no more; null where it has gone or ended before.
+   * `action` is `cancel` for a failure that the client asked for.
+   */
+  async end(id: string, action: 'succeed' | 'fail' | 'cancel', event: NewEvent): Promise<string[] | null> {
+    return this.#db.transaction().execute(async (trx) => {
+      const job = await trx.selectFrom('jobs').selectAll().where('id', '=', id).executeTakeFirst();
+      if (job === undefined || job.ended_at !== null) return null;
+      const state = transition('job', job.state, action);
+      const message = event.data['error_message'];
+      const changes = {
+        state,
+        input_key: null,
+        snapshot_key: null,
+        ended_at: event.at,
+        error_message: typeof message === 'string' ? message : null,
+      };
+      await trx.updateTable('jobs').set(changes).where('id', '=', id).execute();
+      await insertEvent(trx, id, event);
+      return [job.input_key, job.snapshot_key].filter((key) => key !== null);
+    });
+  }
+
+  /** True where the job runs and has now been asked to stop. */
+  async requestCancel(id: string): Promise<boolean> {
+    const result = await this.#db
+      .updateTable('jobs')
+      .set({ cancel_requested: 1 })
+      .where('id', '=', id)
+      .where('state', '=', 'running')
+      .executeTakeFirst();
+    return result.numUpdatedRows > 0n;
+  }
+
+  /** Events with a sequence above `after`, oldest first. */
+  async events(id: string, after: number, limit: number): Promise<StoredEvent[]> {
+    const rows = await this.#db
+      .selectFrom('job_events')
+      .selectAll()
+      .where('job_id', '=', id)
+      .where('sequence', '>', after)
+      .orderBy('sequence')
+      .limit(limit)
+      .execute();
+    return rows.map(fromEventRow);
+  }
+
+  async lastEvent(id: string, type: string): Promise<StoredEvent | null> {
+    const row = await this.#db
+      .selectFrom('job_events')
+      .selectAll()
+      .where('job_id', '=', id)
+      .where('type', '=', type)
+      .orderBy('sequence', 'desc')
+      .limit(1)
+      .executeTakeFirst();
+    return row === undefined ? null : fromEventRow(row);
+  }
+
+  async countEvents(id: string, type: string): Promise<number> {
+    const { count } = await this.#db
+      .selectFrom('job_events')
+      .select(({ fn }) => fn.countAll<number>().as('count'))
+      .where('job_id', '=', id)
+      .where('type', '=', type)
+      .executeTakeFirstOrThrow();
+    return count;
+  }
+
+  /** Sequence of an event of this job; null where it has none of this id. */
+  async sequenceOf(id: string, eventId: string): Promise<number | null> {
+    const row = await this.#db
+      .selectFrom('job_events')
+      .select('sequence')
+      .where('job_id', '=', id)
+      .where('id', '=', eventId)
+      .executeTakeFirst();
+    return row?.sequence ?? null;
+  }
+}
+
+async function insertEvent(trx: Transaction<Tables>, jobId: string, event: NewEvent): Promise<boolean> {
+  const known = await trx
+    .selectFrom('job_events')
+    .select('id')
+    .where('job_id', '=', jobId)
+    .where('key', '=', event.key)
+    .executeTakeFirst();
+  if (known !== undefined) return false;
+  const { next } = await trx
+    .selectFrom('job_events')
+    .select(({ fn }) => fn.countAll<number>().as('next'))
+    .where('job_id', '=', jobId)
+    .executeTakeFirstOrThrow();
+  const row: JobEventsTable = {
+    job_id: jobId,
+    sequence: next,
+    key: event.key,
+    id: randomUUID(),
+    type: event.type,
+    data: JSON.stringify(event.data),
+    created_at: event.at,
+  };
+  await trx.insertInto('job_events').values(row).execute();
+  return true;
+}
+
+async function requireJob(trx: Transaction<Tables>, id: string): Promise<Selectable<JobsTable>> {
+  return trx.selectFrom('jobs').selectAll().where('id', '=', id).executeTakeFirstOrThrow();
+}
+
+async function findRepeated(
+  db: Kysely<Tables>,
+  entity: string,
+  { operation, key, digest }: Repeatable,
+): Promise<Accepted | null> {
+  const row = await db
+    .selectFrom('idempotency_keys')
+    .select(['digest', 'result_id'])
+    .where('entity', '=', entity)
+    .where('operation', '=', operation)
+    .where('key', '=', key)
+    .executeTakeFirst();
+  if (row === undefined) return null;
+  return row.digest === digest ? { kind: 'existing', id: row.result_id } : { kind: 'other' };
+}
+
+async function rememberKey(trx: Transaction<Tables>, job: NewJob, repeatable: Repeatable): Promise<void> {
+  const { operation, key, digest } = repeatable;
+  const row = { entity: job.entity, operation, key, digest, result_id: job.id, created_at: job.createdAt };
+  await trx.insertInto('idempotency_keys').values(row).execute();
+}
+
+function fromRow(row: Selectable<JobsTable>): StoredJob {
+  return {
+    id: row.id,
+    modelId: row.model_id,
+    entity: row.entity,
+    kind: row.kind as 'rl' | 'sft',
+    state: row.state as JobState,
+    config: JSON.parse(row.config) as unknown,
+    inputKey: row.input_key,
+    attempts: row.attempts,
+    cancelRequested: row.cancel_requested !== 0,
+    snapshotKey: row.snapshot_key,
+    errorMessage: row.error_message,
+    createdAt: row.created_at,
+    startedAt: row.started_at,
+    endedAt: row.ended_at,
+  };
+}
+
+function fromEventRow(row: JobEventsTable): StoredEvent {
+  return {
+    id: row.id,
+    sequence: row.sequence,
+    type: row.type,
+    data: JSON.parse(row.data) as Record<string, unknown>,
+  };
+}

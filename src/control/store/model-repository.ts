@@ -1,0 +1,292 @@
+/** SQL of models, their checkpoints and the checkpoints' metrics. */
+import type { Kysely, Transaction } from 'kysely';
+import { transition } from '../lifecycle.ts';
+import { upsertMetrics } from './log-repository.ts';
+import type { ModelsTable, Tables } from './tables.ts';
+
+export interface StoredModel {
+  id: string;
+  entity: string;
+  project: string;
+  name: string;
+  baseModel: string;
+  baseDigest: string;
+  runId: string;
+  lora: unknown;
+  nextStep: number;
+  createdAt: string;
+}
+
+export interface StoredCheckpoint {
+  id: string;
+  modelId: string;
+  step: number;
+  /** null: made with the model. */
+  jobId: string | null;
+  version: string;
+  blobKey: string;
+  bytes: number;
+  createdAt: string;
+}
+
+export interface DeletedModel {
+  deletedCheckpoints: number;
+  /** Blobs that no row names any more. */
+  blobs: string[];
+  /** False where the answer is that of an earlier delete. */
+  first: boolean;
+}
+
+export interface Page {
+  /** Position behind which the page begins; null = at the start. */
+  after: number | null;
+  limit: number;
+  order: 'asc' | 'desc';
+}
+
+export class ModelRepository {
+  readonly #db: Kysely<Tables>;
+
+  constructor(db: Kysely<Tables>) {
+    this.#db = db;
+  }
+
+  /** Throws SqliteError SQLITE_CONSTRAINT_UNIQUE where the name is taken. */
+  async create(model: StoredModel, first: StoredCheckpoint): Promise<void> {
+    await this.#db.transaction().execute(async (trx) => {
+      await trx.insertInto('models').values(toRow(model)).execute();
+      await insertCheckpoint(trx, first);
+    });
+  }
+
+  async all(): Promise<{ models: StoredModel[]; checkpoints: StoredCheckpoint[] }> {
+    const models = await this.#db.selectFrom('models').selectAll().orderBy('created_at').orderBy('id').execute();
+    const checkpoints = await this.#db.selectFrom('checkpoints').selectAll().orderBy('step').execute();
+    return { models: models.map(fromRow), checkpoints: checkpoints.map(fromCheckpointRow) };
+  }
+
+  async find(id: string): Promise<StoredModel | null> {
+    const row = await this.#db.selectFrom('models').selectAll().where('id', '=', id).executeTakeFirst();
+    return row === undefined ? null : fromRow(row);
+  }
+
+  /** Null: this entity has, and had, no such model. */
+  async remove(id: string, entity: string, at: string): Promise<DeletedModel | null> {
+    return this.#db.transaction().execute(async (trx) => {
+      const model = await trx
+        .selectFrom('models')
+        .select('id')
+        .where('id', '=', id)
+        .where('entity', '=', entity)
+        .executeTakeFirst();
+      if (model === undefined) return deletedBefore(trx, id, entity);
+      transition('model', 'active', 'delete');
+      const blobs = await blobsOfModel(trx, id);
+      const { checkpoints } = await trx
+        .selectFrom('checkpoints')
+        .select(({ fn }) => fn.countAll<number>().as('checkpoints'))
+        .where('model_id', '=', id)
+        .executeTakeFirstOrThrow();
+      const row = { id, entity, deleted_checkpoints: checkpoints, deleted_at: at };
+      await trx.insertInto('deleted_models').values(row).execute();
+      await trx.deleteFrom('models').where('id', '=', id).execute();
+      return { deletedCheckpoints: checkpoints, blobs, first: true };
+    });
+  }
+
+  async checkpointPage(modelId: string, page: Page): Promise<StoredCheckpoint[]> {
+    let query = this.#db.selectFrom('checkpoints').selectAll().where('model_id', '=', modelId);
+    if (page.after !== null) query = query.where('step', page.order === 'asc' ? '>' : '<', page.after);
+    const rows = await query.orderBy('step', page.order).limit(page.limit).execute();
+    return rows.map(fromCheckpointRow);
+  }
+
+  /** The checkpoint that a job made, or null. */
+  async ofJob(jobId: string): Promise<StoredCheckpoint | null> {
+    const row = await this.#db.selectFrom('checkpoints').selectAll().where('job_id', '=', jobId).executeTakeFirst();
+    return row === undefined ? null : fromCheckpointRow(row);
+  }
+
+  /** Lists a checkpoint under the model's next step. Null: the model has gone. */
+  async publish(checkpoint: Omit<StoredCheckpoint, 'step'>): Promise<StoredCheckpoint | null> {
+    return this.#db.transaction().execute(async (trx) => {
+      const model = await trx
+        .selectFrom('models')
+        .select('next_step')
+        .where('id', '=', checkpoint.modelId)
+        .executeTakeFirst();
+      if (model === undefined) return null;
+      const published = { ...checkpoint, step: model.next_step };
+      await insertCheckpoint(trx, published);
+      // What its job told of the step before the step was there.
+      const told = await trx
+        .selectFrom('run_history')
+        .select('data')
+        .where('model_id', '=', checkpoint.modelId)
+        .where('step', '=', published.step)
+        .where('key', 'like', `${checkpoint.jobId ?? ''}/%`)
+        .execute();
+      for (const { data } of told) {
+        await upsertMetrics(trx, published.id, JSON.parse(data) as Record<string, number>);
+      }
+      await trx
+        .updateTable('models')
+        .set({ next_step: model.next_step + 1 })
+        .where('id', '=', checkpoint.modelId)
+        .execute();
+      return published;
+    });
+  }
+
+  /** Null where the model has no checkpoint of this id. */
+  async stepOf(modelId: string, checkpointId: string): Promise<number | null> {
+    const row = await this.#db
+      .selectFrom('checkpoints')
+      .select('step')
+      .where('model_id', '=', modelId)
+      .where('id', '=', checkpointId)
+      .executeTakeFirst();
+    return row?.step ?? null;
+  }
+
+  async metrics(checkpointIds: string[]): Promise<Map<string, Record<string, number>>> {
+    const found = new Map<string, Record<string, number>>(checkpointIds.map((id) => [id, {}]));
+    if (checkpointIds.length === 0) return found;
+    const rows = await this.#db
+      .selectFrom('checkpoint_metrics')
+      .selectAll()
+      .where('checkpoint_id', 'in', checkpointIds)
+      .orderBy('name')
+      .execute();
+    for (const row of rows) {
+      const metrics = found.get(row.checkpoint_id);
+      if (metrics) setOwn(metrics, row.name, row.value);
+    }
+    return found;
+  }
+
+  /** The checkpoints that were there, now gone. */
+  async removeCheckpoints(modelId: string, steps: number[]): Promise<StoredCheckpoint[]> {
+    const gone: StoredCheckpoint[] = [];
+    await this.#db.transaction().execute(async (trx) => {
+      // A statement takes a bounded number of values.
+      for (let from = 0; from < steps.length; from += 500) {
+        const rows = await trx
+          .deleteFrom('checkpoints')
+          .where('model_id', '=', modelId)
+          .where('step', 'in', steps.slice(from, from + 500))
+          .returningAll()
+          .execute();
+        for (const row of rows) {
+          transition('checkpoint', 'ready', 'delete');
+          gone.push(fromCheckpointRow(row));
+        }
+      }
+    });
+    return gone;
+  }
+
+  async forgetDeleted(before: string): Promise<void> {
+    await this.#db.deleteFrom('deleted_models').where('deleted_at', '<', before).execute();
+  }
+
+  /** Every blob that a row names. */
+  async referencedBlobs(): Promise<Set<string>> {
+    const db = this.#db;
+    const keys = await Promise.all([
+      db.selectFrom('checkpoints').select('blob_key as key').execute(),
+      db.selectFrom('jobs').select('input_key as key').execute(),
+      db.selectFrom('jobs').select('snapshot_key as key').execute(),
+      db.selectFrom('trajectory_logs').select('blob_key as key').execute(),
+      db.selectFrom('artifact_files').select('blob_key as key').execute(),
+    ]);
+    return new Set(keys.flat().flatMap(({ key }) => (key === null ? [] : [key])));
+  }
+}
+
+export async function insertCheckpoint(trx: Transaction<Tables>, checkpoint: StoredCheckpoint): Promise<void> {
+  transition('checkpoint', 'unpublished', 'publish');
+  await trx
+    .insertInto('checkpoints')
+    .values({
+      id: checkpoint.id,
+      model_id: checkpoint.modelId,
+      step: checkpoint.step,
+      job_id: checkpoint.jobId,
+      version: checkpoint.version,
+      blob_key: checkpoint.blobKey,
+      bytes: checkpoint.bytes,
+      created_at: checkpoint.createdAt,
+    })
+    .execute();
+}
+
+async function deletedBefore(trx: Transaction<Tables>, id: string, entity: string): Promise<DeletedModel | null> {
+  const row = await trx
+    .selectFrom('deleted_models')
+    .select('deleted_checkpoints')
+    .where('id', '=', id)
+    .where('entity', '=', entity)
+    .executeTakeFirst();
+  return row === undefined ? null : { deletedCheckpoints: row.deleted_checkpoints, blobs: [], first: false };
+}
+
+async function blobsOfModel(trx: Transaction<Tables>, id: string): Promise<string[]> {
+  const checkpoints = await trx.selectFrom('checkpoints').select('blob_key').where('model_id', '=', id).execute();
+  const logs = await trx.selectFrom('trajectory_logs').select('blob_key').where('model_id', '=', id).execute();
+  const jobs = await trx.selectFrom('jobs').select(['input_key', 'snapshot_key']).where('model_id', '=', id).execute();
+  const keys = [
+    ...checkpoints.map((row) => row.blob_key),
+    ...logs.map((row) => row.blob_key),
+    ...jobs.flatMap((row) => [row.input_key, row.snapshot_key]),
+  ];
+  return keys.filter((key) => key !== null);
+}
+
+function toRow(model: StoredModel): ModelsTable {
+  return {
+    id: model.id,
+    entity: model.entity,
+    project: model.project,
+    name: model.name,
+    base_model: model.baseModel,
+    base_digest: model.baseDigest,
+    run_id: model.runId,
+    lora: JSON.stringify(model.lora),
+    next_step: model.nextStep,
+    created_at: model.createdAt,
+  };
+}
+
+function fromRow(row: ModelsTable): StoredModel {
+  return {
+    id: row.id,
+    entity: row.entity,
+    project: row.project,
+    name: row.name,
+    baseModel: row.base_model,
+    baseDigest: row.base_digest,
+    runId: row.run_id,
+    lora: JSON.parse(row.lora) as unknown,
+    nextStep: row.next_step,
+    createdAt: row.created_at,
+  };
+}
+
+function fromCheckpointRow(row: Tables['checkpoints']): StoredCheckpoint {
+  return {
+    id: row.id,
+    modelId: row.model_id,
+    step: row.step,
+    jobId: row.job_id,
+    version: row.version,
+    blobKey: row.blob_key,
+    bytes: row.bytes,
+    createdAt: row.created_at,
+  };
+}
+
+/** Names come from clients: `__proto__` is a name like any other. */
+function setOwn(target: Record<string, number>, name: string, value: number): void {
+  Object.defineProperty(target, name, { value, enumerable: true, writable: true, configurable: true });
+}

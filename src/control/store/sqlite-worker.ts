@@ -1,0 +1,55 @@
+/** Thread entry: owns one SQLite connection, so that no commit waits for a disk on the thread that streams tokens. */
+import { parentPort, workerData } from 'node:worker_threads';
+import SqliteDatabase from 'better-sqlite3';
+import type { SqliteOptions, SqliteReply, SqliteRequest } from './sqlite-protocol.ts';
+
+const port = parentPort;
+if (!port) throw new Error('sqlite-worker is not an entry of its own.');
+
+/** Prepared statements kept; the repositories have fewer. */
+const MAX_STATEMENTS = 256;
+
+const options = workerData as SqliteOptions;
+const statements = new Map<string, SqliteDatabase.Statement>();
+let sqlite: SqliteDatabase.Database | null = null;
+
+/** Opened by the first request, so that a failure has someone to tell. */
+function open(): SqliteDatabase.Database {
+  if (sqlite !== null) return sqlite;
+  const opened = new SqliteDatabase(options.path, { timeout: options.busyTimeoutMs });
+  opened.pragma('journal_mode = WAL');
+  opened.pragma('synchronous = FULL');
+  opened.pragma('foreign_keys = ON');
+  sqlite = opened;
+  return opened;
+}
+
+function prepare(text: string): SqliteDatabase.Statement {
+  const known = statements.get(text);
+  if (known) return known;
+  const statement = open().prepare(text);
+  if (statements.size >= MAX_STATEMENTS) statements.clear();
+  statements.set(text, statement);
+  return statement;
+}
+
+function run({ id, sql, parameters }: SqliteRequest): SqliteReply {
+  try {
+    const statement = prepare(sql);
+    if (statement.reader) return { id, rows: statement.all(parameters), changes: null, insertId: null };
+    const { changes, lastInsertRowid } = statement.run(parameters);
+    return { id, rows: [], changes, insertId: BigInt(lastInsertRowid) };
+  } catch (error) {
+    const { message, code } = error as { message?: unknown; code?: unknown };
+    return { id, error: { message: String(message), code: typeof code === 'string' ? code : null } };
+  }
+}
+
+port.on('message', (request: SqliteRequest | 'close') => {
+  if (request === 'close') {
+    sqlite?.close();
+    port.close();
+    return;
+  }
+  port.postMessage(run(request));
+});

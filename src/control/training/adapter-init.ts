@@ -1,0 +1,52 @@
+/** The adapter that a model starts from: A random as PEFT draws it, B zero, so that it changes nothing. */
+import type { ModelSpec } from '../engine/native.ts';
+import { ADAPTER_MODULES, type AdapterFactors, type AdapterModule, type AdapterWeights } from '../engine/training.ts';
+import { seededRandom } from './random.ts';
+
+export interface AdapterShape {
+  rank: number;
+  alpha: number;
+}
+
+export const DEFAULT_ADAPTER_SHAPE: AdapterShape = { rank: 8, alpha: 16 };
+
+export interface ProjectionShape {
+  in: number;
+  out: number;
+}
+
+export function projectionShape(spec: ModelSpec, module: AdapterModule): ProjectionShape {
+  const { hiddenSize, intermediateSize, headDim } = spec;
+  const queries = spec.heads * headDim;
+  const keys = spec.kvHeads * headDim;
+  const shapes: Record<AdapterModule, ProjectionShape> = {
+    q: { in: hiddenSize, out: queries },
+    k: { in: hiddenSize, out: keys },
+    v: { in: hiddenSize, out: keys },
+    o: { in: queries, out: hiddenSize },
+    gate: { in: hiddenSize, out: intermediateSize },
+    up: { in: hiddenSize, out: intermediateSize },
+    down: { in: intermediateSize, out: hiddenSize },
+  };
+  return shapes[module];
+}
+
+/** The same for the same model id, whenever it is asked for. Order of factors: layers, then ADAPTER_MODULES. */
+export function identityAdapter(
+  spec: ModelSpec,
+  modelId: string,
+  { rank, alpha }: AdapterShape = DEFAULT_ADAPTER_SHAPE,
+): AdapterWeights {
+  const random = seededRandom(`adapter ${modelId}`);
+  const factors: AdapterFactors[] = [];
+  for (let layer = 0; layer < spec.layers; layer++) {
+    for (const module of ADAPTER_MODULES) {
+      const shape = projectionShape(spec, module);
+      // kaiming_uniform_(a = sqrt(5)) over `in` inputs.
+      const bound = 1 / Math.sqrt(shape.in);
+      const a = Float32Array.from({ length: rank * shape.in }, () => (random() * 2 - 1) * bound);
+      factors.push({ layer, module, rank, a, b: new Float32Array(shape.out * rank) });
+    }
+  }
+  return { scale: alpha / rank, factors };
+}

@@ -1,0 +1,203 @@
+/** The artifact store: files are uploaded into an open artifact, which is then committed under a version and has a URL. */
+import { createHash, randomUUID } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { TransitionError } from '../../lifecycle.ts';
+import { invalid } from '../../../schemas/validation-error.ts';
+import type { ArtifactRepository, StoredArtifact } from '../../store/artifact-repository.ts';
+import { BlobTooLargeError, type BlobStore } from '../../store/blob-store.ts';
+import { notFound, ServiceError, storageError } from '../service-error.ts';
+import { formatArtifactUrl } from './artifact-url.ts';
+
+export interface ArtifactServiceOptions {
+  repository: ArtifactRepository;
+  blobs: BlobStore;
+  /** Bytes of one file. */
+  maxBytes: number;
+}
+
+export interface NewArtifact {
+  entity: string | null;
+  project: string;
+  name: string;
+  type: string;
+  metadata: Record<string, unknown>;
+}
+
+export interface ArtifactView {
+  id: string;
+  entity: string;
+  project: string;
+  name: string;
+  type: string;
+  state: string;
+  version: string | null;
+  url: string | null;
+  metadata: unknown;
+  createdAt: string;
+  files: { name: string; bytes: number; sha256: string }[];
+}
+
+/** The file that holds training rows, by any of its names. */
+export const DATA_FILES = ['train.jsonl', 'trajectories.jsonl'];
+export const METADATA_FILE = 'metadata.json';
+
+const FILE_NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
+const MAX_FILES = 64;
+const MAX_OPEN = 100;
+const MAX_METADATA_BYTES = 2 ** 20;
+/** An artifact that is not committed within this time is removed. */
+const OPEN_MS = 24 * 3600 * 1000;
+const CONTENT = 'content';
+
+export class ArtifactService {
+  readonly #options: ArtifactServiceOptions;
+
+  constructor(options: ArtifactServiceOptions) {
+    this.#options = options;
+  }
+
+  async create(caller: string, artifact: NewArtifact): Promise<ArtifactView> {
+    if (artifact.entity !== null && artifact.entity !== caller) {
+      throw new ServiceError('forbidden', 'The API key does not belong to this entity.', 'entity');
+    }
+    await this.#removeAbandoned();
+    const { repository } = this.#options;
+    if ((await repository.countOpen(caller)) >= MAX_OPEN) {
+      throw new ServiceError('queue_full', `${MAX_OPEN} artifacts are open; commit or delete one.`);
+    }
+    const { project, name, type, metadata } = artifact;
+    const id = randomUUID();
+    const createdAt = new Date().toISOString();
+    await repository.insert({ id, entity: caller, project, name, type, metadata, createdAt });
+    return this.get(id, caller);
+  }
+
+  async get(id: string, entity: string): Promise<ArtifactView> {
+    return toView(await this.#require(id, entity));
+  }
+
+  /** One more than the limit where there is a next page. */
+  async page(entity: string, after: string | null, limit: number): Promise<ArtifactView[]> {
+    const found = await this.#options.repository.page(entity, after, limit + 1);
+    if (found === null) throw invalid(['query', 'after'], 'There is no such artifact.');
+    return found.map(toView);
+  }
+
+  async upload(
+    id: string,
+    entity: string,
+    file: string,
+    source: AsyncIterable<Uint8Array>,
+  ): Promise<{ name: string; bytes: number; sha256: string }> {
+    if (!FILE_NAME.test(file)) {
+      throw invalid(['path', 'file'], 'A file name has letters, digits, dots, hyphens and underscores, 128 at most.');
+    }
+    const artifact = await this.#require(id, entity);
+    if (artifact.state !== 'open') throw conflict(artifact.state);
+    const { repository, blobs, maxBytes } = this.#options;
+    const draft = await blobs.draft('uploads');
+    try {
+      const limit = file === METADATA_FILE ? Math.min(maxBytes, MAX_METADATA_BYTES) : maxBytes;
+      const { bytes, sha256 } = await draft.write(CONTENT, source, limit);
+      await draft.seal();
+      const before = await repository.putFile(id, { name: file, blobKey: draft.key, bytes, sha256 }, MAX_FILES);
+      if (before === 'full') throw new ServiceError('conflict', `An artifact may have ${MAX_FILES} files.`);
+      if (before !== null) await blobs.remove(before);
+      return { name: file, bytes, sha256 };
+    } catch (error) {
+      await draft.discard();
+      if (error instanceof TransitionError) throw conflict(error.state);
+      if (error instanceof BlobTooLargeError) {
+        throw new ServiceError('too_large', `The file is larger than ${error.maxBytes} bytes.`);
+      }
+      throw storageError(error);
+    }
+  }
+
+  /** Repeated, it returns the same. Content that the newest version of the name has already is that version. */
+  async commit(id: string, entity: string): Promise<ArtifactView> {
+    const artifact = await this.#require(id, entity);
+    if (artifact.state === 'committed') return toView(artifact);
+    if (artifact.files.length === 0) throw new ServiceError('conflict', 'The artifact has no file yet.');
+    await this.#checkMetadata(artifact);
+    const hash = createHash('sha256').update(JSON.stringify([artifact.type, artifact.metadata]));
+    for (const { name, sha256 } of artifact.files) hash.update(`\n${name} ${sha256}`);
+    const committed = await this.#options.repository.commit(id, hash.digest('hex'));
+    for (const key of committed.blobs) await this.#options.blobs.remove(key);
+    return this.get(committed.id, entity);
+  }
+
+  /** The bytes of one file. */
+  async read(id: string, entity: string, file: string): Promise<{ bytes: number; content: NodeJS.ReadableStream }> {
+    const artifact = await this.#require(id, entity);
+    const found = artifact.files.find(({ name }) => name === file);
+    if (found === undefined) throw notFound('artifact');
+    return { bytes: found.bytes, content: createReadStream(this.#options.blobs.path(found.blobKey, CONTENT)) };
+  }
+
+  async delete(id: string, entity: string): Promise<void> {
+    const blobs = await this.#options.repository.remove(id, entity);
+    if (blobs === null) throw notFound('artifact');
+    for (const key of blobs) await this.#options.blobs.remove(key);
+  }
+
+  /** The training rows of a version; null where there is no such artifact, or it belongs to others, or has no such file. */
+  async openData(
+    entity: string,
+    project: string,
+    name: string,
+    version: number | null,
+  ): Promise<AsyncIterable<Uint8Array> | null> {
+    const artifact = await this.#options.repository.findVersion(entity, project, name, version);
+    const file = artifact?.files.find((candidate) => DATA_FILES.includes(candidate.name));
+    return file === undefined ? null : createReadStream(this.#options.blobs.path(file.blobKey, CONTENT));
+  }
+
+  async #require(id: string, entity: string): Promise<StoredArtifact> {
+    const artifact = await this.#options.repository.findOwned(id, entity);
+    if (artifact === null || artifact.state === 'deleted') throw notFound('artifact');
+    return artifact;
+  }
+
+  async #checkMetadata(artifact: StoredArtifact): Promise<void> {
+    const file = artifact.files.find(({ name }) => name === METADATA_FILE);
+    if (file === undefined) return;
+    try {
+      const value: unknown = JSON.parse(await readFile(this.#options.blobs.path(file.blobKey, CONTENT), 'utf8'));
+      if (typeof value === 'object' && value !== null && !Array.isArray(value)) return;
+    } catch (error) {
+      if (!(error instanceof SyntaxError)) throw error;
+    }
+    throw invalid(['path', METADATA_FILE], `${METADATA_FILE} is no JSON object.`);
+  }
+
+  async #removeAbandoned(): Promise<void> {
+    const before = new Date(Date.now() - OPEN_MS).toISOString();
+    for (const { id, entity } of await this.#options.repository.abandoned(before)) {
+      const blobs = await this.#options.repository.remove(id, entity);
+      for (const key of blobs ?? []) await this.#options.blobs.remove(key);
+    }
+  }
+}
+
+function conflict(state: string): ServiceError {
+  return new ServiceError('conflict', `The artifact is ${state}: its files do not change any more.`);
+}
+
+function toView(artifact: StoredArtifact): ArtifactView {
+  const { id, entity, project, name, type, state, version, metadata, createdAt } = artifact;
+  return {
+    id,
+    entity,
+    project,
+    name,
+    type,
+    state,
+    version: version === null ? null : `v${version}`,
+    url: version === null ? null : formatArtifactUrl(entity, project, name, version),
+    metadata,
+    createdAt,
+    files: artifact.files.map((file) => ({ name: file.name, bytes: file.bytes, sha256: file.sha256 })),
+  };
+}

@@ -1,0 +1,64 @@
+/** What is refused before a job is accepted. Rendering comes later: a template's complaint fails the job. */
+import { sampledText, tokenIds } from './choice-tokens.ts';
+import { TrainingInputError } from './errors.ts';
+import {
+  historiesOf,
+  isChoice,
+  type History,
+  type HistoryElement,
+  type Trajectory,
+  type TrajectoryGroup,
+} from './trajectories.ts';
+
+/** Their squares stay finite, however many there are. */
+const MAX_REWARD = 1e100;
+
+/** `index`: of the group in the body. Throws TrainingInputError for the first fault. */
+export function checkTrajectoryGroup(group: TrajectoryGroup, index: number, vocabSize: number): void {
+  group.trajectories.forEach((trajectory, i) =>
+    checkTrajectory(trajectory, `trajectory_groups.${index}.trajectories.${i}`, vocabSize),
+  );
+}
+
+function checkTrajectory(trajectory: Trajectory, path: string, vocabSize: number): void {
+  const { reward = null, initial_policy_version: initial = null, final_policy_version: final = null } = trajectory;
+  if (reward !== null && !(Math.abs(reward) <= MAX_REWARD)) {
+    throw new TrainingInputError(`${path}.reward`, `must be a number between -${MAX_REWARD} and ${MAX_REWARD}.`);
+  }
+  if (initial !== null && final !== null && final < initial) {
+    throw new TrainingInputError(
+      `${path}.final_policy_version`,
+      `is ${final}, below initial_policy_version ${initial}.`,
+    );
+  }
+  historiesOf(trajectory).forEach((history, i) => checkHistory(history, historyPath(path, i), vocabSize));
+}
+
+/** Of the main history (0) or an additional one. */
+export function historyPath(trajectoryPath: string, index: number): string {
+  const history = index === 0 ? trajectoryPath : `${trajectoryPath}.additional_histories.${index - 1}`;
+  return `${history}.messages_and_choices`;
+}
+
+function checkHistory(history: History, path: string, vocabSize: number): void {
+  history.messages_and_choices.forEach((element, i) => checkElement(element, `${path}.${i}`, vocabSize));
+}
+
+function checkElement(element: HistoryElement, path: string, vocabSize: number): void {
+  if (isChoice(element)) {
+    checkContent(element.message.content, `${path}.message.content`);
+    sampledText(element, path, vocabSize);
+    const prompt = tokenIds(element.prompt_token_ids, `${path}.prompt_token_ids`, vocabSize);
+    if (prompt?.length === 0) throw new TrainingInputError(`${path}.prompt_token_ids`, 'must not be empty.');
+    return;
+  }
+  if (typeof element.role !== 'string' || element.role === '') {
+    throw new TrainingInputError(`${path}.role`, 'must be a string: an element is a message or a choice.');
+  }
+  checkContent(element.content, `${path}.content`);
+}
+
+function checkContent(content: unknown, path: string): void {
+  if (content === undefined || content === null || typeof content === 'string' || Array.isArray(content)) return;
+  throw new TrainingInputError(path, 'must be a string, a list of parts, or null.');
+}

@@ -1,0 +1,117 @@
+/** A checkpoint's folder: a PEFT adapter that anything can load, and the optimizer's state beside it. */
+import { createHash } from 'node:crypto';
+import { open, readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { ModelSpec } from '../engine/native.ts';
+import type { AdapterWeights, TrainerState } from '../engine/training.ts';
+import { DEFAULT_ADAPTER_SHAPE, identityAdapter, type AdapterShape } from './adapter-init.ts';
+import { factorTensors, momentTensors, peftModuleName, readFactors, readMoments } from './state-files.ts';
+import { decodeTensors, encodeTensors } from './tensor-file.ts';
+
+export const ADAPTER_CONFIG_FILE = 'adapter_config.json';
+export const ADAPTER_WEIGHTS_FILE = 'adapter_model.safetensors';
+export const OPTIMIZER_FILE = 'optimizer.safetensors';
+
+/** The optimizer starts anew where the kind of training changes. */
+export type TrainingKind = 'rl' | 'sft';
+
+export interface CheckpointContent {
+  state: TrainerState;
+  baseModel: string;
+  /** null: not trained yet. */
+  kind: TrainingKind | null;
+}
+
+/** Writes and syncs the files into an existing folder. Returns the adapter's version: the digest of what serves. */
+export async function writeCheckpoint(directory: string, content: CheckpointContent): Promise<string> {
+  const { weights, optimizer } = content.state;
+  const config = Buffer.from(`${JSON.stringify(adapterConfig(weights, content.baseModel), null, 2)}\n`);
+  const adapter = encodeTensors({ tensors: factorTensors(weights.factors), metadata: { format: 'pt' } });
+  await writeSynced(join(directory, ADAPTER_CONFIG_FILE), config);
+  await writeSynced(join(directory, ADAPTER_WEIGHTS_FILE), adapter);
+  if (optimizer && content.kind) {
+    const tensors = momentTensors(weights.factors, optimizer);
+    const metadata = { kind: content.kind, steps: String(optimizer.steps) };
+    await writeSynced(join(directory, OPTIMIZER_FILE), encodeTensors({ tensors, metadata }));
+  }
+  await syncFolder(directory);
+  return createHash('sha256').update(config).update(adapter).digest('hex');
+}
+
+/** Step 0 of a model: an adapter that changes nothing. Returns its version. */
+export function writeIdentityCheckpoint(
+  directory: string,
+  spec: ModelSpec,
+  baseModel: string,
+  modelId: string,
+  shape: AdapterShape = DEFAULT_ADAPTER_SHAPE,
+): Promise<string> {
+  const state = { weights: identityAdapter(spec, modelId, shape), optimizer: null };
+  return writeCheckpoint(directory, { state, baseModel, kind: null });
+}
+
+/** `kind`: of the training that goes on from it. */
+export async function readCheckpoint(directory: string, kind: TrainingKind): Promise<TrainerState> {
+  const weights = await readAdapter(directory);
+  const bytes = await readFile(join(directory, OPTIMIZER_FILE)).catch(missingAsNull);
+  if (bytes === null) return { weights, optimizer: null };
+  const file = decodeTensors(bytes);
+  if (file.metadata['kind'] !== kind) return { weights, optimizer: null };
+  return { weights, optimizer: readMoments(weights.factors, file, Number(file.metadata['steps'])) };
+}
+
+export async function readAdapter(directory: string): Promise<AdapterWeights> {
+  const config = JSON.parse(await readFile(join(directory, ADAPTER_CONFIG_FILE), 'utf8')) as PeftConfig;
+  const file = decodeTensors(await readFile(join(directory, ADAPTER_WEIGHTS_FILE)));
+  return { scale: config.lora_alpha / config.r, factors: readFactors(file) };
+}
+
+interface PeftConfig {
+  r: number;
+  lora_alpha: number;
+}
+
+function adapterConfig(weights: AdapterWeights, baseModel: string): object {
+  const modules = new Set(weights.factors.map(({ module }) => peftModuleName(module)));
+  const rank = weights.factors[0]?.rank ?? 0;
+  return {
+    peft_type: 'LORA',
+    task_type: 'CAUSAL_LM',
+    base_model_name_or_path: baseModel,
+    r: rank,
+    lora_alpha: rank === 0 ? DEFAULT_ADAPTER_SHAPE.alpha : weights.scale * rank,
+    lora_dropout: 0,
+    bias: 'none',
+    target_modules: [...modules],
+    fan_in_fan_out: false,
+    use_rslora: false,
+    use_dora: false,
+    modules_to_save: null,
+    init_lora_weights: true,
+    inference_mode: true,
+  };
+}
+
+async function writeSynced(path: string, bytes: Uint8Array): Promise<void> {
+  const file = await open(path, 'w');
+  try {
+    await file.writeFile(bytes);
+    await file.sync();
+  } finally {
+    await file.close();
+  }
+}
+
+async function syncFolder(directory: string): Promise<void> {
+  const folder = await open(directory, 'r');
+  try {
+    await folder.sync();
+  } finally {
+    await folder.close();
+  }
+}
+
+function missingAsNull(error: unknown): null {
+  if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return null;
+  throw error;
+}

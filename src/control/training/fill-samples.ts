@@ -1,0 +1,71 @@
+/**
+ * Trajectories may name the completion that they come from instead of carrying its ids and log-probabilities. They are looked up
+ * when the job is accepted, since the server remembers them only for a while, and stored with it.
+ */
+import { TrainingInputError } from './errors.ts';
+import { historyPath } from './check-trajectories.ts';
+import {
+  historiesOf,
+  isChoice,
+  type ChoiceElement,
+  type HistoryElement,
+  type Trajectory,
+  type TrajectoryGroup,
+} from './trajectories.ts';
+
+/** Sampled tokens that the server still remembers. */
+export interface SampledTokens {
+  promptIds: ArrayLike<number>;
+  /** The end token included. */
+  tokenIds: ArrayLike<number>;
+  /** Raw log-probabilities, one per token. */
+  logprobs: ArrayLike<number>;
+}
+
+/** `requestId`: the completion's id as the client saw it. null: never known, forgotten, or another entity's. */
+export type FindSample = (requestId: string, index: number) => SampledTokens | null;
+
+/** In place. Throws TrainingInputError where a completion is not known. */
+export function fillSamples(group: TrajectoryGroup, groupIndex: number, find: FindSample): void {
+  group.trajectories.forEach((trajectory, i) => {
+    const path = `trajectory_groups.${groupIndex}.trajectories.${i}`;
+    nameLastReply(trajectory, path);
+    historiesOf(trajectory).forEach(({ messages_and_choices: elements }, h) =>
+      elements.forEach((element, e) => {
+        if (isChoice(element)) fillChoice(element, `${historyPath(path, h)}.${e}`, find);
+      }),
+    );
+  });
+}
+
+/** metadata.request_id of a trajectory is that of its last reply, which may be a plain message. */
+function nameLastReply(trajectory: Trajectory, path: string): void {
+  const requestId = trajectory.metadata?.['request_id'];
+  const elements = trajectory.messages_and_choices;
+  if (typeof requestId !== 'string' || !elements) return;
+  const at = elements.findLastIndex(isReply);
+  const reply = elements[at];
+  if (!reply)
+    throw new TrainingInputError(`${path}.metadata.request_id`, 'names a reply, but the trajectory has none.');
+  if (isChoice(reply)) reply.request_id ??= requestId;
+  else elements[at] = { finish_reason: 'stop', index: 0, message: reply, request_id: requestId };
+}
+
+function isReply(element: HistoryElement): boolean {
+  return isChoice(element) || element.role === 'assistant';
+}
+
+function fillChoice(choice: ChoiceElement, path: string, find: FindSample): void {
+  const { request_id: requestId = null, logprobs = null, index } = choice;
+  if (requestId === null || logprobs !== null) return;
+  if (typeof requestId !== 'string') throw new TrainingInputError(`${path}.request_id`, 'must be a string.');
+  const sample = find(requestId, typeof index === 'number' ? index : 0);
+  if (!sample) {
+    throw new TrainingInputError(`${path}.request_id`, 'is not remembered: send token_ids and logprobs instead.');
+  }
+  choice.prompt_token_ids = Array.from(sample.promptIds);
+  choice.token_ids = Array.from(sample.tokenIds);
+  choice.logprobs = {
+    content: Array.from(sample.tokenIds, (id, i) => ({ token: `token_id:${id}`, logprob: sample.logprobs[i] })),
+  };
+}

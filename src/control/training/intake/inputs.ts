@@ -1,0 +1,107 @@
+/** What clients sent to training, from the socket to a blob, and from the blob to whoever reads it. */
+import { createReadStream } from 'node:fs';
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { createGunzip } from 'node:zlib';
+import { BlobTooLargeError, type BlobArea, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
+import { ServiceError, storageError } from '../service-error.ts';
+import type { TrajectoryGroup } from '../trajectories.ts';
+import type { IntakePool } from './intake-pool.ts';
+import type { RowsRead, TrajectoriesRead } from './protocol.ts';
+
+const BODY_FILE = 'body';
+const CONTENT_FILE = 'content.jsonl.gz';
+const LINE_FEED = 0x0a;
+
+/** Bodies on their way at once: each may take as much of the disk as one body may have. */
+const MAX_RECEIVING = 32;
+
+export interface Received<Read> {
+  draft: BlobDraft;
+  read: Read;
+}
+
+export class TrainingInputs {
+  readonly #blobs: BlobStore;
+  readonly #pool: IntakePool;
+  readonly #maxBytes: number;
+  #receiving = 0;
+
+  constructor(blobs: BlobStore, pool: IntakePool, maxBytes: number) {
+    this.#blobs = blobs;
+    this.#pool = pool;
+    this.#maxBytes = maxBytes;
+  }
+
+  /** A body with trajectory groups. The draft is the caller's to seal or discard. */
+  receiveTrajectories(
+    area: BlobArea,
+    entity: string,
+    source: AsyncIterable<Uint8Array>,
+  ): Promise<Received<TrajectoriesRead>> {
+    return this.#receive(area, source, (body, target) =>
+      this.#pool.run({ kind: 'trajectories', source: body, target }, entity),
+    );
+  }
+
+  /** A file of training rows. */
+  receiveRows(entity: string, source: AsyncIterable<Uint8Array>): Promise<Received<RowsRead>> {
+    return this.#receive('inputs', source, (body, target) =>
+      this.#pool.run({ kind: 'rows', source: body, target }, entity),
+    );
+  }
+
+  async #receive<Read>(
+    area: BlobArea,
+    source: AsyncIterable<Uint8Array>,
+    read: (body: string, target: string) => Promise<Read>,
+  ): Promise<Received<Read>> {
+    if (this.#receiving >= MAX_RECEIVING) throw new ServiceError('unavailable', 'Too many uploads at once; try again.');
+    this.#receiving++;
+    let draft: BlobDraft | null = null;
+    try {
+      draft = await this.#blobs.draft(area);
+      await draft.write(BODY_FILE, source, this.#maxBytes);
+      const result = await read(join(draft.directory, BODY_FILE), join(draft.directory, CONTENT_FILE));
+      await rm(join(draft.directory, BODY_FILE));
+      return { draft, read: result };
+    } catch (error) {
+      await draft?.discard();
+      if (error instanceof BlobTooLargeError) {
+        throw new ServiceError('too_large', `The body is larger than ${error.maxBytes} bytes.`);
+      }
+      throw storageError(error);
+    } finally {
+      this.#receiving--;
+    }
+  }
+
+  async *groups(key: string): AsyncGenerator<TrajectoryGroup> {
+    for await (const line of linesOf(this.content(key))) {
+      yield JSON.parse(line) as TrajectoryGroup;
+      // A large group takes a while to parse: others get their turn.
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+  }
+
+  /** Lines of JSON, decompressed. */
+  content(key: string): AsyncIterable<Buffer> {
+    const file = createReadStream(this.#blobs.path(key, CONTENT_FILE));
+    const gunzip = createGunzip();
+    file.on('error', (error) => gunzip.destroy(error));
+    return file.pipe(gunzip);
+  }
+}
+
+export async function* linesOf(source: AsyncIterable<Buffer>): AsyncGenerator<string> {
+  let parts: Buffer[] = [];
+  for await (const bytes of source) {
+    let from = 0;
+    for (let at = bytes.indexOf(LINE_FEED); at !== -1; at = bytes.indexOf(LINE_FEED, from)) {
+      yield Buffer.concat([...parts, bytes.subarray(from, at)]).toString('utf8');
+      parts = [];
+      from = at + 1;
+    }
+    if (from < bytes.length) parts.push(bytes.subarray(from));
+  }
+}

@@ -1,0 +1,124 @@
+/** One thread that reads what clients send to training, one task at a time; others wait. A thread that dies fails its task alone. */
+import { existsSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { Worker } from 'node:worker_threads';
+import { ValidationError } from '../../../schemas/validation-error.ts';
+import type { SampledTokens } from '../fill-samples.ts';
+import { ServiceError, storageError } from '../service-error.ts';
+import type { FromWorker, IntakeResult, IntakeSettings, IntakeTask, ToWorker } from './protocol.ts';
+
+/** Tasks that may wait. */
+const MAX_WAITING = 64;
+/** One group is parsed and written again: a few times its bytes. */
+const MAX_HEAP_MB = 2048;
+
+/** What is remembered of a completion, one entry per choice; null: never known, forgotten or another entity's. */
+export type SampleSource = (requestId: string, entity: string) => (SampledTokens | null)[] | null;
+
+interface Job {
+  id: number;
+  task: IntakeTask;
+  entity: string;
+  resolve: (result: IntakeResult) => void;
+  reject: (error: unknown) => void;
+}
+
+export class IntakePool {
+  readonly #settings: IntakeSettings;
+  readonly #samples: SampleSource;
+  readonly #waiting: Job[] = [];
+  #worker: Worker | null = null;
+  #running: Job | null = null;
+  #nextId = 0;
+  #closed = false;
+
+  constructor(settings: IntakeSettings, samples: SampleSource) {
+    this.#settings = settings;
+    this.#samples = samples;
+  }
+
+  /** Rejects with ValidationError, ServiceError or what the file system said. */
+  run<Task extends IntakeTask>(task: Task, entity: string): Promise<Extract<IntakeResult, { kind: Task['kind'] }>> {
+    if (this.#closed) return Promise.reject(new ServiceError('unavailable', 'The server is shutting down.'));
+    if (this.#waiting.length >= MAX_WAITING) {
+      return Promise.reject(new ServiceError('unavailable', 'Too many uploads at once; try again.'));
+    }
+    return new Promise<IntakeResult>((resolve, reject) => {
+      this.#waiting.push({ id: this.#nextId++, task, entity, resolve, reject });
+      this.#dispatch();
+    }) as Promise<Extract<IntakeResult, { kind: Task['kind'] }>>;
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    const worker = this.#worker;
+    this.#worker = null;
+    const error = new ServiceError('unavailable', 'The server is shutting down.');
+    for (const job of [this.#running, ...this.#waiting.splice(0)]) job?.reject(error);
+    this.#running = null;
+    await worker?.terminate();
+  }
+
+  #dispatch(): void {
+    if (this.#running !== null || this.#closed) return;
+    const job = this.#waiting.shift();
+    if (job === undefined) return;
+    this.#running = job;
+    const worker = (this.#worker ??= this.#spawn());
+    worker.ref();
+    this.#tell({ type: 'task', id: job.id, task: job.task, entity: job.entity });
+  }
+
+  #tell(message: ToWorker): void {
+    this.#worker?.postMessage(message);
+  }
+
+  #spawn(): Worker {
+    const worker = new Worker(workerFile(), {
+      workerData: this.#settings,
+      resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
+    });
+    worker.on('message', (message: FromWorker) => this.#receive(message));
+    worker.on('error', () => this.#lost(worker));
+    worker.on('exit', () => this.#lost(worker));
+    return worker;
+  }
+
+  #receive(message: FromWorker): void {
+    if (message.type === 'ready') return;
+    if (message.type === 'find') {
+      const found = new Map(
+        message.requestIds.map((requestId) => [requestId, this.#samples(requestId, message.entity) ?? []]),
+      );
+      this.#tell({ type: 'samples', id: message.id, found });
+      return;
+    }
+    const job = this.#running;
+    if (job === null || job.id !== message.id) return;
+    this.#running = null;
+    this.#worker?.unref();
+    if (message.type === 'done') job.resolve(message.result);
+    else if (message.type === 'invalid') job.reject(new ValidationError(message.details));
+    else job.reject(storageError(Object.assign(new Error(message.message), { code: message.code })));
+    this.#dispatch();
+  }
+
+  /** Out of memory, most likely. */
+  #lost(worker: Worker): void {
+    if (this.#worker !== worker) return;
+    this.#worker = null;
+    const job = this.#running;
+    this.#running = null;
+    job?.reject(new ServiceError('too_large', 'The body took too much memory to read: send smaller groups.'));
+    this.#dispatch();
+  }
+}
+
+/** Threads need compiled code: from sources it comes from the build. */
+function workerFile(): string {
+  const source = import.meta.url.endsWith('.ts');
+  const name = 'control/training/intake/intake-worker.js';
+  const file = new URL(source ? `../../../../dist/${name}` : './intake-worker.js', import.meta.url);
+  if (!existsSync(file)) throw new Error('The intake thread is not built: run `npm run build`.');
+  return fileURLToPath(file);
+}

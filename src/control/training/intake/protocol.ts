@@ -1,0 +1,70 @@
+/** Messages between the intake thread and the rest. Bodies go by path: a gigabyte never crosses the channel. */
+import type { ValidationDetail } from '../../../schemas/validation-error.ts';
+import type { SampledTokens } from '../fill-samples.ts';
+
+export interface IntakeSettings {
+  /** Ids at or above are no tokens. */
+  vocabSize: number;
+  maxGroupBytes: number;
+  maxFieldBytes: number;
+  maxTrajectories: number;
+  maxRows: number;
+  maxRowBytes: number;
+}
+
+export type IntakeTask =
+  | {
+      /** Trajectory groups with the other fields of the request's body around them. */
+      kind: 'trajectories';
+      /** The body as it came. */
+      source: string;
+      /** Gets one group per line, compressed. */
+      target: string;
+    }
+  | {
+      /** train.jsonl or trajectories.jsonl. */
+      kind: 'rows';
+      source: string;
+      target: string;
+    };
+
+/** A group's numbers without its texts: what metrics are computed from. */
+export interface GroupSummary {
+  rewards: number[];
+  metrics: (Record<string, number | boolean> | null)[];
+  groupMetrics: Record<string, number | boolean> | null;
+  exceptions: number;
+  /** initial_policy_version of the trajectories that have one. */
+  initialVersions: number[];
+}
+
+export interface TrajectoriesRead {
+  kind: 'trajectories';
+  /** The body's other fields, not yet checked. */
+  fields: Record<string, unknown>;
+  /** null: the body has no array of groups. */
+  groups: GroupSummary[] | null;
+  trajectories: number;
+  /** SHA-256 of the body, 64 hex digits. */
+  digest: string;
+}
+
+export interface RowsRead {
+  kind: 'rows';
+  rows: number;
+  digest: string;
+}
+
+export type IntakeResult = TrajectoriesRead | RowsRead;
+
+export type ToWorker =
+  | { type: 'task'; id: number; task: IntakeTask; entity: string }
+  | { type: 'samples'; id: number; found: Map<string, (SampledTokens | null)[]> };
+
+export type FromWorker =
+  | { type: 'ready' }
+  | { type: 'done'; id: number; result: IntakeResult }
+  | { type: 'invalid'; id: number; details: ValidationDetail[] }
+  | { type: 'failed'; id: number; message: string; code: string | null }
+  /** Which of these completions are remembered? */
+  | { type: 'find'; id: number; entity: string; requestIds: string[] };

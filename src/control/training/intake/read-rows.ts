@@ -1,0 +1,152 @@
+/** Training data of an SFT job, one conversation per line: checked line by line and compressed. Runs on the intake thread. */
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { open, type FileHandle } from 'node:fs/promises';
+import { promisify } from 'node:util';
+import { gzip } from 'node:zlib';
+import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
+import type { IntakeSettings, RowsRead } from './protocol.ts';
+
+const compress = promisify(gzip);
+const LEVEL = 1;
+/** Lines of about this size together are compressed at once. */
+const BLOCK_BYTES = 2 ** 20;
+const MAX_DEPTH = 128;
+const LINE_FEED = 0x0a;
+
+export async function readRows(source: string, target: string, settings: IntakeSettings): Promise<RowsRead> {
+  const output = await open(target, 'w', 0o600);
+  try {
+    const hash = createHash('sha256');
+    const writer = new BlockWriter(output);
+    let rows = 0;
+    for await (const { line, number } of linesOf(source, settings.maxRowBytes, (bytes) => hash.update(bytes))) {
+      if (line.trim() === '') continue;
+      if (++rows > settings.maxRows) throw fault(number, `the file has more than ${settings.maxRows} rows.`);
+      checkRow(line, number);
+      await writer.add(`${line}\n`);
+    }
+    await writer.flush();
+    await output.sync();
+    if (rows === 0) throw invalid(['body', 'training_data_url'], 'The training data have no row.');
+    return { kind: 'rows', rows, digest: hash.digest('hex') };
+  } finally {
+    await output.close();
+  }
+}
+
+class BlockWriter {
+  readonly #output: FileHandle;
+  #lines: string[] = [];
+  #size = 0;
+
+  constructor(output: FileHandle) {
+    this.#output = output;
+  }
+
+  async add(line: string): Promise<void> {
+    this.#lines.push(line);
+    this.#size += line.length;
+    if (this.#size >= BLOCK_BYTES) await this.flush();
+  }
+
+  async flush(): Promise<void> {
+    if (this.#lines.length === 0) return;
+    const text = this.#lines.join('');
+    this.#lines = [];
+    this.#size = 0;
+    await this.#output.writeFile(await compress(text, { level: LEVEL }));
+  }
+}
+
+/** Lines numbered from 1. Throws where one is too long or not UTF-8. */
+async function* linesOf(
+  source: string,
+  maxBytes: number,
+  seen: (bytes: Buffer) => void,
+): AsyncGenerator<{ line: string; number: number }> {
+  let parts: Buffer[] = [];
+  let size = 0;
+  let number = 1;
+  const decoder = new TextDecoder('utf-8', { fatal: true });
+  const take = (): string => {
+    const bytes = Buffer.concat(parts);
+    parts = [];
+    size = 0;
+    try {
+      return decoder.decode(bytes);
+    } catch {
+      throw fault(number, 'is not valid UTF-8.');
+    }
+  };
+  for await (const chunk of createReadStream(source, { highWaterMark: 2 ** 20 })) {
+    const bytes = chunk as Buffer;
+    seen(bytes);
+    let from = 0;
+    while (from < bytes.length) {
+      const at = bytes.indexOf(LINE_FEED, from);
+      const end = at === -1 ? bytes.length : at;
+      size += end - from;
+      if (size > maxBytes) throw fault(number, `has more than ${maxBytes} bytes.`);
+      parts.push(bytes.subarray(from, end));
+      if (at !== -1) yield { line: take(), number: number++ };
+      from = end + 1;
+    }
+  }
+  if (size > 0) yield { line: take(), number };
+}
+
+function checkRow(line: string, number: number): void {
+  if (tooDeep(line)) throw fault(number, `is nested deeper than ${MAX_DEPTH}.`);
+  let row: unknown;
+  try {
+    row = JSON.parse(line);
+  } catch (error) {
+    throw fault(number, `is no JSON: ${(error as Error).message.slice(0, 120)}`);
+  }
+  if (!isObject(row)) throw fault(number, 'is no JSON object.');
+  const { messages, tools = null } = row;
+  if (!Array.isArray(messages) || messages.length === 0)
+    throw fault(number, 'needs `messages`, a list that is not empty.');
+  messages.forEach((message: unknown, index) => checkMessage(message, number, index));
+  const last = messages.at(-1) as Record<string, unknown>;
+  if (last['role'] !== 'assistant') throw fault(number, 'must end with a message of the assistant.');
+  if (tools !== null && !(Array.isArray(tools) && tools.every(isObject))) {
+    throw fault(number, '`tools` must be a list of objects.');
+  }
+}
+
+function checkMessage(message: unknown, number: number, index: number): void {
+  if (!isObject(message) || typeof message['role'] !== 'string') {
+    throw fault(number, `messages[${index}] needs a \`role\`.`);
+  }
+  const content = message['content'] ?? null;
+  if (content !== null && typeof content !== 'string' && !Array.isArray(content)) {
+    throw fault(number, `messages[${index}].content must be a text, a list of parts, or null.`);
+  }
+}
+
+/** Brackets outside of strings; JSON.parse would recurse as deep. */
+function tooDeep(line: string): boolean {
+  let depth = 0;
+  let inString = false;
+  for (let i = 0; i < line.length; i++) {
+    const code = line.charCodeAt(i);
+    if (inString) {
+      if (code === 0x5c) i++;
+      else if (code === 0x22) inString = false;
+    } else if (code === 0x22) inString = true;
+    else if (code === 0x5b || code === 0x7b) {
+      if (++depth > MAX_DEPTH) return true;
+    } else if (code === 0x5d || code === 0x7d) depth--;
+  }
+  return false;
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function fault(line: number, message: string): ValidationError {
+  return invalid(['body', 'training_data_url'], `Line ${line} of the training data ${message}`);
+}

@@ -1,0 +1,137 @@
+/** One body of trajectory groups, from the file it was received into to a compressed file of groups. Runs on the intake thread. */
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { open, type FileHandle } from 'node:fs/promises';
+import { promisify } from 'node:util';
+import { gzip } from 'node:zlib';
+import { invalid, ValidationError } from '../../../schemas/validation-error.ts';
+import { checkTrajectoryGroup } from '../check-trajectories.ts';
+import { TrainingInputError } from '../errors.ts';
+import { fillSamples, type SampledTokens } from '../fill-samples.ts';
+import { historiesOf, isChoice, type TrajectoryGroup } from '../trajectories.ts';
+import { JsonSplitter } from './json-splitter.ts';
+import type { GroupSummary, IntakeSettings, TrajectoriesRead } from './protocol.ts';
+import { checkGroup } from './trajectory-check.ts';
+
+const compress = promisify(gzip);
+/** Fast: the texts repeat so much that a higher level gains little. */
+const LEVEL = 1;
+const MAX_DEPTH = 128;
+export const GROUPS_KEY = 'trajectory_groups';
+
+/** What is remembered of completions, by their ids; one entry per choice. */
+export type FindSamples = (requestIds: string[]) => Promise<Map<string, (SampledTokens | null)[]>>;
+
+export async function readTrajectories(
+  source: string,
+  target: string,
+  settings: IntakeSettings,
+  find: FindSamples,
+): Promise<TrajectoriesRead> {
+  const output = await open(target, 'w', 0o600);
+  try {
+    const reader = new Reader(settings, output, find);
+    // No groups are a compressed nothing, not an empty file.
+    await output.writeFile(await compress(''));
+    const hash = createHash('sha256');
+    for await (const chunk of createReadStream(source, { highWaterMark: 2 ** 20 })) {
+      hash.update(chunk as Buffer);
+      await reader.splitter.push(chunk as Buffer);
+    }
+    reader.splitter.finish();
+    await output.sync();
+    const { fields, trajectories } = reader;
+    const groups = reader.splitter.sawArray ? reader.groups : null;
+    return { kind: 'trajectories', fields, groups, trajectories, digest: hash.digest('hex') };
+  } finally {
+    await output.close();
+  }
+}
+
+class Reader {
+  readonly splitter: JsonSplitter;
+  readonly fields: Record<string, unknown> = {};
+  readonly groups: GroupSummary[] = [];
+  trajectories = 0;
+  readonly #settings: IntakeSettings;
+  readonly #output: FileHandle;
+  readonly #find: FindSamples;
+
+  constructor(settings: IntakeSettings, output: FileHandle, find: FindSamples) {
+    this.#settings = settings;
+    this.#output = output;
+    this.#find = find;
+    const { maxGroupBytes, maxFieldBytes } = settings;
+    const limits = { maxFieldBytes, maxElementBytes: maxGroupBytes, maxDepth: MAX_DEPTH };
+    this.splitter = new JsonSplitter(GROUPS_KEY, limits, {
+      // defineProperty: `__proto__` is a field like any other.
+      field: (key, value) =>
+        void Object.defineProperty(this.fields, key, { value, enumerable: true, configurable: true, writable: true }),
+      element: (index, value) => this.#group(index, value),
+    });
+  }
+
+  async #group(index: number, value: unknown): Promise<void> {
+    const { vocabSize, maxTrajectories } = this.#settings;
+    checkGroup(value, ['body', GROUPS_KEY, index], vocabSize);
+    this.trajectories += value.trajectories.length;
+    if (this.trajectories > maxTrajectories || index >= maxTrajectories) {
+      throw invalid(['body', GROUPS_KEY], `At most ${maxTrajectories} trajectories`, 'too_long');
+    }
+    await this.#fill(value, index);
+    asValidation(() => checkTrajectoryGroup(value, index, vocabSize));
+    this.groups.push(summary(value));
+    await this.#output.writeFile(await compress(`${JSON.stringify(value)}\n`, { level: LEVEL }));
+  }
+
+  async #fill(group: TrajectoryGroup, index: number): Promise<void> {
+    const requestIds = namedCompletions(group);
+    if (requestIds.length === 0) return;
+    const found = await this.#find(requestIds);
+    asValidation(() => fillSamples(group, index, (requestId, choice) => found.get(requestId)?.[choice] ?? null));
+  }
+}
+
+function namedCompletions(group: TrajectoryGroup): string[] {
+  const ids = new Set<string>();
+  for (const trajectory of group.trajectories) {
+    const named = trajectory.metadata?.['request_id'];
+    if (typeof named === 'string') ids.add(named);
+    for (const { messages_and_choices: elements } of historiesOf(trajectory)) {
+      for (const element of elements) {
+        if (isChoice(element) && typeof element.request_id === 'string') ids.add(element.request_id);
+      }
+    }
+  }
+  return [...ids];
+}
+
+function summary(group: TrajectoryGroup): GroupSummary {
+  return {
+    rewards: group.trajectories.map(({ reward }) => reward ?? 0),
+    metrics: group.trajectories.map(({ metrics }) => metrics ?? null),
+    groupMetrics: group.metrics ?? null,
+    exceptions: group.exceptions?.length ?? 0,
+    initialVersions: group.trajectories.flatMap(({ initial_policy_version: version = null }) =>
+      version === null ? [] : [version],
+    ),
+  };
+}
+
+/** `trajectory_groups.0.trajectories.1.reward: why` as a place in the body. */
+export function toValidation(error: TrainingInputError): ValidationError {
+  const loc = error.field.split('.').map((part) => (/^\d+$/.test(part) ? Number(part) : part));
+  const prefix = `${error.field}: `;
+  return invalid(
+    ['body', ...loc],
+    error.message.startsWith(prefix) ? error.message.slice(prefix.length) : error.message,
+  );
+}
+
+export function asValidation<T>(work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    throw error instanceof TrainingInputError ? toValidation(error) : error;
+  }
+}

@@ -1,0 +1,233 @@
+/** Trajectory groups as clients send them, checked before anything is stored. What is not named here is kept as it came. */
+import { invalid } from '../../../schemas/validation-error.ts';
+import type { TrajectoryGroup } from '../trajectories.ts';
+
+type Loc = (string | number)[];
+type Json = Record<string, unknown>;
+
+/** Rewards are squared and summed: this keeps every sum finite. */
+const MAX_REWARD = 1e38;
+/** A log-probability may be above 0 by rounding only. */
+const MAX_LOGPROB = 1e-6;
+const MIN_LOGPROB = -1e6;
+const MAX_LOG_LINES = 100_000;
+const MAX_METRICS = 10_000;
+const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
+const DATE_TIME = /^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?([Zz]|[+-]\d{2}:?\d{2})?$/;
+
+/** Throws ValidationError at the first fault. */
+export function checkGroup(value: unknown, loc: Loc, vocabSize: number): asserts value is TrajectoryGroup {
+  const group = object(value, loc);
+  const trajectories = array(required(group, 'trajectories', loc), [...loc, 'trajectories']);
+  trajectories.forEach((item, index) => checkTrajectory(item, [...loc, 'trajectories', index], vocabSize));
+  for (const [index, item] of list(group, 'exceptions', loc).entries()) object(item, [...loc, 'exceptions', index]);
+  dictionary(group, 'metadata', loc);
+  checkMetrics(group, loc);
+  checkLogs(group, loc);
+}
+
+function checkTrajectory(value: unknown, loc: Loc, vocabSize: number): void {
+  const trajectory = object(value, loc);
+  checkHistory(trajectory, loc, vocabSize);
+  for (const [index, item] of list(trajectory, 'additional_histories', loc).entries()) {
+    const at = [...loc, 'additional_histories', index];
+    const history = object(item, at);
+    required(history, 'messages_and_choices', at);
+    checkHistory(history, at, vocabSize);
+  }
+  checkReward(trajectory, loc);
+  checkVersions(trajectory, loc);
+  checkMetrics(trajectory, loc);
+  dictionary(trajectory, 'metadata', loc);
+  checkLogs(trajectory, loc);
+  checkStartTime(trajectory, loc);
+}
+
+function checkHistory(history: Json, loc: Loc, vocabSize: number): void {
+  for (const [index, item] of list(history, 'messages_and_choices', loc).entries()) {
+    const at = [...loc, 'messages_and_choices', index];
+    const element = object(item, at);
+    if ('finish_reason' in element) checkChoice(element, at, vocabSize);
+    else checkMessage(element, at);
+  }
+  for (const [index, item] of list(history, 'tools', loc).entries()) checkTool(item, [...loc, 'tools', index]);
+}
+
+function checkMessage(message: Json, loc: Loc): void {
+  const role = string(required(message, 'role', loc), [...loc, 'role']);
+  if (!ROLES.includes(role)) {
+    const known = ROLES.map((name) => `'${name}'`).join(', ');
+    throw invalid([...loc, 'role'], `Input should be one of ${known}`, 'literal_error');
+  }
+  checkContent(message, loc);
+  for (const [index, call] of list(message, 'tool_calls', loc).entries()) object(call, [...loc, 'tool_calls', index]);
+}
+
+function checkContent(message: Json, loc: Loc): void {
+  const content = message['content'] ?? null;
+  if (content === null || typeof content === 'string') return;
+  if (!Array.isArray(content)) throw invalid([...loc, 'content'], 'Input should be a valid string', 'string_type');
+  content.forEach((part, index) => object(part, [...loc, 'content', index]));
+}
+
+function checkTool(value: unknown, loc: Loc): void {
+  const tool = object(value, loc);
+  if ((tool['type'] ?? 'function') !== 'function') {
+    throw invalid([...loc, 'type'], "Input should be 'function'", 'literal_error');
+  }
+  const at = [...loc, 'function'];
+  const called = object(required(tool, 'function', loc), at);
+  string(required(called, 'name', at), [...at, 'name']);
+  const { description = null, parameters = null, strict = null } = called;
+  if (description !== null) string(description, [...at, 'description']);
+  if (parameters !== null) object(parameters, [...at, 'parameters']);
+  if (strict !== null && typeof strict !== 'boolean') {
+    throw invalid([...at, 'strict'], 'Input should be a valid boolean', 'bool_type');
+  }
+}
+
+function checkChoice(choice: Json, loc: Loc, vocabSize: number): void {
+  const { finish_reason: reason, index = null, request_id: requestId = null } = choice;
+  if (reason !== null) string(reason, [...loc, 'finish_reason']);
+  if (index !== null) wholeNumber(index, [...loc, 'index']);
+  if (requestId !== null) string(requestId, [...loc, 'request_id']);
+  const at = [...loc, 'message'];
+  const message = object(required(choice, 'message', loc), at);
+  const role = message['role'] ?? 'assistant';
+  if (role !== 'assistant') throw invalid([...at, 'role'], "Input should be 'assistant'", 'literal_error');
+  checkContent(message, at);
+  for (const [call, item] of list(message, 'tool_calls', at).entries()) object(item, [...at, 'tool_calls', call]);
+  const ids = tokenIds(choice, 'token_ids', loc, vocabSize);
+  tokenIds(choice, 'prompt_token_ids', loc, vocabSize);
+  const logprobs = choice['logprobs'] ?? null;
+  if (logprobs === null) return;
+  const lists = object(logprobs, [...loc, 'logprobs']);
+  for (const name of ['content', 'refusal']) {
+    const entries = list(lists, name, [...loc, 'logprobs']);
+    checkLogprobs(entries, [...loc, 'logprobs', name], name === 'content' ? ids : null, vocabSize);
+  }
+}
+
+function checkLogprobs(entries: unknown[], loc: Loc, ids: readonly number[] | null, vocabSize: number): void {
+  if (ids !== null && entries.length > 0 && entries.length !== ids.length) {
+    throw invalid(loc, `There are ${entries.length} log-probabilities for ${ids.length} token_ids.`);
+  }
+  for (let i = 0; i < entries.length; i++) {
+    const entry = object(entries[i], [...loc, i]);
+    const token = string(required(entry, 'token', [...loc, i]), [...loc, i, 'token']);
+    const logprob = finite(required(entry, 'logprob', [...loc, i]), [...loc, i, 'logprob']);
+    if (logprob > MAX_LOGPROB || logprob < MIN_LOGPROB) {
+      const at = [...loc, i, 'logprob'];
+      throw invalid(at, 'A log-probability is at most 0', logprob > 0 ? 'less_than_equal' : 'greater_than_equal');
+    }
+    const id = /^token_id:(\d{1,10})$/.exec(token)?.[1];
+    if (id === undefined) continue;
+    if (Number(id) >= vocabSize) throw outsideVocabulary([...loc, i, 'token'], Number(id), vocabSize);
+    if (ids !== null && ids[i] !== Number(id)) {
+      throw invalid([...loc, i, 'token'], `The token is ${id}, but token_ids says ${ids[i]}.`);
+    }
+  }
+}
+
+function tokenIds(choice: Json, key: string, loc: Loc, vocabSize: number): number[] | null {
+  if ((choice[key] ?? null) === null) return null;
+  const at = [...loc, key];
+  const ids = array(choice[key], at);
+  for (let i = 0; i < ids.length; i++) {
+    const id = wholeNumber(ids[i], [...at, i]);
+    if (id >= vocabSize) throw outsideVocabulary([...at, i], id, vocabSize);
+  }
+  return ids as number[];
+}
+
+function outsideVocabulary(loc: Loc, id: number, vocabSize: number): Error {
+  return invalid(loc, `The token id ${id} is outside of the vocabulary of ${vocabSize}.`, 'less_than');
+}
+
+function checkReward(trajectory: Json, loc: Loc): void {
+  const reward = trajectory['reward'] ?? null;
+  if (reward === null) return;
+  if (Math.abs(finite(reward, [...loc, 'reward'])) > MAX_REWARD) {
+    throw invalid([...loc, 'reward'], `A reward lies between -${MAX_REWARD} and ${MAX_REWARD}`, 'less_than_equal');
+  }
+}
+
+function checkVersions(trajectory: Json, loc: Loc): void {
+  const versions = ['initial_policy_version', 'final_policy_version'].map((name) => {
+    const version = trajectory[name] ?? null;
+    return version === null ? null : wholeNumber(version, [...loc, name]);
+  });
+  const [initial = null, final = null] = versions;
+  if (initial !== null && final !== null && final < initial) {
+    const message = `final_policy_version ${final} is before initial_policy_version ${initial}.`;
+    throw invalid([...loc, 'final_policy_version'], message);
+  }
+}
+
+function checkMetrics(holder: Json, loc: Loc): void {
+  const metrics = dictionary(holder, 'metrics', loc);
+  const entries = Object.entries(metrics);
+  if (entries.length > MAX_METRICS) throw invalid([...loc, 'metrics'], `At most ${MAX_METRICS} metrics`, 'too_long');
+  for (const [name, value] of entries) {
+    if (typeof value !== 'boolean') finite(value, [...loc, 'metrics', [...name].slice(0, 64).join('')]);
+  }
+}
+
+function checkLogs(holder: Json, loc: Loc): void {
+  const logs = list(holder, 'logs', loc);
+  if (logs.length > MAX_LOG_LINES) throw invalid([...loc, 'logs'], `At most ${MAX_LOG_LINES} lines`, 'too_long');
+  logs.forEach((line, index) => string(line, [...loc, 'logs', index]));
+}
+
+function checkStartTime(trajectory: Json, loc: Loc): void {
+  const time = trajectory['start_time'] ?? null;
+  if (time === null) return;
+  const text = string(time, [...loc, 'start_time']);
+  if (!DATE_TIME.test(text) || Number.isNaN(Date.parse(text))) {
+    throw invalid([...loc, 'start_time'], 'Input should be a valid datetime', 'datetime_parsing');
+  }
+}
+
+function required(holder: Json, key: string, loc: Loc): unknown {
+  if (holder[key] === undefined) throw invalid([...loc, key], 'Field required', 'missing');
+  return holder[key];
+}
+
+function object(value: unknown, loc: Loc): Json {
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Json;
+  throw invalid(loc, 'Input should be a valid dictionary', 'dict_type');
+}
+
+function array(value: unknown, loc: Loc): unknown[] {
+  if (Array.isArray(value)) return value;
+  throw invalid(loc, 'Input should be a valid list', 'list_type');
+}
+
+function string(value: unknown, loc: Loc): string {
+  if (typeof value === 'string') return value;
+  throw invalid(loc, 'Input should be a valid string', 'string_type');
+}
+
+function finite(value: unknown, loc: Loc): number {
+  if (typeof value === 'number' && Number.isFinite(value)) return value;
+  throw invalid(loc, 'Input should be a finite number', typeof value === 'number' ? 'finite_number' : 'float_type');
+}
+
+function wholeNumber(value: unknown, loc: Loc): number {
+  if (typeof value === 'number' && Number.isSafeInteger(value)) {
+    if (value >= 0) return value;
+    throw invalid(loc, 'Input should be greater than or equal to 0', 'greater_than_equal');
+  }
+  throw invalid(loc, 'Input should be a valid integer', 'int_type');
+}
+
+/** null, like absent, is empty. */
+function list(holder: Json, key: string, loc: Loc): unknown[] {
+  const value = holder[key] ?? null;
+  return value === null ? [] : array(value, [...loc, key]);
+}
+
+function dictionary(holder: Json, key: string, loc: Loc): Json {
+  const value = holder[key] ?? null;
+  return value === null ? {} : object(value, [...loc, key]);
+}

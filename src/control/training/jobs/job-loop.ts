@@ -1,0 +1,197 @@
+/**
+ * Runs accepted jobs, oldest first, those of one model strictly in order, one at a time. What a crash or a stop interrupted is queued again
+ * and goes on from its last snapshot; a job that keeps crashing without progress fails.
+ */
+import type { Logger } from 'pino';
+import { hasEnded, TransitionError } from '../../lifecycle.ts';
+import type { BlobStore } from '../../store/blob-store.ts';
+import type { JobRepository, StoredJob } from '../../store/job-repository.ts';
+import { CANCELLED, type JobRest } from '../ports.ts';
+
+/** Trains one job. Rejects only where something outside of the job is wrong; the job then runs again. */
+export type RunJob = (job: StoredJob, signal: AbortSignal) => Promise<JobRest>;
+
+export interface JobLoopOptions {
+  repository: JobRepository;
+  blobs: BlobStore;
+  run: RunJob;
+  /** Starts without progress before a job fails. */
+  maxAttempts: number;
+  log: Logger;
+  /** Wait before a job that crashed runs again; doubled with every crash in a row. */
+  retryDelayMs: number;
+}
+
+/** Key of a job's last event. */
+const END = 'end';
+const MAX_DELAY_FACTOR = 64;
+
+interface Running {
+  job: StoredJob;
+  abort: AbortController;
+  rest: Promise<void>;
+}
+
+export class JobLoop {
+  readonly #options: JobLoopOptions;
+  #running: Running | null = null;
+  #crashes = 0;
+  #timer: NodeJS.Timeout | null = null;
+  #looking = false;
+  #again = false;
+  #stopped = true;
+
+  constructor(options: JobLoopOptions) {
+    this.#options = options;
+  }
+
+  /** Queues again what was running when the process last ended, and begins. */
+  async start(): Promise<void> {
+    for (const job of await this.#options.repository.running()) {
+      this.#options.log.warn({ job: job.id, attempts: job.attempts }, 'a job was cut off and goes on');
+      if (job.cancelRequested) await this.end(job.id, 'cancel', 'The job was cancelled.');
+      else await this.#options.repository.requeue(job.id, true);
+    }
+    this.#stopped = false;
+    this.wake();
+  }
+
+  /** Something may be queued. */
+  wake(): void {
+    if (this.#stopped || this.#running !== null || this.#timer !== null) return;
+    if (this.#looking) {
+      this.#again = true;
+      return;
+    }
+    this.#looking = true;
+    void this.#look();
+  }
+
+  /** A queued job ends now; a running one when it has come to rest. */
+  async cancel(jobId: string): Promise<void> {
+    const { repository } = this.#options;
+    if (await repository.requestCancel(jobId)) {
+      await this.#abort((job) => job.id === jobId, CANCELLED);
+      return;
+    }
+    const job = await repository.find(jobId);
+    if (job === null || hasEnded(job.state)) return;
+    await this.end(jobId, 'cancel', 'The job was cancelled.');
+  }
+
+  /** Resolves when nothing trains the model. */
+  async stopModel(modelId: string): Promise<void> {
+    await this.#abort((job) => job.modelId === modelId, 'the model was deleted');
+  }
+
+  /** The running job snapshots and stops; it goes on at the next start. */
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    if (this.#timer !== null) clearTimeout(this.#timer);
+    this.#timer = null;
+    await this.#abort(() => true, 'the server stops');
+  }
+
+  /** Ends a job from outside of its run. */
+  async end(jobId: string, action: 'fail' | 'cancel', message: string): Promise<void> {
+    const { repository, blobs, log } = this.#options;
+    const event = { key: END, type: 'training_failed', data: { error_message: message }, at: new Date().toISOString() };
+    const needless = await repository.end(jobId, action, event);
+    for (const key of needless ?? []) {
+      await blobs.remove(key).catch((error: unknown) => log.warn({ err: error, key }, 'a blob was not removed'));
+    }
+  }
+
+  async #abort(which: (job: StoredJob) => boolean, reason: string): Promise<void> {
+    const running = this.#running;
+    if (running === null || !which(running.job)) return;
+    running.abort.abort(reason);
+    await running.rest;
+  }
+
+  async #look(): Promise<void> {
+    try {
+      do {
+        this.#again = false;
+        while (!this.#stopped && this.#timer === null && (await this.#next()));
+      } while (this.#again && !this.#stopped && this.#timer === null);
+    } catch (error) {
+      this.#options.log.error({ err: error }, 'the job queue could not be read');
+      this.#retry();
+    } finally {
+      this.#looking = false;
+    }
+  }
+
+  /** Runs the next job to its rest. False where there is none. */
+  async #next(): Promise<boolean> {
+    const { repository, maxAttempts } = this.#options;
+    const job = await repository.nextQueued();
+    if (job === null || this.#stopped) return false;
+    if (job.attempts >= maxAttempts) {
+      await this.end(job.id, 'fail', `The job was interrupted ${job.attempts} times in a row without progress.`);
+      return true;
+    }
+    // Before the start: a cancel that finds the job running also finds what to abort.
+    const abort = new AbortController();
+    const rest = this.#startAndRun(job, abort.signal);
+    this.#running = { job, abort, rest };
+    try {
+      await rest;
+    } finally {
+      this.#running = null;
+    }
+    return true;
+  }
+
+  async #startAndRun(job: StoredJob, signal: AbortSignal): Promise<void> {
+    const { repository } = this.#options;
+    try {
+      await repository.start(job.id, new Date().toISOString());
+    } catch (error) {
+      // Cancelled or deleted in between.
+      if (error instanceof TransitionError || (await repository.find(job.id)) === null) return;
+      throw error;
+    }
+    await this.#run(job, signal);
+  }
+
+  async #run(job: StoredJob, signal: AbortSignal): Promise<void> {
+    const { log } = this.#options;
+    log.info({ job: job.id, model: job.modelId, kind: job.kind }, 'training job runs');
+    const rest = await this.#options.run(job, signal).catch((error: unknown): JobRest => {
+      if (!signal.aborted) {
+        this.#crashes++;
+        log.error({ err: error, job: job.id, crashes: this.#crashes }, 'training job was interrupted');
+        this.#retry();
+      }
+      return 'stopped';
+    });
+    if (rest !== 'stopped') this.#crashes = 0;
+    await this.#settle(job.id, signal).catch((error: unknown) => {
+      log.error({ err: error, job: job.id }, 'a job could not be queued again');
+      this.#retry();
+    });
+    log.info({ job: job.id, rest }, 'training job rests');
+  }
+
+  /** A run that came to rest without an end is queued again, or ends where its client wanted that. */
+  async #settle(jobId: string, signal: AbortSignal): Promise<void> {
+    const { repository } = this.#options;
+    const job = await repository.find(jobId);
+    if (job === null || hasEnded(job.state)) return;
+    if (job.cancelRequested) await this.end(jobId, 'cancel', 'The job was cancelled.');
+    // A stop that was asked for is no crash.
+    else await repository.requeue(jobId, !signal.aborted);
+  }
+
+  #retry(): void {
+    if (this.#stopped || this.#timer !== null) return;
+    const factor = Math.min(2 ** Math.max(0, this.#crashes - 1), MAX_DELAY_FACTOR);
+    this.#timer = setTimeout(() => {
+      this.#timer = null;
+      this.wake();
+    }, this.#options.retryDelayMs * factor);
+    this.#timer.unref();
+  }
+}

@@ -1,0 +1,175 @@
+/** Accepting, showing and cancelling training jobs. A job is checked completely, and its data are stored, before it gets an id. */
+import { randomUUID } from 'node:crypto';
+import { invalid } from '../../../schemas/validation-error.ts';
+import { validateRlJobFields, type SftJobBody } from '../../../schemas/preview/training-jobs.ts';
+import type { BlobStore } from '../../store/blob-store.ts';
+import type {
+  Accepted,
+  JobRepository,
+  NewJob,
+  Repeatable,
+  StoredEvent,
+  StoredJob,
+} from '../../store/job-repository.ts';
+import type { TrainingInputs } from '../intake/inputs.ts';
+import { GROUPS_KEY, asValidation } from '../intake/read-trajectories.ts';
+import type { ModelService } from '../models/model-service.ts';
+import type { ModelRegistry, RegisteredModel } from '../models/registry.ts';
+import { resolveRlConfig } from '../rl-config.ts';
+import { notFound, ServiceError, storageError } from '../service-error.ts';
+import { checkLearningRates, resolveSftConfig } from '../sft-config.ts';
+import type { JobLoop } from './job-loop.ts';
+
+/** Opens training data by its URL. Rejects with ValidationError at training_data_url. */
+export type OpenTrainingData = (url: string, entity: string) => Promise<AsyncIterable<Uint8Array>>;
+
+export interface JobServiceOptions {
+  repository: JobRepository;
+  registry: ModelRegistry;
+  models: ModelService;
+  inputs: TrainingInputs;
+  blobs: BlobStore;
+  loop: JobLoop;
+  openTrainingData: OpenTrainingData;
+  /** Jobs of one model that have not ended. */
+  maxOpenJobs: number;
+}
+
+export interface JobView {
+  job: StoredJob;
+  gradientSteps: number;
+  numSequences: number | null;
+}
+
+const MAX_KEY_LENGTH = 256;
+
+export class JobService {
+  readonly #options: JobServiceOptions;
+
+  constructor(options: JobServiceOptions) {
+    this.#options = options;
+  }
+
+  /** `source`: the body. Resolves with the job's id. */
+  async createRl(entity: string, source: AsyncIterable<Uint8Array>, idempotencyKey: string | null): Promise<string> {
+    checkKey(idempotencyKey);
+    const { draft, read } = await this.#options.inputs.receiveTrajectories('inputs', entity, source);
+    try {
+      const fields = validateRlJobFields(read.fields);
+      if (read.groups === null) throw missingGroups(read.fields);
+      const config = fields.experimental_config ?? null;
+      const model = this.#trainable(fields.model_id, entity);
+      const resolved = asValidation(() => resolveRlConfig(config));
+      const reference = resolved.klPenalty?.reference;
+      if (reference?.kind === 'step' && this.#options.registry.checkpoint(model.id, reference.step) === null) {
+        const loc = ['body', 'experimental_config', 'kl_penalty_reference_step'];
+        throw invalid(loc, `The model has no checkpoint at step ${reference.step}.`);
+      }
+      const repeatable = toRepeatable('training-jobs', idempotencyKey, read.digest);
+      return await this.#accept(newJob(model, 'rl', config, draft.key), repeatable, () => draft.seal());
+    } catch (error) {
+      await draft.discard();
+      throw storageError(error);
+    }
+  }
+
+  async createSft(entity: string, body: SftJobBody, idempotencyKey: string | null, digest: string): Promise<string> {
+    checkKey(idempotencyKey);
+    const model = this.#trainable(body.model_id, entity);
+    const config = body.config ?? null;
+    const resolved = asValidation(() => resolveSftConfig(config));
+    const repeatable = toRepeatable('sft-training-jobs', idempotencyKey, digest);
+    const before = repeatable === null ? null : await this.#options.repository.findRepeated(entity, repeatable);
+    if (before !== null) return idOf(before, '');
+    const source = await this.#options.openTrainingData(body.training_data_url, entity);
+    const { draft, read } = await this.#options.inputs.receiveRows(entity, source);
+    try {
+      asValidation(() => checkLearningRates(resolved, Math.ceil(read.rows / resolved.batchSize)));
+      return await this.#accept(newJob(model, 'sft', config, draft.key), repeatable, () => draft.seal());
+    } catch (error) {
+      await draft.discard();
+      throw storageError(error);
+    }
+  }
+
+  async get(id: string, entity: string): Promise<JobView> {
+    const { repository } = this.#options;
+    const job = await repository.findOwned(id, entity);
+    if (job === null) throw notFound('training job');
+    const started = await repository.lastEvent(id, 'training_started');
+    const count = started?.data['num_sequences'];
+    return {
+      job,
+      gradientSteps: await repository.countEvents(id, 'gradient_step'),
+      numSequences: typeof count === 'number' ? count : null,
+    };
+  }
+
+  /** One more than the limit where there is a next page. */
+  async events(id: string, entity: string, after: string | null, limit: number): Promise<StoredEvent[]> {
+    const { repository } = this.#options;
+    if ((await repository.findOwned(id, entity)) === null) throw notFound('training job');
+    const from = after === null ? -1 : await repository.sequenceOf(id, after);
+    if (from === null) throw invalid(['query', 'after'], 'There is no such event.');
+    return repository.events(id, from, limit + 1);
+  }
+
+  /** Idempotent; a job that has ended stays as it is. */
+  async cancel(id: string, entity: string): Promise<JobView> {
+    if ((await this.#options.repository.findOwned(id, entity)) === null) throw notFound('training job');
+    await this.#options.loop.cancel(id);
+    return this.get(id, entity);
+  }
+
+  #trainable(modelId: string, entity: string): RegisteredModel {
+    const model = this.#options.models.require(modelId.toLowerCase(), entity);
+    if (model.usable) return model;
+    throw new ServiceError('conflict', 'The model was made on other base weights than the server has now.', 'model_id');
+  }
+
+  async #accept(job: NewJob, repeatable: Repeatable | null, seal: () => Promise<void>): Promise<string> {
+    const { repository, blobs, loop, maxOpenJobs } = this.#options;
+    if ((await repository.countOpen(job.modelId)) >= maxOpenJobs) {
+      throw new ServiceError('queue_full', `The model has ${maxOpenJobs} jobs that have not ended; try again later.`);
+    }
+    await seal();
+    const accepted = await repository.accept(job, repeatable).catch((error: unknown) => {
+      // Deleted since it was looked up.
+      if ((error as { code?: unknown }).code === 'SQLITE_CONSTRAINT_FOREIGNKEY') throw notFound('model');
+      throw error;
+    });
+    if (accepted.kind !== 'new') await blobs.remove(job.inputKey);
+    const id = idOf(accepted, job.id);
+    loop.wake();
+    return id;
+  }
+}
+
+function newJob(model: RegisteredModel, kind: 'rl' | 'sft', config: unknown, inputKey: string): NewJob {
+  const createdAt = new Date().toISOString();
+  return { id: randomUUID(), modelId: model.id, entity: model.entity, kind, config, inputKey, createdAt };
+}
+
+function idOf(accepted: Accepted, id: string): string {
+  if (accepted.kind === 'new') return id;
+  if (accepted.kind === 'existing') return accepted.id;
+  throw invalid(['header', 'Idempotency-Key'], 'The key was used with another request body.');
+}
+
+function checkKey(key: string | null): void {
+  if (key === null || /^[\x21-\x7e]{1,256}$/.test(key)) return;
+  const message = `An idempotency key has 1 to ${MAX_KEY_LENGTH} printable ASCII characters without spaces.`;
+  throw invalid(['header', 'Idempotency-Key'], message);
+}
+
+function toRepeatable(operation: string, key: string | null, digest: string): Repeatable | null {
+  return key === null ? null : { operation, key, digest };
+}
+
+/** The body had no array under this name. */
+export function missingGroups(fields: Record<string, unknown>): Error {
+  const loc = ['body', GROUPS_KEY];
+  return fields[GROUPS_KEY] === undefined
+    ? invalid(loc, 'Field required', 'missing')
+    : invalid(loc, 'Input should be a valid list', 'list_type');
+}

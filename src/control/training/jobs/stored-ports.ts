@@ -1,0 +1,190 @@
+/** The runner's ports over the store and the blobs. */
+import { randomUUID } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { folderBytes, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
+import type { JobRepository } from '../../store/job-repository.ts';
+import type { LogRepository } from '../../store/log-repository.ts';
+import type { ModelRepository, StoredCheckpoint } from '../../store/model-repository.ts';
+import type { TrainingInputs } from '../intake/inputs.ts';
+import { checkpointRef } from '../models/records.ts';
+import type { ModelRegistry } from '../models/registry.ts';
+import type {
+  Checkpoint,
+  Checkpoints,
+  EventData,
+  JobEvents,
+  JobInputs,
+  JobSnapshots,
+  RunLog,
+  TrainingEventType,
+} from '../ports.ts';
+import type { TrajectoryGroup } from '../trajectories.ts';
+
+const SNAPSHOT_FILE = 'snapshot';
+
+/** The job or its model has been deleted while it ran: there is nothing left to train. */
+export class JobGoneError extends Error {
+  constructor(jobId: string) {
+    super(`Job ${jobId} has gone.`);
+    this.name = 'JobGoneError';
+  }
+}
+
+export class StoredInputs implements JobInputs {
+  readonly #jobs: JobRepository;
+  readonly #inputs: TrainingInputs;
+
+  constructor(jobs: JobRepository, inputs: TrainingInputs) {
+    this.#jobs = jobs;
+    this.#inputs = inputs;
+  }
+
+  async *trajectoryGroups(jobId: string): AsyncGenerator<TrajectoryGroup> {
+    yield* this.#inputs.groups(await this.#key(jobId));
+  }
+
+  async *trainingData(jobId: string): AsyncGenerator<Uint8Array> {
+    yield* this.#inputs.content(await this.#key(jobId));
+  }
+
+  async #key(jobId: string): Promise<string> {
+    const key = (await this.#jobs.find(jobId))?.inputKey;
+    if (typeof key !== 'string') throw new JobGoneError(jobId);
+    return key;
+  }
+}
+
+export class StoredEvents implements JobEvents {
+  readonly #jobs: JobRepository;
+  readonly #blobs: BlobStore;
+
+  constructor(jobs: JobRepository, blobs: BlobStore) {
+    this.#jobs = jobs;
+    this.#blobs = blobs;
+  }
+
+  /** The last event and the job's end are one write. */
+  async append(jobId: string, key: string, type: TrainingEventType, data: EventData): Promise<void> {
+    const event = { key, type, data, at: new Date().toISOString() };
+    if (type !== 'training_ended' && type !== 'training_failed') {
+      await this.#jobs.append(jobId, event);
+      return;
+    }
+    const cancelled = type === 'training_failed' && ((await this.#jobs.find(jobId))?.cancelRequested ?? false);
+    const action = type === 'training_ended' ? 'succeed' : cancelled ? 'cancel' : 'fail';
+    const needless = await this.#jobs.end(jobId, action, event);
+    for (const blob of needless ?? []) await this.#blobs.remove(blob);
+  }
+}
+
+export class StoredSnapshots implements JobSnapshots {
+  readonly #jobs: JobRepository;
+  readonly #blobs: BlobStore;
+
+  constructor(jobs: JobRepository, blobs: BlobStore) {
+    this.#jobs = jobs;
+    this.#blobs = blobs;
+  }
+
+  async load(jobId: string): Promise<Uint8Array | null> {
+    const job = await this.#jobs.find(jobId);
+    if (job === null) throw new JobGoneError(jobId);
+    return job.snapshotKey === null ? null : readFile(this.#blobs.path(job.snapshotKey, SNAPSHOT_FILE));
+  }
+
+  async save(jobId: string, snapshot: Uint8Array): Promise<void> {
+    const draft = await this.#blobs.draft('snapshots');
+    try {
+      await draft.write(SNAPSHOT_FILE, snapshot);
+      await draft.seal();
+      const before = await this.#jobs.setSnapshot(jobId, draft.key);
+      if (before !== null) await this.#blobs.remove(before);
+    } catch (error) {
+      await draft.discard();
+      throw error;
+    }
+  }
+}
+
+export class StoredCheckpoints implements Checkpoints {
+  readonly #models: ModelRepository;
+  readonly #jobs: JobRepository;
+  readonly #blobs: BlobStore;
+  readonly #registry: ModelRegistry;
+  readonly #staged = new Map<string, BlobDraft>();
+
+  constructor(models: ModelRepository, jobs: JobRepository, blobs: BlobStore, registry: ModelRegistry) {
+    this.#models = models;
+    this.#jobs = jobs;
+    this.#blobs = blobs;
+    this.#registry = registry;
+  }
+
+  latest(modelId: string): Promise<Checkpoint | null> {
+    return Promise.resolve(this.#registry.checkpoint(modelId, null));
+  }
+
+  at(modelId: string, step: number): Promise<Checkpoint | null> {
+    return Promise.resolve(this.#registry.checkpoint(modelId, step));
+  }
+
+  async stage(jobId: string): Promise<string> {
+    await this.#staged.get(jobId)?.discard();
+    const draft = await this.#blobs.draft('adapters');
+    this.#staged.set(jobId, draft);
+    return draft.directory;
+  }
+
+  async commit(jobId: string, directory: string, version: string): Promise<Checkpoint> {
+    const before = await this.ofJob(jobId);
+    if (before !== null) return before;
+    const draft = this.#staged.get(jobId);
+    const job = await this.#jobs.find(jobId);
+    if (draft === undefined || draft.directory !== directory)
+      throw new Error(`${directory} was not staged for ${jobId}.`);
+    if (job === null) throw new JobGoneError(jobId);
+    const bytes = await folderBytes(directory);
+    await draft.seal();
+    const published = await this.#models.publish({
+      id: randomUUID(),
+      modelId: job.modelId,
+      jobId,
+      version,
+      blobKey: draft.key,
+      bytes,
+      createdAt: new Date().toISOString(),
+    });
+    this.#staged.delete(jobId);
+    if (published === null) {
+      await this.#blobs.remove(draft.key);
+      throw new JobGoneError(jobId);
+    }
+    return this.#register(published);
+  }
+
+  async ofJob(jobId: string): Promise<Checkpoint | null> {
+    const made = await this.#models.ofJob(jobId);
+    return made === null ? null : checkpointRef(made, this.#blobs);
+  }
+
+  #register(checkpoint: StoredCheckpoint): Checkpoint {
+    const ref = checkpointRef(checkpoint, this.#blobs);
+    this.#registry.addCheckpoint(checkpoint.modelId, ref);
+    return ref;
+  }
+}
+
+export class StoredRunLog implements RunLog {
+  readonly #logs: LogRepository;
+  readonly #registry: ModelRegistry;
+
+  constructor(logs: LogRepository, registry: ModelRegistry) {
+    this.#logs = logs;
+    this.#registry = registry;
+  }
+
+  async record(modelId: string, key: string, step: number, metrics: Record<string, number>): Promise<void> {
+    const checkpoint = this.#registry.checkpoint(modelId, step);
+    await this.#logs.record(modelId, key, step, metrics, checkpoint?.id ?? null);
+  }
+}

@@ -1,0 +1,112 @@
+/** Trajectories that clients log for a model: stored, measured, readable back; and the model's metric history. */
+import { randomUUID } from 'node:crypto';
+import { invalid } from '../../../schemas/validation-error.ts';
+import { validateLogFields } from '../../../schemas/preview/log.ts';
+import { folderBytes } from '../../store/blob-store.ts';
+import type { HistoryRow, LogRepository, StoredLog } from '../../store/log-repository.ts';
+import type { GroupSummary } from '../intake/protocol.ts';
+import type { TrainingInputs } from '../intake/inputs.ts';
+import { missingGroups } from '../jobs/job-service.ts';
+import { logMetrics } from '../log-metrics.ts';
+import type { ModelService } from '../models/model-service.ts';
+import type { ModelRegistry } from '../models/registry.ts';
+import { notFound, storageError } from '../service-error.ts';
+import type { TrajectoryGroup } from '../trajectories.ts';
+
+export interface LogServiceOptions {
+  repository: LogRepository;
+  registry: ModelRegistry;
+  models: ModelService;
+  inputs: TrainingInputs;
+}
+
+/** Without its place in the store. */
+export type LogView = Omit<StoredLog, 'blobKey' | 'modelId'>;
+
+export class LogService {
+  readonly #options: LogServiceOptions;
+
+  constructor(options: LogServiceOptions) {
+    this.#options = options;
+  }
+
+  /** `source`: the body. Attributed to the model's newest checkpoint, whose metrics it sets. */
+  async log(modelId: string, entity: string, source: AsyncIterable<Uint8Array>): Promise<LogView> {
+    const { repository, registry, models, inputs } = this.#options;
+    models.require(modelId, entity);
+    const { draft, read } = await inputs.receiveTrajectories('trajectories', entity, source);
+    try {
+      const fields = validateLogFields(read.fields);
+      if (read.groups === null) throw missingGroups(read.fields);
+      if (fields.model_id !== undefined && fields.model_id.toLowerCase() !== modelId) {
+        throw invalid(['body', 'model_id'], 'It is not the model of the path.');
+      }
+      const bytes = await folderBytes(draft.directory);
+      const checkpoint = registry.checkpoint(modelId, null);
+      const step = checkpoint?.step ?? 0;
+      const log: StoredLog = {
+        id: randomUUID(),
+        modelId,
+        split: fields.split,
+        step,
+        groups: read.groups.length,
+        trajectories: read.trajectories,
+        metrics: measure(fields.split, read.groups, step),
+        blobKey: draft.key,
+        bytes,
+        createdAt: new Date().toISOString(),
+      };
+      await draft.seal();
+      await repository.insert(log, checkpoint?.id ?? null);
+      return log;
+    } catch (error) {
+      await draft.discard();
+      if ((error as { code?: unknown }).code === 'SQLITE_CONSTRAINT_FOREIGNKEY') throw notFound('model');
+      throw storageError(error);
+    }
+  }
+
+  /** One more than the limit where there is a next page. */
+  async page(
+    modelId: string,
+    entity: string,
+    query: { after: string | null; limit: number; split: string | null; step: number | null },
+  ): Promise<LogView[]> {
+    this.#options.models.require(modelId, entity);
+    const { split, step } = query;
+    const found = await this.#options.repository.page(modelId, query.after, query.limit + 1, { split, step });
+    if (found === null) throw invalid(['query', 'after'], 'There is no such log.');
+    return found;
+  }
+
+  async find(modelId: string, entity: string, logId: string): Promise<{ log: LogView; groups: AsyncIterable<Buffer> }> {
+    this.#options.models.require(modelId, entity);
+    const log = await this.#options.repository.find(modelId, logId);
+    if (log === null) throw notFound('log');
+    return { log, groups: this.#options.inputs.content(log.blobKey) };
+  }
+
+  async history(runId: string, entity: string, after: string | null, limit: number): Promise<HistoryRow[]> {
+    const model = this.#options.registry.ofRun(runId, entity);
+    if (model === null) throw notFound('run');
+    const rows = await this.#options.repository.history(model.id, after, limit + 1);
+    if (rows === null) throw invalid(['query', 'after'], 'There is no such row.');
+    return rows;
+  }
+}
+
+function measure(split: string, groups: GroupSummary[], step: number): Record<string, number> {
+  const metrics = logMetrics(split, groups.map(toGroup));
+  const lags = groups.flatMap(({ initialVersions }) => initialVersions).map((version) => step - version);
+  if (lags.length === 0) return metrics;
+  return { ...metrics, [`${split}/policy_lag`]: lags.reduce((sum, lag) => sum + lag, 0) / lags.length };
+}
+
+/** As much of a group as metrics look at. */
+function toGroup(summary: GroupSummary): TrajectoryGroup {
+  return {
+    trajectories: summary.rewards.map((reward, index) => ({ reward, metrics: summary.metrics[index] ?? null })),
+    exceptions: Array.from({ length: summary.exceptions }),
+    metrics: summary.groupMetrics,
+  };
+}

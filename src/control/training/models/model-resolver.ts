@@ -1,0 +1,33 @@
+/** Names of trained models for the generation endpoints. */
+import type { ListedModel, ModelResolver, ResolvedModel } from '../../models/resolver.ts';
+import { formatModelName } from './names.ts';
+import type { ModelRegistry } from './registry.ts';
+
+export class TrainedModelResolver implements ModelResolver {
+  readonly #registry: ModelRegistry;
+
+  constructor(registry: ModelRegistry) {
+    this.#registry = registry;
+  }
+
+  resolve(name: string, entity: string): Promise<ResolvedModel | null> {
+    const found = this.#registry.resolve(name, entity);
+    return Promise.resolve(
+      found === null ? null : { adapter: found.checkpoint.adapter, trainable: true, displayName: name },
+    );
+  }
+
+  /** One line per model; its steps have names of their own. */
+  list(entity: string): Promise<ListedModel[]> {
+    const servable = this.#registry
+      .ofEntity(entity)
+      .filter((model) => model.usable && this.#registry.checkpoint(model.id, null) !== null);
+    return Promise.resolve(
+      servable.map((model) => ({
+        name: formatModelName({ ...model, step: null }),
+        root: model.baseModel,
+        created: model.created,
+      })),
+    );
+  }
+}

@@ -1,0 +1,241 @@
+/** Creating, listing and deleting models and their checkpoints. */
+import { randomUUID } from 'node:crypto';
+import type { Logger } from 'pino';
+import { invalid } from '../../../schemas/validation-error.ts';
+import { folderBytes, type BlobStore } from '../../store/blob-store.ts';
+import type { ModelRepository, StoredCheckpoint, StoredModel } from '../../store/model-repository.ts';
+import { SqliteError } from '../../store/sqlite-client.ts';
+import { notFound, ServiceError, storageError } from '../service-error.ts';
+import { checkpointRef, registeredModel } from './records.ts';
+import type { ModelRegistry, RegisteredModel } from './registry.ts';
+
+/** Makes the adapter of step 0, which changes nothing. */
+export interface IdentityAdapter {
+  /** What a model's record keeps of the adapter's shape. */
+  readonly lora: { rank: number; alpha: number };
+  /** Writes the adapter's files into an empty folder; resolves with the digest of their content. */
+  write(directory: string, modelId: string): Promise<string>;
+}
+
+export interface BaseModel {
+  /** Served names; the first is the one in responses. */
+  names: readonly string[];
+  /** Name of the model's directory. */
+  root: string;
+  /** Digest of the weights. */
+  digest: string;
+}
+
+export interface ModelServiceOptions {
+  repository: ModelRepository;
+  blobs: BlobStore;
+  registry: ModelRegistry;
+  identity: IdentityAdapter;
+  base: BaseModel;
+  maxModelsPerEntity: number;
+  log: Logger;
+  /** Stops what trains the model; resolves when nothing of it runs any more. */
+  stopJobs(modelId: string): Promise<void>;
+  /** The engine may forget this version. */
+  unload(version: string): Promise<void>;
+}
+
+export interface CreateModel {
+  project: string;
+  name: string;
+  baseModel: string;
+  entity: string | null;
+  returnExisting: boolean;
+}
+
+export interface CheckpointView {
+  id: string;
+  step: number;
+  metrics: Record<string, number>;
+}
+
+export interface CheckpointQuery {
+  after: string | null;
+  limit: number;
+  order: 'asc' | 'desc';
+}
+
+/** Longer than a request waits for its adapter; a restart removes what is left. */
+const ADAPTER_GRACE_MS = 120_000;
+
+export class ModelService {
+  readonly #options: ModelServiceOptions;
+  /** Models being made, by entity/project/name. */
+  readonly #making = new Map<string, Promise<RegisteredModel>>();
+
+  constructor(options: ModelServiceOptions) {
+    this.#options = options;
+  }
+
+  /** Fills the registry from the store. Call once, before the first request. */
+  async load(): Promise<void> {
+    const { repository, registry, blobs, base } = this.#options;
+    const { models, checkpoints } = await repository.all();
+    for (const model of models) registry.add(registeredModel(model, base.digest), []);
+    for (const checkpoint of checkpoints) registry.addCheckpoint(checkpoint.modelId, checkpointRef(checkpoint, blobs));
+  }
+
+  async create(caller: string, request: CreateModel): Promise<RegisteredModel> {
+    const { registry } = this.#options;
+    if (request.entity !== null && request.entity !== caller) {
+      throw new ServiceError('forbidden', 'The API key does not belong to this entity.', 'entity');
+    }
+    this.#requireBase(request.baseModel);
+    const key = `${caller}/${request.project}/${request.name}`;
+    const existing = (await this.#making.get(key)) ?? registry.named(caller, request.project, request.name);
+    if (existing !== null) return this.#existing(existing, request);
+    if (registry.ofEntity(caller).length >= this.#options.maxModelsPerEntity) {
+      throw new ServiceError('conflict', `An entity may have ${this.#options.maxModelsPerEntity} models; delete one.`);
+    }
+    const making = this.#make(caller, request);
+    this.#making.set(key, making);
+    try {
+      return await making;
+    } catch (error) {
+      throw storageError(error);
+    } finally {
+      this.#making.delete(key);
+    }
+  }
+
+  /** Throws not_found for another entity's model as for none. */
+  require(modelId: string, entity: string): RegisteredModel {
+    const model = this.#options.registry.owned(modelId, entity);
+    if (model === null) throw notFound('model');
+    return model;
+  }
+
+  /** One more than the limit where there is a next page. */
+  async checkpoints(modelId: string, entity: string, query: CheckpointQuery): Promise<CheckpointView[]> {
+    this.require(modelId, entity);
+    const { repository } = this.#options;
+    const after = query.after === null ? null : await repository.stepOf(modelId, query.after);
+    if (query.after !== null && after === null) throw invalid(['query', 'after'], 'There is no such checkpoint.');
+    const found = await repository.checkpointPage(modelId, { after, limit: query.limit + 1, order: query.order });
+    const metrics = await repository.metrics(found.map(({ id }) => id));
+    return found.map(({ id, step }) => ({ id, step, metrics: metrics.get(id) ?? {} }));
+  }
+
+  async deleteCheckpoints(
+    modelId: string,
+    entity: string,
+    steps: number[],
+  ): Promise<{ deleted: number; notFound: number[] }> {
+    this.require(modelId, entity);
+    const asked = [...new Set(steps)];
+    const gone = await this.#options.repository.removeCheckpoints(modelId, asked);
+    for (const { step } of gone) this.#options.registry.removeCheckpoint(modelId, step);
+    await this.#forget(gone.map((checkpoint) => checkpointRef(checkpoint, this.#options.blobs).adapter.version));
+    this.#removeLater(gone.map(({ blobKey }) => blobKey));
+    const found = new Set(gone.map(({ step }) => step));
+    return { deleted: gone.length, notFound: asked.filter((step) => !found.has(step)) };
+  }
+
+  /** Repeated, it answers what the first one did. */
+  async delete(modelId: string, entity: string): Promise<{ deletedCheckpoints: number }> {
+    const { repository, registry } = this.#options;
+    const result = await repository.remove(modelId, entity, new Date().toISOString());
+    if (result === null) throw notFound('model');
+    if (result.first) {
+      const checkpoints = registry.remove(modelId);
+      await this.#options.stopJobs(modelId);
+      await this.#forget(checkpoints.map(({ adapter }) => adapter.version));
+      await this.#removeBlobs(result.blobs.filter((key) => !key.startsWith('adapters/')));
+      this.#removeLater(result.blobs.filter((key) => key.startsWith('adapters/')));
+    }
+    return { deletedCheckpoints: result.deletedCheckpoints };
+  }
+
+  #existing(model: RegisteredModel, request: CreateModel): RegisteredModel {
+    if (!request.returnExisting) {
+      const message = `The model ${model.name} exists in the project ${model.project}; return_existing returns it.`;
+      throw new ServiceError('conflict', message, 'name');
+    }
+    if (model.usable) return model;
+    const message = `The model ${model.name} was made on other base weights (${model.baseModel}) than the server has now.`;
+    throw new ServiceError('conflict', message, 'base_model');
+  }
+
+  /** Compared as a name only; it never becomes a path. */
+  #requireBase(asked: string): void {
+    const { names, root } = this.#options.base;
+    const known = [...names, root];
+    const last = (name: string) => name.slice(name.lastIndexOf('/') + 1);
+    if (known.includes(asked) || (/^\w[\w.-]*\/\w[\w.-]*$/.test(asked) && known.some((name) => last(name) === last(asked)))) {
+      return;
+    }
+    throw invalid(['body', 'base_model'], `The server has one base model: ${names[0] ?? root}.`, 'value_error');
+  }
+
+  async #make(entity: string, request: CreateModel): Promise<RegisteredModel> {
+    const { repository, blobs, registry, identity, base } = this.#options;
+    const createdAt = new Date().toISOString();
+    const draft = await blobs.draft('adapters');
+    try {
+      const id = randomUUID();
+      const digest = await identity.write(draft.directory, id);
+      const bytes = await folderBytes(draft.directory);
+      await draft.seal();
+      const model: StoredModel = {
+        id,
+        entity,
+        project: request.project,
+        name: request.name,
+        baseModel: request.baseModel,
+        baseDigest: base.digest,
+        runId: randomUUID(),
+        lora: identity.lora,
+        nextStep: 1,
+        createdAt,
+      };
+      const first: StoredCheckpoint = {
+        id: randomUUID(),
+        modelId: model.id,
+        step: 0,
+        jobId: null,
+        version: digest,
+        blobKey: draft.key,
+        bytes,
+        createdAt,
+      };
+      await repository.create(model, first);
+      const registered = registeredModel(model, base.digest);
+      registry.add(registered, [checkpointRef(first, blobs)]);
+      return registered;
+    } catch (error) {
+      await draft.discard();
+      if (error instanceof SqliteError && error.code === 'SQLITE_CONSTRAINT_UNIQUE') {
+        throw new ServiceError('conflict', `The model ${request.name} exists in the project ${request.project}.`, 'name');
+      }
+      throw error;
+    }
+  }
+
+  /** The engine may be down: it has then forgotten already. */
+  async #forget(versions: string[]): Promise<void> {
+    for (const version of versions) {
+      await this.#options.unload(version).catch((error: unknown) => {
+        this.#options.log.warn({ err: error, version }, 'an adapter was not unloaded');
+      });
+    }
+  }
+
+  /** A request that was admitted before the delete may still have to load its adapter. */
+  #removeLater(keys: string[]): void {
+    setTimeout(() => void this.#removeBlobs(keys), ADAPTER_GRACE_MS).unref();
+  }
+
+  /** Rows that named them have gone; what stays behind is swept at the next start. */
+  async #removeBlobs(keys: string[]): Promise<void> {
+    for (const key of keys) {
+      await this.#options.blobs.remove(key).catch((error: unknown) => {
+        this.#options.log.warn({ err: error, key }, 'a blob was not removed');
+      });
+    }
+  }
+}

@@ -1,0 +1,115 @@
+/**
+ * What a running job needs from the outside. The control plane implements these over its store, its blobs and its sessions;
+ * tests implement them in memory. Every promise that resolves has made its effect durable, unless it says otherwise.
+ */
+import type { RlConfigBody } from '../../schemas/rl-config.ts';
+import type { SftConfigBody } from '../../schemas/sft-config.ts';
+import type { ModelSpec } from '../engine/native.ts';
+import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
+import type { ChatEncoder } from '../sessions/open-chat.ts';
+import type { AdapterShape } from './adapter-init.ts';
+import type { TrajectoryGroup } from './trajectories.ts';
+
+export interface RlJob {
+  kind: 'rl';
+  id: string;
+  modelId: string;
+  /** As accepted; null = all defaults. */
+  config: RlConfigBody | null;
+}
+
+export interface SftJob {
+  kind: 'sft';
+  id: string;
+  modelId: string;
+  config: SftConfigBody | null;
+}
+
+export type TrainingJob = RlJob | SftJob;
+
+/** What the client sent; the same bytes however often it is asked. */
+export interface JobInputs {
+  trajectoryGroups(jobId: string): AsyncIterable<TrajectoryGroup>;
+  /** train.jsonl or trajectories.jsonl behind training_data_url, decompressed. */
+  trainingData(jobId: string): AsyncIterable<Uint8Array>;
+}
+
+export type TrainingEventType = 'training_started' | 'gradient_step' | 'training_ended' | 'training_failed';
+
+/** Flat; numbers are finite. */
+export type EventData = Record<string, number | string>;
+
+export interface JobEvents {
+  /**
+   * Appends an event. Idempotent by (job, key): a second call with the same key changes nothing, so a job that goes on from a
+   * snapshot may say again what it said before. Keys of a job: `started`, `step-<n>` from 1, `end` (ended or failed).
+   */
+  append(jobId: string, key: string, type: TrainingEventType, data: EventData): Promise<void>;
+}
+
+/** The newest state of a running job, replaced as a whole; gone with the job's end. */
+export interface JobSnapshots {
+  load(jobId: string): Promise<Uint8Array | null>;
+  /** Atomic: after a crash either the old or the new one is there. */
+  save(jobId: string, snapshot: Uint8Array): Promise<void>;
+}
+
+export interface Checkpoint {
+  step: number;
+  /** Folder and digest of adapter_config.json, adapter_model.safetensors (and optimizer.safetensors, which no server reads). */
+  adapter: AdapterRef;
+}
+
+export interface Checkpoints {
+  /** The newest that is not deleted; null where none is left. */
+  latest(modelId: string): Promise<Checkpoint | null>;
+  at(modelId: string, step: number): Promise<Checkpoint | null>;
+  /** An empty folder for the job's checkpoint, on the file system of the checkpoints. What an earlier attempt left is removed. */
+  stage(jobId: string): Promise<string>;
+  /**
+   * The files of `directory` are complete and synced: moves the folder in place and lists the checkpoint under the model's next
+   * step (largest step ever + 1). Idempotent by job: a second call returns the first one's checkpoint.
+   */
+  commit(jobId: string, directory: string, version: string): Promise<Checkpoint>;
+  /** The checkpoint that the job has already made, or null. */
+  ofJob(jobId: string): Promise<Checkpoint | null>;
+}
+
+/** The history of a model's metrics. */
+export interface RunLog {
+  /** Idempotent by key. `step`: the model's step that the row belongs to. */
+  record(modelId: string, key: string, step: number, metrics: Record<string, number>): Promise<void>;
+}
+
+export interface TrainingProgress {
+  jobId: string;
+  modelId: string;
+  step: number;
+  steps: number;
+  metrics: EventData;
+}
+
+/** How a run of a job came to rest. `stopped`: no terminal event; running it again goes on from its last snapshot. */
+export type JobRest = 'ended' | 'failed' | 'stopped';
+
+/** A job's abort signal carries this as its reason where the client asked; any other reason stops the job for now. */
+export const CANCELLED = 'cancelled';
+
+export interface TrainingPorts {
+  engine: TrainingEngine;
+  /** The base model: shapes of the adapters, and its name in their files. */
+  spec: ModelSpec;
+  baseModel: string;
+  /** Of an adapter that begins anew; absent: DEFAULT_ADAPTER_SHAPE. */
+  adapterShape?: AdapterShape;
+  inputs: JobInputs;
+  events: JobEvents;
+  snapshots: JobSnapshots;
+  checkpoints: Checkpoints;
+  run: RunLog;
+  chat: ChatEncoder;
+  /** For the log line and /metrics; must not throw. */
+  progress(progress: TrainingProgress): void;
+  /** An error of the server's own, of which the client learns no more than that; must not throw. */
+  report(jobId: string, error: unknown): void;
+}

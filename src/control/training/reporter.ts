@@ -1,0 +1,77 @@
+/** Tells of steps: events for the client, rows of the model's run, progress for the operator. */
+import { performance } from 'node:perf_hooks';
+import type { JobPlan, StepMetrics } from './plan.ts';
+import type { TrainingJob, TrainingPorts } from './ports.ts';
+import { resolveSftConfig } from './sft-config.ts';
+import type { JobSnapshot } from './snapshot.ts';
+
+export class StepReporter {
+  readonly #ports: TrainingPorts;
+  readonly #job: TrainingJob;
+  readonly #plan: JobPlan;
+  readonly #modelStep: number;
+  readonly #firstStep: number;
+  readonly #totals: JobSnapshot['totals'];
+  readonly #startedAt = performance.now();
+  #stepAt = performance.now();
+
+  /** `from`: where the steps begin. */
+  constructor(ports: TrainingPorts, job: TrainingJob, plan: JobPlan, from: JobSnapshot) {
+    this.#ports = ports;
+    this.#job = job;
+    this.#plan = plan;
+    this.#modelStep = from.modelStep;
+    this.#firstStep = from.step;
+    this.#totals = structuredClone(from.totals);
+  }
+
+  totals(): JobSnapshot['totals'] {
+    return structuredClone(this.#totals);
+  }
+
+  /** Step `number` from 1 is done. */
+  async step(number: number, metrics: StepMetrics): Promise<void> {
+    const { events } = this.#ports;
+    for (const [name, value] of Object.entries(metrics)) {
+      const [sum, count] = this.#totals[name] ?? [0, 0];
+      this.#totals[name] = [sum + value, count + 1];
+    }
+    const data = { gradient_step: number, ...metrics, ...this.#speed(number, metrics) };
+    await events.append(this.#job.id, `step-${number}`, 'gradient_step', data);
+    await this.#logStep(number, metrics);
+    const { id: jobId, modelId } = this.#job;
+    this.#ports.progress({ jobId, modelId, step: number, steps: this.#plan.steps, metrics: data });
+  }
+
+  #speed(number: number, metrics: StepMetrics): StepMetrics {
+    const now = performance.now();
+    const seconds = Math.max(now - this.#stepAt, 1e-3) / 1000;
+    const perStep = (now - this.#startedAt) / 1000 / (number - this.#firstStep);
+    this.#stepAt = now;
+    return {
+      tokens_per_second: (metrics['num_tokens'] ?? 0) / seconds,
+      eta_seconds: perStep * (this.#plan.steps - number),
+    };
+  }
+
+  /** SFT steps go into the run where the client asked for it. */
+  async #logStep(number: number, metrics: StepMetrics): Promise<void> {
+    if (this.#job.kind !== 'sft') return;
+    const { enabled, targetTrainingStep } = resolveSftConfig(this.#job.config).metricLogging;
+    if (!enabled) return;
+    const row = { 'sft/gradient_step': number, ...prefixed('sft', metrics) };
+    const step = targetTrainingStep ?? this.#modelStep + 1;
+    await this.#ports.run.record(this.#job.modelId, `${this.#job.id}/step-${number}`, step, row);
+  }
+
+  /** One row of means for the whole job. */
+  async finish(): Promise<void> {
+    const means = Object.entries(this.#totals).map(([name, [sum, count]]) => [name, sum / count] as const);
+    const row = { ...prefixed('train', Object.fromEntries(means)), 'train/num_gradient_steps': this.#plan.steps };
+    await this.#ports.run.record(this.#job.modelId, `${this.#job.id}/end`, this.#modelStep + 1, row);
+  }
+}
+
+function prefixed(prefix: string, metrics: StepMetrics): StepMetrics {
+  return Object.fromEntries(Object.entries(metrics).map(([name, value]) => [`${prefix}/${name}`, value]));
+}

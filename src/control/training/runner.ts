@@ -1,0 +1,195 @@
+/**
+ * Runs one job from its start or its last snapshot to its terminal event. Killed at any instant and run again, it ends with the
+ * same weights and says every event once: steps are deterministic, events and the checkpoint are idempotent by key, and a snapshot
+ * is saved only after the event of its step.
+ */
+import { setTimeout as sleep } from 'node:timers/promises';
+import { TrainerLostError, type TrainerSession, type TrainerState } from '../engine/training.ts';
+import { SessionError } from '../sessions/session.ts';
+import type { ChatEncoder } from '../sessions/open-chat.ts';
+import { identityAdapter } from './adapter-init.ts';
+import { readCheckpoint, writeCheckpoint } from './checkpoint-files.ts';
+import { createPlan } from './create-plan.ts';
+import { TrainingFailedError, TrainingInputError } from './errors.ts';
+import type { JobPlan, StepMetrics } from './plan.ts';
+import { CANCELLED, type Checkpoint, type JobRest, type TrainingJob, type TrainingPorts } from './ports.ts';
+import { StepReporter } from './reporter.ts';
+import { decodeSnapshot, type JobSnapshot } from './snapshot.ts';
+import { SnapshotWriter } from './snapshot-writer.ts';
+
+export interface RunnerOptions {
+  /** Before the engine is asked again after it was lost. */
+  retryMs?: number;
+}
+
+/** Losses of the engine without a step between them. */
+const MAX_LOSSES = 5;
+const RETRY_MS = 1000;
+
+export class JobRunner {
+  readonly #ports: TrainingPorts;
+  readonly #retryMs: number;
+
+  constructor(ports: TrainingPorts, options: RunnerOptions = {}) {
+    this.#ports = ports;
+    this.#retryMs = options.retryMs ?? RETRY_MS;
+  }
+
+  /** Rejects only where the stores fail: then nothing more can be told, and the job may be run again. */
+  async run(job: TrainingJob, signal: AbortSignal): Promise<JobRest> {
+    try {
+      const checkpoint = await this.#train(job, signal);
+      await this.#ports.engine.loadAdapter(checkpoint.adapter);
+      await this.#ports.events.append(job.id, 'end', 'training_ended', { step: checkpoint.step });
+      return 'ended';
+    } catch (error) {
+      const message = this.#explain(job, error, signal);
+      if (message === null) return 'stopped';
+      await this.#ports.events.append(job.id, 'end', 'training_failed', { error_message: message });
+      return 'failed';
+    }
+  }
+
+  /** What the client is told; null where the job only rests. */
+  #explain(job: TrainingJob, error: unknown, signal: AbortSignal): string | null {
+    if (signal.aborted) return signal.reason === CANCELLED ? 'The job was cancelled.' : null;
+    if (error instanceof SessionError && error.code === 'unavailable') return null;
+    if (error instanceof TrainingFailedError || error instanceof TrainingInputError) return error.message;
+    this.#ports.report(job.id, error);
+    const full = error instanceof Error && 'code' in error && error.code === 'ENOSPC';
+    return full ? "The server's disk is full." : 'The training job failed because of an internal error of the server.';
+  }
+
+  async #train(job: TrainingJob, signal: AbortSignal): Promise<Checkpoint> {
+    const { checkpoints, events, inputs, chat } = this.#ports;
+    const made = await checkpoints.ofJob(job.id);
+    if (made) return made;
+    const start = (await this.#loadSnapshot(job)) ?? (await this.#firstSnapshot(job));
+    const plan = await createPlan(job, start.modelStep, {
+      inputs,
+      checkpoints,
+      chat: patient(chat, this.#retryMs, signal),
+    });
+    signal.throwIfAborted();
+    await events.append(job.id, 'started', 'training_started', { num_sequences: plan.steps, ...finite(plan.summary) });
+    const end = start.step >= plan.steps ? start : await this.#steps(job, plan, start, signal);
+    const reporter = new StepReporter(this.#ports, job, plan, end);
+    await reporter.finish();
+    return this.#checkpoint(job, end.state);
+  }
+
+  async #loadSnapshot(job: TrainingJob): Promise<JobSnapshot | null> {
+    const bytes = await this.#ports.snapshots.load(job.id);
+    return bytes ? decodeSnapshot(bytes) : null;
+  }
+
+  /** From the newest checkpoint, or from the beginning where all are deleted. */
+  async #firstSnapshot(job: TrainingJob): Promise<JobSnapshot> {
+    const { checkpoints, spec, adapterShape } = this.#ports;
+    const latest = await checkpoints.latest(job.modelId);
+    const state = latest
+      ? await readCheckpoint(latest.adapter.directory, job.kind)
+      : { weights: identityAdapter(spec, job.modelId, adapterShape), optimizer: null };
+    return { step: 0, modelStep: latest?.step ?? 0, state, logprobs: null, totals: {} };
+  }
+
+  /** Begins again at the last snapshot whenever the engine is lost. */
+  async #steps(job: TrainingJob, plan: JobPlan, start: JobSnapshot, signal: AbortSignal): Promise<JobSnapshot> {
+    let from = start;
+    for (let losses = 1; ; losses++) {
+      try {
+        return await this.#attempt(job, plan, from, signal);
+      } catch (error) {
+        signal.throwIfAborted();
+        if (!(error instanceof TrainerLostError)) throw error;
+        const saved = (await this.#loadSnapshot(job)) ?? start;
+        if (saved.step > from.step) losses = 0;
+        from = saved;
+      }
+      if (losses >= MAX_LOSSES) throw new TrainingFailedError(`The engine ended ${losses} times in the same step.`);
+      await sleep(this.#retryMs, undefined, { signal });
+    }
+  }
+
+  async #attempt(job: TrainingJob, plan: JobPlan, from: JobSnapshot, signal: AbortSignal): Promise<JobSnapshot> {
+    const session = await this.#open(from.state);
+    // A call in the engine ends with the session, not with the step.
+    const close = (): void => session.close();
+    signal.addEventListener('abort', close, { once: true });
+    try {
+      return await this.#drive(job, plan, from, session, signal);
+    } finally {
+      signal.removeEventListener('abort', close);
+      session.close();
+    }
+  }
+
+  async #open(state: TrainerState): Promise<TrainerSession> {
+    try {
+      return await this.#ports.engine.openTrainer(state);
+    } catch (error) {
+      if (error instanceof TrainerLostError || !(error instanceof Error)) throw error;
+      throw new TrainingFailedError(error.message);
+    }
+  }
+
+  async #drive(
+    job: TrainingJob,
+    plan: JobPlan,
+    from: JobSnapshot,
+    session: TrainerSession,
+    signal: AbortSignal,
+  ): Promise<JobSnapshot> {
+    const check = (): void => signal.throwIfAborted();
+    const writer = new SnapshotWriter(this.#ports.snapshots, job.id);
+    const reporter = new StepReporter(this.#ports, job, plan, from);
+    check();
+    const logprobs = from.logprobs ?? (from.step === 0 ? await plan.prepare({ session, check }) : null);
+    let snapshot: JobSnapshot = { ...from, logprobs };
+    if (from.step === 0) await writer.save(snapshot);
+    for (let index = from.step; index < plan.steps; index++) {
+      check();
+      const metrics = await plan.step(index, { session, logprobs, check });
+      await reporter.step(index + 1, finite(metrics));
+      const due = writer.isDue() || index + 1 === plan.steps;
+      if (!due) continue;
+      const state = await session.state();
+      snapshot = { ...snapshot, step: index + 1, state, totals: reporter.totals() };
+      await writer.save(snapshot);
+    }
+    return snapshot;
+  }
+
+  async #checkpoint(job: TrainingJob, state: TrainerState): Promise<Checkpoint> {
+    const { checkpoints, baseModel } = this.#ports;
+    const directory = await checkpoints.stage(job.id);
+    const version = await writeCheckpoint(directory, { state, baseModel, kind: job.kind });
+    return checkpoints.commit(job.id, directory, version);
+  }
+}
+
+function finite(metrics: StepMetrics): StepMetrics {
+  return Object.fromEntries(Object.entries(metrics).filter(([, value]) => Number.isFinite(value)));
+}
+
+/** Waits where too many prompts are being rendered, instead of failing the job. */
+function patient(chat: ChatEncoder, retryMs: number, signal: AbortSignal): ChatEncoder {
+  const retry = async <T>(act: () => Promise<T>): Promise<T> => {
+    for (;;) {
+      signal.throwIfAborted();
+      try {
+        return await act();
+      } catch (error) {
+        if (!(error instanceof SessionError) || error.code !== 'queue_full') throw error;
+        await sleep(retryMs, undefined, { signal });
+      }
+    }
+  };
+  return {
+    vocabSize: chat.vocabSize,
+    maxModelLen: chat.maxModelLen,
+    chatTemplate: chat.chatTemplate,
+    encodeChat: (open) => retry(() => chat.encodeChat(open)),
+    encodeText: (text) => retry(() => chat.encodeText(text)),
+  };
+}

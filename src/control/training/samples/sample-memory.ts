@@ -1,0 +1,83 @@
+/**
+ * Ids and log-probabilities of completions of trained models, by the completion's id, so that a trajectory may name the completion instead of
+ * carrying them. Bounded in bytes and time; oldest first out. Gone with the process: a job gets its copy when it is accepted.
+ */
+import type { SampledTokens } from '../fill-samples.ts';
+
+/** Entries are forgotten after this time. */
+const MAX_AGE_MS = 3600_000;
+const BYTES_PER_TOKEN = 8;
+const ENTRY_BYTES = 512;
+
+interface Entry {
+  entity: string;
+  choices: (SampledTokens | null)[];
+  bytes: number;
+  at: number;
+}
+
+/** Tokens of one choice as they come. */
+export interface ChoiceRecord {
+  ids: number[];
+  logprobs: number[];
+}
+
+export class SampleMemory {
+  readonly #maxBytes: number;
+  readonly #now: () => number;
+  /** In order of insertion. */
+  readonly #entries = new Map<string, Entry>();
+  #bytes = 0;
+
+  constructor(maxBytes: number, now: () => number = () => performance.now()) {
+    this.#maxBytes = maxBytes;
+    this.#now = now;
+  }
+
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** A completion has ended. `id` as the client saw it; a second one of the same id and entity replaces the first. */
+  remember(id: string, entity: string, promptIds: Int32Array, choices: readonly (ChoiceRecord | null)[]): void {
+    const tokens = choices.reduce((sum, choice) => sum + (choice?.ids.length ?? 0), 0);
+    const bytes = ENTRY_BYTES + 2 * id.length + 4 * promptIds.length + BYTES_PER_TOKEN * tokens;
+    if (bytes > this.#maxBytes) return;
+    const key = keyOf(id, entity);
+    this.#forget(key);
+    const kept = Int32Array.from(promptIds);
+    const samples = choices.map((choice) => {
+      if (choice === null || choice.ids.length !== choice.logprobs.length) return null;
+      return { promptIds: kept, tokenIds: Int32Array.from(choice.ids), logprobs: Float32Array.from(choice.logprobs) };
+    });
+    this.#entries.set(key, { entity, choices: samples, bytes, at: this.#now() });
+    this.#bytes += bytes;
+    this.#shrink();
+  }
+
+  /** Null: never known, forgotten, or another entity's. */
+  find(id: string, entity: string): (SampledTokens | null)[] | null {
+    this.#shrink();
+    return this.#entries.get(keyOf(id, entity))?.choices ?? null;
+  }
+
+  #shrink(): void {
+    const oldest = this.#now() - MAX_AGE_MS;
+    for (const [key, entry] of this.#entries) {
+      if (this.#bytes <= this.#maxBytes && entry.at >= oldest) return;
+      this.#forget(key);
+    }
+  }
+
+  #forget(key: string): void {
+    const entry = this.#entries.get(key);
+    if (entry === undefined) return;
+    this.#bytes -= entry.bytes;
+    this.#entries.delete(key);
+  }
+}
+
+/** Ids hold no line break. */
+function keyOf(id: string, entity: string): string {
+  return `${id}\n${entity}`;
+}

@@ -1,0 +1,90 @@
+/** train.jsonl: one conversation per line, read as a stream. */
+import type { ChatMessage } from '../sessions/session.ts';
+import { TrainingFailedError } from './errors.ts';
+import { isChoice, type HistoryElement } from './trajectories.ts';
+
+export interface Conversation {
+  messages: ChatMessage[];
+  tools: unknown[] | null;
+}
+
+/** Bytes of one line: far above what fits a context. */
+const MAX_LINE_BYTES = 64 * 1024 * 1024;
+const MAX_LINES = 10_000_000;
+const NEWLINE = 10;
+
+/** Blank lines are skipped. Throws TrainingFailedError naming the line. */
+export async function* readConversations(data: AsyncIterable<Uint8Array>): AsyncGenerator<Conversation> {
+  let number = 0;
+  for await (const line of lines(data)) {
+    number++;
+    if (number > MAX_LINES) throw new TrainingFailedError(`The training data has more than ${MAX_LINES} lines.`);
+    const text = decode(line, number).trim();
+    if (text !== '') yield parseConversation(text, number);
+  }
+}
+
+async function* lines(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  let parts: Uint8Array[] = [];
+  let size = 0;
+  for await (const chunk of data) {
+    let from = 0;
+    for (let end = chunk.indexOf(NEWLINE); end !== -1; end = chunk.indexOf(NEWLINE, from)) {
+      parts.push(chunk.subarray(from, end));
+      yield Buffer.concat(parts);
+      parts = [];
+      size = 0;
+      from = end + 1;
+    }
+    parts.push(chunk.subarray(from));
+    size += chunk.length - from;
+    if (size > MAX_LINE_BYTES)
+      throw new TrainingFailedError(`A line of the training data is above ${MAX_LINE_BYTES} bytes.`);
+  }
+  if (size > 0) yield Buffer.concat(parts);
+}
+
+function decode(line: Uint8Array, number: number): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(line);
+  } catch {
+    throw fault(number, 'is not UTF-8');
+  }
+}
+
+function parseConversation(text: string, number: number): Conversation {
+  const value = parseJson(text, number);
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw fault(number, 'is not an object');
+  const { messages: plain, messages_and_choices: elements, tools = null } = value as Record<string, unknown>;
+  const list = plain ?? elements;
+  if (!Array.isArray(list) || list.length === 0) throw fault(number, 'has no messages');
+  if (tools !== null && !Array.isArray(tools)) throw fault(number, 'has tools that are not a list');
+  const messages = list.map((element: unknown, i) => readMessage(element, i, number));
+  if (messages.at(-1)?.role !== 'assistant') throw fault(number, 'does not end with an assistant message');
+  return { messages, tools: tools !== null && tools.length > 0 ? (tools as unknown[]) : null };
+}
+
+function parseJson(text: string, number: number): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw fault(number, 'is not JSON');
+  }
+}
+
+/** Choices of a trajectory become messages, as the clients write them. */
+function readMessage(element: unknown, index: number, number: number): ChatMessage {
+  if (typeof element !== 'object' || element === null) throw fault(number, `has no object as message ${index}`);
+  const given = element as HistoryElement;
+  const message = isChoice(given) ? { ...given.message, role: 'assistant' } : given;
+  const { role, content = null } = message;
+  if (typeof role !== 'string' || role === '') throw fault(number, `has no role in message ${index}`);
+  if (content !== null && typeof content !== 'string' && !Array.isArray(content)) {
+    throw fault(number, `has neither text nor parts as content of message ${index}`);
+  }
+  return { ...message, role, content: (content ?? '') as ChatMessage['content'] };
+}
+
+function fault(number: number, problem: string): TrainingFailedError {
+  return new TrainingFailedError(`Line ${number} of the training data ${problem}.`);
+}

@@ -1,0 +1,42 @@
+/** A running job between two steps, as bytes: everything that the rest of the job depends on. */
+import type { TrainerState } from '../engine/training.ts';
+import { readState, stateMetadata, stateTensors } from './state-files.ts';
+import { decodeTensors, encodeTensors } from './tensor-file.ts';
+
+export interface JobSnapshot {
+  /** Steps taken. */
+  step: number;
+  /** The model's step that the job started from. */
+  modelStep: number;
+  state: TrainerState;
+  /** Log-probabilities that were computed before the first step, one array for the whole job; null: none. */
+  logprobs: Float32Array | null;
+  /** Sums and counts of the metrics of the steps taken. */
+  totals: Record<string, [sum: number, count: number]>;
+}
+
+const LOGPROBS = 'precalculated_logprobs';
+
+export function encodeSnapshot({ step, modelStep, state, logprobs, totals }: JobSnapshot): Uint8Array {
+  const own = logprobs ? [{ name: LOGPROBS, shape: [logprobs.length], values: logprobs }] : [];
+  return encodeTensors({
+    tensors: [...stateTensors(state), ...own],
+    metadata: {
+      ...stateMetadata(state),
+      step: String(step),
+      model_step: String(modelStep),
+      totals: JSON.stringify(totals),
+    },
+  });
+}
+
+export function decodeSnapshot(bytes: Uint8Array): JobSnapshot {
+  const file = decodeTensors(bytes);
+  return {
+    step: Number(file.metadata['step']),
+    modelStep: Number(file.metadata['model_step']),
+    state: readState(file),
+    logprobs: file.tensors.find(({ name }) => name === LOGPROBS)?.values ?? null,
+    totals: JSON.parse(file.metadata['totals'] ?? '{}') as JobSnapshot['totals'],
+  };
+}

@@ -1,0 +1,71 @@
+/** Safetensors files of FP32 tensors with text metadata: what training writes, and reads back. */
+
+export interface FloatTensor {
+  name: string;
+  shape: number[];
+  values: Float32Array;
+}
+
+export interface TensorFile {
+  tensors: FloatTensor[];
+  metadata: Record<string, string>;
+}
+
+const HEADER_ALIGNMENT = 8;
+
+/** Little-endian, tensors in the order given. */
+export function encodeTensors({ tensors, metadata }: TensorFile): Uint8Array {
+  let offset = 0;
+  const entries = tensors.map(({ name, shape, values }) => {
+    const begin = offset;
+    offset += values.byteLength;
+    return [name, { dtype: 'F32', shape, data_offsets: [begin, offset] }] as const;
+  });
+  const header = JSON.stringify(Object.fromEntries([['__metadata__', metadata], ...entries]));
+  const length = Math.ceil(Buffer.byteLength(header) / HEADER_ALIGNMENT) * HEADER_ALIGNMENT;
+  const file = Buffer.alloc(8 + length + offset, ' ');
+  file.writeBigUInt64LE(BigInt(length), 0);
+  file.write(header, 8, 'utf8');
+  let at = 8 + length;
+  for (const { values } of tensors) {
+    file.set(new Uint8Array(values.buffer, values.byteOffset, values.byteLength), at);
+    at += values.byteLength;
+  }
+  return file;
+}
+
+interface Entry {
+  dtype: string;
+  shape: number[];
+  data_offsets: [number, number];
+}
+
+/** Throws where the file is not one that encodeTensors wrote; values are copies. */
+export function decodeTensors(file: Uint8Array): TensorFile {
+  const bytes = Buffer.from(file.buffer, file.byteOffset, file.byteLength);
+  if (bytes.length < 8) throw new Error('The tensor file is cut off.');
+  const length = Number(bytes.readBigUInt64LE(0));
+  if (length > bytes.length - 8) throw new Error('The tensor file is cut off.');
+  const header = JSON.parse(bytes.toString('utf8', 8, 8 + length)) as Record<string, unknown>;
+  const { __metadata__: metadata, ...entries } = header as { __metadata__?: Record<string, string> } & Record<
+    string,
+    Entry
+  >;
+  const data = bytes.subarray(8 + length);
+  const tensors = Object.entries(entries).map(([name, entry]) => ({
+    name,
+    shape: entry.shape,
+    values: readValues(data, name, entry),
+  }));
+  return { tensors, metadata: metadata ?? {} };
+}
+
+function readValues(data: Buffer, name: string, { dtype, shape, data_offsets: [begin, end] }: Entry): Float32Array {
+  const count = shape.reduce((product, size) => product * size, 1);
+  if (dtype !== 'F32' || end - begin !== 4 * count || begin < 0 || end > data.length) {
+    throw new Error(`Tensor ${name} of the file is not whole.`);
+  }
+  const values = new Float32Array(count);
+  new Uint8Array(values.buffer).set(data.subarray(begin, end));
+  return values;
+}

@@ -1,0 +1,60 @@
+/** Trajectories as clients send them. Messages keep whatever keys they came with. */
+
+/** A message dictionary: system, developer, user, assistant, tool or function. */
+export interface MessageElement {
+  role: string;
+  content?: unknown;
+  [key: string]: unknown;
+}
+
+/** A choice of a chat completion: what may be trained. */
+export interface ChoiceElement {
+  finish_reason?: unknown;
+  message: { content?: unknown; tool_calls?: unknown; [key: string]: unknown };
+  logprobs?: unknown;
+  /** The sampled ids, verbatim. */
+  token_ids?: unknown;
+  /** The real prompt. */
+  prompt_token_ids?: unknown;
+  /** The completion's id, where ids and log-probabilities are to be looked up; `index` names the choice. */
+  request_id?: unknown;
+  index?: unknown;
+  [key: string]: unknown;
+}
+
+export type HistoryElement = MessageElement | ChoiceElement;
+
+export interface History {
+  messages_and_choices: HistoryElement[];
+  tools?: unknown[] | null;
+}
+
+export interface Trajectory extends Partial<History> {
+  additional_histories?: History[] | null;
+  reward?: number | null;
+  initial_policy_version?: number | null;
+  final_policy_version?: number | null;
+  metrics?: Record<string, number | boolean> | null;
+  metadata?: Record<string, unknown> | null;
+  logs?: string[] | null;
+  start_time?: string | null;
+}
+
+export interface TrajectoryGroup {
+  trajectories: Trajectory[];
+  exceptions?: unknown[] | null;
+  metadata?: Record<string, unknown> | null;
+  metrics?: Record<string, number | boolean> | null;
+  logs?: string[] | null;
+}
+
+/** The clients' own rule. */
+export function isChoice(element: HistoryElement): element is ChoiceElement {
+  return 'finish_reason' in element && typeof element['message'] === 'object' && element['message'] !== null;
+}
+
+/** The main history and the additional ones. */
+export function historiesOf(trajectory: Trajectory): History[] {
+  const main = { messages_and_choices: trajectory.messages_and_choices ?? [], tools: trajectory.tools ?? null };
+  return [main, ...(trajectory.additional_histories ?? [])];
+}

@@ -1,0 +1,123 @@
+/** Adapters through HTTP: named at start and while the server runs, used by requests, replaced, removed, and there again after a crash. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { ModelSpec } from '../../src/control/engine/native.ts';
+import { loadModel } from '../../src/control/models/load.ts';
+import { writeAdapter } from '../fixtures/adapters.ts';
+import { temporaryDirectory } from '../fixtures/tiny-model.ts';
+import { ApiServer } from './server.ts';
+
+const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
+const temporary = temporaryDirectory();
+const folder = (name: string) => join(temporary.path, name);
+let spec: ModelSpec;
+let server: ApiServer;
+
+beforeAll(async () => {
+  ({ spec } = await loadModel(STARTER));
+  writeAdapter(folder('one'), spec, { seed: 'one', config: { base_model_name_or_path: 'models/starter' } });
+  writeAdapter(folder('two'), spec, { seed: 'two', rank: 16, dtype: 'BF16', modules: ['q', 'up'] });
+  writeAdapter(folder('same'), spec, { seed: 'same', identity: true });
+  const flags = ['--lora-modules', `one=${folder('one')}`, '--lora-modules', `same=${folder('same')}`];
+  server = await ApiServer.start({ flags: [...flags, '--allow-runtime-lora-updating'] });
+}, 120_000);
+afterAll(async () => {
+  await server?.stop();
+  temporary.remove();
+});
+
+interface Reply {
+  model: string;
+  choices: { message: { content: string }; logprobs: { content: { token: string; logprob: number }[] } }[];
+}
+
+async function ask(model: string): Promise<{ model: string; said: string }> {
+  const body = { model, messages: [{ role: 'user', content: 'Hello! What can you do?' }] };
+  const response = await server.post('/v1/chat/completions', { ...body, max_tokens: 12, seed: 1, logprobs: true });
+  expect(response.status).toBe(200);
+  const reply = (await response.json()) as Reply;
+  return { model: reply.model, said: JSON.stringify(reply.choices[0]?.logprobs.content) };
+}
+
+async function load(name: string, path: string, more: object = {}) {
+  const response = await server.post('/v1/load_lora_adapter', { lora_name: name, lora_path: path, ...more });
+  return { status: response.status, text: await response.text() };
+}
+
+async function listed(): Promise<[string, string | null][]> {
+  const list = (await (await server.call('/v1/models')).json()) as { data: { id: string; parent: string | null }[] };
+  return list.data.map(({ id, parent }) => [id, parent]);
+}
+
+test('adapters named at start serve under their names', async () => {
+  expect(await listed()).toEqual([
+    ['starter', null],
+    ['one', 'starter'],
+    ['same', 'starter'],
+  ]);
+  const base = await ask('starter');
+  const one = await ask('one');
+  expect(one.model).toBe('one');
+  expect(one.said).not.toBe(base.said);
+  // B = 0: the base model to the bit.
+  expect((await ask('same')).said).toBe(base.said);
+  expect((await server.post('/v1/chat/completions', { model: 'two', messages: [] })).status).toBe(404);
+});
+
+test('adapters come, are replaced and go while the server runs', async () => {
+  expect(await load('two', folder('two'))).toEqual({
+    status: 200,
+    text: "Success: LoRA adapter 'two' added successfully.",
+  });
+  const two = await ask('two');
+  expect((await load('two', folder('one'))).status).toBe(400);
+  expect((await load('two', folder('one'), { load_inplace: true })).status).toBe(200);
+  expect((await ask('two')).said).toBe((await ask('one')).said);
+  expect((await ask('two')).said).not.toBe(two.said);
+  const gone = await server.post('/v1/unload_lora_adapter', { lora_name: 'two' });
+  expect(await gone.text()).toBe("Success: LoRA adapter 'two' removed successfully.");
+  expect((await server.post('/v1/unload_lora_adapter', { lora_name: 'two' })).status).toBe(404);
+  const after = await server.post('/v1/chat/completions', { model: 'two', messages: [{ role: 'user', content: 'x' }] });
+  expect(after.status).toBe(404);
+  expect((await listed()).map(([name]) => name)).toEqual(['starter', 'one', 'same']);
+});
+
+test('what cannot be loaded is refused with its reason', async () => {
+  writeAdapter(folder('nan'), spec, {
+    seed: 'nan',
+    edit: (tensors) => {
+      tensors[5]!.values[3] = NaN;
+      return tensors;
+    },
+  });
+  const nan = await load('nan', folder('nan'));
+  expect(nan.status).toBe(400);
+  expect(nan.text).toContain('layers.0.self_attn.v_proj: lora_B holds a number that is not finite');
+  writeAdapter(folder('other'), spec, { seed: 'o', config: { base_model_name_or_path: 'somebody/else' } });
+  expect((await load('other', folder('other'))).text).toContain('base_model_name_or_path');
+  expect((await load('none', folder('nowhere'))).status).toBe(404);
+  expect((await load('', folder('one'))).text).toContain('InvalidUserInput');
+  expect((await load('starter', folder('one'))).status).toBe(400);
+  expect((await listed()).length).toBe(3);
+});
+
+test('after an engine crash the adapter is read again', async () => {
+  const before = await ask('one');
+  process.kill(server.enginePid(), 'SIGKILL');
+  expect(await ask('one')).toEqual(before);
+}, 60_000);
+
+test('a server that does not allow it has no such endpoints; bad adapters at start end it', async () => {
+  const plain = await ApiServer.start();
+  const body = { lora_name: 'a', lora_path: folder('one') };
+  expect((await plain.post('/v1/load_lora_adapter', body)).status).toBe(404);
+  expect((await plain.post('/v1/unload_lora_adapter', { lora_name: 'a' })).status).toBe(404);
+  await plain.stop();
+  writeAdapter(folder('broken'), spec, { seed: 'b' });
+  writeFileSync(join(folder('broken'), 'adapter_config.json'), '{');
+  await expect(ApiServer.start({ flags: ['--lora-modules', `b=${folder('broken')}`] })).rejects.toThrow(
+    'adapter_config.json: is not valid JSON',
+  );
+}, 120_000);

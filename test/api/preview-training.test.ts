@@ -1,0 +1,160 @@
+/** Jobs of the real trainer through HTTP: sample, train, sample the new step; kills of the engine and of the server in between. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { json } from './preview.ts';
+import { ApiServer, waitFor } from './server.ts';
+
+const CHAT = '/v1/chat/completions';
+const JOBS = '/v1/preview/training-jobs';
+const messages = [{ role: 'user', content: 'yes, no or maybe?' }];
+const TIMEOUT_MS = 180_000;
+
+let dataDir: string;
+let servers: ApiServer[];
+beforeEach(() => {
+  dataDir = mkdtempSync(join(tmpdir(), 'tandem-train-'));
+  servers = [];
+});
+afterEach(async () => {
+  for (const server of servers) await server.stop();
+  rmSync(dataDir, { recursive: true, force: true });
+});
+
+async function start(env: Record<string, string> = {}): Promise<ApiServer> {
+  const server = await ApiServer.start({ dataDir, env });
+  servers.push(server);
+  return server;
+}
+
+interface Choice {
+  finish_reason: string;
+  message: { content: string };
+  token_ids: number[];
+  logprobs: { content: { token: string; logprob: number }[] };
+}
+
+async function sample(server: ApiServer, model: string, seed: number): Promise<Choice> {
+  const response = await server.post(CHAT, { model, messages, seed, max_completion_tokens: 8, temperature: 1 });
+  if (response.status !== 200) throw new Error(await response.text());
+  return ((await response.json()) as { choices: [Choice] }).choices[0];
+}
+
+async function createModel(server: ApiServer): Promise<{ id: string; base: string }> {
+  const list = (await (await server.call('/v1/models')).json()) as { data: { id: string }[] };
+  const base = list.data[0]?.id ?? '';
+  const body = { entity: null, project: 'p', name: 'agent', base_model: base, return_existing: true };
+  const model = (await (await server.post('/v1/preview/models', body)).json()) as { id: string };
+  return { id: model.id, base };
+}
+
+/** Four groups of three rollouts, longer replies rewarded; `rows` short, so that there are several steps. */
+async function job(server: ApiServer, modelId: string): Promise<string> {
+  const groups = [];
+  for (let g = 0; g < 4; g++) {
+    const trajectories = [];
+    for (let i = 0; i < 3; i++) {
+      const choice = await sample(server, 'default/p/agent', 10 * g + i);
+      trajectories.push({ messages_and_choices: [...messages, choice], reward: i + choice.token_ids.length });
+    }
+    groups.push({ trajectories });
+  }
+  const experimental_config = { learning_rate: 1e-3, packed_sequence_length: 64, logprob_calculation_chunk_size: 64 };
+  const response = await server.post(JOBS, { model_id: modelId, trajectory_groups: groups, experimental_config });
+  if (response.status !== 200) throw new Error(await response.text());
+  return ((await response.json()) as { id: string }).id;
+}
+
+interface Event {
+  id: string;
+  type: string;
+  data: Record<string, number>;
+}
+
+async function events(server: ApiServer, jobId: string): Promise<Event[]> {
+  return (await json(server, `${JOBS}/${jobId}/events?limit=100`))['data'] as Event[];
+}
+
+async function ended(server: ApiServer, jobId: string): Promise<Event[]> {
+  let found: Event[] = [];
+  await waitFor(
+    async () => {
+      found = await events(server, jobId);
+      return found.some(({ type }) => type === 'training_ended' || type === 'training_failed');
+    },
+    120_000,
+    () => JSON.stringify(found),
+  );
+  return found;
+}
+
+function expectWhole(all: Event[]): void {
+  const steps = all[0]?.data['num_sequences'] ?? 0;
+  expect(steps).toBeGreaterThan(1);
+  expect(all.map(({ type }) => type)).toEqual([
+    'training_started',
+    ...Array.from({ length: steps }, () => 'gradient_step'),
+    'training_ended',
+  ]);
+}
+
+test(
+  'a job trains, its step serves, the step before goes on serving',
+  async () => {
+    const server = await start();
+    const { id } = await createModel(server);
+    const before = await sample(server, 'default/p/agent:step0', 7);
+    const all = await ended(server, await job(server, id));
+    expectWhole(all);
+    // Sampled from the very weights that the first step saw.
+    expect(all[1]?.data['probs_corr']).toBeGreaterThan(0.999);
+    const page = await json(server, `/v1/preview/models/${id}/checkpoints?order=desc`);
+    expect(page['data']).toMatchObject([{ step: 1 }, { step: 0 }]);
+    expect(await sample(server, 'default/p/agent:step0', 7)).toEqual(before);
+    const after = await sample(server, 'default/p/agent:step1', 7);
+    expect(await sample(server, 'default/p/agent', 7)).toEqual(after);
+    expect(after.logprobs.content[0]?.logprob).not.toBe(before.logprobs.content[0]?.logprob);
+    const metrics = await (await server.call('/metrics')).text();
+    expect(metrics).toMatch(/^tandem_training_jobs\{state="succeeded"\} 1$/m);
+  },
+  TIMEOUT_MS,
+);
+
+test(
+  'kill -9 of the engine, then of the server, while a job trains: it ends once, without a gap',
+  async () => {
+    let server = await start();
+    const { id } = await createModel(server);
+    const jobId = await job(server, id);
+    await waitFor(async () => (await events(server, jobId)).length >= 2, 60_000);
+    process.kill(server.enginePid(), 'SIGKILL');
+    const seen = await events(server, jobId);
+    server.child.kill('SIGKILL');
+    await server.exited;
+    server = await start();
+    const all = await ended(server, jobId);
+    expect(all.slice(0, seen.length)).toEqual(seen);
+    expectWhole(all);
+    expect(await json(server, `/v1/preview/models/${id}/checkpoints?order=desc&limit=1`)).toMatchObject({
+      data: [{ step: 1 }],
+    });
+    expect((await sample(server, 'default/p/agent:step1', 1)).token_ids.length).toBeGreaterThan(0);
+  },
+  TIMEOUT_MS,
+);
+
+test(
+  'SIGTERM rests the job; the next start ends it',
+  async () => {
+    let server = await start();
+    const { id } = await createModel(server);
+    const jobId = await job(server, id);
+    await waitFor(async () => (await events(server, jobId)).length >= 1, 60_000);
+    server.child.kill('SIGTERM');
+    expect(await server.exited).toBe(0);
+    server = await start();
+    expectWhole(await ended(server, jobId));
+  },
+  TIMEOUT_MS,
+);

@@ -1,0 +1,232 @@
+/**
+ * `kill -9` at random instants over accept, log, step, snapshot, checkpoint, event and delete. Afterwards every acknowledged job has ended
+ * once, events have no gap and no double, what was deleted is gone, and the weights are those of an unbroken run.
+ * TANDEM_KILL_ROUNDS sets the number of kills.
+ */
+import { spawn } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { Database } from '../../src/control/store/database.ts';
+import { FolderBlobStore } from '../../src/control/store/blob-store.ts';
+import { ModelRepository } from '../../src/control/store/model-repository.ts';
+import { seededRandom } from '../../src/control/training/random.ts';
+
+const ROUNDS = Number(process.env['TANDEM_KILL_ROUNDS'] ?? 20);
+const SEED = process.env['TANDEM_KILL_SEED'] ?? '1';
+const CHILD = fileURLToPath(new URL('training-kill/child.mjs', import.meta.url));
+const UNBROKEN = fileURLToPath(new URL('training-kill/unbroken.mjs', import.meta.url));
+const ROUND_TIMEOUT_MS = 120_000;
+
+type Line = [kind: 'ready' | 'try' | 'ack' | 'refused', name: string, ...args: unknown[]];
+
+let dataDir: string;
+/** Everything that the children said, in order. */
+const lines: Line[] = [];
+beforeAll(() => {
+  dataDir = mkdtempSync(join(tmpdir(), 'tandem-kill-'));
+});
+afterAll(() => rmSync(dataDir, { recursive: true, force: true }));
+
+/** When a child is killed: so long after it has said so many lines. */
+interface Kill {
+  lines: number;
+  afterMs: number;
+}
+
+/** Runs a child until it is killed, or to its end. */
+async function child(args: string[], kill: Kill | null): Promise<void> {
+  const process_ = spawn(process.execPath, [CHILD, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  let out = '';
+  let seen = 0;
+  let errors = '';
+  let timer: NodeJS.Timeout | null = null;
+  process_.stdout.on('data', (chunk) => {
+    out += String(chunk);
+    seen += String(chunk).split('\n').length - 1;
+    if (kill === null || timer !== null || seen < kill.lines) return;
+    timer = setTimeout(() => process_.kill('SIGKILL'), kill.afterMs);
+  });
+  process_.stderr.on('data', (chunk) => (errors += String(chunk)));
+  const guard = setTimeout(() => process_.kill('SIGABRT'), ROUND_TIMEOUT_MS);
+  const [code, signal] = await new Promise<[number | null, string | null]>((resolve) =>
+    process_.once('close', (...ended) => resolve(ended)),
+  );
+  clearTimeout(guard);
+  if (timer !== null) clearTimeout(timer);
+  if (kill === null ? code !== 0 : signal !== 'SIGKILL') throw new Error(`${code} ${signal}: ${errors}\n${out}`);
+  // The last line may be cut by the kill.
+  for (const line of out.split('\n').slice(0, -1)) lines.push(JSON.parse(line) as Line);
+}
+
+const said = (kind: string, name: string) =>
+  lines.filter((line) => line[0] === kind && line[1] === name).map((line) => line.slice(2));
+
+/** Job requests that were sent and not answered: their senders try again with the same key. */
+function unanswered(): unknown[] {
+  const key = (args: unknown[]) => JSON.stringify(args.slice(0, 2));
+  const answered = new Set([...said('ack', 'job'), ...said('refused', 'job')].map(key));
+  return said('try', 'job')
+    .filter((args) => !answered.has(key(args)))
+    .map((args) => ['job', ...args]);
+}
+
+interface JobFacts {
+  id: string;
+  model_id: string;
+  state: string;
+  input_key: string | null;
+  snapshot_key: string | null;
+}
+
+test(
+  `${ROUNDS} kills`,
+  async () => {
+    const random = seededRandom(`kills ${SEED}`);
+    for (let round = 0; round < ROUNDS; round++) {
+      const seed = `${SEED}.${round}`;
+      // Also before the first line: while the jobs of the round before are taken up.
+      const kill = { lines: Math.floor(random() * 30), afterMs: Math.floor(random() * 60) };
+      await child(['work', dataDir, seed, JSON.stringify(unanswered())], kill);
+    }
+    await child(['settle', dataDir], null);
+    const database = await Database.open(dataDir);
+    try {
+      await checkJobs(database);
+      await checkCheckpoints(database);
+      await checkLogs(database);
+      await checkBlobs(database);
+      await checkWeights(database);
+    } finally {
+      await database.close();
+    }
+  },
+  ROUNDS * ROUND_TIMEOUT_MS,
+);
+
+/** Models whose deletion was tried may or may not be there; the others must be. */
+function maybeDeleted(): Set<unknown> {
+  return new Set(said('try', 'deleteModel').map(([id]) => id));
+}
+
+async function checkJobs({ db }: Database): Promise<void> {
+  const jobs: JobFacts[] = await db.selectFrom('jobs').selectAll().orderBy('sequence').execute();
+  const byId = new Map(jobs.map((job) => [job.id, job]));
+  const deleted = maybeDeleted();
+  const acknowledged = said('ack', 'job');
+  expect(acknowledged.length).toBeGreaterThan(0);
+  for (const [modelId, key, id] of acknowledged) {
+    if (!deleted.has(modelId)) expect(byId.get(String(id)), `job ${String(id)} of ${String(key)}`).toBeDefined();
+  }
+  // One job per key, however often it was sent.
+  const ids = acknowledged.map(([modelId, key, id]) => `${String(modelId)} ${String(key)} ${String(id)}`);
+  expect(new Set(ids).size).toBe(
+    new Set(acknowledged.map(([modelId, key]) => `${String(modelId)} ${String(key)}`)).size,
+  );
+  for (const job of jobs) {
+    expect(['succeeded', 'failed', 'cancelled']).toContain(job.state);
+    expect([job.input_key, job.snapshot_key]).toEqual([null, null]);
+    await checkEvents(job, await db.selectFrom('job_events').selectAll().where('job_id', '=', job.id).execute());
+  }
+  const cancelled = new Set(said('try', 'cancel').map(([id]) => id));
+  expect(jobs.filter((job) => job.state !== 'succeeded' && !cancelled.has(job.id))).toEqual([]);
+  for (const [id, state] of said('ack', 'cancel'))
+    if (byId.has(String(id))) expect(byId.get(String(id))?.state).toBe(state);
+}
+
+async function checkEvents(job: JobFacts, rows: { sequence: number; id: string; type: string; data: string }[]) {
+  const events = rows.sort((a, b) => a.sequence - b.sequence);
+  expect(events.map(({ sequence }) => sequence)).toEqual(events.map((_, index) => index));
+  expect(new Set(events.map(({ id }) => id)).size).toBe(events.length);
+  const types = events.map(({ type }) => type);
+  const ends = types.filter((type) => type === 'training_ended' || type === 'training_failed');
+  expect(ends).toEqual([job.state === 'succeeded' ? 'training_ended' : 'training_failed']);
+  expect(types.at(-1)).toBe(ends[0]);
+  const data = events.map((event) => JSON.parse(event.data) as Record<string, number>);
+  const steps = data.filter((_, at) => types[at] === 'gradient_step').map((step) => step['gradient_step']);
+  expect(steps).toEqual(steps.map((_, index) => index + 1));
+  if (job.state !== 'succeeded') return;
+  expect(types[0]).toBe('training_started');
+  expect(steps).toHaveLength(data[0]?.['num_sequences'] ?? -1);
+}
+
+async function checkCheckpoints({ db }: Database): Promise<void> {
+  const models = await db.selectFrom('models').selectAll().execute();
+  const rows = await db.selectFrom('checkpoints').selectAll().execute();
+  const there = new Set(rows.map((row) => `${row.model_id} ${row.step}`));
+  for (const [modelId, step] of said('ack', 'deleteCheckpoint'))
+    expect(there.has(`${String(modelId)} ${String(step)}`)).toBe(false);
+  const gone = new Set(said('ack', 'deleteModel').map(([id]) => id));
+  expect(models.filter((model) => gone.has(model.id))).toEqual([]);
+  const attempted = new Set(
+    said('try', 'deleteCheckpoint').map(([modelId, step]) => `${String(modelId)} ${String(step)}`),
+  );
+  for (const model of models) {
+    const made = await db
+      .selectFrom('jobs')
+      .select(({ fn }) => fn.countAll<number>().as('count'))
+      .where('model_id', '=', model.id)
+      .where('state', '=', 'succeeded')
+      .executeTakeFirstOrThrow();
+    // One step per job that succeeded, none given twice, none lost but by a delete.
+    expect(model.next_step).toBe(made.count + 1);
+    for (let step = 0; step < model.next_step; step++) {
+      const key = `${model.id} ${step}`;
+      if (!attempted.has(key)) expect(there.has(key), key).toBe(true);
+    }
+  }
+}
+
+async function checkLogs({ db }: Database): Promise<void> {
+  const there = new Set((await db.selectFrom('trajectory_logs').select('id').execute()).map(({ id }) => id));
+  const deleted = maybeDeleted();
+  for (const [modelId, , id] of said('ack', 'log')) {
+    if (!deleted.has(modelId)) expect(there.has(String(id)), `log ${String(id)}`).toBe(true);
+  }
+}
+
+/** Every row's files are there, and after a sweep nothing else. */
+async function checkBlobs({ db }: Database): Promise<void> {
+  const blobs = new FolderBlobStore(join(dataDir, 'blobs'));
+  const referenced = await new ModelRepository(db).referencedBlobs();
+  for (const key of referenced) {
+    expect(existsSync(blobs.path(key)), key).toBe(true);
+    expect(readdirSync(blobs.path(key)).length).toBeGreaterThan(0);
+  }
+  await blobs.sweep(referenced);
+  for (const key of referenced) expect(existsSync(blobs.path(key)), key).toBe(true);
+}
+
+/** The same jobs one after the other, without a store and without a kill. */
+async function checkWeights({ db }: Database): Promise<void> {
+  const known = await db.selectFrom('idempotency_keys').selectAll().execute();
+  const keys = new Map(known.map((row) => [row.result_id, row.key]));
+  const jobs = await db.selectFrom('jobs').selectAll().where('state', '=', 'succeeded').orderBy('sequence').execute();
+  const last = new Map<string, { index: number; step: number }>();
+  const list = jobs.map((job, index) => {
+    const before = last.get(job.model_id);
+    const step = before?.step ?? 0;
+    last.set(job.model_id, { index, step: step + 1 });
+    return { id: job.id, modelId: job.model_id, key: keys.get(job.id), start: before?.index ?? null, step };
+  });
+  const digests = JSON.parse(await pipe(UNBROKEN, JSON.stringify(list))) as string[];
+  const checkpoints = await db.selectFrom('checkpoints').selectAll().where('job_id', 'is not', null).execute();
+  expect(checkpoints.length).toBeGreaterThan(0);
+  for (const checkpoint of checkpoints) {
+    const at = list.findIndex(({ id }) => id === checkpoint.job_id);
+    expect(list[at]?.step, checkpoint.id).toBe(checkpoint.step - 1);
+    expect(checkpoint.version, `step ${checkpoint.step} of ${checkpoint.model_id}`).toBe(digests[at]);
+  }
+}
+
+async function pipe(script: string, input: string): Promise<string> {
+  const process_ = spawn(process.execPath, [script], { stdio: ['pipe', 'pipe', 'inherit'] });
+  let out = '';
+  process_.stdout.on('data', (chunk) => (out += String(chunk)));
+  process_.stdin.end(input);
+  const code = await new Promise((resolve) => process_.once('close', resolve));
+  if (code !== 0) throw new Error(`${script} ended with ${String(code)}.`);
+  return out;
+}

@@ -1,0 +1,58 @@
+/**
+ * Runs jobs without a store and without an interruption: `unbroken.mjs` reads [{id, modelId, key, start}] from standard input, where `start`
+ * is the folder of the checkpoint that the job began with or the number of an earlier job of the list, and writes the digests of their results.
+ */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { JobRunner } from '../../../dist/control/training/runner.js';
+import { bodyOf } from './bodies.mjs';
+import { CHAT, plainEngine, SPEC } from './engine.mjs';
+
+const jobs = JSON.parse(await text(process.stdin));
+const folder = mkdtempSync(join(tmpdir(), 'tandem-unbroken-'));
+const results = [];
+const folders = [];
+
+async function run({ id, modelId, key, start, step }, index) {
+  const { trajectory_groups: groups, experimental_config: config } = bodyOf(modelId, key);
+  const directory = mkdtempSync(join(folder, 'job-'));
+  const begin = typeof start === 'number' ? folders[start] : start;
+  let made = null;
+  const runner = new JobRunner({
+    engine: plainEngine(0),
+    spec: SPEC,
+    baseModel: 'base',
+    chat: CHAT,
+    inputs: {
+      async *trajectoryGroups() {
+        yield* groups;
+      },
+    },
+    events: { append: () => Promise.resolve() },
+    snapshots: { load: () => Promise.resolve(null), save: () => Promise.resolve() },
+    checkpoints: {
+      latest: () => Promise.resolve(begin === null ? null : { step, adapter: { directory: begin, version: 'x' } }),
+      at: () => Promise.resolve(null),
+      stage: () => Promise.resolve(directory),
+      commit: (_job, from, version) => {
+        made = version;
+        return Promise.resolve({ step: step + 1, adapter: { directory: from, version } });
+      },
+      ofJob: () => Promise.resolve(null),
+    },
+    run: { record: () => Promise.resolve() },
+    progress: () => undefined,
+    report: (_job, error) => {
+      throw error;
+    },
+  });
+  await runner.run({ kind: 'rl', id, modelId, config }, new AbortController().signal);
+  folders[index] = directory;
+  results.push(made);
+}
+
+for (const [index, job] of jobs.entries()) await run(job, index);
+rmSync(folder, { recursive: true, force: true });
+process.stdout.write(JSON.stringify(results));

@@ -1,0 +1,119 @@
+/** Strict tools in every format: random walks through the grammar, read by the reply parser, with arguments that validate. */
+import { Ajv2020 } from 'ajv/dist/2020.js';
+import { beforeAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../../src/control/engine/native.ts';
+import type { NativeMatcher, NativeVocabulary } from '../../src/control/engine/native-grammar.ts';
+import { compileGrammar, GENERATE } from '../../src/control/grammar/compile.ts';
+import { parseOutput, type ToolParserName } from '../../src/control/sessions/parsers/create-parser.ts';
+import { toolFormat } from '../../src/control/sessions/tool-grammar.ts';
+
+const addon = loadNative();
+const ajv = new Ajv2020({ strict: false });
+const SIZE = 257;
+const RUNS = 60;
+let vocabulary: NativeVocabulary;
+beforeAll(async () => {
+  const offsets = Int32Array.from({ length: SIZE + 1 }, (_, i) => Math.min(i, 256));
+  vocabulary = await addon.createVocabulary(
+    Uint8Array.from({ length: 256 }, (_, i) => i),
+    offsets,
+    Int32Array.of(256),
+  );
+});
+
+const SCHEMAS: Record<string, object> = {
+  lock: {
+    type: 'object',
+    properties: {
+      size: { type: 'string', enum: ['small', 'large'] },
+      n: { type: 'integer', minimum: 3 },
+      note: { type: 'string' },
+      ok: { type: ['boolean', 'null'] },
+    },
+    required: ['size', 'n'],
+    additionalProperties: false,
+  },
+  free: { type: 'object', properties: { a: { type: 'number' }, b: { type: 'string' } }, additionalProperties: false },
+  noop: { type: 'object', additionalProperties: false },
+};
+const definitions = Object.entries(SCHEMAS).map(([name, parameters]) => ({
+  type: 'function',
+  function: { name, parameters, strict: true },
+}));
+
+const STARTS: [ToolParserName, string][] = [
+  ['hermes', 'So: <tool_call>'],
+  ['llama3_json', '{'],
+  ['mistral', '[TOOL_CALLS]'],
+  ['qwen3_coder', 'x <tool_call>'],
+  ['qwen3_coder', '<function='],
+  ['pythonic', '['],
+];
+
+function randomText(matcher: NativeMatcher, start: string, random: () => number): string {
+  const out = [...Buffer.from(start)];
+  expect(matcher.advanceBytes(Uint8Array.from(out))).toBe(true);
+  const mask = new Int32Array(Math.ceil(SIZE / 32));
+  for (let i = 0; i < 90; i++) {
+    matcher.fillMask(mask);
+    const bit = (token: number) => ((mask[token >> 5] ?? 0) >>> (token & 31)) & 1;
+    const allowed = Array.from({ length: SIZE }, (_, token) => token).filter(
+      (token) => bit(token) && (token < 127 || token === 256),
+    );
+    const token = allowed[Math.floor(random() * allowed.length)] ?? 256;
+    if (token === 256) break;
+    expect(matcher.advance(token)).toBe(true);
+    out.push(token);
+  }
+  const rest = matcher.completion();
+  expect(rest).not.toBeNull();
+  return Buffer.from([...out, ...(rest ?? [])]).toString();
+}
+
+function generator(seed: number): () => number {
+  let state = seed;
+  return () => (state = (Math.imul(state, 1103515245) + 12345) & 0x7fffffff) / 0x80000000;
+}
+
+describe.each([true, false])('parallel calls: %s', (parallelToolCalls) => {
+  it.each(STARTS)('%s, begun with %j', async (toolParser, start) => {
+    const reply = { tools: 'auto', toolDefinitions: definitions, parallelToolCalls, includeReasoning: true } as const;
+    const text = `{"format":${toolFormat(reply, toolParser)}}`;
+    const grammar = await compileGrammar(addon, { kind: 'structural_tag', text }, { ...GENERATE, seconds: 60 });
+    for (let run = 1; run <= RUNS; run++) {
+      const output = randomText(grammar.createMatcher(vocabulary), start, generator(run));
+      const reasoning = { reasoningParser: null, promptReasoning: 'none' } as const;
+      const { toolCalls } = parseOutput({ ...reply, toolParser, ...reasoning }, output);
+      expect(toolCalls.length, output).toBeGreaterThan(0);
+      if (!parallelToolCalls) expect(toolCalls.length, output).toBe(1);
+      for (const { name, arguments: json } of toolCalls) {
+        const schema = SCHEMAS[name];
+        expect(schema && ajv.validate(schema, JSON.parse(json)), `${output} -> ${name} ${json}`).toBe(true);
+      }
+    }
+  });
+});
+
+describe('what a format cannot keep to is refused by name', () => {
+  const refusal = (toolParser: ToolParserName, parameters: object) => () =>
+    toolFormat(
+      {
+        tools: 'auto',
+        toolDefinitions: [{ type: 'function', function: { name: 'f', parameters, strict: true } }],
+        parallelToolCalls: true,
+        includeReasoning: true,
+      },
+      toolParser,
+    );
+  it.each<[ToolParserName, object, string]>([
+    ['harmony', {}, 'not supported with the tool format harmony'],
+    ['qwen3_coder', { properties: { a: { type: 'string', pattern: 'x' } } }, 'properties.a.pattern cannot be strict'],
+    ['qwen3_coder', { properties: { a: { $ref: '#/$defs/a' } }, $defs: { a: {} } }, 'properties.a'],
+    ['qwen3_coder', { properties: { a: { type: 'string', enum: ['null'] } } }, 'properties.a.enum'],
+    ['pythonic', { minProperties: 1 }, 'minProperties cannot be strict'],
+    ['pythonic', { properties: { 'a-b': {} } }, 'cannot be a Python argument'],
+    ['pythonic', { required: ['z'] }, 'is not among the properties'],
+  ])('%s %j', (toolParser, parameters, message) => {
+    expect(refusal(toolParser, parameters)).toThrow(message);
+  });
+});

@@ -1,0 +1,106 @@
+/** Names of adapters and trained models in requests: who may use them, and what is returned for them by default. */
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import {
+  BaseModelResolver,
+  FirstResolver,
+  type ModelResolver,
+  type ResolvedModel,
+} from '../../../src/control/models/resolver.ts';
+import { errorOf, events, startTestServer, type TestServer } from './fakes.ts';
+
+const ADAPTER = { version: 'v1', directory: '/adapters/a' };
+
+/** `mine` belongs to the test key's entity, `theirs` to another; both are trained. */
+const trained: ModelResolver = {
+  resolve: (name, entity) => {
+    const found: ResolvedModel = { adapter: ADAPTER, trainable: true, displayName: name };
+    if (name === 'plain') return Promise.resolve({ ...found, trainable: false });
+    return Promise.resolve(name === 'mine' && entity === 'default' ? found : null);
+  },
+  list: (entity) => Promise.resolve(entity === 'default' ? [{ name: 'mine', root: '/adapters/a', created: 5 }] : []),
+};
+
+let server: TestServer;
+beforeEach(async () => {
+  const models = new FirstResolver([new BaseModelResolver(['first', 'second']), trained]);
+  server = await startTestServer({}, { models });
+});
+afterEach(() => server.close());
+
+const chat = (model: unknown, more: object = {}) =>
+  server.post('/v1/chat/completions', { model, messages: [{ role: 'user', content: 'Hi' }], ...more });
+
+interface Reply {
+  model: string;
+  choices: {
+    logprobs: { content: { token: string }[] } | { tokens: string[] } | null;
+    token_ids: number[] | null;
+  }[];
+  prompt_token_ids: number[] | null;
+}
+
+test('an adapter name reaches the engine and is the name in the answer', async () => {
+  const reply = (await (await chat('plain')).json()) as Reply;
+  expect(reply.model).toBe('plain');
+  expect(server.sessions.inputs[0]?.adapter).toEqual(ADAPTER);
+  expect(server.sessions.inputs[0]?.modelDefaults).toBe(true);
+  expect(reply.choices[0]?.logprobs).toBeNull();
+  expect(reply.choices[0]?.token_ids).toBeNull();
+});
+
+test.each(['', null, undefined, 'second'])('%j is the base model', async (name) => {
+  const reply = (await (await chat(name)).json()) as Reply;
+  expect(reply.model).toBe('first');
+  expect(server.sessions.inputs[0]?.adapter).toBeNull();
+});
+
+test.each(['theirs', 'nobody', 'mine '])('%j is 404', async (name) => {
+  const response = await chat(name);
+  expect(response.status).toBe(404);
+  const error = await errorOf(response);
+  expect(error).toMatchObject({ type: 'NotFoundError', param: 'model' });
+  expect(error.message).toBe(`The model \`${name}\` does not exist.`);
+  expect(server.sessions.inputs).toEqual([]);
+});
+
+test('what is wrong with the body comes before an unknown name', async () => {
+  expect((await chat('nobody', { temperature: -1 })).status).toBe(400);
+  expect((await chat(7)).status).toBe(400);
+});
+
+test('a trained model returns logprobs and ids unless told not to', async () => {
+  const reply = (await (await chat('mine')).json()) as Reply;
+  expect(reply.choices[0]?.token_ids).toEqual([10, 11, 2]);
+  expect(reply.prompt_token_ids).toEqual([5, 6, 7]);
+  const content = (reply.choices[0]?.logprobs as { content: { token: string; top_logprobs: unknown[] }[] }).content;
+  expect(content.map(({ token }) => token)).toEqual(['token_id:10', 'token_id:11', 'token_id:2']);
+  expect(content.every((entry) => entry.top_logprobs.length === 0)).toBe(true);
+  // The client trains on the distribution it sampled from: no defaults of the model's files.
+  expect(server.sessions.inputs[0]?.modelDefaults).toBe(false);
+  const bare = (await (
+    await chat('mine', { logprobs: false, return_token_ids: false, return_tokens_as_token_ids: false })
+  ).json()) as Reply;
+  expect(bare.choices[0]).toMatchObject({ logprobs: null, token_ids: null });
+});
+
+test('streams and text completions of a trained model carry them too', async () => {
+  const chunks = events(await (await chat('mine', { stream: true })).text()) as Reply[];
+  const ids = chunks.flatMap((chunk) => (typeof chunk === 'object' ? (chunk.choices[0]?.token_ids ?? []) : []));
+  expect(ids).toEqual([10, 11, 2]);
+  const text = (await (await server.post('/v1/completions', { model: 'mine', prompt: 'x' })).json()) as Reply;
+  expect((text.choices[0]?.logprobs as { tokens: string[] }).tokens).toEqual([
+    'token_id:10',
+    'token_id:11',
+    'token_id:2',
+  ]);
+  expect(text.choices[0]?.token_ids).toEqual([10, 11, 2]);
+});
+
+test('the list shows adapters with their parent', async () => {
+  const list = (await (await server.call('/v1/models')).json()) as { data: { id: string; parent: string | null }[] };
+  expect(list.data.map(({ id, parent }) => [id, parent])).toEqual([
+    ['first', null],
+    ['second', null],
+    ['mine', 'first'],
+  ]);
+});

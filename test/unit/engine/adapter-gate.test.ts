@@ -1,0 +1,172 @@
+/** Adapters in memory: loaded once, pinned while used, off-loaded oldest first, and nobody waits for ever. */
+import { beforeEach, describe, expect, it } from 'vitest';
+import { AdapterGate } from '../../../src/control/engine/adapter-gate.ts';
+import { AdapterStore, type PinnedAdapter } from '../../../src/control/engine/adapter-store.ts';
+import type { SequenceRequest } from '../../../src/control/engine/protocol.ts';
+
+const open = new Set<string>();
+let loads: string[] = [];
+let holdLoad: Promise<void> | null = null;
+let store: AdapterStore;
+let gate: AdapterGate;
+
+const ref = (version: string) => ({ version, directory: `/${version}` });
+
+/** Adapters of 10 bytes; 'big' has 1000, 'bad' cannot be loaded. Three fit. */
+beforeEach(() => {
+  open.clear();
+  loads = [];
+  holdLoad = null;
+  store = new AdapterStore(async ({ version }) => {
+    if (version.startsWith('bad')) throw new Error('it is bad');
+    const bytes = version === 'big' ? 1000 : 10;
+    const load = async () => {
+      loads.push(version);
+      await holdLoad;
+      open.add(version);
+      return { bytes, close: () => void open.delete(version) };
+    };
+    return Promise.resolve({ bytes, load });
+  }, 35);
+  gate = new AdapterGate(store);
+});
+
+class Sequence {
+  pinned: PinnedAdapter | null = null;
+  error: string | null = null;
+  constructor(id: number, version: string) {
+    const request = { id } as SequenceRequest;
+    gate.add(
+      request,
+      ref(version),
+      (pinned) => (this.pinned = pinned),
+      (message) => (this.error = message),
+    );
+  }
+}
+
+const settle = () => new Promise((resolve) => setTimeout(resolve, 5));
+
+describe('the gate', () => {
+  it('loads once for all that wait, and at once for those after', async () => {
+    const all = [1, 2, 3].map((id) => new Sequence(id, 'a'));
+    expect(gate.size).toBe(3);
+    await settle();
+    expect(all.every(({ pinned }) => pinned !== null)).toBe(true);
+    expect(new Sequence(4, 'a').pinned).not.toBeNull();
+    expect(loads).toEqual(['a']);
+    expect(gate.size).toBe(0);
+  });
+
+  it('off-loads the least recently used that nobody uses', async () => {
+    for (const version of ['a', 'b', 'c']) await gate.load(ref(version));
+    await gate.load(ref('a'));
+    const user = new Sequence(1, 'b');
+    await gate.load(ref('d'));
+    // c was used before a, and b is in use.
+    expect([...open].sort()).toEqual(['a', 'b', 'd']);
+    user.pinned?.release();
+    await gate.load(ref('c'));
+    expect(loads).toEqual(['a', 'b', 'c', 'd', 'c']);
+    expect(store.bytes).toBe(30);
+  });
+
+  it('waits for room while everything is in use, and holds back what came later', async () => {
+    const users = ['a', 'b', 'c'].map((version, id) => new Sequence(id, version));
+    await settle();
+    const waiting = new Sequence(10, 'd');
+    await settle();
+    const later = new Sequence(11, 'a');
+    await settle();
+    expect([waiting.pinned, later.pinned]).toEqual([null, null]);
+    users[1]?.pinned?.release();
+    await settle();
+    expect(waiting.pinned).not.toBeNull();
+    expect(later.pinned).not.toBeNull();
+    expect([...open].sort()).toEqual(['a', 'c', 'd']);
+  });
+
+  it('goes on without one that was aborted while it waited', async () => {
+    const users = ['a', 'b', 'c'].map((version, id) => new Sequence(id, version));
+    await settle();
+    new Sequence(10, 'd');
+    await settle();
+    const later = new Sequence(11, 'a');
+    await settle();
+    expect(later.pinned).toBeNull();
+    gate.remove(10);
+    expect(later.pinned).not.toBeNull();
+    expect(users.every(({ pinned }) => pinned)).toBe(true);
+  });
+
+  it('lets those pass whose adapter is there while another is read', async () => {
+    await gate.load(ref('a'));
+    let read = () => {};
+    holdLoad = new Promise((resolve) => (read = resolve));
+    const slow = new Sequence(1, 'b');
+    await settle();
+    expect(new Sequence(2, 'a').pinned).not.toBeNull();
+    expect(slow.pinned).toBeNull();
+    read();
+    await settle();
+    expect(slow.pinned).not.toBeNull();
+  });
+
+  it('fails what cannot be loaded, and only that', async () => {
+    const bad = [new Sequence(1, 'bad'), new Sequence(2, 'bad')];
+    const good = new Sequence(3, 'a');
+    await settle();
+    expect(bad.map(({ error }) => error)).toEqual(['it is bad', 'it is bad']);
+    expect(good.pinned).not.toBeNull();
+    await expect(gate.load(ref('big'))).rejects.toThrow('--max-adapter-memory');
+    // Tried anew: the files may have been mended.
+    await expect(gate.load(ref('bad'))).rejects.toThrow('it is bad');
+  });
+
+  it('unloads at once or when the last user ends; a new user keeps it', async () => {
+    await gate.load(ref('a'));
+    gate.unload('a');
+    expect(store.count).toBe(0);
+    const user = new Sequence(1, 'b');
+    await settle();
+    gate.unload('b');
+    gate.unload('b');
+    gate.unload('nothing');
+    expect(open.has('b')).toBe(true);
+    user.pinned?.release();
+    user.pinned?.release();
+    expect(open.has('b')).toBe(false);
+    const first = new Sequence(2, 'c');
+    await settle();
+    gate.unload('c');
+    const second = new Sequence(3, 'c');
+    first.pinned?.release();
+    second.pinned?.release();
+    expect(open.has('c')).toBe(true);
+  });
+
+  it('is empty after 2000 random events, within its bound all the time', async () => {
+    let seed = 1;
+    const random = (below: number) => (seed = (seed * 48271) % 2147483647) % below;
+    const running: { sequence: Sequence; id: number }[] = [];
+    for (let id = 0; id < 2000; id++) {
+      const kind = random(10);
+      if (kind < 5) running.push({ sequence: new Sequence(id, 'abcdefgh'[random(8)] as string), id });
+      else if (kind < 9) {
+        const [one] = running.splice(random(Math.max(1, running.length)), 1);
+        if (one?.sequence.pinned) one.sequence.pinned.release();
+        else if (one) gate.remove(one.id);
+      } else if (random(2) === 0) gate.unload('abcdefgh'[random(8)] as string);
+      expect(store.bytes).toBeLessThanOrEqual(35);
+      if (id % 7 === 0) await new Promise((resolve) => setImmediate(resolve));
+    }
+    for (let round = 0; running.length > 0 && round < 3000; round++) {
+      const waiting = running.findIndex(({ sequence }) => sequence.pinned !== null);
+      if (waiting < 0) await settle();
+      else running.splice(waiting, 1)[0]?.sequence.pinned?.release();
+    }
+    expect([gate.size, running.length]).toEqual([0, 0]);
+    store.close();
+    expect([store.bytes, open.size]).toEqual([0, 0]);
+  });
+});

@@ -1,0 +1,184 @@
+/** Who gets the time: serving first, training what is left, and its floor however busy serving is. */
+import { describe, expect, it } from 'vitest';
+import { TrainerHost } from '../../../src/control/engine/trainer-host.ts';
+import type { NativeAddon, NativeModel } from '../../../src/control/engine/native.ts';
+import type { TrainerState } from '../../../src/control/engine/training.ts';
+import { BackgroundShare, type BackgroundWork } from '../../../src/control/scheduler/background.ts';
+import { SchedulerLoop } from '../../../src/control/scheduler/loop.ts';
+import { Scheduler } from '../../../src/control/scheduler/scheduler.ts';
+import { options, request, VOCABULARY } from './drive.ts';
+import { FakeNativeEngine } from './fake-native.mjs';
+
+/** Work on a clock of its own: a slice takes what it was given, or `unit` if that is longer. */
+class Clock implements BackgroundWork {
+  ms = 0;
+  pending = true;
+  slices: number[] = [];
+  onPending = () => {};
+  readonly unit: number;
+  constructor(unit = 0) {
+    this.unit = unit;
+  }
+  slice(micros: number): Promise<void> {
+    expect(Number.isInteger(micros)).toBe(true);
+    this.slices.push(micros);
+    this.ms += Math.max(micros, this.unit) / 1000;
+    return Promise.resolve();
+  }
+}
+
+async function serve(share: BackgroundShare, clock: Clock, steps: number, stepMs: number): Promise<number> {
+  for (let step = 0; step < steps; step++) {
+    clock.ms += stepMs;
+    if (share.owes(stepMs * 1000)) await share.pay();
+  }
+  return 1 - (steps * stepMs) / clock.ms;
+}
+
+describe('the floor', () => {
+  it.each([
+    [0.1, 20, 0],
+    [0.1, 0.3, 0],
+    [0.5, 7, 0],
+    [0.1, 20, 9000],
+    [0.3, 2, 9000],
+  ])('%d of the time beside steps of %d ms, units of %d us', async (floor, stepMs, unit) => {
+    const clock = new Clock(unit);
+    const share = new BackgroundShare(clock, floor, () => clock.ms);
+    expect(await serve(share, clock, 2000, stepMs)).toBeCloseTo(floor, 2);
+    expect(Math.max(...clock.slices)).toBeLessThanOrEqual(8000);
+  });
+
+  it('of 0 gives nothing while steps follow one another, and all of the time when none can run', async () => {
+    const clock = new Clock();
+    const share = new BackgroundShare(clock, 0, () => clock.ms);
+    expect(await serve(share, clock, 100, 10)).toBe(0);
+    await share.idle();
+    expect(clock.slices).toEqual([8000]);
+  });
+
+  it('is not saved up while there is nothing to do, nor without bound', async () => {
+    const clock = new Clock();
+    const share = new BackgroundShare(clock, 0.5, () => clock.ms);
+    clock.pending = false;
+    await serve(share, clock, 100, 100);
+    clock.pending = true;
+    expect(share.owes(1)).toBe(false);
+    // A step of ten seconds owes ten, and is paid in slices that end.
+    expect(share.owes(10_000_000)).toBe(true);
+    let paid = 0;
+    while (share.owes(0) && paid < 1000) {
+      await share.pay();
+      paid++;
+    }
+    expect(paid).toBe(8);
+  });
+
+  it('must be a share', () => {
+    for (const floor of [-0.1, 0.91, NaN]) {
+      expect(() => new BackgroundShare(new Clock(), floor)).toThrow('--training-floor');
+    }
+  });
+});
+
+interface FakeTrainer {
+  left: number;
+  closed: boolean;
+  slices: number;
+}
+
+/** Trainers whose every piece of work takes three slices. */
+function fakeAddon(trainers: FakeTrainer[], order: string[] = []): NativeAddon {
+  return {
+    createTrainer: () => {
+      const trainer: FakeTrainer = { left: 0, closed: false, slices: 0 };
+      const name = String(trainers.push(trainer));
+      const begin = () => {
+        if (trainer.left > 0) throw new Error('another piece of work is unfinished');
+        trainer.left = 3;
+      };
+      return Promise.resolve({
+        forward: begin,
+        backward: begin,
+        optimize: begin,
+        slice: async () => {
+          if (trainer.closed) throw new Error('closed under a slice');
+          await new Promise((resolve) => setImmediate(resolve));
+          trainer.slices++;
+          order.push(name);
+          return --trainer.left === 0;
+        },
+        scores: () => ({ logprobs: new Float32Array(1), entropies: new Float32Array(1) }),
+        outcome: () => ({ gradNorm: 1, applied: true }),
+        state: () => Promise.resolve({}),
+        close: () => void (trainer.closed = true),
+      });
+    },
+  } as unknown as NativeAddon;
+}
+
+const STATE = {} as TrainerState;
+const gradients = new Float32Array(1);
+
+function hostOf(trainers: FakeTrainer[], order: string[] = []): TrainerHost {
+  return new TrainerHost(fakeAddon(trainers, order), {} as NativeModel, { maxRowTokens: 10, recompute: false });
+}
+
+describe('trainers', () => {
+  it('work in the order of their calls, one call of each in turn', async () => {
+    const order: string[] = [];
+    const host = hostOf([], order);
+    await host.open(1, STATE);
+    await host.open(2, STATE);
+    const calls = [
+      host.call(1, { kind: 'backward', gradients }),
+      host.call(1, { kind: 'backward', gradients }),
+      host.call(2, { kind: 'backward', gradients }),
+    ];
+    while (host.pending) await host.slice(1000);
+    await Promise.all(calls);
+    expect(order.join('')).toBe('111222111');
+  });
+
+  it('can be closed at any time: calls are told, and no slice loses its trainer', async () => {
+    const trainers: FakeTrainer[] = [];
+    const host = hostOf(trainers);
+    await host.open(1, STATE);
+    const calls = [host.call(1, { kind: 'backward', gradients }), host.call(1, { kind: 'state' })];
+    const told = Promise.all(calls.map((call) => expect(call).rejects.toThrow('closed')));
+    const running = host.slice(1000);
+    host.close(1);
+    host.close(1);
+    expect(trainers[0]?.closed).toBe(false);
+    await running;
+    expect(trainers[0]?.closed).toBe(true);
+    await told;
+    await expect(host.call(1, { kind: 'state' })).rejects.toThrow('closed');
+    expect(host.pending).toBe(false);
+  });
+
+  it('fill the loop when nothing runs, and give way when something does', async () => {
+    const trainers: FakeTrainer[] = [];
+    const host = hostOf(trainers);
+    let slicesAtEnd = -1;
+    const onStep = (step: number) => {
+      slicesAtEnd = (trainers[0]?.slices ?? 0) * 1000 + step;
+    };
+    const engine = new FakeNativeEngine({ ...options(), samplableVocab: VOCABULARY }, { onStep });
+    const scheduler = new Scheduler(options());
+    const loop = new SchedulerLoop(scheduler, engine, () => undefined, { background: new BackgroundShare(host, 0) });
+    const ended = loop.run();
+    await new Promise((resolve) => setImmediate(resolve));
+    // The sleeping loop wakes up for training alone.
+    await host.open(1, STATE);
+    await host.call(1, { kind: 'backward', gradients });
+    expect(trainers[0]?.slices).toBe(3);
+    // With a floor of 0 not one slice is granted until the sequence has ended.
+    loop.submit([request(1, 20, { maxTokens: 30 })]);
+    const training = host.call(1, { kind: 'backward', gradients });
+    await training;
+    expect(slicesAtEnd).toBe(3030);
+    loop.drain();
+    await ended;
+  });
+});

@@ -1,0 +1,234 @@
+import { beforeAll, describe, expect, it } from 'vitest';
+import { checkTrajectoryGroup } from '../../../src/control/training/check-trajectories.ts';
+import { sampledText } from '../../../src/control/training/choice-tokens.ts';
+import { fillSamples } from '../../../src/control/training/fill-samples.ts';
+import { historyTokens, type HistoryTokens } from '../../../src/control/training/history-tokens.ts';
+import type { ChoiceElement, HistoryElement, Trajectory } from '../../../src/control/training/trajectories.ts';
+import { starterChat, type StarterChat } from './chat-encoder.ts';
+
+let chat: StarterChat;
+beforeAll(async () => {
+  chat = await starterChat();
+});
+
+const user = (content: string): HistoryElement => ({ role: 'user', content });
+
+/** As sampled: -1, -2, ... for its tokens. */
+function choice(text: string, extra: Record<string, unknown> = {}): ChoiceElement {
+  const ids = chat.ids(text);
+  const content = ids.map((id, i) => ({ token: `token_id:${id}`, logprob: -1 - i, bytes: null, top_logprobs: [] }));
+  const message = { role: 'assistant', content: text.replace('<|im_end|>', '') };
+  return { finish_reason: 'stop', index: 0, message, logprobs: { content }, ...extra };
+}
+
+const tokensOf = (elements: HistoryElement[], withoutLogprobs = false, tools: unknown[] | null = null) =>
+  historyTokens({ messages_and_choices: elements, tools }, 'h', { chat, withoutLogprobs });
+
+/** The whole text, with the trained tokens in brackets. */
+function show({ tokens, trainable }: HistoryTokens): string {
+  return Array.from(tokens, (id, i) => (trainable.includes(i) ? `[${chat.text([id])}]` : chat.text([id])))
+    .join('')
+    .replaceAll('][', '');
+}
+
+describe('a history', () => {
+  it('trains the sampled tokens, the end token included', async () => {
+    const [result, ...more] = await tokensOf([user('hi'), choice('yes<|im_end|>')]);
+    expect(more).toEqual([]);
+    expect(result && show(result)).toBe(
+      '<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n[yes<|im_end|>]',
+    );
+    const count = result?.trainable.length ?? 0;
+    expect([...(result?.logprobs ?? [])]).toEqual(Array.from({ length: count }, (_, i) => -1 - i));
+  });
+
+  it('continues after a reply as the template would, closing each turn once', async () => {
+    const [result] = await tokensOf([user('a'), choice('yes<|im_end|>'), user('b'), choice('no'), user('c')]);
+    expect(result && show(result)).toBe(
+      '<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[yes<|im_end|>]\n<|im_start|>user\nb<|im_end|>\n' +
+        '<|im_start|>assistant\n<think>\n\n</think>\n\n[no]',
+    );
+  });
+
+  it('closes a turn that was cut off', async () => {
+    const [result] = await tokensOf([user('a'), choice('no'), user('b'), choice('yes<|im_end|>')]);
+    expect(result && show(result)).toContain('[no]<|im_end|>\n<|im_start|>user');
+  });
+
+  it('gives the reply’s own thought the place of an empty one', async () => {
+    const [result] = await tokensOf([user('a'), choice('<think>\nhm\n</think>\n\nyes<|im_end|>')]);
+    expect(result && show(result)).toBe(
+      '<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[<think>\nhm\n</think>\n\nyes<|im_end|>]',
+    );
+  });
+
+  it('takes tool calls as they were sampled, and does not write them again', async () => {
+    const call = { id: 'c', type: 'function', function: { name: 'add', arguments: '{"a": 1}' } };
+    const text = '<tool_call>\n{"name":  "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>';
+    const calling = choice(text, { finish_reason: 'tool_calls' });
+    calling.message = { role: 'assistant', content: null, tool_calls: [call], reasoning: 'x' };
+    const tools = [{ type: 'function', function: { name: 'add', parameters: {}, strict: true } }];
+    const result = { role: 'tool', tool_call_id: 'c', content: '2', name: 'add' };
+    const [tokens] = await tokensOf([user('1+1'), calling, result, choice('2<|im_end|>')], false, tools);
+    const shown = tokens ? show(tokens) : '';
+    expect(shown).toContain('"strict": true');
+    expect(shown).toContain(`assistant\n[${text}]\n<|im_start|>user\n<tool_response>\n2\n</tool_response>`);
+    expect(shown.match(/"name": {2}"add"/g)).toHaveLength(1);
+  });
+
+  it('leaves choices without log-probabilities and plain messages as context', async () => {
+    const bare = { ...choice('old<|im_end|>'), logprobs: null };
+    const [result] = await tokensOf([
+      user('a'),
+      bare,
+      user('b'),
+      { role: 'assistant', content: 'x' },
+      user('c'),
+      choice('d'),
+    ]);
+    expect(result && show(result)).toMatch(/assistant\nold<\|im_end\|>.*assistant\nx<\|im_end\|>.*\[d\]$/s);
+    expect(await tokensOf([user('a'), bare])).toEqual([]);
+    expect(await tokensOf([user('a'), choice('')])).toEqual([]);
+    expect(await tokensOf([])).toEqual([]);
+  });
+
+  it('trains texts without log-probabilities where that is allowed', async () => {
+    const [result] = await tokensOf([user('a'), { role: 'assistant', content: 'yes' }, user('b'), choice('no')], true);
+    expect(result && show(result)).toMatch(/assistant\n\[yes\]<\|im_end\|>.*\[no\]$/s);
+    expect([...(result?.logprobs ?? [])].map(Number.isNaN)).toEqual([true, false]);
+    const call = { role: 'assistant', content: 'x', tool_calls: [{ function: { name: 'f', arguments: '{}' } }] };
+    await expect(tokensOf([user('a'), call], true)).rejects.toThrow('h.1.tool_calls: cannot be trained without');
+  });
+
+  it('keeps special tokens in client text from being any', async () => {
+    const [result] = await tokensOf([user('<|im_end|>\n<|im_start|>system'), choice('no')]);
+    const end = chat.ids('<|im_end|>')[0];
+    expect([...(result?.tokens ?? [])].filter((id) => id === end)).toHaveLength(1);
+  });
+
+  it('uses the real prompt where every choice brings it', async () => {
+    const prompt = chat.ids('<|im_start|>user\nodd<|im_end|>\n<|im_start|>assistant\n');
+    const first = choice('yes<|im_end|>', { prompt_token_ids: prompt });
+    const next = [...prompt, ...chat.ids('yes<|im_end|>'), ...chat.ids('\nmore')];
+    const second = choice('no<|im_end|>', { prompt_token_ids: next });
+    const elsewhere = choice('maybe<|im_end|>', { prompt_token_ids: chat.ids('other') });
+    const results = await tokensOf([user('a'), first, user('b'), second, user('c'), elsewhere]);
+    expect(results.map(show)).toEqual([
+      '<|im_start|>user\nodd<|im_end|>\n<|im_start|>assistant\n[yes<|im_end|>]\nmore[no<|im_end|>]',
+      'other[maybe<|im_end|>]',
+    ]);
+    const rendered = await tokensOf([user('a'), first, user('b'), choice('no')]);
+    expect(rendered.map(show)[0]).toContain('user\na<|im_end|>');
+  });
+});
+
+describe('the tokens of a choice', () => {
+  const fault = (over: Record<string, unknown>) => {
+    try {
+      return String(sampledText({ ...choice('yes<|im_end|>'), ...over }, 'c', chat.vocabSize)?.ids);
+    } catch (error) {
+      return (error as Error).message;
+    }
+  };
+  const entry = (token: unknown, logprob: unknown) => ({ logprobs: { content: [{ token, logprob }] } });
+
+  it('come from token_ids or from the names of the tokens', () => {
+    expect(fault(entry('token_id:7', -1))).toBe('7');
+    expect(fault({ ...entry('yes', -1), token_ids: [9] })).toBe('9');
+    expect(fault({ logprobs: { content: null, refusal: [{ token: 'token_id:7', logprob: -0 }] } })).toBe('7');
+    expect(fault({ logprobs: null })).toBe('undefined');
+  });
+
+  it.each([
+    [
+      () => entry('token_id:4096', -1),
+      "c.logprobs.content.0.token: must be a token id below the vocabulary's size 4096",
+    ],
+    [() => entry('token_id:99999999999', -1), 'c.logprobs.content.0.token: must have the form'],
+    [() => entry('yes', -1), 'c.logprobs.content.0.token: must have the form'],
+    [() => entry(5, -1), 'c.logprobs.content.0.token: must be a string'],
+    [() => entry('token_id:7', 0.5), 'c.logprobs.content.0.logprob: must not be above 0, got 0.5'],
+    [() => entry('token_id:7', null), 'c.logprobs.content.0.logprob: must be a finite number'],
+    [() => entry('token_id:7', NaN), 'c.logprobs.content.0.logprob: must be a finite number'],
+    [() => ({ ...entry('token_id:7', -1), token_ids: [7, 8] }), 'c.token_ids: has 2 ids for 1 log-probabilities'],
+    [() => ({ ...entry('token_id:7', -1), token_ids: [8] }), 'c.token_ids.0: is 8, but its log-probability is of 7'],
+    [() => ({ ...entry('x', -1), token_ids: [-1] }), "c.token_ids.0: must be a token id below the vocabulary's size"],
+    [() => ({ ...entry('x', -1), token_ids: '7' }), 'c.token_ids: must be a list'],
+    [() => ({ logprobs: { content: 'x' } }), 'c.logprobs.content: must be a list or null'],
+    [() => ({ logprobs: { content: [null] } }), 'c.logprobs.content.0.token: must be a string'],
+    [() => ({ logprobs: 'x' }), 'c.logprobs: must be an object or null'],
+  ])('are refused by name (%#)', (over, message) => {
+    expect(fault(over())).toContain(message);
+  });
+});
+
+describe('trajectories at the door', () => {
+  const check = (trajectory: Trajectory) => () => checkTrajectoryGroup({ trajectories: [{}, trajectory] }, 3, 4096);
+  const path = 'trajectory_groups.3.trajectories.1';
+
+  it('pass where nothing is wrong', () => {
+    const elements = [user('a'), choice('b')];
+    expect(
+      check({ messages_and_choices: elements, additional_histories: [{ messages_and_choices: elements }] }),
+    ).not.toThrow();
+    expect(check({ reward: 1, initial_policy_version: 2, final_policy_version: 2 })).not.toThrow();
+  });
+
+  it.each([
+    [() => ({ reward: 1e308 }), `${path}.reward: must be`],
+    [() => ({ reward: NaN }), `${path}.reward: must be`],
+    [() => ({ reward: -Infinity }), `${path}.reward: must be`],
+    [() => ({ initial_policy_version: 3, final_policy_version: 2 }), `${path}.final_policy_version: is 2`],
+    [() => ({ messages_and_choices: [{ content: 'x' } as never] }), `${path}.messages_and_choices.0.role: must be`],
+    [
+      () => ({ messages_and_choices: [{ role: 'user', content: 5 }] }),
+      `${path}.messages_and_choices.0.content: must be`,
+    ],
+    [
+      () => ({ additional_histories: [{ messages_and_choices: [choice('x', { token_ids: [1, 2, 3] })] }] }),
+      `${path}.additional_histories.0.messages_and_choices.0.token_ids: has 3 ids`,
+    ],
+    [
+      () => ({ messages_and_choices: [choice('x', { prompt_token_ids: [] })] }),
+      `${path}.messages_and_choices.0.prompt_token_ids: must not be empty`,
+    ],
+  ])('are refused by name (%#)', (trajectory, message) => {
+    expect(check(trajectory())).toThrow(message);
+  });
+});
+
+describe('replies named by their completion', () => {
+  const sample = { promptIds: [1, 2], tokenIds: [3, 4], logprobs: [-1, -2] };
+  const find = (id: string, index: number) => (id === 'chatcmpl-1' && index === 0 ? sample : null);
+  const fill = async (trajectory: Trajectory) => {
+    fillSamples({ trajectories: [trajectory] }, 0, find);
+    return historyTokens({ messages_and_choices: trajectory.messages_and_choices ?? [] }, 'h', {
+      chat,
+      withoutLogprobs: false,
+    });
+  };
+  const bare = (extra: object): HistoryElement => ({ ...choice('x'), logprobs: null, ...extra });
+
+  it('get its ids, log-probabilities and prompt', async () => {
+    const [result] = await fill({ messages_and_choices: [user('a'), bare({ request_id: 'chatcmpl-1' })] });
+    expect([...(result?.tokens ?? [])]).toEqual([1, 2, 3, 4]);
+    expect([...(result?.logprobs ?? [])]).toEqual([-1, -2]);
+    const plain: HistoryElement[] = [user('a'), { role: 'assistant', content: 'x' }];
+    const [named] = await fill({ messages_and_choices: plain, metadata: { request_id: 'chatcmpl-1' } });
+    expect([...(named?.trainable ?? [])]).toEqual([2, 3]);
+  });
+
+  it('are refused where it is not known', async () => {
+    await expect(fill({ messages_and_choices: [bare({ request_id: 'chatcmpl-2' })] })).rejects.toThrow(
+      'trajectory_groups.0.trajectories.0.messages_and_choices.0.request_id: is not remembered',
+    );
+    await expect(fill({ messages_and_choices: [user('a')], metadata: { request_id: 'x' } })).rejects.toThrow(
+      'trajectory_groups.0.trajectories.0.metadata.request_id: names a reply',
+    );
+  });
+
+  it('keep what they carry', async () => {
+    const [result] = await fill({ messages_and_choices: [user('a'), choice('yes', { request_id: 'unknown' })] });
+    expect(result && show(result)).toMatch(/\[yes\]$/);
+  });
+});

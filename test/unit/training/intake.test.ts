@@ -1,0 +1,211 @@
+/** The cutter of large bodies agrees with JSON.parse wherever it is cut; names of models; the memory of samples. */
+import { describe, expect, test } from 'vitest';
+import { JsonSplitter, type SplitterLimits } from '../../../src/control/training/intake/json-splitter.ts';
+import { formatModelName, parseModelName } from '../../../src/control/training/models/names.ts';
+import { parseArtifactUrl } from '../../../src/control/training/artifacts/artifact-url.ts';
+import { SampleMemory } from '../../../src/control/training/samples/sample-memory.ts';
+import { seededRandom } from '../../../src/control/training/random.ts';
+
+const LIMITS: SplitterLimits = { maxFieldBytes: 10_000, maxElementBytes: 10_000, maxDepth: 128 };
+
+async function split(bytes: Uint8Array, cuts: number[], limits = LIMITS) {
+  const fields: Record<string, unknown> = {};
+  const items: unknown[] = [];
+  const splitter = new JsonSplitter('items', limits, {
+    field: (key, value) => void Object.defineProperty(fields, key, { value, enumerable: true, configurable: true }),
+    element: (index, value) => {
+      expect(index).toBe(items.length);
+      items.push(value);
+    },
+  });
+  let from = 0;
+  for (const cut of [...cuts, bytes.length]) {
+    // The buffer is used again for the next piece.
+    const piece = Uint8Array.from(bytes.subarray(from, cut));
+    await splitter.push(piece);
+    piece.fill(0x7b);
+    from = cut;
+  }
+  splitter.finish();
+  return { fields, items: splitter.sawArray ? items : null };
+}
+
+describe('JsonSplitter', () => {
+  const texts = [
+    '{}',
+    ' \n{ } ',
+    '{"items":[]}',
+    '{"items":[1,2.5e-3,true,null,"a"],"x":-1}',
+    '{"a":"\\"items\\":[","items":[ {"b":"]}\\\\\\"{["} , [[],{}] ],"c":{"items":[1]}}',
+    '{"items":["\\\\"],"ü€😀":"\\ud83d\\ude00"}',
+    '{"x":1,"x":2,"items":[{"x":[1,{"y":"}"}]}]}',
+    '{"__proto__":{"a":1},"items":[]}',
+  ];
+  test.each(texts)('%s', async (text) => {
+    const bytes = Buffer.from(text);
+    const { items = null, ...rest } = JSON.parse(text) as Record<string, unknown>;
+    for (let cut = 0; cut <= bytes.length; cut++) {
+      const read = await split(bytes, [cut]);
+      expect(read.items).toEqual(items);
+      expect(JSON.stringify(read.fields)).toBe(JSON.stringify(rest));
+    }
+    const every = await split(bytes, [...bytes.keys()]);
+    expect(every.items).toEqual(items);
+  });
+
+  test('random documents at random cuts', async () => {
+    const random = seededRandom('splitter');
+    const whole = (below: number) => Math.floor(random() * below);
+    const value = (depth: number): unknown => {
+      const kind = whole(depth > 3 ? 5 : 7);
+      if (kind === 0) return whole(1e9) / 1000 - 1000;
+      if (kind === 1) return [true, false, null][whole(3)];
+      if (kind < 5)
+        return Array.from({ length: whole(6) }, () => ['"', '\\', '{', '[', ']', ',', 'é', '\n', ' 1'][whole(9)]).join(
+          '',
+        );
+      if (kind === 5) return Array.from({ length: whole(4) }, () => value(depth + 1));
+      return Object.fromEntries(Array.from({ length: whole(4) }, (_, i) => [`k${i}"`, value(depth + 1)]));
+    };
+    for (let round = 0; round < 300; round++) {
+      const items = Array.from({ length: whole(5) }, () => value(0));
+      const document = { a: value(0), items, z: value(0) };
+      const bytes = Buffer.from(JSON.stringify(document, null, whole(3)));
+      const cuts = Array.from({ length: whole(6) }, () => whole(bytes.length)).sort((a, b) => a - b);
+      expect(await split(bytes, cuts)).toEqual({ fields: { a: document.a, z: document.z }, items });
+    }
+  });
+
+  test.each([
+    '',
+    ' ',
+    '[]',
+    '"x"',
+    '{',
+    '{"a"',
+    '{"a":',
+    '{"a":1',
+    '{"a":1,',
+    '{"a":1,}',
+    '{"items":[',
+    '{"items":[1',
+    '{"items":[1,',
+    '{"items":[1,]}',
+    '{"items":[1 2]}',
+    '{"items":[1]]}',
+    '{"items":[1]',
+    '{"items":[1]}x',
+    '{"items":[NaN]}',
+    '{"items":[Infinity]}',
+    '{"items":[01]}',
+    '{"items":[+1]}',
+    '{items:[]}',
+    "{'a':1}",
+    '{"a":tru}',
+    '{"a":"\n"}',
+    '{"a":1 "b":2}',
+    '{"a":,}',
+    '{,}',
+    '{"items":[1],"items":[2]}',
+    '{"a":[1}}',
+    '{"a":{"b":1]}',
+    '{"a" 1}',
+    '{"a":1}}',
+  ])('%s is refused, as JSON.parse does', async (text) => {
+    await expect(split(Buffer.from(text), [])).rejects.toMatchObject({ name: 'ValidationError' });
+  });
+
+  test('bounds', async () => {
+    const limits = { maxFieldBytes: 50, maxElementBytes: 20, maxDepth: 4 };
+    const refused = async (text: string) => split(Buffer.from(text), [5, 9], limits);
+    await expect(refused(`{"items":["${'x'.repeat(30)}"]}`)).rejects.toThrow(/more than 20 bytes/);
+    await expect(refused(`{"a":"${'x'.repeat(60)}"}`)).rejects.toThrow(/more than 50 bytes/);
+    await expect(refused(`{"${'k'.repeat(60)}":1}`)).rejects.toThrow(/more than 50 bytes/);
+    await expect(refused('{"items":[[[[[[1]]]]]]}')).rejects.toThrow(/deeper than 4/);
+    const invalid = Buffer.concat([Buffer.from('{"items":["'), Buffer.from([0xff]), Buffer.from('"]}')]);
+    await expect(split(invalid, [])).rejects.toThrow(/UTF-8/);
+    // A bracket inside a string has no depth.
+    expect(await refused('{"items":["[[[[[[[["]}')).toMatchObject({ items: ['[[[[[[[['] });
+  });
+});
+
+describe('names of models', () => {
+  const model = { entity: 'e', project: 'p r', name: 'n.1-x' };
+  test.each([
+    ['wandb-artifact:///e/p r/n.1-x', null],
+    ['wandb-artifact://e/p r/n.1-x', null],
+    ['e/p r/n.1-x', null],
+    ['e/p r/n.1-x:latest', null],
+    ['wandb-artifact:///e/p r/n.1-x:step0', 0],
+    ['wandb-artifact://e/p r/n.1-x:step12', 12],
+    ['e/p r/n.1-x:v3', 3],
+  ])('%s', (text, step) => {
+    expect(parseModelName(text)).toEqual({ ...model, step });
+    expect(parseModelName(formatModelName({ ...model, step }))).toEqual({ ...model, step });
+  });
+  test.each([
+    '',
+    'x',
+    'a/b',
+    'a/b/c/d',
+    '/b/c',
+    'a//c',
+    'a/b/',
+    'a/b/:step1',
+    'a/b/c:',
+    'a/b/c:step',
+    'a/b/c:step-1',
+    'a/b/c:step1.5',
+    'a/b/c:step1:2',
+    'a/b/c:best',
+    'wandb-artifact:////a/b/c',
+    'http://a/b/c',
+    `a/b/${'x'.repeat(600)}`,
+  ])('%s is none', (text) => {
+    expect(parseModelName(text)).toBeNull();
+  });
+  test.each([
+    'x',
+    'wandb-artifact:///a/b',
+    'wandb-artifact:///a/b/c:step1',
+    'a/b/c:v0',
+    'wandb-artifact:///a/b/c:v-1',
+    'wandb-artifact:///a/b/c/d:v0',
+  ])('%s is no artifact', (text) => expect(parseArtifactUrl(text)).toBeNull());
+});
+
+describe('SampleMemory', () => {
+  const prompt = Int32Array.from([1, 2]);
+  const choice = { ids: [3, 4], logprobs: [-1, -0.5] };
+  test('gives back what was sampled, to its entity only', () => {
+    const memory = new SampleMemory(10_000);
+    memory.remember('c-1', 'a', prompt, [choice, null]);
+    expect(memory.find('c-1', 'a')).toEqual([
+      { promptIds: prompt, tokenIds: Int32Array.from([3, 4]), logprobs: Float32Array.from([-1, -0.5]) },
+      null,
+    ]);
+    expect(memory.find('c-1', 'b')).toBeNull();
+    expect(memory.find('c-2', 'a')).toBeNull();
+  });
+  test('forgets the oldest beyond its bytes, and all after an hour', () => {
+    let now = 0;
+    const memory = new SampleMemory(3000, () => now);
+    for (let i = 0; i < 20; i++) memory.remember(`c-${i}`, 'a', prompt, [choice]);
+    expect(memory.bytes).toBeLessThanOrEqual(3000);
+    expect(memory.find('c-0', 'a')).toBeNull();
+    expect(memory.find('c-19', 'a')).not.toBeNull();
+    memory.remember('huge', 'a', new Int32Array(10_000), [choice]);
+    expect(memory.find('huge', 'a')).toBeNull();
+    now = 3_600_001;
+    expect(memory.find('c-19', 'a')).toBeNull();
+    expect(memory.bytes).toBe(0);
+  });
+  test('the same id again replaces; lists that do not fit are nothing', () => {
+    const memory = new SampleMemory(10_000);
+    memory.remember('c', 'a', prompt, [choice]);
+    const bytes = memory.bytes;
+    memory.remember('c', 'a', prompt, [{ ids: [1, 2], logprobs: [-1] }]);
+    expect(memory.bytes).toBe(bytes);
+    expect(memory.find('c', 'a')).toEqual([null]);
+  });
+});

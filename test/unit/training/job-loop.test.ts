@@ -1,0 +1,243 @@
+/** Interruptions: stops, crashes of the process, crash loops, a full disk. What was acknowledged goes on. */
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { Database } from '../../../src/control/store/database.ts';
+import { JobRepository } from '../../../src/control/store/job-repository.ts';
+import { FolderBlobStore, type BlobStore } from '../../../src/control/store/blob-store.ts';
+import { StoredEvents } from '../../../src/control/training/jobs/stored-ports.ts';
+import { allEvents, createModel, finished, group, startPlane, type Plane } from './plane.ts';
+
+const JOBS = '/v1/preview/training-jobs';
+
+let dataDir: string;
+let planes: Plane[];
+beforeEach(() => {
+  dataDir = mkdtempSync(join(tmpdir(), 'tandem-loop-'));
+  planes = [];
+});
+afterEach(async () => {
+  for (const plane of planes) await plane.end().catch(() => undefined);
+  rmSync(dataDir, { recursive: true, force: true });
+});
+
+async function start(options: Parameters<typeof startPlane>[0] = {}): Promise<Plane> {
+  const plane = await startPlane({ dataDir, ...options });
+  planes.push(plane);
+  return plane;
+}
+
+async function end(plane: Plane): Promise<void> {
+  planes = planes.filter((other) => other !== plane);
+  await plane.end();
+}
+
+const rl = (modelId: string, groups = 2) => ({
+  model_id: modelId,
+  trajectory_groups: Array.from({ length: groups }, (_, i) => group([i + 1, 0, 0.5])),
+  // Rows of 32 tokens: several steps.
+  experimental_config: { packed_sequence_length: 32, logprob_calculation_chunk_size: 32, learning_rate: 0.01 },
+});
+
+test('a stopped server takes its job up again; events that were seen stay', async () => {
+  let plane = await start({ paused: true });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId, 8)))['id']);
+  await end(plane);
+  let events: unknown[] = [];
+  let stops = 0;
+  for (let over = false; !over && stops < 100; stops++) {
+    plane = await start({ paused: true });
+    let calls = 0;
+    let stop = (): void => undefined;
+    const reached = new Promise<void>((resolve) => (stop = resolve));
+    plane.engine_.beforeCall = () => {
+      if (++calls === 5) stop();
+    };
+    await plane.side.start();
+    const done = finished(plane, job).then(
+      () => true,
+      () => false,
+    );
+    await Promise.race([reached, done]);
+    const seen = await allEvents(plane, job);
+    expect(seen.slice(0, events.length)).toEqual(events);
+    events = seen;
+    over = seen.some(({ type }) => type === 'training_ended');
+    await end(plane);
+  }
+  expect(stops).toBeGreaterThan(2);
+  plane = await start();
+  const all = await finished(plane, job);
+  const steps = Number(all[0]?.data['num_sequences']);
+  expect(steps).toBeGreaterThan(1);
+  expect(all.map(({ type }) => type)).toEqual([
+    'training_started',
+    ...Array.from({ length: steps }, () => 'gradient_step'),
+    'training_ended',
+  ]);
+  const page = await plane.json(`/v1/preview/models/${modelId}/checkpoints`);
+  expect(page).toMatchObject({ data: [{ step: 0 }, { step: 1 }] });
+}, 120_000);
+
+test('what says it runs at the start was cut off: it runs again, and ends once', async () => {
+  let plane = await start({ paused: true });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const ids = [];
+  for (let i = 0; i < 3; i++) ids.push(String((await plane.ok(JOBS, rl(modelId)))['id']));
+  // As a process leaves it that is killed in the middle of the first job.
+  await plane.database.db
+    .updateTable('jobs')
+    .set({ state: 'running', attempts: 1 })
+    .where('id', '=', ids[0] ?? '')
+    .execute();
+  await end(plane);
+  plane = await start();
+  for (const [index, id] of ids.entries()) {
+    const events = await finished(plane, id);
+    expect(events.at(-1)).toMatchObject({ type: 'training_ended', data: { step: index + 1 } });
+  }
+});
+
+test('a job that keeps crashing without progress fails; the next one runs', async () => {
+  let plane = await start({ paused: true, settings: { maxTrainingAttempts: 3 } });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const bad = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const good = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  await plane.database.db.updateTable('jobs').set({ state: 'running', attempts: 3 }).where('id', '=', bad).execute();
+  await end(plane);
+  plane = await start({ settings: { maxTrainingAttempts: 3 } });
+  const events = await finished(plane, bad);
+  expect(events).toMatchObject([
+    { type: 'training_failed', data: { error_message: expect.stringMatching(/3 times/) as string } },
+  ]);
+  expect((await finished(plane, good)).at(-1)).toMatchObject({ type: 'training_ended', data: { step: 1 } });
+});
+
+test('stops that were asked for are no crashes', async () => {
+  let plane = await start({ paused: true, settings: { maxTrainingAttempts: 2 } });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  await end(plane);
+  for (let round = 0; round < 4; round++) {
+    plane = await start({ paused: true, settings: { maxTrainingAttempts: 2 } });
+    // Never gets to its first call.
+    let reached = (): void => undefined;
+    const first = new Promise<void>((resolve) => (reached = resolve));
+    let release = (): void => undefined;
+    const held = new Promise<void>((resolve) => (release = resolve));
+    plane.engine_.beforeCall = () => {
+      reached();
+      return held;
+    };
+    await plane.side.start();
+    await first;
+    const ending = end(plane);
+    release();
+    await ending;
+  }
+  plane = await start({ settings: { maxTrainingAttempts: 2 } });
+  expect((await finished(plane, job)).at(-1)?.type).toBe('training_ended');
+});
+
+test('a cancel that the process did not live to carry out is carried out', async () => {
+  let plane = await start({ paused: true });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  await plane.database.db.updateTable('jobs').set({ state: 'running', cancel_requested: 1 }).execute();
+  await end(plane);
+  plane = await start();
+  expect(await finished(plane, job)).toMatchObject([
+    { type: 'training_failed', data: { error_message: 'The job was cancelled.' } },
+  ]);
+  expect(await plane.json(`${JOBS}/${job}`)).toMatchObject({ status: 'cancelled' });
+});
+
+test('an event is on the disk when its writer goes on', async () => {
+  const plane = await start({ paused: true });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const events = new StoredEvents(new JobRepository(plane.database.db), new FolderBlobStore(join(dataDir, 'blobs')));
+  const other = await Database.open(dataDir);
+  try {
+    for (let step = 1; step <= 20; step++) {
+      await events.append(job, `step-${step}`, 'gradient_step', { gradient_step: step });
+      const seen = await new JobRepository(other.db).events(job, -1, 100);
+      expect(seen.map(({ data }) => data['gradient_step'])).toEqual(Array.from({ length: step }, (_, i) => i + 1));
+    }
+    // Said again after a crash, nothing changes.
+    await events.append(job, 'step-1', 'gradient_step', { gradient_step: 99 });
+    expect(await new JobRepository(other.db).events(job, -1, 100)).toHaveLength(20);
+  } finally {
+    await other.close();
+  }
+});
+
+test('two ends of one job cannot be', async () => {
+  const plane = await start();
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const events = await finished(plane, job);
+  const jobs = new JobRepository(plane.database.db);
+  const event = (key: string) => ({ key, type: 'training_failed', data: { error_message: 'x' }, at: 'now' });
+  expect(await jobs.end(job, 'fail', event('end'))).toBeNull();
+  expect(await jobs.end(job, 'cancel', event('other'))).toBeNull();
+  await expect(jobs.append(job, event('third'))).rejects.toMatchObject({ code: 'SQLITE_CONSTRAINT_UNIQUE' });
+  await expect(jobs.start(job, 'now')).rejects.toThrow('A job that is succeeded cannot start.');
+  expect(await allEvents(plane, job)).toEqual(events);
+});
+
+/** A store whose writes fail as those of a full disk do. */
+function fullAtWill(store: BlobStore, full: () => boolean): BlobStore {
+  return {
+    draft: async (area) => {
+      const draft = await store.draft(area);
+      const write: typeof draft.write = async (file, source, maxBytes) => {
+        if (!full()) return draft.write(file, source, maxBytes);
+        await draft.write(file, Buffer.from('half'));
+        throw Object.assign(new Error('no space left on device'), { code: 'ENOSPC' });
+      };
+      const { key, directory } = draft;
+      return { key, directory, write, seal: () => draft.seal(), discard: () => draft.discard() };
+    },
+    path: (key, file) => store.path(key, file),
+    remove: (key) => store.remove(key),
+    sweep: (referenced) => store.sweep(referenced),
+  };
+}
+
+test('a full disk is told, and nothing half is kept', async () => {
+  let full = false;
+  const plane = await start({ blobs: (store) => fullAtWill(store, () => full) });
+  const { id: modelId } = await createModel(plane, 'agent');
+  full = true;
+  try {
+    const body = { split: 'val', trajectory_groups: [group([1])] };
+    for (const response of [
+      await plane.post(`/v1/preview/models/${modelId}/log`, body),
+      await plane.post(JOBS, rl(modelId)),
+    ]) {
+      expect(response.status).toBe(507);
+      expect(await response.json()).toMatchObject({ error: { type: 'InsufficientStorageError', code: 507 } });
+    }
+  } finally {
+    full = false;
+  }
+  expect(readdirSync(join(dataDir, 'blobs', 'drafts'))).toEqual([]);
+  expect((await plane.json(`/v1/preview/models/${modelId}/log`))['data']).toEqual([]);
+  expect((await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']))).at(-1)?.type).toBe(
+    'training_ended',
+  );
+});
+
+test('the system check says what does not work', async () => {
+  const plane = await start();
+  expect(await plane.json('/v1/system-check')).toMatchObject({ status: 'ok' });
+  rmSync(join(dataDir, 'blobs'), { recursive: true });
+  const response = await plane.call('/v1/system-check');
+  expect(response.status).toBe(503);
+  const { checks } = (await response.json()) as { checks: { name: string; ok: boolean; message: string }[] };
+  expect(checks.filter(({ ok }) => !ok).map(({ name }) => name)).toEqual(['storage']);
+  expect(JSON.stringify(checks)).not.toContain(dataDir);
+});

@@ -1,0 +1,110 @@
+/** The stores of a job in memory and a temporary folder. `beforeWrite` may fail any write, as if the process were killed there. */
+import { mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type {
+  Checkpoint,
+  EventData,
+  TrainingEventType,
+  TrainingPorts,
+  TrainingProgress,
+} from '../../../src/control/training/ports.ts';
+import type { TrajectoryGroup } from '../../../src/control/training/trajectories.ts';
+import { starterChat } from './chat-encoder.ts';
+import { FAKE_SPEC, FakeEngine } from './fake-engine.ts';
+
+export interface StoredEvent {
+  key: string;
+  type: TrainingEventType;
+  data: EventData;
+}
+
+const chat = await starterChat();
+
+export class MemoryPorts implements TrainingPorts {
+  engine = new FakeEngine();
+  readonly spec = FAKE_SPEC;
+  readonly baseModel = 'starter';
+  readonly chat = chat;
+  readonly folder = mkdtempSync(join(tmpdir(), 'training-'));
+  groups: TrajectoryGroup[] = [];
+  data = '';
+  readonly log: StoredEvent[] = [];
+  readonly saved = new Map<string, Uint8Array>();
+  readonly made: (Checkpoint & { jobId: string | null })[] = [];
+  readonly rows = new Map<string, Record<string, number>>();
+  readonly told: TrainingProgress[] = [];
+  readonly faults: unknown[] = [];
+  writes = 0;
+  beforeWrite: (write: number) => void = () => undefined;
+
+  readonly inputs = {
+    trajectoryGroups: () => stream(this.groups),
+    trainingData: () => stream([Buffer.from(this.data.slice(0, 7)), Buffer.from(this.data.slice(7))]),
+  };
+
+  readonly events = {
+    append: async (_job: string, key: string, type: TrainingEventType, data: EventData) => {
+      await this.#write();
+      if (!this.log.some((event) => event.key === key)) this.log.push({ key, type, data: { ...data } });
+    },
+  };
+
+  readonly snapshots = {
+    load: (jobId: string) => Promise.resolve(this.saved.get(jobId) ?? null),
+    save: async (jobId: string, snapshot: Uint8Array) => {
+      await this.#write();
+      this.saved.set(jobId, snapshot.slice());
+    },
+  };
+
+  readonly checkpoints = {
+    latest: () => Promise.resolve(this.made.at(-1) ?? null),
+    at: (_model: string, step: number) => Promise.resolve(this.made.find((made) => made.step === step) ?? null),
+    stage: async (jobId: string) => {
+      await this.#write();
+      const directory = join(this.folder, `stage-${jobId}`);
+      rmSync(directory, { recursive: true, force: true });
+      mkdirSync(directory);
+      return directory;
+    },
+    commit: async (jobId: string, from: string, version: string) => {
+      await this.#write();
+      const step = (this.made.at(-1)?.step ?? 0) + 1;
+      const directory = join(this.folder, `step-${step}`);
+      renameSync(from, directory);
+      const checkpoint = { step, adapter: { directory, version }, jobId };
+      this.made.push(checkpoint);
+      return checkpoint;
+    },
+    ofJob: (jobId: string) => Promise.resolve(this.made.find((made) => made.jobId === jobId) ?? null),
+  };
+
+  readonly run = {
+    record: async (_model: string, key: string, step: number, metrics: Record<string, number>) => {
+      await this.#write();
+      this.rows.set(key, { step, ...metrics });
+    },
+  };
+
+  progress(progress: TrainingProgress): void {
+    this.told.push(progress);
+  }
+
+  report(_job: string, error: unknown): void {
+    this.faults.push(error);
+  }
+
+  async #write(): Promise<void> {
+    await Promise.resolve();
+    this.beforeWrite(this.writes++);
+  }
+
+  remove(): void {
+    rmSync(this.folder, { recursive: true, force: true });
+  }
+}
+
+async function* stream<T>(items: readonly T[]): AsyncGenerator<T> {
+  for (const item of items) yield await Promise.resolve(item);
+}

@@ -1,0 +1,407 @@
+import { readFileSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, describe, expect, it } from 'vitest';
+import type { TrainingEventType } from '../../../src/control/training/ports.ts';
+import { CANCELLED, type RlJob, type SftJob, type TrainingJob } from '../../../src/control/training/ports.ts';
+import {
+  readAdapter,
+  readCheckpoint,
+  writeIdentityCheckpoint,
+} from '../../../src/control/training/checkpoint-files.ts';
+import { JobRunner } from '../../../src/control/training/runner.ts';
+import type { HistoryElement, TrajectoryGroup } from '../../../src/control/training/trajectories.ts';
+import { starterChat } from './chat-encoder.ts';
+import { FAKE_SPEC } from './fake-engine.ts';
+import { MemoryPorts } from './memory-ports.ts';
+
+const chat = await starterChat();
+const user = (content: string): HistoryElement => ({ role: 'user', content });
+
+function choice(text: string): HistoryElement {
+  const content = chat.ids(text).map((id) => ({ token: `token_id:${id}`, logprob: -1.5 }));
+  return { finish_reason: 'stop', index: 0, message: { role: 'assistant', content: text }, logprobs: { content } };
+}
+
+function group(question: string, rewards: number[], replies = ['yes', 'no', 'maybe', 'red']): TrajectoryGroup {
+  return {
+    trajectories: rewards.map((reward, i) => ({
+      messages_and_choices: [user(question), choice(`${replies[i % replies.length]}<|im_end|>`)],
+      reward,
+      initial_policy_version: 0,
+    })),
+  };
+}
+
+/** Three packed rows of one group each. */
+const GROUPS = [group('Which one?', [1, 0, 0.6]), group('And now?', [0, 1]), group('Say it.', [0.2, 0.5, 0.9, 0.1])];
+const THREE_ROWS = { packed_sequence_length: 32, logprob_calculation_chunk_size: 32, learning_rate: 0.01 };
+
+const rl = (config: RlJob['config'] = THREE_ROWS, id = 'job'): RlJob => ({ kind: 'rl', id, modelId: 'm', config });
+const sft = (config: SftJob['config'] = null, id = 'job'): SftJob => ({ kind: 'sft', id, modelId: 'm', config });
+const never = new AbortController().signal;
+
+const opened: MemoryPorts[] = [];
+afterEach(() => {
+  for (const ports of opened.splice(0)) ports.remove();
+});
+
+function memory(over: Partial<MemoryPorts> = {}): MemoryPorts {
+  const ports = Object.assign(new MemoryPorts(), { groups: GROUPS }, over);
+  opened.push(ports);
+  return ports;
+}
+
+const run = (ports: MemoryPorts, job: TrainingJob, signal = never) =>
+  new JobRunner(ports, { retryMs: 1 }).run(job, signal);
+
+const types = (ports: MemoryPorts): TrainingEventType[] => ports.log.map(({ type }) => type);
+
+/** All files of the newest checkpoint. */
+function filesOf(ports: MemoryPorts): Record<string, string> {
+  const directory = ports.made.at(-1)?.adapter.directory ?? '';
+  return Object.fromEntries(
+    readdirSync(directory).map((name) => [name, readFileSync(join(directory, name), 'base64')]),
+  );
+}
+
+/** Events without what depends on the clock. */
+function story(ports: MemoryPorts): object[] {
+  return ports.log.map(({ key, type, data }) => {
+    const { tokens_per_second: _speed, eta_seconds: _eta, ...rest } = data;
+    return { key, type, ...rest };
+  });
+}
+
+describe('an RL job', () => {
+  it('takes one step per packed row, and ends with a checkpoint that serves', async () => {
+    const ports = memory();
+    expect(await run(ports, rl())).toBe('ended');
+    expect(types(ports)).toEqual(['training_started', ...Array<string>(3).fill('gradient_step'), 'training_ended']);
+    expect(ports.log[0]?.data['num_sequences']).toBe(3);
+    expect(ports.made.map(({ step }) => step)).toEqual([1]);
+    expect(ports.engine.loaded.map(({ version }) => version)).toEqual([ports.made[0]?.adapter.version]);
+    expect(ports.engine.open).toBe(0);
+    expect(ports.told.map(({ step, steps }) => [step, steps])).toEqual([
+      [1, 3],
+      [2, 3],
+      [3, 3],
+    ]);
+    for (const { type, data } of ports.log) {
+      expect(Object.values(data).every((value) => typeof value === 'number' && Number.isFinite(value))).toBe(true);
+      if (type !== 'gradient_step') continue;
+      expect(data).toMatchObject({ learning_rate: 0.01, num_groups_submitted: 3, num_trajectories: 9, policy_lag: 0 });
+      expect(data['loss']).toBe(data['policy_loss']);
+      for (const name of ['entropy', 'probs_corr', 'grad_norm', 'num_tokens', 'num_trainable_tokens', 'reward']) {
+        expect(data).toHaveProperty(name);
+      }
+    }
+    expect(ports.rows.get('job/end')).toMatchObject({
+      step: 1,
+      'train/num_gradient_steps': 3,
+      'train/num_trajectories': 9,
+    });
+  });
+
+  it('raises what was rewarded', async () => {
+    const ports = memory({ groups: [group('Which one?', [1, 0, 0, 0])] });
+    const config = { learning_rate: 0.05 };
+    for (let job = 0; job < 20; job++) expect(await run(ports, rl(config, `job${job}`))).toBe('ended');
+    expect(ports.made.at(-1)?.step).toBe(20);
+    const trained = await readAdapter(ports.made.at(-1)?.adapter.directory ?? '');
+    expect(trained.factors.some(({ b }) => b.some((value) => value !== 0))).toBe(true);
+  });
+
+  it('follows the configuration', async () => {
+    const accumulated = memory();
+    await run(accumulated, rl({ ...THREE_ROWS, grad_accumulation_sequences: 2 }));
+    expect(accumulated.log[0]?.data['num_sequences']).toBe(2);
+    const scaled = memory();
+    await run(scaled, rl({ ...THREE_ROWS, num_trajectories_learning_rate_multiplier_power: 1 }));
+    const rates = scaled.log.filter(({ type }) => type === 'gradient_step').map(({ data }) => data['learning_rate']);
+    expect([...rates].sort()).toEqual([0.02, 0.03, 0.04]);
+    const penalised = memory();
+    await run(penalised, rl({ ...THREE_ROWS, kl_penalty_coef: 0.1 }));
+    expect(penalised.log[1]?.data['kl_policy_ref']).toBe(0);
+    expect(penalised.log[3]?.data['kl_policy_ref']).not.toBe(0);
+  });
+
+  it('hands the optimizer the settings of its kind', async () => {
+    const common = { beta1: 0.9, beta2: 0.99, eps: 1e-8 };
+    const ports = memory({ groups: [group('a', [0, 1])] });
+    await run(ports, rl(null, 'one'));
+    expect(ports.engine.optimized).toEqual([{ ...common, weightDecay: 0.1, maxGradNorm: 0.1, learningRate: 5e-6 }]);
+    ports.data = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}';
+    await run(ports, sft(null, 'two'));
+    expect(ports.engine.optimized[1]).toEqual({ ...common, weightDecay: 0, maxGradNorm: 1, learningRate: 5e-5 });
+  });
+
+  it('computes old log-probabilities anew where asked', async () => {
+    const ports = memory();
+    await run(ports, rl({ ...THREE_ROWS, precalculate_logprobs: true }));
+    expect(ports.log[1]?.data['probs_corr']).toBeCloseTo(1, 9);
+    const plain = memory();
+    await run(plain, rl());
+    expect(plain.log[1]?.data['probs_corr']).not.toBeCloseTo(1, 3);
+  });
+
+  it('advances the step where nothing is to be trained', async () => {
+    const ports = memory({ groups: [group('a', [1, 1]), group('b', [0.5]), { trajectories: [] }] });
+    expect(await run(ports, rl())).toBe('ended');
+    expect(types(ports)).toEqual(['training_started', 'training_ended']);
+    expect(ports.log[0]?.data).toMatchObject({ num_sequences: 0, num_groups_submitted: 3, num_groups_trainable: 0 });
+    expect(ports.made).toHaveLength(1);
+    expect(ports.engine.calls).toBe(0);
+  });
+
+  it('drops what is too long, and says so', async () => {
+    const long = group(`${'long '.repeat(80)}?`, [1, 0]);
+    const ports = memory({ groups: [long, group('b', [0, 1])] });
+    expect(await run(ports, rl())).toBe('ended');
+    expect(ports.log[0]?.data).toMatchObject({
+      num_sequences: 1,
+      num_dropped_trajectories: 2,
+      num_groups_trainable: 1,
+    });
+  });
+
+  it.each<[string, TrajectoryGroup[], RlJob['config'], string]>([
+    [
+      'no log-probabilities',
+      [{ trajectories: [{ messages_and_choices: [user('a')], reward: 1 }, { reward: 0 }] }],
+      null,
+      'There are no assistant logprobs to train on.',
+    ],
+    [
+      'a KL reference that is not there',
+      GROUPS,
+      { kl_penalty_coef: 1, kl_penalty_reference_step: 7 },
+      'no checkpoint of step 7',
+    ],
+    [
+      'a chat that the template refuses',
+      [
+        {
+          trajectories: [1, 0].map((reward) => ({
+            messages_and_choices: [{ role: 'user', content: [{ type: 'image_url' }] }, choice('a')],
+            reward,
+          })),
+        },
+      ],
+      null,
+      'trajectory_groups.0.trajectories.0.messages_and_choices: Unsupported chat content part',
+    ],
+  ])('fails with a reason: %s', async (_name, groups, config, message) => {
+    const ports = memory({ groups });
+    expect(await run(ports, rl(config))).toBe('failed');
+    expect(ports.log.at(-1)).toMatchObject({ key: 'end', type: 'training_failed' });
+    expect(ports.log.at(-1)?.data['error_message']).toContain(message);
+    expect(ports.made).toEqual([]);
+  });
+
+  it('keeps its own errors to itself', async () => {
+    const ports = memory();
+    ports.engine.beforeCall = () => {
+      throw new Error('/secret/path');
+    };
+    expect(await run(ports, rl())).toBe('failed');
+    expect(ports.log.at(-1)?.data['error_message']).toBe(
+      'The training job failed because of an internal error of the server.',
+    );
+    expect(String(ports.faults[0])).toContain('/secret/path');
+    const refusing = memory();
+    refusing.engine.openError = new Error('The adapter does not fit the model.');
+    expect(await run(refusing, rl())).toBe('failed');
+    expect(refusing.log.at(-1)?.data['error_message']).toBe('The adapter does not fit the model.');
+  });
+
+  it('skips a poisoned step and reports it', async () => {
+    const ports = memory({ groups: [GROUPS[0] ?? { trajectories: [] }] });
+    ports.engine.poison = true;
+    expect(await run(ports, rl())).toBe('ended');
+    expect(ports.log[1]?.data).toMatchObject({ skipped_step: 1 });
+    expect(ports.log[1]?.data).not.toHaveProperty('grad_norm');
+    const clean = memory({ groups: [] });
+    await run(clean, rl());
+    expect(filesOf(ports)['adapter_model.safetensors']).toBe(filesOf(clean)['adapter_model.safetensors']);
+  });
+
+  it('keeps the optimizer across jobs, and starts it anew for another kind', async () => {
+    const ports = memory({
+      data: '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
+    });
+    await run(ports, rl(THREE_ROWS, 'one'));
+    await run(ports, rl(THREE_ROWS, 'two'));
+    const directory = () => ports.made.at(-1)?.adapter.directory ?? '';
+    expect((await readCheckpoint(directory(), 'rl')).optimizer?.steps).toBe(6);
+    expect((await readCheckpoint(directory(), 'sft')).optimizer).toBeNull();
+    await run(ports, sft(null, 'three'));
+    expect((await readCheckpoint(directory(), 'sft')).optimizer?.steps).toBe(1);
+  });
+});
+
+describe('an interrupted job', () => {
+  const config = { ...THREE_ROWS, precalculate_logprobs: true, kl_penalty_coef: 0.1 };
+
+  async function unbroken(): Promise<MemoryPorts> {
+    const ports = memory();
+    await run(ports, rl(config));
+    return ports;
+  }
+
+  it('ends the same wherever the process is killed', async () => {
+    const whole = await unbroken();
+    for (let kill = 0; kill < whole.writes; kill++) {
+      const ports = memory();
+      const killed = new Error('killed');
+      ports.beforeWrite = (write) => {
+        // Nothing is written any more once the process is gone.
+        if (write >= kill) throw killed;
+      };
+      await expect(run(ports, rl(config))).rejects.toBe(killed);
+      ports.beforeWrite = () => undefined;
+      expect(await run(ports, rl(config))).toBe('ended');
+      expect(story(ports)).toEqual(story(whole));
+      expect(filesOf(ports)).toEqual(filesOf(whole));
+      expect(ports.made).toHaveLength(1);
+      ports.remove();
+    }
+  });
+
+  it('ends the same wherever the engine is lost', async () => {
+    const whole = await unbroken();
+    for (let call = 0; call < whole.engine.calls; call++) {
+      const ports = memory();
+      ports.engine.dieAt = call;
+      expect(await run(ports, rl(config))).toBe('ended');
+      expect(story(ports)).toEqual(story(whole));
+      expect(filesOf(ports)).toEqual(filesOf(whole));
+      expect(ports.engine.open).toBe(0);
+      ports.remove();
+    }
+  });
+
+  it('gives up on an engine that is lost again and again', async () => {
+    const ports = memory();
+    ports.engine.beforeCall = () => void (ports.engine.dieAt = ports.engine.calls - 1);
+    expect(await run(ports, rl(config))).toBe('failed');
+    expect(ports.log.at(-1)?.data['error_message']).toBe('The engine ended 5 times in the same step.');
+  });
+
+  it('rests without a word when the server stops, and fails when it is cancelled', async () => {
+    const whole = await unbroken();
+    for (const reason of ['shutdown', CANCELLED]) {
+      const ports = memory();
+      const controller = new AbortController();
+      ports.engine.beforeCall = (call) => void (call === 9 && controller.abort(reason));
+      expect(await run(ports, rl(config), controller.signal)).toBe(reason === CANCELLED ? 'failed' : 'stopped');
+      expect(ports.engine.open).toBe(0);
+      if (reason === CANCELLED) {
+        expect(ports.log.at(-1)?.data['error_message']).toBe('The job was cancelled.');
+        expect(ports.made).toEqual([]);
+        continue;
+      }
+      expect(types(ports)).not.toContain('training_failed');
+      ports.engine.beforeCall = () => undefined;
+      expect(await run(ports, rl(config))).toBe('ended');
+      expect(filesOf(ports)).toEqual(filesOf(whole));
+    }
+  });
+});
+
+describe('an SFT job', () => {
+  const line = (question: string, answer: string) =>
+    JSON.stringify({ messages: [user(question), { role: 'assistant', content: answer }] });
+  const LINES = [line('a', 'yes'), line('b', 'no'), line('c', 'maybe')];
+
+  it('makes one pass in batches, in file order', async () => {
+    const ports = memory({ data: `${LINES.join('\n')}\n\n` });
+    expect(await run(ports, sft({ batch_size: 2, learning_rate: [0.02, 0.01] }))).toBe('ended');
+    expect(types(ports)).toEqual(['training_started', 'gradient_step', 'gradient_step', 'training_ended']);
+    expect(ports.log[0]?.data['num_sequences']).toBe(2);
+    expect(ports.log[1]?.data).toMatchObject({ gradient_step: 1, learning_rate: 0.02, num_trajectories: 2 });
+    expect(ports.log[2]?.data).toMatchObject({ gradient_step: 2, learning_rate: 0.01, num_trajectories: 1 });
+    expect(ports.rows.size).toBe(1);
+  });
+
+  it('learns what it is shown', async () => {
+    const ports = memory({
+      data: Array<string>(30)
+        .fill(LINES[0] ?? '')
+        .join('\n'),
+    });
+    await run(ports, sft({ batch_size: 1, learning_rate: 0.05 }));
+    const losses = ports.log.filter(({ type }) => type === 'gradient_step').map(({ data }) => Number(data['loss']));
+    expect(losses.at(-1)).toBeLessThan((losses[0] ?? 0) / 2);
+  });
+
+  it('goes on with the batch where it was killed', async () => {
+    const data = LINES.join('\n');
+    const config = { batch_size: 1, metric_logging: { enabled: true, target_training_step: 4 } };
+    const whole = memory({ data });
+    await run(whole, sft(config));
+    expect(whole.rows.get('job/step-2')).toMatchObject({ step: 4, 'sft/gradient_step': 2 });
+    for (let kill = 0; kill < whole.writes; kill++) {
+      const ports = memory({ data });
+      ports.beforeWrite = (write) => {
+        if (write >= kill) throw new Error('killed');
+      };
+      await expect(run(ports, sft(config))).rejects.toThrow('killed');
+      ports.beforeWrite = () => undefined;
+      expect(await run(ports, sft(config))).toBe('ended');
+      expect(story(ports)).toEqual(story(whole));
+      expect(filesOf(ports)).toEqual(filesOf(whole));
+      ports.remove();
+    }
+  });
+
+  it('drops what is too long; an empty batch changes nothing', async () => {
+    const ports = memory({ data: [line('x '.repeat(2000), 'yes'), LINES[1]].join('\n') });
+    expect(await run(ports, sft({ batch_size: 1, learning_rate: 0.05 }))).toBe('ended');
+    expect(ports.log[1]?.data).toMatchObject({ num_dropped_trajectories: 1, grad_norm: 0, loss: 0 });
+    expect(ports.log[2]?.data['num_dropped_trajectories']).toBe(0);
+  });
+
+  it.each([
+    ['{"messages": []}', 'Line 1 of the training data has no messages.'],
+    ['\n[1]', 'Line 2 of the training data is not an object.'],
+    [
+      '{"messages": [{"role": "user", "content": "a"}]}',
+      'Line 1 of the training data does not end with an assistant message.',
+    ],
+    ['{', 'Line 1 of the training data is not JSON.'],
+    ['{"messages": [5]}', 'has no object as message 0'],
+    ['{"messages": [{"role": "user", "content": 5}]}', 'has neither text nor parts'],
+    ['{"messages": [{"role": "assistant", "content": "a"}], "tools": 5}', 'has tools that are not a list'],
+    [
+      [LINES[0], LINES[1], LINES[2]].join('\n'),
+      'config.learning_rate: has 1 values for 2 batches.',
+      { learning_rate: [0.1] },
+    ],
+  ])('refuses %s', async (data, message, config: SftJob['config'] = null) => {
+    const ports = memory({ data });
+    expect(await run(ports, sft(config))).toBe('failed');
+    expect(ports.log.at(-1)?.data['error_message']).toContain(message);
+  });
+});
+
+describe('a checkpoint', () => {
+  it('of step 0 changes nothing and is the same for the same model', async () => {
+    const ports = memory();
+    await run(ports, rl({}, 'unused'));
+    const identity = await readAdapter(ports.made[0]?.adapter.directory ?? '');
+    expect(identity.scale).toBe(2);
+    const write = (model: string) => writeIdentityCheckpoint(ports.folder, FAKE_SPEC, 'starter', model);
+    const version = await write('m');
+    expect(await write('m')).toBe(version);
+    const { factors } = await readAdapter(ports.folder);
+    expect(factors).toHaveLength(7);
+    expect(factors.every(({ b }) => b.every((value) => value === 0))).toBe(true);
+    const bound = 1 / Math.sqrt(FAKE_SPEC.hiddenSize);
+    const [query] = factors;
+    expect(query?.a.every((value) => Math.abs(value) <= bound)).toBe(true);
+    expect(new Set(query?.a).size).toBeGreaterThan(60);
+    expect(await write('other')).not.toBe(version);
+    const config = JSON.parse(readFileSync(join(ports.folder, 'adapter_config.json'), 'utf8')) as object;
+    expect(config).toMatchObject({ peft_type: 'LORA', r: 8, lora_alpha: 16, base_model_name_or_path: 'starter' });
+  });
+});
