@@ -4,7 +4,8 @@
  * exactly when ajv accepts it.
  *
  * TANDEM_FUZZ_SECONDS: time per test (default 5). TANDEM_FUZZ_CASES: that many cases instead, however long they take.
- * TANDEM_FUZZ_SEED: the first case; each case has the number after the last one's as its seed.
+ * TANDEM_FUZZ_SEED: the first case (default 1, so that every run starts with the same cases; `time` for others each time); each
+ * case has the number after the last one's as its seed.
  */
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { beforeAll, describe, expect, it } from 'vitest';
@@ -19,7 +20,8 @@ import { Random } from './random.ts';
 
 const SECONDS = Number(process.env['TANDEM_FUZZ_SECONDS'] ?? 5);
 const CASES = Number(process.env['TANDEM_FUZZ_CASES'] ?? 0);
-const FIRST_SEED = Number(process.env['TANDEM_FUZZ_SEED'] ?? Date.now() % 1_000_000_000);
+const SEED = process.env['TANDEM_FUZZ_SEED'] ?? '1';
+const FIRST_SEED = SEED === 'time' ? Date.now() % 1_000_000_000 : Number(SEED);
 const LEAST_CASES = 10;
 const LIMIT_MS = CASES > 0 ? 3_600_000 : 300_000;
 const STEPS = 20;
@@ -91,7 +93,23 @@ function close(matcher: NativeMatcher, what: string): Buffer {
 }
 
 function validator(schema: Schema): (value: unknown) => boolean {
-  return new Ajv2020({ strict: false, validateFormats: false, logger: false }).compile(schema);
+  return new Ajv2020({ strict: false, validateFormats: false, logger: false }).compile(containsApart(schema) as Schema);
+}
+
+/**
+ * The same schema with `contains` in an allOf of its own: ajv 8.20 takes an empty array for valid where `contains` stands beside
+ * `prefixItems`.
+ */
+function containsApart(schema: unknown): unknown {
+  if (typeof schema !== 'object' || schema === null || Array.isArray(schema)) {
+    return Array.isArray(schema) ? schema.map(containsApart) : schema;
+  }
+  const { contains, minContains, maxContains, ...rest } = schema as { [keyword: string]: unknown };
+  const others = Object.fromEntries(Object.entries(rest).map(([key, value]) => [key, containsApart(value)]));
+  if (contains === undefined) return others;
+  const counted = { contains: containsApart(contains), minContains, maxContains };
+  const bounds = Object.fromEntries(Object.entries(counted).filter(([, value]) => value !== undefined));
+  return { allOf: [bounds, others] };
 }
 
 describe('masks and documents of random sources', () => {
