@@ -10,6 +10,6 @@ let status = spawnSync(
   ['--write', '--log-level', 'warn', ...(paths.length ? paths : ['.'])],
   options,
 ).status;
-if (!hasClangFormat()) console.log('clang-format is not installed: native sources were left as they are.');
+if (!hasClangFormat()) console.log('clang-format 14 is not installed: native sources were left as they are.');
 else status ||= spawnSync('clang-format', ['-i', ...nativeSources()], options).status;
 process.exitCode = status ?? 1;

@@ -157,9 +157,21 @@ class Bench {
     DeviceBuffer<AttentionTile> device_tiles(tiles);
     const int64_t count = int64_t(tiles.size());
     DeviceBuffer<float> workspace(split ? size_t(attention_workspace_floats(count, kKvHeads, kDim, length)) : 0);
-    const PagedAttention args{queries.data(), cache.layer, cache.table.data(), sequences,  cache.max_pages,  device_tiles.data(),
-                              count,          length,      kHeads,             0.0884f,    0,                out.data(),
-                              workspace.data(), int64_t(workspace.size()), split};
+    const PagedAttention args{queries.data(),
+                              cache.layer,
+                              cache.table.data(),
+                              sequences,
+                              cache.max_pages,
+                              device_tiles.data(),
+                              count,
+                              length,
+                              kHeads,
+                              0.0884f,
+                              0,
+                              out.data(),
+                              workspace.data(),
+                              int64_t(workspace.size()),
+                              split};
     return time_of([&] { paged_attention(args, nullptr); });
   }
 
@@ -192,7 +204,7 @@ class Bench {
       SampleRow row{1, 0.5, kind[0] == 'g' ? 0.0f : 0.8f, 0, 0, 0, 0, -1};
       if (kind[1] == 'o') row.top_k = 50, row.top_p = 0.9;
       DeviceBuffer<SampleRow> params(std::vector<SampleRow>(size_t(count), row));
-      const SampleBatch batch{logits.data(), vocab, count, vocab, vocab, params.data(), nullptr, 0, nullptr, 0, 0, work.data(),
+      const SampleBatch batch{logits.data(),        vocab,     count, vocab, vocab, params.data(), nullptr, 0, nullptr, 0, 0, work.data(),
                               int64_t(work.size()), out.data()};
       add("sampling " + std::to_string(count) + " rows, " + kind, 1e-6, time_of([&] { sample(batch, nullptr); }), 0, "1/us of a batch");
     }

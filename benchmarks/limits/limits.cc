@@ -85,22 +85,22 @@ constexpr int kLoop = 200000;
 constexpr int kChains = 12;  // Independent accumulators: more than latency times issue width.
 
 // Assembly keeps every accumulator in a register of its own; a compiler given an array spills them.
-#define TWELVE(op)                                                                                                         \
-  op " %12, %12, %0\n\t" op " %12, %12, %1\n\t" op " %12, %12, %2\n\t" op " %12, %12, %3\n\t" op " %12, %12, %4\n\t" op    \
-     " %12, %12, %5\n\t" op " %12, %12, %6\n\t" op " %12, %12, %7\n\t" op " %12, %12, %8\n\t" op " %12, %12, %9\n\t" op    \
+#define TWELVE(op)                                                                                                      \
+  op " %12, %12, %0\n\t" op " %12, %12, %1\n\t" op " %12, %12, %2\n\t" op " %12, %12, %3\n\t" op " %12, %12, %4\n\t" op \
+     " %12, %12, %5\n\t" op " %12, %12, %6\n\t" op " %12, %12, %7\n\t" op " %12, %12, %8\n\t" op " %12, %12, %9\n\t" op \
      " %12, %12, %10\n\t" op " %12, %12, %11"
 
 // Operations of kLoop rounds of twelve instructions, each worth `operations`.
-#define PEAK_LOOP(name, isa, Vector, constraint, instruction, operations)                                                  \
-  __attribute__((target(isa))) double name(int) {                                                                          \
-    Vector x = {}, a = {}, b = {}, c = {}, d = {}, e = {}, f = {}, g = {}, h = {}, i = {}, j = {}, k = {}, l = {};          \
-    for (int n = 0; n < kLoop; ++n) {                                                                                      \
-      __asm__ volatile(TWELVE(instruction)                                                                                 \
-                       : constraint(a), constraint(b), constraint(c), constraint(d), constraint(e), constraint(f),         \
-                         constraint(g), constraint(h), constraint(i), constraint(j), constraint(k), constraint(l)          \
-                       : "x"(x));                                                                                         \
-    }                                                                                                                      \
-    return double(kLoop) * kChains * operations;                                                                           \
+#define PEAK_LOOP(name, isa, Vector, constraint, instruction, operations)                                                         \
+  __attribute__((target(isa))) double name(int) {                                                                                 \
+    Vector x = {}, a = {}, b = {}, c = {}, d = {}, e = {}, f = {}, g = {}, h = {}, i = {}, j = {}, k = {}, l = {};                \
+    for (int n = 0; n < kLoop; ++n) {                                                                                             \
+      __asm__ volatile(TWELVE(instruction)                                                                                        \
+                       : constraint(a), constraint(b), constraint(c), constraint(d), constraint(e), constraint(f), constraint(g), \
+                         constraint(h), constraint(i), constraint(j), constraint(k), constraint(l)                                \
+                       : "x"(x));                                                                                                 \
+    }                                                                                                                             \
+    return double(kLoop) * kChains * operations;                                                                                  \
   }
 
 PEAK_LOOP(fma_avx2, "avx2,fma", __m256, "+x", "vfmadd231ps", 16)
@@ -129,11 +129,10 @@ int main(int argc, char** argv) {
   }
   bool wide = __builtin_cpu_supports("avx512f"), bf16 = __builtin_cpu_supports("avx512bf16");
   bool vnni = __builtin_cpu_supports("avx512vnni");
-  std::printf(
-      "{\"threads\": %d, \"dram_read_gb_s\": %s, \"fp32_gflop_s\": %s, \"bf16_gflop_s\": %s, \"int8_gop_s\": %s}\n", threads,
-      number(true, read_bandwidth(threads), 1e9).c_str(),
-      number(true, best_rate(threads, wide ? fma_avx512 : fma_avx2), 1e9).c_str(),
-      number(bf16, bf16 ? best_rate(threads, dot_bf16) : 0, 1e9).c_str(),
-      number(vnni, vnni ? best_rate(threads, dot_int8) : 0, 1e9).c_str());
+  std::printf("{\"threads\": %d, \"dram_read_gb_s\": %s, \"fp32_gflop_s\": %s, \"bf16_gflop_s\": %s, \"int8_gop_s\": %s}\n", threads,
+              number(true, read_bandwidth(threads), 1e9).c_str(),
+              number(true, best_rate(threads, wide ? fma_avx512 : fma_avx2), 1e9).c_str(),
+              number(bf16, bf16 ? best_rate(threads, dot_bf16) : 0, 1e9).c_str(),
+              number(vnni, vnni ? best_rate(threads, dot_int8) : 0, 1e9).c_str());
   return 0;
 }

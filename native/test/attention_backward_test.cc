@@ -84,7 +84,8 @@ struct Gradients {
     dv = dk;
   }
   void run(Family& f, ThreadPool& pool, const std::vector<AttentionBackwardRun>& runs) {
-    ops::attention_backward(kernels(), pool, f.shape, f.kv, f.layer(), runs, {f.q_bytes.data(), f.d_bytes.data(), dq.data(), dk.data(), dv.data()});
+    ops::attention_backward(kernels(), pool, f.shape, f.kv, f.layer(), runs,
+                            {f.q_bytes.data(), f.d_bytes.data(), dq.data(), dk.data(), dv.data()});
   }
 };
 
@@ -103,7 +104,8 @@ double error_of(const Family& f, const std::vector<float>& got, const std::vecto
   return worst / top;
 }
 
-void check_family(Random& random, const ops::KvShape& shape, int64_t heads, int64_t window, int64_t prefix, const std::vector<int64_t>& lengths) {
+void check_family(Random& random, const ops::KvShape& shape, int64_t heads, int64_t window, int64_t prefix,
+                  const std::vector<int64_t>& lengths) {
   Family f(random, shape, heads, window, prefix, lengths);
   ThreadPool one(1), three(3);
   Gradients g(f), threaded(f);
@@ -128,7 +130,8 @@ void check_random_families(Element element, uint64_t seed) {
     int64_t group = 1 + i % 8, kv_heads = random.whole(1, 3), prefix = random.whole(0, 1) * random.whole(1, 90);
     std::vector<int64_t> lengths;
     for (int64_t s = random.whole(1, 3); s > 0; --s) lengths.push_back(random.whole(1, 50));
-    check_family(random, {2, kv_heads, dims[size_t(i) % dims.size()], element}, group * kv_heads, windows[size_t(i) % windows.size()], prefix, lengths);
+    check_family(random, {2, kv_heads, dims[size_t(i) % dims.size()], element}, group * kv_heads, windows[size_t(i) % windows.size()],
+                 prefix, lengths);
   }
 }
 
@@ -138,7 +141,8 @@ TEST(attention_backward_bf16_matches_reference) { check_random_families(Element:
 TEST(attention_backward_at_page_borders_and_large_groups) {
   Random random(63);
   for (Element element : {Element::kF32, Element::kBf16}) {
-    for (int64_t prefix : {0, 1, 15, 16, 17, 64}) check_family(random, {1, 1, 8, element}, 2, prefix % 2 == 0 ? 0 : 20, prefix, {1, 16, 33});
+    for (int64_t prefix : {0, 1, 15, 16, 17, 64})
+      check_family(random, {1, 1, 8, element}, 2, prefix % 2 == 0 ? 0 : 20, prefix, {1, 16, 33});
     for (int64_t group : {11, 32}) check_family(random, {1, 1, 18, element}, group, 0, 20, {5, 3});
   }
 }

@@ -20,7 +20,8 @@ const std::vector<int64_t> kSizes = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100,
 TEST(rms_norm_backward_matches_reference) {
   Random random(71);
   for (int64_t n : kSizes) {
-    std::vector<float> x = random.normals(size_t(n)), w = random.normals(size_t(n)), d = random.normals(size_t(n)), dx = random.normals(size_t(n)), start = dx;
+    std::vector<float> x = random.normals(size_t(n)), w = random.normals(size_t(n)), d = random.normals(size_t(n)),
+                       dx = random.normals(size_t(n)), start = dx;
     backward().rms_norm_backward(x.data(), w.data(), d.data(), n, 1e-5f, dx.data());
     double square = 0, dot = 0;
     for (int64_t i = 0; i < n; ++i) square += double(x[size_t(i)]) * x[size_t(i)];

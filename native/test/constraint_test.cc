@@ -75,10 +75,12 @@ void check_language(const Job& j, const std::string& what) {
   for (const Token& token : j.output) {
     if (token.id < 0) continue;
     bool ends = token.id == kEnd;
-    if (ends ? !matcher.can_end() : !matcher.advance(token.id)) return fail(__FILE__, __LINE__, what + ": a forbidden token after " + text_of(j));
+    if (ends ? !matcher.can_end() : !matcher.advance(token.id))
+      return fail(__FILE__, __LINE__, what + ": a forbidden token after " + text_of(j));
   }
   Finish finish = j.output.back().finish;
-  if ((finish == Finish::kComplete || finish == Finish::kStopToken) && !matcher.can_end()) fail(__FILE__, __LINE__, what + ": not whole: " + text_of(j));
+  if ((finish == Finish::kComplete || finish == Finish::kStopToken) && !matcher.can_end())
+    fail(__FILE__, __LINE__, what + ": not whole: " + text_of(j));
   if (finish == Finish::kNone && matcher.complete()) fail(__FILE__, __LINE__, what + ": went on after the end: " + text_of(j));
 }
 
@@ -87,8 +89,9 @@ const char* const kObject =
     "\"required\":[\"ab\",\"c\"]}";
 
 std::vector<std::shared_ptr<const Program>> programs() {
-  return {schema(kObject), schema("{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"), schema("{}"), regex("[a-c]{3,}x"), regex("(ab|cd)*"),
-          schema("{\"type\":\"object\",\"minProperties\":2,\"additionalProperties\":{\"type\":\"boolean\"}}")};
+  return {schema(kObject),   schema("{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"),
+          schema("{}"),      regex("[a-c]{3,}x"),
+          regex("(ab|cd)*"), schema("{\"type\":\"object\",\"minProperties\":2,\"additionalProperties\":{\"type\":\"boolean\"}}")};
 }
 
 std::vector<Job> jobs(int64_t most) {
@@ -109,7 +112,8 @@ std::vector<Job> alone(const std::shared_ptr<model::Model>& model, std::vector<J
 void check_same(const Job& a, const Job& b) {
   CHECK_EQ(a.output.size(), b.output.size());
   for (size_t i = 0; i < std::min(a.output.size(), b.output.size()); ++i) {
-    CHECK(a.output[i].id == b.output[i].id && a.output[i].finish == b.output[i].finish && same_bits(a.output[i].logprob, b.output[i].logprob));
+    CHECK(a.output[i].id == b.output[i].id && a.output[i].finish == b.output[i].finish &&
+          same_bits(a.output[i].logprob, b.output[i].logprob));
   }
 }
 
@@ -149,7 +153,11 @@ TEST(a_shortest_text_of_few_tokens_and_many_bytes_is_reached) {
   // 1200 bytes, 600 tokens: longer than what is looked for at a token, so it is followed from the start.
   std::string word;
   for (int i = 0; i < 25; ++i) word += "{\"\":";
-  auto program = regex("(z{130}|" + [&] { std::string out; for (char c : word) out += std::string(c == '{' ? "\\" : "") + c; return out; }() + ")");
+  auto program = regex("(z{130}|" + [&] {
+    std::string out;
+    for (char c : word) out += std::string(c == '{' ? "\\" : "") + c;
+    return out;
+  }() + ")");
   CHECK_EQ(program->shortest.size(), size_t(50));
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     Job j = job(program, seed, 50);

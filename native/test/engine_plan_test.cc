@@ -56,6 +56,8 @@ struct Fault {
   std::function<void(Plan&)> spoil;
 };
 
+// A table, a fault a line.
+// clang-format off
 std::vector<Fault> slot_faults() {
   auto nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   return {
@@ -152,6 +154,7 @@ std::vector<Fault> row_faults() {
        }},
   };
 }
+// clang-format on
 
 void check_same(const engine::StepResult& a, const engine::StepResult& b) {
   CHECK_EQ(a.samples.size(), b.samples.size());

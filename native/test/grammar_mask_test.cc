@@ -14,9 +14,11 @@ std::shared_ptr<const SharedMasks> small_vocabulary() {
   static const std::shared_ptr<const SharedMasks> made = [] {
     std::vector<std::string> tokens = {""};  // token 0 ends the text
     for (int byte = 0; byte < 256; ++byte) tokens.push_back(std::string(1, char(byte)));
-    for (const char* word : {"{\"", "\":", "\": ", "\",", "\",\"", "\"}", "},", "}]", "]}", "[]", "{}", "[[", "]]", "true", "tru", "null", "fal", "false", "12", "00", "1.5",
-                             "-1", "e1", "\\\"", "\\u00", "\\n", "ab", "abc", "name", "a\"", "b\":1", "a\":1,\"a", "\",\"a\":", "1,", "1}", "  ", "\n  ", "é", "\xC3", "\xA9x",
-                             "foo", "bar", "2020", "-01", "0.", ".5", "ba", "a\":\"", "x\",\"x\":\"", "\"\"", "\":\"\",\"", "}}"}) {
+    for (const char* word :
+         {"{\"",   "\":", "\": ", "\",",  "\",\"", "\"}",       "},",        "}]",  "]}",     "[]",           "{}",   "[[",         "]]",
+          "true",  "tru", "null", "fal",  "false", "12",        "00",        "1.5", "-1",     "e1",           "\\\"", "\\u00",      "\\n",
+          "ab",    "abc", "name", "a\"",  "b\":1", "a\":1,\"a", "\",\"a\":", "1,",  "1}",     "  ",           "\n  ", "é",          "\xC3",
+          "\xA9x", "foo", "bar",  "2020", "-01",   "0.",        ".5",        "ba",  "a\":\"", "x\",\"x\":\"", "\"\"", "\":\"\",\"", "}}"}) {
       tokens.push_back(word);
     }
     return std::make_shared<const SharedMasks>(std::make_shared<const Vocabulary>(tokens, std::vector<int32_t>{0}));
@@ -27,7 +29,8 @@ std::shared_ptr<const SharedMasks> small_vocabulary() {
 // Words of a few letters, signs and characters of several bytes, some of them cut: its trie has deep and wide subtrees.
 std::shared_ptr<const SharedMasks> wide_vocabulary() {
   static const std::shared_ptr<const SharedMasks> made = [] {
-    const std::vector<std::string> pieces = {"a", "b", "o", "f", " ", "1", "é", "ß", "日", "\xE6", "\x97", "😀", "\"", "\\", "\n", ",", ":", "{", "}", "[", "]", "-", "u0"};
+    const std::vector<std::string> pieces = {"a",  "b",  "o",  "f", " ", "1", "é", "ß", "日", "\xE6", "\x97", "😀",
+                                             "\"", "\\", "\n", ",", ":", "{", "}", "[", "]",  "-",    "u0"};
     std::mt19937 random(5);
     std::vector<std::string> tokens = {""};
     for (int byte = 0; byte < 256; ++byte) tokens.push_back(std::string(1, char(byte)));
@@ -72,7 +75,8 @@ void walk(const GrammarRef& grammar, const std::string& name, uint32_t seed, int
     std::vector<uint32_t> mask(vocabulary.words());
     matcher.fill_mask(mask.data(), mask.size());
     std::vector<uint32_t> wanted = brute_force(matcher, vocabulary);
-    if (mask != wanted) return test::fail(__FILE__, __LINE__, name + " after " + text + ": mask differs:" + describe(mask, wanted, vocabulary));
+    if (mask != wanted)
+      return test::fail(__FILE__, __LINE__, name + " after " + text + ": mask differs:" + describe(mask, wanted, vocabulary));
     std::vector<int32_t> allowed;
     for (int32_t token = 0; size_t(token) < vocabulary.size(); ++token) {
       if (mask[size_t(token) / 32] >> (token % 32) & 1) allowed.push_back(token);
@@ -92,7 +96,8 @@ void walk(const GrammarRef& grammar, const std::string& name, uint32_t seed, int
 const char* const kSchemas[] = {
     "true",
     "{\"type\":\"object\"}",
-    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"name\":{\"type\":\"string\"}},\"required\":[\"a\"],\"additionalProperties\":false}",
+    "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"name\":{\"type\":\"string\"}},\"required\":[\"a\"],"
+    "\"additionalProperties\":false}",
     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":true},\"required\":[\"b\"],\"minProperties\":2}",
     "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"},\"maxProperties\":2}",
     "{\"type\":\"object\",\"patternProperties\":{\"^a\":{\"type\":\"integer\"},\"b$\":{\"minimum\":3}},\"additionalProperties\":false}",
@@ -106,11 +111,14 @@ const char* const kSchemas[] = {
     "{\"type\":\"number\",\"minimum\":0.5,\"exclusiveMaximum\":12.25}",
     "{\"type\":\"number\",\"multipleOf\":0.25,\"maximum\":2,\"minimum\":-1}",
     "{\"type\":\"integer\",\"multipleOf\":7}",
-    "{\"anyOf\":[{\"type\":\"object\",\"required\":[\"a\"]},{\"type\":\"array\",\"minItems\":2},{\"type\":\"string\",\"format\":\"date\"}]}",
+    "{\"anyOf\":[{\"type\":\"object\",\"required\":[\"a\"]},{\"type\":\"array\",\"minItems\":2},{\"type\":\"string\",\"format\":\"date\"}]"
+    "}",
     "{\"oneOf\":[{\"type\":\"integer\",\"multipleOf\":3},{\"type\":\"integer\",\"multipleOf\":2}]}",
     "{\"not\":{\"type\":[\"object\",\"string\"]}}",
-    "{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/n\"}}},\"additionalProperties\":false}}}",
-    "{\"if\":{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},\"then\":{\"required\":[\"b\"]},\"else\":{\"maxProperties\":1},\"type\":\"object\"}",
+    "{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/"
+    "n\"}}},\"additionalProperties\":false}}}",
+    "{\"if\":{\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]},\"then\":{\"required\":[\"b\"]},\"else\":{\"maxProperties\":1},"
+    "\"type\":\"object\"}",
     "{\"type\":\"string\",\"format\":\"ipv4\"}",
     "{\"type\":\"string\",\"format\":\"date-time\"}",
 };

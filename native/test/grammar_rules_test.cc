@@ -35,15 +35,18 @@ void expect_grammar(const std::string& source, const std::vector<std::string>& i
 
 TEST(grammar_gbnf) {
   expect_grammar("root ::= \"a\" [b-d]* | \"x\"+ # note\n", {"a", "abcd", "xx"}, {"", "b", "ax"});
-  expect_grammar("root ::= expr\nexpr ::= term ((\"+\" | \"-\") term)*\nterm ::= [0-9]+ |\n  \"(\" expr \")\"\n", {"1", "(1+2)-3", "((4))"}, {"1+", "(1", "()"});
+  expect_grammar("root ::= expr\nexpr ::= term ((\"+\" | \"-\") term)*\nterm ::= [0-9]+ |\n  \"(\" expr \")\"\n", {"1", "(1+2)-3", "((4))"},
+                 {"1+", "(1", "()"});
   expect_grammar("root ::= [^\\n\\]]{2,3} \"\\\"\"", {"ab\"", "é[c\""}, {"a\"", "abcd\"", "a]\""});
   expect_grammar("root ::= root \"+\" num | num\nnum ::= [0-9]", {"1", "1+2+3"}, {"+", "1+", "12"});
-  expect_grammar("root ::= \"SELECT \" col \" from \" tab\ncol ::= \"a\" | \"b\"\ntab ::= \"t1\"", {"SELECT a from t1"}, {"SELECT c from t1"});
+  expect_grammar("root ::= \"SELECT \" col \" from \" tab\ncol ::= \"a\" | \"b\"\ntab ::= \"t1\"", {"SELECT a from t1"},
+                 {"SELECT c from t1"});
 }
 
 TEST(grammar_lark) {
   expect_grammar("start: \"a\" NAME? (\",\" NAME)*\nNAME: /[a-z]+/\n// note\n", {"a", "abc", "a,x,yz"}, {"a,", "A"});
-  expect_grammar("?start: sum\nsum: product | sum \"+\" product -> add\nproduct: \"0\"..\"9\" | \"[\" sum \"]\"\n", {"1", "1+2", "[1+2]+3"}, {"+1", "12"});
+  expect_grammar("?start: sum\nsum: product | sum \"+\" product -> add\nproduct: \"0\"..\"9\" | \"[\" sum \"]\"\n", {"1", "1+2", "[1+2]+3"},
+                 {"+1", "12"});
   expect_grammar("start: item~2..3 [\"!\"]\nitem: \"ab\"\n", {"abab", "ababab!"}, {"ab", "abababab"});
 }
 
@@ -76,19 +79,25 @@ TEST(grammar_structural_tags) {
   Budget budget;
   GrammarOptions options;
   GrammarRef legacy = compile_structural_tag(
-      "{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f=a>\",\"schema\":{\"type\":\"integer\"},\"end\":\"</f>\"},{\"begin\":\"<f=b>\",\"schema\":{\"const\":\"x\"},\"end\":\"</f>\"}],"
+      "{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f=a>\",\"schema\":{\"type\":\"integer\"},\"end\":\"</"
+      "f>\"},{\"begin\":\"<f=b>\",\"schema\":{\"const\":\"x\"},\"end\":\"</f>\"}],"
       "\"triggers\":[\"<f=\"]}",
       options, budget);
   expect(*legacy, "legacy", {"", "free text <f", "see <f=a>12</f> and <f=b>\"x\"</f>."}, {"<f=", "<f=a>x</f>", "<f=c>1</f>", "a <f=a>1"});
   GrammarRef layered = compile_structural_tag(
-      "{\"type\":\"structural_tag\",\"format\":{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":\"<think>\",\"content\":{\"type\":\"any_text\"},\"end\":\"</think>\"},"
-      "{\"type\":\"or\",\"elements\":[{\"type\":\"const_string\",\"value\":\"no\"},{\"type\":\"json_schema\",\"json_schema\":{\"type\":\"boolean\"}},{\"type\":\"regex\",\"pattern\":\"[0-9]+\"},"
+      "{\"type\":\"structural_tag\",\"format\":{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":\"<think>\",\"content\":{"
+      "\"type\":\"any_text\"},\"end\":\"</think>\"},"
+      "{\"type\":\"or\",\"elements\":[{\"type\":\"const_string\",\"value\":\"no\"},{\"type\":\"json_schema\",\"json_schema\":{\"type\":"
+      "\"boolean\"}},{\"type\":\"regex\",\"pattern\":\"[0-9]+\"},"
       "{\"type\":\"grammar\",\"grammar\":\"root ::= \\\"g\\\"+\"}]}]}}",
       options, budget);
-  expect(*layered, "format", {"<think>a < b</think>no", "<think></think>true", "<think>x</think>12", "<think>x</think>gg"}, {"no", "<think>x</think>", "<think>x</think>nono"});
+  expect(*layered, "format", {"<think>a < b</think>no", "<think></think>true", "<think>x</think>12", "<think>x</think>gg"},
+         {"no", "<think>x</think>", "<think>x</think>nono"});
   GrammarRef once = compile_structural_tag(
-      "{\"format\":{\"type\":\"triggered_tags\",\"triggers\":[\"<a\",\"<ab\"],\"tags\":[{\"begin\":\"<a>\",\"content\":{\"type\":\"const_string\",\"value\":\"1\"},\"end\":\"!\"},"
-      "{\"begin\":\"<ab>\",\"content\":{\"type\":\"const_string\",\"value\":\"2\"},\"end\":\"!\"}],\"at_least_one\":true,\"stop_after_first\":true}}",
+      "{\"format\":{\"type\":\"triggered_tags\",\"triggers\":[\"<a\",\"<ab\"],\"tags\":[{\"begin\":\"<a>\",\"content\":{\"type\":\"const_"
+      "string\",\"value\":\"1\"},\"end\":\"!\"},"
+      "{\"begin\":\"<ab>\",\"content\":{\"type\":\"const_string\",\"value\":\"2\"},\"end\":\"!\"}],\"at_least_one\":true,\"stop_after_"
+      "first\":true}}",
       options, budget);
   expect(*once, "triggered", {"x<a>1!", "<ab>2!"}, {"", "x", "<a>1!x", "<ab>1!"});
   CHECK_ERROR(kType, "structural_tag", compile_structural_tag("{\"format\":{\"type\":\"tag\"}}", options, budget));

@@ -62,7 +62,8 @@ void run_file(const fs::path& path, const GrammarOptions& options, Counts& count
       grammar = compile_json_schema(slice(text, *group.find("schema")), options, budget);
     } catch (const Refused& refused) {
       ++counts.refused[refused.keyword()];
-      if (std::getenv("TANDEM_GRAMMAR_VERBOSE")) std::printf("  refused %s: %s: %s\n", path.filename().c_str(), group.find("description")->text.c_str(), refused.what());
+      if (std::getenv("TANDEM_GRAMMAR_VERBOSE"))
+        std::printf("  refused %s: %s: %s\n", path.filename().c_str(), group.find("description")->text.c_str(), refused.what());
       continue;
     } catch (const Error& error) {
       ++counts.refused[std::string("error: ") + error.what()];
@@ -73,8 +74,9 @@ void run_file(const fs::path& path, const GrammarOptions& options, Counts& count
       bool valid = test.find("valid")->is(Json::kTrue), accepted = accepts(*grammar, slice(text, *test.find("data")));
       ++(valid ? (accepted ? counts.valid_accepted : counts.valid_refused) : accepted ? counts.invalid_accepted : counts.invalid_refused);
       if (valid != accepted) {
-        std::printf("  %s %s / %s: %s is %s\n", path.filename().c_str(), group.find("description")->text.c_str(), test.find("description")->text.c_str(),
-                    slice(text, *test.find("data")).substr(0, 120).c_str(), accepted ? "wrongly accepted" : "wrongly refused");
+        std::printf("  %s %s / %s: %s is %s\n", path.filename().c_str(), group.find("description")->text.c_str(),
+                    test.find("description")->text.c_str(), slice(text, *test.find("data")).substr(0, 120).c_str(),
+                    accepted ? "wrongly accepted" : "wrongly refused");
       }
     }
   }
@@ -96,8 +98,8 @@ void run_suite(const char* draft, bool draft7) {
   std::sort(files.begin(), files.end());
   GrammarOptions options{.mode = Mode::kAccept, .assert_formats = false, .draft7 = draft7};
   for (const fs::path& file : files) run_file(file, options, counts);
-  std::printf("  %s: %d of %d schemas compiled; valid %d accepted, %d refused; invalid %d refused, %d accepted\n", draft, counts.compiled, counts.schemas,
-              counts.valid_accepted, counts.valid_refused, counts.invalid_refused, counts.invalid_accepted);
+  std::printf("  %s: %d of %d schemas compiled; valid %d accepted, %d refused; invalid %d refused, %d accepted\n", draft, counts.compiled,
+              counts.schemas, counts.valid_accepted, counts.valid_refused, counts.invalid_refused, counts.invalid_accepted);
   for (const auto& [keyword, count] : counts.refused) std::printf("    %s: %d\n", keyword.c_str(), count);
   CHECK(counts.compiled * 10 >= counts.schemas * 6);
   CHECK_EQ(counts.invalid_accepted, 0);
@@ -117,7 +119,8 @@ TEST(grammar_suite_json_parsing) {
     std::string name = entry.path().filename();
     bool accepted = accepts(*any, read_text(entry.path()));
     ++files;
-    if ((name[0] == 'y' && !accepted) || (name[0] == 'n' && accepted)) test::fail(__FILE__, __LINE__, name + (accepted ? " is accepted" : " is refused"));
+    if ((name[0] == 'y' && !accepted) || (name[0] == 'n' && accepted))
+      test::fail(__FILE__, __LINE__, name + (accepted ? " is accepted" : " is refused"));
   }
   std::printf("  %d files\n", files);
   CHECK(files > 0);

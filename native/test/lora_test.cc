@@ -47,7 +47,8 @@ struct Rows {
 };
 
 // y of the given rows after their adapter; y starts as `start`.
-std::vector<float> apply(const Projection& c, const Rows& x, const std::vector<int32_t>& rows, std::vector<float> y, int64_t ldy, int threads) {
+std::vector<float> apply(const Projection& c, const Rows& x, const std::vector<int32_t>& rows, std::vector<float> y, int64_t ldy,
+                         int threads) {
   ThreadPool pool(threads);
   std::vector<float> u(rows.size() * size_t(c.factors.rank_padded()), NAN);
   std::vector<LoraTask> tasks{{&c.factors, rows.data(), int64_t(rows.size()), u.data(), c.factors.rank_padded()}};

@@ -30,7 +30,8 @@ struct Product {
   Rows dy;
 
   Product(Random& random, ThreadPool& pool, Element element, int64_t rows, int64_t inner, int64_t batch)
-      : n(rows), k(inner), m(batch), ld_dy(round_up(n, kernels().panel) + 3), w(pack(random, pool, element)), dy(element, gradients(random)) {}
+      : n(rows), k(inner), m(batch), ld_dy(round_up(n, kernels().panel) + 3), w(pack(random, pool, element)),
+        dy(element, gradients(random)) {}
 
   PackedMatrix pack(Random& random, ThreadPool& pool, Element element) const {
     std::vector<float> weights = random.normals(size_t(n * k));
@@ -78,8 +79,10 @@ void check_product(Random& random, Element element, int64_t n, int64_t k, int64_
 
 void check_many(Element element) {
   Random random(element == Element::kF32 ? 21 : 22);
-  for (int64_t n : {1, 15, 16, 17, 64, 65, 255, 257, 300, 513}) check_product(random, element, n, random.whole(1, 200), random.whole(1, 40), n % 2 == 0);
-  for (int64_t k : {1, 31, 32, 33, 64, 96, 97, 128, 160}) check_product(random, element, random.whole(1, 300), k, random.whole(1, 220), k % 2 == 1);
+  for (int64_t n : {1, 15, 16, 17, 64, 65, 255, 257, 300, 513})
+    check_product(random, element, n, random.whole(1, 200), random.whole(1, 40), n % 2 == 0);
+  for (int64_t k : {1, 31, 32, 33, 64, 96, 97, 128, 160})
+    check_product(random, element, random.whole(1, 300), k, random.whole(1, 220), k % 2 == 1);
 }
 
 TEST(matmul_backward_f32_matches_reference) { check_many(Element::kF32); }
@@ -100,7 +103,8 @@ TEST(matmul_backward_is_the_transpose_of_matmul) {
   double left = 0, right = 0;
   for (int64_t i = 0; i < 4; ++i) {
     for (int64_t j = 0; j < p.n; ++j) left += double(p.dy.wide[size_t(i * p.ld_dy + j)]) * double(y[size_t(i * p.w.rows_padded() + j)]);
-    for (int64_t c = 0; c < p.k; ++c) right += double(dx[size_t(i * ops::ld_backward(p.w) + c)]) * double(x.wide[size_t(i * p.w.columns_padded() + c)]);
+    for (int64_t c = 0; c < p.k; ++c)
+      right += double(dx[size_t(i * ops::ld_backward(p.w) + c)]) * double(x.wide[size_t(i * p.w.columns_padded() + c)]);
   }
   CHECK_NEAR(left, right, 1e-3);
 }
@@ -112,7 +116,8 @@ TEST(factor_gradients_match_reference) {
       int64_t m = i == 0 ? 0 : random.whole(1, 600), n = random.whole(1, 150), ranks = random.whole(1, 20), ldu = ranks + 2, ldx = n + 5;
       int64_t ld = round_up(n, kernels().panel);
       ThreadPool one(1), three(3);
-      std::vector<float> u = random.normals(size_t(m * ldu) + 1), start = random.normals(size_t(ranks * ld)), grad = start, threaded = start;
+      std::vector<float> u = random.normals(size_t(m * ldu) + 1), start = random.normals(size_t(ranks * ld)), grad = start,
+                         threaded = start;
       Rows x(element, random.normals(size_t(m * ldx) + 1));
       ops::accumulate_outer(kernels(), one, u.data(), ldu, ranks, x.at(0), ldx, element, m, n, grad.data(), ld);
       ops::accumulate_outer(kernels(), three, u.data(), ldu, ranks, x.at(0), ldx, element, m, n, threaded.data(), ld);
@@ -129,7 +134,8 @@ TEST(factor_gradients_match_reference) {
       int64_t cut = random.whole(1, m - 1);
       std::vector<float> parts = start;
       ops::accumulate_outer(kernels(), one, u.data(), ldu, ranks, x.at(0), ldx, element, cut, n, parts.data(), ld);
-      ops::accumulate_outer(kernels(), one, u.data() + cut * ldu, ldu, ranks, x.at(size_t(cut * ldx)), ldx, element, m - cut, n, parts.data(), ld);
+      ops::accumulate_outer(kernels(), one, u.data() + cut * ldu, ldu, ranks, x.at(size_t(cut * ldx)), ldx, element, m - cut, n,
+                            parts.data(), ld);
       CHECK(same_bits(parts.data(), grad.data(), grad.size()));
     }
   }

@@ -139,9 +139,8 @@ TEST(packed_rows_come_back) {
 
 TEST(packing_reports_a_failed_read) {
   ThreadPool pool(3);
-  CHECK_ERROR(kIo, "could not read", PackedMatrix(kernels(), Element::kF32, 500, 8, pool, [](int64_t first, int64_t, float*) {
-                return first < 200;
-              }));
+  CHECK_ERROR(kIo, "could not read",
+              PackedMatrix(kernels(), Element::kF32, 500, 8, pool, [](int64_t first, int64_t, float*) { return first < 200; }));
   CHECK_ERROR(kRange, "positive", PackedMatrix(kernels(), Element::kF32, 0, 8, pool, [](int64_t, int64_t, float*) { return true; }));
 }
 

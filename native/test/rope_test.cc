@@ -60,9 +60,7 @@ TEST(rope_scaling_moves_the_right_frequencies) {
   }
 }
 
-TEST(rope_refuses_odd_heads) {
-  CHECK_ERROR(kRange, "even", ops::RopeTable(ops::RopeSpec{}, 4, 7));
-}
+TEST(rope_refuses_odd_heads) { CHECK_ERROR(kRange, "even", ops::RopeTable(ops::RopeSpec{}, 4, 7)); }
 
 }  // namespace
 }  // namespace tandem::test

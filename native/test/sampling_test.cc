@@ -55,10 +55,26 @@ ops::SamplingParams params(double temperature, double top_p = 1, int64_t top_k =
 }
 
 std::vector<ops::SamplingParams> many_params() {
-  return {params(1),           params(0.3),           params(2.5),          params(1, 0.9),         params(0.7, 0.5),
-          params(1, 1, 1),     params(1, 1, 5),       params(2, 1, 40),     params(1, 1, 0, 0.05),  params(1.5, 1, 0, 0.3),
-          params(1, 0.8, 20),  params(1.2, 0.95, 7),  params(1, 0.9, 0, 0.02), params(1, 0.7, 30, 0.01), params(1, 1, 100000),
-          params(1, 1e-6),     params(1, 1, 0, 1),    params(0.01),         params(50),             params(50, 0.99, 300)};
+  return {params(1),
+          params(0.3),
+          params(2.5),
+          params(1, 0.9),
+          params(0.7, 0.5),
+          params(1, 1, 1),
+          params(1, 1, 5),
+          params(2, 1, 40),
+          params(1, 1, 0, 0.05),
+          params(1.5, 1, 0, 0.3),
+          params(1, 0.8, 20),
+          params(1.2, 0.95, 7),
+          params(1, 0.9, 0, 0.02),
+          params(1, 0.7, 30, 0.01),
+          params(1, 1, 100000),
+          params(1, 1e-6),
+          params(1, 1, 0, 1),
+          params(0.01),
+          params(50),
+          params(50, 0.99, 300)};
 }
 
 // The draw inverts the distribution over ids ascending, so the token follows from the uniform but near the borders.
@@ -308,7 +324,10 @@ double chi_square(const std::vector<int>& counts, double expected) {
 
 TEST(uniform_is_uniform_along_every_argument) {
   auto along = [](int which, uint64_t i) {
-    return which == 0 ? ops::uniform(42, 0, i) : which == 1 ? ops::uniform(i, 0, 0) : which == 2 ? ops::uniform(42, i, 7) : ops::uniform(i << 32, 1, 5);
+    return which == 0   ? ops::uniform(42, 0, i)
+           : which == 1 ? ops::uniform(i, 0, 0)
+           : which == 2 ? ops::uniform(42, i, 7)
+                        : ops::uniform(i << 32, 1, 5);
   };
   for (int which = 0; which < 4; ++which) {
     constexpr int kCount = 64000;

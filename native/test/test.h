@@ -42,35 +42,33 @@ void expect_error(const char* file, int line, ErrorKind kind, const std::string&
 
 }  // namespace tandem::test
 
-#define TEST(name)                                                       \
-  static void name();                                                    \
-  static const ::tandem::test::Register register_##name(#name, name);    \
+#define TEST(name)                                                    \
+  static void name();                                                 \
+  static const ::tandem::test::Register register_##name(#name, name); \
   static void name()
 
-#define CHECK(condition)                                                        \
-  do {                                                                          \
-    if (!(condition)) ::tandem::test::fail(__FILE__, __LINE__, #condition);     \
+#define CHECK(condition)                                                    \
+  do {                                                                      \
+    if (!(condition)) ::tandem::test::fail(__FILE__, __LINE__, #condition); \
   } while (false)
 
-#define CHECK_EQ(a, b)                                                                                              \
-  do {                                                                                                              \
-    const auto seen_ = (a);                                                                                         \
-    const auto wanted_ = (b);                                                                                       \
-    if (!(seen_ == wanted_)) {                                                                                      \
-      ::tandem::test::fail(__FILE__, __LINE__,                                                                      \
-                           #a " is " + ::tandem::test::show(seen_) + ", not " + ::tandem::test::show(wanted_));     \
-    }                                                                                                               \
+#define CHECK_EQ(a, b)                                                                                                              \
+  do {                                                                                                                              \
+    const auto seen_ = (a);                                                                                                         \
+    const auto wanted_ = (b);                                                                                                       \
+    if (!(seen_ == wanted_)) {                                                                                                      \
+      ::tandem::test::fail(__FILE__, __LINE__, #a " is " + ::tandem::test::show(seen_) + ", not " + ::tandem::test::show(wanted_)); \
+    }                                                                                                                               \
   } while (false)
 
-#define CHECK_NEAR(a, b, tolerance)                                                                                 \
-  do {                                                                                                              \
-    const double seen_ = double(a), wanted_ = double(b);                                                            \
-    if (!(std::fabs(seen_ - wanted_) <= double(tolerance))) {                                                       \
-      ::tandem::test::fail(__FILE__, __LINE__,                                                                      \
-                           #a " is " + ::tandem::test::show(seen_) + ", not " + ::tandem::test::show(wanted_) +     \
-                               " within " + ::tandem::test::show(double(tolerance)));                               \
-    }                                                                                                               \
+#define CHECK_NEAR(a, b, tolerance)                                                                                          \
+  do {                                                                                                                       \
+    const double seen_ = double(a), wanted_ = double(b);                                                                     \
+    if (!(std::fabs(seen_ - wanted_) <= double(tolerance))) {                                                                \
+      ::tandem::test::fail(__FILE__, __LINE__,                                                                               \
+                           #a " is " + ::tandem::test::show(seen_) + ", not " + ::tandem::test::show(wanted_) + " within " + \
+                               ::tandem::test::show(double(tolerance)));                                                     \
+    }                                                                                                                        \
   } while (false)
 
-#define CHECK_ERROR(kind, text, ...) \
-  ::tandem::test::expect_error(__FILE__, __LINE__, ::tandem::ErrorKind::kind, text, [&] { __VA_ARGS__; })
+#define CHECK_ERROR(kind, text, ...) ::tandem::test::expect_error(__FILE__, __LINE__, ::tandem::ErrorKind::kind, text, [&] { __VA_ARGS__; })

@@ -15,7 +15,8 @@ using ops::Element;
 using train::Row;
 using train::Trainer;
 
-train::State random_state(Random& random, const model::Spec& spec, const std::vector<model::Module>& modules, int64_t rank, float b_scale = 0.3f) {
+train::State random_state(Random& random, const model::Spec& spec, const std::vector<model::Module>& modules, int64_t rank,
+                          float b_scale = 0.3f) {
   train::State state;
   state.scale = 2;
   for (int64_t layer = 0; layer < spec.layers; ++layer) {

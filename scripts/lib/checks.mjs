@@ -21,8 +21,12 @@ export function nativeSources() {
   );
 }
 
+/** Versions differ in what they call formatted: only this one is asked. */
+const CLANG_FORMAT_VERSION = 14;
+
 export function hasClangFormat() {
-  return spawnSync('clang-format', ['--version']).status === 0;
+  const { stdout } = spawnSync('clang-format', ['--version'], { encoding: 'utf8' });
+  return new RegExp(`version ${CLANG_FORMAT_VERSION}\\.`).test(stdout ?? '');
 }
 
 export function checks() {
@@ -38,7 +42,9 @@ export function checks() {
   const sources = nativeSources();
   const format = { name: 'format (clang-format)', command: 'clang-format', args: ['--dry-run', '-Werror', ...sources] };
   if (sources.length > 0)
-    list.push(hasClangFormat() ? format : { ...format, skipped: 'clang-format is not installed' });
+    list.push(
+      hasClangFormat() ? format : { ...format, skipped: `clang-format ${CLANG_FORMAT_VERSION} is not installed` },
+    );
   return list;
 }
 

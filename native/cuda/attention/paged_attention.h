@@ -15,25 +15,25 @@ constexpr int kSplitPositions = 512;
 
 // Consecutive tokens of one sequence, at most attention_tile_tokens(heads, kv_heads) of them; `tokens` 0 is an empty tile.
 struct AttentionTile {
-  int32_t first_row;       // of the batch
+  int32_t first_row;  // of the batch
   int32_t tokens;
   int32_t first_position;  // of the first token in its sequence
   int32_t sequence;        // row of the page table
 };
 
 struct PagedAttention {
-  const bf16* queries;  // [rows][heads][dim]
-  KvLayer kv;           // dim 32, 64, 96 or 128
+  const bf16* queries;        // [rows][heads][dim]
+  KvLayer kv;                 // dim 32, 64, 96 or 128
   const int32_t* page_table;  // [sequences][max_pages]
   int64_t sequences, max_pages;
   const AttentionTile* tiles;
   int64_t tile_count;
-  int64_t longest;      // positions of the longest sequence, with its new tokens
-  int64_t heads;        // a multiple of kv_heads, at most 16 times as many
+  int64_t longest;  // positions of the longest sequence, with its new tokens
+  int64_t heads;    // a multiple of kv_heads, at most 16 times as many
   float scale;
-  int64_t window;       // a query sees itself and window - 1 positions before it; 0 = all
-  bf16* out;            // [rows][heads][dim]
-  float* workspace;     // attention_workspace_floats(...): needed where splits_in_grid
+  int64_t window;    // a query sees itself and window - 1 positions before it; 0 = all
+  bf16* out;         // [rows][heads][dim]
+  float* workspace;  // attention_workspace_floats(...): needed where splits_in_grid
   int64_t workspace_floats;
   // true: one block per tile and split (few tokens, long contexts). false: blocks of four tiles, which must be of one sequence.
   bool splits_in_grid;

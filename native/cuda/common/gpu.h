@@ -9,8 +9,7 @@
 #include "emulation/gpu_emulation.h"
 #else
 #include <cuda_runtime.h>
-#define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-  kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
+#define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
 #define GPU_UNROLL _Pragma("unroll")
 #define GPU_SHARED_BYTES(name) extern __shared__ __align__(1024) unsigned char name[]
 #endif

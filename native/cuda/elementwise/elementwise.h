@@ -9,7 +9,7 @@ struct EmbedTokens {
   const int32_t* tokens;  // rows
   const bf16* embedding;  // [vocab][width]
   int64_t vocab, width, rows;
-  float* y;               // rows, ldy floats apart
+  float* y;  // rows, ldy floats apart
   int64_t ldy;
 };
 void embed_tokens(const EmbedTokens& args, cudaStream_t stream);
@@ -18,7 +18,7 @@ void embed_tokens(const EmbedTokens& args, cudaStream_t stream);
 struct SiluMultiply {
   const float* x;  // rows of gate then up, ldx floats apart
   int64_t ldx;
-  bf16* y;         // rows, ldy elements apart
+  bf16* y;  // rows, ldy elements apart
   int64_t ldy;
   int64_t rows, width;
 };

@@ -12,9 +12,9 @@ constexpr int kOutputs = 64;  // weights' rows of a tile: 16 per warp
 constexpr int kOutputWarps = kOutputs / 16;
 constexpr int kMostWarpTokens = 64;
 constexpr int kAddThreads = 128;
-constexpr int kDepth = 64;    // k of a tile
+constexpr int kDepth = 64;  // k of a tile
 constexpr int kStages = 3;
-constexpr int kChunk = 8;     // elements of a 16-byte copy
+constexpr int kChunk = 8;  // elements of a 16-byte copy
 constexpr int kRowChunks = kDepth / kChunk;
 // Blocks that fill a large device twice; a constant, so that the sums are the same on every device.
 constexpr int64_t kWantedBlocks = 264;
@@ -43,9 +43,7 @@ __host__ __device__ constexpr int warp_tokens() {
 }
 
 // Where the 16-byte chunk of a tile's row lies: rows of 128 bytes, chunks permuted so that ldmatrix meets no bank twice.
-__device__ __forceinline__ bf16* tile_chunk(bf16* tile, int row, int chunk) {
-  return tile + row * kDepth + (chunk ^ (row & 7)) * kChunk;
-}
+__device__ __forceinline__ bf16* tile_chunk(bf16* tile, int row, int chunk) { return tile + row * kDepth + (chunk ^ (row & 7)) * kChunk; }
 
 // Rows [first, first + kRows) of a matrix with `rows` rows, columns [column, column + 64) of `columns`; zero outside.
 template <int kRows, int kThreads>

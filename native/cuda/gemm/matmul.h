@@ -13,10 +13,10 @@ struct MatMul {
   int64_t ldx, m;
   const bf16* w;  // [n][k], 16-byte aligned, k a multiple of 8
   int64_t n, k;
-  float* y;       // m rows, ldy floats apart
+  float* y;  // m rows, ldy floats apart
   int64_t ldy;
-  bool accumulate;          // add to the old y
-  float* workspace;         // matmul_workspace_floats(m, n, k), may be null where that is 0
+  bool accumulate;   // add to the old y
+  float* workspace;  // matmul_workspace_floats(m, n, k), may be null where that is 0
   int64_t workspace_floats;
 };
 

@@ -15,15 +15,15 @@ struct LoraWeights {
 };
 
 struct Lora {
-  const LoraWeights* adapters;   // in device memory
+  const LoraWeights* adapters;  // in device memory
   int64_t adapter_count;
-  const int32_t* row_adapters;   // rows; an index outside [0, adapter_count) = none
+  const int32_t* row_adapters;  // rows; an index outside [0, adapter_count) = none
   int64_t rows, in, out;
-  int64_t most_rank;             // of all adapters: columns of u
-  const bf16* x;                 // rows, ldx elements apart
+  int64_t most_rank;  // of all adapters: columns of u
+  const bf16* x;      // rows, ldx elements apart
   int64_t ldx;
-  float* u;                      // [rows][most_rank], scratch
-  float* y;                      // rows, ldy floats apart
+  float* u;  // [rows][most_rank], scratch
+  float* y;  // rows, ldy floats apart
   int64_t ldy;
 };
 

@@ -6,7 +6,7 @@
 namespace tandem::cuda {
 
 struct LogProb {
-  float* logits;           // rows, ld floats apart
+  float* logits;  // rows, ld floats apart
   int64_t ld, rows, vocab;
   const int32_t* targets;  // rows; an id outside [0, vocab) scores nothing
   float* log_probs;        // rows: log softmax at the target (natural log); 0 without a target

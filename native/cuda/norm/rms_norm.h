@@ -5,12 +5,12 @@
 namespace tandem::cuda {
 
 struct RmsNorm {
-  const float* x;        // rows, ldx floats apart
+  const float* x;  // rows, ldx floats apart
   int64_t ldx;
-  const float* weight;   // width
-  bf16* y;               // rows, ldy elements apart
+  const float* weight;  // width
+  bf16* y;              // rows, ldy elements apart
   int64_t ldy;
-  int64_t rows, width;   // rows >= 0, 1 <= width <= ldx, ldy
+  int64_t rows, width;  // rows >= 0, 1 <= width <= ldx, ldy
   float eps;
 };
 

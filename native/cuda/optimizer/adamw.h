@@ -11,8 +11,8 @@ struct AdamW {
   float* v;          // second moment
   int64_t count;
   float learning_rate, beta1, beta2, eps, weight_decay;
-  int64_t step;          // 1, 2, ...
-  const float* scale;    // in device memory: gradients are multiplied by it (clipping); 0 leaves everything as it is
+  int64_t step;        // 1, 2, ...
+  const float* scale;  // in device memory: gradients are multiplied by it (clipping); 0 leaves everything as it is
 };
 void adamw(const AdamW& args, cudaStream_t stream);
 
@@ -20,7 +20,7 @@ void adamw(const AdamW& args, cudaStream_t stream);
 struct SumSquares {
   const float* values;
   int64_t count;
-  float* parts;   // kSumParts floats of scratch
+  float* parts;  // kSumParts floats of scratch
   float* total;
 };
 constexpr int64_t kSumParts = 256;

@@ -7,20 +7,20 @@
 namespace tandem::cuda {
 
 struct RopeStore {
-  const float* qkv;         // rows of q (heads * dim), k and v (kv_heads * dim each), ld floats apart
+  const float* qkv;  // rows of q (heads * dim), k and v (kv_heads * dim each), ld floats apart
   int64_t ld;
-  const float* bias;        // of the whole row, or null
-  const float* q_norm;      // dim, or null: no q/k norm
+  const float* bias;    // of the whole row, or null
+  const float* q_norm;  // dim, or null: no q/k norm
   const float* k_norm;
   float eps;
-  const float* cosines;     // [positions][dim / 2]
+  const float* cosines;  // [positions][dim / 2]
   const float* sines;
-  const int32_t* positions; // rows
-  const int32_t* slots;     // rows: page * 16 + offset of the row's position
-  bf16* queries;            // [rows][heads][dim]
+  const int32_t* positions;  // rows
+  const int32_t* slots;      // rows: page * 16 + offset of the row's position
+  bf16* queries;             // [rows][heads][dim]
   KvLayer kv;
-  int64_t rows, heads, dim; // dim even, at most 256
-  int64_t table_positions;  // rows of cosines and sines
+  int64_t rows, heads, dim;  // dim even, at most 256
+  int64_t table_positions;   // rows of cosines and sines
 };
 
 // A position outside the tables or a slot outside the pages writes nothing and gives NaN queries: the row's sequence then ends with an

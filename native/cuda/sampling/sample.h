@@ -24,7 +24,7 @@ struct SampleRow {
   float min_p;        // [0, 1]
   int32_t top_k;      // 0 = off; ties at the k-th value are kept
   int32_t first_edit, edit_count;
-  int32_t mask;       // row of the masks, -1 = none
+  int32_t mask;  // row of the masks, -1 = none
 };
 
 struct Sampled {
@@ -34,18 +34,18 @@ struct Sampled {
 };
 
 struct SampleBatch {
-  const float* logits;     // rows, ld floats apart; not changed
+  const float* logits;  // rows, ld floats apart; not changed
   int64_t ld, rows;
-  int64_t vocab;           // ids of the raw log-probability
-  int64_t samplable;       // ids >= this are never sampled; <= vocab
-  const SampleRow* params; // rows
+  int64_t vocab;            // ids of the raw log-probability
+  int64_t samplable;        // ids >= this are never sampled; <= vocab
+  const SampleRow* params;  // rows
   const LogitEdit* edits;
   int64_t edit_total;
-  const uint32_t* masks;   // bit id % 32 of word id / 32: may be sampled; rows of mask_words
+  const uint32_t* masks;  // bit id % 32 of word id / 32: may be sampled; rows of mask_words
   int64_t mask_rows, mask_words;
-  float* work;             // rows * vocab floats
+  float* work;  // rows * vocab floats
   int64_t work_floats;
-  Sampled* out;            // rows
+  Sampled* out;  // rows
 };
 
 // Throws Error(kRange) naming the argument. An edit or mask index outside its table is left out on the device, never followed.

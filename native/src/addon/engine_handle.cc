@@ -35,7 +35,8 @@ Napi::Object to_js(Napi::Env env, const engine::StepResult& step, double micros)
   out.Set("finish", column<Napi::Uint8Array>(env, s.size(), [&](size_t i) { return uint8_t(s[i].finish); }));
   out.Set("logprobs", column<Napi::Float32Array>(env, s.size(), [&](size_t i) { return s[i].logprob; }));
   out.Set("ranks", column<Napi::Int32Array>(env, s.size(), [&](size_t i) { return s[i].rank; }));
-  out.Set("topRanges", column<Napi::Int32Array>(env, 2 * s.size(), [&](size_t i) { return i % 2 ? s[i / 2].top_count : s[i / 2].top_offset; }));
+  out.Set("topRanges",
+          column<Napi::Int32Array>(env, 2 * s.size(), [&](size_t i) { return i % 2 ? s[i / 2].top_count : s[i / 2].top_offset; }));
   out.Set("topIds", column<Napi::Int32Array>(env, top.size(), [&](size_t i) { return top[i].id; }));
   out.Set("topLogprobs", column<Napi::Float32Array>(env, top.size(), [&](size_t i) { return top[i].logprob; }));
   const auto& p = step.prompt;
@@ -135,8 +136,10 @@ Napi::Value create_engine(const Napi::CallbackInfo& info) {
     holder->engine = std::make_unique<engine::Engine>(model_of(info[0]), read_engine_options(info[1]));
     Napi::Object object = Napi::Object::New(info.Env());
     object.Set("step", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return step(holder, call); }));
-    object.Set("readPages", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return move_pages(holder, call, false); }));
-    object.Set("writePages", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return move_pages(holder, call, true); }));
+    object.Set("readPages",
+               Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return move_pages(holder, call, false); }));
+    object.Set("writePages",
+               Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return move_pages(holder, call, true); }));
     object.Set("close", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) -> Napi::Value {
                  std::lock_guard<std::mutex> lock(holder->running);
                  holder->engine.reset();

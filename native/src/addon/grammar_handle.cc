@@ -102,7 +102,8 @@ Napi::Value fill_mask(const Matcher& matcher, const Napi::CallbackInfo& info) {
   napi_typedarray_type type;
   size_t length = 0;
   void* data = nullptr;
-  if (!info[0].IsTypedArray() || napi_get_typedarray_info(info.Env(), info[0], &type, &length, &data, nullptr, nullptr) != napi_ok || type != napi_int32_array) {
+  if (!info[0].IsTypedArray() || napi_get_typedarray_info(info.Env(), info[0], &type, &length, &data, nullptr, nullptr) != napi_ok ||
+      type != napi_int32_array) {
     throw Error(ErrorKind::kType, "mask must be an Int32Array");
   }
   return Napi::Boolean::New(info.Env(), matcher.fill_mask(static_cast<uint32_t*>(data), data ? length : 0));
@@ -123,7 +124,8 @@ Napi::Object make_matcher(Napi::Env env, std::shared_ptr<Matcher> matcher) {
                  return guarded(info.Env(), [&]() -> Napi::Value { return body(*matcher, info); });
                }));
   };
-  method("advance", [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.advance(token_argument(info[0]))); });
+  method("advance",
+         [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.advance(token_argument(info[0]))); });
   method("advanceBytes", [](Matcher& m, const Napi::CallbackInfo& info) {
     Napi::Object arguments = Napi::Object::New(info.Env());
     arguments.Set("bytes", info[0]);
@@ -207,7 +209,8 @@ class CompileWorker : public CompileJob {
     holder->grammar = grammar_;
     object.Set("bytes", Napi::Number::New(env, double(grammar_->bytes())));
     object.Set("empty", Napi::Boolean::New(env, grammar_->empty()));
-    object.Set("createMatcher", Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) { return create_matcher(holder, info); }));
+    object.Set("createMatcher",
+               Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) { return create_matcher(holder, info); }));
     return object;
   }
 

@@ -21,7 +21,8 @@ std::vector<T> read_typed(const Napi::Object& object, const char* field, napi_ty
     wrong_type(field, expected);
   }
   bool detached = false;
-  if (napi_is_detached_arraybuffer(value.Env(), buffer, &detached) == napi_ok && detached) wrong_type(field, "an array that is not detached");
+  if (napi_is_detached_arraybuffer(value.Env(), buffer, &detached) == napi_ok && detached)
+    wrong_type(field, "an array that is not detached");
   if (!data || length == 0) return {};
   auto* items = static_cast<const T*>(data);
   return std::vector<T>(items, items + length);

@@ -245,7 +245,8 @@ engine::Options read_engine_options(const Napi::Value& value) {
 engine::Plan read_plan(const Napi::Value& value) {
   Napi::Object object = read_object(value, "plan");
   engine::Plan plan;
-  read_array(read_property(object, "opens"), "opens", 4096, [&](const Napi::Value& open, uint32_t) { plan.opens.push_back(read_open(open)); });
+  read_array(read_property(object, "opens"), "opens", 4096,
+             [&](const Napi::Value& open, uint32_t) { plan.opens.push_back(read_open(open)); });
   plan.closes = read_int32_array(object, "closes");
   plan.tokens = read_int32_array(object, "tokens");
   std::vector<int32_t> pages = read_int32_array(object, "pages"), rows = read_int32_array(object, "rows");

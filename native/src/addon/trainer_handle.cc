@@ -121,7 +121,8 @@ Napi::Value make_handle(Napi::Env env, std::unique_ptr<train::Trainer> trainer) 
   method(object, "slice", holder, slice);
   method(object, "scores", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return to_js(i.Env(), h->idle().scores()); });
   method(object, "outcome", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return to_js(i.Env(), h->idle().outcome()); });
-  method(object, "adapter", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return adapter_handle(i.Env(), h->idle().adapter()); });
+  method(object, "adapter", holder,
+         [](const Holder& h, const Napi::CallbackInfo& i) { return adapter_handle(i.Env(), h->idle().adapter()); });
   method(object, "state", holder, [](const Holder& h, const Napi::CallbackInfo& i) {
     h->idle();
     return (new StateWorker(i.Env(), h))->start();

@@ -28,7 +28,8 @@ class ThreadPool {
     for (int64_t base = 0; base < count; base += kMaxIndices) {
       auto shifted = [&](int64_t index) { body(base + index); };
       int64_t part = count - base < kMaxIndices ? count - base : kMaxIndices;
-      run_erased(part, [](const void* context, int64_t index) { (*static_cast<const decltype(shifted)*>(context))(index); }, &shifted);
+      run_erased(
+          part, [](const void* context, int64_t index) { (*static_cast<const decltype(shifted)*>(context))(index); }, &shifted);
     }
   }
 

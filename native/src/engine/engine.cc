@@ -94,12 +94,9 @@ bool all_finite(const std::vector<uint8_t>& bytes, ops::Element element) {
 }  // namespace
 
 Engine::Engine(std::shared_ptr<model::Model> model, const Options& options)
-    : model_(std::move(model)),
-      options_(checked(options, model_->spec)),
-      logit_rows_(std::min({options_.max_sequences, options_.max_batch_tokens, kLogitRows})),
-      kv_(model_->kv_shape(), options_.pages),
-      forward_(*model_, options_.max_model_len, options_.max_batch_tokens, logit_rows_),
-      slots_(size_t(options_.max_sequences)),
+    : model_(std::move(model)), options_(checked(options, model_->spec)),
+      logit_rows_(std::min({options_.max_sequences, options_.max_batch_tokens, kLogitRows})), kv_(model_->kv_shape(), options_.pages),
+      forward_(*model_, options_.max_model_len, options_.max_batch_tokens, logit_rows_), slots_(size_t(options_.max_sequences)),
       scratch_(size_t(model_->pool.threads())) {}
 
 std::vector<uint8_t> Engine::read_pages(const std::vector<int32_t>& pages) const {

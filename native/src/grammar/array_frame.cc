@@ -55,7 +55,8 @@ class ArrayFrame final : public NestedFrame {
   }
   // Positions beyond which nothing changes are one.
   int64_t saturated(int64_t begun) const {
-    int64_t last = std::max({int64_t(rule_.prefix.size()), int64_t(rule_.yes.size()), rule_.least, rule_.most == kUnbounded ? 0 : rule_.most});
+    int64_t last =
+        std::max({int64_t(rule_.prefix.size()), int64_t(rule_.yes.size()), rule_.least, rule_.most == kUnbounded ? 0 : rule_.most});
     return std::min(begun, last);
   }
   int64_t saturated_count(int64_t counted) const {
@@ -88,7 +89,8 @@ class ArrayFrame final : public NestedFrame {
   int64_t one_more(int64_t begun, int64_t counted) const {
     if (rule_.most != kUnbounded && begun >= rule_.most) return kNever;
     if (!rule_.counts) return capped(cost(begun), finish(begun + 1, counted));
-    return std::min(capped(table_.at(yes(begun)).cost, finish(begun + 1, counted + 1)), capped(table_.at(no(begun)).cost, finish(begun + 1, counted)));
+    return std::min(capped(table_.at(yes(begun)).cost, finish(begun + 1, counted + 1)),
+                    capped(table_.at(no(begun)).cost, finish(begun + 1, counted)));
   }
   static int64_t capped(int64_t a, int64_t b) { return std::min(a + b, kNever); }
 

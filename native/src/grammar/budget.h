@@ -12,12 +12,12 @@ namespace tandem::grammar {
 
 struct Limits {
   size_t source_bytes = size_t(4) << 20;
-  int nesting = 128;               // of the source: JSON depth, regex groups, EBNF groups
-  size_t states = 200'000;         // automaton states of one grammar, together
-  size_t table_cells = 24'000'000; // transition cells of one grammar, together (4 bytes each)
-  size_t values = 20'000;          // distinct value nodes of one schema
-  size_t alternatives = 512;       // disjuncts of one value of one type
-  size_t document_depth = 1024;    // open arrays, objects or rules in the constrained text
+  int nesting = 128;                // of the source: JSON depth, regex groups, EBNF groups
+  size_t states = 200'000;          // automaton states of one grammar, together
+  size_t table_cells = 24'000'000;  // transition cells of one grammar, together (4 bytes each)
+  size_t values = 20'000;           // distinct value nodes of one schema
+  size_t alternatives = 512;        // disjuncts of one value of one type
+  size_t document_depth = 1024;     // open arrays, objects or rules in the constrained text
   double seconds = 5;
 };
 
@@ -37,7 +37,8 @@ class Refused : public Error {
 class Budget {
  public:
   explicit Budget(Limits limits = {}, std::shared_ptr<std::atomic<bool>> cancelled = nullptr)
-      : limits_(limits), cancelled_(std::move(cancelled)), deadline_(Clock::now() + std::chrono::microseconds(int64_t(limits.seconds * 1e6))) {}
+      : limits_(limits), cancelled_(std::move(cancelled)),
+        deadline_(Clock::now() + std::chrono::microseconds(int64_t(limits.seconds * 1e6))) {}
   const Limits& limits() const { return limits_; }
   // Throws when the compilation was cancelled or took too long; looks at the clock once in 1024 calls.
   void tick() {

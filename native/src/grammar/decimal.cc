@@ -68,7 +68,8 @@ std::string to_text(const Decimal& value) {
   std::string out = value.negative ? "-" : "";
   int64_t magnitude = value.magnitude(), size = int64_t(value.digits.size());
   if (value.exponent >= 0 && magnitude <= 400) return out + value.digits + std::string(size_t(value.exponent), '0');
-  if (value.exponent < 0 && magnitude > 0) return out + value.digits.substr(0, size_t(magnitude)) + '.' + value.digits.substr(size_t(magnitude));
+  if (value.exponent < 0 && magnitude > 0)
+    return out + value.digits.substr(0, size_t(magnitude)) + '.' + value.digits.substr(size_t(magnitude));
   if (value.exponent < 0 && magnitude > -20 && size < 400) return out + "0." + std::string(size_t(-magnitude), '0') + value.digits;
   return out + value.digits + "e" + std::to_string(value.exponent);
 }

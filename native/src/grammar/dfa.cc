@@ -117,7 +117,8 @@ class Subsets {
       out.push_back(state);
       nfa_.budget().tick();
       for (const Nfa::Arc& arc : nfa_.arcs(state)) {
-        bool open = arc.kind == Nfa::Edge::kEmpty || (arc.kind == Nfa::Edge::kAtStart && at_start) || (arc.kind == Nfa::Edge::kAtEnd && at_end);
+        bool open =
+            arc.kind == Nfa::Edge::kEmpty || (arc.kind == Nfa::Edge::kAtStart && at_start) || (arc.kind == Nfa::Edge::kAtEnd && at_end);
         if (!open || mark_[size_t(arc.target)] == round_) continue;
         mark_[size_t(arc.target)] = round_;
         stack.push_back(arc.target);
@@ -232,7 +233,8 @@ DfaRef product(const std::vector<DfaRef>& parts, const Combine& combine, Budget&
 }
 
 DfaRef utf8_strings(int64_t least, int64_t most, Budget& budget) {
-  require(least >= 0 && least <= 1'000'000 && most <= 1'000'000, ErrorKind::kRange, "a length bound is too large to combine with other constraints");
+  require(least >= 0 && least <= 1'000'000 && most <= 1'000'000, ErrorKind::kRange,
+          "a length bound is too large to combine with other constraints");
   Nfa nfa(budget);
   int64_t counted = most >= 0 ? most : least;
   std::vector<int32_t> at;
@@ -308,18 +310,21 @@ DfaRef words(const std::vector<std::string>& list, Budget& budget) {
 
 DfaRef intersect(const DfaRef& a, const DfaRef& b, Budget& budget) {
   if (a->empty() || b->empty()) return empty_language();
-  return product({a, b}, [](const std::vector<int32_t>& l) { return l[0] != kNone && l[1] != kNone ? l[0] : kNone; }, budget);
+  return product(
+      {a, b}, [](const std::vector<int32_t>& l) { return l[0] != kNone && l[1] != kNone ? l[0] : kNone; }, budget);
 }
 
 DfaRef unite(const DfaRef& a, const DfaRef& b, Budget& budget) {
   if (a->empty()) return b;
   if (b->empty()) return a;
-  return product({a, b}, [](const std::vector<int32_t>& l) { return l[0] != kNone ? l[0] : l[1]; }, budget);
+  return product(
+      {a, b}, [](const std::vector<int32_t>& l) { return l[0] != kNone ? l[0] : l[1]; }, budget);
 }
 
 DfaRef complement(const DfaRef& a, Budget& budget) {
   if (a->empty()) return any_string();
-  return product({any_string(), a}, [](const std::vector<int32_t>& l) { return l[0] != kNone && l[1] == kNone ? 0 : kNone; }, budget);
+  return product(
+      {any_string(), a}, [](const std::vector<int32_t>& l) { return l[0] != kNone && l[1] == kNone ? 0 : kNone; }, budget);
 }
 
 std::vector<int32_t> distances(const Dfa& dfa) {

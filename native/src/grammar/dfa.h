@@ -17,9 +17,9 @@ constexpr int32_t kNone = -1;
 struct Dfa {
   std::array<uint8_t, 256> byte_class{};
   int32_t classes = 1;
-  int32_t start = kNone;         // kNone: the language is empty
-  std::vector<int32_t> table;    // [state][class] -> state or kNone
-  std::vector<int32_t> label;    // kNone where not accepting
+  int32_t start = kNone;       // kNone: the language is empty
+  std::vector<int32_t> table;  // [state][class] -> state or kNone
+  std::vector<int32_t> label;  // kNone where not accepting
 
   size_t size() const { return label.size(); }
   bool empty() const { return start == kNone; }

@@ -90,7 +90,8 @@ class Reader {
   }
   void directive() {
     if (take("%ignore")) throw Refused("%ignore", "write white space into the rules");
-    throw Refused(std::string(text_.substr(at_, std::min<size_t>(text_.find_first_of(" \n", at_) - at_, 20))), "this directive is not supported");
+    throw Refused(std::string(text_.substr(at_, std::min<size_t>(text_.find_first_of(" \n", at_) - at_, 20))),
+                  "this directive is not supported");
   }
 
   // A definition ends where a new line begins with a name and a definition sign, or (inside) at a closing bracket.
@@ -375,7 +376,9 @@ class Builder {
   }
   Symbol symbol_of(const Expression& e, int32_t within) {
     switch (e.kind) {
-      case Expression::kText: return lexer("t" + e.text, [&] { return e.text.empty() ? compile_regex("", Anchoring::kWhole, budget_) : words({e.text}, budget_); });
+      case Expression::kText:
+        return lexer("t" + e.text,
+                     [&] { return e.text.empty() ? compile_regex("", Anchoring::kWhole, budget_) : words({e.text}, budget_); });
       case Expression::kRegex: return lexer("r" + e.text, [&] { return compile_regex(e.text, Anchoring::kWhole, budget_); });
       case Expression::kName: {
         auto found = index_.find(e.text);

@@ -19,12 +19,15 @@ using Literals = std::vector<Literal>;
 
 class Expander {
  public:
-  Expander(const SchemaFormulas& schema, Mode mode, Budget& budget, ValueTable& table) : schema_(schema), mode_(mode), budget_(budget), table_(table) {}
+  Expander(const SchemaFormulas& schema, Mode mode, Budget& budget, ValueTable& table)
+      : schema_(schema), mode_(mode), budget_(budget), table_(table) {}
 
   ValueId run() {
     ValueId root = value({{schema_.root, false}});
     for (size_t i = 0; i < pending_.size(); ++i) build(ValueId(i));
-    settle_costs();
+    table_.find_costs(budget_);
+    check_unique();
+    table_.settle_frames();
     return root;
   }
 
@@ -37,7 +40,8 @@ class Expander {
     std::sort(literals.begin(), literals.end());
     literals.erase(std::unique(literals.begin(), literals.end()), literals.end());
     bool never = std::any_of(literals.begin(), literals.end(), [&](const Literal& l) {
-      return l == Literal{schema_.no, false} || l == Literal{schema_.yes, true} || (l.negated && std::binary_search(literals.begin(), literals.end(), Literal{l.id, false}));
+      return l == Literal{schema_.no, false} || l == Literal{schema_.yes, true} ||
+             (l.negated && std::binary_search(literals.begin(), literals.end(), Literal{l.id, false}));
     });
     if (never) literals = {{schema_.no, false}};
     auto [known, fresh] = ids_.emplace(std::move(literals), ValueId(pending_.size()));
@@ -93,7 +97,8 @@ class Expander {
     if (depth > 500) throw Error(ErrorKind::kRange, "the schema has too many combinations of subschemas");
     while (!pending.empty()) {
       budget_.tick();
-      if (++steps_ > 400'000) throw Error(ErrorKind::kRange, "the schema has too many combinations of subschemas, or refers to itself without end");
+      if (++steps_ > 400'000)
+        throw Error(ErrorKind::kRange, "the schema has too many combinations of subschemas, or refers to itself without end");
       Literal literal = pending.back();
       pending.pop_back();
       const Formula& f = formula(literal.id);
@@ -136,7 +141,9 @@ class Expander {
     if (atoms.empty()) return at(id).scalars.push_back(any_number_lexer(mode_));
     std::vector<NumberSet> sets = {{}};
     for (const Literal& atom : atoms) {
-      std::vector<NumberSet> choices = atom.negated ? outside(formula(atom.id).numbers, 4 * budget_.limits().alternatives) : formula(atom.id).numbers, next;
+      std::vector<NumberSet> choices = atom.negated ? outside(formula(atom.id).numbers, 4 * budget_.limits().alternatives)
+                                                    : formula(atom.id).numbers,
+                             next;
       for (const NumberSet& set : sets) {
         for (const NumberSet& choice : choices) {
           budget_.tick();
@@ -160,7 +167,8 @@ class Expander {
     for (const Literals& atoms : alternatives(literals, kStringBit)) {
       TextRule rule = text_rule(atoms);
       if (!rule.text) {
-        auto lexer = rule.least == 0 && rule.most < 0 ? any_text() : std::make_shared<StringLexer>(any_string(), mode_, rule.least, rule.most);
+        auto lexer =
+            rule.least == 0 && rule.most < 0 ? any_text() : std::make_shared<StringLexer>(any_string(), mode_, rule.least, rule.most);
         if (!lexer->empty()) at(id).scalars.push_back(lexer);
       } else {
         all = all ? unite(all, rule.text, budget_) : rule.text;
@@ -185,7 +193,8 @@ class Expander {
       if (most >= 0) rule.most = rule.most < 0 ? most : std::min(rule.most, most);
     }
     if (rule.most >= 0 && rule.least > rule.most) return {empty_language()};
-    if (rule.text && (rule.least > 0 || rule.most >= 0)) rule.text = intersect(rule.text, utf8_strings(rule.least, rule.most, budget_), budget_);
+    if (rule.text && (rule.least > 0 || rule.most >= 0))
+      rule.text = intersect(rule.text, utf8_strings(rule.least, rule.most, budget_), budget_);
     return rule;
   }
   // The texts of the strings that satisfy a formula.
@@ -356,8 +365,11 @@ class Expander {
     finish_object(id, rule);
   }
   void some_property_wrong(ValueId id, const Literals& atoms, size_t index, const ObjectConstraint& rule, const Formula& f) {
-    bool others = f.parts[0] != schema_.yes || std::any_of(f.patterns.begin(), f.patterns.end(), [&](const auto& p) { return p.second != schema_.yes; });
-    if (others) throw Refused(f.patterns.empty() ? "additionalProperties" : "patternProperties", "under not or oneOf, where some property must be wrong");
+    bool others = f.parts[0] != schema_.yes ||
+                  std::any_of(f.patterns.begin(), f.patterns.end(), [&](const auto& p) { return p.second != schema_.yes; });
+    if (others)
+      throw Refused(f.patterns.empty() ? "additionalProperties" : "patternProperties",
+                    "under not or oneOf, where some property must be wrong");
     for (const auto& [name, part] : f.named) {
       if (part == schema_.yes) continue;
       ObjectConstraint branch = rule;
@@ -453,23 +465,6 @@ class Expander {
     out.keys = std::make_shared<StringLexer>(keys, mode_);
   }
 
-  // ---- which values exist, and how short they can be
-  void settle_costs() {
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (Value& value : table_.values) {
-        budget_.tick();
-        int64_t cost = kNever;
-        for (const LexerRef& scalar : value.scalars) cost = std::min(cost, scalar->start() == kDead ? kNever : scalar->distance(scalar->start(), 0));
-        for (const auto& nested : value.nested) cost = std::min(cost, static_cast<const NestedFrame*>(nested.get())->shortest());
-        if (cost < value.cost) value.cost = cost, changed = true;
-      }
-    }
-    check_unique();
-    for (Value& value : table_.values) {
-      for (const auto& nested : value.nested) static_cast<NestedFrame*>(nested.get())->settle();
-    }
-  }
   void check_unique() {
     for (const Unique& unique : uniques_) {
       bool short_enough = (unique.most != kUnbounded && unique.most <= 1) || (unique.prefix <= 1 && !table_.possible(unique.rest));
@@ -494,6 +489,8 @@ class Expander {
 
 }  // namespace
 
-ValueId expand(const SchemaFormulas& schema, Mode mode, Budget& budget, ValueTable& table) { return Expander(schema, mode, budget, table).run(); }
+ValueId expand(const SchemaFormulas& schema, Mode mode, Budget& budget, ValueTable& table) {
+  return Expander(schema, mode, budget, table).run();
+}
 
 }  // namespace tandem::grammar

@@ -58,11 +58,13 @@ std::string authority_path() {
 }
 std::string uri() {
   const std::string pchar = "([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})";
-  return "[A-Za-z][A-Za-z0-9+.-]*:(" + authority_path() + "|/(" + pchar + "+(/" + pchar + "*)*)?|" + pchar + "+(/" + pchar + "*)*)" + uri_tail();
+  return "[A-Za-z][A-Za-z0-9+.-]*:(" + authority_path() + "|/(" + pchar + "+(/" + pchar + "*)*)?|" + pchar + "+(/" + pchar + "*)*)" +
+         uri_tail();
 }
 std::string uri_reference() {
   const std::string pchar = "([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})", first = "([A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2})";
-  return "(" + uri() + "|(" + authority_path() + "|/(" + pchar + "+(/" + pchar + "*)*)?|" + first + "+(/" + pchar + "*)*|)" + uri_tail() + ")";
+  return "(" + uri() + "|(" + authority_path() + "|/(" + pchar + "+(/" + pchar + "*)*)?|" + first + "+(/" + pchar + "*)*|)" + uri_tail() +
+         ")";
 }
 std::string uri_template() {
   const std::string name = "([A-Za-z0-9_]|%[0-9A-Fa-f]{2})(\\.?([A-Za-z0-9_]|%[0-9A-Fa-f]{2}))*", var = name + "(\\*|:[1-9][0-9]{0,3})?";
@@ -72,8 +74,16 @@ std::string uri_template() {
 using Maker = std::string (*)();
 const std::map<std::string, Maker>& makers() {
   static const std::map<std::string, Maker> known = {
-      {"date", date}, {"time", time}, {"duration", duration}, {"ipv4", ipv4}, {"ipv6", ipv6}, {"hostname", hostname}, {"email", email},
-      {"uri", uri}, {"uri-reference", uri_reference}, {"uri-template", uri_template},
+      {"date", date},
+      {"time", time},
+      {"duration", duration},
+      {"ipv4", ipv4},
+      {"ipv6", ipv6},
+      {"hostname", hostname},
+      {"email", email},
+      {"uri", uri},
+      {"uri-reference", uri_reference},
+      {"uri-template", uri_template},
       {"date-time", [] { return date() + "[tT]" + time(); }},
       {"uuid", [] { return std::string("[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"); }},
       {"json-pointer", [] { return std::string("(/([^/~]|~[01])*)*"); }},

@@ -41,9 +41,7 @@ bool same_stack(const Node* x, const Node* y) {
   return true;
 }
 
-uint64_t Thread::hash() const {
-  return mix(mix(mix(parent->hash, reinterpret_cast<uintptr_t>(lexer)), state), text.a ^ text.b);
-}
+uint64_t Thread::hash() const { return mix(mix(mix(parent->hash, reinterpret_cast<uintptr_t>(lexer)), state), text.a ^ text.b); }
 
 bool State::same(const State& other) const {
   if (can_end != other.can_end || threads.size() != other.threads.size()) return false;

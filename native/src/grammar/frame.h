@@ -25,9 +25,9 @@ using NodeRef = std::shared_ptr<const Node>;
 struct Node {
   const Frame* frame;
   NodeRef parent;
-  uint64_t a, b;                // meaning given by the frame
+  uint64_t a, b;  // meaning given by the frame
   std::vector<uint64_t> extra;
-  uint64_t hash;                // of the whole stack
+  uint64_t hash;  // of the whole stack
   uint32_t depth;
   // Fewest bytes from the end of an inner frame on top of this one to the end of the text; -1 until asked for.
   mutable std::atomic<int64_t> to_end{-1};

@@ -35,7 +35,9 @@ class Grammar::RuleFrame final : public Frame {
     if (parent->depth >= most_depth_) return;
     for (int32_t i = first_[size_t(rule)]; i < first_[size_t(rule) + 1]; ++i) go_on(i, 0, parent, sink);
   }
-  void resume(const NodeRef& node, int32_t, TextHash, Sink& sink) const override { go_on(int32_t(node->a), size_t(node->b), node->parent, sink); }
+  void resume(const NodeRef& node, int32_t, TextHash, Sink& sink) const override {
+    go_on(int32_t(node->a), size_t(node->b), node->parent, sink);
+  }
   int64_t distance(const Node& node, int32_t) const override { return cost_from(*sequences_[size_t(node.a)], size_t(node.b)); }
 
  private:
@@ -137,10 +139,18 @@ namespace {
 
 std::shared_ptr<const Punctuation> punctuation(const GrammarOptions& options, Budget& budget) {
   // Generate mode: at most one space, or one line break and an indentation of at most 32.
-  static const std::shared_ptr<const Punctuation> known[3] = {
-      [] { Budget own; return make_punctuation("[ \\t\\n\\r]*", own); }(),
-      [] { Budget own; return make_punctuation("( |\\n {0,32})?", own); }(),
-      [] { Budget own; return make_punctuation("", own); }()};
+  static const std::shared_ptr<const Punctuation> known[3] = {[] {
+                                                                Budget own;
+                                                                return make_punctuation("[ \\t\\n\\r]*", own);
+                                                              }(),
+                                                              [] {
+                                                                Budget own;
+                                                                return make_punctuation("( |\\n {0,32})?", own);
+                                                              }(),
+                                                              [] {
+                                                                Budget own;
+                                                                return make_punctuation("", own);
+                                                              }()};
   if (!options.any_space) return known[2];
   if (!options.space.empty()) return make_punctuation(options.space, budget);
   return known[options.mode == Mode::kAccept ? 0 : 1];
@@ -155,7 +165,10 @@ GrammarRef finish(Rules rules, Budget& budget) {
 }  // namespace
 
 Sequence schema_symbols(const Json& schema, const GrammarOptions& options, Budget& budget) {
-  SchemaFormulas formulas = read_schema(schema, {.mode = options.mode, .assert_formats = options.assert_formats, .draft7 = options.draft7, .only_declared = options.only_declared}, budget);
+  SchemaFormulas formulas = read_schema(
+      schema,
+      {.mode = options.mode, .assert_formats = options.assert_formats, .draft7 = options.draft7, .only_declared = options.only_declared},
+      budget);
   auto table = std::make_shared<ValueTable>();
   table->punctuation = punctuation(options, budget);
   table->most_depth = uint32_t(budget.limits().document_depth);
@@ -173,7 +186,9 @@ GrammarRef compile_json_schema(std::string_view schema, const GrammarOptions& op
   return grammar;
 }
 
-GrammarRef compile_json_object(const GrammarOptions& options, Budget& budget) { return compile_json_schema("{\"type\":\"object\"}", options, budget); }
+GrammarRef compile_json_object(const GrammarOptions& options, Budget& budget) {
+  return compile_json_schema("{\"type\":\"object\"}", options, budget);
+}
 
 GrammarRef compile_whole_regex(std::string_view pattern, Budget& budget) {
   Symbol text{Symbol::kLexer, std::make_shared<DfaLexer>(compile_regex(pattern, Anchoring::kWhole, budget)), 0, nullptr};

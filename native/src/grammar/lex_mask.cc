@@ -126,7 +126,10 @@ class LexWalk {
   // The tokens that are nothing but text, and a walk over those that end the string or hold an escape.
   void add_text(uint32_t top) {
     if (top == 0) shared_.plain_tokens().unite_into(bits_.data());
-    else for_tokens_below(top, [&](int32_t token) { if (shared_.plain_tokens().has(token)) set_bit(bits_.data(), token); });
+    else
+      for_tokens_below(top, [&](int32_t token) {
+        if (shared_.plain_tokens().has(token)) set_bit(bits_.data(), token);
+      });
     walk_landmarks(top);
   }
   // Whether no further character may come: only the string's end.
@@ -215,12 +218,15 @@ bool TokenSet::has(int32_t token) const {
 }
 
 size_t LexMask::bytes() const {
-  size_t total = inside.bytes() + (exits.capacity() + spans.capacity()) * sizeof(Exit) + (with_strings.capacity() + excluded.capacity()) * 4 + 256;
+  size_t total =
+      inside.bytes() + (exits.capacity() + spans.capacity()) * sizeof(Exit) + (with_strings.capacity() + excluded.capacity()) * 4 + 256;
   for (const auto& [label, trie] : rests) total += trie.size() * sizeof(Trie::Node) + trie.ids().size() * 4;
   return total;
 }
 
 LexMask make_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared) { return walk_lexer(lexer, state, shared, false); }
-LexMask make_shared_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared) { return walk_lexer(lexer, state, shared, true); }
+LexMask make_shared_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared) {
+  return walk_lexer(lexer, state, shared, true);
+}
 
 }  // namespace tandem::grammar

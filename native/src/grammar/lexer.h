@@ -89,8 +89,8 @@ class StringLexer final : public Lexer {
   static uint32_t code_points(LexState state);
 
  private:
-  struct Place {  // a state taken apart
-    int32_t text;      // state of the automaton
+  struct Place {   // a state taken apart
+    int32_t text;  // state of the automaton
     uint32_t phase;
     uint32_t partial;  // hexadecimal digits so far; above them the high surrogate's ten bits
     uint32_t count;    // code points so far, saturated where more do not matter

@@ -82,7 +82,9 @@ std::string Locations::join(const std::string& base, const std::string& referenc
   } else {
     size_t slash = from.path.rfind('/');
     bool absolute = ref.path[0] == '/';
-    out.path = without_dots(absolute ? ref.path : slash == std::string::npos ? (from.has_authority ? "/" : "") + ref.path : from.path.substr(0, slash + 1) + ref.path);
+    out.path = without_dots(absolute                     ? ref.path
+                            : slash == std::string::npos ? (from.has_authority ? "/" : "") + ref.path
+                                                         : from.path.substr(0, slash + 1) + ref.path);
     out.has_query = ref.has_query, out.query = ref.query;
   }
   std::string text = out.scheme.empty() ? "" : out.scheme + ":";
@@ -116,10 +118,12 @@ void Locations::visit(const Json& schema, const std::string& outer, int depth) {
     const Json* name = schema.find(anchor);
     if (name && name->is(Json::kString)) known_.emplace(base + "#" + name->text, Place{&schema, base});
   }
-  static const std::set<std::string> kMaps = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"};
+  static const std::set<std::string> kMaps = {"properties",  "patternProperties", "$defs",
+                                              "definitions", "dependentSchemas",  "dependencies"};
   static const std::set<std::string> kLists = {"allOf", "anyOf", "oneOf", "prefixItems", "items"};
-  static const std::set<std::string> kSingle = {"additionalProperties", "propertyNames", "items", "additionalItems", "contains", "not",
-                                                "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"};
+  static const std::set<std::string> kSingle = {
+      "additionalProperties", "propertyNames",        "items", "additionalItems", "contains", "not", "if", "then", "else",
+      "unevaluatedItems",     "unevaluatedProperties"};
   for (const auto& [keyword, value] : schema.members) {
     if (kSingle.count(keyword)) visit(value, base, depth + 1);
     if (kLists.count(keyword)) {

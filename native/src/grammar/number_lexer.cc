@@ -25,7 +25,7 @@ Decimal increment(std::string digits, int64_t exponent) {
 
 // Positive numbers of the set, mirrored for the negative side.
 struct Side {
-  Bound low;                  // at least zero
+  Bound low;  // at least zero
   std::optional<Bound> high;
   std::optional<Step> step;
   std::vector<Step> avoid;
@@ -139,9 +139,9 @@ enum class Phase : uint8_t { kStart, kMinus, kZero, kWhole, kPoint, kFraction, k
 struct Prefix {
   Phase phase = Phase::kStart;
   bool negative = false, down = false;
-  std::string digits;      // without leading zeros
-  int64_t fraction = 0;    // digits after the point
-  int64_t power = 0;       // saturates
+  std::string digits;    // without leading zeros
+  int64_t fraction = 0;  // digits after the point
+  int64_t power = 0;     // saturates
 
   std::string key() const {
     std::string out = digits;
@@ -218,7 +218,8 @@ class NumberLexer final : public Lexer {
       whole_digits_ = std::max(whole_digits_, int64_t(std::to_string(set.step->factor).size()) + set.step->exponent);
       fraction_digits_ = std::max(fraction_digits_, -set.step->exponent);
     }
-    significant_ = std::max(significant_, set.step ? int64_t(std::to_string(set.step->factor).size()) + std::max<int64_t>(set.step->exponent, 0) : 0);
+    significant_ =
+        std::max(significant_, set.step ? int64_t(std::to_string(set.step->factor).size()) + std::max<int64_t>(set.step->exponent, 0) : 0);
     Step grid{1, -fraction_digits_};
     std::optional<Step> step = set.step ? least_common_multiple(*set.step, grid) : grid;
     if (!step) throw Refused("multipleOf", "this step is too fine");
@@ -425,8 +426,11 @@ class NumberLexer final : public Lexer {
 
 std::optional<NumberSet> intersect(const NumberSet& a, const NumberSet& b) {
   NumberSet out = a;
-  if (b.low && (!out.low || compare(b.low->value, out.low->value) > 0 || (compare(b.low->value, out.low->value) == 0 && b.low->strict))) out.low = b.low;
-  if (b.high && (!out.high || compare(b.high->value, out.high->value) < 0 || (compare(b.high->value, out.high->value) == 0 && b.high->strict))) out.high = b.high;
+  if (b.low && (!out.low || compare(b.low->value, out.low->value) > 0 || (compare(b.low->value, out.low->value) == 0 && b.low->strict)))
+    out.low = b.low;
+  if (b.high &&
+      (!out.high || compare(b.high->value, out.high->value) < 0 || (compare(b.high->value, out.high->value) == 0 && b.high->strict)))
+    out.high = b.high;
   if (b.step) {
     out.step = a.step ? least_common_multiple(*a.step, *b.step) : b.step;
     if (!out.step) throw Refused("multipleOf", "these steps together are too fine");

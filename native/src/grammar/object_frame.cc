@@ -12,7 +12,8 @@ constexpr size_t kMostKeyLexers = 4096;  // sets of names that may come, of one 
 
 class ObjectFrame final : public NestedFrame {
  public:
-  ObjectFrame(const ValueTable& table, ObjectRule rule) : table_(table), rule_(std::move(rule)), words_(rule_.plain ? 0 : (rule_.names.size() + 63) / 64) {}
+  ObjectFrame(const ValueTable& table, ObjectRule rule)
+      : table_(table), rule_(std::move(rule)), words_(rule_.plain ? 0 : (rule_.names.size() + 63) / 64) {}
   const Lexer& opening() const override { return *table_.punctuation->open_object; }
 
   int64_t shortest() const override { return settled_ ? shortest_ : capped(1, finish(Seen(words_, 0), 0, true)); }
@@ -60,7 +61,8 @@ class ObjectFrame final : public NestedFrame {
       case kBeginKey: return one_more(seen, count(node));
       case kKey: return key_distance(node, label);
       case kColon:
-      case kBeginValue: return capped(((node.a & 7) == kColon ? 1 : 0) + table_.at(value_of(uint32_t(node.a >> 3))).cost, finish(seen, count(node), false));
+      case kBeginValue:
+        return capped(((node.a & 7) == kColon ? 1 : 0) + table_.at(value_of(uint32_t(node.a >> 3))).cost, finish(seen, count(node), false));
       case kValue: return finish(seen, count(node), false);
       default: return label == kComma ? one_more(seen, count(node)) : 0;
     }
@@ -204,7 +206,8 @@ class ObjectFrame final : public NestedFrame {
     std::vector<bool> labels = allowed(seen, count);
     int64_t best = kNever;
     for (size_t label = 0; label < labels.size(); ++label) {
-      if (labels[label]) best = std::min(best, with_property(seen, count, label, label < rule_.names.size() ? property_cost(label) : class_cost()));
+      if (labels[label])
+        best = std::min(best, with_property(seen, count, label, label < rule_.names.size() ? property_cost(label) : class_cost()));
     }
     return best;
   }
@@ -229,6 +232,8 @@ class ObjectFrame final : public NestedFrame {
 
 }  // namespace
 
-std::unique_ptr<Frame> make_object(const ValueTable& table, ObjectRule rule) { return std::make_unique<ObjectFrame>(table, std::move(rule)); }
+std::unique_ptr<Frame> make_object(const ValueTable& table, ObjectRule rule) {
+  return std::make_unique<ObjectFrame>(table, std::move(rule));
+}
 
 }  // namespace tandem::grammar

@@ -35,7 +35,9 @@ class Parser {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& why) const { malformed("pattern: " + why + " in \"" + std::string(text_.substr(0, 200)) + '"'); }
+  [[noreturn]] void fail(const std::string& why) const {
+    malformed("pattern: " + why + " in \"" + std::string(text_.substr(0, 200)) + '"');
+  }
   [[noreturn]] void refuse(const std::string& what) const { throw Refused("pattern", what + " cannot be decided by an automaton here"); }
   bool done() const { return at_ >= codes_.size(); }
   uint32_t peek(size_t ahead = 0) const { return at_ + ahead < codes_.size() ? codes_[at_ + ahead] : 0; }
@@ -119,7 +121,9 @@ class Parser {
       case '^': return make(Node::kStart);
       case '$': return make(Node::kEnd);
       case '\\': return escape_atom();
-      case '*': case '+': case '?': fail("nothing to repeat");
+      case '*':
+      case '+':
+      case '?': fail("nothing to repeat");
       default: break;
     }
     if (code == '{' || code == '}' || code == ']') {
@@ -167,8 +171,8 @@ class Parser {
     if (done()) fail("a lone backslash at the end");
     uint32_t code = codes_[at_++];
     static const std::vector<CodeRange> kDigit = {{'0', '9'}}, kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-    static const std::vector<CodeRange> kSpace = {{9, 13}, {32, 32}, {0xA0, 0xA0}, {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
-                                                  {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+    static const std::vector<CodeRange> kSpace = {{9, 13},          {32, 32},         {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+                                                  {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
     auto one = [](uint32_t c) { return std::vector<CodeRange>{{c, c}}; };
     switch (code) {
       case 'd': return kDigit;
@@ -186,7 +190,8 @@ class Parser {
       case 'x': return one(peek() == '{' ? braced_hex() : hex(2));
       case 'u': return one(unicode_escape());
       case 'c': return one(control());
-      case 'p': case 'P': return property(code == 'P');
+      case 'p':
+      case 'P': return property(code == 'P');
       default: break;
     }
     bool letter = (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z') || (code >= '0' && code <= '9');
@@ -247,11 +252,28 @@ class Parser {
     for (const char* prefix : {"General_Category=", "gc="}) {
       if (name.rfind(prefix, 0) == 0) name = name.substr(std::string(prefix).size());
     }
-    static const std::pair<const char*, const char*> kLong[] = {
-        {"Letter", "L"}, {"Uppercase_Letter", "Lu"}, {"Lowercase_Letter", "Ll"}, {"Titlecase_Letter", "Lt"}, {"Modifier_Letter", "Lm"},
-        {"Other_Letter", "Lo"}, {"Mark", "M"}, {"Number", "N"}, {"Decimal_Number", "Nd"}, {"digit", "Nd"}, {"Letter_Number", "Nl"},
-        {"Other_Number", "No"}, {"Punctuation", "P"}, {"punct", "P"}, {"Symbol", "S"}, {"Math_Symbol", "Sm"}, {"Currency_Symbol", "Sc"},
-        {"Separator", "Z"}, {"Space_Separator", "Zs"}, {"Other", "C"}, {"Control", "Cc"}, {"Format", "Cf"}};
+    static const std::pair<const char*, const char*> kLong[] = {{"Letter", "L"},
+                                                                {"Uppercase_Letter", "Lu"},
+                                                                {"Lowercase_Letter", "Ll"},
+                                                                {"Titlecase_Letter", "Lt"},
+                                                                {"Modifier_Letter", "Lm"},
+                                                                {"Other_Letter", "Lo"},
+                                                                {"Mark", "M"},
+                                                                {"Number", "N"},
+                                                                {"Decimal_Number", "Nd"},
+                                                                {"digit", "Nd"},
+                                                                {"Letter_Number", "Nl"},
+                                                                {"Other_Number", "No"},
+                                                                {"Punctuation", "P"},
+                                                                {"punct", "P"},
+                                                                {"Symbol", "S"},
+                                                                {"Math_Symbol", "Sm"},
+                                                                {"Currency_Symbol", "Sc"},
+                                                                {"Separator", "Z"},
+                                                                {"Space_Separator", "Zs"},
+                                                                {"Other", "C"},
+                                                                {"Control", "Cc"},
+                                                                {"Format", "Cf"}};
     for (auto [long_name, short_name] : kLong) {
       if (name == long_name) name = short_name;
     }

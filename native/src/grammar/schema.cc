@@ -23,7 +23,8 @@ class SchemaReader {
   static bool is_draft7(const Json& root, const SchemaOptions& options) {
     const Json* dialect = root.find("$schema");
     if (!dialect || !dialect->is(Json::kString)) return options.draft7;
-    if (dialect->text.find("json-schema.org") == std::string::npos) throw Refused("$schema", "the dialect \"" + dialect->text.substr(0, 200) + "\" is not known");
+    if (dialect->text.find("json-schema.org") == std::string::npos)
+      throw Refused("$schema", "the dialect \"" + dialect->text.substr(0, 200) + "\" is not known");
     return dialect->text.find("draft-0") != std::string::npos;
   }
   [[noreturn]] static void wrong(const std::string& keyword, const std::string& expected) { malformed(keyword + ": must be " + expected); }
@@ -34,8 +35,12 @@ class SchemaReader {
     out_.formulas.push_back(std::move(formula));
     return FormulaId(out_.formulas.size()) - 1;
   }
-  FormulaId both(std::vector<FormulaId> parts) { return parts.size() == 1 ? parts[0] : add({.kind = Formula::kAnd, .parts = std::move(parts)}); }
-  FormulaId either(std::vector<FormulaId> parts) { return parts.size() == 1 ? parts[0] : add({.kind = Formula::kOr, .parts = std::move(parts)}); }
+  FormulaId both(std::vector<FormulaId> parts) {
+    return parts.size() == 1 ? parts[0] : add({.kind = Formula::kAnd, .parts = std::move(parts)});
+  }
+  FormulaId either(std::vector<FormulaId> parts) {
+    return parts.size() == 1 ? parts[0] : add({.kind = Formula::kOr, .parts = std::move(parts)});
+  }
   FormulaId negation(FormulaId part) { return add({.kind = Formula::kNot, .parts = {part}}); }
   FormulaId types(uint8_t bits) { return add({.kind = Formula::kTypes, .types = bits}); }
 
@@ -148,7 +153,8 @@ class SchemaReader {
   }
   static bool requires_name(const Json& schema, const std::string& name) {
     const Json* list = schema.find("required");
-    return list && std::any_of(list->items.begin(), list->items.end(), [&](const Json& item) { return item.is(Json::kString) && item.text == name; });
+    return list && std::any_of(list->items.begin(), list->items.end(),
+                               [&](const Json& item) { return item.is(Json::kString) && item.text == name; });
   }
   static std::vector<const Json*> listed(const Json& schema) {
     std::vector<const Json*> out;
@@ -167,8 +173,10 @@ class SchemaReader {
     return bits;
   }
   static uint8_t type_bits(const std::string& name) {
-    static const std::pair<const char*, uint8_t> kNames[] = {{"null", kNullBit}, {"boolean", kFalseBit | kTrueBit}, {"number", kNumberBit},
-        {"integer", kNumberBit}, {"string", kStringBit}, {"array", kArrayBit}, {"object", kObjectBit}};
+    static const std::pair<const char*, uint8_t> kNames[] = {{"null", kNullBit},     {"boolean", kFalseBit | kTrueBit},
+                                                             {"number", kNumberBit}, {"integer", kNumberBit},
+                                                             {"string", kStringBit}, {"array", kArrayBit},
+                                                             {"object", kObjectBit}};
     for (auto [known, bits] : kNames) {
       if (name == known) return bits;
     }
@@ -199,7 +207,8 @@ class SchemaReader {
       case Json::kNull: return types(kNullBit);
       case Json::kFalse: return types(kFalseBit);
       case Json::kTrue: return types(kTrueBit);
-      case Json::kNumber: return both({types(kNumberBit), number({.low = checked(value.number, false), .high = checked(value.number, false)})});
+      case Json::kNumber:
+        return both({types(kNumberBit), number({.low = checked(value.number, false), .high = checked(value.number, false)})});
       case Json::kString: return both({types(kStringBit), add({.kind = Formula::kText, .text = words({value.text}, budget_)})});
       case Json::kArray: return constant_array(value);
       default: return constant_object(value);
@@ -232,7 +241,8 @@ class SchemaReader {
     for (const Json& value : list.items) {
       budget_.tick();
       if (value.is(Json::kString)) texts.push_back(value.text);
-      else if (value.is(Json::kNumber)) numbers.numbers.push_back({.low = checked(value.number, false), .high = checked(value.number, false)});
+      else if (value.is(Json::kNumber))
+        numbers.numbers.push_back({.low = checked(value.number, false), .high = checked(value.number, false)});
       else options.push_back(constant(value));
     }
     if (!texts.empty()) {
@@ -249,7 +259,8 @@ class SchemaReader {
   }
 
   static Bound checked(const Decimal& value, bool strict) {
-    if (value.digits.size() > 400 || std::abs(value.magnitude()) > 400) throw Refused("number", "a bound beyond 10^400 or with more than 400 digits");
+    if (value.digits.size() > 400 || std::abs(value.magnitude()) > 400)
+      throw Refused("number", "a bound beyond 10^400 or with more than 400 digits");
     return {value, strict};
   }
   static const Decimal* number_of(const Json& schema, const char* keyword) {
@@ -274,7 +285,8 @@ class SchemaReader {
   static std::optional<int64_t> count_of(const Json& schema, const char* keyword) {
     const Json* value = schema.find(keyword);
     if (!value) return {};
-    if (!value->is(Json::kNumber) || value->number.negative || value->number.exponent < 0) wrong(keyword, "an integer that is not negative");
+    if (!value->is(Json::kNumber) || value->number.negative || value->number.exponent < 0)
+      wrong(keyword, "an integer that is not negative");
     if (value->number.zero()) return 0;
     if (value->number.magnitude() > 15) return kMostCount + 1;
     return std::min<int64_t>(std::stoll(value->number.digits + std::string(size_t(value->number.exponent), '0')), kMostCount + 1);
@@ -332,7 +344,8 @@ class SchemaReader {
 
   void read_objects(const Json& schema, const std::string& base, std::vector<FormulaId>& parts) {
     read_counts(schema, "minProperties", "maxProperties", Formula::kPropertyCount, parts);
-    const Json *named = schema.find("properties"), *patterns = schema.find("patternProperties"), *others = schema.find("additionalProperties");
+    const Json *named = schema.find("properties"), *patterns = schema.find("patternProperties"),
+               *others = schema.find("additionalProperties");
     if (named || patterns || others) {
       Formula formula{.kind = Formula::kProperties};
       for (const auto& [name, value] : members(named, "properties")) formula.named.emplace_back(name, read(value, base));
@@ -395,13 +408,22 @@ class SchemaReader {
 uint8_t Formula::about() const {
   switch (kind) {
     case kNumber: return kNumberBit;
-    case kText: case kLength: return kStringBit;
-    case kItems: case kItemCount: case kContains: case kUnique: return kArrayBit;
-    case kProperties: case kHas: case kPropertyCount: case kPropertyNames: return kObjectBit;
+    case kText:
+    case kLength: return kStringBit;
+    case kItems:
+    case kItemCount:
+    case kContains:
+    case kUnique: return kArrayBit;
+    case kProperties:
+    case kHas:
+    case kPropertyCount:
+    case kPropertyNames: return kObjectBit;
     default: return 0;
   }
 }
 
-SchemaFormulas read_schema(const Json& schema, const SchemaOptions& options, Budget& budget) { return SchemaReader(schema, options, budget).take(); }
+SchemaFormulas read_schema(const Json& schema, const SchemaOptions& options, Budget& budget) {
+  return SchemaReader(schema, options, budget).take();
+}
 
 }  // namespace tandem::grammar

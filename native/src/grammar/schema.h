@@ -13,16 +13,34 @@ namespace tandem::grammar {
 
 using FormulaId = int32_t;
 
-enum TypeBits : uint8_t { kNullBit = 1, kFalseBit = 2, kTrueBit = 4, kNumberBit = 8, kStringBit = 16, kArrayBit = 32, kObjectBit = 64, kAllTypes = 127 };
+enum TypeBits : uint8_t {
+  kNullBit = 1,
+  kFalseBit = 2,
+  kTrueBit = 4,
+  kNumberBit = 8,
+  kStringBit = 16,
+  kArrayBit = 32,
+  kObjectBit = 64,
+  kAllTypes = 127
+};
 
 struct Formula {
   enum Kind : uint8_t {
-    kAnd, kOr, kNot,  // of parts
-    kTypes,           // types
-    kNumber,          // numbers, a union
-    kText, kLength,   // text, least..most code points
-    kItems, kItemCount, kContains, kUnique,                 // parts: prefix, then the rest; least..most; parts[0], least..most
-    kProperties, kHas, kPropertyCount, kPropertyNames,      // see below; name; least..most; parts[0]
+    kAnd,
+    kOr,
+    kNot,     // of parts
+    kTypes,   // types
+    kNumber,  // numbers, a union
+    kText,
+    kLength,  // text, least..most code points
+    kItems,
+    kItemCount,
+    kContains,
+    kUnique,  // parts: prefix, then the rest; least..most; parts[0], least..most
+    kProperties,
+    kHas,
+    kPropertyCount,
+    kPropertyNames,  // see below; name; least..most; parts[0]
   } kind = kAnd;
   std::vector<FormulaId> parts{};
   uint8_t types = 0;
@@ -40,7 +58,7 @@ struct Formula {
 struct SchemaOptions {
   Mode mode = Mode::kAccept;
   bool assert_formats = false;
-  bool draft7 = false;  // where the schema names no dialect
+  bool draft7 = false;         // where the schema names no dialect
   bool only_declared = false;  // objects that declare properties have no others, unless additionalProperties says so
 };
 

@@ -64,7 +64,9 @@ void SharedMasks::find_landmarks() {
     open[node.depth] = i;
     bool ends = plain(above) && (node.byte == '"' || node.byte == '\\');
     special[i] = special[above] || ends;
-    path[node.depth] = special[i] || node.byte < 0x20 || path[size_t(node.depth) - 1] == kNone ? kNone : text.next(path[size_t(node.depth) - 1], node.byte);
+    path[node.depth] = special[i] || node.byte < 0x20 || path[size_t(node.depth) - 1] == kNone
+                           ? kNone
+                           : text.next(path[size_t(node.depth) - 1], node.byte);
     auto [first, last] = trie.tokens_at(i);
     if (special[i]) marked[i] = true;
     for (const int32_t* token = first; token != last && path[node.depth] != kNone; ++token) set_bit(text_tokens.data(), *token);
@@ -148,7 +150,8 @@ std::vector<int32_t> SharedMasks::miscounted(Mode mode, int64_t least, int64_t m
 }
 
 size_t SharedMasks::bytes() const {
-  size_t total = ascii_below_.size() * 16 + traits_.size() + quoted_.size() * 4 + landmarks_.size() * sizeof(Landmark) + plain_tokens_.bytes();
+  size_t total =
+      ascii_below_.size() * 16 + traits_.size() + quoted_.size() * 4 + landmarks_.size() * sizeof(Landmark) + plain_tokens_.bytes();
   for (size_t i = 0; i < 2; ++i) total += texts_[i].bytes() + (longest_first_[i].size() + closing_[i].size()) * sizeof(Measured);
   return total;
 }

@@ -23,7 +23,9 @@ int hex_value(uint8_t byte) {
 
 int short_escape(uint8_t byte) {
   switch (byte) {
-    case '"': case '\\': case '/': return byte;
+    case '"':
+    case '\\':
+    case '/': return byte;
     case 'b': return '\b';
     case 'f': return '\f';
     case 'n': return '\n';
@@ -289,7 +291,8 @@ std::vector<int32_t> free_labels(const Dfa& dfa) {
     if (kinds.emplace(dfa.byte_class[size_t(byte)], any.byte_class[size_t(byte)]).second) symbols.push_back(uint8_t(byte));
   }
   auto same_refusals = [&](size_t s, size_t a) {
-    return std::all_of(symbols.begin(), symbols.end(), [&](uint8_t byte) { return (dfa.next(int32_t(s), byte) == kNone) == (any.next(int32_t(a), byte) == kNone); });
+    return std::all_of(symbols.begin(), symbols.end(),
+                       [&](uint8_t byte) { return (dfa.next(int32_t(s), byte) == kNone) == (any.next(int32_t(a), byte) == kNone); });
   };
   std::vector<uint32_t> refusals(dfa.size(), 0);  // bit a: refuses the same bytes as state a of `any`
   for (size_t s = 0; s < dfa.size(); ++s) {

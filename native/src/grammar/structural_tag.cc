@@ -57,7 +57,8 @@ class TagReader {
   }
   static const std::vector<Json>& list_of(const Json& object, const char* field) {
     const Json* value = object.find(field);
-    if (!value || !value->is(Json::kArray) || value->items.empty()) malformed(std::string("structural_tag: ") + field + " must be a list that is not empty");
+    if (!value || !value->is(Json::kArray) || value->items.empty())
+      malformed(std::string("structural_tag: ") + field + " must be a list that is not empty");
     return value->items;
   }
   static bool flag(const Json& object, const char* field) {
@@ -251,7 +252,8 @@ class TagReader {
   // of them are possible.
   Sequence triggered(const std::vector<Tag>& tags, const std::vector<std::string>& triggers, bool at_least_one, bool stop_after_first) {
     for (const Tag& tag : tags) {
-      bool opened = std::any_of(triggers.begin(), triggers.end(), [&](const std::string& trigger) { return tag.begin.rfind(trigger, 0) == 0; });
+      bool opened =
+          std::any_of(triggers.begin(), triggers.end(), [&](const std::string& trigger) { return tag.begin.rfind(trigger, 0) == 0; });
       if (!opened) malformed("structural_tag: no trigger starts the tag \"" + tag.begin.substr(0, 100) + '"');
     }
     Symbol quiet = lexer(complement(texts_with(triggers, false, budget_), budget_));

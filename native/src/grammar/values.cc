@@ -1,5 +1,7 @@
 #include "grammar/values.h"
 
+#include <algorithm>
+
 #include "grammar/regex.h"
 
 namespace tandem::grammar {
@@ -16,14 +18,17 @@ LexerRef separator(const std::string& space, bool comma, bool bracket, char clos
   int32_t end[2] = {nfa.add_state(), nfa.add_state()};
   if (comma) nfa.add_bytes(after, end[0], ',', ',');
   if (bracket) nfa.add_bytes(after, end[1], uint8_t(closing), uint8_t(closing));
-  return std::make_shared<DfaLexer>(determinize(nfa, start, [end](int32_t state) { return state == end[0] ? 0 : state == end[1] ? 1 : kNone; }));
+  return std::make_shared<DfaLexer>(determinize(nfa, start, [end](int32_t state) {
+    return state == end[0] ? 0 : state == end[1] ? 1 : kNone;
+  }));
 }
 
 void check_space(const std::string& space, const DfaRef& dfa) {
   for (int byte = 0; byte < 256; ++byte) {
     if (byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r') continue;
     for (size_t state = 0; state < dfa->size(); ++state) {
-      if (dfa->next(int32_t(state), uint8_t(byte)) != kNone) malformed("whitespace_pattern: \"" + space + "\" matches more than JSON white space");
+      if (dfa->next(int32_t(state), uint8_t(byte)) != kNone)
+        malformed("whitespace_pattern: \"" + space + "\" matches more than JSON white space");
     }
   }
   if (dfa->empty() || dfa->label[size_t(dfa->start)] == kNone) malformed("whitespace_pattern: it must match the empty text");
@@ -56,6 +61,26 @@ void ValueTable::begin(ValueId id, const NodeRef& parent, Sink& sink) const {
   for (const std::unique_ptr<Frame>& nested : value.nested) {
     const auto* frame = static_cast<const NestedFrame*>(nested.get());
     if (frame->shortest() < kNever) sink.add(frame->opening(), make_node(frame, parent));
+  }
+}
+
+void ValueTable::find_costs(Budget& budget) {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Value& value : values) {
+      budget.tick();
+      int64_t cost = kNever;
+      for (const LexerRef& scalar : value.scalars)
+        cost = std::min(cost, scalar->start() == kDead ? kNever : scalar->distance(scalar->start(), 0));
+      for (const auto& nested : value.nested) cost = std::min(cost, static_cast<const NestedFrame*>(nested.get())->shortest());
+      if (cost < value.cost) value.cost = cost, changed = true;
+    }
+  }
+}
+
+void ValueTable::settle_frames() {
+  for (Value& value : values) {
+    for (const auto& nested : value.nested) static_cast<NestedFrame*>(nested.get())->settle();
   }
 }
 

@@ -35,6 +35,9 @@ struct ValueTable {
   const Value& at(ValueId id) const { return values[size_t(id)]; }
   bool possible(ValueId id) const { return at(id).cost < kNever; }
   void begin(ValueId id, const NodeRef& parent, Sink& sink) const;
+  // Which values exist, and how short they can be: a least fixed point. Frames settle after it.
+  void find_costs(Budget& budget);
+  void settle_frames();
 };
 
 constexpr int64_t kUnbounded = -1;
@@ -56,13 +59,13 @@ struct ObjectRule {
     ValueId value = 0;
     bool required = false;
   };
-  std::vector<Name> names;                // label i of the key lexer
-  std::vector<ValueId> classes;           // label names.size() + j
+  std::vector<Name> names;       // label i of the key lexer
+  std::vector<ValueId> classes;  // label names.size() + j
   std::shared_ptr<const StringLexer> keys;
   int64_t least = 0, most = kUnbounded;
-  bool unique = true;                     // refuse repeated names
-  bool ordered = false;                   // names in their order, then the others
-  bool plain = false;                     // no constraint at all: nothing is tracked
+  bool unique = true;    // refuse repeated names
+  bool ordered = false;  // names in their order, then the others
+  bool plain = false;    // no constraint at all: nothing is tracked
 };
 std::unique_ptr<Frame> make_array(const ValueTable& table, ArrayRule rule);
 std::unique_ptr<Frame> make_object(const ValueTable& table, ObjectRule rule);

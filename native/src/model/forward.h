@@ -33,8 +33,8 @@ struct Model {
 
 // Token rows, in runs of consecutive positions per sequence. Pages of every position of every run must be assigned.
 struct ForwardBatch {
-  std::vector<int32_t> tokens;          // T ids in [0, vocab)
-  std::vector<ops::AttentionRun> runs;  // cover rows 0..T-1 in order
+  std::vector<int32_t> tokens;           // T ids in [0, vocab)
+  std::vector<ops::AttentionRun> runs;   // cover rows 0..T-1 in order
   std::vector<const Adapter*> adapters;  // one per run, null = the base model; empty = the base model throughout
 };
 
@@ -65,10 +65,10 @@ class Forward {
   Model& model_;
   ops::RopeTable rope_;
   AdapterBatch adapters_;
-  int64_t hidden_ld_;      // floats between rows of the residual stream
-  int64_t activation_ld_;  // elements between rows of the input of a product
-  Buffer<float> hidden_;   // [T][hidden_ld_]
-  Buffer<float> wide_;     // [T][max(qkv, gate_up) padded]
+  int64_t hidden_ld_;           // floats between rows of the residual stream
+  int64_t activation_ld_;       // elements between rows of the input of a product
+  Buffer<float> hidden_;        // [T][hidden_ld_]
+  Buffer<float> wide_;          // [T][max(qkv, gate_up) padded]
   Buffer<uint8_t> activation_;  // [T][activation_ld_] elements
   Buffer<uint8_t> queries_;     // [T][heads][dim] elements
   Buffer<float> logits_;        // [max_logit_rows][vocab padded]

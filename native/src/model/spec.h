@@ -20,7 +20,7 @@ struct Spec {
   double rms_norm_eps = 1e-6;
   ops::RopeSpec rope;
   int64_t max_position = 0;
-  int64_t sliding_window = 0;         // 0 = none
+  int64_t sliding_window = 0;          // 0 = none
   std::vector<uint8_t> window_layers;  // one per layer
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;

@@ -50,7 +50,8 @@ TensorFiles::TensorFiles(const std::vector<std::string>& files, const std::vecto
       sizes.push_back(int64_t(info.st_size));
     }
     for (const Tensor& tensor : tensors) {
-      if (tensor.file < 0 || tensor.file >= int64_t(sizes.size())) throw Error(ErrorKind::kRange, "tensor " + tensor.name + " names no file");
+      if (tensor.file < 0 || tensor.file >= int64_t(sizes.size()))
+        throw Error(ErrorKind::kRange, "tensor " + tensor.name + " names no file");
       int64_t bytes = element_count(tensor) * stored_size(tensor.stored), size = sizes[size_t(tensor.file)];
       if (tensor.offset < 0 || bytes > size || tensor.offset > size - bytes) {
         throw Error(ErrorKind::kRange, "tensor " + tensor.name + " lies outside its file");

@@ -12,7 +12,8 @@ struct AdamW {
 void adamw(const AdamW& options, int64_t step, float grad_scale, int64_t n, const float* grad, float* value, float* m, float* v);
 
 // The naive truth in double.
-void adamw_reference(const AdamW& options, int64_t step, double grad_scale, int64_t n, const float* grad, double* value, double* m, double* v);
+void adamw_reference(const AdamW& options, int64_t step, double grad_scale, int64_t n, const float* grad, double* value, double* m,
+                     double* v);
 
 // Sum of squares, ascending, in double. Not finite where a value is not.
 double sum_of_squares(const float* x, int64_t n);

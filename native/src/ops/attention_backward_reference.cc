@@ -13,7 +13,8 @@ struct Truth {
   int64_t layer;
 
   // One query of one head; adds to dk and dv.
-  void query(const AttentionBackwardRun& b, int64_t i, int64_t head, const float* q, const float* d_out, float* dq, float* dk, float* dv) const {
+  void query(const AttentionBackwardRun& b, int64_t i, int64_t head, const float* q, const float* d_out, float* dq, float* dk,
+             float* dv) const {
     int64_t dim = kv.shape().head_dim, kv_head = head / (shape.heads / kv.shape().kv_heads), position = b.run.first_position + i;
     int64_t low = shape.window > 0 ? std::max<int64_t>(0, position - shape.window + 1) : 0;
     double scale = 1 / std::sqrt(double(dim)), total = 0, mean = 0, top = -INFINITY;
@@ -21,7 +22,8 @@ struct Truth {
     for (int64_t key = low; key <= position; ++key) {
       double score = 0, value = 0;
       for (int64_t d = 0; d < dim; ++d) score += q[d] * key_at(kv, layer, b.run.pages[key / simd::kPage], kv_head, key % simd::kPage, d);
-      for (int64_t d = 0; d < dim; ++d) value += d_out[d] * value_at(kv, layer, b.run.pages[key / simd::kPage], kv_head, key % simd::kPage, d);
+      for (int64_t d = 0; d < dim; ++d)
+        value += d_out[d] * value_at(kv, layer, b.run.pages[key / simd::kPage], kv_head, key % simd::kPage, d);
       p.push_back(score * scale);
       dp.push_back(value);
       top = std::max(top, score * scale);

@@ -16,7 +16,8 @@ void attention_reference(const AttentionShape& shape, KvPages& kv, int64_t layer
       std::vector<double> weights;
       for (int64_t p = low; p <= position; ++p) {
         double dot = 0;
-        for (int64_t d = 0; d < dim; ++d) dot += vector[d] * key_at(kv, layer, run.pages[p / simd::kPage], head / group, p % simd::kPage, d);
+        for (int64_t d = 0; d < dim; ++d)
+          dot += vector[d] * key_at(kv, layer, run.pages[p / simd::kPage], head / group, p % simd::kPage, d);
         weights.push_back(dot / std::sqrt(double(dim)));
       }
       double top = *std::max_element(weights.begin(), weights.end()), total = 0;

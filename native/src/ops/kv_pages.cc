@@ -34,12 +34,14 @@ void KvPages::clear(int64_t page) {
 
 void KvPages::copy_out(int64_t page, uint8_t* out) const {
   size_t bytes = shape_.layer_page_bytes();
-  for (int64_t layer = 0; layer < shape_.layers; ++layer) std::memcpy(out + size_t(layer) * bytes, data_.data() + layer_offset(layer, page), bytes);
+  for (int64_t layer = 0; layer < shape_.layers; ++layer)
+    std::memcpy(out + size_t(layer) * bytes, data_.data() + layer_offset(layer, page), bytes);
 }
 
 void KvPages::copy_in(int64_t page, const uint8_t* in) {
   size_t bytes = shape_.layer_page_bytes();
-  for (int64_t layer = 0; layer < shape_.layers; ++layer) std::memcpy(data_.data() + layer_offset(layer, page), in + size_t(layer) * bytes, bytes);
+  for (int64_t layer = 0; layer < shape_.layers; ++layer)
+    std::memcpy(data_.data() + layer_offset(layer, page), in + size_t(layer) * bytes, bytes);
 }
 
 void KvPages::write(int64_t layer, int64_t page, int64_t kv_head, int slot, const float* key, const float* value) {

@@ -96,7 +96,8 @@ void LoraFactors::copy_b(float* out) const {
   for (int64_t n = 0; n < shape_.out; ++n) {
     int64_t column = shape_.first_out + n;
     const uint8_t* panel = b_panel(column / panel_);
-    for (int64_t r = 0; r < shape_.rank; ++r) out[n * shape_.rank + r] = get(element_, panel, b_index(element_, panel_, column % panel_, r));
+    for (int64_t r = 0; r < shape_.rank; ++r)
+      out[n * shape_.rank + r] = get(element_, panel, b_index(element_, panel_, column % panel_, r));
   }
 }
 

@@ -117,8 +117,8 @@ void matmul_backward_reference(const float* dy, int64_t ld_dy, int64_t m, const 
   }
 }
 
-void accumulate_outer(const simd::Kernels& kernels, ThreadPool& pool, const float* u, int64_t ldu, int64_t ranks, const void* x, int64_t ldx,
-                      Element element, int64_t m, int64_t n, float* grad, int64_t ld_grad) {
+void accumulate_outer(const simd::Kernels& kernels, ThreadPool& pool, const float* u, int64_t ldu, int64_t ranks, const void* x,
+                      int64_t ldx, Element element, int64_t m, int64_t n, float* grad, int64_t ld_grad) {
   if (m == 0) return;
   const simd::BackwardKernels& backward = simd::backward_kernels_for(kernels.isa);
   std::vector<float> turned(size_t(ranks * m));

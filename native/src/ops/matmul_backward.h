@@ -23,7 +23,7 @@ void matmul_backward_reference(const float* dy, int64_t ld_dy, int64_t m, const 
 
 // grad[r][j] += sum over rows t ascending of u[t][r] * x[t][j]: the gradient of a factor. u: m rows of `ranks` floats, ldu apart;
 // x: m rows of n elements, ldx apart; grad: rows of floats, ld_grad apart (>= n rounded up to kernels.panel, what pads it is written).
-void accumulate_outer(const simd::Kernels& kernels, ThreadPool& pool, const float* u, int64_t ldu, int64_t ranks, const void* x, int64_t ldx,
-                      Element element, int64_t m, int64_t n, float* grad, int64_t ld_grad);
+void accumulate_outer(const simd::Kernels& kernels, ThreadPool& pool, const float* u, int64_t ldu, int64_t ranks, const void* x,
+                      int64_t ldx, Element element, int64_t m, int64_t n, float* grad, int64_t ld_grad);
 
 }  // namespace tandem::ops

@@ -15,8 +15,7 @@ double llama3_scaled(const RopeSpec& spec, double frequency) {
   double high = double(spec.original_max_position) / spec.high_freq_factor;
   if (wavelength < high) return frequency;
   if (wavelength > low) return frequency / spec.factor;
-  double smooth =
-      (double(spec.original_max_position) / wavelength - spec.low_freq_factor) / (spec.high_freq_factor - spec.low_freq_factor);
+  double smooth = (double(spec.original_max_position) / wavelength - spec.low_freq_factor) / (spec.high_freq_factor - spec.low_freq_factor);
   return (1 - smooth) * frequency / spec.factor + smooth * frequency;
 }
 

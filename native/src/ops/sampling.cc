@@ -235,9 +235,7 @@ float scale_of(const SamplingParams& p) {
   return float(std::clamp(1.0 / p.temperature, 1e-30, 1e30));
 }
 
-bool filters(const SamplingParams& p, int64_t samplable) {
-  return p.top_p < 1 || p.min_p > 0 || (p.top_k > 0 && p.top_k < samplable);
-}
+bool filters(const SamplingParams& p, int64_t samplable) { return p.top_p < 1 || p.min_p > 0 || (p.top_k > 0 && p.top_k < samplable); }
 
 // Needs row.measure(samplable).
 int32_t draw(const SampleInput& in, bool filtered, Row& row) {

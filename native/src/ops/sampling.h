@@ -32,16 +32,14 @@ struct SamplingParams {
   int64_t choice = 0;
   int64_t logprobs = -1;  // -1 none, k >= 0: of the sampled token and the k best
   LogprobMode mode = LogprobMode::kRaw;
-  double frequency_penalty = 0;   // logit -= f * count in the output
-  double presence_penalty = 0;    // logit -= p if in the output
-  double repetition_penalty = 1;  // logit > 0 ? / r : * r, for ids in prompt or output
+  double frequency_penalty = 0;                 // logit -= f * count in the output
+  double presence_penalty = 0;                  // logit -= p if in the output
+  double repetition_penalty = 1;                // logit > 0 ? / r : * r, for ids in prompt or output
   std::vector<std::pair<int32_t, float>> bias;  // added to the logit; ids distinct
   std::vector<int32_t> allowed;                 // ascending; empty = all
   std::vector<std::vector<int32_t>> bad_words;  // the last id of each is banned where the others precede it
 
-  bool uses_history() const {
-    return frequency_penalty != 0 || presence_penalty != 0 || repetition_penalty != 1 || !bad_words.empty();
-  }
+  bool uses_history() const { return frequency_penalty != 0 || presence_penalty != 0 || repetition_penalty != 1 || !bad_words.empty(); }
 };
 
 // The tokens of a sequence as the controls see them.
@@ -71,7 +69,7 @@ struct TopEntry {
 struct Sample {
   int32_t token = -1;  // -1: the row held NaN or +inf, or nothing may be sampled
   float logprob = 0;
-  int32_t rank = 0;  // 1 + number of ids with a larger log-probability
+  int32_t rank = 0;        // 1 + number of ids with a larger log-probability
   bool forbidden = false;  // with token -1: the row was sound, but no id may be sampled
 };
 

@@ -269,16 +269,8 @@ void attend_backward(const AttendBackwardArgs<typename Turn::T>& args) {
 
 extern const BackwardKernels backward_table;
 const BackwardKernels backward_table = {
-    transpose_pairs,
-    transpose_floats,
-    widen_row,
-    rms_norm_backward,
-    silu_mul_backward<uint16_t>,
-    silu_mul_backward<float>,
-    tile_softmax<uint16_t>,
-    tile_softmax<float>,
-    attend_backward<Bf16Turn>,
-    attend_backward<F32Turn>,
+    transpose_pairs,          transpose_floats,       widen_row,           rms_norm_backward,         silu_mul_backward<uint16_t>,
+    silu_mul_backward<float>, tile_softmax<uint16_t>, tile_softmax<float>, attend_backward<Bf16Turn>, attend_backward<F32Turn>,
 };
 
 }  // namespace TANDEM_SIMD_NS

@@ -21,8 +21,8 @@ std::vector<Isa> supported_isas() {
 #if defined(TANDEM_X86)
   __builtin_cpu_init();
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                __builtin_cpu_supports("avx512vl");
   if (avx512 && __builtin_cpu_supports("avx512bf16")) found.push_back(Isa::kAvx512Bf16);
   if (avx512) found.push_back(Isa::kAvx512);
   if (avx2) found.push_back(Isa::kAvx2);
@@ -40,7 +40,8 @@ Isa selected_isa() {
     if (std::string(forced) == isa_name(isa)) return isa;
     names += std::string(names.empty() ? "" : ", ") + isa_name(isa);
   }
-  throw Error(ErrorKind::kUnsupported, "TANDEM_ISA=" + std::string(forced).substr(0, 32) + " is not supported here; choose one of: " + names);
+  throw Error(ErrorKind::kUnsupported,
+              "TANDEM_ISA=" + std::string(forced).substr(0, 32) + " is not supported here; choose one of: " + names);
 }
 
 }  // namespace tandem::simd

@@ -8,20 +8,20 @@ namespace tandem::simd {
 namespace scalar {
 extern const Kernels table;
 extern const BackwardKernels backward_table;
-}
+}  // namespace scalar
 #if defined(TANDEM_X86)
 namespace avx2 {
 extern const Kernels table;
 extern const BackwardKernels backward_table;
-}
+}  // namespace avx2
 namespace avx512 {
 extern const Kernels table;
 extern const BackwardKernels backward_table;
-}
+}  // namespace avx512
 namespace avx512_bf16 {
 extern const Kernels table;
 extern const BackwardKernels backward_table;
-}
+}  // namespace avx512_bf16
 #endif
 
 const Kernels& kernels_for(Isa isa) {

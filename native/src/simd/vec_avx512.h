@@ -37,9 +37,7 @@ inline bool vany_nan(VF a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0;
 inline unsigned vmask_ge(VF a, VF b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
 // NaN where the lane is NaN, else 0.
 inline VF vselect_nan(VF a) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a); }
-inline VF vload_tail(const float* p, int n, float fill) {
-  return _mm512_mask_loadu_ps(_mm512_set1_ps(fill), __mmask16((1u << n) - 1u), p);
-}
+inline VF vload_tail(const float* p, int n, float fill) { return _mm512_mask_loadu_ps(_mm512_set1_ps(fill), __mmask16((1u << n) - 1u), p); }
 inline void vstore_lanes(float* out, VF v) { _mm512_storeu_ps(out, v); }
 inline VF vwiden(const uint16_t* p) {
   __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
@@ -115,9 +113,7 @@ inline XP set_pair(const uint16_t* p) {
   __builtin_memcpy(&pair, p, 4);
   return _mm512_set1_epi32(pair);
 }
-inline VF fma_pair(XP x, VP w, VF acc) {
-  return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w));
-}
+inline VF fma_pair(XP x, VP w, VF acc) { return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(w)); }
 inline VF dot_pairs(VP a, VP b, VF acc) { return fma_pair(a, b, acc); }
 #else
 struct XP {

@@ -35,17 +35,35 @@ inline float widen(uint16_t bits) {
   return f;
 }
 
-inline VF vload(const float* p) { return each([&](int i) { return p[i]; }); }
+inline VF vload(const float* p) {
+  return each([&](int i) { return p[i]; });
+}
 inline void vstore(float* p, VF v) { __builtin_memcpy(p, v.lane, sizeof v.lane); }
-inline VF vset(float x) { return each([&](int) { return x; }); }
-inline VF vadd(VF a, VF b) { return each([&](int i) { return a.lane[i] + b.lane[i]; }); }
-inline VF vsub(VF a, VF b) { return each([&](int i) { return a.lane[i] - b.lane[i]; }); }
-inline VF vmul(VF a, VF b) { return each([&](int i) { return a.lane[i] * b.lane[i]; }); }
-inline VF vdiv(VF a, VF b) { return each([&](int i) { return a.lane[i] / b.lane[i]; }); }
-inline VF vfma(VF a, VF b, VF c) { return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; }); }
+inline VF vset(float x) {
+  return each([&](int) { return x; });
+}
+inline VF vadd(VF a, VF b) {
+  return each([&](int i) { return a.lane[i] + b.lane[i]; });
+}
+inline VF vsub(VF a, VF b) {
+  return each([&](int i) { return a.lane[i] - b.lane[i]; });
+}
+inline VF vmul(VF a, VF b) {
+  return each([&](int i) { return a.lane[i] * b.lane[i]; });
+}
+inline VF vdiv(VF a, VF b) {
+  return each([&](int i) { return a.lane[i] / b.lane[i]; });
+}
+inline VF vfma(VF a, VF b, VF c) {
+  return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
+}
 // Like the hardware's: the second operand where either is NaN.
-inline VF vmax(VF a, VF b) { return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; }); }
-inline VF vround(VF a) { return each([&](int i) { return __builtin_nearbyintf(a.lane[i]); }); }
+inline VF vmax(VF a, VF b) {
+  return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+}
+inline VF vround(VF a) {
+  return each([&](int i) { return __builtin_nearbyintf(a.lane[i]); });
+}
 inline VF vpow2(VF n) {
   return each([&](int i) {
     int32_t bits = (int32_t(n.lane[i]) + 127) << 23;
@@ -54,7 +72,9 @@ inline VF vpow2(VF n) {
     return f;
   });
 }
-inline VF vselect_lt(VF a, VF b, VF x, VF y) { return each([&](int i) { return a.lane[i] < b.lane[i] ? x.lane[i] : y.lane[i]; }); }
+inline VF vselect_lt(VF a, VF b, VF x, VF y) {
+  return each([&](int i) { return a.lane[i] < b.lane[i] ? x.lane[i] : y.lane[i]; });
+}
 inline int vcount_gt(VF a, VF b) {
   int n = 0;
   for (int i = 0; i < kLanes; ++i) n += a.lane[i] > b.lane[i];
@@ -72,10 +92,16 @@ inline unsigned vmask_ge(VF a, VF b) {
   return mask;
 }
 // NaN where the lane is NaN, else 0.
-inline VF vselect_nan(VF a) { return each([&](int i) { return a.lane[i] != a.lane[i] ? a.lane[i] : 0.0f; }); }
-inline VF vload_tail(const float* p, int n, float fill) { return each([&](int i) { return i < n ? p[i] : fill; }); }
+inline VF vselect_nan(VF a) {
+  return each([&](int i) { return a.lane[i] != a.lane[i] ? a.lane[i] : 0.0f; });
+}
+inline VF vload_tail(const float* p, int n, float fill) {
+  return each([&](int i) { return i < n ? p[i] : fill; });
+}
 inline void vstore_lanes(float* out, VF v) { vstore(out, v); }
-inline VF vwiden(const uint16_t* p) { return each([&](int i) { return widen(p[i]); }); }
+inline VF vwiden(const uint16_t* p) {
+  return each([&](int i) { return widen(p[i]); });
+}
 
 // out[c][r] = in[r][c] for kLanes x kLanes floats.
 inline void transpose_block(const float* in, int64_t ld_in, float* out, int64_t ld_out) {
@@ -107,8 +133,12 @@ inline VP load_pairs(const uint16_t* p) {
   __builtin_memcpy(v.half, p, sizeof v.half);
   return v;
 }
-inline VF low_halves(VP v) { return each([&](int i) { return widen(v.half[2 * i]); }); }
-inline VF high_halves(VP v) { return each([&](int i) { return widen(v.half[2 * i + 1]); }); }
+inline VF low_halves(VP v) {
+  return each([&](int i) { return widen(v.half[2 * i]); });
+}
+inline VF high_halves(VP v) {
+  return each([&](int i) { return widen(v.half[2 * i + 1]); });
+}
 inline XP set_pair(const uint16_t* p) { return {widen(p[0]), widen(p[1])}; }
 inline VF fma_pair(XP x, VP w, VF acc) {
   return each([&](int i) { return x.high * widen(w.half[2 * i + 1]) + (x.low * widen(w.half[2 * i]) + acc.lane[i]); });

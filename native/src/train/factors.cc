@@ -86,7 +86,8 @@ State FactorSet::state() const {
   state.steps = steps_;
   for (const TrainedFactors& t : factors_) {
     state.factors.push_back({t.layer, t.module, t.shape.rank, scale_, copy_out(t.a.value, false, t.a), copy_out(t.b.value, true, t.b)});
-    state.moments.push_back({copy_out(t.a.m, false, t.a), copy_out(t.a.v, false, t.a), copy_out(t.b.m, true, t.b), copy_out(t.b.v, true, t.b)});
+    state.moments.push_back(
+        {copy_out(t.a.m, false, t.a), copy_out(t.a.v, false, t.a), copy_out(t.b.m, true, t.b), copy_out(t.b.v, true, t.b)});
   }
   return state;
 }

@@ -90,7 +90,8 @@ Steps Head::score(Tape& tape, bool directions, Scores& scores) {
     int64_t count = std::min(kRows, total - first);
     normalise(tape, indices, count);
     for (ops::PanelRange range : ranges(count)) {
-      ops::matmul_panels(model_.kernels, model_.pool, input_.data(), ld_input_, count, model_.head(), range, logits_.data(), ld_logits_, false);
+      ops::matmul_panels(model_.kernels, model_.pool, input_.data(), ld_input_, count, model_.head(), range, logits_.data(), ld_logits_,
+                         false);
       co_yield true;
     }
     for (int64_t r = 0; r < count; r += kScoredRows) {
@@ -98,7 +99,8 @@ Steps Head::score(Tape& tape, bool directions, Scores& scores) {
       co_yield true;
     }
     if (!directions) continue;
-    const void* terms = model_.element == ops::Element::kBf16 ? static_cast<const void*>(terms_.data()) : static_cast<const void*>(logits_.data());
+    const void* terms =
+        model_.element == ops::Element::kBf16 ? static_cast<const void*>(terms_.data()) : static_cast<const void*>(logits_.data());
     for (ops::PanelRange range : ranges(count)) {
       ops::matmul_backward(model_.kernels, model_.pool, terms, ld_logits_, count, model_.head(), range, gradient_.data(), ld_gradient_,
                            range.first > 0);

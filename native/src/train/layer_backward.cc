@@ -20,7 +20,8 @@ void at_least(Buffer<T>& buffer, int64_t count) {
 
 }  // namespace
 
-LayerBackward::LayerBackward(model::Model& model, LayerForward& forward, int64_t rows) : model_(model), forward_(forward), all_rows_(size_t(rows)) {
+LayerBackward::LayerBackward(model::Model& model, LayerForward& forward, int64_t rows)
+    : model_(model), forward_(forward), all_rows_(size_t(rows)) {
   const model::Layer& layer = model.weights.layers.front();
   int64_t size = int64_t(forward.element()), attended = model.spec.heads * model.kv_shape().dim();
   ld_out_ = std::max({layer.qkv.rows_padded(), layer.output.rows_padded(), layer.gate_up.rows_padded(), layer.down.rows_padded()}) + kSlack;
@@ -75,7 +76,8 @@ void LayerBackward::product(Tape& tape, FactorSet& factors, const Back& back, fl
   if (!dx) return;
   ops::matmul_backward(model_.kernels, model_.pool, d_out_.data(), ld_out_, count, w, ops::all_panels(w), dx, ld_wide_, false);
   if (tasks.empty()) return;
-  model_.pool.run(ops::ld_backward(w) / w.panel(), [&](int64_t panel) { ops::lora_expand_panel(model_.kernels, tasks, panel, dx, ld_wide_); });
+  model_.pool.run(ops::ld_backward(w) / w.panel(),
+                  [&](int64_t panel) { ops::lora_expand_panel(model_.kernels, tasks, panel, dx, ld_wide_); });
 }
 
 // The residual stream's gradient is that of a product's outputs.
@@ -167,7 +169,8 @@ void LayerBackward::turn_back(Tape& tape, int64_t index, Chunk chunk) {
     for (int64_t head = 0; head < spec.heads + 2 * spec.kv_heads; ++head) {
       int64_t kv_head = (head - spec.heads) % spec.kv_heads;
       bool key = head >= spec.heads, value = head >= spec.heads + spec.kv_heads;
-      const float* from = key ? (value ? dv_ : dk_).data() + (row * spec.kv_heads + kv_head) * dim : dq_.data() + (r * spec.heads + head) * dim;
+      const float* from =
+          key ? (value ? dv_ : dk_).data() + (row * spec.kv_heads + kv_head) * dim : dq_.data() + (r * spec.heads + head) * dim;
       std::memcpy(gradient.data(), from, size_t(d) * sizeof(float));
       if (!value) turn_head_back(layer, raw.data() + head * d, key, position, gradient.data());
       forward_.write_elements(gradient.data(), d, out + size_t(head * d) * size);

@@ -104,7 +104,8 @@ void LayerForward::turn_head(const model::Layer& layer, bool key, int64_t positi
 
 void LayerForward::attention_in(Tape& tape, int64_t index, Chunk chunk) {
   const model::Layer& layer = model_.weights.layers[size_t(index)];
-  normalise(tape.input(index) + chunk.first * tape.ld_residual(), tape.ld_residual(), chunk.count, layer.attention_norm, activation_.data());
+  normalise(tape.input(index) + chunk.first * tape.ld_residual(), tape.ld_residual(), chunk.count, layer.attention_norm,
+            activation_.data());
   int64_t ld = layer.qkv.rows_padded();
   product(tape, index, model::Product::kQkv, chunk, activation_.data(), ld_activation_, wide_.data(), ld, false);
   add_bias(model_.pool, wide_.data(), ld, chunk.count, layer.qkv_bias);

@@ -43,15 +43,10 @@ void check(const OptimizerStep& step) {
 }  // namespace
 
 Trainer::Trainer(std::shared_ptr<model::Model> model, const Options& options, const State& state)
-    : model_(std::move(model)),
-      options_(checked(options)),
-      factors_(model_, state),
+    : model_(std::move(model)), options_(checked(options)), factors_(model_, state),
       chunk_(std::min(chunk_rows(model_->spec), round_up(options_.max_row_tokens, 16))),
-      forward_(*model_, chunk_, std::min(options_.max_row_tokens, model_->spec.max_position)),
-      backward_(*model_, forward_, chunk_),
-      head_(*model_),
-      kept_(*model_, options_.recompute ? Keep::kInputs : Keep::kActivations),
-      passing_(*model_, Keep::kNothing) {}
+      forward_(*model_, chunk_, std::min(options_.max_row_tokens, model_->spec.max_position)), backward_(*model_, forward_, chunk_),
+      head_(*model_), kept_(*model_, options_.recompute ? Keep::kInputs : Keep::kActivations), passing_(*model_, Keep::kNothing) {}
 
 void Trainer::require_idle() const {
   require(!broken_, ErrorKind::kState, "an earlier piece of work failed half-way; the trainer must be closed");

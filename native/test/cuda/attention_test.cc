@@ -71,8 +71,8 @@ struct Batch {
     const int64_t count = int64_t(cut.size());
     DeviceBuffer<float> workspace(size_t(cuda::attention_workspace_floats(count, s.kv_heads, s.dim, longest)));
     cuda::KvLayer kv{k.data(), v.data(), pages, s.kv_heads, s.dim};
-    cuda::paged_attention({q.data(), kv, t.data(), int64_t(table.size()) / max_pages, max_pages, cut.data(), count, longest, s.heads,
-                           scale, s.window, out.data(), workspace.data(), int64_t(workspace.size()), splits_in_grid},
+    cuda::paged_attention({q.data(), kv, t.data(), int64_t(table.size()) / max_pages, max_pages, cut.data(), count, longest, s.heads, scale,
+                           s.window, out.data(), workspace.data(), int64_t(workspace.size()), splits_in_grid},
                           nullptr);
     return out.download();
   }

@@ -6,7 +6,8 @@ namespace {
 
 struct Product {
   Product(int64_t m, int64_t n, int64_t k, uint64_t seed)
-      : m(m), n(n), k(k), random(seed), x(bf16s(random, size_t(m * k))), w(bf16s(random, size_t(n * k))), y(random.normals(size_t(m * n))) {}
+      : m(m), n(n), k(k), random(seed), x(bf16s(random, size_t(m * k))), w(bf16s(random, size_t(n * k))), y(random.normals(size_t(m * n))) {
+  }
 
   // Rows [first, first + count) of x alone.
   std::vector<float> run(int64_t first, int64_t count, bool accumulate = false) {
@@ -76,9 +77,7 @@ TEST(gpu_matmul_refuses_what_does_not_fit) {
   CHECK_ERROR(kRange, "matmul: ldx", with([](auto& a) { a.ldx = 4; }));
   CHECK_ERROR(kRange, "matmul: ldy", with([](auto& a) { a.ldy = 7; }));
   CHECK_ERROR(kRange, "matmul: x", with([](auto& a) { a.x += 1; }));
-  CHECK_ERROR(kRange, "workspace_floats", with([](auto& a) {
-                a.k = a.ldx = 4096;
-              }));
+  CHECK_ERROR(kRange, "workspace_floats", with([](auto& a) { a.k = a.ldx = 4096; }));
 }
 
 }  // namespace

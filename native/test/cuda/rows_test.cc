@@ -81,10 +81,10 @@ struct RopeRun {
   void run() {
     cuda::KvLayer kv{keys.data(), values.data(), c.pages, c.kv_heads, c.dim};
     const float* none = nullptr;
-    cuda::rope_store({qkv.data(), width, c.bias ? bias.data() : none, c.norm ? q_norm.data() : none,
-                      c.norm ? k_norm.data() : none, 1e-6f, cosines.data(), sines.data(), positions.data(), slots.data(),
-                      queries.data(), kv, c.rows, c.heads, c.dim, c.positions},
-                     nullptr);
+    cuda::rope_store(
+        {qkv.data(), width, c.bias ? bias.data() : none, c.norm ? q_norm.data() : none, c.norm ? k_norm.data() : none, 1e-6f,
+         cosines.data(), sines.data(), positions.data(), slots.data(), queries.data(), kv, c.rows, c.heads, c.dim, c.positions},
+        nullptr);
   }
 
   // One head of the row in double: bias, norm, rotation.

@@ -50,8 +50,8 @@ struct Fiber {
   bool done = true;
   Wait wait = Wait::kNone;
   dim3 thread;
-  std::vector<Copy> open_group;            // cp.async since the last commit
-  std::vector<std::vector<Copy>> groups;   // committed, oldest first
+  std::vector<Copy> open_group;           // cp.async since the last commit
+  std::vector<std::vector<Copy>> groups;  // committed, oldest first
 };
 
 constexpr int kLaneBytes = 64;
