@@ -1,0 +1,207 @@
+#include "ops/quantised_matrix.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "base/bf16.h"
+#include "base/error.h"
+
+namespace tandem::ops {
+namespace {
+
+using simd::QuantTraits;
+using simd::traits_of;
+
+// Where a part's rows lie in the matrix and in the panel that is packed.
+struct Overlap {
+  const QuantPart* part;
+  int64_t first_in_part, first_in_panel, count;
+};
+
+std::vector<Overlap> overlaps(const std::vector<QuantPart>& parts, int64_t first, int64_t end) {
+  std::vector<Overlap> found;
+  int64_t part_first = 0;
+  for (const QuantPart& part : parts) {
+    int64_t from = std::max(first, part_first), to = std::min(end, part_first + part.rows);
+    if (from < to) found.push_back({&part, from - part_first, from - first, to - from});
+    part_first += part.rows;
+  }
+  return found;
+}
+
+// Writes and reads the fields of one group of a packed panel.
+struct Group {
+  uint8_t* data;
+  const QuantTraits& t;
+  int64_t panel;
+
+  void put_scale(int64_t row, float scale, float minimum) const {
+    if (t.wide_scales) {
+      std::memcpy(data + 4 * row, &scale, 4);
+    } else {
+      uint16_t half = float_to_half(scale);
+      std::memcpy(data + 2 * row, &half, 2);
+    }
+    if (t.minima) std::memcpy(data + t.scale_bytes(panel) + 4 * row, &minimum, 4);
+  }
+  // `c`: the column within the group.
+  void put_value(int64_t row, int64_t c, uint8_t stored) const {
+    uint8_t* values = data + t.scale_bytes(panel) + t.minimum_bytes(panel);
+    if (t.bits == 8) {
+      values[(c / 4 * panel + row) * 4 + c % 4] = stored;
+      return;
+    }
+    int64_t half = t.group / 2, within = c % half;
+    values[(within / 4 * panel + row) * 4 + within % 4] |= uint8_t(c < half ? stored : stored << 4);
+  }
+};
+
+struct ConstGroup {
+  const uint8_t* data;
+  const QuantTraits& t;
+  int64_t panel;
+
+  float scale(int64_t row) const {
+    if (t.wide_scales) return load<float>(data + 4 * row);
+    return half_to_float(load<uint16_t>(data + 2 * row));
+  }
+  float minimum(int64_t row) const { return t.minima ? load<float>(data + t.scale_bytes(panel) + 4 * row) : 0.0f; }
+  int value(int64_t row, int64_t c) const {
+    const uint8_t* values = data + t.scale_bytes(panel) + t.minimum_bytes(panel);
+    if (t.bits == 8) return values[(c / 4 * panel + row) * 4 + c % 4] - t.offset;
+    int64_t half = t.group / 2, within = c % half;
+    uint8_t byte = values[(within / 4 * panel + row) * 4 + within % 4];
+    return (c < half ? byte & 15 : byte >> 4) - t.offset;
+  }
+
+ private:
+  template <typename T>
+  static T load(const uint8_t* from) {
+    T value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+};
+
+}  // namespace
+
+QuantisedMatrix::QuantisedMatrix(int64_t panel, int64_t k, const std::vector<QuantPart>& parts, ThreadPool& pool)
+    : k_(k), k_padded_(round_up(k, simd::kQuantRowGroup)), panel_(panel) {
+  for (const QuantPart& part : parts) n_ += part.rows;
+  require(n_ > 0 && k > 0, ErrorKind::kRange, "matrix dimensions must be positive");
+  n_padded_ = round_up(n_, panel);
+  place_panels(parts);
+  std::atomic<bool> ok{true};
+  pool.run(int64_t(formats_.size()), [&](int64_t p) {
+    thread_local std::vector<uint8_t> values;
+    thread_local std::vector<float> numbers;
+    if (ok && !pack_panel(p, parts, values, numbers)) ok = false;
+  });
+  require(ok, ErrorKind::kIo, "could not read the weights");
+}
+
+void QuantisedMatrix::place_panels(const std::vector<QuantPart>& parts) {
+  size_t bytes = 0;
+  for (int64_t first = 0; first < n_; first += panel_) {
+    std::vector<Overlap> rows = overlaps(parts, first, first + panel_);
+    QuantFormat format = rows.front().part->format;
+    for (const Overlap& overlap : rows) {
+      if (overlap.part->format != format) format = QuantFormat::kInt8FineMin;
+    }
+    formats_.push_back(format);
+    offsets_.push_back(bytes);
+    bytes += size_t(traits_of(format).panel_bytes(panel_, k_padded_));
+  }
+  data_ = Buffer<uint8_t>(bytes);
+}
+
+bool QuantisedMatrix::pack_panel(int64_t panel, const std::vector<QuantPart>& parts, std::vector<uint8_t>& values,
+                                 std::vector<float>& numbers) {
+  const QuantTraits to = traits_of(format(panel));
+  uint8_t* data = data_.data() + offsets_[size_t(panel)];
+  for (int64_t k0 = 0; k0 < k_padded_; k0 += to.group) {
+    Group group{data + k0 / to.group * to.group_bytes(panel_), to, panel_};
+    for (int64_t row = 0; row < panel_; ++row) {
+      for (int64_t c = 0; c < to.group; ++c) {
+        if (k0 + c >= k_ || panel * panel_ + row >= n_) group.put_value(row, c, uint8_t(to.offset));
+      }
+    }
+  }
+  for (const Overlap& overlap : overlaps(parts, panel * panel_, (panel + 1) * panel_)) {
+    const QuantTraits from = traits_of(overlap.part->format);
+    int64_t groups = (k_ + from.group - 1) / from.group;
+    values.resize(size_t(overlap.count * k_));
+    numbers.assign(size_t(2 * overlap.count * groups), 0.0f);
+    float* minima = numbers.data() + overlap.count * groups;
+    if (!overlap.part->read(overlap.first_in_part, overlap.count, {values.data(), numbers.data(), from.minima ? minima : nullptr})) {
+      return false;
+    }
+    for (int64_t r = 0; r < overlap.count; ++r) {
+      int64_t row = overlap.first_in_panel + r;
+      for (int64_t k0 = 0; k0 < k_; k0 += to.group) {
+        Group group{data + k0 / to.group * to.group_bytes(panel_), to, panel_};
+        int64_t at = r * groups + k0 / from.group;
+        group.put_scale(row, numbers[size_t(at)], minima[at]);
+        for (int64_t c = 0; c < std::min<int64_t>(to.group, k_ - k0); ++c) {
+          group.put_value(row, c, uint8_t(values[size_t(r * k_ + k0 + c)] - from.offset + to.offset));
+        }
+      }
+    }
+  }
+  return true;
+}
+
+void QuantisedMatrix::copy_row(int64_t row, float* out) const {
+  const uint8_t* data = panel_data(row / panel_);
+  const QuantTraits t = traits_of(format(row / panel_));
+  for (int64_t k0 = 0; k0 < k_; k0 += t.group) {
+    ConstGroup group{data + k0 / t.group * t.group_bytes(panel_), t, panel_};
+    float scale = group.scale(row % panel_), minimum = group.minimum(row % panel_);
+    for (int64_t c = 0; c < std::min<int64_t>(t.group, k_ - k0); ++c) {
+      float product = scale * float(group.value(row % panel_, c));
+      out[k0 + c] = t.minima ? product + minimum : product;
+    }
+  }
+}
+
+void quantise_activation_reference(const float* x, int64_t k_padded, int8_t* values, float* scales) {
+  for (int64_t k0 = 0; k0 < k_padded; k0 += simd::kQuantRowGroup) {
+    float largest = 0;
+    bool finite = true;
+    for (int64_t c = 0; c < simd::kQuantRowGroup; ++c) {
+      finite &= std::isfinite(x[k0 + c]);
+      largest = std::max(largest, std::fabs(x[k0 + c]));
+    }
+    bool zero = !finite || largest < 1e-30f;
+    scales[k0 / simd::kQuantRowGroup] = !finite ? NAN : zero ? 0.0f : largest / 127.0f;
+    float inverse = zero ? 0.0f : 127.0f / largest;
+    for (int64_t c = 0; c < simd::kQuantRowGroup; ++c) values[k0 + c] = zero ? int8_t(0) : int8_t(std::nearbyint(x[k0 + c] * inverse));
+  }
+}
+
+void quantised_matmul_reference(const float* x, int64_t ldx, int64_t m, const QuantisedMatrix& w, float* y, int64_t ldy, bool accumulate) {
+  std::vector<int8_t> values(size_t(w.columns_padded()));
+  std::vector<float> scales(size_t(w.columns_padded() / simd::kQuantRowGroup));
+  for (int64_t i = 0; i < m; ++i) {
+    quantise_activation_reference(x + i * ldx, w.columns_padded(), values.data(), scales.data());
+    for (int64_t n = 0; n < w.rows(); ++n) {
+      const QuantTraits t = traits_of(w.format(n / w.panel()));
+      double sum = accumulate ? double(y[i * ldy + n]) : 0.0;
+      for (int64_t k0 = 0; k0 < w.columns_padded(); k0 += t.group) {
+        ConstGroup group{w.panel_data(n / w.panel()) + k0 / t.group * t.group_bytes(w.panel()), t, w.panel()};
+        int64_t dot = 0, total = 0, row = n % w.panel();
+        for (int64_t c = 0; c < t.group; ++c) {
+          dot += int64_t(group.value(row, c)) * values[size_t(k0 + c)];
+          total += values[size_t(k0 + c)];
+        }
+        double scale = double(scales[size_t(k0 / simd::kQuantRowGroup)]);
+        sum += scale * (double(group.scale(row)) * double(dot) + double(group.minimum(row)) * double(total));
+      }
+      y[i * ldy + n] = float(sum);
+    }
+  }
+}
+
+}  // namespace tandem::ops

@@ -1,0 +1,103 @@
+// Quantised weights: what is packed comes back exactly, in every format and where formats meet.
+#include "ops/quantised_matrix.h"
+
+#include "quant_support.h"
+#include "support.h"
+#include "test.h"
+
+namespace tandem::test {
+namespace {
+
+using ops::QuantFormat;
+using ops::QuantisedMatrix;
+
+TEST(half_floats_round_to_nearest_even) {
+  // Every half comes back from its float; midpoints between neighbours go to the even one.
+  for (uint32_t h = 0; h < 0x10000; ++h) {
+    float value = half_to_float(uint16_t(h));
+    if (std::isnan(value)) {
+      CHECK(std::isnan(half_to_float(float_to_half(value))));
+      continue;
+    }
+    CHECK_EQ(float_to_half(value), uint16_t(h));
+    if ((h & 0x7fff) >= 0x7bff) continue;
+    float middle = 0.5f * (value + half_to_float(uint16_t(h + 1)));
+    CHECK_EQ(float_to_half(middle), uint16_t(h % 2 == 0 ? h : h + 1));
+  }
+  CHECK_EQ(float_to_half(65519.0f), uint16_t(0x7bff));
+  CHECK_EQ(float_to_half(65520.0f), uint16_t(0x7c00));
+  CHECK_EQ(float_to_half(-INFINITY), uint16_t(0xfc00));
+}
+
+TEST(quantised_weights_come_back_exactly) {
+  Random random(41);
+  ThreadPool pool(3);
+  for (QuantFormat format : kQuantFormats) {
+    for (int64_t k : {1, 16, 31, 32, 45, 64, 96}) {
+      QuantSource source(random, format, random.whole(1, 150), k);
+      QuantisedMatrix w(kernels().panel, k, {source.part()}, pool);
+      CHECK_EQ(w.rows(), source.rows);
+      CHECK_EQ(w.columns(), k);
+      CHECK_EQ(w.columns_padded(), round_up(k, 32));
+      std::vector<float> row(static_cast<size_t>(k));
+      for (int64_t r = 0; r < source.rows; ++r) {
+        w.copy_row(r, row.data());
+        for (int64_t c = 0; c < k; ++c) CHECK_EQ(row[size_t(c)], source.at(r, c));
+      }
+    }
+  }
+}
+
+TEST(parts_of_different_formats_share_a_matrix) {
+  Random random(42);
+  ThreadPool pool(2);
+  int64_t k = 64, panel = kernels().panel;
+  std::vector<QuantSource> sources;
+  for (QuantFormat format : kQuantFormats) sources.emplace_back(random, format, random.whole(1, 3 * panel), k);
+  std::vector<ops::QuantPart> parts;
+  for (const QuantSource& source : sources) parts.push_back(source.part());
+  QuantisedMatrix w(panel, k, parts, pool);
+  std::vector<float> row(static_cast<size_t>(k));
+  int64_t first = 0;
+  for (const QuantSource& source : sources) {
+    for (int64_t r = 0; r < source.rows; ++r) {
+      w.copy_row(first + r, row.data());
+      for (int64_t c = 0; c < k; ++c) CHECK_EQ(row[size_t(c)], source.at(r, c));
+    }
+    first += source.rows;
+  }
+  CHECK(w.format(0) == sources[0].format || w.format(0) == QuantFormat::kInt8FineMin);
+}
+
+TEST(quantised_packing_reports_a_failed_read) {
+  ThreadPool pool(3);
+  ops::QuantPart broken{500, QuantFormat::kInt8, [](int64_t first, int64_t, const ops::QuantRows&) { return first < 200; }};
+  CHECK_ERROR(kIo, "could not read", QuantisedMatrix(16, 8, {broken}, pool));
+  CHECK_ERROR(kRange, "positive", QuantisedMatrix(16, 0, {broken}, pool));
+}
+
+TEST(quantised_reference_is_close_to_the_dequantised_product) {
+  Random random(43);
+  ThreadPool pool(1);
+  for (QuantFormat format : kQuantFormats) {
+    int64_t k = 320, m = 5;
+    QuantSource source(random, format, 70, k);
+    QuantisedMatrix w(kernels().panel, k, {source.part()}, pool);
+    std::vector<float> x = random.normals(size_t(m * k)), y(size_t(m * w.rows_padded()), 0.5f);
+    ops::quantised_matmul_reference(x.data(), k, m, w, y.data(), w.rows_padded(), true);
+    double wrong = 0, all = 0;
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t n = 0; n < source.rows; ++n) {
+        double truth = 0.5;
+        for (int64_t c = 0; c < k; ++c) truth += double(x[size_t(i * k + c)]) * double(source.at(n, c));
+        wrong += std::pow(double(y[size_t(i * w.rows_padded() + n)]) - truth, 2);
+        all += truth * truth;
+      }
+    }
+    CHECK(std::sqrt(wrong / all) < 0.01);
+    CHECK(std::sqrt(wrong / all) > 1e-4);
+  }
+}
+
+}  // namespace
+}  // namespace tandem::test
