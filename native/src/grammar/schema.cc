@@ -219,7 +219,8 @@ class SchemaReader {
     for (const Json& item : value.items) items.parts.push_back(constant(item));
     items.parts.push_back(out_.no);
     int64_t size = int64_t(value.items.size());
-    return both({types(kArrayBit), add(std::move(items)), add({.kind = Formula::kItemCount, .least = size, .most = size})});
+    FormulaId least = add({.kind = Formula::kItemCount, .least = size}), most = add({.kind = Formula::kItemCount, .most = size});
+    return both({types(kArrayBit), add(std::move(items)), least, most});
   }
   FormulaId constant_object(const Json& value) {
     std::vector<FormulaId> parts = {types(kObjectBit)};

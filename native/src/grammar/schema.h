@@ -28,19 +28,19 @@ struct Formula {
   enum Kind : uint8_t {
     kAnd,
     kOr,
-    kNot,     // of parts
-    kTypes,   // types
-    kNumber,  // numbers, a union
-    kText,
-    kLength,  // text, least..most code points
-    kItems,
-    kItemCount,
-    kContains,
-    kUnique,  // parts: prefix, then the rest; least..most; parts[0], least..most
-    kProperties,
-    kHas,
-    kPropertyCount,
-    kPropertyNames,  // see below; name; least..most; parts[0]
+    kNot,        // of parts
+    kTypes,      // types
+    kNumber,     // numbers, a union
+    kText,       // text
+    kLength,     // least or most code points: one bound per atom of kLength, kItemCount and kPropertyCount, so that its negation is one too
+    kItems,      // parts: prefix, then the rest
+    kItemCount,  // least or most
+    kContains,   // parts[0], least..most
+    kUnique,
+    kProperties,     // see below
+    kHas,            // name
+    kPropertyCount,  // least or most
+    kPropertyNames,  // parts[0]
   } kind = kAnd;
   std::vector<FormulaId> parts{};
   uint8_t types = 0;

@@ -1,0 +1,66 @@
+/** Schemas that were once decided wrongly, with texts that belong to them and texts that do not. Accept mode, byte by byte. */
+import { beforeAll, describe, expect, it } from 'vitest';
+import type { NativeVocabulary } from '../../../src/control/engine/native-grammar.ts';
+import { acceptOptions, compile, END, makeVocabulary, Masks, reads, smallTokens } from './drive.ts';
+import type { Schema } from './random-schema.ts';
+
+interface Verdict {
+  what: string;
+  schema: Schema;
+  valid: string[];
+  invalid: string[];
+}
+
+const VERDICTS: readonly Verdict[] = [
+  {
+    what: 'another array than a constant one may be shorter, longer or hold other items',
+    schema: { not: { const: [1, 2] } },
+    valid: ['[]', '[1]', '[2]', '[1,3]', '[2,2]', '[1,2,3]', 'null'],
+    invalid: ['[1,2]', '[1.0,2e0]'],
+  },
+  {
+    what: 'another array than those of an enum',
+    schema: { not: { enum: [[], [1], ['a', []]] } },
+    valid: ['[2]', '["a"]', '["a",[],1]', '["a",[1]]', '[[]]', '{}'],
+    invalid: ['[]', '[1]', '["a",[]]'],
+  },
+  {
+    what: 'a condition over constant arrays, negated',
+    schema: {
+      not: {
+        if: { enum: [[1], [1]] },
+        then: { minimum: -6, exclusiveMinimum: 0 },
+        else: { type: 'string', minLength: 0, maxLength: 2 },
+      },
+    },
+    valid: ['[]', '[1,1]', '"abc"', '{}'],
+    invalid: ['[1]', '""', '"ab"'],
+  },
+];
+
+const tokens = smallTokens();
+const masks = new Masks(tokens.length);
+let vocabulary: NativeVocabulary;
+
+beforeAll(async () => {
+  vocabulary = await makeVocabulary(tokens, [END]);
+});
+
+/** The tokens of single bytes. */
+function spell(text: string): number[] {
+  return Array.from(Buffer.from(text, 'utf8'), (byte) =>
+    tokens.findIndex((token) => token.length === 1 && token[0] === byte),
+  );
+}
+
+describe('texts are read as the schema says', () => {
+  for (const { what, schema, valid, invalid } of VERDICTS) {
+    it(what, async () => {
+      const grammar = await compile({ kind: 'json_schema', text: JSON.stringify(schema) }, acceptOptions);
+      if (!grammar) throw new Error('The schema is refused.');
+      const verdict = (text: string): boolean => reads(grammar.createMatcher(vocabulary), masks, spell(text));
+      expect(valid.filter((text) => !verdict(text))).toEqual([]);
+      expect(invalid.filter(verdict)).toEqual([]);
+    });
+  }
+});
