@@ -1,5 +1,5 @@
 /** The native addon: native/ and CMakeLists.txt -> native-build/Release/tandem.node, by cmake-js. */
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readFileSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { availableParallelism } from 'node:os';
 import path from 'node:path';
@@ -29,11 +29,20 @@ export function nativeIsStale() {
   return !existsSync(addon) || readStamp(STAMP) !== wantedHash();
 }
 
+/** A build folder that was copied with its working tree would build the tree that it came from. */
+function dropForeignBuild() {
+  const cache = path.join(nativeBuild, 'CMakeCache.txt');
+  if (!existsSync(cache)) return;
+  const home = /^CMAKE_HOME_DIRECTORY:INTERNAL=(.*)$/m.exec(readFileSync(cache, 'utf8'))?.[1];
+  if (home !== root) rmSync(nativeBuild, { recursive: true, force: true });
+}
+
 /** Builds with the given runner (command, args) and stamps the result. */
 export async function buildNative(run) {
   checkCMake();
   checkCompiler();
   checkBuildTool();
+  dropForeignBuild();
   const hash = wantedHash();
   const cli = path.join(path.dirname(packageFile('cmake-js')), 'bin', 'cmake-js');
   const jobs = String(availableParallelism());
