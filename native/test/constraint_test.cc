@@ -5,6 +5,7 @@
 
 #include "driver.h"
 #include "grammar/structural_tag.h"
+#include "patient_budget.h"
 #include "test.h"
 #include "tiny_model.h"
 
@@ -29,11 +30,11 @@ std::shared_ptr<const SharedMasks> vocabulary() {
 }
 
 std::shared_ptr<const Program> schema(const std::string& text) {
-  Budget budget;
+  Budget budget = patient_budget();
   return engine::make_program(compile_json_schema(text, {}, budget), vocabulary());
 }
 std::shared_ptr<const Program> regex(const std::string& pattern) {
-  Budget budget;
+  Budget budget = patient_budget();
   return engine::make_program(compile_whole_regex(pattern, budget), vocabulary());
 }
 

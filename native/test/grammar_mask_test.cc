@@ -3,6 +3,7 @@
 
 #include "grammar/ebnf.h"
 #include "grammar/matcher.h"
+#include "patient_budget.h"
 #include "test.h"
 
 namespace {
@@ -127,7 +128,7 @@ TEST(grammar_masks_equal_brute_force) {
   uint32_t seed = 1;
   for (const char* schema : kSchemas) {
     for (Mode mode : {Mode::kAccept, Mode::kGenerate}) {
-      Budget budget;
+      Budget budget = patient_budget();
       GrammarRef grammar = compile_json_schema(schema, {.mode = mode}, budget);
       for (int round = 0; round < 3; ++round) walk(grammar, schema, ++seed, 14, mode == Mode::kGenerate);
     }
@@ -137,11 +138,11 @@ TEST(grammar_masks_equal_brute_force) {
 TEST(grammar_masks_of_expressions_equal_brute_force) {
   uint32_t seed = 1000;
   for (const char* regex : {"(ab|abc)*12", "[a-c]{2,5}", "\\{\"name\": (true|false)\\}", "é+x", "\\p{L}{3}"}) {
-    Budget budget;
+    Budget budget = patient_budget();
     GrammarRef grammar = compile_whole_regex(regex, budget);
     for (int round = 0; round < 3; ++round) walk(grammar, regex, ++seed, 10);
   }
-  Budget budget;
+  Budget budget = patient_budget();
   walk(compile_choice({"foo", "foobar", "true", "tr"}, budget), "choice", 7, 6);
 }
 
@@ -163,20 +164,20 @@ TEST(grammar_masks_of_wide_tries_equal_brute_force) {
   uint32_t seed = 5000;
   for (const char* schema : schemas) {
     for (Mode mode : {Mode::kAccept, Mode::kGenerate}) {
-      Budget budget;
+      Budget budget = patient_budget();
       walk(compile_json_schema(schema, {.mode = mode}, budget), schema, ++seed, 10, mode == Mode::kGenerate, wide_vocabulary());
     }
   }
   for (const char* regex : {"[ab]*1", "[^1]+", "(\\p{L}+ )*1", ".*"}) {
-    Budget budget;
+    Budget budget = patient_budget();
     walk(compile_whole_regex(regex, budget), regex, ++seed, 10, true, wide_vocabulary());
   }
-  Budget budget;
+  Budget budget = patient_budget();
   walk(compile_ebnf("root ::= name (\",\" name)*\nname ::= [a-fo ]+ | [^,1]+ \"1\"", budget), "names", ++seed, 12, true, wide_vocabulary());
 }
 
 TEST(grammar_rolls_back) {
-  Budget budget;
+  Budget budget = patient_budget();
   auto masks = std::make_shared<GrammarMasks>(compile_whole_regex("abc", budget), small_vocabulary());
   Matcher matcher(masks);
   CHECK_EQ(matcher.forced(), std::string("abc"));
@@ -238,7 +239,7 @@ void bounded(const GrammarRef& grammar, const std::string& text) {
 }
 
 TEST(grammar_matchers_are_bounded) {
-  Budget budget;
+  Budget budget = patient_budget();
   bounded(compile_ebnf("root ::= s\ns ::= \"a\" s \"a\" | \"a\" s | \"a\"", budget), std::string(200, 'a'));
   bounded(compile_ebnf("root ::= s\ns ::= \"a\" s s | \"a\"", budget), std::string(200, 'a'));
   bounded(compile_ebnf("root ::= (\"a\"+ \"b\"?)* \"c\"", budget), std::string(200, 'a'));

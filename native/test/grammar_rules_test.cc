@@ -2,6 +2,7 @@
 #include "grammar/ebnf.h"
 #include "grammar/matcher.h"
 #include "grammar/structural_tag.h"
+#include "patient_budget.h"
 #include "test.h"
 
 namespace {
@@ -29,7 +30,7 @@ void expect(const Grammar& grammar, const std::string& name, const std::vector<s
 }
 
 void expect_grammar(const std::string& source, const std::vector<std::string>& in, const std::vector<std::string>& out) {
-  Budget budget;
+  Budget budget = patient_budget();
   expect(*compile_ebnf(source, budget), source, in, out);
 }
 
@@ -51,7 +52,7 @@ TEST(grammar_lark) {
 }
 
 TEST(grammar_rules_are_checked) {
-  Budget budget;
+  Budget budget = patient_budget();
   CHECK_ERROR(kType, "not defined", compile_ebnf("root ::= missing", budget));
   CHECK_ERROR(kType, "missing", compile_ebnf("other ::= \"a\"", budget));
   CHECK_ERROR(kType, "empty", compile_ebnf("", budget));
@@ -66,7 +67,7 @@ TEST(grammar_rules_are_checked) {
 
 // Every text of an ambiguous grammar is still read; the number of threads stays bounded or the text is refused with an error.
 TEST(grammar_ambiguity_stays_bounded) {
-  Budget budget;
+  Budget budget = patient_budget();
   GrammarRef grammar = compile_ebnf("root ::= e\ne ::= t | t e\nt ::= \"a\" | \"a\" \"a\" | \"a\" t", budget);
   try {
     accepts(*grammar, std::string(40, 'a'));
@@ -76,7 +77,7 @@ TEST(grammar_ambiguity_stays_bounded) {
 }
 
 TEST(grammar_structural_tags) {
-  Budget budget;
+  Budget budget = patient_budget();
   GrammarOptions options;
   GrammarRef legacy = compile_structural_tag(
       "{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f=a>\",\"schema\":{\"type\":\"integer\"},\"end\":\"</"

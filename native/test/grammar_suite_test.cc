@@ -6,6 +6,7 @@
 #include <map>
 
 #include "grammar/grammar.h"
+#include "patient_budget.h"
 #include "test.h"
 
 namespace {
@@ -58,7 +59,7 @@ void run_file(const fs::path& path, const GrammarOptions& options, Counts& count
     ++counts.schemas;
     GrammarRef grammar;
     try {
-      Budget budget;
+      Budget budget = patient_budget();
       grammar = compile_json_schema(slice(text, *group.find("schema")), options, budget);
     } catch (const Refused& refused) {
       ++counts.refused[refused.keyword()];
@@ -112,7 +113,7 @@ TEST(grammar_suite_draft2020) { run_suite("draft2020-12", false); }
 TEST(grammar_suite_json_parsing) {
   fs::path root = suites();
   if (root.empty()) return;
-  Budget budget;
+  Budget budget = patient_budget();
   GrammarRef any = compile_json_schema("true", {.mode = Mode::kAccept, .assert_formats = false}, budget);
   int files = 0;
   for (const auto& entry : fs::directory_iterator(root / "JSONTestSuite/test_parsing")) {

@@ -13,8 +13,10 @@ import { Random } from './random.ts';
 /** Ends a text; it has no bytes. */
 export const END = 0;
 const addon = loadNative();
-export const generateOptions: NativeGrammarOptions = GENERATE;
-export const acceptOptions: NativeGrammarOptions = ACCEPT;
+/** Busy machines are slow: here time bounds nothing. */
+const PATIENCE = 600;
+export const generateOptions: NativeGrammarOptions = { ...GENERATE, seconds: PATIENCE };
+export const acceptOptions: NativeGrammarOptions = { ...ACCEPT, seconds: PATIENCE };
 
 /** The end token, every byte, words of JSON and random pieces. */
 export function smallTokens(): Buffer[] {
