@@ -7,6 +7,14 @@
 namespace tandem::test {
 namespace {
 
+// A number per frequency, whatever the size of the head.
+ops::RopeSpec with_factors(int64_t head_dim) {
+  ops::RopeSpec spec;
+  spec.scaling = ops::RopeScaling::kFactors;
+  for (int64_t i = 0; i < head_dim / 2; ++i) spec.factors.push_back(1 + float(i) * 0.75f);
+  return spec;
+}
+
 std::vector<ops::RopeSpec> specs() {
   ops::RopeSpec plain, large, linear, llama3;
   large.theta = 1e6;
@@ -23,8 +31,10 @@ std::vector<ops::RopeSpec> specs() {
 
 TEST(rope_matches_the_formulas) {
   Random random(31);
-  for (const ops::RopeSpec& spec : specs()) {
-    for (int64_t head_dim : {2, 6, 16, 64, 80, 128}) {
+  for (int64_t head_dim : {2, 6, 16, 64, 80, 128}) {
+    std::vector<ops::RopeSpec> all = specs();
+    all.push_back(with_factors(head_dim));
+    for (const ops::RopeSpec& spec : all) {
       ops::RopeTable table(spec, 3000, head_dim);
       CHECK_EQ(table.positions(), 3000);
       for (int64_t position : {0, 1, 2, 15, 16, 255, 256, 1000, 2999}) {
@@ -57,6 +67,7 @@ TEST(rope_scaling_moves_the_right_frequencies) {
     double turns = 256 * base / (2 * std::numbers::pi);  // rotations within the original context
     double smooth = std::min(1.0, std::max(0.0, (turns - 1) / 3));
     CHECK_NEAR(angle(llama3, i, 16), base * (smooth + (1 - smooth) / 8), 1e-6);
+    CHECK_NEAR(angle(with_factors(16), i, 16), std::pow(10000.0, -double(i) / 8) / (1 + 0.75 * double(i)), 1e-6);
   }
 }
 

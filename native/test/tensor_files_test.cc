@@ -52,6 +52,68 @@ TEST(tensor_shapes_that_overflow_are_refused) {
   refuse(file, {"w", Stored::kF32, {int64_t(1) << 45}, 0, 0}, "lies outside");
 }
 
+TEST(rows_that_are_no_whole_blocks_or_heads_are_refused) {
+  TempFolder folder;
+  std::string file = file_of(folder, "weights", 4096);
+  refuse(file, {"w", Stored::kQ8_0, {2, 31}, 0, 0}, "tensor w has rows that are not whole blocks");
+  refuse(file, {"w", Stored::kQ8_0, {64}, 0, 0}, "tensor w has rows that are not whole blocks");
+  refuse(file, {"w", Stored::kQ4K, {1, 128}, 0, 0}, "tensor w has rows that are not whole blocks");
+  refuse(file, {"w", Stored::kQ6K, {20, 256}, 0, 0}, "tensor w lies outside");
+  refuse(file, {"w", Stored::kF32, {8, 2}, 0, 0, 3}, "tensor w has rows that are not whole interleaved heads");
+  refuse(file, {"w", Stored::kF32, {8, 2}, 0, 0, 6}, "tensor w has rows that are not whole interleaved heads");
+  refuse(file, {"w", Stored::kF32, {8, 2}, 0, 0, -4}, "tensor w has rows that are not whole interleaved heads");
+  refuse(file, {"w", Stored::kF32, {8, 2}, 0, 0, INT64_MIN}, "tensor w has rows that are not whole interleaved heads");
+  TensorFiles fits({file}, {{"w", Stored::kQ8_0, {120, 32}, 0, 16}, {"v", Stored::kF32, {8, 2}, 0, 0, 4}});
+}
+
+// Row i of the first half of a head lies at 2 i, row i of the second at 2 i + 1.
+TEST(interleaved_heads_are_put_in_order) {
+  TempFolder folder;
+  std::vector<float> stored(16 * 3);
+  for (size_t i = 0; i < stored.size(); ++i) stored[i] = float(i);
+  std::string file = folder.write("weights", stored.data(), stored.size() * 4);
+  TensorFiles open({file}, {{"w", Stored::kF32, {16, 3}, 0, 0, 8}, {"b", Stored::kF32, {16}, 0, 0, 8}});
+  const int64_t order[16] = {0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15};
+  for (int64_t first : {0, 1, 5, 8}) {
+    for (int64_t rows : {1, 3, 8}) {
+      std::vector<float> w(size_t(rows * 3)), b(static_cast<size_t>(rows));
+      CHECK(open.read(open.find("w", {16, 3}), first * 3, rows * 3, w.data()));
+      CHECK(open.read(open.find("b", {16}), first, rows, b.data()));
+      for (int64_t r = 0; r < rows; ++r) {
+        CHECK_EQ(b[size_t(r)], float(order[first + r]));
+        for (int64_t c = 0; c < 3; ++c) CHECK_EQ(w[size_t(r * 3 + c)], float(order[first + r] * 3 + c));
+      }
+    }
+  }
+}
+
+TEST(blocks_are_unpacked_row_by_row) {
+  TempFolder folder;
+  // Two rows of two Q8_0 blocks: scale 1 or 2 (f16 0x3c00, 0x4000), numbers counting up from -16.
+  std::vector<uint8_t> raw;
+  for (int block = 0; block < 4; ++block) {
+    raw.push_back(0);
+    raw.push_back(block % 2 == 0 ? 0x3c : 0x40);
+    for (int i = 0; i < 32; ++i) raw.push_back(uint8_t(i - 16 + block));
+  }
+  std::string file = folder.write("weights", raw.data(), raw.size());
+  TensorFiles open({file}, {{"w", Stored::kQ8_0, {2, 64}, 0, 0}, {"q", Stored::kQ8_0, {2, 64}, 0, 0, 2}});
+  std::vector<float> floats(128), scales(4);
+  std::vector<uint8_t> values(128);
+  for (const char* name : {"w", "q"}) {
+    CHECK(open.read(open.find(name, {2, 64}), 0, 128, floats.data()));
+    CHECK(open.read_blocks(open.find(name, {2, 64}), 0, 2, {values.data(), scales.data(), nullptr}));
+    for (int i = 0; i < 128; ++i) {
+      int block = i / 32, number = i % 32 - 16 + block;
+      CHECK_EQ(int(values[size_t(i)]), number + 128);
+      CHECK_EQ(floats[size_t(i)], float(number * (block % 2 + 1)));
+    }
+  }
+  CHECK_EQ(truncate(file.c_str(), 100), 0);
+  CHECK(!open.read_blocks(open.find("w", {2, 64}), 0, 2, {values.data(), scales.data(), nullptr}));
+  CHECK(open.read_blocks(open.find("w", {2, 64}), 0, 1, {values.data(), scales.data(), nullptr}));
+}
+
 TEST(tensors_are_found_by_name_and_shape_once) {
   TempFolder folder;
   std::string file = file_of(folder, "weights", 64);

@@ -1,5 +1,4 @@
 /** Settings and a loaded model to what the engine process needs. Refuses what cannot work by flag name. */
-import { basename } from 'node:path';
 import { RESERVED_KWARGS } from '../api/requests/render.ts';
 import type { EngineConfig } from '../control/engine/protocol.ts';
 import type { ExtensionSettings } from '../control/extensions/load.ts';
@@ -91,7 +90,7 @@ export function extensionSettings(settings: Settings): ExtensionSettings {
 }
 
 export function servedNames(settings: Settings, model: LoadedModel): string[] {
-  return settings.servedModelNames.length > 0 ? settings.servedModelNames : [basename(model.directory)];
+  return settings.servedModelNames.length > 0 ? settings.servedModelNames : [model.name];
 }
 
 export function parameterCount(tensors: TensorEntry[]): number {

@@ -42,7 +42,7 @@ export const OPTIONS: OptionTable = {
     parse: text(),
     default: () => STARTER_MODEL,
     defaultText: 'the starter model',
-    help: 'model directory',
+    help: 'model directory, or a GGUF file',
   },
   dataDir: { flag: 'data-dir', parse: text(), default: () => 'data', help: 'keys and state; one server per directory' },
   apiKey: {
@@ -62,7 +62,7 @@ export const OPTIONS: OptionTable = {
     flag: 'served-model-name',
     parse: list(),
     default: () => [],
-    defaultText: "the model directory's name",
+    defaultText: "the model's directory or file name",
     help: 'names of the model; the first is the one in responses',
   },
   maxModelLen: {

@@ -1,5 +1,5 @@
 /** Composition root of the server: wires store, model, engine, sessions and HTTP, and takes them down in order. */
-import { basename, join } from 'node:path';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pino, type Logger } from 'pino';
 import { createApp, isUpload } from '../api/app.ts';
@@ -60,7 +60,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   const { keys, database } = await openStore(settings, undo);
   const model = await loadModel(settings.model);
   for (const warning of model.warnings ?? []) log.warn(warning);
-  const tokenizer = await readModelTokenizer(model.directory);
+  const tokenizer = await readModelTokenizer(model.path);
   const config = {
     ...engineConfig(settings, model, (text) => log.warn(text)),
     vocabulary: grammarVocabulary(tokenizer),
@@ -70,7 +70,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   const engine = startEngine(settings, config, log);
   undo.push(() => engine.close());
   const adapters = await operatorAdapters(settings, model, names, engine);
-  const sessions = await startSessions(settings, model.directory, tokenizer, engine, config);
+  const sessions = await startSessions(settings, model.path, tokenizer, engine, config);
   undo.push(() => sessions.close());
   const samples = new SampleMemory(settings.sampleMemoryBytes);
   const training = await setUpTraining({
@@ -85,7 +85,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
     log,
   });
   undo.push(() => training.stop());
-  const served: ServedModel = { names, root: basename(model.directory), created: unixSeconds(), systemFingerprint: '' };
+  const served: ServedModel = { names, root: model.name, created: unixSeconds(), systemFingerprint: '' };
   const metrics = new Metrics({ modelName: names[0] ?? '', vllmNames: settings.vllmMetricNames, engine });
   metrics.addTraining(training.services);
   const version = readVersion();
@@ -143,7 +143,7 @@ async function operatorAdapters(
   names: string[],
   engine: EngineSupervisor,
 ): Promise<AdapterRegistry> {
-  const baseNames = [...names, basename(model.directory)];
+  const baseNames = [...names, model.name];
   const adapters = new AdapterRegistry({ engine, spec: model.spec, maxRank: settings.maxLoraRank, baseNames });
   for (const adapter of settings.loraModules) await adapters.inspect(adapter);
   return adapters;
@@ -166,13 +166,13 @@ async function openStore(settings: Settings, undo: Undo[]): Promise<{ keys: Serv
 
 function startSessions(
   settings: Settings,
-  modelDirectory: string,
+  modelPath: string,
   tokenizer: ModelTokenizer,
   engine: EngineSupervisor,
   config: EngineConfig,
 ): ReturnType<typeof createSessions> {
   return createSessions({
-    modelDirectory,
+    modelPath,
     tokenizer,
     engine,
     adapters: engine,

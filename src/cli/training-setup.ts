@@ -1,5 +1,4 @@
 /** Puts the training side together: store, blobs, registry, services, and the loop that runs jobs. */
-import { basename } from 'node:path';
 import type { Logger } from 'pino';
 import type { ModelSpec } from '../control/engine/native.ts';
 import type { TrainingEngine } from '../control/engine/training.ts';
@@ -50,7 +49,7 @@ export interface TrainingSetup {
   database: Database;
   /** Files of models, jobs and artifacts; swept here. */
   blobs: BlobStore;
-  model: { spec: ModelSpec; directory: string; digest: string };
+  model: { spec: ModelSpec; name: string; digest: string };
   /** Served names of the base model. */
   names: string[];
   engine: TrainingEngine;
@@ -196,7 +195,7 @@ function createModels({ setup, repositories, blobs, registry }: Parts, loop: Job
       lora,
       write: (directory, modelId) => writeIdentityCheckpoint(directory, model.spec, baseName(setup), modelId, lora),
     },
-    base: { names, root: basename(model.directory), digest: model.digest },
+    base: { names, root: model.name, digest: model.digest },
     maxModelsPerEntity: settings.maxModelsPerEntity,
     log,
     stopJobs: (modelId) => loop.stopModel(modelId),
@@ -205,7 +204,7 @@ function createModels({ setup, repositories, blobs, registry }: Parts, loop: Job
 }
 
 function baseName({ names, model }: TrainingSetup): string {
-  return names[0] ?? basename(model.directory);
+  return names[0] ?? model.name;
 }
 
 function intakeSettings({ model }: TrainingSetup): ConstructorParameters<typeof IntakePool>[0] {

@@ -117,7 +117,7 @@ describe.each([
 
   beforeAll(async () => {
     one = await openModel(directory(), dtype, { threads: 1, changes: { maxPosition: 512 } });
-    two = await openModel(one.files.directory, dtype, { threads: 2, changes: { maxPosition: 512 } });
+    two = await openModel(one.files.path, dtype, { threads: 2, changes: { maxPosition: 512 } });
     all = prompts(one.files.tokenizerSize);
     expected = bits(await withDriver(two, (driver) => generate(driver, all)));
   }, 120_000);

@@ -7,13 +7,19 @@ import { Driver, generate, openModel } from '../fixtures/engine-driver.ts';
 
 const DATA = process.env['TANDEM_SHARED_DATA'] ?? fileURLToPath(new URL('../../../shared/data', import.meta.url));
 const STORIES = join(DATA, 'models', 'stories260K');
+const FILE = join(DATA, 'models', 'stories260K-gguf', 'stories260K-f32.gguf');
 
-test.skipIf(!existsSync(STORIES)).each([1, 2, 16])('stories260K, prompt in chunks of %i', async (chunk) => {
+test.skipIf(!existsSync(STORIES)).each([
+  [1, STORIES],
+  [2, STORIES],
+  [16, STORIES],
+  [16, FILE],
+])('stories260K, prompt in chunks of %i: %s', async (chunk, path) => {
   const golden = JSON.parse(readFileSync(join(STORIES, 'greedy_golden.json'), 'utf8')) as {
     prompt_ids: number[];
     greedy_ids: number[];
   };
-  const opened = await openModel(STORIES, 'float32');
+  const opened = await openModel(path, 'float32');
   const driver = new Driver(opened);
   const outputs = golden.greedy_ids.length - golden.prompt_ids.length;
   const [whole] = await generate(driver, [{ slot: 0, ids: golden.prompt_ids, sampling: { maxTokens: outputs } }]);

@@ -13,12 +13,17 @@ ops::RopeSpec read_rope(const Napi::Object& spec) {
   Napi::Object scaling = read_object(read_property(spec, "ropeScaling"), "ropeScaling");
   std::string type = read_string(scaling, "type");
   if (type == "none") return rope;
+  if (type == "factors") {
+    rope.scaling = ops::RopeScaling::kFactors;
+    rope.factors = read_float32_array(scaling, "factors");
+    return rope;
+  }
   rope.factor = read_number(scaling, "factor");
   if (type == "linear") {
     rope.scaling = ops::RopeScaling::kLinear;
     return rope;
   }
-  if (type != "llama3") throw Error(ErrorKind::kRange, "ropeScaling.type must be none, linear or llama3");
+  if (type != "llama3") throw Error(ErrorKind::kRange, "ropeScaling.type must be none, linear, llama3 or factors");
   rope.scaling = ops::RopeScaling::kLlama3;
   rope.low_freq_factor = read_number(scaling, "lowFreqFactor");
   rope.high_freq_factor = read_number(scaling, "highFreqFactor");
@@ -53,20 +58,22 @@ model::Spec read_spec(const Napi::Object& object) {
   return spec;
 }
 
+model::Stored read_stored(const Napi::Object& tensor) {
+  static const std::pair<const char*, model::Stored> kNames[] = {
+      {"F32", model::Stored::kF32},   {"F16", model::Stored::kF16},  {"BF16", model::Stored::kBf16}, {"Q8_0", model::Stored::kQ8_0},
+      {"Q4_0", model::Stored::kQ4_0}, {"Q4_K", model::Stored::kQ4K}, {"Q6_K", model::Stored::kQ6K}};
+  std::string dtype = read_string(tensor, "dtype");
+  for (const auto& [name, stored] : kNames) {
+    if (dtype == name) return stored;
+  }
+  throw Error(ErrorKind::kRange, "tensor dtype must be F32, F16, BF16, Q8_0, Q4_0, Q4_K or Q6_K");
+}
+
 model::Tensor read_tensor(const Napi::Value& value) {
   Napi::Object object = read_object(value, "tensor");
   model::Tensor tensor;
   tensor.name = read_string(object, "name");
-  std::string dtype = read_string(object, "dtype");
-  if (dtype == "F32") {
-    tensor.stored = model::Stored::kF32;
-  } else if (dtype == "F16") {
-    tensor.stored = model::Stored::kF16;
-  } else if (dtype == "BF16") {
-    tensor.stored = model::Stored::kBf16;
-  } else {
-    throw Error(ErrorKind::kRange, "tensor dtype must be F32, F16 or BF16");
-  }
+  tensor.stored = read_stored(object);
   read_array(read_property(object, "shape"), "tensor.shape", 8, [&](const Napi::Value& dim, uint32_t) {
     if (!dim.IsNumber()) throw Error(ErrorKind::kType, "tensor.shape must hold numbers");
     double size = dim.As<Napi::Number>().DoubleValue();
@@ -77,6 +84,7 @@ model::Tensor read_tensor(const Napi::Value& value) {
   });
   tensor.file = read_int(object, "file");
   tensor.offset = read_int(object, "offset");
+  if (!read_property(object, "interleaved").IsUndefined()) tensor.interleaved = read_int(object, "interleaved");
   return tensor;
 }
 

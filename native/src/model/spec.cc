@@ -45,6 +45,12 @@ void check(const Spec& spec) {
       throw Error(ErrorKind::kRange, "ropeScaling.lowFreqFactor and highFreqFactor must differ");
     }
   }
+  if (spec.rope.scaling == ops::RopeScaling::kFactors) {
+    if (int64_t(spec.rope.factors.size()) != spec.head_dim / 2) {
+      throw Error(ErrorKind::kRange, "ropeScaling.factors must have one number per pair of a head");
+    }
+    for (float factor : spec.rope.factors) finite_positive("ropeScaling.factors", factor);
+  }
 }
 
 }  // namespace tandem::model

@@ -33,7 +33,8 @@ struct Spec {
 // Throws Error(kRange) naming the first field that is impossible.
 void check(const Spec& spec);
 
-enum class Stored { kF32, kF16, kBf16 };
+// The last four are blocks of small numbers (model/blocks.h).
+enum class Stored { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4K, kQ6K };
 
 struct Tensor {
   std::string name;
@@ -41,6 +42,9 @@ struct Tensor {
   std::vector<int64_t> shape;
   int64_t file;
   int64_t offset;
+  // Rows of a head whose two halves lie interleaved in the file (row i of the first, then row i of the second), as llama.cpp stores
+  // queries and keys of the llama architecture: the size of a head. Reads give the halves one below the other. 0 = in order.
+  int64_t interleaved = 0;
 };
 
 }  // namespace tandem::model

@@ -15,6 +15,41 @@ namespace {
 
 int64_t stored_size(Stored stored) { return stored == Stored::kF32 ? 4 : 2; }
 
+// Elements of a row: 1 for a vector, whose elements are its rows.
+int64_t columns_of(const Tensor& tensor) { return tensor.shape.size() == 2 ? tensor.shape[1] : 1; }
+
+int64_t stored_bytes(const Tensor& tensor, int64_t elements) {
+  if (!is_blocks(tensor.stored)) return elements * stored_size(tensor.stored);
+  BlockTraits block = block_traits(tensor.stored);
+  return elements / block.elements * block.bytes;
+}
+
+// Throws unless rows are whole blocks, and heads whole and even where they are interleaved.
+void check_rows(const Tensor& tensor) {
+  if (is_blocks(tensor.stored) && (tensor.shape.size() != 2 || columns_of(tensor) % block_traits(tensor.stored).elements != 0)) {
+    throw Error(ErrorKind::kRange, "tensor " + tensor.name + " has rows that are not whole blocks");
+  }
+  if (tensor.interleaved != 0 &&
+      (tensor.interleaved < 0 || tensor.interleaved % 2 != 0 || tensor.shape.empty() || tensor.shape[0] % tensor.interleaved != 0)) {
+    throw Error(ErrorKind::kRange, "tensor " + tensor.name + " has rows that are not whole interleaved heads");
+  }
+}
+
+// Where a row of the reader's order lies in the file.
+int64_t stored_row(const Tensor& tensor, int64_t row) {
+  if (tensor.interleaved == 0) return row;
+  int64_t half = tensor.interleaved / 2, head = row / tensor.interleaved, within = row % tensor.interleaved;
+  return head * tensor.interleaved + (within < half ? 2 * within : 2 * (within - half) + 1);
+}
+
+void widen(Stored stored, const uint8_t* raw, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, raw + i * 2, 2);
+    out[i] = stored == Stored::kF16 ? half_to_float(bits) : bf16_to_float(bits);
+  }
+}
+
 int64_t element_count(const Tensor& tensor) {
   int64_t count = 1;
   for (int64_t d : tensor.shape) {
@@ -52,7 +87,9 @@ TensorFiles::TensorFiles(const std::vector<std::string>& files, const std::vecto
     for (const Tensor& tensor : tensors) {
       if (tensor.file < 0 || tensor.file >= int64_t(sizes.size()))
         throw Error(ErrorKind::kRange, "tensor " + tensor.name + " names no file");
-      int64_t bytes = element_count(tensor) * stored_size(tensor.stored), size = sizes[size_t(tensor.file)];
+      int64_t elements = element_count(tensor), size = sizes[size_t(tensor.file)];
+      check_rows(tensor);
+      int64_t bytes = stored_bytes(tensor, elements);
       if (tensor.offset < 0 || bytes > size || tensor.offset > size - bytes) {
         throw Error(ErrorKind::kRange, "tensor " + tensor.name + " lies outside its file");
       }
@@ -76,19 +113,42 @@ const Tensor& TensorFiles::find(const std::string& name, const std::vector<int64
 }
 
 bool TensorFiles::read(const Tensor& tensor, int64_t first, int64_t count, float* out) const {
-  int64_t size = stored_size(tensor.stored);
-  int fd = descriptors_[size_t(tensor.file)];
-  // Half-width elements are read into the upper half of the output and widened in place, front to back.
-  auto* raw = reinterpret_cast<uint8_t*>(out) + count * (4 - size);
-  if (!read_exactly(fd, tensor.offset + first * size, count * size, raw)) return false;
-  if (size == 4) return true;
-  bool half = tensor.stored == Stored::kF16;
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, raw + i * 2, 2);
-    out[i] = half ? half_to_float(bits) : bf16_to_float(bits);
+  int64_t columns = columns_of(tensor);
+  if (!is_blocks(tensor.stored) && tensor.interleaved == 0) {
+    int64_t size = stored_size(tensor.stored);
+    // Half-width elements are read into the upper half of the output and widened in place, front to back.
+    auto* raw = reinterpret_cast<uint8_t*>(out) + count * (4 - size);
+    if (!read_exactly(descriptors_[size_t(tensor.file)], tensor.offset + first * size, count * size, raw)) return false;
+    if (size == 2) widen(tensor.stored, raw, count, out);
+    return true;
+  }
+  std::vector<uint8_t> raw(size_t(stored_bytes(tensor, columns)));
+  for (int64_t row = first / columns; row < (first + count) / columns; ++row, out += columns) {
+    if (!read_row(tensor, row, int64_t(raw.size()), raw.data())) return false;
+    if (is_blocks(tensor.stored)) {
+      dequantise_row(tensor.stored, raw.data(), columns, out);
+    } else if (tensor.stored == Stored::kF32) {
+      std::memcpy(out, raw.data(), raw.size());
+    } else {
+      widen(tensor.stored, raw.data(), columns, out);
+    }
   }
   return true;
+}
+
+bool TensorFiles::read_blocks(const Tensor& tensor, int64_t first_row, int64_t rows, const ops::QuantRows& out) const {
+  int64_t columns = columns_of(tensor), groups = columns / simd::traits_of(block_traits(tensor.stored).format).group;
+  std::vector<uint8_t> raw(size_t(stored_bytes(tensor, columns)));
+  for (int64_t i = 0; i < rows; ++i) {
+    if (!read_row(tensor, first_row + i, int64_t(raw.size()), raw.data())) return false;
+    float* minima = out.minima ? out.minima + i * groups : nullptr;
+    unpack_row(tensor.stored, raw.data(), columns, out.values + i * columns, out.scales + i * groups, minima);
+  }
+  return true;
+}
+
+bool TensorFiles::read_row(const Tensor& tensor, int64_t row, int64_t bytes, uint8_t* out) const {
+  return read_exactly(descriptors_[size_t(tensor.file)], tensor.offset + stored_row(tensor, row) * bytes, bytes, out);
 }
 
 }  // namespace tandem::model

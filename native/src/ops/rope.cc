@@ -23,6 +23,7 @@ double inverse_frequency(const RopeSpec& spec, int64_t i, int64_t head_dim) {
   double frequency = 1.0 / std::pow(spec.theta, double(2 * i) / double(head_dim));
   if (spec.scaling == RopeScaling::kLinear) return frequency / spec.factor;
   if (spec.scaling == RopeScaling::kLlama3) return llama3_scaled(spec, frequency);
+  if (spec.scaling == RopeScaling::kFactors) return frequency / double(spec.factors[size_t(i)]);
   return frequency;
 }
 
@@ -31,6 +32,7 @@ double inverse_frequency(const RopeSpec& spec, int64_t i, int64_t head_dim) {
 RopeTable::RopeTable(const RopeSpec& spec, int64_t positions, int64_t head_dim)
     : positions_(positions), half_(head_dim / 2), cos_(size_t(positions * (head_dim / 2))), sin_(size_t(positions * (head_dim / 2))) {
   require(head_dim > 0 && head_dim % 2 == 0, ErrorKind::kRange, "head_dim must be even");
+  require(spec.scaling != RopeScaling::kFactors || int64_t(spec.factors.size()) == half_, ErrorKind::kRange, "a rope factor per frequency");
   for (int64_t i = 0; i < half_; ++i) {
     // Rounded to float before the product, as the models were trained.
     float frequency = float(inverse_frequency(spec, i, head_dim));

@@ -2,12 +2,13 @@
 // Su et al., "RoFormer"; the scaling rules as transformers' modeling_rope_utils computes them, in float like there.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "base/buffer.h"
 
 namespace tandem::ops {
 
-enum class RopeScaling { kNone, kLinear, kLlama3 };
+enum class RopeScaling { kNone, kLinear, kLlama3, kFactors };
 
 struct RopeSpec {
   double theta = 10000;
@@ -16,6 +17,7 @@ struct RopeSpec {
   double low_freq_factor = 1;
   double high_freq_factor = 4;
   int64_t original_max_position = 8192;
+  std::vector<float> factors;  // [head_dim / 2], kFactors only: what each frequency is divided by
 };
 
 class RopeTable {

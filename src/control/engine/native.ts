@@ -12,6 +12,8 @@ import type { NativeTrainAddon } from './native-train.ts';
 import type { AdapterFactors, AdapterModule } from './training.ts';
 
 export type WeightDType = 'F32' | 'F16' | 'BF16';
+/** Blocks of small numbers with their scales, as GGUF files store them; only matrices. */
+export type BlockDType = 'Q8_0' | 'Q4_0' | 'Q4_K' | 'Q6_K';
 export type ComputeDType = 'float32' | 'bfloat16';
 
 /** The model as facts; native code reads no JSON. All counts are checked again there. */
@@ -26,10 +28,11 @@ export interface ModelSpec {
   headDim: number;
   rmsNormEps: number;
   ropeTheta: number;
-  /** `linear`: positions divided by factor; `llama3`: the frequency-dependent rule of Llama 3.1. */
+  /** `linear`: positions divided by factor; `llama3`: the frequency-dependent rule of Llama 3.1; `factors`: frequency i divided by factors[i]. */
   ropeScaling:
     | { type: 'none' }
     | { type: 'linear'; factor: number }
+    | { type: 'factors'; factors: Float32Array }
     | { type: 'llama3'; factor: number; lowFreqFactor: number; highFreqFactor: number; originalMaxPosition: number };
   maxPosition: number;
   /** Keys further back than this many positions are not seen (a query sees itself and window-1 before it); 0 = no window. */
@@ -49,12 +52,14 @@ export interface ModelSpec {
 /** One tensor: Hugging Face name, row-major shape, and where its bytes lie. */
 export interface TensorEntry {
   name: string;
-  dtype: WeightDType;
+  dtype: WeightDType | BlockDType;
   shape: number[];
   /** Index into the file list. */
   file: number;
   /** Absolute byte offset in that file. */
   offset: number;
+  /** Size of a head whose rows lie in pairs (i, i + half) instead of half below half; absent = in order. */
+  interleaved?: number;
 }
 
 export interface LoadOptions {

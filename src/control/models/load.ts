@@ -1,58 +1,31 @@
-/** A Hugging Face model directory -> LoadedModel. Reads headers only; the weights stay on disk until native code maps them. */
+/** What --model names -> LoadedModel: a Hugging Face directory or a GGUF file. */
 import { realpath, stat } from 'node:fs/promises';
-import { CONFIG_FILE, readConfig, type ModelConfig } from './config.ts';
-import { digestModel } from './digest.ts';
+import { loadDirectory, readDirectoryTexts } from './directory.ts';
 import { ModelError } from './errors.ts';
-import { GENERATION_FILE, readGenerationConfig } from './generation-config.ts';
-import { readModelJson } from './json-file.ts';
-import type { GenerationDefaults, LoadedModel } from './model.ts';
-import { readWeights } from './safetensors.ts';
-import { majorityDType, selectTensors } from './tensors.ts';
-import { readTokenizerFiles, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE } from './tokenizer-files.ts';
+import { loadGguf, readGgufTexts } from './gguf/load.ts';
+import type { LoadedModel, ModelTexts } from './model.ts';
 
-const MAX_CONFIG_BYTES = 1024 * 1024;
 const MAX_WARNINGS = 20;
 
-export async function loadModel(directory: string): Promise<LoadedModel> {
-  const path = await resolveDirectory(directory);
-  const { spec, generation, unknownOptions } = await readModelConfig(path);
-  const { vocabulary } = await readTokenizerFiles(path, spec.vocabSize);
-  const weights = await readWeights(path);
-  const tensors = selectTensors(spec, weights);
-  const texts = [CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE];
-  return {
-    directory: path,
-    spec,
-    files: weights.files.map((file) => file.path),
-    tensors,
-    checkpointDType: majorityDType(tensors),
-    generation,
-    tokenizerSize: vocabulary.length,
-    maxPosition: spec.maxPosition,
-    digest: await digestModel(path, texts, weights.files),
-    warnings: [...unknownOptions.slice(0, MAX_WARNINGS).map(unknownOption)],
-  };
+export async function loadModel(path: string): Promise<LoadedModel> {
+  const found = await resolve(path);
+  const model = await (found.isFile ? loadGguf(found.path) : loadDirectory(found.path));
+  return { ...model, warnings: model.warnings.slice(0, MAX_WARNINGS) };
 }
 
-/** config.json and generation_config.json only: what sessions need besides the tokenizer. */
-export async function readModelConfig(directory: string): Promise<ModelConfig & { generation: GenerationDefaults }> {
-  const config = await readModelJson(directory, CONFIG_FILE, MAX_CONFIG_BYTES);
-  if (!config) throw new ModelError(CONFIG_FILE, 'is missing.');
-  const model = readConfig(config);
-  const file = await readModelJson(directory, GENERATION_FILE, MAX_CONFIG_BYTES);
-  return { ...model, generation: readGenerationConfig(file, model.eosTokenIds, model.spec.vocabSize) };
+/** What sessions need besides the weights. */
+export async function readModelTexts(path: string): Promise<ModelTexts> {
+  const found = await resolve(path);
+  return found.isFile ? readGgufTexts(found.path) : readDirectoryTexts(found.path);
 }
 
-async function resolveDirectory(directory: string): Promise<string> {
+async function resolve(path: string): Promise<{ path: string; isFile: boolean }> {
   try {
-    const path = await realpath(directory);
-    if ((await stat(path)).isDirectory()) return path;
+    const found = await realpath(path);
+    const info = await stat(found);
+    if (info.isDirectory() || info.isFile()) return { path: found, isFile: info.isFile() };
   } catch {
-    throw new ModelError(directory, 'does not exist or cannot be read.');
+    throw new ModelError(path, 'does not exist or cannot be read.');
   }
-  throw new ModelError(directory, 'is not a directory.');
-}
-
-function unknownOption(name: string): string {
-  return `${CONFIG_FILE}: the option ${JSON.stringify(name.slice(0, 100))} is not known and has no effect.`;
+  throw new ModelError(path, 'is neither a directory nor a file.');
 }

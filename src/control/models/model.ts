@@ -1,5 +1,6 @@
-/** A model directory, read and checked: what the engine and the sessions need of it. */
+/** A model on disk, read and checked: what the engine and the sessions need of it. */
 import type { ModelSpec, TensorEntry } from '../engine/native.ts';
+import type { TokenizerFiles } from './tokenizer-files.ts';
 
 /** generation_config.json, reduced to what serving uses; undefined = not given. */
 export interface GenerationDefaults {
@@ -14,12 +15,14 @@ export interface GenerationDefaults {
 }
 
 export interface LoadedModel {
-  /** Absolute directory. */
-  directory: string;
+  /** Absolute: a directory or a GGUF file. */
+  path: string;
+  /** What it is called where nobody gives it a name. */
+  name: string;
   spec: ModelSpec;
   files: string[];
   tensors: TensorEntry[];
-  /** Dtype of the checkpoint ('auto' chooses by it). */
+  /** Dtype of the checkpoint ('auto' chooses by it); weights stored as small numbers count as bfloat16. */
   checkpointDType: 'float32' | 'float16' | 'bfloat16';
   generation: GenerationDefaults;
   /** Tokens the tokenizer knows: ids in [0, tokenizerSize) are samplable. */
@@ -30,4 +33,11 @@ export interface LoadedModel {
   digest: string;
   /** Recommendations of the model's files that are not followed; the operator should see them at start-up. */
   warnings: string[];
+}
+
+/** What is known of a model without its weights. */
+export interface ModelTexts {
+  spec: ModelSpec;
+  generation: GenerationDefaults;
+  tokenizer: TokenizerFiles;
 }

@@ -86,10 +86,13 @@ function fileOf(stored: StoredTensor, weights: Weights): string {
 
 const NAMES: Record<WeightDType, 'float32' | 'float16' | 'bfloat16'> = { F32: 'float32', F16: 'float16', BF16: 'bfloat16' };
 
-/** The dtype that most of the weights have. */
+/** The dtype that most of the weights have; blocks of small numbers count as BF16, which holds them best. */
 export function majorityDType(tensors: TensorEntry[]): 'float32' | 'float16' | 'bfloat16' {
   const elements: Record<WeightDType, number> = { BF16: 0, F16: 0, F32: 0 };
-  for (const tensor of tensors) elements[tensor.dtype] += tensor.shape.reduce((a, b) => a * b, 1);
+  for (const { dtype, shape } of tensors) {
+    const counted = dtype === 'F32' || dtype === 'F16' ? dtype : 'BF16';
+    elements[counted] += shape.reduce((a, b) => a * b, 1);
+  }
   const best = (['BF16', 'F16', 'F32'] as const).reduce((a, b) => (elements[b] > elements[a] ? b : a));
   return NAMES[best];
 }

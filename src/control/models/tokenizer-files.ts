@@ -9,7 +9,7 @@ const TEMPLATE_FILE = 'chat_template.jinja';
 
 const MAX_TOKENIZER_BYTES = 64 * 1024 * 1024;
 const MAX_CONFIG_BYTES = 16 * 1024 * 1024;
-const MAX_TEMPLATE_BYTES = 1024 * 1024;
+export const MAX_TEMPLATE_BYTES = 1024 * 1024;
 const MAX_ADDED_TOKENS = 65_536;
 const MAX_TOKEN_CHARS = 4096;
 /** All added tokens together: each character is a node of a search tree. */
@@ -44,7 +44,7 @@ export async function readTokenizerFiles(directory: string, vocabSize: number): 
   return {
     tokenizer,
     config,
-    vocabulary: readVocabulary(tokenizer, addedTokens, vocabSize),
+    vocabulary: readVocabularyTexts(tokenizer, addedTokens, vocabSize),
     addedTokens,
     chatTemplate: await readChatTemplate(directory, config),
     specialTokens: readSpecialTokens(config),
@@ -55,7 +55,7 @@ function fail(problem: string): never {
   throw new ModelError(TOKENIZER_FILE, problem);
 }
 
-function readAddedTokens(tokenizer: JsonObject): AddedToken[] {
+export function readAddedTokens(tokenizer: JsonObject): AddedToken[] {
   const list = tokenizer['added_tokens'] ?? [];
   if (!Array.isArray(list)) fail('added_tokens must be a list.');
   if (list.length > MAX_ADDED_TOKENS) fail(`has ${list.length} added_tokens; at most ${MAX_ADDED_TOKENS} are read.`);
@@ -86,7 +86,8 @@ function readAddedToken(entry: unknown): AddedToken {
   };
 }
 
-function readVocabulary(tokenizer: JsonObject, added: AddedToken[], vocabSize: number): string[] {
+/** Texts by id. */
+export function readVocabularyTexts(tokenizer: JsonObject, added: AddedToken[], vocabSize: number): string[] {
   const model = tokenizer['model'];
   if (!isObject(model)) fail('model must be an object.');
   const type = model['type'] ?? (Array.isArray(model['merges']) ? 'BPE' : undefined);

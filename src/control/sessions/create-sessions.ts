@@ -40,11 +40,10 @@ export interface ModelSessionsHandle extends Sessions {
 }
 
 export async function createSessions(options: SessionsOptions): Promise<ModelSessionsHandle> {
-  const tokenizer = options.tokenizer ?? (await readModelTokenizer(options.modelDirectory));
+  const tokenizer = options.tokenizer ?? (await readModelTokenizer(options.modelPath));
   const { files, table, vocabSize } = tokenizer;
   const pool = await RenderPool.start({
-    modelDirectory: options.modelDirectory,
-    vocabSize,
+    modelPath: options.modelPath,
     maxModelLen: options.maxModelLen,
     workers: options.workers,
     timeoutMs: options.renderTimeoutMs,

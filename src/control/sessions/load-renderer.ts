@@ -1,6 +1,7 @@
-/** Builds a PromptRenderer from a model directory. */
+/** Builds a PromptRenderer from a model on disk. */
+import { basename } from 'node:path';
 import { ModelError } from '../models/errors.ts';
-import { readTokenizerFiles, TOKENIZER_CONFIG_FILE } from '../models/tokenizer-files.ts';
+import { readModelTexts } from '../models/load.ts';
 import { PromptEncoder } from './prompt-encoder.ts';
 import { PromptRenderer } from './prompt-renderer.ts';
 import { ChatTemplate } from './template/chat-template.ts';
@@ -8,10 +9,10 @@ import { TemplateError } from './template/errors.ts';
 import type { WorkerSettings } from './worker-protocol.ts';
 
 export async function loadPromptRenderer(settings: WorkerSettings): Promise<PromptRenderer> {
-  const files = await readTokenizerFiles(settings.modelDirectory, settings.vocabSize);
+  const { tokenizer: files } = await readModelTexts(settings.modelPath);
   const longestToken = files.vocabulary.reduce((longest, text) => Math.max(longest, text.length), 1);
   return new PromptRenderer({
-    template: files.chatTemplate === null ? null : compile(files.chatTemplate),
+    template: files.chatTemplate === null ? null : compile(files.chatTemplate, basename(settings.modelPath)),
     encoder: new PromptEncoder(files),
     specialTokens: files.specialTokens,
     specialTexts: files.addedTokens.filter((token) => token.special).map((token) => token.content),
@@ -21,11 +22,12 @@ export async function loadPromptRenderer(settings: WorkerSettings): Promise<Prom
   });
 }
 
-function compile(source: string): ChatTemplate {
+function compile(source: string, model: string): ChatTemplate {
   try {
     return new ChatTemplate(source);
   } catch (error) {
-    if (error instanceof TemplateError) throw new ModelError(TOKENIZER_CONFIG_FILE, error.message);
+    if (error instanceof TemplateError)
+      throw new ModelError(model, `the chat template cannot be used: ${error.message}`);
     throw error;
   }
 }

@@ -1,8 +1,8 @@
-/** What a model directory says of its tokens, read once and shared by the sessions and the engine's grammars. */
+/** What a model says of its tokens, read once and shared by the sessions and the engine's grammars. */
 import type { GrammarVocabulary } from '../engine/protocol.ts';
-import { readModelConfig } from '../models/load.ts';
+import { readModelTexts } from '../models/load.ts';
 import type { GenerationDefaults } from '../models/model.ts';
-import { readTokenizerFiles, type TokenizerFiles } from '../models/tokenizer-files.ts';
+import type { TokenizerFiles } from '../models/tokenizer-files.ts';
 import { TokenTable } from './token-table.ts';
 
 export interface ModelTokenizer {
@@ -26,9 +26,8 @@ const MARKS: ReadonlySet<string> = new Set([
   '<|python_end|>',
 ]);
 
-export async function readModelTokenizer(directory: string): Promise<ModelTokenizer> {
-  const { spec, generation } = await readModelConfig(directory);
-  const files = await readTokenizerFiles(directory, spec.vocabSize);
+export async function readModelTokenizer(path: string): Promise<ModelTokenizer> {
+  const { spec, generation, tokenizer: files } = await readModelTexts(path);
   const table = new TokenTable(files);
   const eosText = files.specialTokens['eos_token'];
   const eosId = eosText === undefined ? null : table.idOf(eosText);

@@ -92,8 +92,8 @@ export class RenderPool {
   }
 
   #spawn(): void {
-    const { modelDirectory, vocabSize, maxModelLen } = this.#options;
-    const settings: WorkerSettings = { modelDirectory, vocabSize, maxModelLen };
+    const { modelPath, maxModelLen } = this.#options;
+    const settings: WorkerSettings = { modelPath, maxModelLen };
     const worker = new Worker(workerFile(), {
       workerData: settings,
       resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },

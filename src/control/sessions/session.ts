@@ -221,8 +221,8 @@ export interface Sessions {
 }
 
 export interface SessionsOptions {
-  modelDirectory: string;
-  /** What is in the directory, where it has been read already. */
+  modelPath: string;
+  /** What the model says of its tokens, where it has been read already. */
   tokenizer?: ModelTokenizer;
   engine: EngineClient;
   /** Makes the adapters of requests servable before these are queued; null: requests have none. */

@@ -2,8 +2,7 @@
 import type { SessionErrorCode } from './session.ts';
 
 export interface WorkerSettings {
-  modelDirectory: string;
-  vocabSize: number;
+  modelPath: string;
   maxModelLen: number;
 }
 

@@ -107,7 +107,7 @@ describe('a model directory', () => {
 
   const directories: [string, () => string, string][] = [
     ['a missing directory', () => '/nonexistent/model', 'does not exist'],
-    ['a file in place of a directory', () => join(writeModel(), 'config.json'), 'not a directory'],
+    ['a file that is no GGUF', () => join(writeModel(), 'config.json'), 'does not begin with GGUF'],
     ['no config', () => temporaryDirectory(), 'config.json: is missing'],
     ['no weights', () => writeModel({ tensors: null }), 'model.safetensors: is missing'],
     ['a missing tensor', () => writeModel({ tensors: [...shapes()].slice(1) }), 'embed_tokens'],

@@ -75,7 +75,7 @@ let sessions: Sessions;
 beforeAll(async () => {
   engine = new FormulaEngine();
   sessions = await createSessions({
-    modelDirectory: writeModel({ tokenizerConfig: byteTokenizer().config }),
+    modelPath: writeModel({ tokenizerConfig: byteTokenizer().config }),
     engine,
     maxModelLen: 64,
     maxLogprobs: 5,

@@ -14,7 +14,7 @@ let sessions: Sessions;
 beforeAll(async () => {
   engine = new FakeEngine();
   sessions = await createSessions({
-    modelDirectory: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: TEMPLATE } }),
+    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: TEMPLATE } }),
     engine,
     maxModelLen: 64,
     maxLogprobs: 5,

@@ -7,8 +7,7 @@ const STARTER = fileURLToPath(new URL('../../../models/starter', import.meta.url
 
 test('what was cancelled while it waited is dropped; what comes after is rendered', async () => {
   const pool = await RenderPool.start({
-    modelDirectory: STARTER,
-    vocabSize: 4096,
+    modelPath: STARTER,
     maxModelLen: 1024,
     workers: 1,
     timeoutMs: 30_000,

@@ -16,7 +16,7 @@ let sessions: Sessions;
 beforeAll(async () => {
   engine = new FakeEngine();
   sessions = await createSessions({
-    modelDirectory: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: TEMPLATE } }),
+    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: TEMPLATE } }),
     engine,
     maxModelLen: 4096,
     maxLogprobs: 20,

@@ -19,7 +19,7 @@ function open(
   renderTimeoutMs = RENDER_TIMEOUT_MS,
 ): Promise<Sessions> {
   return createSessions({
-    modelDirectory: directory,
+    modelPath: directory,
     engine,
     maxModelLen: 64,
     maxLogprobs: 5,
@@ -334,7 +334,7 @@ describe('the render threads', () => {
   });
 
   it.each([
-    ['a template that cannot be parsed', modelWith('{% for %}'), 'tokenizer_config.json'],
+    ['a template that cannot be parsed', modelWith('{% for %}'), 'chat template'],
     [
       'a tokenizer that cannot be built',
       modelWith(TEMPLATE, { ...byteTokenizer().json, normalizer: { type: 'Nonsense' } }),

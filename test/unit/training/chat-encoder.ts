@@ -14,7 +14,7 @@ export interface StarterChat extends ChatEncoder {
 }
 
 export async function starterChat(maxModelLen = 1024): Promise<StarterChat> {
-  const settings = { modelDirectory: STARTER, vocabSize: VOCABULARY, maxModelLen };
+  const settings = { modelPath: STARTER, maxModelLen };
   const renderer = await loadPromptRenderer(settings);
   const files = await readTokenizerFiles(STARTER, VOCABULARY);
   const ids = (text: string): number[] => [...renderer.render({ kind: 'text', text, addSpecialTokens: false }).ids];

@@ -1,0 +1,199 @@
+/** Metadata -> ModelConfig. Whatever would change the mathematics and is not built is refused by its key. */
+import type { ModelSpec } from '../../engine/native.ts';
+import type { ModelConfig } from '../config.ts';
+import { Fields, show } from '../fields.ts';
+import type { GenerationDefaults } from '../model.ts';
+import type { GgufHeader } from './header.ts';
+import { readRopeFactors, ROPE_FACTORS } from './rope-factors.ts';
+
+type Architecture = Exclude<ModelSpec['architecture'], 'mistral'>;
+
+/** Mistral models are stored as llama. */
+const ARCHITECTURES: Readonly<Record<Architecture, { qkNorm: boolean }>> = {
+  llama: { qkNorm: false },
+  qwen2: { qkNorm: false },
+  qwen3: { qkNorm: true },
+};
+
+/** Keys behind the architecture's name that other models need, with the values that change nothing. */
+const UNSUPPORTED: Readonly<Record<string, readonly unknown[]>> = {
+  expert_count: [0],
+  expert_used_count: [0],
+  expert_feed_forward_length: [0],
+  expert_shared_count: [0],
+  leading_dense_block_count: [0],
+  nextn_predict_layers: [0],
+  tensor_data_layout: [],
+  use_parallel_residual: [],
+  pooling_type: [0],
+  hidden_activation: ['silu'],
+  logit_scale: [1],
+  residual_scale: [1],
+  embedding_scale: [1],
+  attn_logit_softcapping: [0],
+  final_logit_softcapping: [0],
+  full_attention_interval: [1],
+  'attention.scale': [0],
+  'attention.output_scale': [1],
+  'attention.value_scale': [1],
+  'attention.causal': [true],
+  'attention.clamp_kqv': [0],
+  'attention.max_alibi_bias': [0],
+  'attention.sliding_window_pattern': [],
+  'attention.temperature_length': [0],
+  'attention.temperature_scale': [0],
+  'attention.layer_norm_epsilon': [],
+  'rope.dimension_sections': [],
+  'rope.freq_base_swa': [],
+  'rope.scaling.attn_factor': [1],
+  'rope.scaling.alpha': [0],
+};
+
+/** Keys behind the architecture's name that are read below, or that serving does not depend on. */
+const KNOWN = new Set([
+  'block_count', 'context_length', 'embedding_length', 'feed_forward_length', 'vocab_size', 'attention.head_count',
+  'attention.head_count_kv', 'attention.key_length', 'attention.value_length', 'attention.layer_norm_rms_epsilon',
+  'attention.sliding_window', 'rope.dimension_count', 'rope.freq_base', 'rope.scale_linear', 'rope.scaling.type',
+  'rope.scaling.factor', 'rope.scaling.original_context_length', 'rope.scaling.finetuned',
+]);
+
+export interface GgufConfig extends ModelConfig {
+  generation: Omit<GenerationDefaults, 'eosTokenIds'>;
+}
+
+/** Reads the few bytes of the rope factors from the file as well. */
+export async function readGgufConfig(header: GgufHeader): Promise<GgufConfig> {
+  const metadata: Fields = new Fields(header.file, header.metadata);
+  const architecture = findArchitecture(metadata);
+  const own = (name: string): string => `${architecture}.${name}`;
+  for (const [name, neutral] of Object.entries(UNSUPPORTED)) {
+    const value = metadata.get(own(name));
+    if (value === undefined || value === false || neutral.includes(value)) continue;
+    metadata.fail(own(name), `${show(value)} is not supported.`);
+  }
+  return {
+    spec: await readSpec(header, metadata, architecture),
+    eosTokenIds: [],
+    unknownOptions: metadata.names().filter((name) => isUnknown(name, architecture)),
+    generation: readSampling(metadata),
+  };
+}
+
+function isUnknown(name: string, architecture: string): boolean {
+  if (!name.startsWith(`${architecture}.`)) return false;
+  const own = name.slice(architecture.length + 1);
+  return !KNOWN.has(own) && !Object.hasOwn(UNSUPPORTED, own);
+}
+
+/** Its name, or a refusal of what is no model of ours. */
+function findArchitecture(metadata: Fields): Architecture {
+  const type = metadata.string('general.type');
+  if (type !== undefined && type !== 'model') metadata.fail('general.type', `${show(type)} is not supported (model is).`);
+  const splits = metadata.integer('split.count', { min: 0, max: 65_535, fallback: 1 });
+  if (splits > 1) metadata.fail('split.count', `is ${splits}: merge the parts into one file first (llama-gguf-split --merge).`);
+  const name = metadata.string('general.architecture');
+  if (name === undefined) metadata.fail('general.architecture', 'is missing.');
+  if (Object.hasOwn(ARCHITECTURES, name)) return name as Architecture;
+  return metadata.fail('general.architecture', `${show(name)} is not supported (${Object.keys(ARCHITECTURES).join(', ')} are).`);
+}
+
+async function readSpec(header: GgufHeader, metadata: Fields, architecture: Architecture): Promise<ModelSpec> {
+  const own = (name: string): string => `${architecture}.${name}`;
+  const integer = (name: string, max: number, fallback?: number): number =>
+    metadata.integer(own(name), { max, ...(fallback !== undefined && { fallback }) });
+  const layers = integer('block_count', 1024);
+  const heads = integer('attention.head_count', 2048);
+  const kvHeads = integer('attention.head_count_kv', heads, heads);
+  if (heads % kvHeads !== 0) metadata.fail(own('attention.head_count_kv'), `${kvHeads} does not divide ${heads} heads.`);
+  const hiddenSize = integer('embedding_length', 2 ** 17);
+  const has = (name: string): boolean => header.tensors.has(name);
+  const headDim = readHeadDim(metadata, own, hiddenSize, heads);
+  const vocabSize = header.tensors.get('token_embd.weight')?.shape[0];
+  if (vocabSize === undefined) metadata.fail('tensor "token_embd.weight"', 'is missing.');
+  return {
+    architecture,
+    vocabSize,
+    hiddenSize,
+    intermediateSize: integer('feed_forward_length', 2 ** 20),
+    layers,
+    heads,
+    kvHeads,
+    headDim,
+    rmsNormEps: metadata.number(own('attention.layer_norm_rms_epsilon'), { min: 1e-12, max: 0.1 }),
+    ropeTheta: metadata.number(own('rope.freq_base'), { min: 1, max: 1e15, fallback: 10_000 }),
+    ropeScaling: await readScaling(header, metadata, own, headDim),
+    maxPosition: integer('context_length', 2 ** 27),
+    ...readWindow(metadata, own, architecture, layers),
+    qkvBias: has('blk.0.attn_q.bias'),
+    outputBias: has('blk.0.attn_output.bias'),
+    mlpBias: has('blk.0.ffn_gate.bias'),
+    qkNorm: ARCHITECTURES[architecture].qkNorm,
+    tiedEmbeddings: !has('output.weight'),
+  };
+}
+
+type Naming = (name: string) => string;
+
+function readHeadDim(metadata: Fields, own: Naming, hiddenSize: number, heads: number): number {
+  if (!metadata.has(own('attention.key_length')) && hiddenSize % heads !== 0) {
+    metadata.fail(own('embedding_length'), `${hiddenSize} is not a multiple of ${heads} heads.`);
+  }
+  const headDim = metadata.integer(own('attention.key_length'), { max: 1024, fallback: hiddenSize / heads });
+  if (headDim % 2 !== 0) metadata.fail(own('attention.key_length'), `must be even, got ${headDim}.`);
+  for (const name of ['attention.value_length', 'rope.dimension_count']) {
+    const value = metadata.integer(own(name), { max: 2 ** 20, fallback: headDim });
+    if (value !== headDim) metadata.fail(own(name), `${value} is not supported where a head has ${headDim}.`);
+  }
+  return headDim;
+}
+
+/** llama: Mistral's window is on all layers. Elsewhere the format does not say on which. */
+function readWindow(
+  metadata: Fields,
+  own: Naming,
+  architecture: Architecture,
+  layers: number,
+): Pick<ModelSpec, 'slidingWindow' | 'windowLayers'> {
+  const slidingWindow = metadata.integer(own('attention.sliding_window'), { min: 0, max: 2 ** 24, fallback: 0 });
+  if (slidingWindow > 0 && architecture !== 'llama') {
+    metadata.fail(own('attention.sliding_window'), `${slidingWindow} is not supported for this architecture.`);
+  }
+  return { slidingWindow, windowLayers: new Uint8Array(layers).fill(slidingWindow > 0 ? 1 : 0) };
+}
+
+/** Scaling of the whole (linear), or a factor per frequency (how Llama 3.1's rule is stored). */
+async function readScaling(
+  header: GgufHeader,
+  metadata: Fields,
+  own: Naming,
+  headDim: number,
+): Promise<ModelSpec['ropeScaling']> {
+  const type = metadata.string(own('rope.scaling.type')) ?? 'linear';
+  if (type !== 'none' && type !== 'linear') {
+    metadata.fail(own('rope.scaling.type'), `${show(type)} is not supported (none, linear are).`);
+  }
+  const range = { min: 0, max: 65_536, fallback: 0 };
+  const name = metadata.has(own('rope.scaling.factor')) ? own('rope.scaling.factor') : own('rope.scale_linear');
+  // 0 and no number mean no scaling, as in llama.cpp.
+  const factor = metadata.number(name, range) || 1;
+  const linear = type === 'linear' && factor !== 1;
+  if (!header.tensors.has(ROPE_FACTORS)) return linear ? { type: 'linear', factor } : { type: 'none' };
+  if (linear) metadata.fail(name, `is not supported beside the tensor ${ROPE_FACTORS}.`);
+  return { type: 'factors', factors: await readRopeFactors(header, headDim) };
+}
+
+/** The author's sampling defaults: temperature and what is cut away. */
+function readSampling(metadata: Fields): GgufConfig['generation'] {
+  const key = (name: string): string => `general.sampling.${name}`;
+  const number = (name: string, min: number, max: number): number | undefined =>
+    metadata.has(key(name)) ? metadata.number(key(name), { min, max }) : undefined;
+  const topK = metadata.has(key('top_k')) ? metadata.integer(key('top_k'), { min: -1, max: 2 ** 22 }) : undefined;
+  const found = {
+    temperature: number('temp', 0, 1000),
+    topP: number('top_p', 1e-9, 1),
+    topK,
+    minP: number('min_p', 0, 1),
+    repetitionPenalty: number('penalty_repeat', 1e-6, 1e6),
+  };
+  return Object.fromEntries(Object.entries(found).filter(([, value]) => value !== undefined));
+}

@@ -1,0 +1,49 @@
+/** A GGUF file as a model. Reads the header only; the weights stay on disk until native code reads them. */
+import { basename, dirname } from 'node:path';
+import { digestModel } from '../digest.ts';
+import { readExactly } from '../json-file.ts';
+import type { LoadedModel, ModelTexts } from '../model.ts';
+import { majorityDType } from '../tensors.ts';
+import { readGgufConfig, type GgufConfig } from './config.ts';
+import { readGgufHeader, type GgufHeader } from './header.ts';
+import { selectGgufTensors } from './tensors.ts';
+import { readGgufTokenizer, type GgufTokenizer } from './tokenizer.ts';
+
+/** Magic and version; the digest takes a header behind its first 8 bytes. */
+const BEFORE_HEADER = 8;
+
+export async function loadGguf(path: string): Promise<LoadedModel> {
+  const { header, config, tokenizer } = await readAll(path);
+  const tensors = selectGgufTensors(config.spec, header);
+  return {
+    path,
+    name: basename(path).replace(/\.gguf$/i, ''),
+    spec: config.spec,
+    files: [path],
+    tensors,
+    checkpointDType: majorityDType(tensors),
+    generation: { ...config.generation, eosTokenIds: tokenizer.ends },
+    tokenizerSize: tokenizer.files.vocabulary.length,
+    maxPosition: config.spec.maxPosition,
+    digest: await digest(header),
+    warnings: config.unknownOptions.map((key) => `${header.file}: the key ${JSON.stringify(key.slice(0, 100))} is not known and has no effect.`),
+  };
+}
+
+export async function readGgufTexts(path: string): Promise<ModelTexts> {
+  const { config, tokenizer } = await readAll(path);
+  const generation = { ...config.generation, eosTokenIds: tokenizer.ends };
+  return { spec: config.spec, generation, tokenizer: tokenizer.files };
+}
+
+async function readAll(path: string): Promise<{ header: GgufHeader; config: GgufConfig; tokenizer: GgufTokenizer }> {
+  const header = readGgufHeader(path, basename(path));
+  const config = await readGgufConfig(header);
+  return { header, config, tokenizer: readGgufTokenizer(header, config.spec.vocabSize) };
+}
+
+/** Of the contents: a renamed file is the same model. */
+async function digest({ path, file, size, dataOffset }: GgufHeader): Promise<string> {
+  const header = await readExactly(file, path, BEFORE_HEADER, Math.min(dataOffset, size) - BEFORE_HEADER);
+  return digestModel(dirname(path), [], [{ name: 'gguf', path, size, header }]);
+}

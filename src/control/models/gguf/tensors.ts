@@ -1,0 +1,61 @@
+/** The tensors of a GGUF file under the names and in the order that native code knows. */
+import type { ModelSpec, TensorEntry } from '../../engine/native.ts';
+import { ModelError } from '../errors.ts';
+import { show } from '../fields.ts';
+import { expectedTensors } from '../tensors.ts';
+import type { GgufHeader, GgufTensor } from './header.ts';
+import { ROPE_FACTORS } from './rope-factors.ts';
+
+const NAMES: Readonly<Record<string, string>> = {
+  'model.embed_tokens': 'token_embd',
+  'model.norm': 'output_norm',
+  lm_head: 'output',
+  input_layernorm: 'attn_norm',
+  post_attention_layernorm: 'ffn_norm',
+  'self_attn.q_proj': 'attn_q',
+  'self_attn.k_proj': 'attn_k',
+  'self_attn.v_proj': 'attn_v',
+  'self_attn.o_proj': 'attn_output',
+  'self_attn.q_norm': 'attn_q_norm',
+  'self_attn.k_norm': 'attn_k_norm',
+  'mlp.gate_proj': 'ffn_gate',
+  'mlp.up_proj': 'ffn_up',
+  'mlp.down_proj': 'ffn_down',
+};
+
+/** `model.layers.3.mlp.up_proj.weight` -> `blk.3.ffn_up.weight`. */
+export function ggufName(name: string): string {
+  const [, layer, module = '', kind = ''] = /^(?:model\.layers\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(name) ?? [];
+  return `${layer === undefined ? '' : `blk.${layer}.`}${NAMES[module] ?? module}.${kind}`;
+}
+
+/** A missing or unknown tensor is refused by its name. */
+export function selectGgufTensors(spec: ModelSpec, header: GgufHeader): TensorEntry[] {
+  const expected = new Map([...expectedTensors(spec)].map(([name, shape]) => [ggufName(name), { name, shape }]));
+  const entries = [...expected].map(([own, { name, shape }]) => {
+    const tensor = header.tensors.get(own);
+    if (!tensor) throw new ModelError(header.file, `has no tensor ${show(own)}.`);
+    return entryOf(tensor, name, shape, spec, header);
+  });
+  for (const name of header.tensors.keys()) {
+    if (expected.has(name) || name === ROPE_FACTORS) continue;
+    throw new ModelError(header.file, `has the tensor ${show(name)}, which this architecture does not use.`);
+  }
+  return entries;
+}
+
+function entryOf(tensor: GgufTensor, name: string, shape: number[], spec: ModelSpec, header: GgufHeader): TensorEntry {
+  const { type, offset } = tensor;
+  if (tensor.shape.length !== shape.length || tensor.shape.some((size, i) => size !== shape[i])) {
+    throw new ModelError(header.file, `tensor ${show(tensor.name)} has shape ${show(tensor.shape)}; the metadata asks for ${show(shape)}.`);
+  }
+  if (shape.length === 1 && type !== 'F32' && type !== 'F16' && type !== 'BF16') {
+    throw new ModelError(header.file, `tensor ${show(tensor.name)} has type ${type}; vectors are BF16, F16 or F32.`);
+  }
+  return { name, dtype: type, shape, file: 0, offset, ...(isInterleaved(name, spec) && { interleaved: spec.headDim }) };
+}
+
+/** llama.cpp stores queries and keys of this architecture with the two halves of each head interleaved. */
+function isInterleaved(name: string, spec: ModelSpec): boolean {
+  return spec.architecture === 'llama' && /\.self_attn\.[qk]_proj\./.test(name);
+}
