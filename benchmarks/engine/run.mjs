@@ -22,6 +22,7 @@ const USAGE = `npm run bench:engine -- [options]
   --only TEXT         only cases whose name contains TEXT
   --max-batch-tokens N  tokens of one Tandem step (default 2048)
   --isa NAME          force Tandem's instruction set (TANDEM_ISA)
+  --peer-backend NAME   force llama.cpp's CPU back-end (haswell is AVX2 without AVX-512)
   --no-peer           Tandem alone
   --json FILE         write the results there, and a picture beside it`;
 
@@ -37,6 +38,7 @@ function parse() {
       only: { type: 'string', default: '' },
       'max-batch-tokens': { type: 'string', default: '2048' },
       isa: { type: 'string' },
+      'peer-backend': { type: 'string' },
       'no-peer': { type: 'boolean', default: false },
       json: { type: 'string' },
       help: { type: 'boolean', default: false },
@@ -65,7 +67,11 @@ async function startEngines(options, model) {
   console.log(`  ${variant}`);
   if (options['no-peer']) return { tandem, peer: null, variants: [variant] };
   const peer = new Worker('llama.cpp', file('llama-worker.mjs'));
-  const other = await peer.call('load', { gguf: model.gguf, threads: options.threads });
+  const other = await peer.call('load', {
+    gguf: model.gguf,
+    threads: options.threads,
+    backend: options['peer-backend'],
+  });
   console.log(`  ${other.variant}`);
   return { tandem, peer, variants: [variant, other.variant] };
 }

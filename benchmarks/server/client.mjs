@@ -68,9 +68,9 @@ export class BenchClient {
 
   /**
    * Resolves with { start, times, end, promptTokens, outputTokens, error }: times in ms of every event that brought text.
-   * A failure is a result too: what fails under load is part of what is measured.
+   * A failure is a result too: what fails under load is part of what is measured. After `leaveAfter` events the client hangs up.
    */
-  stream(prompt, outputTokens) {
+  stream(prompt, outputTokens, leaveAfter = Infinity) {
     const result = { start: performance.now(), times: [], end: 0, promptTokens: 0, outputTokens: 0, error: null };
     return new Promise((resolve) => {
       const finish = (error) => {
@@ -88,7 +88,12 @@ export class BenchClient {
           return;
         }
         const parser = createParser({ onEvent: (event) => this.#event(event.data, result, finish) });
-        response.on('data', (chunk) => parser.feed(chunk));
+        response.on('data', (chunk) => {
+          parser.feed(chunk);
+          if (result.times.length < leaveAfter) return;
+          finish(null);
+          response.destroy();
+        });
         response.on('end', () => finish('the stream ended without [DONE]'));
       };
       this.#send(this.#path, this.#body(prompt, outputTokens, true), receive, (error) => finish(error.message));

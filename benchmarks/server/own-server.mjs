@@ -35,7 +35,7 @@ function createKey(data, entity) {
   return /tk-\S+/.exec(String(output))[0];
 }
 
-/** Returns { baseUrl, apiKey, keys of `entities`, stop }; its log is shown when it does not become ready. */
+/** Returns { baseUrl, pid, apiKey, keys of `entities`, stop }; its log is shown when it does not become ready. */
 export async function startServer(directory, extraArgs, entities = []) {
   const port = await freePort();
   const origin = `http://127.0.0.1:${port}`;
@@ -67,5 +67,5 @@ export async function startServer(directory, extraArgs, entities = []) {
     }
     await sleep(100);
   }
-  return { baseUrl: `${origin}/v1`, apiKey, keys, stop };
+  return { baseUrl: `${origin}/v1`, pid: child.pid, apiKey, keys, stop };
 }
