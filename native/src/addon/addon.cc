@@ -45,6 +45,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("createVocabulary", Napi::Function::New(env, create_vocabulary));
   exports.Set("compileGrammar", Napi::Function::New(env, compile_grammar));
   exports.Set("compileProgram", Napi::Function::New(env, compile_program));
+  exports.Set("grammarBytes", Napi::Function::New(env, grammar_bytes));
   return exports;
 }
 

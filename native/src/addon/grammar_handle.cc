@@ -81,10 +81,52 @@ struct Source {
   double seconds = 5;
 };
 
+// Native memory that a handle keeps, told to V8: it sees handles of a few words and would let megabytes behind them wait for a collection.
+// JS thread only.
+class ToldBytes {
+ public:
+  explicit ToldBytes(Napi::Env env) : env_(env) {}
+  ToldBytes(const ToldBytes&) = delete;
+  ToldBytes& operator=(const ToldBytes&) = delete;
+  ~ToldBytes() { set(0); }
+  void set(size_t bytes) {
+    int64_t all = 0;
+    if (int64_t(bytes) != told_) napi_adjust_external_memory(env_, int64_t(bytes) - told_, &all);
+    all_ += int64_t(bytes) - told_;
+    told_ = int64_t(bytes);
+  }
+  static int64_t all() { return all_; }
+
+ private:
+  inline static std::atomic<int64_t> all_{0};  // of all environments
+  napi_env env_;
+  int64_t told_ = 0;
+};
+
 // The matchers of one grammar and vocabulary share their masks.
+struct MaskHolder {
+  MaskHolder(Napi::Env env, std::shared_ptr<GrammarMasks> held) : masks(std::move(held)), told(env) {}
+  std::shared_ptr<GrammarMasks> masks;
+  ToldBytes told;
+};
 struct GrammarHolder {
-  GrammarRef grammar;
-  std::map<const SharedMasks*, std::weak_ptr<GrammarMasks>> masks;  // JS thread only
+  GrammarHolder(Napi::Env env, GrammarRef held) : grammar(std::move(held)), told(env) { told.set(grammar->bytes()); }
+  void release() {
+    grammar.reset();
+    masks.clear();
+    told.set(0);
+  }
+  GrammarRef grammar;  // null once released
+  ToldBytes told;
+  std::map<const SharedMasks*, std::shared_ptr<MaskHolder>> masks;
+};
+struct MatcherHolder {
+  std::shared_ptr<Matcher> matcher;  // both null once released
+  std::shared_ptr<MaskHolder> masks;
+  Matcher& get() const {
+    require(matcher != nullptr, ErrorKind::kState, "the matcher was released");
+    return *matcher;
+  }
 };
 
 Napi::Uint8Array to_bytes(Napi::Env env, const std::string& text) {
@@ -117,11 +159,12 @@ Napi::Value completion(const Matcher& matcher, Napi::Env env) {
   return out;
 }
 
-Napi::Object make_matcher(Napi::Env env, std::shared_ptr<Matcher> matcher) {
+Napi::Object make_matcher(Napi::Env env, MatcherHolder made) {
   Napi::Object object = Napi::Object::New(env);
+  auto holder = std::make_shared<MatcherHolder>(std::move(made));
   auto method = [&](const char* name, auto body) {
-    object.Set(name, Napi::Function::New(env, [matcher, body](const Napi::CallbackInfo& info) {
-                 return guarded(info.Env(), [&]() -> Napi::Value { return body(*matcher, info); });
+    object.Set(name, Napi::Function::New(env, [holder, body](const Napi::CallbackInfo& info) {
+                 return guarded(info.Env(), [&]() -> Napi::Value { return body(holder->get(), info); });
                }));
   };
   method("advance",
@@ -132,7 +175,6 @@ Napi::Object make_matcher(Napi::Env env, std::shared_ptr<Matcher> matcher) {
     std::vector<uint8_t> bytes = read_uint8_array(arguments, "bytes");
     return Napi::Boolean::New(info.Env(), m.advance_bytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
   });
-  method("fillMask", [](Matcher& m, const Napi::CallbackInfo& info) { return fill_mask(m, info); });
   method("canEnd", [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.can_end()); });
   method("complete", [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.complete()); });
   method("rollback", [](Matcher& m, const Napi::CallbackInfo& info) -> Napi::Value {
@@ -143,19 +185,37 @@ Napi::Object make_matcher(Napi::Env env, std::shared_ptr<Matcher> matcher) {
   });
   method("forced", [](Matcher& m, const Napi::CallbackInfo& info) { return to_bytes(info.Env(), m.forced()); });
   method("completion", [](Matcher& m, const Napi::CallbackInfo& info) { return completion(m, info.Env()); });
-  method("clone", [](Matcher& m, const Napi::CallbackInfo& info) { return make_matcher(info.Env(), std::make_shared<Matcher>(m)); });
+  auto managed = [&](const char* name, auto body) {
+    object.Set(name, Napi::Function::New(env, [holder, body](const Napi::CallbackInfo& info) {
+                 return guarded(info.Env(), [&]() -> Napi::Value { return body(*holder, info); });
+               }));
+  };
+  managed("fillMask", [](MatcherHolder& held, const Napi::CallbackInfo& info) {
+    Napi::Value filled = fill_mask(held.get(), info);
+    held.masks->told.set(held.masks->masks->bytes());
+    return filled;
+  });
+  managed("clone", [](MatcherHolder& held, const Napi::CallbackInfo& info) {
+    return make_matcher(info.Env(), {std::make_shared<Matcher>(held.get()), held.masks});
+  });
+  managed("release", [](MatcherHolder& held, const Napi::CallbackInfo& info) {
+    held = {};
+    return info.Env().Undefined();
+  });
   return object;
 }
 
 Napi::Value create_matcher(const std::shared_ptr<GrammarHolder>& holder, const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
+    require(holder->grammar != nullptr, ErrorKind::kState, "the grammar was released");
     Masks shared = vocabulary_of(info[0]);
-    std::weak_ptr<GrammarMasks>& known = holder->masks[shared.get()];
-    std::shared_ptr<GrammarMasks> masks = known.lock();
-    if (!masks) known = masks = std::make_shared<GrammarMasks>(holder->grammar, shared);
-    return make_matcher(info.Env(), std::make_shared<Matcher>(masks));
+    std::shared_ptr<MaskHolder>& masks = holder->masks[shared.get()];
+    if (!masks) masks = std::make_shared<MaskHolder>(info.Env(), std::make_shared<GrammarMasks>(holder->grammar, shared));
+    return make_matcher(info.Env(), {std::make_shared<Matcher>(masks->masks), masks});
   });
 }
+
+size_t held_bytes(const engine::Program& program) { return program.masks->grammar().bytes() + program.masks->bytes(); }
 
 class CompileWorker : public CompileJob {
  public:
@@ -199,18 +259,24 @@ class CompileWorker : public CompileJob {
       return object;
     }
     if (program_) {
-      object.Set("heldBytes", Napi::Function::New(env, [program = program_](const Napi::CallbackInfo& info) -> Napi::Value {
-                   return Napi::Number::New(info.Env(), double(program->masks->grammar().bytes() + program->masks->bytes()));
+      auto told = std::make_shared<ToldBytes>(env);
+      told->set(held_bytes(*program_));
+      object.Set("heldBytes", Napi::Function::New(env, [program = program_, told](const Napi::CallbackInfo& info) -> Napi::Value {
+                   told->set(held_bytes(*program));
+                   return Napi::Number::New(info.Env(), double(held_bytes(*program)));
                  }));
       wrap(env, object, program_, kProgramTag);
       return object;
     }
-    auto holder = std::make_shared<GrammarHolder>();
-    holder->grammar = grammar_;
+    auto holder = std::make_shared<GrammarHolder>(env, grammar_);
     object.Set("bytes", Napi::Number::New(env, double(grammar_->bytes())));
     object.Set("empty", Napi::Boolean::New(env, grammar_->empty()));
     object.Set("createMatcher",
                Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) { return create_matcher(holder, info); }));
+    object.Set("release", Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) -> Napi::Value {
+                 holder->release();
+                 return info.Env().Undefined();
+               }));
     return object;
   }
 
@@ -285,6 +351,8 @@ Napi::Value compile_grammar(const Napi::CallbackInfo& info) {
 Napi::Value compile_program(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value { return start_compilation(info, vocabulary_of(info[2])); });
 }
+
+Napi::Value grammar_bytes(const Napi::CallbackInfo& info) { return Napi::Number::New(info.Env(), double(ToldBytes::all())); }
 
 std::shared_ptr<const engine::Program> program_of(const Napi::Value& value) {
   return unwrap<std::shared_ptr<const engine::Program>>(value, kProgramTag, "grammar must come from compileProgram");

@@ -13,6 +13,8 @@ Napi::Value create_vocabulary(const Napi::CallbackInfo& info);
 Napi::Value compile_grammar(const Napi::CallbackInfo& info);
 // compileProgram(source, options, vocabulary) -> the same, with a NativeProgram instead of a NativeGrammar
 Napi::Value compile_program(const Napi::CallbackInfo& info);
+// grammarBytes() -> what the handles of this file hold
+Napi::Value grammar_bytes(const Napi::CallbackInfo& info);
 // Throws Error(kType) for anything but a NativeProgram.
 std::shared_ptr<const engine::Program> program_of(const Napi::Value& value);
 

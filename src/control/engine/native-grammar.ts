@@ -48,6 +48,8 @@ export interface NativeMatcher {
   /** Tokens of a shortest way to an end; null where none was found. Generate mode. */
   completion(): Int32Array | null;
   clone(): NativeMatcher;
+  /** Frees its memory now, not when it is collected; every later call throws. */
+  release(): void;
 }
 
 export interface NativeGrammar {
@@ -57,6 +59,8 @@ export interface NativeGrammar {
   readonly empty: boolean;
   readonly micros: number;
   createMatcher(vocabulary: NativeVocabulary): NativeMatcher;
+  /** Frees its memory as soon as its matchers are gone; no further matcher can be made. */
+  release(): void;
 }
 
 /** A grammar that the engine can hold a sequence to. */
@@ -74,6 +78,8 @@ export interface NativeRefusal {
 }
 
 export interface NativeGrammarAddon {
+  /** Memory that the handles of grammars, matchers and programs hold in this process. */
+  grammarBytes(): number;
   /** `offsets` has one entry more than there are tokens; a token without bytes is never allowed, but for the end tokens at an end. */
   createVocabulary(bytes: Uint8Array, offsets: Int32Array, endTokens: Int32Array): Promise<NativeVocabulary>;
   /** Compiles off the JS thread. Rejects with TypeError (malformed source), RangeError (over a bound) or Error (cancelled). */

@@ -3,6 +3,7 @@ import type {
   NativeGrammar,
   NativeGrammarAddon,
   NativeGrammarOptions,
+  NativeMatcher,
   NativeVocabulary,
 } from '../engine/native-grammar.ts';
 import { compileGrammar, GrammarError } from './compile.ts';
@@ -57,10 +58,14 @@ export class Checker {
     };
     const grammar = await this.#compile(item.schema, result);
     if (!grammar) return result;
-    for (const { text, valid } of item.instances) {
-      const accepted = this.#accepts(grammar, text, result.maskMicros);
-      if (valid) accepted ? result.validAccepted++ : result.validRefused++;
-      else accepted ? result.invalidAccepted++ : result.invalidRefused++;
+    try {
+      for (const { text, valid } of item.instances) {
+        const accepted = this.#accepts(grammar, text, result.maskMicros);
+        if (valid) accepted ? result.validAccepted++ : result.validRefused++;
+        else accepted ? result.invalidAccepted++ : result.invalidRefused++;
+      }
+    } finally {
+      grammar.release();
     }
     return result;
   }
@@ -83,16 +88,23 @@ export class Checker {
   /** Every token must be in the mask before it and be taken by the matcher; both always agree, or this throws. */
   #accepts(grammar: NativeGrammar, text: string, micros: number[]): boolean {
     const matcher = grammar.createMatcher(this.#vocabulary);
-    for (const token of this.#encode(text)) {
-      const start = performance.now();
-      matcher.fillMask(this.#mask);
-      micros.push((performance.now() - start) * 1000);
-      const allowed = (((this.#mask[token >> 5] ?? 0) >>> (token & 31)) & 1) === 1;
-      if (matcher.advance(token) !== allowed)
-        throw new Error(`The mask and the matcher disagree about token ${token}.`);
-      if (!allowed) return false;
+    try {
+      for (const token of this.#encode(text)) {
+        if (!this.#takes(matcher, token, micros)) return false;
+      }
+      return matcher.canEnd();
+    } finally {
+      matcher.release();
     }
-    return matcher.canEnd();
+  }
+
+  #takes(matcher: NativeMatcher, token: number, micros: number[]): boolean {
+    const start = performance.now();
+    matcher.fillMask(this.#mask);
+    micros.push((performance.now() - start) * 1000);
+    const allowed = (((this.#mask[token >> 5] ?? 0) >>> (token & 31)) & 1) === 1;
+    if (matcher.advance(token) !== allowed) throw new Error(`The mask and the matcher disagree about token ${token}.`);
+    return allowed;
   }
 }
 
