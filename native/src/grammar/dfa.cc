@@ -24,15 +24,17 @@ class Explorer {
     dfa_.byte_class = byte_class;
     dfa_.classes = classes;
   }
-  int32_t number(std::vector<int32_t> name, int32_t label) {
-    auto [entry, fresh] = numbers_.emplace(std::move(name), int32_t(dfa_.label.size()));
-    if (fresh) {
-      budget_.add_states(1, size_t(dfa_.classes));
-      names_.push_back(&entry->first);
-      dfa_.label.push_back(label);
-      dfa_.table.resize(dfa_.table.size() + size_t(dfa_.classes), kNone);
-    }
-    return entry->second;
+  // `label` is called for new states only.
+  template <typename Label>
+  int32_t number(const std::vector<int32_t>& name, const Label& label) {
+    auto known = numbers_.find(name);
+    if (known != numbers_.end()) return known->second;
+    known = numbers_.emplace(name, int32_t(dfa_.label.size())).first;
+    budget_.add_states(1, size_t(dfa_.classes));
+    names_.push_back(&known->first);
+    dfa_.label.push_back(label());
+    dfa_.table.resize(dfa_.table.size() + size_t(dfa_.classes), kNone);
+    return known->second;
   }
   // Null when every state was visited.
   const std::vector<int32_t>* todo() { return visited_ < names_.size() ? names_[visited_++] : nullptr; }
@@ -86,7 +88,7 @@ DfaRef trim(Dfa&& dfa, Budget& budget) {
 }
 
 // Bytes that no edge tells apart share a class.
-int32_t classify(const Nfa& nfa, std::array<uint8_t, 256>& byte_class, std::vector<uint8_t>& representative) {
+int32_t classify(const Nfa& nfa, std::array<uint8_t, 256>& byte_class) {
   std::array<bool, 257> boundary{};
   boundary[0] = true;
   for (size_t state = 0; state < nfa.size(); ++state) {
@@ -98,7 +100,7 @@ int32_t classify(const Nfa& nfa, std::array<uint8_t, 256>& byte_class, std::vect
   }
   int32_t classes = 0;
   for (int byte = 0; byte < 256; ++byte) {
-    if (boundary[size_t(byte)]) ++classes, representative.push_back(uint8_t(byte));
+    classes += boundary[size_t(byte)];
     byte_class[size_t(byte)] = uint8_t(classes - 1);
   }
   return classes;
@@ -106,7 +108,8 @@ int32_t classify(const Nfa& nfa, std::array<uint8_t, 256>& byte_class, std::vect
 
 class Subsets {
  public:
-  Subsets(const Nfa& nfa, const std::function<int32_t(int32_t)>& accept) : nfa_(nfa), accept_(accept), mark_(nfa.size(), 0) {}
+  Subsets(const Nfa& nfa, const std::array<uint8_t, 256>& byte_class, int32_t classes, const std::function<int32_t(int32_t)>& accept)
+      : nfa_(nfa), byte_class_(byte_class), accept_(accept), mark_(nfa.size(), 0), seeds_(size_t(classes)) {}
   std::vector<int32_t> closure(const std::vector<int32_t>& seeds, bool at_start, bool at_end) {
     ++round_;
     std::vector<int32_t> out, stack = seeds;
@@ -135,13 +138,19 @@ class Subsets {
     }
     return best;
   }
-  std::vector<int32_t> step(const std::vector<int32_t>& set, uint8_t byte) {
-    std::vector<int32_t> seeds;
+  // Sorts the edges of a set by their symbols; each is looked at once, however many symbols there are.
+  void leave(const std::vector<int32_t>& set) {
+    for (std::vector<int32_t>& targets : seeds_) targets.clear();
     for (int32_t state : set) {
       for (const Nfa::Arc& arc : nfa_.arcs(state)) {
-        if (arc.kind == Nfa::Edge::kBytes && arc.low <= byte && byte <= arc.high) seeds.push_back(arc.target);
+        if (arc.kind != Nfa::Edge::kBytes) continue;
+        for (size_t symbol = byte_class_[arc.low]; symbol <= byte_class_[arc.high]; ++symbol) seeds_[symbol].push_back(arc.target);
       }
     }
+  }
+  // Where the set that was left goes by a symbol.
+  std::vector<int32_t> step(int32_t symbol) {
+    std::vector<int32_t>& seeds = seeds_[size_t(symbol)];
     std::sort(seeds.begin(), seeds.end());
     seeds.erase(std::unique(seeds.begin(), seeds.end()), seeds.end());
     return closure(seeds, false, false);
@@ -149,8 +158,10 @@ class Subsets {
 
  private:
   const Nfa& nfa_;
+  const std::array<uint8_t, 256>& byte_class_;
   const std::function<int32_t(int32_t)>& accept_;
   std::vector<uint32_t> mark_;
+  std::vector<std::vector<int32_t>> seeds_;  // by symbol
   uint32_t round_ = 0;
 };
 
@@ -173,23 +184,21 @@ int32_t Nfa::add_state() {
 
 DfaRef determinize(const Nfa& nfa, int32_t start, const std::function<int32_t(int32_t)>& accept) {
   std::array<uint8_t, 256> byte_class{};
-  std::vector<uint8_t> representative;
-  int32_t classes = classify(nfa, byte_class, representative);
+  int32_t classes = classify(nfa, byte_class);
   Explorer explorer(byte_class, classes, nfa.budget());
-  Subsets subsets(nfa, accept);
+  Subsets subsets(nfa, byte_class, classes, accept);
   std::vector<int32_t> first = subsets.closure({start}, true, false);
   int32_t first_label = subsets.label(first, true);
   // The start set is told apart from the same set met later: only it stands at the start of the text.
   first.push_back(-2);
-  explorer.number(std::move(first), first_label);
+  explorer.number(first, [&] { return first_label; });
   while (const std::vector<int32_t>* name = explorer.todo()) {
     std::vector<int32_t> set = *name;
     if (set.back() == -2) set.pop_back();
+    subsets.leave(set);
     for (int32_t symbol = 0; symbol < classes; ++symbol) {
-      std::vector<int32_t> target = subsets.step(set, representative[size_t(symbol)]);
-      if (target.empty()) continue;
-      int32_t label = subsets.label(target, false);
-      explorer.arc(symbol, explorer.number(std::move(target), label));
+      std::vector<int32_t> target = subsets.step(symbol);
+      if (!target.empty()) explorer.arc(symbol, explorer.number(target, [&] { return subsets.label(target, false); }));
     }
   }
   return trim(std::move(explorer.dfa()), nfa.budget());
@@ -214,19 +223,18 @@ DfaRef product(const std::vector<DfaRef>& parts, const Combine& combine, Budget&
   };
   std::vector<int32_t> first;
   for (const DfaRef& part : parts) first.push_back(part->start);
-  int32_t first_label = label_of(first);
-  explorer.number(std::move(first), first_label);
+  explorer.number(first, [&] { return label_of(first); });
+  std::vector<int32_t> target(parts.size());
   while (const std::vector<int32_t>* name = explorer.todo()) {
     for (size_t symbol = 0; symbol < representative.size(); ++symbol) {
-      std::vector<int32_t> target(parts.size(), kNone);
+      std::fill(target.begin(), target.end(), kNone);
       bool alive = false;
       for (size_t i = 0; i < parts.size(); ++i) {
         if ((*name)[i] != kNone) target[i] = parts[i]->next((*name)[i], representative[symbol]);
         alive = alive || target[i] != kNone;
       }
       if (!alive) continue;
-      int32_t label = label_of(target);
-      explorer.arc(int32_t(symbol), explorer.number(std::move(target), label));
+      explorer.arc(int32_t(symbol), explorer.number(target, [&] { return label_of(target); }));
     }
   }
   return trim(std::move(explorer.dfa()), budget);
