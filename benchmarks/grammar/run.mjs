@@ -10,7 +10,7 @@ import { PromptEncoder } from '../../dist/control/sessions/prompt-encoder.js';
 import { TokenTable } from '../../dist/control/sessions/token-table.js';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
-import { quantile, rounded } from '../lib/stats.mjs';
+import { median, quantile, rounded, spread } from '../lib/stats.mjs';
 import { suiteCases } from './cases.mjs';
 import { Tandem } from './tandem.mjs';
 import { XGRAMMAR, XGrammar } from './xgrammar.mjs';
@@ -20,6 +20,7 @@ const USAGE = `npm run bench:grammar -- [options]
   --tokenizer DIR   another tokenizer
   --mode MODE       generate (default, what serving uses) or accept
   --only TEXT       only schemas whose name contains TEXT
+  --rounds N        how often everything is measured, each time with new grammars (default 3)
   --no-peer         Tandem alone
   --json FILE       write the results there`;
 const END = '<|im_end|>';
@@ -35,13 +36,16 @@ function parse() {
       tokenizer: { type: 'string' },
       mode: { type: 'string', default: 'generate' },
       only: { type: 'string', default: '' },
+      rounds: { type: 'string', default: '3' },
       'no-peer': { type: 'boolean', default: false },
       json: { type: 'string' },
       help: { type: 'boolean', default: false },
     },
   });
   if (values.mode !== 'generate' && values.mode !== 'accept') throw new Error('--mode must be generate or accept.');
-  return { ...values, tokenizer: values.tokenizer ?? path.join(values.data, 'tokenizers/qwen') };
+  const rounds = Number(values.rounds);
+  if (!Number.isInteger(rounds) || rounds < 1) throw new Error('--rounds must be a whole number above zero.');
+  return { ...values, rounds, tokenizer: values.tokenizer ?? path.join(values.data, 'tokenizers/qwen') };
 }
 
 function newTimes() {
@@ -95,34 +99,45 @@ async function measure(sides, cases, encode) {
   return { times, compiled, compared };
 }
 
-function summary(list) {
-  return {
-    count: list.length,
-    p50: rounded(quantile(list, 0.5)),
-    p99: rounded(quantile(list, 0.99)),
-    max: rounded(quantile(list, 1)),
-  };
+const MEASURED = [
+  ['compile', 'compile', 'compile'],
+  ['own', 'compile-thread', 'compile, without the way to its thread and back'],
+  ['first', 'mask-first', 'mask, first visit'],
+  ['again', 'mask-again', 'mask, seen before'],
+];
+
+/** One case per quantile, over the rounds: medians with the smallest and largest, the ratio being the median of the rounds' own. */
+function casesOf(rounds, mode) {
+  const [own, peer] = Object.keys(rounds[0]);
+  return MEASURED.flatMap(([key, name, what]) =>
+    [50, 99].map((percent) => {
+      const of = (side) => rounds.map((times) => quantile(times[side][key], percent / 100));
+      const [mine, theirs] = [of(own), peer && rounds[0][peer][key] ? of(peer) : null];
+      return {
+        name: `grammar/${mode}/${name}/p${percent}`,
+        what: `${what} p${percent}`,
+        tandem: spread(mine),
+        peer: theirs && spread(theirs),
+        peer_name: theirs && XGRAMMAR,
+        ratio: theirs && rounded(median(mine.map((value, i) => value / theirs[i]))),
+        unit: 'us',
+      };
+    }),
+  );
 }
 
-function report(times) {
-  const [own, peer] = Object.keys(times);
-  const rows = [['micros', own, ...(peer ? [peer, 'ratio'] : [])]];
-  const results = [];
-  for (const [what, key] of [
-    ['compile', 'compile'],
-    ['mask, first visit', 'first'],
-    ['mask, seen before', 'again'],
-  ]) {
-    const mine = summary(times[own][key]);
-    const theirs = peer ? summary(times[peer][key]) : null;
-    for (const part of ['p50', 'p99']) {
-      const ratio = theirs ? rounded(mine[part] / theirs[part]) : null;
-      rows.push([`${what} ${part}`, String(mine[part]), ...(theirs ? [String(theirs[part]), String(ratio)] : [])]);
-      results.push({ name: `${what} ${part}`, tandem: mine[part], peer: theirs?.[part] ?? null, ratio, unit: 'us' });
-    }
-  }
-  console.log(table(rows));
-  return results;
+function show({ median: middle, min, max }) {
+  return `${middle} (${min}-${max})`;
+}
+
+function report(cases) {
+  const rows = cases.map((one) => [
+    one.what,
+    show(one.tandem),
+    one.peer ? show(one.peer) : '',
+    one.ratio === null ? '' : String(one.ratio),
+  ]);
+  console.log(table([['micros', 'tandem', 'peer', 'ratio'], ...rows]));
 }
 
 async function main() {
@@ -136,29 +151,28 @@ async function main() {
   const sides = { tandem: await Tandem.create(tokens, end, options.mode) };
   if (!options['no-peer']) sides.xgrammar = await XGrammar.create(files.vocabulary, end);
   const encode = (text) => encoder.encode(text, { addSpecialTokens: false });
-  const { times, compiled, compared } = await measure(sides, cases, encode);
+  const rounds = [];
+  for (let round = 0; round < options.rounds; round++) rounds.push(await measure(sides, cases, encode));
+  const [{ times, compiled, compared }] = rounds;
   const counts = Object.entries(compiled).map(([name, count]) => `${name} compiles ${count}`);
   console.log(`${cases.length} schemas, ${tokens.size} tokens, Tandem in ${options.mode} mode: ${counts.join(', ')}`);
   console.log(
     `compared: ${compared} schemas, ${times.tandem.first.length} positions; ratios below 1: Tandem is faster`,
   );
-  const results = report(times);
-  console.log(`Tandem's compilations without the way to their thread and back: p50 ${summary(times.tandem.own).p50}`);
-  if (!options.json) return;
-  const facts = { mode: options.mode, tokens: tokens.size, peer: options['no-peer'] ? null : XGRAMMAR };
-  const all = Object.fromEntries(
-    Object.entries(times).map(([name, own]) => [
-      name,
-      Object.fromEntries(Object.entries(own).map(([key, list]) => [key, summary(list)])),
-    ]),
+  const results = casesOf(
+    rounds.map((round) => round.times),
+    options.mode,
   );
+  report(results);
+  if (!options.json) return;
+  const facts = { mode: options.mode, tokens: tokens.size, rounds: options.rounds };
   writeJson(options.json, {
     machine: { ...machine(), ...facts },
     schemas: cases.length,
     compiled,
     compared,
-    cases: results,
-    all,
+    positions: times.tandem.first.length,
+    cases: results.map(({ what: _, ...one }) => one),
   });
 }
 
