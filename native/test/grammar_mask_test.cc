@@ -122,6 +122,8 @@ const char* const kSchemas[] = {
     "\"type\":\"object\"}",
     "{\"type\":\"string\",\"format\":\"ipv4\"}",
     "{\"type\":\"string\",\"format\":\"date-time\"}",
+    "{\"type\":\"object\",\"propertyNames\":{\"maxLength\":1},\"additionalProperties\":{\"const\":true}}",
+    "{\"type\":\"object\",\"patternProperties\":{\"^[ab\\n\\\"]{4}$\":{\"enum\":[\"\",true]}},\"additionalProperties\":false}",
 };
 
 TEST(grammar_masks_equal_brute_force) {
@@ -159,6 +161,8 @@ TEST(grammar_masks_of_wide_tries_equal_brute_force) {
       "{\"properties\":{\"ab\":{\"type\":\"integer\"},\"fo\":false},\"type\":\"object\"}",
       "{\"type\":\"object\",\"patternProperties\":{\"f.*o\":{\"type\":\"integer\"},\"^é\":false}}",
       "{\"type\":\"object\",\"propertyNames\":{\"maxLength\":2}}",
+      "{\"type\":\"object\",\"propertyNames\":{\"pattern\":\"^[abé]{1,4}$\"},\"additionalProperties\":{\"const\":\"\"}}",
+      "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":2},{\"type\":\"string\",\"minLength\":4,\"maxLength\":6}]}",
       "{\"enum\":[\"ab\",\"ab 1\",\"日é\"]}",
   };
   uint32_t seed = 5000;
@@ -219,6 +223,30 @@ TEST(grammar_bombs_are_refused) {
   std::string nested;
   for (int i = 0; i < 100'000; ++i) nested += "{\"anyOf\":[";
   bomb(nested.c_str());
+}
+
+// Large, but not for that wrong: each is compiled or refused, within its bounds.
+void ends(const std::string& schema) {
+  Budget budget({.seconds = 2});
+  try {
+    compile_json_schema(schema, {}, budget);
+  } catch (const Error&) {
+  }
+}
+
+TEST(grammar_hostile_sources_end) {
+  ends("{\"type\":\"string\",\"pattern\":\"(a+)+b\"}");
+  ends("{\"type\":\"string\",\"pattern\":\"^a{1,100000}$\"}");
+  ends("{\"type\":\"string\",\"pattern\":\"^(\\\\p{L}|[^a-z\\\\d]){1,1000}$\"}");
+  ends("{\"type\":\"object\",\"propertyNames\":{\"maxLength\":200000},\"minProperties\":5000000}");
+  std::string list = "{\"enum\":[\"\"";
+  for (int i = 0; list.size() < 10'000'000; ++i) list += ",\"a value " + std::to_string(i * 7919) + "\"";
+  ends(list + "]}");
+  std::string nested;
+  for (int i = 0; i < 100; ++i) nested += "{\"anyOf\":[{\"type\":\"integer\"},";
+  nested += "true";
+  for (int i = 0; i < 100; ++i) nested += "]}";
+  ends(nested);
 }
 
 // What a matcher is asked while it writes is bounded too, whatever the grammar: it answers, or says that it gives up.

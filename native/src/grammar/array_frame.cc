@@ -20,7 +20,7 @@ class ArrayFrame final : public NestedFrame {
   }
 
   // a = phase + 4 * items begun, b = counted items.
-  void resume(const NodeRef& node, int32_t label, TextHash, Sink& sink) const override {
+  void resume(const NodeRef& node, int32_t label, const Text&, Sink& sink) const override {
     int64_t begun = int64_t(node->a >> 2), counted = int64_t(node->b);
     switch (Phase(node->a & 3)) {
       case kOpened:

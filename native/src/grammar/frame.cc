@@ -17,7 +17,8 @@ bool contains(const std::vector<Thread>& threads, const Thread& thread) {
 
 }  // namespace
 
-void TextHash::add(std::string_view bytes) {
+void Text::add(std::string_view bytes, Reading reading) {
+  if (reading == Reading::kText) whole += bytes;
   for (char byte : bytes) {
     a = (a ^ uint8_t(byte)) * 0x100000001B3ull;
     a ^= a >> 31;
@@ -85,18 +86,34 @@ void close(State& state) {
   }
 }
 
+namespace {
+
+// The lexer goes to `next`; false where the frame refuses that.
+bool enter(Thread& thread, LexState next, uint8_t byte) {
+  const Frame& frame = *thread.parent->frame;
+  Reading reading = frame.reading(*thread.parent);
+  if (reading != Reading::kNothing) {
+    std::string decoded;
+    thread.lexer->decode(thread.state, byte, decoded);
+    thread.text.add(decoded, reading);
+  }
+  thread.state = next;
+  return reading == Reading::kNothing || frame.admits(thread);
+}
+
+}  // namespace
+
+Move move_thread(Thread& thread, uint8_t byte) {
+  LexState next = thread.lexer->next(thread.state, byte);
+  if (next == kDead) return Move::kDead;
+  return enter(thread, next, byte) ? Move::kMoved : Move::kRefused;
+}
+
 void step_thread(const Thread& thread, uint8_t byte, std::vector<Thread>& out) {
   LexState next = thread.lexer->next(thread.state, byte);
   if (next == kDead) return;
-  Thread moved{thread.lexer, next, thread.parent, thread.text};
-  if (thread.parent->frame->reads_text(*thread.parent)) {
-    std::string decoded;
-    thread.lexer->decode(thread.state, byte, decoded);
-    moved.text.add(decoded);
-    int32_t label = thread.lexer->label(next);
-    if (label != kNone && !thread.parent->frame->admits(*thread.parent, label, moved.text)) return;
-  }
-  if (!contains(out, moved)) out.push_back(std::move(moved));
+  Thread moved = thread;
+  if (enter(moved, next, byte) && !contains(out, moved)) out.push_back(std::move(moved));
 }
 
 void step(const State& from, uint8_t byte, State& to) {
@@ -106,7 +123,7 @@ void step(const State& from, uint8_t byte, State& to) {
   close(to);
 }
 
-State after_lexeme(const NodeRef& parent, int32_t label, TextHash text) {
+State after_lexeme(const NodeRef& parent, int32_t label, const Text& text) {
   Sink sink;
   parent->frame->resume(parent, label, text, sink);
   State out;
@@ -141,7 +158,7 @@ int64_t distance(const State& state) {
   for (const Thread& thread : state.threads) {
     int64_t outer = to_end(thread.parent->parent.get());
     for (int32_t label : thread.lexer->labels()) {
-      int64_t inner = thread.lexer->distance(thread.state, label);
+      int64_t inner = thread.parent->frame->lexeme_distance(thread, label);
       if (inner + outer < best) best = std::min(best, inner + thread.parent->frame->distance(*thread.parent, label) + outer);
     }
   }

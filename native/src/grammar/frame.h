@@ -12,11 +12,15 @@ namespace tandem::grammar {
 
 class Frame;
 
-// A hash of decoded text, for property names: wide enough that a collision (a name wrongly taken for a repeated one) does not occur.
-struct TextHash {
+// What a frame asks to know of the text of the lexeme on top of it.
+enum class Reading : uint8_t { kNothing, kHash, kText };
+
+// Decoded text, for property names. The hash is wide enough that a collision (a name wrongly taken for a repeated one) does not occur.
+struct Text {
   uint64_t a = 0x243F6A8885A308D3ull, b = 0x13198A2E03707344ull;
-  bool operator==(const TextHash&) const = default;
-  void add(std::string_view bytes);
+  std::string whole{};  // only with Reading::kText
+  bool operator==(const Text&) const = default;
+  void add(std::string_view bytes, Reading reading);
 };
 
 struct Node;
@@ -39,7 +43,7 @@ struct Thread {
   const Lexer* lexer;
   LexState state;
   NodeRef parent;
-  TextHash text;  // of the decoded lexeme so far, where the frame asks for it
+  Text text{};  // of the lexeme so far, as much as the frame asks for
 
   bool same(const Thread& other) const {
     return lexer == other.lexer && state == other.state && text == other.text && same_stack(parent.get(), other.parent.get());
@@ -68,15 +72,19 @@ class Sink {
 class Frame {
  public:
   virtual ~Frame() = default;
-  // A lexeme or an inner frame ended with `label` (inner frames: 0). `text` is the hash of its decoded text.
-  virtual void resume(const NodeRef& node, int32_t label, TextHash text, Sink& sink) const = 0;
+  // A lexeme or an inner frame ended with `label` (inner frames: 0).
+  virtual void resume(const NodeRef& node, int32_t label, const Text& text, Sink& sink) const = 0;
   // Fewest bytes from there until this frame itself has ended.
   virtual int64_t distance(const Node& node, int32_t label) const = 0;
-  virtual bool reads_text(const Node&) const { return false; }
-  // False for a lexeme that the frame refuses by its text: a property name met before.
-  virtual bool admits(const Node&, int32_t, TextHash) const { return true; }
-  // Whether there is such a text.
+  // Fewest bytes from within the lexeme to its end with that label.
+  virtual int64_t lexeme_distance(const Thread& thread, int32_t label) const { return thread.lexer->distance(thread.state, label); }
+  virtual Reading reading(const Node&) const { return Reading::kNothing; }
+  // False where the lexeme is refused by its text, whatever follows: it is a property name met before, or can only become one.
+  virtual bool admits(const Thread&) const { return true; }
+  // Whether some text would be refused.
   virtual bool remembers(const Node&) const { return false; }
+  // With Reading::kText: whether some text that is refused begins like that of the thread.
+  virtual bool begins_refused(const Thread&) const { return false; }
 };
 
 struct State {
@@ -93,9 +101,12 @@ constexpr size_t kMostThreads = 2048;
 // Adds the threads that follow where lexemes may end.
 void close(State& state);
 void step(const State& from, uint8_t byte, State& to);
+// Moves a thread by a byte: not where the lexer refuses it, nor where the frame does.
+enum class Move : uint8_t { kMoved, kDead, kRefused };
+Move move_thread(Thread& thread, uint8_t byte);
 void step_thread(const Thread& thread, uint8_t byte, std::vector<Thread>& out);
-// What follows when this thread's lexeme ends with `label` and its text has `text`.
-State after_lexeme(const NodeRef& parent, int32_t label, TextHash text);
+// What follows when a lexeme ends with `label`.
+State after_lexeme(const NodeRef& parent, int32_t label, const Text& text);
 // Fewest bytes to the end of the text: an estimate that shrinks along some path.
 int64_t distance(const State& state);
 

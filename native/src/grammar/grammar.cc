@@ -10,7 +10,7 @@ namespace {
 
 class EndFrame final : public Frame {
  public:
-  void resume(const NodeRef&, int32_t, TextHash, Sink& sink) const override { sink.accept(); }
+  void resume(const NodeRef&, int32_t, const Text&, Sink& sink) const override { sink.accept(); }
   int64_t distance(const Node&, int32_t) const override { return 0; }
 };
 const EndFrame kEndFrame;
@@ -35,7 +35,7 @@ class Grammar::RuleFrame final : public Frame {
     if (parent->depth >= most_depth_) return;
     for (int32_t i = first_[size_t(rule)]; i < first_[size_t(rule) + 1]; ++i) go_on(i, 0, parent, sink);
   }
-  void resume(const NodeRef& node, int32_t, TextHash, Sink& sink) const override {
+  void resume(const NodeRef& node, int32_t, const Text&, Sink& sink) const override {
     go_on(int32_t(node->a), size_t(node->b), node->parent, sink);
   }
   int64_t distance(const Node& node, int32_t) const override { return cost_from(*sequences_[size_t(node.a)], size_t(node.b)); }

@@ -12,11 +12,6 @@ constexpr uint32_t kSmallSubtree = 4;
 // With more exceptions than this a mask of its own is smaller.
 constexpr size_t kMostExcluded = 4096;
 
-void set_tokens(uint32_t* mask, const Trie& trie, uint32_t node) {
-  auto [first, last] = trie.tokens_at(node);
-  for (const int32_t* token = first; token != last; ++token) set_bit(mask, *token);
-}
-
 // Finds the loops of a lexer's states, each once. Other lexers (numbers) have none worth asking for.
 class Loops {
  public:
@@ -47,8 +42,8 @@ class LexWalk {
  public:
   static constexpr bool kString = std::is_same_v<L, StringLexer>;
 
-  LexWalk(const L& lexer, const SharedMasks& shared)
-      : lexer_(lexer), vocabulary_(shared.vocabulary()), trie_(vocabulary_.trie()), shared_(shared), bits_(vocabulary_.words(), 0) {
+  LexWalk(const L& lexer, const SharedMasks& shared, TokenBits& bits)
+      : lexer_(lexer), vocabulary_(shared.vocabulary()), trie_(vocabulary_.trie()), shared_(shared), bits_(bits) {
     if constexpr (kString) base_ = shared.text(lexer.mode());
   }
 
@@ -58,7 +53,7 @@ class LexWalk {
     path_[0] = state;
     if (takes_text(0, state)) add_text(0);
     else walk();
-    out_.inside = TokenSet(bits_);
+    out_.inside = bits_.take();
     if (with_rests) make_rests();
     return std::move(out_);
   }
@@ -89,13 +84,22 @@ class LexWalk {
   // The lexer's state at a node; its tokens are set and it is an exit where it can be one.
   LexState enter(uint32_t i) {
     const Trie::Node& node = trie_.nodes()[i];
-    LexState next = lexer_.next(path_[size_t(node.depth) - 1], node.byte);
+    LexState next;
+    if constexpr (kString) next = lexer_.next_inline(path_[size_t(node.depth) - 1], node.byte);
+    else next = lexer_.next(path_[size_t(node.depth) - 1], node.byte);
     if (next == kDead) return kDead;
     path_[node.depth] = next;
-    set_tokens(bits_.data(), trie_, i);
+    set_tokens(i);
+    if constexpr (kString) {
+      if (StringLexer::inside(next)) return next;
+    }
     int32_t label = lexer_.label(next);
     if (label != kNone) add_exit(i, label);
     return next;
+  }
+  void set_tokens(uint32_t node) {
+    auto [first, last] = trie_.tokens_at(node);
+    for (const int32_t* token = first; token != last; ++token) bits_.set(*token);
   }
   void add_exit(uint32_t node, int32_t label) {
     if (kString || !trie_.leaf(node)) out_.exits.push_back({node, label});
@@ -109,7 +113,7 @@ class LexWalk {
     return true;
   }
   void set_below(uint32_t node, int32_t label) {
-    for_tokens_below(node, [&](int32_t token) { set_bit(bits_.data(), token); });
+    for_tokens_below(node, [&](int32_t token) { bits_.set(token); });
     if (label != kNone) out_.spans.push_back({node, label});
   }
   template <typename Visit>
@@ -125,10 +129,10 @@ class LexWalk {
   }
   // The tokens that are nothing but text, and a walk over those that end the string or hold an escape.
   void add_text(uint32_t top) {
-    if (top == 0) shared_.plain_tokens().unite_into(bits_.data());
+    if (top == 0) bits_.unite(shared_.plain_tokens());
     else
       for_tokens_below(top, [&](int32_t token) {
-        if (shared_.plain_tokens().has(token)) set_bit(bits_.data(), token);
+        if (shared_.plain_tokens().has(token)) bits_.set(token);
       });
     walk_landmarks(top);
   }
@@ -148,7 +152,9 @@ class LexWalk {
     if constexpr (kString) {
       StringLexer::FreeView view = lexer_.free_view(state);
       if (!view.free) return false;
-      std::vector<int32_t> excluded = shared_.miscounted(lexer_.mode(), view.least, view.most, kMostExcluded);
+      out_.within = view.most < 0 ? nullptr : shared_.no_longer_than(lexer_.mode(), view.most);
+      // What is cut off need not be listed too.
+      std::vector<int32_t> excluded = shared_.miscounted(lexer_.mode(), view.least, out_.within ? -1 : view.most, kMostExcluded);
       if (excluded.size() >= kMostExcluded) return false;
       out_.base = base_;
       out_.base_label = view.label;
@@ -179,32 +185,53 @@ class LexWalk {
   const LexMask* base_ = nullptr;
   Loops loops_;
   LexMask out_;
-  std::vector<uint32_t> bits_;
+  TokenBits& bits_;
   std::vector<LexState> path_;
 };
 
-LexMask walk_lexer(const Lexer& lexer, LexState state, const SharedMasks& shared, bool with_rests) {
-  if (auto* text = dynamic_cast<const StringLexer*>(&lexer)) return LexWalk<StringLexer>(*text, shared).run(state, with_rests);
-  if (auto* plain = dynamic_cast<const DfaLexer*>(&lexer)) return LexWalk<DfaLexer>(*plain, shared).run(state, with_rests);
-  return LexWalk<Lexer>(lexer, shared).run(state, with_rests);
+LexMask walk_lexer(const Lexer& lexer, LexState state, const SharedMasks& shared, TokenBits& bits, bool with_rests) {
+  bits.reset();
+  if (auto* text = dynamic_cast<const StringLexer*>(&lexer)) return LexWalk<StringLexer>(*text, shared, bits).run(state, with_rests);
+  if (auto* plain = dynamic_cast<const DfaLexer*>(&lexer)) return LexWalk<DfaLexer>(*plain, shared, bits).run(state, with_rests);
+  return LexWalk<Lexer>(lexer, shared, bits).run(state, with_rests);
 }
 
 }  // namespace
 
-TokenSet::TokenSet(const std::vector<uint32_t>& bits) {
-  size_t used = 0, count = 0;
-  for (uint32_t word : bits) used += word != 0;
-  if (2 * used < bits.size()) {
-    for (uint32_t word : bits) count += word ? size_t(__builtin_popcount(word)) : 0;
+void TokenBits::unite(const TokenSet& set) {
+  for (int32_t token : set.ids()) this->set(token);
+  for (size_t i = 0; i < set.bits().size(); ++i) bits_[i] |= set.bits()[i];
+  dense_ = dense_ || !set.bits().empty();
+}
+
+void TokenBits::cut(const TokenSet& set) {
+  std::vector<uint32_t> kept = set.bits();
+  if (kept.empty()) kept.assign(bits_.size(), 0);
+  for (int32_t token : set.ids()) set_bit(kept.data(), token);
+  for (size_t i = 0; i < kept.size(); ++i) bits_[i] &= kept[i];
+}
+
+TokenSet TokenBits::take() {
+  std::vector<int32_t> ids;
+  // Half of the words touched: bits take no more room than ids would.
+  bool few = !dense_ && 2 * touched_.size() < bits_.size();
+  if (few) {
+    std::sort(touched_.begin(), touched_.end());
+    touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
+    for (uint32_t word : touched_) {
+      for (uint32_t rest = bits_[word]; rest; rest &= rest - 1) ids.push_back(int32_t(word * 32) + __builtin_ctz(rest));
+    }
   }
-  if (2 * used >= bits.size() || count >= bits.size()) {
-    bits_ = bits;
-    return;
-  }
-  ids_.reserve(count);
-  for (size_t word = 0; word < bits.size(); ++word) {
-    for (uint32_t rest = bits[word]; rest; rest &= rest - 1) ids_.push_back(int32_t(word * 32) + __builtin_ctz(rest));
-  }
+  TokenSet out = few && ids.size() < bits_.size() ? TokenSet(std::move(ids)) : TokenSet(bits_);
+  reset();
+  return out;
+}
+
+void TokenBits::reset() {
+  if (dense_ || 2 * touched_.size() >= bits_.size()) std::fill(bits_.begin(), bits_.end(), 0u);
+  for (uint32_t word : touched_) bits_[word] = 0;
+  touched_.clear();
+  dense_ = false;
 }
 
 void TokenSet::unite_into(uint32_t* mask) const {
@@ -224,9 +251,11 @@ size_t LexMask::bytes() const {
   return total;
 }
 
-LexMask make_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared) { return walk_lexer(lexer, state, shared, false); }
-LexMask make_shared_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared) {
-  return walk_lexer(lexer, state, shared, true);
+LexMask make_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared, TokenBits& bits) {
+  return walk_lexer(lexer, state, shared, bits, false);
+}
+LexMask make_shared_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared, TokenBits& bits) {
+  return walk_lexer(lexer, state, shared, bits, true);
 }
 
 }  // namespace tandem::grammar

@@ -15,14 +15,42 @@ inline void clear_bit(uint32_t* mask, int32_t token) { mask[size_t(token) / 32] 
 class TokenSet {
  public:
   TokenSet() = default;
-  explicit TokenSet(const std::vector<uint32_t>& bits);
+  explicit TokenSet(const std::vector<uint32_t>& bits) : bits_(bits) {}
+  explicit TokenSet(std::vector<int32_t> ids) : ids_(std::move(ids)) {}
   void unite_into(uint32_t* mask) const;
+  const std::vector<int32_t>& ids() const { return ids_; }
+  const std::vector<uint32_t>& bits() const { return bits_; }
   bool has(int32_t token) const;
   size_t bytes() const { return (ids_.capacity() + bits_.capacity()) * 4; }
 
  private:
   std::vector<int32_t> ids_;
   std::vector<uint32_t> bits_;
+};
+
+// Bits of tokens while a mask is put together. It knows which words were touched: most masks have few, and to go over all words of a large
+// vocabulary takes longer than to find them.
+class TokenBits {
+ public:
+  explicit TokenBits(size_t words) : bits_(words, 0) {}
+  void set(int32_t token) {
+    uint32_t& word = bits_[size_t(token) / 32];
+    if (word == 0) touched_.push_back(uint32_t(token) / 32);
+    word |= 1u << (token % 32);
+  }
+  void clear(int32_t token) { clear_bit(bits_.data(), token); }
+  void unite(const TokenSet& set);
+  // Keeps only the tokens of the set.
+  void cut(const TokenSet& set);
+  // What is set; nothing is set any more.
+  TokenSet take();
+  // Forgets what is set.
+  void reset();
+
+ private:
+  std::vector<uint32_t> bits_;
+  std::vector<uint32_t> touched_;  // words that are or were set; not all of them where `dense_`
+  bool dense_ = false;
 };
 
 struct LexMask {
@@ -37,16 +65,19 @@ struct LexMask {
   std::unordered_map<int32_t, Trie> rests;
   // Longer tokens that may hold a whole further string: their names are looked at one by one.
   std::vector<int32_t> with_strings;
-  // Where most of the state's tokens are those of a string of any text: all of that mask, with this label, but for `excluded`.
+  // Where most of the state's tokens are those of a string of any text: all of that mask, with this label, but for `excluded` and for
+  // those outside `within` (null: there are none such).
   const LexMask* base = nullptr;
   int32_t base_label = kNone;
+  const TokenSet* within = nullptr;
   std::vector<int32_t> excluded;
   size_t bytes() const;
 };
 
 class SharedMasks;
-LexMask make_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared);
+// `bits` has nothing set, before and after.
+LexMask make_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared, TokenBits& bits);
 // The mask of a state that is shared between grammars: on its own, and with rests.
-LexMask make_shared_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared);
+LexMask make_shared_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared, TokenBits& bits);
 
 }  // namespace tandem::grammar

@@ -77,8 +77,21 @@ class StringLexer final : public Lexer {
     int64_t least = 0, most = -1;
   };
   FreeView free_view(LexState state) const;
+  // next() without a call for the bytes of plain text; walks over the vocabulary spend their time there.
+  LexState next_inline(LexState state, uint8_t byte) const {
+    if (!inside(state) || byte < 0x20 || byte == '"' || byte == '\\' || most_ >= 0 || least_ > 0) return next(state, byte);
+    int32_t text = text_->next(int32_t(state >> kTextShift), byte);
+    return live(text) ? LexState(text) << kTextShift | (state & ((LexState(1) << kTextShift) - 1)) : kDead;
+  }
+  // Between the quotes and outside escapes: no end.
+  static bool inside(LexState state) { return (state >> kPhaseShift & ((1u << kPhaseBits) - 1)) == kInsidePhase; }
+  const Dfa& text() const { return *text_; }
   // The state of the text's automaton between the quotes and outside escapes; kNone elsewhere.
   int32_t text_state(LexState state) const;
+  // The same wherever the state stands: after the last whole character.
+  static int32_t text_before(LexState state) { return unpack(state).text; }
+  // Generate mode: the characters that a started escape may become, with the automaton's state after them; none outside escapes.
+  std::vector<std::pair<char, int32_t>> escapes(LexState state) const;
   // Bytes of text that lead from such a state to itself, lengths apart.
   ByteLoops loops(LexState state) const;
   // Whether every text may follow such a state, lengths apart, and still lead to some string.
@@ -89,6 +102,10 @@ class StringLexer final : public Lexer {
   static uint32_t code_points(LexState state);
 
  private:
+  // A state's word: the automaton's state, the phase, the digits of an escape, the count.
+  static constexpr uint32_t kCountBits = 18, kPartialBits = 22, kPhaseBits = 4, kInsidePhase = 1;
+  static constexpr uint32_t kPhaseShift = kCountBits + kPartialBits, kTextShift = kPhaseShift + kPhaseBits;
+  static constexpr uint32_t kMostCount = (1u << kCountBits) - 1;
   struct Place {   // a state taken apart
     int32_t text;  // state of the automaton
     uint32_t phase;

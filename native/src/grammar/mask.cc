@@ -10,9 +10,9 @@ constexpr int32_t kUnknown = -2;
 constexpr size_t kMostSteps = 400'000;
 constexpr size_t kMostAddedBytes = size_t(64) << 20;
 
-void set_tokens(uint32_t* mask, const Trie& trie, uint32_t node) {
+void set_tokens(TokenBits& out, const Trie& trie, uint32_t node) {
   auto [first, last] = trie.tokens_at(node);
-  for (const int32_t* token = first; token != last; ++token) set_bit(mask, *token);
+  for (const int32_t* token = first; token != last; ++token) out.set(*token);
 }
 
 }  // namespace
@@ -64,17 +64,17 @@ void GrammarMasks::spend(size_t threads) {
   throw Error(ErrorKind::kRange, "the grammar is too ambiguous here");
 }
 
-const LexMask& GrammarMasks::lex_mask(const Thread& thread) {
+const LexMask& GrammarMasks::lex_mask(const Thread& thread, TokenBits& bits) {
   auto [entry, fresh] = lex_masks_[thread.lexer].try_emplace(thread.state);
   if (fresh) {
-    entry->second = make_lex_mask(*thread.lexer, thread.state, *shared_);
+    entry->second = make_lex_mask(*thread.lexer, thread.state, *shared_, bits);
     bytes_ += entry->second.bytes();
   }
   return entry->second;
 }
 
 // Sets the tokens below `root` whose bytes from there on keep the text possible.
-void GrammarMasks::walk(const Trie& trie, uint32_t root, int32_t from, std::vector<uint32_t>& out) {
+void GrammarMasks::walk(const Trie& trie, uint32_t root, int32_t from, TokenBits& out) {
   const auto& nodes = trie.nodes();
   const uint16_t base = nodes[root].depth;
   path_.resize(std::max(path_.size(), size_t(trie.depth()) + 1));
@@ -87,13 +87,13 @@ void GrammarMasks::walk(const Trie& trie, uint32_t root, int32_t from, std::vect
       continue;
     }
     path_[size_t(node.depth - base)] = to;
-    set_tokens(out.data(), trie, i);
+    set_tokens(out, trie, i);
     ++i;
   }
 }
 
 // The tokens that go on after the lexeme. The text of a name does not matter here but for repeated names, which check_names takes out.
-void GrammarMasks::beyond(const Thread& thread, const LexMask& mask, int32_t label, std::vector<uint32_t>& out) {
+void GrammarMasks::beyond(const Thread& thread, const LexMask& mask, int32_t label, TokenBits& out) {
   std::vector<std::pair<int32_t, int32_t>> known;
   auto after = [&](int32_t own) {
     int32_t wanted = label == kNone ? own : label;
@@ -113,7 +113,7 @@ void GrammarMasks::beyond(const Thread& thread, const LexMask& mask, int32_t lab
 }
 
 // Walks on from every node below `top` at which the lexeme may end, where something that may follow comes below it at all.
-void GrammarMasks::walk_span(uint32_t top, int32_t from, std::vector<uint32_t>& out) {
+void GrammarMasks::walk_span(uint32_t top, int32_t from, TokenBits& out) {
   if (known_[size_t(from)].state.threads.empty()) return;
   std::array<uint64_t, 4> follows{};
   for (size_t byte = 0; byte < 256; ++byte) follows[byte / 64] |= uint64_t(next(from, uint8_t(byte)) != kNone) << (byte % 64);
@@ -128,41 +128,68 @@ void GrammarMasks::walk_span(uint32_t top, int32_t from, std::vector<uint32_t>& 
   }
 }
 
-TokenSet GrammarMasks::thread_mask(const Thread& thread) {
-  const LexMask& mask = lex_mask(thread);
-  std::vector<uint32_t> bits(vocabulary().words(), 0);
+TokenSet GrammarMasks::thread_mask(const Thread& thread, TokenBits& bits) {
+  const LexMask& mask = lex_mask(thread, bits);
+  bits.reset();
   if (mask.base) {
-    mask.base->inside.unite_into(bits.data());
+    bits.unite(mask.base->inside);
     beyond(thread, *mask.base, mask.base_label, bits);
-    for (int32_t token : mask.excluded) clear_bit(bits.data(), token);
+    if (mask.within) bits.cut(*mask.within);
+    for (int32_t token : mask.excluded) bits.clear(token);
   }
-  mask.inside.unite_into(bits.data());
+  bits.unite(mask.inside);
   beyond(thread, mask, kNone, bits);
-  if (thread.parent->frame->reads_text(*thread.parent)) {
+  Reading reading = thread.parent->frame->reading(*thread.parent);
+  if (reading == Reading::kHash) {
     if (mask.base) check_names(thread, *mask.base, bits);
     check_names(thread, mask, bits);
+  } else if (reading == Reading::kText) {
+    if (thread.parent->frame->remembers(*thread.parent)) clear_refused(thread, 0, bits);
+    // Those with two quotes may hold a name and begin another.
+    for (int32_t token : shared_->two_quotes()) judge(thread, token, bits);
   }
-  return TokenSet(bits);
+  return bits.take();
 }
 
 // Takes out the tokens that would end a name met before, and decides one by one those that hold another whole name.
-void GrammarMasks::check_names(const Thread& thread, const LexMask& mask, std::vector<uint32_t>& out) {
+void GrammarMasks::check_names(const Thread& thread, const LexMask& mask, TokenBits& out) {
   if (thread.parent->frame->remembers(*thread.parent)) {
     for (const LexMask::Exit& exit : mask.exits) clear_repeated(thread, exit, out);
   }
-  for (int32_t token : mask.with_strings) {
-    State state{{thread}, false}, to;
-    for (char byte : vocabulary().bytes(token)) {
-      spend(state.threads.size());
-      step(state, uint8_t(byte), to);
-      std::swap(state, to);
-    }
-    clear_bit(out.data(), token);
-    if (state.alive()) set_bit(out.data(), token);
+  for (int32_t token : mask.with_strings) judge(thread, token, out);
+}
+
+void GrammarMasks::judge(const Thread& thread, int32_t token, TokenBits& out) {
+  State state{{thread}, false}, to;
+  for (char byte : vocabulary().bytes(token)) {
+    spend(state.threads.size());
+    step(state, uint8_t(byte), to);
+    std::swap(state, to);
+    if (!state.alive()) break;
+  }
+  out.clear(token);
+  if (state.alive()) out.set(token);
+}
+
+// Takes out the tokens by which a name could only become one that was met before: follows the trie as far as names that were met begin.
+void GrammarMasks::clear_refused(const Thread& thread, uint32_t node, TokenBits& out) {
+  const auto& nodes = vocabulary().trie().nodes();
+  for (uint32_t child = node + 1; child < nodes[node].end; child = nodes[child].end) {
+    spend(1);
+    if (thread.lexer->next(thread.state, nodes[child].byte) == kDead) continue;
+    Thread moved = thread;
+    if (move_thread(moved, nodes[child].byte) == Move::kRefused) clear_below(child, out);
+    else if (moved.lexer->label(moved.state) == kNone && moved.parent->frame->begins_refused(moved)) clear_refused(moved, child, out);
   }
 }
 
-void GrammarMasks::clear_repeated(const Thread& thread, const LexMask::Exit& exit, std::vector<uint32_t>& out) {
+// The node's own tokens included.
+void GrammarMasks::clear_below(uint32_t node, TokenBits& out) const {
+  const Trie& trie = vocabulary().trie();
+  for (uint32_t i = trie.nodes()[node].tokens; i < trie.nodes()[trie.nodes()[node].end].tokens; ++i) out.clear(trie.ids()[i]);
+}
+
+void GrammarMasks::clear_repeated(const Thread& thread, const LexMask::Exit& exit, TokenBits& out) {
   const Trie& trie = vocabulary().trie();
   const Trie::Node& node = trie.nodes()[exit.node];
   const std::string& bytes = vocabulary().bytes(trie.ids()[node.tokens]);
@@ -175,13 +202,9 @@ void GrammarMasks::clear_repeated(const Thread& thread, const LexMask::Exit& exi
     state = next;
   }
   int32_t label = thread.lexer->label(state);
-  TextHash text = thread.text;
-  text.add(decoded);
-  if (label == kNone || thread.parent->frame->admits(*thread.parent, label, text)) return;
-  for (uint32_t i = node.tokens; i < trie.nodes()[node.end].tokens; ++i) {
-    int32_t token = trie.ids()[i];
-    clear_bit(out.data(), token);
-  }
+  Thread ended{thread.lexer, state, thread.parent, thread.text};
+  ended.text.add(decoded, Reading::kHash);
+  if (label != kNone && !thread.parent->frame->admits(ended)) clear_below(exit.node, out);
 }
 
 void GrammarMasks::fill(const State& state, uint32_t* mask) {
@@ -189,10 +212,12 @@ void GrammarMasks::fill(const State& state, uint32_t* mask) {
   std::fill(mask, mask + vocabulary().words(), 0u);
   if (bytes_ > most_bytes_) forget();
   spent_ = 0;
+  std::optional<TokenBits> bits;  // made where something is not known yet
   for (const Thread& thread : state.threads) {
     auto entry = masks_.find(Key{thread});
     if (entry == masks_.end()) {
-      entry = masks_.emplace(Key{thread}, thread_mask(thread)).first;
+      if (!bits) bits.emplace(vocabulary().words());
+      entry = masks_.emplace(Key{thread}, thread_mask(thread, *bits)).first;
       bytes_ += entry->second.bytes() + 200;
     }
     entry->second.unite_into(mask);

@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <optional>
 #include <unordered_map>
 
 #include "grammar/grammar.h"
@@ -33,13 +34,16 @@ class GrammarMasks {
     State state;
     std::unique_ptr<std::array<int32_t, 256>> next;
   };
-  const LexMask& lex_mask(const Thread& thread);
-  void beyond(const Thread& thread, const LexMask& mask, int32_t label, std::vector<uint32_t>& out);
-  TokenSet thread_mask(const Thread& thread);
-  void walk(const Trie& trie, uint32_t root, int32_t from, std::vector<uint32_t>& out);
-  void walk_span(uint32_t top, int32_t from, std::vector<uint32_t>& out);
-  void check_names(const Thread& thread, const LexMask& mask, std::vector<uint32_t>& out);
-  void clear_repeated(const Thread& thread, const LexMask::Exit& exit, std::vector<uint32_t>& out);
+  const LexMask& lex_mask(const Thread& thread, TokenBits& bits);
+  void beyond(const Thread& thread, const LexMask& mask, int32_t label, TokenBits& out);
+  TokenSet thread_mask(const Thread& thread, TokenBits& bits);
+  void walk(const Trie& trie, uint32_t root, int32_t from, TokenBits& out);
+  void walk_span(uint32_t top, int32_t from, TokenBits& out);
+  void check_names(const Thread& thread, const LexMask& mask, TokenBits& out);
+  void clear_repeated(const Thread& thread, const LexMask::Exit& exit, TokenBits& out);
+  void clear_refused(const Thread& thread, uint32_t node, TokenBits& out);
+  void clear_below(uint32_t node, TokenBits& out) const;
+  void judge(const Thread& thread, int32_t token, TokenBits& out);
   int32_t intern(State state);
   int32_t next(int32_t state, uint8_t byte);
   // Counts steps of threads within one mask; throws where there are too many.

@@ -1,6 +1,8 @@
 // Objects: named properties and classes of names; which names were met, how many, and which may still come.
 #include <algorithm>
 
+#include "grammar/name_space.h"
+#include "grammar/other_names.h"
 #include "grammar/values.h"
 
 namespace tandem::grammar {
@@ -16,15 +18,16 @@ class ObjectFrame final : public NestedFrame {
       : table_(table), rule_(std::move(rule)), words_(rule_.plain ? 0 : (rule_.names.size() + 63) / 64) {}
   const Lexer& opening() const override { return *table_.punctuation->open_object; }
 
-  int64_t shortest() const override { return settled_ ? shortest_ : capped(1, finish(Seen(words_, 0), 0, true)); }
+  int64_t shortest() const override { return settled_ ? shortest_ : capped(1, finish({Seen(words_, 0)}, true)); }
   void settle() override {
-    shortest_ = capped(1, finish(Seen(words_, 0), 0, true));
+    shortest_ = capped(1, finish({Seen(words_, 0)}, true));
+    if (tracks()) space();
     settled_ = true;
   }
 
-  // a = phase + 8 * label of the property at hand, b = properties so far; extra = bit set of names met, then hashes of other names.
-  // In ordered objects a name that was passed over counts as met.
-  void resume(const NodeRef& node, int32_t label, TextHash text, Sink& sink) const override {
+  // a = phase + 8 * label of the property at hand, b = properties so far; extra = bit set of names met, then other_names.h's record of
+  // the others. In ordered objects a name that was passed over counts as met.
+  void resume(const NodeRef& node, int32_t label, const Text& text, Sink& sink) const override {
     uint32_t current = uint32_t(node->a >> 3);
     switch (Phase(node->a & 7)) {
       case kOpened: return opened(node, sink);
@@ -43,43 +46,93 @@ class ObjectFrame final : public NestedFrame {
     }
   }
 
-  bool reads_text(const Node& node) const override { return tracks() && (node.a & 7) == kKey; }
-  bool admits(const Node& node, int32_t label, TextHash text) const override {
-    if (size_t(label) < rule_.names.size()) return true;  // the key lexer offers only names that may come
-    for (size_t i = words_; i + 1 < node.extra.size(); i += 2) {
-      if (node.extra[i] == text.a && node.extra[i + 1] == text.b) return false;
-    }
-    return true;
+  Reading reading(const Node& node) const override {
+    return !tracks() || (node.a & 7) != kKey ? Reading::kNothing : space().bounded() ? Reading::kText : Reading::kHash;
   }
-
+  bool admits(const Thread& thread) const override {
+    const Node& node = *thread.parent;
+    if (!remembers(node)) return true;
+    int32_t label = thread.lexer->label(thread.state);
+    // The key lexer offers only declared names that may come.
+    if (label != kNone) return size_t(label) < rule_.names.size() || !others(node).has(thread.text);
+    return !space().bounded() || leads_to_fresh(node, keys_of(thread), thread.state, thread.text.whole);
+  }
   bool remembers(const Node& node) const override { return node.extra.size() > words_; }
+  bool begins_refused(const Thread& thread) const override { return others(*thread.parent).beginning(thread.text.whole) > 0; }
 
   int64_t distance(const Node& node, int32_t label) const override {
-    Seen seen = met(node);
+    const Progress done = progress(node);
     switch (Phase(node.a & 7)) {
-      case kOpened: return finish(seen, count(node), true);
-      case kBeginKey: return one_more(seen, count(node));
-      case kKey: return key_distance(node, label);
+      case kOpened: return finish(done, true);
+      case kBeginKey: return one_more(done);
+      case kKey: return with_property(done, size_t(label), capped(1, table_.at(value_of(uint32_t(label))).cost));
       case kColon:
       case kBeginValue:
-        return capped(((node.a & 7) == kColon ? 1 : 0) + table_.at(value_of(uint32_t(node.a >> 3))).cost, finish(seen, count(node), false));
-      case kValue: return finish(seen, count(node), false);
-      default: return label == kComma ? one_more(seen, count(node)) : 0;
+        return capped(((node.a & 7) == kColon ? 1 : 0) + table_.at(value_of(uint32_t(node.a >> 3))).cost, finish(done, false));
+      case kValue: return finish(done, false);
+      default: return label == kComma ? one_more(done) : 0;
     }
+  }
+  // Names met before are no ends: so many bytes further there are enough others.
+  int64_t lexeme_distance(const Thread& thread, int32_t label) const override {
+    const Node& node = *thread.parent;
+    int64_t shortest = thread.lexer->distance(thread.state, label);
+    bool repeats = shortest > 0 && shortest < kNever && (node.a & 7) == kKey && size_t(label) >= rule_.names.size() && remembers(node);
+    if (!repeats) return shortest;
+    uint64_t used = space().bounded() ? others(node).beginning(thread.text.whole) : others(node).count();
+    int32_t at = keys_of(thread).text_before(thread.state);
+    return used == 0 ? shortest : capped(shortest, space().reach(at, used) - space().reach(at, 0));
   }
 
  private:
   using Seen = std::vector<uint64_t>;
+  struct Progress {  // of one object
+    Seen seen;
+    int64_t count = 0, others = 0;  // properties, as far as they are counted; names of classes among them
+  };
   static int64_t capped(int64_t a, int64_t b) { return std::min(a + b, kNever); }
   bool tracks() const { return rule_.unique && !rule_.classes.empty(); }
+  static const StringLexer& keys_of(const Thread& thread) { return static_cast<const StringLexer&>(*thread.lexer); }
+  OtherNames others(const Node& node) const { return {node.extra, words_, space().bounded()}; }
+  // Until costs are settled a class may turn out to be possible after all.
+  const NameSpace& space() const {
+    if (settled_) return *space_;
+    std::vector<bool> possible;
+    for (ValueId id : rule_.classes) possible.push_back(table_.possible(id));
+    if (!space_ || space_->possible() != possible)
+      space_ = std::make_unique<NameSpace>(rule_.keys->text(), int32_t(rule_.names.size()), std::move(possible));
+    return *space_;
+  }
+  // Names of classes that may still come.
+  int64_t room(const Progress& done) const {
+    if (!tracks() || space().all() >= NameSpace::kMany) return kNever;
+    return std::max<int64_t>(0, int64_t(space().all()) - done.others);
+  }
+
+  // Whether an unfinished name can become one that is not met yet. In accept mode the digits of an escape are not looked through.
+  bool leads_to_fresh(const Node& node, const StringLexer& keys, LexState state, const std::string& text) const {
+    if (size_t(keys.labels().back()) < rule_.names.size()) return true;
+    int32_t at = keys.text_state(state);
+    if (at != kNone) return fresh_after(node, keys, at, text);
+    if (keys.mode() == Mode::kAccept) return true;
+    std::vector<std::pair<char, int32_t>> escapes = keys.escapes(state);
+    bool open = escapes.empty();  // before the quote: that some name is left was seen to
+    return open || std::any_of(escapes.begin(), escapes.end(),
+                               [&](const auto& escape) { return fresh_after(node, keys, escape.second, text + escape.first); });
+  }
+  bool fresh_after(const Node& node, const StringLexer& keys, int32_t at, const std::string& text) const {
+    if (space().from(at) > others(node).beginning(text)) return true;
+    return std::any_of(keys.labels().begin(), keys.labels().end(), [&](int32_t label) {
+      return size_t(label) < rule_.names.size() && rule_.names[size_t(label)].name.compare(0, text.size(), text) == 0;
+    });
+  }
   NodeRef at(const Node& node, Phase phase, uint64_t label, uint64_t count, std::vector<uint64_t> extra) const {
     return make_node(this, node.parent, phase + 8 * label, count, std::move(extra));
   }
-  static int64_t count(const Node& node) { return int64_t(node.b); }
-  Seen met(const Node& node) const {
+  Progress progress(const Node& node) const {
     Seen seen(node.extra.begin(), node.extra.begin() + int64_t(std::min(words_, node.extra.size())));
     seen.resize(words_, 0);
-    return seen;
+    return {std::move(seen), int64_t(node.b), tracks() ? int64_t(others(node).count()) : 0};
   }
   bool is_met(const Seen& seen, size_t name) const { return !rule_.plain && (seen[name / 64] >> (name % 64) & 1); }
   ValueId value_of(uint32_t label) const {
@@ -96,17 +149,16 @@ class ObjectFrame final : public NestedFrame {
     if (any_allowed(*first)) spaced(first, sink);
   }
   void key(const NodeRef& node, Sink& sink) const {
-    const StringLexer* lexer = key_lexer(allowed(met(*node), count(*node)));
+    const StringLexer* lexer = key_lexer(allowed(progress(*node)));
     if (lexer) sink.add(*lexer, at(*node, kKey, 0, node->b, node->extra));
   }
-  void named(const NodeRef& node, int32_t label, TextHash text, Sink& sink) const {
-    if (!admits(*node, label, text)) return;
+  void named(const NodeRef& node, int32_t label, const Text& text, Sink& sink) const {
     std::vector<uint64_t> extra = node->extra;
     uint64_t counted = node->b + 1;
     if (rule_.plain || (rule_.most == kUnbounded && int64_t(node->b) >= rule_.least)) counted = node->b;
     if (size_t(label) >= rule_.names.size()) {
       if (rule_.ordered) mark_up_to(extra, rule_.names.size());
-      if (tracks()) extra.push_back(text.a), extra.push_back(text.b);
+      if (tracks()) OtherNames::add(extra, words_, text, space().bounded());
     } else if (rule_.ordered) {
       mark_up_to(extra, size_t(label) + 1);
     } else if (!rule_.plain) {
@@ -123,35 +175,39 @@ class ObjectFrame final : public NestedFrame {
     for (size_t i = 0; i < rule_.names.size(); ++i) left += rule_.names[i].required && !is_met(seen, i);
     return left;
   }
-  bool finished(const Node& node) const { return finished(met(node), count(node)); }
-  bool finished(const Seen& seen, int64_t count) const { return count >= rule_.least && required_left(seen) == 0; }
+  bool finished(const Node& node) const {
+    const Progress done = progress(node);
+    return done.count >= rule_.least && required_left(done.seen) == 0;
+  }
   bool any_allowed(const Node& node) const {
-    std::vector<bool> labels = allowed(met(node), count(node));
+    std::vector<bool> labels = allowed(progress(node));
     return std::find(labels.begin(), labels.end(), true) != labels.end();
   }
 
   // The labels that the next name may have such that the object can still end.
-  std::vector<bool> allowed(const Seen& seen, int64_t count) const {
-    size_t names = rule_.names.size(), required = required_left(seen);
+  std::vector<bool> allowed(const Progress& done) const {
+    size_t names = rule_.names.size(), required = required_left(done.seen);
     std::vector<bool> out(names + rule_.classes.size(), false);
-    int64_t slots = rule_.most == kUnbounded ? kNever : rule_.most - count;
+    int64_t slots = rule_.most == kUnbounded ? kNever : rule_.most - done.count;
     if (slots <= 0 || int64_t(required) > slots) return out;
-    bool only_required = int64_t(required) == slots, classes = false;
-    for (size_t j = 0; j < rule_.classes.size(); ++j) {
-      bool possible = table_.possible(rule_.classes[j]);
-      classes = classes || possible;
-      out[names + j] = possible && !only_required && (!rule_.ordered || required == 0);
+    bool only_required = int64_t(required) == slots;
+    bool classes = std::any_of(rule_.classes.begin(), rule_.classes.end(), [&](ValueId id) { return table_.possible(id); });
+    int64_t others = classes ? room(done) : 0;
+    for (size_t j = 0; j < rule_.classes.size() && others > 0; ++j) {
+      bool last = rule_.ordered && (required > 0 || done.count + others < rule_.least);  // no declared name would follow
+      out[names + j] = table_.possible(rule_.classes[j]) && !only_required && !last;
     }
     int64_t available = 0;  // names that could still come after this one
     for (size_t i = names; i-- > 0;) {
-      bool free = !is_met(seen, i) && table_.possible(rule_.names[i].value);
-      out[i] = free && (!only_required || rule_.names[i].required) && (classes || !rule_.ordered || count + 1 + available >= rule_.least);
+      bool free = !is_met(done.seen, i) && table_.possible(rule_.names[i].value);
+      out[i] =
+          free && (!only_required || rule_.names[i].required) && (!rule_.ordered || done.count + 1 + available + others >= rule_.least);
       available += free;
     }
     if (!rule_.ordered) return out;
     for (size_t i = 0, past_required = 0; i < names; ++i) {
       if (past_required) out[i] = false;
-      past_required |= rule_.names[i].required && !is_met(seen, i);
+      past_required |= rule_.names[i].required && !is_met(done.seen, i);
     }
     return out;
   }
@@ -171,12 +227,12 @@ class ObjectFrame final : public NestedFrame {
     return capped(int64_t(rule_.names[name].name.size()) + 3, table_.at(rule_.names[name].value).cost);
   }
   int64_t class_cost() const {
-    int64_t best = kNever;
-    for (ValueId id : rule_.classes) best = std::min(best, capped(8, table_.at(id).cost));
+    int64_t best = kNever, name = tracks() ? space().shortest() : 0;
+    for (ValueId id : rule_.classes) best = std::min(best, capped(8 + name, table_.at(id).cost));
     return best;
   }
   // Bytes from after a property (or the brace) to the closing brace, included.
-  int64_t finish(const Seen& seen, int64_t count, bool first) const {
+  int64_t finish(const Progress& done, bool first) const {
     int64_t total = 1, added = 0;
     auto add = [&](int64_t cost) {
       total = capped(total, cost + (first && added == 0 ? 0 : 1));
@@ -184,47 +240,47 @@ class ObjectFrame final : public NestedFrame {
     };
     std::vector<int64_t> optional;
     for (size_t i = 0; i < rule_.names.size(); ++i) {
-      if (is_met(seen, i)) continue;
+      if (is_met(done.seen, i)) continue;
       if (rule_.names[i].required) add(property_cost(i));
       else if (property_cost(i) < kNever) optional.push_back(property_cost(i));
     }
-    if (rule_.most != kUnbounded && count + added > rule_.most) return kNever;
+    if (rule_.most != kUnbounded && done.count + added > rule_.most) return kNever;
     if (rule_.most != kUnbounded && rule_.least > rule_.most) return kNever;
-    int64_t missing = rule_.least - count - added;
+    int64_t missing = rule_.least - done.count - added;
     if (missing <= 0) return total;
+    // The cheapest of both kinds, as many as there are.
     std::sort(optional.begin(), optional.end());
-    int64_t other = class_cost();
-    for (int64_t cost : optional) {
-      if (missing == 0 || cost > other) break;
-      add(cost);
-      --missing;
-    }
-    if (missing > 0 && other >= kNever) return kNever;
+    int64_t other = class_cost(), free = other < kNever ? room(done) : 0, names = 0;
+    while (names < missing && size_t(names) < optional.size() && (optional[size_t(names)] <= other || missing - names > free)) ++names;
+    for (int64_t i = 0; i < names; ++i) add(optional[size_t(i)]);
+    missing -= names;
+    if (missing > free) return kNever;
     return missing > 0 ? capped(total, missing * (other + 1)) : total;
   }
-  int64_t one_more(const Seen& seen, int64_t count) const {
-    std::vector<bool> labels = allowed(seen, count);
+  int64_t one_more(const Progress& done) const {
+    std::vector<bool> labels = allowed(done);
     int64_t best = kNever;
     for (size_t label = 0; label < labels.size(); ++label) {
       if (labels[label])
-        best = std::min(best, with_property(seen, count, label, label < rule_.names.size() ? property_cost(label) : class_cost()));
+        best = std::min(best, with_property(done, label, label < rule_.names.size() ? property_cost(label) : class_cost()));
     }
     return best;
   }
-  int64_t with_property(Seen seen, int64_t count, size_t label, int64_t cost) const {
+  int64_t with_property(Progress done, size_t label, int64_t cost) const {
     if (rule_.plain) return capped(cost, 1);
-    if (label < rule_.names.size() && !rule_.ordered) seen[label / 64] |= uint64_t(1) << (label % 64);
-    else if (rule_.ordered) mark_up_to(seen, std::min(label + 1, rule_.names.size()));
-    return capped(cost, finish(seen, count + 1, false));
-  }
-  int64_t key_distance(const Node& node, int32_t label) const {
-    return with_property(met(node), count(node), size_t(label), capped(1, table_.at(value_of(uint32_t(label))).cost));
+    bool declared = label < rule_.names.size();
+    if (declared && !rule_.ordered) done.seen[label / 64] |= uint64_t(1) << (label % 64);
+    else if (rule_.ordered) mark_up_to(done.seen, std::min(label + 1, rule_.names.size()));
+    ++done.count;
+    done.others += declared ? 0 : 1;
+    return capped(cost, finish(done, false));
   }
 
   const ValueTable& table_;
   ObjectRule rule_;
   size_t words_;
   bool settled_ = false;
+  mutable std::unique_ptr<NameSpace> space_;  // as far as classes are known to be possible, all after settling
   int64_t shortest_ = kNever;
   mutable std::mutex mutex_;
   mutable std::map<std::vector<bool>, std::shared_ptr<const StringLexer>> lexers_;

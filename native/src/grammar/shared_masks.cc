@@ -3,13 +3,20 @@
 #include <algorithm>
 
 namespace tandem::grammar {
+namespace {
+
+// So many tokens are faster left out one by one.
+constexpr size_t kFewLonger = 256;
+
+}  // namespace
 
 SharedMasks::SharedMasks(std::shared_ptr<const Vocabulary> vocabulary) : vocabulary_(std::move(vocabulary)) {
   describe_nodes();
   find_landmarks();
+  TokenBits bits(vocabulary_->words());
   for (Mode mode : {Mode::kAccept, Mode::kGenerate}) {
     const StringLexer& lexer = *any_text_lexer(mode);
-    texts_[mode == Mode::kAccept ? 0 : 1] = make_shared_lex_mask(lexer, lexer.next(lexer.start(), '"'), *this);
+    texts_[mode == Mode::kAccept ? 0 : 1] = make_shared_lex_mask(lexer, lexer.next(lexer.start(), '"'), *this, bits);
     measure(mode);
   }
   ready_ = true;
@@ -38,7 +45,9 @@ void SharedMasks::describe_nodes() {
     auto [first, last] = trie.tokens_at(i);
     for (const int32_t* token = first; token != last; ++token) {
       const std::string& bytes = vocabulary_->bytes(*token);
-      if (std::count(bytes.begin(), bytes.end(), '"') >= 3) quoted_.push_back(uint32_t(token - trie.ids().data()));
+      auto quotes = std::count(bytes.begin(), bytes.end(), '"');
+      if (quotes >= 2) two_quotes_.push_back(*token);
+      if (quotes >= 3) quoted_.push_back(uint32_t(token - trie.ids().data()));
     }
   }
   for (uint32_t i = uint32_t(trie.size()); i-- > 1;) {
@@ -133,6 +142,19 @@ void SharedMasks::measure(Mode mode) {
   auto more = [](const Measured& a, const Measured& b) { return a.code_points > b.code_points; };
   std::stable_sort(longest_first_[index].begin(), longest_first_[index].end(), more);
   std::stable_sort(closing_[index].rbegin(), closing_[index].rend(), more);
+  find_short(index);
+}
+
+// One set of tokens for each length with many longer ones.
+void SharedMasks::find_short(size_t index) {
+  const std::vector<Measured>& all = longest_first_[index];
+  std::vector<uint32_t> bits(vocabulary_->words(), 0);
+  size_t added = 0;
+  for (int32_t most = 0; all.size() - added > kFewLonger; ++most) {
+    for (; added < all.size() && all[all.size() - 1 - added].code_points <= most; ++added)
+      set_bit(bits.data(), all[all.size() - 1 - added].token);
+    short_[index].emplace_back(bits);
+  }
 }
 
 std::vector<int32_t> SharedMasks::miscounted(Mode mode, int64_t least, int64_t most, size_t limit) const {
@@ -150,9 +172,11 @@ std::vector<int32_t> SharedMasks::miscounted(Mode mode, int64_t least, int64_t m
 }
 
 size_t SharedMasks::bytes() const {
-  size_t total =
-      ascii_below_.size() * 16 + traits_.size() + quoted_.size() * 4 + landmarks_.size() * sizeof(Landmark) + plain_tokens_.bytes();
-  for (size_t i = 0; i < 2; ++i) total += texts_[i].bytes() + (longest_first_[i].size() + closing_[i].size()) * sizeof(Measured);
+  size_t total = ascii_below_.size() * 16 + traits_.size() + (quoted_.size() + two_quotes_.size()) * 4 +
+                 landmarks_.size() * sizeof(Landmark) + plain_tokens_.bytes();
+  for (size_t i = 0; i < 2; ++i)
+    total += texts_[i].bytes() + short_[i].size() * vocabulary_->words() * 4 +
+             (longest_first_[i].size() + closing_[i].size()) * sizeof(Measured);
   return total;
 }
 

@@ -13,6 +13,11 @@ class SharedMasks {
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   // Inside a string that may hold any text; null while the shared masks themselves are made.
   const LexMask* text(Mode mode) const { return ready_ ? &texts_[mode == Mode::kAccept ? 0 : 1] : nullptr; }
+  // The tokens of text(mode) that add at most `most` code points; null where `most` is so large that the others are few.
+  const TokenSet* no_longer_than(Mode mode, int64_t most) const {
+    const std::vector<TokenSet>& sets = short_[mode == Mode::kAccept ? 0 : 1];
+    return size_t(most) < sets.size() ? &sets[size_t(most)] : nullptr;
+  }
   // The tokens of text(mode) that add more than `most` code points (most < 0: no bound) or close the string after fewer than `least`.
   // Cut off at `limit` tokens.
   std::vector<int32_t> miscounted(Mode mode, int64_t least, int64_t most, size_t limit) const;
@@ -41,6 +46,8 @@ class SharedMasks {
   }
   // Whether the lexeme may end at `node`, which lies below the span `top` (LexMask::spans): between characters, that is.
   bool ends_in_span(uint32_t top, uint32_t node) const { return !(traits_[top] & kOthersBelow) || (traits_[node] & kWhole); }
+  // The tokens with two quotes or more.
+  const std::vector<int32_t>& two_quotes() const { return two_quotes_; }
   // Tokens below the node, itself included, that hold three quotes or more.
   void append_quoted(uint32_t node, std::vector<int32_t>& out) const;
   size_t bytes() const;
@@ -56,15 +63,18 @@ class SharedMasks {
   void describe_nodes();
   void find_landmarks();
   void measure(Mode mode);
+  void find_short(size_t index);
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   bool ready_ = false;
   std::vector<std::array<uint64_t, 2>> ascii_below_;
   std::vector<uint8_t> traits_;
   std::vector<uint32_t> quoted_;  // indices into the trie's ids
+  std::vector<int32_t> two_quotes_;
   TokenSet plain_tokens_;
   std::vector<Landmark> landmarks_;
   LexMask texts_[2];
+  std::vector<TokenSet> short_[2];                       // by code points
   std::vector<Measured> longest_first_[2], closing_[2];  // most code points first; those that close the string, fewest first
 };
 

@@ -12,9 +12,6 @@ namespace {
 // Phases of a string. Digits of \u escapes: kHex + number of digits read; after a high surrogate: kLowSlash, kLowU, kLowHex + digits.
 enum Phase : uint32_t { kOpen, kInside, kEscape, kHex, kLowSlash = kHex + 4, kLowU, kLowHex, kClosed = kLowHex + 4 };
 
-constexpr uint32_t kCountBits = 18, kPartialBits = 22, kPhaseBits = 4;
-constexpr uint32_t kMostCount = (1u << kCountBits) - 1;
-
 int hex_value(uint8_t byte) {
   if (byte >= '0' && byte <= '9') return byte - '0';
   uint8_t low = byte | 32;
@@ -44,6 +41,7 @@ bool long_control(uint32_t code) { return code < 0x20 && code != 8 && code != 9 
 
 StringLexer::StringLexer(DfaRef text, Mode mode, int64_t least, int64_t most)
     : text_(std::move(text)), mode_(mode), least_(least), most_(most) {
+  static_assert(kInsidePhase == kInside && kClosed < (1u << kPhaseBits));
   if (std::max(least, most) > int64_t(kMostCount)) throw Error(ErrorKind::kRange, "minLength, maxLength: at most 262143 is supported");
   require(text_->size() < (size_t(1) << 20), ErrorKind::kRange, "the grammar needs too many states");
   labels_ = labels_of(*text_);
@@ -211,6 +209,25 @@ bool StringLexer::step_hex(Place& place, uint8_t byte) const {
 int32_t StringLexer::text_state(LexState state) const {
   Place place = unpack(state);
   return place.phase == kInside ? place.text : kNone;
+}
+
+std::vector<std::pair<char, int32_t>> StringLexer::escapes(LexState state) const {
+  std::vector<std::pair<char, int32_t>> out;
+  Place place = unpack(state);
+  uint32_t first = 0, last = 0x1F, digits = place.phase >= kHex && place.phase < kLowSlash ? place.phase - kHex : 0;
+  if (place.phase < kEscape || place.phase >= kLowSlash) return out;
+  if (digits > 0) first = (place.partial & 0xFFF) << 4 * (4 - digits), last = std::min(last, first | ((1u << 4 * (4 - digits)) - 1));
+  auto add = [&](uint32_t code) {
+    Place after = place;
+    if (step_code(after, code)) out.emplace_back(char(code), after.text);
+  };
+  for (uint32_t code = first; code <= last; ++code) {
+    if (long_control(code)) add(code);
+  }
+  for (uint8_t letter : kShortLetters) {
+    if (place.phase == kEscape && letter != '/') add(uint32_t(short_escape(letter)));
+  }
+  return out;
 }
 
 ByteLoops StringLexer::loops(LexState state) const {

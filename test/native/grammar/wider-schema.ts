@@ -4,9 +4,10 @@ import type { Schema } from './random-schema.ts';
 
 const NAMES = ['a', 'b', 'ab', 'name', 'é', 'c1'];
 const PATTERNS = ['^a', 'b$', '[0-9]', '^[a-c]*$', 'é|x', '^.{1,2}$', '\\d+', '^(ab)+$'];
-
-/** Without those that bound a name's length: docs/grammar.md says what happens to repeated names there. */
-const NAME_PATTERNS = PATTERNS.filter((pattern) => pattern !== '^.{1,2}$');
+/** Few names, and more than are listed one by one: an object may use up those that begin alike, or all of them. */
+const NAME_PATTERNS = [...PATTERNS, '^.$', '^[ab]{1,6}$', '^(a[a-z]|x.*)$'];
+/** At most so many characters per name. */
+const NAME_LENGTHS = [1, 1, 2, 3];
 
 type Part = { [keyword: string]: unknown };
 
@@ -86,6 +87,14 @@ function arrays(random: Random, inner: () => Schema): Part {
   });
 }
 
+function names(random: Random): Part {
+  return random.pick([
+    { minLength: 1 },
+    { maxLength: random.pick(NAME_LENGTHS) },
+    { pattern: random.pick(NAME_PATTERNS) },
+  ]);
+}
+
 function objects(random: Random, inner: () => Schema): Part {
   const named = NAMES.filter(() => random.chance(0.4));
   return some(random, {
@@ -94,7 +103,7 @@ function objects(random: Random, inner: () => Schema): Part {
     required: NAMES.filter(() => random.chance(0.25)),
     additionalProperties: inner(),
     patternProperties: random.chance(0.4) ? { [random.pick(NAME_PATTERNS)]: inner() } : undefined,
-    propertyNames: random.chance(0.3) ? { minLength: 1 } : undefined,
+    propertyNames: random.chance(0.4) ? names(random) : undefined,
     minProperties: random.between(0, 3),
     maxProperties: random.between(1, 4),
     dependentRequired: random.chance(0.3) ? { a: ['b'] } : undefined,
