@@ -51,7 +51,8 @@ test('progress: a bar on a terminal, a line per quarter elsewhere', () => {
 });
 
 const model = {
-  directory: '/models/tiny',
+  path: '/models/tiny',
+  name: 'tiny',
   spec: { vocabSize: 100, layers: 2, kvHeads: 2, headDim: 16 },
   files: [],
   tensors: [{ name: 'a', dtype: 'F32', shape: [10, 20], file: 0, offset: 0 }],

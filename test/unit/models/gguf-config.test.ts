@@ -1,5 +1,5 @@
 /** What the metadata of a GGUF file says of a model, and what is refused by its key. */
-import { writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { ModelError } from '../../../src/control/models/errors.ts';
@@ -7,6 +7,7 @@ import { storedBytes, type StorageName } from '../../../src/control/models/gguf/
 import { ggufName } from '../../../src/control/models/gguf/tensors.ts';
 import { loadModel, readModelTexts } from '../../../src/control/models/load.ts';
 import { arrayEntry, entry, ggufFile, type GgufData } from '../../fixtures/gguf-writer.ts';
+import { hashUint32 } from '../../fixtures/hash-weights.ts';
 import { byteCharacters, temporaryDirectory } from './model-directory.ts';
 
 const TOKENS = [...byteCharacters(), '<s>', '</s>', '<|eot_id|>', 'hi', '[PAD260]'];
@@ -194,5 +195,26 @@ describe('a GGUF model', () => {
   it('refuses a vector in blocks', async () => {
     const tensors = TENSORS.map((tensor) => (tensor.name === 'output_norm.weight' ? zeros(tensor.name, [32], 'Q8_0') : tensor));
     expect(await refusal(file({}, tensors))).toContain('output_norm.weight');
+  });
+});
+
+describe('a GGUF file with wrong bytes', () => {
+  it('is refused by a ModelError, or read', async () => {
+    const path = file();
+    const bytes = readFileSync(path);
+    const { length } = bytes;
+    const places = hashUint32('places', 600);
+    const values = hashUint32('values', 600);
+    const outcomes = { read: 0, refused: 0 };
+    for (const [i, place] of places.entries()) {
+      const wrong = Buffer.from(bytes);
+      // Often a whole byte of a length, a count or a type; the header is what comes first.
+      wrong[place % (i % 2 === 0 ? length : 3000)] = [0, 0xff, 0x80, values[i]! & 255][i % 4]!;
+      writeFileSync(path, wrong);
+      const message = await refusal(path);
+      outcomes[message === 'loaded' ? 'read' : 'refused']++;
+    }
+    expect(outcomes.refused).toBeGreaterThan(100);
+    expect(outcomes.read).toBeGreaterThan(20);
   });
 });
