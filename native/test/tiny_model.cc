@@ -105,7 +105,7 @@ std::shared_ptr<model::Model> TinyModel::load(ops::Element element, int threads)
   }
   TempFolder folder;
   std::string file = folder.write("weights", values.data(), values.size() * sizeof(float));
-  return std::make_shared<model::Model>(spec, std::vector<std::string>{file}, list.tensors, element, threads, model::Progress());
+  return std::make_shared<model::Model>(spec, std::vector<std::string>{file}, list.tensors, element, threads, model::Progress(), quantise);
 }
 
 }  // namespace tandem::test

@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "model/forward.h"
 #include "temp_folder.h"
@@ -13,6 +14,8 @@ struct TinyModel {
   // Rows of the embedding that are not finite: [token, value].
   std::vector<std::pair<int64_t, float>> broken_tokens;
   uint64_t seed = 1;
+  // Matrices are quantised while they are loaded.
+  std::optional<ops::QuantFormat> quantise;
   // Changes a tensor's values before they are written.
   std::function<void(const std::string& name, std::vector<float>& values)> edit;
 

@@ -8,6 +8,8 @@ export interface BannerFacts {
   dtype: string;
   isa: string;
   threads: number;
+  weightBytes: number;
+  kvBytes: number;
   key: KeyNote;
 }
 
@@ -21,6 +23,7 @@ export function banner(facts: BannerFacts): string {
       'model',
       `${facts.model} (${count(facts.parameters)} parameters, ${facts.dtype}, ${facts.isa}, ${threads(facts.threads)})`,
     ],
+    ['memory', `${megabytes(facts.weightBytes)} of weights, ${megabytes(facts.kvBytes)} for the KV cache`],
     ['key', keyText(facts.key)],
   ];
   const lines = rows.map(([name, value]) => `  ${name?.padEnd(8)} ${value}`);
@@ -54,6 +57,10 @@ function urlHost(host: string): string {
 function count(value: number): string {
   if (value >= 1e9) return `${(value / 1e9).toFixed(1)}B`;
   return value >= 1e6 ? `${(value / 1e6).toFixed(1)}M` : String(value);
+}
+
+function megabytes(bytes: number): string {
+  return `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
 }
 
 function threads(value: number): string {

@@ -55,6 +55,7 @@ export function engineConfig(
     files: model.files,
     tensors: model.tensors,
     dtype,
+    ...(settings.quantize !== 'none' && { quantize: settings.quantize }),
     threads: settings.threads,
     maxSequences: settings.maxNumSeqs,
     maxBatchTokens: settings.maxNumBatchedTokens,

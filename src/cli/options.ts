@@ -57,6 +57,12 @@ export const OPTIONS: OptionTable = {
     default: () => 'auto',
     help: 'arithmetic; auto follows the weights',
   },
+  quantize: {
+    flag: 'quantize',
+    parse: oneOf('none', 'int8', 'int4'),
+    default: () => 'none',
+    help: 'weights as 8- or 4-bit numbers with a scale per 32, made from any model when it is loaded',
+  },
   device: { flag: 'device', parse: oneOf('auto', 'cpu', 'cuda'), default: () => 'auto', help: 'auto, cpu or cuda' },
   servedModelNames: {
     flag: 'served-model-name',

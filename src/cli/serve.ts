@@ -6,6 +6,7 @@ import { createApp, isUpload } from '../api/app.ts';
 import { HttpServer } from '../api/http-server.ts';
 import { Metrics } from '../api/metrics.ts';
 import type { ApiDeps, ServedModel } from '../api/deps.ts';
+import { arithmeticName } from '../control/engine/arithmetic.ts';
 import type { EngineConfig } from '../control/engine/protocol.ts';
 import { EngineSupervisor } from '../control/engine/supervisor.ts';
 import { loadExtensions } from '../control/extensions/load.ts';
@@ -111,10 +112,17 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   undo.push(() => http.drain(0));
   await engine.ready();
   await Promise.all([training.start(), addInOrder(adapters, settings)]);
-  const isa = engine.info?.isa ?? 'unknown';
-  served.systemFingerprint = systemFingerprint({ version, digest: model.digest, dtype: config.dtype, isa });
+  const { isa, weightBytes, pages, pageBytes } = engine.info ?? {
+    isa: 'unknown',
+    weightBytes: 0,
+    pages: 0,
+    pageBytes: 0,
+  };
+  const arithmetic = arithmeticName(config);
+  served.systemFingerprint = systemFingerprint({ version, digest: model.digest, dtype: arithmetic, isa });
   log.info({ port, enginePid: engine.pid, isa }, 'ready');
-  announce(settings, model, { port, isa, dtype: config.dtype, names, version, key: await keys.note() });
+  const memory = { weightBytes, kvBytes: pages * pageBytes };
+  announce(settings, model, { port, isa, dtype: arithmetic, names, version, ...memory, key: await keys.note() });
   const stop = async () => {
     draining = true;
     await drain(settings, http, training, engine);
@@ -205,13 +213,15 @@ interface Announcement {
   port: number;
   isa: string;
   dtype: string;
+  weightBytes: number;
+  kvBytes: number;
   names: string[];
   version: string;
   key: KeyNote;
 }
 
 function announce(settings: Settings, model: LoadedModel, facts: Announcement): void {
-  const { port, isa, dtype, version } = facts;
+  const { port, isa, dtype, version, weightBytes, kvBytes } = facts;
   const text = banner({
     version,
     host: settings.host,
@@ -221,6 +231,8 @@ function announce(settings: Settings, model: LoadedModel, facts: Announcement): 
     dtype,
     isa,
     threads: settings.threads,
+    weightBytes,
+    kvBytes,
     key: facts.key,
   });
   process.stdout.write(text);

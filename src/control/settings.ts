@@ -1,4 +1,5 @@
 /** All settings of the server, resolved from flags, then TANDEM_* variables, then defaults (cli/options.ts does that). */
+import type { WeightQuantization } from './engine/native.ts';
 import type { PeerAddress } from './transfer/transfer.ts';
 import type { NamedAdapter } from './models/adapter-registry.ts';
 import type { ReasoningParserName, ToolParserName } from './sessions/parsers/create-parser.ts';
@@ -12,6 +13,8 @@ export interface Settings {
   /** A key given on the command line (never stored); null = keys of the data directory. */
   apiKey: string | null;
   dtype: 'auto' | 'float32' | 'bfloat16';
+  /** Weights are quantised while they are loaded; 'none' = they are kept in the type of `dtype`. */
+  quantize: 'none' | WeightQuantization;
   device: 'auto' | 'cpu' | 'cuda';
   /** null = directory name of the model. The first is what responses report. */
   servedModelNames: string[];

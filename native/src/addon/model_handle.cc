@@ -50,8 +50,9 @@ class LoadWorker : public PromiseWorker {
   using Clock = std::chrono::steady_clock;
 
   void execute() override {
-    model_ = std::make_shared<model::Model>(source_.spec, source_.files, source_.tensors, settings_.element, settings_.threads,
-                                            [this](int64_t done, int64_t total) { report(done, total); });
+    model_ = std::make_shared<model::Model>(
+        source_.spec, source_.files, source_.tensors, settings_.element, settings_.threads,
+        [this](int64_t done, int64_t total) { report(done, total); }, settings_.quantise);
   }
 
   void report(int64_t done, int64_t total) {

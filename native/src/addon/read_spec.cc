@@ -190,6 +190,13 @@ model::StoredFactors read_stored_factors(const Napi::Value& value) {
   return f;
 }
 
+std::optional<ops::QuantFormat> read_quantise(const Napi::Object& options) {
+  if (!given(options, "quantize")) return {};
+  std::string name = read_string(options, "quantize");
+  if (name != "int8" && name != "int4") throw Error(ErrorKind::kRange, "quantize must be int8 or int4");
+  return name == "int8" ? ops::QuantFormat::kInt8 : ops::QuantFormat::kInt4;
+}
+
 }  // namespace
 
 const char* module_name(model::Module module) {
@@ -235,7 +242,7 @@ LoadSettings read_load_settings(const Napi::Object& options) {
   if (dtype != "float32" && dtype != "bfloat16") throw Error(ErrorKind::kRange, "dtype must be float32 or bfloat16");
   int64_t threads = read_int(options, "threads");
   if (threads < 1 || threads > 256) throw Error(ErrorKind::kRange, "threads must be in 1..256");
-  return {dtype == "float32" ? ops::Element::kF32 : ops::Element::kBf16, int(threads)};
+  return {dtype == "float32" ? ops::Element::kF32 : ops::Element::kBf16, int(threads), read_quantise(options)};
 }
 
 engine::Options read_engine_options(const Napi::Value& value) {

@@ -1,5 +1,7 @@
 // JavaScript facts about a model and an engine, as plain structs.
 #pragma once
+#include <optional>
+
 #include "addon/napi_setup.h"
 #include "engine/engine.h"
 #include "model/adapter.h"
@@ -25,6 +27,7 @@ struct AdapterSource {
 struct LoadSettings {
   ops::Element element;
   int threads;
+  std::optional<ops::QuantFormat> quantise;
 };
 
 ModelSource read_model_source(const Napi::Value& spec, const Napi::Value& files, const Napi::Value& tensors);

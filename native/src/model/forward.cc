@@ -38,9 +38,9 @@ const ops::PackedMatrix& weights_of(const Layer& layer, Product which) {
 }  // namespace
 
 Model::Model(const Spec& model_spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element compute,
-             int threads, const Progress& progress)
+             int threads, const Progress& progress, std::optional<ops::QuantFormat> quantise)
     : spec(model_spec), element(compute), kernels(simd::kernels_for(simd::selected_isa())), pool(threads),
-      weights(load(spec, files, tensors, element, kernels, pool, progress)) {}
+      weights(load(spec, files, tensors, element, quantise, kernels, pool, progress)) {}
 
 Forward::Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t max_logit_rows)
     : model_(model), rope_(model.spec.rope, max_positions, model.spec.head_dim) {

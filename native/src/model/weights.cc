@@ -2,15 +2,17 @@
 
 #include "base/error.h"
 #include "model/tensor_files.h"
+#include "ops/quantise.h"
 
 namespace tandem::model {
 namespace {
 
 class Loader {
  public:
-  Loader(const Spec& spec, const TensorFiles& files, ops::Element element, const simd::Kernels& kernels, ThreadPool& pool,
-         const Progress& progress)
-      : spec_(spec), files_(files), element_(element), kernels_(kernels), pool_(pool), progress_(progress), total_(packed_bytes()) {}
+  Loader(const Spec& spec, const TensorFiles& files, ops::Element element, std::optional<ops::QuantFormat> quantise,
+         const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress)
+      : spec_(spec), files_(files), element_(element), quantise_(quantise), kernels_(kernels), pool_(pool), progress_(progress),
+        total_(packed_bytes()) {}
 
   Weights load() {
     dry_ = true;
@@ -82,6 +84,13 @@ class Loader {
       rows += part.rows;
     }
     if (dry_) return {};
+    ops::PackedMatrix packed = quantise_ ? quantised(tensors, columns) : elements(parts, tensors, rows, columns);
+    done_ += int64_t(packed.bytes());
+    if (progress_) progress_(std::min(done_, total_), total_);
+    return packed;
+  }
+
+  ops::PackedMatrix elements(const std::vector<Part>& parts, const std::vector<const Tensor*>& tensors, int64_t rows, int64_t columns) {
     auto read_rows = [&](int64_t first, int64_t count, float* out) {
       int64_t part_first = 0;
       for (size_t i = 0; i < parts.size(); ++i) {
@@ -93,22 +102,39 @@ class Loader {
       }
       return true;
     };
-    ops::PackedMatrix packed(kernels_, element_, rows, columns, pool_, read_rows);
-    done_ += int64_t(packed.bytes());
-    if (progress_) progress_(std::min(done_, total_), total_);
-    return packed;
+    return ops::PackedMatrix(kernels_, element_, rows, columns, pool_, read_rows);
+  }
+
+  ops::PackedMatrix quantised(const std::vector<const Tensor*>& tensors, int64_t columns) {
+    int64_t groups = (columns + 31) / 32;
+    std::vector<ops::QuantPart> parts;
+    for (const Tensor* tensor : tensors) {
+      auto read_rows = [this, tensor, columns, groups](int64_t first, int64_t count, const ops::QuantRows& out) {
+        thread_local std::vector<float> floats;
+        floats.resize(size_t(count * columns));
+        if (!files_.read(*tensor, first * columns, count * columns, floats.data())) return false;
+        for (int64_t r = 0; r < count; ++r) {
+          ops::quantise_weights(*quantise_, floats.data() + r * columns, columns, out.values + r * columns, out.scales + r * groups);
+        }
+        return true;
+      };
+      parts.push_back({tensor->shape[0], *quantise_, read_rows});
+    }
+    return ops::PackedMatrix(element_, ops::QuantisedMatrix(kernels_.panel, columns, parts, pool_));
   }
 
   // About what will be packed; padding is left out, so it is only for showing progress.
   int64_t packed_bytes() const {
     int64_t h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size(), f = spec_.intermediate_size;
     int64_t elements = spec_.layers * ((q + 2 * kv) * h + q * h + 3 * f * h) + spec_.vocab_size * h * (spec_.tied_embeddings ? 1 : 2);
-    return elements * int64_t(ops::element_size(element_));
+    if (!quantise_) return elements * int64_t(ops::element_size(element_));
+    return simd::traits_of(*quantise_).panel_bytes(1, elements);
   }
 
   const Spec& spec_;
   const TensorFiles& files_;
   ops::Element element_;
+  std::optional<ops::QuantFormat> quantise_;
   const simd::Kernels& kernels_;
   ThreadPool& pool_;
   const Progress& progress_;
@@ -126,10 +152,10 @@ size_t Weights::bytes() const {
 }
 
 Weights load(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element,
-             const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress) {
+             std::optional<ops::QuantFormat> quantise, const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress) {
   check(spec);
   TensorFiles open_files(files, tensors);
-  return Loader(spec, open_files, element, kernels, pool, progress).load();
+  return Loader(spec, open_files, element, quantise, kernels, pool, progress).load();
 }
 
 }  // namespace tandem::model

@@ -4,6 +4,7 @@
 // with SIGBUS, and after packing nothing of the original layout is needed.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,8 @@ using Progress = std::function<void(int64_t done, int64_t total)>;
 
 // Checks every tensor's name, shape, dtype and byte range against the spec and the files before anything is read.
 // Throws Error(kRange) naming the tensor, or Error(kIo). `progress` is called on the calling thread.
+// With `quantise` every matrix is quantised to that format (kInt8 or kInt4), the embedding too.
 Weights load(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element,
-             const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress);
+             std::optional<ops::QuantFormat> quantise, const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress);
 
 }  // namespace tandem::model

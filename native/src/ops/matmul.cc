@@ -5,6 +5,7 @@
 
 #include "base/bf16.h"
 #include "base/error.h"
+#include "ops/quantised_matmul.h"
 
 namespace tandem::ops {
 namespace {
@@ -29,7 +30,7 @@ void pack_f32(const float* rows, int64_t count, int64_t k, int64_t panel, float*
 PackedMatrix::PackedMatrix(const simd::Kernels& kernels, Element element, int64_t n, int64_t k, ThreadPool& pool, const ReadRows& read_rows)
     : n_(n), n_padded_(round_up(n, kernels.panel)), k_(k), k_padded_(round_up(k, 32)), panel_(kernels.panel), element_(element) {
   require(n > 0 && k > 0, ErrorKind::kRange, "matrix dimensions must be positive");
-  data_ = Buffer<uint8_t>(bytes());
+  data_ = Buffer<uint8_t>(size_t(n_padded_) * size_t(k_padded_) * element_size(element_));
   std::atomic<bool> ok{true};
   std::vector<std::vector<float>> staging(size_t(pool.threads()));
   std::atomic<int> next_stage{0};
@@ -56,7 +57,12 @@ PackedMatrix::PackedMatrix(const simd::Kernels& kernels, Element element, int64_
   require(ok, ErrorKind::kIo, "could not read the weights");
 }
 
+PackedMatrix::PackedMatrix(Element element, QuantisedMatrix quantised)
+    : n_(quantised.rows()), n_padded_(quantised.rows_padded()), k_(quantised.columns()), k_padded_(quantised.columns_padded()),
+      panel_(quantised.panel()), element_(element), quantised_(std::move(quantised)) {}
+
 void PackedMatrix::copy_row(int64_t row, float* out) const {
+  if (quantised()) return quantised_.copy_row(row, out);
   const uint8_t* data = panel_data(row / panel_);
   int64_t r = row % panel_;
   if (element_ == Element::kBf16) {
@@ -76,6 +82,7 @@ void matmul(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64
 void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
                    PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after) {
   if (m == 0) return;
+  if (w.quantised()) return quantised_matmul_panels(kernels, pool, x, ldx, m, w, range, y, ldy, accumulate, after);
   // A few panels in a row per claim: the weights that a thread fetches ahead are then its own.
   int64_t panels = range.end - range.first, run = std::max<int64_t>(1, std::min<int64_t>(kPanelRun, panels / (2 * pool.threads())));
   pool.run((panels + run - 1) / run, [&](int64_t claim) {

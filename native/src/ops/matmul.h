@@ -6,12 +6,14 @@
 #include "base/buffer.h"
 #include "base/thread_pool.h"
 #include "ops/element.h"
+#include "ops/quantised_matrix.h"
 #include "simd/kernels.h"
 
 namespace tandem::ops {
 
 // Weights w[n, k] (rows are outputs), cut in panels of kernels.panel rows; the last panel is padded with zeros.
 // bf16: panel p is [k_padded/2][panel][2]; f32: [k_padded][panel]. k_padded is k rounded up to 32, the padding is zero.
+// Or quantised: then `element` is only the type of the rows that they are multiplied with.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
@@ -20,6 +22,7 @@ class PackedMatrix {
   // in any order. It must not throw: it returns false for a failed read, and then this throws Error(kIo) when all threads are done.
   using ReadRows = std::function<bool(int64_t first, int64_t count, float* out)>;
   PackedMatrix(const simd::Kernels& kernels, Element element, int64_t n, int64_t k, ThreadPool& pool, const ReadRows& read_rows);
+  PackedMatrix(Element element, QuantisedMatrix quantised);
 
   int64_t rows() const { return n_; }
   int64_t rows_padded() const { return n_padded_; }
@@ -27,7 +30,9 @@ class PackedMatrix {
   int64_t columns_padded() const { return k_padded_; }
   Element element() const { return element_; }
   int64_t panel() const { return panel_; }
-  size_t bytes() const { return size_t(n_padded_) * size_t(k_padded_) * element_size(element_); }
+  size_t bytes() const { return quantised() ? quantised_.bytes() : data_.size(); }
+  // Null where the weights are stored as elements; then panel_data has them.
+  const QuantisedMatrix* quantised() const { return quantised_.bytes() > 0 ? &quantised_ : nullptr; }
   const uint8_t* panel_data(int64_t index) const { return data_.data() + index * panel_ * k_padded_ * int64_t(element_size(element_)); }
 
   // Row `row` as floats, columns() of them: the embedding lookup of a tied model. 0 <= row < rows().
@@ -37,11 +42,12 @@ class PackedMatrix {
   int64_t n_ = 0, n_padded_ = 0, k_ = 0, k_padded_ = 0, panel_ = 0;
   Element element_ = Element::kF32;
   Buffer<uint8_t> data_;
+  QuantisedMatrix quantised_;
 };
 
 // x: m rows of element(w) type, ldx elements apart (>= columns_padded, the padding zero). y: m rows of floats, ldy apart
 // (>= rows_padded; the padded columns are written). With accumulate the old y is the start of each sum.
-// Each y[i][j] is one chain over k: independent of m, of the pool and of the other rows.
+// Each y[i][j] is one chain over k: independent of m, of the pool and of the other rows. Quantised weights: see ops/quantised_matmul.h.
 // `after`, if given, is called once per panel of outputs by the thread that has just written it, while it lies in that thread's cache.
 using AfterPanel = std::function<void(int64_t panel)>;
 void matmul(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y,
@@ -57,7 +63,7 @@ inline PanelRange all_panels(const PackedMatrix& w) { return {0, w.rows_padded()
 void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
                    PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after = {});
 
-// The naive truth: plain loops over k with a double accumulator. x as floats.
+// The naive truth: plain loops over k with a double accumulator. x as floats; quantised weights are dequantised, x is taken as it is.
 void matmul_reference(const float* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y, int64_t ldy, bool accumulate);
 
 }  // namespace tandem::ops

@@ -6,6 +6,7 @@
 
 #include "base/bf16.h"
 #include "simd/backward_kernels.h"
+#include "simd/quant_kernels.h"
 
 namespace tandem::ops {
 namespace {
@@ -24,25 +25,46 @@ Buffer<T>& scratch(size_t count) {
   return space;
 }
 
+template <typename T>
+Buffer<T>& quantised_scratch(size_t count) {
+  thread_local Buffer<T> space;
+  if (space.size() < count) space = Buffer<T>(count);
+  return space;
+}
+
 struct Turn {
   const simd::Kernels& kernels;
   const simd::BackwardKernels& backward;
+  const simd::QuantKernels& quant;
   const PackedMatrix& w;
 
   // w[n0 .. n0 + panels * panel)[k0 .. k0 + columns) as a panel of the forward product: bf16 [n/2][panel][2], f32 [n][panel].
   void tile(int64_t first_panel, int64_t panels, int64_t k0, int64_t columns, uint16_t* out) const {
     int64_t panel = w.panel();
     for (int64_t p = 0; p < panels; ++p) {
-      auto* in = reinterpret_cast<const uint16_t*>(w.panel_data(first_panel + p)) + k0 * panel;
+      const uint16_t* in = columns_of_panel<uint16_t>(first_panel + p, k0, columns);
       backward.transpose_pairs(in, 2 * panel, columns, panel, out + p * panel * panel, 2 * panel);
     }
   }
   void tile(int64_t first_panel, int64_t panels, int64_t k0, int64_t columns, float* out) const {
     int64_t panel = w.panel();
     for (int64_t p = 0; p < panels; ++p) {
-      auto* in = reinterpret_cast<const float*>(w.panel_data(first_panel + p)) + k0 * panel;
+      const float* in = columns_of_panel<float>(first_panel + p, k0, columns);
       backward.transpose_floats(in, panel, columns, panel, out + p * panel * panel, panel);
     }
+  }
+  // Columns of a panel as T: where they lie or, dequantised, until the next call on this thread.
+  template <typename T>
+  const T* columns_of_panel(int64_t p, int64_t k0, int64_t columns) const {
+    const QuantisedMatrix* quantised = w.quantised();
+    if (!quantised) return reinterpret_cast<const T*>(w.panel_data(p)) + k0 * w.panel();
+    T* out = quantised_scratch<T>(size_t(w.panel() * w.panel())).data();
+    if constexpr (sizeof(T) == sizeof(float)) {
+      quant.dequantise_f32(quantised->format(p), quantised->panel_data(p), k0, columns, out);
+    } else {
+      quant.dequantise_bf16(quantised->format(p), quantised->panel_data(p), k0, columns, out);
+    }
+    return out;
   }
   void gemm(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* tile, int64_t n, float* y, int64_t ldy, bool accumulate) const {
     kernels.gemm_bf16(x, ldx, m, tile, n, y, ldy, accumulate);
@@ -83,7 +105,7 @@ void gather(const simd::BackwardKernels& backward, const T* x, int64_t ldx, int6
 void matmul_backward(const simd::Kernels& kernels, ThreadPool& pool, const void* dy, int64_t ld_dy, int64_t m, const PackedMatrix& w,
                      PanelRange range, float* dx, int64_t ld_dx, bool accumulate) {
   if (m == 0) return;
-  Turn turn{kernels, simd::backward_kernels_for(kernels.isa), w};
+  Turn turn{kernels, simd::backward_kernels_for(kernels.isa), simd::quant_kernels_for(kernels.isa), w};
   int64_t panels = ld_backward(w) / w.panel();
   int64_t wanted = std::max<int64_t>(1, 4 * pool.threads() / panels), row_blocks = std::clamp<int64_t>(m / kRowBlock, 1, wanted);
   int64_t rows = (m + row_blocks - 1) / row_blocks;

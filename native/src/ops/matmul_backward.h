@@ -12,6 +12,7 @@ inline int64_t ld_backward(const PackedMatrix& w) { return round_up(w.columns_pa
 
 // dx[m, k] (+)= dy[m, n] . w[n, k], n over the panels of `range`. dy: rows of element(w) type, ld_dy apart (>= rows_padded), what pads
 // them zero. dx: rows of floats, ld_dx apart (>= ld_backward(w); all of it is written).
+// Quantised weights are dequantised tile by tile, rounded to element(w).
 // Panels are turned tile by tile into the layout of the forward product, so no second copy of the weights exists. Each dx[i][j] is one
 // chain over n ascending: calls over consecutive ranges with `accumulate` give the bits of one call over them all.
 void matmul_backward(const simd::Kernels& kernels, ThreadPool& pool, const void* dy, int64_t ld_dy, int64_t m, const PackedMatrix& w,

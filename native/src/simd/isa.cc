@@ -11,6 +11,7 @@ const char* isa_name(Isa isa) {
     case Isa::kScalar: return "scalar";
     case Isa::kAvx2: return "avx2";
     case Isa::kAvx512: return "avx512";
+    case Isa::kAvx512Vnni: return "avx512_vnni";
     case Isa::kAvx512Bf16: return "avx512_bf16";
   }
   return "scalar";
@@ -20,10 +21,12 @@ std::vector<Isa> supported_isas() {
   std::vector<Isa> found;
 #if defined(TANDEM_X86)
   __builtin_cpu_init();
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                 __builtin_cpu_supports("avx512vl");
-  if (avx512 && __builtin_cpu_supports("avx512bf16")) found.push_back(Isa::kAvx512Bf16);
+  bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+  if (vnni && __builtin_cpu_supports("avx512bf16")) found.push_back(Isa::kAvx512Bf16);
+  if (vnni) found.push_back(Isa::kAvx512Vnni);
   if (avx512) found.push_back(Isa::kAvx512);
   if (avx2) found.push_back(Isa::kAvx2);
 #endif

@@ -5,7 +5,7 @@
 
 namespace tandem::simd {
 
-enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16 };
 
 const char* isa_name(Isa isa);
 

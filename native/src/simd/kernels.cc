@@ -2,25 +2,35 @@
 
 #include "base/error.h"
 #include "simd/backward_kernels.h"
+#include "simd/quant_kernels.h"
 
 namespace tandem::simd {
 
 namespace scalar {
 extern const Kernels table;
 extern const BackwardKernels backward_table;
+extern const QuantKernels quant_table;
 }  // namespace scalar
 #if defined(TANDEM_X86)
 namespace avx2 {
 extern const Kernels table;
 extern const BackwardKernels backward_table;
+extern const QuantKernels quant_table;
 }  // namespace avx2
 namespace avx512 {
 extern const Kernels table;
 extern const BackwardKernels backward_table;
+extern const QuantKernels quant_table;
 }  // namespace avx512
+namespace avx512_vnni {
+extern const Kernels table;
+extern const BackwardKernels backward_table;
+extern const QuantKernels quant_table;
+}  // namespace avx512_vnni
 namespace avx512_bf16 {
 extern const Kernels table;
 extern const BackwardKernels backward_table;
+extern const QuantKernels quant_table;
 }  // namespace avx512_bf16
 #endif
 
@@ -30,6 +40,7 @@ const Kernels& kernels_for(Isa isa) {
 #if defined(TANDEM_X86)
     case Isa::kAvx2: return avx2::table;
     case Isa::kAvx512: return avx512::table;
+    case Isa::kAvx512Vnni: return avx512_vnni::table;
     case Isa::kAvx512Bf16: return avx512_bf16::table;
 #else
     default: break;
@@ -44,7 +55,23 @@ const BackwardKernels& backward_kernels_for(Isa isa) {
 #if defined(TANDEM_X86)
     case Isa::kAvx2: return avx2::backward_table;
     case Isa::kAvx512: return avx512::backward_table;
+    case Isa::kAvx512Vnni: return avx512_vnni::backward_table;
     case Isa::kAvx512Bf16: return avx512_bf16::backward_table;
+#else
+    default: break;
+#endif
+  }
+  throw Error(ErrorKind::kUnsupported, "this build has no kernels for the instruction set");
+}
+
+const QuantKernels& quant_kernels_for(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar: return scalar::quant_table;
+#if defined(TANDEM_X86)
+    case Isa::kAvx2: return avx2::quant_table;
+    case Isa::kAvx512: return avx512::quant_table;
+    case Isa::kAvx512Vnni: return avx512_vnni::quant_table;
+    case Isa::kAvx512Bf16: return avx512_bf16::quant_table;
 #else
     default: break;
 #endif

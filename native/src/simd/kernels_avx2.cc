@@ -4,3 +4,4 @@
 #include "simd/vec_avx2.h"
 #include "simd/kernels_body.h"
 #include "simd/backward_body.h"
+#include "simd/quant_body.h"

@@ -1,6 +1,8 @@
 #define TANDEM_SIMD_NS tandem::simd::avx512_bf16
 #define TANDEM_SIMD_ISA ::tandem::simd::Isa::kAvx512Bf16
 #define TANDEM_DOT_BF16 1
+#define TANDEM_DOT_INT8 1
 #include "simd/vec_avx512.h"
 #include "simd/kernels_body.h"
 #include "simd/backward_body.h"
+#include "simd/quant_body.h"

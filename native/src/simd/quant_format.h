@@ -20,20 +20,25 @@ enum class QuantFormat : uint8_t {
   kInt8FineMin,  // holds what any other holds, exactly: panels in which parts of different formats meet
 };
 
+// Its functions are always part of their callers: no copy built for one instruction set can be picked by the linker for another.
 struct QuantTraits {
   int bits, group;
   bool wide_scales, minima;  // f32 scales instead of f16; minima in f32
   int offset;
 
   // Bytes of one group of one panel.
-  constexpr int64_t scale_bytes(int64_t panel) const { return panel * (wide_scales ? 4 : 2); }
-  constexpr int64_t minimum_bytes(int64_t panel) const { return minima ? panel * 4 : 0; }
-  constexpr int64_t value_bytes(int64_t panel) const { return panel * group * bits / 8; }
-  constexpr int64_t group_bytes(int64_t panel) const { return scale_bytes(panel) + minimum_bytes(panel) + value_bytes(panel); }
-  constexpr int64_t panel_bytes(int64_t panel, int64_t k_padded) const { return k_padded / group * group_bytes(panel); }
+  [[gnu::always_inline]] constexpr int64_t scale_bytes(int64_t panel) const { return panel * (wide_scales ? 4 : 2); }
+  [[gnu::always_inline]] constexpr int64_t minimum_bytes(int64_t panel) const { return minima ? panel * 4 : 0; }
+  [[gnu::always_inline]] constexpr int64_t value_bytes(int64_t panel) const { return panel * group * bits / 8; }
+  [[gnu::always_inline]] constexpr int64_t group_bytes(int64_t panel) const {
+    return scale_bytes(panel) + minimum_bytes(panel) + value_bytes(panel);
+  }
+  [[gnu::always_inline]] constexpr int64_t panel_bytes(int64_t panel, int64_t k_padded) const {
+    return k_padded / group * group_bytes(panel);
+  }
 };
 
-constexpr QuantTraits traits_of(QuantFormat format) {
+[[gnu::always_inline]] constexpr QuantTraits traits_of(QuantFormat format) {
   switch (format) {
     case QuantFormat::kInt8: return {8, 32, false, false, 128};
     case QuantFormat::kInt4: return {4, 32, false, false, 8};

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kLanes = 8;
 constexpr int kPanelRegs = 2;
-constexpr int kRowTile = 6;  // 12 accumulators of 16 registers
+constexpr int kRowTile = 6;       // 12 accumulators of 16 registers
+constexpr int kQuantRowTile = 4;  // 8 accumulators, 2 x 2 prepared weights
 constexpr int kAttendTileRows = 2;
 constexpr int kAttendTileUnits = 2;
 
@@ -118,6 +119,49 @@ inline VF fma_pair(XP x, VP w, VF acc) {
 }
 // Lane by lane, the low halves first.
 inline VF dot_pairs(VP a, VP b, VF acc) { return vfma(high_halves(a), high_halves(b), vfma(low_halves(a), low_halves(b), acc)); }
+
+// ---------------------------------------------------------------- whole numbers: kLanes of 32 bits, or four bytes in each
+
+using VI = __m256i;
+inline VI vi_load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+inline void vi_store(void* p, VI v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
+// The same four bytes in every lane.
+inline VI vi_broadcast(const int8_t* p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return _mm256_set1_epi32(four);
+}
+inline VI vi_low_nibbles(VI v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+inline VI vi_high_nibbles(VI v) { return _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15)); }
+inline VI vi_byte(VI v, int byte) { return _mm256_and_si256(_mm256_srli_epi32(v, 8 * byte), _mm256_set1_epi32(255)); }
+inline VF vi_to_float(VI v) { return _mm256_cvtepi32_ps(v); }
+inline VF vload_half(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+
+// Sums of unsigned weights times signed activations over steps of four inputs, from a bias on. Products of pairs are made in 16 bits, which
+// saturate: weights of 8 bits (offset 128) become magnitude and sign first, |w| x <= 128 * 127, two of which fit.
+struct WideDot {
+  struct W {
+    VI magnitude, sign;
+  };
+  static W prepare(VI v) {
+    VI w = _mm256_xor_si256(v, _mm256_set1_epi8(char(0x80)));
+    return {_mm256_abs_epi8(w), w};
+  }
+  static VI start(int32_t) { return _mm256_setzero_si256(); }
+  static VI step(VI acc, W w, VI x) {
+    VI pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x, w.sign));
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  static VI finish(VI acc, int32_t) { return acc; }
+};
+// Weights of 4 bits: the pairs of eight steps (8 * 2 * 15 * 127 = 30,480) fit 16 bits.
+struct SmallDot {
+  using W = VI;
+  static W prepare(VI v) { return v; }
+  static VI start(int32_t) { return _mm256_setzero_si256(); }
+  static VI step(VI acc, W w, VI x) { return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x)); }
+  static VI finish(VI acc, int32_t bias) { return _mm256_add_epi32(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)), _mm256_set1_epi32(bias)); }
+};
 
 }  // namespace
 }  // namespace TANDEM_SIMD_NS

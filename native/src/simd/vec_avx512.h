@@ -1,4 +1,5 @@
-// 16 float lanes. With TANDEM_DOT_BF16 a pair product is one vdpbf16ps, else two fused multiply-adds (low half first).
+// 16 float lanes. With TANDEM_DOT_BF16 a pair product is one vdpbf16ps, else two fused multiply-adds (low half first). With TANDEM_DOT_INT8
+// four products of bytes are one vpdpbusd.
 #pragma once
 #include <immintrin.h>
 
@@ -10,6 +11,7 @@ namespace {
 constexpr int kLanes = 16;
 constexpr int kPanelRegs = 4;  // 64 columns: a row of a bf16 panel is 256 bytes, four whole cache lines
 constexpr int kRowTile = 6;    // 24 accumulators + 4 weights + 1 broadcast of 32 registers
+constexpr int kQuantRowTile = TANDEM_DOT_INT8 ? 6 : 5;
 constexpr int kAttendTileRows = 4;
 constexpr int kAttendTileUnits = 4;
 
@@ -132,6 +134,60 @@ inline VF fma_pair(XP x, VP w, VF acc) {
 }
 // Lane by lane, the low halves first.
 inline VF dot_pairs(VP a, VP b, VF acc) { return vfma(high_halves(a), high_halves(b), vfma(low_halves(a), low_halves(b), acc)); }
+#endif
+
+// ---------------------------------------------------------------- whole numbers: kLanes of 32 bits, or four bytes in each
+
+using VI = __m512i;
+inline VI vi_load(const void* p) { return _mm512_loadu_si512(p); }
+inline void vi_store(void* p, VI v) { _mm512_storeu_si512(p, v); }
+// The same four bytes in every lane.
+inline VI vi_broadcast(const int8_t* p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return _mm512_set1_epi32(four);
+}
+inline VI vi_low_nibbles(VI v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+inline VI vi_high_nibbles(VI v) { return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15)); }
+inline VI vi_byte(VI v, int byte) { return _mm512_and_si512(_mm512_srli_epi32(v, unsigned(8 * byte)), _mm512_set1_epi32(255)); }
+inline VF vi_to_float(VI v) { return _mm512_cvtepi32_ps(v); }
+inline VF vload_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+
+// Sums of unsigned weights times signed activations over steps of four inputs, from a bias on.
+#if TANDEM_DOT_INT8
+struct WideDot {
+  using W = VI;
+  static W prepare(VI v) { return v; }
+  static VI start(int32_t bias) { return _mm512_set1_epi32(bias); }
+  static VI step(VI acc, W w, VI x) { return _mm512_dpbusd_epi32(acc, w, x); }
+  static VI finish(VI acc, int32_t) { return acc; }
+};
+using SmallDot = WideDot;
+#else
+// Products of pairs are made in 16 bits, which saturate: see vec_avx2.h.
+struct WideDot {
+  struct W {
+    VI magnitude;
+    __mmask64 negative;
+  };
+  static W prepare(VI v) {
+    VI w = _mm512_xor_si512(v, _mm512_set1_epi8(char(0x80)));
+    return {_mm512_abs_epi8(w), _mm512_movepi8_mask(w)};
+  }
+  static VI start(int32_t) { return _mm512_setzero_si512(); }
+  static VI step(VI acc, W w, VI x) {
+    VI pairs = _mm512_maddubs_epi16(w.magnitude, _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x));
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
+  static VI finish(VI acc, int32_t) { return acc; }
+};
+struct SmallDot {
+  using W = VI;
+  static W prepare(VI v) { return v; }
+  static VI start(int32_t) { return _mm512_setzero_si512(); }
+  static VI step(VI acc, W w, VI x) { return _mm512_add_epi16(acc, _mm512_maddubs_epi16(w, x)); }
+  static VI finish(VI acc, int32_t bias) { return _mm512_add_epi32(_mm512_madd_epi16(acc, _mm512_set1_epi16(1)), _mm512_set1_epi32(bias)); }
+};
 #endif
 
 }  // namespace

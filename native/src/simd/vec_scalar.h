@@ -3,12 +3,15 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/bf16.h"
+
 namespace TANDEM_SIMD_NS {
 namespace {
 
 constexpr int kLanes = 4;
 constexpr int kPanelRegs = 4;
 constexpr int kRowTile = 2;
+constexpr int kQuantRowTile = 2;
 constexpr int kAttendTileRows = 1;
 constexpr int kAttendTileUnits = 1;
 
@@ -145,6 +148,62 @@ inline VF fma_pair(XP x, VP w, VF acc) {
 }
 // Lane by lane, the low halves first.
 inline VF dot_pairs(VP a, VP b, VF acc) { return vfma(high_halves(a), high_halves(b), vfma(low_halves(a), low_halves(b), acc)); }
+
+// ---------------------------------------------------------------- whole numbers: kLanes of 32 bits, or four bytes in each
+
+struct VI {
+  int32_t lane[kLanes];
+};
+template <typename Op>
+inline VI each_whole(Op op) {
+  VI r;
+  for (int i = 0; i < kLanes; ++i) r.lane[i] = op(i);
+  return r;
+}
+inline VI vi_load(const void* p) {
+  VI v;
+  __builtin_memcpy(v.lane, p, sizeof v.lane);
+  return v;
+}
+inline void vi_store(void* p, VI v) { __builtin_memcpy(p, v.lane, sizeof v.lane); }
+// The same four bytes in every lane.
+inline VI vi_broadcast(const int8_t* p) {
+  int32_t four;
+  __builtin_memcpy(&four, p, 4);
+  return each_whole([&](int) { return four; });
+}
+inline VI vi_low_nibbles(VI v) {
+  return each_whole([&](int i) { return v.lane[i] & 0x0f0f0f0f; });
+}
+inline VI vi_high_nibbles(VI v) {
+  return each_whole([&](int i) { return int32_t(uint32_t(v.lane[i]) >> 4) & 0x0f0f0f0f; });
+}
+inline VI vi_byte(VI v, int byte) {
+  return each_whole([&](int i) { return int32_t(uint32_t(v.lane[i]) >> (8 * byte) & 255u); });
+}
+inline VF vi_to_float(VI v) {
+  return each([&](int i) { return float(v.lane[i]); });
+}
+inline VF vload_half(const uint16_t* p) {
+  return each([&](int i) { return half_to_float(p[i]); });
+}
+
+// Sums of unsigned weights times signed activations over steps of four inputs, from a bias on.
+struct WideDot {
+  using W = VI;
+  static W prepare(VI v) { return v; }
+  static VI start(int32_t bias) {
+    return each_whole([&](int) { return bias; });
+  }
+  static VI step(VI acc, W w, VI x) {
+    for (int byte = 0; byte < 4; ++byte) {
+      for (int i = 0; i < kLanes; ++i) acc.lane[i] += vi_byte(w, byte).lane[i] * int8_t(uint32_t(x.lane[i]) >> (8 * byte));
+    }
+    return acc;
+  }
+  static VI finish(VI acc, int32_t) { return acc; }
+};
+using SmallDot = WideDot;
 
 }  // namespace
 }  // namespace TANDEM_SIMD_NS

@@ -6,6 +6,7 @@ import { Scheduler } from '../scheduler/scheduler.ts';
 import { KvTransfers } from '../transfer/kv-transfers.ts';
 import type { TransferSettings } from '../transfer/transfer.ts';
 import { AdapterStore } from './adapter-store.ts';
+import { arithmeticName } from './arithmetic.ts';
 import { withFaults } from './faults.ts';
 import { Grammars } from './grammars.ts';
 import { PAGE_SIZE, type NativeAddon, type NativeEngine, type NativeModel } from './native.ts';
@@ -44,8 +45,9 @@ export async function loadEngine(
   // What can be refused without the weights is refused before the time to load them is spent.
   checkOptions(schedulerOptions(config, pagesFor(config.maxModelLen)));
   const adviser = config.extensions ? await loadExtensions(config.extensions, config.samplableVocab) : undefined;
-  const { spec, files, tensors, dtype, threads } = config;
-  const model = await addon.loadModel(spec, files, tensors, { dtype, threads, onProgress });
+  const { spec, files, tensors, dtype, quantize, threads } = config;
+  const options = { dtype, threads, onProgress, ...(quantize && { quantize }) };
+  const model = await addon.loadModel(spec, files, tensors, options);
   try {
     const loaded = createEngine(addon, model, config, adviser);
     const transfers = config.kvTransfer ? await startTransfers(loaded, config, config.kvTransfer, log) : null;
@@ -95,10 +97,12 @@ function createEngine(
 
 function startTransfers(
   { scheduler, engine, isa, pageBytes }: Omit<LoadedEngine, 'transfers'>,
-  { dtype }: EngineConfig,
+  config: EngineConfig,
   settings: TransferSettings,
   log: (line: string) => void,
 ): Promise<KvTransfers> {
+  // Quantised weights compute other keys and values.
+  const dtype = arithmeticName(config);
   const identity = { modelDigest: settings.modelDigest, dtype, isa, pageBytes, pageSize: PAGE_SIZE };
   return KvTransfers.start(settings, { scheduler, engine, identity, log });
 }

@@ -15,6 +15,8 @@ export type WeightDType = 'F32' | 'F16' | 'BF16';
 /** Blocks of small numbers with their scales, as GGUF files store them; only matrices. */
 export type BlockDType = 'Q8_0' | 'Q4_0' | 'Q4_K' | 'Q6_K';
 export type ComputeDType = 'float32' | 'bfloat16';
+/** Whole numbers of 8 or 4 bits with a scale per 32 of them. */
+export type WeightQuantization = 'int8' | 'int4';
 
 /** The model as facts; native code reads no JSON. All counts are checked again there. */
 export interface ModelSpec {
@@ -63,7 +65,10 @@ export interface TensorEntry {
 }
 
 export interface LoadOptions {
+  /** Of activations, keys and values, and of weights unless they are quantised. */
   dtype: ComputeDType;
+  /** Absent: weights are kept as `dtype`. */
+  quantize?: WeightQuantization;
   /** Worker threads, 1..256. */
   threads: number;
   /** Called on the JS thread with packed and total bytes, a few times a second at most. */

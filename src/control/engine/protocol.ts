@@ -5,7 +5,7 @@ import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
 import type { AdapterRef, TrainerState } from './training.ts';
 import type { GrammarSpec } from './native-grammar.ts';
 import type { BlockHandle, KvTransferRequest, TransferSettings, TransferStats } from '../transfer/transfer.ts';
-import type { ComputeDType, ModelSpec, SamplingSpec, StepResult, TensorEntry } from './native.ts';
+import type { ComputeDType, ModelSpec, SamplingSpec, StepResult, TensorEntry, WeightQuantization } from './native.ts';
 
 /** Everything the engine process needs to start; sent once, first. */
 export interface EngineConfig {
@@ -13,6 +13,8 @@ export interface EngineConfig {
   files: string[];
   tensors: TensorEntry[];
   dtype: ComputeDType;
+  /** Absent: weights are kept as `dtype`. */
+  quantize?: WeightQuantization;
   threads: number;
   maxSequences: number;
   maxBatchTokens: number;

@@ -67,6 +67,7 @@ describe('what cannot be read is an error that names it', () => {
     ['api-key', 'two words'],
     ['api-key', ''],
     ['dtype', 'float8'],
+    ['quantize', 'int3'],
     ['max-num-seqs', '0'],
     ['max-num-seqs', '1.5'],
     ['kv-cache-memory', '4X'],

@@ -14,6 +14,8 @@ const facts: BannerFacts = {
   dtype: 'bfloat16',
   isa: 'avx2',
   threads: 2,
+  weightBytes: 6_400_000,
+  kvBytes: 512_000_000,
   key: { kind: 'new', secret: 'tk-secret' },
 };
 
@@ -21,6 +23,7 @@ test('the banner has address, model, key and a line to paste', () => {
   const text = banner(facts);
   expect(text).toContain('http://127.0.0.1:8123/v1/chat/completions');
   expect(text).toContain('starter (3.1M parameters, bfloat16, avx2, 2 threads)');
+  expect(text).toContain('6.4 MB of weights, 512 MB for the KV cache');
   expect(text.split('tk-secret')).toHaveLength(3);
 });
 
@@ -77,6 +80,8 @@ test('engine settings follow model and flags', () => {
     maxModelLen: 100,
   });
   expect(engineConfig(testSettings(), { ...model, checkpointDType: 'float16' }).dtype).toBe('float32');
+  expect(engineConfig(testSettings(), model)).not.toHaveProperty('quantize');
+  expect(engineConfig(testSettings({ quantize: 'int4' }), model).quantize).toBe('int4');
   expect(engineConfig(testSettings({ kvCacheMemoryBytes: 12_345 }), model).kvCacheBytes).toBe(12_345);
   expect(() => engineConfig(testSettings({ maxModelLen: 513 }), model)).toThrow(/--max-model-len 513.*512/);
 });

@@ -1,0 +1,102 @@
+#include "ops/quantise.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/bf16.h"
+
+namespace tandem::ops {
+namespace {
+
+constexpr int kGroup = 32;
+constexpr float kNone = 1e-30f;  // groups below it are zero
+
+// The smallest f16 that is not below a positive x.
+float half_above(float x) {
+  uint16_t half = float_to_half(x);
+  if (half_to_float(half) < x) ++half;
+  return half_to_float(half);
+}
+
+float rounded_half(float x) { return half_to_float(float_to_half(x)); }
+
+// The weight of largest magnitude, with its sign; NaN if one is not finite.
+float extreme(const float* w, int count) {
+  float found = 0;
+  for (int i = 0; i < count; ++i) {
+    if (!std::isfinite(w[i])) return NAN;
+    if (std::fabs(w[i]) > std::fabs(found)) found = w[i];
+  }
+  return found;
+}
+
+// Stored numbers and what they stand for, of up to 32 weights; the rest is zero.
+struct Codes {
+  float levels[kGroup] = {};  // whole numbers
+};
+
+void round_to(const float (&w)[kGroup], float inverse, float low, float high, Codes& codes) {
+  // Adding 1.5 * 2^23 leaves the nearest whole number.
+  constexpr float kRound = 12582912.0f;
+  for (int i = 0; i < kGroup; ++i) codes.levels[i] = std::min(high, std::max(low, (w[i] * inverse + kRound) - kRound));
+}
+
+float squared_error(const float (&w)[kGroup], const Codes& codes, float scale) {
+  float sum = 0;
+  for (int i = 0; i < kGroup; ++i) {
+    float difference = w[i] - scale * codes.levels[i];
+    sum += difference * difference;
+  }
+  return sum;
+}
+
+// The scale that fits the codes best.
+float fitted(const float (&w)[kGroup], const Codes& codes) {
+  float product = 0, square = 0;
+  for (int i = 0; i < kGroup; ++i) {
+    product += w[i] * codes.levels[i];
+    square += codes.levels[i] * codes.levels[i];
+  }
+  return square > 0 ? product / square : 0.0f;
+}
+
+float quantise_int8(const float (&w)[kGroup], float top, Codes& codes) {
+  float scale = half_above(std::fabs(top) / 127.0f);
+  round_to(w, 1.0f / scale, -127.0f, 127.0f, codes);
+  return scale;
+}
+
+float quantise_int4(const float (&w)[kGroup], float top, Codes& codes) {
+  float best_error = INFINITY, best_scale = 0;
+  for (int step = -8; step <= 6; ++step) {
+    Codes tried;
+    round_to(w, -(8.0f + 0.15f * float(step)) / top, -8.0f, 7.0f, tried);
+    float scale = rounded_half(fitted(w, tried)), error = squared_error(w, tried, scale);
+    if (!(error < best_error)) continue;
+    best_error = error;
+    best_scale = scale;
+    codes = tried;
+  }
+  return best_scale;
+}
+
+}  // namespace
+
+void quantise_weights(QuantFormat format, const float* row, int64_t k, uint8_t* values, float* scales) {
+  const simd::QuantTraits traits = simd::traits_of(format);
+  for (int64_t k0 = 0; k0 < k; k0 += kGroup) {
+    int count = int(std::min<int64_t>(kGroup, k - k0));
+    float w[kGroup] = {}, top = extreme(row + k0, count);
+    Codes codes;
+    float scale = top;
+    if (std::isfinite(top)) {
+      std::copy_n(row + k0, count, w);
+      scale = 0;
+      if (std::fabs(top) >= kNone) scale = format == QuantFormat::kInt8 ? quantise_int8(w, top, codes) : quantise_int4(w, top, codes);
+    }
+    scales[k0 / kGroup] = scale;
+    for (int i = 0; i < count; ++i) values[k0 + i] = uint8_t(int(codes.levels[i]) + traits.offset);
+  }
+}
+
+}  // namespace tandem::ops

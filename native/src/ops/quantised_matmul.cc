@@ -1,0 +1,69 @@
+#include "ops/quantised_matmul.h"
+
+#include <algorithm>
+
+#include "simd/quant_kernels.h"
+
+namespace tandem::ops {
+namespace {
+
+// Panels of one claim at most, as in matmul.cc.
+constexpr int64_t kPanelRun = 8;
+// Elements of x that one claim quantises at least: about 10 microseconds.
+constexpr int64_t kRowWork = 16384;
+
+// The calling thread's; the pool reads it while the caller waits.
+struct Rows {
+  Buffer<int8_t> values;
+  Buffer<float> scales;
+  Buffer<int32_t> sums;
+
+  void reserve(int64_t elements) {
+    if (int64_t(values.size()) >= elements) return;
+    values = Buffer<int8_t>(size_t(elements));
+    scales = Buffer<float>(size_t(elements / simd::kQuantRowGroup));
+    sums = Buffer<int32_t>(size_t(elements / simd::kQuantSumGroup));
+  }
+};
+
+void quantise_rows(const simd::QuantKernels& kernels, ThreadPool& pool, Element element, const void* x, int64_t ldx, int64_t m, int64_t k,
+                   Rows& rows) {
+  auto one = [&](int64_t r) {
+    int8_t* values = rows.values.data() + r * k;
+    float* scales = rows.scales.data() + r * (k / simd::kQuantRowGroup);
+    int32_t* sums = rows.sums.data() + r * (k / simd::kQuantSumGroup);
+    if (element == Element::kBf16) {
+      kernels.quantise_bf16(static_cast<const uint16_t*>(x) + r * ldx, k, values, scales, sums);
+    } else {
+      kernels.quantise_f32(static_cast<const float*>(x) + r * ldx, k, values, scales, sums);
+    }
+  };
+  int64_t step = std::max<int64_t>(1, kRowWork / k), claims = (m + step - 1) / step;
+  auto claim = [&](int64_t index) {
+    for (int64_t r = index * step; r < std::min(m, (index + 1) * step); ++r) one(r);
+  };
+  if (claims == 1) return claim(0);
+  pool.run(claims, claim);
+}
+
+}  // namespace
+
+void quantised_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
+                             PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after) {
+  thread_local Rows rows;
+  const simd::QuantKernels& quant = simd::quant_kernels_for(kernels.isa);
+  const QuantisedMatrix& q = *w.quantised();
+  int64_t k = w.columns_padded();
+  rows.reserve(m * k);
+  quantise_rows(quant, pool, w.element(), x, ldx, m, k, rows);
+  simd::QuantRowsView view{rows.values.data(), rows.scales.data(), rows.sums.data()};
+  int64_t panels = range.end - range.first, run = std::max<int64_t>(1, std::min<int64_t>(kPanelRun, panels / (2 * pool.threads())));
+  pool.run((panels + run - 1) / run, [&](int64_t claim) {
+    for (int64_t p = range.first + claim * run; p < std::min(range.end, range.first + (claim + 1) * run); ++p) {
+      quant.gemm({view, m, q.format(p), q.panel_data(p), k, y + p * w.panel(), ldy, accumulate});
+      if (after) after(p);
+    }
+  });
+}
+
+}  // namespace tandem::ops

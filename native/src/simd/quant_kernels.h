@@ -1,0 +1,51 @@
+// Products with quantised weights (quant_format.h), as one table per instruction set, beside Kernels (kernels.h).
+//
+// Rows of activations are quantised too, each row by itself, so that what one group of inputs adds to an output is a product of whole numbers:
+// exact, whatever instructions make it. Those products are scaled and summed in floats, group by group, k ascending.
+#pragma once
+#include <cstdint>
+
+#include "simd/isa.h"
+#include "simd/quant_format.h"
+
+namespace tandem::simd {
+
+// Inputs per entry of `sums`: the smallest group of any format.
+constexpr int kQuantSumGroup = 16;
+
+// m rows of quantised activations: value = scale * whole number.
+struct QuantRowsView {
+  const int8_t* values;  // rows of k_padded
+  const float* scales;   // rows of k_padded / kQuantRowGroup
+  const int32_t* sums;   // rows of k_padded / kQuantSumGroup: sums of values
+};
+
+struct QuantGemmArgs {
+  QuantRowsView x;
+  int64_t m;
+  QuantFormat format;
+  const uint8_t* w;  // one panel
+  int64_t k;         // padded
+  float* y;
+  int64_t ldy;
+  bool accumulate;
+};
+
+struct QuantKernels {
+  // One row of k elements (a multiple of kQuantRowGroup) to values, scales and sums. The same on every instruction set.
+  // A group with a number that is not finite has a scale of NaN and values 0; one whose largest magnitude is below 1e-30 is all zeros.
+  void (*quantise_bf16)(const uint16_t* x, int64_t k, int8_t* values, float* scales, int32_t* sums);
+  void (*quantise_f32)(const float* x, int64_t k, int8_t* values, float* scales, int32_t* sums);
+  // y[m][panel] (+)= x . w of one panel. The chain of y[i][j]: for each group of the format, k ascending, first minimum * (scale of x * sum
+  // of x's values) where the format has minima, then (whole-number product * scale of w) * scale of x.
+  void (*gemm)(const QuantGemmArgs& args);
+  // Columns k0 .. k0 + columns of one panel (multiples of 16) in the layout of unquantised panels: f32 [columns][panel], or rounded to
+  // bf16 [columns / 2][panel][2].
+  void (*dequantise_bf16)(QuantFormat format, const uint8_t* w, int64_t k0, int64_t columns, uint16_t* out);
+  void (*dequantise_f32)(QuantFormat format, const uint8_t* w, int64_t k0, int64_t columns, float* out);
+};
+
+// The table of one set; throws Error(kUnsupported) if the build lacks it.
+const QuantKernels& quant_kernels_for(Isa isa);
+
+}  // namespace tandem::simd

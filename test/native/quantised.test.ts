@@ -1,0 +1,65 @@
+/**
+ * Weights quantised at load: on the starter model and on stories260K about as good as BF16. `TANDEM_QUALITY=FILE` measures on other
+ * conversations, drawn by models/starter/recipe/draw.py, and prints what it finds.
+ */
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { beforeAll, describe, expect, test } from 'vitest';
+import { Driver, openModel } from '../fixtures/engine-driver.ts';
+import type { WeightQuantization } from '../../src/control/engine/native.ts';
+import { qualityOf, type Conversation, type Quality } from './quality.ts';
+
+const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
+const CONVERSATIONS = fileURLToPath(new URL('../goldens/starter-conversations.json', import.meta.url));
+const DATA = process.env['TANDEM_SHARED_DATA'] ?? fileURLToPath(new URL('../../../shared/data', import.meta.url));
+const STORIES = join(DATA, 'models', 'stories260K');
+
+describe('the starter model', () => {
+  const asked = process.env['TANDEM_QUALITY'];
+  const conversations = JSON.parse(readFileSync(asked ?? CONVERSATIONS, 'utf8')) as Conversation[];
+  let plain: Quality;
+  const report = (name: string, quality: Quality) => asked && console.log(name, JSON.stringify(quality));
+
+  beforeAll(async () => {
+    plain = await qualityOf(STARTER, conversations, 'bfloat16');
+    report('bfloat16', plain);
+  }, 3_600_000);
+
+  test.each([
+    ['int8', 1.01, 1, 0.54],
+    ['int4', 1.05, 3, 0.29],
+  ] as const)(
+    '%s: perplexity and scores stay, the memory shrinks',
+    async (quantize, perplexity, points, size) => {
+      const quality = await qualityOf(STARTER, conversations, 'bfloat16', quantize);
+      report(quantize, quality);
+      expect(quality.perplexity / plain.perplexity).toBeLessThanOrEqual(perplexity);
+      expect(quality.score).toBeGreaterThanOrEqual(plain.score - points);
+      expect(plain.score).toBeGreaterThan(80);
+      expect(quality.weightBytes / plain.weightBytes).toBeLessThanOrEqual(size);
+    },
+    3_600_000,
+  );
+});
+
+/** Perplexity of a text under a model, all of it scored at once. */
+async function perplexity(ids: number[], quantize?: WeightQuantization): Promise<number> {
+  const opened = await openModel(STORIES, 'float32', quantize && { quantize });
+  const driver = new Driver(opened, { maxLogprobs: 1 });
+  driver.open(0, ids.length, { logprobs: 0 }, undefined, 0);
+  await driver.step([{ slot: 0, tokens: ids }]);
+  const scores = driver.last!.promptLogprobs;
+  driver.engine.close();
+  opened.model.close();
+  return Math.exp(-scores.reduce((sum, score) => sum + score, 0) / scores.length);
+}
+
+test.skipIf(!existsSync(STORIES))('stories260K on its own story', async () => {
+  const file = readFileSync(join(STORIES, 'greedy_golden.json'), 'utf8');
+  const { greedy_ids: ids } = JSON.parse(file) as { greedy_ids: number[] };
+  const plain = await perplexity(ids);
+  expect((await perplexity(ids, 'int8')) / plain).toBeLessThanOrEqual(1.01);
+  // 260 thousand weights have no room for 4 bits: this says only that nothing is broken.
+  expect((await perplexity(ids, 'int4')) / plain).toBeLessThanOrEqual(1.5);
+});
