@@ -10,13 +10,14 @@ import { median, rounded, spread } from '../lib/stats.mjs';
 import { barChart } from '../lib/svg.mjs';
 import { Worker } from '../lib/worker.mjs';
 import { measureLimits } from '../limits/limits.mjs';
-import { ensureRandomModel } from '../models/make-random-model.mjs';
+import { ensureQuantisedGguf, ensureRandomModel } from '../models/make-random-model.mjs';
 import { caseName, cases, prompt, promptsOf } from './cases.mjs';
 import { ensurePeers, PEER_NAME } from './peers.mjs';
 import { combineLimits, limitOf } from './shares.mjs';
 
 const USAGE = `npm run bench:engine -- [options]
   --shape NAME        qwen3-0.6b (default) or small
+  --format NAME       bf16 (default), q8_0 or q4_0: Tandem quantises to int8 or int4, the peer reads a GGUF file of that format
   --rounds N          rounds of A B A B (default 5)
   --threads N         threads of both engines (default 2)
   --only TEXT         only cases whose name contains TEXT
@@ -26,13 +27,15 @@ const USAGE = `npm run bench:engine -- [options]
   --no-peer           Tandem alone
   --json FILE         write the results there, and a picture beside it`;
 
-const FORMAT = 'bf16';
+/** Formats, and what Tandem is told for them. */
+const FORMATS = { bf16: undefined, q8_0: 'int8', q4_0: 'int4' };
 const GREEDY = { prompts: 4, length: 24, count: 16 };
 
 function parse() {
   const { values } = parseArgs({
     options: {
       shape: { type: 'string', default: 'qwen3-0.6b' },
+      format: { type: 'string', default: 'bf16' },
       rounds: { type: 'string', default: '5' },
       threads: { type: 'string', default: '2' },
       only: { type: 'string', default: '' },
@@ -49,6 +52,7 @@ function parse() {
     if (!Number.isInteger(value) || value < 1) throw new Error(`--${name} must be a whole number of at least 1.`);
     return value;
   };
+  if (!Object.hasOwn(FORMATS, values.format)) throw new Error('--format must be bf16, q8_0 or q4_0.');
   return {
     ...values,
     rounds: number('rounds'),
@@ -63,7 +67,9 @@ async function startEngines(options, model) {
   const env = options.isa ? { TANDEM_ISA: options.isa } : {};
   const tandem = new Worker('Tandem', file('tandem-worker.mjs'), env);
   const size = { maxBatchTokens: options.maxBatchTokens, maxModelLen: 4096, sequences: 32 };
-  const { variant } = await tandem.call('load', { directory: model.directory, threads: options.threads, ...size });
+  const { directory } = model;
+  const quantize = FORMATS[options.format];
+  const { variant } = await tandem.call('load', { directory, quantize, threads: options.threads, ...size });
   console.log(`  ${variant}`);
   if (options['no-peer']) return { tandem, peer: null, variants: [variant] };
   const peer = new Worker('llama.cpp', file('llama-worker.mjs'));
@@ -123,14 +129,14 @@ async function measure({ tandem, peer }, chosen, options, shape, flash) {
   return { runs, limits };
 }
 
-function caseResult({ one, tandem, peer }, shape, limits) {
-  const result = { name: caseName(FORMAT, one), tandem: spread(tandem) };
+function caseResult({ one, tandem, peer }, shape, format, limits) {
+  const result = { name: caseName(format, one), tandem: spread(tandem) };
   if (peer.length > 0) {
     result.peer = spread(peer);
     result.peer_name = PEER_NAME;
     result.ratio = rounded(median(tandem.map((value, i) => value / peer[i])));
   }
-  return { ...result, limit_share: rounded(median(tandem) / limitOf(shape, one, limits)), unit: 'tok/s' };
+  return { ...result, limit_share: rounded(median(tandem) / limitOf(shape, format, one, limits)), unit: 'tok/s' };
 }
 
 function report(results, runs) {
@@ -155,7 +161,7 @@ function picture(results, options, facts) {
     ...(peer ? [{ series: 'llama.cpp', value: peer.median, ...peer }] : []),
   ];
   return barChart({
-    title: `Engine, ${options.shape} shape, BF16, ${options.threads} threads`,
+    title: `Engine, ${options.shape} shape, ${options.format.toUpperCase()}, ${options.threads} threads`,
     subtitle: `${facts.cpu}, median of ${options.rounds} rounds with spread`,
     unit: 'tok/s, higher is better',
     series: ['Tandem', 'llama.cpp'],
@@ -166,11 +172,15 @@ function picture(results, options, facts) {
 async function main() {
   const options = parse();
   if (options.help) return console.log(USAGE);
-  const chosen = cases.filter((one) => caseName(FORMAT, one).includes(options.only));
+  const chosen = cases.filter((one) => caseName(options.format, one).includes(options.only));
   if (chosen.length === 0) throw new Error(`--only ${options.only} leaves no case.`);
   const model = ensureRandomModel(options.shape);
   if (!options['no-peer']) ensurePeers();
-  console.log(`Engine benchmark: ${options.shape} shape, BF16, ${options.threads} threads, ${options.rounds} rounds`);
+  if (!options['no-peer'] && options.format !== 'bf16')
+    model.gguf = ensureQuantisedGguf(model, options.shape, options.format);
+  console.log(
+    `Engine benchmark: ${options.shape} shape, ${options.format}, ${options.threads} threads, ${options.rounds} rounds`,
+  );
   const facts = machine();
   const engines = await startEngines(options, model);
   try {
@@ -178,7 +188,7 @@ async function main() {
     const flash = await warmUp(engines, chosen, model.shape);
     const { runs, limits: measured } = await measure(engines, chosen, options, model.shape, flash);
     const limits = combineLimits(measured, median);
-    const results = runs.map((run) => caseResult(run, model.shape, limits));
+    const results = runs.map((run) => caseResult(run, model.shape, options.format, limits));
     report(results, runs);
     console.log(`limits in this run: ${JSON.stringify(limits)}`);
     if (!options.json) return;
@@ -189,7 +199,7 @@ async function main() {
       greedy_agreed: agreed,
     };
     const samples = runs.map(({ one, tandem, peer }) => ({
-      name: caseName(FORMAT, one),
+      name: caseName(options.format, one),
       peer_flash_attention: flash.get(one),
       tandem,
       peer,

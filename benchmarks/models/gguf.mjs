@@ -1,12 +1,17 @@
-/** Writes one GGUF file (version 3) of a Qwen3 model: metadata, tensor table, aligned tensors. Norms are F32, matrices BF16. */
+/** Writes one GGUF file (version 3) of a Qwen3 model: metadata, tensor table, aligned tensors. Norms are F32, matrices BF16, Q8_0 or Q4_0. */
 import { writeSync } from 'node:fs';
 import { elements, RMS_EPS, ROPE_THETA } from './shapes.mjs';
 import { CHAT_TEMPLATE, vocabulary } from './tokenizer.mjs';
 
 const ALIGNMENT = 32;
 const TYPE = { u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 };
-const GGML = { F32: 0, BF16: 30 };
-const FILE_TYPE_BF16 = 32;
+const F32 = 0;
+/** By format: ggml's number of the type, llama.cpp's number of such a file, bytes of so many elements. */
+const FORMATS = {
+  bf16: { type: 30, file: 32, bytes: 2, per: 1 },
+  q8_0: { type: 8, file: 7, bytes: 34, per: 32 },
+  q4_0: { type: 2, file: 2, bytes: 18, per: 32 },
+};
 const TOKEN = { normal: 1, control: 3, unused: 5 };
 
 function u32(value) {
@@ -65,12 +70,12 @@ function tokenizerEntries(shape) {
   ];
 }
 
-function metadata(name, shape) {
+function metadata(name, shape, format) {
   return [
     entry.string('general.architecture', 'qwen3'),
     entry.string('general.name', name),
     entry.u32('general.alignment', ALIGNMENT),
-    entry.u32('general.file_type', FILE_TYPE_BF16),
+    entry.u32('general.file_type', FORMATS[format].file),
     entry.u32('qwen3.block_count', shape.layers),
     entry.u32('qwen3.context_length', shape.context),
     entry.u32('qwen3.embedding_length', shape.hidden),
@@ -90,17 +95,18 @@ function align(offset) {
 }
 
 /** Writes metadata and tensor table; returns each tensor's absolute offset. */
-export function beginGguf(fd, name, shape, tensors) {
-  const entries = metadata(name, shape);
+export function beginGguf(fd, name, shape, tensors, format = 'bf16') {
+  const entries = metadata(name, shape, format);
+  const { type: matrix, bytes, per } = FORMATS[format];
   const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(entries.length), ...entries];
   let offset = 0;
   const offsets = tensors.map((tensor) => {
     const begin = offset;
     // GGUF lists the fastest dimension first.
     const dimensions = [...tensor.shape].reverse();
-    const type = tensor.norm ? GGML.F32 : GGML.BF16;
+    const type = tensor.norm ? F32 : matrix;
     parts.push(text(tensor.gguf), u32(dimensions.length), ...dimensions.map(u64), u32(type), u64(begin));
-    offset = align(begin + elements(tensor) * (tensor.norm ? 4 : 2));
+    offset = align(begin + (tensor.norm ? elements(tensor) * 4 : (elements(tensor) / per) * bytes));
     return begin;
   });
   const head = Buffer.concat(parts);

@@ -10,6 +10,7 @@ import { beginGguf } from './gguf.mjs';
 import { beginSafetensors } from './safetensors.mjs';
 import { elements, RMS_EPS, ROPE_THETA, shapes, specialTokens, tensorsOf } from './shapes.mjs';
 import { tokenizerConfig, tokenizerJson } from './tokenizer.mjs';
+import { quantised } from './quantise.mjs';
 import { fromBf16, weightPieces } from './weights.mjs';
 
 const MODELS = path.resolve(import.meta.dirname, '../.models');
@@ -91,6 +92,30 @@ export function ensureRandomModel(name, out = path.join(MODELS, `random-${name}`
   rmSync(out, { recursive: true, force: true });
   renameSync(temporary, out);
   return result;
+}
+
+/** The same weights in a GGUF file of that format (q8_0 or q4_0), made where it is missing; returns the file. */
+export function ensureQuantisedGguf({ shape, directory }, name, format) {
+  const file = path.join(directory, `model-${format}.gguf`);
+  if (existsSync(file)) return file;
+  console.error(`Making ${path.basename(file)} ...`);
+  const temporary = `${file}.partial-${process.pid}`;
+  const tensors = tensorsOf(shape);
+  const gguf = openSync(temporary, 'w');
+  const offsets = beginGguf(gguf, `random-${name}`, shape, tensors, format);
+  let end = 0;
+  tensors.forEach((tensor, index) => {
+    let at = offsets[index];
+    for (const piece of weightPieces(tensor, elements(tensor), index + 1)) {
+      const stored = tensor.norm ? widened(piece) : quantised(widened(piece), format);
+      at += writeSync(gguf, stored, 0, stored.byteLength, at);
+    }
+    end = at;
+  });
+  ftruncateSync(gguf, Math.ceil(end / 32) * 32);
+  closeSync(gguf);
+  renameSync(temporary, file);
+  return file;
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

@@ -79,9 +79,11 @@ export function elements(tensor) {
   return tensor.shape.reduce((product, size) => product * size, 1);
 }
 
-/** Bytes that one decode step of one stream must read: every matrix once, in BF16 (embedding rows are gathered, the tied head is read). */
-export function weightBytes(shape) {
-  return tensorsOf(shape).reduce((sum, tensor) => sum + elements(tensor) * 2, 0);
+const BITS = { bf16: 16, q8_0: 8.5, q4_0: 4.5 };
+
+/** Bytes that one decode step of one stream must read: every matrix once (embedding rows are gathered, the tied head is read). */
+export function weightBytes(shape, format) {
+  return tensorsOf(shape).reduce((sum, tensor) => sum + (elements(tensor) * (tensor.norm ? 32 : BITS[format])) / 8, 0);
 }
 
 /** Floating-point operations of the matrices for one token, without and with the logits. */
