@@ -1,6 +1,7 @@
 // Quantised weights: what is packed comes back exactly, in every format and where formats meet.
 #include "ops/quantised_matrix.h"
 
+#include "ops/quantise.h"
 #include "quant_support.h"
 #include "support.h"
 #include "test.h"
@@ -67,6 +68,37 @@ TEST(parts_of_different_formats_share_a_matrix) {
     first += source.rows;
   }
   CHECK(w.format(0) == sources[0].format || w.format(0) == QuantFormat::kInt8FineMin);
+}
+
+// Blocks of Q8_0 and Q4_0 (llama.cpp's scale: the extreme number is 127 or -8 steps) survive being widened and quantised again.
+TEST(quantising_what_was_quantised_changes_nothing) {
+  Random random(44);
+  for (QuantFormat format : {QuantFormat::kInt8, QuantFormat::kInt4}) {
+    int offset = simd::traits_of(format).offset, low = format == QuantFormat::kInt8 ? -127 : -8,
+        high = format == QuantFormat::kInt8 ? 127 : 7;
+    for (int round = 0; round < 2000; ++round) {
+      float scale = half_to_float(float_to_half(0.01f * random.normal())), wide[32], found;
+      if (format == QuantFormat::kInt8) scale = std::fabs(scale);
+      std::vector<uint8_t> wanted, values(32);
+      for (int i = 0; i < 32; ++i) wanted.push_back(uint8_t(random.whole(low, high) + offset));
+      wanted[size_t(random.whole(0, 31))] = uint8_t(low + offset);
+      for (int i = 0; i < 32; ++i) wide[i] = scale * float(int(wanted[size_t(i)]) - offset);
+      ops::quantise_weights(format, wide, 32, values.data(), &found);
+      CHECK(values == wanted);
+      CHECK_EQ(found, scale);
+    }
+  }
+}
+
+TEST(quantised_weights_that_are_not_finite_stay_so) {
+  for (QuantFormat format : {QuantFormat::kInt8, QuantFormat::kInt4}) {
+    std::vector<float> row(64, 0.5f), scales(2);
+    std::vector<uint8_t> values(64);
+    row[40] = NAN;
+    ops::quantise_weights(format, row.data(), 64, values.data(), scales.data());
+    CHECK(std::isfinite(scales[0]));
+    CHECK(std::isnan(scales[1]));
+  }
 }
 
 TEST(quantised_packing_reports_a_failed_read) {
