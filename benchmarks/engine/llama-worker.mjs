@@ -1,23 +1,9 @@
-/**
- * llama.cpp through the native layer of node-llama-cpp, in a process of its own. The batches are put together here, as llama.cpp's own
- * llama-batched-bench does it: node-llama-cpp's scheduling over event loop turns would leave the sequence that was sampled last out of
- * each batch (7 of 8 streams per step), which says nothing about llama.cpp.
- */
-import { mkdtempSync, symlinkSync } from 'node:fs';
-import { createRequire } from 'node:module';
-import { tmpdir } from 'node:os';
-import path from 'node:path';
+/** llama.cpp in a process of its own, asked for one measurement at a time. */
 import { serveCalls } from '../lib/worker.mjs';
 import { batchedRate, DECODE_OUTPUT, DECODE_PROMPT } from './cases.mjs';
+import { loadLlama } from './llama-native.mjs';
 
-const PEERS = path.resolve(import.meta.dirname, '../peers/node_modules');
-const BINARIES = path.join(PEERS, '@node-llama-cpp/linux-x64/bins/linux-x64');
-/** llama.cpp's own batch and micro-batch. */
-const BATCH = 512;
-
-let model;
-let threads;
-let LlamaSampler;
+let llama;
 
 /** One context per kind of case and attention variant, made when first used: each has just the sequences that it needs. */
 const contexts = new Map();
@@ -27,56 +13,27 @@ async function contextFor({ kind, n, flashAttention }) {
   if (!contexts.has(key)) {
     const sequences = kind === 'decode' ? n : 1;
     const contextSize = kind === 'decode' ? DECODE_PROMPT + DECODE_OUTPUT + 16 : n + 16;
-    const options = { sequences, contextSize, batchSize: BATCH, flashAttention };
-    const context = await model.createContext({ ...options, threads: { ideal: threads, min: threads } });
-    const samplers = Array.from({ length: sequences }, () => {
-      const sampler = new LlamaSampler(model);
-      sampler.applyConfig({ temperature: 0 });
-      return sampler._sampler;
-    });
-    context._ctx.setThreads(threads);
-    contexts.set(key, { native: context._ctx, samplers });
+    contexts.set(key, await llama.createContext({ sequences, contextSize, flashAttention }));
   }
   return contexts.get(key);
 }
 
-/** Feeds each sequence its tokens in full batches and samples greedily after the last of each. */
-async function feed({ native, samplers }, pieces) {
-  const sampled = [];
-  let waiting = pieces.map(({ ids, position }, sequence) => ({ ids, position, sequence }));
-  while (waiting.length > 0) {
-    const batch = [];
-    let room = BATCH;
-    for (const piece of waiting) {
-      if (room === 0) break;
-      const count = Math.min(room, piece.ids.length);
-      batch.push({ piece, count });
-      room -= count;
-    }
-    native.initBatch(BATCH - room);
-    const ready = [];
-    for (const { piece, count } of batch) {
-      const ends = count === piece.ids.length;
-      const logits = Uint32Array.from(ends ? [count - 1] : []);
-      const tokens = Uint32Array.from(piece.ids.slice(0, count));
-      const [index] = native.addToBatch(piece.sequence, piece.position, tokens, logits);
-      if (ends) ready.push({ sequence: piece.sequence, index });
-      piece.ids = piece.ids.slice(count);
-      piece.position += count;
-    }
-    await native.decodeBatch();
-    const tokens = await Promise.all(ready.map(({ sequence, index }) => native.sampleToken(index, samplers[sequence])));
-    ready.forEach(({ sequence }, at) => (sampled[sequence] = tokens[at]));
-    waiting = waiting.filter(({ ids }) => ids.length > 0);
+/** Feeds every sequence its tokens; what was sampled after each, in order. */
+async function feed(context, pieces) {
+  const sampled = new Map();
+  let left = pieces;
+  while (left.length > 0) {
+    for (const [sequence, token] of await context.step(left)) sampled.set(sequence, token);
+    left = left.filter(({ ids }) => ids.length > 0);
   }
-  return sampled;
+  return pieces.map(({ sequence }) => sampled.get(sequence));
 }
 
 /** All prompts together to the same length; the ids of each stream and the times (ms) at which they came. */
 async function generate(context, prompts, maxTokens) {
-  prompts.forEach((_, sequence) => context.native.disposeSequence(sequence));
+  prompts.forEach((_, sequence) => context.clear(sequence));
   const streams = prompts.map(() => ({ ids: [], times: [] }));
-  let pieces = prompts.map((ids) => ({ ids, position: 0 }));
+  let pieces = prompts.map((ids, sequence) => ({ sequence, position: 0, ids }));
   for (let step = 0; step < maxTokens; step++) {
     const tokens = await feed(context, pieces);
     const now = performance.now();
@@ -84,31 +41,15 @@ async function generate(context, prompts, maxTokens) {
       ids.push(tokens[sequence]);
       times.push(now);
     });
-    pieces = prompts.map((ids, sequence) => ({ ids: [tokens[sequence]], position: ids.length + step }));
+    pieces = prompts.map((ids, sequence) => ({ sequence, position: ids.length + step, ids: [tokens[sequence]] }));
   }
   return streams;
 }
 
-/** Loads one of llama.cpp's CPU back-ends (haswell: AVX2) before node-llama-cpp picks the best one that the machine can run. */
-function forceBackend(name) {
-  const folder = mkdtempSync(path.join(tmpdir(), 'llama-backend-'));
-  const file = `libggml-cpu-${name}.so`;
-  symlinkSync(path.join(BINARIES, file), path.join(folder, file));
-  createRequire(import.meta.url)(path.join(BINARIES, 'llama-addon.node')).loadBackends(folder);
-}
-
 serveCalls({
-  async load({ gguf, threads: count, backend }) {
-    threads = count;
-    if (backend) forceBackend(backend);
-    const { getLlama } = await import(path.join(PEERS, 'node-llama-cpp/dist/index.js'));
-    ({ LlamaSampler } = await import(path.join(PEERS, 'node-llama-cpp/dist/evaluator/LlamaContext/LlamaSampler.js')));
-    const options = { gpu: false, build: 'never', skipDownload: true, progressLogs: false, logLevel: 'error' };
-    const llama = await getLlama({ ...options, maxThreads: threads });
-    model = await llama.loadModel({ modelPath: gguf });
-    const features = llama.systemInfo.split('|').map((part) => part.replace('CPU :', '').trim());
-    const used = features.filter((part) => part.endsWith('= 1')).map((part) => part.replace(' = 1', ''));
-    return { variant: `llama.cpp ${llama.llamaCppRelease.release} ${used.join(' ')}` };
+  async load(options) {
+    llama = await loadLlama(options);
+    return { variant: llama.variant };
   },
 
   async greedy({ prompts, count }) {

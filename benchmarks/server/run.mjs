@@ -8,6 +8,7 @@ import { pictureBeside, table, writeJson, writePicture } from '../lib/output.mjs
 import { randomFrom } from '../lib/stats.mjs';
 import { barChart } from '../lib/svg.mjs';
 import { ensureRandomModel } from '../models/make-random-model.mjs';
+import { measureAgainstPeer } from './against-peer.mjs';
 import { BenchClient } from './client.mjs';
 import { closedLoop, poisson } from './load.mjs';
 import { summarise } from './metrics.mjs';
@@ -32,8 +33,9 @@ const USAGE = `npm run bench:serve -- [options]
     --endpoint chat|completions   (default chat)
     --no-ignore-eos      do not send ignore_eos, for servers that refuse it
     --seed N             of lengths, prompts and arrivals (default 1)
+  --peer                 the same load on llama.cpp behind HTTP, in turn (needs --shape; text completions, closed loop)
   --over-engine          batch decode through HTTP against the engine alone, in turn (needs --start or --shape)
-  --rounds N             rounds of --over-engine (default 5)
+  --rounds N             rounds of --peer and --over-engine (default 5)
   --threads N            engine threads of the started server (default 2)
   --json FILE            write the results there, and a picture beside it`;
 
@@ -52,6 +54,7 @@ const OPTIONS = {
   endpoint: { type: 'string', default: 'chat' },
   'no-ignore-eos': { type: 'boolean', default: false },
   seed: { type: 'string', default: '1' },
+  peer: { type: 'boolean', default: false },
   'over-engine': { type: 'boolean', default: false },
   rounds: { type: 'string', default: '5' },
   threads: { type: 'string', default: '2' },
@@ -73,6 +76,8 @@ function parse() {
     throw new Error('Give one of --base-url, --start and --shape (see --help).');
   if (!['chat', 'completions'].includes(values.endpoint)) throw new Error('--endpoint must be chat or completions.');
   if (values['over-engine'] && values['base-url']) throw new Error('--over-engine needs --start or --shape.');
+  if (values.peer && (!values.shape || values.rate)) throw new Error('--peer needs --shape and a closed loop.');
+  if (values.peer) values.endpoint = 'completions';
   const concurrency = positive('concurrency', values.concurrency);
   return {
     ...values,
@@ -110,20 +115,22 @@ async function connect(options) {
   }
 }
 
-function drawRequests(options, makePrompt) {
-  const random = randomFrom(options.seed);
-  return Array.from({ length: options.requests }, (_, i) => ({
-    prompt: makePrompt(drawLength(options.prompt, random), options.seed * 1_000_003 + i),
+function drawRequests(options, makePrompt, seed, count) {
+  const random = randomFrom(seed);
+  return Array.from({ length: count }, (_, i) => ({
+    prompt: makePrompt(drawLength(options.prompt, random), seed * 1_000_003 + i),
     outputTokens: drawLength(options.output, random),
   }));
 }
 
-async function measureLoad(options, { client, makePrompt }) {
-  const requests = drawRequests(options, makePrompt);
+/** Of no two rounds are the prompts the same, nor those of the warm-up: a prefix cache would find them. */
+async function measureLoad(options, { client, makePrompt }, round = 0) {
+  const requests = drawRequests(options, makePrompt, options.seed + 2 * round, options.requests);
+  const warmUp = drawRequests(options, makePrompt, options.seed + 2 * round + 1, Math.min(8, options.requests));
   // Warm-up: connections, and code that the runtime compiles when it is hot.
   await closedLoop(
     client,
-    requests.slice(0, Math.min(8, requests.length)).map((one) => ({ ...one, outputTokens: 8 })),
+    warmUp.map((one) => ({ ...one, outputTokens: 8 })),
     4,
   );
   const results = options.rate
@@ -181,6 +188,14 @@ async function main() {
       const { result, picture } = await measureOverEngine(options, connection, facts);
       if (options.json) writeJson(options.json, { machine: { ...facts, ...detail }, limits: {}, ...result });
       if (options.json) writePicture(pictureBeside(options.json), picture);
+      return;
+    }
+    if (options.peer) {
+      const { makePrompt } = connection;
+      const measure = (client, round) => measureLoad(options, { client, makePrompt }, round);
+      const { result, failed } = await measureAgainstPeer(options, connection.client, measure);
+      if (options.json) writeJson(options.json, { machine: { ...facts, ...detail }, limits: {}, ...result });
+      if (failed > 0) process.exitCode = 1;
       return;
     }
     const name = options.rate ? `serve/poisson/${options.rate}` : `serve/closed/${options.concurrency}`;
