@@ -112,17 +112,10 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   undo.push(() => http.drain(0));
   await engine.ready();
   await Promise.all([training.start(), addInOrder(adapters, settings)]);
-  const { isa, weightBytes, pages, pageBytes } = engine.info ?? {
-    isa: 'unknown',
-    weightBytes: 0,
-    pages: 0,
-    pageBytes: 0,
-  };
-  const arithmetic = arithmeticName(config);
-  served.systemFingerprint = systemFingerprint({ version, digest: model.digest, dtype: arithmetic, isa });
-  log.info({ port, enginePid: engine.pid, isa }, 'ready');
-  const memory = { weightBytes, kvBytes: pages * pageBytes };
-  announce(settings, model, { port, isa, dtype: arithmetic, names, version, ...memory, key: await keys.note() });
+  const ready = { isa: engine.info?.isa ?? 'unknown', dtype: arithmeticName(config) };
+  served.systemFingerprint = systemFingerprint({ version, digest: model.digest, ...ready });
+  log.info({ port, enginePid: engine.pid, isa: ready.isa }, 'ready');
+  announce(settings, model, { port, ...ready, names, version, info: engine.info, key: await keys.note() });
   const stop = async () => {
     draining = true;
     await drain(settings, http, training, engine);
@@ -213,15 +206,14 @@ interface Announcement {
   port: number;
   isa: string;
   dtype: string;
-  weightBytes: number;
-  kvBytes: number;
+  info: EngineSupervisor['info'];
   names: string[];
   version: string;
   key: KeyNote;
 }
 
 function announce(settings: Settings, model: LoadedModel, facts: Announcement): void {
-  const { port, isa, dtype, version, weightBytes, kvBytes } = facts;
+  const { port, isa, dtype, version, info } = facts;
   const text = banner({
     version,
     host: settings.host,
@@ -231,8 +223,8 @@ function announce(settings: Settings, model: LoadedModel, facts: Announcement): 
     dtype,
     isa,
     threads: settings.threads,
-    weightBytes,
-    kvBytes,
+    weightBytes: info?.weightBytes ?? 0,
+    kvBytes: info ? info.pages * info.pageBytes : 0,
     key: facts.key,
   });
   process.stdout.write(text);
