@@ -165,6 +165,10 @@ export class Metrics {
     gauge('engine_step_seconds', 'Seconds inside native steps since the engine process began.', () => {
       return engine.stats().stepMicros / 1e6;
     });
+    gauge('engine_adapters', 'Adapters in the memory of the engine process.', () => {
+      return engine.stats().adapters?.resident ?? 0;
+    });
+    gauge('engine_adapter_bytes', 'Their bytes.', () => engine.stats().adapters?.bytes ?? 0);
     gauge('engine_up', '1 while the engine is ready.', () => (engine.state === 'ready' ? 1 : 0));
     this.#engineCounters(engine);
     this.#transfers(engine);

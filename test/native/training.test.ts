@@ -316,6 +316,20 @@ describe('arguments', () => {
     native.optimize(STEP);
     await expect(native.state()).rejects.toThrow('middle of a step');
     await finish(native, 0);
+    const { weights: all, optimizer } = await native.state();
+    for (const [first, count] of [
+      [0, 1],
+      [1, 3],
+      [all.factors.length - 1, 5],
+      [all.factors.length, 1],
+    ] as const) {
+      const part = await native.state(first, count);
+      expect(part.weights).toEqual({ scale: all.scale, factors: all.factors.slice(first, first + count) });
+      expect(part.optimizer).toEqual({ steps: 1, moments: optimizer!.moments.slice(first, first + count) });
+    }
+    await expect(native.state(all.factors.length + 1, 1)).rejects.toThrow('begins in');
+    await expect(native.state(-1, 1)).rejects.toThrow('begins in');
+    expect(() => native.state(0, 'x' as never)).toThrow('count');
     native.close();
     native.close();
     expect(() => native.scores()).toThrow('closed');

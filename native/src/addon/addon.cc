@@ -1,4 +1,4 @@
-// The module: info, loadModel, loadAdapter, createEngine. See src/control/engine/native.ts for the contract.
+// The module: info, liveAdapters, loadModel, loadAdapter, createEngine. See src/control/engine/native.ts for the contract.
 #include "addon/adapter_handle.h"
 #include "addon/engine_handle.h"
 #include "addon/grammar_handle.h"
@@ -6,6 +6,7 @@
 #include "addon/napi_setup.h"
 #include "addon/read.h"
 #include "addon/trainer_handle.h"
+#include "model/adapter.h"
 #include "no_cuda/cuda_info.h"
 #include "simd/isa.h"
 
@@ -36,10 +37,13 @@ Napi::Value info(const Napi::CallbackInfo& call) {
   });
 }
 
+Napi::Value live_adapters(const Napi::CallbackInfo& call) { return Napi::Number::New(call.Env(), double(model::Adapter::alive())); }
+
 Napi::Object init(Napi::Env env, Napi::Object exports) {
   exports.Set("info", Napi::Function::New(env, info));
   exports.Set("loadModel", Napi::Function::New(env, load_model));
   exports.Set("loadAdapter", Napi::Function::New(env, load_adapter));
+  exports.Set("liveAdapters", Napi::Function::New(env, live_adapters));
   exports.Set("createEngine", Napi::Function::New(env, create_engine));
   exports.Set("createTrainer", Napi::Function::New(env, create_trainer));
   exports.Set("createVocabulary", Napi::Function::New(env, create_vocabulary));

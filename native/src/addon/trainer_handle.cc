@@ -59,14 +59,30 @@ class SliceWorker : public TrainerWorker {
 
 class StateWorker : public TrainerWorker {
  public:
-  StateWorker(Napi::Env env, Holder holder) : TrainerWorker(env, std::move(holder)) {}
+  StateWorker(Napi::Env env, Holder holder, int64_t first, int64_t count)
+      : TrainerWorker(env, std::move(holder)), first_(first), count_(count) {}
 
  private:
-  void use(train::Trainer& trainer) override { state_ = trainer.state(); }
+  void use(train::Trainer& trainer) override { state_ = trainer.state(first_, count_); }
   Napi::Value result(Napi::Env env) override { return to_js(env, state_); }
 
+  int64_t first_, count_;
   train::State state_;
 };
+
+// Two whole numbers, or neither: everything.
+Napi::Value state(const Holder& holder, const Napi::CallbackInfo& info) {
+  holder->idle();
+  int64_t first = 0, count = INT64_MAX;
+  if (!info[0].IsUndefined()) {
+    Napi::Object arguments = Napi::Object::New(info.Env());
+    arguments.Set("first", info[0]);
+    arguments.Set("count", info[1]);
+    first = read_int(arguments, "first");
+    count = read_int(arguments, "count");
+  }
+  return (new StateWorker(info.Env(), holder, first, count))->start();
+}
 
 template <typename Body>
 void method(Napi::Object& object, const char* name, const Holder& holder, const Body& body) {
@@ -123,10 +139,7 @@ Napi::Value make_handle(Napi::Env env, std::unique_ptr<train::Trainer> trainer) 
   method(object, "outcome", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return to_js(i.Env(), h->idle().outcome()); });
   method(object, "adapter", holder,
          [](const Holder& h, const Napi::CallbackInfo& i) { return adapter_handle(i.Env(), h->idle().adapter()); });
-  method(object, "state", holder, [](const Holder& h, const Napi::CallbackInfo& i) {
-    h->idle();
-    return (new StateWorker(i.Env(), h))->start();
-  });
+  method(object, "state", holder, state);
   method(object, "close", holder, [](const Holder& h, const Napi::CallbackInfo& i) {
     std::lock_guard<std::mutex> lock(h->running);
     h->trainer.reset();

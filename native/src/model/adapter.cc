@@ -1,6 +1,7 @@
 #include "model/adapter.h"
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -9,6 +10,8 @@
 
 namespace tandem::model {
 namespace {
+
+std::atomic<int64_t> alive_adapters{0};
 
 struct ModuleRange {
   int first, count;
@@ -52,6 +55,10 @@ const char* name_of(Module module) {
                                                "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
   return kNames[size_t(module)];
 }
+
+Adapter::Life::Life() { alive_adapters.fetch_add(1); }
+Adapter::Life::~Life() { alive_adapters.fetch_sub(1); }
+int64_t Adapter::alive() { return alive_adapters.load(); }
 
 Adapter::Adapter(const std::shared_ptr<Model>& model, const std::vector<Factors>& factors)
     : model_(model), layers_(size_t(model->spec.layers)) {

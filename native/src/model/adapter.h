@@ -42,6 +42,8 @@ struct StoredFactors {
 
 class Adapter {
  public:
+  // How many there are in this process: what has been closed and is not used is gone.
+  static int64_t alive();
   // Throws Error(kRange) naming the layer and the projection whose sizes or numbers do not fit, or that comes twice.
   Adapter(const std::shared_ptr<Model>& model, const std::vector<Factors>& factors);
   // Reads the factors from files with positional reads; every bound is checked. Also throws Error(kIo).
@@ -58,9 +60,17 @@ class Adapter {
   int64_t widest() const { return widest_; }
 
  private:
+  // Counts itself.
+  struct Life {
+    Life();
+    ~Life();
+    Life(const Life&) = delete;
+    Life& operator=(const Life&) = delete;
+  };
   void add(const Model& model, const Factors& factors);
   void measure();
 
+  Life life_;
   std::weak_ptr<Model> model_;
   std::vector<std::array<ops::LoraFactors, kModules>> layers_;
   size_t bytes_ = 0;

@@ -80,11 +80,14 @@ void FactorSet::load(const State& state) {
   rounded_ = Layers(index_.size());
 }
 
-State FactorSet::state() const {
+State FactorSet::state(int64_t first, int64_t count) const {
+  int64_t size = int64_t(factors_.size());
+  require(first >= 0 && first <= size && count >= 0, ErrorKind::kRange, "a part of the state begins in 0..factors");
   State state;
   state.scale = scale_;
   state.steps = steps_;
-  for (const TrainedFactors& t : factors_) {
+  for (int64_t i = first; i < first + std::min(count, size - first); ++i) {
+    const TrainedFactors& t = factors_[size_t(i)];
     state.factors.push_back({t.layer, t.module, t.shape.rank, scale_, copy_out(t.a.value, false, t.a), copy_out(t.b.value, true, t.b)});
     state.moments.push_back(
         {copy_out(t.a.m, false, t.a), copy_out(t.a.v, false, t.a), copy_out(t.b.m, true, t.b), copy_out(t.b.v, true, t.b)});

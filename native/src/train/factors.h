@@ -46,7 +46,8 @@ class FactorSet {
   // Throws Error(kRange) naming the projection that does not fit.
   FactorSet(std::shared_ptr<model::Model> model, const State& state);
 
-  State state() const;
+  // Of `count` factors from `first` on, or as many as there are.
+  State state(int64_t first, int64_t count) const;
   float scale() const { return scale_; }
   int64_t steps() const { return steps_; }
   // The rounded factors, of the last finish().

@@ -121,9 +121,9 @@ const StepOutcome& Trainer::outcome() const {
   return outcome_;
 }
 
-State Trainer::state() const {
+State Trainer::state(int64_t first, int64_t count) const {
   require(!broken_ && work_ != Work::kOptimize, ErrorKind::kState, "the factors are in the middle of a step");
-  return factors_.state();
+  return factors_.state(first, count);
 }
 
 std::vector<Chunk> Trainer::chunks(const Tape& tape) const {

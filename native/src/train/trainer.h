@@ -53,8 +53,8 @@ class Trainer {
   // Of the last forward pass.
   const Scores& scores() const;
   const StepOutcome& outcome() const;
-  // The FP32 masters and the optimizer's state. Not while a step is under way.
-  State state() const;
+  // The FP32 masters and the optimizer's state, of all factors or of some. Not while a step is under way.
+  State state(int64_t first = 0, int64_t count = INT64_MAX) const;
   // What serves: the rounded factors after the last step.
   std::shared_ptr<const model::Adapter> adapter() const { return factors_.adapter(); }
 

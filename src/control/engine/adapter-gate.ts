@@ -4,7 +4,7 @@
  * otherwise be kept in use for ever.
  */
 import type { AdapterStore, PinnedAdapter } from './adapter-store.ts';
-import type { SequenceRequest } from './protocol.ts';
+import type { AdapterStats, SequenceRequest } from './protocol.ts';
 import type { AdapterRef } from './training.ts';
 
 interface Waiting {
@@ -37,6 +37,10 @@ export class AdapterGate {
     return this.#waiting.reduce((count, { id }) => count + (id === null ? 0 : 1), 0);
   }
 
+  get stats(): AdapterStats {
+    return this.#store.stats;
+  }
+
   /** One of the two is called, perhaps at once; neither after `remove`. The pin is the sequence's. */
   add(
     request: SequenceRequest,
@@ -56,6 +60,7 @@ export class AdapterGate {
 
   /** Resolves when the adapter is in memory. */
   load(adapter: AdapterRef): Promise<void> {
+    this.#store.want(adapter.version);
     return new Promise((resolve, reject) => {
       const ready = (pinned: PinnedAdapter) => {
         resolve();
@@ -66,7 +71,7 @@ export class AdapterGate {
     });
   }
 
-  /** Sequences that wait for it load it again. */
+  /** Sequences that wait for it, or still come, load it again for themselves. */
   unload(version: string): void {
     this.#store.unload(version);
   }

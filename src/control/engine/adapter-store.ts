@@ -1,5 +1,6 @@
 /** The adapters in the engine's memory: loaded from disk when asked for, pinned while used, off-loaded oldest first. */
 import type { NativeAdapter } from './native.ts';
+import type { AdapterStats } from './protocol.ts';
 import type { AdapterRef } from './training.ts';
 
 /** An adapter whose files have been looked at. */
@@ -15,9 +16,10 @@ export type OpenAdapter = (adapter: AdapterRef) => Promise<AdapterPlan>;
 interface Resident {
   native: NativeAdapter;
   pins: number;
-  /** Closed as soon as nobody uses it. */
-  unwanted: boolean;
 }
+
+/** Unloaded versions that are remembered; an older one that a late sequence names stays until others need its room. */
+const MAX_UNWANTED = 4096;
 
 /** One pin. `release` is idempotent. */
 export interface PinnedAdapter {
@@ -28,24 +30,25 @@ export interface PinnedAdapter {
 export class AdapterStore {
   readonly #open: OpenAdapter;
   readonly #maxBytes: number;
+  readonly #live: () => number;
   /** Least recently used first. */
   readonly #residents = new Map<string, Resident>();
+  /** Closed as soon as nobody uses them, whether they are here or a sequence that was admitted before still brings them. Oldest first. */
+  readonly #unwanted = new Set<string>();
   #bytes = 0;
   #closed = false;
   /** Called when a pin goes: there may be room now. */
   onRelease: () => void = () => {};
 
-  constructor(open: OpenAdapter, maxBytes: number) {
+  /** `live`: how many adapters native code holds. */
+  constructor(open: OpenAdapter, maxBytes: number, live: () => number) {
     this.#open = open;
     this.#maxBytes = maxBytes;
+    this.#live = live;
   }
 
-  get count(): number {
-    return this.#residents.size;
-  }
-
-  get bytes(): number {
-    return this.#bytes;
+  get stats(): AdapterStats {
+    return { resident: this.#residents.size, bytes: this.#bytes, native: this.#live() };
   }
 
   has(version: string): boolean {
@@ -58,7 +61,6 @@ export class AdapterStore {
     if (!resident) return null;
     this.#touch(version, resident);
     resident.pins++;
-    resident.unwanted = false;
     let held = true;
     const release = () => {
       if (held) this.#unpin(version, resident);
@@ -80,17 +82,26 @@ export class AdapterStore {
       native.close();
       throw new Error('The engine is closed.');
     }
-    this.#residents.set(adapter.version, { native, pins: 0, unwanted: false });
+    this.#residents.set(adapter.version, { native, pins: 0 });
     this.#bytes += native.bytes;
     return true;
   }
 
   /** At once, or when the last sequence that uses it ends. */
   unload(version: string): void {
+    this.#unwanted.delete(version);
+    this.#unwanted.add(version);
+    for (const oldest of this.#unwanted) {
+      if (this.#unwanted.size <= MAX_UNWANTED) break;
+      this.#unwanted.delete(oldest);
+    }
     const resident = this.#residents.get(version);
-    if (!resident) return;
-    if (resident.pins === 0) this.#drop(version, resident);
-    else resident.unwanted = true;
+    if (resident?.pins === 0) this.#drop(version, resident);
+  }
+
+  /** An unload before is forgotten. */
+  want(version: string): void {
+    this.#unwanted.delete(version);
   }
 
   close(): void {
@@ -100,7 +111,7 @@ export class AdapterStore {
 
   #unpin(version: string, resident: Resident): void {
     resident.pins--;
-    if (resident.pins === 0 && resident.unwanted) this.#drop(version, resident);
+    if (resident.pins === 0 && this.#unwanted.has(version)) this.#drop(version, resident);
     if (resident.pins === 0) this.onRelease();
   }
 

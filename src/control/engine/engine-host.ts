@@ -71,7 +71,7 @@ export class EngineHost {
         this.#adapters?.unload(message.version);
         break;
       case 'trainer-open':
-        this.#train(message.call, (trainers) => trainers.open(message.session, message.state).then(() => null));
+        this.#trainers?.open(message.session);
         break;
       case 'trainer-call':
         this.#train(message.call, (trainers) => trainers.call(message.session, message.work));

@@ -73,6 +73,7 @@ function createEngine(
   const adapters = new AdapterStore(
     adapterOpener(addon, model, { spec, dtype, maxRank: maxLoraRank }),
     maxAdapterBytes,
+    () => addon.liveAdapters(),
   );
   const { maxTrainingRowTokens: maxRowTokens = DEFAULT_ROW_TOKENS, recomputeActivations: recompute = false } = config;
   const trainers = new TrainerHost(addon, model, { maxRowTokens, recompute });

@@ -8,7 +8,7 @@ import type { GrammarSpec } from './native-grammar.ts';
 import { loadNative, type NativeAddon } from './native.ts';
 import { Outbox } from './outbox.ts';
 import type { EngineConfig, EngineStats, GrammarFailure, SequenceOutput, ToEngine } from './protocol.ts';
-import { CalledTrainerSession } from './trainer-messages.ts';
+import { openSession } from './trainer-messages.ts';
 import type { AdapterRef, TrainerSession, TrainerState, TrainingEngine } from './training.ts';
 
 export interface LocalEngineOptions {
@@ -88,7 +88,8 @@ export class LocalEngine implements EngineClient, TrainingEngine {
 
   stats(): EngineStats {
     const stats = this.#loaded.scheduler.stats();
-    return { ...stats, waiting: Math.max(stats.waiting, this.#ledger.waiting) };
+    const adapters = this.#adapters.stats;
+    return { ...stats, adapters, waiting: Math.max(stats.waiting, this.#ledger.waiting) };
   }
 
   /** Later sequences find nothing of what was computed before. */
@@ -100,10 +101,11 @@ export class LocalEngine implements EngineClient, TrainingEngine {
     if (this.#state === 'dead') throw new EngineUnavailableError('The engine is not running.');
     const { trainers } = this.#loaded;
     const id = this.#nextTrainer++;
-    await trainers.open(id, state);
-    return new CalledTrainerSession(
+    trainers.open(id);
+    return openSession(
       (work) => trainers.call(id, work),
       () => trainers.close(id),
+      state,
     );
   }
 

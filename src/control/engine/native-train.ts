@@ -29,8 +29,8 @@ export interface NativeTrainer {
   scores(): RowScores;
   /** Of the last finished optimizer step. */
   outcome(): StepOutcome;
-  /** A copy of the FP32 masters, moments and the step count. Not while an optimizer step is begun and unfinished. */
-  state(): Promise<TrainerState>;
+  /** A copy of the FP32 masters, moments and the step count, of `count` factors from `first` on. Not while an optimizer step is begun and unfinished. */
+  state(first?: number, count?: number): Promise<TrainerState>;
   /** The rounded factors of the last step, for engines of the same model: what a published checkpoint of them would load as. */
   adapter(): NativeAdapter;
   /** Idempotent; waits for a running slice. */

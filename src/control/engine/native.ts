@@ -256,6 +256,8 @@ export interface NativeAddon extends NativeGrammarAddon, NativeTrainAddon {
   loadModel(spec: ModelSpec, files: string[], tensors: TensorEntry[], options: LoadOptions): Promise<NativeModel>;
   /** Reads and packs off the JS thread. Rejects naming the layer and projection whose sizes or numbers do not fit. */
   loadAdapter(model: NativeModel, source: AdapterSource): Promise<NativeAdapter>;
+  /** Adapters in this process's memory: those that are open, and those that were closed while sequences use them. */
+  liveAdapters(): number;
   createEngine(model: NativeModel, options: EngineOptions): NativeEngine;
 }
 

@@ -2,7 +2,7 @@
 import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { ExtensionSettings } from '../extensions/load.ts';
 import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
-import type { AdapterRef, TrainerState } from './training.ts';
+import type { AdapterRef } from './training.ts';
 import type { GrammarSpec } from './native-grammar.ts';
 import type { BlockHandle, KvTransferRequest, TransferSettings, TransferStats } from '../transfer/transfer.ts';
 import type { ComputeDType, ModelSpec, SamplingSpec, StepResult, TensorEntry, WeightQuantization } from './native.ts';
@@ -130,6 +130,15 @@ export interface SequenceOutput {
   promptLogprobs?: PromptLogprobs;
 }
 
+/** Of the present engine process. */
+export interface AdapterStats {
+  /** Ready to be used by sequences, and their bytes. */
+  resident: number;
+  bytes: number;
+  /** Held by native code for whatever reason: residents, those of a trainer, those that a sequence still uses. */
+  native: number;
+}
+
 export interface EngineStats {
   running: number;
   waiting: number;
@@ -144,6 +153,8 @@ export interface EngineStats {
   /** Prompt tokens looked up in the prefix cache, and found there. */
   prefixCacheQueries: number;
   prefixCacheHits: number;
+  /** Absent where no adapter can be served. */
+  adapters?: AdapterStats;
   /** Absent where nothing is transferred. */
   transfers?: TransferStats;
 }
@@ -158,8 +169,9 @@ export type ToEngine =
   | { type: 'cancel-compile'; id: number }
   | { type: 'load-adapter'; id: number; adapter: AdapterRef }
   | { type: 'unload-adapter'; version: string }
-  /** Answered by `trainer` with the same call, as is each trainer-call. */
-  | { type: 'trainer-open'; session: number; call: number; state: TrainerState }
+  /** Its state comes with its first calls. */
+  | { type: 'trainer-open'; session: number }
+  /** Answered by `trainer` with the same call. */
   | { type: 'trainer-call'; session: number; call: number; work: TrainerWork }
   | { type: 'trainer-close'; session: number }
   /** Finish what runs, then exit 0. */

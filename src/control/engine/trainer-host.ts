@@ -5,9 +5,10 @@
 import type { BackgroundWork } from '../scheduler/background.ts';
 import type { NativeAdapter, NativeAddon, NativeModel } from './native.ts';
 import type { NativeTrainer, TrainerOptions } from './native-train.ts';
-import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
+import { joined, type TrainerAnswer, type TrainerWork } from './trainer-messages.ts';
 import type { AdapterWeights, TrainerState } from './training.ts';
 
+const CLOSED = 'The trainer is closed.';
 /** Adapters that one trainer compares with. */
 const MAX_REFERENCES = 16;
 
@@ -19,7 +20,10 @@ interface Call {
 }
 
 interface Session {
-  trainer: NativeTrainer;
+  /** null until it has begun. */
+  trainer: NativeTrainer | null;
+  /** What has come of the state to begin with. */
+  parts: TrainerState[];
   references: Map<number, NativeAdapter>;
   calls: Call[];
   closed: boolean;
@@ -45,22 +49,34 @@ export class TrainerHost implements BackgroundWork {
     return false;
   }
 
-  async open(id: number, state: TrainerState): Promise<void> {
-    const trainer = await this.#addon.createTrainer(this.#model, this.#options, state);
-    if (this.#ended || this.#sessions.has(id)) {
-      trainer.close();
-      throw new Error('The trainer cannot be opened.');
-    }
-    this.#sessions.set(id, { trainer, references: new Map(), calls: [], closed: false });
+  open(id: number): void {
+    if (this.#ended || this.#sessions.has(id)) throw new Error('The trainer cannot be opened.');
+    this.#sessions.set(id, { trainer: null, parts: [], references: new Map(), calls: [], closed: false });
   }
 
   call(id: number, work: TrainerWork): Promise<TrainerAnswer> {
     const session = this.#sessions.get(id);
-    if (!session) return Promise.reject(new Error('The trainer is closed.'));
+    if (!session) return Promise.reject(new Error(CLOSED));
+    if (work.kind === 'begin') return this.#begin(session);
+    if (work.kind === 'load') {
+      session.parts.push(work.part);
+      return Promise.resolve(null);
+    }
     return new Promise((resolve, reject) => {
       session.calls.push({ work, begun: false, resolve, reject });
       this.onPending();
     });
+  }
+
+  async #begin(session: Session): Promise<null> {
+    if (session.trainer) throw new Error('The trainer has begun.');
+    const trainer = await this.#addon.createTrainer(this.#model, this.#options, joined(session.parts.splice(0)));
+    if (session.closed) {
+      trainer.close();
+      throw new Error(CLOSED);
+    }
+    session.trainer = trainer;
+    return null;
   }
 
   /** Work that is under way ends with the running slice. Idempotent. */
@@ -69,7 +85,7 @@ export class TrainerHost implements BackgroundWork {
     if (!session) return;
     this.#sessions.delete(id);
     session.closed = true;
-    for (const { reject } of session.calls.splice(0)) reject(new Error('The trainer is closed.'));
+    for (const { reject } of session.calls.splice(0)) reject(new Error(CLOSED));
     if (session !== this.#slicing) free(session);
   }
 
@@ -107,10 +123,12 @@ export class TrainerHost implements BackgroundWork {
   /** undefined: there is more to do. */
   async #advance(session: Session, call: Call, micros: number): Promise<TrainerAnswer | undefined> {
     const { trainer } = session;
+    if (!trainer) throw new Error('The trainer has not begun.');
     const { work } = call;
-    if (work.kind === 'state') return trainer.state();
+    if (work.kind === 'state') return trainer.state(work.first, work.count);
+    if (work.kind === 'load' || work.kind === 'begin') throw new Error('The trainer has begun.');
     if (work.kind === 'reference') return this.#addReference(session, work.key, work.weights);
-    if (!call.begun) begin(session, work);
+    if (!call.begun) begin(trainer, session, work);
     call.begun = true;
     if (!(await trainer.slice(micros))) return undefined;
     if (work.kind === 'forward') return trainer.scores();
@@ -128,7 +146,9 @@ export class TrainerHost implements BackgroundWork {
   }
 }
 
-function begin({ trainer, references }: Session, work: Exclude<TrainerWork, { kind: 'state' | 'reference' }>): void {
+type SlicedWork = Extract<TrainerWork, { kind: 'forward' | 'backward' | 'optimize' }>;
+
+function begin(trainer: NativeTrainer, { references }: Session, work: SlicedWork): void {
   if (work.kind === 'backward') return trainer.backward(work.gradients);
   if (work.kind === 'optimize') return trainer.optimize(work.step);
   const { row, weights } = work;
@@ -139,7 +159,7 @@ function begin({ trainer, references }: Session, work: Exclude<TrainerWork, { ki
 }
 
 function free({ trainer, references }: Session): void {
-  trainer.close();
+  trainer?.close();
   for (const adapter of references.values()) adapter.close();
   references.clear();
 }

@@ -1,5 +1,6 @@
 /** What the API process asks of a trainer in the engine process, and how it is answered. */
 import type {
+  AdapterFactors,
   AdapterWeights,
   OptimizerStep,
   RowScores,
@@ -15,7 +16,11 @@ export type TrainerWork =
   | { kind: 'reference'; key: number; weights: AdapterWeights }
   | { kind: 'backward'; gradients: Float32Array }
   | { kind: 'optimize'; step: OptimizerStep }
-  | { kind: 'state' };
+  /** Of `count` factors from `first` on, or as many as there are. */
+  | { kind: 'state'; first: number; count: number }
+  /** More of the state to begin with; then `begin`, once. */
+  | { kind: 'load'; part: TrainerState }
+  | { kind: 'begin' };
 
 export interface TrainerAnswers {
   forward: RowScores;
@@ -23,21 +28,69 @@ export interface TrainerAnswers {
   backward: null;
   optimize: StepOutcome;
   state: TrainerState;
+  load: null;
+  begin: null;
 }
 export type TrainerAnswer = TrainerAnswers[keyof TrainerAnswers];
+
+/** Of a message with more than one pair of factors: it takes about a millisecond to make. */
+const PIECE_BYTES = 2 ** 20;
 
 /** Rejects with a plain sentence, or with TrainerLostError. */
 export type TrainerCall = (work: TrainerWork) => Promise<TrainerAnswer>;
 
+/** Consecutive factors with their moments, as many as make one message. */
+interface Piece {
+  first: number;
+  count: number;
+}
+
+function piecesOf(factors: readonly AdapterFactors[]): Piece[] {
+  const pieces: Piece[] = [];
+  let room = 0;
+  factors.forEach(({ a, b }, first) => {
+    const bytes = 3 * (a.byteLength + b.byteLength);
+    const last = pieces.at(-1);
+    if (last && bytes <= room) last.count++;
+    else pieces.push({ first, count: 1 });
+    room = (last && bytes <= room ? room : PIECE_BYTES) - bytes;
+  });
+  return pieces;
+}
+
+/** Brings an opened trainer its state, in pieces; one that cannot begin is closed. */
+export async function openSession(call: TrainerCall, close: () => void, state: TrainerState): Promise<TrainerSession> {
+  const { weights, optimizer } = state;
+  const pieces = piecesOf(weights.factors);
+  try {
+    for (const { first, count } of pieces) {
+      const factors = weights.factors.slice(first, first + count);
+      const moments = optimizer?.moments.slice(first, first + count) ?? [];
+      const part = {
+        weights: { scale: weights.scale, factors },
+        optimizer: optimizer && { steps: optimizer.steps, moments },
+      };
+      await call({ kind: 'load', part });
+    }
+    await call({ kind: 'begin' });
+    return new CalledTrainerSession(call, close, pieces);
+  } catch (error) {
+    close();
+    throw error;
+  }
+}
+
 /** A session over whatever carries its calls. Adapters to compare with travel once. */
-export class CalledTrainerSession implements TrainerSession {
+class CalledTrainerSession implements TrainerSession {
   readonly #call: TrainerCall;
   readonly #close: () => void;
+  readonly #pieces: readonly Piece[];
   readonly #references = new Map<AdapterWeights, number>();
   #closed = false;
 
-  constructor(call: TrainerCall, close: () => void) {
+  constructor(call: TrainerCall, close: () => void, pieces: readonly Piece[]) {
     this.#call = call;
+    this.#pieces = pieces;
     this.#close = close;
   }
 
@@ -54,8 +107,11 @@ export class CalledTrainerSession implements TrainerSession {
     return this.#ask({ kind: 'optimize', step });
   }
 
-  state(): Promise<TrainerState> {
-    return this.#ask({ kind: 'state' });
+  /** In pieces: a large message would hold up what serves, on either side. */
+  async state(): Promise<TrainerState> {
+    const parts: TrainerState[] = [];
+    for (const piece of this.#pieces) parts.push(await this.#ask({ kind: 'state', ...piece }));
+    return joined(parts);
   }
 
   close(): void {
@@ -78,4 +134,14 @@ export class CalledTrainerSession implements TrainerSession {
     if (this.#closed) throw new Error('The trainer is closed.');
     return (await this.#call(work)) as TrainerAnswers[Work['kind']];
   }
+}
+
+/** Consecutive parts as one state. */
+export function joined(pieces: TrainerState[]): TrainerState {
+  const [first] = pieces;
+  if (!first) throw new Error('A state has one piece at least.');
+  const factors = pieces.flatMap(({ weights }) => weights.factors);
+  const moments = pieces.flatMap(({ optimizer }) => optimizer?.moments ?? []);
+  const { scale } = first.weights;
+  return { weights: { scale, factors }, optimizer: first.optimizer && { steps: first.optimizer.steps, moments } };
 }

@@ -289,7 +289,8 @@ export class SchedulerLoop {
 
   #stats(): EngineStats {
     const stats = this.#scheduler.stats();
-    return { ...stats, waiting: stats.waiting + (this.#adapters?.size ?? 0) };
+    if (!this.#adapters) return stats;
+    return { ...stats, waiting: stats.waiting + this.#adapters.size, adapters: this.#adapters.stats };
   }
 
   /** A malformed request ends alone. */

@@ -3,6 +3,7 @@ import { beforeEach, describe, expect, it } from 'vitest';
 import { AdapterGate } from '../../../src/control/engine/adapter-gate.ts';
 import { AdapterStore, type PinnedAdapter } from '../../../src/control/engine/adapter-store.ts';
 import type { SequenceRequest } from '../../../src/control/engine/protocol.ts';
+import type { AdapterRef } from '../../../src/control/engine/training.ts';
 
 const open = new Set<string>();
 let loads: string[] = [];
@@ -17,8 +18,8 @@ beforeEach(() => {
   open.clear();
   loads = [];
   holdLoad = null;
-  store = new AdapterStore(async ({ version }) => {
-    if (version.startsWith('bad')) throw new Error('it is bad');
+  const opener = ({ version }: AdapterRef) => {
+    if (version.startsWith('bad')) return Promise.reject(new Error('it is bad'));
     const bytes = version === 'big' ? 1000 : 10;
     const load = async () => {
       loads.push(version);
@@ -27,7 +28,8 @@ beforeEach(() => {
       return { bytes, close: () => void open.delete(version) };
     };
     return Promise.resolve({ bytes, load });
-  }, 35);
+  };
+  store = new AdapterStore(opener, 35, () => open.size);
   gate = new AdapterGate(store);
 });
 
@@ -68,7 +70,7 @@ describe('the gate', () => {
     user.pinned?.release();
     await gate.load(ref('c'));
     expect(loads).toEqual(['a', 'b', 'c', 'd', 'c']);
-    expect(store.bytes).toBe(30);
+    expect(store.stats.bytes).toBe(30);
   });
 
   it('waits for room while everything is in use, and holds back what came later', async () => {
@@ -123,10 +125,10 @@ describe('the gate', () => {
     await expect(gate.load(ref('bad'))).rejects.toThrow('it is bad');
   });
 
-  it('unloads at once or when the last user ends; a new user keeps it', async () => {
+  it('unloads at once or when the last user ends; late users bring it back for themselves only', async () => {
     await gate.load(ref('a'));
     gate.unload('a');
-    expect(store.count).toBe(0);
+    expect(store.stats.resident).toBe(0);
     const user = new Sequence(1, 'b');
     await settle();
     gate.unload('b');
@@ -141,7 +143,17 @@ describe('the gate', () => {
     gate.unload('c');
     const second = new Sequence(3, 'c');
     first.pinned?.release();
+    expect(open.has('c')).toBe(true);
     second.pinned?.release();
+    expect(open.has('c')).toBe(false);
+    const late = new Sequence(4, 'c');
+    await settle();
+    expect(open.has('c')).toBe(true);
+    late.pinned?.release();
+    expect(open.has('c')).toBe(false);
+    // Published again, it stays.
+    await gate.load(ref('c'));
+    new Sequence(5, 'c').pinned?.release();
     expect(open.has('c')).toBe(true);
   });
 
@@ -157,7 +169,7 @@ describe('the gate', () => {
         if (one?.sequence.pinned) one.sequence.pinned.release();
         else if (one) gate.remove(one.id);
       } else if (random(2) === 0) gate.unload('abcdefgh'[random(8)] as string);
-      expect(store.bytes).toBeLessThanOrEqual(35);
+      expect(store.stats.bytes).toBeLessThanOrEqual(35);
       if (id % 7 === 0) await new Promise((resolve) => setImmediate(resolve));
     }
     for (let round = 0; running.length > 0 && round < 3000; round++) {
@@ -167,6 +179,6 @@ describe('the gate', () => {
     }
     expect([gate.size, running.length]).toEqual([0, 0]);
     store.close();
-    expect([store.bytes, open.size]).toEqual([0, 0]);
+    expect([store.stats.bytes, open.size]).toEqual([0, 0]);
   });
 });

@@ -117,19 +117,26 @@ function fakeAddon(trainers: FakeTrainer[], order: string[] = []): NativeAddon {
   } as unknown as NativeAddon;
 }
 
-const STATE = {} as TrainerState;
+const STATE: TrainerState = { weights: { scale: 1, factors: [] }, optimizer: null };
+const ALL = { kind: 'state' as const, first: 0, count: 1 };
 const gradients = new Float32Array(1);
 
 function hostOf(trainers: FakeTrainer[], order: string[] = []): TrainerHost {
   return new TrainerHost(fakeAddon(trainers, order), {} as NativeModel, { maxRowTokens: 10, recompute: false });
 }
 
+async function begin(host: TrainerHost, id: number): Promise<void> {
+  host.open(id);
+  await host.call(id, { kind: 'load', part: STATE });
+  await host.call(id, { kind: 'begin' });
+}
+
 describe('trainers', () => {
   it('work in the order of their calls, one call of each in turn', async () => {
     const order: string[] = [];
     const host = hostOf([], order);
-    await host.open(1, STATE);
-    await host.open(2, STATE);
+    await begin(host, 1);
+    await begin(host, 2);
     const calls = [
       host.call(1, { kind: 'backward', gradients }),
       host.call(1, { kind: 'backward', gradients }),
@@ -143,8 +150,8 @@ describe('trainers', () => {
   it('can be closed at any time: calls are told, and no slice loses its trainer', async () => {
     const trainers: FakeTrainer[] = [];
     const host = hostOf(trainers);
-    await host.open(1, STATE);
-    const calls = [host.call(1, { kind: 'backward', gradients }), host.call(1, { kind: 'state' })];
+    await begin(host, 1);
+    const calls = [host.call(1, { kind: 'backward', gradients }), host.call(1, ALL)];
     const told = Promise.all(calls.map((call) => expect(call).rejects.toThrow('closed')));
     const running = host.slice(1000);
     host.close(1);
@@ -153,7 +160,7 @@ describe('trainers', () => {
     await running;
     expect(trainers[0]?.closed).toBe(true);
     await told;
-    await expect(host.call(1, { kind: 'state' })).rejects.toThrow('closed');
+    await expect(host.call(1, ALL)).rejects.toThrow('closed');
     expect(host.pending).toBe(false);
   });
 
@@ -170,7 +177,7 @@ describe('trainers', () => {
     const ended = loop.run();
     await new Promise((resolve) => setImmediate(resolve));
     // The sleeping loop wakes up for training alone.
-    await host.open(1, STATE);
+    await begin(host, 1);
     await host.call(1, { kind: 'backward', gradients });
     expect(trainers[0]?.slices).toBe(3);
     // With a floor of 0 not one slice is granted until the sequence has ended.

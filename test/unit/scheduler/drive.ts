@@ -91,7 +91,7 @@ export class Driver {
     const engineOptions = { maxSequences, maxBatchTokens, pages, maxModelLen, samplableVocab: vocabSize, maxLogprobs };
     this.engine = new FakeNativeEngine(engineOptions, hooks);
     this.scheduler = new Scheduler(schedulerOptions);
-    const adapters = new AdapterGate(new AdapterStore(openAdapter, 100));
+    const adapters = new AdapterGate(new AdapterStore(openAdapter, 100, () => 0));
     const report: ReportSink = (report) => {
       this.started.push(...report.started);
       report.started.forEach((id, index) => this.cached.set(id, report.cached[index] as number));

@@ -233,6 +233,7 @@ export function fakeAddon({ onStep, onCall, nanPrompt, onLoad } = {}) {
       options.onProgress?.(1000, 1000);
       return { weightBytes: 1000, pageBytes: 1024, close() {} };
     },
+    liveAdapters: () => 0,
     createEngine: (model, options) => new FakeNativeEngine(options, { onStep, onCall, nanPrompt }),
   };
 }

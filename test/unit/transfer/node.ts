@@ -72,7 +72,7 @@ export class Node {
         forEachOutput({ type: 'step', ...report }, (output) => this.#take(output));
         return undefined;
       },
-      { gate: transfers, adapters: new AdapterGate(new AdapterStore(openAdapter, 1)) },
+      { gate: transfers, adapters: new AdapterGate(new AdapterStore(openAdapter, 1, () => 0)) },
     );
     this.#ended = this.loop.run();
     this.#ended.catch(() => {});
