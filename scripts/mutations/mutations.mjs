@@ -300,6 +300,52 @@ export const mutations = [
     tests: ['test/unit/training/preview-jobs.test.ts'],
   },
   {
+    name: 'the old step kept after publication',
+    edits: [
+      {
+        file: 'src/control/training/models/registry.ts',
+        search: 'if (entry.latest === null || checkpoint.step >= entry.latest.step) entry.latest = checkpoint;',
+        replace: 'if (entry.latest === null) entry.latest = checkpoint;',
+      },
+    ],
+    tests: ['test/unit/training/registry.test.ts'],
+  },
+  {
+    name: 'a deleted adapter stays in memory',
+    edits: [
+      {
+        file: 'src/control/engine/adapter-store.ts',
+        search: '    if (resident.pins === 0 && this.#unwanted.has(version)) this.#drop(version, resident);\n',
+        replace: '',
+      },
+    ],
+    tests: ['test/unit/engine/adapter-gate.test.ts'],
+  },
+  {
+    name: 'a damaged snapshot taken',
+    edits: [
+      {
+        file: 'src/control/training/jobs/stored-ports.ts',
+        search: "bytes !== null && createHash('sha256').update(bytes).digest('hex') === job.snapshotSha256",
+        replace: 'bytes !== null',
+      },
+    ],
+    tests: ['test/unit/training/torn-files.test.ts'],
+  },
+  {
+    name: 'a finished job called failed',
+    edits: [
+      {
+        file: 'src/control/training/runner.ts',
+        search:
+          "    await events.append(job.id, 'end', 'training_ended', { step: checkpoint.step });\n    return 'ended';",
+        replace:
+          "    const failed = { error_message: 'x' };\n    await events.append(job.id, 'end', 'training_ended', { step: checkpoint.step }).catch(() =>\n      events.append(job.id, 'end', 'training_failed', failed),\n    );\n    return 'ended';",
+      },
+    ],
+    tests: ['test/unit/training/runner.test.ts'],
+  },
+  {
     name: 'a cut-off job not queued again',
     edits: [
       {

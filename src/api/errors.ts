@@ -19,6 +19,7 @@ export const ERRORS = {
   context_length: { status: 400, type: 'BadRequestError' },
   unauthorized: { status: 401, type: 'AuthenticationError' },
   forbidden: { status: 403, type: 'PermissionDeniedError' },
+  quota_exceeded: { status: 403, type: 'PermissionDeniedError' },
   model_not_found: { status: 404, type: 'NotFoundError' },
   not_found: { status: 404, type: 'Not Found' },
   method_not_allowed: { status: 405, type: 'Method Not Allowed' },
@@ -123,6 +124,7 @@ const SERVICE_CODES: Record<ServiceErrorCode, ErrorCode> = {
   conflict: 'conflict',
   too_large: 'body_too_large',
   queue_full: 'queue_full',
+  quota_exceeded: 'quota_exceeded',
   storage_full: 'storage_full',
   unavailable: 'unavailable',
 };

@@ -328,6 +328,12 @@ export const OPTIONS: OptionTable = {
     default: () => 1000,
     help: 'trained models that one entity may have',
   },
+  maxEntityStorageBytes: {
+    flag: 'max-entity-storage',
+    parse: bytes(1),
+    default: () => 100 * 2 ** 30,
+    help: 'checkpoints, logs, artifacts and job inputs that one entity may keep',
+  },
   trainingFloor: {
     flag: 'training-floor',
     parse: fraction(0, 0.9),

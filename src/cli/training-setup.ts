@@ -11,6 +11,7 @@ import type { Database } from '../control/store/database.ts';
 import { JobRepository } from '../control/store/job-repository.ts';
 import { LogRepository } from '../control/store/log-repository.ts';
 import { ModelRepository } from '../control/store/model-repository.ts';
+import { StorageRepository } from '../control/store/storage-repository.ts';
 import { ArtifactService } from '../control/training/artifacts/artifact-service.ts';
 import { trainingDataOpener } from '../control/training/artifacts/training-data.ts';
 import { writeIdentityCheckpoint } from '../control/training/checkpoint-files.ts';
@@ -32,6 +33,7 @@ import { ModelService } from '../control/training/models/model-service.ts';
 import { ModelRegistry } from '../control/training/models/registry.ts';
 import type { TrainingJob, TrainingPorts } from '../control/training/ports.ts';
 import { JobRunner } from '../control/training/runner.ts';
+import { StorageQuota } from '../control/training/storage-quota.ts';
 import type { TrainingServices } from '../control/training/services.ts';
 
 export interface TrainingSetup {
@@ -40,6 +42,7 @@ export interface TrainingSetup {
     | 'loraRank'
     | 'loraAlpha'
     | 'maxModelsPerEntity'
+    | 'maxEntityStorageBytes'
     | 'maxTrainingBodyBytes'
     | 'maxOpenJobs'
     | 'maxTrainingAttempts'
@@ -94,13 +97,16 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
   const pool = new IntakePool(intakeSettings(setup), setup.samples);
   const inputs = new TrainingInputs(blobs, pool, settings.maxTrainingBodyBytes);
   const stats = new TrainingStats(log);
-  const parts: Parts = { setup, blobs, repositories, registry, inputs, stats };
+  const storage = new StorageRepository(db);
+  const quota = new StorageQuota((entity) => storage.usedBytes(entity), settings.maxEntityStorageBytes);
+  const parts: Parts = { setup, blobs, repositories, registry, inputs, stats, quota };
   const loop = createLoop(parts);
   const models = createModels(parts, loop);
   await models.load();
   const artifacts = new ArtifactService({
     repository: repositories.artifacts,
     blobs,
+    quota,
     maxBytes: settings.maxTrainingBodyBytes,
   });
   const openTrainingData = trainingDataOpener({
@@ -116,11 +122,12 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
     models,
     inputs,
     blobs,
+    quota,
     loop,
     openTrainingData,
     maxOpenJobs,
   });
-  const logs = new LogService({ repository: repositories.logs, registry, models, inputs });
+  const logs = new LogService({ repository: repositories.logs, registry, models, inputs, quota });
   return {
     services: {
       models,
@@ -154,6 +161,7 @@ interface Parts {
   registry: ModelRegistry;
   inputs: TrainingInputs;
   stats: TrainingStats;
+  quota: StorageQuota;
 }
 
 function createLoop(parts: Parts): JobLoop {
@@ -166,7 +174,7 @@ function createLoop(parts: Parts): JobLoop {
     adapterShape: { rank: settings.loraRank, alpha: settings.loraAlpha },
     inputs: new StoredInputs(repositories.jobs, inputs),
     events: new StoredEvents(repositories.jobs, blobs),
-    snapshots: new StoredSnapshots(repositories.jobs, blobs),
+    snapshots: new StoredSnapshots(repositories.jobs, blobs, log),
     checkpoints: new StoredCheckpoints(repositories.models, repositories.jobs, blobs, registry),
     run: new StoredRunLog(repositories.logs, registry),
     chat,
@@ -184,7 +192,7 @@ function createLoop(parts: Parts): JobLoop {
   });
 }
 
-function createModels({ setup, repositories, blobs, registry }: Parts, loop: JobLoop): ModelService {
+function createModels({ setup, repositories, blobs, registry, quota }: Parts, loop: JobLoop): ModelService {
   const { settings, model, names, engine, log } = setup;
   const lora = { rank: settings.loraRank, alpha: settings.loraAlpha };
   return new ModelService({
@@ -197,6 +205,7 @@ function createModels({ setup, repositories, blobs, registry }: Parts, loop: Job
     },
     base: { names, root: model.name, digest: model.digest },
     maxModelsPerEntity: settings.maxModelsPerEntity,
+    quota,
     log,
     stopJobs: (modelId) => loop.stopModel(modelId),
     unload: (version) => engine.unloadAdapter(version),

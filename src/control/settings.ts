@@ -93,6 +93,8 @@ export interface Settings {
   loraAlpha: number;
   /** Models that one entity may have. */
   maxModelsPerEntity: number;
+  /** Bytes of checkpoints, logs, artifacts and inputs of jobs that one entity may keep. */
+  maxEntityStorageBytes: number;
   /** Share of the engine's time that training gets however busy serving is. */
   trainingFloor: number;
   /** Tokens of one packed row of training. */

@@ -1,53 +1,122 @@
 /**
- * `kill -9` at random instants over accept, log, step, snapshot, checkpoint, event and delete. Afterwards every acknowledged job has ended
- * once, events have no gap and no double, what was deleted is gone, and the weights are those of an unbroken run.
- * TANDEM_KILL_ROUNDS sets the number of kills.
+ * `kill -9` over accept, log, step, snapshot, optimizer write, checkpoint, event and delete: first once at each of these very instants (the
+ * process kills itself there, see fixtures/faults.mjs), then at random ones too. Afterwards every acknowledged job has ended once, events
+ * have no gap and no double, what was deleted is gone, and the weights are those of an unbroken run. With a trainer of plain arithmetic,
+ * which gives many kills in little time, and with the real engine, whose process is killed as well.
+ * TANDEM_KILL_ROUNDS sets the number of kills; each instant comes first.
  */
-import { spawn } from 'node:child_process';
-import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { spawn, type ChildProcess } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Database } from '../../src/control/store/database.ts';
 import { FolderBlobStore } from '../../src/control/store/blob-store.ts';
 import { ModelRepository } from '../../src/control/store/model-repository.ts';
 import { seededRandom } from '../../src/control/training/random.ts';
 
-const ROUNDS = Number(process.env['TANDEM_KILL_ROUNDS'] ?? 20);
+const ROUNDS = Number(process.env['TANDEM_KILL_ROUNDS'] ?? 32);
+const NATIVE_ROUNDS = Math.max(3, Math.floor(ROUNDS / 10));
 const SEED = process.env['TANDEM_KILL_SEED'] ?? '1';
-const CHILD = fileURLToPath(new URL('training-kill/child.mjs', import.meta.url));
-const UNBROKEN = fileURLToPath(new URL('training-kill/unbroken.mjs', import.meta.url));
-const ROUND_TIMEOUT_MS = 120_000;
+const fileOf = (name: string) => fileURLToPath(new URL(name, import.meta.url));
+const CHILD = fileOf('training-kill/child.mjs');
+const UNBROKEN = fileOf('training-kill/unbroken.mjs');
+const FAULTS = fileOf('../fixtures/faults.mjs');
+const ROUND_TIMEOUT_MS = 600_000;
 
-type Line = [kind: 'ready' | 'try' | 'ack' | 'refused', name: string, ...args: unknown[]];
+/** Where the process kills itself, and the action that leads there most often. */
+const INSTANTS: { name: string; do: string; on: string; fail: string; favour: string }[] = [
+  { name: 'accept: the input is in place', do: 'rename', on: '/inputs/', fail: 'kill-after', favour: 'job' },
+  { name: 'accept: half of the input', do: 'write', on: 'content.jsonl.gz$', fail: 'kill-half', favour: 'job' },
+  { name: 'accept: the row, not committed', do: 'sql', on: '^insert into "jobs"', fail: 'kill-after', favour: 'job' },
+  { name: 'log: the row', do: 'sql', on: '^insert into "trajectory_logs"', fail: 'kill-after', favour: 'log' },
+  { name: 'log: the blob', do: 'rename', on: '/trajectories/', fail: 'kill-after', favour: 'log' },
+  { name: 'start', do: 'sql', on: '^update "jobs" set "state"', fail: 'kill-after', favour: 'job' },
+  { name: 'step', do: 'point', on: '^optimize$', fail: 'kill', favour: 'job' },
+  { name: 'snapshot: half of it', do: 'write', on: '/snapshot$', fail: 'kill-half', favour: 'job' },
+  { name: 'snapshot: in place', do: 'rename', on: '/snapshots/', fail: 'kill-after', favour: 'job' },
+  { name: 'snapshot: its row', do: 'sql', on: '^update "jobs" set "snapshot_key"', fail: 'kill-after', favour: 'job' },
+  { name: 'snapshot: the old one', do: 'remove', on: '/snapshots/', fail: 'kill', favour: 'job' },
+  { name: 'optimizer write', do: 'write', on: '/optimizer.safetensors$', fail: 'kill-half', favour: 'job' },
+  { name: 'adapter write', do: 'write', on: '/adapter_model.safetensors$', fail: 'kill-half', favour: 'job' },
+  { name: 'checkpoint: before the rename', do: 'rename', on: '/adapters/', fail: 'kill', favour: 'job' },
+  { name: 'checkpoint: after the rename', do: 'rename', on: '/adapters/', fail: 'kill-after', favour: 'job' },
+  { name: 'checkpoint: its row', do: 'sql', on: '^insert into "checkpoints"', fail: 'kill-after', favour: 'job' },
+  { name: 'event: before', do: 'sql', on: '^insert into "job_events"', fail: 'kill', favour: 'job' },
+  {
+    name: 'event: written, not committed',
+    do: 'sql',
+    on: '^insert into "job_events"',
+    fail: 'kill-after',
+    favour: 'job',
+  },
+  { name: 'commit: before', do: 'sql', on: '^commit$', fail: 'kill', favour: 'job' },
+  { name: 'commit: after', do: 'sql', on: '^commit$', fail: 'kill-after', favour: 'job' },
+  { name: 'run: its row', do: 'sql', on: '^insert into "run_history"', fail: 'kill-after', favour: 'job' },
+  {
+    name: 'delete: checkpoint',
+    do: 'sql',
+    on: '^delete from "checkpoints"',
+    fail: 'kill-after',
+    favour: 'deleteCheckpoint',
+  },
+  { name: 'delete: model', do: 'sql', on: '^delete from "models"', fail: 'kill-after', favour: 'deleteModel' },
+  { name: 'delete: blobs', do: 'remove', on: '/trajectories/', fail: 'kill', favour: 'deleteModel' },
+];
+
+type Line = [kind: 'ready' | 'engine' | 'try' | 'ack' | 'refused', name: string, ...args: unknown[]];
+type Instant = (typeof INSTANTS)[number];
 
 let dataDir: string;
+let rules: string;
+let engine: 'plain' | 'native';
 /** Everything that the children said, in order. */
-const lines: Line[] = [];
-beforeAll(() => {
-  dataDir = mkdtempSync(join(tmpdir(), 'tandem-kill-'));
-});
-afterAll(() => rmSync(dataDir, { recursive: true, force: true }));
+let lines: Line[];
 
-/** When a child is killed: so long after it has said so many lines. */
+function begin(kind: typeof engine): void {
+  dataDir = mkdtempSync(join(tmpdir(), 'tandem-kill-'));
+  rules = join(dataDir, 'faults.json');
+  engine = kind;
+  lines = [];
+}
+
+/** When a child is killed from outside: so long after it has said so many lines; its engine process so long before. */
 interface Kill {
   lines: number;
   afterMs: number;
+  engineFirst: boolean;
 }
 
-/** Runs a child until it is killed, or to its end. */
-async function child(args: string[], kill: Kill | null): Promise<void> {
-  const process_ = spawn(process.execPath, [CHILD, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+/** At an instant of its own, from outside, or not at all: then it runs to its end. */
+type End = { instant: Instant } | { kill: Kill } | null;
+
+function killLater(child: ChildProcess, { afterMs, engineFirst }: Kill, out: string): void {
+  const pid = Number(/^\["engine","(\d+)"/m.exec(out)?.[1] ?? 0);
+  if (engineFirst && pid > 0) {
+    try {
+      process.kill(pid, 'SIGKILL');
+    } catch {
+      // It has just ended.
+    }
+  }
+  setTimeout(() => child.kill('SIGKILL'), afterMs);
+}
+
+async function child(args: string[], end: End): Promise<void> {
+  writeFileSync(rules, JSON.stringify(end && 'instant' in end ? [end.instant] : []));
+  const process_ = spawn(process.execPath, ['--import', FAULTS, CHILD, engine, ...args], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...process.env, TANDEM_TEST_FAULTS: rules },
+  });
   let out = '';
-  let seen = 0;
   let errors = '';
-  let timer: NodeJS.Timeout | null = null;
+  let killed = false;
   process_.stdout.on('data', (chunk) => {
     out += String(chunk);
-    seen += String(chunk).split('\n').length - 1;
-    if (kill === null || timer !== null || seen < kill.lines) return;
-    timer = setTimeout(() => process_.kill('SIGKILL'), kill.afterMs);
+    if (killed || end === null || 'instant' in end || out.split('\n').length <= end.kill.lines) return;
+    killed = true;
+    killLater(process_, end.kill, out);
   });
   process_.stderr.on('data', (chunk) => (errors += String(chunk)));
   const guard = setTimeout(() => process_.kill('SIGABRT'), ROUND_TIMEOUT_MS);
@@ -55,8 +124,9 @@ async function child(args: string[], kill: Kill | null): Promise<void> {
     process_.once('close', (...ended) => resolve(ended)),
   );
   clearTimeout(guard);
-  if (timer !== null) clearTimeout(timer);
-  if (kill === null ? code !== 0 : signal !== 'SIGKILL') throw new Error(`${code} ${signal}: ${errors}\n${out}`);
+  const asMeant = end === null ? code === 0 : signal === 'SIGKILL';
+  const which = end && 'instant' in end ? end.instant.name : 'random';
+  if (!asMeant) throw new Error(`${which}: ${code} ${signal}: ${errors}\n${out.slice(-2000)}`);
   // The last line may be cut by the kill.
   for (const line of out.split('\n').slice(0, -1)) lines.push(JSON.parse(line) as Line);
 }
@@ -81,30 +151,46 @@ interface JobFacts {
   snapshot_key: string | null;
 }
 
-test(
-  `${ROUNDS} kills`,
-  async () => {
-    const random = seededRandom(`kills ${SEED}`);
-    for (let round = 0; round < ROUNDS; round++) {
-      const seed = `${SEED}.${round}`;
-      // Also before the first line: while the jobs of the round before are taken up.
-      const kill = { lines: Math.floor(random() * 30), afterMs: Math.floor(random() * 60) };
-      await child(['work', dataDir, seed, JSON.stringify(unanswered())], kill);
-    }
-    await child(['settle', dataDir], null);
-    const database = await Database.open(dataDir);
-    try {
-      await checkJobs(database);
-      await checkCheckpoints(database);
-      await checkLogs(database);
-      await checkBlobs(database);
-      await checkWeights(database);
-    } finally {
-      await database.close();
-    }
-  },
-  ROUNDS * ROUND_TIMEOUT_MS,
-);
+/** Every instant once, then random ones and instants in turn. */
+function endOf(round: number, instants: Instant[], random: () => number): End {
+  const index = round < instants.length ? round : round % 2 === 0 ? Math.floor(random() * instants.length) : -1;
+  const instant = instants[index];
+  if (instant)
+    return { instant: { ...instant, at: round < instants.length ? 1 : 1 + Math.floor(random() * 3) } as Instant };
+  // Also before the first line: while the jobs of the round before are taken up.
+  const kill = { lines: Math.floor(random() * 30), afterMs: Math.floor(random() * 60) };
+  return { kill: { ...kill, engineFirst: engine === 'native' && random() < 0.5 } };
+}
+
+async function killRounds(rounds: number, instants: Instant[]): Promise<void> {
+  const random = seededRandom(`kills ${engine} ${SEED}`);
+  for (let round = 0; round < rounds; round++) {
+    const end = endOf(round, instants, random);
+    const favour = end && 'instant' in end ? end.instant.favour : '';
+    await child(['work', dataDir, `${SEED}.${round}`, JSON.stringify(unanswered()), favour], end);
+  }
+  await child(['settle', dataDir], null);
+  const database = await Database.open(dataDir);
+  try {
+    await checkJobs(database);
+    await checkCheckpoints(database);
+    await checkLogs(database);
+    await checkBlobs(database);
+    await checkWeights(database);
+  } finally {
+    await database.close();
+  }
+}
+
+describe.each([
+  ['a trainer of plain arithmetic', 'plain' as const, ROUNDS, INSTANTS],
+  // Kills inside of the server's own writes are the same there; these are at random.
+  ['the real engine', 'native' as const, NATIVE_ROUNDS, []],
+])('%s', (_, kind, rounds, instants) => {
+  beforeAll(() => begin(kind));
+  afterAll(() => rmSync(dataDir, { recursive: true, force: true }));
+  test(`${rounds} kills`, () => killRounds(rounds, instants), (rounds + 2) * ROUND_TIMEOUT_MS);
+});
 
 /** Models whose deletion was tried may or may not be there; the others must be. */
 function maybeDeleted(): Set<unknown> {
@@ -211,7 +297,7 @@ async function checkWeights({ db }: Database): Promise<void> {
     last.set(job.model_id, { index, step: step + 1 });
     return { id: job.id, modelId: job.model_id, key: keys.get(job.id), start: before?.index ?? null, step };
   });
-  const digests = JSON.parse(await pipe(UNBROKEN, JSON.stringify(list))) as string[];
+  const digests = JSON.parse(await pipe(UNBROKEN, [engine], JSON.stringify(list))) as string[];
   const checkpoints = await db.selectFrom('checkpoints').selectAll().where('job_id', 'is not', null).execute();
   expect(checkpoints.length).toBeGreaterThan(0);
   for (const checkpoint of checkpoints) {
@@ -221,8 +307,8 @@ async function checkWeights({ db }: Database): Promise<void> {
   }
 }
 
-async function pipe(script: string, input: string): Promise<string> {
-  const process_ = spawn(process.execPath, [script], { stdio: ['pipe', 'pipe', 'inherit'] });
+async function pipe(script: string, args: string[], input: string): Promise<string> {
+  const process_ = spawn(process.execPath, [script, ...args], { stdio: ['pipe', 'pipe', 'inherit'] });
   let out = '';
   process_.stdout.on('data', (chunk) => (out += String(chunk)));
   process_.stdin.end(input);

@@ -26,13 +26,15 @@ export class BlobTooLargeError extends Error {
   }
 }
 
+export type BlobSource = AsyncIterable<Uint8Array> | Iterable<Uint8Array> | Uint8Array;
+
 /** An object in the making. */
 export interface BlobDraft {
   readonly key: string;
   /** For writers that take a path, such as a thread; `seal` brings what they wrote to the disk. */
   readonly directory: string;
   /** Streams one file. A source that throws leaves nothing behind but the draft. */
-  write(file: string, source: AsyncIterable<Uint8Array> | Uint8Array, maxBytes?: number): Promise<StoredFile>;
+  write(file: string, source: BlobSource, maxBytes?: number): Promise<StoredFile>;
   /** Makes the object visible and durable. */
   seal(): Promise<void>;
   /** Idempotent, and allowed after a failed seal. */
@@ -109,11 +111,7 @@ class FolderDraft implements BlobDraft {
     this.#id = id;
   }
 
-  async write(
-    file: string,
-    source: AsyncIterable<Uint8Array> | Uint8Array,
-    maxBytes = Number.MAX_SAFE_INTEGER,
-  ): Promise<StoredFile> {
+  async write(file: string, source: BlobSource, maxBytes = Number.MAX_SAFE_INTEGER): Promise<StoredFile> {
     if (!FILE.test(file)) throw new Error(`${file} is no name of a file.`);
     const handle = await open(join(this.directory, file), 'w', 0o600);
     try {

@@ -15,6 +15,7 @@ export interface StoredJob {
   attempts: number;
   cancelRequested: boolean;
   snapshotKey: string | null;
+  snapshotSha256: string | null;
   errorMessage: string | null;
   createdAt: string;
   startedAt: string | null;
@@ -36,6 +37,7 @@ export interface NewJob {
   kind: 'rl' | 'sft';
   config: unknown;
   inputKey: string;
+  inputBytes: number;
   createdAt: string;
 }
 
@@ -77,9 +79,11 @@ export class JobRepository {
           state: 'queued' satisfies JobState,
           config: JSON.stringify(job.config),
           input_key: job.inputKey,
+          input_bytes: job.inputBytes,
           attempts: 0,
           cancel_requested: 0,
           snapshot_key: null,
+          snapshot_sha256: null,
           error_message: null,
           created_at: job.createdAt,
           started_at: null,
@@ -190,11 +194,12 @@ export class JobRepository {
   }
 
   /** Replaces the job's snapshot; returns the key of the one before. Progress ends a row of crashes. */
-  async setSnapshot(id: string, key: string): Promise<string | null> {
+  async setSnapshot(id: string, key: string, sha256: string): Promise<string | null> {
     return this.#db.transaction().execute(async (trx) => {
       const job = await requireJob(trx, id);
       if (job.state !== ('running' satisfies JobState)) throw new Error(`Job ${id} is ${job.state}.`);
-      await trx.updateTable('jobs').set({ snapshot_key: key, attempts: 1 }).where('id', '=', id).execute();
+      const changes = { snapshot_key: key, snapshot_sha256: sha256, attempts: 1 };
+      await trx.updateTable('jobs').set(changes).where('id', '=', id).execute();
       return job.snapshot_key;
     });
   }
@@ -352,6 +357,7 @@ function fromRow(row: Selectable<JobsTable>): StoredJob {
     attempts: row.attempts,
     cancelRequested: row.cancel_requested !== 0,
     snapshotKey: row.snapshot_key,
+    snapshotSha256: row.snapshot_sha256,
     errorMessage: row.error_message,
     createdAt: row.created_at,
     startedAt: row.started_at,

@@ -67,10 +67,14 @@ export interface JobsTable {
   config: string;
   /** Blob of trajectories or training rows; null when the job has ended. */
   input_key: string | null;
+  /** Of that blob. */
+  input_bytes: number;
   /** Starts since the last snapshot. */
   attempts: number;
   cancel_requested: number;
   snapshot_key: string | null;
+  /** Of the snapshot's bytes; null: not known. */
+  snapshot_sha256: string | null;
   error_message: string | null;
   created_at: string;
   started_at: string | null;

@@ -1,5 +1,5 @@
 /** A checkpoint's folder: a PEFT adapter that anything can load, and the optimizer's state beside it. */
-import { createHash } from 'node:crypto';
+import { createHash, type Hash } from 'node:crypto';
 import { open, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { ModelSpec } from '../engine/native.ts';
@@ -27,15 +27,16 @@ export async function writeCheckpoint(directory: string, content: CheckpointCont
   const { weights, optimizer } = content.state;
   const config = Buffer.from(`${JSON.stringify(adapterConfig(weights, content.baseModel), null, 2)}\n`);
   const adapter = encodeTensors({ tensors: factorTensors(weights.factors), metadata: { format: 'pt' } });
-  await writeSynced(join(directory, ADAPTER_CONFIG_FILE), config);
-  await writeSynced(join(directory, ADAPTER_WEIGHTS_FILE), adapter);
+  const digest = createHash('sha256');
+  await writeSynced(join(directory, ADAPTER_CONFIG_FILE), [config], digest);
+  await writeSynced(join(directory, ADAPTER_WEIGHTS_FILE), adapter, digest);
   if (optimizer && content.kind) {
     const tensors = momentTensors(weights.factors, optimizer);
     const metadata = { kind: content.kind, steps: String(optimizer.steps) };
     await writeSynced(join(directory, OPTIMIZER_FILE), encodeTensors({ tensors, metadata }));
   }
   await syncFolder(directory);
-  return createHash('sha256').update(config).update(adapter).digest('hex');
+  return digest.digest('hex');
 }
 
 /** Step 0 of a model: an adapter that changes nothing. Returns its version. */
@@ -92,10 +93,13 @@ function adapterConfig(weights: AdapterWeights, baseModel: string): object {
   };
 }
 
-async function writeSynced(path: string, bytes: Uint8Array): Promise<void> {
+async function writeSynced(path: string, pieces: Iterable<Uint8Array>, digest?: Hash): Promise<void> {
   const file = await open(path, 'w');
   try {
-    await file.writeFile(bytes);
+    for (const piece of pieces) {
+      digest?.update(piece);
+      await file.writeFile(piece);
+    }
     await file.sync();
   } finally {
     await file.close();

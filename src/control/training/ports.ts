@@ -49,9 +49,10 @@ export interface JobEvents {
 
 /** The newest state of a running job, replaced as a whole; gone with the job's end. */
 export interface JobSnapshots {
+  /** null: there is none, or none that is whole. */
   load(jobId: string): Promise<Uint8Array | null>;
-  /** Atomic: after a crash either the old or the new one is there. */
-  save(jobId: string, snapshot: Uint8Array): Promise<void>;
+  /** Atomic: after a crash either the old or the new one is there. Resolves with its size in bytes. */
+  save(jobId: string, snapshot: Iterable<Uint8Array>): Promise<number>;
 }
 
 export interface Checkpoint {
@@ -71,6 +72,8 @@ export interface Checkpoints {
    * step (largest step ever + 1). Idempotent by job: a second call returns the first one's checkpoint.
    */
   commit(jobId: string, directory: string, version: string): Promise<Checkpoint>;
+  /** Removes what was staged and not committed. Idempotent. */
+  unstage(jobId: string): Promise<void>;
   /** The checkpoint that the job has already made, or null. */
   ofJob(jobId: string): Promise<Checkpoint | null>;
 }

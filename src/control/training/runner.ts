@@ -35,19 +35,22 @@ export class JobRunner {
     this.#retryMs = options.retryMs ?? RETRY_MS;
   }
 
-  /** Rejects only where the stores fail: then nothing more can be told, and the job may be run again. */
+  /** Rejects only where the stores fail, or the engine does not take the finished step: the job may be run again. */
   async run(job: TrainingJob, signal: AbortSignal): Promise<JobRest> {
+    const { engine, events } = this.#ports;
+    let checkpoint: Checkpoint;
     try {
-      const checkpoint = await this.#train(job, signal);
-      await this.#ports.engine.loadAdapter(checkpoint.adapter);
-      await this.#ports.events.append(job.id, 'end', 'training_ended', { step: checkpoint.step });
-      return 'ended';
+      checkpoint = await this.#train(job, signal);
     } catch (error) {
       const message = this.#explain(job, error, signal);
       if (message === null) return 'stopped';
-      await this.#ports.events.append(job.id, 'end', 'training_failed', { error_message: message });
+      await events.append(job.id, 'end', 'training_failed', { error_message: message });
       return 'failed';
     }
+    // The step is there: what fails from here on does not make the job a failed one.
+    await engine.loadAdapter(checkpoint.adapter);
+    await events.append(job.id, 'end', 'training_ended', { step: checkpoint.step });
+    return 'ended';
   }
 
   /** What the client is told; null where the job only rests. */
@@ -88,9 +91,20 @@ export class JobRunner {
     const { checkpoints, spec, adapterShape } = this.#ports;
     const latest = await checkpoints.latest(job.modelId);
     const state = latest
-      ? await readCheckpoint(latest.adapter.directory, job.kind)
+      ? await this.#readCheckpoint(job, latest)
       : { weights: identityAdapter(spec, job.modelId, adapterShape), optimizer: null };
     return { step: 0, modelStep: latest?.step ?? 0, state, logprobs: null, totals: {} };
+  }
+
+  async #readCheckpoint(job: TrainingJob, { step, adapter }: Checkpoint): Promise<TrainerState> {
+    try {
+      return await readCheckpoint(adapter.directory, job.kind);
+    } catch (error) {
+      this.#ports.report(job.id, error);
+      throw new TrainingFailedError(
+        `The files of step ${step} are damaged: delete this step to go on from the one before.`,
+      );
+    }
   }
 
   /** Begins again at the last snapshot whenever the engine is lost. */
@@ -163,8 +177,13 @@ export class JobRunner {
   async #checkpoint(job: TrainingJob, state: TrainerState): Promise<Checkpoint> {
     const { checkpoints, baseModel } = this.#ports;
     const directory = await checkpoints.stage(job.id);
-    const version = await writeCheckpoint(directory, { state, baseModel, kind: job.kind });
-    return checkpoints.commit(job.id, directory, version);
+    try {
+      const version = await writeCheckpoint(directory, { state, baseModel, kind: job.kind });
+      return await checkpoints.commit(job.id, directory, version);
+    } catch (error) {
+      await checkpoints.unstage(job.id);
+      throw error;
+    }
   }
 }
 

@@ -1,6 +1,13 @@
 /** What a training service refuses; the HTTP layer gives each its status. */
 export type ServiceErrorCode =
-  'not_found' | 'forbidden' | 'conflict' | 'too_large' | 'queue_full' | 'storage_full' | 'unavailable';
+  | 'not_found'
+  | 'forbidden'
+  | 'conflict'
+  | 'too_large'
+  | 'queue_full'
+  | 'quota_exceeded'
+  | 'storage_full'
+  | 'unavailable';
 
 export class ServiceError extends Error {
   readonly code: ServiceErrorCode;

@@ -28,9 +28,7 @@ export class SnapshotWriter {
 
   async save(snapshot: JobSnapshot): Promise<void> {
     const started = performance.now();
-    const bytes = encodeSnapshot(snapshot);
-    await this.#snapshots.save(this.#jobId, bytes);
-    this.#bytes = bytes.byteLength;
+    this.#bytes = await this.#snapshots.save(this.#jobId, encodeSnapshot(snapshot));
     this.#savedAt = performance.now();
     this.#costMs = this.#savedAt - started;
   }

@@ -1,4 +1,4 @@
-/** A running job between two steps, as bytes: everything that the rest of the job depends on. */
+/** A running job between two steps, as pieces of bytes: everything that the rest of the job depends on. */
 import type { TrainerState } from '../engine/training.ts';
 import { readState, stateMetadata, stateTensors } from './state-files.ts';
 import { decodeTensors, encodeTensors } from './tensor-file.ts';
@@ -17,7 +17,7 @@ export interface JobSnapshot {
 
 const LOGPROBS = 'precalculated_logprobs';
 
-export function encodeSnapshot({ step, modelStep, state, logprobs, totals }: JobSnapshot): Uint8Array {
+export function encodeSnapshot({ step, modelStep, state, logprobs, totals }: JobSnapshot): Iterable<Uint8Array> {
   const own = logprobs ? [{ name: LOGPROBS, shape: [logprobs.length], values: logprobs }] : [];
   return encodeTensors({
     tensors: [...stateTensors(state), ...own],

@@ -13,8 +13,10 @@ export interface TensorFile {
 
 const HEADER_ALIGNMENT = 8;
 
-/** Little-endian, tensors in the order given. */
-export function encodeTensors({ tensors, metadata }: TensorFile): Uint8Array {
+const PIECE_BYTES = 2 ** 20;
+
+/** The file in pieces that share the tensors' memory; little-endian, tensors in the order given. */
+export function* encodeTensors({ tensors, metadata }: TensorFile): Generator<Uint8Array> {
   let offset = 0;
   const entries = tensors.map(({ name, shape, values }) => {
     const begin = offset;
@@ -23,15 +25,16 @@ export function encodeTensors({ tensors, metadata }: TensorFile): Uint8Array {
   });
   const header = JSON.stringify(Object.fromEntries([['__metadata__', metadata], ...entries]));
   const length = Math.ceil(Buffer.byteLength(header) / HEADER_ALIGNMENT) * HEADER_ALIGNMENT;
-  const file = Buffer.alloc(8 + length + offset, ' ');
-  file.writeBigUInt64LE(BigInt(length), 0);
-  file.write(header, 8, 'utf8');
-  let at = 8 + length;
+  const head = Buffer.alloc(8 + length, ' ');
+  head.writeBigUInt64LE(BigInt(length), 0);
+  head.write(header, 8, 'utf8');
+  yield head;
   for (const { values } of tensors) {
-    file.set(new Uint8Array(values.buffer, values.byteOffset, values.byteLength), at);
-    at += values.byteLength;
+    for (let at = 0; at < values.byteLength; at += PIECE_BYTES) {
+      const size = Math.min(PIECE_BYTES, values.byteLength - at);
+      yield new Uint8Array(values.buffer, values.byteOffset + at, size);
+    }
   }
-  return file;
 }
 
 interface Entry {
@@ -40,7 +43,7 @@ interface Entry {
   data_offsets: [number, number];
 }
 
-/** Throws where the file is not one that encodeTensors wrote; values are copies. */
+/** Throws where the file is not one that encodeTensors wrote; values share its memory where they lie evenly. */
 export function decodeTensors(file: Uint8Array): TensorFile {
   const bytes = Buffer.from(file.buffer, file.byteOffset, file.byteLength);
   if (bytes.length < 8) throw new Error('The tensor file is cut off.');
@@ -65,7 +68,7 @@ function readValues(data: Buffer, name: string, { dtype, shape, data_offsets: [b
   if (dtype !== 'F32' || end - begin !== 4 * count || begin < 0 || end > data.length) {
     throw new Error(`Tensor ${name} of the file is not whole.`);
   }
-  const values = new Float32Array(count);
-  new Uint8Array(values.buffer).set(data.subarray(begin, end));
-  return values;
+  const at = data.byteOffset + begin;
+  if (at % 4 === 0) return new Float32Array(data.buffer, at, count);
+  return new Float32Array(Uint8Array.from(data.subarray(begin, end)).buffer);
 }

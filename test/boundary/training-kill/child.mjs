@@ -1,7 +1,7 @@
 /**
  * A process that works on a data directory until it is killed: creates models, logs, queues, cancels and deletes, at random, and trains
  * meanwhile. It says on standard output what it tries and what was acknowledged, one JSON array per line.
- * `child.mjs work DIR SEED PENDING` | `child.mjs settle DIR` (until no job is open)
+ * `child.mjs plain|native work DIR SEED PENDING FAVOUR` | `child.mjs plain|native settle DIR` (until no job is open)
  */
 import { writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -13,27 +13,29 @@ import { FolderBlobStore } from '../../../dist/control/store/blob-store.js';
 import { Database } from '../../../dist/control/store/database.js';
 import { seededRandom } from '../../../dist/control/training/random.js';
 import { bodyOf } from './bodies.mjs';
-import { CHAT, plainEngine, SPEC } from './engine.mjs';
+import { openEngine } from './engine.mjs';
 
 const ENTITY = 'default';
 const MAX_OPEN = 6;
-const [mode, dataDir, seed = '0', pendingJson = '[]'] = process.argv.slice(2);
+const [kind, mode, dataDir, seed = '0', pendingJson = '[]', favour = ''] = process.argv.slice(2);
 const say = (...words) => writeSync(1, `${JSON.stringify(words)}\n`);
 
 const settings = {
   ...Object.fromEntries(Object.entries(OPTIONS).map(([key, option]) => [key, option.default()])),
   dataDir,
 };
+const { engine, chat, spec, pid, close } = await openEngine(kind, mode === 'settle' ? 0 : 1);
+if (pid !== null) say('engine', String(pid));
 const database = await Database.open(dataDir);
 const side = await setUpTraining({
   // Kills are no crashes of the job's own: they must not end it here.
   settings: { ...settings, maxTrainingAttempts: 100_000 },
   database,
   blobs: new FolderBlobStore(join(dataDir, 'blobs')),
-  model: { spec: SPEC, directory: 'base', digest: 'base' },
+  model: { spec, directory: 'base', digest: 'base' },
   names: ['base'],
-  engine: plainEngine(mode === 'settle' ? 0 : 1),
-  chat: CHAT,
+  engine,
+  chat,
   samples: () => null,
   log: pino({ level: 'silent' }),
 });
@@ -82,6 +84,9 @@ async function openJobs() {
   return (counts.get('queued') ?? 0) + (counts.get('running') ?? 0);
 }
 
+/** What to draw for an action. */
+const LEADS_TO = { job: 0, log: 0.5, deleteCheckpoint: 0.75, deleteModel: 0.86 };
+
 async function work() {
   const random = seededRandom(`kill ${seed}`);
   const pick = (list) => list[Math.floor(random() * list.length)];
@@ -91,7 +96,7 @@ async function work() {
     if (ids.length < 2 || random() < 0.05) ids.push(await act('model', `m${Math.floor(random() * 6)}`));
     const model = pick(ids.filter((id) => id !== null));
     const key = `${seed}-${i}`;
-    const dice = random();
+    const dice = favour === '' || random() < 0.7 ? random() : LEADS_TO[favour];
     if (dice < 0.45 && (await openJobs()) < MAX_OPEN) {
       const job = await act('job', model, key);
       if (job !== null && random() < 0.1) await act('cancel', job);
@@ -109,6 +114,7 @@ async function settle() {
   while ((await openJobs()) > 0) await sleep(10);
   await side.stop();
   await database.close();
+  await close();
 }
 
 await (mode === 'settle' ? settle() : work());

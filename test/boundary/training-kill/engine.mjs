@@ -1,7 +1,16 @@
-/** A trainer of plain arithmetic: the weights after a job depend on every token, gradient and step, and on nothing else. */
+/**
+ * What trains: plain arithmetic, where the weights after a job depend on every token, gradient and step and on nothing else, or the real
+ * engine in its process with the starter model.
+ */
 import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { EngineSupervisor } from '../../../dist/control/engine/supervisor.js';
+import { loadModel } from '../../../dist/control/models/load.js';
+import { point } from '../../fixtures/faults.mjs';
 
-export const SPEC = {
+const STARTER = fileURLToPath(new URL('../../../models/starter', import.meta.url));
+
+const SPEC = {
   architecture: 'qwen3',
   vocabSize: 512,
   hiddenSize: 4,
@@ -69,6 +78,7 @@ class Session {
       zeros(this.#weights).map(({ a, b }) => ({ a: { m: a, v: a.slice() }, b: { m: b, v: b.slice() } }));
     this.#optimizer ??= { steps: 0, moments: moments() };
     this.#optimizer.steps++;
+    point('optimize');
     this.#weights.factors.forEach((factor, f) => {
       for (const part of ['a', 'b']) {
         const { m, v } = this.#optimizer.moments[f][part];
@@ -99,7 +109,7 @@ class Session {
   }
 }
 
-export function plainEngine(delayMs) {
+function plainEngine(delayMs) {
   return {
     openTrainer: (state) => Promise.resolve(new Session(state, delayMs)),
     loadAdapter: () => Promise.resolve(),
@@ -107,11 +117,41 @@ export function plainEngine(delayMs) {
   };
 }
 
+async function nativeEngine() {
+  const { spec, files, tensors, tokenizerSize } = await loadModel(STARTER);
+  const config = {
+    spec,
+    files,
+    tensors,
+    dtype: 'bfloat16',
+    threads: 2,
+    maxSequences: 4,
+    maxBatchTokens: 64,
+    maxModelLen: 128,
+    samplableVocab: tokenizerSize,
+    maxLogprobs: 0,
+    kvCacheBytes: 4 * 2 ** 20,
+    enableChunkedPrefill: true,
+    faults: [],
+  };
+  const engine = new EngineSupervisor({ config, maxWaitingRequests: 100, maxWaitingTokens: 100_000 });
+  await engine.ready();
+  return { engine, spec };
+}
+
 /** Trajectories carry their prompts' ids: nothing is rendered. */
-export const CHAT = {
+const CHAT = {
   vocabSize: SPEC.vocabSize,
   maxModelLen: SPEC.maxPosition,
   chatTemplate: null,
   encodeChat: () => Promise.reject(new Error('not rendered here')),
   encodeText: () => Promise.reject(new Error('not rendered here')),
 };
+
+/** `delayMs`: of each call of plain arithmetic. */
+export async function openEngine(kind, delayMs) {
+  if (kind === 'plain')
+    return { engine: plainEngine(delayMs), chat: CHAT, spec: SPEC, pid: null, close: () => Promise.resolve() };
+  const { engine, spec } = await nativeEngine();
+  return { engine, chat: CHAT, spec, pid: engine.pid, close: () => engine.close() };
+}

@@ -1,5 +1,5 @@
 /**
- * Runs jobs without a store and without an interruption: `unbroken.mjs` reads [{id, modelId, key, start}] from standard input, where `start`
+ * Runs jobs without a store and without an interruption: `unbroken.mjs plain|native` reads [{id, modelId, key, start}] from standard input, where `start`
  * is the folder of the checkpoint that the job began with or the number of an earlier job of the list, and writes the digests of their results.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -8,8 +8,9 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { JobRunner } from '../../../dist/control/training/runner.js';
 import { bodyOf } from './bodies.mjs';
-import { CHAT, plainEngine, SPEC } from './engine.mjs';
+import { openEngine } from './engine.mjs';
 
+const { engine, chat, spec, close } = await openEngine(process.argv[2], 0);
 const jobs = JSON.parse(await text(process.stdin));
 const folder = mkdtempSync(join(tmpdir(), 'tandem-unbroken-'));
 const results = [];
@@ -21,10 +22,10 @@ async function run({ id, modelId, key, start, step }, index) {
   const begin = typeof start === 'number' ? folders[start] : start;
   let made = null;
   const runner = new JobRunner({
-    engine: plainEngine(0),
-    spec: SPEC,
+    engine,
+    spec,
     baseModel: 'base',
-    chat: CHAT,
+    chat,
     inputs: {
       async *trajectoryGroups() {
         yield* groups;
@@ -40,6 +41,7 @@ async function run({ id, modelId, key, start, step }, index) {
         made = version;
         return Promise.resolve({ step: step + 1, adapter: { directory: from, version } });
       },
+      unstage: () => Promise.resolve(),
       ofJob: () => Promise.resolve(null),
     },
     run: { record: () => Promise.resolve() },
@@ -54,5 +56,6 @@ async function run({ id, modelId, key, start, step }, index) {
 }
 
 for (const [index, job] of jobs.entries()) await run(job, index);
+await close();
 rmSync(folder, { recursive: true, force: true });
 process.stdout.write(JSON.stringify(results));

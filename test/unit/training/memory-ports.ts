@@ -52,9 +52,11 @@ export class MemoryPorts implements TrainingPorts {
 
   readonly snapshots = {
     load: (jobId: string) => Promise.resolve(this.saved.get(jobId) ?? null),
-    save: async (jobId: string, snapshot: Uint8Array) => {
+    save: async (jobId: string, snapshot: Iterable<Uint8Array>) => {
       await this.#write();
-      this.saved.set(jobId, snapshot.slice());
+      const bytes = Buffer.concat([...snapshot]);
+      this.saved.set(jobId, bytes);
+      return bytes.length;
     },
   };
 
@@ -67,6 +69,10 @@ export class MemoryPorts implements TrainingPorts {
       rmSync(directory, { recursive: true, force: true });
       mkdirSync(directory);
       return directory;
+    },
+    unstage: (jobId: string) => {
+      rmSync(join(this.folder, `stage-${jobId}`), { recursive: true, force: true });
+      return Promise.resolve();
     },
     commit: async (jobId: string, from: string, version: string) => {
       await this.#write();

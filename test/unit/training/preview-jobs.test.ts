@@ -72,6 +72,14 @@ describe('an RL job', () => {
     expect(plane.engine_.loaded.at(-1)?.version).toMatch(/^[0-9a-f]{64}\.[0-9a-f-]{36}$/);
   });
 
+  test("the model's id may be in capitals, and without hyphens", async () => {
+    const { id } = await createModel(plane, 'spelled');
+    for (const spelling of [id.toUpperCase(), id.replaceAll('-', '')]) {
+      const job = String((await plane.ok(JOBS, rl(spelling)))['id']);
+      expect((await finished(plane, job)).at(-1)?.type).toBe('training_ended');
+    }
+  });
+
   test('its events are stable, paged and readable from any of them', async () => {
     const { id: modelId } = await createModel(plane, 'events');
     const { id } = await plane.ok(JOBS, rl(modelId, { trajectory_groups: [group([1, 0]), group([0, 2])] }));

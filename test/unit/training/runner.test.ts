@@ -267,6 +267,28 @@ describe('an interrupted job', () => {
     }
   });
 
+  it('has not failed once its step is there, whichever single write fails', async () => {
+    const { writes } = await unbroken();
+    let made = 0;
+    for (let fault = 0; fault < writes; fault++) {
+      const ports = memory();
+      ports.beforeWrite = (write) => {
+        if (write === fault) throw new Error('the disk hiccups');
+      };
+      const rest = await run(ports, rl(config)).catch(() => 'rejected');
+      if (ports.made.length === 0) {
+        expect([rest, types(ports).at(-1)]).toEqual(['failed', 'training_failed']);
+      } else {
+        made++;
+        expect(types(ports)).not.toContain('training_failed');
+        expect(await run(ports, rl(config))).toBe('ended');
+        expect(types(ports).filter((type) => type === 'training_ended')).toHaveLength(1);
+      }
+      ports.remove();
+    }
+    expect(made).toBeGreaterThan(0);
+  });
+
   it('ends the same wherever the engine is lost', async () => {
     const whole = await unbroken();
     for (let call = 0; call < whole.engine.calls; call++) {

@@ -2,8 +2,10 @@
 import type { Migration } from 'kysely';
 import { entitiesAndKeys } from './0001-entities-and-keys.ts';
 import { training } from './0002-training.ts';
+import { storage } from './0003-storage.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
   '0002-training': training,
+  '0003-storage': storage,
 };

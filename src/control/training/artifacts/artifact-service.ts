@@ -7,11 +7,13 @@ import { invalid } from '../../../schemas/validation-error.ts';
 import type { ArtifactRepository, StoredArtifact } from '../../store/artifact-repository.ts';
 import { BlobTooLargeError, type BlobStore } from '../../store/blob-store.ts';
 import { notFound, ServiceError, storageError } from '../service-error.ts';
+import type { StorageQuota } from '../storage-quota.ts';
 import { formatArtifactUrl } from './artifact-url.ts';
 
 export interface ArtifactServiceOptions {
   repository: ArtifactRepository;
   blobs: BlobStore;
+  quota: StorageQuota;
   /** Bytes of one file. */
   maxBytes: number;
 }
@@ -95,11 +97,13 @@ export class ArtifactService {
     }
     const artifact = await this.#require(id, entity);
     if (artifact.state !== 'open') throw conflict(artifact.state);
-    const { repository, blobs, maxBytes } = this.#options;
+    const { repository, blobs, maxBytes, quota } = this.#options;
+    await quota.check(entity);
     const draft = await blobs.draft('uploads');
     try {
       const limit = file === METADATA_FILE ? Math.min(maxBytes, MAX_METADATA_BYTES) : maxBytes;
       const { bytes, sha256 } = await draft.write(CONTENT, source, limit);
+      await quota.check(entity, bytes);
       await draft.seal();
       const before = await repository.putFile(id, { name: file, blobKey: draft.key, bytes, sha256 }, MAX_FILES);
       if (before === 'full') throw new ServiceError('conflict', `An artifact may have ${MAX_FILES} files.`);

@@ -6,6 +6,7 @@ import type { Logger } from 'pino';
 import { hasEnded, TransitionError } from '../../lifecycle.ts';
 import type { BlobStore } from '../../store/blob-store.ts';
 import type { JobRepository, StoredJob } from '../../store/job-repository.ts';
+import { SqliteError } from '../../store/sqlite-client.ts';
 import { CANCELLED, type JobRest } from '../ports.ts';
 
 /** Trains one job. Rejects only where something outside of the job is wrong; the job then runs again. */
@@ -35,6 +36,8 @@ interface Running {
 export class JobLoop {
   readonly #options: JobLoopOptions;
   #running: Running | null = null;
+  /** Jobs whose run is over and whose state does not say so yet, and whether the start counts. */
+  readonly #unsettled = new Map<string, boolean>();
   #crashes = 0;
   #timer: NodeJS.Timeout | null = null;
   #looking = false;
@@ -111,6 +114,7 @@ export class JobLoop {
 
   async #look(): Promise<void> {
     try {
+      await this.#settleAll();
       do {
         this.#again = false;
         while (!this.#stopped && this.#timer === null && (await this.#next()));
@@ -159,7 +163,9 @@ export class JobLoop {
   async #run(job: StoredJob, signal: AbortSignal): Promise<void> {
     const { log } = this.#options;
     log.info({ job: job.id, model: job.modelId, kind: job.kind }, 'training job runs');
+    let store = false;
     const rest = await this.#options.run(job, signal).catch((error: unknown): JobRest => {
+      store = error instanceof SqliteError;
       if (!signal.aborted) {
         this.#crashes++;
         log.error({ err: error, job: job.id, crashes: this.#crashes }, 'training job was interrupted');
@@ -168,21 +174,29 @@ export class JobLoop {
       return 'stopped';
     });
     if (rest !== 'stopped') this.#crashes = 0;
-    await this.#settle(job.id, signal).catch((error: unknown) => {
+    // A stop that was asked for is no crash, and a database that fails is not the job's fault.
+    this.#unsettled.set(job.id, !signal.aborted && !store);
+    await this.#settleAll().catch((error: unknown) => {
       log.error({ err: error, job: job.id }, 'a job could not be queued again');
       this.#retry();
     });
     log.info({ job: job.id, rest }, 'training job rests');
   }
 
+  async #settleAll(): Promise<void> {
+    for (const [jobId, counts] of this.#unsettled) {
+      await this.#settle(jobId, counts);
+      this.#unsettled.delete(jobId);
+    }
+  }
+
   /** A run that came to rest without an end is queued again, or ends where its client wanted that. */
-  async #settle(jobId: string, signal: AbortSignal): Promise<void> {
+  async #settle(jobId: string, counts: boolean): Promise<void> {
     const { repository } = this.#options;
     const job = await repository.find(jobId);
     if (job === null || hasEnded(job.state)) return;
     if (job.cancelRequested) await this.end(jobId, 'cancel', 'The job was cancelled.');
-    // A stop that was asked for is no crash.
-    else await repository.requeue(jobId, !signal.aborted);
+    else await repository.requeue(jobId, counts);
   }
 
   #retry(): void {

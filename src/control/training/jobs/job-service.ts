@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { validateRlJobFields, type SftJobBody } from '../../../schemas/preview/training-jobs.ts';
-import type { BlobStore } from '../../store/blob-store.ts';
+import { folderBytes, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
 import type {
   Accepted,
   JobRepository,
@@ -17,6 +17,7 @@ import type { ModelService } from '../models/model-service.ts';
 import type { ModelRegistry, RegisteredModel } from '../models/registry.ts';
 import { resolveRlConfig } from '../rl-config.ts';
 import { notFound, ServiceError, storageError } from '../service-error.ts';
+import type { StorageQuota } from '../storage-quota.ts';
 import { checkLearningRates, resolveSftConfig } from '../sft-config.ts';
 import type { JobLoop } from './job-loop.ts';
 
@@ -29,6 +30,7 @@ export interface JobServiceOptions {
   models: ModelService;
   inputs: TrainingInputs;
   blobs: BlobStore;
+  quota: StorageQuota;
   loop: JobLoop;
   openTrainingData: OpenTrainingData;
   /** Jobs of one model that have not ended. */
@@ -53,6 +55,8 @@ export class JobService {
   /** `source`: the body. Resolves with the job's id. */
   async createRl(entity: string, source: AsyncIterable<Uint8Array>, idempotencyKey: string | null): Promise<string> {
     checkKey(idempotencyKey);
+    // A repeated request is answered, whatever is full by now.
+    if (idempotencyKey === null) await this.#options.quota.check(entity);
     const { draft, read } = await this.#options.inputs.receiveTrajectories('inputs', entity, source);
     try {
       const fields = validateRlJobFields(read.fields);
@@ -66,7 +70,7 @@ export class JobService {
         throw invalid(loc, `The model has no checkpoint at step ${reference.step}.`);
       }
       const repeatable = toRepeatable('training-jobs', idempotencyKey, read.digest);
-      return await this.#accept(newJob(model, 'rl', config, draft.key), repeatable, () => draft.seal());
+      return await this.#accept(await newJob(model, 'rl', config, draft), repeatable, () => draft.seal());
     } catch (error) {
       await draft.discard();
       throw storageError(error);
@@ -81,11 +85,12 @@ export class JobService {
     const repeatable = toRepeatable('sft-training-jobs', idempotencyKey, digest);
     const before = repeatable === null ? null : await this.#options.repository.findRepeated(entity, repeatable);
     if (before !== null) return idOf(before, '');
+    await this.#options.quota.check(entity);
     const source = await this.#options.openTrainingData(body.training_data_url, entity);
     const { draft, read } = await this.#options.inputs.receiveRows(entity, source);
     try {
       asValidation(() => checkLearningRates(resolved, Math.ceil(read.rows / resolved.batchSize)));
-      return await this.#accept(newJob(model, 'sft', config, draft.key), repeatable, () => draft.seal());
+      return await this.#accept(await newJob(model, 'sft', config, draft), repeatable, () => draft.seal());
     } catch (error) {
       await draft.discard();
       throw storageError(error);
@@ -122,16 +127,23 @@ export class JobService {
   }
 
   #trainable(modelId: string, entity: string): RegisteredModel {
-    const model = this.#options.models.require(modelId.toLowerCase(), entity);
+    const model = this.#options.models.require(canonical(modelId), entity);
     if (model.usable) return model;
     throw new ServiceError('conflict', 'The model was made on other base weights than the server has now.', 'model_id');
   }
 
-  async #accept(job: NewJob, repeatable: Repeatable | null, seal: () => Promise<void>): Promise<string> {
-    const { repository, blobs, loop, maxOpenJobs } = this.#options;
-    if ((await repository.countOpen(job.modelId)) >= maxOpenJobs) {
+  async #checkRoom({ modelId, entity, inputBytes }: NewJob): Promise<void> {
+    const { repository, maxOpenJobs, quota } = this.#options;
+    await quota.check(entity, inputBytes);
+    if ((await repository.countOpen(modelId)) >= maxOpenJobs) {
       throw new ServiceError('queue_full', `The model has ${maxOpenJobs} jobs that have not ended; try again later.`);
     }
+  }
+
+  async #accept(job: NewJob, repeatable: Repeatable | null, seal: () => Promise<void>): Promise<string> {
+    const { repository, blobs, loop } = this.#options;
+    const repeated = repeatable !== null && (await repository.findRepeated(job.entity, repeatable)) !== null;
+    if (!repeated) await this.#checkRoom(job);
     await seal();
     const accepted = await repository.accept(job, repeatable).catch((error: unknown) => {
       // Deleted since it was looked up.
@@ -145,9 +157,21 @@ export class JobService {
   }
 }
 
-function newJob(model: RegisteredModel, kind: 'rl' | 'sft', config: unknown, inputKey: string): NewJob {
+/** A UUID may come in capitals and without its hyphens. */
+function canonical(uuid: string): string {
+  const digits = uuid.toLowerCase().replaceAll('-', '');
+  return digits.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
+}
+
+async function newJob(
+  { id: modelId, entity }: RegisteredModel,
+  kind: 'rl' | 'sft',
+  config: unknown,
+  draft: BlobDraft,
+): Promise<NewJob> {
+  const inputBytes = await folderBytes(draft.directory);
   const createdAt = new Date().toISOString();
-  return { id: randomUUID(), modelId: model.id, entity: model.entity, kind, config, inputKey, createdAt };
+  return { id: randomUUID(), modelId, entity, kind, config, inputKey: draft.key, inputBytes, createdAt };
 }
 
 function idOf(accepted: Accepted, id: string): string {

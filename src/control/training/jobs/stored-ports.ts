@@ -1,6 +1,7 @@
 /** The runner's ports over the store and the blobs. */
-import { randomUUID } from 'node:crypto';
+import { createHash, randomUUID } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
+import type { Logger } from 'pino';
 import { folderBytes, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
 import type { JobRepository } from '../../store/job-repository.ts';
 import type { LogRepository } from '../../store/log-repository.ts';
@@ -80,25 +81,34 @@ export class StoredEvents implements JobEvents {
 export class StoredSnapshots implements JobSnapshots {
   readonly #jobs: JobRepository;
   readonly #blobs: BlobStore;
+  readonly #log: Logger;
 
-  constructor(jobs: JobRepository, blobs: BlobStore) {
+  constructor(jobs: JobRepository, blobs: BlobStore, log: Logger) {
     this.#jobs = jobs;
     this.#blobs = blobs;
+    this.#log = log;
   }
 
   async load(jobId: string): Promise<Uint8Array | null> {
     const job = await this.#jobs.find(jobId);
     if (job === null) throw new JobGoneError(jobId);
-    return job.snapshotKey === null ? null : readFile(this.#blobs.path(job.snapshotKey, SNAPSHOT_FILE));
+    if (job.snapshotKey === null) return null;
+    const bytes = await readFile(this.#blobs.path(job.snapshotKey, SNAPSHOT_FILE)).catch(() => null);
+    const whole = bytes !== null && createHash('sha256').update(bytes).digest('hex') === job.snapshotSha256;
+    if (whole) return bytes;
+    // The job begins again, and with the same data ends the same.
+    this.#log.error({ job: jobId }, 'the snapshot of a job is damaged: the job begins again');
+    return null;
   }
 
-  async save(jobId: string, snapshot: Uint8Array): Promise<void> {
+  async save(jobId: string, snapshot: Iterable<Uint8Array>): Promise<number> {
     const draft = await this.#blobs.draft('snapshots');
     try {
-      await draft.write(SNAPSHOT_FILE, snapshot);
+      const { bytes, sha256 } = await draft.write(SNAPSHOT_FILE, snapshot);
       await draft.seal();
-      const before = await this.#jobs.setSnapshot(jobId, draft.key);
+      const before = await this.#jobs.setSnapshot(jobId, draft.key, sha256);
       if (before !== null) await this.#blobs.remove(before);
+      return bytes;
     } catch (error) {
       await draft.discard();
       throw error;
@@ -133,6 +143,13 @@ export class StoredCheckpoints implements Checkpoints {
     const draft = await this.#blobs.draft('adapters');
     this.#staged.set(jobId, draft);
     return draft.directory;
+  }
+
+  async unstage(jobId: string): Promise<void> {
+    const draft = this.#staged.get(jobId);
+    this.#staged.delete(jobId);
+    // A commit that was told as failed may have come through.
+    if (draft !== undefined && (await this.ofJob(jobId)) === null) await draft.discard();
   }
 
   async commit(jobId: string, directory: string, version: string): Promise<Checkpoint> {

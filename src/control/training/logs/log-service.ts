@@ -11,6 +11,7 @@ import { logMetrics } from '../log-metrics.ts';
 import type { ModelService } from '../models/model-service.ts';
 import type { ModelRegistry } from '../models/registry.ts';
 import { notFound, storageError } from '../service-error.ts';
+import type { StorageQuota } from '../storage-quota.ts';
 import type { TrajectoryGroup } from '../trajectories.ts';
 
 export interface LogServiceOptions {
@@ -18,6 +19,7 @@ export interface LogServiceOptions {
   registry: ModelRegistry;
   models: ModelService;
   inputs: TrainingInputs;
+  quota: StorageQuota;
 }
 
 /** Without its place in the store. */
@@ -32,8 +34,9 @@ export class LogService {
 
   /** `source`: the body. Attributed to the model's newest checkpoint, whose metrics it sets. */
   async log(modelId: string, entity: string, source: AsyncIterable<Uint8Array>): Promise<LogView> {
-    const { repository, registry, models, inputs } = this.#options;
+    const { repository, registry, models, inputs, quota } = this.#options;
     models.require(modelId, entity);
+    await quota.check(entity);
     const { draft, read } = await inputs.receiveTrajectories('trajectories', entity, source);
     try {
       const fields = validateLogFields(read.fields);
@@ -42,6 +45,7 @@ export class LogService {
         throw invalid(['body', 'model_id'], 'It is not the model of the path.');
       }
       const bytes = await folderBytes(draft.directory);
+      await quota.check(entity, bytes);
       const checkpoint = registry.checkpoint(modelId, null);
       const step = checkpoint?.step ?? 0;
       const log: StoredLog = {

@@ -6,6 +6,7 @@ import { folderBytes, type BlobStore } from '../../store/blob-store.ts';
 import type { ModelRepository, StoredCheckpoint, StoredModel } from '../../store/model-repository.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
 import { notFound, ServiceError, storageError } from '../service-error.ts';
+import type { StorageQuota } from '../storage-quota.ts';
 import { checkpointRef, registeredModel } from './records.ts';
 import type { ModelRegistry, RegisteredModel } from './registry.ts';
 
@@ -33,6 +34,7 @@ export interface ModelServiceOptions {
   identity: IdentityAdapter;
   base: BaseModel;
   maxModelsPerEntity: number;
+  quota: StorageQuota;
   log: Logger;
   /** Stops what trains the model; resolves when nothing of it runs any more. */
   stopJobs(modelId: string): Promise<void>;
@@ -92,7 +94,7 @@ export class ModelService {
     if (registry.ofEntity(caller).length >= this.#options.maxModelsPerEntity) {
       throw new ServiceError('conflict', `An entity may have ${this.#options.maxModelsPerEntity} models; delete one.`);
     }
-    const making = this.#make(caller, request);
+    const making = this.#options.quota.check(caller).then(() => this.#make(caller, request));
     this.#making.set(key, making);
     try {
       return await making;

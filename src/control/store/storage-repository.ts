@@ -1,0 +1,43 @@
+/** How much of the disk an entity's data take. */
+import type { Kysely } from 'kysely';
+import type { Tables } from './tables.ts';
+
+export class StorageRepository {
+  readonly #db: Kysely<Tables>;
+
+  constructor(db: Kysely<Tables>) {
+    this.#db = db;
+  }
+
+  /** Bytes of the entity's checkpoints, logs, artifacts and inputs of jobs that have not ended. */
+  async usedBytes(entity: string): Promise<number> {
+    const db = this.#db;
+    const sums = await Promise.all([
+      db
+        .selectFrom('checkpoints')
+        .innerJoin('models', 'models.id', 'checkpoints.model_id')
+        .select(({ fn }) => fn.sum<number | null>('checkpoints.bytes').as('bytes'))
+        .where('models.entity', '=', entity)
+        .executeTakeFirst(),
+      db
+        .selectFrom('trajectory_logs')
+        .innerJoin('models', 'models.id', 'trajectory_logs.model_id')
+        .select(({ fn }) => fn.sum<number | null>('trajectory_logs.bytes').as('bytes'))
+        .where('models.entity', '=', entity)
+        .executeTakeFirst(),
+      db
+        .selectFrom('artifact_files')
+        .innerJoin('artifacts', 'artifacts.id', 'artifact_files.artifact_id')
+        .select(({ fn }) => fn.sum<number | null>('artifact_files.bytes').as('bytes'))
+        .where('artifacts.entity', '=', entity)
+        .executeTakeFirst(),
+      db
+        .selectFrom('jobs')
+        .select(({ fn }) => fn.sum<number | null>('input_bytes').as('bytes'))
+        .where('entity', '=', entity)
+        .where('input_key', 'is not', null)
+        .executeTakeFirst(),
+    ]);
+    return sums.reduce((total, sum) => total + (sum?.bytes ?? 0), 0);
+  }
+}

@@ -1,0 +1,178 @@
+/**
+ * What a disk may leave of the newest snapshot or checkpoint although it was told to sync: cut at any byte, zeros, nothing. A damaged
+ * snapshot costs the work since the job began, never its result; a damaged checkpoint is told, and others serve on.
+ */
+import { cpSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { pino } from 'pino';
+import { FolderBlobStore } from '../../../src/control/store/blob-store.ts';
+import { JobRepository } from '../../../src/control/store/job-repository.ts';
+import { readAdapterFiles } from '../../../src/control/models/adapter-files.ts';
+import { OPTIMIZER_FILE, readCheckpoint } from '../../../src/control/training/checkpoint-files.ts';
+import { StoredSnapshots } from '../../../src/control/training/jobs/stored-ports.ts';
+import { decodeSnapshot } from '../../../src/control/training/snapshot.ts';
+import { allEvents, createModel, finished, group, startPlane, type Plane } from './plane.ts';
+import { FAKE_SPEC } from './fake-engine.ts';
+
+const JOBS = '/v1/preview/training-jobs';
+const EVERY_BYTE_MS = 120_000;
+
+let dataDir: string;
+let planes: Plane[];
+beforeEach(() => {
+  dataDir = mkdtempSync(join(tmpdir(), 'tandem-torn-'));
+  planes = [];
+});
+afterEach(async () => {
+  for (const plane of planes) await plane.end().catch(() => undefined);
+  rmSync(dataDir, { recursive: true, force: true });
+});
+
+async function start(folder: string, paused: boolean): Promise<Plane> {
+  const plane = await startPlane({ dataDir: folder, paused });
+  planes.push(plane);
+  return plane;
+}
+
+const rl = (modelId: string) => ({
+  model_id: modelId,
+  trajectory_groups: Array.from({ length: 6 }, (_, i) => group([i + 1, 0, 0.5])),
+  experimental_config: { packed_sequence_length: 32, logprob_calculation_chunk_size: 32, learning_rate: 0.01 },
+});
+
+/** A data directory whose server stopped in the middle of a job, after `calls` calls of its trainer. */
+async function interrupted(calls: number): Promise<{ modelId: string; job: string; snapshot: string }> {
+  const plane = await start(dataDir, true);
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const reached = new Promise<void>((resolve) => {
+    plane.engine_.beforeCall = (call) => {
+      if (call === calls) resolve();
+    };
+  });
+  await plane.side.start();
+  await reached;
+  await plane.side.stop();
+  const key = (await new JobRepository(plane.database.db).find(job))?.snapshotKey ?? '';
+  await plane.end();
+  return { modelId, job, snapshot: join(dataDir, 'blobs', key, 'snapshot') };
+}
+
+/** The version of the step that the job makes. */
+async function settle(folder: string, modelId: string, job: string): Promise<string> {
+  const plane = await start(folder, false);
+  const events = await finished(plane, job);
+  const steps = Number(events[0]?.data['num_sequences']);
+  expect(events.map(({ type }) => type)).toEqual([
+    'training_started',
+    ...Array.from({ length: steps }, () => 'gradient_step'),
+    'training_ended',
+  ]);
+  expect(await allEvents(plane, job)).toEqual(events);
+  const made = await plane.database.db
+    .selectFrom('checkpoints')
+    .select('version')
+    .where('model_id', '=', modelId)
+    .where('step', '=', 1)
+    .executeTakeFirstOrThrow();
+  await plane.end();
+  return made.version;
+}
+
+test('a damaged snapshot: the job begins again and ends with the same weights', async () => {
+  const { modelId, job, snapshot } = await interrupted(12);
+  const inCopy = (name: string) => snapshot.replace(dataDir, join(dataDir, '..', name));
+  const bytes = readFileSync(snapshot);
+  const damages: [string, (file: string) => void][] = [
+    ['whole', () => undefined],
+    ['empty', (file) => truncateSync(file, 0)],
+    ['half', (file) => truncateSync(file, Math.floor(bytes.length / 2))],
+    ['one byte short', (file) => truncateSync(file, bytes.length - 1)],
+    ['zeros', (file) => writeFileSync(file, Buffer.alloc(bytes.length))],
+    [
+      'a flipped bit',
+      (file) =>
+        writeFileSync(
+          file,
+          bytes.map((byte, at) => (at === bytes.length - 3 ? byte ^ 1 : byte)),
+        ),
+    ],
+    ['gone', (file) => rmSync(file)],
+  ];
+  const versions: string[] = [];
+  for (const [index, [, damage]] of damages.entries()) {
+    const name = `${dataDir.split('/').at(-1) ?? ''}-${index}`;
+    const copy = join(dataDir, '..', name);
+    cpSync(dataDir, copy, { recursive: true });
+    try {
+      damage(inCopy(name));
+      versions.push(await settle(copy, modelId, job));
+    } finally {
+      rmSync(copy, { recursive: true, force: true });
+    }
+  }
+  expect(versions).toEqual(damages.map(() => versions[0]));
+}, 180_000);
+
+test(
+  'a snapshot that is cut at any byte is no snapshot',
+  async () => {
+    const { job, snapshot } = await interrupted(12);
+    const plane = await start(dataDir, true);
+    const blobs = new FolderBlobStore(join(dataDir, 'blobs'));
+    const stored = new StoredSnapshots(new JobRepository(plane.database.db), blobs, pino({ level: 'silent' }));
+    const whole = readFileSync(snapshot);
+    expect(await stored.load(job)).toEqual(whole);
+    for (let size = whole.length - 1; size >= 0; size--) {
+      truncateSync(snapshot, size);
+      // By its digest; and what decodes it does not take it either.
+      if (size % 16 === 0 || size > whole.length - 64) expect(await stored.load(job)).toBeNull();
+      expect(() => decodeSnapshot(whole.subarray(0, size)), String(size)).toThrow();
+    }
+  },
+  EVERY_BYTE_MS,
+);
+
+test(
+  'a checkpoint that is cut at any byte neither serves nor trains',
+  async () => {
+    const plane = await start(dataDir, false);
+    const { id: modelId } = await createModel(plane, 'agent');
+    await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));
+    const { blob_key: key } = await plane.database.db
+      .selectFrom('checkpoints')
+      .select('blob_key')
+      .where('step', '=', 1)
+      .executeTakeFirstOrThrow();
+    const folder = join(dataDir, 'blobs', key);
+    const limits = { spec: FAKE_SPEC, maxRank: 128 };
+    await readAdapterFiles(folder, limits);
+    for (const [file, read] of [
+      ['adapter_model.safetensors', () => readAdapterFiles(folder, limits)],
+      ['adapter_config.json', () => readAdapterFiles(folder, limits)],
+      [OPTIMIZER_FILE, () => readCheckpoint(folder, 'rl')],
+    ] as const) {
+      const path = join(folder, file);
+      const whole = readFileSync(path);
+      // A configuration ends with a line feed that nobody needs.
+      for (let size = whole.length - 2; size >= 0; size -= size > 200 && size < whole.length - 200 ? 7 : 1) {
+        truncateSync(path, size);
+        await expect(read(), `${file} ${size}`).rejects.toThrow();
+      }
+      const events = await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));
+      expect(events.at(-1)).toMatchObject({
+        type: 'training_failed',
+        data: { error_message: expect.stringContaining('The files of step 1 are damaged') as string },
+      });
+      writeFileSync(path, whole);
+    }
+    // Step 0 is whole.
+    const headers = { 'content-type': 'application/json' };
+    await plane.json(`/v1/preview/models/${modelId}/checkpoints`, { method: 'DELETE', body: '{"steps":[1]}', headers });
+    const events = await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));
+    expect(events.at(-1)?.type).toBe('training_ended');
+  },
+  EVERY_BYTE_MS,
+);
