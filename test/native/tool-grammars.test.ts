@@ -48,6 +48,8 @@ const STARTS: [ToolParserName, string][] = [
   ['qwen3_coder', 'x <tool_call>'],
   ['qwen3_coder', '<function='],
   ['pythonic', '['],
+  ['harmony', '<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>commentary to=functions.'],
+  ['harmony', ' to=functions.'],
 ];
 
 function randomText(matcher: NativeMatcher, start: string, random: () => number): string {
@@ -106,7 +108,6 @@ describe('what a format cannot keep to is refused by name', () => {
       toolParser,
     );
   it.each<[ToolParserName, object, string]>([
-    ['harmony', {}, 'not supported with the tool format harmony'],
     ['qwen3_coder', { properties: { a: { type: 'string', pattern: 'x' } } }, 'properties.a.pattern cannot be strict'],
     ['qwen3_coder', { properties: { a: { $ref: '#/$defs/a' } }, $defs: { a: {} } }, 'properties.a'],
     ['qwen3_coder', { properties: { a: { type: 'string', enum: ['null'] } } }, 'properties.a.enum'],

@@ -24,6 +24,11 @@ const MARKS: ReadonlySet<string> = new Set([
   '<|python_tag|>',
   '<|python_start|>',
   '<|python_end|>',
+  '<|start|>',
+  '<|channel|>',
+  '<|constrain|>',
+  '<|message|>',
+  '<|end|>',
 ]);
 
 export async function readModelTokenizer(path: string): Promise<ModelTokenizer> {

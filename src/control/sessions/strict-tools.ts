@@ -11,13 +11,15 @@ interface Layout {
   /** Texts that begin a call. */
   triggers: string[];
   tags: Format[];
+  /** Nothing may follow a call. */
+  endsTurn?: boolean;
 }
 
 /** At most one call where `parallel` is false. */
 export function strictFormat(tools: Tool[], parser: ToolParserName | null, parallel: boolean): Format {
   if (parser === 'pythonic') return pythonic(tools, parallel);
-  const { triggers, tags } = layoutOf(tools, parser, parallel);
-  return { type: 'triggered_tags', triggers, tags, at_least_one: false, stop_after_first: !parallel };
+  const { triggers, tags, endsTurn = false } = layoutOf(tools, parser, parallel);
+  return { type: 'triggered_tags', triggers, tags, at_least_one: false, stop_after_first: !parallel || endsTurn };
 }
 
 function layoutOf(tools: Tool[], parser: ToolParserName | null, parallel: boolean): Layout {
@@ -32,6 +34,8 @@ function layoutOf(tools: Tool[], parser: ToolParserName | null, parallel: boolea
     case 'qwen3_coder':
     case 'qwen3_xml':
       return { triggers: ['<tool_call>', '<function='], tags: tools.flatMap(qwenTags) };
+    case 'harmony':
+      return { triggers: ['to=functions.'], tags: tools.map(harmonyTag), endsTurn: true };
     default: {
       const param = `tools.${tools.findIndex(({ strict }) => strict)}.function.strict`;
       throw new SessionError(
@@ -49,6 +53,13 @@ function freeUnlessStrict(tool: Tool): Format {
 
 function jsonCall(before: string, tool: Tool, key: 'arguments' | 'parameters', end: string): Format {
   return tag(`${before}{"name": ${JSON.stringify(tool.name)}, "${key}": `, freeUnlessStrict(tool), end);
+}
+
+/** The rest of a message's header, then its body. The mark behind it, `<|call|>`, ends the turn. */
+function harmonyTag(tool: Tool): Format {
+  const header = { type: 'regex', pattern: '( ?<\\|channel\\|>(commentary|analysis))?( ?<\\|constrain\\|>json)?' };
+  const body = sequence(header, constant('<|message|>'), freeUnlessStrict(tool));
+  return tag(`to=functions.${tool.name}`, body, '');
 }
 
 function hermesTag(tool: Tool): Format {
