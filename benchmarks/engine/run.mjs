@@ -17,7 +17,7 @@ import { combineLimits, limitOf } from './shares.mjs';
 
 const USAGE = `npm run bench:engine -- [options]
   --shape NAME        qwen3-0.6b (default) or small
-  --format NAME       bf16 (default), q8_0 or q4_0: Tandem quantises to int8 or int4, the peer reads a GGUF file of that format
+  --format NAME       bf16 (default), q8_0 or q4_0: both engines read the same GGUF file of that format
   --rounds N          rounds of A B A B (default 5)
   --threads N         threads of both engines (default 2)
   --only TEXT         only cases whose name contains TEXT
@@ -28,7 +28,7 @@ const USAGE = `npm run bench:engine -- [options]
   --json FILE         write the results there, and a picture beside it`;
 
 /** Formats, and what Tandem is told for them. */
-const FORMATS = { bf16: undefined, q8_0: 'int8', q4_0: 'int4' };
+const FORMATS = ['bf16', 'q8_0', 'q4_0'];
 const GREEDY = { prompts: 4, length: 24, count: 16 };
 
 function parse() {
@@ -52,7 +52,7 @@ function parse() {
     if (!Number.isInteger(value) || value < 1) throw new Error(`--${name} must be a whole number of at least 1.`);
     return value;
   };
-  if (!Object.hasOwn(FORMATS, values.format)) throw new Error('--format must be bf16, q8_0 or q4_0.');
+  if (!FORMATS.includes(values.format)) throw new Error('--format must be bf16, q8_0 or q4_0.');
   return {
     ...values,
     rounds: number('rounds'),
@@ -67,9 +67,8 @@ async function startEngines(options, model) {
   const env = options.isa ? { TANDEM_ISA: options.isa } : {};
   const tandem = new Worker('Tandem', file('tandem-worker.mjs'), env);
   const size = { maxBatchTokens: options.maxBatchTokens, maxModelLen: 4096, sequences: 32 };
-  const { directory } = model;
-  const quantize = FORMATS[options.format];
-  const { variant } = await tandem.call('load', { directory, quantize, threads: options.threads, ...size });
+  const source = options.format === 'bf16' ? model.directory : model.gguf;
+  const { variant } = await tandem.call('load', { directory: source, threads: options.threads, ...size });
   console.log(`  ${variant}`);
   if (options['no-peer']) return { tandem, peer: null, variants: [variant] };
   const peer = new Worker('llama.cpp', file('llama-worker.mjs'));
@@ -176,8 +175,7 @@ async function main() {
   if (chosen.length === 0) throw new Error(`--only ${options.only} leaves no case.`);
   const model = ensureRandomModel(options.shape);
   if (!options['no-peer']) ensurePeers();
-  if (!options['no-peer'] && options.format !== 'bf16')
-    model.gguf = ensureQuantisedGguf(model, options.shape, options.format);
+  if (options.format !== 'bf16') model.gguf = ensureQuantisedGguf(model, options.shape, options.format);
   console.log(
     `Engine benchmark: ${options.shape} shape, ${options.format}, ${options.threads} threads, ${options.rounds} rounds`,
   );

@@ -35,14 +35,13 @@ function generate(prompts, maxTokens, refs = []) {
 }
 
 serveCalls({
-  async load({ directory, quantize, threads, maxBatchTokens, maxModelLen, sequences }) {
+  async load({ directory, threads, maxBatchTokens, maxModelLen, sequences }) {
     const model = await loadModel(directory);
     engine = await createLocalEngine({
       spec: model.spec,
       files: model.files,
       tensors: model.tensors,
       dtype: 'bfloat16',
-      ...(quantize && { quantize }),
       threads,
       maxSequences: sequences,
       maxBatchTokens,
@@ -53,7 +52,7 @@ serveCalls({
       enableChunkedPrefill: true,
       faults: [],
     });
-    return { variant: `Tandem ${engine.info.isa}${quantize ? ` ${quantize}` : ''}`, tokenizer: model.tokenizerSize };
+    return { variant: `Tandem ${engine.info.isa}`, tokenizer: model.tokenizerSize };
   },
 
   async greedy({ prompts, count }) {

@@ -1,18 +1,24 @@
 /** Writes one GGUF file (version 3) of a Qwen3 model: metadata, tensor table, aligned tensors. Norms are F32, matrices BF16, Q8_0 or Q4_0. */
 import { writeSync } from 'node:fs';
+import {
+  DEFAULT_ALIGNMENT,
+  GGUF_MAGIC,
+  GGUF_VERSION,
+  STORAGE_TYPES,
+  storedBytes,
+  VALUE_TYPES,
+} from '../../dist/control/models/gguf/format.js';
+import { TOKEN } from '../../dist/control/models/gguf/vocabulary.js';
 import { elements, RMS_EPS, ROPE_THETA } from './shapes.mjs';
 import { CHAT_TEMPLATE, vocabulary } from './tokenizer.mjs';
 
-const ALIGNMENT = 32;
-const TYPE = { u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 };
-const F32 = 0;
-/** By format: ggml's number of the type, llama.cpp's number of such a file, bytes of so many elements. */
+const ALIGNMENT = DEFAULT_ALIGNMENT;
+/** By format: the type of the matrices, and llama.cpp's number of such a file. */
 const FORMATS = {
-  bf16: { type: 30, file: 32, bytes: 2, per: 1 },
-  q8_0: { type: 8, file: 7, bytes: 34, per: 32 },
-  q4_0: { type: 2, file: 2, bytes: 18, per: 32 },
+  bf16: { type: 'BF16', file: 32 },
+  q8_0: { type: 'Q8_0', file: 7 },
+  q4_0: { type: 'Q4_0', file: 2 },
 };
-const TOKEN = { normal: 1, control: 3, unused: 5 };
 
 function u32(value) {
   const buffer = Buffer.alloc(4);
@@ -38,14 +44,14 @@ function text(value) {
 }
 
 const entry = {
-  u32: (key, value) => Buffer.concat([text(key), u32(TYPE.u32), u32(value)]),
-  f32: (key, value) => Buffer.concat([text(key), u32(TYPE.f32), f32(value)]),
-  bool: (key, value) => Buffer.concat([text(key), u32(TYPE.bool), Buffer.from([value ? 1 : 0])]),
-  string: (key, value) => Buffer.concat([text(key), u32(TYPE.string), text(value)]),
+  u32: (key, value) => Buffer.concat([text(key), u32(VALUE_TYPES.uint32), u32(value)]),
+  f32: (key, value) => Buffer.concat([text(key), u32(VALUE_TYPES.float32), f32(value)]),
+  bool: (key, value) => Buffer.concat([text(key), u32(VALUE_TYPES.bool), Buffer.from([value ? 1 : 0])]),
+  string: (key, value) => Buffer.concat([text(key), u32(VALUE_TYPES.string), text(value)]),
   strings: (key, values) =>
-    Buffer.concat([text(key), u32(TYPE.array), u32(TYPE.string), u64(values.length), ...values.map(text)]),
+    Buffer.concat([text(key), u32(VALUE_TYPES.array), u32(VALUE_TYPES.string), u64(values.length), ...values.map(text)]),
   integers: (key, values) =>
-    Buffer.concat([text(key), u32(TYPE.array), u32(TYPE.i32), u64(values.length), ...values.map(u32)]),
+    Buffer.concat([text(key), u32(VALUE_TYPES.array), u32(VALUE_TYPES.int32), u64(values.length), ...values.map(u32)]),
 };
 
 function tokenizerEntries(shape) {
@@ -97,16 +103,15 @@ function align(offset) {
 /** Writes metadata and tensor table; returns each tensor's absolute offset. */
 export function beginGguf(fd, name, shape, tensors, format = 'bf16') {
   const entries = metadata(name, shape, format);
-  const { type: matrix, bytes, per } = FORMATS[format];
-  const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(entries.length), ...entries];
+  const parts = [Buffer.from(GGUF_MAGIC), u32(GGUF_VERSION), u64(tensors.length), u64(entries.length), ...entries];
   let offset = 0;
   const offsets = tensors.map((tensor) => {
     const begin = offset;
     // GGUF lists the fastest dimension first.
     const dimensions = [...tensor.shape].reverse();
-    const type = tensor.norm ? F32 : matrix;
-    parts.push(text(tensor.gguf), u32(dimensions.length), ...dimensions.map(u64), u32(type), u64(begin));
-    offset = align(begin + (tensor.norm ? elements(tensor) * 4 : (elements(tensor) / per) * bytes));
+    const type = tensor.norm ? 'F32' : FORMATS[format].type;
+    parts.push(text(tensor.gguf), u32(dimensions.length), ...dimensions.map(u64), u32(STORAGE_TYPES[type].id), u64(begin));
+    offset = align(begin + storedBytes(type, elements(tensor)));
     return begin;
   });
   const head = Buffer.concat(parts);

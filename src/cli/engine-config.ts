@@ -5,6 +5,7 @@ import type { ExtensionSettings } from '../control/extensions/load.ts';
 import { PAGE_SIZE, type ComputeDType, type ModelSpec, type TensorEntry } from '../control/engine/native.ts';
 import { MAX_BEAM_WIDTH } from '../control/sessions/beams.ts';
 import type { LoadedModel } from '../control/models/model.ts';
+import { isInBlocks } from '../control/models/tensors.ts';
 import type { Settings } from '../control/settings.ts';
 import { usableMemory } from './machine.ts';
 
@@ -37,6 +38,9 @@ export function engineConfig(
   model: LoadedModel,
   warn: (text: string) => void = () => {},
 ): EngineConfig {
+  if (settings.quantize !== 'none' && model.tensors.some(isInBlocks)) {
+    throw new Error('--quantize: the weights are already quantised.');
+  }
   const dtype = computeDType(settings.dtype, model.checkpointDType);
   const pageBytes = kvPageBytes(model.spec, dtype);
   const asked = modelLength(settings.maxModelLen, model.maxPosition);

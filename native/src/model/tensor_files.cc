@@ -122,33 +122,38 @@ bool TensorFiles::read(const Tensor& tensor, int64_t first, int64_t count, float
     if (size == 2) widen(tensor.stored, raw, count, out);
     return true;
   }
-  std::vector<uint8_t> raw(size_t(stored_bytes(tensor, columns)));
-  for (int64_t row = first / columns; row < (first + count) / columns; ++row, out += columns) {
-    if (!read_row(tensor, row, int64_t(raw.size()), raw.data())) return false;
-    if (is_blocks(tensor.stored)) {
-      dequantise_row(tensor.stored, raw.data(), columns, out);
-    } else if (tensor.stored == Stored::kF32) {
-      std::memcpy(out, raw.data(), raw.size());
-    } else {
-      widen(tensor.stored, raw.data(), columns, out);
-    }
+  int64_t rows = count / columns, bytes = stored_bytes(tensor, columns);
+  std::vector<uint8_t> raw(size_t(rows * bytes));
+  if (!read_rows(tensor, first / columns, rows, bytes, raw.data())) return false;
+  if (tensor.stored == Stored::kF32) {
+    std::memcpy(out, raw.data(), raw.size());
+  } else if (!is_blocks(tensor.stored)) {
+    widen(tensor.stored, raw.data(), count, out);
+  } else {
+    for (int64_t i = 0; i < rows; ++i) dequantise_row(tensor.stored, raw.data() + i * bytes, columns, out + i * columns);
   }
   return true;
 }
 
 bool TensorFiles::read_blocks(const Tensor& tensor, int64_t first_row, int64_t rows, const ops::QuantRows& out) const {
   int64_t columns = columns_of(tensor), groups = columns / simd::traits_of(block_traits(tensor.stored).format).group;
-  std::vector<uint8_t> raw(size_t(stored_bytes(tensor, columns)));
+  int64_t bytes = stored_bytes(tensor, columns);
+  std::vector<uint8_t> raw(size_t(rows * bytes));
+  if (!read_rows(tensor, first_row, rows, bytes, raw.data())) return false;
   for (int64_t i = 0; i < rows; ++i) {
-    if (!read_row(tensor, first_row + i, int64_t(raw.size()), raw.data())) return false;
     float* minima = out.minima ? out.minima + i * groups : nullptr;
-    unpack_row(tensor.stored, raw.data(), columns, out.values + i * columns, out.scales + i * groups, minima);
+    unpack_row(tensor.stored, raw.data() + i * bytes, columns, out.values + i * columns, out.scales + i * groups, minima);
   }
   return true;
 }
 
-bool TensorFiles::read_row(const Tensor& tensor, int64_t row, int64_t bytes, uint8_t* out) const {
-  return read_exactly(descriptors_[size_t(tensor.file)], tensor.offset + stored_row(tensor, row) * bytes, bytes, out);
+bool TensorFiles::read_rows(const Tensor& tensor, int64_t first, int64_t rows, int64_t bytes, uint8_t* out) const {
+  int fd = descriptors_[size_t(tensor.file)];
+  if (tensor.interleaved == 0) return read_exactly(fd, tensor.offset + first * bytes, rows * bytes, out);
+  for (int64_t i = 0; i < rows; ++i) {
+    if (!read_exactly(fd, tensor.offset + stored_row(tensor, first + i) * bytes, bytes, out + i * bytes)) return false;
+  }
+  return true;
 }
 
 }  // namespace tandem::model

@@ -26,8 +26,8 @@ class TensorFiles {
   bool read_blocks(const Tensor& tensor, int64_t first_row, int64_t rows, const ops::QuantRows& out) const;
 
  private:
-  // The stored bytes of one row, in the order of the reader.
-  bool read_row(const Tensor& tensor, int64_t row, int64_t bytes, uint8_t* out) const;
+  // The stored bytes of rows, `bytes` each, in the order of the reader.
+  bool read_rows(const Tensor& tensor, int64_t first, int64_t rows, int64_t bytes, uint8_t* out) const;
 
   std::vector<int> descriptors_;
   std::unordered_map<std::string, Tensor> tensors_;

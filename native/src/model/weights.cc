@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "model/tensor_files.h"
 #include "ops/quantise.h"
@@ -11,8 +13,7 @@ class Loader {
  public:
   Loader(const Spec& spec, const TensorFiles& files, ops::Element element, std::optional<ops::QuantFormat> quantise,
          const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress)
-      : spec_(spec), files_(files), element_(element), quantise_(quantise), kernels_(kernels), pool_(pool), progress_(progress),
-        total_(packed_bytes()) {}
+      : spec_(spec), files_(files), element_(element), quantise_(quantise), kernels_(kernels), pool_(pool), progress_(progress) {}
 
   Weights load() {
     dry_ = true;
@@ -83,8 +84,13 @@ class Loader {
       tensors.push_back(&files_.find(part.name, {part.rows, columns}));
       rows += part.rows;
     }
-    if (dry_) return {};
-    ops::PackedMatrix packed = quantise_ ? quantised(tensors, columns) : elements(parts, tensors, rows, columns);
+    if (dry_) {
+      total_ += packed_bytes(tensors, columns);
+      return {};
+    }
+    ops::PackedMatrix packed = quantise_               ? quantised(tensors, columns)
+                               : keeps_blocks(tensors) ? blocks(tensors, columns)
+                                                       : elements(parts, tensors, rows, columns);
     done_ += int64_t(packed.bytes());
     if (progress_) progress_(std::min(done_, total_), total_);
     return packed;
@@ -103,6 +109,23 @@ class Loader {
       return true;
     };
     return ops::PackedMatrix(kernels_, element_, rows, columns, pool_, read_rows);
+  }
+
+  // The numbers of the file's blocks as they are, only laid out anew. Parts of other types may meet in one matrix.
+  ops::PackedMatrix blocks(const std::vector<const Tensor*>& tensors, int64_t columns) {
+    std::vector<ops::QuantPart> parts;
+    for (const Tensor* tensor : tensors) {
+      auto read_rows = [this, tensor](int64_t first, int64_t count, const ops::QuantRows& out) {
+        return files_.read_blocks(*tensor, first, count, out);
+      };
+      parts.push_back({tensor->shape[0], block_traits(tensor->stored).format, read_rows});
+    }
+    return ops::PackedMatrix(element_, ops::QuantisedMatrix(kernels_.panel, columns, parts, pool_));
+  }
+
+  // Whether the matrix keeps the blocks of its tensors. Beside a tensor of plain elements they are widened, and with `quantise` made anew.
+  bool keeps_blocks(const std::vector<const Tensor*>& tensors) const {
+    return !quantise_ && std::all_of(tensors.begin(), tensors.end(), [](const Tensor* tensor) { return is_blocks(tensor->stored); });
   }
 
   ops::PackedMatrix quantised(const std::vector<const Tensor*>& tensors, int64_t columns) {
@@ -124,11 +147,19 @@ class Loader {
   }
 
   // About what will be packed; padding is left out, so it is only for showing progress.
-  int64_t packed_bytes() const {
-    int64_t h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size(), f = spec_.intermediate_size;
-    int64_t elements = spec_.layers * ((q + 2 * kv) * h + q * h + 3 * f * h) + spec_.vocab_size * h * (spec_.tied_embeddings ? 1 : 2);
-    if (!quantise_) return elements * int64_t(ops::element_size(element_));
-    return simd::traits_of(*quantise_).panel_bytes(1, elements);
+  int64_t packed_bytes(const std::vector<const Tensor*>& tensors, int64_t columns) const {
+    int64_t bytes = 0;
+    for (const Tensor* tensor : tensors) {
+      int64_t elements = tensor->shape[0] * columns;
+      if (quantise_) {
+        bytes += simd::traits_of(*quantise_).panel_bytes(1, elements);
+      } else if (keeps_blocks(tensors)) {
+        bytes += simd::traits_of(block_traits(tensor->stored).format).panel_bytes(1, elements);
+      } else {
+        bytes += elements * int64_t(ops::element_size(element_));
+      }
+    }
+    return bytes;
   }
 
   const Spec& spec_;
@@ -138,7 +169,7 @@ class Loader {
   const simd::Kernels& kernels_;
   ThreadPool& pool_;
   const Progress& progress_;
-  int64_t total_;
+  int64_t total_ = 0;
   int64_t done_ = 0;
   bool dry_ = false;
 };

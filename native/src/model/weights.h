@@ -40,6 +40,7 @@ using Progress = std::function<void(int64_t done, int64_t total)>;
 
 // Checks every tensor's name, shape, dtype and byte range against the spec and the files before anything is read.
 // Throws Error(kRange) naming the tensor, or Error(kIo). `progress` is called on the calling thread.
+// A matrix whose tensors are all stored in blocks keeps their numbers exactly; beside plain elements blocks are widened.
 // With `quantise` every matrix is quantised to that format (kInt8 or kInt4), the embedding too.
 Weights load(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element,
              std::optional<ops::QuantFormat> quantise, const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress);

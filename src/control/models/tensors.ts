@@ -84,6 +84,11 @@ function fileOf(stored: StoredTensor, weights: Weights): string {
   return weights.files[stored.file]?.name ?? 'weights';
 }
 
+/** Blocks of small numbers, which are kept as they are. */
+export function isInBlocks({ dtype }: TensorEntry): boolean {
+  return dtype !== 'F32' && dtype !== 'F16' && dtype !== 'BF16';
+}
+
 const NAMES: Record<WeightDType, 'float32' | 'float16' | 'bfloat16'> = { F32: 'float32', F16: 'float16', BF16: 'bfloat16' };
 
 /** The dtype that most of the weights have; blocks of small numbers count as BF16, which holds them best. */

@@ -82,6 +82,11 @@ test('engine settings follow model and flags', () => {
   expect(engineConfig(testSettings(), { ...model, checkpointDType: 'float16' }).dtype).toBe('float32');
   expect(engineConfig(testSettings(), model)).not.toHaveProperty('quantize');
   expect(engineConfig(testSettings({ quantize: 'int4' }), model).quantize).toBe('int4');
+  const blocks = { ...model, tensors: model.tensors.map((tensor) => ({ ...tensor, dtype: 'Q4_K' as const })) };
+  expect(engineConfig(testSettings(), blocks)).not.toHaveProperty('quantize');
+  expect(() => engineConfig(testSettings({ quantize: 'int4' }), blocks)).toThrow(
+    '--quantize: the weights are already quantised.',
+  );
   expect(engineConfig(testSettings({ kvCacheMemoryBytes: 12_345 }), model).kvCacheBytes).toBe(12_345);
   expect(() => engineConfig(testSettings({ maxModelLen: 513 }), model)).toThrow(/--max-model-len 513.*512/);
 });
