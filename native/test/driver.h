@@ -1,10 +1,12 @@
 // Drives an engine as a scheduler would: slots, pages from a free list, prompts in chunks, one token per step after that.
 #pragma once
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "engine/engine.h"
 #include "support.h"
+#include "test.h"
 
 namespace tandem::test {
 
@@ -31,6 +33,17 @@ struct Job {
   bool finished() const { return !output.empty() && output.back().finish != engine::Finish::kNone; }
 };
 
+inline bool same_token(const Token& a, const Token& b) {
+  bool same = a.id == b.id && a.finish == b.finish && a.rank == b.rank && same_bits(a.logprob, b.logprob) && a.top.size() == b.top.size();
+  for (size_t i = 0; same && i < a.top.size(); ++i) same = a.top[i].id == b.top[i].id && same_bits(a.top[i].logprob, b.top[i].logprob);
+  return same;
+}
+
+inline void check_same(const Job& a, const Job& b) {
+  CHECK_EQ(a.output.size(), b.output.size());
+  for (size_t i = 0; i < std::min(a.output.size(), b.output.size()); ++i) CHECK(same_token(a.output[i], b.output[i]));
+}
+
 class Driver {
  public:
   Driver(std::shared_ptr<model::Model> model, const engine::Options& options, uint64_t page_seed = 0)
@@ -43,6 +56,9 @@ class Driver {
   void set_chunk(int64_t chunk) { chunk_ = chunk; }
   // Feed the last token by its id instead of -1.
   void set_explicit_tokens(bool on) { explicit_ = on; }
+  // Asked before each sampling row what may come next.
+  using Propose = std::function<std::vector<int32_t>(const Job&)>;
+  void set_propose(Propose propose) { propose_ = std::move(propose); }
 
   // Starts (or starts again, after stop) a job in a slot: what it has so far is fed as one text.
   void start(int64_t slot, Job& job) {
@@ -73,6 +89,7 @@ class Driver {
     engine::StepResult result = engine_.step(plan_);
     plan_ = {};
     for (const engine::Sampled& s : result.samples) take(s, result);
+    for (int64_t slot : sampled) slots_[slot].position = int64_t(slots_[slot].job->tokens().size()) - 1;
     return true;
   }
   void run() {
@@ -90,19 +107,24 @@ class Driver {
   void add_row(int64_t slot, Running& s, int64_t& budget, std::vector<int64_t>& sampled) {
     std::vector<int32_t> all = s.job->tokens();
     int64_t count = std::min({chunk_, budget, int64_t(all.size()) - s.position});
-    while (int64_t(s.pages.size()) * simd::kPage < s.position + count) {
+    bool sample = s.position + count == int64_t(all.size());
+    std::vector<int32_t> proposals = sample && propose_ ? propose_(*s.job) : std::vector<int32_t>{};
+    int64_t room = std::min(budget - count, options_.max_model_len - s.position - count);
+    proposals.resize(size_t(std::min(int64_t(proposals.size()), room)));
+    int64_t fed = count + int64_t(proposals.size());
+    while (int64_t(s.pages.size()) * simd::kPage < s.position + fed) {
       require(!free_.empty(), ErrorKind::kState, "the driver has no page left");
       plan_.pages.push_back({slot, int64_t(s.pages.size()), free_.back()});
       s.pages.push_back(free_.back());
       free_.pop_back();
     }
-    bool sample = s.position + count == int64_t(all.size());
-    plan_.rows.push_back({slot, s.position, count, sample});
+    plan_.rows.push_back({slot, s.position, fed, sample ? fed - count + 1 : 0});
     bool last = count == 1 && sample && s.position > 0 && !explicit_ && fed_[slot] == s.job && !s.job->output.empty();
     for (int64_t i = 0; i < count; ++i) plan_.tokens.push_back(last ? -1 : all[size_t(s.position + i)]);
+    plan_.tokens.insert(plan_.tokens.end(), proposals.begin(), proposals.end());
     fed_[slot] = sample ? s.job : nullptr;
     s.position += count;
-    budget -= count;
+    budget -= fed;
     if (sample) sampled.push_back(slot);
   }
 
@@ -119,6 +141,7 @@ class Driver {
   engine::Plan plan_;
   int64_t chunk_ = 1 << 30;
   bool explicit_ = false;
+  Propose propose_;
 };
 
 }  // namespace tandem::test

@@ -219,7 +219,7 @@ TEST(the_last_token_is_known_only_after_a_sample) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   engine::Engine engine(model, options());
   Plan plan = first_plan();
-  plan.rows[0].sample = false;
+  plan.rows[0].samples = 0;
   CHECK(engine.step(plan).samples.empty());
   Plan next;
   next.rows = {{0, 20, 1, true}};

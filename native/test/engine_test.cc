@@ -38,17 +38,6 @@ Job job(uint64_t seed, int64_t prompt_length, int64_t outputs, double temperatur
 
 std::vector<Job> jobs() { return {job(1, 1, 9), job(2, 17, 12), job(3, 70, 6, 0), job(4, 33, 20), job(5, 16, 5), job(6, 64, 8)}; }
 
-bool same_token(const Token& a, const Token& b) {
-  bool same = a.id == b.id && a.finish == b.finish && a.rank == b.rank && same_bits(a.logprob, b.logprob) && a.top.size() == b.top.size();
-  for (size_t i = 0; same && i < a.top.size(); ++i) same = a.top[i].id == b.top[i].id && same_bits(a.top[i].logprob, b.top[i].logprob);
-  return same;
-}
-
-void check_same(const Job& a, const Job& b) {
-  CHECK_EQ(a.output.size(), b.output.size());
-  for (size_t i = 0; i < std::min(a.output.size(), b.output.size()); ++i) CHECK(same_token(a.output[i], b.output[i]));
-}
-
 // Each job in an engine of its own, its prompt in one piece.
 std::vector<Job> alone(const std::shared_ptr<model::Model>& model, std::vector<Job> all) {
   for (Job& j : all) {

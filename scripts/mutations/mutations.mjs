@@ -74,6 +74,17 @@ export const mutations = [
         search: 'accumulate || k0 > 0',
         replace: 'accumulate || done > 0',
       },
+      {
+        file: 'native/src/simd/kernels_body.h',
+        search: 'for (int64_t start = 0; start < k; start += kWideBlock) {',
+        replace:
+          'for (int64_t done = 0; done < k; done += kWideBlock) {\n    int64_t start = (k - 1 - done) / kWideBlock * kWideBlock;',
+      },
+      {
+        file: 'native/src/simd/kernels_body.h',
+        search: 'accumulate || start > 0',
+        replace: 'accumulate || done > 0',
+      },
     ],
     tests: ['test/native/invariance.test.ts'],
   },

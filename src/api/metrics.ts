@@ -172,6 +172,7 @@ export class Metrics {
     gauge('engine_up', '1 while the engine is ready.', () => (engine.state === 'ready' ? 1 : 0));
     this.#engineCounters(engine);
     this.#transfers(engine);
+    this.#speculation(engine);
     gauge('kv_transfer_held_blocks', 'KV blocks held for peers.', () => engine.stats().transfers?.heldBlocks ?? 0);
     this.#cacheConfig(engine);
   }
@@ -199,6 +200,30 @@ export class Metrics {
     });
     this.#engineCounter('prefix_cache_hits_total', 'Prompt tokens found in the prefix cache.', () => {
       return engine.stats().prefixCacheHits;
+    });
+  }
+
+  /** Of speculation; 0 where it is off. */
+  #speculation(engine: EngineClient): void {
+    const counters = [
+      ['spec_decode_num_drafts_total', 'Proposals, one per sequence and step.', 'drafts'],
+      ['spec_decode_num_draft_tokens_total', 'Tokens that were proposed.', 'draftTokens'],
+      ['spec_decode_num_accepted_tokens_total', 'Proposed tokens that were sampled.', 'acceptedTokens'],
+    ] as const;
+    for (const [name, help, field] of counters)
+      this.#engineCounter(name, help, () => engine.stats().speculation?.[field] ?? 0);
+    const labels = this.#labels;
+    new Counter<ModelLabels | 'position'>({
+      name: `${PREFIX}spec_decode_num_accepted_tokens_per_pos_total`,
+      help: 'Proposed tokens that were sampled, by their position in the proposal.',
+      labelNames: ['model_name', 'engine', 'position'],
+      registers: [this.#registry],
+      collect() {
+        this.reset();
+        engine.stats().speculation?.acceptedPerPosition.forEach((count, position) => {
+          this.inc({ ...labels, position }, count);
+        });
+      },
     });
   }
 

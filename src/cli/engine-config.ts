@@ -71,6 +71,7 @@ export function engineConfig(
     enableChunkedPrefill: settings.enableChunkedPrefill,
     enablePrefixCaching: settings.enablePrefixCaching,
     schedulingPolicy: settings.schedulingPolicy,
+    ...(settings.speculativeConfig && { speculation: settings.speculativeConfig }),
     ...(settings.engineExtensions.length > 0 && { extensions: extensionSettings(settings) }),
     ...kvTransfer(settings, model),
     trainingFloor: settings.trainingFloor,

@@ -5,6 +5,7 @@ import { REASONING_PARSER_NAMES, TOOL_PARSER_NAMES } from '../control/sessions/p
 import { MAX_ADAPTER_RANK } from '../control/models/peft-config.ts';
 import type { Settings } from '../control/settings.ts';
 import { usableCores } from './machine.ts';
+import { speculativeConfig } from './speculative-config.ts';
 import {
   addresses,
   boolean,
@@ -121,6 +122,13 @@ export const OPTIONS: OptionTable = {
     parse: oneOf('fcfs', 'priority'),
     default: () => 'fcfs',
     help: "order of the queue: by arrival, or by the requests' priority (lower first)",
+  },
+  speculativeConfig: {
+    flag: 'speculative-config',
+    parse: speculativeConfig(),
+    default: () => null,
+    defaultText: 'none',
+    help: 'JSON, such as {"method": "ngram", "num_speculative_tokens": 5}: propose what a sequence said before, where that is faster',
   },
   loraModules: {
     flag: 'lora-modules',

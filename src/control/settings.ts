@@ -2,6 +2,7 @@
 import type { WeightQuantization } from './engine/native.ts';
 import type { PeerAddress } from './transfer/transfer.ts';
 import type { NamedAdapter } from './models/adapter-registry.ts';
+import type { SpeculationOptions } from './scheduler/speculation.ts';
 import type { ReasoningParserName, ToolParserName } from './sessions/parsers/create-parser.ts';
 
 export interface Settings {
@@ -31,6 +32,8 @@ export interface Settings {
   toolCallParser: ToolParserName | 'auto' | 'none';
   reasoningParser: ReasoningParserName | 'auto' | 'none';
   schedulingPolicy: 'fcfs' | 'priority';
+  /** Proposes tokens that a sequence said before; null = never. */
+  speculativeConfig: SpeculationOptions | null;
   /** Adapters that requests may name from the start on. */
   loraModules: NamedAdapter[];
   /** Adapters may be named over HTTP, by paths on this machine. */

@@ -273,8 +273,7 @@ engine::Plan read_plan(const Napi::Value& value) {
   if (rows.size() % 4 != 0) throw Error(ErrorKind::kRange, "rows must hold quadruples");
   for (size_t i = 0; i < pages.size(); i += 3) plan.pages.push_back({pages[i], pages[i + 1], pages[i + 2]});
   for (size_t i = 0; i < rows.size(); i += 4) {
-    if (rows[i + 3] != 0 && rows[i + 3] != 1) throw Error(ErrorKind::kRange, "rows: sample must be 0 or 1");
-    plan.rows.push_back({rows[i], rows[i + 1], rows[i + 2], rows[i + 3] == 1});
+    plan.rows.push_back({rows[i], rows[i + 1], rows[i + 2], rows[i + 3]});
   }
   return plan;
 }

@@ -16,6 +16,8 @@ namespace {
 
 // Rows whose logits are computed in one product; bounds the memory of the logits.
 constexpr int64_t kLogitRows = 64;
+// Even a lone sequence may have scored and proposed tokens.
+constexpr int64_t kLeastLogitRows = 16;
 
 void in_range(const char* what, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) {
@@ -95,9 +97,9 @@ bool all_finite(const std::vector<uint8_t>& bytes, ops::Element element) {
 
 Engine::Engine(std::shared_ptr<model::Model> model, const Options& options)
     : model_(std::move(model)), options_(checked(options, model_->spec)),
-      logit_rows_(std::min({options_.max_sequences, options_.max_batch_tokens, kLogitRows})), kv_(model_->kv_shape(), options_.pages),
-      forward_(*model_, options_.max_model_len, options_.max_batch_tokens, logit_rows_), slots_(size_t(options_.max_sequences)),
-      scratch_(size_t(model_->pool.threads())) {}
+      logit_rows_(std::min({std::max(options_.max_sequences, kLeastLogitRows), options_.max_batch_tokens, kLogitRows})),
+      kv_(model_->kv_shape(), options_.pages), forward_(*model_, options_.max_model_len, options_.max_batch_tokens, logit_rows_),
+      slots_(size_t(options_.max_sequences)), scratch_(size_t(model_->pool.threads())) {}
 
 std::vector<uint8_t> Engine::read_pages(const std::vector<int32_t>& pages) const {
   in_range("pages.length", int64_t(pages.size()), 0, options_.pages);
@@ -150,7 +152,11 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
   }
   std::vector<int64_t> position(slots_.size());
   for (size_t s = 0; s < slots_.size(); ++s) position[s] = slots_[s].position;
-  for (const Open& open : plan.opens) position[size_t(open.slot)] = int64_t(open.cached.size());
+  std::vector<int64_t> prompt_length(slots_.size());
+  for (const Open& open : plan.opens) {
+    position[size_t(open.slot)] = int64_t(open.cached.size());
+    prompt_length[size_t(open.slot)] = open.prompt_length;
+  }
   std::vector<uint8_t> seen(slots_.size(), 0);
   size_t next = 0;
   for (const Row& row : plan.rows) {
@@ -165,10 +171,14 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
     require(size_t(row.count) <= plan.tokens.size() - next, ErrorKind::kRange, "tokens: fewer than the rows need");
     for (int64_t i = 0; i < row.count; ++i) {
       int32_t token = plan.tokens[next + size_t(i)];
-      bool last = token == -1 && row.count == 1 && !opens[s] && slots_[s].last_token >= 0;
+      bool last = token == -1 && i == 0 && !opens[s] && slots_[s].last_token >= 0;
       require(last || (token >= 0 && token < model_->spec.vocab_size), ErrorKind::kRange, "tokens: id outside the vocabulary");
     }
     next += size_t(row.count);
+    in_range("rows: samples", row.samples, 0, row.count);
+    int64_t prompt = opens[s] ? prompt_length[s] : slots_[s].prompt_length;
+    bool outputs = row.samples <= 1 || row.first_position + row.count - row.samples >= prompt - 1;
+    require(outputs, ErrorKind::kRange, "rows: a proposed token lies in the prompt");
   }
   require(next == plan.tokens.size(), ErrorKind::kRange, "tokens: more than the rows need");
   in_range("tokens.length", int64_t(next), 0, options_.max_batch_tokens);
@@ -179,11 +189,11 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
 void Engine::check_controls(const Plan& plan) const {
   std::unordered_set<int64_t> samples;
   for (const Row& row : plan.rows) {
-    if (row.sample) samples.insert(row.slot);
+    if (row.samples == 1) samples.insert(row.slot);
   }
   for (const StepControl& control : plan.controls) {
     // Erased: a second entry of the same slot finds nothing.
-    require(samples.erase(control.slot) == 1, ErrorKind::kRange, "controls: slot has no sampling row or two entries");
+    require(samples.erase(control.slot) == 1, ErrorKind::kRange, "controls: slot has no row that samples once, or two entries");
     check_bias("controls", control.controls.bias, model_->spec.vocab_size);
     check_allowed("controls", control.controls.allowed, model_->spec.vocab_size);
   }
@@ -246,10 +256,12 @@ void Engine::remember(const Plan& plan, const model::ForwardBatch& batch) {
   size_t next = 0;
   for (const Row& row : plan.rows) {
     Slot& slot = slots_[size_t(row.slot)];
-    for (int64_t i = 0; i < row.count && slot.params.sampling.uses_history(); ++i) {
+    // Proposals are remembered when they have been sampled.
+    int64_t fed = row.count - row.proposals();
+    for (int64_t i = 0; i < fed && slot.params.sampling.uses_history(); ++i) {
       slot.history.add(batch.tokens[next + size_t(i)], row.first_position + i >= slot.prompt_length);
     }
-    for (int64_t i = std::max<int64_t>(0, slot.prompt_length - row.first_position); slot.constraint && i < row.count; ++i) {
+    for (int64_t i = std::max<int64_t>(0, slot.prompt_length - row.first_position); slot.constraint && i < fed; ++i) {
       slot.constraint->take(row.first_position + i - slot.prompt_length, batch.tokens[next + size_t(i)]);
     }
     next += size_t(row.count);
@@ -269,7 +281,8 @@ void Engine::prepare_masks(const Plan& plan) {
   std::vector<std::pair<Constraint*, int64_t>> work;
   for (const Row& row : plan.rows) {
     const Slot& slot = slots_[size_t(row.slot)];
-    if (row.sample && slot.constraint) work.emplace_back(slot.constraint.get(), row.first_position + row.count - slot.prompt_length);
+    int64_t index = row.first_position + row.count - row.proposals() - slot.prompt_length;
+    if (row.samples > 0 && slot.constraint) work.emplace_back(slot.constraint.get(), index);
   }
   if (work.empty()) return;
   masks_.start([work = std::move(work)] {
@@ -297,15 +310,16 @@ StepResult Engine::run_checked(const Plan& plan) {
   prepare_masks(plan);
   forward_.run(batch, kv_);
   masks_.wait();
-  for (const Row& row : plan.rows) slots_[size_t(row.slot)].position = row.first_position + row.count;
+  for (const Row& row : plan.rows) slots_[size_t(row.slot)].position = row.first_position + row.count - row.proposals();
   StepResult result;
-  sample_rows(plan, result);
+  sample_rows(plan, batch, result);
   score_prompts(plan, batch, result);
   keep_last_hidden(plan);
+  clear_refused(plan);
   return result;
 }
 
-std::vector<Engine::Query> Engine::sample_queries(const Plan& plan) const {
+std::vector<Engine::Query> Engine::sample_queries(const Plan& plan, const model::ForwardBatch& batch) const {
   std::unordered_map<int64_t, const ops::StepControls*> controls;
   for (const StepControl& control : plan.controls) controls[control.slot] = &control.controls;
   std::vector<Query> queries;
@@ -313,7 +327,11 @@ std::vector<Engine::Query> Engine::sample_queries(const Plan& plan) const {
   for (const Row& row : plan.rows) {
     auto found = controls.find(row.slot);
     const ops::StepControls* own = found == controls.end() ? nullptr : found->second;
-    if (row.sample) queries.push_back({forward_.hidden(first + row.count - 1), row.slot, -1, -1, own});
+    for (int64_t i = row.count - row.samples; i < row.count; ++i) {
+      int32_t proposed = i + 1 < row.count ? batch.tokens[size_t(first + i + 1)] : -1;
+      bool follows = i > row.count - row.samples;
+      queries.push_back({forward_.hidden(first + i), row.slot, row.first_position + i + 1, proposed, own, follows});
+    }
     first += row.count;
   }
   return queries;
@@ -346,6 +364,19 @@ void Engine::keep_last_hidden(const Plan& plan) {
   }
 }
 
+void Engine::clear_refused(const Plan& plan) {
+  int64_t first = 0;
+  for (const Row& row : plan.rows) {
+    const Slot& slot = slots_[size_t(row.slot)];
+    for (int64_t p = slot.position; p < row.first_position + row.count; ++p) {
+      const float* hidden = forward_.hidden(first + p - row.first_position);
+      if (std::all_of(hidden, hidden + model_->spec.hidden_size, [](float x) { return std::isfinite(x); })) continue;
+      kv_.clear_position(slot.pages[size_t(p / simd::kPage)], int(p % simd::kPage));
+    }
+    first += row.count;
+  }
+}
+
 template <typename Answer>
 std::vector<std::vector<ops::TopEntry>> Engine::for_each_query(const std::vector<Query>& queries, const Answer& answer) {
   int64_t total = int64_t(queries.size());
@@ -355,29 +386,49 @@ std::vector<std::vector<ops::TopEntry>> Engine::for_each_query(const std::vector
     std::vector<const float*> rows;
     for (int64_t i = 0; i < count; ++i) rows.push_back(queries[size_t(first + i)].hidden);
     float* logits = forward_.logits(rows.data(), count);
-    // One index per thread, so that each has scratch memory of its own; rows are claimed inside.
+    // One index per thread, so that each has scratch memory of its own; rows are claimed inside, each with those that follow it.
     std::atomic<int64_t> next{0};
+    auto follows = [&](int64_t i) { return i > 0 && i < count && queries[size_t(first + i)].follows; };
     model_->pool.run(model_->pool.threads(), [&](int64_t thread) {
       for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
-        size_t at = size_t(first + i);
-        answer(at, logits + i * forward_.ld_logits(), scratch_[size_t(thread)], tops[at]);
+        for (int64_t row = i; !follows(i) && (row == i || follows(row)); ++row) {
+          size_t at = size_t(first + row);
+          answer(at, logits + row * forward_.ld_logits(), scratch_[size_t(thread)], tops[at]);
+        }
       }
     });
   }
   return tops;
 }
 
-void Engine::sample_rows(const Plan& plan, StepResult& result) {
-  std::vector<Query> queries = sample_queries(plan);
-  result.samples.resize(queries.size());
+void Engine::sample_rows(const Plan& plan, const model::ForwardBatch& batch, StepResult& result) {
+  std::vector<Query> queries = sample_queries(plan, batch);
+  std::vector<Sampled> samples(queries.size());
+  enum : uint8_t { kSkipped, kLast, kAccepted };
+  std::vector<uint8_t> outcome(queries.size(), kSkipped);
   auto tops = for_each_query(queries, [&](size_t i, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
-    result.samples[i] = sample_row(queries[i], logits, scratch, top);
+    if (queries[i].follows) {
+      if (outcome[i - 1] != kAccepted) return;
+      accept_proposal(queries[i], samples[i - 1].token);
+    }
+    samples[i] = sample_row(queries[i], logits, scratch, top);
+    bool proposed = samples[i].finish == Finish::kNone && samples[i].token == queries[i].token;
+    outcome[i] = proposed ? kAccepted : kLast;
   });
   for (size_t i = 0; i < tops.size(); ++i) {
-    result.samples[i].top_offset = int32_t(result.top.size());
-    result.samples[i].top_count = int32_t(tops[i].size());
+    if (outcome[i] == kSkipped) continue;
+    samples[i].top_offset = int32_t(result.top.size());
+    samples[i].top_count = int32_t(tops[i].size());
     result.top.insert(result.top.end(), tops[i].begin(), tops[i].end());
+    result.samples.push_back(samples[i]);
   }
+}
+
+void Engine::accept_proposal(const Query& query, int32_t token) {
+  Slot& slot = slots_[size_t(query.slot)];
+  slot.position = query.position;
+  if (slot.params.sampling.uses_history()) slot.history.add(token, true);
+  if (slot.constraint) slot.constraint->prepare(query.position - slot.prompt_length);
 }
 
 void Engine::score_prompts(const Plan& plan, const model::ForwardBatch& batch, StepResult& result) {

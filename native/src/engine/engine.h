@@ -43,9 +43,14 @@ struct Open {
   std::shared_ptr<const Program> program;
 };
 
+// The last `samples` positions of a row are sampled, in order; from the first of them on the row's next tokens are proposals. Sampling
+// goes on while the sampled token is the proposed one and the sequence has not finished: what it samples is then what it would have
+// sampled one row at a time, whatever was proposed. The slot stands after the last position that was sampled; what lies behind it is
+// written again.
 struct Row {
-  int64_t slot, first_position, count;
-  bool sample;
+  int64_t slot, first_position, count, samples;
+
+  int64_t proposals() const { return samples > 1 ? samples - 1 : 0; }
 };
 
 struct PageAssignment {
@@ -63,7 +68,7 @@ struct Plan {
   std::vector<int32_t> closes;
   std::vector<PageAssignment> pages;
   std::vector<Row> rows;
-  std::vector<int32_t> tokens;  // of all rows in order; -1 = the slot's last sampled token
+  std::vector<int32_t> tokens;  // of all rows in order; -1, only as the first of a row: the slot's last sampled token
   std::vector<StepControl> controls;
 };
 
@@ -96,7 +101,7 @@ struct Scored {
 };
 
 struct StepResult {
-  std::vector<Sampled> samples;
+  std::vector<Sampled> samples;  // in row order; those of one row lie together
   std::vector<Scored> prompt;
   std::vector<ops::TopEntry> top;  // of samples, then of prompt
 };
@@ -147,17 +152,23 @@ class Engine {
   struct Query {
     const float* hidden;
     int64_t slot;
-    int64_t position;  // of the scored prompt token; -1: sample
-    int32_t token;     // the scored token
+    int64_t position;  // of the token that is scored or sampled
+    int32_t token;     // the scored token; of a sampled position the proposal, -1 = none
     const ops::StepControls* controls = nullptr;
+    bool follows = false;  // sampled only when the query before it gave what was proposed
   };
-  std::vector<Query> sample_queries(const Plan& plan) const;
+  std::vector<Query> sample_queries(const Plan& plan, const model::ForwardBatch& batch) const;
   std::vector<Query> prompt_queries(const Plan& plan, const model::ForwardBatch& batch) const;
   void keep_last_hidden(const Plan& plan);
+  // Positions behind a slot's last sampled one stay in its pages until they are written again; masked keys must be finite.
+  void clear_refused(const Plan& plan);
   // Calls answer(query index, logits, thread scratch, top entries of that query) for all, the logits computed in bounded pieces.
+  // A query that follows another comes after it, on the same thread or a later piece.
   template <typename Answer>
   std::vector<std::vector<ops::TopEntry>> for_each_query(const std::vector<Query>& queries, const Answer& answer);
-  void sample_rows(const Plan& plan, StepResult& result);
+  void sample_rows(const Plan& plan, const model::ForwardBatch& batch, StepResult& result);
+  // The token before the query was proposed and has been sampled: it counts as fed.
+  void accept_proposal(const Query& query, int32_t token);
   void score_prompts(const Plan& plan, const model::ForwardBatch& batch, StepResult& result);
   Finish finish_of(const SequenceParams& params, const ops::Sample& sample, bool complete, int64_t outputs, int64_t length) const;
   Sampled sample_row(const Query& query, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top);

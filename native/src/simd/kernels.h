@@ -77,7 +77,7 @@ struct Kernels {
   // Columns of one packed panel of weights.
   int panel;
   // y[m][panel] (+)= x[m][k] . w for one panel. x rows are ldx apart, y rows ldy apart.
-  //   bf16 panel: [k/2][panel][2], k even; f32 panel: [k][panel].
+  //   bf16 panel: [k/2][panel][2], k a multiple of 16; f32 panel: [k][panel].
   //   The chain of y[i][j] is over k ascending, starting at 0 or, with accumulate, at the old y[i][j].
   void (*gemm_bf16)(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate);
   void (*gemm_f32)(const float* x, int64_t ldx, int64_t m, const float* w, int64_t k, float* y, int64_t ldy, bool accumulate);

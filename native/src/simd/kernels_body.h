@@ -123,21 +123,59 @@ template <typename S>
 void gemm(const typename S::T* x, int64_t ldx, int64_t m, const typename S::T* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
   // A lone row tile is bound by memory: it fetches its own weights further on.
   if (m <= kRowTile) return gemm_rows<S, true>(int(m), x, ldx, w, k / S::kDepth, y, ldy, accumulate, nullptr);
-  int64_t block = kInnerBlock;
+  int64_t block = kInnerBlock, tiles = (m + kRowTile - 1) / kRowTile;
   for (int64_t k0 = 0; k0 < k; k0 += block) {
     int64_t inner = k - k0 < block ? k - k0 : block;
     const typename S::T* wb = w + k0 * kPanel;
     const char* after = reinterpret_cast<const char*>(wb + inner * kPanel);
     int64_t steps = inner / S::kDepth;
-    int64_t tile = 0;
-    for (int64_t i = 0; i < m; i += kRowTile, ++tile) {
-      int rows = int(m - i < kRowTile ? m - i : kRowTile);
+    // Tiles of nearly equal height: a low one would wait for its own sums.
+    for (int64_t tile = 0, i = 0; tile < tiles; ++tile) {
+      int rows = int((tile + 1) * m / tiles - i);
       // The next block of weights is fetched while this one is used, one line per step, the row tiles taking turns.
       int64_t turn = tile % (kPanel * int64_t(sizeof(typename S::T)) * S::kDepth / 64);
       gemm_rows<S, false>(rows, x + i * ldx + k0, ldx, wb, steps, y + i * ldy, ldy, accumulate || k0 > 0, after + turn * steps * 64);
+      i += rows;
     }
   }
 }
+
+#if !TANDEM_DOT_BF16
+// Without a product of bf16 pairs a step would spend more instructions on widening its operands than on products. Here both sides are
+// widened once per block, and row tiles only load and multiply: the chain of an element is the same, k by k. A block of weights as floats
+// (16 KiB at 64 columns) and the rows of a tile stay in L1.
+constexpr int64_t kWideBlock = 64;
+
+void gemm_widened(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
+  // Measured: it pays from three row tiles on.
+  if (m <= 2 * kRowTile) return gemm<Bf16Step>(x, ldx, m, w, k, y, ldy, accumulate);
+  alignas(64) float weights[kWideBlock * kPanel];
+  alignas(64) float rows[kRowTile * kWideBlock];
+  const int64_t tiles = (m + kRowTile - 1) / kRowTile, line_turns = kPanel / 32 > 1 ? kPanel / 32 : 1;
+  for (int64_t start = 0; start < k; start += kWideBlock) {
+    int64_t inner = k - start < kWideBlock ? k - start : kWideBlock;
+    const uint16_t* block = w + start * kPanel;
+    const char* after = reinterpret_cast<const char*>(block + inner * kPanel);
+    for (int64_t i = 0; i < inner * kPanel; i += 2 * kLanes) {
+      VP pairs = load_pairs(block + i);
+      float* out = weights + i / (2 * kPanel) * (2 * kPanel) + i % (2 * kPanel) / 2;
+      vstore(out, low_halves(pairs));
+      vstore(out + kPanel, high_halves(pairs));
+    }
+    for (int64_t tile = 0, first = 0; tile < tiles; ++tile) {
+      int64_t end = (tile + 1) * m / tiles;
+      for (int64_t r = first; r < end; ++r) {
+        const uint16_t* from = x + r * ldx + start;
+        float* to = rows + (r - first) * kWideBlock;
+        for (int64_t i = 0; i < inner; i += kLanes) vstore(to + i, vwiden(from + i));
+      }
+      const char* ahead = after + tile % line_turns * inner * 64;
+      gemm_rows<F32Step, false>(int(end - first), rows, kWideBlock, weights, inner, y + first * ldy, ldy, accumulate || start > 0, ahead);
+      first = end;
+    }
+  }
+}
+#endif
 
 // ---------------------------------------------------------------- rows
 
@@ -417,7 +455,11 @@ extern const Kernels table;
 const Kernels table = {
     TANDEM_SIMD_ISA,
     kPanel,
+#if TANDEM_DOT_BF16
     gemm<Bf16Step>,
+#else
+    gemm_widened,
+#endif
     gemm<F32Step>,
     rms_norm<uint16_t>,
     rms_norm<float>,

@@ -106,12 +106,12 @@ inline void vstore_bf16(uint16_t* p, VF v) {
 inline VP load_pairs(const uint16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline VF low_halves(VP v) { return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)); }
 inline VF high_halves(VP v) { return _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32(int(0xffff0000u)))); }
+// One broadcast load for both halves: moving each through a general register would cost the ports that multiply.
 inline XP set_pair(const uint16_t* p) {
-  uint32_t low = uint32_t(p[0]) << 16, high = uint32_t(p[1]) << 16;
-  float l, h;
-  __builtin_memcpy(&l, &low, 4);
-  __builtin_memcpy(&h, &high, 4);
-  return {_mm256_set1_ps(l), _mm256_set1_ps(h)};
+  int32_t pair;
+  __builtin_memcpy(&pair, p, 4);
+  VP both = _mm256_set1_epi32(pair);
+  return {low_halves(both), high_halves(both)};
 }
 inline VF fma_pair(XP x, VP w, VF acc) {
   acc = vfma(x.low, low_halves(w), acc);

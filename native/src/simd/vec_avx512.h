@@ -121,12 +121,12 @@ inline VF dot_pairs(VP a, VP b, VF acc) { return fma_pair(a, b, acc); }
 struct XP {
   VF low, high;
 };
+// One broadcast load for both halves: moving each through a general register would cost the ports that multiply.
 inline XP set_pair(const uint16_t* p) {
-  uint32_t low = uint32_t(p[0]) << 16, high = uint32_t(p[1]) << 16;
-  float l, h;
-  __builtin_memcpy(&l, &low, 4);
-  __builtin_memcpy(&h, &high, 4);
-  return {_mm512_set1_ps(l), _mm512_set1_ps(h)};
+  int32_t pair;
+  __builtin_memcpy(&pair, p, 4);
+  VP both = _mm512_set1_epi32(pair);
+  return {low_halves(both), high_halves(both)};
 }
 inline VF fma_pair(XP x, VP w, VF acc) {
   acc = vfma(x.low, low_halves(w), acc);

@@ -115,7 +115,8 @@ function schedulerOptions(config: EngineConfig, pages: number): SchedulerOptions
   const sizes = { maxSequences, maxBatchTokens, maxModelLen, pages, vocabSize, maxLogprobs };
   const { holdShare = 0, holdMs = 0 } = config.kvTransfer?.listen ? config.kvTransfer : {};
   const queue = { enableChunkedPrefill, enablePrefixCaching, schedulingPolicy, priorityAgeingSeconds };
-  return { ...sizes, ...queue, holdShare, holdMs };
+  const { speculation } = config;
+  return { ...sizes, ...queue, holdShare, holdMs, ...(speculation && { speculation }) };
 }
 
 /** Pages that the KV memory holds; at least one sequence of full length must fit, so that every request can end. */

@@ -164,11 +164,15 @@ export interface StepPlan {
   closes: Int32Array;
   /** Triples (slot, page index within the sequence, page id in 0..pages-1). */
   pages: Int32Array;
-  /** Quadruples (slot, first position, token count, sample 0|1). Positions must continue where the slot stands. At most one row per slot. */
+  /**
+   * Quadruples (slot, first position, token count, samples). Positions must continue where the slot stands. At most one row per slot.
+   * The row's last `samples` positions are sampled in order. The tokens after the first of them are proposals: sampling goes on while it
+   * gives just those and the sequence has not finished, and the slot then stands after the last position that was sampled.
+   */
   rows: Int32Array;
-  /** The rows' token ids, in order. -1 (only in rows of one token) = the token this slot sampled last. */
+  /** The rows' token ids, in order. -1 (only as the first of a row) = the token this slot sampled last. */
   tokens: Int32Array;
-  /** At most one per sampling row. */
+  /** At most one per row that samples once. */
   controls?: StepControl[];
 }
 
@@ -179,7 +183,7 @@ export interface StepPlan {
  */
 export type FinishCode = 0 | 1 | 2 | 3 | 4 | 5 | 6;
 
-/** One entry per row with sample = 1, in row order. */
+/** 1..samples entries per sampling row, in row order. */
 export interface StepResult {
   slots: Int32Array;
   tokens: Int32Array;

@@ -28,7 +28,10 @@ export function forEachOutput(message: StepMessage, deliver: (output: SequenceOu
     const held = new Map(message.held.map(({ id, blocks }) => [id, blocks]));
     ids.forEach((id, row) => {
       const blocks = held.get(id);
-      if (id >= 0) deliver(blocks ? { ...outputOf(id, row, result), blocks } : outputOf(id, row, result));
+      if (id >= 0)
+        deliver(
+          blocks && result.finish[row] !== 0 ? { ...outputOf(id, row, result), blocks } : outputOf(id, row, result),
+        );
     });
   }
   for (const { id, stopReason, error } of message.ended)

@@ -1,6 +1,7 @@
 /** Typed, batched messages between the API process and the engine process (child_process IPC, `advanced` serialization). */
 import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { ExtensionSettings } from '../extensions/load.ts';
+import type { SpeculationOptions, SpeculationStats } from '../scheduler/speculation.ts';
 import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
 import type { AdapterRef } from './training.ts';
 import type { GrammarSpec } from './native-grammar.ts';
@@ -30,6 +31,8 @@ export interface EngineConfig {
   schedulingPolicy?: 'fcfs' | 'priority';
   /** Under 'priority' a waiting sequence gains one unit of priority in so many seconds. Default 10. */
   priorityAgeingSeconds?: number;
+  /** Proposes tokens that a sequence said before; absent = never. */
+  speculation?: SpeculationOptions;
   /** Modules of extensions (`engine_xargs`); absent = none. */
   extensions?: ExtensionSettings;
   /** What the tokens spell, for grammars; absent: none can be compiled. */
@@ -155,6 +158,8 @@ export interface EngineStats {
   prefixCacheHits: number;
   /** Absent where no adapter can be served. */
   adapters?: AdapterStats;
+  /** Absent where nothing is proposed. */
+  speculation?: SpeculationStats;
   /** Absent where nothing is transferred. */
   transfers?: TransferStats;
 }

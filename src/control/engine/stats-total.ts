@@ -1,3 +1,4 @@
+import type { SpeculationStats } from '../scheduler/speculation.ts';
 import type { TransferStats } from '../transfer/transfer.ts';
 import type { EngineStats } from './protocol.ts';
 
@@ -48,8 +49,23 @@ export class StatsTotal {
       prefixCacheQueries: before.prefixCacheQueries + latest.prefixCacheQueries,
       prefixCacheHits: before.prefixCacheHits + latest.prefixCacheHits,
       ...sumOfTransfers(before.transfers, latest.transfers),
+      ...sumOfSpeculation(before.speculation, latest.speculation),
     };
   }
+}
+
+function sumOfSpeculation(before?: SpeculationStats, latest?: SpeculationStats): Pick<EngineStats, 'speculation'> {
+  if (!before || !latest) return latest || before ? { speculation: (latest ?? before) as SpeculationStats } : {};
+  return {
+    speculation: {
+      drafts: before.drafts + latest.drafts,
+      draftTokens: before.draftTokens + latest.draftTokens,
+      acceptedTokens: before.acceptedTokens + latest.acceptedTokens,
+      acceptedPerPosition: latest.acceptedPerPosition.map(
+        (count, position) => count + (before.acceptedPerPosition[position] ?? 0),
+      ),
+    },
+  };
 }
 
 /** Held blocks are the present life's. */

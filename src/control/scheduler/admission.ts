@@ -3,6 +3,7 @@ import type { Adviser } from './advice.ts';
 import type { SchedulingPolicy } from './fair-queue.ts';
 import { type PagePool, pagesFor } from './pages.ts';
 import type { Sequence } from './sequence.ts';
+import type { SpeculationOptions } from './speculation.ts';
 
 export interface SchedulerOptions {
   /** Most sequences that run at once. */
@@ -27,6 +28,8 @@ export interface SchedulerOptions {
   /** Part of the pages that may be held for peers, and for how long; default none. */
   holdShare?: number;
   holdMs?: number;
+  /** Proposes tokens from what a sequence said before. Absent: never. */
+  speculation?: SpeculationOptions;
   /** A clock in ms; another one only in tests. */
   now?: () => number;
 }

@@ -7,15 +7,19 @@ export interface PlannedStep {
   plan: StepPlan;
   /** The sequences of the sampling rows, in row order. */
   sampled: Sequence[];
-  /** The sequences of all rows, and the position after the last one that each row feeds. */
+  /** Parallel to `sampled`: the row's index in `fed`, and how many results it can have: one, and one per proposed token. */
+  sampledRows: Int32Array;
+  samples: Int32Array;
+  /** The sequences of all rows, and the position after the last one that each row feeds; what is proposed is not counted. */
   fed: Sequence[];
   fedTo: Int32Array;
-  /** Tokens fed, all rows together. */
+  /** Tokens fed, all rows together, proposed ones counted. */
   tokens: number;
 }
 
 /** Stands for the token that the slot sampled last, which the host need not know yet. */
 const SAMPLED_LAST = -1;
+const NOTHING = new Int32Array(0);
 
 /** Builds a StepPlan into buffers that every step reuses; a plan is valid until the next `begin`. */
 export class PlanBuilder {
@@ -24,6 +28,8 @@ export class PlanBuilder {
   readonly #pages = new IntBuffer(256);
   readonly #closes: IntBuffer;
   readonly #fedTo: IntBuffer;
+  readonly #sampledRows: IntBuffer;
+  readonly #samples: IntBuffer;
   readonly #sampled: Sequence[] = [];
   readonly #fed: Sequence[] = [];
   #opens: SequenceOpen[] = [];
@@ -34,6 +40,8 @@ export class PlanBuilder {
     this.#tokens = new IntBuffer(maxBatchTokens);
     this.#closes = new IntBuffer(maxSequences);
     this.#fedTo = new IntBuffer(maxSequences);
+    this.#sampledRows = new IntBuffer(maxSequences);
+    this.#samples = new IntBuffer(maxSequences);
   }
 
   begin(): void {
@@ -42,6 +50,8 @@ export class PlanBuilder {
     this.#pages.clear();
     this.#closes.clear();
     this.#fedTo.clear();
+    this.#sampledRows.clear();
+    this.#samples.clear();
     this.#sampled.length = 0;
     this.#fed.length = 0;
     this.#opens = [];
@@ -59,18 +69,22 @@ export class PlanBuilder {
     this.#opens.push(open);
   }
 
-  /** Feeds the sequence's next `count` tokens; its pages must cover them. The row samples when it feeds the last known one. */
-  row(sequence: Sequence, count: number): void {
+  /**
+   * Feeds the sequence's next `count` tokens; its pages must cover them. The row samples when it feeds the last known one. `proposed`:
+   * what may come after that; pages must cover it too.
+   */
+  row(sequence: Sequence, count: number, proposed: Int32Array = NOTHING): void {
     this.#tellPages(sequence);
     const start = sequence.planned;
     const samples = start + count === sequence.known;
     this.#rows.push(sequence.slot);
     this.#rows.push(start);
-    this.#rows.push(count);
-    this.#rows.push(samples ? 1 : 0);
+    this.#rows.push(count + proposed.length);
+    this.#rows.push(samples ? 1 + proposed.length : 0);
     if (count === 1 && samples && sequence.sampledInSlot) this.#tokens.push(SAMPLED_LAST);
     else this.#tokens.append(sequence.tokens(start, start + count));
-    if (samples) this.#sampled.push(sequence);
+    this.#tokens.append(proposed);
+    if (samples) this.#noteSampled(sequence, 1 + proposed.length);
     if (samples && sequence.control) this.#controls.push({ slot: sequence.slot, ...sequence.control });
     this.#fed.push(sequence);
     this.#fedTo.push(start + count);
@@ -91,10 +105,18 @@ export class PlanBuilder {
         ...(this.#controls.length > 0 && { controls: this.#controls }),
       },
       sampled: this.#sampled,
+      sampledRows: this.#sampledRows.view(),
+      samples: this.#samples.view(),
       fed: this.#fed,
       fedTo: this.#fedTo.view(),
       tokens: this.#tokens.length,
     };
+  }
+
+  #noteSampled(sequence: Sequence, most: number): void {
+    this.#sampledRows.push(this.#fed.length);
+    this.#samples.push(most);
+    this.#sampled.push(sequence);
   }
 
   #tellPages(sequence: Sequence): void {

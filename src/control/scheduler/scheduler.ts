@@ -16,6 +16,7 @@ import { Prefixes } from './prefixes.ts';
 import { refusal } from './refusal.ts';
 import { Sequence } from './sequence.ts';
 import { SlotTable } from './slots.ts';
+import { Speculation } from './speculation.ts';
 
 /** Finish codes of results that bring no token. */
 const WITHOUT_TOKEN: ReadonlySet<number> = new Set([3, 5, 6]);
@@ -58,6 +59,8 @@ export class Scheduler {
   readonly #budget: PageBudget;
   readonly #builder: PlanBuilder;
   readonly #advised: AdvisedSequences;
+  /** null: nothing is ever proposed. */
+  readonly #speculation: Speculation | null;
   /** Of finished prompts, for peers; and from peers, for prompts to come. */
   readonly holds: Holds;
   readonly imports: BlockImports;
@@ -94,6 +97,8 @@ export class Scheduler {
     this.#budget = new PageBudget(this.#pool);
     this.#builder = new PlanBuilder(options.maxSequences, options.maxBatchTokens);
     this.#advised = new AdvisedSequences(options.adviser ?? null);
+    const { speculation, maxBatchTokens } = options;
+    this.#speculation = speculation ? new Speculation(speculation, maxBatchTokens) : null;
   }
 
   get hasWork(): boolean {
@@ -165,19 +170,16 @@ export class Scheduler {
 
   /** Takes in the step's results. */
   apply(step: PlannedStep, result: StepResult): ResultOwners {
-    if (result.slots.length !== step.sampled.length) {
-      throw new Error(`The engine returned ${result.slots.length} results for ${step.sampled.length} sampling rows.`);
-    }
     this.#steps++;
     this.#stepMicros += result.micros;
+    if (step.samples.reduce((sum, count) => sum + count, 0) === step.tokens)
+      this.#speculation?.noteStep(step.tokens, result.micros);
     const promptIds = this.#applyScores(step, result);
-    this.#store(step, result);
-    const ids = new Float64Array(step.sampled.length).fill(-1);
-    step.sampled.forEach((sequence, index) => {
-      if (result.slots[index] !== sequence.slot) throw new Error(`Result ${index} is not of slot ${sequence.slot}.`);
-      if (sequence.aborted) return;
-      ids[index] = sequence.id;
-      this.#applyOne(sequence, result.tokens[index] as number, result.finish[index] as number);
+    const ids = new Float64Array(result.slots.length).fill(-1);
+    const finishes = this.#applySamples(step, result, ids);
+    this.#store(step, finishes);
+    step.sampled.forEach((sequence, row) => {
+      if (!sequence.aborted) this.#applyFinish(sequence, finishes[row] as number);
     });
     return { ids, promptIds };
   }
@@ -213,6 +215,7 @@ export class Scheduler {
       generatedTokens: this.#generatedTokens,
       stepMicros: this.#stepMicros,
       ...this.#prefixes.counters,
+      ...(this.#speculation && { speculation: structuredClone(this.#speculation.stats) }),
     };
   }
 
@@ -228,11 +231,44 @@ export class Scheduler {
     );
   }
 
-  #applyOne(sequence: Sequence, token: number, finish: number): void {
-    if (!WITHOUT_TOKEN.has(finish)) {
-      sequence.append(token);
-      this.#generatedTokens++;
-    }
+  /** Gives each sequence its row's tokens, and fills in whose each result is; how each row ended. */
+  #applySamples(step: PlannedStep, result: StepResult, ids: Float64Array): Uint8Array {
+    const { slots, finish } = result;
+    const finishes = new Uint8Array(step.sampled.length);
+    let at = 0;
+    step.sampled.forEach((sequence, row) => {
+      const start = at;
+      const most = step.samples[row] as number;
+      while (at - start < most && at < slots.length && slots[at] === sequence.slot) at++;
+      if (at === start) throw new Error(`Result ${at} is not of slot ${sequence.slot}.`);
+      finishes[row] = finish[at - 1] as number;
+      if (most > 1) this.#applyProposal(step, row, at - start - 1);
+      if (sequence.aborted) return;
+      ids.fill(sequence.id, start, at);
+      for (let index = start; index < at; index++) this.#appendToken(sequence, result, index);
+    });
+    if (at !== slots.length) throw new Error(`The engine returned ${slots.length} results, ${at} of them asked for.`);
+    return finishes;
+  }
+
+  /** So many of the proposed tokens were sampled: they count as fed. */
+  #applyProposal(step: PlannedStep, row: number, accepted: number): void {
+    const sequence = step.sampled[row] as Sequence;
+    this.#speculation?.noteDraft(sequence, (step.samples[row] as number) - 1, accepted);
+    if (sequence.aborted) return;
+    sequence.planned += accepted;
+    const fed = step.sampledRows[row] as number;
+    step.fedTo[fed] = (step.fedTo[fed] as number) + accepted;
+    this.#waiting.charge(sequence, accepted);
+  }
+
+  #appendToken(sequence: Sequence, { tokens, finish }: StepResult, index: number): void {
+    if (WITHOUT_TOKEN.has(finish[index] as number)) return;
+    sequence.append(tokens[index] as number);
+    this.#generatedTokens++;
+  }
+
+  #applyFinish(sequence: Sequence, finish: number): void {
     if (finish === 0) return;
     if (sequence.holdsBlocks && finish !== 3) this.#hold(sequence);
     this.#byId.delete(sequence.id);
@@ -264,8 +300,8 @@ export class Scheduler {
   }
 
   /** Makes the computed pages findable, but not those of a sequence whose numbers went wrong. */
-  #store(step: PlannedStep, result: StepResult): void {
-    const failed = step.sampled.filter((_, index) => result.finish[index] === 3);
+  #store(step: PlannedStep, finishes: Uint8Array): void {
+    const failed = step.sampled.filter((_, row) => finishes[row] === 3);
     step.fed.forEach((sequence, index) => {
       if (!failed.includes(sequence)) this.#prefixes.storeTo(sequence, step.fedTo[index] as number);
     });
@@ -339,6 +375,7 @@ export class Scheduler {
 
   #planRunning(budget: number): { budget: number; preempted: boolean } {
     const preemptions = this.#preemptions;
+    const drafts = this.#waiting.size === 0 ? this.#speculation?.draftsFor(this.#running, budget) : undefined;
     // A long prompt leaves a token for each of the sequences after it that only miss one.
     let reserved = this.#running.reduce((sum, { missing }) => sum + (missing === 1 ? 1 : 0), 0);
     for (let index = 0; index < this.#running.length && budget > 0; index++) {
@@ -347,9 +384,11 @@ export class Scheduler {
       const count = Math.min(sequence.missing, budget - reserved);
       if (count < 1) continue;
       if (!this.#makeRoom(sequence, index, count)) break;
-      this.#builder.row(sequence, count);
+      const draft = drafts?.get(sequence);
+      const proposed = draft && this.#hasRoom(sequence, draft) ? draft : undefined;
+      this.#builder.row(sequence, count, proposed);
       this.#waiting.charge(sequence, count);
-      budget -= count;
+      budget -= count + (proposed?.length ?? 0);
     }
     return { budget, preempted: this.#preemptions > preemptions };
   }
@@ -365,6 +404,12 @@ export class Scheduler {
       if (victim === index) return false;
     }
     return true;
+  }
+
+  /** Gives a sequence the pages that its proposed tokens need beside its next one, if there are any left. */
+  #hasRoom(sequence: Sequence, draft: Int32Array): boolean {
+    const needed = pagesFor(sequence.planned + 1 + draft.length) - sequence.pages.length;
+    return needed <= 0 || this.#pool.allocate(needed, sequence.pages, sequence.tenant);
   }
 
   /** Recompute: the tokens stay, their keys and values are dropped, unless the prefix cache still has them later. */

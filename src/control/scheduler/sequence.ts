@@ -67,6 +67,8 @@ export class Sequence {
   /** What it said about the next token, and how many tokens there were then. */
   control: Omit<StepControl, 'slot'> | null = null;
   advisedAt = -1;
+  /** How often what was proposed for it came true (see speculation.ts). */
+  acceptance = 0.5;
   /** The keys of its full blocks, as far as they have been asked for. */
   readonly #keys: string[] = [];
   #root: string | null = null;

@@ -68,14 +68,16 @@ export class FakeNativeEngine {
     const seen = new Set();
     let offset = 0;
     for (let i = 0; i < rows.length; i += 4) {
-      const [slot, start, count, sample] = rows.subarray(i, i + 4);
+      const [slot, start, count, samples] = rows.subarray(i, i + 4);
       if (seen.has(slot)) throw new Error(`two rows of slot ${slot}`);
       seen.add(slot);
-      this.feed(slot, start, tokens.subarray(offset, offset + count));
-      scores.push(...this.score(slot, start, start + count));
+      const proposed = tokens.subarray(offset + count - Math.max(0, samples - 1), offset + count);
+      this.feed(slot, start, tokens.subarray(offset, offset + count - proposed.length));
+      scores.push(...this.score(slot, start, start + count - proposed.length));
       offset += count;
-      if (sample === 1) results.push(this.sample(slot, controlOf.get(slot)));
-      if (sample === 1) controlOf.delete(slot);
+      if (samples > 0) results.push(this.sample(slot, controlOf.get(slot)));
+      if (samples === 1) controlOf.delete(slot);
+      if (samples > 1) results.push(...this.samplePast(slot, proposed, results.at(-1)));
     }
     if (controlOf.size > 0) throw new Error('controls of a slot that does not sample');
     if (offset !== tokens.length) throw new Error(`${tokens.length} tokens for rows of ${offset}`);
@@ -130,8 +132,7 @@ export class FakeNativeEngine {
     if (tokens.length < 1) throw new Error('an empty row');
     if (start + tokens.length >= this.options.maxModelLen) throw new Error(`slot ${slot} is too long`);
     for (const given of tokens) {
-      if (given === EMPTY && (tokens.length > 1 || state.last === EMPTY))
-        throw new Error('-1 where nothing was sampled');
+      if (given === EMPTY && state.last === EMPTY) throw new Error('-1 where nothing was sampled');
       this.keys[this.cell(state, state.position++)] = given === EMPTY ? state.last : given;
     }
   }
@@ -149,6 +150,22 @@ export class FakeNativeEngine {
     state.last = token;
     if (history[0] === this.nanPrompt) return { slot, token: 0, finish: 3, sampling };
     return { slot, token, finish: finishOf(token, output, sampling), sampling };
+  }
+
+  /** Goes on while what is sampled was proposed. The engine has computed the other proposals too: they lie in the pages. */
+  samplePast(slot, proposed, first) {
+    const state = this.state(slot);
+    const begin = state.position;
+    proposed.forEach((token, index) => (this.keys[this.cell(state, begin + index)] = token));
+    const results = [];
+    let last = first;
+    for (const token of proposed) {
+      if (last.finish !== 0 || last.token !== token) break;
+      state.position++;
+      last = this.sample(slot);
+      results.push(last);
+    }
+    return results;
   }
 
   cell(state, position) {
