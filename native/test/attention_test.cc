@@ -2,6 +2,7 @@
 #include "ops/attention.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "support.h"
 #include "test.h"
@@ -94,17 +95,20 @@ struct Scene {
   }
 
   // All rows of `which`, as floats; rows that it does not cover stay NaN.
-  std::vector<float> attend(ThreadPool& pool, const std::vector<AttentionRun>& which) {
+  std::vector<float> attend(ThreadPool& pool, const std::vector<AttentionRun>& which, bool grouped = false) {
+    ops::AttentionGroups made;
+    if (grouped) ops::group_runs(which, shape.heads / kv.shape().kv_heads, made);
+    const ops::AttentionGroups* groups = grouped ? &made : nullptr;
     int64_t ld = row_floats() + 5;
     std::vector<float> out(size_t(rows * row_floats()), NAN);
     if (kv.shape().element == Element::kF32) {
       std::vector<float> wide(size_t(rows * ld), NAN);
-      ops::attention(kernels(), pool, shape, kv, layer(), q_bytes.data(), which, wide.data(), ld);
+      ops::attention(kernels(), pool, shape, kv, layer(), q_bytes.data(), which, wide.data(), ld, groups);
       for (int64_t r = 0; r < rows; ++r) std::copy_n(wide.begin() + r * ld, row_floats(), out.begin() + r * row_floats());
       return out;
     }
     std::vector<uint16_t> wide(size_t(rows * ld), 0x7fc0);
-    ops::attention(kernels(), pool, shape, kv, layer(), q_bytes.data(), which, wide.data(), ld);
+    ops::attention(kernels(), pool, shape, kv, layer(), q_bytes.data(), which, wide.data(), ld, groups);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < row_floats(); ++c) out[size_t(r * row_floats() + c)] = bf16_to_float(wide[size_t(r * ld + c)]);
     }
@@ -176,6 +180,68 @@ TEST(attention_with_the_largest_groups) {
   Scene scene(random, {1, 1, 4, Element::kF32}, 33, 0, {{0, 1}});
   ThreadPool pool(1);
   CHECK_ERROR(kRange, "32 heads", scene.attend(pool, scene.runs()));
+}
+
+// The first `pages` pages of `from` become the first pages of `to`.
+void share(Scene& scene, size_t from, size_t to, int64_t pages) {
+  std::copy_n(scene.sequences[from].pages.begin(), pages, scene.sequences[to].pages.begin());
+}
+
+TEST(runs_that_share_pages_are_attended_together_with_the_same_bits) {
+  Random random(46);
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    for (int64_t group : {1, 2, 5}) {
+      // Rows of one token, of a few and of many; their positions inside and at the borders of tiles.
+      Scene scene(random, {2, 2, 32, element}, 2 * group, 0,
+                  {{300, 1}, {257, 1}, {280, 3}, {64, 1}, {63, 1}, {130, 1}, {255, 1}, {256, 1}, {200, 40}, {310, 2}, {0, 1}, {299, 1}});
+      for (size_t s : {1, 2, 7, 11}) share(scene, 0, s, 16);
+      share(scene, 0, 3, 4);
+      share(scene, 0, 4, 3);  // less than a tile
+      share(scene, 9, 5, 7);
+      share(scene, 9, 8, 12);
+      ops::AttentionGroups groups;
+      ops::group_runs(scene.runs(), group, groups);
+      CHECK(groups.groups.size() < scene.sequences.size());
+      std::vector<float> alone = scene.attend(*std::make_unique<ThreadPool>(1), scene.runs());
+      check_against_reference(scene, alone);
+      for (int threads : {1, 3}) {
+        ThreadPool pool(threads);
+        std::vector<float> together = scene.attend(pool, scene.runs(), true);
+        CHECK(same_bits(together.data(), alone.data(), alone.size()));
+      }
+    }
+  }
+}
+
+TEST(groups_hold_each_run_once_and_only_what_all_of_them_see) {
+  Random random(47);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::vector<int32_t>> tables(size_t(random.whole(1, 12)));
+    std::vector<AttentionRun> runs;
+    for (auto& table : tables) {
+      // Two families of prefixes that part at any page.
+      int32_t family = int32_t(random.whole(0, 1)), parts = int32_t(random.whole(0, 20));
+      for (int32_t p = 0; p < 20; ++p) table.push_back(p < parts ? 1000 * family + p : 5000 + int32_t(runs.size()) * 20 + p);
+      runs.push_back({int64_t(runs.size()), random.whole(0, 310), random.whole(1, 3), table.data()});
+    }
+    int64_t heads = random.whole(1, 9);
+    ops::AttentionGroups groups;
+    ops::group_runs(runs, heads, groups);
+    std::vector<int> seen(runs.size(), 0);
+    for (const auto& g : groups.groups) {
+      int64_t rows = 0;
+      for (int32_t i = 0; i < g.count; ++i) {
+        const AttentionRun& run = runs[size_t(groups.order[size_t(g.first + i)])];
+        const AttentionRun& first = runs[size_t(groups.order[size_t(g.first)])];
+        ++seen[size_t(groups.order[size_t(g.first + i)])];
+        rows += run.count * heads;
+        CHECK(g.tiles * simd::kKeyTile <= run.first_position + 1);
+        CHECK(std::equal(run.pages, run.pages + g.tiles * 4, first.pages));
+      }
+      CHECK(g.count == 1 || (rows <= simd::kAttendRows && g.tiles > 0));
+    }
+    CHECK(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }));
+  }
 }
 
 TEST(attention_ignores_what_it_does_not_see) {

@@ -59,6 +59,7 @@ Forward::Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t 
 
 void Forward::run(const ForwardBatch& batch, ops::KvPages& kv) {
   group_adapters(batch);
+  ops::group_runs(batch.runs, model_.spec.heads / model_.spec.kv_heads, groups_);
   embed(batch.tokens);
   int64_t rows = int64_t(batch.tokens.size());
   for (size_t i = 0; i < model_.weights.layers.size(); ++i) {
@@ -153,7 +154,8 @@ void Forward::attend(const ForwardBatch& batch, const Layer& layer, int64_t inde
     }
   }
   ops::AttentionShape shape{spec.heads, spec.window_layers[size_t(index)] ? spec.sliding_window : 0};
-  ops::attention(model_.kernels, model_.pool, shape, kv, index, queries_.data(), batch.runs, activation_.data(), activation_ld_);
+  ops::attention(model_.kernels, model_.pool, shape, kv, index, queries_.data(), batch.runs, activation_.data(), activation_ld_,
+                 shape.window > 0 ? nullptr : &groups_);
   product(index, Product::kOutput, rows, hidden_.data(), hidden_ld_, true);
   add_bias(model_.pool, hidden_.data(), hidden_ld_, rows, layer.output_bias);
 }

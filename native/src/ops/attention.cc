@@ -9,11 +9,12 @@
 namespace tandem::ops {
 namespace {
 
-// One call of the kernel: some queries of one run under one KV head.
+// What one thread does at a time under one KV head: some queries of one run, or all queries of a group of runs.
 struct Item {
   const AttentionRun* run;
   int64_t first, count;  // queries of the run
   int64_t kv_head;
+  const AttentionGroups::Group* group = nullptr;
 };
 
 struct Batch {
@@ -42,70 +43,203 @@ template <typename T>
 struct Workspace {
   std::vector<T> q;
   std::vector<const T*> key_pages, value_pages;
-  std::vector<float> out, scratch;
+  std::vector<float> out, scratch, state;
+  int32_t first_key[simd::kAttendRows], last_key[simd::kAttendRows];
+  int64_t rows = 0;
 };
 
-template <typename T, typename Kernel>
-void run_item(const Batch& batch, const Item& item, Kernel kernel) {
-  thread_local Workspace<T> space;
-  const KvShape& kv = batch.kv.shape();
-  int64_t group = batch.shape.heads / kv.kv_heads, dim = kv.dim(), rows = item.count * group;
-  int64_t last = item.run->first_position + item.first + item.count - 1;
-  int64_t pages = last / simd::kPage + 1;
-  space.q.resize(size_t(rows * dim));
-  space.out.resize(size_t(rows * dim));
+template <typename T>
+void begin_rows(const Batch& batch, Workspace<T>& space) {
+  size_t most = size_t(simd::kAttendRows * batch.kv.shape().dim());
+  space.q.resize(most);
+  space.out.resize(most);
   space.scratch.resize(size_t(simd::kAttendRows * 2 * simd::kKeyTile));
-  space.key_pages.resize(size_t(pages));
-  space.value_pages.resize(size_t(pages));
-  for (int64_t p = 0; p < pages; ++p) {
-    space.key_pages[size_t(p)] = reinterpret_cast<const T*>(batch.kv.keys(batch.layer, item.run->pages[p], item.kv_head));
-    space.value_pages[size_t(p)] = reinterpret_cast<const T*>(batch.kv.values(batch.layer, item.run->pages[p], item.kv_head));
-  }
-  int32_t first_key[simd::kAttendRows], last_key[simd::kAttendRows];
+  space.state.resize(size_t(simd::kAttendRows * 2));
+  space.rows = 0;
+}
+
+// Appends the rows of some queries of a run: one per query and head of the KV head's.
+template <typename T>
+void add_rows(const Batch& batch, const Item& item, Workspace<T>& space) {
+  const KvShape& kv = batch.kv.shape();
+  int64_t group = batch.shape.heads / kv.kv_heads, dim = kv.dim();
   for (int64_t i = 0; i < item.count; ++i) {
     int64_t position = item.run->first_position + item.first + i;
     int64_t row = item.run->first_row + item.first + i;
     auto* source = static_cast<const T*>(batch.q) + (row * batch.shape.heads + item.kv_head * group) * dim;
-    std::memcpy(space.q.data() + i * group * dim, source, size_t(group * dim) * sizeof(T));
+    std::memcpy(space.q.data() + space.rows * dim, source, size_t(group * dim) * sizeof(T));
     int64_t low = batch.shape.window > 0 ? std::max<int64_t>(0, position - batch.shape.window + 1) : 0;
-    for (int64_t g = 0; g < group; ++g) {
-      first_key[i * group + g] = int32_t(low);
-      last_key[i * group + g] = int32_t(position);
+    for (int64_t g = 0; g < group; ++g, ++space.rows) {
+      space.first_key[space.rows] = int32_t(low);
+      space.last_key[space.rows] = int32_t(position);
     }
   }
-  kernel({space.q.data(), space.key_pages.data(), space.value_pages.data(), first_key, last_key, int(rows), int(dim),
-          float(1.0 / std::sqrt(double(kv.head_dim))), space.out.data(), space.scratch.data()});
+}
+
+// Pages first .. end - 1 of the run.
+template <typename T>
+void find_pages(const Batch& batch, const Item& item, int64_t first, int64_t end, Workspace<T>& space) {
+  space.key_pages.resize(size_t(end));
+  space.value_pages.resize(size_t(end));
+  for (int64_t p = first; p < end; ++p) {
+    space.key_pages[size_t(p)] = reinterpret_cast<const T*>(batch.kv.keys(batch.layer, item.run->pages[p], item.kv_head));
+    space.value_pages[size_t(p)] = reinterpret_cast<const T*>(batch.kv.values(batch.layer, item.run->pages[p], item.kv_head));
+  }
+}
+
+// The kernel's arguments for `count` of the rows.
+template <typename T>
+simd::AttendArgs<T> arguments(const Batch& batch, Workspace<T>& space, int64_t first, int64_t count) {
+  const KvShape& kv = batch.kv.shape();
+  int64_t dim = kv.dim();
+  return {space.q.data() + first * dim,
+          space.key_pages.data(),
+          space.value_pages.data(),
+          space.first_key + first,
+          space.last_key + first,
+          int(count),
+          int(dim),
+          float(1.0 / std::sqrt(double(kv.head_dim))),
+          space.out.data() + first * dim,
+          space.scratch.data()};
+}
+
+// Rows from `first` on are those of the item's queries.
+template <typename T>
+void store_rows(const Batch& batch, const Item& item, const Workspace<T>& space, int64_t first) {
+  const KvShape& kv = batch.kv.shape();
+  int64_t group = batch.shape.heads / kv.kv_heads, dim = kv.dim();
   for (int64_t i = 0; i < item.count; ++i) {
     auto* target = static_cast<T*>(batch.out) + (item.run->first_row + item.first + i) * batch.ld_out;
     for (int64_t g = 0; g < group; ++g) {
-      store(batch, space.out.data() + (i * group + g) * dim, kv.head_dim, target + (item.kv_head * group + g) * kv.head_dim);
+      store(batch, space.out.data() + (first + i * group + g) * dim, kv.head_dim, target + (item.kv_head * group + g) * kv.head_dim);
     }
   }
+}
+
+int64_t last_position(const Item& item) { return item.run->first_position + item.first + item.count - 1; }
+
+template <typename T, typename Kernel>
+void run_item(const Batch& batch, const Item& item, Kernel kernel, Workspace<T>& space) {
+  begin_rows(batch, space);
+  add_rows(batch, item, space);
+  find_pages(batch, item, 0, last_position(item) / simd::kPage + 1, space);
+  kernel(arguments(batch, space, 0, space.rows));
+  store_rows(batch, item, space, 0);
+}
+
+// The shared tiles once for all rows, then each run's own: every row's tiles in ascending order, as alone.
+template <typename T, typename Kernel>
+void run_group(const Batch& batch, const std::vector<AttentionRun>& runs, const AttentionGroups& groups, const Item& item, Kernel kernel,
+               Workspace<T>& space) {
+  begin_rows(batch, space);
+  auto member = [&](int32_t i) {
+    const AttentionRun& run = runs[size_t(groups.order[size_t(item.group->first + i)])];
+    return Item{&run, 0, run.count, item.kv_head};
+  };
+  for (int32_t i = 0; i < item.group->count; ++i) add_rows(batch, member(i), space);
+  int64_t tiles = item.group->tiles, shared_pages = tiles * (simd::kKeyTile / simd::kPage);
+  find_pages(batch, item, 0, shared_pages, space);
+  simd::AttendArgs<T> shared = arguments(batch, space, 0, space.rows);
+  shared.state = space.state.data();
+  shared.end_tile = int(tiles);
+  shared.finishes = false;
+  kernel(shared);
+  int64_t first = 0, heads = batch.shape.heads / batch.kv.shape().kv_heads;
+  for (int32_t i = 0; i < item.group->count; ++i) {
+    Item own = member(i);
+    find_pages(batch, own, shared_pages, last_position(own) / simd::kPage + 1, space);
+    simd::AttendArgs<T> rest = arguments(batch, space, first, own.count * heads);
+    rest.state = space.state.data() + 2 * first;
+    rest.first_tile = int(tiles);
+    rest.end_tile = int(last_position(own) / simd::kKeyTile) + 1;
+    rest.begins = false;
+    kernel(rest);
+    store_rows(batch, own, space, first);
+    first += own.count * heads;
+  }
+}
+
+// Leading tiles that both see whole and whose pages are the same.
+int64_t shared_tiles(const AttentionRun& a, const AttentionRun& b) {
+  constexpr int64_t kPages = simd::kKeyTile / simd::kPage;
+  int64_t most = std::min(a.first_position + 1, b.first_position + 1) / simd::kKeyTile * kPages;
+  return (std::mismatch(a.pages, a.pages + most, b.pages).first - a.pages) / kPages;
 }
 
 }  // namespace
 
 void attention(const simd::Kernels& kernels, ThreadPool& pool, const AttentionShape& shape, KvPages& kv, int64_t layer, const void* q,
-               const std::vector<AttentionRun>& runs, void* out, int64_t ld_out) {
+               const std::vector<AttentionRun>& runs, void* out, int64_t ld_out, const AttentionGroups* groups) {
   int64_t group = shape.heads / kv.shape().kv_heads;
   require(group >= 1 && group <= simd::kAttendRows, ErrorKind::kRange, "more than 32 heads share one KV head");
   int64_t queries = simd::kAttendRows / group;
   std::vector<Item> items;
-  for (const AttentionRun& run : runs) {
-    for (int64_t head = 0; head < kv.shape().kv_heads; ++head) {
+  // Head by head: runs that share pages without being grouped still find them in a cache.
+  for (int64_t head = 0; head < kv.shape().kv_heads; ++head) {
+    auto add = [&](const AttentionRun& run) {
       for (int64_t first = 0; first < run.count; first += queries) {
         items.push_back({&run, first, std::min(queries, run.count - first), head});
+      }
+    };
+    if (!groups) {
+      for (const AttentionRun& run : runs) add(run);
+      continue;
+    }
+    for (const AttentionGroups::Group& g : groups->groups) {
+      const AttentionRun& run = runs[size_t(groups->order[size_t(g.first)])];
+      if (g.count == 1) {
+        add(run);
+      } else {
+        items.push_back({&run, 0, run.count, head, &g});
       }
     }
   }
   Batch batch{kernels, shape, kv, layer, q, out, ld_out};
+  auto run_any = [&]<typename T>(const Item& item, auto kernel, T) {
+    thread_local Workspace<T> space;
+    if (item.group) return run_group(batch, runs, *groups, item, kernel, space);
+    run_item(batch, item, kernel, space);
+  };
   pool.run(int64_t(items.size()), [&](int64_t i) {
     if (kv.shape().element == Element::kBf16) {
-      run_item<uint16_t>(batch, items[size_t(i)], kernels.attend_bf16);
+      run_any(items[size_t(i)], kernels.attend_bf16, uint16_t{});
     } else {
-      run_item<float>(batch, items[size_t(i)], kernels.attend_f32);
+      run_any(items[size_t(i)], kernels.attend_f32, float{});
     }
   });
+}
+
+void group_runs(const std::vector<AttentionRun>& runs, int64_t sharing_heads, AttentionGroups& groups) {
+  groups.order.resize(runs.size());
+  groups.groups.clear();
+  for (size_t i = 0; i < runs.size(); ++i) groups.order[i] = int32_t(i);
+  auto pages_seen = [&](int32_t i) { return (runs[size_t(i)].first_position + 1) / simd::kKeyTile * (simd::kKeyTile / simd::kPage); };
+  // Neighbours in the order of their page tables share most.
+  std::sort(groups.order.begin(), groups.order.end(), [&](int32_t a, int32_t b) {
+    const int32_t *pa = runs[size_t(a)].pages, *pb = runs[size_t(b)].pages;
+    if (std::lexicographical_compare(pa, pa + pages_seen(a), pb, pb + pages_seen(b))) return true;
+    return !std::lexicographical_compare(pb, pb + pages_seen(b), pa, pa + pages_seen(a)) && a < b;
+  });
+  int64_t rows = 0;
+  for (size_t i = 0; i < groups.order.size(); ++i) {
+    const AttentionRun& run = runs[size_t(groups.order[i])];
+    int64_t own = run.count * sharing_heads;
+    if (!groups.groups.empty() && rows + own <= simd::kAttendRows) {
+      AttentionGroups::Group& last = groups.groups.back();
+      int64_t tiles = shared_tiles(runs[size_t(groups.order[i - 1])], run);
+      if (last.count > 1) tiles = std::min(tiles, last.tiles);
+      // One more may shorten what is shared, but not what is saved.
+      if (tiles * last.count >= last.tiles * (last.count - 1) && tiles > 0) {
+        last.tiles = tiles;
+        ++last.count;
+        rows += own;
+        continue;
+      }
+    }
+    groups.groups.push_back({int32_t(i), 1, 0});
+    rows = own;
+  }
 }
 
 }  // namespace tandem::ops

@@ -24,11 +24,25 @@ struct AttentionShape {
   int64_t window;
 };
 
+// Runs whose first pages are the same, so that one pass over these serves them all.
+struct AttentionGroups {
+  struct Group {
+    int32_t first, count;  // in `order`
+    int64_t tiles;         // leading tiles of keys that all of them share and see whole
+  };
+  std::vector<int32_t> order;  // of the runs
+  std::vector<Group> groups;   // each run is in one
+};
+
+// Groups for layers without a window. `sharing_heads`: query heads per KV head.
+void group_runs(const std::vector<AttentionRun>& runs, int64_t sharing_heads, AttentionGroups& groups);
+
 // q: rows of heads x dim elements (the KV element type; dim as in KvShape, padding zero), row r at q + r * heads * dim.
 // out: rows of element type, head h at out + r * ld_out + h * head_dim.
 // Every position up to the last of each run must have been written. Results of a row depend on its sequence alone.
+// `groups`, of these very runs, only saves reads: each row's tiles are merged in the same order. Not with a window.
 void attention(const simd::Kernels& kernels, ThreadPool& pool, const AttentionShape& shape, KvPages& kv, int64_t layer, const void* q,
-               const std::vector<AttentionRun>& runs, void* out, int64_t ld_out);
+               const std::vector<AttentionRun>& runs, void* out, int64_t ld_out, const AttentionGroups* groups = nullptr);
 
 // The naive truth, in double, reading the same pages. q and out as floats: rows of heads x head_dim.
 void attention_reference(const AttentionShape& shape, KvPages& kv, int64_t layer, const float* q, const std::vector<AttentionRun>& runs,

@@ -35,6 +35,11 @@ struct AttendArgs {
   float scale;
   float* out;
   float* scratch;
+  // A row's keys may be read in several calls, tile ranges in ascending order: with `state` (rows x 2 floats) the call reads tiles
+  // first_tile .. end_tile - 1 only, and `out` holds sums that are not yet divided until a call finishes the row.
+  float* state = nullptr;
+  int first_tile = 0, end_tile = 0;
+  bool begins = true, finishes = true;
 };
 
 // The down-projection of a low-rank adapter: u[i][r] = scale * (x of row rows[i]) . a[r], for m rows and `ranks` ranks. Lanes run over k

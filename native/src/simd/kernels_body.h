@@ -338,8 +338,8 @@ struct Attend {
 
   explicit Attend(const AttendArgs<T>& a) : args(a) {
     for (int r = 0; r < a.rows; ++r) {
-      max[r] = kNegInf;
-      sum[r] = 0.0f;
+      max[r] = a.begins ? kNegInf : a.state[2 * r];
+      sum[r] = a.begins ? 0.0f : a.state[2 * r + 1];
     }
   }
 
@@ -421,9 +421,13 @@ struct Attend {
   }
 
   void run() {
-    for (int i = 0; i < args.rows * args.dim; ++i) args.out[i] = 0.0f;
-    int last = last_key();
-    for (int tile = first_key() / kKeyTile; tile * kKeyTile <= last; ++tile) {
+    for (int i = 0; args.begins && i < args.rows * args.dim; ++i) args.out[i] = 0.0f;
+    int last = last_key(), tile = first_key() / kKeyTile, end = last / kKeyTile + 1;
+    if (args.state) {
+      tile = tile < args.first_tile ? args.first_tile : tile;
+      end = args.end_tile;
+    }
+    for (; tile < end; ++tile) {
       int base = tile * kKeyTile;
       int pages = (last - base) / kPage + 1;
       if (pages > kPagesPerTile) pages = kPagesPerTile;
@@ -431,7 +435,11 @@ struct Attend {
       for (int r = 0; r < args.rows; ++r) soften(r, base);
       gather(tile, pages);
     }
-    for (int r = 0; r < args.rows; ++r) {
+    for (int r = 0; !args.finishes && r < args.rows; ++r) {
+      args.state[2 * r] = max[r];
+      args.state[2 * r + 1] = sum[r];
+    }
+    for (int r = 0; args.finishes && r < args.rows; ++r) {
       float* out = args.out + int64_t(r) * args.dim;
       VF inverse = vset(1.0f / sum[r]);
       for (int d = 0; d < args.dim; d += kLanes) vstore(out + d, vmul(vload(out + d), inverse));
