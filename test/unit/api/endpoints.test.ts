@@ -45,6 +45,7 @@ describe('metrics', () => {
       pagesTotal: 8,
       pagesUsed: 2,
       preemptions: 4,
+      speculation: { drafts: 5, draftTokens: 20, acceptedTokens: 7, acceptedPerPosition: [4, 3] },
     };
     const metrics = await text();
     const labels = '{model_name="first",engine="0"}';
@@ -53,6 +54,12 @@ describe('metrics', () => {
       expect(metrics).toContain(`${prefix}num_requests_waiting${labels} 2`);
       expect(metrics).toContain(`${prefix}kv_cache_usage_perc${labels} 0.25`);
       expect(metrics).toContain(`${prefix}num_preemptions_total${labels} 4`);
+      expect(metrics).toContain(`${prefix}spec_decode_num_drafts_total${labels} 5`);
+      expect(metrics).toContain(`${prefix}spec_decode_num_draft_tokens_total${labels} 20`);
+      expect(metrics).toContain(`${prefix}spec_decode_num_accepted_tokens_total${labels} 7`);
+      const position = (index: number) => `{model_name="first",engine="0",position="${index}"}`;
+      for (const [index, count] of [4, 3].entries())
+        expect(metrics).toContain(`${prefix}spec_decode_num_accepted_tokens_per_pos_total${position(index)} ${count}`);
     }
     expect(metrics).not.toMatch(/vllm:(http|process|nodejs|engine)_/);
   });

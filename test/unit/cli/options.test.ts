@@ -110,6 +110,23 @@ test('every setting has its own flag and variable', () => {
   expect(new Set(keys.map(variableName)).size).toBe(keys.length);
 });
 
+test('--speculative-config takes what vLLM takes for ngram, and nothing else', () => {
+  const read = (value: string) => () => resolve(['--speculative-config', value], {}).speculativeConfig;
+  expect(resolve([], {}).speculativeConfig).toBeNull();
+  expect(read('{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 1}')()).toEqual({
+    numSpeculativeTokens: 3,
+    promptLookupMax: 1,
+    promptLookupMin: 1,
+    disableByBatchSize: 4097,
+  });
+  expect(read('{"num_speculative_tokens": 3}')).toThrow('method');
+  expect(read('{"method": "eagle"}')).toThrow('method');
+  expect(read('{"method": "ngram", "num_speculative_tokens": 16}')).toThrow('num_speculative_tokens');
+  expect(read('{"method": "ngram", "num_speculative_tokens": "3"}')).toThrow('num_speculative_tokens');
+  expect(read('{"method": "ngram", "model": "x"}')).toThrow('model is not a field');
+  expect(read('ngram')).toThrow('JSON object');
+});
+
 test('docs/settings.md lists every flag with its variable and default', () => {
   const text = readFileSync(new URL('../../../docs/settings.md', import.meta.url), 'utf8');
   const rows = [...text.matchAll(/^\| `--([\w-]+)` \| `(\w+)` \| (.*?) \| (.*) \|$/gm)].map((match) => match.slice(1));
