@@ -229,8 +229,8 @@ TEST(the_last_token_is_known_only_after_a_sample) {
   int32_t token = engine.step(next).samples[0].token;
   CHECK(token >= 0);
   next.rows = {{0, 21, 2, true}};
-  next.tokens = {-1, 4};
-  CHECK_ERROR(kRange, "tokens: id", engine.step(next));  // only in rows of one token
+  next.tokens = {4, -1};
+  CHECK_ERROR(kRange, "tokens: id", engine.step(next));  // only as the first of a row
 }
 
 TEST(the_spec_is_checked_by_name) {

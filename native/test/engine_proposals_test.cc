@@ -109,17 +109,6 @@ TEST(right_proposals_save_steps) {
   CHECK_EQ(run_with(model, all, [](const Job& j) { return std::vector<int32_t>(3, j.output.empty() ? 99 : 100); }), 40);
 }
 
-TEST(a_refused_proposal_that_is_not_finite_spoils_nothing) {
-  TinyModel tiny;
-  tiny.broken_tokens = {{101, NAN}, {102, INFINITY}};
-  for (Element element : {Element::kF32, Element::kBf16}) {
-    auto model = tiny.load(element, 2);
-    std::vector<Job> truth = plain(model, jobs()), all = jobs();
-    run_with(model, all, [](const Job& j) { return std::vector<int32_t>{101 + int32_t(j.output.size() % 2), 101, 5}; });
-    for (size_t i = 0; i < all.size(); ++i) check_same(all[i], truth[i]);
-  }
-}
-
 TEST(proposals_under_a_grammar_change_nothing) {
   std::vector<std::string> tokens = {""};
   for (char byte = ' '; byte <= '~'; ++byte) tokens.push_back(std::string(1, byte));

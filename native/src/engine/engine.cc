@@ -315,7 +315,6 @@ StepResult Engine::run_checked(const Plan& plan) {
   sample_rows(plan, batch, result);
   score_prompts(plan, batch, result);
   keep_last_hidden(plan);
-  clear_refused(plan);
   return result;
 }
 
@@ -361,19 +360,6 @@ void Engine::keep_last_hidden(const Plan& plan) {
     if (slot.prompt_logprobs < 0 || slot.position >= slot.prompt_length) continue;
     const float* hidden = forward_.hidden(first - 1);
     slot.last_hidden.assign(hidden, hidden + model_->spec.hidden_size);
-  }
-}
-
-void Engine::clear_refused(const Plan& plan) {
-  int64_t first = 0;
-  for (const Row& row : plan.rows) {
-    const Slot& slot = slots_[size_t(row.slot)];
-    for (int64_t p = slot.position; p < row.first_position + row.count; ++p) {
-      const float* hidden = forward_.hidden(first + p - row.first_position);
-      if (std::all_of(hidden, hidden + model_->spec.hidden_size, [](float x) { return std::isfinite(x); })) continue;
-      kv_.clear_position(slot.pages[size_t(p / simd::kPage)], int(p % simd::kPage));
-    }
-    first += row.count;
   }
 }
 

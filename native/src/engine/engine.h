@@ -46,7 +46,7 @@ struct Open {
 // The last `samples` positions of a row are sampled, in order; from the first of them on the row's next tokens are proposals. Sampling
 // goes on while the sampled token is the proposed one and the sequence has not finished: what it samples is then what it would have
 // sampled one row at a time, whatever was proposed. The slot stands after the last position that was sampled; what lies behind it is
-// written again.
+// written again. Proposals must give finite numbers, as tokens do that the sequence holds already: one that does not ends the sequence.
 struct Row {
   int64_t slot, first_position, count, samples;
 
@@ -160,8 +160,6 @@ class Engine {
   std::vector<Query> sample_queries(const Plan& plan, const model::ForwardBatch& batch) const;
   std::vector<Query> prompt_queries(const Plan& plan, const model::ForwardBatch& batch) const;
   void keep_last_hidden(const Plan& plan);
-  // Positions behind a slot's last sampled one stay in its pages until they are written again; masked keys must be finite.
-  void clear_refused(const Plan& plan);
   // Calls answer(query index, logits, thread scratch, top entries of that query) for all, the logits computed in bounded pieces.
   // A query that follows another comes after it, on the same thread or a later piece.
   template <typename Answer>

@@ -63,11 +63,4 @@ void KvPages::write(int64_t layer, int64_t page, int64_t kv_head, int slot, cons
   }
 }
 
-void KvPages::clear_position(int64_t page, int slot) {
-  const std::vector<float> zeros(size_t(shape_.head_dim), 0.0f);
-  for (int64_t layer = 0; layer < shape_.layers; ++layer) {
-    for (int64_t head = 0; head < shape_.kv_heads; ++head) write(layer, page, head, slot, zeros.data(), zeros.data());
-  }
-}
-
 }  // namespace tandem::ops

@@ -35,8 +35,6 @@ class KvPages {
   void copy_in(int64_t page, const uint8_t* bytes);
   // Writes one position (0..15 within the page) of one head; head_dim floats each.
   void write(int64_t layer, int64_t page, int64_t kv_head, int slot, const float* key, const float* value);
-  // Writes zeros at one position of all layers and heads.
-  void clear_position(int64_t page, int slot);
 
  private:
   size_t layer_offset(int64_t layer, int64_t page) const { return size_t(layer * pages_ + page) * shape_.layer_page_bytes(); }
