@@ -119,8 +119,8 @@ test('outputs, log-probabilities and ends are the same with it and without', asy
 });
 
 test('also over preemptions', async () => {
-  // Pages for two full sequences.
-  const tight = { kvCacheBytes: 26 * pageBytes() };
+  // Pages for one full sequence.
+  const tight = { kvCacheBytes: 13 * pageBytes() };
   const without = await run({}, 24);
   const { texts, stats } = await run({ ...tight, ...speculation(5) }, 24);
   expect(stats.preemptions).toBeGreaterThan(0);
