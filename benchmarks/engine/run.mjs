@@ -27,7 +27,6 @@ const USAGE = `npm run bench:engine -- [options]
   --no-peer           Tandem alone
   --json FILE         write the results there, and a picture beside it`;
 
-/** Formats, and what Tandem is told for them. */
 const FORMATS = ['bf16', 'q8_0', 'q4_0'];
 const GREEDY = { prompts: 4, length: 24, count: 16 };
 
