@@ -40,8 +40,11 @@ export class Tandem {
       micros.push((performance.now() - start) * 1000);
       if (i < ids.length && !matcher.advance(ids[i])) break;
     }
+    matcher.release();
     return micros;
   }
 
-  release() {}
+  release({ grammar }) {
+    grammar.release();
+  }
 }

@@ -148,12 +148,12 @@ class Subsets {
       }
     }
   }
-  // Where the set that was left goes by a symbol.
-  std::vector<int32_t> step(int32_t symbol) {
+  // The targets of a symbol's edges out of the set that was left.
+  const std::vector<int32_t>& targets(int32_t symbol) {
     std::vector<int32_t>& seeds = seeds_[size_t(symbol)];
     std::sort(seeds.begin(), seeds.end());
     seeds.erase(std::unique(seeds.begin(), seeds.end()), seeds.end());
-    return closure(seeds, false, false);
+    return seeds;
   }
 
  private:
@@ -192,13 +192,21 @@ DfaRef determinize(const Nfa& nfa, int32_t start, const std::function<int32_t(in
   // The start set is told apart from the same set met later: only it stands at the start of the text.
   first.push_back(-2);
   explorer.number(first, [&] { return first_label; });
+  // Many symbols lead to the same few states, whose closures may be large: each is found once.
+  std::unordered_map<std::vector<int32_t>, int32_t, VectorHash> closures;
   while (const std::vector<int32_t>* name = explorer.todo()) {
     std::vector<int32_t> set = *name;
     if (set.back() == -2) set.pop_back();
     subsets.leave(set);
     for (int32_t symbol = 0; symbol < classes; ++symbol) {
-      std::vector<int32_t> target = subsets.step(symbol);
-      if (!target.empty()) explorer.arc(symbol, explorer.number(target, [&] { return subsets.label(target, false); }));
+      const std::vector<int32_t>& targets = subsets.targets(symbol);
+      if (targets.empty()) continue;
+      auto [known, fresh] = closures.emplace(targets, 0);
+      if (fresh) {
+        std::vector<int32_t> target = subsets.closure(targets, false, false);
+        known->second = explorer.number(target, [&] { return subsets.label(target, false); });
+      }
+      explorer.arc(symbol, known->second);
     }
   }
   return trim(std::move(explorer.dfa()), nfa.budget());
