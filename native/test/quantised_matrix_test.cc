@@ -98,6 +98,10 @@ TEST(quantised_weights_that_are_not_finite_stay_so) {
     ops::quantise_weights(format, row.data(), 64, values.data(), scales.data());
     CHECK(std::isfinite(scales[0]));
     CHECK(std::isnan(scales[1]));
+    // Too large for any scale: infinite or NaN, never weights of another size.
+    row.assign(64, 1e8f);
+    ops::quantise_weights(format, row.data(), 64, values.data(), scales.data());
+    CHECK(!std::isfinite(scales[0]));
   }
 }
 

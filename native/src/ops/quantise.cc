@@ -67,7 +67,7 @@ float quantise_int8(const float (&w)[kGroup], float top, Codes& codes) {
 }
 
 float quantise_int4(const float (&w)[kGroup], float top, Codes& codes) {
-  float best_error = INFINITY, best_scale = 0;
+  float best_error = INFINITY, best_scale = NAN;  // no candidate is finite where f16 holds none of their scales
   for (int step = -8; step <= 6; ++step) {
     Codes tried;
     round_to(w, -(8.0f + 0.15f * float(step)) / top, -8.0f, 7.0f, tried);
