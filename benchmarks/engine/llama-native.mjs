@@ -3,7 +3,7 @@
  * do it: node-llama-cpp's scheduling over event loop turns would leave the sequence that was sampled last out of each batch (7 of 8
  * streams per step), which says nothing about llama.cpp.
  */
-import { mkdtempSync, symlinkSync } from 'node:fs';
+import { mkdtempSync, rmSync, symlinkSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -66,6 +66,7 @@ function forceBackend(name) {
   const file = `libggml-cpu-${name}.so`;
   symlinkSync(path.join(BINARIES, file), path.join(folder, file));
   createRequire(import.meta.url)(path.join(BINARIES, 'llama-addon.node')).loadBackends(folder);
+  rmSync(folder, { recursive: true });
 }
 
 /** { variant, tokenize, detokenize, createContext({ sequences, contextSize, flashAttention }) }; contextSize per sequence. */
