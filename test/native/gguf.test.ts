@@ -58,7 +58,7 @@ describe.each(families)('$name as GGUF', ({ name }) => {
   });
 });
 
-describe('blocks', () => {
+describe('blocks', { timeout: 240_000 }, () => {
   const goldens = JSON.parse(readFileSync(new URL('../goldens/gguf-blocks.json', import.meta.url), 'utf8')) as Record<
     string,
     { raw: string; bits: string }
