@@ -6,7 +6,7 @@ import { parseArgs } from 'node:util';
 import path from 'node:path';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
-import { median, rounded, spread } from '../lib/stats.mjs';
+import { median, quantile, rounded, spread } from '../lib/stats.mjs';
 import { Worker } from '../lib/worker.mjs';
 import { measureLimits } from '../limits/limits.mjs';
 import { ensureRandomModel } from '../models/make-random-model.mjs';
@@ -19,6 +19,8 @@ const USAGE = `npm run bench:train -- [options]
   --threads N     threads of both (default 2)
   --recompute     Tandem computes activations again instead of keeping them
   --python FILE   interpreter of the peer (default python3)
+  --peer-dtype T      type of the peer's base weights: bfloat16 (default) or float32, twice the memory
+  --peer-adapters T   type of the peer's adapters: float32 or bfloat16; without it both are tried and the faster one is taken
   --no-peer       Tandem alone
   --no-group      leave the shared prompt out
   --json FILE     write the results there`;
@@ -31,6 +33,8 @@ function parse() {
       threads: { type: 'string', default: '2' },
       recompute: { type: 'boolean', default: false },
       python: { type: 'string', default: 'python3' },
+      'peer-dtype': { type: 'string', default: 'bfloat16' },
+      'peer-adapters': { type: 'string' },
       'no-peer': { type: 'boolean', default: false },
       'no-group': { type: 'boolean', default: false },
       json: { type: 'string' },
@@ -52,30 +56,30 @@ async function startPeer(options, model, row) {
     console.log(`  ${options.python} lacks torch, transformers or peft: Tandem alone`);
     return null;
   }
+  const load = async (adapterDtype) => {
+    const peer = new TorchPeer(options.python, options.threads);
+    const settings = { directory: model.directory, threads: options.threads, rank: RANK, alpha: ALPHA };
+    return { peer, ...(await peer.call('load', { ...settings, dtype: options['peer-dtype'], adapterDtype })) };
+  };
+  const wanted = options['peer-adapters'] ?? (await fasterAdapters(load, row));
+  const { peer, variant } = await load(wanted);
+  console.log(`  ${variant}`);
+  return { peer, variant };
+}
+
+/** The adapter type whose second step takes less time. */
+async function fasterAdapters(load, row) {
   const tried = [];
   for (const adapterDtype of ['float32', 'bfloat16']) {
-    const peer = new TorchPeer(options.python, options.threads);
-    const settings = { directory: model.directory, threads: options.threads, rank: RANK, alpha: ALPHA, adapterDtype };
-    const { variant } = await peer.call('load', settings);
+    const { peer } = await load(adapterDtype);
     await peer.call('step', { rows: [row] });
-    const { seconds, loss } = await peer.call('step', { rows: [row] });
-    tried.push({ peer, variant, seconds, loss });
+    const { seconds } = await peer.call('step', { rows: [row] });
+    tried.push({ adapterDtype, seconds });
     peer.close();
   }
   tried.sort((a, b) => a.seconds - b.seconds);
-  console.log(
-    `  ${tried[0].variant} (the other adapter type: ${rounded(tried[1].seconds / tried[0].seconds)}x as long)`,
-  );
-  const peer = new TorchPeer(options.python, options.threads);
-  const adapterDtype = tried[0].variant.endsWith('float32') ? 'float32' : 'bfloat16';
-  await peer.call('load', {
-    directory: model.directory,
-    threads: options.threads,
-    rank: RANK,
-    alpha: ALPHA,
-    adapterDtype,
-  });
-  return { peer, variant: tried[0].variant };
+  console.log(`  the other adapter type takes ${rounded(tried[1].seconds / tried[0].seconds)}x as long`);
+  return tried[0].adapterDtype;
 }
 
 /** Steps on rows of one length in turn. Both must begin at the same loss. */
@@ -85,20 +89,35 @@ async function measureRows(tandem, peer, options, shape) {
   if (peer && !(Math.abs(warm[0].loss / warm[1].loss - 1) < 0.02)) {
     throw new Error(`The losses differ (${warm[0].loss}, ${warm[1].loss}): nothing was timed.`);
   }
-  const runs = { tandem: [], peer: [], tandemCpu: [], peerCpu: [], slowest: [], limits: [] };
+  const runs = { tandem: [], peer: [], tandemCpu: [], peerCpu: [], slices: [], limits: [] };
   for (let round = 1; round <= options.rounds; round++) {
     runs.limits.push(await measureLimits(options.threads));
     const ours = await tandem.call('step', { rows: [row(round)] });
     runs.tandem.push(ROW / ours.seconds);
     runs.tandemCpu.push(ROW / ours.cpu);
-    runs.slowest.push(ours.slowest);
+    runs.slices.push(...ours.slices);
     const theirs = await peer?.call('step', { rows: [row(round)] });
     if (theirs) runs.peer.push(ROW / theirs.seconds);
     if (theirs) runs.peerCpu.push(ROW / theirs.cpu);
-    console.log(`  round ${round} of ${options.rounds} done`);
+    const line = [runs.tandem, runs.tandemCpu, runs.peer, runs.peerCpu]
+      .map((each) => rounded(each.at(-1)) ?? '-')
+      .join(' ');
+    console.log(`  round ${round} of ${options.rounds}: tok/s and tok/CPU-s, then the peer's: ${line}`);
   }
   return { ...runs, losses: warm.map((step) => step?.loss) };
 }
+
+/** A slice of no length is one unit of work: how long a request that comes may have to wait for training to stop. */
+async function measureUnits(tandem, shape) {
+  const { slices } = await tandem.call('step', { rows: [plainRow(shape.vocab, ROW, 99)], micros: 0 });
+  return slices;
+}
+
+const durations = (name, ms) => ({
+  name,
+  tandem: { ...spread(ms), p90: rounded(quantile(ms, 0.9)), p99: rounded(quantile(ms, 0.99)), count: ms.length },
+  unit: 'ms',
+});
 
 async function measureGroup(tandem, options, shape) {
   const runs = { shared: [], apart: [] };
@@ -129,10 +148,12 @@ async function measureMemory(tandem, peer) {
 }
 
 function report(results) {
-  const header = ['case', 'tandem', 'min', 'max', 'peer', 'min', 'max', 'ratio', 'unit'];
+  const header = ['case', 'tandem', 'min', 'max', 'p99', 'peer', 'min', 'max', 'ratio', 'unit'];
   const cell = (value) => (value === undefined || value === null ? '-' : String(value));
   const line = ({ name, tandem, peer, ratio, unit }) =>
-    [name, tandem.median, tandem.min, tandem.max, peer?.median, peer?.min, peer?.max, ratio, unit].map(cell);
+    [name, tandem.median, tandem.min, tandem.max, tandem.p99, peer?.median, peer?.min, peer?.max, ratio, unit].map(
+      cell,
+    );
   console.log(`\n${table([header, ...results.map(line)])}`);
 }
 
@@ -159,7 +180,8 @@ async function main() {
     results.push(beside(`train/bf16/row${ROW}-per-cpu`, rows.tandemCpu, rows.peerCpu, PEER_NAME, 'tok/CPU-s'));
     const memory = await measureMemory(tandem, peer);
     results.push(beside('train/bf16/peak-memory', [memory[0]], memory.slice(1), PEER_NAME, 'MiB'));
-    results.push(beside('train/bf16/slowest-slice', rows.slowest, [], '', 'ms'));
+    results.push(durations('train/bf16/slice', rows.slices));
+    results.push(durations('train/bf16/unit', await measureUnits(tandem, shape)));
     if (!options['no-group']) {
       const group = await measureGroup(tandem, options, shape);
       results.push(beside('train/bf16/shared-prompt', group.shared, group.apart, 'unshared rows', 'tok/s'));

@@ -2,41 +2,13 @@
 import { readFileSync } from 'node:fs';
 import { loadNative } from '../../dist/control/engine/native.js';
 import { loadModel } from '../../dist/control/models/load.js';
-import { randomFrom } from '../lib/stats.mjs';
 import { serveCalls } from '../lib/worker.mjs';
-import { ADAMW, ALPHA, MODULES, RANK } from './cases.mjs';
+import { ADAMW } from './cases.mjs';
+import { weightsOf } from './factors.mjs';
 
 let trainer;
 /** Duration of every slice of the last measurement in milliseconds. */
 let slices = [];
-
-function shapeOf(spec, module) {
-  const [hidden, ffn] = [spec.hiddenSize, spec.intermediateSize];
-  const [queries, keys] = [spec.heads * spec.headDim, spec.kvHeads * spec.headDim];
-  const shapes = {
-    q: [hidden, queries],
-    k: [hidden, keys],
-    v: [hidden, keys],
-    o: [queries, hidden],
-    down: [ffn, hidden],
-  };
-  return shapes[module] ?? [hidden, ffn];
-}
-
-/** A as PEFT begins (uniform within 1/sqrt(in)), B small rather than 0 so that every gradient is at work. */
-function weightsOf(spec) {
-  const random = randomFrom(1);
-  const uniform = (count, bound) => Float32Array.from({ length: count }, () => (2 * random() - 1) * bound);
-  const factors = [];
-  for (let layer = 0; layer < spec.layers; layer++) {
-    for (const module of MODULES) {
-      const [inputs, outputs] = shapeOf(spec, module);
-      const a = uniform(RANK * inputs, 1 / Math.sqrt(inputs));
-      factors.push({ layer, module, rank: RANK, a, b: uniform(outputs * RANK, 1e-3) });
-    }
-  }
-  return { scale: ALPHA / RANK, factors };
-}
 
 async function finish(micros) {
   for (;;) {
@@ -64,7 +36,7 @@ serveCalls({
   async load({ directory, threads, maxRowTokens, recompute }) {
     const { spec, files, tensors } = await loadModel(directory);
     const model = await loadNative().loadModel(spec, files, tensors, { dtype: 'bfloat16', threads });
-    const options = { maxRowTokens, recompute };
+    const options = { maxRowTokens, maxRowBytes: 8 * 2 ** 30, recompute };
     trainer = await loadNative().createTrainer(model, options, { weights: weightsOf(spec), optimizer: null });
     return { variant: `Tandem ${loadNative().info().isa}${recompute ? ', recompute' : ''}` };
   },
@@ -84,7 +56,7 @@ serveCalls({
     await finish(micros);
     const { user, system } = process.cpuUsage(cpu);
     const seconds = (performance.now() - begin) / 1000;
-    return { seconds, cpu: (user + system) / 1e6, loss, slowest: Math.max(...slices), slices: slices.length };
+    return { seconds, cpu: (user + system) / 1e6, loss, slices };
   },
 
   /** Bytes of the largest resident set so far. */

@@ -10,7 +10,7 @@ def peak_memory() -> int:
 
 
 class Peer:
-    def load(self, directory, threads, rank, alpha, adapterDtype):
+    def load(self, directory, threads, rank, alpha, dtype, adapterDtype):
         import peft
         import torch
         import transformers
@@ -19,7 +19,7 @@ class Peer:
         transformers.logging.set_verbosity_error()
         torch.manual_seed(1)
         self.torch = torch
-        model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.bfloat16)
+        model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype))
         model.config.use_cache = False
         targets = [f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")]
         config = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets)
@@ -30,7 +30,7 @@ class Peer:
                 torch.nn.init.uniform_(parameter, -1e-3, 1e-3)
         self.factors = factors
         self.optimizer = torch.optim.AdamW(factors, lr=5e-6, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
-        return {"variant": f"PyTorch {torch.__version__}, PEFT {peft.__version__}, adapters {adapterDtype}"}
+        return {"variant": f"PyTorch {torch.__version__}, PEFT {peft.__version__}, weights {dtype}, adapters {adapterDtype}"}
 
     def step(self, rows):
         """Plain rows: every token but the first is predicted."""

@@ -45,11 +45,19 @@ struct Product {
     for (int64_t i = 0; i < m; ++i) std::fill(values.begin() + i * ld_dy + n, values.begin() + (i + 1) * ld_dy, 0.0f);
     return values;
   }
+  // In one piece, or cut where the panels divide by three.
+  std::vector<PanelRange> columns_of(int64_t panels) const {
+    int64_t cut = panels % 3 == 0 ? panels / 3 : panels;
+    return {{0, cut}, {cut, panels}};
+  }
   std::vector<float> run(ThreadPool& pool, const std::vector<PanelRange>& ranges, int64_t first, int64_t count, std::vector<float> dx,
                          bool accumulate) const {
     int64_t ld = ops::ld_backward(w);
     for (PanelRange range : ranges) {
-      ops::matmul_backward(kernels(), pool, dy.at(size_t(first * ld_dy)), ld_dy, count, w, range, dx.data() + first * ld, ld, accumulate);
+      for (PanelRange columns : columns_of(ops::backward_panels(w).end)) {
+        ops::matmul_backward(kernels(), pool, dy.at(size_t(first * ld_dy)), ld_dy, count, w, range, columns, dx.data() + first * ld, ld,
+                             accumulate);
+      }
       accumulate = true;
     }
     return dx;
@@ -114,13 +122,14 @@ TEST(factor_gradients_match_reference) {
   for (Element element : {Element::kF32, Element::kBf16}) {
     for (int64_t i = 0; i < 12; ++i) {
       int64_t m = i == 0 ? 0 : random.whole(1, 600), n = random.whole(1, 150), ranks = random.whole(1, 20), ldu = ranks + 2, ldx = n + 5;
-      int64_t ld = round_up(n, kernels().panel);
+      int64_t ld = round_up(n, kernels().panel), panels = ld / kernels().panel;
+      PanelRange all = {0, panels};
       ThreadPool one(1), three(3);
       std::vector<float> u = random.normals(size_t(m * ldu) + 1), start = random.normals(size_t(ranks * ld)), grad = start,
                          threaded = start;
       Rows x(element, random.normals(size_t(m * ldx) + 1));
-      ops::accumulate_outer(kernels(), one, u.data(), ldu, ranks, x.at(0), ldx, element, m, n, grad.data(), ld);
-      ops::accumulate_outer(kernels(), three, u.data(), ldu, ranks, x.at(0), ldx, element, m, n, threaded.data(), ld);
+      ops::accumulate_outer(kernels(), one, u.data(), ldu, ranks, x.at(0), ldx, element, m, n, all, grad.data(), ld);
+      ops::accumulate_outer(kernels(), three, u.data(), ldu, ranks, x.at(0), ldx, element, m, n, all, threaded.data(), ld);
       CHECK(same_bits(threaded.data(), grad.data(), grad.size()));
       for (int64_t r = 0; r < ranks; ++r) {
         for (int64_t j = 0; j < n; ++j) {
@@ -129,12 +138,18 @@ TEST(factor_gradients_match_reference) {
           CHECK_NEAR(grad[size_t(r * ld + j)], truth, 1e-6 * double(m) + 1e-5);
         }
       }
+      // Columns in two calls are those of one.
+      std::vector<float> columns = start;
+      for (PanelRange range : {PanelRange{0, panels / 2}, PanelRange{panels / 2, panels}}) {
+        ops::accumulate_outer(kernels(), one, u.data(), ldu, ranks, x.at(0), ldx, element, m, n, range, columns.data(), ld);
+      }
+      CHECK(same_bits(columns.data(), grad.data(), grad.size()));
       // Rows in two calls continue the same chains.
       if (m < 2) continue;
       int64_t cut = random.whole(1, m - 1);
       std::vector<float> parts = start;
-      ops::accumulate_outer(kernels(), one, u.data(), ldu, ranks, x.at(0), ldx, element, cut, n, parts.data(), ld);
-      ops::accumulate_outer(kernels(), one, u.data() + cut * ldu, ldu, ranks, x.at(size_t(cut * ldx)), ldx, element, m - cut, n,
+      ops::accumulate_outer(kernels(), one, u.data(), ldu, ranks, x.at(0), ldx, element, cut, n, all, parts.data(), ld);
+      ops::accumulate_outer(kernels(), one, u.data() + cut * ldu, ldu, ranks, x.at(size_t(cut * ldx)), ldx, element, m - cut, n, all,
                             parts.data(), ld);
       CHECK(same_bits(parts.data(), grad.data(), grad.size()));
     }

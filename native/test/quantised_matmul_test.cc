@@ -170,7 +170,7 @@ TEST(quantised_backward_is_that_of_the_dequantised_weights) {
         if (element == Element::kBf16) narrow.push_back(float_to_bf16(value)), value = rounded_bf16(value);
       }
       const void* input = element == Element::kBf16 ? static_cast<const void*>(narrow.data()) : static_cast<const void*>(dy.data());
-      ops::matmul_backward(kernels(), pool, input, ld, m, w, ops::all_panels(w), dx.data(), ld_dx, false);
+      ops::matmul_backward(kernels(), pool, input, ld, m, w, ops::all_panels(w), ops::backward_panels(w), dx.data(), ld_dx, false);
       ops::matmul_backward_reference(dy.data(), ld, m, w, ops::all_panels(w), truth.data(), ld_dx, false);
       // bf16 rounds each weight, by at most 2^-9 of it.
       double wrong = 0, all = 0;

@@ -75,6 +75,8 @@ struct Group {
   }
 };
 
+constexpr int64_t kRoom = int64_t(1) << 30;
+
 void run(Trainer& trainer, int64_t micros = 1 << 30) {
   while (!trainer.slice(micros)) {
   }
@@ -107,9 +109,38 @@ double weighted(Trainer& trainer, const Row& row, const std::vector<float>& weig
   return sum;
 }
 
+// One unit per slice; the multiply-adds of each.
+std::vector<int64_t> run_units(Trainer& trainer) {
+  std::vector<int64_t> units;
+  for (bool done = false; !done;) {
+    done = trainer.slice(0);
+    units.push_back(trainer.unit_work());
+  }
+  return units;
+}
+
+// Multiply-adds of the products with the weights of the layers and of the head, and their sizes.
+struct Products {
+  int64_t layers = 0, head = 0;
+  int64_t least = 0;  // what cannot be cut: a panel of outputs of either direction, or one block of queries
+
+  Products(const model::Model& model, int64_t rows, int64_t targets) {
+    for (const model::Layer& layer : model.weights.layers) {
+      for (const ops::PackedMatrix* w : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+        layers += rows * w->rows_padded() * w->columns_padded();
+        // The adapter's product beside it is of a small rank.
+        least = std::max(least, rows * w->panel() * std::max(w->rows_padded(), w->columns_padded()) * 5 / 4);
+      }
+    }
+    int64_t block = simd::kAttendRows * model.spec.kv_heads / model.spec.heads;
+    least = std::max(least, 4 * 5 * block * rows * model.spec.heads * model.kv_shape().dim());
+    head = targets * model.head().rows_padded() * model.head().columns_padded();
+  }
+};
+
 std::vector<float> row_gradients(const std::shared_ptr<model::Model>& model, const train::State& state, const std::vector<Row>& rows,
                                  const std::vector<std::vector<float>>& weights, bool recompute = false, int64_t micros = 1 << 30) {
-  Trainer trainer(model, {4096, recompute}, state);
+  Trainer trainer(model, {4096, kRoom, recompute}, state);
   for (size_t i = 0; i < rows.size(); ++i) {
     trainer.forward(rows[i], train::Under::kCurrent);
     run(trainer, micros);
@@ -147,7 +178,7 @@ TEST(trainer_gradients_match_finite_differences) {
       double sums[2], step = 0.01;
       for (int side = 0; side < 2; ++side) {
         for (size_t i = 0; i < values.size(); ++i) values[i] = old[i] + float((side == 0 ? -step : step) * grad[at + i] / norm);
-        Trainer moved(model, {4096, false}, state);
+        Trainer moved(model, {4096, kRoom, false}, state);
         sums[side] = weighted(moved, row, weights);
       }
       values = old;
@@ -173,6 +204,40 @@ TEST(trainer_gradients_do_not_depend_on_slices_threads_or_recomputing) {
   }
 }
 
+// Of the shapes alone: no unit is larger than asked for, nothing is left out, and cuts change no bit.
+TEST(trainer_cuts_work_into_bounded_units) {
+  Random random(95);
+  TinyModel tiny;
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    for (int threads : {1, 3}) {
+      auto model = tiny.load(element, threads);
+      train::State state = random_state(random, tiny.spec, kAll, 4);
+      Row row = Group(random, tiny.spec.vocab_size, 200, {30, 9}).packed();
+      Products products(*model, row.size(), 39);
+      std::vector<float> weights = weights_of(row, 6), whole = row_gradients(model, state, {row}, {weights});
+      for (int64_t unit : {int64_t(1) << 16, int64_t(1) << 18, int64_t(1) << 40}) {
+        Trainer trainer(model, {4096, kRoom, false, unit}, state);
+        trainer.forward(row, train::Under::kCurrent);
+        std::vector<int64_t> forward = run_units(trainer);
+        trainer.backward(weights);
+        std::vector<int64_t> backward = run_units(trainer);
+        int64_t limit = std::max(unit * threads, products.least), sums[2] = {0, 0};
+        for (const auto* units : {&forward, &backward}) {
+          for (int64_t work : *units) {
+            CHECK(work <= limit);
+            sums[units == &forward ? 0 : 1] += work;
+          }
+        }
+        // What is beside the products (attention, factors, softmax) counts too, and is a small part of real shapes only.
+        CHECK(sums[0] >= products.layers + 2 * products.head);
+        CHECK(sums[1] >= products.layers - products.layers / model->spec.layers);
+        if (unit < int64_t(1) << 20) CHECK(int64_t(forward.size()) >= (products.layers + 2 * products.head) / limit);
+        CHECK(same_bits(gradients(trainer).data(), whole.data(), whole.size()));
+      }
+    }
+  }
+}
+
 TEST(trainer_shares_a_prefix_without_a_change) {
   Random random(93);
   TinyModel tiny;
@@ -185,7 +250,7 @@ TEST(trainer_shares_a_prefix_without_a_change) {
       std::vector<Row> rows;
       std::vector<float> weights = weights_of(packed, 7);
       std::vector<std::vector<float>> parts;
-      Trainer trainer(model, {4096, false}, state);
+      Trainer trainer(model, {4096, kRoom, false}, state);
       trainer.forward(packed, train::Under::kCurrent);
       run(trainer);
       std::vector<float> logprobs = trainer.scores().logprobs;
@@ -202,6 +267,27 @@ TEST(trainer_shares_a_prefix_without_a_change) {
       std::vector<float> shared = row_gradients(model, state, {packed}, {weights}), apart = row_gradients(model, state, rows, parts);
       CHECK_NEAR(relative_error(shared, apart), 0, element == Element::kF32 ? 1e-5 : 0.02);
     }
+  }
+}
+
+TEST(trainer_refuses_a_row_that_needs_too_much_memory) {
+  Random random(96);
+  TinyModel tiny;
+  auto model = tiny.load(Element::kBf16, 1);
+  train::State state = random_state(random, tiny.spec, kAll, 2);
+  Row row = Group(random, tiny.spec.vocab_size, 50, {40, 40}).packed();
+  int64_t needed = Trainer(model, {4096, kRoom, false}, state).row_bytes(row.size());
+  CHECK(Trainer(model, {4096, kRoom, true}, state).row_bytes(row.size()) < needed);
+  for (int64_t room : {needed / 2, 2 * needed}) {
+    Trainer trainer(model, {4096, room, false}, state);
+    if (room < needed) {
+      CHECK_ERROR(kRange, "a packed row of 130 tokens needs", trainer.forward(row, train::Under::kCurrent));
+      // Nothing is lost by it.
+      trainer.forward(Group(random, tiny.spec.vocab_size, 5, {4}).packed(), train::Under::kCurrent);
+    } else {
+      trainer.forward(row, train::Under::kCurrent);
+    }
+    run(trainer);
   }
 }
 
@@ -225,7 +311,7 @@ TEST(trainer_logprobs_have_the_bits_of_the_engine) {
   TinyModel tiny;
   for (Element element : {Element::kF32, Element::kBf16}) {
     auto model = tiny.load(element, 2);
-    Trainer trainer(model, {4096, false}, random_state(random, tiny.spec, kAll, 3));
+    Trainer trainer(model, {4096, kRoom, false}, random_state(random, tiny.spec, kAll, 3));
     for (bool current : {true, false}) {
       Job job = sampled(model, current ? trainer.adapter() : nullptr, random_tokens(random, 45, tiny.spec.vocab_size));
       Row row;

@@ -76,6 +76,7 @@ export function engineConfig(
     ...kvTransfer(settings, model),
     trainingFloor: settings.trainingFloor,
     maxTrainingRowTokens: settings.maxTrainingRowTokens,
+    maxTrainingRowBytes: settings.trainingMemoryBytes ?? Math.floor(usableMemory() / 4),
     recomputeActivations: settings.recomputeActivations,
     maxLoraRank: settings.maxLoraRank,
     maxAdapterBytes: settings.maxAdapterMemoryBytes,

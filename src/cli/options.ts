@@ -354,6 +354,13 @@ export const OPTIONS: OptionTable = {
     default: () => 32_768,
     help: 'tokens of one packed row of training; its activations are kept in memory',
   },
+  trainingMemoryBytes: {
+    flag: 'training-memory',
+    parse: bytes(1024),
+    default: () => null,
+    defaultText: 'a quarter of the memory',
+    help: 'memory for the activations and gradients of one packed row of training; a row that needs more fails its job',
+  },
   recomputeActivations: {
     flag: 'recompute-activations',
     parse: boolean(),

@@ -102,6 +102,8 @@ export interface Settings {
   trainingFloor: number;
   /** Tokens of one packed row of training. */
   maxTrainingRowTokens: number;
+  /** Bytes of the activations and gradients of one packed row; null: a quarter of the memory. */
+  trainingMemoryBytes: number | null;
   /** Compute activations again in the backward pass instead of keeping them. */
   recomputeActivations: boolean;
   /** Largest body of trajectories or training data, in bytes; it goes to the disk, not to memory. */

@@ -70,8 +70,8 @@ afterEach(async () => {
   engines = [];
 });
 
-async function start(): Promise<LocalEngine> {
-  const engine = await createLocalEngine(config);
+async function start(settings: Partial<EngineConfig> = {}): Promise<LocalEngine> {
+  const engine = await createLocalEngine({ ...config, ...settings });
   engines.push(engine);
   return engine;
 }
@@ -264,6 +264,20 @@ test('what does not fit is refused in a sentence, and the engine serves on', asy
   await sample(engine, prompts()[0]!, 1, null);
   session.close();
   session.close();
+}, 60_000);
+
+test('a row that needs more memory than training may take fails its call, and nothing else', async () => {
+  const engine = await start({ maxTrainingRowBytes: 2 ** 20 });
+  const session = await engine.openTrainer(freshState('fine'));
+  const length = 30_000;
+  const row: TrainRow = {
+    tokens: new Int32Array(length),
+    segments: Int32Array.from(Array.from({ length: length / 10 }, (_, i) => [10 * i, 10, -1, 0]).flat()),
+    targets: new Int32Array(length).fill(1),
+  };
+  await expect(session.forward(row, 'current')).rejects.toThrow('a packed row of 30000 tokens needs');
+  const small = packed([(await rollouts(engine, null))[2]!]).row;
+  expect((await session.forward(small, 'current')).logprobs).toHaveLength(small.tokens.length);
 }, 60_000);
 
 test('a trainer is lost with its process; the next one opens a new one and reads adapters again', async () => {

@@ -273,16 +273,21 @@ describe('arguments', () => {
   test('the order of calls and every number of a step are checked', async () => {
     const { files, model } = await opened('llama2', 'F32');
     const weights = hashedWeights(files.spec, 'llama2', 2, 1);
-    const create = (state: unknown, options: unknown = { maxRowTokens: 64, recompute: false }) =>
+    const create = (state: unknown, options: unknown = { maxRowTokens: 64, maxRowBytes: 2 ** 30, recompute: false }) =>
       loadNative().createTrainer(model, options as never, state as never);
     const wide = { weights: { ...weights, factors: [{ ...weights.factors[0]!, rank: 3 }] }, optimizer: null };
     await expect(create(wide)).rejects.toThrow('q_proj: lora_A');
     const twice = { weights: { ...weights, factors: [weights.factors[0]!, weights.factors[0]!] }, optimizer: null };
     await expect(create(twice)).rejects.toThrow('twice');
     await expect(create({ weights: { scale: 1, factors: [] }, optimizer: null })).rejects.toThrow('empty');
-    await expect(create({ weights, optimizer: null }, { maxRowTokens: 0, recompute: false })).rejects.toThrow(
-      'maxRowTokens',
-    );
+    await expect(
+      create({ weights, optimizer: null }, { maxRowTokens: 0, maxRowBytes: 1, recompute: false }),
+    ).rejects.toThrow('maxRowTokens');
+    const small = await create({ weights, optimizer: null }, { maxRowTokens: 64, maxRowBytes: 1000, recompute: false });
+    expect(small.rowBytes(row.tokens.length)).toBeGreaterThan(1000);
+    expect(() => small.forward(row, 'current')).toThrow(`${row.tokens.length} tokens needs`);
+    small.interrupt();
+    small.close();
     expect(() => create({ weights, optimizer: { steps: 1, moments: [] } })).toThrow('moments');
     expect(() => create({ weights })).toThrow('optimizer');
 

@@ -47,7 +47,7 @@ Napi::Object moment_pair(Napi::Env env, const std::vector<float>& m, const std::
 
 train::Options read_trainer_options(const Napi::Value& value) {
   Napi::Object options = read_object(value, "options");
-  return {read_int(options, "maxRowTokens"), read_bool(options, "recompute")};
+  return {read_int(options, "maxRowTokens"), read_int(options, "maxRowBytes"), read_bool(options, "recompute")};
 }
 
 train::State read_state(const Napi::Value& value) {

@@ -1,5 +1,6 @@
 #include "addon/trainer_handle.h"
 
+#include <atomic>
 #include <mutex>
 
 #include "addon/adapter_handle.h"
@@ -16,6 +17,8 @@ struct TrainerHolder {
   std::mutex running;  // held while a worker uses the trainer; close waits for it
   std::unique_ptr<train::Trainer> trainer;
   bool busy = false;  // JS thread only
+  // Set on the JS thread, read between the units of a running slice.
+  std::atomic<bool> interrupted{false};
 
   // For calls on the JS thread.
   train::Trainer& idle() {
@@ -42,15 +45,18 @@ class TrainerWorker : public PromiseWorker {
   }
   void settled() override { holder_->busy = false; }
 
+ protected:
   Holder holder_;
 };
 
 class SliceWorker : public TrainerWorker {
  public:
-  SliceWorker(Napi::Env env, Holder holder, int64_t micros) : TrainerWorker(env, std::move(holder)), micros_(micros) {}
+  SliceWorker(Napi::Env env, Holder holder, int64_t micros) : TrainerWorker(env, std::move(holder)), micros_(micros) {
+    holder_->interrupted = false;
+  }
 
  private:
-  void use(train::Trainer& trainer) override { done_ = trainer.slice(micros_); }
+  void use(train::Trainer& trainer) override { done_ = trainer.slice(micros_, &holder_->interrupted); }
   Napi::Value result(Napi::Env env) override { return Napi::Boolean::New(env, done_); }
 
   int64_t micros_;
@@ -135,8 +141,19 @@ Napi::Value make_handle(Napi::Env env, std::unique_ptr<train::Trainer> trainer) 
   method(object, "backward", holder, backward);
   method(object, "optimize", holder, optimize);
   method(object, "slice", holder, slice);
+  method(object, "interrupt", holder, [](const Holder& h, const Napi::CallbackInfo& i) {
+    h->interrupted = true;
+    return i.Env().Undefined();
+  });
   method(object, "scores", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return to_js(i.Env(), h->idle().scores()); });
   method(object, "outcome", holder, [](const Holder& h, const Napi::CallbackInfo& i) { return to_js(i.Env(), h->idle().outcome()); });
+  method(object, "rowBytes", holder, [](const Holder& h, const Napi::CallbackInfo& i) {
+    Napi::Object arguments = Napi::Object::New(i.Env());
+    arguments.Set("tokens", i[0]);
+    int64_t tokens = read_int(arguments, "tokens");
+    require(tokens >= 1 && tokens <= (int64_t(1) << 20), ErrorKind::kRange, "tokens must be in 1..1048576");
+    return Napi::Number::New(i.Env(), double(h->idle().row_bytes(tokens)));
+  });
   method(object, "adapter", holder,
          [](const Holder& h, const Napi::CallbackInfo& i) { return adapter_handle(i.Env(), h->idle().adapter()); });
   method(object, "state", holder, state);

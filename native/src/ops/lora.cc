@@ -134,9 +134,15 @@ void lora_expand_panel(const simd::Kernels& kernels, const std::vector<LoraTask>
 
 void lora_matmul(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<LoraTask>& tasks, const void* x, int64_t ldx, int64_t m,
                  const PackedMatrix& w, float* y, int64_t ldy, bool accumulate) {
-  if (tasks.empty()) return matmul(kernels, pool, x, ldx, m, w, y, ldy, accumulate);
   lora_shrink(kernels, pool, tasks, x, ldx);
-  matmul(kernels, pool, x, ldx, m, w, y, ldy, accumulate, [&](int64_t panel) { lora_expand_panel(kernels, tasks, panel, y, ldy); });
+  lora_matmul_panels(kernels, pool, tasks, x, ldx, m, w, all_panels(w), y, ldy, accumulate);
+}
+
+void lora_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<LoraTask>& tasks, const void* x, int64_t ldx,
+                        int64_t m, const PackedMatrix& w, PanelRange range, float* y, int64_t ldy, bool accumulate) {
+  AfterPanel expand;
+  if (!tasks.empty()) expand = [&](int64_t panel) { lora_expand_panel(kernels, tasks, panel, y, ldy); };
+  matmul_panels(kernels, pool, x, ldx, m, w, range, y, ldy, accumulate, expand);
 }
 
 void lora_reference(const LoraTask& task, const float* x, int64_t ldx, float* y, int64_t ldy) {

@@ -77,6 +77,10 @@ void lora_expand_panel(const simd::Kernels& kernels, const std::vector<LoraTask>
 void lora_matmul(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<LoraTask>& tasks, const void* x, int64_t ldx, int64_t m,
                  const PackedMatrix& w, float* y, int64_t ldy, bool accumulate);
 
+// The same for the columns of y that lie in those panels, u being there already.
+void lora_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<LoraTask>& tasks, const void* x, int64_t ldx,
+                        int64_t m, const PackedMatrix& w, PanelRange range, float* y, int64_t ldy, bool accumulate);
+
 // The naive truth of what the adapter adds, in double: x as floats, y as for matmul.
 void lora_reference(const LoraTask& task, const float* x, int64_t ldx, float* y, int64_t ldy);
 

@@ -103,14 +103,14 @@ void gather(const simd::BackwardKernels& backward, const T* x, int64_t ldx, int6
 }  // namespace
 
 void matmul_backward(const simd::Kernels& kernels, ThreadPool& pool, const void* dy, int64_t ld_dy, int64_t m, const PackedMatrix& w,
-                     PanelRange range, float* dx, int64_t ld_dx, bool accumulate) {
-  if (m == 0) return;
+                     PanelRange range, PanelRange columns, float* dx, int64_t ld_dx, bool accumulate) {
+  if (m == 0 || columns.first == columns.end) return;
   Turn turn{kernels, simd::backward_kernels_for(kernels.isa), simd::quant_kernels_for(kernels.isa), w};
-  int64_t panels = ld_backward(w) / w.panel();
+  int64_t panels = columns.end - columns.first;
   int64_t wanted = std::max<int64_t>(1, 4 * pool.threads() / panels), row_blocks = std::clamp<int64_t>(m / kRowBlock, 1, wanted);
   int64_t rows = (m + row_blocks - 1) / row_blocks;
   pool.run(panels * row_blocks, [&](int64_t claim) {
-    int64_t k0 = claim / row_blocks * w.panel(), first = claim % row_blocks * rows, count = std::min(rows, m - first);
+    int64_t k0 = (columns.first + claim / row_blocks) * w.panel(), first = claim % row_blocks * rows, count = std::min(rows, m - first);
     if (count <= 0) return;
     float* out = dx + first * ld_dx + k0;
     if (w.element() == Element::kBf16) {
@@ -140,7 +140,7 @@ void matmul_backward_reference(const float* dy, int64_t ld_dy, int64_t m, const 
 }
 
 void accumulate_outer(const simd::Kernels& kernels, ThreadPool& pool, const float* u, int64_t ldu, int64_t ranks, const void* x,
-                      int64_t ldx, Element element, int64_t m, int64_t n, float* grad, int64_t ld_grad) {
+                      int64_t ldx, Element element, int64_t m, int64_t n, PanelRange range, float* grad, int64_t ld_grad) {
   if (m == 0) return;
   const simd::BackwardKernels& backward = simd::backward_kernels_for(kernels.isa);
   std::vector<float> turned(size_t(ranks * m));
@@ -148,8 +148,8 @@ void accumulate_outer(const simd::Kernels& kernels, ThreadPool& pool, const floa
     for (int64_t r = 0; r < ranks; ++r) turned[size_t(r * m + t)] = u[t * ldu + r];
   }
   int64_t panel = kernels.panel;
-  pool.run((n + panel - 1) / panel, [&](int64_t p) {
-    int64_t columns = std::min(panel, n - p * panel);
+  pool.run(range.end - range.first, [&](int64_t claim) {
+    int64_t p = range.first + claim, columns = std::min(panel, n - p * panel);
     Buffer<float>& space = scratch<float>(size_t(kOuterRows * panel));
     if (columns < panel) std::memset(space.data(), 0, space.size() * sizeof(float));
     for (int64_t first = 0; first < m; first += kOuterRows) {

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 
 namespace tandem::train {
 namespace {
+
+// Numbers that one claim of an AdamW step takes.
+constexpr int64_t kStepBlock = 16384;
 
 // [columns][rows] of the outside to [rows][columns] of ours, or straight where `turn` is false.
 void copy_in(const std::vector<float>& from, bool turn, const Trained& shape, Buffer<float>& to) {
@@ -67,7 +71,8 @@ void FactorSet::load(const State& state) {
     TrainedFactors& t = factors_.back();
     copy_in(f.a, false, t.a, t.a.value);
     copy_in(f.b, true, t.b, t.b.value);
-    round(t);
+    // The pool is not ours here: the engine may be using it.
+    for (bool turn : {false, true}) round(t, turn);
     if (state.moments.empty()) continue;
     const Moments& m = state.moments[i];
     check_moments(f, m);
@@ -95,9 +100,24 @@ State FactorSet::state(int64_t first, int64_t count) const {
   return state;
 }
 
-TrainedFactors* FactorSet::find(int64_t layer, model::Module module) {
+const TrainedFactors* FactorSet::find(int64_t layer, model::Module module) const {
   int32_t at = index_[size_t(layer)][size_t(module)];
   return at < 0 ? nullptr : &factors_[size_t(at)];
+}
+
+TrainedFactors* FactorSet::find(int64_t layer, model::Module module) {
+  return const_cast<TrainedFactors*>(std::as_const(*this).find(layer, module));
+}
+
+int64_t FactorSet::size(int64_t layer, model::Module module) const {
+  const TrainedFactors* t = find(layer, module);
+  return t ? int64_t(t->a.value.size() + t->b.value.size()) : 0;
+}
+
+int64_t FactorSet::size(int64_t layer) const {
+  int64_t sum = 0;
+  for (model::Module module : kAllModules) sum += size(layer, module);
+  return sum;
 }
 
 int64_t FactorSet::lowest_layer() const {
@@ -123,27 +143,38 @@ double FactorSet::gradient_squares(int64_t layer) const {
 }
 
 void FactorSet::step(int64_t layer, const ops::AdamW& options, float grad_scale) {
-  const auto& places = index_[size_t(layer)];
-  model_->pool.run(model::kModules, [&](int64_t module) {
-    if (places[size_t(module)] < 0) return;
-    TrainedFactors& t = factors_[size_t(places[size_t(module)])];
-    for (Trained* half : {&t.a, &t.b}) {
-      int64_t n = int64_t(half->value.size());
-      ops::adamw(options, steps_ + 1, grad_scale, n, half->grad.data(), half->value.data(), half->m.data(), half->v.data());
+  struct Block {
+    Trained* half;
+    int64_t first;
+  };
+  std::vector<Block> blocks;
+  for (model::Module module : kAllModules) {
+    TrainedFactors* t = find(layer, module);
+    if (!t) continue;
+    for (Trained* half : {&t->a, &t->b}) {
+      for (int64_t first = 0; first < int64_t(half->value.size()); first += kStepBlock) blocks.push_back({half, first});
     }
-    round(t);
+  }
+  model_->pool.run(int64_t(blocks.size()), [&](int64_t i) {
+    auto [half, first] = blocks[size_t(i)];
+    int64_t n = std::min(kStepBlock, int64_t(half->value.size()) - first);
+    ops::adamw(options, steps_ + 1, grad_scale, n, half->grad.data() + first, half->value.data() + first, half->m.data() + first,
+               half->v.data() + first);
   });
 }
 
-// The published factors and, from their rounded values, the turned ones.
-void FactorSet::round(TrainedFactors& t) {
-  std::vector<float> a = copy_out(t.a.value, false, t.a), b = copy_out(t.b.value, true, t.b);
-  ops::LoraFactors& rounded = rounded_[size_t(t.layer)][size_t(t.module)];
-  rounded = ops::LoraFactors(model_->kernels, model_->element, t.shape, scale_, a.data(), b.data());
-  std::vector<float> turned_a = copy_out(t.a.value, true, t.a), turned_b = copy_out(t.b.value, false, t.b);
-  ops::LoraShape turned{t.shape.rank, t.shape.out, t.shape.in, 0};
-  turned_[size_t(t.layer)][size_t(t.module)] =
-      ops::LoraFactors(model_->kernels, model_->element, turned, scale_, turned_b.data(), turned_a.data());
+void FactorSet::round(int64_t layer, model::Module module) {
+  const TrainedFactors* t = find(layer, module);
+  if (t) model_->pool.run(2, [&](int64_t which) { round(*t, which == 1); });
+}
+
+// The published factors, or the turned ones from the same numbers.
+void FactorSet::round(const TrainedFactors& t, bool turn) {
+  std::vector<float> a = copy_out(turn ? t.b.value : t.a.value, false, turn ? t.b : t.a);
+  std::vector<float> b = copy_out(turn ? t.a.value : t.b.value, true, turn ? t.a : t.b);
+  ops::LoraShape shape = turn ? ops::LoraShape{t.shape.rank, t.shape.out, t.shape.in, 0} : t.shape;
+  Layers& layers = turn ? turned_ : rounded_;
+  layers[size_t(t.layer)][size_t(t.module)] = ops::LoraFactors(model_->kernels, model_->element, shape, scale_, a.data(), b.data());
 }
 
 void FactorSet::finish() {

@@ -9,6 +9,10 @@
 
 namespace tandem::train {
 
+constexpr std::array<model::Module, model::kModules> kAllModules = {model::Module::kQ,   model::Module::kK,    model::Module::kV,
+                                                                    model::Module::kO,   model::Module::kGate, model::Module::kUp,
+                                                                    model::Module::kDown};
+
 // A matrix of FP32 numbers in the order of the gradient kernels, rows `ld` apart, what pads them zero.
 struct Trained {
   int64_t rows = 0, columns = 0, ld = 0;
@@ -62,13 +66,18 @@ class FactorSet {
 
   void clear_gradients(int64_t layer);
   double gradient_squares(int64_t layer) const;
-  // One AdamW step of a layer's factors, then their rounding into what finish() publishes.
+  // Numbers in a layer's factors, or in those of one projection.
+  int64_t size(int64_t layer) const;
+  int64_t size(int64_t layer, model::Module module) const;
+  // One AdamW step of a layer's factors; then, projection by projection, their rounding into what finish() publishes.
   void step(int64_t layer, const ops::AdamW& options, float grad_scale);
+  void round(int64_t layer, model::Module module);
   void finish();
 
  private:
   void load(const State& state);
-  void round(TrainedFactors& factors);
+  void round(const TrainedFactors& factors, bool turn);
+  const TrainedFactors* find(int64_t layer, model::Module module) const;
 
   std::shared_ptr<model::Model> model_;
   float scale_ = 1;

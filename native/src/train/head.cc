@@ -8,21 +8,17 @@
 #include "train/layer_forward.h"
 
 namespace tandem::train {
-
-Head::Head(model::Model& model) : model_(model), found_(size_t(kRows)) {
+Head::Head(model::Model& model, const UnitSize& unit) : model_(model), unit_(unit), found_(size_t(kRows)) {
   const ops::PackedMatrix& w = model.head();
   ld_input_ = w.columns_padded();
   ld_logits_ = w.rows_padded();
   ld_gradient_ = ops::ld_backward(w);
 }
 
-// Vocabulary blocks such that the product of a unit is bounded. A function of the sizes alone.
+// Blocks of the vocabulary.
 std::vector<ops::PanelRange> Head::ranges(int64_t rows) const {
   const ops::PackedMatrix& w = model_.head();
-  int64_t panels = ops::all_panels(w).end, step = std::max<int64_t>(1, kUnit / (rows * w.columns_padded() * w.panel()));
-  std::vector<ops::PanelRange> all;
-  for (int64_t p = 0; p < panels; p += step) all.push_back({p, std::min(panels, p + step)});
-  return all;
+  return unit_.cut(ops::all_panels(w).end, rows * w.columns_padded() * w.panel());
 }
 
 void Head::normalise(Tape& tape, const int32_t* indices, int64_t count) {
@@ -76,55 +72,76 @@ Steps Head::score(Tape& tape, bool directions, Scores& scores) {
   for (int64_t i = 0; i < tape.size(); ++i) {
     if (tape.row().targets[size_t(i)] >= 0) tape.targets.push_back(int32_t(i));
   }
-  int64_t total = int64_t(tape.targets.size()), rows = std::min(kRows, total);
-  size_t size = ops::element_size(model_.element);
-  size_t floats = size_t(total * model_.spec.hidden_size);
-  if (directions && tape.directions.size() < floats) tape.directions = Buffer<float>(floats);
-  // Held for the length of the pass only.
-  input_ = Buffer<uint8_t>(size_t(rows * ld_input_) * size);
-  logits_ = Buffer<float>(size_t(rows * ld_logits_));
-  if (model_.element == ops::Element::kBf16) terms_ = Buffer<uint8_t>(size_t(rows * ld_logits_) * size);
-  if (directions) gradient_ = Buffer<float>(size_t(rows * ld_gradient_));
+  int64_t total = int64_t(tape.targets.size()), rows = std::min(kRows, total), size = int64_t(ops::element_size(model_.element));
+  // Kept from pass to pass: the kernel takes long to give that much memory out.
+  at_least(input_, rows * ld_input_ * size);
+  at_least(logits_, rows * ld_logits_);
+  if (model_.element == ops::Element::kBf16) at_least(terms_, rows * ld_logits_ * size);
+  if (directions) at_least(gradient_, rows * ld_gradient_);
+  if (directions) at_least(tape.directions, total * model_.spec.hidden_size);
   for (int64_t first = 0; first < total; first += kRows) {
     const int32_t* indices = tape.targets.data() + first;
     int64_t count = std::min(kRows, total - first);
     normalise(tape, indices, count);
-    for (ops::PanelRange range : ranges(count)) {
-      ops::matmul_panels(model_.kernels, model_.pool, input_.data(), ld_input_, count, model_.head(), range, logits_.data(), ld_logits_,
-                         false);
-      co_yield true;
-    }
-    for (int64_t r = 0; r < count; r += kScoredRows) {
-      score_rows(tape, indices, r, std::min(count, r + kScoredRows), scores);
-      co_yield true;
-    }
+    Steps forth = logits(count);
+    for (forth.next(); !forth.finished(); forth.next()) co_yield forth.work();
+    Steps scored = score_chunk(tape, indices, count, scores);
+    for (scored.next(); !scored.finished(); scored.next()) co_yield scored.work();
     if (!directions) continue;
-    const void* terms =
-        model_.element == ops::Element::kBf16 ? static_cast<const void*>(terms_.data()) : static_cast<const void*>(logits_.data());
-    for (ops::PanelRange range : ranges(count)) {
-      ops::matmul_backward(model_.kernels, model_.pool, terms, ld_logits_, count, model_.head(), range, gradient_.data(), ld_gradient_,
-                           range.first > 0);
-      co_yield true;
-    }
+    Steps back = mean(count);
+    for (back.next(); !back.finished(); back.next()) co_yield back.work();
     direct(tape, indices, first, count);
   }
-  for (Buffer<uint8_t>* buffer : {&input_, &terms_}) *buffer = {};
-  for (Buffer<float>* buffer : {&logits_, &gradient_}) *buffer = {};
+}
+
+Steps Head::logits(int64_t rows) {
+  const ops::PackedMatrix& w = model_.head();
+  for (ops::PanelRange range : ranges(rows)) {
+    ops::matmul_panels(model_.kernels, model_.pool, input_.data(), ld_input_, rows, w, range, logits_.data(), ld_logits_, false);
+    co_yield (range.end - range.first) * rows* w.columns_padded() * w.panel();
+  }
+}
+
+Steps Head::score_chunk(Tape& tape, const int32_t* indices, int64_t count, Scores& scores) {
+  int64_t step = unit_.rows(model_.spec.vocab_size, kScoreCost);
+  for (int64_t r = 0; r < count; r += step) {
+    int64_t end = std::min(count, r + step);
+    score_rows(tape, indices, r, end, scores);
+    co_yield (end - r) * model_.spec.vocab_size* kScoreCost;
+  }
+}
+
+// gradient_ = terms . W
+Steps Head::mean(int64_t rows) {
+  const ops::PackedMatrix& w = model_.head();
+  const void* terms = model_.element == ops::Element::kBf16 ? static_cast<const void*>(terms_.data()) : logits_.data();
+  for (ops::PanelRange range : ranges(rows)) {
+    ops::matmul_backward(model_.kernels, model_.pool, terms, ld_logits_, rows, w, range, ops::backward_panels(w), gradient_.data(),
+                         ld_gradient_, range.first > 0);
+    co_yield (range.end - range.first) * rows* w.columns_padded() * w.panel();
+  }
 }
 
 Steps Head::backward(Tape& tape, const std::vector<float>& gradients, float* out, int64_t ld) {
-  int64_t h = model_.spec.hidden_size;
+  int64_t h = model_.spec.hidden_size, total = int64_t(tape.targets.size()), step = unit_.rows(h, kNormCost);
   float eps = float(model_.spec.rms_norm_eps);
-  std::memset(out, 0, size_t(tape.size() * ld) * sizeof(float));
-  for_rows(model_.pool, int64_t(tape.targets.size()), [&](int64_t t) {
-    int64_t index = tape.targets[size_t(t)];
-    thread_local std::vector<float> d;
-    d.resize(size_t(h));
-    for (int64_t i = 0; i < h; ++i) d[size_t(i)] = gradients[size_t(index)] * tape.directions[size_t(t * h + i)];
-    const float* x = tape.input(model_.spec.layers) + index * tape.ld_residual();
-    ops::rms_norm_backward(model_.kernels, x, model_.weights.final_norm.data(), d.data(), h, eps, out + index * ld);
-  });
-  co_yield true;
+  for (int64_t first = 0; first < tape.size(); first += step) {
+    int64_t count = std::min(step, tape.size() - first);
+    std::memset(out + first * ld, 0, size_t(count * ld) * sizeof(float));
+    co_yield count* h;
+  }
+  for (int64_t first = 0; first < total; first += step) {
+    int64_t count = std::min(step, total - first);
+    for_rows(model_.pool, count, [&](int64_t r) {
+      int64_t t = first + r, index = tape.targets[size_t(t)];
+      thread_local std::vector<float> d;
+      d.resize(size_t(h));
+      for (int64_t i = 0; i < h; ++i) d[size_t(i)] = gradients[size_t(index)] * tape.directions[size_t(t * h + i)];
+      const float* x = tape.input(model_.spec.layers) + index * tape.ld_residual();
+      ops::rms_norm_backward(model_.kernels, x, model_.weights.final_norm.data(), d.data(), h, eps, out + index * ld);
+    });
+    co_yield count* h* kNormCost;
+  }
 }
 
 }  // namespace tandem::train

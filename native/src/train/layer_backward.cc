@@ -13,15 +13,10 @@ namespace {
 // What a product of low-rank factors may read past the end of a row.
 constexpr int64_t kSlack = 32;
 
-template <typename T>
-void at_least(Buffer<T>& buffer, int64_t count) {
-  if (buffer.size() < size_t(count)) buffer = Buffer<T>(size_t(count));
-}
-
 }  // namespace
 
 LayerBackward::LayerBackward(model::Model& model, LayerForward& forward, int64_t rows)
-    : model_(model), forward_(forward), all_rows_(size_t(rows)) {
+    : model_(model), forward_(forward), unit_(forward.unit()), all_rows_(size_t(rows)) {
   const model::Layer& layer = model.weights.layers.front();
   int64_t size = int64_t(forward.element()), attended = model.spec.heads * model.kv_shape().dim();
   ld_out_ = std::max({layer.qkv.rows_padded(), layer.output.rows_padded(), layer.gate_up.rows_padded(), layer.down.rows_padded()}) + kSlack;
@@ -34,6 +29,11 @@ LayerBackward::LayerBackward(model::Model& model, LayerForward& forward, int64_t
   wide_ = Buffer<float>(size_t(rows * ld_wide_));
   dq_ = Buffer<float>(size_t(rows * attended));
   std::iota(all_rows_.begin(), all_rows_.end(), 0);
+}
+
+int64_t LayerBackward::bytes(const Tape& tape, int64_t tokens) const {
+  int64_t keys = model_.spec.kv_heads * model_.kv_shape().dim();
+  return tokens * (tape.ld_residual() + 2 * keys) * int64_t(sizeof(float));
 }
 
 void LayerBackward::begin(const Tape& tape) {
@@ -49,13 +49,23 @@ void LayerBackward::begin(const Tape& tape) {
   at_least(du_, int64_t(all_rows_.size()) * width);
 }
 
-void LayerBackward::begin_layer(const Tape& tape) {
+void LayerBackward::clear_keys(Chunk chunk) {
   int64_t keys = model_.spec.kv_heads * model_.kv_shape().dim();
-  std::memset(dk_.data(), 0, size_t(tape.size() * keys) * sizeof(float));
-  std::memset(dv_.data(), 0, size_t(tape.size() * keys) * sizeof(float));
+  for (Buffer<float>* buffer : {&dk_, &dv_}) {
+    std::memset(buffer->data() + chunk.first * keys, 0, size_t(chunk.count * keys) * sizeof(float));
+  }
 }
 
-void LayerBackward::product(Tape& tape, FactorSet& factors, const Back& back, float* dx) {
+Steps LayerBackward::outer(const float* u, int64_t ldu, const void* x, int64_t ldx, int64_t count, Trained& factor) {
+  int64_t panel = model_.kernels.panel, panel_work = count * factor.rows * panel;
+  for (ops::PanelRange range : unit_.cut(factor.ld / panel, panel_work)) {
+    ops::accumulate_outer(model_.kernels, model_.pool, u, ldu, factor.rows, x, ldx, model_.element, count, factor.columns, range,
+                          factor.grad.data(), factor.ld);
+    co_yield (range.end - range.first) * panel_work;
+  }
+}
+
+Steps LayerBackward::product(Tape& tape, FactorSet& factors, Back back, float* dx) {
   const ops::PackedMatrix& w = weights_of(model_.weights.layers[size_t(back.layer)], back.product);
   int64_t width = tape.width(back.layer, back.product), at = 0, count = back.chunk.count;
   const float* u = tape.layer(back.layer).u[size_t(back.product)].data() + back.chunk.first * width;
@@ -66,18 +76,34 @@ void LayerBackward::product(Tape& tape, FactorSet& factors, const Back& back, fl
     const ops::LoraFactors& turned = factors.turned(back.layer, module);
     const uint8_t* d = d_out_.data() + size_t(t->shape.first_out) * forward_.element();
     tasks.push_back({&turned, all_rows_.data(), count, du_.data() + at, width});
-    ops::lora_shrink(model_.kernels, model_.pool, {tasks.back()}, d, ld_out_);
-    ops::accumulate_outer(model_.kernels, model_.pool, u + at, width, t->shape.rank, d, ld_out_, model_.element, count, t->shape.out,
-                          t->b.grad.data(), t->b.ld);
-    ops::accumulate_outer(model_.kernels, model_.pool, du_.data() + at, width, t->shape.rank, back.x, back.ldx, model_.element, count,
-                          t->shape.in, t->a.grad.data(), t->a.ld);
+    Steps down = shrink(model_, unit_, {tasks.back()}, d, ld_out_);
+    for (down.next(); !down.finished(); down.next()) co_yield down.work();
+    Steps to_b = outer(u + at, width, d, ld_out_, count, t->b);
+    for (to_b.next(); !to_b.finished(); to_b.next()) co_yield to_b.work();
+    Steps to_a = outer(du_.data() + at, width, back.x, back.ldx, count, t->a);
+    for (to_a.next(); !to_a.finished(); to_a.next()) co_yield to_a.work();
     at += turned.rank_padded();
   }
-  if (!dx) return;
-  ops::matmul_backward(model_.kernels, model_.pool, d_out_.data(), ld_out_, count, w, ops::all_panels(w), dx, ld_wide_, false);
-  if (tasks.empty()) return;
-  model_.pool.run(ops::ld_backward(w) / w.panel(),
-                  [&](int64_t panel) { ops::lora_expand_panel(model_.kernels, tasks, panel, dx, ld_wide_); });
+  if (!dx) co_return;
+  ops::PanelRange all = ops::backward_panels(w);
+  int64_t panel_work = count * (w.rows_padded() + at) * w.panel();
+  for (ops::PanelRange columns : unit_.cut(all.end, panel_work)) {
+    ops::matmul_backward(model_.kernels, model_.pool, d_out_.data(), ld_out_, count, w, ops::all_panels(w), columns, dx, ld_wide_, false);
+    model_.pool.run(tasks.empty() ? 0 : columns.end - columns.first,
+                    [&](int64_t panel) { ops::lora_expand_panel(model_.kernels, tasks, columns.first + panel, dx, ld_wide_); });
+    co_yield (columns.end - columns.first) * panel_work;
+  }
+}
+
+Steps LayerBackward::run(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk, bool reach) {
+  using Part = Steps (LayerBackward::*)(Tape&, FactorSet&, int64_t, Chunk);
+  static constexpr Part kParts[] = {&LayerBackward::mlp_out, &LayerBackward::mlp_in, &LayerBackward::attention_out};
+  for (Part part : kParts) {
+    Steps steps = (this->*part)(tape, factors, layer, chunk);
+    for (steps.next(); !steps.finished(); steps.next()) co_yield steps.work();
+  }
+  Steps steps = attention_in(tape, factors, layer, chunk, reach);
+  for (steps.next(); !steps.finished(); steps.next()) co_yield steps.work();
 }
 
 // The residual stream's gradient is that of a product's outputs.
@@ -100,45 +126,52 @@ void LayerBackward::norm(const float* x, int64_t ld, Chunk chunk, const std::vec
   });
 }
 
-void LayerBackward::mlp_out(Tape& tape, FactorSet& factors, int64_t index, Chunk chunk) {
+Steps LayerBackward::mlp_out(Tape& tape, FactorSet& factors, int64_t index, Chunk chunk) {
   const model::Layer& layer = model_.weights.layers[size_t(index)];
   int64_t f = model_.spec.intermediate_size, padded = layer.gate_up.rows_padded();
   size_t size = forward_.element();
   const uint8_t* gate_up = tape.layer(index).gate_up.data() + size_t(chunk.first * 2 * f) * size;
   round_residual(tape, chunk, model_.spec.hidden_size, layer.down.rows_padded());
   if (factors.find(index, model::Module::kDown)) forward_.activate(gate_up, chunk.count, x_.data());
-  product(tape, factors, {index, model::Product::kDown, chunk, x_.data(), forward_.ld_activation()}, wide_.data());
+  Steps down = product(tape, factors, {index, model::Product::kDown, chunk, x_.data(), forward_.ld_activation()}, wide_.data());
+  for (down.next(); !down.finished(); down.next()) co_yield down.work();
   for_rows(model_.pool, chunk.count, [&](int64_t r) {
     uint8_t* out = d_out_.data() + size_t(r * ld_out_) * size;
     ops::silu_mul_backward(model_.kernels, model_.element, gate_up + size_t(r * 2 * f) * size, wide_.data() + r * ld_wide_, f, out);
     std::memset(out + size_t(2 * f) * size, 0, size_t(padded - 2 * f) * size);
   });
+  co_yield chunk.count* padded;
 }
 
-void LayerBackward::mlp_in(Tape& tape, FactorSet& factors, int64_t index, Chunk chunk) {
+Steps LayerBackward::mlp_in(Tape& tape, FactorSet& factors, int64_t index, Chunk chunk) {
   const model::Layer& layer = model_.weights.layers[size_t(index)];
   const float* middle = tape.layer(index).middle.data();
   forward_.normalise(middle + chunk.first * tape.ld_residual(), tape.ld_residual(), chunk.count, layer.mlp_norm, x_.data());
-  product(tape, factors, {index, model::Product::kGateUp, chunk, x_.data(), forward_.ld_activation()}, wide_.data());
+  Steps gate_up = product(tape, factors, {index, model::Product::kGateUp, chunk, x_.data(), forward_.ld_activation()}, wide_.data());
+  for (gate_up.next(); !gate_up.finished(); gate_up.next()) co_yield gate_up.work();
   norm(middle, tape.ld_residual(), chunk, layer.mlp_norm);
 }
 
-void LayerBackward::attention_out(Tape& tape, FactorSet& factors, int64_t index, Chunk chunk) {
+Steps LayerBackward::attention_out(Tape& tape, FactorSet& factors, int64_t index, Chunk chunk) {
   const model::Spec& spec = model_.spec;
   int64_t d = spec.head_dim, dim = tape.kv().shape().dim();
   size_t size = forward_.element();
   round_residual(tape, chunk, spec.hidden_size, model_.weights.layers[size_t(index)].output.rows_padded());
   const uint8_t* attended = tape.layer(index).attended.data() + size_t(chunk.first * tape.ld_attended()) * size;
-  product(tape, factors, {index, model::Product::kOutput, chunk, attended, tape.ld_attended()}, wide_.data());
+  Steps output = product(tape, factors, {index, model::Product::kOutput, chunk, attended, tape.ld_attended()}, wide_.data());
+  for (output.next(); !output.finished(); output.next()) co_yield output.work();
   for_rows(model_.pool, chunk.count, [&](int64_t r) {
     for (int64_t head = 0; head < spec.heads; ++head) {
       forward_.write_elements(wide_.data() + r * ld_wide_ + head * d, d, d_attended_.data() + size_t((r * spec.heads + head) * dim) * size);
     }
   });
   forward_.queries(tape, index, chunk, q_.data());
-  ops::attention_backward(model_.kernels, model_.pool, attention_shape(spec, index), tape.kv(), tape.kv_layer(index),
-                          tape.pages().backward_runs(chunk.first, chunk.count),
-                          {q_.data(), d_attended_.data(), dq_.data(), dk_.data(), dv_.data()});
+  ops::AttentionShape shape = attention_shape(spec, index);
+  for (const auto& part : unit_.cut(shape, tape.kv().shape(), tape.pages().backward_runs(chunk.first, chunk.count))) {
+    ops::attention_backward(model_.kernels, model_.pool, shape, tape.kv(), tape.kv_layer(index), part.runs,
+                            {q_.data(), d_attended_.data(), dq_.data(), dk_.data(), dv_.data()});
+    co_yield part.work;
+  }
 }
 
 // d: the gradient of a normed and rotated head; raw: the head before both.
@@ -179,12 +212,14 @@ void LayerBackward::turn_back(Tape& tape, int64_t index, Chunk chunk) {
   });
 }
 
-void LayerBackward::attention_in(Tape& tape, FactorSet& factors, int64_t index, Chunk chunk, bool reach) {
+Steps LayerBackward::attention_in(Tape& tape, FactorSet& factors, int64_t index, Chunk chunk, bool reach) {
   const model::Layer& layer = model_.weights.layers[size_t(index)];
   const float* input = tape.input(index);
   turn_back(tape, index, chunk);
   forward_.normalise(input + chunk.first * tape.ld_residual(), tape.ld_residual(), chunk.count, layer.attention_norm, x_.data());
-  product(tape, factors, {index, model::Product::kQkv, chunk, x_.data(), forward_.ld_activation()}, reach ? wide_.data() : nullptr);
+  Steps qkv =
+      product(tape, factors, {index, model::Product::kQkv, chunk, x_.data(), forward_.ld_activation()}, reach ? wide_.data() : nullptr);
+  for (qkv.next(); !qkv.finished(); qkv.next()) co_yield qkv.work();
   if (reach) norm(input, tape.ld_residual(), chunk, layer.attention_norm);
 }
 

@@ -13,16 +13,16 @@ class LayerBackward {
  public:
   LayerBackward(model::Model& model, LayerForward& forward, int64_t rows);
 
+  // Memory of a row of so many tokens.
+  int64_t bytes(const Tape& tape, int64_t tokens) const;
   // Takes the gradient of the residual stream after the last layer from gradient(), one row per token.
   void begin(const Tape& tape);
   float* gradient() { return residual_.data(); }
-  void begin_layer(const Tape& tape);
+  // Before a layer begins: the gradients of all its keys and values are zero.
+  void clear_keys(Chunk chunk);
 
-  // The parts of a layer, in this order for a chunk. With `reach` false nothing lies below: the residual stream's gradient is not needed.
-  void mlp_out(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
-  void mlp_in(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
-  void attention_out(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
-  void attention_in(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk, bool reach);
+  // A layer over a chunk. With `reach` false nothing lies below: the residual stream's gradient is not needed.
+  Steps run(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk, bool reach);
 
  private:
   // What a product gets back: d of its outputs (elements, ld_out_ apart), the rows x that entered it.
@@ -34,7 +34,13 @@ class LayerBackward {
     int64_t ldx;
   };
   // The gradients of the adapter's factors; with `dx` also dx = d . (W + adapter), ld_wide_ apart.
-  void product(Tape& tape, FactorSet& factors, const Back& back, float* dx);
+  Steps product(Tape& tape, FactorSet& factors, Back back, float* dx);
+  // The gradient of one factor.
+  Steps outer(const float* u, int64_t ldu, const void* x, int64_t ldx, int64_t count, Trained& factor);
+  Steps mlp_out(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
+  Steps mlp_in(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
+  Steps attention_out(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
+  Steps attention_in(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk, bool reach);
   void round_residual(const Tape& tape, Chunk chunk, int64_t columns, int64_t padded);
   void norm(const float* x, int64_t ld, Chunk chunk, const std::vector<float>& weight);
   void turn_back(Tape& tape, int64_t layer, Chunk chunk);
@@ -42,6 +48,7 @@ class LayerBackward {
 
   model::Model& model_;
   LayerForward& forward_;
+  UnitSize unit_;
   int64_t ld_out_, ld_wide_, ld_residual_;
   Buffer<float> residual_, dk_, dv_;  // per token of the row
   Buffer<uint8_t> d_out_;             // [rows][ld_out_]: the gradient of a product's outputs

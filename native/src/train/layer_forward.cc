@@ -16,6 +16,23 @@ void add_bias(ThreadPool& pool, float* rows, int64_t ld, int64_t count, const st
   });
 }
 
+int64_t ranks_of(const std::vector<ops::LoraTask>& tasks) {
+  int64_t ranks = 0;
+  for (const ops::LoraTask& task : tasks) ranks += task.factors->rank_padded();
+  return ranks;
+}
+
+// The same tasks over `count` of their rows from `first` on.
+std::vector<ops::LoraTask> rows_of(const std::vector<ops::LoraTask>& tasks, int64_t first, int64_t count) {
+  std::vector<ops::LoraTask> part = tasks;
+  for (ops::LoraTask& task : part) {
+    task.rows += first;
+    task.u += first * task.ldu;
+    task.count = std::min(count, task.count - first);
+  }
+  return part;
+}
+
 }  // namespace
 
 const ops::PackedMatrix& weights_of(const model::Layer& layer, model::Product which) {
@@ -28,12 +45,22 @@ const ops::PackedMatrix& weights_of(const model::Layer& layer, model::Product wh
   return layer.down;
 }
 
+Steps shrink(model::Model& model, const UnitSize& unit, std::vector<ops::LoraTask> tasks, const void* x, int64_t ldx) {
+  if (tasks.empty()) co_return;
+  int64_t ranks = ranks_of(tasks), inner = tasks.front().factors->in_padded(), count = tasks.front().count;
+  int64_t step = unit.rows(inner, ranks);
+  for (int64_t first = 0; first < count; first += step) {
+    ops::lora_shrink(model.kernels, model.pool, rows_of(tasks, first, step), x, ldx);
+    co_yield std::min(step, count - first) * inner* ranks;
+  }
+}
+
 ops::AttentionShape attention_shape(const model::Spec& spec, int64_t layer) {
   return {spec.heads, spec.window_layers[size_t(layer)] ? spec.sliding_window : 0};
 }
 
-LayerForward::LayerForward(model::Model& model, int64_t rows, int64_t positions)
-    : model_(model), rope_(model.spec.rope, positions, model.spec.head_dim), all_rows_(size_t(rows)) {
+LayerForward::LayerForward(model::Model& model, const UnitSize& unit, int64_t rows, int64_t positions)
+    : model_(model), unit_(unit), rope_(model.spec.rope, positions, model.spec.head_dim), all_rows_(size_t(rows)) {
   const model::Layer& layer = model.weights.layers.front();
   ld_activation_ = std::max({layer.qkv.columns_padded(), layer.output.columns_padded(), layer.down.columns_padded()});
   wide_ = Buffer<float>(size_t(rows * std::max(layer.qkv.rows_padded(), layer.gate_up.rows_padded())));
@@ -73,19 +100,34 @@ void LayerForward::normalise(const float* rows, int64_t ld, int64_t count, const
   });
 }
 
-void LayerForward::product(Tape& tape, int64_t layer, model::Product which, Chunk chunk, const void* x, int64_t ldx, float* y, int64_t ldy,
-                           bool accumulate) {
+Steps LayerForward::product(Tape& tape, int64_t layer, Chunk chunk, Operands o) {
   std::vector<ops::LoraTask> tasks;
-  int64_t width = tape.width(layer, which), at = 0;
-  float* u = tape.layer(layer).u[size_t(which)].data() + chunk.first * width;
-  for (model::Module module : modules_of(which)) {
+  int64_t width = tape.width(layer, o.product), at = 0;
+  float* u = tape.layer(layer).u[size_t(o.product)].data() + chunk.first * width;
+  for (model::Module module : modules_of(o.product)) {
     if (!tape.adapter()) break;
     const ops::LoraFactors& factors = tape.adapter()->factors(layer, module);
     if (factors.rank() > 0) tasks.push_back({&factors, all_rows_.data(), chunk.count, u + at, width});
     at += factors.rank_padded();
   }
-  const ops::PackedMatrix& weights = weights_of(model_.weights.layers[size_t(layer)], which);
-  ops::lora_matmul(model_.kernels, model_.pool, tasks, x, ldx, chunk.count, weights, y, ldy, accumulate);
+  Steps down = shrink(model_, unit_, tasks, o.x, o.ldx);
+  for (down.next(); !down.finished(); down.next()) co_yield down.work();
+  const ops::PackedMatrix& w = weights_of(model_.weights.layers[size_t(layer)], o.product);
+  int64_t panel_work = chunk.count * (w.columns_padded() + width) * w.panel();
+  for (ops::PanelRange range : unit_.cut(ops::all_panels(w).end, panel_work)) {
+    ops::lora_matmul_panels(model_.kernels, model_.pool, tasks, o.x, o.ldx, chunk.count, w, range, o.y, o.ldy, o.accumulate);
+    co_yield (range.end - range.first) * panel_work;
+  }
+}
+
+Steps LayerForward::run(Tape& tape, int64_t layer, Chunk chunk) {
+  using Part = Steps (LayerForward::*)(Tape&, int64_t, Chunk);
+  static constexpr Part kParts[] = {&LayerForward::attention_in, &LayerForward::attention_out, &LayerForward::mlp_in,
+                                    &LayerForward::mlp_out};
+  for (Part part : kParts) {
+    Steps steps = (this->*part)(tape, layer, chunk);
+    for (steps.next(); !steps.finished(); steps.next()) co_yield steps.work();
+  }
 }
 
 void LayerForward::embed(Tape& tape, Chunk chunk) {
@@ -102,12 +144,13 @@ void LayerForward::turn_head(const model::Layer& layer, bool key, int64_t positi
   rope_.rotate(x, position);
 }
 
-void LayerForward::attention_in(Tape& tape, int64_t index, Chunk chunk) {
+Steps LayerForward::attention_in(Tape& tape, int64_t index, Chunk chunk) {
   const model::Layer& layer = model_.weights.layers[size_t(index)];
   normalise(tape.input(index) + chunk.first * tape.ld_residual(), tape.ld_residual(), chunk.count, layer.attention_norm,
             activation_.data());
   int64_t ld = layer.qkv.rows_padded();
-  product(tape, index, model::Product::kQkv, chunk, activation_.data(), ld_activation_, wide_.data(), ld, false);
+  Steps qkv = product(tape, index, chunk, {model::Product::kQkv, activation_.data(), ld_activation_, wide_.data(), ld, false});
+  for (qkv.next(); !qkv.finished(); qkv.next()) co_yield qkv.work();
   add_bias(model_.pool, wide_.data(), ld, chunk.count, layer.qkv_bias);
   for_rows(model_.pool, chunk.count, [&](int64_t r) {
     uint8_t* qk = tape.layer(index).qk.data() + size_t((chunk.first + r) * tape.ld_qk()) * element();
@@ -115,6 +158,7 @@ void LayerForward::attention_in(Tape& tape, int64_t index, Chunk chunk) {
   });
   clear_pages(tape, index, chunk);
   store_keys(tape, index, chunk);
+  co_yield chunk.count* ld;
 }
 
 // A page is emptied before its first position is written: masked keys are finite, whatever an earlier row left.
@@ -168,25 +212,30 @@ void LayerForward::queries(Tape& tape, int64_t index, Chunk chunk, uint8_t* out)
   });
 }
 
-void LayerForward::attention_out(Tape& tape, int64_t index, Chunk chunk) {
+Steps LayerForward::attention_out(Tape& tape, int64_t index, Chunk chunk) {
   const model::Layer& layer = model_.weights.layers[size_t(index)];
   int64_t ld = tape.ld_attended();
   uint8_t* attended = tape.layer(index).attended.data() + size_t(chunk.first * ld) * element();
   // What pads a row is zero from the start and never written.
-  ops::attention(model_.kernels, model_.pool, attention_shape(model_.spec, index), tape.kv(), tape.kv_layer(index), queries_.data(),
-                 tape.pages().runs(chunk.first, chunk.count), attended, ld);
+  ops::AttentionShape shape = attention_shape(model_.spec, index);
+  for (const auto& part : unit_.cut(shape, tape.kv().shape(), tape.pages().runs(chunk.first, chunk.count))) {
+    ops::attention(model_.kernels, model_.pool, shape, tape.kv(), tape.kv_layer(index), queries_.data(), part.runs, attended, ld);
+    co_yield part.work;
+  }
   float* middle = tape.layer(index).middle.data() + chunk.first * tape.ld_residual();
   std::memcpy(middle, tape.input(index) + chunk.first * tape.ld_residual(), size_t(chunk.count * tape.ld_residual()) * sizeof(float));
-  product(tape, index, model::Product::kOutput, chunk, attended, ld, middle, tape.ld_residual(), true);
+  Steps output = product(tape, index, chunk, {model::Product::kOutput, attended, ld, middle, tape.ld_residual(), true});
+  for (output.next(); !output.finished(); output.next()) co_yield output.work();
   add_bias(model_.pool, middle, tape.ld_residual(), chunk.count, layer.output_bias);
 }
 
-void LayerForward::mlp_in(Tape& tape, int64_t index, Chunk chunk) {
+Steps LayerForward::mlp_in(Tape& tape, int64_t index, Chunk chunk) {
   const model::Layer& layer = model_.weights.layers[size_t(index)];
   int64_t f = model_.spec.intermediate_size, ld = layer.gate_up.rows_padded(), padded = layer.down.columns_padded();
   normalise(tape.layer(index).middle.data() + chunk.first * tape.ld_residual(), tape.ld_residual(), chunk.count, layer.mlp_norm,
             activation_.data());
-  product(tape, index, model::Product::kGateUp, chunk, activation_.data(), ld_activation_, wide_.data(), ld, false);
+  Steps gate_up = product(tape, index, chunk, {model::Product::kGateUp, activation_.data(), ld_activation_, wide_.data(), ld, false});
+  for (gate_up.next(); !gate_up.finished(); gate_up.next()) co_yield gate_up.work();
   add_bias(model_.pool, wide_.data(), ld, chunk.count, layer.gate_up_bias);
   for_rows(model_.pool, chunk.count, [&](int64_t r) {
     const float* gate = wide_.data() + r * ld;
@@ -199,6 +248,7 @@ void LayerForward::mlp_in(Tape& tape, int64_t index, Chunk chunk) {
     }
     std::memset(out + size_t(f) * element(), 0, size_t(padded - f) * element());
   });
+  co_yield chunk.count* ld;
 }
 
 void LayerForward::activate(const uint8_t* gate_up, int64_t count, uint8_t* to) const {
@@ -217,12 +267,13 @@ void LayerForward::activate(const uint8_t* gate_up, int64_t count, uint8_t* to) 
   });
 }
 
-void LayerForward::mlp_out(Tape& tape, int64_t index, Chunk chunk) {
+Steps LayerForward::mlp_out(Tape& tape, int64_t index, Chunk chunk) {
   const model::Layer& layer = model_.weights.layers[size_t(index)];
   int64_t offset = chunk.first * tape.ld_residual();
   float* out = tape.input(index + 1) + offset;
   std::memcpy(out, tape.layer(index).middle.data() + offset, size_t(chunk.count * tape.ld_residual()) * sizeof(float));
-  product(tape, index, model::Product::kDown, chunk, activation_.data(), ld_activation_, out, tape.ld_residual(), true);
+  Steps down = product(tape, index, chunk, {model::Product::kDown, activation_.data(), ld_activation_, out, tape.ld_residual(), true});
+  for (down.next(); !down.finished(); down.next()) co_yield down.work();
   add_bias(model_.pool, out, tape.ld_residual(), chunk.count, layer.down_bias);
 }
 

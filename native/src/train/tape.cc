@@ -3,15 +3,6 @@
 #include <algorithm>
 
 namespace tandem::train {
-namespace {
-
-template <typename T>
-void at_least(Buffer<T>& buffer, int64_t count) {
-  if (buffer.size() < size_t(count)) buffer = Buffer<T>(size_t(count));
-}
-
-}  // namespace
-
 std::vector<model::Module> modules_of(model::Product product) {
   switch (product) {
     case model::Product::kQkv: return {model::Module::kQ, model::Module::kK, model::Module::kV};
@@ -45,6 +36,22 @@ void Tape::begin(Row row, std::shared_ptr<const model::Adapter> adapter) {
   grow(adapter_.get());
 }
 
+ops::KvShape Tape::kv_shape() const {
+  ops::KvShape shape = model_.kv_shape();
+  if (keep_ != Keep::kActivations) shape.layers = 1;
+  return shape;
+}
+
+int64_t Tape::bytes(const Row& row, const model::Adapter* adapter) const {
+  int64_t element = int64_t(ops::element_size(model_.element)), residual = ld_residual_ * int64_t(sizeof(float));
+  int64_t elements = ld_qk_ + ld_attended_ + 2 * model_.spec.intermediate_size;
+  int64_t u = adapter ? int64_t(kProducts) * adapter->widest() * int64_t(sizeof(float)) : 0;
+  int64_t token = int64_t(inputs_.size()) * residual + int64_t(layers_.size()) * (residual + elements * element + u);
+  // d logprob / d x of each target.
+  if (keep_ != Keep::kNothing) token += model_.spec.hidden_size * int64_t(sizeof(float));
+  return row.size() * token + RowPages(row).pages() * int64_t(kv_shape().page_bytes());
+}
+
 void Tape::grow(const model::Adapter* adapter) {
   int64_t rows = size(), size_of = int64_t(ops::element_size(model_.element));
   for (Buffer<float>& input : inputs_) at_least(input, rows * ld_residual_);
@@ -56,10 +63,8 @@ void Tape::grow(const model::Adapter* adapter) {
     for (Buffer<float>& u : layer.u) at_least(u, rows * (adapter ? adapter->widest() : 0));
   }
   if (kv_ && kv_->pages() >= pages_.pages()) return;
-  ops::KvShape shape = model_.kv_shape();
-  if (keep_ != Keep::kActivations) shape.layers = 1;
   kv_.reset();
-  kv_ = std::make_unique<ops::KvPages>(shape, pages_.pages());
+  kv_ = std::make_unique<ops::KvPages>(kv_shape(), pages_.pages());
 }
 
 }  // namespace tandem::train

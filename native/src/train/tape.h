@@ -8,6 +8,12 @@
 
 namespace tandem::train {
 
+// Room for `count`; what a smaller buffer held is lost.
+template <typename T>
+void at_least(Buffer<T>& buffer, int64_t count) {
+  if (buffer.size() < size_t(count)) buffer = Buffer<T>(size_t(count));
+}
+
 enum class Keep {
   kActivations,  // all of every layer
   kInputs,       // the residual stream before each layer; the rest is computed again
@@ -36,6 +42,8 @@ class Tape {
   Tape(const model::Model& model, Keep keep);
 
   Keep keep() const { return keep_; }
+  // Memory that `begin` makes room for.
+  int64_t bytes(const Row& row, const model::Adapter* adapter) const;
   // Makes room for a row under an adapter (null: none). Memory only grows.
   void begin(Row row, std::shared_ptr<const model::Adapter> adapter);
   // Nothing of the row may be used any more.
@@ -63,6 +71,7 @@ class Tape {
 
  private:
   void grow(const model::Adapter* adapter);
+  ops::KvShape kv_shape() const;
 
   const model::Model& model_;
   Keep keep_;

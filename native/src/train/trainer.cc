@@ -11,17 +11,14 @@
 namespace tandem::train {
 namespace {
 
-// Multiply-adds of the widest product of a unit, and the rows that follow from it.
-constexpr int64_t kUnit = int64_t(3) << 29, kMostRows = 256, kFewestRows = 64;
+// Rows that go through a product together: enough that turning the weights for the backward pass pays.
+constexpr int64_t kChunkRows = 256;
 constexpr int64_t kMaxRowTokens = int64_t(1) << 20;
-
-int64_t chunk_rows(const model::Spec& spec) {
-  int64_t widest = spec.hidden_size * std::max(2 * spec.intermediate_size, spec.query_size() + 2 * spec.kv_size());
-  return std::clamp(kUnit / widest / 16 * 16, kFewestRows, kMostRows);
-}
 
 const Options& checked(const Options& options) {
   bool ok = options.max_row_tokens >= 1 && options.max_row_tokens <= kMaxRowTokens;
+  require(options.max_row_bytes >= 1, ErrorKind::kRange, "maxRowBytes must be positive");
+  require(options.unit_work >= 1, ErrorKind::kRange, "unitWork must be positive");
   require(ok, ErrorKind::kRange, "maxRowTokens must be in 1..1048576");
   return options;
 }
@@ -44,9 +41,10 @@ void check(const OptimizerStep& step) {
 
 Trainer::Trainer(std::shared_ptr<model::Model> model, const Options& options, const State& state)
     : model_(std::move(model)), options_(checked(options)), factors_(model_, state),
-      chunk_(std::min(chunk_rows(model_->spec), round_up(options_.max_row_tokens, 16))),
-      forward_(*model_, chunk_, std::min(options_.max_row_tokens, model_->spec.max_position)), backward_(*model_, forward_, chunk_),
-      head_(*model_), kept_(*model_, options_.recompute ? Keep::kInputs : Keep::kActivations), passing_(*model_, Keep::kNothing) {}
+      chunk_(std::min(kChunkRows, round_up(options_.max_row_tokens, 16))),
+      forward_(*model_, {model_->pool, options_.unit_work}, chunk_, std::min(options_.max_row_tokens, model_->spec.max_position)),
+      backward_(*model_, forward_, chunk_), head_(*model_, {model_->pool, options_.unit_work}),
+      kept_(*model_, options_.recompute ? Keep::kInputs : Keep::kActivations), passing_(*model_, Keep::kNothing) {}
 
 void Trainer::require_idle() const {
   require(!broken_, ErrorKind::kState, "an earlier piece of work failed half-way; the trainer must be closed");
@@ -58,14 +56,32 @@ void Trainer::begin(Work work, Steps steps) {
   work_ = work;
 }
 
+int64_t Trainer::row_bytes(const Tape& tape, const Row& row, const model::Adapter* adapter) const {
+  return tape.bytes(row, adapter) + (tape.keep() == Keep::kNothing ? 0 : backward_.bytes(tape, row.size()));
+}
+
+int64_t Trainer::row_bytes(int64_t tokens) const {
+  return row_bytes(kept_, {std::vector<int32_t>(size_t(tokens)), {{0, tokens, -1, 0}}, {}}, factors_.adapter().get());
+}
+
+void Trainer::require_room(const Tape& tape, const Row& row, const model::Adapter* adapter) const {
+  constexpr int64_t kMiB = int64_t(1) << 20;
+  int64_t needed = row_bytes(tape, row, adapter);
+  if (needed <= options_.max_row_bytes) return;
+  throw Error(ErrorKind::kRange, "a packed row of " + std::to_string(row.size()) + " tokens needs " + std::to_string(needed / kMiB + 1) +
+                                     " MiB, and training may take " + std::to_string(options_.max_row_bytes / kMiB) + " MiB");
+}
+
 void Trainer::forward(Row row, Under under, std::shared_ptr<const model::Adapter> other) {
   require_idle();
   check(row, model_->spec, options_.max_row_tokens);
   require(under != Under::kOther || (other && other->fits(model_)), ErrorKind::kRange, "the factors are of another model");
   bool current = under == Under::kCurrent;
   Tape& tape = current ? kept_ : passing_;
+  std::shared_ptr<const model::Adapter> adapter = current ? factors_.adapter() : under == Under::kBase ? nullptr : std::move(other);
+  require_room(tape, row, adapter.get());
   scored_ = false;
-  tape.begin(std::move(row), current ? factors_.adapter() : under == Under::kBase ? nullptr : std::move(other));
+  tape.begin(std::move(row), std::move(adapter));
   begin(Work::kForward, run_forward(tape, current));
 }
 
@@ -88,7 +104,7 @@ void Trainer::optimize(const OptimizerStep& step) {
   begin(Work::kOptimize, run_optimize(step));
 }
 
-bool Trainer::slice(int64_t micros) {
+bool Trainer::slice(int64_t micros, const std::atomic<bool>* interrupt) {
   using Clock = std::chrono::steady_clock;
   require(!broken_, ErrorKind::kState, "an earlier piece of work failed half-way; the trainer must be closed");
   require(work_ != Work::kNone, ErrorKind::kState, "the trainer has nothing to do");
@@ -98,7 +114,8 @@ bool Trainer::slice(int64_t micros) {
   try {
     do {
       steps_.next();
-    } while (!steps_.finished() && Clock::now() < end);
+      unit_work_ = steps_.work();
+    } while (!steps_.finished() && Clock::now() < end && !(interrupt && interrupt->load(std::memory_order_relaxed)));
   } catch (...) {
     broken_ = work_ != Work::kForward;
     work_ = Work::kNone;
@@ -134,28 +151,22 @@ std::vector<Chunk> Trainer::chunks(const Tape& tape) const {
 
 Steps Trainer::run_layer(Tape& tape, int64_t layer) {
   for (Chunk chunk : chunks(tape)) {
-    forward_.attention_in(tape, layer, chunk);
-    co_yield true;
-    forward_.attention_out(tape, layer, chunk);
-    co_yield true;
-    forward_.mlp_in(tape, layer, chunk);
-    co_yield true;
-    forward_.mlp_out(tape, layer, chunk);
-    co_yield true;
+    Steps parts = forward_.run(tape, layer, chunk);
+    for (parts.next(); !parts.finished(); parts.next()) co_yield parts.work();
   }
 }
 
 Steps Trainer::run_forward(Tape& tape, bool directions) {
   for (Chunk chunk : chunks(tape)) {
     forward_.embed(tape, chunk);
-    co_yield true;
+    co_yield chunk.count * model_->spec.hidden_size;
   }
   for (int64_t layer = 0; layer < model_->spec.layers; ++layer) {
     Steps parts = run_layer(tape, layer);
-    for (parts.next(); !parts.finished(); parts.next()) co_yield true;
+    for (parts.next(); !parts.finished(); parts.next()) co_yield parts.work();
   }
   Steps parts = head_.score(tape, directions, scores_);
-  for (parts.next(); !parts.finished(); parts.next()) co_yield true;
+  for (parts.next(); !parts.finished(); parts.next()) co_yield parts.work();
   tape.ready = true;
   scored_ = true;
 }
@@ -165,25 +176,22 @@ Steps Trainer::run_backward() {
   tape.ready = false;
   backward_.begin(tape);
   Steps head = head_.backward(tape, gradients_, backward_.gradient(), tape.ld_residual());
-  for (head.next(); !head.finished(); head.next()) co_yield true;
+  for (head.next(); !head.finished(); head.next()) co_yield head.work();
   std::vector<Chunk> all = chunks(tape);
   std::reverse(all.begin(), all.end());
   int64_t lowest = factors_.lowest_layer();
   for (int64_t layer = model_->spec.layers - 1; layer >= lowest; --layer) {
     if (tape.keep() == Keep::kInputs) {
       Steps again = run_layer(tape, layer);
-      for (again.next(); !again.finished(); again.next()) co_yield true;
+      for (again.next(); !again.finished(); again.next()) co_yield again.work();
     }
-    backward_.begin_layer(tape);
     for (Chunk chunk : all) {
-      backward_.mlp_out(tape, factors_, layer, chunk);
-      co_yield true;
-      backward_.mlp_in(tape, factors_, layer, chunk);
-      co_yield true;
-      backward_.attention_out(tape, factors_, layer, chunk);
-      co_yield true;
-      backward_.attention_in(tape, factors_, layer, chunk, layer > lowest);
-      co_yield true;
+      backward_.clear_keys(chunk);
+      co_yield chunk.count * model_->spec.kv_size();
+    }
+    for (Chunk chunk : all) {
+      Steps parts = backward_.run(tape, factors_, layer, chunk, layer > lowest);
+      for (parts.next(); !parts.finished(); parts.next()) co_yield parts.work();
     }
   }
 }
@@ -193,7 +201,7 @@ Steps Trainer::run_optimize(OptimizerStep step) {
   double squares = 0;
   for (int64_t layer = 0; layer < factors_.layers(); ++layer) {
     squares += factors_.gradient_squares(layer);
-    co_yield true;
+    co_yield factors_.size(layer);
   }
   double norm = std::sqrt(squares);
   bool finite = std::isfinite(norm);
@@ -201,10 +209,17 @@ Steps Trainer::run_optimize(OptimizerStep step) {
   float scale = float(std::min(1.0, step.max_grad_norm / (norm + 1e-6)));
   for (int64_t layer = 0; layer < factors_.layers() && finite; ++layer) {
     factors_.step(layer, step.adamw, scale);
-    co_yield true;
+    co_yield factors_.size(layer);
+    for (model::Module module : kAllModules) {
+      factors_.round(layer, module);
+      co_yield factors_.size(layer, module);
+    }
   }
   if (finite) factors_.finish();
-  for (int64_t layer = 0; layer < factors_.layers(); ++layer) factors_.clear_gradients(layer);
+  for (int64_t layer = 0; layer < factors_.layers(); ++layer) {
+    factors_.clear_gradients(layer);
+    co_yield factors_.size(layer);
+  }
   outcome_ = {finite ? norm : std::numeric_limits<double>::quiet_NaN(), finite};
   stepped_ = true;
 }

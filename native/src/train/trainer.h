@@ -3,6 +3,7 @@
 // Results depend on the rows, the factors and the model alone: not on how slices are cut, on threads, or on what is kept and what is
 // computed again. The forward pass is that of serving, bit for bit, under the rounded factors that serve.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -17,8 +18,12 @@ namespace tandem::train {
 
 struct Options {
   int64_t max_row_tokens = 0;
+  // Memory that the activations and gradients of a row may take.
+  int64_t max_row_bytes = 0;
   // Keep only the layers' inputs and compute the rest again in the backward pass.
   bool recompute = false;
+  // Multiply-adds of a unit of work, per thread.
+  int64_t unit_work = UnitSize::kPerThread;
 };
 
 struct OptimizerStep {
@@ -46,9 +51,15 @@ class Trainer {
   void backward(std::vector<float> gradients);
   void optimize(const OptimizerStep& step);
 
-  // Works for about that long, at least one unit, holding the model's turn; true when the work is done. An error ends the work; one within
+  // Works for about that long, at least one unit, or until `interrupt`, holding the model's turn; true when the work is done. An error ends
+  // the work; one within
   // backward or optimize leaves sums or factors half-way, and from then on everything but state() of an untouched set throws.
-  bool slice(int64_t micros);
+  bool slice(int64_t micros, const std::atomic<bool>* interrupt = nullptr);
+
+  // Memory that a row of one plain sequence takes under the current factors.
+  int64_t row_bytes(int64_t tokens) const;
+  // Multiply-adds of the unit that ran last.
+  int64_t unit_work() const { return unit_work_; }
 
   // Of the last forward pass.
   const Scores& scores() const;
@@ -63,6 +74,8 @@ class Trainer {
 
   void begin(Work work, Steps steps);
   void require_idle() const;
+  int64_t row_bytes(const Tape& tape, const Row& row, const model::Adapter* adapter) const;
+  void require_room(const Tape& tape, const Row& row, const model::Adapter* adapter) const;
   std::vector<Chunk> chunks(const Tape& tape) const;
   Steps run_layer(Tape& tape, int64_t layer);
   Steps run_forward(Tape& tape, bool directions);
@@ -82,6 +95,7 @@ class Trainer {
   std::vector<float> gradients_;
   Work work_ = Work::kNone;
   Steps steps_;
+  int64_t unit_work_ = 0;
   bool broken_ = false, scored_ = false, stepped_ = false;
 };
 

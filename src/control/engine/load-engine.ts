@@ -11,6 +11,7 @@ import { withFaults } from './faults.ts';
 import { Grammars } from './grammars.ts';
 import { PAGE_SIZE, type NativeAddon, type NativeEngine, type NativeModel } from './native.ts';
 import { adapterOpener } from './open-adapter.ts';
+import type { TrainerOptions } from './native-train.ts';
 import { TrainerHost } from './trainer-host.ts';
 import type { EngineConfig } from './protocol.ts';
 
@@ -33,6 +34,7 @@ export interface LoadedEngine {
 export const DEFAULT_TRAINING_FLOOR = 0.1;
 const DEFAULT_MAX_RANK = 128;
 const DEFAULT_ROW_TOKENS = 32_768;
+const DEFAULT_ROW_BYTES = 4 * 2 ** 30;
 const DEFAULT_ADAPTER_BYTES = 2 ** 30;
 
 /** Loads the weights and makes an engine with its scheduler. Settings that cannot work are refused by flag name. */
@@ -49,7 +51,7 @@ export async function loadEngine(
   const options = { dtype, threads, onProgress, ...(quantize && { quantize }) };
   const model = await addon.loadModel(spec, files, tensors, options);
   try {
-    const loaded = createEngine(addon, model, config, adviser);
+    const loaded = createEngine(addon, model, config, adviser, log);
     const transfers = config.kvTransfer ? await startTransfers(loaded, config, config.kvTransfer, log) : null;
     return { ...loaded, transfers };
   } catch (error) {
@@ -63,6 +65,7 @@ function createEngine(
   model: NativeModel,
   config: EngineConfig,
   adviser: Adviser | undefined,
+  log: (line: string) => void,
 ): Omit<LoadedEngine, 'transfers'> {
   const pages = pageCount(config, model.pageBytes);
   const { maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs } = config;
@@ -75,8 +78,7 @@ function createEngine(
     maxAdapterBytes,
     () => addon.liveAdapters(),
   );
-  const { maxTrainingRowTokens: maxRowTokens = DEFAULT_ROW_TOKENS, recomputeActivations: recompute = false } = config;
-  const trainers = new TrainerHost(addon, model, { maxRowTokens, recompute });
+  const trainers = new TrainerHost(addon, model, trainerOptions(config), log);
   return {
     isa: addon.info().isa,
     weightBytes: model.weightBytes,
@@ -93,6 +95,14 @@ function createEngine(
       engine.close();
       model.close();
     },
+  };
+}
+
+function trainerOptions(config: EngineConfig): TrainerOptions {
+  return {
+    maxRowTokens: config.maxTrainingRowTokens ?? DEFAULT_ROW_TOKENS,
+    maxRowBytes: config.maxTrainingRowBytes ?? DEFAULT_ROW_BYTES,
+    recompute: config.recomputeActivations ?? false,
   };
 }
 

@@ -8,11 +8,13 @@ import type { OptimizerStep, RowScores, StepOutcome, TrainerState, TrainRow } fr
 export interface TrainerOptions {
   /** Tokens of one row, 1..1048576: a longer one is refused before anything is allocated. */
   maxRowTokens: number;
+  /** Memory that the activations and gradients of one row may take: a row that needs more is refused. */
+  maxRowBytes: number;
   /** Keep only the layers' inputs and compute the rest again in backward: about a third slower, far less memory. The same bits. */
   recompute: boolean;
 }
 
-/** Every method throws while a slice or state() is under way, and once closed. */
+/** Every method but interrupt and close throws while a slice or state() is under way, and once closed. */
 export interface NativeTrainer {
   /**
    * Begins the forward pass of a row: under the rounded current factors (kept for `backward`), without an adapter, or under another
@@ -25,12 +27,16 @@ export interface NativeTrainer {
   optimize(step: OptimizerStep): void;
   /** Works for about that many microseconds, at least one unit; true when the work is done. Holds the model like an engine's step. */
   slice(micros: number): Promise<boolean>;
+  /** The running slice ends with its unit of work. At any time; nothing where none runs. */
+  interrupt(): void;
   /** Of the last finished forward pass. NaN where logits were not finite. */
   scores(): RowScores;
   /** Of the last finished optimizer step. */
   outcome(): StepOutcome;
   /** A copy of the FP32 masters, moments and the step count, of `count` factors from `first` on. Not while an optimizer step is begun and unfinished. */
   state(first?: number, count?: number): Promise<TrainerState>;
+  /** Bytes that a row of one sequence of so many tokens takes. */
+  rowBytes(tokens: number): number;
   /** The rounded factors of the last step, for engines of the same model: what a published checkpoint of them would load as. */
   adapter(): NativeAdapter;
   /** Idempotent; waits for a running slice. */

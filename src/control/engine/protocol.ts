@@ -43,6 +43,8 @@ export interface EngineConfig {
   trainingFloor?: number;
   /** Tokens of one packed row of training. Default 32768. */
   maxTrainingRowTokens?: number;
+  /** Memory for the activations and gradients of one packed row. Default 4 GiB. */
+  maxTrainingRowBytes?: number;
   /** Activations of training are computed again in the backward pass instead of kept. Default false. */
   recomputeActivations?: boolean;
   /** Largest rank of an adapter. Default 128. */

@@ -33,12 +33,16 @@ export class TrainerHost implements BackgroundWork {
   readonly #addon: NativeAddon;
   readonly #model: NativeModel;
   readonly #options: TrainerOptions;
+  readonly #log: (line: string) => void;
+  #planned = false;
   readonly #sessions = new Map<number, Session>();
   #slicing: Session | null = null;
   #ended = false;
   onPending: () => void = () => {};
 
-  constructor(addon: NativeAddon, model: NativeModel, options: TrainerOptions) {
+  /** `log` is told what a row takes of memory, once. */
+  constructor(addon: NativeAddon, model: NativeModel, options: TrainerOptions, log: (line: string) => void) {
+    this.#log = log;
     this.#addon = addon;
     this.#model = model;
     this.#options = options;
@@ -76,6 +80,8 @@ export class TrainerHost implements BackgroundWork {
       throw new Error(CLOSED);
     }
     session.trainer = trainer;
+    if (!this.#planned) this.#log(memoryPlan(trainer, this.#options));
+    this.#planned = true;
     return null;
   }
 
@@ -92,6 +98,10 @@ export class TrainerHost implements BackgroundWork {
   end(): void {
     this.#ended = true;
     for (const id of [...this.#sessions.keys()]) this.close(id);
+  }
+
+  interrupt(): void {
+    this.#slicing?.trainer?.interrupt();
   }
 
   async slice(micros: number): Promise<void> {
@@ -144,6 +154,17 @@ export class TrainerHost implements BackgroundWork {
     session.references.set(key, adapter);
     return null;
   }
+}
+
+function memoryPlan(trainer: NativeTrainer, { maxRowTokens, maxRowBytes, recompute }: TrainerOptions): string {
+  // Enough tokens that what is rounded up to whole pages does not show.
+  const perToken = trainer.rowBytes(1024) / 1024;
+  const tokens = Math.min(maxRowTokens, Math.floor(maxRowBytes / perToken));
+  const way = recompute ? 'computing activations again' : 'keeping activations';
+  return (
+    `Training takes ${(perToken / 1024).toFixed(0)} KiB per token of a packed row, ${way}: ` +
+    `rows of up to about ${tokens} tokens fit into --training-memory ${(maxRowBytes / 2 ** 20).toFixed(0)}M.`
+  );
 }
 
 type SlicedWork = Extract<TrainerWork, { kind: 'forward' | 'backward' | 'optimize' }>;

@@ -3,14 +3,18 @@
 export interface BackgroundWork {
   /** There is something to do. */
   readonly pending: boolean;
-  /** Works for about that long, or until there is nothing left. Never rejects. */
+  /** Works for about that long, or until there is nothing left, or until it is interrupted. Never rejects. */
   slice(micros: number): Promise<void>;
+  /** The running slice ends with the unit of work that it is in; nothing where none runs. */
+  interrupt(): void;
   /** Set by the loop: called when there is something to do again. */
   onPending: () => void;
 }
 
-/** A slice is short enough that a request which arrives in it hardly notices. */
+/** Slices between steps are short: sequences wait for them. */
 const SLICE_MICROS = 8000;
+/** When no step can run a slice may be long, as the next request interrupts it: going back and forth costs less then. */
+const IDLE_SLICE_MICROS = 50_000;
 /** A share smaller than this is saved up: a slice has a cost of its own. */
 const LEAST_MICROS = 500;
 /** Slices that are owed at most, after a long step. */
@@ -23,6 +27,7 @@ export class BackgroundShare {
   readonly #rate: number;
   readonly #now: () => number;
   #owedMicros = 0;
+  #idling = false;
 
   /** `floor`: the share of time that the work gets however busy serving is; [0, 0.9]. */
   constructor(work: BackgroundWork, floor: number, now: () => number = () => performance.now()) {
@@ -42,9 +47,16 @@ export class BackgroundShare {
   }
 
   /** No step can run: one slice, after which there may be one. */
-  idle(): Promise<void> {
+  async idle(): Promise<void> {
     this.#owedMicros = 0;
-    return this.#work.slice(SLICE_MICROS);
+    this.#idling = true;
+    await this.#work.slice(IDLE_SLICE_MICROS);
+    this.#idling = false;
+  }
+
+  /** A step may be able to run: a slice that fills idle time ends. What the floor owes is paid all the same. */
+  interrupt(): void {
+    if (this.#idling) this.#work.interrupt();
   }
 
   /** A step has taken so long; true when the floor owes enough for a slice. */

@@ -278,6 +278,7 @@ export class SchedulerLoop {
 
   #wakeUp(): void {
     this.#news = true;
+    this.#background?.interrupt();
     this.#stir();
   }
 

@@ -25,6 +25,10 @@ class Clock implements BackgroundWork {
     this.ms += Math.max(micros, this.unit) / 1000;
     return Promise.resolve();
   }
+  interrupts = 0;
+  interrupt(): void {
+    this.interrupts++;
+  }
 }
 
 async function serve(share: BackgroundShare, clock: Clock, steps: number, stepMs: number): Promise<number> {
@@ -54,7 +58,23 @@ describe('the floor', () => {
     const share = new BackgroundShare(clock, 0, () => clock.ms);
     expect(await serve(share, clock, 100, 10)).toBe(0);
     await share.idle();
-    expect(clock.slices).toEqual([8000]);
+    expect(clock.slices).toEqual([50_000]);
+  });
+
+  it('ends a slice of idle time when something comes, not one that it owes', async () => {
+    const clock = new Clock();
+    const share = new BackgroundShare(clock, 0.5, () => clock.ms);
+    share.interrupt();
+    expect(share.owes(20_000)).toBe(true);
+    const paid = share.pay();
+    share.interrupt();
+    await paid;
+    expect(clock.interrupts).toBe(0);
+    const idle = share.idle();
+    share.interrupt();
+    await idle;
+    share.interrupt();
+    expect(clock.interrupts).toBe(1);
   });
 
   it('is not saved up while there is nothing to do, nor without bound', async () => {
@@ -83,6 +103,9 @@ describe('the floor', () => {
 
 interface FakeTrainer {
   left: number;
+  /** Takes as many units as it is given until it is interrupted. */
+  endless?: boolean;
+  interrupted?: boolean;
   closed: boolean;
   slices: number;
 }
@@ -103,13 +126,17 @@ function fakeAddon(trainers: FakeTrainer[], order: string[] = []): NativeAddon {
         optimize: begin,
         slice: async () => {
           if (trainer.closed) throw new Error('closed under a slice');
+          trainer.interrupted = false;
           await new Promise((resolve) => setImmediate(resolve));
           trainer.slices++;
+          while (trainer.endless && !trainer.interrupted) await new Promise((resolve) => setImmediate(resolve));
           order.push(name);
           return --trainer.left === 0;
         },
         scores: () => ({ logprobs: new Float32Array(1), entropies: new Float32Array(1) }),
         outcome: () => ({ gradNorm: 1, applied: true }),
+        rowBytes: (tokens: number) => 1000 * tokens,
+        interrupt: () => void (trainer.interrupted = true),
         state: () => Promise.resolve({}),
         close: () => void (trainer.closed = true),
       });
@@ -121,8 +148,10 @@ const STATE: TrainerState = { weights: { scale: 1, factors: [] }, optimizer: nul
 const ALL = { kind: 'state' as const, first: 0, count: 1 };
 const gradients = new Float32Array(1);
 
+const TRAINER_OPTIONS = { maxRowTokens: 10, maxRowBytes: 2 ** 20, recompute: false };
+
 function hostOf(trainers: FakeTrainer[], order: string[] = []): TrainerHost {
-  return new TrainerHost(fakeAddon(trainers, order), {} as NativeModel, { maxRowTokens: 10, recompute: false });
+  return new TrainerHost(fakeAddon(trainers, order), {} as NativeModel, TRAINER_OPTIONS, () => {});
 }
 
 async function begin(host: TrainerHost, id: number): Promise<void> {
@@ -185,6 +214,16 @@ describe('trainers', () => {
     const training = host.call(1, { kind: 'backward', gradients });
     await training;
     expect(slicesAtEnd).toBe(3030);
+    // A slice of idle time does not make a request wait.
+    Object.assign(trainers[0] as FakeTrainer, { endless: true });
+    const endless = host.call(1, { kind: 'backward', gradients });
+    await new Promise((resolve) => setImmediate(resolve));
+    const steps = slicesAtEnd % 1000;
+    loop.submit([request(2, 20, { maxTokens: 5 })]);
+    while (slicesAtEnd % 1000 < steps + 5) await new Promise((resolve) => setImmediate(resolve));
+    Object.assign(trainers[0] as FakeTrainer, { endless: false });
+    loop.abort([]);
+    await endless;
     loop.drain();
     await ended;
   });
