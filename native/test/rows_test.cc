@@ -191,16 +191,34 @@ TEST(count_greater_matches) {
 
 TEST(keep_bits_matches) {
   Random random(28);
-  for (int64_t n : {1, 7, 31, 32, 33, 64, 100, 1000}) {
+  for (int64_t n : {1, 7, 31, 32, 33, 64, 100, 1000, 1024, 1025, 2100}) {
     for (int kind = 0; kind < 3; ++kind) {
       std::vector<uint32_t> bits(size_t(n + 31) / 32);
       for (uint32_t& word : bits) word = kind == 0 ? uint32_t(random.whole(0, 0x7fffffff)) * 2u + 1u : random.whole(0, 1) == 1 ? ~0u : 0u;
-      std::vector<float> x(size_t(n) + 1, 3.0f), wanted;
-      for (int64_t i = 0; i < n; ++i) x[size_t(i)] = float(i);
-      for (int64_t i = 0; i < n; ++i) wanted.push_back(bits[size_t(i) / 32] >> (i % 32) & 1 ? float(i) : -kInf);
-      kernels().keep_bits(x.data(), n, bits.data());
+      std::vector<float> x = random.normals(size_t(n), 1.0f), wanted, maxima(size_t(simd::row_tiles(n)), 7.0f), best(maxima.size(), -kInf);
+      float largest = *std::max_element(x.begin(), x.end());
+      x.push_back(3.0f);
+      for (int64_t i = 0; i < n; ++i) {
+        wanted.push_back(bits[size_t(i) / 32] >> (i % 32) & 1 ? x[size_t(i)] : -kInf);
+        best[size_t(i / simd::kRowTileSize)] = std::max(best[size_t(i / simd::kRowTileSize)], wanted.back());
+      }
+      CHECK_EQ(kernels().keep_bits(x.data(), n, bits.data(), maxima.data()), largest);
       for (int64_t i = 0; i < n; ++i) CHECK(x[size_t(i)] == wanted[size_t(i)]);
       CHECK_EQ(x[size_t(n)], 3.0f);
+      CHECK(maxima == best);
+    }
+  }
+}
+
+// Also where the element is masked, and in the last, partial vector.
+TEST(keep_bits_tells_of_a_broken_row) {
+  for (float bad : {NAN, -NAN, kInf}) {
+    for (size_t at : {size_t(0), size_t(40), size_t(1030), size_t(1100)}) {
+      std::vector<float> x(1101, 1.0f), maxima(2);
+      std::vector<uint32_t> bits(35, 0u);
+      x[at] = bad;
+      float largest = kernels().keep_bits(x.data(), int64_t(x.size()), bits.data(), maxima.data());
+      CHECK(!std::isfinite(largest));
     }
   }
 }

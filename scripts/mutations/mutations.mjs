@@ -440,8 +440,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/simd/kernels_body.h',
-        search: 'uint32_t word = bits[start / 32];',
-        replace: 'uint32_t word = bits[start / 32 == 0 ? 0 : start / 32 - 1];',
+        search: 'uint32_t word = bits[first / 32];',
+        replace: 'uint32_t word = bits[first / 32 == 0 ? 0 : first / 32 - 1];',
       },
     ],
     tests: ['test/api/structured-output.test.ts'],

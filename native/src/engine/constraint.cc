@@ -79,7 +79,7 @@ void Constraint::fill(int64_t index) {
   refused_ = 0;
   matcher_.fill_mask(mask_.data(), mask_.size());
   // No ending but the rest of the grammar's shortest text is known to fit.
-  if (steers_ && room(max_tokens_ - index) == Room::kAlongPlan) leave_only_ending();
+  if (steers_ && matcher_.bytes_to_end() > int64_t(kEndingBytes) && room(max_tokens_ - index) == Room::kAlongPlan) leave_only_ending();
   if (!matcher_.can_end()) return;
   for (int32_t id : ends_) mask_[size_t(id) / 32] |= 1u << (id % 32);
 }

@@ -1,6 +1,8 @@
 #include "ops/sampling.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -32,6 +34,15 @@ class Row {
     k_.tile_max(in_.logits, n, s_.tiles.data());
     max_ = largest_tile(s_.tiles);
   }
+  // measure(samplable) of a row that keeps only the ids of `mask`. False: before that the row was not finite.
+  bool keep(const uint32_t* mask) {
+    s_.sums.resize(size_t(simd::row_tiles(in_.vocab - in_.samplable)));
+    k_.tile_max(in_.logits + in_.samplable, in_.vocab - in_.samplable, s_.sums.data());
+    s_.tiles.resize(size_t(simd::row_tiles(in_.samplable)));
+    s_.sums.push_back(k_.keep_bits(in_.logits, in_.samplable, mask, s_.tiles.data()));
+    max_ = largest_tile(s_.tiles);
+    return std::isfinite(largest_tile(s_.sums));
+  }
   float max() const { return max_; }
 
   // log of the sum of exp(logit * scale) over the vocabulary. Needs measure(vocab).
@@ -45,14 +56,7 @@ class Row {
   void best(int64_t k, std::vector<TopEntry>& out) {
     k = std::min(k, in_.vocab);
     if (k <= 0) return;
-    // The k-th largest tile maximum has at least k logits at or above it.
-    float bound = -INFINITY;
-    if (k <= int64_t(s_.tiles.size())) {
-      s_.sums = s_.tiles;
-      std::nth_element(s_.sums.begin(), s_.sums.begin() + (k - 1), s_.sums.end(), std::greater<float>());
-      bound = s_.sums[size_t(k - 1)];
-    }
-    collect(in_.vocab, bound);
+    collect(in_.vocab, k <= int64_t(s_.tiles.size()) ? tile_bound(k) : -INFINITY);
     for (size_t i = 0; i < s_.ids.size(); ++i) out.push_back({s_.ids[i], s_.values[i]});
     k = std::min(k, int64_t(out.size()));
     std::partial_sort(out.begin(), out.begin() + k, out.end(), heavier);
@@ -71,8 +75,7 @@ class Row {
 
   // Draws from all samplable ids: the tile by its sum, then the id within the tile. Needs measure(samplable).
   int32_t draw_unfiltered(float scale, double u) {
-    s_.sums.resize(s_.tiles.size());
-    k_.tile_exp(in_.logits, in_.samplable, max_, scale, nullptr, s_.sums.data());
+    weigh_tiles(scale);
     double target = u * total(), running = 0;
     size_t tile = 0;
     for (size_t i = 0; i < s_.sums.size(); ++i) {
@@ -91,8 +94,10 @@ class Row {
   // Leaves in ids / values what min_p, top_k and top_p keep, ascending by id, and their weights. Needs measure(samplable).
   void filter(const SamplingParams& p, float scale) {
     int64_t k = p.top_k > 0 && p.top_k < in_.samplable ? p.top_k : 0;
-    if (p.min_p > 0) {
-      collect(in_.samplable, max_ + float(std::log(p.min_p)) / scale);
+    bool few = k > 0 && k <= int64_t(s_.tiles.size());
+    float bound = p.min_p > 0 ? max_ + float(std::log(p.min_p)) / scale : -INFINITY;
+    if (p.min_p > 0 || few) {
+      collect(in_.samplable, few ? std::max(bound, tile_bound(k)) : bound);
     } else {
       collect_enough(k, k > 0 ? 0.0 : p.top_p, scale);
     }
@@ -115,6 +120,25 @@ class Row {
  private:
   double total() const { return tile_total(s_.sums); }
 
+  // The sums of the tiles' terms. A grammar leaves many tiles empty: they have none. Needs measure(samplable).
+  void weigh_tiles(float scale) {
+    s_.sums.assign(s_.tiles.size(), 0.0f);
+    for (size_t tile = 0; tile < s_.tiles.size();) {
+      size_t end = tile;
+      while (end < s_.tiles.size() && s_.tiles[end] != -INFINITY) ++end;
+      int64_t start = int64_t(tile) * simd::kRowTileSize, stop = std::min(in_.samplable, int64_t(end) * simd::kRowTileSize);
+      if (end > tile) k_.tile_exp(in_.logits + start, stop - start, max_, scale, nullptr, s_.sums.data() + tile);
+      tile = std::max(end, tile + 1);
+    }
+  }
+
+  // The k-th largest tile maximum: at least k logits are at or above it.
+  float tile_bound(int64_t k) {
+    s_.sums = s_.tiles;
+    std::nth_element(s_.sums.begin(), s_.sums.begin() + (k - 1), s_.sums.end(), std::greater<float>());
+    return s_.sums[size_t(k - 1)];
+  }
+
   void collect(int64_t n, float bound) {
     bound = std::max(bound, kLowest);  // -inf is never a candidate
     s_.ids.resize(std::max<size_t>(s_.ids.capacity(), 1024));
@@ -133,8 +157,7 @@ class Row {
   void collect_enough(int64_t k, double p, float scale) {
     double needed = 0;
     if (k == 0) {
-      s_.sums.resize(s_.tiles.size());
-      k_.tile_exp(in_.logits, in_.samplable, max_, scale, nullptr, s_.sums.data());
+      weigh_tiles(scale);
       needed = p * total();
     }
     for (float reach = kFirstReach;; reach *= 2) {
@@ -167,10 +190,10 @@ class Row {
 
   // Keeps an entry while the mass of the heavier ones is below p of the total: at least one.
   void keep_top_p(double p, double total_mass) {
-    auto& entries = s_.entries;
-    entries.clear();
-    for (size_t i = 0; i < s_.ids.size(); ++i) entries.push_back({s_.ids[i], s_.weights[i]});
     double target = p * total_mass, mass = 0;
+    auto& entries = s_.entries;
+    gather_around(target, mass);
+    bool heaviest = mass == 0;
     // Narrows down to the piece that holds the last kept entry: halves by weight, the mass of the heavier half tells which side.
     auto low = entries.begin(), high = entries.end();
     while (high - low > 128) {
@@ -187,11 +210,31 @@ class Row {
     }
     std::sort(low, high, heavier);
     TopEntry limit = *low;
-    for (auto e = low; e != high && (mass < target || e == entries.begin()); ++e) {
+    for (auto e = low; e != high && (mass < target || (heaviest && e == entries.begin())); ++e) {
       limit = *e;
       mass += double(e->logprob);
     }
     keep([&](size_t i) { return !heavier(limit, {s_.ids[i], s_.weights[i]}); });
+  }
+
+  // Puts into entries the weights of the one bucket in which the mass of all heavier ones, added to `mass`, passes `target`. A flat row
+  // has too many weights to be sorted; buckets are ranges of floats, an eighth of a power of two wide.
+  void gather_around(double target, double& mass) {
+    constexpr int kShift = 20;
+    auto bucket_of = [](float weight) { return std::bit_cast<uint32_t>(weight) >> kShift; };
+    std::array<double, (0x3f800000u >> kShift) + 1> masses{};  // weights are at most 1
+    uint32_t least = uint32_t(masses.size()) - 1;
+    for (float weight : s_.weights) {
+      uint32_t bucket = bucket_of(weight);
+      masses[bucket] += double(weight);
+      least = std::min(least, bucket);
+    }
+    uint32_t at = uint32_t(masses.size()) - 1;
+    while (at > least && mass + masses[at] < target) mass += masses[at--];
+    s_.entries.clear();
+    for (size_t i = 0; i < s_.ids.size(); ++i) {
+      if (bucket_of(s_.weights[i]) == at) s_.entries.push_back({s_.ids[i], s_.weights[i]});
+    }
   }
 
   template <typename Test>
@@ -199,11 +242,12 @@ class Row {
     size_t out = 0;
     bool weighed = s_.weights.size() == s_.ids.size();
     for (size_t i = 0; i < s_.ids.size(); ++i) {
-      if (!test(i)) continue;
+      // Without a branch, which would be guessed wrong as often as not.
+      bool kept = test(i);
       s_.ids[out] = s_.ids[i];
       s_.values[out] = s_.values[i];
       if (weighed) s_.weights[out] = s_.weights[i];
-      ++out;
+      out += kept;
     }
     s_.ids.resize(out);
     s_.values.resize(out);
@@ -285,16 +329,18 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
   const SamplingParams& p = *in.params;
   Sample result;
   Row row(kernels, in, scratch);
-  row.measure(in.vocab);
-  if (!std::isfinite(row.max())) return result;
-
   bool early = p.logprobs >= 0 && p.mode != LogprobMode::kProcessed;
-  float scale = scale_of(p);
-  float early_scale = p.mode == LogprobMode::kTemperature ? scale : 1.0f, log_total = 0;
+  float early_scale = p.mode == LogprobMode::kTemperature ? scale_of(p) : 1.0f, log_total = 0;
   // The untouched row, where it is still needed once the token is known: its logit and rank.
   bool changes = in.mask || has_controls(in);
   std::vector<float> untouched;
   size_t top_start = top.size();
+  // A mask is measured while it is laid on; a row that is not finite must be noticed whatever the mask says.
+  bool measured = early || !in.mask;
+  if (measured) {
+    row.measure(in.vocab);
+    if (!std::isfinite(row.max())) return result;
+  }
   if (early) {
     log_total = row.log_total(early_scale);
     std::vector<TopEntry> best;
@@ -303,10 +349,11 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
     for (size_t i = top_start; i < top.size(); ++i) top[i].logprob = top[i].logprob * early_scale - log_total;
     if (changes) untouched.assign(in.logits, in.logits + in.vocab);
   }
-  if (in.mask) kernels.keep_bits(in.logits, in.samplable, in.mask);
-  if (changes) apply_controls(in, scratch.saved);
+  if (in.mask && !row.keep(in.mask) && !measured) return result;
+  bool controlled = has_controls(in);
+  if (controlled) apply_controls(in, scratch.saved);
   if (changes || in.samplable < in.vocab) {
-    row.measure(in.samplable);
+    if (controlled || !in.mask) row.measure(in.samplable);
     // All may be forbidden, and a penalty may carry a logit past the largest float.
     result.forbidden = row.max() == -INFINITY;
     if (!std::isfinite(row.max())) return result;
@@ -314,8 +361,7 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
   bool filtered = p.temperature > 0 && filters(p, in.samplable);
   result.token = draw(in, filtered, row);
   while (result.token >= 0 && in.takes && !in.takes(result.token)) {
-    kernels.keep_bits(in.logits, in.samplable, in.mask);
-    row.measure(in.samplable);
+    row.keep(in.mask);
     result.forbidden = row.max() == -INFINITY;
     result.token = result.forbidden ? -1 : draw(in, filtered, row);
   }

@@ -107,8 +107,9 @@ struct Kernels {
   void (*lora_shrink_f32)(const LoraShrinkArgs<float>& args);
   void (*lora_expand_bf16)(const LoraExpandArgs<uint16_t>& args);
   void (*lora_expand_f32)(const LoraExpandArgs<float>& args);
-  // x[i] = -inf where bit i % 32 of bits[i / 32] is not set.
-  void (*keep_bits)(float* x, int64_t n, const uint32_t* bits);
+  // x[i] = -inf where bit i % 32 of bits[i / 32] is not set; the largest remaining element of each tile to `maxima`. Returns the largest
+  // element before, NaN if there is one (`maxima` then hold anything).
+  float (*keep_bits)(float* x, int64_t n, const uint32_t* bits, float* maxima);
 };
 
 // The table of one set; throws Error(kUnsupported) if the build lacks it.

@@ -273,21 +273,37 @@ int64_t count_greater(const float* x, int64_t n, float value) {
   return count;
 }
 
-// Masks are nearly all ones or nearly all zeros: whole words are decided at once, mixed ones by a loop without a branch.
-void keep_bits(float* x, int64_t n, const uint32_t* bits) {
-  for (int64_t start = 0; start < n; start += 32) {
-    uint32_t word = bits[start / 32];
-    int count = n - start < 32 ? int(n - start) : 32;
-    if (word == ~0u) continue;
-    float* row = x + start;
-    if (word == 0) {
-      for (int i = 0; i < count; ++i) row[i] = kNegInf;
-    } else if (count == 32) {
-      for (uint32_t i = 0; i < 32; ++i) row[i] = (word >> i & 1) ? row[i] : kNegInf;
-    } else {
-      for (int i = 0; i < count; ++i) row[i] = (word >> i & 1) ? row[i] : kNegInf;
-    }
+// The elements of one word of a mask; most words are all ones or all zeros.
+inline void keep_word(float* row, int count, uint32_t word) {
+  if (word == ~0u) return;
+  if (word == 0) {
+    for (int i = 0; i < count; ++i) row[i] = kNegInf;
+  } else if (count == 32) {
+    for (uint32_t i = 0; i < 32; ++i) row[i] = (word >> i & 1) ? row[i] : kNegInf;
+  } else {
+    for (int i = 0; i < count; ++i) row[i] = (word >> i & 1) ? row[i] : kNegInf;
   }
+}
+
+float keep_bits(float* x, int64_t n, const uint32_t* bits, float* maxima) {
+  VF whole = vset(kNegInf), nan = vset(0.0f);
+  for (int64_t start = 0, tile = 0; start < n; start += kRowTileSize, ++tile) {
+    int64_t end = n - start < kRowTileSize ? n : start + kRowTileSize;
+    VF best = vset(kNegInf);
+    for (int64_t first = start; first < end; first += 32) {
+      int count = end - first < 32 ? int(end - first) : 32;
+      for (int i = 0; i < count; i += kLanes) {
+        VF v = load_row(x + first + i, lanes_left(i, count), kNegInf);
+        whole = vmax(whole, v);
+        nan = vadd(nan, vselect_nan(v));
+      }
+      uint32_t word = bits[first / 32];
+      keep_word(x + first, count, word);
+      for (int i = 0; word != 0 && i < count; i += kLanes) best = vmax(best, load_row(x + first + i, lanes_left(i, count), kNegInf));
+    }
+    maxima[tile] = horizontal_max(best);
+  }
+  return vany_nan(nan) ? __builtin_nanf("") : horizontal_max(whole);
 }
 
 // ---------------------------------------------------------------- attention
