@@ -110,14 +110,6 @@ std::vector<Job> alone(const std::shared_ptr<model::Model>& model, std::vector<J
   return all;
 }
 
-void check_same(const Job& a, const Job& b) {
-  CHECK_EQ(a.output.size(), b.output.size());
-  for (size_t i = 0; i < std::min(a.output.size(), b.output.size()); ++i) {
-    CHECK(a.output[i].id == b.output[i].id && a.output[i].finish == b.output[i].finish &&
-          same_bits(a.output[i].logprob, b.output[i].logprob));
-  }
-}
-
 TEST(constrained_outputs_stay_in_the_language_and_end_in_time) {
   auto model = TinyModel().load(ops::Element::kF32, 2);
   for (const auto& program : programs()) {
