@@ -439,7 +439,7 @@ export const mutations = [
     name: 'a grammar mask shifted by one word',
     edits: [
       {
-        file: 'native/src/simd/kernels_body.h',
+        file: 'native/src/simd/tiles_body.h',
         search: 'uint32_t word = bits[first / 32];',
         replace: 'uint32_t word = bits[first / 32 == 0 ? 0 : first / 32 - 1];',
       },
