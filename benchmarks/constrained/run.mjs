@@ -1,7 +1,12 @@
 /**
  * `npm run bench:constrained`: decoding of many streams held to a JSON Schema against the same streams free, in turn, in one engine.
  * Sampling at temperature 1, the same prompts and limits; a rate counts the tokens while all streams run.
+ *
+ * With `--jump-forward` both sides are held to a schema of long property names: one samples what the grammar forces, the other jumps.
  */
+import { copyFileSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import path from 'node:path';
 import { parseArgs } from 'node:util';
 import { createLocalEngine } from '../../dist/control/engine/local.js';
 import { SERVE } from '../../dist/control/grammar/compile.js';
@@ -20,6 +25,7 @@ const USAGE = `npm run bench:constrained -- [options]
   --tokens N       tokens of each at most (default 96)
   --rounds N       rounds of free, constrained (default 5)
   --threads N      engine threads (default 2)
+  --jump-forward   compare jumping over forced text with sampling it
   --tokenizer DIR  a real tokenizer.json for the grammar's vocabulary instead of the random model's own
   --json FILE      write the results there`;
 
@@ -40,6 +46,21 @@ const SCHEMA = {
   },
 };
 
+/** Most of its text is forced once a name has begun. */
+const LONG_NAMES = {
+  type: 'object',
+  properties: Object.fromEntries(
+    ['customer_identification', 'shipping_address_country', 'preferred_payment_method', 'newsletter_subscription'].map(
+      (name, index) => [
+        name,
+        index % 2 === 0 ? { type: 'boolean' } : { enum: ['confirmed_by_customer', 'unknown_at_present'] },
+      ],
+    ),
+  ),
+  additionalProperties: false,
+};
+LONG_NAMES.required = Object.keys(LONG_NAMES.properties);
+
 function parse() {
   const text = (value) => ({ type: 'string', default: value });
   const { values } = parseArgs({
@@ -50,6 +71,7 @@ function parse() {
       rounds: text('5'),
       threads: text('2'),
       tokenizer: { type: 'string' },
+      'jump-forward': { type: 'boolean', default: false },
       json: { type: 'string' },
       help: { type: 'boolean', default: false },
     },
@@ -70,10 +92,21 @@ async function vocabularyOf(directory, tokenizer, vocabSize) {
   return { vocabulary: grammarVocabulary({ ...own, table: tokens }), size: tokens.size };
 }
 
+/** A model's texts with another tokenizer's: what the engine reads to spell forced text. */
+function spellerModel(directory, tokenizer) {
+  if (!tokenizer) return directory;
+  const texts = mkdtempSync(path.join(tmpdir(), 'tandem-speller-'));
+  for (const name of ['config.json', 'generation_config.json'])
+    copyFileSync(path.join(directory, name), path.join(texts, name));
+  copyFileSync(path.join(tokenizer, 'tokenizer.json'), path.join(texts, 'tokenizer.json'));
+  return texts;
+}
+
 async function start(options) {
   const { directory } = ensureRandomModel(options.shape);
   const model = await loadModel(directory);
   const { vocabulary, size } = await vocabularyOf(directory, options.tokenizer, model.spec.vocabSize);
+  const speller = spellerModel(directory, options.tokenizer);
   const config = {
     spec: model.spec,
     files: model.files,
@@ -89,13 +122,16 @@ async function start(options) {
     enableChunkedPrefill: true,
     enablePrefixCaching: false,
     vocabulary,
+    spellerModel: speller,
     faults: [],
   };
-  return { engine: await createLocalEngine(config), ends: model.generation.eosTokenIds };
+  const engine = await createLocalEngine(config);
+  if (options.tokenizer) rmSync(speller, { recursive: true });
+  return { engine, ends: model.generation.eosTokenIds };
 }
 
 /** Tokens per second while all streams run. */
-async function run(engine, { streams, tokens }, seed, grammar, ends) {
+async function run(engine, { streams, tokens }, seed, grammar, ends, jumpForward = false) {
   const times = Array.from({ length: streams }, () => []);
   const sampling = {
     temperature: 1,
@@ -116,7 +152,7 @@ async function run(engine, { streams, tokens }, seed, grammar, ends) {
       sampling: { ...sampling, stopIds, seed: BigInt(seed * 1000 + index) },
       priority: 0,
       tenant: 'bench',
-      ...(grammar && { grammar }),
+      ...(grammar && { grammar, jumpForward }),
     }));
     engine.submit(requests, (index, output) => {
       for (const _ of output.tokens) times[index].push(performance.now());
@@ -130,29 +166,41 @@ async function run(engine, { streams, tokens }, seed, grammar, ends) {
   return count / ((end - begin) / 1000);
 }
 
+/** The two sides, by name: what each runs under. */
+async function sidesOf(engine, options) {
+  const jumps = options['jump-forward'];
+  const text = JSON.stringify(jumps ? { type: 'array', minItems: 8, items: LONG_NAMES } : SCHEMA);
+  const grammar = { source: { kind: 'json_schema', text }, options: { ...SERVE, seconds: 60 } };
+  const failure = await engine.compileGrammar('bench', grammar);
+  if (failure) throw new Error(failure.message);
+  if (jumps) return { sampled: [grammar, false], jumped: [grammar, true] };
+  return { free: [null, false], constrained: [grammar, false] };
+}
+
 async function main() {
   const options = parse();
   if (options.help) return console.log(USAGE);
   const { engine, ends } = await start(options);
-  const grammar = { source: { kind: 'json_schema', text: JSON.stringify(SCHEMA) }, options: { ...SERVE, seconds: 60 } };
-  const failure = await engine.compileGrammar('bench', grammar);
-  if (failure) throw new Error(failure.message);
-  await run(engine, options, 0, grammar, ends);
-  await run(engine, options, 0, null, ends);
+  const sides = Object.entries(await sidesOf(engine, options));
+  const measure = (seed, [grammar, jumps]) => run(engine, options, seed, grammar, ends, jumps);
+  for (const [, side] of sides) await measure(0, side);
   const rounds = [];
   for (let round = 1; round <= options.rounds; round++) {
-    const free = await run(engine, options, round, null, ends);
-    const constrained = await run(engine, options, round, grammar, ends);
-    rounds.push({ free, constrained, ratio: constrained / free });
-    console.error(`round ${round}: free ${free.toFixed(1)}, constrained ${constrained.toFixed(1)} tokens/s`);
+    const rates = {};
+    for (const [name, side] of sides) rates[name] = await measure(round, side);
+    const [base, other] = Object.values(rates);
+    rounds.push({ ...rates, ratio: other / base });
+    const told = Object.entries(rates).map(([name, rate]) => `${name} ${rate.toFixed(1)}`);
+    console.error(`round ${round}: ${told.join(', ')} tokens/s`);
   }
   await engine.close();
   const of = (key) => rounds.map((round) => round[key]);
-  const rows = ['free', 'constrained'].map((key) => [key, ...Object.values(spread(of(key))).map(String)]);
+  const names = sides.map(([name]) => name);
+  const rows = names.map((key) => [key, ...Object.values(spread(of(key))).map(String)]);
   console.log(table([['tokens/s', 'median', 'min', 'max'], ...rows]));
   const ratio = rounded(median(of('ratio')));
   console.log(
-    `constrained / free: ${ratio} (median of ${options.rounds} rounds; ${JSON.stringify(spread(of('ratio')))})`,
+    `${names[1]} / ${names[0]}: ${ratio} (median of ${options.rounds} rounds; ${JSON.stringify(spread(of('ratio')))})`,
   );
   if (options.json) writeJson(options.json, { machine: machine(), options, rounds, ratio: spread(of('ratio')) });
 }

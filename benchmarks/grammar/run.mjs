@@ -6,7 +6,7 @@
 import { parseArgs } from 'node:util';
 import path from 'node:path';
 import { readTokenizerFiles } from '../../dist/control/models/tokenizer-files.js';
-import { PromptEncoder } from '../../dist/control/sessions/prompt-encoder.js';
+import { PromptEncoder } from '../../dist/control/models/prompt-encoder.js';
 import { TokenTable } from '../../dist/control/sessions/token-table.js';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';

@@ -106,7 +106,7 @@ TEST(widening_gives_the_stored_value) {
 ops::Sample sampled(std::vector<float> logits, int32_t target) {
   ops::SamplingScratch scratch;
   std::vector<ops::TopEntry> top;
-  return ops::score(kernels(), logits.data(), int64_t(logits.size()), target, 0, scratch, top);
+  return ops::score(kernels(), logits.data(), int64_t(logits.size()), target, 0, 1.0f, scratch, top);
 }
 
 TEST(scores_of_targets_match_reference_and_have_the_bits_of_sampling) {

@@ -232,6 +232,152 @@ TEST(an_end_token_comes_only_where_the_text_may_end_and_not_before_min_tokens) {
   }
 }
 
+std::vector<int32_t> letters(const std::string& text) {
+  std::vector<int32_t> out;
+  for (char byte : text) out.push_back(int32_t(byte - ' ' + 1));
+  return out;
+}
+
+// The last of the vocabulary: {" ": "," "}
+constexpr int32_t kOpens = 96;
+
+engine::Constraint jumper(const std::shared_ptr<const Program>& program, int64_t most = 50) {
+  return engine::Constraint(program, {kEnd}, most, true);
+}
+
+TEST(a_jump_takes_forced_text_and_leaves_what_is_not_settled) {
+  struct Case {
+    std::string pattern, forced;
+    std::vector<int32_t> tokens;
+    size_t taken;
+  };
+  std::vector<Case> cases = {
+      {"abc[xy]", "abc", letters("abc"), 3},
+      {"abc", "abc", letters("abc"), 2},          // the last token of a text is sampled
+      {"abc[xy]", "abc", letters("ab"), 2},       // a beginning
+      {"abc[xy]", "abc", letters("acb"), 1},      // what does not spell it is left
+      {"[ab]c", "", letters("a"), 0},             // nothing is forced
+      {"(abc)?", "", letters("a"), 0},            // the text may end instead
+      {"z[{](b|a)", "z{", letters("z{"), 2},      // {" cannot come
+      {"z[{](\"|a)", "z{", letters("z{"), 1},     // {" may come in place of {
+      {"z\":(b|a)", "z\":", letters("z\":"), 3},  // no token goes on after ":
+      {"z\"(:|a)", "z\"", letters("z\""), 1},     // ": may come in place of "
+      {"abcd[xy]", "abcd", {letters("a")[0], -1}, 1},
+      {"abcd[xy]", "abcd", {letters("a")[0], kEnd}, 1},
+      {"abcd[xy]", "abcd", {letters("a")[0], 1 << 20}, 1},
+  };
+  for (const Case& c : cases) {
+    engine::Constraint constraint = jumper(regex(c.pattern));
+    CHECK_EQ(constraint.forced(), c.forced);
+    CHECK_EQ(constraint.is_forced(), !c.forced.empty());
+    if (constraint.jump(c.tokens) != c.taken) fail(__FILE__, __LINE__, c.pattern);
+    CHECK_EQ(constraint.forced(), c.forced.substr(c.taken));
+    // What comes next is what may come after the tokens that were taken.
+    std::vector<int32_t> taken(c.tokens.begin(), c.tokens.begin() + int64_t(c.taken));
+    engine::Constraint fed(regex(c.pattern), {kEnd}, 50);
+    for (size_t i = 0; i < taken.size(); ++i) fed.take(int64_t(i), taken[i]);
+    constraint.prepare(int64_t(c.taken));
+    fed.prepare(int64_t(c.taken));
+    CHECK(std::equal(fed.mask(), fed.mask() + 4, constraint.mask()));
+  }
+}
+
+TEST(a_jump_leaves_room_for_the_end) {
+  auto program = regex("abcd(x|y{20})");
+  CHECK_EQ(jumper(program, 5).jump(letters("abcd")), size_t(4));
+  CHECK_EQ(jumper(program, 4).jump(letters("abcd")), size_t(3));
+  CHECK_EQ(jumper(program, 1).jump(letters("abcd")), size_t(0));
+  // Spelled by more tokens than the shortest way, the text would not end in time.
+  auto opens = regex("[{]\"(x|y)");
+  CHECK_EQ(jumper(opens, 3).jump(letters("{\"")), size_t(2));
+  CHECK_EQ(jumper(opens, 2).jump(letters("{\"")), size_t(0));
+  CHECK_EQ(jumper(opens, 2).jump({kOpens}), size_t(1));
+}
+
+TEST(a_constraint_jumps_only_where_it_may) {
+  engine::Constraint constraint(regex("abc[xy]"), {kEnd}, 50);
+  CHECK_EQ(constraint.jump(letters("ab")), size_t(0));
+  engine::Constraint broken = jumper(regex("abc[xy]"));
+  broken.take(0, letters("b")[0]);
+  CHECK_EQ(broken.jump(letters("ab")), size_t(0));
+  CHECK_EQ(broken.forced(), std::string());
+}
+
+// A jump in the driver's way: the tokens are fed as one row, scored as if each had been the only one.
+TEST(jumped_tokens_are_scored_as_sampled_ones_in_any_chunks) {
+  auto model = TinyModel().load(ops::Element::kF32, 2);
+  std::vector<int32_t> prompt = {5, 9, 13, 21, 33}, forced = letters("abcdefg");
+  auto run = [&](const std::vector<int64_t>& chunks, ops::LogprobMode mode) {
+    engine::Engine engine(model, options());
+    engine::Open open;
+    open.slot = 0;
+    open.prompt_length = int64_t(prompt.size());
+    open.params.max_tokens = 30;
+    open.params.sampling.logprobs = 3;
+    open.params.sampling.temperature = 0.5;
+    open.params.sampling.mode = mode;
+    open.constraint = std::make_shared<engine::Constraint>(regex("abcdefg[xy]+"), std::vector<int32_t>{}, 30, true);
+    CHECK_EQ(open.constraint->jump(forced), forced.size());
+    std::vector<int32_t> all = prompt;
+    all.insert(all.end(), forced.begin(), forced.end());
+    std::vector<float> scores;
+    engine::Plan plan;
+    plan.opens = {open};
+    plan.pages = {{0, 0, 7}};
+    int64_t at = 0;
+    for (int64_t count : chunks) {
+      int64_t end = at + count;
+      plan.rows = {{0, at, count, end == int64_t(all.size()), std::max<int64_t>(0, end - std::max(at, int64_t(prompt.size())))}};
+      plan.tokens.assign(all.begin() + at, all.begin() + end);
+      engine::StepResult result = engine.step(plan);
+      for (const engine::Scored& s : result.fed) {
+        CHECK_EQ(int64_t(s.position), int64_t(prompt.size() + scores.size()));
+        CHECK_EQ(s.top_count, 3);
+        scores.push_back(s.logprob);
+      }
+      for (const engine::Sampled& s : result.samples) CHECK(s.token == letters("x")[0] || s.token == letters("y")[0]);
+      plan = {};
+      at = end;
+    }
+    return scores;
+  };
+  for (auto mode : {ops::LogprobMode::kRaw, ops::LogprobMode::kTemperature}) {
+    std::vector<float> whole = run({12}, mode);
+    CHECK_EQ(whole.size(), forced.size());
+    for (const std::vector<int64_t>& chunks : std::vector<std::vector<int64_t>>{{5, 7}, {6, 6}, {4, 3, 5}, {5, 1, 1, 1, 1, 1, 1, 1}}) {
+      std::vector<float> cut = run(chunks, mode);
+      CHECK_EQ(cut.size(), whole.size());
+      for (size_t i = 0; i < whole.size(); ++i) CHECK(same_bits(cut[i], whole[i]));
+    }
+    // The truth: each sampled alone, as the only one that is allowed.
+    Job j = job(nullptr, 1, int64_t(forced.size()), 0.5);
+    j.prompt = prompt;
+    j.params.stop_ids = {};
+    j.params.sampling.mode = mode;
+    j.program = regex("abcdefg");
+    Driver driver(model, options());
+    driver.start(0, j);
+    driver.run();
+    CHECK_EQ(text_of(j), std::string("abcdefg"));
+    for (size_t i = 0; i < whole.size(); ++i) CHECK(same_bits(j.output[i].logprob, whole[i]));
+  }
+}
+
+TEST(a_scored_token_needs_the_position_before_it) {
+  auto model = TinyModel().load(ops::Element::kF32, 1);
+  engine::Engine engine(model, options());
+  engine::Plan plan;
+  plan.opens.resize(1);
+  plan.opens[0].slot = 0;
+  plan.opens[0].prompt_length = 1;
+  plan.pages = {{0, 0, 0}};
+  plan.rows = {{0, 0, 2, true, 2}};
+  plan.tokens = {1, 2};
+  CHECK_ERROR(kRange, "scored", engine.step(plan));
+  plan.rows[0].scored = 3;
+  CHECK_ERROR(kRange, "scored", engine.step(plan));
+}
+
 TEST(a_vocabulary_that_is_too_small_is_refused) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   engine::Options more = options();

@@ -67,7 +67,11 @@ class Driver {
     open.slot = slot;
     open.prompt_length = int64_t(job.prompt.size());
     open.params = job.params;
-    open.program = job.program;
+    if (job.program) {
+      int64_t most = std::min(job.params.max_tokens, options_.max_model_len - open.prompt_length);
+      open.constraint = std::make_shared<engine::Constraint>(job.program, job.params.stop_ids, most);
+      for (size_t i = 0; i < job.output.size(); ++i) open.constraint->take(int64_t(i), job.output[i].id);
+    }
     open.adapter = job.adapter;
     plan_.opens.push_back(std::move(open));
   }

@@ -462,8 +462,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/engine/constraint.cc',
-        search: '  refused_ = 0;\n  matcher_.fill_mask(mask_.data(), mask_.size());',
-        replace: '  refused_ = 0;\n  matcher_.fill_mask(mask_.data(), mask_.size());\n  mask_[3] = 0;',
+        search: '  matcher_.fill_mask(mask_.data(), mask_.size());',
+        replace: '  matcher_.fill_mask(mask_.data(), mask_.size());\n  mask_[3] = 0;',
       },
     ],
     tests: ['test/api/structured-output.test.ts'],
@@ -483,11 +483,44 @@ export const mutations = [
     name: 'the grammar not advanced by tokens that are fed again',
     edits: [
       {
-        file: 'native/src/engine/engine.cc',
-        search: 'slot.constraint->take(row.first_position + i - slot.prompt_length, batch.tokens[next + size_t(i)]);',
+        file: 'src/control/scheduler/sequence.ts',
+        search: 'this.constraint?.take(resumeIds);',
         replace: '',
       },
     ],
-    tests: ['test/native/constrained-resume.test.ts'],
+    tests: ['test/unit/scheduler/jumps.test.ts', 'test/api/structured-output.test.ts'],
+  },
+  {
+    name: 'the grammar not advanced on a jump',
+    edits: [
+      {
+        file: 'native/src/engine/constraint.cc',
+        search: 'if (!advance(tokens[count])) break;',
+        replace: 'if (tokens[count] < 0) break;',
+      },
+    ],
+    tests: ['test/native/jump-forward.test.ts', 'test/api/structured-output.test.ts'],
+  },
+  {
+    name: 'a jump over a token that a longer one could replace',
+    edits: [
+      {
+        file: 'native/src/engine/constraint.cc',
+        search: 'if (first != last) return true;',
+        replace: 'if (first != last) return false;',
+      },
+    ],
+    tests: ['test/native/jump-forward.test.ts'],
+  },
+  {
+    name: 'a jump scored from the token itself',
+    edits: [
+      {
+        file: 'src/control/scheduler/sequence.ts',
+        search: 'return Math.min(this.known, this.scoreFrom) - 1;',
+        replace: 'return this.known - 1;',
+      },
+    ],
+    tests: ['test/unit/scheduler/jumps.test.ts'],
   },
 ];

@@ -70,6 +70,7 @@ export function engineConfig(
     kvCacheBytes,
     enableChunkedPrefill: settings.enableChunkedPrefill,
     enablePrefixCaching: settings.enablePrefixCaching,
+    ...(settings.enableJumpForward && { spellerModel: model.path }),
     schedulingPolicy: settings.schedulingPolicy,
     ...(settings.speculativeConfig && { speculation: settings.speculativeConfig }),
     ...(settings.engineExtensions.length > 0 && { extensions: extensionSettings(settings) }),

@@ -8,7 +8,7 @@ import { Checker, quantile, type CheckCase, type CheckResult } from '../control/
 import { rawMember } from '../control/grammar/raw-member.ts';
 import { createVocabulary } from '../control/grammar/vocabulary.ts';
 import { readTokenizerFiles } from '../control/models/tokenizer-files.ts';
-import { PromptEncoder } from '../control/sessions/prompt-encoder.ts';
+import { PromptEncoder } from '../control/models/prompt-encoder.ts';
 import { TokenTable } from '../control/sessions/token-table.ts';
 
 type Print = (line: string) => void;

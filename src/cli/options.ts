@@ -105,6 +105,12 @@ export const OPTIONS: OptionTable = {
     default: () => true,
     help: 'keep computed prompts and share them between requests of one tenant',
   },
+  enableJumpForward: {
+    flag: 'enable-jump-forward',
+    parse: boolean(),
+    default: () => true,
+    help: 'append text that a grammar forces at once, instead of sampling it token by token',
+  },
   toolCallParser: {
     flag: 'tool-call-parser',
     parse: oneOf('auto', 'none', ...TOOL_PARSER_NAMES),
@@ -411,6 +417,7 @@ export const OPTIONS: OptionTable = {
 const SWITCHES: ReadonlySet<keyof Settings> = new Set([
   'enableChunkedPrefill',
   'enablePrefixCaching',
+  'enableJumpForward',
   'trustRequestChatTemplate',
   'allowRuntimeLoraUpdating',
   'recomputeActivations',

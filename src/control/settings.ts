@@ -28,6 +28,8 @@ export interface Settings {
   enableChunkedPrefill: boolean;
   /** Prompts that begin alike share what was computed for them. */
   enablePrefixCaching: boolean;
+  /** What a grammar forces is appended without a forward pass per token. */
+  enableJumpForward: boolean;
   /** How tool calls and reasoning are written; 'auto' = as the chat template shows, 'none' = replies are not searched. */
   toolCallParser: ToolParserName | 'auto' | 'none';
   reasoningParser: ReasoningParserName | 'auto' | 'none';

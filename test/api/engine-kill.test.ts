@@ -66,6 +66,38 @@ test('unstreamed requests are replayed, streamed ones end with an error event, t
   }, 5000);
 }, 60_000);
 
+test('constrained requests are replayed to the same text, wherever they were', async () => {
+  const names = ['first_name_of_customer', 'favourite_animal_of_customer', 'remarks_about_customer'];
+  const schema = {
+    type: 'object',
+    properties: Object.fromEntries(names.map((name) => [name, { type: 'string', minLength: 4, maxLength: 12 }])),
+    required: names,
+    additionalProperties: false,
+  };
+  const format = { type: 'json_schema', json_schema: { name: 'customer', schema } };
+  const constrained = { messages, temperature: 1, max_tokens: 200, response_format: format, logprobs: true };
+  const ask = async (seed: number) => {
+    const response = await server.post(PATH, { ...constrained, seed });
+    const { choices, usage } = (await response.json()) as { choices: unknown[]; usage: { completion_tokens: number } };
+    return { status: response.status, choices, tokens: usage.completion_tokens };
+  };
+  const generated = () => server.metric('tandem_generation_tokens_total');
+  const seeds = [1, 2, 3, 4];
+  const expected = await Promise.all(seeds.map(ask));
+  for (let round = 0; round < 3; round++) {
+    const before = await generated();
+    const answers = seeds.map(ask);
+    // Further into the answers in every round.
+    await waitFor(async () => (await generated()) > before + 12 + round * 40, 20_000);
+    process.kill(server.enginePid(), 'SIGKILL');
+    expect(await Promise.all(answers)).toEqual(expected);
+  }
+  for (const { choices } of expected) {
+    const { message } = choices[0] as { message: { content: string } };
+    expect(Object.keys(JSON.parse(message.content) as object)).toEqual(names);
+  }
+}, 90_000);
+
 test('the server stays alive and says so while the engine comes back', async () => {
   process.kill(server.enginePid(), 'SIGKILL');
   await waitFor(async () => (await server.call('/ready')).status === 503, 5000);

@@ -1,7 +1,7 @@
 /** A constrained sequence that is fed again goes on as if nothing had happened: its grammar's state follows from its tokens. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { loadNative, PAGE_SIZE, type SamplingSpec } from '../../src/control/engine/native.ts';
-import type { NativeProgram } from '../../src/control/engine/native-grammar.ts';
+import type { NativeConstraint, NativeProgram } from '../../src/control/engine/native-grammar.ts';
 import { GENERATE } from '../../src/control/grammar/compile.ts';
 import { Driver, openModel, type OpenModel, type Sample } from '../fixtures/engine-driver.ts';
 import { temporaryDirectory, writeRandomModel } from '../fixtures/tiny-model.ts';
@@ -37,6 +37,13 @@ const sampling: Partial<SamplingSpec> = {
   stopIds: Int32Array.of(300),
 };
 
+/** The grammar after these outputs. */
+function after(outputs: number[] = []): NativeConstraint {
+  const constraint = grammar.constrain({ stopIds: Int32Array.of(300), maxTokens: 30, jumps: false });
+  constraint.take(Int32Array.from(outputs));
+  return constraint;
+}
+
 async function goOn(driver: Driver, samples: Sample[], until: number): Promise<void> {
   while (samples.length < until && samples.at(-1)?.finish === 0)
     samples.push(...(await driver.step([{ slot: 0, tokens: [-1] }])));
@@ -44,7 +51,7 @@ async function goOn(driver: Driver, samples: Sample[], until: number): Promise<v
 
 test('at every output, fed again or found in pages', async () => {
   const driver = new Driver(open);
-  driver.open(0, PROMPT.length, sampling, undefined, undefined, undefined, grammar);
+  driver.open(0, PROMPT.length, sampling, undefined, undefined, undefined, after());
   const whole = await driver.step([{ slot: 0, tokens: PROMPT }]);
   await goOn(driver, whole, 30);
   const text = String.fromCharCode(...whole.map(({ token }) => token));
@@ -56,7 +63,7 @@ test('at every output, fed again or found in pages', async () => {
     const cached = tokens.length > PAGE_SIZE && known % 2 === 0 ? PAGE_SIZE : 0;
     const pages = driver.pagesOf(0).slice(0, cached / PAGE_SIZE);
     const prefix = { tokens: tokens.slice(0, cached), pages };
-    driver.open(1, PROMPT.length, sampling, prefix, undefined, undefined, grammar);
+    driver.open(1, PROMPT.length, sampling, prefix, undefined, undefined, after(tokens.slice(PROMPT.length)));
     const [next] = await driver.step([{ slot: 1, tokens: tokens.slice(cached) }]);
     expect(next).toMatchObject({ token: whole[known]?.token, finish: whole[known]?.finish });
     expect(next?.logprob).toBe(whole[known]?.logprob);
@@ -67,7 +74,7 @@ test('at every output, fed again or found in pages', async () => {
 
 test('tokens that do not fit the grammar end the sequence, not the step', async () => {
   const driver = new Driver(open);
-  driver.open(0, PROMPT.length, sampling, undefined, undefined, undefined, grammar);
+  driver.open(0, PROMPT.length, sampling, undefined, undefined, undefined, after([88, 88]));
   driver.open(1, PROMPT.length, sampling);
   const samples = await driver.step([
     { slot: 0, tokens: [...PROMPT, 88, 88] },
@@ -78,9 +85,10 @@ test('tokens that do not fit the grammar end the sequence, not the step', async 
   driver.engine.close();
 });
 
-test('only what compileProgram made is taken', async () => {
+test('only what a program made is taken', async () => {
   const driver = new Driver(open);
-  driver.open(0, PROMPT.length, sampling, undefined, undefined, undefined, { micros: 0, heldBytes: () => 0 });
-  await expect(async () => driver.step([{ slot: 0, tokens: PROMPT }])).rejects.toThrow('compileProgram');
+  const copied = { ...after() };
+  driver.open(0, PROMPT.length, sampling, undefined, undefined, undefined, copied);
+  await expect(async () => driver.step([{ slot: 0, tokens: PROMPT }])).rejects.toThrow('constrain');
   driver.engine.close();
 });

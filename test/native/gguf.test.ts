@@ -8,7 +8,7 @@ import type { StorageName } from '../../src/control/models/gguf/format.ts';
 import { ggufName } from '../../src/control/models/gguf/tensors.ts';
 import { readModelTexts } from '../../src/control/models/load.ts';
 import { grammarVocabulary, readModelTokenizer } from '../../src/control/sessions/model-tokenizer.ts';
-import { PromptEncoder } from '../../src/control/sessions/prompt-encoder.ts';
+import { PromptEncoder } from '../../src/control/models/prompt-encoder.ts';
 import { Driver, fullLogprobs, generate, openModel } from '../fixtures/engine-driver.ts';
 import { readBlocks, storeAs } from '../fixtures/gguf-blocks.ts';
 import { writeGguf } from '../fixtures/gguf-model.ts';

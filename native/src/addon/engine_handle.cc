@@ -33,13 +33,14 @@ Napi::Object to_js(Napi::Env env, const engine::StepResult& step, double micros)
   out.Set("slots", column<Napi::Int32Array>(env, s.size(), [&](size_t i) { return s[i].slot; }));
   out.Set("tokens", column<Napi::Int32Array>(env, s.size(), [&](size_t i) { return s[i].token; }));
   out.Set("finish", column<Napi::Uint8Array>(env, s.size(), [&](size_t i) { return uint8_t(s[i].finish); }));
+  out.Set("forced", column<Napi::Uint8Array>(env, s.size(), [&](size_t i) { return s[i].forced ? 1 : 0; }));
   out.Set("logprobs", column<Napi::Float32Array>(env, s.size(), [&](size_t i) { return s[i].logprob; }));
   out.Set("ranks", column<Napi::Int32Array>(env, s.size(), [&](size_t i) { return s[i].rank; }));
   out.Set("topRanges",
           column<Napi::Int32Array>(env, 2 * s.size(), [&](size_t i) { return i % 2 ? s[i / 2].top_count : s[i / 2].top_offset; }));
   out.Set("topIds", column<Napi::Int32Array>(env, top.size(), [&](size_t i) { return top[i].id; }));
   out.Set("topLogprobs", column<Napi::Float32Array>(env, top.size(), [&](size_t i) { return top[i].logprob; }));
-  const auto& p = step.prompt;
+  const auto& p = step.fed;
   out.Set("promptSlots", column<Napi::Int32Array>(env, p.size(), [&](size_t i) { return p[i].slot; }));
   out.Set("promptPositions", column<Napi::Int32Array>(env, p.size(), [&](size_t i) { return p[i].position; }));
   out.Set("promptLogprobs", column<Napi::Float32Array>(env, p.size(), [&](size_t i) { return p[i].logprob; }));

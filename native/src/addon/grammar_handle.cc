@@ -17,7 +17,7 @@ namespace {
 using namespace grammar;
 
 constexpr napi_type_tag kVocabularyTag = {0x51d0c3a7e84b9f26ull, 0xb7e2914d06fa583cull};
-constexpr napi_type_tag kProgramTag = {0x8f3b6c12d94e07a5ull, 0x2ac5e07b91d6384full};
+constexpr napi_type_tag kConstraintTag = {0x3e9a51c7f0426db8ull, 0x96d1f84a2b7c05e3ull};
 
 using Masks = std::shared_ptr<const SharedMasks>;
 
@@ -217,6 +217,38 @@ Napi::Value create_matcher(const std::shared_ptr<GrammarHolder>& holder, const N
 
 size_t held_bytes(const engine::Program& program) { return program.masks->grammar().bytes() + program.masks->bytes(); }
 
+Napi::Value constrain(const std::shared_ptr<const engine::Program>& program, const Napi::CallbackInfo& info) {
+  Napi::Object options = read_object(info[0], "options");
+  int64_t most = read_int(options, "maxTokens");
+  require(most >= 1, ErrorKind::kRange, "options.maxTokens must be at least 1");
+  auto constraint = std::make_shared<engine::Constraint>(program, read_int32_array(options, "stopIds"), most, read_bool(options, "jumps"));
+  Napi::Object object = Napi::Object::New(info.Env());
+  wrap(info.Env(), object, constraint, kConstraintTag);
+  // About what its matcher keeps to go back.
+  auto told = std::make_shared<ToldBytes>(info.Env());
+  told->set(size_t(64) << 10);
+  auto method = [&](const char* name, auto body) {
+    object.Set(name, Napi::Function::New(info.Env(), [constraint, told, body](const Napi::CallbackInfo& call) {
+                 return guarded(call.Env(), [&]() -> Napi::Value { return body(*constraint, call); });
+               }));
+  };
+  auto tokens_of = [](const Napi::CallbackInfo& call) {
+    Napi::Object arguments = Napi::Object::New(call.Env());
+    arguments.Set("tokens", call[0]);
+    return read_int32_array(arguments, "tokens");
+  };
+  method("take", [tokens_of](engine::Constraint& c, const Napi::CallbackInfo& call) -> Napi::Value {
+    std::vector<int32_t> tokens = tokens_of(call);
+    for (size_t i = 0; i < tokens.size(); ++i) c.take(int64_t(i), tokens[i]);
+    return call.Env().Undefined();
+  });
+  method("forced", [](engine::Constraint& c, const Napi::CallbackInfo& call) { return to_bytes(call.Env(), c.forced()); });
+  method("jump", [tokens_of](engine::Constraint& c, const Napi::CallbackInfo& call) {
+    return Napi::Number::New(call.Env(), double(c.jump(tokens_of(call))));
+  });
+  return object;
+}
+
 class CompileWorker : public CompileJob {
  public:
   // With a vocabulary the result is a program for the engine, without one a grammar.
@@ -265,7 +297,9 @@ class CompileWorker : public CompileJob {
                    told->set(held_bytes(*program));
                    return Napi::Number::New(info.Env(), double(held_bytes(*program)));
                  }));
-      wrap(env, object, program_, kProgramTag);
+      object.Set("constrain", Napi::Function::New(env, [program = program_](const Napi::CallbackInfo& info) {
+                   return guarded(info.Env(), [&] { return constrain(program, info); });
+                 }));
       return object;
     }
     auto holder = std::make_shared<GrammarHolder>(env, grammar_);
@@ -354,8 +388,8 @@ Napi::Value compile_program(const Napi::CallbackInfo& info) {
 
 Napi::Value grammar_bytes(const Napi::CallbackInfo& info) { return Napi::Number::New(info.Env(), double(ToldBytes::all())); }
 
-std::shared_ptr<const engine::Program> program_of(const Napi::Value& value) {
-  return unwrap<std::shared_ptr<const engine::Program>>(value, kProgramTag, "grammar must come from compileProgram");
+std::shared_ptr<engine::Constraint> constraint_of(const Napi::Value& value) {
+  return unwrap<std::shared_ptr<engine::Constraint>>(value, kConstraintTag, "constraint must come from a program's constrain");
 }
 
 }  // namespace tandem::addon

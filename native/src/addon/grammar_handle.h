@@ -15,7 +15,7 @@ Napi::Value compile_grammar(const Napi::CallbackInfo& info);
 Napi::Value compile_program(const Napi::CallbackInfo& info);
 // grammarBytes() -> what the handles of this file hold
 Napi::Value grammar_bytes(const Napi::CallbackInfo& info);
-// Throws Error(kType) for anything but a NativeProgram.
-std::shared_ptr<const engine::Program> program_of(const Napi::Value& value);
+// What a program's constrain() made; throws Error(kType) for anything else.
+std::shared_ptr<engine::Constraint> constraint_of(const Napi::Value& value);
 
 }  // namespace tandem::addon

@@ -152,7 +152,7 @@ engine::Open read_open(const Napi::Value& value) {
   s.logprobs = read_int(sampling, "logprobs");
   read_controls(sampling, s);
   if (!read_property(object, "promptLogprobs").IsUndefined()) open.prompt_logprobs = read_int(object, "promptLogprobs");
-  if (!read_property(object, "grammar").IsUndefined()) open.program = program_of(read_property(object, "grammar"));
+  if (given(object, "constraint")) open.constraint = constraint_of(read_property(object, "constraint"));
   if (!read_property(object, "cached").IsUndefined()) open.cached = read_int32_array(object, "cached");
   if (given(object, "adapter")) open.adapter = adapter_of(read_property(object, "adapter"));
   open.params.max_tokens = read_int(sampling, "maxTokens");
@@ -274,6 +274,11 @@ engine::Plan read_plan(const Napi::Value& value) {
   for (size_t i = 0; i < pages.size(); i += 3) plan.pages.push_back({pages[i], pages[i + 1], pages[i + 2]});
   for (size_t i = 0; i < rows.size(); i += 4) {
     plan.rows.push_back({rows[i], rows[i + 1], rows[i + 2], rows[i + 3]});
+  }
+  if (given(object, "scored")) {
+    std::vector<int32_t> scored = read_int32_array(object, "scored");
+    if (scored.size() != plan.rows.size()) throw Error(ErrorKind::kRange, "scored must hold a number per row");
+    for (size_t i = 0; i < scored.size(); ++i) plan.rows[i].scored = scored[i];
   }
   return plan;
 }

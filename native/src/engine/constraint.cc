@@ -12,8 +12,40 @@ constexpr size_t kProgramBytes = 16384;
 constexpr size_t kEndingBytes = 512;
 // Masks that one grammar keeps.
 constexpr size_t kMaskBytes = size_t(8) << 20;
+// Text that is looked for at once; what is forced beyond it comes with the next jump.
+constexpr size_t kForcedBytes = 1024;
+// Tokens of one jump: the matcher can take back no more than it keeps.
+constexpr size_t kMostJumped = 200;
+// Nodes of the trie that are tried for one token that goes on.
+constexpr size_t kExtensionNodes = 4096;
 // After so many refused tokens at one position the shortest ending is taken.
 constexpr int kMostRefused = 4;
+
+// Whether some token begins with `text`, goes on, and may come: `end` is the state after the text.
+bool extends(const grammar::Trie& trie, std::string_view text, const grammar::State& end) {
+  uint32_t node = 0;
+  for (char byte : text) {
+    uint32_t child = node + 1;
+    while (child < trie.nodes()[node].end && trie.nodes()[child].byte != uint8_t(byte)) child = trie.nodes()[child].end;
+    if (child >= trie.nodes()[node].end) return false;
+    node = child;
+  }
+  std::vector<grammar::State> path = {end};
+  size_t top = trie.nodes()[node].depth;
+  for (uint32_t i = node + 1; i < trie.nodes()[node].end; ++i) {
+    if (i - node > kExtensionNodes) return true;
+    size_t depth = trie.nodes()[i].depth - top;
+    path.resize(depth + 1);
+    grammar::step(path[depth - 1], trie.nodes()[i].byte, path[depth]);
+    if (!path[depth].alive()) {
+      i = trie.nodes()[i].end - 1;
+      continue;
+    }
+    auto [first, last] = trie.tokens_at(i);
+    if (first != last) return true;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -28,10 +60,9 @@ std::shared_ptr<const Program> make_program(grammar::GrammarRef grammar, std::sh
   return program;
 }
 
-Constraint::Constraint(std::shared_ptr<const Program> program, const std::vector<int32_t>& stop_ids, int64_t max_tokens)
-    : program_(std::move(program)), matcher_(program_->masks), max_tokens_(max_tokens) {
+Constraint::Constraint(std::shared_ptr<const Program> program, const std::vector<int32_t>& stop_ids, int64_t max_tokens, bool jumps)
+    : program_(std::move(program)), matcher_(program_->masks), max_tokens_(max_tokens), jumps_(jumps) {
   const grammar::Vocabulary& vocabulary = matcher_.vocabulary();
-  mask_.resize(vocabulary.words());
   for (int32_t id : stop_ids) {
     if (size_t(id) < vocabulary.size() && vocabulary.bytes(id).empty()) ends_.push_back(id);
   }
@@ -41,6 +72,7 @@ Constraint::Constraint(std::shared_ptr<const Program> program, const std::vector
 
 template <typename Body>
 void Constraint::guarded(const Body& body) {
+  std::lock_guard<std::mutex> lock(mutex_);
   if (failed_) return;
   try {
     body();
@@ -53,6 +85,73 @@ void Constraint::take(int64_t index, int32_t token) {
   guarded([&] {
     if (index >= taken_) failed_ = index != taken_ || !advance(token);
   });
+}
+
+std::string Constraint::forced() {
+  std::string text;
+  guarded([&] { text = forced_text(); });
+  return text;
+}
+
+bool Constraint::is_forced() {
+  bool forced = false;
+  guarded([&] { forced = !forced_text().empty(); });
+  return forced;
+}
+
+const std::string& Constraint::forced_text() {
+  if (!forced_known_) forced_ = matcher_.forced(kForcedBytes);
+  forced_known_ = true;
+  return forced_;
+}
+
+size_t Constraint::jump(const std::vector<int32_t>& tokens) {
+  size_t taken = 0;
+  guarded([&] { taken = leap(tokens); });
+  return taken;
+}
+
+// How many of the tokens stand whatever follows the forced text. Where a longer token could come instead of one of them, the model chooses.
+size_t Constraint::settled(const std::vector<int32_t>& tokens) {
+  const grammar::Vocabulary& vocabulary = matcher_.vocabulary();
+  const std::string& text = forced_text();
+  grammar::State end = matcher_.state(), next;
+  for (char byte : text) {
+    grammar::step(end, uint8_t(byte), next);
+    std::swap(end, next);
+  }
+  size_t at = 0, count = 0;
+  for (int32_t token : tokens) {
+    if (token < 0 || size_t(token) >= vocabulary.size()) return count;
+    const std::string& bytes = vocabulary.bytes(token);
+    std::string_view rest = std::string_view(text).substr(at);
+    if (bytes.empty() || rest.substr(0, bytes.size()) != bytes) return count;
+    if (rest.size() < vocabulary.trie().depth() && extends(vocabulary.trie(), rest, end)) return count;
+    at += bytes.size();
+    ++count;
+  }
+  return count;
+}
+
+size_t Constraint::leap(const std::vector<int32_t>& tokens) {
+  if (!jumps_) return 0;
+  size_t most = std::min({settled(tokens), size_t(std::max<int64_t>(0, max_tokens_ - 1 - taken_)), kMostJumped}), count = 0;
+  std::vector<bool> on_plan;
+  while (count < most) {
+    on_plan.push_back(on_plan_);
+    if (!advance(tokens[count])) break;
+    ++count;
+  }
+  auto ends_badly = [&] { return matcher_.complete() || (steers_ && room(max_tokens_ - taken_) == Room::kNone); };
+  while (count > 0 && ends_badly()) retreat(on_plan[--count]);
+  return count;
+}
+
+void Constraint::retreat(bool on_plan) {
+  matcher_.rollback(1);
+  forced_known_ = false;
+  --taken_;
+  on_plan_ = on_plan;
 }
 
 void Constraint::prepare(int64_t index) {
@@ -70,6 +169,10 @@ Constraint::Verdict Constraint::accept(int64_t index, int32_t token) {
 
 bool Constraint::advance(int32_t token) {
   if (!matcher_.advance(token)) return false;
+  const std::string& bytes = matcher_.vocabulary().bytes(token);
+  // The rest of a text that was cut goes on further than is known.
+  forced_known_ = forced_known_ && !bytes.empty() && forced_.size() < kForcedBytes && forced_.compare(0, bytes.size(), bytes) == 0;
+  if (forced_known_) forced_.erase(0, bytes.size());
   on_plan_ = on_plan_ && size_t(taken_) < program_->shortest.size() && program_->shortest[size_t(taken_)] == token;
   ++taken_;
   return true;
@@ -77,6 +180,7 @@ bool Constraint::advance(int32_t token) {
 
 void Constraint::fill(int64_t index) {
   refused_ = 0;
+  mask_.resize(matcher_.vocabulary().words());
   matcher_.fill_mask(mask_.data(), mask_.size());
   // No ending but the rest of the grammar's shortest text is known to fit.
   if (steers_ && matcher_.bytes_to_end() > int64_t(kEndingBytes) && room(max_tokens_ - index) == Room::kAlongPlan) leave_only_ending();
@@ -90,9 +194,7 @@ Constraint::Verdict Constraint::judge(int32_t token) {
   if (!advance(token)) return Verdict::kFailed;
   if (matcher_.complete()) return Verdict::kComplete;
   if (!steers_ || room(max_tokens_ - taken_) != Room::kNone) return Verdict::kGoesOn;
-  matcher_.rollback(1);
-  --taken_;
-  on_plan_ = was_on_plan;
+  retreat(was_on_plan);
   mask_[size_t(token) / 32] &= ~(1u << (token % 32));
   if (++refused_ == kMostRefused) leave_only_ending();
   return Verdict::kTooLong;

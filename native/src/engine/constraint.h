@@ -6,6 +6,8 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "grammar/matcher.h"
@@ -20,13 +22,26 @@ struct Program {
 };
 std::shared_ptr<const Program> make_program(grammar::GrammarRef grammar, std::shared_ptr<const grammar::SharedMasks> shared);
 
+// One sequence's. It outlives its slots; the scheduler's thread and the step's may both call it.
 class Constraint {
  public:
-  // The tokens among `stop_ids` that have no text are ends: they may come exactly where the text may end.
-  Constraint(std::shared_ptr<const Program> program, const std::vector<int32_t>& stop_ids, int64_t max_tokens);
+  // The tokens among `stop_ids` that have no text are ends: they may come exactly where the text may end. `jumps`: forced text may be
+  // given by jump() instead of being sampled.
+  Constraint(std::shared_ptr<const Program> program, const std::vector<int32_t>& stop_ids, int64_t max_tokens, bool jumps = false);
+  size_t vocabulary_size() const { return matcher_.vocabulary().size(); }
+  bool jumps() const { return jumps_; }
 
   // Output number `index` is known. Those taken before are skipped.
   void take(int64_t index, int32_t token);
+  // The text that must come next, at most kForcedBytes of it.
+  std::string forced();
+  // Whether there is such a text.
+  bool is_forced();
+  // Takes the first of `tokens`, which spell a beginning of forced(), as the next outputs and returns how many: not those that a token
+  // reaching beyond the forced text could replace, not the last one of a text that can only end then, and none that leaves too little
+  // room for an ending. At least one output is left to be sampled. The rest follows from the tokens alone, so a sequence that is fed
+  // again jumps the same way.
+  size_t jump(const std::vector<int32_t>& tokens);
   // Makes the mask of the next token, output number `index`.
   void prepare(int64_t index);
   const uint32_t* mask() const { return mask_.data(); }
@@ -51,6 +66,10 @@ class Constraint {
   bool advance(int32_t token);
   Verdict judge(int32_t token);
   void fill(int64_t index);
+  const std::string& forced_text();
+  size_t settled(const std::vector<int32_t>& tokens);
+  size_t leap(const std::vector<int32_t>& tokens);
+  void retreat(bool on_plan);
   // Whatever goes wrong in a matcher ends its own sequence, never the step.
   template <typename Body>
   void guarded(const Body& body);
@@ -62,10 +81,15 @@ class Constraint {
   int64_t max_tokens_;
   int64_t taken_ = 0;
   bool steers_ = false;
+  bool jumps_;
   bool failed_ = false;
+  std::mutex mutex_;
   // The sequence follows the grammar's shortest text so far.
   bool on_plan_ = true;
   int refused_ = 0;  // tokens of this position
+  // matcher_.forced(), where it is known: all bytes are tried for each of its own, so it is looked for once.
+  std::string forced_;
+  bool forced_known_ = false;
 };
 
 }  // namespace tandem::engine

@@ -130,8 +130,8 @@ void Engine::check_plan(const Plan& plan) const {
     opens[size_t(open.slot)] = 1;
     check_open(open, options_, model_->spec.vocab_size);
     require(!open.adapter || open.adapter->fits(model_), ErrorKind::kRange, "open.adapter is not of this model");
-    bool fits = !open.program || int64_t(open.program->masks->vocabulary().size()) >= options_.samplable_vocab;
-    require(fits, ErrorKind::kRange, "open.grammar: its vocabulary is smaller than samplableVocab");
+    bool fits = !open.constraint || int64_t(open.constraint->vocabulary_size()) >= options_.samplable_vocab;
+    require(fits, ErrorKind::kRange, "open.constraint: its vocabulary is smaller than samplableVocab");
   }
   check_rows(plan, opens, closes);
 }
@@ -169,6 +169,9 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
     require(row.first_position + row.count <= options_.max_model_len, ErrorKind::kRange, "rows: past maxModelLen");
     require(row.first_position + row.count <= page_count[s] * simd::kPage, ErrorKind::kRange, "rows: a position has no page");
     require(size_t(row.count) <= plan.tokens.size() - next, ErrorKind::kRange, "tokens: fewer than the rows need");
+    in_range("rows: scored", row.scored, 0, row.count - row.proposals());
+    bool known = row.scored < row.count || (!opens[s] && !slots_[s].last_hidden.empty());
+    require(known, ErrorKind::kRange, "rows: the position before a scored token was not fed");
     for (int64_t i = 0; i < row.count; ++i) {
       int32_t token = plan.tokens[next + size_t(i)];
       bool last = token == -1 && i == 0 && !opens[s] && slots_[s].last_token >= 0;
@@ -225,13 +228,7 @@ void Engine::apply_slots(const Plan& plan) {
     slot.position = int64_t(open.cached.size());
     slot.prompt_logprobs = open.prompt_logprobs;
     slot.adapter = open.adapter;
-    if (open.program) {
-      int64_t most = std::min(open.params.max_tokens, options_.max_model_len - open.prompt_length);
-      slot.constraint = std::make_unique<Constraint>(open.program, open.params.stop_ids, most);
-    }
-    for (size_t i = size_t(open.prompt_length); slot.constraint && i < open.cached.size(); ++i) {
-      slot.constraint->take(int64_t(i) - open.prompt_length, open.cached[i]);
-    }
+    slot.constraint = open.constraint;
     if (!open.params.sampling.uses_history()) continue;
     for (size_t i = 0; i < open.cached.size(); ++i) slot.history.add(open.cached[i], int64_t(i) >= open.prompt_length);
   }
@@ -260,9 +257,6 @@ void Engine::remember(const Plan& plan, const model::ForwardBatch& batch) {
     int64_t fed = row.count - row.proposals();
     for (int64_t i = 0; i < fed && slot.params.sampling.uses_history(); ++i) {
       slot.history.add(batch.tokens[next + size_t(i)], row.first_position + i >= slot.prompt_length);
-    }
-    for (int64_t i = std::max<int64_t>(0, slot.prompt_length - row.first_position); slot.constraint && i < fed; ++i) {
-      slot.constraint->take(row.first_position + i - slot.prompt_length, batch.tokens[next + size_t(i)]);
     }
     next += size_t(row.count);
   }
@@ -313,7 +307,7 @@ StepResult Engine::run_checked(const Plan& plan) {
   for (const Row& row : plan.rows) slots_[size_t(row.slot)].position = row.first_position + row.count - row.proposals();
   StepResult result;
   sample_rows(plan, batch, result);
-  score_prompts(plan, batch, result);
+  score_fed(plan, batch, result);
   keep_last_hidden(plan);
   return result;
 }
@@ -336,13 +330,15 @@ std::vector<Engine::Query> Engine::sample_queries(const Plan& plan, const model:
   return queries;
 }
 
-std::vector<Engine::Query> Engine::prompt_queries(const Plan& plan, const model::ForwardBatch& batch) const {
+std::vector<Engine::Query> Engine::fed_queries(const Plan& plan, const model::ForwardBatch& batch) const {
   std::vector<Query> queries;
   int64_t first = 0;
   for (const Row& row : plan.rows) {
     const Slot& slot = slots_[size_t(row.slot)];
-    int64_t end = std::min(row.first_position + row.count, slot.prompt_length);
-    for (int64_t p = std::max<int64_t>(1, row.first_position); slot.prompt_logprobs >= 0 && p < end; ++p) {
+    int64_t end = row.first_position + row.count - row.proposals(), forced = end - row.scored;
+    int64_t prompt_end = slot.prompt_logprobs >= 0 ? std::min(end, slot.prompt_length) : 0;
+    for (int64_t p = std::max<int64_t>(1, row.first_position); p < end; ++p) {
+      if (p >= prompt_end && p < forced) continue;
       int64_t at = first + p - row.first_position;
       const float* before = p == row.first_position ? slot.last_hidden.data() : forward_.hidden(at - 1);
       queries.push_back({before, row.slot, p, batch.tokens[size_t(at)]});
@@ -357,7 +353,9 @@ void Engine::keep_last_hidden(const Plan& plan) {
   for (const Row& row : plan.rows) {
     Slot& slot = slots_[size_t(row.slot)];
     first += row.count;
-    if (slot.prompt_logprobs < 0 || slot.position >= slot.prompt_length) continue;
+    bool in_prompt = slot.prompt_logprobs >= 0 && slot.position < slot.prompt_length;
+    bool before_forced = slot.constraint && slot.constraint->jumps() && slot.params.sampling.logprobs >= 0 && row.samples == 0;
+    if (!in_prompt && !before_forced) continue;
     const float* hidden = forward_.hidden(first - 1);
     slot.last_hidden.assign(hidden, hidden + model_->spec.hidden_size);
   }
@@ -417,18 +415,22 @@ void Engine::accept_proposal(const Query& query, int32_t token) {
   if (slot.constraint) slot.constraint->prepare(query.position - slot.prompt_length);
 }
 
-void Engine::score_prompts(const Plan& plan, const model::ForwardBatch& batch, StepResult& result) {
-  std::vector<Query> queries = prompt_queries(plan, batch);
-  result.prompt.resize(queries.size());
+void Engine::score_fed(const Plan& plan, const model::ForwardBatch& batch, StepResult& result) {
+  std::vector<Query> queries = fed_queries(plan, batch);
+  result.fed.resize(queries.size());
   auto tops = for_each_query(queries, [&](size_t i, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
     const Query& q = queries[i];
-    int64_t k = slots_[size_t(q.slot)].prompt_logprobs;
-    ops::Sample s = ops::score(model_->kernels, logits, model_->spec.vocab_size, q.token, k, scratch, top);
-    result.prompt[i] = {int32_t(q.slot), int32_t(q.position), s.logprob, s.rank, 0, 0};
+    const Slot& slot = slots_[size_t(q.slot)];
+    const ops::SamplingParams& p = slot.params.sampling;
+    bool prompt = q.position < slot.prompt_length;
+    float scale = prompt ? 1.0f : ops::logprob_scale(p);
+    ops::Sample s = ops::score(model_->kernels, logits, model_->spec.vocab_size, q.token, prompt ? slot.prompt_logprobs : p.logprobs, scale,
+                               scratch, top);
+    result.fed[i] = {int32_t(q.slot), int32_t(q.position), s.logprob, s.rank, 0, 0};
   });
   for (size_t i = 0; i < tops.size(); ++i) {
-    result.prompt[i].top_offset = int32_t(result.top.size());
-    result.prompt[i].top_count = int32_t(tops[i].size());
+    result.fed[i].top_offset = int32_t(result.top.size());
+    result.fed[i].top_count = int32_t(tops[i].size());
     result.top.insert(result.top.end(), tops[i].begin(), tops[i].end());
   }
 }
@@ -466,6 +468,7 @@ Sampled Engine::sample_row(const Query& query, float* logits, ops::SamplingScrat
   if (p.sampling.logprobs >= 0) out.logprob = s.logprob;
   out.rank = s.rank;
   out.finish = finish_of(p, s, verdict == Constraint::Verdict::kComplete, outputs + 1, slot.position + 1);
+  out.forced = out.finish == Finish::kNone && slot.constraint && slot.constraint->jumps() && slot.constraint->is_forced();
   return out;
 }
 

@@ -39,8 +39,9 @@ struct Open {
   int64_t prompt_logprobs = -1;
   // Of the engine's model; null = the base model. The slot holds it until it is closed.
   std::shared_ptr<const model::Adapter> adapter;
-  // What the outputs must be; null: anything. Its vocabulary must have at least samplable_vocab tokens.
-  std::shared_ptr<const Program> program;
+  // What the outputs must be; null: anything. Its vocabulary must have at least samplable_vocab tokens. Outputs that are fed again it must
+  // have taken before the row that samples.
+  std::shared_ptr<Constraint> constraint;
 };
 
 // The last `samples` positions of a row are sampled, in order; from the first of them on the row's next tokens are proposals. Sampling
@@ -49,6 +50,9 @@ struct Open {
 // written again. Proposals must give finite numbers, as tokens do that the sequence holds already: one that does not ends the sequence.
 struct Row {
   int64_t slot, first_position, count, samples;
+  // So many of the last tokens before the proposals are outputs that were forced, not sampled: their log-probabilities are wanted like those
+  // of sampled ones.
+  int64_t scored = 0;
 
   int64_t proposals() const { return samples > 1 ? samples - 1 : 0; }
 };
@@ -89,9 +93,10 @@ struct Sampled {
   float logprob;  // NaN where not asked for
   int32_t rank;
   int32_t top_offset, top_count;
+  bool forced = false;  // the grammar forces what comes next, and its constraint jumps
 };
 
-// The raw log-probability of one prompt token, given those before it.
+// The log-probability of one token that was fed, given those before it: raw for a prompt token, in the sequence's mode for a forced output.
 struct Scored {
   int32_t slot;
   int32_t position;  // of the token
@@ -102,8 +107,8 @@ struct Scored {
 
 struct StepResult {
   std::vector<Sampled> samples;  // in row order; those of one row lie together
-  std::vector<Scored> prompt;
-  std::vector<ops::TopEntry> top;  // of samples, then of prompt
+  std::vector<Scored> fed;
+  std::vector<ops::TopEntry> top;  // of samples, then of fed
 };
 
 class Engine {
@@ -133,8 +138,8 @@ class Engine {
     ops::TokenHistory history;  // filled only where a control needs it
     int64_t prompt_logprobs = -1;
     std::shared_ptr<const model::Adapter> adapter;
-    std::unique_ptr<Constraint> constraint;
-    std::vector<float> last_hidden;  // of the last prompt position fed, whose next token comes with a later plan
+    std::shared_ptr<Constraint> constraint;
+    std::vector<float> last_hidden;  // of the last position fed, where the next token comes with a later plan and may be scored
   };
 
   void check_plan(const Plan& plan) const;
@@ -158,7 +163,7 @@ class Engine {
     bool follows = false;  // sampled only when the query before it gave what was proposed
   };
   std::vector<Query> sample_queries(const Plan& plan, const model::ForwardBatch& batch) const;
-  std::vector<Query> prompt_queries(const Plan& plan, const model::ForwardBatch& batch) const;
+  std::vector<Query> fed_queries(const Plan& plan, const model::ForwardBatch& batch) const;
   void keep_last_hidden(const Plan& plan);
   // Calls answer(query index, logits, thread scratch, top entries of that query) for all, the logits computed in bounded pieces.
   // A query that follows another comes after it, on the same thread or a later piece.
@@ -167,7 +172,7 @@ class Engine {
   void sample_rows(const Plan& plan, const model::ForwardBatch& batch, StepResult& result);
   // The token before the query was proposed and has been sampled: it counts as fed.
   void accept_proposal(const Query& query, int32_t token);
-  void score_prompts(const Plan& plan, const model::ForwardBatch& batch, StepResult& result);
+  void score_fed(const Plan& plan, const model::ForwardBatch& batch, StepResult& result);
   Finish finish_of(const SequenceParams& params, const ops::Sample& sample, bool complete, int64_t outputs, int64_t length) const;
   Sampled sample_row(const Query& query, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top);
 

@@ -23,6 +23,7 @@ class Matcher {
   // Fewest bytes to a place where the text may end; kNever where there is none.
   int64_t bytes_to_end() const { return distance(current().state); }
   const Vocabulary& vocabulary() const { return masks_->vocabulary(); }
+  const State& state() const { return current().state; }
   // Bytes that must come next whatever is chosen, at most `most`.
   std::string forced(size_t most = 256) const;
   // A shortest way to a place where the text may end, as bytes and as tokens; false where none is found within `most` bytes. Meant for

@@ -330,7 +330,7 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
   Sample result;
   Row row(kernels, in, scratch);
   bool early = p.logprobs >= 0 && p.mode != LogprobMode::kProcessed;
-  float early_scale = p.mode == LogprobMode::kTemperature ? scale_of(p) : 1.0f, log_total = 0;
+  float early_scale = logprob_scale(p), log_total = 0;
   // The untouched row, where it is still needed once the token is known: its logit and rank.
   bool changes = in.mask || has_controls(in);
   std::vector<float> untouched;
@@ -376,7 +376,9 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
   return result;
 }
 
-Sample score(const simd::Kernels& kernels, float* logits, int64_t vocab, int32_t token, int64_t k, SamplingScratch& scratch,
+float logprob_scale(const SamplingParams& p) { return p.mode == LogprobMode::kTemperature ? scale_of(p) : 1.0f; }
+
+Sample score(const simd::Kernels& kernels, float* logits, int64_t vocab, int32_t token, int64_t k, float scale, SamplingScratch& scratch,
              std::vector<TopEntry>& top) {
   static const std::vector<int32_t> kNone;
   static const SamplingParams kNeutral;
@@ -384,11 +386,11 @@ Sample score(const simd::Kernels& kernels, float* logits, int64_t vocab, int32_t
   Row row(kernels, input, scratch);
   row.measure(vocab);
   if (!std::isfinite(row.max())) return {token, std::numeric_limits<float>::quiet_NaN(), 0};
-  float log_total = row.log_total(1.0f);
+  float log_total = row.log_total(scale);
   std::vector<TopEntry> best;
   row.best(k, best);
-  for (const TopEntry& entry : best) top.push_back({entry.id, entry.logprob - log_total});
-  return {token, logits[token] - log_total, 1 + int32_t(kernels.count_greater(logits, vocab, logits[token]))};
+  for (const TopEntry& entry : best) top.push_back({entry.id, entry.logprob * scale - log_total});
+  return {token, logits[token] * scale - log_total, 1 + int32_t(kernels.count_greater(logits, vocab, logits[token]))};
 }
 
 }  // namespace tandem::ops

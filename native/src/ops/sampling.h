@@ -109,8 +109,12 @@ struct SampleInput {
 // Ties at the k-th value of top_k are kept. Of equal probabilities top_p keeps the smaller ids first.
 Sample sample(const simd::Kernels& kernels, const SampleInput& input, SamplingScratch& scratch, std::vector<TopEntry>& top);
 
-// The raw log-probability and rank of a given token, and the k best appended to `top`. A row with NaN or +inf gives NaN and rank 0.
-Sample score(const simd::Kernels& kernels, float* logits, int64_t vocab, int32_t token, int64_t k, SamplingScratch& scratch,
+// What the logits are multiplied by for the log-probabilities of that mode, which must not be kProcessed.
+float logprob_scale(const SamplingParams& params);
+
+// The log-probability (of the logits times `scale`) and rank of a given token, and the k best appended to `top`: the bits that sample()
+// gives for it. A row with NaN or +inf gives NaN and rank 0.
+Sample score(const simd::Kernels& kernels, float* logits, int64_t vocab, int32_t token, int64_t k, float scale, SamplingScratch& scratch,
              std::vector<TopEntry>& top);
 
 // The naive truth of the distribution that sample() draws from: `vocab` probabilities in double, by full sorts. Logits are not changed.

@@ -1,6 +1,6 @@
 import { loadExtensions } from '../extensions/load.ts';
 import { checkOptions, type SchedulerOptions } from '../scheduler/admission.ts';
-import type { Adviser } from '../scheduler/advice.ts';
+import type { Speller } from '../scheduler/jumps.ts';
 import { pagesFor } from '../scheduler/pages.ts';
 import { Scheduler } from '../scheduler/scheduler.ts';
 import { KvTransfers } from '../transfer/kv-transfers.ts';
@@ -8,6 +8,7 @@ import type { TransferSettings } from '../transfer/transfer.ts';
 import { AdapterStore } from './adapter-store.ts';
 import { arithmeticName } from './arithmetic.ts';
 import { withFaults } from './faults.ts';
+import { readSpeller } from './forced-speller.ts';
 import { Grammars } from './grammars.ts';
 import { PAGE_SIZE, type NativeAddon, type NativeEngine, type NativeModel } from './native.ts';
 import { adapterOpener } from './open-adapter.ts';
@@ -49,9 +50,12 @@ export async function loadEngine(
   const adviser = config.extensions ? await loadExtensions(config.extensions, config.samplableVocab) : undefined;
   const { spec, files, tensors, dtype, quantize, threads } = config;
   const options = { dtype, threads, onProgress, ...(quantize && { quantize }) };
+  // Read while the weights are.
+  const speller = spellerOf(config);
   const model = await addon.loadModel(spec, files, tensors, options);
   try {
-    const loaded = createEngine(addon, model, config, adviser, log);
+    const services = { ...(adviser && { adviser }), speller: await speller };
+    const loaded = createEngine(addon, model, config, services, log);
     const transfers = config.kvTransfer ? await startTransfers(loaded, config, config.kvTransfer, log) : null;
     return { ...loaded, transfers };
   } catch (error) {
@@ -64,13 +68,13 @@ function createEngine(
   addon: NativeAddon,
   model: NativeModel,
   config: EngineConfig,
-  adviser: Adviser | undefined,
+  services: Pick<SchedulerOptions, 'adviser' | 'speller'>,
   log: (line: string) => void,
 ): Omit<LoadedEngine, 'transfers'> {
   const pages = pageCount(config, model.pageBytes);
   const { maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs } = config;
   const options = { maxSequences, maxBatchTokens, pages, maxModelLen, samplableVocab, maxLogprobs };
-  const scheduler = new Scheduler({ ...schedulerOptions(config, pages), ...(adviser && { adviser }) });
+  const scheduler = new Scheduler({ ...schedulerOptions(config, pages), ...services });
   const engine = withFaults(addon.createEngine(model, options), config.faults);
   const { spec, dtype, maxLoraRank = DEFAULT_MAX_RANK, maxAdapterBytes = DEFAULT_ADAPTER_BYTES } = config;
   const adapters = new AdapterStore(
@@ -96,6 +100,14 @@ function createEngine(
       model.close();
     },
   };
+}
+
+function spellerOf({ spellerModel, vocabulary }: EngineConfig): Promise<Speller | null> {
+  if (spellerModel === undefined || !vocabulary) return Promise.resolve(null);
+  const speller = readSpeller(spellerModel, vocabulary);
+  // Told when the weights are there.
+  speller.catch(() => {});
+  return speller;
 }
 
 function trainerOptions(config: EngineConfig): TrainerOptions {

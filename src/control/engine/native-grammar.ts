@@ -63,8 +63,31 @@ export interface NativeGrammar {
   release(): void;
 }
 
+export interface ConstraintOptions {
+  /** Those among them that have no text are ends: they may come exactly where the text may end. */
+  stopIds: Int32Array;
+  /** Of the output, >= 1. */
+  maxTokens: number;
+  /** Forced text may be given by `jump` instead of being sampled. */
+  jumps: boolean;
+}
+
+/** One sequence under a grammar: where its output stands, whatever slot it runs in. */
+export interface NativeConstraint {
+  /** The output so far; tokens that are known already are skipped. One that does not fit ends the sequence at its next sample. */
+  take(tokens: Int32Array): void;
+  /** UTF-8 text that must come next, up to 1 KiB of it; a character may be cut. Empty where there is none. */
+  forced(): Uint8Array;
+  /**
+   * Takes the first of these tokens, which spell a beginning of the forced text, as the next outputs; returns how many. What follows
+   * them is sampled: never the last token of a text, nor one that a longer token could replace.
+   */
+  jump(tokens: Int32Array): number;
+}
+
 /** A grammar that the engine can hold a sequence to. */
 export interface NativeProgram {
+  constrain(options: ConstraintOptions): NativeConstraint;
   readonly micros: number;
   /** Bytes of its tables and of the masks that it keeps now. */
   heldBytes(): number;

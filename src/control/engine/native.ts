@@ -7,7 +7,7 @@
 import { createRequire } from 'node:module';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import type { NativeGrammarAddon, NativeProgram } from './native-grammar.ts';
+import type { NativeGrammarAddon, NativeConstraint } from './native-grammar.ts';
 import type { NativeTrainAddon } from './native-train.ts';
 import type { AdapterFactors, AdapterModule } from './training.ts';
 
@@ -142,8 +142,8 @@ export interface SequenceOpen {
   promptLogprobs?: number;
   /** Of the engine's model; absent = the base model. The slot keeps it until it is closed, whatever becomes of the handle. */
   adapter?: NativeAdapter;
-  /** What the outputs must be; its vocabulary has at least `samplableVocab` tokens. */
-  grammar?: NativeProgram;
+  /** What the outputs must be; its vocabulary has at least `samplableVocab` tokens. Outputs that are fed again it has taken before. */
+  constraint?: NativeConstraint;
 }
 
 /** Controls of one sampling row in this step alone, beside those of its sequence (both kinds of allowed ids hold). */
@@ -174,6 +174,11 @@ export interface StepPlan {
   tokens: Int32Array;
   /** At most one per row that samples once. */
   controls?: StepControl[];
+  /**
+   * Per row how many of its last tokens are outputs that the grammar forced: they are scored as they are fed. Absent = none. The position
+   * before the first of them must be fed in this row, or have been the slot's last one.
+   */
+  scored?: Int32Array;
 }
 
 /**
@@ -188,6 +193,8 @@ export interface StepResult {
   slots: Int32Array;
   tokens: Int32Array;
   finish: Uint8Array;
+  /** 1: the grammar forces what comes next, and its constraint jumps. */
+  forced: Uint8Array;
   /** Raw log-probability (natural log, before any change to the logits) of the sampled token; NaN where not asked for. */
   logprobs: Float32Array;
   /** 1 + number of larger logits; 0 where not asked for. */
@@ -196,7 +203,7 @@ export interface StepResult {
   topRanges: Int32Array;
   topIds: Int32Array;
   topLogprobs: Float32Array;
-  /** Scored prompt tokens, one entry each: slot, position of the token, raw log-probability (NaN: not finite), rank, (offset, count) into top*. */
+  /** Scored tokens of prompts (raw) and forced outputs (in the sequence's mode), one entry each: slot, position of the token, raw log-probability (NaN: not finite), rank, (offset, count) into top*. */
   promptSlots: Int32Array;
   promptPositions: Int32Array;
   promptLogprobs: Float32Array;

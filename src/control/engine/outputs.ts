@@ -1,4 +1,5 @@
 /** From the columns of a step message to the outputs of single sequences. */
+import type { ForcedOutput } from '../scheduler/jumps.ts';
 import type { StepResult } from './native.ts';
 import type { FinishReason, SequenceOutput, StepMessage, TopLogprobs } from './protocol.ts';
 
@@ -26,16 +27,27 @@ export function forEachOutput(message: StepMessage, deliver: (output: SequenceOu
   if (ids && result) {
     if (promptIds && promptIds.length > 0) forEachPromptPiece(promptIds, result, deliver);
     const held = new Map(message.held.map(({ id, blocks }) => [id, blocks]));
+    const forced = new Map(message.forced.map((output) => [output.id, output]));
     ids.forEach((id, row) => {
+      if (id < 0) return;
       const blocks = held.get(id);
-      if (id >= 0)
-        deliver(
-          blocks && result.finish[row] !== 0 ? { ...outputOf(id, row, result), blocks } : outputOf(id, row, result),
-        );
+      const output = withForced(outputOf(id, row, result), forced.get(id));
+      // Before the first of the sequence's tokens.
+      forced.delete(id);
+      deliver(blocks && result.finish[row] !== 0 ? { ...output, blocks } : output);
     });
   }
   for (const { id, stopReason, error } of message.ended)
     deliver(error === null ? stopOutput(id, stopReason) : errorOutput(id, error));
+}
+
+/** Forced tokens come before the sampled one; a sequence that failed brings none. */
+function withForced(output: SequenceOutput, forced: ForcedOutput | undefined): SequenceOutput {
+  if (!forced || output.finish === 'error') return output;
+  const tokens = Int32Array.from([...forced.tokens, ...output.tokens]);
+  const logprobs = Float32Array.from([...forced.logprobs, ...output.logprobs]);
+  const ranks = Int32Array.from([...forced.ranks, ...output.ranks]);
+  return { ...output, tokens, logprobs, ranks, top: [...forced.top, ...output.top] };
 }
 
 function stopOutput(id: number, stopReason: string | null): SequenceOutput {
@@ -97,7 +109,8 @@ function outputOf(id: number, row: number, result: StepResult): SequenceOutput {
   };
 }
 
-function topOf(row: number, ranges: Int32Array, result: StepResult): TopLogprobs {
+/** The alternatives of one row. */
+export function topOf(row: number, ranges: Int32Array, result: StepResult): TopLogprobs {
   const offset = ranges[2 * row] as number;
   const end = offset + (ranges[2 * row + 1] as number);
   return { ids: result.topIds.slice(offset, end), logprobs: result.topLogprobs.slice(offset, end) };

@@ -1,6 +1,7 @@
 /** Typed, batched messages between the API process and the engine process (child_process IPC, `advanced` serialization). */
 import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { ExtensionSettings } from '../extensions/load.ts';
+import type { ForcedOutput } from '../scheduler/jumps.ts';
 import type { SpeculationOptions, SpeculationStats } from '../scheduler/speculation.ts';
 import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
 import type { AdapterRef } from './training.ts';
@@ -37,6 +38,8 @@ export interface EngineConfig {
   extensions?: ExtensionSettings;
   /** What the tokens spell, for grammars; absent: none can be compiled. */
   vocabulary?: GrammarVocabulary;
+  /** The model whose tokenizer spells what grammars force, by path; absent: it is sampled like all else. */
+  spellerModel?: string;
   /** Disaggregated serving; absent = off. */
   kvTransfer?: TransferSettings;
   /** Share of the engine's time that training gets however busy serving is, 0 to 0.9. Default 0.1. */
@@ -87,6 +90,8 @@ export interface SequenceRequest {
   promptLogprobs?: number;
   /** What its outputs must be. Compiled again after a restart. */
   grammar?: GrammarSpec;
+  /** Text that the grammar forces may be appended instead of sampled, where the engine does that. Absent = no. */
+  jumpForward?: boolean;
   /** Prompt positions below this one have been delivered already (after an engine restart). */
   promptScored?: number;
   /** Extensions that steer it, by name, and their arguments; absent = none. */
@@ -211,6 +216,8 @@ export interface StepMessage {
   /** The same for each scored prompt token; -1 also for one that was delivered before. */
   promptIds: Float64Array | null;
   result: StepResult | null;
+  /** What the grammar forced before tokens of `result`. */
+  forced: ForcedOutput[];
   /** Requests that can never run, and why. */
   refused: { id: number; message: string }[];
   /** Those that an extension ended between two steps, for good (`error` null) or because it failed. */

@@ -2,6 +2,7 @@ import { PAGE_SIZE } from '../engine/native.ts';
 import type { Adviser } from './advice.ts';
 import type { SchedulingPolicy } from './fair-queue.ts';
 import { type PagePool, pagesFor } from './pages.ts';
+import type { Speller } from './jumps.ts';
 import type { Sequence } from './sequence.ts';
 import type { SpeculationOptions } from './speculation.ts';
 
@@ -25,6 +26,8 @@ export interface SchedulerOptions {
   priorityAgeingSeconds?: number;
   /** Steers sequences that ask for it. Absent: none can. */
   adviser?: Adviser;
+  /** Spells what grammars force. Absent: it is sampled like all else. */
+  speller?: Speller | null;
   /** Part of the pages that may be held for peers, and for how long; default none. */
   holdShare?: number;
   holdMs?: number;

@@ -7,8 +7,9 @@ import type { BlockHandle, TransferStats } from '../transfer/transfer.ts';
 import type { EngineStats, SequenceRequest } from '../engine/protocol.ts';
 import type { BackgroundShare } from './background.ts';
 import type { EndedSequence } from './advice.ts';
-import type { PlannedStep } from './plan.ts';
-import type { ResultOwners, Scheduler, Started } from './scheduler.ts';
+import type { ForcedOutput } from './jumps.ts';
+import type { PlannedStep, ResultOwners } from './plan.ts';
+import type { Scheduler, Started } from './scheduler.ts';
 
 /** What happened since the last report; made once per step. */
 export interface StepReport {
@@ -21,6 +22,8 @@ export interface StepReport {
   /** The same for each scored prompt token; -1 also for one that was reported before. */
   promptIds: Float64Array | null;
   result: StepResult | null;
+  /** What grammars forced before the tokens of `result`. */
+  forced: ForcedOutput[];
   /** Requests that can never run. */
   refused: { id: number; message: string }[];
   /** Those that an extension ended between two steps; what `result` has of them comes before. */
@@ -258,6 +261,7 @@ export class SchedulerLoop {
       ids: this.#finished?.ids ?? null,
       promptIds: this.#finished?.promptIds ?? null,
       result: this.#finished?.result ?? null,
+      forced: this.#finished?.forced ?? [],
       refused: this.#refused,
       ended: this.#ended,
       held: this.#held(),

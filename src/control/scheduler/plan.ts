@@ -1,5 +1,6 @@
 import type { SequenceOpen, StepControl, StepPlan } from '../engine/native.ts';
 import { IntBuffer } from './int-buffer.ts';
+import type { ForcedOutput } from './jumps.ts';
 import type { Sequence } from './sequence.ts';
 
 /** One planned step: what native code runs, and whose token each of its results is. */
@@ -21,6 +22,16 @@ export interface PlannedStep {
 const SAMPLED_LAST = -1;
 const NOTHING = new Int32Array(0);
 
+/** Whose each row of a step's results is, -1 for those that nobody waits for. */
+export interface ResultOwners {
+  /** Parallel to `slots`. */
+  ids: Float64Array;
+  /** Parallel to `promptSlots`. */
+  promptIds: Float64Array;
+  /** What was forced before the results' tokens. */
+  forced: ForcedOutput[];
+}
+
 /** Builds a StepPlan into buffers that every step reuses; a plan is valid until the next `begin`. */
 export class PlanBuilder {
   readonly #rows: IntBuffer;
@@ -28,6 +39,7 @@ export class PlanBuilder {
   readonly #pages = new IntBuffer(256);
   readonly #closes: IntBuffer;
   readonly #fedTo: IntBuffer;
+  readonly #scored: IntBuffer;
   readonly #sampledRows: IntBuffer;
   readonly #samples: IntBuffer;
   readonly #sampled: Sequence[] = [];
@@ -40,6 +52,7 @@ export class PlanBuilder {
     this.#tokens = new IntBuffer(maxBatchTokens);
     this.#closes = new IntBuffer(maxSequences);
     this.#fedTo = new IntBuffer(maxSequences);
+    this.#scored = new IntBuffer(maxSequences);
     this.#sampledRows = new IntBuffer(maxSequences);
     this.#samples = new IntBuffer(maxSequences);
   }
@@ -50,6 +63,7 @@ export class PlanBuilder {
     this.#pages.clear();
     this.#closes.clear();
     this.#fedTo.clear();
+    this.#scored.clear();
     this.#sampledRows.clear();
     this.#samples.clear();
     this.#sampled.length = 0;
@@ -60,10 +74,10 @@ export class PlanBuilder {
 
   /** Opens its slot. What it has `planned` at this time lies in its pages already. */
   open(sequence: Sequence): void {
-    const { slot, promptLength, sampling, planned, promptLogprobs, grammar } = sequence;
+    const { slot, promptLength, sampling, planned, promptLogprobs, constraint } = sequence;
     const open: SequenceOpen = { slot, promptLength, sampling };
     if (planned > 0) open.cached = sequence.tokens(0, planned);
-    if (grammar) open.grammar = grammar;
+    if (constraint) open.constraint = constraint;
     if (sequence.scoresPrompt) open.promptLogprobs = promptLogprobs;
     if (sequence.adapter) open.adapter = sequence.adapter.native;
     this.#opens.push(open);
@@ -83,6 +97,7 @@ export class PlanBuilder {
     this.#rows.push(samples ? 1 + proposed.length : 0);
     if (count === 1 && samples && sequence.sampledInSlot) this.#tokens.push(SAMPLED_LAST);
     else this.#tokens.append(sequence.tokens(start, start + count));
+    this.#scored.push(Math.max(0, start + count - Math.max(start, sequence.scoreFrom)));
     this.#tokens.append(proposed);
     if (samples) this.#noteSampled(sequence, 1 + proposed.length);
     if (samples && sequence.control) this.#controls.push({ slot: sequence.slot, ...sequence.control });
@@ -103,6 +118,7 @@ export class PlanBuilder {
         rows: this.#rows.view(),
         tokens: this.#tokens.view(),
         ...(this.#controls.length > 0 && { controls: this.#controls }),
+        ...(this.#scored.view().some((count) => count > 0) && { scored: this.#scored.view() }),
       },
       sampled: this.#sampled,
       sampledRows: this.#sampledRows.view(),

@@ -36,7 +36,7 @@ export class Prefixes {
   /** Cached pages that the sequence can begin with. One token at least is left to compute: it gives the first logits. */
   find(sequence: Sequence): readonly number[] {
     if (!this.#looksUp(sequence)) return NOTHING;
-    const limit = Math.floor((sequence.known - 1) / PAGE_SIZE);
+    const limit = Math.floor(sequence.reusable / PAGE_SIZE);
     return this.#cache.find(sequence.blockKeys(this.#hasher), limit);
   }
 
@@ -57,7 +57,7 @@ export class Prefixes {
    */
   isComing(sequence: Sequence, found: readonly number[]): boolean {
     if (!this.#looksUp(sequence) || this.#coming.size === 0) return false;
-    if ((found.length + 1) * PAGE_SIZE >= sequence.known) return false;
+    if ((found.length + 1) * PAGE_SIZE > sequence.reusable) return false;
     return this.#coming.has(sequence.blockKeys(this.#hasher)[found.length] as string);
   }
 

@@ -8,8 +8,9 @@ import { compressed, FairQueue } from './fair-queue.ts';
 import { before } from './heap-queue.ts';
 import { Holds } from './holds.ts';
 import { BlockImports } from './imports.ts';
+import { type ForcedOutput, jumpForward, scoreForced, type Speller } from './jumps.ts';
 import { PagePool, pagesFor } from './pages.ts';
-import { PlanBuilder, type PlannedStep } from './plan.ts';
+import { PlanBuilder, type PlannedStep, type ResultOwners } from './plan.ts';
 import { pageVictim, victimsFor } from './preemption.ts';
 import { PrefixCache } from './prefix-cache.ts';
 import { Prefixes } from './prefixes.ts';
@@ -24,14 +25,6 @@ const WITHOUT_TOKEN: ReadonlySet<number> = new Set([3, 5, 6]);
 const MAX_DISPLACED = 8;
 /** Most sequences that are passed over in one step because the beginning of their prompt is being computed. */
 const MAX_ASIDE = 64;
-
-/** Whose each row of a step's results is, -1 for those that nobody waits for. */
-export interface ResultOwners {
-  /** Parallel to `slots`. */
-  ids: Float64Array;
-  /** Parallel to `promptSlots`. */
-  promptIds: Float64Array;
-}
 
 export interface Started {
   id: number;
@@ -59,6 +52,7 @@ export class Scheduler {
   readonly #budget: PageBudget;
   readonly #builder: PlanBuilder;
   readonly #advised: AdvisedSequences;
+  readonly #speller: Speller | null;
   /** null: nothing is ever proposed. */
   readonly #speculation: Speculation | null;
   /** Of finished prompts, for peers; and from peers, for prompts to come. */
@@ -97,6 +91,7 @@ export class Scheduler {
     this.#budget = new PageBudget(this.#pool);
     this.#builder = new PlanBuilder(options.maxSequences, options.maxBatchTokens);
     this.#advised = new AdvisedSequences(options.adviser ?? null);
+    this.#speller = options.speller ?? null;
     const { speculation, maxBatchTokens } = options;
     this.#speculation = speculation ? new Speculation(speculation, maxBatchTokens) : null;
   }
@@ -123,10 +118,12 @@ export class Scheduler {
     const reason = refusal(request, this.#options);
     if (reason !== null) return reason;
     const priority = this.#byPriority ? request.priority : 0;
-    const sequence = new Sequence({ ...request, priority }, this.#options.maxModelLen, grammar);
+    const mayJump = this.#speller !== null;
+    const sequence = new Sequence({ ...request, priority }, this.#options.maxModelLen, grammar, mayJump);
     if (sequence.known >= sequence.maxLength) return 'The sequence to resume has all its tokens already.';
     sequence.adapter = adapter;
     this.#advised.attach(sequence, request);
+    if (this.#speller) jumpForward(sequence, this.#speller);
     sequence.arrival = this.#arrivals++;
     sequence.arrivedAt = this.#now();
     sequence.rank = this.#byPriority ? compressed(priority) + sequence.arrivedAt / this.#ageingMs : 0;
@@ -175,13 +172,13 @@ export class Scheduler {
     if (step.samples.reduce((sum, count) => sum + count, 0) === step.tokens)
       this.#speculation?.noteStep(step.tokens, result.micros);
     const promptIds = this.#applyScores(step, result);
-    const ids = new Float64Array(result.slots.length).fill(-1);
-    const finishes = this.#applySamples(step, result, ids);
-    this.#store(step, finishes);
+    const owners = { ids: new Float64Array(result.slots.length).fill(-1), promptIds, forced: [] };
+    const last = this.#applySamples(step, result, owners);
+    this.#store(step, result.finish, last);
     step.sampled.forEach((sequence, row) => {
-      if (!sequence.aborted) this.#applyFinish(sequence, finishes[row] as number);
+      if (!sequence.aborted) this.#goOn(sequence, result, last[row] as number);
     });
-    return { ids, promptIds };
+    return owners;
   }
 
   /** Those that have begun to run since the last call. */
@@ -231,24 +228,31 @@ export class Scheduler {
     );
   }
 
-  /** Gives each sequence its row's tokens, and fills in whose each result is; how each row ended. */
-  #applySamples(step: PlannedStep, result: StepResult, ids: Float64Array): Uint8Array {
-    const { slots, finish } = result;
-    const finishes = new Uint8Array(step.sampled.length);
+  #deliver(sequence: Sequence): ForcedOutput {
+    const output = sequence.takeForced();
+    this.#generatedTokens += output.tokens.length;
+    return output;
+  }
+
+  /** Gives each sequence its row's tokens, and fills in whose each result is; the last result of each row. */
+  #applySamples(step: PlannedStep, result: StepResult, { ids, forced }: ResultOwners): Int32Array {
+    const { slots } = result;
+    const last = new Int32Array(step.sampled.length);
     let at = 0;
     step.sampled.forEach((sequence, row) => {
       const start = at;
       const most = step.samples[row] as number;
       while (at - start < most && at < slots.length && slots[at] === sequence.slot) at++;
       if (at === start) throw new Error(`Result ${at} is not of slot ${sequence.slot}.`);
-      finishes[row] = finish[at - 1] as number;
+      last[row] = at - 1;
       if (most > 1) this.#applyProposal(step, row, at - start - 1);
       if (sequence.aborted) return;
       ids.fill(sequence.id, start, at);
+      if (sequence.forced) forced.push(this.#deliver(sequence));
       for (let index = start; index < at; index++) this.#appendToken(sequence, result, index);
     });
     if (at !== slots.length) throw new Error(`The engine returned ${slots.length} results, ${at} of them asked for.`);
-    return finishes;
+    return last;
   }
 
   /** So many of the proposed tokens were sampled: they count as fed. */
@@ -266,6 +270,12 @@ export class Scheduler {
     if (WITHOUT_TOKEN.has(finish[index] as number)) return;
     sequence.append(tokens[index] as number);
     this.#generatedTokens++;
+  }
+
+  /** After the last result of its row: it ends, jumps over what is forced now, or samples again. */
+  #goOn(sequence: Sequence, result: StepResult, last: number): void {
+    this.#applyFinish(sequence, result.finish[last] as number);
+    if (result.forced[last] === 1 && this.#speller) jumpForward(sequence, this.#speller);
   }
 
   #applyFinish(sequence: Sequence, finish: number): void {
@@ -292,7 +302,9 @@ export class Scheduler {
     result.promptSlots.forEach((slot, index) => {
       const sequence = bySlot.get(slot);
       if (!sequence) throw new Error(`Prompt score ${index} is of slot ${slot}, which had no row.`);
-      if (sequence.aborted || result.promptPositions[index] !== sequence.nextScore) return;
+      const position = result.promptPositions[index] as number;
+      if (position >= sequence.promptLength) return void scoreForced(sequence, position, index, result);
+      if (sequence.aborted || position !== sequence.nextScore) return;
       sequence.nextScore++;
       ids[index] = sequence.id;
     });
@@ -300,8 +312,8 @@ export class Scheduler {
   }
 
   /** Makes the computed pages findable, but not those of a sequence whose numbers went wrong. */
-  #store(step: PlannedStep, finishes: Uint8Array): void {
-    const failed = step.sampled.filter((_, row) => finishes[row] === 3);
+  #store(step: PlannedStep, finish: Uint8Array, last: Int32Array): void {
+    const failed = step.sampled.filter((_, row) => finish[last[row] as number] === 3);
     step.fed.forEach((sequence, index) => {
       if (!failed.includes(sequence)) this.#prefixes.storeTo(sequence, step.fedTo[index] as number);
     });

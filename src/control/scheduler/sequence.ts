@@ -1,10 +1,11 @@
-import type { NativeProgram } from '../engine/native-grammar.ts';
+import type { NativeConstraint, NativeProgram } from '../engine/native-grammar.ts';
 import type { PinnedAdapter } from '../engine/adapter-store.ts';
 import { PAGE_SIZE, type SamplingSpec, type StepControl } from '../engine/native.ts';
 import type { SequenceRequest } from '../engine/protocol.ts';
 import type { SequenceAdviser } from './advice.ts';
 import type { BlockHasher, CacheScope } from './block-hash.ts';
 import { IntBuffer } from './int-buffer.ts';
+import { type ForcedOutput, ForcedTokens } from './jumps.ts';
 
 export type SequenceState = 'waiting' | 'running' | 'done';
 
@@ -23,8 +24,12 @@ export class Sequence {
   readonly promptLength: number;
   /** Most tokens of prompt and output together. */
   readonly maxLength: number;
-  /** What its outputs must be; null = anything. */
-  readonly grammar: NativeProgram | null;
+  /** What its outputs must be, and how far they are; null = anything. */
+  readonly constraint: NativeConstraint | null;
+  /** Forced text may be appended (see jumps.ts). */
+  readonly jumps: boolean;
+  /** What was appended and is not delivered yet; null = nothing. */
+  forced: ForcedTokens | null = null;
   /** With maxTokens held to the context. */
   readonly sampling: SamplingSpec;
   /** Order of arrival, and its time in ms. */
@@ -74,10 +79,9 @@ export class Sequence {
   #root: string | null = null;
   readonly #tokens: IntBuffer;
 
-  constructor(request: SequenceRequest, maxModelLen: number, grammar: NativeProgram | null = null) {
+  constructor(request: SequenceRequest, maxModelLen: number, grammar: NativeProgram | null = null, mayJump = false) {
     const { promptIds, resumeIds, sampling } = request;
     this.id = request.id;
-    this.grammar = grammar;
     this.priority = request.priority;
     this.tenant = request.tenant;
     const { tenant, adapter, cacheSalt = null } = request;
@@ -89,6 +93,11 @@ export class Sequence {
     this.maxLength = Math.min(promptIds.length + sampling.maxTokens, maxModelLen);
     const maxTokens = this.maxLength - promptIds.length;
     this.sampling = { ...sampling, maxTokens, minTokens: Math.min(sampling.minTokens, maxTokens) };
+    // A forced token is drawn from nothing that its processed log-probability could be of.
+    this.jumps = mayJump && request.jumpForward === true && sampling.logprobsMode !== 'processed';
+    const { stopIds } = sampling;
+    this.constraint = grammar?.constrain({ stopIds, maxTokens: Math.max(1, maxTokens), jumps: this.jumps }) ?? null;
+    this.constraint?.take(resumeIds);
     this.#tokens = new IntBuffer(promptIds.length + resumeIds.length + Math.min(64, this.sampling.maxTokens));
     this.#tokens.append(promptIds);
     this.#tokens.append(resumeIds);
@@ -114,6 +123,16 @@ export class Sequence {
     return this.promptLogprobs >= 0 && this.nextScore < this.promptLength;
   }
 
+  /** Position of the first token whose score is to be computed while it is fed; Infinity = none. */
+  get scoreFrom(): number {
+    return this.forced && this.sampling.logprobs >= 0 ? this.forced.scoreFrom : Infinity;
+  }
+
+  /** How many leading tokens may be taken as computed: what gives the first wanted scores or logits is not among them. */
+  get reusable(): number {
+    return Math.min(this.known, this.scoreFrom) - 1;
+  }
+
   /** Full blocks of the known tokens. */
   get fullBlocks(): number {
     return Math.floor(this.known / PAGE_SIZE);
@@ -136,6 +155,20 @@ export class Sequence {
   append(token: number): void {
     this.#tokens.push(token);
     this.sampledInSlot = true;
+  }
+
+  appendForced(tokens: Int32Array): void {
+    this.forced ??= new ForcedTokens(this.known);
+    this.#tokens.append(tokens);
+    this.sampledInSlot = false;
+  }
+
+  /** All that was appended since the last sampled token. It has been fed, and scored where that was asked for. */
+  takeForced(): ForcedOutput {
+    const { from = this.known, logprobs = [], ranks = [], top = [] } = this.forced ?? {};
+    this.forced = null;
+    const tokens = this.tokens(from, this.known).slice();
+    return { id: this.id, tokens, logprobs: Float32Array.from(logprobs), ranks: Int32Array.from(ranks), top };
   }
 
   /** Forgets what the engine knew; the pages must have been released and the slot given back. */

@@ -114,8 +114,8 @@ export class Speculation {
   }
 
   #draftOf(sequence: Sequence, room: number): Int32Array {
-    // Advice is asked for before every token.
-    if (sequence.adviser || sequence.aborted) return NOTHING;
+    // Advice is asked for before every token; forced text is scored as it is fed.
+    if (sequence.adviser || sequence.aborted || sequence.forced) return NOTHING;
     const { numSpeculativeTokens, promptLookupMin, promptLookupMax } = this.#options;
     const most = Math.min(numSpeculativeTokens, room, sequence.maxLength - sequence.known - 1);
     return lookUp(sequence.tokens(0, sequence.known), promptLookupMin, promptLookupMax, most);

@@ -120,6 +120,8 @@ class ModelSessions implements ModelSessionsHandle {
     const start = {
       promptIds,
       grammar: constraint?.grammar ?? null,
+      // Every token of a trainable model is to be its own choice.
+      jumpForward: input.modelDefaults,
       choices: this.#choices(input, promptIds, parsing, constraint !== null),
       countsReasoning: parsing?.countsReasoning ?? false,
       priority: input.priority,

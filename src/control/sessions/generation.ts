@@ -32,6 +32,8 @@ export interface GenerationStart {
   adapter: AdapterRef | null;
   /** What the outputs must be; null = anything. */
   grammar: GrammarSpec | null;
+  /** Text that the grammar forces may be appended instead of sampled. */
+  jumpForward: boolean;
   kvTransfer: KvTransferRequest | null;
   /** Of the first choice's sequence; null = the prompt is not scored. */
   promptScores: { alternatives: number; scores: PromptScores } | null;
@@ -83,7 +85,7 @@ export class RunningGeneration implements Generation {
       ...kvTransferOf(start.kvTransfer, index),
       ...(start.extensionArguments && { extensionArguments: start.extensionArguments }),
       adapter: start.adapter,
-      ...(start.grammar ? { grammar: start.grammar } : {}),
+      ...(start.grammar ? { grammar: start.grammar, jumpForward: start.jumpForward } : {}),
       ...(start.promptScores && index === 0 ? { promptLogprobs: start.promptScores.alternatives } : {}),
     }));
     this.#handles = submit(() => engine.submit(requests, (index, output) => this.#receive(index, output)));

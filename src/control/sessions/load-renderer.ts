@@ -2,7 +2,7 @@
 import { basename } from 'node:path';
 import { ModelError } from '../models/errors.ts';
 import { readModelTexts } from '../models/load.ts';
-import { PromptEncoder } from './prompt-encoder.ts';
+import { PromptEncoder } from '../models/prompt-encoder.ts';
 import { PromptRenderer } from './prompt-renderer.ts';
 import { ChatTemplate } from './template/chat-template.ts';
 import { TemplateError } from './template/errors.ts';

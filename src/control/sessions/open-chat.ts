@@ -14,9 +14,6 @@ export interface OpenChat {
   continueFinalMessage: boolean;
 }
 
-export const SLOT_OPEN = -1;
-export const SLOT_CLOSE = -2;
-
 /** The model's chat template and tokenizer, off the event loop. Rejects with SessionError where a chat cannot be rendered. */
 export interface ChatEncoder {
   readonly vocabSize: number;

@@ -2,7 +2,7 @@
 import { mapStrings, SpecialText, unusedMarks } from './special-text.ts';
 import { prepareMessages } from './messages.ts';
 import { openMessages, type OpenChat } from './open-chat.ts';
-import type { PromptEncoder } from './prompt-encoder.ts';
+import type { PromptEncoder } from '../models/prompt-encoder.ts';
 import { SessionError, type PromptInput } from './session.ts';
 import { isReservedName, ChatTemplate } from './template/chat-template.ts';
 import { TemplateError } from './template/errors.ts';

@@ -112,7 +112,10 @@ export interface GenerationInput {
   extensionArguments: ExtensionArguments | null;
   /** null = the base model. */
   adapter: AdapterRef | null;
-  /** false: sampling defaults of generation_config.json are not used (trained models sample from the distribution they are trained on). */
+  /**
+   * false: sampling defaults of generation_config.json are not used, and what a grammar forces is sampled token by token (trained models
+   * sample from the distribution they are trained on).
+   */
   modelDefaults: boolean;
 }
 

@@ -2,7 +2,7 @@
  * The token sequences that write a word: at the start of a text or after another token, and after a space. Travels between
  * threads as one array: for each sequence its word's index, its length, its ids.
  */
-import type { PromptEncoder } from './prompt-encoder.ts';
+import type { PromptEncoder } from '../models/prompt-encoder.ts';
 
 export interface WordForm {
   word: number;

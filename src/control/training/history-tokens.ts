@@ -2,7 +2,8 @@
  * One history -> token sequences to train. Sampled ids are taken verbatim. Where every trained choice brings its real prompt, the
  * sequences are exactly what the model saw; otherwise the chat template renders what lies between the replies.
  */
-import { SLOT_CLOSE, SLOT_OPEN, type ChatEncoder } from '../sessions/open-chat.ts';
+import { SLOT_CLOSE, SLOT_OPEN } from '../models/prompt-encoder.ts';
+import type { ChatEncoder } from '../sessions/open-chat.ts';
 import type { ChatMessage } from '../sessions/session.ts';
 import { sampledText, tokenIds, type SampledText } from './choice-tokens.ts';
 import { TrainingInputError } from './errors.ts';

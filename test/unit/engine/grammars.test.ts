@@ -7,7 +7,10 @@ import { ProgramCache } from '../../../src/control/engine/program-cache.ts';
 import type { ToEngine } from '../../../src/control/engine/protocol.ts';
 import { GENERATE } from '../../../src/control/grammar/compile.ts';
 
-const program = (bytes: number): NativeProgram => ({ micros: 1, heldBytes: () => bytes });
+const constrain = (): never => {
+  throw new Error('no sequence runs here');
+};
+const program = (bytes: number): NativeProgram => ({ micros: 1, heldBytes: () => bytes, constrain });
 const spec = (text: string): GrammarSpec => ({ source: { kind: 'regex', text }, options: GENERATE });
 const VOCABULARY = { bytes: new Uint8Array(1), offsets: Int32Array.of(0, 1) };
 
@@ -65,7 +68,7 @@ describe('ProgramCache', () => {
   it('counts what masks have added since, and bounds all tenants together', () => {
     let held = 100;
     const cache = new ProgramCache(5000, 8000);
-    cache.add('t', 'grows', { micros: 1, heldBytes: () => held });
+    cache.add('t', 'grows', { micros: 1, heldBytes: () => held, constrain });
     held = 10_000;
     cache.add('t', 'next', program(100));
     expect(cache.find('t', 'grows')).toBeNull();

@@ -5,7 +5,7 @@ import { readGgufTokenizer } from '../../../src/control/models/gguf/tokenizer.ts
 import { readModelTexts } from '../../../src/control/models/load.ts';
 import type { TokenizerFiles } from '../../../src/control/models/tokenizer-files.ts';
 import { decodeAll } from '../../../src/control/sessions/detokenizer.ts';
-import { PromptEncoder } from '../../../src/control/sessions/prompt-encoder.ts';
+import { PromptEncoder } from '../../../src/control/models/prompt-encoder.ts';
 import { TokenTable } from '../../../src/control/sessions/token-table.ts';
 import { hasSharedData, sharedBytes, sharedJson, sharedPath, sharedText } from '../sessions/shared-data.ts';
 import { readFiles } from '../sessions/tokenizer-fixture.ts';

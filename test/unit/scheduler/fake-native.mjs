@@ -28,8 +28,9 @@ export class FakeNativeEngine {
     this.busy = true;
     this.onCall?.();
     // Handles of adapters have functions; the fake's text does not depend on them.
-    const opens = plan.opens.map((open) => ({ ...open, adapter: undefined }));
+    const opens = plan.opens.map((open) => ({ ...open, adapter: undefined, constraint: undefined }));
     const copy = structuredClone({ ...plan, opens });
+    copy.opens.forEach((open, index) => (open.constraint = plan.opens[index].constraint));
     // Native steps end in a later turn of the event loop, in which messages are read as well.
     await new Promise((resolve) => setImmediate(resolve));
     await this.onStep?.(this.steps + 1);
@@ -56,7 +57,7 @@ export class FakeNativeEngine {
     );
   }
 
-  run({ opens, closes, pages, rows, tokens, controls = [] }) {
+  run({ opens, closes, pages, rows, tokens, controls = [], scored = new Int32Array(rows.length / 4) }) {
     this.steps++;
     const controlOf = new Map(controls.map((control) => [control.slot, control]));
     for (const slot of closes)
@@ -72,9 +73,11 @@ export class FakeNativeEngine {
       if (seen.has(slot)) throw new Error(`two rows of slot ${slot}`);
       seen.add(slot);
       const proposed = tokens.subarray(offset + count - Math.max(0, samples - 1), offset + count);
-      this.feed(slot, start, tokens.subarray(offset, offset + count - proposed.length));
-      scores.push(...this.score(slot, start, start + count - proposed.length));
+      const fed = count - proposed.length;
+      this.feed(slot, start, tokens.subarray(offset, offset + fed));
+      scores.push(...this.score(slot, start, start + fed), ...this.scoreForced(slot, start, fed, scored[i / 4]));
       offset += count;
+      this.state(slot).sampledLast = samples > 0;
       if (samples > 0) results.push(this.sample(slot, controlOf.get(slot)));
       if (samples === 1) controlOf.delete(slot);
       if (samples > 1) results.push(...this.samplePast(slot, proposed, results.at(-1)));
@@ -86,14 +89,15 @@ export class FakeNativeEngine {
     return resultOf(results, scores);
   }
 
-  open({ slot, promptLength, sampling, cached = new Int32Array(0), promptLogprobs = -1 }) {
+  open({ slot, promptLength, sampling, cached = new Int32Array(0), promptLogprobs = -1, constraint = null }) {
     if (slot < 0 || slot >= this.options.maxSequences) throw new Error(`slot ${slot} does not exist`);
     if (this.slots.has(slot)) throw new Error(`slot ${slot} is open already`);
     if (sampling.minTokens > sampling.maxTokens) throw new Error('minTokens is more than maxTokens');
     if (promptLogprobs >= 0 && cached.length > 0) throw new Error('promptLogprobs with cached tokens');
     if (cached.length % PAGE_SIZE !== 0) throw new Error(`${cached.length} cached tokens, which are not full pages`);
     const position = cached.length;
-    this.slots.set(slot, { promptLength, sampling, position, pages: [], last: EMPTY, cached, promptLogprobs });
+    const state = { promptLength, sampling, position, pages: [], last: EMPTY, cached, promptLogprobs, constraint };
+    this.slots.set(slot, { ...state, sampledLast: true });
     this.maxOpen = Math.max(this.maxOpen, this.slots.size);
   }
 
@@ -126,6 +130,19 @@ export class FakeNativeEngine {
     return scores;
   }
 
+  /** The position before the first must have been fed by this slot, and no token sampled since. */
+  scoreForced(slot, start, count, scored) {
+    const state = this.state(slot);
+    if (scored > count) throw new Error(`${scored} scores of ${count} tokens`);
+    if (scored === count && (state.sampledLast || start === state.cached.length))
+      throw new Error(`slot ${slot} scores a token after a position that it did not keep`);
+    return Array.from({ length: scored }, (_, index) => {
+      const position = start + count - scored + index;
+      if (position < state.promptLength) throw new Error('a forced token in the prompt');
+      return { slot, position, token: this.keys[this.cell(state, position)], count: state.sampling.logprobs };
+    });
+  }
+
   feed(slot, start, tokens) {
     const state = this.state(slot);
     if (start !== state.position) throw new Error(`slot ${slot} stands at ${state.position}, not at ${start}`);
@@ -149,7 +166,10 @@ export class FakeNativeEngine {
     const token = control?.allowedIds?.[0] ?? nextToken(history, output, sampling, this.options.samplableVocab);
     state.last = token;
     if (history[0] === this.nanPrompt) return { slot, token: 0, finish: 3, sampling };
-    return { slot, token, finish: finishOf(token, output, sampling), sampling };
+    const finish = finishOf(token, output, sampling);
+    state.constraint?.take([...history.slice(promptLength), token]);
+    const forced = finish === 0 && state.constraint !== null && state.constraint.forced().length > 0;
+    return { slot, token, finish, sampling, forced };
   }
 
   /** Goes on while what is sampled was proposed. The engine has computed the other proposals too: they lie in the pages. */
@@ -227,6 +247,7 @@ function resultOf(results, scores) {
     slots: Int32Array.from(results, ({ slot }) => slot),
     tokens: Int32Array.from(results, ({ token }) => token),
     finish: Uint8Array.from(results, ({ finish }) => finish),
+    forced: Uint8Array.from(results, ({ forced }) => Number(forced === true)),
     logprobs: Float32Array.from(results, ({ token, sampling }) => (sampling.logprobs < 0 ? NaN : -token / 8)),
     ranks: Int32Array.from(results, ({ sampling }) => (sampling.logprobs < 0 ? 0 : 1)),
     topRanges: Int32Array.from(ranges.slice(0, 2 * results.length)),

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { PromptEncoder } from '../../../src/control/sessions/prompt-encoder.ts';
+import { PromptEncoder } from '../../../src/control/models/prompt-encoder.ts';
 import { fillPrompt, fillTokensOf } from '../../../src/control/sessions/fill-in-middle.ts';
 import { TokenTable } from '../../../src/control/sessions/token-table.ts';
 import { startTestServer } from '../api/fakes.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { PromptEncoder } from '../../../src/control/sessions/prompt-encoder.ts';
+import { PromptEncoder } from '../../../src/control/models/prompt-encoder.ts';
 import { PromptRenderer } from '../../../src/control/sessions/prompt-renderer.ts';
 import { SessionError, type ChatMessage, type RenderOptions } from '../../../src/control/sessions/session.ts';
 import { ChatTemplate } from '../../../src/control/sessions/template/chat-template.ts';

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { PromptEncoder } from '../../../src/control/sessions/prompt-encoder.ts';
+import { PromptEncoder } from '../../../src/control/models/prompt-encoder.ts';
 import { ChatTemplate } from '../../../src/control/sessions/template/chat-template.ts';
 import { TemplateError } from '../../../src/control/sessions/template/errors.ts';
 import { TokenTable } from '../../../src/control/sessions/token-table.ts';

@@ -3,11 +3,14 @@
  * here first, so that the caller decides what counts as one (see special-text.ts).
  */
 import { Tokenizer } from '@huggingface/tokenizers';
-import { ModelError } from '../models/errors.ts';
-import { isObject } from '../models/json-file.ts';
-import { TOKENIZER_FILE, type TokenizerFiles } from '../models/tokenizer-files.ts';
-import { SLOT_CLOSE, SLOT_OPEN } from './open-chat.ts';
+import { ModelError } from './errors.ts';
+import { isObject } from './json-file.ts';
+import { TOKENIZER_FILE, type TokenizerFiles } from './tokenizer-files.ts';
 import { SpecialSplitter } from './special-splitter.ts';
+
+/** Stand where ids of another text are put in. */
+export const SLOT_OPEN = -1;
+export const SLOT_CLOSE = -2;
 
 /** An added token of ours that no well-formed text holds: it tells the library that a piece is not the text's first. */
 const NOT_FIRST = '\udc00\udc00';
@@ -18,6 +21,8 @@ export interface EncodeOptions {
   mark: string | null;
   /** Each occurrence of the character becomes SLOT_OPEN, the ids of the next text (none for null) and SLOT_CLOSE. */
   slots?: { character: string; texts: (string | null)[] };
+  /** The text goes on after another one: nothing that a tokenizer puts before a first word comes. */
+  goesOn?: boolean;
 }
 
 export class PromptEncoder {
@@ -45,7 +50,7 @@ export class PromptEncoder {
       }
       const unmarked = options.mark ? piece.text.replaceAll(options.mark, '') : piece.text;
       const [first = '', ...rest] = options.slots ? unmarked.split(options.slots.character) : [unmarked];
-      this.#encodeText(first, piece.atStart, ids);
+      this.#encodeText(first, piece.atStart && options.goesOn !== true, ids);
       for (const between of rest) {
         ids.push(SLOT_OPEN);
         this.#encodeText(wellFormed(open.next().value ?? ''), false, ids);

@@ -1,5 +1,5 @@
 /** Finds special tokens in a text: leftmost, then longest, as tokenizer.json's added tokens are matched. */
-import type { AddedToken } from '../models/tokenizer-files.ts';
+import type { AddedToken } from './tokenizer-files.ts';
 
 interface TrieNode {
   next: Map<number, TrieNode>;
