@@ -240,7 +240,7 @@ TEST(grammar_hostile_sources_end) {
   ends("{\"type\":\"string\",\"pattern\":\"^(\\\\p{L}|[^a-z\\\\d]){1,1000}$\"}");
   ends("{\"type\":\"object\",\"propertyNames\":{\"maxLength\":200000},\"minProperties\":5000000}");
   std::string list = "{\"enum\":[\"\"";
-  for (int i = 0; list.size() < 10'000'000; ++i) list += ",\"a value " + std::to_string(i * 7919) + "\"";
+  for (int64_t i = 0; list.size() < 10'000'000; ++i) list += ",\"a value " + std::to_string(i * 7919) + "\"";
   ends(list + "]}");
   std::string nested;
   for (int i = 0; i < 100; ++i) nested += "{\"anyOf\":[{\"type\":\"integer\"},";
