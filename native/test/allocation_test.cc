@@ -86,7 +86,7 @@ bool step_with_failure(const std::shared_ptr<model::Model>& model, int64_t n, co
   return false;
 }
 
-TEST(engine_survives_running_out_of_memory_anywhere_in_a_step) {
+TEST_ONCE(engine_survives_running_out_of_memory_anywhere_in_a_step) {
   for (int threads : {1, 2}) {
     auto model = TinyModel().load(ops::Element::kBf16, threads);
     engine::Engine calm(model, options());

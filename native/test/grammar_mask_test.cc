@@ -126,7 +126,7 @@ const char* const kSchemas[] = {
     "{\"type\":\"object\",\"patternProperties\":{\"^[ab\\n\\\"]{4}$\":{\"enum\":[\"\",true]}},\"additionalProperties\":false}",
 };
 
-TEST(grammar_masks_equal_brute_force) {
+TEST_ONCE(grammar_masks_equal_brute_force) {
   uint32_t seed = 1;
   for (const char* schema : kSchemas) {
     for (Mode mode : {Mode::kAccept, Mode::kGenerate}) {
@@ -137,7 +137,7 @@ TEST(grammar_masks_equal_brute_force) {
   }
 }
 
-TEST(grammar_masks_of_expressions_equal_brute_force) {
+TEST_ONCE(grammar_masks_of_expressions_equal_brute_force) {
   uint32_t seed = 1000;
   for (const char* regex : {"(ab|abc)*12", "[a-c]{2,5}", "\\{\"name\": (true|false)\\}", "é+x", "\\p{L}{3}"}) {
     Budget budget = patient_budget();
@@ -149,7 +149,7 @@ TEST(grammar_masks_of_expressions_equal_brute_force) {
 }
 
 // States whose subtrees are taken whole: strings of any text, of bounded length, by patterns that loop, names beside patterns.
-TEST(grammar_masks_of_wide_tries_equal_brute_force) {
+TEST_ONCE(grammar_masks_of_wide_tries_equal_brute_force) {
   const char* const schemas[] = {
       "{\"type\":\"string\"}",
       "{\"type\":\"string\",\"minLength\":3,\"maxLength\":4}",
@@ -180,7 +180,7 @@ TEST(grammar_masks_of_wide_tries_equal_brute_force) {
   walk(compile_ebnf("root ::= name (\",\" name)*\nname ::= [a-fo ]+ | [^,1]+ \"1\"", budget), "names", ++seed, 12, true, wide_vocabulary());
 }
 
-TEST(grammar_rolls_back) {
+TEST_ONCE(grammar_rolls_back) {
   Budget budget = patient_budget();
   auto masks = std::make_shared<GrammarMasks>(compile_whole_regex("abc", budget), small_vocabulary());
   Matcher matcher(masks);
@@ -206,7 +206,7 @@ void bomb(const char* schema) {
   }
 }
 
-TEST(grammar_bombs_are_refused) {
+TEST_ONCE(grammar_bombs_are_refused) {
   bomb("{\"$ref\":\"#\"}");
   bomb("{\"$ref\":\"file:///etc/passwd\"}");
   bomb("{\"$ref\":\"http://example.com/x\"}");
@@ -234,7 +234,7 @@ void ends(const std::string& schema) {
   }
 }
 
-TEST(grammar_hostile_sources_end) {
+TEST_ONCE(grammar_hostile_sources_end) {
   ends("{\"type\":\"string\",\"pattern\":\"(a+)+b\"}");
   ends("{\"type\":\"string\",\"pattern\":\"^a{1,100000}$\"}");
   ends("{\"type\":\"string\",\"pattern\":\"^(\\\\p{L}|[^a-z\\\\d]){1,1000}$\"}");
@@ -266,7 +266,7 @@ void bounded(const GrammarRef& grammar, const std::string& text) {
   }
 }
 
-TEST(grammar_matchers_are_bounded) {
+TEST_ONCE(grammar_matchers_are_bounded) {
   Budget budget = patient_budget();
   bounded(compile_ebnf("root ::= s\ns ::= \"a\" s \"a\" | \"a\" s | \"a\"", budget), std::string(200, 'a'));
   bounded(compile_ebnf("root ::= s\ns ::= \"a\" s s | \"a\"", budget), std::string(200, 'a'));

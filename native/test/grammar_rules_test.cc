@@ -34,7 +34,7 @@ void expect_grammar(const std::string& source, const std::vector<std::string>& i
   expect(*compile_ebnf(source, budget), source, in, out);
 }
 
-TEST(grammar_gbnf) {
+TEST_ONCE(grammar_gbnf) {
   expect_grammar("root ::= \"a\" [b-d]* | \"x\"+ # note\n", {"a", "abcd", "xx"}, {"", "b", "ax"});
   expect_grammar("root ::= expr\nexpr ::= term ((\"+\" | \"-\") term)*\nterm ::= [0-9]+ |\n  \"(\" expr \")\"\n", {"1", "(1+2)-3", "((4))"},
                  {"1+", "(1", "()"});
@@ -44,14 +44,14 @@ TEST(grammar_gbnf) {
                  {"SELECT c from t1"});
 }
 
-TEST(grammar_lark) {
+TEST_ONCE(grammar_lark) {
   expect_grammar("start: \"a\" NAME? (\",\" NAME)*\nNAME: /[a-z]+/\n// note\n", {"a", "abc", "a,x,yz"}, {"a,", "A"});
   expect_grammar("?start: sum\nsum: product | sum \"+\" product -> add\nproduct: \"0\"..\"9\" | \"[\" sum \"]\"\n", {"1", "1+2", "[1+2]+3"},
                  {"+1", "12"});
   expect_grammar("start: item~2..3 [\"!\"]\nitem: \"ab\"\n", {"abab", "ababab!"}, {"ab", "abababab"});
 }
 
-TEST(grammar_rules_are_checked) {
+TEST_ONCE(grammar_rules_are_checked) {
   Budget budget = patient_budget();
   CHECK_ERROR(kType, "not defined", compile_ebnf("root ::= missing", budget));
   CHECK_ERROR(kType, "missing", compile_ebnf("other ::= \"a\"", budget));
@@ -66,7 +66,7 @@ TEST(grammar_rules_are_checked) {
 }
 
 // Every text of an ambiguous grammar is still read; the number of threads stays bounded or the text is refused with an error.
-TEST(grammar_ambiguity_stays_bounded) {
+TEST_ONCE(grammar_ambiguity_stays_bounded) {
   Budget budget = patient_budget();
   GrammarRef grammar = compile_ebnf("root ::= e\ne ::= t | t e\nt ::= \"a\" | \"a\" \"a\" | \"a\" t", budget);
   try {
@@ -76,7 +76,7 @@ TEST(grammar_ambiguity_stays_bounded) {
   }
 }
 
-TEST(grammar_structural_tags) {
+TEST_ONCE(grammar_structural_tags) {
   Budget budget = patient_budget();
   GrammarOptions options;
   GrammarRef legacy = compile_structural_tag(

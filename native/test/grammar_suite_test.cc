@@ -107,10 +107,10 @@ void run_suite(const char* draft, bool draft7) {
   CHECK_EQ(counts.valid_refused, 0);
 }
 
-TEST(grammar_suite_draft7) { run_suite("draft7", true); }
-TEST(grammar_suite_draft2020) { run_suite("draft2020-12", false); }
+TEST_ONCE(grammar_suite_draft7) { run_suite("draft7", true); }
+TEST_ONCE(grammar_suite_draft2020) { run_suite("draft2020-12", false); }
 
-TEST(grammar_suite_json_parsing) {
+TEST_ONCE(grammar_suite_json_parsing) {
   fs::path root = suites();
   if (root.empty()) return;
   Budget budget = patient_budget();

@@ -1,4 +1,5 @@
-// Runs every test, or those whose name holds the first argument. Exit code 77: TANDEM_ISA names a set that this machine lacks.
+// Runs every test, or those whose name holds the first argument, and names the slow ones. Exit code 77: TANDEM_ISA names a set that this machine lacks.
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,7 @@ namespace tandem::test {
 namespace {
 
 constexpr int kMessages = 8;
+constexpr double kSlowSeconds = 1;
 int failures = 0;
 
 bool run_case(const Case& test) {
@@ -60,9 +62,14 @@ int prove_path() {
 int run_all(const char* filter) {
   if (int code = prove_path(); code != 0) return code;
   int passed = 0, failed = 0;
+  bool best = simd::selected_isa() == simd::supported_isas().front();
   for (const Case& test : cases()) {
     if (filter && !std::strstr(test.name, filter)) continue;
+    if (test.once && !best) continue;
+    auto start = std::chrono::steady_clock::now();
     (run_case(test) ? passed : failed)++;
+    std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    if (taken.count() > kSlowSeconds) std::printf("%6.1f s %s\n", taken.count(), test.name);
   }
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed > 0 || passed == 0 ? 1 : 0;

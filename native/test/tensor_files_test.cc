@@ -26,7 +26,7 @@ void refuse(const std::string& file, const Tensor& tensor, const std::string& te
   CHECK_ERROR(kRange, text, TensorFiles({file}, {tensor}));
 }
 
-TEST(tensors_outside_their_file_are_refused) {
+TEST_ONCE(tensors_outside_their_file_are_refused) {
   TempFolder folder;
   std::string file = file_of(folder, "weights", 64);
   refuse(file, {"w", Stored::kF32, {17}, 0, 0}, "tensor w lies outside");
@@ -41,7 +41,7 @@ TEST(tensors_outside_their_file_are_refused) {
   TensorFiles fits({file}, {{"w", Stored::kF32, {4, 4}, 0, 0}});
 }
 
-TEST(tensor_shapes_that_overflow_are_refused) {
+TEST_ONCE(tensor_shapes_that_overflow_are_refused) {
   TempFolder folder;
   std::string file = file_of(folder, "weights", 64);
   refuse(file, {"w", Stored::kF32, {INT64_MAX, 2}, 0, 0}, "impossible shape");
@@ -52,7 +52,7 @@ TEST(tensor_shapes_that_overflow_are_refused) {
   refuse(file, {"w", Stored::kF32, {int64_t(1) << 45}, 0, 0}, "lies outside");
 }
 
-TEST(rows_that_are_no_whole_blocks_or_heads_are_refused) {
+TEST_ONCE(rows_that_are_no_whole_blocks_or_heads_are_refused) {
   TempFolder folder;
   std::string file = file_of(folder, "weights", 4096);
   refuse(file, {"w", Stored::kQ8_0, {2, 31}, 0, 0}, "tensor w has rows that are not whole blocks");
@@ -67,7 +67,7 @@ TEST(rows_that_are_no_whole_blocks_or_heads_are_refused) {
 }
 
 // Row i of the first half of a head lies at 2 i, row i of the second at 2 i + 1.
-TEST(interleaved_heads_are_put_in_order) {
+TEST_ONCE(interleaved_heads_are_put_in_order) {
   TempFolder folder;
   std::vector<float> stored(16 * 3);
   for (size_t i = 0; i < stored.size(); ++i) stored[i] = float(i);
@@ -87,7 +87,7 @@ TEST(interleaved_heads_are_put_in_order) {
   }
 }
 
-TEST(blocks_are_unpacked_row_by_row) {
+TEST_ONCE(blocks_are_unpacked_row_by_row) {
   TempFolder folder;
   // Two rows of two Q8_0 blocks: scale 1 or 2 (f16 0x3c00, 0x4000), numbers counting up from -16.
   std::vector<uint8_t> raw;
@@ -115,7 +115,7 @@ TEST(blocks_are_unpacked_row_by_row) {
 }
 
 // Random blocks of every type in one matrix, so that panels of different formats meet: packing changes no value.
-TEST(packed_blocks_have_the_values_of_the_file) {
+TEST_ONCE(packed_blocks_have_the_values_of_the_file) {
   TempFolder folder;
   Random random(71);
   const Stored types[] = {Stored::kQ4K, Stored::kQ6K, Stored::kQ8_0, Stored::kQ4_0};
@@ -147,7 +147,7 @@ TEST(packed_blocks_have_the_values_of_the_file) {
   }
 }
 
-TEST(tensors_are_found_by_name_and_shape_once) {
+TEST_ONCE(tensors_are_found_by_name_and_shape_once) {
   TempFolder folder;
   std::string file = file_of(folder, "weights", 64);
   CHECK_ERROR(kRange, "listed twice", TensorFiles({file}, {{"w", Stored::kF32, {2}, 0, 0}, {"w", Stored::kF32, {2}, 0, 8}}));
@@ -158,7 +158,7 @@ TEST(tensors_are_found_by_name_and_shape_once) {
   CHECK_EQ(files.find("w", {2, 3}).offset, 0);
 }
 
-TEST(what_is_no_regular_file_is_refused) {
+TEST_ONCE(what_is_no_regular_file_is_refused) {
   TempFolder folder;
   Tensor tensor{"w", Stored::kF32, {2}, 0, 0};
   CHECK_ERROR(kIo, "cannot open", TensorFiles({folder.path("absent")}, {tensor}));
@@ -174,7 +174,7 @@ TEST(what_is_no_regular_file_is_refused) {
   }
 }
 
-TEST(failed_opens_leave_no_descriptor_behind) {
+TEST_ONCE(failed_opens_leave_no_descriptor_behind) {
   TempFolder folder;
   std::string file = file_of(folder, "weights", 64);
   int before = dup(0);
@@ -190,7 +190,7 @@ TEST(failed_opens_leave_no_descriptor_behind) {
   CHECK_EQ(after, before);
 }
 
-TEST(a_file_that_shrinks_is_a_failed_read) {
+TEST_ONCE(a_file_that_shrinks_is_a_failed_read) {
   TempFolder folder;
   std::string file = file_of(folder, "weights", 64);
   TensorFiles files({file}, {{"w", Stored::kF32, {16}, 0, 0}});
@@ -200,7 +200,7 @@ TEST(a_file_that_shrinks_is_a_failed_read) {
   CHECK(files.read(files.find("w", {16}), 0, 15, out.data()));
 }
 
-TEST(tensors_are_read_as_floats) {
+TEST_ONCE(tensors_are_read_as_floats) {
   TempFolder folder;
   Random random(51);
   size_t count = 300;

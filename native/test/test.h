@@ -14,6 +14,7 @@ namespace tandem::test {
 struct Case {
   const char* name;
   void (*body)();
+  bool once;  // with the machine's best instruction set only
 };
 
 std::vector<Case>& cases();
@@ -21,7 +22,7 @@ std::vector<Case>& cases();
 void fail(const char* file, int line, const std::string& message);
 
 struct Register {
-  Register(const char* name, void (*body)()) { cases().push_back({name, body}); }
+  Register(const char* name, void (*body)(), bool once = false) { cases().push_back({name, body, once}); }
 };
 
 template <typename T>
@@ -45,6 +46,12 @@ void expect_error(const char* file, int line, ErrorKind kind, const std::string&
 #define TEST(name)                                                    \
   static void name();                                                 \
   static const ::tandem::test::Register register_##name(#name, name); \
+  static void name()
+
+// A test of code in which no vector kernel has a part: it would do the same under every instruction set.
+#define TEST_ONCE(name)                                                     \
+  static void name();                                                       \
+  static const ::tandem::test::Register register_##name(#name, name, true); \
   static void name()
 
 #define CHECK(condition)                                                    \

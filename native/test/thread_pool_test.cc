@@ -14,7 +14,7 @@
 namespace tandem::test {
 namespace {
 
-TEST(pool_runs_every_index_once) {
+TEST_ONCE(pool_runs_every_index_once) {
   for (int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     CHECK_EQ(pool.threads(), threads);
@@ -26,7 +26,7 @@ TEST(pool_runs_every_index_once) {
   }
 }
 
-TEST(pool_runs_more_indices_than_one_ticket_holds) {
+TEST_ONCE(pool_runs_more_indices_than_one_ticket_holds) {
   ThreadPool pool(2);
   int64_t count = (int64_t(1) << 20) + 12345;
   std::vector<uint8_t> seen(size_t(count), 0);
@@ -36,7 +36,7 @@ TEST(pool_runs_more_indices_than_one_ticket_holds) {
   CHECK_EQ(wrong, 0);
 }
 
-TEST(pool_makes_writes_visible_between_jobs) {
+TEST_ONCE(pool_makes_writes_visible_between_jobs) {
   ThreadPool pool(3);
   std::vector<int64_t> values(16, 0);
   for (int round = 0; round < 3000; ++round) {
@@ -49,7 +49,7 @@ TEST(pool_makes_writes_visible_between_jobs) {
   for (int64_t value : values) CHECK_EQ(value, 3000);
 }
 
-TEST(pools_of_several_callers_do_not_meet) {
+TEST_ONCE(pools_of_several_callers_do_not_meet) {
   std::vector<std::thread> callers;
   std::atomic<int64_t> total{0};
   for (int c = 0; c < 3; ++c) {
@@ -66,7 +66,7 @@ TEST(pools_of_several_callers_do_not_meet) {
   CHECK_EQ(total.load(), int64_t(3 * 500 * 10));
 }
 
-TEST(pool_ends_while_idle_busy_or_never_used) {
+TEST_ONCE(pool_ends_while_idle_busy_or_never_used) {
   for (int i = 0; i < 40; ++i) {
     ThreadPool pool(1 + i % 4);
     std::atomic<int> ran{0};
@@ -76,7 +76,7 @@ TEST(pool_ends_while_idle_busy_or_never_used) {
   }
 }
 
-TEST(pool_passes_an_exception_on_after_all_threads_are_out) {
+TEST_ONCE(pool_passes_an_exception_on_after_all_threads_are_out) {
   for (int threads : {1, 3}) {
     ThreadPool pool(threads);
     for (int round = 0; round < 200; ++round) {
@@ -99,7 +99,7 @@ TEST(pool_passes_an_exception_on_after_all_threads_are_out) {
   }
 }
 
-TEST(pool_refuses_impossible_sizes) {
+TEST_ONCE(pool_refuses_impossible_sizes) {
   CHECK_ERROR(kRange, "threads", ThreadPool(0));
   CHECK_ERROR(kRange, "threads", ThreadPool(-3));
   CHECK_ERROR(kRange, "threads", ThreadPool(257));
@@ -107,7 +107,7 @@ TEST(pool_refuses_impossible_sizes) {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Sanitizers reserve more address space than any limit allows.
-TEST(pool_reports_that_threads_could_not_start) {
+TEST_ONCE(pool_reports_that_threads_could_not_start) {
   rlimit before;
   CHECK_EQ(getrlimit(RLIMIT_AS, &before), 0);
   rlimit tight = before;

@@ -225,6 +225,8 @@ void Engine::apply_slots(const Plan& plan) {
     slot.open = true;
     slot.prompt_length = open.prompt_length;
     slot.params = open.params;
+    ops::SamplingParams& sampling = slot.params.sampling;
+    if (!sampling.allowed.empty()) sampling.allowed_bits = ops::id_bits(sampling.allowed, model_->spec.vocab_size);
     slot.position = int64_t(open.cached.size());
     slot.prompt_logprobs = open.prompt_logprobs;
     slot.adapter = open.adapter;

@@ -6,13 +6,9 @@
 namespace tandem::ops {
 namespace {
 
-void keep_allowed(float* logits, int64_t n, const std::vector<int32_t>& allowed, std::vector<float>& saved) {
-  saved.clear();
-  for (int32_t id : allowed) saved.push_back(logits[id]);
-  std::fill(logits, logits + n, -INFINITY);
-  for (size_t i = 0; i < allowed.size(); ++i) {
-    if (allowed[i] < n) logits[allowed[i]] = saved[i];
-  }
+void keep_allowed(const simd::Kernels& kernels, const SampleInput& in, const std::vector<uint32_t>& bits, SamplingScratch& scratch) {
+  scratch.saved.resize(size_t(simd::row_tiles(in.samplable)));
+  kernels.keep_bits(in.logits, in.samplable, bits.data(), scratch.saved.data());
 }
 
 void ban_bad_words(float* logits, const std::vector<std::vector<int32_t>>& words, const std::vector<int32_t>& tokens) {
@@ -42,10 +38,22 @@ bool has_controls(const SampleInput& in) {
   return !in.banned->empty() || !in.params->allowed.empty() || !in.params->bias.empty() || in.params->uses_history();
 }
 
-void apply_controls(const SampleInput& in, std::vector<float>& saved) {
+std::vector<uint32_t> id_bits(const std::vector<int32_t>& ids, int64_t n) {
+  std::vector<uint32_t> bits(size_t((n + 31) / 32), 0);
+  for (int32_t id : ids) {
+    if (id < n) bits[size_t(id) / 32] |= 1u << (id % 32);
+  }
+  return bits;
+}
+
+void apply_controls(const simd::Kernels& kernels, const SampleInput& in, SamplingScratch& scratch) {
   const SamplingParams& p = *in.params;
-  if (!p.allowed.empty()) keep_allowed(in.logits, in.samplable, p.allowed, saved);
-  if (in.step && !in.step->allowed.empty()) keep_allowed(in.logits, in.samplable, in.step->allowed, saved);
+  if (!p.allowed_bits.empty()) {
+    keep_allowed(kernels, in, p.allowed_bits, scratch);
+  } else if (!p.allowed.empty()) {
+    keep_allowed(kernels, in, id_bits(p.allowed, in.samplable), scratch);
+  }
+  if (in.step && !in.step->allowed.empty()) keep_allowed(kernels, in, id_bits(in.step->allowed, in.samplable), scratch);
   if (!p.bad_words.empty()) ban_bad_words(in.logits, p.bad_words, in.history->tokens());
   for (int32_t id : *in.banned) in.logits[id] = -INFINITY;
   for (const auto& [id, value] : p.bias) in.logits[id] += value;

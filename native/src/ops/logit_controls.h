@@ -8,6 +8,6 @@ namespace tandem::ops {
 bool has_controls(const SampleInput& input);
 
 // Allowed ids, bad words, banned ids, bias, penalties, in this order, on ids below input.samplable.
-void apply_controls(const SampleInput& input, std::vector<float>& saved);
+void apply_controls(const simd::Kernels& kernels, const SampleInput& input, SamplingScratch& scratch);
 
 }  // namespace tandem::ops

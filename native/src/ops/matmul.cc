@@ -25,6 +25,17 @@ void pack_f32(const float* rows, int64_t count, int64_t k, int64_t panel, float*
   }
 }
 
+void multiply(const simd::Kernels& kernels, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, int64_t p, float* y, int64_t ldy,
+              bool accumulate) {
+  if (w.element() == Element::kBf16) {
+    auto* panel = reinterpret_cast<const uint16_t*>(w.panel_data(p));
+    kernels.gemm_bf16(static_cast<const uint16_t*>(x), ldx, m, panel, w.columns_padded(), y, ldy, accumulate);
+  } else {
+    auto* panel = reinterpret_cast<const float*>(w.panel_data(p));
+    kernels.gemm_f32(static_cast<const float*>(x), ldx, m, panel, w.columns_padded(), y, ldy, accumulate);
+  }
+}
+
 }  // namespace
 
 PackedMatrix::PackedMatrix(const simd::Kernels& kernels, Element element, int64_t n, int64_t k, ThreadPool& pool, const ReadRows& read_rows)
@@ -85,17 +96,16 @@ void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x
   if (w.quantised()) return quantised_matmul_panels(kernels, pool, x, ldx, m, w, range, y, ldy, accumulate, after);
   // A few panels in a row per claim: the weights that a thread fetches ahead are then its own.
   int64_t panels = range.end - range.first, run = std::max<int64_t>(1, std::min<int64_t>(kPanelRun, panels / (2 * pool.threads())));
+  int64_t blocks = (m - 1) / kernels.row_block + 1;
   pool.run((panels + run - 1) / run, [&](int64_t claim) {
-    for (int64_t p = range.first + claim * run; p < std::min(range.end, range.first + (claim + 1) * run); ++p) {
-      float* out = y + p * w.panel();
-      if (w.element() == Element::kBf16) {
-        auto* panel = reinterpret_cast<const uint16_t*>(w.panel_data(p));
-        kernels.gemm_bf16(static_cast<const uint16_t*>(x), ldx, m, panel, w.columns_padded(), out, ldy, accumulate);
-      } else {
-        auto* panel = reinterpret_cast<const float*>(w.panel_data(p));
-        kernels.gemm_f32(static_cast<const float*>(x), ldx, m, panel, w.columns_padded(), out, ldy, accumulate);
+    int64_t first = range.first + claim * run, end = std::min(range.end, first + run);
+    for (int64_t block = 0; block < blocks; ++block) {
+      int64_t row = block * m / blocks, rows = (block + 1) * m / blocks - row;
+      const uint8_t* from = static_cast<const uint8_t*>(x) + row * ldx * int64_t(element_size(w.element()));
+      for (int64_t p = first; p < end; ++p) {
+        multiply(kernels, from, ldx, rows, w, p, y + row * ldy + p * w.panel(), ldy, accumulate);
+        if (after && block == blocks - 1) after(p);
       }
-      if (after) after(p);
     }
   });
 }

@@ -139,18 +139,22 @@ class Row {
     return s_.sums[size_t(k - 1)];
   }
 
+  // The elements >= bound of the first n, with their ids, ascending by id. Reads only tiles that hold one. Needs measure(n).
   void collect(int64_t n, float bound) {
     bound = std::max(bound, kLowest);  // -inf is never a candidate
-    s_.ids.resize(std::max<size_t>(s_.ids.capacity(), 1024));
-    s_.values.resize(s_.ids.size());
-    int64_t count = k_.collect_at_least(in_.logits, n, bound, s_.ids.data(), s_.values.data(), int64_t(s_.ids.size()));
-    if (count > int64_t(s_.ids.size())) {
-      s_.ids.resize(size_t(count));
-      s_.values.resize(size_t(count));
-      k_.collect_at_least(in_.logits, n, bound, s_.ids.data(), s_.values.data(), count);
+    s_.ids.clear();
+    s_.values.clear();
+    for (size_t tile = 0; tile < s_.tiles.size(); ++tile) {
+      if (s_.tiles[tile] < bound) continue;
+      int64_t start = int64_t(tile) * simd::kRowTileSize, length = std::min<int64_t>(simd::kRowTileSize, n - start);
+      size_t before = s_.ids.size();
+      s_.ids.resize(before + size_t(length));
+      s_.values.resize(before + size_t(length));
+      int64_t count = k_.collect_at_least(in_.logits + start, length, bound, s_.ids.data() + before, s_.values.data() + before, length);
+      s_.ids.resize(before + size_t(count));
+      s_.values.resize(before + size_t(count));
+      for (size_t i = before; i < s_.ids.size(); ++i) s_.ids[i] += int32_t(start);
     }
-    s_.ids.resize(size_t(count));
-    s_.values.resize(size_t(count));
   }
 
   // Collects downwards until k candidates (k > 0) or a share p of the whole mass (k = 0) are there.
@@ -318,6 +322,17 @@ void processed_logprobs(const SampleInput& in, SamplingScratch& s, bool filtered
   top.insert(top.end(), entries.begin(), entries.begin() + int64_t(k));
 }
 
+// 1 + how many of a row's `n` logits are above `value`; `tiles` are the maxima of its tiles.
+int32_t rank_of(const simd::Kernels& kernels, const float* logits, int64_t n, const std::vector<float>& tiles, float value) {
+  int64_t greater = 0;
+  for (size_t tile = 0; tile < tiles.size(); ++tile) {
+    if (tiles[tile] <= value) continue;
+    int64_t start = int64_t(tile) * simd::kRowTileSize;
+    greater += kernels.count_greater(logits + start, std::min<int64_t>(simd::kRowTileSize, n - start), value);
+  }
+  return 1 + int32_t(greater);
+}
+
 }  // namespace
 
 double uniform(uint64_t seed, uint64_t choice, uint64_t index) {
@@ -331,10 +346,7 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
   Row row(kernels, in, scratch);
   bool early = p.logprobs >= 0 && p.mode != LogprobMode::kProcessed;
   float early_scale = logprob_scale(p), log_total = 0;
-  // The untouched row, where it is still needed once the token is known: its logit and rank.
   bool changes = in.mask || has_controls(in);
-  std::vector<float> untouched;
-  size_t top_start = top.size();
   // A mask is measured while it is laid on; a row that is not finite must be noticed whatever the mask says.
   bool measured = early || !in.mask;
   if (measured) {
@@ -343,15 +355,16 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
   }
   if (early) {
     log_total = row.log_total(early_scale);
-    std::vector<TopEntry> best;
-    row.best(p.logprobs, best);
-    top.insert(top.end(), best.begin(), best.end());
-    for (size_t i = top_start; i < top.size(); ++i) top[i].logprob = top[i].logprob * early_scale - log_total;
-    if (changes) untouched.assign(in.logits, in.logits + in.vocab);
+    scratch.best.clear();
+    row.best(p.logprobs, scratch.best);
+    for (const TopEntry& entry : scratch.best) top.push_back({entry.id, entry.logprob * early_scale - log_total});
+    // Still needed once the token is known, for its logit and rank.
+    scratch.untouched_tiles = scratch.tiles;
+    if (changes) scratch.untouched.assign(in.logits, in.logits + in.vocab);
   }
   if (in.mask && !row.keep(in.mask) && !measured) return result;
   bool controlled = has_controls(in);
-  if (controlled) apply_controls(in, scratch.saved);
+  if (controlled) apply_controls(kernels, in, scratch);
   if (changes || in.samplable < in.vocab) {
     if (controlled || !in.mask) row.measure(in.samplable);
     // All may be forbidden, and a penalty may carry a logit past the largest float.
@@ -370,9 +383,9 @@ Sample sample(const simd::Kernels& kernels, const SampleInput& in, SamplingScrat
     processed_logprobs(in, scratch, filtered, row, result, top);
     return result;
   }
-  const float* source = changes ? untouched.data() : in.logits;
+  const float* source = changes ? scratch.untouched.data() : in.logits;
   result.logprob = source[result.token] * early_scale - log_total;
-  result.rank = 1 + int32_t(kernels.count_greater(source, in.vocab, source[result.token]));
+  result.rank = rank_of(kernels, source, in.vocab, scratch.untouched_tiles, source[result.token]);
   return result;
 }
 
@@ -387,10 +400,10 @@ Sample score(const simd::Kernels& kernels, float* logits, int64_t vocab, int32_t
   row.measure(vocab);
   if (!std::isfinite(row.max())) return {token, std::numeric_limits<float>::quiet_NaN(), 0};
   float log_total = row.log_total(scale);
-  std::vector<TopEntry> best;
-  row.best(k, best);
-  for (const TopEntry& entry : best) top.push_back({entry.id, entry.logprob * scale - log_total});
-  return {token, logits[token] * scale - log_total, 1 + int32_t(kernels.count_greater(logits, vocab, logits[token]))};
+  scratch.best.clear();
+  row.best(k, scratch.best);
+  for (const TopEntry& entry : scratch.best) top.push_back({entry.id, entry.logprob * scale - log_total});
+  return {token, logits[token] * scale - log_total, rank_of(kernels, logits, vocab, scratch.tiles, logits[token])};
 }
 
 }  // namespace tandem::ops

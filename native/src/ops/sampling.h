@@ -37,6 +37,7 @@ struct SamplingParams {
   double repetition_penalty = 1;                // logit > 0 ? / r : * r, for ids in prompt or output
   std::vector<std::pair<int32_t, float>> bias;  // added to the logit; ids distinct
   std::vector<int32_t> allowed;                 // ascending; empty = all
+  std::vector<uint32_t> allowed_bits;           // id_bits(allowed), where they were made once for all steps; empty = each step makes them
   std::vector<std::vector<int32_t>> bad_words;  // the last id of each is banned where the others precede it
 
   bool uses_history() const { return frequency_penalty != 0 || presence_penalty != 0 || repetition_penalty != 1 || !bad_words.empty(); }
@@ -77,11 +78,15 @@ struct Sample {
 // applied three times.
 double uniform(uint64_t seed, uint64_t choice, uint64_t index);
 
+// A bit per id of `ids` (ascending, not negative): bit i % 32 of word i / 32, for ids below n.
+std::vector<uint32_t> id_bits(const std::vector<int32_t>& ids, int64_t n);
+
 // Working memory of one thread.
 struct SamplingScratch {
   std::vector<float> tiles, sums, values, weights, saved;
+  std::vector<float> untouched, untouched_tiles;  // a row before its controls, and the maxima of its tiles
   std::vector<int32_t> ids;
-  std::vector<TopEntry> entries;
+  std::vector<TopEntry> best, entries;
 };
 
 // What one step adds to the controls of a sequence; both kinds of allowed ids hold together.

@@ -25,16 +25,31 @@ size_t kept_count(const std::vector<double>& weights, const std::vector<float>& 
   return kept;
 }
 
+void forbid_others(std::vector<float>& logits, int64_t n, const std::vector<int32_t>& allowed) {
+  for (int64_t i = 0; !allowed.empty() && i < n; ++i) {
+    if (!std::binary_search(allowed.begin(), allowed.end(), int32_t(i))) logits[size_t(i)] = -INFINITY;
+  }
+}
+
 }  // namespace
 
 std::vector<double> distribution_reference(const SampleInput& input) {
-  std::vector<float> logits(input.logits, input.logits + input.vocab), saved;
+  std::vector<float> logits(input.logits, input.logits + input.vocab);
+  SamplingParams others = *input.params;
+  StepControls step = input.step ? *input.step : StepControls{};
+  forbid_others(logits, input.samplable, others.allowed);
+  forbid_others(logits, input.samplable, step.allowed);
+  for (std::vector<int32_t>* allowed : {&others.allowed, &step.allowed}) allowed->clear();
+  others.allowed_bits.clear();
   SampleInput copy = input;
   copy.logits = logits.data();
+  copy.params = &others;
+  copy.step = &step;
   for (int64_t i = 0; input.mask && i < input.samplable; ++i) {
     if ((input.mask[i / 32] >> (i % 32) & 1) == 0) logits[size_t(i)] = -INFINITY;
   }
-  apply_controls(copy, saved);
+  SamplingScratch scratch;
+  apply_controls(simd::kernels_for(simd::Isa::kScalar), copy, scratch);
   const SamplingParams& p = *input.params;
   std::vector<double> out(size_t(input.vocab), 0.0);
   std::vector<int64_t> order;

@@ -81,6 +81,8 @@ struct Kernels {
   Isa isa;
   // Columns of one packed panel of weights.
   int panel;
+  // Rows that a product of many rows takes at once, for all panels of a claim: they then stay in L2. Part of no result.
+  int64_t row_block;
   // y[m][panel] (+)= x[m][k] . w for one panel. x rows are ldx apart, y rows ldy apart.
   //   bf16 panel: [k/2][panel][2], k a multiple of 16; f32 panel: [k][panel].
   //   The chain of y[i][j] is over k ascending, starting at 0 or, with accumulate, at the old y[i][j].

@@ -143,25 +143,38 @@ void gemm(const typename S::T* x, int64_t ldx, int64_t m, const typename S::T* w
 #if !TANDEM_DOT_BF16
 // Without a product of bf16 pairs a step would spend more instructions on widening its operands than on products. Here both sides are
 // widened once per block, and row tiles only load and multiply: the chain of an element is the same, k by k. A block of weights as floats
-// (16 KiB at 64 columns) and the rows of a tile stay in L1.
+// (16 KiB at 64 columns) and the rows of a tile stay in L1; the sums of a block of rows lie side by side in L2, where rows of y, often a
+// power of two apart, would push each other out.
 constexpr int64_t kWideBlock = 64;
+constexpr int64_t kWideRows = 96;
 
-void gemm_widened(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
-  // Measured: it pays from three row tiles on.
-  if (m <= 2 * kRowTile) return gemm<Bf16Step>(x, ldx, m, w, k, y, ldy, accumulate);
+inline void widen_weights(const uint16_t* block, int64_t inner, float* weights) {
+  for (int64_t i = 0; i < inner * kPanel; i += 2 * kLanes) {
+    VP pairs = load_pairs(block + i);
+    float* out = weights + i / (2 * kPanel) * (2 * kPanel) + i % (2 * kPanel) / 2;
+    vstore(out, low_halves(pairs));
+    vstore(out + kPanel, high_halves(pairs));
+  }
+}
+
+inline void copy_rows(const float* from, int64_t ld_from, float* to, int64_t ld_to, int64_t m) {
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < kPanel; c += kLanes) vstore(to + r * ld_to + c, vload(from + r * ld_from + c));
+  }
+}
+
+// At most kWideRows rows.
+void gemm_wide_rows(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
   alignas(64) float weights[kWideBlock * kPanel];
   alignas(64) float rows[kRowTile * kWideBlock];
+  alignas(64) float sums[kWideRows * kPanel];
+  if (accumulate) copy_rows(y, ldy, sums, kPanel, m);
   const int64_t tiles = (m + kRowTile - 1) / kRowTile, line_turns = kPanel / 32 > 1 ? kPanel / 32 : 1;
   for (int64_t start = 0; start < k; start += kWideBlock) {
     int64_t inner = k - start < kWideBlock ? k - start : kWideBlock;
     const uint16_t* block = w + start * kPanel;
     const char* after = reinterpret_cast<const char*>(block + inner * kPanel);
-    for (int64_t i = 0; i < inner * kPanel; i += 2 * kLanes) {
-      VP pairs = load_pairs(block + i);
-      float* out = weights + i / (2 * kPanel) * (2 * kPanel) + i % (2 * kPanel) / 2;
-      vstore(out, low_halves(pairs));
-      vstore(out + kPanel, high_halves(pairs));
-    }
+    widen_weights(block, inner, weights);
     for (int64_t tile = 0, first = 0; tile < tiles; ++tile) {
       int64_t end = (tile + 1) * m / tiles;
       for (int64_t r = first; r < end; ++r) {
@@ -170,9 +183,22 @@ void gemm_widened(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, 
         for (int64_t i = 0; i < inner; i += kLanes) vstore(to + i, vwiden(from + i));
       }
       const char* ahead = after + tile % line_turns * inner * 64;
-      gemm_rows<F32Step, false>(int(end - first), rows, kWideBlock, weights, inner, y + first * ldy, ldy, accumulate || start > 0, ahead);
+      float* to_sums = sums + first * kPanel;
+      gemm_rows<F32Step, false>(int(end - first), rows, kWideBlock, weights, inner, to_sums, kPanel, accumulate || start > 0, ahead);
       first = end;
     }
+  }
+  copy_rows(sums, kPanel, y, ldy, m);
+}
+
+void gemm_widened(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
+  // Measured: it pays from three row tiles on.
+  if (m <= 2 * kRowTile) return gemm<Bf16Step>(x, ldx, m, w, k, y, ldy, accumulate);
+  const int64_t blocks = (m + kWideRows - 1) / kWideRows;
+  for (int64_t block = 0, first = 0; block < blocks; ++block) {
+    int64_t end = (block + 1) * m / blocks;
+    gemm_wide_rows(x + first * ldx, ldx, end - first, w, k, y + first * ldy, ldy, accumulate);
+    first = end;
   }
 }
 #endif
@@ -405,8 +431,10 @@ const Kernels table = {
     TANDEM_SIMD_ISA,
     kPanel,
 #if TANDEM_DOT_BF16
+    INT64_MAX,
     gemm<Bf16Step>,
 #else
+    kWideRows,
     gemm_widened,
 #endif
     gemm<F32Step>,
