@@ -110,7 +110,7 @@ std::vector<Job> alone(const std::shared_ptr<model::Model>& model, std::vector<J
   return all;
 }
 
-TEST(constrained_outputs_stay_in_the_language_and_end_in_time) {
+TEST_ENGINE(constrained_outputs_stay_in_the_language_and_end_in_time) {
   auto model = TinyModel().load(ops::Element::kF32, 2);
   for (const auto& program : programs()) {
     int64_t least = std::max<int64_t>(1, int64_t(program->shortest.size()));
@@ -130,7 +130,7 @@ TEST(constrained_outputs_stay_in_the_language_and_end_in_time) {
   }
 }
 
-TEST(an_answer_whose_shortest_text_does_not_fit_is_cut) {
+TEST_ENGINE(an_answer_whose_shortest_text_does_not_fit_is_cut) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   Job j = job(regex("[a-c]{30}"), 3, 8);
   Driver driver(model, options());
@@ -141,7 +141,7 @@ TEST(an_answer_whose_shortest_text_does_not_fit_is_cut) {
   CHECK(j.output.back().finish == Finish::kLength);
 }
 
-TEST(a_shortest_text_of_few_tokens_and_many_bytes_is_reached) {
+TEST_ENGINE(a_shortest_text_of_few_tokens_and_many_bytes_is_reached) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   // 1200 bytes, 600 tokens: longer than what is looked for at a token, so it is followed from the start.
   std::string word;
@@ -162,7 +162,7 @@ TEST(a_shortest_text_of_few_tokens_and_many_bytes_is_reached) {
   }
 }
 
-TEST(constraints_change_no_bits_in_batches_and_after_preemption) {
+TEST_ENGINE(constraints_change_no_bits_in_batches_and_after_preemption) {
   auto model = TinyModel().load(ops::Element::kF32, 2);
   std::vector<Job> truth = alone(model, jobs(24)), together = jobs(24), stopped = jobs(24);
   Driver driver(model, options(), 7);
@@ -183,7 +183,7 @@ TEST(constraints_change_no_bits_in_batches_and_after_preemption) {
   }
 }
 
-TEST(raw_log_probabilities_come_before_the_mask) {
+TEST_ENGINE(raw_log_probabilities_come_before_the_mask) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   Job free = job(nullptr, 4, 1), bound = job(regex("~+"), 4, 1);
   free.params.sampling.logprobs = bound.params.sampling.logprobs = 5;
@@ -198,7 +198,7 @@ TEST(raw_log_probabilities_come_before_the_mask) {
   }
 }
 
-TEST(where_nothing_may_come_the_answer_ends) {
+TEST_ENGINE(where_nothing_may_come_the_answer_ends) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   std::vector<Job> all = {job(schema("false"), 1, 9), job(regex("abc"), 1, 9), job(regex("abc"), 1, 9), job(regex("(abc)?"), 1, 9)};
   all[1].params.sampling.allowed = {5, 6};
@@ -216,7 +216,7 @@ TEST(where_nothing_may_come_the_answer_ends) {
   CHECK_EQ(text_of(all[2]), std::string("a"));
 }
 
-TEST(an_end_token_comes_only_where_the_text_may_end_and_not_before_min_tokens) {
+TEST_ENGINE(an_end_token_comes_only_where_the_text_may_end_and_not_before_min_tokens) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     Job j = job(regex("[ab]{2,}"), seed, 30), held = j;
@@ -245,7 +245,7 @@ engine::Constraint jumper(const std::shared_ptr<const Program>& program, int64_t
   return engine::Constraint(program, {kEnd}, most, true);
 }
 
-TEST(a_jump_takes_forced_text_and_leaves_what_is_not_settled) {
+TEST_ENGINE(a_jump_takes_forced_text_and_leaves_what_is_not_settled) {
   struct Case {
     std::string pattern, forced;
     std::vector<int32_t> tokens;
@@ -282,7 +282,7 @@ TEST(a_jump_takes_forced_text_and_leaves_what_is_not_settled) {
   }
 }
 
-TEST(a_jump_leaves_room_for_the_end) {
+TEST_ENGINE(a_jump_leaves_room_for_the_end) {
   auto program = regex("abcd(x|y{20})");
   CHECK_EQ(jumper(program, 5).jump(letters("abcd")), size_t(4));
   CHECK_EQ(jumper(program, 4).jump(letters("abcd")), size_t(3));
@@ -294,7 +294,7 @@ TEST(a_jump_leaves_room_for_the_end) {
   CHECK_EQ(jumper(opens, 2).jump({kOpens}), size_t(1));
 }
 
-TEST(a_constraint_jumps_only_where_it_may) {
+TEST_ENGINE(a_constraint_jumps_only_where_it_may) {
   engine::Constraint constraint(regex("abc[xy]"), {kEnd}, 50);
   CHECK_EQ(constraint.jump(letters("ab")), size_t(0));
   engine::Constraint broken = jumper(regex("abc[xy]"));
@@ -304,7 +304,7 @@ TEST(a_constraint_jumps_only_where_it_may) {
 }
 
 // A jump in the driver's way: the tokens are fed as one row, scored as if each had been the only one.
-TEST(jumped_tokens_are_scored_as_sampled_ones_in_any_chunks) {
+TEST_ENGINE(jumped_tokens_are_scored_as_sampled_ones_in_any_chunks) {
   auto model = TinyModel().load(ops::Element::kF32, 2);
   std::vector<int32_t> prompt = {5, 9, 13, 21, 33}, forced = letters("abcdefg");
   auto run = [&](const std::vector<int64_t>& chunks, ops::LogprobMode mode) {
@@ -363,7 +363,7 @@ TEST(jumped_tokens_are_scored_as_sampled_ones_in_any_chunks) {
   }
 }
 
-TEST(a_scored_token_needs_the_position_before_it) {
+TEST_ENGINE(a_scored_token_needs_the_position_before_it) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   engine::Engine engine(model, options());
   engine::Plan plan;
@@ -378,7 +378,7 @@ TEST(a_scored_token_needs_the_position_before_it) {
   CHECK_ERROR(kRange, "scored", engine.step(plan));
 }
 
-TEST(a_vocabulary_that_is_too_small_is_refused) {
+TEST_ENGINE(a_vocabulary_that_is_too_small_is_refused) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   engine::Options more = options();
   more.samplable_vocab = 101;

@@ -179,10 +179,10 @@ void check_faults(const std::vector<Fault>& faults) {
   check_same(disturbed.step(second_plan()), result);
 }
 
-TEST(plans_with_bad_slots_change_nothing) { check_faults(slot_faults()); }
-TEST(plans_with_bad_rows_change_nothing) { check_faults(row_faults()); }
+TEST_ONCE(plans_with_bad_slots_change_nothing) { check_faults(slot_faults()); }
+TEST_ONCE(plans_with_bad_rows_change_nothing) { check_faults(row_faults()); }
 
-TEST(plans_past_the_longest_context_are_refused) {
+TEST_ONCE(plans_past_the_longest_context_are_refused) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   engine::Engine engine(model, options());
   Plan plan = first_plan();
@@ -200,7 +200,7 @@ TEST(plans_past_the_longest_context_are_refused) {
   CHECK_EQ(engine.step(more).samples[0].finish, engine::Finish::kLength);
 }
 
-TEST(plans_without_rows_open_and_close) {
+TEST_ONCE(plans_without_rows_open_and_close) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   engine::Engine engine(model, options());
   CHECK(engine.step({}).samples.empty());
@@ -215,7 +215,7 @@ TEST(plans_without_rows_open_and_close) {
   CHECK_ERROR(kRange, "slot is not open", engine.step(plan));
 }
 
-TEST(the_last_token_is_known_only_after_a_sample) {
+TEST_ONCE(the_last_token_is_known_only_after_a_sample) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   engine::Engine engine(model, options());
   Plan plan = first_plan();
@@ -233,7 +233,7 @@ TEST(the_last_token_is_known_only_after_a_sample) {
   CHECK_ERROR(kRange, "tokens: id", engine.step(next));  // only as the first of a row
 }
 
-TEST(the_spec_is_checked_by_name) {
+TEST_ONCE(the_spec_is_checked_by_name) {
   auto refuse = [](const char* text, auto change) {
     TinyModel tiny;
     change(tiny.spec);

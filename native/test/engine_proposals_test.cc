@@ -84,7 +84,7 @@ Driver::Propose prophet(const std::vector<Job>& truth, size_t most, int64_t wron
   };
 }
 
-TEST(proposals_change_no_bit_of_any_output) {
+TEST_ENGINE(proposals_change_no_bit_of_any_output) {
   for (Element element : {Element::kF32, Element::kBf16}) {
     for (int threads : {1, 2}) {
       auto model = TinyModel().load(element, threads);
@@ -100,7 +100,7 @@ TEST(proposals_change_no_bit_of_any_output) {
   }
 }
 
-TEST(right_proposals_save_steps) {
+TEST_ENGINE(right_proposals_save_steps) {
   auto model = TinyModel().load(Element::kF32, 1);
   std::vector<Job> truth = plain(model, {job(4, 33, 40)}), all = {job(4, 33, 40)};
   CHECK_EQ(run_with(model, all, prophet(truth, 4, 0)), 8);
@@ -109,7 +109,7 @@ TEST(right_proposals_save_steps) {
   CHECK_EQ(run_with(model, all, [](const Job& j) { return std::vector<int32_t>(3, j.output.empty() ? 99 : 100); }), 40);
 }
 
-TEST(proposals_under_a_grammar_change_nothing) {
+TEST_ENGINE(proposals_under_a_grammar_change_nothing) {
   std::vector<std::string> tokens = {""};
   for (char byte = ' '; byte <= '~'; ++byte) tokens.push_back(std::string(1, byte));
   for (const char* word : {"{\"", "\":", "\",\"", "\"}"}) tokens.push_back(word);
@@ -134,7 +134,7 @@ TEST(proposals_under_a_grammar_change_nothing) {
   }
 }
 
-TEST(rows_with_proposals_are_checked) {
+TEST_ENGINE(rows_with_proposals_are_checked) {
   auto model = TinyModel().load(Element::kF32, 1);
   engine::Engine engine(model, options());
   engine::Plan plan;

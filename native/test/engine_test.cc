@@ -68,13 +68,13 @@ void check_all_same(const std::vector<Job>& a, const std::vector<Job>& b) {
   for (size_t i = 0; i < a.size(); ++i) check_same(a[i], b[i]);
 }
 
-TEST(engine_uses_the_forced_kernels) {
+TEST_ENGINE(engine_uses_the_forced_kernels) {
   auto model = TinyModel().load(Element::kF32, 1);
   CHECK_EQ(model->kernels.isa, simd::selected_isa());
   CHECK_EQ(model->pool.threads(), 1);
 }
 
-TEST(engine_same_bits_alone_batched_chunked_and_on_any_pages) {
+TEST_ENGINE(engine_same_bits_alone_batched_chunked_and_on_any_pages) {
   for (Element element : {Element::kF32, Element::kBf16}) {
     auto model = TinyModel().load(element, 1);
     std::vector<Job> truth = alone(model, jobs());
@@ -85,14 +85,14 @@ TEST(engine_same_bits_alone_batched_chunked_and_on_any_pages) {
   }
 }
 
-TEST(engine_same_bits_with_any_number_of_threads) {
+TEST_ENGINE(engine_same_bits_with_any_number_of_threads) {
   for (Element element : {Element::kF32, Element::kBf16}) {
     std::vector<Job> truth = together(TinyModel().load(element, 1), jobs(), {});
     check_all_same(together(TinyModel().load(element, 3), jobs(), {20}), truth);
   }
 }
 
-TEST(engine_same_bits_after_preemption) {
+TEST_ENGINE(engine_same_bits_after_preemption) {
   for (Element element : {Element::kF32, Element::kBf16}) {
     auto model = TinyModel().load(element, 2);
     std::vector<Job> truth = alone(model, jobs()), all = jobs();
@@ -109,7 +109,7 @@ TEST(engine_same_bits_after_preemption) {
   }
 }
 
-TEST(engine_same_bits_when_slots_and_pages_are_used_again) {
+TEST_ENGINE(engine_same_bits_when_slots_and_pages_are_used_again) {
   auto model = TinyModel().load(Element::kBf16, 1);
   std::vector<Job> truth = alone(model, jobs());
   engine::Options small = options();
@@ -126,7 +126,7 @@ TEST(engine_same_bits_when_slots_and_pages_are_used_again) {
   }
 }
 
-TEST(engine_logits_come_in_pieces_for_large_batches) {
+TEST_ENGINE(engine_logits_come_in_pieces_for_large_batches) {
   auto model = TinyModel().load(Element::kF32, 2);
   engine::Options many = options();
   many.max_sequences = 150;  // more rows than one piece of logits
@@ -140,7 +140,7 @@ TEST(engine_logits_come_in_pieces_for_large_batches) {
   check_all_same(all, truth);
 }
 
-TEST(engines_of_one_model_step_at_the_same_time) {
+TEST_ENGINE(engines_of_one_model_step_at_the_same_time) {
   auto model = TinyModel().load(Element::kF32, 2);
   std::vector<Job> truth = together(model, jobs(), {});
   std::vector<std::vector<Job>> results(3);
@@ -150,7 +150,7 @@ TEST(engines_of_one_model_step_at_the_same_time) {
   for (const auto& result : results) check_all_same(result, truth);
 }
 
-TEST(engine_finishes_for_the_stated_reason) {
+TEST_ENGINE(engine_finishes_for_the_stated_reason) {
   auto model = TinyModel().load(Element::kF32, 1);
   Job straight = job(4, 33, 20);
   Driver driver(model, options());
@@ -180,7 +180,7 @@ TEST(engine_finishes_for_the_stated_reason) {
   CHECK_EQ(long_job.output.back().finish, Finish::kLength);
 }
 
-TEST(engine_samples_no_id_beyond_the_tokenizer) {
+TEST_ENGINE(engine_samples_no_id_beyond_the_tokenizer) {
   auto model = TinyModel().load(Element::kF32, 1);
   engine::Options few = options();
   few.samplable_vocab = 20;
@@ -224,14 +224,14 @@ void check_broken_mate(float value, Element element) {
   check_all_same(again, truth);
 }
 
-TEST(engine_keeps_a_broken_sequence_to_itself) {
+TEST_ENGINE(engine_keeps_a_broken_sequence_to_itself) {
   for (float value : {INFINITY, NAN}) {
     check_broken_mate(value, Element::kF32);
     check_broken_mate(value, Element::kBf16);
   }
 }
 
-TEST(engine_needs_every_feature_of_the_model) {
+TEST_ENGINE(engine_needs_every_feature_of_the_model) {
   // Removing a feature changes the result: the invariance above is not that of a model which ignores its input.
   Job truth = job(3, 70, 6, 0);
   Driver reference(TinyModel().load(Element::kF32, 1), options());
@@ -250,7 +250,7 @@ TEST(engine_needs_every_feature_of_the_model) {
   }
 }
 
-TEST(engine_options_are_checked) {
+TEST_ENGINE(engine_options_are_checked) {
   auto model = TinyModel().load(Element::kF32, 1);
   auto refuse = [&](const char* text, auto change) {
     engine::Options o = options();

@@ -175,7 +175,7 @@ std::vector<Job> mixed_jobs(const std::shared_ptr<model::Model>& model) {
   return jobs;
 }
 
-TEST(sequences_with_adapters_do_not_depend_on_their_batch) {
+TEST_ENGINE(sequences_with_adapters_do_not_depend_on_their_batch) {
   for (Element element : {Element::kF32, Element::kBf16}) {
     auto one = TinyModel().load(element, 1);
     std::vector<Job> wanted = mixed_jobs(one);
@@ -196,7 +196,7 @@ TEST(sequences_with_adapters_do_not_depend_on_their_batch) {
   }
 }
 
-TEST(an_identity_adapter_changes_nothing_and_another_does) {
+TEST_ENGINE(an_identity_adapter_changes_nothing_and_another_does) {
   for (Element element : {Element::kF32, Element::kBf16}) {
     auto model = TinyModel().load(element, 2);
     auto identity = std::make_shared<Adapter>(model, tiny_factors(model->spec, 5, 8, all_modules(), true));
@@ -217,7 +217,7 @@ TEST(an_identity_adapter_changes_nothing_and_another_does) {
 }
 
 // W + scale B A in the weights themselves gives nearly the same hidden state.
-TEST(an_adapter_acts_like_merged_weights) {
+TEST_ENGINE(an_adapter_acts_like_merged_weights) {
   TinyModel tiny;
   auto model = tiny.load(Element::kF32, 1);
   std::vector<model::Factors> factors = tiny_factors(tiny.spec, 7, 6, all_modules());

@@ -11,10 +11,17 @@
 
 namespace tandem::test {
 
+// Under which instruction sets a test runs.
+enum class Sets {
+  kAll,
+  kAllUnlessSanitized,  // a whole engine: under sanitizers, where it takes long, the best one does; the kernels' own tests cover the others
+  kBest,                // no vector kernel has a part: it would do the same under each
+};
+
 struct Case {
   const char* name;
   void (*body)();
-  bool once;  // with the machine's best instruction set only
+  Sets sets;
 };
 
 std::vector<Case>& cases();
@@ -22,7 +29,7 @@ std::vector<Case>& cases();
 void fail(const char* file, int line, const std::string& message);
 
 struct Register {
-  Register(const char* name, void (*body)(), bool once = false) { cases().push_back({name, body, once}); }
+  Register(const char* name, void (*body)(), Sets sets) { cases().push_back({name, body, sets}); }
 };
 
 template <typename T>
@@ -43,16 +50,14 @@ void expect_error(const char* file, int line, ErrorKind kind, const std::string&
 
 }  // namespace tandem::test
 
-#define TEST(name)                                                    \
-  static void name();                                                 \
-  static const ::tandem::test::Register register_##name(#name, name); \
+#define TEST_UNDER(sets, name)                                              \
+  static void name();                                                       \
+  static const ::tandem::test::Register register_##name(#name, name, sets); \
   static void name()
 
-// A test of code in which no vector kernel has a part: it would do the same under every instruction set.
-#define TEST_ONCE(name)                                                     \
-  static void name();                                                       \
-  static const ::tandem::test::Register register_##name(#name, name, true); \
-  static void name()
+#define TEST(name) TEST_UNDER(::tandem::test::Sets::kAll, name)
+#define TEST_ENGINE(name) TEST_UNDER(::tandem::test::Sets::kAllUnlessSanitized, name)
+#define TEST_ONCE(name) TEST_UNDER(::tandem::test::Sets::kBest, name)
 
 #define CHECK(condition)                                                    \
   do {                                                                      \

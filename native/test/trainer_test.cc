@@ -159,7 +159,7 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
   return std::sqrt(difference / size);
 }
 
-TEST(trainer_gradients_match_finite_differences) {
+TEST_ENGINE(trainer_gradients_match_finite_differences) {
   Random random(91);
   TinyModel tiny;
   auto model = tiny.load(Element::kF32, 1);
@@ -189,7 +189,7 @@ TEST(trainer_gradients_match_finite_differences) {
   }
 }
 
-TEST(trainer_gradients_do_not_depend_on_slices_threads_or_recomputing) {
+TEST_ENGINE(trainer_gradients_do_not_depend_on_slices_threads_or_recomputing) {
   Random random(92);
   TinyModel tiny;
   for (Element element : {Element::kF32, Element::kBf16}) {
@@ -205,7 +205,7 @@ TEST(trainer_gradients_do_not_depend_on_slices_threads_or_recomputing) {
 }
 
 // Of the shapes alone: no unit is larger than asked for, nothing is left out, and cuts change no bit.
-TEST(trainer_cuts_work_into_bounded_units) {
+TEST_ENGINE(trainer_cuts_work_into_bounded_units) {
   Random random(95);
   TinyModel tiny;
   for (Element element : {Element::kF32, Element::kBf16}) {
@@ -238,7 +238,7 @@ TEST(trainer_cuts_work_into_bounded_units) {
   }
 }
 
-TEST(trainer_shares_a_prefix_without_a_change) {
+TEST_ENGINE(trainer_shares_a_prefix_without_a_change) {
   Random random(93);
   TinyModel tiny;
   for (int64_t prefix : {1, 15, 16, 37, 100}) {
@@ -270,7 +270,7 @@ TEST(trainer_shares_a_prefix_without_a_change) {
   }
 }
 
-TEST(trainer_refuses_a_row_that_needs_too_much_memory) {
+TEST_ENGINE(trainer_refuses_a_row_that_needs_too_much_memory) {
   Random random(96);
   TinyModel tiny;
   auto model = tiny.load(Element::kBf16, 1);
@@ -306,7 +306,7 @@ Job sampled(const std::shared_ptr<model::Model>& model, std::shared_ptr<const mo
   return job;
 }
 
-TEST(trainer_logprobs_have_the_bits_of_the_engine) {
+TEST_ENGINE(trainer_logprobs_have_the_bits_of_the_engine) {
   Random random(94);
   TinyModel tiny;
   for (Element element : {Element::kF32, Element::kBf16}) {

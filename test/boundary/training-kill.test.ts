@@ -16,7 +16,7 @@ import { FolderBlobStore } from '../../src/control/store/blob-store.ts';
 import { ModelRepository } from '../../src/control/store/model-repository.ts';
 import { seededRandom } from '../../src/control/training/random.ts';
 
-const ROUNDS = Number(process.env['TANDEM_KILL_ROUNDS'] ?? 32);
+const ROUNDS = Number(process.env['TANDEM_KILL_ROUNDS'] ?? 26);
 const NATIVE_ROUNDS = Math.max(3, Math.floor(ROUNDS / 10));
 const SEED = process.env['TANDEM_KILL_SEED'] ?? '1';
 const fileOf = (name: string) => fileURLToPath(new URL(name, import.meta.url));
