@@ -35,7 +35,8 @@ export async function loadDirectory(path: string): Promise<LoadedModel> {
 
 export async function readDirectoryTexts(path: string): Promise<ModelTexts> {
   const { spec, generation } = await readModelConfig(path);
-  return { spec, generation, tokenizer: await readTokenizerFiles(path, spec.vocabSize) };
+  const { vocabSize } = spec;
+  return { vocabSize, generation, tokenizer: await readTokenizerFiles(path, vocabSize) };
 }
 
 async function readModelConfig(directory: string): Promise<ModelConfig & { generation: GenerationDefaults }> {

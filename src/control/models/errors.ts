@@ -7,3 +7,6 @@ export class ModelError extends Error {
     this.file = file;
   }
 }
+
+/** Sound as far as it was read, but it needs what the native engine does not do; another engine may. */
+export class UnsupportedModelError extends ModelError {}

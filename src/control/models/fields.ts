@@ -1,5 +1,5 @@
 /** Typed reads of one JSON object with errors that name file and field. */
-import { ModelError } from './errors.ts';
+import { ModelError, UnsupportedModelError } from './errors.ts';
 import { isObject, type JsonObject } from './json-file.ts';
 
 export class Fields {
@@ -32,6 +32,11 @@ export class Fields {
 
   fail(name: string, problem: string): never {
     throw new ModelError(this.file, `${this.label(name)} ${problem}`);
+  }
+
+  /** For what is no fault of the file. */
+  unsupported(name: string, problem: string): never {
+    throw new UnsupportedModelError(this.file, `${this.label(name)} ${problem}`);
   }
 
   integer(name: string, range: { min?: number; max: number; fallback?: number }): number {

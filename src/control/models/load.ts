@@ -2,8 +2,9 @@
 import { realpath, stat } from 'node:fs/promises';
 import { loadDirectory, readDirectoryTexts } from './directory.ts';
 import { ModelError } from './errors.ts';
+import { loadForeignGguf } from './gguf/foreign.ts';
 import { loadGguf, readGgufTexts } from './gguf/load.ts';
-import type { LoadedModel, ModelTexts } from './model.ts';
+import type { ForeignModel, LoadedModel, ModelTexts } from './model.ts';
 
 const MAX_WARNINGS = 20;
 
@@ -11,6 +12,13 @@ export async function loadModel(path: string): Promise<LoadedModel> {
   const found = await resolve(path);
   const model = await (found.isFile ? loadGguf(found.path) : loadDirectory(found.path));
   return { ...model, warnings: model.warnings.slice(0, MAX_WARNINGS) };
+}
+
+/** For an engine that reads the weights itself. */
+export async function loadForeignModel(path: string): Promise<ForeignModel> {
+  const found = await resolve(path);
+  if (!found.isFile) throw new ModelError(path, 'is a directory; this engine serves GGUF files.');
+  return loadForeignGguf(found.path);
 }
 
 /** What sessions need besides the weights. */

@@ -35,9 +35,29 @@ export interface LoadedModel {
   warnings: string[];
 }
 
+/** A GGUF file that an engine with a reader of its own runs. */
+export interface ForeignModel {
+  path: string;
+  name: string;
+  /** `general.architecture`. */
+  architecture: string;
+  /** Rows of the embedding. */
+  vocabSize: number;
+  tokenizerSize: number;
+  maxPosition: number;
+  /** Most bytes that the keys and values of one position take. */
+  positionBytes: number;
+  parameters: number;
+  weightBytes: number;
+  /** The type that most of the weights are stored in. */
+  storage: string;
+  digest: string;
+}
+
 /** What is known of a model without its weights. */
 export interface ModelTexts {
-  spec: ModelSpec;
+  /** Rows of the embedding. */
+  vocabSize: number;
   generation: GenerationDefaults;
   tokenizer: TokenizerFiles;
 }

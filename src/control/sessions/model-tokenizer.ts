@@ -32,13 +32,13 @@ const MARKS: ReadonlySet<string> = new Set([
 ]);
 
 export async function readModelTokenizer(path: string): Promise<ModelTokenizer> {
-  const { spec, generation, tokenizer: files } = await readModelTexts(path);
+  const { vocabSize, generation, tokenizer: files } = await readModelTexts(path);
   const table = new TokenTable(files);
   const eosText = files.specialTokens['eos_token'];
   const eosId = eosText === undefined ? null : table.idOf(eosText);
   // The tokenizer's eos_token ends a turn as well: chat models may name it only there.
   const eosTokenIds = [...new Set([...generation.eosTokenIds, ...(eosId === null ? [] : [eosId])])];
-  return { files, table, vocabSize: spec.vocabSize, generation: { ...generation, eosTokenIds } };
+  return { files, table, vocabSize, generation: { ...generation, eosTokenIds } };
 }
 
 /** Tokens that end a turn and special tokens that are no marks have no text: no grammar lets them into one. */

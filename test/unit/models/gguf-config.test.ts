@@ -2,7 +2,7 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { ModelError } from '../../../src/control/models/errors.ts';
+import { ModelError, UnsupportedModelError } from '../../../src/control/models/errors.ts';
 import { storedBytes, type StorageName } from '../../../src/control/models/gguf/format.ts';
 import { ggufName } from '../../../src/control/models/gguf/tensors.ts';
 import { loadModel, readModelTexts } from '../../../src/control/models/load.ts';
@@ -190,6 +190,34 @@ describe('a GGUF model', () => {
     ['merges that make no token', { merges: arrayEntry('tokenizer.ggml.merges', 'string', ['h j']) }, 'tokenizer.ggml.merges makes "hj" at 0'],
   ])('is refused with %s', async (_, lists, named) => {
     expect(await refusal(file({}, TENSORS, lists))).toContain(named);
+  });
+
+  /** Q5_0 has 22 bytes for 32 elements. */
+  const Q5_0 = 6;
+
+  it('refuses blocks of types that only others read', async () => {
+    const path = file({}, TENSORS.map((tensor) => (tensor.name === 'blk.0.ffn_down.weight' ? zeros(tensor.name, [8, 32]) : tensor)));
+    const bytes = readFileSync(path);
+    const name = bytes.indexOf('blk.0.ffn_down.weight');
+    bytes.writeUInt32LE(Q5_0, name + 'blk.0.ffn_down.weight'.length + 4 + 16);
+    writeFileSync(path, bytes);
+    expect(await refusal(path)).toContain('tensor "blk.0.ffn_down.weight" has type Q5_0; F32, F16,');
+    await expect(loadModel(path)).rejects.toThrow(UnsupportedModelError);
+  });
+
+  it.each<[string, Record<string, Scalar | null>, boolean]>([
+    ['another architecture', { 'general.architecture': ['string', 'gemma3'] }, true],
+    ['experts', { 'llama.expert_count': ['uint32', 8] }, true],
+    ['yarn', { 'llama.rope.scaling.type': ['string', 'yarn'] }, true],
+    ['a part of the head rotated', { 'llama.rope.dimension_count': ['uint32', 2] }, true],
+    ['no layers', { 'llama.block_count': ['uint32', 0] }, false],
+    ['no architecture', { 'general.architecture': null }, false],
+    ['a part of a file', { 'split.count': ['uint32', 3] }, false],
+    ['an unknown pre-tokenizer', { 'tokenizer.ggml.pre': ['string', 'default'] }, false],
+  ])('tells what another engine may run from what is wrong: %s', async (_, changes, unsupported) => {
+    const error: unknown = await loadModel(file(changes)).catch((reason: unknown) => reason);
+    expect(error).toBeInstanceOf(ModelError);
+    expect(error instanceof UnsupportedModelError).toBe(unsupported);
   });
 
   it('refuses a vector in blocks', async () => {

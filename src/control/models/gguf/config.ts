@@ -1,6 +1,7 @@
 /** Metadata -> ModelConfig. Whatever would change the mathematics and is not built is refused by its key. */
 import type { ModelSpec } from '../../engine/native.ts';
 import type { ModelConfig } from '../config.ts';
+import { ModelError } from '../errors.ts';
 import { Fields, show } from '../fields.ts';
 import type { GenerationDefaults } from '../model.ts';
 import type { GgufHeader } from './header.ts';
@@ -64,12 +65,12 @@ export interface GgufConfig extends ModelConfig {
 /** Reads the few bytes of the rope factors from the file as well. */
 export async function readGgufConfig(header: GgufHeader): Promise<GgufConfig> {
   const metadata: Fields = new Fields(header.file, header.metadata);
-  const architecture = findArchitecture(metadata);
+  const architecture = nativeArchitecture(metadata);
   const own = (name: string): string => `${architecture}.${name}`;
   for (const [name, neutral] of Object.entries(UNSUPPORTED)) {
     const value = metadata.get(own(name));
     if (value === undefined || value === false || neutral.includes(value)) continue;
-    metadata.fail(own(name), `${show(value)} is not supported.`);
+    metadata.unsupported(own(name), `${show(value)} is not supported.`);
   }
   return {
     spec: await readSpec(header, metadata, architecture),
@@ -85,16 +86,27 @@ function isUnknown(name: string, architecture: string): boolean {
   return !KNOWN.has(own) && !Object.hasOwn(UNSUPPORTED, own);
 }
 
-/** Its name, or a refusal of what is no model of ours. */
-function findArchitecture(metadata: Fields): Architecture {
+/** The architecture's name, or a refusal of what is no whole model. */
+export function readArchitecture(metadata: Fields): string {
   const type = metadata.string('general.type');
   if (type !== undefined && type !== 'model') metadata.fail('general.type', `${show(type)} is not supported (model is).`);
   const splits = metadata.integer('split.count', { min: 0, max: 65_535, fallback: 1 });
   if (splits > 1) metadata.fail('split.count', `is ${splits}: merge the parts into one file first (llama-gguf-split --merge).`);
-  const name = metadata.string('general.architecture');
-  if (name === undefined) metadata.fail('general.architecture', 'is missing.');
+  return metadata.string('general.architecture') ?? metadata.fail('general.architecture', 'is missing.');
+}
+
+function nativeArchitecture(metadata: Fields): Architecture {
+  const name = readArchitecture(metadata);
   if (Object.hasOwn(ARCHITECTURES, name)) return name as Architecture;
-  return metadata.fail('general.architecture', `${show(name)} is not supported (${Object.keys(ARCHITECTURES).join(', ')} are).`);
+  const known = Object.keys(ARCHITECTURES).join(', ');
+  return metadata.unsupported('general.architecture', `${show(name)} is not supported (${known} are).`);
+}
+
+/** Rows of the embedding. */
+export function readVocabSize(header: GgufHeader): number {
+  const rows = header.tensors.get('token_embd.weight')?.shape[0];
+  if (rows === undefined) throw new ModelError(header.file, 'tensor "token_embd.weight" is missing.');
+  return rows;
 }
 
 async function readSpec(header: GgufHeader, metadata: Fields, architecture: Architecture): Promise<ModelSpec> {
@@ -108,11 +120,9 @@ async function readSpec(header: GgufHeader, metadata: Fields, architecture: Arch
   const hiddenSize = integer('embedding_length', 2 ** 17);
   const has = (name: string): boolean => header.tensors.has(name);
   const headDim = readHeadDim(metadata, own, hiddenSize, heads);
-  const vocabSize = header.tensors.get('token_embd.weight')?.shape[0];
-  if (vocabSize === undefined) metadata.fail('tensor "token_embd.weight"', 'is missing.');
   return {
     architecture,
-    vocabSize,
+    vocabSize: readVocabSize(header),
     hiddenSize,
     intermediateSize: integer('feed_forward_length', 2 ** 20),
     layers,
@@ -142,7 +152,7 @@ function readHeadDim(metadata: Fields, own: Naming, hiddenSize: number, heads: n
   if (headDim % 2 !== 0) metadata.fail(own('attention.key_length'), `must be even, got ${headDim}.`);
   for (const name of ['attention.value_length', 'rope.dimension_count']) {
     const value = metadata.integer(own(name), { max: 2 ** 20, fallback: headDim });
-    if (value !== headDim) metadata.fail(own(name), `${value} is not supported where a head has ${headDim}.`);
+    if (value !== headDim) metadata.unsupported(own(name), `${value} is not supported where a head has ${headDim}.`);
   }
   return headDim;
 }
@@ -156,7 +166,7 @@ function readWindow(
 ): Pick<ModelSpec, 'slidingWindow' | 'windowLayers'> {
   const slidingWindow = metadata.integer(own('attention.sliding_window'), { min: 0, max: 2 ** 24, fallback: 0 });
   if (slidingWindow > 0 && architecture !== 'llama') {
-    metadata.fail(own('attention.sliding_window'), `${slidingWindow} is not supported for this architecture.`);
+    metadata.unsupported(own('attention.sliding_window'), `${slidingWindow} is not supported for this architecture.`);
   }
   return { slidingWindow, windowLayers: new Uint8Array(layers).fill(slidingWindow > 0 ? 1 : 0) };
 }
@@ -170,7 +180,7 @@ async function readScaling(
 ): Promise<ModelSpec['ropeScaling']> {
   const type = metadata.string(own('rope.scaling.type')) ?? 'linear';
   if (type !== 'none' && type !== 'linear') {
-    metadata.fail(own('rope.scaling.type'), `${show(type)} is not supported (none, linear are).`);
+    metadata.unsupported(own('rope.scaling.type'), `${show(type)} is not supported (none, linear are).`);
   }
   const range = { min: 0, max: 65_536, fallback: 0 };
   const name = metadata.has(own('rope.scaling.factor')) ? own('rope.scaling.factor') : own('rope.scale_linear');
@@ -183,7 +193,7 @@ async function readScaling(
 }
 
 /** The author's sampling defaults: temperature and what is cut away. */
-function readSampling(metadata: Fields): GgufConfig['generation'] {
+export function readSampling(metadata: Fields): GgufConfig['generation'] {
   const key = (name: string): string => `general.sampling.${name}`;
   const number = (name: string, min: number, max: number): number | undefined =>
     metadata.has(key(name)) ? metadata.number(key(name), { min, max }) : undefined;

@@ -48,7 +48,7 @@ export interface StorageType {
   bytes: number;
 }
 
-/** The types that we read. */
+/** The types that the native engine reads. */
 export const STORAGE_TYPES = {
   F32: { id: 0, elements: 1, bytes: 4 },
   F16: { id: 1, elements: 1, bytes: 2 },
@@ -65,31 +65,56 @@ export const STORAGE_TYPES = {
 
 export type StorageName = keyof typeof STORAGE_TYPES;
 
-/** Types that exist and that we do not read, for the message that refuses them. */
-const OTHER_TYPES: Readonly<Record<number, string>> = {
-  3: 'Q4_1', 6: 'Q5_0', 7: 'Q5_1', 9: 'Q8_1', 10: 'Q2_K', 11: 'Q3_K', 13: 'Q5_K', 15: 'Q8_K', 16: 'IQ2_XXS', 17: 'IQ2_XS',
-  18: 'IQ3_XXS', 19: 'IQ1_S', 20: 'IQ4_NL', 21: 'IQ3_S', 22: 'IQ2_S', 23: 'IQ4_XS', 24: 'I8', 25: 'I16', 26: 'I32', 27: 'I64',
-  28: 'F64', 29: 'IQ1_M', 34: 'TQ1_0', 35: 'TQ2_0', 39: 'MXFP4', 40: 'NVFP4',
-};
+/** Types that exist and that only other engines read. */
+const OTHER_TYPES = {
+  Q4_1: { id: 3, elements: 32, bytes: 20 },
+  Q5_0: { id: 6, elements: 32, bytes: 22 },
+  Q5_1: { id: 7, elements: 32, bytes: 24 },
+  Q2_K: { id: 10, elements: 256, bytes: 84 },
+  Q3_K: { id: 11, elements: 256, bytes: 110 },
+  Q5_K: { id: 13, elements: 256, bytes: 176 },
+  Q8_K: { id: 15, elements: 256, bytes: 292 },
+  IQ2_XXS: { id: 16, elements: 256, bytes: 66 },
+  IQ2_XS: { id: 17, elements: 256, bytes: 74 },
+  IQ3_XXS: { id: 18, elements: 256, bytes: 98 },
+  IQ1_S: { id: 19, elements: 256, bytes: 50 },
+  IQ4_NL: { id: 20, elements: 32, bytes: 18 },
+  IQ3_S: { id: 21, elements: 256, bytes: 110 },
+  IQ2_S: { id: 22, elements: 256, bytes: 82 },
+  IQ4_XS: { id: 23, elements: 256, bytes: 136 },
+  I8: { id: 24, elements: 1, bytes: 1 },
+  I16: { id: 25, elements: 1, bytes: 2 },
+  I32: { id: 26, elements: 1, bytes: 4 },
+  I64: { id: 27, elements: 1, bytes: 8 },
+  F64: { id: 28, elements: 1, bytes: 8 },
+  IQ1_M: { id: 29, elements: 256, bytes: 56 },
+  TQ1_0: { id: 34, elements: 256, bytes: 54 },
+  TQ2_0: { id: 35, elements: 256, bytes: 66 },
+  MXFP4: { id: 39, elements: 32, bytes: 17 },
+  NVFP4: { id: 40, elements: 64, bytes: 36 },
+} as const satisfies Record<string, StorageType>;
 
-const NAMES = new Map(Object.entries(STORAGE_TYPES).map(([name, { id }]) => [id as number, name as StorageName]));
+export type StoredName = StorageName | keyof typeof OTHER_TYPES;
+
+export const STORED_TYPES: Readonly<Record<StoredName, StorageType>> = { ...STORAGE_TYPES, ...OTHER_TYPES };
+
+const NAMES = new Map(Object.entries(STORED_TYPES).map(([name, { id }]) => [id, name as StoredName]));
 const VALUE_NAMES = new Map(Object.entries(VALUE_TYPES).map(([name, id]) => [id as number, name as ValueType]));
 
-export function storageName(id: number): StorageName | undefined {
+export function storedName(id: number): StoredName | undefined {
   return NAMES.get(id);
+}
+
+export function isReadHere(name: StoredName): name is StorageName {
+  return Object.hasOwn(STORAGE_TYPES, name);
 }
 
 export function valueType(id: number): ValueType | undefined {
   return VALUE_NAMES.get(id);
 }
 
-/** The name of a type that we do not read, or its number. */
-export function otherStorage(id: number): string {
-  return OTHER_TYPES[id] ?? `number ${id}, which is none of the format's`;
-}
-
 /** Bytes of a tensor whose rows are whole blocks. */
-export function storedBytes(name: StorageName, elements: number): number {
-  const type: StorageType = STORAGE_TYPES[name];
+export function storedBytes(name: StoredName, elements: number): number {
+  const type = STORED_TYPES[name];
   return (elements / type.elements) * type.bytes;
 }

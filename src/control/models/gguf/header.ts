@@ -9,8 +9,8 @@ import { show } from '../fields.ts';
 import type { JsonObject } from '../json-file.ts';
 import { FileCursor } from './cursor.ts';
 import {
-  ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GGUF_MAGIC, STORAGE_TYPES, otherStorage, storageName, storedBytes, VALUE_BYTES, valueType,
-  type StorageName, type ValueType,
+  ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GGUF_MAGIC, storedBytes, storedName, STORED_TYPES, VALUE_BYTES, valueType, type StoredName,
+  type ValueType,
 } from './format.ts';
 
 /** Bounds of what is read; real files of our families stay far below. */
@@ -28,7 +28,7 @@ const MAX_ALIGNMENT = 2 ** 20;
 
 export interface GgufTensor {
   name: string;
-  type: StorageName;
+  type: StoredName;
   /** Row-major: the format lists the fastest dimension first, here it is last. */
   shape: number[];
   /** Absolute. */
@@ -159,9 +159,9 @@ class HeaderReader {
       shape.unshift(Number(size));
     }
     const id = cursor.uint32(what);
-    const type = storageName(id);
-    if (!type) cursor.fail(what, `has type ${otherStorage(id)}; ${Object.keys(STORAGE_TYPES).join(', ')} are supported.`);
-    const block = STORAGE_TYPES[type].elements;
+    const type = storedName(id);
+    if (!type) cursor.fail(what, `has type number ${id}, which is none of the format's.`);
+    const block = STORED_TYPES[type].elements;
     const row = shape.at(-1) ?? 0;
     if (row % block !== 0) cursor.fail(what, `has rows of ${row} elements; ${type} is stored in blocks of ${block}.`);
     return { name, type, shape, bytes: storedBytes(type, Number(elements)), offset: cursor.uint64(what) };

@@ -4,7 +4,8 @@ import { digestModel } from '../digest.ts';
 import { readExactly } from '../json-file.ts';
 import type { LoadedModel, ModelTexts } from '../model.ts';
 import { majorityDType } from '../tensors.ts';
-import { readGgufConfig, type GgufConfig } from './config.ts';
+import { Fields } from '../fields.ts';
+import { readGgufConfig, readSampling, readVocabSize, type GgufConfig } from './config.ts';
 import { readGgufHeader, type GgufHeader } from './header.ts';
 import { selectGgufTensors } from './tensors.ts';
 import { readGgufTokenizer, type GgufTokenizer } from './tokenizer.ts';
@@ -17,7 +18,7 @@ export async function loadGguf(path: string): Promise<LoadedModel> {
   const tensors = selectGgufTensors(config.spec, header);
   return {
     path,
-    name: basename(path).replace(/\.gguf$/i, ''),
+    name: ggufModelName(path),
     spec: config.spec,
     files: [path],
     tensors,
@@ -25,15 +26,18 @@ export async function loadGguf(path: string): Promise<LoadedModel> {
     generation: { ...config.generation, eosTokenIds: tokenizer.ends },
     tokenizerSize: tokenizer.files.vocabulary.length,
     maxPosition: config.spec.maxPosition,
-    digest: await digest(header),
+    digest: await digestGguf(header),
     warnings: config.unknownOptions.map((key) => `${header.file}: the key ${JSON.stringify(key.slice(0, 100))} is not known and has no effect.`),
   };
 }
 
-export async function readGgufTexts(path: string): Promise<ModelTexts> {
-  const { config, tokenizer } = await readAll(path);
-  const generation = { ...config.generation, eosTokenIds: tokenizer.ends };
-  return { spec: config.spec, generation, tokenizer: tokenizer.files };
+/** Of any architecture. */
+export function readGgufTexts(path: string): ModelTexts {
+  const header = readGgufHeader(path, basename(path));
+  const vocabSize = readVocabSize(header);
+  const { files, ends } = readGgufTokenizer(header, vocabSize);
+  const sampling = readSampling(new Fields(header.file, header.metadata));
+  return { vocabSize, generation: { ...sampling, eosTokenIds: ends }, tokenizer: files };
 }
 
 async function readAll(path: string): Promise<{ header: GgufHeader; config: GgufConfig; tokenizer: GgufTokenizer }> {
@@ -42,8 +46,12 @@ async function readAll(path: string): Promise<{ header: GgufHeader; config: Gguf
   return { header, config, tokenizer: readGgufTokenizer(header, config.spec.vocabSize) };
 }
 
+export function ggufModelName(path: string): string {
+  return basename(path).replace(/\.gguf$/i, '');
+}
+
 /** Of the contents: a renamed file is the same model. */
-async function digest({ path, file, size, dataOffset }: GgufHeader): Promise<string> {
+export async function digestGguf({ path, file, size, dataOffset }: GgufHeader): Promise<string> {
   const header = await readExactly(file, path, BEFORE_HEADER, Math.min(dataOffset, size) - BEFORE_HEADER);
   return digestModel(dirname(path), [], [{ name: 'gguf', path, size, header }]);
 }

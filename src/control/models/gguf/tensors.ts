@@ -1,8 +1,9 @@
 /** The tensors of a GGUF file under the names and in the order that native code knows. */
 import type { ModelSpec, TensorEntry } from '../../engine/native.ts';
-import { ModelError } from '../errors.ts';
+import { ModelError, UnsupportedModelError } from '../errors.ts';
 import { show } from '../fields.ts';
 import { expectedTensors } from '../tensors.ts';
+import { isReadHere, STORAGE_TYPES } from './format.ts';
 import type { GgufHeader, GgufTensor } from './header.ts';
 import { ROPE_FACTORS } from './rope-factors.ts';
 
@@ -46,6 +47,10 @@ export function selectGgufTensors(spec: ModelSpec, header: GgufHeader): TensorEn
 
 function entryOf(tensor: GgufTensor, name: string, shape: number[], spec: ModelSpec, header: GgufHeader): TensorEntry {
   const { type, offset } = tensor;
+  if (!isReadHere(type)) {
+    const known = Object.keys(STORAGE_TYPES).join(', ');
+    throw new UnsupportedModelError(header.file, `tensor ${show(tensor.name)} has type ${type}; ${known} are supported.`);
+  }
   if (tensor.shape.length !== shape.length || tensor.shape.some((size, i) => size !== shape[i])) {
     throw new ModelError(header.file, `tensor ${show(tensor.name)} has shape ${show(tensor.shape)}; the metadata asks for ${show(shape)}.`);
   }
