@@ -7,6 +7,7 @@ import { authenticate } from './middleware/auth.ts';
 import { BodyReader } from './middleware/body.ts';
 import { errorResponses } from './middleware/errors.ts';
 import { closeWhenDraining, limitHeaders } from './middleware/limits.ts';
+import { refuseTraining } from './middleware/no-training.ts';
 import { requestIds } from './middleware/request-id.ts';
 import { chatCompletions } from './routes/chat-completions.ts';
 import { completions } from './routes/completions.ts';
@@ -61,9 +62,14 @@ export function createApp(deps: ApiDeps): Koa {
   app.use(limitHeaders());
   app.use(authenticate(deps.keys));
   app.use(requestIds(deps.settings.enableRequestIdHeaders));
+  if (!deps.trains) app.use(refuseTraining(isRouted));
   app.use(router.routes());
   app.use(unmatched());
   return app;
+}
+
+function isRouted(method: string, path: string): boolean {
+  return TABLE.find(path).some((route) => route.method === method);
 }
 
 /** Koa also tells of sockets that broke under an answer: clients leave, which is no error of ours. */

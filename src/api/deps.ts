@@ -38,12 +38,14 @@ export interface ApiDeps {
   keys: KeyDirectory;
   model: ServedModel;
   training: TrainingServices;
+  /** False: what is there can be read; nothing is created, logged or trained. */
+  trains: boolean;
   /** Ids and log-probabilities of what trained models said. */
   samples: SampleMemory;
   /** Every name that `model` may have; the base model's among them. */
   models: ModelResolver;
-  /** Adapters that the operator names. */
-  adapters: Pick<AdapterRegistry, 'add' | 'remove'>;
+  /** Adapters that the operator names; null: the engine serves none. */
+  adapters: Pick<AdapterRegistry, 'add' | 'remove'> | null;
   metrics: Metrics;
   extensions: ArgumentCheck;
   log: Logger;

@@ -97,7 +97,7 @@ export function extensionSettings(settings: Settings): ExtensionSettings {
   return { modules: settings.engineExtensions, timeoutMs: settings.engineExtensionTimeoutMs };
 }
 
-export function servedNames(settings: Settings, model: LoadedModel): string[] {
+export function servedNames(settings: Settings, model: Pick<LoadedModel, 'name'>): string[] {
   return settings.servedModelNames.length > 0 ? settings.servedModelNames : [model.name];
 }
 
@@ -105,7 +105,7 @@ export function parameterCount(tensors: TensorEntry[]): number {
   return tensors.reduce((sum, tensor) => sum + tensor.shape.reduce((product, size) => product * size, 1), 0);
 }
 
-function modelLength(asked: number | null, most: number): number {
+export function modelLength(asked: number | null, most: number): number {
   if (asked === null) return most;
   if (asked <= most) return asked;
   throw new Error(`--max-model-len ${asked} is more than the ${most} positions of the model.`);
@@ -126,5 +126,10 @@ function kvPageBytes(spec: ModelSpec, dtype: ComputeDType): number {
 /** Never more than all slots at full length could use. */
 function defaultKvBytes(pageBytes: number, maxModelLen: number, slots: number): number {
   const usable = pageBytes * (Math.ceil(maxModelLen / PAGE_SIZE) + 1) * slots;
-  return Math.floor(Math.min(usable, LARGEST_DEFAULT_KV_BYTES, usableMemory() * KV_SHARE_OF_MEMORY));
+  return Math.min(usable, defaultKvMemory());
+}
+
+/** Where nothing is said of the KV cache. */
+export function defaultKvMemory(): number {
+  return Math.floor(Math.min(LARGEST_DEFAULT_KV_BYTES, usableMemory() * KV_SHARE_OF_MEMORY));
 }

@@ -45,6 +45,12 @@ export const OPTIONS: OptionTable = {
     defaultText: 'the starter model',
     help: 'model directory, or a GGUF file',
   },
+  engine: {
+    flag: 'engine',
+    parse: oneOf('auto', 'native', 'llama.cpp'),
+    default: () => 'auto',
+    help: 'auto takes llama.cpp for GGUF files that the native engine cannot run, where it is installed',
+  },
   dataDir: { flag: 'data-dir', parse: text(), default: () => 'data', help: 'keys and state; one server per directory' },
   apiKey: {
     flag: 'api-key',

@@ -6,22 +6,24 @@ import { createApp, isUpload } from '../api/app.ts';
 import { HttpServer } from '../api/http-server.ts';
 import { Metrics } from '../api/metrics.ts';
 import type { ApiDeps, ServedModel } from '../api/deps.ts';
-import { arithmeticName } from '../control/engine/arithmetic.ts';
 import type { EngineConfig } from '../control/engine/protocol.ts';
 import { EngineSupervisor } from '../control/engine/supervisor.ts';
 import { loadExtensions } from '../control/extensions/load.ts';
-import { loadModel } from '../control/models/load.ts';
+import { llamaIsInstalled } from '../control/llama/binding.ts';
+import type { LlamaConfig } from '../control/llama/config.ts';
 import { AdapterRegistry } from '../control/models/adapter-registry.ts';
 import { BaseModelResolver, FirstResolver } from '../control/models/resolver.ts';
 import type { LoadedModel } from '../control/models/model.ts';
 import { createSessions } from '../control/sessions/create-sessions.ts';
-import { grammarVocabulary, readModelTokenizer, type ModelTokenizer } from '../control/sessions/model-tokenizer.ts';
+import { LLAMA_LIMITS } from '../control/sessions/engine-limits.ts';
+import { readModelTokenizer, type ModelTokenizer } from '../control/sessions/model-tokenizer.ts';
 import type { Settings } from '../control/settings.ts';
 import { DataDirLock } from '../control/store/data-dir-lock.ts';
 import { FolderBlobStore } from '../control/store/blob-store.ts';
 import { Database } from '../control/store/database.ts';
 import { banner, type KeyNote } from './banner.ts';
-import { engineConfig, extensionSettings, parameterCount, refuseSettings, servedNames } from './engine-config.ts';
+import { chooseEngine, engineFacts, trainedBase } from './choose-engine.ts';
+import { extensionSettings, refuseSettings, servedNames } from './engine-config.ts';
 import { systemFingerprint } from './fingerprint.ts';
 import { ServerKeys } from './key-setup.ts';
 import { LoadingBar } from './progress.ts';
@@ -59,18 +61,17 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   refuseSettings(settings);
   const log = pino({ level: settings.logLevel }, pino.destination({ fd: 2, sync: true }));
   const { keys, database } = await openStore(settings, undo);
-  const model = await loadModel(settings.model);
-  for (const warning of model.warnings ?? []) log.warn(warning);
+  const warn = (text: string) => log.warn(text);
+  const chosen = await chooseEngine(settings, llamaIsInstalled(), warn);
+  const { model } = chosen;
+  if ('warnings' in model) model.warnings.forEach(warn);
   const tokenizer = await readModelTokenizer(model.path);
-  const config = {
-    ...engineConfig(settings, model, (text) => log.warn(text)),
-    vocabulary: grammarVocabulary(tokenizer),
-  };
+  const { config, ...facts } = engineFacts(chosen, tokenizer, settings, warn);
   const extensions = await loadExtensions(extensionSettings(settings), config.samplableVocab);
   const names = servedNames(settings, model);
   const engine = startEngine(settings, config, log);
   undo.push(() => engine.close());
-  const adapters = await operatorAdapters(settings, model, names, engine);
+  const adapters = chosen.engine === 'native' ? await operatorAdapters(settings, chosen.model, names, engine) : null;
   const sessions = await startSessions(settings, model.path, tokenizer, engine, config);
   undo.push(() => sessions.close());
   const samples = new SampleMemory(settings.sampleMemoryBytes);
@@ -78,7 +79,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
     settings,
     database,
     blobs: new FolderBlobStore(join(settings.dataDir, 'blobs')),
-    model,
+    model: trainedBase(chosen),
     names,
     engine,
     chat: sessions.chat,
@@ -98,8 +99,9 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
     keys: keys.cache,
     model: served,
     training: training.services,
+    trains: chosen.engine === 'native',
     samples,
-    models: new FirstResolver([new BaseModelResolver(names), adapters, training.resolver]),
+    models: new FirstResolver([new BaseModelResolver(names), ...(adapters ? [adapters] : []), training.resolver]),
     adapters,
     metrics,
     extensions,
@@ -111,11 +113,11 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   const port = await http.listen();
   undo.push(() => http.drain(0));
   await engine.ready();
-  await Promise.all([training.start(), addInOrder(adapters, settings)]);
-  const ready = { isa: engine.info?.isa ?? 'unknown', dtype: arithmeticName(config) };
+  if (adapters) await Promise.all([training.start(), addInOrder(adapters, settings)]);
+  const ready = { isa: engine.info?.isa ?? 'unknown', ...facts };
   served.systemFingerprint = systemFingerprint({ version, digest: model.digest, ...ready });
   log.info({ port, enginePid: engine.pid, isa: ready.isa }, 'ready');
-  announce(settings, model, { port, ...ready, names, version, info: engine.info, key: await keys.note() });
+  announce(settings, { port, ...ready, names, version, info: engine.info, key: await keys.note() });
   const stop = async () => {
     draining = true;
     await drain(settings, http, training, engine);
@@ -170,13 +172,14 @@ function startSessions(
   modelPath: string,
   tokenizer: ModelTokenizer,
   engine: EngineSupervisor,
-  config: EngineConfig,
+  config: EngineConfig | LlamaConfig,
 ): ReturnType<typeof createSessions> {
   return createSessions({
     modelPath,
     tokenizer,
     engine,
     adapters: engine,
+    limits: 'engine' in config ? LLAMA_LIMITS : null,
     maxModelLen: config.maxModelLen,
     maxLogprobs: config.maxLogprobs,
     workers: settings.tokenizerWorkers,
@@ -187,7 +190,7 @@ function startSessions(
   });
 }
 
-function startEngine(settings: Settings, config: EngineConfig, log: Logger): EngineSupervisor {
+function startEngine(settings: Settings, config: EngineConfig | LlamaConfig, log: Logger): EngineSupervisor {
   const bar = new LoadingBar(process.stdout, 'weights');
   return new EngineSupervisor({
     config,
@@ -206,20 +209,21 @@ interface Announcement {
   port: number;
   isa: string;
   dtype: string;
+  parameters: number;
   info: EngineSupervisor['info'];
   names: string[];
   version: string;
   key: KeyNote;
 }
 
-function announce(settings: Settings, model: LoadedModel, facts: Announcement): void {
-  const { port, isa, dtype, version, info } = facts;
+function announce(settings: Settings, facts: Announcement): void {
+  const { port, isa, dtype, parameters, version, info } = facts;
   const text = banner({
     version,
     host: settings.host,
     port,
     model: facts.names[0] ?? '',
-    parameters: parameterCount(model.tensors),
+    parameters,
     dtype,
     isa,
     threads: settings.threads,

@@ -52,7 +52,8 @@ export interface TrainingSetup {
   database: Database;
   /** Files of models, jobs and artifacts; swept here. */
   blobs: BlobStore;
-  model: { spec: ModelSpec; name: string; digest: string };
+  /** `spec`: null where the engine trains nothing: then nothing may be created, and `start` must not be called. */
+  model: { spec: ModelSpec | null; vocabSize: number; name: string; digest: string };
   /** Served names of the base model. */
   names: string[];
   engine: TrainingEngine;
@@ -166,10 +167,12 @@ interface Parts {
 
 function createLoop(parts: Parts): JobLoop {
   const { setup, repositories, blobs, registry, inputs, stats } = parts;
-  const { settings, log, engine, chat, model } = setup;
+  const { settings, log, engine, chat } = setup;
   const ports: TrainingPorts = {
     engine,
-    spec: model.spec,
+    get spec() {
+      return specOf(setup);
+    },
     baseModel: baseName(setup),
     adapterShape: { rank: settings.loraRank, alpha: settings.loraAlpha },
     inputs: new StoredInputs(repositories.jobs, inputs),
@@ -201,7 +204,7 @@ function createModels({ setup, repositories, blobs, registry, quota }: Parts, lo
     registry,
     identity: {
       lora,
-      write: (directory, modelId) => writeIdentityCheckpoint(directory, model.spec, baseName(setup), modelId, lora),
+      write: (directory, modelId) => writeIdentityCheckpoint(directory, specOf(setup), baseName(setup), modelId, lora),
     },
     base: { names, root: model.name, digest: model.digest },
     maxModelsPerEntity: settings.maxModelsPerEntity,
@@ -212,13 +215,18 @@ function createModels({ setup, repositories, blobs, registry, quota }: Parts, lo
   });
 }
 
+function specOf({ model }: TrainingSetup): ModelSpec {
+  if (model.spec === null) throw new Error('This engine trains nothing.');
+  return model.spec;
+}
+
 function baseName({ names, model }: TrainingSetup): string {
   return names[0] ?? model.name;
 }
 
 function intakeSettings({ model }: TrainingSetup): ConstructorParameters<typeof IntakePool>[0] {
   return {
-    vocabSize: model.spec.vocabSize,
+    vocabSize: model.vocabSize,
     maxGroupBytes: MAX_GROUP_BYTES,
     maxFieldBytes: MAX_FIELD_BYTES,
     maxTrajectories: MAX_TRAJECTORIES,

@@ -8,8 +8,10 @@ import type { ReasoningParserName, ToolParserName } from './sessions/parsers/cre
 export interface Settings {
   host: string;
   port: number;
-  /** Model directory. */
+  /** Model directory or GGUF file. */
   model: string;
+  /** What runs it; 'auto' = the native engine, or llama.cpp for a GGUF file that is beyond it. */
+  engine: 'auto' | 'native' | 'llama.cpp';
   dataDir: string;
   /** A key given on the command line (never stored); null = keys of the data directory. */
   apiKey: string | null;

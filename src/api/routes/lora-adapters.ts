@@ -10,13 +10,13 @@ import type { RouteDeps } from './context.ts';
 
 export function loadLoraAdapter(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    requireAllowed(deps);
+    const adapters = allowedAdapters(deps);
     const body = validateLoadLoraAdapter(await deps.bodies.json(ctx));
     const name = body.lora_name;
     if (name === '' || body.lora_path === '') {
       throw new ApiError('invalid_user_input', "Both 'lora_name' and 'lora_path' must be provided.");
     }
-    await asApiError(() => deps.adapters.add({ name, path: body.lora_path }, body.load_inplace === true));
+    await asApiError(() => adapters.add({ name, path: body.lora_path }, body.load_inplace === true));
     deps.log.info({ name }, 'adapter loaded');
     ctx.type = 'text/plain';
     ctx.body = `Success: LoRA adapter '${name}' added successfully.`;
@@ -25,11 +25,11 @@ export function loadLoraAdapter(deps: RouteDeps): Middleware {
 
 export function unloadLoraAdapter(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    requireAllowed(deps);
+    const adapters = allowedAdapters(deps);
     const { lora_name: name } = validateUnloadLoraAdapter(await deps.bodies.json(ctx));
     if (name === '')
       throw new ApiError('invalid_user_input', "'lora_name' needs to be provided to unload a LoRA adapter.");
-    await asApiError(() => deps.adapters.remove(name));
+    await asApiError(() => adapters.remove(name));
     deps.log.info({ name }, 'adapter unloaded');
     ctx.type = 'text/plain';
     ctx.body = `Success: LoRA adapter '${name}' removed successfully.`;
@@ -37,8 +37,9 @@ export function unloadLoraAdapter(deps: RouteDeps): Middleware {
 }
 
 /** A server that does not allow it looks like one that does not know it. */
-function requireAllowed(deps: RouteDeps): void {
-  if (!deps.settings.allowRuntimeLoraUpdating) throw new ApiError('not_found', 'Not Found');
+function allowedAdapters({ settings, adapters }: RouteDeps): NonNullable<RouteDeps['adapters']> {
+  if (!settings.allowRuntimeLoraUpdating || adapters === null) throw new ApiError('not_found', 'Not Found');
+  return adapters;
 }
 
 async function asApiError(work: () => Promise<void>): Promise<void> {

@@ -1,4 +1,5 @@
 import { type ChildProcess, fork } from 'node:child_process';
+import type { LlamaConfig } from '../llama/config.ts';
 import type { EngineConfig, FromEngine, ToEngine } from './protocol.ts';
 
 export interface ChildEvents {
@@ -12,7 +13,7 @@ export class EngineChild {
   readonly exited: Promise<void>;
   readonly #process: ChildProcess;
 
-  constructor(entry: string, config: EngineConfig, events: ChildEvents) {
+  constructor(entry: string, config: EngineConfig | LlamaConfig, events: ChildEvents) {
     this.#process = fork(entry, [], {
       serialization: 'advanced',
       execArgv: [],

@@ -2,11 +2,14 @@
 import { BackgroundShare } from '../scheduler/background.ts';
 import { SchedulerLoop, type StepReport } from '../scheduler/loop.ts';
 import type { Grammars } from './grammars.ts';
+import { openLlama, type OpenLlama } from '../llama/binding.ts';
+import type { LlamaConfig } from '../llama/config.ts';
+import { loadLlama } from '../llama/load-llama.ts';
 import { AdapterGate } from './adapter-gate.ts';
 import { DEFAULT_TRAINING_FLOOR, loadEngine, type LoadedEngine } from './load-engine.ts';
 import type { NativeAddon } from './native.ts';
 import type { GrammarSpec } from './native-grammar.ts';
-import type { EngineConfig, FromEngine, ToEngine } from './protocol.ts';
+import type { EngineConfig, FromEngine, GrammarFailure, ToEngine } from './protocol.ts';
 import type { TrainerHost } from './trainer-host.ts';
 import type { TrainerAnswer } from './trainer-messages.ts';
 import type { AdapterRef } from './training.ts';
@@ -18,10 +21,15 @@ export interface EnginePort {
   exit(code: number, message?: string): void;
 }
 
+const NO_GRAMMARS = 'This engine compiles no grammars.';
+const NO_ADAPTERS = 'This engine serves no adapters.';
+const NO_TRAINING = 'This engine trains nothing.';
+
 /** Handles messages one by one; what is malformed or out of place is reported and ignored. */
 export class EngineHost {
   readonly #port: EnginePort;
   readonly #addon: () => NativeAddon;
+  readonly #llama: OpenLlama;
   #started = false;
   #loop: SchedulerLoop | null = null;
   #grammars: Grammars | null = null;
@@ -29,9 +37,10 @@ export class EngineHost {
   #adapters: AdapterGate | null = null;
   #trainers: TrainerHost | null = null;
 
-  constructor(port: EnginePort, addon: () => NativeAddon) {
+  constructor(port: EnginePort, addon: () => NativeAddon, llama: OpenLlama = openLlama) {
     this.#port = port;
     this.#addon = addon;
+    this.#llama = llama;
   }
 
   receive(message: ToEngine): void {
@@ -87,15 +96,16 @@ export class EngineHost {
     }
   }
 
-  async #run(config: EngineConfig): Promise<void> {
+  async #run(config: EngineConfig | LlamaConfig): Promise<void> {
     const loaded = await this.#load(config);
     if (!loaded) return;
-    const { isa, weightBytes, pages, pageBytes, engine, scheduler, grammars, transfers } = loaded;
+    const { isa, weightBytes, pages, pageBytes, engine, scheduler, grammars, transfers, trainers } = loaded;
     this.#grammars = grammars;
-    this.#adapters = new AdapterGate(loaded.adapters);
+    this.#adapters = loaded.adapters && new AdapterGate(loaded.adapters);
     const report = (news: StepReport) => this.#report(news);
-    this.#trainers = loaded.trainers;
-    const background = new BackgroundShare(loaded.trainers, config.trainingFloor ?? DEFAULT_TRAINING_FLOOR);
+    this.#trainers = trainers;
+    const { trainingFloor = DEFAULT_TRAINING_FLOOR } = 'engine' in config ? {} : config;
+    const background = trainers && new BackgroundShare(trainers, trainingFloor);
     const services = { grammars, gate: transfers, adapters: this.#adapters, background };
     this.#loop = new SchedulerLoop(scheduler, engine, report, services);
     this.#port.send({ type: 'ready', isa, weightBytes, pages, pageBytes });
@@ -109,18 +119,21 @@ export class EngineHost {
   }
 
   async #compile(id: number, tenant: string, grammar: GrammarSpec): Promise<void> {
-    if (!this.#grammars) throw new Error('the model is not loaded');
+    this.#running();
+    const answer = (failure: GrammarFailure | null) => void this.#port.send({ type: 'compiled', id, failure });
+    if (!this.#grammars) return answer({ kind: 'refused', message: NO_GRAMMARS });
     const controller = new AbortController();
     this.#compiling.set(id, controller);
     const compiled = await this.#grammars.compile(tenant, grammar, controller.signal);
     this.#compiling.delete(id);
-    void this.#port.send({ type: 'compiled', id, failure: 'failure' in compiled ? compiled.failure : null });
+    answer('failure' in compiled ? compiled.failure : null);
   }
 
-  async #load(config: EngineConfig): Promise<LoadedEngine | null> {
+  async #load(config: EngineConfig | LlamaConfig): Promise<LoadedEngine | null> {
     try {
       const progress = (done: number, total: number) => void this.#port.send({ type: 'loading', done, total });
       const log = (line: string) => void this.#port.send({ type: 'log', line });
+      if ('engine' in config) return await loadLlama(this.#llama, config, progress, log);
       return await loadEngine(this.#addon(), config, progress, log);
     } catch (error) {
       await this.#port.send({ type: 'failed', message: textOf(error) });
@@ -130,9 +143,10 @@ export class EngineHost {
   }
 
   #train(call: number, ask: (trainers: TrainerHost) => Promise<TrainerAnswer>): void {
-    if (!this.#trainers) throw new Error('the model is not loaded');
+    this.#running();
     const tell = (answer: TrainerAnswer, error: string | null) =>
       void this.#port.send({ type: 'trainer', call, answer, error });
+    if (!this.#trainers) return tell(null, NO_TRAINING);
     ask(this.#trainers).then(
       (answer) => tell(answer, null),
       (error: unknown) => tell(null, textOf(error)),
@@ -140,8 +154,9 @@ export class EngineHost {
   }
 
   #loadAdapter(id: number, adapter: AdapterRef): void {
-    if (!this.#adapters) throw new Error('the model is not loaded');
+    this.#running();
     const answer = (error: string | null) => void this.#port.send({ type: 'adapter', id, error });
+    if (!this.#adapters) return answer(NO_ADAPTERS);
     this.#adapters.load(adapter).then(
       () => answer(null),
       (error: unknown) => answer(textOf(error)),

@@ -23,13 +23,22 @@ export interface LoadedEngine {
   pageBytes: number;
   engine: NativeEngine;
   scheduler: Scheduler;
-  grammars: Grammars;
+  /** null: none can be compiled. */
+  grammars: Grammars | null;
   /** null: nothing is transferred. */
   transfers: KvTransfers | null;
-  adapters: AdapterStore;
-  trainers: TrainerHost;
+  /** null: none are served. */
+  adapters: AdapterStore | null;
+  /** null: nothing is trained. */
+  trainers: TrainerHost | null;
   /** Ends the native engine, then frees the weights. */
   close(): void;
+}
+
+export interface LoadedNative extends LoadedEngine {
+  grammars: Grammars;
+  adapters: AdapterStore;
+  trainers: TrainerHost;
 }
 
 export const DEFAULT_TRAINING_FLOOR = 0.1;
@@ -44,7 +53,7 @@ export async function loadEngine(
   config: EngineConfig,
   onProgress: (done: number, total: number) => void,
   log: (line: string) => void = console.error,
-): Promise<LoadedEngine> {
+): Promise<LoadedNative> {
   // What can be refused without the weights is refused before the time to load them is spent.
   checkOptions(schedulerOptions(config, pagesFor(config.maxModelLen)));
   const adviser = config.extensions ? await loadExtensions(config.extensions, config.samplableVocab) : undefined;
@@ -70,7 +79,7 @@ function createEngine(
   config: EngineConfig,
   services: Pick<SchedulerOptions, 'adviser' | 'speller'>,
   log: (line: string) => void,
-): Omit<LoadedEngine, 'transfers'> {
+): Omit<LoadedNative, 'transfers'> {
   const pages = pageCount(config, model.pageBytes);
   const { maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs } = config;
   const options = { maxSequences, maxBatchTokens, pages, maxModelLen, samplableVocab, maxLogprobs };
@@ -119,7 +128,7 @@ function trainerOptions(config: EngineConfig): TrainerOptions {
 }
 
 function startTransfers(
-  { scheduler, engine, isa, pageBytes }: Omit<LoadedEngine, 'transfers'>,
+  { scheduler, engine, isa, pageBytes }: Omit<LoadedNative, 'transfers'>,
   config: EngineConfig,
   settings: TransferSettings,
   log: (line: string) => void,

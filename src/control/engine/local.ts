@@ -3,7 +3,7 @@ import { SchedulerLoop } from '../scheduler/loop.ts';
 import { AdapterGate } from './adapter-gate.ts';
 import { type EngineClient, type EngineState, EngineUnavailableError, type SequenceHandle } from './client.ts';
 import { type LedgerEntry, SequenceLedger, type SubmitRequest } from './ledger.ts';
-import { DEFAULT_TRAINING_FLOOR, type LoadedEngine, loadEngine } from './load-engine.ts';
+import { DEFAULT_TRAINING_FLOOR, type LoadedNative, loadEngine } from './load-engine.ts';
 import type { GrammarSpec } from './native-grammar.ts';
 import { loadNative, type NativeAddon } from './native.ts';
 import { Outbox } from './outbox.ts';
@@ -24,8 +24,8 @@ export async function createLocalEngine(config: EngineConfig, options: LocalEngi
 
 /** The scheduler and the native engine behind the same interface as the supervised process; a failed step ends it. */
 export class LocalEngine implements EngineClient, TrainingEngine {
-  readonly info: Pick<LoadedEngine, 'isa' | 'weightBytes' | 'pages' | 'pageBytes'>;
-  readonly #loaded: LoadedEngine;
+  readonly info: Pick<LoadedNative, 'isa' | 'weightBytes' | 'pages' | 'pageBytes'>;
+  readonly #loaded: LoadedNative;
   readonly #loop: SchedulerLoop;
   readonly #adapters: AdapterGate;
   readonly #ledger: SequenceLedger;
@@ -34,7 +34,7 @@ export class LocalEngine implements EngineClient, TrainingEngine {
   #state: EngineState = 'ready';
   #nextTrainer = 1;
 
-  constructor(loaded: LoadedEngine, config: EngineConfig) {
+  constructor(loaded: LoadedNative, config: EngineConfig) {
     const { isa, weightBytes, pages, pageBytes } = loaded;
     this.info = { isa, weightBytes, pages, pageBytes };
     this.#loaded = loaded;

@@ -6,6 +6,7 @@ import type { SpeculationOptions, SpeculationStats } from '../scheduler/speculat
 import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
 import type { AdapterRef } from './training.ts';
 import type { GrammarSpec } from './native-grammar.ts';
+import type { LlamaConfig } from '../llama/config.ts';
 import type { BlockHandle, KvTransferRequest, TransferSettings, TransferStats } from '../transfer/transfer.ts';
 import type { ComputeDType, ModelSpec, SamplingSpec, StepResult, TensorEntry, WeightQuantization } from './native.ts';
 
@@ -172,7 +173,7 @@ export interface EngineStats {
 }
 
 export type ToEngine =
-  | { type: 'start'; config: EngineConfig }
+  | { type: 'start'; config: EngineConfig | LlamaConfig }
   | { type: 'submit'; requests: SequenceRequest[] }
   | { type: 'abort'; ids: number[] }
   | { type: 'reset-prefix-cache' }

@@ -1,4 +1,5 @@
 import { fileURLToPath } from 'node:url';
+import type { LlamaConfig } from '../llama/config.ts';
 import { AdapterCalls } from './adapter-calls.ts';
 import { type EngineClient, type EngineState, EngineUnavailableError, type SequenceHandle } from './client.ts';
 import { CompileCalls } from './compile-calls.ts';
@@ -13,7 +14,7 @@ import { StatsTotal } from './stats-total.ts';
 import { Watchdog } from './watchdog.ts';
 
 export interface SupervisorOptions {
-  config: EngineConfig;
+  config: EngineConfig | LlamaConfig;
   /** Sequences that may wait beyond those that find a free slot. */
   maxWaitingRequests: number;
   /** Prompt tokens that may wait; a lone waiting request may have more. */

@@ -10,6 +10,7 @@ import { fillTokensOf, type FillTokens } from './fill-in-middle.ts';
 import { decodeAll, Detokenizer } from './detokenizer.ts';
 import { compileConstraint } from './compile-constraint.ts';
 import { constraintOf, refuseBeam } from './constraint.ts';
+import type { EngineLimits } from './engine-limits.ts';
 import { RunningGeneration, type GenerationStart } from './generation.ts';
 import type { ChatEncoder } from './open-chat.ts';
 import { checkPromptScores, PromptScores } from './prompt-scores.ts';
@@ -51,6 +52,7 @@ export async function createSessions(options: SessionsOptions): Promise<ModelSes
   return new ModelSessions({
     engine: options.engine,
     adapters: options.adapters ?? null,
+    limits: options.limits ?? null,
     pool,
     table,
     defaults: options.generationConfig === 'none' ? onlyEnds(tokenizer.generation) : tokenizer.generation,
@@ -69,6 +71,7 @@ function onlyEnds({ eosTokenIds }: GenerationDefaults): GenerationDefaults {
 interface Parts {
   engine: EngineClient;
   adapters: Pick<TrainingEngine, 'loadAdapter'> | null;
+  limits: EngineLimits | null;
   pool: RenderPool;
   table: TokenTable;
   defaults: GenerationDefaults;
@@ -103,6 +106,8 @@ class ModelSessions implements ModelSessionsHandle {
   }
 
   async start(input: GenerationInput, signal?: AbortSignal): Promise<Generation> {
+    const { limits: engineLimits } = this.#parts;
+    engineLimits?.checkInput(input);
     const promptIds = truncatePrompt(await this.tokenize(input.prompt, signal), input, this.#parts.maxModelLen);
     if (promptIds.length === 0)
       throw new SessionError('bad_request', 'The decoder prompt cannot be empty', paramOf(input.prompt));
@@ -111,9 +116,11 @@ class ModelSessions implements ModelSessionsHandle {
     const wordForms = await this.#wordForms(input.sampling.badWords);
     const limits = { wordForms, promptTokens: promptIds.length, maxModelLen, maxLogprobs, vocabSize, generation };
     const sampling = resolveSampling(input.sampling, limits);
+    for (const spec of sampling.slice(0, 1)) engineLimits?.checkSampling(spec);
     const parsing = replyParsing(input, this.#parts.parsers, this.#endOf(promptIds));
     const constraint = constraintOf(input, parsing);
     refuseBeam(input, constraint);
+    if (constraint) engineLimits?.refuseGrammar(constraint.param);
     if (constraint) await compileConstraint(this.#parts.engine, input.tenant, constraint, signal);
     if (input.adapter) await this.#loadAdapter(input.adapter);
     if (signal?.aborted) throw new SessionError('unavailable', 'The request was cancelled.');

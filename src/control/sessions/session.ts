@@ -6,6 +6,7 @@ import type { EngineClient } from '../engine/client.ts';
 import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
 import type { GrammarSpec } from '../engine/native-grammar.ts';
+import type { EngineLimits } from './engine-limits.ts';
 import type { ModelTokenizer } from './model-tokenizer.ts';
 import type { BlockHandle, KvTransferRequest } from '../transfer/transfer.ts';
 import type { FillTokens } from './fill-in-middle.ts';
@@ -230,6 +231,8 @@ export interface SessionsOptions {
   engine: EngineClient;
   /** Makes the adapters of requests servable before these are queued; null: requests have none. */
   adapters?: Pick<TrainingEngine, 'loadAdapter'> | null;
+  /** What the engine lacks; absent or null: nothing. */
+  limits?: EngineLimits | null;
   maxModelLen: number;
   maxLogprobs: number;
   /** Output formats; 'auto' = as the chat template shows, null = none. */

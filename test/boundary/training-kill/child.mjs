@@ -32,7 +32,7 @@ const side = await setUpTraining({
   settings: { ...settings, maxTrainingAttempts: 100_000 },
   database,
   blobs: new FolderBlobStore(join(dataDir, 'blobs')),
-  model: { spec, directory: 'base', digest: 'base' },
+  model: { spec, vocabSize: spec.vocabSize, directory: 'base', digest: 'base' },
   names: ['base'],
   engine,
   chat,

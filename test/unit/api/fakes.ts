@@ -211,6 +211,7 @@ export async function startTestServer(
     adapters: { add: () => Promise.resolve(), remove: () => Promise.resolve() },
     model: { names: ['first', 'second'], root: 'model', created: 1, systemFingerprint: 'fp_test' },
     training: noTraining(),
+    trains: true,
     samples: new SampleMemory(2 ** 20),
     metrics: new Metrics({ modelName: 'first', vllmNames: settings.vllmMetricNames, engine }),
     extensions: new Extensions(new Map(), 100, 320),

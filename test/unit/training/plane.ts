@@ -53,7 +53,7 @@ export async function startPlane(options: PlaneOptions = {}): Promise<Plane> {
     settings,
     database,
     blobs: (options.blobs ?? ((store) => store))(new FolderBlobStore(join(dataDir, 'blobs'))),
-    model: { spec: FAKE_SPEC, name: 'starter', digest: 'base-digest' },
+    model: { spec: FAKE_SPEC, vocabSize: FAKE_SPEC.vocabSize, name: 'starter', digest: 'base-digest' },
     names,
     engine: engine satisfies TrainingEngine,
     chat,

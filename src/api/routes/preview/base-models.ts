@@ -13,7 +13,8 @@ interface BaseModelItem {
 export function baseModels(deps: RouteDeps): Middleware {
   return (ctx) => {
     const { names, created } = deps.model;
-    const items = names.map((id) => ({
+    const trainable = deps.trains ? names : [];
+    const items = trainable.map((id) => ({
       id,
       object: 'base_model' as const,
       created,
