@@ -15,7 +15,7 @@ struct TinyModel {
   std::vector<std::pair<int64_t, float>> broken_tokens;
   uint64_t seed = 1;
   // Matrices are quantised while they are loaded.
-  std::optional<ops::QuantFormat> quantise;
+  std::optional<model::Quantise> quantise;
   // Changes a tensor's values before they are written.
   std::function<void(const std::string& name, std::vector<float>& values)> edit;
 

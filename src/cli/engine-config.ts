@@ -1,4 +1,5 @@
 /** Settings and a loaded model to what the engine process needs. Refuses what cannot work by flag name. */
+import { resolve } from 'node:path';
 import { RESERVED_KWARGS } from '../api/requests/render.ts';
 import type { EngineConfig } from '../control/engine/protocol.ts';
 import type { ExtensionSettings } from '../control/extensions/load.ts';
@@ -59,7 +60,7 @@ export function engineConfig(
     files: model.files,
     tensors: model.tensors,
     dtype,
-    ...(settings.quantize !== 'none' && { quantize: settings.quantize }),
+    ...quantization(settings, model),
     threads: settings.threads,
     maxSequences: settings.maxNumSeqs,
     maxBatchTokens: settings.maxNumBatchedTokens,
@@ -83,6 +84,15 @@ export function engineConfig(
     maxAdapterBytes: settings.maxAdapterMemoryBytes,
     faults: settings.faults,
   };
+}
+
+function quantization(
+  { quantize, weightCacheBytes, dataDir }: Settings,
+  { digest }: LoadedModel,
+): Pick<EngineConfig, 'quantize' | 'weightCache'> {
+  if (quantize === 'none') return {};
+  const directory = resolve(dataDir, 'weights');
+  return { quantize, weightCache: { directory, maxBytes: weightCacheBytes, modelDigest: digest } };
 }
 
 function kvTransfer(settings: Settings, model: LoadedModel): Pick<EngineConfig, 'kvTransfer'> {

@@ -70,6 +70,13 @@ export const OPTIONS: OptionTable = {
     default: () => 'none',
     help: 'weights as 8- or 4-bit numbers with a scale per 32, made from any model when it is loaded',
   },
+  weightCacheBytes: {
+    flag: 'weight-cache',
+    parse: bytes(0),
+    default: () => 8 * 2 ** 30,
+    defaultText: '8G',
+    help: 'disk for quantised weights in the data directory, so that they are made once; 0 keeps none',
+  },
   device: { flag: 'device', parse: oneOf('auto', 'cpu', 'cuda'), default: () => 'auto', help: 'auto, cpu or cuda' },
   servedModelNames: {
     flag: 'served-model-name',

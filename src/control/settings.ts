@@ -18,6 +18,8 @@ export interface Settings {
   dtype: 'auto' | 'float32' | 'bfloat16';
   /** Weights are quantised while they are loaded; 'none' = they are kept in the type of `dtype`. */
   quantize: 'none' | WeightQuantization;
+  /** Disk for quantised weights of several models and formats; 0 = they are made at every start. */
+  weightCacheBytes: number;
   device: 'auto' | 'cpu' | 'cuda';
   /** null = directory name of the model. The first is what responses report. */
   servedModelNames: string[];

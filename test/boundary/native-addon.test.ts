@@ -41,6 +41,7 @@ test('worker threads load, step, end, and are terminated in the midst', async ()
 
 /** Names of cases that are no errors; everything else must be refused. */
 const FINE = [
+  'cache in a folder that is not there',
   'onProgress throws',
   'step after the model is closed',
   'the step that ran',

@@ -257,6 +257,15 @@ async function files() {
   await record('threads 0', () => load({}, good, tensors, { dtype, threads: 0 }));
   await record('threads 257', () => load({}, good, tensors, { dtype, threads: 257 }));
   await record('dtype of the computation', () => load({}, good, tensors, { dtype: 'int8', threads: 1 }));
+  const quantized = { ...settings, quantize: 'int8' };
+  await record('quantize unknown', () => load({}, good, tensors, { ...settings, quantize: 'int3' }));
+  await record('cache with a NUL', () =>
+    load({}, good, tensors, { ...quantized, cache: { path: 'a\0b', key: 'key' } }),
+  );
+  await record('cache without a key: a plain array', () => load({}, good, tensors, { ...quantized, cache: ['path'] }));
+  await record('cache in a folder that is not there', () =>
+    load({}, good, tensors, { ...quantized, cache: { path: join(scratch, 'none', 'file'), key: 'key' } }),
+  );
   await record('onProgress no function', () => load({}, good, tensors, { ...settings, onProgress: 1 }));
   await record('onProgress throws', async () => {
     const loaded = await load({}, good, tensors, {

@@ -16,11 +16,22 @@ struct ModelHolder {
   std::shared_ptr<model::Model> model;
 };
 
+std::string cache_text(const model::Weights& weights) {
+  switch (weights.cache) {
+    case model::CacheOutcome::kUnused: return "unused";
+    case model::CacheOutcome::kRead: return "read";
+    case model::CacheOutcome::kWritten: return "written";
+    case model::CacheOutcome::kFailed: break;
+  }
+  return weights.cache_error;
+}
+
 Napi::Value make_handle(Napi::Env env, std::shared_ptr<model::Model> model) {
   Napi::Object object = Napi::Object::New(env);
   auto holder = std::make_shared<ModelHolder>(ModelHolder{std::move(model)});
   object.Set("weightBytes", Napi::Number::New(env, double(holder->model->weights.bytes())));
   object.Set("pageBytes", Napi::Number::New(env, double(holder->model->kv_shape().page_bytes())));
+  object.Set("weightCache", Napi::String::New(env, cache_text(holder->model->weights)));
   object.Set("close", Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) -> Napi::Value {
                holder->model.reset();
                return info.Env().Undefined();

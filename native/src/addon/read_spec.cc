@@ -190,11 +190,17 @@ model::StoredFactors read_stored_factors(const Napi::Value& value) {
   return f;
 }
 
-std::optional<ops::QuantFormat> read_quantise(const Napi::Object& options) {
+std::optional<model::Quantise> read_quantise(const Napi::Object& options) {
   if (!given(options, "quantize")) return {};
   std::string name = read_string(options, "quantize");
   if (name != "int8" && name != "int4") throw Error(ErrorKind::kRange, "quantize must be int8 or int4");
-  return name == "int8" ? ops::QuantFormat::kInt8 : ops::QuantFormat::kInt4;
+  model::Quantise quantise{name == "int8" ? ops::QuantFormat::kInt8 : ops::QuantFormat::kInt4};
+  if (given(options, "cache")) {
+    Napi::Object cache = read_object(read_property(options, "cache"), "cache");
+    quantise.cache = model::CachePlace{read_string(cache, "path"), read_string(cache, "key")};
+    if (quantise.cache->path.find('\0') != std::string::npos) throw Error(ErrorKind::kRange, "cache: path must not hold NUL");
+  }
+  return quantise;
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include "addon/napi_setup.h"
 #include "engine/engine.h"
 #include "model/adapter.h"
-#include "model/spec.h"
+#include "model/weights.h"
 
 namespace tandem::addon {
 
@@ -27,7 +27,7 @@ struct AdapterSource {
 struct LoadSettings {
   ops::Element element;
   int threads;
-  std::optional<ops::QuantFormat> quantise;
+  std::optional<model::Quantise> quantise;
 };
 
 ModelSource read_model_source(const Napi::Value& spec, const Napi::Value& files, const Napi::Value& tensors);

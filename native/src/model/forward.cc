@@ -38,7 +38,7 @@ const ops::PackedMatrix& weights_of(const Layer& layer, Product which) {
 }  // namespace
 
 Model::Model(const Spec& model_spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element compute,
-             int threads, const Progress& progress, std::optional<ops::QuantFormat> quantise)
+             int threads, const Progress& progress, const std::optional<Quantise>& quantise)
     : spec(model_spec), element(compute), kernels(simd::kernels_for(simd::selected_isa())), pool(threads),
       weights(load(spec, files, tensors, element, quantise, kernels, pool, progress)) {}
 

@@ -18,7 +18,7 @@ namespace tandem::model {
 // The loaded model: immutable after construction, shared by engines.
 struct Model {
   Model(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element, int threads,
-        const Progress& progress, std::optional<ops::QuantFormat> quantise = {});
+        const Progress& progress, const std::optional<Quantise>& quantise = {});
 
   Spec spec;
   ops::Element element;

@@ -11,7 +11,7 @@ namespace {
 
 class Loader {
  public:
-  Loader(const Spec& spec, const TensorFiles& files, ops::Element element, std::optional<ops::QuantFormat> quantise,
+  Loader(const Spec& spec, const TensorFiles& files, ops::Element element, const std::optional<Quantise>& quantise,
          const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress)
       : spec_(spec), files_(files), element_(element), quantise_(quantise), kernels_(kernels), pool_(pool), progress_(progress) {}
 
@@ -19,7 +19,13 @@ class Loader {
     dry_ = true;
     read_all();
     dry_ = false;
-    return read_all();
+    if (!quantise_ || !quantise_->cache) return read_all();
+    if (std::optional<Weights> cached = read_cached()) return std::move(*cached);
+    Weights weights = read_all();
+    std::optional<std::string> error = write_cache(*quantise_->cache, matrices_of(weights));
+    weights.cache = error ? CacheOutcome::kFailed : CacheOutcome::kWritten;
+    if (error) weights.cache_error = *error;
+    return weights;
   }
 
  private:
@@ -28,6 +34,27 @@ class Loader {
     std::string name;
     int64_t rows;
   };
+
+  // What the cache holds, if all of it is right.
+  std::optional<Weights> read_cached() {
+    cached_.emplace(*quantise_->cache, pool_);
+    std::optional<Weights> weights = read_all();
+    weights->cache = CacheOutcome::kRead;
+    if (!cached_->finished()) weights.reset();
+    cached_.reset();
+    done_ = 0;
+    return weights;
+  }
+
+  // In the order of read_all.
+  static std::vector<const ops::QuantisedMatrix*> matrices_of(const Weights& weights) {
+    std::vector<const ops::QuantisedMatrix*> all{weights.embedding.quantised()};
+    if (weights.head.quantised()) all.push_back(weights.head.quantised());
+    for (const Layer& layer : weights.layers) {
+      for (const ops::PackedMatrix* matrix : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) all.push_back(matrix->quantised());
+    }
+    return all;
+  }
 
   // Reads everything; in a dry run it only checks that each tensor is there with its shape.
   Weights read_all() {
@@ -88,7 +115,8 @@ class Loader {
       total_ += packed_bytes(tensors, columns);
       return {};
     }
-    ops::PackedMatrix packed = quantise_               ? quantised(tensors, columns)
+    ops::PackedMatrix packed = cached_                 ? from_cache(rows, columns)
+                               : quantise_             ? quantised(tensors, columns)
                                : keeps_blocks(tensors) ? blocks(tensors, columns)
                                                        : elements(parts, tensors, rows, columns);
     done_ += int64_t(packed.bytes());
@@ -128,6 +156,11 @@ class Loader {
     return !quantise_ && std::all_of(tensors.begin(), tensors.end(), [](const Tensor* tensor) { return is_blocks(tensor->stored); });
   }
 
+  ops::PackedMatrix from_cache(int64_t rows, int64_t columns) {
+    std::optional<ops::QuantisedMatrix> matrix = cached_->next(kernels_.panel, rows, columns, quantise_->format);
+    return matrix ? ops::PackedMatrix(element_, std::move(*matrix)) : ops::PackedMatrix();
+  }
+
   ops::PackedMatrix quantised(const std::vector<const Tensor*>& tensors, int64_t columns) {
     int64_t groups = (columns + 31) / 32;
     std::vector<ops::QuantPart> parts;
@@ -137,11 +170,11 @@ class Loader {
         floats.resize(size_t(count * columns));
         if (!files_.read(*tensor, first * columns, count * columns, floats.data())) return false;
         for (int64_t r = 0; r < count; ++r) {
-          ops::quantise_weights(*quantise_, floats.data() + r * columns, columns, out.values + r * columns, out.scales + r * groups);
+          ops::quantise_weights(quantise_->format, floats.data() + r * columns, columns, out.values + r * columns, out.scales + r * groups);
         }
         return true;
       };
-      parts.push_back({tensor->shape[0], *quantise_, read_rows});
+      parts.push_back({tensor->shape[0], quantise_->format, read_rows});
     }
     return ops::PackedMatrix(element_, ops::QuantisedMatrix(kernels_.panel, columns, parts, pool_));
   }
@@ -152,7 +185,7 @@ class Loader {
     for (const Tensor* tensor : tensors) {
       int64_t elements = tensor->shape[0] * columns;
       if (quantise_) {
-        bytes += simd::traits_of(*quantise_).panel_bytes(1, elements);
+        bytes += simd::traits_of(quantise_->format).panel_bytes(1, elements);
       } else if (keeps_blocks(tensors)) {
         bytes += simd::traits_of(block_traits(tensor->stored).format).panel_bytes(1, elements);
       } else {
@@ -165,7 +198,8 @@ class Loader {
   const Spec& spec_;
   const TensorFiles& files_;
   ops::Element element_;
-  std::optional<ops::QuantFormat> quantise_;
+  const std::optional<Quantise>& quantise_;
+  std::optional<CacheReader> cached_;
   const simd::Kernels& kernels_;
   ThreadPool& pool_;
   const Progress& progress_;
@@ -183,7 +217,7 @@ size_t Weights::bytes() const {
 }
 
 Weights load(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element,
-             std::optional<ops::QuantFormat> quantise, const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress) {
+             const std::optional<Quantise>& quantise, const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress) {
   check(spec);
   TensorFiles open_files(files, tensors);
   return Loader(spec, open_files, element, quantise, kernels, pool, progress).load();

@@ -10,6 +10,7 @@
 
 #include "base/thread_pool.h"
 #include "model/spec.h"
+#include "model/weight_cache.h"
 #include "ops/matmul.h"
 
 namespace tandem::model {
@@ -27,7 +28,18 @@ struct Layer {
   std::vector<float> down_bias;                 // [hidden] or empty
 };
 
+// Weights that are quantised while they are loaded.
+struct Quantise {
+  ops::QuantFormat format;  // kInt8 or kInt4
+  // Where they are kept and looked for; none: they are made every time.
+  std::optional<CachePlace> cache = {};
+};
+
+enum class CacheOutcome { kUnused, kRead, kWritten, kFailed };
+
 struct Weights {
+  CacheOutcome cache = CacheOutcome::kUnused;
+  std::string cache_error;  // why it could not be written, with kFailed
   std::vector<Layer> layers;
   std::vector<float> final_norm;  // [hidden]
   ops::PackedMatrix embedding;    // [vocab, hidden]; also the head when tied
@@ -41,8 +53,8 @@ using Progress = std::function<void(int64_t done, int64_t total)>;
 // Checks every tensor's name, shape, dtype and byte range against the spec and the files before anything is read.
 // Throws Error(kRange) naming the tensor, or Error(kIo). `progress` is called on the calling thread.
 // A matrix whose tensors are all stored in blocks keeps their numbers exactly; beside plain elements blocks are widened.
-// With `quantise` every matrix is quantised to that format (kInt8 or kInt4), the embedding too.
+// With `quantise` every matrix is quantised, the embedding too. A cache that is not as it was written is ignored and written anew.
 Weights load(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element,
-             std::optional<ops::QuantFormat> quantise, const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress);
+             const std::optional<Quantise>& quantise, const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress);
 
 }  // namespace tandem::model

@@ -102,6 +102,14 @@ QuantisedMatrix::QuantisedMatrix(int64_t panel, int64_t k, const std::vector<Qua
   require(ok, ErrorKind::kIo, "could not read the weights");
 }
 
+QuantisedMatrix::QuantisedMatrix(int64_t panel, int64_t n, int64_t k, QuantFormat format,
+                                 const std::function<bool(uint8_t* data, int64_t bytes)>& fill)
+    : n_(n), n_padded_(round_up(n, panel)), k_(k), k_padded_(round_up(k, simd::kQuantRowGroup)), panel_(panel) {
+  require(n > 0 && k > 0, ErrorKind::kRange, "matrix dimensions must be positive");
+  place_panels({{n, format, nullptr}});
+  if (!fill(data_.data(), int64_t(data_.size()))) *this = {};
+}
+
 void QuantisedMatrix::place_panels(const std::vector<QuantPart>& parts) {
   size_t bytes = 0;
   for (int64_t first = 0; first < n_; first += panel_) {

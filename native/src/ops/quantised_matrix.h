@@ -36,6 +36,8 @@ class QuantisedMatrix {
   // w[n, k], its rows those of the parts one below the other. A panel in which parts of different formats meet is kept as kInt8FineMin.
   // Throws Error(kIo) when a read fails.
   QuantisedMatrix(int64_t panel, int64_t k, const std::vector<QuantPart>& parts, ThreadPool& pool);
+  // w[n, k] of one format, its packed bytes (panel_data(0) on) written by `fill`; empty, with bytes() 0, where that returns false.
+  QuantisedMatrix(int64_t panel, int64_t n, int64_t k, QuantFormat format, const std::function<bool(uint8_t* data, int64_t bytes)>& fill);
 
   int64_t rows() const { return n_; }
   int64_t columns() const { return k_; }

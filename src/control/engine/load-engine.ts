@@ -15,6 +15,7 @@ import { adapterOpener } from './open-adapter.ts';
 import type { TrainerOptions } from './native-train.ts';
 import { TrainerHost } from './trainer-host.ts';
 import type { EngineConfig } from './protocol.ts';
+import { afterLoad, cachePlace } from './weight-cache.ts';
 
 export interface LoadedEngine {
   isa: string;
@@ -58,10 +59,15 @@ export async function loadEngine(
   checkOptions(schedulerOptions(config, pagesFor(config.maxModelLen)));
   const adviser = config.extensions ? await loadExtensions(config.extensions, config.samplableVocab) : undefined;
   const { spec, files, tensors, dtype, quantize, threads } = config;
-  const options = { dtype, threads, onProgress, ...(quantize && { quantize }) };
   // Read while the weights are.
   const speller = spellerOf(config);
+  const cache = await cachePlace(config, addon.info().isa).catch((error: Error) => {
+    log(`Quantised weights are not kept: ${error.message}.`);
+    return undefined;
+  });
+  const options = { dtype, threads, onProgress, ...(quantize && { quantize }), ...(cache && { cache }) };
   const model = await addon.loadModel(spec, files, tensors, options);
+  if (cache) await afterLoad(cache, model.weightCache, log);
   try {
     const services = { ...(adviser && { adviser }), speller: await speller };
     const loaded = createEngine(addon, model, config, services, log);

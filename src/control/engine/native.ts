@@ -69,6 +69,8 @@ export interface LoadOptions {
   dtype: ComputeDType;
   /** Absent: weights are kept as `dtype`. */
   quantize?: WeightQuantization;
+  /** With `quantize`: a file that holds the quantised weights, used where its key and contents are right, else written anew. */
+  cache?: { path: string; key: string };
   /** Worker threads, 1..256. */
   threads: number;
   /** Called on the JS thread with packed and total bytes, a few times a second at most. */
@@ -215,6 +217,8 @@ export interface StepResult {
 
 export interface NativeModel {
   readonly weightBytes: number;
+  /** 'unused', 'read', 'written', or why the cache could not be written. */
+  readonly weightCache: string;
   /** Bytes of one KV page. */
   readonly pageBytes: number;
   close(): void;

@@ -3,6 +3,7 @@ import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { ExtensionSettings } from '../extensions/load.ts';
 import type { ForcedOutput } from '../scheduler/jumps.ts';
 import type { SpeculationOptions, SpeculationStats } from '../scheduler/speculation.ts';
+import type { WeightCacheSettings } from './weight-cache.ts';
 import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
 import type { AdapterRef } from './training.ts';
 import type { GrammarSpec } from './native-grammar.ts';
@@ -18,6 +19,8 @@ export interface EngineConfig {
   dtype: ComputeDType;
   /** Absent: weights are kept as `dtype`. */
   quantize?: WeightQuantization;
+  /** Where quantised weights are kept between starts; absent: nowhere. */
+  weightCache?: WeightCacheSettings;
   threads: number;
   maxSequences: number;
   maxBatchTokens: number;

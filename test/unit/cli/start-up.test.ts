@@ -81,7 +81,10 @@ test('engine settings follow model and flags', () => {
   });
   expect(engineConfig(testSettings(), { ...model, checkpointDType: 'float16' }).dtype).toBe('float32');
   expect(engineConfig(testSettings(), model)).not.toHaveProperty('quantize');
-  expect(engineConfig(testSettings({ quantize: 'int4' }), model).quantize).toBe('int4');
+  expect(engineConfig(testSettings({ quantize: 'int4', dataDir: '/data' }), model)).toMatchObject({
+    quantize: 'int4',
+    weightCache: { directory: '/data/weights', maxBytes: 8 * 2 ** 30, modelDigest: model.digest },
+  });
   const blocks = { ...model, tensors: model.tensors.map((tensor) => ({ ...tensor, dtype: 'Q4_K' as const })) };
   expect(engineConfig(testSettings(), blocks)).not.toHaveProperty('quantize');
   expect(() => engineConfig(testSettings({ quantize: 'int4' }), blocks)).toThrow(

@@ -269,7 +269,7 @@ export function fakeAddon({ onStep, onCall, nanPrompt, onLoad } = {}) {
     loadModel: async (spec, files, tensors, options) => {
       await onLoad?.();
       options.onProgress?.(1000, 1000);
-      return { weightBytes: 1000, pageBytes: 1024, close() {} };
+      return { weightBytes: 1000, weightCache: 'unused', pageBytes: 1024, close() {} };
     },
     liveAdapters: () => 0,
     createEngine: (model, options) => new FakeNativeEngine(options, { onStep, onCall, nanPrompt }),
