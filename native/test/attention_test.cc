@@ -2,8 +2,11 @@
 #include "ops/attention.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <memory>
 
+#include "ops/kv_read.h"
 #include "support.h"
 #include "test.h"
 
@@ -12,6 +15,13 @@ namespace {
 
 using ops::AttentionRun;
 using ops::Element;
+
+// What queries and pages are stored as.
+struct Format {
+  Element element;
+  bool int8;
+};
+constexpr Format kFormats[] = {{Element::kF32, false}, {Element::kBf16, false}, {Element::kF32, true}, {Element::kBf16, true}};
 
 struct Sequence {
   std::vector<int32_t> pages;
@@ -150,7 +160,7 @@ void check_scene(Random& random, const ops::KvShape& kv, int64_t heads, int64_t 
   CHECK(same_bits(threaded.data(), out.data(), out.size()));
 }
 
-void check_random_scenes(Element element, uint64_t seed) {
+void check_random_scenes(Format format, uint64_t seed) {
   Random random(seed);
   const std::vector<int64_t> dims = {2, 6, 14, 16, 24, 32, 64, 80, 96, 128, 160}, windows = {0, 1, 7, 16, 64, 100};
   for (int i = 0; i < 22; ++i) {
@@ -158,25 +168,32 @@ void check_random_scenes(Element element, uint64_t seed) {
     std::vector<std::pair<int64_t, int64_t>> runs;
     int64_t count = random.whole(1, 3);
     for (int64_t s = 0; s < count; ++s) runs.push_back({random.whole(0, 1) * random.whole(0, 210), random.whole(1, 12)});
-    check_scene(random, {2, kv_heads, head_dim, element}, group * kv_heads, windows[size_t(i) % windows.size()], runs);
+    check_scene(random, {2, kv_heads, head_dim, format.element, format.int8}, group * kv_heads, windows[size_t(i) % windows.size()], runs);
   }
 }
 
-TEST(attention_f32_matches_reference_alone_and_in_chunks) { check_random_scenes(Element::kF32, 41); }
-TEST(attention_bf16_matches_reference_alone_and_in_chunks) { check_random_scenes(Element::kBf16, 42); }
+TEST(attention_f32_matches_reference_alone_and_in_chunks) { check_random_scenes(kFormats[0], 41); }
+TEST(attention_bf16_matches_reference_alone_and_in_chunks) { check_random_scenes(kFormats[1], 42); }
+TEST(attention_over_int8_pages_matches_reference_alone_and_in_chunks) {
+  check_random_scenes(kFormats[2], 48);
+  check_random_scenes(kFormats[3], 49);
+}
 
 TEST(attention_at_tile_and_page_borders) {
   Random random(43);
-  for (Element element : {Element::kF32, Element::kBf16}) {
+  for (Format format : kFormats) {
     for (int64_t window : {0, 1, 16, 64}) {
-      check_scene(random, {1, 1, 8, element}, 2, window, {{0, 1}, {15, 2}, {16, 1}, {62, 5}, {127, 3}, {128, 1}, {191, 40}});
+      check_scene(random, {1, 1, 8, format.element, format.int8}, 2, window,
+                  {{0, 1}, {15, 2}, {16, 1}, {62, 5}, {127, 3}, {128, 1}, {191, 40}});
     }
   }
 }
 
 TEST(attention_with_the_largest_groups) {
   Random random(44);
-  for (int64_t group : {11, 16, 31, 32}) check_scene(random, {1, 1, 18, Element::kBf16}, group, 0, {{70, 4}, {0, 3}});
+  for (int64_t group : {11, 16, 31, 32}) {
+    for (bool int8 : {false, true}) check_scene(random, {1, 1, 18, Element::kBf16, int8}, group, 0, {{70, 4}, {0, 3}});
+  }
   Scene scene(random, {1, 1, 4, Element::kF32}, 33, 0, {{0, 1}});
   ThreadPool pool(1);
   CHECK_ERROR(kRange, "32 heads", scene.attend(pool, scene.runs()));
@@ -189,10 +206,10 @@ void share(Scene& scene, size_t from, size_t to, int64_t pages) {
 
 TEST(runs_that_share_pages_are_attended_together_with_the_same_bits) {
   Random random(46);
-  for (Element element : {Element::kF32, Element::kBf16}) {
+  for (Format format : kFormats) {
     for (int64_t group : {1, 2, 5}) {
       // Rows of one token, of a few and of many; their positions inside and at the borders of tiles.
-      Scene scene(random, {2, 2, 32, element}, 2 * group, 0,
+      Scene scene(random, {2, 2, 32, format.element, format.int8}, 2 * group, 0,
                   {{300, 1}, {257, 1}, {280, 3}, {64, 1}, {63, 1}, {130, 1}, {255, 1}, {256, 1}, {200, 40}, {310, 2}, {0, 1}, {299, 1}});
       for (size_t s : {1, 2, 7, 11}) share(scene, 0, s, 16);
       share(scene, 0, 3, 4);
@@ -246,9 +263,9 @@ TEST(groups_hold_each_run_once_and_only_what_all_of_them_see) {
 
 TEST(attention_ignores_what_it_does_not_see) {
   Random random(45);
-  for (Element element : {Element::kF32, Element::kBf16}) {
+  for (Format format : kFormats) {
     ThreadPool pool(1);
-    Scene scene(random, {2, 2, 32, element}, 4, 7, {{100, 3}, {40, 2}});
+    Scene scene(random, {2, 2, 32, format.element, format.int8}, 4, 7, {{100, 3}, {40, 2}});
     std::vector<float> before = scene.attend(pool, scene.runs());
     // Another sequence breaks: its own rows turn NaN, the others keep every bit.
     std::vector<float> broken(32, NAN);
@@ -268,8 +285,8 @@ TEST(attention_ignores_what_it_does_not_see) {
 }
 
 TEST(cleared_pages_hold_nothing_of_the_past) {
-  for (Element element : {Element::kF32, Element::kBf16}) {
-    ops::KvPages kv({3, 2, 10, element}, 4);
+  for (Format format : kFormats) {
+    ops::KvPages kv({3, 2, 10, format.element, format.int8}, 4);
     for (int64_t layer = 0; layer < 3; ++layer) {
       for (int64_t page = 0; page < 4; ++page) std::memset(kv.keys(layer, page, 0), 0xff, kv.shape().layer_page_bytes());
     }
@@ -279,6 +296,83 @@ TEST(cleared_pages_hold_nothing_of_the_past) {
         const uint8_t* bytes = kv.keys(layer, page, 0);
         uint8_t wanted = page == 2 ? 0 : 0xff;
         CHECK(std::all_of(bytes, bytes + kv.shape().layer_page_bytes(), [&](uint8_t b) { return b == wanted; }));
+      }
+    }
+  }
+}
+
+// A position's key and value as they are read back.
+std::vector<double> stored(ops::KvPages& kv, int64_t page, int slot) {
+  std::vector<double> out;
+  for (int64_t d = 0; d < kv.shape().head_dim; ++d) out.push_back(ops::key_at(kv, 0, page, 1, slot, d));
+  for (int64_t d = 0; d < kv.shape().head_dim; ++d) out.push_back(ops::value_at(kv, 0, page, 1, slot, d));
+  return out;
+}
+
+TEST(int8_positions_are_what_was_written_within_half_a_step) {
+  Random random(50);
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    for (int64_t dim : {2, 18, 64, 130}) {
+      ops::KvPages kv({1, 2, dim, element, true}, 2);
+      kv.clear(1);
+      std::vector<std::vector<float>> keys, values;
+      for (int slot = 0; slot < simd::kPage; ++slot) {
+        // Each position has a scale of its own, from very small to very large.
+        float size = std::ldexp(1.0f, 10 * (slot - 8));
+        keys.push_back(random.normals(size_t(dim), size));
+        values.push_back(random.normals(size_t(dim), 1 / size));
+        kv.write(0, 1, 1, slot, keys.back().data(), values.back().data());
+      }
+      for (int slot = 0; slot < simd::kPage; ++slot) {
+        std::vector<double> found = stored(kv, 1, slot);
+        for (const auto& [written, first] : {std::pair{&keys[size_t(slot)], int64_t(0)}, std::pair{&values[size_t(slot)], dim}}) {
+          double largest = 0;
+          for (float x : *written) largest = std::max(largest, std::fabs(double(x)));
+          for (int64_t d = 0; d < dim; ++d) CHECK_NEAR(found[size_t(first + d)], (*written)[size_t(d)], largest / 127 * 0.5001);
+        }
+      }
+      CHECK(ops::KvPages::finite(kv.shape(), kv.keys(0, 1, 0)));
+    }
+  }
+}
+
+TEST(int8_positions_round_to_even_and_keep_what_is_not_finite) {
+  const float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+  int8_t values[6];
+  auto quantised = [&](std::vector<float> x) { return ops::quantise_position(x.data(), int64_t(x.size()), values); };
+  CHECK_EQ(quantised({127, -127, 0.5f, 1.5f, -2.5f, 0}), 1.0f);
+  const int wanted[] = {127, -127, 0, 2, -2, 0};
+  for (int i = 0; i < 6; ++i) CHECK_EQ(int(values[i]), wanted[i]);
+  CHECK_EQ(quantised({0, -0.0f, 1e-31f}), 0.0f);
+  CHECK(values[0] == 0 && values[1] == 0 && values[2] == 0);
+  for (float broken : {kNan, kInf, -kInf}) {
+    CHECK(std::isnan(quantised({1, broken})));
+    CHECK(values[0] == 0 && values[1] == 0);
+  }
+  CHECK_EQ(quantised({3e38f, -1e38f}), 3e38f / 127.0f);
+  CHECK(values[0] == 127 && values[1] == -42);
+}
+
+TEST(pages_with_what_is_not_finite_are_told) {
+  Random random(51);
+  for (Format format : kFormats) {
+    ops::KvPages kv({2, 2, 18, format.element, format.int8}, 1);
+    kv.clear(0);
+    std::vector<float> good = random.normals(18), broken = good;
+    broken[17] = std::numeric_limits<float>::infinity();
+    std::vector<uint8_t> bytes(kv.shape().page_bytes());
+    auto finite = [&] {
+      kv.copy_out(0, bytes.data());
+      return ops::KvPages::finite(kv.shape(), bytes.data());
+    };
+    for (int64_t layer : {0, 1}) {
+      for (int64_t head : {0, 1}) {
+        for (bool key : {true, false}) {
+          kv.write(layer, 0, head, 15, key ? broken.data() : good.data(), key ? good.data() : broken.data());
+          CHECK(!finite());
+          kv.write(layer, 0, head, 15, good.data(), good.data());
+          CHECK(finite());
+        }
       }
     }
   }

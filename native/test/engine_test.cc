@@ -14,6 +14,20 @@ namespace {
 using engine::Finish;
 using ops::Element;
 
+// What the model computes with, and what it keeps keys and values as.
+struct Format {
+  Element element;
+  bool int8_kv = false;
+
+  TinyModel tiny() const {
+    TinyModel model;
+    model.int8_kv = int8_kv;
+    return model;
+  }
+  std::shared_ptr<model::Model> load(int threads) const { return tiny().load(element, threads); }
+};
+constexpr Format kFormats[] = {{Element::kF32}, {Element::kBf16}, {Element::kF32, true}, {Element::kBf16, true}};
+
 engine::Options options() {
   engine::Options o;
   o.max_sequences = 8;
@@ -75,8 +89,8 @@ TEST_ENGINE(engine_uses_the_forced_kernels) {
 }
 
 TEST_ENGINE(engine_same_bits_alone_batched_chunked_and_on_any_pages) {
-  for (Element element : {Element::kF32, Element::kBf16}) {
-    auto model = TinyModel().load(element, 1);
+  for (Format format : kFormats) {
+    auto model = format.load(1);
     std::vector<Job> truth = alone(model, jobs());
     for (const Job& j : truth) CHECK(j.finished() && j.output.back().finish == Finish::kLength);
     for (const Setting& s : {Setting{}, Setting{1}, Setting{3}, Setting{16, 7}, Setting{17, 8, true}, Setting{50, 9}}) {
@@ -86,15 +100,15 @@ TEST_ENGINE(engine_same_bits_alone_batched_chunked_and_on_any_pages) {
 }
 
 TEST_ENGINE(engine_same_bits_with_any_number_of_threads) {
-  for (Element element : {Element::kF32, Element::kBf16}) {
-    std::vector<Job> truth = together(TinyModel().load(element, 1), jobs(), {});
-    check_all_same(together(TinyModel().load(element, 3), jobs(), {20}), truth);
+  for (Format format : kFormats) {
+    std::vector<Job> truth = together(format.load(1), jobs(), {});
+    check_all_same(together(format.load(3), jobs(), {20}), truth);
   }
 }
 
 TEST_ENGINE(engine_same_bits_after_preemption) {
-  for (Element element : {Element::kF32, Element::kBf16}) {
-    auto model = TinyModel().load(element, 2);
+  for (Format format : kFormats) {
+    auto model = format.load(2);
     std::vector<Job> truth = alone(model, jobs()), all = jobs();
     Driver driver(model, options(), 5);
     driver.set_chunk(23);
@@ -198,10 +212,10 @@ TEST_ENGINE(engine_samples_no_id_beyond_the_tokenizer) {
 }
 
 // Token 101 has an embedding that is not finite. Jobs never sample it, only a prompt holds it.
-void check_broken_mate(float value, Element element) {
-  TinyModel tiny;
+void check_broken_mate(float value, Format format) {
+  TinyModel tiny = format.tiny();
   tiny.broken_tokens = {{101, value}};
-  auto model = tiny.load(element, 2);
+  auto model = tiny.load(format.element, 2);
   std::vector<Job> truth = alone(model, jobs()), all = jobs();
   Driver driver(model, options());
   driver.set_chunk(20);
@@ -226,8 +240,29 @@ void check_broken_mate(float value, Element element) {
 
 TEST_ENGINE(engine_keeps_a_broken_sequence_to_itself) {
   for (float value : {INFINITY, NAN}) {
-    check_broken_mate(value, Element::kF32);
-    check_broken_mate(value, Element::kBf16);
+    for (Format format : kFormats) check_broken_mate(value, format);
+  }
+}
+
+TEST_ENGINE(engine_over_int8_keys_and_values_is_close_to_one_that_keeps_them) {
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    Format kept{element}, quantised{element, true};
+    auto whole = kept.load(1), small = quantised.load(1);
+    CHECK(small->kv_shape().page_bytes() < whole->kv_shape().page_bytes());
+    Job wanted = job(9, 150, 1), found = wanted;
+    for (auto [model, j] : {std::pair{whole, &wanted}, std::pair{small, &found}}) {
+      Driver driver(model, options());
+      driver.start(0, *j);
+      driver.run();
+    }
+    float difference = 0;
+    for (const ops::TopEntry& entry : wanted.output[0].top) {
+      for (const ops::TopEntry& other : found.output[0].top) {
+        if (other.id == entry.id) difference = std::max(difference, std::fabs(other.logprob - entry.logprob));
+      }
+    }
+    // Another result, but nearly the same.
+    CHECK(difference > 0 && difference < 0.1f);
   }
 }
 

@@ -105,7 +105,8 @@ std::shared_ptr<model::Model> TinyModel::load(ops::Element element, int threads)
   }
   TempFolder folder;
   std::string file = folder.write("weights", values.data(), values.size() * sizeof(float));
-  return std::make_shared<model::Model>(spec, std::vector<std::string>{file}, list.tensors, element, threads, model::Progress(), quantise);
+  return std::make_shared<model::Model>(spec, std::vector<std::string>{file}, list.tensors, element, threads, model::Progress(), quantise,
+                                        int8_kv);
 }
 
 }  // namespace tandem::test

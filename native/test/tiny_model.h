@@ -16,6 +16,7 @@ struct TinyModel {
   uint64_t seed = 1;
   // Matrices are quantised while they are loaded.
   std::optional<model::Quantise> quantise;
+  bool int8_kv = false;
   // Changes a tensor's values before they are written.
   std::function<void(const std::string& name, std::vector<float>& values)> edit;
 

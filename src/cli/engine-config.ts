@@ -43,7 +43,8 @@ export function engineConfig(
     throw new Error('--quantize: the weights are already quantised.');
   }
   const dtype = computeDType(settings.dtype, model.checkpointDType);
-  const pageBytes = kvPageBytes(model.spec, dtype);
+  const kvCacheDtype = kvType(settings.kvCacheDtype, dtype);
+  const pageBytes = kvPageBytes(model.spec, dtype, kvCacheDtype);
   const asked = modelLength(settings.maxModelLen, model.maxPosition);
   const kvCacheBytes = settings.kvCacheMemoryBytes ?? defaultKvBytes(pageBytes, asked, settings.maxNumSeqs);
   const fits = Math.floor(kvCacheBytes / pageBytes) * PAGE_SIZE;
@@ -61,6 +62,7 @@ export function engineConfig(
     tensors: model.tensors,
     dtype,
     ...quantization(settings, model),
+    ...(kvCacheDtype && { kvCacheDtype }),
     threads: settings.threads,
     maxSequences: settings.maxNumSeqs,
     maxBatchTokens: settings.maxNumBatchedTokens,
@@ -127,10 +129,19 @@ function computeDType(asked: Settings['dtype'], checkpoint: LoadedModel['checkpo
   return checkpoint === 'bfloat16' ? 'bfloat16' : 'float32';
 }
 
-/** Bytes of one KV page: keys and values of every layer, heads padded to 16 (native/src/ops/kv_pages.h). */
-function kvPageBytes(spec: ModelSpec, dtype: ComputeDType): number {
+/** undefined = the type of `dtype`. */
+function kvType(asked: Settings['kvCacheDtype'], dtype: ComputeDType): 'int8' | undefined {
+  if (asked === 'int8') return asked;
+  if (asked === 'bfloat16' && dtype !== asked)
+    throw new Error(`--kv-cache-dtype bf16 needs --dtype bfloat16, and this is ${dtype}.`);
+  return undefined;
+}
+
+/** Bytes of one KV page: keys and values of every layer, heads padded to 16, int8 with a float per position (native/src/ops/kv_pages.h). */
+function kvPageBytes(spec: ModelSpec, dtype: ComputeDType, kvCacheDtype: 'int8' | undefined): number {
   const head = Math.ceil(spec.headDim / 16) * 16;
-  return 2 * spec.layers * spec.kvHeads * head * PAGE_SIZE * (dtype === 'bfloat16' ? 2 : 4);
+  const position = kvCacheDtype === 'int8' ? head + 4 : head * (dtype === 'bfloat16' ? 2 : 4);
+  return 2 * spec.layers * spec.kvHeads * PAGE_SIZE * position;
 }
 
 /** Never more than all slots at full length could use. */

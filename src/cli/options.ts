@@ -106,6 +106,12 @@ export const OPTIONS: OptionTable = {
     defaultText: 'a quarter of the memory, 4G at most',
     help: 'memory for the KV cache, such as 2G',
   },
+  kvCacheDtype: {
+    flag: 'kv-cache-dtype',
+    parse: (value) => oneOf('auto', 'bfloat16', 'int8')(value === 'bf16' ? 'bfloat16' : value),
+    default: () => 'auto',
+    help: 'keys and values: auto (as --dtype), bf16, or int8, which takes half the memory; int8 serves no trained models',
+  },
   enableChunkedPrefill: {
     flag: 'enable-chunked-prefill',
     parse: boolean(),

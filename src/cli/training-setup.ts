@@ -39,6 +39,7 @@ import type { TrainingServices } from '../control/training/services.ts';
 export interface TrainingSetup {
   settings: Pick<
     Settings,
+    | 'kvCacheDtype'
     | 'loraRank'
     | 'loraAlpha'
     | 'maxModelsPerEntity'
@@ -80,6 +81,9 @@ const MAX_ROWS = 10_000_000;
 const MAX_ROW_BYTES = 64 * 2 ** 20;
 const RETRY_DELAY_MS = 1_000;
 const KEEP_ANSWERS_MS = 30 * 24 * 3600 * 1000;
+
+/** Training computes with keys and values of --dtype: its first on-policy ratio would not be 1. */
+const INT8_KV_OBSTACLE = 'With --kv-cache-dtype int8 the server takes no models to train.';
 
 export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide> {
   const { settings, database, blobs, log } = setup;
@@ -207,6 +211,7 @@ function createModels({ setup, repositories, blobs, registry, quota }: Parts, lo
       write: (directory, modelId) => writeIdentityCheckpoint(directory, specOf(setup), baseName(setup), modelId, lora),
     },
     base: { names, root: model.name, digest: model.digest },
+    obstacle: settings.kvCacheDtype === 'int8' ? INT8_KV_OBSTACLE : null,
     maxModelsPerEntity: settings.maxModelsPerEntity,
     quota,
     log,

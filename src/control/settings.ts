@@ -20,6 +20,8 @@ export interface Settings {
   quantize: 'none' | WeightQuantization;
   /** Disk for quantised weights of several models and formats; 0 = they are made at every start. */
   weightCacheBytes: number;
+  /** 'auto' = the type of `dtype`. */
+  kvCacheDtype: 'auto' | 'bfloat16' | 'int8';
   device: 'auto' | 'cpu' | 'cuda';
   /** null = directory name of the model. The first is what responses report. */
   servedModelNames: string[];

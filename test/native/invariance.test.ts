@@ -105,19 +105,21 @@ async function prefixed(driver: Driver, all: Prompt[], chunk: number): Promise<G
 }
 
 describe.each([
-  ['the starter model', 'float32', () => STARTER],
-  ['the starter model', 'bfloat16', () => STARTER],
-  ['a sliding window, odd sizes', 'float32', () => tiny('mistral')],
-  ['a sliding window, odd sizes', 'bfloat16', () => tiny('mistral')],
-] as const)('%s, %s', (_, dtype, directory) => {
+  ['the starter model', 'float32', {}, () => STARTER],
+  ['the starter model', 'bfloat16', {}, () => STARTER],
+  ['the starter model', 'bfloat16', { kvCacheDtype: 'int8' }, () => STARTER],
+  ['a sliding window, odd sizes', 'float32', {}, () => tiny('mistral')],
+  ['a sliding window, odd sizes', 'bfloat16', {}, () => tiny('mistral')],
+  ['a sliding window, odd sizes', 'float32', { kvCacheDtype: 'int8' }, () => tiny('mistral')],
+] as const)('%s, %s %j', (_, dtype, formats, directory) => {
   let one: OpenModel;
   let two: OpenModel;
   let all: Prompt[];
   let expected: string[];
 
   beforeAll(async () => {
-    one = await openModel(directory(), dtype, { threads: 1, changes: { maxPosition: 512 } });
-    two = await openModel(one.files.path, dtype, { threads: 2, changes: { maxPosition: 512 } });
+    one = await openModel(directory(), dtype, { ...formats, threads: 1, changes: { maxPosition: 512 } });
+    two = await openModel(one.files.path, dtype, { ...formats, threads: 2, changes: { maxPosition: 512 } });
     all = prompts(one.files.tokenizerSize);
     expected = bits(await withDriver(two, (driver) => generate(driver, all)));
   }, 120_000);

@@ -12,11 +12,16 @@ const PROMPT = hashTokens('moved', 50, 250);
 const OUTPUTS = 20;
 const sampling = { maxTokens: OUTPUTS, temperature: 1, seed: 3n, logprobs: 2 };
 
-describe.each(['float32', 'bfloat16'] as const)('%s', (dtype) => {
+describe.each([
+  ['float32', {}],
+  ['bfloat16', {}],
+  ['float32', { kvCacheDtype: 'int8' }],
+  ['bfloat16', { kvCacheDtype: 'int8' }],
+] as const)('%s %j', (dtype, formats) => {
   let opened: OpenModel;
   beforeAll(async () => {
     writeFamily(join(temporary.path, dtype), 'mistral');
-    opened = await openModel(join(temporary.path, dtype), dtype);
+    opened = await openModel(join(temporary.path, dtype), dtype, formats);
   });
   afterAll(() => opened.model.close());
 
@@ -62,7 +67,7 @@ describe.each(['float32', 'bfloat16'] as const)('%s', (dtype) => {
     const { pageBytes } = opened.model;
     expect(found.subarray(0, pageBytes)).toEqual(bytes.subarray(bytes.length - pageBytes));
 
-    // Sign, exponent and mantissa all ones: not a number in either format.
+    // Sign, exponent and mantissa all ones: not a number in either format, nor a scale.
     const broken = bytes.slice();
     broken.fill(0xff, broken.length - 4);
     await expect(driver.engine.writePages(pages, broken)).rejects.toThrow(RangeError);

@@ -1,7 +1,6 @@
 /** How well a model does on conversations: perplexity of what the assistant says, and greedy answers that are right. */
 import { Driver, generate, openModel, type OpenModel } from '../fixtures/engine-driver.ts';
-import type { WeightQuantization } from '../../src/control/engine/native.ts';
-import type { ComputeDType } from '../../src/control/engine/native.ts';
+import type { ComputeDType, LoadOptions } from '../../src/control/engine/native.ts';
 import { readModelTokenizer, type ModelTokenizer } from '../../src/control/sessions/model-tokenizer.ts';
 
 export interface Conversation {
@@ -18,6 +17,7 @@ export interface Quality {
   /** Right answers in percent of those asked for. */
   score: number;
   weightBytes: number;
+  pageBytes: number;
 }
 
 const ANSWER_TOKENS = 120;
@@ -27,14 +27,15 @@ export async function qualityOf(
   directory: string,
   conversations: Conversation[],
   dtype: ComputeDType,
-  quantize?: WeightQuantization,
+  formats: Pick<LoadOptions, 'quantize' | 'kvCacheDtype'> = {},
 ): Promise<Quality> {
-  const opened = await openModel(directory, dtype, quantize && { quantize });
+  const opened = await openModel(directory, dtype, formats);
   try {
     const tokenizer = await readModelTokenizer(directory);
     const perplexity = await perplexityOf(opened, conversations);
     const score = await scoreOf(opened, tokenizer, conversations);
-    return { perplexity, score, weightBytes: opened.model.weightBytes };
+    const { weightBytes, pageBytes } = opened.model;
+    return { perplexity, score, weightBytes, pageBytes };
   } finally {
     opened.model.close();
   }

@@ -1,5 +1,5 @@
 /**
- * Weights quantised at load: on the starter model and on stories260K about as good as BF16. `TANDEM_QUALITY=FILE` measures on other
+ * Weights quantised at load, and int8 keys and values: on the starter model and on stories260K about as good as BF16. `TANDEM_QUALITY=FILE` measures on other
  * conversations, drawn by models/starter/recipe/draw.py, and prints what it finds.
  */
 import { existsSync, readFileSync } from 'node:fs';
@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { beforeAll, describe, expect, test } from 'vitest';
 import { Driver, openModel } from '../fixtures/engine-driver.ts';
-import type { WeightQuantization } from '../../src/control/engine/native.ts';
+import type { LoadOptions } from '../../src/control/engine/native.ts';
 import { qualityOf, type Conversation, type Quality } from './quality.ts';
 
 const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
@@ -32,7 +32,7 @@ describe('the starter model', () => {
   ] as const)(
     '%s: perplexity and scores stay, the memory shrinks',
     async (quantize, perplexity, points, size) => {
-      const quality = await qualityOf(STARTER, conversations, 'bfloat16', quantize);
+      const quality = await qualityOf(STARTER, conversations, 'bfloat16', { quantize });
       report(quantize, quality);
       expect(quality.perplexity / plain.perplexity).toBeLessThanOrEqual(perplexity);
       expect(quality.score).toBeGreaterThanOrEqual(plain.score - points);
@@ -41,11 +41,25 @@ describe('the starter model', () => {
     },
     3_600_000,
   );
+
+  test('int8 keys and values: perplexity and scores stay, pages take little more than half', async () => {
+    const quality = await qualityOf(STARTER, conversations, 'bfloat16', { kvCacheDtype: 'int8' });
+    report('int8 keys and values', quality);
+    expect(quality.perplexity).not.toBe(plain.perplexity);
+    expect(quality.perplexity / plain.perplexity).toBeLessThanOrEqual(1.01);
+    expect(quality.score).toBeGreaterThanOrEqual(plain.score - 1);
+    expect(quality.weightBytes).toBe(plain.weightBytes);
+    // A head's numbers, and a float each.
+    expect(quality.pageBytes / plain.pageBytes).toBeLessThanOrEqual(0.54);
+  }, 3_600_000);
 });
 
 /** Perplexity of a text under a model, all of it scored at once. */
-async function perplexity(ids: number[], quantize?: WeightQuantization): Promise<number> {
-  const opened = await openModel(STORIES, 'float32', quantize && { quantize });
+async function perplexity(
+  ids: number[],
+  formats: Pick<LoadOptions, 'quantize' | 'kvCacheDtype'> = {},
+): Promise<number> {
+  const opened = await openModel(STORIES, 'float32', formats);
   const driver = new Driver(opened, { maxLogprobs: 1 });
   driver.open(0, ids.length, { logprobs: 0 }, undefined, 0);
   await driver.step([{ slot: 0, tokens: ids }]);
@@ -59,7 +73,8 @@ test.skipIf(!existsSync(STORIES))('stories260K on its own story', async () => {
   const file = readFileSync(join(STORIES, 'greedy_golden.json'), 'utf8');
   const { greedy_ids: ids } = JSON.parse(file) as { greedy_ids: number[] };
   const plain = await perplexity(ids);
-  expect((await perplexity(ids, 'int8')) / plain).toBeLessThanOrEqual(1.01);
+  expect((await perplexity(ids, { quantize: 'int8' })) / plain).toBeLessThanOrEqual(1.01);
+  expect((await perplexity(ids, { kvCacheDtype: 'int8' })) / plain).toBeLessThanOrEqual(1.01);
   // 260 thousand weights have no room for 4 bits: this says only that nothing is broken.
-  expect((await perplexity(ids, 'int4')) / plain).toBeLessThanOrEqual(1.5);
+  expect((await perplexity(ids, { quantize: 'int4' })) / plain).toBeLessThanOrEqual(1.5);
 });

@@ -63,7 +63,7 @@ class LoadWorker : public PromiseWorker {
   void execute() override {
     model_ = std::make_shared<model::Model>(
         source_.spec, source_.files, source_.tensors, settings_.element, settings_.threads,
-        [this](int64_t done, int64_t total) { report(done, total); }, settings_.quantise);
+        [this](int64_t done, int64_t total) { report(done, total); }, settings_.quantise, settings_.int8_kv);
   }
 
   void report(int64_t done, int64_t total) {

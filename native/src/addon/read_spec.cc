@@ -248,7 +248,9 @@ LoadSettings read_load_settings(const Napi::Object& options) {
   if (dtype != "float32" && dtype != "bfloat16") throw Error(ErrorKind::kRange, "dtype must be float32 or bfloat16");
   int64_t threads = read_int(options, "threads");
   if (threads < 1 || threads > 256) throw Error(ErrorKind::kRange, "threads must be in 1..256");
-  return {dtype == "float32" ? ops::Element::kF32 : ops::Element::kBf16, int(threads), read_quantise(options)};
+  bool int8_kv = given(options, "kvCacheDtype");
+  if (int8_kv && read_string(options, "kvCacheDtype") != "int8") throw Error(ErrorKind::kRange, "kvCacheDtype must be int8");
+  return {dtype == "float32" ? ops::Element::kF32 : ops::Element::kBf16, int(threads), read_quantise(options), int8_kv};
 }
 
 engine::Options read_engine_options(const Napi::Value& value) {

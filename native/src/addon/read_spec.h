@@ -28,6 +28,7 @@ struct LoadSettings {
   ops::Element element;
   int threads;
   std::optional<model::Quantise> quantise;
+  bool int8_kv;
 };
 
 ModelSource read_model_source(const Napi::Value& spec, const Napi::Value& files, const Napi::Value& tensors);

@@ -84,15 +84,6 @@ void check_open(const Open& open, const Options& options, int64_t vocab) {
   for (int32_t id : p.stop_ids) in_range("open.sampling.stopIds", id, 0, vocab - 1);
 }
 
-// No exponent of all ones: neither infinity nor NaN.
-bool all_finite(const std::vector<uint8_t>& bytes, ops::Element element) {
-  size_t size = ops::element_size(element);
-  for (size_t i = size; i <= bytes.size(); i += size) {
-    if ((bytes[i - 1] & 0x7f) == 0x7f && (bytes[i - 2] & 0x80) == 0x80) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 Engine::Engine(std::shared_ptr<model::Model> model, const Options& options)
@@ -112,7 +103,9 @@ std::vector<uint8_t> Engine::read_pages(const std::vector<int32_t>& pages) const
 void Engine::write_pages(const std::vector<int32_t>& pages, const std::vector<uint8_t>& bytes) {
   for (int32_t page : pages) in_range("pages", page, 0, options_.pages - 1);
   require(bytes.size() == pages.size() * page_bytes(), ErrorKind::kRange, "bytes must hold pageBytes per page");
-  require(all_finite(bytes, kv_.shape().element), ErrorKind::kRange, "bytes must hold finite numbers");
+  for (size_t i = 0; i < pages.size(); ++i) {
+    require(ops::KvPages::finite(model_->kv_shape(), bytes.data() + i * page_bytes()), ErrorKind::kRange, "bytes must hold finite numbers");
+  }
   for (size_t i = 0; i < pages.size(); ++i) kv_.copy_in(pages[i], bytes.data() + i * page_bytes());
 }
 

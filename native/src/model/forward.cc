@@ -38,8 +38,8 @@ const ops::PackedMatrix& weights_of(const Layer& layer, Product which) {
 }  // namespace
 
 Model::Model(const Spec& model_spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element compute,
-             int threads, const Progress& progress, const std::optional<Quantise>& quantise)
-    : spec(model_spec), element(compute), kernels(simd::kernels_for(simd::selected_isa())), pool(threads),
+             int threads, const Progress& progress, const std::optional<Quantise>& quantise, bool int8_keys_and_values)
+    : spec(model_spec), element(compute), int8_kv(int8_keys_and_values), kernels(simd::kernels_for(simd::selected_isa())), pool(threads),
       weights(load(spec, files, tensors, element, quantise, kernels, pool, progress)) {}
 
 Forward::Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t max_logit_rows)

@@ -18,17 +18,18 @@ namespace tandem::model {
 // The loaded model: immutable after construction, shared by engines.
 struct Model {
   Model(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element, int threads,
-        const Progress& progress, const std::optional<Quantise>& quantise = {});
+        const Progress& progress, const std::optional<Quantise>& quantise = {}, bool int8_kv = false);
 
   Spec spec;
   ops::Element element;
+  bool int8_kv;  // engines keep keys and values as int8; trainers never do
   const simd::Kernels& kernels;
   ThreadPool pool;
   std::mutex turn;  // held by the engine that uses the pool
   Weights weights;
 
   const ops::PackedMatrix& head() const { return spec.tied_embeddings ? weights.embedding : weights.head; }
-  ops::KvShape kv_shape() const { return {spec.layers, spec.kv_heads, spec.head_dim, element}; }
+  ops::KvShape kv_shape() const { return {spec.layers, spec.kv_heads, spec.head_dim, element, int8_kv}; }
 };
 
 // Token rows, in runs of consecutive positions per sequence. Pages of every position of every run must be assigned.

@@ -41,8 +41,8 @@ void store(const Batch&, const float* x, int64_t n, float* out) {
 // Per-thread memory of run_item, kept between calls.
 template <typename T>
 struct Workspace {
-  std::vector<T> q;
-  std::vector<const T*> key_pages, value_pages;
+  std::vector<T> q, wide;
+  std::vector<const void*> key_pages, value_pages;
   std::vector<float> out, scratch, state;
   int32_t first_key[simd::kAttendRows], last_key[simd::kAttendRows];
   int64_t rows = 0;
@@ -55,6 +55,7 @@ void begin_rows(const Batch& batch, Workspace<T>& space) {
   space.out.resize(most);
   space.scratch.resize(size_t(simd::kAttendRows * 2 * simd::kKeyTile));
   space.state.resize(size_t(simd::kAttendRows * 2));
+  if (batch.kv.shape().int8) space.wide.resize(size_t(simd::kKeyTile * batch.kv.shape().dim()));
   space.rows = 0;
 }
 
@@ -82,8 +83,8 @@ void find_pages(const Batch& batch, const Item& item, int64_t first, int64_t end
   space.key_pages.resize(size_t(end));
   space.value_pages.resize(size_t(end));
   for (int64_t p = first; p < end; ++p) {
-    space.key_pages[size_t(p)] = reinterpret_cast<const T*>(batch.kv.keys(batch.layer, item.run->pages[p], item.kv_head));
-    space.value_pages[size_t(p)] = reinterpret_cast<const T*>(batch.kv.values(batch.layer, item.run->pages[p], item.kv_head));
+    space.key_pages[size_t(p)] = batch.kv.keys(batch.layer, item.run->pages[p], item.kv_head);
+    space.value_pages[size_t(p)] = batch.kv.values(batch.layer, item.run->pages[p], item.kv_head);
   }
 }
 
@@ -101,7 +102,8 @@ simd::AttendArgs<T> arguments(const Batch& batch, Workspace<T>& space, int64_t f
           int(dim),
           float(1.0 / std::sqrt(double(kv.head_dim))),
           space.out.data() + first * dim,
-          space.scratch.data()};
+          space.scratch.data(),
+          space.wide.data()};
 }
 
 // Rows from `first` on are those of the item's queries.
@@ -203,9 +205,9 @@ void attention(const simd::Kernels& kernels, ThreadPool& pool, const AttentionSh
   };
   pool.run(int64_t(items.size()), [&](int64_t i) {
     if (kv.shape().element == Element::kBf16) {
-      run_any(items[size_t(i)], kernels.attend_bf16, uint16_t{});
+      run_any(items[size_t(i)], kv.shape().int8 ? kernels.attend_int8_bf16 : kernels.attend_bf16, uint16_t{});
     } else {
-      run_any(items[size_t(i)], kernels.attend_f32, float{});
+      run_any(items[size_t(i)], kv.shape().int8 ? kernels.attend_int8_f32 : kernels.attend_f32, float{});
     }
   });
 }

@@ -37,7 +37,7 @@ struct AttentionGroups {
 // Groups for layers without a window. `sharing_heads`: query heads per KV head.
 void group_runs(const std::vector<AttentionRun>& runs, int64_t sharing_heads, AttentionGroups& groups);
 
-// q: rows of heads x dim elements (the KV element type; dim as in KvShape, padding zero), row r at q + r * heads * dim.
+// q: rows of heads x dim elements (the type KvShape::element; dim as there, padding zero), row r at q + r * heads * dim.
 // out: rows of element type, head h at out + r * ld_out + h * head_dim.
 // Every position up to the last of each run must have been written. Results of a row depend on its sequence alone.
 // `groups`, of these very runs, only saves reads: each row's tiles are merged in the same order. Not with a window.

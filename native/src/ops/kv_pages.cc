@@ -1,7 +1,11 @@
 #include "ops/kv_pages.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "base/bf16.h"
 
@@ -15,18 +19,55 @@ size_t total_bytes(const KvShape& shape, int64_t pages) {
   return size_t(pages) * shape.page_bytes();
 }
 
+// No exponent of all ones: neither infinity nor NaN.
+bool all_finite(const uint8_t* numbers, size_t bytes, size_t size) {
+  for (size_t i = size; i <= bytes; i += size) {
+    if ((numbers[i - 1] & 0x7f) == 0x7f && (numbers[i - 2] & 0x80) == 0x80) return false;
+  }
+  return true;
+}
+
+template <typename T, typename From, typename Convert>
+void put_key(const KvShape& shape, uint8_t* block, int slot, const From* key, const Convert& convert) {
+  auto* out = reinterpret_cast<T*>(block);
+  for (int64_t d = 0; d < shape.head_dim; ++d) out[shape.key_index(slot, d)] = convert(key[d]);
+}
+template <typename T, typename From, typename Convert>
+void put_value(const KvShape& shape, uint8_t* block, int slot, const From* value, const Convert& convert) {
+  auto* out = reinterpret_cast<T*>(block);
+  for (int64_t d = 0; d < shape.head_dim; ++d) out[shape.value_index(slot, d)] = convert(value[d]);
+}
+
+float* scales_of(const KvShape& shape, uint8_t* block) { return reinterpret_cast<float*>(block + shape.head_elements()); }
+
 }  // namespace
+
+float quantise_position(const float* x, int64_t n, int8_t* values) {
+  float largest = 0;
+  bool finite = true;
+  for (int64_t d = 0; d < n; ++d) {
+    finite &= std::isfinite(x[d]);
+    largest = std::max(largest, std::fabs(x[d]));
+  }
+  if (!finite || largest < 1e-30f) {
+    std::memset(values, 0, size_t(n));
+    return finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+  }
+  // 1.5 * 2^23 plus a number of magnitude below 2^22: the low bits of the sum are the nearest whole number, ties to even.
+  constexpr float kShift = 12582912.0f;
+  const int32_t zero = std::bit_cast<int32_t>(kShift);
+  float inverse = 127.0f / largest;
+  for (int64_t d = 0; d < n; ++d) values[d] = int8_t(std::bit_cast<int32_t>(x[d] * inverse + kShift) - zero);
+  return largest / 127.0f;
+}
 
 KvPages::KvPages(const KvShape& shape, int64_t pages) : shape_(shape), pages_(pages), data_(total_bytes(shape, pages)) {}
 
 uint8_t* KvPages::keys(int64_t layer, int64_t page, int64_t kv_head) {
-  size_t head_bytes = size_t(2 * shape_.head_elements()) * element_size(shape_.element);
-  return data_.data() + layer_offset(layer, page) + size_t(kv_head) * head_bytes;
+  return data_.data() + layer_offset(layer, page) + size_t(kv_head) * 2 * shape_.block_bytes();
 }
 
-uint8_t* KvPages::values(int64_t layer, int64_t page, int64_t kv_head) {
-  return keys(layer, page, kv_head) + size_t(shape_.head_elements()) * element_size(shape_.element);
-}
+uint8_t* KvPages::values(int64_t layer, int64_t page, int64_t kv_head) { return keys(layer, page, kv_head) + shape_.block_bytes(); }
 
 void KvPages::clear(int64_t page) {
   for (int64_t layer = 0; layer < shape_.layers; ++layer) std::memset(keys(layer, page, 0), 0, shape_.layer_page_bytes());
@@ -44,22 +85,32 @@ void KvPages::copy_in(int64_t page, const uint8_t* in) {
     std::memcpy(data_.data() + layer_offset(layer, page), in + size_t(layer) * bytes, bytes);
 }
 
-void KvPages::write(int64_t layer, int64_t page, int64_t kv_head, int slot, const float* key, const float* value) {
-  int64_t dim = shape_.dim();
-  if (shape_.element == Element::kBf16) {
-    auto* k = reinterpret_cast<uint16_t*>(keys(layer, page, kv_head));
-    auto* v = reinterpret_cast<uint16_t*>(values(layer, page, kv_head));
-    for (int64_t d = 0; d < shape_.head_dim; ++d) {
-      k[(d / 2) * simd::kPage * 2 + slot * 2 + d % 2] = float_to_bf16(key[d]);
-      v[int64_t(slot / 2) * dim * 2 + d * 2 + slot % 2] = float_to_bf16(value[d]);
-    }
-    return;
+bool KvPages::finite(const KvShape& shape, const uint8_t* bytes) {
+  if (!shape.int8) return all_finite(bytes, shape.page_bytes(), element_size(shape.element));
+  size_t block = shape.block_bytes(), numbers = size_t(shape.head_elements());
+  for (size_t at = 0; at < shape.page_bytes(); at += block) {
+    if (!all_finite(bytes + at + numbers, block - numbers, sizeof(float))) return false;
   }
-  auto* k = reinterpret_cast<float*>(keys(layer, page, kv_head));
-  auto* v = reinterpret_cast<float*>(values(layer, page, kv_head));
-  for (int64_t d = 0; d < shape_.head_dim; ++d) {
-    k[d * simd::kPage + slot] = key[d];
-    v[int64_t(slot) * dim + d] = value[d];
+  return true;
+}
+
+void KvPages::write(int64_t layer, int64_t page, int64_t kv_head, int slot, const float* key, const float* value) {
+  uint8_t *key_block = keys(layer, page, kv_head), *value_block = values(layer, page, kv_head);
+  if (shape_.int8) {
+    thread_local std::vector<int8_t> numbers;
+    numbers.resize(size_t(shape_.head_dim));
+    auto same = [](int8_t x) { return x; };
+    scales_of(shape_, key_block)[slot] = quantise_position(key, shape_.head_dim, numbers.data());
+    put_key<int8_t>(shape_, key_block, slot, numbers.data(), same);
+    scales_of(shape_, value_block)[slot] = quantise_position(value, shape_.head_dim, numbers.data());
+    put_value<int8_t>(shape_, value_block, slot, numbers.data(), same);
+  } else if (shape_.element == Element::kBf16) {
+    put_key<uint16_t>(shape_, key_block, slot, key, float_to_bf16);
+    put_value<uint16_t>(shape_, value_block, slot, value, float_to_bf16);
+  } else {
+    auto same = [](float x) { return x; };
+    put_key<float>(shape_, key_block, slot, key, same);
+    put_value<float>(shape_, value_block, slot, value, same);
   }
 }
 

@@ -5,20 +5,22 @@
 
 namespace tandem::ops {
 
-inline double key_at(KvPages& kv, int64_t layer, int64_t page, int64_t head, int64_t slot, int64_t d) {
-  const uint8_t* base = kv.keys(layer, page, head);
-  if (kv.shape().element == Element::kBf16) {
-    return bf16_to_float(reinterpret_cast<const uint16_t*>(base)[(d / 2) * simd::kPage * 2 + slot * 2 + d % 2]);
+// Number `index` of a block of keys or values; it belongs to position `slot` of the page.
+inline double number_at(const KvShape& shape, const uint8_t* block, int64_t slot, int64_t index) {
+  if (shape.int8) {
+    const auto* scales = reinterpret_cast<const float*>(block + shape.head_elements());
+    return double(scales[slot]) * reinterpret_cast<const int8_t*>(block)[index];
   }
-  return reinterpret_cast<const float*>(base)[d * simd::kPage + slot];
+  if (shape.element == Element::kBf16) return bf16_to_float(reinterpret_cast<const uint16_t*>(block)[index]);
+  return reinterpret_cast<const float*>(block)[index];
+}
+
+inline double key_at(KvPages& kv, int64_t layer, int64_t page, int64_t head, int64_t slot, int64_t d) {
+  return number_at(kv.shape(), kv.keys(layer, page, head), slot, kv.shape().key_index(slot, d));
 }
 
 inline double value_at(KvPages& kv, int64_t layer, int64_t page, int64_t head, int64_t slot, int64_t d) {
-  const uint8_t* base = kv.values(layer, page, head);
-  if (kv.shape().element == Element::kBf16) {
-    return bf16_to_float(reinterpret_cast<const uint16_t*>(base)[(slot / 2) * kv.shape().dim() * 2 + d * 2 + slot % 2]);
-  }
-  return reinterpret_cast<const float*>(base)[slot * kv.shape().dim() + d];
+  return number_at(kv.shape(), kv.values(layer, page, head), slot, kv.shape().value_index(slot, d));
 }
 
 }  // namespace tandem::ops

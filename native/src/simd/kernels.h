@@ -20,14 +20,16 @@ constexpr int kAttendRows = 32;
 //   q     rows x dim; row r at q + r * dim. dim = head_dim rounded up to 16, the padding is zero.
 //   keys  page p: [dim/2][16 keys][2] for bf16, [dim][16 keys] for float, at key_pages[p]
 //   values page p: [8 key pairs][dim][2] for bf16, [16 keys][dim] for float, at value_pages[p]
+//   The int8 kernels read pages of the same order with bytes for elements, each followed by its keys' 16 scales. Bytes are exact in T: they
+//   are widened to `wide` (kKeyTile x dim elements), a score is multiplied by its key's scale, a weight by its value's.
 //   Row r sees the positions first[r] .. last[r], both inclusive.
 //   out   rows x dim floats: softmax(scale * q.k) . v
 //   scratch: kAttendRows * (2 * kKeyTile) floats
 template <typename T>
 struct AttendArgs {
   const T* q;
-  const T* const* key_pages;
-  const T* const* value_pages;
+  const void* const* key_pages;
+  const void* const* value_pages;
   const int32_t* first;
   const int32_t* last;
   int rows;
@@ -35,6 +37,7 @@ struct AttendArgs {
   float scale;
   float* out;
   float* scratch;
+  T* wide;
   // A row's keys may be read in several calls, tile ranges in ascending order: with `state` (rows x 2 floats) the call reads tiles
   // first_tile .. end_tile - 1 only, and `out` holds sums that are not yet divided until a call finishes the row.
   float* state = nullptr;
@@ -97,6 +100,8 @@ struct Kernels {
   void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
   void (*attend_bf16)(const AttendArgs<uint16_t>& args);
   void (*attend_f32)(const AttendArgs<float>& args);
+  void (*attend_int8_bf16)(const AttendArgs<uint16_t>& args);
+  void (*attend_int8_f32)(const AttendArgs<float>& args);
   // The largest element of each tile (row_tiles(n) of them); a tile with a NaN gives NaN.
   void (*tile_max)(const float* x, int64_t n, float* maxima);
   // Terms exp((x - max) * scale): the sum of each tile to `sums`, each term to `out` unless null.

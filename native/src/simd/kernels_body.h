@@ -293,7 +293,15 @@ inline void small_gemm_rows(int rows, const typename S::T* a, int64_t lda, const
   for (; r < rows; ++r) small_gemm<S, 1, U>(a + r * lda, lda, b, stride, steps, out + r * ldo, ldo);
 }
 
-template <typename S>
+// Bytes as elements, exactly: n of them, a multiple of 256 (a page of a head).
+inline void widen_bytes(const int8_t* in, int64_t n, uint16_t* out) {
+  for (int64_t i = 0; i < n; i += 2 * kLanes) vstore_bf16_exact(out + i, vwiden_bytes(in + i), vwiden_bytes(in + i + kLanes));
+}
+inline void widen_bytes(const int8_t* in, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += kLanes) vstore(out + i, vwiden_bytes(in + i));
+}
+
+template <typename S, bool kInt8>
 struct Attend {
   using T = typename S::T;
   static constexpr int kU = kAttendTileUnits;
@@ -302,6 +310,8 @@ struct Attend {
   float sum[kAttendRows];
   // One row of probabilities as the element type of the values.
   alignas(64) T weights[kAttendRows * kKeyTile];
+  // Of the tile's positions, with int8; args.scale is part of the keys'.
+  alignas(64) float key_scales[kKeyTile], value_scales[kKeyTile];
 
   explicit Attend(const AttendArgs<T>& a) : args(a) {
     for (int r = 0; r < a.rows; ++r) {
@@ -321,6 +331,31 @@ struct Attend {
     return last;
   }
 
+  // The elements of a page; bytes are widened to one of the places in `wide`.
+  const T* elements(const void* page, int place) const {
+    if constexpr (kInt8) {
+      int64_t numbers = int64_t(args.dim) * kPage;
+      T* out = args.wide + place * numbers;
+      widen_bytes(static_cast<const int8_t*>(page), numbers, out);
+      return out;
+    } else {
+      return static_cast<const T*>(page);
+    }
+  }
+
+  // Positions of pages that are not read have a scale of 0.
+  void load_scales(int tile, int pages) {
+    auto scales_of = [&](const void* page) {
+      return reinterpret_cast<const float*>(static_cast<const int8_t*>(page) + int64_t(args.dim) * kPage);
+    };
+    for (int i = 0; i < kKeyTile; ++i) {
+      int page = tile * kPagesPerTile + i / kPage;
+      bool read = i / kPage < pages;
+      key_scales[i] = read ? args.scale * scales_of(args.key_pages[page])[i % kPage] : 0.0f;
+      value_scales[i] = read ? scales_of(args.value_pages[page])[i % kPage] : 0.0f;
+    }
+  }
+
   // scores[rows][kKeyTile] = q . k for the pages of the tile that hold visible keys.
   void score(int tile, int pages) {
     float* scores = args.scratch;
@@ -328,7 +363,7 @@ struct Attend {
     for (int page = 0; page < pages; page += kU) {
       const T* keys[kU];
       int units = pages - page < kU ? pages - page : kU;
-      for (int u = 0; u < units; ++u) keys[u] = args.key_pages[tile * kPagesPerTile + page + u];
+      for (int u = 0; u < units; ++u) keys[u] = elements(args.key_pages[tile * kPagesPerTile + page + u], page + u);
       int64_t steps = args.dim / S::kDepth;
       float* out = scores + page * kPage;
       if (units == kU) {
@@ -345,7 +380,7 @@ struct Attend {
   void soften(int row, int base) {
     float* scores = args.scratch + row * kKeyTile;
     int low = args.first[row] - base, high = args.last[row] - base;
-    for (int i = 0; i < kKeyTile; ++i) scores[i] = i >= low && i <= high ? scores[i] * args.scale : kNegInf;
+    for (int i = 0; i < kKeyTile; ++i) scores[i] = i >= low && i <= high ? scores[i] * (kInt8 ? key_scales[i] : args.scale) : kNegInf;
     VF top = vload(scores);
     for (int i = kLanes; i < kKeyTile; i += kLanes) top = vmax(top, vload(scores + i));
     float best = horizontal_max(top);
@@ -357,7 +392,7 @@ struct Attend {
     VF total = vset(0.0f);
     for (int i = 0; i < kKeyTile; i += kLanes) {
       VF e = vexp(vsub(vload(scores + i), vset(shift)));
-      store_row(w + i, e, kLanes);
+      store_row(w + i, kInt8 ? vmul(e, vload(value_scales + i)) : e, kLanes);
       total = vadd(total, e);
     }
     sum[row] = sum[row] * keep[0] + horizontal_sum(total);
@@ -371,7 +406,7 @@ struct Attend {
   // out[rows][dim] += weights . v, page by page. Keys that no row sees have weight 0; their pages hold finite numbers.
   void gather(int tile, int pages) {
     for (int page = 0; page < pages; ++page) {
-      const T* values = args.value_pages[tile * kPagesPerTile + page];
+      const T* values = elements(args.value_pages[tile * kPagesPerTile + page], page);
       const T* w = weights + page * kPage;
       int64_t stride = int64_t(args.dim) * S::kDepth, steps = kPage / S::kDepth;
       int d = 0;
@@ -398,6 +433,7 @@ struct Attend {
       int base = tile * kKeyTile;
       int pages = (last - base) / kPage + 1;
       if (pages > kPagesPerTile) pages = kPagesPerTile;
+      if constexpr (kInt8) load_scales(tile, pages);
       score(tile, pages);
       for (int r = 0; r < args.rows; ++r) soften(r, base);
       gather(tile, pages);
@@ -414,9 +450,9 @@ struct Attend {
   }
 };
 
-template <typename S>
+template <typename S, bool kInt8>
 void attend(const AttendArgs<typename S::T>& args) {
-  Attend<S>(args).run();
+  Attend<S, kInt8>(args).run();
 }
 
 }  // namespace
@@ -443,8 +479,10 @@ const Kernels table = {
     silu_mul<uint16_t>,
     silu_mul<float>,
     to_bf16,
-    attend<Bf16Step>,
-    attend<F32Step>,
+    attend<Bf16Step, false>,
+    attend<F32Step, false>,
+    attend<Bf16Step, true>,
+    attend<F32Step, true>,
     tile_max,
     tile_exp,
     collect_at_least,

@@ -92,6 +92,15 @@ inline void transpose_pair_block(const uint16_t* in, int64_t ld_in, uint16_t* ou
   }
 }
 
+inline VF vwiden_bytes(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+// 2 kLanes numbers that bf16 holds exactly.
+inline void vstore_bf16_exact(uint16_t* p, VF a, VF b) {
+  __m256i low = _mm256_srli_epi32(_mm256_castps_si256(a), 16), high = _mm256_srli_epi32(_mm256_castps_si256(b), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8));
+}
+
 inline void vstore_bf16(uint16_t* p, VF v) {
   __m256i bits = _mm256_castps_si256(v);
   __m256i lsb = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

@@ -103,6 +103,16 @@ inline __m256i narrow_bf16(VF v) {
   __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
   return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), quiet));
 }
+inline VF vwiden_bytes(const int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+// 2 kLanes numbers that bf16 holds exactly.
+inline void vstore_bf16_exact(uint16_t* p, VF a, VF b) {
+  const __m512i high_halves_of_both = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27, 25, 23,
+                                                       21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+  _mm512_storeu_si512(p, _mm512_permutex2var_epi16(_mm512_castps_si512(a), high_halves_of_both, _mm512_castps_si512(b)));
+}
+
 inline void vstore_bf16(uint16_t* p, VF v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(v)); }
 
 inline VP load_pairs(const uint16_t* p) { return _mm512_loadu_si512(p); }

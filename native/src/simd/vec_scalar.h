@@ -122,6 +122,18 @@ inline void transpose_pair_block(const uint16_t* in, int64_t ld_in, uint16_t* ou
   }
 }
 
+inline VF vwiden_bytes(const int8_t* p) {
+  return each([&](int i) { return float(p[i]); });
+}
+// 2 kLanes numbers that bf16 holds exactly.
+inline void vstore_bf16_exact(uint16_t* p, VF a, VF b) {
+  for (int i = 0; i < 2 * kLanes; ++i) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, i < kLanes ? &a.lane[i] : &b.lane[i - kLanes], 4);
+    p[i] = uint16_t(bits >> 16);
+  }
+}
+
 inline void vstore_bf16(uint16_t* p, VF v) {
   for (int i = 0; i < kLanes; ++i) {
     uint32_t bits;

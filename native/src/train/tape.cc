@@ -38,6 +38,7 @@ void Tape::begin(Row row, std::shared_ptr<const model::Adapter> adapter) {
 
 ops::KvShape Tape::kv_shape() const {
   ops::KvShape shape = model_.kv_shape();
+  shape.int8 = false;
   if (keep_ != Keep::kActivations) shape.layers = 1;
   return shape;
 }

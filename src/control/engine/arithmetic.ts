@@ -1,6 +1,11 @@
 import type { EngineConfig } from './protocol.ts';
 
-/** What results depend on besides the weights' files: 'bfloat16', or 'bfloat16, int8 weights'. */
-export function arithmeticName({ dtype, quantize }: Pick<EngineConfig, 'dtype' | 'quantize'>): string {
-  return quantize ? `${dtype}, ${quantize} weights` : dtype;
+type Arithmetic = Pick<EngineConfig, 'dtype' | 'quantize' | 'kvCacheDtype'>;
+
+/** What results depend on besides the weights' files: 'bfloat16', or 'bfloat16, int4 weights, int8 KV cache'. */
+export function arithmeticName({ dtype, quantize, kvCacheDtype }: Arithmetic): string {
+  const parts: string[] = [dtype];
+  if (quantize) parts.push(`${quantize} weights`);
+  if (kvCacheDtype) parts.push(`${kvCacheDtype} KV cache`);
+  return parts.join(', ');
 }

@@ -58,14 +58,15 @@ export async function loadEngine(
   // What can be refused without the weights is refused before the time to load them is spent.
   checkOptions(schedulerOptions(config, pagesFor(config.maxModelLen)));
   const adviser = config.extensions ? await loadExtensions(config.extensions, config.samplableVocab) : undefined;
-  const { spec, files, tensors, dtype, quantize, threads } = config;
+  const { spec, files, tensors, dtype, quantize, kvCacheDtype, threads } = config;
   // Read while the weights are.
   const speller = spellerOf(config);
   const cache = await cachePlace(config, addon.info().isa).catch((error: Error) => {
     log(`Quantised weights are not kept: ${error.message}.`);
     return undefined;
   });
-  const options = { dtype, threads, onProgress, ...(quantize && { quantize }), ...(cache && { cache }) };
+  const formats = { ...(quantize && { quantize }), ...(cache && { cache }), ...(kvCacheDtype && { kvCacheDtype }) };
+  const options = { dtype, threads, onProgress, ...formats };
   const model = await addon.loadModel(spec, files, tensors, options);
   if (cache) await afterLoad(cache, model.weightCache, log);
   try {
@@ -139,7 +140,7 @@ function startTransfers(
   settings: TransferSettings,
   log: (line: string) => void,
 ): Promise<KvTransfers> {
-  // Quantised weights compute other keys and values.
+  // Quantised weights compute other keys and values, and an int8 cache stores others.
   const dtype = arithmeticName(config);
   const identity = { modelDigest: settings.modelDigest, dtype, isa, pageBytes, pageSize: PAGE_SIZE };
   return KvTransfers.start(settings, { scheduler, engine, identity, log });

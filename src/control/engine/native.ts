@@ -65,12 +65,14 @@ export interface TensorEntry {
 }
 
 export interface LoadOptions {
-  /** Of activations, keys and values, and of weights unless they are quantised. */
+  /** Of activations, of keys and values, and of weights, unless what follows says otherwise. */
   dtype: ComputeDType;
   /** Absent: weights are kept as `dtype`. */
   quantize?: WeightQuantization;
   /** With `quantize`: a file that holds the quantised weights, used where its key and contents are right, else written anew. */
   cache?: { path: string; key: string };
+  /** Engines keep keys and values as whole numbers of 8 bits with a scale per position and head. */
+  kvCacheDtype?: 'int8';
   /** Worker threads, 1..256. */
   threads: number;
   /** Called on the JS thread with packed and total bytes, a few times a second at most. */

@@ -19,6 +19,8 @@ export interface EngineConfig {
   dtype: ComputeDType;
   /** Absent: weights are kept as `dtype`. */
   quantize?: WeightQuantization;
+  /** Absent: keys and values are kept as `dtype`. */
+  kvCacheDtype?: 'int8';
   /** Where quantised weights are kept between starts; absent: nowhere. */
   weightCache?: WeightCacheSettings;
   threads: number;

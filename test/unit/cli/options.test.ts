@@ -57,6 +57,15 @@ test.each([
   expect(resolve(['--kv-cache-memory', text]).kvCacheMemoryBytes).toBe(bytes);
 });
 
+test.each([
+  ['auto', 'auto'],
+  ['bf16', 'bfloat16'],
+  ['bfloat16', 'bfloat16'],
+  ['int8', 'int8'],
+])('--kv-cache-dtype %s', (text, type) => {
+  expect(resolve(['--kv-cache-dtype', text]).kvCacheDtype).toBe(type);
+});
+
 describe('what cannot be read is an error that names it', () => {
   const BAD: [string, string][] = [
     ['port', '-1'],
@@ -68,6 +77,7 @@ describe('what cannot be read is an error that names it', () => {
     ['api-key', ''],
     ['dtype', 'float8'],
     ['quantize', 'int3'],
+    ['kv-cache-dtype', 'int4'],
     ['max-num-seqs', '0'],
     ['max-num-seqs', '1.5'],
     ['kv-cache-memory', '4X'],

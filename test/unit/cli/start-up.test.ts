@@ -94,6 +94,20 @@ test('engine settings follow model and flags', () => {
   expect(() => engineConfig(testSettings({ maxModelLen: 513 }), model)).toThrow(/--max-model-len 513.*512/);
 });
 
+test('the KV cache has the type of the arithmetic or int8; what cannot be is refused by flag name', () => {
+  const page = (settings: Parameters<typeof testSettings>[0]) =>
+    engineConfig(testSettings({ maxNumSeqs: 4, ...settings }), model).kvCacheBytes;
+  expect(engineConfig(testSettings(), model)).not.toHaveProperty('kvCacheDtype');
+  expect(engineConfig(testSettings({ kvCacheDtype: 'bfloat16' }), model)).not.toHaveProperty('kvCacheDtype');
+  expect(engineConfig(testSettings({ kvCacheDtype: 'int8' }), model).kvCacheDtype).toBe('int8');
+  // Heads of 16: a byte each and a float for all, instead of two bytes each.
+  expect(page({ kvCacheDtype: 'int8' }) / page({})).toBe(20 / 32);
+  expect(page({ kvCacheDtype: 'int8', dtype: 'float32' })).toBe(page({ kvCacheDtype: 'int8' }));
+  expect(() => engineConfig(testSettings({ kvCacheDtype: 'bfloat16', dtype: 'float32' }), model)).toThrow(
+    '--kv-cache-dtype bf16 needs --dtype bfloat16, and this is float32.',
+  );
+});
+
 test('the longest sequence is what the KV cache holds, unless a length was asked for', () => {
   const warnings: string[] = [];
   const page = 2 * 2 * 2 * 16 * 2 * 16;

@@ -33,6 +33,8 @@ export interface ModelServiceOptions {
   registry: ModelRegistry;
   identity: IdentityAdapter;
   base: BaseModel;
+  /** What of the server's settings keeps models from being trained; null: nothing. */
+  obstacle: string | null;
   maxModelsPerEntity: number;
   quota: StorageQuota;
   log: Logger;
@@ -76,8 +78,10 @@ export class ModelService {
 
   /** Fills the registry from the store. Call once, before the first request. */
   async load(): Promise<void> {
-    const { repository, registry, blobs, base } = this.#options;
+    const { repository, registry, blobs, base, obstacle } = this.#options;
     const { models, checkpoints } = await repository.all();
+    if (obstacle !== null && models.length > 0)
+      throw new Error(`${obstacle} The data directory has ${models.length}: start without it, or with another --data-dir.`);
     for (const model of models) registry.add(registeredModel(model, base.digest), []);
     for (const checkpoint of checkpoints) registry.addCheckpoint(checkpoint.modelId, checkpointRef(checkpoint, blobs));
   }
@@ -165,6 +169,8 @@ export class ModelService {
 
   /** Compared as a name only; it never becomes a path. */
   #requireBase(asked: string): void {
+    const { obstacle } = this.#options;
+    if (obstacle !== null) throw invalid(['body', 'base_model'], obstacle, 'value_error');
     const { names, root } = this.#options.base;
     const known = [...names, root];
     const last = (name: string) => name.slice(name.lastIndexOf('/') + 1);

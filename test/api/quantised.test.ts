@@ -1,0 +1,96 @@
+/** The server on quantised weights, kept between starts, and on an int8 KV cache. */
+import { mkdtempSync, readdirSync, rmSync, statSync, truncateSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { ApiServer } from './server.ts';
+
+interface Answer {
+  system_fingerprint: string;
+  choices: { token_ids: number[] }[];
+  usage: { prompt_tokens: number; prompt_tokens_details: { cached_tokens: number } };
+}
+
+const folder = mkdtempSync(join(tmpdir(), 'tandem-quantised-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+async function ask(server: ApiServer, fields: object = {}): Promise<Answer> {
+  const response = await server.post('/v1/chat/completions', {
+    messages: [{ role: 'user', content: 'Say something about the sea, the wind and the stars. '.repeat(8) }],
+    temperature: 0,
+    max_tokens: 24,
+    ignore_eos: true,
+    return_token_ids: true,
+    ...fields,
+  });
+  expect(response.status, await response.clone().text()).toBe(200);
+  return (await response.json()) as Answer;
+}
+
+test('quantised weights are made once, and again where their file is damaged', async () => {
+  const dataDir = join(folder, 'weights');
+  const answers: number[][] = [];
+  const files: { name: string; inode: number; size: number }[] = [];
+  for (const damage of [false, false, true]) {
+    if (damage) truncateSync(join(dataDir, 'weights', files[0]!.name), files[0]!.size - 1);
+    const server = await ApiServer.start({ dataDir, flags: ['--quantize', 'int4'] });
+    try {
+      answers.push((await ask(server)).choices[0]!.token_ids);
+    } finally {
+      await server.stop();
+    }
+    const [name, ...others] = readdirSync(join(dataDir, 'weights'));
+    expect(others).toEqual([]);
+    const { ino, size, mode } = statSync(join(dataDir, 'weights', name!));
+    expect(mode & 0o777).toBe(0o600);
+    files.push({ name: name!, inode: ino, size });
+  }
+  expect(answers[1]).toEqual(answers[0]);
+  expect(answers[2]).toEqual(answers[0]);
+  expect(files[1]).toEqual(files[0]);
+  expect(files[2]!.inode).not.toBe(files[0]!.inode);
+  expect({ ...files[2], inode: 0 }).toEqual({ ...files[0], inode: 0 });
+}, 180_000);
+
+const MODEL = { entity: null, project: 'p', name: 'agent', base_model: 'starter', return_existing: true };
+const INT8 = ['--kv-cache-dtype', 'int8', '--served-model-name', 'starter'];
+
+describe('--kv-cache-dtype int8', () => {
+  let server: ApiServer;
+  beforeAll(async () => {
+    server = await ApiServer.start({ flags: INT8 });
+  }, 120_000);
+  afterAll(() => server?.stop());
+
+  test('says so, and answers the same from the cache and beside others', async () => {
+    expect(server.log).toContain('int8 KV cache');
+    const first = await ask(server);
+    expect(first.usage.prompt_tokens_details.cached_tokens).toBe(0);
+    const others = [3, 4, 5].map((seed) => ask(server, { temperature: 1, seed }));
+    const again = await ask(server);
+    await Promise.all(others);
+    expect(again.usage.prompt_tokens_details.cached_tokens).toBeGreaterThan(64);
+    expect(again.choices).toEqual(first.choices);
+    expect(again.system_fingerprint).toBe(first.system_fingerprint);
+  });
+
+  test('takes no models to train', async () => {
+    const response = await server.post('/v1/preview/models', MODEL);
+    expect(response.status).toBe(422);
+    const text = await response.text();
+    expect(text).toContain('--kv-cache-dtype int8');
+    expect(text).toContain('base_model');
+  });
+});
+
+test('models of another run keep an int8 cache from starting', async () => {
+  const dataDir = join(folder, 'models');
+  const plain = await ApiServer.start({ dataDir, flags: ['--served-model-name', 'starter'] });
+  const fingerprint = (await ask(plain)).system_fingerprint;
+  expect((await plain.post('/v1/preview/models', MODEL)).status).toBe(200);
+  await plain.stop();
+  await expect(ApiServer.start({ dataDir, flags: INT8 })).rejects.toThrow(/--kv-cache-dtype int8.*has 1: start without/);
+  const other = await ApiServer.start({ flags: INT8 });
+  expect((await ask(other)).system_fingerprint).not.toBe(fingerprint);
+  await other.stop();
+}, 180_000);
