@@ -29,6 +29,28 @@ export const mutations = [
     tests: ['test/native/families.test.ts', 'test/native/starter.test.ts'],
   },
   {
+    name: 'damaged quantised weights believed',
+    edits: [
+      {
+        file: 'native/src/model/weight_cache.cc',
+        search: 'ok && combined(hashes) == record.data_hash',
+        replace: 'bool(ok)',
+      },
+    ],
+    tests: ['test/api/quantised.test.ts'],
+  },
+  {
+    name: 'the scale of int8 values dropped',
+    edits: [
+      {
+        file: 'native/src/simd/kernels_body.h',
+        search: 'kInt8 ? vmul(e, vload(value_scales + i)) : e',
+        replace: 'e',
+      },
+    ],
+    tests: ['test/native/quantised.test.ts'],
+  },
+  {
     name: 'a stop string emitted',
     edits: [
       {
