@@ -1,7 +1,10 @@
 // Memory runs out at every place of a step in turn: the step throws, and the engine either never saw the plan or refuses to go on.
+// And what runs for every token, the forward pass and the sampler, asks for none once it has run.
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <new>
+#include <vector>
 
 #include "driver.h"
 #include "test.h"
@@ -11,8 +14,10 @@ namespace {
 
 // Allocations until one fails; negative: none fails.
 std::atomic<int64_t> allocations_left{-1};
+std::atomic<int64_t> allocations{0};
 
 void* allocate(size_t bytes) {
+  allocations.fetch_add(1);
   if (allocations_left.load() >= 0 && allocations_left.fetch_sub(1) == 0) throw std::bad_alloc();
   void* memory = std::malloc(bytes ? bytes : 1);
   if (!memory) throw std::bad_alloc();
@@ -95,6 +100,88 @@ TEST_ONCE(engine_survives_running_out_of_memory_anywhere_in_a_step) {
     while (n < 2000 && !step_with_failure(model, n, truth)) ++n;
     CHECK(n > 20);    // the failures reached into the step
     CHECK(n < 2000);  // and came to its end
+  }
+}
+
+// Eight sequences that decode together, two of them under each of two adapters, three on pages that they share.
+class Decode {
+ public:
+  Decode(const std::shared_ptr<model::Model>& model)
+      : model_(model), kv_(model->kv_shape(), kSequences * kPages), forward_(*model, 16 * kPages, kSequences * kPrompt, kSequences) {
+    for (int64_t i = 0; i < 2; ++i) {
+      adapters_.push_back(std::make_shared<model::Adapter>(model, tiny_factors(model->spec, 5 + uint64_t(i), 4, all_modules())));
+    }
+    for (int64_t s = 0; s < kSequences; ++s) {
+      for (int64_t p = 0; p < kPages; ++p) tables_.push_back(int32_t(p < 4 && s > 4 ? 4 * kPages + p : s * kPages + p));
+    }
+    for (int64_t page = 0; page < kv_.pages(); ++page) kv_.clear(page);
+    params_.resize(kSequences);
+    params_[1].temperature = 0;
+    params_[2].top_p = 0.9;
+    params_[3].top_k = 5;
+    params_[4].min_p = 0.01;
+    params_[5].bias = {{7, 1.5f}};
+    for (int64_t s = 2; s < kSequences; ++s) params_[size_t(s)].logprobs = s;
+    top_.reserve(kSequences * kSequences);
+    // The shared pages are written by one sequence alone.
+    for (int64_t s = 0; s < kSequences; ++s) feed(s, s > 4 ? 64 : 0, s > 4 ? kPrompt - 64 : kPrompt);
+    forward_.run(batch_, kv_);
+    position_ = kPrompt;
+  }
+
+  void step() {
+    batch_.tokens.clear();
+    batch_.runs.clear();
+    batch_.adapters.clear();
+    for (int64_t s = 0; s < kSequences; ++s) feed(s, position_, 1);
+    forward_.run(batch_, kv_);
+    ++position_;
+    for (int64_t s = 0; s < kSequences; ++s) hidden_[s] = forward_.hidden(s);
+    float* logits = forward_.logits(hidden_, kSequences);
+    top_.clear();
+    for (int64_t s = 0; s < kSequences; ++s) {
+      int64_t vocab = model_->spec.vocab_size;
+      ops::SampleInput input{logits + s * forward_.ld_logits(), vocab, vocab, &none_, &params_[size_t(s)], nullptr, uint64_t(position_)};
+      CHECK(ops::sample(model_->kernels, input, scratch_, top_).token >= 0);
+    }
+  }
+
+ private:
+  static constexpr int64_t kSequences = 8, kPrompt = 70, kPages = 8;
+
+  void feed(int64_t s, int64_t position, int64_t count) {
+    batch_.runs.push_back({int64_t(batch_.tokens.size()), position, count, tables_.data() + s * kPages});
+    for (int64_t i = 0; i < count; ++i) batch_.tokens.push_back(int32_t((7 * s + 3 * (position + i)) % 100));
+    // Rows of a shared prefix are computed without an adapter.
+    batch_.adapters.push_back(s < 4 ? adapters_[size_t(s / 2)].get() : nullptr);
+  }
+
+  std::shared_ptr<model::Model> model_;
+  ops::KvPages kv_;
+  model::Forward forward_;
+  std::vector<std::shared_ptr<model::Adapter>> adapters_;
+  std::vector<int32_t> tables_, none_;
+  std::vector<ops::SamplingParams> params_;
+  model::ForwardBatch batch_;
+  const float* hidden_[kSequences];
+  ops::SamplingScratch scratch_;
+  std::vector<ops::TopEntry> top_;
+  int64_t position_ = 0;
+};
+
+TEST(a_token_costs_no_allocation_in_the_forward_pass_and_the_sampler) {
+  for (ops::Element element : {ops::Element::kF32, ops::Element::kBf16}) {
+    for (bool small : {false, true}) {
+      TinyModel tiny;
+      tiny.int8_kv = small;
+      if (small) tiny.quantise = model::Quantise{ops::QuantFormat::kInt8};
+      // One thread: which of several has run what, and has its memory, is chance.
+      Decode decode(tiny.load(element, 1));
+      for (int i = 0; i < 2; ++i) decode.step();
+      int64_t before = allocations;
+      for (int i = 0; i < 40; ++i) decode.step();
+      CHECK_EQ(allocations.load() - before, int64_t(0));
+    }
   }
 }
 

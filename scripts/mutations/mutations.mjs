@@ -21,9 +21,9 @@ export const mutations = [
     name: 'one KV block swapped',
     edits: [
       {
-        file: 'native/src/ops/attention.cc',
-        search: 'batch.kv.keys(batch.layer, item.run->pages[p], item.kv_head)',
-        replace: 'batch.kv.keys(batch.layer, item.run->pages[p == 1 ? 0 : p], item.kv_head)',
+        file: 'native/src/simd/kernels_body.h',
+        search: 'args.keys + int64_t(args.pages[page]) * args.page_stride',
+        replace: 'args.keys + int64_t(args.pages[page == 1 ? 0 : page]) * args.page_stride',
       },
     ],
     tests: ['test/native/families.test.ts', 'test/native/starter.test.ts'],

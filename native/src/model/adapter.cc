@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "model/forward.h"
@@ -119,18 +118,29 @@ void Adapter::measure() {
   }
 }
 
+// Looked for one by one: a batch has few adapters, and rows of one sequence follow each other.
+AdapterBatch::Group& AdapterBatch::group_of(const Adapter* adapter) {
+  for (size_t i = 0; i < used_; ++i) {
+    if (groups_[i].adapter == adapter) return groups_[i];
+  }
+  if (used_ == groups_.size()) groups_.emplace_back();
+  Group& group = groups_[used_++];
+  group.adapter = adapter;
+  group.rows.clear();
+  return group;
+}
+
 void AdapterBatch::assign(const std::vector<const Adapter*>& row_adapters) {
-  groups_.clear();
-  std::unordered_map<const Adapter*, size_t> index;
+  used_ = 0;
+  Group* group = nullptr;
   for (size_t row = 0; row < row_adapters.size(); ++row) {
     const Adapter* adapter = row_adapters[row];
     if (!adapter) continue;
-    auto [found, fresh] = index.try_emplace(adapter, groups_.size());
-    if (fresh) groups_.push_back({adapter, {}});
-    groups_[found->second].rows.push_back(int32_t(row));
+    if (!group || group->adapter != adapter) group = &group_of(adapter);
+    group->rows.push_back(int32_t(row));
   }
   size_t floats = 0;
-  for (const Group& group : groups_) floats += group.rows.size() * size_t(group.adapter->widest());
+  for (size_t i = 0; i < used_; ++i) floats += groups_[i].rows.size() * size_t(groups_[i].adapter->widest());
   if (u_.size() < floats) u_.resize(floats);
 }
 
@@ -138,7 +148,8 @@ const std::vector<ops::LoraTask>& AdapterBatch::tasks(int64_t layer, Product pro
   tasks_.clear();
   ModuleRange range = modules_of(product);
   float* u = u_.data();
-  for (const Group& group : groups_) {
+  for (size_t i = 0; i < used_; ++i) {
+    const Group& group = groups_[i];
     int64_t width = 0, count = int64_t(group.rows.size());
     for (int m = range.first; m < range.first + range.count; ++m) width += group.adapter->factors(layer, Module(m)).rank_padded();
     int64_t at = 0;

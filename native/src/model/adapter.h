@@ -90,7 +90,10 @@ class AdapterBatch {
     const Adapter* adapter;
     std::vector<int32_t> rows;
   };
+  Group& group_of(const Adapter* adapter);
+  // The first `used_` are of the batch; the others keep their memory.
   std::vector<Group> groups_;
+  size_t used_ = 0;
   std::vector<ops::LoraTask> tasks_;
   std::vector<float> u_;
 };

@@ -60,6 +60,10 @@ Forward::Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t 
 void Forward::run(const ForwardBatch& batch, ops::KvPages& kv) {
   group_adapters(batch);
   ops::group_runs(batch.runs, model_.spec.heads / model_.spec.kv_heads, groups_);
+  owners_.resize(batch.tokens.size());
+  for (const ops::AttentionRun& run : batch.runs) {
+    for (int64_t i = 0; i < run.count; ++i) owners_[size_t(run.first_row + i)] = &run;
+  }
   embed(batch.tokens);
   int64_t rows = int64_t(batch.tokens.size());
   for (size_t i = 0; i < model_.weights.layers.size(); ++i) {
@@ -70,9 +74,10 @@ void Forward::run(const ForwardBatch& batch, ops::KvPages& kv) {
 }
 
 void Forward::group_adapters(const ForwardBatch& batch) {
-  std::vector<const Adapter*> by_row;
-  for (size_t i = 0; i < batch.adapters.size(); ++i) by_row.insert(by_row.end(), size_t(batch.runs[i].count), batch.adapters[i]);
-  adapters_.assign(by_row);
+  row_adapters_.clear();
+  for (size_t i = 0; i < batch.adapters.size(); ++i)
+    row_adapters_.insert(row_adapters_.end(), size_t(batch.runs[i].count), batch.adapters[i]);
+  adapters_.assign(row_adapters_);
 }
 
 void Forward::product(int64_t index, Product which, int64_t rows, float* y, int64_t ldy, bool accumulate) {
@@ -108,12 +113,8 @@ void Forward::rotate_and_store(const ForwardBatch& batch, const Layer& layer, in
   int64_t d = spec.head_dim, dim = kv.shape().dim(), ld = layer.qkv.rows_padded();
   float eps = float(spec.rms_norm_eps);
   size_t size = ops::element_size(model_.element);
-  std::vector<const ops::AttentionRun*> owner(batch.tokens.size());
-  for (const ops::AttentionRun& run : batch.runs) {
-    for (int64_t i = 0; i < run.count; ++i) owner[size_t(run.first_row + i)] = &run;
-  }
   for_row_blocks(model_.pool, int64_t(batch.tokens.size()), [&](int64_t r) {
-    const ops::AttentionRun& run = *owner[size_t(r)];
+    const ops::AttentionRun& run = *owners_[size_t(r)];
     int64_t position = run.first_position + (r - run.first_row);
     float* row = wide_.data() + r * ld;
     for (int64_t head = 0; head < spec.heads + spec.kv_heads; ++head) {

@@ -66,14 +66,16 @@ class Forward {
   Model& model_;
   ops::RopeTable rope_;
   AdapterBatch adapters_;
-  ops::AttentionGroups groups_;  // of the batch's runs
-  int64_t hidden_ld_;            // floats between rows of the residual stream
-  int64_t activation_ld_;        // elements between rows of the input of a product
-  Buffer<float> hidden_;         // [T][hidden_ld_]
-  Buffer<float> wide_;           // [T][max(qkv, gate_up) padded]
-  Buffer<uint8_t> activation_;   // [T][activation_ld_] elements
-  Buffer<uint8_t> queries_;      // [T][heads][dim] elements
-  Buffer<float> logits_;         // [max_logit_rows][vocab padded]
+  ops::AttentionGroups groups_;                   // of the batch's runs
+  std::vector<const ops::AttentionRun*> owners_;  // of its rows
+  std::vector<const Adapter*> row_adapters_;
+  int64_t hidden_ld_;           // floats between rows of the residual stream
+  int64_t activation_ld_;       // elements between rows of the input of a product
+  Buffer<float> hidden_;        // [T][hidden_ld_]
+  Buffer<float> wide_;          // [T][max(qkv, gate_up) padded]
+  Buffer<uint8_t> activation_;  // [T][activation_ld_] elements
+  Buffer<uint8_t> queries_;     // [T][heads][dim] elements
+  Buffer<float> logits_;        // [max_logit_rows][vocab padded]
 };
 
 }  // namespace tandem::model

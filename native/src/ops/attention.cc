@@ -42,7 +42,6 @@ void store(const Batch&, const float* x, int64_t n, float* out) {
 template <typename T>
 struct Workspace {
   std::vector<T> q, wide;
-  std::vector<const void*> key_pages, value_pages;
   std::vector<float> out, scratch, state;
   int32_t first_key[simd::kAttendRows], last_key[simd::kAttendRows];
   int64_t rows = 0;
@@ -77,25 +76,16 @@ void add_rows(const Batch& batch, const Item& item, Workspace<T>& space) {
   }
 }
 
-// Pages first .. end - 1 of the run.
+// The kernel's arguments for `count` of the rows, over the item's pages.
 template <typename T>
-void find_pages(const Batch& batch, const Item& item, int64_t first, int64_t end, Workspace<T>& space) {
-  space.key_pages.resize(size_t(end));
-  space.value_pages.resize(size_t(end));
-  for (int64_t p = first; p < end; ++p) {
-    space.key_pages[size_t(p)] = batch.kv.keys(batch.layer, item.run->pages[p], item.kv_head);
-    space.value_pages[size_t(p)] = batch.kv.values(batch.layer, item.run->pages[p], item.kv_head);
-  }
-}
-
-// The kernel's arguments for `count` of the rows.
-template <typename T>
-simd::AttendArgs<T> arguments(const Batch& batch, Workspace<T>& space, int64_t first, int64_t count) {
+simd::AttendArgs<T> arguments(const Batch& batch, const Item& item, Workspace<T>& space, int64_t first, int64_t count) {
   const KvShape& kv = batch.kv.shape();
   int64_t dim = kv.dim();
   return {space.q.data() + first * dim,
-          space.key_pages.data(),
-          space.value_pages.data(),
+          batch.kv.keys(batch.layer, 0, item.kv_head),
+          int64_t(kv.layer_page_bytes()),
+          int64_t(kv.block_bytes()),
+          item.run->pages,
           space.first_key + first,
           space.last_key + first,
           int(count),
@@ -125,8 +115,7 @@ template <typename T, typename Kernel>
 void run_item(const Batch& batch, const Item& item, Kernel kernel, Workspace<T>& space) {
   begin_rows(batch, space);
   add_rows(batch, item, space);
-  find_pages(batch, item, 0, last_position(item) / simd::kPage + 1, space);
-  kernel(arguments(batch, space, 0, space.rows));
+  kernel(arguments(batch, item, space, 0, space.rows));
   store_rows(batch, item, space, 0);
 }
 
@@ -140,9 +129,8 @@ void run_group(const Batch& batch, const std::vector<AttentionRun>& runs, const 
     return Item{&run, 0, run.count, item.kv_head};
   };
   for (int32_t i = 0; i < item.group->count; ++i) add_rows(batch, member(i), space);
-  int64_t tiles = item.group->tiles, shared_pages = tiles * (simd::kKeyTile / simd::kPage);
-  find_pages(batch, item, 0, shared_pages, space);
-  simd::AttendArgs<T> shared = arguments(batch, space, 0, space.rows);
+  int64_t tiles = item.group->tiles;
+  simd::AttendArgs<T> shared = arguments(batch, item, space, 0, space.rows);
   shared.state = space.state.data();
   shared.end_tile = int(tiles);
   shared.finishes = false;
@@ -150,8 +138,7 @@ void run_group(const Batch& batch, const std::vector<AttentionRun>& runs, const 
   int64_t first = 0, heads = batch.shape.heads / batch.kv.shape().kv_heads;
   for (int32_t i = 0; i < item.group->count; ++i) {
     Item own = member(i);
-    find_pages(batch, own, shared_pages, last_position(own) / simd::kPage + 1, space);
-    simd::AttendArgs<T> rest = arguments(batch, space, first, own.count * heads);
+    simd::AttendArgs<T> rest = arguments(batch, own, space, first, own.count * heads);
     rest.state = space.state.data() + 2 * first;
     rest.first_tile = int(tiles);
     rest.end_tile = int(last_position(own) / simd::kKeyTile) + 1;
@@ -176,7 +163,10 @@ void attention(const simd::Kernels& kernels, ThreadPool& pool, const AttentionSh
   int64_t group = shape.heads / kv.shape().kv_heads;
   require(group >= 1 && group <= simd::kAttendRows, ErrorKind::kRange, "more than 32 heads share one KV head");
   int64_t queries = simd::kAttendRows / group;
-  std::vector<Item> items;
+  // The calling thread's, kept between calls; the pool reads them while it waits.
+  thread_local std::vector<Item> kept;
+  std::vector<Item>& items = kept;
+  items.clear();
   // Head by head: runs that share pages without being grouped still find them in a cache.
   for (int64_t head = 0; head < kv.shape().kv_heads; ++head) {
     auto add = [&](const AttentionRun& run) {

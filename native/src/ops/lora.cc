@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/bf16.h"
 #include "base/error.h"
@@ -102,7 +103,10 @@ void LoraFactors::copy_b(float* out) const {
 }
 
 void lora_shrink(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<LoraTask>& tasks, const void* x, int64_t ldx) {
-  std::vector<Claim> claims;
+  // The calling thread's, kept between calls; the pool reads them while it waits.
+  thread_local std::vector<Claim> kept;
+  std::vector<Claim>& claims = kept;
+  claims.clear();
   for (const LoraTask& task : tasks) {
     for (int64_t rank = 0; rank < task.factors->rank_padded(); rank += kRankBlock) {
       for (int64_t row = 0; row < task.count; row += kRowBlock) claims.push_back({&task, rank, row});
@@ -140,8 +144,10 @@ void lora_matmul(const simd::Kernels& kernels, ThreadPool& pool, const std::vect
 
 void lora_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<LoraTask>& tasks, const void* x, int64_t ldx,
                         int64_t m, const PackedMatrix& w, PanelRange range, float* y, int64_t ldy, bool accumulate) {
+  auto expand_panel = [&](int64_t panel) { lora_expand_panel(kernels, tasks, panel, y, ldy); };
   AfterPanel expand;
-  if (!tasks.empty()) expand = [&](int64_t panel) { lora_expand_panel(kernels, tasks, panel, y, ldy); };
+  // By reference: a copy would be too large to be held without allocating.
+  if (!tasks.empty()) expand = std::ref(expand_panel);
   matmul_panels(kernels, pool, x, ldx, m, w, range, y, ldy, accumulate, expand);
 }
 

@@ -18,8 +18,8 @@ constexpr int kAttendRows = 32;
 
 // Rows that share one KV head. T is uint16_t (bf16) or float.
 //   q     rows x dim; row r at q + r * dim. dim = head_dim rounded up to 16, the padding is zero.
-//   keys  page p: [dim/2][16 keys][2] for bf16, [dim][16 keys] for float, at key_pages[p]
-//   values page p: [8 key pairs][dim][2] for bf16, [16 keys][dim] for float, at value_pages[p]
+//   keys  page p: [dim/2][16 keys][2] for bf16, [dim][16 keys] for float, at keys + pages[p] * page_stride
+//   values page p: [8 key pairs][dim][2] for bf16, [16 keys][dim] for float, value_offset behind its keys
 //   The int8 kernels read pages of the same order with bytes for elements, each followed by its keys' 16 scales. Bytes are exact in T: they
 //   are widened to `wide` (kKeyTile x dim elements), a score is multiplied by its key's scale, a weight by its value's.
 //   Row r sees the positions first[r] .. last[r], both inclusive.
@@ -28,8 +28,9 @@ constexpr int kAttendRows = 32;
 template <typename T>
 struct AttendArgs {
   const T* q;
-  const void* const* key_pages;
-  const void* const* value_pages;
+  const uint8_t* keys;
+  int64_t page_stride, value_offset;  // bytes
+  const int32_t* pages;
   const int32_t* first;
   const int32_t* last;
   int rows;

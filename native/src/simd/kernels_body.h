@@ -331,28 +331,29 @@ struct Attend {
     return last;
   }
 
-  // The elements of a page; bytes are widened to one of the places in `wide`.
-  const T* elements(const void* page, int place) const {
+  const uint8_t* keys_of(int page) const { return args.keys + int64_t(args.pages[page]) * args.page_stride; }
+  const uint8_t* values_of(int page) const { return keys_of(page) + args.value_offset; }
+
+  // The elements of a block; bytes are widened to one of the places in `wide`.
+  const T* elements(const uint8_t* block, int place) const {
     if constexpr (kInt8) {
       int64_t numbers = int64_t(args.dim) * kPage;
       T* out = args.wide + place * numbers;
-      widen_bytes(static_cast<const int8_t*>(page), numbers, out);
+      widen_bytes(reinterpret_cast<const int8_t*>(block), numbers, out);
       return out;
     } else {
-      return static_cast<const T*>(page);
+      return reinterpret_cast<const T*>(block);
     }
   }
 
   // Positions of pages that are not read have a scale of 0.
   void load_scales(int tile, int pages) {
-    auto scales_of = [&](const void* page) {
-      return reinterpret_cast<const float*>(static_cast<const int8_t*>(page) + int64_t(args.dim) * kPage);
-    };
+    auto scales_of = [&](const uint8_t* block) { return reinterpret_cast<const float*>(block + int64_t(args.dim) * kPage); };
     for (int i = 0; i < kKeyTile; ++i) {
       int page = tile * kPagesPerTile + i / kPage;
       bool read = i / kPage < pages;
-      key_scales[i] = read ? args.scale * scales_of(args.key_pages[page])[i % kPage] : 0.0f;
-      value_scales[i] = read ? scales_of(args.value_pages[page])[i % kPage] : 0.0f;
+      key_scales[i] = read ? args.scale * scales_of(keys_of(page))[i % kPage] : 0.0f;
+      value_scales[i] = read ? scales_of(values_of(page))[i % kPage] : 0.0f;
     }
   }
 
@@ -363,7 +364,7 @@ struct Attend {
     for (int page = 0; page < pages; page += kU) {
       const T* keys[kU];
       int units = pages - page < kU ? pages - page : kU;
-      for (int u = 0; u < units; ++u) keys[u] = elements(args.key_pages[tile * kPagesPerTile + page + u], page + u);
+      for (int u = 0; u < units; ++u) keys[u] = elements(keys_of(tile * kPagesPerTile + page + u), page + u);
       int64_t steps = args.dim / S::kDepth;
       float* out = scores + page * kPage;
       if (units == kU) {
@@ -406,7 +407,7 @@ struct Attend {
   // out[rows][dim] += weights . v, page by page. Keys that no row sees have weight 0; their pages hold finite numbers.
   void gather(int tile, int pages) {
     for (int page = 0; page < pages; ++page) {
-      const T* values = elements(args.value_pages[tile * kPagesPerTile + page], page);
+      const T* values = elements(values_of(tile * kPagesPerTile + page), page);
       const T* w = weights + page * kPage;
       int64_t stride = int64_t(args.dim) * S::kDepth, steps = kPage / S::kDepth;
       int d = 0;
