@@ -26,6 +26,7 @@ using train::Row;
 using train::Trainer;
 
 constexpr QuantFormat kFormats[] = {QuantFormat::kInt8, QuantFormat::kInt4};
+constexpr int64_t kRoom = int64_t(1) << 30;
 
 TinyModel quantised(QuantFormat format) {
   TinyModel tiny;
@@ -124,7 +125,7 @@ struct Pass {
 // Log-probabilities of a row, and the gradients of their weighted sum as the moments of one step.
 Pass pass(const std::shared_ptr<model::Model>& model, const train::State& state, const Row& row, const std::vector<float>& weights,
           int64_t micros = 1 << 30) {
-  Trainer trainer(model, {4096, false}, state);
+  Trainer trainer(model, {4096, kRoom, false}, state);
   trainer.forward(row, train::Under::kCurrent);
   run(trainer, micros);
   Pass result{trainer.scores().logprobs, {}};
@@ -161,12 +162,13 @@ TEST(quantised_models_are_close_to_their_dequantised_weights) {
       Pass got = pass(tiny.load(element, 2), state, row, weights);
       double logprobs = relative_error(got.logprobs, wanted.logprobs), gradients = relative_error(got.gradients, wanted.gradients);
       CHECK(logprobs < 0.01);
-      CHECK(gradients < 0.05);
+      CHECK(gradients < 0.04);
     }
-    // The comparison sees quantisation itself.
+    if (format == QuantFormat::kInt8) continue;
+    // The comparison sees other weights: those before their quantisation to 4 bits.
     Pass other = pass(TinyModel().load(Element::kF32, 2), state, row, weights);
-    CHECK(relative_error(other.logprobs, wanted.logprobs) > 0.01);
-    CHECK(relative_error(other.gradients, wanted.gradients) > 0.05);
+    CHECK(relative_error(other.logprobs, wanted.logprobs) > 0.05);
+    CHECK(relative_error(other.gradients, wanted.gradients) > 0.2);
   }
 }
 
@@ -191,7 +193,7 @@ TEST(quantised_trainer_logprobs_have_the_bits_of_the_engine) {
     for (Element element : {Element::kF32, Element::kBf16}) {
       TinyModel tiny = quantised(format);
       auto model = tiny.load(element, 2);
-      Trainer trainer(model, {4096, false}, random_state(random, tiny.spec));
+      Trainer trainer(model, {4096, kRoom, false}, random_state(random, tiny.spec));
       Job sampled = job(8, 45, 60);
       sampled.adapter = trainer.adapter();
       Driver driver(model, {4, 64, 100, 400, tiny.spec.vocab_size, 5}, 3);
