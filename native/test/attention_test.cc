@@ -309,7 +309,7 @@ std::vector<double> stored(ops::KvPages& kv, int64_t page, int slot) {
   return out;
 }
 
-TEST(int8_positions_are_what_was_written_within_half_a_step) {
+TEST_ONCE(int8_positions_are_what_was_written_within_half_a_step) {
   Random random(50);
   for (Element element : {Element::kF32, Element::kBf16}) {
     for (int64_t dim : {2, 18, 64, 130}) {
@@ -336,7 +336,7 @@ TEST(int8_positions_are_what_was_written_within_half_a_step) {
   }
 }
 
-TEST(int8_positions_round_to_even_and_keep_what_is_not_finite) {
+TEST_ONCE(int8_positions_round_to_even_and_keep_what_is_not_finite) {
   const float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
   int8_t values[6];
   auto quantised = [&](std::vector<float> x) { return ops::quantise_position(x.data(), int64_t(x.size()), values); };
@@ -353,7 +353,7 @@ TEST(int8_positions_round_to_even_and_keep_what_is_not_finite) {
   CHECK(values[0] == 127 && values[1] == -42);
 }
 
-TEST(pages_with_what_is_not_finite_are_told) {
+TEST_ONCE(pages_with_what_is_not_finite_are_told) {
   Random random(51);
   for (Format format : kFormats) {
     ops::KvPages kv({2, 2, 18, format.element, format.int8}, 1);

@@ -263,7 +263,7 @@ TEST(cached_weights_are_those_that_were_made) {
   }
 }
 
-TEST(damaged_caches_are_made_anew) {
+TEST_ONCE(damaged_caches_are_made_anew) {
   Random random(64);
   TempFolder folder;
   TinyModel tiny = quantised(QuantFormat::kInt4);
@@ -289,7 +289,7 @@ std::vector<std::string> files_in(const TempFolder& folder) {
   return names;
 }
 
-TEST(caches_written_at_the_same_time_do_not_mix) {
+TEST_ONCE(caches_written_at_the_same_time_do_not_mix) {
   TempFolder folder;
   TinyModel tiny = quantised(QuantFormat::kInt8);
   auto model = tiny.load(Element::kF32, 1);
@@ -312,7 +312,7 @@ TEST(caches_written_at_the_same_time_do_not_mix) {
   CHECK(reader.finished());
 }
 
-TEST(a_disk_that_fills_up_leaves_nothing_behind) {
+TEST_ONCE(a_disk_that_fills_up_leaves_nothing_behind) {
   TempFolder folder;
   TinyModel tiny = quantised(QuantFormat::kInt8);
   auto model = tiny.load(Element::kF32, 1);
@@ -329,7 +329,7 @@ TEST(a_disk_that_fills_up_leaves_nothing_behind) {
   CHECK(files_in(folder).empty());
 }
 
-TEST(a_cache_that_cannot_be_written_is_a_note) {
+TEST_ONCE(a_cache_that_cannot_be_written_is_a_note) {
   TempFolder folder;
   TinyModel tiny = quantised(QuantFormat::kInt8);
   tiny.quantise->cache = model::CachePlace{folder.path("missing/cache"), "key"};
