@@ -98,7 +98,9 @@ test('models of another run keep an int8 cache from starting', async () => {
   const fingerprint = (await ask(plain)).system_fingerprint;
   expect((await plain.post('/v1/preview/models', MODEL)).status).toBe(200);
   await plain.stop();
-  await expect(ApiServer.start({ dataDir, flags: INT8 })).rejects.toThrow(/--kv-cache-dtype int8.*has 1: start without/);
+  await expect(ApiServer.start({ dataDir, flags: INT8 })).rejects.toThrow(
+    /--kv-cache-dtype int8.*has 1: start without/,
+  );
   const other = await ApiServer.start({ flags: INT8 });
   expect((await ask(other)).system_fingerprint).not.toBe(fingerprint);
   await other.stop();
