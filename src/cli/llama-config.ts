@@ -11,6 +11,7 @@ const LEAST_LENGTH = 4096;
 const UNSUPPORTED: readonly [flag: string, what: string, asked: (settings: Settings) => boolean][] = [
   ['dtype', 'computes in the types of the file', ({ dtype }) => dtype !== 'auto'],
   ['quantize', 'takes the weights as they are', ({ quantize }) => quantize !== 'none'],
+  ['kv-cache-dtype', 'keeps keys and values as 16-bit floats', ({ kvCacheDtype }) => kvCacheDtype !== 'auto'],
   ['speculative-config', 'proposes no tokens', ({ speculativeConfig }) => speculativeConfig !== null],
   ['lora-modules', 'serves no adapters', ({ loraModules }) => loraModules.length > 0],
   ['allow-runtime-lora-updating', 'serves no adapters', (settings) => settings.allowRuntimeLoraUpdating],

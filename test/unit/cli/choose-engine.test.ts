@@ -118,6 +118,7 @@ describe('the engine', () => {
     ['a part of a file', () => file({ extra: [entry('split.count', 'uint32', 2)] }), {}, true, /split\.count/],
     ['--dtype', () => file(), { dtype: 'float32' }, true, /--dtype.*llama\.cpp/],
     ['--quantize', () => file(), { quantize: 'int8' }, true, /--quantize/],
+    ['--kv-cache-dtype', () => file(), { kvCacheDtype: 'int8' }, true, /--kv-cache-dtype/],
     [
       '--speculative-config',
       () => file(),
