@@ -6,7 +6,7 @@ import { chooseEngine, trainedBase } from '../../../src/cli/choose-engine.ts';
 import { llamaConfig } from '../../../src/cli/llama-config.ts';
 import type { ForeignModel } from '../../../src/control/models/model.ts';
 import type { Settings } from '../../../src/control/settings.ts';
-import { entry, arrayEntry, ggufFile, ggufHead, tensorInfo } from '../../fixtures/gguf-writer.ts';
+import { entry, arrayEntry, ggufHead, tensorInfo } from '../../fixtures/gguf-writer.ts';
 import { testSettings } from '../api/fakes.ts';
 import { byteCharacters, temporaryDirectory } from '../models/model-directory.ts';
 
@@ -143,9 +143,9 @@ describe('the engine', () => {
   });
 
   it('is not changed by a file that is broken: that is told as it is', async () => {
-    const cut = write(ggufFile(keys('llama', 'gpt-2'), []).subarray(0, 300));
-    const { chosen, warnings } = choose(cut);
-    await expect(chosen).rejects.toThrow(/^Tiny\.gguf: /);
+    // A list of counts is beyond the architecture: the native reader calls it wrong, the other one would take it.
+    const { chosen, warnings } = choose(file({ architecture: 'llama' }));
+    await expect(chosen).rejects.toThrow(/^Tiny\.gguf: llama\.attention\.head_count_kv must be an integer/);
     expect(warnings).toEqual([]);
   });
 });
