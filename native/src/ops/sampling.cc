@@ -236,6 +236,8 @@ class Row {
     uint32_t at = uint32_t(masses.size()) - 1;
     while (at > least && mass + masses[at] < target) mass += masses[at--];
     s_.entries.clear();
+    // As many as there may ever be: what is kept between rows must not grow row by row.
+    s_.entries.reserve(s_.ids.capacity());
     for (size_t i = 0; i < s_.ids.size(); ++i) {
       if (bucket_of(s_.weights[i]) == at) s_.entries.push_back({s_.ids[i], s_.weights[i]});
     }
