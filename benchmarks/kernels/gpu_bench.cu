@@ -201,11 +201,19 @@ class Bench {
     DeviceBuffer<float> logits(values), work(values.size());
     DeviceBuffer<Sampled> out{size_t(count)};
     for (const char* kind : {"greedy", "temperature", "top_k and top_p"}) {
-      SampleRow row{1, 0.5, kind[0] == 'g' ? 0.0f : 0.8f, 0, 0, 0, 0, -1};
+      SampleRow row;
+      row.uniform = 0.5;
+      row.scale = kind[0] == 'g' ? 0.0f : 1.25f;
       if (kind[1] == 'o') row.top_k = 50, row.top_p = 0.9;
       DeviceBuffer<SampleRow> params(std::vector<SampleRow>(size_t(count), row));
-      const SampleBatch batch{logits.data(),        vocab,     count, vocab, vocab, params.data(), nullptr, 0, nullptr, 0, 0, work.data(),
-                              int64_t(work.size()), out.data()};
+      SampleBatch batch{};
+      batch.logits = logits.data();
+      batch.ld = batch.vocab = batch.samplable = vocab;
+      batch.rows = count;
+      batch.params = params.data();
+      batch.work = work.data();
+      batch.work_floats = int64_t(work.size());
+      batch.out = out.data();
       add("sampling " + std::to_string(count) + " rows, " + kind, 1e-6, time_of([&] { sample(batch, nullptr); }), 0, "1/us of a batch");
     }
   }

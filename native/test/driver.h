@@ -25,6 +25,8 @@ struct Job {
   std::shared_ptr<const model::Adapter> adapter = nullptr;
   std::vector<Token> output = {};
 
+  int64_t length() const { return int64_t(prompt.size() + output.size()); }
+  int32_t token(int64_t at) const { return at < int64_t(prompt.size()) ? prompt[size_t(at)] : output[size_t(at) - prompt.size()].id; }
   std::vector<int32_t> tokens() const {
     std::vector<int32_t> all = prompt;
     for (const Token& t : output) all.push_back(t.id);
@@ -47,12 +49,14 @@ inline void check_same(const Job& a, const Job& b) {
 class Driver {
  public:
   Driver(std::shared_ptr<model::Model> model, const engine::Options& options, uint64_t page_seed = 0)
-      : engine_(std::move(model), options), options_(options) {
+      : Driver(std::make_unique<engine::Engine>(std::move(model), options), options, page_seed) {}
+  Driver(std::unique_ptr<engine::Engine> engine, const engine::Options& options, uint64_t page_seed = 0)
+      : engine_(std::move(engine)), options_(options) {
     for (int64_t p = 0; p < options.pages; ++p) free_.push_back(int32_t(p));
     if (page_seed != 0) Random(page_seed).shuffle(free_);
   }
 
-  engine::Engine& engine() { return engine_; }
+  engine::Engine& engine() { return *engine_; }
   void set_chunk(int64_t chunk) { chunk_ = chunk; }
   // Feed the last token by its id instead of -1.
   void set_explicit_tokens(bool on) { explicit_ = on; }
@@ -90,7 +94,7 @@ class Driver {
       add_row(slot, s, budget, sampled);
     }
     if (plan_.rows.empty()) return false;
-    engine::StepResult result = engine_.step(plan_);
+    engine::StepResult result = engine_->step(plan_);
     plan_ = {};
     for (const engine::Sampled& s : result.samples) take(s, result);
     for (int64_t slot : sampled) slots_[slot].position = int64_t(slots_[slot].job->tokens().size()) - 1;
@@ -109,9 +113,9 @@ class Driver {
   };
 
   void add_row(int64_t slot, Running& s, int64_t& budget, std::vector<int64_t>& sampled) {
-    std::vector<int32_t> all = s.job->tokens();
-    int64_t count = std::min({chunk_, budget, int64_t(all.size()) - s.position});
-    bool sample = s.position + count == int64_t(all.size());
+    const int64_t length = s.job->length();
+    int64_t count = std::min({chunk_, budget, length - s.position});
+    bool sample = s.position + count == length;
     std::vector<int32_t> proposals = sample && propose_ ? propose_(*s.job) : std::vector<int32_t>{};
     int64_t room = std::min(budget - count, options_.max_model_len - s.position - count);
     proposals.resize(size_t(std::min(int64_t(proposals.size()), room)));
@@ -124,7 +128,7 @@ class Driver {
     }
     plan_.rows.push_back({slot, s.position, fed, sample ? fed - count + 1 : 0});
     bool last = count == 1 && sample && s.position > 0 && !explicit_ && fed_[slot] == s.job && !s.job->output.empty();
-    for (int64_t i = 0; i < count; ++i) plan_.tokens.push_back(last ? -1 : all[size_t(s.position + i)]);
+    for (int64_t i = 0; i < count; ++i) plan_.tokens.push_back(last ? -1 : s.job->token(s.position + i));
     plan_.tokens.insert(plan_.tokens.end(), proposals.begin(), proposals.end());
     fed_[slot] = sample ? s.job : nullptr;
     s.position += count;
@@ -137,7 +141,7 @@ class Driver {
     slots_[s.slot].job->output.push_back({s.token, s.finish, s.logprob, s.rank, {begin, begin + s.top_count}});
   }
 
-  engine::Engine engine_;
+  std::unique_ptr<engine::Engine> engine_;
   engine::Options options_;
   std::vector<int32_t> free_;
   std::map<int64_t, Running> slots_;

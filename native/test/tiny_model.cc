@@ -89,7 +89,8 @@ TensorList tensors_of(const model::Spec& spec) {
   return list;
 }
 
-std::shared_ptr<model::Model> TinyModel::load(ops::Element element, int threads) const {
+void TinyModel::with_files(
+    const std::function<void(const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors)>& use) const {
   TensorList list = tensors_of(spec);
   std::vector<float> values;
   Random random(seed);
@@ -105,8 +106,15 @@ std::shared_ptr<model::Model> TinyModel::load(ops::Element element, int threads)
   }
   TempFolder folder;
   std::string file = folder.write("weights", values.data(), values.size() * sizeof(float));
-  return std::make_shared<model::Model>(spec, std::vector<std::string>{file}, list.tensors, element, threads, model::Progress(), quantise,
-                                        int8_kv);
+  use({file}, list.tensors);
+}
+
+std::shared_ptr<model::Model> TinyModel::load(ops::Element element, int threads) const {
+  std::shared_ptr<model::Model> model;
+  with_files([&](const auto& files, const auto& tensors) {
+    model = std::make_shared<model::Model>(spec, files, tensors, element, threads, model::Progress(), quantise, int8_kv);
+  });
+  return model;
 }
 
 }  // namespace tandem::test

@@ -22,6 +22,8 @@ struct TinyModel {
 
   TinyModel();
   std::shared_ptr<model::Model> load(ops::Element element, int threads) const;
+  // Calls with the files and the tensors in them; they are gone afterwards.
+  void with_files(const std::function<void(const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors)>& use) const;
 };
 
 // Random factors of that rank for every layer of the given projections; b is zero where `identity`.

@@ -5,26 +5,31 @@ import path from 'node:path';
 import { fromRoot, nativeBuild, root } from './paths.mjs';
 import { runQuietly } from './step.mjs';
 
+// Where nvcc is, the tests and benchmarks for a device are built too, without a warning, and run where there is one (scripts/gpu-check).
+// The addon's own build compiles the kernels for all targets; one is enough here.
+const FOR_DEVICES = ['-DTANDEM_CUDA=ON', '-DTANDEM_GPU_TESTS=ON', '-DTANDEM_CUDA_TARGETS=80-real'];
+
 const BUILDS = [
-  { name: 'native tests', folder: 'native-test', sanitize: 'OFF', env: {} },
+  { name: 'native tests', folder: 'native-test', sanitize: 'OFF', options: FOR_DEVICES, env: {} },
   {
     name: 'native tests under ASan and UBSan',
     folder: 'native-test-asan',
     sanitize: 'ON',
+    options: ['-DTANDEM_CUDA=OFF'],
     env: { UBSAN_OPTIONS: 'print_stacktrace=1', ASAN_OPTIONS: 'detect_stack_use_after_return=1' },
   },
 ];
 
-/** The plain tests run on the very library of the addon; one for devices has more in it than they can link. */
+/** The plain tests run on the very library of the addon. */
 function core(sanitize) {
-  return sanitize === 'ON' || hasNvcc() ? '' : path.join(nativeBuild, 'libcore.a');
+  return sanitize === 'ON' ? '' : path.join(nativeBuild, 'libcore.a');
 }
 
-async function configureAndBuild({ folder, sanitize }) {
+async function configureAndBuild({ folder, sanitize, options: own }) {
   const build = fromRoot(folder);
   const options = [
     '-DTANDEM_TESTS=ON',
-    '-DTANDEM_CUDA=OFF',
+    ...own,
     `-DTANDEM_SANITIZE=${sanitize}`,
     `-DTANDEM_CORE=${core(sanitize)}`,
   ];
@@ -58,29 +63,6 @@ function runCtest({ folder, env }) {
   return counts;
 }
 
-function hasNvcc() {
-  return spawnSync('nvcc', ['--version']).status === 0;
-}
-
-/** The kernels compiled for devices, without a warning; run where there is a device (scripts/gpu-check). */
-async function buildForDevices() {
-  if (!hasNvcc()) {
-    console.log('  skipped  CUDA kernels for devices: nvcc is not installed');
-    return { passed: 0, failed: 0, skipped: 1 };
-  }
-  const build = fromRoot('native-test-cuda');
-  await runQuietly('cmake', ['-S', root, '-B', build, '-DTANDEM_GPU_TESTS=ON']);
-  await runQuietly('cmake', [
-    '--build',
-    build,
-    '--target',
-    'kernels_device',
-    '--parallel',
-    String(availableParallelism()),
-  ]);
-  return { passed: 1, failed: 0, skipped: 0 };
-}
-
 /** Builds and runs every native test; yields the counts of each build. */
 export async function* nativeTests() {
   for (const build of BUILDS) {
@@ -94,13 +76,5 @@ export async function* nativeTests() {
     }
     console.log(`  ${build.name}: ${counts.passed} passed, ${counts.failed} failed`);
     yield counts;
-  }
-  try {
-    const counts = await buildForDevices();
-    if (counts.passed > 0) console.log('  passed  CUDA kernels compiled for sm_80 and sm_90a');
-    yield counts;
-  } catch (error) {
-    console.log(error.message);
-    yield { passed: 0, failed: 1, skipped: 0 };
   }
 }

@@ -112,7 +112,7 @@ export const mutations = [
   },
   {
     name: 'pages keep what their last owner left',
-    edits: [{ file: 'native/src/engine/engine.cc', search: '  clear_new_pages(plan);\n', replace: '' }],
+    edits: [{ file: 'native/src/engine/cpu_backend.cc', search: '  clear_new_pages(batch);\n', replace: '' }],
     tests: ['test/native/nonfinite.test.ts'],
   },
   {
@@ -120,8 +120,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/engine/engine.cc',
-        search: 'logits, model_->spec.vocab_size, options_.samplable_vocab, &banned',
-        replace: 'logits, model_->spec.vocab_size, model_->spec.vocab_size, &banned',
+        search: 'options_.samplable_vocab, &banned',
+        replace: 'model_->spec.vocab_size, &banned',
       },
     ],
     tests: ['test/native/sampling.test.ts'],
@@ -442,6 +442,28 @@ export const mutations = [
         file: 'native/cuda/attention/paged_attention.cu',
         search: 'const int64_t index = position / kPagePositions;',
         replace: 'const int64_t index = (position + 1) / kPagePositions;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: a chunk that begins at its own positions',
+    edits: [
+      {
+        file: 'native/src/device/batch.cc',
+        search: 'const int64_t position = run.first_position + i;',
+        replace: 'const int64_t position = i;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: a token that its grammar refused is kept',
+    edits: [
+      {
+        file: 'native/src/device/sampler.cc',
+        search: 'while (answer.sample.token >= 0 && !request.input->takes(answer.sample.token)) {',
+        replace: 'while (answer.sample.token >= 0 && !request.input->takes(answer.sample.token) && false) {',
       },
     ],
     tests: ['native/test/cuda'],

@@ -15,7 +15,12 @@ const KV_SHARE_OF_MEMORY = 0.25;
 
 /** Settings that cannot work, whatever the model. */
 export function refuseSettings(settings: Settings): void {
-  if (settings.device === 'cuda') throw new Error('--device cuda is not supported yet.');
+  if (settings.device === 'cuda' && settings.dtype === 'float32')
+    throw new Error('--device cuda computes in bfloat16: leave out --dtype float32.');
+  if (settings.device === 'cuda' && settings.quantize !== 'none')
+    throw new Error('--device cuda has no kernels for quantised weights yet: leave out --quantize.');
+  if (settings.device === 'cuda' && settings.kvCacheDtype === 'int8')
+    throw new Error('--device cuda has no kernels for keys and values of 8 bits yet: leave out --kv-cache-dtype int8.');
   refuseTransferSettings(settings);
   const reserved = RESERVED_KWARGS.find((name) => Object.hasOwn(settings.defaultChatTemplateKwargs, name));
   if (reserved !== undefined) throw new Error(`--default-chat-template-kwargs must not set '${reserved}'.`);
@@ -42,12 +47,15 @@ export function engineConfig(
   if (settings.quantize !== 'none' && model.tensors.some(isInBlocks)) {
     throw new Error('--quantize: the weights are already quantised.');
   }
-  const dtype = computeDType(settings.dtype, model.checkpointDType);
+  // 'auto' is the CPU until the kernels have passed on a GPU.
+  const device = settings.device === 'cuda' ? 'cuda' : 'cpu';
+  const dtype = device === 'cuda' ? 'bfloat16' : computeDType(settings.dtype, model.checkpointDType);
   const kvCacheDtype = kvType(settings.kvCacheDtype, dtype);
   const pageBytes = kvPageBytes(model.spec, dtype, kvCacheDtype);
   const asked = modelLength(settings.maxModelLen, model.maxPosition);
-  const kvCacheBytes = settings.kvCacheMemoryBytes ?? defaultKvBytes(pageBytes, asked, settings.maxNumSeqs);
-  const fits = Math.floor(kvCacheBytes / pageBytes) * PAGE_SIZE;
+  const ownBytes = device === 'cpu' ? defaultKvBytes(pageBytes, asked, settings.maxNumSeqs) : null;
+  const kvCacheBytes = settings.kvCacheMemoryBytes ?? ownBytes;
+  const fits = kvCacheBytes === null ? 0 : Math.floor(kvCacheBytes / pageBytes) * PAGE_SIZE;
   // A length that was asked for and does not fit is refused when the engine starts; the default gives way.
   const maxModelLen = settings.maxModelLen === null && fits > 0 ? Math.min(asked, fits) : asked;
   if (maxModelLen < asked) {
@@ -63,6 +71,7 @@ export function engineConfig(
     dtype,
     ...quantization(settings, model),
     ...(kvCacheDtype && { kvCacheDtype }),
+    device,
     threads: settings.threads,
     maxSequences: settings.maxNumSeqs,
     maxBatchTokens: settings.maxNumBatchedTokens,

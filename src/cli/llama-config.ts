@@ -9,6 +9,7 @@ const LEAST_LENGTH = 4096;
 
 /** The flag, what it would need, and whether it is asked for. */
 const UNSUPPORTED: readonly [flag: string, what: string, asked: (settings: Settings) => boolean][] = [
+  ['device', 'computes on the CPU here', ({ device }) => device === 'cuda'],
   ['dtype', 'computes in the types of the file', ({ dtype }) => dtype !== 'auto'],
   ['quantize', 'takes the weights as they are', ({ quantize }) => quantize !== 'none'],
   ['kv-cache-dtype', 'keeps keys and values as 16-bit floats', ({ kvCacheDtype }) => kvCacheDtype !== 'auto'],

@@ -77,7 +77,12 @@ export const OPTIONS: OptionTable = {
     defaultText: '8G',
     help: 'disk for quantised weights in the data directory, so that they are made once; 0 keeps none',
   },
-  device: { flag: 'device', parse: oneOf('auto', 'cpu', 'cuda'), default: () => 'auto', help: 'auto, cpu or cuda' },
+  device: {
+    flag: 'device',
+    parse: oneOf('auto', 'cpu', 'cuda'),
+    default: () => 'auto',
+    help: 'cpu or cuda (an NVIDIA GPU); auto is cpu',
+  },
   servedModelNames: {
     flag: 'served-model-name',
     parse: list(),
@@ -448,8 +453,8 @@ const SWITCHES: ReadonlySet<keyof Settings> = new Set([
 /** Never shown. */
 const SECRETS: ReadonlySet<keyof Settings> = new Set(['apiKey', 'kvSecret']);
 
-/** Read elsewhere: the native kernels choose their instruction set by it. */
-const OTHER_VARIABLES = ['TANDEM_ISA', 'TANDEM_CUDA'];
+/** Read elsewhere: by the native code, and by its build. */
+const OTHER_VARIABLES = ['TANDEM_ISA', 'TANDEM_CUDA', 'TANDEM_CUDA_GRAPHS'];
 
 const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];
 

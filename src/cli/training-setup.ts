@@ -39,6 +39,7 @@ import type { TrainingServices } from '../control/training/services.ts';
 export interface TrainingSetup {
   settings: Pick<
     Settings,
+    | 'device'
     | 'kvCacheDtype'
     | 'loraRank'
     | 'loraAlpha'
@@ -121,6 +122,7 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
     maxBytes: settings.maxTrainingBodyBytes,
   });
   const { maxOpenJobs } = settings;
+  const refusal = settings.device === 'cuda' ? 'This server runs on a GPU, where training is not built yet.' : null;
   const jobs = new JobService({
     repository: repositories.jobs,
     registry,
@@ -131,6 +133,7 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
     loop,
     openTrainingData,
     maxOpenJobs,
+    refusal,
   });
   const logs = new LogService({ repository: repositories.logs, registry, models, inputs, quota });
   return {
@@ -144,7 +147,8 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
       check: () => checkStorage(database, blobs, log),
     },
     resolver: new TrainedModelResolver(registry),
-    start: () => loop.start(),
+    // Jobs of an earlier run wait for a server that trains.
+    start: () => (refusal === null ? loop.start() : Promise.resolve()),
     stop: async () => {
       await loop.stop();
       await pool.close();

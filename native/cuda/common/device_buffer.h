@@ -21,12 +21,14 @@ inline void* device_allocate(size_t bytes) {
   void* p = nullptr;
   if (cudaMalloc(&p, bytes) != cudaSuccess) return nullptr;
   check_call(cudaMemset(p, 0, bytes), "cudaMemset");
+  check_call(cudaStreamSynchronize(nullptr), "cudaMemset");
   return p;
 }
 inline void device_free(void* p) { cudaFree(p); }
-// Waits for what runs before, either way.
+// Has arrived on return, whatever stream reads it next.
 inline void device_copy(void* to, const void* from, size_t bytes) {
   check_call(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
+  check_call(cudaStreamSynchronize(nullptr), "cudaMemcpy");
 }
 #endif
 

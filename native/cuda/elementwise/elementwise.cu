@@ -22,6 +22,19 @@ __global__ void silu_multiply_kernel(SiluMultiply a) {
   for (int64_t i = threadIdx.x; i < a.width; i += kThreads) y[i] = to_bf16(gate[i] / (1.0f + expf(-gate[i])) * up[i]);
 }
 
+__global__ void add_bias_kernel(AddBias a) {
+  float* y = a.y + int64_t(blockIdx.x) * a.ldy;
+  for (int64_t i = threadIdx.x; i < a.width; i += kThreads) y[i] += a.bias[i];
+}
+
+__global__ void gather_rows_kernel(GatherRows a) {
+  const int32_t from = a.from[blockIdx.x];
+  if (from < 0 || from >= a.x_rows) return;
+  const float* x = a.x + from * a.ldx;
+  float* y = a.y + int64_t(blockIdx.x) * a.ldy;
+  for (int64_t i = threadIdx.x; i < a.width; i += kThreads) y[i] = x[i];
+}
+
 }  // namespace
 
 void embed_tokens(const EmbedTokens& a, cudaStream_t stream) {
@@ -38,6 +51,22 @@ void silu_multiply(const SiluMultiply& a, cudaStream_t stream) {
   if (a.rows == 0) return;
   GPU_LAUNCH(silu_multiply_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
   check_launch("silu_multiply");
+}
+
+void add_bias(const AddBias& a, cudaStream_t stream) {
+  check_argument(a.rows >= 0 && a.rows < 1 << 30, "add_bias", "rows");
+  check_argument(a.width >= 1 && a.width <= a.ldy, "add_bias", "width");
+  if (a.rows == 0) return;
+  GPU_LAUNCH(add_bias_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  check_launch("add_bias");
+}
+
+void gather_rows(const GatherRows& a, cudaStream_t stream) {
+  check_argument(a.rows >= 0 && a.rows < 1 << 30, "gather_rows", "rows");
+  check_argument(a.width >= 1 && a.width <= a.ldx && a.width <= a.ldy, "gather_rows", "width");
+  if (a.rows == 0) return;
+  GPU_LAUNCH(gather_rows_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  check_launch("gather_rows");
 }
 
 }  // namespace tandem::cuda

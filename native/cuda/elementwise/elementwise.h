@@ -24,4 +24,24 @@ struct SiluMultiply {
 };
 void silu_multiply(const SiluMultiply& args, cudaStream_t stream);
 
+// y[t][i] += bias[i].
+struct AddBias {
+  float* y;  // rows, ldy floats apart
+  int64_t ldy;
+  const float* bias;  // width
+  int64_t rows, width;
+};
+void add_bias(const AddBias& args, cudaStream_t stream);
+
+// y[t] = x[from[t]]; a row whose `from` lies outside [0, x_rows) is left as it is.
+struct GatherRows {
+  const float* x;  // x_rows, ldx floats apart
+  int64_t ldx, x_rows;
+  const int32_t* from;  // rows
+  float* y;             // rows, ldy floats apart
+  int64_t ldy;
+  int64_t rows, width;
+};
+void gather_rows(const GatherRows& args, cudaStream_t stream);
+
 }  // namespace tandem::cuda

@@ -73,21 +73,19 @@ __device__ float block_largest(const float* values, int64_t count) {
   return block_max(largest);
 }
 
-struct RawStats {
-  float largest, log_sum;  // log of the sum of exp(l - largest)
-  bool finite;             // no NaN, no +infinity
+// The log-probability of a value v is (v - largest) * scale - log_sum.
+struct Normaliser {
+  float largest, scale, log_sum;
+  __device__ float operator()(float v) const { return (v - largest) * scale - log_sum; }
 };
 
-__device__ RawStats measure_raw(const float* logits, int64_t vocab) {
+// False: there is a NaN or +infinity, or nothing but -infinity; the sum shows it.
+__device__ bool normalise(const float* logits, int64_t vocab, float scale, Normaliser& n) {
   const float largest = block_largest(logits, vocab);
   float sum = 0;
-  int bad = 0;
-  for (int64_t i = threadIdx.x; i < vocab; i += kThreads) {
-    bad += isnan(logits[i]) || logits[i] == INFINITY;
-    sum += expf(logits[i] - largest);
-  }
-  const bool finite = block_total(bad) == 0 && largest != -INFINITY;
-  return {largest, logf(block_sum(sum)), finite};
+  for (int64_t i = threadIdx.x; i < vocab; i += kThreads) sum += expf((logits[i] - largest) * scale);
+  n = {largest, scale, logf(block_sum(sum))};
+  return isfinite(n.log_sum);
 }
 
 // logits -> work: samplable ids, masked and edited.
@@ -132,7 +130,7 @@ struct Threshold {
 
 // The largest key such that the ids with that key or more amount to at least `wanted`; amount(id) is 0 for ids that are out.
 template <class Amount>
-__device__ Threshold find_threshold(const Row& row, Mass wanted, const Amount& amount) {
+__device__ Threshold find_threshold(const float* values, int64_t count, Mass wanted, const Amount& amount) {
   __shared__ Mass histogram[kDigits];
   __shared__ Mass shared_above;
   __shared__ int shared_digit;
@@ -141,8 +139,8 @@ __device__ Threshold find_threshold(const Row& row, Mass wanted, const Amount& a
   for (int shift = 24; shift >= 0; shift -= 8) {
     for (int i = threadIdx.x; i < kDigits; i += kThreads) histogram[i] = 0;
     __syncthreads();
-    for (int64_t i = threadIdx.x; i < row.samplable; i += kThreads) {
-      const uint32_t key = order_key(row.logits[i]);
+    for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+      const uint32_t key = order_key(values[i]);
       const bool inside = shift == 24 || key >> (shift + 8) == prefix >> (shift + 8);
       const Mass add = inside ? amount(i) : 0;
       if (add != 0) atomicAdd(&histogram[key >> shift & 255u], add);
@@ -201,7 +199,7 @@ __device__ void filter_min_p(Row& row, float min_p) {
 
 __device__ void filter_top_k(Row& row, int32_t top_k) {
   if (top_k <= 0 || top_k >= row.samplable) return;
-  const Threshold t = find_threshold(row, Mass(top_k), [&](int64_t id) { return Mass(row.logits[id] != -INFINITY); });
+  const Threshold t = find_threshold(row.logits, row.samplable, Mass(top_k), [&](int64_t id) { return Mass(row.logits[id] != -INFINITY); });
   row.least_key = max(row.least_key, t.key);
 }
 
@@ -213,7 +211,7 @@ __device__ void filter_top_p(Row& row, double top_p) {
   for (int64_t i = threadIdx.x; i < row.samplable; i += kThreads) mine += amount(i);
   const Mass total = block_total(mine);
   const Mass wanted = max(Mass(1), min(total, Mass(ceil(top_p * double(total)))));
-  const Threshold t = find_threshold(row, wanted, amount);
+  const Threshold t = find_threshold(row.logits, row.samplable, wanted, amount);
   // Ids with the threshold's key, in ascending order, until the mass is reached: all but those after the last one needed go out.
   auto tied = [&](int64_t id) { return order_key(row.logits[id]) == t.key ? amount(id) : Mass(0); };
   const int32_t last = find_running(row.samplable, wanted - t.above - 1, tied);
@@ -223,46 +221,113 @@ __device__ void filter_top_p(Row& row, double top_p) {
   row.tie_end = int64_t(last) + 1;
 }
 
+__device__ Mass mass_of(const Row& row) {
+  Mass mine = 0;
+  for (int64_t i = threadIdx.x; i < row.samplable; i += kThreads) mine += row.kept(i) ? row.mass(row.logits[i]) : Mass(0);
+  return block_total(mine);
+}
+
 __device__ int32_t draw(const Row& row, double uniform) {
   auto amount = [&](int64_t id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); };
-  Mass mine = 0;
-  for (int64_t i = threadIdx.x; i < row.samplable; i += kThreads) mine += amount(i);
-  const Mass total = block_total(mine);
+  const Mass total = mass_of(row);
   const Mass target = min(Mass(uniform * double(total)), total - 1);
   return find_running(row.samplable, target, amount);
 }
 
-__device__ int32_t choose(const SampleBatch& a, const SampleRow& p, const float* work) {
+// `row` gets what the draw was made from; a greedy row keeps all that may be sampled.
+__device__ int32_t choose(const SampleBatch& a, const SampleRow& p, const float* work, Row& row) {
   const float largest = block_largest(work, a.samplable);
-  // All may be forbidden, and a penalty may carry a logit past the largest float.
-  if (!isfinite(largest)) return -1;
-  if (p.temperature <= 0) return block_argmax(work, a.samplable, largest);
-  Row row{work, a.samplable, largest, 1.0f / p.temperature, 0, 0, INT64_MAX};
+  if (largest == -INFINITY) return kForbidden;
+  // A penalty may carry a logit past the largest float.
+  if (!isfinite(largest)) return kNotFinite;
+  row = Row{work, a.samplable, largest, p.scale > 0 ? p.scale : 1.0f, 0, 0, INT64_MAX};
+  if (p.scale <= 0) return block_argmax(work, a.samplable, largest);
   filter_min_p(row, p.min_p);
   filter_top_k(row, p.top_k);
   filter_top_p(row, p.top_p);
   return draw(row, p.uniform);
 }
 
-// One block per row.
-__global__ void __launch_bounds__(kThreads) sample_kernel(SampleBatch a) {
-  const float* logits = a.logits + int64_t(blockIdx.x) * a.ld;
-  float* work = a.work + int64_t(blockIdx.x) * a.vocab;
-  const SampleRow p = a.params[blockIdx.x];
-  const RawStats raw = measure_raw(logits, a.vocab);
-  int32_t token = -1;
-  if (raw.finite) {
-    process(a, p, logits, work);
-    token = choose(a, p, work);
+// Ids [0, count) for which picks(id), by ascending id, to out[0...]. Each warp owns a run of ids.
+template <class Picks, class Write>
+__device__ void compact(int64_t count, const Picks& picks, const Write& write) {
+  __shared__ int totals[kWarps];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int64_t run = (count + kWarps - 1) / kWarps, begin = warp * run, end = min(count, begin + run);
+  int mine = 0;
+  for (int64_t i = begin + lane; i < end; i += kWarp) mine += picks(i);
+  for (int mask = 16; mask > 0; mask >>= 1) mine += __shfl_xor_sync(kAllLanes, mine, mask);
+  if (lane == 0) totals[warp] = mine;
+  __syncthreads();
+  int at = 0;
+  for (int w = 0; w < warp; ++w) at += totals[w];
+  for (int64_t first = begin; first < end; first += kWarp) {
+    const int64_t id = first + lane;
+    const int own = id < end && picks(id);
+    int sum = own;
+    for (int delta = 1; delta < kWarp; delta <<= 1) {
+      const int other = __shfl_up_sync(kAllLanes, sum, delta);
+      if (lane >= delta) sum += other;
+    }
+    if (own) write(at + sum - 1, id);
+    at += __shfl_sync(kAllLanes, sum, kWarp - 1);
   }
-  Sampled result{token, NAN, 0};
+  __syncthreads();  // totals may be written again
+}
+
+// The `wanted` largest of the ids that are in, of equal ones the smaller ids; how many there were.
+template <class In>
+__device__ int32_t write_best(const float* values, int64_t count, int32_t wanted, const In& in, const Normaliser& n, BestEntry* out) {
+  int mine = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) mine += in(i);
+  const int32_t taken = min(wanted, int32_t(block_total(mine)));
+  if (taken <= 0) return 0;
+  const Threshold t = find_threshold(values, count, Mass(taken), [&](int64_t id) { return Mass(in(id)); });
+  auto tied = [&](int64_t id) { return Mass(in(id) && order_key(values[id]) == t.key); };
+  const int32_t last = find_running(count, Mass(taken) - t.above - 1, tied);
+  auto picks = [&](int64_t id) { return int(in(id) && (order_key(values[id]) > t.key || (order_key(values[id]) == t.key && id <= last))); };
+  compact(count, picks, [&](int at, int64_t id) { out[at] = {int32_t(id), values[id], n(values[id])}; });
+  return taken;
+}
+
+// Log-probability, rank and alternatives among the ids of `values` that are in.
+template <class In>
+__device__ Sampled describe(const SampleBatch& a, const SampleRow& p, int32_t token, const float* values, int64_t count, const In& in,
+                            const Normaliser& n) {
+  Sampled result{token, NAN, 0, 0};
   if (token >= 0) {
     int greater = 0;
-    for (int64_t i = threadIdx.x; i < a.vocab; i += kThreads) greater += logits[i] > logits[token];
+    for (int64_t i = threadIdx.x; i < count; i += kThreads) greater += in(i) && values[i] > values[token];
     result.rank = 1 + block_total(greater);
-    result.logprob = logits[token] - raw.largest - raw.log_sum;
+    result.logprob = n(values[token]);
   }
-  if (threadIdx.x == 0) a.out[blockIdx.x] = result;
+  const bool placed = p.best > 0 && p.first_best >= 0 && int64_t(p.first_best) + p.best <= a.best_total;
+  if (placed) result.best_count = write_best(values, count, p.best, in, n, a.best + p.first_best);
+  return result;
+}
+
+__device__ Sampled sample_row(const SampleBatch& a, const SampleRow& p, const float* logits, float* work) {
+  Normaliser raw;
+  const float scale = p.logprob_of == LogprobOf::kScaled && p.scale > 0 ? p.scale : 1.0f;
+  if (!normalise(logits, a.vocab, scale, raw)) return {kNotFinite, NAN, 0, 0};
+  auto all = [&](int64_t id) { return logits[id] != -INFINITY; };
+  if (p.given >= 0) return describe(a, p, p.given < a.vocab ? p.given : kForbidden, logits, a.vocab, all, raw);
+  process(a, p, logits, work);
+  Row row{};
+  const int32_t token = choose(a, p, work, row);
+  if (p.logprob_of == LogprobOf::kNone) return {token, 0, 0, 0};
+  if (p.logprob_of != LogprobOf::kProcessed) return describe(a, p, token, logits, a.vocab, all, raw);
+  if (token < 0) return {token, NAN, 0, 0};
+  const Normaliser kept{row.largest, row.scale, float(log(double(mass_of(row)) / double(kMassUnit)))};
+  return describe(
+      a, p, token, work, a.samplable, [&](int64_t id) { return row.kept(id); }, kept);
+}
+
+// One block per row.
+__global__ void __launch_bounds__(kThreads) sample_kernel(SampleBatch a) {
+  const int64_t row = blockIdx.x;
+  const Sampled result = sample_row(a, a.params[row], a.logits + row * a.ld, a.work + row * a.vocab);
+  if (threadIdx.x == 0) a.out[row] = result;
 }
 
 }  // namespace
@@ -274,6 +339,7 @@ void sample(const SampleBatch& a, cudaStream_t stream) {
   check_argument(a.samplable >= 1 && a.samplable <= a.vocab, name, "samplable");
   check_argument(a.work_floats >= a.rows * a.vocab, name, "work_floats");
   check_argument(a.edit_total >= 0, name, "edit_total");
+  check_argument(a.best_total >= 0 && a.best_total < int64_t(1) << 31, name, "best_total");
   check_argument(a.mask_rows >= 0 && (a.mask_rows == 0 || a.mask_words * 32 >= a.samplable), name, "mask_words");
   if (a.rows == 0) return;
   GPU_LAUNCH(sample_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);

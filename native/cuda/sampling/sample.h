@@ -1,4 +1,4 @@
-// From rows of logits to tokens, on the device. Order of operations as native/src/ops/sampling.h: raw log-probability from the untouched
+// From rows of logits to tokens, on the device. Order of operations as native/src/ops/sampling.h: raw log-probabilities from the untouched
 // logits over the whole vocabulary; then the mask and the edits (bias, then penalties); then the largest for greedy rows, or
 // temperature, min_p, top_k, top_p and the draw.
 //
@@ -17,20 +17,41 @@ struct LogitEdit {
   float penalty;     // frequency * count + presence
 };
 
-struct SampleRow {
-  double top_p;       // (0, 1]; 1 = off
-  double uniform;     // [0, 1): the draw of (seed, choice, output index)
-  float temperature;  // 0 = greedy
-  float min_p;        // [0, 1]
-  int32_t top_k;      // 0 = off; ties at the k-th value are kept
-  int32_t first_edit, edit_count;
-  int32_t mask;  // row of the masks, -1 = none
+// What the log-probabilities of a row are of.
+enum class LogprobOf : int32_t {
+  kNone,       // not asked for: 0, and rank 0
+  kRaw,        // the untouched logits
+  kScaled,     // these times `scale`
+  kProcessed,  // what the draw was made from
 };
 
+struct SampleRow {
+  double top_p = 1;    // (0, 1]; 1 = off
+  double uniform = 0;  // [0, 1): the draw of (seed, choice, output index)
+  float scale = 0;     // 1 / temperature; 0 = greedy
+  float min_p = 0;     // [0, 1]
+  int32_t top_k = 0;   // 0 = off; ties at the k-th value are kept
+  int32_t first_edit = 0, edit_count = 0;
+  int32_t mask = -1;                       // row of the masks, -1 = none
+  int32_t given = -1;                      // an id: it is scored, nothing is drawn. -1: a draw
+  LogprobOf logprob_of = LogprobOf::kRaw;  // of a given id kRaw or kScaled
+  int32_t first_best = 0, best = 0;        // where in SampleBatch::best its `best` alternatives go
+};
+
+constexpr int32_t kNotFinite = -1;  // a logit was NaN or +infinity, or an edit made one so
+constexpr int32_t kForbidden = -2;  // nothing may be sampled
+
 struct Sampled {
-  int32_t token;  // -1: a logit was NaN or +infinity, or nothing may be sampled
-  float logprob;  // raw, natural log; NaN with token -1
-  int32_t rank;   // 1 + ids with a larger raw logit; 0 with token -1
+  int32_t token;       // or one of the above
+  float logprob;       // natural log; NaN without a token
+  int32_t rank;        // 1 + ids with a larger value; 0 without a token
+  int32_t best_count;  // alternatives written, by ascending id: fewer than asked for where fewer are above -infinity
+};
+
+struct BestEntry {
+  int32_t id;
+  float value;  // what they are ordered by: the logit
+  float logprob;
 };
 
 struct SampleBatch {
@@ -45,10 +66,12 @@ struct SampleBatch {
   int64_t mask_rows, mask_words;
   float* work;  // rows * vocab floats
   int64_t work_floats;
+  BestEntry* best;
+  int64_t best_total;
   Sampled* out;  // rows
 };
 
-// Throws Error(kRange) naming the argument. An edit or mask index outside its table is left out on the device, never followed.
+// Throws Error(kRange) naming the argument. An edit, a mask or a place outside its table is left out on the device, never followed.
 void sample(const SampleBatch& args, cudaStream_t stream);
 
 }  // namespace tandem::cuda

@@ -16,21 +16,23 @@ struct AdapterHolder {
 
 class LoadAdapterWorker : public PromiseWorker {
  public:
-  LoadAdapterWorker(Napi::Env env, std::shared_ptr<model::Model> model, AdapterSource source)
-      : PromiseWorker(env), model_(std::move(model)), source_(std::move(source)) {}
+  LoadAdapterWorker(Napi::Env env, LoadedModel loaded, AdapterSource source)
+      : PromiseWorker(env), loaded_(std::move(loaded)), source_(std::move(source)) {}
 
  private:
   void execute() override {
-    if (source_.in_files) {
-      adapter_ = std::make_shared<model::Adapter>(model_, source_.files, source_.tensors, source_.stored);
+    model::Adapter adapter = source_.in_files ? model::Adapter(loaded_.model, source_.files, source_.tensors, source_.stored)
+                                              : model::Adapter(loaded_.model, source_.factors);
+    if (loaded_.on_device) {
+      adapter_ = loaded_.on_device->place(std::move(adapter));
     } else {
-      adapter_ = std::make_shared<model::Adapter>(model_, source_.factors);
+      adapter_ = std::make_shared<model::Adapter>(std::move(adapter));
     }
-    model_.reset();
+    loaded_ = {};
   }
   Napi::Value result(Napi::Env env) override { return adapter_handle(env, std::move(adapter_)); }
 
-  std::shared_ptr<model::Model> model_;
+  LoadedModel loaded_;
   AdapterSource source_;
   std::shared_ptr<const model::Adapter> adapter_;
 };
@@ -57,7 +59,7 @@ Napi::Value adapter_handle(Napi::Env env, std::shared_ptr<const model::Adapter> 
 
 Napi::Value load_adapter(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
-    std::shared_ptr<model::Model> model = model_of(info[0]);
+    LoadedModel model = model_of(info[0]);
     AdapterSource source = read_adapter_source(info[1]);
     return (new LoadAdapterWorker(info.Env(), std::move(model), std::move(source)))->start();
   });

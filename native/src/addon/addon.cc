@@ -6,8 +6,8 @@
 #include "addon/napi_setup.h"
 #include "addon/read.h"
 #include "addon/trainer_handle.h"
+#include "device/device.h"
 #include "model/adapter.h"
-#include "no_cuda/cuda_info.h"
 #include "simd/isa.h"
 
 namespace tandem::addon {
@@ -27,12 +27,12 @@ Napi::Value info(const Napi::CallbackInfo& call) {
     uint32_t i = 0;
     for (simd::Isa isa : simd::supported_isas()) isas[i++] = Napi::String::New(env, simd::isa_name(isa));
     out.Set("isas", isas);
-    cuda::CudaInfo found = cuda::cuda_info();
-    Napi::Object device = Napi::Object::New(env);
-    device.Set("built", Napi::Boolean::New(env, found.built));
-    device.Set("devices", Napi::Number::New(env, found.devices));
-    device.Set("message", found.message);
-    out.Set("cuda", device);
+    device::Info found = device::info();
+    Napi::Object cuda = Napi::Object::New(env);
+    cuda.Set("built", Napi::Boolean::New(env, found.built));
+    cuda.Set("devices", Napi::Number::New(env, found.devices));
+    cuda.Set("message", found.message);
+    out.Set("cuda", cuda);
     return out;
   });
 }

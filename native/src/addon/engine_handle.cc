@@ -134,7 +134,14 @@ Napi::Value move_pages(const std::shared_ptr<EngineHolder>& holder, const Napi::
 Napi::Value create_engine(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     auto holder = std::make_shared<EngineHolder>();
-    holder->engine = std::make_unique<engine::Engine>(model_of(info[0]), read_engine_options(info[1]));
+    LoadedModel loaded = model_of(info[0]);
+    EngineSettings settings = read_engine_settings(info[1]);
+    if (loaded.on_device) {
+      auto make = [&](const engine::Options& options) { return loaded.on_device->make_backend(options, settings.reserve); };
+      holder->engine = std::make_unique<engine::Engine>(loaded.model, settings.options, make);
+    } else {
+      holder->engine = std::make_unique<engine::Engine>(loaded.model, settings.options);
+    }
     Napi::Object object = Napi::Object::New(info.Env());
     object.Set("step", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return step(holder, call); }));
     object.Set("readPages",

@@ -12,9 +12,7 @@ namespace {
 // Two copies of the addon in one process must not take each other's objects: drawn for this class, checked before every unwrap.
 constexpr napi_type_tag kModelTag = {0x6d0e5a44c9b34f0bull, 0x9d6c2c7aa4e1b8f3ull};
 
-struct ModelHolder {
-  std::shared_ptr<model::Model> model;
-};
+using Holder = std::shared_ptr<LoadedModel>;
 
 std::string cache_text(const model::Weights& weights) {
   switch (weights.cache) {
@@ -26,18 +24,50 @@ std::string cache_text(const model::Weights& weights) {
   return weights.cache_error;
 }
 
-Napi::Value make_handle(Napi::Env env, std::shared_ptr<model::Model> model) {
+device::Model& on_device(const Holder& holder) {
+  require(holder->on_device != nullptr, ErrorKind::kState, "the model is closed");
+  return *holder->on_device;
+}
+
+// What a model on a GPU says of its memory.
+Napi::Object gpu_handle(Napi::Env env, const Holder& holder) {
   Napi::Object object = Napi::Object::New(env);
-  auto holder = std::make_shared<ModelHolder>(ModelHolder{std::move(model)});
-  object.Set("weightBytes", Napi::Number::New(env, double(holder->model->weights.bytes())));
+  object.Set("mostPages", Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) {
+               return guarded(info.Env(), [&]() -> Napi::Value {
+                 EngineSettings settings = read_engine_settings(info[0]);
+                 return Napi::Number::New(info.Env(), double(on_device(holder).most_pages(settings.options, settings.reserve)));
+               });
+             }));
+  object.Set("memoryPlan", Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) {
+               return guarded(info.Env(), [&]() -> Napi::Value {
+                 EngineSettings settings = read_engine_settings(info[0]);
+                 Napi::Array parts = Napi::Array::New(info.Env());
+                 for (const device::MemoryPart& part : on_device(holder).memory_plan(settings.options, settings.reserve)) {
+                   Napi::Object entry = Napi::Object::New(info.Env());
+                   entry.Set("name", part.name);
+                   entry.Set("bytes", Napi::Number::New(info.Env(), double(part.bytes)));
+                   parts[parts.Length()] = entry;
+                 }
+                 return parts;
+               });
+             }));
+  return object;
+}
+
+Napi::Value make_handle(Napi::Env env, LoadedModel model) {
+  Napi::Object object = Napi::Object::New(env);
+  auto holder = std::make_shared<LoadedModel>(std::move(model));
+  size_t weight_bytes = holder->on_device ? holder->on_device->weight_bytes() : holder->model->weights.bytes();
+  object.Set("weightBytes", Napi::Number::New(env, double(weight_bytes)));
   object.Set("pageBytes", Napi::Number::New(env, double(holder->model->kv_shape().page_bytes())));
   object.Set("weightCache", Napi::String::New(env, cache_text(holder->model->weights)));
+  object.Set("gpu", holder->on_device ? Napi::Value(gpu_handle(env, holder)) : env.Null());
   object.Set("close", Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) -> Napi::Value {
-               holder->model.reset();
+               *holder = {};
                return info.Env().Undefined();
              }));
-  auto* owned = new std::shared_ptr<ModelHolder>(holder);
-  auto finalize = [](napi_env, void* data, void*) { delete static_cast<std::shared_ptr<ModelHolder>*>(data); };
+  auto* owned = new Holder(holder);
+  auto finalize = [](napi_env, void* data, void*) { delete static_cast<Holder*>(data); };
   if (napi_wrap(env, object, owned, finalize, nullptr, nullptr) != napi_ok) {
     delete owned;
     throw Napi::Error::New(env, "could not create the model handle");
@@ -61,9 +91,15 @@ class LoadWorker : public PromiseWorker {
   using Clock = std::chrono::steady_clock;
 
   void execute() override {
-    model_ = std::make_shared<model::Model>(
-        source_.spec, source_.files, source_.tensors, settings_.element, settings_.threads,
-        [this](int64_t done, int64_t total) { report(done, total); }, settings_.quantise, settings_.int8_kv);
+    auto progress = [this](int64_t done, int64_t total) { report(done, total); };
+    const auto& [spec, files, tensors] = source_;
+    if (settings_.cuda) {
+      model_.on_device = device::load(spec, files, tensors, settings_.threads, progress);
+      model_.model = model_.on_device->facts();
+    } else {
+      model_.model = std::make_shared<model::Model>(spec, files, tensors, settings_.element, settings_.threads, progress,
+                                                    settings_.quantise, settings_.int8_kv);
+    }
   }
 
   void report(int64_t done, int64_t total) {
@@ -88,7 +124,7 @@ class LoadWorker : public PromiseWorker {
 
   ModelSource source_;
   LoadSettings settings_;
-  std::shared_ptr<model::Model> model_;
+  LoadedModel model_;
   Napi::ThreadSafeFunction progress_;
   bool reports_ = false;
   Clock::time_point last_report_{};
@@ -109,16 +145,16 @@ Napi::Value load_model(const Napi::CallbackInfo& info) {
   });
 }
 
-std::shared_ptr<model::Model> model_of(const Napi::Value& value) {
+LoadedModel model_of(const Napi::Value& value) {
   bool tagged = false;
   void* data = nullptr;
   if (!value.IsObject() || napi_check_object_type_tag(value.Env(), value, &kModelTag, &tagged) != napi_ok || !tagged ||
       napi_unwrap(value.Env(), value, &data) != napi_ok) {
     throw Error(ErrorKind::kType, "model must be a loaded model");
   }
-  auto model = (*static_cast<std::shared_ptr<ModelHolder>*>(data))->model;
-  require(model != nullptr, ErrorKind::kState, "the model is closed");
-  return model;
+  LoadedModel loaded = **static_cast<Holder*>(data);
+  require(loaded.model != nullptr, ErrorKind::kState, "the model is closed");
+  return loaded;
 }
 
 }  // namespace tandem::addon

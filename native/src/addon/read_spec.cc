@@ -250,10 +250,17 @@ LoadSettings read_load_settings(const Napi::Object& options) {
   if (threads < 1 || threads > 256) throw Error(ErrorKind::kRange, "threads must be in 1..256");
   bool int8_kv = given(options, "kvCacheDtype");
   if (int8_kv && read_string(options, "kvCacheDtype") != "int8") throw Error(ErrorKind::kRange, "kvCacheDtype must be int8");
-  return {dtype == "float32" ? ops::Element::kF32 : ops::Element::kBf16, int(threads), read_quantise(options), int8_kv};
+  std::string device = given(options, "device") ? read_string(options, "device") : "cpu";
+  if (device != "cpu" && device != "cuda") throw Error(ErrorKind::kRange, "device must be cpu or cuda");
+  bool cuda = device == "cuda";
+  if (cuda && dtype != "bfloat16") throw Error(ErrorKind::kRange, "dtype must be bfloat16 on cuda");
+  if (cuda && int8_kv) throw Error(ErrorKind::kUnsupported, "kvCacheDtype int8 on cuda is not built yet");
+  const std::optional<model::Quantise> quantise = read_quantise(options);
+  if (cuda && quantise) throw Error(ErrorKind::kUnsupported, "quantised weights on cuda are not built yet");
+  return {dtype == "float32" ? ops::Element::kF32 : ops::Element::kBf16, int(threads), quantise, int8_kv, cuda};
 }
 
-engine::Options read_engine_options(const Napi::Value& value) {
+EngineSettings read_engine_settings(const Napi::Value& value) {
   Napi::Object options = read_object(value, "options");
   engine::Options o;
   o.max_sequences = read_int(options, "maxSequences");
@@ -262,7 +269,9 @@ engine::Options read_engine_options(const Napi::Value& value) {
   o.max_model_len = read_int(options, "maxModelLen");
   o.samplable_vocab = read_int(options, "samplableVocab");
   o.max_logprobs = read_int(options, "maxLogprobs");
-  return o;
+  int64_t reserve = given(options, "reserveBytes") ? read_int(options, "reserveBytes") : 0;
+  if (reserve < 0) throw Error(ErrorKind::kRange, "reserveBytes must not be negative");
+  return {o, size_t(reserve)};
 }
 
 engine::Plan read_plan(const Napi::Value& value) {

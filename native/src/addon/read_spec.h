@@ -29,6 +29,12 @@ struct LoadSettings {
   int threads;
   std::optional<model::Quantise> quantise;
   bool int8_kv;
+  bool cuda;
+};
+
+struct EngineSettings {
+  engine::Options options;
+  size_t reserve;  // bytes of a GPU's memory to leave for adapters
 };
 
 ModelSource read_model_source(const Napi::Value& spec, const Napi::Value& files, const Napi::Value& tensors);
@@ -38,7 +44,7 @@ model::Factors read_factors(const Napi::Value& factors, const float* scale = nul
 // As JavaScript calls it: "q", "gate".
 const char* module_name(model::Module module);
 LoadSettings read_load_settings(const Napi::Object& options);
-engine::Options read_engine_options(const Napi::Value& options);
+EngineSettings read_engine_settings(const Napi::Value& options);
 engine::Plan read_plan(const Napi::Value& plan);
 
 }  // namespace tandem::addon

@@ -188,7 +188,9 @@ class CreateWorker : public PromiseWorker {
 
 Napi::Value create_trainer(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
-    std::shared_ptr<model::Model> model = model_of(info[0]);
+    LoadedModel loaded = model_of(info[0]);
+    require(!loaded.on_device, ErrorKind::kUnsupported, "training on a GPU is not built yet: use --device cpu");
+    std::shared_ptr<model::Model> model = loaded.model;
     train::Options options = read_trainer_options(info[1]);
     train::State state = read_state(info[2]);
     return (new CreateWorker(info.Env(), std::move(model), options, std::move(state)))->start();

@@ -1,7 +1,6 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <mutex>
@@ -10,14 +9,10 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "engine/cpu_backend.h"
 
 namespace tandem::engine {
 namespace {
-
-// Rows whose logits are computed in one product; bounds the memory of the logits.
-constexpr int64_t kLogitRows = 64;
-// Even a lone sequence may have scored and proposed tokens.
-constexpr int64_t kLeastLogitRows = 16;
 
 void in_range(const char* what, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) {
@@ -84,19 +79,28 @@ void check_open(const Open& open, const Options& options, int64_t vocab) {
   for (int32_t id : p.stop_ids) in_range("open.sampling.stopIds", id, 0, vocab - 1);
 }
 
+// Appends the best alternatives of a sampled or scored token.
+template <typename Token>
+void add_top(const std::vector<ops::TopEntry>& top, Token& token, StepResult& result) {
+  token.top_offset = int32_t(result.top.size());
+  token.top_count = int32_t(top.size());
+  result.top.insert(result.top.end(), top.begin(), top.end());
+}
+
 }  // namespace
 
 Engine::Engine(std::shared_ptr<model::Model> model, const Options& options)
-    : model_(std::move(model)), options_(checked(options, model_->spec)),
-      logit_rows_(std::min({std::max(options_.max_sequences, kLeastLogitRows), options_.max_batch_tokens, kLogitRows})),
-      kv_(model_->kv_shape(), options_.pages), forward_(*model_, options_.max_model_len, options_.max_batch_tokens, logit_rows_),
-      slots_(size_t(options_.max_sequences)), scratch_(size_t(model_->pool.threads())) {}
+    : Engine(model, options, [&](const Options& o) { return std::make_unique<CpuBackend>(model, o); }) {}
+
+Engine::Engine(std::shared_ptr<model::Model> model, const Options& options, const MakeBackend& make)
+    : model_(std::move(model)), options_(checked(options, model_->spec)), backend_(make(options_)), slots_(size_t(options_.max_sequences)) {
+}
 
 std::vector<uint8_t> Engine::read_pages(const std::vector<int32_t>& pages) const {
   in_range("pages.length", int64_t(pages.size()), 0, options_.pages);
   for (int32_t page : pages) in_range("pages", page, 0, options_.pages - 1);
   std::vector<uint8_t> bytes(pages.size() * page_bytes());
-  for (size_t i = 0; i < pages.size(); ++i) kv_.copy_out(pages[i], bytes.data() + i * page_bytes());
+  for (size_t i = 0; i < pages.size(); ++i) backend_->read_page(pages[i], bytes.data() + i * page_bytes());
   return bytes;
 }
 
@@ -106,7 +110,7 @@ void Engine::write_pages(const std::vector<int32_t>& pages, const std::vector<ui
   for (size_t i = 0; i < pages.size(); ++i) {
     require(ops::KvPages::finite(model_->kv_shape(), bytes.data() + i * page_bytes()), ErrorKind::kRange, "bytes must hold finite numbers");
   }
-  for (size_t i = 0; i < pages.size(); ++i) kv_.copy_in(pages[i], bytes.data() + i * page_bytes());
+  for (size_t i = 0; i < pages.size(); ++i) backend_->write_page(pages[i], bytes.data() + i * page_bytes());
 }
 
 void Engine::check_plan(const Plan& plan) const {
@@ -257,15 +261,6 @@ void Engine::remember(const Plan& plan, const model::ForwardBatch& batch) {
   }
 }
 
-void Engine::clear_new_pages(const Plan& plan) {
-  std::vector<int32_t> fresh;
-  for (const Row& row : plan.rows) {
-    int64_t begin = (row.first_position + simd::kPage - 1) / simd::kPage, end = (row.first_position + row.count - 1) / simd::kPage;
-    for (int64_t i = begin; i <= end; ++i) fresh.push_back(slots_[size_t(row.slot)].pages[size_t(i)]);
-  }
-  model_->pool.run(int64_t(fresh.size()), [&](int64_t i) { kv_.clear(fresh[size_t(i)]); });
-}
-
 void Engine::prepare_masks(const Plan& plan) {
   std::vector<std::pair<Constraint*, int64_t>> work;
   for (const Row& row : plan.rows) {
@@ -294,10 +289,9 @@ StepResult Engine::run_checked(const Plan& plan) {
   apply_slots(plan);
   if (plan.rows.empty()) return {};
   model::ForwardBatch batch = build_batch(plan);
-  clear_new_pages(plan);
   remember(plan, batch);
   prepare_masks(plan);
-  forward_.run(batch, kv_);
+  backend_->forward(batch);
   masks_.wait();
   for (const Row& row : plan.rows) slots_[size_t(row.slot)].position = row.first_position + row.count - row.proposals();
   StepResult result;
@@ -307,10 +301,10 @@ StepResult Engine::run_checked(const Plan& plan) {
   return result;
 }
 
-std::vector<Engine::Query> Engine::sample_queries(const Plan& plan, const model::ForwardBatch& batch) const {
+std::vector<Engine::Drawing> Engine::drawings(const Plan& plan, const model::ForwardBatch& batch) const {
   std::unordered_map<int64_t, const ops::StepControls*> controls;
   for (const StepControl& control : plan.controls) controls[control.slot] = &control.controls;
-  std::vector<Query> queries;
+  std::vector<Drawing> all;
   int64_t first = 0;
   for (const Row& row : plan.rows) {
     auto found = controls.find(row.slot);
@@ -318,15 +312,15 @@ std::vector<Engine::Query> Engine::sample_queries(const Plan& plan, const model:
     for (int64_t i = row.count - row.samples; i < row.count; ++i) {
       int32_t proposed = i + 1 < row.count ? batch.tokens[size_t(first + i + 1)] : -1;
       bool follows = i > row.count - row.samples;
-      queries.push_back({forward_.hidden(first + i), row.slot, row.first_position + i + 1, proposed, own, follows});
+      all.push_back({row.slot, row.first_position + i + 1, {first + i, nullptr}, proposed, own, follows});
     }
     first += row.count;
   }
-  return queries;
+  return all;
 }
 
-std::vector<Engine::Query> Engine::fed_queries(const Plan& plan, const model::ForwardBatch& batch) const {
-  std::vector<Query> queries;
+std::vector<Engine::Scoring> Engine::scorings(const Plan& plan, const model::ForwardBatch& batch) const {
+  std::vector<Scoring> all;
   int64_t first = 0;
   for (const Row& row : plan.rows) {
     const Slot& slot = slots_[size_t(row.slot)];
@@ -335,12 +329,16 @@ std::vector<Engine::Query> Engine::fed_queries(const Plan& plan, const model::Fo
     for (int64_t p = std::max<int64_t>(1, row.first_position); p < end; ++p) {
       if (p >= prompt_end && p < forced) continue;
       int64_t at = first + p - row.first_position;
-      const float* before = p == row.first_position ? slot.last_hidden.data() : forward_.hidden(at - 1);
-      queries.push_back({before, row.slot, p, batch.tokens[size_t(at)]});
+      HiddenRow before = p == row.first_position ? HiddenRow{-1, slot.last_hidden.data()} : HiddenRow{at - 1, nullptr};
+      bool prompt = p < slot.prompt_length;
+      const ops::SamplingParams& own = slot.params.sampling;
+      int64_t best = prompt ? slot.prompt_logprobs : own.logprobs;
+      float scale = prompt ? 1.0f : ops::logprob_scale(own);
+      all.push_back({row.slot, p, {before, batch.tokens[size_t(at)], best, scale}});
     }
     first += row.count;
   }
-  return queries;
+  return all;
 }
 
 void Engine::keep_last_hidden(const Plan& plan) {
@@ -351,82 +349,86 @@ void Engine::keep_last_hidden(const Plan& plan) {
     bool in_prompt = slot.prompt_logprobs >= 0 && slot.position < slot.prompt_length;
     bool before_forced = slot.constraint && slot.constraint->jumps() && slot.params.sampling.logprobs >= 0 && row.samples == 0;
     if (!in_prompt && !before_forced) continue;
-    const float* hidden = forward_.hidden(first - 1);
-    slot.last_hidden.assign(hidden, hidden + model_->spec.hidden_size);
+    slot.last_hidden.resize(size_t(model_->spec.hidden_size));
+    backend_->copy_hidden(first - 1, slot.last_hidden.data());
   }
 }
 
-template <typename Answer>
-std::vector<std::vector<ops::TopEntry>> Engine::for_each_query(const std::vector<Query>& queries, const Answer& answer) {
-  int64_t total = int64_t(queries.size());
-  std::vector<std::vector<ops::TopEntry>> tops(queries.size());
-  for (int64_t first = 0; first < total; first += logit_rows_) {
-    int64_t count = std::min(logit_rows_, total - first);
-    std::vector<const float*> rows;
-    for (int64_t i = 0; i < count; ++i) rows.push_back(queries[size_t(first + i)].hidden);
-    float* logits = forward_.logits(rows.data(), count);
-    // One index per thread, so that each has scratch memory of its own; rows are claimed inside, each with those that follow it.
-    std::atomic<int64_t> next{0};
-    auto follows = [&](int64_t i) { return i > 0 && i < count && queries[size_t(first + i)].follows; };
-    model_->pool.run(model_->pool.threads(), [&](int64_t thread) {
-      for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
-        for (int64_t row = i; !follows(i) && (row == i || follows(row)); ++row) {
-          size_t at = size_t(first + row);
-          answer(at, logits + row * forward_.ld_logits(), scratch_[size_t(thread)], tops[at]);
-        }
-      }
-    });
+bool Engine::begin(Drawing& drawing, const Drawing* before, ops::SampleInput& input) {
+  static const std::vector<int32_t> kNone;
+  if (before) {
+    if (before->outcome != Drawing::kAccepted) return false;
+    accept_proposal(drawing, before->sampled.token);
   }
-  return tops;
+  int64_t slot_index = drawing.slot;
+  Slot& slot = slots_[size_t(slot_index)];
+  const SequenceParams& p = slot.params;
+  int64_t outputs = std::max<int64_t>(0, slot.position - slot.prompt_length);
+  const std::vector<int32_t>& banned = outputs < p.min_tokens ? p.stop_ids : kNone;
+  drawing.outcome = Drawing::kLast;
+  drawing.sampled = {int32_t(slot_index), -1, Finish::kGrammar, std::numeric_limits<float>::quiet_NaN(), 0, 0, 0};
+  input = {nullptr, model_->spec.vocab_size, options_.samplable_vocab, &banned, &p.sampling, &slot.history, uint64_t(outputs)};
+  input.step = drawing.controls;
+  if (!slot.constraint) return true;
+  if (slot.constraint->failed()) return false;
+  input.mask = slot.constraint->mask();
+  input.takes = [&drawing, outputs, constraint = slot.constraint.get()](int32_t token) {
+    drawing.verdict = constraint->accept(outputs, token);
+    return drawing.verdict != Constraint::Verdict::kTooLong;
+  };
+  return true;
+}
+
+void Engine::settle(Drawing& drawing, Answer&& answer) {
+  Slot& slot = slots_[size_t(drawing.slot)];
+  const SequenceParams& p = slot.params;
+  const ops::Sample& s = answer.sample;
+  drawing.top = std::move(answer.top);
+  if (drawing.verdict == Constraint::Verdict::kFailed) return;
+  int64_t outputs = std::max<int64_t>(0, slot.position - slot.prompt_length);
+  Sampled& out = drawing.sampled;
+  out.token = slot.last_token = s.token;
+  if (p.sampling.logprobs >= 0) out.logprob = s.logprob;
+  out.rank = s.rank;
+  out.finish = finish_of(p, s, drawing.verdict == Constraint::Verdict::kComplete, outputs + 1, slot.position + 1);
+  out.forced = out.finish == Finish::kNone && slot.constraint && slot.constraint->jumps() && slot.constraint->is_forced();
+  if (out.finish == Finish::kNone && out.token == drawing.proposed) drawing.outcome = Drawing::kAccepted;
 }
 
 void Engine::sample_rows(const Plan& plan, const model::ForwardBatch& batch, StepResult& result) {
-  std::vector<Query> queries = sample_queries(plan, batch);
-  std::vector<Sampled> samples(queries.size());
-  enum : uint8_t { kSkipped, kLast, kAccepted };
-  std::vector<uint8_t> outcome(queries.size(), kSkipped);
-  auto tops = for_each_query(queries, [&](size_t i, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
-    if (queries[i].follows) {
-      if (outcome[i - 1] != kAccepted) return;
-      accept_proposal(queries[i], samples[i - 1].token);
-    }
-    samples[i] = sample_row(queries[i], logits, scratch, top);
-    bool proposed = samples[i].finish == Finish::kNone && samples[i].token == queries[i].token;
-    outcome[i] = proposed ? kAccepted : kLast;
-  });
-  for (size_t i = 0; i < tops.size(); ++i) {
-    if (outcome[i] == kSkipped) continue;
-    samples[i].top_offset = int32_t(result.top.size());
-    samples[i].top_count = int32_t(tops[i].size());
-    result.top.insert(result.top.end(), tops[i].begin(), tops[i].end());
-    result.samples.push_back(samples[i]);
+  std::vector<Drawing> all = drawings(plan, batch);
+  std::vector<SampleQuery> queries;
+  for (Drawing& drawing : all) {
+    queries.push_back(
+        {drawing.hidden, drawing.follows,
+         [this, &drawing](ops::SampleInput& input) { return begin(drawing, drawing.follows ? &drawing - 1 : nullptr, input); },
+         [this, &drawing](Answer&& answer) { settle(drawing, std::move(answer)); }});
+  }
+  backend_->sample(queries);
+  for (Drawing& drawing : all) {
+    if (drawing.outcome == Drawing::kSkipped) continue;
+    add_top(drawing.top, drawing.sampled, result);
+    result.samples.push_back(drawing.sampled);
   }
 }
 
-void Engine::accept_proposal(const Query& query, int32_t token) {
-  Slot& slot = slots_[size_t(query.slot)];
-  slot.position = query.position;
+void Engine::accept_proposal(const Drawing& drawing, int32_t token) {
+  Slot& slot = slots_[size_t(drawing.slot)];
+  slot.position = drawing.position;
   if (slot.params.sampling.uses_history()) slot.history.add(token, true);
-  if (slot.constraint) slot.constraint->prepare(query.position - slot.prompt_length);
+  if (slot.constraint) slot.constraint->prepare(drawing.position - slot.prompt_length);
 }
 
 void Engine::score_fed(const Plan& plan, const model::ForwardBatch& batch, StepResult& result) {
-  std::vector<Query> queries = fed_queries(plan, batch);
-  result.fed.resize(queries.size());
-  auto tops = for_each_query(queries, [&](size_t i, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
-    const Query& q = queries[i];
-    const Slot& slot = slots_[size_t(q.slot)];
-    const ops::SamplingParams& p = slot.params.sampling;
-    bool prompt = q.position < slot.prompt_length;
-    float scale = prompt ? 1.0f : ops::logprob_scale(p);
-    ops::Sample s = ops::score(model_->kernels, logits, model_->spec.vocab_size, q.token, prompt ? slot.prompt_logprobs : p.logprobs, scale,
-                               scratch, top);
-    result.fed[i] = {int32_t(q.slot), int32_t(q.position), s.logprob, s.rank, 0, 0};
-  });
-  for (size_t i = 0; i < tops.size(); ++i) {
-    result.fed[i].top_offset = int32_t(result.top.size());
-    result.fed[i].top_count = int32_t(tops[i].size());
-    result.top.insert(result.top.end(), tops[i].begin(), tops[i].end());
+  std::vector<Scoring> all = scorings(plan, batch);
+  std::vector<ScoreQuery> queries;
+  for (const Scoring& scoring : all) queries.push_back(scoring.query);
+  std::vector<Answer> answers = backend_->score(queries);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const ops::Sample& s = answers[i].sample;
+    Scored scored{int32_t(all[i].slot), int32_t(all[i].position), s.logprob, s.rank, 0, 0};
+    add_top(answers[i].top, scored, result);
+    result.fed.push_back(scored);
   }
 }
 
@@ -436,35 +438,6 @@ Finish Engine::finish_of(const SequenceParams& p, const ops::Sample& s, bool com
   if (std::find(p.stop_ids.begin(), p.stop_ids.end(), s.token) != p.stop_ids.end()) return Finish::kStopToken;
   if (complete) return Finish::kComplete;
   return outputs >= p.max_tokens || length >= options_.max_model_len ? Finish::kLength : Finish::kNone;
-}
-
-Sampled Engine::sample_row(const Query& query, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top) {
-  static const std::vector<int32_t> kNone;
-  int64_t slot_index = query.slot;
-  Slot& slot = slots_[size_t(slot_index)];
-  const SequenceParams& p = slot.params;
-  int64_t outputs = std::max<int64_t>(0, slot.position - slot.prompt_length);
-  const std::vector<int32_t>& banned = outputs < p.min_tokens ? p.stop_ids : kNone;
-  ops::SampleInput input{logits, model_->spec.vocab_size, options_.samplable_vocab, &banned, &p.sampling, &slot.history, uint64_t(outputs)};
-  input.step = query.controls;
-  Sampled out{int32_t(slot_index), -1, Finish::kGrammar, std::numeric_limits<float>::quiet_NaN(), 0, 0, 0};
-  auto verdict = Constraint::Verdict::kGoesOn;
-  if (slot.constraint) {
-    if (slot.constraint->failed()) return out;
-    input.mask = slot.constraint->mask();
-    input.takes = [&](int32_t token) {
-      verdict = slot.constraint->accept(outputs, token);
-      return verdict != Constraint::Verdict::kTooLong;
-    };
-  }
-  ops::Sample s = ops::sample(model_->kernels, input, scratch, top);
-  if (verdict == Constraint::Verdict::kFailed) return out;
-  out.token = slot.last_token = s.token;
-  if (p.sampling.logprobs >= 0) out.logprob = s.logprob;
-  out.rank = s.rank;
-  out.finish = finish_of(p, s, verdict == Constraint::Verdict::kComplete, outputs + 1, slot.position + 1);
-  out.forced = out.finish == Finish::kNone && slot.constraint && slot.constraint->jumps() && slot.constraint->is_forced();
-  return out;
 }
 
 }  // namespace tandem::engine

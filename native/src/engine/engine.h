@@ -2,25 +2,15 @@
 // is decided outside.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "engine/backend.h"
 #include "engine/constraint.h"
 #include "engine/mask_worker.h"
-#include "model/forward.h"
-#include "ops/kv_pages.h"
-#include "ops/sampling.h"
 
 namespace tandem::engine {
-
-struct Options {
-  int64_t max_sequences = 0;
-  int64_t max_batch_tokens = 0;
-  int64_t pages = 0;
-  int64_t max_model_len = 0;
-  int64_t samplable_vocab = 0;
-  int64_t max_logprobs = 0;
-};
 
 struct SequenceParams {
   ops::SamplingParams sampling;
@@ -111,16 +101,21 @@ struct StepResult {
   std::vector<ops::TopEntry> top;  // of samples, then of fed
 };
 
+// Called with options that have been checked.
+using MakeBackend = std::function<std::unique_ptr<Backend>(const Options&)>;
+
 class Engine {
  public:
   // Throws Error(kRange) naming the option.
   Engine(std::shared_ptr<model::Model> model, const Options& options);
+  // On another back-end than the CPU; of the model only its facts are used.
+  Engine(std::shared_ptr<model::Model> model, const Options& options, const MakeBackend& make);
 
   // Checks the whole plan first and throws Error(kRange) with the engine unchanged; then runs it. Not re-entrant.
   // An error after that (out of memory) leaves slots half-way: every later step throws Error(kState).
   StepResult step(const Plan& plan);
 
-  size_t page_bytes() const { return kv_.shape().page_bytes(); }
+  size_t page_bytes() const { return backend_->page_bytes(); }
   // The stored keys and values of the pages, page after page, page_bytes() each: what another engine with the same weights and element
   // type takes with write_pages. Not while a step runs. Throws Error(kRange) for a page id or a length that does not fit, or values that
   // are not finite (a page from outside could otherwise spoil masked positions).
@@ -150,40 +145,43 @@ class Engine {
   void apply_slots(const Plan& plan);
   model::ForwardBatch build_batch(const Plan& plan);
   void remember(const Plan& plan, const model::ForwardBatch& batch);
-  void clear_new_pages(const Plan& plan);
   // Starts on the masks of the rows that sample; they are ready when masks_ has been waited for.
   void prepare_masks(const Plan& plan);
-  // One row of logits to be computed and what to do with it.
-  struct Query {
-    const float* hidden;
+  // A position that samples, what its grammar said of the token, and what came out.
+  struct Drawing {
     int64_t slot;
-    int64_t position;  // of the token that is scored or sampled
-    int32_t token;     // the scored token; of a sampled position the proposal, -1 = none
-    const ops::StepControls* controls = nullptr;
-    bool follows = false;  // sampled only when the query before it gave what was proposed
+    int64_t position;  // of the token that is sampled
+    HiddenRow hidden;
+    int32_t proposed;  // -1 = none
+    const ops::StepControls* controls;
+    bool follows;  // sampled only when the drawing before it gave what was proposed
+    Constraint::Verdict verdict = Constraint::Verdict::kGoesOn;
+    enum : uint8_t { kSkipped, kLast, kAccepted } outcome = kSkipped;
+    Sampled sampled{};
+    std::vector<ops::TopEntry> top = {};
   };
-  std::vector<Query> sample_queries(const Plan& plan, const model::ForwardBatch& batch) const;
-  std::vector<Query> fed_queries(const Plan& plan, const model::ForwardBatch& batch) const;
+  // A token that was fed and is to be scored.
+  struct Scoring {
+    int64_t slot, position;
+    ScoreQuery query;
+  };
+  std::vector<Drawing> drawings(const Plan& plan, const model::ForwardBatch& batch) const;
+  std::vector<Scoring> scorings(const Plan& plan, const model::ForwardBatch& batch) const;
   void keep_last_hidden(const Plan& plan);
-  // Calls answer(query index, logits, thread scratch, top entries of that query) for all, the logits computed in bounded pieces.
-  // A query that follows another comes after it, on the same thread or a later piece.
-  template <typename Answer>
-  std::vector<std::vector<ops::TopEntry>> for_each_query(const std::vector<Query>& queries, const Answer& answer);
   void sample_rows(const Plan& plan, const model::ForwardBatch& batch, StepResult& result);
-  // The token before the query was proposed and has been sampled: it counts as fed.
-  void accept_proposal(const Query& query, int32_t token);
   void score_fed(const Plan& plan, const model::ForwardBatch& batch, StepResult& result);
+  // False: nothing is to be sampled. `before`: the drawing that this one follows.
+  bool begin(Drawing& drawing, const Drawing* before, ops::SampleInput& input);
+  void settle(Drawing& drawing, Answer&& answer);
+  // The token before the drawing was proposed and has been sampled: it counts as fed.
+  void accept_proposal(const Drawing& drawing, int32_t token);
   Finish finish_of(const SequenceParams& params, const ops::Sample& sample, bool complete, int64_t outputs, int64_t length) const;
-  Sampled sample_row(const Query& query, float* logits, ops::SamplingScratch& scratch, std::vector<ops::TopEntry>& top);
 
   std::shared_ptr<model::Model> model_;
   Options options_;
-  int64_t logit_rows_;
-  ops::KvPages kv_;
-  model::Forward forward_;
+  std::unique_ptr<Backend> backend_;
   std::vector<Slot> slots_;
   bool broken_ = false;
-  std::vector<ops::SamplingScratch> scratch_;
   MaskWorker masks_;
 };
 

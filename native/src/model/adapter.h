@@ -44,6 +44,9 @@ class Adapter {
  public:
   // How many there are in this process: what has been closed and is not used is gone.
   static int64_t alive();
+
+  virtual ~Adapter() = default;
+  Adapter(Adapter&&) = default;
   // Throws Error(kRange) naming the layer and the projection whose sizes or numbers do not fit, or that comes twice.
   Adapter(const std::shared_ptr<Model>& model, const std::vector<Factors>& factors);
   // Reads the factors from files with positional reads; every bound is checked. Also throws Error(kIo).
@@ -64,6 +67,7 @@ class Adapter {
   struct Life {
     Life();
     ~Life();
+    Life(Life&&) noexcept : Life() {}
     Life(const Life&) = delete;
     Life& operator=(const Life&) = delete;
   };

@@ -37,6 +37,9 @@ const ops::PackedMatrix& weights_of(const Layer& layer, Product which) {
 
 }  // namespace
 
+Model::Model(const Spec& model_spec, ops::Element compute, int threads)
+    : spec(model_spec), element(compute), int8_kv(false), kernels(simd::kernels_for(simd::selected_isa())), pool(threads) {}
+
 Model::Model(const Spec& model_spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element compute,
              int threads, const Progress& progress, const std::optional<Quantise>& quantise, bool int8_keys_and_values)
     : spec(model_spec), element(compute), int8_kv(int8_keys_and_values), kernels(simd::kernels_for(simd::selected_isa())), pool(threads),

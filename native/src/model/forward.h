@@ -17,6 +17,8 @@ namespace tandem::model {
 
 // The loaded model: immutable after construction, shared by engines.
 struct Model {
+  // The facts alone: the weights are elsewhere.
+  Model(const Spec& spec, ops::Element element, int threads);
   Model(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element, int threads,
         const Progress& progress, const std::optional<Quantise>& quantise = {}, bool int8_kv = false);
 

@@ -30,6 +30,9 @@ class RopeTable {
   // The gradient of rotate: turns a gradient of its output, in place, into that of its input.
   void rotate_back(float* d, int64_t position) const;
   int64_t positions() const { return positions_; }
+  // [positions][head_dim / 2]
+  const float* cosines() const { return cos_.data(); }
+  const float* sines() const { return sin_.data(); }
 
  private:
   int64_t positions_ = 0, half_ = 0;

@@ -19,7 +19,13 @@ struct Case {
 };
 
 cuda::SampleRow row_of(const ops::SamplingParams& p, double uniform) {
-  return {p.top_p, uniform, float(p.temperature), float(p.min_p), int32_t(p.top_k), 0, 0, -1};
+  cuda::SampleRow row;
+  row.top_p = p.top_p;
+  row.uniform = uniform;
+  row.scale = p.temperature > 0 ? float(1 / p.temperature) : 0.0f;
+  row.min_p = float(p.min_p);
+  row.top_k = int32_t(p.top_k);
+  return row;
 }
 
 struct Sampler {
@@ -36,10 +42,27 @@ struct Sampler {
     DeviceBuffer<cuda::LogitEdit> edit(edits);
     DeviceBuffer<uint32_t> mask(masks);
     DeviceBuffer<cuda::Sampled> out(rows.size());
-    const int64_t words = (kVocab + 31) / 32;
-    cuda::sample({device.data(), kVocab, int64_t(rows.size()), kVocab, kSamplable, params.data(), edit.data(), int64_t(edits.size()),
-                  mask.data(), int64_t(masks.size()) / words, words, work.data(), int64_t(work.size()), out.data()},
-                 nullptr);
+    int64_t best_total = 0;
+    for (const cuda::SampleRow& row : rows) best_total += row.best;
+    DeviceBuffer<cuda::BestEntry> best_entries{size_t(best_total)};
+    cuda::SampleBatch batch{};
+    batch.logits = device.data();
+    batch.ld = batch.vocab = kVocab;
+    batch.rows = int64_t(rows.size());
+    batch.samplable = kSamplable;
+    batch.params = params.data();
+    batch.edits = edit.data();
+    batch.edit_total = int64_t(edits.size());
+    batch.masks = mask.data();
+    batch.mask_words = (kVocab + 31) / 32;
+    batch.mask_rows = int64_t(masks.size()) / batch.mask_words;
+    batch.work = work.data();
+    batch.work_floats = int64_t(work.size());
+    batch.best = best_entries.data();
+    batch.best_total = best_total;
+    batch.out = out.data();
+    cuda::sample(batch, nullptr);
+    best = best_entries.download();
     return out.download();
   }
 
@@ -54,6 +77,7 @@ struct Sampler {
   std::vector<float> logits;
   std::vector<cuda::LogitEdit> edits;
   std::vector<uint32_t> masks;
+  std::vector<cuda::BestEntry> best;  // of the last run
 };
 
 void check_draws(Sampler& sampler, const ops::SamplingParams& params, const std::vector<double>& wanted, cuda::SampleRow base) {
@@ -116,6 +140,7 @@ TEST(gpu_sampling_reports_the_raw_logprob_and_rank) {
   Sampler sampler(13);
   sampler.edits = {{4, 30, 1, 0}};
   cuda::SampleRow row = row_of({}, 0.5);
+  row.logprob_of = cuda::LogprobOf::kRaw;
   row.edit_count = 1;
   const cuda::Sampled out = sampler.run({row})[0];
   CHECK_EQ(out.token, 4);
@@ -126,16 +151,97 @@ TEST(gpu_sampling_reports_the_raw_logprob_and_rank) {
   CHECK_EQ(out.rank, rank);
 }
 
+// `values` of the ids that count, as log-probabilities with that total.
+void check_best(const cuda::Sampled& seen, const std::vector<cuda::BestEntry>& best, const std::vector<float>& values, float scale,
+                int32_t k) {
+  std::vector<int32_t> order;
+  double sum = 0;
+  float largest = -kInfinity;
+  for (float v : values) largest = std::max(largest, v);
+  for (size_t id = 0; id < values.size(); ++id) {
+    if (values[id] == -kInfinity) continue;
+    order.push_back(int32_t(id));
+    sum += std::exp((double(values[id]) - largest) * scale);
+  }
+  auto logprob = [&](int32_t id) { return (values[size_t(id)] - largest) * scale - std::log(sum); };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return values[size_t(a)] > values[size_t(b)]; });
+  order.resize(std::min(order.size(), size_t(k)));
+  std::sort(order.begin(), order.end());
+  CHECK_EQ(size_t(seen.best_count), order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    CHECK_EQ(best[i].id, order[i]);
+    CHECK_EQ(best[i].value, values[size_t(order[i])]);
+    CHECK_NEAR(best[i].logprob, logprob(order[i]), 1e-4);
+  }
+  CHECK_NEAR(seen.logprob, logprob(seen.token), 1e-4);
+}
+
+TEST(gpu_sampling_lists_the_best_alternatives) {
+  Sampler sampler(21);
+  sampler.logits[650] = sampler.logits[3] = -kInfinity;
+  for (int32_t k : {1, 3, 20, 41, 300, 697, 698, int32_t(kVocab)}) {
+    for (float scale : {1.0f, 1.6f}) {
+      cuda::SampleRow row = row_of({}, 0.3);
+      row.logprob_of = scale == 1 ? cuda::LogprobOf::kRaw : cuda::LogprobOf::kScaled;
+      row.scale = scale;
+      row.best = k;
+      const cuda::Sampled seen = sampler.run({row})[0];
+      check_best(seen, sampler.best, sampler.logits, scale, k);
+    }
+  }
+  // A place outside the table is not written to.
+  cuda::SampleRow stray = row_of({}, 0.3);
+  stray.best = 4;
+  stray.first_best = 1;
+  CHECK_EQ(sampler.run({stray})[0].best_count, 0);
+}
+
+TEST(gpu_sampling_lists_what_the_draw_was_made_from) {
+  Sampler sampler(22);
+  cuda::SampleRow row = row_of({}, 0.3);
+  row.scale = 1.25f;
+  row.top_k = 60;
+  row.logprob_of = cuda::LogprobOf::kProcessed;
+  row.best = 100;
+  const cuda::Sampled seen = sampler.run({row})[0];
+  std::vector<float> kept(sampler.logits.begin(), sampler.logits.begin() + kSamplable), order = kept;
+  std::sort(order.rbegin(), order.rend());
+  for (float& v : kept) {
+    if (v < order[59]) v = -kInfinity;
+  }
+  check_best(seen, sampler.best, kept, 1.25f, 100);
+  row.scale = 0;
+  row.top_k = 0;
+  kept.assign(sampler.logits.begin(), sampler.logits.begin() + kSamplable);
+  check_best(sampler.run({row})[0], sampler.best, kept, 1, 100);
+}
+
+TEST(gpu_sampling_scores_a_given_token) {
+  Sampler sampler(23);
+  cuda::SampleRow row;
+  row.given = 695;  // beyond the ids that are sampled
+  row.best = 5;
+  const cuda::Sampled seen = sampler.run({row})[0];
+  CHECK_EQ(seen.token, 695);
+  int rank = 1;
+  for (float l : sampler.logits) rank += l > sampler.logits[695];
+  CHECK_EQ(seen.rank, rank);
+  check_best(seen, sampler.best, sampler.logits, 1, 5);
+  row.logprob_of = cuda::LogprobOf::kScaled;
+  row.scale = 1.6f;
+  check_best(sampler.run({row})[0], sampler.best, sampler.logits, 1.6f, 5);
+}
+
 TEST(gpu_sampling_ends_a_row_that_cannot_go_on) {
   Sampler sampler(14);
   sampler.masks.assign(size_t((kVocab + 31) / 32), 0);
   cuda::SampleRow row = row_of({}, 0.5);
   row.mask = 0;
-  CHECK_EQ(sampler.run({row})[0].token, -1);
+  CHECK_EQ(sampler.run({row})[0].token, cuda::kForbidden);
   for (float bad : {kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
     Sampler spoiled(15);
     spoiled.logits[699] = bad;
-    CHECK_EQ(spoiled.run({row_of({}, 0.5)})[0].token, -1);
+    CHECK_EQ(spoiled.run({row_of({}, 0.5)})[0].token, cuda::kNotFinite);
   }
   // An index that points nowhere is not followed.
   cuda::SampleRow stray = row_of({}, 0.5);

@@ -174,6 +174,28 @@ void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void(
   }
 }
 
+namespace {
+thread_local std::vector<std::function<void()>>* recording = nullptr;
+}
+
+void launch_or_record(dim3 grid, dim3 size, size_t shared_bytes, std::function<void()> body) {
+  if (!recording) return launch(grid, size, shared_bytes, body);
+  recording->push_back([=] { launch(grid, size, shared_bytes, body); });
+}
+
+std::vector<std::function<void()>> record(const std::function<void()>& body) {
+  std::vector<std::function<void()>> launches;
+  recording = &launches;
+  try {
+    body();
+  } catch (...) {
+    recording = nullptr;
+    throw;
+  }
+  recording = nullptr;
+  return launches;
+}
+
 // Fragment layouts: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   struct Fragment {

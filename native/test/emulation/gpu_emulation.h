@@ -19,7 +19,7 @@
 #define __shared__ static thread_local
 #define GPU_SHARED_BYTES(name) unsigned char* name = tandem::gpu_emulation::block().shared
 #define GPU_LAUNCH(kernel, grid, block_size, shared_bytes, stream, ...) \
-  ((void)(stream), tandem::gpu_emulation::launch((grid), (block_size), (shared_bytes), [&] { kernel(__VA_ARGS__); }))
+  ((void)(stream), tandem::gpu_emulation::launch_or_record((grid), (block_size), (shared_bytes), [=] { kernel(__VA_ARGS__); }))
 #define GPU_UNROLL
 
 struct dim3 {
@@ -70,6 +70,11 @@ Block& block();
 
 // Runs the kernel body for every thread of every block, blocks in order. Throws std::runtime_error on a divergent barrier.
 void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& body);
+
+// As launch(), or takes it down while record() runs.
+void launch_or_record(dim3 grid, dim3 size, size_t shared_bytes, std::function<void()> body);
+// What `body` launches, to be run later.
+std::vector<std::function<void()>> record(const std::function<void()>& body);
 
 void wait(Wait kind);
 

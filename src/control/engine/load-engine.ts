@@ -10,7 +10,7 @@ import { arithmeticName } from './arithmetic.ts';
 import { withFaults } from './faults.ts';
 import { readSpeller } from './forced-speller.ts';
 import { Grammars } from './grammars.ts';
-import { PAGE_SIZE, type NativeAddon, type NativeEngine, type NativeModel } from './native.ts';
+import { PAGE_SIZE, type EngineOptions, type NativeAddon, type NativeEngine, type NativeModel } from './native.ts';
 import { adapterOpener } from './open-adapter.ts';
 import type { TrainerOptions } from './native-train.ts';
 import { TrainerHost } from './trainer-host.ts';
@@ -58,7 +58,7 @@ export async function loadEngine(
   // What can be refused without the weights is refused before the time to load them is spent.
   checkOptions(schedulerOptions(config, pagesFor(config.maxModelLen)));
   const adviser = config.extensions ? await loadExtensions(config.extensions, config.samplableVocab) : undefined;
-  const { spec, files, tensors, dtype, quantize, kvCacheDtype, threads } = config;
+  const { spec, files, tensors, dtype, quantize, kvCacheDtype, device = 'cpu', threads } = config;
   // Read while the weights are.
   const speller = spellerOf(config);
   const cache = await cachePlace(config, addon.info().isa).catch((error: Error) => {
@@ -66,12 +66,13 @@ export async function loadEngine(
     return undefined;
   });
   const formats = { ...(quantize && { quantize }), ...(cache && { cache }), ...(kvCacheDtype && { kvCacheDtype }) };
-  const options = { dtype, threads, onProgress, ...formats };
-  const model = await addon.loadModel(spec, files, tensors, options);
+  const model = await addon.loadModel(spec, files, tensors, { dtype, device, threads, onProgress, ...formats });
   if (cache) await afterLoad(cache, model.weightCache, log);
   try {
+    const options = engineOptions(config, model);
+    if (model.gpu) log(memoryText(model.gpu.memoryPlan(options)));
     const services = { ...(adviser && { adviser }), speller: await speller };
-    const loaded = createEngine(addon, model, config, services, log);
+    const loaded = createEngine(addon, model, config, options, services, log);
     const transfers = config.kvTransfer ? await startTransfers(loaded, config, config.kvTransfer, log) : null;
     return { ...loaded, transfers };
   } catch (error) {
@@ -84,12 +85,11 @@ function createEngine(
   addon: NativeAddon,
   model: NativeModel,
   config: EngineConfig,
+  options: EngineOptions,
   services: Pick<SchedulerOptions, 'adviser' | 'speller'>,
   log: (line: string) => void,
 ): Omit<LoadedNative, 'transfers'> {
-  const pages = pageCount(config, model.pageBytes);
-  const { maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs } = config;
-  const options = { maxSequences, maxBatchTokens, pages, maxModelLen, samplableVocab, maxLogprobs };
+  const { pages } = options;
   const scheduler = new Scheduler({ ...schedulerOptions(config, pages), ...services });
   const engine = withFaults(addon.createEngine(model, options), config.faults);
   const { spec, dtype, maxLoraRank = DEFAULT_MAX_RANK, maxAdapterBytes = DEFAULT_ADAPTER_BYTES } = config;
@@ -100,7 +100,7 @@ function createEngine(
   );
   const trainers = new TrainerHost(addon, model, trainerOptions(config), log);
   return {
-    isa: addon.info().isa,
+    isa: model.gpu ? 'cuda' : addon.info().isa,
     weightBytes: model.weightBytes,
     pages,
     pageBytes: model.pageBytes,
@@ -157,15 +157,30 @@ function schedulerOptions(config: EngineConfig, pages: number): SchedulerOptions
   return { ...sizes, ...queue, holdShare, holdMs, ...(speculation && { speculation }) };
 }
 
+function engineOptions(config: EngineConfig, model: NativeModel): EngineOptions {
+  const { maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs } = config;
+  const reserveBytes = model.gpu ? (config.maxAdapterBytes ?? DEFAULT_ADAPTER_BYTES) : 0;
+  const options = { maxSequences, maxBatchTokens, pages: 1, maxModelLen, samplableVocab, maxLogprobs, reserveBytes };
+  return { ...options, pages: pageCount(config, model, options) };
+}
+
 /** Pages that the KV memory holds; at least one sequence of full length must fit, so that every request can end. */
-function pageCount(config: EngineConfig, pageBytes: number): number {
-  const pages = Math.floor(config.kvCacheBytes / pageBytes);
-  const least = pagesFor(config.maxModelLen);
+function pageCount(config: EngineConfig, { pageBytes, gpu }: NativeModel, options: EngineOptions): number {
+  const { kvCacheBytes, maxModelLen, maxSequences } = config;
+  const least = pagesFor(maxModelLen);
+  // Never more than all slots at full length could use.
+  const room = gpu ? Math.min(gpu.mostPages(options), (least + 1) * maxSequences) : 0;
+  const pages = kvCacheBytes === null ? room : Math.floor(kvCacheBytes / pageBytes);
   if (pages >= least) return pages;
   throw new RangeError(
-    `--kv-cache-memory is ${mebibytes(config.kvCacheBytes)}, but one sequence of --max-model-len ${config.maxModelLen} tokens ` +
-      `needs ${mebibytes(least * pageBytes)}: raise the first or lower the second.`,
+    `${kvCacheBytes === null ? 'The GPU has room for' : '--kv-cache-memory is'} ${mebibytes(kvCacheBytes ?? room * pageBytes)}, ` +
+      `but one sequence of --max-model-len ${maxModelLen} tokens needs ${mebibytes(least * pageBytes)}: ` +
+      'raise the first or lower the second.',
   );
+}
+
+function memoryText(parts: { name: string; bytes: number }[]): string {
+  return `GPU memory: ${parts.map(({ name, bytes }) => `${name} ${mebibytes(bytes)}`).join(', ')}`;
 }
 
 function mebibytes(bytes: number): string {

@@ -64,15 +64,20 @@ export interface TensorEntry {
   interleaved?: number;
 }
 
+/** Where the weights, the KV pages and the arithmetic are. */
+export type Device = 'cpu' | 'cuda';
+
 export interface LoadOptions {
-  /** Of activations, of keys and values, and of weights, unless what follows says otherwise. */
+  /** Of activations, of keys and values, and of weights, unless what follows says otherwise. bfloat16 on cuda. */
   dtype: ComputeDType;
-  /** Absent: weights are kept as `dtype`. */
+  /** Absent: weights are kept as `dtype`. Not on cuda. */
   quantize?: WeightQuantization;
   /** With `quantize`: a file that holds the quantised weights, used where its key and contents are right, else written anew. */
   cache?: { path: string; key: string };
-  /** Engines keep keys and values as whole numbers of 8 bits with a scale per position and head. */
+  /** Engines keep keys and values as whole numbers of 8 bits with a scale per position and head. Not on cuda. */
   kvCacheDtype?: 'int8';
+  /** Default cpu. Rejects for cuda, saying why, where the build or the machine has none. */
+  device?: Device;
   /** Worker threads, 1..256. */
   threads: number;
   /** Called on the JS thread with packed and total bytes, a few times a second at most. */
@@ -92,6 +97,8 @@ export interface EngineOptions {
   samplableVocab: number;
   /** Most top_logprobs that a sequence may ask for. */
   maxLogprobs: number;
+  /** Bytes of a GPU's memory to leave for adapters. Default 0; means nothing on the CPU. */
+  reserveBytes?: number;
 }
 
 /** Positions per KV page. */
@@ -217,12 +224,21 @@ export interface StepResult {
   micros: number;
 }
 
+/** The memory of a GPU that holds a model. */
+export interface NativeGpu {
+  /** Pages for which there is room beside all else that an engine with these options (whatever their `pages`) needs. */
+  mostPages(options: EngineOptions): number;
+  memoryPlan(options: EngineOptions): { name: string; bytes: number }[];
+}
+
 export interface NativeModel {
   readonly weightBytes: number;
   /** 'unused', 'read', 'written', or why the cache could not be written. */
   readonly weightCache: string;
   /** Bytes of one KV page. */
   readonly pageBytes: number;
+  /** null: the weights are in the CPU's memory. */
+  readonly gpu: NativeGpu | null;
   close(): void;
 }
 
@@ -265,6 +281,7 @@ export interface NativeInfo {
   /** The instruction set in use and all that this CPU and build support, best first. TANDEM_ISA forces one. */
   isa: string;
   isas: string[];
+  /** GPUs that can be used; the name of the first, or why there is none. */
   cuda: { built: boolean; devices: number; message: string };
 }
 

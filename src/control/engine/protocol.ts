@@ -9,7 +9,15 @@ import type { AdapterRef } from './training.ts';
 import type { GrammarSpec } from './native-grammar.ts';
 import type { LlamaConfig } from '../llama/config.ts';
 import type { BlockHandle, KvTransferRequest, TransferSettings, TransferStats } from '../transfer/transfer.ts';
-import type { ComputeDType, ModelSpec, SamplingSpec, StepResult, TensorEntry, WeightQuantization } from './native.ts';
+import type {
+  ComputeDType,
+  Device,
+  ModelSpec,
+  SamplingSpec,
+  StepResult,
+  TensorEntry,
+  WeightQuantization,
+} from './native.ts';
 
 /** Everything the engine process needs to start; sent once, first. */
 export interface EngineConfig {
@@ -23,14 +31,16 @@ export interface EngineConfig {
   kvCacheDtype?: 'int8';
   /** Where quantised weights are kept between starts; absent: nowhere. */
   weightCache?: WeightCacheSettings;
+  /** Default cpu. */
+  device?: Device;
   threads: number;
   maxSequences: number;
   maxBatchTokens: number;
   maxModelLen: number;
   samplableVocab: number;
   maxLogprobs: number;
-  /** Memory for KV pages, in bytes. */
-  kvCacheBytes: number;
+  /** Memory for KV pages, in bytes. null, on a GPU: what is left of its memory. */
+  kvCacheBytes: number | null;
   enableChunkedPrefill: boolean;
   /** Sequences that begin with the same tokens share what was computed for them. Default true. */
   enablePrefixCaching?: boolean;

@@ -1,7 +1,7 @@
 /** The real engine process and addon with the starter model: what the fake engine cannot show. */
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { SamplingSpec } from '../../../src/control/engine/native.ts';
+import { loadNative, type SamplingSpec } from '../../../src/control/engine/native.ts';
 import type { EngineConfig, SequenceOutput } from '../../../src/control/engine/protocol.ts';
 import type { SubmitRequest } from '../../../src/control/engine/ledger.ts';
 import { EngineSupervisor } from '../../../src/control/engine/supervisor.ts';
@@ -21,7 +21,7 @@ interface Run {
   finish: string;
 }
 
-let base: EngineConfig;
+let base: EngineConfig & { kvCacheBytes: number };
 let reference: Run[];
 
 beforeAll(async () => {
@@ -181,6 +181,12 @@ describe('the engine process with the starter model', () => {
     expect(supervisor.restarts).toBe(1);
     await until(() => supervisor.stats().pagesUsed === 0);
     expect(supervisor.stats()).toMatchObject({ running: 0, waiting: 0 });
+  });
+
+  it.runIf(loadNative().info().cuda.devices === 0)('says why it cannot run on a GPU that is not there', async () => {
+    supervisor = supervise({ ...base, device: 'cuda', dtype: 'bfloat16' });
+    await expect(supervisor.ready()).rejects.toThrow(/no GPU can be used|this build has no CUDA/);
+    expect(supervisor.restarts).toBe(0);
   });
 
   it('refuses KV memory for less than one sequence by flag name', async () => {

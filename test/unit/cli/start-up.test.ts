@@ -126,6 +126,19 @@ test('the default KV memory holds what all slots can use, and no more', () => {
   expect(kvCacheBytes).toBeLessThan(4 * 600 * perToken);
 });
 
+test('a GPU computes in bfloat16 and gives what memory it has', () => {
+  expect(engineConfig(testSettings({ device: 'cuda' }), { ...model, checkpointDType: 'float16' })).toMatchObject({
+    device: 'cuda',
+    dtype: 'bfloat16',
+    kvCacheBytes: null,
+    maxModelLen: 512,
+  });
+  expect(engineConfig(testSettings({ device: 'cuda', kvCacheMemoryBytes: 12_345_678 }), model).kvCacheBytes).toBe(
+    12_345_678,
+  );
+  expect(engineConfig(testSettings(), model).device).toBe('cpu');
+});
+
 test('names and sizes', () => {
   expect(servedNames(testSettings(), model)).toEqual(['tiny']);
   expect(servedNames(testSettings({ servedModelNames: ['x', 'y'] }), model)).toEqual(['x', 'y']);
@@ -133,7 +146,9 @@ test('names and sizes', () => {
 });
 
 test('what is not built is refused by flag name', () => {
-  expect(() => refuseSettings(testSettings({ device: 'cuda' }))).toThrow('--device');
+  expect(() => refuseSettings(testSettings({ device: 'cuda', dtype: 'float32' }))).toThrow('--device cuda');
+  expect(() => refuseSettings(testSettings({ device: 'cuda', quantize: 'int8' }))).toThrow('--quantize');
+  expect(() => refuseSettings(testSettings({ device: 'cuda', kvCacheDtype: 'int8' }))).toThrow('--kv-cache-dtype');
   refuseSettings(testSettings({ defaultChatTemplateKwargs: { enable_thinking: false } }));
   const reserved = { defaultChatTemplateKwargs: { messages: [] } };
   expect(() => refuseSettings(testSettings(reserved))).toThrow(

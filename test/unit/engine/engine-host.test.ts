@@ -56,6 +56,37 @@ describe('EngineHost', () => {
     expect(steps.at(-1)?.stats).toMatchObject({ running: 0, waiting: 0, pagesUsed: 0, generatedTokens: 10 });
   });
 
+  it('on a GPU it takes the pages that there is memory for, and tells the plan', async () => {
+    for (const [most, pages] of [
+      [50, 50],
+      [10_000, 4 * 33],
+    ] as const) {
+      const asked: unknown[] = [];
+      const gpu = {
+        mostPages: (options: unknown) => (asked.push(options), most),
+        memoryPlan: () => [
+          { name: 'weights', bytes: 3 * 2 ** 20 },
+          { name: 'KV pages', bytes: 2 ** 19 },
+        ],
+      };
+      const { port, receive } = host({ gpu });
+      receive({ type: 'start', config: config([], { device: 'cuda', kvCacheBytes: null, maxAdapterBytes: 77 }) });
+      await vi.waitUntil(() => port.types().includes('ready'));
+      expect(asked).toMatchObject([{ reserveBytes: 77, maxModelLen: 512 }]);
+      expect(port.sent.slice(1)).toEqual([
+        { type: 'log', line: 'GPU memory: weights 3.0 MiB, KV pages 0.5 MiB' },
+        { type: 'ready', isa: 'cuda', weightBytes: 1000, pages, pageBytes: 1024 },
+      ]);
+    }
+    const { port, receive } = host({ gpu: { mostPages: () => 31, memoryPlan: () => [] } });
+    receive({ type: 'start', config: config([], { device: 'cuda', kvCacheBytes: null }) });
+    await vi.waitUntil(() => port.exits.length > 0);
+    expect(port.sent.at(-1)).toMatchObject({
+      type: 'failed',
+      message: expect.stringContaining('The GPU has room for'),
+    });
+  });
+
   it('tells who starts before the step in which they start runs', async () => {
     const seen: number[] = [];
     const { port, receive } = host({

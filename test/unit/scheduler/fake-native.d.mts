@@ -2,12 +2,15 @@ import type {
   EngineOptions,
   NativeAddon,
   NativeEngine,
+  NativeGpu,
   SamplingSpec,
   StepPlan,
   StepResult,
 } from '../../../src/control/engine/native.ts';
 
 export interface FakeHooks {
+  /** What models on cuda have. */
+  gpu?: NativeGpu;
   onStep?: (step: number) => Promise<void> | void;
   /** While `step` is called, before it runs. */
   onCall?: () => void;

@@ -262,14 +262,15 @@ function resultOf(results, scores) {
   };
 }
 
-/** A NativeAddon. `weightBytes` and `pageBytes` are those of a toy. */
-export function fakeAddon({ onStep, onCall, nanPrompt, onLoad } = {}) {
+/** A NativeAddon. `weightBytes` and `pageBytes` are those of a toy. `gpu`: what models on cuda have. */
+export function fakeAddon({ onStep, onCall, nanPrompt, onLoad, gpu } = {}) {
   return {
     info: () => ({ version: 'fake', isa: 'fake', isas: ['fake'], cuda: { built: false, devices: 0, message: '' } }),
     loadModel: async (spec, files, tensors, options) => {
       await onLoad?.();
       options.onProgress?.(1000, 1000);
-      return { weightBytes: 1000, weightCache: 'unused', pageBytes: 1024, close() {} };
+      const own = options.device === 'cuda' ? (gpu ?? null) : null;
+      return { weightBytes: 1000, weightCache: 'unused', pageBytes: 1024, gpu: own, close() {} };
     },
     liveAdapters: () => 0,
     createEngine: (model, options) => new FakeNativeEngine(options, { onStep, onCall, nanPrompt }),

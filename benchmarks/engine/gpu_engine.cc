@@ -1,0 +1,239 @@
+// The engine on a GPU with random weights in the shape of a real model: the same tokens alone and in a batch, then decode of one stream,
+// prefill and offline throughput, beside the device's copy bandwidth measured in the same run. Needs no Node and no files.
+// Usage: gpu_engine 0.6b|8b [FILE.json]
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "cuda/common/device_buffer.h"
+#include "device/device.h"
+#include "driver.h"
+
+namespace {
+
+using namespace tandem;
+using test::Driver;
+using test::Job;
+using test::Random;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Qwen3.
+model::Spec shape_of(const std::string& name) {
+  model::Spec s;
+  const bool large = name == "8b";
+  require(large || name == "0.6b", ErrorKind::kRange, "the shape must be 0.6b or 8b");
+  s.vocab_size = 151936;
+  s.hidden_size = large ? 4096 : 1024;
+  s.intermediate_size = large ? 12288 : 3072;
+  s.layers = large ? 36 : 28;
+  s.heads = large ? 32 : 16;
+  s.kv_heads = 8;
+  s.head_dim = 128;
+  s.rope.theta = 1e6;
+  s.max_position = 40960;
+  s.window_layers.assign(size_t(s.layers), 0);
+  s.qk_norm = true;
+  s.tied_embeddings = !large;
+  return s;
+}
+
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+// Noise of a trained model's size; norms are 1.
+void random_weights(const std::string& name, const std::vector<int64_t>& shape, int64_t first, int64_t count, float* out) {
+  uint64_t seed = 14695981039346656037ull;
+  for (char c : name) seed = (seed ^ uint64_t(c)) * 1099511628211ull;
+  const float scale = name.find("embed_tokens") != std::string::npos ? 0.05f : 1.7f / std::sqrt(float(shape.back()));
+  for (int64_t i = 0; i < count; ++i) {
+    const float unit = float(int64_t(mix(seed + uint64_t(first + i)) >> 40)) / float(1 << 23) - 1.0f;
+    out[i] = shape.size() == 1 ? 1.0f : unit * scale;
+  }
+}
+
+struct Result {
+  std::string name;
+  double value;
+  const char* unit;
+};
+
+class Check {
+ public:
+  explicit Check(const std::string& shape) : spec_(shape_of(shape)) {
+    const auto start = Clock::now();
+    model_ = device::load(spec_, device::WeightSource(random_weights), int(std::max(1u, std::thread::hardware_concurrency())), {});
+    add("weights", double(model_->weight_bytes()) / 1e9, "GB");
+    add("making and loading weights", seconds_since(start), "s");
+  }
+
+  // True: alone, in a batch and in chunks the same tokens and the same bits.
+  bool invariant() {
+    std::vector<Job> alone = jobs(4, 90, 12);
+    engine::Options o = options(8, 512, 1024);
+    for (Job& j : alone) {
+      Driver driver = driver_of(o);
+      driver.start(0, j);
+      driver.run();
+    }
+    std::vector<Job> together = jobs(4, 90, 12);
+    Driver driver = driver_of(o);
+    driver.set_chunk(33);
+    for (size_t i = 0; i < together.size(); ++i) driver.start(int64_t(i), together[i]);
+    driver.run();
+    bool same = true;
+    for (size_t i = 0; i < alone.size(); ++i) {
+      for (size_t k = 0; k < alone[i].output.size(); ++k) {
+        const auto &a = alone[i].output[k], &b = together[i].output[k];
+        same = same && a.id >= 0 && a.id == b.id && std::memcmp(&a.logprob, &b.logprob, sizeof a.logprob) == 0;
+      }
+    }
+    add("same bits alone and in chunks with others", same ? 1 : 0, "1 = yes");
+    return same;
+  }
+
+  void decode() {
+    const double limit = copy_bandwidth();
+    std::vector<Job> one = jobs(1, 128, 300);
+    Driver driver = driver_of(options(1, 512, 1024));
+    driver.start(0, one[0]);
+    for (int i = 0; i < 20; ++i) driver.step();
+    const auto start = Clock::now();
+    int steps = 0;
+    while (driver.step()) ++steps;
+    const double each = seconds_since(start) / steps, bandwidth = double(model_->weight_bytes()) / each / 1e9;
+    add("copy, read and write", limit, "GB/s");
+    add("decode, one stream", 1 / each, "tokens/s");
+    add("decode, one stream, weights read", bandwidth, "GB/s");
+    add("decode, one stream, of the copy's bandwidth", bandwidth / limit, "");
+  }
+
+  void prefill(int64_t tokens) {
+    std::vector<Job> all = jobs(5, tokens, 1);
+    Driver driver = driver_of(options(1, tokens, tokens + 16));
+    std::vector<double> times;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto start = Clock::now();
+      driver.start(0, all[i]);
+      driver.run();
+      times.push_back(seconds_since(start));
+      driver.stop(0);
+    }
+    std::sort(times.begin(), times.end());
+    const int64_t head = spec_.vocab_size * spec_.hidden_size * (spec_.tied_embeddings ? 1 : 2);
+    const double flops = 2.0 * double(int64_t(model_->weight_bytes()) / 2 - head) * double(tokens);
+    const std::string name = "prefill of " + std::to_string(tokens);
+    add(name, double(tokens) / times[2], "tokens/s");
+    add(name + ", products", flops / times[2] / 1e12, "TFLOP/s");
+  }
+
+  // 256 requests at once, input and output 100..1024, temperature 0.6.
+  void throughput(double most_seconds) {
+    Random random(7);
+    std::vector<Job> all;
+    engine::Options o = options(256, 8192, 2064);
+    o.pages = 0;
+    for (int i = 0; i < 256; ++i) {
+      all.push_back(jobs(1, random.whole(100, 1024), random.whole(100, 1024))[0]);
+      all.back().params.sampling.temperature = 0.6;
+      all.back().params.sampling.seed = uint64_t(i);
+      all.back().params.sampling.logprobs = -1;
+      o.pages += (int64_t(all.back().prompt.size()) + all.back().params.max_tokens + 15) / 16;
+    }
+    Driver driver = driver_of(o);
+    for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
+    const auto start = Clock::now();
+    while (seconds_since(start) < most_seconds && driver.step()) {
+    }
+    const double time = seconds_since(start);
+    double outputs = 0;
+    bool complete = true;
+    for (const Job& j : all) outputs += double(j.output.size()), complete = complete && j.finished();
+    add(complete ? "offline throughput, 256 requests" : "offline throughput, 256 requests, cut short", outputs / time, "tokens/s");
+  }
+
+  void report(const char* path, const std::string& shape) const {
+    for (const Result& r : results_) std::printf("%-48s %14.4f  %s\n", r.name.c_str(), r.value, r.unit);
+    if (!path) return;
+    FILE* file = std::fopen(path, "w");
+    require(file != nullptr, ErrorKind::kIo, "cannot write the results");
+    std::fprintf(file, "{\n  \"device\": \"%s\",\n  \"shape\": \"%s\",\n  \"cases\": [", device::info().message.c_str(), shape.c_str());
+    const char* comma = "";
+    for (const Result& r : results_) {
+      std::fprintf(file, "%s\n    {\"name\": \"%s\", \"value\": %.6g, \"unit\": \"%s\"}", comma, r.name.c_str(), r.value, r.unit);
+      comma = ",";
+    }
+    std::fprintf(file, "\n  ]\n}\n");
+    std::fclose(file);
+  }
+
+ private:
+  void add(const std::string& name, double value, const char* unit) { results_.push_back({name, value, unit}); }
+
+  std::vector<Job> jobs(int count, int64_t prompt, int64_t outputs) {
+    std::vector<Job> all;
+    for (int i = 0; i < count; ++i) {
+      Job j;
+      for (int64_t t = 0; t < prompt; ++t) j.prompt.push_back(int32_t(random_.whole(0, spec_.vocab_size - 1)));
+      j.params.max_tokens = outputs;
+      j.params.sampling.temperature = 0;
+      j.params.sampling.logprobs = 0;
+      all.push_back(std::move(j));
+    }
+    return all;
+  }
+
+  engine::Options options(int64_t sequences, int64_t batch, int64_t length) const {
+    engine::Options o;
+    o.max_sequences = sequences;
+    o.max_batch_tokens = batch;
+    o.max_model_len = length;
+    o.pages = sequences * ((length + 15) / 16);
+    o.samplable_vocab = spec_.vocab_size;
+    o.max_logprobs = 20;
+    return o;
+  }
+
+  Driver driver_of(const engine::Options& o) const {
+    auto make = [&](const engine::Options& checked) { return model_->make_backend(checked, 0); };
+    return Driver(std::make_unique<engine::Engine>(model_->facts(), o, make), o);
+  }
+
+  static double copy_bandwidth() {
+    const size_t bytes = size_t(1) << 30;
+    cuda::DeviceBuffer<unsigned char> from(bytes), to(bytes);
+    cuda::device_copy(to.data(), from.data(), bytes);
+    const auto start = Clock::now();
+    for (int i = 0; i < 20; ++i) cuda::device_copy(to.data(), from.data(), bytes);
+    return 40.0 * double(bytes) / seconds_since(start) / 1e9;
+  }
+
+  model::Spec spec_;
+  std::shared_ptr<device::Model> model_;
+  Random random_{1};
+  std::vector<Result> results_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    require(argc > 1, ErrorKind::kRange, "usage: gpu_engine 0.6b|8b [FILE.json]");
+    Check check(argv[1]);
+    const bool same = check.invariant();
+    check.decode();
+    check.prefill(2048);
+    check.prefill(8192);
+    check.throughput(90);
+    check.report(argc > 2 ? argv[2] : nullptr, argv[1]);
+    return same ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpu_engine: %s\n", error.what());
+    return 1;
+  }
+}

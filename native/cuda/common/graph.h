@@ -1,0 +1,55 @@
+// What a stream was told to do, recorded to be done again with one call: a decode step is hundreds of small launches.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "cuda/common/stream.h"
+
+namespace tandem::cuda {
+
+#ifdef TANDEM_GPU_EMULATION
+class Graph {
+ public:
+  void record(Stream&, const std::function<void()>& body) { launches_ = gpu_emulation::record(body); }
+  void launch(Stream&) {
+    for (const std::function<void()>& launch : launches_) launch();
+  }
+
+ private:
+  std::vector<std::function<void()>> launches_;
+};
+#else
+class Graph {
+ public:
+  Graph() = default;
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  ~Graph() {
+    if (graph_) cudaGraphExecDestroy(graph_);
+  }
+
+  // Takes down what `body` launches on the stream, arguments included, without running it. Copies of the host's memory and new kernels
+  // do not belong in there: what is recorded must have run before.
+  void record(Stream& stream, const std::function<void()>& body) {
+    check_call(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    cudaGraph_t captured = nullptr;
+    try {
+      body();
+    } catch (...) {
+      cudaStreamEndCapture(stream.get(), &captured);
+      if (captured) cudaGraphDestroy(captured);
+      throw;
+    }
+    check_call(cudaStreamEndCapture(stream.get(), &captured), "cudaStreamEndCapture");
+    const cudaError_t error = cudaGraphInstantiate(&graph_, captured, 0);
+    cudaGraphDestroy(captured);
+    check_call(error, "cudaGraphInstantiate");
+  }
+  void launch(Stream& stream) { check_call(cudaGraphLaunch(graph_, stream.get()), "cudaGraphLaunch"); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+#endif
+
+}  // namespace tandem::cuda

@@ -1,0 +1,116 @@
+// Work in order on the device, and the memory that it is fed from. Under the emulation everything happens at once.
+#pragma once
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "base/error.h"
+#include "cuda/common/device_buffer.h"
+
+namespace tandem::cuda {
+
+#ifdef TANDEM_GPU_EMULATION
+class Stream {
+ public:
+  cudaStream_t get() const { return nullptr; }
+  void upload(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+  void wait() {}
+};
+inline void* pinned_allocate(size_t bytes) { return std::calloc(1, bytes); }
+inline void pinned_free(void* p) { std::free(p); }
+#else
+// Does not wait for the default stream, nor that for it.
+class Stream {
+ public:
+  Stream() { check_call(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+  // Host memory must be pinned and stay as it is until wait().
+  void upload(void* to, const void* from, size_t bytes) {
+    check_call(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
+  }
+  void download(void* to, const void* from, size_t bytes) {
+    check_call(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+  }
+  // Until all of it is done; throws Error(kState) for a fault in any kernel before.
+  void wait() { check_call(cudaStreamSynchronize(stream_), "the GPU failed"); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+inline void* pinned_allocate(size_t bytes) {
+  void* p = nullptr;
+  return cudaMallocHost(&p, bytes) == cudaSuccess ? p : nullptr;
+}
+inline void pinned_free(void* p) { cudaFreeHost(p); }
+#endif
+
+// Host memory that the device copies from and to.
+template <typename T>
+class PinnedBuffer {
+ public:
+  PinnedBuffer() = default;
+  explicit PinnedBuffer(size_t count) : count_(count) {
+    if (count == 0) return;
+    data_ = static_cast<T*>(pinned_allocate(count * sizeof(T)));
+    require(data_ != nullptr, ErrorKind::kState, "no pinned memory is left");
+  }
+  PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
+  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  ~PinnedBuffer() {
+    if (data_) pinned_free(data_);
+  }
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  size_t size() const { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  size_t count_ = 0;
+};
+
+// The inputs of a step: put() one after the other, sent with one copy. A pointer from put() is valid on the device after send().
+class Inputs {
+ public:
+  Inputs() = default;
+  explicit Inputs(size_t bytes) : host_(bytes), device_(bytes) {}
+
+  // What was sent before must have arrived.
+  void begin() { used_ = 0; }
+  template <typename T>
+  const T* put(const std::vector<T>& values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const size_t bytes = values.size() * sizeof(T), at = used_;
+    require(at <= host_.size() && bytes <= host_.size() - at, ErrorKind::kState, "the inputs of a step are larger than planned");
+    if (bytes > 0) std::memcpy(host_.data() + at, values.data(), bytes);
+    used_ = padded(at + bytes);
+    return reinterpret_cast<const T*>(device_.data() + at);
+  }
+  void send(Stream& stream) {
+    if (used_ > 0) stream.upload(device_.data(), host_.data(), used_);
+  }
+  // Room that `count` values take.
+  template <typename T>
+  static size_t bytes_of(int64_t count) {
+    return padded(size_t(count) * sizeof(T)) + kAlign;
+  }
+
+ private:
+  static constexpr size_t kAlign = 64;
+  static size_t padded(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+  PinnedBuffer<unsigned char> host_;
+  DeviceBuffer<unsigned char> device_;
+  size_t used_ = 0;
+};
+
+}  // namespace tandem::cuda

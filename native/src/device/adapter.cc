@@ -1,0 +1,38 @@
+#include "device/adapter.h"
+
+#include <algorithm>
+
+namespace tandem::device {
+
+Adapter::Adapter(model::Adapter adapter, int64_t layers) : model::Adapter(std::move(adapter)) {
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    for (int module = 0; module < model::kModules; ++module) {
+      const ops::LoraFactors& f = factors(layer, model::Module(module));
+      const int64_t rank = f.rank(), in = f.shape().in, out = f.shape().out;
+      if (rank == 0) {
+        weights_.push_back({nullptr, nullptr, 0, 0});
+        continue;
+      }
+      std::vector<float> a(size_t(rank * in)), b(size_t(out * rank)), turned(b.size());
+      f.copy_a(a.data());
+      f.copy_b(b.data());
+      for (int64_t o = 0; o < out; ++o) {
+        for (int64_t r = 0; r < rank; ++r) turned[size_t(r * out + o)] = b[size_t(o * rank + r)];
+      }
+      const cuda::bf16* placed_a = place(a);
+      weights_.push_back({placed_a, place(turned), int32_t(rank), f.scale()});
+      most_rank_ = std::max(most_rank_, rank);
+    }
+  }
+}
+
+// The values were rounded to bf16 before.
+const cuda::bf16* Adapter::place(const std::vector<float>& values) {
+  std::vector<cuda::bf16> rounded;
+  rounded.reserve(values.size());
+  for (float value : values) rounded.push_back(cuda::to_bf16(value));
+  memory_.emplace_back(rounded);
+  return memory_.back().data();
+}
+
+}  // namespace tandem::device

@@ -1,0 +1,157 @@
+#include "device/batch.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace tandem::device {
+namespace {
+
+constexpr int64_t kGroup = 4;  // tiles of a block that does all splits
+
+int64_t pages_of(const ops::AttentionRun& run) {
+  return (run.first_position + run.count + cuda::kPagePositions - 1) / cuda::kPagePositions;
+}
+
+struct Rows {
+  std::vector<int32_t> tokens, positions, slots, table;
+  int64_t max_pages;
+};
+
+Rows rows_of(const model::ForwardBatch& batch, int64_t least_pages) {
+  Rows out;
+  out.tokens = batch.tokens;
+  out.max_pages = least_pages;
+  for (const ops::AttentionRun& run : batch.runs) out.max_pages = std::max(out.max_pages, pages_of(run));
+  out.table.assign(batch.runs.size() * size_t(out.max_pages), -1);
+  for (size_t r = 0; r < batch.runs.size(); ++r) {
+    const ops::AttentionRun& run = batch.runs[r];
+    std::copy(run.pages, run.pages + pages_of(run), out.table.begin() + int64_t(r) * out.max_pages);
+    for (int64_t i = 0; i < run.count; ++i) {
+      const int64_t position = run.first_position + i;
+      out.positions.push_back(int32_t(position));
+      out.slots.push_back(run.pages[position / cuda::kPagePositions] * cuda::kPagePositions + int32_t(position % cuda::kPagePositions));
+    }
+  }
+  return out;
+}
+
+struct Tiles {
+  std::vector<cuda::AttentionTile> wide, split;
+  int64_t wide_longest = 1, split_longest = 1;
+};
+
+Tiles tiles_of(const model::ForwardBatch& batch, int64_t tile_tokens) {
+  Tiles out;
+  for (size_t r = 0; r < batch.runs.size(); ++r) {
+    const ops::AttentionRun& run = batch.runs[r];
+    const bool wide = run.count >= kGroup * tile_tokens;
+    std::vector<cuda::AttentionTile>& tiles = wide ? out.wide : out.split;
+    for (int64_t i = 0; i < run.count; i += tile_tokens) {
+      const int64_t tokens = std::min(tile_tokens, run.count - i);
+      tiles.push_back({int32_t(run.first_row + i), int32_t(tokens), int32_t(run.first_position + i), int32_t(r)});
+    }
+    while (wide && tiles.size() % kGroup != 0) tiles.push_back({0, 0, 0, int32_t(r)});
+    int64_t& longest = wide ? out.wide_longest : out.split_longest;
+    longest = std::max(longest, run.first_position + run.count);
+  }
+  return out;
+}
+
+// Powers of two up to 8, then steps of 8, then of 32.
+int64_t padded_rows(int64_t rows) {
+  if (rows <= 8) {
+    int64_t power = 1;
+    while (power < rows) power *= 2;
+    return power;
+  }
+  const int64_t step = rows <= 64 ? 8 : 32;
+  return (rows + step - 1) / step * step;
+}
+
+// Rows that are nobody's: no token, no place, nothing to attend to. The kernels leave them out or make them NaN; nobody reads them.
+void pad(const DecodeSize& size, Rows& rows, Tiles& tiles) {
+  const size_t count = size_t(size.rows);
+  rows.tokens.resize(count, -1);
+  rows.positions.resize(count, -1);
+  rows.slots.resize(count, -1);
+  rows.table.resize(count * size_t(rows.max_pages), -1);
+  tiles.split.resize(count, {0, 0, 0, 0});
+  tiles.split_longest = size.positions;
+}
+
+const Adapter& placed(const model::Adapter& adapter) {
+  const auto* found = dynamic_cast<const Adapter*>(&adapter);
+  require(found != nullptr, ErrorKind::kRange, "open.adapter is not on the device");
+  return *found;
+}
+
+void send_adapters(const model::ForwardBatch& batch, int64_t layers, cuda::Inputs& inputs, Batch& out) {
+  std::unordered_map<const model::Adapter*, int32_t> index;
+  std::vector<const Adapter*> distinct;
+  std::vector<int32_t> row_adapters;
+  for (size_t r = 0; r < batch.adapters.size(); ++r) {
+    const model::Adapter* adapter = batch.adapters[r];
+    int32_t at = -1;
+    if (adapter) {
+      auto [found, fresh] = index.try_emplace(adapter, int32_t(distinct.size()));
+      if (fresh) distinct.push_back(&placed(*adapter));
+      at = found->second;
+    }
+    row_adapters.insert(row_adapters.end(), size_t(batch.runs[r].count), at);
+  }
+  if (distinct.empty()) return;
+  std::vector<cuda::LoraWeights> table;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    for (int module = 0; module < model::kModules; ++module) {
+      for (const Adapter* adapter : distinct) table.push_back(adapter->weights(layer, model::Module(module)));
+    }
+  }
+  for (const Adapter* adapter : distinct) out.most_rank = std::max(out.most_rank, adapter->most_rank());
+  out.row_adapters = inputs.put(row_adapters);
+  out.adapters = inputs.put(table);
+  out.adapter_count = int64_t(distinct.size());
+}
+
+}  // namespace
+
+std::optional<DecodeSize> decode_size(const model::ForwardBatch& batch, int64_t most_rows) {
+  int64_t longest = 1;
+  for (const ops::AttentionRun& run : batch.runs) {
+    if (run.count != 1) return {};
+    longest = std::max(longest, run.first_position + 1);
+  }
+  for (const model::Adapter* adapter : batch.adapters) {
+    if (adapter) return {};
+  }
+  const int64_t rows = padded_rows(int64_t(batch.runs.size()));
+  int64_t positions = kPositionStep;
+  while (positions < longest) positions *= 2;
+  return rows <= most_rows ? std::optional(DecodeSize{rows, positions}) : std::nullopt;
+}
+
+Batch send_batch(const model::ForwardBatch& batch, const model::Spec& spec, const std::optional<DecodeSize>& size, cuda::Inputs& inputs,
+                 cuda::Stream& stream) {
+  Rows rows = rows_of(batch, size ? size->positions / cuda::kPagePositions : 1);
+  Tiles tiles = tiles_of(batch, cuda::attention_tile_tokens(spec.heads, spec.kv_heads));
+  if (size) pad(*size, rows, tiles);
+  inputs.begin();
+  Batch out;
+  out.rows = int64_t(rows.tokens.size());
+  out.runs = int64_t(rows.table.size()) / rows.max_pages;
+  out.tokens = inputs.put(rows.tokens);
+  out.positions = inputs.put(rows.positions);
+  out.slots = inputs.put(rows.slots);
+  out.page_table = inputs.put(rows.table);
+  out.max_pages = rows.max_pages;
+  out.wide_tiles = inputs.put(tiles.wide);
+  out.split_tiles = inputs.put(tiles.split);
+  out.wide_count = int64_t(tiles.wide.size());
+  out.split_count = int64_t(tiles.split.size());
+  out.wide_longest = tiles.wide_longest;
+  out.split_longest = tiles.split_longest;
+  send_adapters(batch, spec.layers, inputs, out);
+  inputs.send(stream);
+  return out;
+}
+
+}  // namespace tandem::device

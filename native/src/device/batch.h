@@ -1,0 +1,47 @@
+// A batch of token rows as the kernels read it, on its way to the device.
+#pragma once
+#include <compare>
+#include <optional>
+
+#include "cuda/attention/paged_attention.h"
+#include "cuda/common/stream.h"
+#include "cuda/lora/lora.h"
+#include "device/adapter.h"
+#include "model/forward.h"
+
+namespace tandem::device {
+
+// Pointers into device memory.
+struct Batch {
+  int64_t rows = 0, runs = 0;
+  const int32_t* tokens = nullptr;     // rows
+  const int32_t* positions = nullptr;  // rows
+  const int32_t* slots = nullptr;      // rows: page * 16 + offset
+  const int32_t* page_table = nullptr;
+  int64_t max_pages = 0;
+  // Runs that fill whole groups of four tiles share the reads of their keys; of the others each split gets its own block.
+  const cuda::AttentionTile* wide_tiles = nullptr;
+  const cuda::AttentionTile* split_tiles = nullptr;
+  int64_t wide_count = 0, wide_longest = 1, split_count = 0, split_longest = 1;
+  const int32_t* row_adapters = nullptr;        // rows, -1 = none
+  const cuda::LoraWeights* adapters = nullptr;  // [layer][module][adapters of the batch]
+  int64_t adapter_count = 0, most_rank = 0;
+};
+
+// Decode batches of the base model are padded to few sizes, so that what was recorded for one fits the next of its size: everything in
+// Batch is then the same, only the memory that it points to differs.
+struct DecodeSize {
+  int64_t rows, positions;
+  auto operator<=>(const DecodeSize&) const = default;
+};
+// Nothing: the batch is of another kind, or would be larger than `most_rows`.
+std::optional<DecodeSize> decode_size(const model::ForwardBatch& batch, int64_t most_rows);
+// Positions are padded to these steps.
+constexpr int64_t kPositionStep = cuda::kSplitPositions;
+
+// Sends the batch, padded to a size where one is given; what was sent before must have been read. Throws Error(kRange) for an adapter
+// that is not on the device.
+Batch send_batch(const model::ForwardBatch& batch, const model::Spec& spec, const std::optional<DecodeSize>& size, cuda::Inputs& inputs,
+                 cuda::Stream& stream);
+
+}  // namespace tandem::device

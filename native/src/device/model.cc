@@ -1,0 +1,96 @@
+#include <algorithm>
+
+#include "cuda/common/device_info.h"
+#include "device/backend.h"
+#include "device/weights.h"
+
+namespace tandem::device {
+namespace {
+
+// Of the free memory: what the driver and the kernels themselves take later.
+constexpr double kUsableShare = 0.97;
+
+void supported(bool ok, const std::string& what) {
+  if (!ok) throw Error(ErrorKind::kUnsupported, "a GPU cannot run this model yet: " + what);
+}
+
+void check_shape(const model::Spec& s) {
+  const bool dim = s.head_dim == 32 || s.head_dim == 64 || s.head_dim == 96 || s.head_dim == 128;
+  supported(dim, "its heads have " + std::to_string(s.head_dim) + " dimensions, and kernels are there for 32, 64, 96 and 128");
+  supported(s.heads / s.kv_heads <= cuda::kTileRows, "more than 16 heads share one KV head");
+  supported(s.hidden_size % 8 == 0 && s.intermediate_size % 8 == 0, "its hidden sizes are no multiples of 8");
+  supported(s.vocab_size <= 1 << 18, "its vocabulary has more than 262,144 tokens");
+}
+
+class LoadedModel final : public Model {
+ public:
+  LoadedModel(const model::Spec& spec, const WeightSource& source, int threads, const model::Progress& progress)
+      : facts_(std::make_shared<model::Model>(spec, ops::Element::kBf16, threads)),
+        weights_(std::make_shared<const Weights>(load_weights(spec, source, facts_->pool, progress))) {}
+
+  const std::shared_ptr<model::Model>& facts() const override { return facts_; }
+  size_t weight_bytes() const override { return weights_->bytes(); }
+
+  int64_t most_pages(const engine::Options& options, size_t reserve) const override {
+    engine::Options one = options;
+    one.pages = 1;
+    const Sizes sizes(facts_->spec, one);
+    const int64_t left = int64_t(usable_bytes()) - int64_t(sizes.fixed_bytes() + reserve);
+    return std::max<int64_t>(0, left / sizes.page_bytes);
+  }
+
+  std::vector<MemoryPart> memory_plan(const engine::Options& options, size_t reserve) const override {
+    std::vector<MemoryPart> parts = Sizes(facts_->spec, options).parts();
+    parts.insert(parts.begin(), {"weights", weight_bytes()});
+    parts.push_back({"room for adapters", reserve});
+    return parts;
+  }
+
+  std::unique_ptr<engine::Backend> make_backend(const engine::Options& options, size_t reserve) const override {
+    const Sizes sizes(facts_->spec, options);
+    const size_t needed = sizes.fixed_bytes() + size_t(sizes.pages) * size_t(sizes.page_bytes) + reserve;
+    if (needed > usable_bytes()) {
+      throw Error(ErrorKind::kState, "the GPU has " + std::to_string(usable_bytes() >> 20) +
+                                         " MiB left beside the weights, and the engine needs " + std::to_string(needed >> 20) +
+                                         " MiB: lower --kv-cache-memory or --max-num-batched-tokens");
+    }
+    return std::make_unique<DeviceBackend>(weights_, facts_, sizes);
+  }
+
+  std::shared_ptr<const model::Adapter> place(model::Adapter adapter) const override {
+    return std::make_shared<const Adapter>(std::move(adapter), facts_->spec.layers);
+  }
+
+ private:
+  static size_t usable_bytes() { return size_t(double(cuda::device_free_bytes()) * kUsableShare); }
+
+  std::shared_ptr<model::Model> facts_;
+  std::shared_ptr<const Weights> weights_;
+};
+
+}  // namespace
+
+Info info() {
+  const cuda::DeviceInfo found = cuda::device_info();
+  return {true, found.devices, found.message};
+}
+
+std::shared_ptr<Model> load(const model::Spec& spec, const WeightSource& source, int threads, const model::Progress& progress) {
+  model::check(spec);
+  const cuda::DeviceInfo found = cuda::device_info();
+  if (found.devices == 0) throw Error(ErrorKind::kUnsupported, "no GPU can be used: " + found.message);
+  check_shape(spec);
+  return std::make_shared<LoadedModel>(spec, source, threads, progress);
+}
+
+std::shared_ptr<Model> load(const model::Spec& spec, const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors,
+                            int threads, const model::Progress& progress) {
+  const model::TensorFiles open_files(files, tensors);
+  auto source = [&](const std::string& name, const std::vector<int64_t>& shape, int64_t first, int64_t count, float* out) {
+    const model::Tensor& tensor = open_files.find(name, shape);
+    if (count > 0 && !open_files.read(tensor, first, count, out)) throw Error(ErrorKind::kIo, "could not read " + name);
+  };
+  return load(spec, source, threads, progress);
+}
+
+}  // namespace tandem::device

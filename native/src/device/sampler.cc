@@ -1,0 +1,135 @@
+#include "device/sampler.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "device/controls.h"
+
+namespace tandem::device {
+
+using engine::Answer;
+
+Sampler::Sampler(const Sizes& sizes, cuda::Stream& stream)
+    : sizes_(sizes), stream_(stream), from_(cuda::Inputs::bytes_of<int32_t>(sizes.logit_rows)), inputs_(sizes.sample_input_bytes),
+      copies_(size_t(sizes.logit_rows * sizes.hidden)), work_(size_t(sizes.logit_rows * sizes.vocab)),
+      device_results_(size_t(sizes.logit_rows)), device_best_(size_t(sizes.best)), results_(size_t(sizes.logit_rows)),
+      best_(size_t(sizes.best)) {}
+
+std::vector<Answer> Sampler::run(const std::vector<Request>& requests, Forward& forward) {
+  std::vector<Answer> answers;
+  while (answers.size() < requests.size()) {
+    const Request* first = requests.data() + answers.size();
+    const size_t left = requests.size() - answers.size();
+    Group group;
+    while (group.rows.size() < left && add(group, first[group.rows.size()])) {
+    }
+    const float* logits = compute(first, int64_t(group.rows.size()), forward);
+    sample(logits, group);
+    const size_t begin = answers.size();
+    for (size_t i = 0; i < group.rows.size(); ++i) answers.push_back(answer_of(first[i], group.rows[i], results_.data()[i]));
+    for (size_t i = 0; i < group.rows.size(); ++i) settle(first[i], logits + int64_t(i) * sizes_.vocab, answers[begin + i]);
+  }
+  return answers;
+}
+
+bool Sampler::add(Group& group, const Request& request) const {
+  cuda::SampleRow row;
+  std::vector<cuda::LogitEdit> edits;
+  if (request.input) {
+    row = row_of(*request.input);
+    edits = edits_of(*request.input);
+  } else {
+    row.given = request.given;
+    row.best = int32_t(std::clamp<int64_t>(request.best, 0, sizes_.vocab));
+    row.logprob_of = cuda::LogprobOf::kScaled;
+    row.scale = request.scale;
+  }
+  const bool fits = int64_t(group.rows.size()) < sizes_.logit_rows && int64_t(group.edits.size() + edits.size()) <= sizes_.edits &&
+                    group.best + row.best <= sizes_.best;
+  if (!group.rows.empty() && !fits) return false;
+  row.first_edit = int32_t(group.edits.size());
+  row.edit_count = int32_t(edits.size());
+  row.first_best = int32_t(group.best);
+  if (request.input) set_mask(group, row, *request.input);
+  group.samplable = request.input ? request.input->samplable : std::max<int64_t>(1, group.samplable);
+  group.best += row.best;
+  group.edits.insert(group.edits.end(), edits.begin(), edits.end());
+  group.rows.push_back(row);
+  return true;
+}
+
+void Sampler::set_mask(Group& group, cuda::SampleRow& row, const ops::SampleInput& input) const {
+  if (!has_mask(input)) return;
+  row.mask = int32_t(int64_t(group.masks.size()) / sizes_.mask_words);
+  append_mask(input, sizes_.mask_words, group.masks);
+}
+
+const float* Sampler::compute(const Request* requests, int64_t count, Forward& forward) {
+  // The last group's inputs have been read: sample() waits.
+  std::vector<int32_t> from;
+  for (int64_t i = 0; i < count; ++i) {
+    const engine::HiddenRow& hidden = requests[i].hidden;
+    from.push_back(hidden.copy ? -1 : int32_t(hidden.row));
+    if (!hidden.copy) continue;
+    float* copy = copies_.data() + i * sizes_.hidden;
+    std::copy(hidden.copy, hidden.copy + sizes_.hidden, copy);
+    stream_.upload(forward.picked(i), copy, size_t(sizes_.hidden) * sizeof(float));
+  }
+  from_.begin();
+  const int32_t* placed = from_.put(from);
+  from_.send(stream_);
+  return forward.logits(placed, count);
+}
+
+void Sampler::sample(const float* logits, const Group& group) {
+  inputs_.begin();
+  cuda::SampleBatch batch{};
+  batch.logits = logits;
+  batch.ld = batch.vocab = sizes_.vocab;
+  batch.rows = int64_t(group.rows.size());
+  batch.samplable = group.samplable;
+  batch.params = inputs_.put(group.rows);
+  batch.edits = inputs_.put(group.edits);
+  batch.edit_total = int64_t(group.edits.size());
+  batch.masks = inputs_.put(group.masks);
+  batch.mask_words = sizes_.mask_words;
+  batch.mask_rows = int64_t(group.masks.size()) / sizes_.mask_words;
+  batch.work = work_.data();
+  batch.work_floats = int64_t(work_.size());
+  batch.best = device_best_.data();
+  batch.best_total = group.best;
+  batch.out = device_results_.data();
+  inputs_.send(stream_);
+  cuda::sample(batch, stream_.get());
+  stream_.download(results_.data(), device_results_.data(), group.rows.size() * sizeof(cuda::Sampled));
+  if (group.best > 0) stream_.download(best_.data(), device_best_.data(), size_t(group.best) * sizeof(cuda::BestEntry));
+  stream_.wait();
+}
+
+Answer Sampler::answer_of(const Request& request, const cuda::SampleRow& row, const cuda::Sampled& sampled) const {
+  Answer answer;
+  const bool finite = sampled.token != cuda::kNotFinite;
+  answer.sample.token = request.input ? std::max(sampled.token, -1) : request.given;
+  answer.sample.forbidden = sampled.token == cuda::kForbidden;
+  answer.sample.rank = sampled.rank;
+  if (sampled.token >= 0 || !request.input) answer.sample.logprob = sampled.logprob;
+  if (!finite) return answer;
+  const cuda::BestEntry* begin = best_.data() + row.first_best;
+  std::vector<cuda::BestEntry> entries(begin, begin + sampled.best_count);
+  std::sort(entries.begin(), entries.end(),
+            [](const cuda::BestEntry& a, const cuda::BestEntry& b) { return a.value != b.value ? a.value > b.value : a.id < b.id; });
+  for (const cuda::BestEntry& e : entries) answer.top.push_back({e.id, e.logprob});
+  return answer;
+}
+
+void Sampler::settle(const Request& request, const float* logits, Answer& answer) {
+  if (!request.input || !request.input->takes) return;
+  while (answer.sample.token >= 0 && !request.input->takes(answer.sample.token)) {
+    Group group;
+    add(group, request);
+    sample(logits, group);
+    answer = answer_of(request, group.rows[0], results_.data()[0]);
+  }
+}
+
+}  // namespace tandem::device

@@ -1,0 +1,27 @@
+// All sizes of an engine's device memory, known before any of it is taken: nothing is allocated in a step.
+#pragma once
+#include "device/device.h"
+
+namespace tandem::device {
+
+struct Sizes {
+  Sizes(const model::Spec& spec, const engine::Options& options);
+
+  int64_t layers, rows, sequences, positions, pages, vocab;
+  int64_t hidden, wide, activation, queries;  // columns of the activations
+  int64_t kv_layer_elements;                  // keys or values of one layer
+  int64_t page_bytes;                         // of all layers
+  int64_t decode_rows;                        // of the largest decode batch, padded
+  int64_t logit_rows;                         // sampled at once
+  int64_t mask_words;                         // of one row
+  int64_t edits, best;                        // of the rows sampled at once
+  int64_t workspace_floats;                   // of products and of attention, one after the other
+  int64_t lora_floats;                        // of A x
+  size_t forward_input_bytes, sample_input_bytes;
+
+  std::vector<MemoryPart> parts() const;
+  // Everything but the KV pages.
+  size_t fixed_bytes() const;
+};
+
+}  // namespace tandem::device

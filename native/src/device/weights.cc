@@ -1,0 +1,134 @@
+#include "device/weights.h"
+
+#include <algorithm>
+
+#include "cuda/common/stream.h"
+
+namespace tandem::device {
+namespace {
+
+// Elements that go to the device with one copy, and those that one thread reads at once: whole rows, at most so many (but one row).
+constexpr int64_t kChunk = int64_t(16) << 20;
+constexpr int64_t kPiece = int64_t(1) << 18;
+
+class Loader {
+ public:
+  Loader(const model::Spec& spec, const WeightSource& source, ThreadPool& pool, const model::Progress& progress)
+      : spec_(spec), source_(source), pool_(pool), progress_(progress) {}
+
+  Weights load() {
+    dry_ = true;
+    read_all();
+    dry_ = false;
+    total_ = seen_;
+    seen_ = 0;
+    staging_ = cuda::PinnedBuffer<bf16>(size_t(kChunk));
+    return read_all();
+  }
+
+ private:
+  // One part of a matrix whose rows come from several tensors.
+  struct Part {
+    std::string name;
+    int64_t rows;
+  };
+
+  Weights read_all() {
+    Weights weights;
+    const int64_t h = spec_.hidden_size, v = spec_.vocab_size;
+    weights.embedding = matrix({{"model.embed_tokens.weight", v}}, h);
+    if (!spec_.tied_embeddings) weights.head = matrix({{"lm_head.weight", v}}, h);
+    weights.final_norm = vectors({{"model.norm.weight", h}});
+    for (int64_t i = 0; i < spec_.layers; ++i) weights.layers.push_back(layer("model.layers." + std::to_string(i) + "."));
+    return weights;
+  }
+
+  Layer layer(const std::string& prefix) {
+    const int64_t h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size(), f = spec_.intermediate_size;
+    const std::string a = prefix + "self_attn.", m = prefix + "mlp.";
+    Layer layer;
+    layer.attention_norm = vectors({{prefix + "input_layernorm.weight", h}});
+    layer.mlp_norm = vectors({{prefix + "post_attention_layernorm.weight", h}});
+    layer.qkv = matrix({{a + "q_proj.weight", q}, {a + "k_proj.weight", kv}, {a + "v_proj.weight", kv}}, h);
+    if (spec_.qkv_bias) layer.qkv_bias = vectors({{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}});
+    if (spec_.qk_norm) {
+      layer.q_norm = vectors({{a + "q_norm.weight", spec_.head_dim}});
+      layer.k_norm = vectors({{a + "k_norm.weight", spec_.head_dim}});
+    }
+    layer.output = matrix({{a + "o_proj.weight", h}}, q);
+    if (spec_.output_bias) layer.output_bias = vectors({{a + "o_proj.bias", h}});
+    layer.gate_up = matrix({{m + "gate_proj.weight", f}, {m + "up_proj.weight", f}}, h);
+    layer.down = matrix({{m + "down_proj.weight", h}}, f);
+    if (spec_.mlp_bias) {
+      layer.gate_up_bias = vectors({{m + "gate_proj.bias", f}, {m + "up_proj.bias", f}});
+      layer.down_bias = vectors({{m + "down_proj.bias", h}});
+    }
+    return layer;
+  }
+
+  DeviceBuffer<float> vectors(const std::vector<Part>& parts) const {
+    std::vector<float> values;
+    for (const Part& part : parts) {
+      const size_t start = values.size();
+      if (!dry_) values.resize(start + size_t(part.rows));
+      source_(part.name, {part.rows}, 0, dry_ ? 0 : part.rows, values.data() + start);
+    }
+    return DeviceBuffer<float>(values);
+  }
+
+  Matrix matrix(const std::vector<Part>& parts, int64_t columns) {
+    int64_t rows = 0;
+    for (const Part& part : parts) {
+      if (dry_) source_(part.name, {part.rows, columns}, 0, 0, nullptr);
+      rows += part.rows;
+    }
+    seen_ += rows * columns;
+    if (dry_) return {};
+    Matrix matrix{rows, columns, DeviceBuffer<bf16>(size_t(rows * columns))};
+    bf16* to = matrix.data.data();
+    for (const Part& part : parts) {
+      copy(part, columns, to);
+      to += part.rows * columns;
+    }
+    if (progress_) progress_(int64_t(sizeof(bf16)) * seen_, int64_t(sizeof(bf16)) * total_);
+    return matrix;
+  }
+
+  void copy(const Part& part, int64_t columns, bf16* to) {
+    const int64_t chunk = kChunk / columns, piece = std::max<int64_t>(1, kPiece / columns);  // rows
+    for (int64_t first = 0; first < part.rows; first += chunk) {
+      const int64_t count = std::min(chunk, part.rows - first);
+      pool_.run((count + piece - 1) / piece, [&](int64_t index) {
+        const int64_t begin = index * piece, size = std::min(piece, count - begin) * columns;
+        std::vector<float> values(static_cast<size_t>(size));
+        source_(part.name, {part.rows, columns}, (first + begin) * columns, size, values.data());
+        for (int64_t i = 0; i < size; ++i) staging_.data()[begin * columns + i] = cuda::to_bf16(values[size_t(i)]);
+      });
+      cuda::device_copy(to + first * columns, staging_.data(), size_t(count * columns) * sizeof(bf16));
+    }
+  }
+
+  const model::Spec& spec_;
+  const WeightSource& source_;
+  ThreadPool& pool_;
+  const model::Progress& progress_;
+  cuda::PinnedBuffer<bf16> staging_;
+  int64_t seen_ = 0, total_ = 0;  // elements of matrices
+  bool dry_ = false;
+};
+
+}  // namespace
+
+size_t Weights::bytes() const {
+  size_t elements = embedding.data.size() + head.data.size();
+  for (const Layer& layer : layers) {
+    for (const Matrix* m : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) elements += m->data.size();
+  }
+  return elements * sizeof(bf16);
+}
+
+Weights load_weights(const model::Spec& spec, const WeightSource& source, ThreadPool& pool, const model::Progress& progress) {
+  return Loader(spec, source, pool, progress).load();
+}
+
+}  // namespace tandem::device

@@ -1,0 +1,42 @@
+// The base weights on the device: bf16, row-major, the projections that share an input one below the other.
+#pragma once
+#include "cuda/common/device_buffer.h"
+#include "cuda/common/gpu.h"
+#include "device/device.h"
+
+namespace tandem::device {
+
+using cuda::bf16;
+using cuda::DeviceBuffer;
+
+struct Matrix {
+  int64_t n = 0, k = 0;
+  DeviceBuffer<bf16> data;  // [n][k]
+};
+
+struct Layer {
+  DeviceBuffer<float> attention_norm, mlp_norm;  // [hidden]
+  Matrix qkv;                                    // [query + 2 kv, hidden]
+  DeviceBuffer<float> qkv_bias;                  // these biases and norms may be empty
+  DeviceBuffer<float> q_norm, k_norm;            // [head_dim]
+  Matrix output;                                 // [hidden, query]
+  DeviceBuffer<float> output_bias;
+  Matrix gate_up;  // [2 intermediate, hidden]
+  DeviceBuffer<float> gate_up_bias;
+  Matrix down;  // [hidden, intermediate]
+  DeviceBuffer<float> down_bias;
+};
+
+struct Weights {
+  std::vector<Layer> layers;
+  DeviceBuffer<float> final_norm;
+  Matrix embedding;  // [vocab, hidden]; also the head when tied
+  Matrix head;       // empty when tied
+
+  size_t bytes() const;
+};
+
+// Checks every tensor before the first is read.
+Weights load_weights(const model::Spec& spec, const WeightSource& source, ThreadPool& pool, const model::Progress& progress);
+
+}  // namespace tandem::device

@@ -1,0 +1,68 @@
+// What an engine asks of the machine that holds its weights: the CPU (cpu_backend.h) or a device (device/backend.h).
+// The engine owns slots, plans, grammars' constraints and what a token means; the back-end owns KV memory, activations and the arithmetic.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "model/forward.h"
+#include "ops/sampling.h"
+
+namespace tandem::engine {
+
+struct Options {
+  int64_t max_sequences = 0;
+  int64_t max_batch_tokens = 0;
+  int64_t pages = 0;
+  int64_t max_model_len = 0;
+  int64_t samplable_vocab = 0;
+  int64_t max_logprobs = 0;
+};
+
+// The hidden state that a row of logits is computed from: of a row of the last forward pass, or a copy of an earlier one.
+struct HiddenRow {
+  int64_t row;        // used where `copy` is null
+  const float* copy;  // hidden_size floats
+};
+
+struct Answer {
+  ops::Sample sample;
+  std::vector<ops::TopEntry> top;
+};
+
+struct SampleQuery {
+  HiddenRow hidden;
+  bool follows;  // begins only when the query before it has been taken or left out
+  // Gives the input, but for its logits; false: nothing is to be sampled, and nothing taken.
+  std::function<bool(ops::SampleInput&)> begin;
+  std::function<void(Answer&&)> take;
+};
+
+// A token that was not drawn but given.
+struct ScoreQuery {
+  HiddenRow hidden;
+  int32_t token;
+  int64_t best;  // alternatives wanted
+  float scale;   // log-probabilities are of the logits times this
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual size_t page_bytes() const = 0;
+  // The stored keys and values of one page, page_bytes() of them.
+  virtual void read_page(int32_t page, uint8_t* out) = 0;
+  virtual void write_page(int32_t page, const uint8_t* bytes) = 0;
+
+  // Runs the layers over the batch and writes its keys and values. What an earlier owner left in a page is never seen.
+  virtual void forward(const model::ForwardBatch& batch) = 0;
+  // hidden_size floats of a row of the last forward pass.
+  virtual void copy_hidden(int64_t row, float* out) = 0;
+  // Begins and takes every query, those that follow one another in order and on one thread at a time, others perhaps side by side.
+  virtual void sample(const std::vector<SampleQuery>& queries) = 0;
+  // One answer per query, in order.
+  virtual std::vector<Answer> score(const std::vector<ScoreQuery>& queries) = 0;
+};
+
+}  // namespace tandem::engine

@@ -1,0 +1,376 @@
+// The engine on a device: the tokens of the CPU's engine, and the same bits however its work is cut.
+#include "engine/engine.h"
+
+#include "close_tokens.h"
+#include "device/device.h"
+#include "grammar/regex.h"
+#include "tiny_model.h"
+
+namespace tandem::test {
+namespace {
+
+using engine::Finish;
+using ops::Element;
+
+engine::Options options() {
+  engine::Options o;
+  o.max_sequences = 6;
+  o.max_batch_tokens = 128;
+  o.pages = 40;
+  o.max_model_len = 112;
+  o.samplable_vocab = 100;
+  o.max_logprobs = 103;
+  return o;
+}
+
+// Every switch on, in shapes that the kernels have; the second layer sees a window.
+TinyModel tiny() {
+  TinyModel model;
+  model.spec.layers = 2;
+  model.spec.window_layers = {0, 1};
+  model.spec.head_dim = 32;
+  model.spec.heads = 4;
+  model.spec.kv_heads = 2;
+  return model;
+}
+
+std::shared_ptr<device::Model> load(const TinyModel& source) {
+  std::shared_ptr<device::Model> model;
+  source.with_files([&](const auto& files, const auto& tensors) { model = device::load(source.spec, files, tensors, 1, {}); });
+  return model;
+}
+
+Driver driver_of(const std::shared_ptr<device::Model>& model, const engine::Options& o, uint64_t page_seed = 0) {
+  auto make = [&](const engine::Options& checked) { return model->make_backend(checked, 0); };
+  return Driver(std::make_unique<engine::Engine>(model->facts(), o, make), o, page_seed);
+}
+
+Job job(uint64_t seed, int64_t prompt_length, int64_t outputs, double temperature = 0) {
+  Random random(seed);
+  Job j;
+  for (int64_t i = 0; i < prompt_length; ++i) j.prompt.push_back(int32_t(random.whole(1, 99)));
+  j.params.sampling.temperature = temperature;
+  j.params.sampling.seed = seed;
+  j.params.sampling.logprobs = 3;
+  j.params.max_tokens = outputs;
+  return j;
+}
+
+void check_same(const std::vector<Job>& a, const std::vector<Job>& b) {
+  for (size_t j = 0; j < a.size(); ++j) {
+    CHECK_EQ(a[j].output.size(), b[j].output.size());
+    for (size_t i = 0; i < std::min(a[j].output.size(), b[j].output.size()); ++i) CHECK(same_token(a[j].output[i], b[j].output[i]));
+  }
+}
+
+void run_all(Driver& driver, std::vector<Job>& all) {
+  for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
+  driver.run();
+}
+
+// The jobs on both. A draw may fall on the other side of a boundary; the emulation's arithmetic is always the same, and is known not to.
+void check_against_cpu(const TinyModel& source, std::vector<Job> jobs) {
+  std::vector<Job> wanted = jobs;
+  Driver device = driver_of(load(source), options()), cpu(source.load(Element::kBf16, 1), options());
+  run_all(device, jobs);
+  run_all(cpu, wanted);
+  size_t same = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) same += close_tokens(jobs[i], wanted[i]);
+#ifdef TANDEM_GPU_EMULATION
+  CHECK_EQ(same, jobs.size());
+#else
+  CHECK(2 * same >= jobs.size());
+#endif
+}
+
+TEST(gpu_engine_gives_the_greedy_tokens_of_the_cpu) { check_against_cpu(tiny(), {job(1, 1, 6), job(2, 40, 6), job(3, 70, 4)}); }
+
+TEST(gpu_engine_runs_every_family) {
+  // Without the switches of Qwen and with a tied head, as Llama.
+  TinyModel llama = tiny();
+  llama.spec.qkv_bias = llama.spec.output_bias = llama.spec.mlp_bias = llama.spec.qk_norm = false;
+  llama.spec.window_layers = {0, 0};
+  llama.spec.sliding_window = 0;
+  llama.spec.tied_embeddings = true;
+  llama.spec.heads = 3;
+  llama.spec.kv_heads = 1;
+  check_against_cpu(llama, {job(5, 20, 4)});
+  TinyModel mistral = llama;
+  mistral.spec.tied_embeddings = false;
+  mistral.spec.window_layers = {1, 1};
+  mistral.spec.sliding_window = 9;
+  mistral.spec.head_dim = 64;
+  check_against_cpu(mistral, {job(6, 20, 4)});
+}
+
+TEST(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
+  auto model = load(tiny());
+  const std::vector<Job> jobs = {job(11, 1, 5, 1), job(12, 17, 4, 1), job(13, 40, 3)};
+  std::vector<Job> truth = jobs;
+  for (Job& j : truth) {
+    Driver alone = driver_of(model, options());
+    alone.start(0, j);
+    alone.run();
+  }
+  struct Setting {
+    int64_t chunk;
+    uint64_t page_seed;
+  };
+  for (const Setting& s : {Setting{1 << 30, 3}, Setting{7, 0}, Setting{16, 5}}) {
+    std::vector<Job> all = jobs;
+    Driver together = driver_of(model, options(), s.page_seed);
+    together.set_chunk(s.chunk);
+    run_all(together, all);
+    check_same(all, truth);
+  }
+}
+
+TEST(gpu_engine_same_bits_after_preemption_on_used_pages) {
+  auto model = load(tiny());
+  std::vector<Job> truth = {job(12, 17, 6, 1)}, again = truth;
+  Driver first = driver_of(model, options());
+  run_all(first, truth);
+  engine::Options few = options();
+  few.pages = 7;
+  Driver driver = driver_of(model, few);
+  Job other = job(30, 100, 1);
+  driver.start(0, other);
+  driver.run();
+  driver.stop(0);
+  driver.start(1, again[0]);
+  for (int i = 0; i < 3; ++i) driver.step();
+  driver.stop(1);
+  driver.start(0, again[0]);
+  driver.run();
+  check_same(again, truth);
+}
+
+TEST(gpu_engine_same_bits_when_steps_are_recorded) {
+  auto model = load(tiny());
+  std::vector<Job> recorded = {job(12, 17, 6, 1), job(13, 3, 8), job(14, 5, 5)}, launched = recorded;
+  Driver with = driver_of(model, options());
+  run_all(with, recorded);
+  setenv("TANDEM_CUDA_GRAPHS", "0", 1);
+  Driver without = driver_of(model, options());
+  unsetenv("TANDEM_CUDA_GRAPHS");
+  run_all(without, launched);
+  check_same(recorded, launched);
+}
+
+TEST(gpu_engine_same_bits_with_proposed_tokens) {
+  auto model = load(tiny());
+  std::vector<Job> truth = {job(15, 9, 8, 1), job(16, 20, 8)};
+  truth[0].params.sampling.repetition_penalty = 1.4;
+  Driver single = driver_of(model, options());
+  int steps = 0, fewer = 0;
+  std::vector<Job> proposed = truth;
+  for (size_t i = 0; i < truth.size(); ++i) single.start(int64_t(i), truth[i]);
+  while (single.step()) ++steps;
+  // Of every three that are proposed the third is wrong.
+  auto propose = [&](const Job& job) {
+    const Job& known = job.prompt == truth[0].prompt ? truth[0] : truth[1];
+    std::vector<int32_t> next;
+    for (size_t i = job.output.size(); i < std::min(job.output.size() + 3, known.output.size()); ++i) next.push_back(known.output[i].id);
+    if (next.size() == 3) next[2] = (next[2] + 1) % 100;
+    return next;
+  };
+  Driver driver = driver_of(model, options());
+  driver.set_propose(propose);
+  for (size_t i = 0; i < proposed.size(); ++i) driver.start(int64_t(i), proposed[i]);
+  while (driver.step()) ++fewer;
+  check_same(proposed, truth);
+  CHECK(fewer < steps);
+}
+
+// What a grammar forces is fed, not sampled; its numbers are those that sampling gives.
+TEST(gpu_engine_scores_forced_tokens_as_sampled_ones) {
+  auto model = load(tiny());
+  Job truth = job(17, 5, 5, 0.5);
+  truth.params.sampling.mode = ops::LogprobMode::kTemperature;
+  Driver sampled = driver_of(model, options());
+  sampled.start(0, truth);
+  sampled.run();
+  Driver forced = driver_of(model, options());
+  engine::Plan plan;
+  engine::Open open{};
+  open.prompt_length = int64_t(truth.prompt.size());
+  open.params = truth.params;
+  plan.opens = {open};
+  plan.pages = {{0, 0, 3}};
+  plan.rows = {{0, 0, 5, 1}};
+  plan.tokens = truth.prompt;
+  CHECK_EQ(forced.engine().step(plan).samples[0].token, truth.output[0].id);
+  plan = {};
+  plan.rows = {{0, 5, 4, 1, 3}};
+  for (size_t i = 0; i < 4; ++i) plan.tokens.push_back(truth.output[i].id);
+  const engine::StepResult result = forced.engine().step(plan);
+  CHECK_EQ(result.fed.size(), size_t(3));
+  for (size_t i = 0; i < result.fed.size(); ++i) {
+    const Token& wanted = truth.output[i + 1];
+    const engine::Scored& seen = result.fed[i];
+    CHECK(same_bits(seen.logprob, wanted.logprob));
+    CHECK_EQ(seen.rank, wanted.rank);
+    CHECK_EQ(size_t(seen.top_count), wanted.top.size());
+    for (size_t k = 0; k < wanted.top.size(); ++k) CHECK_EQ(result.top[size_t(seen.top_offset) + k].id, wanted.top[k].id);
+  }
+  CHECK_EQ(result.samples[0].token, truth.output[4].id);
+}
+
+TEST(gpu_engine_samples_with_every_control) {
+  std::vector<Job> jobs;
+  for (uint64_t i = 0; i < 6; ++i) jobs.push_back(job(40 + i, 12, 8, 0.7));
+  ops::SamplingParams* p = &jobs[0].params.sampling;
+  p->frequency_penalty = 0.9, p->presence_penalty = 0.5, p->repetition_penalty = 1.3;
+  jobs[1].params.sampling.bias = {{5, 6.0f}, {7, -100.0f}, {9, 5.5f}};
+  jobs[1].params.sampling.bad_words = {{5, 5}, {9}};
+  jobs[2].params.sampling.allowed = {2, 3, 50, 64, 99};
+  jobs[2].params.sampling.mode = ops::LogprobMode::kProcessed;
+  jobs[3].params.sampling.top_k = 5, jobs[3].params.sampling.top_p = 0.8, jobs[3].params.sampling.min_p = 0.05;
+  jobs[3].params.sampling.mode = ops::LogprobMode::kTemperature;
+  jobs[4].params.stop_ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  jobs[4].params.min_tokens = 7;
+  jobs[5].params.sampling.logprobs = 103;
+  check_against_cpu(tiny(), jobs);
+}
+
+// Token 0 ends a text; then printable ASCII.
+std::shared_ptr<const engine::Program> digits_program() {
+  std::vector<std::string> tokens = {""};
+  for (char byte = ' '; byte <= '~'; ++byte) tokens.push_back(std::string(1, byte));
+  while (tokens.size() < 100) tokens.push_back("77");
+  auto masks = std::make_shared<const grammar::SharedMasks>(std::make_shared<const grammar::Vocabulary>(tokens, std::vector<int32_t>{}));
+  grammar::Budget budget;
+  return engine::make_program(grammar::compile_whole_regex("[0-9]*x[a-c]{2}", budget), masks);
+}
+
+TEST(gpu_engine_follows_grammars) {
+  std::vector<Job> jobs;
+  for (uint64_t i = 0; i < 4; ++i) {
+    jobs.push_back(job(90 + i, 5, 5 + int64_t(i), 1));
+    jobs[i].program = digits_program();
+    jobs[i].params.stop_ids = {0};
+  }
+  jobs[3].params.sampling.temperature = 0;
+  check_against_cpu(tiny(), jobs);
+}
+
+TEST(gpu_engine_ends_only_the_sequence_that_is_broken) {
+  TinyModel source = tiny();
+  source.broken_tokens = {{101, INFINITY}};
+  auto model = load(source);
+  std::vector<Job> truth = {job(51, 20, 4)}, all = {truth[0], job(52, 30, 4)};
+  Driver alone = driver_of(model, options());
+  run_all(alone, truth);
+  all[1].prompt[25] = 101;
+  Driver driver = driver_of(model, options());
+  run_all(driver, all);
+  check_same({all[0]}, truth);
+  CHECK_EQ(all[1].output.size(), size_t(1));
+  CHECK_EQ(all[1].output[0].finish, Finish::kNotFinite);
+  // Its pages, full of NaN, go to another.
+  driver.stop(0);
+  driver.stop(1);
+  std::vector<Job> again = {job(51, 20, 4)};
+  driver.start(2, again[0]);
+  driver.run();
+  check_same(again, truth);
+  // Nothing may be sampled: another end.
+  Job forbidden = job(53, 4, 3);
+  for (int32_t id = 0; id < 100; ++id) forbidden.params.stop_ids.push_back(id);
+  forbidden.params.min_tokens = 2;
+  driver.start(3, forbidden);
+  driver.run();
+  CHECK_EQ(forbidden.output.back().finish, Finish::kNoToken);
+}
+
+TEST(gpu_engine_serves_adapters) {
+  TinyModel source = tiny();
+  auto model = load(source);
+  auto cpu_model = source.load(Element::kBf16, 1);
+  const auto small = tiny_factors(source.spec, 61, 3, all_modules()),
+             large = tiny_factors(source.spec, 62, 20, {model::Module::kQ, model::Module::kDown});
+  const auto identity = tiny_factors(source.spec, 63, 4, all_modules(), true);
+  std::vector<Job> jobs = {job(71, 9, 4), job(71, 9, 4), job(71, 9, 4), job(71, 9, 4)}, wanted = jobs;
+  jobs[1].adapter = model->place(model::Adapter(model->facts(), small));
+  jobs[2].adapter = model->place(model::Adapter(model->facts(), large));
+  jobs[3].adapter = model->place(model::Adapter(model->facts(), identity));
+  wanted[1].adapter = std::make_shared<model::Adapter>(cpu_model, small);
+  wanted[2].adapter = std::make_shared<model::Adapter>(cpu_model, large);
+  Driver device = driver_of(model, options()), cpu(cpu_model, options());
+  run_all(device, jobs);
+  run_all(cpu, wanted);
+  for (size_t i = 0; i < 3; ++i) CHECK(close_tokens(jobs[i], wanted[i]));
+  CHECK(!same_bits({jobs[1].output[0].logprob}, {jobs[0].output[0].logprob}));
+  check_same({jobs[3]}, {jobs[0]});
+}
+
+// The log-probabilities of a prompt, in one piece and in chunks.
+std::vector<engine::Scored> scores(engine::Engine& engine, const std::vector<int32_t>& prompt, int64_t chunk,
+                                   std::vector<ops::TopEntry>& top) {
+  std::vector<engine::Scored> all;
+  for (int64_t first = 0; first < int64_t(prompt.size()); first += chunk) {
+    const int64_t count = std::min(chunk, int64_t(prompt.size()) - first);
+    engine::Plan plan;
+    if (first == 0) {
+      engine::Open open{};
+      open.prompt_length = int64_t(prompt.size());
+      open.prompt_logprobs = 2;
+      plan.opens.push_back(open);
+      for (int64_t p = 0; p * 16 < int64_t(prompt.size()); ++p) plan.pages.push_back({0, p, p});
+    }
+    plan.rows.push_back({0, first, count, false});
+    plan.tokens.assign(prompt.begin() + first, prompt.begin() + first + count);
+    engine::StepResult result = engine.step(plan);
+    all.insert(all.end(), result.fed.begin(), result.fed.end());
+    top.insert(top.end(), result.top.begin(), result.top.end());
+  }
+  return all;
+}
+
+TEST(gpu_engine_scores_prompts_and_moves_pages) {
+  auto model = load(tiny());
+  const std::vector<int32_t> prompt = job(80, 24, 1).prompt;
+  Driver whole = driver_of(model, options()), pieces = driver_of(model, options());
+  std::vector<ops::TopEntry> top, top_pieces, top_cpu;
+  const auto truth = scores(whole.engine(), prompt, 24, top), cut = scores(pieces.engine(), prompt, 5, top_pieces);
+  Driver cpu(tiny().load(Element::kBf16, 1), options());
+  const auto wanted = scores(cpu.engine(), prompt, 24, top_cpu);
+  CHECK_EQ(truth.size(), prompt.size() - 1);
+  CHECK_EQ(cut.size(), truth.size());
+  for (size_t i = 0; i < truth.size(); ++i) {
+    CHECK(same_bits({truth[i].logprob}, {cut[i].logprob}));
+    CHECK_NEAR(truth[i].logprob, wanted[i].logprob, 0.2);
+    CHECK_EQ(truth[i].rank, cut[i].rank);
+    CHECK_EQ(top[2 * i].id, top_cpu[2 * i].id);
+  }
+  const std::vector<uint8_t> page = whole.engine().read_pages({0});
+  CHECK(page == pieces.engine().read_pages({0}));
+  pieces.engine().write_pages({7}, page);
+  CHECK(page == pieces.engine().read_pages({7}));
+}
+
+TEST(gpu_engine_plans_its_memory_before_it_takes_any) {
+  auto model = load(tiny());
+  engine::Options o = options();
+  o.pages = 1;
+  const int64_t most = model->most_pages(o, 1000);
+  CHECK(most > 1000);
+  size_t sum = 0;
+  o.pages = most;
+  for (const device::MemoryPart& part : model->memory_plan(o, 1000)) sum += part.bytes;
+  CHECK(sum <= (size_t(1) << 30) + model->weight_bytes() && sum > (size_t(1) << 29));
+  o.pages = most + 1000;
+  CHECK_ERROR(kState, "MiB", model->make_backend(o, 1000));
+}
+
+TEST(gpu_engine_refuses_shapes_without_kernels) {
+  TinyModel source = tiny();
+  source.spec.head_dim = 10;
+  CHECK_ERROR(kUnsupported, "10 dimensions", load(source));
+  source = tiny();
+  source.spec.intermediate_size = 73;
+  CHECK_ERROR(kUnsupported, "multiples of 8", load(source));
+}
+
+}  // namespace
+}  // namespace tandem::test
