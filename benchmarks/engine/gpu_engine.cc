@@ -1,6 +1,6 @@
 // The engine on a GPU with random weights in the shape of a real model: the same tokens alone and in a batch, then decode of one stream,
 // prefill and offline throughput, beside the device's copy bandwidth measured in the same run. Needs no Node and no files.
-// Usage: gpu_engine 0.6b|8b [FILE.json]
+// Usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4]]
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -9,6 +9,7 @@
 #include "cuda/common/device_buffer.h"
 #include "device/device.h"
 #include "driver.h"
+#include "ops/quantise.h"
 
 namespace {
 
@@ -47,14 +48,45 @@ uint64_t mix(uint64_t z) {
 }
 
 // Noise of a trained model's size; norms are 1.
-void random_weights(const std::string& name, const std::vector<int64_t>& shape, int64_t first, int64_t count, float* out) {
-  uint64_t seed = 14695981039346656037ull;
-  for (char c : name) seed = (seed ^ uint64_t(c)) * 1099511628211ull;
-  const float scale = name.find("embed_tokens") != std::string::npos ? 0.05f : 1.7f / std::sqrt(float(shape.back()));
-  for (int64_t i = 0; i < count; ++i) {
-    const float unit = float(int64_t(mix(seed + uint64_t(first + i)) >> 40)) / float(1 << 23) - 1.0f;
-    out[i] = shape.size() == 1 ? 1.0f : unit * scale;
+class RandomWeights final : public device::WeightSource {
+ public:
+  explicit RandomWeights(std::optional<ops::QuantFormat> quantise) : quantise_(quantise) {}
+
+  void read(const std::string& name, const std::vector<int64_t>& shape, int64_t first, int64_t count, float* out) const override {
+    uint64_t seed = 14695981039346656037ull;
+    for (char c : name) seed = (seed ^ uint64_t(c)) * 1099511628211ull;
+    const float scale = name.find("embed_tokens") != std::string::npos ? 0.05f : 1.7f / std::sqrt(float(shape.back()));
+    for (int64_t i = 0; i < count; ++i) {
+      const float unit = float(int64_t(mix(seed + uint64_t(first + i)) >> 40)) / float(1 << 23) - 1.0f;
+      out[i] = shape.size() == 1 ? 1.0f : unit * scale;
+    }
   }
+  std::vector<ops::QuantPart> quantised(const std::vector<std::pair<std::string, int64_t>>& parts, int64_t columns) const override {
+    std::vector<ops::QuantPart> out;
+    if (!quantise_) return out;
+    for (const auto& part : parts) {
+      auto rows = [this, part, columns](int64_t first, int64_t count, const ops::QuantRows& to) {
+        std::vector<float> row(static_cast<size_t>(columns));
+        for (int64_t r = 0; r < count; ++r) {
+          read(part.first, {part.second, columns}, (first + r) * columns, columns, row.data());
+          ops::quantise_weights(*quantise_, row.data(), columns, to.values + r * columns, to.scales + r * (columns / 32));
+        }
+        return true;
+      };
+      out.push_back({part.second, *quantise_, rows});
+    }
+    return out;
+  }
+
+ private:
+  std::optional<ops::QuantFormat> quantise_;
+};
+
+std::optional<ops::QuantFormat> format_of(const std::string& name) {
+  if (name == "bf16") return {};
+  if (name == "int8") return ops::QuantFormat::kInt8;
+  require(name == "int4", ErrorKind::kRange, "weights must be bf16, int8 or int4");
+  return ops::QuantFormat::kInt4;
 }
 
 struct Result {
@@ -65,9 +97,9 @@ struct Result {
 
 class Check {
  public:
-  explicit Check(const std::string& shape) : spec_(shape_of(shape)) {
+  Check(const std::string& shape, std::optional<ops::QuantFormat> quantise) : spec_(shape_of(shape)) {
     const auto start = Clock::now();
-    model_ = device::load(spec_, device::WeightSource(random_weights), int(std::max(1u, std::thread::hardware_concurrency())), {});
+    model_ = device::load(spec_, RandomWeights(quantise), int(std::max(1u, std::thread::hardware_concurrency())), {});
     add("weights", double(model_->weight_bytes()) / 1e9, "GB");
     add("making and loading weights", seconds_since(start), "s");
   }
@@ -125,8 +157,7 @@ class Check {
       driver.stop(0);
     }
     std::sort(times.begin(), times.end());
-    const int64_t head = spec_.vocab_size * spec_.hidden_size * (spec_.tied_embeddings ? 1 : 2);
-    const double flops = 2.0 * double(int64_t(model_->weight_bytes()) / 2 - head) * double(tokens);
+    const double flops = 2.0 * double(weights_per_token()) * double(tokens);
     const std::string name = "prefill of " + std::to_string(tokens);
     add(name, double(tokens) / times[2], "tokens/s");
     add(name + ", products", flops / times[2] / 1e12, "TFLOP/s");
@@ -173,6 +204,12 @@ class Check {
   }
 
  private:
+  // All but the head, which prefill uses for one row.
+  int64_t weights_per_token() const {
+    const int64_t h = spec_.hidden_size;
+    return spec_.layers * (h * (2 * spec_.query_size() + 2 * spec_.kv_size()) + 3 * h * spec_.intermediate_size);
+  }
+
   void add(const std::string& name, double value, const char* unit) { results_.push_back({name, value, unit}); }
 
   std::vector<Job> jobs(int count, int64_t prompt, int64_t outputs) {
@@ -223,14 +260,15 @@ class Check {
 
 int main(int argc, char** argv) {
   try {
-    require(argc > 1, ErrorKind::kRange, "usage: gpu_engine 0.6b|8b [FILE.json]");
-    Check check(argv[1]);
+    require(argc > 1, ErrorKind::kRange, "usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4]]");
+    const std::string weights = argc > 3 ? argv[3] : "bf16";
+    Check check(argv[1], format_of(weights));
     const bool same = check.invariant();
     check.decode();
     check.prefill(2048);
     check.prefill(8192);
     check.throughput(90);
-    check.report(argc > 2 ? argv[2] : nullptr, argv[1]);
+    check.report(argc > 2 ? argv[2] : nullptr, argv[1] + (" " + weights));
     return same ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_engine: %s\n", error.what());

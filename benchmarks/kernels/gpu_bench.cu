@@ -71,6 +71,11 @@ class Bench {
   void run() {
     copy_limit();
     for (int64_t m : {1, 8, 32}) decode_products(m);
+    for (int bits : {8, 4}) {
+      quantised_product(bits, 1);
+      quantised_product(bits, 32);
+      quantised_product(bits, 2048);
+    }
     for (int64_t m : {512, 2048, 8192}) prefill_products(m);
     decode_attention(32, 2048);
     decode_attention(1, 8192);
@@ -128,6 +133,35 @@ class Bench {
       const std::string name = "product m=" + std::to_string(m) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
       add(name, double(n * k * 2) / 1e9, product(m, n, k), bandwidth_, "GB/s");
     }
+  }
+
+  // Weights of 8 or 4 bits with an f16 scale per 32.
+  void quantised_product(int bits, int64_t m) {
+    const int64_t n = 24576, k = 4096;
+    const QuantPanel shape{0, bits, 32, 1 << (bits - 1), 0, 0};
+    const int64_t groups = k / shape.group, panel_bytes = groups * shape.group_bytes();
+    std::vector<uint8_t> bytes(size_t(n / kQuantPanel * panel_bytes));
+    const std::vector<bf16> some = noise(4096, 1);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = uint8_t(some[i % 4093].bits);
+    std::vector<QuantPanel> panels;
+    for (int64_t p = 0; p < n / kQuantPanel; ++p) {
+      panels.push_back(shape);
+      panels.back().first_byte = p * panel_bytes;
+      for (int64_t g = 0; g < groups; ++g) {
+        const uint16_t scale = 0x1400;  // 2^-10
+        for (int i = 0; i < kQuantPanel; ++i) memcpy(&bytes[size_t(p * panel_bytes + g * shape.group_bytes() + 2 * i)], &scale, 2);
+      }
+    }
+    const DeviceBuffer<uint8_t> data(bytes);
+    const DeviceBuffer<QuantPanel> table(panels);
+    DeviceBuffer<bf16> x(noise(size_t(m * k), 1));
+    DeviceBuffer<float> y(size_t(m * n)), workspace(size_t(matmul_workspace_floats(m, n, k)));
+    const QuantWeights w{data.data(), table.data(), shape.tile_bytes()};
+    const MatMul args{x.data(), k, m, nullptr, n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size()), w};
+    const Timing t = time_of([&] { matmul(args, nullptr); });
+    const std::string name = "product of " + std::to_string(bits) + " bits m=" + std::to_string(m) + " n=24576 k=4096";
+    if (m > 64) add(name, 2e-12 * double(m) * double(n) * double(k), t, 0, "TFLOP/s");
+    else add(name, double(bytes.size()) / 1e9, t, bandwidth_, "GB/s");
   }
 
   void prefill_products(int64_t m) {

@@ -469,6 +469,17 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: no barrier before a widened tile is used',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul.cu',
+        search: '      __syncthreads();  // the widened tile is there for all\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: a wrong split boundary',
     edits: [
       {

@@ -17,8 +17,6 @@ const KV_SHARE_OF_MEMORY = 0.25;
 export function refuseSettings(settings: Settings): void {
   if (settings.device === 'cuda' && settings.dtype === 'float32')
     throw new Error('--device cuda computes in bfloat16: leave out --dtype float32.');
-  if (settings.device === 'cuda' && settings.quantize !== 'none')
-    throw new Error('--device cuda has no kernels for quantised weights yet: leave out --quantize.');
   if (settings.device === 'cuda' && settings.kvCacheDtype === 'int8')
     throw new Error('--device cuda has no kernels for keys and values of 8 bits yet: leave out --kv-cache-dtype int8.');
   refuseTransferSettings(settings);

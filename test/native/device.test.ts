@@ -14,11 +14,14 @@ test('the addon loads without a driver, and says what it found', () => {
   if (!cuda.built) expect(cuda.devices).toBe(0);
 });
 
-test('only devices that exist, in bfloat16', async () => {
+test('only devices that exist, with what they have kernels for', async () => {
   const { spec, files, tensors } = await loadModel(STARTER);
   const load = (options: object) => loadNative().loadModel(spec, files, tensors, { threads: 1, ...options } as never);
   expect(() => load({ dtype: 'bfloat16', device: 'tpu' })).toThrow('device must be cpu or cuda');
   expect(() => load({ dtype: 'float32', device: 'cuda' })).toThrow('dtype must be bfloat16');
+  const cuda = { dtype: 'bfloat16', device: 'cuda' };
+  expect(() => load({ ...cuda, kvCacheDtype: 'int8' })).toThrow('kvCacheDtype int8 on cuda');
+  expect(() => load({ ...cuda, quantize: 'int4', cache: { path: '/x', key: 'x' } })).toThrow('cache');
 });
 
 test.runIf(cuda.devices === 0)('without a GPU a model is refused with the reason', async () => {

@@ -15,6 +15,18 @@ __global__ void embed_kernel(EmbedTokens a) {
   for (int64_t i = threadIdx.x; i < a.width; i += kThreads) y[i] = valid ? to_float(from[i]) : NAN;
 }
 
+__global__ void embed_quantised_kernel(EmbedTokens a) {
+  const int32_t token = a.tokens[blockIdx.x];
+  const bool valid = token >= 0 && token < a.vocab;
+  const QuantPanel panel = a.quantised.panels[valid ? token / kQuantPanel : 0];
+  float* y = a.y + int64_t(blockIdx.x) * a.ldy;
+  for (int64_t k = int64_t(threadIdx.x) * 8; k < a.width; k += kThreads * 8) {
+    bf16 weights[8] = {};
+    if (valid) dequantise_8(panel, a.quantised.data + panel.first_byte, token % kQuantPanel, int(k), weights);
+    for (int i = 0; i < 8; ++i) y[k + i] = valid ? to_float(weights[i]) : NAN;
+  }
+}
+
 __global__ void silu_multiply_kernel(SiluMultiply a) {
   const float* gate = a.x + int64_t(blockIdx.x) * a.ldx;
   const float* up = gate + a.width;
@@ -40,8 +52,11 @@ __global__ void gather_rows_kernel(GatherRows a) {
 void embed_tokens(const EmbedTokens& a, cudaStream_t stream) {
   check_argument(a.rows >= 0 && a.rows < 1 << 30, "embed_tokens", "rows");
   check_argument(a.vocab >= 1 && a.width >= 1 && a.width <= a.ldy, "embed_tokens", "width");
+  const bool quantised = a.quantised.data != nullptr;
+  check_argument(!quantised || (a.quantised.panels != nullptr && a.width % 8 == 0), "embed_tokens", "quantised");
   if (a.rows == 0) return;
-  GPU_LAUNCH(embed_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  if (quantised) GPU_LAUNCH(embed_quantised_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  else GPU_LAUNCH(embed_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
   check_launch("embed_tokens");
 }
 

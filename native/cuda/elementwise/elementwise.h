@@ -1,6 +1,6 @@
 // The small operations between products.
 #pragma once
-#include "cuda/common/gpu.h"
+#include "cuda/gemm/quant_weights.h"
 
 namespace tandem::cuda {
 
@@ -11,6 +11,7 @@ struct EmbedTokens {
   int64_t vocab, width, rows;
   float* y;  // rows, ldy floats apart
   int64_t ldy;
+  QuantWeights quantised = {};  // instead of `embedding`; `width` is a multiple of 8 then
 };
 void embed_tokens(const EmbedTokens& args, cudaStream_t stream);
 

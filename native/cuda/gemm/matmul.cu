@@ -16,6 +16,7 @@ constexpr int kDepth = 64;  // k of a tile
 constexpr int kStages = 3;
 constexpr int kChunk = 8;  // elements of a 16-byte copy
 constexpr int kRowChunks = kDepth / kChunk;
+static_assert(kOutputs == kQuantPanel && kDepth == kQuantTile);
 // Blocks that fill a large device twice; a constant, so that the sums are the same on every device.
 constexpr int64_t kWantedBlocks = 264;
 constexpr int64_t kLeastSplitDepth = 256;
@@ -56,6 +57,26 @@ __device__ void load_tile(bf16* tile, const bf16* matrix, int64_t ld, int64_t fi
   }
 }
 
+// The groups of a panel for inputs [column, column + 64) of `columns`, as they are.
+template <int kThreads>
+__device__ void load_groups(unsigned char* to, const QuantWeights& w, const QuantPanel& panel, int64_t column, int64_t columns) {
+  const int64_t left = (columns - column + kQuantStep - 1) / kQuantStep * kQuantStep;
+  const int bytes = int(left < kDepth ? left : kDepth) / panel.group * panel.group_bytes();
+  const uint8_t* from = w.data + panel.first_byte + column / panel.group * panel.group_bytes();
+  for (int i = threadIdx.x; i < bytes / 16; i += kThreads) cp_async_16(to + i * 16, from + i * 16, 16);
+}
+
+// What load_groups brought, as a tile of bf16 weights; zero from `columns` - column on.
+template <int kThreads>
+__device__ void widen_tile(bf16* tile, const unsigned char* groups, const QuantPanel& panel, int64_t column, int64_t columns) {
+  for (int i = threadIdx.x; i < kOutputs * kRowChunks; i += kThreads) {
+    const int output = i % kOutputs, chunk = i / kOutputs;
+    bf16 weights[kChunk] = {};
+    if (column + chunk * kChunk < columns) dequantise_8(panel, groups, output, chunk * kChunk, weights);
+    memcpy(__builtin_assume_aligned(tile_chunk(tile, output, chunk), 16), weights, sizeof weights);
+  }
+}
+
 // part += the tile's products: this warp's 16 outputs, its kCount tokens from `first_token` on.
 template <int kCount>
 __device__ void multiply_tile(float (&part)[kCount / 8][4], bf16* weights, bf16* tokens, int first_token) {
@@ -86,27 +107,41 @@ __device__ void for_each_element(int first_token, const Visit& visit) {
   }
 }
 
-template <int kTokens>
-__host__ __device__ constexpr int64_t stage_elements() {
-  return (kOutputs + kTokens) * kDepth;
+constexpr int64_t kTileBytes = int64_t(kOutputs) * kDepth * int64_t(sizeof(bf16));
+
+// A stage is the weights of a tile, as they come, and its tokens.
+template <bool kQuantised>
+__host__ __device__ int64_t weight_bytes(const MatMul& a) {
+  return kQuantised ? a.quantised.most_tile_bytes : kTileBytes;
+}
+template <int kTokens, bool kQuantised>
+__host__ __device__ int64_t stage_bytes(const MatMul& a) {
+  return weight_bytes<kQuantised>(a) + int64_t(kTokens) * kDepth * int64_t(sizeof(bf16));
 }
 
 // Block (tile of outputs, tile of tokens, part). With `parts_in_grid` each block computes one part into the workspace
 // [part][m][n]; otherwise it computes all parts and adds them in order.
-template <int kTokens>
+template <int kTokens, bool kQuantised>
 __global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
   constexpr int kThreads = threads<kTokens>(), kCount = warp_tokens<kTokens>();
   GPU_SHARED_BYTES(shared);
-  bf16* stages = reinterpret_cast<bf16*>(shared);
+  // Quantised weights: behind the stages, the tile in use.
+  bf16* widened = reinterpret_cast<bf16*>(shared + kStages * stage_bytes<kTokens, kQuantised>(a));
+  [[maybe_unused]] QuantPanel panel{};
+  if constexpr (kQuantised) panel = a.quantised.panels[blockIdx.x];
   const int64_t first_output = int64_t(blockIdx.x) * kOutputs, first_token = int64_t(blockIdx.y) * kTokens;
   const int all_tiles = int((a.k + kDepth - 1) / kDepth);
   const int begin = parts_in_grid ? int(blockIdx.z) * tiles_per_part : 0;
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
+  auto stage_of = [&](int tile) { return shared + tile % kStages * stage_bytes<kTokens, kQuantised>(a); };
+  auto tokens_of = [&](unsigned char* stage) { return reinterpret_cast<bf16*>(stage + weight_bytes<kQuantised>(a)); };
   auto load = [&](int tile) {
-    bf16* stage = stages + tile % kStages * stage_elements<kTokens>();
+    unsigned char* stage = stage_of(tile);
+    const int64_t column = int64_t(tile) * kDepth;
     if (tile < end) {
-      load_tile<kOutputs, kThreads>(stage, a.w, a.k, first_output, a.n, int64_t(tile) * kDepth, a.k);
-      load_tile<kTokens, kThreads>(stage + kOutputs * kDepth, a.x, a.ldx, first_token, a.m, int64_t(tile) * kDepth, a.k);
+      if constexpr (kQuantised) load_groups<kThreads>(stage, a.quantised, panel, column, a.k);
+      else load_tile<kOutputs, kThreads>(reinterpret_cast<bf16*>(stage), a.w, a.k, first_output, a.n, column, a.k);
+      load_tile<kTokens, kThreads>(tokens_of(stage), a.x, a.ldx, first_token, a.m, column, a.k);
     }
     cp_async_commit();  // also when empty: the count of groups stays in step
   };
@@ -117,8 +152,12 @@ __global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, in
     cp_async_wait<kStages - 2>();
     __syncthreads();  // the tile is there for all, and all are done with the stage that is loaded next
     load(tile + kStages - 1);
-    bf16* stage = stages + tile % kStages * stage_elements<kTokens>();
-    multiply_tile<kCount>(part, stage, stage + kOutputs * kDepth, warp_token);
+    unsigned char* stage = stage_of(tile);
+    if constexpr (kQuantised) {
+      widen_tile<kThreads>(widened, stage, panel, int64_t(tile) * kDepth, a.k);
+      __syncthreads();  // the widened tile is there for all
+    }
+    multiply_tile<kCount>(part, kQuantised ? widened : reinterpret_cast<bf16*>(stage), tokens_of(stage), warp_token);
     if ((tile + 1) % tiles_per_part != 0 && tile + 1 != end) continue;
     const bool first = tile / tiles_per_part == 0 || parts_in_grid;
     for_each_element<kCount>(warp_token, [&](int, int, int i, int j) {
@@ -146,13 +185,14 @@ __global__ void add_parts_kernel(MatMul a, int parts) {
   y = a.accumulate ? y + total : total;
 }
 
-template <int kTokens>
+template <int kTokens, bool kQuantised>
 void launch(const MatMul& a, bool parts_in_grid, cudaStream_t stream) {
-  constexpr size_t bytes = size_t(kStages) * stage_elements<kTokens>() * sizeof(bf16);
+  const size_t bytes = size_t(kStages * stage_bytes<kTokens, kQuantised>(a) + (kQuantised ? kTileBytes : 0));
   const int64_t tiles = split_tiles(a.n, a.k), parts = matmul_splits(a.n, a.k);
   const dim3 grid(unsigned(ceil_div(a.n, kOutputs)), unsigned(ceil_div(a.m, kTokens)), parts_in_grid ? unsigned(parts) : 1);
-  allow_shared_bytes(&matmul_kernel<kTokens>, bytes, "matmul");
-  GPU_LAUNCH(matmul_kernel<kTokens>, grid, dim3(threads<kTokens>()), bytes, stream, a, int(tiles), parts_in_grid);
+  const auto kernel = &matmul_kernel<kTokens, kQuantised>;
+  allow_shared_bytes(kernel, bytes, "matmul");
+  GPU_LAUNCH(kernel, grid, dim3(threads<kTokens>()), bytes, stream, a, int(tiles), parts_in_grid);
   check_launch("matmul");
   if (!parts_in_grid) return;
   const dim3 add_grid(unsigned(ceil_div(a.n, kAddThreads)), unsigned(a.m));
@@ -169,7 +209,15 @@ void check(const MatMul& a) {
   check_argument(a.ldy >= a.n, name, "ldy");
   check_argument(reinterpret_cast<uintptr_t>(a.x) % 16 == 0, name, "x");
   check_argument(reinterpret_cast<uintptr_t>(a.w) % 16 == 0, name, "w");
+  const QuantWeights& q = a.quantised;
+  const bool placed = reinterpret_cast<uintptr_t>(q.data) % 16 == 0 && q.panels != nullptr && q.most_tile_bytes > 0;
+  check_argument(q.data == nullptr || (placed && q.most_tile_bytes % 128 == 0), name, "quantised");
   check_argument(a.workspace_floats >= matmul_workspace_floats(a.m, a.n, a.k), name, "workspace_floats");
+}
+
+template <int kTokens>
+void launch(const MatMul& a, bool parts_in_grid, cudaStream_t stream) {
+  a.quantised.data == nullptr ? launch<kTokens, false>(a, parts_in_grid, stream) : launch<kTokens, true>(a, parts_in_grid, stream);
 }
 
 }  // namespace

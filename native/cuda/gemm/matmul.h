@@ -1,23 +1,24 @@
-// y[m][n] (+)= x[m][k] . w[n][k]^T in bf16 with float sums, on tensor cores.
+// y[m][n] (+)= x[m][k] . w[n][k]^T in bf16 with float sums, on tensor cores. Quantised weights are widened to bf16 where they are used.
 //
 // The arithmetic of an element depends on n and k alone: k is cut into `matmul_splits(n, k)` parts of whole 64s; each part is one chain of
 // m16n8k16 products over k ascending, and the parts are added in order. Whether the parts are computed by one block or by several, and
 // how many tokens share a tile, changes nothing: prefill and decode give the same bits.
 #pragma once
-#include "cuda/common/gpu.h"
+#include "cuda/gemm/quant_weights.h"
 
 namespace tandem::cuda {
 
 struct MatMul {
   const bf16* x;  // m rows, ldx elements apart; 16-byte aligned, ldx a multiple of 8
   int64_t ldx, m;
-  const bf16* w;  // [n][k], 16-byte aligned, k a multiple of 8
+  const bf16* w;  // [n][k], 16-byte aligned, k a multiple of 8; not read where there are quantised weights
   int64_t n, k;
   float* y;  // m rows, ldy floats apart
   int64_t ldy;
   bool accumulate;   // add to the old y
   float* workspace;  // matmul_workspace_floats(m, n, k), may be null where that is 0
   int64_t workspace_floats;
+  QuantWeights quantised = {};
 };
 
 int64_t matmul_splits(int64_t n, int64_t k);

@@ -94,7 +94,8 @@ class LoadWorker : public PromiseWorker {
     auto progress = [this](int64_t done, int64_t total) { report(done, total); };
     const auto& [spec, files, tensors] = source_;
     if (settings_.cuda) {
-      model_.on_device = device::load(spec, files, tensors, settings_.threads, progress);
+      const auto format = settings_.quantise ? std::optional(settings_.quantise->format) : std::nullopt;
+      model_.on_device = device::load(spec, files, tensors, settings_.threads, progress, format);
       model_.model = model_.on_device->facts();
     } else {
       model_.model = std::make_shared<model::Model>(spec, files, tensors, settings_.element, settings_.threads, progress,

@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "model/adapter.h"
 #include "model/tensor_files.h"
 #include "model/weights.h"
+#include "ops/quantised_matrix.h"
 
 namespace tandem::device {
 
@@ -26,10 +28,17 @@ struct MemoryPart {
   size_t bytes;
 };
 
-// Where weights come from: elements [first, first + count) of a tensor of that shape as floats, whole rows of it. Called by several threads
-// at once; count 0 only checks that the tensor is there. Throws Error naming the tensor.
-using WeightSource =
-    std::function<void(const std::string& name, const std::vector<int64_t>& shape, int64_t first, int64_t count, float* out)>;
+// Where weights come from.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  // Elements [first, first + count) of a tensor of that shape as floats, whole rows of it. Called by several threads at once; count 0 only
+  // checks that the tensor is there. Throws Error naming the tensor.
+  virtual void read(const std::string& name, const std::vector<int64_t>& shape, int64_t first, int64_t count, float* out) const = 0;
+  // The rows of tensors of that many columns, one below the other, where their matrix is kept quantised; empty: it is not. Every tensor has
+  // been checked before.
+  virtual std::vector<ops::QuantPart> quantised(const std::vector<std::pair<std::string, int64_t>>& names_and_rows, int64_t columns) const = 0;
+};
 
 // A model whose weights are in a device's memory.
 class Model {
@@ -49,7 +58,8 @@ class Model {
 
 // Throws Error(kUnsupported) where no device can be used, or for a shape that the kernels do not have; Error(kRange / kIo) as model::load.
 std::shared_ptr<Model> load(const model::Spec& spec, const WeightSource& source, int threads, const model::Progress& progress);
+// With `quantise` every matrix is quantised to that format; blocks of files are kept as model::load keeps them.
 std::shared_ptr<Model> load(const model::Spec& spec, const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors,
-                            int threads, const model::Progress& progress);
+                            int threads, const model::Progress& progress, std::optional<ops::QuantFormat> quantise = {});
 
 }  // namespace tandem::device

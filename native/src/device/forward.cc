@@ -29,7 +29,9 @@ Forward::Forward(const model::Spec& spec, const Weights& weights, const Sizes& s
 
 void Forward::run(const Batch& batch) {
   const int64_t h = spec_.hidden_size;
-  cuda::embed_tokens({batch.tokens, weights_.embedding.data.data(), spec_.vocab_size, h, batch.rows, hidden_.data(), h}, stream_.get());
+  const Matrix& embedding = weights_.embedding;
+  cuda::embed_tokens({batch.tokens, embedding.data.data(), spec_.vocab_size, h, batch.rows, hidden_.data(), h, embedding.quantised()},
+                     stream_.get());
   for (int64_t i = 0; i < spec_.layers; ++i) {
     attend(batch, i);
     feed_forward(batch, i);
@@ -155,7 +157,8 @@ void Forward::normalise(const float* x, int64_t rows, const DeviceBuffer<float>&
 }
 
 void Forward::product(const Matrix& w, int64_t rows, float* y, bool accumulate) {
-  cuda::matmul({activation_.data(), w.k, rows, w.data.data(), w.n, w.k, y, w.n, accumulate, workspace_.data(), sizes_.workspace_floats},
+  cuda::matmul({activation_.data(), w.k, rows, w.data.data(), w.n, w.k, y, w.n, accumulate, workspace_.data(), sizes_.workspace_floats,
+                w.quantised()},
                stream_.get());
 }
 

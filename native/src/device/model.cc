@@ -3,6 +3,7 @@
 #include "cuda/common/device_info.h"
 #include "device/backend.h"
 #include "device/weights.h"
+#include "model/quant_parts.h"
 
 namespace tandem::device {
 namespace {
@@ -21,6 +22,26 @@ void check_shape(const model::Spec& s) {
   supported(s.hidden_size % 8 == 0 && s.intermediate_size % 8 == 0, "its hidden sizes are no multiples of 8");
   supported(s.vocab_size <= 1 << 18, "its vocabulary has more than 262,144 tokens");
 }
+
+class FileSource final : public WeightSource {
+ public:
+  FileSource(const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors, std::optional<ops::QuantFormat> quantise)
+      : files_(files, tensors), quantise_(quantise) {}
+
+  void read(const std::string& name, const std::vector<int64_t>& shape, int64_t first, int64_t count, float* out) const override {
+    const model::Tensor& tensor = files_.find(name, shape);
+    if (count > 0 && !files_.read(tensor, first, count, out)) throw Error(ErrorKind::kIo, "could not read " + name);
+  }
+  std::vector<ops::QuantPart> quantised(const std::vector<std::pair<std::string, int64_t>>& names_and_rows, int64_t columns) const override {
+    std::vector<const model::Tensor*> tensors;
+    for (const auto& [name, rows] : names_and_rows) tensors.push_back(&files_.find(name, {rows, columns}));
+    return model::quant_parts(files_, tensors, quantise_);
+  }
+
+ private:
+  model::TensorFiles files_;
+  std::optional<ops::QuantFormat> quantise_;
+};
 
 class LoadedModel final : public Model {
  public:
@@ -84,13 +105,8 @@ std::shared_ptr<Model> load(const model::Spec& spec, const WeightSource& source,
 }
 
 std::shared_ptr<Model> load(const model::Spec& spec, const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors,
-                            int threads, const model::Progress& progress) {
-  const model::TensorFiles open_files(files, tensors);
-  auto source = [&](const std::string& name, const std::vector<int64_t>& shape, int64_t first, int64_t count, float* out) {
-    const model::Tensor& tensor = open_files.find(name, shape);
-    if (count > 0 && !open_files.read(tensor, first, count, out)) throw Error(ErrorKind::kIo, "could not read " + name);
-  };
-  return load(spec, source, threads, progress);
+                            int threads, const model::Progress& progress, std::optional<ops::QuantFormat> quantise) {
+  return load(spec, FileSource(files, tensors, quantise), threads, progress);
 }
 
 }  // namespace tandem::device

@@ -27,11 +27,8 @@ class Loader {
   }
 
  private:
-  // One part of a matrix whose rows come from several tensors.
-  struct Part {
-    std::string name;
-    int64_t rows;
-  };
+  // Name and rows of one part of a matrix whose rows come from several tensors.
+  using Part = std::pair<std::string, int64_t>;
 
   Weights read_all() {
     Weights weights;
@@ -68,40 +65,46 @@ class Loader {
 
   DeviceBuffer<float> vectors(const std::vector<Part>& parts) const {
     std::vector<float> values;
-    for (const Part& part : parts) {
+    for (const auto& [name, rows] : parts) {
       const size_t start = values.size();
-      if (!dry_) values.resize(start + size_t(part.rows));
-      source_(part.name, {part.rows}, 0, dry_ ? 0 : part.rows, values.data() + start);
+      if (!dry_) values.resize(start + size_t(rows));
+      source_.read(name, {rows}, 0, dry_ ? 0 : rows, values.data() + start);
     }
     return DeviceBuffer<float>(values);
   }
 
   Matrix matrix(const std::vector<Part>& parts, int64_t columns) {
     int64_t rows = 0;
-    for (const Part& part : parts) {
-      if (dry_) source_(part.name, {part.rows, columns}, 0, 0, nullptr);
-      rows += part.rows;
+    for (const auto& [name, part_rows] : parts) {
+      if (dry_) source_.read(name, {part_rows, columns}, 0, 0, nullptr);
+      rows += part_rows;
     }
     seen_ += rows * columns;
     if (dry_) return {};
-    Matrix matrix{rows, columns, DeviceBuffer<bf16>(size_t(rows * columns))};
-    bf16* to = matrix.data.data();
-    for (const Part& part : parts) {
-      copy(part, columns, to);
-      to += part.rows * columns;
-    }
+    const std::vector<ops::QuantPart> numbers = source_.quantised(parts, columns);
+    Matrix matrix = numbers.empty() ? elements(parts, rows, columns) : quantised_matrix(numbers, columns, pool_);
     if (progress_) progress_(int64_t(sizeof(bf16)) * seen_, int64_t(sizeof(bf16)) * total_);
     return matrix;
   }
 
-  void copy(const Part& part, int64_t columns, bf16* to) {
+  Matrix elements(const std::vector<Part>& parts, int64_t rows, int64_t columns) {
+    Matrix matrix{rows, columns, DeviceBuffer<bf16>(size_t(rows * columns))};
+    bf16* to = matrix.data.data();
+    for (const auto& [name, part_rows] : parts) {
+      copy(name, part_rows, columns, to);
+      to += part_rows * columns;
+    }
+    return matrix;
+  }
+
+  void copy(const std::string& name, int64_t rows, int64_t columns, bf16* to) {
     const int64_t chunk = kChunk / columns, piece = std::max<int64_t>(1, kPiece / columns);  // rows
-    for (int64_t first = 0; first < part.rows; first += chunk) {
-      const int64_t count = std::min(chunk, part.rows - first);
+    for (int64_t first = 0; first < rows; first += chunk) {
+      const int64_t count = std::min(chunk, rows - first);
       pool_.run((count + piece - 1) / piece, [&](int64_t index) {
         const int64_t begin = index * piece, size = std::min(piece, count - begin) * columns;
         std::vector<float> values(static_cast<size_t>(size));
-        source_(part.name, {part.rows, columns}, (first + begin) * columns, size, values.data());
+        source_.read(name, {rows, columns}, (first + begin) * columns, size, values.data());
         for (int64_t i = 0; i < size; ++i) staging_.data()[begin * columns + i] = cuda::to_bf16(values[size_t(i)]);
       });
       cuda::device_copy(to + first * columns, staging_.data(), size_t(count * columns) * sizeof(bf16));
@@ -119,12 +122,27 @@ class Loader {
 
 }  // namespace
 
-size_t Weights::bytes() const {
-  size_t elements = embedding.data.size() + head.data.size();
-  for (const Layer& layer : layers) {
-    for (const Matrix* m : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) elements += m->data.size();
+Matrix quantised_matrix(const std::vector<ops::QuantPart>& parts, int64_t columns, ThreadPool& pool) {
+  const ops::QuantisedMatrix packed(cuda::kQuantPanel, columns, parts, pool);
+  const uint8_t* begin = packed.panel_data(0);
+  std::vector<cuda::QuantPanel> panels;
+  int64_t most = 0;
+  for (int64_t p = 0; p < packed.rows_padded() / cuda::kQuantPanel; ++p) {
+    const simd::QuantTraits t = simd::traits_of(packed.format(p));
+    panels.push_back({packed.panel_data(p) - begin, t.bits, t.group, t.offset, t.wide_scales, t.minima});
+    most = std::max<int64_t>(most, panels.back().tile_bytes());
   }
-  return elements * sizeof(bf16);
+  Matrix matrix{packed.rows(), columns, {}, DeviceBuffer<uint8_t>(packed.bytes()), DeviceBuffer<cuda::QuantPanel>(panels), most};
+  cuda::device_copy(matrix.numbers.data(), begin, packed.bytes());
+  return matrix;
+}
+
+size_t Weights::bytes() const {
+  size_t bytes = embedding.bytes() + head.bytes();
+  for (const Layer& layer : layers) {
+    for (const Matrix* m : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) bytes += m->bytes();
+  }
+  return bytes;
 }
 
 Weights load_weights(const model::Spec& spec, const WeightSource& source, ThreadPool& pool, const model::Progress& progress) {

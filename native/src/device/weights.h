@@ -1,7 +1,7 @@
-// The base weights on the device: bf16, row-major, the projections that share an input one below the other.
+// The base weights on the device: bf16, row-major, or quantised in panels; the projections that share an input one below the other.
 #pragma once
 #include "cuda/common/device_buffer.h"
-#include "cuda/common/gpu.h"
+#include "cuda/gemm/quant_weights.h"
 #include "device/device.h"
 
 namespace tandem::device {
@@ -11,8 +11,17 @@ using cuda::DeviceBuffer;
 
 struct Matrix {
   int64_t n = 0, k = 0;
-  DeviceBuffer<bf16> data;  // [n][k]
+  DeviceBuffer<bf16> data = {};  // [n][k]; empty where the numbers are there
+  DeviceBuffer<uint8_t> numbers = {};
+  DeviceBuffer<cuda::QuantPanel> panels = {};
+  int64_t most_tile_bytes = 0;
+
+  cuda::QuantWeights quantised() const { return {numbers.data(), panels.data(), most_tile_bytes}; }
+  size_t bytes() const { return data.size() * sizeof(bf16) + numbers.size(); }
 };
+
+// Packed as on the CPU, in the kernels' panels. Throws Error(kIo) when a part cannot be read.
+Matrix quantised_matrix(const std::vector<ops::QuantPart>& parts, int64_t columns, ThreadPool& pool);
 
 struct Layer {
   DeviceBuffer<float> attention_norm, mlp_norm;  // [hidden]

@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "model/tensor_files.h"
-#include "ops/quantise.h"
+#include "model/quant_parts.h"
 
 namespace tandem::model {
 namespace {
@@ -111,14 +110,14 @@ class Loader {
       tensors.push_back(&files_.find(part.name, {part.rows, columns}));
       rows += part.rows;
     }
+    const std::vector<ops::QuantPart> quantised = quant_parts(files_, tensors, quantise_ ? std::optional(quantise_->format) : std::nullopt);
     if (dry_) {
-      total_ += packed_bytes(tensors, columns);
+      total_ += quantised.empty() ? rows * columns * int64_t(ops::element_size(element_)) : packed_bytes(quantised, columns);
       return {};
     }
-    ops::PackedMatrix packed = cached_                 ? from_cache(rows, columns)
-                               : quantise_             ? quantised(tensors, columns)
-                               : keeps_blocks(tensors) ? blocks(tensors, columns)
-                                                       : elements(parts, tensors, rows, columns);
+    ops::PackedMatrix packed = cached_            ? from_cache(rows, columns)
+                               : quantised.empty() ? elements(parts, tensors, rows, columns)
+                                                   : ops::PackedMatrix(element_, ops::QuantisedMatrix(kernels_.panel, columns, quantised, pool_));
     done_ += int64_t(packed.bytes());
     if (progress_) progress_(std::min(done_, total_), total_);
     return packed;
@@ -139,59 +138,15 @@ class Loader {
     return ops::PackedMatrix(kernels_, element_, rows, columns, pool_, read_rows);
   }
 
-  // The numbers of the file's blocks as they are, only laid out anew. Parts of other types may meet in one matrix.
-  ops::PackedMatrix blocks(const std::vector<const Tensor*>& tensors, int64_t columns) {
-    std::vector<ops::QuantPart> parts;
-    for (const Tensor* tensor : tensors) {
-      auto read_rows = [this, tensor](int64_t first, int64_t count, const ops::QuantRows& out) {
-        return files_.read_blocks(*tensor, first, count, out);
-      };
-      parts.push_back({tensor->shape[0], block_traits(tensor->stored).format, read_rows});
-    }
-    return ops::PackedMatrix(element_, ops::QuantisedMatrix(kernels_.panel, columns, parts, pool_));
-  }
-
-  // Whether the matrix keeps the blocks of its tensors. Beside a tensor of plain elements they are widened, and with `quantise` made anew.
-  bool keeps_blocks(const std::vector<const Tensor*>& tensors) const {
-    return !quantise_ && std::all_of(tensors.begin(), tensors.end(), [](const Tensor* tensor) { return is_blocks(tensor->stored); });
-  }
-
   ops::PackedMatrix from_cache(int64_t rows, int64_t columns) {
     std::optional<ops::QuantisedMatrix> matrix = cached_->next(kernels_.panel, rows, columns, quantise_->format);
     return matrix ? ops::PackedMatrix(element_, std::move(*matrix)) : ops::PackedMatrix();
   }
 
-  ops::PackedMatrix quantised(const std::vector<const Tensor*>& tensors, int64_t columns) {
-    int64_t groups = (columns + 31) / 32;
-    std::vector<ops::QuantPart> parts;
-    for (const Tensor* tensor : tensors) {
-      auto read_rows = [this, tensor, columns, groups](int64_t first, int64_t count, const ops::QuantRows& out) {
-        thread_local std::vector<float> floats;
-        floats.resize(size_t(count * columns));
-        if (!files_.read(*tensor, first * columns, count * columns, floats.data())) return false;
-        for (int64_t r = 0; r < count; ++r) {
-          ops::quantise_weights(quantise_->format, floats.data() + r * columns, columns, out.values + r * columns, out.scales + r * groups);
-        }
-        return true;
-      };
-      parts.push_back({tensor->shape[0], quantise_->format, read_rows});
-    }
-    return ops::PackedMatrix(element_, ops::QuantisedMatrix(kernels_.panel, columns, parts, pool_));
-  }
-
   // About what will be packed; padding is left out, so it is only for showing progress.
-  int64_t packed_bytes(const std::vector<const Tensor*>& tensors, int64_t columns) const {
+  static int64_t packed_bytes(const std::vector<ops::QuantPart>& parts, int64_t columns) {
     int64_t bytes = 0;
-    for (const Tensor* tensor : tensors) {
-      int64_t elements = tensor->shape[0] * columns;
-      if (quantise_) {
-        bytes += simd::traits_of(quantise_->format).panel_bytes(1, elements);
-      } else if (keeps_blocks(tensors)) {
-        bytes += simd::traits_of(block_traits(tensor->stored).format).panel_bytes(1, elements);
-      } else {
-        bytes += elements * int64_t(ops::element_size(element_));
-      }
-    }
+    for (const ops::QuantPart& part : parts) bytes += simd::traits_of(part.format).panel_bytes(1, part.rows * columns);
     return bytes;
   }
 

@@ -1,5 +1,8 @@
 #include "cuda/gemm/matmul.h"
+
+#include "device/weights.h"
 #include "gpu_support.h"
+#include "quant_support.h"
 
 namespace tandem::test {
 namespace {
@@ -64,6 +67,37 @@ TEST(gpu_matmul_rows_do_not_depend_on_their_batch) {
   }
 }
 
+// The product of quantised weights, and of the bf16 weights that they stand for.
+void check_quantised(const std::vector<ops::QuantFormat>& formats, const std::vector<int64_t>& rows, int64_t m, int64_t k) {
+  ThreadPool pool(1);
+  Random random(uint64_t(m * k) + uint64_t(formats[0]));
+  std::vector<QuantSource> sources;
+  for (size_t i = 0; i < formats.size(); ++i) sources.emplace_back(random, formats[i], rows[i], k);
+  std::vector<ops::QuantPart> parts;
+  std::vector<bf16> plain;
+  for (const QuantSource& source : sources) {
+    parts.push_back(source.part());
+    for (int64_t row = 0; row < source.rows; ++row) {
+      for (int64_t c = 0; c < k; ++c) plain.push_back(cuda::to_bf16(source.at(row, c)));
+    }
+  }
+  const device::Matrix quantised = device::quantised_matrix(parts, k, pool);
+  const int64_t n = int64_t(plain.size()) / k, floats = cuda::matmul_workspace_floats(m, n, k);
+  DeviceBuffer<bf16> x(bf16s(random, size_t(m * k))), w(plain);
+  DeviceBuffer<float> seen(size_t(m * n)), wanted(size_t(m * n)), workspace(static_cast<size_t>(floats));
+  cuda::matmul({x.data(), k, m, w.data(), n, k, wanted.data(), n, false, workspace.data(), floats}, nullptr);
+  cuda::matmul({x.data(), k, m, nullptr, n, k, seen.data(), n, false, workspace.data(), floats, quantised.quantised()}, nullptr);
+  CHECK(same_bits(seen.download(), wanted.download()));
+}
+
+TEST(gpu_matmul_takes_quantised_weights_for_what_they_stand_for) {
+  for (ops::QuantFormat format : kQuantFormats) check_quantised({format}, {70}, 3, 136);
+  // Parts of several formats meet in a panel; two parts of k; many tokens.
+  check_quantised({ops::QuantFormat::kInt4Min, ops::QuantFormat::kInt8Fine, ops::QuantFormat::kInt4Min}, {64, 40, 90}, 20, 72);
+  check_quantised({ops::QuantFormat::kInt4}, {72}, 20, 544);
+  check_quantised({ops::QuantFormat::kInt8}, {64}, 130, 96);
+}
+
 TEST(gpu_matmul_refuses_what_does_not_fit) {
   alignas(16) bf16 memory[64] = {};
   float y[8] = {};
@@ -77,6 +111,7 @@ TEST(gpu_matmul_refuses_what_does_not_fit) {
   CHECK_ERROR(kRange, "matmul: ldx", with([](auto& a) { a.ldx = 4; }));
   CHECK_ERROR(kRange, "matmul: ldy", with([](auto& a) { a.ldy = 7; }));
   CHECK_ERROR(kRange, "matmul: x", with([](auto& a) { a.x += 1; }));
+  CHECK_ERROR(kRange, "matmul: quantised", with([](auto& a) { a.quantised.data = reinterpret_cast<const uint8_t*>(a.x); }));
   CHECK_ERROR(kRange, "workspace_floats", with([](auto& a) { a.k = a.ldx = 4096; }));
 }
 

@@ -2,9 +2,11 @@
 #include <limits>
 
 #include "cuda/elementwise/elementwise.h"
-#include "gpu_support.h"
 #include "cuda/norm/rms_norm.h"
 #include "cuda/rope/rope_store.h"
+#include "device/weights.h"
+#include "gpu_support.h"
+#include "quant_support.h"
 
 namespace tandem::test {
 namespace {
@@ -51,6 +53,31 @@ TEST(gpu_embedding_copies_rows_and_marks_bad_ids) {
     CHECK_EQ(ys[size_t(i)], cuda::to_float(ts[size_t(6 * width + i)]));
     CHECK_EQ(ys[size_t(width + i)], cuda::to_float(ts[size_t(i)]));
     CHECK(std::isnan(ys[size_t(2 * width + i)]) && std::isnan(ys[size_t(3 * width + i)]));
+  }
+}
+
+TEST(gpu_embedding_widens_quantised_rows) {
+  Random random(4);
+  ThreadPool pool(1);
+  for (ops::QuantFormat format : kQuantFormats) {
+    const QuantSource table(random, format, 70, 72);
+    const device::Matrix matrix = device::quantised_matrix({table.part()}, table.k, pool);
+    DeviceBuffer<int32_t> tokens(std::vector<int32_t>{69, 0, 70});
+    DeviceBuffer<float> y(size_t(3 * table.k));
+    cuda::embed_tokens({tokens.data(), nullptr, table.rows, table.k, 3, y.data(), table.k, matrix.quantised()}, nullptr);
+    const auto ys = y.download();
+    for (int64_t i = 0; i < table.k; ++i) {
+      CHECK_EQ(ys[size_t(i)], cuda::to_float(cuda::to_bf16(table.at(69, i))));
+      CHECK_EQ(ys[size_t(table.k + i)], cuda::to_float(cuda::to_bf16(table.at(0, i))));
+      CHECK(std::isnan(ys[size_t(2 * table.k + i)]));
+    }
+  }
+}
+
+TEST(gpu_half_floats_are_read_as_the_cpu_reads_them) {
+  for (uint32_t bits = 0; bits < 1 << 16; ++bits) {
+    const float seen = cuda::half_to_float(uint16_t(bits)), wanted = half_to_float(uint16_t(bits));
+    CHECK(same_bits(seen, wanted) || (std::isnan(seen) && std::isnan(wanted)));
   }
 }
 

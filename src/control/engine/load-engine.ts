@@ -15,7 +15,7 @@ import { adapterOpener } from './open-adapter.ts';
 import type { TrainerOptions } from './native-train.ts';
 import { TrainerHost } from './trainer-host.ts';
 import type { EngineConfig } from './protocol.ts';
-import { afterLoad, cachePlace } from './weight-cache.ts';
+import { afterLoad, cachePlace, type CachePlace } from './weight-cache.ts';
 
 export interface LoadedEngine {
   isa: string;
@@ -61,10 +61,7 @@ export async function loadEngine(
   const { spec, files, tensors, dtype, quantize, kvCacheDtype, device = 'cpu', threads } = config;
   // Read while the weights are.
   const speller = spellerOf(config);
-  const cache = await cachePlace(config, addon.info().isa).catch((error: Error) => {
-    log(`Quantised weights are not kept: ${error.message}.`);
-    return undefined;
-  });
+  const cache = device === 'cpu' ? await cacheOf(config, addon, log) : undefined;
   const formats = { ...(quantize && { quantize }), ...(cache && { cache }), ...(kvCacheDtype && { kvCacheDtype }) };
   const model = await addon.loadModel(spec, files, tensors, { dtype, device, threads, onProgress, ...formats });
   if (cache) await afterLoad(cache, model.weightCache, log);
@@ -116,6 +113,17 @@ function createEngine(
       model.close();
     },
   };
+}
+
+function cacheOf(
+  config: EngineConfig,
+  addon: NativeAddon,
+  log: (line: string) => void,
+): Promise<CachePlace | undefined> {
+  return cachePlace(config, addon.info().isa).catch((error: Error) => {
+    log(`Quantised weights are not kept: ${error.message}.`);
+    return undefined;
+  });
 }
 
 function spellerOf({ spellerModel, vocabulary }: EngineConfig): Promise<Speller | null> {

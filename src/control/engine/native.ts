@@ -70,7 +70,7 @@ export type Device = 'cpu' | 'cuda';
 export interface LoadOptions {
   /** Of activations, of keys and values, and of weights, unless what follows says otherwise. bfloat16 on cuda. */
   dtype: ComputeDType;
-  /** Absent: weights are kept as `dtype`. Not on cuda. */
+  /** Absent: weights are kept as `dtype`. */
   quantize?: WeightQuantization;
   /** With `quantize`: a file that holds the quantised weights, used where its key and contents are right, else written anew. */
   cache?: { path: string; key: string };

@@ -136,6 +136,9 @@ test('a GPU computes in bfloat16 and gives what memory it has', () => {
   expect(engineConfig(testSettings({ device: 'cuda', kvCacheMemoryBytes: 12_345_678 }), model).kvCacheBytes).toBe(
     12_345_678,
   );
+  const quantised = testSettings({ device: 'cuda', quantize: 'int4' });
+  refuseSettings(quantised);
+  expect(engineConfig(quantised, model)).toMatchObject({ device: 'cuda', quantize: 'int4' });
   expect(engineConfig(testSettings(), model).device).toBe('cpu');
 });
 
@@ -147,7 +150,6 @@ test('names and sizes', () => {
 
 test('what is not built is refused by flag name', () => {
   expect(() => refuseSettings(testSettings({ device: 'cuda', dtype: 'float32' }))).toThrow('--device cuda');
-  expect(() => refuseSettings(testSettings({ device: 'cuda', quantize: 'int8' }))).toThrow('--quantize');
   expect(() => refuseSettings(testSettings({ device: 'cuda', kvCacheDtype: 'int8' }))).toThrow('--kv-cache-dtype');
   refuseSettings(testSettings({ defaultChatTemplateKwargs: { enable_thinking: false } }));
   const reserved = { defaultChatTemplateKwargs: { messages: [] } };
