@@ -7,6 +7,9 @@
 namespace tandem::device {
 namespace {
 
+// Sizes of decode batches; more are launched kernel by kernel.
+constexpr size_t kMostRecorded = 256;
+
 bool graphs_wanted() {
   const char* value = std::getenv("TANDEM_CUDA_GRAPHS");
   return !value || std::strcmp(value, "0") != 0;
@@ -34,6 +37,8 @@ void DeviceBackend::forward(const model::ForwardBatch& batch) {
   const std::optional<DecodeSize> size = records_ ? decode_size(batch, sizes_.decode_rows) : std::nullopt;
   const Batch sent = send_batch(batch, facts_->spec, size, inputs_, stream_);
   if (!size) return forward_.run(sent);
+  const bool known = recorded_.contains(*size);
+  if (!known && recorded_.size() == kMostRecorded) return forward_.run(sent);
   Recorded& recorded = recorded_[*size];
   if (++recorded.uses == 1) return forward_.run(sent);
   if (recorded.uses == 2) recorded.graph.record(stream_, [&] { forward_.run(sent); });

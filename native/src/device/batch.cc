@@ -7,6 +7,7 @@ namespace tandem::device {
 namespace {
 
 constexpr int64_t kGroup = 4;  // tiles of a block that does all splits
+constexpr int64_t kLeastRank = 16;
 
 int64_t pages_of(const ops::AttentionRun& run) {
   return (run.first_position + run.count + cuda::kPagePositions - 1) / cuda::kPagePositions;
@@ -57,13 +58,14 @@ Tiles tiles_of(const model::ForwardBatch& batch, int64_t tile_tokens) {
   return out;
 }
 
+int64_t next_power(int64_t least, int64_t count) {
+  while (least < count) least *= 2;
+  return least;
+}
+
 // Powers of two up to 8, then steps of 8, then of 32.
 int64_t padded_rows(int64_t rows) {
-  if (rows <= 8) {
-    int64_t power = 1;
-    while (power < rows) power *= 2;
-    return power;
-  }
+  if (rows <= 8) return next_power(1, rows);
   const int64_t step = rows <= 64 ? 8 : 32;
   return (rows + step - 1) / step * step;
 }
@@ -85,31 +87,43 @@ const Adapter& placed(const model::Adapter& adapter) {
   return *found;
 }
 
-void send_adapters(const model::ForwardBatch& batch, int64_t layers, cuda::Inputs& inputs, Batch& out) {
-  std::unordered_map<const model::Adapter*, int32_t> index;
+// The adapters of a batch, each once.
+struct Adapters {
   std::vector<const Adapter*> distinct;
-  std::vector<int32_t> row_adapters;
+  std::vector<int32_t> rows;  // index in distinct, -1 = none
+  int64_t most_rank = 0;
+};
+
+Adapters adapters_of(const model::ForwardBatch& batch) {
+  Adapters out;
+  std::unordered_map<const model::Adapter*, int32_t> index;
   for (size_t r = 0; r < batch.adapters.size(); ++r) {
     const model::Adapter* adapter = batch.adapters[r];
     int32_t at = -1;
     if (adapter) {
-      auto [found, fresh] = index.try_emplace(adapter, int32_t(distinct.size()));
-      if (fresh) distinct.push_back(&placed(*adapter));
+      auto [found, fresh] = index.try_emplace(adapter, int32_t(out.distinct.size()));
+      if (fresh) out.distinct.push_back(&placed(*adapter));
       at = found->second;
     }
-    row_adapters.insert(row_adapters.end(), size_t(batch.runs[r].count), at);
+    out.rows.insert(out.rows.end(), size_t(batch.runs[r].count), at);
   }
-  if (distinct.empty()) return;
+  for (const Adapter* adapter : out.distinct) out.most_rank = std::max(out.most_rank, adapter->most_rank());
+  return out;
+}
+
+void send_adapters(const Adapters& adapters, int64_t layers, cuda::Inputs& inputs, Batch& out) {
+  if (adapters.distinct.empty()) return;
   std::vector<cuda::LoraWeights> table;
   for (int64_t layer = 0; layer < layers; ++layer) {
     for (int module = 0; module < model::kModules; ++module) {
-      for (const Adapter* adapter : distinct) table.push_back(adapter->weights(layer, model::Module(module)));
+      for (const Adapter* adapter : adapters.distinct) table.push_back(adapter->weights(layer, model::Module(module)));
+      table.resize(table.size() + size_t(out.adapter_count) - adapters.distinct.size(), {nullptr, nullptr, 0, 0});
     }
   }
-  for (const Adapter* adapter : distinct) out.most_rank = std::max(out.most_rank, adapter->most_rank());
+  std::vector<int32_t> row_adapters = adapters.rows;
+  row_adapters.resize(size_t(out.rows), -1);
   out.row_adapters = inputs.put(row_adapters);
   out.adapters = inputs.put(table);
-  out.adapter_count = int64_t(distinct.size());
 }
 
 }  // namespace
@@ -120,13 +134,13 @@ std::optional<DecodeSize> decode_size(const model::ForwardBatch& batch, int64_t 
     if (run.count != 1) return {};
     longest = std::max(longest, run.first_position + 1);
   }
-  for (const model::Adapter* adapter : batch.adapters) {
-    if (adapter) return {};
-  }
-  const int64_t rows = padded_rows(int64_t(batch.runs.size()));
-  int64_t positions = kPositionStep;
-  while (positions < longest) positions *= 2;
-  return rows <= most_rows ? std::optional(DecodeSize{rows, positions}) : std::nullopt;
+  DecodeSize size{padded_rows(int64_t(batch.runs.size())), next_power(kPositionStep, longest), 0, 0};
+  if (size.rows > most_rows) return {};
+  const Adapters adapters = adapters_of(batch);
+  if (adapters.distinct.empty()) return size;
+  size.adapters = next_power(1, int64_t(adapters.distinct.size()));
+  size.rank = next_power(kLeastRank, adapters.most_rank);
+  return size;
 }
 
 Batch send_batch(const model::ForwardBatch& batch, const model::Spec& spec, const std::optional<DecodeSize>& size, cuda::Inputs& inputs,
@@ -149,7 +163,10 @@ Batch send_batch(const model::ForwardBatch& batch, const model::Spec& spec, cons
   out.split_count = int64_t(tiles.split.size());
   out.wide_longest = tiles.wide_longest;
   out.split_longest = tiles.split_longest;
-  send_adapters(batch, spec.layers, inputs, out);
+  const Adapters adapters = adapters_of(batch);
+  out.adapter_count = size ? size->adapters : int64_t(adapters.distinct.size());
+  out.most_rank = size ? size->rank : adapters.most_rank;
+  send_adapters(adapters, spec.layers, inputs, out);
   inputs.send(stream);
   return out;
 }

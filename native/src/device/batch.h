@@ -28,10 +28,11 @@ struct Batch {
   int64_t adapter_count = 0, most_rank = 0;
 };
 
-// Decode batches of the base model are padded to few sizes, so that what was recorded for one fits the next of its size: everything in
-// Batch is then the same, only the memory that it points to differs.
+// Decode batches are padded to few sizes, so that what was recorded for one fits the next of its size: everything in Batch is then the
+// same, only the memory that it points to differs.
 struct DecodeSize {
   int64_t rows, positions;
+  int64_t adapters, rank;  // 0 for the base model
   auto operator<=>(const DecodeSize&) const = default;
 };
 // Nothing: the batch is of another kind, or would be larger than `most_rows`.

@@ -56,7 +56,8 @@ Sizes::Sizes(const model::Spec& s, const engine::Options& o)
   const int64_t table = std::max(sequences, decode_rows) * ((padded + cuda::kPagePositions - 1) / cuda::kPagePositions);
   forward_input_bytes = 4 * Inputs::bytes_of<int32_t>(rows) + 2 * Inputs::bytes_of<cuda::AttentionTile>(tiles) +
                         Inputs::bytes_of<int32_t>(table) +
-                        Inputs::bytes_of<cuda::LoraWeights>(layers * model::kModules * std::min(rows, sequences));
+                        // As many adapters as sequences, padded.
+                        Inputs::bytes_of<cuda::LoraWeights>(layers * model::kModules * 2 * std::min(rows, sequences));
   sample_input_bytes = Inputs::bytes_of<cuda::SampleRow>(logit_rows) + Inputs::bytes_of<cuda::LogitEdit>(edits) +
                        Inputs::bytes_of<uint32_t>(logit_rows * mask_words) + Inputs::bytes_of<int32_t>(logit_rows);
 }

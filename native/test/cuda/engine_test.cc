@@ -159,6 +159,35 @@ TEST(gpu_engine_same_bits_when_steps_are_recorded) {
   check_same(recorded, launched);
 }
 
+// What was recorded with some adapters runs again with others of the same padded sizes.
+TEST(gpu_engine_same_bits_when_steps_with_adapters_are_recorded) {
+  const TinyModel source = tiny();
+  auto model = load(source);
+  std::vector<Job> recorded = {job(12, 7, 6, 1), job(13, 3, 3), job(14, 5, 5), job(19, 4, 4)};
+  std::vector<std::shared_ptr<const model::Adapter>> adapters;
+  for (int64_t rank : {3, 20, 17}) {
+    adapters.push_back(model->place(model::Adapter(model->facts(), tiny_factors(source.spec, uint64_t(rank), rank, all_modules()))));
+  }
+  recorded[0].adapter = adapters[0];
+  recorded[1].adapter = adapters[1];
+  recorded[3].adapter = adapters[2];
+  std::vector<Job> launched = recorded;
+  // The last comes when the second has gone.
+  auto run = [](Driver driver, std::vector<Job>& jobs) {
+    for (size_t i = 0; i < 3; ++i) driver.start(int64_t(i), jobs[i]);
+    while (!jobs[1].finished()) driver.step();
+    driver.stop(1);
+    driver.start(1, jobs[3]);
+    driver.run();
+  };
+  run(driver_of(model, options()), recorded);
+  setenv("TANDEM_CUDA_GRAPHS", "0", 1);
+  Driver without = driver_of(model, options());
+  unsetenv("TANDEM_CUDA_GRAPHS");
+  run(std::move(without), launched);
+  check_same(recorded, launched);
+}
+
 TEST(gpu_engine_same_bits_with_proposed_tokens) {
   auto model = load(tiny());
   std::vector<Job> truth = {job(15, 9, 8, 1), job(16, 20, 8)};
