@@ -27,12 +27,7 @@ function core(sanitize) {
 
 async function configureAndBuild({ folder, sanitize, options: own }) {
   const build = fromRoot(folder);
-  const options = [
-    '-DTANDEM_TESTS=ON',
-    ...own,
-    `-DTANDEM_SANITIZE=${sanitize}`,
-    `-DTANDEM_CORE=${core(sanitize)}`,
-  ];
+  const options = ['-DTANDEM_TESTS=ON', ...own, `-DTANDEM_SANITIZE=${sanitize}`, `-DTANDEM_CORE=${core(sanitize)}`];
   await runQuietly('cmake', ['-S', root, '-B', build, ...options]);
   await runQuietly('cmake', ['--build', build, '--parallel', String(availableParallelism())]);
 }

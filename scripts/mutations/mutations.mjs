@@ -458,6 +458,17 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'GPU engine: a shared prefix counts for one sequence only',
+    edits: [
+      {
+        file: 'native/src/device/batch.cc',
+        search: 'tiles.members.push_back({tile.first_row, tile.first_position, alike[i]});',
+        replace: 'tiles.members.push_back({tile.first_row, tile.first_position, alike[first]});',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'GPU engine: a token that its grammar refused is kept',
     edits: [
       {

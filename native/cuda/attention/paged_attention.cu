@@ -60,16 +60,23 @@ __device__ __forceinline__ bf16* tile_chunk(bf16* tile, int row, int chunk) {
   return tile + row * kDim + ((chunk & ~kMask) | ((chunk ^ row) & kMask)) * kChunk;
 }
 
-template <int kDim>
-__device__ Rows<kDim> load_rows(const PagedAttention& a, const AttentionTile& tile, int kv_head) {
+// Where a token of a tile is: its row of the batch, -1 = there is none.
+struct Place {
+  int64_t row;
+  int position;
+};
+
+template <int kDim, class PlaceOf>
+__device__ Rows<kDim> load_placed_rows(const PagedAttention& a, int kv_head, const PlaceOf& place_of) {
   const int group = int(a.heads / a.kv.kv_heads), lane = threadIdx.x % kWarp;
   Rows<kDim> rows;
   GPU_UNROLL
   for (int r = 0; r < 2; ++r) {
-    const int row = lane / 4 + 8 * r, token = row / group;
-    const bool valid = token < tile.tokens;
-    const int64_t at = ((tile.first_row + int64_t(token)) * a.heads + kv_head * group + row % group) * kDim;
-    rows.position[r] = valid ? tile.first_position + token : -1;
+    const int row = lane / 4 + 8 * r;
+    const Place place = place_of(row / group);
+    const bool valid = place.row >= 0;
+    const int64_t at = (place.row * a.heads + kv_head * group + row % group) * kDim;
+    rows.position[r] = valid ? place.position : -1;
     rows.out[r] = valid ? a.out + at : nullptr;
     GPU_UNROLL
     for (int k = 0; k < kDim / 16; ++k) {
@@ -82,6 +89,13 @@ __device__ Rows<kDim> load_rows(const PagedAttention& a, const AttentionTile& ti
     }
   }
   return rows;
+}
+
+template <int kDim>
+__device__ Rows<kDim> load_rows(const PagedAttention& a, const AttentionTile& tile, int kv_head) {
+  return load_placed_rows<kDim>(a, kv_head, [&](int token) {
+    return token < tile.tokens ? Place{tile.first_row + int64_t(token), tile.first_position + token} : Place{-1, -1};
+  });
 }
 
 // 64 keys and values from `first` on; positions at or after `end` and bad pages are zero.
@@ -255,9 +269,51 @@ __global__ void __launch_bounds__(kWarp) attend_splits_kernel(PagedAttention a) 
   const int kv_head = blockIdx.y, begin = int(blockIdx.z) * kSplitPositions;
   const int end = min(tile.first_position + tile.tokens, begin + kSplitPositions);
   if (tile.tokens == 0 || begin >= end || begin + kSplitPositions <= first_seen(a, tile.first_position)) return;
+  if (int(blockIdx.z) < tile.shared_splits) return;
   const Rows<kDim> rows = load_rows<kDim>(a, tile, kv_head);
   Softmax<kDim> s = attend_split<kDim>(a, rows, tile.sequence, kv_head, begin, end);
   copy_partial<kDim>(partial_of(a, blockIdx.x, kv_head, blockIdx.z, partial_floats<kDim>()), s, true);
+}
+
+// The member whose rows these are; with tile -1 where there is none.
+__device__ __forceinline__ PrefixMember member_of(const PagedAttention& a, const PrefixTile& tile, int token) {
+  const int64_t at = int64_t(tile.first_member) + token;
+  if (token >= tile.members || at < 0 || at >= a.member_count) return {-1, -1, -1};
+  return a.members[at];
+}
+
+// Each row's state to where its own tile would have stored it: there it is the first token's.
+template <int kDim>
+__device__ void store_members(const PagedAttention& a, const PrefixTile& tile, int kv_head, int split, const Softmax<kDim>& s) {
+  const int group = int(a.heads / a.kv.kv_heads), lane = threadIdx.x % kWarp;
+  GPU_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const int row = lane / 4 + 8 * r, own = row % group;
+    const int64_t at = member_of(a, tile, row / group).tile - a.first_tile;
+    if (at < 0 || at >= a.tile_count) continue;
+    float* memory = partial_of(a, at, kv_head, split, partial_floats<kDim>()) + own % 8 * 4 + lane % 4;
+    const int half = own / 8;
+    memory[2 * half * kWarp] = s.largest[r];
+    memory[(2 * half + 1) * kWarp] = s.sum[r];
+    GPU_UNROLL
+    for (int i = 0; i < kDim / 8; ++i) {
+      GPU_UNROLL
+      for (int j = 0; j < 2; ++j) memory[(4 + 4 * i + 2 * half + j) * kWarp] = s.values[i][2 * r + j];
+    }
+  }
+}
+
+// Block (prefix tile, kv head, split) of one warp.
+template <int kDim>
+__global__ void __launch_bounds__(kWarp) attend_prefixes_kernel(PagedAttention a) {
+  const PrefixTile tile = a.prefixes[blockIdx.x];
+  const int kv_head = blockIdx.y, split = int(blockIdx.z), begin = split * kSplitPositions;
+  if (split >= tile.splits) return;
+  const Rows<kDim> rows = load_placed_rows<kDim>(a, kv_head, [&](int token) {
+    const PrefixMember member = member_of(a, tile, token);
+    return Place{member.row, member.position};
+  });
+  store_members<kDim>(a, tile, kv_head, split, attend_split<kDim>(a, rows, tile.sequence, kv_head, begin, begin + kSplitPositions));
 }
 
 // Block (tile, kv head): the splits' results merged in order.
@@ -311,6 +367,11 @@ void launch(const PagedAttention& a, cudaStream_t stream) {
   const dim3 grid(tiles, heads, unsigned(ceil_div(a.longest, kSplitPositions)));
   GPU_LAUNCH(attend_splits_kernel<kDim>, grid, dim3(kWarp), bytes, stream, a);
   check_launch("paged_attention: splits");
+  if (a.prefix_count > 0) {
+    allow_shared_bytes(&attend_prefixes_kernel<kDim>, bytes, "paged_attention");
+    GPU_LAUNCH(attend_prefixes_kernel<kDim>, dim3(unsigned(a.prefix_count), heads, grid.z), dim3(kWarp), bytes, stream, a);
+    check_launch("paged_attention: prefixes");
+  }
   GPU_LAUNCH(merge_splits_kernel<kDim>, dim3(tiles, heads), dim3(kWarp), 0, stream, a);
   check_launch("paged_attention: merge");
 }
@@ -323,6 +384,7 @@ void check(const PagedAttention& a) {
   check_argument(a.splits_in_grid || a.tile_count % kWideWarps == 0, name, "tile_count");
   check_argument(a.longest >= 1 && a.longest < 1 << 25, name, "longest");
   check_argument(a.window >= 0, name, "window");
+  check_argument(a.prefix_count >= 0 && a.prefix_count < 1 << 24 && (a.prefix_count == 0 || a.splits_in_grid), name, "prefix_count");
   const int64_t floats = attention_workspace_floats(a.tile_count, a.kv.kv_heads, a.kv.dim, a.longest);
   check_argument(!a.splits_in_grid || a.workspace_floats >= floats, name, "workspace_floats");
 }

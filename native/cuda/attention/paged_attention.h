@@ -17,8 +17,22 @@ constexpr int kSplitPositions = 512;
 struct AttentionTile {
   int32_t first_row;  // of the batch
   int32_t tokens;
-  int32_t first_position;  // of the first token in its sequence
-  int32_t sequence;        // row of the page table
+  int32_t first_position;     // of the first token in its sequence
+  int32_t sequence;           // row of the page table
+  int32_t shared_splits = 0;  // so many of its first splits a prefix tile computes
+};
+
+// Tokens of several sequences, each alone in its tile, that begin with the same pages: the splits of these are read once for all of them.
+struct PrefixTile {
+  int32_t first_member, members;  // at most attention_tile_tokens(heads, kv_heads) of them
+  int32_t splits;                 // whole ones, before every member's position
+  int32_t sequence;               // whose pages are read
+};
+
+struct PrefixMember {
+  int32_t row;  // of the batch
+  int32_t position;
+  int32_t tile;  // its own
 };
 
 struct PagedAttention {
@@ -37,6 +51,13 @@ struct PagedAttention {
   int64_t workspace_floats;
   // true: one block per tile and split (few tokens, long contexts). false: blocks of four tiles, which must be of one sequence.
   bool splits_in_grid;
+  // Only where splits_in_grid. Members' tiles are counted from a place that lies `first_tile` before `tiles`; those that are not in `tiles`
+  // are left out.
+  const PrefixTile* prefixes = nullptr;
+  int64_t prefix_count = 0;
+  const PrefixMember* members = nullptr;
+  int64_t member_count = 0;
+  int64_t first_tile = 0;
 };
 
 int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads);

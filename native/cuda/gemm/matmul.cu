@@ -73,7 +73,8 @@ __device__ void widen_tile(bf16* tile, const unsigned char* groups, const QuantP
     const int output = i % kOutputs, chunk = i / kOutputs;
     bf16 weights[kChunk] = {};
     if (column + chunk * kChunk < columns) dequantise_8(panel, groups, output, chunk * kChunk, weights);
-    memcpy(__builtin_assume_aligned(tile_chunk(tile, output, chunk), 16), weights, sizeof weights);
+    void* to = tile_chunk(tile, output, chunk);
+    memcpy(__builtin_assume_aligned(to, 16), weights, sizeof weights);
   }
 }
 

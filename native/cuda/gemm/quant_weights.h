@@ -50,7 +50,8 @@ __host__ __device__ inline T load_aligned(const uint8_t* from) {
 // Inputs [k, k + 8) of one output of a panel whose groups begin at `groups`; k is a multiple of 8.
 __device__ inline void dequantise_8(const QuantPanel& panel, const uint8_t* groups, int output, int k, bf16 (&out)[8]) {
   const uint8_t* group = groups + int64_t(k / panel.group) * panel.group_bytes();
-  const float scale = panel.wide_scales ? load_aligned<float>(group + 4 * output) : half_to_float(load_aligned<uint16_t>(group + 2 * output));
+  const float scale =
+      panel.wide_scales ? load_aligned<float>(group + 4 * output) : half_to_float(load_aligned<uint16_t>(group + 2 * output));
   const float minimum = panel.minima ? load_aligned<float>(group + panel.scale_bytes() + 4 * output) : 0.0f;
   const uint8_t* numbers = group + panel.scale_bytes() + panel.minimum_bytes();
   const int half_group = panel.group / 2, at = k % panel.group;

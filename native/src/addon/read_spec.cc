@@ -256,7 +256,8 @@ LoadSettings read_load_settings(const Napi::Object& options) {
   if (cuda && dtype != "bfloat16") throw Error(ErrorKind::kRange, "dtype must be bfloat16 on cuda");
   if (cuda && int8_kv) throw Error(ErrorKind::kUnsupported, "kvCacheDtype int8 on cuda is not built yet");
   const std::optional<model::Quantise> quantise = read_quantise(options);
-  if (cuda && quantise && quantise->cache) throw Error(ErrorKind::kUnsupported, "cache: quantised weights on cuda are not kept in files yet");
+  if (cuda && quantise && quantise->cache)
+    throw Error(ErrorKind::kUnsupported, "cache: quantised weights on cuda are not kept in files yet");
   return {dtype == "float32" ? ops::Element::kF32 : ops::Element::kBf16, int(threads), quantise, int8_kv, cuda};
 }
 

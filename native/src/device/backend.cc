@@ -34,7 +34,7 @@ void DeviceBackend::write_page(int32_t page, const uint8_t* bytes) {
 
 void DeviceBackend::forward(const model::ForwardBatch& batch) {
   stream_.wait();  // the last step's inputs have been read
-  const std::optional<DecodeSize> size = records_ ? decode_size(batch, sizes_.decode_rows) : std::nullopt;
+  const std::optional<DecodeSize> size = records_ ? decode_size(batch, facts_->spec, sizes_.decode_rows) : std::nullopt;
   const Batch sent = send_batch(batch, facts_->spec, size, inputs_, stream_);
   if (!size) return forward_.run(sent);
   const bool known = recorded_.contains(*size);

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kGroup = 4;  // tiles of a block that does all splits
 constexpr int64_t kLeastRank = 16;
+constexpr int64_t kSplitPages = cuda::kSplitPositions / cuda::kPagePositions;
 
 int64_t pages_of(const ops::AttentionRun& run) {
   return (run.first_position + run.count + cuda::kPagePositions - 1) / cuda::kPagePositions;
@@ -39,7 +40,44 @@ Rows rows_of(const model::ForwardBatch& batch, int64_t least_pages) {
 struct Tiles {
   std::vector<cuda::AttentionTile> wide, split;
   int64_t wide_longest = 1, split_longest = 1;
+  std::vector<cuda::PrefixTile> prefixes;
+  std::vector<cuda::PrefixMember> members;
 };
+
+// Whole splits, before both runs' positions, whose pages are the same, at most `most`.
+int64_t shared_splits(const ops::AttentionRun& a, const ops::AttentionRun& b, int64_t most) {
+  most = std::min({most, a.first_position / cuda::kSplitPositions, b.first_position / cuda::kSplitPositions});
+  const int64_t pages = most * kSplitPages;
+  return std::distance(a.pages, std::mismatch(a.pages, a.pages + pages, b.pages).first) / kSplitPages;
+}
+
+// Puts the tiles of one token whose runs begin with the same pages together, as many as fit a prefix tile.
+void share_prefixes(const model::ForwardBatch& batch, int64_t tile_tokens, Tiles& tiles) {
+  // By the last page of the first split: runs that share it share nearly always all before it, which is looked at.
+  std::unordered_map<int32_t, std::vector<int32_t>> candidates;
+  for (size_t i = 0; i < tiles.split.size(); ++i) {
+    const ops::AttentionRun& run = batch.runs[size_t(tiles.split[i].sequence)];
+    if (run.count == 1 && run.first_position >= cuda::kSplitPositions) candidates[run.pages[kSplitPages - 1]].push_back(int32_t(i));
+  }
+  for (const auto& [page, alike] : candidates) {
+    for (size_t first = 0; first + 1 < alike.size(); first += size_t(tile_tokens)) {
+      const ops::AttentionRun& leader = batch.runs[size_t(tiles.split[size_t(alike[first])].sequence)];
+      const size_t end = std::min(alike.size(), first + size_t(tile_tokens));
+      int64_t splits = leader.first_position / cuda::kSplitPositions;
+      for (size_t i = first + 1; i < end; ++i) {
+        splits = shared_splits(leader, batch.runs[size_t(tiles.split[size_t(alike[i])].sequence)], splits);
+      }
+      if (splits == 0) continue;
+      const int32_t sequence = tiles.split[size_t(alike[first])].sequence;
+      tiles.prefixes.push_back({int32_t(tiles.members.size()), int32_t(end - first), int32_t(splits), sequence});
+      for (size_t i = first; i < end; ++i) {
+        cuda::AttentionTile& tile = tiles.split[size_t(alike[i])];
+        tile.shared_splits = int32_t(splits);
+        tiles.members.push_back({tile.first_row, tile.first_position, alike[i]});
+      }
+    }
+  }
+}
 
 Tiles tiles_of(const model::ForwardBatch& batch, int64_t tile_tokens) {
   Tiles out;
@@ -55,6 +93,7 @@ Tiles tiles_of(const model::ForwardBatch& batch, int64_t tile_tokens) {
     int64_t& longest = wide ? out.wide_longest : out.split_longest;
     longest = std::max(longest, run.first_position + run.count);
   }
+  if (tile_tokens > 1) share_prefixes(batch, tile_tokens, out);
   return out;
 }
 
@@ -79,6 +118,8 @@ void pad(const DecodeSize& size, Rows& rows, Tiles& tiles) {
   rows.table.resize(count * size_t(rows.max_pages), -1);
   tiles.split.resize(count, {0, 0, 0, 0});
   tiles.split_longest = size.positions;
+  tiles.prefixes.resize(size_t(size.prefixes), {0, 0, 0, 0});
+  if (size.prefixes > 0) tiles.members.resize(count, {-1, -1, -1});
 }
 
 const Adapter& placed(const model::Adapter& adapter) {
@@ -128,14 +169,16 @@ void send_adapters(const Adapters& adapters, int64_t layers, cuda::Inputs& input
 
 }  // namespace
 
-std::optional<DecodeSize> decode_size(const model::ForwardBatch& batch, int64_t most_rows) {
+std::optional<DecodeSize> decode_size(const model::ForwardBatch& batch, const model::Spec& spec, int64_t most_rows) {
   int64_t longest = 1;
   for (const ops::AttentionRun& run : batch.runs) {
     if (run.count != 1) return {};
     longest = std::max(longest, run.first_position + 1);
   }
-  DecodeSize size{padded_rows(int64_t(batch.runs.size())), next_power(kPositionStep, longest), 0, 0};
+  DecodeSize size{padded_rows(int64_t(batch.runs.size())), next_power(kPositionStep, longest), 0, 0, 0};
   if (size.rows > most_rows) return {};
+  const int64_t prefixes = int64_t(tiles_of(batch, cuda::attention_tile_tokens(spec.heads, spec.kv_heads)).prefixes.size());
+  if (prefixes > 0) size.prefixes = next_power(1, prefixes);
   const Adapters adapters = adapters_of(batch);
   if (adapters.distinct.empty()) return size;
   size.adapters = next_power(1, int64_t(adapters.distinct.size()));
@@ -163,6 +206,10 @@ Batch send_batch(const model::ForwardBatch& batch, const model::Spec& spec, cons
   out.split_count = int64_t(tiles.split.size());
   out.wide_longest = tiles.wide_longest;
   out.split_longest = tiles.split_longest;
+  out.prefixes = inputs.put(tiles.prefixes);
+  out.members = inputs.put(tiles.members);
+  out.prefix_count = int64_t(tiles.prefixes.size());
+  out.member_count = int64_t(tiles.members.size());
   const Adapters adapters = adapters_of(batch);
   out.adapter_count = size ? size->adapters : int64_t(adapters.distinct.size());
   out.most_rank = size ? size->rank : adapters.most_rank;

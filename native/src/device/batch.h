@@ -23,6 +23,10 @@ struct Batch {
   const cuda::AttentionTile* wide_tiles = nullptr;
   const cuda::AttentionTile* split_tiles = nullptr;
   int64_t wide_count = 0, wide_longest = 1, split_count = 0, split_longest = 1;
+  // Of tiles of one token: sequences that begin with the same pages, in whole splits.
+  const cuda::PrefixTile* prefixes = nullptr;
+  const cuda::PrefixMember* members = nullptr;
+  int64_t prefix_count = 0, member_count = 0;
   const int32_t* row_adapters = nullptr;        // rows, -1 = none
   const cuda::LoraWeights* adapters = nullptr;  // [layer][module][adapters of the batch]
   int64_t adapter_count = 0, most_rank = 0;
@@ -33,10 +37,11 @@ struct Batch {
 struct DecodeSize {
   int64_t rows, positions;
   int64_t adapters, rank;  // 0 for the base model
+  int64_t prefixes;        // 0 where no sequences begin alike
   auto operator<=>(const DecodeSize&) const = default;
 };
 // Nothing: the batch is of another kind, or would be larger than `most_rows`.
-std::optional<DecodeSize> decode_size(const model::ForwardBatch& batch, int64_t most_rows);
+std::optional<DecodeSize> decode_size(const model::ForwardBatch& batch, const model::Spec& spec, int64_t most_rows);
 // Positions are padded to these steps.
 constexpr int64_t kPositionStep = cuda::kSplitPositions;
 

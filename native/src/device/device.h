@@ -37,7 +37,8 @@ class WeightSource {
   virtual void read(const std::string& name, const std::vector<int64_t>& shape, int64_t first, int64_t count, float* out) const = 0;
   // The rows of tensors of that many columns, one below the other, where their matrix is kept quantised; empty: it is not. Every tensor has
   // been checked before.
-  virtual std::vector<ops::QuantPart> quantised(const std::vector<std::pair<std::string, int64_t>>& names_and_rows, int64_t columns) const = 0;
+  virtual std::vector<ops::QuantPart> quantised(const std::vector<std::pair<std::string, int64_t>>& names_and_rows,
+                                                int64_t columns) const = 0;
 };
 
 // A model whose weights are in a device's memory.

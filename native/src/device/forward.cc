@@ -127,10 +127,15 @@ void Forward::run_attention(const Batch& batch, int64_t index, const cuda::KvLay
   }
   args.splits_in_grid = true;
   args.longest = batch.split_longest;
+  args.prefixes = batch.prefixes;
+  args.prefix_count = batch.prefix_count;
+  args.members = batch.members;
+  args.member_count = batch.member_count;
   const int64_t each = cuda::attention_workspace_floats(1, kv.kv_heads, kv.dim, batch.split_longest);
   const int64_t at_once = sizes_.workspace_floats / each;
   for (int64_t first = 0; first < batch.split_count; first += at_once) {
     args.tiles = batch.split_tiles + first;
+    args.first_tile = first;
     args.tile_count = std::min(at_once, batch.split_count - first);
     cuda::paged_attention(args, stream_.get());
   }

@@ -32,7 +32,8 @@ class FileSource final : public WeightSource {
     const model::Tensor& tensor = files_.find(name, shape);
     if (count > 0 && !files_.read(tensor, first, count, out)) throw Error(ErrorKind::kIo, "could not read " + name);
   }
-  std::vector<ops::QuantPart> quantised(const std::vector<std::pair<std::string, int64_t>>& names_and_rows, int64_t columns) const override {
+  std::vector<ops::QuantPart> quantised(const std::vector<std::pair<std::string, int64_t>>& names_and_rows,
+                                        int64_t columns) const override {
     std::vector<const model::Tensor*> tensors;
     for (const auto& [name, rows] : names_and_rows) tensors.push_back(&files_.find(name, {rows, columns}));
     return model::quant_parts(files_, tensors, quantise_);

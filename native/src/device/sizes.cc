@@ -55,6 +55,7 @@ Sizes::Sizes(const model::Spec& s, const engine::Options& o)
   using cuda::Inputs;
   const int64_t table = std::max(sequences, decode_rows) * ((padded + cuda::kPagePositions - 1) / cuda::kPagePositions);
   forward_input_bytes = 4 * Inputs::bytes_of<int32_t>(rows) + 2 * Inputs::bytes_of<cuda::AttentionTile>(tiles) +
+                        Inputs::bytes_of<cuda::PrefixTile>(std::min(rows, 2 * sequences)) + Inputs::bytes_of<cuda::PrefixMember>(rows) +
                         Inputs::bytes_of<int32_t>(table) +
                         // As many adapters as sequences, padded.
                         Inputs::bytes_of<cuda::LoraWeights>(layers * model::kModules * 2 * std::min(rows, sequences));

@@ -115,9 +115,10 @@ class Loader {
       total_ += quantised.empty() ? rows * columns * int64_t(ops::element_size(element_)) : packed_bytes(quantised, columns);
       return {};
     }
-    ops::PackedMatrix packed = cached_            ? from_cache(rows, columns)
-                               : quantised.empty() ? elements(parts, tensors, rows, columns)
-                                                   : ops::PackedMatrix(element_, ops::QuantisedMatrix(kernels_.panel, columns, quantised, pool_));
+    ops::PackedMatrix packed = cached_ ? from_cache(rows, columns)
+                               : quantised.empty()
+                                   ? elements(parts, tensors, rows, columns)
+                                   : ops::PackedMatrix(element_, ops::QuantisedMatrix(kernels_.panel, columns, quantised, pool_));
     done_ += int64_t(packed.bytes());
     if (progress_) progress_(std::min(done_, total_), total_);
     return packed;

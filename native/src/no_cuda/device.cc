@@ -9,9 +9,7 @@ Info info() { return {false, 0, "this build has no CUDA"}; }
 
 namespace {
 
-[[noreturn]] void refuse() {
-  throw Error(ErrorKind::kUnsupported, "this build has no CUDA: install nvcc and run `npm run setup`");
-}
+[[noreturn]] void refuse() { throw Error(ErrorKind::kUnsupported, "this build has no CUDA: install nvcc and run `npm run setup`"); }
 
 }  // namespace
 

@@ -147,6 +147,73 @@ TEST(gpu_attention_rows_do_not_depend_on_their_batch) {
   }
 }
 
+// One new token per sequence; those of `groups` begin with the pages of their first one.
+void check_prefixes(const Shape& shape, const std::vector<int>& lengths, const std::vector<std::vector<int32_t>>& groups, int splits) {
+  std::vector<std::pair<int, int>> sequences;
+  for (int length : lengths) sequences.push_back({length, 1});
+  Batch batch(shape, sequences, 11);
+  for (const std::vector<int32_t>& group : groups) {
+    for (int32_t s : group) {
+      const int64_t shared = splits * cuda::kSplitPositions / 16;
+      std::copy_n(batch.table.begin() + group[0] * batch.max_pages, shared, batch.table.begin() + s * batch.max_pages);
+    }
+  }
+  std::vector<cuda::AttentionTile> tiles;
+  for (size_t i = 0; i < batch.rows.size(); ++i) tiles.push_back({int32_t(i), 1, batch.rows[i].second, batch.rows[i].first});
+  std::vector<cuda::PrefixTile> prefixes{{0, 0, 0, 0}};  // an empty one is left out
+  std::vector<cuda::PrefixMember> members;
+  auto run = [&](int64_t first, int64_t count, std::vector<bf16> start) {
+    DeviceBuffer<bf16> k(batch.keys), v(batch.values), q(batch.queries), out(start);
+    DeviceBuffer<int32_t> t(batch.table);
+    DeviceBuffer<cuda::AttentionTile> cut(tiles);
+    DeviceBuffer<cuda::PrefixTile> p(prefixes);
+    DeviceBuffer<cuda::PrefixMember> m(members);
+    const int64_t floats = cuda::attention_workspace_floats(count, shape.kv_heads, shape.dim, batch.longest);
+    DeviceBuffer<float> workspace(std::vector<float>(size_t(floats), std::numeric_limits<float>::quiet_NaN()));
+    cuda::PagedAttention args{};
+    args.queries = q.data();
+    args.kv = {k.data(), v.data(), batch.pages, shape.kv_heads, shape.dim};
+    args.page_table = t.data();
+    args.sequences = int64_t(lengths.size());
+    args.max_pages = batch.max_pages;
+    args.tiles = cut.data() + first;
+    args.tile_count = count;
+    args.longest = batch.longest;
+    args.heads = shape.heads;
+    args.scale = batch.scale;
+    args.window = shape.window;
+    args.out = out.data();
+    args.workspace = workspace.data();
+    args.workspace_floats = floats;
+    args.splits_in_grid = true;
+    args.prefixes = p.data();
+    args.prefix_count = int64_t(prefixes.size());
+    args.members = m.data();
+    args.member_count = int64_t(members.size());
+    args.first_tile = first;
+    cuda::paged_attention(args, nullptr);
+    return out.download();
+  };
+  const int64_t count = int64_t(tiles.size());
+  const std::vector<bf16> none(batch.queries.size()), alone = run(0, count, none);
+  for (const std::vector<int32_t>& group : groups) {
+    prefixes.push_back({int32_t(members.size()), int32_t(group.size()), splits, group.back()});
+    for (int32_t s : group) {
+      members.push_back({s, batch.rows[size_t(s)].second, s});
+      tiles[size_t(s)].shared_splits = splits;
+    }
+  }
+  CHECK(same_bits(run(0, count, none), alone));
+  // In two pieces, as where the workspace is small.
+  CHECK(same_bits(run(2, count - 2, run(0, 2, none)), alone));
+}
+
+TEST(gpu_attention_reads_shared_prefixes_once) {
+  check_prefixes({.heads = 6, .kv_heads = 2, .dim = 32}, {600, 30, 513, 580, 520}, {{2, 0, 4}}, 1);
+  check_prefixes({.heads = 8, .kv_heads = 1, .dim = 32, .window = 90}, {560, 515, 600}, {{0, 1}}, 1);
+  check_prefixes({.heads = 2, .kv_heads = 1, .dim = 64}, {1030, 1025, 1100}, {{0, 1, 2}}, 2);
+}
+
 TEST(gpu_attention_refuses_what_does_not_fit) {
   cuda::PagedAttention args{};
   args.kv = {nullptr, nullptr, 1, 2, 64};

@@ -380,6 +380,51 @@ TEST(gpu_engine_scores_prompts_and_moves_pages) {
   CHECK(page == pieces.engine().read_pages({7}));
 }
 
+TEST(gpu_engine_same_bits_where_sequences_begin_with_the_same_pages) {
+  TinyModel source = tiny();
+  source.spec.max_position = 600;
+  auto model = load(source);
+  engine::Options o = options();
+  o.max_model_len = 600;
+  o.pages = 80;
+  Random random(31);
+  std::vector<int32_t> shared;
+  for (int32_t p = 0; p < 32; ++p) shared.push_back(p);
+  // The log-probabilities of four tokens each; the first row of a slot is as long as its number, plus one.
+  auto run = [&](const std::vector<int64_t>& slots, const std::vector<uint8_t>& bytes) {
+    Driver driver = driver_of(model, o);
+    driver.engine().write_pages(shared, bytes);
+    engine::Plan plan;
+    for (int64_t slot : slots) {
+      engine::Open open{};
+      open.slot = slot;
+      open.prompt_length = 513 + slot;
+      open.cached.assign(512, 7);
+      open.params = job(1, 1, 5).params;
+      plan.opens.push_back(open);
+      for (int64_t p = 0; p < 33; ++p) plan.pages.push_back({slot, p, p < 32 ? p : 40 + slot});
+      plan.rows.push_back({slot, 512, 1 + slot, 1});
+      for (int64_t i = 0; i <= slot; ++i) plan.tokens.push_back(int32_t(10 * slot + i + 1));
+    }
+    std::map<int32_t, std::vector<float>> seen;
+    for (int64_t step = 0; step < 4; ++step) {
+      for (const engine::Sampled& s : driver.engine().step(plan).samples) seen[s.slot].push_back(s.logprob);
+      plan = {};
+      for (int64_t slot : slots) plan.rows.push_back({slot, 513 + slot + step, 1, 1});
+      plan.tokens.assign(slots.size(), -1);
+    }
+    return seen;
+  };
+  std::vector<uint8_t> bytes;
+  const size_t page_bytes = driver_of(model, o).engine().page_bytes();
+  for (const bf16 x : bf16s(random, 32 * page_bytes / 2, 0.5f)) {
+    bytes.push_back(uint8_t(x.bits & 255));
+    bytes.push_back(uint8_t(x.bits >> 8));
+  }
+  const auto together = run({0, 1, 2}, bytes);
+  for (int32_t slot : {0, 1, 2}) CHECK(same_bits(run({slot}, bytes).at(slot), together.at(slot)));
+}
+
 TEST(gpu_engine_plans_its_memory_before_it_takes_any) {
   auto model = load(tiny());
   engine::Options o = options();

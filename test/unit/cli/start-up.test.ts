@@ -96,7 +96,7 @@ test('engine settings follow model and flags', () => {
 
 test('the KV cache has the type of the arithmetic or int8; what cannot be is refused by flag name', () => {
   const page = (settings: Parameters<typeof testSettings>[0]) =>
-    engineConfig(testSettings({ maxNumSeqs: 4, ...settings }), model).kvCacheBytes;
+    Number(engineConfig(testSettings({ maxNumSeqs: 4, ...settings }), model).kvCacheBytes);
   expect(engineConfig(testSettings(), model)).not.toHaveProperty('kvCacheDtype');
   expect(engineConfig(testSettings({ kvCacheDtype: 'bfloat16' }), model)).not.toHaveProperty('kvCacheDtype');
   expect(engineConfig(testSettings({ kvCacheDtype: 'int8' }), model).kvCacheDtype).toBe('int8');
