@@ -169,7 +169,7 @@ class Decode {
   int64_t position_ = 0;
 };
 
-TEST(a_token_costs_no_allocation_in_the_forward_pass_and_the_sampler) {
+TEST_ENGINE(a_token_costs_no_allocation_in_the_forward_pass_and_the_sampler) {
   for (ops::Element element : {ops::Element::kF32, ops::Element::kBf16}) {
     for (bool small : {false, true}) {
       TinyModel tiny;

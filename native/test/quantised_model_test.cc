@@ -68,7 +68,7 @@ Job job(uint64_t seed, int64_t prompt_length, int64_t outputs) {
 
 const engine::Options kOptions = {8, 256, 64, 200, 100, 5};
 
-TEST(quantised_sequences_do_not_depend_on_the_batch) {
+TEST_ENGINE(quantised_sequences_do_not_depend_on_the_batch) {
   for (QuantFormat format : kFormats) {
     for (Element element : {Element::kF32, Element::kBf16}) {
       auto one = quantised(format).load(element, 1), three = quantised(format).load(element, 3);
@@ -149,7 +149,7 @@ double relative_error(const std::vector<float>& got, const std::vector<float>& w
   return std::sqrt(difference / size);
 }
 
-TEST(quantised_models_are_close_to_their_dequantised_weights) {
+TEST_ENGINE(quantised_models_are_close_to_their_dequantised_weights) {
   Random random(61);
   for (QuantFormat format : kFormats) {
     TinyModel tiny = quantised(format);
@@ -172,7 +172,7 @@ TEST(quantised_models_are_close_to_their_dequantised_weights) {
   }
 }
 
-TEST(quantised_training_depends_on_rows_and_factors_alone) {
+TEST_ENGINE(quantised_training_depends_on_rows_and_factors_alone) {
   Random random(62);
   for (QuantFormat format : kFormats) {
     for (Element element : {Element::kF32, Element::kBf16}) {
@@ -187,7 +187,7 @@ TEST(quantised_training_depends_on_rows_and_factors_alone) {
   }
 }
 
-TEST(quantised_trainer_logprobs_have_the_bits_of_the_engine) {
+TEST_ENGINE(quantised_trainer_logprobs_have_the_bits_of_the_engine) {
   Random random(63);
   for (QuantFormat format : kFormats) {
     for (Element element : {Element::kF32, Element::kBf16}) {

@@ -85,9 +85,9 @@ void check_against_cpu(const TinyModel& source, std::vector<Job> jobs) {
 #endif
 }
 
-TEST(gpu_engine_gives_the_greedy_tokens_of_the_cpu) { check_against_cpu(tiny(), {job(1, 1, 6), job(2, 40, 6), job(3, 70, 4)}); }
+TEST_ENGINE(gpu_engine_gives_the_greedy_tokens_of_the_cpu) { check_against_cpu(tiny(), {job(1, 1, 6), job(2, 40, 6), job(3, 70, 4)}); }
 
-TEST(gpu_engine_runs_every_family) {
+TEST_ENGINE(gpu_engine_runs_every_family) {
   // Without the switches of Qwen and with a tied head, as Llama.
   TinyModel llama = tiny();
   llama.spec.qkv_bias = llama.spec.output_bias = llama.spec.mlp_bias = llama.spec.qk_norm = false;
@@ -105,7 +105,7 @@ TEST(gpu_engine_runs_every_family) {
   check_against_cpu(mistral, {job(6, 20, 4)});
 }
 
-TEST(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
+TEST_ENGINE(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
   auto model = load(tiny());
   const std::vector<Job> jobs = {job(11, 1, 5, 1), job(12, 17, 4, 1), job(13, 40, 3)};
   std::vector<Job> truth = jobs;
@@ -127,7 +127,7 @@ TEST(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
   }
 }
 
-TEST(gpu_engine_same_bits_after_preemption_on_used_pages) {
+TEST_ENGINE(gpu_engine_same_bits_after_preemption_on_used_pages) {
   auto model = load(tiny());
   std::vector<Job> truth = {job(12, 17, 6, 1)}, again = truth;
   Driver first = driver_of(model, options());
@@ -147,7 +147,7 @@ TEST(gpu_engine_same_bits_after_preemption_on_used_pages) {
   check_same(again, truth);
 }
 
-TEST(gpu_engine_same_bits_when_steps_are_recorded) {
+TEST_ENGINE(gpu_engine_same_bits_when_steps_are_recorded) {
   auto model = load(tiny());
   std::vector<Job> recorded = {job(12, 17, 6, 1), job(13, 3, 8), job(14, 5, 5)}, launched = recorded;
   Driver with = driver_of(model, options());
@@ -160,7 +160,7 @@ TEST(gpu_engine_same_bits_when_steps_are_recorded) {
 }
 
 // What was recorded with some adapters runs again with others of the same padded sizes.
-TEST(gpu_engine_same_bits_when_steps_with_adapters_are_recorded) {
+TEST_ENGINE(gpu_engine_same_bits_when_steps_with_adapters_are_recorded) {
   const TinyModel source = tiny();
   auto model = load(source);
   std::vector<Job> recorded = {job(12, 7, 6, 1), job(13, 3, 3), job(14, 5, 5), job(19, 4, 4)};
@@ -188,7 +188,7 @@ TEST(gpu_engine_same_bits_when_steps_with_adapters_are_recorded) {
   check_same(recorded, launched);
 }
 
-TEST(gpu_engine_same_bits_with_proposed_tokens) {
+TEST_ENGINE(gpu_engine_same_bits_with_proposed_tokens) {
   auto model = load(tiny());
   std::vector<Job> truth = {job(15, 9, 8, 1), job(16, 20, 8)};
   truth[0].params.sampling.repetition_penalty = 1.4;
@@ -214,7 +214,7 @@ TEST(gpu_engine_same_bits_with_proposed_tokens) {
 }
 
 // What a grammar forces is fed, not sampled; its numbers are those that sampling gives.
-TEST(gpu_engine_scores_forced_tokens_as_sampled_ones) {
+TEST_ENGINE(gpu_engine_scores_forced_tokens_as_sampled_ones) {
   auto model = load(tiny());
   Job truth = job(17, 5, 5, 0.5);
   truth.params.sampling.mode = ops::LogprobMode::kTemperature;
@@ -247,7 +247,7 @@ TEST(gpu_engine_scores_forced_tokens_as_sampled_ones) {
   CHECK_EQ(result.samples[0].token, truth.output[4].id);
 }
 
-TEST(gpu_engine_samples_with_every_control) {
+TEST_ENGINE(gpu_engine_samples_with_every_control) {
   std::vector<Job> jobs;
   for (uint64_t i = 0; i < 6; ++i) jobs.push_back(job(40 + i, 12, 8, 0.7));
   ops::SamplingParams* p = &jobs[0].params.sampling;
@@ -274,7 +274,7 @@ std::shared_ptr<const engine::Program> digits_program() {
   return engine::make_program(grammar::compile_whole_regex("[0-9]*x[a-c]{2}", budget), masks);
 }
 
-TEST(gpu_engine_follows_grammars) {
+TEST_ENGINE(gpu_engine_follows_grammars) {
   std::vector<Job> jobs;
   for (uint64_t i = 0; i < 4; ++i) {
     jobs.push_back(job(90 + i, 5, 5 + int64_t(i), 1));
@@ -285,7 +285,7 @@ TEST(gpu_engine_follows_grammars) {
   check_against_cpu(tiny(), jobs);
 }
 
-TEST(gpu_engine_ends_only_the_sequence_that_is_broken) {
+TEST_ENGINE(gpu_engine_ends_only_the_sequence_that_is_broken) {
   TinyModel source = tiny();
   source.broken_tokens = {{101, INFINITY}};
   auto model = load(source);
@@ -314,7 +314,7 @@ TEST(gpu_engine_ends_only_the_sequence_that_is_broken) {
   CHECK_EQ(forbidden.output.back().finish, Finish::kNoToken);
 }
 
-TEST(gpu_engine_serves_adapters) {
+TEST_ENGINE(gpu_engine_serves_adapters) {
   TinyModel source = tiny();
   auto model = load(source);
   auto cpu_model = source.load(Element::kBf16, 1);
@@ -358,7 +358,7 @@ std::vector<engine::Scored> scores(engine::Engine& engine, const std::vector<int
   return all;
 }
 
-TEST(gpu_engine_scores_prompts_and_moves_pages) {
+TEST_ENGINE(gpu_engine_scores_prompts_and_moves_pages) {
   auto model = load(tiny());
   const std::vector<int32_t> prompt = job(80, 24, 1).prompt;
   Driver whole = driver_of(model, options()), pieces = driver_of(model, options());
@@ -380,7 +380,7 @@ TEST(gpu_engine_scores_prompts_and_moves_pages) {
   CHECK(page == pieces.engine().read_pages({7}));
 }
 
-TEST(gpu_engine_same_bits_where_sequences_begin_with_the_same_pages) {
+TEST_ENGINE(gpu_engine_same_bits_where_sequences_begin_with_the_same_pages) {
   TinyModel source = tiny();
   source.spec.max_position = 600;
   auto model = load(source);
@@ -465,7 +465,7 @@ class Widened final : public device::WeightSource {
   ops::QuantFormat format_;
 };
 
-TEST(gpu_engine_keeps_quantised_weights_and_gives_the_bits_of_what_they_stand_for) {
+TEST_ENGINE(gpu_engine_keeps_quantised_weights_and_gives_the_bits_of_what_they_stand_for) {
   TinyModel source = tiny();
   source.spec.tied_embeddings = true;
   for (ops::QuantFormat format : {ops::QuantFormat::kInt8, ops::QuantFormat::kInt4}) {

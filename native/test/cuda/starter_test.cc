@@ -92,7 +92,7 @@ constexpr size_t kGoldens = 27;
 constexpr int64_t kOutputs = 32;
 #endif
 
-TEST(gpu_engine_gives_the_starter_models_tokens) {
+TEST_ENGINE(gpu_engine_gives_the_starter_models_tokens) {
   const std::vector<std::string> files = {path_of("model.safetensors")};
   const model::Spec spec = read_spec();
   const std::vector<model::Tensor> tensors = read_tensors();
