@@ -62,6 +62,8 @@ export async function loadEngine(
   // Read while the weights are.
   const speller = spellerOf(config);
   const cache = device === 'cpu' ? await cacheOf(config, addon, log) : undefined;
+  if (device !== 'cpu' && config.weightCache)
+    log('Quantised weights are not kept on disk: the cache is of CPU engines.');
   const formats = { ...(quantize && { quantize }), ...(cache && { cache }), ...(kvCacheDtype && { kvCacheDtype }) };
   const model = await addon.loadModel(spec, files, tensors, { dtype, device, threads, onProgress, ...formats });
   if (cache) await afterLoad(cache, model.weightCache, log);
