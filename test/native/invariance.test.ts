@@ -19,20 +19,23 @@ import { temporaryDirectory, writeFamily } from '../fixtures/tiny-model.ts';
 
 const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const COUNT = 64;
-const OUTPUTS = 20;
+const OUTPUTS = 8;
 
 const goldens = JSON.parse(readFileSync(`${STARTER}/goldens.json`, 'utf8')) as { prompt_ids: number[] }[];
 
-/** Real prompts, then hashed ones of 1 to 200 tokens: lengths around pages (16) and key tiles (64) among them. */
+/** Hashed prompts, of lengths around pages (16) and key tiles (64) first, then real ones. */
 function prompts(vocab: number): Prompt[] {
   const lengths = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200];
   return Array.from({ length: COUNT }, (_, slot) => {
-    const length = lengths[slot] ?? 1 + (hashUint32(`length ${slot}`, 1)[0]! % 120);
+    const length = lengths[slot] ?? 1 + (hashUint32(`length ${slot}`, 1)[0]! % 60);
     const real = slot >= COUNT - 20 ? goldens[COUNT - 1 - slot]!.prompt_ids.map((id) => id % vocab) : undefined;
     const ids = real ?? hashTokens(`prompt ${slot}`, length, vocab);
     return { slot, ids, sampling: samplingOf(slot) };
   });
 }
+
+/** Lengths at edges and some real ones: all that differs with another format of pages. */
+const ofPages = ({ slot }: Prompt) => slot < 15 || slot >= COUNT - 8;
 
 function samplingOf(slot: number): Partial<SamplingSpec> {
   const common = { maxTokens: OUTPUTS, logprobs: 3, seed: BigInt(slot) * 7_919n - 1_000n, choice: slot % 3 };
@@ -120,7 +123,7 @@ describe.each([
   beforeAll(async () => {
     one = await openModel(directory(), dtype, { ...formats, threads: 1, changes: { maxPosition: 512 } });
     two = await openModel(one.files.path, dtype, { ...formats, threads: 2, changes: { maxPosition: 512 } });
-    all = prompts(one.files.tokenizerSize);
+    all = prompts(one.files.tokenizerSize).filter((prompt) => !('kvCacheDtype' in formats) || ofPages(prompt));
     expected = bits(await withDriver(two, (driver) => generate(driver, all)));
   }, 120_000);
   afterAll(() => {
@@ -131,7 +134,7 @@ describe.each([
   test('the expected run says something', () => {
     const tokens = expected.map((text) => (JSON.parse(text) as Generation).tokens);
     expect(tokens.every((ids) => ids.length === OUTPUTS)).toBe(true);
-    expect(new Set(tokens.map(String)).size).toBeGreaterThan(COUNT / 2);
+    expect(new Set(tokens.map(String)).size).toBeGreaterThan(all.length / 2);
   });
 
   test('1 thread', async () => {
@@ -185,6 +188,6 @@ describe.each([
   );
 
   test('after a preemption', async () => {
-    expect(bits(await withDriver(two, (driver) => preempted(driver, all, 7)))).toEqual(expected);
+    expect(bits(await withDriver(two, (driver) => preempted(driver, all, 3)))).toEqual(expected);
   }, 120_000);
 });

@@ -1,8 +1,8 @@
 /** Compiles schemas of the training endpoints: a violation becomes {loc, msg, type}, as their clients expect it. */
-import type { ErrorObject, ValidateFunction } from 'ajv';
+import type { ErrorObject } from 'ajv';
 import type { JsonSchema } from '../json-schema.ts';
 import { ValidationError, type ValidationDetail } from '../validation-error.ts';
-import { compileSchema, echo } from '../validator.ts';
+import { echo, lazySchema } from '../validator.ts';
 
 type Loc = (string | number)[];
 
@@ -10,8 +10,9 @@ type Loc = (string | number)[];
 export type PreviewValidator<T> = (value: unknown, loc?: Loc) => T;
 
 export function compilePreview<T>(schema: JsonSchema): PreviewValidator<T> {
-  const validate: ValidateFunction<T> = compileSchema<T>(schema);
+  const validator = lazySchema<T>(schema);
   return (value, loc = ['body']) => {
+    const validate = validator();
     if (validate(value)) return value;
     throw new ValidationError([toDetail(validate.errors?.[0], loc, value)]);
   };

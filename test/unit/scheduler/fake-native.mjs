@@ -27,10 +27,7 @@ export class FakeNativeEngine {
     if (this.busy) throw new Error('a step is running already');
     this.busy = true;
     this.onCall?.();
-    // Handles of adapters have functions; the fake's text does not depend on them.
-    const opens = plan.opens.map((open) => ({ ...open, adapter: undefined, constraint: undefined }));
-    const copy = structuredClone({ ...plan, opens });
-    copy.opens.forEach((open, index) => (open.constraint = plan.opens[index].constraint));
+    const copy = copyOf(plan);
     // Native steps end in a later turn of the event loop, in which messages are read as well.
     await new Promise((resolve) => setImmediate(resolve));
     await this.onStep?.(this.steps + 1);
@@ -161,7 +158,7 @@ export class FakeNativeEngine {
     const output = state.position - promptLength;
     if (output < 0) throw new Error(`slot ${slot} samples within its prompt`);
     if (output >= sampling.maxTokens) throw new Error(`slot ${slot} samples more than maxTokens`);
-    const history = Array.from({ length: state.position }, (_, position) => this.keys[this.cell(state, position)]);
+    const history = this.history(state);
     if (history.includes(EMPTY)) throw new Error(`slot ${slot} reads a position that was never written`);
     const token = control?.allowedIds?.[0] ?? nextToken(history, output, sampling, this.options.samplableVocab);
     state.last = token;
@@ -188,6 +185,16 @@ export class FakeNativeEngine {
     return results;
   }
 
+  /** What the pages hold up to the position. */
+  history(state) {
+    const history = new Int32Array(state.position);
+    for (let start = 0; start < state.position; start += PAGE_SIZE) {
+      const cell = this.cell(state, start);
+      history.set(this.keys.subarray(cell, cell + Math.min(PAGE_SIZE, state.position - start)), start);
+    }
+    return history;
+  }
+
   cell(state, position) {
     const page = state.pages[Math.floor(position / PAGE_SIZE)];
     if (page === undefined) throw new Error(`position ${position} has no page`);
@@ -204,7 +211,7 @@ export class FakeNativeEngine {
 /** Output `index` after `history` (prompt and outputs). */
 export function nextToken(history, index, sampling, vocabulary) {
   let hash = mix(Number(BigInt.asUintN(32, sampling.seed)) ^ mix(sampling.choice + 1) ^ mix(index + 77));
-  for (const token of history) hash = mix(hash ^ (token + 1));
+  for (let at = 0; at < history.length; at++) hash = mix(hash ^ (history[at] + 1));
   const token = hash % vocabulary;
   return index < sampling.minTokens && sampling.stopIds.includes(token) ? (token + 1) % vocabulary : token;
 }
@@ -235,29 +242,51 @@ function mix(value) {
   return (hash ^ (hash >>> 16)) >>> 0;
 }
 
+/** A plan of one's own: the scheduler writes the next one into the same buffers. Handles of adapters have functions, and no part in the text. */
+function copyOf(plan) {
+  const opens = plan.opens.map((open) => ({
+    ...structuredClone({ ...open, adapter: undefined, constraint: undefined }),
+    constraint: open.constraint,
+  }));
+  const arrays = Object.entries(plan).filter(([, value]) => ArrayBuffer.isView(value));
+  return { ...plan, ...Object.fromEntries(arrays.map(([name, array]) => [name, array.slice()])), opens };
+}
+
+/** `of` each row, in a typed array. */
+function column(Type, rows, of) {
+  const values = new Type(rows.length);
+  for (let row = 0; row < rows.length; row++) values[row] = of(rows[row]);
+  return values;
+}
+
 /** With logprobs: the sampled token's is -token/8, and the best are its followers. */
 function resultOf(results, scores) {
-  const top = results.map(({ token, sampling }) =>
-    Array.from({ length: Math.max(0, sampling.logprobs) }, (_, i) => token + i),
-  );
-  for (const { token, count } of scores) top.push(Array.from({ length: count }, (_, i) => token + i));
-  const ends = top.reduce((sums, ids) => [...sums, (sums.at(-1) ?? 0) + ids.length], []);
-  const ranges = top.flatMap((ids, row) => [ends[row] - ids.length, ids.length]);
+  const topIds = [];
+  const rangesOf = (rows, countOf) => {
+    const ranges = new Int32Array(2 * rows.length);
+    rows.forEach((row, index) => {
+      ranges.set([topIds.length, countOf(row)], 2 * index);
+      for (let i = 0; i < countOf(row); i++) topIds.push(row.token + i);
+    });
+    return ranges;
+  };
+  const topRanges = rangesOf(results, ({ sampling }) => Math.max(0, sampling.logprobs));
+  const promptTopRanges = rangesOf(scores, ({ count }) => Math.max(0, count));
   return {
-    slots: Int32Array.from(results, ({ slot }) => slot),
-    tokens: Int32Array.from(results, ({ token }) => token),
-    finish: Uint8Array.from(results, ({ finish }) => finish),
-    forced: Uint8Array.from(results, ({ forced }) => Number(forced === true)),
-    logprobs: Float32Array.from(results, ({ token, sampling }) => (sampling.logprobs < 0 ? NaN : -token / 8)),
-    ranks: Int32Array.from(results, ({ sampling }) => (sampling.logprobs < 0 ? 0 : 1)),
-    topRanges: Int32Array.from(ranges.slice(0, 2 * results.length)),
-    topIds: Int32Array.from(top.flat()),
-    topLogprobs: Float32Array.from(top.flat(), (id) => -id / 8),
-    promptSlots: Int32Array.from(scores, ({ slot }) => slot),
-    promptPositions: Int32Array.from(scores, ({ position }) => position),
-    promptLogprobs: Float32Array.from(scores, ({ token }) => -token / 8),
-    promptRanks: Int32Array.from(scores, ({ position }) => position + 1),
-    promptTopRanges: Int32Array.from(ranges.slice(2 * results.length)),
+    slots: column(Int32Array, results, ({ slot }) => slot),
+    tokens: column(Int32Array, results, ({ token }) => token),
+    finish: column(Uint8Array, results, ({ finish }) => finish),
+    forced: column(Uint8Array, results, ({ forced }) => Number(forced === true)),
+    logprobs: column(Float32Array, results, ({ token, sampling }) => (sampling.logprobs < 0 ? NaN : -token / 8)),
+    ranks: column(Int32Array, results, ({ sampling }) => (sampling.logprobs < 0 ? 0 : 1)),
+    topRanges,
+    topIds: Int32Array.from(topIds),
+    topLogprobs: column(Float32Array, topIds, (id) => -id / 8),
+    promptSlots: column(Int32Array, scores, ({ slot }) => slot),
+    promptPositions: column(Int32Array, scores, ({ position }) => position),
+    promptLogprobs: column(Float32Array, scores, ({ token }) => -token / 8),
+    promptRanks: column(Int32Array, scores, ({ position }) => position + 1),
+    promptTopRanges,
     micros: 5,
   };
 }
