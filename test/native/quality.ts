@@ -1,6 +1,6 @@
 /** How well a model does on conversations: perplexity of what the assistant says, and greedy answers that are right. */
-import { Driver, generate, openModel, type OpenModel } from '../fixtures/engine-driver.ts';
-import type { ComputeDType, LoadOptions } from '../../src/control/engine/native.ts';
+import { Driver, generate, openModel, type OpenModel, type Prompt } from '../fixtures/engine-driver.ts';
+import { PAGE_SIZE, type ComputeDType, type LoadOptions } from '../../src/control/engine/native.ts';
 import { readModelTokenizer, type ModelTokenizer } from '../../src/control/sessions/model-tokenizer.ts';
 
 export interface Conversation {
@@ -32,8 +32,10 @@ export async function qualityOf(
   const opened = await openModel(directory, dtype, formats);
   try {
     const tokenizer = await readModelTokenizer(directory);
-    const perplexity = await perplexityOf(opened, conversations);
-    const score = await scoreOf(opened, tokenizer, conversations);
+    const batches = await inBatches(conversations, (batch) => judge(opened, tokenizer, batch));
+    const total = (of: (judged: Judged) => number) => batches.reduce((sum, judged) => sum + of(judged), 0);
+    const perplexity = Math.exp(total(({ loss }) => loss) / total(({ count }) => count));
+    const score = (100 * total(({ right }) => right)) / total(({ asked }) => asked);
     const { weightBytes, pageBytes } = opened.model;
     return { perplexity, score, weightBytes, pageBytes };
   } finally {
@@ -41,45 +43,62 @@ export async function qualityOf(
   }
 }
 
-function batches<T>(items: T[]): T[][] {
-  return Array.from({ length: Math.ceil(items.length / SLOTS) }, (_, i) => items.slice(i * SLOTS, (i + 1) * SLOTS));
+/** What a batch adds to the whole. */
+interface Judged {
+  /** The negative log-probabilities of what the assistants wrote, and how many. */
+  loss: number;
+  count: number;
+  right: number;
+  asked: number;
 }
 
-async function perplexityOf(opened: OpenModel, conversations: Conversation[]): Promise<number> {
-  let sum = 0;
-  let count = 0;
-  for (const batch of batches(conversations)) {
-    const driver = new Driver(opened, { maxBatchTokens: 32_768, maxModelLen: 1024, pages: 2048, maxLogprobs: 1 });
+async function inBatches<T, R>(items: T[], use: (batch: T[]) => Promise<R>): Promise<R[]> {
+  const results: R[] = [];
+  for (let at = 0; at < items.length; at += SLOTS) results.push(await use(items.slice(at, at + SLOTS)));
+  return results;
+}
+
+/** Conversations are scored in the first slots; the answers, in the second, begin with the pages that this has written. */
+async function judge(opened: OpenModel, tokenizer: ModelTokenizer, batch: Conversation[]): Promise<Judged> {
+  const options = { maxSequences: 2 * SLOTS, maxBatchTokens: 32_768, maxModelLen: 1024, pages: 4096, maxLogprobs: 1 };
+  const driver = new Driver(opened, options);
+  try {
     batch.forEach(({ ids }, slot) => driver.open(slot, ids.length, { logprobs: 0 }, undefined, 0));
     await driver.step(batch.map(({ ids }, slot) => ({ slot, tokens: ids })));
-    const { promptSlots, promptPositions, promptLogprobs } = driver.last!;
-    const learn = batch.map((conversation) => new Set(conversation.learn));
-    promptSlots.forEach((slot, index) => {
-      if (!learn[slot]!.has(promptPositions[index]!)) return;
-      sum -= promptLogprobs[index]!;
-      count++;
-    });
+    const losses = lossesOf(driver, batch);
+    const asked = batch.flatMap((conversation, slot) => (conversation.want === undefined ? [] : [slot]));
+    const answers = await generate(
+      driver,
+      asked.map((slot) => question(driver, tokenizer, batch[slot]!, slot)),
+    );
+    const right = answers.filter(({ tokens }, i) => isRight(textOf(tokenizer, tokens), batch[asked[i]!]!.want!)).length;
+    return { loss: losses.reduce((sum, loss) => sum + loss, 0), count: losses.length, right, asked: asked.length };
+  } finally {
     driver.engine.close();
   }
-  return Math.exp(sum / count);
 }
 
-async function scoreOf(opened: OpenModel, tokenizer: ModelTokenizer, conversations: Conversation[]): Promise<number> {
-  const asked = conversations.filter(({ want }) => want !== undefined);
+function lossesOf(driver: Driver, batch: Conversation[]): number[] {
+  const { promptSlots, promptPositions, promptLogprobs } = driver.last!;
+  const learn = batch.map((conversation) => new Set(conversation.learn));
+  const losses: number[] = [];
+  promptSlots.forEach((slot, index) => {
+    if (learn[slot]!.has(promptPositions[index]!)) losses.push(-promptLogprobs[index]!);
+  });
+  return losses;
+}
+
+function question(driver: Driver, tokenizer: ModelTokenizer, { ids, prompt }: Conversation, slot: number): Prompt {
+  const known = prompt!;
+  const same = known.every((id, index) => ids[index] === id);
+  const pages = same ? Math.floor((known.length - 1) / PAGE_SIZE) : 0;
   const stopIds = Int32Array.from(tokenizer.generation.eosTokenIds);
-  let right = 0;
-  for (const batch of batches(asked)) {
-    const driver = new Driver(opened, { maxBatchTokens: 32_768, maxModelLen: 1024, pages: 2048, maxLogprobs: 1 });
-    const prompts = batch.map(({ prompt }, slot) => ({
-      slot,
-      ids: prompt!,
-      sampling: { maxTokens: Math.min(ANSWER_TOKENS, 1024 - prompt!.length), stopIds },
-    }));
-    const answers = await generate(driver, prompts);
-    driver.engine.close();
-    right += answers.filter(({ tokens }, i) => isRight(textOf(tokenizer, tokens), batch[i]!.want!)).length;
-  }
-  return (100 * right) / asked.length;
+  return {
+    slot: SLOTS + slot,
+    ids: known,
+    sampling: { maxTokens: Math.min(ANSWER_TOKENS, 1024 - known.length), stopIds },
+    prefix: { tokens: known.slice(0, pages * PAGE_SIZE), pages: driver.pagesOf(slot).slice(0, pages) },
+  };
 }
 
 function textOf({ table, generation }: ModelTokenizer, tokens: number[]): string {
