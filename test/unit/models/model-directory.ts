@@ -2,7 +2,6 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll } from 'vitest';
 import { readConfig } from '../../../src/control/models/config.ts';
 import { expectedTensors } from '../../../src/control/models/tensors.ts';
 
@@ -27,10 +26,11 @@ export const CONFIG: Json = {
 };
 
 const made: string[] = [];
-// Of the test file that imports this one.
-afterAll(() => {
+
+/** After each test file (test/unit/clean-up.ts). */
+export function removeTemporaryDirectories(): void {
   for (const directory of made.splice(0)) rmSync(directory, { recursive: true, force: true });
-});
+}
 
 /** Removed after the test file. */
 export function temporaryDirectory(): string {

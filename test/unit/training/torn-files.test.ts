@@ -60,6 +60,20 @@ async function interrupted(calls: number): Promise<{ modelId: string; job: strin
   return { modelId, job, snapshot: join(dataDir, 'blobs', key, 'snapshot') };
 }
 
+/** Sizes from `longest` down to 0: every one near both ends, every 13th between. No `expect` for each: it would cost more than the reading. */
+function* cuts(longest: number): Generator<number> {
+  for (let size = longest; size >= 0; size -= size > 600 && size < longest - 200 ? 13 : 1) yield size;
+}
+
+function decodes(bytes: Uint8Array): boolean {
+  try {
+    decodeSnapshot(bytes);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /** The version of the step that the job makes. */
 async function settle(folder: string, modelId: string, job: string): Promise<string> {
   const plane = await start(folder, false);
@@ -125,12 +139,14 @@ test(
     const stored = new StoredSnapshots(new JobRepository(plane.database.db), blobs, pino({ level: 'silent' }));
     const whole = readFileSync(snapshot);
     expect(await stored.load(job)).toEqual(whole);
-    for (let size = whole.length - 1; size >= 0; size--) {
+    const taken: number[] = [];
+    for (const size of cuts(whole.length - 1)) {
       truncateSync(snapshot, size);
       // By its digest; and what decodes it does not take it either.
-      if (size % 16 === 0 || size > whole.length - 64) expect(await stored.load(job)).toBeNull();
-      expect(() => decodeSnapshot(whole.subarray(0, size)), String(size)).toThrow();
+      const checked = size % 16 === 0 || size > whole.length - 64;
+      if ((checked && (await stored.load(job)) !== null) || decodes(whole.subarray(0, size))) taken.push(size);
     }
+    expect(taken).toEqual([]);
   },
   EVERY_BYTE_MS,
 );
@@ -157,10 +173,16 @@ test(
       const path = join(folder, file);
       const whole = readFileSync(path);
       // A configuration ends with a line feed that nobody needs.
-      for (let size = whole.length - 2; size >= 0; size -= size > 200 && size < whole.length - 200 ? 7 : 1) {
+      const taken: number[] = [];
+      for (const size of cuts(whole.length - 2)) {
         truncateSync(path, size);
-        await expect(read(), `${file} ${size}`).rejects.toThrow();
+        const refused = await read().then(
+          () => false,
+          () => true,
+        );
+        if (!refused) taken.push(size);
       }
+      expect(taken, file).toEqual([]);
       const events = await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));
       expect(events.at(-1)).toMatchObject({
         type: 'training_failed',
