@@ -4,7 +4,7 @@ import { Command } from 'commander';
 import { addGrammarCommand } from './grammar.ts';
 import { addKeysCommand } from './keys.ts';
 import { addServeOptions, resolveSettings, unknownVariables } from './options.ts';
-import { serve, type RunningServer } from './serve.ts';
+import type { RunningServer } from './serve.ts';
 import { readVersion } from './version.ts';
 
 async function main(): Promise<void> {
@@ -16,7 +16,10 @@ async function main(): Promise<void> {
   command.action(async () => {
     for (const name of unknownVariables(process.env))
       process.stderr.write(`tandem: ${name} is no setting; it is ignored.\n`);
-    const server = await serve(resolveSettings(command, process.env));
+    const settings = resolveSettings(command, process.env);
+    // The server's modules take most of a start: other commands, and settings that cannot be, do without them.
+    const { serve } = await import('./serve.ts');
+    const server = await serve(settings);
     stopOnSignals(server);
   });
   addKeysCommand(program, (line) => process.stdout.write(`${line}\n`));

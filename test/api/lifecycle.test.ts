@@ -73,7 +73,7 @@ test(
 );
 
 test(
-  'keys made and revoked beside a running server',
+  'keys made and revoked beside a running server; another server does not start there',
   async () => {
     const server = await start();
     const refused = await tandem(['keys', 'create', '--entity', 'a/b', '--data-dir', dataDir]);
@@ -90,14 +90,6 @@ test(
     await waitFor(async () => (await status(server, key)) === 401, 10_000);
     const again = await tandem(['keys', 'revoke', id, '--data-dir', dataDir]);
     expect(again).toMatchObject({ code: 1, out: expect.stringContaining(id) as string });
-  },
-  TIMEOUT_MS,
-);
-
-test(
-  'two servers do not share a data directory',
-  async () => {
-    await start();
     const second = await tandem(['serve', '--port', '0', '--data-dir', dataDir]);
     expect(second.code).toBe(1);
     expect(second.out).toContain('Another server is using the data directory');

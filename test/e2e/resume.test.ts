@@ -10,7 +10,7 @@ import { ApiServer, waitFor } from '../api/server.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'resume-'));
 const CONFIG = { batch_size: 4, learning_rate: 1e-3 };
-const DATA = conversations().slice(0, 120);
+const DATA = conversations().slice(0, 80);
 
 let model: TrainedModel;
 /** Every server begins with a copy of the same data: the same model, so the same first adapter. */
