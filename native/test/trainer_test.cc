@@ -6,100 +6,12 @@
 
 #include "driver.h"
 #include "test.h"
-#include "tiny_model.h"
+#include "train_support.h"
 
 namespace tandem::test {
 namespace {
 
 using ops::Element;
-using train::Row;
-using train::Trainer;
-
-train::State random_state(Random& random, const model::Spec& spec, const std::vector<model::Module>& modules, int64_t rank,
-                          float b_scale = 0.3f) {
-  train::State state;
-  state.scale = 2;
-  for (int64_t layer = 0; layer < spec.layers; ++layer) {
-    for (model::Module module : modules) {
-      ops::LoraShape s = model::shape_of(spec, module);
-      // Ranks differ: each projection has its own.
-      int64_t r = rank + int64_t(module) % 3;
-      state.factors.push_back({layer, module, r, state.scale, random.normals(size_t(r * s.in), 1 / std::sqrt(float(s.in))),
-                               random.normals(size_t(s.out * r), b_scale / std::sqrt(float(r)))});
-    }
-  }
-  return state;
-}
-
-const std::vector<model::Module> kAll = {model::Module::kQ,    model::Module::kK,  model::Module::kV,   model::Module::kO,
-                                         model::Module::kGate, model::Module::kUp, model::Module::kDown};
-
-std::vector<int32_t> random_tokens(Random& random, int64_t count, int64_t vocab) {
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < count; ++i) tokens.push_back(int32_t(random.whole(0, vocab - 1)));
-  return tokens;
-}
-
-// A prefix and its continuations: as one row that shares the prefix, and as one row of whole sequences each.
-struct Group {
-  std::vector<int32_t> prefix;
-  std::vector<std::vector<int32_t>> endings;
-
-  Group(Random& random, int64_t vocab, int64_t length, const std::vector<int64_t>& counts) : prefix(random_tokens(random, length, vocab)) {
-    for (int64_t count : counts) endings.push_back(random_tokens(random, count, vocab));
-  }
-  // Each ending predicts its next tokens; the last one a token of its own.
-  Row packed() const {
-    Row row;
-    row.tokens = prefix;
-    row.targets.assign(prefix.size(), -1);
-    row.segments.push_back({0, int64_t(prefix.size()), -1, 0});
-    for (const auto& ending : endings) {
-      row.segments.push_back({row.size(), int64_t(ending.size()), 0, int64_t(prefix.size())});
-      append(row, ending);
-    }
-    return row;
-  }
-  Row alone(size_t index) const {
-    Row row;
-    row.tokens = prefix;
-    row.targets.assign(prefix.size(), -1);
-    append(row, endings[index]);
-    row.segments.push_back({0, row.size(), -1, 0});
-    return row;
-  }
-  static void append(Row& row, const std::vector<int32_t>& ending) {
-    row.tokens.insert(row.tokens.end(), ending.begin(), ending.end());
-    row.targets.insert(row.targets.end(), ending.begin() + 1, ending.end());
-    row.targets.push_back(ending.front());
-  }
-};
-
-constexpr int64_t kRoom = int64_t(1) << 30;
-
-void run(Trainer& trainer, int64_t micros = 1 << 30) {
-  while (!trainer.slice(micros)) {
-  }
-}
-
-std::vector<float> weights_of(const Row& row, uint64_t seed) {
-  Random random(seed);
-  std::vector<float> out;
-  for (int32_t target : row.targets) out.push_back(target < 0 ? 0.0f : random.normal());
-  return out;
-}
-
-// All gradients, as the moment m that one optimizer step without decay leaves from fresh moments.
-std::vector<float> gradients(Trainer& trainer) {
-  trainer.optimize({{0, 0.0, 0.5, 1, 0}, 1e30});
-  run(trainer);
-  std::vector<float> all;
-  for (const train::Moments& m : trainer.state().moments) {
-    all.insert(all.end(), m.a_m.begin(), m.a_m.end());
-    all.insert(all.end(), m.b_m.begin(), m.b_m.end());
-  }
-  return all;
-}
 
 double weighted(Trainer& trainer, const Row& row, const std::vector<float>& weights) {
   trainer.forward(row, train::Under::kCurrent);
@@ -150,20 +62,11 @@ std::vector<float> row_gradients(const std::shared_ptr<model::Model>& model, con
   return gradients(trainer);
 }
 
-double relative_error(const std::vector<float>& got, const std::vector<float>& wanted) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    difference += std::pow(double(got[i]) - double(wanted[i]), 2);
-    size += std::pow(double(wanted[i]), 2);
-  }
-  return std::sqrt(difference / size);
-}
-
 TEST_ENGINE(trainer_gradients_match_finite_differences) {
   Random random(91);
   TinyModel tiny;
   auto model = tiny.load(Element::kF32, 1);
-  train::State state = random_state(random, tiny.spec, kAll, 3);
+  train::State state = random_state(random, tiny.spec, all_modules(), 3);
   Row row = Group(random, tiny.spec.vocab_size, 21, {9, 17, 30}).packed();
   std::vector<float> weights = weights_of(row, 5), grad = row_gradients(model, state, {row}, {weights});
   size_t at = 0;
@@ -194,7 +97,7 @@ TEST_ENGINE(trainer_gradients_do_not_depend_on_slices_threads_or_recomputing) {
   TinyModel tiny;
   for (Element element : {Element::kF32, Element::kBf16}) {
     auto one = tiny.load(element, 1), three = tiny.load(element, 3);
-    train::State state = random_state(random, tiny.spec, kAll, 4);
+    train::State state = random_state(random, tiny.spec, all_modules(), 4);
     Row row = Group(random, tiny.spec.vocab_size, 300, {40, 9}).packed();
     std::vector<float> weights = weights_of(row, 6), whole = row_gradients(one, state, {row}, {weights});
     for (const auto& other : {row_gradients(one, state, {row}, {weights}, false, 0), row_gradients(three, state, {row}, {weights}),
@@ -211,7 +114,7 @@ TEST_ENGINE(trainer_cuts_work_into_bounded_units) {
   for (Element element : {Element::kF32, Element::kBf16}) {
     for (int threads : {1, 3}) {
       auto model = tiny.load(element, threads);
-      train::State state = random_state(random, tiny.spec, kAll, 4);
+      train::State state = random_state(random, tiny.spec, all_modules(), 4);
       Row row = Group(random, tiny.spec.vocab_size, 200, {30, 9}).packed();
       Products products(*model, row.size(), 39);
       std::vector<float> weights = weights_of(row, 6), whole = row_gradients(model, state, {row}, {weights});
@@ -245,7 +148,7 @@ TEST_ENGINE(trainer_shares_a_prefix_without_a_change) {
     Group group(random, tiny.spec.vocab_size, prefix, {20, 1, 33});
     for (Element element : {Element::kF32, Element::kBf16}) {
       auto model = tiny.load(element, 2);
-      train::State state = random_state(random, tiny.spec, kAll, 2);
+      train::State state = random_state(random, tiny.spec, all_modules(), 2);
       Row packed = group.packed();
       std::vector<Row> rows;
       std::vector<float> weights = weights_of(packed, 7);
@@ -274,7 +177,7 @@ TEST_ENGINE(trainer_refuses_a_row_that_needs_too_much_memory) {
   Random random(96);
   TinyModel tiny;
   auto model = tiny.load(Element::kBf16, 1);
-  train::State state = random_state(random, tiny.spec, kAll, 2);
+  train::State state = random_state(random, tiny.spec, all_modules(), 2);
   Row row = Group(random, tiny.spec.vocab_size, 50, {40, 40}).packed();
   int64_t needed = Trainer(model, {4096, kRoom, false}, state).row_bytes(row.size());
   CHECK(Trainer(model, {4096, kRoom, true}, state).row_bytes(row.size()) < needed);
@@ -311,7 +214,7 @@ TEST_ENGINE(trainer_logprobs_have_the_bits_of_the_engine) {
   TinyModel tiny;
   for (Element element : {Element::kF32, Element::kBf16}) {
     auto model = tiny.load(element, 2);
-    Trainer trainer(model, {4096, kRoom, false}, random_state(random, tiny.spec, kAll, 3));
+    Trainer trainer(model, {4096, kRoom, false}, random_state(random, tiny.spec, all_modules(), 3));
     for (bool current : {true, false}) {
       Job job = sampled(model, current ? trainer.adapter() : nullptr, random_tokens(random, 45, tiny.spec.vocab_size));
       Row row;

@@ -31,13 +31,6 @@ std::vector<float> copy_out(const Buffer<float>& from, bool turn, const Trained&
   return to;
 }
 
-std::string label(const model::Factors& f) { return "layers." + std::to_string(f.layer) + "." + model::name_of(f.module); }
-
-void check_moments(const model::Factors& f, const Moments& m) {
-  bool fits = m.a_m.size() == f.a.size() && m.a_v.size() == f.a.size() && m.b_m.size() == f.b.size() && m.b_v.size() == f.b.size();
-  if (!fits) throw Error(ErrorKind::kRange, label(f) + ": the moments have the wrong size");
-}
-
 }  // namespace
 
 Trained::Trained(int64_t row_count, int64_t column_count, int64_t panel)
@@ -47,15 +40,10 @@ Trained::Trained(int64_t row_count, int64_t column_count, int64_t panel)
 
 FactorSet::FactorSet(std::shared_ptr<model::Model> model, const State& state)
     : model_(std::move(model)), scale_(state.scale), index_(size_t(model_->spec.layers)), turned_(index_.size()), rounded_(index_.size()) {
-  require(!state.factors.empty(), ErrorKind::kRange, "factors must not be empty");
-  require(state.moments.empty() || state.moments.size() == state.factors.size(), ErrorKind::kRange, "moments must be one per factors");
-  require(state.steps >= 0, ErrorKind::kRange, "steps must not be negative");
   for (auto& layer : index_) layer.fill(-1);
   // The adapter's constructor checks layers, modules, ranks and sizes, and that every number is finite.
   adapter_ = std::make_shared<model::Adapter>(model_, state.factors);
-  for (const model::Factors& f : state.factors) {
-    if (f.scale != scale_) throw Error(ErrorKind::kRange, label(f) + ": the scale must be that of all factors");
-  }
+  check(state);
   load(state);
 }
 
@@ -75,7 +63,6 @@ void FactorSet::load(const State& state) {
     for (bool turn : {false, true}) round(t, turn);
     if (state.moments.empty()) continue;
     const Moments& m = state.moments[i];
-    check_moments(f, m);
     copy_in(m.a_m, false, t.a, t.a.m);
     copy_in(m.a_v, false, t.a, t.a.v);
     copy_in(m.b_m, true, t.b, t.b.m);

@@ -6,6 +6,7 @@
 
 #include "model/forward.h"
 #include "ops/adamw.h"
+#include "train/state.h"
 
 namespace tandem::train {
 
@@ -29,18 +30,6 @@ struct TrainedFactors {
   ops::LoraShape shape;
   Trained a;  // [rank][in]
   Trained b;  // [rank][out], b turned
-};
-
-// Moments in the layout of model::Factors: a [rank][in], b [out][rank].
-struct Moments {
-  std::vector<float> a_m, a_v, b_m, b_v;
-};
-
-struct State {
-  float scale = 1;
-  std::vector<model::Factors> factors;
-  int64_t steps = 0;
-  std::vector<Moments> moments;  // one per factors, or none: fresh
 };
 
 using Layers = std::vector<std::array<ops::LoraFactors, model::kModules>>;

@@ -7,15 +7,12 @@
 
 #include "model/forward.h"
 #include "ops/log_softmax.h"
+#include "train/compute.h"
 #include "train/steps.h"
 #include "train/tape.h"
 #include "train/unit_size.h"
 
 namespace tandem::train {
-
-struct Scores {
-  std::vector<float> logprobs, entropies;  // one per token, 0 where there is no target; NaN where the logits were not finite
-};
 
 class Head {
  public:

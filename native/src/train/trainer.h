@@ -8,11 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "train/factors.h"
-#include "train/head.h"
-#include "train/layer_backward.h"
-#include "train/layer_forward.h"
-#include "train/steps.h"
+#include "train/compute.h"
+#include "train/unit_size.h"
 
 namespace tandem::train {
 
@@ -26,23 +23,15 @@ struct Options {
   int64_t unit_work = UnitSize::kPerThread;
 };
 
-struct OptimizerStep {
-  ops::AdamW adamw;
-  double max_grad_norm;
-};
-
-struct StepOutcome {
-  double grad_norm = 0;  // of all factors together, before clipping; NaN where not finite
-  bool applied = false;
-};
-
-// Which factors a forward pass runs under.
-enum class Under { kCurrent, kBase, kOther };
+// Throws Error(kRange) naming the option.
+void check(const Options& options);
 
 class Trainer {
  public:
   // Throws Error(kRange) naming the option or the factors that do not fit.
   Trainer(std::shared_ptr<model::Model> model, const Options& options, const State& state);
+  // Of a model whose weights are elsewhere: `model` is its facts.
+  Trainer(std::shared_ptr<model::Model> model, const Options& options, std::unique_ptr<Compute> compute);
 
   // Each begins one piece of work, which slice() then runs; all throw Error(kState) while another is unfinished, and check everything
   // before anything is spent.
@@ -67,32 +56,20 @@ class Trainer {
   // The FP32 masters and the optimizer's state, of all factors or of some. Not while a step is under way.
   State state(int64_t first = 0, int64_t count = INT64_MAX) const;
   // What serves: the rounded factors after the last step.
-  std::shared_ptr<const model::Adapter> adapter() const { return factors_.adapter(); }
+  std::shared_ptr<const model::Adapter> adapter() const { return compute_->adapter(); }
 
  private:
   enum class Work { kNone, kForward, kBackward, kOptimize };
 
   void begin(Work work, Steps steps);
   void require_idle() const;
-  int64_t row_bytes(const Tape& tape, const Row& row, const model::Adapter* adapter) const;
-  void require_room(const Tape& tape, const Row& row, const model::Adapter* adapter) const;
-  std::vector<Chunk> chunks(const Tape& tape) const;
-  Steps run_layer(Tape& tape, int64_t layer);
-  Steps run_forward(Tape& tape, bool directions);
-  Steps run_backward();
-  Steps run_optimize(OptimizerStep step);
+  void require_room(const Row& row, Under under, const model::Adapter* other) const;
 
   std::shared_ptr<model::Model> model_;
   Options options_;
-  FactorSet factors_;
-  int64_t chunk_;
-  LayerForward forward_;
-  LayerBackward backward_;
-  Head head_;
-  Tape kept_, passing_;
+  std::unique_ptr<Compute> compute_;
   Scores scores_;
   StepOutcome outcome_;
-  std::vector<float> gradients_;
   Work work_ = Work::kNone;
   Steps steps_;
   int64_t unit_work_ = 0;
