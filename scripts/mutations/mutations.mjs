@@ -502,6 +502,39 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: no barrier before the next keys of a gradient of attention',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_backward.cu',
+        search: '    __syncthreads();  // all are done with the keys\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a prefix is a row too long in a gradient of attention',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_backward.cu',
+        search: 'key < query.prefix_end);',
+        replace: 'key <= query.prefix_end);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU trainer: an ending lacks the copy of the last page of its prefix',
+    edits: [
+      {
+        file: 'native/src/device/layers.cc',
+        search: '  cuda::copy_slots(kv, tap.copies, tap.copy_count, stream_.get());\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'a grammar mask shifted by one word',
     edits: [
       {

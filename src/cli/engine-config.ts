@@ -12,6 +12,8 @@ import { usableMemory } from './machine.ts';
 
 const LARGEST_DEFAULT_KV_BYTES = 4 * 2 ** 30;
 const KV_SHARE_OF_MEMORY = 0.25;
+/** Of a GPU, whose memory is not known here. */
+const GPU_TRAINING_BYTES = 4 * 2 ** 30;
 
 /** Settings that cannot work, whatever the model. */
 export function refuseSettings(settings: Settings): void {
@@ -87,7 +89,7 @@ export function engineConfig(
     ...kvTransfer(settings, model),
     trainingFloor: settings.trainingFloor,
     maxTrainingRowTokens: settings.maxTrainingRowTokens,
-    maxTrainingRowBytes: settings.trainingMemoryBytes ?? Math.floor(usableMemory() / 4),
+    maxTrainingRowBytes: settings.trainingMemoryBytes ?? defaultTrainingMemory(device),
     recomputeActivations: settings.recomputeActivations,
     maxLoraRank: settings.maxLoraRank,
     maxAdapterBytes: settings.maxAdapterMemoryBytes,
@@ -155,6 +157,10 @@ function kvPageBytes(spec: ModelSpec, dtype: ComputeDType, kvCacheDtype: 'int8' 
 function defaultKvBytes(pageBytes: number, maxModelLen: number, slots: number): number {
   const usable = pageBytes * (Math.ceil(maxModelLen / PAGE_SIZE) + 1) * slots;
   return Math.min(usable, defaultKvMemory());
+}
+
+function defaultTrainingMemory(device: 'cpu' | 'cuda'): number {
+  return device === 'cuda' ? GPU_TRAINING_BYTES : Math.floor(usableMemory() / 4);
 }
 
 /** Where nothing is said of the KV cache. */

@@ -388,8 +388,10 @@ export const OPTIONS: OptionTable = {
     flag: 'training-memory',
     parse: bytes(1024),
     default: () => null,
-    defaultText: 'a quarter of the memory',
-    help: 'memory for the activations and gradients of one packed row of training; a row that needs more fails its job',
+    defaultText: 'a quarter of the memory, 4G on a GPU',
+    help:
+      'memory for the activations and gradients of one packed row of training, on a GPU for all that a trainer takes there; ' +
+      'a row that needs more fails its job',
   },
   recomputeActivations: {
     flag: 'recompute-activations',

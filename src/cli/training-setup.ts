@@ -122,7 +122,6 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
     maxBytes: settings.maxTrainingBodyBytes,
   });
   const { maxOpenJobs } = settings;
-  const refusal = settings.device === 'cuda' ? 'This server runs on a GPU, where training is not built yet.' : null;
   const jobs = new JobService({
     repository: repositories.jobs,
     registry,
@@ -133,7 +132,6 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
     loop,
     openTrainingData,
     maxOpenJobs,
-    refusal,
   });
   const logs = new LogService({ repository: repositories.logs, registry, models, inputs, quota });
   return {
@@ -147,8 +145,7 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
       check: () => checkStorage(database, blobs, log),
     },
     resolver: new TrainedModelResolver(registry),
-    // Jobs of an earlier run wait for a server that trains.
-    start: () => (refusal === null ? loop.start() : Promise.resolve()),
+    start: () => loop.start(),
     stop: async () => {
       await loop.stop();
       await pool.close();

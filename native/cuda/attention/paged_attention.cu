@@ -213,11 +213,12 @@ __device__ Softmax<kDim> attend_split(const PagedAttention& a, const Rows<kDim>&
 }
 
 template <int kDim>
-__device__ void write_rows(const Rows<kDim>& rows, const Softmax<kDim>& s) {
+__device__ void write_rows(const PagedAttention& a, const Rows<kDim>& rows, const Softmax<kDim>& s) {
   const int lane = threadIdx.x % kWarp;
   GPU_UNROLL
   for (int r = 0; r < 2; ++r) {
     if (rows.out[r] == nullptr) continue;
+    if (a.log_sums != nullptr && lane % 4 == 0) a.log_sums[(rows.out[r] - a.out) / kDim] = s.largest[r] + logf(s.sum[r]);
     GPU_UNROLL
     for (int i = 0; i < kDim / 8; ++i) {
       const uint32_t pair = pack(to_bf16(s.values[i][2 * r] / s.sum[r]), to_bf16(s.values[i][2 * r + 1] / s.sum[r]));
@@ -329,7 +330,7 @@ __global__ void __launch_bounds__(kWarp) merge_splits_kernel(PagedAttention a) {
     copy_partial<kDim>(partial_of(a, blockIdx.x, blockIdx.y, split, partial_floats<kDim>()), part, false);
     total.merge(part);
   }
-  write_rows<kDim>(rows, total);
+  write_rows<kDim>(a, rows, total);
 }
 
 // Block (four tiles of one sequence, kv head): every split in turn, keys read once for all four.
@@ -350,7 +351,7 @@ __global__ void __launch_bounds__(kWideWarps* kWarp) attend_tiles_kernel(PagedAt
     const int first = split * kSplitPositions;
     total.merge(attend_split<kDim>(a, rows, sequence, kv_head, first, min(end, first + kSplitPositions)));
   }
-  write_rows<kDim>(rows, total);
+  write_rows<kDim>(a, rows, total);
 }
 
 template <int kDim>

@@ -58,6 +58,7 @@ struct PagedAttention {
   const PrefixMember* members = nullptr;
   int64_t member_count = 0;
   int64_t first_tile = 0;
+  float* log_sums = nullptr;  // [rows][heads], for the way back: the log of the sum of exp(score); may be null
 };
 
 int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads);

@@ -10,10 +10,16 @@
 
 namespace tandem::cuda {
 
+// Kernels of a low priority begin when no block of the others waits for room.
+enum class Priority { kNormal, kLow };
+
 #ifdef TANDEM_GPU_EMULATION
 class Stream {
  public:
+  explicit Stream(Priority = Priority::kNormal) {}
   cudaStream_t get() const { return nullptr; }
+  void copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+  void clear(void* memory, size_t bytes) { std::memset(memory, 0, bytes); }
   void upload(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
   void wait() {}
@@ -24,11 +30,21 @@ inline void pinned_free(void* p) { std::free(p); }
 // Does not wait for the default stream, nor that for it.
 class Stream {
  public:
-  Stream() { check_call(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }
+  explicit Stream(Priority priority = Priority::kNormal) {
+    int least = 0, greatest = 0;
+    check_call(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    const int wanted = priority == Priority::kLow ? least : greatest;
+    check_call(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, wanted), "cudaStreamCreate");
+  }
   ~Stream() { cudaStreamDestroy(stream_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   cudaStream_t get() const { return stream_; }
+  // Within the device's memory.
+  void copy(void* to, const void* from, size_t bytes) {
+    check_call(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "cudaMemcpyAsync");
+  }
+  void clear(void* memory, size_t bytes) { check_call(cudaMemsetAsync(memory, 0, bytes, stream_), "cudaMemsetAsync"); }
   // Host memory must be pinned and stay as it is until wait().
   void upload(void* to, const void* from, size_t bytes) {
     check_call(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");

@@ -78,14 +78,15 @@ __device__ void widen_tile(bf16* tile, const unsigned char* groups, const QuantP
   }
 }
 
-// part += the tile's products: this warp's 16 outputs, its kCount tokens from `first_token` on.
-template <int kCount>
+// part += the tile's products: this warp's 16 outputs, its kCount tokens from `first_token` on. A transposed tile has a row per input.
+template <int kCount, bool kTransposed>
 __device__ void multiply_tile(float (&part)[kCount / 8][4], bf16* weights, bf16* tokens, int first_token) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp % kOutputWarps, matrix = lane / 8, in_matrix = lane % 8;
   GPU_UNROLL
   for (int k = 0; k < kDepth / 16; ++k) {
     uint32_t a[4];
-    ldmatrix_x4(a, tile_chunk(weights, warp * 16 + matrix % 2 * 8 + in_matrix, k * 2 + matrix / 2));
+    if constexpr (kTransposed) ldmatrix_x4_trans(a, tile_chunk(weights, k * 16 + matrix / 2 * 8 + in_matrix, warp * 2 + matrix % 2));
+    else ldmatrix_x4(a, tile_chunk(weights, warp * 16 + matrix % 2 * 8 + in_matrix, k * 2 + matrix / 2));
     GPU_UNROLL
     for (int t = 0; t < kCount / 16; ++t) {
       uint32_t b[4];
@@ -120,29 +121,46 @@ __host__ __device__ int64_t stage_bytes(const MatMul& a) {
   return weight_bytes<kQuantised>(a) + int64_t(kTokens) * kDepth * int64_t(sizeof(bf16));
 }
 
+// The product as the kernel sees it: the weights have `outputs` rows of `depth` inputs, or where they are transposed the reverse.
+struct Sides {
+  int64_t outputs, depth;
+};
+template <bool kTransposed>
+__host__ __device__ Sides sides_of(const MatMul& a) {
+  return kTransposed ? Sides{a.k, a.n} : Sides{a.n, a.k};
+}
+
+// The panel that a tile of inputs comes from; where the weights are not transposed it is the block's throughout.
+template <bool kTransposed>
+__device__ __forceinline__ QuantPanel panel_of(const MatMul& a, const QuantPanel& own, int tile) {
+  return kTransposed ? a.quantised.panels[tile] : own;
+}
+
 // Block (tile of outputs, tile of tokens, part). With `parts_in_grid` each block computes one part into the workspace
 // [part][m][n]; otherwise it computes all parts and adds them in order.
-template <int kTokens, bool kQuantised>
+template <int kTokens, bool kQuantised, bool kTransposed>
 __global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
   constexpr int kThreads = threads<kTokens>(), kCount = warp_tokens<kTokens>();
   GPU_SHARED_BYTES(shared);
   // Quantised weights: behind the stages, the tile in use.
   bf16* widened = reinterpret_cast<bf16*>(shared + kStages * stage_bytes<kTokens, kQuantised>(a));
-  [[maybe_unused]] QuantPanel panel{};
-  if constexpr (kQuantised) panel = a.quantised.panels[blockIdx.x];
+  [[maybe_unused]] QuantPanel own{};
+  if constexpr (kQuantised && !kTransposed) own = a.quantised.panels[blockIdx.x];
+  const int64_t outputs = sides_of<kTransposed>(a).outputs, depth = sides_of<kTransposed>(a).depth;
   const int64_t first_output = int64_t(blockIdx.x) * kOutputs, first_token = int64_t(blockIdx.y) * kTokens;
-  const int all_tiles = int((a.k + kDepth - 1) / kDepth);
+  const int all_tiles = int((depth + kDepth - 1) / kDepth);
+  const int64_t x_columns = (depth + kChunk - 1) / kChunk * kChunk;
   const int begin = parts_in_grid ? int(blockIdx.z) * tiles_per_part : 0;
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
   auto stage_of = [&](int tile) { return shared + tile % kStages * stage_bytes<kTokens, kQuantised>(a); };
   auto tokens_of = [&](unsigned char* stage) { return reinterpret_cast<bf16*>(stage + weight_bytes<kQuantised>(a)); };
   auto load = [&](int tile) {
     unsigned char* stage = stage_of(tile);
-    const int64_t column = int64_t(tile) * kDepth;
     if (tile < end) {
-      if constexpr (kQuantised) load_groups<kThreads>(stage, a.quantised, panel, column, a.k);
-      else load_tile<kOutputs, kThreads>(reinterpret_cast<bf16*>(stage), a.w, a.k, first_output, a.n, column, a.k);
-      load_tile<kTokens, kThreads>(tokens_of(stage), a.x, a.ldx, first_token, a.m, column, a.k);
+      const int64_t column = int64_t(tile) * kDepth, row = kTransposed ? column : first_output, k = kTransposed ? first_output : column;
+      if constexpr (kQuantised) load_groups<kThreads>(stage, a.quantised, panel_of<kTransposed>(a, own, tile), k, a.k);
+      else load_tile<kOutputs, kThreads>(reinterpret_cast<bf16*>(stage), a.w, a.k, row, a.n, k, a.k);
+      load_tile<kTokens, kThreads>(tokens_of(stage), a.x, a.ldx, first_token, a.m, column, x_columns);
     }
     cp_async_commit();  // also when empty: the count of groups stays in step
   };
@@ -155,10 +173,11 @@ __global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, in
     load(tile + kStages - 1);
     unsigned char* stage = stage_of(tile);
     if constexpr (kQuantised) {
-      widen_tile<kThreads>(widened, stage, panel, int64_t(tile) * kDepth, a.k);
+      const int64_t k = kTransposed ? first_output : int64_t(tile) * kDepth;
+      widen_tile<kThreads>(widened, stage, panel_of<kTransposed>(a, own, tile), k, a.k);
       __syncthreads();  // the widened tile is there for all
     }
-    multiply_tile<kCount>(part, kQuantised ? widened : reinterpret_cast<bf16*>(stage), tokens_of(stage), warp_token);
+    multiply_tile<kCount, kTransposed>(part, kQuantised ? widened : reinterpret_cast<bf16*>(stage), tokens_of(stage), warp_token);
     if ((tile + 1) % tiles_per_part != 0 && tile + 1 != end) continue;
     const bool first = tile / tiles_per_part == 0 || parts_in_grid;
     for_each_element<kCount>(warp_token, [&](int, int, int i, int j) {
@@ -168,9 +187,9 @@ __global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, in
   }
   for_each_element<kCount>(warp_token, [&](int token, int output, int i, int j) {
     const int64_t t = first_token + token, o = first_output + output;
-    if (t >= a.m || o >= a.n) return;
+    if (t >= a.m || o >= outputs) return;
     if (parts_in_grid) {
-      a.workspace[(int64_t(blockIdx.z) * a.m + t) * a.n + o] = total[i][j];
+      a.workspace[(int64_t(blockIdx.z) * a.m + t) * outputs + o] = total[i][j];
     } else {
       a.y[t * a.ldy + o] = a.accumulate ? a.y[t * a.ldy + o] + total[i][j] : total[i][j];
     }
@@ -186,12 +205,13 @@ __global__ void add_parts_kernel(MatMul a, int parts) {
   y = a.accumulate ? y + total : total;
 }
 
-template <int kTokens, bool kQuantised>
+template <int kTokens, bool kQuantised, bool kTransposed>
 void launch(const MatMul& a, bool parts_in_grid, cudaStream_t stream) {
   const size_t bytes = size_t(kStages * stage_bytes<kTokens, kQuantised>(a) + (kQuantised ? kTileBytes : 0));
-  const int64_t tiles = split_tiles(a.n, a.k), parts = matmul_splits(a.n, a.k);
-  const dim3 grid(unsigned(ceil_div(a.n, kOutputs)), unsigned(ceil_div(a.m, kTokens)), parts_in_grid ? unsigned(parts) : 1);
-  const auto kernel = &matmul_kernel<kTokens, kQuantised>;
+  const Sides sides = sides_of<kTransposed>(a);
+  const int64_t tiles = split_tiles(sides.outputs, sides.depth), parts = matmul_splits(sides.outputs, sides.depth);
+  const dim3 grid(unsigned(ceil_div(sides.outputs, kOutputs)), unsigned(ceil_div(a.m, kTokens)), parts_in_grid ? unsigned(parts) : 1);
+  const auto kernel = &matmul_kernel<kTokens, kQuantised, kTransposed>;
   allow_shared_bytes(kernel, bytes, "matmul");
   GPU_LAUNCH(kernel, grid, dim3(threads<kTokens>()), bytes, stream, a, int(tiles), parts_in_grid);
   check_launch("matmul");
@@ -201,24 +221,23 @@ void launch(const MatMul& a, bool parts_in_grid, cudaStream_t stream) {
   check_launch("matmul: adding parts");
 }
 
-void check(const MatMul& a) {
-  const char* name = "matmul";
+void check(const MatMul& a, const char* name, const Sides& sides) {
   check_argument(a.m >= 0 && a.m < 1 << 22, name, "m");
   check_argument(a.n >= 1 && a.n < 1 << 26, name, "n");
   check_argument(a.k >= 8 && a.k % 8 == 0 && a.k < 1 << 24, name, "k");
-  check_argument(a.ldx >= a.k && a.ldx % 8 == 0, name, "ldx");
-  check_argument(a.ldy >= a.n, name, "ldy");
+  check_argument(a.ldx >= sides.depth && a.ldx % 8 == 0, name, "ldx");
+  check_argument(a.ldy >= sides.outputs, name, "ldy");
   check_argument(reinterpret_cast<uintptr_t>(a.x) % 16 == 0, name, "x");
   check_argument(reinterpret_cast<uintptr_t>(a.w) % 16 == 0, name, "w");
   const QuantWeights& q = a.quantised;
   const bool placed = reinterpret_cast<uintptr_t>(q.data) % 16 == 0 && q.panels != nullptr && q.most_tile_bytes > 0;
   check_argument(q.data == nullptr || (placed && q.most_tile_bytes % 128 == 0), name, "quantised");
-  check_argument(a.workspace_floats >= matmul_workspace_floats(a.m, a.n, a.k), name, "workspace_floats");
 }
 
-template <int kTokens>
+template <int kTokens, bool kTransposed>
 void launch(const MatMul& a, bool parts_in_grid, cudaStream_t stream) {
-  a.quantised.data == nullptr ? launch<kTokens, false>(a, parts_in_grid, stream) : launch<kTokens, true>(a, parts_in_grid, stream);
+  if (a.quantised.data == nullptr) return launch<kTokens, false, kTransposed>(a, parts_in_grid, stream);
+  launch<kTokens, true, kTransposed>(a, parts_in_grid, stream);
 }
 
 }  // namespace
@@ -231,12 +250,20 @@ int64_t matmul_workspace_floats(int64_t m, int64_t n, int64_t k) {
 }
 
 void matmul(const MatMul& a, cudaStream_t stream) {
-  check(a);
+  check(a, "matmul", sides_of<false>(a));
+  check_argument(a.workspace_floats >= matmul_workspace_floats(a.m, a.n, a.k), "matmul", "workspace_floats");
   if (a.m == 0) return;
   const bool parts_in_grid = matmul_workspace_floats(a.m, a.n, a.k) > 0;
-  if (a.m <= 16) return launch<16>(a, parts_in_grid, stream);
-  if (a.m <= 64) return launch<64>(a, parts_in_grid, stream);
-  launch<128>(a, parts_in_grid, stream);
+  if (a.m <= 16) return launch<16, false>(a, parts_in_grid, stream);
+  if (a.m <= 64) return launch<64, false>(a, parts_in_grid, stream);
+  launch<128, false>(a, parts_in_grid, stream);
+}
+
+void matmul_transposed(const MatMul& a, cudaStream_t stream) {
+  check(a, "matmul_transposed", sides_of<true>(a));
+  if (a.m == 0) return;
+  if (a.m <= 16) return launch<16, true>(a, false, stream);
+  launch<128, true>(a, false, stream);
 }
 
 }  // namespace tandem::cuda

@@ -27,4 +27,8 @@ int64_t matmul_workspace_floats(int64_t m, int64_t n, int64_t k);
 // Throws Error(kRange) naming the argument.
 void matmul(const MatMul& args, cudaStream_t stream);
 
+// The way back, from the same weights: y[m][k] (+)= x[m][n] . w[n][k], parts being of n. x's columns from n to the next multiple of 8 are
+// zero. Needs no workspace.
+void matmul_transposed(const MatMul& args, cudaStream_t stream);
+
 }  // namespace tandem::cuda

@@ -8,6 +8,9 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
+// Of a block that gathers a factor's gradient.
+constexpr int kOuterColumns = 2 * kWarp;
+constexpr int kOuterRanks = 8;
 
 __device__ __forceinline__ LoraWeights weights_of(const Lora& a, int64_t row) {
   const int32_t index = a.row_adapters[row];
@@ -42,21 +45,79 @@ __global__ void __launch_bounds__(kThreads) expand_kernel(Lora a) {
   a.y[row * a.ldy + output] += sum;
 }
 
-}  // namespace
-
-void lora_add(const Lora& a, cudaStream_t stream) {
-  const char* name = "lora_add";
+void check(const Lora& a, const char* name) {
   check_argument(a.rows >= 0 && a.rows < 1 << 30, name, "rows");
   check_argument(a.in >= 1 && a.in <= a.ldx, name, "in");
   check_argument(a.out >= 1 && a.out <= a.ldy && a.out < 1 << 23, name, "out");
   check_argument(a.most_rank >= 0 && a.most_rank <= 1024, name, "most_rank");
-  if (a.rows == 0 || a.most_rank == 0 || a.adapter_count == 0) return;
-  const dim3 shrink(unsigned(a.rows), unsigned(ceil_div(a.most_rank, kWarps)));
-  GPU_LAUNCH(shrink_kernel, shrink, dim3(kThreads), 0, stream, a);
-  check_launch("lora_add: shrink");
-  const dim3 expand(unsigned(a.rows), unsigned(ceil_div(a.out, kThreads)));
-  GPU_LAUNCH(expand_kernel, expand, dim3(kThreads), 0, stream, a);
-  check_launch("lora_add: expand");
+}
+
+bool nothing_to_do(const Lora& a) { return a.rows == 0 || a.most_rank == 0 || a.adapter_count == 0; }
+
+// Block (tile of columns, group of ranks): a lane per column and another one 32 further, each warp every eighth row; then the warps' sums
+// in order.
+__global__ void __launch_bounds__(kThreads) outer_kernel(LoraOuter a) {
+  __shared__ float parts[kWarps][kOuterRanks][kOuterColumns];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int64_t first = int64_t(blockIdx.x) * kOuterColumns, first_rank = int64_t(blockIdx.y) * kOuterRanks;
+  float sums[kOuterRanks][2] = {};
+  for (int64_t row = warp; row < a.rows; row += kWarps) {
+    const bf16* x = a.x + row * a.ldx + first;
+    const float low = first + lane < a.columns ? to_float(x[lane]) : 0.0f;
+    const float high = first + lane + kWarp < a.columns ? to_float(x[lane + kWarp]) : 0.0f;
+    GPU_UNROLL
+    for (int r = 0; r < kOuterRanks; ++r) {
+      const float u = first_rank + r < a.ranks ? a.u[row * a.ldu + first_rank + r] : 0.0f;
+      sums[r][0] = fmaf(u, low, sums[r][0]);
+      sums[r][1] = fmaf(u, high, sums[r][1]);
+    }
+  }
+  for (int r = 0; r < kOuterRanks; ++r) {
+    parts[warp][r][lane] = sums[r][0];
+    parts[warp][r][lane + kWarp] = sums[r][1];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < kOuterRanks * kOuterColumns; i += kThreads) {
+    const int64_t rank = first_rank + i / kOuterColumns, column = first + i % kOuterColumns;
+    if (rank >= a.ranks || column >= a.columns) continue;
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += parts[w][i / kOuterColumns][i % kOuterColumns];
+    a.gradient[rank * a.columns + column] += sum;
+  }
+}
+
+}  // namespace
+
+void lora_shrink(const Lora& a, cudaStream_t stream) {
+  check(a, "lora_shrink");
+  if (nothing_to_do(a)) return;
+  const dim3 grid(unsigned(a.rows), unsigned(ceil_div(a.most_rank, kWarps)));
+  GPU_LAUNCH(shrink_kernel, grid, dim3(kThreads), 0, stream, a);
+  check_launch("lora_shrink");
+}
+
+void lora_expand(const Lora& a, cudaStream_t stream) {
+  check(a, "lora_expand");
+  if (nothing_to_do(a)) return;
+  const dim3 grid(unsigned(a.rows), unsigned(ceil_div(a.out, kThreads)));
+  GPU_LAUNCH(expand_kernel, grid, dim3(kThreads), 0, stream, a);
+  check_launch("lora_expand");
+}
+
+void lora_add(const Lora& a, cudaStream_t stream) {
+  lora_shrink(a, stream);
+  lora_expand(a, stream);
+}
+
+void lora_outer(const LoraOuter& a, cudaStream_t stream) {
+  const char* name = "lora_outer";
+  check_argument(a.rows >= 0 && a.rows < 1 << 30, name, "rows");
+  check_argument(a.ranks >= 1 && a.ranks <= a.ldu && a.ranks <= 1024, name, "ranks");
+  check_argument(a.columns >= 1 && a.columns <= a.ldx && a.columns < 1 << 26, name, "columns");
+  if (a.rows == 0) return;
+  const dim3 grid(unsigned(ceil_div(a.columns, kOuterColumns)), unsigned(ceil_div(a.ranks, kOuterRanks)));
+  GPU_LAUNCH(outer_kernel, grid, dim3(kThreads), 0, stream, a);
+  check_launch(name);
 }
 
 }  // namespace tandem::cuda

@@ -27,7 +27,20 @@ struct Lora {
   int64_t ldy;
 };
 
-// Throws Error(kRange) naming the argument.
+// All throw Error(kRange) naming the argument. The first two are the halves of lora_add: u alone, and B u added to y.
+void lora_shrink(const Lora& args, cudaStream_t stream);
+void lora_expand(const Lora& args, cudaStream_t stream);
 void lora_add(const Lora& args, cudaStream_t stream);
+
+// gradient[r][j] += sum over rows t of u[t][r] * x[t][j]: the gradient of a factor. The order of the sum follows from the number of rows.
+struct LoraOuter {
+  const float* u;  // rows, ldu floats apart
+  int64_t ldu;
+  const bf16* x;  // rows, ldx elements apart
+  int64_t ldx;
+  int64_t rows, ranks, columns;
+  float* gradient;  // [ranks][columns]
+};
+void lora_outer(const LoraOuter& args, cudaStream_t stream);
 
 }  // namespace tandem::cuda

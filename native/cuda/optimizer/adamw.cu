@@ -22,7 +22,9 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamW a, float rate, fl
   a.m[i] = m;
   a.v[i] = v;
   const float weight = a.weights[i] * (1 - a.learning_rate * a.weight_decay);
-  a.weights[i] = weight - rate * m / (sqrtf(v) / root + a.eps);
+  const float moved = weight - rate * m / (sqrtf(v) / root + a.eps);
+  a.weights[i] = moved;
+  a.rounded[i] = to_bf16(moved);
 }
 
 // Block p sums every kSumParts-th run of kThreads values: the order depends on the count alone.

@@ -9,6 +9,7 @@ struct AdamW {
   float* gradients;  // count; zero afterwards
   float* m;          // first moment
   float* v;          // second moment
+  bf16* rounded;     // the weights as they serve
   int64_t count;
   float learning_rate, beta1, beta2, eps, weight_decay;
   int64_t step;        // 1, 2, ...

@@ -2,11 +2,12 @@
 
 #include "cuda/common/launch.h"
 #include "cuda/common/reduce.h"
+#include "cuda/loss/normaliser.h"
 
 namespace tandem::cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = kVocabThreads;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kDigits = 256;
 // One unit of a probability relative to the largest: sums of 2^18 of them stay below 2^63.
@@ -65,27 +66,6 @@ __device__ int32_t block_argmax(const float* values, int64_t count, float larges
   const int found = best;
   __syncthreads();
   return largest == -INFINITY || found == INT32_MAX ? -1 : found;
-}
-
-__device__ float block_largest(const float* values, int64_t count) {
-  float largest = -INFINITY;
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) largest = fmaxf(largest, values[i]);
-  return block_max(largest);
-}
-
-// The log-probability of a value v is (v - largest) * scale - log_sum.
-struct Normaliser {
-  float largest, scale, log_sum;
-  __device__ float operator()(float v) const { return (v - largest) * scale - log_sum; }
-};
-
-// False: there is a NaN or +infinity, or nothing but -infinity; the sum shows it.
-__device__ bool normalise(const float* logits, int64_t vocab, float scale, Normaliser& n) {
-  const float largest = block_largest(logits, vocab);
-  float sum = 0;
-  for (int64_t i = threadIdx.x; i < vocab; i += kThreads) sum += expf((logits[i] - largest) * scale);
-  n = {largest, scale, logf(block_sum(sum))};
-  return isfinite(n.log_sum);
 }
 
 // logits -> work: samplable ids, masked and edited.

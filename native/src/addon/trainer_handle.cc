@@ -168,17 +168,19 @@ Napi::Value make_handle(Napi::Env env, std::unique_ptr<train::Trainer> trainer) 
 // Packing the factors takes a while: off the JS thread.
 class CreateWorker : public PromiseWorker {
  public:
-  CreateWorker(Napi::Env env, std::shared_ptr<model::Model> model, train::Options options, train::State state)
-      : PromiseWorker(env), model_(std::move(model)), options_(options), state_(std::move(state)) {}
+  CreateWorker(Napi::Env env, LoadedModel loaded, train::Options options, train::State state)
+      : PromiseWorker(env), loaded_(std::move(loaded)), options_(options), state_(std::move(state)) {}
 
  private:
   void execute() override {
-    trainer_ = std::make_unique<train::Trainer>(std::move(model_), options_, state_);
+    trainer_ = loaded_.on_device ? loaded_.on_device->make_trainer(options_, state_)
+                                 : std::make_unique<train::Trainer>(loaded_.model, options_, state_);
+    loaded_ = {};
     state_ = {};
   }
   Napi::Value result(Napi::Env env) override { return make_handle(env, std::move(trainer_)); }
 
-  std::shared_ptr<model::Model> model_;
+  LoadedModel loaded_;
   train::Options options_;
   train::State state_;
   std::unique_ptr<train::Trainer> trainer_;
@@ -189,11 +191,9 @@ class CreateWorker : public PromiseWorker {
 Napi::Value create_trainer(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     LoadedModel loaded = model_of(info[0]);
-    require(!loaded.on_device, ErrorKind::kUnsupported, "training on a GPU is not built yet: use --device cpu");
-    std::shared_ptr<model::Model> model = loaded.model;
     train::Options options = read_trainer_options(info[1]);
     train::State state = read_state(info[2]);
-    return (new CreateWorker(info.Env(), std::move(model), options, std::move(state)))->start();
+    return (new CreateWorker(info.Env(), std::move(loaded), options, std::move(state)))->start();
   });
 }
 

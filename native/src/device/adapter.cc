@@ -26,6 +26,11 @@ Adapter::Adapter(model::Adapter adapter, int64_t layers) : model::Adapter(std::m
   }
 }
 
+Adapter::Adapter(model::Adapter empty, std::vector<cuda::LoraWeights> weights)
+    : model::Adapter(std::move(empty)), weights_(std::move(weights)) {
+  for (const cuda::LoraWeights& w : weights_) most_rank_ = std::max<int64_t>(most_rank_, w.rank);
+}
+
 // The values were rounded to bf16 before.
 const cuda::bf16* Adapter::place(const std::vector<float>& values) {
   std::vector<cuda::bf16> rounded;

@@ -9,6 +9,8 @@ namespace tandem::device {
 class Adapter final : public model::Adapter {
  public:
   Adapter(model::Adapter adapter, int64_t layers);
+  // Factors that somebody else keeps on the device, [layer][module]; the host's are empty.
+  Adapter(model::Adapter empty, std::vector<cuda::LoraWeights> weights);
 
   const cuda::LoraWeights& weights(int64_t layer, model::Module module) const {
     return weights_[size_t(layer) * model::kModules + size_t(module)];

@@ -169,6 +169,23 @@ void send_adapters(const Adapters& adapters, int64_t layers, cuda::Inputs& input
 
 }  // namespace
 
+size_t batch_bytes(const BatchSizes& s, int64_t layers) {
+  using cuda::Inputs;
+  return 4 * Inputs::bytes_of<int32_t>(s.rows) + 2 * Inputs::bytes_of<cuda::AttentionTile>(s.tiles) +
+         Inputs::bytes_of<cuda::PrefixTile>(s.prefixes) + Inputs::bytes_of<cuda::PrefixMember>(s.rows) +
+         Inputs::bytes_of<int32_t>(s.table) + Inputs::bytes_of<cuda::LoraWeights>(layers * model::kModules * s.adapters);
+}
+
+BatchSizes batch_sizes(const model::ForwardBatch& batch, const model::Spec& spec) {
+  const int64_t rows = int64_t(batch.tokens.size()), runs = int64_t(batch.runs.size());
+  const int64_t tile_tokens = cuda::attention_tile_tokens(spec.heads, spec.kv_heads);
+  int64_t most_pages = 1;
+  for (const ops::AttentionRun& run : batch.runs) most_pages = std::max(most_pages, pages_of(run));
+  // Every run may end in a tile that is not full, and in a group that is not.
+  return {rows, (rows + tile_tokens - 1) / tile_tokens + kGroup * runs, runs, runs * most_pages,
+          adapters_of(batch).distinct.empty() ? 0 : 1};
+}
+
 std::optional<DecodeSize> decode_size(const model::ForwardBatch& batch, const model::Spec& spec, int64_t most_rows) {
   int64_t longest = 1;
   for (const ops::AttentionRun& run : batch.runs) {

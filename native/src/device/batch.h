@@ -45,6 +45,14 @@ std::optional<DecodeSize> decode_size(const model::ForwardBatch& batch, const mo
 // Positions are padded to these steps.
 constexpr int64_t kPositionStep = cuda::kSplitPositions;
 
+// Room that the inputs of a batch of such sizes take.
+struct BatchSizes {
+  int64_t rows, tiles, prefixes, table, adapters;
+};
+size_t batch_bytes(const BatchSizes& sizes, int64_t layers);
+// Of the plain batches that these runs make.
+BatchSizes batch_sizes(const model::ForwardBatch& batch, const model::Spec& spec);
+
 // Sends the batch, padded to a size where one is given; what was sent before must have been read. Throws Error(kRange) for an adapter
 // that is not on the device.
 Batch send_batch(const model::ForwardBatch& batch, const model::Spec& spec, const std::optional<DecodeSize>& size, cuda::Inputs& inputs,

@@ -11,6 +11,7 @@
 #include "model/tensor_files.h"
 #include "model/weights.h"
 #include "ops/quantised_matrix.h"
+#include "train/trainer.h"
 
 namespace tandem::device {
 
@@ -48,13 +49,16 @@ class Model {
   // Its facts, for the engine: the weights in there are empty.
   virtual const std::shared_ptr<model::Model>& facts() const = 0;
   virtual size_t weight_bytes() const = 0;
-  // Pages for which there is memory beside everything else that an engine with these options needs. `reserve`: bytes to leave for adapters.
+  // Pages for which there is memory beside everything else that an engine with these options needs. `reserve`: bytes to leave for adapters and
+  // training.
   virtual int64_t most_pages(const engine::Options& options, size_t reserve) const = 0;
   virtual std::vector<MemoryPart> memory_plan(const engine::Options& options, size_t reserve) const = 0;
   // Takes all of the engine's memory now. Throws Error(kState) when it does not fit beside the reserve.
   virtual std::unique_ptr<engine::Backend> make_backend(const engine::Options& options, size_t reserve) const = 0;
   // Copies a loaded adapter's factors to the device; what it returns is for engines of this model only.
   virtual std::shared_ptr<const model::Adapter> place(model::Adapter adapter) const = 0;
+  // Its memory, that of rows included, stays below options.max_row_bytes. Throws Error(kRange) as train::Trainer, and where that is too little.
+  virtual std::unique_ptr<train::Trainer> make_trainer(const train::Options& options, const train::State& state) const = 0;
 };
 
 // Throws Error(kUnsupported) where no device can be used, or for a shape that the kernels do not have; Error(kRange / kIo) as model::load.

@@ -1,48 +1,26 @@
 #include "device/forward.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "cuda/elementwise/elementwise.h"
-#include "cuda/gemm/matmul.h"
-#include "cuda/norm/rms_norm.h"
-#include "cuda/rope/rope_store.h"
 
 namespace tandem::device {
-namespace {
-
-DeviceBuffer<float> upload(const float* values, int64_t count) { return DeviceBuffer<float>(std::vector<float>(values, values + count)); }
-
-}  // namespace
 
 Forward::Forward(const model::Spec& spec, const Weights& weights, const Sizes& sizes, cuda::Stream& stream)
-    : spec_(spec), weights_(weights), sizes_(sizes), stream_(stream), kv_(size_t(2 * sizes.layers * sizes.kv_layer_elements)),
-      hidden_(size_t(sizes.rows * sizes.hidden)), wide_(size_t(sizes.rows * sizes.wide)),
-      activation_(size_t(std::max(sizes.rows, sizes.logit_rows) * sizes.activation)), queries_(size_t(sizes.rows * sizes.queries)),
-      workspace_(size_t(sizes.workspace_floats)), lora_(size_t(sizes.lora_floats)), picked_(size_t(sizes.logit_rows * sizes.hidden)),
-      logits_(size_t(sizes.logit_rows * sizes.vocab)) {
-  const ops::RopeTable table(spec.rope, sizes.positions, spec.head_dim);
-  const int64_t count = sizes.positions * spec.head_dim / 2;
-  cosines_ = upload(table.cosines(), count);
-  sines_ = upload(table.sines(), count);
-}
+    : spec_(spec), sizes_(sizes), stream_(stream), layers_(spec, weights, sizes, stream),
+      kv_(size_t(2 * sizes.layers * sizes.kv_layer_elements)), hidden_(size_t(sizes.rows * sizes.hidden)),
+      picked_(size_t(sizes.logit_rows * sizes.hidden)), logits_(size_t(sizes.logit_rows * sizes.vocab)) {}
 
 void Forward::run(const Batch& batch) {
-  const int64_t h = spec_.hidden_size;
-  const Matrix& embedding = weights_.embedding;
-  cuda::embed_tokens({batch.tokens, embedding.data.data(), spec_.vocab_size, h, batch.rows, hidden_.data(), h, embedding.quantised()},
-                     stream_.get());
+  layers_.embed(batch.tokens, batch.rows, hidden_.data());
   for (int64_t i = 0; i < spec_.layers; ++i) {
-    attend(batch, i);
-    feed_forward(batch, i);
+    layers_.attend(batch, i, kv_layer(i), hidden_.data());
+    layers_.feed_forward(batch, i, hidden_.data());
   }
 }
 
 const float* Forward::logits(const int32_t* from, int64_t count) {
   const int64_t h = spec_.hidden_size;
   cuda::gather_rows({hidden_.data(), h, sizes_.rows, from, picked_.data(), h, count, h}, stream_.get());
-  normalise(picked_.data(), count, weights_.final_norm);
-  product(spec_.tied_embeddings ? weights_.embedding : weights_.head, count, logits_.data(), false);
+  layers_.logits(picked_.data(), count, logits_.data());
   return logits_.data();
 }
 
@@ -65,133 +43,6 @@ void Forward::write_page(int32_t page, const uint8_t* from) {
   for (int64_t part = 0; part < 2 * spec_.layers; ++part) {
     cuda::device_copy(kv_.data() + part * sizes_.kv_layer_elements + page * elements, from + size_t(part) * bytes, bytes);
   }
-}
-
-void Forward::attend(const Batch& batch, int64_t index) {
-  using model::Module;
-  const Layer& layer = weights_.layers[size_t(index)];
-  const cuda::KvLayer kv = kv_layer(index);
-  const int64_t q = spec_.query_size(), kv_size = spec_.kv_size(), ld = layer.qkv.n;
-  normalise(hidden_.data(), batch.rows, layer.attention_norm);
-  product(layer.qkv, batch.rows, wide_.data(), false);
-  adapt(batch, index, Module::kQ, wide_.data(), ld);
-  adapt(batch, index, Module::kK, wide_.data() + q, ld);
-  adapt(batch, index, Module::kV, wide_.data() + q + kv_size, ld);
-  rotate_and_store(batch, index, kv);
-  run_attention(batch, index, kv);
-  product(layer.output, batch.rows, hidden_.data(), true);
-  adapt(batch, index, Module::kO, hidden_.data(), spec_.hidden_size);
-  add_bias(layer.output_bias, batch.rows, hidden_.data());
-}
-
-void Forward::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv) {
-  const Layer& layer = weights_.layers[size_t(index)];
-  cuda::RopeStore args{};
-  args.qkv = wide_.data();
-  args.ld = layer.qkv.n;
-  args.bias = layer.qkv_bias.data();
-  args.q_norm = layer.q_norm.data();
-  args.k_norm = layer.k_norm.data();
-  args.eps = float(spec_.rms_norm_eps);
-  args.cosines = cosines_.data();
-  args.sines = sines_.data();
-  args.positions = batch.positions;
-  args.slots = batch.slots;
-  args.queries = queries_.data();
-  args.kv = kv;
-  args.rows = batch.rows;
-  args.heads = spec_.heads;
-  args.dim = spec_.head_dim;
-  args.table_positions = sizes_.positions;
-  cuda::rope_store(args, stream_.get());
-}
-
-void Forward::run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv) {
-  cuda::PagedAttention args{};
-  args.queries = queries_.data();
-  args.kv = kv;
-  args.page_table = batch.page_table;
-  args.sequences = batch.runs;
-  args.max_pages = batch.max_pages;
-  args.heads = spec_.heads;
-  args.scale = 1.0f / std::sqrt(float(spec_.head_dim));
-  args.window = spec_.window_layers[size_t(index)] ? spec_.sliding_window : 0;
-  args.out = activation_.data();
-  args.workspace = workspace_.data();
-  args.workspace_floats = sizes_.workspace_floats;
-  if (batch.wide_count > 0) {
-    args.tiles = batch.wide_tiles;
-    args.tile_count = batch.wide_count;
-    args.longest = batch.wide_longest;
-    cuda::paged_attention(args, stream_.get());
-  }
-  args.splits_in_grid = true;
-  args.longest = batch.split_longest;
-  args.prefixes = batch.prefixes;
-  args.prefix_count = batch.prefix_count;
-  args.members = batch.members;
-  args.member_count = batch.member_count;
-  const int64_t each = cuda::attention_workspace_floats(1, kv.kv_heads, kv.dim, batch.split_longest);
-  const int64_t at_once = sizes_.workspace_floats / each;
-  for (int64_t first = 0; first < batch.split_count; first += at_once) {
-    args.tiles = batch.split_tiles + first;
-    args.first_tile = first;
-    args.tile_count = std::min(at_once, batch.split_count - first);
-    cuda::paged_attention(args, stream_.get());
-  }
-}
-
-void Forward::feed_forward(const Batch& batch, int64_t index) {
-  using model::Module;
-  const Layer& layer = weights_.layers[size_t(index)];
-  const int64_t f = spec_.intermediate_size;
-  normalise(hidden_.data(), batch.rows, layer.mlp_norm);
-  product(layer.gate_up, batch.rows, wide_.data(), false);
-  adapt(batch, index, Module::kGate, wide_.data(), 2 * f);
-  adapt(batch, index, Module::kUp, wide_.data() + f, 2 * f);
-  add_bias(layer.gate_up_bias, batch.rows, wide_.data());
-  cuda::silu_multiply({wide_.data(), 2 * f, activation_.data(), f, batch.rows, f}, stream_.get());
-  product(layer.down, batch.rows, hidden_.data(), true);
-  adapt(batch, index, Module::kDown, hidden_.data(), spec_.hidden_size);
-  add_bias(layer.down_bias, batch.rows, hidden_.data());
-}
-
-void Forward::normalise(const float* x, int64_t rows, const DeviceBuffer<float>& weight) {
-  const int64_t h = spec_.hidden_size;
-  cuda::rms_norm({x, h, weight.data(), activation_.data(), h, rows, h, float(spec_.rms_norm_eps)}, stream_.get());
-}
-
-void Forward::product(const Matrix& w, int64_t rows, float* y, bool accumulate) {
-  cuda::matmul({activation_.data(), w.k, rows, w.data.data(), w.n, w.k, y, w.n, accumulate, workspace_.data(), sizes_.workspace_floats,
-                w.quantised()},
-               stream_.get());
-}
-
-void Forward::adapt(const Batch& batch, int64_t layer, model::Module module, float* y, int64_t ldy) {
-  if (batch.adapter_count == 0) return;
-  const ops::LoraShape shape = model::shape_of(spec_, module);
-  const int64_t at_once = sizes_.lora_floats / batch.most_rank;
-  for (int64_t first = 0; first < batch.rows; first += at_once) {
-    cuda::Lora args{};
-    args.adapters = batch.adapters + (layer * model::kModules + int64_t(module)) * batch.adapter_count;
-    args.adapter_count = batch.adapter_count;
-    args.row_adapters = batch.row_adapters + first;
-    args.rows = std::min(at_once, batch.rows - first);
-    args.in = shape.in;
-    args.out = shape.out;
-    args.most_rank = batch.most_rank;
-    args.x = activation_.data() + first * shape.in;
-    args.ldx = shape.in;
-    args.u = lora_.data();
-    args.y = y + first * ldy;
-    args.ldy = ldy;
-    cuda::lora_add(args, stream_.get());
-  }
-}
-
-void Forward::add_bias(const DeviceBuffer<float>& bias, int64_t rows, float* y) {
-  if (bias.size() == 0) return;
-  cuda::add_bias({y, int64_t(bias.size()), bias.data(), rows, int64_t(bias.size())}, stream_.get());
 }
 
 }  // namespace tandem::device

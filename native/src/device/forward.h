@@ -1,11 +1,7 @@
 // The forward pass on the device: embedding -> layers; then final norm and logits of the rows that are asked for.
 // Everything runs in order on one stream; nothing waits here.
 #pragma once
-#include "cuda/common/stream.h"
-#include "device/batch.h"
-#include "device/sizes.h"
-#include "device/weights.h"
-#include "engine/backend.h"
+#include "device/layers.h"
 
 namespace tandem::device {
 
@@ -27,28 +23,13 @@ class Forward {
 
  private:
   cuda::KvLayer kv_layer(int64_t layer);
-  void attend(const Batch& batch, int64_t index);
-  void rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv);
-  void run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv);
-  void feed_forward(const Batch& batch, int64_t index);
-  void normalise(const float* x, int64_t rows, const DeviceBuffer<float>& weight);
-  // y (+)= W x of the rows in activation_, of which each is w.k wide.
-  void product(const Matrix& w, int64_t rows, float* y, bool accumulate);
-  // The row's adapters beside the product of one projection; y and its rows as in product().
-  void adapt(const Batch& batch, int64_t layer, model::Module module, float* y, int64_t ldy);
-  void add_bias(const DeviceBuffer<float>& bias, int64_t rows, float* y);
 
   const model::Spec& spec_;
-  const Weights& weights_;
   Sizes sizes_;
   cuda::Stream& stream_;
-  DeviceBuffer<float> cosines_, sines_;  // [positions][head_dim / 2]
-  DeviceBuffer<bf16> kv_;                // [layers][keys, values][pages][kv_heads][16][head_dim]
-  DeviceBuffer<float> hidden_;           // [rows][hidden]
-  DeviceBuffer<float> wide_;             // [rows][qkv or gate and up]
-  DeviceBuffer<bf16> activation_;        // [rows][inputs of the next product]
-  DeviceBuffer<bf16> queries_;           // [rows][heads][dim]
-  DeviceBuffer<float> workspace_, lora_;
+  Layers layers_;
+  DeviceBuffer<bf16> kv_;       // [layers][keys, values][pages][kv_heads][16][head_dim]
+  DeviceBuffer<float> hidden_;  // [rows][hidden]
   DeviceBuffer<float> picked_;  // [logit_rows][hidden]
   DeviceBuffer<float> logits_;  // [logit_rows][vocab]
 };

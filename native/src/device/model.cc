@@ -2,6 +2,7 @@
 
 #include "cuda/common/device_info.h"
 #include "device/backend.h"
+#include "device/train_compute.h"
 #include "device/weights.h"
 #include "model/quant_parts.h"
 
@@ -64,7 +65,7 @@ class LoadedModel final : public Model {
   std::vector<MemoryPart> memory_plan(const engine::Options& options, size_t reserve) const override {
     std::vector<MemoryPart> parts = Sizes(facts_->spec, options).parts();
     parts.insert(parts.begin(), {"weights", weight_bytes()});
-    parts.push_back({"room for adapters", reserve});
+    parts.push_back({"room for adapters and training", reserve});
     return parts;
   }
 
@@ -81,6 +82,11 @@ class LoadedModel final : public Model {
 
   std::shared_ptr<const model::Adapter> place(model::Adapter adapter) const override {
     return std::make_shared<const Adapter>(std::move(adapter), facts_->spec.layers);
+  }
+
+  std::unique_ptr<train::Trainer> make_trainer(const train::Options& options, const train::State& state) const override {
+    train::check(options);
+    return std::make_unique<train::Trainer>(facts_, options, std::make_unique<TrainCompute>(weights_, facts_, options, state));
   }
 
  private:

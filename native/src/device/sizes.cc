@@ -54,23 +54,25 @@ Sizes::Sizes(const model::Spec& s, const engine::Options& o)
   workspace_floats = std::max({product_workspace(s, rows, logit_rows), one, std::min(kAttentionFloats, tiles * one)});
   using cuda::Inputs;
   const int64_t table = std::max(sequences, decode_rows) * ((padded + cuda::kPagePositions - 1) / cuda::kPagePositions);
-  forward_input_bytes = 4 * Inputs::bytes_of<int32_t>(rows) + 2 * Inputs::bytes_of<cuda::AttentionTile>(tiles) +
-                        Inputs::bytes_of<cuda::PrefixTile>(std::min(rows, 2 * sequences)) + Inputs::bytes_of<cuda::PrefixMember>(rows) +
-                        Inputs::bytes_of<int32_t>(table) +
-                        // As many adapters as sequences, padded.
-                        Inputs::bytes_of<cuda::LoraWeights>(layers * model::kModules * 2 * std::min(rows, sequences));
+  const int64_t most = std::min(rows, 2 * sequences);
+  // As many adapters as sequences, padded.
+  forward_input_bytes = batch_bytes({rows, tiles, most, table, 2 * std::min(rows, sequences)}, layers);
   sample_input_bytes = Inputs::bytes_of<cuda::SampleRow>(logit_rows) + Inputs::bytes_of<cuda::LogitEdit>(edits) +
                        Inputs::bytes_of<uint32_t>(logit_rows * mask_words) + Inputs::bytes_of<int32_t>(logit_rows);
 }
 
 std::vector<MemoryPart> Sizes::parts() const {
-  const size_t f = sizeof(float), b = sizeof(cuda::bf16);
-  const size_t activations = size_t(rows) * (size_t(hidden + wide) * f + size_t(queries) * b) +
-                             size_t(std::max(rows, logit_rows)) * size_t(activation) * b + size_t(workspace_floats + lora_floats) * f +
-                             forward_input_bytes;
+  const size_t f = sizeof(float);
+  const size_t activations = size_t(rows) * size_t(hidden) * f + layer_bytes() + forward_input_bytes;
   const size_t sampling = size_t(logit_rows) * (size_t(hidden + 2 * vocab) * f + sizeof(cuda::Sampled)) +
                           size_t(best) * sizeof(cuda::BestEntry) + sample_input_bytes;
   return {{"KV pages", size_t(pages) * size_t(page_bytes)}, {"activations", activations}, {"logits and sampling", sampling}};
+}
+
+size_t Sizes::layer_bytes() const {
+  const size_t f = sizeof(float), b = sizeof(cuda::bf16);
+  return size_t(rows) * (size_t(wide) * f + size_t(queries) * b) + size_t(std::max(rows, logit_rows)) * size_t(activation) * b +
+         size_t(workspace_floats + lora_floats) * f;
 }
 
 size_t Sizes::fixed_bytes() const {

@@ -22,6 +22,8 @@ struct Sizes {
   std::vector<MemoryPart> parts() const;
   // Everything but the KV pages.
   size_t fixed_bytes() const;
+  // What a pass through a layer needs beside the residual stream.
+  size_t layer_bytes() const;
 };
 
 }  // namespace tandem::device

@@ -72,13 +72,14 @@ TEST(gpu_lora_adds_each_rows_own_adapter) {
 TEST(gpu_log_prob_and_its_gradient) {
   Random random(22);
   const int64_t rows = 4, vocab = 1100, ld = 1104;
-  const std::vector<float> values = random.normals(size_t(rows * ld), 4), gradients{0.5f, -2, 1, 3};
+  const std::vector<float> values = random.normals(size_t(rows * ld), 4);
   const std::vector<int32_t> targets{0, 1099, -1, 17};
-  DeviceBuffer<float> logits(values), scores{size_t(rows)}, entropies{size_t(rows)}, g(gradients);
+  DeviceBuffer<float> logits(values), scores{size_t(rows)}, entropies{size_t(rows)};
+  DeviceBuffer<bf16> g(bf16s(random, size_t(rows * ld)));
   DeviceBuffer<int32_t> device_targets(targets);
-  cuda::log_prob({logits.data(), ld, rows, vocab, device_targets.data(), scores.data(), entropies.data()}, nullptr);
-  cuda::log_prob_backward({logits.data(), ld, rows, vocab, device_targets.data(), g.data()}, nullptr);
-  const auto seen = scores.download(), seen_entropies = entropies.download(), seen_gradients = logits.download();
+  cuda::log_prob({logits.data(), ld, rows, vocab, device_targets.data(), scores.data(), entropies.data(), g.data(), ld}, nullptr);
+  const auto seen = scores.download(), seen_entropies = entropies.download();
+  const auto gradients = g.download();
   for (int64_t t = 0; t < rows; ++t) {
     const float* l = values.data() + t * ld;
     double sum = 0, entropy = 0;
@@ -87,17 +88,29 @@ TEST(gpu_log_prob_and_its_gradient) {
     const int32_t target = targets[size_t(t)];
     CHECK_NEAR(seen[size_t(t)], target < 0 ? 0 : l[target] - std::log(sum), 1e-5);
     CHECK_NEAR(seen_entropies[size_t(t)], target < 0 ? 0 : entropy, 1e-4);
-    for (int64_t i = 0; i < vocab; ++i) {
-      const double wanted = target < 0 ? 0 : gradients[size_t(t)] * ((i == target) - std::exp(double(l[i])) / sum);
-      CHECK_NEAR(seen_gradients[size_t(t * ld + i)], wanted, 1e-6);
+    for (int64_t i = 0; i < ld; ++i) {
+      const double wanted = target < 0 || i >= vocab ? 0 : (i == target) - std::exp(double(l[i])) / sum;
+      CHECK_NEAR(cuda::to_float(gradients[size_t(t * ld + i)]), wanted, 1.0 / 256 * std::fabs(wanted) + 1e-6);
     }
   }
+}
+
+TEST(gpu_log_prob_marks_rows_that_are_not_finite) {
+  std::vector<float> values(2 * 40, 1.0f);
+  values[45] = std::numeric_limits<float>::infinity();
+  DeviceBuffer<float> logits(values), scores{size_t(2)}, entropies{size_t(2)};
+  DeviceBuffer<bf16> g{size_t(80)};
+  DeviceBuffer<int32_t> targets(std::vector<int32_t>{3, 3});
+  cuda::log_prob({logits.data(), 40, 2, 40, targets.data(), scores.data(), entropies.data(), g.data(), 40}, nullptr);
+  CHECK(std::isfinite(scores.download()[0]) && std::isnan(scores.download()[1]) && std::isnan(entropies.download()[1]));
+  for (size_t i = 40; i < 80; ++i) CHECK_EQ(cuda::to_float(g.download()[i]), 0.0f);
 }
 
 struct Optimizer {
   static constexpr int64_t kCount = 1000;
   Random random{23};
   DeviceBuffer<float> weights{random.normals(kCount)}, m{size_t(kCount)}, v{size_t(kCount)}, gradients{size_t(kCount)};
+  DeviceBuffer<bf16> rounded{size_t(kCount)};
   DeviceBuffer<float> parts{size_t(cuda::kSumParts)}, total{size_t(1)}, norm{size_t(1)}, scale{size_t(1)};
 
   void step(int64_t index, const std::vector<float>& values, float largest) {
@@ -105,7 +118,8 @@ struct Optimizer {
     total = DeviceBuffer<float>(size_t(1));
     cuda::add_sum_squares({gradients.data(), kCount, parts.data(), total.data()}, nullptr);
     cuda::clip_scale(total.data(), largest, norm.data(), scale.data(), nullptr);
-    cuda::adamw({weights.data(), gradients.data(), m.data(), v.data(), kCount, 0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, index, scale.data()},
+    cuda::adamw({weights.data(), gradients.data(), m.data(), v.data(), rounded.data(), kCount, 0.01f, 0.9f, 0.99f, 1e-8f, 0.1f, index,
+                 scale.data()},
                 nullptr);
   }
 };
@@ -123,6 +137,7 @@ TEST(gpu_adamw_follows_the_formula) {
     o.step(step, g, 10);
     CHECK_NEAR(o.norm.download()[0], norm, 1e-4 * norm);
     const std::vector<float> seen = o.weights.download();
+    const std::vector<bf16> rounded = o.rounded.download();
     for (size_t i = 0; i < w.size(); ++i) {
       const double x = g[i] * clip;
       m[i] = 0.9 * m[i] + 0.1 * x;
@@ -130,6 +145,7 @@ TEST(gpu_adamw_follows_the_formula) {
       const double first = m[i] / (1 - std::pow(0.9, double(step))), second = v[i] / (1 - std::pow(0.99, double(step)));
       w[i] = w[i] * (1 - 0.01 * 0.1) - 0.01 * first / (std::sqrt(second) + 1e-8);
       CHECK_NEAR(seen[i], w[i], 2e-5);
+      CHECK_EQ(rounded[i].bits, cuda::to_bf16(seen[i]).bits);
     }
   }
   for (float x : o.gradients.download()) CHECK_EQ(x, 0.0f);

@@ -169,7 +169,8 @@ function schedulerOptions(config: EngineConfig, pages: number): SchedulerOptions
 
 function engineOptions(config: EngineConfig, model: NativeModel): EngineOptions {
   const { maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs } = config;
-  const reserveBytes = model.gpu ? (config.maxAdapterBytes ?? DEFAULT_ADAPTER_BYTES) : 0;
+  const beside = (config.maxAdapterBytes ?? DEFAULT_ADAPTER_BYTES) + trainerOptions(config).maxRowBytes;
+  const reserveBytes = model.gpu ? beside : 0;
   const options = { maxSequences, maxBatchTokens, pages: 1, maxModelLen, samplableVocab, maxLogprobs, reserveBytes };
   return { ...options, pages: pageCount(config, model, options) };
 }

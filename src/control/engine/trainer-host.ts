@@ -157,9 +157,10 @@ export class TrainerHost implements BackgroundWork {
 }
 
 function memoryPlan(trainer: NativeTrainer, { maxRowTokens, maxRowBytes, recompute }: TrainerOptions): string {
-  // Enough tokens that what is rounded up to whole pages does not show.
-  const perToken = trainer.rowBytes(1024) / 1024;
-  const tokens = Math.min(maxRowTokens, Math.floor(maxRowBytes / perToken));
+  // Enough tokens that what is rounded up to whole pages does not show; on a GPU there is something beside the rows.
+  const perToken = (trainer.rowBytes(2048) - trainer.rowBytes(1024)) / 1024;
+  const beside = trainer.rowBytes(1024) - 1024 * perToken;
+  const tokens = Math.min(maxRowTokens, Math.floor((maxRowBytes - beside) / perToken));
   const way = recompute ? 'computing activations again' : 'keeping activations';
   return (
     `Training takes ${(perToken / 1024).toFixed(0)} KiB per token of a packed row, ${way}: ` +

@@ -133,6 +133,7 @@ test('a GPU computes in bfloat16 and gives what memory it has', () => {
     kvCacheBytes: null,
     maxModelLen: 512,
   });
+  expect(engineConfig(testSettings({ device: 'cuda' }), model).maxTrainingRowBytes).toBe(4 * 2 ** 30);
   expect(engineConfig(testSettings({ device: 'cuda', kvCacheMemoryBytes: 12_345_678 }), model).kvCacheBytes).toBe(
     12_345_678,
   );

@@ -70,9 +70,10 @@ describe('EngineHost', () => {
         ],
       };
       const { port, receive } = host({ gpu });
-      receive({ type: 'start', config: config([], { device: 'cuda', kvCacheBytes: null, maxAdapterBytes: 77 }) });
+      const bounds = { kvCacheBytes: null, maxAdapterBytes: 77, maxTrainingRowBytes: 1000 };
+      receive({ type: 'start', config: config([], { device: 'cuda', ...bounds }) });
       await vi.waitUntil(() => port.types().includes('ready'));
-      expect(asked).toMatchObject([{ reserveBytes: 77, maxModelLen: 512 }]);
+      expect(asked).toMatchObject([{ reserveBytes: 1077, maxModelLen: 512 }]);
       expect(port.sent.slice(1)).toEqual([
         { type: 'log', line: 'GPU memory: weights 3.0 MiB, KV pages 0.5 MiB' },
         { type: 'ready', isa: 'cuda', weightBytes: 1000, pages, pageBytes: 1024 },

@@ -56,7 +56,7 @@ const NATIVE_ROOMS: Room[] = [
   { folder: 'train/', may: ['train/', 'model/', 'ops/', 'base/'] },
   { folder: 'addon/', may: ['addon/', 'engine/', 'device/', 'grammar/', 'train/', 'model/', 'base/'] },
   { folder: 'cuda/', may: ['cuda/', 'base/'] },
-  { folder: 'device/', may: ['device/', 'cuda/', 'engine/', 'model/', 'ops/', 'base/'] },
+  { folder: 'device/', may: ['device/', 'cuda/', 'engine/', 'train/', 'model/', 'ops/', 'base/'] },
   { folder: 'no_cuda/', may: ['device/', 'base/'] },
 ];
 

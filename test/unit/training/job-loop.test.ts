@@ -241,11 +241,3 @@ test('the system check says what does not work', async () => {
   expect(checks.filter(({ ok }) => !ok).map(({ name }) => name)).toEqual(['storage']);
   expect(JSON.stringify(checks)).not.toContain(dataDir);
 });
-
-test('a server on a GPU refuses jobs with the reason, and keeps those that wait', async () => {
-  const plane = await start({ settings: { device: 'cuda' } });
-  const { id } = await createModel(plane, 'agent');
-  const response = await plane.post(JOBS, rl(id));
-  expect(response.status).toBe(503);
-  expect(await response.text()).toContain('runs on a GPU, where training is not built yet');
-});

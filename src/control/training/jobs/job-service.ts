@@ -35,8 +35,6 @@ export interface JobServiceOptions {
   openTrainingData: OpenTrainingData;
   /** Jobs of one model that have not ended. */
   maxOpenJobs: number;
-  /** Why this server trains nothing; null: it does. */
-  refusal: string | null;
 }
 
 export interface JobView {
@@ -129,7 +127,6 @@ export class JobService {
   }
 
   #trainable(modelId: string, entity: string): RegisteredModel {
-    if (this.#options.refusal !== null) throw new ServiceError('unavailable', this.#options.refusal);
     const model = this.#options.models.require(canonical(modelId), entity);
     if (model.usable) return model;
     throw new ServiceError('conflict', 'The model was made on other base weights than the server has now.', 'model_id');

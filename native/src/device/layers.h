@@ -1,0 +1,62 @@
+// The layers of a model on the device, with the memory that a pass through one of them needs: what serving and training share, kernel by
+// kernel, so that a row's bits are the same in both.
+#pragma once
+#include "cuda/common/stream.h"
+#include "cuda/elementwise/row_backward.h"
+#include "device/batch.h"
+#include "device/sizes.h"
+#include "device/weights.h"
+
+namespace tandem::device {
+
+// What training keeps of a layer, for the rows of one batch; serving keeps nothing. What is null is not wanted.
+struct LayerTap {
+  bf16* qk;         // [rows][query + kv]: before norm and rotation
+  bf16* queries;    // [rows][query]
+  float* log_sums;  // [rows][heads]
+  bf16* attended;   // [rows][query]
+  bf16* gate_up;    // [rows][2 intermediate]
+  // Keys and values that lie in more than one place.
+  const cuda::SlotCopy* copies;
+  int64_t copy_count;
+};
+
+class Layers {
+ public:
+  Layers(const model::Spec& spec, const Weights& weights, const Sizes& sizes, cuda::Stream& stream);
+
+  // The rows' embeddings.
+  void embed(const int32_t* tokens, int64_t rows, float* y);
+  // Attention and what is around it, added to the residual stream of the batch's rows; likewise the MLP.
+  void attend(const Batch& batch, int64_t layer, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap = nullptr);
+  void feed_forward(const Batch& batch, int64_t layer, float* hidden, const LayerTap* tap = nullptr);
+  // Rows of the final residual stream to rows of vocab floats.
+  void logits(const float* rows, int64_t count, float* out);
+
+  const Matrix& head() const { return spec_.tied_embeddings ? weights_.embedding : weights_.head; }
+  const float* cosines() const { return cosines_.data(); }
+  const float* sines() const { return sines_.data(); }
+
+ private:
+  void rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv);
+  void run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* log_sums);
+  void keep_queries(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const LayerTap& tap);
+  void normalise(const float* x, int64_t rows, const DeviceBuffer<float>& weight);
+  // y (+)= W x of the rows in activation_, of which each is w.k wide.
+  void product(const Matrix& w, int64_t rows, float* y, bool accumulate);
+  // The row's adapters beside the product of one projection; y and its rows as in product().
+  void adapt(const Batch& batch, int64_t layer, model::Module module, float* y, int64_t ldy);
+  void add_bias(const DeviceBuffer<float>& bias, int64_t rows, float* y);
+
+  const model::Spec& spec_;
+  const Weights& weights_;
+  Sizes sizes_;
+  cuda::Stream& stream_;
+  DeviceBuffer<float> cosines_, sines_;  // [positions][head_dim / 2]
+  DeviceBuffer<float> wide_;             // [rows][qkv or gate and up]
+  DeviceBuffer<bf16> activation_;        // [rows][inputs of the next product]
+  DeviceBuffer<bf16> queries_;           // [rows][heads][dim]
+  DeviceBuffer<float> workspace_, lora_;
+};
+
+}  // namespace tandem::device

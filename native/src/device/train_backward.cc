@@ -1,0 +1,203 @@
+#include "device/train_backward.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cuda/gemm/matmul.h"
+#include "cuda/norm/rms_norm.h"
+
+namespace tandem::device {
+namespace {
+
+// Products of a pair of a query and a key, of its head's size.
+constexpr int64_t kAttentionProducts = 7;
+
+int64_t widest_output(const model::Spec& s) { return std::max({s.query_size() + 2 * s.kv_size(), 2 * s.intermediate_size, s.hidden_size}); }
+
+}  // namespace
+
+TrainBackward::TrainBackward(const model::Spec& spec, const Weights& weights, const Layers& layers, TrainFactors& factors,
+                             const Sizes& sizes, int64_t unit_work, cuda::Stream& stream)
+    : spec_(spec), weights_(weights), layers_(layers), factors_(factors), sizes_(sizes), unit_work_(unit_work), stream_(stream),
+      d_out_(size_t(sizes.rows * widest_output(spec))), x_(size_t(sizes.rows * sizes.activation)),
+      wide_(size_t(sizes.rows * sizes.activation)), u_(size_t(sizes.rows * factors.most_rank())), row_adapters_(size_t(sizes.rows)) {}
+
+int64_t TrainBackward::bytes(const model::Spec& spec, const Sizes& sizes, int64_t most_rank) {
+  const int64_t f = sizeof(float), e = sizeof(bf16);
+  return sizes.rows * (widest_output(spec) * e + sizes.activation * (e + f) + most_rank * f + int64_t(sizeof(int32_t)));
+}
+
+int64_t TrainBackward::row_bytes(const model::Spec& spec, int64_t tokens) {
+  const int64_t f = sizeof(float), e = sizeof(bf16), q = spec.query_size(), kv = spec.kv_size();
+  return tokens * ((spec.hidden_size + q + 2 * kv + spec.heads) * f + (q + 2 * kv) * e);
+}
+
+void TrainBackward::begin(const TrainTape& tape) {
+  const int64_t rows = tape.size(), q = spec_.query_size(), kv = spec_.kv_size();
+  at_least(residual_, rows * spec_.hidden_size);
+  at_least(d_attended_, rows * q);
+  at_least(keys_, rows * kv);
+  at_least(values_, rows * kv);
+  at_least(dq_, rows * q);
+  at_least(dk_, rows * kv);
+  at_least(dv_, rows * kv);
+  at_least(deltas_, rows * spec_.heads);
+}
+
+train::Steps TrainBackward::run(TrainTape& tape, int64_t index, bool reach) {
+  const Layer& layer = weights_.layers[size_t(index)];
+  const int64_t mlp_work = layer.gate_up.n * layer.gate_up.k + layer.down.n * layer.down.k + layer.output.n * layer.output.k;
+  for (const Chunk& chunk : tape.chunks()) {
+    mlp(tape, index, chunk);
+    attention_out(tape, index, chunk);
+    stream_.wait();
+    co_yield chunk.count* mlp_work;
+  }
+  const cuda::AttentionBackward args = attention(tape, index);
+  cuda::attention_deltas(args, stream_.get());
+  const int64_t tiles = (args.rows + cuda::kBackwardTile - 1) / cuda::kBackwardTile;
+  const int64_t tile_work = kAttentionProducts * cuda::kBackwardTile * args.rows * spec_.query_size();
+  const int64_t step = std::max<int64_t>(1, unit_work_ / tile_work);
+  for (int64_t first = 0; first < tiles; first += step) {
+    const int64_t count = std::min(step, tiles - first);
+    cuda::attention_backward_queries(args, first, count, stream_.get());
+    cuda::attention_backward_keys(args, first, count, stream_.get());
+    stream_.wait();
+    co_yield count* tile_work;
+  }
+  for (const Chunk& chunk : tape.chunks()) {
+    attention_in(tape, index, chunk, reach);
+    stream_.wait();
+    co_yield chunk.count* layer.qkv.n* layer.qkv.k;
+  }
+}
+
+void TrainBackward::factor(const Back& back, const TrainFactors::Piece& piece) {
+  const int64_t rows = back.chunk->count, rank = piece.shape.rank, in = piece.shape.in, out = piece.shape.out, ldd = back.weights->n;
+  const bf16* d = d_out_.data() + piece.shape.first_out;
+  auto shrink = [&](const cuda::LoraWeights* weights, const bf16* x, int64_t ldx, int64_t width) {
+    cuda::lora_shrink({weights, 1, row_adapters_.data(), rows, width, 1, rank, x, ldx, u_.data(), nullptr, 1}, stream_.get());
+  };
+  shrink(piece.weights, back.x, in, in);
+  cuda::lora_outer({u_.data(), rank, d, ldd, rows, rank, out, factors_.gradient(piece.b)}, stream_.get());
+  shrink(piece.transposed, d, ldd, out);
+  cuda::lora_outer({u_.data(), rank, back.x, in, rows, rank, in, factors_.gradient(piece.a)}, stream_.get());
+}
+
+void TrainBackward::product(const Back& back, float* dx) {
+  const Matrix& w = *back.weights;
+  const int64_t rows = back.chunk->count;
+  if (dx)
+    cuda::matmul_transposed({d_out_.data(), w.n, rows, w.data.data(), w.n, w.k, dx, w.k, false, nullptr, 0, w.quantised()}, stream_.get());
+  for (model::Module module : train::modules_of(back.product)) {
+    const TrainFactors::Piece* piece = factors_.find(back.layer, module);
+    if (!piece) continue;
+    factor(back, *piece);
+    if (!dx) continue;
+    // u_ is that of the way back now.
+    cuda::lora_expand({piece->transposed, 1, row_adapters_.data(), rows, piece->shape.out, w.k, piece->shape.rank, d_out_.data(), w.n,
+                       u_.data(), dx, w.k},
+                      stream_.get());
+  }
+}
+
+void TrainBackward::round_residual(const Chunk& chunk) {
+  const int64_t h = spec_.hidden_size;
+  cuda::narrow({residual_.data() + chunk.first * h, h, nullptr, d_out_.data(), h, chunk.count, h}, stream_.get());
+}
+
+void TrainBackward::normalise(const float* rows, int64_t count, const DeviceBuffer<float>& weight) {
+  const int64_t h = spec_.hidden_size;
+  cuda::rms_norm({rows, h, weight.data(), x_.data(), h, count, h, float(spec_.rms_norm_eps)}, stream_.get());
+}
+
+// residual_ += the norm's gradient, that of its output lying in wide_.
+void TrainBackward::normalise_back(const float* rows, const Chunk& chunk, const DeviceBuffer<float>& weight) {
+  const int64_t h = spec_.hidden_size;
+  cuda::RmsNormBackward args{};
+  args.x = rows + chunk.first * h;
+  args.ldx = args.ldd = args.lddx = args.width = h;
+  args.weight = weight.data();
+  args.d = wide_.data();
+  args.dx = residual_.data() + chunk.first * h;
+  args.rows = chunk.count;
+  args.eps = float(spec_.rms_norm_eps);
+  cuda::rms_norm_backward(args, stream_.get());
+}
+
+void TrainBackward::mlp(TrainTape& tape, int64_t index, const Chunk& chunk) {
+  using model::Product;
+  const Layer& layer = weights_.layers[size_t(index)];
+  const int64_t f = spec_.intermediate_size, h = spec_.hidden_size;
+  KeptLayer& kept = tape.layer(index);
+  const bf16* gate_up = kept.gate_up.data() + chunk.first * 2 * f;
+  round_residual(chunk);
+  cuda::silu_multiply_backward({gate_up, nullptr, 0, nullptr, x_.data(), chunk.count, f}, stream_.get());
+  product({index, Product::kDown, &layer.down, &chunk, x_.data()}, wide_.data());
+  cuda::silu_multiply_backward({gate_up, wide_.data(), f, d_out_.data(), nullptr, chunk.count, f}, stream_.get());
+  normalise(kept.middle.data() + chunk.first * h, chunk.count, layer.mlp_norm);
+  product({index, Product::kGateUp, &layer.gate_up, &chunk, x_.data()}, wide_.data());
+  normalise_back(kept.middle.data(), chunk, layer.mlp_norm);
+}
+
+void TrainBackward::attention_out(TrainTape& tape, int64_t index, const Chunk& chunk) {
+  const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+  round_residual(chunk);
+  const bf16* attended = tape.layer(index).attended.data() + chunk.first * q;
+  product({index, model::Product::kOutput, &weights_.layers[size_t(index)].output, &chunk, attended}, wide_.data());
+  cuda::narrow({wide_.data(), q, nullptr, d_attended_.data() + chunk.first * q, q, chunk.count, q}, stream_.get());
+  bf16 *keys = keys_.data() + chunk.first * kv, *values = values_.data() + chunk.first * kv;
+  cuda::gather_slots({tape.kv(index), chunk.batch.slots, keys, values, chunk.count}, stream_.get());
+}
+
+cuda::AttentionBackward TrainBackward::attention(TrainTape& tape, int64_t index) {
+  const KeptLayer& kept = tape.layer(index);
+  cuda::AttentionBackward args{};
+  args.queries = kept.queries.data();
+  args.keys = keys_.data();
+  args.values = values_.data();
+  args.out = kept.attended.data();
+  args.d_out = d_attended_.data();
+  args.log_sums = kept.log_sums.data();
+  args.deltas = deltas_.data();
+  args.dq = dq_.data();
+  args.dk = dk_.data();
+  args.dv = dv_.data();
+  args.tokens = tape.tokens();
+  args.tiles = tape.tiles();
+  args.rows = tape.size();
+  args.heads = spec_.heads;
+  args.kv_heads = spec_.kv_heads;
+  args.dim = spec_.head_dim;
+  args.scale = 1.0f / std::sqrt(float(spec_.head_dim));
+  args.window = spec_.window_layers[size_t(index)] ? spec_.sliding_window : 0;
+  return args;
+}
+
+void TrainBackward::attention_in(TrainTape& tape, int64_t index, const Chunk& chunk, bool reach) {
+  const Layer& layer = weights_.layers[size_t(index)];
+  const int64_t q = spec_.query_size(), kv = spec_.kv_size();
+  cuda::RopeBackward args{};
+  if (spec_.qk_norm) args.qk = tape.layer(index).qk.data() + chunk.first * (q + kv);
+  args.q_norm = layer.q_norm.data();
+  args.k_norm = layer.k_norm.data();
+  args.eps = float(spec_.rms_norm_eps);
+  args.cosines = layers_.cosines();
+  args.sines = layers_.sines();
+  args.positions = chunk.batch.positions;
+  args.dq = dq_.data() + chunk.first * q;
+  args.dk = dk_.data() + chunk.first * kv;
+  args.dv = dv_.data() + chunk.first * kv;
+  args.d = d_out_.data();
+  args.rows = chunk.count;
+  args.heads = spec_.heads;
+  args.kv_heads = spec_.kv_heads;
+  args.dim = spec_.head_dim;
+  args.table_positions = sizes_.positions;
+  cuda::rope_backward(args, stream_.get());
+  normalise(tape.input(index) + chunk.first * spec_.hidden_size, chunk.count, layer.attention_norm);
+  product({index, model::Product::kQkv, &layer.qkv, &chunk, x_.data()}, reach ? wide_.data() : nullptr);
+  if (reach) normalise_back(tape.input(index), chunk, layer.attention_norm);
+}
+
+}  // namespace tandem::device

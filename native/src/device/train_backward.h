@@ -1,0 +1,63 @@
+// The gradient of one layer on the device, from what the forward pass left on the tape: chunks of rows through the MLP and the output
+// projection, attention over the whole row, then chunks through the projections of queries, keys and values.
+#pragma once
+#include "device/train_factors.h"
+#include "device/train_tape.h"
+
+namespace tandem::device {
+
+class TrainBackward {
+ public:
+  TrainBackward(const model::Spec& spec, const Weights& weights, const Layers& layers, TrainFactors& factors, const Sizes& sizes,
+                int64_t unit_work, cuda::Stream& stream);
+
+  // Memory of its own, and of a row of so many tokens.
+  static int64_t bytes(const model::Spec& spec, const Sizes& sizes, int64_t most_rank);
+  static int64_t row_bytes(const model::Spec& spec, int64_t tokens);
+
+  // Makes room for a row, whose gradient at the end of the layers goes to gradient(), one row per token.
+  void begin(const TrainTape& tape);
+  float* gradient() { return residual_.data(); }
+  // With `reach` false nothing lies below: the residual stream's gradient is not needed.
+  train::Steps run(TrainTape& tape, int64_t layer, bool reach);
+
+ private:
+  using Chunk = TrainTape::Chunk;
+  // What a product gets back: d of its outputs (in d_out_, ldd apart) and the rows x that entered it.
+  struct Back {
+    int64_t layer;
+    model::Product product;
+    const Matrix* weights;
+    const Chunk* chunk;
+    const bf16* x;
+  };
+  // The gradients of the adapter's factors; with `dx` also dx = d . (W + adapter).
+  void product(const Back& back, float* dx);
+  void factor(const Back& back, const TrainFactors::Piece& piece);
+  void mlp(TrainTape& tape, int64_t index, const Chunk& chunk);
+  void attention_out(TrainTape& tape, int64_t index, const Chunk& chunk);
+  void attention_in(TrainTape& tape, int64_t index, const Chunk& chunk, bool reach);
+  cuda::AttentionBackward attention(TrainTape& tape, int64_t index);
+  void normalise(const float* rows, int64_t count, const DeviceBuffer<float>& weight);
+  void normalise_back(const float* rows, const Chunk& chunk, const DeviceBuffer<float>& weight);
+  // The residual stream's gradient is that of a product's outputs.
+  void round_residual(const Chunk& chunk);
+
+  const model::Spec& spec_;
+  const Weights& weights_;
+  const Layers& layers_;
+  TrainFactors& factors_;
+  Sizes sizes_;
+  int64_t unit_work_;
+  cuda::Stream& stream_;
+  DeviceBuffer<bf16> d_out_, x_;        // [chunk][outputs of a product], [chunk][inputs of one]
+  DeviceBuffer<float> wide_;            // [chunk][inputs of a product]: its gradient
+  DeviceBuffer<float> u_;               // [chunk][most rank]
+  DeviceBuffer<int32_t> row_adapters_;  // zeros
+  // Of the whole row.
+  DeviceBuffer<float> residual_;                   // [T][hidden]
+  DeviceBuffer<bf16> d_attended_, keys_, values_;  // [T][query], [T][kv]
+  DeviceBuffer<float> dq_, dk_, dv_, deltas_;      // [T][query], [T][kv], [T][heads]
+};
+
+}  // namespace tandem::device

@@ -1,0 +1,394 @@
+// The way back through norms, activation, rotation, products, adapters and attention against plain loops in double.
+#include "cuda/attention/attention_backward.h"
+#include "cuda/elementwise/row_backward.h"
+#include "cuda/gemm/matmul.h"
+#include "cuda/lora/lora.h"
+#include "device/weights.h"
+#include "gpu_support.h"
+#include "quant_support.h"
+
+namespace tandem::test {
+namespace {
+
+constexpr double kBf16 = 1.0 / 256;  // half a unit in the last place, relative
+
+double at(const std::vector<bf16>& values, int64_t index) { return cuda::to_float(values[size_t(index)]); }
+
+void check_transposed(int64_t m, int64_t n, int64_t k, bool accumulate) {
+  Random random(uint64_t(m * 1000003 + n * 101 + k));
+  const int64_t ldx = (n + 7) / 8 * 8;
+  std::vector<bf16> xs = bf16s(random, size_t(m * ldx));
+  for (int64_t t = 0; t < m; ++t) {
+    for (int64_t i = n; i < ldx; ++i) xs[size_t(t * ldx + i)] = {0};
+  }
+  const std::vector<bf16> ws = bf16s(random, size_t(n * k));
+  const std::vector<float> old = random.normals(size_t(m * k));
+  DeviceBuffer<bf16> x(xs), w(ws);
+  DeviceBuffer<float> y(old);
+  cuda::matmul_transposed({x.data(), ldx, m, w.data(), n, k, y.data(), k, accumulate, nullptr, 0}, nullptr);
+  const std::vector<float> seen = y.download();
+  for (int64_t t = 0; t < m; ++t) {
+    for (int64_t c = 0; c < k; ++c) {
+      double sum = accumulate ? old[size_t(t * k + c)] : 0, size = 1;
+      for (int64_t o = 0; o < n; ++o) {
+        const double term = at(xs, t * ldx + o) * at(ws, o * k + c);
+        sum += term;
+        size += std::fabs(term);
+      }
+      CHECK_NEAR(seen[size_t(t * k + c)], sum, 1e-6 * size);
+    }
+  }
+}
+
+TEST(gpu_matmul_transposed_matches_plain_loops) {
+  check_transposed(1, 64, 64, false);
+  check_transposed(3, 103, 40, false);
+  check_transposed(16, 8, 72, true);
+  check_transposed(19, 330, 136, true);
+}
+
+TEST(gpu_matmul_transposed_takes_quantised_weights_for_what_they_stand_for) {
+  Random random(8);
+  ThreadPool pool(1);
+  for (ops::QuantFormat format : kQuantFormats) {
+    const QuantSource source(random, format, 70, 136);
+    std::vector<bf16> plain;
+    for (int64_t row = 0; row < source.rows; ++row) {
+      for (int64_t c = 0; c < source.k; ++c) plain.push_back(cuda::to_bf16(source.at(row, c)));
+    }
+    const device::Matrix quantised = device::quantised_matrix({source.part()}, source.k, pool);
+    std::vector<bf16> xs = bf16s(random, size_t(3 * 72));
+    for (int64_t t = 0; t < 3; ++t) xs[size_t(72 * t + 70)] = xs[size_t(72 * t + 71)] = {0};
+    DeviceBuffer<bf16> x(xs), w(plain);
+    DeviceBuffer<float> seen(size_t(3 * 136)), wanted(size_t(3 * 136));
+    cuda::matmul_transposed({x.data(), 72, 3, w.data(), 70, 136, wanted.data(), 136, false, nullptr, 0}, nullptr);
+    cuda::matmul_transposed({x.data(), 72, 3, nullptr, 70, 136, seen.data(), 136, false, nullptr, 0, quantised.quantised()}, nullptr);
+    CHECK(same_bits(seen.download(), wanted.download()));
+  }
+}
+
+TEST(gpu_matmul_transposed_refuses_what_does_not_fit) {
+  alignas(16) bf16 memory[64] = {};
+  float y[8] = {};
+  const cuda::MatMul good{memory, 8, 1, memory, 8, 8, y, 8, false, nullptr, 0};
+  auto with = [&](auto change) {
+    cuda::MatMul args = good;
+    change(args);
+    cuda::matmul_transposed(args, nullptr);
+  };
+  CHECK_ERROR(kRange, "matmul_transposed: ldx", with([](auto& a) { a.n = 16; }));
+  CHECK_ERROR(kRange, "matmul_transposed: ldy", with([](auto& a) { a.ldy = 7; }));
+  CHECK_ERROR(kRange, "matmul_transposed: k", with([](auto& a) { a.k = 12; }));
+}
+
+TEST(gpu_lora_halves_and_the_gradients_of_factors) {
+  Random random(31);
+  const int64_t rows = 21, in = 70, out = 130, rank = 11, ldx = 75;
+  DeviceBuffer<bf16> a(bf16s(random, size_t(rank * in))), b(bf16s(random, size_t(rank * out))), x(bf16s(random, size_t(rows * ldx)));
+  const std::vector<float> old = random.normals(size_t(rank * in)), start = random.normals(size_t(rows * out));
+  DeviceBuffer<cuda::LoraWeights> table(std::vector<cuda::LoraWeights>{{a.data(), b.data(), int32_t(rank), 0.5f}});
+  DeviceBuffer<int32_t> which(static_cast<size_t>(rows));
+  DeviceBuffer<float> u(size_t(rows * rank)), halves(start), whole(start), gradient(old);
+  const cuda::Lora args{table.data(), 1, which.data(), rows, in, out, rank, x.data(), ldx, u.data(), whole.data(), out};
+  cuda::lora_add(args, nullptr);
+  cuda::Lora half = args;
+  half.y = halves.data();
+  cuda::lora_shrink(half, nullptr);
+  cuda::lora_expand(half, nullptr);
+  CHECK(same_bits(halves.download(), whole.download()));
+  cuda::lora_outer({u.data(), rank, x.data(), ldx, rows, rank, in, gradient.data()}, nullptr);
+  const std::vector<float> us = u.download(), seen = gradient.download();
+  const std::vector<bf16> xs = x.download(), as = a.download();
+  for (int64_t r = 0; r < rank; ++r) {
+    double down = 0;
+    for (int64_t i = 0; i < in; ++i) down += 0.5 * at(as, r * in + i) * at(xs, i);
+    CHECK_NEAR(us[size_t(r)], down, 1e-4);
+    for (int64_t j = 0; j < in; ++j) {
+      double sum = old[size_t(r * in + j)];
+      for (int64_t t = 0; t < rows; ++t) sum += double(us[size_t(t * rank + r)]) * at(xs, t * ldx + j);
+      CHECK_NEAR(seen[size_t(r * in + j)], sum, 1e-4 * (1 + std::fabs(sum)));
+    }
+  }
+  CHECK_ERROR(kRange, "lora_outer: ranks", cuda::lora_outer({u.data(), 4, x.data(), ldx, rows, rank, in, gradient.data()}, nullptr));
+}
+
+// The gradient of weight * x / sqrt(mean(x^2) + eps), given d.
+std::vector<double> norm_back(const std::vector<double>& x, const std::vector<double>& weight, const std::vector<double>& d) {
+  double squares = 0, dot = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    squares += x[i] * x[i];
+    dot += weight[i] * d[i] * x[i];
+  }
+  const double r = 1 / std::sqrt(squares / double(x.size()) + 1e-6);
+  std::vector<double> out;
+  for (size_t i = 0; i < x.size(); ++i) out.push_back(r * weight[i] * d[i] - x[i] * r * r * r * dot / double(x.size()));
+  return out;
+}
+
+std::vector<double> doubles(const std::vector<float>& values, int64_t first, int64_t count) {
+  return {values.begin() + first, values.begin() + first + count};
+}
+
+TEST(gpu_rms_norm_backward_matches_plain_loops) {
+  Random random(32);
+  const int64_t rows = 4, width = 300, ld = 307;
+  DeviceBuffer<float> x(random.normals(size_t(rows * ld), 2)), weight(random.normals(size_t(width))), d(random.normals(size_t(3 * ld)));
+  const std::vector<float> old = random.normals(size_t(rows * ld));
+  const std::vector<float> factors{1.5f, -2, 0.25f};
+  const std::vector<int32_t> rows_of{3, -1, 1};
+  for (bool picked : {false, true}) {
+    DeviceBuffer<float> dx(old), scale(factors);
+    DeviceBuffer<int32_t> where(rows_of);
+    cuda::rms_norm_backward({x.data(), ld, weight.data(), d.data(), ld, dx.data(), ld, 3, width, 1e-6f, picked ? where.data() : nullptr,
+                             picked ? scale.data() : nullptr},
+                            nullptr);
+    const auto xs = x.download(), ws = weight.download(), ds = d.download(), seen = dx.download();
+    std::vector<double> wanted = doubles(old, 0, rows * ld);
+    for (int64_t i = 0; i < 3; ++i) {
+      const int64_t row = picked ? rows_of[size_t(i)] : i;
+      if (row < 0) continue;
+      std::vector<double> given = doubles(ds, i * ld, width);
+      for (double& value : given) value *= picked ? factors[size_t(i)] : 1.0;
+      const std::vector<double> change = norm_back(doubles(xs, row * ld, width), doubles(ws, 0, width), given);
+      for (int64_t c = 0; c < width; ++c) wanted[size_t(row * ld + c)] += change[size_t(c)];
+    }
+    for (size_t i = 0; i < wanted.size(); ++i) CHECK_NEAR(seen[i], wanted[i], 1e-5 * (1 + std::fabs(wanted[i])));
+  }
+}
+
+TEST(gpu_silu_multiply_backward_matches_plain_loops) {
+  Random random(33);
+  const int64_t rows = 2, width = 261, ldd = 270;
+  DeviceBuffer<bf16> x(bf16s(random, size_t(rows * 2 * width), 3)), dx(size_t(rows * 2 * width)), y(size_t(rows * width));
+  DeviceBuffer<float> d(random.normals(size_t(rows * ldd)));
+  cuda::silu_multiply_backward({x.data(), nullptr, 0, nullptr, y.data(), rows, width}, nullptr);
+  cuda::silu_multiply_backward({x.data(), d.data(), ldd, dx.data(), nullptr, rows, width}, nullptr);
+  const auto xs = x.download(), seen = dx.download(), ys = y.download();
+  const auto ds = d.download();
+  auto near = [&](const std::vector<bf16>& values, int64_t index, double wanted) {
+    CHECK_NEAR(at(values, index), wanted, kBf16 * std::fabs(wanted) + 1e-5);
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < width; ++i) {
+      const double gate = at(xs, r * 2 * width + i), up = at(xs, r * 2 * width + width + i), sigmoid = 1 / (1 + std::exp(-gate));
+      const double given = ds[size_t(r * ldd + i)];
+      near(ys, r * width + i, gate * sigmoid * up);
+      near(seen, r * 2 * width + i, given * up * sigmoid * (1 + gate * (1 - sigmoid)));
+      near(seen, r * 2 * width + width + i, given * gate * sigmoid);
+    }
+  }
+}
+
+TEST(gpu_narrow_adds_a_bias_and_rounds) {
+  Random random(34);
+  DeviceBuffer<float> x(random.normals(2 * 50)), bias(random.normals(40));
+  DeviceBuffer<bf16> y(size_t(2 * 45));
+  cuda::narrow({x.data(), 50, bias.data(), y.data(), 45, 2, 40}, nullptr);
+  const auto xs = x.download(), bs = bias.download();
+  const auto ys = y.download();
+  for (size_t i = 0; i < 40; ++i) CHECK_EQ(ys[45 + i].bits, cuda::to_bf16(xs[50 + i] + bs[i]).bits);
+  CHECK_EQ(ys[44].bits, uint16_t(0));
+}
+
+TEST(gpu_slots_are_copied_and_gathered) {
+  Random random(35);
+  const int64_t pages = 3, heads = 2, dim = 40;
+  const std::vector<bf16> ks = bf16s(random, size_t(pages * heads * 16 * dim)), vs = bf16s(random, ks.size());
+  DeviceBuffer<bf16> keys(ks), values(vs), k(size_t(3 * heads * dim)), v(size_t(3 * heads * dim));
+  const cuda::KvLayer kv{keys.data(), values.data(), pages, heads, dim};
+  DeviceBuffer<cuda::SlotCopy> copies(std::vector<cuda::SlotCopy>{{5, 40}, {5, 48}, {-1, 3}});
+  cuda::copy_slots(kv, copies.data(), 3, nullptr);
+  DeviceBuffer<int32_t> slots(std::vector<int32_t>{40, 17, 48});
+  cuda::gather_slots({kv, slots.data(), k.data(), v.data(), 3}, nullptr);
+  const auto seen_k = k.download(), seen_v = v.download();
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t i = 0; i < dim; ++i) {
+      CHECK_EQ(seen_k[size_t(h * dim + i)].bits, ks[size_t(kv.offset(0, h, 5) + i)].bits);
+      CHECK_EQ(seen_v[size_t((heads + h) * dim + i)].bits, vs[size_t(kv.offset(1, h, 1) + i)].bits);
+      CHECK_EQ(seen_v[size_t((2 * heads + h) * dim + i)].bits, uint16_t(0));
+    }
+  }
+  CHECK_EQ(keys.download()[size_t(kv.offset(0, 0, 3))].bits, ks[size_t(kv.offset(0, 0, 3))].bits);
+}
+
+TEST(gpu_rope_backward_matches_plain_loops) {
+  Random random(36);
+  const int64_t rows = 3, heads = 3, kv_heads = 1, dim = 32, half = 16, positions = 9, all = heads + 2 * kv_heads;
+  DeviceBuffer<bf16> qk(bf16s(random, size_t(rows * (heads + kv_heads) * dim), 2)), d(size_t(rows * all * dim));
+  DeviceBuffer<float> q_norm(random.normals(size_t(dim))), k_norm(random.normals(size_t(dim)));
+  DeviceBuffer<float> cosines(random.normals(size_t(positions * half))), sines(random.normals(size_t(positions * half)));
+  DeviceBuffer<int32_t> where(std::vector<int32_t>{0, 8, 3});
+  DeviceBuffer<float> dq(random.normals(size_t(rows * heads * dim))), dk(random.normals(size_t(rows * dim))),
+      dv(random.normals(size_t(rows * dim)));
+  for (bool norm : {true, false}) {
+    const float* none = nullptr;
+    cuda::rope_backward({qk.data(), norm ? q_norm.data() : none, norm ? k_norm.data() : none, 1e-6f, cosines.data(), sines.data(),
+                         where.data(), dq.data(), dk.data(), dv.data(), d.data(), rows, heads, kv_heads, dim, positions},
+                        nullptr);
+    const auto seen = d.download(), raw = qk.download();
+    const auto cs = cosines.download(), sn = sines.download(), dqs = dq.download(), dks = dk.download(), dvs = dv.download();
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t head = 0; head < all; ++head) {
+        const bool query = head<heads, value = head> heads;
+        std::vector<double> given = query ? doubles(dqs, (row * heads + head) * dim, dim) : doubles(value ? dvs : dks, row * dim, dim);
+        for (int64_t i = 0; !value && i < half; ++i) {
+          const double c = cs[size_t(where.download()[size_t(row)] * half + i)], s = sn[size_t(where.download()[size_t(row)] * half + i)];
+          const double low = given[size_t(i)], high = given[size_t(i + half)];
+          given[size_t(i)] = low * c + high * s;
+          given[size_t(i + half)] = high * c - low * s;
+        }
+        if (norm && !value) {
+          std::vector<double> x;
+          for (int64_t i = 0; i < dim; ++i) x.push_back(at(raw, (row * (heads + kv_heads) + head) * dim + i));
+          given = norm_back(x, doubles((query ? q_norm : k_norm).download(), 0, dim), given);
+        }
+        for (int64_t i = 0; i < dim; ++i) {
+          CHECK_NEAR(at(seen, (row * all + head) * dim + i), given[size_t(i)], kBf16 * std::fabs(given[size_t(i)]) + 1e-5);
+        }
+      }
+    }
+  }
+}
+
+// A packed row of segments, each {count, parent}; what each row sees by the mask alone.
+struct Packed {
+  struct Segment {
+    int64_t count;
+    int parent;
+  };
+  int64_t heads, kv_heads, dim, window;
+  float scale;
+  std::vector<int64_t> first, segment;
+  std::vector<cuda::PackedToken> tokens, tiles;
+  std::vector<int> parents;
+  std::vector<bf16> q, k, v, out, d_out;
+  std::vector<float> log_sums;
+
+  Packed(int64_t h, int64_t kv, int64_t d, int64_t w, const std::vector<Segment>& segments, uint64_t seed)
+      : heads(h), kv_heads(kv), dim(d), window(w), scale(1 / std::sqrt(float(d))) {
+    for (const Segment& s : segments) add(s);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (i % cuda::kBackwardTile == 0) tiles.push_back(tokens[i]);
+      cuda::PackedToken& tile = tiles.back();
+      tile.own_first = std::min(tile.own_first, tokens[i].own_first);
+      if (tokens[i].prefix_end == 0) continue;
+      tile.prefix_first = tile.prefix_end == 0 ? tokens[i].prefix_first : std::min(tile.prefix_first, tokens[i].prefix_first);
+      tile.prefix_end = std::max(tile.prefix_end, tokens[i].prefix_end);
+    }
+    Random random(seed);
+    q = bf16s(random, tokens.size() * size_t(heads * dim));
+    k = bf16s(random, tokens.size() * size_t(kv_heads * dim));
+    v = bf16s(random, k.size());
+    d_out = bf16s(random, q.size());
+    out = q;
+    log_sums.resize(tokens.size() * size_t(heads));
+  }
+
+  void add(const Segment& s) {
+    const int64_t begin = int64_t(tokens.size());
+    first.push_back(begin);
+    parents.push_back(s.parent);
+    cuda::PackedToken token{0, int32_t(begin), 0, 0};
+    int64_t position = 0;
+    if (s.parent >= 0) {
+      token.prefix_first = int32_t(first[size_t(s.parent)]);
+      while (position + token.prefix_first < begin && segment[size_t(position + token.prefix_first)] == s.parent) ++position;
+      token.prefix_end = int32_t(token.prefix_first + position);
+    }
+    for (int64_t i = 0; i < s.count; ++i) {
+      token.position = int32_t(position + i);
+      tokens.push_back(token);
+      segment.push_back(int64_t(parents.size()) - 1);
+    }
+  }
+
+  // causal, and of the same sequence or of the prefix (and within the window).
+  bool sees(int64_t query, int64_t key) const {
+    const int64_t own = segment[size_t(query)], other = segment[size_t(key)];
+    const bool near = window == 0 || tokens[size_t(query)].position - tokens[size_t(key)].position < window;
+    return key <= query && (own == other || parents[size_t(own)] == other) && near;
+  }
+
+  double dot(const std::vector<bf16>& a, int64_t ia, const std::vector<bf16>& b, int64_t ib) const {
+    double sum = 0;
+    for (int64_t i = 0; i < dim; ++i) sum += at(a, ia * dim + i) * at(b, ib * dim + i);
+    return sum;
+  }
+
+  // Forward of one row and head, into out and log_sums; then its gradients.
+  void row(int64_t query, int64_t head, std::vector<double>& dq, std::vector<double>& dk, std::vector<double>& dv) {
+    const int64_t kv = head / (heads / kv_heads), at_q = query * heads + head;
+    std::vector<std::pair<int64_t, double>> weights;
+    double sum = 0, mean = 0;
+    for (int64_t key = 0; key <= query; ++key) {
+      if (!sees(query, key)) continue;
+      weights.push_back({key * kv_heads + kv, std::exp(dot(q, at_q, k, key * kv_heads + kv) * scale)});
+      sum += weights.back().second;
+    }
+    log_sums[size_t(at_q)] = float(std::log(sum));
+    std::vector<double> o(static_cast<size_t>(dim));
+    for (auto& [at_k, p] : weights) {
+      p /= sum;
+      mean += p * dot(d_out, at_q, v, at_k);
+      for (int64_t i = 0; i < dim; ++i) o[size_t(i)] += p * at(v, at_k * dim + i);
+    }
+    for (int64_t i = 0; i < dim; ++i) out[size_t(at_q * dim + i)] = cuda::to_bf16(float(o[size_t(i)]));
+    for (const auto& [at_k, p] : weights) {
+      const double ds = p * (dot(d_out, at_q, v, at_k) - mean) * scale;
+      for (int64_t i = 0; i < dim; ++i) {
+        dq[size_t(at_q * dim + i)] += ds * at(k, at_k * dim + i);
+        dk[size_t(at_k * dim + i)] += ds * at(q, at_q * dim + i);
+        dv[size_t(at_k * dim + i)] += p * at(d_out, at_q * dim + i);
+      }
+    }
+  }
+};
+
+void check_gradient(const std::vector<float>& seen, const std::vector<double>& wanted) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    CHECK_NEAR(seen[i], wanted[i], 0.03 * (1 + std::fabs(wanted[i])));
+    difference += (seen[i] - wanted[i]) * (seen[i] - wanted[i]);
+    size += wanted[i] * wanted[i];
+  }
+  CHECK_NEAR(std::sqrt(difference), 0, 0.01 * std::sqrt(size) + 1e-4);
+}
+
+void check_attention(Packed p) {
+  const int64_t rows = int64_t(p.tokens.size());
+  std::vector<double> dq(p.q.size()), dk(p.k.size()), dv(p.k.size());
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t head = 0; head < p.heads; ++head) p.row(row, head, dq, dk, dv);
+  }
+  DeviceBuffer<bf16> q(p.q), k(p.k), v(p.v), out(p.out), d_out(p.d_out);
+  DeviceBuffer<float> log_sums(p.log_sums), deltas(p.log_sums.size()), seen_q(p.q.size()), seen_k(p.k.size()), seen_v(p.k.size());
+  DeviceBuffer<cuda::PackedToken> tokens(p.tokens), tiles(p.tiles);
+  const cuda::AttentionBackward args{q.data(),      k.data(),      v.data(),      out.data(),    d_out.data(),  log_sums.data(),
+                                     deltas.data(), seen_q.data(), seen_k.data(), seen_v.data(), tokens.data(), tiles.data(),
+                                     rows,          p.heads,       p.kv_heads,    p.dim,         p.scale,       p.window};
+  cuda::attention_deltas(args, nullptr);
+  for (int64_t tile = 0; tile < int64_t(p.tiles.size()); ++tile) {
+    cuda::attention_backward_queries(args, tile, 1, nullptr);
+    cuda::attention_backward_keys(args, tile, 1, nullptr);
+  }
+  check_gradient(seen_q.download(), dq);
+  check_gradient(seen_k.download(), dk);
+  check_gradient(seen_v.download(), dv);
+  CHECK_ERROR(kRange, "attention_backward: tiles", cuda::attention_backward_keys(args, 1, int64_t(p.tiles.size()), nullptr));
+}
+
+TEST(gpu_attention_backward_matches_plain_loops) {
+  check_attention({1, 1, 32, 0, {{1, -1}}, 1});
+  check_attention({2, 1, 64, 0, {{20, -1}, {70, -1}}, 2});
+  check_attention({2, 2, 96, 9, {{30, -1}}, 3});
+  check_attention({1, 1, 128, 0, {{17, -1}}, 4});
+}
+
+// Prefixes with endings in other tiles, a sequence of its own between them, and a window that reaches into a prefix.
+TEST(gpu_attention_backward_sees_shared_prefixes) {
+  check_attention({2, 1, 32, 0, {{20, -1}, {30, 0}, {5, 0}, {80, -1}, {9, 0}, {1, 3}}, 5});
+  check_attention({1, 1, 32, 13, {{20, -1}, {30, 0}, {24, 0}}, 6});
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,259 @@
+// The trainer on a device: log-probabilities are those of its engine bit for bit, gradients and losses those of the CPU's trainer within
+// what bf16 rounds, and nothing depends on slices or on what is kept.
+#include <limits>
+
+#include "device/device.h"
+#include "driver.h"
+#include "gpu_support.h"
+#include "train_support.h"
+#include "widened.h"
+
+namespace tandem::test {
+namespace {
+
+using ops::Element;
+
+// Every switch on, in shapes that the kernels have; the second layer sees a window.
+TinyModel tiny() {
+  TinyModel model;
+  model.spec.layers = 2;
+  model.spec.window_layers = {0, 1};
+  model.spec.sliding_window = 21;
+  model.spec.head_dim = 32;
+  model.spec.heads = 4;
+  model.spec.kv_heads = 2;
+  return model;
+}
+
+std::shared_ptr<device::Model> load(const TinyModel& source) {
+  std::shared_ptr<device::Model> model;
+  source.with_files([&](const auto& files, const auto& tensors) { model = device::load(source.spec, files, tensors, 1, {}); });
+  return model;
+}
+
+// Chunks of 16 rows, so that rows have several.
+train::Options options(bool recompute = false) { return {128, kRoom, recompute, 1}; }
+
+std::vector<float> logprobs_of(Trainer& trainer, const Row& row, train::Under under = train::Under::kCurrent,
+                               std::shared_ptr<const model::Adapter> other = nullptr) {
+  trainer.forward(row, under, std::move(other));
+  run(trainer);
+  return trainer.scores().logprobs;
+}
+
+std::vector<float> gradients_of(Trainer& trainer, const Row& row, const std::vector<float>& weights) {
+  logprobs_of(trainer, row);
+  trainer.backward(weights);
+  run(trainer);
+  return gradients(trainer);
+}
+
+// A prefix whose last page is not full, endings in it and behind it; chunks and tiles end in the middle of them.
+Row packed(Random& random, const model::Spec& spec) { return Group(random, spec.vocab_size, 21, {9, 1, 16}).packed(); }
+
+// One optimizer step per round on the row's weighted log-probabilities; the sum before each.
+std::vector<double> learn(Trainer& trainer, const Row& row, const std::vector<float>& weights, int rounds) {
+  std::vector<double> sums;
+  for (int round = 0; round < rounds; ++round) {
+    const std::vector<float> logprobs = logprobs_of(trainer, row);
+    double sum = 0;
+    std::vector<float> rising;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      sum += double(weights[i]) * double(logprobs[i]);
+      rising.push_back(-weights[i]);
+    }
+    sums.push_back(sum);
+    trainer.backward(rising);
+    run(trainer);
+    trainer.optimize({{0.01, 0.9, 0.99, 1e-8, 0.1}, 1.0});
+    run(trainer);
+  }
+  return sums;
+}
+
+TEST_ENGINE(gpu_trainer_logprobs_have_the_bits_of_the_engine) {
+  Random random(94);
+  const TinyModel source = tiny();
+  auto model = load(source);
+  auto trainer = model->make_trainer(options(), random_state(random, source.spec, all_modules(), 3));
+  engine::Options o;
+  o.max_sequences = 2;
+  o.max_batch_tokens = 24;
+  o.pages = 10;
+  o.max_model_len = 80;
+  o.samplable_vocab = source.spec.vocab_size;
+  for (bool current : {true, false}) {
+    auto make = [&](const engine::Options& checked) { return model->make_backend(checked, 0); };
+    Driver driver(std::make_unique<engine::Engine>(model->facts(), o, make), o, 3);
+    Job job;
+    job.prompt = random_tokens(random, 25, source.spec.vocab_size);
+    job.params.sampling.seed = 11;
+    job.params.sampling.logprobs = 0;
+    job.params.max_tokens = 6;
+    job.adapter = current ? trainer->adapter() : nullptr;
+    driver.start(1, job);
+    driver.run();
+    Row row;
+    row.tokens = job.tokens();
+    row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
+    row.tokens.pop_back();
+    row.segments.push_back({0, row.size(), -1, 0});
+    const std::vector<float> logprobs = logprobs_of(*trainer, row, current ? train::Under::kCurrent : train::Under::kBase);
+    CHECK_EQ(job.output.size(), size_t(6));
+    for (size_t i = 0; i < job.output.size(); ++i) CHECK(same_bits(logprobs[job.prompt.size() - 1 + i], job.output[i].logprob));
+  }
+}
+
+// Of each factor, so that none is hidden behind larger ones.
+void check_gradients(const train::State& state, const std::vector<float>& seen, const std::vector<float>& wanted) {
+  CHECK_EQ(seen.size(), wanted.size());
+  size_t at = 0;
+  for (const model::Factors& f : state.factors) {
+    for (size_t size : {f.a.size(), f.b.size()}) {
+      auto part = [&](const std::vector<float>& all) {
+        return std::vector<float>(all.begin() + int64_t(at), all.begin() + int64_t(at + size));
+      };
+      CHECK_NEAR(relative_error(part(seen), part(wanted)), 0, 0.04);
+      at += size;
+    }
+  }
+}
+
+void check_against_cpu(const TinyModel& source, uint64_t seed, bool recompute = false) {
+  Random random(seed);
+  auto model = load(source);
+  const train::State state = random_state(random, source.spec, all_modules(), 3);
+  const Row row = packed(random, source.spec);
+  const std::vector<float> weights = weights_of(row, 6);
+  Trainer cpu(source.load(Element::kBf16, 1), {128, kRoom, false}, state);
+  const std::vector<float> wanted = gradients_of(cpu, row, weights);
+  auto trainer = model->make_trainer(options(), state);
+  const std::vector<float> seen = gradients_of(*trainer, row, weights);
+  for (size_t i = 0; i < row.targets.size(); ++i) {
+    CHECK_NEAR(trainer->scores().logprobs[i], cpu.scores().logprobs[i], 0.2);
+    CHECK_NEAR(trainer->scores().entropies[i], cpu.scores().entropies[i], 0.1);
+  }
+  check_gradients(state, seen, wanted);
+  if (!recompute) return;
+  auto again = model->make_trainer(options(true), state);
+  CHECK(same_bits(gradients_of(*again, row, weights), seen));
+}
+
+TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu) { check_against_cpu(tiny(), 92, true); }
+
+TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu_for_other_families) {
+  TinyModel llama = tiny();
+  llama.spec.qkv_bias = llama.spec.output_bias = llama.spec.mlp_bias = llama.spec.qk_norm = false;
+  llama.spec.window_layers = {0, 0};
+  llama.spec.sliding_window = 0;
+  llama.spec.tied_embeddings = true;
+  llama.spec.heads = 3;
+  llama.spec.kv_heads = 1;
+  check_against_cpu(llama, 95);
+}
+
+TEST_ENGINE(gpu_trainer_shares_a_prefix_without_a_change) {
+  Random random(93);
+  const TinyModel source = tiny();
+  auto model = load(source);
+  const train::State state = random_state(random, source.spec, all_modules(), 2);
+  for (int64_t prefix : {16, 21}) {
+    const Group group(random, source.spec.vocab_size, prefix, {12, 1});
+    auto trainer = model->make_trainer(options(), state);
+    const Row packed = group.packed();
+    const std::vector<float> logprobs = logprobs_of(*trainer, packed);
+    for (size_t i = 0; i < group.endings.size(); ++i) {
+      const train::Segment& s = packed.segments[i + 1];
+      const std::vector<float> alone = logprobs_of(*trainer, group.alone(i));
+      CHECK(same_bits(alone.data() + prefix, logprobs.data() + s.first, size_t(s.count)));
+    }
+  }
+}
+
+TEST_ENGINE(gpu_trainer_learns_as_the_cpu_does) {
+  Random random(97);
+  TinyModel source = tiny();
+  source.spec.layers = 1;
+  source.spec.window_layers = {0};
+  const train::State state = random_state(random, source.spec, {model::Module::kQ, model::Module::kDown}, 3, 0.0f);
+  const Row row = Group(random, source.spec.vocab_size, 3, {10}).packed();
+  std::vector<float> weights;
+  for (int32_t target : row.targets) weights.push_back(target < 0 ? 0.0f : 1.0f / 10);
+  auto model = load(source);
+  auto trainer = model->make_trainer(options(), state);
+  Trainer cpu(source.load(Element::kBf16, 1), {128, kRoom, false}, state);
+  const std::vector<double> seen = learn(*trainer, row, weights, 10), wanted = learn(cpu, row, weights, 10);
+  for (size_t i = 0; i < seen.size(); ++i) CHECK_NEAR(seen[i], wanted[i], 0.05);
+  CHECK(seen.back() > seen.front() + 0.5);
+  CHECK_EQ(trainer->state().steps, int64_t(10));
+  // What is published: its log-probabilities under an adapter made from the state are those of the trainer.
+  const train::State learned = trainer->state();
+  auto published = model->place(model::Adapter(model->facts(), learned.factors));
+  const std::vector<float> current = logprobs_of(*trainer, row);
+  CHECK(same_bits(logprobs_of(*trainer, row, train::Under::kOther, published), current));
+  CHECK(same_bits(logprobs_of(*trainer, row, train::Under::kOther, trainer->adapter()), current));
+  // A trainer that begins with that state goes on with the same bits.
+  auto next = model->make_trainer(options(), learned);
+  CHECK(learn(*next, row, weights, 2) == learn(*trainer, row, weights, 2));
+  CHECK(next->state().moments[1].b_v == trainer->state().moments[1].b_v);
+}
+
+TEST_ENGINE(gpu_trainer_skips_a_step_that_is_not_finite) {
+  Random random(98);
+  const TinyModel source = tiny();
+  const train::State state = random_state(random, source.spec, {model::Module::kV}, 2);
+  auto trainer = load(source)->make_trainer(options(), state);
+  const Row row = Group(random, source.spec.vocab_size, 3, {4}).packed();
+  std::vector<float> weights = weights_of(row, 6);
+  logprobs_of(*trainer, row);
+  weights[4] = std::numeric_limits<float>::infinity();
+  trainer->backward(weights);
+  run(*trainer);
+  trainer->optimize({{0.01, 0.9, 0.99, 1e-8, 0.1}, 1.0});
+  run(*trainer);
+  CHECK(!trainer->outcome().applied && std::isnan(trainer->outcome().grad_norm));
+  CHECK(trainer->state().factors[0].a == state.factors[0].a && trainer->state().steps == 0);
+  // The gradients are gone: the next step is an ordinary one.
+  weights[4] = 1;
+  logprobs_of(*trainer, row);
+  trainer->backward(weights);
+  run(*trainer);
+  trainer->optimize({{0.01, 0.9, 0.99, 1e-8, 0.1}, 1.0});
+  run(*trainer);
+  CHECK(trainer->outcome().applied && std::isfinite(trainer->outcome().grad_norm));
+}
+
+TEST_ENGINE(gpu_trainer_takes_quantised_weights_for_what_they_stand_for) {
+  Random random(99);
+  const TinyModel source = tiny();
+  const train::State state = random_state(random, source.spec, all_modules(), 2);
+  const Row row = Group(random, source.spec.vocab_size, 5, {12}).packed();
+  const std::vector<float> weights = weights_of(row, 6);
+  std::shared_ptr<device::Model> quantised, widened;
+  source.with_files([&](const auto& files, const auto& tensors) {
+    quantised = device::load(source.spec, files, tensors, 1, {}, ops::QuantFormat::kInt4);
+    widened = device::load(source.spec, Widened(files, tensors, ops::QuantFormat::kInt4), 1, {});
+  });
+  auto seen = quantised->make_trainer(options(), state), wanted = widened->make_trainer(options(), state);
+  CHECK(same_bits(gradients_of(*seen, row, weights), gradients_of(*wanted, row, weights)));
+}
+
+TEST(gpu_trainer_refuses_what_does_not_fit) {
+  Random random(96);
+  const TinyModel source = tiny();
+  auto model = load(source);
+  train::State state = random_state(random, source.spec, {model::Module::kQ}, 2);
+  CHECK_ERROR(kRange, "--training-memory", model->make_trainer({128, 1 << 16, false, 1}, state));
+  const int64_t needed = model->make_trainer(options(), state)->row_bytes(128);
+  CHECK(model->make_trainer(options(true), state)->row_bytes(128) < needed);
+  auto trainer = model->make_trainer({128, needed, false, 1}, state);
+  const Row row = Group(random, source.spec.vocab_size, 100, {28}).alone(0);
+  trainer->forward(row, train::Under::kCurrent);
+  auto less = model->make_trainer({128, needed - 4096, false, 1}, state);
+  CHECK_ERROR(kRange, "a packed row of 128 tokens needs", less->forward(row, train::Under::kCurrent));
+  state.factors[0].a.pop_back();
+  CHECK_ERROR(kRange, "layers.0.self_attn.q_proj", model->make_trainer(options(), state));
+}
+
+}  // namespace
+}  // namespace tandem::test
