@@ -38,7 +38,7 @@ export function logitsOf({ name, step }: SamplingCase): Float32Array {
 /** A model with the same logits after every token. */
 export async function openTable(directory: string, logits: Float32Array): Promise<OpenModel> {
   const fill = (_: number, row: Float32Array) => row.fill(IMPOSSIBLE).set(logits);
-  writeTableModel(directory, { vocabSize: TABLE_VOCAB, logits: fill });
+  writeTableModel(directory, { vocabSize: TABLE_VOCAB, logits: fill, fed: samplingGoldens.vocab });
   return openModel(directory, 'float32');
 }
 
