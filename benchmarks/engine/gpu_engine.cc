@@ -1,5 +1,5 @@
-// The engine on a GPU with random weights in the shape of a real model: the same tokens alone and in a batch, then decode of one stream,
-// prefill and offline throughput, beside the device's copy bandwidth measured in the same run. Needs no Node and no files.
+// The engine on a GPU with random weights in the shape of a real model: the same tokens alone and in a batch, the same log-probabilities in
+// the trainer; then decode of one stream, prefill, offline throughput and a LoRA step, beside the device's copy bandwidth measured in the same run. Needs no Node and no files.
 // Usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4]]
 #include <chrono>
 #include <cstdio>
@@ -7,9 +7,11 @@
 #include <thread>
 
 #include "cuda/common/device_buffer.h"
+#include "cuda/common/device_info.h"
 #include "device/device.h"
 #include "driver.h"
 #include "ops/quantise.h"
+#include "tiny_model.h"
 
 namespace {
 
@@ -188,6 +190,47 @@ class Check {
     add(complete ? "offline throughput, 256 requests" : "offline throughput, 256 requests, cut short", outputs / time, "tokens/s");
   }
 
+  // True: the trainer's log-probabilities of sampled tokens are the engine's, bit for bit.
+  bool trains_what_it_serves() {
+    std::vector<Job> one = jobs(1, 90, 40);
+    auto trainer = trainer_of(256, false);
+    one[0].adapter = trainer->adapter();
+    Driver driver = driver_of(options(1, 512, 1024));
+    driver.start(0, one[0]);
+    driver.run();
+    forward(*trainer, row_of(one[0].tokens()));
+    bool same = true;
+    for (size_t i = 0; i < one[0].output.size(); ++i) {
+      const float served = one[0].output[i].logprob, trained = trainer->scores().logprobs[one[0].prompt.size() - 1 + i];
+      same = same && std::memcmp(&served, &trained, sizeof served) == 0;
+    }
+    add("same log-probabilities in the trainer", same ? 1 : 0, "1 = yes");
+    return same;
+  }
+
+  // Forward, backward and optimizer step of one row under factors of rank 8 for every projection; the activations again where memory is short.
+  void lora_step(int64_t tokens) {
+    const bool recompute = double(trainer_of(tokens, false)->row_bytes(tokens)) > 0.9 * double(cuda::device_free_bytes());
+    auto trainer = trainer_of(tokens, recompute);
+    const train::Row row = row_of(jobs(1, tokens + 1, 1)[0].prompt);
+    std::vector<double> times;
+    for (int i = 0; i < 5; ++i) {
+      const auto start = Clock::now();
+      forward(*trainer, row);
+      trainer->backward(std::vector<float>(size_t(tokens), 1.0f / float(tokens)));
+      finish(*trainer);
+      trainer->optimize({{1e-5, 0.9, 0.99, 1e-8, 0.1}, 0.1});
+      finish(*trainer);
+      times.push_back(seconds_since(start));
+    }
+    std::sort(times.begin(), times.end());
+    // There and back through the weights and the head.
+    const double flops = 4.0 * double(weights_per_token() + spec_.vocab_size * spec_.hidden_size) * double(tokens);
+    const std::string name = "LoRA step of " + std::to_string(tokens) + (recompute ? ", activations again" : "");
+    add(name, double(tokens) / times[2], "tokens/s");
+    add(name + ", products", flops / times[2] / 1e12, "TFLOP/s");
+  }
+
   void report(const char* path, const std::string& shape) const {
     for (const Result& r : results_) std::printf("%-48s %14.4f  %s\n", r.name.c_str(), r.value, r.unit);
     if (!path) return;
@@ -241,6 +284,37 @@ class Check {
     return Driver(std::make_unique<engine::Engine>(model_->facts(), o, make), o);
   }
 
+  std::unique_ptr<train::Trainer> trainer_of(int64_t tokens, bool recompute) const {
+    train::State state;
+    state.scale = 2.0f;
+    state.factors = test::tiny_factors(spec_, 3, 8, test::all_modules());
+    for (model::Factors& f : state.factors) {
+      f.scale = state.scale;
+      for (float& value : f.b) value *= 0.01f;
+    }
+    return model_->make_trainer({tokens, int64_t(1) << 40, recompute}, state);
+  }
+
+  // Every token predicts the next.
+  static train::Row row_of(std::vector<int32_t> tokens) {
+    train::Row row;
+    row.targets.assign(tokens.begin() + 1, tokens.end());
+    tokens.pop_back();
+    row.tokens = std::move(tokens);
+    row.segments.push_back({0, row.size(), -1, 0});
+    return row;
+  }
+
+  static void finish(train::Trainer& trainer) {
+    while (!trainer.slice(1'000'000)) {
+    }
+  }
+
+  static void forward(train::Trainer& trainer, const train::Row& row) {
+    trainer.forward(row, train::Under::kCurrent);
+    finish(trainer);
+  }
+
   static double copy_bandwidth() {
     const size_t bytes = size_t(1) << 30;
     cuda::DeviceBuffer<unsigned char> from(bytes), to(bytes);
@@ -263,13 +337,14 @@ int main(int argc, char** argv) {
     require(argc > 1, ErrorKind::kRange, "usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4]]");
     const std::string weights = argc > 3 ? argv[3] : "bf16";
     Check check(argv[1], format_of(weights));
-    const bool same = check.invariant();
+    const bool same = check.invariant(), trains = check.trains_what_it_serves();
     check.decode();
     check.prefill(2048);
     check.prefill(8192);
+    check.lora_step(8192);
     check.throughput(90);
     check.report(argc > 2 ? argv[2] : nullptr, argv[1] + (" " + weights));
-    return same ? 0 : 1;
+    return same && trains ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_engine: %s\n", error.what());
     return 1;
