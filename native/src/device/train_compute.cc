@@ -62,9 +62,9 @@ TrainCompute::TrainCompute(std::shared_ptr<const Weights> weights, std::shared_p
       kept_(facts_->spec, options.recompute ? Keep::kInputs : Keep::kActivations, sizes_.rows),
       passing_(facts_->spec, Keep::kNothing, sizes_.rows) {}
 
-int64_t TrainCompute::row_bytes(const train::Row& row, train::Under under, const model::Adapter*) const {
-  if (under != train::Under::kCurrent) return fixed_bytes_ + passing_.bytes(row);
-  return fixed_bytes_ + kept_.bytes(row) + TrainBackward::row_bytes(facts_->spec, row.size());
+// Memory that was taken stays taken, so a row that is only scored counts like one that is trained on, and either as both.
+int64_t TrainCompute::row_bytes(const train::Row& row, train::Under, const model::Adapter*) const {
+  return fixed_bytes_ + kept_.bytes(row) + passing_.bytes(row) + TrainBackward::row_bytes(facts_->spec, row.size());
 }
 
 train::Steps TrainCompute::forward(train::Row row, train::Under under, std::shared_ptr<const model::Adapter> other, train::Scores& scores) {
