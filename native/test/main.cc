@@ -60,13 +60,8 @@ int prove_path() {
 }
 
 bool runs(Sets sets) {
-#ifdef __SANITIZE_ADDRESS__
-  constexpr bool kSanitized = true;
-#else
-  constexpr bool kSanitized = false;
-#endif
   bool best = simd::selected_isa() == simd::supported_isas().front();
-  return best || sets == Sets::kAll || (sets == Sets::kAllUnlessSanitized && !kSanitized);
+  return best || sets == Sets::kAll || (sets == Sets::kAllUnlessSanitized && !sanitized());
 }
 
 int run_all(const char* filter) {
@@ -85,6 +80,14 @@ int run_all(const char* filter) {
 }
 
 }  // namespace
+
+bool sanitized() {
+#ifdef __SANITIZE_ADDRESS__
+  return true;
+#else
+  return false;
+#endif
+}
 
 std::vector<Case>& cases() {
   static std::vector<Case> all;

@@ -166,7 +166,7 @@ void check_frequencies(Row& row, int draws, bool by_seed) {
   if (statistic >= cells + 5 * std::sqrt(2.0 * cells) + 5) CHECK_NEAR(statistic, cells, 0);
 }
 
-TEST(frequencies_fit_the_reference) {
+TEST_ENGINE(frequencies_fit_the_reference) {
   Random random(64);
   for (const ops::SamplingParams& p :
        {params(1), params(0.6), params(1, 0.9), params(1, 1, 10), params(1.3, 1, 0, 0.05), params(1.1, 0.9, 25, 0.02)}) {

@@ -14,7 +14,7 @@ namespace tandem::test {
 // Under which instruction sets a test runs.
 enum class Sets {
   kAll,
-  kAllUnlessSanitized,  // a whole engine: under sanitizers, where it takes long, the best one does; the kernels' own tests cover the others
+  kAllUnlessSanitized,  // a whole engine, many draws: under sanitizers, where it takes long, the best one does; tests of kernels cover the others
   kBest,                // no vector kernel has a part: it would do the same under each
 };
 
@@ -25,6 +25,8 @@ struct Case {
 };
 
 std::vector<Case>& cases();
+// Whether the code under test was compiled with the address sanitizer. The tests' own code never is, so it asks.
+bool sanitized();
 // Marks the running test as failed; only the first few messages of a test are printed.
 void fail(const char* file, int line, const std::string& message);
 

@@ -1,35 +1,35 @@
 /** The native tests: CMake builds without Node, run by ctest; once as shipped, once under sanitizers. */
 import { spawnSync } from 'node:child_process';
 import { availableParallelism } from 'node:os';
-import path from 'node:path';
+import { withCuda } from './native.mjs';
 import { fromRoot, nativeBuild, root } from './paths.mjs';
 import { runQuietly } from './step.mjs';
 
 // Where nvcc is, the tests and benchmarks for a device are built too, without a warning, and run where there is one (scripts/gpu-check).
-// The addon's own build compiles the kernels for all targets; one is enough here.
-const FOR_DEVICES = ['-DTANDEM_CUDA=ON', '-DTANDEM_GPU_TESTS=ON', '-DTANDEM_CUDA_TARGETS=80-real'];
+// The kernels themselves are the addon's, compiled for all targets; one is enough for the rest.
+const cuda = withCuda() ? 'ON' : 'OFF';
+const FOR_DEVICES = [`-DTANDEM_CUDA=${cuda}`, `-DTANDEM_GPU_TESTS=${cuda}`, '-DTANDEM_CUDA_TARGETS=80-real'];
+const PLAIN = fromRoot('native-test');
 
+/** The plain tests run on the very libraries of the addon; the sanitized ones compile what they test, and share the tests' own code. */
 const BUILDS = [
-  { name: 'native tests', folder: 'native-test', sanitize: 'OFF', options: FOR_DEVICES, env: {} },
+  {
+    name: 'native tests',
+    folder: PLAIN,
+    options: ['-DTANDEM_SANITIZE=OFF', `-DTANDEM_ADDON_BUILD=${nativeBuild}`, ...FOR_DEVICES],
+    env: {},
+  },
   {
     name: 'native tests under ASan and UBSan',
-    folder: 'native-test-asan',
-    sanitize: 'ON',
-    options: ['-DTANDEM_CUDA=OFF'],
+    folder: fromRoot('native-test-asan'),
+    options: ['-DTANDEM_SANITIZE=ON', `-DTANDEM_TEST_BUILD=${PLAIN}`, '-DTANDEM_CUDA=OFF'],
     env: { UBSAN_OPTIONS: 'print_stacktrace=1', ASAN_OPTIONS: 'detect_stack_use_after_return=1' },
   },
 ];
 
-/** The plain tests run on the very library of the addon. */
-function core(sanitize) {
-  return sanitize === 'ON' ? '' : path.join(nativeBuild, 'libcore.a');
-}
-
-async function configureAndBuild({ folder, sanitize, options: own }) {
-  const build = fromRoot(folder);
-  const options = ['-DTANDEM_TESTS=ON', ...own, `-DTANDEM_SANITIZE=${sanitize}`, `-DTANDEM_CORE=${core(sanitize)}`];
-  await runQuietly('cmake', ['-S', root, '-B', build, ...options]);
-  await runQuietly('cmake', ['--build', build, '--parallel', String(availableParallelism())]);
+async function configureAndBuild({ folder, options }) {
+  await runQuietly('cmake', ['-S', root, '-B', folder, '-DTANDEM_TESTS=ON', ...options]);
+  await runQuietly('cmake', ['--build', folder, '--parallel', String(availableParallelism())]);
 }
 
 /** Counts of ctest's line per test: `3/9 Test #3: name ......   Passed    0.01 sec`. */
@@ -46,7 +46,7 @@ export function countCtest(output) {
 }
 
 function runCtest({ folder, env }) {
-  const args = ['--test-dir', fromRoot(folder), '--output-on-failure', '--timeout', '300'];
+  const args = ['--test-dir', folder, '--output-on-failure', '--timeout', '300'];
   args.push('--parallel', String(availableParallelism()));
   const options = { cwd: root, env: { ...process.env, ...env }, encoding: 'utf8', maxBuffer: 256 << 20 };
   const result = spawnSync('ctest', args, options);

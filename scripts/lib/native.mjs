@@ -15,7 +15,8 @@ function packageFile(name) {
   return require.resolve(`${name}/package.json`);
 }
 
-function withCuda() {
+/** Whether CUDA is wanted; without nvcc it is not built all the same. */
+export function withCuda() {
   return process.env.TANDEM_CUDA !== '0';
 }
 

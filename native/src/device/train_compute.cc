@@ -12,7 +12,7 @@ constexpr int64_t kThreadsWorth = 1024;
 constexpr int64_t kMostChunkRows = 2048;
 constexpr int64_t kLeastChunkRows = 16;
 // Rows whose logits exist at a time.
-constexpr int64_t kLogitRows = 256;
+constexpr int64_t kScoredRows = 256;
 
 int64_t work_of(const Layer& layer) {
   int64_t work = 0;
@@ -25,7 +25,7 @@ Sizes sizes_of(const model::Spec& spec, const train::Options& options, int64_t u
   const int64_t rows = std::clamp(unit_work / layer_work / kLeastChunkRows * kLeastChunkRows, kLeastChunkRows, kMostChunkRows);
   engine::Options sizes;
   sizes.max_batch_tokens = std::min(rows, (options.max_row_tokens + kLeastChunkRows - 1) / kLeastChunkRows * kLeastChunkRows);
-  sizes.max_sequences = kLogitRows;
+  sizes.max_sequences = kScoredRows;
   sizes.max_model_len = std::min(options.max_row_tokens, spec.max_position);
   sizes.pages = 1;
   return {spec, sizes};

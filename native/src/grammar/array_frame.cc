@@ -6,7 +6,7 @@
 namespace tandem::grammar {
 namespace {
 
-enum Phase : uint64_t { kOpened, kBegin, kItem, kNext };  // kItem: an item just ended
+enum ArrayPhase : uint64_t { kOpened, kBegin, kItem, kNext };  // kItem: an item just ended
 constexpr int32_t kComma = 0;
 
 class ArrayFrame final : public NestedFrame {
@@ -22,7 +22,7 @@ class ArrayFrame final : public NestedFrame {
   // a = phase + 4 * items begun, b = counted items.
   void resume(const NodeRef& node, int32_t label, const Text&, Sink& sink) const override {
     int64_t begun = int64_t(node->a >> 2), counted = int64_t(node->b);
-    switch (Phase(node->a & 3)) {
+    switch (ArrayPhase(node->a & 3)) {
       case kOpened:
         if (finished(0, 0)) sink.add(*table_.punctuation->array_next[2], at(node, kNext, 0, 0));
         if (more(0, 0)) begin_item(node, 0, 0, sink);
@@ -41,7 +41,7 @@ class ArrayFrame final : public NestedFrame {
 
   int64_t distance(const Node& node, int32_t label) const override {
     int64_t begun = int64_t(node.a >> 2), counted = int64_t(node.b);
-    switch (Phase(node.a & 3)) {
+    switch (ArrayPhase(node.a & 3)) {
       case kOpened:
       case kItem: return finish(begun, counted);
       case kBegin: return one_more(begun, counted);
@@ -50,7 +50,7 @@ class ArrayFrame final : public NestedFrame {
   }
 
  private:
-  NodeRef at(const NodeRef& node, Phase phase, int64_t begun, int64_t counted) const {
+  NodeRef at(const NodeRef& node, ArrayPhase phase, int64_t begun, int64_t counted) const {
     return make_node(this, node->parent, phase + 4 * uint64_t(saturated(begun)), uint64_t(saturated_count(counted)));
   }
   // Positions beyond which nothing changes are one.

@@ -24,9 +24,9 @@ struct Definition {
 constexpr int64_t kMostRepeats = 1000;
 
 // Reads both notations: they differ in the definition sign, in comments, and in what a quoted text may hold.
-class Reader {
+class GrammarReader {
  public:
-  Reader(std::string_view text, Budget& budget) : text_(text), budget_(budget) { lark_ = looks_like_lark(); }
+  GrammarReader(std::string_view text, Budget& budget) : text_(text), budget_(budget) { lark_ = looks_like_lark(); }
   bool lark() const { return lark_; }
 
   std::vector<Definition> definitions() {
@@ -440,7 +440,7 @@ Rules read_ebnf(std::string_view source, Budget& budget) {
   if (source.size() > budget.limits().source_bytes) throw Error(ErrorKind::kRange, "grammar: too large");
   if (source.empty()) malformed("grammar: must not be empty");
   for (size_t at = 0; at < source.size();) read_utf8(source, at);
-  Reader reader(source, budget);
+  GrammarReader reader(source, budget);
   std::vector<Definition> definitions = reader.definitions();
   return Builder(definitions, reader.lark() ? "start" : "root", budget).take();
 }

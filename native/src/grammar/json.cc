@@ -7,9 +7,9 @@
 namespace tandem::grammar {
 namespace {
 
-class Reader {
+class JsonReader {
  public:
-  Reader(std::string_view text, Budget& budget) : text_(text), budget_(budget) {}
+  JsonReader(std::string_view text, Budget& budget) : text_(text), budget_(budget) {}
   Json document() {
     Json out = value(0);
     space();
@@ -164,7 +164,7 @@ const Json* Json::find(std::string_view name) const {
 
 Json parse_json(std::string_view text, Budget& budget) {
   if (text.size() > budget.limits().source_bytes) throw Error(ErrorKind::kRange, "the schema is too large");
-  return Reader(text, budget).document();
+  return JsonReader(text, budget).document();
 }
 
 bool equal(const Json& a, const Json& b) {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int32_t kUnknown = -2;
 // Steps of threads that one mask may take, and bytes that it may add to the caches: usual ones take some thousands of either.
-constexpr size_t kMostSteps = 400'000;
+constexpr size_t kMostWalkSteps = 400'000;
 constexpr size_t kMostAddedBytes = size_t(64) << 20;
 
 void set_tokens(TokenBits& out, const Trie& trie, uint32_t node) {
@@ -59,7 +59,7 @@ int32_t GrammarMasks::next(int32_t state, uint8_t byte) {
 
 void GrammarMasks::spend(size_t threads) {
   spent_ += threads;
-  if (spent_ <= kMostSteps && bytes_ <= most_bytes_ + kMostAddedBytes) return;
+  if (spent_ <= kMostWalkSteps && bytes_ <= most_bytes_ + kMostAddedBytes) return;
   forget();
   throw Error(ErrorKind::kRange, "the grammar is too ambiguous here");
 }

@@ -134,10 +134,10 @@ bool holds_zero(const NumberSet& set) {
   return !(set.high && (compare(set.high->value, {}) < 0 || (set.high->value.zero() && set.high->strict)));
 }
 
-enum class Phase : uint8_t { kStart, kMinus, kZero, kWhole, kPoint, kFraction, kExponent, kSign, kPower };
+enum class NumberPhase : uint8_t { kStart, kMinus, kZero, kWhole, kPoint, kFraction, kExponent, kSign, kPower };
 
 struct Prefix {
-  Phase phase = Phase::kStart;
+  NumberPhase phase = NumberPhase::kStart;
   bool negative = false, down = false;
   std::string digits;    // without leading zeros
   int64_t fraction = 0;  // digits after the point
@@ -246,47 +246,49 @@ class NumberLexer final : public Lexer {
   bool extend(Prefix& p, char c) const {
     bool digit = c >= '0' && c <= '9';
     switch (p.phase) {
-      case Phase::kStart:
-        if (c == '-') return p.negative = true, p.phase = Phase::kMinus, true;
+      case NumberPhase::kStart:
+        if (c == '-') return p.negative = true, p.phase = NumberPhase::kMinus, true;
         [[fallthrough]];
-      case Phase::kMinus:
-        p.phase = c == '0' ? Phase::kZero : Phase::kWhole;
+      case NumberPhase::kMinus:
+        p.phase = c == '0' ? NumberPhase::kZero : NumberPhase::kWhole;
         if (digit && c != '0') p.digits += c;
         return digit;
-      case Phase::kWhole:
+      case NumberPhase::kWhole:
         if (digit) return p.digits += c, p.digits.size() <= most_digits();
         [[fallthrough]];
-      case Phase::kZero:
-        if (c == '.') return p.phase = Phase::kPoint, true;
+      case NumberPhase::kZero:
+        if (c == '.') return p.phase = NumberPhase::kPoint, true;
         return exponent_sign(p, c);
-      case Phase::kPoint:
-      case Phase::kFraction:
-        if (p.phase == Phase::kFraction && !digit) return exponent_sign(p, c);
-        p.phase = Phase::kFraction;
+      case NumberPhase::kPoint:
+      case NumberPhase::kFraction:
+        if (p.phase == NumberPhase::kFraction && !digit) return exponent_sign(p, c);
+        p.phase = NumberPhase::kFraction;
         ++p.fraction;
         if (c != '0' || !p.digits.empty()) p.digits += c;
         return digit && p.digits.size() <= most_digits();
-      case Phase::kExponent:
-        p.phase = Phase::kSign;
+      case NumberPhase::kExponent:
+        p.phase = NumberPhase::kSign;
         if (c == '-') return p.down = true, true;
         if (c == '+') return true;
         [[fallthrough]];
       default:
-        p.phase = Phase::kPower;
+        p.phase = NumberPhase::kPower;
         if (digit) p.power = std::min<int64_t>(p.power * 10 + (c - '0'), kEndless / 1000);
         return digit;
     }
   }
   size_t most_digits() const { return mode_ == Mode::kGenerate ? size_t(significant_) : kMostDigits; }
   bool exponent_sign(Prefix& p, char c) const {
-    p.phase = Phase::kExponent;
+    p.phase = NumberPhase::kExponent;
     return mode_ == Mode::kAccept && (c == 'e' || c == 'E');
   }
 
   const std::optional<Side>& side(const Prefix& p) const { return sides_[p.negative ? 1 : 0]; }
 
   bool complete(const Prefix& p) const {
-    if (p.phase != Phase::kZero && p.phase != Phase::kWhole && p.phase != Phase::kFraction && p.phase != Phase::kPower) return false;
+    if (p.phase != NumberPhase::kZero && p.phase != NumberPhase::kWhole && p.phase != NumberPhase::kFraction &&
+        p.phase != NumberPhase::kPower)
+      return false;
     if (p.digits.empty()) return zero_ && (mode_ == Mode::kAccept || !p.negative);
     if (!side(p)) return false;
     auto [first, last] = allowed_powers(p);
@@ -302,11 +304,11 @@ class NumberLexer final : public Lexer {
 
   bool feasible(const Prefix& p) const {
     if (mode_ == Mode::kGenerate) return feasible_plain(p);
-    if (p.phase == Phase::kStart) return !empty();
-    if (p.phase == Phase::kMinus || (p.digits.empty() && p.phase < Phase::kExponent)) return zero_ || side(p);
+    if (p.phase == NumberPhase::kStart) return !empty();
+    if (p.phase == NumberPhase::kMinus || (p.digits.empty() && p.phase < NumberPhase::kExponent)) return zero_ || side(p);
     if (p.digits.empty()) return zero_;
     if (!side(p)) return false;
-    return p.phase < Phase::kExponent ? feasible_mantissa(p) : feasible_power(p);
+    return p.phase < NumberPhase::kExponent ? feasible_mantissa(p) : feasible_power(p);
   }
 
   // Digits may follow and then any exponent: some 10^k [digits, digits + 1) must meet the set.
@@ -328,10 +330,10 @@ class NumberLexer final : public Lexer {
   bool feasible_power(const Prefix& p) const {
     auto [first, last] = allowed_powers(p);
     if (first > last) return false;
-    if (p.phase == Phase::kExponent) return true;
+    if (p.phase == NumberPhase::kExponent) return true;
     if (p.down) std::swap(first, last), first = -first, last = -last;
     if (last < 0) return false;
-    if (p.phase == Phase::kSign) return true;
+    if (p.phase == NumberPhase::kSign) return true;
     // Further digits: power * 10^j .. power * 10^j + 10^j - 1.
     for (__int128 low = p.power, span = 1; low <= last && span <= kEndless; low *= 10, span *= 10) {
       if (low + span - 1 >= first) return true;
@@ -340,14 +342,14 @@ class NumberLexer final : public Lexer {
   }
 
   bool feasible_plain(const Prefix& p) const {
-    if (p.phase == Phase::kMinus) return side(p).has_value();
-    if (p.phase == Phase::kZero && p.negative && whole_) return false;
-    if (p.phase == Phase::kPoint && (whole_ || p.fraction >= fraction_digits_)) return false;
-    if (p.phase == Phase::kFraction && (whole_ || p.fraction > fraction_digits_)) return false;
+    if (p.phase == NumberPhase::kMinus) return side(p).has_value();
+    if (p.phase == NumberPhase::kZero && p.negative && whole_) return false;
+    if (p.phase == NumberPhase::kPoint && (whole_ || p.fraction >= fraction_digits_)) return false;
+    if (p.phase == NumberPhase::kFraction && (whole_ || p.fraction > fraction_digits_)) return false;
     if (p.digits.empty() && zero_ && !p.negative) return true;
     if (!side(p)) return false;
-    int64_t size = int64_t(p.digits.size()), most = p.phase == Phase::kWhole ? whole_digits_ - size : 0;
-    if (p.phase == Phase::kPoint && size >= significant_) return false;
+    int64_t size = int64_t(p.digits.size()), most = p.phase == NumberPhase::kWhole ? whole_digits_ - size : 0;
+    if (p.phase == NumberPhase::kPoint && size >= significant_) return false;
     for (int64_t j = 0; j <= most; ++j) {
       if (member_on_grid(p, j - p.fraction, fraction_digits_)) return true;
     }
@@ -357,13 +359,18 @@ class NumberLexer final : public Lexer {
   // Fewest further bytes to a member, for generate mode.
   int64_t missing(const Prefix& p) const {
     if (mode_ == Mode::kAccept || empty()) return 1;
-    if (p.phase == Phase::kStart) {
+    if (p.phase == NumberPhase::kStart) {
       if (zero_) return 1;
       int64_t best = kNever;
       for (int negative : {0, 1}) {
         if (!sides_[size_t(negative)]) continue;
         for (char first = '0'; first <= '9'; ++first) {
-          Prefix next{first == '0' ? Phase::kZero : Phase::kWhole, negative == 1, false, first == '0' ? "" : std::string(1, first), 0, 0};
+          Prefix next{first == '0' ? NumberPhase::kZero : NumberPhase::kWhole,
+                      negative == 1,
+                      false,
+                      first == '0' ? "" : std::string(1, first),
+                      0,
+                      0};
           if (feasible_plain(next)) best = std::min(best, 1 + negative + (complete(next) ? 0 : missing(next)));
         }
       }
@@ -379,21 +386,21 @@ class NumberLexer final : public Lexer {
   // Whether exactly `more` further bytes can make a member.
   bool ends_after(const Prefix& p, int64_t more) const {
     if (more == 0) return complete(p);
-    if (p.phase == Phase::kMinus) {
+    if (p.phase == NumberPhase::kMinus) {
       for (char first = '0'; first <= '9'; ++first) {
         Prefix next = p;
         if (extend(next, first) && feasible_plain(next) && ends_after(next, more - 1)) return true;
       }
       return false;
     }
-    bool fraction = p.phase == Phase::kPoint || p.phase == Phase::kFraction;
-    int64_t whole = fraction ? -1 : p.phase == Phase::kZero ? 0 : more;
+    bool fraction = p.phase == NumberPhase::kPoint || p.phase == NumberPhase::kFraction;
+    int64_t whole = fraction ? -1 : p.phase == NumberPhase::kZero ? 0 : more;
     if (whole > 0 && member_on_grid(p, more, 0)) return true;
     if (fraction) return member_on_grid(p, -p.fraction, p.fraction + more);
-    for (int64_t digits = p.phase == Phase::kZero ? 0 : more - 2; digits >= 0; --digits) {
+    for (int64_t digits = p.phase == NumberPhase::kZero ? 0 : more - 2; digits >= 0; --digits) {
       int64_t places = more - 1 - digits;
       if (places >= 1 && member_on_grid(p, digits, places)) return true;
-      if (p.phase == Phase::kZero) break;
+      if (p.phase == NumberPhase::kZero) break;
     }
     return false;
   }

@@ -8,7 +8,7 @@
 namespace tandem::grammar {
 namespace {
 
-enum Phase : uint64_t { kOpened, kBeginKey, kKey, kColon, kBeginValue, kValue, kNext };
+enum ObjectPhase : uint64_t { kOpened, kBeginKey, kKey, kColon, kBeginValue, kValue, kNext };
 constexpr int32_t kComma = 0;
 constexpr size_t kMostKeyLexers = 4096;  // sets of names that may come, of one object rule
 
@@ -29,7 +29,7 @@ class ObjectFrame final : public NestedFrame {
   // the others. In ordered objects a name that was passed over counts as met.
   void resume(const NodeRef& node, int32_t label, const Text& text, Sink& sink) const override {
     uint32_t current = uint32_t(node->a >> 3);
-    switch (Phase(node->a & 7)) {
+    switch (ObjectPhase(node->a & 7)) {
       case kOpened: return opened(node, sink);
       case kBeginKey: return key(node, sink);
       case kKey: return named(node, label, text, sink);
@@ -62,7 +62,7 @@ class ObjectFrame final : public NestedFrame {
 
   int64_t distance(const Node& node, int32_t label) const override {
     const Progress done = progress(node);
-    switch (Phase(node.a & 7)) {
+    switch (ObjectPhase(node.a & 7)) {
       case kOpened: return finish(done, true);
       case kBeginKey: return one_more(done);
       case kKey: return with_property(done, size_t(label), capped(1, table_.at(value_of(uint32_t(label))).cost));
@@ -126,7 +126,7 @@ class ObjectFrame final : public NestedFrame {
       return size_t(label) < rule_.names.size() && rule_.names[size_t(label)].name.compare(0, text.size(), text) == 0;
     });
   }
-  NodeRef at(const Node& node, Phase phase, uint64_t label, uint64_t count, std::vector<uint64_t> extra) const {
+  NodeRef at(const Node& node, ObjectPhase phase, uint64_t label, uint64_t count, std::vector<uint64_t> extra) const {
     return make_node(this, node.parent, phase + 8 * label, count, std::move(extra));
   }
   Progress progress(const Node& node) const {

@@ -10,7 +10,7 @@ namespace tandem::grammar {
 namespace {
 
 // Phases of a string. Digits of \u escapes: kHex + number of digits read; after a high surrogate: kLowSlash, kLowU, kLowHex + digits.
-enum Phase : uint32_t { kOpen, kInside, kEscape, kHex, kLowSlash = kHex + 4, kLowU, kLowHex, kClosed = kLowHex + 4 };
+enum StringPhase : uint32_t { kOpen, kInside, kEscape, kHex, kLowSlash = kHex + 4, kLowU, kLowHex, kClosed = kLowHex + 4 };
 
 int hex_value(uint8_t byte) {
   if (byte >= '0' && byte <= '9') return byte - '0';

@@ -9,7 +9,7 @@
 namespace tandem::ops {
 namespace {
 
-struct Batch {
+struct BackwardBatch {
   const AttentionShape& shape;
   KvPages& kv;
   int64_t layer;
@@ -18,7 +18,7 @@ struct Batch {
 
 // Per-thread memory of one call of the kernel, kept between calls.
 template <typename T>
-struct Workspace {
+struct BackwardWorkspace {
   Buffer<T> q, d_out;
   Buffer<float> dq, scratch;
   std::vector<const T*> key_pages, value_pages;
@@ -32,8 +32,8 @@ struct Workspace {
 
 // Some queries of one run under one KV head.
 template <typename T, typename Kernel>
-void run_block(const Batch& batch, const AttentionBackwardRun& b, int64_t kv_head, int64_t first, int64_t count, Kernel kernel) {
-  thread_local Workspace<T> space;
+void run_block(const BackwardBatch& batch, const AttentionBackwardRun& b, int64_t kv_head, int64_t first, int64_t count, Kernel kernel) {
+  thread_local BackwardWorkspace<T> space;
   const KvShape& kv = batch.kv.shape();
   int64_t heads = batch.shape.heads, group = heads / kv.kv_heads, dim = kv.dim(), rows = count * group;
   int64_t last = b.run.first_position + first + count - 1;
@@ -79,7 +79,7 @@ void attention_backward(const simd::Kernels& kernels, ThreadPool& pool, const At
   require(group >= 1 && group <= simd::kAttendRows, ErrorKind::kRange, "more than 32 heads share one KV head");
   const simd::BackwardKernels& backward = simd::backward_kernels_for(kernels.isa);
   int64_t queries = simd::kAttendRows / group;
-  Batch batch{shape, kv, layer, gradients};
+  BackwardBatch batch{shape, kv, layer, gradients};
   // One KV head is one claim: its keys gather from all queries in a fixed order.
   pool.run(kv_heads, [&](int64_t kv_head) {
     for (const AttentionBackwardRun& b : runs) {

@@ -14,7 +14,7 @@ namespace {
 // Outputs of w that are turned at a time: 256 x 64 bf16 = 32 KiB, which the forward kernel then reads from L1.
 constexpr int64_t kInnerBlock = 256;
 // Rows that one claim handles at least, where there are more threads than panels: a turned tile must pay for itself.
-constexpr int64_t kRowBlock = 96;
+constexpr int64_t kGradientRows = 96;
 // Rows of x that are gathered into a panel at a time.
 constexpr int64_t kOuterRows = 256;
 
@@ -107,7 +107,7 @@ void matmul_backward(const simd::Kernels& kernels, ThreadPool& pool, const void*
   if (m == 0 || columns.first == columns.end) return;
   Turn turn{kernels, simd::backward_kernels_for(kernels.isa), simd::quant_kernels_for(kernels.isa), w};
   int64_t panels = columns.end - columns.first;
-  int64_t wanted = std::max<int64_t>(1, 4 * pool.threads() / panels), row_blocks = std::clamp<int64_t>(m / kRowBlock, 1, wanted);
+  int64_t wanted = std::max<int64_t>(1, 4 * pool.threads() / panels), row_blocks = std::clamp<int64_t>(m / kGradientRows, 1, wanted);
   int64_t rows = (m + row_blocks - 1) / row_blocks;
   pool.run(panels * row_blocks, [&](int64_t claim) {
     int64_t k0 = (columns.first + claim / row_blocks) * w.panel(), first = claim % row_blocks * rows, count = std::min(rows, m - first);

@@ -7,15 +7,17 @@
 
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 namespace tandem::test {
 namespace {
 int failures = 0;
+}
+
+bool sanitized() {
+#ifdef __SANITIZE_ADDRESS__
+  return true;
+#else
+  return false;
+#endif
 }
 
 std::vector<Case>& cases() {
@@ -54,7 +56,7 @@ int main(int argc, char** argv) {
   int passed = 0, failed = 0;
   for (const auto& test : tandem::test::cases()) {
     if (argc > 1 && !std::strstr(test.name, argv[1])) continue;
-    if (kSanitized && test.sets == tandem::test::Sets::kAllUnlessSanitized) continue;
+    if (tandem::test::sanitized() && test.sets == tandem::test::Sets::kAllUnlessSanitized) continue;
     tandem::test::run_case(test) ? ++passed : ++failed;
   }
   std::printf("%d passed, %d failed\n", passed, failed);
