@@ -63,16 +63,18 @@ export function scoreForced(sequence: Sequence, position: number, index: number,
   sequence.forced?.score(position, logprob, rank, topOf(index, result.promptTopRanges, result));
 }
 
-/** Appends all that is forced after the sequence's last token. */
+/** Appends all that is forced after the sequence's last token, but for the last token that it may have: that one the model chooses. */
 export function jumpForward(sequence: Sequence, speller: Speller): void {
   const { constraint } = sequence;
   // Whoever advises on every token must be asked about every token.
   if (!constraint || !sequence.jumps || sequence.adviser) return;
   for (;;) {
+    const room = sequence.maxLength - 1 - sequence.known;
+    if (room <= 0) return;
     const text = constraint.forced();
     if (text.length === 0) return;
     const before = sequence.tokens(Math.max(sequence.promptLength, sequence.known - CONTEXT_TOKENS), sequence.known);
-    const tokens = allowed(sequence, speller.spell(before, text));
+    const tokens = allowed(sequence, speller.spell(before, text)).subarray(0, room);
     const count = tokens.length === 0 ? 0 : constraint.jump(tokens);
     if (count === 0) return;
     sequence.appendForced(tokens.subarray(0, count));

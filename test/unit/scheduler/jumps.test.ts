@@ -117,6 +117,18 @@ describe('forced text', () => {
     });
   }
 
+  it('leaves the last token to the model, even where what is forced never ends', async () => {
+    const endless: NativeConstraint = { take() {}, forced: () => Uint8Array.of(7, 8, 9), jump: ({ length }) => length };
+    const driver = new Driver(options({ speller }));
+    const one = constrained(1, 20, { maxTokens: 11 });
+    expect(driver.scheduler.submit(one, { ...program, constrain: () => endless })).toBeNull();
+    await driver.run([]);
+    const { tokens, finish } = driver.of(1);
+    expect(finish).toBe('length');
+    expect(tokens.slice(0, 10)).toEqual([7, 8, 9, 7, 8, 9, 7, 8, 9, 7].map((byte) => SPELT + byte));
+    expect(tokens.length).toBe(11);
+  });
+
   it('has its scores where the prompt and more are found in the prefix cache', async () => {
     const driver = new Driver(options({ speller }));
     const same = [1, 2, 3].map((id) => ({ ...constrained(7, 32, { logprobs: 0 }), id }));
