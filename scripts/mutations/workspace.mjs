@@ -27,6 +27,9 @@ function git(args) {
 }
 
 export class Workspace {
+  /** The process group of the command that runs. */
+  #group;
+
   /** Of the working tree as it stands, or of the last commit. */
   constructor({ committed = false } = {}) {
     this.folder = mkdtempSync(path.join(tmpdir(), 'tandem-mutations-'));
@@ -54,6 +57,7 @@ export class Workspace {
   }
 
   remove() {
+    this.#kill();
     rmSync(this.folder, { recursive: true, force: true });
   }
 
@@ -143,17 +147,37 @@ export class Workspace {
         cwd: this.folder,
         env: { ...process.env, NO_COLOR: '1' },
         stdio: ['ignore', 'pipe', 'pipe'],
-        timeout: TEST_LIMIT_MS,
-        killSignal: 'SIGKILL',
+        detached: true,
       });
+      this.#group = child.pid;
+      const limit = setTimeout(() => this.#kill(), TEST_LIMIT_MS);
       let output = '';
       const keep = (chunk) => {
         output = (output + chunk).slice(-100_000);
       };
       child.stdout.setEncoding('utf8').on('data', keep);
       child.stderr.setEncoding('utf8').on('data', keep);
-      child.on('error', reject);
-      child.on('close', (code) => resolve({ code, output }));
+      child.on('error', (error) => {
+        clearTimeout(limit);
+        reject(error);
+      });
+      child.on('close', (code) => {
+        clearTimeout(limit);
+        this.#kill();
+        resolve({ code, output });
+      });
     });
+  }
+
+  /** Tests that hang leave servers and engines: the whole group ends with the command. */
+  #kill() {
+    const group = this.#group;
+    this.#group = undefined;
+    if (group === undefined) return;
+    try {
+      process.kill(-group, 'SIGKILL');
+    } catch (error) {
+      if (error.code !== 'ESRCH') throw error;
+    }
   }
 }
