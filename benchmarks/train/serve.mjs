@@ -3,7 +3,8 @@
  * the server runs it; streams that think between their requests, without and with a job, in turn.
  *
  * Training without a floor gets the time in which no step can run. With L, the share of the time inside of serving steps, it should reach
- * (1 - L) of its speed alone; `kept` is what it reached of that.
+ * (1 - L) of its speed alone; `kept` is what it reached of that. Its speed alone is measured before and after each measurement of both: on a
+ * shared machine it changes within a minute.
  */
 import { parseArgs } from 'node:util';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -23,7 +24,7 @@ const USAGE = `npm run bench:train-serve -- [options]
   --streams LIST    numbers of clients (default 1,4,16)
   --think SECONDS   a client's mean pause, times the number of clients (default 2)
   --seconds N       length of one measurement (default 20)
-  --rounds N        rounds of without, with, without, with ... (default 2)
+  --rounds N        rounds of streams alone, training alone, both, training alone (default 5)
   --row N           tokens of a training row (default 64: small, so that many end within a measurement)
   --threads N       threads of the engine (default 2)
   --json FILE       write the results there`;
@@ -39,7 +40,7 @@ function parse() {
       streams: { type: 'string', default: '1,4,16' },
       think: { type: 'string', default: '2' },
       seconds: { type: 'string', default: '20' },
-      rounds: { type: 'string', default: '2' },
+      rounds: { type: 'string', default: '5' },
       row: { type: 'string', default: '64' },
       threads: { type: 'string', default: '2' },
       json: { type: 'string' },
@@ -105,7 +106,7 @@ function stream(engine, ids) {
 /** A client that asks, thinks, and asks again until the end; the same questions and pauses for the same seed. */
 async function client(engine, shape, seed, thinkMs, until, gaps) {
   const random = randomFrom(seed);
-  const pause = () => sleep(Math.min(-Math.log(1 - random()) * thinkMs, 3 * thinkMs));
+  const pause = () => sleep(Math.min(-Math.log(1 - random()) * thinkMs, until - performance.now()));
   for (await pause(); performance.now() < until; await pause()) {
     const times = await stream(engine, prompt(shape, PROMPT, Math.floor(random() * 2 ** 31)));
     gaps.push(...times.slice(1).map((time, i) => time - times[i]));
@@ -159,11 +160,12 @@ class Job {
   }
 }
 
+/** Tokens per second of training alone. */
 async function train(engine, session, options, shape) {
   const job = new Job(engine, session, shape, options.row);
-  await sleep(options.seconds * 1000);
+  await sleep(options.seconds * 500);
   await job.stop();
-  return job.rate();
+  return job.rate().tokens;
 }
 
 async function serve(engine, session, options, shape, streams, seed) {
@@ -178,14 +180,16 @@ async function serve(engine, session, options, shape, streams, seed) {
   return { p50: quantile(gaps, 0.5), p99: quantile(gaps, 0.99), gaps: gaps.length, ...(job && job.rate()) };
 }
 
-async function measureLoad(engine, session, options, shape, streams, alone) {
-  const runs = { without: [], with: [] };
+async function measureLoad(engine, session, options, shape, streams) {
+  const runs = { without: [], with: [], alone: [] };
   for (let round = 1; round <= options.rounds; round++) {
     runs.without.push(await serve(engine, null, options, shape, streams, round));
+    const before = await train(engine, session, options, shape);
     runs.with.push(await serve(engine, session, options, shape, streams, round));
+    runs.alone.push((before + (await train(engine, session, options, shape))) / 2);
   }
   const ratios = runs.with.map(({ p99 }, i) => p99 / runs.without[i].p99);
-  const kept = runs.with.map(({ tokens, load }) => tokens / (alone * (1 - load)));
+  const kept = runs.with.map(({ tokens, load }, i) => tokens / (runs.alone[i] * (1 - load)));
   return {
     name: `train-serve/bf16/streams-${streams}`,
     itl_p99_without_ms: spread(runs.without.map(({ p99 }) => p99)),
@@ -195,11 +199,12 @@ async function measureLoad(engine, session, options, shape, streams, alone) {
     itl_ratio: spread(ratios),
     load: spread(runs.with.map(({ load }) => load)),
     training_tok_s: spread(runs.with.map(({ tokens }) => tokens)),
+    alone_tok_s: spread(runs.alone),
     kept: spread(kept),
   };
 }
 
-function report(alone, cases) {
+function report(cases) {
   const header = [
     'load',
     'ITL p99 without',
@@ -209,6 +214,7 @@ function report(alone, cases) {
     'max',
     'L',
     'training tok/s',
+    'alone',
     'of alone x (1 - L)',
     'min',
     'max',
@@ -218,9 +224,9 @@ function report(alone, cases) {
     one.itl_p99_without_ms.median,
     one.itl_p99_with_ms.median,
     ...[one.itl_ratio.median, one.itl_ratio.min, one.itl_ratio.max, one.load.median],
-    ...[one.training_tok_s.median, one.kept.median, one.kept.min, one.kept.max],
+    ...[one.training_tok_s.median, one.alone_tok_s.median, one.kept.median, one.kept.min, one.kept.max],
   ];
-  console.log(`\ntraining alone: ${rounded(alone)} tok/s\n`);
+  console.log();
   console.log(table([header, ...cases.map((one) => row(one).map(String))]));
 }
 
@@ -232,15 +238,14 @@ async function main() {
   const { engine, spec } = await start(model, options);
   try {
     const session = await engine.openTrainer({ weights: weightsOf(spec), optimizer: null });
-    const { tokens: alone } = await train(engine, session, options, model.shape);
-    console.log(`  training alone: ${rounded(alone)} tok/s`);
+    await train(engine, session, options, model.shape);
     const cases = [];
     for (const streams of options.streams) {
-      cases.push(await measureLoad(engine, session, options, model.shape, streams, alone));
+      cases.push(await measureLoad(engine, session, options, model.shape, streams));
       console.log(`  ${streams} streams done`);
     }
-    report(alone, cases);
-    if (options.json) writeJson(options.json, { machine: await machine(), limits, alone_tok_s: rounded(alone), cases });
+    report(cases);
+    if (options.json) writeJson(options.json, { machine: await machine(), limits, cases });
   } finally {
     await engine.close();
   }
