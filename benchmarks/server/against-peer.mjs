@@ -6,6 +6,7 @@ import { table } from '../lib/output.mjs';
 import { median, rounded, spread } from '../lib/stats.mjs';
 import { ensureRandomModel } from '../models/make-random-model.mjs';
 import { BenchClient } from './client.mjs';
+import { isBuilt, startLlamaCppServer } from './llama-cpp-server.mjs';
 
 /** What is compared: throughput, and the latencies' quantiles. */
 const VALUES = [
@@ -15,9 +16,11 @@ const VALUES = [
   { name: 'itl_p99_ms', unit: 'ms', of: (summary) => summary.latencies.itl_ms.p99 },
 ];
 
+/** llama.cpp's own server where it has been built; else its library behind a plain one. */
 function startPeer(gguf, { concurrency, threads, prompt, output }) {
   // Room for lengths that are drawn in another tokenizer's tokens.
   const context = prompt.high + output.high + 64;
+  if (isBuilt()) return startLlamaCppServer(gguf, { concurrency, context, threads });
   const args = [gguf, concurrency, context, threads].map(String);
   const options = { stdio: ['ignore', 'pipe', 'inherit', 'ipc'] };
   const child = fork(path.join(import.meta.dirname, 'llama-server.mjs'), args, options);
@@ -37,6 +40,7 @@ export async function measureAgainstPeer(options, client, measure) {
   ensurePeers();
   const peer = await startPeer(ensureRandomModel(options.shape).gguf, options);
   const fixed = { endpoint: 'completions', ignoreEos: true, timeoutMs: 600_000 };
+  console.log(`  peer: ${peer.variant}`);
   const peerClient = new BenchClient({ ...fixed, baseUrl: `${peer.origin}/v1`, model: 'llama.cpp' });
   const rounds = [];
   try {

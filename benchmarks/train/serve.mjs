@@ -242,7 +242,9 @@ async function main() {
     const cases = [];
     for (const streams of options.streams) {
       cases.push(await measureLoad(engine, session, options, model.shape, streams));
-      console.log(`  ${streams} streams done`);
+      const { itl_ratio: ratio, load, kept } = cases.at(-1);
+      const range = ({ median: middle, min, max }) => `${middle} (${min}-${max})`;
+      console.log(`  ${streams} streams: ITL p99 x ${range(ratio)}, L ${range(load)}, training kept ${range(kept)}`);
     }
     report(cases);
     if (options.json) writeJson(options.json, { machine: await machine(), limits, cases });
