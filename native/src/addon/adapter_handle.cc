@@ -1,7 +1,7 @@
 #include "addon/adapter_handle.h"
 
+#include "addon/background_jobs.h"
 #include "addon/model_handle.h"
-#include "addon/promise_worker.h"
 #include "addon/read.h"
 #include "addon/read_spec.h"
 
@@ -14,10 +14,10 @@ struct AdapterHolder {
   std::shared_ptr<const model::Adapter> adapter;
 };
 
-class LoadAdapterWorker : public PromiseWorker {
+class LoadAdapterJob : public BackgroundJob {
  public:
-  LoadAdapterWorker(Napi::Env env, LoadedModel loaded, AdapterSource source)
-      : PromiseWorker(env), loaded_(std::move(loaded)), source_(std::move(source)) {}
+  LoadAdapterJob(Napi::Env env, LoadedModel loaded, AdapterSource source)
+      : BackgroundJob(env), loaded_(std::move(loaded)), source_(std::move(source)) {}
 
  private:
   void execute() override {
@@ -61,7 +61,7 @@ Napi::Value load_adapter(const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
     LoadedModel model = model_of(info[0]);
     AdapterSource source = read_adapter_source(info[1]);
-    return (new LoadAdapterWorker(info.Env(), std::move(model), std::move(source)))->start();
+    return BackgroundJob::start(load_pool(), std::make_unique<LoadAdapterJob>(info.Env(), std::move(model), std::move(source)));
   });
 }
 

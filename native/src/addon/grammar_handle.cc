@@ -4,7 +4,7 @@
 #include <map>
 #include <mutex>
 
-#include "addon/compile_pool.h"
+#include "addon/background_jobs.h"
 #include "addon/promise_worker.h"
 #include "addon/read.h"
 #include "grammar/ebnf.h"
@@ -249,11 +249,11 @@ Napi::Value constrain(const std::shared_ptr<const engine::Program>& program, con
   return object;
 }
 
-class CompileWorker : public CompileJob {
+class CompileWorker : public BackgroundJob {
  public:
   // With a vocabulary the result is a program for the engine, without one a grammar.
   CompileWorker(Napi::Env env, Source source, Masks vocabulary, std::shared_ptr<std::atomic<bool>> cancelled)
-      : CompileJob(env), source_(std::move(source)), vocabulary_(std::move(vocabulary)), cancelled_(std::move(cancelled)) {}
+      : BackgroundJob(env), source_(std::move(source)), vocabulary_(std::move(vocabulary)), cancelled_(std::move(cancelled)) {}
 
  private:
   void execute() override {
@@ -372,7 +372,7 @@ Napi::Value start_compilation(const Napi::CallbackInfo& info, Masks vocabulary) 
             cancelled->store(true);
             return call.Env().Undefined();
           }));
-  out.Set("result", CompileJob::start(std::move(job)));
+  out.Set("result", BackgroundJob::start(compile_pool(), std::move(job)));
   return out;
 }
 

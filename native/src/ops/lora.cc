@@ -14,14 +14,13 @@ namespace {
 constexpr int64_t kRankBlock = 8, kRowBlock = 32;
 
 // Writes the rounded value; false where it is not finite.
-bool put(Element element, uint8_t* out, int64_t index, float value) {
-  if (element == Element::kF32) {
-    reinterpret_cast<float*>(out)[index] = value;
-    return std::isfinite(value);
-  }
-  uint16_t bits = float_to_bf16(value);
-  reinterpret_cast<uint16_t*>(out)[index] = bits;
-  return std::isfinite(bf16_to_float(bits));
+inline bool put(float* out, float value) {
+  *out = value;
+  return std::isfinite(value);
+}
+inline bool put(uint16_t* out, float value) {
+  *out = float_to_bf16(value);
+  return std::isfinite(bf16_to_float(*out));
 }
 
 float get(Element element, const uint8_t* in, int64_t index) {
@@ -30,9 +29,25 @@ float get(Element element, const uint8_t* in, int64_t index) {
 }
 
 // Where b[column][rank] lies in a panel.
-int64_t b_index(Element element, int64_t panel, int64_t column, int64_t rank) {
+inline int64_t b_index(Element element, int64_t panel, int64_t column, int64_t rank) {
   if (element == Element::kF32) return rank * panel + column;
   return (rank / 2 * panel + column) * 2 + rank % 2;
+}
+
+template <typename T>
+bool pack_row(const float* a, int64_t n, T* out) {
+  bool finite = true;
+  for (int64_t i = 0; i < n; ++i) finite &= put(out + i, a[i]);
+  return finite;
+}
+
+// All ranks of a column.
+template <typename T>
+bool pack_column(const float* b, int64_t ranks, int64_t panel, int64_t column, T* out) {
+  constexpr Element kElement = sizeof(T) == 4 ? Element::kF32 : Element::kBf16;
+  bool finite = true;
+  for (int64_t r = 0; r < ranks; ++r) finite &= put(out + b_index(kElement, panel, column, r), b[r]);
+  return finite;
 }
 
 struct Claim {
@@ -64,7 +79,9 @@ LoraFactors::LoraFactors(const simd::Kernels& kernels, Element element, const Lo
   b_ = Buffer<uint8_t>(size_t(panels_ * rank_padded() * panel_) * size);
   bool finite = true;
   for (int64_t r = 0; r < shape.rank; ++r) {
-    for (int64_t i = 0; i < shape.in; ++i) finite &= put(element, a_.data(), r * in_padded() + i, a[r * shape.in + i]);
+    uint8_t* out = a_.data() + size_t(r * in_padded()) * size;
+    finite &= element == Element::kF32 ? pack_row(a + r * shape.in, shape.in, reinterpret_cast<float*>(out))
+                                       : pack_row(a + r * shape.in, shape.in, reinterpret_cast<uint16_t*>(out));
   }
   require(finite, ErrorKind::kRange, "lora_A holds a number that is not finite");
   pack_b(b);
@@ -75,9 +92,9 @@ void LoraFactors::pack_b(const float* b) {
   for (int64_t n = 0; n < shape_.out; ++n) {
     int64_t column = shape_.first_out + n, panel = column / panel_ - first_panel_;
     uint8_t* out = b_.data() + size_t(panel * rank_padded() * panel_) * element_size(element_);
-    for (int64_t r = 0; r < shape_.rank; ++r) {
-      finite &= put(element_, out, b_index(element_, panel_, column % panel_, r), b[n * shape_.rank + r]);
-    }
+    const float* ranks = b + n * shape_.rank;
+    finite &= element_ == Element::kF32 ? pack_column(ranks, shape_.rank, panel_, column % panel_, reinterpret_cast<float*>(out))
+                                        : pack_column(ranks, shape_.rank, panel_, column % panel_, reinterpret_cast<uint16_t*>(out));
   }
   require(finite, ErrorKind::kRange, "lora_B holds a number that is not finite");
 }

@@ -1,4 +1,4 @@
-#include "addon/compile_pool.h"
+#include "addon/background_jobs.h"
 
 #include <condition_variable>
 #include <deque>
@@ -15,9 +15,11 @@
 namespace tandem::addon {
 namespace {
 
-constexpr int kThreads = 2;
+constexpr int kCompileThreads = 2;
+// Loads come one at a time.
+constexpr int kLoadThreads = 1;
 
-// Serving goes first: a compilation may wait for a core.
+// Serving goes first: what is done here may wait for a core.
 void lower_priority() {
 #ifdef __linux__
   setpriority(PRIO_PROCESS, id_t(syscall(SYS_gettid)), 10);
@@ -26,16 +28,13 @@ void lower_priority() {
 
 }  // namespace
 
-// One for the process, as long as it lives; its threads are never joined, because a compilation must not hold up the exit.
-class CompilePool {
+// Lives as long as the process; its threads are never joined, because a job must not hold up the exit.
+class BackgroundPool {
  public:
-  static CompilePool& instance() {
-    static CompilePool* pool = new CompilePool();
-    return *pool;
-  }
-  void add(std::unique_ptr<CompileJob> job) {
+  explicit BackgroundPool(int threads) : most_(threads) {}
+  void add(std::unique_ptr<BackgroundJob> job) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (; threads_ < kThreads; ++threads_) std::thread([this] { work(); }).detach();
+    for (; threads_ < most_; ++threads_) std::thread([this] { work(); }).detach();
     jobs_.push_back(std::move(job));
     changed_.notify_one();
   }
@@ -46,14 +45,14 @@ class CompilePool {
     for (;;) {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [this] { return !jobs_.empty(); });
-      std::unique_ptr<CompileJob> job = std::move(jobs_.front());
+      std::unique_ptr<BackgroundJob> job = std::move(jobs_.front());
       jobs_.pop_front();
       lock.unlock();
       job->run();
       Napi::ThreadSafeFunction back = job->back_;
-      CompileJob* settled = job.release();
-      auto settle = [](Napi::Env env, Napi::Function, CompileJob* done) {
-        std::unique_ptr<CompileJob> owned(done);
+      BackgroundJob* settled = job.release();
+      auto settle = [](Napi::Env env, Napi::Function, BackgroundJob* done) {
+        std::unique_ptr<BackgroundJob> owned(done);
         if (env != nullptr) owned->settle(env);
       };
       // After a refusal the environment is closing, and the function with it.
@@ -64,21 +63,32 @@ class CompilePool {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::unique_ptr<CompileJob>> jobs_;
+  std::deque<std::unique_ptr<BackgroundJob>> jobs_;
+  const int most_;
   int threads_ = 0;
 };
 
-CompileJob::CompileJob(Napi::Env env) : deferred_(Napi::Promise::Deferred::New(env)) {
-  back_ = Napi::ThreadSafeFunction::New(env, Napi::Function(), "tandem.compile", 0, 1);
+BackgroundPool& compile_pool() {
+  static BackgroundPool* pool = new BackgroundPool(kCompileThreads);
+  return *pool;
 }
 
-Napi::Promise CompileJob::start(std::unique_ptr<CompileJob> job) {
+BackgroundPool& load_pool() {
+  static BackgroundPool* pool = new BackgroundPool(kLoadThreads);
+  return *pool;
+}
+
+BackgroundJob::BackgroundJob(Napi::Env env) : deferred_(Napi::Promise::Deferred::New(env)) {
+  back_ = Napi::ThreadSafeFunction::New(env, Napi::Function(), "tandem.background", 0, 1);
+}
+
+Napi::Promise BackgroundJob::start(BackgroundPool& pool, std::unique_ptr<BackgroundJob> job) {
   Napi::Promise promise = job->deferred_.Promise();
-  CompilePool::instance().add(std::move(job));
+  pool.add(std::move(job));
   return promise;
 }
 
-void CompileJob::run() {
+void BackgroundJob::run() {
   try {
     execute();
     return;
@@ -95,7 +105,7 @@ void CompileJob::run() {
   failed_ = true;
 }
 
-void CompileJob::settle(Napi::Env env) {
+void BackgroundJob::settle(Napi::Env env) {
   Napi::HandleScope scope(env);
   try {
     try {

@@ -1,0 +1,45 @@
+// Threads of low priority for what goes on beside steps: compilations, and adapters that are loaded. Node's own pool runs the engine's
+// steps at full priority; four slow compilations there would stop them, and a load would take a core from a step's threads.
+//
+// Lifetime: a job is owned by its pool until it has run, then by the call that settles it on the JS thread. When the environment is torn
+// down before that, the job is only deleted: nobody is left to tell.
+#pragma once
+#include <memory>
+
+#include "addon/napi_setup.h"
+#include "base/error.h"
+
+namespace tandem::addon {
+
+class BackgroundPool;
+
+// Pools of the process. Each has threads of its own: a load does not wait for a slow compilation.
+BackgroundPool& compile_pool();
+BackgroundPool& load_pool();
+
+class BackgroundJob {
+ public:
+  explicit BackgroundJob(Napi::Env env);
+  virtual ~BackgroundJob() = default;
+  // Queues the job, which belongs to the pool from here on.
+  static Napi::Promise start(BackgroundPool& pool, std::unique_ptr<BackgroundJob> job);
+
+ protected:
+  // On a thread of the pool; touches no JS value. An exception of any kind rejects the promise.
+  virtual void execute() = 0;
+  // On the JS thread.
+  virtual Napi::Value result(Napi::Env env) = 0;
+
+ private:
+  friend class BackgroundPool;
+  void run();
+  void settle(Napi::Env env);
+
+  Napi::Promise::Deferred deferred_;
+  Napi::ThreadSafeFunction back_;  // to the JS thread
+  ErrorKind kind_ = ErrorKind::kState;
+  std::string failure_;
+  bool failed_ = false;
+};
+
+}  // namespace tandem::addon
