@@ -8,6 +8,7 @@
 #include "addon/promise_worker.h"
 #include "addon/read.h"
 #include "addon/read_spec.h"
+#include "addon/step_queue.h"
 
 namespace tandem::addon {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 struct EngineHolder {
   std::mutex running;  // held while a step runs; close waits for it
   std::unique_ptr<engine::Engine> engine;
-  bool busy = false;  // JS thread only
+  StepQueue queue;
 };
 
 template <typename Array, typename Get>
@@ -54,12 +55,11 @@ Napi::Object to_js(Napi::Env env, const engine::StepResult& step, double micros)
 class StepWorker : public PromiseWorker {
  public:
   StepWorker(Napi::Env env, std::shared_ptr<EngineHolder> holder, engine::Plan plan)
-      : PromiseWorker(env), holder_(std::move(holder)), plan_(std::move(plan)) {
-    holder_->busy = true;
-  }
+      : PromiseWorker(env), holder_(std::move(holder)), plan_(std::move(plan)), ticket_(holder_->queue.join()) {}
 
  private:
   void execute() override {
+    StepQueue::Turn turn(holder_->queue, ticket_);
     std::lock_guard<std::mutex> lock(holder_->running);
     require(holder_->engine != nullptr, ErrorKind::kState, "the engine is closed");
     auto start = std::chrono::steady_clock::now();
@@ -67,10 +67,10 @@ class StepWorker : public PromiseWorker {
     micros_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   }
   Napi::Value result(Napi::Env env) override { return to_js(env, step_, micros_); }
-  void settled() override { holder_->busy = false; }
 
   std::shared_ptr<EngineHolder> holder_;
   engine::Plan plan_;
+  StepQueue::Ticket ticket_;
   engine::StepResult step_;
   double micros_ = 0;
 };
@@ -83,7 +83,7 @@ Napi::Value rejected(Napi::Env env, ErrorKind kind, const char* message) {
 
 Napi::Value step(const std::shared_ptr<EngineHolder>& holder, const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
-    if (holder->busy) return rejected(info.Env(), ErrorKind::kState, "a step is already running");
+    if (holder->queue.full()) return rejected(info.Env(), ErrorKind::kState, "a step runs and another one waits for it");
     engine::Plan plan = read_plan(info[0]);
     return (new StepWorker(info.Env(), holder, std::move(plan)))->start();
   });
@@ -144,6 +144,9 @@ Napi::Value create_engine(const Napi::CallbackInfo& info) {
     }
     Napi::Object object = Napi::Object::New(info.Env());
     object.Set("step", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return step(holder, call); }));
+    object.Set("retract", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) -> Napi::Value {
+                 return Napi::Boolean::New(call.Env(), holder->queue.retract());
+               }));
     object.Set("readPages",
                Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return move_pages(holder, call, false); }));
     object.Set("writePages",

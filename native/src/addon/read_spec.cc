@@ -298,6 +298,7 @@ engine::Plan read_plan(const Napi::Value& value) {
     if (scored.size() != plan.rows.size()) throw Error(ErrorKind::kRange, "scored must hold a number per row");
     for (size_t i = 0; i < scored.size(); ++i) plan.rows[i].scored = scored[i];
   }
+  if (given(object, "ahead")) plan.ahead = read_bool(object, "ahead");
   return plan;
 }
 

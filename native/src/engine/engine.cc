@@ -171,7 +171,7 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
     require(known, ErrorKind::kRange, "rows: the position before a scored token was not fed");
     for (int64_t i = 0; i < row.count; ++i) {
       int32_t token = plan.tokens[next + size_t(i)];
-      bool last = token == -1 && i == 0 && !opens[s] && slots_[s].last_token >= 0;
+      bool last = token == -1 && i == 0 && !opens[s] && (slots_[s].last_token >= 0 || (plan.ahead && slots_[s].ended));
       require(last || (token >= 0 && token < model_->spec.vocab_size), ErrorKind::kRange, "tokens: id outside the vocabulary");
     }
     next += size_t(row.count);
@@ -285,8 +285,32 @@ StepResult Engine::step(const Plan& plan) {
   return result;
 }
 
+bool Engine::has_ended_rows(const Plan& plan) const {
+  return std::any_of(plan.rows.begin(), plan.rows.end(), [&](const Row& row) { return slots_[size_t(row.slot)].ended; });
+}
+
+Plan Engine::without_ended(const Plan& plan) const {
+  Plan kept;
+  kept.controls = plan.controls;
+  auto begin = plan.tokens.begin();
+  for (const Row& row : plan.rows) {
+    auto end = begin + row.count;
+    if (!slots_[size_t(row.slot)].ended) {
+      kept.rows.push_back(row);
+      kept.tokens.insert(kept.tokens.end(), begin, end);
+    }
+    begin = end;
+  }
+  return kept;
+}
+
 StepResult Engine::run_checked(const Plan& plan) {
+  // Whoever gets a slot whose sequence has ended begins anew.
   apply_slots(plan);
+  return plan.ahead && has_ended_rows(plan) ? run_rows(without_ended(plan)) : run_rows(plan);
+}
+
+StepResult Engine::run_rows(const Plan& plan) {
   if (plan.rows.empty()) return {};
   model::ForwardBatch batch = build_batch(plan);
   remember(plan, batch);
@@ -407,6 +431,7 @@ void Engine::sample_rows(const Plan& plan, const model::ForwardBatch& batch, Ste
   backend_->sample(queries);
   for (Drawing& drawing : all) {
     if (drawing.outcome == Drawing::kSkipped) continue;
+    slots_[size_t(drawing.slot)].ended = drawing.sampled.finish != Finish::kNone;
     add_top(drawing.top, drawing.sampled, result);
     result.samples.push_back(drawing.sampled);
   }

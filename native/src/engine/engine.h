@@ -64,6 +64,8 @@ struct Plan {
   std::vector<Row> rows;
   std::vector<int32_t> tokens;  // of all rows in order; -1, only as the first of a row: the slot's last sampled token
   std::vector<StepControl> controls;
+  // Made before the results of the step before were known: rows of slots whose sequence it ended are left out, without a result.
+  bool ahead = false;
 };
 
 enum class Finish : uint8_t {
@@ -128,6 +130,7 @@ class Engine {
     int64_t prompt_length = 0;
     int64_t position = 0;  // tokens whose keys are stored
     int32_t last_token = -1;
+    bool ended = false;  // by what it sampled last
     SequenceParams params;
     std::vector<int32_t> pages;
     ops::TokenHistory history;  // filled only where a control needs it
@@ -140,6 +143,10 @@ class Engine {
   void check_plan(const Plan& plan) const;
   void check_rows(const Plan& plan, const std::vector<uint8_t>& opens, const std::vector<uint8_t>& closes) const;
   StepResult run_checked(const Plan& plan);
+  bool has_ended_rows(const Plan& plan) const;
+  // The rows and tokens of the slots whose sequences have not ended.
+  Plan without_ended(const Plan& plan) const;
+  StepResult run_rows(const Plan& plan);
   void check_controls(const Plan& plan) const;
   void check_written_pages(const Plan& plan, const std::vector<uint8_t>& opens) const;
   void apply_slots(const Plan& plan);

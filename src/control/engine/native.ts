@@ -190,6 +190,8 @@ export interface StepPlan {
    * before the first of them must be fed in this row, or have been the slot's last one.
    */
   scored?: Int32Array;
+  /** Made before the results of the step before were known: rows of slots whose sequence that step ended are left out, without a result. */
+  ahead?: boolean;
 }
 
 /**
@@ -266,8 +268,10 @@ export interface NativeAdapter {
 }
 
 export interface NativeEngine {
-  /** Runs one step off the JS thread. Only one at a time: a second call while one runs rejects. */
+  /** Runs one step off the JS thread. One more may be given meanwhile, which runs when that one has ended; a third call rejects. */
   step(plan: StepPlan): Promise<StepResult>;
+  /** Takes back the step that waits for another one to end: its promise rejects. False: none waits, or it has begun. Absent: one step at a time. */
+  retract?(): boolean;
   /** Stored keys and values, `pageBytes` per page in order; waits for a running step. */
   readPages(pages: Int32Array): Promise<Uint8Array>;
   /** Takes what readPages of an engine with the same weights and dtype gave. The length and every number are checked. */

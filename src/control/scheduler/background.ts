@@ -41,6 +41,11 @@ export class BackgroundShare {
     return this.#work.pending;
   }
 
+  /** A part of the time between steps is its own: they must not follow one another at once. */
+  get sharesSteps(): boolean {
+    return this.#work.pending && this.#rate > 0;
+  }
+
   /** Calls `wake` when there is something to do again. */
   wakes(wake: () => void): void {
     this.#work.onPending = wake;

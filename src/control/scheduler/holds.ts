@@ -1,5 +1,7 @@
+import { PAGE_SIZE } from '../engine/native.ts';
 import type { CacheScope } from './block-hash.ts';
 import type { PagePool } from './pages.ts';
+import type { Sequence } from './sequence.ts';
 
 /** Pages of a finished sequence's prompt that stay until a peer has pulled them. */
 export interface Hold {
@@ -24,6 +26,8 @@ export class Holds {
   /** Pages on their way to a peer. */
   readonly #loans = new Set<Int32Array>();
   #pages = 0;
+  /** Those that were added since they were taken last. */
+  #kept: { id: number; blockIds: number[] }[] = [];
 
   constructor(pool: PagePool, options: { maxPages: number; holdMs: number; now: () => number }) {
     this.#pool = pool;
@@ -44,6 +48,22 @@ export class Holds {
   /** Pages held, those of several holds once for each. */
   get pages(): number {
     return this.#pages;
+  }
+
+  /** Holds the blocks of a sequence's prompt; it has computed them. */
+  keep(sequence: Sequence): void {
+    if (!this.enabled) return;
+    const blocks = Math.floor(sequence.promptLength / PAGE_SIZE);
+    const pages = sequence.pages.view(0, blocks).slice();
+    const tokens = sequence.tokens(0, blocks * PAGE_SIZE).slice();
+    if (this.add(pages, sequence.scope, tokens)) this.#kept.push({ id: sequence.id, blockIds: [...pages] });
+  }
+
+  /** Sequences that ended since the last call and whose prompts' blocks are held. */
+  takeKept(): { id: number; blockIds: number[] }[] {
+    const kept = this.#kept;
+    this.#kept = [];
+    return kept;
   }
 
   /** False: that many are never held. */

@@ -8,7 +8,8 @@ import type { EngineStats, SequenceRequest } from '../engine/protocol.ts';
 import type { BackgroundShare } from './background.ts';
 import type { EndedSequence } from './advice.ts';
 import type { ForcedOutput } from './jumps.ts';
-import type { PlannedStep, ResultOwners } from './plan.ts';
+import type { PlannedStep } from './plan.ts';
+import type { ResultOwners } from './results.ts';
 import type { Scheduler, Started } from './scheduler.ts';
 
 /** What happened since the last report; made once per step. */
@@ -52,6 +53,12 @@ export type ReportSink = (report: StepReport) => Promise<void> | undefined;
 
 const TRANSFER_POLL_MS = 5;
 
+/** A step that the engine has been given. */
+interface Flight {
+  step: PlannedStep;
+  result: Promise<StepResult>;
+}
+
 /** What stands beside the scheduler. */
 export interface LoopServices {
   /** Without it sequences under a grammar are refused. */
@@ -63,7 +70,10 @@ export interface LoopServices {
   background?: BackgroundShare | null;
 }
 
-/** Runs the scheduler's plans on the engine, one after the other, and sleeps while there is nothing to do. */
+/**
+ * Runs the scheduler's plans on the engine and sleeps while there is nothing to do. Where the engine takes a second step while one runs,
+ * it is given that as soon as the running one has begun, so that it never waits for this thread; newcomers still join it until it begins.
+ */
 export class SchedulerLoop {
   readonly #scheduler: Scheduler;
   readonly #engine: NativeEngine;
@@ -75,6 +85,9 @@ export class SchedulerLoop {
   readonly #adapters: AdapterGate | null;
   readonly #background: BackgroundShare | null;
   #wake: (() => void) | null = null;
+  /** Sequences have joined the queue since the last plan. */
+  #arrived = false;
+  #onArrival: (() => void) | null = null;
   #stopping = false;
   #draining = false;
   /** Something has changed that the receiver has not been told. */
@@ -145,7 +158,11 @@ export class SchedulerLoop {
 
   #enqueue(request: SequenceRequest, grammar: NativeProgram | null, adapter: PinnedAdapter | null): void {
     const reason = this.#trySubmit(request, grammar, adapter);
-    if (reason === null) return;
+    if (reason === null) {
+      this.#arrived = true;
+      this.#onArrival?.();
+      return;
+    }
     adapter?.release();
     this.#refuse(request.id, reason);
   }
@@ -194,10 +211,11 @@ export class SchedulerLoop {
   }
 
   async #steps(): Promise<void> {
-    while (!this.#stopping) {
-      const step = this.#scheduler.plan();
-      this.#noteEnded();
-      if (step) await this.#runStep(step);
+    let flight: Flight | null = null;
+    while (flight || !this.#stopping) {
+      const step = flight ? null : this.#noted(this.#scheduler.plan());
+      if (step) flight = await this.#launch(step);
+      if (flight) flight = await this.#complete(flight);
       else if (this.#scheduler.hasWork) await this.#untilPagesReturn();
       else if (await this.#idle()) return;
     }
@@ -210,19 +228,56 @@ export class SchedulerLoop {
     await new Promise<void>((resolve) => setTimeout(resolve, TRANSFER_POLL_MS));
   }
 
-  async #runStep(step: PlannedStep): Promise<void> {
+  /** A plan has been made: the queue has been looked at. */
+  #noted(step: PlannedStep | null): PlannedStep | null {
+    this.#arrived = false;
+    this.#noteEnded();
+    return step;
+  }
+
+  async #launch(step: PlannedStep): Promise<Flight> {
     // Who starts is told first: after a crash in this very step it must be known who was in it.
     const started = this.#scheduler.takeStarted();
     if (started.length > 0) await this.#tell(started);
-    const running = this.#engine.step(step.plan);
-    // The last step's results are sent while this one computes. Should this one fail before that is done, its rejection
-    // is not unhandled: it is awaited below.
-    running.catch(() => {});
+    const result = this.#engine.step(step.plan);
+    // Should it fail before it is waited for, its rejection is not unhandled: it is awaited in its turn.
+    result.catch(() => {});
+    return { step, result };
+  }
+
+  /** Takes in the results of the step; returns the one that follows it, where that has been given to the engine already. */
+  async #complete(flight: Flight): Promise<Flight | null> {
+    // The last step's results are sent while this one computes.
     if (this.#news) await this.#tell([]);
-    const result = await running;
-    this.#finished = { ...this.#scheduler.apply(step, result), result };
+    const next = await this.#launchNext(flight);
+    const result = await flight.result;
+    this.#finished = { ...this.#scheduler.apply(flight.step, result), result };
     this.#news = true;
-    if (this.#background) await this.#giveShare(this.#background, result.micros);
+    if (this.#background && !next) await this.#giveShare(this.#background, result.micros);
+    return next;
+  }
+
+  /** Waits for the step with the next one at the engine, if that can be planned before this one's results are known. */
+  async #launchNext(flight: Flight): Promise<Flight | null> {
+    // Between two steps the background's share is due.
+    if (!this.#engine.retract || this.#stopping || this.#background?.sharesSteps) return null;
+    const step = this.#noted(this.#scheduler.planAhead());
+    if (!step) return null;
+    let next = await this.#launch(step);
+    while (await this.#arrivesBefore(flight)) {
+      if (!this.#scheduler.mayJoin || !this.#engine.retract()) this.#arrived = false;
+      else next = await this.#launch(this.#noted(this.#scheduler.join()) as PlannedStep);
+    }
+    return next;
+  }
+
+  /** False: the step ended, and no sequence has arrived since the plan of the next one. */
+  async #arrivesBefore({ result }: Flight): Promise<boolean> {
+    const arrival = new Promise<void>((resolve) => (this.#onArrival = resolve));
+    const ended = () => undefined;
+    if (!this.#arrived) await Promise.race([result.then(ended, ended), arrival]);
+    this.#onArrival = null;
+    return this.#arrived;
   }
 
   /** Results do not wait for what else is done before the next step. */
@@ -277,7 +332,7 @@ export class SchedulerLoop {
   #held(): StepReport['held'] {
     const gate = this.#gate;
     if (!gate) return [];
-    return this.#scheduler.takeHeld().map(({ id, blockIds }) => ({ id, blocks: gate.handle(blockIds) }));
+    return this.#scheduler.holds.takeKept().map(({ id, blockIds }) => ({ id, blocks: gate.handle(blockIds) }));
   }
 
   #wakeUp(): void {

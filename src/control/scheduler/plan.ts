@@ -1,6 +1,5 @@
 import type { SequenceOpen, StepControl, StepPlan } from '../engine/native.ts';
 import { IntBuffer } from './int-buffer.ts';
-import type { ForcedOutput } from './jumps.ts';
 import type { Sequence } from './sequence.ts';
 
 /** One planned step: what native code runs, and whose token each of its results is. */
@@ -16,23 +15,15 @@ export interface PlannedStep {
   fedTo: Int32Array;
   /** Tokens fed, all rows together, proposed ones counted. */
   tokens: number;
+  /** Made before the results of the step before it were known. */
+  ahead: boolean;
 }
 
 /** Stands for the token that the slot sampled last, which the host need not know yet. */
 const SAMPLED_LAST = -1;
 const NOTHING = new Int32Array(0);
 
-/** Whose each row of a step's results is, -1 for those that nobody waits for. */
-export interface ResultOwners {
-  /** Parallel to `slots`. */
-  ids: Float64Array;
-  /** Parallel to `promptSlots`. */
-  promptIds: Float64Array;
-  /** What was forced before the results' tokens. */
-  forced: ForcedOutput[];
-}
-
-/** Builds a StepPlan into buffers that every step reuses; a plan is valid until the next `begin`. */
+/** Builds a StepPlan into buffers that it uses again; a plan is valid until the next `begin`. */
 export class PlanBuilder {
   readonly #rows: IntBuffer;
   readonly #tokens: IntBuffer;
@@ -46,6 +37,7 @@ export class PlanBuilder {
   readonly #fed: Sequence[] = [];
   #opens: SequenceOpen[] = [];
   #controls: StepControl[] = [];
+  #ahead = false;
 
   constructor(maxSequences: number, maxBatchTokens: number) {
     this.#rows = new IntBuffer(4 * maxSequences);
@@ -57,7 +49,9 @@ export class PlanBuilder {
     this.#samples = new IntBuffer(maxSequences);
   }
 
-  begin(): void {
+  /** `ahead`: before the results of the step before are known. */
+  begin(ahead: boolean): void {
+    this.#ahead = ahead;
     this.#rows.clear();
     this.#tokens.clear();
     this.#pages.clear();
@@ -90,14 +84,15 @@ export class PlanBuilder {
   row(sequence: Sequence, count: number, proposed: Int32Array = NOTHING): void {
     this.#tellPages(sequence);
     const start = sequence.planned;
-    const samples = start + count === sequence.known;
+    const unknown = start === sequence.known;
+    const samples = unknown || start + count === sequence.known;
     this.#rows.push(sequence.slot);
     this.#rows.push(start);
     this.#rows.push(count + proposed.length);
     this.#rows.push(samples ? 1 + proposed.length : 0);
-    if (count === 1 && samples && sequence.sampledInSlot) this.#tokens.push(SAMPLED_LAST);
+    if (unknown || (count === 1 && samples && sequence.sampledInSlot)) this.#tokens.push(SAMPLED_LAST);
     else this.#tokens.append(sequence.tokens(start, start + count));
-    this.#scored.push(Math.max(0, start + count - Math.max(start, sequence.scoreFrom)));
+    this.#scored.push(unknown ? 0 : Math.max(0, start + count - Math.max(start, sequence.scoreFrom)));
     this.#tokens.append(proposed);
     if (samples) this.#noteSampled(sequence, 1 + proposed.length);
     if (samples && sequence.control) this.#controls.push({ slot: sequence.slot, ...sequence.control });
@@ -106,7 +101,7 @@ export class PlanBuilder {
     sequence.planned = start + count;
   }
 
-  /** null when no row was added: native code has nothing to do, and closes wait for the next plan. */
+  /** null when no row was added: native code has nothing to do, and closes wait for the next plan. More rows may be added afterwards. */
   finish(takeCloses: () => number[]): PlannedStep | null {
     if (this.#rows.length === 0) return null;
     for (const slot of takeCloses()) this.#closes.push(slot);
@@ -117,6 +112,7 @@ export class PlanBuilder {
         pages: this.#pages.view(),
         rows: this.#rows.view(),
         tokens: this.#tokens.view(),
+        ...(this.#ahead && { ahead: true }),
         ...(this.#controls.length > 0 && { controls: this.#controls }),
         ...(this.#scored.view().some((count) => count > 0) && { scored: this.#scored.view() }),
       },
@@ -126,10 +122,12 @@ export class PlanBuilder {
       fed: this.#fed,
       fedTo: this.#fedTo.view(),
       tokens: this.#tokens.length,
+      ahead: this.#ahead,
     };
   }
 
   #noteSampled(sequence: Sequence, most: number): void {
+    sequence.awaited++;
     this.#sampledRows.push(this.#fed.length);
     this.#samples.push(most);
     this.#sampled.push(sequence);

@@ -1,7 +1,12 @@
 /** Who gives way to a waiting sequence. */
 import type { FairQueue } from './fair-queue.ts';
 import { before } from './heap-queue.ts';
+import { soonNeeded } from './admission.ts';
+import type { PagePool } from './pages.ts';
 import type { Sequence } from './sequence.ts';
+
+/** Most sequences that lose their place to waiting ones in one step. */
+const MAX_DISPLACED = 8;
 
 /**
  * The running sequences that may lose their place to `candidate`, the first to go first:
@@ -21,6 +26,20 @@ export function victimsFor(candidate: Sequence, running: readonly Sequence[], qu
   const taken = new Set(outranked);
   const equals = eligible.filter((each) => each.priority >= candidate.priority && !taken.has(each));
   return [...outranked, ...surplus(equals, outranked, queue)];
+}
+
+/** The first of the victims that free as many pages as are short, one at least; none where all of them do not. */
+export function enoughVictims(victims: Sequence[], shortage: number, pool: PagePool): Sequence[] {
+  let count = 0;
+  let freed = 0;
+  while (count < victims.length && (count === 0 || freed < shortage))
+    freed += pagesFreed(victims[count++] as Sequence, pool);
+  return freed < shortage ? [] : victims.slice(0, Math.min(count, MAX_DISPLACED));
+}
+
+/** Pages that the budget gains without it. */
+function pagesFreed(victim: Sequence, pool: PagePool): number {
+  return soonNeeded(victim) + victim.pages.view().filter((page) => pool.readers(page) === 1).length;
 }
 
 /** Of tenants with more than one running sequence all but one, the last admitted first, the largest tenant first. */

@@ -2,27 +2,24 @@ import type { NativeProgram } from '../engine/native-grammar.ts';
 import type { PinnedAdapter } from '../engine/adapter-store.ts';
 import { PAGE_SIZE, type StepResult } from '../engine/native.ts';
 import type { EngineStats, SequenceRequest } from '../engine/protocol.ts';
-import { checkOptions, PageBudget, type SchedulerOptions, soonNeeded } from './admission.ts';
+import { checkOptions, PageBudget, type SchedulerOptions } from './admission.ts';
 import { AdvisedSequences, type EndedSequence } from './advice.ts';
 import { compressed, FairQueue } from './fair-queue.ts';
 import { before } from './heap-queue.ts';
 import { Holds } from './holds.ts';
 import { BlockImports } from './imports.ts';
-import { type ForcedOutput, jumpForward, scoreForced, type Speller } from './jumps.ts';
+import { jumpForward, type Speller } from './jumps.ts';
 import { PagePool, pagesFor } from './pages.ts';
-import { PlanBuilder, type PlannedStep, type ResultOwners } from './plan.ts';
-import { pageVictim, victimsFor } from './preemption.ts';
+import { PlanBuilder, type PlannedStep } from './plan.ts';
+import { enoughVictims, pageVictim, victimsFor } from './preemption.ts';
 import { PrefixCache } from './prefix-cache.ts';
 import { Prefixes } from './prefixes.ts';
 import { refusal } from './refusal.ts';
+import { appendTokens, isSpoilt, ownersOfScores, type ResultOwners, type RowResults, rowResults } from './results.ts';
 import { Sequence } from './sequence.ts';
 import { SlotTable } from './slots.ts';
 import { Speculation } from './speculation.ts';
 
-/** Finish codes of results that bring no token. */
-const WITHOUT_TOKEN: ReadonlySet<number> = new Set([3, 5, 6]);
-/** Most sequences that lose their place to waiting ones in one step. */
-const MAX_DISPLACED = 8;
 /** Most sequences that are passed over in one step because the beginning of their prompt is being computed. */
 const MAX_ASIDE = 64;
 
@@ -37,7 +34,8 @@ export interface Started {
  * prefill and decode phases: every step feeds each sequence what it misses, running ones first, within one token budget.
  *
  * `plan` counts positions as fed when it plans them, and a plan names sampled tokens by slot rather than by value, so that
- * a step can be planned while the one before still runs.
+ * `planAhead` can make the next step while one still runs: between the two calls nothing is known of what that one samples, only
+ * how much. Steps are applied in order.
  */
 export class Scheduler {
   readonly #options: SchedulerOptions;
@@ -50,7 +48,8 @@ export class Scheduler {
   readonly #slots: SlotTable;
   readonly #waiting: FairQueue;
   readonly #budget: PageBudget;
-  readonly #builder: PlanBuilder;
+  /** That of the plan made last comes first. */
+  readonly #builders: [PlanBuilder, PlanBuilder];
   readonly #advised: AdvisedSequences;
   readonly #speller: Speller | null;
   /** null: nothing is ever proposed. */
@@ -58,13 +57,18 @@ export class Scheduler {
   /** Of finished prompts, for peers; and from peers, for prompts to come. */
   readonly holds: Holds;
   readonly imports: BlockImports;
-  #held: { id: number; blockIds: number[] }[] = [];
   /** In admission order; under 'priority' in the order of the queue. The last are the first to lose their pages. */
   readonly #running: Sequence[] = [];
   readonly #byId = new Map<number, Sequence>();
   /** Sequences of #running that have left (aborted or finished) and are not yet taken off the list. */
   #leaving = 0;
   #started: Started[] = [];
+  /** The step planned last, until it is applied, and the tokens that it has room for. */
+  #planned: PlannedStep | null = null;
+  #room = 0;
+  /** Sequences wait for pages that only a preemption can give them, or for a prefix that is being computed. */
+  #crowded = false;
+  #aside = false;
   #arrivals = 0;
   #preemptions = 0;
   #steps = 0;
@@ -89,7 +93,8 @@ export class Scheduler {
     this.#slots = new SlotTable(options.maxSequences);
     this.#waiting = new FairQueue(schedulingPolicy, this.#ageingMs, this.#now);
     this.#budget = new PageBudget(this.#pool);
-    this.#builder = new PlanBuilder(options.maxSequences, options.maxBatchTokens);
+    const newBuilder = () => new PlanBuilder(options.maxSequences, options.maxBatchTokens);
+    this.#builders = [newBuilder(), newBuilder()];
     this.#advised = new AdvisedSequences(options.adviser ?? null);
     this.#speller = options.speller ?? null;
     const { speculation, maxBatchTokens } = options;
@@ -152,32 +157,48 @@ export class Scheduler {
     this.#prefixes.reset();
   }
 
-  /** The next step, or null when no sequence has anything to feed. */
+  /** The next step, or null when no sequence has anything to feed. All steps before it have been applied. */
   plan(): PlannedStep | null {
     for (const { id } of this.#advised.endings(this.#running)) this.abort(id);
     this.#dropLeaving();
-    this.#builder.begin();
     // Before the running ones have rows: who has one in this plan must stay.
     this.#displace();
-    const { budget, preempted } = this.#planRunning(this.#options.maxBatchTokens);
-    // What a preemption freed is the preempting sequences' to use; admitting now would start a storm of preemptions.
-    if (!preempted) this.#admit(budget);
-    return this.#builder.finish(() => this.#slots.takeCloses());
+    return this.#make(false);
+  }
+
+  /** The step after the one planned last, whose results are not known; null: they are needed. Nobody loses its place here. */
+  planAhead(): PlannedStep | null {
+    this.#dropLeaving();
+    this.#room = 0;
+    return this.#mayPlanAhead() ? this.#make(true) : null;
+  }
+
+  /** Whether waiting sequences may find room in the step planned ahead. */
+  get mayJoin(): boolean {
+    const room = this.#planned?.ahead === true && this.#room > 0 && this.#running.length < this.#options.maxSequences;
+    return room && this.#waiting.size > 0;
+  }
+
+  /** The step planned ahead again, with those that may join it. It has not begun. */
+  join(): PlannedStep {
+    if (!this.mayJoin) throw new Error('There is no step to join.');
+    this.#room = this.#admit(this.#room);
+    return this.#finishPlan() as PlannedStep;
   }
 
   /** Takes in the step's results. */
   apply(step: PlannedStep, result: StepResult): ResultOwners {
+    if (this.#planned === step) this.#planned = null;
     this.#steps++;
     this.#stepMicros += result.micros;
     if (step.samples.reduce((sum, count) => sum + count, 0) === step.tokens)
       this.#speculation?.noteStep(step.tokens, result.micros);
-    const promptIds = this.#applyScores(step, result);
+    const promptIds = ownersOfScores(step, result);
     const owners = { ids: new Float64Array(result.slots.length).fill(-1), promptIds, forced: [] };
-    const last = this.#applySamples(step, result, owners);
-    this.#store(step, result.finish, last);
-    step.sampled.forEach((sequence, row) => {
-      if (!sequence.aborted) this.#goOn(sequence, result, last[row] as number);
-    });
+    const rows = rowResults(step, result);
+    for (const row of rows) this.#applyRow(step, row, result, owners);
+    this.#store(step, rows, result);
+    for (const row of rows) if (row.end > row.begin && !row.sequence.aborted) this.#goOn(row, result);
     return owners;
   }
 
@@ -191,13 +212,6 @@ export class Scheduler {
   /** Those that ended without a result of the engine since the last call. */
   takeEnded(): EndedSequence[] {
     return this.#advised.takeEnded();
-  }
-
-  /** Sequences that ended since the last call and whose prompts' blocks are held for peers. */
-  takeHeld(): { id: number; blockIds: number[] }[] {
-    const held = this.#held;
-    this.#held = [];
-    return held;
   }
 
   stats(): EngineStats {
@@ -228,31 +242,20 @@ export class Scheduler {
     );
   }
 
-  #deliver(sequence: Sequence): ForcedOutput {
-    const output = sequence.takeForced();
-    this.#generatedTokens += output.tokens.length;
-    return output;
-  }
-
-  /** Gives each sequence its row's tokens, and fills in whose each result is; the last result of each row. */
-  #applySamples(step: PlannedStep, result: StepResult, { ids, forced }: ResultOwners): Int32Array {
-    const { slots } = result;
-    const last = new Int32Array(step.sampled.length);
-    let at = 0;
-    step.sampled.forEach((sequence, row) => {
-      const start = at;
-      const most = step.samples[row] as number;
-      while (at - start < most && at < slots.length && slots[at] === sequence.slot) at++;
-      if (at === start) throw new Error(`Result ${at} is not of slot ${sequence.slot}.`);
-      last[row] = at - 1;
-      if (most > 1) this.#applyProposal(step, row, at - start - 1);
-      if (sequence.aborted) return;
-      ids.fill(sequence.id, start, at);
-      if (sequence.forced) forced.push(this.#deliver(sequence));
-      for (let index = start; index < at; index++) this.#appendToken(sequence, result, index);
-    });
-    if (at !== slots.length) throw new Error(`The engine returned ${slots.length} results, ${at} of them asked for.`);
-    return last;
+  /** The row's tokens are its sequence's; fills in whose its results are. */
+  #applyRow(step: PlannedStep, row: RowResults, result: StepResult, { ids, forced }: ResultOwners): void {
+    const { sequence, begin, end } = row;
+    if (begin === end) return;
+    sequence.awaited--;
+    if ((step.samples[row.row] as number) > 1) this.#applyProposal(step, row.row, end - begin - 1);
+    if (sequence.aborted) return;
+    ids.fill(sequence.id, begin, end);
+    if (sequence.forced) {
+      const output = sequence.takeForced();
+      this.#generatedTokens += output.tokens.length;
+      forced.push(output);
+    }
+    this.#generatedTokens += appendTokens(row, result);
   }
 
   /** So many of the proposed tokens were sampled: they count as fed. */
@@ -266,56 +269,27 @@ export class Scheduler {
     this.#waiting.charge(sequence, accepted);
   }
 
-  #appendToken(sequence: Sequence, { tokens, finish }: StepResult, index: number): void {
-    if (WITHOUT_TOKEN.has(finish[index] as number)) return;
-    sequence.append(tokens[index] as number);
-    this.#generatedTokens++;
-  }
-
   /** After the last result of its row: it ends, jumps over what is forced now, or samples again. */
-  #goOn(sequence: Sequence, result: StepResult, last: number): void {
-    this.#applyFinish(sequence, result.finish[last] as number);
-    if (result.forced[last] === 1 && this.#speller) jumpForward(sequence, this.#speller);
+  #goOn({ sequence, end }: RowResults, result: StepResult): void {
+    this.#applyFinish(sequence, result.finish[end - 1] as number);
+    if (result.forced[end - 1] === 1 && this.#speller) jumpForward(sequence, this.#speller);
   }
 
   #applyFinish(sequence: Sequence, finish: number): void {
     if (finish === 0) return;
-    if (sequence.holdsBlocks && finish !== 3) this.#hold(sequence);
+    if (sequence.holdsBlocks && finish !== 3) this.holds.keep(sequence);
     this.#byId.delete(sequence.id);
     this.#leave(sequence);
     this.#leaving++;
   }
 
-  #hold(sequence: Sequence): void {
-    if (!this.holds.enabled) return;
-    const blocks = Math.floor(sequence.promptLength / PAGE_SIZE);
-    const pages = sequence.pages.view(0, blocks).slice();
-    const tokens = sequence.tokens(0, blocks * PAGE_SIZE).slice();
-    if (this.holds.add(pages, sequence.scope, tokens)) this.#held.push({ id: sequence.id, blockIds: [...pages] });
-  }
-
-  /** After a preemption or a restart a prompt is scored again from its beginning: what was delivered is dropped here. */
-  #applyScores(step: PlannedStep, result: StepResult): Float64Array {
-    const ids = new Float64Array(result.promptSlots.length).fill(-1);
-    if (ids.length === 0) return ids;
-    const bySlot = new Map(step.fed.map((sequence) => [sequence.slot, sequence]));
-    result.promptSlots.forEach((slot, index) => {
-      const sequence = bySlot.get(slot);
-      if (!sequence) throw new Error(`Prompt score ${index} is of slot ${slot}, which had no row.`);
-      const position = result.promptPositions[index] as number;
-      if (position >= sequence.promptLength) return void scoreForced(sequence, position, index, result);
-      if (sequence.aborted || position !== sequence.nextScore) return;
-      sequence.nextScore++;
-      ids[index] = sequence.id;
-    });
-    return ids;
-  }
-
   /** Makes the computed pages findable, but not those of a sequence whose numbers went wrong. */
-  #store(step: PlannedStep, finish: Uint8Array, last: Int32Array): void {
-    const failed = step.sampled.filter((_, row) => finish[last[row] as number] === 3);
+  #store(step: PlannedStep, rows: RowResults[], result: StepResult): void {
+    const spoilt = new Set(rows.filter((row) => isSpoilt(row, result)).map(({ sequence }) => sequence));
     step.fed.forEach((sequence, index) => {
-      if (!failed.includes(sequence)) this.#prefixes.storeTo(sequence, step.fedTo[index] as number);
+      // One that left while the step ran has no pages any more; of an aborted one the last tokens were never learned.
+      if (sequence.state === 'running' && !spoilt.has(sequence))
+        this.#prefixes.storeTo(sequence, Math.min(step.fedTo[index] as number, sequence.known));
     });
   }
 
@@ -357,37 +331,58 @@ export class Scheduler {
     }
   }
 
-  /** Makes room for the next waiting sequence where others must give way to it (see preemption.ts) and enough of them can. */
+  /** Makes room for the next waiting sequence where others must give way to it. */
   #displace(): void {
     const candidate = this.#head();
-    if (!candidate || this.#running.length === 0) return;
-    if (!this.#byPriority && this.#waiting.runningOf(candidate.tenant) > 0) return;
-    const found = this.#prefixes.find(candidate);
-    this.#budget.begin(this.#running);
-    const shortage = this.#budget.shortage(candidate, found);
-    if (this.#running.length < this.#options.maxSequences && shortage <= 0) return;
-    this.#prefixes.beginPlan(this.#running);
-    if (this.#prefixes.isComing(candidate, found)) return;
-    const victims = victimsFor(candidate, this.#running, this.#waiting);
-    let count = 0;
-    let freed = 0;
-    while (count < victims.length && (count === 0 || freed < shortage))
-      freed += this.#frees(victims[count++] as Sequence);
-    if (count === 0 || freed < shortage) return;
-    for (const victim of victims.slice(0, Math.min(count, MAX_DISPLACED))) {
-      victim.displacedBy = candidate.id;
+    for (const victim of this.#displacedBy(candidate)) {
+      victim.displacedBy = candidate?.id ?? -1;
       this.#preempt(this.#running.indexOf(victim));
     }
   }
 
-  /** Pages that the budget gains without it. */
-  #frees(victim: Sequence): number {
-    return soonNeeded(victim) + victim.pages.view().filter((page) => this.#pool.readers(page) === 1).length;
+  #displacedBy(candidate: Sequence | undefined): Sequence[] {
+    if (!candidate || this.#running.length === 0) return [];
+    if (!this.#byPriority && this.#waiting.runningOf(candidate.tenant) > 0) return [];
+    const found = this.#prefixes.find(candidate);
+    this.#budget.begin(this.#running);
+    const shortage = this.#budget.shortage(candidate, found);
+    if (this.#running.length < this.#options.maxSequences && shortage <= 0) return [];
+    this.#prefixes.beginPlan(this.#running);
+    if (this.#prefixes.isComing(candidate, found)) return [];
+    return enoughVictims(victimsFor(candidate, this.#running, this.#waiting), shortage, this.#pool);
   }
 
-  #planRunning(budget: number): { budget: number; preempted: boolean } {
+  /** What the results of the step that runs decide must not be decided before them. */
+  #mayPlanAhead(): boolean {
+    const last = this.#planned;
+    // How many proposed tokens come true decides where a sequence stands.
+    if (!last || this.#crowded || this.#aside || last.samples.some((count) => count > 1)) return false;
+    if (this.#speculation?.mayPropose(this.#running.length)) return false;
+    if (this.#running.some(({ needsItsTokens }) => needsItsTokens)) return false;
+    return this.#displacedBy(this.#head()).length === 0;
+  }
+
+  #make(ahead: boolean): PlannedStep | null {
+    this.#builders.reverse();
+    this.#builders[0].begin(ahead);
+    this.#aside = false;
+    const { budget, preempted } = this.#planRunning(this.#options.maxBatchTokens, ahead);
+    // What a preemption freed is the preempting sequences' to use; admitting now would start a storm of preemptions.
+    if (!preempted && !this.#crowded) this.#room = this.#admit(budget);
+    return this.#finishPlan();
+  }
+
+  #finishPlan(): PlannedStep | null {
+    const step = this.#builders[0].finish(() => this.#slots.takeCloses());
+    if (step) this.#planned = step;
+    return step;
+  }
+
+  #planRunning(budget: number, ahead: boolean): { budget: number; preempted: boolean } {
+    this.#crowded = false;
     const preemptions = this.#preemptions;
-    const drafts = this.#waiting.size === 0 ? this.#speculation?.draftsFor(this.#running, budget) : undefined;
+    const proposes = !ahead && this.#waiting.size === 0;
+    const drafts = proposes ? this.#speculation?.draftsFor(this.#running, budget) : undefined;
     // A long prompt leaves a token for each of the sequences after it that only miss one.
     let reserved = this.#running.reduce((sum, { missing }) => sum + (missing === 1 ? 1 : 0), 0);
     for (let index = 0; index < this.#running.length && budget > 0; index++) {
@@ -395,22 +390,24 @@ export class Scheduler {
       if (sequence.missing === 1) reserved--;
       const count = Math.min(sequence.missing, budget - reserved);
       if (count < 1) continue;
-      if (!this.#makeRoom(sequence, index, count)) break;
+      if (!this.#makeRoom(sequence, index, count, ahead)) break;
       const draft = drafts?.get(sequence);
       const proposed = draft && this.#hasRoom(sequence, draft) ? draft : undefined;
-      this.#builder.row(sequence, count, proposed);
+      this.#builders[0].row(sequence, count, proposed);
       this.#waiting.charge(sequence, count);
       budget -= count + (proposed?.length ?? 0);
     }
     return { budget, preempted: this.#preemptions > preemptions };
   }
 
-  /** Gives a running sequence its pages, at the cost of others after it; false when it was itself the last. */
-  #makeRoom(sequence: Sequence, index: number, count: number): boolean {
+  /** Gives a running sequence its pages, at the cost of others after it; false when it was itself the last, or `ahead` of results. */
+  #makeRoom(sequence: Sequence, index: number, count: number, ahead: boolean): boolean {
     const needed = pagesFor(sequence.planned + count) - sequence.pages.length;
     while (needed > 0) {
       if (this.#pool.allocate(needed, sequence.pages, sequence.tenant, this.#running.length === 1)) return true;
       if (this.holds.releaseOldest()) continue;
+      this.#crowded = ahead;
+      if (ahead) return false;
       const victim = pageVictim(this.#running, index, this.#waiting);
       this.#preempt(victim);
       if (victim === index) return false;
@@ -434,8 +431,9 @@ export class Scheduler {
     this.#waiting.ended(victim);
   }
 
-  #admit(budget: number): void {
-    if (this.#waiting.size === 0) return;
+  /** Gives waiting sequences rows within so many tokens; returns what is left of these. */
+  #admit(budget: number): number {
+    if (this.#waiting.size === 0) return budget;
     this.#budget.begin(this.#running);
     this.#prefixes.beginPlan(this.#running);
     const aside: Sequence[] = [];
@@ -452,7 +450,9 @@ export class Scheduler {
       if (fed === 0) break;
       budget -= fed;
     }
+    this.#aside ||= aside.length > 0;
     for (const sequence of aside.reverse()) this.#waiting.requeue(sequence);
+    return budget;
   }
 
   /** Tokens that the sequence is fed in this step; 0: it does not fit and waits on. */
@@ -478,8 +478,8 @@ export class Scheduler {
     sequence.slot = this.#slots.take();
     this.#waiting.began(sequence);
     this.#insert(sequence);
-    this.#builder.open(sequence);
-    this.#builder.row(sequence, count);
+    this.#builders[0].open(sequence);
+    this.#builders[0].row(sequence, count);
     this.#waiting.charge(sequence, count);
     this.#prefixes.addComing(sequence);
     if (sequence.started) return;

@@ -51,6 +51,8 @@ export class Sequence {
   /** -1 while it does not run. */
   slot = -1;
   planned = 0;
+  /** Rows that sample its next token in steps whose results have not come: two at most, the second planned ahead of the first's. */
+  awaited = 0;
   /** The slot holds the last token itself: it has sampled since it was opened. */
   sampledInSlot = false;
   /** Page ids in order of position. */
@@ -108,9 +110,14 @@ export class Sequence {
     return this.#tokens.length;
   }
 
-  /** Known tokens that the engine has not been given. */
+  /** Tokens that the engine has not been given: known ones and the one that it is about to sample, unless that must be the last. */
   get missing(): number {
-    return this.#tokens.length - this.planned;
+    return Math.min(this.#tokens.length + this.awaited, this.maxPositions) - this.planned;
+  }
+
+  /** What it is fed next may depend on its last token: an extension is asked, or a grammar forces text. */
+  get needsItsTokens(): boolean {
+    return this.adviser !== null || (this.jumps && this.constraint !== null);
   }
 
   /** The last output is never fed, so its position needs no page. */

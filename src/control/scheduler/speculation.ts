@@ -82,7 +82,7 @@ export class Speculation {
 
   /** Proposals for a step of these sequences within so many tokens. Call once per plan. */
   draftsFor(running: readonly Sequence[], maxTokens: number): ReadonlyMap<Sequence, Int32Array> {
-    if (running.length === 0 || running.length >= this.#options.disableByBatchSize) return NO_DRAFTS;
+    if (!this.mayPropose(running.length)) return NO_DRAFTS;
     if (running.some(({ missing }) => missing !== 1)) return NO_DRAFTS;
     const drafts = new Map<Sequence, Int32Array>();
     let proposed = 0;
@@ -96,6 +96,11 @@ export class Speculation {
     }
     if (proposed === 0) return NO_DRAFTS;
     return this.#options.measured === false || this.#pays(running.length, proposed, gained) ? drafts : NO_DRAFTS;
+  }
+
+  /** With so many running sequences there may be proposals. */
+  mayPropose(running: number): boolean {
+    return running > 0 && running < this.#options.disableByBatchSize;
   }
 
   /** A step in which every sequence missed one token has run. */

@@ -89,7 +89,7 @@ export class Driver {
   constructor(schedulerOptions: SchedulerOptions, hooks: FakeHooks = {}) {
     const { maxSequences, maxBatchTokens, pages, maxModelLen, vocabSize, maxLogprobs } = schedulerOptions;
     const engineOptions = { maxSequences, maxBatchTokens, pages, maxModelLen, samplableVocab: vocabSize, maxLogprobs };
-    this.engine = new FakeNativeEngine(engineOptions, hooks);
+    this.engine = new FakeNativeEngine(engineOptions, { queues: true, ...hooks });
     this.scheduler = new Scheduler(schedulerOptions);
     const adapters = new AdapterGate(new AdapterStore(openAdapter, 100, () => 0));
     const report: ReportSink = (report) => {

@@ -15,6 +15,8 @@ export interface FakeHooks {
   /** While `step` is called, before it runs. */
   onCall?: () => void;
   nanPrompt?: number;
+  /** Takes a step while another one runs, as the addon does. */
+  queues?: boolean;
   onLoad?: () => Promise<void> | void;
 }
 
@@ -24,7 +26,15 @@ export class FakeNativeEngine implements NativeEngine {
   readonly maxStepTokens: number;
   readonly maxOpen: number;
   readonly closed: boolean;
+  readonly busy: boolean;
+  /** The step given last waits, or waited, for another one. */
+  readonly waitsForStep: boolean;
+  /** Rows that were planned ahead for nothing. */
+  readonly rowsInVain: number;
+  /** Steps that were taken back. */
+  readonly joins: number;
   step(plan: StepPlan): Promise<StepResult>;
+  retract?(): boolean;
   readPages(pages: Int32Array): Promise<Uint8Array>;
   writePages(pages: Int32Array, bytes: Uint8Array): Promise<void>;
   close(): void;

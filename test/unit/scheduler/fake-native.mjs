@@ -8,7 +8,7 @@ const EMPTY = -1;
 
 export class FakeNativeEngine {
   /** @param {{maxSequences: number, maxBatchTokens: number, pages: number, maxModelLen: number, samplableVocab: number}} options */
-  constructor(options, { onStep, onCall, nanPrompt } = {}) {
+  constructor(options, { onStep, onCall, nanPrompt, queues = false } = {}) {
     this.options = options;
     this.onStep = onStep;
     this.onCall = onCall;
@@ -21,21 +21,41 @@ export class FakeNativeEngine {
     this.maxOpen = 0;
     this.busy = false;
     this.closed = false;
+    /** The step that waits for the running one. */
+    this.waiting = null;
+    this.rowsInVain = 0;
+    this.joins = 0;
+    if (queues) this.retract = () => this.takeBack();
   }
 
   async step(plan) {
-    if (this.busy) throw new Error('a step is running already');
+    const waits = this.busy;
+    this.waitsForStep = waits;
+    if (waits && (this.waiting || !this.retract)) throw new Error('a step is running already');
     this.busy = true;
     this.onCall?.();
     const copy = copyOf(plan);
-    // Native steps end in a later turn of the event loop, in which messages are read as well.
-    await new Promise((resolve) => setImmediate(resolve));
-    await this.onStep?.(this.steps + 1);
+    if (waits) await new Promise((begin, reject) => (this.waiting = { begin, reject }));
     try {
+      // Native steps end in a later turn of the event loop, in which messages are read as well.
+      await new Promise((resolve) => setImmediate(resolve));
+      await this.onStep?.(this.steps + 1);
+      // What has come by then still finds the step that waits.
+      if (this.retract) await new Promise((resolve) => setImmediate(resolve));
       return this.run(copy);
     } finally {
-      this.busy = false;
+      this.busy = this.waiting !== null;
+      this.waiting?.begin();
+      this.waiting = null;
     }
+  }
+
+  takeBack() {
+    if (!this.waiting) return false;
+    this.waiting.reject(new Error('the step was taken back'));
+    this.waiting = null;
+    this.joins++;
+    return true;
   }
 
   close() {
@@ -54,7 +74,7 @@ export class FakeNativeEngine {
     );
   }
 
-  run({ opens, closes, pages, rows, tokens, controls = [], scored = new Int32Array(rows.length / 4) }) {
+  run({ opens, closes, pages, rows, tokens, controls = [], scored = new Int32Array(rows.length / 4), ahead = false }) {
     this.steps++;
     const controlOf = new Map(controls.map((control) => [control.slot, control]));
     for (const slot of closes)
@@ -71,6 +91,12 @@ export class FakeNativeEngine {
       seen.add(slot);
       const proposed = tokens.subarray(offset + count - Math.max(0, samples - 1), offset + count);
       const fed = count - proposed.length;
+      if (this.state(slot).ended) {
+        if (!ahead) throw new Error(`a row of slot ${slot}, whose sequence has ended`);
+        this.spoil(slot, start);
+        offset += count;
+        continue;
+      }
       this.feed(slot, start, tokens.subarray(offset, offset + fed));
       scores.push(...this.score(slot, start, start + fed), ...this.scoreForced(slot, start, fed, scored[i / 4]));
       offset += count;
@@ -83,7 +109,16 @@ export class FakeNativeEngine {
     if (offset !== tokens.length) throw new Error(`${tokens.length} tokens for rows of ${offset}`);
     if (offset > this.options.maxBatchTokens) throw new Error(`a step of ${offset} tokens`);
     this.maxStepTokens = Math.max(this.maxStepTokens, offset);
+    for (const { slot, finish } of results) this.state(slot).ended = finish !== 0;
     return resultOf(results, scores);
+  }
+
+  /** A device computes a row in vain, too: nobody may read what it leaves. */
+  spoil(slot, start) {
+    const state = this.state(slot);
+    if (start !== state.position) throw new Error(`slot ${slot} stands at ${state.position}, not at ${start}`);
+    this.keys[this.cell(state, start)] = EMPTY;
+    this.rowsInVain++;
   }
 
   open({ slot, promptLength, sampling, cached = new Int32Array(0), promptLogprobs = -1, constraint = null }) {
@@ -292,7 +327,7 @@ function resultOf(results, scores) {
 }
 
 /** A NativeAddon. `weightBytes` and `pageBytes` are those of a toy. `gpu`: what models on cuda have. */
-export function fakeAddon({ onStep, onCall, nanPrompt, onLoad, gpu } = {}) {
+export function fakeAddon({ onStep, onCall, nanPrompt, queues = true, onLoad, gpu } = {}) {
   return {
     info: () => ({ version: 'fake', isa: 'fake', isas: ['fake'], cuda: { built: false, devices: 0, message: '' } }),
     loadModel: async (spec, files, tensors, options) => {
@@ -302,6 +337,6 @@ export function fakeAddon({ onStep, onCall, nanPrompt, onLoad, gpu } = {}) {
       return { weightBytes: 1000, weightCache: 'unused', pageBytes: 1024, gpu: own, close() {} };
     },
     liveAdapters: () => 0,
-    createEngine: (model, options) => new FakeNativeEngine(options, { onStep, onCall, nanPrompt }),
+    createEngine: (model, options) => new FakeNativeEngine(options, { onStep, onCall, nanPrompt, queues }),
   };
 }

@@ -25,12 +25,13 @@ function randomRequest(id: number, draw: (below: number) => number, { maxPrompt,
 }
 
 /** Submits in bursts from within the run and aborts at random moments. */
-async function run(storm: Storm) {
+async function run(storm: Storm, queues: boolean) {
   const draw = random(storm.requests);
   const requests = Array.from({ length: storm.requests }, (_, index) => randomRequest(index + 1, draw, storm));
   const aborted = new Set<number>();
   let next = 0;
   const driver: Driver = new Driver(options(storm.scheduler), {
+    queues,
     onStep: () => {
       const burst = draw(3) === 0 ? draw(30) : 0;
       driver.loop.submit(requests.slice(next, next + burst));
@@ -70,11 +71,13 @@ describe('a storm of requests', () => {
     { name: 'room for all', scheduler: roomy, requests: 2000, maxPrompt: 70, maxTokens: 20, abortEvery: 2, preempts: false },
   ];
 
-  it.each(storms)(
-    '$name: none lost, every page returns, outputs as alone',
+  const modes = storms.flatMap((storm) => [false, true].map((queues) => ({ ...storm, queues })));
+
+  it.each(modes)(
+    '$name, planned ahead: $queues: none lost, every page returns, outputs as alone',
     async (storm) => {
       const schedulerOptions = options(storm.scheduler);
-      const { driver, requests, aborted } = await run(storm);
+      const { driver, requests, aborted } = await run(storm, storm.queues);
       let finished = 0;
       for (const each of requests) {
         const got = driver.of(each.id);
@@ -89,6 +92,7 @@ describe('a storm of requests', () => {
       }
       expect(finished).toBeGreaterThan(storm.requests / 2);
       expect(aborted.size).toBeGreaterThan(0);
+      expect(driver.engine.rowsInVain > 0).toBe(storm.queues);
       expect(driver.engine.maxStepTokens).toBeLessThanOrEqual(schedulerOptions.maxBatchTokens);
       expect(driver.engine.maxOpen).toBeLessThanOrEqual(schedulerOptions.maxSequences);
       expect(driver.stats).toMatchObject({ running: 0, waiting: 0, pagesUsed: 0 });

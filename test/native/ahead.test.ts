@@ -1,0 +1,226 @@
+/**
+ * Steps that are planned while the one before runs: every output, log-probability and end is that of steps planned one after the other,
+ * for every seed and control, in batches, with newcomers, over preemptions, with shared prefixes, scored prompts, adapters and grammars.
+ */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { createHash } from 'node:crypto';
+import { join } from 'node:path';
+import { createLocalEngine } from '../../src/control/engine/local.ts';
+import type { SubmitRequest } from '../../src/control/engine/ledger.ts';
+import { loadNative, type NativeAddon, type SamplingSpec, type StepPlan } from '../../src/control/engine/native.ts';
+import type { EngineConfig, EngineStats, SequenceOutput } from '../../src/control/engine/protocol.ts';
+import type { AdapterRef } from '../../src/control/engine/training.ts';
+import { SERVE } from '../../src/control/grammar/compile.ts';
+import { adapterVersion } from '../../src/control/models/adapter-version.ts';
+import { loadModel } from '../../src/control/models/load.ts';
+import { writeAdapter } from '../fixtures/adapters.ts';
+import { hashTokens } from '../fixtures/hash-weights.ts';
+import { temporaryDirectory, writeFamily } from '../fixtures/tiny-model.ts';
+import { random, sampling } from '../unit/scheduler/drive.ts';
+
+const temporary = temporaryDirectory();
+let config: EngineConfig;
+let adapter: AdapterRef;
+
+beforeAll(async () => {
+  const directory = join(temporary.path, 'model');
+  writeFamily(directory, 'qwen3');
+  const { spec, files, tensors } = await loadModel(directory);
+  // Ids are letters, but for the last one, which has no text.
+  const bytes = Uint8Array.from({ length: spec.vocabSize - 1 }, (_, id) => 97 + (id % 5));
+  const offsets = Int32Array.from({ length: spec.vocabSize + 1 }, (_, id) => Math.min(id, spec.vocabSize - 1));
+  config = {
+    spec,
+    files,
+    tensors,
+    dtype: 'bfloat16',
+    threads: 2,
+    maxSequences: 8,
+    maxBatchTokens: 64,
+    maxModelLen: 200,
+    samplableVocab: spec.vocabSize,
+    maxLogprobs: 5,
+    kvCacheBytes: 16 * 2 ** 20,
+    enableChunkedPrefill: true,
+    vocabulary: { bytes, offsets },
+    faults: [],
+  };
+  const folder = join(temporary.path, 'adapter');
+  writeAdapter(folder, spec, { seed: 'adapter', rank: 8, alpha: 16 });
+  adapter = { version: await adapterVersion(folder), directory: folder };
+});
+afterAll(() => temporary.remove());
+
+function controls(index: number, vocab: number): Partial<SamplingSpec> {
+  const few = Int32Array.from([...new Set(hashTokens(`few ${index}`, 4, vocab))].sort((a, b) => a - b));
+  const kinds: Partial<SamplingSpec>[] = [
+    { temperature: 0 },
+    { topP: 0.9, topK: 20 },
+    { frequencyPenalty: 0.3, presencePenalty: 0.2, repetitionPenalty: 1.3 },
+    { allowedIds: few, stopIds: few.slice(0, 1), minTokens: 3 },
+    { allowedIds: few, badWords: [few.slice(0, 2), few.slice(1, 3)] },
+    { logprobsMode: 'processed', minP: 0.05 },
+  ];
+  return { logprobs: 2, maxTokens: 1 + ((index * 7) % 70), seed: BigInt(index) * 31n, ...kinds[index % kinds.length] };
+}
+
+/** Some are other choices of the one before, some share its prefix, some are scored, constrained or on an adapter. */
+function requestOf(index: number): SubmitRequest {
+  const { vocabSize } = config.spec;
+  const chosen = index % 4 === 3 ? index - 1 : index;
+  const prompt = hashTokens(`prompt ${chosen % 6}`, 5 + ((chosen * 13) % 60), vocabSize);
+  const source = { kind: 'regex' as const, text: index % 2 ? '(ab|cd?)*e' : '[a-d]{3,}e+' };
+  return {
+    promptIds: prompt,
+    sampling: sampling({ ...controls(index, vocabSize), choice: index - chosen }),
+    priority: 0,
+    tenant: 'a',
+    adapter: index % 5 === 2 ? adapter : null,
+    ...(index % 9 === 4 && { promptLogprobs: 1 }),
+    ...(index % 7 === 1 && {
+      sampling: sampling({ maxTokens: 20, seed: BigInt(index), stopIds: Int32Array.of(vocabSize - 1), logprobs: 1 }),
+      grammar: { source, options: { ...SERVE, seconds: 60 } },
+    }),
+  };
+}
+
+interface Given {
+  plans: number;
+  ahead: number;
+}
+
+/** The addon, whose engines take one step at a time unless `queues`. */
+function addonWith(queues: boolean, given: Given): NativeAddon {
+  const addon = loadNative();
+  return {
+    ...addon,
+    createEngine: (model, options) => {
+      const engine = addon.createEngine(model, options);
+      const step = (plan: StepPlan) => {
+        given.plans++;
+        if (plan.ahead) given.ahead++;
+        return engine.step(plan);
+      };
+      const { retract, ...others } = engine;
+      return { ...others, step, ...(queues && retract && { retract }) };
+    },
+  };
+}
+
+interface Run extends Given {
+  texts: string[];
+  stats: EngineStats;
+}
+
+async function run(queues: boolean, changes: Partial<EngineConfig>, count: number): Promise<Run> {
+  const given = { plans: 0, ahead: 0 };
+  const engine = await createLocalEngine({ ...config, ...changes }, { addon: addonWith(queues, given) });
+  await engine.loadAdapter(adapter);
+  const outputs: SequenceOutput[][] = Array.from({ length: count }, () => []);
+  const draw = random(count);
+  let [next, open] = [0, count];
+  await new Promise<void>((resolve, reject) => {
+    // Some come at once, the others when something comes out.
+    const submit = (most: number) => {
+      const begin = next;
+      next = Math.min(count, next + most);
+      const requests = Array.from({ length: next - begin }, (_, index) => requestOf(begin + index));
+      if (requests.length > 0) engine.submit(requests, (index, output) => take(begin + index, output));
+    };
+    const take = (index: number, output: SequenceOutput) => {
+      outputs[index]?.push(output);
+      if (output.finish === 'error') reject(new Error(output.error));
+      else if (output.finish !== null && --open === 0) resolve();
+      else if (output.finish !== null || draw(20) === 0) submit(1 + draw(3));
+    };
+    submit(6);
+  });
+  const stats = engine.stats();
+  await engine.close();
+  return { texts: outputs.map(digestOf), stats, ...given };
+}
+
+const bits = (values: Float32Array) => [...new Uint32Array(values.slice().buffer)];
+
+function digestOf(pieces: SequenceOutput[]): string {
+  const text = JSON.stringify([
+    pieces.flatMap(({ tokens }) => [...tokens]),
+    pieces.flatMap(({ logprobs }) => bits(logprobs)),
+    pieces.flatMap(({ top }) => top.map(({ ids, logprobs }) => [[...ids], bits(logprobs)])),
+    pieces.flatMap(({ promptLogprobs }) => (promptLogprobs ? bits(promptLogprobs.logprobs) : [])),
+    pieces.at(-1)?.finish,
+  ]);
+  return createHash('sha256').update(text).digest('hex');
+}
+
+test('what comes out is the same, whichever way the steps are planned', async () => {
+  const inTurn = await run(false, {}, 64);
+  expect(inTurn.ahead).toBe(0);
+  const ahead = await run(true, {}, 64);
+  expect(ahead.texts).toEqual(inTurn.texts);
+  expect(new Set(ahead.texts).size).toBeGreaterThan(50);
+  expect(ahead.ahead).toBeGreaterThan(ahead.plans / 2);
+});
+
+test('also over preemptions and chunks of prompts', async () => {
+  const { layers, kvHeads, headDim } = config.spec;
+  const tight = { kvCacheBytes: 13 * layers * kvHeads * 2 * 16 * headDim * 2, maxBatchTokens: 24 };
+  const inTurn = await run(false, {}, 48);
+  const ahead = await run(true, tight, 48);
+  expect(ahead.texts).toEqual(inTurn.texts);
+  expect(ahead.stats.preemptions).toBeGreaterThan(0);
+  expect(ahead.ahead).toBeGreaterThan(0);
+});
+
+test('a second step waits for the first, a third one is refused, and the second can be taken back', async () => {
+  const addon = loadNative();
+  const { spec, files, tensors } = config;
+  const model = await addon.loadModel(spec, files, tensors, { dtype: 'bfloat16', threads: 2 });
+  const { maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs } = config;
+  const engine = addon.createEngine(model, {
+    maxSequences,
+    maxBatchTokens,
+    maxModelLen,
+    samplableVocab,
+    maxLogprobs,
+    pages: 8,
+  });
+  const prompt = hashTokens('prompt', 20, spec.vocabSize);
+  const opens = [{ slot: 0, promptLength: 20, sampling: sampling({ temperature: 0, maxTokens: 3 }) }];
+  const none = new Int32Array(0);
+  const first = {
+    opens,
+    closes: none,
+    pages: Int32Array.of(0, 0, 0, 0, 1, 1),
+    rows: Int32Array.of(0, 0, 20, 1),
+    tokens: prompt,
+  };
+  const next = (position: number) => ({
+    ...{ opens: [], closes: none, pages: none, rows: Int32Array.of(0, position, 1, 1), tokens: Int32Array.of(-1) },
+    ahead: true,
+  });
+  expect(engine.retract?.()).toBe(false);
+  const steps = [engine.step(first), engine.step(next(20))];
+  await expect(engine.step(next(21))).rejects.toThrow('another one waits');
+  const tokens = (await Promise.all(steps)).map((result) => [...result.tokens]);
+  expect(engine.retract?.()).toBe(false);
+  const third = await engine.step(next(21));
+  expect([...third.finish]).toEqual([2]);
+  // The sequence has ended: its row is left out of a step that did not know, and its slot stands where it stood.
+  expect([...(await engine.step(next(22))).slots]).toEqual([]);
+  expect([...(await engine.step(next(22))).slots]).toEqual([]);
+  // Again, but for a step that is taken back: nothing of it is seen.
+  const again = engine.step({ ...first, closes: Int32Array.of(0) });
+  const waiting = engine.step({ ...next(20), tokens: Int32Array.of(0) });
+  const outcome = waiting.then(
+    () => 'ran',
+    (error: Error) => error.message,
+  );
+  const retracted = engine.retract?.() === true;
+  const other = retracted ? engine.step(next(20)) : null;
+  expect([...(await again).tokens]).toEqual(tokens[0]);
+  expect(await outcome).toBe(retracted ? 'the step was taken back' : 'ran');
+  if (other) expect([...(await other).tokens]).toEqual(tokens[1]);
+  engine.close();
+  model.close();
+});
