@@ -73,6 +73,28 @@ export const mutations = [
     tests: ['test/unit/scheduler'],
   },
   {
+    name: 'a row of an ended sequence run by the step planned ahead',
+    edits: [
+      {
+        file: 'native/src/engine/engine.cc',
+        search: 'return plan.ahead && has_ended_rows(plan) ? run_rows(without_ended(plan)) : run_rows(plan);',
+        replace: 'return run_rows(plan);',
+      },
+    ],
+    tests: ['test/native/ahead.test.ts'],
+  },
+  {
+    name: 'a step planned ahead of what an extension says',
+    edits: [
+      {
+        file: 'src/control/scheduler/sequence.ts',
+        search: 'return this.adviser !== null || (this.jumps && this.constraint !== null);',
+        replace: 'return this.jumps && this.constraint !== null;',
+      },
+    ],
+    tests: ['test/unit/scheduler'],
+  },
+  {
     name: 'auth skipped on one route',
     edits: [
       {
