@@ -28,6 +28,11 @@ export function trainingMetrics(registry: Registry, services: Pick<TrainingServi
       },
     });
   gauge('tokens_per_second', 'Of the last gradient step.', () => stats.last.tokensPerSecond);
+  gauge(
+    'eta_seconds',
+    'Time left to the job that took the last gradient step, as estimated then.',
+    () => stats.last.etaSeconds,
+  );
   gauge('loss', 'Of the last gradient step.', () => stats.last.loss);
   gauge('reward', 'Mean reward of the last job that told one.', () => stats.last.reward);
   gauge('grad_norm', 'Of the last gradient step, before clipping.', () => stats.last.gradNorm);
@@ -44,5 +49,10 @@ export function trainingMetrics(registry: Registry, services: Pick<TrainingServi
     });
   };
   counter('gradient_steps_total', 'Gradient steps taken.', () => stats.steps);
+  counter(
+    'skipped_steps_total',
+    'Gradient steps that changed nothing: a gradient was not finite.',
+    () => stats.skippedSteps,
+  );
   counter('tokens_total', 'Tokens of the rows of gradient steps.', () => stats.tokens);
 }

@@ -150,7 +150,21 @@ describe('an RL job', () => {
     const metrics = await (await plane.call('/metrics')).text();
     expect(metrics).toMatch(/^tandem_training_jobs\{state="succeeded"\} [1-9]/m);
     expect(metrics).toMatch(/^tandem_training_gradient_steps_total [1-9]/m);
+    expect(metrics).toMatch(/^tandem_training_eta_seconds 0$/m);
     expect(metrics).not.toContain(modelId);
+  });
+
+  test('a step that changed nothing is in its event and in /metrics', async () => {
+    const { id: modelId } = await createModel(plane, 'poisoned');
+    const skipped = async () => {
+      const metrics = await (await plane.call('/metrics')).text();
+      return Number(/^tandem_training_skipped_steps_total (\d+)$/m.exec(metrics)?.[1] ?? NaN);
+    };
+    expect(await skipped()).toBe(0);
+    plane.engine_.poison = true;
+    const events = await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));
+    expect(events[1]?.data).toMatchObject({ skipped_step: 1 });
+    expect(await skipped()).toBe(1);
   });
 });
 

@@ -1,26 +1,27 @@
 /** Numbers of the training side for /metrics and the log line. No label can be grown by a client. */
 import type { Logger } from 'pino';
-import type { JobState } from '../../lifecycle.ts';
 import type { TrainingProgress } from '../ports.ts';
 
 /** Of the last gradient step of whatever job took it; null before the first. */
 export interface StepNumbers {
   tokensPerSecond: number | null;
+  etaSeconds: number | null;
   loss: number | null;
   reward: number | null;
   gradNorm: number | null;
 }
 
 export class TrainingStats {
-  readonly last: StepNumbers = { tokensPerSecond: null, loss: null, reward: null, gradNorm: null };
+  readonly last: StepNumbers = {
+    tokensPerSecond: null,
+    etaSeconds: null,
+    loss: null,
+    reward: null,
+    gradNorm: null,
+  };
   steps = 0;
   tokens = 0;
   skippedSteps = 0;
-  readonly ended: Record<Extract<JobState, 'succeeded' | 'failed' | 'cancelled'>, number> = {
-    succeeded: 0,
-    failed: 0,
-    cancelled: 0,
-  };
   readonly #log: Logger;
 
   constructor(log: Logger) {
@@ -34,8 +35,9 @@ export class TrainingStats {
     };
     this.steps++;
     this.tokens += read('num_tokens') ?? 0;
-    if (read('skipped') !== null && read('skipped') !== 0) this.skippedSteps++;
+    if (read('skipped_step') === 1) this.skippedSteps++;
     this.last.tokensPerSecond = read('tokens_per_second');
+    this.last.etaSeconds = read('eta_seconds');
     this.last.loss = read('loss');
     this.last.reward = read('reward') ?? this.last.reward;
     this.last.gradNorm = read('grad_norm');
@@ -48,7 +50,7 @@ export class TrainingStats {
         loss: this.last.loss,
         reward: read('reward'),
         tokensPerSecond: this.last.tokensPerSecond,
-        etaSeconds: read('eta_seconds'),
+        etaSeconds: this.last.etaSeconds,
       },
       'gradient step',
     );
