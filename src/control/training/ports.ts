@@ -65,6 +65,8 @@ export interface Checkpoints {
   /** The newest that is not deleted; null where none is left. */
   latest(modelId: string): Promise<Checkpoint | null>;
   at(modelId: string, step: number): Promise<Checkpoint | null>;
+  /** The step that `commit` will give; nobody else takes it while a job of the model runs. */
+  nextStep(modelId: string): Promise<number>;
   /** An empty folder for the job's checkpoint, on the file system of the checkpoints. What an earlier attempt left is removed. */
   stage(jobId: string): Promise<string>;
   /**

@@ -9,7 +9,6 @@ export class StepReporter {
   readonly #ports: TrainingPorts;
   readonly #job: TrainingJob;
   readonly #plan: JobPlan;
-  readonly #modelStep: number;
   readonly #firstStep: number;
   readonly #totals: JobSnapshot['totals'];
   readonly #startedAt = performance.now();
@@ -20,7 +19,6 @@ export class StepReporter {
     this.#ports = ports;
     this.#job = job;
     this.#plan = plan;
-    this.#modelStep = from.modelStep;
     this.#firstStep = from.step;
     this.#totals = structuredClone(from.totals);
   }
@@ -60,7 +58,7 @@ export class StepReporter {
     const { enabled, targetTrainingStep } = resolveSftConfig(this.#job.config).metricLogging;
     if (!enabled) return;
     const row = { 'sft/gradient_step': number, ...prefixed('sft', metrics) };
-    const step = targetTrainingStep ?? this.#modelStep + 1;
+    const step = targetTrainingStep ?? (await this.#nextStep());
     await this.#ports.run.record(this.#job.modelId, `${this.#job.id}/step-${number}`, step, row);
   }
 
@@ -68,7 +66,12 @@ export class StepReporter {
   async finish(): Promise<void> {
     const means = Object.entries(this.#totals).map(([name, [sum, count]]) => [name, sum / count] as const);
     const row = { ...prefixed('train', Object.fromEntries(means)), 'train/num_gradient_steps': this.#plan.steps };
-    await this.#ports.run.record(this.#job.modelId, `${this.#job.id}/end`, this.#modelStep + 1, row);
+    await this.#ports.run.record(this.#job.modelId, `${this.#job.id}/end`, await this.#nextStep(), row);
+  }
+
+  /** Not one more than where the job began: the newest steps may have been deleted, and are not given again. */
+  #nextStep(): Promise<number> {
+    return this.#ports.checkpoints.nextStep(this.#job.modelId);
   }
 }
 

@@ -36,6 +36,7 @@ async function run({ id, modelId, key, start, step }, index) {
     checkpoints: {
       latest: () => Promise.resolve(begin === null ? null : { step, adapter: { directory: begin, version: 'x' } }),
       at: () => Promise.resolve(null),
+      nextStep: () => Promise.resolve(step + 1),
       stage: () => Promise.resolve(directory),
       commit: (_job, from, version) => {
         made = version;

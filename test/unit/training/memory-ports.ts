@@ -63,6 +63,7 @@ export class MemoryPorts implements TrainingPorts {
   readonly checkpoints = {
     latest: () => Promise.resolve(this.made.at(-1) ?? null),
     at: (_model: string, step: number) => Promise.resolve(this.made.find((made) => made.step === step) ?? null),
+    nextStep: () => Promise.resolve(this.#nextStep()),
     stage: async (jobId: string) => {
       await this.#write();
       const directory = join(this.folder, `stage-${jobId}`);
@@ -76,7 +77,7 @@ export class MemoryPorts implements TrainingPorts {
     },
     commit: async (jobId: string, from: string, version: string) => {
       await this.#write();
-      const step = (this.made.at(-1)?.step ?? 0) + 1;
+      const step = this.#nextStep();
       const directory = join(this.folder, `step-${step}`);
       renameSync(from, directory);
       const checkpoint = { step, adapter: { directory, version }, jobId };
@@ -99,6 +100,10 @@ export class MemoryPorts implements TrainingPorts {
 
   report(_job: string, error: unknown): void {
     this.faults.push(error);
+  }
+
+  #nextStep(): number {
+    return (this.made.at(-1)?.step ?? 0) + 1;
   }
 
   async #write(): Promise<void> {

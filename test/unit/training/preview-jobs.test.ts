@@ -125,7 +125,7 @@ describe('an RL job', () => {
   });
 
   test('jobs of a model go in order, and steps only grow', async () => {
-    const { id: modelId } = await createModel(plane, 'series');
+    const { id: modelId, run_id: run } = await createModel(plane, 'series');
     const ids: string[] = [];
     for (let i = 0; i < 4; i++) ids.push(String((await plane.ok(JOBS, rl(modelId)))['id']));
     const steps = [];
@@ -138,6 +138,12 @@ describe('an RL job', () => {
     });
     const { id } = await plane.ok(JOBS, rl(modelId));
     expect((await finished(plane, String(id))).at(-1)?.data['step']).toBe(5);
+    // Its numbers are told of the step that it made, not of the one that is gone.
+    const metrics = { 'train/loss': expect.any(Number) as number };
+    const page = await plane.json(`/v1/preview/models/${modelId}/checkpoints?limit=1&order=desc`);
+    expect(page).toMatchObject({ data: [{ step: 5, metrics }] });
+    const rows = (await plane.json(`/v1/preview/runs/${run}/history`))['data'] as { step: number }[];
+    expect(rows.map(({ step }) => step)).toEqual([1, 2, 3, 4, 5]);
   });
 
   test('its numbers are in the run and in /metrics', async () => {

@@ -24,10 +24,10 @@ import type { TrajectoryGroup } from '../trajectories.ts';
 const SNAPSHOT_FILE = 'snapshot';
 
 /** The job or its model has been deleted while it ran: there is nothing left to train. */
-export class JobGoneError extends Error {
-  constructor(jobId: string) {
-    super(`Job ${jobId} has gone.`);
-    this.name = 'JobGoneError';
+export class GoneError extends Error {
+  constructor(what: 'Job' | 'Model', id: string) {
+    super(`${what} ${id} has gone.`);
+    this.name = 'GoneError';
   }
 }
 
@@ -50,7 +50,7 @@ export class StoredInputs implements JobInputs {
 
   async #key(jobId: string): Promise<string> {
     const key = (await this.#jobs.find(jobId))?.inputKey;
-    if (typeof key !== 'string') throw new JobGoneError(jobId);
+    if (typeof key !== 'string') throw new GoneError('Job', jobId);
     return key;
   }
 }
@@ -91,7 +91,7 @@ export class StoredSnapshots implements JobSnapshots {
 
   async load(jobId: string): Promise<Uint8Array | null> {
     const job = await this.#jobs.find(jobId);
-    if (job === null) throw new JobGoneError(jobId);
+    if (job === null) throw new GoneError('Job', jobId);
     if (job.snapshotKey === null) return null;
     const bytes = await readFile(this.#blobs.path(job.snapshotKey, SNAPSHOT_FILE)).catch(() => null);
     const whole = bytes !== null && createHash('sha256').update(bytes).digest('hex') === job.snapshotSha256;
@@ -138,6 +138,12 @@ export class StoredCheckpoints implements Checkpoints {
     return Promise.resolve(this.#registry.checkpoint(modelId, step));
   }
 
+  async nextStep(modelId: string): Promise<number> {
+    const model = await this.#models.find(modelId);
+    if (model === null) throw new GoneError('Model', modelId);
+    return model.nextStep;
+  }
+
   async stage(jobId: string): Promise<string> {
     await this.#staged.get(jobId)?.discard();
     const draft = await this.#blobs.draft('adapters');
@@ -159,7 +165,7 @@ export class StoredCheckpoints implements Checkpoints {
     const job = await this.#jobs.find(jobId);
     if (draft === undefined || draft.directory !== directory)
       throw new Error(`${directory} was not staged for ${jobId}.`);
-    if (job === null) throw new JobGoneError(jobId);
+    if (job === null) throw new GoneError('Job', jobId);
     const bytes = await folderBytes(directory);
     await draft.seal();
     const published = await this.#models.publish({
@@ -174,7 +180,7 @@ export class StoredCheckpoints implements Checkpoints {
     this.#staged.delete(jobId);
     if (published === null) {
       await this.#blobs.remove(draft.key);
-      throw new JobGoneError(jobId);
+      throw new GoneError('Job', jobId);
     }
     return this.#register(published);
   }
