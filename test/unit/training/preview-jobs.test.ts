@@ -146,6 +146,20 @@ describe('an RL job', () => {
     expect(rows.map(({ step }) => step)).toEqual([1, 2, 3, 4, 5]);
   });
 
+  test('step 0 is the reference of a KL penalty, whether it is kept or not', async () => {
+    const { id: modelId } = await createModel(plane, 'referring');
+    await plane.call(`/v1/preview/models/${modelId}/checkpoints`, {
+      method: 'DELETE',
+      body: '{"steps":[0]}',
+      headers: { 'content-type': 'application/json' },
+    });
+    const config = { ...EXPERIMENTAL, kl_penalty_coef: 0.1, kl_penalty_reference_step: 0 };
+    const { id } = await plane.ok(JOBS, rl(modelId, { experimental_config: config }));
+    const events = await finished(plane, String(id));
+    expect(events.at(-1)?.type).toBe('training_ended');
+    expect(events[1]?.data).toHaveProperty('kl_policy_ref');
+  });
+
   test('its numbers are in the run and in /metrics', async () => {
     const { id: modelId, run_id: run } = await createModel(plane, 'measured');
     await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));

@@ -15,7 +15,7 @@ import type { TrainingInputs } from '../intake/inputs.ts';
 import { GROUPS_KEY, asValidation } from '../intake/read-trajectories.ts';
 import type { ModelService } from '../models/model-service.ts';
 import type { ModelRegistry, RegisteredModel } from '../models/registry.ts';
-import { resolveRlConfig } from '../rl-config.ts';
+import { resolveRlConfig, type RlConfig } from '../rl-config.ts';
 import { notFound, ServiceError, storageError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
 import { checkLearningRates, resolveSftConfig } from '../sft-config.ts';
@@ -64,11 +64,7 @@ export class JobService {
       const config = fields.experimental_config ?? null;
       const model = this.#trainable(fields.model_id, entity);
       const resolved = asValidation(() => resolveRlConfig(config));
-      const reference = resolved.klPenalty?.reference;
-      if (reference?.kind === 'step' && this.#options.registry.checkpoint(model.id, reference.step) === null) {
-        const loc = ['body', 'experimental_config', 'kl_penalty_reference_step'];
-        throw invalid(loc, `The model has no checkpoint at step ${reference.step}.`);
-      }
+      this.#checkReference(model.id, resolved);
       const repeatable = toRepeatable('training-jobs', idempotencyKey, read.digest);
       return await this.#accept(await newJob(model, 'rl', config, draft), repeatable, () => draft.seal());
     } catch (error) {
@@ -130,6 +126,15 @@ export class JobService {
     const model = this.#options.models.require(canonical(modelId), entity);
     if (model.usable) return model;
     throw new ServiceError('conflict', 'The model was made on other base weights than the server has now.', 'model_id');
+  }
+
+  /** Step 0 is the base model, whether it is kept or not. */
+  #checkReference(modelId: string, { klPenalty }: RlConfig): void {
+    const reference = klPenalty?.reference;
+    if (reference?.kind !== 'step' || reference.step === 0) return;
+    if (this.#options.registry.checkpoint(modelId, reference.step) !== null) return;
+    const loc = ['body', 'experimental_config', 'kl_penalty_reference_step'];
+    throw invalid(loc, `The model has no checkpoint at step ${reference.step}.`);
   }
 
   async #checkRoom({ modelId, entity, inputBytes }: NewJob): Promise<void> {
