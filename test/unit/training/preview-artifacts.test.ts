@@ -1,0 +1,258 @@
+/** Artifacts and SFT jobs over HTTP. */
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { createModel, finished, startPlane, type Plane } from './plane.ts';
+
+const SFT = '/v1/preview/sft-training-jobs';
+const ARTIFACTS = '/v1/preview/artifacts';
+
+let plane: Plane;
+let files: string;
+beforeAll(async () => {
+  files = mkdtempSync(join(tmpdir(), 'tandem-files-'));
+  plane = await startPlane({ settings: { trainingFileRoot: join(files, 'allowed') } });
+}, 120_000);
+afterAll(async () => {
+  await plane?.end();
+  rmSync(files, { recursive: true, force: true });
+});
+
+const drafts = () => readdirSync(join(plane.dataDir, 'blobs', 'drafts'));
+
+const row = (text: string, more: object = {}) =>
+  JSON.stringify({
+    messages: [
+      { role: 'user', content: 'hi' },
+      { role: 'assistant', content: text },
+    ],
+    ...more,
+  });
+
+async function upload(name: string, contents: Record<string, string>, key = 'default') {
+  const headers = { ...plane.as(key), 'content-type': 'application/json' };
+  const opened = await plane.call(ARTIFACTS, {
+    method: 'POST',
+    headers,
+    body: JSON.stringify({ project: 'p', name, type: 'dataset' }),
+  });
+  const { id } = (await opened.json()) as { id: string };
+  for (const [file, text] of Object.entries(contents)) {
+    const put = await plane.call(`${ARTIFACTS}/${id}/files/${file}`, {
+      method: 'PUT',
+      body: text,
+      headers: plane.as(key),
+    });
+    expect(put.status).toBe(200);
+  }
+  const committed = await plane.call(`${ARTIFACTS}/${id}/commit`, { method: 'POST', headers: plane.as(key) });
+  return { status: committed.status, body: (await committed.json()) as { id: string; url: string; version: string } };
+}
+
+describe('artifacts', () => {
+  test('files, a commit, a version and a URL', async () => {
+    const first = await upload('style', {
+      'train.jsonl': `${row('a')}\n`,
+      'metadata.json': '{"format":"jsonl","num_trajectories":1}',
+    });
+    expect(first.body).toMatchObject({
+      state: 'committed',
+      version: 'v0',
+      url: 'wandb-artifact:///default/p/style:v0',
+    });
+    const same = await upload('style', {
+      'train.jsonl': `${row('a')}\n`,
+      'metadata.json': '{"format":"jsonl","num_trajectories":1}',
+    });
+    expect(same.body).toEqual(first.body);
+    const other = await upload('style', { 'train.jsonl': `${row('b')}\n` });
+    expect(other.body.version).toBe('v1');
+    const file = await plane.call(`${ARTIFACTS}/${other.body.id}/files/train.jsonl`);
+    expect(await file.text()).toBe(`${row('b')}\n`);
+    expect(file.headers.get('content-disposition')).toBe('attachment');
+    const list = await plane.json(`${ARTIFACTS}?limit=1`);
+    expect(list).toMatchObject({ data: [{ id: first.body.id }], has_more: true });
+    // Committed: nothing changes any more.
+    const put = await plane.call(`${ARTIFACTS}/${other.body.id}/files/train.jsonl`, { method: 'PUT', body: 'x' });
+    expect(put.status).toBe(409);
+    // A deleted version is not given again.
+    const gone = await plane.call(`${ARTIFACTS}/${other.body.id}`, { method: 'DELETE' });
+    expect(gone.status).toBe(200);
+    expect((await plane.call(`${ARTIFACTS}/${other.body.id}`)).status).toBe(404);
+    expect((await upload('style', { 'train.jsonl': `${row('c')}\n` })).body.version).toBe('v2');
+  });
+
+  test.each(['..', '.hidden', 'a%2fb', '..%2f..%2fetc', 'a%00b', 'x'.repeat(129), '%2e%2e'])(
+    'the file name %s',
+    async (name) => {
+      const { id } = (await plane.ok(ARTIFACTS, { project: 'p', name: 'names' })) as { id: string };
+      const response = await plane.call(`${ARTIFACTS}/${id}/files/${name}`, { method: 'PUT', body: 'x' });
+      expect([404, 422]).toContain(response.status);
+      await plane.call(`${ARTIFACTS}/${id}`, { method: 'DELETE' });
+    },
+  );
+
+  test('are refused when empty, or with broken metadata, or too large', async () => {
+    expect((await upload('empty', {})).status).toBe(409);
+    expect((await upload('broken', { 'metadata.json': '[1]' })).status).toBe(422);
+    const { id } = (await plane.ok(ARTIFACTS, { project: 'p', name: 'big' })) as { id: string };
+    const response = await plane.call(`${ARTIFACTS}/${id}/files/metadata.json`, {
+      method: 'PUT',
+      body: 'x'.repeat(2 ** 20 + 1),
+    });
+    expect(response.status).toBe(413);
+    await expect.poll(drafts).toEqual([]);
+  });
+
+  test('of another entity are as unknown as none', async () => {
+    const { body } = await upload('theirs', { 'train.jsonl': row('x') });
+    const never = '00000000-0000-4000-8000-000000000000';
+    const calls: [string, RequestInit][] = [
+      ['', {}],
+      ['', { method: 'DELETE' }],
+      ['/files/train.jsonl', {}],
+      ['/files/train.jsonl', { method: 'PUT', body: 'x' }],
+      ['/commit', { method: 'POST' }],
+    ];
+    for (const [path, init] of calls) {
+      const answers = [body.id, never].map(async (id) => {
+        const response = await plane.call(`${ARTIFACTS}/${id}${path}`, { ...init, headers: plane.as('rivals') });
+        return [response.status, await response.text()];
+      });
+      const [theirs, none] = await Promise.all(answers);
+      expect(theirs?.[0], path).toBe(404);
+      expect(theirs).toEqual(none);
+    }
+    expect((await plane.call(ARTIFACTS, { headers: plane.as('rivals') })).status).toBe(200);
+    const forbidden = await plane.post(ARTIFACTS, { project: 'p', name: 'x', entity: 'rivals' });
+    expect(forbidden.status).toBe(403);
+  });
+});
+
+describe('SFT jobs', () => {
+  const start = (id: string, url: string, more: object = {}) =>
+    plane.post(SFT, { model_id: id, training_data_url: url, ...more });
+
+  test('as the client drives them', async () => {
+    const { id } = await createModel(plane, 'tuned');
+    const rows = `${row('one')}\n${row('two', { tools: [{ type: 'function', function: { name: 'f' } }] })}\n\n${row('three')}`;
+    const { body } = await upload('agent-sft-data-7194bdcab705', { 'train.jsonl': rows });
+    const created = await start(id, body.url, { config: { batch_size: 1, learning_rate: [1e-4, 5e-5, 5e-5] } });
+    expect(created.status).toBe(200);
+    const job = (await created.json()) as { id: string };
+    const events = await finished(plane, job.id);
+    expect(
+      events.map(({ type }) => type),
+      JSON.stringify(events),
+    ).toEqual(['training_started', 'gradient_step', 'gradient_step', 'gradient_step', 'training_ended']);
+    expect(events[0]?.data['num_sequences']).toBe(3);
+    const page = await plane.json(`/v1/preview/models/${id}/checkpoints?limit=1&order=desc`);
+    expect(page).toMatchObject({ data: [{ step: 1 }] });
+    // The other name of the file, two slashes, and the default configuration.
+    const other = await upload('other', { 'trajectories.jsonl': row('x') });
+    const again = await start(id, other.body.url.replace(':///', '://'), { config: null });
+    expect((await finished(plane, ((await again.json()) as { id: string }).id)).at(-1)?.type).toBe('training_ended');
+  });
+
+  test('keep their data when the artifact goes', async () => {
+    const { id } = await createModel(plane, 'kept');
+    const { body } = await upload('fleeting', { 'train.jsonl': row('x') });
+    let release = (): void => undefined;
+    const held = new Promise<void>((resolve) => (release = resolve));
+    plane.engine_.beforeCall = () => held;
+    const job = (await (await start(id, body.url)).json()) as { id: string };
+    await plane.call(`${ARTIFACTS}/${body.id}`, { method: 'DELETE' });
+    release();
+    plane.engine_.beforeCall = () => undefined;
+    expect((await finished(plane, job.id)).at(-1)?.type).toBe('training_ended');
+    expect((await start(id, body.url)).status).toBe(422);
+  });
+
+  test('refuse rows by their line', async () => {
+    const { id } = await createModel(plane, 'rows');
+    const cases: [string, RegExp][] = [
+      ['{"messages":[]}', /Line 1 .*messages/],
+      [`${row('a')}\n{"messages":[{"role":"user","content":"x"}]}`, /Line 2 .*assistant/],
+      [`${row('a')}\n\n{broken`, /Line 3 .*JSON/],
+      ['[1]', /Line 1 .*object/],
+      ['{"messages":[{"content":"x"}]}', /Line 1 .*role/],
+      ['{"messages":[{"role":"assistant","content":5}]}', /Line 1 .*content/],
+      [row('a', { tools: 'f' }), /Line 1 .*tools/],
+      [`{"messages":${'['.repeat(5000)}`, /Line 1 .*deep/],
+      ['', /no row/],
+      ['\n\n', /no row/],
+    ];
+    for (const [index, [text, message]] of cases.entries()) {
+      const { body } = await upload(`bad-${index}`, { 'train.jsonl': text });
+      const response = await start(id, body.url);
+      expect(response.status, text.slice(0, 50)).toBe(422);
+      const { detail } = (await response.json()) as { detail: { loc: unknown; msg: string }[] };
+      expect(detail[0]?.loc).toEqual(['body', 'training_data_url']);
+      expect(detail[0]?.msg).toMatch(message);
+    }
+    const { body } = await upload('bytes', { 'train.jsonl': Buffer.from([0xff, 0xfe]).toString('latin1') });
+    expect(body.version).toBe('v0');
+    const { body: rates } = await upload('rates', { 'train.jsonl': `${row('a')}\n${row('b')}\n${row('c')}` });
+    const short = await start(id, rates.url, { config: { batch_size: 1, learning_rate: [1e-4] } });
+    expect(await short.json()).toMatchObject({ detail: [{ loc: ['body', 'config', 'learning_rate'] }] });
+    expect(drafts()).toEqual([]);
+  });
+
+  test('refuse URLs that are not allowed', async () => {
+    const { id } = await createModel(plane, 'urls');
+    const { body } = await upload('private', { 'train.jsonl': row('x') }, 'rivals');
+    const foreign = await start(id, body.url);
+    const none = await start(id, 'wandb-artifact:///default/p/never:v0');
+    expect([foreign.status, await foreign.text()]).toEqual([none.status, await none.text()]);
+    mkdirSync(join(files, 'allowed', 'sub'), { recursive: true });
+    writeFileSync(join(files, 'secret.jsonl'), row('secret'));
+    writeFileSync(join(files, 'allowed', 'sub', 'ok.jsonl'), row('ok'));
+    symlinkSync(join(files, 'secret.jsonl'), join(files, 'allowed', 'link.jsonl'));
+    const urls = [
+      'wandb-artifact:///default/p/x:v0/../../y',
+      'wandb-artifact:///default/p',
+      'wandb-artifact:///default/p/x:newest',
+      'http://169.254.169.254/latest',
+      'https://example.com/train.jsonl',
+      'ftp://x/y',
+      's3://bucket/key',
+      'data:text/plain,x',
+      'no url',
+      `file://${files}/secret.jsonl`,
+      `file://${files}/allowed/../secret.jsonl`,
+      `file://${files}/allowed/%2e%2e/secret.jsonl`,
+      `file://${files}/allowed/link.jsonl`,
+      `file://${files}/allowed`,
+      `file://${files}/allowed/sub`,
+      'file:///dev/zero',
+      'file:///etc/passwd',
+      'file://otherhost/etc/passwd',
+    ];
+    for (const url of urls) {
+      const response = await start(id, url);
+      expect(response.status, url).toBe(422);
+      const { detail } = (await response.json()) as { detail: { loc: unknown; msg: string }[] };
+      expect(detail[0]?.loc).toEqual(['body', 'training_data_url']);
+      expect(detail[0]?.msg).not.toContain(files);
+    }
+    expect((await start(id, `file://${files}/allowed/sub/ok.jsonl`)).status).toBe(200);
+  });
+
+  test.each([
+    [{ config: { batch_size: 0 } }, ['body', 'config', 'batch_size']],
+    [{ config: { batch_size: 'many' } }, ['body', 'config', 'batch_size']],
+    [{ config: { learning_rate: -1 } }, ['body', 'config', 'learning_rate']],
+    [{ config: { learning_rate: [] } }, ['body', 'config', 'learning_rate']],
+    [{ config: { epochs: 3 } }, ['body', 'config', 'epochs']],
+    [{ config: { assistant_turns: 'first' } }, ['body', 'config', 'assistant_turns']],
+    [{ experimental_config: { x: 1 } }, ['body', 'experimental_config', 'x']],
+    [{ training_data_url: undefined }, ['body', 'training_data_url']],
+    [{ training_data_url: 5 }, ['body', 'training_data_url']],
+  ])('%j is 422 at %j', async (more, loc) => {
+    const { id } = await createModel(plane, 'urls');
+    const response = await start(id, 'wandb-artifact:///default/p/x:v0', more);
+    expect(response.status).toBe(422);
+    expect(await response.json()).toMatchObject({ detail: [{ loc }] });
+  });
+});
