@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { createModel, finished, startPlane, type Plane } from './plane.ts';
+import { createModel, finished, startPlane, trajectory, type Plane } from './plane.ts';
 
 const SFT = '/v1/preview/sft-training-jobs';
 const ARTIFACTS = '/v1/preview/artifacts';
@@ -153,6 +153,22 @@ describe('SFT jobs', () => {
     const other = await upload('other', { 'trajectories.jsonl': row('x') });
     const again = await start(id, other.body.url.replace(':///', '://'), { config: null });
     expect((await finished(plane, ((await again.json()) as { id: string }).id)).at(-1)?.type).toBe('training_ended');
+  });
+
+  test('take trajectories as rows', async () => {
+    const { id } = await createModel(plane, 'rows-of-trajectories');
+    const choice = { finish_reason: 'stop', index: 0, message: { role: 'assistant', content: 'two' }, logprobs: null };
+    const line = JSON.stringify({ ...trajectory([100, 2], 1), tools: null });
+    const mixed = JSON.stringify({ messages_and_choices: [{ role: 'user', content: 'one?' }, choice], reward: 0 });
+    const { body } = await upload('played', { 'trajectories.jsonl': `${line}\n${mixed}\n${row('x')}` });
+    const started = await start(id, body.url, { config: { batch_size: 3 } });
+    expect(started.status, await started.clone().text()).toBe(200);
+    const events = await finished(plane, ((await started.json()) as { id: string }).id);
+    expect(events.at(-1)?.type, JSON.stringify(events)).toBe('training_ended');
+    expect(events[1]?.data).toMatchObject({ num_trajectories: 3, num_dropped_trajectories: 0 });
+    const open = JSON.stringify({ messages_and_choices: [choice, { role: 'user', content: 'and?' }] });
+    const unended = await upload('unended', { 'train.jsonl': open });
+    expect(await (await start(id, unended.body.url)).text()).toMatch(/Line 1 .*assistant/);
   });
 
   test('keep their data when the artifact goes', async () => {

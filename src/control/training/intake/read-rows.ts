@@ -5,6 +5,7 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
+import { isChoice, type HistoryElement, type MessageElement } from '../trajectories.ts';
 import type { IntakeSettings, RowsRead } from './protocol.ts';
 
 const compress = promisify(gzip);
@@ -105,25 +106,29 @@ function checkRow(line: string, number: number): void {
     throw fault(number, `is no JSON: ${(error as Error).message.slice(0, 120)}`);
   }
   if (!isObject(row)) throw fault(number, 'is no JSON object.');
-  const { messages, tools = null } = row;
-  if (!Array.isArray(messages) || messages.length === 0)
-    throw fault(number, 'needs `messages`, a list that is not empty.');
-  messages.forEach((message: unknown, index) => checkMessage(message, number, index));
-  const last = messages.at(-1) as Record<string, unknown>;
-  if (last['role'] !== 'assistant') throw fault(number, 'must end with a message of the assistant.');
+  const { messages: plain = null, messages_and_choices: elements, tools = null } = row;
+  const [name, list] = plain === null ? ['messages_and_choices', elements] : ['messages', plain];
+  if (!Array.isArray(list) || list.length === 0) {
+    throw fault(number, 'needs `messages` (or `messages_and_choices`), a list that is not empty.');
+  }
+  const messages = list.map((element: unknown, index) => checkMessage(element, number, `${name}[${index}]`));
+  if (messages.at(-1)?.role !== 'assistant') throw fault(number, 'must end with a message of the assistant.');
   if (tools !== null && !(Array.isArray(tools) && tools.every(isObject))) {
     throw fault(number, '`tools` must be a list of objects.');
   }
 }
 
-function checkMessage(message: unknown, number: number, index: number): void {
-  if (!isObject(message) || typeof message['role'] !== 'string') {
-    throw fault(number, `messages[${index}] needs a \`role\`.`);
-  }
-  const content = message['content'] ?? null;
+/** A choice of a trajectory counts as the assistant's message. */
+function checkMessage(element: unknown, number: number, where: string): MessageElement {
+  if (!isObject(element)) throw fault(number, `${where} is no object.`);
+  const given = element as HistoryElement;
+  const message = isChoice(given) ? { ...given.message, role: 'assistant' } : given;
+  if (typeof message.role !== 'string') throw fault(number, `${where} needs a \`role\`.`);
+  const content = message.content ?? null;
   if (content !== null && typeof content !== 'string' && !Array.isArray(content)) {
-    throw fault(number, `messages[${index}].content must be a text, a list of parts, or null.`);
+    throw fault(number, `${where}.content must be a text, a list of parts, or null.`);
   }
+  return message;
 }
 
 /** Brackets outside of strings; JSON.parse would recurse as deep. */
