@@ -154,16 +154,17 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
 }
 
 /** What only answers repeated requests is not kept for ever. */
-async function forgetOld({ models, jobs }: Parts['repositories']): Promise<void> {
+async function forgetOld({ models, jobs, artifacts }: Parts['repositories']): Promise<void> {
   const before = new Date(Date.now() - KEEP_ANSWERS_MS).toISOString();
   await models.forgetDeleted(before);
   await jobs.forgetKeys(before);
+  await artifacts.forgetDeleted(before);
 }
 
 interface Parts {
   setup: TrainingSetup;
   blobs: BlobStore;
-  repositories: { models: ModelRepository; jobs: JobRepository; logs: LogRepository };
+  repositories: { models: ModelRepository; jobs: JobRepository; logs: LogRepository; artifacts: ArtifactRepository };
   registry: ModelRegistry;
   inputs: TrainingInputs;
   stats: TrainingStats;

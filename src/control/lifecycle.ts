@@ -24,7 +24,7 @@ export const LIFECYCLE = {
   artifact: {
     open: { commit: 'committed', delete: 'deleted' },
     committed: { delete: 'deleted' },
-    deleted: {},
+    deleted: { delete: 'deleted' },
   },
 } as const satisfies Record<string, Record<string, Record<string, string>>>;
 

@@ -97,6 +97,7 @@ export class ArtifactRepository {
       .selectFrom('artifacts')
       .selectAll()
       .where('entity', '=', entity)
+      .where('state', '!=', 'deleted')
       .where('sequence', '>', from)
       .orderBy('sequence')
       .limit(limit)
@@ -145,9 +146,27 @@ export class ArtifactRepository {
     });
   }
 
+  /** What committing this artifact gave: itself, or the version that had its content before. Null where it gave nothing. */
+  async committed(id: string, entity: string): Promise<StoredArtifact | null> {
+    const artifacts = this.#db.selectFrom('artifacts').selectAll().where('entity', '=', entity);
+    const row = await artifacts.where('id', '=', id).executeTakeFirst();
+    if (row === undefined || row.state === 'open') return null;
+    if (row.state === 'committed') return this.#withFiles(row);
+    if (row.version !== null || row.digest === null) return null;
+    const same = await artifacts
+      .where('project', '=', row.project)
+      .where('name', '=', row.name)
+      .where('digest', '=', row.digest)
+      .where('state', '=', 'committed')
+      .orderBy('version', 'desc')
+      .limit(1)
+      .executeTakeFirst();
+    return same === undefined ? null : this.#withFiles(same);
+  }
+
   /**
    * Gives the artifact the next version of its name. Where the newest version has the same content, that one is returned instead and the
-   * open artifact goes; `blobs` are then no longer named by a row.
+   * open artifact is deleted; `blobs` are then no longer named by a row.
    */
   async commit(id: string, digest: string): Promise<{ id: string; blobs: string[] }> {
     return this.#db.transaction().execute(async (trx) => {
@@ -164,9 +183,7 @@ export class ArtifactRepository {
         .limit(1)
         .executeTakeFirst();
       if (newest?.digest === digest && newest.state === 'committed') {
-        const files = await trx.selectFrom('artifact_files').select('blob_key').where('artifact_id', '=', id).execute();
-        await trx.deleteFrom('artifacts').where('id', '=', id).execute();
-        return { id: newest.id, blobs: files.map((file) => file.blob_key) };
+        return { id: newest.id, blobs: await bury(trx, row, digest) };
       }
       const version = newest?.version == null ? 0 : newest.version + 1;
       await trx.updateTable('artifacts').set({ state, version, digest }).where('id', '=', id).execute();
@@ -175,8 +192,8 @@ export class ArtifactRepository {
   }
 
   /**
-   * Returns the blobs of its files; null where there is none. A committed one leaves its row behind without files: its version is not given
-   * again.
+   * Returns the blobs of its files; null where there never was one. Its row stays without files: a version is not given again, and a repeated
+   * delete is answered like the first.
    */
   async remove(id: string, entity: string): Promise<string[] | null> {
     return this.#db.transaction().execute(async (trx) => {
@@ -185,16 +202,19 @@ export class ArtifactRepository {
         .selectAll()
         .where('id', '=', id)
         .where('entity', '=', entity)
-        .where('state', '!=', 'deleted')
         .executeTakeFirst();
-      if (row === undefined) return null;
-      const state = transition('artifact', row.state, 'delete');
-      const files = await trx.selectFrom('artifact_files').select('blob_key').where('artifact_id', '=', id).execute();
-      await trx.deleteFrom('artifact_files').where('artifact_id', '=', id).execute();
-      if (row.version === null) await trx.deleteFrom('artifacts').where('id', '=', id).execute();
-      else await trx.updateTable('artifacts').set({ state }).where('id', '=', id).execute();
-      return files.map((file) => file.blob_key);
+      return row === undefined ? null : bury(trx, row, row.digest);
     });
+  }
+
+  /** Rows that only answer repeated requests. */
+  async forgetDeleted(before: string): Promise<void> {
+    await this.#db
+      .deleteFrom('artifacts')
+      .where('state', '=', 'deleted')
+      .where('version', 'is', null)
+      .where('created_at', '<', before)
+      .execute();
   }
 
   async #withFiles(row: Selectable<ArtifactsTable>): Promise<StoredArtifact> {
@@ -222,6 +242,22 @@ export class ArtifactRepository {
       })),
     };
   }
+}
+
+/** Returns the blobs of the artifact's files. */
+async function bury(
+  trx: Transaction<Tables>,
+  row: Selectable<ArtifactsTable>,
+  digest: string | null,
+): Promise<string[]> {
+  const state = transition('artifact', row.state, 'delete');
+  const files = await trx
+    .deleteFrom('artifact_files')
+    .where('artifact_id', '=', row.id)
+    .returning('blob_key')
+    .execute();
+  await trx.updateTable('artifacts').set({ state, digest }).where('id', '=', row.id).execute();
+  return files.map((file) => file.blob_key);
 }
 
 async function requireRow(trx: Transaction<Tables>, id: string): Promise<Selectable<ArtifactsTable>> {

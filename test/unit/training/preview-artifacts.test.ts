@@ -80,7 +80,30 @@ describe('artifacts', () => {
     const gone = await plane.call(`${ARTIFACTS}/${other.body.id}`, { method: 'DELETE' });
     expect(gone.status).toBe(200);
     expect((await plane.call(`${ARTIFACTS}/${other.body.id}`)).status).toBe(404);
+    const left = (await plane.json(`${ARTIFACTS}?limit=100`))['data'] as { id: string }[];
+    expect(left.map(({ id }) => id)).not.toContain(other.body.id);
     expect((await upload('style', { 'train.jsonl': `${row('c')}\n` })).body.version).toBe('v2');
+  });
+
+  test('a commit and a delete may be sent again', async () => {
+    const open = async () => String((await plane.ok(ARTIFACTS, { project: 'p', name: 'again' }))['id']);
+    const put = (id: string) =>
+      plane.call(`${ARTIFACTS}/${id}/files/train.jsonl`, { method: 'PUT', body: row('again') });
+    const commit = (id: string) => plane.json(`${ARTIFACTS}/${id}/commit`, { method: 'POST' });
+    const remove = (id: string) => plane.json(`${ARTIFACTS}/${id}`, { method: 'DELETE' });
+    const [first, second, third] = [await open(), await open(), await open()];
+    for (const id of [first, second]) await put(id);
+    const [version, twin] = await Promise.all([commit(first), commit(first)]);
+    expect(twin).toEqual(version);
+    expect(await commit(first)).toEqual(version);
+    // The same content under the same name is that version, however often it is asked.
+    expect(await commit(second)).toEqual(version);
+    expect(await commit(second)).toEqual(version);
+    for (const id of [second, first, third, first, third]) expect(await remove(id)).toEqual({ id, deleted: true });
+    for (const id of [first, second, third]) {
+      expect((await plane.call(`${ARTIFACTS}/${id}/commit`, { method: 'POST' })).status).toBe(404);
+      expect((await put(id)).status).toBe(404);
+    }
   });
 
   test.each(['..', '.hidden', 'a%2fb', '..%2f..%2fetc', 'a%00b', 'x'.repeat(129), '%2e%2e'])(

@@ -121,15 +121,23 @@ export class ArtifactService {
 
   /** Repeated, it returns the same. Content that the newest version of the name has already is that version. */
   async commit(id: string, entity: string): Promise<ArtifactView> {
+    const { repository, blobs } = this.#options;
+    const before = await repository.committed(id, entity);
+    if (before !== null) return toView(before);
     const artifact = await this.#require(id, entity);
-    if (artifact.state === 'committed') return toView(artifact);
     if (artifact.files.length === 0) throw new ServiceError('conflict', 'The artifact has no file yet.');
     await this.#checkMetadata(artifact);
     const hash = createHash('sha256').update(JSON.stringify([artifact.type, artifact.metadata]));
     for (const { name, sha256 } of artifact.files) hash.update(`\n${name} ${sha256}`);
-    const committed = await this.#options.repository.commit(id, hash.digest('hex'));
-    for (const key of committed.blobs) await this.#options.blobs.remove(key);
-    return this.get(committed.id, entity);
+    try {
+      const committed = await repository.commit(id, hash.digest('hex'));
+      for (const key of committed.blobs) await blobs.remove(key);
+      return await this.get(committed.id, entity);
+    } catch (error) {
+      // The same request came twice at once.
+      if (error instanceof TransitionError) return this.commit(id, entity);
+      throw error;
+    }
   }
 
   /** The bytes of one file. */
@@ -140,6 +148,7 @@ export class ArtifactService {
     return { bytes: found.bytes, content: createReadStream(this.#options.blobs.path(found.blobKey, CONTENT)) };
   }
 
+  /** Repeated, it is answered like the first. */
   async delete(id: string, entity: string): Promise<void> {
     const blobs = await this.#options.repository.remove(id, entity);
     if (blobs === null) throw notFound('artifact');
