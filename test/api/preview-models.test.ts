@@ -321,6 +321,14 @@ describe('chat by the names of clients', () => {
       trajectories: { messages_and_choices: { token_ids?: number[] }[] }[];
     }[];
     expect(group?.trajectories[0]?.messages_and_choices[1]?.token_ids).toHaveLength(4);
-    expect((await log('chatcmpl-never')).status).toBe(422);
+    const train = (requestId: string) =>
+      server.post('/v1/preview/training-jobs', {
+        model_id: modelId,
+        trajectory_groups: [{ trajectories: [trajectory(requestId)] }],
+      });
+    // By its id, or by the request_id that it was asked with.
+    expect((await train(id)).status).toBe(200);
+    expect((await train(id.replace('chatcmpl-', ''))).status).toBe(200);
+    expect((await train('chatcmpl-never')).status).toBe(422);
   });
 });

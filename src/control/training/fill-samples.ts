@@ -22,46 +22,66 @@ export interface SampledTokens {
   logprobs: ArrayLike<number>;
 }
 
-/** `requestId`: the completion's id as the client saw it. null: never known, forgotten, or another entity's. */
+/** What the ids of completions begin with; the request_id follows. */
+export const COMPLETION_PREFIXES = ['chatcmpl-', 'cmpl-'];
+
+/** `requestId`: the completion's id, or the request_id that it was made from. null: never known, forgotten, or another entity's. */
 export type FindSample = (requestId: string, index: number) => SampledTokens | null;
 
-/** In place. Throws TrainingInputError where a completion is not known. */
-export function fillSamples(group: TrajectoryGroup, groupIndex: number, find: FindSample): void {
+/** In place. `train`: throws TrainingInputError where a completion is not known; `log`: such a reply stays as it came. */
+export function fillSamples(group: TrajectoryGroup, groupIndex: number, find: FindSample, use: 'train' | 'log'): void {
   group.trajectories.forEach((trajectory, i) => {
     const path = `trajectory_groups.${groupIndex}.trajectories.${i}`;
-    nameLastReply(trajectory, path);
+    nameLastReply(trajectory, path, find, use);
     historiesOf(trajectory).forEach(({ messages_and_choices: elements }, h) =>
       elements.forEach((element, e) => {
-        if (isChoice(element)) fillChoice(element, `${historyPath(path, h)}.${e}`, find);
+        if (isChoice(element)) fillChoice(element, `${historyPath(path, h)}.${e}`, find, use);
       }),
     );
   });
 }
 
-/** metadata.request_id of a trajectory is that of its last reply, which may be a plain message. */
-function nameLastReply(trajectory: Trajectory, path: string): void {
+/**
+ * metadata.request_id of a trajectory is that of its last reply, which may be a plain message. Metadata are the client's own, so an id that
+ * is no completion's is left alone.
+ */
+function nameLastReply(trajectory: Trajectory, path: string, find: FindSample, use: 'train' | 'log'): void {
   const requestId = trajectory.metadata?.['request_id'];
   const elements = trajectory.messages_and_choices;
   if (typeof requestId !== 'string' || !elements) return;
   const at = elements.findLastIndex(isReply);
   const reply = elements[at];
-  if (!reply)
-    throw new TrainingInputError(`${path}.metadata.request_id`, 'names a reply, but the trajectory has none.');
-  if (isChoice(reply)) reply.request_id ??= requestId;
-  else elements[at] = { finish_reason: 'stop', index: 0, message: reply, request_id: requestId };
+  if (reply && isChoice(reply) && (reply.logprobs ?? null) !== null) return;
+  if (reply && find(requestId, isChoice(reply) ? indexOf(reply) : 0)) {
+    if (isChoice(reply)) reply.request_id ??= requestId;
+    else elements[at] = { finish_reason: 'stop', index: 0, message: reply, request_id: requestId };
+    return;
+  }
+  if (use === 'log' || !COMPLETION_PREFIXES.some((prefix) => requestId.startsWith(prefix))) return;
+  throw new TrainingInputError(
+    `${path}.metadata.request_id`,
+    reply ? NOT_REMEMBERED : 'names a reply, but the trajectory has none.',
+  );
+}
+
+const NOT_REMEMBERED = 'is not remembered: send token_ids and logprobs instead.';
+
+function indexOf({ index }: ChoiceElement): number {
+  return typeof index === 'number' ? index : 0;
 }
 
 function isReply(element: HistoryElement): boolean {
   return isChoice(element) || element.role === 'assistant';
 }
 
-function fillChoice(choice: ChoiceElement, path: string, find: FindSample): void {
-  const { request_id: requestId = null, logprobs = null, index } = choice;
+function fillChoice(choice: ChoiceElement, path: string, find: FindSample, use: 'train' | 'log'): void {
+  const { request_id: requestId = null, logprobs = null } = choice;
   if (requestId === null || logprobs !== null) return;
   if (typeof requestId !== 'string') throw new TrainingInputError(`${path}.request_id`, 'must be a string.');
-  const sample = find(requestId, typeof index === 'number' ? index : 0);
+  const sample = find(requestId, indexOf(choice));
   if (!sample) {
-    throw new TrainingInputError(`${path}.request_id`, 'is not remembered: send token_ids and logprobs instead.');
+    if (use === 'log') return;
+    throw new TrainingInputError(`${path}.request_id`, NOT_REMEMBERED);
   }
   choice.prompt_token_ids = Array.from(sample.promptIds);
   choice.token_ids = Array.from(sample.tokenIds);

@@ -200,8 +200,8 @@ describe('trajectories at the door', () => {
 describe('replies named by their completion', () => {
   const sample = { promptIds: [1, 2], tokenIds: [3, 4], logprobs: [-1, -2] };
   const find = (id: string, index: number) => (id === 'chatcmpl-1' && index === 0 ? sample : null);
-  const fill = async (trajectory: Trajectory) => {
-    fillSamples({ trajectories: [trajectory] }, 0, find);
+  const fill = async (trajectory: Trajectory, use: 'train' | 'log' = 'train') => {
+    fillSamples({ trajectories: [trajectory] }, 0, find, use);
     return historyTokens({ messages_and_choices: trajectory.messages_and_choices ?? [] }, 'h', {
       chat,
       withoutLogprobs: false,
@@ -222,9 +222,29 @@ describe('replies named by their completion', () => {
     await expect(fill({ messages_and_choices: [bare({ request_id: 'chatcmpl-2' })] })).rejects.toThrow(
       'trajectory_groups.0.trajectories.0.messages_and_choices.0.request_id: is not remembered',
     );
-    await expect(fill({ messages_and_choices: [user('a')], metadata: { request_id: 'x' } })).rejects.toThrow(
-      'trajectory_groups.0.trajectories.0.metadata.request_id: names a reply',
-    );
+    const named = (elements: HistoryElement[]) =>
+      fill({ messages_and_choices: elements, metadata: { request_id: 'chatcmpl-2' } });
+    const where = 'trajectory_groups.0.trajectories.0.metadata.request_id';
+    await expect(named([user('a')])).rejects.toThrow(`${where}: names a reply`);
+    await expect(named([bare({})])).rejects.toThrow(`${where}: is not remembered`);
+  });
+
+  it('metadata are the client’s own: an id that is no completion’s changes nothing', async () => {
+    const metadata = { request_id: 'ticket-17' };
+    const reply: HistoryElement = { role: 'assistant', content: 'x' };
+    for (const elements of [[user('a')], [user('a'), reply], [user('a'), bare({})]]) {
+      const before = structuredClone(elements);
+      expect(await fill({ messages_and_choices: elements, metadata })).toEqual([]);
+      expect(elements).toEqual(before);
+    }
+  });
+
+  it('stay as they came in a log where the completion is not known', async () => {
+    for (const elements of [[user('a')], [user('a'), bare({ request_id: 'chatcmpl-2' })]]) {
+      const before = structuredClone(elements);
+      await fill({ messages_and_choices: elements, metadata: { request_id: 'chatcmpl-2' } }, 'log');
+      expect(elements).toEqual(before);
+    }
   });
 
   it('keep what they carry', async () => {

@@ -187,6 +187,14 @@ describe('SampleMemory', () => {
     expect(memory.find('c-1', 'b')).toBeNull();
     expect(memory.find('c-2', 'a')).toBeNull();
   });
+  test('knows a completion by the request_id that it was asked with', () => {
+    const memory = new SampleMemory(10_000);
+    memory.remember('chatcmpl-mine', 'a', prompt, [choice]);
+    memory.remember('cmpl-other', 'a', prompt, [null]);
+    expect(memory.find('mine', 'a')).toEqual(memory.find('chatcmpl-mine', 'a'));
+    expect(memory.find('other', 'a')).toEqual([null]);
+    expect(memory.find('mine', 'b')).toBeNull();
+  });
   test('forgets the oldest beyond its bytes, and all after an hour', () => {
     let now = 0;
     const memory = new SampleMemory(3000, () => now);

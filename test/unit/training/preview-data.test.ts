@@ -92,6 +92,31 @@ describe('log', () => {
     await expect.poll(() => readdirSync(join(plane.dataDir, 'blobs', 'trajectories')).length).toBe(before - 1);
   });
 
+  test('takes what any model said: tokens as texts, ids of another vocabulary, completions that nobody remembers', async () => {
+    const { id } = await createModel(plane, 'foreign');
+    const reply = (more: object) => [
+      { role: 'user', content: 'hi' },
+      { finish_reason: 'stop', index: 0, message: { role: 'assistant', content: 'yo' }, ...more },
+    ];
+    const logprobs = (token: string) => ({ content: [{ token, logprob: -1, bytes: null, top_logprobs: [] }] });
+    const trajectories = [
+      reply({ logprobs: logprobs('yo') }),
+      reply({ logprobs: logprobs('token_id:151935'), token_ids: [151_935] }),
+      reply({ logprobs: null, request_id: 'chatcmpl-elsewhere' }),
+    ].map((messages_and_choices) => ({ messages_and_choices, reward: 1, metadata: { request_id: 'chatcmpl-mine' } }));
+    const groups = [{ trajectories }];
+    const logged = await plane.ok(logPath(id), { split: 'val', trajectory_groups: groups });
+    expect(logged['metrics']).toMatchObject({ 'val/reward': 1 });
+    const back = await plane.json(`${logPath(id)}/${String(logged['id'])}`);
+    expect(back['trajectory_groups']).toEqual(groups);
+    // To be trained they must say which ids they were.
+    const body = {
+      model_id: id,
+      trajectory_groups: [{ trajectories: [{ messages_and_choices: reply({ logprobs: logprobs('yo') }) }] }],
+    };
+    expect((await plane.post('/v1/preview/training-jobs', body)).status).toBe(422);
+  });
+
   test('no trajectories at all', async () => {
     const { id } = await createModel(plane, 'void');
     const logged = await plane.ok(logPath(id), { split: 'val', trajectory_groups: [] });

@@ -35,12 +35,12 @@ export class TrainingInputs {
 
   /** A body with trajectory groups. The draft is the caller's to seal or discard. */
   receiveTrajectories(
-    area: BlobArea,
+    use: 'train' | 'log',
     entity: string,
     source: AsyncIterable<Uint8Array>,
   ): Promise<Received<TrajectoriesRead>> {
-    return this.#receive(area, source, (body, target) =>
-      this.#pool.run({ kind: 'trajectories', source: body, target }, entity),
+    return this.#receive(use === 'train' ? 'inputs' : 'trajectories', source, (body, target) =>
+      this.#pool.run({ kind: 'trajectories', use, source: body, target }, entity),
     );
   }
 

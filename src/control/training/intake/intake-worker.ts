@@ -23,7 +23,7 @@ function work(id: number, task: IntakeTask, entity: string): Promise<IntakeResul
       asked.set(id, resolve);
       tell({ type: 'find', id, entity, requestIds });
     });
-  return readTrajectories(task.source, task.target, settings, find);
+  return readTrajectories(task, settings, find);
 }
 
 async function run(id: number, task: IntakeTask, entity: string): Promise<void> {

@@ -16,6 +16,8 @@ export type IntakeTask =
   | {
       /** Trajectory groups with the other fields of the request's body around them. */
       kind: 'trajectories';
+      /** What is only logged may come from any model: its tokens are not checked. */
+      use: 'train' | 'log';
       /** The body as it came. */
       source: string;
       /** Gets one group per line, compressed. */

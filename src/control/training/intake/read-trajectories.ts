@@ -7,10 +7,10 @@ import { gzip } from 'node:zlib';
 import { invalid, ValidationError } from '../../../schemas/validation-error.ts';
 import { checkTrajectoryGroup } from '../check-trajectories.ts';
 import { TrainingInputError } from '../errors.ts';
-import { fillSamples, type SampledTokens } from '../fill-samples.ts';
+import { fillSamples, type FindSample, type SampledTokens } from '../fill-samples.ts';
 import { historiesOf, isChoice, type TrajectoryGroup } from '../trajectories.ts';
 import { JsonSplitter } from './json-splitter.ts';
-import type { GroupSummary, IntakeSettings, TrajectoriesRead } from './protocol.ts';
+import type { GroupSummary, IntakeSettings, IntakeTask, TrajectoriesRead } from './protocol.ts';
 import { checkGroup } from './trajectory-check.ts';
 
 const compress = promisify(gzip);
@@ -23,14 +23,13 @@ export const GROUPS_KEY = 'trajectory_groups';
 export type FindSamples = (requestIds: string[]) => Promise<Map<string, (SampledTokens | null)[]>>;
 
 export async function readTrajectories(
-  source: string,
-  target: string,
+  { use, source, target }: Extract<IntakeTask, { kind: 'trajectories' }>,
   settings: IntakeSettings,
   find: FindSamples,
 ): Promise<TrajectoriesRead> {
   const output = await open(target, 'w', 0o600);
   try {
-    const reader = new Reader(settings, output, find);
+    const reader = new Reader(use, settings, output, find);
     // No groups are a compressed nothing, not an empty file.
     await output.writeFile(await compress(''));
     const hash = createHash('sha256');
@@ -53,11 +52,13 @@ class Reader {
   readonly fields: Record<string, unknown> = {};
   readonly groups: GroupSummary[] = [];
   trajectories = 0;
+  readonly #use: 'train' | 'log';
   readonly #settings: IntakeSettings;
   readonly #output: FileHandle;
   readonly #find: FindSamples;
 
-  constructor(settings: IntakeSettings, output: FileHandle, find: FindSamples) {
+  constructor(use: 'train' | 'log', settings: IntakeSettings, output: FileHandle, find: FindSamples) {
+    this.#use = use;
     this.#settings = settings;
     this.#output = output;
     this.#find = find;
@@ -73,13 +74,14 @@ class Reader {
 
   async #group(index: number, value: unknown): Promise<void> {
     const { vocabSize, maxTrajectories } = this.#settings;
-    checkGroup(value, ['body', GROUPS_KEY, index], vocabSize);
+    const trained = this.#use === 'train';
+    checkGroup(value, ['body', GROUPS_KEY, index], trained ? vocabSize : Infinity);
     this.trajectories += value.trajectories.length;
     if (this.trajectories > maxTrajectories || index >= maxTrajectories) {
       throw invalid(['body', GROUPS_KEY], `At most ${maxTrajectories} trajectories`, 'too_long');
     }
     await this.#fill(value, index);
-    asValidation(() => checkTrajectoryGroup(value, index, vocabSize));
+    if (trained) asValidation(() => checkTrajectoryGroup(value, index, vocabSize));
     this.groups.push(summary(value));
     await this.#output.writeFile(await compress(`${JSON.stringify(value)}\n`, { level: LEVEL }));
   }
@@ -88,7 +90,8 @@ class Reader {
     const requestIds = namedCompletions(group);
     if (requestIds.length === 0) return;
     const found = await this.#find(requestIds);
-    asValidation(() => fillSamples(group, index, (requestId, choice) => found.get(requestId)?.[choice] ?? null));
+    const sample: FindSample = (requestId, choice) => found.get(requestId)?.[choice] ?? null;
+    asValidation(() => fillSamples(group, index, sample, this.#use));
   }
 }
 

@@ -57,7 +57,7 @@ export class JobService {
     checkKey(idempotencyKey);
     // A repeated request is answered, whatever is full by now.
     if (idempotencyKey === null) await this.#options.quota.check(entity);
-    const { draft, read } = await this.#options.inputs.receiveTrajectories('inputs', entity, source);
+    const { draft, read } = await this.#options.inputs.receiveTrajectories('train', entity, source);
     try {
       const fields = validateRlJobFields(read.fields);
       if (read.groups === null) throw missingGroups(read.fields);

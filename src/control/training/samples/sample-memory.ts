@@ -2,7 +2,7 @@
  * Ids and log-probabilities of completions of trained models, by the completion's id, so that a trajectory may name the completion instead of
  * carrying them. Bounded in bytes and time; oldest first out. Gone with the process: a job gets its copy when it is accepted.
  */
-import type { SampledTokens } from '../fill-samples.ts';
+import { COMPLETION_PREFIXES, type SampledTokens } from '../fill-samples.ts';
 
 /** Entries are forgotten after this time. */
 const MAX_AGE_MS = 3600_000;
@@ -55,10 +55,14 @@ export class SampleMemory {
     this.#shrink();
   }
 
-  /** Null: never known, forgotten, or another entity's. */
+  /** `id`: the completion's, or the request_id that it was made from. Null: never known, forgotten, or another entity's. */
   find(id: string, entity: string): (SampledTokens | null)[] | null {
     this.#shrink();
-    return this.#entries.get(keyOf(id, entity))?.choices ?? null;
+    for (const prefix of ['', ...COMPLETION_PREFIXES]) {
+      const entry = this.#entries.get(keyOf(prefix + id, entity));
+      if (entry !== undefined) return entry.choices;
+    }
+    return null;
   }
 
   #shrink(): void {
