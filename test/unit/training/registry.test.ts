@@ -2,6 +2,7 @@
 import { expect, test } from 'vitest';
 import { TrainedModelResolver } from '../../../src/control/training/models/model-resolver.ts';
 import { ModelRegistry, type RegisteredModel } from '../../../src/control/training/models/registry.ts';
+import { BASE, startPlane } from './plane.ts';
 
 const model: RegisteredModel = {
   id: 'one',
@@ -40,4 +41,16 @@ test('a name without a step is the newest one of this moment; a step is itself u
   expect([await version(''), await version(':v5'), await version(':v2')]).toEqual(['v4', null, 'v2']);
   registry.remove('one');
   expect(await version('')).toBeNull();
+});
+
+test('a name that is asked for twice in one instant becomes one model', async () => {
+  const plane = await startPlane({ paused: true });
+  try {
+    const request = { project: 'p', name: 'twins', baseModel: BASE, entity: null, returnExisting: true };
+    const create = () => plane.side.services.models.create('default', request);
+    const [one, two] = await Promise.all([create(), create()]);
+    expect(two).toEqual(one);
+  } finally {
+    await plane.end();
+  }
 });

@@ -93,20 +93,22 @@ export class ModelService {
     }
     this.#requireBase(request.baseModel);
     const key = `${caller}/${request.project}/${request.name}`;
-    const existing = (await this.#making.get(key)) ?? registry.named(caller, request.project, request.name);
+    const under = this.#making.get(key);
+    // No await where nothing is under way: between the look and the entry below nobody else may look.
+    const existing = under === undefined ? registry.named(caller, request.project, request.name) : await under;
     if (existing !== null) return this.#existing(existing, request);
     if (registry.ofEntity(caller).length >= this.#options.maxModelsPerEntity) {
       throw new ServiceError('conflict', `An entity may have ${this.#options.maxModelsPerEntity} models; delete one.`);
     }
-    const making = this.#options.quota.check(caller).then(() => this.#make(caller, request));
+    const making = this.#options.quota
+      .check(caller)
+      .then(() => this.#make(caller, request))
+      .catch((error: unknown) => {
+        throw storageError(error);
+      })
+      .finally(() => this.#making.delete(key));
     this.#making.set(key, making);
-    try {
-      return await making;
-    } catch (error) {
-      throw storageError(error);
-    } finally {
-      this.#making.delete(key);
-    }
+    return making;
   }
 
   /** Throws not_found for another entity's model as for none. */
