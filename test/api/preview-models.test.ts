@@ -87,6 +87,7 @@ describe('create', () => {
     [{ base_model: '/etc/passwd' }, ['body', 'base_model'], 'value_error'],
     [{ base_model: '../Qwen3-0.6B' }, ['body', 'base_model'], 'value_error'],
     [{ base_model: 'Qwen/Qwen3-1.7B' }, ['body', 'base_model'], 'value_error'],
+    [{ lora_rank: 4 }, ['body', 'lora_rank'], 'extra_forbidden'],
     [{ base_model: '__proto__' }, ['body', 'base_model'], 'value_error'],
   ])('%j is 422 at %j', async (more, loc, type) => {
     const response = await server.post(MODELS, body('bad', more));

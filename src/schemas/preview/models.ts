@@ -41,6 +41,7 @@ export const validateModelCreate = compilePreview<ModelCreate>({
   type: 'object',
   required: ['project', 'name', 'base_model'],
   properties: createProperties,
+  additionalProperties: false,
 });
 
 export interface ModelResponse {

@@ -13,13 +13,16 @@ const modelId: JsonSchema = {
 
 export interface RlJobFields {
   model_id: string;
+  /** Here only where it was no array: read apart from the rest, and checked there. */
+  trajectory_groups?: unknown;
   experimental_config?: RlConfigBody | null;
 }
 
 export const validateRlJobFields = compilePreview<RlJobFields>({
   type: 'object',
   required: ['model_id'],
-  properties: { model_id: modelId, experimental_config: rlConfigSchema },
+  properties: { model_id: modelId, trajectory_groups: {}, experimental_config: rlConfigSchema },
+  additionalProperties: false,
 });
 
 export interface SftJobBody {
@@ -38,6 +41,7 @@ export const validateSftJob = compilePreview<SftJobBody>({
     config: sftConfigSchema,
     experimental_config: sftExperimentalConfigSchema,
   },
+  additionalProperties: false,
 });
 
 export interface TrainingJobCreated {

@@ -286,6 +286,7 @@ describe('SFT jobs', () => {
     [{ config: { epochs: 3 } }, ['body', 'config', 'epochs']],
     [{ config: { assistant_turns: 'first' } }, ['body', 'config', 'assistant_turns']],
     [{ experimental_config: { x: 1 } }, ['body', 'experimental_config', 'x']],
+    [{ learning_rate: 1 }, ['body', 'learning_rate']],
     [{ training_data_url: undefined }, ['body', 'training_data_url']],
     [{ training_data_url: 5 }, ['body', 'training_data_url']],
   ])('%j is 422 at %j', async (more, loc) => {

@@ -284,6 +284,7 @@ describe('what is refused', () => {
     ['a model id that is none', () => ({ model_id: 'x', trajectory_groups: [] }), ['body', 'model_id']],
     ['no groups', (id) => ({ model_id: id }), ['body', 'trajectory_groups']],
     ['groups that are none', (id) => ({ model_id: id, trajectory_groups: 5 }), ['body', 'trajectory_groups']],
+    ['a field that jobs do not have', (id) => rl(id, { config: { learning_rate: 1 } }), ['body', 'config']],
     ['a group that is none', (id) => rl(id, { trajectory_groups: [[]] }), ['body', 'trajectory_groups', 0]],
     ['no trajectories', (id) => rl(id, { trajectory_groups: [{}] }), ['body', 'trajectory_groups', 0, 'trajectories']],
     [
