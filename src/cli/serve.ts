@@ -184,6 +184,7 @@ function startSessions(
     maxLogprobs: config.maxLogprobs,
     workers: settings.tokenizerWorkers,
     renderTimeoutMs: settings.templateTimeoutMs,
+    templateKwargs: settings.defaultChatTemplateKwargs,
     generationConfig: settings.generationConfig,
     toolParser: settings.toolCallParser === 'none' ? null : settings.toolCallParser,
     reasoningParser: settings.reasoningParser === 'none' ? null : settings.reasoningParser,

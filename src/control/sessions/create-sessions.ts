@@ -60,6 +60,7 @@ export async function createSessions(options: SessionsOptions): Promise<ModelSes
     maxLogprobs: options.maxLogprobs,
     vocabSize,
     chatTemplate: files.chatTemplate,
+    templateKwargs: options.templateKwargs ?? {},
     parsers: chooseParsers(options, files.chatTemplate),
   });
 }
@@ -79,6 +80,7 @@ interface Parts {
   maxLogprobs: number;
   vocabSize: number;
   chatTemplate: string | null;
+  templateKwargs: Record<string, unknown>;
   parsers: ModelParsers;
 }
 
@@ -100,7 +102,10 @@ class ModelSessions implements ModelSessionsHandle {
       vocabSize: parts.vocabSize,
       maxModelLen: parts.maxModelLen,
       chatTemplate: parts.chatTemplate,
-      encodeChat: (chat) => parts.pool.run({ kind: 'open', chat }),
+      encodeChat: (chat) => {
+        const templateKwargs = { ...parts.templateKwargs, ...chat.templateKwargs };
+        return parts.pool.run({ kind: 'open', chat: { ...chat, templateKwargs } });
+      },
       encodeText: (text) => parts.pool.run({ kind: 'text', text, addSpecialTokens: false }),
     };
   }

@@ -7,6 +7,7 @@ import type { ChatMessage } from './session.ts';
 export interface OpenChat {
   messages: ChatMessage[];
   tools: unknown[] | null;
+  /** Beside the server's own, over which they win. */
   templateKwargs: Record<string, unknown>;
   /** Ascending message indices: these show SLOT_OPEN, the text's ids (none for null) and SLOT_CLOSE. */
   slots: { message: number; text: string | null }[];

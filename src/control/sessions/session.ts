@@ -242,6 +242,8 @@ export interface SessionsOptions {
   workers: number;
   /** A render or tokenisation that takes longer is killed and refused. */
   renderTimeoutMs: number;
+  /** The server's own template variables, for the chats of training. Those of requests come with these in them. */
+  templateKwargs?: Record<string, unknown>;
   /** none: sampling defaults of generation_config.json are not used (its end-of-sequence ids are). Default auto. */
   generationConfig?: 'auto' | 'none';
 }

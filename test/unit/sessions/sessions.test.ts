@@ -39,6 +39,24 @@ function modelWith(template: string, tokenizer = byteTokenizer().json): string {
 
 const TEMPLATE = '{% for m in messages %}{{ m.content }}{% endfor %}';
 
+it('chats of training are rendered with the server’s template variables, as those of requests are', async () => {
+  const sessions = await createSessions({
+    modelPath: modelWith(`${TEMPLATE}{{ tone }}{{ mood }}`),
+    engine: new FakeEngine(),
+    maxModelLen: 64,
+    maxLogprobs: 5,
+    workers: 1,
+    renderTimeoutMs: RENDER_TIMEOUT_MS,
+    templateKwargs: { tone: 'dry', mood: 'calm' },
+  });
+  const messages: ChatMessage[] = [{ role: 'user', content: 'Hi' }];
+  const encode = (templateKwargs: Record<string, unknown>) =>
+    sessions.chat.encodeChat({ messages, tools: null, templateKwargs, slots: [], continueFinalMessage: false });
+  expect([...(await encode({}))]).toEqual(bytes('Hidrycalm'));
+  expect([...(await encode({ mood: 'wild' }))]).toEqual(bytes('Hidrywild'));
+  await sessions.close();
+});
+
 describe('sessions', () => {
   const engine = new FakeEngine();
   let sessions: Sessions;
