@@ -65,7 +65,7 @@ async function writeContents(folder, spec) {
   const contents = [];
   for (let index = 0; index < CONTENTS; index++) {
     const random = randomFrom(index + 1);
-    const weights = identityAdapter(spec, `content ${index}`);
+    const weights = await identityAdapter(spec, `content ${index}`);
     for (const { b } of weights.factors) b.forEach((_, at) => (b[at] = 0.2 * (random() - 0.5)));
     const directory = path.join(folder, String(index));
     mkdirSync(directory);

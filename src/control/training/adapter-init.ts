@@ -31,12 +31,15 @@ export function projectionShape(spec: ModelSpec, module: AdapterModule): Project
   return shapes[module];
 }
 
-/** The same for the same model id, whenever it is asked for. Order of factors: layers, then ADAPTER_MODULES. */
-export function identityAdapter(
+/**
+ * The same for the same model id, whenever it is asked for. Order of factors: layers, then ADAPTER_MODULES. Drawing millions of numbers takes
+ * a while: others get their turn after each factor.
+ */
+export async function identityAdapter(
   spec: ModelSpec,
   modelId: string,
   { rank, alpha }: AdapterShape = DEFAULT_ADAPTER_SHAPE,
-): AdapterWeights {
+): Promise<AdapterWeights> {
   const random = seededRandom(`adapter ${modelId}`);
   const factors: AdapterFactors[] = [];
   for (let layer = 0; layer < spec.layers; layer++) {
@@ -44,8 +47,10 @@ export function identityAdapter(
       const shape = projectionShape(spec, module);
       // kaiming_uniform_(a = sqrt(5)) over `in` inputs.
       const bound = 1 / Math.sqrt(shape.in);
-      const a = Float32Array.from({ length: rank * shape.in }, () => (random() * 2 - 1) * bound);
+      const a = new Float32Array(rank * shape.in);
+      for (let i = 0; i < a.length; i++) a[i] = (random() * 2 - 1) * bound;
       factors.push({ layer, module, rank, a, b: new Float32Array(shape.out * rank) });
+      await new Promise((resolve) => setImmediate(resolve));
     }
   }
   return { scale: alpha / rank, factors };

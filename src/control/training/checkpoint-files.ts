@@ -40,14 +40,14 @@ export async function writeCheckpoint(directory: string, content: CheckpointCont
 }
 
 /** Step 0 of a model: an adapter that changes nothing. Returns its version. */
-export function writeIdentityCheckpoint(
+export async function writeIdentityCheckpoint(
   directory: string,
   spec: ModelSpec,
   baseModel: string,
   modelId: string,
   shape: AdapterShape = DEFAULT_ADAPTER_SHAPE,
 ): Promise<string> {
-  const state = { weights: identityAdapter(spec, modelId, shape), optimizer: null };
+  const state = { weights: await identityAdapter(spec, modelId, shape), optimizer: null };
   return writeCheckpoint(directory, { state, baseModel, kind: null });
 }
 

@@ -92,7 +92,7 @@ export class JobRunner {
     const latest = await checkpoints.latest(job.modelId);
     const state = latest
       ? await this.#readCheckpoint(job, latest)
-      : { weights: identityAdapter(spec, job.modelId, adapterShape), optimizer: null };
+      : { weights: await identityAdapter(spec, job.modelId, adapterShape), optimizer: null };
     return { step: 0, modelStep: latest?.step ?? 0, state, logprobs: null, totals: {} };
   }
 

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import type { TrainingEventType } from '../../../src/control/training/ports.ts';
 import { CANCELLED, type RlJob, type SftJob, type TrainingJob } from '../../../src/control/training/ports.ts';
+import { identityAdapter } from '../../../src/control/training/adapter-init.ts';
 import {
   readAdapter,
   readCheckpoint,
@@ -407,6 +408,21 @@ describe('an SFT job', () => {
 });
 
 describe('a checkpoint', () => {
+  it('of step 0 lets others have their turn while it is drawn', async () => {
+    let turns = 0;
+    let drawn = false;
+    const count = (): void => {
+      if (drawn) return;
+      turns++;
+      setImmediate(count);
+    };
+    setImmediate(count);
+    await identityAdapter({ ...FAKE_SPEC, layers: 4 }, 'm');
+    drawn = true;
+    // One after each factor.
+    expect(turns).toBeGreaterThanOrEqual(4 * 7);
+  });
+
   it('of step 0 changes nothing and is the same for the same model', async () => {
     const ports = memory();
     await run(ports, rl({}, 'unused'));
