@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { afterAll, describe, expect, test } from 'vitest';
 import { join } from 'node:path';
+import { adapterTable } from '../../src/control/engine/adapter-table.ts';
 import { loadNative, type AdapterSource, type NativeAdapter } from '../../src/control/engine/native.ts';
 import { readAdapterFiles } from '../../src/control/models/adapter-files.ts';
 import { adapterTensor, writeAdapter, writeAdapterFiles } from '../fixtures/adapters.ts';
@@ -36,7 +37,7 @@ function goldenRows(golden: AdapterGolden, dtype: 'F32' | 'BF16'): Float32Array[
 async function load(opened: OpenModel, directory: string, scale = 1): Promise<NativeAdapter> {
   const { files, tensors, factors } = await readAdapterFiles(directory, { spec: opened.files.spec, maxRank: 64 });
   const scaled = factors.map((each) => ({ ...each, scale: each.scale * scale }));
-  return loadNative().loadAdapter(opened.model, { files, tensors, factors: scaled });
+  return loadNative().loadAdapter(opened.model, { files, table: adapterTable(tensors, scaled) });
 }
 
 async function logits(opened: OpenModel, golden: AdapterGolden, adapter: NativeAdapter | undefined) {
@@ -124,6 +125,44 @@ describe('the addon', () => {
     }
     const call = async () => loadAdapter({} as never, factors({}) as AdapterSource);
     await expect(call()).rejects.toThrow('model must be a loaded model');
+    opened.model.close();
+  });
+
+  test('refuses a table that its reader does not make', async () => {
+    const opened = await tiny();
+    const folder = writeAdapter(join(temporary.path, 'table'), opened.files.spec, { seed: 't' });
+    const { files, tensors, factors } = await readAdapterFiles(folder, { spec: opened.files.spec, maxRank: 64 });
+    const table = adapterTable(tensors, factors);
+    const changed = (column: number, value: number) => {
+      const copy = table.slice();
+      copy[column] = value;
+      return { files, table: copy };
+    };
+    const cases: [AdapterSource | object, string][] = [
+      [{ files, table: table.slice(0, -1) }, 'table must hold 14 numbers per pair'],
+      [{ files, table: [...table] }, 'table must be a Float64Array'],
+      [{ files: [...files, 7], table }, 'files must hold strings'],
+      [changed(0, 99), 'no layers.99'],
+      [changed(0, 0.5), 'table must hold whole numbers'],
+      [changed(0, NaN), 'table must hold whole numbers'],
+      [changed(1, 7), 'module must be in 0..6'],
+      [changed(1, -1), 'module must be in 0..6'],
+      [changed(2, 1e6), 'rank must be in 1..1024'],
+      [changed(3, Infinity), 'scale is not finite'],
+      [changed(4, 1), 'names no file'],
+      [changed(5, 3), 'dtype must be in 0..2'],
+      [changed(6, 1), 'has the wrong shape'],
+      [changed(7, 2 ** 53), 'impossible shape'],
+      [changed(8, 2 ** 52), 'lies outside its file'],
+      [changed(13, -2), 'lies outside its file'],
+    ];
+    for (const [source, message] of cases) {
+      const call = async () => loadNative().loadAdapter(opened.model, source as AdapterSource);
+      await expect(call(), message).rejects.toThrow(new RegExp(message));
+    }
+    const twice = Float64Array.from([...table, ...table.slice(0, 14)]);
+    const call = async () => loadNative().loadAdapter(opened.model, { files, table: twice });
+    await expect(call()).rejects.toThrow('twice');
     opened.model.close();
   });
 

@@ -82,6 +82,10 @@ std::vector<float> read_float32_array(const Napi::Object& object, const char* fi
   return read_typed<float>(object, field, napi_float32_array, "a Float32Array");
 }
 
+std::vector<double> read_float64_array(const Napi::Object& object, const char* field) {
+  return read_typed<double>(object, field, napi_float64_array, "a Float64Array");
+}
+
 std::vector<uint8_t> read_uint8_array(const Napi::Object& object, const char* field) {
   return read_typed<uint8_t>(object, field, napi_uint8_array, "a Uint8Array");
 }

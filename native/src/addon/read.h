@@ -21,6 +21,7 @@ std::string read_string(const Napi::Object& object, const char* field);
 uint64_t read_bits64(const Napi::Object& object, const char* field);
 std::vector<int32_t> read_int32_array(const Napi::Object& object, const char* field);
 std::vector<float> read_float32_array(const Napi::Object& object, const char* field);
+std::vector<double> read_float64_array(const Napi::Object& object, const char* field);
 std::vector<uint8_t> read_uint8_array(const Napi::Object& object, const char* field);
 // An array of at most `most` items; `item(value, index)` reads each.
 template <typename Item>

@@ -1,5 +1,7 @@
 #include "addon/read_spec.h"
 
+#include <cmath>
+
 #include "addon/adapter_handle.h"
 #include "addon/grammar_handle.h"
 #include "addon/read.h"
@@ -161,12 +163,16 @@ engine::Open read_open(const Napi::Value& value) {
   return open;
 }
 
-void read_tensor_table(const Napi::Value& files, const Napi::Value& tensors, std::vector<std::string>& file_list,
-                       std::vector<model::Tensor>& tensor_list) {
+void read_files(const Napi::Value& files, std::vector<std::string>& list) {
   read_array(files, "files", 10000, [&](const Napi::Value& file, uint32_t) {
     if (!file.IsString()) throw Error(ErrorKind::kType, "files must hold strings");
-    file_list.push_back(file.As<Napi::String>().Utf8Value());
+    list.push_back(file.As<Napi::String>().Utf8Value());
   });
+}
+
+void read_tensor_table(const Napi::Value& files, const Napi::Value& tensors, std::vector<std::string>& file_list,
+                       std::vector<model::Tensor>& tensor_list) {
+  read_files(files, file_list);
   read_array(tensors, "tensors", 100000, [&](const Napi::Value& tensor, uint32_t) { tensor_list.push_back(read_tensor(tensor)); });
 }
 
@@ -178,16 +184,45 @@ model::Module read_module(const Napi::Object& factors) {
   throw Error(ErrorKind::kRange, "module must be q, k, v, o, gate, up or down");
 }
 
-model::StoredFactors read_stored_factors(const Napi::Value& value) {
-  Napi::Object object = read_object(value, "factors");
-  model::StoredFactors f;
-  f.layer = read_int(object, "layer");
-  f.module = read_module(object);
-  f.rank = read_int(object, "rank");
-  f.scale = float(read_number(object, "scale"));
-  f.a = read_string(object, "a");
-  f.b = read_string(object, "b");
-  return f;
+constexpr size_t kPlaceNumbers = 5, kPairNumbers = 4 + 2 * kPlaceNumbers;
+
+int64_t whole(double value) {
+  if (!(std::fabs(value) <= 9007199254740992.0) || value != std::trunc(value))
+    throw Error(ErrorKind::kRange, "table must hold whole numbers");
+  return int64_t(value);
+}
+
+int index_below(double value, int count, const char* name) {
+  int64_t index = whole(value);
+  if (index < 0 || index >= count) throw Error(ErrorKind::kRange, std::string(name) + " must be in 0.." + std::to_string(count - 1));
+  return int(index);
+}
+
+// File, type, rows, columns, offset.
+model::Tensor read_place(const double* numbers, std::string name) {
+  static constexpr model::Stored kStored[] = {model::Stored::kF32, model::Stored::kF16, model::Stored::kBf16};
+  model::Stored stored = kStored[index_below(numbers[1], 3, "dtype")];
+  return {std::move(name), stored, {whole(numbers[2]), whole(numbers[3])}, whole(numbers[0]), whole(numbers[4])};
+}
+
+// See src/control/engine/adapter-table.ts.
+void read_adapter_table(const Napi::Object& object, AdapterSource& source) {
+  read_files(read_property(object, "files"), source.files);
+  std::vector<double> table = read_float64_array(object, "table");
+  if (table.size() % kPairNumbers != 0) throw Error(ErrorKind::kRange, "table must hold 14 numbers per pair of factors");
+  for (const double* pair = table.data(); pair != table.data() + table.size(); pair += kPairNumbers) {
+    model::StoredFactors f;
+    f.layer = whole(pair[0]);
+    f.module = model::Module(index_below(pair[1], model::kModules, "module"));
+    f.rank = whole(pair[2]);
+    f.scale = float(pair[3]);
+    std::string name = std::string(module_name(f.module)) + " of layer " + std::to_string(f.layer);
+    f.a = "A of " + name;
+    f.b = "B of " + name;
+    source.tensors.push_back(read_place(pair + 4, f.a));
+    source.tensors.push_back(read_place(pair + 4 + kPlaceNumbers, f.b));
+    source.stored.push_back(std::move(f));
+  }
 }
 
 std::optional<model::Quantise> read_quantise(const Napi::Object& options) {
@@ -226,12 +261,11 @@ AdapterSource read_adapter_source(const Napi::Value& value) {
   Napi::Object object = read_object(value, "source");
   AdapterSource source;
   source.in_files = given(object, "files");
-  Napi::Value factors = read_property(object, "factors");
   if (source.in_files) {
-    read_tensor_table(read_property(object, "files"), read_property(object, "tensors"), source.files, source.tensors);
-    read_array(factors, "factors", 100000, [&](const Napi::Value& f, uint32_t) { source.stored.push_back(read_stored_factors(f)); });
+    read_adapter_table(object, source);
   } else {
-    read_array(factors, "factors", 100000, [&](const Napi::Value& f, uint32_t) { source.factors.push_back(read_factors(f)); });
+    read_array(read_property(object, "factors"), "factors", 100000,
+               [&](const Napi::Value& f, uint32_t) { source.factors.push_back(read_factors(f)); });
   }
   return source;
 }

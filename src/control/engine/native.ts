@@ -255,10 +255,12 @@ export interface StoredFactors {
   b: string;
 }
 
-/** Factors in files, or in memory (FP32, row-major). They are rounded once to the model's compute type. */
+/**
+ * Factors in files, as a table of numbers (adapter-table.ts), or in memory (FP32, row-major). They are rounded once to the model's compute
+ * type.
+ */
 export type AdapterSource =
-  | { files: string[]; tensors: TensorEntry[]; factors: StoredFactors[] }
-  | { factors: (AdapterFactors & { scale: number })[] };
+  { files: string[]; table: Float64Array } | { factors: (AdapterFactors & { scale: number })[] };
 
 /** Immutable; only for engines of the model that it was loaded with. */
 export interface NativeAdapter {

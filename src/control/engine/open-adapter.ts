@@ -2,6 +2,7 @@
 import { readAdapterFiles, sizesOf, type AdapterFiles } from '../models/adapter-files.ts';
 import { holdsVersion } from '../models/adapter-version.ts';
 import type { AdapterPlan, OpenAdapter } from './adapter-store.ts';
+import { adapterTable } from './adapter-table.ts';
 import type { ComputeDType, ModelSpec, NativeAddon, NativeModel } from './native.ts';
 
 export interface AdapterSettings {
@@ -18,7 +19,7 @@ export function adapterOpener(addon: NativeAddon, model: NativeModel, settings: 
     const found = await readAdapterFiles(adapter.directory, settings);
     const { directory, files, tensors, factors } = found;
     const load = async () => {
-      const native = await addon.loadAdapter(model, { files, tensors, factors });
+      const native = await addon.loadAdapter(model, { files, table: adapterTable(tensors, factors) });
       if (await holdsVersion(directory, adapter.version)) return native;
       native.close();
       throw new Error('Its files have changed since it was named.');
