@@ -122,6 +122,22 @@ test(
 );
 
 test(
+  'rows that training has no memory for fail the job, which says so; the server goes on',
+  async () => {
+    const server = await start({ TANDEM_TRAINING_MEMORY: '1M' });
+    const { id } = await createModel(server);
+    const all = await ended(server, await job(server, id));
+    expect(all.map(({ type }) => type)).toEqual(['training_started', 'training_failed']);
+    expect(String(all[1]?.data['error_message'])).toMatch(
+      /a packed row of \d+ tokens needs \d+ MiB, and training may take 1 MiB\. A smaller packed_sequence_length/,
+    );
+    expect((await json(server, `/v1/preview/models/${id}/checkpoints`))['data']).toMatchObject([{ step: 0 }]);
+    expect((await sample(server, 'default/p/agent', 1)).token_ids.length).toBeGreaterThan(0);
+  },
+  TIMEOUT_MS,
+);
+
+test(
   'kill -9 of the engine, then of the server, while a job trains: it ends once, without a gap',
   async () => {
     let server = await start();

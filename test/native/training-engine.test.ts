@@ -11,6 +11,7 @@ import type { EngineConfig, SequenceOutput } from '../../src/control/engine/prot
 import { EngineSupervisor } from '../../src/control/engine/supervisor.ts';
 import {
   ADAPTER_MODULES,
+  RowRefusedError,
   TrainerLostError,
   type AdapterRef,
   type OptimizerStep,
@@ -276,6 +277,7 @@ test('a row that needs more memory than training may take fails its call, and no
     targets: new Int32Array(length).fill(1),
   };
   await expect(session.forward(row, 'current')).rejects.toThrow('a packed row of 30000 tokens needs');
+  await expect(session.forward(row, 'current')).rejects.toBeInstanceOf(RowRefusedError);
   const small = packed([(await rollouts(engine, null))[2]!]).row;
   expect((await session.forward(small, 'current')).logprobs).toHaveLength(small.tokens.length);
 }, 60_000);

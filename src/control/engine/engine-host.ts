@@ -12,7 +12,7 @@ import type { GrammarSpec } from './native-grammar.ts';
 import type { EngineConfig, FromEngine, GrammarFailure, ToEngine } from './protocol.ts';
 import type { TrainerHost } from './trainer-host.ts';
 import type { TrainerAnswer } from './trainer-messages.ts';
-import type { AdapterRef } from './training.ts';
+import { RowRefusedError, type AdapterRef } from './training.ts';
 
 export interface EnginePort {
   /** A promise when the other side is behind; it settles once it has caught up. */
@@ -144,12 +144,12 @@ export class EngineHost {
 
   #train(call: number, ask: (trainers: TrainerHost) => Promise<TrainerAnswer>): void {
     this.#running();
-    const tell = (answer: TrainerAnswer, error: string | null) =>
-      void this.#port.send({ type: 'trainer', call, answer, error });
+    const tell = (answer: TrainerAnswer, error: string | null, refused = false) =>
+      void this.#port.send({ type: 'trainer', call, answer, error, refused });
     if (!this.#trainers) return tell(null, NO_TRAINING);
     ask(this.#trainers).then(
       (answer) => tell(answer, null),
-      (error: unknown) => tell(null, textOf(error)),
+      (error: unknown) => tell(null, textOf(error), error instanceof RowRefusedError),
     );
   }
 

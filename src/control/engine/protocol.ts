@@ -214,7 +214,8 @@ export type FromEngine =
   | { type: 'log'; line: string }
   /** Answers load-adapter. */
   | { type: 'adapter'; id: number; error: string | null }
-  | { type: 'trainer'; call: number; answer: TrainerAnswer; error: string | null }
+  /** `refused`: the error is a RowRefusedError. */
+  | { type: 'trainer'; call: number; answer: TrainerAnswer; error: string | null; refused: boolean }
   | StepMessage;
 
 /**

@@ -201,7 +201,7 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
     } else if (message.type === 'ready') {
       this.#becomeReady(message);
     } else if (message.type === 'trainer') {
-      this.#trainers.answered(message.call, message.answer, message.error);
+      this.#trainers.answered(message);
     } else if (message.type === 'adapter') {
       this.#adapters.receive(message.id, message.error);
     } else {

@@ -1,8 +1,8 @@
 /** The API process's trainers: each lives in one engine process and is lost with it. */
 import { EngineUnavailableError } from './client.ts';
-import type { ToEngine } from './protocol.ts';
+import type { FromEngine, ToEngine } from './protocol.ts';
 import { openSession, type TrainerAnswer, type TrainerWork } from './trainer-messages.ts';
-import { TrainerLostError, type TrainerSession, type TrainerState } from './training.ts';
+import { RowRefusedError, TrainerLostError, type TrainerSession, type TrainerState } from './training.ts';
 
 interface Pending {
   resolve: (answer: TrainerAnswer) => void;
@@ -39,11 +39,11 @@ export class TrainerCalls {
     return openSession((work) => this.#call(session, work), close, state);
   }
 
-  answered(id: number, answer: TrainerAnswer, error: string | null): void {
+  answered({ call: id, answer, error, refused }: Extract<FromEngine, { type: 'trainer' }>): void {
     const call = this.#calls.get(id);
     this.#calls.delete(id);
     if (error === null) call?.resolve(answer);
-    else call?.reject(new Error(error));
+    else call?.reject(refused ? new RowRefusedError(error) : new Error(error));
   }
 
   /** An engine is ready. */

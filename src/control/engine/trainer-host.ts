@@ -6,7 +6,7 @@ import type { BackgroundWork } from '../scheduler/background.ts';
 import type { NativeAdapter, NativeAddon, NativeModel } from './native.ts';
 import type { NativeTrainer, TrainerOptions } from './native-train.ts';
 import { joined, type TrainerAnswer, type TrainerWork } from './trainer-messages.ts';
-import type { AdapterWeights, TrainerState } from './training.ts';
+import { RowRefusedError, type AdapterWeights, type TrainerState } from './training.ts';
 
 const CLOSED = 'The trainer is closed.';
 /** Adapters that one trainer compares with. */
@@ -138,11 +138,31 @@ export class TrainerHost implements BackgroundWork {
     if (work.kind === 'state') return trainer.state(work.first, work.count);
     if (work.kind === 'load' || work.kind === 'begin') throw new Error('The trainer has begun.');
     if (work.kind === 'reference') return this.#addReference(session, work.key, work.weights);
-    if (!call.begun) begin(trainer, session, work);
+    if (!call.begun) this.#start(trainer, session, work);
     call.begun = true;
     if (!(await trainer.slice(micros))) return undefined;
     if (work.kind === 'forward') return trainer.scores();
     return work.kind === 'optimize' ? trainer.outcome() : null;
+  }
+
+  #start(trainer: NativeTrainer, { references }: Session, work: SlicedWork): void {
+    if (work.kind === 'backward') return trainer.backward(work.gradients);
+    if (work.kind === 'optimize') return trainer.optimize(work.step);
+    const { row, weights } = work;
+    const adapter = typeof weights === 'string' ? weights : references.get(weights.adapter);
+    if (!adapter) throw new Error('The trainer does not know the adapter to compare with.');
+    const { maxRowTokens } = this.#options;
+    if (row.tokens.length > maxRowTokens) {
+      throw new RowRefusedError(
+        `a packed row of ${row.tokens.length} tokens is longer than training takes (${maxRowTokens})`,
+      );
+    }
+    try {
+      trainer.forward(row, adapter);
+    } catch (error) {
+      // Rows are well-formed: what is out of range is their size.
+      throw error instanceof RangeError ? new RowRefusedError(error.message) : error;
+    }
   }
 
   async #addReference(session: Session, key: number, weights: AdapterWeights): Promise<null> {
@@ -169,16 +189,6 @@ function memoryPlan(trainer: NativeTrainer, { maxRowTokens, maxRowBytes, recompu
 }
 
 type SlicedWork = Extract<TrainerWork, { kind: 'forward' | 'backward' | 'optimize' }>;
-
-function begin(trainer: NativeTrainer, { references }: Session, work: SlicedWork): void {
-  if (work.kind === 'backward') return trainer.backward(work.gradients);
-  if (work.kind === 'optimize') return trainer.optimize(work.step);
-  const { row, weights } = work;
-  if (typeof weights === 'string') return trainer.forward(row, weights);
-  const adapter = references.get(weights.adapter);
-  if (!adapter) throw new Error('The trainer does not know the adapter to compare with.');
-  trainer.forward(row, adapter);
-}
 
 function free({ trainer, references }: Session): void {
   trainer?.close();

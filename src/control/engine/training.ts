@@ -105,6 +105,14 @@ export class TrainerLostError extends Error {
   }
 }
 
+/** Thrown by forward where the row is larger than the server's settings allow. Nothing has changed; its message is for the client. */
+export class RowRefusedError extends Error {
+  constructor(message: string) {
+    super(message);
+    this.name = 'RowRefusedError';
+  }
+}
+
 export interface TrainingEngine {
   /** Resolves when the engine can take the state; rejects with a plain sentence where the factors do not fit the model. */
   openTrainer(state: TrainerState): Promise<TrainerSession>;

@@ -4,7 +4,7 @@
  * is saved only after the event of its step.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { TrainerLostError, type TrainerSession, type TrainerState } from '../engine/training.ts';
+import { RowRefusedError, TrainerLostError, type TrainerSession, type TrainerState } from '../engine/training.ts';
 import { SessionError } from '../sessions/session.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
 import { identityAdapter } from './adapter-init.ts';
@@ -25,6 +25,12 @@ export interface RunnerOptions {
 /** Losses of the engine without a step between them. */
 const MAX_LOSSES = 5;
 const RETRY_MS = 1000;
+
+/** What a client can do about rows that are refused. */
+const SMALLER_ROWS: Readonly<Record<TrainingJob['kind'], string>> = {
+  rl: 'A smaller packed_sequence_length makes shorter rows.',
+  sft: 'A smaller batch_size, or shorter lines, make shorter rows.',
+};
 
 export class JobRunner {
   readonly #ports: TrainingPorts;
@@ -58,6 +64,7 @@ export class JobRunner {
     if (signal.aborted) return signal.reason === CANCELLED ? 'The job was cancelled.' : null;
     if (error instanceof SessionError && error.code === 'unavailable') return null;
     if (error instanceof TrainingFailedError || error instanceof TrainingInputError) return error.message;
+    if (error instanceof RowRefusedError) return `The job does not fit: ${error.message}. ${SMALLER_ROWS[job.kind]}`;
     this.#ports.report(job.id, error);
     const full = error instanceof Error && 'code' in error && error.code === 'ENOSPC';
     return full ? "The server's disk is full." : 'The training job failed because of an internal error of the server.';

@@ -235,7 +235,7 @@ describe('llama.cpp as the engine', () => {
     ]);
     expect(port.of('adapter')).toEqual([{ type: 'adapter', id: 2, error: 'This engine serves no adapters.' }]);
     expect(port.of('trainer')).toEqual([
-      { type: 'trainer', call: 3, answer: null, error: 'This engine trains nothing.' },
+      { type: 'trainer', call: 3, answer: null, error: 'This engine trains nothing.', refused: false },
     ]);
     expect(refused.map(({ id }) => port.finish(id))).toEqual(Array(5).fill('error'));
     expect(port.outputs.get(15)?.[0]?.error).toMatch(/no room for an answer in the context of 1000/);

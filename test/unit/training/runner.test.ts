@@ -1,6 +1,7 @@
 import { readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
+import { RowRefusedError } from '../../../src/control/engine/training.ts';
 import type { TrainingEventType } from '../../../src/control/training/ports.ts';
 import { CANCELLED, type RlJob, type SftJob, type TrainingJob } from '../../../src/control/training/ports.ts';
 import { identityAdapter } from '../../../src/control/training/adapter-init.ts';
@@ -213,6 +214,29 @@ describe('an RL job', () => {
     refusing.engine.openError = new Error('The adapter does not fit the model.');
     expect(await run(refusing, rl())).toBe('failed');
     expect(refusing.log.at(-1)?.data['error_message']).toBe('The adapter does not fit the model.');
+  });
+
+  it('says what a row needs that is refused, and what can be done', async () => {
+    const refusing = (): MemoryPorts => {
+      const ports = memory({
+        data: '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
+      });
+      ports.engine.beforeCall = () => {
+        throw new RowRefusedError('a packed row of 2048 tokens needs 9 MiB, and training may take 8 MiB');
+      };
+      return ports;
+    };
+    for (const [job, advice] of [
+      [rl(), 'packed_sequence_length'],
+      [sft(), 'batch_size'],
+    ] as const) {
+      const ports = refusing();
+      expect(await run(ports, job)).toBe('failed');
+      const message = String(ports.log.at(-1)?.data['error_message']);
+      expect(message).toContain('needs 9 MiB, and training may take 8 MiB');
+      expect(message).toContain(advice);
+      expect(ports.faults).toEqual([]);
+    }
   });
 
   it('skips a poisoned step and reports it', async () => {
