@@ -113,6 +113,9 @@ async function client(engine, shape, seed, thinkMs, until, gaps) {
   }
 }
 
+/** Rows that a job trains at least. */
+const FEWEST_ROWS = 4;
+
 /** Trains row after row, a step every eighth, until it is stopped. When each row ended, and the time inside of steps by then. */
 class Job {
   #engine;
@@ -129,7 +132,7 @@ class Job {
   }
 
   async #run(shape) {
-    for (let count = 1; !this.#stopped; count++) {
+    for (let count = 1; !this.#stopped || count <= FEWEST_ROWS; count++) {
       const { tokens, segments, targets } = plainRow(shape.vocab, this.tokens, count);
       const row = {
         tokens: Int32Array.from(tokens),
@@ -151,7 +154,6 @@ class Job {
   /** Tokens per second between the first and the last row that ended, and the share of that time inside of serving steps. */
   rate() {
     const [first, last] = [this.marks[0], this.marks.at(-1)];
-    if (this.marks.length < 3) throw new Error('Too few rows ended: measure for longer.');
     const ms = last.at - first.at;
     return {
       tokens: (this.tokens * (this.marks.length - 1)) / (ms / 1000),
@@ -188,7 +190,11 @@ async function measureLoad(engine, session, options, shape, streams) {
     runs.with.push(await serve(engine, session, options, shape, streams, round));
     runs.alone.push((before + (await train(engine, session, options, shape))) / 2);
   }
-  const ratios = runs.with.map(({ p99 }, i) => p99 / runs.without[i].p99);
+  // A round in which hardly anybody asked says nothing of latencies.
+  const asked = runs.with.map(({ gaps }, i) => Math.min(gaps, runs.without[i].gaps) >= OUTPUT);
+  const ratios = runs.with.map(({ p99 }, i) => p99 / runs.without[i].p99).filter((_, i) => asked[i]);
+  if (ratios.length === 0)
+    throw new Error(`Of ${streams} clients hardly any asked: measure for longer, or let them think less.`);
   const kept = runs.with.map(({ tokens, load }, i) => tokens / (runs.alone[i] * (1 - load)));
   return {
     name: `train-serve/bf16/streams-${streams}`,
