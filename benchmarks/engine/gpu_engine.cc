@@ -1,6 +1,6 @@
 // The engine on a GPU with random weights in the shape of a real model: the same tokens alone and in a batch, the same log-probabilities in
 // the trainer; then decode of one stream, prefill, offline throughput and a LoRA step, beside the device's copy bandwidth measured in the same run. Needs no Node and no files.
-// Usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4]]
+// Usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4|fp8]]
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -67,11 +67,12 @@ class RandomWeights final : public device::WeightSource {
     std::vector<ops::QuantPart> out;
     if (!quantise_) return out;
     for (const auto& part : parts) {
-      auto rows = [this, part, columns](int64_t first, int64_t count, const ops::QuantRows& to) {
+      const int64_t scales = simd::traits_of(*quantise_).scales_of(columns);
+      auto rows = [this, part, columns, scales](int64_t first, int64_t count, const ops::QuantRows& to) {
         std::vector<float> row(static_cast<size_t>(columns));
         for (int64_t r = 0; r < count; ++r) {
           read(part.first, {part.second, columns}, (first + r) * columns, columns, row.data());
-          ops::quantise_weights(*quantise_, row.data(), columns, to.values + r * columns, to.scales + r * (columns / 32));
+          ops::quantise_weights(*quantise_, row.data(), columns, to.values + r * columns, to.scales + r * scales);
         }
         return true;
       };
@@ -87,7 +88,8 @@ class RandomWeights final : public device::WeightSource {
 std::optional<ops::QuantFormat> format_of(const std::string& name) {
   if (name == "bf16") return {};
   if (name == "int8") return ops::QuantFormat::kInt8;
-  require(name == "int4", ErrorKind::kRange, "weights must be bf16, int8 or int4");
+  if (name == "fp8") return ops::QuantFormat::kFp8;
+  require(name == "int4", ErrorKind::kRange, "weights must be bf16, int8, int4 or fp8");
   return ops::QuantFormat::kInt4;
 }
 
@@ -334,7 +336,7 @@ class Check {
 
 int main(int argc, char** argv) {
   try {
-    require(argc > 1, ErrorKind::kRange, "usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4]]");
+    require(argc > 1, ErrorKind::kRange, "usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4|fp8]]");
     const std::string weights = argc > 3 ? argv[3] : "bf16";
     Check check(argv[1], format_of(weights));
     const bool same = check.invariant(), trains = check.trains_what_it_serves();

@@ -138,7 +138,7 @@ class Bench {
   // Weights of 8 or 4 bits with an f16 scale per 32.
   void quantised_product(int bits, int64_t m) {
     const int64_t n = 24576, k = 4096;
-    const QuantPanel shape{0, bits, 32, 1 << (bits - 1), 0, 0};
+    const QuantPanel shape{0, bits, 32, 1 << (bits - 1), 0, 0, 0};
     const int64_t groups = k / shape.group, panel_bytes = groups * shape.group_bytes();
     std::vector<uint8_t> bytes(size_t(n / kQuantPanel * panel_bytes));
     const std::vector<bf16> some = noise(4096, 1);

@@ -1,6 +1,7 @@
 // Quantised weights: what is packed comes back exactly, in every format and where formats meet.
 #include "ops/quantised_matrix.h"
 
+#include "dequantised.h"
 #include "ops/quantise.h"
 #include "quant_support.h"
 #include "support.h"
@@ -30,10 +31,46 @@ TEST(half_floats_round_to_nearest_even) {
   CHECK_EQ(float_to_half(-INFINITY), uint16_t(0xfc00));
 }
 
+// Of a code of E4M3, by its definition.
+float number_of(int code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  if ((code & 127) == 127) return NAN;
+  const float magnitude = exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
+  return code & 128 ? -magnitude : magnitude;
+}
+
+TEST(e4m3_codes_round_to_nearest_even) {
+  for (int code = 0; code < 256; ++code) {
+    const float value = number_of(code);
+    if (std::isnan(value)) {
+      CHECK(std::isnan(e4m3_to_float(uint8_t(code))));
+      continue;
+    }
+    CHECK(same_bits(e4m3_to_float(uint8_t(code)), value));
+    CHECK_EQ(float_to_e4m3(value), uint8_t(code));
+    if ((code & 127) == 126) continue;
+    const float next = number_of(code + 1), middle = 0.5f * (value + next);
+    CHECK_EQ(float_to_e4m3(middle), uint8_t(code % 2 == 0 ? code : code + 1));
+    CHECK_EQ(float_to_e4m3(std::nextafter(middle, value)), uint8_t(code));
+    CHECK_EQ(float_to_e4m3(std::nextafter(middle, next)), uint8_t(code + 1));
+  }
+}
+
+TEST(e4m3_saturates) {
+  for (float large : {448.0f, 449.0f, 464.0f, 480.0f, 1e30f, std::numeric_limits<float>::max(), INFINITY}) {
+    CHECK_EQ(float_to_e4m3(large), uint8_t(0x7e));
+    CHECK_EQ(float_to_e4m3(-large), uint8_t(0xfe));
+  }
+  CHECK_EQ(float_to_e4m3(std::nextafter(448.0f, 0.0f)), uint8_t(0x7e));
+  CHECK_EQ(float_to_e4m3(1e-40f), uint8_t(0));
+  CHECK_EQ(float_to_e4m3(-1e-40f), uint8_t(0x80));
+  CHECK(std::isnan(e4m3_to_float(float_to_e4m3(NAN))) && std::isnan(e4m3_to_float(float_to_e4m3(-NAN))));
+}
+
 TEST(quantised_weights_come_back_exactly) {
   Random random(41);
   ThreadPool pool(3);
-  for (QuantFormat format : kQuantFormats) {
+  for (QuantFormat format : kDeviceFormats) {
     for (int64_t k : {1, 16, 31, 32, 45, 64, 96}) {
       QuantSource source(random, format, random.whole(1, 150), k);
       QuantisedMatrix w(kernels().panel, k, {source.part()}, pool);
@@ -103,6 +140,62 @@ TEST(quantised_weights_that_are_not_finite_stay_so) {
     ops::quantise_weights(format, row.data(), 64, values.data(), scales.data());
     CHECK(!std::isfinite(scales[0]));
   }
+}
+
+TEST(fp8_weights_are_bf16_numbers_near_the_old_ones) {
+  Random random(45);
+  for (float size : {1e-28f, 1e-5f, 0.02f, 1.0f, 3e4f}) {
+    std::vector<float> row = random.normals(100, size), once, scales(1);
+    std::vector<uint8_t> codes(100);
+    ops::quantise_weights(QuantFormat::kFp8, row.data(), 100, codes.data(), scales.data());
+    int exponent = 0;
+    CHECK_EQ(std::frexp(scales[0], &exponent), 0.5f);
+    float top = 0;
+    for (float w : row) top = std::max(top, std::fabs(w));
+    CHECK(top <= 448 * scales[0] && top > 224 * scales[0]);
+    once = row;
+    dequantise_row(QuantFormat::kFp8, once.data(), 100);
+    for (size_t i = 0; i < row.size(); ++i) {
+      CHECK_NEAR(once[i], row[i], std::max(std::fabs(row[i]) / 16, 0x1p-10f * scales[0]));
+      CHECK(same_bits(bf16_to_float(float_to_bf16(once[i])), once[i]));
+    }
+    std::vector<float> twice = once;
+    dequantise_row(QuantFormat::kFp8, twice.data(), 100);
+    CHECK(twice == once);
+  }
+}
+
+TEST(fp8_rows_that_have_no_scale) {
+  std::vector<uint8_t> codes(40);
+  auto scale_of = [&](float first, float rest) {
+    std::vector<float> row(40, rest);
+    row[0] = first;
+    float scale = 1;
+    ops::quantise_weights(QuantFormat::kFp8, row.data(), 40, codes.data(), &scale);
+    return scale;
+  };
+  CHECK(std::isnan(scale_of(NAN, 1)));
+  CHECK(std::isnan(scale_of(INFINITY, 1)));
+  CHECK_EQ(scale_of(0, 0), 0.0f);
+  CHECK_EQ(scale_of(1e-31f, -1e-35f), 0.0f);
+  // The largest scale is one that leaves every number finite.
+  CHECK_EQ(scale_of(std::numeric_limits<float>::max(), 0), 0x1p119f);
+  CHECK_EQ(codes[0], uint8_t(0x7e));
+  CHECK(std::isfinite(0x1p119f * e4m3_to_float(codes[0])));
+}
+
+TEST(fp8_parts_share_panels_with_each_other_only) {
+  Random random(46);
+  ThreadPool pool(1);
+  const QuantSource one(random, QuantFormat::kFp8, 20, 40), two(random, QuantFormat::kFp8, 50, 40),
+      other(random, QuantFormat::kInt8, 4, 40);
+  const QuantisedMatrix w(64, 40, {one.part(), two.part()}, pool);
+  std::vector<float> row(40);
+  w.copy_row(69, row.data());
+  for (int64_t c = 0; c < 40; ++c) CHECK_EQ(row[size_t(c)], two.at(49, c));
+  CHECK_EQ(w.bytes(), size_t(2 * 64 * (4 + 64)));
+  CHECK_ERROR(kRange, "cannot share", QuantisedMatrix(64, 40, {one.part(), other.part()}, pool));
+  CHECK_ERROR(kRange, "cannot share", QuantisedMatrix(64, 40, {other.part(), one.part()}, pool));
 }
 
 TEST(quantised_packing_reports_a_failed_read) {

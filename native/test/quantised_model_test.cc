@@ -10,8 +10,8 @@
 #include <iterator>
 #include <thread>
 
+#include "dequantised.h"
 #include "driver.h"
-#include "ops/quantise.h"
 #include "temp_folder.h"
 #include "test.h"
 #include "tiny_model.h"
@@ -34,27 +34,6 @@ TinyModel quantised(QuantFormat format) {
   return tiny;
 }
 
-// Groups of a row of weights, as quantise_weights makes them.
-void dequantise_row(QuantFormat format, float* row, int64_t k) {
-  std::vector<uint8_t> values(static_cast<size_t>(k));
-  std::vector<float> scales(size_t((k + 31) / 32));
-  ops::quantise_weights(format, row, k, values.data(), scales.data());
-  for (int64_t i = 0; i < k; ++i) row[i] = scales[size_t(i / 32)] * float(int(values[size_t(i)]) - simd::traits_of(format).offset);
-}
-
-// The same weights as floats.
-TinyModel dequantised(QuantFormat format) {
-  TinyModel tiny;
-  model::Spec spec = tiny.spec;
-  tiny.edit = [format, spec](const std::string& name, std::vector<float>& values) {
-    for (const model::Tensor& tensor : tensors_of(spec).tensors) {
-      if (tensor.name != name || tensor.shape.size() != 2) continue;
-      for (int64_t row = 0; row < tensor.shape[0]; ++row) dequantise_row(format, values.data() + row * tensor.shape[1], tensor.shape[1]);
-    }
-  };
-  return tiny;
-}
-
 Job job(uint64_t seed, int64_t prompt_length, int64_t outputs) {
   Random random(seed);
   Job j;
@@ -67,6 +46,10 @@ Job job(uint64_t seed, int64_t prompt_length, int64_t outputs) {
 }
 
 const engine::Options kOptions = {8, 256, 64, 200, 100, 5};
+
+TEST(quantised_models_of_floating_numbers_are_for_devices) {
+  CHECK_ERROR(kUnsupported, "fp8 weights need a GPU", quantised(QuantFormat::kFp8).load(Element::kBf16, 1));
+}
 
 TEST_ENGINE(quantised_sequences_do_not_depend_on_the_batch) {
   for (QuantFormat format : kFormats) {
@@ -153,7 +136,7 @@ TEST_ENGINE(quantised_models_are_close_to_their_dequantised_weights) {
   Random random(61);
   for (QuantFormat format : kFormats) {
     TinyModel tiny = quantised(format);
-    auto truth = dequantised(format).load(Element::kF32, 2);
+    auto truth = dequantised({}, format).load(Element::kF32, 2);
     train::State state = random_state(random, tiny.spec);
     Row row = random_row(random, tiny.spec.vocab_size, 150);
     std::vector<float> weights = random.normals(150);

@@ -513,6 +513,39 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: "CUDA: a missing barrier in Hopper's product",
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        search: '    barrier_wait(&ring.empty[stage], (round & 1) ^ 1);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: a dropped wait in Hopper's product",
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        search: '  barrier_wait(&ring.full[stage], i / S::kStages & 1);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: Hopper's product gives a stage back before it has been multiplied",
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        search: '      give_back<S>(ring, done, i);\n',
+        replace: '      give_back<S>(ring, done, i + 1);\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: a wrong split boundary',
     edits: [
       {

@@ -21,6 +21,8 @@ export function refuseSettings(settings: Settings): void {
     throw new Error('--device cuda computes in bfloat16: leave out --dtype float32.');
   if (settings.device === 'cuda' && settings.kvCacheDtype === 'int8')
     throw new Error('--device cuda has no kernels for keys and values of 8 bits yet: leave out --kv-cache-dtype int8.');
+  if (settings.quantize === 'fp8' && settings.device !== 'cuda')
+    throw new Error('--quantize fp8 needs --device cuda: on the CPU take int8.');
   refuseTransferSettings(settings);
   const reserved = RESERVED_KWARGS.find((name) => Object.hasOwn(settings.defaultChatTemplateKwargs, name));
   if (reserved !== undefined) throw new Error(`--default-chat-template-kwargs must not set '${reserved}'.`);

@@ -66,9 +66,9 @@ export const OPTIONS: OptionTable = {
   },
   quantize: {
     flag: 'quantize',
-    parse: oneOf('none', 'int8', 'int4'),
+    parse: oneOf('none', 'int8', 'int4', 'fp8'),
     default: () => 'none',
-    help: 'weights as 8- or 4-bit numbers with a scale per 32, made from any model when it is loaded',
+    help: 'weights as 8- or 4-bit numbers, made from any model when it is loaded; fp8 with --device cuda only',
   },
   weightCacheBytes: {
     flag: 'weight-cache',
@@ -456,7 +456,7 @@ const SWITCHES: ReadonlySet<keyof Settings> = new Set([
 const SECRETS: ReadonlySet<keyof Settings> = new Set(['apiKey', 'kvSecret']);
 
 /** Read elsewhere: by the native code, and by its build. */
-const OTHER_VARIABLES = ['TANDEM_ISA', 'TANDEM_CUDA', 'TANDEM_CUDA_GRAPHS'];
+const OTHER_VARIABLES = ['TANDEM_ISA', 'TANDEM_CUDA', 'TANDEM_CUDA_GRAPHS', 'TANDEM_CUDA_MATMUL'];
 
 const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];
 

@@ -259,6 +259,7 @@ async function files() {
   await record('dtype of the computation', () => load({}, good, tensors, { dtype: 'int8', threads: 1 }));
   const quantized = { ...settings, quantize: 'int8' };
   await record('quantize unknown', () => load({}, good, tensors, { ...settings, quantize: 'int3' }));
+  await record('quantize for a device', () => load({}, good, tensors, { ...settings, quantize: 'fp8' }));
   await record('kvCacheDtype unknown', () => load({}, good, tensors, { ...settings, kvCacheDtype: 'int4' }));
   await record('cache with a NUL', () =>
     load({}, good, tensors, { ...quantized, cache: { path: 'a\0b', key: 'key' } }),

@@ -21,6 +21,7 @@ test('only devices that exist, with what they have kernels for', async () => {
   expect(() => load({ dtype: 'float32', device: 'cuda' })).toThrow('dtype must be bfloat16');
   const cuda = { dtype: 'bfloat16', device: 'cuda' };
   expect(() => load({ ...cuda, kvCacheDtype: 'int8' })).toThrow('kvCacheDtype int8 on cuda');
+  expect(() => load({ dtype: 'bfloat16', quantize: 'fp8' })).toThrow('quantize: fp8 needs device cuda');
   expect(() => load({ ...cuda, quantize: 'int4', cache: { path: '/x', key: 'x' } })).toThrow('cache');
 });
 

@@ -9,7 +9,8 @@ namespace tandem::cuda {
 
 constexpr size_t kEmulatedBytes = size_t(1) << 30;
 
-DeviceInfo device_info() { return {1, "emulated", kEmulatedBytes}; }
+// Of the emulation, which has every instruction that a kernel uses.
+DeviceInfo device_info() { return {1, "emulated", kEmulatedBytes, 9, 0}; }
 size_t device_free_bytes() { return kEmulatedBytes; }
 
 #else
@@ -20,13 +21,14 @@ constexpr int kLeastMajor = 8;
 DeviceInfo device_info() {
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaErrorInsufficientDriver) return {0, "no NVIDIA driver is installed, or it is older than the CUDA of this build", 0};
-  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) return {0, "the machine has no NVIDIA GPU", 0};
+  if (error == cudaErrorInsufficientDriver)
+    return {0, "no NVIDIA driver is installed, or it is older than the CUDA of this build", 0, 0, 0};
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) return {0, "the machine has no NVIDIA GPU", 0, 0, 0};
   cudaDeviceProp properties;
   if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, 0);
-  if (error != cudaSuccess) return {0, cudaGetErrorString(error), 0};
-  if (properties.major < kLeastMajor) return {0, std::string(properties.name) + " is older than compute capability 8.0", 0};
-  return {count, properties.name, properties.totalGlobalMem};
+  if (error != cudaSuccess) return {0, cudaGetErrorString(error), 0, 0, 0};
+  if (properties.major < kLeastMajor) return {0, std::string(properties.name) + " is older than compute capability 8.0", 0, 0, 0};
+  return {count, properties.name, properties.totalGlobalMem, properties.major, properties.minor};
 }
 
 size_t device_free_bytes() {

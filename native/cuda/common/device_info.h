@@ -9,6 +9,7 @@ struct DeviceInfo {
   int devices;          // that the kernels run on
   std::string message;  // the first one's name, or why there is none
   size_t total_bytes;   // of its memory
+  int major, minor;     // its compute capability
 };
 // Never throws: also where there is no driver.
 DeviceInfo device_info();

@@ -19,10 +19,11 @@ __global__ void embed_quantised_kernel(EmbedTokens a) {
   const int32_t token = a.tokens[blockIdx.x];
   const bool valid = token >= 0 && token < a.vocab;
   const QuantPanel panel = a.quantised.panels[valid ? token / kQuantPanel : 0];
+  const uint8_t* head = a.quantised.data + panel.first_byte;
   float* y = a.y + int64_t(blockIdx.x) * a.ldy;
   for (int64_t k = int64_t(threadIdx.x) * 8; k < a.width; k += kThreads * 8) {
     bf16 weights[8] = {};
-    if (valid) dequantise_8(panel, a.quantised.data + panel.first_byte, token % kQuantPanel, int(k), weights);
+    if (valid) dequantise_8(panel, head, head + panel.head_bytes(), token % kQuantPanel, int(k), weights);
     for (int i = 0; i < 8; ++i) y[k + i] = valid ? to_float(weights[i]) : NAN;
   }
 }

@@ -1,9 +1,8 @@
 #include "cuda/gemm/matmul.h"
 
-#include <algorithm>
-
 #include "cuda/common/launch.h"
 #include "cuda/common/tensor_core.h"
+#include "cuda/gemm/variants.h"
 
 namespace tandem::cuda {
 namespace {
@@ -11,24 +10,11 @@ namespace {
 constexpr int kOutputs = 64;  // weights' rows of a tile: 16 per warp
 constexpr int kOutputWarps = kOutputs / 16;
 constexpr int kMostWarpTokens = 64;
-constexpr int kAddThreads = 128;
-constexpr int kDepth = 64;  // k of a tile
+constexpr int kDepth = kSplitDepth;  // k of a tile
 constexpr int kStages = 3;
 constexpr int kChunk = 8;  // elements of a 16-byte copy
 constexpr int kRowChunks = kDepth / kChunk;
 static_assert(kOutputs == kQuantPanel && kDepth == kQuantTile);
-// Blocks that fill a large device twice; a constant, so that the sums are the same on every device.
-constexpr int64_t kWantedBlocks = 264;
-constexpr int64_t kLeastSplitDepth = 256;
-// Beyond so many tokens one block adds up all parts itself.
-constexpr int64_t kMostSplitTokens = 64;
-
-int64_t split_tiles(int64_t n, int64_t k) {
-  const int64_t tiles = ceil_div(k, kDepth), blocks = ceil_div(n, kOutputs);
-  const int64_t wanted = std::min(ceil_div(kWantedBlocks, blocks), std::max<int64_t>(1, k / kLeastSplitDepth));
-  return ceil_div(tiles, wanted);
-}
-
 // Warps of a block: four along the outputs, and two along the tokens where there are many.
 template <int kTokens>
 __host__ __device__ constexpr int token_warps() {
@@ -62,17 +48,19 @@ template <int kThreads>
 __device__ void load_groups(unsigned char* to, const QuantWeights& w, const QuantPanel& panel, int64_t column, int64_t columns) {
   const int64_t left = (columns - column + kQuantStep - 1) / kQuantStep * kQuantStep;
   const int bytes = int(left < kDepth ? left : kDepth) / panel.group * panel.group_bytes();
-  const uint8_t* from = w.data + panel.first_byte + column / panel.group * panel.group_bytes();
+  const uint8_t* from = w.data + panel.first_byte + panel.head_bytes() + column / panel.group * panel.group_bytes();
   for (int i = threadIdx.x; i < bytes / 16; i += kThreads) cp_async_16(to + i * 16, from + i * 16, 16);
 }
 
-// What load_groups brought, as a tile of bf16 weights; zero from `columns` - column on.
+// What load_groups brought of a panel, as a tile of bf16 weights; zero from `columns` - column on.
 template <int kThreads>
-__device__ void widen_tile(bf16* tile, const unsigned char* groups, const QuantPanel& panel, int64_t column, int64_t columns) {
+__device__ void widen_tile(bf16* tile, const unsigned char* groups, const QuantWeights& w, const QuantPanel& panel, int64_t column,
+                           int64_t columns) {
+  const uint8_t* head = w.data + panel.first_byte;
   for (int i = threadIdx.x; i < kOutputs * kRowChunks; i += kThreads) {
     const int output = i % kOutputs, chunk = i / kOutputs;
     bf16 weights[kChunk] = {};
-    if (column + chunk * kChunk < columns) dequantise_8(panel, groups, output, chunk * kChunk, weights);
+    if (column + chunk * kChunk < columns) dequantise_8(panel, head, groups, output, chunk * kChunk, weights);
     void* to = tile_chunk(tile, output, chunk);
     memcpy(__builtin_assume_aligned(to, 16), weights, sizeof weights);
   }
@@ -174,7 +162,7 @@ __global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, in
     unsigned char* stage = stage_of(tile);
     if constexpr (kQuantised) {
       const int64_t k = kTransposed ? first_output : int64_t(tile) * kDepth;
-      widen_tile<kThreads>(widened, stage, panel_of<kTransposed>(a, own, tile), k, a.k);
+      widen_tile<kThreads>(widened, stage, a.quantised, panel_of<kTransposed>(a, own, tile), k, a.k);
       __syncthreads();  // the widened tile is there for all
     }
     multiply_tile<kCount, kTransposed>(part, kQuantised ? widened : reinterpret_cast<bf16*>(stage), tokens_of(stage), warp_token);
@@ -196,29 +184,16 @@ __global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, in
   });
 }
 
-__global__ void add_parts_kernel(MatMul a, int parts) {
-  const int64_t output = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, token = blockIdx.y;
-  if (output >= a.n) return;
-  float total = a.workspace[token * a.n + output];
-  for (int p = 1; p < parts; ++p) total += a.workspace[(p * a.m + token) * a.n + output];
-  float& y = a.y[token * a.ldy + output];
-  y = a.accumulate ? y + total : total;
-}
-
 template <int kTokens, bool kQuantised, bool kTransposed>
-void launch(const MatMul& a, bool parts_in_grid, cudaStream_t stream) {
+void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
   const size_t bytes = size_t(kStages * stage_bytes<kTokens, kQuantised>(a) + (kQuantised ? kTileBytes : 0));
-  const Sides sides = sides_of<kTransposed>(a);
-  const int64_t tiles = split_tiles(sides.outputs, sides.depth), parts = matmul_splits(sides.outputs, sides.depth);
-  const dim3 grid(unsigned(ceil_div(sides.outputs, kOutputs)), unsigned(ceil_div(a.m, kTokens)), parts_in_grid ? unsigned(parts) : 1);
+  const int64_t outputs = sides_of<kTransposed>(a).outputs;
+  const dim3 grid(unsigned(ceil_div(outputs, kOutputs)), unsigned(ceil_div(a.m, kTokens)), split.in_grid ? unsigned(split.parts) : 1);
   const auto kernel = &matmul_kernel<kTokens, kQuantised, kTransposed>;
   allow_shared_bytes(kernel, bytes, "matmul");
-  GPU_LAUNCH(kernel, grid, dim3(threads<kTokens>()), bytes, stream, a, int(tiles), parts_in_grid);
+  GPU_LAUNCH(kernel, grid, dim3(threads<kTokens>()), bytes, stream, a, split.tiles, split.in_grid);
   check_launch("matmul");
-  if (!parts_in_grid) return;
-  const dim3 add_grid(unsigned(ceil_div(a.n, kAddThreads)), unsigned(a.m));
-  GPU_LAUNCH(add_parts_kernel, add_grid, dim3(kAddThreads), 0, stream, a, int(parts));
-  check_launch("matmul: adding parts");
+  if (split.in_grid) add_parts(a, split, stream);
 }
 
 void check(const MatMul& a, const char* name, const Sides& sides) {
@@ -235,35 +210,35 @@ void check(const MatMul& a, const char* name, const Sides& sides) {
 }
 
 template <int kTokens, bool kTransposed>
-void launch(const MatMul& a, bool parts_in_grid, cudaStream_t stream) {
-  if (a.quantised.data == nullptr) return launch<kTokens, false, kTransposed>(a, parts_in_grid, stream);
-  launch<kTokens, true, kTransposed>(a, parts_in_grid, stream);
+void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
+  if (a.quantised.data == nullptr) return launch<kTokens, false, kTransposed>(a, split, stream);
+  launch<kTokens, true, kTransposed>(a, split, stream);
 }
 
 }  // namespace
 
-int64_t matmul_splits(int64_t n, int64_t k) { return ceil_div(ceil_div(k, kDepth), split_tiles(n, k)); }
-
-int64_t matmul_workspace_floats(int64_t m, int64_t n, int64_t k) {
-  const int64_t parts = matmul_splits(n, k);
-  return parts > 1 && m <= kMostSplitTokens ? parts * m * n : 0;
+void matmul_mma(const MatMul& a, const Split& split, cudaStream_t stream) {
+  if (a.m <= 16) return launch<16, false>(a, split, stream);
+  if (a.m <= 64) return launch<64, false>(a, split, stream);
+  launch<128, false>(a, split, stream);
 }
 
 void matmul(const MatMul& a, cudaStream_t stream) {
   check(a, "matmul", sides_of<false>(a));
   check_argument(a.workspace_floats >= matmul_workspace_floats(a.m, a.n, a.k), "matmul", "workspace_floats");
   if (a.m == 0) return;
-  const bool parts_in_grid = matmul_workspace_floats(a.m, a.n, a.k) > 0;
-  if (a.m <= 16) return launch<16, false>(a, parts_in_grid, stream);
-  if (a.m <= 64) return launch<64, false>(a, parts_in_grid, stream);
-  launch<128, false>(a, parts_in_grid, stream);
+  const Split split = split_of(a.m, a.n, a.k);
+  if (a.quantised.data != nullptr) return matmul_mma(a, split, stream);
+  variant_of(a.kernel).launch(a, split, stream);
 }
 
 void matmul_transposed(const MatMul& a, cudaStream_t stream) {
   check(a, "matmul_transposed", sides_of<true>(a));
   if (a.m == 0) return;
-  if (a.m <= 16) return launch<16, true>(a, false, stream);
-  launch<128, true>(a, false, stream);
+  Split split = split_of(a.m, a.k, a.n);
+  split.in_grid = false;
+  if (a.m <= 16) return launch<16, true>(a, split, stream);
+  launch<128, true>(a, split, stream);
 }
 
 }  // namespace tandem::cuda

@@ -1,12 +1,15 @@
 // y[m][n] (+)= x[m][k] . w[n][k]^T in bf16 with float sums, on tensor cores. Quantised weights are widened to bf16 where they are used.
 //
 // The arithmetic of an element depends on n and k alone: k is cut into `matmul_splits(n, k)` parts of whole 64s; each part is one chain of
-// m16n8k16 products over k ascending, and the parts are added in order. Whether the parts are computed by one block or by several, and
+// products of the tensor core, 16 k at a time, over k ascending, and the parts are added in order. Whether the parts are computed by one block or by several, and
 // how many tokens share a tile, changes nothing: prefill and decode give the same bits.
 #pragma once
 #include "cuda/gemm/quant_weights.h"
 
 namespace tandem::cuda {
+
+// How a product of BF16 weights is computed (variants.h).
+enum class MatMulKernel : uint8_t { kMma, kWgmma };
 
 struct MatMul {
   const bf16* x;  // m rows, ldx elements apart; 16-byte aligned, ldx a multiple of 8
@@ -19,6 +22,7 @@ struct MatMul {
   float* workspace;  // matmul_workspace_floats(m, n, k), may be null where that is 0
   int64_t workspace_floats;
   QuantWeights quantised = {};
+  MatMulKernel kernel = MatMulKernel::kMma;  // not of quantised weights, nor of transposed ones
 };
 
 int64_t matmul_splits(int64_t n, int64_t k);

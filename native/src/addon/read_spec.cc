@@ -225,11 +225,17 @@ void read_adapter_table(const Napi::Object& object, AdapterSource& source) {
   }
 }
 
+ops::QuantFormat quantise_format(const std::string& name) {
+  if (name == "int8") return ops::QuantFormat::kInt8;
+  if (name == "int4") return ops::QuantFormat::kInt4;
+  if (name != "fp8") throw Error(ErrorKind::kRange, "quantize must be int8, int4 or fp8");
+  return ops::QuantFormat::kFp8;
+}
+
 std::optional<model::Quantise> read_quantise(const Napi::Object& options) {
   if (!given(options, "quantize")) return {};
   std::string name = read_string(options, "quantize");
-  if (name != "int8" && name != "int4") throw Error(ErrorKind::kRange, "quantize must be int8 or int4");
-  model::Quantise quantise{name == "int8" ? ops::QuantFormat::kInt8 : ops::QuantFormat::kInt4};
+  model::Quantise quantise{quantise_format(name)};
   if (given(options, "cache")) {
     Napi::Object cache = read_object(read_property(options, "cache"), "cache");
     quantise.cache = model::CachePlace{read_string(cache, "path"), read_string(cache, "key")};
@@ -290,6 +296,8 @@ LoadSettings read_load_settings(const Napi::Object& options) {
   if (cuda && dtype != "bfloat16") throw Error(ErrorKind::kRange, "dtype must be bfloat16 on cuda");
   if (cuda && int8_kv) throw Error(ErrorKind::kUnsupported, "kvCacheDtype int8 on cuda is not built yet");
   const std::optional<model::Quantise> quantise = read_quantise(options);
+  if (!cuda && quantise && quantise->format == ops::QuantFormat::kFp8)
+    throw Error(ErrorKind::kUnsupported, "quantize: fp8 needs device cuda");
   if (cuda && quantise && quantise->cache)
     throw Error(ErrorKind::kUnsupported, "cache: quantised weights on cuda are not kept in files yet");
   return {dtype == "float32" ? ops::Element::kF32 : ops::Element::kBf16, int(threads), quantise, int8_kv, cuda};

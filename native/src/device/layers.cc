@@ -144,7 +144,7 @@ void Layers::normalise(const float* x, int64_t rows, const DeviceBuffer<float>& 
 
 void Layers::product(const Matrix& w, int64_t rows, float* y, bool accumulate) {
   cuda::matmul({activation_.data(), w.k, rows, w.data.data(), w.n, w.k, y, w.n, accumulate, workspace_.data(), sizes_.workspace_floats,
-                w.quantised()},
+                w.quantised(), weights_.kernel},
                stream_.get());
 }
 

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <cstdlib>
 
 #include "cuda/common/device_info.h"
+#include "cuda/gemm/variants.h"
 #include "device/backend.h"
 #include "device/train_compute.h"
 #include "device/weights.h"
@@ -47,9 +49,12 @@ class FileSource final : public WeightSource {
 
 class LoadedModel final : public Model {
  public:
-  LoadedModel(const model::Spec& spec, const WeightSource& source, int threads, const model::Progress& progress)
-      : facts_(std::make_shared<model::Model>(spec, ops::Element::kBf16, threads)),
-        weights_(std::make_shared<const Weights>(load_weights(spec, source, facts_->pool, progress))) {}
+  LoadedModel(const model::Spec& spec, const WeightSource& source, cuda::MatMulKernel kernel, int threads, const model::Progress& progress)
+      : facts_(std::make_shared<model::Model>(spec, ops::Element::kBf16, threads)) {
+    Weights weights = load_weights(spec, source, facts_->pool, progress);
+    weights.kernel = kernel;
+    weights_ = std::make_shared<const Weights>(std::move(weights));
+  }
 
   const std::shared_ptr<model::Model>& facts() const override { return facts_; }
   size_t weight_bytes() const override { return weights_->bytes(); }
@@ -108,7 +113,8 @@ std::shared_ptr<Model> load(const model::Spec& spec, const WeightSource& source,
   const cuda::DeviceInfo found = cuda::device_info();
   if (found.devices == 0) throw Error(ErrorKind::kUnsupported, "no GPU can be used: " + found.message);
   check_shape(spec);
-  return std::make_shared<LoadedModel>(spec, source, threads, progress);
+  const cuda::MatMulKernel kernel = cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), found.major, found.minor);
+  return std::make_shared<LoadedModel>(spec, source, kernel, threads, progress);
 }
 
 std::shared_ptr<Model> load(const model::Spec& spec, const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors,

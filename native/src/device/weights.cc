@@ -129,7 +129,7 @@ Matrix quantised_matrix(const std::vector<ops::QuantPart>& parts, int64_t column
   int64_t most = 0;
   for (int64_t p = 0; p < packed.rows_padded() / cuda::kQuantPanel; ++p) {
     const simd::QuantTraits t = simd::traits_of(packed.format(p));
-    panels.push_back({packed.panel_data(p) - begin, t.bits, t.group, t.offset, t.wide_scales, t.minima});
+    panels.push_back({packed.panel_data(p) - begin, t.bits, t.group, t.offset, t.wide_scales, t.minima, t.floating});
     most = std::max<int64_t>(most, panels.back().tile_bytes());
   }
   Matrix matrix{packed.rows(), columns, {}, DeviceBuffer<uint8_t>(packed.bytes()), DeviceBuffer<cuda::QuantPanel>(panels), most};

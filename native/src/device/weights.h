@@ -1,7 +1,7 @@
 // The base weights on the device: bf16, row-major, or quantised in panels; the projections that share an input one below the other.
 #pragma once
 #include "cuda/common/device_buffer.h"
-#include "cuda/gemm/quant_weights.h"
+#include "cuda/gemm/matmul.h"
 #include "device/device.h"
 
 namespace tandem::device {
@@ -39,8 +39,9 @@ struct Layer {
 struct Weights {
   std::vector<Layer> layers;
   DeviceBuffer<float> final_norm;
-  Matrix embedding;  // [vocab, hidden]; also the head when tied
-  Matrix head;       // empty when tied
+  Matrix embedding;                // [vocab, hidden]; also the head when tied
+  Matrix head;                     // empty when tied
+  cuda::MatMulKernel kernel = {};  // of products of bf16 weights
 
   size_t bytes() const;
 };

@@ -8,7 +8,7 @@ namespace tandem::model {
 namespace {
 
 ops::QuantPart made_anew(const TensorFiles& files, const Tensor* tensor, ops::QuantFormat format) {
-  const int64_t columns = tensor->shape[1], group = simd::traits_of(format).group, groups = (columns + group - 1) / group;
+  const int64_t columns = tensor->shape[1], groups = simd::traits_of(format).scales_of(columns);
   auto read_rows = [&files, tensor, format, columns, groups](int64_t first, int64_t count, const ops::QuantRows& out) {
     thread_local std::vector<float> floats;
     floats.resize(size_t(count * columns));

@@ -175,6 +175,7 @@ size_t Weights::bytes() const {
 Weights load(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element,
              const std::optional<Quantise>& quantise, const simd::Kernels& kernels, ThreadPool& pool, const Progress& progress) {
   check(spec);
+  if (quantise && simd::traits_of(quantise->format).floating) throw Error(ErrorKind::kUnsupported, "fp8 weights need a GPU");
   TensorFiles open_files(files, tensors);
   return Loader(spec, open_files, element, quantise, kernels, pool, progress).load();
 }

@@ -30,7 +30,7 @@ struct Layer {
 
 // Weights that are quantised while they are loaded.
 struct Quantise {
-  ops::QuantFormat format;  // kInt8 or kInt4
+  ops::QuantFormat format;  // kInt8 or kInt4; on a device also kFp8
   // Where they are kept and looked for; none: they are made every time.
   std::optional<CachePlace> cache = {};
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/bf16.h"
+#include "base/e4m3.h"
 
 namespace tandem::ops {
 namespace {
@@ -21,9 +22,9 @@ float half_above(float x) {
 float rounded_half(float x) { return half_to_float(float_to_half(x)); }
 
 // The weight of largest magnitude, with its sign; NaN if one is not finite.
-float extreme(const float* w, int count) {
+float extreme(const float* w, int64_t count) {
   float found = 0;
-  for (int i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(w[i])) return NAN;
     if (std::fabs(w[i]) > std::fabs(found)) found = w[i];
   }
@@ -80,9 +81,34 @@ float quantise_int4(const float (&w)[kGroup], float top, Codes& codes) {
   return best_scale;
 }
 
+// The exponent of the largest scale: 448 times it is a finite float.
+constexpr int kMostExponent = 119;
+
+// log2 of the smallest power of two that takes a positive `top` to at most 448 = 0.875 * 2^9.
+int e4m3_exponent(float top) {
+  int exponent = 0;
+  const float fraction = std::frexp(top, &exponent);
+  return std::min(exponent - (fraction <= 0.875f ? 9 : 8), kMostExponent);
+}
+
+float quantise_e4m3(const float* row, int64_t k, uint8_t* values) {
+  const float top = std::fabs(extreme(row, k));
+  if (!std::isfinite(top) || top < kNone) {
+    std::fill_n(values, k, uint8_t(0));
+    return std::isfinite(top) ? 0.0f : top;
+  }
+  const int exponent = e4m3_exponent(top);
+  for (int64_t i = 0; i < k; ++i) values[i] = float_to_e4m3(std::ldexp(row[i], -exponent));
+  return std::ldexp(1.0f, exponent);
+}
+
 }  // namespace
 
 void quantise_weights(QuantFormat format, const float* row, int64_t k, uint8_t* values, float* scales) {
+  if (format == QuantFormat::kFp8) {
+    scales[0] = quantise_e4m3(row, k, values);
+    return;
+  }
   const simd::QuantTraits traits = simd::traits_of(format);
   for (int64_t k0 = 0; k0 < k; k0 += kGroup) {
     int count = int(std::min<int64_t>(kGroup, k - k0));

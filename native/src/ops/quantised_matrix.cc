@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/bf16.h"
+#include "base/e4m3.h"
 #include "base/error.h"
 
 namespace tandem::ops {
@@ -38,6 +39,7 @@ struct Group {
   int64_t panel;
 
   void put_scale(int64_t row, float scale, float minimum) const {
+    if (t.floating) return;
     if (t.wide_scales) {
       std::memcpy(data + 4 * row, &scale, 4);
     } else {
@@ -116,7 +118,10 @@ void QuantisedMatrix::place_panels(const std::vector<QuantPart>& parts) {
     std::vector<Overlap> rows = overlaps(parts, first, first + panel_);
     QuantFormat format = rows.front().part->format;
     for (const Overlap& overlap : rows) {
-      if (overlap.part->format != format) format = QuantFormat::kInt8FineMin;
+      if (overlap.part->format == format) continue;
+      const bool floating = traits_of(overlap.part->format).floating || traits_of(format).floating;
+      require(!floating, ErrorKind::kRange, "floating and whole numbers cannot share a panel");
+      format = QuantFormat::kInt8FineMin;
     }
     formats_.push_back(format);
     offsets_.push_back(bytes);
@@ -129,8 +134,9 @@ bool QuantisedMatrix::pack_panel(int64_t panel, const std::vector<QuantPart>& pa
                                  std::vector<float>& numbers) {
   const QuantTraits to = traits_of(format(panel));
   uint8_t* data = data_.data() + offsets_[size_t(panel)];
+  uint8_t* group_data = data + to.head_bytes(panel_);
   for (int64_t k0 = 0; k0 < k_padded_; k0 += to.group) {
-    Group group{data + k0 / to.group * to.group_bytes(panel_), to, panel_};
+    Group group{group_data + k0 / to.group * to.group_bytes(panel_), to, panel_};
     for (int64_t row = 0; row < panel_; ++row) {
       for (int64_t c = 0; c < to.group; ++c) {
         if (k0 + c >= k_ || panel * panel_ + row >= n_) group.put_value(row, c, uint8_t(to.offset));
@@ -139,7 +145,7 @@ bool QuantisedMatrix::pack_panel(int64_t panel, const std::vector<QuantPart>& pa
   }
   for (const Overlap& overlap : overlaps(parts, panel * panel_, (panel + 1) * panel_)) {
     const QuantTraits from = traits_of(overlap.part->format);
-    int64_t groups = (k_ + from.group - 1) / from.group;
+    int64_t groups = from.scales_of(k_);
     values.resize(size_t(overlap.count * k_));
     numbers.assign(size_t(2 * overlap.count * groups), 0.0f);
     float* minima = numbers.data() + overlap.count * groups;
@@ -148,9 +154,10 @@ bool QuantisedMatrix::pack_panel(int64_t panel, const std::vector<QuantPart>& pa
     }
     for (int64_t r = 0; r < overlap.count; ++r) {
       int64_t row = overlap.first_in_panel + r;
+      if (to.floating) std::memcpy(data + 4 * row, &numbers[size_t(r)], 4);
       for (int64_t k0 = 0; k0 < k_; k0 += to.group) {
-        Group group{data + k0 / to.group * to.group_bytes(panel_), to, panel_};
-        int64_t at = r * groups + k0 / from.group;
+        Group group{group_data + k0 / to.group * to.group_bytes(panel_), to, panel_};
+        int64_t at = r * groups + std::min(k0 / from.group, groups - 1);
         group.put_scale(row, numbers[size_t(at)], minima[at]);
         for (int64_t c = 0; c < std::min<int64_t>(to.group, k_ - k0); ++c) {
           group.put_value(row, c, uint8_t(values[size_t(r * k_ + k0 + c)] - from.offset + to.offset));
@@ -165,10 +172,12 @@ void QuantisedMatrix::copy_row(int64_t row, float* out) const {
   const uint8_t* data = panel_data(row / panel_);
   const QuantTraits t = traits_of(format(row / panel_));
   for (int64_t k0 = 0; k0 < k_; k0 += t.group) {
-    ConstGroup group{data + k0 / t.group * t.group_bytes(panel_), t, panel_};
-    float scale = group.scale(row % panel_), minimum = group.minimum(row % panel_);
+    ConstGroup group{data + t.head_bytes(panel_) + k0 / t.group * t.group_bytes(panel_), t, panel_};
+    float scale = t.floating ? ConstGroup{data, t, panel_}.scale(row % panel_) : group.scale(row % panel_),
+          minimum = group.minimum(row % panel_);
     for (int64_t c = 0; c < std::min<int64_t>(t.group, k_ - k0); ++c) {
-      float product = scale * float(group.value(row % panel_, c));
+      const int value = group.value(row % panel_, c);
+      float product = scale * (t.floating ? e4m3_to_float(uint8_t(value)) : float(value));
       out[k0 + c] = t.minima ? product + minimum : product;
     }
   }

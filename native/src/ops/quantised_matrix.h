@@ -13,8 +13,8 @@ namespace tandem::ops {
 using simd::QuantFormat;
 
 // Rows of a part, row-major, to be filled by its reader. With G = group of the part's format and `groups` = k / G rounded up:
-//   values  [count][k]       stored numbers: value + offset, in 0..255 or 0..15
-//   scales  [count][groups]  exactly representable as f16 where the format keeps f16
+//   values  [count][k]       stored numbers: value + offset, in 0..255 or 0..15; of floating numbers their codes
+//   scales  [count][groups]  exactly representable as f16 where the format keeps f16; of floating numbers [count]
 //   minima  [count][groups]  null where the format has none
 struct QuantRows {
   uint8_t* values;
@@ -34,7 +34,7 @@ class QuantisedMatrix {
  public:
   QuantisedMatrix() = default;
   // w[n, k], its rows those of the parts one below the other. A panel in which parts of different formats meet is kept as kInt8FineMin.
-  // Throws Error(kIo) when a read fails.
+  // Throws Error(kIo) when a read fails, Error(kRange) where floating numbers meet others.
   QuantisedMatrix(int64_t panel, int64_t k, const std::vector<QuantPart>& parts, ThreadPool& pool);
   // w[n, k] of one format, its packed bytes (panel_data(0) on) written by `fill`; empty, with bytes() 0, where that returns false.
   QuantisedMatrix(int64_t panel, int64_t n, int64_t k, QuantFormat format, const std::function<bool(uint8_t* data, int64_t bytes)>& fill);
@@ -48,7 +48,7 @@ class QuantisedMatrix {
   QuantFormat format(int64_t panel) const { return formats_[size_t(panel)]; }
   const uint8_t* panel_data(int64_t panel) const { return data_.data() + offsets_[size_t(panel)]; }
 
-  // Row `row` dequantised in f32, columns() floats: scale * (stored - offset), then + minimum.
+  // Row `row` dequantised in f32, columns() floats: scale * (stored - offset), then + minimum; of floating numbers scale * number.
   void copy_row(int64_t row, float* out) const;
 
  private:

@@ -7,6 +7,8 @@
 //   values   8 bits: [G / 4][P][4] bytes, the four of an output having consecutive k
 //            4 bits: [G / 8][P][4] bytes; the low half of a byte belongs to k, its high half to k + G / 2
 // What pads k (to 32) and n (to whole panels) has stored = offset, scale 0 and minimum 0.
+//
+// A format of floating numbers (kFp8) has a scale per output instead: a panel is its scales [P] f32, then its groups, which are values only.
 #pragma once
 #include <cstdint>
 
@@ -17,6 +19,7 @@ enum class QuantFormat : uint8_t {
   kInt4,         // --quantize int4, GGUF Q4_0
   kInt4Min,      // GGUF Q4_K: its two levels of scales multiplied out, which is exact in f32
   kInt8Fine,     // GGUF Q6_K: values of 6 bits, stored - 128 = value
+  kFp8,          // --quantize fp8: codes of E4M3 (base/e4m3.h); only devices have products of it
   kInt8FineMin,  // holds what any other holds, exactly: panels in which parts of different formats meet
 };
 
@@ -25,16 +28,21 @@ struct QuantTraits {
   int bits, group;
   bool wide_scales, minima;  // f32 scales instead of f16; minima in f32
   int offset;
+  bool floating = false;  // stored is a code, a scale belongs to an output
 
   // Bytes of one group of one panel.
-  [[gnu::always_inline]] constexpr int64_t scale_bytes(int64_t panel) const { return panel * (wide_scales ? 4 : 2); }
+  [[gnu::always_inline]] constexpr int64_t scale_bytes(int64_t panel) const { return floating ? 0 : panel * (wide_scales ? 4 : 2); }
+  // Of a panel, before its groups.
+  [[gnu::always_inline]] constexpr int64_t head_bytes(int64_t panel) const { return floating ? panel * 4 : 0; }
+  // Of one output with k inputs.
+  [[gnu::always_inline]] constexpr int64_t scales_of(int64_t k) const { return floating ? 1 : (k + group - 1) / group; }
   [[gnu::always_inline]] constexpr int64_t minimum_bytes(int64_t panel) const { return minima ? panel * 4 : 0; }
   [[gnu::always_inline]] constexpr int64_t value_bytes(int64_t panel) const { return panel * group * bits / 8; }
   [[gnu::always_inline]] constexpr int64_t group_bytes(int64_t panel) const {
     return scale_bytes(panel) + minimum_bytes(panel) + value_bytes(panel);
   }
   [[gnu::always_inline]] constexpr int64_t panel_bytes(int64_t panel, int64_t k_padded) const {
-    return k_padded / group * group_bytes(panel);
+    return head_bytes(panel) + k_padded / group * group_bytes(panel);
   }
 };
 
@@ -44,6 +52,7 @@ struct QuantTraits {
     case QuantFormat::kInt4: return {4, 32, false, false, 8};
     case QuantFormat::kInt4Min: return {4, 32, true, true, 0};
     case QuantFormat::kInt8Fine: return {8, 16, true, false, 128};
+    case QuantFormat::kFp8: return {8, 32, true, false, 0, true};
     case QuantFormat::kInt8FineMin: break;
   }
   return {8, 16, true, true, 128};

@@ -50,7 +50,7 @@ TEST(gpu_matmul_transposed_matches_plain_loops) {
 TEST(gpu_matmul_transposed_takes_quantised_weights_for_what_they_stand_for) {
   Random random(8);
   ThreadPool pool(1);
-  for (ops::QuantFormat format : kQuantFormats) {
+  for (ops::QuantFormat format : kDeviceFormats) {
     const QuantSource source(random, format, 70, 136);
     std::vector<bf16> plain;
     for (int64_t row = 0; row < source.rows; ++row) {

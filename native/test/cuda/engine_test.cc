@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "close_tokens.h"
+#include "cuda/common/device_info.h"
 #include "device/device.h"
 #include "grammar/regex.h"
 #include "tiny_model.h"
@@ -124,6 +125,27 @@ TEST_ENGINE(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
     run_all(together, all);
     check_same(all, truth);
   }
+}
+
+// Decode, prefill and chunks of it have different numbers of tokens, and so different blocks of Hopper's product.
+TEST_ENGINE(hopper_engine_gives_the_same_bits) {
+  if (cuda::device_info().major != 9) return void(std::printf("skipped: the device is not of compute capability 9.0\n"));
+  setenv("TANDEM_CUDA_MATMUL", "wgmma", 1);
+  auto model = load(tiny());
+  unsetenv("TANDEM_CUDA_MATMUL");
+  const std::vector<Job> jobs = {job(11, 1, 3), job(12, 70, 2), job(13, 20, 3)};
+  std::vector<Job> alone = jobs, together = jobs, on_cpu = jobs;
+  for (Job& j : alone) {
+    Driver driver = driver_of(model, options());
+    driver.start(0, j);
+    driver.run();
+  }
+  Driver driver = driver_of(model, options()), cpu(tiny().load(Element::kBf16, 1), options());
+  driver.set_chunk(13);
+  run_all(driver, together);
+  run_all(cpu, on_cpu);
+  check_same(alone, together);
+  for (size_t i = 0; i < jobs.size(); ++i) close_tokens(alone[i], on_cpu[i]);
 }
 
 TEST_ENGINE(gpu_engine_same_bits_after_preemption_on_used_pages) {
@@ -441,18 +463,21 @@ TEST(gpu_engine_plans_its_memory_before_it_takes_any) {
 TEST_ENGINE(gpu_engine_keeps_quantised_weights_and_gives_the_bits_of_what_they_stand_for) {
   TinyModel source = tiny();
   source.spec.tied_embeddings = true;
-  for (ops::QuantFormat format : {ops::QuantFormat::kInt8, ops::QuantFormat::kInt4}) {
+  for (ops::QuantFormat format : {ops::QuantFormat::kInt8, ops::QuantFormat::kInt4, ops::QuantFormat::kFp8}) {
     std::shared_ptr<device::Model> quantised, widened;
     source.with_files([&](const auto& files, const auto& tensors) {
       quantised = device::load(source.spec, files, tensors, 1, {}, format);
       widened = device::load(source.spec, Widened(files, tensors, format), 1, {});
     });
     CHECK(quantised->weight_bytes() < widened->weight_bytes());
-    std::vector<Job> jobs = {job(18, 18, 3)}, wanted = jobs;
+    std::vector<Job> jobs = {job(18, 18, 3)}, wanted = jobs, on_cpu = jobs;
     Driver seen = driver_of(quantised, options()), truth = driver_of(widened, options());
+    Driver cpu(dequantised(source, format).load(Element::kBf16, 1), options());
     run_all(seen, jobs);
     run_all(truth, wanted);
+    run_all(cpu, on_cpu);
     check_same(jobs, wanted);
+    CHECK(close_tokens(jobs[0], on_cpu[0]));
   }
 }
 

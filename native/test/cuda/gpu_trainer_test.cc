@@ -229,13 +229,15 @@ TEST_ENGINE(gpu_trainer_takes_quantised_weights_for_what_they_stand_for) {
   const train::State state = random_state(random, source.spec, all_modules(), 2);
   const Row row = Group(random, source.spec.vocab_size, 5, {12}).packed();
   const std::vector<float> weights = weights_of(row, 6);
-  std::shared_ptr<device::Model> quantised, widened;
-  source.with_files([&](const auto& files, const auto& tensors) {
-    quantised = device::load(source.spec, files, tensors, 1, {}, ops::QuantFormat::kInt4);
-    widened = device::load(source.spec, Widened(files, tensors, ops::QuantFormat::kInt4), 1, {});
-  });
-  auto seen = quantised->make_trainer(options(), state), wanted = widened->make_trainer(options(), state);
-  CHECK(same_bits(gradients_of(*seen, row, weights), gradients_of(*wanted, row, weights)));
+  for (ops::QuantFormat format : {ops::QuantFormat::kInt4, ops::QuantFormat::kFp8}) {
+    std::shared_ptr<device::Model> quantised, widened;
+    source.with_files([&](const auto& files, const auto& tensors) {
+      quantised = device::load(source.spec, files, tensors, 1, {}, format);
+      widened = device::load(source.spec, Widened(files, tensors, format), 1, {});
+    });
+    auto seen = quantised->make_trainer(options(), state), wanted = widened->make_trainer(options(), state);
+    CHECK(same_bits(gradients_of(*seen, row, weights), gradients_of(*wanted, row, weights)));
+  }
 }
 
 TEST(gpu_trainer_refuses_what_does_not_fit) {

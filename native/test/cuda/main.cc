@@ -1,4 +1,4 @@
-// Runs every kernel test, or those whose name holds the first argument; the last line counts.
+// Runs every kernel test, or those whose name holds the first argument (with a leading '!': holds it not); the last line counts.
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -50,12 +50,17 @@ static bool run_case(const Case& test) {
   return failures == 0;
 }
 
+static bool wanted(const char* name, const char* filter) {
+  if (!filter) return true;
+  return *filter == '!' ? !std::strstr(name, filter + 1) : std::strstr(name, filter) != nullptr;
+}
+
 }  // namespace tandem::test
 
 int main(int argc, char** argv) {
   int passed = 0, failed = 0;
   for (const auto& test : tandem::test::cases()) {
-    if (argc > 1 && !std::strstr(test.name, argv[1])) continue;
+    if (!tandem::test::wanted(test.name, argc > 1 ? argv[1] : nullptr)) continue;
     if (tandem::test::sanitized() && test.sets == tandem::test::Sets::kAllUnlessSanitized) continue;
     tandem::test::run_case(test) ? ++passed : ++failed;
   }

@@ -1,51 +1,11 @@
 #include "cuda/gemm/matmul.h"
 
 #include "device/weights.h"
-#include "gpu_support.h"
+#include "product.h"
 #include "quant_support.h"
 
 namespace tandem::test {
 namespace {
-
-struct Product {
-  Product(int64_t m, int64_t n, int64_t k, uint64_t seed)
-      : m(m), n(n), k(k), random(seed), x(bf16s(random, size_t(m * k))), w(bf16s(random, size_t(n * k))), y(random.normals(size_t(m * n))) {
-  }
-
-  // Rows [first, first + count) of x alone.
-  std::vector<float> run(int64_t first, int64_t count, bool accumulate = false) {
-    const auto all = y.download();
-    DeviceBuffer<float> out(std::vector<float>(all.begin() + first * n, all.begin() + (first + count) * n));
-    DeviceBuffer<float> workspace(size_t(cuda::matmul_workspace_floats(count, n, k)));
-    const int64_t floats = int64_t(workspace.size());
-    cuda::matmul({x.data() + first * k, k, count, w.data(), n, k, out.data(), n, accumulate, workspace.data(), floats}, nullptr);
-    return out.download();
-  }
-
-  int64_t m, n, k;
-  Random random;
-  DeviceBuffer<bf16> x, w;
-  DeviceBuffer<float> y;
-};
-
-void check_product(int64_t m, int64_t n, int64_t k) {
-  Product p(m, n, k, uint64_t(m * 1000003 + n * 101 + k));
-  const auto xs = p.x.download(), ws = p.w.download();
-  const auto old = p.y.download(), set = p.run(0, m), added = p.run(0, m, true);
-  for (int64_t t = 0; t < m; ++t) {
-    for (int64_t o = 0; o < n; ++o) {
-      double sum = 0, size = 0;
-      for (int64_t i = 0; i < k; ++i) {
-        const double term = double(cuda::to_float(xs[size_t(t * k + i)])) * cuda::to_float(ws[size_t(o * k + i)]);
-        sum += term;
-        size += std::fabs(term);
-      }
-      const size_t at = size_t(t * n + o);
-      CHECK_NEAR(set[at], sum, 1e-6 * size + 1e-6);
-      CHECK_NEAR(added[at], old[at] + sum, 1e-6 * size + 1e-6);
-    }
-  }
-}
 
 TEST(gpu_matmul_matches_plain_loops) {
   check_product(1, 64, 64);
@@ -60,11 +20,7 @@ TEST(gpu_matmul_rows_do_not_depend_on_their_batch) {
   CHECK_EQ(cuda::matmul_splits(p.n, p.k), int64_t(2));
   CHECK_EQ(cuda::matmul_workspace_floats(130, p.n, p.k), int64_t(0));
   CHECK(cuda::matmul_workspace_floats(20, p.n, p.k) > 0);
-  const std::vector<float> all = p.run(0, 130);
-  for (auto [first, count] : {std::pair<int64_t, int64_t>{0, 1}, {129, 1}, {7, 20}, {60, 66}}) {
-    const std::vector<float> some = p.run(first, count);
-    CHECK(same_bits(some, std::vector<float>(all.begin() + first * p.n, all.begin() + (first + count) * p.n)));
-  }
+  check_batches(p, {{0, 1}, {129, 1}, {7, 20}, {60, 66}});
 }
 
 // The product of quantised weights, and of the bf16 weights that they stand for.
@@ -91,11 +47,12 @@ void check_quantised(const std::vector<ops::QuantFormat>& formats, const std::ve
 }
 
 TEST(gpu_matmul_takes_quantised_weights_for_what_they_stand_for) {
-  for (ops::QuantFormat format : kQuantFormats) check_quantised({format}, {70}, 3, 136);
+  for (ops::QuantFormat format : kDeviceFormats) check_quantised({format}, {70}, 3, 136);
   // Parts of several formats meet in a panel; two parts of k; many tokens.
   check_quantised({ops::QuantFormat::kInt4Min, ops::QuantFormat::kInt8Fine, ops::QuantFormat::kInt4Min}, {64, 40, 90}, 20, 72);
   check_quantised({ops::QuantFormat::kInt4}, {72}, 20, 544);
   check_quantised({ops::QuantFormat::kInt8}, {64}, 130, 96);
+  check_quantised({ops::QuantFormat::kFp8, ops::QuantFormat::kFp8}, {40, 72}, 20, 544);
 }
 
 TEST(gpu_matmul_refuses_what_does_not_fit) {

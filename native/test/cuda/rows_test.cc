@@ -59,7 +59,7 @@ TEST(gpu_embedding_copies_rows_and_marks_bad_ids) {
 TEST(gpu_embedding_widens_quantised_rows) {
   Random random(4);
   ThreadPool pool(1);
-  for (ops::QuantFormat format : kQuantFormats) {
+  for (ops::QuantFormat format : kDeviceFormats) {
     const QuantSource table(random, format, 70, 72);
     const device::Matrix matrix = device::quantised_matrix({table.part()}, table.k, pool);
     DeviceBuffer<int32_t> tokens(std::vector<int32_t>{69, 0, 70});
@@ -77,6 +77,13 @@ TEST(gpu_embedding_widens_quantised_rows) {
 TEST(gpu_half_floats_are_read_as_the_cpu_reads_them) {
   for (uint32_t bits = 0; bits < 1 << 16; ++bits) {
     const float seen = cuda::half_to_float(uint16_t(bits)), wanted = half_to_float(uint16_t(bits));
+    CHECK(same_bits(seen, wanted) || (std::isnan(seen) && std::isnan(wanted)));
+  }
+}
+
+TEST(gpu_codes_of_e4m3_are_read_as_the_cpu_reads_them) {
+  for (uint32_t code = 0; code < 256; ++code) {
+    const float seen = cuda::e4m3_to_float(code), wanted = e4m3_to_float(uint8_t(code));
     CHECK(same_bits(seen, wanted) || (std::isnan(seen) && std::isnan(wanted)));
   }
 }

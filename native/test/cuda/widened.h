@@ -1,8 +1,8 @@
 // Quantised weights as the floats that they stand for.
 #pragma once
+#include "dequantised.h"
 #include "device/device.h"
 #include "model/tensor_files.h"
-#include "ops/quantise.h"
 
 namespace tandem::test {
 
@@ -17,13 +17,7 @@ class Widened final : public device::WeightSource {
     if (count == 0) return;
     require(files_.read(tensor, first, count, out), ErrorKind::kIo, "could not read");
     if (shape.size() != 2) return;
-    const int64_t k = shape[1], offset = simd::traits_of(format_).offset;
-    std::vector<uint8_t> values(static_cast<size_t>(k));
-    std::vector<float> scales(size_t(k + 31) / 32);
-    for (float* row = out; row < out + count; row += k) {
-      ops::quantise_weights(format_, row, k, values.data(), scales.data());
-      for (int64_t i = 0; i < k; ++i) row[i] = scales[size_t(i) / 32] * float(values[size_t(i)] - offset);
-    }
+    for (float* row = out; row < out + count; row += shape[1]) dequantise_row(format_, row, shape[1]);
   }
   std::vector<ops::QuantPart> quantised(const std::vector<std::pair<std::string, int64_t>>&, int64_t) const override { return {}; }
 

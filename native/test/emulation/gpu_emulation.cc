@@ -88,6 +88,7 @@ bool run_warp(Block& b, std::vector<int>& order, int begin, int end) {
     std::shuffle(order.begin() + begin, order.begin() + end, shuffle_order);
     for (int i = begin; i < end; ++i) {
       Fiber& f = b.fibers[size_t(order[size_t(i)])];
+      if (f.wait == Wait::kBarrier && f.barrier->passed(f.parity)) f.wait = Wait::kNone;
       if (f.done || f.wait != Wait::kNone) continue;
       b.current = order[size_t(i)];
       to_fiber(f);
@@ -109,6 +110,16 @@ bool run_warp(Block& b, std::vector<int>& order, int begin, int end) {
   }
 }
 
+// Any of the bulk copies that are on their way. False: there is none.
+bool land_one(Block& b) {
+  if (b.in_flight.empty()) return false;
+  const size_t index = shuffle_order() % b.in_flight.size();
+  const std::function<void()> copy = b.in_flight[index];
+  b.in_flight.erase(b.in_flight.begin() + int64_t(index));
+  copy();
+  return true;
+}
+
 void run_block(Block& b, std::vector<int>& order) {
   const int threads = int(b.fibers.size());
   std::vector<int> warps;
@@ -117,17 +128,19 @@ void run_block(Block& b, std::vector<int>& order) {
     bool ran = false;
     std::shuffle(warps.begin(), warps.end(), shuffle_order);
     for (int w : warps) ran = run_warp(b, order, w, std::min(w + 32, threads)) || ran;
+    if (b.fault) throw std::runtime_error(std::string("emulated kernel: ") + b.fault);
     bool any = false, all = true;
     for (const Fiber& f : b.fibers) {
       if (f.done) continue;
       any = true;
       all = all && f.wait == Wait::kBlock;
     }
+    if (!any && !b.in_flight.empty()) throw std::runtime_error("emulated kernel: a block ended before its copies had come");
     if (!any) return;
     if (all) {
       for (Fiber& f : b.fibers) f.wait = Wait::kNone;
-    } else if (!ran) {
-      throw std::runtime_error("emulated kernel: threads of a block wait at different barriers");
+    } else if (!ran && !land_one(b)) {
+      throw std::runtime_error("emulated kernel: threads of a block wait at different barriers, or for what never comes");
     }
   }
 }
@@ -147,6 +160,8 @@ void wait(Wait kind) {
   to_main(f, false);
 }
 
+bool toss() { return shuffle_order() & 1; }
+
 void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& body) {
   const unsigned threads = size.x * size.y * size.z;
   if (threads == 0 || threads > kMaxThreads) throw std::runtime_error("emulated kernel: bad block size");
@@ -157,6 +172,7 @@ void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void(
   b.grid = grid;
   b.size = size;
   b.shared = shared.get();
+  b.shared_bytes = shared_bytes;
   b.body = &body;
   b.fibers.resize(threads);
   b.lanes.resize(threads);

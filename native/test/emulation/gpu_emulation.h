@@ -15,6 +15,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __restrict__
 #define __shared__ static thread_local
 #define GPU_SHARED_BYTES(name) unsigned char* name = tandem::gpu_emulation::block().shared
@@ -36,12 +37,26 @@ using cudaStream_t = void*;
 
 namespace tandem::gpu_emulation {
 
-enum class Wait { kNone, kBlock, kWarp };
+enum class Wait { kNone, kBlock, kWarp, kBarrier };
 
 struct Copy {
   void* to;
   const void* from;
   int valid;
+};
+
+// An mbarrier of Hopper (hopper_emulation.h). A phase ends when all arrivals and all announced bytes have come.
+struct Barrier {
+  int32_t count, pending, bytes, phase;
+
+  bool passed(int32_t parity) const { return (phase & 1) != parity; }
+};
+
+// A wgmma that was issued: what it adds up, and the descriptors of what it multiplies.
+struct GroupProduct {
+  float* sums;
+  int columns;
+  uint64_t a, b;
 };
 
 struct Fiber {
@@ -52,6 +67,11 @@ struct Fiber {
   dim3 thread;
   std::vector<Copy> open_group;           // cp.async since the last commit
   std::vector<std::vector<Copy>> groups;  // committed, oldest first
+  const Barrier* barrier = nullptr;       // waited for
+  int32_t parity = 0;
+  bool fenced = false;                      // since the last wgmma was committed
+  std::vector<GroupProduct> open_products;  // since then
+  std::vector<std::vector<GroupProduct>> products;
 };
 
 constexpr int kLaneBytes = 64;
@@ -62,8 +82,12 @@ struct Block {
   int current = 0;
   dim3 grid, size, index;
   unsigned char* shared = nullptr;
+  size_t shared_bytes = 0;
   const std::function<void()>* body = nullptr;
   std::vector<std::array<unsigned char, kLaneBytes>> lanes;  // what each thread shows its warp
+  std::vector<std::function<void()>> in_flight;              // bulk copies on their way
+  std::vector<const Barrier*> unfenced;                      // initialised, and not yet seen by bulk copies
+  const char* fault = nullptr;                               // what a thread did that no kernel may
 };
 
 Block& block();
@@ -77,6 +101,8 @@ void launch_or_record(dim3 grid, dim3 size, size_t shared_bytes, std::function<v
 std::vector<std::function<void()>> record(const std::function<void()>& body);
 
 void wait(Wait kind);
+// Half of the time true, in an order that is always the same.
+bool toss();
 
 inline int lane() { return block().current % 32; }
 inline Fiber& fiber() { return block().fibers[size_t(block().current)]; }

@@ -15,8 +15,8 @@ export type WeightDType = 'F32' | 'F16' | 'BF16';
 /** Blocks of small numbers with their scales, as GGUF files store them; only matrices. */
 export type BlockDType = 'Q8_0' | 'Q4_0' | 'Q4_K' | 'Q6_K';
 export type ComputeDType = 'float32' | 'bfloat16';
-/** Whole numbers of 8 or 4 bits with a scale per 32 of them. */
-export type WeightQuantization = 'int8' | 'int4';
+/** Whole numbers of 8 or 4 bits with a scale per 32 of them; FP8 (E4M3) with a scale per output, on a GPU only. */
+export type WeightQuantization = 'int8' | 'int4' | 'fp8';
 
 /** The model as facts; native code reads no JSON. All counts are checked again there. */
 export interface ModelSpec {

@@ -77,6 +77,7 @@ describe('what cannot be read is an error that names it', () => {
     ['api-key', ''],
     ['dtype', 'float8'],
     ['quantize', 'int3'],
+    ['quantize', 'fp4'],
     ['kv-cache-dtype', 'int4'],
     ['max-num-seqs', '0'],
     ['max-num-seqs', '1.5'],

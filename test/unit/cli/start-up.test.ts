@@ -152,6 +152,11 @@ test('names and sizes', () => {
 test('what is not built is refused by flag name', () => {
   expect(() => refuseSettings(testSettings({ device: 'cuda', dtype: 'float32' }))).toThrow('--device cuda');
   expect(() => refuseSettings(testSettings({ device: 'cuda', kvCacheDtype: 'int8' }))).toThrow('--kv-cache-dtype');
+  for (const device of ['auto', 'cpu'] as const)
+    expect(() => refuseSettings(testSettings({ device, quantize: 'fp8' }))).toThrow(
+      '--quantize fp8 needs --device cuda',
+    );
+  refuseSettings(testSettings({ device: 'cuda', quantize: 'fp8' }));
   refuseSettings(testSettings({ defaultChatTemplateKwargs: { enable_thinking: false } }));
   const reserved = { defaultChatTemplateKwargs: { messages: [] } };
   expect(() => refuseSettings(testSettings(reserved))).toThrow(

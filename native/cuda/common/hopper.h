@@ -1,0 +1,145 @@
+// Hopper's own instructions (sm_90a): mbarriers, bulk copies of boxes of a matrix (TMA), and wgmma, products of the four warps of a group.
+// What follows the PTX ISA here is what the emulation follows; neither has met a device yet. Kernels that use it have a body only where
+// TANDEM_HOPPER_CODE is 1, so that a build for other targets has nothing of it.
+#pragma once
+#include "cuda/common/tensor_core.h"
+
+#ifdef TANDEM_GPU_EMULATION
+#include "emulation/hopper_emulation.h"
+#define TANDEM_HOPPER_CODE 1
+#else
+#include <cuda.h>
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define TANDEM_HOPPER_CODE 1
+#else
+#define TANDEM_HOPPER_CODE 0
+#endif
+#endif
+
+namespace tandem::cuda {
+
+#ifdef TANDEM_GPU_EMULATION
+using gpu_emulation::Barrier;
+using gpu_emulation::barrier_arrive;
+using gpu_emulation::barrier_expect;
+using gpu_emulation::barrier_init;
+using gpu_emulation::barrier_init_fence;
+using gpu_emulation::barrier_wait;
+using gpu_emulation::bulk_load;
+using gpu_emulation::shared_address;
+using gpu_emulation::shared_writes_fence;
+using gpu_emulation::TensorMap;
+using gpu_emulation::wgmma;
+using gpu_emulation::wgmma_commit;
+using gpu_emulation::wgmma_fence;
+using gpu_emulation::wgmma_wait;
+#else
+
+using TensorMap = CUtensorMap;
+using Barrier = uint64_t;
+
+#if TANDEM_HOPPER_CODE
+
+__device__ __forceinline__ void barrier_init(Barrier* barrier, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+
+// Makes what this thread initialised visible to bulk copies.
+__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void barrier_arrive(Barrier* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Arrives, and announces bytes of copies that the phase waits for.
+__device__ __forceinline__ void barrier_expect(Barrier* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+
+// Until the phase of that parity has ended; before the first, the one of parity 1 has.
+__device__ __forceinline__ void barrier_wait(Barrier* barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nAGAIN_%=:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra READY_%=;\nbra AGAIN_%=;\n"
+      "READY_%=:\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// A box of the matrix from (row, column) on, zero outside, its rows of 128 bytes one after the other with permuted chunks; `shared` is a
+// multiple of 1024. The map is a __grid_constant__ argument of the kernel.
+__device__ __forceinline__ void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+                   shared_address(shared)),
+               "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
+               : "memory");
+}
+
+// Before a wgmma reads what threads wrote.
+__device__ __forceinline__ void shared_writes_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Until at most `Pending` of the latest groups are under way. The sums pass through, so that no use of them is moved before the wait.
+template <int Pending, int kCount>
+__device__ __forceinline__ void wgmma_wait(float (&sums)[kCount]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+  GPU_UNROLL
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+#define TANDEM_SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
+#define TANDEM_SUMS_8(i) TANDEM_SUMS_4(i), TANDEM_SUMS_4(i + 4)
+#define TANDEM_SUMS_16(i) TANDEM_SUMS_8(i), TANDEM_SUMS_8(i + 8)
+#define TANDEM_SUMS_32(i) TANDEM_SUMS_16(i), TANDEM_SUMS_16(i + 16)
+#define TANDEM_SUMS_64(i) TANDEM_SUMS_32(i), TANDEM_SUMS_32(i + 32)
+#define TANDEM_SUMS_128(i) TANDEM_SUMS_64(i), TANDEM_SUMS_64(i + 64)
+
+#define TANDEM_NAMES_4 "%0,%1,%2,%3"
+#define TANDEM_NAMES_8 TANDEM_NAMES_4 ",%4,%5,%6,%7"
+#define TANDEM_NAMES_16 TANDEM_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define TANDEM_NAMES_32 TANDEM_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define TANDEM_NAMES_64 \
+  TANDEM_NAMES_32       \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define TANDEM_NAMES_128                                                                                                                  \
+  TANDEM_NAMES_64                                                                                                                         \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"      \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%" \
+  "123,%124,%125,%126,%127"
+
+// sums[64][kTokens] += a[64][16] . b[kTokens][16]^T, bf16 in; matrices in shared memory by their descriptors. Reads and writes until its group
+// has been waited for.
+template <int kTokens>
+__device__ __forceinline__ void wgmma(float (&sums)[kTokens / 2], uint64_t a, uint64_t b);
+
+#define TANDEM_WGMMA(tokens, count, at_a, at_b)                                                                              \
+  template <>                                                                                                                \
+  __device__ __forceinline__ void wgmma<tokens>(float(&sums)[count], uint64_t a, uint64_t b) {                               \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #tokens "k16.f32.bf16.bf16 {" TANDEM_NAMES_##count "}, " at_a ", " at_b \
+                                                                                                        ", 1, 1, 1, 0, 0;"   \
+                 : TANDEM_SUMS_##count(0)                                                                                    \
+                 : "l"(a), "l"(b));                                                                                          \
+  }
+TANDEM_WGMMA(8, 4, "%4", "%5")
+TANDEM_WGMMA(16, 8, "%8", "%9")
+TANDEM_WGMMA(32, 16, "%16", "%17")
+TANDEM_WGMMA(64, 32, "%32", "%33")
+TANDEM_WGMMA(128, 64, "%64", "%65")
+TANDEM_WGMMA(256, 128, "%128", "%129")
+
+#endif
+#endif
+
+#if TANDEM_HOPPER_CODE
+
+// A tile of rows of 64 bf16 (128 bytes) as bulk_load leaves it, from its inputs [16 step, 16 step + 16) on: the address, a stride of 1024 bytes
+// between groups of eight rows, 128-byte swizzle; all in units of 16 bytes. The stride between columns means nothing here.
+__device__ inline uint64_t tile_descriptor(const void* tile, int step) {
+  const uint64_t address = (shared_address(tile) & 0x3ffff) >> 4;
+  return (address + 2 * uint64_t(step)) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
+}
+
+#endif
+
+}  // namespace tandem::cuda

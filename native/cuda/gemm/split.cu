@@ -1,0 +1,47 @@
+#include "cuda/gemm/split.h"
+
+#include <algorithm>
+
+#include "cuda/common/launch.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kAddThreads = 128;
+// Blocks of 64 outputs that fill a large device twice; a constant, so that the sums are the same on every device.
+constexpr int64_t kWantedBlocks = 264, kBlockOutputs = 64;
+constexpr int64_t kLeastSplitDepth = 256;
+// Beyond so many tokens one block adds up all parts itself.
+constexpr int64_t kMostSplitTokens = 64;
+
+__global__ void add_parts_kernel(MatMul a, int parts) {
+  const int64_t output = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, token = blockIdx.y;
+  if (output >= a.n) return;
+  float total = a.workspace[token * a.n + output];
+  for (int p = 1; p < parts; ++p) total += a.workspace[(p * a.m + token) * a.n + output];
+  float& y = a.y[token * a.ldy + output];
+  y = a.accumulate ? y + total : total;
+}
+
+}  // namespace
+
+Split split_of(int64_t m, int64_t n, int64_t k) {
+  const int64_t tiles = ceil_div(k, kSplitDepth), blocks = ceil_div(n, kBlockOutputs);
+  const int64_t wanted = std::min(ceil_div(kWantedBlocks, blocks), std::max<int64_t>(1, k / kLeastSplitDepth));
+  const int64_t each = ceil_div(tiles, wanted), parts = ceil_div(tiles, each);
+  return {int(each), int(parts), parts > 1 && m <= kMostSplitTokens};
+}
+
+int64_t matmul_splits(int64_t n, int64_t k) { return split_of(1, n, k).parts; }
+
+int64_t matmul_workspace_floats(int64_t m, int64_t n, int64_t k) {
+  const Split split = split_of(m, n, k);
+  return split.in_grid ? split.parts * m * n : 0;
+}
+
+void add_parts(const MatMul& a, const Split& split, cudaStream_t stream) {
+  GPU_LAUNCH(add_parts_kernel, dim3(unsigned(ceil_div(a.n, kAddThreads)), unsigned(a.m)), dim3(kAddThreads), 0, stream, a, split.parts);
+  check_launch("matmul: adding parts");
+}
+
+}  // namespace tandem::cuda

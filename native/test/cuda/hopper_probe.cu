@@ -1,0 +1,87 @@
+#include "hopper_probe.h"
+
+#include "cuda/common/hopper.h"
+#include "cuda/common/launch.h"
+#include "cuda/common/tensor_map.h"
+
+namespace tandem::test {
+namespace {
+
+using namespace cuda;
+
+constexpr int kRow = 64;  // elements of a row of a tile
+constexpr int kThreads = 128;
+
+__global__ void copy_probe(const __grid_constant__ TensorMap map, int box_rows, int row, int column, bf16* out) {
+#if TANDEM_HOPPER_CODE
+  GPU_SHARED_BYTES(shared);
+  const int bytes = box_rows * kRow * int(sizeof(bf16));
+  Barrier* barrier = reinterpret_cast<Barrier*>(shared + bytes);
+  if (threadIdx.x == 0) {
+    barrier_init(barrier, 1);
+    barrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    barrier_expect(barrier, bytes);
+    bulk_load(shared, &map, barrier, column, row);
+  }
+  barrier_wait(barrier, 0);
+  for (int i = threadIdx.x; i < box_rows * kRow; i += kThreads) out[i] = reinterpret_cast<const bf16*>(shared)[i];
+#endif
+}
+
+template <int kTokens>
+__global__ void wgmma_probe(const bf16* a, const bf16* b, int step, float* out) {
+#if TANDEM_HOPPER_CODE
+  GPU_SHARED_BYTES(shared);
+  bf16 *weights = reinterpret_cast<bf16*>(shared), *tokens = weights + 64 * kRow;
+  auto place = [](bf16* tile, int i) { return tile + i / kRow * kRow + ((i % kRow / 8) ^ (i / kRow % 8)) * 8 + i % 8; };
+  for (int i = threadIdx.x; i < 64 * kRow; i += kThreads) *place(weights, i) = a[i];
+  for (int i = threadIdx.x; i < kTokens * kRow; i += kThreads) *place(tokens, i) = b[i];
+  shared_writes_fence();
+  __syncthreads();
+  float sums[kTokens / 2] = {};
+  wgmma_fence();
+  wgmma<kTokens>(sums, tile_descriptor(weights, step), tile_descriptor(tokens, step));
+  wgmma_commit();
+  wgmma_wait<0>(sums);
+  GPU_UNROLL
+  for (int i = 0; i < kTokens / 2; ++i) out[threadIdx.x * (kTokens / 2) + i] = sums[i];
+#endif
+}
+
+template <int kTokens>
+std::vector<float> run_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step) {
+  const DeviceBuffer<bf16> on_a(a), on_b(b);
+  DeviceBuffer<float> out(size_t(64 * kTokens));
+  const auto kernel = &wgmma_probe<kTokens>;
+  const size_t bytes = size_t(64 + kTokens) * kRow * sizeof(bf16);
+  const bf16 *weights = on_a.data(), *tokens = on_b.data();
+  float* sums = out.data();
+  allow_shared_bytes(kernel, bytes, "wgmma_probe");
+  GPU_LAUNCH(kernel, dim3(1), dim3(kThreads), bytes, cudaStream_t{}, weights, tokens, step, sums);
+  check_launch("wgmma_probe");
+  return out.download();
+}
+
+}  // namespace
+
+std::vector<bf16> copied_box(const std::vector<bf16>& matrix, int64_t rows, int box_rows, int row, int column) {
+  const int64_t columns = int64_t(matrix.size()) / rows;
+  const DeviceBuffer<bf16> from(matrix);
+  DeviceBuffer<bf16> out(size_t(box_rows * kRow));
+  const TensorMap map = tensor_map(from.data(), rows, columns, columns, box_rows);
+  const size_t bytes = size_t(box_rows) * kRow * sizeof(bf16) + sizeof(Barrier);
+  bf16* to = out.data();
+  GPU_LAUNCH(copy_probe, dim3(1), dim3(kThreads), bytes, cudaStream_t{}, map, box_rows, row, column, to);
+  check_launch("copy_probe");
+  return out.download();
+}
+
+std::vector<float> one_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step) {
+  const size_t tokens = b.size() / kRow;
+  return tokens == 8 ? run_wgmma<8>(a, b, step) : tokens == 32 ? run_wgmma<32>(a, b, step) : run_wgmma<256>(a, b, step);
+}
+
+}  // namespace tandem::test

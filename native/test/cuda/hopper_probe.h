@@ -1,0 +1,14 @@
+// How Hopper's instructions place what they move, one at a time: kernels of a few lines (hopper_probe.cu).
+#pragma once
+#include "cuda/common/device_buffer.h"
+
+namespace tandem::test {
+
+// Shared memory after a bulk copy of a box of box_rows rows from (row, column) on; matrix[rows][columns].
+std::vector<cuda::bf16> copied_box(const std::vector<cuda::bf16>& matrix, int64_t rows, int box_rows, int row, int column);
+
+// sums[64][tokens] of one wgmma, by thread and register, over inputs [16 step, 16 step + 16) of a[64][64] and b[tokens][64], which threads
+// wrote to shared memory where a bulk copy would have put them. 8, 32 or 256 tokens.
+std::vector<float> one_wgmma(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step);
+
+}  // namespace tandem::test

@@ -1,0 +1,138 @@
+// The kernels that use instructions of sm_90 alone: first each instruction by itself, so that on a first device a misread layout shows under
+// its own name (scripts/gpu-check runs these one by one, before anything else), then the product made of them. On other devices they are
+// skipped.
+#include <cstdio>
+
+#include "cuda/common/device_info.h"
+#include "hopper_probe.h"
+#include "product.h"
+
+namespace tandem::test {
+namespace {
+
+using cuda::MatMulKernel;
+
+constexpr MatMulKernel kWgmma = MatMulKernel::kWgmma;
+
+bool on_hopper() {
+  const bool there = cuda::device_info().major == 9;
+  if (!there) std::printf("skipped: the device is not of compute capability 9.0\n");
+  return there;
+}
+
+// Whole numbers that bf16 holds, all different along rows and columns.
+std::vector<bf16> numbered(int64_t rows, int64_t columns) {
+  std::vector<bf16> out;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) out.push_back(cuda::to_bf16(float((r * 7 + c * 3) % 251 - 125)));
+  }
+  return out;
+}
+
+// Of a matrix with `rows` rows and 72 columns.
+void check_copy(int64_t rows, int box_rows, int row, int column) {
+  const std::vector<bf16> matrix = numbered(rows, 72), seen = copied_box(matrix, rows, box_rows, row, column);
+  int wrong = 0;
+  for (int r = 0; r < box_rows; ++r) {
+    for (int c = 0; c < 64; ++c) {
+      const bool inside = row + r < rows && column + c < 72;
+      const float wanted = inside ? cuda::to_float(matrix[size_t((row + r) * 72 + column + c)]) : 0.0f;
+      wrong += cuda::to_float(seen[size_t(r * 64 + ((c / 8) ^ (r % 8)) * 8 + c % 8)]) != wanted;
+    }
+  }
+  CHECK_EQ(wrong, 0);
+}
+
+TEST(hopper_bulk_copies_permute_chunks_by_row) {
+  if (!on_hopper()) return;
+  check_copy(64, 8, 0, 0);
+  check_copy(64, 64, 0, 0);
+}
+
+TEST(hopper_bulk_copies_are_zero_outside) {
+  if (!on_hopper()) return;
+  check_copy(40, 16, 32, 0);
+  check_copy(40, 64, 0, 64);
+}
+
+// Exact: whole numbers.
+void check_wgmma(int64_t tokens, int step) {
+  const std::vector<bf16> a = numbered(64, 64), b = numbered(tokens, 64);
+  const std::vector<float> seen = one_wgmma(a, b, step);
+  int wrong = 0;
+  for (int64_t thread = 0; thread < 128; ++thread) {
+    for (int64_t i = 0; i < tokens / 2; ++i) {
+      const int64_t row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + thread % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int64_t k = 16 * step; k < 16 * step + 16; ++k) {
+        sum += cuda::to_float(a[size_t(row * 64 + k)]) * cuda::to_float(b[size_t(column * 64 + k)]);
+      }
+      wrong += seen[size_t(thread * tokens / 2 + i)] != sum;
+    }
+  }
+  CHECK_EQ(wrong, 0);
+}
+
+TEST(hopper_wgmma_multiplies_what_descriptors_say) {
+  if (!on_hopper()) return;
+  check_wgmma(8, 0);
+}
+
+TEST(hopper_wgmma_steps_along_k) {
+  if (!on_hopper()) return;
+  for (int step : {1, 2, 3}) check_wgmma(8, step);
+}
+
+TEST(hopper_wgmma_takes_more_tokens) {
+  if (!on_hopper()) return;
+  check_wgmma(32, 1);
+  check_wgmma(256, 3);
+}
+
+TEST(hopper_matmul_matches_plain_loops) {
+  if (!on_hopper()) return;
+  check_product(1, 64, 64, kWgmma);
+  check_product(3, 70, 8, kWgmma);
+  check_product(9, 130, 200, kWgmma);
+  check_product(30, 66, 136, kWgmma);
+  check_product(65, 96, 328, kWgmma);
+  check_product(140, 130, 72, kWgmma);
+  // Parts of k, in blocks of their own and in one.
+  check_product(50, 40, 520, kWgmma);
+  check_product(66, 40, 1032, kWgmma);
+}
+
+TEST(hopper_matmul_goes_round_its_stages) {
+  if (!on_hopper()) return;
+  for (int64_t m : {1, 20, 70, 130}) {
+    Product p(m, 64, 64 * 13 + 8, uint64_t(m), kWgmma);
+    DeviceBuffer<float> y(size_t(m * p.n));
+    const cuda::MatMul args{p.x.data(), p.k, m, p.w.data(), p.n, p.k, y.data(), p.n, false, nullptr, 0};
+    cuda::matmul_wgmma(args, {14, 1, false}, nullptr);
+    check_near(p, y.download(), std::vector<float>(y.size()));
+  }
+}
+
+TEST(hopper_matmul_rows_do_not_depend_on_their_batch) {
+  if (!on_hopper()) return;
+  Product parts(130, 72, 576, 9, kWgmma);
+  CHECK_EQ(cuda::matmul_splits(parts.n, parts.k), int64_t(2));
+  check_batches(parts, {{0, 1}, {129, 1}, {3, 11}, {7, 20}, {60, 50}, {60, 66}});
+  Product whole(260, 72, 200, 10, kWgmma);
+  check_batches(whole, {{0, 1}, {259, 1}, {3, 11}, {7, 20}, {60, 50}, {130, 66}, {100, 129}});
+}
+
+TEST(hopper_matmul_is_chosen_by_name) {
+  CHECK(cuda::matmul_kernel(nullptr, 9, 0) == MatMulKernel::kMma);
+  CHECK(cuda::matmul_kernel("", 9, 0) == MatMulKernel::kMma);
+  CHECK(cuda::matmul_kernel("mma", 8, 6) == MatMulKernel::kMma);
+  CHECK(cuda::matmul_kernel("wgmma", 9, 0) == MatMulKernel::kWgmma);
+  for (MatMulKernel kernel : {MatMulKernel::kMma, kWgmma}) CHECK(cuda::variant_of(kernel).kernel == kernel);
+  CHECK_ERROR(kUnsupported, "TANDEM_CUDA_MATMUL=wgmma needs a GPU of compute capability 9.x, and this one has 8.6",
+              cuda::matmul_kernel("wgmma", 8, 6));
+  CHECK_ERROR(kUnsupported, "this one has 10.0", cuda::matmul_kernel("wgmma", 10, 0));
+  CHECK_ERROR(kRange, "TANDEM_CUDA_MATMUL must be mma or wgmma", cuda::matmul_kernel("fast", 9, 0));
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,45 @@
+// What kernels use of sm_90 alone: mbarriers, bulk copies of tensors (TMA) and products of four warps (wgmma), by the PTX ISA's layouts.
+// A bulk copy lands at once or only when no thread can go on, by turns. A wgmma reads shared memory and writes its registers only when its
+// group is waited for: a dropped wait leaves the old sums, a stage that is given back too early is read after it was filled anew.
+#pragma once
+#include "emulation/gpu_emulation.h"
+
+namespace tandem::gpu_emulation {
+
+// A row-major matrix of 16-bit elements, copied in boxes of 64 columns whose 16-byte chunks are permuted by row (128-byte swizzle).
+struct TensorMap {
+  const void* data;
+  int64_t rows, columns, ld;
+  int box_rows;
+};
+
+inline constexpr int kSwizzleBytes = 128;
+
+// Where in the block's shared memory.
+inline uint32_t shared_address(const void* p) { return uint32_t(static_cast<const unsigned char*>(p) - block().shared); }
+
+void barrier_init(Barrier* barrier, int count);
+void barrier_init_fence();
+void barrier_arrive(Barrier* barrier);
+// Arrives, and announces bytes of copies that the phase waits for.
+void barrier_expect(Barrier* barrier, int bytes);
+// Until the phase of that parity has ended.
+void barrier_wait(Barrier* barrier, int parity);
+
+void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row);
+inline void shared_writes_fence() {}
+
+inline void wgmma_fence() { fiber().fenced = true; }
+void wgmma_issue(float* sums, int columns, uint64_t a, uint64_t b);
+void wgmma_commit();
+void wgmma_land(int pending);
+template <int kTokens>
+void wgmma(float (&sums)[kTokens / 2], uint64_t a, uint64_t b) {
+  wgmma_issue(sums, kTokens, a, b);
+}
+template <int Pending, int kCount>
+void wgmma_wait(float (&)[kCount]) {
+  wgmma_land(Pending);
+}
+
+}  // namespace tandem::gpu_emulation
