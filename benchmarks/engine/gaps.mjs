@@ -1,6 +1,10 @@
-/** `npm run bench:gaps -- FOLDER...`: the share of a decode step's time that passes outside of native code. */
+/**
+ * `npm run bench:gaps -- FOLDER...`: the share of a decode step's time that passes outside of native code, with steps planned while the one
+ * before runs and with steps planned one after the other, in turn on the same engine.
+ */
 import { parseArgs } from 'node:util';
 import { createLocalEngine } from '../../dist/control/engine/local.js';
+import { loadNative } from '../../dist/control/engine/native.js';
 import { loadModel } from '../../dist/control/models/load.js';
 import { median } from '../lib/stats.mjs';
 
@@ -28,9 +32,23 @@ function parse() {
   return { ...numbers, folders: positionals };
 }
 
+/** The addon, whose engine can be told to take one step at a time. */
+function switchable(addon) {
+  const engine = {};
+  const createEngine = (model, options) => Object.assign(engine, addon.createEngine(model, options));
+  let retract;
+  const planAhead = (wanted) => {
+    retract ??= engine.retract;
+    if (wanted) engine.retract = retract;
+    else delete engine.retract;
+  };
+  return { addon: { ...addon, createEngine }, planAhead };
+}
+
 async function open(folder, { threads, sequences, outputs }) {
   const model = await loadModel(folder);
-  const engine = await createLocalEngine({
+  const { addon, planAhead } = switchable(loadNative());
+  const config = {
     spec: model.spec,
     files: model.files,
     tensors: model.tensors,
@@ -44,8 +62,9 @@ async function open(folder, { threads, sequences, outputs }) {
     kvCacheBytes: 1 << 30,
     enableChunkedPrefill: true,
     faults: [],
-  });
-  return { engine, vocabulary: model.tokenizerSize };
+  };
+  const engine = await createLocalEngine(config, { addon });
+  return { engine, planAhead, vocabulary: model.tokenizerSize };
 }
 
 /** One batch from its first to its last step in which all sequences decode. */
@@ -85,17 +104,31 @@ function shares(marks) {
   return { wall, outside: wall - native, share: (100 * (wall - native)) / wall };
 }
 
+function line(name, rounds) {
+  const of = (field) => rounds.map((each) => each[field]);
+  const [wall, outside, share] = ['wall', 'outside', 'share'].map((field) => median(of(field)));
+  const range = (field, digits) =>
+    `${Math.min(...of(field)).toFixed(digits)} to ${Math.max(...of(field)).toFixed(digits)}`;
+  const step = `${wall.toFixed(0)} us a step (${range('wall', 0)})`;
+  return `  ${name}: ${step}, ${outside.toFixed(0)} us outside of native code, ${share.toFixed(2)} % (${range('share', 2)})`;
+}
+
 const options = parse();
 for (const folder of options.folders) {
   const opened = await open(folder, options);
-  await measure(opened, options, 0);
-  const rounds = [];
-  for (let round = 1; round <= options.rounds; round++) rounds.push(await measure(opened, options, round));
-  const of = (name) => rounds.map((each) => each[name]);
-  const [wall, outside, share] = ['wall', 'outside', 'share'].map((name) => median(of(name)));
-  console.log(
-    `${folder}: ${options.sequences} sequences, ${wall.toFixed(0)} us a step, ${outside.toFixed(0)} us of it outside of native code: ` +
-      `${share.toFixed(2)} % (${options.rounds} rounds, ${Math.min(...of('share')).toFixed(2)} to ${Math.max(...of('share')).toFixed(2)} %)`,
-  );
+  const modes = new Map([
+    ['one after the other', []],
+    ['planned ahead', []],
+  ]);
+  for (let round = 0; round <= options.rounds; round++) {
+    for (const [name, rounds] of modes) {
+      opened.planAhead(name === 'planned ahead');
+      const measured = await measure(opened, options, 2 * round + Number(name === 'planned ahead'));
+      // The first one warms up.
+      if (round > 0) rounds.push(measured);
+    }
+  }
+  console.log(`${folder}: ${options.sequences} sequences, ${options.rounds} rounds`);
+  for (const [name, rounds] of modes) console.log(line(name, rounds));
   await opened.engine.close();
 }

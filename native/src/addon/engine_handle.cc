@@ -8,7 +8,7 @@
 #include "addon/promise_worker.h"
 #include "addon/read.h"
 #include "addon/read_spec.h"
-#include "addon/step_queue.h"
+#include "addon/step_thread.h"
 
 namespace tandem::addon {
 namespace {
@@ -17,7 +17,8 @@ namespace {
 struct EngineHolder {
   std::mutex running;  // held while a step runs; close waits for it
   std::unique_ptr<engine::Engine> engine;
-  StepQueue queue;
+  StepThread steps;
+  int outstanding = 0;  // steps whose promises have not settled and that were not taken back; JS thread only
 };
 
 template <typename Array, typename Get>
@@ -55,24 +56,30 @@ Napi::Object to_js(Napi::Env env, const engine::StepResult& step, double micros)
 class StepWorker : public PromiseWorker {
  public:
   StepWorker(Napi::Env env, std::shared_ptr<EngineHolder> holder, engine::Plan plan)
-      : PromiseWorker(env), holder_(std::move(holder)), plan_(std::move(plan)), ticket_(holder_->queue.join()) {}
+      : PromiseWorker(env), holder_(std::move(holder)), plan_(std::move(plan)), task_(holder_->steps.give([this] { run(); })) {
+    ++holder_->outstanding;
+  }
+  ~StepWorker() override { holder_->steps.drop(task_); }
 
  private:
-  void execute() override {
-    StepQueue::Turn turn(holder_->queue, ticket_);
+  void run() {
     std::lock_guard<std::mutex> lock(holder_->running);
     require(holder_->engine != nullptr, ErrorKind::kState, "the engine is closed");
     auto start = std::chrono::steady_clock::now();
     step_ = holder_->engine->step(plan_);
     micros_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
   }
+  void execute() override { holder_->steps.wait(task_); }
+  void settled() override {
+    if (!task_->retracted) --holder_->outstanding;
+  }
   Napi::Value result(Napi::Env env) override { return to_js(env, step_, micros_); }
 
   std::shared_ptr<EngineHolder> holder_;
   engine::Plan plan_;
-  StepQueue::Ticket ticket_;
   engine::StepResult step_;
   double micros_ = 0;
+  StepThread::Ticket task_;  // the last to begin, and the first to end
 };
 
 Napi::Value rejected(Napi::Env env, ErrorKind kind, const char* message) {
@@ -83,7 +90,7 @@ Napi::Value rejected(Napi::Env env, ErrorKind kind, const char* message) {
 
 Napi::Value step(const std::shared_ptr<EngineHolder>& holder, const Napi::CallbackInfo& info) {
   return guarded(info.Env(), [&]() -> Napi::Value {
-    if (holder->queue.full()) return rejected(info.Env(), ErrorKind::kState, "a step runs and another one waits for it");
+    if (holder->outstanding >= 2) return rejected(info.Env(), ErrorKind::kState, "a step runs and another one waits for it");
     engine::Plan plan = read_plan(info[0]);
     return (new StepWorker(info.Env(), holder, std::move(plan)))->start();
   });
@@ -145,7 +152,9 @@ Napi::Value create_engine(const Napi::CallbackInfo& info) {
     Napi::Object object = Napi::Object::New(info.Env());
     object.Set("step", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return step(holder, call); }));
     object.Set("retract", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) -> Napi::Value {
-                 return Napi::Boolean::New(call.Env(), holder->queue.retract());
+                 const bool retracted = holder->steps.retract();
+                 if (retracted) --holder->outstanding;
+                 return Napi::Boolean::New(call.Env(), retracted);
                }));
     object.Set("readPages",
                Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return move_pages(holder, call, false); }));
