@@ -1,21 +1,27 @@
-// Times the CUDA kernels on a device beside its limits measured in the same run: a large copy, and a large product. Needs no Node.
-// Usage: gpu_bench [FILE.json]. The last lines are a table; the file gets every number.
+// Times the CUDA kernels on a device beside its limits measured in the same run: a large copy, and a large product. Needs no Node. Where the
+// machine has cuBLASLt, products of BF16 weights are timed in turn with it, once the outputs have been compared.
+// Usage: gpu_bench [FILE.json [products]]. The last lines are a table; the file gets every number. With `products`: nothing but these.
+// TANDEM_CUDA_MATMUL chooses their kernel, as for a server.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "cublaslt_peer.h"
 #include "cuda/attention/paged_attention.h"
 #include "cuda/common/device_buffer.h"
 #include "cuda/elementwise/elementwise.h"
-#include "cuda/gemm/matmul.h"
+#include "cuda/gemm/variants.h"
 #include "cuda/norm/rms_norm.h"
 #include "cuda/sampling/sample.h"
 
 namespace {
 
 using namespace tandem::cuda;
+using tandem::benchmarks::CublasLt;
 
 constexpr int kRounds = 7;
 constexpr double kRoundSeconds = 0.05;
@@ -29,6 +35,11 @@ struct Result {
 struct Timing {
   double median, least, most;  // seconds of one call
 };
+
+Timing timing_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return {values[values.size() / 2], values.front(), values.back()};
+}
 
 float milliseconds_of(int calls, const std::function<void()>& call) {
   cudaEvent_t begin, end;
@@ -45,14 +56,34 @@ float milliseconds_of(int calls, const std::function<void()>& call) {
   return milliseconds;
 }
 
-Timing time_of(const std::function<void()>& call) {
+// Calls that fill a round.
+int calls_of(const std::function<void()>& call) {
   milliseconds_of(3, call);
   const double once = std::max(1e-6, milliseconds_of(3, call) / 3e3);
-  const int calls = int(std::clamp(kRoundSeconds / once, 3.0, 2000.0));
+  return int(std::clamp(kRoundSeconds / once, 3.0, 2000.0));
+}
+
+Timing time_of(const std::function<void()>& call) {
+  const int calls = calls_of(call);
   std::vector<double> times;
   for (int i = 0; i < kRounds; ++i) times.push_back(milliseconds_of(calls, call) / 1e3 / calls);
-  std::sort(times.begin(), times.end());
-  return {times[kRounds / 2], times.front(), times.back()};
+  return timing_of(std::move(times));
+}
+
+// Of two that take turns: how many times faster the first is, round by round.
+struct InTurn {
+  Timing first, second, ratio;
+};
+
+InTurn time_in_turn(const std::function<void()>& first, const std::function<void()>& second) {
+  const int calls[] = {calls_of(first), calls_of(second)};
+  std::vector<double> times[2], ratios;
+  for (int i = 0; i < kRounds; ++i) {
+    times[0].push_back(milliseconds_of(calls[0], first) / 1e3 / calls[0]);
+    times[1].push_back(milliseconds_of(calls[1], second) / 1e3 / calls[1]);
+    ratios.push_back(times[1].back() / times[0].back());
+  }
+  return {timing_of(times[0]), timing_of(times[1]), timing_of(ratios)};
 }
 
 // Noise without structure; zeros would flatter the clock of the tensor cores.
@@ -68,15 +99,21 @@ std::vector<bf16> noise(size_t count, float scale) {
 
 class Bench {
  public:
-  void run() {
+  explicit Bench(MatMulKernel kernel) : kernel_(kernel), peer_(CublasLt::open()) {
+    std::printf("products of BF16 weights: %s; %s\n", variant_of(kernel).name, peer_ ? peer_->name().c_str() : "no cuBLASLt here");
+  }
+
+  void run_products() {
     copy_limit();
     for (int64_t m : {1, 8, 32}) decode_products(m);
-    for (int bits : {8, 4}) {
-      quantised_product(bits, 1);
-      quantised_product(bits, 32);
-      quantised_product(bits, 2048);
-    }
     for (int64_t m : {512, 2048, 8192}) prefill_products(m);
+  }
+
+  void run() {
+    run_products();
+    for (const Format& format : kFormats) {
+      for (int64_t m : {1, 32, 2048}) quantised_product(format, m);
+    }
     decode_attention(32, 2048);
     decode_attention(1, 8192);
     prefill_attention(2048);
@@ -120,34 +157,66 @@ class Bench {
     add("copy, read and write", 2.0 * double(bytes) / 1e9, t, 0, "GB/s");
   }
 
-  Timing product(int64_t m, int64_t n, int64_t k) {
+  // `amount`: of what the unit counts, per call.
+  void product(int64_t m, int64_t n, int64_t k, double amount, double limit, const char* unit) {
     DeviceBuffer<bf16> x(noise(size_t(m * k), 1)), w(noise(size_t(n * k), 0.05f));
     DeviceBuffer<float> y(size_t(m * n)), workspace(size_t(matmul_workspace_floats(m, n, k)));
-    const MatMul args{x.data(), k, m, w.data(), n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size())};
-    return time_of([&] { matmul(args, nullptr); });
+    const MatMul args{x.data(), k, m, w.data(), n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size()), {}, kernel_};
+    const std::string name = "product m=" + std::to_string(m) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
+    const auto ours = [&] { matmul(args, nullptr); };
+    if (!peer_) return add(name, amount, time_of(ours), limit, unit);
+    DeviceBuffer<float> theirs(y.size());
+    CublasLt::Product other(*peer_, x.data(), w.data(), theirs.data(), m, n, k);
+    ours();
+    other.run(nullptr);
+    compare(y, theirs, name);
+    const InTurn t = time_in_turn(ours, [&] { other.run(nullptr); });
+    add(name, amount, t.first, limit, unit);
+    add(name + ", cuBLASLt", amount, t.second, limit, unit);
+    results_.push_back({name + ", ratio", t.ratio.median, t.ratio.least, t.ratio.most, 0, "x cuBLASLt"});
+  }
+
+  // Of the first outputs, which are of the size of 1.
+  static void compare(const DeviceBuffer<float>& ours, const DeviceBuffer<float>& theirs, const std::string& name) {
+    constexpr size_t kCompared = 4096;
+    constexpr float kMost = 1e-3f;
+    std::vector<float> a(std::min(kCompared, ours.size())), b(a.size());
+    device_copy(a.data(), ours.data(), a.size() * sizeof(float));
+    device_copy(b.data(), theirs.data(), b.size() * sizeof(float));
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (!(std::fabs(a[i] - b[i]) < kMost)) throw tandem::Error(tandem::ErrorKind::kState, name + ": cuBLASLt computes something else");
+    }
   }
 
   // Weights are read once: the share is of the copy's bandwidth. Matrices beyond the cache, as in a model.
   void decode_products(int64_t m) {
     for (auto [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {24576, 4096}, {4096, 12288}, {151936, 1024}}) {
-      const std::string name = "product m=" + std::to_string(m) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
-      add(name, double(n * k * 2) / 1e9, product(m, n, k), bandwidth_, "GB/s");
+      product(m, n, k, double(n * k * 2) / 1e9, bandwidth_, "GB/s");
     }
   }
 
-  // Weights of 8 or 4 bits with an f16 scale per 32.
-  void quantised_product(int bits, int64_t m) {
+  struct Format {
+    const char* name;
+    QuantPanel shape;
+  };
+  static constexpr Format kFormats[] = {
+      {"8 bits", {0, 8, 32, 128, 0, 0, 0}}, {"4 bits", {0, 4, 32, 8, 0, 0, 0}}, {"FP8", {0, 8, 32, 0, 1, 0, 1}}};
+
+  void quantised_product(const Format& format, int64_t m) {
     const int64_t n = 24576, k = 4096;
-    const QuantPanel shape{0, bits, 32, 1 << (bits - 1), 0, 0, 0};
-    const int64_t groups = k / shape.group, panel_bytes = groups * shape.group_bytes();
+    const QuantPanel& shape = format.shape;
+    const int64_t groups = k / shape.group, panel_bytes = shape.head_bytes() + groups * shape.group_bytes();
     std::vector<uint8_t> bytes(size_t(n / kQuantPanel * panel_bytes));
     const std::vector<bf16> some = noise(4096, 1);
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = uint8_t(some[i % 4093].bits);
+    // Of codes of FP8 none is NaN without the lowest bit.
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = uint8_t(some[i % 4093].bits) & (shape.floating ? 0xfe : 0xff);
     std::vector<QuantPanel> panels;
     for (int64_t p = 0; p < n / kQuantPanel; ++p) {
       panels.push_back(shape);
       panels.back().first_byte = p * panel_bytes;
-      for (int64_t g = 0; g < groups; ++g) {
+      const float output_scale = 0x1p-10f;
+      for (int i = 0; i < shape.head_bytes(); i += 4) memcpy(&bytes[size_t(p * panel_bytes + i)], &output_scale, 4);
+      for (int64_t g = 0; g < groups && !shape.floating; ++g) {
         const uint16_t scale = 0x1400;  // 2^-10
         for (int i = 0; i < kQuantPanel; ++i) memcpy(&bytes[size_t(p * panel_bytes + g * shape.group_bytes() + 2 * i)], &scale, 2);
       }
@@ -159,15 +228,14 @@ class Bench {
     const QuantWeights w{data.data(), table.data(), shape.tile_bytes()};
     const MatMul args{x.data(), k, m, nullptr, n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size()), w};
     const Timing t = time_of([&] { matmul(args, nullptr); });
-    const std::string name = "product of " + std::to_string(bits) + " bits m=" + std::to_string(m) + " n=24576 k=4096";
+    const std::string name = std::string("product of ") + format.name + " m=" + std::to_string(m) + " n=24576 k=4096";
     if (m > 64) add(name, 2e-12 * double(m) * double(n) * double(k), t, 0, "TFLOP/s");
     else add(name, double(bytes.size()) / 1e9, t, bandwidth_, "GB/s");
   }
 
   void prefill_products(int64_t m) {
     for (auto [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {24576, 4096}, {4096, 12288}}) {
-      const std::string name = "product m=" + std::to_string(m) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
-      add(name, 2e-12 * double(m) * double(n) * double(k), product(m, n, k), 0, "TFLOP/s");
+      product(m, n, k, 2e-12 * double(m) * double(n) * double(k), 0, "TFLOP/s");
     }
   }
 
@@ -264,6 +332,8 @@ class Bench {
 
   // Heads of an 8B model.
   static constexpr int64_t kHeads = 32, kKvHeads = 8, kDim = 128;
+  MatMulKernel kernel_;
+  std::unique_ptr<CublasLt> peer_;
   double bandwidth_ = 0;
   std::vector<Result> results_;
 };
@@ -275,8 +345,9 @@ int main(int argc, char** argv) {
     cudaDeviceProp device;
     check_call(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
     std::printf("%s, %d multiprocessors, %.0f GiB\n", device.name, device.multiProcessorCount, double(device.totalGlobalMem) / (1 << 30));
-    Bench bench;
-    bench.run();
+    Bench bench(matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), device.major, device.minor));
+    if (argc > 2 && std::string(argv[2]) == "products") bench.run_products();
+    else bench.run();
     bench.print();
     if (argc > 1) bench.write(argv[1], device.name);
     return 0;

@@ -5,31 +5,14 @@
 #include <cstring>
 #include <exception>
 
+#include "harness.h"
 #include "simd/isa.h"
 #include "simd/kernels.h"
-#include "test.h"
-
-// A request for more memory than there is must reach the code under test as a failed allocation.
-extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 
 namespace tandem::test {
 namespace {
 
-constexpr int kMessages = 8;
 constexpr double kSlowSeconds = 1;
-int failures = 0;
-
-bool run_case(const Case& test) {
-  failures = 0;
-  try {
-    test.body();
-  } catch (const std::exception& error) {
-    fail(test.name, 0, std::string("threw: ") + error.what());
-  }
-  if (failures > kMessages) std::printf("  ... %d more\n", failures - kMessages);
-  if (failures > 0) std::printf("FAILED %s\n", test.name);
-  return failures == 0;
-}
 
 bool known_isa(const std::string& name) {
   for (simd::Isa isa : {simd::Isa::kScalar, simd::Isa::kAvx2, simd::Isa::kAvx512, simd::Isa::kAvx512Vnni, simd::Isa::kAvx512Bf16}) {
@@ -71,7 +54,9 @@ int run_all(const char* filter) {
     if (filter && !std::strstr(test.name, filter)) continue;
     if (!runs(test.sets)) continue;
     auto start = std::chrono::steady_clock::now();
-    (run_case(test) ? passed : failed)++;
+    const bool ok = run_case(test);
+    if (!ok) std::printf("FAILED %s\n", test.name);
+    (ok ? passed : failed)++;
     std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     if (taken.count() > kSlowSeconds) std::printf("%6.1f s %s\n", taken.count(), test.name);
   }
@@ -80,38 +65,6 @@ int run_all(const char* filter) {
 }
 
 }  // namespace
-
-bool sanitized() {
-#ifdef __SANITIZE_ADDRESS__
-  return true;
-#else
-  return false;
-#endif
-}
-
-std::vector<Case>& cases() {
-  static std::vector<Case> all;
-  return all;
-}
-
-void fail(const char* file, int line, const std::string& message) {
-  if (++failures > kMessages) return;
-  const char* slash = std::strrchr(file, '/');
-  std::printf("  %s:%d: %s\n", slash ? slash + 1 : file, line, message.c_str());
-}
-
-void expect_error(const char* file, int line, ErrorKind kind, const std::string& text, const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    if (error.kind() != kind) fail(file, line, "error of kind " + show(error.kind()) + ": " + error.what());
-    if (std::string(error.what()).find(text) == std::string::npos) {
-      fail(file, line, "error '" + std::string(error.what()) + "' does not hold '" + text + "'");
-    }
-    return;
-  }
-  fail(file, line, "no error, expected '" + text + "'");
-}
 
 }  // namespace tandem::test
 

@@ -10,8 +10,6 @@
 namespace tandem::test {
 namespace {
 
-constexpr double kBf16 = 1.0 / 256;  // half a unit in the last place, relative
-
 double at(const std::vector<bf16>& values, int64_t index) { return cuda::to_float(values[size_t(index)]); }
 
 void check_transposed(int64_t m, int64_t n, int64_t k, bool accumulate) {

@@ -3,9 +3,8 @@
 
 #include "close_tokens.h"
 #include "cuda/common/device_info.h"
-#include "device/device.h"
+#include "gpu_fixture.h"
 #include "grammar/regex.h"
-#include "tiny_model.h"
 #include "widened.h"
 
 namespace tandem::test {
@@ -23,23 +22,6 @@ engine::Options options() {
   o.samplable_vocab = 100;
   o.max_logprobs = 103;
   return o;
-}
-
-// Every switch on, in shapes that the kernels have; the second layer sees a window.
-TinyModel tiny() {
-  TinyModel model;
-  model.spec.layers = 2;
-  model.spec.window_layers = {0, 1};
-  model.spec.head_dim = 32;
-  model.spec.heads = 4;
-  model.spec.kv_heads = 2;
-  return model;
-}
-
-std::shared_ptr<device::Model> load(const TinyModel& source) {
-  std::shared_ptr<device::Model> model;
-  source.with_files([&](const auto& files, const auto& tensors) { model = device::load(source.spec, files, tensors, 1, {}); });
-  return model;
 }
 
 Driver driver_of(const std::shared_ptr<device::Model>& model, const engine::Options& o, uint64_t page_seed = 0) {
@@ -73,7 +55,7 @@ void run_all(Driver& driver, std::vector<Job>& all) {
 // The jobs on both. A draw may fall on the other side of a boundary; the emulation's arithmetic is always the same, and is known not to.
 void check_against_cpu(const TinyModel& source, std::vector<Job> jobs) {
   std::vector<Job> wanted = jobs;
-  Driver device = driver_of(load(source), options()), cpu(source.load(Element::kBf16, 1), options());
+  Driver device = driver_of(load_on_device(source), options()), cpu(source.load(Element::kBf16, 1), options());
   run_all(device, jobs);
   run_all(cpu, wanted);
   size_t same = 0;
@@ -85,11 +67,13 @@ void check_against_cpu(const TinyModel& source, std::vector<Job> jobs) {
 #endif
 }
 
-TEST_ENGINE(gpu_engine_gives_the_greedy_tokens_of_the_cpu) { check_against_cpu(tiny(), {job(1, 1, 6), job(2, 40, 6), job(3, 70, 4)}); }
+TEST_ENGINE(gpu_engine_gives_the_greedy_tokens_of_the_cpu) {
+  check_against_cpu(tiny_for_device(), {job(1, 1, 6), job(2, 40, 6), job(3, 70, 4)});
+}
 
 TEST_ENGINE(gpu_engine_runs_every_family) {
   // Without the switches of Qwen and with a tied head, as Llama.
-  TinyModel llama = tiny();
+  TinyModel llama = tiny_for_device();
   llama.spec.qkv_bias = llama.spec.output_bias = llama.spec.mlp_bias = llama.spec.qk_norm = false;
   llama.spec.window_layers = {0, 0};
   llama.spec.sliding_window = 0;
@@ -106,7 +90,7 @@ TEST_ENGINE(gpu_engine_runs_every_family) {
 }
 
 TEST_ENGINE(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
-  auto model = load(tiny());
+  auto model = load_on_device(tiny_for_device());
   const std::vector<Job> jobs = {job(11, 1, 5, 1), job(12, 17, 4, 1), job(13, 40, 3)};
   std::vector<Job> truth = jobs;
   for (Job& j : truth) {
@@ -131,7 +115,7 @@ TEST_ENGINE(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
 TEST_ENGINE(hopper_engine_gives_the_same_bits) {
   if (cuda::device_info().major != 9) return void(std::printf("skipped: the device is not of compute capability 9.0\n"));
   setenv("TANDEM_CUDA_MATMUL", "wgmma", 1);
-  auto model = load(tiny());
+  auto model = load_on_device(tiny_for_device());
   unsetenv("TANDEM_CUDA_MATMUL");
   const std::vector<Job> jobs = {job(11, 1, 3), job(12, 70, 2), job(13, 20, 3)};
   std::vector<Job> alone = jobs, together = jobs, on_cpu = jobs;
@@ -140,7 +124,7 @@ TEST_ENGINE(hopper_engine_gives_the_same_bits) {
     driver.start(0, j);
     driver.run();
   }
-  Driver driver = driver_of(model, options()), cpu(tiny().load(Element::kBf16, 1), options());
+  Driver driver = driver_of(model, options()), cpu(tiny_for_device().load(Element::kBf16, 1), options());
   driver.set_chunk(13);
   run_all(driver, together);
   run_all(cpu, on_cpu);
@@ -149,7 +133,7 @@ TEST_ENGINE(hopper_engine_gives_the_same_bits) {
 }
 
 TEST_ENGINE(gpu_engine_same_bits_after_preemption_on_used_pages) {
-  auto model = load(tiny());
+  auto model = load_on_device(tiny_for_device());
   std::vector<Job> truth = {job(12, 17, 6, 1)}, again = truth;
   Driver first = driver_of(model, options());
   run_all(first, truth);
@@ -169,7 +153,7 @@ TEST_ENGINE(gpu_engine_same_bits_after_preemption_on_used_pages) {
 }
 
 TEST_ENGINE(gpu_engine_same_bits_when_steps_are_recorded) {
-  auto model = load(tiny());
+  auto model = load_on_device(tiny_for_device());
   std::vector<Job> recorded = {job(12, 17, 6, 1), job(13, 3, 8), job(14, 5, 5)}, launched = recorded;
   Driver with = driver_of(model, options());
   run_all(with, recorded);
@@ -182,8 +166,8 @@ TEST_ENGINE(gpu_engine_same_bits_when_steps_are_recorded) {
 
 // What was recorded with some adapters runs again with others of the same padded sizes.
 TEST_ENGINE(gpu_engine_same_bits_when_steps_with_adapters_are_recorded) {
-  const TinyModel source = tiny();
-  auto model = load(source);
+  const TinyModel source = tiny_for_device();
+  auto model = load_on_device(source);
   std::vector<Job> recorded = {job(12, 7, 6, 1), job(13, 3, 3), job(14, 5, 5), job(19, 4, 4)};
   std::vector<std::shared_ptr<const model::Adapter>> adapters;
   for (int64_t rank : {3, 20, 17}) {
@@ -210,7 +194,7 @@ TEST_ENGINE(gpu_engine_same_bits_when_steps_with_adapters_are_recorded) {
 }
 
 TEST_ENGINE(gpu_engine_same_bits_with_proposed_tokens) {
-  auto model = load(tiny());
+  auto model = load_on_device(tiny_for_device());
   std::vector<Job> truth = {job(15, 9, 8, 1), job(16, 20, 8)};
   truth[0].params.sampling.repetition_penalty = 1.4;
   Driver single = driver_of(model, options());
@@ -236,7 +220,7 @@ TEST_ENGINE(gpu_engine_same_bits_with_proposed_tokens) {
 
 // What a grammar forces is fed, not sampled; its numbers are those that sampling gives.
 TEST_ENGINE(gpu_engine_scores_forced_tokens_as_sampled_ones) {
-  auto model = load(tiny());
+  auto model = load_on_device(tiny_for_device());
   Job truth = job(17, 5, 5, 0.5);
   truth.params.sampling.mode = ops::LogprobMode::kTemperature;
   Driver sampled = driver_of(model, options());
@@ -282,7 +266,7 @@ TEST_ENGINE(gpu_engine_samples_with_every_control) {
   jobs[4].params.stop_ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   jobs[4].params.min_tokens = 7;
   jobs[5].params.sampling.logprobs = 103;
-  check_against_cpu(tiny(), jobs);
+  check_against_cpu(tiny_for_device(), jobs);
 }
 
 // Token 0 ends a text; then printable ASCII.
@@ -303,13 +287,13 @@ TEST_ENGINE(gpu_engine_follows_grammars) {
     jobs[i].params.stop_ids = {0};
   }
   jobs[3].params.sampling.temperature = 0;
-  check_against_cpu(tiny(), jobs);
+  check_against_cpu(tiny_for_device(), jobs);
 }
 
 TEST_ENGINE(gpu_engine_ends_only_the_sequence_that_is_broken) {
-  TinyModel source = tiny();
+  TinyModel source = tiny_for_device();
   source.broken_tokens = {{101, INFINITY}};
-  auto model = load(source);
+  auto model = load_on_device(source);
   std::vector<Job> truth = {job(51, 20, 4)}, all = {truth[0], job(52, 30, 4)};
   Driver alone = driver_of(model, options());
   run_all(alone, truth);
@@ -336,8 +320,8 @@ TEST_ENGINE(gpu_engine_ends_only_the_sequence_that_is_broken) {
 }
 
 TEST_ENGINE(gpu_engine_serves_adapters) {
-  TinyModel source = tiny();
-  auto model = load(source);
+  TinyModel source = tiny_for_device();
+  auto model = load_on_device(source);
   auto cpu_model = source.load(Element::kBf16, 1);
   const auto small = tiny_factors(source.spec, 61, 3, all_modules()),
              large = tiny_factors(source.spec, 62, 20, {model::Module::kQ, model::Module::kDown});
@@ -380,12 +364,12 @@ std::vector<engine::Scored> scores(engine::Engine& engine, const std::vector<int
 }
 
 TEST_ENGINE(gpu_engine_scores_prompts_and_moves_pages) {
-  auto model = load(tiny());
+  auto model = load_on_device(tiny_for_device());
   const std::vector<int32_t> prompt = job(80, 24, 1).prompt;
   Driver whole = driver_of(model, options()), pieces = driver_of(model, options());
   std::vector<ops::TopEntry> top, top_pieces, top_cpu;
   const auto truth = scores(whole.engine(), prompt, 24, top), cut = scores(pieces.engine(), prompt, 5, top_pieces);
-  Driver cpu(tiny().load(Element::kBf16, 1), options());
+  Driver cpu(tiny_for_device().load(Element::kBf16, 1), options());
   const auto wanted = scores(cpu.engine(), prompt, 24, top_cpu);
   CHECK_EQ(truth.size(), prompt.size() - 1);
   CHECK_EQ(cut.size(), truth.size());
@@ -402,9 +386,9 @@ TEST_ENGINE(gpu_engine_scores_prompts_and_moves_pages) {
 }
 
 TEST_ENGINE(gpu_engine_same_bits_where_sequences_begin_with_the_same_pages) {
-  TinyModel source = tiny();
+  TinyModel source = tiny_for_device();
   source.spec.max_position = 600;
-  auto model = load(source);
+  auto model = load_on_device(source);
   engine::Options o = options();
   o.max_model_len = 600;
   o.pages = 80;
@@ -447,7 +431,7 @@ TEST_ENGINE(gpu_engine_same_bits_where_sequences_begin_with_the_same_pages) {
 }
 
 TEST(gpu_engine_plans_its_memory_before_it_takes_any) {
-  auto model = load(tiny());
+  auto model = load_on_device(tiny_for_device());
   engine::Options o = options();
   o.pages = 1;
   const int64_t most = model->most_pages(o, 1000);
@@ -461,7 +445,7 @@ TEST(gpu_engine_plans_its_memory_before_it_takes_any) {
 }
 
 TEST_ENGINE(gpu_engine_keeps_quantised_weights_and_gives_the_bits_of_what_they_stand_for) {
-  TinyModel source = tiny();
+  TinyModel source = tiny_for_device();
   source.spec.tied_embeddings = true;
   for (ops::QuantFormat format : {ops::QuantFormat::kInt8, ops::QuantFormat::kInt4, ops::QuantFormat::kFp8}) {
     std::shared_ptr<device::Model> quantised, widened;
@@ -482,12 +466,12 @@ TEST_ENGINE(gpu_engine_keeps_quantised_weights_and_gives_the_bits_of_what_they_s
 }
 
 TEST(gpu_engine_refuses_shapes_without_kernels) {
-  TinyModel source = tiny();
+  TinyModel source = tiny_for_device();
   source.spec.head_dim = 10;
-  CHECK_ERROR(kUnsupported, "10 dimensions", load(source));
-  source = tiny();
+  CHECK_ERROR(kUnsupported, "10 dimensions", load_on_device(source));
+  source = tiny_for_device();
   source.spec.intermediate_size = 73;
-  CHECK_ERROR(kUnsupported, "multiples of 8", load(source));
+  CHECK_ERROR(kUnsupported, "multiples of 8", load_on_device(source));
 }
 
 }  // namespace

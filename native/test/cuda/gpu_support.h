@@ -9,6 +9,8 @@ namespace tandem::test {
 using cuda::bf16;
 using cuda::DeviceBuffer;
 
+constexpr double kBf16 = 1.0 / 256;  // half a unit in the last place, relative
+
 inline std::vector<bf16> bf16s(Random& random, size_t count, float scale = 1.0f) {
   std::vector<bf16> out(count);
   for (bf16& x : out) x = cuda::to_bf16(random.normal() * scale);

@@ -2,8 +2,8 @@
 // what bf16 rounds, and nothing depends on slices or on what is kept.
 #include <limits>
 
-#include "device/device.h"
 #include "driver.h"
+#include "gpu_fixture.h"
 #include "gpu_support.h"
 #include "train_support.h"
 #include "widened.h"
@@ -13,26 +13,10 @@ namespace {
 
 using ops::Element;
 
-// Every switch on, in shapes that the kernels have; the second layer sees a window.
-TinyModel tiny() {
-  TinyModel model;
-  model.spec.layers = 2;
-  model.spec.window_layers = {0, 1};
-  model.spec.sliding_window = 21;
-  model.spec.head_dim = 32;
-  model.spec.heads = 4;
-  model.spec.kv_heads = 2;
-  return model;
-}
-
-std::shared_ptr<device::Model> load(const TinyModel& source) {
-  std::shared_ptr<device::Model> model;
-  source.with_files([&](const auto& files, const auto& tensors) { model = device::load(source.spec, files, tensors, 1, {}); });
-  return model;
-}
+constexpr int64_t kWindow = 21;
 
 // Chunks of 16 rows, so that rows have several.
-train::Options options(bool recompute = false) { return {128, kRoom, recompute, 1}; }
+train::Options trainer_options(bool recompute = false) { return {128, kRoom, recompute, 1}; }
 
 std::vector<float> logprobs_of(Trainer& trainer, const Row& row, train::Under under = train::Under::kCurrent,
                                std::shared_ptr<const model::Adapter> other = nullptr) {
@@ -73,9 +57,9 @@ std::vector<double> learn(Trainer& trainer, const Row& row, const std::vector<fl
 
 TEST_ENGINE(gpu_trainer_logprobs_have_the_bits_of_the_engine) {
   Random random(94);
-  const TinyModel source = tiny();
-  auto model = load(source);
-  auto trainer = model->make_trainer(options(), random_state(random, source.spec, all_modules(), 3));
+  const TinyModel source = tiny_for_device(kWindow);
+  auto model = load_on_device(source);
+  auto trainer = model->make_trainer(trainer_options(), random_state(random, source.spec, all_modules(), 3));
   engine::Options o;
   o.max_sequences = 2;
   o.max_batch_tokens = 24;
@@ -121,13 +105,13 @@ void check_gradients(const train::State& state, const std::vector<float>& seen, 
 
 void check_against_cpu(const TinyModel& source, uint64_t seed, bool recompute = false) {
   Random random(seed);
-  auto model = load(source);
+  auto model = load_on_device(source);
   const train::State state = random_state(random, source.spec, all_modules(), 3);
   const Row row = packed(random, source.spec);
   const std::vector<float> weights = weights_of(row, 6);
   Trainer cpu(source.load(Element::kBf16, 1), {128, kRoom, false}, state);
   const std::vector<float> wanted = gradients_of(cpu, row, weights);
-  auto trainer = model->make_trainer(options(), state);
+  auto trainer = model->make_trainer(trainer_options(), state);
   const std::vector<float> seen = gradients_of(*trainer, row, weights);
   for (size_t i = 0; i < row.targets.size(); ++i) {
     CHECK_NEAR(trainer->scores().logprobs[i], cpu.scores().logprobs[i], 0.2);
@@ -135,14 +119,14 @@ void check_against_cpu(const TinyModel& source, uint64_t seed, bool recompute = 
   }
   check_gradients(state, seen, wanted);
   if (!recompute) return;
-  auto again = model->make_trainer(options(true), state);
+  auto again = model->make_trainer(trainer_options(true), state);
   CHECK(same_bits(gradients_of(*again, row, weights), seen));
 }
 
-TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu) { check_against_cpu(tiny(), 92, true); }
+TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu) { check_against_cpu(tiny_for_device(kWindow), 92, true); }
 
 TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu_for_other_families) {
-  TinyModel llama = tiny();
+  TinyModel llama = tiny_for_device(kWindow);
   llama.spec.qkv_bias = llama.spec.output_bias = llama.spec.mlp_bias = llama.spec.qk_norm = false;
   llama.spec.window_layers = {0, 0};
   llama.spec.sliding_window = 0;
@@ -154,12 +138,12 @@ TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu_for_other_families) {
 
 TEST_ENGINE(gpu_trainer_shares_a_prefix_without_a_change) {
   Random random(93);
-  const TinyModel source = tiny();
-  auto model = load(source);
+  const TinyModel source = tiny_for_device(kWindow);
+  auto model = load_on_device(source);
   const train::State state = random_state(random, source.spec, all_modules(), 2);
   for (int64_t prefix : {16, 21}) {
     const Group group(random, source.spec.vocab_size, prefix, {12, 1});
-    auto trainer = model->make_trainer(options(), state);
+    auto trainer = model->make_trainer(trainer_options(), state);
     const Row packed = group.packed();
     const std::vector<float> logprobs = logprobs_of(*trainer, packed);
     for (size_t i = 0; i < group.endings.size(); ++i) {
@@ -172,15 +156,15 @@ TEST_ENGINE(gpu_trainer_shares_a_prefix_without_a_change) {
 
 TEST_ENGINE(gpu_trainer_learns_as_the_cpu_does) {
   Random random(97);
-  TinyModel source = tiny();
+  TinyModel source = tiny_for_device(kWindow);
   source.spec.layers = 1;
   source.spec.window_layers = {0};
   const train::State state = random_state(random, source.spec, {model::Module::kQ, model::Module::kDown}, 3, 0.0f);
   const Row row = Group(random, source.spec.vocab_size, 3, {10}).packed();
   std::vector<float> weights;
   for (int32_t target : row.targets) weights.push_back(target < 0 ? 0.0f : 1.0f / 10);
-  auto model = load(source);
-  auto trainer = model->make_trainer(options(), state);
+  auto model = load_on_device(source);
+  auto trainer = model->make_trainer(trainer_options(), state);
   Trainer cpu(source.load(Element::kBf16, 1), {128, kRoom, false}, state);
   const std::vector<double> seen = learn(*trainer, row, weights, 10), wanted = learn(cpu, row, weights, 10);
   for (size_t i = 0; i < seen.size(); ++i) CHECK_NEAR(seen[i], wanted[i], 0.05);
@@ -193,16 +177,16 @@ TEST_ENGINE(gpu_trainer_learns_as_the_cpu_does) {
   CHECK(same_bits(logprobs_of(*trainer, row, train::Under::kOther, published), current));
   CHECK(same_bits(logprobs_of(*trainer, row, train::Under::kOther, trainer->adapter()), current));
   // A trainer that begins with that state goes on with the same bits.
-  auto next = model->make_trainer(options(), learned);
+  auto next = model->make_trainer(trainer_options(), learned);
   CHECK(learn(*next, row, weights, 2) == learn(*trainer, row, weights, 2));
   CHECK(next->state().moments[1].b_v == trainer->state().moments[1].b_v);
 }
 
 TEST_ENGINE(gpu_trainer_skips_a_step_that_is_not_finite) {
   Random random(98);
-  const TinyModel source = tiny();
+  const TinyModel source = tiny_for_device(kWindow);
   const train::State state = random_state(random, source.spec, {model::Module::kV}, 2);
-  auto trainer = load(source)->make_trainer(options(), state);
+  auto trainer = load_on_device(source)->make_trainer(trainer_options(), state);
   const Row row = Group(random, source.spec.vocab_size, 3, {4}).packed();
   std::vector<float> weights = weights_of(row, 6);
   logprobs_of(*trainer, row);
@@ -225,7 +209,7 @@ TEST_ENGINE(gpu_trainer_skips_a_step_that_is_not_finite) {
 
 TEST_ENGINE(gpu_trainer_takes_quantised_weights_for_what_they_stand_for) {
   Random random(99);
-  const TinyModel source = tiny();
+  const TinyModel source = tiny_for_device(kWindow);
   const train::State state = random_state(random, source.spec, all_modules(), 2);
   const Row row = Group(random, source.spec.vocab_size, 5, {12}).packed();
   const std::vector<float> weights = weights_of(row, 6);
@@ -235,26 +219,26 @@ TEST_ENGINE(gpu_trainer_takes_quantised_weights_for_what_they_stand_for) {
       quantised = device::load(source.spec, files, tensors, 1, {}, format);
       widened = device::load(source.spec, Widened(files, tensors, format), 1, {});
     });
-    auto seen = quantised->make_trainer(options(), state), wanted = widened->make_trainer(options(), state);
+    auto seen = quantised->make_trainer(trainer_options(), state), wanted = widened->make_trainer(trainer_options(), state);
     CHECK(same_bits(gradients_of(*seen, row, weights), gradients_of(*wanted, row, weights)));
   }
 }
 
 TEST(gpu_trainer_refuses_what_does_not_fit) {
   Random random(96);
-  const TinyModel source = tiny();
-  auto model = load(source);
+  const TinyModel source = tiny_for_device(kWindow);
+  auto model = load_on_device(source);
   train::State state = random_state(random, source.spec, {model::Module::kQ}, 2);
   CHECK_ERROR(kRange, "--training-memory", model->make_trainer({128, 1 << 16, false, 1}, state));
-  const int64_t needed = model->make_trainer(options(), state)->row_bytes(128);
-  CHECK(model->make_trainer(options(true), state)->row_bytes(128) < needed);
+  const int64_t needed = model->make_trainer(trainer_options(), state)->row_bytes(128);
+  CHECK(model->make_trainer(trainer_options(true), state)->row_bytes(128) < needed);
   auto trainer = model->make_trainer({128, needed, false, 1}, state);
   const Row row = Group(random, source.spec.vocab_size, 100, {28}).alone(0);
   trainer->forward(row, train::Under::kCurrent);
   auto less = model->make_trainer({128, needed - 4096, false, 1}, state);
   CHECK_ERROR(kRange, "a packed row of 128 tokens needs", less->forward(row, train::Under::kCurrent));
   state.factors[0].a.pop_back();
-  CHECK_ERROR(kRange, "layers.0.self_attn.q_proj", model->make_trainer(options(), state));
+  CHECK_ERROR(kRange, "layers.0.self_attn.q_proj", model->make_trainer(trainer_options(), state));
 }
 
 }  // namespace

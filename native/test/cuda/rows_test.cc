@@ -11,8 +11,6 @@
 namespace tandem::test {
 namespace {
 
-constexpr double kBf16 = 1.0 / 256;  // half a unit in the last place, relative
-
 void check_bf16(bf16 seen, double wanted) { CHECK_NEAR(cuda::to_float(seen), wanted, kBf16 * std::fabs(wanted) + 1e-6); }
 
 TEST(gpu_rms_norm_matches_plain_loops) {

@@ -1,0 +1,26 @@
+// The small model on which the device's engine and its trainer are tested.
+#pragma once
+#include "device/device.h"
+#include "tiny_model.h"
+
+namespace tandem::test {
+
+// Every switch on, in shapes that the kernels have; the second layer sees a window.
+inline TinyModel tiny_for_device(int64_t window = 40) {
+  TinyModel model;
+  model.spec.layers = 2;
+  model.spec.window_layers = {0, 1};
+  model.spec.sliding_window = window;
+  model.spec.head_dim = 32;
+  model.spec.heads = 4;
+  model.spec.kv_heads = 2;
+  return model;
+}
+
+inline std::shared_ptr<device::Model> load_on_device(const TinyModel& source) {
+  std::shared_ptr<device::Model> model;
+  source.with_files([&](const auto& files, const auto& tensors) { model = device::load(source.spec, files, tensors, 1, {}); });
+  return model;
+}
+
+}  // namespace tandem::test
