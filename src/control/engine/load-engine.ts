@@ -80,6 +80,11 @@ export async function loadEngine(
   }
 }
 
+/** Kernels that round differently have different names: they are part of the fingerprint, and of what engines that exchange KV blocks must share. */
+function gpuKernels(matmul: string | undefined): string {
+  return matmul && matmul !== 'mma' ? `cuda ${matmul}` : 'cuda';
+}
+
 function createEngine(
   addon: NativeAddon,
   model: NativeModel,
@@ -99,7 +104,7 @@ function createEngine(
   );
   const trainers = new TrainerHost(addon, model, trainerOptions(config), log);
   return {
-    isa: model.gpu ? 'cuda' : addon.info().isa,
+    isa: model.gpu ? gpuKernels(process.env['TANDEM_CUDA_MATMUL']) : addon.info().isa,
     weightBytes: model.weightBytes,
     pages,
     pageBytes: model.pageBytes,
