@@ -332,8 +332,10 @@ async function handles() {
 
   const engine = createEngine(addon, model, description);
   const running = engine.step(firstPlan(0, 0, PROMPT));
-  await record('step while one runs', () => engine.step(firstPlan(2, 2, PROMPT)));
+  const waiting = engine.step(firstPlan(2, 2, PROMPT));
+  await record('a third step', () => engine.step(nextPlan(0, PROMPT.length)));
   await record('the step that ran', () => running);
+  await record('the step that waited', () => waiting);
   await record('the next step', () => engine.step(nextPlan(0, PROMPT.length)));
   const last = engine.step(nextPlan(0, PROMPT.length + 1));
   engine.close();
