@@ -7,6 +7,7 @@ import { createLocalEngine } from '../../dist/control/engine/local.js';
 import { loadNative } from '../../dist/control/engine/native.js';
 import { loadModel } from '../../dist/control/models/load.js';
 import { median } from '../lib/stats.mjs';
+import { engineConfig } from './engine-config.mjs';
 
 const PROMPT = 32;
 const USAGE = `npm run bench:gaps -- [options] FOLDER...
@@ -48,22 +49,12 @@ function switchable(addon) {
 async function open(folder, { threads, sequences, outputs }) {
   const model = await loadModel(folder);
   const { addon, planAhead } = switchable(loadNative());
-  const config = {
-    spec: model.spec,
-    files: model.files,
-    tensors: model.tensors,
-    dtype: 'bfloat16',
-    threads,
+  const sizes = {
     maxSequences: sequences,
     maxBatchTokens: Math.max(512, sequences),
     maxModelLen: PROMPT + outputs,
-    samplableVocab: model.tokenizerSize,
-    maxLogprobs: 0,
-    kvCacheBytes: 1 << 30,
-    enableChunkedPrefill: true,
-    faults: [],
   };
-  const engine = await createLocalEngine(config, { addon });
+  const engine = await createLocalEngine(engineConfig(model, threads, sizes), { addon });
   return { engine, planAhead, vocabulary: model.tokenizerSize };
 }
 

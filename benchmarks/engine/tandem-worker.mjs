@@ -3,6 +3,7 @@ import { createLocalEngine } from '../../dist/control/engine/local.js';
 import { loadModel } from '../../dist/control/models/load.js';
 import { serveCalls } from '../lib/worker.mjs';
 import { batchedRate, DECODE_OUTPUT } from './cases.mjs';
+import { engineConfig } from './engine-config.mjs';
 
 let engine;
 let adapters = [];
@@ -37,21 +38,8 @@ function generate(prompts, maxTokens, refs = []) {
 serveCalls({
   async load({ directory, threads, maxBatchTokens, maxModelLen, sequences }) {
     const model = await loadModel(directory);
-    engine = await createLocalEngine({
-      spec: model.spec,
-      files: model.files,
-      tensors: model.tensors,
-      dtype: 'bfloat16',
-      threads,
-      maxSequences: sequences,
-      maxBatchTokens,
-      maxModelLen,
-      samplableVocab: model.tokenizerSize,
-      maxLogprobs: 0,
-      kvCacheBytes: 1 << 30,
-      enableChunkedPrefill: true,
-      faults: [],
-    });
+    const sizes = { maxSequences: sequences, maxBatchTokens, maxModelLen };
+    engine = await createLocalEngine(engineConfig(model, threads, sizes));
     return { variant: `Tandem ${engine.info.isa}`, tokenizer: model.tokenizerSize };
   },
 
