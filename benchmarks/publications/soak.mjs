@@ -34,7 +34,8 @@ const CONTENTS = 12;
 const PROMPTS = 3;
 /** Three full pages and a piece. */
 const PROMPT_TOKENS = 56;
-const OUTPUT_TOKENS = 32;
+/** Streams end after different numbers of tokens: ones that all began together would meet no other's prompt between two tokens. */
+const OUTPUT_TOKENS = { least: 24, most: 40 };
 /** Steps that stay servable behind the newest. */
 const KEPT = 4;
 /** Room for the kept ones, those that running streams still use, and the next. */
@@ -85,8 +86,11 @@ function promptsOf({ samplableVocab }) {
   return Array.from({ length: PROMPTS }, prompt);
 }
 
-/** One stream; resolves with the digest of its tokens and log-probability bits. `gap` takes the milliseconds between two outputs. */
-function stream(engine, promptIds, seed, adapter, cacheSalt, gap) {
+/**
+ * One stream of `maxTokens` tokens, or fewer where it ends by itself; resolves with the digests of its tokens and log-probability bits:
+ * after each output. `gap` takes the milliseconds between two outputs.
+ */
+function stream(engine, { promptIds, seed, adapter, cacheSalt = null, maxTokens, gap = () => undefined }) {
   const sampling = {
     temperature: 1,
     topP: 1,
@@ -95,20 +99,22 @@ function stream(engine, promptIds, seed, adapter, cacheSalt, gap) {
     seed: BigInt(seed),
     choice: 0,
     minTokens: 0,
-    maxTokens: OUTPUT_TOKENS,
+    maxTokens,
     stopIds: new Int32Array(),
     logprobs: 0,
   };
   const hash = createHash('sha256');
+  const digests = [];
   let last = null;
   return new Promise((resolve, reject) => {
     engine.submit([{ promptIds, sampling, priority: 0, tenant: 'bench', adapter, cacheSalt }], (_, output) => {
       const now = performance.now();
       if (output.tokens.length > 0 && last !== null) gap(now - last);
       if (output.tokens.length > 0) last = now;
-      hash.update(output.tokens).update(output.logprobs);
       if (output.finish === 'error') reject(new Error(output.error));
-      else if (output.finish !== null) resolve({ digest: hash.digest('hex'), cachedTokens: output.cachedTokens });
+      hash.update(output.tokens).update(output.logprobs);
+      if (output.tokens.length > 0) digests.push(hash.copy().digest('hex'));
+      if (output.finish !== null) resolve({ digests, cachedTokens: output.cachedTokens });
     });
   });
 }
@@ -141,15 +147,16 @@ export class Soak {
     soak.#expected = [];
     for (const { directory, digest } of soak.#contents) {
       const row = [];
-      for (const [seed, prompt] of soak.#prompts.entries()) {
-        row.push((await stream(alone, prompt, seed, { version: digest, directory }, null, () => undefined)).digest);
+      const adapter = { version: digest, directory };
+      for (const [seed, promptIds] of soak.#prompts.entries()) {
+        row.push((await stream(alone, { promptIds, seed, adapter, maxTokens: OUTPUT_TOKENS.most })).digests);
       }
       soak.#expected.push(row);
     }
     const bytes = alone.stats().adapters.bytes / CONTENTS;
     await alone.close();
-    if (new Set(soak.#expected.flat()).size !== CONTENTS * PROMPTS)
-      throw new Error('The contents cannot be told apart.');
+    const whole = soak.#expected.flat().map((digests) => digests.at(-1));
+    if (new Set(whole).size !== CONTENTS * PROMPTS) throw new Error('The contents cannot be told apart.');
     soak.#engine = await supervise(await engineConfig(streams, Math.ceil(bytes * MAX_ADAPTERS)));
     soak.#registry.add(MODEL, []);
     await soak.publish();
@@ -188,6 +195,7 @@ export class Soak {
     const facts = { requests: 0, cachedTokens: 0, versions: new Set() };
     let done = false;
     const client = async (index) => {
+      const random = randomFrom(index + 1);
       for (let turn = 0; !done; turn++) {
         const newest = this.#published - 1;
         const back = turn % 3 === 2 ? Math.min(newest, 1 + (turn % (KEPT - 1))) : 0;
@@ -198,8 +206,17 @@ export class Soak {
         const prompt = (index + turn) % PROMPTS;
         // Mostly cold, as new prompts are, so that both sides have the same to compute; every fourth may find what is there.
         const salt = turn % 4 === 3 ? null : `${index} ${turn} ${newest}`;
-        const got = await stream(this.#engine, this.#prompts[prompt], prompt, adapter, salt, (gap) => gaps.push(gap));
-        if (got.digest !== this.#expected[step % CONTENTS][prompt])
+        const maxTokens = OUTPUT_TOKENS.least + Math.floor(random() * (1 + OUTPUT_TOKENS.most - OUTPUT_TOKENS.least));
+        const got = await stream(this.#engine, {
+          promptIds: this.#prompts[prompt],
+          seed: prompt,
+          adapter,
+          cacheSalt: salt,
+          maxTokens,
+          gap: (gap) => gaps.push(gap),
+        });
+        const expected = this.#expected[step % CONTENTS][prompt].slice(0, maxTokens);
+        if (got.digests.length !== expected.length || got.digests.at(-1) !== expected.at(-1))
           throw new Error(`A stream of step ${step} has other bits.`);
         facts.requests++;
         facts.cachedTokens += got.cachedTokens;
