@@ -1,7 +1,7 @@
 // Times the CUDA kernels on a device beside its limits measured in the same run: a large copy, and a large product. Needs no Node. Where the
 // machine has cuBLASLt, products of BF16 weights are timed in turn with it, once the outputs have been compared.
-// Usage: gpu_bench [FILE.json [products]]. The last lines are a table; the file gets every number. With `products`: nothing but these.
-// TANDEM_CUDA_MATMUL chooses their kernel, as for a server.
+// Usage: gpu_bench [FILE.json [variants]]. The last lines are a table; the file gets every number. With `variants`: only what has several
+// kernels, products of BF16 weights and attention. TANDEM_CUDA_MATMUL and TANDEM_CUDA_ATTENTION choose them, as for a server.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cublaslt_peer.h"
-#include "cuda/attention/paged_attention.h"
+#include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_buffer.h"
 #include "cuda/elementwise/elementwise.h"
 #include "cuda/gemm/variants.h"
@@ -99,24 +99,25 @@ std::vector<bf16> noise(size_t count, float scale) {
 
 class Bench {
  public:
-  explicit Bench(MatMulKernel kernel) : kernel_(kernel), peer_(CublasLt::open()) {
-    std::printf("products of BF16 weights: %s; %s\n", variant_of(kernel).name, peer_ ? peer_->name().c_str() : "no cuBLASLt here");
+  Bench(MatMulKernel matmul, AttentionKernel attention) : matmul_(matmul), attention_(attention), peer_(CublasLt::open()) {
+    std::printf("products of BF16 weights: %s; attention: %s; %s\n", variant_of(matmul).name, variant_of(attention).name,
+                peer_ ? peer_->name().c_str() : "no cuBLASLt here");
   }
 
-  void run_products() {
+  void run_variants() {
     copy_limit();
     for (int64_t m : {1, 8, 32}) decode_products(m);
     for (int64_t m : {512, 2048, 8192}) prefill_products(m);
+    decode_attention(32, 2048);
+    decode_attention(1, 8192);
+    for (int64_t length : {2048, 8192}) prefill_attention(length);
   }
 
   void run() {
-    run_products();
+    run_variants();
     for (const Format& format : kFormats) {
       for (int64_t m : {1, 32, 2048}) quantised_product(format, m);
     }
-    decode_attention(32, 2048);
-    decode_attention(1, 8192);
-    prefill_attention(2048);
     sampling(32);
     rows(32);
   }
@@ -161,7 +162,7 @@ class Bench {
   void product(int64_t m, int64_t n, int64_t k, double amount, double limit, const char* unit) {
     DeviceBuffer<bf16> x(noise(size_t(m * k), 1)), w(noise(size_t(n * k), 0.05f));
     DeviceBuffer<float> y(size_t(m * n)), workspace(size_t(matmul_workspace_floats(m, n, k)));
-    const MatMul args{x.data(), k, m, w.data(), n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size()), {}, kernel_};
+    const MatMul args{x.data(), k, m, w.data(), n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size()), {}, matmul_};
     const std::string name = "product m=" + std::to_string(m) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
     const auto ours = [&] { matmul(args, nullptr); };
     if (!peer_) return add(name, amount, time_of(ours), limit, unit);
@@ -259,21 +260,22 @@ class Bench {
     DeviceBuffer<AttentionTile> device_tiles(tiles);
     const int64_t count = int64_t(tiles.size());
     DeviceBuffer<float> workspace(split ? size_t(attention_workspace_floats(count, kKvHeads, kDim, length)) : 0);
-    const PagedAttention args{queries.data(),
-                              cache.layer,
-                              cache.table.data(),
-                              sequences,
-                              cache.max_pages,
-                              device_tiles.data(),
-                              count,
-                              length,
-                              kHeads,
-                              0.0884f,
-                              0,
-                              out.data(),
-                              workspace.data(),
-                              int64_t(workspace.size()),
-                              split};
+    PagedAttention args{};
+    args.queries = queries.data();
+    args.kv = cache.layer;
+    args.page_table = cache.table.data();
+    args.sequences = sequences;
+    args.max_pages = cache.max_pages;
+    args.tiles = device_tiles.data();
+    args.tile_count = count;
+    args.longest = length;
+    args.heads = kHeads;
+    args.scale = 0.0884f;
+    args.out = out.data();
+    args.workspace = workspace.data();
+    args.workspace_floats = int64_t(workspace.size());
+    args.splits_in_grid = split;
+    args.kernel = attention_;
     return time_of([&] { paged_attention(args, nullptr); });
   }
 
@@ -332,7 +334,8 @@ class Bench {
 
   // Heads of an 8B model.
   static constexpr int64_t kHeads = 32, kKvHeads = 8, kDim = 128;
-  MatMulKernel kernel_;
+  MatMulKernel matmul_;
+  AttentionKernel attention_;
   std::unique_ptr<CublasLt> peer_;
   double bandwidth_ = 0;
   std::vector<Result> results_;
@@ -345,8 +348,9 @@ int main(int argc, char** argv) {
     cudaDeviceProp device;
     check_call(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
     std::printf("%s, %d multiprocessors, %.0f GiB\n", device.name, device.multiProcessorCount, double(device.totalGlobalMem) / (1 << 30));
-    Bench bench(matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), device.major, device.minor));
-    if (argc > 2 && std::string(argv[2]) == "products") bench.run_products();
+    Bench bench(matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), device.major, device.minor),
+                attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), device.major, device.minor));
+    if (argc > 2 && std::string(argv[2]) == "variants") bench.run_variants();
     else bench.run();
     bench.print();
     if (argc > 1) bench.write(argv[1], device.name);

@@ -546,10 +546,54 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: "CUDA: a missing barrier in Hopper's attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: '    __syncthreads();  // all are done with the stage\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: a dropped wait in Hopper's attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: '    barrier_wait(&ring.full[stage], tile / kStages & 1);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: an off-by-one page in Hopper's attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: 'const bool wanted = position < ring.span.end && index < a.max_pages;',
+        replace: 'const bool wanted = position + kPagePositions < ring.span.end && index < a.max_pages;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: Hopper's attention multiplies values that nobody wrote",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: 'if (ring.span.end < ring.at + kTileKeys) clear_values',
+        replace: 'if (ring.span.end + kPagePositions < ring.at + kTileKeys) clear_values',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: a wrong split boundary',
     edits: [
       {
-        file: 'native/cuda/attention/paged_attention.cu',
+        file: 'native/cuda/attention/attention_rows.h',
         search: 'const int end = min(tile.first_position + tile.tokens, begin + kSplitPositions);',
         replace: 'const int end = min(tile.first_position + tile.tokens, begin + kSplitPositions - 1);',
       },

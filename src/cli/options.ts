@@ -456,7 +456,13 @@ const SWITCHES: ReadonlySet<keyof Settings> = new Set([
 const SECRETS: ReadonlySet<keyof Settings> = new Set(['apiKey', 'kvSecret']);
 
 /** Read elsewhere: by the native code, and by its build. */
-const OTHER_VARIABLES = ['TANDEM_ISA', 'TANDEM_CUDA', 'TANDEM_CUDA_GRAPHS', 'TANDEM_CUDA_MATMUL'];
+const OTHER_VARIABLES = [
+  'TANDEM_ISA',
+  'TANDEM_CUDA',
+  'TANDEM_CUDA_GRAPHS',
+  'TANDEM_CUDA_MATMUL',
+  'TANDEM_CUDA_ATTENTION',
+];
 
 const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];
 

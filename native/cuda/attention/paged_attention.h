@@ -3,7 +3,7 @@
 // The arithmetic of a row depends on its own keys alone: positions are cut into splits of kSplitPositions at absolute positions; a split
 // is an online softmax over tiles of 64 keys ascending (FlashAttention 2, Dao 2023), and splits are merged in order. Whether one block
 // does all splits of a row or each its own, and which rows share a tile, changes nothing: a tile in which a row sees nothing
-// multiplies by exactly 1 and adds exactly 0.
+// multiplies by exactly 1 and adds exactly 0. It does depend on the kernel (attention_variants.h), so one serves all of an engine's rows.
 #pragma once
 #include "cuda/attention/kv_layout.h"
 #include "cuda/common/gpu.h"
@@ -35,6 +35,8 @@ struct PrefixMember {
   int32_t tile;  // its own
 };
 
+enum class AttentionKernel : uint8_t { kMma, kWgmma };
+
 struct PagedAttention {
   const bf16* queries;        // [rows][heads][dim]
   KvLayer kv;                 // dim 32, 64, 96 or 128
@@ -59,6 +61,7 @@ struct PagedAttention {
   int64_t member_count = 0;
   int64_t first_tile = 0;
   float* log_sums = nullptr;  // [rows][heads], for the way back: the log of the sum of exp(score); may be null
+  AttentionKernel kernel = AttentionKernel::kMma;
 };
 
 int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads);

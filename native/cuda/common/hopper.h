@@ -26,12 +26,14 @@ using gpu_emulation::barrier_init;
 using gpu_emulation::barrier_init_fence;
 using gpu_emulation::barrier_wait;
 using gpu_emulation::bulk_load;
+using gpu_emulation::keep_rows;
 using gpu_emulation::shared_address;
 using gpu_emulation::shared_writes_fence;
 using gpu_emulation::TensorMap;
 using gpu_emulation::wgmma;
 using gpu_emulation::wgmma_commit;
 using gpu_emulation::wgmma_fence;
+using gpu_emulation::wgmma_rows;
 using gpu_emulation::wgmma_wait;
 #else
 
@@ -92,6 +94,7 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[kCount]) {
 #define TANDEM_SUMS_8(i) TANDEM_SUMS_4(i), TANDEM_SUMS_4(i + 4)
 #define TANDEM_SUMS_16(i) TANDEM_SUMS_8(i), TANDEM_SUMS_8(i + 8)
 #define TANDEM_SUMS_32(i) TANDEM_SUMS_16(i), TANDEM_SUMS_16(i + 16)
+#define TANDEM_SUMS_48(i) TANDEM_SUMS_32(i), TANDEM_SUMS_16(i + 32)
 #define TANDEM_SUMS_64(i) TANDEM_SUMS_32(i), TANDEM_SUMS_32(i + 32)
 #define TANDEM_SUMS_128(i) TANDEM_SUMS_64(i), TANDEM_SUMS_64(i + 64)
 
@@ -99,6 +102,7 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[kCount]) {
 #define TANDEM_NAMES_8 TANDEM_NAMES_4 ",%4,%5,%6,%7"
 #define TANDEM_NAMES_16 TANDEM_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define TANDEM_NAMES_32 TANDEM_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define TANDEM_NAMES_48 TANDEM_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define TANDEM_NAMES_64 \
   TANDEM_NAMES_32       \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
@@ -128,6 +132,34 @@ TANDEM_WGMMA(64, 32, "%32", "%33")
 TANDEM_WGMMA(128, 64, "%64", "%65")
 TANDEM_WGMMA(256, 128, "%128", "%129")
 
+// sums[64][kColumns] += rows[64][16] . b[kColumns][16]^T, or . b[16][kColumns] where kAcross. Each warp's 16 rows are a fragment as of
+// mma_m16n8k16, which is read until the group has been waited for (keep_rows).
+template <int kColumns, bool kAcross>
+__device__ __forceinline__ void wgmma_rows(float (&sums)[kColumns / 2], const uint32_t (&rows)[4], uint64_t b);
+
+#define TANDEM_WGMMA_ROWS(columns, count, kAcross, across, at_rows, at_b)                                                          \
+  template <>                                                                                                                      \
+  __device__ __forceinline__ void wgmma_rows<columns, kAcross>(float(&sums)[count], const uint32_t(&rows)[4], uint64_t b) {        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" TANDEM_NAMES_##count "}, {" at_rows "}, " at_b \
+                                                                                                         ", 1, 1, 1, " across ";"  \
+                 : TANDEM_SUMS_##count(0)                                                                                          \
+                 : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(b));                                                \
+  }
+TANDEM_WGMMA_ROWS(64, 32, false, "0", "%32,%33,%34,%35", "%36")
+TANDEM_WGMMA_ROWS(32, 16, true, "1", "%16,%17,%18,%19", "%20")
+TANDEM_WGMMA_ROWS(64, 32, true, "1", "%32,%33,%34,%35", "%36")
+TANDEM_WGMMA_ROWS(96, 48, true, "1", "%48,%49,%50,%51", "%52")
+TANDEM_WGMMA_ROWS(128, 64, true, "1", "%64,%65,%66,%67", "%68")
+
+// After a wait: until here no other value took the registers that wgmma_rows read.
+template <int kCount>
+__device__ __forceinline__ void keep_rows(const uint32_t (&rows)[kCount][4]) {
+  GPU_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile("" ::"r"(rows[i][0]), "r"(rows[i][1]), "r"(rows[i][2]), "r"(rows[i][3]) : "memory");
+  }
+}
+
 #endif
 #endif
 
@@ -138,6 +170,13 @@ TANDEM_WGMMA(256, 128, "%128", "%129")
 __device__ inline uint64_t tile_descriptor(const void* tile, int step) {
   const uint64_t address = (shared_address(tile) & 0x3ffff) >> 4;
   return (address + 2 * uint64_t(step)) | uint64_t(1) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
+}
+
+// Panels of such rows, `panel_bytes` from one to the next 64 columns, as [16][columns] from row 16 step on: here the first stride is that
+// of panels, and groups of eight rows follow each other along k.
+__device__ inline uint64_t across_descriptor(const void* panels, int step, int panel_bytes) {
+  const uint64_t address = (shared_address(panels) & 0x3ffff) >> 4;
+  return (address + 128 * uint64_t(step)) | uint64_t(panel_bytes >> 4) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
 }
 
 #endif

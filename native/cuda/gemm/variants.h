@@ -1,8 +1,6 @@
 // The kernels that compute a product of BF16 weights (matmul.h). One serves all of an engine's products, whatever their number of tokens:
 // which one it is may change bits. Quantised weights have one kernel and take no part in this.
 #pragma once
-#include <string>
-
 #include "cuda/gemm/split.h"
 
 namespace tandem::cuda {
@@ -20,8 +18,7 @@ void matmul_wgmma(const MatMul& args, const Split& split, cudaStream_t stream); 
 
 const MatMulVariant& variant_of(MatMulKernel kernel);
 
-// By its name in TANDEM_CUDA_MATMUL; null or empty: the first of the table. Throws Error(kRange) for a name that is none, Error(kUnsupported)
-// where a device of that compute capability lacks the instructions.
+// By its name in TANDEM_CUDA_MATMUL, as choose_variant (common/variant.h).
 MatMulKernel matmul_kernel(const char* name, int major, int minor);
 
 }  // namespace tandem::cuda

@@ -99,6 +99,7 @@ void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLaye
   args.workspace = workspace_.data();
   args.workspace_floats = sizes_.workspace_floats;
   args.log_sums = log_sums;
+  args.kernel = weights_.kernels.attention;
   if (batch.wide_count > 0) {
     args.tiles = batch.wide_tiles;
     args.tile_count = batch.wide_count;
@@ -144,7 +145,7 @@ void Layers::normalise(const float* x, int64_t rows, const DeviceBuffer<float>& 
 
 void Layers::product(const Matrix& w, int64_t rows, float* y, bool accumulate) {
   cuda::matmul({activation_.data(), w.k, rows, w.data.data(), w.n, w.k, y, w.n, accumulate, workspace_.data(), sizes_.workspace_floats,
-                w.quantised(), weights_.kernel},
+                w.quantised(), weights_.kernels.matmul},
                stream_.get());
 }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_info.h"
 #include "cuda/gemm/variants.h"
 #include "device/backend.h"
@@ -49,10 +50,10 @@ class FileSource final : public WeightSource {
 
 class LoadedModel final : public Model {
  public:
-  LoadedModel(const model::Spec& spec, const WeightSource& source, cuda::MatMulKernel kernel, int threads, const model::Progress& progress)
+  LoadedModel(const model::Spec& spec, const WeightSource& source, const Kernels& kernels, int threads, const model::Progress& progress)
       : facts_(std::make_shared<model::Model>(spec, ops::Element::kBf16, threads)) {
     Weights weights = load_weights(spec, source, facts_->pool, progress);
-    weights.kernel = kernel;
+    weights.kernels = kernels;
     weights_ = std::make_shared<const Weights>(std::move(weights));
   }
 
@@ -113,8 +114,9 @@ std::shared_ptr<Model> load(const model::Spec& spec, const WeightSource& source,
   const cuda::DeviceInfo found = cuda::device_info();
   if (found.devices == 0) throw Error(ErrorKind::kUnsupported, "no GPU can be used: " + found.message);
   check_shape(spec);
-  const cuda::MatMulKernel kernel = cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), found.major, found.minor);
-  return std::make_shared<LoadedModel>(spec, source, kernel, threads, progress);
+  const Kernels kernels = {cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), found.major, found.minor),
+                           cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), found.major, found.minor)};
+  return std::make_shared<LoadedModel>(spec, source, kernels, threads, progress);
 }
 
 std::shared_ptr<Model> load(const model::Spec& spec, const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors,

@@ -1,5 +1,6 @@
 // The base weights on the device: bf16, row-major, or quantised in panels; the projections that share an input one below the other.
 #pragma once
+#include "cuda/attention/paged_attention.h"
 #include "cuda/common/device_buffer.h"
 #include "cuda/gemm/matmul.h"
 #include "device/device.h"
@@ -36,12 +37,18 @@ struct Layer {
   DeviceBuffer<float> down_bias;
 };
 
+// Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them.
+struct Kernels {
+  cuda::MatMulKernel matmul = {};  // of products of bf16 weights
+  cuda::AttentionKernel attention = {};
+};
+
 struct Weights {
   std::vector<Layer> layers;
   DeviceBuffer<float> final_norm;
-  Matrix embedding;                // [vocab, hidden]; also the head when tied
-  Matrix head;                     // empty when tied
-  cuda::MatMulKernel kernel = {};  // of products of bf16 weights
+  Matrix embedding;  // [vocab, hidden]; also the head when tied
+  Matrix head;       // empty when tied
+  Kernels kernels;
 
   size_t bytes() const;
 };

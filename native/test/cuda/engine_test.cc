@@ -2,7 +2,6 @@
 #include "engine/engine.h"
 
 #include "close_tokens.h"
-#include "cuda/common/device_info.h"
 #include "gpu_fixture.h"
 #include "grammar/regex.h"
 #include "widened.h"
@@ -111,12 +110,10 @@ TEST_ENGINE(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
   }
 }
 
-// Decode, prefill and chunks of it have different numbers of tokens, and so different blocks of Hopper's product.
-TEST_ENGINE(hopper_engine_gives_the_same_bits) {
-  if (cuda::device_info().major != 9) return void(std::printf("skipped: the device is not of compute capability 9.0\n"));
-  setenv("TANDEM_CUDA_MATMUL", "wgmma", 1);
-  auto model = load_on_device(tiny_for_device());
-  unsetenv("TANDEM_CUDA_MATMUL");
+// Decode, prefill and chunks of it have different numbers of tokens, and so different blocks of Hopper's kernels.
+void check_with_wgmma(const char* setting) {
+  if (!on_hopper()) return;
+  auto model = load_with_wgmma(tiny_for_device(), {setting});
   const std::vector<Job> jobs = {job(11, 1, 3), job(12, 70, 2), job(13, 20, 3)};
   std::vector<Job> alone = jobs, together = jobs, on_cpu = jobs;
   for (Job& j : alone) {
@@ -131,6 +128,10 @@ TEST_ENGINE(hopper_engine_gives_the_same_bits) {
   check_same(alone, together);
   for (size_t i = 0; i < jobs.size(); ++i) close_tokens(alone[i], on_cpu[i]);
 }
+
+TEST_ENGINE(hopper_engine_gives_the_same_bits) { check_with_wgmma("TANDEM_CUDA_MATMUL"); }
+
+TEST_ENGINE(hopper_engine_attends_with_the_same_bits) { check_with_wgmma("TANDEM_CUDA_ATTENTION"); }
 
 TEST_ENGINE(gpu_engine_same_bits_after_preemption_on_used_pages) {
   auto model = load_on_device(tiny_for_device());

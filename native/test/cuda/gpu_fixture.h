@@ -1,5 +1,7 @@
 // The small model on which the device's engine and its trainer are tested.
 #pragma once
+#include <cstdlib>
+
 #include "device/device.h"
 #include "tiny_model.h"
 
@@ -20,6 +22,14 @@ inline TinyModel tiny_for_device(int64_t window = 40) {
 inline std::shared_ptr<device::Model> load_on_device(const TinyModel& source) {
   std::shared_ptr<device::Model> model;
   source.with_files([&](const auto& files, const auto& tensors) { model = device::load(source.spec, files, tensors, 1, {}); });
+  return model;
+}
+
+// With Hopper's own kernels for what the settings choose.
+inline std::shared_ptr<device::Model> load_with_wgmma(const TinyModel& source, const std::vector<const char*>& settings) {
+  for (const char* setting : settings) setenv(setting, "wgmma", 1);
+  auto model = load_on_device(source);
+  for (const char* setting : settings) unsetenv(setting);
   return model;
 }
 

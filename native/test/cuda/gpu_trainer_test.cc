@@ -55,10 +55,8 @@ std::vector<double> learn(Trainer& trainer, const Row& row, const std::vector<fl
   return sums;
 }
 
-TEST_ENGINE(gpu_trainer_logprobs_have_the_bits_of_the_engine) {
+void check_logprobs(const TinyModel& source, const std::shared_ptr<device::Model>& model) {
   Random random(94);
-  const TinyModel source = tiny_for_device(kWindow);
-  auto model = load_on_device(source);
   auto trainer = model->make_trainer(trainer_options(), random_state(random, source.spec, all_modules(), 3));
   engine::Options o;
   o.max_sequences = 2;
@@ -86,6 +84,17 @@ TEST_ENGINE(gpu_trainer_logprobs_have_the_bits_of_the_engine) {
     CHECK_EQ(job.output.size(), size_t(6));
     for (size_t i = 0; i < job.output.size(); ++i) CHECK(same_bits(logprobs[job.prompt.size() - 1 + i], job.output[i].logprob));
   }
+}
+
+TEST_ENGINE(gpu_trainer_logprobs_have_the_bits_of_the_engine) {
+  const TinyModel source = tiny_for_device(kWindow);
+  check_logprobs(source, load_on_device(source));
+}
+
+TEST_ENGINE(hopper_trainer_logprobs_have_the_bits_of_the_engine) {
+  if (!on_hopper()) return;
+  const TinyModel source = tiny_for_device(kWindow);
+  check_logprobs(source, load_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"}));
 }
 
 // Of each factor, so that none is hidden behind larger ones.

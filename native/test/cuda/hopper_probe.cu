@@ -65,6 +65,48 @@ std::vector<float> run_wgmma(const std::vector<bf16>& a, const std::vector<bf16>
   return out.download();
 }
 
+constexpr int kPanel = 64 * kRow;
+
+template <int kColumns, bool kAcross>
+__global__ void rows_probe(const bf16* a, const bf16* b, int step, float* out) {
+#if TANDEM_HOPPER_CODE
+  GPU_SHARED_BYTES(shared);
+  bf16* panels = reinterpret_cast<bf16*>(shared);
+  constexpr int kWidth = kAcross ? kColumns : kRow;
+  for (int i = threadIdx.x; i < 64 * kColumns; i += kThreads) {
+    const int row = i / kWidth, column = i % kWidth;
+    panels[column / kRow * kPanel + row * kRow + ((column % kRow / 8) ^ (row % 8)) * 8 + column % 8] = b[i];
+  }
+  shared_writes_fence();
+  __syncthreads();
+  const int row = int(threadIdx.x) / kWarp * 16 + int(threadIdx.x) % kWarp / 4, k = step * 16 + int(threadIdx.x) % 4 * 2;
+  uint32_t rows[1][4];
+  for (int i = 0; i < 4; ++i) memcpy(&rows[0][i], a + (row + i % 2 * 8) * kRow + k + i / 2 * 8, 4);
+  float sums[kColumns / 2] = {};
+  wgmma_fence();
+  wgmma_rows<kColumns, kAcross>(sums, rows[0],
+                                kAcross ? across_descriptor(panels, step, kPanel * int(sizeof(bf16))) : tile_descriptor(panels, step));
+  wgmma_commit();
+  wgmma_wait<0>(sums);
+  keep_rows(rows);
+  GPU_UNROLL
+  for (int i = 0; i < kColumns / 2; ++i) out[threadIdx.x * (kColumns / 2) + i] = sums[i];
+#endif
+}
+
+template <int kColumns, bool kAcross>
+std::vector<float> run_wgmma_of_rows(const std::vector<bf16>& a, const std::vector<bf16>& b, int step) {
+  const DeviceBuffer<bf16> on_a(a), on_b(b);
+  DeviceBuffer<float> out(size_t(64 * kColumns));
+  const auto kernel = &rows_probe<kColumns, kAcross>;
+  const size_t bytes = size_t((kColumns + kRow - 1) / kRow) * kPanel * sizeof(bf16);
+  const bf16 *left = on_a.data(), *right = on_b.data();
+  float* sums = out.data();
+  GPU_LAUNCH(kernel, dim3(1), dim3(kThreads), bytes, cudaStream_t{}, left, right, step, sums);
+  check_launch("rows_probe");
+  return out.download();
+}
+
 }  // namespace
 
 std::vector<bf16> copied_box(const std::vector<bf16>& matrix, int64_t rows, int box_rows, int row, int column) {
@@ -82,6 +124,16 @@ std::vector<bf16> copied_box(const std::vector<bf16>& matrix, int64_t rows, int 
 std::vector<float> one_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step) {
   const size_t tokens = b.size() / kRow;
   return tokens == 8 ? run_wgmma<8>(a, b, step) : tokens == 32 ? run_wgmma<32>(a, b, step) : run_wgmma<256>(a, b, step);
+}
+
+std::vector<float> one_wgmma_of_rows(const std::vector<bf16>& a, const std::vector<bf16>& b, int step, bool across) {
+  if (!across) return run_wgmma_of_rows<64, false>(a, b, step);
+  switch (b.size() / kRow) {
+    case 32: return run_wgmma_of_rows<32, true>(a, b, step);
+    case 64: return run_wgmma_of_rows<64, true>(a, b, step);
+    case 96: return run_wgmma_of_rows<96, true>(a, b, step);
+    default: return run_wgmma_of_rows<128, true>(a, b, step);
+  }
 }
 
 }  // namespace tandem::test

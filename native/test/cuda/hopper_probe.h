@@ -11,4 +11,7 @@ std::vector<cuda::bf16> copied_box(const std::vector<cuda::bf16>& matrix, int64_
 // wrote to shared memory where a bulk copy would have put them. 8, 32 or 256 tokens.
 std::vector<float> one_wgmma(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step);
 
+// The same with a in registers: of b[64][64]; or across, of b[64][columns], whose rows are k: 32, 64, 96 or 128 columns.
+std::vector<float> one_wgmma_of_rows(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step, bool across);
+
 }  // namespace tandem::test

@@ -1,24 +1,19 @@
 // The kernels that use instructions of sm_90 alone: first each instruction by itself, so that on a first device a misread layout shows under
-// its own name (scripts/gpu-check runs these one by one, before anything else), then the product made of them. On other devices they are
-// skipped.
-#include <cstdio>
-
-#include "cuda/common/device_info.h"
+// its own name (scripts/gpu-check runs these one by one, before anything else), then the product and attention made of them. On other
+// devices they are skipped.
+#include "attention_batch.h"
+#include "cuda/attention/attention_variants.h"
 #include "hopper_probe.h"
 #include "product.h"
 
 namespace tandem::test {
 namespace {
 
+using cuda::AttentionKernel;
 using cuda::MatMulKernel;
 
 constexpr MatMulKernel kWgmma = MatMulKernel::kWgmma;
-
-bool on_hopper() {
-  const bool there = cuda::device_info().major == 9;
-  if (!there) std::printf("skipped: the device is not of compute capability 9.0\n");
-  return there;
-}
+constexpr AttentionKernel kWgmmaAttention = AttentionKernel::kWgmma;
 
 // Whole numbers that bf16 holds, all different along rows and columns.
 std::vector<bf16> numbered(int64_t rows, int64_t columns) {
@@ -55,22 +50,26 @@ TEST(hopper_bulk_copies_are_zero_outside) {
   check_copy(40, 64, 0, 64);
 }
 
-// Exact: whole numbers.
-void check_wgmma(int64_t tokens, int step) {
-  const std::vector<bf16> a = numbered(64, 64), b = numbered(tokens, 64);
-  const std::vector<float> seen = one_wgmma(a, b, step);
+// Of sums[64][columns] by thread and register. Exact: whole numbers.
+template <class Right>
+void check_sums(const std::vector<float>& seen, int64_t columns, int step, const std::vector<bf16>& a, const Right& right) {
   int wrong = 0;
   for (int64_t thread = 0; thread < 128; ++thread) {
-    for (int64_t i = 0; i < tokens / 2; ++i) {
+    for (int64_t i = 0; i < columns / 2; ++i) {
       const int64_t row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + thread % 4 * 2 + i % 2;
       float sum = 0;
       for (int64_t k = 16 * step; k < 16 * step + 16; ++k) {
-        sum += cuda::to_float(a[size_t(row * 64 + k)]) * cuda::to_float(b[size_t(column * 64 + k)]);
+        sum += cuda::to_float(a[size_t(row * 64 + k)]) * cuda::to_float(right(column, k));
       }
-      wrong += seen[size_t(thread * tokens / 2 + i)] != sum;
+      wrong += seen[size_t(thread * columns / 2 + i)] != sum;
     }
   }
   CHECK_EQ(wrong, 0);
+}
+
+void check_wgmma(int64_t tokens, int step) {
+  const std::vector<bf16> a = numbered(64, 64), b = numbered(tokens, 64);
+  check_sums(one_wgmma(a, b, step), tokens, step, a, [&](int64_t column, int64_t k) { return b[size_t(column * 64 + k)]; });
 }
 
 TEST(hopper_wgmma_multiplies_what_descriptors_say) {
@@ -87,6 +86,26 @@ TEST(hopper_wgmma_takes_more_tokens) {
   if (!on_hopper()) return;
   check_wgmma(32, 1);
   check_wgmma(256, 3);
+}
+
+TEST(hopper_wgmma_takes_rows_from_registers) {
+  if (!on_hopper()) return;
+  const std::vector<bf16> a = numbered(64, 64), b = numbered(64, 64);
+  for (int step : {0, 3}) {
+    check_sums(one_wgmma_of_rows(a, b, step, false), 64, step, a, [&](int64_t column, int64_t k) { return b[size_t(column * 64 + k)]; });
+  }
+}
+
+TEST(hopper_wgmma_takes_columns_across) {
+  if (!on_hopper()) return;
+  const std::vector<bf16> a = numbered(64, 64);
+  for (int64_t columns : {64, 32, 128, 96}) {
+    const std::vector<bf16> b = numbered(64, columns);
+    for (int step : {0, 2}) {
+      const auto right = [&](int64_t column, int64_t k) { return b[size_t(k * columns + column)]; };
+      check_sums(one_wgmma_of_rows(a, b, step, true), columns, step, a, right);
+    }
+  }
 }
 
 TEST(hopper_matmul_matches_plain_loops) {
@@ -132,6 +151,59 @@ TEST(hopper_matmul_is_chosen_by_name) {
               cuda::matmul_kernel("wgmma", 8, 6));
   CHECK_ERROR(kUnsupported, "this one has 10.0", cuda::matmul_kernel("wgmma", 10, 0));
   CHECK_ERROR(kRange, "TANDEM_CUDA_MATMUL must be mma or wgmma", cuda::matmul_kernel("fast", 9, 0));
+}
+
+void check_hopper_attention(AttentionShape shape, const std::vector<std::pair<int, int>>& sequences, uint64_t seed) {
+  shape.kernel = kWgmmaAttention;
+  const AttentionBatch batch(shape, sequences, seed);
+  check_attention(batch);
+#ifdef TANDEM_GPU_EMULATION
+  // Where products of both kernels are the same chains of additions, all else must be the same too.
+  AttentionBatch other = batch;
+  other.s.kernel = AttentionKernel::kMma;
+  CHECK(same_bits(other.run(false), batch.run(false)));
+#endif
+}
+
+TEST(hopper_attention_matches_plain_loops) {
+  if (!on_hopper()) return;
+  check_hopper_attention({}, {{1, 1}, {70, 1}, {33, 33}, {62, 2}}, 1);
+  check_hopper_attention({.heads = 16, .kv_heads = 1, .dim = 128}, {{66, 2}}, 3);
+  check_hopper_attention({.heads = 9, .kv_heads = 3, .dim = 32}, {{20, 9}, {5, 1}}, 2);
+  check_hopper_attention({.heads = 2, .kv_heads = 2, .dim = 96}, {{18, 18}}, 4);
+}
+
+TEST(hopper_attention_goes_round_its_stages) {
+  if (!on_hopper()) return;
+  check_hopper_attention({.heads = 4, .kv_heads = 1}, {{350, 17}}, 5);
+  check_hopper_attention({.heads = 2, .kv_heads = 1, .dim = 128}, {{530, 3}}, 6);
+}
+
+TEST(hopper_attention_sees_its_window_only) {
+  if (!on_hopper()) return;
+  check_hopper_attention({.heads = 4, .kv_heads = 2, .window = 5}, {{3, 3}, {90, 20}}, 5);
+  check_hopper_attention({.heads = 4, .kv_heads = 1, .dim = 32, .window = 40}, {{600, 2}}, 6);
+}
+
+TEST(hopper_attention_rows_do_not_depend_on_their_batch) {
+  if (!on_hopper()) return;
+  check_rows_alone({.heads = 4, .kv_heads = 2, .dim = 64, .kernel = kWgmmaAttention});
+}
+
+TEST(hopper_attention_reads_shared_prefixes_once) {
+  if (!on_hopper()) return;
+  check_prefixes({.heads = 6, .kv_heads = 2, .dim = 32, .kernel = kWgmmaAttention}, {600, 30, 513, 580, 520}, {{2, 0, 4}}, 1);
+  check_prefixes({.heads = 2, .kv_heads = 1, .dim = 64, .kernel = kWgmmaAttention}, {1030, 1025, 1100}, {{0, 1, 2}}, 2);
+}
+
+TEST(hopper_attention_is_chosen_by_name) {
+  CHECK(cuda::attention_kernel(nullptr, 9, 0) == AttentionKernel::kMma);
+  CHECK(cuda::attention_kernel("mma", 8, 0) == AttentionKernel::kMma);
+  CHECK(cuda::attention_kernel("wgmma", 9, 0) == kWgmmaAttention);
+  for (AttentionKernel kernel : {AttentionKernel::kMma, kWgmmaAttention}) CHECK(cuda::variant_of(kernel).kernel == kernel);
+  CHECK_ERROR(kUnsupported, "TANDEM_CUDA_ATTENTION=wgmma needs a GPU of compute capability 9.x, and this one has 10.0",
+              cuda::attention_kernel("wgmma", 10, 0));
+  CHECK_ERROR(kRange, "TANDEM_CUDA_ATTENTION must be mma or wgmma", cuda::attention_kernel("flash", 9, 0));
 }
 
 }  // namespace

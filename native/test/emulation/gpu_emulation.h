@@ -52,11 +52,13 @@ struct Barrier {
   bool passed(int32_t parity) const { return (phase & 1) != parity; }
 };
 
-// A wgmma that was issued: what it adds up, and the descriptors of what it multiplies.
+// A wgmma that was issued: what it adds up, and what it multiplies.
 struct GroupProduct {
   float* sums;
   int columns;
-  uint64_t a, b;
+  const uint32_t* rows;  // this thread's registers of the left side, or null: `a` describes it
+  uint64_t a, b;         // descriptors
+  bool across;           // columns of b are beside each other, not k
 };
 
 struct Fiber {

@@ -36,36 +36,66 @@ void copy_box(uint32_t to, const TensorMap& map, Barrier& barrier, int first_col
   settle(barrier);
 }
 
-// A matrix in shared memory as a descriptor gives it: rows of K consecutive elements, groups of eight rows one stride apart.
+// A matrix in shared memory as a descriptor gives it: rows of K consecutive elements, groups of eight rows one stride apart; or, across,
+// rows of 64 columns for each k, groups of eight k one stride apart and the next 64 columns one other stride.
 class Described {
  public:
-  explicit Described(uint64_t descriptor) : start_(field(descriptor, 0)), stride_(field(descriptor, 32)) {
+  Described(uint64_t descriptor, bool across)
+      : start_(field(descriptor, 0)), panel_(field(descriptor, 16)), stride_(field(descriptor, 32)), across_(across) {
     if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) block().fault = "a descriptor without 128-byte swizzle";
   }
-  void row(int row, float (&out)[16]) const {
+  // Of one row, or column of the product.
+  void line(uint32_t index, float (&out)[16]) const {
     for (uint32_t k = 0; k < 16; ++k) {
       cuda::bf16 value{};
-      const uint32_t address = start_ + uint32_t(row / 8) * stride_ + uint32_t(row % 8) * kSwizzleBytes + k * 2;
-      if (const unsigned char* at = element(swizzled(address))) std::memcpy(&value, at, 2);
+      if (const unsigned char* at = element(swizzled(start_ + (across_ ? below(index, k) : beside(index, k))))) std::memcpy(&value, at, 2);
       out[k] = cuda::to_float(value);
     }
   }
 
  private:
   static uint32_t field(uint64_t descriptor, int shift) { return uint32_t(descriptor >> shift & 0x3fff) << 4; }
-  uint32_t start_, stride_;
+  uint32_t beside(uint32_t row, uint32_t k) const { return row / 8 * stride_ + row % 8 * kSwizzleBytes + k * 2; }
+  uint32_t below(uint32_t column, uint32_t k) const {
+    return column / 64 * panel_ + k / 8 * stride_ + k % 8 * kSwizzleBytes + column % 64 * 2;
+  }
+  uint32_t start_, panel_, stride_;
+  bool across_;
 };
+
+// The two rows of the left side that this thread's sums belong to, from what its quad holds (PTX ISA, "wgmma .m64nNk16: multiplicand A").
+void rows_of_quad(const uint32_t* registers, float (&rows)[2][16]) {
+  struct Fragment {
+    uint32_t pairs[4];
+  } mine;
+  std::memcpy(mine.pairs, registers, sizeof mine.pairs);
+  const int quad = lane() / 4 * 4;
+  warp_exchange(mine, [&](const auto& get) {
+    for (int h = 0; h < 2; ++h) {
+      for (int k = 0; k < 16; ++k) {
+        const uint32_t pair = get(quad + k % 8 / 2).pairs[k / 8 * 2 + h];
+        rows[h][k] = cuda::to_float(cuda::bf16{uint16_t(k & 1 ? pair >> 16 : pair)});
+      }
+    }
+    return 0;
+  });
+}
 
 // This thread's elements of sums[64][columns]: rows of its warp, two and eight apart (PTX ISA, "wgmma .m64nNk16: accumulator D").
 void multiply(const GroupProduct& product) {
-  const Described a(product.a), b(product.b);
   const int l = lane(), warp = block().current / 32 % 4;
   float rows[2][16];
-  for (int h = 0; h < 2; ++h) a.row(warp * 16 + h * 8 + l / 4, rows[h]);
+  if (product.rows) {
+    rows_of_quad(product.rows, rows);
+  } else {
+    const Described a(product.a, false);
+    for (int h = 0; h < 2; ++h) a.line(uint32_t(warp * 16 + h * 8 + l / 4), rows[h]);
+  }
+  const Described b(product.b, product.across);
   for (int j = 0; j < product.columns / 8; ++j) {
     for (int e = 0; e < 2; ++e) {
       float column[16];
-      b.row(j * 8 + l % 4 * 2 + e, column);
+      b.line(uint32_t(j * 8 + l % 4 * 2 + e), column);
       for (int h = 0; h < 2; ++h) {
         float& sum = product.sums[j * 4 + h * 2 + e];
         for (int k = 0; k < 16; ++k) sum += rows[h][k] * column[k];
@@ -111,9 +141,9 @@ void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column,
   else b.in_flight.push_back(copy);
 }
 
-void wgmma_issue(float* sums, int columns, uint64_t a, uint64_t b) {
+void wgmma_issue(const GroupProduct& product) {
   if (!fiber().fenced) block().fault = "a wgmma without a fence before its group";
-  fiber().open_products.push_back({sums, columns, a, b});
+  fiber().open_products.push_back(product);
 }
 
 void wgmma_commit() {

@@ -1,6 +1,6 @@
-// What kernels use of sm_90 alone: mbarriers, bulk copies of tensors (TMA) and products of four warps (wgmma), by the PTX ISA's layouts.
-// A bulk copy lands at once or only when no thread can go on, by turns. A wgmma reads shared memory and writes its registers only when its
-// group is waited for: a dropped wait leaves the old sums, a stage that is given back too early is read after it was filled anew.
+// What kernels use of sm_90 alone: mbarriers, bulk copies of tensors (TMA) and products of four warps (wgmma), by the PTX ISA's layouts. A
+// bulk copy lands at once or only when no thread can go on, by turns. A wgmma reads shared memory and registers and writes its sums only
+// when its group is waited for: a dropped wait leaves the old sums, a stage that is given back too early is read after it was filled anew.
 #pragma once
 #include "emulation/gpu_emulation.h"
 
@@ -30,13 +30,19 @@ void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column,
 inline void shared_writes_fence() {}
 
 inline void wgmma_fence() { fiber().fenced = true; }
-void wgmma_issue(float* sums, int columns, uint64_t a, uint64_t b);
+void wgmma_issue(const GroupProduct& product);
 void wgmma_commit();
 void wgmma_land(int pending);
 template <int kTokens>
 void wgmma(float (&sums)[kTokens / 2], uint64_t a, uint64_t b) {
-  wgmma_issue(sums, kTokens, a, b);
+  wgmma_issue({sums, kTokens, nullptr, a, b, false});
 }
+template <int kColumns, bool kAcross>
+void wgmma_rows(float (&sums)[kColumns / 2], const uint32_t (&rows)[4], uint64_t b) {
+  wgmma_issue({sums, kColumns, rows, 0, b, kAcross});
+}
+template <int kCount>
+void keep_rows(const uint32_t (&)[kCount][4]) {}
 template <int Pending, int kCount>
 void wgmma_wait(float (&)[kCount]) {
   wgmma_land(Pending);

@@ -6,7 +6,7 @@ import { Scheduler } from '../scheduler/scheduler.ts';
 import { KvTransfers } from '../transfer/kv-transfers.ts';
 import type { TransferSettings } from '../transfer/transfer.ts';
 import { AdapterStore } from './adapter-store.ts';
-import { arithmeticName } from './arithmetic.ts';
+import { arithmeticName, gpuKernelsName } from './arithmetic.ts';
 import { withFaults } from './faults.ts';
 import { readSpeller } from './forced-speller.ts';
 import { Grammars } from './grammars.ts';
@@ -80,11 +80,6 @@ export async function loadEngine(
   }
 }
 
-/** Kernels that round differently have different names: they are part of the fingerprint, and of what engines that exchange KV blocks must share. */
-function gpuKernels(matmul: string | undefined): string {
-  return matmul && matmul !== 'mma' ? `cuda ${matmul}` : 'cuda';
-}
-
 function createEngine(
   addon: NativeAddon,
   model: NativeModel,
@@ -104,7 +99,7 @@ function createEngine(
   );
   const trainers = new TrainerHost(addon, model, trainerOptions(config), log);
   return {
-    isa: model.gpu ? gpuKernels(process.env['TANDEM_CUDA_MATMUL']) : addon.info().isa,
+    isa: model.gpu ? gpuKernelsName(process.env) : addon.info().isa,
     weightBytes: model.weightBytes,
     pages,
     pageBytes: model.pageBytes,

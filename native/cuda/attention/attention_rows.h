@@ -1,0 +1,250 @@
+// What kernels of attention share, whichever instruction multiplies: the rows of a warp with their running softmax, and what of the keys
+// belongs to which block. The arithmetic here is the same for all, so a row's bits depend on the products alone.
+#pragma once
+#include "cuda/attention/paged_attention.h"
+
+namespace tandem::cuda {
+
+constexpr int kTileKeys = 64;
+constexpr int kGroupTiles = 4;  // of one sequence, which a block takes together where it does all splits
+
+__device__ __forceinline__ float quad_max(float v) {
+  v = fmaxf(v, __shfl_xor_sync(kAllLanes, v, 1));
+  return fmaxf(v, __shfl_xor_sync(kAllLanes, v, 2));
+}
+
+__device__ __forceinline__ float quad_sum(float v) {
+  v += __shfl_xor_sync(kAllLanes, v, 1);
+  return v + __shfl_xor_sync(kAllLanes, v, 2);
+}
+
+// Running softmax of a warp's 16 rows. This thread holds rows lane / 4 (index 0) and lane / 4 + 8 (index 1), and of each the columns
+// 8 * i + lane % 4 * 2 and the next one.
+template <int kDim>
+struct Softmax {
+  float largest[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};
+  float values[kDim / 8][4] = {};
+
+  // With `other`, whose keys come after.
+  __device__ void merge(const Softmax& other) {
+    GPU_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      if (other.largest[r] == -INFINITY) continue;
+      const float top = fmaxf(largest[r], other.largest[r]);
+      const float mine = expf(largest[r] - top), theirs = expf(other.largest[r] - top);
+      largest[r] = top;
+      sum[r] = fmaf(sum[r], mine, other.sum[r] * theirs);
+      GPU_UNROLL
+      for (int i = 0; i < kDim / 8; ++i) {
+        GPU_UNROLL
+        for (int j = 2 * r; j < 2 * r + 2; ++j) values[i][j] = fmaf(values[i][j], mine, other.values[i][j] * theirs);
+      }
+    }
+  }
+};
+
+// What a warp works on: the rows of one tile and one key/value head.
+template <int kDim>
+struct Rows {
+  uint32_t queries[kDim / 16][4];  // fragments
+  int position[2];                 // of this thread's two rows; -1: no row
+  bf16* out[2];
+};
+
+// Where a token of a tile is: its row of the batch, -1 = there is none.
+struct Place {
+  int64_t row;
+  int position;
+};
+
+template <int kDim, class PlaceOf>
+__device__ Rows<kDim> load_placed_rows(const PagedAttention& a, int kv_head, const PlaceOf& place_of) {
+  const int group = int(a.heads / a.kv.kv_heads), lane = threadIdx.x % kWarp;
+  Rows<kDim> rows;
+  GPU_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const int row = lane / 4 + 8 * r;
+    const Place place = place_of(row / group);
+    const bool valid = place.row >= 0;
+    const int64_t at = (place.row * a.heads + kv_head * group + row % group) * kDim;
+    rows.position[r] = valid ? place.position : -1;
+    rows.out[r] = valid ? a.out + at : nullptr;
+    GPU_UNROLL
+    for (int k = 0; k < kDim / 16; ++k) {
+      GPU_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        uint32_t pair = 0;
+        if (valid) memcpy(&pair, a.queries + at + k * 16 + half * 8 + lane % 4 * 2, 4);
+        rows.queries[k][half * 2 + r] = pair;
+      }
+    }
+  }
+  return rows;
+}
+
+template <int kDim>
+__device__ Rows<kDim> load_rows(const PagedAttention& a, const AttentionTile& tile, int kv_head) {
+  return load_placed_rows<kDim>(a, kv_head, [&](int token) {
+    return token < tile.tokens ? Place{tile.first_row + int64_t(token), tile.first_position + token} : Place{-1, -1};
+  });
+}
+
+// The raw products -> scores, with -infinity where a row does not see a key; the first of them is at position `first`.
+template <int kDim>
+__device__ void mask_scores(const PagedAttention& a, const Rows<kDim>& rows, int first, float (&scores)[kTileKeys / 8][4]) {
+  GPU_UNROLL
+  for (int i = 0; i < kTileKeys / 8; ++i) {
+    GPU_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const int row = rows.position[j / 2], key = first + i * 8 + int(threadIdx.x) % 4 * 2 + (j & 1);
+      const bool sees = key <= row && (a.window == 0 || row - key < a.window);
+      scores[i][j] = sees ? scores[i][j] * a.scale : -INFINITY;
+    }
+  }
+}
+
+// scores -> probabilities relative to the new maximum; what was there is scaled to it.
+template <int kDim>
+__device__ void weigh(Softmax<kDim>& s, float (&scores)[kTileKeys / 8][4]) {
+  GPU_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    float top = s.largest[r];
+    GPU_UNROLL
+    for (int i = 0; i < kTileKeys / 8; ++i) top = fmaxf(top, fmaxf(scores[i][2 * r], scores[i][2 * r + 1]));
+    top = quad_max(top);
+    const float base = top == -INFINITY ? 0.0f : top;
+    const float scale = s.largest[r] == top ? 1.0f : expf(s.largest[r] - base);
+    float sum = 0;
+    GPU_UNROLL
+    for (int i = 0; i < kTileKeys / 8; ++i) {
+      GPU_UNROLL
+      for (int j = 2 * r; j < 2 * r + 2; ++j) {
+        scores[i][j] = expf(scores[i][j] - base);
+        sum += scores[i][j];
+      }
+    }
+    s.sum[r] = fmaf(s.sum[r], scale, quad_sum(sum));
+    s.largest[r] = top;
+    GPU_UNROLL
+    for (int i = 0; i < kDim / 8; ++i) {
+      GPU_UNROLL
+      for (int j = 2 * r; j < 2 * r + 2; ++j) s.values[i][j] *= scale;
+    }
+  }
+}
+
+// Probabilities as fragments of the left side of a product with 64 keys' values.
+__device__ __forceinline__ void pack_weights(const float (&weights)[kTileKeys / 8][4], uint32_t (&out)[kTileKeys / 16][4]) {
+  GPU_UNROLL
+  for (int i = 0; i < kTileKeys / 8; ++i) {
+    GPU_UNROLL
+    for (int r = 0; r < 2; ++r) out[i / 2][i % 2 * 2 + r] = pack(to_bf16(weights[i][2 * r]), to_bf16(weights[i][2 * r + 1]));
+  }
+}
+
+template <int kDim>
+__device__ void write_rows(const PagedAttention& a, const Rows<kDim>& rows, const Softmax<kDim>& s) {
+  const int lane = threadIdx.x % kWarp;
+  GPU_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    if (rows.out[r] == nullptr) continue;
+    if (a.log_sums != nullptr && lane % 4 == 0) a.log_sums[(rows.out[r] - a.out) / kDim] = s.largest[r] + logf(s.sum[r]);
+    GPU_UNROLL
+    for (int i = 0; i < kDim / 8; ++i) {
+      const uint32_t pair = pack(to_bf16(s.values[i][2 * r] / s.sum[r]), to_bf16(s.values[i][2 * r + 1] / s.sum[r]));
+      memcpy(rows.out[r] + i * 8 + lane % 4 * 2, &pair, 4);
+    }
+  }
+}
+
+// Each lane's Softmax as it stands: [tile][kv_head][split][floats][lane].
+template <int kDim>
+__host__ __device__ constexpr int64_t partial_floats() {
+  return (4 + kDim / 2) * kWarp;
+}
+
+template <int kDim>
+__device__ void copy_partial(float* memory, Softmax<kDim>& s, bool store) {
+  float* at = memory + threadIdx.x % kWarp;
+  auto move = [&](float& value) {
+    if (store) *at = value;
+    else value = *at;
+    at += kWarp;
+  };
+  GPU_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    move(s.largest[r]);
+    move(s.sum[r]);
+  }
+  GPU_UNROLL
+  for (int i = 0; i < kDim / 8; ++i) {
+    GPU_UNROLL
+    for (int j = 0; j < 4; ++j) move(s.values[i][j]);
+  }
+}
+
+__device__ __forceinline__ float* partial_of(const PagedAttention& a, int64_t tile, int64_t kv_head, int64_t split, int64_t floats) {
+  const int64_t splits = (a.longest + kSplitPositions - 1) / kSplitPositions;
+  return a.workspace + ((tile * a.kv.kv_heads + kv_head) * splits + split) * floats;
+}
+
+// The first position that a token there sees.
+__device__ __forceinline__ int first_seen(const PagedAttention& a, int first_position) {
+  return a.window == 0 ? 0 : max(0, first_position - int(a.window) + 1);
+}
+
+// Positions [begin, end); none where end <= begin.
+struct Span {
+  int begin, end;
+};
+
+// Of a split, what a tile attends to by itself.
+__device__ __forceinline__ Span own_span(const PagedAttention& a, const AttentionTile& tile, int split) {
+  const int begin = split * kSplitPositions;
+  const int end = min(tile.first_position + tile.tokens, begin + kSplitPositions);
+  const bool seen = tile.tokens > 0 && begin + kSplitPositions > first_seen(a, tile.first_position);
+  return {begin, seen && split >= tile.shared_splits ? end : begin};
+}
+
+// What the tiles of a group see together, from the beginning of a split on.
+__device__ __forceinline__ Span group_span(const PagedAttention& a, const AttentionTile* tiles) {
+  Span span{1 << 30, 0};
+  for (int i = 0; i < kGroupTiles; ++i) {
+    if (tiles[i].tokens == 0) continue;
+    span.begin = min(span.begin, first_seen(a, tiles[i].first_position));
+    span.end = max(span.end, tiles[i].first_position + tiles[i].tokens);
+  }
+  span.begin = span.begin / kSplitPositions * kSplitPositions;
+  return span;
+}
+
+// The member whose rows these are; with tile -1 where there is none.
+__device__ __forceinline__ PrefixMember member_of(const PagedAttention& a, const PrefixTile& tile, int token) {
+  const int64_t at = int64_t(tile.first_member) + token;
+  if (token >= tile.members || at < 0 || at >= a.member_count) return {-1, -1, -1};
+  return a.members[at];
+}
+
+// Each row's state to where its own tile would have stored it: there it is the first token's.
+template <int kDim>
+__device__ void store_members(const PagedAttention& a, const PrefixTile& tile, int kv_head, int split, const Softmax<kDim>& s) {
+  const int group = int(a.heads / a.kv.kv_heads), lane = threadIdx.x % kWarp;
+  GPU_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const int row = lane / 4 + 8 * r, own = row % group;
+    const int64_t at = member_of(a, tile, row / group).tile - a.first_tile;
+    if (at < 0 || at >= a.tile_count) continue;
+    float* memory = partial_of(a, at, kv_head, split, partial_floats<kDim>()) + own % 8 * 4 + lane % 4;
+    const int half = own / 8;
+    memory[2 * half * kWarp] = s.largest[r];
+    memory[(2 * half + 1) * kWarp] = s.sum[r];
+    GPU_UNROLL
+    for (int i = 0; i < kDim / 8; ++i) {
+      GPU_UNROLL
+      for (int j = 0; j < 2; ++j) memory[(4 + 4 * i + 2 * half + j) * kWarp] = s.values[i][2 * r + j];
+    }
+  }
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,22 @@
+#include "cuda/attention/attention_variants.h"
+
+#include "cuda/common/variant.h"
+
+namespace tandem::cuda {
+namespace {
+
+// The first is the default. No other becomes it before it has passed scripts/gpu-check on a device.
+constexpr AttentionVariant kVariants[] = {
+    {AttentionKernel::kMma, "mma", 8, 99, attention_mma},
+    {AttentionKernel::kWgmma, "wgmma", 9, 9, attention_wgmma},
+};
+
+}  // namespace
+
+const AttentionVariant& variant_of(AttentionKernel kernel) { return kVariants[size_t(kernel)]; }
+
+AttentionKernel attention_kernel(const char* name, int major, int minor) {
+  return choose_variant("TANDEM_CUDA_ATTENTION", kVariants, name, major, minor).kernel;
+}
+
+}  // namespace tandem::cuda

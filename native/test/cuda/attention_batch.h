@@ -1,0 +1,217 @@
+// Random sequences in paged memory for one of the kernels of attention, and what it must give.
+#pragma once
+#include <limits>
+
+#include "cuda/attention/paged_attention.h"
+#include "gpu_support.h"
+
+namespace tandem::test {
+
+struct AttentionShape {
+  int64_t heads = 6, kv_heads = 2, dim = 64, window = 0;
+  cuda::AttentionKernel kernel = cuda::AttentionKernel::kMma;
+};
+
+// Sequences with their new tokens last; pages in random order, the unused positions NaN.
+struct AttentionBatch {
+  AttentionBatch(const AttentionShape& shape, const std::vector<std::pair<int, int>>& sequences, uint64_t seed) : s(shape), random(seed) {
+    for (auto [length, fresh] : sequences) longest = std::max<int64_t>(longest, length);
+    max_pages = (longest + 15) / 16;
+    pages = max_pages * int64_t(sequences.size()) + 3;
+    std::vector<int32_t> free;
+    for (int32_t p = 0; p < pages; ++p) free.push_back(p);
+    random.shuffle(free);
+    keys.assign(size_t(pages * s.kv_heads * 16 * s.dim), cuda::to_bf16(std::numeric_limits<float>::quiet_NaN()));
+    values = keys;
+    for (auto [length, fresh] : sequences) add(length, fresh, free);
+    queries = bf16s(random, rows.size() * size_t(s.heads * s.dim));
+  }
+
+  void add(int length, int fresh, std::vector<int32_t>& free) {
+    const int32_t sequence = int32_t(table.size() / size_t(max_pages));
+    for (int64_t p = 0; p < max_pages; ++p) {
+      table.push_back(p * 16 < length ? free.back() : -1);
+      if (p * 16 < length) free.pop_back();
+    }
+    for (int position = 0; position < length; ++position) {
+      for (int64_t h = 0; h < s.kv_heads; ++h) {
+        for (int64_t i = 0; i < s.dim; ++i) {
+          keys[size_t(at(sequence, position, h) + i)] = cuda::to_bf16(random.normal());
+          values[size_t(at(sequence, position, h) + i)] = cuda::to_bf16(random.normal());
+        }
+      }
+    }
+    for (int i = length - fresh; i < length; ++i) rows.push_back({sequence, i});
+  }
+
+  int64_t at(int64_t sequence, int64_t position, int64_t head) const {
+    const int64_t page = table[size_t(sequence * max_pages + position / 16)];
+    return ((page * s.kv_heads + head) * 16 + position % 16) * s.dim;
+  }
+
+  // Rows cut into tiles; groups of four of one sequence, padded with empty ones.
+  std::vector<cuda::AttentionTile> tiles() const {
+    std::vector<cuda::AttentionTile> out;
+    const int64_t most = cuda::attention_tile_tokens(s.heads, s.kv_heads);
+    for (size_t i = 0; i < rows.size();) {
+      if (i > 0 && rows[i].first != rows[i - 1].first) {
+        while (out.size() % 4 != 0) out.push_back({0, 0, 0, rows[i - 1].first});
+      }
+      size_t end = i;
+      while (end < rows.size() && end - i < size_t(most) && rows[end].first == rows[i].first) ++end;
+      out.push_back({int32_t(i), int32_t(end - i), rows[i].second, rows[i].first});
+      i = end;
+    }
+    while (out.size() % 4 != 0) out.push_back({0, 0, 0, rows.back().first});
+    return out;
+  }
+
+  std::vector<bf16> run(bool splits_in_grid) const {
+    DeviceBuffer<bf16> k(keys), v(values), q(queries), out(queries.size());
+    DeviceBuffer<int32_t> t(table);
+    DeviceBuffer<cuda::AttentionTile> cut(tiles());
+    const int64_t count = int64_t(cut.size());
+    DeviceBuffer<float> workspace(size_t(cuda::attention_workspace_floats(count, s.kv_heads, s.dim, longest)));
+    cuda::PagedAttention args{};
+    args.queries = q.data();
+    args.kv = {k.data(), v.data(), pages, s.kv_heads, s.dim};
+    args.page_table = t.data();
+    args.sequences = int64_t(table.size()) / max_pages;
+    args.max_pages = max_pages;
+    args.tiles = cut.data();
+    args.tile_count = count;
+    args.longest = longest;
+    args.heads = s.heads;
+    args.scale = scale;
+    args.window = s.window;
+    args.out = out.data();
+    args.workspace = workspace.data();
+    args.workspace_floats = int64_t(workspace.size());
+    args.splits_in_grid = splits_in_grid;
+    args.kernel = s.kernel;
+    cuda::paged_attention(args, nullptr);
+    return out.download();
+  }
+
+  std::vector<double> wanted(size_t row, int64_t head) const {
+    const auto [sequence, position] = rows[row];
+    const int64_t kv_head = head / (s.heads / s.kv_heads);
+    const int64_t first = s.window == 0 ? 0 : std::max<int64_t>(0, position - s.window + 1);
+    std::vector<double> out(size_t(s.dim), 0.0);
+    double sum = 0;
+    for (int64_t key = first; key <= position; ++key) {
+      double score = 0;
+      for (int64_t i = 0; i < s.dim; ++i) {
+        score += double(cuda::to_float(queries[(row * size_t(s.heads) + size_t(head)) * size_t(s.dim) + size_t(i)])) *
+                 cuda::to_float(keys[size_t(at(sequence, key, kv_head) + i)]);
+      }
+      const double weight = std::exp(score * scale);
+      sum += weight;
+      for (int64_t i = 0; i < s.dim; ++i) out[size_t(i)] += weight * cuda::to_float(values[size_t(at(sequence, key, kv_head) + i)]);
+    }
+    for (double& x : out) x /= sum;
+    return out;
+  }
+
+  AttentionShape s;
+  Random random;
+  float scale = 0.125f;
+  int64_t longest = 0, max_pages = 0, pages = 0;
+  std::vector<int32_t> table;
+  std::vector<bf16> keys, values, queries;
+  std::vector<std::pair<int32_t, int32_t>> rows;  // sequence and position of each new token
+};
+
+// The same bits from one block per split and from blocks of all splits, near plain loops in double.
+inline void check_attention(const AttentionBatch& batch) {
+  const std::vector<bf16> wide = batch.run(false), split = batch.run(true);
+  CHECK(same_bits(wide, split));
+  for (size_t row = 0; row < batch.rows.size(); ++row) {
+    for (int64_t head = 0; head < batch.s.heads; ++head) {
+      const std::vector<double> wanted = batch.wanted(row, head);
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        CHECK_NEAR(cuda::to_float(wide[(row * size_t(batch.s.heads) + size_t(head)) * wanted.size() + i]), wanted[i], 0.02);
+      }
+    }
+  }
+}
+
+// A sequence with 40 new tokens at once, and some of them alone in their tile.
+inline void check_rows_alone(const AttentionShape& shape) {
+  const AttentionBatch all(shape, {{520, 40}}, 7);
+  const std::vector<bf16> together = all.run(false);
+  const size_t width = size_t(shape.heads * shape.dim);
+  for (size_t row : {size_t(0), size_t(13), size_t(39)}) {
+    AttentionBatch one = all;
+    one.rows = {all.rows[row]};
+    one.queries.assign(all.queries.begin() + int64_t(row * width), all.queries.begin() + int64_t((row + 1) * width));
+    const std::vector<bf16> wanted(together.begin() + int64_t(row * width), together.begin() + int64_t((row + 1) * width));
+    CHECK(same_bits(one.run(true), wanted));
+    CHECK(same_bits(one.run(false), wanted));
+  }
+}
+
+// One new token per sequence; those of `groups` begin with the pages of their first one.
+inline void check_prefixes(const AttentionShape& shape, const std::vector<int>& lengths, const std::vector<std::vector<int32_t>>& groups,
+                           int splits) {
+  std::vector<std::pair<int, int>> sequences;
+  for (int length : lengths) sequences.push_back({length, 1});
+  AttentionBatch batch(shape, sequences, 11);
+  for (const std::vector<int32_t>& group : groups) {
+    for (int32_t s : group) {
+      const int64_t shared = splits * cuda::kSplitPositions / 16;
+      std::copy_n(batch.table.begin() + group[0] * batch.max_pages, shared, batch.table.begin() + s * batch.max_pages);
+    }
+  }
+  std::vector<cuda::AttentionTile> tiles;
+  for (size_t i = 0; i < batch.rows.size(); ++i) tiles.push_back({int32_t(i), 1, batch.rows[i].second, batch.rows[i].first});
+  std::vector<cuda::PrefixTile> prefixes{{0, 0, 0, 0}};  // an empty one is left out
+  std::vector<cuda::PrefixMember> members;
+  auto run = [&](int64_t first, int64_t count, std::vector<bf16> start) {
+    DeviceBuffer<bf16> k(batch.keys), v(batch.values), q(batch.queries), out(start);
+    DeviceBuffer<int32_t> t(batch.table);
+    DeviceBuffer<cuda::AttentionTile> cut(tiles);
+    DeviceBuffer<cuda::PrefixTile> p(prefixes);
+    DeviceBuffer<cuda::PrefixMember> m(members);
+    const int64_t floats = cuda::attention_workspace_floats(count, shape.kv_heads, shape.dim, batch.longest);
+    DeviceBuffer<float> workspace(std::vector<float>(size_t(floats), std::numeric_limits<float>::quiet_NaN()));
+    cuda::PagedAttention args{};
+    args.queries = q.data();
+    args.kv = {k.data(), v.data(), batch.pages, shape.kv_heads, shape.dim};
+    args.page_table = t.data();
+    args.sequences = int64_t(lengths.size());
+    args.max_pages = batch.max_pages;
+    args.tiles = cut.data() + first;
+    args.tile_count = count;
+    args.longest = batch.longest;
+    args.heads = shape.heads;
+    args.scale = batch.scale;
+    args.window = shape.window;
+    args.out = out.data();
+    args.workspace = workspace.data();
+    args.workspace_floats = floats;
+    args.splits_in_grid = true;
+    args.kernel = shape.kernel;
+    args.prefixes = p.data();
+    args.prefix_count = int64_t(prefixes.size());
+    args.members = m.data();
+    args.member_count = int64_t(members.size());
+    args.first_tile = first;
+    cuda::paged_attention(args, nullptr);
+    return out.download();
+  };
+  const int64_t count = int64_t(tiles.size());
+  const std::vector<bf16> none(batch.queries.size()), alone = run(0, count, none);
+  for (const std::vector<int32_t>& group : groups) {
+    prefixes.push_back({int32_t(members.size()), int32_t(group.size()), splits, group.back()});
+    for (int32_t s : group) {
+      members.push_back({s, batch.rows[size_t(s)].second, s});
+      tiles[size_t(s)].shared_splits = splits;
+    }
+  }
+  CHECK(same_bits(run(0, count, none), alone));
+  // In two pieces, as where the workspace is small.
+  CHECK(same_bits(run(2, count - 2, run(0, 2, none)), alone));
+}
+
+}  // namespace tandem::test
