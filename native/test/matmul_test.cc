@@ -101,6 +101,23 @@ TEST(matmul_does_not_depend_on_the_pool) {
   }
 }
 
+TEST_ONCE(claims_take_every_panel_once) {
+  for (int threads : {1, 2, 3, 16, 256}) {
+    for (int64_t panels = 1; panels < 120; ++panels) {
+      ops::PanelRange range{5, 5 + panels};
+      ops::PanelClaims claims(range, threads);
+      int64_t next = range.first;
+      for (int64_t i = 0; i < claims.count(); ++i) {
+        ops::PanelRange claim = claims[i];
+        CHECK_EQ(claim.first, next);
+        CHECK(claim.end > claim.first);
+        next = claim.end;
+      }
+      CHECK_EQ(next, range.end);
+    }
+  }
+}
+
 TEST(matmul_keeps_a_broken_row_to_itself) {
   Random random(14);
   for (Element element : {Element::kF32, Element::kBf16}) {

@@ -49,6 +49,22 @@ TEST_ONCE(pool_makes_writes_visible_between_jobs) {
   for (int64_t value : values) CHECK_EQ(value, 3000);
 }
 
+TEST_ONCE(pool_does_not_mind_what_it_is_to_fetch) {
+  ThreadPool pool(3);
+  std::vector<uint8_t> memory(1 << 16);
+  int64_t total = 0;
+  for (int round = 0; round < 300; ++round) {
+    // Memory that is there, memory that is gone, and none.
+    if (round % 3 == 0) pool.fetch_while_waiting(memory.data(), memory.size());
+    if (round % 3 == 1) pool.fetch_while_waiting(std::make_unique<uint8_t[]>(1 << 20).get(), 1 << 20);
+    if (round % 3 == 2) pool.fetch_while_waiting(nullptr, 0);
+    std::vector<int64_t> values(7, 0);
+    pool.run(7, [&](int64_t i) { values[size_t(i)] = i; });
+    for (int64_t value : values) total += value;
+  }
+  CHECK_EQ(total, 300 * 21);
+}
+
 TEST_ONCE(pools_of_several_callers_do_not_meet) {
   std::vector<std::thread> callers;
   std::atomic<int64_t> total{0};

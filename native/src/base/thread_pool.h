@@ -21,6 +21,11 @@ class ThreadPool {
 
   int threads() const { return int(workers_.size()) + 1; }
 
+  // Memory that a later loop reads first. A thread that waits, for the others of its loop or for the next loop, fetches it into its cache
+  // meanwhile: what would be a pause of the memory is none. Only a hint: nothing is read, so the memory may be gone by then. The last call
+  // counts.
+  void fetch_while_waiting(const void* data, size_t bytes);
+
   // Calls body(index) once for every index in [0, count); returns when all are done. Not re-entrant; one caller at a time.
   // If bodies throw, one of their exceptions is rethrown once no thread is in a body any more.
   template <typename Body>
@@ -41,6 +46,8 @@ class ThreadPool {
   void stop();
   // Claims and runs indices of the job that `ticket_` names until none is left.
   void help();
+  // A pause, or a piece of what is to be fetched.
+  void wait_a_little();
 
   // epoch (24 bits) | total (20) | next (20). A claim is a compare-exchange of the whole word, so a thread that wakes late can
   // never take an index of a job that is over, and while a claimed index is unfinished the job cannot end.
@@ -48,6 +55,9 @@ class ThreadPool {
   std::atomic<uint32_t> done_{0};
   std::atomic<uint32_t> wake_{0};
   std::atomic<bool> stop_{false};
+  // Addresses: what is still to be fetched. A thread that sees one of two calls and the end of the other fetches in vain.
+  std::atomic<uintptr_t> fetch_at_{0};
+  std::atomic<uintptr_t> fetch_end_{0};
   Call call_ = nullptr;
   const void* context_ = nullptr;
   std::mutex failure_mutex_;

@@ -59,6 +59,8 @@ class Forward {
   void group_adapters(const ForwardBatch& batch);
   // y (+)= W x of the rows in activation_, with each row's adapter beside it.
   void product(int64_t index, Product which, int64_t rows, float* y, int64_t ldy, bool accumulate);
+  // The weights that are read next.
+  const ops::PackedMatrix& after(int64_t index, Product which) const;
   void embed(const std::vector<int32_t>& tokens);
   void normalise(const float* rows, int64_t ld, int64_t count, const std::vector<float>& weight);
   void rotate_and_store(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv);

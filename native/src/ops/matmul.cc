@@ -1,5 +1,6 @@
 #include "ops/matmul.h"
 
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
@@ -10,8 +11,9 @@
 namespace tandem::ops {
 namespace {
 
-// Panels of one claim at most.
+// Panels of one claim at most, and how many fewer they are at the end.
 constexpr int64_t kPanelRun = 8;
+constexpr int64_t kSmallerAtEnd = 4;
 
 void pack_bf16(const float* rows, int64_t count, int64_t k, int64_t panel, uint16_t* out) {
   for (int64_t r = 0; r < count; ++r) {
@@ -85,6 +87,20 @@ void PackedMatrix::copy_row(int64_t row, float* out) const {
   }
 }
 
+PanelClaims::PanelClaims(PanelRange range, int threads) : range_(range) {
+  int64_t panels = range.end - range.first;
+  run_ = std::clamp<int64_t>(panels / (2 * threads), 1, kPanelRun);
+  small_ = std::max<int64_t>(1, run_ / kSmallerAtEnd);
+  large_ = std::max<int64_t>(0, panels / run_ - threads);
+  tail_ = range.first + large_ * run_;
+}
+
+PanelRange PanelClaims::operator[](int64_t claim) const {
+  if (claim < large_) return {range_.first + claim * run_, range_.first + (claim + 1) * run_};
+  int64_t first = tail_ + (claim - large_) * small_;
+  return {first, std::min(range_.end, first + small_)};
+}
+
 void matmul(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y,
             int64_t ldy, bool accumulate, const AfterPanel& after) {
   matmul_panels(kernels, pool, x, ldx, m, w, all_panels(w), y, ldy, accumulate, after);
@@ -94,15 +110,14 @@ void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x
                    PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after) {
   if (m == 0) return;
   if (w.quantised()) return quantised_matmul_panels(kernels, pool, x, ldx, m, w, range, y, ldy, accumulate, after);
-  // A few panels in a row per claim: the weights that a thread fetches ahead are then its own.
-  int64_t panels = range.end - range.first, run = std::max<int64_t>(1, std::min<int64_t>(kPanelRun, panels / (2 * pool.threads())));
+  const PanelClaims claims(range, pool.threads());
   int64_t blocks = (m - 1) / kernels.row_block + 1;
-  pool.run((panels + run - 1) / run, [&](int64_t claim) {
-    int64_t first = range.first + claim * run, end = std::min(range.end, first + run);
+  pool.run(claims.count(), [&](int64_t claim) {
+    const PanelRange mine = claims[claim];
     for (int64_t block = 0; block < blocks; ++block) {
       int64_t row = block * m / blocks, rows = (block + 1) * m / blocks - row;
       const uint8_t* from = static_cast<const uint8_t*>(x) + row * ldx * int64_t(element_size(w.element()));
-      for (int64_t p = first; p < end; ++p) {
+      for (int64_t p = mine.first; p < mine.end; ++p) {
         multiply(kernels, from, ldx, rows, w, p, y + row * ldy + p * w.panel(), ldy, accumulate);
         if (after && block == blocks - 1) after(p);
       }

@@ -33,6 +33,8 @@ class PackedMatrix {
   size_t bytes() const { return quantised() ? quantised_.bytes() : data_.size(); }
   // Null where the weights are stored as elements; then panel_data has them.
   const QuantisedMatrix* quantised() const { return quantised_.bytes() > 0 ? &quantised_ : nullptr; }
+  // All bytes() of them, in the order of the panels.
+  const uint8_t* data() const { return quantised() ? quantised_.panel_data(0) : data_.data(); }
   const uint8_t* panel_data(int64_t index) const { return data_.data() + index * panel_ * k_padded_ * int64_t(element_size(element_)); }
 
   // Row `row` as floats, columns() of them: the embedding lookup of a tied model. 0 <= row < rows().
@@ -58,6 +60,19 @@ struct PanelRange {
   int64_t first, end;
 };
 inline PanelRange all_panels(const PackedMatrix& w) { return {0, w.rows_padded() / w.panel()}; }
+
+// How the panels of a product are shared out: some in a row per claim, so that the weights that a thread fetches ahead are its own; towards
+// the end fewer, so that no thread waits long for the last one.
+class PanelClaims {
+ public:
+  PanelClaims(PanelRange range, int threads);
+  int64_t count() const { return large_ + (range_.end - tail_ + small_ - 1) / small_; }
+  PanelRange operator[](int64_t claim) const;
+
+ private:
+  PanelRange range_;
+  int64_t run_, small_, large_, tail_;  // panels of a large and of a small claim; large claims; where the small ones begin
+};
 
 // The columns of y that lie in those panels.
 void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,

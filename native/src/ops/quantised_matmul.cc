@@ -7,8 +7,6 @@
 namespace tandem::ops {
 namespace {
 
-// Panels of one claim at most, as in matmul.cc.
-constexpr int64_t kQuantPanelRun = 8;
 // Elements of x that one claim quantises at least: about 10 microseconds.
 constexpr int64_t kRowWork = 16384;
 
@@ -57,9 +55,10 @@ void quantised_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, con
   rows.reserve(m * k);
   quantise_rows(quant, pool, w.element(), x, ldx, m, k, rows);
   simd::QuantRowsView view{rows.values.data(), rows.scales.data(), rows.sums.data()};
-  int64_t panels = range.end - range.first, run = std::max<int64_t>(1, std::min<int64_t>(kQuantPanelRun, panels / (2 * pool.threads())));
-  pool.run((panels + run - 1) / run, [&](int64_t claim) {
-    for (int64_t p = range.first + claim * run; p < std::min(range.end, range.first + (claim + 1) * run); ++p) {
+  const PanelClaims claims(range, pool.threads());
+  pool.run(claims.count(), [&](int64_t claim) {
+    const PanelRange mine = claims[claim];
+    for (int64_t p = mine.first; p < mine.end; ++p) {
       quant.gemm({view, m, q.format(p), q.panel_data(p), k, y + p * w.panel(), ldy, accumulate});
       if (after) after(p);
     }

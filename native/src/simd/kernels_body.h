@@ -140,13 +140,22 @@ void gemm(const typename S::T* x, int64_t ldx, int64_t m, const typename S::T* w
   }
 }
 
+// Rows whose sums lie side by side while a panel is multiplied: rows of y, often a power of two apart, would push each other out of every
+// cache.
+constexpr int64_t kSumRows = 96;
+
+inline void copy_rows(const float* from, int64_t ld_from, float* to, int64_t ld_to, int64_t m) {
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < kPanel; c += kLanes) vstore(to + r * ld_to + c, vload(from + r * ld_from + c));
+  }
+}
+
 #if !TANDEM_DOT_BF16
 // Without a product of bf16 pairs a step would spend more instructions on widening its operands than on products. Here both sides are
 // widened once per block, and row tiles only load and multiply: the chain of an element is the same, k by k. A block of weights as floats
 // (16 KiB at 64 columns) and the rows of a tile stay in L1; the sums of a block of rows lie side by side in L2, where rows of y, often a
 // power of two apart, would push each other out.
 constexpr int64_t kWideBlock = 64;
-constexpr int64_t kWideRows = 96;
 
 inline void widen_weights(const uint16_t* block, int64_t inner, float* weights) {
   for (int64_t i = 0; i < inner * kPanel; i += 2 * kLanes) {
@@ -157,17 +166,11 @@ inline void widen_weights(const uint16_t* block, int64_t inner, float* weights) 
   }
 }
 
-inline void copy_rows(const float* from, int64_t ld_from, float* to, int64_t ld_to, int64_t m) {
-  for (int64_t r = 0; r < m; ++r) {
-    for (int64_t c = 0; c < kPanel; c += kLanes) vstore(to + r * ld_to + c, vload(from + r * ld_from + c));
-  }
-}
-
-// At most kWideRows rows.
+// At most kSumRows rows.
 void gemm_wide_rows(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
   alignas(64) float weights[kWideBlock * kPanel];
   alignas(64) float rows[kRowTile * kWideBlock];
-  alignas(64) float sums[kWideRows * kPanel];
+  alignas(64) float sums[kSumRows * kPanel];
   if (accumulate) copy_rows(y, ldy, sums, kPanel, m);
   const int64_t tiles = (m + kRowTile - 1) / kRowTile, line_turns = kPanel / 32 > 1 ? kPanel / 32 : 1;
   for (int64_t start = 0; start < k; start += kWideBlock) {
@@ -194,7 +197,7 @@ void gemm_wide_rows(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w
 void gemm_widened(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
   // Measured: it pays from three row tiles on.
   if (m <= 2 * kRowTile) return gemm<Bf16Step>(x, ldx, m, w, k, y, ldy, accumulate);
-  const int64_t blocks = (m + kWideRows - 1) / kWideRows;
+  const int64_t blocks = (m + kSumRows - 1) / kSumRows;
   for (int64_t block = 0, first = 0; block < blocks; ++block) {
     int64_t end = (block + 1) * m / blocks;
     gemm_wide_rows(x + first * ldx, ldx, end - first, w, k, y + first * ldy, ldy, accumulate);
@@ -471,7 +474,7 @@ const Kernels table = {
     INT64_MAX,
     gemm<Bf16Step>,
 #else
-    kWideRows,
+    kSumRows,
     gemm_widened,
 #endif
     gemm<F32Step>,

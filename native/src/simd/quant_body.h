@@ -53,7 +53,6 @@ void quantise_row(const T* x, int64_t k, int8_t* values, float* scales, int32_t*
 // ---------------------------------------------------------------- products
 
 constexpr int kStepBytes = kPanel * 4;  // four inputs of every output of a panel
-constexpr int kMostSums = int(kInnerBlock) / kQuantSumGroup;
 
 // How a step's weights are loaded and which products fit them. `values` points to a group's values.
 struct ByteWeights {
@@ -82,7 +81,6 @@ struct NibbleWeights {
 
 // Some groups of one panel and some rows.
 struct QuantBlock {
-  const QuantTraits& traits;
   const uint8_t* numbers;  // scales and minima of the first group
   const uint8_t* values;   // its values; both continue group by group, their own strides apart
   int64_t number_stride, value_stride;
@@ -91,9 +89,8 @@ struct QuantBlock {
   const float* scales;
   const int32_t* sums;
   int64_t k;  // of a whole row: the strides of x, scales and sums follow from it
-  float* y;
+  float* y;   // where every sum begins: what it has so far
   int64_t ldy;
-  bool accumulate;
 };
 
 inline VF load_scales(const QuantTraits& traits, const uint8_t* numbers, int reg) {
@@ -101,18 +98,25 @@ inline VF load_scales(const QuantTraits& traits, const uint8_t* numbers, int reg
   return vload_half(reinterpret_cast<const uint16_t*>(numbers) + reg * kLanes);
 }
 
-// The sum of x's values in group g of the block.
-inline int32_t group_sum(const QuantTraits& traits, const int32_t* sums, int64_t g) {
-  return traits.group == kQuantSumGroup ? sums[g] : sums[2 * g] + sums[2 * g + 1];
-}
+// Weights that are fetched while a tile is multiplied: so many lines per group, a few with each four inputs, one group's behind the other's. A
+// burst of them would stall, and lines out of order would not be seen as a stream.
+struct FetchAhead {
+  const char* from;
+  int64_t lines;
+};
+// A group's, shared by so many tiles.
+constexpr int64_t lines_per_group(const QuantTraits& t, int64_t tiles) { return (t.group_bytes(kPanel) / 64 + tiles - 1) / tiles; }
 
-// acc += four inputs at a time, `Steps` of them.
-template <typename S, int R>
-inline void dot_steps(const uint8_t* values, int first, int count, const int8_t* x, int64_t ldx, VI (&acc)[R][kPanelRegs]) {
+// acc += four inputs at a time, a whole group.
+template <typename S, int R, int Group>
+[[gnu::always_inline]] inline void dot_group(const uint8_t* values, const int8_t* x, int64_t ldx, const char* from, int64_t lines,
+                                             VI (&acc)[R][kPanelRegs]) {
   using D = typename S::Dot;
+  constexpr int kSteps = Group / 4;
+  const char* ahead = from;
 #pragma GCC unroll 8
-  for (int i = 0; i < count; ++i) {
-    int step = first + i;
+  for (int step = 0; step < kSteps; ++step) {
+    for (const char* until = from + lines * (step + 1) / kSteps * 64; ahead < until; ahead += 64) __builtin_prefetch(ahead, 0, 3);
     typename D::W w[kPanelRegs];
 #pragma GCC unroll 4
     for (int c = 0; c < kPanelRegs; ++c) w[c] = S::load(values, step, c);
@@ -125,64 +129,62 @@ inline void dot_steps(const uint8_t* values, int first, int count, const int8_t*
   }
 }
 
-template <typename S, int R>
-void quant_tile(const QuantBlock& b, const char* prefetch) {
+// The format is a constant here: with it as a variable the compiler spends four times as long outside of products as in them.
+template <typename S, int R, QuantFormat F>
+[[gnu::noinline]] void quant_tile(const QuantBlock& block, const FetchAhead& fetch) {
   using D = typename S::Dot;
-  const QuantTraits& t = b.traits;
-  int64_t ld_scales = b.k / kQuantRowGroup, ld_sums = b.k / kQuantSumGroup;
-  for (int64_t g = 0; g < b.groups; ++g) {
-    const uint8_t* numbers = b.numbers + g * b.number_stride;
-    const uint8_t* values = b.values + g * b.value_stride;
-    const int8_t* x = b.x + g * t.group;
-    if (prefetch) {
-      // A lone tile is bound by memory: it fetches its own weights further on.
-      for (int64_t line = 0; line < b.number_stride; line += 64) __builtin_prefetch(prefetch + g * b.number_stride + line, 0, 3);
-    }
-    int32_t sum[R], bias[R];
+  constexpr QuantTraits t = traits_of(F);
+  constexpr int kSums = t.group / kQuantSumGroup;
+  const QuantBlock b = block;
+  const int64_t ld_scales = b.k / kQuantRowGroup, ld_sums = b.k / kQuantSumGroup;
+  const uint8_t *numbers = b.numbers, *values = b.values;
+  for (int64_t g = 0; g < b.groups; ++g, numbers += b.number_stride, values += b.value_stride) {
+    int32_t sum[R];
     VI acc[R][kPanelRegs];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      sum[r] = group_sum(t, b.sums + r * ld_sums, g);
-      bias[r] = -t.offset * sum[r];
+      const int32_t* part = b.sums + r * ld_sums + g * kSums;
+      sum[r] = kSums == 1 ? part[0] : part[0] + part[1];
+      VI start = D::start(-t.offset * sum[r]);
 #pragma GCC unroll 4
-      for (int c = 0; c < kPanelRegs; ++c) acc[r][c] = D::start(bias[r]);
+      for (int c = 0; c < kPanelRegs; ++c) acc[r][c] = start;
     }
-    dot_steps<S, R>(values, 0, 4, x, b.k, acc);
-    if (t.group == 32) dot_steps<S, R>(values, 4, 4, x, b.k, acc);
-    bool fresh = g == 0 && !b.accumulate;
+    dot_group<S, R, t.group>(values, b.x + g * t.group, b.k, fetch.from + g * fetch.lines * 64, fetch.lines, acc);
+    VF scale[kPanelRegs];
 #pragma GCC unroll 4
-    for (int c = 0; c < kPanelRegs; ++c) {
-      VF scale = load_scales(t, numbers, c);
+    for (int c = 0; c < kPanelRegs; ++c) scale[c] = load_scales(t, numbers, c);
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        float row_scale = b.scales[r * ld_scales + g * t.group / kQuantRowGroup];
-        float* out = b.y + r * b.ldy + c * kLanes;
-        VF old = fresh ? vset(0.0f) : vload(out);
-        if (t.minima) {
-          VF minimum = vload(reinterpret_cast<const float*>(numbers + t.scale_bytes(kPanel)) + c * kLanes);
-          old = vfma(minimum, vset(row_scale * float(sum[r])), old);
+    for (int r = 0; r < R; ++r) {
+      float row_scale = b.scales[r * ld_scales + g * t.group / kQuantRowGroup];
+      VF factor = vset(row_scale), shift = t.minima ? vset(row_scale * float(sum[r])) : factor;
+      float* out = b.y + r * b.ldy;
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanelRegs; ++c) {
+        VF old = vload(out + c * kLanes);
+        if constexpr (t.minima) {
+          old = vfma(vload(reinterpret_cast<const float*>(numbers + t.scale_bytes(kPanel)) + c * kLanes), shift, old);
         }
-        vstore(out, vfma(vmul(vi_to_float(D::finish(acc[r][c], bias[r])), scale), vset(row_scale), old));
+        vstore(out + c * kLanes, vfma(vmul(vi_to_float(D::finish(acc[r][c], -t.offset * sum[r])), scale[c]), factor, old));
       }
     }
   }
 }
 
-template <typename S>
-void quant_rows(int rows, const QuantBlock& block, const char* prefetch) {
+template <typename S, QuantFormat F>
+void quant_rows(int rows, const QuantBlock& block, const FetchAhead& fetch) {
   static_assert(kQuantRowTile <= 6);
-  if (rows == 1) return quant_tile<S, 1>(block, prefetch);
-  if (rows == 2) return quant_tile<S, 2>(block, prefetch);
+  if (rows == 1) return quant_tile<S, 1, F>(block, fetch);
+  if (rows == 2) return quant_tile<S, 2, F>(block, fetch);
   if constexpr (kQuantRowTile >= 3) {
-    if (rows == 3) return quant_tile<S, 3>(block, prefetch);
+    if (rows == 3) return quant_tile<S, 3, F>(block, fetch);
   }
   if constexpr (kQuantRowTile >= 4) {
-    if (rows == 4) return quant_tile<S, 4>(block, prefetch);
+    if (rows == 4) return quant_tile<S, 4, F>(block, fetch);
   }
   if constexpr (kQuantRowTile >= 5) {
-    if (rows == 5) return quant_tile<S, 5>(block, prefetch);
+    if (rows == 5) return quant_tile<S, 5, F>(block, fetch);
   }
-  if constexpr (kQuantRowTile >= 6) quant_tile<S, 6>(block, prefetch);
+  if constexpr (kQuantRowTile >= 6) quant_tile<S, 6, F>(block, fetch);
 }
 
 // The values of some groups of nibbles as bytes, [8][panel][4] per group.
@@ -196,58 +198,84 @@ inline void unpack_nibbles(const uint8_t* values, int64_t stride, int64_t groups
   }
 }
 
-// One panel, all rows. With more than one row tile, k is cut in blocks that stay in the innermost cache while every tile reads them; nibbles are
-// unpacked once per block. The running sums go through y anyway, so the cuts change no bit.
-template <typename S, typename Unpacked>
-void quant_gemm_as(const QuantGemmArgs& args, const QuantTraits& t) {
-  int64_t stride = t.group_bytes(kPanel), head = t.scale_bytes(kPanel) + t.minimum_bytes(kPanel);
-  auto block_of = [&](int64_t row, int64_t k0, int64_t k1) {
-    const uint8_t* numbers = args.w + k0 / t.group * stride;
-    return QuantBlock{t,
-                      numbers,
-                      numbers + head,
-                      stride,
-                      stride,
-                      (k1 - k0) / t.group,
-                      args.x.values + row * args.k + k0,
-                      args.x.scales + row * (args.k / kQuantRowGroup) + k0 / kQuantRowGroup,
-                      args.x.sums + row * (args.k / kQuantSumGroup) + k0 / kQuantSumGroup,
-                      args.k,
-                      args.y + row * args.ldy,
-                      args.ldy,
-                      args.accumulate || k0 > 0};
-  };
-  if (args.m <= kQuantRowTile) {
-    return quant_rows<S>(int(args.m), block_of(0, 0, args.k), reinterpret_cast<const char*>(args.w) + kStreamAhead);
+inline void clear_rows(float* rows, int64_t ld, int64_t m) {
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < kPanel; c += kLanes) vstore(rows + r * ld + c, vset(0.0f));
   }
-  int64_t tiles = (args.m + kQuantRowTile - 1) / kQuantRowTile;
+}
+
+// The groups of columns k0 to k1 with the rows from `row` on; their sums are in y.
+template <QuantFormat F>
+QuantBlock quant_block(const QuantGemmArgs& args, int64_t row, int64_t k0, int64_t k1, float* y, int64_t ldy) {
+  constexpr QuantTraits t = traits_of(F);
+  constexpr int64_t kStride = t.group_bytes(kPanel), kHead = t.scale_bytes(kPanel) + t.minimum_bytes(kPanel);
+  const uint8_t* numbers = args.w + k0 / t.group * kStride;
+  return {numbers,
+          numbers + kHead,
+          kStride,
+          kStride,
+          (k1 - k0) / t.group,
+          args.x.values + row * args.k + k0,
+          args.x.scales + row * (args.k / kQuantRowGroup) + k0 / kQuantRowGroup,
+          args.x.sums + row * (args.k / kQuantSumGroup) + k0 / kQuantSumGroup,
+          args.k,
+          y,
+          ldy};
+}
+
+// Rows `first` to `end` of the product with one panel, at most kSumRows of them. k is cut in blocks that stay in the innermost cache while
+// every row tile reads them; nibbles are unpacked once per block. The running sums go through memory anyway, so the cuts change no bit.
+template <typename S, typename Unpacked, QuantFormat F>
+void quant_sum_rows(const QuantGemmArgs& args, int64_t first, int64_t end) {
+  constexpr int64_t kStride = traits_of(F).group_bytes(kPanel), kGroup = traits_of(F).group;
+  alignas(64) float sums[kSumRows * kPanel];
   alignas(64) uint8_t unpacked[S::kBits == 4 ? kInnerBlock * kPanel : 64];
+  const int64_t m = end - first, tiles = (m + kQuantRowTile - 1) / kQuantRowTile;
+  const int64_t lines = lines_per_group(traits_of(F), tiles);
+  if (args.accumulate) copy_rows(args.y + first * args.ldy, args.ldy, sums, kPanel, m);
+  else clear_rows(sums, kPanel, m);
   for (int64_t k0 = 0; k0 < args.k; k0 += kInnerBlock) {
-    int64_t k1 = k0 + kInnerBlock < args.k ? k0 + kInnerBlock : args.k;
-    if constexpr (S::kBits == 4) unpack_nibbles(block_of(0, k0, k1).values, stride, (k1 - k0) / t.group, unpacked);
+    int64_t k1 = k0 + kInnerBlock < args.k ? k0 + kInnerBlock : args.k, groups = (k1 - k0) / kGroup;
+    const char* next = reinterpret_cast<const char*>(args.w) + k1 / kGroup * kStride;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       // Tiles of nearly the same size: their rows fill the pipeline evenly.
-      int64_t row = args.m * tile / tiles, end = args.m * (tile + 1) / tiles;
-      QuantBlock block = block_of(row, k0, k1);
+      int64_t row = m * tile / tiles, rows = m * (tile + 1) / tiles - row;
+      QuantBlock block = quant_block<F>(args, first + row, k0, k1, sums + row * kPanel, kPanel);
       if constexpr (S::kBits == 4) {
+        if (tile == 0) unpack_nibbles(block.values, kStride, block.groups, unpacked);
         block.values = unpacked;
         block.value_stride = 8 * kStepBytes;
       }
       // The next block of weights is fetched while this one is used, the row tiles taking turns.
-      const char* next = reinterpret_cast<const char*>(args.w) + k1 / t.group * stride;
-      int64_t lines = (kInnerBlock / t.group * stride + 63) / 64;
-      for (int64_t line = lines * tile / tiles; line < lines * (tile + 1) / tiles; ++line) __builtin_prefetch(next + line * 64, 0, 2);
-      quant_rows<Unpacked>(int(end - row), block, nullptr);
+      quant_rows<Unpacked, F>(int(rows), block, {next + tile * groups * lines * 64, lines});
     }
   }
+  copy_rows(sums, kPanel, args.y + first * args.ldy, args.ldy, m);
+}
+
+// One panel, all rows.
+template <typename S, typename Unpacked, QuantFormat F>
+void quant_gemm_as(const QuantGemmArgs& args) {
+  if (args.m <= kQuantRowTile) {
+    if (!args.accumulate) clear_rows(args.y, args.ldy, args.m);
+    QuantBlock block = quant_block<F>(args, 0, 0, args.k, args.y, args.ldy);
+    // A lone tile is bound by memory: it fetches its own weights further on.
+    const char* ahead = reinterpret_cast<const char*>(args.w) + kStreamAhead;
+    return quant_rows<S, F>(int(args.m), block, {ahead, lines_per_group(traits_of(F), 1)});
+  }
+  int64_t blocks = (args.m + kSumRows - 1) / kSumRows;
+  for (int64_t block = 0; block < blocks; ++block)
+    quant_sum_rows<S, Unpacked, F>(args, args.m * block / blocks, args.m * (block + 1) / blocks);
 }
 
 void quant_gemm(const QuantGemmArgs& args) {
-  const QuantTraits t = traits_of(args.format);
-  if (t.bits == 4) {
-    quant_gemm_as<NibbleWeights, UnpackedWeights>(args, t);
-  } else {
-    quant_gemm_as<ByteWeights, ByteWeights>(args, t);
+  switch (args.format) {
+    case QuantFormat::kInt8: return quant_gemm_as<ByteWeights, ByteWeights, QuantFormat::kInt8>(args);
+    case QuantFormat::kInt4: return quant_gemm_as<NibbleWeights, UnpackedWeights, QuantFormat::kInt4>(args);
+    case QuantFormat::kInt4Min: return quant_gemm_as<NibbleWeights, UnpackedWeights, QuantFormat::kInt4Min>(args);
+    case QuantFormat::kInt8Fine: return quant_gemm_as<ByteWeights, ByteWeights, QuantFormat::kInt8Fine>(args);
+    case QuantFormat::kInt8FineMin: return quant_gemm_as<ByteWeights, ByteWeights, QuantFormat::kInt8FineMin>(args);
+    case QuantFormat::kFp8: break;  // devices only; refused before
   }
 }
 
