@@ -1,5 +1,6 @@
-// The engine on a GPU with random weights in the shape of a real model: the same tokens alone and in a batch, the same log-probabilities in
-// the trainer; then decode of one stream, prefill, offline throughput and a LoRA step, beside the device's copy bandwidth measured in the same run. Needs no Node and no files.
+// The engine on a GPU with random weights in the shape of a real model: the same tokens alone and in a batch whose steps are queued, the
+// same log-probabilities in the trainer; then decode (with steps queued ahead and in turn: the difference is the gap between two steps),
+// prefill, offline throughput and a LoRA step, beside the device's copy bandwidth measured in the same run. Needs no Node and no files.
 // Usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4|fp8]]
 #include <chrono>
 #include <cstdio>
@@ -121,7 +122,7 @@ class Check {
     Driver driver = driver_of(o);
     driver.set_chunk(33);
     for (size_t i = 0; i < together.size(); ++i) driver.start(int64_t(i), together[i]);
-    driver.run();
+    driver.run_ahead();
     bool same = true;
     for (size_t i = 0; i < alone.size(); ++i) {
       for (size_t k = 0; k < alone[i].output.size(); ++k) {
@@ -135,15 +136,16 @@ class Check {
 
   void decode() {
     const double limit = copy_bandwidth();
-    std::vector<Job> one = jobs(1, 128, 300);
-    Driver driver = driver_of(options(1, 512, 1024));
-    driver.start(0, one[0]);
-    for (int i = 0; i < 20; ++i) driver.step();
-    const auto start = Clock::now();
-    int steps = 0;
-    while (driver.step()) ++steps;
-    const double each = seconds_since(start) / steps, bandwidth = double(model_->weight_bytes()) / each / 1e9;
+    const double in_turn = decode_step(1, false), each = decode_step(1, true);
+    const double bandwidth = double(model_->weight_bytes()) / each / 1e9;
     add("copy, read and write", limit, "GB/s");
+    add("decode, one stream, a step in turn", in_turn * 1e6, "us");
+    add("decode, one stream, a step queued ahead", each * 1e6, "us");
+    add("decode, one stream, gap that queueing closes", (in_turn - each) * 1e6, "us");
+    const double many_in_turn = decode_step(64, false), many = decode_step(64, true);
+    add("decode, 64 streams, a step in turn", many_in_turn * 1e6, "us");
+    add("decode, 64 streams, a step queued ahead", many * 1e6, "us");
+    add("decode, 64 streams, gap that queueing closes", (many_in_turn - many) * 1e6, "us");
     add("decode, one stream", 1 / each, "tokens/s");
     add("decode, one stream, weights read", bandwidth, "GB/s");
     add("decode, one stream, of the copy's bandwidth", bandwidth / limit, "");
@@ -183,8 +185,8 @@ class Check {
     Driver driver = driver_of(o);
     for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
     const auto start = Clock::now();
-    while (seconds_since(start) < most_seconds && driver.step()) {
-    }
+    auto unfinished = [&] { return std::any_of(all.begin(), all.end(), [](const Job& j) { return !j.finished(); }); };
+    while (seconds_since(start) < most_seconds && unfinished()) driver.run_ahead([] {}, 50);
     const double time = seconds_since(start);
     double outputs = 0;
     bool complete = true;
@@ -249,6 +251,22 @@ class Check {
   }
 
  private:
+  // Seconds of one step of so many streams, each step handed over when the one before it has ended, or before.
+  double decode_step(int64_t streams, bool ahead) {
+    constexpr int kWarm = 20, kSteps = 260;
+    std::vector<Job> all = jobs(int(streams), 128, 300);
+    Driver driver = driver_of(options(streams, std::max<int64_t>(512, streams * 128), 1024));
+    for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
+    for (int i = 0; i < kWarm; ++i) driver.step();
+    const auto start = Clock::now();
+    if (ahead) {
+      driver.run_ahead([] {}, kSteps);
+    } else {
+      for (int i = 0; i < kSteps; ++i) driver.step();
+    }
+    return seconds_since(start) / kSteps;
+  }
+
   // All but the head, which prefill uses for one row.
   int64_t weights_per_token() const {
     const int64_t h = spec_.hidden_size;

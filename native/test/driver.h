@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "engine/engine.h"
 #include "support.h"
@@ -66,7 +67,7 @@ class Driver {
 
   // Starts (or starts again, after stop) a job in a slot: what it has so far is fed as one text.
   void start(int64_t slot, Job& job) {
-    slots_[slot] = {&job, 0, {}};
+    slots_[slot] = {&job, 0, {}, 0};
     engine::Open open;
     open.slot = slot;
     open.prompt_length = int64_t(job.prompt.size());
@@ -87,21 +88,45 @@ class Driver {
 
   // One step with every slot; false when none is left that runs.
   bool step() {
-    std::vector<int64_t> sampled;
-    int64_t budget = options_.max_batch_tokens;
-    for (auto& [slot, s] : slots_) {
-      if (s.job->finished() || budget == 0) continue;
-      add_row(slot, s, budget, sampled);
-    }
+    const std::vector<int64_t> sampled = add_rows();
     if (plan_.rows.empty()) return false;
-    engine::StepResult result = engine_->step(plan_);
-    plan_ = {};
-    for (const engine::Sampled& s : result.samples) take(s, result);
-    for (int64_t slot : sampled) slots_[slot].position = int64_t(slots_[slot].job->tokens().size()) - 1;
+    take(engine_->step(std::exchange(plan_, {})));
+    go_back(sampled);
     return true;
   }
   void run() {
     while (step()) {
+    }
+  }
+  // Queues each step before the results of the one before it are known, where the engine takes it so, until `most` were made; how many were
+  // queued behind another one. `landed` is called when results have come; it may start jobs, and stop those that have finished.
+  int64_t run_ahead(
+      const std::function<void()>& landed = [] {}, int64_t most = INT64_MAX) {
+    int64_t queued = 0, behind = 0;
+    auto land = [&] {
+      take(engine_->finish());
+      --queued;
+      landed();
+    };
+    for (int64_t made = 0;;) {
+      const std::vector<int64_t> sampled = made < most ? add_rows() : std::vector<int64_t>();
+      const bool planned = !plan_.rows.empty();
+      if (!planned && queued == 0) return behind;
+      plan_.ahead = queued > 0;
+      made += planned;
+      if (planned && engine_->queue(plan_)) {
+        plan_ = {};
+        behind += queued++;
+        if (queued < 2) continue;
+      } else if (planned) {
+        const engine::Plan plan = std::exchange(plan_, {});
+        while (queued > 0) land();
+        take(engine_->step(plan));
+        if (propose_) go_back(sampled);
+        landed();
+        continue;
+      }
+      land();
     }
   }
 
@@ -110,13 +135,26 @@ class Driver {
     Job* job;
     int64_t position;
     std::vector<int32_t> pages;
+    int64_t awaited;  // tokens that are sampled by steps without results
   };
 
+  // A row for every slot that has something to feed; those that sample.
+  std::vector<int64_t> add_rows() {
+    std::vector<int64_t> sampled;
+    int64_t budget = options_.max_batch_tokens;
+    for (auto& [slot, s] : slots_) {
+      const int64_t outputs = int64_t(s.job->output.size()) + s.awaited, length = s.job->length() + s.awaited;
+      const bool full = s.awaited > 0 && (outputs >= s.job->params.max_tokens || length >= options_.max_model_len);
+      if (!s.job->finished() && !full && budget > 0) add_row(slot, s, budget, sampled);
+    }
+    return sampled;
+  }
+
   void add_row(int64_t slot, Running& s, int64_t& budget, std::vector<int64_t>& sampled) {
-    const int64_t length = s.job->length();
+    const int64_t length = s.job->length() + s.awaited;
     int64_t count = std::min({chunk_, budget, length - s.position});
     bool sample = s.position + count == length;
-    std::vector<int32_t> proposals = sample && propose_ ? propose_(*s.job) : std::vector<int32_t>{};
+    std::vector<int32_t> proposals = sample && propose_ && s.awaited == 0 ? propose_(*s.job) : std::vector<int32_t>{};
     int64_t room = std::min(budget - count, options_.max_model_len - s.position - count);
     proposals.resize(size_t(std::min(int64_t(proposals.size()), room)));
     int64_t fed = count + int64_t(proposals.size());
@@ -127,18 +165,33 @@ class Driver {
       free_.pop_back();
     }
     plan_.rows.push_back({slot, s.position, fed, sample ? fed - count + 1 : 0});
-    bool last = count == 1 && sample && s.position > 0 && !explicit_ && fed_[slot] == s.job && !s.job->output.empty();
+    bool known = s.awaited == 0 && (explicit_ || fed_[slot] != s.job || s.job->output.empty());
+    bool last = count == 1 && sample && s.position > 0 && !known;
     for (int64_t i = 0; i < count; ++i) plan_.tokens.push_back(last ? -1 : s.job->token(s.position + i));
     plan_.tokens.insert(plan_.tokens.end(), proposals.begin(), proposals.end());
     fed_[slot] = sample ? s.job : nullptr;
     s.position += count;
     budget -= fed;
-    if (sample) sampled.push_back(slot);
+    if (!sample) return;
+    ++s.awaited;
+    sampled.push_back(slot);
   }
 
-  void take(const engine::Sampled& s, const engine::StepResult& result) {
-    auto begin = result.top.begin() + s.top_offset;
-    slots_[s.slot].job->output.push_back({s.token, s.finish, s.logprob, s.rank, {begin, begin + s.top_count}});
+  // What was proposed and not sampled is written again.
+  void go_back(const std::vector<int64_t>& sampled) {
+    for (int64_t slot : sampled) slots_[slot].position = slots_[slot].job->length() - 1;
+  }
+
+  // A row with proposals has several results, and what ended before has none.
+  void take(const engine::StepResult& result) {
+    int32_t before = -1;
+    for (const engine::Sampled& s : result.samples) {
+      auto begin = result.top.begin() + s.top_offset;
+      Running& running = slots_[s.slot];
+      running.job->output.push_back({s.token, s.finish, s.logprob, s.rank, {begin, begin + s.top_count}});
+      if (s.slot != before) --running.awaited;
+      before = s.slot;
+    }
   }
 
   std::unique_ptr<engine::Engine> engine_;

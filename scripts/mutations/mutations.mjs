@@ -502,6 +502,39 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'GPU engine: a queued step does not wait for its inputs',
+    edits: [
+      {
+        file: 'native/src/device/backend.cc',
+        search: '  stream_.follow(lane.sent);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: the inputs of a queued step over those of the running one',
+    edits: [
+      {
+        file: 'native/src/device/backend.cc',
+        search: 'return lane_ = (lane_ + 1) % kLanes;',
+        replace: 'return lane_;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: a queued step has a result for what the one before it ended',
+    edits: [
+      {
+        file: 'native/src/engine/queue.cc',
+        search: '    for (Flight& later : flights) leave_out(drawing.slot, later);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
     name: 'CUDA: no barrier before a widened tile is used',
     edits: [
       {

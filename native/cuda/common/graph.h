@@ -11,8 +11,9 @@ namespace tandem::cuda {
 class Graph {
  public:
   void record(Stream&, const std::function<void()>& body) { launches_ = gpu_emulation::record(body); }
-  void launch(Stream&) {
-    for (const std::function<void()>& launch : launches_) launch();
+  bool recorded() const { return !launches_.empty(); }
+  void launch(Stream& stream) {
+    for (const std::function<void()>& launch : launches_) static_cast<gpu_emulation::Queue*>(stream.get())->add(launch);
   }
 
  private:
@@ -45,6 +46,7 @@ class Graph {
     cudaGraphDestroy(captured);
     check_call(error, "cudaGraphInstantiate");
   }
+  bool recorded() const { return graph_ != nullptr; }
   void launch(Stream& stream) { check_call(cudaGraphLaunch(graph_, stream.get()), "cudaGraphLaunch"); }
 
  private:

@@ -1,4 +1,5 @@
-// Work in order on the device, and the memory that it is fed from. Under the emulation everything happens at once.
+// Work in order on the device, and the memory that it is fed from. Under the emulation a stream does its work at once, or not before it is
+// waited for.
 #pragma once
 #include <cstring>
 #include <string>
@@ -14,19 +15,51 @@ namespace tandem::cuda {
 enum class Priority { kNormal, kLow };
 
 #ifdef TANDEM_GPU_EMULATION
+class Event;
 class Stream {
  public:
   explicit Stream(Priority = Priority::kNormal) {}
-  cudaStream_t get() const { return nullptr; }
-  void copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
-  void clear(void* memory, size_t bytes) { std::memset(memory, 0, bytes); }
-  void upload(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
-  void download(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
-  void wait() {}
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return &queue_; }
+  void copy(void* to, const void* from, size_t bytes) {
+    queue_.add([=] { std::memcpy(to, from, bytes); });
+  }
+  void clear(void* memory, size_t bytes) {
+    queue_.add([=] { std::memset(memory, 0, bytes); });
+  }
+  void upload(void* to, const void* from, size_t bytes) { copy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) { copy(to, from, bytes); }
+  void follow(const Event& event);
+  void wait() { queue_.run_to(queue_.end()); }
+
+ private:
+  mutable gpu_emulation::Queue queue_;
 };
+
+class Event {
+ public:
+  void record(Stream& stream) {
+    queue_ = static_cast<gpu_emulation::Queue*>(stream.get());
+    end_ = queue_->end();
+  }
+  void wait() const {
+    if (queue_) queue_->run_to(end_);
+  }
+  // Time passes with every question.
+  bool passed() const { return !queue_ || queue_->run_one(end_); }
+
+ private:
+  gpu_emulation::Queue* queue_ = nullptr;
+  int64_t end_ = 0;
+};
+inline void Stream::follow(const Event& event) {
+  queue_.add([event] { event.wait(); });
+}
 inline void* pinned_allocate(size_t bytes) { return std::calloc(1, bytes); }
 inline void pinned_free(void* p) { std::free(p); }
 #else
+class Event;
 // Does not wait for the default stream, nor that for it.
 class Stream {
  public:
@@ -52,12 +85,41 @@ class Stream {
   void download(void* to, const void* from, size_t bytes) {
     check_call(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
   }
+  // What comes next waits for the event as it was recorded last; the host does not.
+  void follow(const Event& event);
   // Until all of it is done; throws Error(kState) for a fault in any kernel before.
   void wait() { check_call(cudaStreamSynchronize(stream_), "the GPU failed"); }
 
  private:
   cudaStream_t stream_ = nullptr;
 };
+
+// A place in a stream.
+class Event {
+ public:
+  Event() { check_call(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(Stream& stream) { check_call(cudaEventRecord(event_, stream.get()), "cudaEventRecord"); }
+  // Until the stream has come there; throws as Stream::wait().
+  void wait() const { check_call(cudaEventSynchronize(event_), "the GPU failed"); }
+  bool passed() const {
+    const cudaError_t state = cudaEventQuery(event_);
+    if (state == cudaErrorNotReady) {
+      (void)cudaGetLastError();  // it would pass for the next launch's
+      return false;
+    }
+    check_call(state, "the GPU failed");
+    return true;
+  }
+
+ private:
+  friend class Stream;
+  cudaEvent_t event_ = nullptr;
+};
+inline void Stream::follow(const Event& event) { check_call(cudaStreamWaitEvent(stream_, event.event_, 0), "cudaStreamWaitEvent"); }
+
 inline void* pinned_allocate(size_t bytes) {
   void* p = nullptr;
   return cudaMallocHost(&p, bytes) == cudaSuccess ? p : nullptr;

@@ -7,8 +7,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
+__device__ int32_t token_of(const EmbedTokens& a, int64_t row) {
+  const int32_t token = a.tokens[row];
+  if (token >= -1) return token;
+  const int64_t place = -2 - int64_t(token);
+  return place < a.last_count ? a.last[place] : -1;
+}
+
 __global__ void embed_kernel(EmbedTokens a) {
-  const int32_t token = a.tokens[blockIdx.x];
+  const int32_t token = token_of(a, blockIdx.x);
   const bool valid = token >= 0 && token < a.vocab;
   const bf16* from = a.embedding + (valid ? int64_t(token) * a.width : 0);
   float* y = a.y + int64_t(blockIdx.x) * a.ldy;
@@ -16,7 +23,7 @@ __global__ void embed_kernel(EmbedTokens a) {
 }
 
 __global__ void embed_quantised_kernel(EmbedTokens a) {
-  const int32_t token = a.tokens[blockIdx.x];
+  const int32_t token = token_of(a, blockIdx.x);
   const bool valid = token >= 0 && token < a.vocab;
   const QuantPanel panel = a.quantised.panels[valid ? token / kQuantPanel : 0];
   const uint8_t* head = a.quantised.data + panel.first_byte;
@@ -55,6 +62,7 @@ void embed_tokens(const EmbedTokens& a, cudaStream_t stream) {
   check_argument(a.vocab >= 1 && a.width >= 1 && a.width <= a.ldy, "embed_tokens", "width");
   const bool quantised = a.quantised.data != nullptr;
   check_argument(!quantised || (a.quantised.panels != nullptr && a.width % 8 == 0), "embed_tokens", "quantised");
+  check_argument(a.last_count >= 0 && (a.last_count == 0 || a.last != nullptr), "embed_tokens", "last");
   if (a.rows == 0) return;
   if (quantised) GPU_LAUNCH(embed_quantised_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
   else GPU_LAUNCH(embed_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);

@@ -4,7 +4,8 @@
 
 namespace tandem::cuda {
 
-// y[t] = embedding[tokens[t]]: rows of `width` bf16 weights to floats. An id outside [0, vocab) gives a row of NaN, never a stray read.
+// y[t] = embedding[tokens[t]]: rows of `width` bf16 weights to floats. Below -1 a token names a place: -2 - i is last[i], which the host does
+// not know yet. An id outside [0, vocab) gives a row of NaN, never a stray read.
 struct EmbedTokens {
   const int32_t* tokens;  // rows
   const bf16* embedding;  // [vocab][width]
@@ -12,6 +13,8 @@ struct EmbedTokens {
   float* y;  // rows, ldy floats apart
   int64_t ldy;
   QuantWeights quantised = {};  // instead of `embedding`; `width` is a multiple of 8 then
+  const int32_t* last = nullptr;
+  int64_t last_count = 0;
 };
 void embed_tokens(const EmbedTokens& args, cudaStream_t stream);
 

@@ -307,7 +307,10 @@ __device__ Sampled sample_row(const SampleBatch& a, const SampleRow& p, const fl
 __global__ void __launch_bounds__(kThreads) sample_kernel(SampleBatch a) {
   const int64_t row = blockIdx.x;
   const Sampled result = sample_row(a, a.params[row], a.logits + row * a.ld, a.work + row * a.vocab);
-  if (threadIdx.x == 0) a.out[row] = result;
+  if (threadIdx.x != 0) return;
+  a.out[row] = result;
+  const int32_t place = a.params[row].place;
+  if (place >= 0 && place < a.last_count) a.last[place] = result.token;
 }
 
 }  // namespace
@@ -319,6 +322,7 @@ void sample(const SampleBatch& a, cudaStream_t stream) {
   check_argument(a.samplable >= 1 && a.samplable <= a.vocab, name, "samplable");
   check_argument(a.work_floats >= a.rows * a.vocab, name, "work_floats");
   check_argument(a.edit_total >= 0, name, "edit_total");
+  check_argument(a.last_count >= 0, name, "last_count");
   check_argument(a.best_total >= 0 && a.best_total < int64_t(1) << 31, name, "best_total");
   check_argument(a.mask_rows >= 0 && (a.mask_rows == 0 || a.mask_words * 32 >= a.samplable), name, "mask_words");
   if (a.rows == 0) return;

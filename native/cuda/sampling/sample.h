@@ -36,6 +36,7 @@ struct SampleRow {
   int32_t given = -1;                      // an id: it is scored, nothing is drawn. -1: a draw
   LogprobOf logprob_of = LogprobOf::kRaw;  // of a given id kRaw or kScaled
   int32_t first_best = 0, best = 0;        // where in SampleBatch::best its `best` alternatives go
+  int32_t place = -1;                      // where in SampleBatch::last its token goes, -1 = nowhere
 };
 
 constexpr int32_t kNotFinite = -1;  // a logit was NaN or +infinity, or an edit made one so
@@ -68,7 +69,9 @@ struct SampleBatch {
   int64_t work_floats;
   BestEntry* best;
   int64_t best_total;
-  Sampled* out;  // rows
+  Sampled* out;   // rows
+  int32_t* last;  // tokens, for what comes next on the device
+  int64_t last_count;
 };
 
 // Throws Error(kRange) naming the argument. An edit, a mask or a place outside its table is left out on the device, never followed.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <mutex>
 
 #include "addon/model_handle.h"
@@ -15,8 +16,12 @@ namespace {
 
 // Shared by the handle's functions and a running step. The functions are closures over it, so no `this` is ever unwrapped.
 struct EngineHolder {
-  std::mutex running;  // held while a step runs; close waits for it
+  using Clock = std::chrono::steady_clock;
+  std::mutex running;  // held by what works with the engine: a step, or the beginning or the end of a queued one
   std::unique_ptr<engine::Engine> engine;
+  int queued = 0;  // steps that are not finished; close waits for them
+  std::condition_variable landed;
+  Clock::time_point last_end{};  // of a queued step
   StepThread steps;
   int outstanding = 0;  // steps whose promises have not settled and that were not taken back; JS thread only
 };
@@ -53,22 +58,51 @@ Napi::Object to_js(Napi::Env env, const engine::StepResult& step, double micros)
   return out;
 }
 
-class StepWorker : public PromiseWorker {
+class StepWorker final : public PromiseWorker, private StepWork {
+  using Clock = EngineHolder::Clock;
+
  public:
   StepWorker(Napi::Env env, std::shared_ptr<EngineHolder> holder, engine::Plan plan)
-      : PromiseWorker(env), holder_(std::move(holder)), plan_(std::move(plan)), task_(holder_->steps.give([this] { run(); })) {
+      : PromiseWorker(env), holder_(std::move(holder)), plan_(std::move(plan)), task_(holder_->steps.give(*this)) {
     ++holder_->outstanding;
   }
   ~StepWorker() override { holder_->steps.drop(task_); }
 
  private:
-  void run() {
+  bool queue() override {
     std::lock_guard<std::mutex> lock(holder_->running);
     require(holder_->engine != nullptr, ErrorKind::kState, "the engine is closed");
-    auto start = std::chrono::steady_clock::now();
-    step_ = holder_->engine->step(plan_);
-    micros_ = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    start_ = Clock::now();
+    const bool queued = holder_->engine->queue(plan_);
+    if (queued) ++holder_->queued;
+    return queued;
   }
+  void run() override {
+    std::lock_guard<std::mutex> lock(holder_->running);
+    require(holder_->engine != nullptr, ErrorKind::kState, "the engine is closed");
+    start_ = Clock::now();
+    step_ = holder_->engine->step(plan_);
+    measure();
+  }
+  // The engine stays while a step is queued.
+  void wait_nearly() override { holder_->engine->wait_nearly(); }
+  bool ran() override { return holder_->engine->ran(); }
+  void finish() override {
+    std::lock_guard<std::mutex> lock(holder_->running);
+    struct Landing {
+      EngineHolder& holder;
+      ~Landing() {
+        --holder.queued;
+        holder.landed.notify_all();
+      }
+    } landing{*holder_};
+    step_ = holder_->engine->finish();
+    // It had the device to itself when the one before it had ended.
+    start_ = std::max(start_, holder_->last_end);
+    measure();
+    holder_->last_end = Clock::now();
+  }
+  void measure() { micros_ = std::chrono::duration<double, std::micro>(Clock::now() - start_).count(); }
   void execute() override { holder_->steps.wait(task_); }
   void settled() override {
     if (!task_->retracted) --holder_->outstanding;
@@ -78,6 +112,7 @@ class StepWorker : public PromiseWorker {
   std::shared_ptr<EngineHolder> holder_;
   engine::Plan plan_;
   engine::StepResult step_;
+  Clock::time_point start_{};
   double micros_ = 0;
   StepThread::Ticket task_;  // the last to begin, and the first to end
 };
@@ -161,7 +196,8 @@ Napi::Value create_engine(const Napi::CallbackInfo& info) {
     object.Set("writePages",
                Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) { return move_pages(holder, call, true); }));
     object.Set("close", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) -> Napi::Value {
-                 std::lock_guard<std::mutex> lock(holder->running);
+                 std::unique_lock<std::mutex> lock(holder->running);
+                 holder->landed.wait(lock, [&] { return holder->queued == 0; });
                  holder->engine.reset();
                  return call.Env().Undefined();
                }));

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -13,12 +12,27 @@
 
 namespace tandem::addon {
 
+// A step as the thread takes it: run() does all of it. Where queue() says so, it runs by itself, behind the one that was queued before, and
+// the other calls see it to its end. Steps are queued and finished in the order in which they were given.
+class StepWork {
+ public:
+  virtual ~StepWork() = default;
+  // False: nothing has happened, it is to be run when no other one is queued.
+  virtual bool queue() = 0;
+  virtual void run() = 0;
+  // Of the oldest that is queued: until it has little left to do; whether it has nothing left; its end.
+  virtual void wait_nearly() = 0;
+  virtual bool ran() = 0;
+  virtual void finish() = 0;
+};
+
 class StepThread {
  public:
   struct Task {
-    std::function<void()> work;
-    std::exception_ptr failure;
+    StepWork& work;
+    std::exception_ptr failure = nullptr;
     bool over = false, retracted = false;
+    bool in_turn = false;  // cannot be queued behind the one that runs
   };
   using Ticket = std::shared_ptr<Task>;
 
@@ -35,10 +49,9 @@ class StepThread {
   }
 
   // Runs the work after what was given before. The thread is made at the first call.
-  Ticket give(std::function<void()> work) {
+  Ticket give(StepWork& work) {
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-    auto task = std::make_shared<Task>();
-    task->work = std::move(work);
+    auto task = std::make_shared<Task>(Task{work});
     {
       std::lock_guard<std::mutex> lock(mutex_);
       waiting_.push_back(task);
@@ -47,10 +60,10 @@ class StepThread {
     return task;
   }
 
-  // Takes back what waits for something else to end; false: nothing does.
+  // Takes back what waits for something else to end; false: nothing does. What is queued has begun, though nothing of it may have run.
   bool retract() {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (given() < 2) return false;
+    if (waiting_.empty() || int(waiting_.size()) + begun_ < 2) return false;
     Task& last = *waiting_.back();
     last.failure = std::make_exception_ptr(Error(ErrorKind::kState, "the step was taken back"));
     last.over = last.retracted = true;
@@ -73,35 +86,108 @@ class StepThread {
   }
 
  private:
-  size_t given() const { return waiting_.size() + (running_ ? 1 : 0); }
-
   void run() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-      if (stopping_) return;
-      Ticket task = std::move(waiting_.front());
-      waiting_.pop_front();
-      running_ = true;
-      lock.unlock();
-      std::exception_ptr failure;
-      try {
-        task->work();
-      } catch (...) {
-        failure = std::current_exception();
+    while (Ticket task = next()) {
+      Ticket queued = begin(task);
+      while (queued) {
+        Ticket behind = queue_behind(queued->work);
+        end(queued, failure_of([&] { queued->work.finish(); }));
+        queued = std::move(behind);
       }
-      lock.lock();
-      running_ = false;
-      task->failure = failure;
-      task->over = true;
-      changed_.notify_all();
     }
+  }
+
+  // The next that is to begin, when there is one; null: the thread ends.
+  Ticket next() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+    return stopping_ ? nullptr : take();
+  }
+
+  Ticket take() {
+    Ticket task = std::move(waiting_.front());
+    waiting_.pop_front();
+    ++begun_;
+    return task;
+  }
+
+  // The task, if it is queued now; null: it is over.
+  Ticket begin(const Ticket& task) {
+    bool queued = false;
+    const std::exception_ptr failure = failure_of([&] {
+      queued = task->work.queue();
+      if (!queued) task->work.run();
+    });
+    if (queued) return task;
+    end(task, failure);
+    return nullptr;
+  }
+
+  // The one that waits, queued behind that step as soon as that has little left to do: newcomers may join until then. Null where none has
+  // come before its end, or one that is run in its turn.
+  Ticket queue_behind(StepWork& running) {
+    Ticket queued;
+    // What goes wrong with the running step its finish() tells.
+    failure_of([&] {
+      running.wait_nearly();
+      for (;;) {
+        if (const Ticket task = take_for_queue()) {
+          if (try_queue(task)) queued = task;
+          return;
+        }
+        if (waits_in_turn() || running.ran()) return;
+        std::this_thread::yield();
+      }
+    });
+    return queued;
+  }
+
+  Ticket take_for_queue() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return waiting_.empty() || waiting_.front()->in_turn ? nullptr : take();
+  }
+
+  bool waits_in_turn() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return !waiting_.empty() && waiting_.front()->in_turn;
+  }
+
+  // Where it cannot be queued now it waits again, and may be taken back.
+  bool try_queue(const Ticket& task) {
+    bool queued = false;
+    const std::exception_ptr failure = failure_of([&] { queued = task->work.queue(); });
+    if (failure) end(task, failure);
+    if (failure || queued) return queued;
+    std::lock_guard<std::mutex> lock(mutex_);
+    task->in_turn = true;
+    waiting_.push_front(task);
+    --begun_;
+    return false;
+  }
+
+  void end(const Ticket& task, const std::exception_ptr& failure) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --begun_;
+    task->failure = failure;
+    task->over = true;
+    changed_.notify_all();
+  }
+
+  template <typename Body>
+  static std::exception_ptr failure_of(const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Ticket> waiting_;
-  bool running_ = false, stopping_ = false;
+  int begun_ = 0;  // and not over
+  bool stopping_ = false;
   std::thread thread_;
 };
 

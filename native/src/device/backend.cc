@@ -18,8 +18,10 @@ bool graphs_wanted() {
 }  // namespace
 
 DeviceBackend::DeviceBackend(std::shared_ptr<const Weights> weights, std::shared_ptr<model::Model> facts, const Sizes& sizes)
-    : weights_(std::move(weights)), facts_(std::move(facts)), sizes_(sizes), inputs_(sizes.forward_input_bytes),
-      forward_(facts_->spec, *weights_, sizes_, stream_), records_(graphs_wanted()), sampler_(sizes_, stream_) {}
+    : weights_(std::move(weights)), facts_(std::move(facts)), sizes_(sizes), forward_(facts_->spec, *weights_, sizes_, stream_),
+      records_(graphs_wanted()), sampler_(sizes_, stream_) {
+  for (Lane& lane : lanes_) lane.inputs = cuda::Inputs(sizes_.forward_input_bytes);
+}
 
 // A step that sampled nothing may still run.
 void DeviceBackend::read_page(int32_t page, uint8_t* out) {
@@ -33,16 +35,53 @@ void DeviceBackend::write_page(int32_t page, const uint8_t* bytes) {
 }
 
 void DeviceBackend::forward(const model::ForwardBatch& batch) {
-  stream_.wait();  // the last step's inputs have been read
+  stream_.wait();  // a step that sampled nothing may still read its inputs
+  run_layers(batch, next_lane());
+}
+
+size_t DeviceBackend::next_lane() { return lane_ = (lane_ + 1) % kLanes; }
+
+void DeviceBackend::run_layers(const model::ForwardBatch& batch, size_t index) {
+  Lane& lane = lanes_[index];
   const std::optional<DecodeSize> size = records_ ? decode_size(batch, facts_->spec, sizes_.decode_rows) : std::nullopt;
-  const Batch sent = send_batch(batch, facts_->spec, size, inputs_, stream_);
+  Batch sent = send_batch(batch, facts_->spec, size, lane.inputs, uploads_);
+  sent.last_tokens = sampler_.last_tokens();
+  sent.last_count = sizes_.sequences;
+  lane.sent.record(uploads_);
+  stream_.follow(lane.sent);
   if (!size) return forward_.run(sent);
-  const bool known = recorded_.contains(*size);
-  if (!known && recorded_.size() == kMostRecorded) return forward_.run(sent);
-  Recorded& recorded = recorded_[*size];
-  if (++recorded.uses == 1) return forward_.run(sent);
-  if (recorded.uses == 2) recorded.graph.record(stream_, [&] { forward_.run(sent); });
-  recorded.graph.launch(stream_);
+  const auto known = recorded_.find(*size);
+  if (known == recorded_.end()) {
+    if (recorded_.size() < kMostRecorded) recorded_[*size];
+    return forward_.run(sent);
+  }
+  cuda::Graph& graph = known->second[index];
+  if (!graph.recorded()) graph.record(stream_, [&] { forward_.run(sent); });
+  graph.launch(stream_);
+}
+
+void DeviceBackend::queue(const model::ForwardBatch& batch, const std::vector<engine::Draw>& draws) {
+  if (queued_.empty()) stream_.wait();
+  const size_t index = next_lane();
+  std::vector<Request> requests;
+  for (const engine::Draw& draw : draws) requests.push_back({{draw.row, nullptr}, &draw.input, -1, 0, 1, int32_t(draw.slot)});
+  sampler_.send(index, requests, uploads_);
+  run_layers(batch, index);
+  lanes_[index].layers.record(stream_);
+  sampler_.launch(index, forward_);
+  lanes_[index].done.record(stream_);
+  queued_.push_back(index);
+}
+
+void DeviceBackend::wait_for_layers() { lanes_[queued_.front()].layers.wait(); }
+
+bool DeviceBackend::ran() { return lanes_[queued_.front()].done.passed(); }
+
+std::vector<engine::Answer> DeviceBackend::fetch() {
+  const size_t index = queued_.front();
+  lanes_[index].done.wait();
+  queued_.pop_front();
+  return sampler_.answers(index);
 }
 
 void DeviceBackend::copy_hidden(int64_t row, float* out) {

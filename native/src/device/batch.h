@@ -14,7 +14,7 @@ namespace tandem::device {
 // Pointers into device memory.
 struct Batch {
   int64_t rows = 0, runs = 0;
-  const int32_t* tokens = nullptr;     // rows
+  const int32_t* tokens = nullptr;     // rows: ids, or engine::sampled_by(slot)
   const int32_t* positions = nullptr;  // rows
   const int32_t* slots = nullptr;      // rows: page * 16 + offset
   const int32_t* page_table = nullptr;
@@ -30,6 +30,9 @@ struct Batch {
   const int32_t* row_adapters = nullptr;        // rows, -1 = none
   const cuda::LoraWeights* adapters = nullptr;  // [layer][module][adapters of the batch]
   int64_t adapter_count = 0, most_rank = 0;
+  // Per slot the token that it sampled last; null where every token is an id.
+  const int32_t* last_tokens = nullptr;
+  int64_t last_count = 0;
 };
 
 // Decode batches are padded to few sizes, so that what was recorded for one fits the next of its size: everything in Batch is then the

@@ -10,7 +10,7 @@ Forward::Forward(const model::Spec& spec, const Weights& weights, const Sizes& s
       picked_(size_t(sizes.logit_rows * sizes.hidden)), logits_(size_t(sizes.logit_rows * sizes.vocab)) {}
 
 void Forward::run(const Batch& batch) {
-  layers_.embed(batch.tokens, batch.rows, hidden_.data());
+  layers_.embed(batch, hidden_.data());
   for (int64_t i = 0; i < spec_.layers; ++i) {
     layers_.attend(batch, i, kv_layer(i), hidden_.data());
     layers_.feed_forward(batch, i, hidden_.data());

@@ -25,10 +25,12 @@ Layers::Layers(const model::Spec& spec, const Weights& weights, const Sizes& siz
   sines_ = upload(table.sines(), count);
 }
 
-void Layers::embed(const int32_t* tokens, int64_t rows, float* y) {
+void Layers::embed(const Batch& batch, float* y) {
   const int64_t h = spec_.hidden_size;
   const Matrix& embedding = weights_.embedding;
-  cuda::embed_tokens({tokens, embedding.data.data(), spec_.vocab_size, h, rows, y, h, embedding.quantised()}, stream_.get());
+  cuda::embed_tokens({batch.tokens, embedding.data.data(), spec_.vocab_size, h, batch.rows, y, h, embedding.quantised(), batch.last_tokens,
+                      batch.last_count},
+                     stream_.get());
 }
 
 void Layers::logits(const float* rows, int64_t count, float* out) {

@@ -26,7 +26,7 @@ class Layers {
   Layers(const model::Spec& spec, const Weights& weights, const Sizes& sizes, cuda::Stream& stream);
 
   // The rows' embeddings.
-  void embed(const int32_t* tokens, int64_t rows, float* y);
+  void embed(const Batch& batch, float* y);
   // Attention and what is around it, added to the residual stream of the batch's rows; likewise the MLP.
   void attend(const Batch& batch, int64_t layer, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap = nullptr);
   void feed_forward(const Batch& batch, int64_t layer, float* hidden, const LayerTap* tap = nullptr);

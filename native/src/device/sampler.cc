@@ -10,10 +10,11 @@ namespace tandem::device {
 using engine::Answer;
 
 Sampler::Sampler(const Sizes& sizes, cuda::Stream& stream)
-    : sizes_(sizes), stream_(stream), from_(cuda::Inputs::bytes_of<int32_t>(sizes.logit_rows)), inputs_(sizes.sample_input_bytes),
-      copies_(size_t(sizes.logit_rows * sizes.hidden)), work_(size_t(sizes.logit_rows * sizes.vocab)),
-      device_results_(size_t(sizes.logit_rows)), device_best_(size_t(sizes.best)), results_(size_t(sizes.logit_rows)),
-      best_(size_t(sizes.best)) {}
+    : sizes_(sizes), stream_(stream), from_(cuda::Inputs::bytes_of<int32_t>(sizes.logit_rows)),
+      copies_(size_t(sizes.logit_rows * sizes.hidden)), lanes_{Lane(sizes), Lane(sizes)}, work_(size_t(sizes.logit_rows * sizes.vocab)),
+      device_results_(size_t(sizes.logit_rows)), device_best_(size_t(sizes.best)), last_tokens_(size_t(sizes.sequences)) {}
+
+Sampler::Lane::Lane(const Sizes& sizes) : inputs(sizes.sample_input_bytes), results(size_t(sizes.logit_rows)), best(size_t(sizes.best)) {}
 
 std::vector<Answer> Sampler::run(const std::vector<Request>& requests, Forward& forward) {
   std::vector<Answer> answers;
@@ -26,7 +27,7 @@ std::vector<Answer> Sampler::run(const std::vector<Request>& requests, Forward& 
     const float* logits = compute(first, int64_t(group.rows.size()), forward);
     sample(logits, group);
     const size_t begin = answers.size();
-    for (size_t i = 0; i < group.rows.size(); ++i) answers.push_back(answer_of(first[i], group.rows[i], results_.data()[i]));
+    for (size_t i = 0; i < group.rows.size(); ++i) answers.push_back(answer_of(group.rows[i], int64_t(i), lanes_[0]));
     for (size_t i = 0; i < group.rows.size(); ++i) settle(first[i], logits + int64_t(i) * sizes_.vocab, answers[begin + i]);
   }
   return answers;
@@ -50,6 +51,7 @@ bool Sampler::add(Group& group, const Request& request) const {
   row.first_edit = int32_t(group.edits.size());
   row.edit_count = int32_t(edits.size());
   row.first_best = int32_t(group.best);
+  row.place = request.slot;
   if (request.input) set_mask(group, row, *request.input);
   group.samplable = request.input ? request.input->samplable : std::max<int64_t>(1, group.samplable);
   group.best += row.best;
@@ -81,17 +83,15 @@ const float* Sampler::compute(const Request* requests, int64_t count, Forward& f
   return forward.logits(placed, count);
 }
 
-void Sampler::sample(const float* logits, const Group& group) {
-  inputs_.begin();
+cuda::SampleBatch Sampler::put(const Group& group, cuda::Inputs& inputs) {
   cuda::SampleBatch batch{};
-  batch.logits = logits;
   batch.ld = batch.vocab = sizes_.vocab;
   batch.rows = int64_t(group.rows.size());
   batch.samplable = group.samplable;
-  batch.params = inputs_.put(group.rows);
-  batch.edits = inputs_.put(group.edits);
+  batch.params = inputs.put(group.rows);
+  batch.edits = inputs.put(group.edits);
   batch.edit_total = int64_t(group.edits.size());
-  batch.masks = inputs_.put(group.masks);
+  batch.masks = inputs.put(group.masks);
   batch.mask_words = sizes_.mask_words;
   batch.mask_rows = int64_t(group.masks.size()) / sizes_.mask_words;
   batch.work = work_.data();
@@ -99,22 +99,63 @@ void Sampler::sample(const float* logits, const Group& group) {
   batch.best = device_best_.data();
   batch.best_total = group.best;
   batch.out = device_results_.data();
-  inputs_.send(stream_);
+  batch.last = last_tokens_.data();
+  batch.last_count = sizes_.sequences;
+  return batch;
+}
+
+void Sampler::launch(cuda::SampleBatch batch, const float* logits, Lane& lane) {
+  batch.logits = logits;
   cuda::sample(batch, stream_.get());
-  stream_.download(results_.data(), device_results_.data(), group.rows.size() * sizeof(cuda::Sampled));
-  if (group.best > 0) stream_.download(best_.data(), device_best_.data(), size_t(group.best) * sizeof(cuda::BestEntry));
+  stream_.download(lane.results.data(), device_results_.data(), size_t(batch.rows) * sizeof(cuda::Sampled));
+  if (batch.best_total > 0) stream_.download(lane.best.data(), device_best_.data(), size_t(batch.best_total) * sizeof(cuda::BestEntry));
+}
+
+void Sampler::sample(const float* logits, const Group& group) {
+  Lane& lane = lanes_[0];
+  lane.inputs.begin();
+  const cuda::SampleBatch batch = put(group, lane.inputs);
+  lane.inputs.send(stream_);
+  launch(batch, logits, lane);
   stream_.wait();
 }
 
-Answer Sampler::answer_of(const Request& request, const cuda::SampleRow& row, const cuda::Sampled& sampled) const {
+void Sampler::send(size_t index, const std::vector<Request>& requests, cuda::Stream& uploads) {
+  Lane& lane = lanes_[index];
+  lane.group = Group();
+  std::vector<int32_t> from;
+  for (const Request& request : requests) {
+    require(add(lane.group, request), ErrorKind::kState, "the draws of a step are more than planned");
+    from.push_back(int32_t(request.hidden.row));
+  }
+  lane.inputs.begin();
+  lane.from = lane.inputs.put(from);
+  lane.batch = put(lane.group, lane.inputs);
+  lane.inputs.send(uploads);
+}
+
+void Sampler::launch(size_t index, Forward& forward) {
+  Lane& lane = lanes_[index];
+  if (lane.batch.rows > 0) launch(lane.batch, forward.logits(lane.from, lane.batch.rows), lane);
+}
+
+std::vector<Answer> Sampler::answers(size_t index) const {
+  const Lane& lane = lanes_[index];
+  std::vector<Answer> all;
+  for (size_t i = 0; i < lane.group.rows.size(); ++i) all.push_back(answer_of(lane.group.rows[i], int64_t(i), lane));
+  return all;
+}
+
+Answer Sampler::answer_of(const cuda::SampleRow& row, int64_t index, const Lane& lane) {
   Answer answer;
-  const bool finite = sampled.token != cuda::kNotFinite;
-  answer.sample.token = request.input ? std::max(sampled.token, -1) : request.given;
+  const cuda::Sampled& sampled = lane.results.data()[index];
+  const bool finite = sampled.token != cuda::kNotFinite, given = row.given >= 0;
+  answer.sample.token = given ? row.given : std::max(sampled.token, -1);
   answer.sample.forbidden = sampled.token == cuda::kForbidden;
   answer.sample.rank = sampled.rank;
-  if (sampled.token >= 0 || !request.input) answer.sample.logprob = sampled.logprob;
+  if (sampled.token >= 0 || given) answer.sample.logprob = sampled.logprob;
   if (!finite) return answer;
-  const cuda::BestEntry* begin = best_.data() + row.first_best;
+  const cuda::BestEntry* begin = lane.best.data() + row.first_best;
   std::vector<cuda::BestEntry> entries(begin, begin + sampled.best_count);
   std::sort(entries.begin(), entries.end(),
             [](const cuda::BestEntry& a, const cuda::BestEntry& b) { return a.value != b.value ? a.value > b.value : a.id < b.id; });
@@ -128,7 +169,7 @@ void Sampler::settle(const Request& request, const float* logits, Answer& answer
     Group group;
     add(group, request);
     sample(logits, group);
-    answer = answer_of(request, group.rows[0], results_.data()[0]);
+    answer = answer_of(group.rows[0], 0, lanes_[0]);
   }
 }
 

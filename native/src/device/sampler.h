@@ -1,5 +1,7 @@
 // From hidden rows to tokens: logits in bounded pieces, the device's sampler, and on the host what only the host knows (histories, grammars).
 #pragma once
+#include <array>
+
 #include "cuda/common/stream.h"
 #include "cuda/sampling/sample.h"
 #include "device/forward.h"
@@ -14,13 +16,24 @@ struct Request {
   int32_t given;
   int64_t best;
   float scale;
+  int32_t slot = -1;  // of a queued draw: its token is kept for what is queued behind it
 };
 
 class Sampler {
  public:
   Sampler(const Sizes& sizes, cuda::Stream& stream);
 
+  // Waits for the answers, group by group. Nothing is queued.
   std::vector<engine::Answer> run(const std::vector<Request>& requests, Forward& forward);
+
+  // The same without the host in between, for one group of draws that take any token (limits()): their inputs are sent on `uploads`, the
+  // work is put on the stream, the answers are read once it has been done. A lane is used again when its answers have been read.
+  engine::QueueLimits limits() const { return {sizes_.logit_rows, sizes_.edits, sizes_.best}; }
+  void send(size_t lane, const std::vector<Request>& requests, cuda::Stream& uploads);
+  void launch(size_t lane, Forward& forward);
+  std::vector<engine::Answer> answers(size_t lane) const;
+  // [sequences], written by launch().
+  const int32_t* last_tokens() const { return last_tokens_.data(); }
 
  private:
   // Requests whose logits are computed together, as the kernel takes them.
@@ -30,26 +43,39 @@ class Sampler {
     std::vector<uint32_t> masks;
     int64_t samplable = 0, best = 0;
   };
+  struct Lane {
+    explicit Lane(const Sizes& sizes);
+    cuda::Inputs inputs;
+    cuda::PinnedBuffer<cuda::Sampled> results;
+    cuda::PinnedBuffer<cuda::BestEntry> best;
+    // What send() has sent.
+    Group group;
+    const int32_t* from = nullptr;
+    cuda::SampleBatch batch{};
+  };
   // False: it does not fit any more.
   bool add(Group& group, const Request& request) const;
   void set_mask(Group& group, cuda::SampleRow& row, const ops::SampleInput& input) const;
   // The rows' logits, on their way.
   const float* compute(const Request* requests, int64_t count, Forward& forward);
-  // Waits for the rows' results in results_ and best_.
+  // All of it but the logits.
+  cuda::SampleBatch put(const Group& group, cuda::Inputs& inputs);
+  void launch(cuda::SampleBatch batch, const float* logits, Lane& lane);
+  // Waits for the rows' results in the first lane.
   void sample(const float* logits, const Group& group);
-  engine::Answer answer_of(const Request& request, const cuda::SampleRow& row, const cuda::Sampled& sampled) const;
+  static engine::Answer answer_of(const cuda::SampleRow& row, int64_t index, const Lane& lane);
   // Draws the row again until its input takes the token.
   void settle(const Request& request, const float* logits, engine::Answer& answer);
 
   Sizes sizes_;
   cuda::Stream& stream_;
-  cuda::Inputs from_, inputs_;
+  cuda::Inputs from_;
   cuda::PinnedBuffer<float> copies_;  // [logit_rows][hidden]: states from earlier passes
-  DeviceBuffer<float> work_;          // [logit_rows][vocab]
+  std::array<Lane, kLanes> lanes_;
+  DeviceBuffer<float> work_;  // [logit_rows][vocab]
   DeviceBuffer<cuda::Sampled> device_results_;
   DeviceBuffer<cuda::BestEntry> device_best_;
-  cuda::PinnedBuffer<cuda::Sampled> results_;
-  cuda::PinnedBuffer<cuda::BestEntry> best_;
+  DeviceBuffer<int32_t> last_tokens_;  // [sequences]
 };
 
 }  // namespace tandem::device

@@ -4,20 +4,23 @@
 
 namespace tandem::device {
 
+// Steps whose inputs or results are held at the same time: one runs, and one is queued behind it.
+inline constexpr size_t kLanes = 2;
+
 struct Sizes {
   Sizes(const model::Spec& spec, const engine::Options& options);
 
   int64_t layers, rows, sequences, positions, pages, vocab;
-  int64_t hidden, wide, activation, queries;  // columns of the activations
-  int64_t kv_layer_elements;                  // keys or values of one layer
-  int64_t page_bytes;                         // of all layers
-  int64_t decode_rows;                        // of the largest decode batch, padded
-  int64_t logit_rows;                         // sampled at once
-  int64_t mask_words;                         // of one row
-  int64_t edits, best;                        // of the rows sampled at once
-  int64_t workspace_floats;                   // of products and of attention, one after the other
-  int64_t lora_floats;                        // of A x
-  size_t forward_input_bytes, sample_input_bytes;
+  int64_t hidden, wide, activation, queries;       // columns of the activations
+  int64_t kv_layer_elements;                       // keys or values of one layer
+  int64_t page_bytes;                              // of all layers
+  int64_t decode_rows;                             // of the largest decode batch, padded
+  int64_t logit_rows;                              // sampled at once
+  int64_t mask_words;                              // of one row
+  int64_t edits, best;                             // of the rows sampled at once
+  int64_t workspace_floats;                        // of products and of attention, one after the other
+  int64_t lora_floats;                             // of A x
+  size_t forward_input_bytes, sample_input_bytes;  // of one step; a second one is prepared while it runs
 
   std::vector<MemoryPart> parts() const;
   // Everything but the KV pages.

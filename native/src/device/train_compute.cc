@@ -76,7 +76,7 @@ train::Steps TrainCompute::forward(train::Row row, train::Under under, std::shar
 
 train::Steps TrainCompute::run_forward(TrainTape& tape, train::Scores& scores) {
   const int64_t h = facts_->spec.hidden_size;
-  for (const TrainTape::Chunk& chunk : tape.chunks()) layers_.embed(chunk.batch.tokens, chunk.count, tape.input(0) + chunk.first * h);
+  for (const TrainTape::Chunk& chunk : tape.chunks()) layers_.embed(chunk.batch, tape.input(0) + chunk.first * h);
   for (int64_t layer = 0; layer < facts_->spec.layers; ++layer) {
     train::Steps parts = run_layer(tape, layer);
     for (parts.next(); !parts.finished(); parts.next()) co_yield parts.work();

@@ -38,6 +38,23 @@ struct SampleQuery {
   std::function<void(Answer&&)> take;
 };
 
+// In the tokens of a queued batch: the one that the slot sampled last, which the device knows and the host does not.
+constexpr int32_t sampled_by(int64_t slot) { return int32_t(-2 - slot); }
+
+// A token to be drawn in a queued step: the back-end takes any that comes out.
+struct Draw {
+  int64_t row;   // of the step's batch
+  int64_t slot;  // whose token it is, for sampled_by(slot) in the batches after it
+  ops::SampleInput input;
+};
+
+// What one queued step may draw.
+struct QueueLimits {
+  int64_t draws = 0;  // 0: steps are not queued
+  int64_t edits = 0;  // ids that all draws together bias or forbid
+  int64_t best = 0;   // alternatives that all draws together want
+};
+
 // A token that was not drawn but given.
 struct ScoreQuery {
   HiddenRow hidden;
@@ -63,6 +80,18 @@ class Backend {
   virtual void sample(const std::vector<SampleQuery>& queries) = 0;
   // One answer per query, in order.
   virtual std::vector<Answer> score(const std::vector<ScoreQuery>& queries) = 0;
+
+  // Steps that are handed over whole: while one runs, the next can be prepared and put behind it, and begins without the host. Two at most
+  // are not fetched; what is above is called only when all are.
+  virtual QueueLimits queue_limits() const { return {}; }
+  // Does not wait for what was queued before. The inputs are read before it returns.
+  virtual void queue(const model::ForwardBatch&, const std::vector<Draw>&) {}
+  // Until the layers of the oldest have run: what is left of it is short, and begins without the host.
+  virtual void wait_for_layers() {}
+  // Whether all of the oldest has run.
+  virtual bool ran() { return true; }
+  // Waits for the oldest; its answers, in the order of its draws.
+  virtual std::vector<Answer> fetch() { return {}; }
 };
 
 }  // namespace tandem::engine

@@ -93,7 +93,7 @@ Engine::Engine(std::shared_ptr<model::Model> model, const Options& options)
     : Engine(model, options, [&](const Options& o) { return std::make_unique<CpuBackend>(model, o); }) {}
 
 Engine::Engine(std::shared_ptr<model::Model> model, const Options& options, const MakeBackend& make)
-    : model_(std::move(model)), options_(checked(options, model_->spec)), backend_(make(options_)), slots_(size_t(options_.max_sequences)) {
+    : model_(std::move(model)), options_(checked(options, model_->spec)), slots_(size_t(options_.max_sequences)), backend_(make(options_)) {
 }
 
 std::vector<uint8_t> Engine::read_pages(const std::vector<int32_t>& pages) const {
@@ -171,7 +171,8 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
     require(known, ErrorKind::kRange, "rows: the position before a scored token was not fed");
     for (int64_t i = 0; i < row.count; ++i) {
       int32_t token = plan.tokens[next + size_t(i)];
-      bool last = token == -1 && i == 0 && !opens[s] && (slots_[s].last_token >= 0 || (plan.ahead && slots_[s].ended));
+      bool sampled = slots_[s].last_token >= 0 || slots_[s].awaited > 0 || (plan.ahead && slots_[s].ended);
+      bool last = token == -1 && i == 0 && !opens[s] && sampled;
       require(last || (token >= 0 && token < model_->spec.vocab_size), ErrorKind::kRange, "tokens: id outside the vocabulary");
     }
     next += size_t(row.count);
@@ -240,7 +241,7 @@ model::ForwardBatch Engine::build_batch(const Plan& plan) {
   int64_t first = 0;
   for (const Row& row : plan.rows) {
     Slot& slot = slots_[size_t(row.slot)];
-    if (batch.tokens[size_t(first)] == -1) batch.tokens[size_t(first)] = slot.last_token;
+    if (batch.tokens[size_t(first)] == -1) batch.tokens[size_t(first)] = slot.awaited > 0 ? sampled_by(row.slot) : slot.last_token;
     batch.runs.push_back({first, row.first_position, row.count, slot.pages.data()});
     batch.adapters.push_back(slot.adapter.get());
     first += row.count;
@@ -278,6 +279,7 @@ StepResult Engine::step(const Plan& plan) {
   // The model's pool has one caller at a time; engines that share a model take turns.
   std::lock_guard<std::mutex> turn(model_->turn);
   require(!broken_, ErrorKind::kState, "an earlier step failed half-way; the engine must be closed");
+  require(flights_.empty(), ErrorKind::kState, "a queued step is not finished");
   check_plan(plan);
   broken_ = true;
   StepResult result = run_checked(plan);
@@ -409,12 +411,13 @@ void Engine::settle(Drawing& drawing, Answer&& answer) {
   const ops::Sample& s = answer.sample;
   drawing.top = std::move(answer.top);
   if (drawing.verdict == Constraint::Verdict::kFailed) return;
-  int64_t outputs = std::max<int64_t>(0, slot.position - slot.prompt_length);
+  // A step behind this one may have moved the slot on.
+  int64_t outputs = std::max<int64_t>(0, drawing.position - slot.prompt_length);
   Sampled& out = drawing.sampled;
   out.token = slot.last_token = s.token;
   if (p.sampling.logprobs >= 0) out.logprob = s.logprob;
   out.rank = s.rank;
-  out.finish = finish_of(p, s, drawing.verdict == Constraint::Verdict::kComplete, outputs + 1, slot.position + 1);
+  out.finish = finish_of(p, s, drawing.verdict == Constraint::Verdict::kComplete, outputs + 1, drawing.position + 1);
   out.forced = out.finish == Finish::kNone && slot.constraint && slot.constraint->jumps() && slot.constraint->is_forced();
   if (out.finish == Finish::kNone && out.token == drawing.proposed) drawing.outcome = Drawing::kAccepted;
 }
@@ -430,11 +433,14 @@ void Engine::sample_rows(const Plan& plan, const model::ForwardBatch& batch, Ste
   }
   backend_->sample(queries);
   for (Drawing& drawing : all) {
-    if (drawing.outcome == Drawing::kSkipped) continue;
-    slots_[size_t(drawing.slot)].ended = drawing.sampled.finish != Finish::kNone;
-    add_top(drawing.top, drawing.sampled, result);
-    result.samples.push_back(drawing.sampled);
+    if (drawing.outcome != Drawing::kSkipped) note(drawing, result);
   }
+}
+
+void Engine::note(Drawing& drawing, StepResult& result) {
+  slots_[size_t(drawing.slot)].ended = drawing.sampled.finish != Finish::kNone;
+  add_top(drawing.top, drawing.sampled, result);
+  result.samples.push_back(drawing.sampled);
 }
 
 void Engine::accept_proposal(const Drawing& drawing, int32_t token) {

@@ -2,6 +2,7 @@
 // is decided outside.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -117,6 +118,19 @@ class Engine {
   // An error after that (out of memory) leaves slots half-way: every later step throws Error(kState).
   StepResult step(const Plan& plan);
 
+  // The same in two parts, on a device: queue() puts the step behind the one that runs and returns at once, finish() waits for the oldest
+  // that was queued. The token that a slot samples goes from one step to the next on the device; what the first step ended, the second
+  // computes in vain and gives no result for. False: nothing has happened, and the plan is to be run with step() when every queued one is
+  // finished. So it is where a result decides what is to be computed or allowed (grammars, proposals, forced text, penalties and bad words,
+  // controls of a step, scores of a prompt), for a slot's closing while its token is still awaited, for a third step, and on the CPU.
+  // A step fails by itself: an error of queue() leaves those before it to be finished, one of finish() takes those behind it along.
+  bool queue(const Plan& plan);
+  // Waits until the step that finish() is for has little left to do, and begins what is queued behind it by itself.
+  void wait_nearly() { backend_->wait_for_layers(); }
+  // Whether finish() returns without waiting.
+  bool ran() { return backend_->ran(); }
+  StepResult finish();
+
   size_t page_bytes() const { return backend_->page_bytes(); }
   // The stored keys and values of the pages, page after page, page_bytes() each: what another engine with the same weights and element
   // type takes with write_pages. Not while a step runs. Throws Error(kRange) for a page id or a length that does not fit, or values that
@@ -130,7 +144,8 @@ class Engine {
     int64_t prompt_length = 0;
     int64_t position = 0;  // tokens whose keys are stored
     int32_t last_token = -1;
-    bool ended = false;  // by what it sampled last
+    bool ended = false;   // by what it sampled last
+    int64_t awaited = 0;  // queued steps that sample it
     SequenceParams params;
     std::vector<int32_t> pages;
     ops::TokenHistory history;  // filled only where a control needs it
@@ -146,7 +161,9 @@ class Engine {
   bool has_ended_rows(const Plan& plan) const;
   // The rows and tokens of the slots whose sequences have not ended.
   Plan without_ended(const Plan& plan) const;
+  bool may_queue(const Plan& plan) const;
   StepResult run_rows(const Plan& plan);
+  void queue_rows(const Plan& plan);
   void check_controls(const Plan& plan) const;
   void check_written_pages(const Plan& plan, const std::vector<uint8_t>& opens) const;
   void apply_slots(const Plan& plan);
@@ -180,14 +197,23 @@ class Engine {
   // False: nothing is to be sampled. `before`: the drawing that this one follows.
   bool begin(Drawing& drawing, const Drawing* before, ops::SampleInput& input);
   void settle(Drawing& drawing, Answer&& answer);
+  void note(Drawing& drawing, StepResult& result);
+  // A queued step.
+  struct Flight {
+    std::vector<Drawing> drawings;
+    std::vector<std::shared_ptr<const model::Adapter>> adapters;  // their weights are read until it has run
+  };
+  // What an earlier step has ended gives no result.
+  void leave_out(int64_t slot, Flight& flight);
   // The token before the drawing was proposed and has been sampled: it counts as fed.
   void accept_proposal(const Drawing& drawing, int32_t token);
   Finish finish_of(const SequenceParams& params, const ops::Sample& sample, bool complete, int64_t outputs, int64_t length) const;
 
   std::shared_ptr<model::Model> model_;
   Options options_;
-  std::unique_ptr<Backend> backend_;
   std::vector<Slot> slots_;
+  std::deque<Flight> flights_;
+  std::unique_ptr<Backend> backend_;  // gone before what its last steps read
   bool broken_ = false;
   MaskWorker masks_;
 };

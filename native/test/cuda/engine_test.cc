@@ -2,7 +2,7 @@
 #include "engine/engine.h"
 
 #include "close_tokens.h"
-#include "gpu_fixture.h"
+#include "engine_fixture.h"
 #include "grammar/regex.h"
 #include "widened.h"
 
@@ -12,51 +12,12 @@ namespace {
 using engine::Finish;
 using ops::Element;
 
-engine::Options options() {
-  engine::Options o;
-  o.max_sequences = 6;
-  o.max_batch_tokens = 128;
-  o.pages = 40;
-  o.max_model_len = 112;
-  o.samplable_vocab = 100;
-  o.max_logprobs = 103;
-  return o;
-}
-
-Driver driver_of(const std::shared_ptr<device::Model>& model, const engine::Options& o, uint64_t page_seed = 0) {
-  auto make = [&](const engine::Options& checked) { return model->make_backend(checked, 0); };
-  return Driver(std::make_unique<engine::Engine>(model->facts(), o, make), o, page_seed);
-}
-
-Job job(uint64_t seed, int64_t prompt_length, int64_t outputs, double temperature = 0) {
-  Random random(seed);
-  Job j;
-  for (int64_t i = 0; i < prompt_length; ++i) j.prompt.push_back(int32_t(random.whole(1, 99)));
-  j.params.sampling.temperature = temperature;
-  j.params.sampling.seed = seed;
-  j.params.sampling.logprobs = 3;
-  j.params.max_tokens = outputs;
-  return j;
-}
-
-void check_same(const std::vector<Job>& a, const std::vector<Job>& b) {
-  for (size_t j = 0; j < a.size(); ++j) {
-    CHECK_EQ(a[j].output.size(), b[j].output.size());
-    for (size_t i = 0; i < std::min(a[j].output.size(), b[j].output.size()); ++i) CHECK(same_token(a[j].output[i], b[j].output[i]));
-  }
-}
-
-void run_all(Driver& driver, std::vector<Job>& all) {
-  for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
-  driver.run();
-}
-
 // The jobs on both. A draw may fall on the other side of a boundary; the emulation's arithmetic is always the same, and is known not to.
 void check_against_cpu(const TinyModel& source, std::vector<Job> jobs) {
   std::vector<Job> wanted = jobs;
-  Driver device = driver_of(load_on_device(source), options()), cpu(source.load(Element::kBf16, 1), options());
-  run_all(device, jobs);
-  run_all(cpu, wanted);
+  Driver device = device_driver(load_on_device(source), device_options()), cpu(source.load(Element::kBf16, 1), device_options());
+  run_together(device, jobs);
+  run_together(cpu, wanted);
   size_t same = 0;
   for (size_t i = 0; i < jobs.size(); ++i) same += close_tokens(jobs[i], wanted[i]);
 #ifdef TANDEM_GPU_EMULATION
@@ -67,7 +28,7 @@ void check_against_cpu(const TinyModel& source, std::vector<Job> jobs) {
 }
 
 TEST_ENGINE(gpu_engine_gives_the_greedy_tokens_of_the_cpu) {
-  check_against_cpu(tiny_for_device(), {job(1, 1, 6), job(2, 40, 6), job(3, 70, 4)});
+  check_against_cpu(tiny_for_device(), {device_job(1, 1, 6), device_job(2, 40, 6), device_job(3, 70, 4)});
 }
 
 TEST_ENGINE(gpu_engine_runs_every_family) {
@@ -79,21 +40,21 @@ TEST_ENGINE(gpu_engine_runs_every_family) {
   llama.spec.tied_embeddings = true;
   llama.spec.heads = 3;
   llama.spec.kv_heads = 1;
-  check_against_cpu(llama, {job(5, 20, 4)});
+  check_against_cpu(llama, {device_job(5, 20, 4)});
   TinyModel mistral = llama;
   mistral.spec.tied_embeddings = false;
   mistral.spec.window_layers = {1, 1};
   mistral.spec.sliding_window = 9;
   mistral.spec.head_dim = 64;
-  check_against_cpu(mistral, {job(6, 20, 4)});
+  check_against_cpu(mistral, {device_job(6, 20, 4)});
 }
 
 TEST_ENGINE(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
   auto model = load_on_device(tiny_for_device());
-  const std::vector<Job> jobs = {job(11, 1, 5, 1), job(12, 17, 4, 1), job(13, 40, 3)};
+  const std::vector<Job> jobs = {device_job(11, 1, 5, 1), device_job(12, 17, 4, 1), device_job(13, 40, 3)};
   std::vector<Job> truth = jobs;
   for (Job& j : truth) {
-    Driver alone = driver_of(model, options());
+    Driver alone = device_driver(model, device_options());
     alone.start(0, j);
     alone.run();
   }
@@ -103,10 +64,10 @@ TEST_ENGINE(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
   };
   for (const Setting& s : {Setting{1 << 30, 3}, Setting{7, 0}, Setting{16, 5}}) {
     std::vector<Job> all = jobs;
-    Driver together = driver_of(model, options(), s.page_seed);
+    Driver together = device_driver(model, device_options(), s.page_seed);
     together.set_chunk(s.chunk);
-    run_all(together, all);
-    check_same(all, truth);
+    run_together(together, all);
+    check_same_jobs(all, truth);
   }
 }
 
@@ -114,18 +75,18 @@ TEST_ENGINE(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
 void check_with_wgmma(const char* setting) {
   if (!on_hopper()) return;
   auto model = load_with_wgmma(tiny_for_device(), {setting});
-  const std::vector<Job> jobs = {job(11, 1, 3), job(12, 70, 2), job(13, 20, 3)};
+  const std::vector<Job> jobs = {device_job(11, 1, 3), device_job(12, 70, 2), device_job(13, 20, 3)};
   std::vector<Job> alone = jobs, together = jobs, on_cpu = jobs;
   for (Job& j : alone) {
-    Driver driver = driver_of(model, options());
+    Driver driver = device_driver(model, device_options());
     driver.start(0, j);
     driver.run();
   }
-  Driver driver = driver_of(model, options()), cpu(tiny_for_device().load(Element::kBf16, 1), options());
+  Driver driver = device_driver(model, device_options()), cpu(tiny_for_device().load(Element::kBf16, 1), device_options());
   driver.set_chunk(13);
-  run_all(driver, together);
-  run_all(cpu, on_cpu);
-  check_same(alone, together);
+  run_together(driver, together);
+  run_together(cpu, on_cpu);
+  check_same_jobs(alone, together);
   for (size_t i = 0; i < jobs.size(); ++i) close_tokens(alone[i], on_cpu[i]);
 }
 
@@ -135,13 +96,13 @@ TEST_ENGINE(hopper_engine_attends_with_the_same_bits) { check_with_wgmma("TANDEM
 
 TEST_ENGINE(gpu_engine_same_bits_after_preemption_on_used_pages) {
   auto model = load_on_device(tiny_for_device());
-  std::vector<Job> truth = {job(12, 17, 6, 1)}, again = truth;
-  Driver first = driver_of(model, options());
-  run_all(first, truth);
-  engine::Options few = options();
+  std::vector<Job> truth = {device_job(12, 17, 6, 1)}, again = truth;
+  Driver first = device_driver(model, device_options());
+  run_together(first, truth);
+  engine::Options few = device_options();
   few.pages = 7;
-  Driver driver = driver_of(model, few);
-  Job other = job(30, 100, 1);
+  Driver driver = device_driver(model, few);
+  Job other = device_job(30, 100, 1);
   driver.start(0, other);
   driver.run();
   driver.stop(0);
@@ -150,26 +111,26 @@ TEST_ENGINE(gpu_engine_same_bits_after_preemption_on_used_pages) {
   driver.stop(1);
   driver.start(0, again[0]);
   driver.run();
-  check_same(again, truth);
+  check_same_jobs(again, truth);
 }
 
 TEST_ENGINE(gpu_engine_same_bits_when_steps_are_recorded) {
   auto model = load_on_device(tiny_for_device());
-  std::vector<Job> recorded = {job(12, 17, 6, 1), job(13, 3, 8), job(14, 5, 5)}, launched = recorded;
-  Driver with = driver_of(model, options());
-  run_all(with, recorded);
+  std::vector<Job> recorded = {device_job(12, 17, 6, 1), device_job(13, 3, 8), device_job(14, 5, 5)}, launched = recorded;
+  Driver with = device_driver(model, device_options());
+  run_together(with, recorded);
   setenv("TANDEM_CUDA_GRAPHS", "0", 1);
-  Driver without = driver_of(model, options());
+  Driver without = device_driver(model, device_options());
   unsetenv("TANDEM_CUDA_GRAPHS");
-  run_all(without, launched);
-  check_same(recorded, launched);
+  run_together(without, launched);
+  check_same_jobs(recorded, launched);
 }
 
 // What was recorded with some adapters runs again with others of the same padded sizes.
 TEST_ENGINE(gpu_engine_same_bits_when_steps_with_adapters_are_recorded) {
   const TinyModel source = tiny_for_device();
   auto model = load_on_device(source);
-  std::vector<Job> recorded = {job(12, 7, 6, 1), job(13, 3, 3), job(14, 5, 5), job(19, 4, 4)};
+  std::vector<Job> recorded = {device_job(12, 7, 6, 1), device_job(13, 3, 3), device_job(14, 5, 5), device_job(19, 4, 4)};
   std::vector<std::shared_ptr<const model::Adapter>> adapters;
   for (int64_t rank : {3, 20, 17}) {
     adapters.push_back(model->place(model::Adapter(model->facts(), tiny_factors(source.spec, uint64_t(rank), rank, all_modules()))));
@@ -186,19 +147,19 @@ TEST_ENGINE(gpu_engine_same_bits_when_steps_with_adapters_are_recorded) {
     driver.start(1, jobs[3]);
     driver.run();
   };
-  run(driver_of(model, options()), recorded);
+  run(device_driver(model, device_options()), recorded);
   setenv("TANDEM_CUDA_GRAPHS", "0", 1);
-  Driver without = driver_of(model, options());
+  Driver without = device_driver(model, device_options());
   unsetenv("TANDEM_CUDA_GRAPHS");
   run(std::move(without), launched);
-  check_same(recorded, launched);
+  check_same_jobs(recorded, launched);
 }
 
 TEST_ENGINE(gpu_engine_same_bits_with_proposed_tokens) {
   auto model = load_on_device(tiny_for_device());
-  std::vector<Job> truth = {job(15, 9, 8, 1), job(16, 20, 8)};
+  std::vector<Job> truth = {device_job(15, 9, 8, 1), device_job(16, 20, 8)};
   truth[0].params.sampling.repetition_penalty = 1.4;
-  Driver single = driver_of(model, options());
+  Driver single = device_driver(model, device_options());
   int steps = 0, fewer = 0;
   std::vector<Job> proposed = truth;
   for (size_t i = 0; i < truth.size(); ++i) single.start(int64_t(i), truth[i]);
@@ -211,23 +172,23 @@ TEST_ENGINE(gpu_engine_same_bits_with_proposed_tokens) {
     if (next.size() == 3) next[2] = (next[2] + 1) % 100;
     return next;
   };
-  Driver driver = driver_of(model, options());
+  Driver driver = device_driver(model, device_options());
   driver.set_propose(propose);
   for (size_t i = 0; i < proposed.size(); ++i) driver.start(int64_t(i), proposed[i]);
   while (driver.step()) ++fewer;
-  check_same(proposed, truth);
+  check_same_jobs(proposed, truth);
   CHECK(fewer < steps);
 }
 
 // What a grammar forces is fed, not sampled; its numbers are those that sampling gives.
 TEST_ENGINE(gpu_engine_scores_forced_tokens_as_sampled_ones) {
   auto model = load_on_device(tiny_for_device());
-  Job truth = job(17, 5, 5, 0.5);
+  Job truth = device_job(17, 5, 5, 0.5);
   truth.params.sampling.mode = ops::LogprobMode::kTemperature;
-  Driver sampled = driver_of(model, options());
+  Driver sampled = device_driver(model, device_options());
   sampled.start(0, truth);
   sampled.run();
-  Driver forced = driver_of(model, options());
+  Driver forced = device_driver(model, device_options());
   engine::Plan plan;
   engine::Open open{};
   open.prompt_length = int64_t(truth.prompt.size());
@@ -255,7 +216,7 @@ TEST_ENGINE(gpu_engine_scores_forced_tokens_as_sampled_ones) {
 
 TEST_ENGINE(gpu_engine_samples_with_every_control) {
   std::vector<Job> jobs;
-  for (uint64_t i = 0; i < 6; ++i) jobs.push_back(job(40 + i, 12, 8, 0.7));
+  for (uint64_t i = 0; i < 6; ++i) jobs.push_back(device_job(40 + i, 12, 8, 0.7));
   ops::SamplingParams* p = &jobs[0].params.sampling;
   p->frequency_penalty = 0.9, p->presence_penalty = 0.5, p->repetition_penalty = 1.3;
   jobs[1].params.sampling.bias = {{5, 6.0f}, {7, -100.0f}, {9, 5.5f}};
@@ -283,7 +244,7 @@ std::shared_ptr<const engine::Program> digits_program() {
 TEST_ENGINE(gpu_engine_follows_grammars) {
   std::vector<Job> jobs;
   for (uint64_t i = 0; i < 4; ++i) {
-    jobs.push_back(job(90 + i, 5, 5 + int64_t(i), 1));
+    jobs.push_back(device_job(90 + i, 5, 5 + int64_t(i), 1));
     jobs[i].program = digits_program();
     jobs[i].params.stop_ids = {0};
   }
@@ -295,24 +256,24 @@ TEST_ENGINE(gpu_engine_ends_only_the_sequence_that_is_broken) {
   TinyModel source = tiny_for_device();
   source.broken_tokens = {{101, INFINITY}};
   auto model = load_on_device(source);
-  std::vector<Job> truth = {job(51, 20, 4)}, all = {truth[0], job(52, 30, 4)};
-  Driver alone = driver_of(model, options());
-  run_all(alone, truth);
+  std::vector<Job> truth = {device_job(51, 20, 4)}, all = {truth[0], device_job(52, 30, 4)};
+  Driver alone = device_driver(model, device_options());
+  run_together(alone, truth);
   all[1].prompt[25] = 101;
-  Driver driver = driver_of(model, options());
-  run_all(driver, all);
-  check_same({all[0]}, truth);
+  Driver driver = device_driver(model, device_options());
+  run_together(driver, all);
+  check_same_jobs({all[0]}, truth);
   CHECK_EQ(all[1].output.size(), size_t(1));
   CHECK_EQ(all[1].output[0].finish, Finish::kNotFinite);
   // Its pages, full of NaN, go to another.
   driver.stop(0);
   driver.stop(1);
-  std::vector<Job> again = {job(51, 20, 4)};
+  std::vector<Job> again = {device_job(51, 20, 4)};
   driver.start(2, again[0]);
   driver.run();
-  check_same(again, truth);
+  check_same_jobs(again, truth);
   // Nothing may be sampled: another end.
-  Job forbidden = job(53, 4, 3);
+  Job forbidden = device_job(53, 4, 3);
   for (int32_t id = 0; id < 100; ++id) forbidden.params.stop_ids.push_back(id);
   forbidden.params.min_tokens = 2;
   driver.start(3, forbidden);
@@ -327,18 +288,18 @@ TEST_ENGINE(gpu_engine_serves_adapters) {
   const auto small = tiny_factors(source.spec, 61, 3, all_modules()),
              large = tiny_factors(source.spec, 62, 20, {model::Module::kQ, model::Module::kDown});
   const auto identity = tiny_factors(source.spec, 63, 4, all_modules(), true);
-  std::vector<Job> jobs = {job(71, 9, 4), job(71, 9, 4), job(71, 9, 4), job(71, 9, 4)}, wanted = jobs;
+  std::vector<Job> jobs = {device_job(71, 9, 4), device_job(71, 9, 4), device_job(71, 9, 4), device_job(71, 9, 4)}, wanted = jobs;
   jobs[1].adapter = model->place(model::Adapter(model->facts(), small));
   jobs[2].adapter = model->place(model::Adapter(model->facts(), large));
   jobs[3].adapter = model->place(model::Adapter(model->facts(), identity));
   wanted[1].adapter = std::make_shared<model::Adapter>(cpu_model, small);
   wanted[2].adapter = std::make_shared<model::Adapter>(cpu_model, large);
-  Driver device = driver_of(model, options()), cpu(cpu_model, options());
-  run_all(device, jobs);
-  run_all(cpu, wanted);
+  Driver device = device_driver(model, device_options()), cpu(cpu_model, device_options());
+  run_together(device, jobs);
+  run_together(cpu, wanted);
   for (size_t i = 0; i < 3; ++i) CHECK(close_tokens(jobs[i], wanted[i]));
   CHECK(!same_bits({jobs[1].output[0].logprob}, {jobs[0].output[0].logprob}));
-  check_same({jobs[3]}, {jobs[0]});
+  check_same_jobs({jobs[3]}, {jobs[0]});
 }
 
 // The log-probabilities of a prompt, in one piece and in chunks.
@@ -366,11 +327,11 @@ std::vector<engine::Scored> scores(engine::Engine& engine, const std::vector<int
 
 TEST_ENGINE(gpu_engine_scores_prompts_and_moves_pages) {
   auto model = load_on_device(tiny_for_device());
-  const std::vector<int32_t> prompt = job(80, 24, 1).prompt;
-  Driver whole = driver_of(model, options()), pieces = driver_of(model, options());
+  const std::vector<int32_t> prompt = device_job(80, 24, 1).prompt;
+  Driver whole = device_driver(model, device_options()), pieces = device_driver(model, device_options());
   std::vector<ops::TopEntry> top, top_pieces, top_cpu;
   const auto truth = scores(whole.engine(), prompt, 24, top), cut = scores(pieces.engine(), prompt, 5, top_pieces);
-  Driver cpu(tiny_for_device().load(Element::kBf16, 1), options());
+  Driver cpu(tiny_for_device().load(Element::kBf16, 1), device_options());
   const auto wanted = scores(cpu.engine(), prompt, 24, top_cpu);
   CHECK_EQ(truth.size(), prompt.size() - 1);
   CHECK_EQ(cut.size(), truth.size());
@@ -390,7 +351,7 @@ TEST_ENGINE(gpu_engine_same_bits_where_sequences_begin_with_the_same_pages) {
   TinyModel source = tiny_for_device();
   source.spec.max_position = 600;
   auto model = load_on_device(source);
-  engine::Options o = options();
+  engine::Options o = device_options();
   o.max_model_len = 600;
   o.pages = 80;
   Random random(31);
@@ -398,7 +359,7 @@ TEST_ENGINE(gpu_engine_same_bits_where_sequences_begin_with_the_same_pages) {
   for (int32_t p = 0; p < 32; ++p) shared.push_back(p);
   // The log-probabilities of four tokens each; the first row of a slot is as long as its number, plus one.
   auto run = [&](const std::vector<int64_t>& slots, const std::vector<uint8_t>& bytes) {
-    Driver driver = driver_of(model, o);
+    Driver driver = device_driver(model, o);
     driver.engine().write_pages(shared, bytes);
     engine::Plan plan;
     for (int64_t slot : slots) {
@@ -406,7 +367,7 @@ TEST_ENGINE(gpu_engine_same_bits_where_sequences_begin_with_the_same_pages) {
       open.slot = slot;
       open.prompt_length = 513 + slot;
       open.cached.assign(512, 7);
-      open.params = job(1, 1, 5).params;
+      open.params = device_job(1, 1, 5).params;
       plan.opens.push_back(open);
       for (int64_t p = 0; p < 33; ++p) plan.pages.push_back({slot, p, p < 32 ? p : 40 + slot});
       plan.rows.push_back({slot, 512, 1 + slot, 1});
@@ -422,7 +383,7 @@ TEST_ENGINE(gpu_engine_same_bits_where_sequences_begin_with_the_same_pages) {
     return seen;
   };
   std::vector<uint8_t> bytes;
-  const size_t page_bytes = driver_of(model, o).engine().page_bytes();
+  const size_t page_bytes = device_driver(model, o).engine().page_bytes();
   for (const bf16 x : bf16s(random, 32 * page_bytes / 2, 0.5f)) {
     bytes.push_back(uint8_t(x.bits & 255));
     bytes.push_back(uint8_t(x.bits >> 8));
@@ -433,7 +394,7 @@ TEST_ENGINE(gpu_engine_same_bits_where_sequences_begin_with_the_same_pages) {
 
 TEST(gpu_engine_plans_its_memory_before_it_takes_any) {
   auto model = load_on_device(tiny_for_device());
-  engine::Options o = options();
+  engine::Options o = device_options();
   o.pages = 1;
   const int64_t most = model->most_pages(o, 1000);
   CHECK(most > 1000);
@@ -455,13 +416,13 @@ TEST_ENGINE(gpu_engine_keeps_quantised_weights_and_gives_the_bits_of_what_they_s
       widened = device::load(source.spec, Widened(files, tensors, format), 1, {});
     });
     CHECK(quantised->weight_bytes() < widened->weight_bytes());
-    std::vector<Job> jobs = {job(18, 18, 3)}, wanted = jobs, on_cpu = jobs;
-    Driver seen = driver_of(quantised, options()), truth = driver_of(widened, options());
-    Driver cpu(dequantised(source, format).load(Element::kBf16, 1), options());
-    run_all(seen, jobs);
-    run_all(truth, wanted);
-    run_all(cpu, on_cpu);
-    check_same(jobs, wanted);
+    std::vector<Job> jobs = {device_job(18, 18, 3)}, wanted = jobs, on_cpu = jobs;
+    Driver seen = device_driver(quantised, device_options()), truth = device_driver(widened, device_options());
+    Driver cpu(dequantised(source, format).load(Element::kBf16, 1), device_options());
+    run_together(seen, jobs);
+    run_together(truth, wanted);
+    run_together(cpu, on_cpu);
+    check_same_jobs(jobs, wanted);
     CHECK(close_tokens(jobs[0], on_cpu[0]));
   }
 }

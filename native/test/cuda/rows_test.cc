@@ -54,6 +54,25 @@ TEST(gpu_embedding_copies_rows_and_marks_bad_ids) {
   }
 }
 
+TEST(gpu_embedding_takes_tokens_from_where_they_were_sampled) {
+  Random random(3);
+  const int64_t vocab = 7, width = 40;
+  DeviceBuffer<bf16> table(bf16s(random, size_t(vocab * width)));
+  DeviceBuffer<int32_t> last(std::vector<int32_t>{-2, 5, 3, 7});
+  // The third place, the second, two without a token, and one that is not there.
+  DeviceBuffer<int32_t> tokens(std::vector<int32_t>{-4, -3, -2, -5, -6, 6});
+  DeviceBuffer<float> y(size_t(6 * width));
+  cuda::embed_tokens({tokens.data(), table.data(), vocab, width, 6, y.data(), width, {}, last.data(), 4}, nullptr);
+  const auto ts = table.download();
+  const auto ys = y.download();
+  for (int64_t i = 0; i < width; ++i) {
+    CHECK_EQ(ys[size_t(i)], cuda::to_float(ts[size_t(3 * width + i)]));
+    CHECK_EQ(ys[size_t(width + i)], cuda::to_float(ts[size_t(5 * width + i)]));
+    for (int64_t row : {2, 3, 4}) CHECK(std::isnan(ys[size_t(row * width + i)]));
+    CHECK_EQ(ys[size_t(5 * width + i)], cuda::to_float(ts[size_t(6 * width + i)]));
+  }
+}
+
 TEST(gpu_embedding_widens_quantised_rows) {
   Random random(4);
   ThreadPool pool(1);

@@ -61,8 +61,12 @@ struct Sampler {
     batch.best = best_entries.data();
     batch.best_total = best_total;
     batch.out = out.data();
+    DeviceBuffer<int32_t> places(std::vector<int32_t>(4, 1000));
+    batch.last = places.data();
+    batch.last_count = 3;
     cuda::sample(batch, nullptr);
     best = best_entries.download();
+    last = places.download();
     return out.download();
   }
 
@@ -77,7 +81,9 @@ struct Sampler {
   std::vector<float> logits;
   std::vector<cuda::LogitEdit> edits;
   std::vector<uint32_t> masks;
-  std::vector<cuda::BestEntry> best;  // of the last run
+  // Of the last run.
+  std::vector<cuda::BestEntry> best;
+  std::vector<int32_t> last;
 };
 
 void check_draws(Sampler& sampler, const ops::SamplingParams& params, const std::vector<double>& wanted, cuda::SampleRow base) {
@@ -111,6 +117,16 @@ TEST(gpu_sampling_draws_from_the_reference_distribution) {
   for (const ops::SamplingParams& params : cases) {
     check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
   }
+}
+
+TEST(gpu_sampling_leaves_tokens_at_their_places) {
+  Sampler sampler(13);
+  std::vector<cuda::SampleRow> rows(4, row_of({}, 0.3));
+  rows[1].place = 2;
+  rows[2].place = 0;
+  rows[3].place = 3;  // there is none
+  const std::vector<cuda::Sampled> out = sampler.run(rows);
+  CHECK(sampler.last == std::vector<int32_t>({out[2].token, 1000, out[1].token, 1000}));
 }
 
 TEST(gpu_sampling_applies_edits_and_masks) {

@@ -194,9 +194,36 @@ namespace {
 thread_local std::vector<std::function<void()>>* recording = nullptr;
 }
 
-void launch_or_record(dim3 grid, dim3 size, size_t shared_bytes, std::function<void()> body) {
-  if (!recording) return launch(grid, size, shared_bytes, body);
-  recording->push_back([=] { launch(grid, size, shared_bytes, body); });
+void launch_or_record(cudaStream_t stream, dim3 grid, dim3 size, size_t shared_bytes, std::function<void()> body) {
+  auto work = [=] { launch(grid, size, shared_bytes, body); };
+  if (recording) return recording->push_back(work);
+  if (stream) return static_cast<Queue*>(stream)->add(work);
+  work();
+}
+
+Queue::Queue() : at_once_(toss()) {}
+
+void Queue::add(std::function<void()> work) {
+  waiting_.push_back(std::move(work));
+  if (at_once_) run_next();
+}
+
+void Queue::run_to(int64_t end) {
+  while (done_ < end) run_next();
+  if (waiting_.empty()) at_once_ = toss();
+}
+
+bool Queue::run_one(int64_t end) {
+  if (done_ >= end) return true;
+  run_next();
+  return false;
+}
+
+void Queue::run_next() {
+  const std::function<void()> work = std::move(waiting_.front());
+  waiting_.pop_front();
+  ++done_;
+  work();
 }
 
 std::vector<std::function<void()>> record(const std::function<void()>& body) {

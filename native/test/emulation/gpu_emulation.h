@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -20,7 +21,7 @@
 #define __shared__ static thread_local
 #define GPU_SHARED_BYTES(name) unsigned char* name = tandem::gpu_emulation::block().shared
 #define GPU_LAUNCH(kernel, grid, block_size, shared_bytes, stream, ...) \
-  ((void)(stream), tandem::gpu_emulation::launch_or_record((grid), (block_size), (shared_bytes), [=] { kernel(__VA_ARGS__); }))
+  tandem::gpu_emulation::launch_or_record((stream), (grid), (block_size), (shared_bytes), [=] { kernel(__VA_ARGS__); })
 #define GPU_UNROLL
 
 struct dim3 {
@@ -97,8 +98,30 @@ Block& block();
 // Runs the kernel body for every thread of every block, blocks in order. Throws std::runtime_error on a divergent barrier.
 void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& body);
 
-// As launch(), or takes it down while record() runs.
-void launch_or_record(dim3 grid, dim3 size, size_t shared_bytes, std::function<void()> body);
+// What a stream was told to do and has not done. Each time that it has done all of it and was waited for, it decides anew to do what comes
+// at once, or not before somebody waits: one of the two shows what reads another stream's work too early, or writes before another stream
+// has read.
+class Queue {
+ public:
+  Queue();
+  Queue(const Queue&) = delete;
+  void add(std::function<void()> work);
+  int64_t end() const { return done_ + int64_t(waiting_.size()); }
+  // Throws what the work throws.
+  void run_to(int64_t end);
+  // Whether it has come there; if not, it goes on by one piece.
+  bool run_one(int64_t end);
+
+ private:
+  void run_next();
+
+  std::deque<std::function<void()>> waiting_;
+  int64_t done_ = 0;
+  bool at_once_;
+};
+
+// As launch(), in the stream's turn (null: now), or takes it down while record() runs.
+void launch_or_record(cudaStream_t stream, dim3 grid, dim3 size, size_t shared_bytes, std::function<void()> body);
 // What `body` launches, to be run later.
 std::vector<std::function<void()>> record(const std::function<void()>& body);
 

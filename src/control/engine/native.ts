@@ -270,9 +270,12 @@ export interface NativeAdapter {
 }
 
 export interface NativeEngine {
-  /** Runs one step off the JS thread. One more may be given meanwhile, which runs when that one has ended; a third call rejects. */
+  /** Runs one step off the JS thread. One more may be given meanwhile, which runs behind that one; a third call rejects. */
   step(plan: StepPlan): Promise<StepResult>;
-  /** Takes back the step that waits for another one to end: its promise rejects. False: none waits, or it has begun. Absent: one step at a time. */
+  /**
+   * Takes back the step that waits for another one: its promise rejects. False: none waits, or it has begun; on a GPU it has when it is queued
+   * behind the running one. Absent: one step at a time.
+   */
   retract?(): boolean;
   /** Stored keys and values, `pageBytes` per page in order; waits for a running step. */
   readPages(pages: Int32Array): Promise<Uint8Array>;

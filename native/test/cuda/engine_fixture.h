@@ -1,0 +1,47 @@
+// Engines of a small model on the device, and jobs for them.
+#pragma once
+#include "driver.h"
+#include "gpu_fixture.h"
+
+namespace tandem::test {
+
+inline engine::Options device_options() {
+  engine::Options o;
+  o.max_sequences = 6;
+  o.max_batch_tokens = 128;
+  o.pages = 40;
+  o.max_model_len = 112;
+  o.samplable_vocab = 100;
+  o.max_logprobs = 103;
+  return o;
+}
+
+inline Driver device_driver(const std::shared_ptr<device::Model>& model, const engine::Options& o, uint64_t page_seed = 0) {
+  auto make = [&](const engine::Options& checked) { return model->make_backend(checked, 0); };
+  return Driver(std::make_unique<engine::Engine>(model->facts(), o, make), o, page_seed);
+}
+
+inline Job device_job(uint64_t seed, int64_t prompt_length, int64_t outputs, double temperature = 0) {
+  Random random(seed);
+  Job j;
+  for (int64_t i = 0; i < prompt_length; ++i) j.prompt.push_back(int32_t(random.whole(1, 99)));
+  j.params.sampling.temperature = temperature;
+  j.params.sampling.seed = seed;
+  j.params.sampling.logprobs = 3;
+  j.params.max_tokens = outputs;
+  return j;
+}
+
+inline void check_same_jobs(const std::vector<Job>& a, const std::vector<Job>& b) {
+  for (size_t j = 0; j < a.size(); ++j) {
+    CHECK_EQ(a[j].output.size(), b[j].output.size());
+    for (size_t i = 0; i < std::min(a[j].output.size(), b[j].output.size()); ++i) CHECK(same_token(a[j].output[i], b[j].output[i]));
+  }
+}
+
+inline void run_together(Driver& driver, std::vector<Job>& all) {
+  for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
+  driver.run();
+}
+
+}  // namespace tandem::test

@@ -1,0 +1,156 @@
+// Steps that are queued on the device while the one before runs: the bits of steps run one after the other. Under the emulation streams do
+// their work as late as they may, or at once: inputs sent too late, or over those of the running step, give other bits.
+#include "engine/engine.h"
+
+#include "engine_fixture.h"
+#include "grammar/regex.h"
+
+namespace tandem::test {
+namespace {
+
+using engine::Finish;
+
+// Some end where the host cannot know it beforehand.
+std::vector<Job> jobs_that_stop(const std::shared_ptr<device::Model>& model) {
+  std::vector<Job> jobs = {device_job(11, 1, 9, 1), device_job(12, 17, 12, 1), device_job(13, 40, 7), device_job(14, 5, 10, 0.7)};
+  std::vector<Job> longer = jobs;
+  Driver driver = device_driver(model, device_options());
+  run_together(driver, longer);
+  jobs[1].params.stop_ids = {longer[1].output[4].id};
+  jobs[3].params.stop_ids = {longer[3].output[6].id};
+  return jobs;
+}
+
+std::vector<Job> in_turn(const std::shared_ptr<device::Model>& model, std::vector<Job> jobs) {
+  Driver driver = device_driver(model, device_options());
+  run_together(driver, jobs);
+  return jobs;
+}
+
+TEST_ENGINE(gpu_engine_same_bits_when_steps_are_queued) {
+  auto model = load_on_device(tiny_for_device());
+  const std::vector<Job> jobs = jobs_that_stop(model), truth = in_turn(model, jobs);
+  CHECK_EQ(truth[1].output.back().finish, Finish::kStopToken);
+  for (int64_t chunk : {int64_t(1) << 30, int64_t(7)}) {
+    std::vector<Job> queued = jobs;
+    Driver driver = device_driver(model, device_options(), 3);
+    driver.set_chunk(chunk);
+    for (size_t i = 0; i < queued.size(); ++i) driver.start(int64_t(i), queued[i]);
+    CHECK(driver.run_ahead() > 5);
+    check_same_jobs(queued, truth);
+  }
+}
+
+// Slots and pages change hands while a queued step still feeds what has ended; nobody else holds an adapter then.
+TEST_ENGINE(gpu_engine_same_bits_on_pages_that_a_queued_step_still_writes) {
+  const TinyModel source = tiny_for_device();
+  auto model = load_on_device(source);
+  std::vector<Job> jobs;
+  for (uint64_t i = 0; i < 7; ++i) jobs.push_back(device_job(60 + i, int64_t(13 + 3 * i), 14, i % 2 ? 1 : 0));
+  auto with_adapters = [&](std::vector<Job> all) {
+    for (size_t i = 0; i < all.size(); i += 2) {
+      const auto factors = tiny_factors(source.spec, i + 1, int64_t(3 + 5 * i), all_modules());
+      all[i].adapter = model->place(model::Adapter(model->facts(), factors));
+    }
+    return all;
+  };
+  auto one_by_one = [&](std::vector<Job> all) {
+    for (Job& job : all) {
+      Driver alone = device_driver(model, device_options());
+      alone.start(0, job);
+      alone.run();
+    }
+    return all;
+  };
+  const std::vector<Job> longer = one_by_one(with_adapters(jobs));
+  for (size_t i = 0; i < jobs.size(); ++i) jobs[i].params.stop_ids = {longer[i].output[2 + i].id};
+  const std::vector<Job> truth = one_by_one(with_adapters(jobs));
+  std::vector<Job> queued = with_adapters(jobs);
+  engine::Options few = device_options();
+  few.max_sequences = 2;
+  few.pages = 7;
+  Driver driver = device_driver(model, few);
+  std::vector<size_t> running = {0, 1};
+  size_t next = 2;
+  for (size_t slot : running) driver.start(int64_t(slot), queued[slot]);
+  const int64_t behind = driver.run_ahead([&] {
+    for (size_t slot = 0; slot < running.size(); ++slot) {
+      Job& job = queued[running[slot]];
+      if (!job.finished() || next == queued.size()) continue;
+      driver.stop(int64_t(slot));
+      job.adapter = nullptr;
+      running[slot] = next++;
+      driver.start(int64_t(slot), queued[running[slot]]);
+    }
+  });
+  CHECK(behind > 10);
+  check_same_jobs(queued, truth);
+}
+
+std::shared_ptr<const engine::Program> letters_program() {
+  std::vector<std::string> tokens = {""};
+  for (char byte = ' '; byte <= '~'; ++byte) tokens.push_back(std::string(1, byte));
+  while (tokens.size() < 100) tokens.push_back("ab");
+  auto masks = std::make_shared<const grammar::SharedMasks>(std::make_shared<const grammar::Vocabulary>(tokens, std::vector<int32_t>{}));
+  grammar::Budget budget;
+  return engine::make_program(grammar::compile_whole_regex("[a-z]*", budget), masks);
+}
+
+TEST_ENGINE(gpu_engine_takes_turns_where_results_decide) {
+  auto model = load_on_device(tiny_for_device());
+  std::vector<Job> jobs = {device_job(21, 6, 4, 1), device_job(22, 9, 5, 1), device_job(23, 4, 12, 1), device_job(24, 20, 14)};
+  jobs[0].params.sampling.repetition_penalty = 1.5;
+  jobs[1].program = letters_program();
+  const std::vector<Job> truth = in_turn(model, jobs);
+  std::vector<Job> queued = jobs;
+  Driver driver = device_driver(model, device_options());
+  driver.set_propose([&](const Job& job) {
+    const bool proposes = job.prompt == jobs[3].prompt && job.output.size() % 4 == 3 && job.output.size() < 8;
+    return proposes ? std::vector<int32_t>{truth[3].output[job.output.size()].id, 5} : std::vector<int32_t>();
+  });
+  for (size_t i = 0; i < queued.size(); ++i) driver.start(int64_t(i), queued[i]);
+  // Once the penalties, the grammar and the proposals are over.
+  CHECK(driver.run_ahead() > 1);
+  check_same_jobs(queued, truth);
+}
+
+TEST_ENGINE(gpu_engine_ends_what_is_broken_behind_queued_steps) {
+  TinyModel source = tiny_for_device();
+  source.broken_tokens = {{101, INFINITY}};
+  auto model = load_on_device(source);
+  std::vector<Job> jobs = {device_job(51, 20, 6), device_job(52, 30, 6)};
+  jobs[1].prompt[25] = 101;
+  const std::vector<Job> truth = in_turn(model, jobs);
+  Driver driver = device_driver(model, device_options());
+  for (size_t i = 0; i < jobs.size(); ++i) driver.start(int64_t(i), jobs[i]);
+  CHECK(driver.run_ahead() > 2);
+  check_same_jobs(jobs, truth);
+  CHECK_EQ(jobs[1].output.size(), size_t(1));
+  CHECK_EQ(jobs[1].output[0].finish, Finish::kNotFinite);
+}
+
+TEST_ENGINE(gpu_engine_copies_pages_when_queued_steps_have_run) {
+  auto model = load_on_device(tiny_for_device());
+  const Job job = device_job(31, 16, 4);
+  engine::Plan plan;
+  engine::Open open{};
+  open.prompt_length = 16;
+  open.params = job.params;
+  plan.opens = {open};
+  plan.pages = {{0, 0, 3}};
+  plan.rows = {{0, 0, 16, 1}};
+  plan.tokens = job.prompt;
+  Driver stepped = device_driver(model, device_options());
+  stepped.engine().step(plan);
+  const std::vector<uint8_t> wanted = stepped.engine().read_pages({3});
+  // A stream does its work late or at once, by turns.
+  for (int i = 0; i < 4; ++i) {
+    Driver queued = device_driver(model, device_options());
+    CHECK(queued.engine().queue(plan));
+    CHECK(queued.engine().read_pages({3}) == wanted);
+    queued.engine().finish();
+  }
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,242 @@
+// Queued steps as the engine sees them, over a back-end that answers what it is told: what may be queued, what is asked of the back-end, who
+// gets which results, and what a failure leaves behind.
+#include <deque>
+
+#include "driver.h"
+#include "test.h"
+#include "tiny_model.h"
+
+namespace tandem::test {
+namespace {
+
+using engine::Answer;
+using engine::Finish;
+using engine::Plan;
+
+struct Asked {
+  model::ForwardBatch batch;
+  std::vector<engine::Draw> draws;
+};
+
+// Each fetch answers the next list of tokens; an empty one fails.
+struct Script {
+  engine::QueueLimits limits{2, 8, 4};
+  std::deque<std::vector<int32_t>> tokens;
+  bool queue_fails = false;
+  std::vector<Asked> queued;
+};
+
+class ScriptedBackend final : public engine::Backend {
+ public:
+  explicit ScriptedBackend(Script& script) : script_(script) {}
+
+  size_t page_bytes() const override { return 0; }
+  void read_page(int32_t, uint8_t*) override {}
+  void write_page(int32_t, const uint8_t*) override {}
+  void forward(const model::ForwardBatch&) override {}
+  void copy_hidden(int64_t, float*) override {}
+  void sample(const std::vector<engine::SampleQuery>& queries) override {
+    for (const engine::SampleQuery& query : queries) {
+      ops::SampleInput input{};
+      if (query.begin(input)) query.take(answer(1));
+    }
+  }
+  std::vector<Answer> score(const std::vector<engine::ScoreQuery>& queries) override { return std::vector<Answer>(queries.size()); }
+  engine::QueueLimits queue_limits() const override { return script_.limits; }
+  void queue(const model::ForwardBatch& batch, const std::vector<engine::Draw>& draws) override {
+    require(!script_.queue_fails, ErrorKind::kState, "the launch failed");
+    script_.queued.push_back({batch, draws});
+  }
+  std::vector<Answer> fetch() override {
+    const std::vector<int32_t> tokens = script_.tokens.front();
+    script_.tokens.pop_front();
+    require(!tokens.empty(), ErrorKind::kState, "the GPU failed");
+    std::vector<Answer> answers;
+    for (int32_t token : tokens) answers.push_back(answer(token));
+    return answers;
+  }
+
+ private:
+  static Answer answer(int32_t token) {
+    Answer a;
+    a.sample.token = token;
+    return a;
+  }
+  Script& script_;
+};
+
+engine::Options queue_options() {
+  engine::Options o;
+  o.max_sequences = 3;
+  o.max_batch_tokens = 40;
+  o.pages = 8;
+  o.max_model_len = 60;
+  o.samplable_vocab = 103;
+  o.max_logprobs = 5;
+  return o;
+}
+
+engine::Engine scripted_engine(Script& script) {
+  auto make = [&](const engine::Options&) { return std::make_unique<ScriptedBackend>(script); };
+  return engine::Engine(TinyModel().load(ops::Element::kBf16, 1), queue_options(), make);
+}
+
+constexpr int32_t kStop = 7;
+
+// Slots 0 and 1 with prompts of 4 and 5 tokens.
+Plan prompts() {
+  Plan plan;
+  for (int64_t slot : {0, 1}) {
+    engine::Open open;
+    open.slot = slot;
+    open.prompt_length = 4 + slot;
+    open.params.max_tokens = 10;
+    open.params.stop_ids = {kStop};
+    plan.opens.push_back(open);
+    plan.pages.push_back({slot, 0, slot});
+    plan.rows.push_back({slot, 0, 4 + slot, 1});
+    for (int32_t i = 0; i < 4 + slot; ++i) plan.tokens.push_back(i);
+  }
+  return plan;
+}
+
+// The step so many after the prompts'.
+Plan decode(int64_t step, const std::vector<int64_t>& slots, bool ahead = true) {
+  Plan plan;
+  plan.ahead = ahead;
+  for (int64_t slot : slots) plan.rows.push_back({slot, 3 + slot + step, 1, 1});
+  plan.tokens.assign(slots.size(), -1);
+  return plan;
+}
+
+std::vector<int32_t> tokens_of(const engine::StepResult& result) {
+  std::vector<int32_t> all;
+  for (const engine::Sampled& s : result.samples) {
+    all.push_back(s.slot);
+    all.push_back(s.token);
+  }
+  return all;
+}
+
+TEST_ONCE(engine_queues_steps_and_gives_each_its_results) {
+  Script script;
+  script.tokens = {{50, 60}, {51, 61}, {52, 62}};
+  engine::Engine engine = scripted_engine(script);
+  CHECK(engine.queue(prompts()));
+  CHECK(engine.queue(decode(1, {0, 1})));
+  CHECK(!engine.queue(decode(2, {0, 1})));
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({0, 50, 1, 60}));
+  CHECK(engine.queue(decode(2, {1, 0})));
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({0, 51, 1, 61}));
+  CHECK_EQ(tokens_of(engine.finish()).size(), size_t(4));
+  const std::vector<int32_t> by_slot = {engine::sampled_by(0), engine::sampled_by(1)};
+  CHECK(script.queued[1].batch.tokens == by_slot);
+  CHECK_EQ(script.queued[1].draws[1].slot, int64_t(1));
+  CHECK_EQ(script.queued[1].draws[1].input.index, uint64_t(1));
+  CHECK_EQ(script.queued[2].draws[1].input.index, uint64_t(2));
+  // Nothing is awaited any more: the host knows the tokens.
+  CHECK(engine.queue(decode(3, {0, 1}, false)));
+  CHECK(script.queued[3].batch.tokens == std::vector<int32_t>({62, 52}));
+}
+
+TEST_ONCE(engine_gives_no_result_for_what_an_earlier_step_ended) {
+  Script script;
+  script.tokens = {{kStop, 60}, {51, 61}, {62, 40}};
+  engine::Engine engine = scripted_engine(script);
+  engine.queue(prompts());
+  engine.queue(decode(1, {0, 1}));
+  const engine::StepResult first = engine.finish();
+  CHECK_EQ(first.samples[0].finish, Finish::kStopToken);
+  // The slot goes to another sequence while the old one's row is queued.
+  Plan plan = decode(2, {1});
+  plan.closes = {0};
+  engine::Open open;
+  open.slot = 0;
+  open.prompt_length = 2;
+  open.params.max_tokens = 1;
+  plan.opens = {open};
+  plan.pages = {{0, 0, 0}};
+  plan.rows.push_back({0, 0, 2, 1});
+  plan.tokens = {-1, 5, 6};
+  CHECK(engine.queue(plan));
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({1, 61}));
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({1, 62, 0, 40}));
+}
+
+TEST_ONCE(engine_queues_no_step_that_closes_what_is_awaited) {
+  Script script;
+  script.tokens = {{50, 60}, {61}};
+  engine::Engine engine = scripted_engine(script);
+  engine.queue(prompts());
+  Plan plan = decode(1, {1});
+  plan.closes = {0};
+  CHECK(!engine.queue(plan));
+  CHECK_ERROR(kState, "not finished", engine.step(plan));
+  CHECK_EQ(tokens_of(engine.finish()).size(), size_t(4));
+  CHECK(engine.queue(plan));
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({1, 61}));
+}
+
+TEST_ONCE(engine_queues_nothing_whose_results_decide) {
+  using Change = std::function<void(Plan&)>;
+  const std::vector<Change> changes = {
+      [](Plan& p) { p.opens[0].params.sampling.presence_penalty = 1; },
+      [](Plan& p) {
+        p.opens[1].params.sampling.bad_words = {{1, 2}};
+      },
+      [](Plan& p) { p.opens[0].prompt_logprobs = 0; },
+      [](Plan& p) {
+        p.controls = {{1, {}}};
+      },
+      [](Plan& p) { p.opens[1].prompt_length = 2, p.rows[1].samples = 3; },
+      [](Plan& p) { p.opens[1].params.sampling.logprobs = 5; },
+      [](Plan& p) {
+        p.opens[1].params.sampling.bias = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {8, 1}};
+      },
+  };
+  for (const Change& change : changes) {
+    Script script;
+    engine::Engine engine = scripted_engine(script);
+    Plan plan = prompts();
+    change(plan);
+    CHECK(!engine.queue(plan));
+    CHECK(!engine.step(plan).samples.empty());
+  }
+  Script one;
+  one.limits.draws = 1;
+  CHECK(!scripted_engine(one).queue(prompts()));
+  Script none;
+  none.limits = {};
+  CHECK(!scripted_engine(none).queue(prompts()));
+  Script script;
+  engine::Engine engine = scripted_engine(script);
+  engine.queue(prompts());
+  CHECK(!engine.queue(decode(1, {0}, false)));
+  CHECK_ERROR(kRange, "position", engine.queue(decode(2, {0})));
+}
+
+TEST_ONCE(engine_fails_with_the_step_that_failed) {
+  Script script;
+  script.tokens = {{}};
+  engine::Engine engine = scripted_engine(script);
+  engine.queue(prompts());
+  engine.queue(decode(1, {0, 1}));
+  CHECK_ERROR(kState, "the GPU failed", engine.finish());
+  CHECK_ERROR(kState, "half-way", engine.finish());
+  CHECK_ERROR(kState, "half-way", engine.step(decode(2, {0})));
+  CHECK_ERROR(kState, "half-way", engine.queue(decode(2, {0})));
+}
+
+TEST_ONCE(engine_finishes_what_was_queued_before_the_step_that_failed) {
+  Script script;
+  script.tokens = {{50, 60}};
+  engine::Engine engine = scripted_engine(script);
+  engine.queue(prompts());
+  script.queue_fails = true;
+  CHECK_ERROR(kState, "the launch failed", engine.queue(decode(1, {0, 1})));
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({0, 50, 1, 60}));
+  CHECK_ERROR(kState, "half-way", engine.step(decode(1, {0})));
+}
+
+}  // namespace
+}  // namespace tandem::test

@@ -1,0 +1,174 @@
+// The thread that runs steps: which are queued behind which, what may still be taken back, and whose failure is told to whom. What a step
+// does is played; every wait is for something that the other thread is sure to do.
+#include "addon/step_thread.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "test.h"
+
+namespace tandem::test {
+namespace {
+
+using addon::StepThread;
+using addon::StepWork;
+
+// What happens on the steps' thread, in order; a played step stops at its gates until they are opened.
+class Stage {
+ public:
+  void note(const std::string& what) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    log_.push_back(what);
+    changed_.notify_all();
+  }
+  void pass(const bool& gate) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return gate; });
+  }
+  void open(bool& gate) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    gate = true;
+    changed_.notify_all();
+  }
+  void wait_for(const std::string& what) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return std::find(log_.begin(), log_.end(), what) != log_.end(); });
+  }
+  bool is_open(const bool& gate) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return gate;
+  }
+  std::string log() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::string all;
+    for (const std::string& what : log_) all += (all.empty() ? "" : " ") + what;
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> log_;
+};
+
+struct Played final : StepWork {
+  Played(Stage& on, std::string called) : stage(on), name(std::move(called)) {}
+
+  bool queue() override {
+    stage.note(name + "?");
+    if (queue_fails) throw Error(ErrorKind::kRange, name + " is no plan");
+    if (queues > 0) stage.note(name + "+");
+    return queues-- > 0;
+  }
+  void run() override { stage.note(name + "!"); }
+  void wait_nearly() override { stage.pass(nearly); }
+  bool ran() override { return stage.is_open(ended); }
+  void finish() override {
+    stage.pass(ended);
+    stage.note(name + ".");
+    if (finish_fails) throw Error(ErrorKind::kState, name + " failed");
+  }
+
+  Stage& stage;
+  std::string name;
+  int queues = 1;  // how often it can be queued when it is asked
+  bool queue_fails = false, finish_fails = false;
+  bool nearly = false, ended = false;
+};
+
+TEST_ONCE(step_thread_queues_the_next_when_the_running_one_is_nearly_over) {
+  Stage stage;
+  Played a(stage, "a"), b(stage, "b"), c(stage, "c");
+  StepThread thread;
+  const auto first = thread.give(a);
+  stage.wait_for("a+");
+  CHECK(!thread.retract());
+  const auto second = thread.give(b);
+  // It waits: newcomers may join it.
+  CHECK(thread.retract());
+  CHECK_ERROR(kState, "taken back", thread.wait(second));
+  const auto third = thread.give(c);
+  stage.open(a.nearly);
+  stage.wait_for("c+");
+  CHECK(!thread.retract());
+  stage.open(a.ended);
+  thread.wait(first);
+  stage.open(c.nearly);
+  stage.open(c.ended);
+  thread.wait(third);
+  CHECK_EQ(stage.log(), std::string("a? a+ c? c+ a. c."));
+}
+
+TEST_ONCE(step_thread_queues_what_comes_late) {
+  Stage stage;
+  Played a(stage, "a"), b(stage, "b");
+  StepThread thread;
+  const auto first = thread.give(a);
+  stage.open(a.nearly);
+  stage.wait_for("a+");
+  const auto second = thread.give(b);
+  stage.wait_for("b+");
+  stage.open(a.ended);
+  stage.open(b.nearly);
+  stage.open(b.ended);
+  thread.wait(first);
+  thread.wait(second);
+  CHECK_EQ(stage.log(), std::string("a? a+ b? b+ a. b."));
+}
+
+TEST_ONCE(step_thread_runs_in_turn_what_cannot_be_queued) {
+  Stage stage;
+  Played a(stage, "a"), b(stage, "b"), c(stage, "c");
+  b.queues = c.queues = 0;
+  StepThread thread;
+  const auto first = thread.give(a);
+  stage.wait_for("a+");
+  const auto second = thread.give(b);
+  stage.open(a.nearly);
+  stage.wait_for("b?");
+  // It has not begun: it can be taken back as soon as it waits again.
+  while (!thread.retract()) std::this_thread::yield();
+  CHECK_ERROR(kState, "taken back", thread.wait(second));
+  const auto third = thread.give(c);
+  stage.open(a.ended);
+  thread.wait(first);
+  thread.wait(third);
+  CHECK_EQ(stage.log(), std::string("a? a+ b? a. c? c!"));
+}
+
+TEST_ONCE(step_thread_tells_each_step_its_own_failure) {
+  Stage stage;
+  Played a(stage, "a"), b(stage, "b"), c(stage, "c"), d(stage, "d");
+  a.finish_fails = b.queue_fails = true;
+  for (Played* step : {&a, &c}) step->nearly = step->ended = true;
+  a.ended = false;
+  StepThread thread;
+  const auto first = thread.give(a);
+  stage.wait_for("a+");
+  const auto second = thread.give(b);
+  CHECK_ERROR(kRange, "b is no plan", thread.wait(second));
+  stage.open(a.ended);
+  CHECK_ERROR(kState, "a failed", thread.wait(first));
+  const auto third = thread.give(c);
+  thread.wait(third);
+  d.queues = 0;
+  thread.wait(thread.give(d));
+  CHECK_EQ(stage.log(), std::string("a? a+ b? a. c? c+ c. d? d!"));
+}
+
+TEST_ONCE(step_thread_drops_what_waits_and_waits_for_what_has_begun) {
+  Stage stage;
+  Played a(stage, "a"), b(stage, "b");
+  StepThread thread;
+  const auto first = thread.give(a);
+  stage.wait_for("a+");
+  thread.drop(thread.give(b));
+  stage.open(a.nearly);
+  stage.open(a.ended);
+  thread.drop(first);
+  CHECK_EQ(stage.log(), std::string("a? a+ a."));
+}
+
+}  // namespace
+}  // namespace tandem::test
