@@ -3,6 +3,7 @@
 #include "addon/step_thread.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -155,6 +156,33 @@ TEST_ONCE(step_thread_tells_each_step_its_own_failure) {
   d.queues = 0;
   thread.wait(thread.give(d));
   CHECK_EQ(stage.log(), std::string("a? a+ b? a. c? c+ c. d? d!"));
+}
+
+TEST_ONCE(step_thread_tells_when_what_was_given_is_over) {
+  Stage stage;
+  Played a(stage, "a"), b(stage, "b"), c(stage, "c");
+  b.queues = c.queues = 0;
+  StepThread thread;
+  thread.wait_for_given(thread.given());
+  const auto first = thread.give(a);
+  stage.wait_for("a+");
+  std::atomic<bool> told{false};
+  std::thread waiter([&, given = thread.given()] {
+    thread.wait_for_given(given);
+    told = true;
+    CHECK(first->over);
+  });
+  // What is given and taken back later counts for nothing.
+  const auto second = thread.give(b);
+  CHECK(thread.retract());
+  CHECK(!told);
+  const auto third = thread.give(c);
+  stage.open(a.nearly);
+  stage.open(a.ended);
+  waiter.join();
+  thread.wait_for_given(thread.given());
+  CHECK(third->over);
+  thread.drop(second);
 }
 
 TEST_ONCE(step_thread_drops_what_waits_and_waits_for_what_has_begun) {

@@ -7,7 +7,14 @@ import { createHash } from 'node:crypto';
 import { join } from 'node:path';
 import { createLocalEngine } from '../../src/control/engine/local.ts';
 import type { SubmitRequest } from '../../src/control/engine/ledger.ts';
-import { loadNative, type NativeAddon, type SamplingSpec, type StepPlan } from '../../src/control/engine/native.ts';
+import {
+  loadNative,
+  type NativeAddon,
+  type NativeEngine,
+  type NativeModel,
+  type SamplingSpec,
+  type StepPlan,
+} from '../../src/control/engine/native.ts';
 import type { EngineConfig, EngineStats, SequenceOutput } from '../../src/control/engine/protocol.ts';
 import type { AdapterRef } from '../../src/control/engine/training.ts';
 import { SERVE } from '../../src/control/grammar/compile.ts';
@@ -172,33 +179,34 @@ test('also over preemptions and chunks of prompts', async () => {
   expect(ahead.ahead).toBeGreaterThan(0);
 });
 
-test('a second step waits for the first, a third one is refused, and the second can be taken back', async () => {
+/** An engine of the addon itself, with nobody before it. */
+async function bareEngine(): Promise<{ engine: NativeEngine; model: NativeModel }> {
   const addon = loadNative();
-  const { spec, files, tensors } = config;
+  const { spec, files, tensors, maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs } = config;
   const model = await addon.loadModel(spec, files, tensors, { dtype: 'bfloat16', threads: 2 });
-  const { maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs } = config;
-  const engine = addon.createEngine(model, {
-    maxSequences,
-    maxBatchTokens,
-    maxModelLen,
-    samplableVocab,
-    maxLogprobs,
-    pages: 8,
-  });
-  const prompt = hashTokens('prompt', 20, spec.vocabSize);
-  const opens = [{ slot: 0, promptLength: 20, sampling: sampling({ temperature: 0, maxTokens: 3 }) }];
+  const options = { maxSequences, maxBatchTokens, maxModelLen, samplableVocab, maxLogprobs, pages: 8 };
+  return { model, engine: addon.createEngine(model, options) };
+}
+
+/** A sequence of a prompt of 20 tokens in the pages 0 and 1, and the steps behind its first. */
+function stepsOfOne(maxTokens: number): { first: StepPlan; next: (position: number) => StepPlan } {
+  const opens = [{ slot: 0, promptLength: 20, sampling: sampling({ temperature: 0, maxTokens }) }];
   const none = new Int32Array(0);
+  const tokens = hashTokens('prompt', 20, config.spec.vocabSize);
   const first = {
-    opens,
-    closes: none,
-    pages: Int32Array.of(0, 0, 0, 0, 1, 1),
-    rows: Int32Array.of(0, 0, 20, 1),
-    tokens: prompt,
+    ...{ opens, closes: none, pages: Int32Array.of(0, 0, 0, 0, 1, 1) },
+    ...{ rows: Int32Array.of(0, 0, 20, 1), tokens },
   };
   const next = (position: number) => ({
     ...{ opens: [], closes: none, pages: none, rows: Int32Array.of(0, position, 1, 1), tokens: Int32Array.of(-1) },
     ahead: true,
   });
+  return { first, next };
+}
+
+test('a second step waits for the first, a third one is refused, and the second can be taken back', async () => {
+  const { engine, model } = await bareEngine();
+  const { first, next } = stepsOfOne(3);
   expect(engine.retract?.()).toBe(false);
   const steps = [engine.step(first), engine.step(next(20))];
   await expect(engine.step(next(21))).rejects.toThrow('another one waits');
@@ -221,6 +229,21 @@ test('a second step waits for the first, a third one is refused, and the second 
   expect([...(await again).tokens]).toEqual(tokens[0]);
   expect(await outcome).toBe(retracted ? 'the step was taken back' : 'ran');
   if (other) expect([...(await other).tokens]).toEqual(tokens[1]);
+  engine.close();
+  model.close();
+});
+
+test('pages are written once the steps that were given before have ended', async () => {
+  const { engine, model } = await bareEngine();
+  const { first, next } = stepsOfOne(40);
+  const [before] = await Promise.all([engine.readPages(Int32Array.of(1)), engine.step(first)]);
+  const bytes = before.map((_, index) => (index % 2 === 0 ? 0 : 63));
+  for (let position = 20; position < 32; position += 2) {
+    // Both steps write into the page that is written then.
+    const steps = [engine.step(next(position)), engine.step(next(position + 1))];
+    await Promise.all([...steps, engine.writePages(Int32Array.of(1), bytes)]);
+    expect(await engine.readPages(Int32Array.of(1))).toEqual(bytes);
+  }
   engine.close();
   model.close();
 });

@@ -131,14 +131,17 @@ Napi::Value step(const std::shared_ptr<EngineHolder>& holder, const Napi::Callba
   });
 }
 
-// Copies pages out of or into the pool; waits for a running step, off the JS thread.
+// Copies pages out of or into the pool, off the JS thread, once the steps that were given before have ended: the pages may have been those of
+// a sequence that was aborted meanwhile and still has a row in one of them.
 class PagesWorker : public PromiseWorker {
  public:
   PagesWorker(Napi::Env env, std::shared_ptr<EngineHolder> holder, std::vector<int32_t> pages, std::vector<uint8_t> bytes, bool write)
-      : PromiseWorker(env), holder_(std::move(holder)), pages_(std::move(pages)), bytes_(std::move(bytes)), write_(write) {}
+      : PromiseWorker(env), holder_(std::move(holder)), pages_(std::move(pages)), bytes_(std::move(bytes)), write_(write),
+        given_(holder_->steps.given()) {}
 
  private:
   void execute() override {
+    holder_->steps.wait_for_given(given_);
     std::lock_guard<std::mutex> lock(holder_->running);
     require(holder_->engine != nullptr, ErrorKind::kState, "the engine is closed");
     if (write_) {
@@ -158,6 +161,7 @@ class PagesWorker : public PromiseWorker {
   std::vector<int32_t> pages_;
   std::vector<uint8_t> bytes_;
   bool write_;
+  int64_t given_;
 };
 
 Napi::Value move_pages(const std::shared_ptr<EngineHolder>& holder, const Napi::CallbackInfo& info, bool write) {

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
@@ -33,6 +34,7 @@ class StepThread {
     std::exception_ptr failure = nullptr;
     bool over = false, retracted = false;
     bool in_turn = false;  // cannot be queued behind the one that runs
+    int64_t number = 0;    // in the order in which they were given, from 1
   };
   using Ticket = std::shared_ptr<Task>;
 
@@ -54,10 +56,24 @@ class StepThread {
     auto task = std::make_shared<Task>(Task{work});
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      task->number = ++given_;
+      unfinished_.insert(given_);
       waiting_.push_back(task);
     }
     changed_.notify_all();
     return task;
+  }
+
+  // How many have been given so far.
+  int64_t given() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return given_;
+  }
+
+  // Returns when none of the first `given` runs or waits any more: they are over, taken back or dropped.
+  void wait_for_given(int64_t given) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return unfinished_.empty() || *unfinished_.begin() > given; });
   }
 
   // Takes back what waits for something else to end; false: nothing does. What is queued has begun, though nothing of it may have run.
@@ -67,6 +83,7 @@ class StepThread {
     Task& last = *waiting_.back();
     last.failure = std::make_exception_ptr(Error(ErrorKind::kState, "the step was taken back"));
     last.over = last.retracted = true;
+    unfinished_.erase(last.number);
     waiting_.pop_back();
     changed_.notify_all();
     return true;
@@ -82,7 +99,9 @@ class StepThread {
   // The work is not done after this, nor goes on.
   void drop(const Ticket& task) {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (std::erase(waiting_, task) == 0) changed_.wait(lock, [&] { return task->over; });
+    if (std::erase(waiting_, task) == 0) return changed_.wait(lock, [&] { return task->over; });
+    unfinished_.erase(task->number);
+    changed_.notify_all();
   }
 
  private:
@@ -168,6 +187,7 @@ class StepThread {
   void end(const Ticket& task, const std::exception_ptr& failure) {
     std::lock_guard<std::mutex> lock(mutex_);
     --begun_;
+    unfinished_.erase(task->number);
     task->failure = failure;
     task->over = true;
     changed_.notify_all();
@@ -187,6 +207,8 @@ class StepThread {
   std::condition_variable changed_;
   std::deque<Ticket> waiting_;
   int begun_ = 0;  // and not over
+  int64_t given_ = 0;
+  std::set<int64_t> unfinished_;  // numbers of those that are not over
   bool stopping_ = false;
   std::thread thread_;
 };
