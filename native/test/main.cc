@@ -15,7 +15,8 @@ namespace {
 constexpr double kSlowSeconds = 1;
 
 bool known_isa(const std::string& name) {
-  for (simd::Isa isa : {simd::Isa::kScalar, simd::Isa::kAvx2, simd::Isa::kAvx512, simd::Isa::kAvx512Vnni, simd::Isa::kAvx512Bf16}) {
+  for (simd::Isa isa :
+       {simd::Isa::kScalar, simd::Isa::kAvx2, simd::Isa::kAvx512, simd::Isa::kAvx512Vnni, simd::Isa::kAvx512Bf16, simd::Isa::kAmx}) {
     if (name == simd::isa_name(isa)) return true;
   }
   return false;

@@ -45,7 +45,7 @@ if(TANDEM_TESTS)
   add_test_code(cpu_test_code ${CPU_TESTS})
   add_test_program(native_tests cpu_test_code ${TEST_DIR}/main.cc ${TEST_DIR}/harness.cc)
   # One test per instruction set: those that the machine lacks report themselves as skipped (exit code 77).
-  foreach(ISA scalar avx2 avx512 avx512_vnni avx512_bf16)
+  foreach(ISA scalar avx2 avx512 avx512_vnni avx512_bf16 amx)
     add_test(NAME native_${ISA} COMMAND native_tests)
     set_tests_properties(native_${ISA} PROPERTIES ENVIRONMENT "TANDEM_ISA=${ISA}" SKIP_RETURN_CODE 77 TIMEOUT 2400)
   endforeach()

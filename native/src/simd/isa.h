@@ -5,11 +5,12 @@
 
 namespace tandem::simd {
 
-enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16 };
+enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
 
 const char* isa_name(Isa isa);
 
-// All that this build and this CPU support, best first; never empty (scalar is always there).
+// All that this build, this CPU and its operating system support, best first; never empty (scalar is always there). Asks Linux to let this
+// process use AMX's tiles, where the CPU has them: threads begun before and after may.
 std::vector<Isa> supported_isas();
 
 // Throws Error(kUnsupported) when TANDEM_ISA names an unknown set or one this machine lacks.

@@ -32,6 +32,11 @@ extern const Kernels table;
 extern const BackwardKernels backward_table;
 extern const QuantKernels quant_table;
 }  // namespace avx512_bf16
+namespace amx {
+extern const Kernels table;
+extern const BackwardKernels backward_table;
+extern const QuantKernels quant_table;
+}  // namespace amx
 #endif
 
 const Kernels& kernels_for(Isa isa) {
@@ -42,6 +47,7 @@ const Kernels& kernels_for(Isa isa) {
     case Isa::kAvx512: return avx512::table;
     case Isa::kAvx512Vnni: return avx512_vnni::table;
     case Isa::kAvx512Bf16: return avx512_bf16::table;
+    case Isa::kAmx: return amx::table;
 #else
     default: break;
 #endif
@@ -57,6 +63,7 @@ const BackwardKernels& backward_kernels_for(Isa isa) {
     case Isa::kAvx512: return avx512::backward_table;
     case Isa::kAvx512Vnni: return avx512_vnni::backward_table;
     case Isa::kAvx512Bf16: return avx512_bf16::backward_table;
+    case Isa::kAmx: return amx::backward_table;
 #else
     default: break;
 #endif
@@ -72,6 +79,7 @@ const QuantKernels& quant_kernels_for(Isa isa) {
     case Isa::kAvx512: return avx512::quant_table;
     case Isa::kAvx512Vnni: return avx512_vnni::quant_table;
     case Isa::kAvx512Bf16: return avx512_bf16::quant_table;
+    case Isa::kAmx: return amx::quant_table;
 #else
     default: break;
 #endif

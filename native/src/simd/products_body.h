@@ -1,0 +1,158 @@
+// Products of rows with packed panels; part of kernels_body.h, which includes it.
+#pragma once
+
+namespace TANDEM_SIMD_NS {
+namespace {
+
+// The two element types behind one name: a "step" is one k for float, a pair of k for bf16.
+struct Bf16Step {
+  using T = uint16_t;
+  using X = XP;
+  static constexpr int kDepth = 2;
+  static X broadcast(const T* x) { return set_pair(x); }
+  static VF fma(X x, const T* w, VF acc) { return fma_pair(x, load_pairs(w), acc); }
+};
+struct F32Step {
+  using T = float;
+  using X = VF;
+  static constexpr int kDepth = 1;
+  static X broadcast(const T* x) { return vset(*x); }
+  static VF fma(X x, const T* w, VF acc) { return vfma(x, vload(w), acc); }
+};
+
+// Bytes ahead of the reader that a stream of weights is fetched: hardware prefetchers stop at the end of each 4 KiB page.
+constexpr int64_t kStreamAhead = 8192;
+
+// R rows x one panel, `steps` steps from the running values in y.
+template <typename S, int R, bool Stream>
+inline void gemm_tile(const typename S::T* x, int64_t ldx, const typename S::T* w, int64_t steps, float* y, int64_t ldy, bool accumulate,
+                      const char* prefetch) {
+  constexpr int64_t kStepBytes = kPanel * S::kDepth * int64_t(sizeof(typename S::T));
+  VF acc[R][kPanelRegs];
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < kPanelRegs; ++c) acc[r][c] = accumulate ? vload(y + r * ldy + c * kLanes) : vset(0.0f);
+  }
+  for (int64_t s = 0; s < steps; ++s) {
+    const typename S::T* row = w + s * kPanel * S::kDepth;
+    if constexpr (Stream) {
+      const char* ahead = reinterpret_cast<const char*>(row) + kStreamAhead;
+      for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(ahead + line, 0, 3);
+    } else {
+      __builtin_prefetch(prefetch + s * 64, 0, 2);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      typename S::X b = S::broadcast(x + r * ldx + s * S::kDepth);
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanelRegs; ++c) acc[r][c] = S::fma(b, row + c * kLanes * S::kDepth, acc[r][c]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < kPanelRegs; ++c) vstore(y + r * ldy + c * kLanes, acc[r][c]);
+  }
+}
+
+template <typename S, bool Stream>
+inline void gemm_rows(int rows, const typename S::T* x, int64_t ldx, const typename S::T* w, int64_t steps, float* y, int64_t ldy,
+                      bool accumulate, const char* prefetch) {
+  switch (rows) {
+    case 1: return gemm_tile<S, 1, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 2: return gemm_tile<S, 2, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 3: return gemm_tile<S, 3, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 4: return gemm_tile<S, 4, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 5: return gemm_tile<S, 5, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    default: return gemm_tile<S, 6, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+  }
+}
+
+// One panel, all rows. With more than one row tile the inner dimension is cut in blocks, the running sums going through y:
+// stores and loads of a float are exact, so the chain of additions is the same as without the cut.
+template <typename S>
+void gemm(const typename S::T* x, int64_t ldx, int64_t m, const typename S::T* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
+  // A lone row tile is bound by memory: it fetches its own weights further on.
+  if (m <= kRowTile) return gemm_rows<S, true>(int(m), x, ldx, w, k / S::kDepth, y, ldy, accumulate, nullptr);
+  int64_t block = kInnerBlock, tiles = (m + kRowTile - 1) / kRowTile;
+  for (int64_t k0 = 0; k0 < k; k0 += block) {
+    int64_t inner = k - k0 < block ? k - k0 : block;
+    const typename S::T* wb = w + k0 * kPanel;
+    const char* after = reinterpret_cast<const char*>(wb + inner * kPanel);
+    int64_t steps = inner / S::kDepth;
+    // Tiles of nearly equal height: a low one would wait for its own sums.
+    for (int64_t tile = 0, i = 0; tile < tiles; ++tile) {
+      int rows = int((tile + 1) * m / tiles - i);
+      // The next block of weights is fetched while this one is used, one line per step, the row tiles taking turns.
+      int64_t turn = tile % (kPanel * int64_t(sizeof(typename S::T)) * S::kDepth / 64);
+      gemm_rows<S, false>(rows, x + i * ldx + k0, ldx, wb, steps, y + i * ldy, ldy, accumulate || k0 > 0, after + turn * steps * 64);
+      i += rows;
+    }
+  }
+}
+
+// Rows whose sums lie side by side while a panel is multiplied: rows of y, often a power of two apart, would push each other out of every
+// cache.
+constexpr int64_t kSumRows = 96;
+
+inline void copy_rows(const float* from, int64_t ld_from, float* to, int64_t ld_to, int64_t m) {
+  for (int64_t r = 0; r < m; ++r) {
+    for (int64_t c = 0; c < kPanel; c += kLanes) vstore(to + r * ld_to + c, vload(from + r * ld_from + c));
+  }
+}
+
+#if !TANDEM_DOT_BF16
+// Without a product of bf16 pairs a step would spend more instructions on widening its operands than on products. Here both sides are
+// widened once per block, and row tiles only load and multiply: the chain of an element is the same, k by k. A block of weights as floats
+// (16 KiB at 64 columns) and the rows of a tile stay in L1; the sums of a block of rows lie side by side in L2, where rows of y, often a
+// power of two apart, would push each other out.
+constexpr int64_t kWideBlock = 64;
+
+inline void widen_weights(const uint16_t* block, int64_t inner, float* weights) {
+  for (int64_t i = 0; i < inner * kPanel; i += 2 * kLanes) {
+    VP pairs = load_pairs(block + i);
+    float* out = weights + i / (2 * kPanel) * (2 * kPanel) + i % (2 * kPanel) / 2;
+    vstore(out, low_halves(pairs));
+    vstore(out + kPanel, high_halves(pairs));
+  }
+}
+
+// At most kSumRows rows.
+void gemm_wide_rows(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
+  alignas(64) float weights[kWideBlock * kPanel];
+  alignas(64) float rows[kRowTile * kWideBlock];
+  alignas(64) float sums[kSumRows * kPanel];
+  if (accumulate) copy_rows(y, ldy, sums, kPanel, m);
+  const int64_t tiles = (m + kRowTile - 1) / kRowTile, line_turns = kPanel / 32 > 1 ? kPanel / 32 : 1;
+  for (int64_t start = 0; start < k; start += kWideBlock) {
+    int64_t inner = k - start < kWideBlock ? k - start : kWideBlock;
+    const uint16_t* block = w + start * kPanel;
+    const char* after = reinterpret_cast<const char*>(block + inner * kPanel);
+    widen_weights(block, inner, weights);
+    for (int64_t tile = 0, first = 0; tile < tiles; ++tile) {
+      int64_t end = (tile + 1) * m / tiles;
+      for (int64_t r = first; r < end; ++r) {
+        const uint16_t* from = x + r * ldx + start;
+        float* to = rows + (r - first) * kWideBlock;
+        for (int64_t i = 0; i < inner; i += kLanes) vstore(to + i, vwiden(from + i));
+      }
+      const char* ahead = after + tile % line_turns * inner * 64;
+      float* to_sums = sums + first * kPanel;
+      gemm_rows<F32Step, false>(int(end - first), rows, kWideBlock, weights, inner, to_sums, kPanel, accumulate || start > 0, ahead);
+      first = end;
+    }
+  }
+  copy_rows(sums, kPanel, y, ldy, m);
+}
+
+void gemm_widened(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
+  // Measured: it pays from three row tiles on.
+  if (m <= 2 * kRowTile) return gemm<Bf16Step>(x, ldx, m, w, k, y, ldy, accumulate);
+  const int64_t blocks = (m + kSumRows - 1) / kSumRows;
+  for (int64_t block = 0, first = 0; block < blocks; ++block) {
+    int64_t end = (block + 1) * m / blocks;
+    gemm_wide_rows(x + first * ldx, ldx, end - first, w, k, y + first * ldy, ldy, accumulate);
+    first = end;
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace TANDEM_SIMD_NS
