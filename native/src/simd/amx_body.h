@@ -9,33 +9,45 @@ namespace TANDEM_SIMD_NS {
 namespace {
 
 constexpr int kTileRows = 16;
-constexpr int64_t kTileInputs = 32;
+constexpr int kTilePairs = 16;
+constexpr int64_t kTileInputs = 2 * kTilePairs;
 constexpr int64_t kPanelStride = kPanel * 4;  // bytes from one pair of inputs to the next
 // Rows whose sums lie side by side; part of no result.
 constexpr int64_t kTileSumRows = 256;
 
-// The shapes of the tiles while this lives, on this thread: 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 weights. `upper` rows (1 to 16) of
-// the first row tile, `lower` (0 to 16) of the second, `inputs` (16 or 32) per product.
-class TileShapes {
- public:
-  TileShapes(int upper, int lower, int inputs) {
-    alignas(64) uint8_t shape[64] = {};
-    shape[0] = 1;
-    auto set = [&](int tile, int rows, int bytes) {
-      shape[16 + 2 * tile] = uint8_t(rows > 0 ? bytes : 0);
-      shape[48 + tile] = uint8_t(rows);
-    };
-    // A lone row tile has all four sums.
-    for (int tile = 0; tile < 4; ++tile) set(tile, tile < 2 || lower == 0 ? upper : lower, 64);
-    set(4, upper, 2 * inputs);
-    set(5, lower, 2 * inputs);
-    set(6, inputs / 2, 64);
-    set(7, inputs / 2, 64);
-    _tile_loadconfig(shape);
+// The shape that the tiles of this thread have: `upper` and `lower` rows, pairs of inputs; 0 when they are released.
+thread_local uint32_t tile_shape = 0;
+
+// Tiles 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 weights. `upper` rows (1 to 16) of the first row tile, `lower` (0 to 16) of the second,
+// `pairs` of inputs (1 to 16) per product. To load a shape takes 51 ns, as long as ten products.
+inline void shape_tiles(int upper, int lower, int pairs) {
+  const uint32_t wanted = uint32_t(upper) | uint32_t(lower) << 8 | uint32_t(pairs) << 16;
+  if (tile_shape == wanted) return;
+  tile_shape = wanted;
+  alignas(64) uint8_t shape[64] = {};
+  shape[0] = 1;
+  auto set = [&](int tile, int rows, int bytes) {
+    shape[16 + 2 * tile] = uint8_t(rows > 0 ? bytes : 0);
+    shape[48 + tile] = uint8_t(rows);
+  };
+  // A lone row tile has all four sums.
+  for (int tile = 0; tile < 4; ++tile) set(tile, tile < 2 || lower == 0 ? upper : lower, 64);
+  set(4, upper, 4 * pairs);
+  set(5, lower, 4 * pairs);
+  set(6, pairs, 64);
+  set(7, pairs, 64);
+  _tile_loadconfig(shape);
+}
+
+// A kernel that uses tiles holds one of these: a thread that waits has no tiles to save.
+struct TileUse {
+  TileUse() = default;
+  ~TileUse() {
+    _tile_release();
+    tile_shape = 0;
   }
-  ~TileShapes() { _tile_release(); }
-  TileShapes(const TileShapes&) = delete;
-  TileShapes& operator=(const TileShapes&) = delete;
+  TileUse(const TileUse&) = delete;
+  TileUse& operator=(const TileUse&) = delete;
 };
 
 // Lines that are fetched while `steps` steps run: so many per step.
@@ -116,7 +128,11 @@ inline void tile_square(const uint16_t* x, int64_t ldx, const uint16_t* w, int64
   _tile_stored(3, y_low + 16, y_stride);
 }
 
-inline int lower_rows(int64_t rows) { return rows <= kTileRows ? 0 : rows >= 2 * kTileRows ? kTileRows : int(rows) - kTileRows; }
+// The tiles' shape for 1 to 32 rows.
+inline void shape_rows(int64_t rows, int pairs = kTilePairs) {
+  if (rows <= kTileRows) return shape_tiles(int(rows), 0, pairs);
+  shape_tiles(kTileRows, int(rows) - kTileRows, pairs);
+}
 
 // Two row tiles or less of some inputs of a panel.
 inline void tile_rows(int64_t rows, const uint16_t* x, int64_t ldx, const uint16_t* w, int64_t steps, float* y, int64_t ldy, bool begins,
@@ -142,27 +158,21 @@ void gemm_tile_sums(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w
     tile_rows(pair < pairs - 1 ? 2 * kTileRows : left, x + row * ldx + k0, ldx, weights, steps, sums + row * kPanel, kPanel,
               !accumulate && k0 == 0, {next, lines});
   };
-  if (left < 2 * kTileRows && pairs > 1) {
-    {
-      TileShapes whole(kTileRows, kTileRows, kTileInputs);
-      for (int64_t k0 = 0; k0 < k; k0 += kInnerBlock) {
-        for (int64_t pair = 0; pair < pairs - 1; ++pair) block(pair, k0);
-      }
-    }
-    TileShapes rest(left < kTileRows ? int(left) : kTileRows, lower_rows(left), kTileInputs);
-    for (int64_t k0 = 0; k0 < k; k0 += kInnerBlock) block(pairs - 1, k0);
-  } else {
-    TileShapes shapes(left < kTileRows ? int(left) : kTileRows, lower_rows(left), kTileInputs);
+  if (pairs > 1) {
+    shape_rows(2 * kTileRows);
     for (int64_t k0 = 0; k0 < k; k0 += kInnerBlock) {
-      for (int64_t pair = 0; pair < pairs; ++pair) block(pair, k0);
+      for (int64_t pair = 0; pair < pairs - 1; ++pair) block(pair, k0);
     }
   }
+  shape_rows(left);
+  for (int64_t k0 = 0; k0 < k; k0 += kInnerBlock) block(pairs - 1, k0);
   copy_rows(sums, kPanel, y, ldy, m);
 }
 
 void gemm_tiles(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
+  TileUse use;
   if (m <= kTileRows) {
-    TileShapes shapes(int(m), 0, kTileInputs);
+    shape_rows(m);
     // Bound by memory: it fetches its own weights further on.
     return tile_row(x, ldx, w, k / kTileInputs, y, ldy, !accumulate, {reinterpret_cast<const char*>(w) + kStreamAhead, 64});
   }
@@ -172,6 +182,111 @@ void gemm_tiles(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, in
     gemm_tile_sums(x + first * ldx, ldx, end - first, w, k, y + first * ldy, ldy, accumulate);
     first = end;
   }
+}
+
+// ---------------------------------------------------------------- small products
+
+// One row tile x U units of 16 columns: out += the blocks of a (`inputs` apart) . those of b, b(unit, block) with rows b_stride bytes apart.
+template <int U, typename B>
+inline void small_tile_row(const uint16_t* a, int64_t lda, int64_t inputs, int64_t blocks, const B& b, size_t b_stride, float* out,
+                           int64_t ldo) {
+  const size_t a_stride = size_t(lda) * 2, out_stride = size_t(ldo) * 4;
+  _tile_loadd(0, out, out_stride);
+  if constexpr (U > 1) _tile_loadd(1, out + 16, out_stride);
+  if constexpr (U > 2) _tile_loadd(2, out + 32, out_stride);
+  if constexpr (U > 3) _tile_loadd(3, out + 48, out_stride);
+  for (int64_t i = 0; i < blocks; ++i) {
+    _tile_loadd(4, a + i * inputs, a_stride);
+    _tile_loadd(6, b(0, i), b_stride);
+    _tile_dpbf16ps(0, 4, 6);
+    if constexpr (U > 1) {
+      _tile_loadd(7, b(1, i), b_stride);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if constexpr (U > 2) {
+      _tile_loadd(6, b(2, i), b_stride);
+      _tile_dpbf16ps(2, 4, 6);
+    }
+    if constexpr (U > 3) {
+      _tile_loadd(7, b(3, i), b_stride);
+      _tile_dpbf16ps(3, 4, 7);
+    }
+  }
+  _tile_stored(0, out, out_stride);
+  if constexpr (U > 1) _tile_stored(1, out + 16, out_stride);
+  if constexpr (U > 2) _tile_stored(2, out + 32, out_stride);
+  if constexpr (U > 3) _tile_stored(3, out + 48, out_stride);
+}
+
+// Two row tiles x one or two units, from unit `unit` on.
+template <int U, typename B>
+inline void small_tile_square(const uint16_t* a, int64_t lda, int64_t inputs, int64_t blocks, const B& b, int unit, size_t b_stride,
+                              float* out, int64_t ldo) {
+  const size_t a_stride = size_t(lda) * 2, out_stride = size_t(ldo) * 4;
+  const uint16_t* a_low = a + kTileRows * lda;
+  float* out_low = out + kTileRows * ldo;
+  _tile_loadd(0, out, out_stride);
+  _tile_loadd(2, out_low, out_stride);
+  if constexpr (U > 1) {
+    _tile_loadd(1, out + 16, out_stride);
+    _tile_loadd(3, out_low + 16, out_stride);
+  }
+  for (int64_t i = 0; i < blocks; ++i) {
+    _tile_loadd(4, a + i * inputs, a_stride);
+    _tile_loadd(6, b(unit, i), b_stride);
+    _tile_loadd(5, a_low + i * inputs, a_stride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (U > 1) {
+      _tile_loadd(7, b(unit + 1, i), b_stride);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, out, out_stride);
+  _tile_stored(2, out_low, out_stride);
+  if constexpr (U > 1) {
+    _tile_stored(1, out + 16, out_stride);
+    _tile_stored(3, out_low + 16, out_stride);
+  }
+}
+
+// U is 1, 2 or 4; 1 to 32 rows. The tiles have their shape.
+template <int U, typename B>
+inline void small_tiles(int rows, const uint16_t* a, int64_t lda, int64_t inputs, int64_t blocks, const B& b, size_t b_stride, float* out,
+                        int64_t ldo) {
+  if (rows <= kTileRows) return small_tile_row<U>(a, lda, inputs, blocks, b, b_stride, out, ldo);
+  if constexpr (U == 1) return small_tile_square<1>(a, lda, inputs, blocks, b, 0, b_stride, out, ldo);
+  if constexpr (U > 1) small_tile_square<2>(a, lda, inputs, blocks, b, 0, b_stride, out, ldo);
+  if constexpr (U > 2) small_tile_square<2>(a, lda, inputs, blocks, b, 2, b_stride, out + 32, ldo);
+}
+
+// small_gemm_rows (attention_body.h) by tiles: full products first, then one with the pairs that are left.
+template <int U>
+void small_gemm_tiles(int64_t rows, const uint16_t* a, int64_t lda, const uint16_t* const* b, int64_t stride, int64_t steps, float* out,
+                      int64_t ldo) {
+  const int64_t blocks = steps / kTilePairs, done = blocks * kTilePairs;
+  const size_t b_stride = size_t(stride) * 2;
+  auto pass = [&](int64_t first_step, int64_t count, int pairs) {
+    auto block_of = [&](int unit, int64_t i) { return b[unit] + (first_step + i * kTilePairs) * stride; };
+    for (int64_t r = 0; r < rows; r += 2 * kTileRows) {
+      int height = rows - r < 2 * kTileRows ? int(rows - r) : 2 * kTileRows;
+      shape_rows(height, pairs);
+      small_tiles<U>(height, a + r * lda + 2 * first_step, lda, kTileInputs, count, block_of, b_stride, out + r * ldo, ldo);
+    }
+  };
+  if (blocks > 0) pass(0, blocks, kTilePairs);
+  if (steps > done) pass(done, 1, int(steps - done));
+}
+
+// out[rows][dim] += weights . values, page by page (AttendArgs): at most 32 rows, weights kKeyTile apart.
+void gather_tiles(int rows, const uint16_t* weights, const uint16_t* const* values, int pages, int64_t dim, float* out) {
+  shape_rows(rows, kPage / 2);
+  const size_t stride = size_t(dim) * 4;
+  int64_t d = 0;
+  auto page_of = [&](int unit, int64_t page) { return values[page] + (d + 16 * unit) * 2; };
+  for (; d + 64 <= dim; d += 64) small_tiles<4>(rows, weights, kKeyTile, kPage, pages, page_of, stride, out + d, dim);
+  for (; d < dim; d += 16) small_tiles<1>(rows, weights, kKeyTile, kPage, pages, page_of, stride, out + d, dim);
 }
 
 }  // namespace

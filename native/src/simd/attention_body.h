@@ -31,6 +31,9 @@ inline void small_gemm(const typename S::T* a, int64_t lda, const typename S::T*
 template <typename S, int U>
 inline void small_gemm_rows(int rows, const typename S::T* a, int64_t lda, const typename S::T* const* b, int64_t stride, int64_t steps,
                             float* out, int64_t ldo) {
+#if TANDEM_AMX
+  if constexpr (S::kDepth == 2) return small_gemm_tiles<U>(rows, a, lda, b, stride, steps, out, ldo);
+#endif
   int r = 0;
   for (; r + kAttendTileRows <= rows; r += kAttendTileRows) {
     small_gemm<S, kAttendTileRows, U>(a + r * lda, lda, b, stride, steps, out + r * ldo, ldo);
@@ -122,35 +125,60 @@ struct Attend {
     }
   }
 
-  // Turns a row of scores into weights and rescales what the row has gathered so far.
-  void soften(int row, int base) {
+  // Scales a row's scores, those that it does not see to -inf; returns the largest.
+  float scale_scores(int row, int base) {
     float* scores = args.scratch + row * kKeyTile;
     int low = args.first[row] - base, high = args.last[row] - base;
-    for (int i = 0; i < kKeyTile; ++i) scores[i] = i >= low && i <= high ? scores[i] * (kInt8 ? key_scales[i] : args.scale) : kNegInf;
-    VF top = vload(scores);
-    for (int i = kLanes; i < kKeyTile; i += kLanes) top = vmax(top, vload(scores + i));
-    float best = horizontal_max(top);
-    best = best > max[row] ? best : max[row];
-    float shift = best == kNegInf ? 0.0f : best;
-    float keep[kLanes];
-    vstore_lanes(keep, vexp(vset(max[row] - shift)));
-    T* w = weights + row * kKeyTile;
-    VF total = vset(0.0f);
+    if (low > 0 || high < kKeyTile - 1) {
+      for (int i = 0; i < kKeyTile; ++i) scores[i] = i >= low && i <= high ? scores[i] : kNegInf;
+    }
+    VF top = vset(kNegInf);
     for (int i = 0; i < kKeyTile; i += kLanes) {
-      VF e = vexp(vsub(vload(scores + i), vset(shift)));
-      store_row(w + i, kInt8 ? vmul(e, vload(value_scales + i)) : e, kLanes);
-      total = vadd(total, e);
+      // An unseen position stays unseen where its scale is 0.
+      VF scaled = vmul(vload(scores + i), kInt8 ? vload(key_scales + i) : vset(args.scale));
+      if constexpr (kInt8) scaled = vselect_lt(vload(scores + i), vset(-__FLT_MAX__), vset(kNegInf), scaled);
+      vstore(scores + i, scaled);
+      top = vmax(top, scaled);
     }
-    sum[row] = sum[row] * keep[0] + horizontal_sum(total);
-    if (best != max[row]) {
-      float* out = args.out + int64_t(row) * args.dim;
-      for (int d = 0; d < args.dim; d += kLanes) vstore(out + d, vmul(vload(out + d), vset(keep[0])));
+    return horizontal_max(top);
+  }
+
+  // Turns the rows' scores into weights and rescales what the rows have gathered so far.
+  void soften(int base) {
+    alignas(64) float best[kAttendRows], keep[kAttendRows];
+    for (int r = 0; r < args.rows; ++r) {
+      best[r] = scale_scores(r, base);
+      best[r] = best[r] > max[r] ? best[r] : max[r];
+      keep[r] = max[r] - (best[r] == kNegInf ? 0.0f : best[r]);
     }
-    max[row] = best;
+    for (int r = args.rows; r % kLanes != 0; ++r) keep[r] = 0.0f;
+    for (int r = 0; r < args.rows; r += kLanes) vstore(keep + r, vexp(vload(keep + r)));
+    for (int r = 0; r < args.rows; ++r) {
+      const float* scores = args.scratch + r * kKeyTile;
+      VF shift = vset(best[r] == kNegInf ? 0.0f : best[r]), total = vset(0.0f);
+      for (int i = 0; i < kKeyTile; i += kLanes) {
+        VF e = vexp(vsub(vload(scores + i), shift));
+        store_row(weights + r * kKeyTile + i, kInt8 ? vmul(e, vload(value_scales + i)) : e, kLanes);
+        total = vadd(total, e);
+      }
+      sum[r] = sum[r] * keep[r] + horizontal_sum(total);
+      if (best[r] != max[r]) {
+        float* out = args.out + int64_t(r) * args.dim;
+        for (int d = 0; d < args.dim; d += kLanes) vstore(out + d, vmul(vload(out + d), vset(keep[r])));
+      }
+      max[r] = best[r];
+    }
   }
 
   // out[rows][dim] += weights . v, page by page. Keys that no row sees have weight 0; their pages hold finite numbers.
   void gather(int tile, int pages) {
+#if TANDEM_AMX
+    if constexpr (S::kDepth == 2) {
+      const T* values[kPagesPerTile];
+      for (int page = 0; page < pages; ++page) values[page] = elements(values_of(tile * kPagesPerTile + page), page);
+      return gather_tiles(args.rows, weights, values, pages, args.dim, args.out);
+    }
+#endif
     for (int page = 0; page < pages; ++page) {
       const T* values = elements(values_of(tile * kPagesPerTile + page), page);
       const T* w = weights + page * kPage;
@@ -181,7 +209,7 @@ struct Attend {
       if (pages > kPagesPerTile) pages = kPagesPerTile;
       if constexpr (kInt8) load_scales(tile, pages);
       score(tile, pages);
-      for (int r = 0; r < args.rows; ++r) soften(r, base);
+      soften(base);
       gather(tile, pages);
     }
     for (int r = 0; !args.finishes && r < args.rows; ++r) {
@@ -198,6 +226,9 @@ struct Attend {
 
 template <typename S, bool kInt8>
 void attend(const AttendArgs<typename S::T>& args) {
+#if TANDEM_AMX
+  TileUse use;
+#endif
   Attend<S, kInt8>(args).run();
 }
 

@@ -262,6 +262,9 @@ struct AttendBackward {
 
 template <typename Turn>
 void attend_backward(const AttendBackwardArgs<typename Turn::T>& args) {
+#if TANDEM_AMX
+  TileUse use;
+#endif
   AttendBackward<Turn>(args).run();
 }
 

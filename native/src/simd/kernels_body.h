@@ -36,23 +36,6 @@ inline VF vexp(VF x) {
   return vselect_lt(vset(88.7f), x, vset(__builtin_inff()), y);
 }
 
-inline float horizontal_sum(VF v) {
-  float lanes[kLanes];
-  vstore_lanes(lanes, v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
-  }
-  return lanes[0];
-}
-
-inline float horizontal_max(VF v) {
-  float lanes[kLanes];
-  vstore_lanes(lanes, v);
-  float best = lanes[0];
-  for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
-  return best;
-}
-
 // ---------------------------------------------------------------- rows
 
 inline void store_row(uint16_t* out, VF v, int n) {

@@ -102,6 +102,17 @@ inline VF vload_tail(const float* p, int n, float fill) {
   return each([&](int i) { return i < n ? p[i] : fill; });
 }
 inline void vstore_lanes(float* out, VF v) { vstore(out, v); }
+// Halves are folded onto each other until one lane is left.
+inline float horizontal_sum(VF v) {
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) v.lane[i] += v.lane[i + width];
+  }
+  return v.lane[0];
+}
+inline float horizontal_max(VF v) {
+  for (int i = 1; i < kLanes; ++i) v.lane[0] = v.lane[i] > v.lane[0] ? v.lane[i] : v.lane[0];
+  return v.lane[0];
+}
 inline VF vwiden(const uint16_t* p) {
   return each([&](int i) { return widen(p[i]); });
 }
