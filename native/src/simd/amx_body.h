@@ -50,18 +50,16 @@ struct TileUse {
   TileUse& operator=(const TileUse&) = delete;
 };
 
-// Lines that are fetched while `steps` steps run: so many per step.
+// Lines that are fetched while a product runs: so many per step, into L1 or only into L2.
 struct TileFetch {
   const char* from;
   int64_t lines;
-  void step(int64_t s) const {
-    for (int64_t line = 0; line < lines; ++line) __builtin_prefetch(from + (s * lines + line) * 64, 0, 2);
-  }
 };
 
 // One row tile x the four column tiles of a panel.
-inline void tile_row(const uint16_t* x, int64_t ldx, const uint16_t* w, int64_t steps, float* y, int64_t ldy, bool begins,
-                     TileFetch fetch) {
+template <bool kToL1>
+inline void tile_strip(const uint16_t* x, int64_t ldx, const uint16_t* w, int64_t steps, float* y, int64_t ldy, bool begins,
+                       TileFetch fetch) {
   const size_t x_stride = size_t(ldx) * 2, y_stride = size_t(ldy) * 4;
   if (begins) {
     _tile_zero(0);
@@ -76,7 +74,7 @@ inline void tile_row(const uint16_t* x, int64_t ldx, const uint16_t* w, int64_t 
   }
   for (int64_t s = 0; s < steps; ++s) {
     const uint16_t* block = w + s * kTileInputs * kPanel;
-    fetch.step(s);
+    for (int64_t line = 0; line < fetch.lines; ++line) __builtin_prefetch(fetch.from + (s * fetch.lines + line) * 64, 0, kToL1 ? 3 : 2);
     _tile_loadd(4, x + s * kTileInputs, x_stride);
     _tile_loadd(6, block, kPanelStride);
     _tile_loadd(7, block + 32, kPanelStride);
@@ -93,79 +91,36 @@ inline void tile_row(const uint16_t* x, int64_t ldx, const uint16_t* w, int64_t 
   _tile_stored(3, y + 48, y_stride);
 }
 
-// Two row tiles x two column tiles, half a panel.
-inline void tile_square(const uint16_t* x, int64_t ldx, const uint16_t* w, int64_t steps, float* y, int64_t ldy, bool begins,
-                        TileFetch fetch) {
-  const size_t x_stride = size_t(ldx) * 2, y_stride = size_t(ldy) * 4;
-  const uint16_t* x_low = x + kTileRows * ldx;
-  float* y_low = y + kTileRows * ldy;
-  if (begins) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  } else {
-    _tile_loadd(0, y, y_stride);
-    _tile_loadd(1, y + 16, y_stride);
-    _tile_loadd(2, y_low, y_stride);
-    _tile_loadd(3, y_low + 16, y_stride);
-  }
-  for (int64_t s = 0; s < steps; ++s) {
-    const uint16_t* block = w + s * kTileInputs * kPanel;
-    fetch.step(s);
-    _tile_loadd(4, x + s * kTileInputs, x_stride);
-    _tile_loadd(6, block, kPanelStride);
-    _tile_loadd(7, block + 32, kPanelStride);
-    _tile_loadd(5, x_low + s * kTileInputs, x_stride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, y, y_stride);
-  _tile_stored(1, y + 16, y_stride);
-  _tile_stored(2, y_low, y_stride);
-  _tile_stored(3, y_low + 16, y_stride);
-}
-
 // The tiles' shape for 1 to 32 rows.
 inline void shape_rows(int64_t rows, int pairs = kTilePairs) {
   if (rows <= kTileRows) return shape_tiles(int(rows), 0, pairs);
   shape_tiles(kTileRows, int(rows) - kTileRows, pairs);
 }
 
-// Two row tiles or less of some inputs of a panel.
-inline void tile_rows(int64_t rows, const uint16_t* x, int64_t ldx, const uint16_t* w, int64_t steps, float* y, int64_t ldy, bool begins,
-                      TileFetch fetch) {
-  if (rows <= kTileRows) return tile_row(x, ldx, w, steps, y, ldy, begins, fetch);
-  TileFetch second{fetch.from + steps * fetch.lines * 64, fetch.lines};
-  tile_square(x, ldx, w, steps, y, ldy, begins, fetch);
-  tile_square(x, ldx, w + 64, steps, y + 32, ldy, begins, second);
-}
-
 // More than one row tile, at most kTileSumRows rows. The inner dimension is cut in blocks that stay in L1 while all rows use them; the sums go
-// through memory, which is exact.
-void gemm_tile_sums(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
+// through memory, which is exact. Two row tiles by two of columns would load less, but measured no faster with 512 rows and a fifth slower
+// with 128: a core's share of the memory is the bound.
+template <bool kToL1>
+void gemm_strips(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, int64_t inner, float* y, int64_t ldy,
+                 bool accumulate) {
   alignas(64) float sums[kTileSumRows * kPanel];
   if (accumulate) copy_rows(y, ldy, sums, kPanel, m);
-  const int64_t pairs = (m + 2 * kTileRows - 1) / (2 * kTileRows), left = m - (pairs - 1) * 2 * kTileRows;
-  auto block = [&](int64_t pair, int64_t k0) {
-    int64_t steps = (k - k0 < kInnerBlock ? k - k0 : kInnerBlock) / kTileInputs, row = pair * 2 * kTileRows;
+  const int64_t strips = (m + kTileRows - 1) / kTileRows, whole = m / kTileRows, lines = (64 + strips - 1) / strips;
+  auto multiply = [&](int64_t strip, int64_t k0) {
+    int64_t steps = (k - k0 < inner ? k - k0 : inner) / kTileInputs, row = strip * kTileRows;
     const uint16_t* weights = w + k0 * kPanel;
-    // The next block is fetched while this one is used, the row tiles taking turns: steps * 64 lines of it.
-    int64_t lines = (64 + 2 * pairs - 1) / (2 * pairs);
-    const char* next = reinterpret_cast<const char*>(weights + steps * kTileInputs * kPanel) + pair * 2 * steps * lines * 64;
-    tile_rows(pair < pairs - 1 ? 2 * kTileRows : left, x + row * ldx + k0, ldx, weights, steps, sums + row * kPanel, kPanel,
-              !accumulate && k0 == 0, {next, lines});
+    // The next block is fetched while this one is used, the strips taking turns.
+    const char* next = reinterpret_cast<const char*>(weights + inner * kPanel) + strip * steps * lines * 64;
+    tile_strip<kToL1>(x + row * ldx + k0, ldx, weights, steps, sums + row * kPanel, kPanel, !accumulate && k0 == 0, {next, lines});
   };
-  if (pairs > 1) {
-    shape_rows(2 * kTileRows);
-    for (int64_t k0 = 0; k0 < k; k0 += kInnerBlock) {
-      for (int64_t pair = 0; pair < pairs - 1; ++pair) block(pair, k0);
-    }
+  shape_rows(kTileRows);
+  for (int64_t k0 = 0; k0 < k; k0 += inner) {
+    for (int64_t strip = 0; strip < whole; ++strip) multiply(strip, k0);
   }
-  shape_rows(left);
-  for (int64_t k0 = 0; k0 < k; k0 += kInnerBlock) block(pairs - 1, k0);
+  if (whole < strips) {
+    shape_rows(m - whole * kTileRows);
+    for (int64_t k0 = 0; k0 < k; k0 += inner) multiply(whole, k0);
+  }
   copy_rows(sums, kPanel, y, ldy, m);
 }
 
@@ -174,12 +129,16 @@ void gemm_tiles(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, in
   if (m <= kTileRows) {
     shape_rows(m);
     // Bound by memory: it fetches its own weights further on.
-    return tile_row(x, ldx, w, k / kTileInputs, y, ldy, !accumulate, {reinterpret_cast<const char*>(w) + kStreamAhead, 64});
+    const char* ahead = reinterpret_cast<const char*>(w) + kStreamAhead;
+    return tile_strip<true>(x, ldx, w, k / kTileInputs, y, ldy, !accumulate, {ahead, 64});
   }
   int64_t blocks = (m + kTileSumRows - 1) / kTileSumRows;
   for (int64_t block = 0, first = 0; block < blocks; ++block) {
-    int64_t end = (block + 1) * m / blocks;
-    gemm_tile_sums(x + first * ldx, ldx, end - first, w, k, y + first * ldy, ldy, accumulate);
+    int64_t end = (block + 1) * m / blocks, rows = end - first;
+    // Measured: few rows leave the memory waiting unless their weights come into L1.
+    const uint16_t* from = x + first * ldx;
+    if (rows <= 4 * kTileRows) gemm_strips<true>(from, ldx, rows, w, k, 64, y + first * ldy, ldy, accumulate);
+    else gemm_strips<false>(from, ldx, rows, w, k, 128, y + first * ldy, ldy, accumulate);
     first = end;
   }
 }
