@@ -1,7 +1,10 @@
 // What this machine can do at most: DRAM read bandwidth and the arithmetic peaks of its vector units, for a number of threads.
 // Usage: limits THREADS. Prints one line of JSON; an operation that the CPU lacks is null.
+#include <cpuid.h>
 #include <immintrin.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -108,6 +111,42 @@ PEAK_LOOP(fma_avx512, "avx512f", __m512, "+v", "vfmadd231ps", 32)
 PEAK_LOOP(dot_bf16, "avx512f,avx512bf16", __m512, "+v", "vdpbf16ps", 64)
 PEAK_LOOP(dot_int8, "avx512f,avx512vnni", __m512i, "+v", "vpdpbusd", 128)
 
+// Four sums of 16 x 16, two tiles of rows and two of columns: the order in which a product uses them. Tiles of zeros would run no faster.
+#define TILE_LOOP(name, isa, product, operations)                                       \
+  __attribute__((target("amx-tile," isa))) double name(int) {                           \
+    alignas(64) uint8_t shape[64] = {1}, numbers[1024];                                 \
+    for (int tile = 0; tile < 8; ++tile) {                                              \
+      shape[16 + 2 * tile] = 64;                                                        \
+      shape[48 + tile] = 16;                                                            \
+    }                                                                                   \
+    for (int i = 0; i < 1024; ++i) numbers[i] = uint8_t(i % 2 ? 0x3f : i);              \
+    __asm__ volatile("" ::: "memory"); /* GCC's tile loads do not say that they read */ \
+    _tile_loadconfig(shape);                                                            \
+    _tile_loadd(4, numbers, 64);                                                        \
+    _tile_loadd(5, numbers, 64);                                                        \
+    _tile_loadd(6, numbers, 64);                                                        \
+    _tile_loadd(7, numbers, 64);                                                        \
+    for (int n = 0; n < kLoop; ++n) {                                                   \
+      product(0, 4, 6);                                                                 \
+      product(1, 4, 7);                                                                 \
+      product(2, 5, 6);                                                                 \
+      product(3, 5, 7);                                                                 \
+    }                                                                                   \
+    _tile_release();                                                                    \
+    return double(kLoop) * 4 * operations;                                              \
+  }
+
+TILE_LOOP(tile_bf16, "amx-bf16", _tile_dpbf16ps, 2 * 16 * 16 * 32)
+TILE_LOOP(tile_int8, "amx-int8", _tile_dpbssd, 2 * 16 * 16 * 64)
+
+// AMX with products of bf16 and of bytes, and Linux's leave to use it.
+bool has_tiles() {
+  constexpr unsigned kNeeded = 1u << 22 | 1u << 24 | 1u << 25;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kNeeded) != kNeeded) return false;
+  return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+}
+
 std::string number(bool has, double value, double scale) {
   if (!has) return "null";
   char text[32];
@@ -128,11 +167,21 @@ int main(int argc, char** argv) {
     return 1;
   }
   bool wide = __builtin_cpu_supports("avx512f"), bf16 = __builtin_cpu_supports("avx512bf16");
-  bool vnni = __builtin_cpu_supports("avx512vnni");
+  bool vnni = __builtin_cpu_supports("avx512vnni"), tiles = has_tiles();
   std::printf("{\"threads\": %d, \"dram_read_gb_s\": %s, \"fp32_gflop_s\": %s, \"bf16_gflop_s\": %s, \"int8_gop_s\": %s}\n", threads,
               number(true, read_bandwidth(threads), 1e9).c_str(),
               number(true, best_rate(threads, wide ? fma_avx512 : fma_avx2), 1e9).c_str(),
-              number(bf16, bf16 ? best_rate(threads, dot_bf16) : 0, 1e9).c_str(),
-              number(vnni, vnni ? best_rate(threads, dot_int8) : 0, 1e9).c_str());
+              number(bf16 || tiles,
+                     tiles  ? best_rate(threads, tile_bf16)
+                     : bf16 ? best_rate(threads, dot_bf16)
+                            : 0,
+                     1e9)
+                  .c_str(),
+              number(vnni || tiles,
+                     tiles  ? best_rate(threads, tile_int8)
+                     : vnni ? best_rate(threads, dot_int8)
+                            : 0,
+                     1e9)
+                  .c_str());
   return 0;
 }
