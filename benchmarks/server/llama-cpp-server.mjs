@@ -4,6 +4,7 @@
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
+import os from 'node:os';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ensurePeers } from '../engine/peers.mjs';
@@ -35,7 +36,7 @@ function build() {
   if (!existsSync(source)) run('git', ['clone', '--quiet', BUNDLE, source]);
   const into = path.join(FOLDER, 'build');
   run('cmake', ['-S', source, '-B', into, ...SWITCHES.map((each) => `-D${each}`)]);
-  run('cmake', ['--build', into, '--target', 'llama-server', '--parallel']);
+  run('cmake', ['--build', into, '--target', 'llama-server', '--parallel', String(os.availableParallelism())]);
 }
 
 async function ready(origin, child) {

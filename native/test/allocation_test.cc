@@ -185,5 +185,41 @@ TEST_ENGINE(a_token_costs_no_allocation_in_the_forward_pass_and_the_sampler) {
   }
 }
 
+// Allocations of one decode step of a whole engine with so many sequences, once it has run for a while.
+int64_t allocations_of_step(const std::shared_ptr<model::Model>& model, int64_t sequences) {
+  engine::Options o = options();
+  o.max_sequences = o.pages = sequences;
+  o.max_batch_tokens = 8 * sequences;
+  engine::Engine engine(model, o);
+  engine::Plan first, next;
+  for (int64_t s = 0; s < sequences; ++s) {
+    engine::Open open;
+    open.slot = s;
+    open.prompt_length = 2;
+    open.params.max_tokens = 14;
+    open.params.sampling.seed = uint64_t(s);
+    first.opens.push_back(open);
+    first.pages.push_back({s, 0, s});
+    first.rows.push_back({s, 0, 2, true});
+    first.tokens.insert(first.tokens.end(), {int32_t(s), 7});
+    next.rows.push_back({s, 2, 1, true});
+    next.tokens.push_back(-1);
+  }
+  engine.step(first);
+  int64_t before = 0;
+  for (int i = 0; i < 8; ++i) {
+    before = allocations;
+    engine.step(next);
+    for (engine::Row& row : next.rows) ++row.first_position;
+  }
+  return allocations.load() - before;
+}
+
+TEST_ONCE(a_step_of_many_tokens_allocates_no_more_than_one_of_few) {
+  auto model = TinyModel().load(ops::Element::kBf16, 1);
+  int64_t few = allocations_of_step(model, 2);
+  for (int64_t n : {1, 2, 8, 32, 64}) CHECK_EQ(allocations_of_step(model, n), few);
+}
+
 }  // namespace
 }  // namespace tandem::test

@@ -45,6 +45,7 @@ void CpuBackend::for_each(const std::vector<Query>& queries, const Follows& foll
   for (int64_t first = 0; first < total; first += logit_rows_) {
     int64_t count = std::min(logit_rows_, total - first);
     std::vector<const float*> rows;
+    rows.reserve(size_t(count));
     for (int64_t i = 0; i < count; ++i) {
       const HiddenRow& hidden = queries[size_t(first + i)].hidden;
       rows.push_back(hidden.copy ? hidden.copy : forward_.hidden(hidden.row));

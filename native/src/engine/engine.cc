@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -188,6 +189,7 @@ void Engine::check_rows(const Plan& plan, const std::vector<uint8_t>& opens, con
 }
 
 void Engine::check_controls(const Plan& plan) const {
+  if (plan.controls.empty()) return;
   std::unordered_set<int64_t> samples;
   for (const Row& row : plan.rows) {
     if (row.samples == 1) samples.insert(row.slot);
@@ -204,15 +206,18 @@ void Engine::check_controls(const Plan& plan) const {
 void Engine::check_written_pages(const Plan& plan, const std::vector<uint8_t>& opens) const {
   std::unordered_map<int64_t, int32_t> assigned;  // slot << 32 | page index -> page
   for (const PageAssignment& a : plan.pages) assigned[a.slot << 32 | a.index] = int32_t(a.page);
-  std::unordered_set<int32_t> written;
+  std::vector<int32_t> written;
+  written.reserve(plan.rows.size() + plan.tokens.size() / simd::kPage + 1);
   for (const Row& row : plan.rows) {
     const std::vector<int32_t>& held = slots_[size_t(row.slot)].pages;
     int64_t held_count = opens[size_t(row.slot)] ? 0 : int64_t(held.size());
     for (int64_t i = row.first_position / simd::kPage; i <= (row.first_position + row.count - 1) / simd::kPage; ++i) {
-      int32_t page = i < held_count ? held[size_t(i)] : assigned.at(row.slot << 32 | i);
-      require(written.insert(page).second, ErrorKind::kRange, "rows: two rows write the same page");
+      written.push_back(i < held_count ? held[size_t(i)] : assigned.at(row.slot << 32 | i));
     }
   }
+  std::sort(written.begin(), written.end());
+  bool twice = std::adjacent_find(written.begin(), written.end()) != written.end();
+  require(!twice, ErrorKind::kRange, "rows: two rows write the same page");
 }
 
 void Engine::apply_slots(const Plan& plan) {
@@ -238,6 +243,8 @@ void Engine::apply_slots(const Plan& plan) {
 model::ForwardBatch Engine::build_batch(const Plan& plan) {
   model::ForwardBatch batch;
   batch.tokens = plan.tokens;
+  batch.runs.reserve(plan.rows.size());
+  batch.adapters.reserve(plan.rows.size());
   int64_t first = 0;
   for (const Row& row : plan.rows) {
     Slot& slot = slots_[size_t(row.slot)];
@@ -331,6 +338,8 @@ std::vector<Engine::Drawing> Engine::drawings(const Plan& plan, const model::For
   std::unordered_map<int64_t, const ops::StepControls*> controls;
   for (const StepControl& control : plan.controls) controls[control.slot] = &control.controls;
   std::vector<Drawing> all;
+  auto count = [](int64_t n, const Row& row) { return n + row.samples; };
+  all.reserve(size_t(std::accumulate(plan.rows.begin(), plan.rows.end(), int64_t(0), count)));
   int64_t first = 0;
   for (const Row& row : plan.rows) {
     auto found = controls.find(row.slot);
@@ -425,6 +434,8 @@ void Engine::settle(Drawing& drawing, Answer&& answer) {
 void Engine::sample_rows(const Plan& plan, const model::ForwardBatch& batch, StepResult& result) {
   std::vector<Drawing> all = drawings(plan, batch);
   std::vector<SampleQuery> queries;
+  queries.reserve(all.size());
+  result.samples.reserve(all.size());
   for (Drawing& drawing : all) {
     queries.push_back(
         {drawing.hidden, drawing.follows,
