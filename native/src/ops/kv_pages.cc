@@ -7,8 +7,6 @@
 #include <limits>
 #include <vector>
 
-#include "base/bf16.h"
-
 namespace tandem::ops {
 
 namespace {
@@ -36,6 +34,31 @@ template <typename T, typename From, typename Convert>
 void put_value(const KvShape& shape, uint8_t* block, int slot, const From* value, const Convert& convert) {
   auto* out = reinterpret_cast<T*>(block);
   for (int64_t d = 0; d < shape.head_dim; ++d) out[shape.value_index(slot, d)] = convert(value[d]);
+}
+
+// put_key and put_value of bf16: numbers become bf16 a few at a time, without a branch, and those of a pair of a key are stored at once.
+constexpr int64_t kPart = 64;
+
+inline int64_t narrow_part(const float* x, int64_t first, int64_t n, uint16_t* out) {
+  const int64_t count = std::min(kPart, n - first);
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t bits = std::bit_cast<uint32_t>(x[first + i]), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    out[i] = uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded);
+  }
+  return count;
+}
+void put_bf16(const KvShape& shape, uint8_t* key_block, uint8_t* value_block, int slot, const float* key, const float* value) {
+  auto* keys = reinterpret_cast<uint16_t*>(key_block) + 2 * slot;
+  auto* values = reinterpret_cast<uint16_t*>(value_block) + slot / 2 * shape.dim() * 2 + slot % 2;
+  uint16_t part[kPart] = {};
+  for (int64_t d = 0; d < shape.head_dim; d += kPart) {
+    int64_t count = narrow_part(key, d, shape.head_dim, part);
+    // Past an odd size lies padding, which stays zero.
+    if (count % 2 != 0) part[count] = 0;
+    for (int64_t i = 0; i < count; i += 2) std::memcpy(keys + (d + i) * simd::kPage, part + i, 2 * sizeof(uint16_t));
+    count = narrow_part(value, d, shape.head_dim, part);
+    for (int64_t i = 0; i < count; ++i) values[2 * (d + i)] = part[i];
+  }
 }
 
 float* scales_of(const KvShape& shape, uint8_t* block) { return reinterpret_cast<float*>(block + shape.head_elements()); }
@@ -105,8 +128,7 @@ void KvPages::write(int64_t layer, int64_t page, int64_t kv_head, int slot, cons
     scales_of(shape_, value_block)[slot] = quantise_position(value, shape_.head_dim, numbers.data());
     put_value<int8_t>(shape_, value_block, slot, numbers.data(), same);
   } else if (shape_.element == Element::kBf16) {
-    put_key<uint16_t>(shape_, key_block, slot, key, float_to_bf16);
-    put_value<uint16_t>(shape_, value_block, slot, value, float_to_bf16);
+    put_bf16(shape_, key_block, value_block, slot, key, value);
   } else {
     auto same = [](float x) { return x; };
     put_key<float>(shape_, key_block, slot, key, same);
