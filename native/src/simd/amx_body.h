@@ -31,6 +31,7 @@ class TileShapes {
     set(5, lower, 2 * inputs);
     set(6, inputs / 2, 64);
     set(7, inputs / 2, 64);
+    asm volatile("" : : "r"(shape) : "memory");  // the intrinsic of GCC 12 says that it reads eight bytes
     _tile_loadconfig(shape);
   }
   ~TileShapes() { _tile_release(); }
