@@ -185,5 +185,80 @@ TEST(quantised_backward_is_that_of_the_dequantised_weights) {
   }
 }
 
+// ---------------------------------------------------------------- tiles
+
+// Rows of x with zeros, tiny and huge groups, in the form that products take.
+struct QuantisedRows {
+  std::vector<int8_t> values;
+  std::vector<float> scales;
+  std::vector<int32_t> sums;
+
+  QuantisedRows(Random& random, int64_t m, int64_t k) : values(size_t(m * k)), scales(size_t(m * k / 32)), sums(size_t(m * k / 16)) {
+    std::vector<float> x = random.normals(size_t(m * k));
+    for (int64_t group = 0; group < m * k / 32; ++group) {
+      float factor = random.whole(0, 3) > 0 ? 1.0f : random.pick<float>({0.0f, -0.0f, 1e-29f, 1e30f, 1e-12f});
+      for (int i = 0; i < 32; ++i) x[size_t(32 * group + i)] *= factor;
+    }
+    if (m > 3) x[size_t(random.whole(0, m - 1) * k)] = NAN;
+    for (int64_t r = 0; r < m; ++r) {
+      simd::quant_kernels_for(simd::Isa::kAvx512Vnni)
+          .quantise_f32(x.data() + r * k, k, values.data() + r * k, scales.data() + r * k / 32, sums.data() + r * k / 16);
+    }
+  }
+  simd::QuantRowsView view() const { return {values.data(), scales.data(), sums.data()}; }
+};
+
+// Numbers whose scales have few bits, many bits, the sign of a zero at stake, or no finite value.
+enum class Numbers { kShort, kLong, kTiny, kBroken, kCount };
+
+void change_numbers(Random& random, QuantSource& source, Numbers numbers) {
+  auto change = [&](float& value) {
+    if (numbers == Numbers::kShort || !source.traits.wide_scales) value = half_to_float(float_to_half(value));
+    if (random.whole(0, 30) == 0) value = random.pick<float>({0.0f, -0.0f});
+    if (numbers == Numbers::kTiny && random.whole(0, 2) == 0) value *= source.traits.wide_scales ? 1e-30f : 0x1p-14f;
+    if (numbers == Numbers::kBroken && random.whole(0, 200) == 0) value = random.pick<float>({INFINITY, -INFINITY, NAN});
+    if (!source.traits.wide_scales) value = half_to_float(float_to_half(value));
+  };
+  for (float& scale : source.scales) change(scale);
+  if (source.traits.minima) {
+    for (float& minimum : source.minima) change(minimum);
+  }
+}
+
+void check_tiles(Random& random, QuantFormat format, Numbers numbers, int64_t n, int64_t k, int64_t m, bool accumulate) {
+  const simd::QuantKernels &tiles = simd::quant_kernels_for(simd::Isa::kAmx), &vnni = simd::quant_kernels_for(simd::Isa::kAvx512Vnni);
+  constexpr int64_t kPanel = 64;
+  ThreadPool pool(1);
+  QuantSource source(random, format, n, k);
+  change_numbers(random, source, numbers);
+  ops::QuantisedMatrix w(kPanel, k, {source.part()}, pool);
+  const int64_t inner = w.columns_padded(), ldy = w.rows_padded() + 16;
+  QuantisedRows x(random, m, inner);
+  std::vector<float> y = random.normals(size_t(m * ldy));
+  for (size_t i = 0; i < y.size(); i += 3) y[i] = random.whole(0, 40) == 0 ? -0.0f : y[i];
+  std::vector<float> wanted = y;
+  for (int64_t p = 0; p < w.rows_padded() / kPanel; ++p) {
+    tiles.gemm({x.view(), m, format, w.panel_data(p), inner, y.data() + p * kPanel, ldy, accumulate});
+    vnni.gemm({x.view(), m, format, w.panel_data(p), inner, wanted.data() + p * kPanel, ldy, accumulate});
+  }
+  for (size_t i = 0; i < y.size(); ++i) CHECK(same_bits(y[i], wanted[i]) || (std::isnan(y[i]) && std::isnan(wanted[i])));
+}
+
+TEST(quantised_tiles_have_the_bits_of_vectors) {
+  if (kernels().isa != simd::Isa::kAmx) return;  // once, and only where the machine has tiles
+  Random random(56);
+  for (QuantFormat format : kQuantFormats) {
+    for (int numbers = 0; numbers < int(Numbers::kCount); ++numbers) {
+      // Inner sizes around the block of 256, of every number of groups in flight; row counts around the row tiles and the rows of sums.
+      for (int64_t k : {1, 33, 70, 97, 160, 192, 225, 256, 257, 300, 512, 700}) {
+        check_tiles(random, format, Numbers(numbers), random.whole(1, 130), k, random.whole(1, 70), k % 2 == 0);
+      }
+      for (int64_t m : {15, 16, 17, 31, 32, 33, 47, 49, 255, 256, 257, 290}) {
+        check_tiles(random, format, Numbers(numbers), random.whole(1, 64), random.whole(1, 600), m, m % 2 == 0);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::test

@@ -22,6 +22,9 @@ struct Rows {
     scales = Buffer<float>(size_t(elements / simd::kQuantRowGroup));
     sums = Buffer<int32_t>(size_t(elements / simd::kQuantSumGroup));
   }
+  simd::QuantRowsView from(int64_t row, int64_t k) const {
+    return {values.data() + row * k, scales.data() + row * (k / simd::kQuantRowGroup), sums.data() + row * (k / simd::kQuantSumGroup)};
+  }
 };
 
 void quantise_rows(const simd::QuantKernels& kernels, ThreadPool& pool, Element element, const void* x, int64_t ldx, int64_t m, int64_t k,
@@ -54,13 +57,18 @@ void quantised_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, con
   int64_t k = w.columns_padded();
   rows.reserve(m * k);
   quantise_rows(quant, pool, w.element(), x, ldx, m, k, rows);
-  simd::QuantRowsView view{rows.values.data(), rows.scales.data(), rows.sums.data()};
+  const Rows& quantised = rows;  // the calling thread's
+  const int64_t blocks = (m - 1) / quant.row_block + 1;
   const PanelClaims claims(range, pool.threads());
   pool.run(claims.count(), [&](int64_t claim) {
     const PanelRange mine = claims[claim];
-    for (int64_t p = mine.first; p < mine.end; ++p) {
-      quant.gemm({view, m, q.format(p), q.panel_data(p), k, y + p * w.panel(), ldy, accumulate});
-      if (after) after(p);
+    for (int64_t block = 0; block < blocks; ++block) {
+      int64_t row = block * m / blocks, count = (block + 1) * m / blocks - row;
+      simd::QuantRowsView view = quantised.from(row, k);
+      for (int64_t p = mine.first; p < mine.end; ++p) {
+        quant.gemm({view, count, q.format(p), q.panel_data(p), k, y + row * ldy + p * w.panel(), ldy, accumulate});
+        if (after && block == blocks - 1) after(p);
+      }
     }
   });
 }

@@ -253,9 +253,22 @@ void quant_sum_rows(const QuantGemmArgs& args, int64_t first, int64_t end) {
   copy_rows(sums, kPanel, args.y + first * args.ldy, args.ldy, m);
 }
 
+}  // namespace
+}  // namespace TANDEM_SIMD_NS
+
+#if TANDEM_AMX
+#include "simd/quant_amx_body.h"
+#endif
+
+namespace TANDEM_SIMD_NS {
+namespace {
+
 // One panel, all rows.
 template <typename S, typename Unpacked, QuantFormat F>
 void quant_gemm_as(const QuantGemmArgs& args) {
+#if TANDEM_AMX
+  if (args.m >= tiles_from(F)) return quant_gemm_tiles<S, F>(args);
+#endif
   if (args.m <= kQuantRowTile) {
     if (!args.accumulate) clear_rows(args.y, args.ldy, args.m);
     QuantBlock block = quant_block<F>(args, 0, 0, args.k, args.y, args.ldy);
@@ -323,6 +336,11 @@ void dequantise(QuantFormat format, const uint8_t* w, int64_t k0, int64_t column
 
 extern const QuantKernels quant_table;
 const QuantKernels quant_table = {
+#if TANDEM_AMX
+    kTileSumRows,
+#else
+    INT64_MAX,
+#endif
     quantise_row<uint16_t>, quantise_row<float>, quant_gemm, dequantise<uint16_t>, dequantise<float>,
 };
 

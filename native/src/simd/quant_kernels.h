@@ -32,6 +32,8 @@ struct QuantGemmArgs {
 };
 
 struct QuantKernels {
+  // Rows that a caller with more of them multiplies with a few panels before it goes on: their x stays in L2.
+  int64_t row_block;
   // One row of k elements (a multiple of kQuantRowGroup) to values, scales and sums. The same on every instruction set.
   // A group with a number that is not finite has a scale of NaN and values 0; one whose largest magnitude is below 1e-30 is all zeros.
   void (*quantise_bf16)(const uint16_t* x, int64_t k, int8_t* values, float* scales, int32_t* sums);
