@@ -11,11 +11,14 @@ export function bin(name) {
   return fromRoot('node_modules', '.bin', name);
 }
 
+/** What is installed or built there is not ours. */
+const FOREIGN = /(^|\/)(node_modules|llama\.cpp|build)\//;
+
 export function nativeSources() {
   return ['native', 'test/native', 'benchmarks'].flatMap((folder) =>
     existsSync(fromRoot(folder))
       ? readdirSync(fromRoot(folder), { recursive: true })
-          .filter((file) => NATIVE_SOURCE.test(file) && !file.includes('node_modules'))
+          .filter((file) => NATIVE_SOURCE.test(file) && !FOREIGN.test(file))
           .map((file) => path.join(folder, file))
       : [],
   );

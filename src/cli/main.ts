@@ -3,7 +3,7 @@
 import { Command } from 'commander';
 import { addGrammarCommand } from './grammar.ts';
 import { addKeysCommand } from './keys.ts';
-import { addServeOptions, resolveSettings, unknownVariables } from './options.ts';
+import { addServeOptions, resolveSettings, unknownVariables } from './resolve-settings.ts';
 import type { RunningServer } from './serve.ts';
 import { readVersion } from './version.ts';
 

@@ -1,4 +1,4 @@
-/** All settings of the server, resolved from flags, then TANDEM_* variables, then defaults (cli/options.ts does that). */
+/** All settings of the server, resolved from flags, then TANDEM_* variables, then defaults (cli/resolve-settings.ts does that). */
 import type { WeightQuantization } from './engine/native.ts';
 import type { PeerAddress } from './transfer/transfer.ts';
 import type { NamedAdapter } from './models/adapter-registry.ts';

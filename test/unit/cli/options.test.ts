@@ -1,7 +1,8 @@
 import { readFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { describe, expect, test } from 'vitest';
-import { addServeOptions, OPTIONS, resolveSettings, unknownVariables, variableName } from '../../../src/cli/options.ts';
+import { OPTIONS } from '../../../src/cli/options.ts';
+import { addServeOptions, resolveSettings, unknownVariables, variableName } from '../../../src/cli/resolve-settings.ts';
 import type { Settings } from '../../../src/control/settings.ts';
 
 function resolve(args: string[], env: Record<string, string> = {}): Settings {

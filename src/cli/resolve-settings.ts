@@ -1,0 +1,97 @@
+/** Settings from flags, then TANDEM_* variables, then defaults, by the table of options.ts. */
+import { InvalidArgumentError, Option, type Command } from 'commander';
+import type { Settings } from '../control/settings.ts';
+import { OPTIONS } from './options.ts';
+
+/** Flags that need no value: `--name` and `--no-name`. */
+const SWITCHES: ReadonlySet<keyof Settings> = new Set([
+  'enableChunkedPrefill',
+  'enablePrefixCaching',
+  'enableJumpForward',
+  'trustRequestChatTemplate',
+  'allowRuntimeLoraUpdating',
+  'recomputeActivations',
+  'forceIncludeUsage',
+  'enableRequestIdHeaders',
+  'vllmMetricNames',
+]);
+
+/** Never shown. */
+const SECRETS: ReadonlySet<keyof Settings> = new Set(['apiKey', 'kvSecret']);
+
+/** Read elsewhere: by the native code, and by its build. */
+const OTHER_VARIABLES = [
+  'TANDEM_ISA',
+  'TANDEM_CUDA',
+  'TANDEM_CUDA_GRAPHS',
+  'TANDEM_CUDA_MATMUL',
+  'TANDEM_CUDA_ATTENTION',
+];
+
+const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];
+
+export function addServeOptions(command: Command): void {
+  for (const key of KEYS) {
+    const { flag, help } = OPTIONS[key];
+    if (flag === '') continue;
+    const note = `${help} (default: ${defaultText(key)}; ${variableName(key)})`;
+    if (SWITCHES.has(key)) {
+      command.addOption(new Option(`--${flag}`, note)).addOption(new Option(`--no-${flag}`).hideHelp());
+    } else {
+      command.addOption(
+        new Option(`--${flag} <value>`, note).argParser((value, before) => parseFlag(key, value, before)),
+      );
+    }
+  }
+}
+
+/** Flags, then variables, then defaults. Throws a sentence that names the variable it could not read. */
+export function resolveSettings(command: Command, env: NodeJS.ProcessEnv): Settings {
+  const flags: Record<string, unknown> = command.opts();
+  const entries = KEYS.map((key) => [key, resolve(key, flags, command, env)] as const);
+  return Object.fromEntries(entries) as unknown as Settings;
+}
+
+function resolve(
+  key: keyof Settings,
+  flags: Record<string, unknown>,
+  command: Command,
+  env: NodeJS.ProcessEnv,
+): unknown {
+  const name = attributeName(OPTIONS[key].flag);
+  if (command.getOptionValueSource(name) === 'cli') return flags[name];
+  const variable = env[variableName(key)];
+  if (variable === undefined) return OPTIONS[key].default();
+  try {
+    return OPTIONS[key].parse(variable);
+  } catch (error) {
+    if (!(error instanceof InvalidArgumentError)) throw error;
+    throw new Error(`${variableName(key)}=${SECRETS.has(key) ? '(hidden)' : variable} is not valid. ${error.message}`);
+  }
+}
+
+/** Variables that look like ours and mean nothing: most likely misspelt. */
+export function unknownVariables(env: NodeJS.ProcessEnv): string[] {
+  const known = new Set([...KEYS.map(variableName), ...OTHER_VARIABLES]);
+  return Object.keys(env).filter((name) => name.startsWith('TANDEM_') && !known.has(name));
+}
+
+/** Lists may be given several times. */
+function parseFlag(key: keyof Settings, value: string, before: unknown): unknown {
+  const parsed = OPTIONS[key].parse(value);
+  return Array.isArray(parsed) && Array.isArray(before) ? [...(before as unknown[]), ...parsed] : parsed;
+}
+
+/** `--max-num-seqs` reads TANDEM_MAX_NUM_SEQS. */
+export function variableName(key: keyof Settings): string {
+  return key === 'faults' ? 'TANDEM_FAULTS' : `TANDEM_${OPTIONS[key].flag.replaceAll('-', '_').toUpperCase()}`;
+}
+
+function attributeName(flag: string): string {
+  return flag.replace(/-(\w)/g, (_, letter: string) => letter.toUpperCase());
+}
+
+function defaultText(key: keyof Settings): string {
+  const { defaultText: shown, default: value } = OPTIONS[key];
+  return shown ?? String(value() ?? 'none');
+}
