@@ -39,7 +39,8 @@ function startPeer(gguf, { concurrency, threads, prompt, output }) {
 export async function measureAgainstPeer(options, client, measure) {
   ensurePeers();
   const peer = await startPeer(ensureRandomModel(options.shape).gguf, options);
-  const fixed = { endpoint: 'completions', ignoreEos: true, timeoutMs: 600_000 };
+  // llama.cpp's server hangs up on connections that are used again: with kept ones a quarter of the requests failed.
+  const fixed = { endpoint: 'completions', ignoreEos: true, timeoutMs: 600_000, keepAlive: false };
   console.log(`  peer: ${peer.variant}`);
   const peerClient = new BenchClient({ ...fixed, baseUrl: `${peer.origin}/v1`, model: 'llama.cpp' });
   const rounds = [];

@@ -9,12 +9,12 @@ export class BenchClient {
   #agent;
   #options;
 
-  /** options: { baseUrl, apiKey, model, endpoint: 'chat' | 'completions', ignoreEos, timeoutMs } */
+  /** options: { baseUrl, apiKey, model, endpoint: 'chat' | 'completions', ignoreEos, timeoutMs, keepAlive (default true) } */
   constructor(options) {
     this.#options = options;
     this.#base = options.baseUrl.replace(/\/+$/, '');
     this.#transport = this.#base.startsWith('https:') ? https : http;
-    this.#agent = new this.#transport.Agent({ keepAlive: true, maxSockets: Infinity });
+    this.#agent = new this.#transport.Agent({ keepAlive: options.keepAlive ?? true, maxSockets: Infinity });
   }
 
   #body(prompt, outputTokens, stream) {

@@ -253,7 +253,7 @@ TEST(quantised_tiles_have_the_bits_of_vectors) {
       for (int64_t k : {1, 33, 70, 97, 160, 192, 225, 256, 257, 300, 512, 700}) {
         check_tiles(random, format, Numbers(numbers), random.whole(1, 130), k, random.whole(1, 70), k % 2 == 0);
       }
-      for (int64_t m : {15, 16, 17, 31, 32, 33, 47, 49, 255, 256, 257, 290}) {
+      for (int64_t m : {15, 16, 17, 31, 32, 33, 47, 49, 255, 256, 257, 290, 511, 513}) {
         check_tiles(random, format, Numbers(numbers), random.whole(1, 64), random.whole(1, 600), m, m % 2 == 0);
       }
     }

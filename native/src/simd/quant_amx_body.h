@@ -291,6 +291,7 @@ inline bool has_negative_zero(const float* y, int64_t ldy, int64_t m) {
 // rest goes through `sums`, by a row tile or, where they are few, by vectors.
 template <typename S, QuantFormat F>
 void quant_tile_rows(const QuantGemmArgs& args, int64_t first, int64_t end) {
+  static_assert(kTileSumRows % kGroupRows == 0);
   constexpr QuantTraits t = traits_of(F);
   alignas(64) float sums[kTileSumRows * kPanel];
   alignas(64) int8_t weights[kInnerBlock * kPanel];
@@ -348,9 +349,12 @@ template <typename S, QuantFormat F>
 void quant_gemm_tiles(const QuantGemmArgs& args) {
   TileUse use;
   shape_tiles(kGroupRows, 0, traits_of(F).group / 4);
+  // Blocks of nearly equal height, all but the last of whole row tiles: at most kTileSumRows, a multiple of them.
   const int64_t blocks = (args.m + kTileSumRows - 1) / kTileSumRows;
-  auto start = [&](int64_t block) { return block < blocks ? args.m * block / blocks / kGroupRows * kGroupRows : args.m; };
-  for (int64_t block = 0; block < blocks; ++block) quant_tile_rows<S, F>(args, start(block), start(block + 1));
+  const int64_t height = ((args.m + blocks - 1) / blocks + kGroupRows - 1) / kGroupRows * kGroupRows;
+  for (int64_t first = 0; first < args.m; first += height) {
+    quant_tile_rows<S, F>(args, first, first + height < args.m ? first + height : args.m);
+  }
 }
 
 }  // namespace
