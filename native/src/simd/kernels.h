@@ -88,8 +88,8 @@ struct Kernels {
   // Rows that a product of many rows takes at once, for all panels of a claim: they then stay in L2. Part of no result.
   int64_t row_block;
   // y[m][panel] (+)= x[m][k] . w for one panel. x rows are ldx apart, y rows ldy apart.
-  //   bf16 panel: [k/2][panel][2], k a multiple of 16; f32 panel: [k][panel].
-  //   The chain of y[i][j] is over k ascending, starting at 0 or, with accumulate, at the old y[i][j].
+  //   bf16 panel: [k/2][panel][2], k a multiple of 32; f32 panel: [k][panel].
+  //   The chain of y[i][j] is over k ascending (AMX: 32 at a time), starting at 0 or, with accumulate, at the old y[i][j].
   void (*gemm_bf16)(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w, int64_t k, float* y, int64_t ldy, bool accumulate);
   void (*gemm_f32)(const float* x, int64_t ldx, int64_t m, const float* w, int64_t k, float* y, int64_t ldy, bool accumulate);
   // out = weight * (x / sqrt(mean(x^2) + eps)), n elements.
