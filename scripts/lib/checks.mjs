@@ -12,7 +12,7 @@ export function bin(name) {
 }
 
 /** What is installed or built there is not ours. */
-const FOREIGN = /(^|\/)(node_modules|llama\.cpp|build)\//;
+const FOREIGN = /(^|\/)(node_modules|llama\.cpp|build)(\/|$)/;
 
 export function nativeSources() {
   return ['native', 'test/native', 'benchmarks'].flatMap((folder) =>
