@@ -7,6 +7,8 @@
 #include <limits>
 #include <vector>
 
+#include "base/bf16.h"
+
 namespace tandem::ops {
 
 namespace {
@@ -36,17 +38,15 @@ void put_value(const KvShape& shape, uint8_t* block, int slot, const From* value
   for (int64_t d = 0; d < shape.head_dim; ++d) out[shape.value_index(slot, d)] = convert(value[d]);
 }
 
-// put_key and put_value of bf16: numbers become bf16 a few at a time, without a branch, and those of a pair of a key are stored at once.
+// put_key and put_value of bf16: numbers become bf16 a few at a time, and those of a pair of a key are stored at once.
 constexpr int64_t kPart = 64;
 
 inline int64_t narrow_part(const float* x, int64_t first, int64_t n, uint16_t* out) {
   const int64_t count = std::min(kPart, n - first);
-  for (int64_t i = 0; i < count; ++i) {
-    uint32_t bits = std::bit_cast<uint32_t>(x[first + i]), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    out[i] = uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? (bits >> 16) | 0x40u : rounded);
-  }
+  for (int64_t i = 0; i < count; ++i) out[i] = float_to_bf16(x[first + i]);
   return count;
 }
+
 void put_bf16(const KvShape& shape, uint8_t* key_block, uint8_t* value_block, int slot, const float* key, const float* value) {
   auto* keys = reinterpret_cast<uint16_t*>(key_block) + 2 * slot;
   auto* values = reinterpret_cast<uint16_t*>(value_block) + slot / 2 * shape.dim() * 2 + slot % 2;

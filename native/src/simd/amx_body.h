@@ -21,8 +21,8 @@ inline void tile_fence() { __asm__ volatile("" ::: "memory"); }
 // The shape that the tiles of this thread have: `upper` and `lower` rows, pairs of inputs; 0 when they are released.
 thread_local uint32_t tile_shape = 0;
 
-// Comes before every use of tiles. Tiles 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 weights. `upper` rows (1 to 16) of the first row tile, `lower` (0 to 16) of the second,
-// `pairs` of inputs (1 to 16) per product. To load a shape takes 51 ns, as long as ten products.
+// Comes before every use of tiles. Tiles 0 to 3 are sums, 4 and 5 rows of x, 6 and 7 weights. `upper` rows (1 to 16) of the first row tile,
+// `lower` (0 to 16) of the second, `pairs` of inputs (1 to 16) per product. To load a shape takes 51 ns, as long as ten products.
 inline void shape_tiles(int upper, int lower, int pairs) {
   tile_fence();
   const uint32_t wanted = uint32_t(upper) | uint32_t(lower) << 8 | uint32_t(pairs) << 16;
