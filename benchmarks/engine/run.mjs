@@ -189,10 +189,12 @@ async function main() {
     report(results, runs);
     console.log(`limits in this run: ${JSON.stringify(limits)}`);
     if (!options.json) return;
+    const forced = [options.isa, options['peer-backend']].filter(Boolean).join(' ');
     const detail = {
       shape: options.shape,
       threads: options.threads,
       variants: engines.variants,
+      ...(forced === '' ? {} : { forced }),
       greedy_agreed: agreed,
     };
     const samples = runs.map(({ one, tandem, peer }) => ({

@@ -41,8 +41,8 @@ function verdictOf(gains, bestGain, tolerance) {
   return lost.length === gains.length && bestGain < 1 - tolerance ? 'worse' : 'unclear';
 }
 
-/** Results of another CPU, core count or instruction set say nothing about each other. */
+/** Results of another CPU, core count or instruction set, or of other forced kernels, say nothing about each other. */
 export function sameMachine(a, b) {
-  const facts = ({ cpu, cores, flags }) => JSON.stringify([cpu, cores, flags]);
+  const facts = ({ cpu, cores, flags, forced = '' }) => JSON.stringify([cpu, cores, flags, forced]);
   return facts(a) === facts(b);
 }

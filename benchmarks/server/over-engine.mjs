@@ -1,4 +1,7 @@
-/** What HTTP, SSE, templates and the second process cost: a full batch through the server against the engine alone, in turn. */
+/**
+ * What HTTP, SSE, templates and the second process cost: a full batch, and the first token of a lone prompt, through the server against
+ * the engine alone, in turn.
+ */
 import path from 'node:path';
 import { table } from '../lib/output.mjs';
 import { median, rounded, spread } from '../lib/stats.mjs';
@@ -27,11 +30,21 @@ function engineAlone(options, engine, promptTokens, tokenizer, round) {
   return engine.call('decode', { prompts, count: options.output.low });
 }
 
+/** Prompt tokens per second until the first token of a lone prompt: through HTTP, and of the engine on as many tokens. */
+async function firstToken(options, { client, makePrompt }, engine, tokenizer, round) {
+  const result = await client.stream(makePrompt(options.prompt.low, round * 1000 + 999), 1);
+  if (result.error !== null) throw new Error(`A request failed: ${result.error}`);
+  if (result.times.length === 0) throw new Error('The first token of a lone prompt brought no text.');
+  const http = result.promptTokens / ((result.times[0] - result.start) / 1000);
+  const ids = prompt({ tokenizer }, result.promptTokens, round * 1000 + 999);
+  return { http, alone: await engine.call('prefill', { prompts: [ids] }) };
+}
+
 /** The engine's process idles while the server is measured, and the other way round. */
 export async function measureOverEngine(options, connection, facts) {
   const engine = new Worker('the engine alone', WORKER);
-  const http = [];
-  const alone = [];
+  const batch = { http: [], alone: [] };
+  const lone = { http: [], alone: [] };
   try {
     const size = { maxBatchTokens: 2048, maxModelLen: 4096, sequences: Math.max(64, options.concurrency) };
     const { tokenizer } = await engine.call('load', {
@@ -42,17 +55,25 @@ export async function measureOverEngine(options, connection, facts) {
     for (let round = 0; round <= options.rounds; round++) {
       const { rate, promptTokens } = await throughHttp(options, connection, round);
       const other = await engineAlone(options, engine, promptTokens, tokenizer, round);
+      const first = await firstToken(options, connection, engine, tokenizer, round);
       // Round 0 warms both up.
-      if (round > 0) http.push(rate) && alone.push(other);
+      if (round === 0) continue;
+      batch.http.push(rate);
+      batch.alone.push(other);
+      lone.http.push(first.http);
+      lone.alone.push(first.alone);
     }
   } finally {
     engine.close();
   }
-  return report(options, facts, http, alone);
+  return report(options, facts, [
+    { name: `serve/over-engine/${options.concurrency}`, ...batch },
+    { name: `serve/first-token/${options.prompt.low}`, ...lone },
+  ]);
 }
 
-function report(options, facts, http, alone) {
-  const name = `serve/over-engine/${options.concurrency}`;
+/** Prints one case; its part of the result and of the picture. */
+function reportCase({ name, http, alone }) {
   const pairs = http.map((value, i) => value / alone[i]);
   const ratio = rounded(median(pairs));
   const [ours, other] = [spread(http), spread(alone)];
@@ -64,12 +85,17 @@ function report(options, facts, http, alone) {
     { series: 'through HTTP', value: ours.median, ...ours, note: `${ratio}x` },
     { series: 'engine alone', value: other.median, ...other },
   ];
+  return { one, sample: { name, tandem: http, peer: alone }, group: { name, bars } };
+}
+
+function report(options, facts, measured) {
+  const parts = measured.map(reportCase);
   const picture = barChart({
-    title: `${options.concurrency} streams through HTTP and without`,
+    title: `${options.concurrency} streams, and a lone prompt's first token, through HTTP and without`,
     subtitle: `${facts.cpu}, median of ${options.rounds} rounds with spread`,
     unit: 'tok/s, higher is better',
     series: ['through HTTP', 'engine alone'],
-    groups: [{ name, bars }],
+    groups: parts.map(({ group }) => group),
   });
-  return { result: { cases: [one], samples: [{ name, tandem: http, peer: alone }] }, picture };
+  return { result: { cases: parts.map(({ one }) => one), samples: parts.map(({ sample }) => sample) }, picture };
 }

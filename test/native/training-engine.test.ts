@@ -297,6 +297,8 @@ test('a trainer is lost with its process; the next one opens a new one and reads
     mkdirSync(directory);
     const version = await writeCheckpoint(directory, { state: await session.state(), baseModel: 'm', kind: 'rl' });
     await supervisor.loadAdapter({ version, directory });
+    // Stopped first: it must not answer a call before it is killed.
+    process.kill(supervisor.pid!, 'SIGSTOP');
     const lost = [session.forward(row, 'current'), session.backward(gradientsFor(row)), session.state()];
     process.kill(supervisor.pid!, 'SIGKILL');
     for (const call of lost) await expect(call).rejects.toThrow(TrainerLostError);

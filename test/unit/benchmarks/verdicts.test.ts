@@ -38,6 +38,7 @@ describe('a case against its baseline', () => {
     const machine = { cpu: 'A', cores: 2, flags: ['avx2'], load_average: [1] };
     expect(sameMachine(machine, { ...machine, load_average: [2] })).toBe(true);
     expect(sameMachine(machine, { ...machine, flags: [] })).toBe(false);
+    expect(sameMachine(machine, { ...machine, forced: 'avx2 haswell' })).toBe(false);
   });
 });
 
