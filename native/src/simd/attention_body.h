@@ -5,15 +5,19 @@ namespace TANDEM_SIMD_NS {
 namespace {
 
 // acc[R][U units of 16 columns] += a (R rows, `steps` steps) . b; unit u's columns start at b[u], its steps are `stride` elements apart.
-template <typename S, int R, int U>
+// With Fetch, what lies `ahead` bytes behind each line of b is fetched.
+template <typename S, int R, int U, bool Fetch>
 inline void small_gemm(const typename S::T* a, int64_t lda, const typename S::T* const* b, int64_t stride, int64_t steps, float* out,
-                       int64_t ldo) {
+                       int64_t ldo, int64_t ahead) {
   constexpr int C = U * kUnit;
   VF acc[R][C];
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < C; ++c) acc[r][c] = vload(out + r * ldo + c * kLanes);
   }
   for (int64_t s = 0; s < steps; ++s) {
+    if constexpr (Fetch) {
+      for (int u = 0; u < U; ++u) __builtin_prefetch(reinterpret_cast<const char*>(b[u] + s * stride) + ahead);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       typename S::X x = S::broadcast(a + r * lda + s * S::kDepth);
@@ -28,17 +32,86 @@ inline void small_gemm(const typename S::T* a, int64_t lda, const typename S::T*
   }
 }
 
-template <typename S, int U>
+// At most R rows.
+template <typename S, int R, int U, bool Fetch>
+inline void small_gemm_most(int rows, const typename S::T* a, int64_t lda, const typename S::T* const* b, int64_t stride, int64_t steps,
+                            float* out, int64_t ldo, int64_t ahead) {
+  if (rows == R) return small_gemm<S, R, U, Fetch>(a, lda, b, stride, steps, out, ldo, ahead);
+  if constexpr (R > 1) small_gemm_most<S, R - 1, U, Fetch>(rows, a, lda, b, stride, steps, out, ldo, ahead);
+}
+
+// The first rows fetch.
+template <typename S, int U, bool Fetch = false>
 inline void small_gemm_rows(int rows, const typename S::T* a, int64_t lda, const typename S::T* const* b, int64_t stride, int64_t steps,
-                            float* out, int64_t ldo) {
+                            float* out, int64_t ldo, int64_t ahead = 0) {
 #if TANDEM_AMX
   if constexpr (S::kDepth == 2) return small_gemm_tiles<U>(rows, a, lda, b, stride, steps, out, ldo);
 #endif
-  int r = 0;
-  for (; r + kAttendTileRows <= rows; r += kAttendTileRows) {
-    small_gemm<S, kAttendTileRows, U>(a + r * lda, lda, b, stride, steps, out + r * ldo, ldo);
+  constexpr int R = kAttendTileRows;
+  if (rows < R) return small_gemm_most<S, R, U, Fetch>(rows, a, lda, b, stride, steps, out, ldo, ahead);
+  small_gemm<S, R, U, Fetch>(a, lda, b, stride, steps, out, ldo, ahead);
+  int r = R;
+  for (; r + R <= rows; r += R) small_gemm<S, R, U, false>(a + r * lda, lda, b, stride, steps, out + r * ldo, ldo, 0);
+  if (r < rows) small_gemm_most<S, R, U, false>(rows - r, a + r * lda, lda, b, stride, steps, out + r * ldo, ldo, 0);
+}
+
+// At most U units.
+template <typename S, int U, bool Fetch = false>
+inline void small_gemm_units(int units, int rows, const typename S::T* a, int64_t lda, const typename S::T* const* b, int64_t stride,
+                             int64_t steps, float* out, int64_t ldo, int64_t ahead = 0) {
+  if (units == U) return small_gemm_rows<S, U, Fetch>(rows, a, lda, b, stride, steps, out, ldo, ahead);
+  if constexpr (U > 1) small_gemm_units<S, U - 1, Fetch>(units, rows, a, lda, b, stride, steps, out, ldo, ahead);
+}
+
+// Pages of values and how far behind each the keys lie that are needed next, in bytes.
+template <typename T>
+struct ValuePages {
+  const T* values[kPagesPerTile];
+  int64_t ahead[kPagesPerTile];
+  int count;
+};
+
+// out[R][U units from column d on] += weights . values, page by page.
+template <typename S, int R, int U, bool Fetch>
+inline void gather_columns(const typename S::T* weights, const ValuePages<typename S::T>& pages, int64_t dim, int64_t d, float* out) {
+  constexpr int C = U * kUnit;
+  VF acc[R][C];
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) acc[r][c] = vload(out + r * dim + d + c * kLanes);
   }
-  for (; r < rows; ++r) small_gemm<S, 1, U>(a + r * lda, lda, b, stride, steps, out + r * ldo, ldo);
+  for (int page = 0; page < pages.count; ++page) {
+    const typename S::T* values = pages.values[page] + d * S::kDepth;
+    for (int s = 0; s < kPage / S::kDepth; ++s, values += dim * S::kDepth) {
+      if constexpr (Fetch) {
+        for (int u = 0; u < U; ++u) {
+          __builtin_prefetch(reinterpret_cast<const char*>(values + u * 16 * S::kDepth) + pages.ahead[page]);
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        typename S::X x = S::broadcast(weights + r * kKeyTile + page * kPage + s * S::kDepth);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) acc[r][c] = S::fma(x, values + c * kLanes * S::kDepth, acc[r][c]);
+      }
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) vstore(out + r * dim + d + c * kLanes, acc[r][c]);
+  }
+}
+
+// At most R rows.
+template <typename S, int R, bool Fetch>
+inline void gather_rows(int rows, const typename S::T* weights, const ValuePages<typename S::T>& pages, int64_t dim, float* out) {
+  if (rows < R) {
+    if constexpr (R > 1) gather_rows<S, R - 1, Fetch>(rows, weights, pages, dim, out);
+    return;
+  }
+  int64_t d = 0;
+  for (; d + 16 * kAttendTileUnits <= dim; d += 16 * kAttendTileUnits) {
+    gather_columns<S, R, kAttendTileUnits, Fetch>(weights, pages, dim, d, out);
+  }
+  for (; d < dim; d += 16) gather_columns<S, R, 1, Fetch>(weights, pages, dim, d, out);
 }
 
 // Bytes as elements, exactly: n of them, a multiple of 256 (a page of a head).
@@ -105,7 +178,7 @@ struct Attend {
     }
   }
 
-  // scores[rows][kKeyTile] = q . k for the pages of the tile that hold visible keys.
+  // scores[rows][kKeyTile] = q . k for the pages of the tile that hold visible keys. Their values are fetched meanwhile.
   void score(int tile, int pages) {
     float* scores = args.scratch;
     for (int i = 0; i < args.rows * kKeyTile; ++i) scores[i] = 0.0f;
@@ -114,14 +187,8 @@ struct Attend {
       int units = pages - page < kU ? pages - page : kU;
       for (int u = 0; u < units; ++u) keys[u] = elements(keys_of(tile * kPagesPerTile + page + u), page + u);
       int64_t steps = args.dim / S::kDepth;
-      float* out = scores + page * kPage;
-      if (units == kU) {
-        small_gemm_rows<S, kU>(args.rows, args.q, args.dim, keys, kPage * S::kDepth, steps, out, kKeyTile);
-      } else {
-        for (int u = 0; u < units; ++u) {
-          small_gemm_rows<S, 1>(args.rows, args.q, args.dim, keys + u, kPage * S::kDepth, steps, out + u * kPage, kKeyTile);
-        }
-      }
+      small_gemm_units<S, kU, !kInt8>(units, args.rows, args.q, args.dim, keys, kPage * S::kDepth, steps, scores + page * kPage, kKeyTile,
+                                      args.value_offset);
     }
   }
 
@@ -170,30 +237,31 @@ struct Attend {
     }
   }
 
-  // out[rows][dim] += weights . v, page by page. Keys that no row sees have weight 0; their pages hold finite numbers.
-  void gather(int tile, int pages) {
-#if TANDEM_AMX
-    if constexpr (S::kDepth == 2) {
-      const T* values[kPagesPerTile];
-      for (int page = 0; page < pages; ++page) values[page] = elements(values_of(tile * kPagesPerTile + page), page);
-      return gather_tiles(args.rows, weights, values, pages, args.dim, args.out);
-    }
-#endif
+  // out[rows][dim] += weights . v, page by page. Keys that no row sees have weight 0; their pages hold finite numbers. The keys of the next
+  // tile, so many pages, are fetched meanwhile.
+  void gather(int tile, int pages, int next_pages) {
+    ValuePages<T> of;
+    of.count = pages;
     for (int page = 0; page < pages; ++page) {
-      const T* values = elements(values_of(tile * kPagesPerTile + page), page);
-      const T* w = weights + page * kPage;
-      int64_t stride = int64_t(args.dim) * S::kDepth, steps = kPage / S::kDepth;
-      int d = 0;
-      for (; d + 16 * kU <= args.dim; d += 16 * kU) {
-        const T* columns[kU];
-        for (int u = 0; u < kU; ++u) columns[u] = values + int64_t(d + 16 * u) * S::kDepth;
-        small_gemm_rows<S, kU>(args.rows, w, kKeyTile, columns, stride, steps, args.out + d, args.dim);
-      }
-      for (; d < args.dim; d += 16) {
-        const T* column = values + int64_t(d) * S::kDepth;
-        small_gemm_rows<S, 1>(args.rows, w, kKeyTile, &column, stride, steps, args.out + d, args.dim);
-      }
+      const uint8_t* block = values_of(tile * kPagesPerTile + page);
+      of.values[page] = elements(block, page);
+      of.ahead[page] = page < next_pages ? keys_of((tile + 1) * kPagesPerTile + page) - block : 0;
     }
+#if TANDEM_AMX
+    if constexpr (S::kDepth == 2) return gather_tiles(args.rows, weights, of.values, pages, args.dim, args.out);
+#endif
+    constexpr int R = kAttendTileRows;
+    if (!kInt8 && next_pages > 0) gather_rows<S, R, true>(args.rows < R ? args.rows : R, weights, of, args.dim, args.out);
+    else gather_rows<S, R, false>(args.rows < R ? args.rows : R, weights, of, args.dim, args.out);
+    for (int r = R; r < args.rows; r += R) {
+      int rows = args.rows - r < R ? args.rows - r : R;
+      gather_rows<S, R, false>(rows, weights + r * kKeyTile, of, args.dim, args.out + int64_t(r) * args.dim);
+    }
+  }
+
+  static int pages_of(int tile, int last) {
+    int pages = (last - tile * kKeyTile) / kPage + 1;
+    return pages < kPagesPerTile ? pages : kPagesPerTile;
   }
 
   void run() {
@@ -204,13 +272,11 @@ struct Attend {
       end = args.end_tile;
     }
     for (; tile < end; ++tile) {
-      int base = tile * kKeyTile;
-      int pages = (last - base) / kPage + 1;
-      if (pages > kPagesPerTile) pages = kPagesPerTile;
+      int base = tile * kKeyTile, pages = pages_of(tile, last);
       if constexpr (kInt8) load_scales(tile, pages);
       score(tile, pages);
       soften(base);
-      gather(tile, pages);
+      gather(tile, pages, tile + 1 < end ? pages_of(tile + 1, last) : 0);
     }
     for (int r = 0; !args.finishes && r < args.rows; ++r) {
       args.state[2 * r] = max[r];

@@ -166,14 +166,7 @@ struct AttendBackward {
       const T* units[kU];
       int count = pages - page < kU ? pages - page : kU;
       for (int u = 0; u < count; ++u) units[u] = page_of(first_page + page + u, u);
-      float* at = out + page * kPage;
-      if (count == kU) {
-        small_gemm_rows<S, kU>(args.rows, a, args.dim, units, kPage * S::kDepth, steps, at, keys);
-      } else {
-        for (int u = 0; u < count; ++u) {
-          small_gemm_rows<S, 1>(args.rows, a, args.dim, units + u, kPage * S::kDepth, steps, at + u * kPage, keys);
-        }
-      }
+      small_gemm_units<S, kU>(count, args.rows, a, args.dim, units, kPage * S::kDepth, steps, out + page * kPage, keys);
     }
   }
 

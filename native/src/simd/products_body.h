@@ -23,8 +23,9 @@ struct F32Step {
 // Bytes ahead of the reader that a stream of weights is fetched: hardware prefetchers stop at the end of each 4 KiB page.
 constexpr int64_t kStreamAhead = 8192;
 
-// R rows x one panel, `steps` steps from the running values in y.
-template <typename S, int R, bool Stream>
+// R rows x one panel, `steps` steps from the running values in y. Weights are fetched with every step: Lines lines from `prefetch` on, one
+// step's behind the other's, or with 0 the tile's own, further on.
+template <typename S, int R, int Lines>
 inline void gemm_tile(const typename S::T* x, int64_t ldx, const typename S::T* w, int64_t steps, float* y, int64_t ldy, bool accumulate,
                       const char* prefetch) {
   constexpr int64_t kStepBytes = kPanel * S::kDepth * int64_t(sizeof(typename S::T));
@@ -34,11 +35,11 @@ inline void gemm_tile(const typename S::T* x, int64_t ldx, const typename S::T* 
   }
   for (int64_t s = 0; s < steps; ++s) {
     const typename S::T* row = w + s * kPanel * S::kDepth;
-    if constexpr (Stream) {
+    if constexpr (Lines == 0) {
       const char* ahead = reinterpret_cast<const char*>(row) + kStreamAhead;
       for (int64_t line = 0; line < kStepBytes; line += 64) __builtin_prefetch(ahead + line, 0, 3);
     } else {
-      __builtin_prefetch(prefetch + s * 64, 0, 2);
+      for (int64_t line = 0; line < Lines; ++line) __builtin_prefetch(prefetch + (s * Lines + line) * 64, 0, 2);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -52,16 +53,16 @@ inline void gemm_tile(const typename S::T* x, int64_t ldx, const typename S::T* 
   }
 }
 
-template <typename S, bool Stream>
+template <typename S, int Lines>
 inline void gemm_rows(int rows, const typename S::T* x, int64_t ldx, const typename S::T* w, int64_t steps, float* y, int64_t ldy,
                       bool accumulate, const char* prefetch) {
   switch (rows) {
-    case 1: return gemm_tile<S, 1, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 2: return gemm_tile<S, 2, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 3: return gemm_tile<S, 3, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 4: return gemm_tile<S, 4, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 5: return gemm_tile<S, 5, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    default: return gemm_tile<S, 6, Stream>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 1: return gemm_tile<S, 1, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 2: return gemm_tile<S, 2, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 3: return gemm_tile<S, 3, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 4: return gemm_tile<S, 4, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 5: return gemm_tile<S, 5, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    default: return gemm_tile<S, 6, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
   }
 }
 
@@ -70,7 +71,9 @@ inline void gemm_rows(int rows, const typename S::T* x, int64_t ldx, const typen
 template <typename S>
 void gemm(const typename S::T* x, int64_t ldx, int64_t m, const typename S::T* w, int64_t k, float* y, int64_t ldy, bool accumulate) {
   // A lone row tile is bound by memory: it fetches its own weights further on.
-  if (m <= kRowTile) return gemm_rows<S, true>(int(m), x, ldx, w, k / S::kDepth, y, ldy, accumulate, nullptr);
+  if (m <= kRowTile) return gemm_rows<S, 0>(int(m), x, ldx, w, k / S::kDepth, y, ldy, accumulate, nullptr);
+  constexpr int64_t kLines = kPanel * int64_t(sizeof(typename S::T)) * S::kDepth / 64;
+  constexpr int64_t kHalf = kLines > 1 ? kLines / 2 : 1;
   int64_t block = kInnerBlock, tiles = (m + kRowTile - 1) / kRowTile;
   for (int64_t k0 = 0; k0 < k; k0 += block) {
     int64_t inner = k - k0 < block ? k - k0 : block;
@@ -80,9 +83,13 @@ void gemm(const typename S::T* x, int64_t ldx, int64_t m, const typename S::T* w
     // Tiles of nearly equal height: a low one would wait for its own sums.
     for (int64_t tile = 0, i = 0; tile < tiles; ++tile) {
       int rows = int((tile + 1) * m / tiles - i);
-      // The next block of weights is fetched while this one is used, one line per step, the row tiles taking turns.
-      int64_t turn = tile % (kPanel * int64_t(sizeof(typename S::T)) * S::kDepth / 64);
-      gemm_rows<S, false>(rows, x + i * ldx + k0, ldx, wb, steps, y + i * ldy, ldy, accumulate || k0 > 0, after + turn * steps * 64);
+      const bool go_on = accumulate || k0 > 0;
+      // The next block of weights is fetched while this one is used, the row tiles taking turns: so many turns fetch it once.
+      if (tiles >= kLines) {
+        gemm_rows<S, 1>(rows, x + i * ldx + k0, ldx, wb, steps, y + i * ldy, ldy, go_on, after + tile % kLines * steps * 64);
+      } else {
+        gemm_rows<S, 2>(rows, x + i * ldx + k0, ldx, wb, steps, y + i * ldy, ldy, go_on, after + tile % kHalf * steps * 128);
+      }
       i += rows;
     }
   }
@@ -135,7 +142,7 @@ void gemm_wide_rows(const uint16_t* x, int64_t ldx, int64_t m, const uint16_t* w
       }
       const char* ahead = after + tile % line_turns * inner * 64;
       float* to_sums = sums + first * kPanel;
-      gemm_rows<F32Step, false>(int(end - first), rows, kWideBlock, weights, inner, to_sums, kPanel, accumulate || start > 0, ahead);
+      gemm_rows<F32Step, 1>(int(end - first), rows, kWideBlock, weights, inner, to_sums, kPanel, accumulate || start > 0, ahead);
       first = end;
     }
   }

@@ -328,7 +328,8 @@ void quant_tile_rows(const QuantGemmArgs& args, int64_t first, int64_t end) {
       tile_columns<F>(column, fast && scales.fast, fetch);
     }
     if (int64_t row = tiles * kGroupRows; row < m) {
-      quant_rows<S, F>(int(m - row), quant_block<F>(args, first + row, k0, k1, sums + row * kPanel, kPanel), {fetch.at, 0});
+      quant_rows<S, F, kVectorRows, 0, kPanel>(int(m - row), quant_block<F>(args, first + row, k0, k1, sums + row * kPanel, kPanel),
+                                               {fetch.at, 0});
     }
   }
   copy_rows(rest_sums, kPanel, rest, args.ldy, m - whole);

@@ -89,16 +89,15 @@ struct NibbleWeights {
 
 // Some groups of one panel and some rows.
 struct QuantBlock {
-  const uint8_t* numbers;  // scales and minima of the first group
-  const uint8_t* values;   // its values; both continue group by group, their own strides apart
-  int64_t number_stride, value_stride;
+  const uint8_t* numbers;  // scales and minima of the first group; one group's after the other's
+  const uint8_t* values;   // its values; the same, or as unpacked
   int64_t groups;
   const int8_t* x;
   const float* scales;
   const int32_t* sums;
-  int64_t k;  // of a whole row: the strides of x, scales and sums follow from it
-  float* y;   // where every sum begins: what it has so far
-  int64_t ldy;
+  int64_t k;    // of a whole row: the strides of x, scales and sums follow from it
+  float* y;     // where every sum begins: what it has so far
+  int64_t ldy;  // kPanel where sums lie side by side
 };
 
 inline VF load_scales(const QuantTraits& traits, const uint8_t* numbers, int reg) {
@@ -106,94 +105,134 @@ inline VF load_scales(const QuantTraits& traits, const uint8_t* numbers, int reg
   return vload_half(reinterpret_cast<const uint16_t*>(numbers) + reg * kLanes);
 }
 
-// Weights that are fetched while a tile is multiplied: so many lines per group, a few with each four inputs, one group's behind the other's. A
+// Weights that are fetched while a tile is multiplied: lines of a group, a few with each four inputs, one group's behind the other's. A
 // burst of them would stall, and lines out of order would not be seen as a stream.
 struct FetchAhead {
   const char* from;
-  int64_t lines;
+  int64_t lines;  // how far groups are apart
 };
 // A group's, shared by so many tiles.
 constexpr int64_t lines_per_group(const QuantTraits& t, int64_t tiles) { return (t.group_bytes(kPanel) / 64 + tiles - 1) / tiles; }
 
-// acc += four inputs at a time, a whole group.
-template <typename S, int R, int Group>
-[[gnu::always_inline]] inline void dot_group(const uint8_t* values, const int8_t* x, int64_t ldx, const char* from, int64_t lines,
-                                             VI (&acc)[R][kPanelRegs]) {
+// What a group needs of some rows: pointers to the first of them and how far the others are apart.
+struct GroupRows {
+  const int8_t* x;
+  const int32_t* sums;
+  const float* scales;
+  int64_t ld_x, ld_sums, ld_scales;
+};
+// The compiler takes the result for something new, so that it adds it to one pointer where it is needed instead of keeping a pointer per row
+// and step: those do not fit the registers, and what is kept in vector registers comes back late.
+inline int64_t unknown(int64_t v) {
+  asm("" : "+r"(v));
+  return v;
+}
+
+inline int32_t sum_of(const GroupRows& rows, int r, int parts) {
+  const int32_t* part = rows.sums + r * rows.ld_sums;
+  return parts == 1 ? part[0] : part[0] + part[1];
+}
+
+// acc += four inputs at a time, a whole group. So many lines are fetched meanwhile, some with each: how many is a constant, or finding out would
+// cost a tenth of the time.
+template <typename S, int R, int Group, int Lines>
+[[gnu::always_inline]] inline void dot_group(const uint8_t* values, const GroupRows& rows, const char* ahead, VI (&acc)[R][kPanelRegs]) {
   using D = typename S::Dot;
   constexpr int kSteps = Group / 4;
-  const char* ahead = from;
 #pragma GCC unroll 8
   for (int step = 0; step < kSteps; ++step) {
-    for (const char* until = from + lines * (step + 1) / kSteps * 64; ahead < until; ahead += 64)
-      __builtin_prefetch(ahead, 0, kStreamLevel);
+    asm volatile("" : "+r"(ahead));  // or the compiler gathers the fetches in a burst
+#pragma GCC unroll 8
+    for (int line = Lines * step / kSteps; line < Lines * (step + 1) / kSteps; ++line)
+      __builtin_prefetch(ahead + line * 64, 0, kStreamLevel);
     typename D::W w[kPanelRegs];
 #pragma GCC unroll 4
-    for (int c = 0; c < kPanelRegs; ++c) w[c] = S::load(values, step, c);
+    for (int c = 0; c < kPanelRegs; ++c) w[c] = D::keep(S::load(values, step, c));
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      VI b = vi_broadcast(x + r * ldx + 4 * step);
+      VI b = vi_broadcast(rows.x + r * rows.ld_x + 4 * step);
 #pragma GCC unroll 4
       for (int c = 0; c < kPanelRegs; ++c) acc[r][c] = D::step(acc[r][c], w[c], b);
     }
   }
 }
 
-// The format is a constant here: with it as a variable the compiler spends four times as long outside of products as in them.
+// y += what a group's products are worth.
 template <typename S, int R, QuantFormat F>
-[[gnu::noinline]] void quant_tile(const QuantBlock& block, const FetchAhead& fetch) {
-  using D = typename S::Dot;
+[[gnu::always_inline]] inline void add_group(const uint8_t* numbers, const GroupRows& rows, const VI (&acc)[R][kPanelRegs], float* y,
+                                             int64_t ldy) {
   constexpr QuantTraits t = traits_of(F);
   constexpr int kSums = t.group / kQuantSumGroup;
-  const QuantBlock b = block;
-  const int64_t ld_scales = b.k / kQuantRowGroup, ld_sums = b.k / kQuantSumGroup;
-  const uint8_t *numbers = b.numbers, *values = b.values;
-  for (int64_t g = 0; g < b.groups; ++g, numbers += b.number_stride, values += b.value_stride) {
-    int32_t sum[R];
-    VI acc[R][kPanelRegs];
+  VF scale[kPanelRegs];
+#pragma GCC unroll 4
+  for (int c = 0; c < kPanelRegs; ++c) scale[c] = load_scales(t, numbers, c);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const int32_t* part = b.sums + r * ld_sums + g * kSums;
-      sum[r] = kSums == 1 ? part[0] : part[0] + part[1];
-      VI start = D::start(-t.offset * sum[r]);
+  for (int r = 0; r < R; ++r) {
+    const int32_t sum = sum_of(rows, r, kSums);
+    float row_scale = rows.scales[r * rows.ld_scales];
+    VF factor = vset(row_scale), shift = t.minima ? vset(row_scale * float(sum)) : factor;
+    float* out = y + r * ldy;
 #pragma GCC unroll 4
-      for (int c = 0; c < kPanelRegs; ++c) acc[r][c] = start;
-    }
-    dot_group<S, R, t.group>(values, b.x + g * t.group, b.k, fetch.from + g * fetch.lines * 64, fetch.lines, acc);
-    VF scale[kPanelRegs];
-#pragma GCC unroll 4
-    for (int c = 0; c < kPanelRegs; ++c) scale[c] = load_scales(t, numbers, c);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      float row_scale = b.scales[r * ld_scales + g * t.group / kQuantRowGroup];
-      VF factor = vset(row_scale), shift = t.minima ? vset(row_scale * float(sum[r])) : factor;
-      float* out = b.y + r * b.ldy;
-#pragma GCC unroll 4
-      for (int c = 0; c < kPanelRegs; ++c) {
-        VF old = vload(out + c * kLanes);
-        if constexpr (t.minima) {
-          old = vfma(vload(reinterpret_cast<const float*>(numbers + t.scale_bytes(kPanel)) + c * kLanes), shift, old);
-        }
-        vstore(out + c * kLanes, vfma(vmul(vi_to_float(D::finish(acc[r][c], -t.offset * sum[r])), scale[c]), factor, old));
+    for (int c = 0; c < kPanelRegs; ++c) {
+      VF old = vload(out + c * kLanes);
+      if constexpr (t.minima) {
+        old = vfma(vload(reinterpret_cast<const float*>(numbers + t.scale_bytes(kPanel)) + c * kLanes), shift, old);
       }
+      vstore(out + c * kLanes, vfma(vmul(vi_to_float(S::Dot::finish(acc[r][c], -t.offset * sum)), scale[c]), factor, old));
     }
   }
 }
 
-template <typename S, QuantFormat F>
+// The format is a constant here: with it as a variable the compiler spends four times as long outside of products as in them. So is how far
+// rows of y are apart, if not 0.
+template <typename S, int R, QuantFormat F, int Lines, int Ld>
+[[gnu::noinline]] void quant_tile(const QuantBlock& block, const FetchAhead& fetch) {
+  constexpr QuantTraits t = traits_of(F);
+  constexpr int kSums = t.group / kQuantSumGroup;
+  constexpr int64_t kStride = t.group_bytes(kPanel), kValueStride = S::kBits == t.bits ? kStride : t.group * kPanel;
+  const QuantBlock b = block;
+  const uint8_t *numbers = b.numbers, *values = b.values;
+  const char* ahead = fetch.from;
+  const int64_t fetched = fetch.lines * 64, k = b.k, ld_sums = k / kQuantSumGroup, ld_scales = k / kQuantRowGroup;
+  for (int64_t g = 0; g < b.groups; ++g, numbers += kStride, values += kValueStride, ahead += fetched) {
+    const GroupRows rows = {b.x + g * t.group, b.sums + g * kSums, b.scales + g * t.group / kQuantRowGroup,
+                            unknown(k),        unknown(ld_sums),   unknown(ld_scales)};
+    VI acc[R][kPanelRegs];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      VI start = S::Dot::start(-t.offset * sum_of(rows, r, kSums));
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanelRegs; ++c) acc[r][c] = start;
+    }
+    dot_group<S, R, t.group, Lines>(values, rows, ahead, acc);
+    add_group<S, R, F>(numbers, rows, acc, b.y, Ld ? Ld : unknown(b.ldy));
+  }
+}
+
+// At most Top rows.
+template <typename S, QuantFormat F, int Top, int Lines, int Ld>
 void quant_rows(int rows, const QuantBlock& block, const FetchAhead& fetch) {
-  static_assert(kQuantRowTile <= 6);
-  if (rows == 1) return quant_tile<S, 1, F>(block, fetch);
-  if (rows == 2) return quant_tile<S, 2, F>(block, fetch);
-  if constexpr (kQuantRowTile >= 3) {
-    if (rows == 3) return quant_tile<S, 3, F>(block, fetch);
+  static_assert(Top <= 6);
+  if (rows == 1) return quant_tile<S, 1, F, Lines, Ld>(block, fetch);
+  if (rows == 2) return quant_tile<S, 2, F, Lines, Ld>(block, fetch);
+  if constexpr (Top >= 3) {
+    if (rows == 3) return quant_tile<S, 3, F, Lines, Ld>(block, fetch);
   }
-  if constexpr (kQuantRowTile >= 4) {
-    if (rows == 4) return quant_tile<S, 4, F>(block, fetch);
+  if constexpr (Top >= 4) {
+    if (rows == 4) return quant_tile<S, 4, F, Lines, Ld>(block, fetch);
   }
-  if constexpr (kQuantRowTile >= 5) {
-    if (rows == 5) return quant_tile<S, 5, F>(block, fetch);
+  if constexpr (Top >= 5) {
+    if (rows == 5) return quant_tile<S, 5, F, Lines, Ld>(block, fetch);
   }
-  if constexpr (kQuantRowTile >= 6) quant_tile<S, 6, F>(block, fetch);
+  if constexpr (Top >= 6) quant_tile<S, 6, F, Lines, Ld>(block, fetch);
+}
+
+// A tile of those that share a block of weights and fetch the next one.
+template <typename S, QuantFormat F>
+void quant_shared_rows(int rows, const QuantBlock& block, const FetchAhead& fetch) {
+  constexpr int kFew = traits_of(F).group / 4, kMany = int(lines_per_group(traits_of(F), 2));
+  if (fetch.lines <= kFew) return quant_rows<S, F, kQuantSumTile, kFew, kPanel>(rows, block, fetch);
+  quant_rows<S, F, kQuantSumTile, kMany, kPanel>(rows, block, fetch);
 }
 
 // The values of some groups of nibbles as bytes, [8][panel][4] per group.
@@ -221,8 +260,6 @@ QuantBlock quant_block(const QuantGemmArgs& args, int64_t row, int64_t k0, int64
   const uint8_t* numbers = args.w + k0 / t.group * kStride;
   return {numbers,
           numbers + kHead,
-          kStride,
-          kStride,
           (k1 - k0) / t.group,
           args.x.values + row * args.k + k0,
           args.x.scales + row * (args.k / kQuantRowGroup) + k0 / kQuantRowGroup,
@@ -238,13 +275,13 @@ template <typename S, typename Unpacked, QuantFormat F>
 void quant_sum_rows(const QuantGemmArgs& args, int64_t first, int64_t end) {
   constexpr int64_t kStride = traits_of(F).group_bytes(kPanel), kGroup = traits_of(F).group;
   alignas(64) float sums[kSumRows * kPanel];
-  alignas(64) uint8_t unpacked[S::kBits == 4 ? kInnerBlock * kPanel : 64];
-  const int64_t m = end - first, tiles = (m + kQuantRowTile - 1) / kQuantRowTile;
+  alignas(64) uint8_t unpacked[S::kBits == 4 ? kQuantBlock * kPanel : 64];
+  const int64_t m = end - first, tiles = (m + kQuantSumTile - 1) / kQuantSumTile;
   const int64_t lines = lines_per_group(traits_of(F), tiles);
   if (args.accumulate) copy_rows(args.y + first * args.ldy, args.ldy, sums, kPanel, m);
   else clear_rows(sums, kPanel, m);
-  for (int64_t k0 = 0; k0 < args.k; k0 += kInnerBlock) {
-    int64_t k1 = k0 + kInnerBlock < args.k ? k0 + kInnerBlock : args.k, groups = (k1 - k0) / kGroup;
+  for (int64_t k0 = 0; k0 < args.k; k0 += kQuantBlock) {
+    int64_t k1 = k0 + kQuantBlock < args.k ? k0 + kQuantBlock : args.k, groups = (k1 - k0) / kGroup;
     const char* next = reinterpret_cast<const char*>(args.w) + k1 / kGroup * kStride;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       // Tiles of nearly the same size: their rows fill the pipeline evenly.
@@ -253,10 +290,9 @@ void quant_sum_rows(const QuantGemmArgs& args, int64_t first, int64_t end) {
       if constexpr (S::kBits == 4) {
         if (tile == 0) unpack_nibbles(block.values, kStride, block.groups, unpacked);
         block.values = unpacked;
-        block.value_stride = 8 * kStepBytes;
       }
       // The next block of weights is fetched while this one is used, the row tiles taking turns.
-      quant_rows<Unpacked, F>(int(rows), block, {next + tile * groups * lines * 64, lines});
+      quant_shared_rows<Unpacked, F>(int(rows), block, {next + tile * groups * lines * 64, lines});
     }
   }
   copy_rows(sums, kPanel, args.y + first * args.ldy, args.ldy, m);
@@ -283,7 +319,8 @@ void quant_gemm_as(const QuantGemmArgs& args) {
     QuantBlock block = quant_block<F>(args, 0, 0, args.k, args.y, args.ldy);
     // A lone tile is bound by memory: it fetches its own weights further on.
     const char* ahead = reinterpret_cast<const char*>(args.w) + kStreamAhead;
-    return quant_rows<S, F>(int(args.m), block, {ahead, lines_per_group(traits_of(F), 1)});
+    constexpr int kLines = int(lines_per_group(traits_of(F), 1));
+    return quant_rows<S, F, kQuantRowTile, kLines, 0>(int(args.m), block, {ahead, kLines});
   }
   int64_t blocks = (args.m + kSumRows - 1) / kSumRows;
   for (int64_t block = 0; block < blocks; ++block)

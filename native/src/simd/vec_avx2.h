@@ -11,6 +11,8 @@ constexpr int kLanes = 8;
 constexpr int kPanelRegs = 2;
 constexpr int kRowTile = 6;       // 12 accumulators of 16 registers
 constexpr int kQuantRowTile = 4;  // 8 accumulators, 2 x 2 prepared weights
+constexpr int kQuantSumTile = kQuantRowTile;
+constexpr int kQuantBlock = 256;
 constexpr int kAttendTileRows = 2;
 constexpr int kAttendTileUnits = 2;
 
@@ -167,6 +169,7 @@ struct WideDot {
     VI w = _mm256_xor_si256(v, _mm256_set1_epi8(char(0x80)));
     return {_mm256_abs_epi8(w), w};
   }
+  static W keep(W w) { return w; }
   static VI start(int32_t) { return _mm256_setzero_si256(); }
   static VI step(VI acc, W w, VI x) {
     VI pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x, w.sign));
@@ -178,6 +181,7 @@ struct WideDot {
 struct SmallDot {
   using W = VI;
   static W prepare(VI v) { return v; }
+  static W keep(W w) { return w; }
   static VI start(int32_t) { return _mm256_setzero_si256(); }
   static VI step(VI acc, W w, VI x) { return _mm256_add_epi16(acc, _mm256_maddubs_epi16(w, x)); }
   static VI finish(VI acc, int32_t bias) { return _mm256_add_epi32(_mm256_madd_epi16(acc, _mm256_set1_epi16(1)), _mm256_set1_epi32(bias)); }

@@ -12,6 +12,8 @@ constexpr int kLanes = 4;
 constexpr int kPanelRegs = 4;
 constexpr int kRowTile = 2;
 constexpr int kQuantRowTile = 2;
+constexpr int kQuantSumTile = kQuantRowTile;
+constexpr int kQuantBlock = 256;
 constexpr int kAttendTileRows = 1;
 constexpr int kAttendTileUnits = 1;
 
@@ -215,6 +217,7 @@ inline VF vload_half(const uint16_t* p) {
 struct WideDot {
   using W = VI;
   static W prepare(VI v) { return v; }
+  static W keep(W w) { return w; }
   static VI start(int32_t bias) {
     return each_whole([&](int) { return bias; });
   }
