@@ -9,43 +9,34 @@ namespace {
 
 // ---------------------------------------------------------------- rows of activations
 
-inline float element_value(float x) { return x; }
-inline float element_value(uint16_t x) {
-  uint32_t bits = uint32_t(x) << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
+inline VF load_elements(const float* x) { return vload(x); }
+inline VF load_elements(const uint16_t* x) { return vwiden(x); }
 
-// Plain loops of a fixed length: the compiler makes vectors of them.
 template <typename T>
 void quantise_row(const T* x, int64_t k, int8_t* values, float* scales, int32_t* sums) {
   // Adding 1.5 * 2^23 leaves the nearest whole number (ties to even) in the low bits.
   constexpr float kRound = 12582912.0f;
-  constexpr int32_t kRoundBits = 0x4b400000;
+  constexpr uint32_t kRoundBits = 0x4b400000;
+  constexpr int kRegs = kQuantRowGroup / kLanes, kPerSum = kQuantSumGroup / kLanes;
   for (int64_t k0 = 0; k0 < k; k0 += kQuantRowGroup) {
-    float group[kQuantRowGroup];
-    int32_t whole[kQuantRowGroup];
-    for (int i = 0; i < kQuantRowGroup; ++i) group[i] = element_value(x[k0 + i]);
-    // Magnitudes compare like their bits; infinity and NaN are the largest.
-    std::memcpy(whole, group, sizeof group);
-    int32_t top = 0;
-    for (int i = 0; i < kQuantRowGroup; ++i) {
-      int32_t magnitude = whole[i] & 0x7fffffff;
-      top = magnitude > top ? magnitude : top;
+    VF group[kRegs], top = vset(0.0f), nan = vset(0.0f);
+    for (int i = 0; i < kRegs; ++i) {
+      group[i] = load_elements(x + k0 + i * kLanes);
+      top = vmax(top, vabs(group[i]));
+      nan = vadd(nan, vselect_nan(group[i]));
     }
-    float largest;
-    std::memcpy(&largest, &top, 4);
-    bool finite = top < 0x7f800000, zero = !finite || largest < 1e-30f;
+    const float largest = horizontal_max(top);
+    const bool finite = !vany_nan(nan) && largest < __builtin_inff(), zero = !finite || largest < 1e-30f;
     scales[k0 / kQuantRowGroup] = !finite ? __builtin_nanf("") : zero ? 0.0f : largest / 127.0f;
-    float inverse = zero ? 0.0f : 127.0f / largest;
-    for (int i = 0; i < kQuantRowGroup; ++i) group[i] = (zero ? 0.0f : group[i] * inverse) + kRound;
-    std::memcpy(whole, group, sizeof group);
-    for (int i = 0; i < kQuantRowGroup; ++i) values[k0 + i] = int8_t(whole[i] - kRoundBits);
-    for (int half = 0; half < 2; ++half) {
-      int32_t sum = 0;
-      for (int i = 0; i < kQuantSumGroup; ++i) sum += whole[half * kQuantSumGroup + i] - kRoundBits;
-      sums[k0 / kQuantSumGroup + half] = sum;
+    const VF inverse = vset(127.0f / largest);
+    for (int half = 0; half < kQuantRowGroup / kQuantSumGroup; ++half) {
+      uint32_t sum = 0;
+      for (int i = half * kPerSum; i < (half + 1) * kPerSum; ++i) {
+        VI whole = vi_bits(vadd(zero ? vset(0.0f) : vmul(group[i], inverse), vset(kRound)));
+        vi_store_bytes(values + k0 + i * kLanes, whole);
+        sum += vi_sum(whole) - uint32_t(kLanes) * kRoundBits;
+      }
+      sums[k0 / kQuantSumGroup + half] = int32_t(sum);
     }
   }
 }
@@ -278,24 +269,26 @@ void quant_sum_rows(const QuantGemmArgs& args, int64_t first, int64_t end) {
   alignas(64) uint8_t unpacked[S::kBits == 4 ? kQuantBlock * kPanel : 64];
   const int64_t m = end - first, tiles = (m + kQuantSumTile - 1) / kQuantSumTile;
   const int64_t lines = lines_per_group(traits_of(F), tiles);
-  if (args.accumulate) copy_rows(args.y + first * args.ldy, args.ldy, sums, kPanel, m);
-  else clear_rows(sums, kPanel, m);
   for (int64_t k0 = 0; k0 < args.k; k0 += kQuantBlock) {
     int64_t k1 = k0 + kQuantBlock < args.k ? k0 + kQuantBlock : args.k, groups = (k1 - k0) / kGroup;
     const char* next = reinterpret_cast<const char*>(args.w) + k1 / kGroup * kStride;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       // Tiles of nearly the same size: their rows fill the pipeline evenly.
       int64_t row = m * tile / tiles, rows = m * (tile + 1) / tiles - row;
-      QuantBlock block = quant_block<F>(args, first + row, k0, k1, sums + row * kPanel, kPanel);
+      float *y = args.y + (first + row) * args.ldy, *tile_sums = sums + row * kPanel;
+      if (k0 == 0 && args.accumulate) copy_rows(y, args.ldy, tile_sums, kPanel, rows);
+      if (k0 == 0 && !args.accumulate) clear_rows(tile_sums, kPanel, rows);
+      QuantBlock block = quant_block<F>(args, first + row, k0, k1, tile_sums, kPanel);
       if constexpr (S::kBits == 4) {
         if (tile == 0) unpack_nibbles(block.values, kStride, block.groups, unpacked);
         block.values = unpacked;
       }
       // The next block of weights is fetched while this one is used, the row tiles taking turns.
       quant_shared_rows<Unpacked, F>(int(rows), block, {next + tile * groups * lines * 64, lines});
+      // Here and not at the end for all: what y waits for passes while the next tile is multiplied.
+      if (k1 == args.k) copy_rows(tile_sums, kPanel, y, args.ldy, rows);
     }
   }
-  copy_rows(sums, kPanel, args.y + first * args.ldy, args.ldy, m);
 }
 
 }  // namespace

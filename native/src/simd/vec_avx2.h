@@ -30,6 +30,7 @@ inline VF vsub(VF a, VF b) { return _mm256_sub_ps(a, b); }
 inline VF vmul(VF a, VF b) { return _mm256_mul_ps(a, b); }
 inline VF vdiv(VF a, VF b) { return _mm256_div_ps(a, b); }
 inline VF vfma(VF a, VF b, VF c) { return _mm256_fmadd_ps(a, b, c); }
+inline VF vabs(VF a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 inline VF vmax(VF a, VF b) { return _mm256_max_ps(a, b); }
 inline VF vround(VF a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 inline VF vpow2(VF n) {
@@ -152,6 +153,20 @@ inline VI vi_broadcast(const int8_t* p) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);
   return _mm256_set1_epi32(four);
+}
+inline VI vi_bits(VF v) { return _mm256_castps_si256(v); }
+// The low byte of each lane.
+inline void vi_store_bytes(int8_t* p, VI v) {
+  const __m256i low_bytes = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 4, 8, 12, -1, -1, -1, -1, -1,
+                                             -1, -1, -1, -1, -1, -1, -1);
+  __m256i bytes = _mm256_shuffle_epi8(v, low_bytes);
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1)));
+}
+// Of the lanes, modulo 2^32.
+inline uint32_t vi_sum(VI v) {
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x0e));
+  return uint32_t(_mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1))));
 }
 inline VI vi_low_nibbles(VI v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 inline VI vi_high_nibbles(VI v) { return _mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15)); }

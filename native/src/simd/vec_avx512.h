@@ -30,6 +30,7 @@ inline VF vsub(VF a, VF b) { return _mm512_sub_ps(a, b); }
 inline VF vmul(VF a, VF b) { return _mm512_mul_ps(a, b); }
 inline VF vdiv(VF a, VF b) { return _mm512_div_ps(a, b); }
 inline VF vfma(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }
+inline VF vabs(VF a) { return _mm512_abs_ps(a); }
 inline VF vmax(VF a, VF b) { return _mm512_max_ps(a, b); }
 inline VF vround(VF a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 // 2^n for whole n in -126..127.
@@ -173,6 +174,16 @@ inline VI vi_broadcast(const int8_t* p) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);
   return _mm512_set1_epi32(four);
+}
+inline VI vi_bits(VF v) { return _mm512_castps_si512(v); }
+// The low byte of each lane.
+inline void vi_store_bytes(int8_t* p, VI v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(v)); }
+// Of the lanes, modulo 2^32.
+inline uint32_t vi_sum(VI v) {
+  __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64(v, 1));
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x0e));
+  return uint32_t(_mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1))));
 }
 inline VI vi_low_nibbles(VI v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 inline VI vi_high_nibbles(VI v) { return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15)); }

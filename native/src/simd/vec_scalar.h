@@ -63,6 +63,9 @@ inline VF vfma(VF a, VF b, VF c) {
   return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
 }
 // Like the hardware's: the second operand where either is NaN.
+inline VF vabs(VF a) {
+  return each([&](int i) { return std::fabs(a.lane[i]); });
+}
 inline VF vmax(VF a, VF b) {
   return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
 }
@@ -196,6 +199,21 @@ inline VI vi_broadcast(const int8_t* p) {
   int32_t four;
   __builtin_memcpy(&four, p, 4);
   return each_whole([&](int) { return four; });
+}
+inline VI vi_bits(VF v) {
+  VI r;
+  __builtin_memcpy(r.lane, v.lane, sizeof r.lane);
+  return r;
+}
+// The low byte of each lane.
+inline void vi_store_bytes(int8_t* p, VI v) {
+  for (int i = 0; i < kLanes; ++i) p[i] = int8_t(uint32_t(v.lane[i]) & 255u);
+}
+// Of the lanes, modulo 2^32.
+inline uint32_t vi_sum(VI v) {
+  uint32_t sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += uint32_t(v.lane[i]);
+  return sum;
 }
 inline VI vi_low_nibbles(VI v) {
   return each_whole([&](int i) { return v.lane[i] & 0x0f0f0f0f; });
