@@ -189,11 +189,13 @@ TEST(quantised_backward_is_that_of_the_dequantised_weights) {
 
 // Rows of x with zeros, tiny and huge groups, in the form that products take.
 struct QuantisedRows {
+  int64_t m, k;
   std::vector<int8_t> values;
   std::vector<float> scales;
   std::vector<int32_t> sums;
 
-  QuantisedRows(Random& random, int64_t m, int64_t k) : values(size_t(m * k)), scales(size_t(m * k / 32)), sums(size_t(m * k / 16)) {
+  QuantisedRows(Random& random, int64_t rows, int64_t inputs)
+      : m(rows), k(inputs), values(size_t(m * k)), scales(size_t(m * k / 32)), sums(size_t(m * k / 16)) {
     std::vector<float> x = random.normals(size_t(m * k));
     for (int64_t group = 0; group < m * k / 32; ++group) {
       float factor = random.whole(0, 3) > 0 ? 1.0f : random.pick<float>({0.0f, -0.0f, 1e-29f, 1e30f, 1e-12f});
@@ -205,7 +207,7 @@ struct QuantisedRows {
           .quantise_f32(x.data() + r * k, k, values.data() + r * k, scales.data() + r * k / 32, sums.data() + r * k / 16);
     }
   }
-  simd::QuantRowsView view() const { return {values.data(), scales.data(), sums.data()}; }
+  simd::QuantRowsView view() const { return {values.data(), scales.data(), sums.data(), k, m}; }
 };
 
 // Numbers whose scales have few bits, many bits, the sign of a zero at stake, or no finite value.

@@ -222,7 +222,7 @@ struct RowTile {
 
   void read_values(const QuantBlock& b, int64_t rows, int64_t inner) {
     for (int64_t r = 0; r < kGroupRows; ++r) {
-      const int8_t* from = b.x + (r < rows ? r : rows - 1) * b.k;
+      const int8_t* from = b.x + (r < rows ? r : rows - 1) * b.ld;
       int8_t* to = x + r * kInnerBlock;
       for (int64_t i = 0; i < inner / 64 * 64; i += 64) vi_store(to + i, vi_load(from + i));
       if (inner % 64) std::memcpy(to + inner - 32, from + inner - 32, 32);
@@ -236,11 +236,11 @@ struct RowTile {
     const int64_t inner = b.groups * t.group, scaled = inner / kQuantRowGroup;
     read_values(b, rows, inner);
     VF scale[8], sum[16];
-    read_columns(b.scales, b.k / kQuantRowGroup, rows, scaled, scale);
+    read_columns(b.scales, b.ld / kQuantRowGroup, rows, scaled, scale);
 #pragma GCC unroll 16
     for (int64_t g = 0; g < 8 * kPerScale; ++g) vstore(factors + g * kGroupRows, scale[g / kPerScale]);
     if constexpr (t.minima) {
-      const int64_t ld = b.k / kQuantSumGroup, count = inner / kQuantSumGroup;
+      const int64_t ld = b.ld / kQuantSumGroup, count = inner / kQuantSumGroup;
       read_columns(b.sums, ld, rows, count, reinterpret_cast<VF(&)[8]>(sum[0]));
       if (count > 8) read_columns(b.sums + 8, ld, rows, count - 8, reinterpret_cast<VF(&)[8]>(sum[8]));
       for (int64_t g = 0; g < b.groups; ++g) {

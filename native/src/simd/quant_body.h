@@ -86,7 +86,7 @@ struct QuantBlock {
   const int8_t* x;
   const float* scales;
   const int32_t* sums;
-  int64_t k;    // of a whole row: the strides of x, scales and sums follow from it
+  int64_t ld;   // of rows of x; those of scales and sums follow from it
   float* y;     // where every sum begins: what it has so far
   int64_t ldy;  // kPanel where sums lie side by side
 };
@@ -184,10 +184,10 @@ template <typename S, int R, QuantFormat F, int Lines, int Ld>
   const QuantBlock b = block;
   const uint8_t *numbers = b.numbers, *values = b.values;
   const char* ahead = fetch.from;
-  const int64_t fetched = fetch.lines * 64, k = b.k, ld_sums = k / kQuantSumGroup, ld_scales = k / kQuantRowGroup;
+  const int64_t fetched = fetch.lines * 64, ld_x = b.ld, ld_sums = ld_x / kQuantSumGroup, ld_scales = ld_x / kQuantRowGroup;
   for (int64_t g = 0; g < b.groups; ++g, numbers += kStride, values += kValueStride, ahead += fetched) {
     const GroupRows rows = {b.x + g * t.group, b.sums + g * kSums, b.scales + g * t.group / kQuantRowGroup,
-                            unknown(k),        unknown(ld_sums),   unknown(ld_scales)};
+                            unknown(ld_x),     unknown(ld_sums),   unknown(ld_scales)};
     VI acc[R][kPanelRegs];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
@@ -243,19 +243,20 @@ inline void clear_rows(float* rows, int64_t ld, int64_t m) {
   }
 }
 
-// The groups of columns k0 to k1 with the rows from `row` on; their sums are in y.
+// The groups of columns k0 to k1, of one block of x, with the rows from `row` on; their sums are in y.
 template <QuantFormat F>
 QuantBlock quant_block(const QuantGemmArgs& args, int64_t row, int64_t k0, int64_t k1, float* y, int64_t ldy) {
   constexpr QuantTraits t = traits_of(F);
   constexpr int64_t kStride = t.group_bytes(kPanel), kHead = t.scale_bytes(kPanel) + t.minimum_bytes(kPanel);
   const uint8_t* numbers = args.w + k0 / t.group * kStride;
+  const int64_t at = args.x.place(row, k0);
   return {numbers,
           numbers + kHead,
           (k1 - k0) / t.group,
-          args.x.values + row * args.k + k0,
-          args.x.scales + row * (args.k / kQuantRowGroup) + k0 / kQuantRowGroup,
-          args.x.sums + row * (args.k / kQuantSumGroup) + k0 / kQuantSumGroup,
-          args.k,
+          args.x.values + at,
+          args.x.scales + at / kQuantRowGroup,
+          args.x.sums + at / kQuantSumGroup,
+          args.x.block,
           y,
           ldy};
 }
@@ -266,11 +267,11 @@ template <typename S, typename Unpacked, QuantFormat F>
 void quant_sum_rows(const QuantGemmArgs& args, int64_t first, int64_t end) {
   constexpr int64_t kStride = traits_of(F).group_bytes(kPanel), kGroup = traits_of(F).group;
   alignas(64) float sums[kSumRows * kPanel];
-  alignas(64) uint8_t unpacked[S::kBits == 4 ? kQuantBlock * kPanel : 64];
+  alignas(64) uint8_t unpacked[S::kBits == 4 ? kInnerBlock * kPanel : 64];
   const int64_t m = end - first, tiles = (m + kQuantSumTile - 1) / kQuantSumTile;
   const int64_t lines = lines_per_group(traits_of(F), tiles);
-  for (int64_t k0 = 0; k0 < args.k; k0 += kQuantBlock) {
-    int64_t k1 = k0 + kQuantBlock < args.k ? k0 + kQuantBlock : args.k, groups = (k1 - k0) / kGroup;
+  for (int64_t k0 = 0; k0 < args.k; k0 += kInnerBlock) {
+    int64_t k1 = k0 + kInnerBlock < args.k ? k0 + kInnerBlock : args.k, groups = (k1 - k0) / kGroup;
     const char* next = reinterpret_cast<const char*>(args.w) + k1 / kGroup * kStride;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       // Tiles of nearly the same size: their rows fill the pipeline evenly.
@@ -307,7 +308,7 @@ void quant_gemm_as(const QuantGemmArgs& args) {
 #if TANDEM_AMX
   if (args.m >= tiles_from(F)) return quant_gemm_tiles<S, F>(args);
 #endif
-  if (args.m <= kQuantRowTile) {
+  if (args.m <= kQuantRowTile && args.k <= args.x.block) {
     if (!args.accumulate) clear_rows(args.y, args.ldy, args.m);
     QuantBlock block = quant_block<F>(args, 0, 0, args.k, args.y, args.ldy);
     // A lone tile is bound by memory: it fetches its own weights further on.
@@ -376,9 +377,9 @@ void dequantise(QuantFormat format, const uint8_t* w, int64_t k0, int64_t column
 extern const QuantKernels quant_table;
 const QuantKernels quant_table = {
 #if TANDEM_AMX
-    kTileSumRows,
+    kTileSumRows,           kQuantRowTile,       INT64_MAX,
 #else
-    INT64_MAX,
+    INT64_MAX, kQuantRowTile, kInnerBlock,
 #endif
     quantise_row<uint16_t>, quantise_row<float>, quant_gemm, dequantise<uint16_t>, dequantise<float>,
 };

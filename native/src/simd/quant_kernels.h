@@ -13,11 +13,18 @@ namespace tandem::simd {
 // Inputs per entry of `sums`: the smallest group of any format.
 constexpr int kQuantSumGroup = 16;
 
-// m rows of quantised activations: value = scale * whole number.
+// Rows of quantised activations: value = scale * whole number. `block` inputs of a row lie side by side, those of the next row behind them;
+// then follow the next inputs of all rows. So the rows that one block of weights is multiplied with are one piece of memory. A last block is
+// as long as the others; what lies beyond k is not read. With block >= k a row is one piece.
 struct QuantRowsView {
-  const int8_t* values;  // rows of k_padded
-  const float* scales;   // rows of k_padded / kQuantRowGroup
-  const int32_t* sums;   // rows of k_padded / kQuantSumGroup: sums of values
+  const int8_t* values;
+  const float* scales;  // one per kQuantRowGroup values
+  const int32_t* sums;  // of kQuantSumGroup values each
+  int64_t block;        // a multiple of kQuantRowGroup
+  int64_t rows;         // in all
+
+  // Where the values of a row's block are.
+  int64_t place(int64_t row, int64_t first_input) const { return (first_input / block * rows + row) * block + first_input % block; }
 };
 
 struct QuantGemmArgs {
@@ -34,6 +41,9 @@ struct QuantGemmArgs {
 struct QuantKernels {
   // Rows that a caller with more of them multiplies with a few panels before it goes on: their x stays in L2.
   int64_t row_block;
+  // So many rows are multiplied at once, input by input, and want their rows whole (QuantRowsView::block >= k); more want blocks of
+  // input_block inputs.
+  int64_t few_rows, input_block;
   // One row of k elements (a multiple of kQuantRowGroup) to values, scales and sums. The same on every instruction set.
   // A group with a number that is not finite has a scale of NaN and values 0; one whose largest magnitude is below 1e-30 is all zeros.
   void (*quantise_bf16)(const uint16_t* x, int64_t k, int8_t* values, float* scales, int32_t* sums);

@@ -12,7 +12,6 @@ constexpr int kPanelRegs = 2;
 constexpr int kRowTile = 6;       // 12 accumulators of 16 registers
 constexpr int kQuantRowTile = 4;  // 8 accumulators, 2 x 2 prepared weights
 constexpr int kQuantSumTile = kQuantRowTile;
-constexpr int kQuantBlock = 256;
 constexpr int kAttendTileRows = 2;
 constexpr int kAttendTileUnits = 2;
 

@@ -12,10 +12,9 @@ constexpr int kLanes = 16;
 constexpr int kPanelRegs = 4;  // 64 columns: a row of a bf16 panel is 256 bytes, four whole cache lines
 constexpr int kRowTile = 6;    // 24 accumulators + 4 weights + 1 broadcast of 32 registers
 constexpr int kQuantRowTile = TANDEM_DOT_INT8 ? 6 : 5;
-// Rows of a tile whose block of weights lies in L1, and that block's inputs. On a Zen 5 (48 KiB of L1) low tiles and longer blocks are 15 %
-// faster than 6 and 256; without BF16 products it is an older core.
+// Rows of a tile whose block of weights lies in L1. Low tiles are a tenth faster than high ones on a Zen 5, which has more of what comes next
+// in flight; a core without BF16 products is an older one, and not measured.
 constexpr int kQuantSumTile = TANDEM_DOT_BF16 ? 3 : kQuantRowTile;
-constexpr int kQuantBlock = 256;
 constexpr int kAttendTileRows = 4;
 constexpr int kAttendTileUnits = 4;
 

@@ -13,7 +13,6 @@ constexpr int kPanelRegs = 4;
 constexpr int kRowTile = 2;
 constexpr int kQuantRowTile = 2;
 constexpr int kQuantSumTile = kQuantRowTile;
-constexpr int kQuantBlock = 256;
 constexpr int kAttendTileRows = 1;
 constexpr int kAttendTileUnits = 1;
 
