@@ -114,6 +114,9 @@ inline void gather_rows(int rows, const typename S::T* weights, const ValuePages
   for (; d < dim; d += 16) gather_columns<S, R, 1, Fetch>(weights, pages, dim, d, out);
 }
 
+inline void store_weights(uint16_t* out, VF v) { vstore_bf16_normal(out, v); }
+inline void store_weights(float* out, VF v) { vstore(out, v); }
+
 // Bytes as elements, exactly: n of them, a multiple of 256 (a page of a head).
 inline void widen_bytes(const int8_t* in, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; i += 2 * kLanes) vstore_bf16_exact(out + i, vwiden_bytes(in + i), vwiden_bytes(in + i + kLanes));
@@ -225,7 +228,7 @@ struct Attend {
       VF shift = vset(best[r] == kNegInf ? 0.0f : best[r]), total = vset(0.0f);
       for (int i = 0; i < kKeyTile; i += kLanes) {
         VF e = vexp(vsub(vload(scores + i), shift));
-        store_row(weights + r * kKeyTile + i, kInt8 ? vmul(e, vload(value_scales + i)) : e, kLanes);
+        store_weights(weights + r * kKeyTile + i, kInt8 ? vmul(e, vload(value_scales + i)) : e);
         total = vadd(total, e);
       }
       sum[r] = sum[r] * keep[r] + horizontal_sum(total);

@@ -18,10 +18,8 @@ constexpr float kNegInf = -__builtin_inff();
 // ---------------------------------------------------------------- elementary functions
 // exp with a relative error below 2 ulp up to 88.37 (1e-4 above); 0 below -87.3, +inf above 88.7. Polynomial after reduction by ln 2 in two parts (Cody-Waite).
 inline VF vexp(VF x) {
-  VF n = vround(vmul(x, vset(1.44269504088896341f)));
-  // Clamped so that NaN becomes -126, a whole number; r carries the NaN on.
-  n = vselect_lt(vset(-126.0f), n, n, vset(-126.0f));
-  n = vselect_lt(n, vset(127.0f), n, vset(127.0f));
+  // r carries a NaN on.
+  VF n = vscale_range(vround(vmul(x, vset(1.44269504088896341f))));
   VF r = vfma(n, vset(-0.693359375f), x);
   r = vfma(n, vset(2.12194440e-4f), r);
   VF p = vset(1.9875691500e-4f);
@@ -31,7 +29,7 @@ inline VF vexp(VF x) {
   p = vfma(p, r, vset(1.6666665459e-1f));
   p = vfma(p, r, vset(5.0000001201e-1f));
   VF y = vfma(vmul(p, r), r, vadd(r, vset(1.0f)));
-  y = vmul(y, vpow2(n));
+  y = vscale(y, n);
   y = vselect_lt(x, vset(-87.3f), vset(0.0f), y);
   return vselect_lt(vset(88.7f), x, vset(__builtin_inff()), y);
 }
@@ -103,7 +101,7 @@ const Kernels table = {
     kTileSumRows,
     gemm_tiles,
 #elif TANDEM_DOT_BF16
-    INT64_MAX,
+    256,
     gemm<Bf16Step>,
 #else
     kSumRows,

@@ -36,6 +36,12 @@ inline VF vpow2(VF n) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 }
 inline VF vselect_lt(VF a, VF b, VF x, VF y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+// y * 2^n for whole n that vscale_range gave, where NaN becomes a whole number as well.
+inline VF vscale(VF y, VF n) { return vmul(y, vpow2(n)); }
+inline VF vscale_range(VF n) {
+  n = vselect_lt(vset(-126.0f), n, n, vset(-126.0f));
+  return vselect_lt(n, vset(127.0f), n, vset(127.0f));
+}
 inline int vcount_gt(VF a, VF b) { return __builtin_popcount(unsigned(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)))); }
 inline bool vany_nan(VF a) { return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0; }
 inline unsigned vmask_ge(VF a, VF b) { return unsigned(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GE_OQ))); }
@@ -124,6 +130,8 @@ inline void vstore_bf16(uint16_t* p, VF v) {
   __m128i packed = _mm_packus_epi32(_mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
 }
+
+inline void vstore_bf16_normal(uint16_t* p, VF v) { vstore_bf16(p, v); }
 
 inline VP load_pairs(const uint16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline VF low_halves(VP v) { return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)); }

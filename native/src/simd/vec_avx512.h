@@ -32,10 +32,9 @@ inline VF vfma(VF a, VF b, VF c) { return _mm512_fmadd_ps(a, b, c); }
 inline VF vabs(VF a) { return _mm512_abs_ps(a); }
 inline VF vmax(VF a, VF b) { return _mm512_max_ps(a, b); }
 inline VF vround(VF a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-// 2^n for whole n in -126..127.
-inline VF vpow2(VF n) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
-}
+// y * 2^n for any whole n.
+inline VF vscale(VF y, VF n) { return _mm512_scalef_ps(y, n); }
+inline VF vscale_range(VF n) { return n; }
 // a < b ? x : y per lane; false for NaN.
 inline VF vselect_lt(VF a, VF b, VF x, VF y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x); }
 inline int vcount_gt(VF a, VF b) { return __builtin_popcount(_mm512_cmp_ps_mask(a, b, _CMP_GT_OQ)); }
@@ -130,6 +129,14 @@ inline void vstore_bf16_exact(uint16_t* p, VF a, VF b) {
   _mm512_storeu_si512(p, _mm512_permutex2var_epi16(_mm512_castps_si512(a), high_halves_of_both, _mm512_castps_si512(b)));
 }
 
+#if TANDEM_DOT_BF16
+// Numbers below 2^-126 become 0.
+inline void vstore_bf16_normal(uint16_t* p, VF v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+}
+#else
+inline void vstore_bf16_normal(uint16_t* p, VF v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(v)); }
+#endif
 inline void vstore_bf16(uint16_t* p, VF v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(v)); }
 
 inline VP load_pairs(const uint16_t* p) { return _mm512_loadu_si512(p); }

@@ -82,6 +82,12 @@ inline VF vpow2(VF n) {
 inline VF vselect_lt(VF a, VF b, VF x, VF y) {
   return each([&](int i) { return a.lane[i] < b.lane[i] ? x.lane[i] : y.lane[i]; });
 }
+// y * 2^n for whole n that vscale_range gave, where NaN becomes a whole number as well.
+inline VF vscale(VF y, VF n) { return vmul(y, vpow2(n)); }
+inline VF vscale_range(VF n) {
+  n = vselect_lt(vset(-126.0f), n, n, vset(-126.0f));
+  return vselect_lt(n, vset(127.0f), n, vset(127.0f));
+}
 inline int vcount_gt(VF a, VF b) {
   int n = 0;
   for (int i = 0; i < kLanes; ++i) n += a.lane[i] > b.lane[i];
@@ -157,6 +163,8 @@ inline void vstore_bf16(uint16_t* p, VF v) {
     p[i] = nan ? uint16_t((bits >> 16) | 0x40u) : uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
   }
 }
+
+inline void vstore_bf16_normal(uint16_t* p, VF v) { vstore_bf16(p, v); }
 
 inline VP load_pairs(const uint16_t* p) {
   VP v;
