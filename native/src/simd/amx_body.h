@@ -215,14 +215,14 @@ inline void small_tile_square(const uint16_t* a, int64_t lda, int64_t inputs, in
   }
 }
 
-// U is 1, 2 or 4; 1 to 32 rows. The tiles have their shape.
+// U is 1 to 4; 1 to 32 rows. The tiles have their shape.
 template <int U, typename B>
 inline void small_tiles(int rows, const uint16_t* a, int64_t lda, int64_t inputs, int64_t blocks, const B& b, size_t b_stride, float* out,
                         int64_t ldo) {
   if (rows <= kTileRows) return small_tile_row<U>(a, lda, inputs, blocks, b, b_stride, out, ldo);
   if constexpr (U == 1) return small_tile_square<1>(a, lda, inputs, blocks, b, 0, b_stride, out, ldo);
   if constexpr (U > 1) small_tile_square<2>(a, lda, inputs, blocks, b, 0, b_stride, out, ldo);
-  if constexpr (U > 2) small_tile_square<2>(a, lda, inputs, blocks, b, 2, b_stride, out + 32, ldo);
+  if constexpr (U > 2) small_tile_square<U - 2>(a, lda, inputs, blocks, b, 2, b_stride, out + 32, ldo);
 }
 
 // small_gemm_rows (attention_body.h) by tiles: full products first, then one with the pairs that are left.

@@ -13,8 +13,12 @@ constexpr int kPanelRegs = 4;  // 64 columns: a row of a bf16 panel is 256 bytes
 constexpr int kRowTile = 6;    // 24 accumulators + 4 weights + 1 broadcast of 32 registers
 constexpr int kQuantRowTile = TANDEM_DOT_INT8 ? 6 : 5;
 // Rows of a tile whose block of weights lies in L1. Low tiles are a tenth faster than high ones on a Zen 5, which has more of what comes next
-// in flight; a core without BF16 products is an older one, and not measured.
-constexpr int kQuantSumTile = TANDEM_DOT_BF16 ? 3 : kQuantRowTile;
+// in flight. Not measured with AMX, nor on the older cores without BF16 products.
+#if TANDEM_DOT_BF16 && !TANDEM_AMX
+constexpr int kQuantSumTile = 3;
+#else
+constexpr int kQuantSumTile = kQuantRowTile;
+#endif
 constexpr int kAttendTileRows = 4;
 constexpr int kAttendTileUnits = 4;
 
