@@ -19,7 +19,7 @@ export function machine() {
     cores: os.availableParallelism(),
     flags: cpuFlags(),
     memory_gib: Math.round(os.totalmem() / 2 ** 30),
-    os: `${os.type()} ${os.release()}`,
+    os: `${os.type()} ${os.release().split('.', 2).join('.')}`,
     node: process.version,
     load_average: os.loadavg().map((value) => Number(value.toFixed(2))),
     date: new Date().toISOString(),

@@ -112,8 +112,8 @@ struct GroupRows {
   const float* scales;
   int64_t ld_x, ld_sums, ld_scales;
 };
-// The compiler takes the result for something new, so that it adds it to one pointer where it is needed instead of keeping a pointer per row
-// and step: those do not fit the registers, and what is kept in vector registers comes back late.
+// The compiler takes the result for something new, so that it adds it to one pointer where it is needed instead of keeping a pointer per row,
+// most of them in vector registers, as there are too many.
 inline int64_t unknown(int64_t v) {
   asm("" : "+r"(v));
   return v;
