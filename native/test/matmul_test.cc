@@ -80,6 +80,7 @@ void check_many(Element element) {
     check_product(random, element, random.whole(1, 90), random.whole(1, 290), m, random.whole(0, 1) == 1);
   }
   for (int64_t m : {1, 5, 6, 7, 12, 13}) check_product(random, element, 65, 513, m, m % 2 == 1);
+  check_product(random, element, 65, 300, 259, true);  // more than one block of rows
 }
 
 TEST(matmul_f32_matches_reference_and_rows_stand_alone) { check_many(Element::kF32); }

@@ -83,6 +83,8 @@ TEST(quantised_matmul_matches_reference_and_rows_stand_alone) {
         check_product(random, format, element, random.whole(1, 200), k, random.whole(1, 20), k % 2 == 0);
       }
       for (int64_t m = 1; m <= 14; ++m) check_product(random, format, element, random.whole(1, 90), random.whole(1, 290), m, m % 2 == 0);
+      // More than one block of rows and of inputs.
+      check_product(random, format, element, 70, 300, 259, true);
     }
   }
 }

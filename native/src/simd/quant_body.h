@@ -379,7 +379,7 @@ const QuantKernels quant_table = {
 #if TANDEM_AMX
     kTileSumRows,           kQuantRowTile,       INT64_MAX,
 #else
-    256, kQuantRowTile, kInnerBlock,
+    kRowsInL2, kQuantRowTile, kInnerBlock,
 #endif
     quantise_row<uint16_t>, quantise_row<float>, quant_gemm, dequantise<uint16_t>, dequantise<float>,
 };
