@@ -9,6 +9,11 @@
 namespace tandem::ops {
 namespace {
 
+// A thread claims so many items of decoding at once, so that the keys of the next are fetched while one is worked on; but so few that each
+// thread has kClaims turns, as items differ in length. Measured on a Zen 5: contexts of 48 tokens 1.11x, of 16 1.19x. Prompts find their keys
+// in a cache.
+constexpr int64_t kItems = 8, kClaims = 8;
+
 // What one thread does at a time under one KV head: some queries of one run, or all queries of a group of runs.
 struct Item {
   const AttentionRun* run;
@@ -111,11 +116,24 @@ void store_rows(const Batch& batch, const Item& item, const Workspace<T>& space,
 
 int64_t last_position(const Item& item) { return item.run->first_position + item.first + item.count - 1; }
 
+// The keys that an item reads first.
+template <typename T>
+typename simd::AttendArgs<T>::Next first_keys(const Batch& batch, const Item& item) {
+  constexpr int64_t kPages = simd::kKeyTile / simd::kPage;
+  const int64_t position = item.run->first_position + item.first, window = batch.shape.window;
+  const int64_t low = window > 0 ? std::max<int64_t>(0, position - window + 1) / simd::kKeyTile * kPages : 0;
+  const int64_t pages = last_position(item) / simd::kPage + 1 - low;
+  return {batch.kv.keys(batch.layer, 0, item.kv_head), item.run->pages + low, int(std::min(kPages, pages))};
+}
+
+// `next` is the item that the thread runs after this one; null: none.
 template <typename T, typename Kernel>
-void run_item(const Batch& batch, const Item& item, Kernel kernel, Workspace<T>& space) {
+void run_item(const Batch& batch, const Item& item, const Item* next, Kernel kernel, Workspace<T>& space) {
   begin_rows(batch, space);
   add_rows(batch, item, space);
-  kernel(arguments(batch, item, space, 0, space.rows));
+  simd::AttendArgs<T> args = arguments(batch, item, space, 0, space.rows);
+  if (next) args.next = first_keys<T>(batch, *next);
+  kernel(args);
   store_rows(batch, item, space, 0);
 }
 
@@ -188,16 +206,23 @@ void attention(const simd::Kernels& kernels, ThreadPool& pool, const AttentionSh
     }
   }
   Batch batch{kernels, shape, kv, layer, q, out, ld_out};
-  auto run_any = [&]<typename T>(const Item& item, auto kernel, T) {
+  auto run_any = [&]<typename T>(const Item& item, const Item* next, auto kernel, T) {
     thread_local Workspace<T> space;
     if (item.group) return run_group(batch, runs, *groups, item, kernel, space);
-    run_item(batch, item, kernel, space);
+    run_item(batch, item, next, kernel, space);
   };
-  pool.run(int64_t(items.size()), [&](int64_t i) {
-    if (kv.shape().element == Element::kBf16) {
-      run_any(items[size_t(i)], kv.shape().int8 ? kernels.attend_int8_bf16 : kernels.attend_bf16, uint16_t{});
-    } else {
-      run_any(items[size_t(i)], kv.shape().int8 ? kernels.attend_int8_f32 : kernels.attend_f32, float{});
+  const int64_t count = int64_t(items.size());
+  const bool decodes = std::all_of(runs.begin(), runs.end(), [](const AttentionRun& run) { return run.count == 1; });
+  const int64_t most = decodes ? std::clamp<int64_t>(count / (kClaims * pool.threads()), 1, kItems) : 1, claims = (count + most - 1) / most;
+  pool.run(claims, [&](int64_t claim) {
+    const int64_t end = std::min(count, (claim + 1) * most);
+    for (int64_t i = claim * most; i < end; ++i) {
+      const Item &item = items[size_t(i)], *next = i + 1 < end ? &items[size_t(i + 1)] : nullptr;
+      if (kv.shape().element == Element::kBf16) {
+        run_any(item, next, kv.shape().int8 ? kernels.attend_int8_bf16 : kernels.attend_bf16, uint16_t{});
+      } else {
+        run_any(item, next, kv.shape().int8 ? kernels.attend_int8_f32 : kernels.attend_f32, float{});
+      }
     }
   });
 }

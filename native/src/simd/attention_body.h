@@ -240,21 +240,21 @@ struct Attend {
     }
   }
 
-  // out[rows][dim] += weights . v, page by page. Keys that no row sees have weight 0; their pages hold finite numbers. The keys of the next
-  // tile, so many pages, are fetched meanwhile.
-  void gather(int tile, int pages, int next_pages) {
+  // out[rows][dim] += weights . v, page by page. Keys that no row sees have weight 0; their pages hold finite numbers. The keys that are read
+  // next are fetched meanwhile.
+  void gather(int tile, int pages, const typename AttendArgs<T>::Next& next) {
     ValuePages<T> of;
     of.count = pages;
     for (int page = 0; page < pages; ++page) {
       const uint8_t* block = values_of(tile * kPagesPerTile + page);
       of.values[page] = elements(block, page);
-      of.ahead[page] = page < next_pages ? keys_of((tile + 1) * kPagesPerTile + page) - block : 0;
+      of.ahead[page] = page < next.count ? next.keys + int64_t(next.pages[page]) * args.page_stride - block : 0;
     }
 #if TANDEM_AMX
     if constexpr (S::kDepth == 2) return gather_tiles(args.rows, weights, of.values, pages, args.dim, args.out);
 #endif
     constexpr int R = kAttendTileRows;
-    if (!kInt8 && next_pages > 0) gather_rows<S, R, true>(args.rows < R ? args.rows : R, weights, of, args.dim, args.out);
+    if (!kInt8 && next.count > 0) gather_rows<S, R, true>(args.rows < R ? args.rows : R, weights, of, args.dim, args.out);
     else gather_rows<S, R, false>(args.rows < R ? args.rows : R, weights, of, args.dim, args.out);
     for (int r = R; r < args.rows; r += R) {
       int rows = args.rows - r < R ? args.rows - r : R;
@@ -279,7 +279,8 @@ struct Attend {
       if constexpr (kInt8) load_scales(tile, pages);
       score(tile, pages);
       soften(base);
-      gather(tile, pages, tile + 1 < end ? pages_of(tile + 1, last) : 0);
+      if (tile + 1 == end) gather(tile, pages, args.next);
+      else gather(tile, pages, {args.keys, args.pages + (tile + 1) * kPagesPerTile, pages_of(tile + 1, last)});
     }
     for (int r = 0; !args.finishes && r < args.rows; ++r) {
       args.state[2 * r] = max[r];

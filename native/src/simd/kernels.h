@@ -44,6 +44,12 @@ struct AttendArgs {
   float* state = nullptr;
   int first_tile = 0, end_tile = 0;
   bool begins = true, finishes = true;
+  // Pages whose keys (of the same layer and type, `keys` being their page 0) the thread reads after these; they are fetched meanwhile.
+  struct Next {
+    const uint8_t* keys;
+    const int32_t* pages;
+    int count;
+  } next = {};
 };
 
 // The down-projection of a low-rank adapter: u[i][r] = scale * (x of row rows[i]) . a[r], for m rows and `ranks` ranks. Lanes run over k

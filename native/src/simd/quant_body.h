@@ -1,6 +1,7 @@
 // The kernels of quant_kernels.h; included after kernels_body.h by one .cc per instruction set.
 #pragma once
 #include <cstring>
+#include <type_traits>
 
 #include "simd/quant_kernels.h"
 
@@ -148,10 +149,45 @@ template <typename S, int R, int Group, int Lines>
   }
 }
 
-// y += what a group's products are worth.
-template <typename S, int R, QuantFormat F>
-[[gnu::always_inline]] inline void add_group(const uint8_t* numbers, const GroupRows& rows, const VI (&acc)[R][kPanelRegs], float* y,
-                                             int64_t ldy) {
+// The running sums of a tile, in memory: rows of y, so far apart; if the distance is a constant it is Ld, else 0.
+template <int R, int Ld>
+struct SumsInMemory {
+  float* y;
+  int64_t ld;
+  explicit SumsInMemory(const QuantBlock& b) : y(b.y), ld(b.ldy) {}
+  float* at(int r, int c) const { return y + r * (Ld ? Ld : unknown(ld)) + c * kLanes; }
+  VF get(int r, int c) const { return vload(at(r, c)); }
+  void set(int r, int c, VF v) { vstore(at(r, c), v); }
+  void store(const QuantBlock&) {}
+};
+// Or in registers until the tile ends, where they fit beside a group's products. Measured on a Zen 5, 32 rows: 1.1x from L2, 1.2x from memory.
+template <int R, int Ld>
+struct SumsInRegisters {
+  VF sum[R][kPanelRegs];
+  explicit SumsInRegisters(const QuantBlock& b) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanelRegs; ++c) sum[r][c] = vload(b.y + r * (Ld ? Ld : b.ldy) + c * kLanes);
+    }
+  }
+  VF get(int r, int c) const { return sum[r][c]; }
+  void set(int r, int c, VF v) { sum[r][c] = v; }
+  void store(const QuantBlock& b) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int c = 0; c < kPanelRegs; ++c) vstore(b.y + r * (Ld ? Ld : b.ldy) + c * kLanes, sum[r][c]);
+    }
+  }
+};
+// A group's products and the sums, its weights of four inputs, x and one more.
+template <int R>
+constexpr bool kSumsFit = (2 * R + 1) * kPanelRegs + 2 <= kVectorRegisters;
+
+// Adds what a group's products are worth.
+template <typename S, int R, QuantFormat F, typename Sums>
+[[gnu::always_inline]] inline void add_group(const uint8_t* numbers, const GroupRows& rows, const VI (&acc)[R][kPanelRegs], Sums& sums) {
   constexpr QuantTraits t = traits_of(F);
   constexpr int kSums = t.group / kQuantSumGroup;
   VF scale[kPanelRegs];
@@ -162,14 +198,13 @@ template <typename S, int R, QuantFormat F>
     const int32_t sum = sum_of(rows, r, kSums);
     float row_scale = rows.scales[r * rows.ld_scales];
     VF factor = vset(row_scale), shift = t.minima ? vset(row_scale * float(sum)) : factor;
-    float* out = y + r * ldy;
 #pragma GCC unroll 4
     for (int c = 0; c < kPanelRegs; ++c) {
-      VF old = vload(out + c * kLanes);
+      VF old = sums.get(r, c);
       if constexpr (t.minima) {
         old = vfma(vload(reinterpret_cast<const float*>(numbers + t.scale_bytes(kPanel)) + c * kLanes), shift, old);
       }
-      vstore(out + c * kLanes, vfma(vmul(vi_to_float(S::Dot::finish(acc[r][c], -t.offset * sum)), scale[c]), factor, old));
+      sums.set(r, c, vfma(vmul(vi_to_float(S::Dot::finish(acc[r][c], -t.offset * sum)), scale[c]), factor, old));
     }
   }
 }
@@ -185,6 +220,7 @@ template <typename S, int R, QuantFormat F, int Lines, int Ld>
   const uint8_t *numbers = b.numbers, *values = b.values;
   const char* ahead = fetch.from;
   const int64_t fetched = fetch.lines * 64, ld_x = b.ld, ld_sums = ld_x / kQuantSumGroup, ld_scales = ld_x / kQuantRowGroup;
+  std::conditional_t<kSumsFit<R>, SumsInRegisters<R, Ld>, SumsInMemory<R, Ld>> sums(b);
   for (int64_t g = 0; g < b.groups; ++g, numbers += kStride, values += kValueStride, ahead += fetched) {
     const GroupRows rows = {b.x + g * t.group, b.sums + g * kSums, b.scales + g * t.group / kQuantRowGroup,
                             unknown(ld_x),     unknown(ld_sums),   unknown(ld_scales)};
@@ -196,8 +232,9 @@ template <typename S, int R, QuantFormat F, int Lines, int Ld>
       for (int c = 0; c < kPanelRegs; ++c) acc[r][c] = start;
     }
     dot_group<S, R, t.group, Lines>(values, rows, ahead, acc);
-    add_group<S, R, F>(numbers, rows, acc, b.y, Ld ? Ld : unknown(b.ldy));
+    add_group<S, R, F>(numbers, rows, acc, sums);
   }
+  sums.store(b);
 }
 
 // At most Top rows.
