@@ -55,9 +55,9 @@ TEST_ONCE(pool_does_not_mind_what_it_is_to_fetch) {
   int64_t total = 0;
   for (int round = 0; round < 300; ++round) {
     // Memory that is there, memory that is gone, and none.
-    if (round % 3 == 0) pool.fetch_while_waiting(memory.data(), memory.size());
-    if (round % 3 == 1) pool.fetch_while_waiting(std::make_unique<uint8_t[]>(1 << 20).get(), 1 << 20);
-    if (round % 3 == 2) pool.fetch_while_waiting(nullptr, 0);
+    if (round % 3 == 0) pool.fetch_while_waiting({memory.data(), memory.size(), memory.size() / 3, 1 << 12});
+    if (round % 3 == 1) pool.fetch_while_waiting({std::make_unique<uint8_t[]>(1 << 20).get(), 1 << 20, 1 << 19, 1 << 20});
+    if (round % 3 == 2) pool.fetch_while_waiting({});
     std::vector<int64_t> values(7, 0);
     pool.run(7, [&](int64_t i) { values[size_t(i)] = i; });
     for (int64_t value : values) total += value;

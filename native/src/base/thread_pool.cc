@@ -35,7 +35,7 @@ uint64_t next_of(uint64_t ticket) { return ticket & kIndexMask; }
 ThreadPool::ThreadPool(int threads) {
   require(threads >= 1 && threads <= 256, ErrorKind::kRange, "threads must be in 1..256");
   try {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
   } catch (const std::system_error&) {
     stop();
     throw Error(ErrorKind::kState, "could not start " + std::to_string(threads) + " threads");
@@ -66,7 +66,7 @@ void ThreadPool::run_erased(int64_t count, Call call, const void* context) {
   help();
   int spins = 0;
   while (done_.load(std::memory_order_acquire) != uint32_t(count)) {
-    wait_a_little();
+    wait_a_little(callers_);
     if (++spins > 64 * kSpins) {
       std::this_thread::yield();  // a worker lost its core to another process
       spins = 0;
@@ -90,28 +90,35 @@ void ThreadPool::help() {
   }
 }
 
-void ThreadPool::fetch_while_waiting(const void* data, size_t bytes) {
-  auto begin = reinterpret_cast<uintptr_t>(data);
-  fetch_end_.store(0, std::memory_order_relaxed);
-  fetch_at_.store(begin, std::memory_order_relaxed);
-  fetch_end_.store(begin + bytes, std::memory_order_relaxed);
+void ThreadPool::fetch_while_waiting(const Shares& shares) {
+  fetch_from_.store(reinterpret_cast<uintptr_t>(shares.data), std::memory_order_relaxed);
+  fetch_bytes_.store(shares.bytes, std::memory_order_relaxed);
+  fetch_share_.store(shares.share, std::memory_order_relaxed);
+  fetch_most_.store(shares.most, std::memory_order_relaxed);
+  fetch_calls_.fetch_add(1, std::memory_order_release);
 }
 
-void ThreadPool::wait_a_little() {
-  uintptr_t end = fetch_end_.load(std::memory_order_relaxed);
-  if (fetch_at_.load(std::memory_order_relaxed) >= end) return pause();
-  uintptr_t at = fetch_at_.fetch_add(kFetchPiece, std::memory_order_relaxed);
-  for (uintptr_t line = at; line < std::min(end, at + kFetchPiece); line += 64)
-    __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);
+void ThreadPool::wait_a_little(Fetching& mine) {
+  if (uint32_t call = fetch_calls_.load(std::memory_order_acquire); call != mine.call) {
+    const size_t bytes = fetch_bytes_.load(std::memory_order_relaxed), share = fetch_share_.load(std::memory_order_relaxed);
+    const size_t first = std::min(bytes, size_t(mine.thread) * share);
+    mine.call = call;
+    mine.at = fetch_from_.load(std::memory_order_relaxed) + first;
+    mine.end = mine.at + std::min({bytes - first, share, fetch_most_.load(std::memory_order_relaxed)});
+  }
+  if (mine.at >= mine.end) return pause();
+  const uintptr_t end = std::min(mine.end, mine.at + kFetchPiece);
+  for (; mine.at < end; mine.at += 64) __builtin_prefetch(reinterpret_cast<const void*>(mine.at), 0, 2);
 }
 
-void ThreadPool::work() {
+void ThreadPool::work(int thread) {
   uint32_t seen = 0;
+  Fetching mine{thread};
   while (!stop_.load(std::memory_order_relaxed)) {
     int spins = 0;
     while (wake_.load(std::memory_order_acquire) == seen) {
       if (++spins < kSpins) {
-        wait_a_little();
+        wait_a_little(mine);
       } else {
         wake_.wait(seen);
       }

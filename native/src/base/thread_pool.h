@@ -21,10 +21,14 @@ class ThreadPool {
 
   int threads() const { return int(workers_.size()) + 1; }
 
-  // Memory that a later loop reads first. A thread that waits, for the others of its loop or for the next loop, fetches it into its cache
-  // meanwhile: what would be a pause of the memory is none. Only a hint: nothing is read, so the memory may be gone by then. The last call
-  // counts.
-  void fetch_while_waiting(const void* data, size_t bytes);
+  // Memory that a later loop reads first, in shares: thread i of it the i-th, the caller being thread 0. A thread that waits, for the others of
+  // its loop or for the next loop, fetches the first `most` bytes of its share into its cache meanwhile: what would be a pause of the memory is
+  // none. Only a hint: nothing is read, so the memory may be gone by then. The last call counts.
+  struct Shares {
+    const void* data = nullptr;
+    size_t bytes = 0, share = 0, most = 0;
+  };
+  void fetch_while_waiting(const Shares& shares);
 
   // Calls body(index) once for every index in [0, count); returns when all are done. Not re-entrant; one caller at a time.
   // If bodies throw, one of their exceptions is rethrown once no thread is in a body any more.
@@ -42,12 +46,18 @@ class ThreadPool {
   static constexpr int64_t kMaxIndices = (int64_t(1) << 20) - 1;
   using Call = void (*)(const void* context, int64_t index);
   void run_erased(int64_t count, Call call, const void* context);
-  void work();
+  void work(int thread);
   void stop();
   // Claims and runs indices of the job that `ticket_` names until none is left.
   void help();
+  // What a thread still has to fetch of its share.
+  struct Fetching {
+    int thread;
+    uint32_t call = 0;
+    uintptr_t at = 0, end = 0;
+  };
   // A pause, or a piece of what is to be fetched.
-  void wait_a_little();
+  void wait_a_little(Fetching& mine);
 
   // epoch (24 bits) | total (20) | next (20). A claim is a compare-exchange of the whole word, so a thread that wakes late can
   // never take an index of a job that is over, and while a claimed index is unfinished the job cannot end.
@@ -55,9 +65,11 @@ class ThreadPool {
   std::atomic<uint32_t> done_{0};
   std::atomic<uint32_t> wake_{0};
   std::atomic<bool> stop_{false};
-  // Addresses: what is still to be fetched. A thread that sees one of two calls and the end of the other fetches in vain.
-  std::atomic<uintptr_t> fetch_at_{0};
-  std::atomic<uintptr_t> fetch_end_{0};
+  // What fetch_while_waiting was called with, and how often it was. A thread that sees numbers of two calls fetches in vain.
+  std::atomic<uintptr_t> fetch_from_{0};
+  std::atomic<size_t> fetch_bytes_{0}, fetch_share_{0}, fetch_most_{0};
+  std::atomic<uint32_t> fetch_calls_{0};
+  Fetching callers_{0};
   Call call_ = nullptr;
   const void* context_ = nullptr;
   std::mutex failure_mutex_;

@@ -43,11 +43,14 @@ const ops::PackedMatrix& weights_of(const Layer& layer, Product which) {
 // one tile, would share two sets of L1. Measured: prompts are 2 to 3 % faster.
 constexpr int64_t kRowGapBytes = 64;
 
-// Of a matrix, fetched while threads wait before its product: half of a core's L2.
+// Of a matrix, fetched by each thread while it waits before its product: half of a core's L2.
 constexpr size_t kFetchBytes = size_t(512) << 10;
 
+// Threads mostly claim panels in their order, the caller first, so each fetches what it will read itself.
 void fetch_while_waiting(ThreadPool& pool, const ops::PackedMatrix& next) {
-  pool.fetch_while_waiting(next.data(), std::min(kFetchBytes, next.bytes()));
+  const ops::PanelRange all = ops::all_panels(next), first = ops::PanelClaims(all, pool.threads())[0];
+  const size_t share = next.bytes() / size_t(all.end) * size_t(first.end);
+  pool.fetch_while_waiting({next.data(), next.bytes(), share, kFetchBytes});
 }
 
 }  // namespace

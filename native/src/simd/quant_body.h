@@ -4,43 +4,10 @@
 #include <type_traits>
 
 #include "simd/quant_kernels.h"
+#include "simd/quantise_rows_body.h"
 
 namespace TANDEM_SIMD_NS {
 namespace {
-
-// ---------------------------------------------------------------- rows of activations
-
-inline VF load_elements(const float* x) { return vload(x); }
-inline VF load_elements(const uint16_t* x) { return vwiden(x); }
-
-template <typename T>
-void quantise_row(const T* x, int64_t k, int8_t* values, float* scales, int32_t* sums) {
-  // Adding 1.5 * 2^23 leaves the nearest whole number (ties to even) in the low bits.
-  constexpr float kRound = 12582912.0f;
-  constexpr uint32_t kRoundBits = 0x4b400000;
-  constexpr int kRegs = kQuantRowGroup / kLanes, kPerSum = kQuantSumGroup / kLanes;
-  for (int64_t k0 = 0; k0 < k; k0 += kQuantRowGroup) {
-    VF group[kRegs], top = vset(0.0f), nan = vset(0.0f);
-    for (int i = 0; i < kRegs; ++i) {
-      group[i] = load_elements(x + k0 + i * kLanes);
-      top = vmax(top, vabs(group[i]));
-      nan = vadd(nan, vselect_nan(group[i]));
-    }
-    const float largest = horizontal_max(top);
-    const bool finite = !vany_nan(nan) && largest < __builtin_inff(), zero = !finite || largest < 1e-30f;
-    scales[k0 / kQuantRowGroup] = !finite ? __builtin_nanf("") : zero ? 0.0f : largest / 127.0f;
-    const VF inverse = vset(127.0f / largest);
-    for (int half = 0; half < kQuantRowGroup / kQuantSumGroup; ++half) {
-      uint32_t sum = 0;
-      for (int i = half * kPerSum; i < (half + 1) * kPerSum; ++i) {
-        VI whole = vi_bits(vadd(zero ? vset(0.0f) : vmul(group[i], inverse), vset(kRound)));
-        vi_store_bytes(values + k0 + i * kLanes, whole);
-        sum += vi_sum(whole) - uint32_t(kLanes) * kRoundBits;
-      }
-      sums[k0 / kQuantSumGroup + half] = int32_t(sum);
-    }
-  }
-}
 
 // ---------------------------------------------------------------- products
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#define TANDEM_AVX512 1
+
 namespace TANDEM_SIMD_NS {
 namespace {
 
@@ -201,6 +203,35 @@ inline VI vi_high_nibbles(VI v) { return _mm512_and_si512(_mm512_srli_epi16(v, 4
 inline VI vi_byte(VI v, int byte) { return _mm512_and_si512(_mm512_srli_epi32(v, unsigned(8 * byte)), _mm512_set1_epi32(255)); }
 inline VF vi_to_float(VI v) { return _mm512_cvtepi32_ps(v); }
 inline VF vload_half(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+
+// The largest of the lanes of eight vectors of whole numbers: that of vector i in lane 4 (i % 4) + 2 (i / 4).
+inline VI vi_largest_of_eight(const VI (&v)[8]) {
+  VI half[4], quarter[2];
+  for (int i = 0; i < 4; ++i) {
+    VI a = v[2 * i], b = v[2 * i + 1];
+    half[i] = _mm512_max_epi32(_mm512_shuffle_i64x2(a, b, 0x44), _mm512_shuffle_i64x2(a, b, 0xee));
+  }
+  for (int i = 0; i < 2; ++i) {
+    VI a = half[2 * i], b = half[2 * i + 1];
+    quarter[i] = _mm512_max_epi32(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
+  }
+  VI two = _mm512_max_epi32(_mm512_unpacklo_epi64(quarter[0], quarter[1]), _mm512_unpackhi_epi64(quarter[0], quarter[1]));
+  return _mm512_max_epi32(two, _mm512_shuffle_epi32(two, _MM_PERM_ENUM(0xb1)));
+}
+// Where vi_largest_of_eight leaves that of vector i.
+inline VI vi_lane_of_eight(int i) { return _mm512_set1_epi32(4 * (i % 4) + 2 * (i / 4)); }
+// Four vectors of whole numbers from -127 to 127 as 64 bytes, and the sums of each 16 of them.
+inline void vi_store_bytes_and_sums(int8_t* bytes, int32_t* sums, const VI (&v)[4]) {
+  const VI order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  VI packed = _mm512_packs_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_packs_epi32(v[2], v[3]));
+  packed = _mm512_permutexvar_epi32(order, packed);
+  vi_store(bytes, packed);
+  VI fours = _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_set1_epi8(1), packed), _mm512_set1_epi16(1));
+  VI eights = _mm512_add_epi32(fours, _mm512_shuffle_epi32(fours, _MM_PERM_ENUM(0xb1)));
+  VI all = _mm512_add_epi32(eights, _mm512_shuffle_epi32(eights, _MM_PERM_ENUM(0x4e)));
+  const VI firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(sums), _mm512_castsi512_si128(_mm512_permutexvar_epi32(firsts, all)));
+}
 
 // Sums of unsigned weights times signed activations over steps of four inputs, from a bias on.
 #if TANDEM_DOT_INT8
