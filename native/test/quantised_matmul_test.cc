@@ -1,6 +1,8 @@
 // Products with quantised weights: against the naive truth, every row alone bitwise equal to the same row in any batch, and their gradients.
 #include "ops/quantised_matmul.h"
 
+#include <algorithm>
+
 #include "ops/matmul_backward.h"
 #include "quant_support.h"
 #include "simd/quant_kernels.h"
@@ -14,6 +16,8 @@ using ops::Element;
 using ops::PackedMatrix;
 using ops::QuantFormat;
 
+constexpr float kSizes[] = {1.0f, 1e-4f, 0.2f, 0.0f, 0.02f};
+
 struct Product {
   int64_t m;
   Element element;
@@ -24,7 +28,9 @@ struct Product {
   Product(Random& random, QuantFormat format, Element e, int64_t n, int64_t k, int64_t batch)
       : m(batch), element(e), source(random, format, n, k), x(random.normals(size_t(m * ldx()))) {
     for (int64_t i = 0; i < m; ++i) {
-      for (int64_t c = 0; c < ldx(); ++c) x[size_t(i * ldx() + c)] *= c < k ? std::exp(random.normal()) : 0.0f;
+      for (int64_t c = 0; c < ldx(); ++c) x[size_t(i * ldx() + c)] *= c < k ? std::exp(0.3f * random.normal()) : 0.0f;
+      // Of every third row groups differ so much that they have scales of their own.
+      for (int64_t c = 0; i % 3 == 2 && c < ldx(); ++c) x[size_t(i * ldx() + c)] *= kSizes[size_t(c / 32 * 7 % 5)];
     }
     round();
   }
@@ -123,6 +129,9 @@ TEST(quantised_rows_are_the_same_everywhere) {
     for (int i = 0; i < 3; ++i)
       x[size_t(random.whole(0, k - 1))] = random.pick<float>({127.0f, 0.5f, -63.5f, 0.0f, 1e-31f, 3e38f, NAN, -INFINITY});
     if (round % 4 == 0) std::fill_n(x.begin(), 32, round % 8 == 0 ? 0.0f : 1e-32f);
+    // Groups of other sizes than their block, also by just the factor from which they have a scale of their own.
+    for (int64_t i = 0; round % 3 == 0 && i < k; ++i) x[size_t(i)] *= i / 32 % 2 ? std::ldexp(1.0f, -(round / 3 % 12)) : 1.0f;
+    if (round % 5 == 0) x[0] = 4.0f * *std::max_element(x.begin() + 32 * (k / 32 - 1), x.end());
     std::vector<int8_t> values(static_cast<size_t>(k)), wanted(static_cast<size_t>(k));
     std::vector<float> scales(static_cast<size_t>(k / 32)), wanted_scales(static_cast<size_t>(k / 32));
     std::vector<int32_t> sums(static_cast<size_t>(k / 16));
@@ -210,6 +219,7 @@ struct QuantisedRows {
     }
   }
   simd::QuantRowsView view() const { return {values.data(), scales.data(), sums.data(), k, m}; }
+  simd::QuantRowsView row(int64_t r) const { return {values.data() + r * k, scales.data() + r * k / 32, sums.data() + r * k / 16, k, 1}; }
 };
 
 // Numbers whose scales have few bits, many bits, the sign of a zero at stake, or no finite value.
@@ -230,7 +240,7 @@ void change_numbers(Random& random, QuantSource& source, Numbers numbers) {
 }
 
 void check_tiles(Random& random, QuantFormat format, Numbers numbers, int64_t n, int64_t k, int64_t m, bool accumulate) {
-  const simd::QuantKernels &tiles = simd::quant_kernels_for(simd::Isa::kAmx), &vnni = simd::quant_kernels_for(simd::Isa::kAvx512Vnni);
+  const simd::QuantKernels& tiles = simd::quant_kernels_for(simd::Isa::kAmx);
   constexpr int64_t kPanel = 64;
   ThreadPool pool(1);
   QuantSource source(random, format, n, k);
@@ -243,7 +253,10 @@ void check_tiles(Random& random, QuantFormat format, Numbers numbers, int64_t n,
   std::vector<float> wanted = y;
   for (int64_t p = 0; p < w.rows_padded() / kPanel; ++p) {
     tiles.gemm({x.view(), m, format, w.panel_data(p), inner, y.data() + p * kPanel, ldy, accumulate});
-    vnni.gemm({x.view(), m, format, w.panel_data(p), inner, wanted.data() + p * kPanel, ldy, accumulate});
+    // A row alone is multiplied by vectors.
+    for (int64_t r = 0; r < m; ++r) {
+      tiles.gemm({x.row(r), 1, format, w.panel_data(p), inner, wanted.data() + r * ldy + p * kPanel, ldy, accumulate});
+    }
   }
   for (size_t i = 0; i < y.size(); ++i) CHECK(same_bits(y[i], wanted[i]) || (std::isnan(y[i]) && std::isnan(wanted[i])));
 }

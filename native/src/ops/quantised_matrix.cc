@@ -184,17 +184,21 @@ void QuantisedMatrix::copy_row(int64_t row, float* out) const {
 }
 
 void quantise_activation_reference(const float* x, int64_t k_padded, int8_t* values, float* scales) {
-  for (int64_t k0 = 0; k0 < k_padded; k0 += simd::kQuantRowGroup) {
+  constexpr int64_t kGroup = simd::kQuantRowGroup, kBlock = simd::kQuantScaleBlock;
+  auto largest_of = [&](int64_t first, int64_t end) {
     float largest = 0;
-    bool finite = true;
-    for (int64_t c = 0; c < simd::kQuantRowGroup; ++c) {
-      finite &= std::isfinite(x[k0 + c]);
-      largest = std::max(largest, std::fabs(x[k0 + c]));
-    }
-    bool zero = !finite || largest < 1e-30f;
-    scales[k0 / simd::kQuantRowGroup] = !finite ? NAN : zero ? 0.0f : largest / 127.0f;
-    float inverse = zero ? 0.0f : 127.0f / largest;
-    for (int64_t c = 0; c < simd::kQuantRowGroup; ++c) values[k0 + c] = zero ? int8_t(0) : int8_t(std::nearbyint(x[k0 + c] * inverse));
+    for (int64_t i = first; i < end; ++i) largest = std::isfinite(x[i]) ? std::max(largest, std::fabs(x[i])) : INFINITY;
+    return largest;
+  };
+  for (int64_t k0 = 0; k0 < k_padded; k0 += kGroup) {
+    const int64_t block = k0 / kBlock * kBlock;
+    const float top = largest_of(block, std::min(k_padded, block + kBlock)), largest = largest_of(k0, k0 + kGroup);
+    const bool finite = std::isfinite(top), zero = !finite || top < 1e-30f;
+    int finer = 0;
+    if (!zero && largest > 0 && largest * simd::kQuantUneven < top) finer = std::min(simd::kQuantFinest, std::ilogb(top / largest));
+    scales[k0 / kGroup] = !finite ? NAN : zero ? 0.0f : std::ldexp(top / 127.0f, -finer);
+    const float inverse = zero ? 0.0f : std::ldexp(127.0f / top, finer);
+    for (int64_t i = k0; i < k0 + kGroup; ++i) values[i] = zero ? int8_t(0) : int8_t(std::nearbyint(x[i] * inverse));
   }
 }
 

@@ -61,8 +61,9 @@ class QuantisedMatrix {
   Buffer<uint8_t> data_;
 };
 
-// One row of activations as the products of quantised weights see it: groups of 32 with a scale each, values in -127..127.
-// A group with a number that is not finite has a scale of NaN and values 0; one whose largest magnitude is below 1e-30 is all zeros.
+// One row of activations as the products of quantised weights see it: groups of 32 with a scale each (simd/quant_format.h), values in
+// -127..127. A block of 256 with a number that is not finite has scales of NaN and values 0; one whose largest magnitude is below 1e-30 is all
+// zeros.
 void quantise_activation_reference(const float* x, int64_t k_padded, int8_t* values, float* scales);
 
 // The naive truth of y (+)= x . w^T: rows of x quantised as above, the whole numbers of a group multiplied exactly, groups summed in

@@ -3,7 +3,8 @@
 // operand), and every row tile reads them.
 //
 // Every group has its own scales, so its products leave the tile at once, through a buffer in L1, and are scaled and added in vector
-// registers, which hold the sums of 16 rows and 16 outputs until the block ends. The chain of a sum is that of quant_tile.
+// registers, which hold the sums of 16 rows and 16 outputs until the block ends. The chain of a sum is that of quant_tile
+// with Scaling::kGroup.
 //
 // While tiles are in use one of the two ports that multiply floats is theirs: a tile of sums takes 16 cycles of it for its product and 16 to be
 // stored, and the floats have the other one, one vector a cycle. Hence two multiplications per vector and no conversion: see kWholeBase.
@@ -48,7 +49,7 @@ struct BlockScales {
   bool fast;
 };
 
-// Zero, or so large that its product with a row's scale (7.8e-33 or more, or 0) does not round to zero: with such numbers only, a sum that
+// Zero, or so large that its product with a row's scale (3e-35 or more, or 0) does not round to zero: with such numbers only, a sum that
 // does not begin as -0 never becomes it.
 inline __mmask16 fast_number(VF number) {
   const VF none = vset(0.0f), least = vset(1e-10f);

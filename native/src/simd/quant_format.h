@@ -60,5 +60,11 @@ struct QuantTraits {
 
 // Inputs that share a scale when a row of activations is quantised, whatever the format; k_padded is a multiple of it.
 constexpr int kQuantRowGroup = 32;
+// Inputs whose groups' scales are powers of two apart: most are the same, and then a product scales once per block what it sums. A group
+// whose largest magnitude m is below that of the block, M, over kQuantUneven has a finer scale: 2^-k times the block's, the finest at which
+// nothing is cut off, of k up to kQuantFinest. So small numbers keep their precision beside a block's few large ones.
+constexpr int kQuantScaleBlock = 256;
+constexpr float kQuantUneven = 4.0f;
+constexpr int kQuantFinest = 8;
 
 }  // namespace tandem::simd

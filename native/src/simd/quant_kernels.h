@@ -18,9 +18,9 @@ constexpr int kQuantSumGroup = 16;
 // as long as the others; what lies beyond k is not read. With block >= k a row is one piece.
 struct QuantRowsView {
   const int8_t* values;
-  const float* scales;  // one per kQuantRowGroup values
+  const float* scales;  // one per kQuantRowGroup values; those of a kQuantScaleBlock are powers of two apart
   const int32_t* sums;  // of kQuantSumGroup values each
-  int64_t block;        // a multiple of kQuantRowGroup
+  int64_t block;        // a multiple of kQuantScaleBlock, or all of a row
   int64_t rows;         // in all
 
   // Where the values of a row's block are.
@@ -45,11 +45,14 @@ struct QuantKernels {
   // input_block inputs.
   int64_t few_rows, input_block;
   // One row of k elements (a multiple of kQuantRowGroup) to values, scales and sums. The same on every instruction set.
-  // A group with a number that is not finite has a scale of NaN and values 0; one whose largest magnitude is below 1e-30 is all zeros.
+  // x begins at a multiple of kQuantScaleBlock of its row. A block with a number that is not finite has scales of NaN and values 0; one whose
+  // largest magnitude is below 1e-30 is all zeros.
   void (*quantise_bf16)(const uint16_t* x, int64_t k, int8_t* values, float* scales, int32_t* sums);
   void (*quantise_f32)(const float* x, int64_t k, int8_t* values, float* scales, int32_t* sums);
-  // y[m][panel] (+)= x . w of one panel. The chain of y[i][j]: for each group of the format, k ascending, first minimum * (scale of x * sum
-  // of x's values) where the format has minima, then (whole-number product * scale of w) * scale of x.
+  // y[m][panel] (+)= x . w of one panel. The chain of y[i][j]: for each kQuantScaleBlock inputs, k ascending, y + S * (largest scale of x in
+  // the block), S being a chain from 0 over the groups of the format: first + minimum * (ratio * sum of x's values) where the format has
+  // minima, then + (whole-number product * ratio) * scale of w, with ratio = the group's scale of x over the largest. With AMX, AVX2
+  // and scalars every group is added to y by itself: + minimum * (scale of x * sum), + (product * scale of w) * scale of x.
   void (*gemm)(const QuantGemmArgs& args);
   // Columns k0 .. k0 + columns of one panel (multiples of 16) in the layout of unquantised panels: f32 [columns][panel], or rounded to
   // bf16 [columns / 2][panel][2].

@@ -9,10 +9,10 @@ namespace {
 
 constexpr int kLanes = 8;
 constexpr int kPanelRegs = 2;
-constexpr int kVectorRegisters = 16;
 constexpr int kRowTile = 6;       // 12 accumulators of 16 registers
 constexpr int kQuantRowTile = 4;  // 8 accumulators, 2 x 2 prepared weights
 constexpr int kQuantSumTile = kQuantRowTile;
+constexpr bool kScalesBlocks = false;  // measured: with so narrow a panel blocks cost more than scales
 constexpr int kAttendTileRows = 2;
 constexpr int kAttendTileUnits = 2;
 

@@ -12,8 +12,7 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int kPanelRegs = 4;  // 64 columns: a row of a bf16 panel is 256 bytes, four whole cache lines
-constexpr int kVectorRegisters = 32;
-constexpr int kRowTile = 6;  // 24 accumulators + 4 weights + 1 broadcast of 32 registers
+constexpr int kRowTile = 6;    // 24 accumulators + 4 weights + 1 broadcast of 32 registers
 constexpr int kQuantRowTile = TANDEM_DOT_INT8 ? 6 : 5;
 // Rows of a tile whose block of weights lies in L1. Low tiles are a tenth faster than high ones on a Zen 5, which has more of what comes next
 // in flight. Not measured with AMX, nor on the older cores without BF16 products.
@@ -21,6 +20,12 @@ constexpr int kQuantRowTile = TANDEM_DOT_INT8 ? 6 : 5;
 constexpr int kQuantSumTile = 3;
 #else
 constexpr int kQuantSumTile = kQuantRowTile;
+#endif
+// Whether a block's products are scaled once for all its groups that have the same scale. With tiles the chain is theirs.
+#if TANDEM_AMX
+constexpr bool kScalesBlocks = false;
+#else
+constexpr bool kScalesBlocks = true;
 #endif
 constexpr int kAttendTileRows = 4;
 constexpr int kAttendTileUnits = 4;

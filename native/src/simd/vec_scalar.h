@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kLanes = 4;
 constexpr int kPanelRegs = 4;
-constexpr int kVectorRegisters = 16;  // as if it had that many
 constexpr int kRowTile = 2;
 constexpr int kQuantRowTile = 2;
 constexpr int kQuantSumTile = kQuantRowTile;
+constexpr bool kScalesBlocks = false;
 constexpr int kAttendTileRows = 1;
 constexpr int kAttendTileUnits = 1;
 
