@@ -51,6 +51,50 @@ export const mutations = [
     tests: ['test/native/quantised.test.ts'],
   },
   {
+    name: 'AMX: the rows after the last whole row tile left out',
+    edits: [
+      {
+        file: 'native/src/simd/amx_body.h',
+        search: 'k0 < k; k0 += inner) multiply(whole, k0);',
+        replace: 'k0 < 0; k0 += inner) multiply(whole, k0);',
+      },
+    ],
+    tests: ['native/test/amx'],
+  },
+  {
+    name: 'AMX: tiles of x of 16 rows beside lower sums',
+    edits: [
+      {
+        file: 'native/src/simd/amx_body.h',
+        search: 'set(4, upper, 4 * pairs);',
+        replace: 'set(4, kTileRows, 4 * pairs);',
+      },
+    ],
+    tests: ['native/test/amx'],
+  },
+  {
+    name: 'AMX: tiles not given a new shape for fewer inputs',
+    edits: [
+      {
+        file: 'native/src/simd/amx_body.h',
+        search: '| uint32_t(lower) << 8 | uint32_t(pairs) << 16;',
+        replace: '| uint32_t(lower) << 8;',
+      },
+    ],
+    tests: ['native/test/amx'],
+  },
+  {
+    name: 'AMX: the last column tile of quantised weights skipped',
+    edits: [
+      {
+        file: 'native/src/simd/quant_amx_body.h',
+        search: 'for (int c = 0; c < kPanelRegs; ++c) {\n    const bool last',
+        replace: 'for (int c = 0; c + 1 < kPanelRegs; ++c) {\n    const bool last',
+      },
+    ],
+    tests: ['native/test/amx'],
+  },
+  {
     name: 'a stop string emitted',
     edits: [
       {

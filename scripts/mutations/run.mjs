@@ -30,6 +30,7 @@ async function judge(workspace, { edits, tests }) {
   try {
     await workspace.build(tests);
     const { failed, passed } = await workspace.test(tests);
+    if (failed + passed === 0) return 'skipped: this machine cannot run the tests';
     return failed > 0 ? `caught (${failed} of ${failed + passed} tests red)` : 'NOT NOTICED';
   } catch (error) {
     return `INVALID: ${error.message}`;

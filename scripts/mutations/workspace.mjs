@@ -17,8 +17,10 @@ import { fileURLToPath } from 'node:url';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const TEST_LIMIT_MS = 15 * 60_000;
 
-/** Stands for the emulated CUDA kernel tests in a mutation's list of tests. */
-export const KERNEL_TESTS = 'native/test/cuda';
+/** What stands for a native program in a list of tests: CUDA kernels under emulation, AMX kernels with emulated tiles. */
+const PROGRAMS = { 'native/test/cuda': 'kernel_tests', 'native/test/amx': 'amx_tests' };
+/** The exit status of one that this machine cannot run. */
+const SKIPPED = 77;
 
 function git(args) {
   const result = spawnSync('git', args, { cwd: ROOT, maxBuffer: 64 << 20 });
@@ -87,45 +89,47 @@ export class Workspace {
 
   /** The builds that are stale; unit tests need no addon. Throws with the log where one fails. */
   async build(tests) {
-    if (tests.includes(KERNEL_TESTS)) await this.#buildKernels();
-    if (tests.every((file) => file === KERNEL_TESTS)) return;
+    const programs = tests.filter((file) => file in PROGRAMS);
+    if (programs.length > 0) await this.#buildPrograms(programs);
+    if (programs.length === tests.length) return;
     const script =
       "import('./scripts/lib/typescript.mjs').then((m) => import('./scripts/lib/step.mjs').then((s) => m.buildTypescript(s.runQuietly)))";
-    const unitOnly = tests.every((file) => file.startsWith('test/unit/') || file === KERNEL_TESTS);
+    const unitOnly = tests.every((file) => file.startsWith('test/unit/') || file in PROGRAMS);
     const { code, output } = await this.#run(process.execPath, unitOnly ? ['-e', script] : ['scripts/build.mjs']);
     if (code !== 0) throw new Error(`The build failed.\n${output.slice(-4000)}`);
   }
 
   /** { failed, passed }: tests by their result; a file that cannot be loaded fails the whole. */
   async test(files) {
-    const kernels = files.includes(KERNEL_TESTS) ? await this.#testKernels() : { failed: 0, passed: 0, output: '' };
-    const others = files.filter((file) => file !== KERNEL_TESTS);
-    if (others.length === 0) return kernels;
-    const { failed, passed, output } = await this.#testFiles(others);
-    return {
-      failed: kernels.failed + failed,
-      passed: kernels.passed + passed,
-      output: `${kernels.output}${output}`,
+    const total = { failed: 0, passed: 0, output: '' };
+    const add = ({ failed, passed, output }) => {
+      total.failed += failed;
+      total.passed += passed;
+      total.output += output;
     };
+    for (const file of files.filter((name) => name in PROGRAMS)) add(await this.#testProgram(file));
+    const others = files.filter((file) => !(file in PROGRAMS));
+    if (others.length > 0) add(await this.#testFiles(others));
+    return total;
   }
 
-  async #buildKernels() {
+  async #buildPrograms(files) {
     const steps = [
       ['-S', '.', '-B', 'native-test', '-DTANDEM_TESTS=ON'],
-      ['--build', 'native-test', '--target', 'kernel_tests'],
+      ['--build', 'native-test', '--target', ...files.map((file) => PROGRAMS[file])],
     ];
     for (const args of steps) {
       const { code, output } = await this.#run('cmake', args);
-      if (code !== 0) throw new Error(`The kernels do not build.\n${output.slice(-4000)}`);
+      if (code !== 0) throw new Error(`The native tests do not build.\n${output.slice(-4000)}`);
     }
   }
 
-  /** A kernel that hangs or crashes counts as one failed test: that is how a fault may show. */
-  async #testKernels() {
-    const { output } = await this.#run('native-test/kernel_tests', []);
+  /** A program that hangs or crashes counts as one failed test: that is how a fault may show. */
+  async #testProgram(file) {
+    const { code, output } = await this.#run(`native-test/${PROGRAMS[file]}`, []);
     const counts = /(\d+) passed, (\d+) failed/.exec(output);
     if (counts) return { failed: Number(counts[2]), passed: Number(counts[1]), output };
-    return { failed: 1, passed: 0, output };
+    return { failed: code === SKIPPED ? 0 : 1, passed: 0, output };
   }
 
   async #testFiles(files) {

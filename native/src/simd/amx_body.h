@@ -4,6 +4,7 @@
 // The chain of an element: 32 inputs at a time, k ascending, in one instruction, whose order is fixed; rows do not meet. Part of
 // kernels_body.h, which includes it.
 #pragma once
+#include "simd/tiles.h"
 
 namespace TANDEM_SIMD_NS {
 namespace {

@@ -4,32 +4,7 @@
 
 #include "base/error.h"
 
-#if defined(TANDEM_X86)
-#include <cpuid.h>
-#endif
-#if defined(TANDEM_X86) && defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 namespace tandem::simd {
-namespace {
-
-#if defined(TANDEM_X86) && defined(__linux__)
-// Tiles with products of bf16 and of bytes, and the kernel's leave to use their 8 KiB of state (Linux 5.16; a sandbox may refuse).
-bool has_tiles() {
-  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
-  if ((edx & (kBf16 | kTile | kInt8)) != (kBf16 | kTile | kInt8)) return false;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
-#elif defined(TANDEM_X86)
-bool has_tiles() { return false; }
-#endif
-
-}  // namespace
 
 const char* isa_name(Isa isa) {
   switch (isa) {
@@ -52,8 +27,8 @@ std::vector<Isa> supported_isas() {
                 __builtin_cpu_supports("avx512vl");
   bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
   bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
-  static const bool tiles = has_tiles();
-  if (bf16 && tiles) found.push_back(Isa::kAmx);
+  static const bool tiles = bf16 && has_tiles();
+  if (tiles) found.push_back(Isa::kAmx);
   if (bf16) found.push_back(Isa::kAvx512Bf16);
   if (vnni) found.push_back(Isa::kAvx512Vnni);
   if (avx512) found.push_back(Isa::kAvx512);

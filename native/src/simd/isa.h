@@ -13,6 +13,9 @@ const char* isa_name(Isa isa);
 // process use AMX's tiles, where the CPU has them: threads begun before and after may.
 std::vector<Isa> supported_isas();
 
+// Whether this process may use AMX's tiles; asks Linux for leave, where the CPU has them. Only on x86-64.
+bool has_tiles();
+
 // Throws Error(kUnsupported) when TANDEM_ISA names an unknown set or one this machine lacks.
 Isa selected_isa();
 

@@ -22,21 +22,6 @@ constexpr int64_t kFewRows = 64;
 constexpr int kColumnBytes = 64;                                // of a column tile in a step of four inputs
 constexpr int64_t kBlockGroups = kInnerBlock / kQuantSumGroup;  // at most
 
-// Tiles by number, as parameters. They order memory, which the intrinsics that load do not.
-template <int Tile>
-inline void tile_load(const void* from, int64_t stride) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(Tile) : "memory");
-}
-template <int Tile>
-inline void tile_store(void* to, int64_t stride) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(Tile) : "memory");
-}
-// Sum = X . W of signed bytes.
-template <int Sum, int X, int W>
-inline void tile_product() {
-  asm volatile("tilezero %%tmm%c0\n\ttdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sum), "i"(X), "i"(W));
-}
-
 // product * scale, rounded once, without a conversion: the product added to the bits of kWholeBase is the float kWholeBase + product, and one
 // instruction multiplies that and subtracts kWholeBase * scale. Where this is exact the result is the same but for the sign of a zero, which
 // shows only where it meets a sum of -0. What fails fast_number or fast_scale, or begins at -0, is converted and multiplied instead.
