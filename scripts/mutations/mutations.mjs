@@ -21,7 +21,7 @@ export const mutations = [
     name: 'one KV block swapped',
     edits: [
       {
-        file: 'native/src/simd/kernels_body.h',
+        file: 'native/src/simd/attention_body.h',
         search: 'args.keys + int64_t(args.pages[page]) * args.page_stride',
         replace: 'args.keys + int64_t(args.pages[page == 1 ? 0 : page]) * args.page_stride',
       },
@@ -43,7 +43,7 @@ export const mutations = [
     name: 'the scale of int8 values dropped',
     edits: [
       {
-        file: 'native/src/simd/kernels_body.h',
+        file: 'native/src/simd/attention_body.h',
         search: 'kInt8 ? vmul(e, vload(value_scales + i)) : e',
         replace: 'e',
       },
@@ -153,23 +153,23 @@ export const mutations = [
     name: 'the batch changes one reduction order',
     edits: [
       {
-        file: 'native/src/simd/kernels_body.h',
+        file: 'native/src/simd/products_body.h',
         search: 'for (int64_t k0 = 0; k0 < k; k0 += block) {',
         replace: 'for (int64_t done = 0; done < k; done += block) {\n    int64_t k0 = (k - 1 - done) / block * block;',
       },
       {
-        file: 'native/src/simd/kernels_body.h',
+        file: 'native/src/simd/products_body.h',
         search: 'accumulate || k0 > 0',
         replace: 'accumulate || done > 0',
       },
       {
-        file: 'native/src/simd/kernels_body.h',
+        file: 'native/src/simd/products_body.h',
         search: 'for (int64_t start = 0; start < k; start += kWideBlock) {',
         replace:
           'for (int64_t done = 0; done < k; done += kWideBlock) {\n    int64_t start = (k - 1 - done) / kWideBlock * kWideBlock;',
       },
       {
-        file: 'native/src/simd/kernels_body.h',
+        file: 'native/src/simd/products_body.h',
         search: 'accumulate || start > 0',
         replace: 'accumulate || done > 0',
       },
