@@ -145,6 +145,8 @@ describe('accepted', () => {
     { messages: [{ role: 'critic', content: 'x' }, ...messages] },
     { priority: 0 },
     { response_format: { type: 'text' } },
+    { repetition_penalty: 1e-308 },
+    { repetition_penalty: 1e308 },
   ])('%j', async (fields) => {
     expect((await ok(fields)).choices).toHaveLength(1);
   });

@@ -8,6 +8,9 @@ import type { WordForm } from './word-forms.ts';
 const MAX_WORD_FORMS = 1024;
 const MAX_WORD_TOKENS = 64;
 const BIAS_LIMIT = 100;
+/** A logit times or through a penalty beyond these is no longer finite in single precision; nearer ones decide everything already. */
+const LEAST_REPETITION_PENALTY = 1e-30;
+const MOST_REPETITION_PENALTY = 1e30;
 
 export type TokenControls = Pick<
   SamplingSpec,
@@ -31,7 +34,8 @@ export function resolveControls(
   if (request.logprobsMode !== 'raw') controls.logprobsMode = request.logprobsMode;
   if (request.frequencyPenalty !== 0) controls.frequencyPenalty = request.frequencyPenalty;
   if (request.presencePenalty !== 0) controls.presencePenalty = request.presencePenalty;
-  const repetition = request.repetitionPenalty ?? generation.repetitionPenalty ?? 1;
+  const wanted = request.repetitionPenalty ?? generation.repetitionPenalty ?? 1;
+  const repetition = Math.min(Math.max(wanted, LEAST_REPETITION_PENALTY), MOST_REPETITION_PENALTY);
   if (repetition !== 1) controls.repetitionPenalty = repetition;
   if (request.logitBias.size > 0) Object.assign(controls, resolveBias(request.logitBias, vocabSize));
   if (request.allowedTokenIds) controls.allowedIds = resolveAllowed(request.allowedTokenIds, vocabSize);

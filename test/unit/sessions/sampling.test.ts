@@ -78,6 +78,13 @@ describe('sampling', () => {
       { frequencyPenalty: 0.5, presencePenalty: -1, repetitionPenalty: 1.2 },
     ],
     [
+      'a repetition penalty too small for single precision',
+      { repetitionPenalty: 1e-308 },
+      {},
+      { repetitionPenalty: 1e-30 },
+    ],
+    ['one too large for it', { repetitionPenalty: 1e308 }, {}, { repetitionPenalty: 1e30 }],
+    [
       "the model's repetition penalty",
       {},
       { generation: { ...DEFAULTS, repetitionPenalty: 1.3 } },
