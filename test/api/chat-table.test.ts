@@ -189,6 +189,13 @@ describe('tokens', () => {
     const answer = await ok({ bad_words: ['the'], logit_bias: { [id]: 100 }, temperature: 0, max_tokens: 12 });
     expect(answer.choices[0]?.message.content).not.toMatch(/\bthe\b/);
   });
+  test('bad_words do not come in other tokens either', async () => {
+    const question = [{ role: 'user', content: 'What is the capital of France?' }];
+    const fields = { messages: question, temperature: 0, max_tokens: 20 };
+    expect((await ok(fields)).choices[0]?.message.content).toContain('Paris');
+    const answer = await ok({ ...fields, bad_words: ['Paris'] });
+    expect(answer.choices[0]?.message.content).not.toContain('Paris');
+  });
   test('stop_token_ids end it, with the text of the token only when asked', async () => {
     const id = await idOf(' the');
     const fields = { stop_token_ids: [id], logit_bias: { [id]: 100 }, temperature: 0, return_token_ids: true };

@@ -2,11 +2,8 @@
 import type { SamplingSpec } from '../engine/native.ts';
 import type { GenerationDefaults } from '../models/model.ts';
 import { SessionError, type SamplingRequest } from './session.ts';
-import type { WordForm } from './word-forms.ts';
+import { MAX_WORD_FORMS, MAX_WORD_TOKENS, type WordForm } from './word-forms.ts';
 
-/** Most forms of bad words, and tokens of one: each is compared with the output's end at every step. */
-const MAX_WORD_FORMS = 1024;
-const MAX_WORD_TOKENS = 64;
 const BIAS_LIMIT = 100;
 /** A logit times or through a penalty beyond these is no longer finite in single precision; nearer ones decide everything already. */
 const LEAST_REPETITION_PENALTY = 1e-30;
