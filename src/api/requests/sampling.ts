@@ -122,7 +122,7 @@ function toStop(stop: SamplingFields['stop']): string[] {
 }
 
 function toStopIds(ids: number[], vocabSize: number): number[] {
-  const outside = ids.find((id) => id >= vocabSize);
+  const outside = ids.find((id) => id < 0 || id >= vocabSize);
   if (outside !== undefined) {
     const message = `stop_token_ids contains out-of-vocab token id ${outside}. Vocabulary size: ${vocabSize}`;
     throw new ApiError('invalid_parameter', message, 'stop_token_ids');
