@@ -267,6 +267,8 @@ test('several choices, whole and streamed', async () => {
   const { choices } = await ok(fields);
   expect(choices.map(({ index }) => index)).toEqual([0, 1, 2]);
   expect(new Set(choices.map(({ message }) => message.content)).size).toBeGreaterThan(1);
+  const third = (await ok({ ...fields, n: 1, seed: 3 })).choices[0];
+  expect(third?.message.content).toBe(choices[2]?.message.content);
   const response = await server.post(PATH, { messages, ...fields, stream: true });
   const finishes = readEvents(await response.text()).flatMap((event) =>
     event === '[DONE]' ? [] : (event as { choices: { index: number; finish_reason: string | null }[] }).choices,
