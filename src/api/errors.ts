@@ -79,7 +79,7 @@ export class ValidationApiError extends ApiError {
   }
 
   override toBody(): ValidationBody {
-    return { detail: this.details };
+    return { detail: this.details.map((detail) => ({ ...detail, loc: detail.loc.map(String) })) };
   }
 }
 
