@@ -139,6 +139,14 @@ test('add_special_tokens puts them before what the template wrote', async () => 
   expect(more.slice(1)).toEqual(plain);
 });
 
+test('a developer message reaches a template that knows system messages only', async () => {
+  const promptOf = async (role: string) => {
+    const fields = { messages: [{ role, content: 'Answer in capital letters.' }, ...messages], max_tokens: 1 };
+    return (await ok({ ...fields, return_token_ids: true })).prompt_token_ids;
+  };
+  expect(await promptOf('developer')).toEqual(await promptOf('system'));
+});
+
 test('documents reach a template that reads them, and are ignored by one that does not', async () => {
   const documents = [{ title: 'one', text: 'first' }, { title: 'two' }];
   const plain = (await ok({})).prompt_token_ids;
