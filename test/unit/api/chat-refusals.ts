@@ -146,6 +146,7 @@ export const REFUSED: Record<string, Refusal[]> = {
   tools: [
     [{ tools: [] }, '`tools` must not be an empty array.', 'tools'],
     [{ tools: [{ type: 'function' }] }, 'Field required', 'tools.0.function'],
+    [{ tools: [{ type: 'function', function: { name: '' } }] }, 'must not be empty', 'tools.0.function.name'],
   ],
   frequency_penalty: [[{ frequency_penalty: 3 }, 'frequency_penalty must be in [-2, 2], got 3.', 'frequency_penalty']],
   presence_penalty: [[{ presence_penalty: 3 }, 'presence_penalty must be in [-2, 2], got 3.', 'presence_penalty']],
