@@ -79,7 +79,7 @@ export class ValidationApiError extends ApiError {
   }
 
   override toBody(): ValidationBody {
-    return { detail: this.details };
+    return { detail: this.details.map((detail) => ({ ...detail, loc: detail.loc.map(String) })) };
   }
 }
 
@@ -102,13 +102,17 @@ const SESSION_CODES: Record<SessionErrorCode, ErrorCode> = {
 /** Any thrown value as an ApiError. Only messages made for clients pass; everything else becomes 'Internal server error'. */
 export function toApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
-  if (error instanceof SchemaError) {
-    return new ApiError(error.kind === 'shape' ? 'invalid_body' : 'invalid_parameter', error.message, error.param);
-  }
+  if (error instanceof SchemaError) return fromSchema(error);
   if (error instanceof SessionError) return fromSession(error);
   if (error instanceof ValidationError) return new ValidationApiError(error);
   if (error instanceof ServiceError) return fromService(error);
   return new ApiError('internal', INTERNAL_MESSAGE);
+}
+
+/** A value that a field does not take is told by the field's name, without its place in a list: as rules outside of schemas are. */
+function fromSchema({ kind, message, param }: SchemaError): ApiError {
+  if (kind === 'shape') return new ApiError('invalid_body', message, param);
+  return new ApiError('invalid_parameter', message, param?.replace(/\.\d+$/, '') ?? null);
 }
 
 function fromSession(error: SessionError): ApiError {

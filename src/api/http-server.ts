@@ -37,12 +37,17 @@ export class HttpServer {
       keepAliveTimeout: KEEP_ALIVE_TIMEOUT_MS,
       connectionsCheckingInterval: CHECK_INTERVAL_MS,
       noDelay: true,
+      // Node would answer without a body; the middleware refuses.
+      requireHostHeader: false,
     });
     const handle = app.callback();
-    this.#server.on('request', (req: IncomingMessage, res: ServerResponse) => {
+    const onRequest = (req: IncomingMessage, res: ServerResponse) => {
       limitArrival(req, res, options.requestTimeoutMs, isUpload);
       void handle(req, res);
-    });
+    };
+    this.#server.on('request', onRequest);
+    // Expectations but 100-continue, which Node would refuse without a body: they may be ignored.
+    this.#server.on('checkExpectation', onRequest);
     // The middleware counts headers and refuses; Node would drop the ones beyond its own limit without a word.
     this.#server.maxHeadersCount = 0;
     this.#server.maxConnections = MAX_CONNECTIONS;

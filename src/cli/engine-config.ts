@@ -79,8 +79,7 @@ export function engineConfig(
     maxBatchTokens: settings.maxNumBatchedTokens,
     maxModelLen,
     samplableVocab: Math.min(model.tokenizerSize, model.spec.vocabSize),
-    // A beam search asks for twice its width.
-    maxLogprobs: Math.min(Math.max(settings.maxLogprobs, 2 * MAX_BEAM_WIDTH), model.spec.vocabSize),
+    maxLogprobs: engineLogprobs(settings.maxLogprobs, model.spec.vocabSize),
     kvCacheBytes,
     enableChunkedPrefill: settings.enableChunkedPrefill,
     enablePrefixCaching: settings.enablePrefixCaching,
@@ -97,6 +96,11 @@ export function engineConfig(
     maxAdapterBytes: settings.maxAdapterMemoryBytes,
     faults: settings.faults,
   };
+}
+
+/** A beam search asks for twice its width. */
+function engineLogprobs(asked: number, vocabSize: number): number {
+  return asked === -1 ? vocabSize : Math.min(Math.max(asked, 2 * MAX_BEAM_WIDTH), vocabSize);
 }
 
 function quantization(

@@ -194,9 +194,9 @@ export const OPTIONS: OptionTable = {
   },
   maxLogprobs: {
     flag: 'max-logprobs',
-    parse: integer(0, 1024),
+    parse: integer(-1, 1024),
     default: () => 20,
-    help: 'most top_logprobs of a request',
+    help: 'most top_logprobs of a request; -1 for any number',
   },
   maxWaitingRequests: {
     flag: 'max-waiting-requests',

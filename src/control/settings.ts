@@ -51,6 +51,7 @@ export interface Settings {
   maxAdapterMemoryBytes: number;
   /** Engine worker threads. */
   threads: number;
+  /** -1 = the whole vocabulary. */
   maxLogprobs: number;
   /** Bounds of the waiting queue; beyond them 429. */
   maxWaitingRequests: number;

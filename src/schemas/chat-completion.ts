@@ -75,7 +75,7 @@ const tool = object({
     function: object({
       required: ['name'],
       properties: {
-        name: string(),
+        name: { ...string({ minLength: 1 }), errorText: { minLength: 'The name of a tool must not be empty.' } },
         description: nullable(string()),
         parameters: nullable(object()),
         strict: nullable(boolean()),

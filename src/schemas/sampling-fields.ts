@@ -155,7 +155,7 @@ export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
   length_penalty: number(),
   logit_bias: nullable(object({ additionalProperties: { type: 'number' } })),
   stop,
-  stop_token_ids: nullable(array(integer({ minimum: 0 }), { maxItems: MAX_STOP_TOKEN_IDS })),
+  stop_token_ids: nullable(array(integer(), { maxItems: MAX_STOP_TOKEN_IDS })),
   include_stop_str_in_output: boolean(),
   ignore_eos: boolean(),
   skip_special_tokens: boolean(),

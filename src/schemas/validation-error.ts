@@ -7,8 +7,9 @@ export interface ValidationDetail {
   type: string;
 }
 
+/** As clients get it: places are texts, indices of lists too. */
 export interface ValidationBody {
-  detail: ValidationDetail[];
+  detail: (Omit<ValidationDetail, 'loc'> & { loc: string[] })[];
 }
 
 export class ValidationError extends Error {

@@ -145,6 +145,8 @@ describe('accepted', () => {
     { messages: [{ role: 'critic', content: 'x' }, ...messages] },
     { priority: 0 },
     { response_format: { type: 'text' } },
+    { repetition_penalty: 1e-308 },
+    { repetition_penalty: 1e308 },
   ])('%j', async (fields) => {
     expect((await ok(fields)).choices).toHaveLength(1);
   });
@@ -186,6 +188,13 @@ describe('tokens', () => {
     const id = await idOf(' the');
     const answer = await ok({ bad_words: ['the'], logit_bias: { [id]: 100 }, temperature: 0, max_tokens: 12 });
     expect(answer.choices[0]?.message.content).not.toMatch(/\bthe\b/);
+  });
+  test('bad_words do not come in other tokens either', async () => {
+    const question = [{ role: 'user', content: 'What is the capital of France?' }];
+    const fields = { messages: question, temperature: 0, max_tokens: 20 };
+    expect((await ok(fields)).choices[0]?.message.content).toContain('Paris');
+    const answer = await ok({ ...fields, bad_words: ['Paris'] });
+    expect(answer.choices[0]?.message.content).not.toContain('Paris');
   });
   test('stop_token_ids end it, with the text of the token only when asked', async () => {
     const id = await idOf(' the');
@@ -258,6 +267,8 @@ test('several choices, whole and streamed', async () => {
   const { choices } = await ok(fields);
   expect(choices.map(({ index }) => index)).toEqual([0, 1, 2]);
   expect(new Set(choices.map(({ message }) => message.content)).size).toBeGreaterThan(1);
+  const third = (await ok({ ...fields, n: 1, seed: 3 })).choices[0];
+  expect(third?.message.content).toBe(choices[2]?.message.content);
   const response = await server.post(PATH, { messages, ...fields, stream: true });
   const finishes = readEvents(await response.text()).flatMap((event) =>
     event === '[DONE]' ? [] : (event as { choices: { index: number; finish_reason: string | null }[] }).choices,

@@ -45,6 +45,8 @@ beforeAll(async () => {
       '--engine-extension-timeout-ms',
       '10000',
       '--trust-request-chat-template',
+      '--max-logprobs',
+      '-1',
     ],
   });
 }, 90_000);
@@ -137,6 +139,14 @@ test('add_special_tokens puts them before what the template wrote', async () => 
   expect(more.slice(1)).toEqual(plain);
 });
 
+test('a developer message reaches a template that knows system messages only', async () => {
+  const promptOf = async (role: string) => {
+    const fields = { messages: [{ role, content: 'Answer in capital letters.' }, ...messages], max_tokens: 1 };
+    return (await ok({ ...fields, return_token_ids: true })).prompt_token_ids;
+  };
+  expect(await promptOf('developer')).toEqual(await promptOf('system'));
+});
+
 test('documents reach a template that reads them, and are ignored by one that does not', async () => {
   const documents = [{ title: 'one', text: 'first' }, { title: 'two' }];
   const plain = (await ok({})).prompt_token_ids;
@@ -165,6 +175,18 @@ describe('logprobs_mode', () => {
     expect(processed).toHaveLength(2);
     expect(processed.reduce((sum, value) => sum + Math.exp(value), 0)).toBeCloseTo(1, 5);
   });
+});
+
+test('top_logprobs -1 is the whole vocabulary where --max-logprobs is -1; the scores of a prompt stay bounded', async () => {
+  const [first] = (await ok({ logprobs: true, top_logprobs: -1, max_tokens: 1 })).choices;
+  const top = (first?.logprobs?.content[0]?.top_logprobs ?? []).map(({ logprob }) => logprob);
+  expect(top).toHaveLength(4096);
+  expect(top).toEqual(top.toSorted((a, b) => b - a));
+  expect(top.reduce((sum, logprob) => sum + Math.exp(logprob), 0)).toBeCloseTo(1, 3);
+  const long = [{ role: 'user', content: 'a b '.repeat(100) }];
+  const refused = await server.post(PATH, { messages: long, prompt_logprobs: -1, max_tokens: 1 });
+  expect(refused.status).toBe(400);
+  expect(await refused.text()).toContain('262144');
 });
 
 test('length_penalty decides between a short and a long beam', async () => {

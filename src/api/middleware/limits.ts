@@ -9,6 +9,9 @@ export function limitHeaders(): Middleware {
     if (ctx.req.rawHeaders.length / 2 > MAX_HEADERS) {
       throw new ApiError('headers_too_large', `A request may have at most ${MAX_HEADERS} headers.`);
     }
+    if (ctx.req.httpVersion === '1.1' && ctx.req.headers.host === undefined) {
+      throw new ApiError('invalid_body', 'An HTTP/1.1 request needs a Host header.');
+    }
     return next();
   };
 }

@@ -12,6 +12,7 @@ const MAX_BIASED_TOKENS = 4096;
 
 export interface SamplingLimits {
   vocabSize: number;
+  /** -1 = the whole vocabulary. */
   maxLogprobs: number;
   /** Sequences that slots and queue can hold at all. */
   maxChoices: number;
@@ -122,7 +123,7 @@ function toStop(stop: SamplingFields['stop']): string[] {
 }
 
 function toStopIds(ids: number[], vocabSize: number): number[] {
-  const outside = ids.find((id) => id >= vocabSize);
+  const outside = ids.find((id) => id < 0 || id >= vocabSize);
   if (outside !== undefined) {
     const message = `stop_token_ids contains out-of-vocab token id ${outside}. Vocabulary size: ${vocabSize}`;
     throw new ApiError('invalid_parameter', message, 'stop_token_ids');
@@ -137,7 +138,7 @@ export function checkLogprobCounts(counts: LogprobCounts, limits: SamplingLimits
 
 function checkLogprobCount(count: number | null, of: string, param: string, limits: SamplingLimits): void {
   const wanted = count === -1 ? limits.vocabSize : (count ?? 0);
-  if (wanted <= limits.maxLogprobs) return;
+  if (limits.maxLogprobs === -1 || wanted <= limits.maxLogprobs) return;
   const message = `Requested ${of} logprobs of ${wanted}, which is greater than max allowed: ${limits.maxLogprobs}`;
   throw new ApiError('invalid_parameter', message, param);
 }

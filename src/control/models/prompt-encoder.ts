@@ -62,6 +62,16 @@ export class PromptEncoder {
     return Int32Array.from(ids);
   }
 
+  /** As the vocabulary writes it; undefined for ids that it lacks. */
+  tokenText(id: number): string | undefined {
+    return this.#library.id_to_token(id);
+  }
+
+  /** Of the text as the vocabulary writes it. */
+  tokenOf(text: string): number | undefined {
+    return this.#library.token_to_id(text);
+  }
+
   #encodeText(text: string, atStart: boolean, ids: number[]): void {
     if (text === '') return;
     const encoded = this.#library.encode(atStart ? text : NOT_FIRST + text, { add_special_tokens: false }).ids;

@@ -15,7 +15,15 @@ export function prepareMessages(
   // Where no role is compared with tool's, any role is written as it is.
   const knowsFunctions = !/['"]tool['"]/.test(source) || /\brole\b[^{}%]{0,80}['"]function['"]/.test(source);
   const knowsCalls = source.includes('function_call');
-  return messages.map((message) => prepareMessage(modernise(message, knowsFunctions, knowsCalls), format));
+  const knowsDevelopers = !/['"]system['"]/.test(source) || source.includes('developer');
+  return messages
+    .map((message) => (knowsDevelopers ? message : instruct(message)))
+    .map((message) => prepareMessage(modernise(message, knowsFunctions, knowsCalls), format));
+}
+
+/** Developer messages are what system messages were before. A template that does not know them would leave them out of the prompt. */
+function instruct(message: ChatMessage): ChatMessage {
+  return message.role === 'developer' ? { ...message, role: 'system' } : message;
 }
 
 /**

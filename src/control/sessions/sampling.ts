@@ -31,7 +31,7 @@ function refuse(message: string, param: string): never {
   throw new SessionError('bad_request', message, param);
 }
 
-/** One spec per choice: they differ in `choice` only, from which native code derives its noise. */
+/** One spec per choice: they differ in `seed` or `choice` only, from which native code derives its noise. */
 export function resolveSampling(request: SamplingRequest, limits: SamplingLimits): SamplingSpec[] {
   if (request.n < 1) refuse(`n must be at least 1, got ${request.n}.`, 'n');
   if (request.n > MAX_CHOICES) refuse(`n must be at most ${MAX_CHOICES}, got ${request.n}.`, 'n');
@@ -45,14 +45,21 @@ export function resolveSampling(request: SamplingRequest, limits: SamplingLimits
   }
   const spec = {
     ...shape,
-    seed: request.seed === null ? randomBytes(8).readBigUInt64LE() : BigInt.asUintN(64, request.seed),
     maxTokens,
     minTokens: request.minTokens,
     stopIds: resolveStopIds(request, limits),
     logprobs: resolveLogprobs(request.topLogprobs, limits),
     ...resolveControls(request, limits.wordForms, limits.generation, limits.vocabSize),
   };
-  return Array.from({ length: request.n }, (_, choice) => ({ ...spec, choice }));
+  const noise = noiseOf(request.seed);
+  return Array.from({ length: request.n }, (_, choice) => ({ ...spec, ...noise(choice) }));
+}
+
+/** Choice i of a seeded request is what seed + i gives alone, as in vLLM. */
+function noiseOf(seed: bigint | null): (choice: number) => Pick<SamplingSpec, 'seed' | 'choice'> {
+  if (seed !== null) return (choice) => ({ seed: BigInt.asUintN(64, seed + BigInt(choice)), choice: 0 });
+  const random = randomBytes(8).readBigUInt64LE();
+  return (choice) => ({ seed: random, choice });
 }
 
 type Shape = Pick<SamplingSpec, 'temperature' | 'topP' | 'topK' | 'minP'>;

@@ -2,12 +2,12 @@
 import type { SamplingSpec } from '../engine/native.ts';
 import type { GenerationDefaults } from '../models/model.ts';
 import { SessionError, type SamplingRequest } from './session.ts';
-import type { WordForm } from './word-forms.ts';
+import { MAX_WORD_FORMS, MAX_WORD_TOKENS, type WordForm } from './word-forms.ts';
 
-/** Most forms of bad words, and tokens of one: each is compared with the output's end at every step. */
-const MAX_WORD_FORMS = 1024;
-const MAX_WORD_TOKENS = 64;
 const BIAS_LIMIT = 100;
+/** A logit times or through a penalty beyond these is no longer finite in single precision; nearer ones decide everything already. */
+const LEAST_REPETITION_PENALTY = 1e-30;
+const MOST_REPETITION_PENALTY = 1e30;
 
 export type TokenControls = Pick<
   SamplingSpec,
@@ -31,7 +31,8 @@ export function resolveControls(
   if (request.logprobsMode !== 'raw') controls.logprobsMode = request.logprobsMode;
   if (request.frequencyPenalty !== 0) controls.frequencyPenalty = request.frequencyPenalty;
   if (request.presencePenalty !== 0) controls.presencePenalty = request.presencePenalty;
-  const repetition = request.repetitionPenalty ?? generation.repetitionPenalty ?? 1;
+  const wanted = request.repetitionPenalty ?? generation.repetitionPenalty ?? 1;
+  const repetition = Math.min(Math.max(wanted, LEAST_REPETITION_PENALTY), MOST_REPETITION_PENALTY);
   if (repetition !== 1) controls.repetitionPenalty = repetition;
   if (request.logitBias.size > 0) Object.assign(controls, resolveBias(request.logitBias, vocabSize));
   if (request.allowedTokenIds) controls.allowedIds = resolveAllowed(request.allowedTokenIds, vocabSize);

@@ -59,15 +59,15 @@ export const REFUSED: Record<string, Refusal[]> = {
   ],
   stop: [
     [{ stop: '' }, 'stop cannot contain an empty string.', 'stop'],
-    [{ stop: ['a', ''] }, 'stop cannot contain an empty string.', 'stop.1'],
+    [{ stop: ['a', ''] }, 'stop cannot contain an empty string.', 'stop'],
     [{ stop: [7] }, 'Input should be string', 'stop.0'],
     [{ stop: 7 }, 'Input should be string or array or null', 'stop'],
     [{ stop: Array.from({ length: 100_000 }, (_, i) => `s${i}`) }, 'more than 64 items', 'stop'],
-    [{ stop: ['x'.repeat(1_000_000)] }, 'more than 1024 characters', 'stop.0'],
+    [{ stop: ['x'.repeat(1_000_000)] }, 'more than 1024 characters', 'stop'],
   ],
   stop_token_ids: [
     [{ stop_token_ids: [100] }, 'out-of-vocab token id 100. Vocabulary size: 100', 'stop_token_ids'],
-    [{ stop_token_ids: [-1] }, 'must be >= 0', 'stop_token_ids.0'],
+    [{ stop_token_ids: [-1] }, 'out-of-vocab token id -1. Vocabulary size: 100', 'stop_token_ids'],
     [{ stop_token_ids: ['a'] }, 'Input should be integer', 'stop_token_ids.0'],
   ],
   stream: [[{ stream: 'yes' }, 'Input should be boolean or null', 'stream']],
@@ -146,6 +146,7 @@ export const REFUSED: Record<string, Refusal[]> = {
   tools: [
     [{ tools: [] }, '`tools` must not be an empty array.', 'tools'],
     [{ tools: [{ type: 'function' }] }, 'Field required', 'tools.0.function'],
+    [{ tools: [{ type: 'function', function: { name: '' } }] }, 'must not be empty', 'tools.0.function.name'],
   ],
   frequency_penalty: [[{ frequency_penalty: 3 }, 'frequency_penalty must be in [-2, 2], got 3.', 'frequency_penalty']],
   presence_penalty: [[{ presence_penalty: 3 }, 'presence_penalty must be in [-2, 2], got 3.', 'presence_penalty']],
@@ -157,7 +158,7 @@ export const REFUSED: Record<string, Refusal[]> = {
     [{ logit_bias: { 5: 'x' } }, 'Input should be number', 'logit_bias.5'],
     [{ logit_bias: { abc: 1, '1.5': 1 } }, 'keys that are not token ids: "abc", "1.5"', 'logit_bias'],
   ],
-  bad_words: [[{ bad_words: [''] }, 'bad_words cannot contain an empty string.', 'bad_words.0']],
+  bad_words: [[{ bad_words: [''] }, 'bad_words cannot contain an empty string.', 'bad_words']],
   allowed_token_ids: [[{ allowed_token_ids: [] }, 'allowed_token_ids is not None and empty!', 'allowed_token_ids']],
   truncate_prompt_tokens: [[{ truncate_prompt_tokens: -2 }, 'must be >= -1', 'truncate_prompt_tokens']],
   prompt_logprobs: [

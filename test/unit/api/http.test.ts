@@ -186,6 +186,15 @@ describe('slow and oversized senders', () => {
   test('bytes that are no HTTP', async () => {
     expectErrorText(await raw('\x00\x01\x02 nonsense\r\n\r\n', true), 400);
   });
+  test('no Host', async () => {
+    expectErrorText(await raw('GET /health HTTP/1.1\r\nConnection: close\r\n\r\n'), 400);
+    expect(await raw('GET /health HTTP/1.0\r\n\r\n')).toContain(' 200 ');
+  });
+  test('an expectation that no one knows is ignored', async () => {
+    const expecting = 'HTTP/1.1\r\nHost: x\r\nExpect: more\r\nConnection: close\r\n\r\n';
+    expect(await raw(`GET /health ${expecting}`)).toContain(' 200 ');
+    expectErrorText(await raw(`GET /v1/models ${expecting}`), 401);
+  });
 });
 
 describe('keys', () => {

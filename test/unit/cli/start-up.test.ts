@@ -73,6 +73,7 @@ test('engine settings follow model and flags', () => {
     samplableVocab: 90,
     maxLogprobs: 32,
   });
+  expect(engineConfig(testSettings({ maxLogprobs: -1 }), model).maxLogprobs).toBe(100);
   const queue = { enablePrefixCaching: false, schedulingPolicy: 'priority' } as const;
   expect(engineConfig(testSettings(queue), model)).toMatchObject(queue);
   expect(engineConfig(testSettings({ dtype: 'float32', maxModelLen: 100 }), model)).toMatchObject({

@@ -57,7 +57,7 @@ describe('a request for llama.cpp', () => {
     const logitBias = new Map([[3, 1.5]]);
     const running = await sessions.start(generation({ priority: 3 }, { ...sampling, logitBias, stop: ['x'] }));
     expect(engine.requests).toHaveLength(2);
-    expect(engine.requests[1]?.sampling).toMatchObject({ choice: 1, topP: 0.5, presencePenalty: 1, logprobs: -1 });
+    expect(engine.requests[1]?.sampling).toMatchObject({ topP: 0.5, presencePenalty: 1, logprobs: -1 });
     running.abort();
     const repeating = await sessions.start(generation({}, { repetitionPenalty: 1.3 }));
     expect(engine.requests[0]?.sampling).toMatchObject({ repetitionPenalty: 1.3 });

@@ -339,6 +339,19 @@ describe('what came before tools', () => {
   });
 });
 
+describe('developer messages', () => {
+  const messages: ChatMessage[] = [{ role: 'developer', content: 'd' }, user('q')];
+  it('are system messages to a template that knows only those', async () => {
+    const systems = "{% for m in messages %}{% if m.role == 'system' %}[{{ m.content }}]{% endif %}{% endfor %}";
+    expect((await render(systems, messages)).text).toBe('[d]');
+  });
+  it('and stay as they are where the template knows them, or every role', async () => {
+    const knows = "{% for m in messages %}{{ m.role in ['system', 'developer'] }}{{ m.role }};{% endfor %}";
+    expect((await render(knows, messages)).text).toBe('Truedeveloper;Falseuser;');
+    expect((await render('{% for m in messages %}{{ m.role }};{% endfor %}', messages)).text).toBe('developer;user;');
+  });
+});
+
 describe('a template of the request', () => {
   it('takes the place of the model, under the same bounds', async () => {
     const own = (chatTemplate: string) => render(PLAIN, [user('a')], { chatTemplate });

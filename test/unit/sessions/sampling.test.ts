@@ -78,6 +78,13 @@ describe('sampling', () => {
       { frequencyPenalty: 0.5, presencePenalty: -1, repetitionPenalty: 1.2 },
     ],
     [
+      'a repetition penalty too small for single precision',
+      { repetitionPenalty: 1e-308 },
+      {},
+      { repetitionPenalty: 1e-30 },
+    ],
+    ['one too large for it', { repetitionPenalty: 1e308 }, {}, { repetitionPenalty: 1e30 }],
+    [
       "the model's repetition penalty",
       {},
       { generation: { ...DEFAULTS, repetitionPenalty: 1.3 } },
@@ -107,9 +114,12 @@ describe('sampling', () => {
     expect(first(request, limits)).toMatchObject(expected);
   });
 
-  it('gives every choice the same seed and its own number', () => {
-    const specs = resolveSampling({ ...REQUEST, n: 3, seed: 42n }, LIMITS);
-    expect(specs.map(({ seed, choice }) => [seed, choice])).toEqual([[42n, 0], [42n, 1], [42n, 2]]); // prettier-ignore
+  it('gives choice i the seed + i, and without a seed its own number', () => {
+    const specs = resolveSampling({ ...REQUEST, n: 3, seed: -1n }, LIMITS);
+    expect(specs.map(({ seed, choice }) => [seed, choice])).toEqual([[2n ** 64n - 1n, 0], [0n, 0], [1n, 0]]); // prettier-ignore
+    const unseeded = resolveSampling({ ...REQUEST, n: 3, seed: null }, LIMITS);
+    expect(new Set(unseeded.map(({ seed }) => seed)).size).toBe(1);
+    expect(unseeded.map(({ choice }) => choice)).toEqual([0, 1, 2]);
   });
 
   it('draws a 64-bit seed where none is given', () => {

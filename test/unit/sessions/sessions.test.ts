@@ -77,8 +77,8 @@ describe('sessions', () => {
     expect([...generation.promptIds]).toEqual(bytes('Hi'));
     expect(engine.requests.map(({ sampling, tenant }) => [sampling.choice, sampling.seed, tenant])).toEqual([
       [0, 9n, 'default'],
-      [1, 9n, 'default'],
-      [2, 9n, 'default'],
+      [0, 10n, 'default'],
+      [0, 11n, 'default'],
     ]);
     generation.abort();
     expect(engine.aborted).toEqual([0, 1, 2]);

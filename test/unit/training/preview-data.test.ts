@@ -152,7 +152,7 @@ describe('log', () => {
     const { id } = await createModel(plane, 'void');
     const response = await plane.post(logPath(id), body);
     expect(response.status).toBe(422);
-    expect(await response.json()).toMatchObject({ detail: [{ loc }] });
+    expect(await response.json()).toMatchObject({ detail: [{ loc: loc.map(String) }] });
   });
 });
 

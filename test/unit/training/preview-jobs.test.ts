@@ -415,7 +415,8 @@ describe('what is refused', () => {
     ['no JSON', () => 'hello', ['body', 0]],
   ];
 
-  test.each(BAD)('%s', async (_name, make, loc) => {
+  test.each(BAD)('%s', async (_name, make, place) => {
+    const loc = place.map(String);
     const { id } = await createModel(plane, 'refusing');
     const response = await plane.post(JOBS, make(id));
     const body = (await response.json()) as { detail: { loc: unknown; msg: string; type: string }[] };

@@ -1,0 +1,33 @@
+import { describe, expect, it } from 'vitest';
+import { otherSpellings } from '../../../src/control/sessions/word-forms.ts';
+
+const VOCABULARY = ['Paris', 'P', 'a', 'r', 'i', 's', 'ar', 'is', ' P', ' ', ' Paris'];
+const texts = {
+  tokenText: (id: number) => VOCABULARY[id],
+  tokenOf: (text: string) => (VOCABULARY.includes(text) ? VOCABULARY.indexOf(text) : undefined),
+};
+const spell = (text: string, most: number) =>
+  otherSpellings(texts, Int32Array.of(VOCABULARY.indexOf(text)), most).map((ids) =>
+    [...ids].map((id) => VOCABULARY[id]).join('|'),
+  );
+
+describe('other spellings of a word', () => {
+  it('are all sequences of tokens that write it, long tokens first', () => {
+    expect(spell('Paris', 64)).toEqual(['P|ar|is', 'P|ar|i|s', 'P|a|r|is', 'P|a|r|i|s']);
+    expect(spell(' Paris', 64)).toHaveLength(9);
+  });
+  it('are at most as many as wanted, and none of a text that is too long', () => {
+    expect(spell('Paris', 2)).toEqual(['P|ar|is', 'P|ar|i|s']);
+    expect(spell('Paris', 0)).toEqual([]);
+    expect(otherSpellings(texts, new Int32Array(1000).fill(2), 64)).toEqual([]);
+  });
+  it('end soon where the vocabulary lacks a letter', () => {
+    const lacking = {
+      tokenText: () => `${'a'.repeat(60)}?`,
+      tokenOf: (text: string) => (/^a+$/.test(text) ? 1 : undefined),
+    };
+    const began = performance.now();
+    expect(otherSpellings(lacking, Int32Array.of(0), 64)).toEqual([]);
+    expect(performance.now() - began).toBeLessThan(1000);
+  });
+});
