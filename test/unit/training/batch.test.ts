@@ -141,9 +141,19 @@ describe('the tokens of a conversation', () => {
     expect(text).toMatch(/^[^[]*\[<think>\n\n<\/think>\n\nno<\|im_end\|>\n\]$/);
   });
 
+  it.each(['\n', '\n\n', ' \n\t', '\r\n'])('know turns whose text begins with %j', async (space) => {
+    const spoken = [user('a'), assistant('one'), user(`${space}b`), assistant(`${space}two`)];
+    const text = await shown({ messages: spoken });
+    expect(text.match(/\[[^\]]*\]/g)).toEqual([
+      expect.stringMatching(/one<\|im_end\|>\n\]$/) as string,
+      expect.stringMatching(/two<\|im_end\|>\n\]$/) as string,
+    ]);
+  });
+
   it('begin after each response marker and end before the next instruction', () => {
-    const markers = { instruction: Int32Array.of(1, 2), response: Int32Array.of(1, 3) };
-    const spans = (tokens: number[]) => responseSpans(Int32Array.from(tokens), markers);
+    const markers = { instruction: Int32Array.of(1, 2), response: Int32Array.of(1, 3), gap: Int32Array.of() };
+    const spans = (tokens: number[], gap: number[] = []) =>
+      responseSpans(Int32Array.from(tokens), { ...markers, gap: Int32Array.from(gap) });
     expect(spans([1, 2, 9, 1, 3, 7, 7, 1, 2, 9, 1, 3, 8])).toEqual([
       [5, 7],
       [12, 13],
@@ -151,6 +161,12 @@ describe('the tokens of a conversation', () => {
     expect(spans([1, 3, 7, 1, 3, 8])).toEqual([[2, 6]]);
     expect(spans([1, 2, 9])).toEqual([]);
     expect(spans([1, 3])).toEqual([]);
+    // Behind the line break, alone (4, 4) or melted into one token with the text's own (5).
+    expect(spans([1, 3, 4, 4, 7, 1, 2, 5, 9, 1, 3, 5, 8], [4, 4])).toEqual([
+      [4, 5],
+      [12, 13],
+    ]);
+    expect(spans([1, 3, 5], [4])).toEqual([]);
   });
 });
 
