@@ -136,6 +136,27 @@ describe('log', () => {
     expect(({} as Record<string, unknown>)['polluted']).toBeUndefined();
   });
 
+  test('names of metrics are bounded: those of one log, and all of a checkpoint', async () => {
+    const { id } = await createModel(plane, 'many-names');
+    const named = (prefix: string, count: number) =>
+      Object.fromEntries(Array.from({ length: count }, (_, i) => [`${prefix}${i}`, i]));
+    const log = (...each: object[]) => {
+      const trajectories = each.map((metrics) => ({ reward: 1, metrics }));
+      return plane.post(logPath(id), { split: 'val', trajectory_groups: [{ trajectories }] });
+    };
+    const refused = await log(named('a', 600), named('b', 401));
+    expect(refused.status).toBe(422);
+    expect(await refused.json()).toMatchObject({ detail: [{ loc: ['body', 'trajectory_groups', 0] }] });
+    expect((await log(named('a', 1000), named('a', 1000))).status).toBe(200);
+    expect((await log(named('b', 900))).status).toBe(200);
+    const beyond = await log(named('c', 900));
+    expect(beyond.status).toBe(409);
+    expect(await beyond.json()).toMatchObject({ error: { param: 'trajectory_groups' } });
+    expect((await log(named('a', 1000))).status).toBe(200);
+    expect((await plane.json(logPath(id)))['data']).toHaveLength(3);
+    expect(drafts()).toEqual([]);
+  });
+
   test.each([
     [{ trajectory_groups: [] }, ['body', 'split']],
     [{ split: '', trajectory_groups: [] }, ['body', 'split']],
