@@ -1,6 +1,6 @@
 /** Trajectory groups as clients send them, checked before anything is stored. What is not named here is kept as it came. */
 import { invalid } from '../../../schemas/validation-error.ts';
-import type { TrajectoryGroup } from '../trajectories.ts';
+import { ROLES, type TrajectoryGroup } from '../trajectories.ts';
 
 type Loc = (string | number)[];
 type Json = Record<string, unknown>;
@@ -13,7 +13,6 @@ const MIN_LOGPROB = -1e6;
 const MAX_LOG_LINES = 100_000;
 /** Of one trajectory, and different ones of all that is logged at once: each becomes a metric of the checkpoint. */
 export const MAX_METRICS = 1_000;
-const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
 const DATE_TIME = /^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?([Zz]|[+-]\d{2}:?\d{2})?$/;
 
 /** Throws ValidationError at the first fault. */
