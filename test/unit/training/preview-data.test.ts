@@ -4,7 +4,7 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { createModel, finished, group, startPlane, trajectory, type Plane } from './plane.ts';
+import { BASE, createModel, finished, group, startPlane, trajectory, type Plane } from './plane.ts';
 
 const MAX_BODY = 8 * 2 ** 20;
 
@@ -225,6 +225,27 @@ describe('uploads', () => {
     }
     await expect.poll(drafts).toEqual([]);
     expect((await plane.json(logPath(id)))['data']).toEqual([]);
+  }, 30_000);
+
+  test('of one entity are bounded, and keep no other out', async () => {
+    const { id } = await createModel(plane, 'crowded');
+    const open = Array.from({ length: 32 }, () => {
+      const socket = connect(plane.port, '127.0.0.1');
+      socket.write(`${head(logPath(id), 'Content-Length: 100')}{`);
+      return socket;
+    });
+    await expect.poll(() => drafts().length).toBe(32);
+    const body = { split: 'val', trajectory_groups: [] };
+    const refused = await plane.post(logPath(id), body);
+    expect(refused.status).toBe(503);
+    expect(refused.headers.get('retry-after')).toBe('1');
+    const model = { project: 'p', name: 'quiet', base_model: BASE };
+    const theirs = await plane.post('/v1/preview/models', model, plane.as('rivals'));
+    const { id: other } = (await theirs.json()) as { id: string };
+    expect((await plane.post(logPath(other), body, plane.as('rivals'))).status).toBe(200);
+    for (const socket of open) socket.destroy();
+    await expect.poll(drafts).toEqual([]);
+    expect((await plane.post(logPath(id), body)).status).toBe(200);
   }, 30_000);
 
   test('too large by its length, or as it comes, is 413', async () => {
