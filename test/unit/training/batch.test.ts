@@ -75,6 +75,19 @@ describe('the rows of an RL job', () => {
     expect(tiny.rows[0]?.advantages.every(Number.isFinite) ?? true).toBe(true);
   });
 
+  it('leave out what is longer than any prompt, and count it', async () => {
+    const long = { reward: 1, messages_and_choices: [user('x'.repeat(9_000_000)), choice('yes')] };
+    const { rows, stats } = await batch([{ trajectories: [long, reply(0)] }]);
+    expect(rows[0]?.packed.members).toHaveLength(1);
+    expect(stats).toMatchObject({ trajectories: 2, dropped: 1 });
+    const tokenizer = new SftTokenizer(chat, resolveSftConfig(null));
+    const messages = [
+      { role: 'user', content: 'x'.repeat(9_000_000) },
+      { role: 'assistant', content: 'no' },
+    ];
+    expect(await tokenizer.sequence({ messages, tools: null }, 0)).toBeNull();
+  });
+
   it('take many trajectories', async () => {
     const trajectory = reply(0);
     const trajectories = Array.from({ length: 20_000 }, (_, i) => ({ ...trajectory, reward: i === 0 ? 1 : 0 }));
