@@ -1,7 +1,7 @@
 /** The catalogue of errors: code -> HTTP status and type. docs/errors.md lists the same table; a test compares them. */
 import type { SessionErrorCode } from '../control/sessions/session.ts';
 import { SessionError } from '../control/sessions/session.ts';
-import { ServiceError, type ServiceErrorCode } from '../control/training/service-error.ts';
+import { ServiceError, storageError, type ServiceErrorCode } from '../control/training/service-error.ts';
 import type { ErrorBody } from '../schemas/error-body.ts';
 import { ValidationError, type ValidationBody, type ValidationDetail } from '../schemas/validation-error.ts';
 import { SchemaError } from '../schemas/validator.ts';
@@ -105,7 +105,9 @@ export function toApiError(error: unknown): ApiError {
   if (error instanceof SchemaError) return fromSchema(error);
   if (error instanceof SessionError) return fromSession(error);
   if (error instanceof ValidationError) return new ValidationApiError(error);
-  if (error instanceof ServiceError) return fromService(error);
+  // A full disk may be met by any request that writes.
+  const service = storageError(error);
+  if (service instanceof ServiceError) return fromService(service);
   return new ApiError('internal', INTERNAL_MESSAGE);
 }
 

@@ -10,6 +10,8 @@ export type KlPenaltySource = (typeof KL_PENALTY_SOURCES)[number];
 /** Longest packed row: bounds the memory of a step. */
 export const MAX_PACKED_SEQUENCE_LENGTH = 32_768;
 
+export const MAX_LEARNING_RATE = 1;
+
 export interface RlConfigBody {
   advantage_balance?: number | null;
   allow_training_without_logprobs?: boolean | null;
@@ -72,7 +74,7 @@ const properties: Record<keyof RlConfigBody, JsonSchema> = {
       type: 'kl_ref_adapter_path names a file of the client, which the server cannot read: use kl_penalty_reference_step.',
     },
   },
-  learning_rate: between('learning_rate', 0, 1),
+  learning_rate: between('learning_rate', 0, MAX_LEARNING_RATE),
   logprob_calculation_chunk_size: whole('logprob_calculation_chunk_size', 1, MAX_PACKED_SEQUENCE_LENGTH),
   loss_fn: { ...nullable(string()), enum: ['cispo', 'ppo', null] },
   mask_prob_ratio: nullable(boolean()),

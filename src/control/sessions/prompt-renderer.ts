@@ -6,6 +6,7 @@ import type { PromptEncoder } from '../models/prompt-encoder.ts';
 import { SessionError, type PromptInput } from './session.ts';
 import { isReservedName, ChatTemplate } from './template/chat-template.ts';
 import { TemplateError } from './template/errors.ts';
+import { MAX_TEXT } from './template/values.ts';
 import { encodeWords } from './word-forms.ts';
 
 /** `words`: each on its own, as it is and after a space; answered in word-forms.ts's layout. */
@@ -64,7 +65,7 @@ export class PromptRenderer {
   render(input: RenderInput): RenderedPrompt {
     if (input.kind === 'words') return { text: '', ids: encodeWords(this.#parts.encoder, input.words) };
     if (input.kind === 'text') {
-      this.#checkLength(input.text);
+      this.#checkLength(input.text.length);
       return {
         text: input.text,
         ids: this.#parts.encoder.encode(input.text, { addSpecialTokens: input.addSpecialTokens, mark: null }),
@@ -72,15 +73,15 @@ export class PromptRenderer {
     }
     if (input.kind === 'open') return this.#renderOpen(input.chat);
     const { text, mark } = this.#renderChat(input);
-    this.#checkLength(text);
+    this.#checkLength(text.length);
     const ids = this.#parts.encoder.encode(text, { addSpecialTokens: input.render.addSpecialTokens, mark });
     return { text: text.replaceAll(mark, ''), ids };
   }
 
-  #checkLength(text: string): void {
+  #checkLength(length: number): void {
     const { maxTextLength, maxModelLen } = this.#parts;
-    if (text.length <= maxTextLength) return;
-    const message = `This model's maximum context length is ${maxModelLen} tokens. However, your request has ${text.length} characters of input, which cannot fit. Please reduce the length of the input messages.`;
+    if (length <= maxTextLength) return;
+    const message = `This model's maximum context length is ${maxModelLen} tokens. However, your request has ${length} characters of input, which cannot fit. Please reduce the length of the input messages.`;
     throw new SessionError('context_length', message, 'input_text');
   }
 
@@ -111,6 +112,9 @@ export class PromptRenderer {
   #renderOpen(chat: OpenChat): RenderedPrompt {
     const template = this.#template(null);
     checkKwargs(chat.templateKwargs);
+    // Beyond what a template may write, it would be a fault of the template's, and not a chat that is too long.
+    const length = lengthOf(openMessages(chat, ''));
+    if (length > MAX_TEXT) this.#checkLength(length);
     const { tools, templateKwargs: kwargs } = chat;
     const texts = [template.source, ...this.#parts.specialTexts];
     const marks = unusedMarks([chat.messages, chat.slots, tools, kwargs], texts, 2);
@@ -127,7 +131,7 @@ export class PromptRenderer {
       add_generation_prompt: false,
     });
     const text = chat.continueFinalMessage ? whole.slice(0, whole.lastIndexOf(slot) + 1) : whole;
-    this.#checkLength(text);
+    this.#checkLength(text.length);
     const slots = { character: slot, texts: chat.slots.map(({ text: own }) => own) };
     if (text.split(slot).length - 1 !== slots.texts.length) {
       const message = 'The chat template does not show the text of every assistant message exactly once.';
@@ -153,6 +157,16 @@ export class PromptRenderer {
     const safe = mapStrings(message, (text) => this.#special.mark(text, mark)) as Record<string, unknown>;
     return { ...safe, role: known ? role : this.#special.mark(role, mark) + mark };
   }
+}
+
+/** Characters of all texts in a value. */
+function lengthOf(value: unknown): number {
+  let length = 0;
+  mapStrings(value, (text) => {
+    length += text.length;
+    return text;
+  });
+  return length;
 }
 
 function compileRequested(source: string): ChatTemplate {

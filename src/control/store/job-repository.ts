@@ -140,11 +140,14 @@ export class JobRepository {
     return count;
   }
 
-  /** The oldest queued job whose model has no running one: jobs of a model go in order. */
-  async nextQueued(): Promise<StoredJob | null> {
-    const row = await this.#db
+  /**
+   * A queued job whose model has no running one: jobs of a model go in order. Entities have their turns: `served` are those that had one,
+   * the last one last. Of an entity the oldest job comes.
+   */
+  async nextQueued(served: readonly string[]): Promise<StoredJob | null> {
+    const oldest = await this.#db
       .selectFrom('jobs')
-      .selectAll()
+      .select(({ fn }) => ['entity', fn.min<number>('sequence').as('sequence')])
       .where('state', '=', 'queued')
       .where(({ not, exists, selectFrom }) =>
         not(
@@ -156,9 +159,13 @@ export class JobRepository {
           ),
         ),
       )
-      .orderBy('sequence')
-      .limit(1)
-      .executeTakeFirst();
+      .groupBy('entity')
+      .execute();
+    const [first] = oldest.sort(
+      (x, y) => served.indexOf(x.entity) - served.indexOf(y.entity) || x.sequence - y.sequence,
+    );
+    if (first === undefined) return null;
+    const row = await this.#db.selectFrom('jobs').selectAll().where('sequence', '=', first.sequence).executeTakeFirst();
     return row === undefined ? null : fromRow(row);
   }
 

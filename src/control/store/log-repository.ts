@@ -16,6 +16,17 @@ export interface StoredLog {
   createdAt: string;
 }
 
+/** A checkpoint's metrics come with every list of checkpoints: a client's must not grow without end. */
+export const MAX_CHECKPOINT_METRICS = 2_000;
+
+/** The checkpoint would have too many metrics. Nothing was written. */
+export class TooManyMetricsError extends Error {
+  constructor() {
+    super(`A checkpoint may have ${MAX_CHECKPOINT_METRICS} metrics.`);
+    this.name = 'TooManyMetricsError';
+  }
+}
+
 export interface HistoryRow {
   id: string;
   key: string;
@@ -31,7 +42,9 @@ export class LogRepository {
     this.#db = db;
   }
 
-  /** The log, its row of the run, and the checkpoint's metrics (the last write of a name wins) together. */
+  /**
+   * The log, its row of the run, and the checkpoint's metrics (the last write of a name wins) together. Throws TooManyMetricsError.
+   */
   async insert(log: StoredLog, checkpointId: string | null): Promise<void> {
     await this.#db.transaction().execute(async (trx) => {
       await trx
@@ -50,7 +63,9 @@ export class LogRepository {
         })
         .execute();
       await insertHistory(trx, log.modelId, `log-${log.id}`, log.step, log.metrics, log.createdAt);
-      if (checkpointId !== null) await upsertMetrics(trx, checkpointId, log.metrics);
+      if (checkpointId === null) return;
+      await upsertMetrics(trx, checkpointId, log.metrics);
+      if ((await countMetrics(trx, checkpointId)) > MAX_CHECKPOINT_METRICS) throw new TooManyMetricsError();
     });
   }
 
@@ -143,6 +158,15 @@ async function insertHistory(
 ): Promise<void> {
   const row = { id: randomUUID(), model_id: modelId, key, step, data: JSON.stringify(metrics), created_at: at };
   await trx.insertInto('run_history').values(row).execute();
+}
+
+async function countMetrics(trx: Transaction<Tables>, checkpointId: string): Promise<number> {
+  const { count } = await trx
+    .selectFrom('checkpoint_metrics')
+    .select(({ fn }) => fn.countAll<number>().as('count'))
+    .where('checkpoint_id', '=', checkpointId)
+    .executeTakeFirstOrThrow();
+  return count;
 }
 
 export async function upsertMetrics(

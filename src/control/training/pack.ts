@@ -52,6 +52,9 @@ interface OpenRow {
   groups: Set<number>;
 }
 
+/** Rows that are looked at for one more sequence. A hundred thousand sequences must not keep the server from answering. */
+const MAX_OPEN_ROWS = 256;
+
 /** First fit in the order given. No sequence may be longer than `rowLength`. */
 export function packRows(sequences: readonly TrainSequence[], rowLength: number): PackedRow[] {
   const prefixes = prefixLengths(sequences);
@@ -59,22 +62,30 @@ export function packRows(sequences: readonly TrainSequence[], rowLength: number)
   for (const { tokens, group } of sequences) shortest = Math.min(shortest, tokens.length - (prefixes.get(group) ?? 0));
   const rows: OpenRow[] = [];
   let open: OpenRow[] = [];
-  sequences.forEach((sequence, index) => {
-    const costIn = (row: OpenRow): number =>
-      sequence.tokens.length - (row.groups.has(sequence.group) ? (prefixes.get(sequence.group) ?? 0) : 0);
-    let row = open.find((candidate) => candidate.used + costIn(candidate) <= rowLength);
+  sequences.forEach(({ tokens, group }, index) => {
+    const shared = prefixes.get(group) ?? 0;
+    let row = firstFit(open, rowLength - tokens.length, group, shared);
     if (!row) {
       row = { used: 0, members: [], groups: new Set() };
       rows.push(row);
       open.push(row);
+      if (open.length > MAX_OPEN_ROWS) open.shift();
     }
-    row.used += costIn(row);
+    row.used += tokens.length - (row.groups.has(group) ? shared : 0);
     row.members.push(index);
-    row.groups.add(sequence.group);
+    row.groups.add(group);
     // A row without room for the shortest is not looked at again.
     if (row.used + shortest > rowLength) open = open.filter((candidate) => candidate !== row);
   });
   return rows.map(({ members }) => layOut(members, sequences, prefixes));
+}
+
+/** `mostUsed`: what a row may hold where it has nothing of the group; `shared` more where it has. */
+function firstFit(open: readonly OpenRow[], mostUsed: number, group: number, shared: number): OpenRow | undefined {
+  for (const row of open) {
+    if (row.used <= mostUsed || (row.used <= mostUsed + shared && row.groups.has(group))) return row;
+  }
+  return undefined;
 }
 
 function prefixLengths(sequences: readonly TrainSequence[]): Map<number, number> {

@@ -1,6 +1,8 @@
 /** The steps of an RL job: one optimizer step per packed row, or per so many rows. */
 import type { AdapterWeights, OptimizerStep, RowScores } from '../engine/training.ts';
+import { MAX_LEARNING_RATE } from '../../schemas/rl-config.ts';
 import { mean } from './advantages.ts';
+import { TrainingInputError } from './errors.ts';
 import { rowLoss, type RowLoss } from './loss.ts';
 import type { JobPlan, StepContext, StepMetrics } from './plan.ts';
 import type { RlBatch, RlRow, RlStats } from './rl-batch.ts';
@@ -38,6 +40,27 @@ export class RlPlan implements JobPlan {
     this.summary = groupMetrics(stats, input.modelStep);
     let offset = 0;
     this.#offsets = rows.map(({ packed }) => (offset += packed.at.length) - packed.at.length);
+    for (let index = 0; index < this.steps; index++) this.#checkLearningRate(this.#rowsOf(index));
+  }
+
+  /** The multiplier grows with what was packed: no schema can bound it. */
+  #checkLearningRate(rows: readonly RlRow[]): void {
+    const rate = this.#learningRate(rows);
+    if (rate <= MAX_LEARNING_RATE) return;
+    throw new TrainingInputError(
+      'experimental_config.num_trajectories_learning_rate_multiplier_power',
+      `makes a learning rate of ${rate} for a step of ${sequencesOf(rows)} sequences; at most ${MAX_LEARNING_RATE}.`,
+    );
+  }
+
+  #learningRate(rows: readonly RlRow[]): number {
+    const { learningRate, learningRateMultiplierPower } = this.#input.config;
+    return learningRate * sequencesOf(rows) ** learningRateMultiplierPower;
+  }
+
+  #rowsOf(index: number): RlRow[] {
+    const { batch, config } = this.#input;
+    return batch.rows.slice(index * config.rowsPerStep, (index + 1) * config.rowsPerStep);
   }
 
   async prepare({ session, check }: Omit<StepContext, 'logprobs'>): Promise<Float32Array | null> {
@@ -53,21 +76,19 @@ export class RlPlan implements JobPlan {
   }
 
   async step(index: number, context: StepContext): Promise<StepMetrics> {
-    const { config, batch } = this.#input;
-    const from = index * config.rowsPerStep;
-    const rows = batch.rows.slice(from, from + config.rowsPerStep);
+    const from = index * this.#input.config.rowsPerStep;
+    const rows = this.#rowsOf(index);
     const losses: RowLoss[] = [];
     for (const [i, row] of rows.entries()) losses.push(await this.#row(row, from + i, rows.length, context));
     context.check();
-    const sequences = rows.reduce((sum, { packed }) => sum + packed.members.length, 0);
-    const learningRate = config.learningRate * sequences ** config.learningRateMultiplierPower;
+    const learningRate = this.#learningRate(rows);
     const { gradNorm, applied } = await context.session.optimize({ ...OPTIMIZER, learningRate });
     return {
       ...lossMetrics(losses),
       ...this.summary,
       grad_norm: gradNorm,
       learning_rate: learningRate,
-      num_datums: sequences,
+      num_datums: sequencesOf(rows),
       num_tokens: rows.reduce((sum, { packed }) => sum + packed.row.tokens.length, 0),
       num_trainable_tokens: rows.reduce((sum, { packed }) => sum + packed.at.length, 0),
       ...(applied ? {} : { skipped_step: 1 }),
@@ -115,6 +136,10 @@ export class RlPlan implements JobPlan {
     };
     return rowLoss(tokens, this.#input.config.loss);
   }
+}
+
+function sequencesOf(rows: readonly RlRow[]): number {
+  return rows.reduce((sum, { packed }) => sum + packed.members.length, 0);
 }
 
 function pick(values: Float32Array, at: Int32Array): Float64Array {

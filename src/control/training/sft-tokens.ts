@@ -10,18 +10,21 @@ interface Markers {
   /** Ids that begin a turn of the user, and of the assistant. */
   instruction: Int32Array;
   response: Int32Array;
+  /** Ids of what lies between a turn's beginning and its text. */
+  gap: Int32Array;
 }
 
-/** By what a template writes; the first that matches counts. */
-const MARKERS: { sign: string; instruction: string; response: string }[] = [
-  { sign: '<|im_start|>', instruction: '<|im_start|>user\n', response: '<|im_start|>assistant\n' },
+/** By what a template writes; the first that matches counts. `gap` may melt into one token with what a text begins with. */
+const MARKERS: { sign: string; instruction: string; response: string; gap: string }[] = [
+  { sign: '<|im_start|>', instruction: '<|im_start|>user', response: '<|im_start|>assistant', gap: '\n' },
   {
     sign: '<|start_header_id|>',
-    instruction: '<|start_header_id|>user<|end_header_id|>\n\n',
-    response: '<|start_header_id|>assistant<|end_header_id|>\n\n',
+    instruction: '<|start_header_id|>user<|end_header_id|>',
+    response: '<|start_header_id|>assistant<|end_header_id|>',
+    gap: '\n\n',
   },
-  { sign: '<start_of_turn>', instruction: '<start_of_turn>user\n', response: '<start_of_turn>model\n' },
-  { sign: '[/INST]', instruction: '[INST]', response: '[/INST]' },
+  { sign: '<start_of_turn>', instruction: '<start_of_turn>user', response: '<start_of_turn>model', gap: '\n' },
+  { sign: '[/INST]', instruction: '[INST]', response: '[/INST]', gap: '' },
 ];
 
 const TEMPLATE_DEFAULTS: Record<string, unknown> = { enable_thinking: false, preserve_thinking: true };
@@ -64,22 +67,26 @@ export class SftTokenizer {
     if (template === null) throw new TrainingFailedError('The base model has no chat template.');
     const texts = MARKERS.find(({ sign }) => template.includes(sign));
     if (!texts) throw new TrainingFailedError("The chat template's turns are not of a known form.");
-    const [instruction, response] = [texts.instruction, texts.response];
+    const response = await this.#chat.encodeText(texts.response);
+    const opened = await this.#chat.encodeText(texts.response + texts.gap);
     return {
-      instruction: await this.#chat.encodeText(instruction),
-      response: await this.#chat.encodeText(response),
+      instruction: await this.#chat.encodeText(texts.instruction),
+      response,
+      gap: opened.subarray(response.length),
     };
   }
 }
 
-/** [from, to) after each response marker, up to the next instruction marker or the end. */
-export function responseSpans(tokens: Int32Array, { instruction, response }: Markers): [number, number][] {
+/** [from, to) of each reply: behind the beginning of its turn, up to that of the next instruction or the end. */
+export function responseSpans(tokens: Int32Array, { instruction, response, gap }: Markers): [number, number][] {
   const spans: [number, number][] = [];
   let from = -1;
   let at = 0;
   while (at < tokens.length) {
     if (from === -1 && occursAt(tokens, at, response)) {
       at += response.length;
+      // A text that begins with a line break may share a token with the template's own, which is not trained.
+      at += occursAt(tokens, at, gap) ? gap.length : 1;
       from = at;
     } else if (from !== -1 && occursAt(tokens, at, instruction)) {
       spans.push([from, at]);

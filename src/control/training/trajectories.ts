@@ -1,5 +1,8 @@
 /** Trajectories as clients send them. Messages keep whatever keys they came with. */
 
+/** Of messages; a template leaves out others without a word. `ipython` is Llama's name for a tool. */
+export const ROLES: readonly string[] = ['system', 'developer', 'user', 'assistant', 'tool', 'function', 'ipython'];
+
 /** A message dictionary: system, developer, user, assistant, tool or function. */
 export interface MessageElement {
   role: string;

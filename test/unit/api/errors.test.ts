@@ -33,6 +33,11 @@ test('what is thrown by accident tells nothing', () => {
   }
 });
 
+test.each(['ENOSPC', 'EDQUOT', 'SQLITE_FULL'])('%s is a full disk, whichever request meets it', (code) => {
+  const shown = toApiError(Object.assign(new Error('/secret/path: no space left'), { code }));
+  expect(shown).toMatchObject({ code: 'storage_full', status: 507, message: 'The server has no storage left.' });
+});
+
 test('schema errors keep their field', () => {
   expect(toApiError(new SchemaError('shape', 'a.b', 'm'))).toMatchObject({ code: 'invalid_body', param: 'a.b' });
   expect(toApiError(new SchemaError('range', 'a', 'm'))).toMatchObject({ code: 'invalid_parameter', param: 'a' });

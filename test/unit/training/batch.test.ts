@@ -75,6 +75,19 @@ describe('the rows of an RL job', () => {
     expect(tiny.rows[0]?.advantages.every(Number.isFinite) ?? true).toBe(true);
   });
 
+  it('leave out what is longer than any prompt, and count it', async () => {
+    const long = { reward: 1, messages_and_choices: [user('x'.repeat(9_000_000)), choice('yes')] };
+    const { rows, stats } = await batch([{ trajectories: [long, reply(0)] }]);
+    expect(rows[0]?.packed.members).toHaveLength(1);
+    expect(stats).toMatchObject({ trajectories: 2, dropped: 1 });
+    const tokenizer = new SftTokenizer(chat, resolveSftConfig(null));
+    const messages = [
+      { role: 'user', content: 'x'.repeat(9_000_000) },
+      { role: 'assistant', content: 'no' },
+    ];
+    expect(await tokenizer.sequence({ messages, tools: null }, 0)).toBeNull();
+  });
+
   it('take many trajectories', async () => {
     const trajectory = reply(0);
     const trajectories = Array.from({ length: 20_000 }, (_, i) => ({ ...trajectory, reward: i === 0 ? 1 : 0 }));
@@ -141,9 +154,19 @@ describe('the tokens of a conversation', () => {
     expect(text).toMatch(/^[^[]*\[<think>\n\n<\/think>\n\nno<\|im_end\|>\n\]$/);
   });
 
+  it.each(['\n', '\n\n', ' \n\t', '\r\n'])('know turns whose text begins with %j', async (space) => {
+    const spoken = [user('a'), assistant('one'), user(`${space}b`), assistant(`${space}two`)];
+    const text = await shown({ messages: spoken });
+    expect(text.match(/\[[^\]]*\]/g)).toEqual([
+      expect.stringMatching(/one<\|im_end\|>\n\]$/) as string,
+      expect.stringMatching(/two<\|im_end\|>\n\]$/) as string,
+    ]);
+  });
+
   it('begin after each response marker and end before the next instruction', () => {
-    const markers = { instruction: Int32Array.of(1, 2), response: Int32Array.of(1, 3) };
-    const spans = (tokens: number[]) => responseSpans(Int32Array.from(tokens), markers);
+    const markers = { instruction: Int32Array.of(1, 2), response: Int32Array.of(1, 3), gap: Int32Array.of() };
+    const spans = (tokens: number[], gap: number[] = []) =>
+      responseSpans(Int32Array.from(tokens), { ...markers, gap: Int32Array.from(gap) });
     expect(spans([1, 2, 9, 1, 3, 7, 7, 1, 2, 9, 1, 3, 8])).toEqual([
       [5, 7],
       [12, 13],
@@ -151,6 +174,12 @@ describe('the tokens of a conversation', () => {
     expect(spans([1, 3, 7, 1, 3, 8])).toEqual([[2, 6]]);
     expect(spans([1, 2, 9])).toEqual([]);
     expect(spans([1, 3])).toEqual([]);
+    // Behind the line break, alone (4, 4) or melted into one token with the text's own (5).
+    expect(spans([1, 3, 4, 4, 7, 1, 2, 5, 9, 1, 3, 5, 8], [4, 4])).toEqual([
+      [4, 5],
+      [12, 13],
+    ]);
+    expect(spans([1, 3, 5], [4])).toEqual([]);
   });
 });
 

@@ -96,6 +96,18 @@ describe('packing', () => {
     }
   });
 
+  it('takes a moment where no row is ever full', () => {
+    const sequences = Array.from({ length: 100_000 }, (_, i) =>
+      i === 0 ? sequence(i, [1, 2], 1) : sequence(i, [1, 2, 3, 4, 5, 6], 1),
+    );
+    const started = performance.now();
+    const rows = packRows(sequences, 9);
+    // Without a bound it takes minutes.
+    expect(performance.now() - started).toBeLessThan(20_000);
+    expect(rows).toHaveLength(99_999);
+    expect(rows[0]?.members).toEqual([0, 1]);
+  });
+
   it('chooses the row length by the longest sequence', () => {
     expect([1, 2048, 2049, 99_999].map((longest) => rowLengthFor(longest, null))).toEqual([2048, 2048, 4096, 32_768]);
     expect(rowLengthFor(99_999, 512)).toBe(512);

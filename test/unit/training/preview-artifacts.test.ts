@@ -216,6 +216,8 @@ describe('SFT jobs', () => {
       [`${row('a')}\n\n{broken`, /Line 3 .*JSON/],
       ['[1]', /Line 1 .*object/],
       ['{"messages":[{"content":"x"}]}', /Line 1 .*role/],
+      ['{"messages":[{"role":"","content":"x"},{"role":"assistant","content":"y"}]}', /Line 1 .*\[0\]\.role/],
+      ['{"messages":[{"role":"User","content":"x"},{"role":"assistant","content":"y"}]}', /Line 1 .*\[0\]\.role/],
       ['{"messages":[{"role":"assistant","content":5}]}', /Line 1 .*content/],
       [row('a', { tools: 'f' }), /Line 1 .*tools/],
       [`{"messages":${'['.repeat(5000)}`, /Line 1 .*deep/],

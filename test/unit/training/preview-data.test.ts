@@ -4,7 +4,7 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { createModel, finished, group, startPlane, trajectory, type Plane } from './plane.ts';
+import { BASE, createModel, finished, group, startPlane, trajectory, type Plane } from './plane.ts';
 
 const MAX_BODY = 8 * 2 ** 20;
 
@@ -136,6 +136,27 @@ describe('log', () => {
     expect(({} as Record<string, unknown>)['polluted']).toBeUndefined();
   });
 
+  test('names of metrics are bounded: those of one log, and all of a checkpoint', async () => {
+    const { id } = await createModel(plane, 'many-names');
+    const named = (prefix: string, count: number) =>
+      Object.fromEntries(Array.from({ length: count }, (_, i) => [`${prefix}${i}`, i]));
+    const log = (...each: object[]) => {
+      const trajectories = each.map((metrics) => ({ reward: 1, metrics }));
+      return plane.post(logPath(id), { split: 'val', trajectory_groups: [{ trajectories }] });
+    };
+    const refused = await log(named('a', 600), named('b', 401));
+    expect(refused.status).toBe(422);
+    expect(await refused.json()).toMatchObject({ detail: [{ loc: ['body', 'trajectory_groups', 0] }] });
+    expect((await log(named('a', 1000), named('a', 1000))).status).toBe(200);
+    expect((await log(named('b', 900))).status).toBe(200);
+    const beyond = await log(named('c', 900));
+    expect(beyond.status).toBe(409);
+    expect(await beyond.json()).toMatchObject({ error: { param: 'trajectory_groups' } });
+    expect((await log(named('a', 1000))).status).toBe(200);
+    expect((await plane.json(logPath(id)))['data']).toHaveLength(3);
+    expect(drafts()).toEqual([]);
+  });
+
   test.each([
     [{ trajectory_groups: [] }, ['body', 'split']],
     [{ split: '', trajectory_groups: [] }, ['body', 'split']],
@@ -204,6 +225,27 @@ describe('uploads', () => {
     }
     await expect.poll(drafts).toEqual([]);
     expect((await plane.json(logPath(id)))['data']).toEqual([]);
+  }, 30_000);
+
+  test('of one entity are bounded, and keep no other out', async () => {
+    const { id } = await createModel(plane, 'crowded');
+    const open = Array.from({ length: 32 }, () => {
+      const socket = connect(plane.port, '127.0.0.1');
+      socket.write(`${head(logPath(id), 'Content-Length: 100')}{`);
+      return socket;
+    });
+    await expect.poll(() => drafts().length).toBe(32);
+    const body = { split: 'val', trajectory_groups: [] };
+    const refused = await plane.post(logPath(id), body);
+    expect(refused.status).toBe(503);
+    expect(refused.headers.get('retry-after')).toBe('1');
+    const model = { project: 'p', name: 'quiet', base_model: BASE };
+    const theirs = await plane.post('/v1/preview/models', model, plane.as('rivals'));
+    const { id: other } = (await theirs.json()) as { id: string };
+    expect((await plane.post(logPath(other), body, plane.as('rivals'))).status).toBe(200);
+    for (const socket of open) socket.destroy();
+    await expect.poll(drafts).toEqual([]);
+    expect((await plane.post(logPath(id), body)).status).toBe(200);
   }, 30_000);
 
   test('too large by its length, or as it comes, is 413', async () => {

@@ -180,6 +180,12 @@ describe('an RL job', () => {
       'no checkpoint of step 7',
     ],
     [
+      'a learning rate that the multiplier makes too large',
+      GROUPS,
+      { learning_rate: 1, num_trajectories_learning_rate_multiplier_power: 4 },
+      'num_trajectories_learning_rate_multiplier_power: makes a learning rate of ',
+    ],
+    [
       'a chat that the template refuses',
       [
         {

@@ -13,8 +13,9 @@ const BODY_FILE = 'body';
 const CONTENT_FILE = 'content.jsonl.gz';
 const LINE_FEED = 0x0a;
 
-/** Bodies on their way at once: each may take as much of the disk as one body may have. */
-const MAX_RECEIVING = 32;
+/** Bodies on their way at once, of one entity and of all: each may take as much of the disk as one body may have. */
+const MAX_RECEIVING_OF_ENTITY = 32;
+const MAX_RECEIVING = 256;
 
 export interface Received<Read> {
   draft: BlobDraft;
@@ -25,7 +26,8 @@ export class TrainingInputs {
   readonly #blobs: BlobStore;
   readonly #pool: IntakePool;
   readonly #maxBytes: number;
-  #receiving = 0;
+  /** Bodies on their way, by entity. One that sends many slowly must not keep the others out. */
+  readonly #receiving = new Map<string, number>();
 
   constructor(blobs: BlobStore, pool: IntakePool, maxBytes: number) {
     this.#blobs = blobs;
@@ -39,25 +41,25 @@ export class TrainingInputs {
     entity: string,
     source: AsyncIterable<Uint8Array>,
   ): Promise<Received<TrajectoriesRead>> {
-    return this.#receive(use === 'train' ? 'inputs' : 'trajectories', source, (body, target) =>
+    return this.#receive(use === 'train' ? 'inputs' : 'trajectories', entity, source, (body, target) =>
       this.#pool.run({ kind: 'trajectories', use, source: body, target }, entity),
     );
   }
 
   /** A file of training rows. */
   receiveRows(entity: string, source: AsyncIterable<Uint8Array>): Promise<Received<RowsRead>> {
-    return this.#receive('inputs', source, (body, target) =>
+    return this.#receive('inputs', entity, source, (body, target) =>
       this.#pool.run({ kind: 'rows', source: body, target }, entity),
     );
   }
 
   async #receive<Read>(
     area: BlobArea,
+    entity: string,
     source: AsyncIterable<Uint8Array>,
     read: (body: string, target: string) => Promise<Read>,
   ): Promise<Received<Read>> {
-    if (this.#receiving >= MAX_RECEIVING) throw new ServiceError('unavailable', 'Too many uploads at once; try again.');
-    this.#receiving++;
+    this.#enter(entity);
     let draft: BlobDraft | null = null;
     try {
       draft = await this.#blobs.draft(area);
@@ -72,8 +74,24 @@ export class TrainingInputs {
       }
       throw storageError(error);
     } finally {
-      this.#receiving--;
+      this.#leave(entity);
     }
+  }
+
+  #enter(entity: string): void {
+    const own = this.#receiving.get(entity) ?? 0;
+    let all = 0;
+    for (const count of this.#receiving.values()) all += count;
+    if (own >= MAX_RECEIVING_OF_ENTITY || all >= MAX_RECEIVING) {
+      throw new ServiceError('unavailable', 'Too many uploads at once; try again.');
+    }
+    this.#receiving.set(entity, own + 1);
+  }
+
+  #leave(entity: string): void {
+    const left = (this.#receiving.get(entity) ?? 1) - 1;
+    if (left === 0) this.#receiving.delete(entity);
+    else this.#receiving.set(entity, left);
   }
 
   async *groups(key: string): AsyncGenerator<TrajectoryGroup> {

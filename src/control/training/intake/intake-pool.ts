@@ -1,4 +1,7 @@
-/** One thread that reads what clients send to training, one task at a time; others wait. A thread that dies fails its task alone. */
+/**
+ * One thread that reads what clients send to training, one task at a time; others wait, entities in turn. A thread that dies fails its
+ * task alone.
+ */
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
@@ -7,8 +10,8 @@ import type { SampledTokens } from '../fill-samples.ts';
 import { ServiceError, storageError } from '../service-error.ts';
 import type { FromWorker, IntakeResult, IntakeSettings, IntakeTask, ToWorker } from './protocol.ts';
 
-/** Tasks that may wait. */
-const MAX_WAITING = 64;
+/** Tasks that may wait: whoever was let in to upload. */
+const MAX_WAITING = 256;
 /** One group is parsed and written again: a few times its bytes. */
 const MAX_HEAP_MB = 2048;
 
@@ -29,6 +32,7 @@ export class IntakePool {
   readonly #waiting: Job[] = [];
   #worker: Worker | null = null;
   #running: Job | null = null;
+  #lastEntity: string | null = null;
   #nextId = 0;
   #closed = false;
 
@@ -61,12 +65,19 @@ export class IntakePool {
 
   #dispatch(): void {
     if (this.#running !== null || this.#closed) return;
-    const job = this.#waiting.shift();
+    const job = this.#takeNext();
     if (job === undefined) return;
     this.#running = job;
+    this.#lastEntity = job.entity;
     const worker = (this.#worker ??= this.#spawn());
     worker.ref();
     this.#tell({ type: 'task', id: job.id, task: job.task, entity: job.entity });
+  }
+
+  /** The oldest task of another entity than the last one's, where there is one. */
+  #takeNext(): Job | undefined {
+    const other = this.#waiting.findIndex(({ entity }) => entity !== this.#lastEntity);
+    return this.#waiting.splice(Math.max(other, 0), 1)[0];
   }
 
   #tell(message: ToWorker): void {

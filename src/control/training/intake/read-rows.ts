@@ -5,7 +5,7 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
-import { isChoice, type HistoryElement, type MessageElement } from '../trajectories.ts';
+import { isChoice, ROLES, type HistoryElement, type MessageElement } from '../trajectories.ts';
 import type { IntakeSettings, RowsRead } from './protocol.ts';
 
 const compress = promisify(gzip);
@@ -124,6 +124,7 @@ function checkMessage(element: unknown, number: number, where: string): MessageE
   const given = element as HistoryElement;
   const message = isChoice(given) ? { ...given.message, role: 'assistant' } : given;
   if (typeof message.role !== 'string') throw fault(number, `${where} needs a \`role\`.`);
+  if (!ROLES.includes(message.role)) throw fault(number, `${where}.role must be one of ${ROLES.join(', ')}.`);
   const content = message.content ?? null;
   if (content !== null && typeof content !== 'string' && !Array.isArray(content)) {
     throw fault(number, `${where}.content must be a text, a list of parts, or null.`);

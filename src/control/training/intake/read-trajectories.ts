@@ -11,7 +11,7 @@ import { fillSamples, type FindSample, type SampledTokens } from '../fill-sample
 import { historiesOf, isChoice, type TrajectoryGroup } from '../trajectories.ts';
 import { JsonSplitter } from './json-splitter.ts';
 import type { GroupSummary, IntakeSettings, IntakeTask, TrajectoriesRead } from './protocol.ts';
-import { checkGroup } from './trajectory-check.ts';
+import { checkGroup, MAX_METRICS } from './trajectory-check.ts';
 
 const compress = promisify(gzip);
 /** Fast: the texts repeat so much that a higher level gains little. */
@@ -52,6 +52,7 @@ class Reader {
   readonly fields: Record<string, unknown> = {};
   readonly groups: GroupSummary[] = [];
   trajectories = 0;
+  readonly #metricNames = new Set<string>();
   readonly #use: 'train' | 'log';
   readonly #settings: IntakeSettings;
   readonly #output: FileHandle;
@@ -82,8 +83,18 @@ class Reader {
     }
     await this.#fill(value, index);
     if (trained) asValidation(() => checkTrajectoryGroup(value, index, vocabSize));
-    this.groups.push(summary(value));
+    else this.#countMetrics(value, index);
+    this.groups.push(summary(value, this.#use));
     await this.#output.writeFile(await compress(`${JSON.stringify(value)}\n`, { level: LEVEL }));
+  }
+
+  /** Names that differ from trajectory to trajectory would add up without end. */
+  #countMetrics(group: TrajectoryGroup, index: number): void {
+    for (const { metrics } of [group, ...group.trajectories]) {
+      for (const name of Object.keys(metrics ?? {})) this.#metricNames.add(name);
+    }
+    if (this.#metricNames.size <= MAX_METRICS) return;
+    throw invalid(['body', GROUPS_KEY, index], `At most ${MAX_METRICS} different metrics`, 'too_long');
   }
 
   async #fill(group: TrajectoryGroup, index: number): Promise<void> {
@@ -109,11 +120,13 @@ function namedCompletions(group: TrajectoryGroup): string[] {
   return [...ids];
 }
 
-function summary(group: TrajectoryGroup): GroupSummary {
+/** What is trained on is not measured here. */
+function summary(group: TrajectoryGroup, use: 'train' | 'log'): GroupSummary {
+  const logged = use === 'log';
   return {
     rewards: group.trajectories.map(({ reward }) => reward ?? 0),
-    metrics: group.trajectories.map(({ metrics }) => metrics ?? null),
-    groupMetrics: group.metrics ?? null,
+    metrics: logged ? group.trajectories.map(({ metrics }) => metrics ?? null) : [],
+    groupMetrics: logged ? (group.metrics ?? null) : null,
     exceptions: group.exceptions?.length ?? 0,
     initialVersions: group.trajectories.flatMap(({ initial_policy_version: version = null }) =>
       version === null ? [] : [version],

@@ -1,6 +1,6 @@
 /** Trajectory groups as clients send them, checked before anything is stored. What is not named here is kept as it came. */
 import { invalid } from '../../../schemas/validation-error.ts';
-import type { TrajectoryGroup } from '../trajectories.ts';
+import { ROLES, type TrajectoryGroup } from '../trajectories.ts';
 
 type Loc = (string | number)[];
 type Json = Record<string, unknown>;
@@ -11,8 +11,8 @@ const MAX_REWARD = 1e38;
 const MAX_LOGPROB = 1e-6;
 const MIN_LOGPROB = -1e6;
 const MAX_LOG_LINES = 100_000;
-const MAX_METRICS = 10_000;
-const ROLES = ['system', 'developer', 'user', 'assistant', 'tool', 'function'];
+/** Of one trajectory, and different ones of all that is logged at once: each becomes a metric of the checkpoint. */
+export const MAX_METRICS = 1_000;
 const DATE_TIME = /^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?([Zz]|[+-]\d{2}:?\d{2})?$/;
 
 /** Throws ValidationError at the first fault. */
@@ -116,10 +116,9 @@ function checkLogprobs(entries: unknown[], loc: Loc, ids: readonly number[] | nu
     const entry = object(entries[i], [...loc, i]);
     const token = string(required(entry, 'token', [...loc, i]), [...loc, i, 'token']);
     const logprob = finite(required(entry, 'logprob', [...loc, i]), [...loc, i, 'logprob']);
-    if (logprob > MAX_LOGPROB || logprob < MIN_LOGPROB) {
-      const at = [...loc, i, 'logprob'];
-      throw invalid(at, 'A log-probability is at most 0', logprob > 0 ? 'less_than_equal' : 'greater_than_equal');
-    }
+    const at = [...loc, i, 'logprob'];
+    if (logprob > MAX_LOGPROB) throw invalid(at, 'A log-probability is at most 0', 'less_than_equal');
+    if (logprob < MIN_LOGPROB) throw invalid(at, `A log-probability is at least ${MIN_LOGPROB}`, 'greater_than_equal');
     const id = /^token_id:(\d{1,10})$/.exec(token)?.[1];
     if (id === undefined) continue;
     if (Number(id) >= vocabSize) throw outsideVocabulary([...loc, i, 'token'], Number(id), vocabSize);

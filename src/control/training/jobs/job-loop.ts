@@ -1,6 +1,6 @@
 /**
- * Runs accepted jobs, oldest first, those of one model strictly in order, one at a time. What a crash or a stop interrupted is queued again
- * and goes on from its last snapshot; a job that keeps crashing without progress fails.
+ * Runs accepted jobs one at a time: entities in turn, of each the oldest first, those of one model strictly in order. What a crash or a stop
+ * interrupted is queued again and goes on from its last snapshot; a job that keeps crashing without progress fails.
  */
 import type { Logger } from 'pino';
 import { hasEnded, TransitionError } from '../../lifecycle.ts';
@@ -26,6 +26,8 @@ export interface JobLoopOptions {
 /** Key of a job's last event. */
 const END = 'end';
 const MAX_DELAY_FACTOR = 64;
+/** Entities whose turn is remembered; one that is forgotten is as one that had none. */
+const MAX_SERVED = 10_000;
 
 interface Running {
   job: StoredJob;
@@ -36,6 +38,8 @@ interface Running {
 export class JobLoop {
   readonly #options: JobLoopOptions;
   #running: Running | null = null;
+  /** Entities that had a turn, the last one last. */
+  #served: string[] = [];
   /** Jobs whose run is over and whose state does not say so yet, and whether the start counts. */
   readonly #unsettled = new Map<string, boolean>();
   #crashes = 0;
@@ -130,8 +134,9 @@ export class JobLoop {
   /** Runs the next job to its rest. False where there is none. */
   async #next(): Promise<boolean> {
     const { repository, maxAttempts } = this.#options;
-    const job = await repository.nextQueued();
+    const job = await repository.nextQueued(this.#served);
     if (job === null || this.#stopped) return false;
+    this.#served = [...this.#served.filter((entity) => entity !== job.entity), job.entity].slice(-MAX_SERVED);
     if (job.attempts >= maxAttempts) {
       await this.end(job.id, 'fail', `The job was interrupted ${job.attempts} times in a row without progress.`);
       return true;

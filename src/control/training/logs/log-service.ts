@@ -3,14 +3,20 @@ import { randomUUID } from 'node:crypto';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { validateLogFields } from '../../../schemas/preview/log.ts';
 import { folderBytes } from '../../store/blob-store.ts';
-import type { HistoryRow, LogRepository, StoredLog } from '../../store/log-repository.ts';
+import {
+  TooManyMetricsError,
+  type HistoryRow,
+  type LogRepository,
+  type StoredLog,
+} from '../../store/log-repository.ts';
 import type { GroupSummary } from '../intake/protocol.ts';
 import type { TrainingInputs } from '../intake/inputs.ts';
+import { GROUPS_KEY } from '../intake/read-trajectories.ts';
 import { missingGroups } from '../jobs/job-service.ts';
 import { logMetrics } from '../log-metrics.ts';
 import type { ModelService } from '../models/model-service.ts';
 import type { ModelRegistry } from '../models/registry.ts';
-import { notFound, storageError } from '../service-error.ts';
+import { notFound, ServiceError, storageError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
 import type { TrajectoryGroup } from '../trajectories.ts';
 
@@ -66,6 +72,7 @@ export class LogService {
     } catch (error) {
       await draft.discard();
       if ((error as { code?: unknown }).code === 'SQLITE_CONSTRAINT_FOREIGNKEY') throw notFound('model');
+      if (error instanceof TooManyMetricsError) throw new ServiceError('conflict', error.message, GROUPS_KEY);
       throw storageError(error);
     }
   }
