@@ -41,7 +41,11 @@ export function checks() {
       command: tscCommand()[0],
       args: [...tscCommand()[1], '--noEmit', '-p', 'tsconfig.test.json'],
     },
-    { name: 'mutations apply', command: process.execPath, args: [fromRoot('scripts', 'mutations', 'run.mjs'), '--check'] },
+    {
+      name: 'mutations apply',
+      command: process.execPath,
+      args: [fromRoot('scripts', 'mutations', 'run.mjs'), '--check'],
+    },
   ];
   const sources = nativeSources();
   const format = { name: 'format (clang-format)', command: 'clang-format', args: ['--dry-run', '-Werror', ...sources] };
