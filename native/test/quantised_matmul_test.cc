@@ -131,7 +131,7 @@ TEST(quantised_rows_are_the_same_everywhere) {
     if (round % 4 == 0) std::fill_n(x.begin(), 32, round % 8 == 0 ? 0.0f : 1e-32f);
     // Groups of other sizes than their block, also by just the factor from which they have a scale of their own.
     for (int64_t i = 0; round % 3 == 0 && i < k; ++i) x[size_t(i)] *= i / 32 % 2 ? std::ldexp(1.0f, -(round / 3 % 12)) : 1.0f;
-    if (round % 5 == 0) x[0] = 4.0f * *std::max_element(x.begin() + 32 * (k / 32 - 1), x.end());
+    if (round % 5 == 0) x[0] = simd::kQuantUneven * *std::max_element(x.begin() + 32 * (k / 32 - 1), x.end());
     std::vector<int8_t> values(static_cast<size_t>(k)), wanted(static_cast<size_t>(k));
     std::vector<float> scales(static_cast<size_t>(k / 32)), wanted_scales(static_cast<size_t>(k / 32));
     std::vector<int32_t> sums(static_cast<size_t>(k / 16));

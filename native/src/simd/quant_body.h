@@ -46,6 +46,15 @@ QuantBlock quant_block(const QuantGemmArgs& args, int64_t row, int64_t k0, int64
           ldy};
 }
 
+inline QuantBlock from_row(const QuantBlock& block, int64_t row) {
+  QuantBlock from = block;
+  from.x += row * block.ld;
+  from.scales += row * (block.ld / kQuantRowGroup);
+  from.sums += row * (block.ld / kQuantSumGroup);
+  from.y += row * block.ldy;
+  return from;
+}
+
 // Rows `first` to `end` of the product with one panel, at most kSumRows of them. k is cut in blocks that stay in the innermost cache while
 // every row tile reads them; nibbles are unpacked once per block. The running sums go through memory anyway, so the cuts change no bit.
 template <typename S, typename Unpacked, QuantFormat F>
@@ -56,24 +65,27 @@ void quant_sum_rows(const QuantGemmArgs& args, int64_t first, int64_t end) {
   alignas(64) uint8_t unpacked[S::kBits == 4 ? kInnerBlock * kPanel : 64];
   const int64_t m = end - first, tiles = (m + kQuantSumTile - 1) / kQuantSumTile;
   const int64_t lines = lines_per_group(traits_of(F), tiles);
+  // Tiles of nearly the same size: their rows fill the pipeline evenly. (Found here once: divisions take time.)
+  int64_t starts[kSumRows + 1];
+  for (int64_t tile = 0; tile <= tiles; ++tile) starts[tile] = m * tile / tiles;
   for (int64_t k0 = 0; k0 < args.k; k0 += kInnerBlock) {
-    int64_t k1 = k0 + kInnerBlock < args.k ? k0 + kInnerBlock : args.k, groups = (k1 - k0) / kGroup;
+    int64_t k1 = k0 + kInnerBlock < args.k ? k0 + kInnerBlock : args.k;
+    QuantBlock all = quant_block<F>(args, first, k0, k1, sums, kPanel);
+    if constexpr (S::kBits == 4) {
+      unpack_nibbles(all.values, kStride, all.groups, unpacked);
+      all.values = unpacked;
+    }
     const char* next = reinterpret_cast<const char*>(args.w) + k1 / kGroup * kStride;
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      // Tiles of nearly the same size: their rows fill the pipeline evenly.
-      int64_t row = m * tile / tiles, rows = m * (tile + 1) / tiles - row;
-      float *y = args.y + (first + row) * args.ldy, *tile_sums = sums + row * kPanel;
-      if (k0 == 0 && args.accumulate) copy_rows(y, args.ldy, tile_sums, kPanel, rows);
-      if (k0 == 0 && !args.accumulate) clear_rows(tile_sums, kPanel, rows);
-      QuantBlock block = quant_block<F>(args, first + row, k0, k1, tile_sums, kPanel);
-      if constexpr (S::kBits == 4) {
-        if (tile == 0) unpack_nibbles(block.values, kStride, block.groups, unpacked);
-        block.values = unpacked;
-      }
+      const int64_t row = starts[tile], rows = starts[tile + 1] - row;
+      float* y = args.y + (first + row) * args.ldy;
+      const QuantBlock block = from_row(all, row);
+      if (k0 == 0 && args.accumulate) copy_rows(y, args.ldy, block.y, kPanel, rows);
+      if (k0 == 0 && !args.accumulate) clear_rows(block.y, kPanel, rows);
       // The next block of weights is fetched while this one is used, the row tiles taking turns.
-      quant_shared_rows<Unpacked, F>(int(rows), block, {next + tile * groups * lines * 64, lines});
+      quant_shared_rows<Unpacked, F>(int(rows), block, {next + tile * all.groups * lines * 64, lines});
       // Here and not at the end for all: what y waits for passes while the next tile is multiplied.
-      if (k1 == args.k) copy_rows(tile_sums, kPanel, y, args.ldy, rows);
+      if (k1 == args.k) copy_rows(block.y, kPanel, y, args.ldy, rows);
     }
   }
 }

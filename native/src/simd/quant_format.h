@@ -64,7 +64,7 @@ constexpr int kQuantRowGroup = 32;
 // whose largest magnitude m is below that of the block, M, over kQuantUneven has a finer scale: 2^-k times the block's, the finest at which
 // nothing is cut off, of k up to kQuantFinest. So small numbers keep their precision beside a block's few large ones.
 constexpr int kQuantScaleBlock = 256;
-constexpr float kQuantUneven = 4.0f;
+constexpr float kQuantUneven = 8.0f;
 constexpr int kQuantFinest = 8;
 
 }  // namespace tandem::simd

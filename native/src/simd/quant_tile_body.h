@@ -236,31 +236,41 @@ template <typename S, int R, QuantFormat F, int Lines, int Ld, Scaling How>
 
 // Whether these scales are the same, bit by bit.
 inline bool same_scales(const float* scales, int64_t count) {
-  uint32_t bits[kQuantScaleBlock / kQuantRowGroup], differ = 0;
-  if (count == kQuantScaleBlock / kQuantRowGroup) {
-    std::memcpy(bits, scales, sizeof bits);
-#pragma GCC unroll 8
-    for (uint32_t b : bits) differ |= b ^ bits[0];
-    return differ == 0;
+#if TANDEM_AVX512
+  if (count == 8) {
+    __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales));
+    return _mm256_cmpneq_epi32_mask(all, _mm256_broadcastd_epi32(_mm256_castsi256_si128(all))) == 0;
   }
-  for (int64_t i = 1; i < count; ++i) differ |= std::memcmp(scales, scales + i, sizeof(float)) != 0;
-  return differ == 0;
+#endif
+  for (int64_t i = 1; i < count; ++i) {
+    if (std::memcmp(scales, scales + i, sizeof(float)) != 0) return false;
+  }
+  return true;
 }
 
-// y += some groups' products, block by block.
+// y += the products of a kQuantScaleBlock's groups.
+template <typename S, int R, QuantFormat F, int Lines, int Ld>
+inline void quant_scale_block(const QuantBlock& block, const FetchAhead& fetch) {
+  bool even = true;
+  const int64_t ld = block.ld / kQuantRowGroup, count = scales_of(block, traits_of(F));
+  for (int r = 0; r < R; ++r) even &= same_scales(block.scales + r * ld, count);
+  if (even) quant_tile_block<S, R, F, Lines, Ld, Scaling::kEven>(block, fetch);
+  else quant_tile_block<S, R, F, Lines, Ld, Scaling::kUneven>(block, fetch);
+}
+
+// y += some groups' products, block by block. A single block is passed on as it is: a copy would be written in pieces and read as a whole, and
+// wait for the writes. Measured: 5 % of a product of 32 rows.
 template <typename S, int R, QuantFormat F, int Lines, int Ld>
 void quant_tile(const QuantBlock& block, const FetchAhead& fetch) {
   if constexpr (!kScalesBlocks) return quant_tile_block<S, R, F, Lines, Ld, Scaling::kGroup>(block, fetch);
   constexpr QuantTraits t = traits_of(F);
   constexpr int64_t kGroups = kQuantScaleBlock / t.group, kStride = t.group_bytes(kPanel);
+  if (block.groups <= kGroups) return quant_scale_block<S, R, F, Lines, Ld>(block, fetch);
   QuantBlock part = block;
   FetchAhead ahead = fetch;
   for (int64_t left = block.groups; left > 0; left -= kGroups) {
     part.groups = left < kGroups ? left : kGroups;
-    bool even = true;
-    for (int r = 0; r < R; ++r) even &= same_scales(part.scales + r * (block.ld / kQuantRowGroup), scales_of(part, t));
-    if (even) quant_tile_block<S, R, F, Lines, Ld, Scaling::kEven>(part, ahead);
-    else quant_tile_block<S, R, F, Lines, Ld, Scaling::kUneven>(part, ahead);
+    quant_scale_block<S, R, F, Lines, Ld>(part, ahead);
     part.numbers += kGroups * kStride;
     part.values += S::kBits == t.bits ? kGroups * kStride : kQuantScaleBlock * kPanel;
     part.x += kQuantScaleBlock;
