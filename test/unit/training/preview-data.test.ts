@@ -146,7 +146,7 @@ describe('log', () => {
     };
     const refused = await log(named('a', 600), named('b', 401));
     expect(refused.status).toBe(422);
-    expect(await refused.json()).toMatchObject({ detail: [{ loc: ['body', 'trajectory_groups', 0] }] });
+    expect(await refused.json()).toMatchObject({ detail: [{ loc: ['body', 'trajectory_groups', '0'] }] });
     expect((await log(named('a', 1000), named('a', 1000))).status).toBe(200);
     expect((await log(named('b', 900))).status).toBe(200);
     const beyond = await log(named('c', 900));
