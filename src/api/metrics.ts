@@ -2,9 +2,10 @@
  * Prometheus metrics. Labels take values from closed sets only (the served model, finish reasons, known routes), so that
  * no client can grow them.
  */
-import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics } from 'prom-client';
+import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics, type Metric } from 'prom-client';
 import type { EngineClient } from '../control/engine/client.ts';
 import { PAGE_SIZE } from '../control/engine/native.ts';
+import { STEP_TOKENS_BOUNDS } from '../control/scheduler/step-tokens.ts';
 import type { ChoiceFinish } from '../control/sessions/session.ts';
 import { trainingMetrics } from './training-metrics.ts';
 
@@ -171,6 +172,7 @@ export class Metrics {
     gauge('engine_adapter_bytes', 'Their bytes.', () => engine.stats().adapters?.bytes ?? 0);
     gauge('engine_up', '1 while the engine is ready.', () => (engine.state === 'ready' ? 1 : 0));
     this.#engineCounters(engine);
+    this.#registry.registerMetric(stepTokensHistogram(this.#labels, engine) as unknown as Metric);
     this.#transfers(engine);
     this.#speculation(engine);
     gauge('kv_transfer_held_blocks', 'KV blocks held for peers.', () => engine.stats().transfers?.heldBlocks ?? 0);
@@ -278,6 +280,29 @@ export class Metrics {
       registers: [this.#registry],
     });
   }
+}
+
+/** Tokens of the engine's steps: counted where the steps are made, so the library's own histogram cannot hold it. */
+function stepTokensHistogram(labels: Record<ModelLabels, string>, engine: EngineClient) {
+  const name = `${PREFIX}iteration_tokens_total`;
+  const help = 'Tokens per engine step.';
+  const get = () => {
+    const { counts, sum } = engine.stats().stepTokens;
+    let steps = 0;
+    const buckets = [...STEP_TOKENS_BOUNDS, '+Inf'].map((le, at) => {
+      steps += counts[at] ?? 0;
+      return { labels: { ...labels, le }, value: steps, metricName: `${name}_bucket` };
+    });
+    const total = (suffix: string, value: number) => ({ labels, value, metricName: `${name}_${suffix}` });
+    return Promise.resolve({
+      name,
+      help,
+      type: 'histogram',
+      aggregator: 'sum',
+      values: [...buckets, total('sum', sum), total('count', steps)],
+    });
+  };
+  return { name, help, get, reset() {} };
 }
 
 /** The same samples under `vllm:`, for autoscalers that look for those names. */

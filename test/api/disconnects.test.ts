@@ -43,6 +43,9 @@ test('500 clients that leave after half a second', async () => {
 }, 60_000);
 
 test('leaving at each chunk', async () => {
+  const aborted = async () =>
+    (await server.metric('tandem_request_success_total\\{[^}]*finished_reason="abort"[^}]*\\}')) || 0;
+  const before = await aborted();
   for (let leaveAt = 0; leaveAt < 12; leaveAt++) {
     const abort = new AbortController();
     const response = await server.post(PATH, { ...long, n: 2, temperature: 1, stream: true }, { signal: abort.signal });
@@ -51,6 +54,7 @@ test('leaving at each chunk', async () => {
     abort.abort();
   }
   await expectIdle();
+  expect((await aborted()) - before).toBeGreaterThanOrEqual(12);
   await expectService();
 }, 30_000);
 

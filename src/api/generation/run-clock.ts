@@ -41,7 +41,15 @@ export class RunClock {
   }
 
   failed(): void {
-    for (; this.#open > 0; this.#open--) this.#metrics.choiceFinished('error');
+    this.#end('error');
+  }
+
+  aborted(): void {
+    this.#end('abort');
+  }
+
+  #end(reason: 'error' | 'abort'): void {
+    for (; this.#open > 0; this.#open--) this.#metrics.choiceFinished(reason);
   }
 
   #timeTokens(index: number, count: number): void {

@@ -98,5 +98,6 @@ async function* observe(
   } finally {
     // Also when the consumer stops early: whatever still runs is freed.
     generation.abort();
+    clock.aborted();
   }
 }

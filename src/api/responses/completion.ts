@@ -3,7 +3,7 @@ import type { WholeChoice } from '../generation/collect.ts';
 import type { Run } from '../generation/run.ts';
 import type { Envelope } from './envelope.ts';
 import { kvTransferHandle } from './kv-transfer.ts';
-import { completionLogprobs } from './logprobs.ts';
+import { completionLogprobs, lengthOf } from './logprobs.ts';
 import { joinLogprobs, type PromptPart } from './prompt-part.ts';
 import { totalUsage } from './usage.ts';
 
@@ -40,7 +40,7 @@ function completionChoice(
 ): CompletionChoice {
   const { returnTokenIds, tokensAsIds } = envelope.output;
   const prefix = prompt?.text ?? '';
-  const output = () => completionLogprobs(choice.logprobs, tokensAsIds, prefix.length);
+  const output = () => completionLogprobs(choice.logprobs, tokensAsIds, lengthOf(prefix));
   return {
     index,
     text: prefix + choice.text,

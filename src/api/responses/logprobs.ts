@@ -18,7 +18,19 @@ export function chatLogprobs(tokens: TokenLogprob[], tokensAsIds: boolean): Chat
   return { content: tokens.map((token) => ({ ...entry(token), top_logprobs: token.top.map(entry) })) };
 }
 
-/** `offset`: where the first token's text begins. A token without a score (a prompt's first) comes as its text alone. */
+/** Characters as clients in most languages count them: code points, not the units of UTF-16. */
+export function lengthOf(text: string): number {
+  let length = text.length;
+  for (let at = 0; at < text.length; at++) {
+    if ((text.codePointAt(at) ?? 0) > 0xffff) {
+      at++;
+      length--;
+    }
+  }
+  return length;
+}
+
+/** `offset`: where the first token's text begins, in characters. A token without a score (a prompt's first) comes as its text alone. */
 export function completionLogprobs(
   tokens: (TokenLogprob | string)[],
   tokensAsIds: boolean,
@@ -32,13 +44,13 @@ export function completionLogprobs(
       result.token_logprobs.push(null);
       result.tokens.push(token);
       result.top_logprobs.push(null);
-      at += token.length;
+      at += lengthOf(token);
       continue;
     }
     result.token_logprobs.push(floor(token.logprob));
     result.tokens.push(tokenText(token, tokensAsIds));
     result.top_logprobs.push(topByText(token, tokensAsIds));
-    at += token.token.length;
+    at += lengthOf(token.token);
   }
   return result;
 }

@@ -3,7 +3,7 @@ import type { ChoiceDelta, TokenLogprob } from '../../control/sessions/session.t
 import type { CompletionChunk, CompletionLogprobs } from '../../schemas/completion-response.ts';
 import type { Run } from '../generation/run.ts';
 import type { Envelope } from '../responses/envelope.ts';
-import { completionLogprobs } from '../responses/logprobs.ts';
+import { completionLogprobs, lengthOf } from '../responses/logprobs.ts';
 import { joinLogprobs, type PromptPart } from '../responses/prompt-part.ts';
 import { makeUsage, totalUsage } from '../responses/usage.ts';
 
@@ -27,7 +27,7 @@ export class CompletionChunks {
     this.#runs = runs;
     this.#choices = runs.flatMap((run, index) => {
       const prompt = prompts[index] ?? null;
-      return Array.from({ length: run.n }, () => ({ run, prompt, tokens: 0, offset: prompt?.text.length ?? 0 }));
+      return Array.from({ length: run.n }, () => ({ run, prompt, tokens: 0, offset: lengthOf(prompt?.text ?? '') }));
     });
   }
 
@@ -64,7 +64,7 @@ export class CompletionChunks {
   #logprobs(tokens: TokenLogprob[], state: ChoiceState, prompt: CompletionLogprobs | null): CompletionLogprobs | null {
     if (tokens.length === 0) return prompt;
     const offset = state.offset;
-    state.offset += tokens.reduce((sum, token) => sum + token.token.length, 0);
+    state.offset += tokens.reduce((sum, token) => sum + lengthOf(token.token), 0);
     return joinLogprobs(prompt, completionLogprobs(tokens, this.#envelope.output.tokensAsIds, offset));
   }
 

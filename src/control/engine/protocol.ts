@@ -3,6 +3,7 @@ import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { ExtensionSettings } from '../extensions/load.ts';
 import type { ForcedOutput } from '../scheduler/jumps.ts';
 import type { SpeculationOptions, SpeculationStats } from '../scheduler/speculation.ts';
+import type { StepTokensCount } from '../scheduler/step-tokens.ts';
 import type { WeightCacheSettings } from './weight-cache.ts';
 import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
 import type { AdapterRef } from './training.ts';
@@ -176,6 +177,7 @@ export interface EngineStats {
   generatedTokens: number;
   /** Sum of microseconds inside native steps. */
   stepMicros: number;
+  stepTokens: StepTokensCount;
   /** Prompt tokens looked up in the prefix cache, and found there. */
   prefixCacheQueries: number;
   prefixCacheHits: number;

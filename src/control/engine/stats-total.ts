@@ -1,3 +1,4 @@
+import { addStepTokens } from '../scheduler/step-tokens.ts';
 import type { SpeculationStats } from '../scheduler/speculation.ts';
 import type { TransferStats } from '../transfer/transfer.ts';
 import type { EngineStats } from './protocol.ts';
@@ -12,6 +13,7 @@ const NONE: EngineStats = {
   promptTokens: 0,
   generatedTokens: 0,
   stepMicros: 0,
+  stepTokens: { counts: [], sum: 0 },
   prefixCacheQueries: 0,
   prefixCacheHits: 0,
 };
@@ -46,6 +48,7 @@ export class StatsTotal {
       promptTokens: before.promptTokens + latest.promptTokens,
       generatedTokens: before.generatedTokens + latest.generatedTokens,
       stepMicros: before.stepMicros + latest.stepMicros,
+      stepTokens: addStepTokens(before.stepTokens, latest.stepTokens),
       prefixCacheQueries: before.prefixCacheQueries + latest.prefixCacheQueries,
       prefixCacheHits: before.prefixCacheHits + latest.prefixCacheHits,
       ...sumOfTransfers(before.transfers, latest.transfers),

@@ -18,6 +18,7 @@ import { refusal } from './refusal.ts';
 import { appendTokens, isSpoilt, ownersOfScores, type ResultOwners, type RowResults, rowResults } from './results.ts';
 import { Sequence } from './sequence.ts';
 import { SlotTable } from './slots.ts';
+import { StepTokens } from './step-tokens.ts';
 import { Speculation } from './speculation.ts';
 
 /** Most sequences that are passed over in one step because the beginning of their prompt is being computed. */
@@ -75,6 +76,7 @@ export class Scheduler {
   #promptTokens = 0;
   #generatedTokens = 0;
   #stepMicros = 0;
+  readonly #stepTokens = new StepTokens();
 
   constructor(options: SchedulerOptions) {
     checkOptions(options);
@@ -189,6 +191,7 @@ export class Scheduler {
   /** Takes in the step's results. */
   apply(step: PlannedStep, result: StepResult): ResultOwners {
     if (this.#planned === step) this.#planned = null;
+    this.#stepTokens.add(step.tokens);
     this.#steps++;
     this.#stepMicros += result.micros;
     if (step.samples.reduce((sum, count) => sum + count, 0) === step.tokens)
@@ -225,6 +228,7 @@ export class Scheduler {
       promptTokens: this.#promptTokens,
       generatedTokens: this.#generatedTokens,
       stepMicros: this.#stepMicros,
+      stepTokens: this.#stepTokens.read(),
       ...this.#prefixes.counters,
       ...(this.#speculation && { speculation: structuredClone(this.#speculation.stats) }),
     };

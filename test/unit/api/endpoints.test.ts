@@ -54,6 +54,11 @@ describe('metrics', () => {
       expect(metrics).toContain(`${prefix}num_requests_waiting${labels} 2`);
       expect(metrics).toContain(`${prefix}kv_cache_usage_perc${labels} 0.25`);
       expect(metrics).toContain(`${prefix}num_preemptions_total${labels} 4`);
+      const bucket = (le: string) => `${prefix}iteration_tokens_total_bucket{model_name="first",engine="0",le="${le}"}`;
+      for (const [le, count] of Object.entries({ 1: 2, 8: 3, 16_384: 3, '+Inf': 3 }))
+        expect(metrics).toContain(`${bucket(le)} ${count}`);
+      expect(metrics).toContain(`${prefix}iteration_tokens_total_sum${labels} 9`);
+      expect(metrics).toContain(`${prefix}iteration_tokens_total_count${labels} 3`);
       expect(metrics).toContain(`${prefix}spec_decode_num_drafts_total${labels} 5`);
       expect(metrics).toContain(`${prefix}spec_decode_num_draft_tokens_total${labels} 20`);
       expect(metrics).toContain(`${prefix}spec_decode_num_accepted_tokens_total${labels} 7`);

@@ -158,6 +158,7 @@ export class FakeEngine implements EngineClient {
     promptTokens: 0,
     generatedTokens: 0,
     stepMicros: 0,
+    stepTokens: { counts: [2, 1], sum: 9 },
     prefixCacheQueries: 0,
     prefixCacheHits: 0,
   };

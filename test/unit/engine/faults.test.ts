@@ -45,6 +45,7 @@ describe('StatsTotal', () => {
     promptTokens: 5,
     generatedTokens: 6,
     stepMicros: 7,
+    stepTokens: { counts: [4, 6], sum: 12 },
     prefixCacheQueries: 8,
     prefixCacheHits: 3,
   };
@@ -63,6 +64,7 @@ describe('StatsTotal', () => {
       promptTokens: 10,
       generatedTokens: 12,
       stepMicros: 14,
+      stepTokens: { counts: [8, 12], sum: 24 },
       preemptions: 2,
       prefixCacheQueries: 16,
       prefixCacheHits: 6,

@@ -20,6 +20,7 @@ const NO_STATS: EngineStats = {
   promptTokens: 0,
   generatedTokens: 0,
   stepMicros: 0,
+  stepTokens: { counts: [], sum: 0 },
   prefixCacheQueries: 0,
   prefixCacheHits: 0,
 };
