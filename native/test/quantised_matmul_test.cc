@@ -31,6 +31,8 @@ struct Product {
       for (int64_t c = 0; c < ldx(); ++c) x[size_t(i * ldx() + c)] *= c < k ? std::exp(0.3f * random.normal()) : 0.0f;
       // Of every third row groups differ so much that they have scales of their own.
       for (int64_t c = 0; i % 3 == 2 && c < ldx(); ++c) x[size_t(i * ldx() + c)] *= kSizes[size_t(c / 32 * 7 % 5)];
+      // Beside one of them a row of zeros.
+      if (i % 6 == 1) std::fill_n(x.begin() + i * ldx(), std::min<int64_t>(ldx(), 256), 0.0f);
     }
     round();
   }

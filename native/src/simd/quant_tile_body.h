@@ -173,7 +173,8 @@ struct RowScales {
       block[r] = scales[0];
       if constexpr (How == Scaling::kEven) continue;
       for (int64_t g = 0; g < count; ++g) block[r] = scales[g] > block[r] ? scales[g] : block[r];
-      for (int64_t g = 0; g < count; ++g) ratio[r][g] = scales[g] / block[r];
+      // All zeros, or none that is finite: the block's scale alone decides, as where scales are the same.
+      for (int64_t g = 0; g < count; ++g) ratio[r][g] = block[r] > 0.0f ? scales[g] / block[r] : 1.0f;
     }
   }
 };
