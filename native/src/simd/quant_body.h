@@ -56,7 +56,8 @@ inline QuantBlock from_row(const QuantBlock& block, int64_t row) {
 }
 
 // Rows `first` to `end` of the product with one panel, at most kSumRows of them. k is cut in blocks that stay in the innermost cache while
-// every row tile reads them; nibbles are unpacked once per block. The running sums go through memory anyway, so the cuts change no bit.
+// every row tile reads them; nibbles are unpacked once per block. The blocks are those of the scales, or sums lie in memory anyway: the cuts
+// change no bit.
 template <typename S, typename Unpacked, QuantFormat F>
 void quant_sum_rows(const QuantGemmArgs& args, int64_t first, int64_t end) {
   static_assert(kInnerBlock == kQuantScaleBlock);
