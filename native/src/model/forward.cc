@@ -82,6 +82,7 @@ Forward::Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t 
 void Forward::run(const ForwardBatch& batch, ops::KvPages& kv) {
   group_adapters(batch);
   ops::group_runs(batch.runs, model_.spec.heads / model_.spec.kv_heads, groups_);
+  decodes_ = ops::single_queries(batch.runs);
   owners_.resize(batch.tokens.size());
   for (const ops::AttentionRun& run : batch.runs) {
     for (int64_t i = 0; i < run.count; ++i) owners_[size_t(run.first_row + i)] = &run;
@@ -137,37 +138,38 @@ void Forward::normalise(const float* rows, int64_t ld, int64_t count, const std:
   });
 }
 
-void Forward::rotate_and_store(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv) {
+void Forward::rotate_and_store(const Layer& layer, int64_t index, ops::KvPages& kv, int64_t row, int64_t kv_head) {
   const Spec& spec = model_.spec;
   const simd::Kernels& k = model_.kernels;
-  int64_t d = spec.head_dim, dim = kv.shape().dim(), ld = layer.qkv.rows_padded();
-  float eps = float(spec.rms_norm_eps);
-  size_t size = ops::element_size(model_.element);
-  auto one = [&](int64_t r) {
-    const ops::AttentionRun& run = *owners_[size_t(r)];
-    int64_t position = run.first_position + (r - run.first_row);
-    float* row = wide_.data() + r * ld;
-    for (int64_t head = 0; head < spec.heads + spec.kv_heads; ++head) {
-      float* x = row + head * d;
-      const std::vector<float>& norm = head < spec.heads ? layer.q_norm : layer.k_norm;
-      if (spec.qk_norm) k.rms_norm_f32(x, norm.data(), d, eps, x);
-      rope_.rotate(x, position);
-    }
-    uint8_t* q = queries_.data() + size_t(r * spec.heads * dim) * size;
-    for (int64_t head = 0; head < spec.heads; ++head) {
-      if (model_.element == ops::Element::kBf16) {
-        k.to_bf16(row + head * d, d, reinterpret_cast<uint16_t*>(q) + head * dim);
-      } else {
-        std::memcpy(reinterpret_cast<float*>(q) + head * dim, row + head * d, size_t(d) * sizeof(float));
-      }
-    }
-    const float* keys = row + spec.query_size();
-    const float* values = keys + spec.kv_size();
-    for (int64_t head = 0; head < spec.kv_heads; ++head) {
-      kv.write(index, run.pages[position / simd::kPage], head, int(position % simd::kPage), keys + head * d, values + head * d);
-    }
+  const int64_t d = spec.head_dim, dim = kv.shape().dim(), group = spec.heads / spec.kv_heads;
+  const size_t size = ops::element_size(model_.element);
+  const ops::AttentionRun& run = *owners_[size_t(row)];
+  const int64_t position = run.first_position + (row - run.first_row), page = run.pages[position / simd::kPage];
+  const int slot = int(position % simd::kPage);
+  if (decodes_) kv.fetch_to_write(index, page, kv_head, slot);
+  float* wide = wide_.data() + row * layer.qkv.rows_padded();
+  float *queries = wide + kv_head * group * d, *key = wide + spec.query_size() + kv_head * d;
+  auto rotate = [&](float* x, const std::vector<float>& norm) {
+    if (spec.qk_norm) k.rms_norm_f32(x, norm.data(), d, float(spec.rms_norm_eps), x);
+    rope_.rotate(x, position);
   };
-  const int64_t rows = int64_t(batch.tokens.size());
+  uint8_t* out = queries_.data() + size_t((row * spec.heads + kv_head * group) * dim) * size;
+  for (int64_t head = 0; head < group; ++head, queries += d, out += size_t(dim) * size) {
+    rotate(queries, layer.q_norm);
+    if (model_.element == ops::Element::kBf16) {
+      k.to_bf16(queries, d, reinterpret_cast<uint16_t*>(out));
+    } else {
+      std::memcpy(out, queries, size_t(d) * sizeof(float));
+    }
+  }
+  rotate(key, layer.k_norm);
+  kv.write(index, page, kv_head, slot, key, key + spec.kv_size());
+}
+
+void Forward::rotate_and_store_all(const Layer& layer, int64_t index, ops::KvPages& kv, int64_t rows) {
+  auto one = [&](int64_t row) {
+    for (int64_t head = 0; head < model_.spec.kv_heads; ++head) rotate_and_store(layer, index, kv, row, head);
+  };
   for_row_blocks(model_.pool, rows, one, rows >= kPageBlocks * kPageBlock * model_.pool.threads() ? kPageBlock : kRowBlock);
 }
 
@@ -177,7 +179,6 @@ void Forward::attend(const ForwardBatch& batch, const Layer& layer, int64_t inde
   normalise(hidden_.data(), hidden_ld_, rows, layer.attention_norm);
   product(index, Product::kQkv, rows, wide_.data(), layer.qkv.rows_padded(), false);
   add_bias(model_.pool, wide_.data(), layer.qkv.rows_padded(), rows, layer.qkv_bias);
-  rotate_and_store(batch, layer, index, kv);
   // Columns beyond the heads feed padded weights, which are zero; the memory itself must be finite.
   int64_t padded = layer.output.columns_padded();
   size_t size = ops::element_size(model_.element);
@@ -187,8 +188,13 @@ void Forward::attend(const ForwardBatch& batch, const Layer& layer, int64_t inde
     }
   }
   ops::AttentionShape shape{spec.heads, spec.window_layers[size_t(index)] ? spec.sliding_window : 0};
+  // Where sequences decode, a head's queries, key and value are made by the thread that attends with them. Measured on a Zen 5: one stream of 4-bit weights is 1.04x, eight are 1.02x.
+  auto make = [&](int64_t row, int64_t kv_head) { rotate_and_store(layer, index, kv, row, kv_head); };
+  ops::BeforeHead before;
+  if (decodes_) before = std::ref(make);
+  else rotate_and_store_all(layer, index, kv, rows);
   ops::attention(model_.kernels, model_.pool, shape, kv, index, queries_.data(), batch.runs, activation_.data(), activation_ld_,
-                 shape.window > 0 ? nullptr : &groups_);
+                 shape.window > 0 ? nullptr : &groups_, before);
   product(index, Product::kOutput, rows, hidden_.data(), hidden_ld_, true);
   add_bias(model_.pool, hidden_.data(), hidden_ld_, rows, layer.output_bias);
 }

@@ -63,7 +63,9 @@ class Forward {
   const ops::PackedMatrix& after(int64_t index, Product which) const;
   void embed(const std::vector<int32_t>& tokens);
   void normalise(const float* rows, int64_t ld, int64_t count, const std::vector<float>& weight);
-  void rotate_and_store(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv);
+  // Norm and rope of the queries and the key that a row has under a KV head; the key and its value become the row's position.
+  void rotate_and_store(const Layer& layer, int64_t index, ops::KvPages& kv, int64_t row, int64_t kv_head);
+  void rotate_and_store_all(const Layer& layer, int64_t index, ops::KvPages& kv, int64_t rows);
   void attend(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv);
   void feed_forward(const Layer& layer, int64_t index, int64_t rows);
 
@@ -71,6 +73,7 @@ class Forward {
   ops::RopeTable rope_;
   AdapterBatch adapters_;
   ops::AttentionGroups groups_;                   // of the batch's runs
+  bool decodes_ = false;                          // each of them is one query
   std::vector<const ops::AttentionRun*> owners_;  // of its rows
   std::vector<const Adapter*> row_adapters_;
   int64_t hidden_ld_;           // floats between rows of the residual stream

@@ -30,6 +30,7 @@ struct Batch {
   const void* q;
   void* out;
   int64_t ld_out;
+  const BeforeHead& before;
 };
 
 template <typename T>
@@ -71,6 +72,7 @@ void add_rows(const Batch& batch, const Item& item, Workspace<T>& space) {
   for (int64_t i = 0; i < item.count; ++i) {
     int64_t position = item.run->first_position + item.first + i;
     int64_t row = item.run->first_row + item.first + i;
+    if (batch.before) batch.before(row, item.kv_head);
     auto* source = static_cast<const T*>(batch.q) + (row * batch.shape.heads + item.kv_head * group) * dim;
     std::memcpy(space.q.data() + space.rows * dim, source, size_t(group * dim) * sizeof(T));
     int64_t low = batch.shape.window > 0 ? std::max<int64_t>(0, position - batch.shape.window + 1) : 0;
@@ -176,8 +178,12 @@ int64_t shared_tiles(const AttentionRun& a, const AttentionRun& b) {
 
 }  // namespace
 
+bool single_queries(const std::vector<AttentionRun>& runs) {
+  return std::all_of(runs.begin(), runs.end(), [](const AttentionRun& run) { return run.count == 1; });
+}
+
 void attention(const simd::Kernels& kernels, ThreadPool& pool, const AttentionShape& shape, KvPages& kv, int64_t layer, const void* q,
-               const std::vector<AttentionRun>& runs, void* out, int64_t ld_out, const AttentionGroups* groups) {
+               const std::vector<AttentionRun>& runs, void* out, int64_t ld_out, const AttentionGroups* groups, const BeforeHead& before) {
   int64_t group = shape.heads / kv.shape().kv_heads;
   require(group >= 1 && group <= simd::kAttendRows, ErrorKind::kRange, "more than 32 heads share one KV head");
   int64_t queries = simd::kAttendRows / group;
@@ -205,14 +211,15 @@ void attention(const simd::Kernels& kernels, ThreadPool& pool, const AttentionSh
       }
     }
   }
-  Batch batch{kernels, shape, kv, layer, q, out, ld_out};
+  Batch batch{kernels, shape, kv, layer, q, out, ld_out, before};
   auto run_any = [&]<typename T>(const Item& item, const Item* next, auto kernel, T) {
     thread_local Workspace<T> space;
     if (item.group) return run_group(batch, runs, *groups, item, kernel, space);
     run_item(batch, item, next, kernel, space);
   };
   const int64_t count = int64_t(items.size());
-  const bool decodes = std::all_of(runs.begin(), runs.end(), [](const AttentionRun& run) { return run.count == 1; });
+  const bool decodes = single_queries(runs);
+  require(decodes || !before, ErrorKind::kRange, "a run of several queries needs its keys before");
   const int64_t most = decodes ? std::clamp<int64_t>(count / (kClaims * pool.threads()), 1, kItems) : 1, claims = (count + most - 1) / most;
   pool.run(claims, [&](int64_t claim) {
     const int64_t end = std::min(count, (claim + 1) * most);

@@ -117,6 +117,15 @@ bool KvPages::finite(const KvShape& shape, const uint8_t* bytes) {
   return true;
 }
 
+void KvPages::fetch_to_write(int64_t layer, int64_t page, int64_t kv_head, int slot) {
+  const uint8_t *key_block = keys(layer, page, kv_head), *value_block = values(layer, page, kv_head);
+  const int64_t size = shape_.int8 ? 1 : int64_t(element_size(shape_.element)), line = 64;
+  const int64_t key_step = shape_.element == Element::kBf16 ? 2 : 1, first = shape_.value_index(slot, 0) * size;
+  for (int64_t d = 0; d < shape_.head_dim; d += key_step) __builtin_prefetch(key_block + shape_.key_index(slot, d) * size, 1, 3);
+  const int64_t end = shape_.value_index(slot, shape_.head_dim - 1) * size;
+  for (int64_t at = first / line * line; at <= end; at += line) __builtin_prefetch(value_block + at, 1, 3);
+}
+
 void KvPages::write(int64_t layer, int64_t page, int64_t kv_head, int slot, const float* key, const float* value) {
   uint8_t *key_block = keys(layer, page, kv_head), *value_block = values(layer, page, kv_head);
   if (shape_.int8) {

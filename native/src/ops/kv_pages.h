@@ -55,6 +55,8 @@ class KvPages {
   static bool finite(const KvShape& shape, const uint8_t* bytes);
   // Writes one position (0..15 within the page) of one head; head_dim floats each.
   void write(int64_t layer, int64_t page, int64_t kv_head, int slot, const float* key, const float* value);
+  // Begins to bring what that writes into the calling thread's cache: a position's key lies in as many lines as it has pairs of numbers.
+  void fetch_to_write(int64_t layer, int64_t page, int64_t kv_head, int slot);
 
  private:
   size_t layer_offset(int64_t layer, int64_t page) const { return size_t(layer * pages_ + page) * shape_.layer_page_bytes(); }
