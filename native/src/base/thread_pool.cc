@@ -15,8 +15,11 @@ namespace {
 
 constexpr int kIndexBits = 20;
 constexpr uint64_t kIndexMask = (uint64_t(1) << kIndexBits) - 1;
-// About 30 microseconds of pauses before a worker sleeps: longer than the gap between two loops of a step, far shorter than a step.
-constexpr int kSpins = 1500;
+// About 120 microseconds of pauses before a worker sleeps: longer than the gap between two steps, far shorter than a step. Measured with a lone
+// stream of 4-bit weights: 1.02x of 30 microseconds, where every step began with a thread asleep.
+constexpr int kSpins = 6000;
+// About two milliseconds before the caller lets others run.
+constexpr int kPatience = 96000;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -67,7 +70,7 @@ void ThreadPool::run_erased(int64_t count, Call call, const void* context) {
   int spins = 0;
   while (done_.load(std::memory_order_acquire) != uint32_t(count)) {
     wait_a_little(callers_);
-    if (++spins > 64 * kSpins) {
+    if (++spins > kPatience) {
       std::this_thread::yield();  // a worker lost its core to another process
       spins = 0;
     }
