@@ -2,7 +2,9 @@
 #include "ops/attention.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 
@@ -105,7 +107,8 @@ struct Scene {
   }
 
   // All rows of `which`, as floats; rows that it does not cover stay NaN.
-  std::vector<float> attend(ThreadPool& pool, const std::vector<AttentionRun>& which, bool grouped = false) {
+  std::vector<float> attend(ThreadPool& pool, const std::vector<AttentionRun>& which, bool grouped = false,
+                            const ops::BeforeHead& before = {}) {
     ops::AttentionGroups made;
     if (grouped) ops::group_runs(which, shape.heads / kv.shape().kv_heads, made);
     const ops::AttentionGroups* groups = grouped ? &made : nullptr;
@@ -113,12 +116,12 @@ struct Scene {
     std::vector<float> out(size_t(rows * row_floats()), NAN);
     if (kv.shape().element == Element::kF32) {
       std::vector<float> wide(size_t(rows * ld), NAN);
-      ops::attention(kernels(), pool, shape, kv, layer(), q_bytes.data(), which, wide.data(), ld, groups);
+      ops::attention(kernels(), pool, shape, kv, layer(), q_bytes.data(), which, wide.data(), ld, groups, before);
       for (int64_t r = 0; r < rows; ++r) std::copy_n(wide.begin() + r * ld, row_floats(), out.begin() + r * row_floats());
       return out;
     }
     std::vector<uint16_t> wide(size_t(rows * ld), 0x7fc0);
-    ops::attention(kernels(), pool, shape, kv, layer(), q_bytes.data(), which, wide.data(), ld, groups);
+    ops::attention(kernels(), pool, shape, kv, layer(), q_bytes.data(), which, wide.data(), ld, groups, before);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < row_floats(); ++c) out[size_t(r * row_floats() + c)] = bf16_to_float(wide[size_t(r * ld + c)]);
     }
@@ -228,6 +231,59 @@ TEST(runs_that_share_pages_are_attended_together_with_the_same_bits) {
       }
     }
   }
+}
+
+// Takes away every row's queries and its position's page, and gives a head's back when it is asked for.
+struct GivenLate {
+  Scene& scene;
+  std::vector<uint8_t> queries, pages;
+  std::vector<std::atomic<int>> asked;
+
+  explicit GivenLate(Scene& from) : scene(from), queries(from.q_bytes), asked(size_t(from.rows * from.kv.shape().kv_heads)) {
+    std::memset(scene.q_bytes.data(), 0xff, scene.q_bytes.size());
+    for (int64_t row = 0; row < scene.rows; ++row) {
+      uint8_t* page = page_of(row);
+      pages.insert(pages.end(), page, page + scene.kv.shape().layer_page_bytes());
+      std::memset(page, 0xff, scene.kv.shape().layer_page_bytes());
+    }
+  }
+  uint8_t* page_of(int64_t row) {
+    const Sequence& s = scene.sequences[size_t(row)];
+    return scene.kv.keys(scene.layer(), s.pages[size_t(s.run.first_position / 16)], 0);
+  }
+  void give(int64_t row, int64_t kv_head) {
+    const ops::KvShape& kv = scene.kv.shape();
+    const size_t head = 2 * kv.block_bytes(), at = size_t(kv_head) * head;
+    const size_t q = size_t(scene.shape.heads / kv.kv_heads * kv.dim()) * ops::element_size(kv.element);
+    const size_t q_at = (size_t(row * kv.kv_heads) + size_t(kv_head)) * q;
+    std::memcpy(page_of(row) + at, pages.data() + size_t(row) * kv.layer_page_bytes() + at, head);
+    std::memcpy(scene.q_bytes.data() + q_at, queries.data() + q_at, q);
+    ++asked[size_t(row * kv.kv_heads + kv_head)];
+  }
+};
+
+TEST(what_a_head_needs_may_be_made_when_it_is_its_turn) {
+  Random random(50);
+  for (Format format : kFormats) {
+    for (bool grouped : {false, true}) {
+      Scene scene(random, {2, 3, 20, format.element, format.int8}, 6, 0,
+                  {{300, 1}, {257, 1}, {64, 1}, {0, 1}, {15, 1}, {310, 1}, {128, 1}});
+      for (size_t s : {1, 5}) share(scene, 0, s, 16);
+      share(scene, 0, 2, 4);
+      for (int threads : {1, 3}) {
+        ThreadPool pool(threads);
+        const std::vector<float> whole = scene.attend(pool, scene.runs(), grouped);
+        GivenLate late(scene);
+        auto give = [&](int64_t row, int64_t kv_head) { late.give(row, kv_head); };
+        const std::vector<float> out = scene.attend(pool, scene.runs(), grouped, std::ref(give));
+        CHECK(same_bits(out.data(), whole.data(), out.size()));
+        CHECK(std::all_of(late.asked.begin(), late.asked.end(), [](const auto& times) { return times == 1; }));
+      }
+    }
+  }
+  Scene chunk(random, {1, 1, 16, Element::kBf16}, 1, 0, {{20, 1}, {3, 2}});
+  ThreadPool pool(1);
+  CHECK_ERROR(kRange, "several queries", chunk.attend(pool, chunk.runs(), false, [](int64_t, int64_t) {}));
 }
 
 TEST(groups_hold_each_run_once_and_only_what_all_of_them_see) {
