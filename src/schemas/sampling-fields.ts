@@ -83,8 +83,10 @@ const stop: JsonSchema = {
   errorText: { minLength: 'stop cannot contain an empty string.' },
 };
 
+// A misspelt key would leave the answer free, or open in another way than was meant: unknown ones are refused.
 const structuredOutputs = nullable(
   object({
+    additionalProperties: false,
     properties: {
       json: { type: ['string', 'object', 'null'] },
       regex: nullable(string()),
@@ -102,21 +104,21 @@ const structuredOutputs = nullable(
   }),
 );
 
-const responseFormat = nullable(
-  object({
-    required: ['type'],
-    properties: {
-      type: { type: 'string', enum: ['text', 'json_object', 'json_schema', 'structural_tag'] },
-      json_schema: nullable(object()),
-      format: nullable(object()),
-      structures: nullable(array(object())),
-      triggers: nullable(array(string())),
-    },
-  }),
-);
+const responseFormatProperties = {
+  type: { type: 'string', enum: ['text', 'json_object', 'json_schema', 'structural_tag'] },
+  json_schema: nullable(object()),
+  format: nullable(object()),
+  structures: nullable(array(object())),
+  triggers: nullable(array(string())),
+} satisfies Record<string, JsonSchema>;
+
+const responseFormat = nullable(object({ required: ['type'], properties: responseFormatProperties }));
 
 const repetitionDetection = nullable(
-  object({ properties: { max_pattern_size: integer(), min_pattern_size: integer(), min_count: integer() } }),
+  object({
+    additionalProperties: false,
+    properties: { max_pattern_size: integer(), min_pattern_size: integer(), min_count: integer() },
+  }),
 );
 
 /** Texts, numbers and lists of these; nothing nested. */
@@ -126,9 +128,19 @@ const extensionArguments = nullable(
   }),
 );
 
-const streamOptions = nullable(
-  object({ properties: { include_usage: nullable(boolean()), continuous_usage_stats: nullable(boolean()) } }),
-);
+const streamOptionsProperties = {
+  include_usage: nullable(boolean()),
+  continuous_usage_stats: nullable(boolean()),
+} satisfies Record<keyof StreamOptions, JsonSchema>;
+
+const streamOptions = nullable(object({ properties: streamOptionsProperties }));
+
+/** Of objects in the body that clients of other servers extend: the keys that mean something. Others are accepted and named in a header. */
+export const NESTED_FIELDS: Readonly<Record<string, ReadonlySet<string>>> = {
+  stream_options: new Set(Object.keys(streamOptionsProperties)),
+  response_format: new Set(Object.keys(responseFormatProperties)),
+  'response_format.json_schema': new Set(['name', 'description', 'schema', 'strict', 'json_schema']),
+};
 
 /** Alphabetical within what belongs together; the not-built table says which of them only take their default yet. */
 export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {

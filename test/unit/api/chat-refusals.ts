@@ -188,9 +188,16 @@ export const REFUSED: Record<string, Refusal[]> = {
   ],
   structured_outputs: [
     [{ structured_outputs: { regex: 7 } }, 'Input should be string', 'structured_outputs.regex'],
+    [{ structured_outputs: { regex: 'a', choices: ['b'] } }, 'Extra inputs', 'structured_outputs.choices'],
+    [
+      { structured_outputs: { json: {}, disable_any_whitespaces: true } },
+      'structured_outputs.disable_any_whitespaces: Extra inputs are not permitted',
+      'structured_outputs.disable_any_whitespaces',
+    ],
     [{ structured_outputs: { regex: 'a', choice: ['b'] } }, 'only use one kind', 'structured_outputs'],
   ],
   repetition_detection: [
+    [{ repetition_detection: { max_size: 3, min_count: 2 } }, 'Extra inputs', 'repetition_detection.max_size'],
     [
       { repetition_detection: { max_pattern_size: 'x' } },
       'Input should be integer',

@@ -277,6 +277,18 @@ describe('accepted', () => {
     expect(response.headers.get('x-tandem-ignored-fields')).toBe('guided_json, best_of');
   });
 
+  test('so are those of stream_options and response_format', async () => {
+    const labels = { name: 'x', schema: {}, strickt: true };
+    const response = await chat({
+      stream: true,
+      stream_options: { include_obfuscation: true },
+      response_format: { type: 'json_schema', json_schema: labels, schema: {} },
+    });
+    expect(response.status).toBe(200);
+    const named = 'stream_options.include_obfuscation, response_format.schema, response_format.json_schema.strickt';
+    expect(response.headers.get('x-tandem-ignored-fields')).toBe(named);
+  });
+
   test('__proto__ and constructor keys pollute nothing', async () => {
     const kwargs = '{"__proto__":{"polluted":1},"constructor":{"prototype":{"polluted":1}},"a":1}';
     const body = `{"__proto__":{"n":3},"constructor":1,"messages":[{"role":"user","content":"Hi","__proto__":{"x":1}}],"chat_template_kwargs":${kwargs}}`;
