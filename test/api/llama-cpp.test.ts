@@ -165,7 +165,7 @@ describe.skipIf(!llamaIsInstalled())('llama.cpp (skipped without `npm run setup:
     ['prompt_logprobs', { prompt_logprobs: 1 }],
     ['response_format', { response_format: { type: 'json_object' } }],
     ['structured_outputs', { structured_outputs: { regex: 'a+' } }],
-    ['tools', { tools: [{ type: 'function', function: { name: 'f' } }], tool_choice: 'required' }],
+    ['tool_choice', { tools: [{ type: 'function', function: { name: 'f' } }], tool_choice: 'required' }],
     ['use_beam_search', { use_beam_search: true, n: 2 }],
     ['allowed_token_ids', { allowed_token_ids: [5] }],
     ['bad_words', { bad_words: ['no'] }],

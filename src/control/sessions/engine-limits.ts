@@ -1,5 +1,6 @@
 /** What an engine below the sessions lacks: requests that ask for it are refused by the field's name. */
 import type { SamplingSpec } from '../engine/native.ts';
+import type { ToolMode } from './parsers/create-parser.ts';
 import { SessionError, type GenerationInput } from './session.ts';
 
 export interface EngineLimits {
@@ -17,6 +18,11 @@ function refuse(what: string, param: string): never {
   throw new SessionError('bad_request', `\`${param}\` is not supported: ${ENGINE} ${what}.`, param);
 }
 
+/** Required, or one by its name. */
+function mustCall(tools: ToolMode): boolean {
+  return tools !== 'none' && tools !== 'auto';
+}
+
 /** The field, what the engine lacks for it, and whether the input asks for that. */
 const UNSUPPORTED: readonly [param: string, what: string, asks: (input: GenerationInput) => boolean][] = [
   ['logprobs', 'gives no log-probabilities', ({ sampling }) => sampling.topLogprobs !== null],
@@ -31,6 +37,7 @@ const UNSUPPORTED: readonly [param: string, what: string, asks: (input: Generati
   ['model', 'serves no adapters', ({ adapter }) => adapter !== null],
   ['cache_salt', 'has no prefix cache', ({ cacheSalt }) => cacheSalt !== null],
   ['kv_transfer_params', 'transfers no KV blocks', ({ kvTransfer }) => kvTransfer !== null],
+  ['tool_choice', 'follows no grammars', ({ reply }) => reply !== null && mustCall(reply.tools)],
   ['engine_xargs', 'runs no extensions', ({ extensionArguments }) => extensionArguments !== null],
 ];
 

@@ -38,7 +38,7 @@ describe('a request for llama.cpp', () => {
     ['kv_transfer_params', generation({ kvTransfer: { hold: true } })],
     ['engine_xargs', generation({ extensionArguments: { x: 1 } })],
     ['response_format', generation({ constraint: { grammar: GRAMMAR, param: 'response_format' } })],
-    ['tools', generation({ reply: { ...REPLY, tools: 'required', toolDefinitions: [TOOL] } })],
+    ['tool_choice', generation({ reply: { ...REPLY, tools: 'required', toolDefinitions: [TOOL] } })],
     ['presence_penalty', generation({}, { repetitionPenalty: 1.2, presencePenalty: 0.5 })],
     ['frequency_penalty', generation({}, { repetitionPenalty: 1.2, frequencyPenalty: 0.5 })],
   ])('with %s is refused by that name', async (param, asked) => {
