@@ -101,7 +101,8 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
     training: training.services,
     trains: chosen.engine === 'native',
     samples,
-    models: new FirstResolver([new BaseModelResolver(names), ...(adapters ? [adapters] : []), training.resolver]),
+    // Trained models before adapters, which anybody may have named: an entity's own name means its own model.
+    models: new FirstResolver([new BaseModelResolver(names), training.resolver, ...(adapters ? [adapters] : [])]),
     adapters,
     metrics,
     extensions,

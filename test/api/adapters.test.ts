@@ -103,6 +103,23 @@ test('what cannot be loaded is refused with its reason', async () => {
   expect((await listed()).length).toBe(3);
 });
 
+test('no adapter takes the name of a trained model', async () => {
+  const created = await server.post('/v1/preview/models', { project: 'p', name: 'agent', base_model: 'starter' });
+  const { entity, id } = (await created.json()) as { entity: string; id: string };
+  const own = `${entity}/p/agent`;
+  for (const name of [`wandb-artifact:///${own}`, `wandb-artifact://${own}:step0`]) {
+    const refused = await load(name, folder('one'));
+    expect(refused.status).toBe(400);
+    expect(refused.text).toContain('trained here');
+  }
+  // Without the scheme it is a name like any other, but not for whom it is a model.
+  const before = await ask(own);
+  expect((await load(own, folder('one'))).status).toBe(200);
+  expect(await ask(own)).toEqual(before);
+  expect((await server.post('/v1/unload_lora_adapter', { lora_name: own })).status).toBe(200);
+  expect((await server.call(`/v1/preview/models/${id}`, { method: 'DELETE' })).status).toBe(200);
+});
+
 test('after an engine crash the adapter is read again', async () => {
   const before = await ask('one');
   process.kill(server.enginePid(), 'SIGKILL');

@@ -34,6 +34,8 @@ export class AdapterNameError extends Error {
 
 const MAX_ADAPTERS = 10_000;
 const MAX_NAME = 256;
+/** Names with it are those of models that are trained here, which belong to their entity. */
+const TRAINED_SCHEME = /^wandb-artifact:/i;
 
 interface Entry {
   adapter: AdapterRef;
@@ -121,6 +123,9 @@ export class AdapterRegistry implements ModelResolver {
   #checkName(name: string): void {
     if (name === '' || name.length > MAX_NAME || /[\u0000-\u001f\u007f]/.test(name)) {
       throw new AdapterNameError('invalid', `An adapter's name has 1 to ${MAX_NAME} printable characters.`);
+    }
+    if (TRAINED_SCHEME.test(name)) {
+      throw new AdapterNameError('invalid', 'Names that begin with wandb-artifact: are those of models trained here.');
     }
     if (this.#options.baseNames.includes(name)) {
       throw new AdapterNameError('taken', `'${name}' is a name of the base model.`);
