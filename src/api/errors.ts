@@ -16,6 +16,7 @@ export const ERRORS = {
   invalid_parameter: { status: 400, type: 'BadRequestError' },
   invalid_user_input: { status: 400, type: 'InvalidUserInput' },
   not_built: { status: 400, type: 'BadRequestError' },
+  answer_too_large: { status: 400, type: 'BadRequestError' },
   context_length: { status: 400, type: 'BadRequestError' },
   unauthorized: { status: 401, type: 'AuthenticationError' },
   forbidden: { status: 403, type: 'PermissionDeniedError' },

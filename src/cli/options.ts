@@ -222,6 +222,12 @@ export const OPTIONS: OptionTable = {
     default: () => 2 ** 20,
     help: 'unread bytes after which a slow reader is cut',
   },
+  maxAnswerBytes: {
+    flag: 'max-answer-size',
+    parse: bytes(1024),
+    default: () => 256 * 2 ** 20,
+    help: 'largest answer that is not streamed, as it lies in memory; a larger one ends with an error',
+  },
   requestTimeoutMs: {
     flag: 'request-timeout-ms',
     parse: integer(1000, MAX_INT),

@@ -60,6 +60,8 @@ export interface Settings {
   maxBodyBytes: number;
   /** Bytes buffered for one slow reader before its stream is cut. */
   maxStreamBufferBytes: number;
+  /** Bytes of one answer that is not streamed, as it is gathered. */
+  maxAnswerBytes: number;
   /** A request must have arrived completely within this time. */
   requestTimeoutMs: number;
   /** After SIGTERM running requests have this long to finish. */

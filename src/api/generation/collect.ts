@@ -1,6 +1,8 @@
 /** Gathers a whole answer per choice. */
+import { deltaBytes } from '../../control/sessions/generation.ts';
 import { joinCall, type ToolCall } from '../../control/sessions/parsers/output-parser.ts';
 import type { ChoiceDelta, ChoiceFinish, TokenLogprob } from '../../control/sessions/session.ts';
+import { ApiError } from '../errors.ts';
 
 export interface WholeChoice {
   text: string;
@@ -12,7 +14,12 @@ export interface WholeChoice {
   stopReason: string | number | null;
 }
 
-export async function collectChoices(deltas: AsyncIterable<ChoiceDelta>, count: number): Promise<WholeChoice[]> {
+/** `maxBytes`: of the whole answer, roughly. Beyond it the generation ends. */
+export async function collectChoices(
+  deltas: AsyncIterable<ChoiceDelta>,
+  count: number,
+  maxBytes: number,
+): Promise<WholeChoice[]> {
   const pieces: string[][] = Array.from({ length: count }, () => []);
   const choices = pieces.map((): WholeChoice => ({
     text: '',
@@ -23,7 +30,10 @@ export async function collectChoices(deltas: AsyncIterable<ChoiceDelta>, count: 
     finish: 'abort',
     stopReason: null,
   }));
+  let bytes = 0;
   for await (const delta of deltas) {
+    bytes += deltaBytes(delta);
+    if (bytes > maxBytes) throw tooLarge(maxBytes);
     const choice = choices[delta.index];
     if (choice === undefined) throw new Error(`A delta names choice ${delta.index} of ${count}.`);
     pieces[delta.index]?.push(delta.text);
@@ -36,4 +46,11 @@ export async function collectChoices(deltas: AsyncIterable<ChoiceDelta>, count: 
   }
   choices.forEach((choice, index) => (choice.text = (pieces[index] ?? []).join('')));
   return choices;
+}
+
+function tooLarge(maxBytes: number): ApiError {
+  const message =
+    `The answer has grown beyond ${maxBytes} bytes (--max-answer-size): ask for a stream, ` +
+    'or for fewer choices, tokens or log-probabilities.';
+  return new ApiError('answer_too_large', message);
 }

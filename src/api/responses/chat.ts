@@ -36,7 +36,7 @@ export function chatResponse(
   };
 }
 
-function chatChoice(envelope: Envelope, shape: ReplyShape, choice: WholeChoice, index: number): ChatChoice {
+export function chatChoice(envelope: Envelope, shape: ReplyShape, choice: WholeChoice, index: number): ChatChoice {
   const content = messageContent({ ...choice, content: choice.text }, shape.tools);
   const calls = choice.toolCalls.map(({ id, name, arguments: args }) => ({
     id,

@@ -1,12 +1,13 @@
 import type { Context, Middleware } from 'koa';
 import { chatCompletionFields } from '../../schemas/chat-completion.ts';
-import { collectChoices } from '../generation/collect.ts';
+import { collectChoices, type WholeChoice } from '../generation/collect.ts';
 import { ClientWatch, startRun, type Run } from '../generation/run.ts';
 import { recordSamples } from '../generation/sample-record.ts';
 import { requestId } from '../middleware/request-id.ts';
 import { readChatRequest, type ChatRequest } from '../requests/chat-request.ts';
 import { chatResponse } from '../responses/chat.ts';
 import type { Envelope } from '../responses/envelope.ts';
+import { chatAnswerPieces, isLarge } from '../responses/pieces.ts';
 import { ChatChunks } from '../sse/chat-chunks.ts';
 import { streamEvents } from '../sse/stream.ts';
 import { makeEnvelope, reportIgnored, requestContext, type RouteDeps } from './context.ts';
@@ -21,12 +22,21 @@ export function chatCompletions(deps: RouteDeps): Middleware {
     const watch = new ClientWatch(ctx.res);
     const run = recordSamples(deps, id, request.input, await startRun(deps, request.input, watch.signal));
     if (request.output.stream) return stream(ctx, deps, request, envelope, run);
-    const choices = await collectChoices(run.deltas, run.n);
+    const choices = await collectChoices(run.deltas, run.n, deps.settings.maxAnswerBytes);
     watch.done();
-    const tools = request.input.reply?.tools ?? 'none';
-    const { role, echo } = request;
-    ctx.body = chatResponse(envelope, { role, tools, echo }, run.generation, choices);
+    answer(ctx, request, envelope, run, choices);
   };
+}
+
+function answer(ctx: Context, request: ChatRequest, envelope: Envelope, run: Run, choices: WholeChoice[]): void {
+  const { role, echo } = request;
+  const shape = { role, echo, tools: request.input.reply?.tools ?? 'none' };
+  if (!isLarge(choices)) {
+    ctx.body = chatResponse(envelope, shape, run.generation, choices);
+    return;
+  }
+  ctx.body = chatAnswerPieces(chatResponse(envelope, shape, run.generation, []), envelope, shape, choices);
+  ctx.type = 'json';
 }
 
 async function stream(

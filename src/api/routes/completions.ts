@@ -26,7 +26,7 @@ export function completions(deps: RouteDeps): Middleware {
     const runs = await startRuns(deps, request.inputs, watch.signal);
     const prompts = promptParts(deps, request, runs);
     if (request.output.stream) return stream(ctx, deps, request, envelope, runs, prompts);
-    const choices = await collectChoices(mergeRuns(runs), runs.length * request.n);
+    const choices = await collectChoices(mergeRuns(runs), runs.length * request.n, deps.settings.maxAnswerBytes);
     watch.done();
     ctx.body = completionResponse(envelope, runs, prompts, choices);
   };

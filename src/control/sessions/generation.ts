@@ -159,7 +159,7 @@ export class RunningGeneration implements Generation {
 
   #add(index: number, piece: ChoicePiece): void {
     const waiting = this.#pending.get(index);
-    this.#pendingBytes += sizeOf(piece);
+    this.#pendingBytes += deltaBytes(piece);
     if (waiting) {
       waiting.text += piece.text;
       waiting.reasoning += piece.reasoning;
@@ -197,7 +197,7 @@ export class RunningGeneration implements Generation {
     const held = this.#scores?.complete === false && this.#open.has(0);
     if (first && !held) {
       this.#pending.delete(first[0]);
-      this.#pendingBytes -= sizeOf(first[1]);
+      this.#pendingBytes -= deltaBytes(first[1]);
       reader.resolve({ done: false, value: first[1] });
     } else if (this.#failure && !this.#ended) {
       this.#ended = true;
@@ -230,7 +230,10 @@ function carriesText(piece: ChoicePiece): boolean {
   return piece.text !== '' || piece.reasoning !== '' || piece.toolCalls.length > 0;
 }
 
-function sizeOf(piece: Pick<ChoiceDelta, 'text' | 'reasoning' | 'toolCalls' | 'tokenIds' | 'logprobs'>): number {
+/** What a delta takes in memory, roughly. */
+export function deltaBytes(
+  piece: Pick<ChoiceDelta, 'text' | 'reasoning' | 'toolCalls' | 'tokenIds' | 'logprobs'>,
+): number {
   const entries = piece.logprobs.reduce((sum, logprob) => sum + 1 + logprob.top.length, 0);
   const calls = piece.toolCalls.reduce((sum, call) => sum + CALL_BYTES + (call.arguments?.length ?? 0) * 2, 0);
   const text = (piece.text.length + piece.reasoning.length) * 2;

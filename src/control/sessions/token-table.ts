@@ -14,6 +14,8 @@ export class TokenTable {
   readonly #bytes: Uint8Array;
   /** size + 1 offsets into #bytes. */
   readonly #offsets: Uint32Array;
+  /** Made when they are first asked for; at most one per id. */
+  readonly #shown: (ShownToken | undefined)[] = [];
 
   constructor(files: TokenizerFiles) {
     const decoder = readDecoder(files.tokenizer['decoder'] ?? null);
@@ -52,10 +54,22 @@ export class TokenTable {
     return new TextDecoder('utf-8', { ignoreBOM: true }).decode(this.bytes(id));
   }
 
+  /** The same object for each entry of a token: an answer may have a million. */
+  shown(id: number): ShownToken {
+    if (id < 0 || id >= this.size) return { token: '', bytes: [] };
+    return (this.#shown[id] ??= { token: this.text(id), bytes: [...this.bytes(id)] });
+  }
+
   idOf(text: string): number | null {
     const id = this.#vocabulary.indexOf(text);
     return id === -1 ? null : id;
   }
+}
+
+export interface ShownToken {
+  token: string;
+  /** UTF-8, exact. Shared: not to be written to. */
+  bytes: number[];
 }
 
 /** Lower values, infinity included, have no JSON form that clients accept. */
@@ -71,7 +85,8 @@ export interface TokenEntry {
 /** A token beside its log-probability, floored; missing and not-a-number count as the floor. */
 export function tokenEntry(table: TokenTable, tokenId: number, logprob: number | undefined): TokenEntry {
   const value = logprob === undefined || Number.isNaN(logprob) ? LOGPROB_FLOOR : Math.max(logprob, LOGPROB_FLOOR);
-  return { token: table.text(tokenId), logprob: value, bytes: [...table.bytes(tokenId)], tokenId };
+  const { token, bytes } = table.shown(tokenId);
+  return { token, logprob: value, bytes, tokenId };
 }
 
 interface TokenDecoder {

@@ -30,6 +30,13 @@ describe('the token table', () => {
   });
 });
 
+it('what a token shows is made once', async () => {
+  const table = new TokenTable(await byteFiles());
+  expect(table.shown(0x61)).toEqual({ token: 'a', bytes: [0x61] });
+  expect(table.shown(0x61)).toBe(table.shown(0x61));
+  expect(table.shown(table.size)).toEqual({ token: '', bytes: [] });
+});
+
 describe('the detokenizer', () => {
   it('gives an emoji once it is complete, and no replacement character before', async () => {
     const table = new TokenTable(await byteFiles());
