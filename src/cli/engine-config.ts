@@ -23,12 +23,19 @@ export function refuseSettings(settings: Settings): void {
     throw new Error('--device cuda has no kernels for keys and values of 8 bits yet: leave out --kv-cache-dtype int8.');
   if (settings.quantize === 'fp8' && settings.device !== 'cuda')
     throw new Error('--quantize fp8 needs --device cuda: on the CPU take int8.');
+  const memory = usableMemory();
+  const kvMemory = settings.kvCacheMemoryBytes ?? 0;
+  if (settings.device !== 'cuda' && kvMemory > memory)
+    throw new Error(`--kv-cache-memory is ${inGiB(kvMemory)}, and this machine has ${inGiB(memory)}.`);
   refuseTransferSettings(settings);
   const reserved = RESERVED_KWARGS.find((name) => Object.hasOwn(settings.defaultChatTemplateKwargs, name));
   if (reserved !== undefined) throw new Error(`--default-chat-template-kwargs must not set '${reserved}'.`);
 }
 
-/** `warn` hears of what is less than the model could do. */
+function inGiB(bytes: number): string {
+  return `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+}
+
 function refuseTransferSettings(settings: Settings): void {
   const { kvHost, kvPort, kvPeers, kvSecret, enablePrefixCaching } = settings;
   const transfers = kvPort !== null || kvPeers.length > 0;
@@ -41,6 +48,7 @@ function refuseTransferSettings(settings: Settings): void {
     throw new Error('--kv-peers needs the prefix cache (--enable-prefix-caching).');
 }
 
+/** `warn` hears of what is less than the model could do. */
 export function engineConfig(
   settings: Settings,
   model: LoadedModel,

@@ -260,7 +260,7 @@ export const OPTIONS: OptionTable = {
   },
   defaultChatTemplateKwargs: {
     flag: 'default-chat-template-kwargs',
-    parse: jsonObject(),
+    parse: jsonObject('{"enable_thinking": false}'),
     default: () => ({}),
     defaultText: 'none',
     help: "JSON object of chat template variables; a request's chat_template_kwargs win",

@@ -75,8 +75,8 @@ export function addresses(): Parser<PeerAddress[]> {
     });
 }
 
-/** Text of a JSON object. */
-export function jsonObject(): Parser<Record<string, unknown>> {
+/** Text of a JSON object; `example` is one. */
+export function jsonObject(example: string): Parser<Record<string, unknown>> {
   return (value) => {
     try {
       const parsed: unknown = JSON.parse(value);
@@ -85,7 +85,7 @@ export function jsonObject(): Parser<Record<string, unknown>> {
     } catch {
       // The sentence below says what would be right.
     }
-    throw new InvalidArgumentError('Give a JSON object, such as {"enable_thinking": false}.');
+    throw new InvalidArgumentError(`Give a JSON object, such as ${example}.`);
   };
 }
 

@@ -13,7 +13,7 @@ const NO_LIMIT = 4097;
 
 /** vLLM's `--speculative-config` for the method `ngram`. */
 export function speculativeConfig(): Parser<SpeculationOptions> {
-  const readObject = jsonObject();
+  const readObject = jsonObject('{"method": "ngram", "num_speculative_tokens": 5}');
   return (text) => {
     const { method, ...fields } = readObject(text);
     if (method !== 'ngram') throw new InvalidArgumentError('method must be "ngram": there is no draft model.');

@@ -10,14 +10,18 @@ export interface ExtensionSettings {
   timeoutMs: number;
 }
 
+/** A module that has not loaded by then, such as one that waits for what never comes, is refused. */
+const LOAD_TIMEOUT_MS = 30_000;
+
 /** Imports every module; ids below `vocabSize` may be generated. Throws a sentence that names the module at fault. */
 export async function loadExtensions(
   { modules, timeoutMs }: ExtensionSettings,
   vocabSize: number,
+  loadTimeoutMs: number = LOAD_TIMEOUT_MS,
 ): Promise<Extensions> {
   const found = new Map<string, EngineExtension>();
   for (const path of modules) {
-    for (const [name, extension] of await readModule(path)) {
+    for (const [name, extension] of await readModule(path, loadTimeoutMs)) {
       if (found.has(name)) throw new Error(`--engine-extension ${path}: another module has an extension '${name}'.`);
       found.set(name, extension);
     }
@@ -25,11 +29,11 @@ export async function loadExtensions(
   return new Extensions(found, timeoutMs, vocabSize);
 }
 
-async function readModule(path: string): Promise<[string, EngineExtension][]> {
+async function readModule(path: string, timeoutMs: number): Promise<[string, EngineExtension][]> {
   const fail = (why: string) => new Error(`--engine-extension ${path}: ${why}`);
   let module: { extensions?: unknown };
   try {
-    module = (await import(pathToFileURL(resolve(path)).href)) as { extensions?: unknown };
+    module = (await within(timeoutMs, import(pathToFileURL(resolve(path)).href))) as { extensions?: unknown };
   } catch (error) {
     throw fail(error instanceof Error ? error.message : String(error));
   }
@@ -44,6 +48,19 @@ async function readModule(path: string): Promise<[string, EngineExtension][]> {
       throw fail(`'${name}' must have a function 'create', and 'check' must be one where given.`);
     return [name, value];
   });
+}
+
+/** The timer also keeps a process alive that would end, without a word, when nothing else is left to wait for. */
+async function within(timeoutMs: number, loading: Promise<unknown>): Promise<unknown> {
+  let timer: NodeJS.Timeout | undefined;
+  const tooLong = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`it did not load within ${timeoutMs} ms.`)), timeoutMs);
+  });
+  try {
+    return await Promise.race([loading, tooLong]);
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 function isExtension(value: unknown): value is EngineExtension {

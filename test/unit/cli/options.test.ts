@@ -136,7 +136,7 @@ test('--speculative-config takes what vLLM takes for ngram, and nothing else', (
   expect(read('{"method": "ngram", "num_speculative_tokens": 16}')).toThrow('num_speculative_tokens');
   expect(read('{"method": "ngram", "num_speculative_tokens": "3"}')).toThrow('num_speculative_tokens');
   expect(read('{"method": "ngram", "model": "x"}')).toThrow('model is not a field');
-  expect(read('ngram')).toThrow('JSON object');
+  expect(read('ngram')).toThrow('JSON object, such as {"method": "ngram"');
 });
 
 test('docs/settings.md lists every flag with its variable and default', () => {

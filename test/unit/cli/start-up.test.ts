@@ -158,6 +158,10 @@ test('what is not built is refused by flag name', () => {
       '--quantize fp8 needs --device cuda',
     );
   refuseSettings(testSettings({ device: 'cuda', quantize: 'fp8' }));
+  expect(() => refuseSettings(testSettings({ kvCacheMemoryBytes: 100 * 2 ** 40 }))).toThrow(
+    /^--kv-cache-memory is 102400\.0 GiB, and this machine has [\d.]+ GiB\.$/,
+  );
+  refuseSettings(testSettings({ kvCacheMemoryBytes: 2 ** 20 }));
   refuseSettings(testSettings({ defaultChatTemplateKwargs: { enable_thinking: false } }));
   const reserved = { defaultChatTemplateKwargs: { messages: [] } };
   expect(() => refuseSettings(testSettings(reserved))).toThrow(

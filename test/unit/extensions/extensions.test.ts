@@ -59,6 +59,12 @@ describe('a module', () => {
     await expect(load(text)).rejects.toThrow(message);
     await expect(load(text)).rejects.toThrow('--engine-extension');
   });
+  it('that never loads is refused by name', async () => {
+    const path = join(temporaryDirectory(), 'waits.mjs');
+    writeFileSync(path, 'await new Promise(() => {}); export const extensions = {};');
+    const loading = loadExtensions({ modules: [path], timeoutMs: 100 }, VOCABULARY, 50);
+    await expect(loading).rejects.toThrow('waits.mjs: it did not load within 50 ms');
+  });
   it('that is not there, or twice', async () => {
     await expect(loadExtensions({ modules: ['./nowhere.mjs'], timeoutMs: 1 }, 1)).rejects.toThrow('nowhere.mjs');
     await expect(loadExtensions({ modules: [MODULE, MODULE], timeoutMs: 1 }, 1)).rejects.toThrow("an extension 'say'");
