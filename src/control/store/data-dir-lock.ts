@@ -2,9 +2,9 @@
  * One server per data directory. The lock is a transaction held open on a SQLite file of its own, so the operating system
  * releases it whatever way the process ends.
  */
-import { mkdirSync, statSync } from 'node:fs';
-import { dirname, join, resolve } from 'node:path';
+import { join } from 'node:path';
 import SqliteDatabase from 'better-sqlite3';
+import { makeDataDir } from './data-dir.ts';
 
 export class DataDirLock {
   readonly #sqlite: SqliteDatabase.Database;
@@ -14,11 +14,7 @@ export class DataDirLock {
   }
 
   static acquire(dataDir: string): DataDirLock {
-    try {
-      makeFolder(resolve(dataDir));
-    } catch (error) {
-      throw new Error(`The data directory ${dataDir} cannot be made: ${(error as Error).message}`);
-    }
+    makeDataDir(dataDir);
     const sqlite = new SqliteDatabase(join(dataDir, 'server.lock'), { timeout: 0 });
     try {
       sqlite.exec('BEGIN EXCLUSIVE');
@@ -36,11 +32,4 @@ export class DataDirLock {
   release(): void {
     this.#sqlite.close();
   }
-}
-
-/** With its parents. Not `recursive`, which never returns where a file system has no place for folders (/proc). */
-function makeFolder(path: string): void {
-  if (statSync(path, { throwIfNoEntry: false })?.isDirectory()) return;
-  if (dirname(path) !== path) makeFolder(dirname(path));
-  mkdirSync(path, { mode: 0o700 });
 }

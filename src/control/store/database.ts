@@ -1,7 +1,8 @@
 /** Opens the database of a data directory and brings it to the newest schema. SQL runs on a thread of its own. */
-import { chmodSync, closeSync, mkdirSync, openSync } from 'node:fs';
+import { chmodSync, closeSync, openSync } from 'node:fs';
 import { join } from 'node:path';
 import { Kysely, Migrator, sql } from 'kysely';
+import { makeDataDir } from './data-dir.ts';
 import { MIGRATIONS } from './migrations/list.ts';
 import { SqliteClient, sqliteThreadDialect } from './sqlite-client.ts';
 import type { Tables } from './tables.ts';
@@ -17,7 +18,7 @@ export class Database {
   }
 
   static async open(dataDir: string): Promise<Database> {
-    mkdirSync(dataDir, { recursive: true, mode: 0o700 });
+    makeDataDir(dataDir);
     const path = join(dataDir, FILE);
     // Made here with the narrow mode: there is no moment in which others may read it.
     closeSync(openSync(path, 'a', 0o600));

@@ -107,13 +107,15 @@ test('another connection shows in the data version', async () => {
   });
 });
 
-test('a data directory is made with its parents, or it is said why not', () => {
+test('a data directory is made with its parents, or it is said why not', async () => {
   const inner = join(directory, 'a', 'b');
   DataDirLock.acquire(inner).release();
   expect(statSync(inner).mode & 0o777).toBe(0o700);
   // A file, below a file, and where the kernel takes no folders.
-  for (const path of [join(inner, 'server.lock'), join(inner, 'server.lock', 'c'), '/proc/tandem/c'])
+  for (const path of [join(inner, 'server.lock'), join(inner, 'server.lock', 'c'), '/proc/tandem/c']) {
     expect(() => DataDirLock.acquire(path)).toThrow(`The data directory ${path} cannot be made: `);
+    await expect(Database.open(path)).rejects.toThrow(`The data directory ${path} cannot be made: `);
+  }
 });
 
 test('one holder of a data directory; releasing frees it', () => {
