@@ -161,6 +161,17 @@ test.each<[string, Rule, string]>([
   ['a snapshot', { do: 'write', on: '/snapshot$', at: 2, fail: 'ENOSPC' }, "The server's disk is full."],
   ['the optimizer', { do: 'write', on: '/optimizer', fail: 'ENOSPC' }, "The server's disk is full."],
   ['a checkpoint', { do: 'rename', on: '/adapters/', fail: 'ENOSPC' }, "The server's disk is full."],
+  ['a checkpoint', { do: 'sync', on: '/adapter_model', fail: 'EDQUOT' }, "The server's disk is full."],
+  [
+    "a snapshot's row",
+    { do: 'sql', on: '^update "jobs" set "snapshot', fail: 'SQLITE_FULL' },
+    "The server's disk is full.",
+  ],
+  [
+    "a checkpoint's row",
+    { do: 'sql', on: '^insert into "checkpoints"', fail: 'SQLITE_FULL' },
+    "The server's disk is full.",
+  ],
   ['a checkpoint', { do: 'sync', on: '/adapter_model', fail: 'EIO' }, 'internal error of the server'],
 ])(
   'a job that cannot write %s fails with one event; the step stays, and the next job goes on',

@@ -14,6 +14,7 @@ import { TrainingFailedError, TrainingInputError } from './errors.ts';
 import type { JobPlan, StepMetrics } from './plan.ts';
 import { CANCELLED, type Checkpoint, type JobRest, type TrainingJob, type TrainingPorts } from './ports.ts';
 import { StepReporter } from './reporter.ts';
+import { isDiskFull } from './service-error.ts';
 import { decodeSnapshot, type JobSnapshot } from './snapshot.ts';
 import { SnapshotWriter } from './snapshot-writer.ts';
 
@@ -66,8 +67,8 @@ export class JobRunner {
     if (error instanceof TrainingFailedError || error instanceof TrainingInputError) return error.message;
     if (error instanceof RowRefusedError) return `The job does not fit: ${error.message}. ${SMALLER_ROWS[job.kind]}`;
     this.#ports.report(job.id, error);
-    const full = error instanceof Error && 'code' in error && error.code === 'ENOSPC';
-    return full ? "The server's disk is full." : 'The training job failed because of an internal error of the server.';
+    if (isDiskFull(error)) return "The server's disk is full.";
+    return 'The training job failed because of an internal error of the server.';
   }
 
   async #train(job: TrainingJob, signal: AbortSignal): Promise<Checkpoint> {

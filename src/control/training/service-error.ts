@@ -27,9 +27,13 @@ export function notFound(what: 'model' | 'training job' | 'artifact' | 'run' | '
 
 const FULL = new Set(['ENOSPC', 'EDQUOT', 'SQLITE_FULL']);
 
+/** Said by the file system, or by SQLite. */
+export function isDiskFull(error: unknown): boolean {
+  const { code } = (error ?? {}) as { code?: unknown };
+  return typeof code === 'string' && FULL.has(code);
+}
+
 /** Errors of a full disk in words for the client; others as they are. */
 export function storageError(error: unknown): unknown {
-  const { code } = (error ?? {}) as { code?: unknown };
-  if (typeof code !== 'string' || !FULL.has(code)) return error;
-  return new ServiceError('storage_full', 'The server has no storage left.');
+  return isDiskFull(error) ? new ServiceError('storage_full', 'The server has no storage left.') : error;
 }
