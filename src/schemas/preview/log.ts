@@ -16,7 +16,9 @@ const split: JsonSchema = {
 export const validateLogFields = compilePreview<LogFields>({
   type: 'object',
   required: ['split'],
-  properties: { split, model_id: string({ maxLength: 64 }) },
+  // trajectory_groups: here only where it was no array; read apart from the rest, and checked there.
+  properties: { split, model_id: string({ maxLength: 64 }), trajectory_groups: {} },
+  additionalProperties: false,
 });
 
 export interface LogItem {

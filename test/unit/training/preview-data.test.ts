@@ -127,8 +127,11 @@ describe('log', () => {
 
   test('hostile names stay names', async () => {
     const { id } = await createModel(plane, 'hostile');
-    const body = `{"split":"val","__proto__":{"polluted":true},"trajectory_groups":[{"trajectories":[{"reward":1,"metrics":{"__proto__":2,"constructor":3}}]}]}`;
-    const response = await plane.post(logPath(id), body);
+    const groups =
+      '[{"trajectories":[{"reward":1,"metrics":{"__proto__":2,"constructor":3}}],"__proto__":{"polluted":true}}]';
+    const refused = await plane.post(logPath(id), `{"split":"val","__proto__":{},"trajectory_groups":${groups}}`);
+    expect([refused.status, await refused.json()]).toMatchObject([422, { detail: [{ loc: ['body', '__proto__'] }] }]);
+    const response = await plane.post(logPath(id), `{"split":"val","trajectory_groups":${groups}}`);
     expect(response.status).toBe(200);
     const page = await plane.json(`/v1/preview/models/${id}/checkpoints`);
     const [{ metrics } = { metrics: {} }] = page['data'] as { metrics: Record<string, number> }[];
@@ -165,6 +168,7 @@ describe('log', () => {
     [{ split: 'val' }, ['body', 'trajectory_groups']],
     [{ split: 'val', trajectory_groups: {} }, ['body', 'trajectory_groups']],
     [{ split: 'val', model_id: 'other', trajectory_groups: [] }, ['body', 'model_id']],
+    [{ split: 'val', step: 3, trajectory_groups: [] }, ['body', 'step']],
     [
       { split: 'val', trajectory_groups: [{ trajectories: [{ reward: null }, { reward: [] }] }] },
       ['body', 'trajectory_groups', 0, 'trajectories', 1, 'reward'],
