@@ -1,4 +1,7 @@
-/** Prometheus metrics of training. */
+/**
+ * Prometheus metrics of training: how much of it there is, and how fast. How it goes (losses, rewards) is its entity's own, told by the job's
+ * events and the model's run.
+ */
 import { Counter, Gauge, type Registry } from 'prom-client';
 import { JOB_STATES } from '../control/lifecycle.ts';
 import type { TrainingServices } from '../control/training/services.ts';
@@ -33,9 +36,6 @@ export function trainingMetrics(registry: Registry, services: Pick<TrainingServi
     'Time left to the job that took the last gradient step, as estimated then.',
     () => stats.last.etaSeconds,
   );
-  gauge('loss', 'Of the last gradient step.', () => stats.last.loss);
-  gauge('reward', 'Mean reward of the last job that told one.', () => stats.last.reward);
-  gauge('grad_norm', 'Of the last gradient step, before clipping.', () => stats.last.gradNorm);
   const counter = (name: string, help: string, read: () => number) => {
     let last = 0;
     new Counter({

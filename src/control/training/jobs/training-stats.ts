@@ -6,19 +6,10 @@ import type { TrainingProgress } from '../ports.ts';
 export interface StepNumbers {
   tokensPerSecond: number | null;
   etaSeconds: number | null;
-  loss: number | null;
-  reward: number | null;
-  gradNorm: number | null;
 }
 
 export class TrainingStats {
-  readonly last: StepNumbers = {
-    tokensPerSecond: null,
-    etaSeconds: null,
-    loss: null,
-    reward: null,
-    gradNorm: null,
-  };
+  readonly last: StepNumbers = { tokensPerSecond: null, etaSeconds: null };
   steps = 0;
   tokens = 0;
   skippedSteps = 0;
@@ -38,16 +29,13 @@ export class TrainingStats {
     if (read('skipped_step') === 1) this.skippedSteps++;
     this.last.tokensPerSecond = read('tokens_per_second');
     this.last.etaSeconds = read('eta_seconds');
-    this.last.loss = read('loss');
-    this.last.reward = read('reward') ?? this.last.reward;
-    this.last.gradNorm = read('grad_norm');
     this.#log.info(
       {
         job: jobId,
         model: modelId,
         step,
         steps,
-        loss: this.last.loss,
+        loss: read('loss'),
         reward: read('reward'),
         tokensPerSecond: this.last.tokensPerSecond,
         etaSeconds: this.last.etaSeconds,
