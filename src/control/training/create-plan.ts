@@ -6,7 +6,7 @@ import { TrainingInputError } from './errors.ts';
 import type { JobPlan } from './plan.ts';
 import type { Checkpoints, JobInputs, TrainingJob } from './ports.ts';
 import { rlBatch } from './rl-batch.ts';
-import { resolveRlConfig, type KlPenalty } from './rl-config.ts';
+import { referenceField, referenceStep, resolveRlConfig, type KlPenalty } from './rl-config.ts';
 import { RlPlan } from './rl-plan.ts';
 import { resolveSftConfig } from './sft-config.ts';
 import { createSftPlan } from './sft-plan.ts';
@@ -39,12 +39,10 @@ async function readReference(
   modelStep: number,
   checkpoints: Checkpoints,
 ): Promise<'base' | AdapterWeights> {
-  if (reference.kind === 'base') return 'base';
-  const step = reference.kind === 'step' ? reference.step : Math.max(0, modelStep - reference.steps);
+  const step = referenceStep(reference, modelStep);
+  if (step === null) return 'base';
   const checkpoint = await checkpoints.at(modelId, step);
   if (checkpoint) return readAdapter(checkpoint.adapter.directory);
-  // Step 0 is the base model, whether it is kept or not.
-  if (step === 0) return 'base';
-  const field = reference.kind === 'step' ? 'kl_penalty_reference_step' : 'kl_penalty_step_lag';
-  throw new TrainingInputError(`experimental_config.${field}`, `the model has no checkpoint of step ${step}.`);
+  const field = `experimental_config.${referenceField(reference)}`;
+  throw new TrainingInputError(field, `the model has no checkpoint of step ${step}.`);
 }

@@ -10,6 +10,18 @@ export interface KlPenalty {
   reference: { kind: 'base' } | { kind: 'step'; step: number } | { kind: 'lag'; steps: number };
 }
 
+/** The step to compare with, where the model is at `modelStep`; null: the base model. Step 0 is that, whether it is kept or not. */
+export function referenceStep(reference: KlPenalty['reference'], modelStep: number): number | null {
+  if (reference.kind === 'base') return null;
+  const step = reference.kind === 'step' ? reference.step : modelStep - reference.steps;
+  return step > 0 ? step : null;
+}
+
+/** The field of experimental_config that names it. */
+export function referenceField({ kind }: KlPenalty['reference']): string {
+  return kind === 'lag' ? 'kl_penalty_step_lag' : 'kl_penalty_reference_step';
+}
+
 export interface LossConfig {
   ppo: boolean;
   epsilon: number;

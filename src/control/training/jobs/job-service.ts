@@ -15,7 +15,7 @@ import type { TrainingInputs } from '../intake/inputs.ts';
 import { GROUPS_KEY, asValidation } from '../intake/read-trajectories.ts';
 import type { ModelService } from '../models/model-service.ts';
 import type { ModelRegistry, RegisteredModel } from '../models/registry.ts';
-import { resolveRlConfig, type RlConfig } from '../rl-config.ts';
+import { referenceField, referenceStep, resolveRlConfig, type RlConfig } from '../rl-config.ts';
 import { notFound, ServiceError, storageError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
 import { checkLearningRates, resolveSftConfig } from '../sft-config.ts';
@@ -64,9 +64,9 @@ export class JobService {
       const config = fields.experimental_config ?? null;
       const model = this.#trainable(fields.model_id, entity);
       const resolved = asValidation(() => resolveRlConfig(config));
-      this.#checkReference(model.id, resolved);
       const repeatable = toRepeatable('training-jobs', idempotencyKey, read.digest);
-      return await this.#accept(await newJob(model, 'rl', config, draft), repeatable, () => draft.seal());
+      const check = () => this.#checkReference(model.id, resolved);
+      return await this.#accept(await newJob(model, 'rl', config, draft), repeatable, draft, check);
     } catch (error) {
       await draft.discard();
       throw storageError(error);
@@ -86,7 +86,7 @@ export class JobService {
     const { draft, read } = await this.#options.inputs.receiveRows(entity, source);
     try {
       asValidation(() => checkLearningRates(resolved, Math.ceil(read.rows / resolved.batchSize)));
-      return await this.#accept(await newJob(model, 'sft', config, draft), repeatable, () => draft.seal());
+      return await this.#accept(await newJob(model, 'sft', config, draft), repeatable, draft);
     } catch (error) {
       await draft.discard();
       throw storageError(error);
@@ -128,13 +128,16 @@ export class JobService {
     throw new ServiceError('conflict', 'The model was made on other base weights than the server has now.', 'model_id');
   }
 
-  /** Step 0 is the base model, whether it is kept or not. */
-  #checkReference(modelId: string, { klPenalty }: RlConfig): void {
-    const reference = klPenalty?.reference;
-    if (reference?.kind !== 'step' || reference.step === 0) return;
-    if (this.#options.registry.checkpoint(modelId, reference.step) !== null) return;
-    const loc = ['body', 'experimental_config', 'kl_penalty_reference_step'];
-    throw invalid(loc, `The model has no checkpoint at step ${reference.step}.`);
+  /** A lag counts from where the jobs before lead: with some of them open, only the run itself can tell. */
+  async #checkReference(modelId: string, { klPenalty }: RlConfig): Promise<void> {
+    if (klPenalty === null) return;
+    const { repository, registry } = this.#options;
+    const { reference } = klPenalty;
+    if (reference.kind === 'lag' && (await repository.countOpen(modelId)) > 0) return;
+    const step = referenceStep(reference, registry.checkpoint(modelId, null)?.step ?? 0);
+    if (step === null || registry.checkpoint(modelId, step) !== null) return;
+    const loc = ['body', 'experimental_config', referenceField(reference)];
+    throw invalid(loc, `The model has no checkpoint at step ${step}.`);
   }
 
   async #checkRoom({ modelId, entity, inputBytes }: NewJob): Promise<void> {
@@ -145,11 +148,20 @@ export class JobService {
     }
   }
 
-  async #accept(job: NewJob, repeatable: Repeatable | null, seal: () => Promise<void>): Promise<string> {
+  /** `check`: of what a repeated request need not hold any more. */
+  async #accept(
+    job: NewJob,
+    repeatable: Repeatable | null,
+    draft: BlobDraft,
+    check = () => Promise.resolve(),
+  ): Promise<string> {
     const { repository, blobs, loop } = this.#options;
     const repeated = repeatable !== null && (await repository.findRepeated(job.entity, repeatable)) !== null;
-    if (!repeated) await this.#checkRoom(job);
-    await seal();
+    if (!repeated) {
+      await check();
+      await this.#checkRoom(job);
+    }
+    await draft.seal();
     const accepted = await repository.accept(job, repeatable).catch((error: unknown) => {
       // Deleted since it was looked up.
       if ((error as { code?: unknown }).code === 'SQLITE_CONSTRAINT_FOREIGNKEY') throw notFound('model');
