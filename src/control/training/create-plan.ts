@@ -5,7 +5,6 @@ import { readAdapter } from './checkpoint-files.ts';
 import { TrainingInputError } from './errors.ts';
 import type { JobPlan } from './plan.ts';
 import type { Checkpoints, JobInputs, TrainingJob } from './ports.ts';
-import { rlBatch } from './rl-batch.ts';
 import { referenceField, referenceStep, resolveRlConfig, type KlPenalty } from './rl-config.ts';
 import { RlPlan } from './rl-plan.ts';
 import { resolveSftConfig } from './sft-config.ts';
@@ -16,11 +15,13 @@ export interface PlanSources {
   inputs: JobInputs;
   checkpoints: Checkpoints;
   chat: ChatEncoder;
+  /** Aborted where the job stops. */
+  signal: AbortSignal;
 }
 
 /** `modelStep`: the model's step when the job started. */
 export async function createPlan(job: TrainingJob, modelStep: number, sources: PlanSources): Promise<JobPlan> {
-  const { inputs, checkpoints, chat } = sources;
+  const { inputs, checkpoints, chat, signal } = sources;
   if (job.kind === 'sft') {
     const config = resolveSftConfig(job.config);
     return createSftPlan(() => inputs.trainingData(job.id), config, new SftTokenizer(chat, config));
@@ -29,7 +30,7 @@ export async function createPlan(job: TrainingJob, modelStep: number, sources: P
   const reference = config.klPenalty
     ? await readReference(config.klPenalty.reference, job.modelId, modelStep, checkpoints)
     : null;
-  const batch = await rlBatch(inputs.trajectoryGroups(job.id), config, chat, job.id);
+  const batch = await inputs.rlBatch(job.id, config, chat, signal);
   return new RlPlan({ batch, config, reference, modelStep });
 }
 

@@ -8,7 +8,8 @@ import type { ModelSpec } from '../engine/native.ts';
 import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
 import type { AdapterShape } from './adapter-init.ts';
-import type { TrajectoryGroup } from './trajectories.ts';
+import type { RlBatch } from './rl-batch.ts';
+import type { RlConfig } from './rl-config.ts';
 
 export interface RlJob {
   kind: 'rl';
@@ -27,9 +28,10 @@ export interface SftJob {
 
 export type TrainingJob = RlJob | SftJob;
 
-/** What the client sent; the same bytes however often it is asked. */
+/** What the client sent; the same however often it is asked. */
 export interface JobInputs {
-  trajectoryGroups(jobId: string): AsyncIterable<TrajectoryGroup>;
+  /** The trajectories as rows (`rlBatch`, seeded by the job's id). They may take long to make, which must hold up nothing but the job. */
+  rlBatch(jobId: string, config: RlConfig, chat: ChatEncoder, signal: AbortSignal): Promise<RlBatch>;
   /** train.jsonl or trajectories.jsonl behind training_data_url, decompressed. */
   trainingData(jobId: string): AsyncIterable<Uint8Array>;
 }

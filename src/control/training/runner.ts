@@ -80,6 +80,7 @@ export class JobRunner {
       inputs,
       checkpoints,
       chat: patient(chat, this.#retryMs, signal),
+      signal,
     });
     signal.throwIfAborted();
     await events.append(job.id, 'started', 'training_started', { num_sequences: plan.steps, ...finite(plan.summary) });

@@ -6,6 +6,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
+import { rlBatch } from '../../../dist/control/training/rl-batch.js';
 import { JobRunner } from '../../../dist/control/training/runner.js';
 import { bodyOf } from './bodies.mjs';
 import { openEngine } from './engine.mjs';
@@ -15,6 +16,10 @@ const jobs = JSON.parse(await text(process.stdin));
 const folder = mkdtempSync(join(tmpdir(), 'tandem-unbroken-'));
 const results = [];
 const folders = [];
+
+async function* stream(groups) {
+  yield* groups;
+}
 
 async function run({ id, modelId, key, start, step }, index) {
   const { trajectory_groups: groups, experimental_config: config } = bodyOf(modelId, key);
@@ -27,9 +32,7 @@ async function run({ id, modelId, key, start, step }, index) {
     baseModel: 'base',
     chat,
     inputs: {
-      async *trajectoryGroups() {
-        yield* groups;
-      },
+      rlBatch: (jobId, resolved, encoder) => rlBatch(stream(groups), resolved, encoder, jobId),
     },
     events: { append: () => Promise.resolve() },
     snapshots: { load: () => Promise.resolve(null), save: () => Promise.resolve() },

@@ -1,17 +1,14 @@
-/** What clients sent to training, from the socket to a blob, and from the blob to whoever reads it. */
-import { createReadStream } from 'node:fs';
+/** What clients sent to training, from the socket to a blob, and where it lies in the blob. */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { createGunzip } from 'node:zlib';
 import { BlobTooLargeError, type BlobArea, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
 import { ServiceError, storageError } from '../service-error.ts';
-import type { TrajectoryGroup } from '../trajectories.ts';
+import { readContent } from './content.ts';
 import type { IntakePool } from './intake-pool.ts';
 import type { RowsRead, TrajectoriesRead } from './protocol.ts';
 
 const BODY_FILE = 'body';
 const CONTENT_FILE = 'content.jsonl.gz';
-const LINE_FEED = 0x0a;
 
 /** Bodies on their way at once, of one entity and of all: each may take as much of the disk as one body may have. */
 const MAX_RECEIVING_OF_ENTITY = 32;
@@ -94,32 +91,13 @@ export class TrainingInputs {
     else this.#receiving.set(entity, left);
   }
 
-  async *groups(key: string): AsyncGenerator<TrajectoryGroup> {
-    for await (const line of linesOf(this.content(key))) {
-      yield JSON.parse(line) as TrajectoryGroup;
-      // A large group takes a while to parse: others get their turn.
-      await new Promise((resolve) => setImmediate(resolve));
-    }
+  /** Lines of JSON, compressed. */
+  file(key: string): string {
+    return this.#blobs.path(key, CONTENT_FILE);
   }
 
-  /** Lines of JSON, decompressed. */
+  /** The same, decompressed. */
   content(key: string): AsyncIterable<Buffer> {
-    const file = createReadStream(this.#blobs.path(key, CONTENT_FILE));
-    const gunzip = createGunzip();
-    file.on('error', (error) => gunzip.destroy(error));
-    return file.pipe(gunzip);
-  }
-}
-
-export async function* linesOf(source: AsyncIterable<Buffer>): AsyncGenerator<string> {
-  let parts: Buffer[] = [];
-  for await (const bytes of source) {
-    let from = 0;
-    for (let at = bytes.indexOf(LINE_FEED); at !== -1; at = bytes.indexOf(LINE_FEED, from)) {
-      yield Buffer.concat([...parts, bytes.subarray(from, at)]).toString('utf8');
-      parts = [];
-      from = at + 1;
-    }
-    if (from < bytes.length) parts.push(bytes.subarray(from));
+    return readContent(this.file(key));
   }
 }

@@ -6,6 +6,8 @@ import { folderBytes, type BlobDraft, type BlobStore } from '../../store/blob-st
 import type { JobRepository } from '../../store/job-repository.ts';
 import type { LogRepository } from '../../store/log-repository.ts';
 import type { ModelRepository, StoredCheckpoint } from '../../store/model-repository.ts';
+import type { ChatEncoder } from '../../sessions/open-chat.ts';
+import { threadedBatch } from '../batch/threaded-batch.ts';
 import type { TrainingInputs } from '../intake/inputs.ts';
 import { checkpointRef } from '../models/records.ts';
 import type { ModelRegistry } from '../models/registry.ts';
@@ -19,7 +21,8 @@ import type {
   RunLog,
   TrainingEventType,
 } from '../ports.ts';
-import type { TrajectoryGroup } from '../trajectories.ts';
+import type { RlBatch } from '../rl-batch.ts';
+import type { RlConfig } from '../rl-config.ts';
 
 const SNAPSHOT_FILE = 'snapshot';
 
@@ -40,8 +43,9 @@ export class StoredInputs implements JobInputs {
     this.#inputs = inputs;
   }
 
-  async *trajectoryGroups(jobId: string): AsyncGenerator<TrajectoryGroup> {
-    yield* this.#inputs.groups(await this.#key(jobId));
+  async rlBatch(jobId: string, config: RlConfig, chat: ChatEncoder, signal: AbortSignal): Promise<RlBatch> {
+    const file = this.#inputs.file(await this.#key(jobId));
+    return threadedBatch({ file, config, seed: jobId }, chat, signal);
   }
 
   async *trainingData(jobId: string): AsyncGenerator<Uint8Array> {
