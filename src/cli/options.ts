@@ -396,7 +396,7 @@ export const OPTIONS: OptionTable = {
     defaultText: 'a quarter of the memory, 4G on a GPU',
     help:
       'memory for the activations and gradients of one packed row of training, on a GPU for all that a trainer takes there; ' +
-      'a row that needs more fails its job',
+      'rows are packed for it, and a sequence that needs more fails its job',
   },
   recomputeActivations: {
     flag: 'recompute-activations',

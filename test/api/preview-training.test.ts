@@ -122,6 +122,31 @@ test(
 );
 
 test(
+  'rows are packed for the memory that training has: up to the last byte, and no further',
+  async () => {
+    const server = await start({ TANDEM_TRAINING_MEMORY: '4M' });
+    const { id } = await createModel(server);
+    const reply = (g: number, i: number) => {
+      const ids = [100 + i, ...Array.from({ length: 1 + ((g * 5 + i) % 20) }, (_, k) => 200 + k), 4089];
+      const content = ids.map((token) => ({ token: `token_id:${token}`, logprob: -1.5 }));
+      const choice = { finish_reason: 'stop', index: 0, message: { role: 'assistant', content: 'x' } };
+      return { ...choice, prompt_token_ids: [5, 6, 7, 300 + g], token_ids: ids, logprobs: { content } };
+    };
+    const trajectory_groups = Array.from({ length: 40 }, (_, g) => ({
+      trajectories: [0, 1, 2].map((i) => ({ messages_and_choices: [reply(g, i)], reward: i })),
+    }));
+    const body = { model_id: id, trajectory_groups };
+    const { id: jobId } = (await (await server.post(JOBS, body)).json()) as { id: string };
+    const all = await ended(server, jobId);
+    expectWhole(all);
+    // Each is several sequences.
+    const tokens = all.filter(({ type }) => type === 'gradient_step').map(({ data }) => data['num_tokens'] ?? 0);
+    expect(Math.max(...tokens)).toBeGreaterThan(50);
+  },
+  TIMEOUT_MS,
+);
+
+test(
   'rows that training has no memory for fail the job, which says so; the server goes on',
   async () => {
     const server = await start({ TANDEM_TRAINING_MEMORY: '1M' });
@@ -129,7 +154,7 @@ test(
     const all = await ended(server, await job(server, id));
     expect(all.map(({ type }) => type)).toEqual(['training_started', 'training_failed']);
     expect(String(all[1]?.data['error_message'])).toMatch(
-      /a packed row of \d+ tokens needs \d+ MiB, and training may take 1 MiB\. A smaller packed_sequence_length/,
+      /a packed row of \d+ tokens needs \d+ MiB, and training may take 1 MiB\. Shorter trajectories/,
     );
     expect((await json(server, `/v1/preview/models/${id}/checkpoints`))['data']).toMatchObject([{ step: 0 }]);
     expect((await sample(server, 'default/p/agent', 1)).token_ids.length).toBeGreaterThan(0);

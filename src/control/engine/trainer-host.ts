@@ -3,10 +3,10 @@
  * decides nothing but time. Calls of one trainer run in order; trainers take turns, call by call.
  */
 import type { BackgroundWork } from '../scheduler/background.ts';
-import type { NativeAdapter, NativeAddon, NativeModel } from './native.ts';
+import { PAGE_SIZE, type NativeAdapter, type NativeAddon, type NativeModel } from './native.ts';
 import type { NativeTrainer, TrainerOptions } from './native-train.ts';
 import { joined, type TrainerAnswer, type TrainerWork } from './trainer-messages.ts';
-import { RowRefusedError, type AdapterWeights, type TrainerState } from './training.ts';
+import { RowRefusedError, type AdapterWeights, type RowRoom, type TrainerState } from './training.ts';
 
 const CLOSED = 'The trainer is closed.';
 /** Adapters that one trainer compares with. */
@@ -72,7 +72,7 @@ export class TrainerHost implements BackgroundWork {
     });
   }
 
-  async #begin(session: Session): Promise<null> {
+  async #begin(session: Session): Promise<RowRoom> {
     if (session.trainer) throw new Error('The trainer has begun.');
     const trainer = await this.#addon.createTrainer(this.#model, this.#options, joined(session.parts.splice(0)));
     if (session.closed) {
@@ -80,9 +80,10 @@ export class TrainerHost implements BackgroundWork {
       throw new Error(CLOSED);
     }
     session.trainer = trainer;
-    if (!this.#planned) this.#log(memoryPlan(trainer, this.#options));
+    const room = rowRoom(trainer, this.#options);
+    if (!this.#planned) this.#log(memoryPlan(room, this.#options));
     this.#planned = true;
-    return null;
+    return room;
   }
 
   /** Work that is under way ends with the running slice. Idempotent. */
@@ -176,11 +177,22 @@ export class TrainerHost implements BackgroundWork {
   }
 }
 
-function memoryPlan(trainer: NativeTrainer, { maxRowTokens, maxRowBytes, recompute }: TrainerOptions): string {
-  // Enough tokens that what is rounded up to whole pages does not show; on a GPU there is something beside the rows.
-  const perToken = (trainer.rowBytes(2048) - trainer.rowBytes(1024)) / 1024;
-  const beside = trainer.rowBytes(1024) - 1024 * perToken;
-  const tokens = Math.min(maxRowTokens, Math.floor((maxRowBytes - beside) / perToken));
+/** Bytes of a row are fixed ones (on a GPU), so many per token and so many per page: rows of three lengths tell them. */
+function rowRoom(trainer: NativeTrainer, { maxRowTokens, maxRowBytes }: TrainerOptions): RowRoom {
+  const pages = 64;
+  const whole = pages * PAGE_SIZE;
+  const bytes = trainer.rowBytes(whole);
+  // Of whole pages, a token's share of its page included; and of one token with a page of its own.
+  const shared = (trainer.rowBytes(2 * whole) - bytes) / whole;
+  const alone = trainer.rowBytes(whole + 1) - bytes;
+  const pageBytes = ((alone - shared) * PAGE_SIZE) / (PAGE_SIZE - 1);
+  const tokenBytes = alone - pageBytes;
+  return { maxTokens: maxRowTokens, bytes: maxRowBytes - (bytes - whole * shared), tokenBytes, pageBytes };
+}
+
+function memoryPlan(room: RowRoom, { maxRowBytes, recompute }: TrainerOptions): string {
+  const perToken = room.tokenBytes + room.pageBytes / PAGE_SIZE;
+  const tokens = Math.min(room.maxTokens, Math.floor(room.bytes / perToken));
   const way = recompute ? 'computing activations again' : 'keeping activations';
   return (
     `Training takes ${(perToken / 1024).toFixed(0)} KiB per token of a packed row, ${way}: ` +

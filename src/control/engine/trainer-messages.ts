@@ -3,6 +3,7 @@ import type {
   AdapterFactors,
   AdapterWeights,
   OptimizerStep,
+  RowRoom,
   RowScores,
   StepOutcome,
   TrainerSession,
@@ -29,7 +30,7 @@ export interface TrainerAnswers {
   optimize: StepOutcome;
   state: TrainerState;
   load: null;
-  begin: null;
+  begin: RowRoom;
 }
 export type TrainerAnswer = TrainerAnswers[keyof TrainerAnswers];
 
@@ -72,8 +73,8 @@ export async function openSession(call: TrainerCall, close: () => void, state: T
       };
       await call({ kind: 'load', part });
     }
-    await call({ kind: 'begin' });
-    return new CalledTrainerSession(call, close, pieces);
+    const room = (await call({ kind: 'begin' })) as RowRoom;
+    return new CalledTrainerSession(call, close, pieces, room);
   } catch (error) {
     close();
     throw error;
@@ -82,13 +83,15 @@ export async function openSession(call: TrainerCall, close: () => void, state: T
 
 /** A session over whatever carries its calls. Adapters to compare with travel once. */
 class CalledTrainerSession implements TrainerSession {
+  readonly room: RowRoom;
   readonly #call: TrainerCall;
   readonly #close: () => void;
   readonly #pieces: readonly Piece[];
   readonly #references = new Map<AdapterWeights, number>();
   #closed = false;
 
-  constructor(call: TrainerCall, close: () => void, pieces: readonly Piece[]) {
+  constructor(call: TrainerCall, close: () => void, pieces: readonly Piece[], room: RowRoom) {
+    this.room = room;
     this.#call = call;
     this.#pieces = pieces;
     this.#close = close;

@@ -81,8 +81,17 @@ export interface StepOutcome {
   applied: boolean;
 }
 
+/** What one packed row may take: `maxTokens` tokens, and `bytes` of memory for its tokens and for the pages that its segments begin. */
+export interface RowRoom {
+  maxTokens: number;
+  bytes: number;
+  tokenBytes: number;
+  pageBytes: number;
+}
+
 /** One open training state in the engine process. Calls run one at a time, in slices between serving steps. */
 export interface TrainerSession {
+  readonly room: RowRoom;
   /**
    * Forward of a row with the rounded current factors ('current', kept for `backward`), or without an adapter or with another one
    * ('base' or the weights: scores only).

@@ -1,5 +1,5 @@
 /** From a stored job to the steps that it takes. */
-import type { AdapterWeights } from '../engine/training.ts';
+import type { AdapterWeights, RowRoom } from '../engine/training.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
 import { readAdapter } from './checkpoint-files.ts';
 import { TrainingInputError } from './errors.ts';
@@ -15,13 +15,15 @@ export interface PlanSources {
   inputs: JobInputs;
   checkpoints: Checkpoints;
   chat: ChatEncoder;
+  /** Of each row. */
+  room: RowRoom;
   /** Aborted where the job stops. */
   signal: AbortSignal;
 }
 
 /** `modelStep`: the model's step when the job started. */
 export async function createPlan(job: TrainingJob, modelStep: number, sources: PlanSources): Promise<JobPlan> {
-  const { inputs, checkpoints, chat, signal } = sources;
+  const { inputs, checkpoints, chat, room, signal } = sources;
   if (job.kind === 'sft') {
     const config = resolveSftConfig(job.config);
     return createSftPlan(() => inputs.trainingData(job.id), config, new SftTokenizer(chat, config));
@@ -30,7 +32,7 @@ export async function createPlan(job: TrainingJob, modelStep: number, sources: P
   const reference = config.klPenalty
     ? await readReference(config.klPenalty.reference, job.modelId, modelStep, checkpoints)
     : null;
-  const batch = await inputs.rlBatch(job.id, config, chat, signal);
+  const batch = await inputs.rlBatch({ jobId: job.id, config, room }, chat, signal);
   return new RlPlan({ batch, config, reference, modelStep });
 }
 

@@ -2,7 +2,8 @@
  * Token sequences -> packed rows. Sequences of one group that begin alike store their common beginning once per row: a segment
  * that the others have as their parent. One row is one forward and backward pass.
  */
-import type { TrainRow } from '../engine/training.ts';
+import { PAGE_SIZE } from '../engine/native.ts';
+import type { RowRoom, TrainRow } from '../engine/training.ts';
 
 /** What one history of a trajectory trains. */
 export interface TrainSequence {
@@ -22,6 +23,14 @@ export interface PackedRow {
   /** The sequences in the row, as indices into what was packed. */
   members: number[];
 }
+
+/** Rows of any size; in whole numbers, which snapshots can hold. */
+export const ENDLESS_ROOM: RowRoom = {
+  maxTokens: Number.MAX_SAFE_INTEGER,
+  bytes: Number.MAX_SAFE_INTEGER,
+  tokenBytes: 0,
+  pageBytes: 0,
+};
 
 /** Row lengths are multiples of this up to a limit, where none is asked for. */
 const ROW_UNIT = 2048;
@@ -46,8 +55,12 @@ export function sharedPrefixLength(sequences: readonly TrainSequence[]): number 
   return Math.max(length - 1, 0);
 }
 
-interface OpenRow {
-  used: number;
+interface Size {
+  tokens: number;
+  bytes: number;
+}
+
+interface OpenRow extends Size {
   members: number[];
   groups: Set<number>;
 }
@@ -55,37 +68,53 @@ interface OpenRow {
 /** Rows that are looked at for one more sequence. A hundred thousand sequences must not keep the server from answering. */
 const MAX_OPEN_ROWS = 256;
 
-/** First fit in the order given. No sequence may be longer than `rowLength`. */
-export function packRows(sequences: readonly TrainSequence[], rowLength: number): PackedRow[] {
+/** First fit in the order given. A sequence that is too large for a row has one of its own: whoever takes rows refuses it. */
+export function packRows(
+  sequences: readonly TrainSequence[],
+  rowLength: number,
+  room: RowRoom = ENDLESS_ROOM,
+): PackedRow[] {
   const prefixes = prefixLengths(sequences);
+  const most = { tokens: Math.min(rowLength, room.maxTokens), bytes: room.bytes };
   let shortest = Infinity;
   for (const { tokens, group } of sequences) shortest = Math.min(shortest, tokens.length - (prefixes.get(group) ?? 0));
+  const least = { tokens: shortest, bytes: shortest * room.tokenBytes };
   const rows: OpenRow[] = [];
   let open: OpenRow[] = [];
   sequences.forEach(({ tokens, group }, index) => {
     const shared = prefixes.get(group) ?? 0;
-    let row = firstFit(open, rowLength - tokens.length, group, shared);
+    const own = segmentSize(tokens.length - shared, shared, room);
+    // The common beginning comes with the first sequence of its group.
+    const first = sum(segmentSize(shared, 0, room), own);
+    let row = open.find((each) => isRoom(each, own, most) && (each.groups.has(group) || isRoom(each, first, most)));
     if (!row) {
-      row = { used: 0, members: [], groups: new Set() };
+      row = { tokens: 0, bytes: 0, members: [], groups: new Set() };
       rows.push(row);
       open.push(row);
       if (open.length > MAX_OPEN_ROWS) open.shift();
     }
-    row.used += tokens.length - (row.groups.has(group) ? shared : 0);
+    Object.assign(row, sum(row, row.groups.has(group) ? own : first));
     row.members.push(index);
     row.groups.add(group);
     // A row without room for the shortest is not looked at again.
-    if (row.used + shortest > rowLength) open = open.filter((candidate) => candidate !== row);
+    if (!isRoom(row, least, most)) open = open.filter((candidate) => candidate !== row);
   });
   return rows.map(({ members }) => layOut(members, sequences, prefixes));
 }
 
-/** `mostUsed`: what a row may hold where it has nothing of the group; `shared` more where it has. */
-function firstFit(open: readonly OpenRow[], mostUsed: number, group: number, shared: number): OpenRow | undefined {
-  for (const row of open) {
-    if (row.used <= mostUsed || (row.used <= mostUsed + shared && row.groups.has(group))) return row;
-  }
-  return undefined;
+/** A segment has pages of its own, of its parent's last one, where that is not full, a copy. */
+function segmentSize(tokens: number, position: number, { tokenBytes, pageBytes }: RowRoom): Size {
+  if (tokens === 0) return { tokens: 0, bytes: 0 };
+  const pages = Math.ceil(((position % PAGE_SIZE) + tokens) / PAGE_SIZE);
+  return { tokens, bytes: tokens * tokenBytes + pages * pageBytes };
+}
+
+function isRoom(row: Size, more: Size, most: Size): boolean {
+  return row.tokens + more.tokens <= most.tokens && row.bytes + more.bytes <= most.bytes;
+}
+
+function sum(x: Size, y: Size): Size {
+  return { tokens: x.tokens + y.tokens, bytes: x.bytes + y.bytes };
 }
 
 function prefixLengths(sequences: readonly TrainSequence[]): Map<number, number> {

@@ -5,7 +5,7 @@
 import type { RlConfigBody } from '../../schemas/rl-config.ts';
 import type { SftConfigBody } from '../../schemas/sft-config.ts';
 import type { ModelSpec } from '../engine/native.ts';
-import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
+import type { AdapterRef, RowRoom, TrainingEngine } from '../engine/training.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
 import type { AdapterShape } from './adapter-init.ts';
 import type { RlBatch } from './rl-batch.ts';
@@ -28,10 +28,17 @@ export interface SftJob {
 
 export type TrainingJob = RlJob | SftJob;
 
+export interface WantedBatch {
+  jobId: string;
+  config: RlConfig;
+  /** Of each row. */
+  room: RowRoom;
+}
+
 /** What the client sent; the same however often it is asked. */
 export interface JobInputs {
   /** The trajectories as rows (`rlBatch`, seeded by the job's id). They may take long to make, which must hold up nothing but the job. */
-  rlBatch(jobId: string, config: RlConfig, chat: ChatEncoder, signal: AbortSignal): Promise<RlBatch>;
+  rlBatch(wanted: WantedBatch, chat: ChatEncoder, signal: AbortSignal): Promise<RlBatch>;
   /** train.jsonl or trajectories.jsonl behind training_data_url, decompressed. */
   trainingData(jobId: string): AsyncIterable<Uint8Array>;
 }

@@ -1,5 +1,6 @@
 /** Trajectory groups -> the rows of an RL job, with what each token weighs. */
 import { SessionError } from '../sessions/session.ts';
+import type { RowRoom } from '../engine/training.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
 import {
   groupAdvantages,
@@ -11,7 +12,7 @@ import {
 import { historyPath } from './check-trajectories.ts';
 import { TrainingFailedError, TrainingInputError } from './errors.ts';
 import { historyTokens, type HistoryTokens } from './history-tokens.ts';
-import { packRows, rowLengthFor, type PackedRow, type TrainSequence } from './pack.ts';
+import { ENDLESS_ROOM, packRows, rowLengthFor, type PackedRow, type TrainSequence } from './pack.ts';
 import { seededRandom, shuffle } from './random.ts';
 import type { RlConfig } from './rl-config.ts';
 import { historiesOf, type Trajectory, type TrajectoryGroup } from './trajectories.ts';
@@ -59,12 +60,13 @@ const NO_LOGPROBS =
   'There are no assistant logprobs to train on. Did you forget to include at least one Choice with logprobs in ' +
   'Trajectory.messages_and_choices?';
 
-/** The same rows in the same order for the same input and seed. */
+/** The same rows in the same order for the same input, seed and room. */
 export async function rlBatch(
   groups: AsyncIterable<TrajectoryGroup>,
   config: RlConfig,
   chat: ChatEncoder,
   seed: string,
+  room: RowRoom = ENDLESS_ROOM,
 ): Promise<RlBatch> {
   const collector = new Collector(config, chat);
   let index = 0;
@@ -72,7 +74,7 @@ export async function rlBatch(
   const sequences = collector.finish();
   normalizeWeights(sequences, config.advantageBalance);
   const longest = sequences.reduce((length, { tokens }) => Math.max(length, tokens.length), 0);
-  const packed = packRows(sequences, rowLengthFor(longest, config.packedSequenceLength));
+  const packed = packRows(sequences, rowLengthFor(longest, config.packedSequenceLength), room);
   const rows = packed.map((row) => weighted(row, sequences));
   return { rows: shuffle(rows, seededRandom(`rows ${seed}`)), stats: collector.stats() };
 }

@@ -4,13 +4,20 @@
  * is saved only after the event of its step.
  */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { RowRefusedError, TrainerLostError, type TrainerSession, type TrainerState } from '../engine/training.ts';
+import {
+  RowRefusedError,
+  TrainerLostError,
+  type RowRoom,
+  type TrainerSession,
+  type TrainerState,
+} from '../engine/training.ts';
 import { SessionError } from '../sessions/session.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
 import { identityAdapter } from './adapter-init.ts';
 import { readCheckpoint, writeCheckpoint } from './checkpoint-files.ts';
 import { createPlan } from './create-plan.ts';
 import { TrainingFailedError, TrainingInputError } from './errors.ts';
+import { ENDLESS_ROOM } from './pack.ts';
 import type { JobPlan, StepMetrics } from './plan.ts';
 import { CANCELLED, type Checkpoint, type JobRest, type TrainingJob, type TrainingPorts } from './ports.ts';
 import { StepReporter } from './reporter.ts';
@@ -27,11 +34,9 @@ export interface RunnerOptions {
 const MAX_LOSSES = 5;
 const RETRY_MS = 1000;
 
-/** What a client can do about rows that are refused. */
-const SMALLER_ROWS: Readonly<Record<TrainingJob['kind'], string>> = {
-  rl: 'A smaller packed_sequence_length makes shorter rows.',
-  sft: 'A smaller batch_size, or shorter lines, make shorter rows.',
-};
+/** Rows are packed for what training may take: what is refused is one sequence, or a job that goes on under smaller settings. */
+const SHORTER =
+  'Shorter trajectories or lines make shorter rows; the server may give training more (--training-memory).';
 
 export class JobRunner {
   readonly #ports: TrainingPorts;
@@ -65,29 +70,30 @@ export class JobRunner {
     if (signal.aborted) return signal.reason === CANCELLED ? 'The job was cancelled.' : null;
     if (error instanceof SessionError && error.code === 'unavailable') return null;
     if (error instanceof TrainingFailedError || error instanceof TrainingInputError) return error.message;
-    if (error instanceof RowRefusedError) return `The job does not fit: ${error.message}. ${SMALLER_ROWS[job.kind]}`;
+    if (error instanceof RowRefusedError) return `The job does not fit: ${error.message}. ${SHORTER}`;
     this.#ports.report(job.id, error);
     if (isDiskFull(error)) return "The server's disk is full.";
     return 'The training job failed because of an internal error of the server.';
   }
 
   async #train(job: TrainingJob, signal: AbortSignal): Promise<Checkpoint> {
-    const { checkpoints, events, inputs, chat } = this.#ports;
-    const made = await checkpoints.ofJob(job.id);
+    const made = await this.#ports.checkpoints.ofJob(job.id);
     if (made) return made;
     const start = (await this.#loadSnapshot(job)) ?? (await this.#firstSnapshot(job));
-    const plan = await createPlan(job, start.modelStep, {
-      inputs,
-      checkpoints,
-      chat: patient(chat, this.#retryMs, signal),
-      signal,
-    });
     signal.throwIfAborted();
-    await events.append(job.id, 'started', 'training_started', { num_sequences: plan.steps, ...finite(plan.summary) });
-    const end = start.step >= plan.steps ? start : await this.#steps(job, plan, start, signal);
+    const { plan, end } = await this.#steps(job, start, signal);
     const reporter = new StepReporter(this.#ports, job, plan, end);
     await reporter.finish();
     return this.#checkpoint(job, end.state);
+  }
+
+  async #plan(job: TrainingJob, { modelStep }: JobSnapshot, room: RowRoom, signal: AbortSignal): Promise<JobPlan> {
+    const { checkpoints, events, inputs, chat } = this.#ports;
+    const waiting = patient(chat, this.#retryMs, signal);
+    const plan = await createPlan(job, modelStep, { inputs, checkpoints, chat: waiting, room, signal });
+    signal.throwIfAborted();
+    await events.append(job.id, 'started', 'training_started', { num_sequences: plan.steps, ...finite(plan.summary) });
+    return plan;
   }
 
   async #loadSnapshot(job: TrainingJob): Promise<JobSnapshot | null> {
@@ -102,7 +108,7 @@ export class JobRunner {
     const state = latest
       ? await this.#readCheckpoint(job, latest)
       : { weights: await identityAdapter(spec, job.modelId, adapterShape), optimizer: null };
-    return { step: 0, modelStep: latest?.step ?? 0, state, logprobs: null, totals: {} };
+    return { step: 0, modelStep: latest?.step ?? 0, state, room: null, logprobs: null, totals: {} };
   }
 
   async #readCheckpoint(job: TrainingJob, { step, adapter }: Checkpoint): Promise<TrainerState> {
@@ -117,11 +123,18 @@ export class JobRunner {
   }
 
   /** Begins again at the last snapshot whenever the engine is lost. */
-  async #steps(job: TrainingJob, plan: JobPlan, start: JobSnapshot, signal: AbortSignal): Promise<JobSnapshot> {
+  async #steps(
+    job: TrainingJob,
+    start: JobSnapshot,
+    signal: AbortSignal,
+  ): Promise<{ plan: JobPlan; end: JobSnapshot }> {
+    let plan: JobPlan | null = null;
+    // The first engine says what a row may take. Steps that are taken stay those of the rows that they were taken with.
+    const planFor = async (room: RowRoom): Promise<JobPlan> => (plan ??= await this.#plan(job, start, room, signal));
     let from = start;
     for (let losses = 1; ; losses++) {
       try {
-        return await this.#attempt(job, plan, from, signal);
+        return await this.#attempt(job, planFor, from, signal);
       } catch (error) {
         signal.throwIfAborted();
         if (!(error instanceof TrainerLostError)) throw error;
@@ -134,13 +147,20 @@ export class JobRunner {
     }
   }
 
-  async #attempt(job: TrainingJob, plan: JobPlan, from: JobSnapshot, signal: AbortSignal): Promise<JobSnapshot> {
+  async #attempt(
+    job: TrainingJob,
+    planFor: (room: RowRoom) => Promise<JobPlan>,
+    from: JobSnapshot,
+    signal: AbortSignal,
+  ): Promise<{ plan: JobPlan; end: JobSnapshot }> {
     const session = await this.#open(from.state);
     // A call in the engine ends with the session, not with the step.
     const close = (): void => session.close();
     signal.addEventListener('abort', close, { once: true });
     try {
-      return await this.#drive(job, plan, from, session, signal);
+      const room = from.room ?? (from.step === 0 ? session.room : ENDLESS_ROOM);
+      const plan = await planFor(room);
+      return { plan, end: await this.#drive(job, plan, { ...from, room }, session, signal) };
     } finally {
       signal.removeEventListener('abort', close);
       session.close();

@@ -72,7 +72,7 @@ export class SftPlan implements JobPlan {
     if (tokens === 0) return { loss: 0, grad_norm: 0 };
     const longest = sequences.reduce((length, sequence) => Math.max(length, sequence.tokens.length), 0);
     let loss = 0;
-    for (const packed of packRows(sequences, rowLengthFor(longest, null))) {
+    for (const packed of packRows(sequences, rowLengthFor(longest, null), context.session.room)) {
       loss += await trainRow(packed, tokens, context);
     }
     context.check();

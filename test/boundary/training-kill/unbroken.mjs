@@ -32,7 +32,7 @@ async function run({ id, modelId, key, start, step }, index) {
     baseModel: 'base',
     chat,
     inputs: {
-      rlBatch: (jobId, resolved, encoder) => rlBatch(stream(groups), resolved, encoder, jobId),
+      rlBatch: (wanted, encoder) => rlBatch(stream(groups), wanted.config, encoder, wanted.jobId, wanted.room),
     },
     events: { append: () => Promise.resolve() },
     snapshots: { load: () => Promise.resolve(null), save: () => Promise.resolve() },

@@ -6,6 +6,7 @@ import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { threadedBatch } from '../../../src/control/training/batch/threaded-batch.ts';
 import { TrainingFailedError, TrainingInputError } from '../../../src/control/training/errors.ts';
+import { ENDLESS_ROOM } from '../../../src/control/training/pack.ts';
 import { rlBatch } from '../../../src/control/training/rl-batch.ts';
 import { resolveRlConfig } from '../../../src/control/training/rl-config.ts';
 import type { HistoryElement, TrajectoryGroup } from '../../../src/control/training/trajectories.ts';
@@ -48,7 +49,12 @@ const onThread = (
   body: RlConfigBody = {},
   encoder: ChatEncoder = chat,
   signal = never,
-) => threadedBatch({ file: stored(groups), config: resolveRlConfig(body), seed: 's' }, encoder, signal);
+) =>
+  threadedBatch(
+    { file: stored(groups), config: resolveRlConfig(body), room: ENDLESS_ROOM, seed: 's' },
+    encoder,
+    signal,
+  );
 
 describe('the rows', () => {
   it('are those that this thread would make, however many there are', async () => {
@@ -91,11 +97,11 @@ describe('errors keep their meaning', () => {
   it('a file that is damaged or gone', async () => {
     const file = stored(groups);
     writeFileSync(file, 'not compressed');
-    await expect(threadedBatch({ file, config: resolveRlConfig({}), seed: 's' }, chat, never)).rejects.toThrow(
-      'header',
-    );
+    await expect(
+      threadedBatch({ file, config: resolveRlConfig({}), room: ENDLESS_ROOM, seed: 's' }, chat, never),
+    ).rejects.toThrow('header');
     rmSync(file);
-    const gone = threadedBatch({ file, config: resolveRlConfig({}), seed: 's' }, chat, never);
+    const gone = threadedBatch({ file, config: resolveRlConfig({}), room: ENDLESS_ROOM, seed: 's' }, chat, never);
     await expect(gone).rejects.toMatchObject({ code: 'ENOENT' });
   });
 });
@@ -136,7 +142,11 @@ describe('a large group', () => {
       longest = Math.max(longest, performance.now() - turn);
       turn = performance.now();
     }, 1);
-    const { stats } = await threadedBatch({ file, config: resolveRlConfig({}), seed: 's' }, chat, never);
+    const { stats } = await threadedBatch(
+      { file, config: resolveRlConfig({}), room: ENDLESS_ROOM, seed: 's' },
+      chat,
+      never,
+    );
     clearInterval(timer);
     longest = Math.max(longest, performance.now() - turn);
     expect(stats).toMatchObject({ trajectories: 6, dropped: 6 });

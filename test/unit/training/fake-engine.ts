@@ -9,6 +9,7 @@ import {
   type AdapterWeights,
   type OptimizerState,
   type OptimizerStep,
+  type RowRoom,
   type RowScores,
   type StepOutcome,
   type TrainerSession,
@@ -55,6 +56,8 @@ export class FakeEngine implements TrainingEngine {
   poison = false;
   openError: Error | null = null;
   open = 0;
+  /** Of the sessions that open from now on. */
+  room: RowRoom = { maxTokens: 32_768, bytes: 2 ** 40, tokenBytes: 1, pageBytes: 1 };
 
   async openTrainer(state: TrainerState): Promise<TrainerSession> {
     await Promise.resolve();
@@ -82,6 +85,7 @@ export class FakeEngine implements TrainingEngine {
 }
 
 class FakeSession implements TrainerSession {
+  readonly room: RowRoom;
   readonly #engine: FakeEngine;
   readonly #weights: AdapterWeights;
   #optimizer: OptimizerState | null;
@@ -91,6 +95,7 @@ class FakeSession implements TrainerSession {
 
   constructor(engine: FakeEngine, state: TrainerState) {
     this.#engine = engine;
+    this.room = engine.room;
     const copy = structuredClone(state);
     this.#weights = copy.weights;
     this.#optimizer = copy.optimizer;

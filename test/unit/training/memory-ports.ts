@@ -8,9 +8,9 @@ import type {
   TrainingEventType,
   TrainingPorts,
   TrainingProgress,
+  WantedBatch,
 } from '../../../src/control/training/ports.ts';
 import { rlBatch } from '../../../src/control/training/rl-batch.ts';
-import type { RlConfig } from '../../../src/control/training/rl-config.ts';
 import type { TrajectoryGroup } from '../../../src/control/training/trajectories.ts';
 import { starterChat } from './chat-encoder.ts';
 import { FAKE_SPEC, FakeEngine } from './fake-engine.ts';
@@ -41,7 +41,7 @@ export class MemoryPorts implements TrainingPorts {
   beforeWrite: (write: number) => void = () => undefined;
 
   readonly inputs = {
-    rlBatch: (jobId: string, config: RlConfig) => rlBatch(stream(this.groups), config, chat, jobId),
+    rlBatch: ({ jobId, config, room }: WantedBatch) => rlBatch(stream(this.groups), config, chat, jobId, room),
     trainingData: () => stream([Buffer.from(this.data.slice(0, 7)), Buffer.from(this.data.slice(7))]),
   };
 

@@ -96,6 +96,35 @@ describe('packing', () => {
     }
   });
 
+  it('keeps rows within the memory that they may take, and leaves out nothing', () => {
+    const room = { maxTokens: 200, bytes: 3000, tokenBytes: 10, pageBytes: 70 };
+    const sequences = Array.from({ length: 90 }, (_, i) => {
+      const tokens = Array.from({ length: 10 + ((i * 7) % 40) }, (_, at) => (at < 8 + (i % 9) * 3 ? at : i));
+      return sequence(i % 9, tokens, tokens.length - 2, tokens.length - 1);
+    });
+    const rows = packRows(sequences, 2048, room);
+    expect(rows.flatMap(unpack)).toHaveLength(90);
+    const bytes = rows.map(({ row: { tokens, segments } }) => {
+      let pages = 0;
+      for (let i = 0; i < segments.length; i += 4) {
+        const [, count = 0, , position = 0] = segments.subarray(i, i + 4);
+        pages += Math.ceil((position + count) / 16) - Math.floor(position / 16);
+      }
+      return tokens.length * room.tokenBytes + pages * room.pageBytes;
+    });
+    expect(Math.max(...bytes)).toBeLessThanOrEqual(room.bytes);
+    // Filled: two of them are more than one may take.
+    expect(bytes.slice(0, -1).every((each, i) => each + (bytes[i + 1] ?? 0) > room.bytes)).toBe(true);
+    expect(packRows(sequences, 2048, { ...room, bytes: 1e9 }).every(({ row }) => row.tokens.length <= 200)).toBe(true);
+  });
+
+  it('gives what is too large for any row one of its own', () => {
+    const room = { maxTokens: 100, bytes: 1000, tokenBytes: 10, pageBytes: 0 };
+    const long = sequence(0, Array(150).fill(1) as number[], 1);
+    const rows = packRows([sequence(1, [1, 2], 1), long, sequence(2, [1, 3], 1)], 2048, room);
+    expect(rows.map(({ members }) => members)).toEqual([[0, 2], [1]]);
+  });
+
   it('takes a moment where no row is ever full', () => {
     const sequences = Array.from({ length: 100_000 }, (_, i) =>
       i === 0 ? sequence(i, [1, 2], 1) : sequence(i, [1, 2, 3, 4, 5, 6], 1),

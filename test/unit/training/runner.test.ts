@@ -233,8 +233,8 @@ describe('an RL job', () => {
       return ports;
     };
     for (const [job, advice] of [
-      [rl(), 'packed_sequence_length'],
-      [sft(), 'batch_size'],
+      [rl(), 'Shorter trajectories'],
+      [sft(), 'lines'],
     ] as const) {
       const ports = refusing();
       expect(await run(ports, job)).toBe('failed');
@@ -331,6 +331,26 @@ describe('an interrupted job', () => {
       expect(ports.engine.open).toBe(0);
       ports.remove();
     }
+  });
+
+  it('keeps the rows that it began with, whatever a row may take when it goes on', async () => {
+    const tight = { maxTokens: 40, bytes: 2 ** 40, tokenBytes: 1, pageBytes: 1 };
+    const whole = memory();
+    whole.engine.room = tight;
+    expect(await run(whole, rl({ learning_rate: 0.01 }))).toBe('ended');
+    expect(whole.log[0]?.data['num_sequences']).toBe(3);
+    const ports = memory();
+    ports.engine.room = tight;
+    ports.beforeWrite = () => {
+      if (ports.log.length === 2) throw new Error('killed');
+    };
+    await run(ports, rl({ learning_rate: 0.01 })).catch(() => undefined);
+    ports.beforeWrite = () => undefined;
+    ports.log.splice(0, ports.log.length, ...ports.log.filter(({ key }) => key !== 'end'));
+    ports.engine.room = { ...tight, maxTokens: 4096 };
+    expect(await run(ports, rl({ learning_rate: 0.01 }))).toBe('ended');
+    expect(story(ports)).toEqual(story(whole));
+    expect(filesOf(ports)).toEqual(filesOf(whole));
   });
 
   it('gives up on an engine that is lost again and again', async () => {

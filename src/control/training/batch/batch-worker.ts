@@ -11,7 +11,7 @@ const ROWS_AT_ONCE = 128;
 
 const port = parentPort;
 if (!port) throw new Error('batch-worker is not an entry of its own.');
-const { file, config, seed, vocabSize, maxModelLen, chatTemplate } = workerData as BatchSettings;
+const { file, config, room, seed, vocabSize, maxModelLen, chatTemplate } = workerData as BatchSettings;
 
 interface Asked {
   resolve: (ids: Int32Array) => void;
@@ -69,7 +69,7 @@ async function hand(rows: readonly RlRow[]): Promise<void> {
 }
 
 try {
-  const { rows, stats } = await rlBatch(readGroups(file), config, chat, seed);
+  const { rows, stats } = await rlBatch(readGroups(file), config, chat, seed, room);
   await hand(rows);
   tell({ type: 'done', stats });
 } catch (error) {

@@ -1,4 +1,5 @@
 /** Messages between the thread that prepares a batch and the rest. Trajectories go by path, rows come by transfer: neither is copied. */
+import type { RowRoom } from '../../engine/training.ts';
 import type { OpenChat } from '../../sessions/open-chat.ts';
 import type { SessionErrorCode } from '../../sessions/session.ts';
 import type { RlRow, RlStats } from '../rl-batch.ts';
@@ -8,6 +9,7 @@ export interface BatchTask {
   /** Compressed groups, one per line. */
   file: string;
   config: RlConfig;
+  room: RowRoom;
   seed: string;
 }
 

@@ -20,9 +20,9 @@ import type {
   JobSnapshots,
   RunLog,
   TrainingEventType,
+  WantedBatch,
 } from '../ports.ts';
 import type { RlBatch } from '../rl-batch.ts';
-import type { RlConfig } from '../rl-config.ts';
 
 const SNAPSHOT_FILE = 'snapshot';
 
@@ -43,9 +43,9 @@ export class StoredInputs implements JobInputs {
     this.#inputs = inputs;
   }
 
-  async rlBatch(jobId: string, config: RlConfig, chat: ChatEncoder, signal: AbortSignal): Promise<RlBatch> {
+  async rlBatch({ jobId, config, room }: WantedBatch, chat: ChatEncoder, signal: AbortSignal): Promise<RlBatch> {
     const file = this.#inputs.file(await this.#key(jobId));
-    return threadedBatch({ file, config, seed: jobId }, chat, signal);
+    return threadedBatch({ file, config, room, seed: jobId }, chat, signal);
   }
 
   async *trainingData(jobId: string): AsyncGenerator<Uint8Array> {
