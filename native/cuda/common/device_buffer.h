@@ -14,12 +14,17 @@ inline void* device_allocate(size_t bytes) { return std::calloc(1, bytes); }
 inline void device_free(void* p) { std::free(p); }
 inline void device_copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 #else
+// Whether it worked. What a call reports is taken back from the runtime, which would report it again for the next launch.
+inline bool worked(cudaError_t error) {
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return error == cudaSuccess;
+}
 inline void check_call(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) throw Error(ErrorKind::kState, std::string(what) + ": " + cudaGetErrorString(error));
+  if (!worked(error)) throw Error(ErrorKind::kState, std::string(what) + ": " + cudaGetErrorString(error));
 }
 inline void* device_allocate(size_t bytes) {
   void* p = nullptr;
-  if (cudaMalloc(&p, bytes) != cudaSuccess) return nullptr;
+  if (!worked(cudaMalloc(&p, bytes))) return nullptr;
   check_call(cudaMemset(p, 0, bytes), "cudaMemset");
   check_call(cudaStreamSynchronize(nullptr), "cudaMemset");
   return p;

@@ -37,7 +37,7 @@ class Graph {
     try {
       body();
     } catch (...) {
-      cudaStreamEndCapture(stream.get(), &captured);
+      (void)worked(cudaStreamEndCapture(stream.get(), &captured));
       if (captured) cudaGraphDestroy(captured);
       throw;
     }

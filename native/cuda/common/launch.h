@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "cuda/common/gpu.h"
+#include "cuda/common/device_buffer.h"
 
 namespace tandem::cuda {
 
@@ -25,8 +25,7 @@ template <class Kernel>
 void allow_shared_bytes([[maybe_unused]] Kernel* kernel, [[maybe_unused]] size_t bytes, [[maybe_unused]] const char* name) {
 #ifndef TANDEM_GPU_EMULATION
   if (bytes <= 48 << 10) return;
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
-  if (error != cudaSuccess) {
+  if (!worked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)))) {
     throw Error(ErrorKind::kUnsupported, std::string(name) + ": the device has too little shared memory");
   }
 #endif

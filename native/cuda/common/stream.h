@@ -106,12 +106,8 @@ class Event {
   void wait() const { check_call(cudaEventSynchronize(event_), "the GPU failed"); }
   bool passed() const {
     const cudaError_t state = cudaEventQuery(event_);
-    if (state == cudaErrorNotReady) {
-      (void)cudaGetLastError();  // it would pass for the next launch's
-      return false;
-    }
-    check_call(state, "the GPU failed");
-    return true;
+    if (state != cudaErrorNotReady) check_call(state, "the GPU failed");
+    return worked(state);
   }
 
  private:
@@ -122,7 +118,7 @@ inline void Stream::follow(const Event& event) { check_call(cudaStreamWaitEvent(
 
 inline void* pinned_allocate(size_t bytes) {
   void* p = nullptr;
-  return cudaMallocHost(&p, bytes) == cudaSuccess ? p : nullptr;
+  return worked(cudaMallocHost(&p, bytes)) ? p : nullptr;
 }
 inline void pinned_free(void* p) { cudaFreeHost(p); }
 #endif

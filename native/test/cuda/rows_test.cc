@@ -38,6 +38,14 @@ TEST(gpu_rms_norm_refuses_what_does_not_fit) {
   cuda::rms_norm({nullptr, 8, nullptr, nullptr, 8, 0, 8, 1e-6f}, nullptr);
 }
 
+TEST(gpu_memory_that_is_not_there_spoils_no_launch) {
+  CHECK_ERROR(kState, "out of memory", DeviceBuffer<float>(size_t(1) << 45));
+  DeviceBuffer<float> x(std::vector<float>(8, 2)), weight(std::vector<float>(8, 1));
+  DeviceBuffer<bf16> y(size_t(8));
+  cuda::rms_norm({x.data(), 8, weight.data(), y.data(), 8, 1, 8, 1e-6f}, nullptr);
+  check_bf16(y.download()[7], 1);
+}
+
 TEST(gpu_embedding_copies_rows_and_marks_bad_ids) {
   Random random(2);
   const int64_t vocab = 7, width = 300;
