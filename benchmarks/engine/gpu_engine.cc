@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "cuda/common/device_buffer.h"
@@ -235,8 +236,17 @@ class Check {
     add(name + ", products", flops / times[2] / 1e12, "TFLOP/s");
   }
 
+  // Runs one part; where it fails the others still run. False: it returned so, or threw.
+  static bool part(const char* name, const std::function<bool()>& body) {
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      std::printf("FAILED %s: %s\n", name, error.what());
+      return false;
+    }
+  }
+
   void report(const char* path, const std::string& shape) const {
-    for (const Result& r : results_) std::printf("%-48s %14.4f  %s\n", r.name.c_str(), r.value, r.unit);
     if (!path) return;
     FILE* file = std::fopen(path, "w");
     require(file != nullptr, ErrorKind::kIo, "cannot write the results");
@@ -273,7 +283,10 @@ class Check {
     return spec_.layers * (h * (2 * spec_.query_size() + 2 * spec_.kv_size()) + 3 * h * spec_.intermediate_size);
   }
 
-  void add(const std::string& name, double value, const char* unit) { results_.push_back({name, value, unit}); }
+  void add(const std::string& name, double value, const char* unit) {
+    results_.push_back({name, value, unit});
+    std::printf("%-48s %14.4f  %s\n", name.c_str(), value, unit);
+  }
 
   std::vector<Job> jobs(int count, int64_t prompt, int64_t outputs) {
     std::vector<Job> all;
@@ -353,18 +366,27 @@ class Check {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // one that is ended has said what it measured
   try {
     require(argc > 1, ErrorKind::kRange, "usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4|fp8]]");
     const std::string weights = argc > 3 ? argv[3] : "bf16";
     Check check(argv[1], format_of(weights));
-    const bool same = check.invariant(), trains = check.trains_what_it_serves();
-    check.decode();
-    check.prefill(2048);
-    check.prefill(8192);
-    check.lora_step(8192);
-    check.throughput(90);
-    check.report(argc > 2 ? argv[2] : nullptr, argv[1] + (" " + weights));
-    return same && trains ? 0 : 1;
+    using Body = std::function<bool()>;
+    const auto measured = [](const std::function<void()>& body) -> Body { return [body] { return body(), true; }; };
+    const std::pair<const char*, Body> parts[] = {
+        {"same bits", [&] { return check.invariant(); }},
+        {"same log-probabilities", [&] { return check.trains_what_it_serves(); }},
+        {"decode", measured([&] { check.decode(); })},
+        {"prefill of 2048", measured([&] { check.prefill(2048); })},
+        {"prefill of 8192", measured([&] { check.prefill(8192); })},
+        {"LoRA step", measured([&] { check.lora_step(8192); })},
+        {"throughput", measured([&] { check.throughput(90); })}};
+    bool good = true;
+    for (const auto& [name, body] : parts) {
+      good = check.part(name, body) && good;
+      check.report(argc > 2 ? argv[2] : nullptr, argv[1] + (" " + weights));
+    }
+    return good ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_engine: %s\n", error.what());
     return 1;

@@ -1,6 +1,6 @@
 // Times the CUDA kernels on a device beside its limits measured in the same run: a large copy, and a large product. Needs no Node. Where the
 // machine has cuBLASLt, products of BF16 weights are timed in turn with it, once the outputs have been compared.
-// Usage: gpu_bench [FILE.json [variants]]. The last lines are a table; the file gets every number. With `variants`: only what has several
+// Usage: gpu_bench [FILE.json [variants]]. A line per case, as they come; the file gets all of them. With `variants`: only what has several
 // kernels, products of BF16 weights and attention. TANDEM_CUDA_MATMUL and TANDEM_CUDA_ATTENTION choose them, as for a server.
 #include <algorithm>
 #include <cstdio>
@@ -99,35 +99,33 @@ std::vector<bf16> noise(size_t count, float scale) {
 
 class Bench {
  public:
-  Bench(MatMulKernel matmul, AttentionKernel attention) : matmul_(matmul), attention_(attention), peer_(CublasLt::open()) {
+  Bench(MatMulKernel matmul, AttentionKernel attention) : matmul_(matmul), attention_(attention) {
+    attempt("cuBLASLt", [&] { peer_ = CublasLt::open(); });
     std::printf("products of BF16 weights: %s; attention: %s; %s\n", variant_of(matmul).name, variant_of(attention).name,
                 peer_ ? peer_->name().c_str() : "no cuBLASLt here");
+    std::printf("%-44s %12s %12s %12s %8s\n", "case", "median", "least", "most", "limit");
   }
 
+  // Where one case fails the others still run, and the program ends with 1.
+  bool good() const { return good_; }
+
   void run_variants() {
-    copy_limit();
+    attempt("copy", [&] { copy_limit(); });
     for (int64_t m : {1, 8, 32}) decode_products(m);
-    for (int64_t m : {512, 2048, 8192}) prefill_products(m);
-    decode_attention(32, 2048);
-    decode_attention(1, 8192);
-    for (int64_t length : {2048, 8192}) prefill_attention(length);
+    for (int64_t m : {256, 512, 2048, 8192}) prefill_products(m);
+    for (auto [sequences, length] : {std::pair<int64_t, int64_t>{32, 2048}, {1, 512}, {1, 8192}}) {
+      attempt("decode attention", [&, sequences = sequences, length = length] { decode_attention(sequences, length); });
+    }
+    for (int64_t length : {2048, 8192}) attempt("prefill attention", [&] { prefill_attention(length); });
   }
 
   void run() {
     run_variants();
     for (const Format& format : kFormats) {
-      for (int64_t m : {1, 32, 2048}) quantised_product(format, m);
+      for (int64_t m : {1, 32, 2048}) attempt("a quantised product", [&] { quantised_product(format, m); });
     }
-    sampling(32);
-    rows(32);
-  }
-
-  void print() const {
-    std::printf("%-44s %12s %12s %12s %8s\n", "case", "median", "least", "most", "limit");
-    for (const Result& r : results_) {
-      const std::string share = r.share > 0 ? std::to_string(int(r.share * 100 + 0.5)) + " %" : "-";
-      std::printf("%-44s %12.4g %12.4g %12.4g %8s  %s\n", r.name.c_str(), r.value, r.least, r.most, share.c_str(), r.unit);
-    }
+    for (int64_t count : {1, 32, 256}) attempt("sampling", [&] { sampling(count); });
+    attempt("rows", [&] { rows(32); });
   }
 
   void write(const char* path, const std::string& device) const {
@@ -146,8 +144,22 @@ class Bench {
   }
 
  private:
+  void attempt(const char* name, const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      std::printf("FAILED %s: %s\n", name, error.what());
+      good_ = false;
+    }
+  }
+
+  void keep(Result r) {
+    const std::string share = r.share > 0 ? std::to_string(int(r.share * 100 + 0.5)) + " %" : "-";
+    std::printf("%-44s %12.4g %12.4g %12.4g %8s  %s\n", r.name.c_str(), r.value, r.least, r.most, share.c_str(), r.unit);
+    results_.push_back(std::move(r));
+  }
   void add(const std::string& name, double amount, const Timing& t, double limit, const char* unit) {
-    results_.push_back({name, amount / t.median, amount / t.most, amount / t.least, limit > 0 ? amount / t.median / limit : 0, unit});
+    keep({name, amount / t.median, amount / t.most, amount / t.least, limit > 0 ? amount / t.median / limit : 0, unit});
   }
 
   void copy_limit() {
@@ -165,16 +177,21 @@ class Bench {
     const MatMul args{x.data(), k, m, w.data(), n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size()), {}, matmul_};
     const std::string name = "product m=" + std::to_string(m) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
     const auto ours = [&] { matmul(args, nullptr); };
-    if (!peer_) return add(name, amount, time_of(ours), limit, unit);
-    DeviceBuffer<float> theirs(y.size());
-    CublasLt::Product other(*peer_, x.data(), w.data(), theirs.data(), m, n, k);
-    ours();
-    other.run(nullptr);
-    compare(y, theirs, name);
-    const InTurn t = time_in_turn(ours, [&] { other.run(nullptr); });
-    add(name, amount, t.first, limit, unit);
-    add(name + ", cuBLASLt", amount, t.second, limit, unit);
-    results_.push_back({name + ", ratio", t.ratio.median, t.ratio.least, t.ratio.most, 0, "x cuBLASLt"});
+    bool timed = false;
+    auto beside_the_peer = [&] {
+      DeviceBuffer<float> theirs(y.size());
+      CublasLt::Product other(*peer_, x.data(), w.data(), theirs.data(), m, n, k);
+      ours();
+      other.run(nullptr);
+      compare(y, theirs, name);
+      const InTurn t = time_in_turn(ours, [&] { other.run(nullptr); });
+      timed = true;
+      add(name, amount, t.first, limit, unit);
+      add(name + ", cuBLASLt", amount, t.second, limit, unit);
+      keep({name + ", ratio", t.ratio.median, t.ratio.least, t.ratio.most, 0, "x cuBLASLt"});
+    };
+    if (peer_) attempt("cuBLASLt beside it", beside_the_peer);
+    if (!timed) add(name, amount, time_of(ours), limit, unit);
   }
 
   // Of the first outputs, which are of the size of 1.
@@ -192,7 +209,7 @@ class Bench {
   // Weights are read once: the share is of the copy's bandwidth. Matrices beyond the cache, as in a model.
   void decode_products(int64_t m) {
     for (auto [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {24576, 4096}, {4096, 12288}, {151936, 1024}}) {
-      product(m, n, k, double(n * k * 2) / 1e9, bandwidth_, "GB/s");
+      attempt("a product", [&, n = n, k = k] { product(m, n, k, double(n * k * 2) / 1e9, bandwidth_, "GB/s"); });
     }
   }
 
@@ -236,7 +253,7 @@ class Bench {
 
   void prefill_products(int64_t m) {
     for (auto [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {24576, 4096}, {4096, 12288}}) {
-      product(m, n, k, 2e-12 * double(m) * double(n) * double(k), 0, "TFLOP/s");
+      attempt("a product", [&, n = n, k = k] { product(m, n, k, 2e-12 * double(m) * double(n) * double(k), 0, "TFLOP/s"); });
     }
   }
 
@@ -338,12 +355,14 @@ class Bench {
   AttentionKernel attention_;
   std::unique_ptr<CublasLt> peer_;
   double bandwidth_ = 0;
+  bool good_ = true;
   std::vector<Result> results_;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // one that is ended has said what it measured
   try {
     cudaDeviceProp device;
     check_call(cudaGetDeviceProperties(&device, 0), "cudaGetDeviceProperties");
@@ -352,9 +371,8 @@ int main(int argc, char** argv) {
                 attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), device.major, device.minor));
     if (argc > 2 && std::string(argv[2]) == "variants") bench.run_variants();
     else bench.run();
-    bench.print();
     if (argc > 1) bench.write(argv[1], device.name);
-    return 0;
+    return bench.good() ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_bench: %s\n", error.what());
     return 1;

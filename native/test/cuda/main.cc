@@ -1,7 +1,9 @@
 // Runs every kernel test, or those whose name holds the first argument (with a leading '!': holds it not); the last line counts.
+// --list only names them, --device only says which device they would run on, and fails where there is none.
 #include <cstdio>
 #include <cstring>
 
+#include "cuda/common/device_info.h"
 #include "harness.h"
 
 namespace tandem::test {
@@ -25,7 +27,28 @@ int run_all(const char* filter) {
   return failed > 0 || passed == 0 ? 1 : 0;
 }
 
+int list_all() {
+  for (const Case& test : cases()) std::printf("%s\n", test.name);
+  return 0;
+}
+
+int show_device() {
+  const cuda::DeviceInfo found = cuda::device_info();
+  std::printf("%s, compute capability %d.%d\n", found.message.c_str(), found.major, found.minor);
+  return found.devices > 0 ? 0 : 1;
+}
+
+int run(const char* argument) {
+  if (argument && std::strcmp(argument, "--list") == 0) return list_all();
+  if (argument && std::strcmp(argument, "--device") == 0) return show_device();
+  return run_all(argument);
+}
+
 }  // namespace
 }  // namespace tandem::test
 
-int main(int argc, char** argv) { return tandem::test::run_all(argc > 1 ? argv[1] : nullptr); }
+int main(int argc, char** argv) {
+  // A process that is ended has said what it did.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
+  return tandem::test::run(argc > 1 ? argv[1] : nullptr);
+}
