@@ -11,7 +11,6 @@ constexpr int kOutputs = 64;  // weights' rows of a tile: 16 per warp
 constexpr int kOutputWarps = kOutputs / 16;
 constexpr int kMostWarpTokens = 64;
 constexpr int kDepth = kSplitDepth;  // k of a tile
-constexpr int kStages = 3;
 constexpr int kChunk = 8;  // elements of a 16-byte copy
 constexpr int kRowChunks = kDepth / kChunk;
 static_assert(kOutputs == kQuantPanel && kDepth == kQuantTile);
@@ -27,6 +26,11 @@ __host__ __device__ constexpr int threads() {
 template <int kTokens>
 __host__ __device__ constexpr int warp_tokens() {
   return kTokens / token_warps<kTokens>();
+}
+// Few tokens wait for weights: what two or three blocks of a multiprocessor have under way covers the memory's latency.
+template <int kTokens>
+__host__ __device__ constexpr int stages() {
+  return kTokens <= 16 ? 6 : kTokens <= kMostWarpTokens ? 4 : 3;
 }
 
 // Where the 16-byte chunk of a tile's row lies: rows of 128 bytes, chunks permuted so that ldmatrix meets no bank twice.
@@ -124,11 +128,12 @@ __device__ __forceinline__ QuantPanel panel_of(const MatMul& a, const QuantPanel
   return kTransposed ? a.quantised.panels[tile] : own;
 }
 
-// Block (tile of outputs, tile of tokens, part). With `parts_in_grid` each block computes one part into the workspace
-// [part][m][n]; otherwise it computes all parts and adds them in order.
-template <int kTokens, bool kQuantised, bool kTransposed>
-__global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
-  constexpr int kThreads = threads<kTokens>(), kCount = warp_tokens<kTokens>();
+// Block (tile of outputs, tile of tokens, part). With `parts_in_grid` each block computes one part into the workspace [part][m][n]; otherwise
+// it computes all parts, and where there are several (kSums) adds them in order. 512 threads share a multiprocessor: with kSums the sums of
+// the parts before may then lie in local memory, from where they are read once per part.
+template <int kTokens, bool kQuantised, bool kTransposed, bool kSums>
+__global__ void __launch_bounds__(threads<kTokens>(), 512 / threads<kTokens>()) matmul_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
+  constexpr int kThreads = threads<kTokens>(), kCount = warp_tokens<kTokens>(), kStages = stages<kTokens>();
   GPU_SHARED_BYTES(shared);
   // Quantised weights: behind the stages, the tile in use.
   bf16* widened = reinterpret_cast<bf16*>(shared + kStages * stage_bytes<kTokens, kQuantised>(a));
@@ -153,7 +158,8 @@ __global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, in
     cp_async_commit();  // also when empty: the count of groups stays in step
   };
   const int warp_token = int(threadIdx.x) / (kOutputWarps * kWarp) * kCount;
-  float part[kCount / 8][4] = {}, total[kCount / 8][4] = {};
+  float part[kCount / 8][4] = {};
+  [[maybe_unused]] float total[kCount / 8][4] = {};
   for (int i = 0; i < kStages - 1; ++i) load(begin + i);
   for (int tile = begin; tile < end; ++tile) {
     cp_async_wait<kStages - 2>();
@@ -166,30 +172,33 @@ __global__ void __launch_bounds__(threads<kTokens>()) matmul_kernel(MatMul a, in
       __syncthreads();  // the widened tile is there for all
     }
     multiply_tile<kCount, kTransposed>(part, kQuantised ? widened : reinterpret_cast<bf16*>(stage), tokens_of(stage), warp_token);
-    if ((tile + 1) % tiles_per_part != 0 && tile + 1 != end) continue;
-    const bool first = tile / tiles_per_part == 0 || parts_in_grid;
-    for_each_element<kCount>(warp_token, [&](int, int, int i, int j) {
-      total[i][j] = first ? part[i][j] : total[i][j] + part[i][j];
-      part[i][j] = 0;
-    });
+    if constexpr (kSums) {
+      if ((tile + 1) % tiles_per_part != 0 && tile + 1 != end) continue;
+      const bool first = tile / tiles_per_part == 0;
+      for_each_element<kCount>(warp_token, [&](int, int, int i, int j) {
+        total[i][j] = first ? part[i][j] : total[i][j] + part[i][j];
+        part[i][j] = 0;
+      });
+    }
   }
   for_each_element<kCount>(warp_token, [&](int token, int output, int i, int j) {
     const int64_t t = first_token + token, o = first_output + output;
     if (t >= a.m || o >= outputs) return;
+    const float sum = kSums ? total[i][j] : part[i][j];
     if (parts_in_grid) {
-      a.workspace[(int64_t(blockIdx.z) * a.m + t) * outputs + o] = total[i][j];
+      a.workspace[(int64_t(blockIdx.z) * a.m + t) * outputs + o] = sum;
     } else {
-      a.y[t * a.ldy + o] = a.accumulate ? a.y[t * a.ldy + o] + total[i][j] : total[i][j];
+      a.y[t * a.ldy + o] = a.accumulate ? a.y[t * a.ldy + o] + sum : sum;
     }
   });
 }
 
-template <int kTokens, bool kQuantised, bool kTransposed>
+template <int kTokens, bool kQuantised, bool kTransposed, bool kSums>
 void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
-  const size_t bytes = size_t(kStages * stage_bytes<kTokens, kQuantised>(a) + (kQuantised ? kTileBytes : 0));
+  const size_t bytes = size_t(stages<kTokens>() * stage_bytes<kTokens, kQuantised>(a) + (kQuantised ? kTileBytes : 0));
   const int64_t outputs = sides_of<kTransposed>(a).outputs;
   const dim3 grid(unsigned(ceil_div(outputs, kOutputs)), unsigned(ceil_div(a.m, kTokens)), split.in_grid ? unsigned(split.parts) : 1);
-  const auto kernel = &matmul_kernel<kTokens, kQuantised, kTransposed>;
+  const auto kernel = &matmul_kernel<kTokens, kQuantised, kTransposed, kSums>;
   allow_shared_bytes(kernel, bytes, "matmul");
   GPU_LAUNCH(kernel, grid, dim3(threads<kTokens>()), bytes, stream, a, split.tiles, split.in_grid);
   check_launch("matmul");
@@ -209,18 +218,19 @@ void check(const MatMul& a, const char* name, const Sides& sides) {
   check_argument(q.data == nullptr || (placed && q.most_tile_bytes % 128 == 0), name, "quantised");
 }
 
-template <int kTokens, bool kTransposed>
+template <int kTokens, bool kTransposed, bool kSums>
 void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
-  if (a.quantised.data == nullptr) return launch<kTokens, false, kTransposed>(a, split, stream);
-  launch<kTokens, true, kTransposed>(a, split, stream);
+  if (a.quantised.data == nullptr) return launch<kTokens, false, kTransposed, kSums>(a, split, stream);
+  launch<kTokens, true, kTransposed, kSums>(a, split, stream);
 }
 
 }  // namespace
 
 void matmul_mma(const MatMul& a, const Split& split, cudaStream_t stream) {
-  if (a.m <= 16) return launch<16, false>(a, split, stream);
-  if (a.m <= 64) return launch<64, false>(a, split, stream);
-  launch<128, false>(a, split, stream);
+  if (split.parts > 1 && !split.in_grid) return launch<128, false, true>(a, split, stream);
+  if (a.m <= 16) return launch<16, false, false>(a, split, stream);
+  if (a.m <= 64) return launch<64, false, false>(a, split, stream);
+  launch<128, false, false>(a, split, stream);
 }
 
 void matmul(const MatMul& a, cudaStream_t stream) {
@@ -237,8 +247,8 @@ void matmul_transposed(const MatMul& a, cudaStream_t stream) {
   if (a.m == 0) return;
   Split split = split_of(a.m, a.k, a.n);
   split.in_grid = false;
-  if (a.m <= 16) return launch<16, true>(a, split, stream);
-  launch<128, true>(a, split, stream);
+  if (a.m <= 16) return launch<16, true, true>(a, split, stream);
+  launch<128, true, true>(a, split, stream);
 }
 
 }  // namespace tandem::cuda

@@ -27,6 +27,8 @@ struct MatMul {
 
 int64_t matmul_splits(int64_t n, int64_t k);
 int64_t matmul_workspace_floats(int64_t m, int64_t n, int64_t k);
+// For every m up to `most_m`.
+int64_t matmul_most_workspace_floats(int64_t most_m, int64_t n, int64_t k);
 
 // Throws Error(kRange) naming the argument.
 void matmul(const MatMul& args, cudaStream_t stream);

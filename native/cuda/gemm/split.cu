@@ -11,8 +11,12 @@ constexpr int kAddThreads = 128;
 // Blocks of 64 outputs that fill a large device twice; a constant, so that the sums are the same on every device.
 constexpr int64_t kWantedBlocks = 264, kBlockOutputs = 64;
 constexpr int64_t kLeastSplitDepth = 256;
-// Beyond so many tokens one block adds up all parts itself.
+// Beyond so many tokens one block adds up all parts itself, unless there would be so few blocks, of so many tokens, that half of a large
+// device idles. Which of both it is changes no bit.
 constexpr int64_t kMostSplitTokens = 64;
+constexpr int64_t kFewBlocks = 66, kBlockTokens = 128;
+
+int64_t most_split_tokens(int64_t n) { return std::max(kMostSplitTokens, kFewBlocks / ceil_div(n, kBlockOutputs) * kBlockTokens); }
 
 __global__ void add_parts_kernel(MatMul a, int parts) {
   const int64_t output = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, token = blockIdx.y;
@@ -29,7 +33,7 @@ Split split_of(int64_t m, int64_t n, int64_t k) {
   const int64_t tiles = ceil_div(k, kSplitDepth), blocks = ceil_div(n, kBlockOutputs);
   const int64_t wanted = std::min(ceil_div(kWantedBlocks, blocks), std::max<int64_t>(1, k / kLeastSplitDepth));
   const int64_t each = ceil_div(tiles, wanted), parts = ceil_div(tiles, each);
-  return {int(each), int(parts), parts > 1 && m <= kMostSplitTokens};
+  return {int(each), int(parts), parts > 1 && m <= most_split_tokens(n)};
 }
 
 int64_t matmul_splits(int64_t n, int64_t k) { return split_of(1, n, k).parts; }
@@ -37,6 +41,10 @@ int64_t matmul_splits(int64_t n, int64_t k) { return split_of(1, n, k).parts; }
 int64_t matmul_workspace_floats(int64_t m, int64_t n, int64_t k) {
   const Split split = split_of(m, n, k);
   return split.in_grid ? split.parts * m * n : 0;
+}
+
+int64_t matmul_most_workspace_floats(int64_t most_m, int64_t n, int64_t k) {
+  return matmul_workspace_floats(std::min(most_m, most_split_tokens(n)), n, k);
 }
 
 void add_parts(const MatMul& a, const Split& split, cudaStream_t stream) {

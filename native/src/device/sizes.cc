@@ -22,14 +22,9 @@ constexpr int64_t kLoraFloats = int64_t(4) << 20;
 
 int64_t product_workspace(const model::Spec& s, int64_t rows, int64_t logit_rows) {
   const int64_t h = s.hidden_size, q = s.query_size(), f = s.intermediate_size;
-  int64_t most = 0;
-  // Only small batches split their products (matmul_workspace_floats grows with m, then is 0).
-  for (int64_t m : {int64_t(1), int64_t(16), int64_t(64), rows}) {
-    if (m > rows) continue;
-    for (auto [n, k] : {std::pair{q + 2 * s.kv_size(), h}, {h, q}, {2 * f, h}, {h, f}}) {
-      most = std::max(most, cuda::matmul_workspace_floats(m, n, k));
-    }
-    most = std::max(most, cuda::matmul_workspace_floats(std::min(m, logit_rows), s.vocab_size, h));
+  int64_t most = cuda::matmul_most_workspace_floats(logit_rows, s.vocab_size, h);
+  for (auto [n, k] : {std::pair{q + 2 * s.kv_size(), h}, {h, q}, {2 * f, h}, {h, f}}) {
+    most = std::max(most, cuda::matmul_most_workspace_floats(rows, n, k));
   }
   return most;
 }

@@ -137,6 +137,7 @@ TEST(hopper_matmul_rows_do_not_depend_on_their_batch) {
   Product parts(130, 72, 576, 9, kWgmma);
   CHECK_EQ(cuda::matmul_splits(parts.n, parts.k), int64_t(2));
   check_batches(parts, {{0, 1}, {129, 1}, {3, 11}, {7, 20}, {60, 50}, {60, 66}});
+  CHECK(same_bits(run_in_one_block(parts), parts.run(0, parts.m)));
   Product whole(260, 72, 200, 10, kWgmma);
   check_batches(whole, {{0, 1}, {259, 1}, {3, 11}, {7, 20}, {60, 50}, {130, 66}, {100, 129}});
 }

@@ -18,9 +18,22 @@ TEST(gpu_matmul_rows_do_not_depend_on_their_batch) {
   // Two parts, computed by two blocks for few tokens and by one for many.
   Product p(130, 72, 576, 9);
   CHECK_EQ(cuda::matmul_splits(p.n, p.k), int64_t(2));
-  CHECK_EQ(cuda::matmul_workspace_floats(130, p.n, p.k), int64_t(0));
-  CHECK(cuda::matmul_workspace_floats(20, p.n, p.k) > 0);
   check_batches(p, {{0, 1}, {129, 1}, {7, 20}, {60, 66}});
+  CHECK(same_bits(run_in_one_block(p), p.run(0, p.m)));
+}
+
+TEST(gpu_matmul_splits_parts_among_blocks_where_these_are_few) {
+  // 64 blocks of 64 outputs and up to 128 tokens; then twice as many.
+  CHECK(cuda::matmul_workspace_floats(128, 4096, 4096) > 0);
+  CHECK_EQ(cuda::matmul_workspace_floats(129, 4096, 4096), int64_t(0));
+  for (int64_t n : {1024, 4096, 24576}) {
+    int64_t most = 0;
+    for (int64_t m = 1; m <= 3000; ++m) {
+      most = std::max(most, cuda::matmul_workspace_floats(m, n, 4096));
+      if (m % 100 == 0) CHECK_EQ(cuda::matmul_most_workspace_floats(m, n, 4096), most);
+      CHECK_EQ(cuda::split_of(m, n, 4096).tiles, cuda::split_of(1, n, 4096).tiles);
+    }
+  }
 }
 
 // The product of quantised weights, and of the bf16 weights that they stand for.

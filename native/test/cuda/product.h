@@ -51,6 +51,15 @@ inline void check_product(int64_t m, int64_t n, int64_t k, cuda::MatMulKernel ke
   check_near(p, p.run(0, m, true), p.y.download());
 }
 
+// By so many tiles of 64 k per part, all parts added by one block. The same bits as by several blocks.
+inline std::vector<float> run_in_one_block(Product& p) {
+  const cuda::Split split = cuda::split_of(p.m, p.n, p.k);
+  DeviceBuffer<float> out(p.y.download());
+  const cuda::MatMul args{p.x.data(), p.k, p.m, p.w.data(), p.n, p.k, out.data(), p.n, false, nullptr, 0, {}, p.kernel};
+  cuda::variant_of(p.kernel).launch(args, {split.tiles, split.parts, false}, nullptr);
+  return out.download();
+}
+
 // Rows (first, count) by themselves have the bits that they have among all.
 inline void check_batches(Product& p, const std::vector<std::pair<int64_t, int64_t>>& batches) {
   const std::vector<float> all = p.run(0, p.m);
