@@ -7,6 +7,8 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kChunk = 8;
+constexpr int kThreads = kGroupTiles * kWarp;
+constexpr int kStages = 2;
 
 template <int kDim>
 __device__ __forceinline__ bf16* tile_chunk(bf16* tile, int row, int chunk) {
@@ -14,20 +16,42 @@ __device__ __forceinline__ bf16* tile_chunk(bf16* tile, int row, int chunk) {
   return tile + row * kDim + ((chunk & ~kMask) | ((chunk ^ row) & kMask)) * kChunk;
 }
 
-// 64 keys and values from `first` on; positions at or after `end` and bad pages are zero.
+// What a block walks over: two stages of keys and values, of which one is computed with while the other is brought.
+struct Walk {
+  unsigned char* stages;
+  int sequence, kv_head;
+  Span span;  // from a multiple of kTileKeys on
+};
+
 template <int kDim>
-__device__ void load_keys(const PagedAttention& a, bf16* keys, bf16* values, int sequence, int kv_head, int first, int end) {
+__device__ __forceinline__ bf16* keys_of(const Walk& walk, int first) {
+  return reinterpret_cast<bf16*>(walk.stages) + first / kTileKeys % kStages * (2 * kTileKeys * kDim);
+}
+
+// The 64 keys and values from `first` on, on their way to their stage; positions at or after the end and bad pages are zero.
+template <int kDim>
+__device__ void load_keys(const PagedAttention& a, const Walk& walk, int first) {
   constexpr int kChunks = kDim / kChunk;
-  for (int i = threadIdx.x; i < kTileKeys * kChunks; i += int(blockDim.x)) {
+  bf16 *keys = keys_of<kDim>(walk, first), *values = keys + kTileKeys * kDim;
+  for (int i = threadIdx.x; first < walk.span.end && i < kTileKeys * kChunks; i += kThreads) {
     const int key = i / kChunks, chunk = i % kChunks, position = first + key;
     const int64_t index = position / kPagePositions;
-    const int64_t page = position < end && index < a.max_pages ? a.page_table[sequence * a.max_pages + index] : -1;
+    const int64_t page = position < walk.span.end && index < a.max_pages ? a.page_table[walk.sequence * a.max_pages + index] : -1;
     const bool valid = page >= 0 && page < a.kv.pages;
-    const int64_t at = valid ? a.kv.offset(page, kv_head, position % kPagePositions) + chunk * kChunk : 0;
+    const int64_t at = valid ? a.kv.offset(page, walk.kv_head, position % kPagePositions) + chunk * kChunk : 0;
     cp_async_16(tile_chunk<kDim>(keys, key, chunk), a.kv.keys + at, valid ? 16 : 0);
     cp_async_16(tile_chunk<kDim>(values, key, chunk), a.kv.values + at, valid ? 16 : 0);
   }
-  cp_async_commit();
+  cp_async_commit();  // also when empty: the count of groups stays in step
+}
+
+// The first keys are on their way when this returns.
+template <int kDim>
+__device__ Walk begin_walk(const PagedAttention& a, int sequence, int kv_head, Span span) {
+  GPU_SHARED_BYTES(shared);
+  const Walk walk{shared, sequence, kv_head, span};
+  load_keys<kDim>(a, walk, span.begin);
+  return walk;
 }
 
 // scores = queries . keys^T.
@@ -65,82 +89,88 @@ __device__ void add_values(Softmax<kDim>& s, const float (&weights)[kTileKeys / 
   }
 }
 
-// Keys [begin, end) of one split, all warps of the block together.
+// Keys [begin, end) of the walk, all of one split. All warps of the block bring them; those without rows compute nothing.
 template <int kDim>
-__device__ Softmax<kDim> attend_split(const PagedAttention& a, const Rows<kDim>& rows, int sequence, int kv_head, int begin, int end) {
-  GPU_SHARED_BYTES(shared);
-  bf16* keys = reinterpret_cast<bf16*>(shared);
-  bf16* values = keys + kTileKeys * kDim;
+__device__ Softmax<kDim> attend_split(const PagedAttention& a, const Rows<kDim>& rows, bool any_rows, const Walk& walk, int begin,
+                                      int end) {
   Softmax<kDim> s;
   for (int first = begin; first < end; first += kTileKeys) {
-    load_keys<kDim>(a, keys, values, sequence, kv_head, first, end);
-    cp_async_wait<0>();
-    __syncthreads();
-    float scores[kTileKeys / 8][4] = {};
-    score_keys<kDim>(rows, keys, scores);
-    mask_scores<kDim>(a, rows, first, scores);
-    weigh<kDim>(s, scores);
-    add_values<kDim>(s, scores, values);
-    __syncthreads();  // all are done with the tile
+    load_keys<kDim>(a, walk, first + kTileKeys);
+    cp_async_wait<1>();
+    __syncthreads();  // these keys are there for all
+    if (any_rows) {
+      bf16* keys = keys_of<kDim>(walk, first);
+      float scores[kTileKeys / 8][4] = {};
+      score_keys<kDim>(rows, keys, scores);
+      mask_scores<kDim>(a, rows, first, scores);
+      weigh<kDim>(s, scores);
+      add_values<kDim>(s, scores, keys + kTileKeys * kDim);
+    }
+    __syncthreads();  // all are done with the stage
   }
   return s;
 }
 
-// Block (tile, kv head, split) of one warp.
+__device__ __forceinline__ bool first_warp() { return threadIdx.x < kWarp; }
+
+// Block (tile, kv head, split); the tile's rows are the first warp's, the others help to bring its keys.
 template <int kDim>
-__global__ void __launch_bounds__(kWarp) attend_splits_kernel(PagedAttention a) {
+__global__ void __launch_bounds__(kThreads, 3) attend_splits_kernel(PagedAttention a) {
   const AttentionTile tile = a.tiles[blockIdx.x];
   const int kv_head = blockIdx.y, split = int(blockIdx.z);
   const Span span = own_span(a, tile, split);
   if (span.end <= span.begin) return;
+  const Walk walk = begin_walk<kDim>(a, tile.sequence, kv_head, span);
   const Rows<kDim> rows = load_rows<kDim>(a, tile, kv_head);
-  Softmax<kDim> s = attend_split<kDim>(a, rows, tile.sequence, kv_head, span.begin, span.end);
-  copy_partial<kDim>(partial_of(a, blockIdx.x, kv_head, split, partial_floats<kDim>()), s, true);
+  Softmax<kDim> s = attend_split<kDim>(a, rows, first_warp(), walk, span.begin, span.end);
+  if (first_warp()) copy_partial<kDim>(partial_of(a, blockIdx.x, kv_head, split, partial_floats<kDim>()), s, true);
 }
 
-// Block (prefix tile, kv head, split) of one warp.
+// Block (prefix tile, kv head, split); the members' rows are the first warp's.
 template <int kDim>
-__global__ void __launch_bounds__(kWarp) attend_prefixes_kernel(PagedAttention a) {
+__global__ void __launch_bounds__(kThreads, 2) attend_prefixes_kernel(PagedAttention a) {
   const PrefixTile tile = a.prefixes[blockIdx.x];
   const int kv_head = blockIdx.y, split = int(blockIdx.z), begin = split * kSplitPositions;
   if (split >= tile.splits) return;
+  const Walk walk = begin_walk<kDim>(a, tile.sequence, kv_head, {begin, begin + kSplitPositions});
   const Rows<kDim> rows = load_placed_rows<kDim>(a, kv_head, [&](int token) {
     const PrefixMember member = member_of(a, tile, token);
     return Place{member.row, member.position};
   });
-  store_members<kDim>(a, tile, kv_head, split, attend_split<kDim>(a, rows, tile.sequence, kv_head, begin, begin + kSplitPositions));
+  const Softmax<kDim> s = attend_split<kDim>(a, rows, first_warp(), walk, begin, begin + kSplitPositions);
+  if (first_warp()) store_members<kDim>(a, tile, kv_head, split, s);
 }
 
 // Block (group of tiles, kv head): every split in turn, keys read once for all of them.
 template <int kDim>
-__global__ void __launch_bounds__(kGroupTiles* kWarp) attend_tiles_kernel(PagedAttention a) {
+__global__ void __launch_bounds__(kThreads) attend_tiles_kernel(PagedAttention a) {
   const AttentionTile* tiles = a.tiles + int64_t(blockIdx.x) * kGroupTiles;
   const Span span = group_span(a, tiles);
-  const int kv_head = blockIdx.y, sequence = tiles[0].sequence;
-  const Rows<kDim> rows = load_rows<kDim>(a, tiles[threadIdx.x / kWarp], kv_head);
+  const Walk walk = begin_walk<kDim>(a, tiles[0].sequence, blockIdx.y, span);
+  const Rows<kDim> rows = load_rows<kDim>(a, tiles[threadIdx.x / kWarp], blockIdx.y);
   Softmax<kDim> total;
   for (int first = span.begin; first < span.end; first += kSplitPositions) {
-    total.merge(attend_split<kDim>(a, rows, sequence, kv_head, first, min(span.end, first + kSplitPositions)));
+    total.merge(attend_split<kDim>(a, rows, true, walk, first, min(span.end, first + kSplitPositions)));
   }
   write_rows<kDim>(a, rows, total);
 }
 
 template <int kDim>
 void launch(const PagedAttention& a, cudaStream_t stream) {
-  constexpr size_t bytes = size_t(2) * kTileKeys * kDim * sizeof(bf16);
+  constexpr size_t bytes = size_t(kStages) * 2 * kTileKeys * kDim * sizeof(bf16);
   const unsigned tiles = unsigned(a.tile_count), heads = unsigned(a.kv.kv_heads);
   if (!a.splits_in_grid) {
     allow_shared_bytes(&attend_tiles_kernel<kDim>, bytes, "paged_attention");
-    GPU_LAUNCH(attend_tiles_kernel<kDim>, dim3(tiles / kGroupTiles, heads), dim3(kGroupTiles * kWarp), bytes, stream, a);
+    GPU_LAUNCH(attend_tiles_kernel<kDim>, dim3(tiles / kGroupTiles, heads), dim3(kThreads), bytes, stream, a);
     return check_launch("paged_attention");
   }
   allow_shared_bytes(&attend_splits_kernel<kDim>, bytes, "paged_attention");
   const dim3 grid(tiles, heads, unsigned(ceil_div(a.longest, kSplitPositions)));
-  GPU_LAUNCH(attend_splits_kernel<kDim>, grid, dim3(kWarp), bytes, stream, a);
+  GPU_LAUNCH(attend_splits_kernel<kDim>, grid, dim3(kThreads), bytes, stream, a);
   check_launch("paged_attention: splits");
   if (a.prefix_count == 0) return;
   allow_shared_bytes(&attend_prefixes_kernel<kDim>, bytes, "paged_attention");
-  GPU_LAUNCH(attend_prefixes_kernel<kDim>, dim3(unsigned(a.prefix_count), heads, grid.z), dim3(kWarp), bytes, stream, a);
+  GPU_LAUNCH(attend_prefixes_kernel<kDim>, dim3(unsigned(a.prefix_count), heads, grid.z), dim3(kThreads), bytes, stream, a);
   check_launch("paged_attention: prefixes");
 }
 
