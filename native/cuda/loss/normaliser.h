@@ -8,6 +8,7 @@ constexpr int kVocabThreads = 512;  // of a block that works on one row of logit
 
 __device__ inline float block_largest(const float* values, int64_t count) {
   float largest = -INFINITY;
+  GPU_UNROLL_8
   for (int64_t i = threadIdx.x; i < count; i += kVocabThreads) largest = fmaxf(largest, values[i]);
   return block_max(largest);
 }
@@ -22,6 +23,7 @@ struct Normaliser {
 __device__ inline bool normalise(const float* logits, int64_t vocab, float scale, Normaliser& n) {
   const float largest = block_largest(logits, vocab);
   float sum = 0;
+  GPU_UNROLL_8
   for (int64_t i = threadIdx.x; i < vocab; i += kVocabThreads) sum += expf((logits[i] - largest) * scale);
   n = {largest, scale, logf(block_sum(sum))};
   return isfinite(n.log_sum);

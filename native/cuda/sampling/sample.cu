@@ -56,12 +56,12 @@ __device__ int32_t block_argmax(const float* values, int64_t count, float larges
   __shared__ int best;
   if (threadIdx.x == 0) best = INT32_MAX;
   __syncthreads();
+  int first = INT32_MAX;
+  GPU_UNROLL_8
   for (int64_t i = threadIdx.x; i < count; i += kThreads) {
-    if (values[i] == largest) {
-      atomicMin(&best, int(i));
-      break;
-    }
+    if (values[i] == largest) first = min(first, int(i));
   }
+  if (first != INT32_MAX) atomicMin(&best, first);
   __syncthreads();
   const int found = best;
   __syncthreads();
@@ -69,9 +69,10 @@ __device__ int32_t block_argmax(const float* values, int64_t count, float larges
 }
 
 // logits -> work: samplable ids, masked and edited.
-__device__ void process(const SampleBatch& a, const SampleRow& p, const float* logits, float* work) {
+__device__ void process(const SampleBatch& a, const SampleRow& p, const float* __restrict__ logits, float* __restrict__ work) {
   const bool masked = p.mask >= 0 && p.mask < a.mask_rows;
   const uint32_t* mask = masked ? a.masks + int64_t(p.mask) * a.mask_words : nullptr;
+  GPU_UNROLL_8
   for (int64_t i = threadIdx.x; i < a.samplable; i += kThreads) {
     const bool allowed = mask == nullptr || (i / 32 < a.mask_words && (mask[i / 32] >> (i % 32) & 1u) != 0);
     work[i] = allowed ? logits[i] : -INFINITY;
@@ -119,6 +120,7 @@ __device__ Threshold find_threshold(const float* values, int64_t count, Mass wan
   for (int shift = 24; shift >= 0; shift -= 8) {
     for (int i = threadIdx.x; i < kDigits; i += kThreads) histogram[i] = 0;
     __syncthreads();
+    GPU_UNROLL_8
     for (int64_t i = threadIdx.x; i < count; i += kThreads) {
       const uint32_t key = order_key(values[i]);
       const bool inside = shift == 24 || key >> (shift + 8) == prefix >> (shift + 8);
@@ -143,6 +145,7 @@ __device__ int32_t find_running(int64_t count, Mass target, const Amount& amount
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int64_t run = (count + kWarps - 1) / kWarps, begin = warp * run, end = min(count, begin + run);
   Mass mine = 0;
+  GPU_UNROLL_8
   for (int64_t i = begin + lane; i < end; i += kWarp) mine += amount(i);
   for (int mask = 16; mask > 0; mask >>= 1) mine += __shfl_xor_sync(kAllLanes, mine, mask);
   if (lane == 0) totals[warp] = mine;
@@ -188,6 +191,7 @@ __device__ void filter_top_p(Row& row, double top_p) {
   if (top_p >= 1) return;
   auto amount = [&](int64_t id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); };
   Mass mine = 0;
+  GPU_UNROLL_8
   for (int64_t i = threadIdx.x; i < row.samplable; i += kThreads) mine += amount(i);
   const Mass total = block_total(mine);
   const Mass wanted = max(Mass(1), min(total, Mass(ceil(top_p * double(total)))));
@@ -203,6 +207,7 @@ __device__ void filter_top_p(Row& row, double top_p) {
 
 __device__ Mass mass_of(const Row& row) {
   Mass mine = 0;
+  GPU_UNROLL_8
   for (int64_t i = threadIdx.x; i < row.samplable; i += kThreads) mine += row.kept(i) ? row.mass(row.logits[i]) : Mass(0);
   return block_total(mine);
 }
@@ -214,9 +219,9 @@ __device__ int32_t draw(const Row& row, double uniform) {
   return find_running(row.samplable, target, amount);
 }
 
-// `row` gets what the draw was made from; a greedy row keeps all that may be sampled.
-__device__ int32_t choose(const SampleBatch& a, const SampleRow& p, const float* work, Row& row) {
-  const float largest = block_largest(work, a.samplable);
+// From the processed logits, of which the largest is known. `row` gets what the draw was made from; a greedy row keeps all that may be
+// sampled.
+__device__ int32_t choose(const SampleBatch& a, const SampleRow& p, const float* work, float largest, Row& row) {
   if (largest == -INFINITY) return kForbidden;
   // A penalty may carry a logit past the largest float.
   if (!isfinite(largest)) return kNotFinite;
@@ -235,6 +240,7 @@ __device__ void compact(int64_t count, const Picks& picks, const Write& write) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int64_t run = (count + kWarps - 1) / kWarps, begin = warp * run, end = min(count, begin + run);
   int mine = 0;
+  GPU_UNROLL_8
   for (int64_t i = begin + lane; i < end; i += kWarp) mine += picks(i);
   for (int mask = 16; mask > 0; mask >>= 1) mine += __shfl_xor_sync(kAllLanes, mine, mask);
   if (lane == 0) totals[warp] = mine;
@@ -259,6 +265,7 @@ __device__ void compact(int64_t count, const Picks& picks, const Write& write) {
 template <class In>
 __device__ int32_t write_best(const float* values, int64_t count, int32_t wanted, const In& in, const Normaliser& n, BestEntry* out) {
   int mine = 0;
+  GPU_UNROLL_8
   for (int64_t i = threadIdx.x; i < count; i += kThreads) mine += in(i);
   const int32_t taken = min(wanted, int32_t(block_total(mine)));
   if (taken <= 0) return 0;
@@ -277,6 +284,7 @@ __device__ Sampled describe(const SampleBatch& a, const SampleRow& p, int32_t to
   Sampled result{token, NAN, 0, 0};
   if (token >= 0) {
     int greater = 0;
+    GPU_UNROLL_8
     for (int64_t i = threadIdx.x; i < count; i += kThreads) greater += in(i) && values[i] > values[token];
     result.rank = 1 + block_total(greater);
     result.logprob = n(values[token]);
@@ -292,19 +300,23 @@ __device__ Sampled sample_row(const SampleBatch& a, const SampleRow& p, const fl
   if (!normalise(logits, a.vocab, scale, raw)) return {kNotFinite, NAN, 0, 0};
   auto all = [&](int64_t id) { return logits[id] != -INFINITY; };
   if (p.given >= 0) return describe(a, p, p.given < a.vocab ? p.given : kForbidden, logits, a.vocab, all, raw);
-  process(a, p, logits, work);
+  // A pass through the vocabulary costs as much as many a kernel: what nothing changes is read where it is.
+  const bool changed = p.mask >= 0 || p.edit_count > 0;
+  if (changed) process(a, p, logits, work);
+  const float* processed = changed ? work : logits;
+  const float largest = changed || a.samplable < a.vocab ? block_largest(processed, a.samplable) : raw.largest;
   Row row{};
-  const int32_t token = choose(a, p, work, row);
+  const int32_t token = choose(a, p, processed, largest, row);
   if (p.logprob_of == LogprobOf::kNone) return {token, 0, 0, 0};
   if (p.logprob_of != LogprobOf::kProcessed) return describe(a, p, token, logits, a.vocab, all, raw);
   if (token < 0) return {token, NAN, 0, 0};
   const Normaliser kept{row.largest, row.scale, float(log(double(mass_of(row)) / double(kMassUnit)))};
   return describe(
-      a, p, token, work, a.samplable, [&](int64_t id) { return row.kept(id); }, kept);
+      a, p, token, processed, a.samplable, [&](int64_t id) { return row.kept(id); }, kept);
 }
 
 // One block per row.
-__global__ void __launch_bounds__(kThreads) sample_kernel(SampleBatch a) {
+__global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleBatch a) {
   const int64_t row = blockIdx.x;
   const Sampled result = sample_row(a, a.params[row], a.logits + row * a.ld, a.work + row * a.vocab);
   if (threadIdx.x != 0) return;

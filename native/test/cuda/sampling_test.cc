@@ -49,7 +49,7 @@ struct Sampler {
     batch.logits = device.data();
     batch.ld = batch.vocab = kVocab;
     batch.rows = int64_t(rows.size());
-    batch.samplable = kSamplable;
+    batch.samplable = samplable;
     batch.params = params.data();
     batch.edits = edit.data();
     batch.edit_total = int64_t(edits.size());
@@ -74,10 +74,11 @@ struct Sampler {
     std::vector<float> copy(row);
     const std::vector<int32_t> none;
     ops::TokenHistory history;
-    return ops::distribution_reference({copy.data(), kVocab, kSamplable, &none, &params, &history, 0});
+    return ops::distribution_reference({copy.data(), kVocab, samplable, &none, &params, &history, 0});
   }
 
   Random random;
+  int64_t samplable = kSamplable;
   std::vector<float> logits;
   std::vector<cuda::LogitEdit> edits;
   std::vector<uint32_t> masks;
@@ -94,7 +95,7 @@ void check_draws(Sampler& sampler, const ops::SamplingParams& params, const std:
   }
   const std::vector<cuda::Sampled> out = sampler.run(rows);
   for (size_t i = 0; i < rows.size(); ++i) {
-    CHECK(out[i].token >= 0 && out[i].token < kSamplable);
+    CHECK(out[i].token >= 0 && out[i].token < sampler.samplable);
     if (out[i].token < 0) continue;
     double before = 0;
     for (int32_t id = 0; id < out[i].token; ++id) before += wanted[size_t(id)];
@@ -114,8 +115,11 @@ TEST(gpu_sampling_draws_from_the_reference_distribution) {
   cases[6].top_k = 1;
   cases[7].temperature = 0;
   Sampler sampler(11);
-  for (const ops::SamplingParams& params : cases) {
-    check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
+  for (int64_t samplable : {kSamplable, kVocab}) {
+    sampler.samplable = samplable;
+    for (const ops::SamplingParams& params : cases) {
+      check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
+    }
   }
 }
 

@@ -23,6 +23,7 @@
 #define GPU_LAUNCH(kernel, grid, block_size, shared_bytes, stream, ...) \
   tandem::gpu_emulation::launch_or_record((stream), (grid), (block_size), (shared_bytes), [=] { kernel(__VA_ARGS__); })
 #define GPU_UNROLL
+#define GPU_UNROLL_8
 
 struct dim3 {
   unsigned x, y, z;
