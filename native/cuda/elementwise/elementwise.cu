@@ -6,6 +6,8 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+// Columns of a row that one thread takes where several blocks share the row.
+constexpr int kRunColumns = 2;
 
 __device__ int32_t token_of(const EmbedTokens& a, int64_t row) {
   const int32_t token = a.tokens[row];
@@ -35,11 +37,19 @@ __global__ void embed_quantised_kernel(EmbedTokens a) {
   }
 }
 
+// Block (row, run of columns).
 __global__ void silu_multiply_kernel(SiluMultiply a) {
-  const float* gate = a.x + int64_t(blockIdx.x) * a.ldx;
-  const float* up = gate + a.width;
-  bf16* y = a.y + int64_t(blockIdx.x) * a.ldy;
-  for (int64_t i = threadIdx.x; i < a.width; i += kThreads) y[i] = to_bf16(gate[i] / (1.0f + expf(-gate[i])) * up[i]);
+  const int64_t row = blockIdx.x, first = int64_t(blockIdx.y) * kRunColumns * kThreads;
+  const float* x = a.x + row * a.ldx;
+  bf16* y = a.y + row * a.ldy;
+  GPU_UNROLL
+  for (int j = 0; j < kRunColumns; ++j) {
+    const int64_t i = first + j * kThreads + threadIdx.x;
+    if (i >= a.width) continue;
+    const float gate = a.parts.count > 0 ? a.parts.sum(row, i) : x[i];
+    const float up = a.parts.count > 0 ? a.parts.sum(row, a.width + i) : x[a.width + i];
+    y[i] = to_bf16(gate / (1.0f + expf(-gate)) * up);
+  }
 }
 
 __global__ void add_bias_kernel(AddBias a) {
@@ -71,9 +81,12 @@ void embed_tokens(const EmbedTokens& a, cudaStream_t stream) {
 
 void silu_multiply(const SiluMultiply& a, cudaStream_t stream) {
   check_argument(a.rows >= 0 && a.rows < 1 << 30, "silu_multiply", "rows");
-  check_argument(a.width >= 1 && 2 * a.width <= a.ldx && a.width <= a.ldy, "silu_multiply", "width");
+  check_argument(a.width >= 1 && 2 * a.width <= a.ldx && a.width <= a.ldy && a.width < 1 << 24, "silu_multiply", "width");
+  const bool fits = a.parts.count == 0 || (a.parts.rows == a.rows && a.parts.columns == 2 * a.width);
+  check_argument(fits, "silu_multiply", "parts");
   if (a.rows == 0) return;
-  GPU_LAUNCH(silu_multiply_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  const dim3 grid(unsigned(a.rows), unsigned(ceil_div(a.width, kRunColumns * kThreads)));
+  GPU_LAUNCH(silu_multiply_kernel, grid, dim3(kThreads), 0, stream, a);
   check_launch("silu_multiply");
 }
 

@@ -1,5 +1,6 @@
 // The small operations between products.
 #pragma once
+#include "cuda/gemm/parts.h"
 #include "cuda/gemm/quant_weights.h"
 
 namespace tandem::cuda {
@@ -25,6 +26,7 @@ struct SiluMultiply {
   bf16* y;  // rows, ldy elements apart
   int64_t ldy;
   int64_t rows, width;
+  Parts parts = {};  // instead of x, where there are any
 };
 void silu_multiply(const SiluMultiply& args, cudaStream_t stream);
 

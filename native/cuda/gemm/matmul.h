@@ -4,6 +4,7 @@
 // products of the tensor core, 16 k at a time, over k ascending, and the parts are added in order. Whether the parts are computed by one block or by several, and
 // how many tokens share a tile, changes nothing: prefill and decode give the same bits.
 #pragma once
+#include "cuda/gemm/parts.h"
 #include "cuda/gemm/quant_weights.h"
 
 namespace tandem::cuda {
@@ -23,7 +24,11 @@ struct MatMul {
   int64_t workspace_floats;
   QuantWeights quantised = {};
   MatMulKernel kernel = MatMulKernel::kMma;  // not of quantised weights, nor of transposed ones
+  bool leave_parts = false;                  // where there are matmul_parts(), y is left as it is
 };
+
+// What a product with `leave_parts` leaves in its workspace.
+Parts matmul_parts(const MatMul& args);
 
 int64_t matmul_splits(int64_t n, int64_t k);
 int64_t matmul_workspace_floats(int64_t m, int64_t n, int64_t k);

@@ -18,13 +18,12 @@ constexpr int64_t kFewBlocks = 66, kBlockTokens = 128;
 
 int64_t most_split_tokens(int64_t n) { return std::max(kMostSplitTokens, kFewBlocks / ceil_div(n, kBlockOutputs) * kBlockTokens); }
 
-__global__ void add_parts_kernel(MatMul a, int parts) {
+__global__ void add_parts_kernel(Parts parts, float* y, int64_t ldy, bool accumulate) {
   const int64_t output = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, token = blockIdx.y;
-  if (output >= a.n) return;
-  float total = a.workspace[token * a.n + output];
-  for (int p = 1; p < parts; ++p) total += a.workspace[(p * a.m + token) * a.n + output];
-  float& y = a.y[token * a.ldy + output];
-  y = a.accumulate ? y + total : total;
+  if (output >= parts.columns) return;
+  const float total = parts.sum(token, output);
+  float& to = y[token * ldy + output];
+  to = accumulate ? to + total : total;
 }
 
 }  // namespace
@@ -47,9 +46,20 @@ int64_t matmul_most_workspace_floats(int64_t most_m, int64_t n, int64_t k) {
   return matmul_workspace_floats(std::min(most_m, most_split_tokens(n)), n, k);
 }
 
-void add_parts(const MatMul& a, const Split& split, cudaStream_t stream) {
-  GPU_LAUNCH(add_parts_kernel, dim3(unsigned(ceil_div(a.n, kAddThreads)), unsigned(a.m)), dim3(kAddThreads), 0, stream, a, split.parts);
+Parts matmul_parts(const MatMul& a) {
+  const Split split = split_of(a.m, a.n, a.k);
+  return split.in_grid && a.leave_parts ? Parts{a.workspace, split.parts, a.m, a.n} : Parts{};
+}
+
+void add_parts(const Parts& parts, float* y, int64_t ldy, bool accumulate, cudaStream_t stream) {
+  if (parts.count == 0 || parts.rows == 0) return;
+  const dim3 grid(unsigned(ceil_div(parts.columns, kAddThreads)), unsigned(parts.rows));
+  GPU_LAUNCH(add_parts_kernel, grid, dim3(kAddThreads), 0, stream, parts, y, ldy, accumulate);
   check_launch("matmul: adding parts");
+}
+
+void add_parts(const MatMul& a, const Split& split, cudaStream_t stream) {
+  if (!a.leave_parts) add_parts({a.workspace, split.parts, a.m, a.n}, a.y, a.ldy, a.accumulate, stream);
 }
 
 }  // namespace tandem::cuda

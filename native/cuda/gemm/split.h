@@ -14,7 +14,7 @@ struct Split {
 
 Split split_of(int64_t m, int64_t n, int64_t k);
 
-// The parts in the workspace, added in order, to y.
+// The parts in the workspace, added in order, to y; unless they are to be left.
 void add_parts(const MatMul& args, const Split& split, cudaStream_t stream);
 
 }  // namespace tandem::cuda

@@ -1,6 +1,6 @@
 // y[t] = x[t] * rsqrt(mean(x[t]^2) + eps) * weight, rows of `width` (RMSNorm, Zhang and Sennrich 2019).
 #pragma once
-#include "cuda/common/gpu.h"
+#include "cuda/gemm/parts.h"
 
 namespace tandem::cuda {
 
@@ -12,6 +12,9 @@ struct RmsNorm {
   int64_t ldy;
   int64_t rows, width;  // rows >= 0, 1 <= width <= ldx, ldy
   float eps;
+  // Where there are parts of a product, they are added to x first: `sums` is x.
+  Parts parts = {};
+  float* sums = nullptr;
 };
 
 // Throws Error(kRange) naming the argument.

@@ -11,9 +11,13 @@ constexpr int kThreads = 128;
 // One head of one row: read with its bias, normalise where asked, rotate. Each thread holds the pair (i, i + dim / 2).
 __device__ void load_pair(const RopeStore& a, int64_t column, const float* norm, float& low, float& high) {
   const int64_t half = a.dim / 2, i = threadIdx.x;
-  const float* x = a.qkv + int64_t(blockIdx.x) * a.ld + column;
-  low = i < half ? x[i] + (a.bias ? a.bias[column + i] : 0.0f) : 0.0f;
-  high = i < half ? x[i + half] + (a.bias ? a.bias[column + i + half] : 0.0f) : 0.0f;
+  const int64_t row = blockIdx.x;
+  auto read = [&](int64_t at) {
+    const float x = a.parts.count > 0 ? a.parts.sum(row, at) : a.qkv[row * a.ld + at];
+    return x + (a.bias ? a.bias[at] : 0.0f);
+  };
+  low = i < half ? read(column + i) : 0.0f;
+  high = i < half ? read(column + i + half) : 0.0f;
   if (norm == nullptr) return;
   const float scale = rsqrtf(block_sum(low * low + high * high) / float(a.dim) + a.eps);
   if (i >= half) return;
@@ -58,6 +62,8 @@ void rope_store(const RopeStore& a, cudaStream_t stream) {
   check_argument(a.heads >= 1 && a.kv.kv_heads >= 1 && a.heads + 2 * a.kv.kv_heads < 1 << 16, name, "heads");
   check_argument(a.ld >= (a.heads + 2 * a.kv.kv_heads) * a.dim, name, "ld");
   check_argument((a.q_norm == nullptr) == (a.k_norm == nullptr), name, "k_norm");
+  const bool fits = a.parts.count == 0 || (a.parts.rows == a.rows && a.parts.columns == a.ld);
+  check_argument(fits, name, "parts");
   if (a.rows == 0) return;
   const dim3 grid(unsigned(a.rows), unsigned(a.heads + 2 * a.kv.kv_heads));
   GPU_LAUNCH(rope_store_kernel, grid, dim3(kThreads), 0, stream, a);

@@ -2,7 +2,7 @@
 // new keys and values into their pages.
 #pragma once
 #include "cuda/attention/kv_layout.h"
-#include "cuda/common/gpu.h"
+#include "cuda/gemm/parts.h"
 
 namespace tandem::cuda {
 
@@ -21,6 +21,7 @@ struct RopeStore {
   KvLayer kv;
   int64_t rows, heads, dim;  // dim even, at most 256
   int64_t table_positions;   // rows of cosines and sines
+  Parts parts = {};          // instead of qkv, where there are any
 };
 
 // A position outside the tables or a slot outside the pages writes nothing and gives NaN queries: the row's sequence then ends with an

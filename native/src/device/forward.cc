@@ -15,6 +15,7 @@ void Forward::run(const Batch& batch) {
     layers_.attend(batch, i, kv_layer(i), hidden_.data());
     layers_.feed_forward(batch, i, hidden_.data());
   }
+  layers_.settle(hidden_.data());
 }
 
 const float* Forward::logits(const int32_t* from, int64_t count) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "cuda/elementwise/elementwise.h"
 #include "cuda/gemm/matmul.h"
@@ -26,6 +27,7 @@ Layers::Layers(const model::Spec& spec, const Weights& weights, const Sizes& siz
 }
 
 void Layers::embed(const Batch& batch, float* y) {
+  residual_ = {};  // of a pass that failed half-way
   const int64_t h = spec_.hidden_size;
   const Matrix& embedding = weights_.embedding;
   cuda::embed_tokens({batch.tokens, embedding.data.data(), spec_.vocab_size, h, batch.rows, y, h, embedding.quantised(), batch.last_tokens,
@@ -33,7 +35,7 @@ void Layers::embed(const Batch& batch, float* y) {
                      stream_.get());
 }
 
-void Layers::logits(const float* rows, int64_t count, float* out) {
+void Layers::logits(float* rows, int64_t count, float* out) {
   normalise(rows, count, weights_.final_norm);
   product(head(), count, out, false);
 }
@@ -42,16 +44,18 @@ void Layers::attend(const Batch& batch, int64_t index, const cuda::KvLayer& kv, 
   using model::Module;
   const Layer& layer = weights_.layers[size_t(index)];
   const int64_t q = spec_.query_size(), kv_size = spec_.kv_size(), ld = layer.qkv.n;
+  // Nothing else reads or changes what the products give.
+  const bool leave = batch.adapter_count == 0 && tap == nullptr;
   normalise(hidden, batch.rows, layer.attention_norm);
-  product(layer.qkv, batch.rows, wide_.data(), false);
+  const cuda::Parts parts = product(layer.qkv, batch.rows, wide_.data(), false, leave);
   adapt(batch, index, Module::kQ, wide_.data(), ld);
   adapt(batch, index, Module::kK, wide_.data() + q, ld);
   adapt(batch, index, Module::kV, wide_.data() + q + kv_size, ld);
-  rotate_and_store(batch, index, kv);
+  rotate_and_store(batch, index, kv, parts);
   if (tap) keep_queries(batch, index, kv, *tap);
   run_attention(batch, index, kv, tap ? tap->log_sums : nullptr);
   if (tap && tap->attended) stream_.copy(tap->attended, activation_.data(), size_t(batch.rows * q) * sizeof(bf16));
-  product(layer.output, batch.rows, hidden, true);
+  residual_ = product(layer.output, batch.rows, hidden, true, leave && layer.output_bias.size() == 0);
   adapt(batch, index, Module::kO, hidden, spec_.hidden_size);
   add_bias(layer.output_bias, batch.rows, hidden);
 }
@@ -65,7 +69,7 @@ void Layers::keep_queries(const Batch& batch, int64_t index, const cuda::KvLayer
   cuda::copy_slots(kv, tap.copies, tap.copy_count, stream_.get());
 }
 
-void Layers::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv) {
+void Layers::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts) {
   const Layer& layer = weights_.layers[size_t(index)];
   cuda::RopeStore args{};
   args.qkv = wide_.data();
@@ -84,6 +88,7 @@ void Layers::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvL
   args.heads = spec_.heads;
   args.dim = spec_.head_dim;
   args.table_positions = sizes_.positions;
+  args.parts = parts;
   cuda::rope_store(args, stream_.get());
 }
 
@@ -128,27 +133,35 @@ void Layers::feed_forward(const Batch& batch, int64_t index, float* hidden, cons
   using model::Module;
   const Layer& layer = weights_.layers[size_t(index)];
   const int64_t f = spec_.intermediate_size;
+  const bool leave = batch.adapter_count == 0 && tap == nullptr;
   normalise(hidden, batch.rows, layer.mlp_norm);
-  product(layer.gate_up, batch.rows, wide_.data(), false);
+  const cuda::Parts parts = product(layer.gate_up, batch.rows, wide_.data(), false, leave && layer.gate_up_bias.size() == 0);
   adapt(batch, index, Module::kGate, wide_.data(), 2 * f);
   adapt(batch, index, Module::kUp, wide_.data() + f, 2 * f);
   add_bias(layer.gate_up_bias, batch.rows, wide_.data());
   if (tap && tap->gate_up) cuda::narrow({wide_.data(), 2 * f, nullptr, tap->gate_up, 2 * f, batch.rows, 2 * f}, stream_.get());
-  cuda::silu_multiply({wide_.data(), 2 * f, activation_.data(), f, batch.rows, f}, stream_.get());
-  product(layer.down, batch.rows, hidden, true);
+  cuda::silu_multiply({wide_.data(), 2 * f, activation_.data(), f, batch.rows, f, parts}, stream_.get());
+  residual_ = product(layer.down, batch.rows, hidden, true, leave && layer.down_bias.size() == 0);
   adapt(batch, index, Module::kDown, hidden, spec_.hidden_size);
   add_bias(layer.down_bias, batch.rows, hidden);
 }
 
-void Layers::normalise(const float* x, int64_t rows, const DeviceBuffer<float>& weight) {
+void Layers::settle(float* hidden) {
   const int64_t h = spec_.hidden_size;
-  cuda::rms_norm({x, h, weight.data(), activation_.data(), h, rows, h, float(spec_.rms_norm_eps)}, stream_.get());
+  cuda::add_parts(std::exchange(residual_, {}), hidden, h, true, stream_.get());
 }
 
-void Layers::product(const Matrix& w, int64_t rows, float* y, bool accumulate) {
-  cuda::matmul({activation_.data(), w.k, rows, w.data.data(), w.n, w.k, y, w.n, accumulate, workspace_.data(), sizes_.workspace_floats,
-                w.quantised(), weights_.kernels.matmul},
-               stream_.get());
+void Layers::normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& weight) {
+  const int64_t h = spec_.hidden_size;
+  const cuda::Parts parts = std::exchange(residual_, {});
+  cuda::rms_norm({hidden, h, weight.data(), activation_.data(), h, rows, h, float(spec_.rms_norm_eps), parts, hidden}, stream_.get());
+}
+
+cuda::Parts Layers::product(const Matrix& w, int64_t rows, float* y, bool accumulate, bool leave) {
+  const cuda::MatMul args{activation_.data(), w.k, rows, w.data.data(), w.n, w.k, y, w.n, accumulate, workspace_.data(),
+                          sizes_.workspace_floats, w.quantised(), weights_.kernels.matmul, leave};
+  cuda::matmul(args, stream_.get());
+  return cuda::matmul_parts(args);
 }
 
 void Layers::adapt(const Batch& batch, int64_t layer, model::Module module, float* y, int64_t ldy) {

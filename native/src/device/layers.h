@@ -30,20 +30,23 @@ class Layers {
   // Attention and what is around it, added to the residual stream of the batch's rows; likewise the MLP.
   void attend(const Batch& batch, int64_t layer, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap = nullptr);
   void feed_forward(const Batch& batch, int64_t layer, float* hidden, const LayerTap* tap = nullptr);
+  // Serving leaves the parts of a product to what reads it next; after this the residual stream is whole.
+  void settle(float* hidden);
   // Rows of the final residual stream to rows of vocab floats.
-  void logits(const float* rows, int64_t count, float* out);
+  void logits(float* rows, int64_t count, float* out);
 
   const Matrix& head() const { return spec_.tied_embeddings ? weights_.embedding : weights_.head; }
   const float* cosines() const { return cosines_.data(); }
   const float* sines() const { return sines_.data(); }
 
  private:
-  void rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv);
+  void rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts);
   void run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* log_sums);
   void keep_queries(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const LayerTap& tap);
-  void normalise(const float* x, int64_t rows, const DeviceBuffer<float>& weight);
-  // y (+)= W x of the rows in activation_, of which each is w.k wide.
-  void product(const Matrix& w, int64_t rows, float* y, bool accumulate);
+  // What parts are left of the residual stream's last product are added to it first.
+  void normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& weight);
+  // y (+)= W x of the rows in activation_, of which each is w.k wide. Parts that it leaves are in workspace_ until the next product.
+  cuda::Parts product(const Matrix& w, int64_t rows, float* y, bool accumulate, bool leave = false);
   // The row's adapters beside the product of one projection; y and its rows as in product().
   void adapt(const Batch& batch, int64_t layer, model::Module module, float* y, int64_t ldy);
   void add_bias(const DeviceBuffer<float>& bias, int64_t rows, float* y);
@@ -57,6 +60,7 @@ class Layers {
   DeviceBuffer<bf16> activation_;        // [rows][inputs of the next product]
   DeviceBuffer<bf16> queries_;           // [rows][heads][dim]
   DeviceBuffer<float> workspace_, lora_;
+  cuda::Parts residual_;  // of the residual stream's last product
 };
 
 }  // namespace tandem::device

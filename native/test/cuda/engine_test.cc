@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "close_tokens.h"
+#include "cuda/gemm/matmul.h"
 #include "engine_fixture.h"
 #include "grammar/regex.h"
 #include "widened.h"
@@ -69,6 +70,31 @@ TEST_ENGINE(gpu_engine_same_bits_alone_batched_chunked_and_on_any_pages) {
     run_together(together, all);
     check_same_jobs(all, truth);
   }
+}
+
+// Every product of a layer comes in parts. Where a batch holds an adapter they are added at once, else by what reads the product.
+TEST_ENGINE(gpu_engine_same_bits_where_products_come_in_parts) {
+  TinyModel source = tiny_for_device();
+  source.spec.output_bias = source.spec.mlp_bias = false;
+  source.spec.hidden_size = source.spec.intermediate_size = 512;
+  source.spec.heads = 16;
+  source.spec.kv_heads = 4;
+  for (int64_t n : {int64_t(512), source.spec.query_size() + 2 * source.spec.kv_size()}) CHECK(cuda::matmul_splits(n, 512) > 1);
+  auto model = load_on_device(source);
+  std::vector<Job> jobs = {device_job(11, 6, 3), device_job(12, 3, 4), device_job(13, 1, 4)};
+  check_against_cpu(source, {jobs[1]});
+  std::vector<Job> alone = jobs;
+  for (Job& j : alone) {
+    Driver driver = device_driver(model, device_options());
+    driver.start(0, j);
+    driver.run();
+  }
+  const auto factors = tiny_factors(source.spec, 5, 4, all_modules());
+  jobs.push_back(device_job(14, 2, 3));
+  jobs.back().adapter = model->place(model::Adapter(model->facts(), factors));
+  Driver together = device_driver(model, device_options());
+  run_together(together, jobs);
+  check_same_jobs(alone, jobs);
 }
 
 // Decode, prefill and chunks of it have different numbers of tokens, and so different blocks of Hopper's kernels.

@@ -142,7 +142,7 @@ struct RopeRun {
     const float* none = nullptr;
     cuda::rope_store(
         {qkv.data(), width, c.bias ? bias.data() : none, c.norm ? q_norm.data() : none, c.norm ? k_norm.data() : none, 1e-6f,
-         cosines.data(), sines.data(), positions.data(), slots.data(), queries.data(), kv, c.rows, c.heads, c.dim, c.positions},
+         cosines.data(), sines.data(), positions.data(), slots.data(), queries.data(), kv, c.rows, c.heads, c.dim, c.positions, parts},
         nullptr);
   }
 
@@ -172,6 +172,7 @@ struct RopeRun {
 
   RopeCase c;
   Random random;
+  cuda::Parts parts{};
   int64_t width = (c.heads + 2 * c.kv_heads) * c.dim;
   size_t table = size_t(c.positions * c.dim / 2);
   DeviceBuffer<float> qkv{random.normals(size_t(c.rows * width))}, bias{random.normals(size_t(width))};
@@ -223,6 +224,60 @@ TEST(gpu_rope_store_keeps_bad_rows_to_themselves) {
   const size_t row = size_t(run.c.heads * run.c.dim);
   for (int64_t bad : {1, 2, 4}) CHECK(std::isnan(cuda::to_float(queries[size_t(bad) * row])));
   for (int64_t good : {0, 3}) CHECK(std::isfinite(cuda::to_float(queries[size_t(good) * row])));
+}
+
+// Random parts of a product of so many columns.
+struct SomeParts {
+  SomeParts(int64_t count, int64_t rows, int64_t columns, uint64_t seed)
+      : random(seed), data(random.normals(size_t(count * rows * columns))), parts{data.data(), count, rows, columns} {}
+
+  Random random;
+  DeviceBuffer<float> data;
+  cuda::Parts parts;
+};
+
+// The bits of a product that is whole.
+TEST(gpu_parts_are_added_by_what_reads_them) {
+  for (int64_t count : {1, 3, 8, 12, 17}) {
+    for (int64_t width : {200, 2056}) {
+      SomeParts some(count, 3, width, uint64_t(count));
+      const std::vector<float> before = some.random.normals(size_t(3 * width));
+      DeviceBuffer<float> whole(before), left(before), weight(some.random.normals(size_t(width)));
+      DeviceBuffer<bf16> wanted(size_t(3 * width)), seen(size_t(3 * width));
+      cuda::add_parts(some.parts, whole.data(), width, true, nullptr);
+      cuda::rms_norm({whole.data(), width, weight.data(), wanted.data(), width, 3, width, 1e-6f}, nullptr);
+      cuda::rms_norm({left.data(), width, weight.data(), seen.data(), width, 3, width, 1e-6f, some.parts, left.data()}, nullptr);
+      CHECK(same_bits(seen.download(), wanted.download()));
+      CHECK(same_bits(left.download(), whole.download()));
+    }
+    SomeParts some(count, 2, 2 * 700, uint64_t(count));
+    DeviceBuffer<float> whole(size_t(2 * 1400));
+    DeviceBuffer<bf16> wanted(size_t(2 * 700)), seen(size_t(2 * 700));
+    cuda::add_parts(some.parts, whole.data(), 1400, false, nullptr);
+    cuda::silu_multiply({whole.data(), 1400, wanted.data(), 700, 2, 700}, nullptr);
+    whole = DeviceBuffer<float>(size_t(2 * 1400));
+    cuda::silu_multiply({whole.data(), 1400, seen.data(), 700, 2, 700, some.parts}, nullptr);
+    CHECK(same_bits(seen.download(), wanted.download()));
+  }
+}
+
+TEST(gpu_parts_are_rotated_and_stored_as_a_whole_product) {
+  RopeRun whole({}, 6), left({}, 6);
+  SomeParts some(5, whole.c.rows, whole.width, 6);
+  cuda::add_parts(some.parts, whole.qkv.data(), whole.width, false, nullptr);
+  left.parts = some.parts;
+  whole.run();
+  left.run();
+  CHECK(same_bits(left.queries.download(), whole.queries.download()));
+  CHECK(same_bits(left.keys.download(), whole.keys.download()));
+  CHECK(same_bits(left.values.download(), whole.values.download()));
+}
+
+TEST(gpu_parts_of_another_shape_are_refused) {
+  float x[8] = {};
+  const cuda::Parts other{x, 2, 1, 4};
+  CHECK_ERROR(kRange, "rms_norm: parts", cuda::rms_norm({x, 8, x, nullptr, 8, 1, 8, 1e-6f, other, x}, nullptr));
+  CHECK_ERROR(kRange, "silu_multiply: parts", cuda::silu_multiply({x, 8, nullptr, 4, 1, 4, other}, nullptr));
 }
 
 }  // namespace
