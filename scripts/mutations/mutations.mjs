@@ -579,6 +579,95 @@ export const mutations = [
     tests: ['native/test'],
   },
   {
+    name: 'GPU engine: the results of a queued step are taken from the other lane',
+    edits: [
+      {
+        file: 'native/src/device/backend.cc',
+        search: '  return sampler_.answers(index);\n',
+        replace: '  return sampler_.answers(kLanes - 1 - index);\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: pages are copied out while a queued step writes them',
+    edits: [
+      {
+        file: 'native/src/device/backend.cc',
+        search: '  stream_.wait();\n  forward_.read_page(page, out);\n',
+        replace: '  forward_.read_page(page, out);\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: a queued step still feeds what the one before it ended',
+    edits: [
+      {
+        file: 'native/src/engine/queue.cc',
+        search: 'queue_rows(plan.ahead && has_ended_rows(plan) ? without_ended(plan) : plan);',
+        replace: 'queue_rows(plan);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: a slot is closed while its results are awaited',
+    edits: [
+      {
+        file: 'native/src/engine/queue.cc',
+        search: 'return slots_[size_t(slot)].awaited > 0; }))',
+        replace: 'return slots_[size_t(slot)].awaited > 9; }))',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: a recorded step reads the inputs of the other lane',
+    edits: [
+      {
+        file: 'native/src/device/backend.cc',
+        search: 'cuda::Graph& graph = known->second[index];',
+        replace: 'cuda::Graph& graph = known->second[0];',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: the last parts of a pass are added by nobody',
+    edits: [
+      {
+        file: 'native/src/device/forward.cc',
+        search: '  layers_.settle(hidden_.data());\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: parts are left beside adapters, which the product then misses',
+    edits: [
+      {
+        file: 'native/src/device/layers.cc',
+        search:
+          '  const bool leave = batch.adapter_count == 0 && tap == nullptr;\n  normalise(hidden, batch.rows, layer.mlp_norm);',
+        replace: '  const bool leave = tap == nullptr;\n  normalise(hidden, batch.rows, layer.mlp_norm);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: attention computes with keys that are on their way',
+    edits: [
+      {
+        file: 'native/cuda/attention/paged_attention.cu',
+        search: '    cp_async_wait<1>();\n',
+        replace: '    cp_async_wait<2>();\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: no barrier before a widened tile is used',
     edits: [
       {
