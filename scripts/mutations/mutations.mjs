@@ -484,7 +484,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/attention/paged_attention.cu',
-        search: '    __syncthreads();  // all are done with the tile\n',
+        search: '    __syncthreads();  // all are done with the stage\n',
         replace: '',
       },
     ],
