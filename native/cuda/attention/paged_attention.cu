@@ -1,5 +1,6 @@
 #include "cuda/attention/attention_rows.h"
 #include "cuda/attention/attention_variants.h"
+#include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/tensor_core.h"
 
@@ -116,6 +117,7 @@ __device__ __forceinline__ bool first_warp() { return threadIdx.x < kWarp; }
 // Block (tile, kv head, split); the tile's rows are the first warp's, the others help to bring its keys.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 3) attend_splits_kernel(PagedAttention a) {
+  wait_for_inputs();
   const AttentionTile tile = a.tiles[blockIdx.x];
   const int kv_head = blockIdx.y, split = int(blockIdx.z);
   const Span span = own_span(a, tile, split);
@@ -129,6 +131,7 @@ __global__ void __launch_bounds__(kThreads, 3) attend_splits_kernel(PagedAttenti
 // Block (prefix tile, kv head, split); the members' rows are the first warp's.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 2) attend_prefixes_kernel(PagedAttention a) {
+  wait_for_inputs();
   const PrefixTile tile = a.prefixes[blockIdx.x];
   const int kv_head = blockIdx.y, split = int(blockIdx.z), begin = split * kSplitPositions;
   if (split >= tile.splits) return;
@@ -144,6 +147,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prefixes_kernel(PagedAtten
 // Block (group of tiles, kv head): every split in turn, keys read once for all of them.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads) attend_tiles_kernel(PagedAttention a) {
+  wait_for_inputs();
   const AttentionTile* tiles = a.tiles + int64_t(blockIdx.x) * kGroupTiles;
   const Span span = group_span(a, tiles);
   const Walk walk = begin_walk<kDim>(a, tiles[0].sequence, blockIdx.y, span);
@@ -161,22 +165,23 @@ void launch(const PagedAttention& a, cudaStream_t stream) {
   const unsigned tiles = unsigned(a.tile_count), heads = unsigned(a.kv.kv_heads);
   if (!a.splits_in_grid) {
     allow_shared_bytes(&attend_tiles_kernel<kDim>, bytes, "paged_attention");
-    GPU_LAUNCH(attend_tiles_kernel<kDim>, dim3(tiles / kGroupTiles, heads), dim3(kThreads), bytes, stream, a);
+    GPU_LAUNCH_EARLY(attend_tiles_kernel<kDim>, dim3(tiles / kGroupTiles, heads), dim3(kThreads), bytes, stream, a);
     return check_launch("paged_attention");
   }
   allow_shared_bytes(&attend_splits_kernel<kDim>, bytes, "paged_attention");
   const dim3 grid(tiles, heads, unsigned(ceil_div(a.longest, kSplitPositions)));
-  GPU_LAUNCH(attend_splits_kernel<kDim>, grid, dim3(kThreads), bytes, stream, a);
+  GPU_LAUNCH_EARLY(attend_splits_kernel<kDim>, grid, dim3(kThreads), bytes, stream, a);
   check_launch("paged_attention: splits");
   if (a.prefix_count == 0) return;
   allow_shared_bytes(&attend_prefixes_kernel<kDim>, bytes, "paged_attention");
-  GPU_LAUNCH(attend_prefixes_kernel<kDim>, dim3(unsigned(a.prefix_count), heads, grid.z), dim3(kThreads), bytes, stream, a);
+  GPU_LAUNCH_EARLY(attend_prefixes_kernel<kDim>, dim3(unsigned(a.prefix_count), heads, grid.z), dim3(kThreads), bytes, stream, a);
   check_launch("paged_attention: prefixes");
 }
 
 // Block (tile, kv head): the splits' results merged in order.
 template <int kDim>
 __global__ void __launch_bounds__(kWarp) merge_splits_kernel(PagedAttention a) {
+  wait_for_inputs();
   const AttentionTile tile = a.tiles[blockIdx.x];
   if (tile.tokens == 0) return;
   const Rows<kDim> rows = load_rows<kDim>(a, tile, blockIdx.y);
@@ -193,7 +198,7 @@ __global__ void __launch_bounds__(kWarp) merge_splits_kernel(PagedAttention a) {
 template <int kDim>
 void launch_merge(const PagedAttention& a, cudaStream_t stream) {
   const dim3 grid(unsigned(a.tile_count), unsigned(a.kv.kv_heads));
-  GPU_LAUNCH(merge_splits_kernel<kDim>, grid, dim3(kWarp), 0, stream, a);
+  GPU_LAUNCH_EARLY(merge_splits_kernel<kDim>, grid, dim3(kWarp), 0, stream, a);
   check_launch("paged_attention: merge");
 }
 

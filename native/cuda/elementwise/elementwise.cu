@@ -1,5 +1,6 @@
 #include "cuda/elementwise/elementwise.h"
 
+#include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 
 namespace tandem::cuda {
@@ -17,6 +18,7 @@ __device__ int32_t token_of(const EmbedTokens& a, int64_t row) {
 }
 
 __global__ void embed_kernel(EmbedTokens a) {
+  wait_for_inputs();
   const int32_t token = token_of(a, blockIdx.x);
   const bool valid = token >= 0 && token < a.vocab;
   const bf16* from = a.embedding + (valid ? int64_t(token) * a.width : 0);
@@ -25,6 +27,7 @@ __global__ void embed_kernel(EmbedTokens a) {
 }
 
 __global__ void embed_quantised_kernel(EmbedTokens a) {
+  wait_for_inputs();
   const int32_t token = token_of(a, blockIdx.x);
   const bool valid = token >= 0 && token < a.vocab;
   const QuantPanel panel = a.quantised.panels[valid ? token / kQuantPanel : 0];
@@ -39,6 +42,7 @@ __global__ void embed_quantised_kernel(EmbedTokens a) {
 
 // Block (row, run of columns).
 __global__ void silu_multiply_kernel(SiluMultiply a) {
+  wait_for_inputs();
   const int64_t row = blockIdx.x, first = int64_t(blockIdx.y) * kRunColumns * kThreads;
   const float* x = a.x + row * a.ldx;
   bf16* y = a.y + row * a.ldy;
@@ -53,11 +57,13 @@ __global__ void silu_multiply_kernel(SiluMultiply a) {
 }
 
 __global__ void add_bias_kernel(AddBias a) {
+  wait_for_inputs();
   float* y = a.y + int64_t(blockIdx.x) * a.ldy;
   for (int64_t i = threadIdx.x; i < a.width; i += kThreads) y[i] += a.bias[i];
 }
 
 __global__ void gather_rows_kernel(GatherRows a) {
+  wait_for_inputs();
   const int32_t from = a.from[blockIdx.x];
   if (from < 0 || from >= a.x_rows) return;
   const float* x = a.x + from * a.ldx;
@@ -74,6 +80,7 @@ void embed_tokens(const EmbedTokens& a, cudaStream_t stream) {
   check_argument(!quantised || (a.quantised.panels != nullptr && a.width % 8 == 0), "embed_tokens", "quantised");
   check_argument(a.last_count >= 0 && (a.last_count == 0 || a.last != nullptr), "embed_tokens", "last");
   if (a.rows == 0) return;
+  // First in a pass: it also waits for what came on another stream.
   if (quantised) GPU_LAUNCH(embed_quantised_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
   else GPU_LAUNCH(embed_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
   check_launch("embed_tokens");
@@ -86,7 +93,7 @@ void silu_multiply(const SiluMultiply& a, cudaStream_t stream) {
   check_argument(fits, "silu_multiply", "parts");
   if (a.rows == 0) return;
   const dim3 grid(unsigned(a.rows), unsigned(ceil_div(a.width, kRunColumns * kThreads)));
-  GPU_LAUNCH(silu_multiply_kernel, grid, dim3(kThreads), 0, stream, a);
+  GPU_LAUNCH_EARLY(silu_multiply_kernel, grid, dim3(kThreads), 0, stream, a);
   check_launch("silu_multiply");
 }
 
@@ -94,7 +101,7 @@ void add_bias(const AddBias& a, cudaStream_t stream) {
   check_argument(a.rows >= 0 && a.rows < 1 << 30, "add_bias", "rows");
   check_argument(a.width >= 1 && a.width <= a.ldy, "add_bias", "width");
   if (a.rows == 0) return;
-  GPU_LAUNCH(add_bias_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  GPU_LAUNCH_EARLY(add_bias_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
   check_launch("add_bias");
 }
 

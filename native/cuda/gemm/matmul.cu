@@ -1,5 +1,6 @@
 #include "cuda/gemm/matmul.h"
 
+#include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/tensor_core.h"
 #include "cuda/gemm/variants.h"
@@ -147,24 +148,30 @@ __global__ void __launch_bounds__(threads<kTokens>(), 512 / threads<kTokens>()) 
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
   auto stage_of = [&](int tile) { return shared + tile % kStages * stage_bytes<kTokens, kQuantised>(a); };
   auto tokens_of = [&](unsigned char* stage) { return reinterpret_cast<bf16*>(stage + weight_bytes<kQuantised>(a)); };
-  auto load = [&](int tile) {
-    unsigned char* stage = stage_of(tile);
+  auto load_weights = [&](int tile) {
+    if (tile >= end) return;
+    const int64_t column = int64_t(tile) * kDepth, row = kTransposed ? column : first_output, k = kTransposed ? first_output : column;
+    if constexpr (kQuantised) load_groups<kThreads>(stage_of(tile), a.quantised, panel_of<kTransposed>(a, own, tile), k, a.k);
+    else load_tile<kOutputs, kThreads>(reinterpret_cast<bf16*>(stage_of(tile)), a.w, a.k, row, a.n, k, a.k);
+  };
+  auto load_tokens = [&](int tile) {
     if (tile < end) {
-      const int64_t column = int64_t(tile) * kDepth, row = kTransposed ? column : first_output, k = kTransposed ? first_output : column;
-      if constexpr (kQuantised) load_groups<kThreads>(stage, a.quantised, panel_of<kTransposed>(a, own, tile), k, a.k);
-      else load_tile<kOutputs, kThreads>(reinterpret_cast<bf16*>(stage), a.w, a.k, row, a.n, k, a.k);
-      load_tile<kTokens, kThreads>(tokens_of(stage), a.x, a.ldx, first_token, a.m, column, x_columns);
+      load_tile<kTokens, kThreads>(tokens_of(stage_of(tile)), a.x, a.ldx, first_token, a.m, int64_t(tile) * kDepth, x_columns);
     }
     cp_async_commit();  // also when empty: the count of groups stays in step
   };
   const int warp_token = int(threadIdx.x) / (kOutputWarps * kWarp) * kCount;
   float part[kCount / 8][4] = {};
   [[maybe_unused]] float total[kCount / 8][4] = {};
-  for (int i = 0; i < kStages - 1; ++i) load(begin + i);
+  // Weights are there before the tokens; the first group of copies has all of these.
+  for (int i = 0; i < kStages - 1; ++i) load_weights(begin + i);
+  wait_for_inputs();
+  for (int i = 0; i < kStages - 1; ++i) load_tokens(begin + i);
   for (int tile = begin; tile < end; ++tile) {
     cp_async_wait<kStages - 2>();
     __syncthreads();  // the tile is there for all, and all are done with the stage that is loaded next
-    load(tile + kStages - 1);
+    load_weights(tile + kStages - 1);
+    load_tokens(tile + kStages - 1);
     unsigned char* stage = stage_of(tile);
     if constexpr (kQuantised) {
       const int64_t k = kTransposed ? first_output : int64_t(tile) * kDepth;
@@ -200,7 +207,7 @@ void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
   const dim3 grid(unsigned(ceil_div(outputs, kOutputs)), unsigned(ceil_div(a.m, kTokens)), split.in_grid ? unsigned(split.parts) : 1);
   const auto kernel = &matmul_kernel<kTokens, kQuantised, kTransposed, kSums>;
   allow_shared_bytes(kernel, bytes, "matmul");
-  GPU_LAUNCH(kernel, grid, dim3(threads<kTokens>()), bytes, stream, a, split.tiles, split.in_grid);
+  GPU_LAUNCH_EARLY(kernel, grid, dim3(threads<kTokens>()), bytes, stream, a, split.tiles, split.in_grid);
   check_launch("matmul");
   if (split.in_grid) add_parts(a, split, stream);
 }

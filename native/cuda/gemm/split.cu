@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 
 namespace tandem::cuda {
@@ -19,6 +20,7 @@ constexpr int64_t kFewBlocks = 66, kBlockTokens = 128;
 int64_t most_split_tokens(int64_t n) { return std::max(kMostSplitTokens, kFewBlocks / ceil_div(n, kBlockOutputs) * kBlockTokens); }
 
 __global__ void add_parts_kernel(Parts parts, float* y, int64_t ldy, bool accumulate) {
+  wait_for_inputs();
   const int64_t output = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, token = blockIdx.y;
   if (output >= parts.columns) return;
   const float total = parts.sum(token, output);
@@ -54,7 +56,7 @@ Parts matmul_parts(const MatMul& a) {
 void add_parts(const Parts& parts, float* y, int64_t ldy, bool accumulate, cudaStream_t stream) {
   if (parts.count == 0 || parts.rows == 0) return;
   const dim3 grid(unsigned(ceil_div(parts.columns, kAddThreads)), unsigned(parts.rows));
-  GPU_LAUNCH(add_parts_kernel, grid, dim3(kAddThreads), 0, stream, parts, y, ldy, accumulate);
+  GPU_LAUNCH_EARLY(add_parts_kernel, grid, dim3(kAddThreads), 0, stream, parts, y, ldy, accumulate);
   check_launch("matmul: adding parts");
 }
 

@@ -1,5 +1,6 @@
 #include "cuda/lora/lora.h"
 
+#include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/reduce.h"
 
@@ -22,6 +23,7 @@ __device__ __forceinline__ LoraWeights weights_of(const Lora& a, int64_t row) {
 
 // Block (row, group of ranks): a warp per rank.
 __global__ void __launch_bounds__(kThreads) shrink_kernel(Lora a) {
+  wait_for_inputs();
   const int64_t row = blockIdx.x;
   const LoraWeights w = weights_of(a, row);
   const int rank = int(blockIdx.y) * kWarps + int(threadIdx.x) / kWarp, lane = threadIdx.x % kWarp;
@@ -36,6 +38,7 @@ __global__ void __launch_bounds__(kThreads) shrink_kernel(Lora a) {
 
 // Block (row, tile of outputs): a thread per output.
 __global__ void __launch_bounds__(kThreads) expand_kernel(Lora a) {
+  wait_for_inputs();
   const int64_t row = blockIdx.x, output = int64_t(blockIdx.y) * kThreads + threadIdx.x;
   const LoraWeights w = weights_of(a, row);
   if (output >= a.out || w.rank == 0) return;
@@ -92,7 +95,7 @@ void lora_shrink(const Lora& a, cudaStream_t stream) {
   check(a, "lora_shrink");
   if (nothing_to_do(a)) return;
   const dim3 grid(unsigned(a.rows), unsigned(ceil_div(a.most_rank, kWarps)));
-  GPU_LAUNCH(shrink_kernel, grid, dim3(kThreads), 0, stream, a);
+  GPU_LAUNCH_EARLY(shrink_kernel, grid, dim3(kThreads), 0, stream, a);
   check_launch("lora_shrink");
 }
 
@@ -100,7 +103,7 @@ void lora_expand(const Lora& a, cudaStream_t stream) {
   check(a, "lora_expand");
   if (nothing_to_do(a)) return;
   const dim3 grid(unsigned(a.rows), unsigned(ceil_div(a.out, kThreads)));
-  GPU_LAUNCH(expand_kernel, grid, dim3(kThreads), 0, stream, a);
+  GPU_LAUNCH_EARLY(expand_kernel, grid, dim3(kThreads), 0, stream, a);
   check_launch("lora_expand");
 }
 

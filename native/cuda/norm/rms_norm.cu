@@ -1,5 +1,6 @@
 #include "cuda/norm/rms_norm.h"
 
+#include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/reduce.h"
 
@@ -14,6 +15,7 @@ constexpr int64_t kWide = 2048;
 // One block per row. Each thread reads what it has written itself.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNorm a) {
+  wait_for_inputs();
   const int64_t row = blockIdx.x;
   const float* x = a.x + row * a.ldx;
   bf16* y = a.y + row * a.ldy;
@@ -43,8 +45,8 @@ void rms_norm(const RmsNorm& a, cudaStream_t stream) {
   check_argument(fits, "rms_norm", "parts");
   if (a.rows == 0) return;
   // By the width alone: the order of a row's sum.
-  if (a.width < kWide) GPU_LAUNCH(rms_norm_kernel<kThreads>, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
-  else GPU_LAUNCH(rms_norm_kernel<kManyThreads>, dim3(unsigned(a.rows)), dim3(kManyThreads), 0, stream, a);
+  if (a.width < kWide) GPU_LAUNCH_EARLY(rms_norm_kernel<kThreads>, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  else GPU_LAUNCH_EARLY(rms_norm_kernel<kManyThreads>, dim3(unsigned(a.rows)), dim3(kManyThreads), 0, stream, a);
   check_launch("rms_norm");
 }
 

@@ -1,5 +1,6 @@
 #include "cuda/rope/rope_store.h"
 
+#include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/reduce.h"
 
@@ -33,6 +34,7 @@ __device__ void write_pair(bf16* to, int64_t half, float low, float high) {
 
 // Block (row, head): heads of q, then of k, then of v.
 __global__ void rope_store_kernel(RopeStore a) {
+  wait_for_inputs();
   const int64_t head = blockIdx.y, half = a.dim / 2, row = blockIdx.x, position = a.positions[row], slot = a.slots[row];
   const bool is_query = head < a.heads, is_key = !is_query && head < a.heads + a.kv.kv_heads;
   const bool valid = position >= 0 && position < a.table_positions && slot >= 0 && slot < a.kv.pages * kPagePositions;
@@ -66,7 +68,7 @@ void rope_store(const RopeStore& a, cudaStream_t stream) {
   check_argument(fits, name, "parts");
   if (a.rows == 0) return;
   const dim3 grid(unsigned(a.rows), unsigned(a.heads + 2 * a.kv.kv_heads));
-  GPU_LAUNCH(rope_store_kernel, grid, dim3(kThreads), 0, stream, a);
+  GPU_LAUNCH_EARLY(rope_store_kernel, grid, dim3(kThreads), 0, stream, a);
   check_launch(name);
 }
 

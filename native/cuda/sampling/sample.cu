@@ -1,5 +1,6 @@
 #include "cuda/sampling/sample.h"
 
+#include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/reduce.h"
 #include "cuda/loss/normaliser.h"
@@ -317,6 +318,7 @@ __device__ Sampled sample_row(const SampleBatch& a, const SampleRow& p, const fl
 
 // One block per row.
 __global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleBatch a) {
+  wait_for_inputs();
   const int64_t row = blockIdx.x;
   const Sampled result = sample_row(a, a.params[row], a.logits + row * a.ld, a.work + row * a.vocab);
   if (threadIdx.x != 0) return;
@@ -338,7 +340,7 @@ void sample(const SampleBatch& a, cudaStream_t stream) {
   check_argument(a.best_total >= 0 && a.best_total < int64_t(1) << 31, name, "best_total");
   check_argument(a.mask_rows >= 0 && (a.mask_rows == 0 || a.mask_words * 32 >= a.samplable), name, "mask_words");
   if (a.rows == 0) return;
-  GPU_LAUNCH(sample_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  GPU_LAUNCH_EARLY(sample_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
   check_launch(name);
 }
 

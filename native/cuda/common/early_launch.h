@@ -1,0 +1,59 @@
+// Launches that begin while the kernel before them on the stream ends (programmatic dependent launch, compute capability 9.0): in decode the
+// time between kernels is as long as many of them. Off unless TANDEM_CUDA_EARLY_LAUNCH=1, until a device has shown it.
+//
+// What makes it safe: wait_for_inputs() comes first in every thread of every kernel that is launched so, and before it is read only what no
+// kernel writes (weights). It returns when all kernels before have ended and what they wrote is there, as each of them has waited too.
+#pragma once
+#include "cuda/common/gpu.h"
+
+namespace tandem::cuda {
+
+#ifdef TANDEM_GPU_EMULATION
+
+#define GPU_LAUNCH_EARLY GPU_LAUNCH
+inline void wait_for_inputs() {}
+
+#else
+
+#define GPU_LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, ...) \
+  launch_early((kernel), (grid), (block), (shared_bytes), (stream), __VA_ARGS__)
+
+// The next kernel may begin to wait when every block of this one has come here.
+__device__ __forceinline__ void wait_for_inputs() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// TANDEM_CUDA_EARLY_LAUNCH=1.
+bool early_launches_wanted();
+// Whether the device runs what was compiled with the instructions above: code of sm_80 does not wait.
+bool waits_for_inputs(const void* kernel);
+
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                  const Arguments&... arguments) {
+  // All kernels are compiled for the same targets.
+  static const bool early = early_launches_wanted() && waits_for_inputs(reinterpret_cast<const void*>(kernel));
+  if (!early) {
+    kernel<<<grid, block, shared_bytes, stream>>>(arguments...);
+    return;
+  }
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  // A failure is what check_launch() finds.
+  (void)cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+#endif
+
+}  // namespace tandem::cuda
