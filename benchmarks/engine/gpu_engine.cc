@@ -373,14 +373,13 @@ int main(int argc, char** argv) {
     Check check(argv[1], format_of(weights));
     using Body = std::function<bool()>;
     const auto measured = [](const std::function<void()>& body) -> Body { return [body] { return body(), true; }; };
-    const std::pair<const char*, Body> parts[] = {
-        {"same bits", [&] { return check.invariant(); }},
-        {"same log-probabilities", [&] { return check.trains_what_it_serves(); }},
-        {"decode", measured([&] { check.decode(); })},
-        {"prefill of 2048", measured([&] { check.prefill(2048); })},
-        {"prefill of 8192", measured([&] { check.prefill(8192); })},
-        {"LoRA step", measured([&] { check.lora_step(8192); })},
-        {"throughput", measured([&] { check.throughput(90); })}};
+    const std::pair<const char*, Body> parts[] = {{"same bits", [&] { return check.invariant(); }},
+                                                  {"same log-probabilities", [&] { return check.trains_what_it_serves(); }},
+                                                  {"decode", measured([&] { check.decode(); })},
+                                                  {"prefill of 2048", measured([&] { check.prefill(2048); })},
+                                                  {"prefill of 8192", measured([&] { check.prefill(8192); })},
+                                                  {"LoRA step", measured([&] { check.lora_step(8192); })},
+                                                  {"throughput", measured([&] { check.throughput(90); })}};
     bool good = true;
     for (const auto& [name, body] : parts) {
       good = check.part(name, body) && good;

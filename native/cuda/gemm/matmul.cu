@@ -12,7 +12,7 @@ constexpr int kOutputs = 64;  // weights' rows of a tile: 16 per warp
 constexpr int kOutputWarps = kOutputs / 16;
 constexpr int kMostWarpTokens = 64;
 constexpr int kDepth = kSplitDepth;  // k of a tile
-constexpr int kChunk = 8;  // elements of a 16-byte copy
+constexpr int kChunk = 8;            // elements of a 16-byte copy
 constexpr int kRowChunks = kDepth / kChunk;
 static_assert(kOutputs == kQuantPanel && kDepth == kQuantTile);
 // Warps of a block: four along the outputs, and two along the tokens where there are many.
@@ -133,7 +133,8 @@ __device__ __forceinline__ QuantPanel panel_of(const MatMul& a, const QuantPanel
 // it computes all parts, and where there are several (kSums) adds them in order. 512 threads share a multiprocessor: with kSums the sums of
 // the parts before may then lie in local memory, from where they are read once per part.
 template <int kTokens, bool kQuantised, bool kTransposed, bool kSums>
-__global__ void __launch_bounds__(threads<kTokens>(), 512 / threads<kTokens>()) matmul_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
+__global__ void __launch_bounds__(threads<kTokens>(), 512 / threads<kTokens>())
+    matmul_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
   constexpr int kThreads = threads<kTokens>(), kCount = warp_tokens<kTokens>(), kStages = stages<kTokens>();
   GPU_SHARED_BYTES(shared);
   // Quantised weights: behind the stages, the tile in use.

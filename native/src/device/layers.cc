@@ -158,8 +158,10 @@ void Layers::normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& w
 }
 
 cuda::Parts Layers::product(const Matrix& w, int64_t rows, float* y, bool accumulate, bool leave) {
-  const cuda::MatMul args{activation_.data(), w.k, rows, w.data.data(), w.n, w.k, y, w.n, accumulate, workspace_.data(),
-                          sizes_.workspace_floats, w.quantised(), weights_.kernels.matmul, leave};
+  cuda::MatMul args{activation_.data(), w.k, rows, w.data.data(), w.n, w.k, y, w.n, accumulate, workspace_.data(), sizes_.workspace_floats};
+  args.quantised = w.quantised();
+  args.kernel = weights_.kernels.matmul;
+  args.leave_parts = leave;
   cuda::matmul(args, stream_.get());
   return cuda::matmul_parts(args);
 }
