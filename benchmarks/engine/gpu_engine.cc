@@ -1,7 +1,7 @@
 // The engine on a GPU with random weights in the shape of a real model: the same tokens alone and in a batch whose steps are queued, the
 // same log-probabilities in the trainer; then decode (with steps queued ahead and in turn: the difference is the gap between two steps),
 // prefill, offline throughput and a LoRA step, beside the device's copy bandwidth measured in the same run. Needs no Node and no files.
-// Usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4|fp8]]
+// Usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4|fp8 [PART...]]], PART being some of the name of what is to run, as "decode".
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -368,7 +368,7 @@ class Check {
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // one that is ended has said what it measured
   try {
-    require(argc > 1, ErrorKind::kRange, "usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4|fp8]]");
+    require(argc > 1, ErrorKind::kRange, "usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4|fp8 [PART...]]]");
     const std::string weights = argc > 3 ? argv[3] : "bf16";
     Check check(argv[1], format_of(weights));
     using Body = std::function<bool()>;
@@ -381,7 +381,11 @@ int main(int argc, char** argv) {
                                                   {"LoRA step", measured([&] { check.lora_step(8192); })},
                                                   {"throughput", measured([&] { check.throughput(90); })}};
     bool good = true;
+    const auto wanted = [&](const char* name) {
+      return argc <= 4 || std::any_of(argv + 4, argv + argc, [&](const char* some) { return std::strstr(name, some) != nullptr; });
+    };
     for (const auto& [name, body] : parts) {
+      if (!wanted(name)) continue;
       good = check.part(name, body) && good;
       check.report(argc > 2 ? argv[2] : nullptr, argv[1] + (" " + weights));
     }
