@@ -138,7 +138,7 @@ class Check {
   void decode() {
     const double limit = copy_bandwidth();
     const double in_turn = decode_step(1, false), each = decode_step(1, true);
-    const double bandwidth = double(model_->weight_bytes()) / each / 1e9;
+    const double bandwidth = bytes_per_step() / each / 1e9;
     add("copy, read and write", limit, "GB/s");
     add("decode, one stream, a step in turn", in_turn * 1e6, "us");
     add("decode, one stream, a step queued ahead", each * 1e6, "us");
@@ -281,6 +281,12 @@ class Check {
   int64_t weights_per_token() const {
     const int64_t h = spec_.hidden_size;
     return spec_.layers * (h * (2 * spec_.query_size() + 2 * spec_.kv_size()) + 3 * h * spec_.intermediate_size);
+  }
+
+  // Weights that a decode step reads: of an embedding that is not the head a row per token.
+  double bytes_per_step() const {
+    const int64_t table = spec_.vocab_size * spec_.hidden_size, read = weights_per_token() + table;
+    return double(model_->weight_bytes()) * double(read) / double(read + (spec_.tied_embeddings ? 0 : table));
   }
 
   void add(const std::string& name, double value, const char* unit) {
