@@ -43,7 +43,7 @@ __device__ void load_keys(const PagedAttention& a, const Walk& walk, int first) 
     cp_async_16(tile_chunk<kDim>(keys, key, chunk), a.kv.keys + at, valid ? 16 : 0);
     cp_async_16(tile_chunk<kDim>(values, key, chunk), a.kv.values + at, valid ? 16 : 0);
   }
-  cp_async_commit();  // also when empty: the count of groups stays in step
+  cp_async_commit();
 }
 
 // The first keys are on their way when this returns.
@@ -96,9 +96,9 @@ __device__ Softmax<kDim> attend_split(const PagedAttention& a, const Rows<kDim>&
                                       int end) {
   Softmax<kDim> s;
   for (int first = begin; first < end; first += kTileKeys) {
+    cp_async_wait<0>();
+    __syncthreads();  // these keys are there for all, and all are done with those whose stage the next ones take
     load_keys<kDim>(a, walk, first + kTileKeys);
-    cp_async_wait<1>();
-    __syncthreads();  // these keys are there for all
     if (any_rows) {
       bf16* keys = keys_of<kDim>(walk, first);
       float scores[kTileKeys / 8][4] = {};
@@ -107,7 +107,6 @@ __device__ Softmax<kDim> attend_split(const PagedAttention& a, const Rows<kDim>&
       weigh<kDim>(s, scores);
       add_values<kDim>(s, scores, keys + kTileKeys * kDim);
     }
-    __syncthreads();  // all are done with the stage
   }
   return s;
 }

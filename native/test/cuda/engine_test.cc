@@ -95,6 +95,15 @@ TEST_ENGINE(gpu_engine_same_bits_where_products_come_in_parts) {
   Driver together = device_driver(model, device_options());
   run_together(together, jobs);
   check_same_jobs(alone, jobs);
+  // An adapter of any one projection tells.
+  for (model::Module module : all_modules()) {
+    Job adapted = device_job(12, 3, 1);
+    adapted.adapter = model->place(model::Adapter(model->facts(), tiny_factors(source.spec, 5, 4, {module})));
+    Driver driver = device_driver(model, device_options());
+    driver.start(0, adapted);
+    driver.run();
+    CHECK(!same_bits(adapted.output[0].logprob, alone[1].output[0].logprob));
+  }
 }
 
 // Decode, prefill and chunks of it have different numbers of tokens, and so different blocks of Hopper's kernels.

@@ -293,8 +293,22 @@ void load_matrices(uint32_t (&r)[4], const void* row) {
 void ldmatrix_x4(uint32_t (&r)[4], const void* row) { load_matrices<false>(r, row); }
 void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) { load_matrices<true>(r, row); }
 
+namespace {
+
+void land(std::vector<Copy>& group) {
+  for (const Copy& c : group) {
+    std::memset(c.to, 0, 16);
+    std::memcpy(c.to, c.from, size_t(c.valid));
+  }
+  group.clear();
+}
+
+}  // namespace
+
+// At once, over what somebody may still read; or when it is waited for, after somebody may have read.
 void cp_async_commit() {
   Fiber& f = fiber();
+  if (toss()) land(f.open_group);
   f.groups.push_back(std::move(f.open_group));
   f.open_group.clear();
 }
@@ -302,10 +316,7 @@ void cp_async_commit() {
 void cp_async_land(int pending) {
   Fiber& f = fiber();
   while (int(f.groups.size()) > pending) {
-    for (const Copy& c : f.groups.front()) {
-      std::memset(c.to, 0, 16);
-      std::memcpy(c.to, c.from, size_t(c.valid));
-    }
+    land(f.groups.front());
     f.groups.erase(f.groups.begin());
   }
 }

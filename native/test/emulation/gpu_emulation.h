@@ -1,6 +1,7 @@
 // CUDA on the CPU for tests: every thread of a block is a fiber, barriers and shuffles yield. Warps run as far ahead as they can, in
-// shuffled order, shared memory begins as NaN and asynchronous copies land only when somebody waits: a missing barrier, a dropped wait or
-// a read before a write shows as a wrong result, a divergent barrier as an exception. It says nothing of speed, bank conflicts or fences.
+// shuffled order, shared memory begins as NaN and asynchronous copies land at once or only when somebody waits, by turns: a missing
+// barrier, a dropped wait or a read before a write shows as a wrong result, a divergent barrier as an exception. It says nothing of speed,
+// bank conflicts or fences.
 #pragma once
 #include <algorithm>
 #include <array>
