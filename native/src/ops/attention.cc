@@ -224,7 +224,9 @@ void attention(const simd::Kernels& kernels, ThreadPool& pool, const AttentionSh
   pool.run(claims, [&](int64_t claim) {
     const int64_t end = std::min(count, (claim + 1) * most);
     for (int64_t i = claim * most; i < end; ++i) {
-      const Item &item = items[size_t(i)], *next = i + 1 < end ? &items[size_t(i + 1)] : nullptr;
+      // Where threads claim in turn: what this one claims next begins behind a claim of each other thread.
+      const int64_t after = i + 1 < end ? i + 1 : decodes ? end + (pool.threads() - 1) * most : count;
+      const Item &item = items[size_t(i)], *next = after < count ? &items[size_t(after)] : nullptr;
       if (kv.shape().element == Element::kBf16) {
         run_any(item, next, kv.shape().int8 ? kernels.attend_int8_bf16 : kernels.attend_bf16, uint16_t{});
       } else {
