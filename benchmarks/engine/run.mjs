@@ -9,8 +9,9 @@ import { pictureBeside, table, writeJson, writePicture } from '../lib/output.mjs
 import { median, rounded, spread } from '../lib/stats.mjs';
 import { barChart } from '../lib/svg.mjs';
 import { Worker } from '../lib/worker.mjs';
-import { measureLimits } from '../limits/limits.mjs';
+import { measureLimits, measureReadBandwidth } from '../limits/limits.mjs';
 import { ensureQuantisedGguf, ensureRandomModel } from '../models/make-random-model.mjs';
+import { weightBytes } from '../models/shapes.mjs';
 import { caseName, cases, prompt, promptsOf } from './cases.mjs';
 import { ensurePeers, PEER_NAME } from './peers.mjs';
 import { combineLimits, limitOf } from './shares.mjs';
@@ -28,6 +29,8 @@ const USAGE = `npm run bench:engine -- [options]
   --json FILE         write the results there, and a picture beside it`;
 
 const FORMATS = ['bf16', 'q8_0', 'q4_0'];
+/** Per round: what one stream reads of the bandwidth is measured more often, as it moves most. */
+const READINGS = 3;
 const GREEDY = { prompts: 4, length: 24, count: 16 };
 
 function parse() {
@@ -127,14 +130,30 @@ async function measure({ tandem, peer }, chosen, options, shape, flash) {
   return { runs, limits };
 }
 
-function caseResult({ one, tandem, peer }, shape, format, limits) {
+/** Memory is shared with others: its bandwidth moves by half within minutes. So what one stream reads is compared with what is read right before and after. */
+async function measureReading({ tandem }, runs, { threads, rounds }, shape, format) {
+  const run = runs.find(({ one }) => one.kind === 'decode' && one.n === 1);
+  if (!run) return;
+  run.shares = [];
+  for (let round = 1; round <= rounds * READINGS; round++) {
+    const before = await measureReadBandwidth(threads);
+    const rate = await tandem.call('decode', { prompts: promptsOf(shape, run.one, rounds + round) });
+    const after = await measureReadBandwidth(threads);
+    run.shares.push((rate * weightBytes(shape, format)) / (((before + after) / 2) * 1e9));
+  }
+  const { median: share, min, max } = spread(run.shares.map((value) => value * 100));
+  console.log(`  one stream reads ${share} % (${min} to ${max}) of the bandwidth right before and after it`);
+}
+
+function caseResult({ one, tandem, peer, shares }, shape, format, limits) {
   const result = { name: caseName(format, one), tandem: spread(tandem) };
   if (peer.length > 0) {
     result.peer = spread(peer);
     result.peer_name = PEER_NAME;
     result.ratio = rounded(median(tandem.map((value, i) => value / peer[i])));
   }
-  return { ...result, limit_share: rounded(median(tandem) / limitOf(shape, format, one, limits)), unit: 'tok/s' };
+  const share = shares ? median(shares) : median(tandem) / limitOf(shape, format, one, limits);
+  return { ...result, limit_share: rounded(share), unit: 'tok/s' };
 }
 
 function report(results, runs) {
@@ -184,6 +203,7 @@ async function main() {
     const agreed = engines.peer ? await compareOutputs(engines, model.shape) : null;
     const flash = await warmUp(engines, chosen, model.shape);
     const { runs, limits: measured } = await measure(engines, chosen, options, model.shape, flash);
+    await measureReading(engines, runs, options, model.shape, options.format);
     const limits = combineLimits(measured, median);
     const results = runs.map((run) => caseResult(run, model.shape, options.format, limits));
     report(results, runs);

@@ -1,5 +1,5 @@
 // What this machine can do at most: DRAM read bandwidth and the arithmetic peaks of its vector units, for a number of threads.
-// Usage: limits THREADS. Prints one line of JSON; an operation that the CPU lacks is null.
+// Usage: limits THREADS [read]. Prints one line of JSON; an operation that the CPU lacks is null. With `read` only the bandwidth is measured.
 #include <cpuid.h>
 #include <immintrin.h>
 #include <sys/mman.h>
@@ -25,9 +25,14 @@ constexpr size_t kBytesPerThread = size_t{1} << 29;  // Far more than any cache.
 constexpr double kSecondsPerTry = 0.15;
 constexpr int kTries = 5;
 
-// Runs work(thread) on all threads at once, again and again; returns units per second of the best try.
-double best_rate(int threads, const std::function<double(int)>& work) {
-  double best = 0;
+// Units per second of a few tries.
+struct Rates {
+  double best = 0, mean = 0;
+};
+
+// Runs work(thread) on all threads at once, again and again.
+Rates rates(int threads, const std::function<double(int)>& work) {
+  Rates found;
   for (int attempt = 0; attempt < kTries; ++attempt) {
     std::atomic<int> ready{0};
     std::vector<double> units(threads, 0), seconds(threads, 0);
@@ -46,10 +51,13 @@ double best_rate(int threads, const std::function<double(int)>& work) {
     for (auto& thread : team) thread.join();
     double rate = 0;
     for (int t = 0; t < threads; ++t) rate += units[t] / seconds[t];
-    if (rate > best) best = rate;
+    if (rate > found.best) found.best = rate;
+    found.mean += rate / kTries;
   }
-  return best;
+  return found;
 }
+
+double best_rate(int threads, const std::function<double(int)>& work) { return rates(threads, work).best; }
 
 volatile uint64_t g_sink;
 
@@ -67,18 +75,18 @@ __attribute__((target("avx2"))) uint64_t sum_avx2(const uint64_t* data, size_t w
   return lanes[0] ^ lanes[1] ^ lanes[2] ^ lanes[3];
 }
 
-double read_bandwidth(int threads) {
+Rates read_bandwidth(int threads) {
   struct Free {
     void operator()(uint64_t* p) const { std::free(p); }
   };
   std::vector<std::unique_ptr<uint64_t, Free>> buffers(threads);
   for (auto& buffer : buffers) {
     buffer.reset(static_cast<uint64_t*>(std::aligned_alloc(64, kBytesPerThread)));
-    if (!buffer) return 0;
+    if (!buffer) return {};
     madvise(buffer.get(), kBytesPerThread, MADV_HUGEPAGE);
     for (size_t i = 0; i < kBytesPerThread / 8; ++i) buffer.get()[i] = i;
   }
-  return best_rate(threads, [&](int t) {
+  return rates(threads, [&](int t) {
     g_sink = sum_avx2(buffers[t].get(), kBytesPerThread / 8);
     return double(kBytesPerThread);
   });
@@ -159,17 +167,23 @@ std::string number(bool has, double value, double scale) {
 int main(int argc, char** argv) {
   int threads = argc > 1 ? std::atoi(argv[1]) : 0;
   if (threads < 1 || threads > 1024) {
-    std::fprintf(stderr, "usage: limits THREADS\n");
+    std::fprintf(stderr, "usage: limits THREADS [read]\n");
     return 2;
   }
   if (!__builtin_cpu_supports("avx2")) {
     std::fprintf(stderr, "limits needs AVX2\n");
     return 1;
   }
+  if (argc > 2 && std::string(argv[2]) == "read") {
+    const Rates read = read_bandwidth(threads);
+    std::printf("{\"threads\": %d, \"best\": %s, \"mean\": %s}\n", threads, number(true, read.best, 1e9).c_str(),
+                number(true, read.mean, 1e9).c_str());
+    return 0;
+  }
   bool wide = __builtin_cpu_supports("avx512f"), bf16 = __builtin_cpu_supports("avx512bf16");
   bool vnni = __builtin_cpu_supports("avx512vnni"), tiles = has_tiles();
   std::printf("{\"threads\": %d, \"dram_read_gb_s\": %s, \"fp32_gflop_s\": %s, \"bf16_gflop_s\": %s, \"int8_gop_s\": %s}\n", threads,
-              number(true, read_bandwidth(threads), 1e9).c_str(),
+              number(true, read_bandwidth(threads).best, 1e9).c_str(),
               number(true, best_rate(threads, wide ? fma_avx512 : fma_avx2), 1e9).c_str(),
               number(bf16 || tiles,
                      tiles  ? best_rate(threads, tile_bf16)

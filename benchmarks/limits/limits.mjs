@@ -22,3 +22,10 @@ export async function measureLimits(threads) {
   const { stdout } = await run(PROGRAM, [String(threads)]);
   return JSON.parse(stdout);
 }
+
+/** {best, mean} of a second of reading, GB/s. */
+export async function measureReadBandwidth(threads) {
+  build();
+  const { stdout } = await run(PROGRAM, [String(threads), 'read']);
+  return JSON.parse(stdout);
+}
