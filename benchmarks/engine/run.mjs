@@ -130,7 +130,8 @@ async function measure({ tandem, peer }, chosen, options, shape, flash) {
   return { runs, limits };
 }
 
-/** Memory is shared with others: its bandwidth moves by half within minutes. So what one stream reads is compared with what is read right before and after. */
+/** Memory is shared with others: its bandwidth moves by half within minutes. So what one stream reads is compared with what reading alone
+ * gets right before and after, a second of it each. */
 async function measureReading({ tandem }, runs, { threads, rounds }, shape, format) {
   const run = runs.find(({ one }) => one.kind === 'decode' && one.n === 1);
   if (!run) return;
@@ -139,7 +140,7 @@ async function measureReading({ tandem }, runs, { threads, rounds }, shape, form
     const before = await measureReadBandwidth(threads);
     const rate = await tandem.call('decode', { prompts: promptsOf(shape, run.one, rounds + round) });
     const after = await measureReadBandwidth(threads);
-    run.shares.push((rate * weightBytes(shape, format)) / (((before + after) / 2) * 1e9));
+    run.shares.push((rate * weightBytes(shape, format)) / (((before.mean + after.mean) / 2) * 1e9));
   }
   const { median: share, min, max } = spread(run.shares.map((value) => value * 100));
   console.log(`  one stream reads ${share} % (${min} to ${max}) of the bandwidth right before and after it`);

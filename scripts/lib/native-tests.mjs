@@ -23,7 +23,10 @@ const BUILDS = [
     name: 'native tests under ASan and UBSan',
     folder: fromRoot('native-test-asan'),
     options: ['-DTANDEM_SANITIZE=ON', `-DTANDEM_TEST_BUILD=${PLAIN}`, '-DTANDEM_CUDA=OFF'],
-    env: { UBSAN_OPTIONS: 'print_stacktrace=1', ASAN_OPTIONS: 'detect_stack_use_after_return=1' },
+    env: {
+      UBSAN_OPTIONS: 'print_stacktrace=1',
+      ASAN_OPTIONS: 'detect_stack_use_after_return=1:allocator_may_return_null=1',
+    },
   },
 ];
 

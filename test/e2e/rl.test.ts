@@ -10,6 +10,14 @@ beforeAll(async () => {
 });
 afterAll(() => training.server.stop());
 
+/**
+ * Once in ten thousand samples of this model: a thought of its own behind the empty one of the prompt. Training puts it in that one's place, as
+ * clients of this interface do, so it is not what was sampled.
+ */
+function beginsWithThought(trajectory: unknown): boolean {
+  return JSON.stringify(trajectory).includes('"content":"<think>');
+}
+
 describe('reinforcement learning', () => {
   it('goes from chance to a mean reward of 0.9 within 30 steps of 64 rollouts', async () => {
     const { client } = training;
@@ -45,7 +53,7 @@ describe('reinforcement learning', () => {
     const model = await client.register('e2e', 'on-policy');
     const rollouts = async () =>
       (await Promise.all(scenarios().map((play) => play(client, client.inferenceName(model))))).map((trajectories) => ({
-        trajectories,
+        trajectories: trajectories.filter((trajectory) => !beginsWithThought(trajectory)),
       }));
     // The reference is the model that sampled: the mean of rollout minus trainer is exactly nothing, for the identity ...
     const config = { learning_rate: 3e-3, kl_penalty_coef: 1, kl_penalty_source: 'sample' };
