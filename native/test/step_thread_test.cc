@@ -70,34 +70,45 @@ struct Played final : StepWork {
     stage.note(name + ".");
     if (finish_fails) throw Error(ErrorKind::kState, name + " failed");
   }
+  void over(std::exception_ptr how, bool another) override {
+    failure = std::move(how);
+    another_waited = another;
+    stage.open(is_over);
+  }
+  // Until over() was called; throws how it ended.
+  void wait() {
+    stage.pass(is_over);
+    if (failure) std::rethrow_exception(failure);
+  }
 
   Stage& stage;
   std::string name;
   int queues = 1;  // how often it can be queued when it is asked
   bool queue_fails = false, finish_fails = false;
   bool nearly = false, ended = false;
+  bool is_over = false, another_waited = false;
+  std::exception_ptr failure;
 };
 
 TEST_ONCE(step_thread_queues_the_next_when_the_running_one_is_nearly_over) {
   Stage stage;
   Played a(stage, "a"), b(stage, "b"), c(stage, "c");
   StepThread thread;
-  const auto first = thread.give(a);
+  thread.give(a);
   stage.wait_for("a+");
-  CHECK(!thread.retract());
-  const auto second = thread.give(b);
+  CHECK(thread.retract() == nullptr);
+  thread.give(b);
   // It waits: newcomers may join it.
-  CHECK(thread.retract());
-  CHECK_ERROR(kState, "taken back", thread.wait(second));
-  const auto third = thread.give(c);
+  CHECK(thread.retract() == &b);
+  thread.give(c);
   stage.open(a.nearly);
   stage.wait_for("c+");
-  CHECK(!thread.retract());
+  CHECK(thread.retract() == nullptr);
   stage.open(a.ended);
-  thread.wait(first);
+  a.wait();
   stage.open(c.nearly);
   stage.open(c.ended);
-  thread.wait(third);
+  c.wait();
   CHECK_EQ(stage.log(), std::string("a? a+ c? c+ a. c."));
 }
 
@@ -105,16 +116,16 @@ TEST_ONCE(step_thread_queues_what_comes_late) {
   Stage stage;
   Played a(stage, "a"), b(stage, "b");
   StepThread thread;
-  const auto first = thread.give(a);
+  thread.give(a);
   stage.open(a.nearly);
   stage.wait_for("a+");
-  const auto second = thread.give(b);
+  thread.give(b);
   stage.wait_for("b+");
   stage.open(a.ended);
   stage.open(b.nearly);
   stage.open(b.ended);
-  thread.wait(first);
-  thread.wait(second);
+  a.wait();
+  b.wait();
   CHECK_EQ(stage.log(), std::string("a? a+ b? b+ a. b."));
 }
 
@@ -123,18 +134,18 @@ TEST_ONCE(step_thread_runs_in_turn_what_cannot_be_queued) {
   Played a(stage, "a"), b(stage, "b"), c(stage, "c");
   b.queues = c.queues = 0;
   StepThread thread;
-  const auto first = thread.give(a);
+  thread.give(a);
   stage.wait_for("a+");
-  const auto second = thread.give(b);
+  thread.give(b);
   stage.open(a.nearly);
   stage.wait_for("b?");
   // It has not begun: it can be taken back as soon as it waits again.
-  while (!thread.retract()) std::this_thread::yield();
-  CHECK_ERROR(kState, "taken back", thread.wait(second));
-  const auto third = thread.give(c);
+  while (thread.retract() != &b) std::this_thread::yield();
+
+  thread.give(c);
   stage.open(a.ended);
-  thread.wait(first);
-  thread.wait(third);
+  a.wait();
+  c.wait();
   CHECK_EQ(stage.log(), std::string("a? a+ b? a. c? c!"));
 }
 
@@ -145,16 +156,17 @@ TEST_ONCE(step_thread_tells_each_step_its_own_failure) {
   for (Played* step : {&a, &c}) step->nearly = step->ended = true;
   a.ended = false;
   StepThread thread;
-  const auto first = thread.give(a);
+  thread.give(a);
   stage.wait_for("a+");
-  const auto second = thread.give(b);
-  CHECK_ERROR(kRange, "b is no plan", thread.wait(second));
+  thread.give(b);
+  CHECK_ERROR(kRange, "b is no plan", b.wait());
   stage.open(a.ended);
-  CHECK_ERROR(kState, "a failed", thread.wait(first));
-  const auto third = thread.give(c);
-  thread.wait(third);
+  CHECK_ERROR(kState, "a failed", a.wait());
+  thread.give(c);
+  c.wait();
   d.queues = 0;
-  thread.wait(thread.give(d));
+  thread.give(d);
+  d.wait();
   CHECK_EQ(stage.log(), std::string("a? a+ b? a. c? c+ c. d? d!"));
 }
 
@@ -164,38 +176,60 @@ TEST_ONCE(step_thread_tells_when_what_was_given_is_over) {
   b.queues = c.queues = 0;
   StepThread thread;
   thread.wait_for_given(thread.given());
-  const auto first = thread.give(a);
+  thread.give(a);
   stage.wait_for("a+");
   std::atomic<bool> told{false};
   std::thread waiter([&, given = thread.given()] {
     thread.wait_for_given(given);
     told = true;
-    CHECK(first->over);
+    CHECK(stage.log().find("a.") != std::string::npos);
   });
   // What is given and taken back later counts for nothing.
-  const auto second = thread.give(b);
-  CHECK(thread.retract());
+  thread.give(b);
+  CHECK(thread.retract() == &b);
   CHECK(!told);
-  const auto third = thread.give(c);
+  thread.give(c);
   stage.open(a.nearly);
   stage.open(a.ended);
   waiter.join();
   thread.wait_for_given(thread.given());
-  CHECK(third->over);
-  thread.drop(second);
+  CHECK(stage.log().ends_with("c!"));
 }
 
-TEST_ONCE(step_thread_drops_what_waits_and_waits_for_what_has_begun) {
+TEST_ONCE(step_thread_closed_gives_back_what_waits_and_ends_what_has_begun) {
   Stage stage;
   Played a(stage, "a"), b(stage, "b");
   StepThread thread;
-  const auto first = thread.give(a);
+  thread.give(a);
   stage.wait_for("a+");
-  thread.drop(thread.give(b));
+  thread.give(b);
+  const std::vector<StepWork*> left = thread.close();
+  CHECK_EQ(left.size(), size_t(1));
+  CHECK(left.front() == &b);
+  CHECK_EQ(thread.close().size(), size_t(0));
   stage.open(a.nearly);
   stage.open(a.ended);
-  thread.drop(first);
+  thread.join();
+  CHECK(a.is_over);
+  CHECK(!b.is_over);
   CHECK_EQ(stage.log(), std::string("a? a+ a."));
+}
+
+TEST_ONCE(step_thread_says_whether_another_step_waits) {
+  Stage stage;
+  Played a(stage, "a"), b(stage, "b"), c(stage, "c");
+  b.queues = c.queues = 0;
+  for (Played* step : {&a, &b, &c}) step->nearly = true;
+  StepThread thread;
+  thread.give(a);
+  stage.wait_for("a+");
+  thread.give(b);
+  thread.give(c);
+  stage.open(a.ended);
+  c.wait();
+  CHECK(a.another_waited);
+  CHECK(b.another_waited);
+  CHECK(!c.another_waited);
 }
 
 }  // namespace

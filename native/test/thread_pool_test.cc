@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <thread>
@@ -47,6 +48,52 @@ TEST_ONCE(pool_makes_writes_visible_between_jobs) {
     });
   }
   for (int64_t value : values) CHECK_EQ(value, 3000);
+}
+
+TEST_ONCE(pool_does_once_and_in_order_what_is_left_to_it) {
+  struct Note {
+    std::vector<int>* order;
+    int number;
+  };
+  for (int threads : {1, 2, 3}) {
+    std::vector<int> order;
+    std::vector<Note> notes;
+    for (int i = 0; i < 500; ++i) notes.push_back({&order, i});
+    {
+      ThreadPool pool(threads);
+      std::atomic<int64_t> total{0};
+      for (Note& note : notes) {
+        pool.leave([](void* what) { static_cast<Note*>(what)->order->push_back(static_cast<Note*>(what)->number); }, &note);
+        // With loops behind it, that workers take part in or not, with a pause that sends them to sleep, and with nothing.
+        if (note.number % 3 == 0) pool.run(note.number % 2 ? 7 : 1, [&](int64_t i) { total += i; });
+        if (note.number % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        if (note.number % 7 == 0) {
+          pool.settle();
+          CHECK_EQ(int64_t(order.size()), int64_t(note.number) + 1);
+        }
+      }
+    }
+    // The last one, too, before the pool is gone.
+    CHECK_EQ(int64_t(order.size()), int64_t(notes.size()));
+    for (int i = 0; i < 500; ++i) CHECK_EQ(order[size_t(i)], i);
+  }
+}
+
+TEST_ONCE(pool_has_a_worker_do_what_is_left_to_it) {
+  ThreadPool pool(2);
+  struct Seen {
+    std::atomic<bool> done{false};
+    std::thread::id thread;
+  } seen;
+  pool.leave(
+      [](void* what) {
+        static_cast<Seen*>(what)->thread = std::this_thread::get_id();
+        static_cast<Seen*>(what)->done = true;
+      },
+      &seen);
+  // No loop, and nobody settles it: the worker does it by itself.
+  while (!seen.done) std::this_thread::yield();
+  CHECK(seen.thread != std::this_thread::get_id());
 }
 
 TEST_ONCE(pool_does_not_mind_what_it_is_to_fetch) {

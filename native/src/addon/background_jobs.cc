@@ -10,8 +10,6 @@
 #include <unistd.h>
 #endif
 
-#include "addon/read.h"
-
 namespace tandem::addon {
 namespace {
 
@@ -91,31 +89,18 @@ Napi::Promise BackgroundJob::start(BackgroundPool& pool, std::unique_ptr<Backgro
 void BackgroundJob::run() {
   try {
     execute();
-    return;
-  } catch (const Error& error) {
-    kind_ = error.kind();
-    failure_ = error.what();
-  } catch (const std::bad_alloc&) {
-    failure_ = "out of memory";
-  } catch (const std::exception& error) {
-    failure_ = error.what();
   } catch (...) {
-    failure_ = "unknown native failure";
+    failure_ = failure_of(std::current_exception());
+    failed_ = true;
   }
-  failed_ = true;
 }
 
 void BackgroundJob::settle(Napi::Env env) {
   Napi::HandleScope scope(env);
-  try {
-    try {
-      if (failed_) deferred_.Reject(js_error(env, kind_, failure_));
-      else deferred_.Resolve(result(env));
-    } catch (const Napi::Error& error) {
-      deferred_.Reject(error.Value());
-    }
-  } catch (const Napi::Error&) {
-  }
+  settle_promise(deferred_, [&] {
+    if (failed_) deferred_.Reject(js_error(env, failure_.kind, failure_.message));
+    else deferred_.Resolve(result(env));
+  });
 }
 
 }  // namespace tandem::addon

@@ -1,13 +1,12 @@
-// Threads of low priority for what goes on beside steps: compilations, and adapters that are loaded. Node's own pool runs the engine's
-// steps at full priority; four slow compilations there would stop them, and a load would take a core from a step's threads.
+// Threads of low priority for what goes on beside steps: compilations, and adapters that are loaded. The few threads of
+// Node's own pool have full priority: slow compilations there would hold up what else waits for it, and take cores from a step's threads.
 //
 // Lifetime: a job is owned by its pool until it has run, then by the call that settles it on the JS thread. When the environment is torn
 // down before that, the job is only deleted: nobody is left to tell.
 #pragma once
 #include <memory>
 
-#include "addon/napi_setup.h"
-#include "base/error.h"
+#include "addon/promises.h"
 
 namespace tandem::addon {
 
@@ -37,8 +36,7 @@ class BackgroundJob {
 
   Napi::Promise::Deferred deferred_;
   Napi::ThreadSafeFunction back_;  // to the JS thread
-  ErrorKind kind_ = ErrorKind::kState;
-  std::string failure_;
+  Failure failure_;
   bool failed_ = false;
 };
 

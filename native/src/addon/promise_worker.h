@@ -3,11 +3,7 @@
 //  - result() and all promise calls run on the JS thread;
 //  - a C++ exception of any kind rejects the promise; it never leaves the worker.
 #pragma once
-#include <string>
-
-#include "addon/napi_setup.h"
-#include "addon/read.h"
-#include "base/error.h"
+#include "addon/promises.h"
 
 namespace tandem::addon {
 
@@ -31,39 +27,21 @@ class PromiseWorker : public Napi::AsyncWorker {
   void Execute() final {
     try {
       execute();
-    } catch (const Error& error) {
-      kind_ = error.kind();
-      SetError(error.what());
-    } catch (const std::bad_alloc&) {
-      SetError("out of memory");
-    } catch (const std::exception& error) {
-      SetError(error.what());
     } catch (...) {
-      SetError("unknown native failure");
+      Failure failure = failure_of(std::current_exception());
+      kind_ = failure.kind;
+      SetError(failure.message);
     }
   }
   void OnOK() final {
     Napi::HandleScope scope(Env());
     settled();
-    settle([&] { deferred_.Resolve(result(Env())); });
+    settle_promise(deferred_, [&] { deferred_.Resolve(result(Env())); });
   }
   void OnError(const Napi::Error& error) final {
     Napi::HandleScope scope(Env());
     settled();
-    settle([&] { deferred_.Reject(js_error(Env(), kind_, error.Message())); });
-  }
-  // A result that cannot be made rejects the promise. When its environment is being torn down (a worker thread that is terminated) no
-  // call into it succeeds any more: nobody is left to tell.
-  template <typename Body>
-  void settle(const Body& body) {
-    try {
-      try {
-        body();
-      } catch (const Napi::Error& error) {
-        deferred_.Reject(error.Value());
-      }
-    } catch (const Napi::Error&) {
-    }
+    settle_promise(deferred_, [&] { deferred_.Reject(js_error(Env(), kind_, error.Message())); });
   }
 
   Napi::Promise::Deferred deferred_;

@@ -4,12 +4,10 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
-
-#include "base/error.h"
+#include <vector>
 
 namespace tandem::addon {
 
@@ -25,43 +23,29 @@ class StepWork {
   virtual void wait_nearly() = 0;
   virtual bool ran() = 0;
   virtual void finish() = 0;
+  // The last call, on the thread: how it ended; nothing refers to the work when this is called. With another one waiting, whoever is told
+  // should not take the thread's core.
+  virtual void over(std::exception_ptr failure, bool another_waits) = 0;
 };
 
 class StepThread {
  public:
-  struct Task {
-    StepWork& work;
-    std::exception_ptr failure = nullptr;
-    bool over = false, retracted = false;
-    bool in_turn = false;  // cannot be queued behind the one that runs
-    int64_t number = 0;    // in the order in which they were given, from 1
-  };
-  using Ticket = std::shared_ptr<Task>;
-
   StepThread() = default;
   StepThread(const StepThread&) = delete;
   ~StepThread() {
-    if (!thread_.joinable()) return;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
+    close();
+    join();
   }
 
   // Runs the work after what was given before. The thread is made at the first call.
-  Ticket give(StepWork& work) {
+  void give(StepWork& work) {
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-    auto task = std::make_shared<Task>(Task{work});
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      task->number = ++given_;
+      waiting_.push_back({&work, ++given_, false});
       unfinished_.insert(given_);
-      waiting_.push_back(task);
     }
-    changed_.notify_all();
-    return task;
+    changed_.notify_one();
   }
 
   // How many have been given so far.
@@ -70,87 +54,97 @@ class StepThread {
     return given_;
   }
 
-  // Returns when none of the first `given` runs or waits any more: they are over, taken back or dropped.
+  // Returns when none of the first `given` runs or waits any more: they are over or taken back.
   void wait_for_given(int64_t given) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return unfinished_.empty() || *unfinished_.begin() > given; });
+    ended_.wait(lock, [&] { return unfinished_.empty() || *unfinished_.begin() > given; });
   }
 
-  // Takes back what waits for something else to end; false: nothing does. What is queued has begun, though nothing of it may have run.
-  bool retract() {
+  // Takes back what waits for something else to end; it is the caller's again, and over() is not called. Null: nothing does. What is queued has
+  // begun, though nothing of it may have run.
+  StepWork* retract() {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (waiting_.empty() || int(waiting_.size()) + begun_ < 2) return false;
-    Task& last = *waiting_.back();
-    last.failure = std::make_exception_ptr(Error(ErrorKind::kState, "the step was taken back"));
-    last.over = last.retracted = true;
-    unfinished_.erase(last.number);
-    waiting_.pop_back();
-    changed_.notify_all();
-    return true;
+    if (waiting_.empty() || int(waiting_.size()) + begun_ < 2) return nullptr;
+    return take_back();
   }
 
-  // Returns when the work is done, and throws what it threw.
-  void wait(const Ticket& task) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return task->over; });
-    if (task->failure) std::rethrow_exception(task->failure);
+  // Begins nothing any more; gives back what waited.
+  std::vector<StepWork*> close() {
+    std::vector<StepWork*> left;
+    std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+    while (!waiting_.empty()) left.push_back(take_back());
+    changed_.notify_one();
+    return left;
   }
-
-  // The work is not done after this, nor goes on.
-  void drop(const Ticket& task) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (std::erase(waiting_, task) == 0) return changed_.wait(lock, [&] { return task->over; });
-    unfinished_.erase(task->number);
-    changed_.notify_all();
+  // After close(): returns when what had begun is over, and the thread with it.
+  void join() {
+    if (thread_.joinable()) thread_.join();
   }
 
  private:
+  struct Task {
+    StepWork* work = nullptr;
+    int64_t number = 0;    // in the order in which they were given, from 1
+    bool in_turn = false;  // cannot be queued behind the one that runs
+    explicit operator bool() const { return work != nullptr; }
+  };
+
   void run() {
-    while (Ticket task = next()) {
-      Ticket queued = begin(task);
+    while (const Task task = next()) {
+      Task queued = begin(task);
       while (queued) {
-        Ticket behind = queue_behind(queued->work);
-        end(queued, failure_of([&] { queued->work.finish(); }));
-        queued = std::move(behind);
+        const Task behind = queue_behind(*queued.work);
+        end(queued, failure_of([&] { queued.work->finish(); }));
+        queued = behind;
       }
     }
   }
 
-  // The next that is to begin, when there is one; null: the thread ends.
-  Ticket next() {
+  // The next that is to begin, when there is one; none: the thread ends.
+  Task next() {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
-    return stopping_ ? nullptr : take();
+    changed_.wait(lock, [this] { return closed_ || !waiting_.empty(); });
+    return closed_ ? Task() : take();
   }
 
-  Ticket take() {
-    Ticket task = std::move(waiting_.front());
+  Task take() {
+    const Task task = waiting_.front();
     waiting_.pop_front();
     ++begun_;
     return task;
   }
 
-  // The task, if it is queued now; null: it is over.
-  Ticket begin(const Ticket& task) {
+  // The last that waits.
+  StepWork* take_back() {
+    const Task last = waiting_.back();
+    waiting_.pop_back();
+    unfinished_.erase(last.number);
+    ended_.notify_all();
+    return last.work;
+  }
+
+  // The task, if it is queued now; none: it is over.
+  Task begin(const Task& task) {
     bool queued = false;
     const std::exception_ptr failure = failure_of([&] {
-      queued = task->work.queue();
-      if (!queued) task->work.run();
+      queued = task.work->queue();
+      if (!queued) task.work->run();
     });
     if (queued) return task;
     end(task, failure);
-    return nullptr;
+    return {};
   }
 
-  // The one that waits, queued behind that step as soon as that has little left to do: newcomers may join until then. Null where none has
+  // The one that waits, queued behind that step as soon as that has little left to do: newcomers may join until then. None where none has
   // come before its end, or one that is run in its turn.
-  Ticket queue_behind(StepWork& running) {
-    Ticket queued;
+  Task queue_behind(StepWork& running) {
+    Task queued;
     // What goes wrong with the running step its finish() tells.
     failure_of([&] {
       running.wait_nearly();
       for (;;) {
-        if (const Ticket task = take_for_queue()) {
+        if (const Task task = take_for_queue()) {
           if (try_queue(task)) queued = task;
           return;
         }
@@ -161,36 +155,38 @@ class StepThread {
     return queued;
   }
 
-  Ticket take_for_queue() {
+  Task take_for_queue() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return waiting_.empty() || waiting_.front()->in_turn ? nullptr : take();
+    return waiting_.empty() || waiting_.front().in_turn ? Task() : take();
   }
 
   bool waits_in_turn() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return !waiting_.empty() && waiting_.front()->in_turn;
+    return !waiting_.empty() && waiting_.front().in_turn;
   }
 
   // Where it cannot be queued now it waits again, and may be taken back.
-  bool try_queue(const Ticket& task) {
+  bool try_queue(const Task& task) {
     bool queued = false;
-    const std::exception_ptr failure = failure_of([&] { queued = task->work.queue(); });
+    const std::exception_ptr failure = failure_of([&] { queued = task.work->queue(); });
     if (failure) end(task, failure);
     if (failure || queued) return queued;
     std::lock_guard<std::mutex> lock(mutex_);
-    task->in_turn = true;
-    waiting_.push_front(task);
+    waiting_.push_front({task.work, task.number, true});
     --begun_;
     return false;
   }
 
-  void end(const Ticket& task, const std::exception_ptr& failure) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    --begun_;
-    unfinished_.erase(task->number);
-    task->failure = failure;
-    task->over = true;
-    changed_.notify_all();
+  void end(const Task& task, const std::exception_ptr& failure) {
+    bool another_waits;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      --begun_;
+      unfinished_.erase(task.number);
+      another_waits = !waiting_.empty();
+      ended_.notify_all();
+    }
+    task.work->over(failure, another_waits);
   }
 
   template <typename Body>
@@ -204,12 +200,13 @@ class StepThread {
   }
 
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Ticket> waiting_;
+  std::condition_variable changed_;  // something waits, or the thread is to end
+  std::condition_variable ended_;    // one is over or taken back
+  std::deque<Task> waiting_;
   int begun_ = 0;  // and not over
   int64_t given_ = 0;
   std::set<int64_t> unfinished_;  // numbers of those that are not over
-  bool stopping_ = false;
+  bool closed_ = false;
   std::thread thread_;
 };
 

@@ -45,7 +45,10 @@ ThreadPool::ThreadPool(int threads) {
   }
 }
 
-ThreadPool::~ThreadPool() { stop(); }
+ThreadPool::~ThreadPool() {
+  settle();
+  stop();
+}
 
 void ThreadPool::stop() {
   stop_.store(true);
@@ -93,6 +96,29 @@ void ThreadPool::help() {
   }
 }
 
+void ThreadPool::leave(Aside call, void* context) {
+  settle();
+  if (workers_.empty()) return call(context);
+  aside_ = call;
+  aside_context_ = context;
+  left_.store(Left::kWaits, std::memory_order_release);
+  wake_.fetch_add(1);
+  wake_.notify_all();
+}
+
+void ThreadPool::settle() {
+  take_aside();
+  while (left_.load(std::memory_order_acquire) != Left::kNothing) std::this_thread::yield();
+}
+
+void ThreadPool::take_aside() {
+  Left waits = Left::kWaits;
+  if (left_.load(std::memory_order_relaxed) != waits || !left_.compare_exchange_strong(waits, Left::kTaken, std::memory_order_acquire))
+    return;
+  aside_(aside_context_);
+  left_.store(Left::kNothing, std::memory_order_release);
+}
+
 void ThreadPool::fetch_while_waiting(const Shares& shares) {
   fetch_from_.store(reinterpret_cast<uintptr_t>(shares.data), std::memory_order_relaxed);
   fetch_bytes_.store(shares.bytes, std::memory_order_relaxed);
@@ -127,6 +153,7 @@ void ThreadPool::work(int thread) {
       }
     }
     seen = wake_.load(std::memory_order_acquire);
+    take_aside();
     help();
   }
 }

@@ -30,6 +30,14 @@ class ThreadPool {
   };
   void fetch_while_waiting(const Shares& shares);
 
+  // Something short that is none of the caller's loops: a worker does it when it is between two of them, at once if it waits. (Where threads are
+  // as many as cores, whoever wakes another thread may have to give way to it. A worker can, the others take its indices; the caller cannot.)
+  // In order: what was left before is done when this returns. A pool without workers does it here.
+  using Aside = void (*)(void* context);
+  void leave(Aside call, void* context);
+  // Returns when what was left is done, here if no worker has begun with it.
+  void settle();
+
   // Calls body(index) once for every index in [0, count); returns when all are done. Not re-entrant; one caller at a time.
   // If bodies throw, one of their exceptions is rethrown once no thread is in a body any more.
   template <typename Body>
@@ -56,6 +64,8 @@ class ThreadPool {
     uint32_t call = 0;
     uintptr_t at = 0, end = 0;
   };
+  // What was left, if nobody has taken it.
+  void take_aside();
   // A pause, or a piece of what is to be fetched.
   void wait_a_little(Fetching& mine);
 
@@ -70,6 +80,10 @@ class ThreadPool {
   std::atomic<size_t> fetch_bytes_{0}, fetch_share_{0}, fetch_most_{0};
   std::atomic<uint32_t> fetch_calls_{0};
   Fetching callers_{0};
+  enum class Left { kNothing, kWaits, kTaken };
+  std::atomic<Left> left_{Left::kNothing};
+  Aside aside_ = nullptr;
+  void* aside_context_ = nullptr;
   Call call_ = nullptr;
   const void* context_ = nullptr;
   std::mutex failure_mutex_;

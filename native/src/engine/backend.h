@@ -81,6 +81,11 @@ class Backend {
   // One answer per query, in order.
   virtual std::vector<Answer> score(const std::vector<ScoreQuery>& queries) = 0;
 
+  // Has something short done soon that is nothing of a step's, by a thread that a step can spare; what was left before is done first.
+  virtual void leave(ThreadPool::Aside call, void* context) { call(context); }
+  // Returns when that is done.
+  virtual void settle() {}
+
   // Steps that are handed over whole: while one runs, the next can be prepared and put behind it, and begins without the host. Two at most
   // are not fetched; what is above is called only when all are.
   virtual QueueLimits queue_limits() const { return {}; }

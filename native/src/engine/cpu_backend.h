@@ -18,6 +18,8 @@ class CpuBackend final : public Backend {
   void copy_hidden(int64_t row, float* out) override;
   void sample(const std::vector<SampleQuery>& queries) override;
   std::vector<Answer> score(const std::vector<ScoreQuery>& queries) override;
+  void leave(ThreadPool::Aside call, void* context) override { model_->pool.leave(call, context); }
+  void settle() override { model_->pool.settle(); }
 
  private:
   void clear_new_pages(const model::ForwardBatch& batch);

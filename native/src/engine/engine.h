@@ -131,6 +131,10 @@ class Engine {
   bool ran() { return backend_->ran(); }
   StepResult finish();
 
+  // Between steps; see Backend.
+  void leave(ThreadPool::Aside call, void* context) { backend_->leave(call, context); }
+  void settle() { backend_->settle(); }
+
   size_t page_bytes() const { return backend_->page_bytes(); }
   // The stored keys and values of the pages, page after page, page_bytes() each: what another engine with the same weights and element
   // type takes with write_pages. Not while a step runs. Throws Error(kRange) for a page id or a length that does not fit, or values that

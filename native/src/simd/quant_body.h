@@ -111,7 +111,7 @@ void quant_gemm_as(const QuantGemmArgs& args) {
     if (!args.accumulate) clear_rows(args.y, args.ldy, args.m);
     QuantBlock block = quant_block<F>(args, 0, 0, args.k, args.y, args.ldy);
     // A lone tile is bound by memory: it fetches its own weights further on.
-    const char* ahead = reinterpret_cast<const char*>(args.w) + (S::kBits == 8 ? kBytesAhead : kStreamAhead);
+    const char* ahead = reinterpret_cast<const char*>(args.w) + (S::kBits == 8 ? kBytesAhead : kNibblesAhead);
     constexpr int kLines = int(lines_per_group(traits_of(F), 1));
     return quant_rows<S, F, kQuantRowTile, kLines, 0>(int(args.m), block, {ahead, kLines});
   }
