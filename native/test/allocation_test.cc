@@ -133,6 +133,7 @@ class Decode {
     batch_.tokens.clear();
     batch_.runs.clear();
     batch_.adapters.clear();
+    batch_.wanted.clear();
     for (int64_t s = 0; s < kSequences; ++s) feed(s, position_, 1);
     forward_.run(batch_, kv_);
     ++position_;
@@ -154,6 +155,7 @@ class Decode {
     for (int64_t i = 0; i < count; ++i) batch_.tokens.push_back(int32_t((7 * s + 3 * (position + i)) % 100));
     // Rows of a shared prefix are computed without an adapter.
     batch_.adapters.push_back(s < 4 ? adapters_[size_t(s / 2)].get() : nullptr);
+    batch_.wanted.push_back(int32_t(batch_.tokens.size()) - 1);
   }
 
   std::shared_ptr<model::Model> model_;

@@ -97,6 +97,7 @@ void ThreadPool::help() {
 }
 
 void ThreadPool::leave(Aside call, void* context) {
+  std::lock_guard<std::mutex> lock(leaving_);
   settle();
   if (workers_.empty()) return call(context);
   aside_ = call;

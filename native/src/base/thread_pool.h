@@ -32,7 +32,7 @@ class ThreadPool {
 
   // Something short that is none of the caller's loops: a worker does it when it is between two of them, at once if it waits. (Where threads are
   // as many as cores, whoever wakes another thread may have to give way to it. A worker can, the others take its indices; the caller cannot.)
-  // In order: what was left before is done when this returns. A pool without workers does it here.
+  // In order: what was left before is done when this returns. A pool without workers does it here. From any thread.
   using Aside = void (*)(void* context);
   void leave(Aside call, void* context);
   // Returns when what was left is done, here if no worker has begun with it.
@@ -81,6 +81,7 @@ class ThreadPool {
   std::atomic<uint32_t> fetch_calls_{0};
   Fetching callers_{0};
   enum class Left { kNothing, kWaits, kTaken };
+  std::mutex leaving_;
   std::atomic<Left> left_{Left::kNothing};
   Aside aside_ = nullptr;
   void* aside_context_ = nullptr;

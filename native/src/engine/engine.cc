@@ -245,6 +245,7 @@ model::ForwardBatch Engine::build_batch(const Plan& plan) {
   batch.tokens = plan.tokens;
   batch.runs.reserve(plan.rows.size());
   batch.adapters.reserve(plan.rows.size());
+  batch.wanted.reserve(plan.tokens.size());
   int64_t first = 0;
   for (const Row& row : plan.rows) {
     Slot& slot = slots_[size_t(row.slot)];
@@ -252,6 +253,11 @@ model::ForwardBatch Engine::build_batch(const Plan& plan) {
     batch.runs.push_back({first, row.first_position, row.count, slot.pages.data()});
     batch.adapters.push_back(slot.adapter.get());
     first += row.count;
+    // What drawings, scorings and keep_last_hidden may ask for.
+    const bool scores = row.scored > 0 || (slot.prompt_logprobs >= 0 && row.first_position < slot.prompt_length);
+    const bool keeps = slot.constraint && slot.constraint->jumps();
+    const int64_t wanted = scores ? row.count : std::max<int64_t>(row.samples, keeps ? 1 : 0);
+    for (int64_t at = first - wanted; at < first; ++at) batch.wanted.push_back(int32_t(at));
   }
   return batch;
 }

@@ -90,10 +90,54 @@ void Forward::run(const ForwardBatch& batch, ops::KvPages& kv) {
   fetch_while_waiting(model_.pool, model_.weights.layers.front().qkv);
   embed(batch.tokens);
   int64_t rows = int64_t(batch.tokens.size());
-  for (size_t i = 0; i < model_.weights.layers.size(); ++i) {
-    const Layer& layer = model_.weights.layers[i];
-    attend(batch, layer, int64_t(i), kv);
-    feed_forward(layer, int64_t(i), rows);
+  const int64_t layers = int64_t(model_.weights.layers.size()), wanted = int64_t(batch.wanted.size());
+  for (int64_t i = 0; i < layers; ++i) {
+    const Layer& layer = model_.weights.layers[size_t(i)];
+    const bool narrows = i + 1 == layers && wanted < rows;
+    project(layer, i, rows);
+    if (narrows) {
+      rotate_and_store_all(layer, i, kv, rows);
+      if (wanted == 0) return;
+      narrow(batch);
+      rows = wanted;
+    }
+    attend(narrows ? wanted_runs_ : batch.runs, layer, i, kv, rows, narrows);
+    feed_forward(layer, i, rows);
+    if (narrows) widen(batch.wanted);
+  }
+}
+
+void Forward::narrow(const ForwardBatch& batch) {
+  const Spec& spec = model_.spec;
+  const size_t query_bytes = size_t(spec.heads * model_.kv_shape().dim()) * ops::element_size(model_.element);
+  wanted_runs_.clear();
+  const ops::AttentionRun* before = nullptr;  // the run of the last wanted row
+  for (size_t i = 0; i < batch.wanted.size(); ++i) {
+    // No wanted row lies before its new place.
+    const int64_t to = int64_t(i), row = batch.wanted[i];
+    if (row != to) {
+      std::memcpy(hidden_.data() + to * hidden_ld_, hidden_.data() + row * hidden_ld_, size_t(spec.hidden_size) * sizeof(float));
+      std::memcpy(queries_.data() + i * query_bytes, queries_.data() + size_t(row) * query_bytes, query_bytes);
+    }
+    if (!row_adapters_.empty()) row_adapters_[i] = row_adapters_[size_t(row)];
+    const ops::AttentionRun* run = owners_[size_t(row)];
+    if (run == before && batch.wanted[i - 1] + 1 == row) {
+      ++wanted_runs_.back().count;
+    } else {
+      wanted_runs_.push_back({to, run->first_position + row - run->first_row, 1, run->pages});
+    }
+    before = run;
+  }
+  if (!row_adapters_.empty()) row_adapters_.resize(batch.wanted.size());
+  adapters_.assign(row_adapters_);
+  ops::group_runs(wanted_runs_, spec.heads / spec.kv_heads, groups_);
+}
+
+void Forward::widen(const std::vector<int32_t>& wanted) {
+  for (size_t i = wanted.size(); i-- > 0;) {
+    if (size_t(wanted[i]) == i) continue;
+    std::memcpy(hidden_.data() + wanted[i] * hidden_ld_, hidden_.data() + int64_t(i) * hidden_ld_,
+                size_t(model_.spec.hidden_size) * sizeof(float));
   }
 }
 
@@ -173,12 +217,15 @@ void Forward::rotate_and_store_all(const Layer& layer, int64_t index, ops::KvPag
   for_row_blocks(model_.pool, rows, one, rows >= kPageBlocks * kPageBlock * model_.pool.threads() ? kPageBlock : kRowBlock);
 }
 
-void Forward::attend(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv) {
-  const Spec& spec = model_.spec;
-  int64_t rows = int64_t(batch.tokens.size());
+void Forward::project(const Layer& layer, int64_t index, int64_t rows) {
   normalise(hidden_.data(), hidden_ld_, rows, layer.attention_norm);
   product(index, Product::kQkv, rows, wide_.data(), layer.qkv.rows_padded(), false);
   add_bias(model_.pool, wide_.data(), layer.qkv.rows_padded(), rows, layer.qkv_bias);
+}
+
+void Forward::attend(const std::vector<ops::AttentionRun>& runs, const Layer& layer, int64_t index, ops::KvPages& kv, int64_t rows,
+                     bool stored) {
+  const Spec& spec = model_.spec;
   // Columns beyond the heads feed padded weights, which are zero; the memory itself must be finite.
   int64_t padded = layer.output.columns_padded();
   size_t size = ops::element_size(model_.element);
@@ -188,12 +235,13 @@ void Forward::attend(const ForwardBatch& batch, const Layer& layer, int64_t inde
     }
   }
   ops::AttentionShape shape{spec.heads, spec.window_layers[size_t(index)] ? spec.sliding_window : 0};
-  // Where sequences decode, a head's queries, key and value are made by the thread that attends with them. Measured on a Zen 5: one stream of 4-bit weights is 1.04x, eight are 1.02x.
+  // Where sequences decode, a head's queries, key and value are made by the thread that attends with them. Measured on a Zen 5: one stream of
+  // 4-bit weights is 1.04x, eight are 1.02x.
   auto make = [&](int64_t row, int64_t kv_head) { rotate_and_store(layer, index, kv, row, kv_head); };
   ops::BeforeHead before;
-  if (decodes_) before = std::ref(make);
-  else rotate_and_store_all(layer, index, kv, rows);
-  ops::attention(model_.kernels, model_.pool, shape, kv, index, queries_.data(), batch.runs, activation_.data(), activation_ld_,
+  if (!stored && decodes_) before = std::ref(make);
+  else if (!stored) rotate_and_store_all(layer, index, kv, rows);
+  ops::attention(model_.kernels, model_.pool, shape, kv, index, queries_.data(), runs, activation_.data(), activation_ld_,
                  shape.window > 0 ? nullptr : &groups_, before);
   product(index, Product::kOutput, rows, hidden_.data(), hidden_ld_, true);
   add_bias(model_.pool, hidden_.data(), hidden_ld_, rows, layer.output_bias);

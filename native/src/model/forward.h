@@ -39,6 +39,7 @@ struct ForwardBatch {
   std::vector<int32_t> tokens;           // T ids in [0, vocab)
   std::vector<ops::AttentionRun> runs;   // cover rows 0..T-1 in order
   std::vector<const Adapter*> adapters;  // one per run, null = the base model; empty = the base model throughout
+  std::vector<int32_t> wanted;           // rows whose final hidden state is asked for, ascending; what the others have is not defined
 };
 
 // Activations of one engine, allocated once for at most `max_rows` token rows and `max_logit_rows` logit rows at a time.
@@ -46,9 +47,10 @@ class Forward {
  public:
   Forward(Model& model, int64_t max_positions, int64_t max_rows, int64_t max_logit_rows);
 
-  // Runs the layers over the batch and writes its keys and values. Afterwards `hidden` and `logits` may be asked for.
+  // Runs the layers over the batch and writes its keys and values. Afterwards `hidden` and `logits` of wanted rows may be asked for: of the
+  // others the last layer only makes keys and values.
   void run(const ForwardBatch& batch, ops::KvPages& kv);
-  // The final residual stream of a row of the last run: hidden_size floats, valid until the next run.
+  // The final residual stream of a wanted row of the last run: hidden_size floats, valid until the next run.
   const float* hidden(int64_t row) const { return hidden_.data() + row * hidden_ld_; }
   // Final norm and head over `count` <= max_logit_rows hidden rows: rows of vocab floats, ld_logits() apart. The caller may change them;
   // valid until the next call.
@@ -66,7 +68,14 @@ class Forward {
   // Norm and rope of the queries and the key that a row has under a KV head; the key and its value become the row's position.
   void rotate_and_store(const Layer& layer, int64_t index, ops::KvPages& kv, int64_t row, int64_t kv_head);
   void rotate_and_store_all(const Layer& layer, int64_t index, ops::KvPages& kv, int64_t rows);
-  void attend(const ForwardBatch& batch, const Layer& layer, int64_t index, ops::KvPages& kv);
+  // Queries, keys and values of the rows, before norms and rope.
+  void project(const Layer& layer, int64_t index, int64_t rows);
+  // Stores keys and values unless they are stored.
+  void attend(const std::vector<ops::AttentionRun>& runs, const Layer& layer, int64_t index, ops::KvPages& kv, int64_t rows, bool stored);
+  // Leaves the wanted rows alone, one behind the other, in the residual stream, the queries, the adapters and wanted_runs_.
+  void narrow(const ForwardBatch& batch);
+  // Puts the residual stream of these back to their places.
+  void widen(const std::vector<int32_t>& wanted);
   void feed_forward(const Layer& layer, int64_t index, int64_t rows);
 
   Model& model_;
@@ -76,6 +85,7 @@ class Forward {
   bool decodes_ = false;                          // each of them is one query
   std::vector<const ops::AttentionRun*> owners_;  // of its rows
   std::vector<const Adapter*> row_adapters_;
+  std::vector<ops::AttentionRun> wanted_runs_;
   int64_t hidden_ld_;           // floats between rows of the residual stream
   int64_t activation_ld_;       // elements between rows of the input of a product
   Buffer<float> hidden_;        // [T][hidden_ld_]
