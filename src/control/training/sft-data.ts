@@ -11,16 +11,22 @@ export interface Conversation {
 /** Bytes of one line: far above what fits a context. */
 const MAX_LINE_BYTES = 64 * 1024 * 1024;
 const MAX_LINES = 10_000_000;
-const NEWLINE = 10;
+const NEWLINE = 0x0a;
+const SPACE = 0x20;
 
-/** Blank lines are skipped. Throws TrainingFailedError naming the line. */
-export async function* readConversations(data: AsyncIterable<Uint8Array>): AsyncGenerator<Conversation> {
+/** A line that is not blank, and its number from 1. */
+export interface DataLine {
+  bytes: Uint8Array;
+  number: number;
+}
+
+/** Looks at no line further than for its end. Throws TrainingFailedError where there is too much. */
+export async function* readLines(data: AsyncIterable<Uint8Array>): AsyncGenerator<DataLine> {
   let number = 0;
-  for await (const line of lines(data)) {
+  for await (const bytes of lines(data)) {
     number++;
     if (number > MAX_LINES) throw new TrainingFailedError(`The training data has more than ${MAX_LINES} lines.`);
-    const text = decode(line, number).trim();
-    if (text !== '') yield parseConversation(text, number);
+    if (bytes.some((byte) => byte > SPACE)) yield { bytes, number };
   }
 }
 
@@ -52,8 +58,9 @@ function decode(line: Uint8Array, number: number): string {
   }
 }
 
-function parseConversation(text: string, number: number): Conversation {
-  const value = parseJson(text, number);
+/** Throws TrainingFailedError naming the line. */
+export function parseConversation({ bytes, number }: DataLine): Conversation {
+  const value = parseJson(decode(bytes, number), number);
   if (typeof value !== 'object' || value === null || Array.isArray(value)) throw fault(number, 'is not an object');
   const { messages: plain, messages_and_choices: elements, tools = null } = value as Record<string, unknown>;
   const list = plain ?? elements;

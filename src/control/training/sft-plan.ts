@@ -3,7 +3,7 @@ import type { OptimizerStep } from '../engine/training.ts';
 import { packRows, rowLengthFor, type PackedRow, type TrainSequence } from './pack.ts';
 import type { JobPlan, StepContext, StepMetrics } from './plan.ts';
 import { checkLearningRates, learningRateOf, type SftConfig } from './sft-config.ts';
-import { readConversations, type Conversation } from './sft-data.ts';
+import { parseConversation, readLines, type DataLine } from './sft-data.ts';
 import type { SftTokenizer } from './sft-tokens.ts';
 
 /** Opens the training data from its beginning. */
@@ -17,9 +17,10 @@ const OPTIMIZER: Omit<OptimizerStep, 'learningRate'> = {
   maxGradNorm: 1,
 };
 
+/** Counts lines without a look at them: they were checked when they came, and each is parsed when it is trained on. */
 export async function createSftPlan(open: OpenData, config: SftConfig, tokenizer: SftTokenizer): Promise<SftPlan> {
   let conversations = 0;
-  for await (const conversation of readConversations(open())) if (conversation) conversations++;
+  for await (const line of readLines(open())) if (line.number > 0) conversations++;
   const steps = Math.ceil(conversations / config.batchSize);
   checkLearningRates(config, steps);
   return new SftPlan(new BatchReader(open, config.batchSize), config, tokenizer, steps);
@@ -48,9 +49,9 @@ export class SftPlan implements JobPlan {
     const batch = await this.#reader.batch(index);
     const sequences: TrainSequence[] = [];
     let dropped = 0;
-    for (const [i, conversation] of batch.entries()) {
+    for (const [i, line] of batch.entries()) {
       context.check();
-      const sequence = await this.#tokenizer.sequence(conversation, i);
+      const sequence = await this.#tokenizer.sequence(parseConversation(line), i);
       if (!sequence) dropped++;
       else if (sequence.trainable.length > 0) sequences.push(sequence);
     }
@@ -104,7 +105,7 @@ function trainableTokens(sequences: readonly TrainSequence[]): number {
 class BatchReader {
   readonly #open: OpenData;
   readonly #size: number;
-  #conversations: AsyncGenerator<Conversation> | null = null;
+  #lines: AsyncGenerator<DataLine> | null = null;
   #next = 0;
 
   constructor(open: OpenData, size: number) {
@@ -112,19 +113,19 @@ class BatchReader {
     this.#size = size;
   }
 
-  async batch(index: number): Promise<Conversation[]> {
-    if (!this.#conversations || index < this.#next) {
-      this.#conversations = readConversations(this.#open());
+  async batch(index: number): Promise<DataLine[]> {
+    if (!this.#lines || index < this.#next) {
+      this.#lines = readLines(this.#open());
       this.#next = 0;
     }
     while (this.#next < index) await this.#read();
     return this.#read();
   }
 
-  async #read(): Promise<Conversation[]> {
-    const batch: Conversation[] = [];
+  async #read(): Promise<DataLine[]> {
+    const batch: DataLine[] = [];
     while (batch.length < this.#size) {
-      const next = await this.#conversations?.next();
+      const next = await this.#lines?.next();
       if (!next || next.done) break;
       batch.push(next.value);
     }

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { rlBatch } from '../../../src/control/training/rl-batch.ts';
 import { resolveRlConfig } from '../../../src/control/training/rl-config.ts';
 import { resolveSftConfig } from '../../../src/control/training/sft-config.ts';
-import { readConversations } from '../../../src/control/training/sft-data.ts';
+import { parseConversation, readLines } from '../../../src/control/training/sft-data.ts';
 import { responseSpans, SftTokenizer } from '../../../src/control/training/sft-tokens.ts';
 import type { HistoryElement, Trajectory, TrajectoryGroup } from '../../../src/control/training/trajectories.ts';
 import type { RlConfigBody } from '../../../src/schemas/rl-config.ts';
@@ -103,8 +103,8 @@ describe('the tokens of a conversation', () => {
   async function shown(line: object, config: Parameters<typeof resolveSftConfig>[0] = null): Promise<string> {
     const tokenizer = new SftTokenizer(chat, resolveSftConfig(config));
     let text = '';
-    for await (const conversation of readConversations(stream([Buffer.from(JSON.stringify(line))]))) {
-      const sequence = await tokenizer.sequence(conversation, 0);
+    for await (const read of readLines(stream([Buffer.from(JSON.stringify(line))]))) {
+      const sequence = await tokenizer.sequence(parseConversation(read), 0);
       const trained = new Set(sequence?.trainable);
       sequence?.tokens.forEach((id, i) => {
         text += trained.has(i) ? `[${chat.text([id])}]` : chat.text([id]);
@@ -186,7 +186,7 @@ describe('the tokens of a conversation', () => {
 describe('training data', () => {
   const read = async (chunks: Uint8Array[]): Promise<number> => {
     let count = 0;
-    for await (const conversation of readConversations(stream(chunks))) if (conversation) count++;
+    for await (const line of readLines(stream(chunks))) if (parseConversation(line).messages.length > 0) count++;
     return count;
   };
   const line = Buffer.from(`${JSON.stringify({ messages: [user('ä€😀'), { role: 'assistant', content: 'b' }] })}\r\n`);

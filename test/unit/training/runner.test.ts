@@ -1,6 +1,6 @@
 import { readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
 import { RowRefusedError } from '../../../src/control/engine/training.ts';
 import type { TrainingEventType } from '../../../src/control/training/ports.ts';
 import { CANCELLED, type RlJob, type SftJob, type TrainingJob } from '../../../src/control/training/ports.ts';
@@ -394,6 +394,26 @@ describe('an SFT job', () => {
     expect(ports.log[1]?.data).toMatchObject({ gradient_step: 1, learning_rate: 0.02, num_trajectories: 2 });
     expect(ports.log[2]?.data).toMatchObject({ gradient_step: 2, learning_rate: 0.01, num_trajectories: 1 });
     expect(ports.rows.size).toBe(1);
+  });
+
+  it('parses a line when it is trained on, and only then, on this thread that serves', async () => {
+    const ports = memory({ data: LINES.join('\n') });
+    const parse = vi.spyOn(JSON, 'parse');
+    const parsed = () => parse.mock.calls.filter(([text]) => LINES.includes(text)).length;
+    try {
+      ports.beforeWrite = () => {
+        if (ports.log.length === 0) expect(parsed()).toBe(0);
+        if (ports.log.length === 3) throw new Error('killed');
+      };
+      await expect(run(ports, sft({ batch_size: 1 }))).rejects.toThrow('killed');
+      expect(parsed()).toBe(2);
+      // The second step is lost, the first one is saved.
+      ports.beforeWrite = () => undefined;
+      expect(await run(ports, sft({ batch_size: 1 }))).toBe('ended');
+      expect(parsed()).toBe(4);
+    } finally {
+      parse.mockRestore();
+    }
   });
 
   it('learns what it is shown', async () => {
