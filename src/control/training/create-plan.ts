@@ -29,23 +29,21 @@ export async function createPlan(job: TrainingJob, modelStep: number, sources: P
     return createSftPlan(() => inputs.trainingData(job.id), config, new SftTokenizer(chat, config));
   }
   const config = resolveRlConfig(job.config);
-  const reference = config.klPenalty
-    ? await readReference(config.klPenalty.reference, job.modelId, modelStep, checkpoints)
-    : null;
+  const reference = config.klPenalty ? await readReference(config.klPenalty.reference, job, modelStep, sources) : null;
   const batch = await inputs.rlBatch({ jobId: job.id, config, room }, chat, signal);
   return new RlPlan({ batch, config, reference, modelStep });
 }
 
 async function readReference(
   reference: KlPenalty['reference'],
-  modelId: string,
+  { id, modelId }: TrainingJob,
   modelStep: number,
-  checkpoints: Checkpoints,
+  { inputs, checkpoints }: PlanSources,
 ): Promise<'base' | AdapterWeights> {
   const step = referenceStep(reference, modelStep);
   if (step === null) return 'base';
-  const checkpoint = await checkpoints.at(modelId, step);
-  if (checkpoint) return readAdapter(checkpoint.adapter.directory);
+  const folder = (await inputs.reference(id, step)) ?? (await checkpoints.at(modelId, step))?.adapter.directory;
+  if (folder !== undefined) return readAdapter(folder);
   const field = `experimental_config.${referenceField(reference)}`;
   throw new TrainingInputError(field, `the model has no checkpoint of step ${step}.`);
 }

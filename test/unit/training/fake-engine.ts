@@ -46,6 +46,8 @@ const CLASSES = 8;
 export class FakeEngine implements TrainingEngine {
   readonly loaded: AdapterRef[] = [];
   readonly optimized: OptimizerStep[] = [];
+  /** What rows were compared with. */
+  readonly references: ('base' | AdapterWeights)[] = [];
   /** Calls of sessions so far. */
   calls = 0;
   /** The call at which the engine dies, once. */
@@ -105,6 +107,7 @@ class FakeSession implements TrainerSession {
   async forward(row: TrainRow, weights: 'current' | 'base' | AdapterWeights): Promise<RowScores> {
     await this.#call();
     if (weights === 'current') this.#row = row;
+    else this.#engine.references.push(weights);
     const used = weights === 'current' ? this.#weights : weights;
     const scores = { logprobs: new Float32Array(row.tokens.length), entropies: new Float32Array(row.tokens.length) };
     row.targets.forEach((target, at) => {

@@ -1,15 +1,17 @@
 /** The stores of a job in memory and a temporary folder. `beforeWrite` may fail any write, as if the process were killed there. */
-import { mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type {
   Checkpoint,
   EventData,
   TrainingEventType,
+  TrainingJob,
   TrainingPorts,
   TrainingProgress,
   WantedBatch,
 } from '../../../src/control/training/ports.ts';
+import { JobRunner } from '../../../src/control/training/runner.ts';
 import { rlBatch } from '../../../src/control/training/rl-batch.ts';
 import type { TrajectoryGroup } from '../../../src/control/training/trajectories.ts';
 import { starterChat } from './chat-encoder.ts';
@@ -42,6 +44,7 @@ export class MemoryPorts implements TrainingPorts {
 
   readonly inputs = {
     rlBatch: ({ jobId, config, room }: WantedBatch) => rlBatch(stream(this.groups), config, chat, jobId, room),
+    reference: () => Promise.resolve(null),
     trainingData: () => stream([Buffer.from(this.data.slice(0, 7)), Buffer.from(this.data.slice(7))]),
   };
 
@@ -120,4 +123,26 @@ export class MemoryPorts implements TrainingPorts {
 
 async function* stream<T>(items: readonly T[]): AsyncGenerator<T> {
   for (const item of items) yield await Promise.resolve(item);
+}
+
+/** Runs a job to its rest. */
+export const run = (ports: MemoryPorts, job: TrainingJob, signal = new AbortController().signal) =>
+  new JobRunner(ports, { retryMs: 1 }).run(job, signal);
+
+export const types = (ports: MemoryPorts): TrainingEventType[] => ports.log.map(({ type }) => type);
+
+/** All files of the newest checkpoint. */
+export function filesOf(ports: MemoryPorts): Record<string, string> {
+  const directory = ports.made.at(-1)?.adapter.directory ?? '';
+  return Object.fromEntries(
+    readdirSync(directory).map((name) => [name, readFileSync(join(directory, name), 'base64')]),
+  );
+}
+
+/** Events without what depends on the clock. */
+export function story(ports: MemoryPorts): object[] {
+  return ports.log.map(({ key, type, data }) => {
+    const { tokens_per_second: _speed, eta_seconds: _eta, ...rest } = data;
+    return { key, type, ...rest };
+  });
 }

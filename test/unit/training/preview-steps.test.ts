@@ -91,14 +91,42 @@ test.each([0, 1, 3, 100])('kl_penalty_step_lag %i leads to a step that is there'
   expect(events.at(-1)).toMatchObject({ type: 'training_ended', data: { step: 4 } });
 });
 
+/** Nothing of the engine's goes on until the function that is returned is called. */
+function holdEngine(): () => void {
+  let release: () => void = () => undefined;
+  plane.engine_.beforeCall = () => new Promise<void>((resolve) => (release = resolve));
+  return () => {
+    plane.engine_.beforeCall = () => undefined;
+    release();
+  };
+}
+
+test.each([
+  ['kl_penalty_reference_step', 3],
+  // Two before the step that the job in front makes.
+  ['kl_penalty_step_lag', 2],
+])('%s of an accepted job may be deleted before its turn', async (field, value) => {
+  const body = await gapped(`kept-${field}`, { [field]: value });
+  const { model_id: modelId } = body as { model_id: string };
+  const { references } = plane.engine_;
+  await train(modelId, { kl_penalty_coef: 0.1, kl_penalty_reference_step: 3 });
+  const wanted = references.at(-1);
+  const release = holdEngine();
+  await plane.ok(JOBS, rl(modelId));
+  const { id } = await plane.ok(JOBS, body);
+  expect(await deleteSteps(modelId, 0, 2, 3, 4)).toMatchObject({ deleted_count: 4 });
+  const before = references.length;
+  release();
+  expect((await finished(plane, String(id))).at(-1)).toMatchObject({ type: 'training_ended', data: { step: 6 } });
+  expect(references.slice(before)).toEqual([wanted]);
+});
+
 test('a lag behind jobs that have not ended is theirs to decide; a repeated request is answered whatever is deleted', async () => {
   const body = await gapped('lag-queued', { kl_penalty_step_lag: 2 });
   const { model_id: modelId } = body as { model_id: string };
-  let release: () => void = () => undefined;
-  plane.engine_.beforeCall = () => new Promise<void>((resolve) => (release = resolve));
+  const release = holdEngine();
   const before = await plane.ok(JOBS, rl(modelId));
   const { id } = (await (await plane.post(JOBS, body, { 'idempotency-key': 'lagging' })).json()) as { id: string };
-  plane.engine_.beforeCall = () => undefined;
   release();
   expect((await finished(plane, String(before['id']))).at(-1)?.type).toBe('training_ended');
   expect((await finished(plane, id)).at(-1)).toMatchObject({ type: 'training_ended', data: { step: 5 } });

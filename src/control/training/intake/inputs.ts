@@ -91,6 +91,11 @@ export class TrainingInputs {
     else this.#receiving.set(entity, left);
   }
 
+  /** All that is kept for a job. */
+  folder(key: string): string {
+    return this.#blobs.path(key);
+  }
+
   /** Lines of JSON, compressed. */
   file(key: string): string {
     return this.#blobs.path(key, CONTENT_FILE);

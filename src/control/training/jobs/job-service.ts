@@ -20,6 +20,7 @@ import { notFound, ServiceError, storageError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
 import { checkLearningRates, resolveSftConfig } from '../sft-config.ts';
 import type { JobLoop } from './job-loop.ts';
+import { keepReference } from './kept-references.ts';
 
 /** Opens training data by its URL. Rejects with ValidationError at training_data_url. */
 export type OpenTrainingData = (url: string, entity: string) => Promise<AsyncIterable<Uint8Array>>;
@@ -65,8 +66,8 @@ export class JobService {
       const model = this.#trainable(fields.model_id, entity);
       const resolved = asValidation(() => resolveRlConfig(config));
       const repeatable = toRepeatable('training-jobs', idempotencyKey, read.digest);
-      const check = () => this.#checkReference(model.id, resolved);
-      return await this.#accept(await newJob(model, 'rl', config, draft), repeatable, draft, check);
+      const keep = () => this.#keepReference(model.id, resolved, draft);
+      return await this.#accept(await newJob(model, 'rl', config, draft), repeatable, draft, keep);
     } catch (error) {
       await draft.discard();
       throw storageError(error);
@@ -128,16 +129,29 @@ export class JobService {
     throw new ServiceError('conflict', 'The model was made on other base weights than the server has now.', 'model_id');
   }
 
-  /** A lag counts from where the jobs before lead: with some of them open, only the run itself can tell. */
-  async #checkReference(modelId: string, { klPenalty }: RlConfig): Promise<void> {
-    if (klPenalty === null) return;
+  /**
+   * Returns the bytes that stay with the job's data. A lag counts from where the jobs before lead: with some of them open, only the run itself
+   * can tell, so every step that it may come to is kept, and none is missed.
+   */
+  async #keepReference(modelId: string, { klPenalty }: RlConfig, draft: BlobDraft): Promise<number> {
+    if (klPenalty === null) return 0;
     const { repository, registry } = this.#options;
     const { reference } = klPenalty;
-    if (reference.kind === 'lag' && (await repository.countOpen(modelId)) > 0) return;
-    const step = referenceStep(reference, registry.checkpoint(modelId, null)?.step ?? 0);
-    if (step === null || registry.checkpoint(modelId, step) !== null) return;
-    const loc = ['body', 'experimental_config', referenceField(reference)];
-    throw invalid(loc, `The model has no checkpoint at step ${step}.`);
+    const open = reference.kind === 'lag' ? await repository.countOpen(modelId) : 0;
+    const latest = registry.checkpoint(modelId, null)?.step ?? 0;
+    const last = referenceStep(reference, latest + open);
+    if (last === null) return 0;
+    let bytes = 0;
+    for (let step = referenceStep(reference, latest) ?? 1; step <= last; step++) {
+      const checkpoint = registry.checkpoint(modelId, step);
+      const kept = checkpoint === null ? null : await keepReference(draft, checkpoint);
+      if (kept === null && open === 0) {
+        const loc = ['body', 'experimental_config', referenceField(reference)];
+        throw invalid(loc, `The model has no checkpoint at step ${step}.`);
+      }
+      bytes += kept ?? 0;
+    }
+    return bytes;
   }
 
   async #checkRoom({ modelId, entity, inputBytes }: NewJob): Promise<void> {
@@ -148,19 +162,17 @@ export class JobService {
     }
   }
 
-  /** `check`: of what a repeated request need not hold any more. */
+  /** `keep`: puts into the draft what a repeated request need not find any more, and says how many bytes. */
   async #accept(
-    job: NewJob,
+    received: NewJob,
     repeatable: Repeatable | null,
     draft: BlobDraft,
-    check = () => Promise.resolve(),
+    keep = () => Promise.resolve(0),
   ): Promise<string> {
     const { repository, blobs, loop } = this.#options;
-    const repeated = repeatable !== null && (await repository.findRepeated(job.entity, repeatable)) !== null;
-    if (!repeated) {
-      await check();
-      await this.#checkRoom(job);
-    }
+    const repeated = repeatable !== null && (await repository.findRepeated(received.entity, repeatable)) !== null;
+    const job = { ...received, inputBytes: received.inputBytes + (repeated ? 0 : await keep()) };
+    if (!repeated) await this.#checkRoom(job);
     await draft.seal();
     const accepted = await repository.accept(job, repeatable).catch((error: unknown) => {
       // Deleted since it was looked up.

@@ -10,6 +10,7 @@ import type { ChatEncoder } from '../../sessions/open-chat.ts';
 import { threadedBatch } from '../batch/threaded-batch.ts';
 import type { TrainingInputs } from '../intake/inputs.ts';
 import { checkpointRef } from '../models/records.ts';
+import { keptReference } from './kept-references.ts';
 import type { ModelRegistry } from '../models/registry.ts';
 import type {
   Checkpoint,
@@ -46,6 +47,10 @@ export class StoredInputs implements JobInputs {
   async rlBatch({ jobId, config, room }: WantedBatch, chat: ChatEncoder, signal: AbortSignal): Promise<RlBatch> {
     const file = this.#inputs.file(await this.#key(jobId));
     return threadedBatch({ file, config, room, seed: jobId }, chat, signal);
+  }
+
+  async reference(jobId: string, step: number): Promise<string | null> {
+    return keptReference(this.#inputs.folder(await this.#key(jobId)), step);
   }
 
   async *trainingData(jobId: string): AsyncGenerator<Uint8Array> {

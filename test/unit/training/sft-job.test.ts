@@ -1,0 +1,118 @@
+/** SFT jobs from their lines to a checkpoint, over stores in memory. */
+import { afterEach, describe, expect, it, vi } from 'vitest';
+import type { SftJob } from '../../../src/control/training/ports.ts';
+import { filesOf, MemoryPorts, run, story, types } from './memory-ports.ts';
+
+const sft = (config: SftJob['config'] = null): SftJob => ({ kind: 'sft', id: 'job', modelId: 'm', config });
+
+const opened: MemoryPorts[] = [];
+afterEach(() => {
+  for (const ports of opened.splice(0)) ports.remove();
+});
+
+function memory(data: string): MemoryPorts {
+  const ports = Object.assign(new MemoryPorts(), { data });
+  opened.push(ports);
+  return ports;
+}
+
+describe('an SFT job', () => {
+  const line = (question: string, answer: string) =>
+    JSON.stringify({
+      messages: [
+        { role: 'user', content: question },
+        { role: 'assistant', content: answer },
+      ],
+    });
+  const LINES = [line('a', 'yes'), line('b', 'no'), line('c', 'maybe')];
+
+  it('makes one pass in batches, in file order', async () => {
+    const ports = memory(`${LINES.join('\n')}\n\n`);
+    expect(await run(ports, sft({ batch_size: 2, learning_rate: [0.02, 0.01] }))).toBe('ended');
+    expect(types(ports)).toEqual(['training_started', 'gradient_step', 'gradient_step', 'training_ended']);
+    expect(ports.log[0]?.data['num_sequences']).toBe(2);
+    expect(ports.log[1]?.data).toMatchObject({ gradient_step: 1, learning_rate: 0.02, num_trajectories: 2 });
+    expect(ports.log[2]?.data).toMatchObject({ gradient_step: 2, learning_rate: 0.01, num_trajectories: 1 });
+    expect(ports.rows.size).toBe(1);
+  });
+
+  it('parses a line when it is trained on, and only then, on this thread that serves', async () => {
+    const ports = memory(LINES.join('\n'));
+    const parse = vi.spyOn(JSON, 'parse');
+    const parsed = () => parse.mock.calls.filter(([text]) => LINES.includes(text)).length;
+    try {
+      ports.beforeWrite = () => {
+        if (ports.log.length === 0) expect(parsed()).toBe(0);
+        if (ports.log.length === 3) throw new Error('killed');
+      };
+      await expect(run(ports, sft({ batch_size: 1 }))).rejects.toThrow('killed');
+      expect(parsed()).toBe(2);
+      // The second step is lost, the first one is saved.
+      ports.beforeWrite = () => undefined;
+      expect(await run(ports, sft({ batch_size: 1 }))).toBe('ended');
+      expect(parsed()).toBe(4);
+    } finally {
+      parse.mockRestore();
+    }
+  });
+
+  it('learns what it is shown', async () => {
+    const ports = memory(
+      Array<string>(30)
+        .fill(LINES[0] ?? '')
+        .join('\n'),
+    );
+    await run(ports, sft({ batch_size: 1, learning_rate: 0.05 }));
+    const losses = ports.log.filter(({ type }) => type === 'gradient_step').map(({ data }) => Number(data['loss']));
+    expect(losses.at(-1)).toBeLessThan((losses[0] ?? 0) / 2);
+  });
+
+  it('goes on with the batch where it was killed', async () => {
+    const data = LINES.join('\n');
+    const config = { batch_size: 1, metric_logging: { enabled: true, target_training_step: 4 } };
+    const whole = memory(data);
+    await run(whole, sft(config));
+    expect(whole.rows.get('job/step-2')).toMatchObject({ step: 4, 'sft/gradient_step': 2 });
+    for (let kill = 0; kill < whole.writes; kill++) {
+      const ports = memory(data);
+      ports.beforeWrite = (write) => {
+        if (write >= kill) throw new Error('killed');
+      };
+      await expect(run(ports, sft(config))).rejects.toThrow('killed');
+      ports.beforeWrite = () => undefined;
+      expect(await run(ports, sft(config))).toBe('ended');
+      expect(story(ports)).toEqual(story(whole));
+      expect(filesOf(ports)).toEqual(filesOf(whole));
+      ports.remove();
+    }
+  });
+
+  it('drops what is too long; an empty batch changes nothing', async () => {
+    const ports = memory([line('x '.repeat(2000), 'yes'), LINES[1]].join('\n'));
+    expect(await run(ports, sft({ batch_size: 1, learning_rate: 0.05 }))).toBe('ended');
+    expect(ports.log[1]?.data).toMatchObject({ num_dropped_trajectories: 1, grad_norm: 0, loss: 0 });
+    expect(ports.log[2]?.data['num_dropped_trajectories']).toBe(0);
+  });
+
+  it.each([
+    ['{"messages": []}', 'Line 1 of the training data has no messages.'],
+    ['\n[1]', 'Line 2 of the training data is not an object.'],
+    [
+      '{"messages": [{"role": "user", "content": "a"}]}',
+      'Line 1 of the training data does not end with an assistant message.',
+    ],
+    ['{', 'Line 1 of the training data is not JSON.'],
+    ['{"messages": [5]}', 'has no object as message 0'],
+    ['{"messages": [{"role": "user", "content": 5}]}', 'has neither text nor parts'],
+    ['{"messages": [{"role": "assistant", "content": "a"}], "tools": 5}', 'has tools that are not a list'],
+    [
+      [LINES[0], LINES[1], LINES[2]].join('\n'),
+      'config.learning_rate: has 1 values for 2 batches.',
+      { learning_rate: [0.1] },
+    ],
+  ])('refuses %s', async (data, message, config: SftJob['config'] = null) => {
+    const ports = memory(data);
+    expect(await run(ports, sft(config))).toBe('failed');
+    expect(ports.log.at(-1)?.data['error_message']).toContain(message);
+  });
+});
