@@ -1,4 +1,5 @@
 /** Settings and a loaded model to what the engine process needs. Refuses what cannot work by flag name. */
+import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { RESERVED_KWARGS } from '../api/requests/render.ts';
 import type { EngineConfig } from '../control/engine/protocol.ts';
@@ -30,6 +31,16 @@ export function refuseSettings(settings: Settings): void {
   refuseTransferSettings(settings);
   const reserved = RESERVED_KWARGS.find((name) => Object.hasOwn(settings.defaultChatTemplateKwargs, name));
   if (reserved !== undefined) throw new Error(`--default-chat-template-kwargs must not set '${reserved}'.`);
+  const { trainingFileRoot: root } = settings;
+  if (root !== null && !isFolder(root)) throw new Error(`--training-file-root ${root} is no folder.`);
+}
+
+function isFolder(path: string): boolean {
+  try {
+    return statSync(path).isDirectory();
+  } catch {
+    return false;
+  }
 }
 
 function inGiB(bytes: number): string {

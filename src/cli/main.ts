@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-/** `tandem serve`, `tandem keys`. */
+/** `tandem serve`, `tandem keys`, `tandem grammar`. */
 import { Command } from 'commander';
 import { addGrammarCommand } from './grammar.ts';
 import { addKeysCommand } from './keys.ts';

@@ -20,12 +20,13 @@ const SWITCHES: ReadonlySet<keyof Settings> = new Set([
 const SECRETS: ReadonlySet<keyof Settings> = new Set(['apiKey', 'kvSecret']);
 
 /** Read elsewhere: by the native code, and by its build. */
-const OTHER_VARIABLES = [
+export const OTHER_VARIABLES = [
   'TANDEM_ISA',
   'TANDEM_CUDA',
   'TANDEM_CUDA_GRAPHS',
   'TANDEM_CUDA_MATMUL',
   'TANDEM_CUDA_ATTENTION',
+  'TANDEM_CUDA_EARLY_LAUNCH',
 ];
 
 const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];

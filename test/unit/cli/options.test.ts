@@ -1,8 +1,15 @@
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { Command } from 'commander';
 import { describe, expect, test } from 'vitest';
 import { OPTIONS } from '../../../src/cli/options.ts';
-import { addServeOptions, resolveSettings, unknownVariables, variableName } from '../../../src/cli/resolve-settings.ts';
+import {
+  addServeOptions,
+  OTHER_VARIABLES,
+  resolveSettings,
+  unknownVariables,
+  variableName,
+} from '../../../src/cli/resolve-settings.ts';
 import type { Settings } from '../../../src/control/settings.ts';
 
 function resolve(args: string[], env: Record<string, string> = {}): Settings {
@@ -114,6 +121,17 @@ test('misspelt variables are found', () => {
   expect(unknownVariables({ TANDEM_PORT: '1', TANDEM_ISA: 'scalar', TANDEM_PROT: '1', PORT: '1' })).toEqual([
     'TANDEM_PROT',
   ]);
+});
+
+test('variables of the native code are known, and are read there', () => {
+  const sources = ['native/src', 'native/cuda'].flatMap((folder) =>
+    readdirSync(folder, { recursive: true, encoding: 'utf8' }).map((file) => join(folder, file)),
+  );
+  const text = sources.filter((file) => /\.(cc|cu|h|cuh)$/.test(file)).map((file) => readFileSync(file, 'utf8'));
+  const read = new Set([...text.join('\n').matchAll(/getenv\("(\w+)"\)/g)].map(([, name = '']) => name));
+  // The build reads it.
+  read.add('TANDEM_CUDA');
+  expect([...read].sort()).toEqual([...OTHER_VARIABLES].sort());
 });
 
 test('every setting has its own flag and variable', () => {

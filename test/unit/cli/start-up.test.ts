@@ -167,6 +167,11 @@ test('what is not built is refused by flag name', () => {
   expect(() => refuseSettings(testSettings(reserved))).toThrow(
     "--default-chat-template-kwargs must not set 'messages'",
   );
+  refuseSettings(testSettings({ trainingFileRoot: import.meta.dirname }));
+  for (const trainingFileRoot of [import.meta.filename, `${import.meta.dirname}/missing`, `${import.meta.filename}/x`])
+    expect(() => refuseSettings(testSettings({ trainingFileRoot }))).toThrow(
+      `--training-file-root ${trainingFileRoot} is no folder.`,
+    );
   for (const [settings, message] of [
     [{ kvPort: 1 }, 'need --kv-secret'],
     [{ kvPeers: [{ host: 'a', port: 1 }] }, 'need --kv-secret'],
