@@ -19,3 +19,5 @@ const properties: Record<keyof DetokenizeRequest, JsonSchema> = {
 export const detokenizeSchema: JsonSchema = { type: 'object', required: ['tokens'], properties };
 
 export const validateDetokenize = compileBody<DetokenizeRequest>(detokenizeSchema);
+
+export const detokenizeFields: ReadonlySet<string> = new Set(Object.keys(properties));

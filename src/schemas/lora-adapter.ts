@@ -21,8 +21,12 @@ export const validateLoadLoraAdapter = compileBody<LoadLoraAdapterRequest>({
   properties: loadProperties,
 });
 
+export const loadLoraAdapterFields: ReadonlySet<string> = new Set(Object.keys(loadProperties));
+
 export const validateUnloadLoraAdapter = compileBody<{ lora_name: string }>({
   type: 'object',
   required: ['lora_name'],
   properties: { lora_name: string() },
 });
+
+export const unloadLoraAdapterFields: ReadonlySet<string> = new Set(['lora_name']);

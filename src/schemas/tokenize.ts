@@ -40,3 +40,5 @@ const properties: Record<keyof TokenizeRequest, JsonSchema> = {
 export const tokenizeSchema: JsonSchema = { type: 'object', properties };
 
 export const validateTokenize = compileBody<TokenizeRequest>(tokenizeSchema);
+
+export const tokenizeFields: ReadonlySet<string> = new Set(Object.keys(properties));

@@ -4,13 +4,14 @@ import { collectChoices, type WholeChoice } from '../generation/collect.ts';
 import { ClientWatch, startRun, type Run } from '../generation/run.ts';
 import { recordSamples } from '../generation/sample-record.ts';
 import { requestId } from '../middleware/request-id.ts';
+import { reportIgnored } from '../requests/ignored-fields.ts';
 import { readChatRequest, type ChatRequest } from '../requests/chat-request.ts';
 import { chatResponse } from '../responses/chat.ts';
 import type { Envelope } from '../responses/envelope.ts';
 import { chatAnswerPieces, isLarge } from '../responses/pieces.ts';
 import { ChatChunks } from '../sse/chat-chunks.ts';
 import { streamEvents } from '../sse/stream.ts';
-import { makeEnvelope, reportIgnored, requestContext, type RouteDeps } from './context.ts';
+import { makeEnvelope, requestContext, type RouteDeps } from './context.ts';
 
 export function chatCompletions(deps: RouteDeps): Middleware {
   return async (ctx) => {

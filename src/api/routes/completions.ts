@@ -4,13 +4,14 @@ import { collectChoices } from '../generation/collect.ts';
 import { mergeRuns } from '../generation/merge.ts';
 import { ClientWatch, startRuns, type Run } from '../generation/run.ts';
 import { requestId } from '../middleware/request-id.ts';
+import { reportIgnored } from '../requests/ignored-fields.ts';
 import { readCompletionRequest, type TextRequest } from '../requests/completion-request.ts';
 import { completionResponse } from '../responses/completion.ts';
 import type { Envelope } from '../responses/envelope.ts';
 import { checkScoredPrompts, PromptPart } from '../responses/prompt-part.ts';
 import { CompletionChunks } from '../sse/completion-chunks.ts';
 import { streamEvents } from '../sse/stream.ts';
-import { makeEnvelope, reportIgnored, requestContext, type RouteDeps } from './context.ts';
+import { makeEnvelope, requestContext, type RouteDeps } from './context.ts';
 
 export function completions(deps: RouteDeps): Middleware {
   return async (ctx) => {

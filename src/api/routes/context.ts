@@ -3,8 +3,6 @@ import type { Context } from 'koa';
 import type { GenerationInput } from '../../control/sessions/session.ts';
 import type { ResolvedModel } from '../../control/models/resolver.ts';
 import { addressText } from '../../control/transfer/transfer.ts';
-import { NESTED_FIELDS } from '../../schemas/sampling-fields.ts';
-import { isPlainObject } from '../../schemas/validator.ts';
 import type { ApiDeps } from '../deps.ts';
 import type { AuthState } from '../middleware/auth.ts';
 import type { BodyReader } from '../middleware/body.ts';
@@ -19,9 +17,6 @@ export interface RouteDeps extends ApiDeps {
   bodies: BodyReader;
   streamBuffers: StreamBuffers;
 }
-
-/** Characters of ignored field names that a response header shows. */
-const MAX_IGNORED_FIELDS = 16;
 
 export async function requestContext(ctx: Context, deps: ApiDeps, body: unknown): Promise<RequestContext> {
   const { entity } = (ctx.state as AuthState).caller;
@@ -69,23 +64,4 @@ export function makeEnvelope(
     // A priority other than 0 is refused where the queue has none.
     serviceTier: input.priority === 0 ? 'default' : 'priority',
   };
-}
-
-/** Unknown keys are accepted, as vLLM does, and named in a header so that a typo can be found. */
-export function reportIgnored(ctx: Context, body: unknown, known: ReadonlySet<string>): void {
-  const nested = Object.entries(NESTED_FIELDS).flatMap(([path, fields]) =>
-    unknownKeys(valueAt(body, path), fields).map((key) => `${path}.${key}`),
-  );
-  const safe = [...unknownKeys(body, known), ...nested].slice(0, MAX_IGNORED_FIELDS);
-  if (safe.length > 0) ctx.set('X-Tandem-Ignored-Fields', safe.join(', '));
-}
-
-/** Those that a header can hold. */
-function unknownKeys(value: unknown, known: ReadonlySet<string>): string[] {
-  if (!isPlainObject(value)) return [];
-  return Object.keys(value).filter((key) => !known.has(key) && /^[\w.-]{1,64}$/.test(key));
-}
-
-function valueAt(body: unknown, path: string): unknown {
-  return path.split('.').reduce((value, key) => (isPlainObject(value) ? value[key] : undefined), body);
 }

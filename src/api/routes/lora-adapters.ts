@@ -4,14 +4,21 @@ import { EngineUnavailableError } from '../../control/engine/client.ts';
 import { MISSING_FOLDER } from '../../control/models/adapter-files.ts';
 import { AdapterNameError } from '../../control/models/adapter-registry.ts';
 import { ModelError } from '../../control/models/errors.ts';
-import { validateLoadLoraAdapter, validateUnloadLoraAdapter } from '../../schemas/lora-adapter.ts';
+import {
+  loadLoraAdapterFields,
+  unloadLoraAdapterFields,
+  validateLoadLoraAdapter,
+  validateUnloadLoraAdapter,
+} from '../../schemas/lora-adapter.ts';
 import { ApiError } from '../errors.ts';
+import { reportIgnored } from '../requests/ignored-fields.ts';
 import type { RouteDeps } from './context.ts';
 
 export function loadLoraAdapter(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const adapters = allowedAdapters(deps);
     const body = validateLoadLoraAdapter(await deps.bodies.json(ctx));
+    reportIgnored(ctx, body, loadLoraAdapterFields);
     const name = body.lora_name;
     if (name === '' || body.lora_path === '') {
       throw new ApiError('invalid_user_input', "Both 'lora_name' and 'lora_path' must be provided.");
@@ -26,7 +33,9 @@ export function loadLoraAdapter(deps: RouteDeps): Middleware {
 export function unloadLoraAdapter(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const adapters = allowedAdapters(deps);
-    const { lora_name: name } = validateUnloadLoraAdapter(await deps.bodies.json(ctx));
+    const body = validateUnloadLoraAdapter(await deps.bodies.json(ctx));
+    reportIgnored(ctx, body, unloadLoraAdapterFields);
+    const name = body.lora_name;
     if (name === '')
       throw new ApiError('invalid_user_input', "'lora_name' needs to be provided to unload a LoRA adapter.");
     await asApiError(() => adapters.remove(name));

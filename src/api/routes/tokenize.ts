@@ -1,8 +1,14 @@
 import type { Middleware } from 'koa';
 import type { PromptInput } from '../../control/sessions/session.ts';
-import { validateTokenize, type TokenizeRequest, type TokenizeResponse } from '../../schemas/tokenize.ts';
+import {
+  tokenizeFields,
+  validateTokenize,
+  type TokenizeRequest,
+  type TokenizeResponse,
+} from '../../schemas/tokenize.ts';
 import { ApiError } from '../errors.ts';
 import type { AuthState } from '../middleware/auth.ts';
+import { reportIgnored } from '../requests/ignored-fields.ts';
 import { requireModel, resolveModel } from '../requests/model-name.ts';
 import { toChatPrompt, type TemplateRules } from '../requests/render.ts';
 import { templateRules, type RouteDeps } from './context.ts';
@@ -10,6 +16,7 @@ import { templateRules, type RouteDeps } from './context.ts';
 export function tokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const body = validateTokenize(await deps.bodies.json(ctx));
+    reportIgnored(ctx, body, tokenizeFields);
     const prompt = toPrompt(body, templateRules(deps));
     requireModel(await resolveModel(deps, body, (ctx.state as AuthState).caller.entity), body.model);
     const ids = await deps.sessions.tokenize(prompt);

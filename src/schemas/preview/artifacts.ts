@@ -21,6 +21,7 @@ export const validateArtifactCreate = compilePreview<ArtifactCreate>({
     type: string({ minLength: 1, maxLength: 64, pattern: '^[A-Za-z0-9._-]+$' }),
     metadata: object({ maxProperties: 1000 }),
   },
+  additionalProperties: false,
 });
 
 export interface ArtifactFileItem {

@@ -68,6 +68,7 @@ export const validateCheckpointsDelete = compilePreview<CheckpointsDelete>({
       maxItems: MAX_DELETED_STEPS,
     }),
   },
+  additionalProperties: false,
 });
 
 export interface CheckpointItem {

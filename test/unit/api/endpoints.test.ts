@@ -4,7 +4,12 @@ import { errorOf, startTestServer, type TestServer } from './fakes.ts';
 
 let server: TestServer;
 beforeAll(async () => {
-  server = await startTestServer({ vllmMetricNames: true, maxNumSeqs: 4, maxWaitingRequests: 28 });
+  server = await startTestServer({
+    vllmMetricNames: true,
+    maxNumSeqs: 4,
+    maxWaitingRequests: 28,
+    allowRuntimeLoraUpdating: true,
+  });
 });
 afterAll(() => server.close());
 
@@ -104,6 +109,21 @@ describe('metrics', () => {
     expect(await count()).toBe(before);
     expect(await text()).not.toMatch(/path-|model-\d|wrong-/);
   });
+});
+
+test.each([
+  ['/tokenize', { prompt: 'a' }],
+  ['/detokenize', { tokens: [1] }],
+  ['/v1/load_lora_adapter', { lora_name: 'a', lora_path: '/a' }],
+  ['/v1/unload_lora_adapter', { lora_name: 'a' }],
+])('%s takes unknown keys and names them in a header', async (path, body) => {
+  const plain = await server.post(path, body);
+  expect([plain.status, plain.headers.get('x-tandem-ignored-fields')]).toEqual([200, null]);
+  const response = await server.post(path, { ...body, lora_int_id: 1, stream_options: { x: 1 } });
+  expect([response.status, response.headers.get('x-tandem-ignored-fields')]).toEqual([
+    200,
+    'lora_int_id, stream_options',
+  ]);
 });
 
 describe('tokenize', () => {

@@ -116,6 +116,11 @@ describe('artifacts', () => {
     },
   );
 
+  test('with a field that they do not have are refused by its name', async () => {
+    const response = await plane.post(ARTIFACTS, { project: 'p', name: 'a', metdata: {} });
+    expect([response.status, await response.json()]).toMatchObject([422, { detail: [{ loc: ['body', 'metdata'] }] }]);
+  });
+
   test('are refused when empty, or with broken metadata, or too large', async () => {
     expect((await upload('empty', {})).status).toBe(409);
     expect((await upload('broken', { 'metadata.json': '[1]' })).status).toBe(422);

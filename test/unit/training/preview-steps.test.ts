@@ -59,6 +59,17 @@ test('no number is given again when all steps are deleted; the next one begins w
   expect(page).toMatchObject({ data: [{ step: 3 }] });
 });
 
+test('a delete with more than steps is refused, and deletes nothing', async () => {
+  const { id: modelId } = await createModel(plane, 'kept');
+  const response = await plane.call(`/v1/preview/models/${modelId}/checkpoints`, {
+    method: 'DELETE',
+    body: JSON.stringify({ steps: [0], keep: [0] }),
+    headers: { 'content-type': 'application/json' },
+  });
+  expect([response.status, await response.json()]).toMatchObject([422, { detail: [{ loc: ['body', 'keep'] }] }]);
+  expect(await deleteSteps(modelId, 0)).toMatchObject({ deleted_count: 1 });
+});
+
 test('step 0 is the reference of a KL penalty, whether it is kept or not', async () => {
   const { id: modelId } = await createModel(plane, 'referring');
   await deleteSteps(modelId, 0);
