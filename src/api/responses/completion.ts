@@ -1,9 +1,10 @@
+import { codePoints } from '../../control/sessions/code-points.ts';
 import type { CompletionChoice, CompletionResponse } from '../../schemas/completion-response.ts';
 import type { WholeChoice } from '../generation/collect.ts';
 import type { Run } from '../generation/run.ts';
 import type { Envelope } from './envelope.ts';
 import { kvTransferHandle } from './kv-transfer.ts';
-import { completionLogprobs, lengthOf } from './logprobs.ts';
+import { completionLogprobs } from './logprobs.ts';
 import { joinLogprobs, type PromptPart } from './prompt-part.ts';
 import { totalUsage } from './usage.ts';
 
@@ -40,7 +41,7 @@ function completionChoice(
 ): CompletionChoice {
   const { returnTokenIds, tokensAsIds } = envelope.output;
   const prefix = prompt?.text ?? '';
-  const output = () => completionLogprobs(choice.logprobs, tokensAsIds, lengthOf(prefix));
+  const output = () => completionLogprobs(choice.logprobs, tokensAsIds, codePoints(prefix));
   return {
     index,
     text: prefix + choice.text,

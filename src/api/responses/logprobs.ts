@@ -1,5 +1,5 @@
 /** Log-probabilities in the shapes of the two completion APIs. */
-import type { PromptTokenLogprob, TokenLogprob } from '../../control/sessions/session.ts';
+import type { PromptTokenLogprob, TokenLogprob, TokenScore } from '../../control/sessions/session.ts';
 import type { ChatLogprobs, ChatTopLogprob } from '../../schemas/chat-completion-response.ts';
 import type { CompletionLogprobs } from '../../schemas/completion-response.ts';
 import type { PromptLogprob } from '../../schemas/prompt-logprobs.ts';
@@ -7,7 +7,7 @@ import type { PromptLogprob } from '../../schemas/prompt-logprobs.ts';
 /** Minus infinity has no JSON: this is the floor. */
 const LOWEST_LOGPROB = -9999;
 
-type Token = TokenLogprob['top'][number];
+type Token = TokenScore['top'][number];
 
 export function chatLogprobs(tokens: TokenLogprob[], tokensAsIds: boolean): ChatLogprobs {
   const entry = (token: Token): ChatTopLogprob => ({
@@ -18,45 +18,35 @@ export function chatLogprobs(tokens: TokenLogprob[], tokensAsIds: boolean): Chat
   return { content: tokens.map((token) => ({ ...entry(token), top_logprobs: token.top.map(entry) })) };
 }
 
-/** Characters as clients in most languages count them: code points, not the units of UTF-16. */
-export function lengthOf(text: string): number {
-  let length = text.length;
-  for (let at = 0; at < text.length; at++) {
-    if ((text.codePointAt(at) ?? 0) > 0xffff) {
-      at++;
-      length--;
-    }
-  }
-  return length;
+/** The first token of a prompt: nothing says how likely it is. */
+export interface UnscoredToken {
+  tokenId: number;
+  token: string;
+  chars: number;
+  logprob: null;
 }
 
-/** `offset`: where the first token's text begins, in characters. A token without a score (a prompt's first) comes as its text alone. */
+/** `offset`: where the first token's text begins in the answer's, in characters. */
 export function completionLogprobs(
-  tokens: (TokenLogprob | string)[],
+  tokens: (TokenLogprob | UnscoredToken)[],
   tokensAsIds: boolean,
   offset: number,
 ): CompletionLogprobs {
   const result: CompletionLogprobs = { text_offset: [], token_logprobs: [], tokens: [], top_logprobs: [] };
   let at = offset;
   for (const token of tokens) {
+    const scored = token.logprob !== null;
     result.text_offset.push(at);
-    if (typeof token === 'string') {
-      result.token_logprobs.push(null);
-      result.tokens.push(token);
-      result.top_logprobs.push(null);
-      at += lengthOf(token);
-      continue;
-    }
-    result.token_logprobs.push(floor(token.logprob));
+    result.token_logprobs.push(scored ? floor(token.logprob) : null);
     result.tokens.push(tokenText(token, tokensAsIds));
-    result.top_logprobs.push(topByText(token, tokensAsIds));
-    at += lengthOf(token.token);
+    result.top_logprobs.push(scored ? topByText(token, tokensAsIds) : null);
+    at += token.chars;
   }
   return result;
 }
 
 /** The sampled token is always among them. Two ids with one text keep the likelier. */
-function topByText(token: TokenLogprob, tokensAsIds: boolean): Record<string, number> {
+function topByText(token: TokenScore, tokensAsIds: boolean): Record<string, number> {
   const entries = new Map<string, number>();
   for (const candidate of [...token.top, token]) {
     const text = tokenText(candidate, tokensAsIds);
@@ -79,7 +69,7 @@ export function promptLogprobs(
   });
 }
 
-function tokenText(token: Token, tokensAsIds: boolean): string {
+function tokenText(token: Pick<Token, 'token' | 'tokenId'>, tokensAsIds: boolean): string {
   return tokensAsIds ? `token_id:${token.tokenId}` : token.token;
 }
 

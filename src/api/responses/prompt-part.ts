@@ -1,12 +1,13 @@
 /** What the answer of a text completion tells of its prompt: its text with echo, and its scores. */
 import { MAX_PROMPT_LOGPROBS } from '../../control/sessions/prompt-scores.ts';
-import type { GenerationInput, Sessions } from '../../control/sessions/session.ts';
+import { codePoints } from '../../control/sessions/code-points.ts';
+import type { GenerationInput, Sessions, TokenLogprob } from '../../control/sessions/session.ts';
 import type { CompletionLogprobs } from '../../schemas/completion-response.ts';
 import type { PromptLogprob } from '../../schemas/prompt-logprobs.ts';
 import { ApiError } from '../errors.ts';
 import type { Run } from '../generation/run.ts';
 import type { TextRequest } from '../requests/completion-request.ts';
-import { completionLogprobs, promptLogprobs } from './logprobs.ts';
+import { completionLogprobs, promptLogprobs, type UnscoredToken } from './logprobs.ts';
 
 export class PromptPart {
   /** '' without echo. */
@@ -30,9 +31,12 @@ export class PromptPart {
     if (!this.#request.echo || count === null) return null;
     const { promptIds } = this.#run.generation;
     const scores = this.#run.generation.promptLogprobs() ?? [];
-    const tokens = scores.map((score, at) => {
-      if (score === null) return this.#tokenText(promptIds[at] ?? 0);
-      return { ...score, top: count === -1 ? score.top : score.top.slice(0, count) };
+    const lengths = shownLengths(this.#sessions.textPieces(promptIds), this.text);
+    const tokens = scores.map((score, at): TokenLogprob | UnscoredToken => {
+      const chars = lengths[at] ?? 0;
+      if (score !== null) return { ...score, top: count === -1 ? score.top : score.top.slice(0, count), chars };
+      const tokenId = promptIds[at] ?? 0;
+      return { tokenId, token: this.#sessions.detokenize([tokenId]), chars, logprob: null };
     });
     return completionLogprobs(tokens, this.#request.output.tokensAsIds, 0);
   }
@@ -50,10 +54,16 @@ export class PromptPart {
     if (prompt.kind === 'ids' && truncatePromptTokens === null) return this.#sessions.detokenize(prompt.ids);
     return this.#sessions.detokenize([...this.#run.generation.promptIds]);
   }
+}
 
-  #tokenText(id: number): string {
-    return this.#request.output.tokensAsIds ? `token_id:${id}` : this.#sessions.detokenize([id]);
-  }
+/** Code points of `text` per piece. What the tokenizer put before it (a token that begins texts, a space) is not in it. */
+function shownLengths(pieces: string[], text: string): number[] {
+  let unseen = Math.max(pieces.join('').lastIndexOf(text), 0);
+  return pieces.map((piece) => {
+    const hidden = Math.min(unseen, piece.length);
+    unseen -= hidden;
+    return codePoints(piece.slice(hidden));
+  });
 }
 
 /** Every choice repeats its prompt's scores: throws when one answer would hold too many. */

@@ -1,9 +1,10 @@
 /** Deltas of text completions to the chunks of their stream. */
+import { codePoints } from '../../control/sessions/code-points.ts';
 import type { ChoiceDelta, TokenLogprob } from '../../control/sessions/session.ts';
 import type { CompletionChunk, CompletionLogprobs } from '../../schemas/completion-response.ts';
 import type { Run } from '../generation/run.ts';
 import type { Envelope } from '../responses/envelope.ts';
-import { completionLogprobs, lengthOf } from '../responses/logprobs.ts';
+import { completionLogprobs } from '../responses/logprobs.ts';
 import { joinLogprobs, type PromptPart } from '../responses/prompt-part.ts';
 import { makeUsage, totalUsage } from '../responses/usage.ts';
 
@@ -12,7 +13,7 @@ interface ChoiceState {
   /** Not yet told of; null once it went out. */
   prompt: PromptPart | null;
   tokens: number;
-  /** Characters of the tokens so far, for text_offset. */
+  /** Where the next token's text begins in the choice's. */
   offset: number;
 }
 
@@ -27,7 +28,7 @@ export class CompletionChunks {
     this.#runs = runs;
     this.#choices = runs.flatMap((run, index) => {
       const prompt = prompts[index] ?? null;
-      return Array.from({ length: run.n }, () => ({ run, prompt, tokens: 0, offset: lengthOf(prompt?.text ?? '') }));
+      return Array.from({ length: run.n }, () => ({ run, prompt, tokens: 0, offset: codePoints(prompt?.text ?? '') }));
     });
   }
 
@@ -64,7 +65,7 @@ export class CompletionChunks {
   #logprobs(tokens: TokenLogprob[], state: ChoiceState, prompt: CompletionLogprobs | null): CompletionLogprobs | null {
     if (tokens.length === 0) return prompt;
     const offset = state.offset;
-    state.offset += tokens.reduce((sum, token) => sum + lengthOf(token.token), 0);
+    state.offset += tokens.reduce((sum, token) => sum + token.chars, 0);
     return joinLogprobs(prompt, completionLogprobs(tokens, this.#envelope.output.tokensAsIds, offset));
   }
 

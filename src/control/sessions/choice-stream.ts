@@ -1,5 +1,6 @@
 /** One choice: engine outputs in, deltas out. Text, stop strings, logprobs, finish reasons. */
 import type { FinishReason, SequenceOutput } from '../engine/protocol.ts';
+import { codePoints } from './code-points.ts';
 import type { Detokenizer } from './detokenizer.ts';
 import type { OutputParser, ParsedDelta, ToolCallDelta } from './parsers/output-parser.ts';
 import { finishReason } from './parsers/reply-rules.ts';
@@ -135,9 +136,9 @@ export class ChoiceStream {
     for (const [i, id] of output.tokens.entries()) {
       this.#tokens++;
       piece.tokenIds.push(id);
-      if (this.#rules.withLogprobs) piece.logprobs.push(this.#logprob(output, i));
       const silent = i === last && output.finish === 'stop' && !this.#rules.includeStop;
       const text = silent ? '' : this.#detokenizer.push(id);
+      if (this.#rules.withLogprobs) piece.logprobs.push(this.#logprob(output, i, codePoints(text)));
       if (this.#feed(piece, text)) return this.#stoppedByText(piece, output, i === last);
       // Last of all checks: what ends at this token for another reason keeps that reason.
       if (this.#repeats(id) && !(i === last && output.finish !== null)) return this.#stoppedByRepetition(piece);
@@ -186,10 +187,10 @@ export class ChoiceStream {
     return piece;
   }
 
-  #logprob(output: SequenceOutput, i: number): TokenLogprob {
+  #logprob(output: SequenceOutput, i: number, chars: number): TokenLogprob {
     const id = output.tokens[i] ?? 0;
     const top = output.top[i];
     const alternatives = top ? [...top.ids].map((topId, k) => tokenEntry(this.#table, topId, top.logprobs[k])) : [];
-    return { ...tokenEntry(this.#table, id, output.logprobs[i]), top: alternatives };
+    return { ...tokenEntry(this.#table, id, output.logprobs[i]), top: alternatives, chars };
   }
 }

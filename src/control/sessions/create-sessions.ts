@@ -7,7 +7,7 @@ import { BeamGeneration } from './beam-search.ts';
 import { MAX_BEAM_WIDTH } from './beams.ts';
 import { ChoiceStream, type ChoiceRules } from './choice-stream.ts';
 import { fillTokensOf, type FillTokens } from './fill-in-middle.ts';
-import { decodeAll, Detokenizer } from './detokenizer.ts';
+import { decodeAll, decodePieces, Detokenizer } from './detokenizer.ts';
 import { compileConstraint } from './compile-constraint.ts';
 import { constraintOf, refuseBeam } from './constraint.ts';
 import type { EngineLimits } from './engine-limits.ts';
@@ -172,6 +172,10 @@ class ModelSessions implements ModelSessionsHandle {
       );
     }
     return decodeAll(this.#parts.table, ids, { skipSpecialTokens: false, startsText: true });
+  }
+
+  textPieces(ids: Int32Array): string[] {
+    return decodePieces(this.#parts.table, ids, { skipSpecialTokens: false, startsText: true });
   }
 
   tokenString(id: number): string {

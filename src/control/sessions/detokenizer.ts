@@ -36,8 +36,13 @@ export class Detokenizer {
 }
 
 export function decodeAll(table: TokenTable, ids: Iterable<number>, options: DetokenizerOptions): string {
+  return decodePieces(table, ids, options).join('');
+}
+
+/** The text that each id brings. */
+export function decodePieces(table: TokenTable, ids: Iterable<number>, options: DetokenizerOptions): string[] {
   const detokenizer = new Detokenizer(table, options);
-  let text = '';
-  for (const id of ids) text += detokenizer.push(id);
-  return text + detokenizer.flush();
+  const pieces = Array.from(ids, (id) => detokenizer.push(id));
+  const last = pieces.pop();
+  return last === undefined ? [] : [...pieces, last + detokenizer.flush()];
 }

@@ -120,7 +120,7 @@ export interface GenerationInput {
   modelDefaults: boolean;
 }
 
-export interface TokenLogprob {
+export interface TokenScore {
   token: string;
   logprob: number;
   /** UTF-8 bytes of the token (exact, also for partial characters). */
@@ -129,8 +129,14 @@ export interface TokenLogprob {
   top: { token: string; logprob: number; bytes: number[]; tokenId: number }[];
 }
 
+/** One token of a reply. */
+export interface TokenLogprob extends TokenScore {
+  /** Code points that the reply's text gets by it: none where it is not shown or its character goes on. */
+  chars: number;
+}
+
 /** One token of a scored prompt. */
-export interface PromptTokenLogprob extends TokenLogprob {
+export interface PromptTokenLogprob extends TokenScore {
   /** 1 = the likeliest. */
   rank: number;
 }
@@ -219,6 +225,8 @@ export interface Sessions {
   /** Prompt ids only (for /tokenize). */
   tokenize(prompt: PromptInput, signal?: AbortSignal): Promise<Int32Array>;
   detokenize(ids: number[]): string;
+  /** What each id brings to `detokenize` of them all. */
+  textPieces(ids: Int32Array): string[];
   /** The vocabulary's text of one id, as /tokenize's token_strs shows it. */
   tokenString(id: number): string;
   close(): Promise<void>;

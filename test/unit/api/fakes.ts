@@ -44,15 +44,21 @@ export function delta(part: Partial<ChoiceDelta> = {}): ChoiceDelta {
 /** Two pieces and a finish per choice. */
 function defaultScript(input: GenerationInput): ChoiceDelta[] {
   const choices = Array.from({ length: input.sampling.n }, (_, index) => index);
-  const logprobs = (tokenId: number) => {
+  const logprobs = (tokenId: number, chars: number) => {
     if (input.sampling.topLogprobs === null) return [];
     const top = Array.from({ length: input.sampling.topLogprobs }, (_, rank) => token(tokenId + rank, -rank));
-    return [{ ...token(tokenId, 0), top }];
+    return [{ ...token(tokenId, 0), top, chars }];
   };
   return [
-    ...choices.map((index) => delta({ index, text: 'Hello', tokenIds: [10], logprobs: logprobs(10) })),
+    ...choices.map((index) => delta({ index, text: 'Hello', tokenIds: [10], logprobs: logprobs(10, 5) })),
     ...choices.map((index) =>
-      delta({ index, text: ' there', tokenIds: [11, 2], logprobs: [...logprobs(11), ...logprobs(2)], finish: 'stop' }),
+      delta({
+        index,
+        text: ' there',
+        tokenIds: [11, 2],
+        logprobs: [...logprobs(11, 6), ...logprobs(2, 0)],
+        finish: 'stop',
+      }),
     ),
   ];
 }
@@ -137,6 +143,10 @@ export class FakeSessions implements Sessions {
   }
   detokenize(ids: number[]): string {
     return ids.map((id) => `<${id}>`).join('');
+  }
+  pieces: string[] = [];
+  textPieces(): string[] {
+    return this.pieces;
   }
   tokenString(id: number): string {
     return `<${id}>`;

@@ -129,7 +129,7 @@ describe('the whole answer', () => {
         text: 'a',
         tokenIds: [5],
         finish: 'length',
-        logprobs: [{ token: 'a', logprob: -Infinity, bytes: [97], tokenId: 5, top }],
+        logprobs: [{ token: 'a', logprob: -Infinity, bytes: [97], tokenId: 5, top, chars: 1 }],
       }),
     ];
     const read = async (fields: object) =>
@@ -178,7 +178,7 @@ describe('the whole answer', () => {
     const response = await server.post('/v1/completions', { prompt: 'x', logprobs: 2 });
     const { choices } = (await response.json()) as { choices: { logprobs: object }[] };
     expect(choices[0]?.logprobs).toEqual({
-      text_offset: [0, 4, 8],
+      text_offset: [0, 5, 11],
       token_logprobs: [0, 0, 0],
       tokens: ['<10>', '<11>', '<2>'],
       top_logprobs: [
@@ -187,6 +187,28 @@ describe('the whole answer', () => {
         { '<2>': 0, '<3>': -1 },
       ],
     });
+  });
+
+  /** A model that begins its texts with <s>; the prompt's last character is two tokens. */
+  test.each([false, true])('offsets with echo are those in the text (as ids: %j)', async (asIds) => {
+    const prompt = ' Oh é';
+    const texts = ['<s>', '  Oh', ' ', '', 'é'];
+    const score = (tokenId: number) => ({ token: '?', logprob: -1, bytes: [], tokenId, rank: 1, top: [] });
+    server.sessions.pieces = texts;
+    server.sessions.script = (input, generation) => {
+      generation.scores = texts.map((_, id) => (id === 0 ? null : score(id)));
+      return new FakeSessions().script(input, generation);
+    };
+    const body = { prompt, echo: true, logprobs: 1, return_tokens_as_token_ids: asIds };
+    const whole = (await (await server.post('/v1/completions', body)).json()) as { choices: Shown[] };
+    const streamed = events(await (await server.post('/v1/completions', { ...body, stream: true })).text());
+    type Shown = { text: string; logprobs: { tokens: string[]; text_offset: number[] } };
+    const chunks = streamed.flatMap((event) => (event === '[DONE]' ? [] : (event as { choices: Shown[] }).choices));
+    for (const choices of [whole.choices, chunks]) {
+      expect(choices.map(({ text }) => text).join('')).toBe(`${prompt}Hello there`);
+      expect(choices.flatMap(({ logprobs }) => logprobs.text_offset)).toEqual([0, 0, 3, 4, 4, 5, 10, 16]);
+    }
+    expect(whole.choices[0]?.logprobs.tokens[0]).toBe(asIds ? 'token_id:5' : '<5>');
   });
 });
 

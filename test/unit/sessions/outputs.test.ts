@@ -74,6 +74,24 @@ describe('prompt scores', () => {
   });
 });
 
+it('tokens with log-probabilities say how many characters the text gets by them', async () => {
+  const ids = [...bytes('a🙂'), 256, ...bytes('é!'), 257];
+  const generation = await sessions.start(input({ topLogprobs: 0, ignoreEos: true }));
+  engine.emit(0, ids, 'length', { logprobs: new Float32Array(ids.length) });
+  const deltas = await collect(generation);
+  expect(merged(deltas).text).toBe('a🙂é!');
+  const chars = deltas.flatMap(({ logprobs }) => logprobs.map((entry) => entry.chars));
+  // Special tokens are not shown, and a character counts where it is complete.
+  expect(chars).toEqual([1, 0, 0, 0, 1, 0, 0, 1, 1, 0]);
+});
+
+it('pieces of a text are its tokens, special ones too', () => {
+  const ids = [256, ...bytes('aé'), 0xf0];
+  const pieces = sessions.textPieces(Int32Array.from(ids));
+  expect(pieces).toEqual(['<s>', 'a', '', 'é', '\ufffd']);
+  expect(pieces.join('')).toBe(sessions.detokenize(ids));
+});
+
 it('the salt goes to every sequence', async () => {
   await sessions.start({ ...input({ n: 2 }), cacheSalt: 'pepper' });
   expect(engine.requests.map((request) => request.cacheSalt)).toEqual(['pepper', 'pepper']);
