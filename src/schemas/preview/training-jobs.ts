@@ -2,9 +2,8 @@
 import { rlConfigSchema, type RlConfigBody } from '../rl-config.ts';
 import { sftConfigSchema, sftExperimentalConfigSchema, type SftConfigBody } from '../sft-config.ts';
 import { string, type JsonSchema } from '../json-schema.ts';
+import { UUID_PATTERN } from './uuid.ts';
 import { compilePreview } from './validator.ts';
-
-const UUID_PATTERN = '^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$';
 
 const modelId: JsonSchema = {
   ...string({ maxLength: 64, pattern: UUID_PATTERN }),

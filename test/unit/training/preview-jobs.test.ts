@@ -72,13 +72,29 @@ describe('an RL job', () => {
     expect(plane.engine_.loaded.at(-1)?.version).toMatch(/^[0-9a-f]{64}\.[0-9a-f-]{36}$/);
   });
 
-  test("the model's id may be in capitals, and without hyphens", async () => {
-    const { id } = await createModel(plane, 'spelled');
-    for (const spelling of [id.toUpperCase(), id.replaceAll('-', '')]) {
-      const job = String((await plane.ok(JOBS, rl(spelling)))['id']);
-      expect((await finished(plane, job)).at(-1)?.type).toBe('training_ended');
-    }
-  });
+  test.each([(id: string) => id.toUpperCase(), (id: string) => id.replaceAll('-', '')])(
+    'ids may be in capitals, and without hyphens, in bodies and in paths',
+    async (spell) => {
+      const { id: modelId, run_id: run } = await createModel(plane, 'spelled');
+      const job = String((await plane.ok(JOBS, rl(spell(modelId))))['id']);
+      const events = await finished(plane, job);
+      expect(events.at(-1)?.type).toBe('training_ended');
+      const model = `/v1/preview/models/${spell(modelId)}`;
+      const log = await plane.ok(`${model}/log`, { model_id: spell(modelId), split: 'a', trajectory_groups: [] });
+      const artifact = await plane.ok('/v1/preview/artifacts', { project: 'p', name: 'spelled' });
+      for (const [path, id] of [
+        [`${JOBS}/${spell(job)}`, job],
+        [`${model}/log/${spell(String(log['id']))}`, log['id']],
+        [`/v1/preview/artifacts/${spell(String(artifact['id']))}`, artifact['id']],
+      ])
+        expect(await plane.json(String(path))).toMatchObject({ id });
+      const page = await plane.json(`${JOBS}/${spell(job)}/events?after=${spell(events[0]?.id ?? '')}`);
+      expect(page['data']).toEqual(events.slice(1));
+      expect(await plane.json(`/v1/preview/runs/${spell(run)}/history`)).toMatchObject({ object: 'list' });
+      const deleted = await plane.json(model, { method: 'DELETE' });
+      expect(deleted).toMatchObject({ model_id: modelId, deleted_checkpoints: 2 });
+    },
+  );
 
   test('its events are stable, paged and readable from any of them', async () => {
     const { id: modelId } = await createModel(plane, 'events');

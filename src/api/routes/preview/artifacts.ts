@@ -9,7 +9,7 @@ import {
 import { toPage, type PageBody } from '../../../schemas/preview/page.ts';
 import { uploadOf } from '../../middleware/upload.ts';
 import type { RouteDeps } from '../context.ts';
-import { entityOf, pathParameter, readJson, readPage, refuseWhileDraining } from './request.ts';
+import { entityOf, pathId, pathParameter, readJson, readPage, refuseWhileDraining } from './request.ts';
 
 export function createArtifact(deps: RouteDeps): Middleware {
   return async (ctx) => {
@@ -36,7 +36,7 @@ export function listArtifacts(deps: RouteDeps): Middleware {
 
 export function getArtifact(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    ctx.body = toResponse(await deps.training.artifacts.get(pathParameter(ctx, 'artifact_id'), entityOf(ctx)));
+    ctx.body = toResponse(await deps.training.artifacts.get(pathId(ctx, 'artifact_id'), entityOf(ctx)));
   };
 }
 
@@ -44,7 +44,7 @@ export function uploadArtifactFile(deps: RouteDeps): Middleware {
   return async (ctx) => {
     refuseWhileDraining(deps);
     const source = uploadOf(ctx, deps.settings.maxTrainingBodyBytes);
-    const [id, file] = [pathParameter(ctx, 'artifact_id'), pathParameter(ctx, 'file')];
+    const [id, file] = [pathId(ctx, 'artifact_id'), pathParameter(ctx, 'file')];
     const body: ArtifactFileItem = await deps.training.artifacts.upload(id, entityOf(ctx), file, source);
     ctx.body = body;
   };
@@ -52,7 +52,7 @@ export function uploadArtifactFile(deps: RouteDeps): Middleware {
 
 export function readArtifactFile(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    const [id, file] = [pathParameter(ctx, 'artifact_id'), pathParameter(ctx, 'file')];
+    const [id, file] = [pathId(ctx, 'artifact_id'), pathParameter(ctx, 'file')];
     const { bytes, content } = await deps.training.artifacts.read(id, entityOf(ctx), file);
     // Never shown by a browser: the bytes are a client's.
     ctx.set('Content-Disposition', 'attachment');
@@ -65,13 +65,13 @@ export function readArtifactFile(deps: RouteDeps): Middleware {
 
 export function commitArtifact(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    ctx.body = toResponse(await deps.training.artifacts.commit(pathParameter(ctx, 'artifact_id'), entityOf(ctx)));
+    ctx.body = toResponse(await deps.training.artifacts.commit(pathId(ctx, 'artifact_id'), entityOf(ctx)));
   };
 }
 
 export function deleteArtifact(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    const id = pathParameter(ctx, 'artifact_id');
+    const id = pathId(ctx, 'artifact_id');
     await deps.training.artifacts.delete(id, entityOf(ctx));
     ctx.body = { id, deleted: true };
   };

@@ -7,14 +7,14 @@ import { toPage, type PageBody } from '../../../schemas/preview/page.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { uploadOf } from '../../middleware/upload.ts';
 import type { RouteDeps } from '../context.ts';
-import { entityOf, pathParameter, readPage, refuseWhileDraining, requireJson, single } from './request.ts';
+import { entityOf, pathId, readPage, refuseWhileDraining, requireJson, single } from './request.ts';
 
 export function logTrajectories(deps: RouteDeps): Middleware {
   return async (ctx) => {
     refuseWhileDraining(deps);
     requireJson(ctx);
     const source = uploadOf(ctx, deps.settings.maxTrainingBodyBytes);
-    const log = await deps.training.logs.log(pathParameter(ctx, 'model_id'), entityOf(ctx), source);
+    const log = await deps.training.logs.log(pathId(ctx, 'model_id'), entityOf(ctx), source);
     const body: LogItem = toItem(log);
     ctx.body = body;
   };
@@ -24,7 +24,7 @@ export function listLogs(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const { after, limit } = readPage(ctx);
     const query = { after, limit, split: single(ctx, 'split') ?? null, step: readStep(ctx) };
-    const logs = await deps.training.logs.page(pathParameter(ctx, 'model_id'), entityOf(ctx), query);
+    const logs = await deps.training.logs.page(pathId(ctx, 'model_id'), entityOf(ctx), query);
     const body: PageBody<LogItem> = toPage(logs.map(toItem), limit);
     ctx.body = body;
   };
@@ -33,9 +33,9 @@ export function listLogs(deps: RouteDeps): Middleware {
 export function getLog(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const { log, groups } = await deps.training.logs.find(
-      pathParameter(ctx, 'model_id'),
+      pathId(ctx, 'model_id'),
       entityOf(ctx),
-      pathParameter(ctx, 'log_id'),
+      pathId(ctx, 'log_id'),
     );
     ctx.type = 'application/json';
     ctx.body = Readable.from(logJson(toItem(log), groups));
@@ -45,7 +45,7 @@ export function getLog(deps: RouteDeps): Middleware {
 export function runHistory(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const { after, limit } = readPage(ctx);
-    const rows = await deps.training.logs.history(pathParameter(ctx, 'run_id'), entityOf(ctx), after, limit);
+    const rows = await deps.training.logs.history(pathId(ctx, 'run_id'), entityOf(ctx), after, limit);
     const items = rows.map(({ id, step, key, metrics, createdAt }): HistoryItem => {
       return { id, step, key, metrics, created_at: createdAt };
     });

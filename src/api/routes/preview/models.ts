@@ -10,7 +10,7 @@ import {
   type ModelResponse,
 } from '../../../schemas/preview/models.ts';
 import type { RouteDeps } from '../context.ts';
-import { entityOf, pathParameter, readJson, readPage } from './request.ts';
+import { entityOf, pathId, readJson, readPage } from './request.ts';
 
 export function createModel(deps: RouteDeps): Middleware {
   return async (ctx) => {
@@ -37,7 +37,7 @@ export function createModel(deps: RouteDeps): Middleware {
 export function listCheckpoints(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const page = readPage(ctx);
-    const items = await deps.training.models.checkpoints(pathParameter(ctx, 'model_id'), entityOf(ctx), page);
+    const items = await deps.training.models.checkpoints(pathId(ctx, 'model_id'), entityOf(ctx), page);
     const body: PageBody<CheckpointItem> = toPage(items, page.limit);
     ctx.body = body;
   };
@@ -45,7 +45,7 @@ export function listCheckpoints(deps: RouteDeps): Middleware {
 
 export function deleteCheckpoints(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    const modelId = pathParameter(ctx, 'model_id');
+    const modelId = pathId(ctx, 'model_id');
     const { steps } = validateCheckpointsDelete(await readJson(ctx, deps));
     const { deleted, notFound } = await deps.training.models.deleteCheckpoints(modelId, entityOf(ctx), steps);
     const body: CheckpointsDeleted = { deleted_count: deleted, not_found_steps: notFound };
@@ -55,7 +55,7 @@ export function deleteCheckpoints(deps: RouteDeps): Middleware {
 
 export function deleteModel(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    const modelId = pathParameter(ctx, 'model_id');
+    const modelId = pathId(ctx, 'model_id');
     const { deletedCheckpoints } = await deps.training.models.delete(modelId, entityOf(ctx));
     // The run goes with the model, always.
     const body: ModelDeleted = { model_id: modelId, deleted_checkpoints: deletedCheckpoints, deleted_run: true };

@@ -1,6 +1,7 @@
 /** Reading requests of the training endpoints: JSON bodies, page queries, path ids. Every fault is a 422 that says where. */
 import type { Context } from 'koa';
 import { DEFAULT_PAGE_LIMIT, MAX_PAGE_LIMIT, type PageQuery } from '../../../schemas/preview/page.ts';
+import { canonicalUuid } from '../../../schemas/preview/uuid.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { ApiError } from '../../errors.ts';
 import type { AuthState } from '../../middleware/auth.ts';
@@ -35,8 +36,13 @@ export function pathParameter(ctx: Context, name: string): string {
   return (ctx['params'] as Record<string, string | undefined>)[name] ?? '';
 }
 
+/** An id of the path. */
+export function pathId(ctx: Context, name: string): string {
+  return canonicalUuid(pathParameter(ctx, name));
+}
+
 export function readPage(ctx: Context): PageQuery {
-  return { after: single(ctx, 'after') || null, limit: readLimit(ctx), order: readOrder(ctx) };
+  return { after: canonicalUuid(single(ctx, 'after') ?? '') || null, limit: readLimit(ctx), order: readOrder(ctx) };
 }
 
 /** Of several the last one counts. */

@@ -11,7 +11,7 @@ import {
 } from '../../../schemas/preview/training-jobs.ts';
 import { uploadOf } from '../../middleware/upload.ts';
 import type { RouteDeps } from '../context.ts';
-import { entityOf, pathParameter, readJson, readPage, refuseWhileDraining, requireJson } from './request.ts';
+import { entityOf, pathId, readJson, readPage, refuseWhileDraining, requireJson } from './request.ts';
 
 export function createTrainingJob(deps: RouteDeps): Middleware {
   return async (ctx) => {
@@ -37,20 +37,20 @@ export function createSftTrainingJob(deps: RouteDeps): Middleware {
 
 export function getTrainingJob(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    ctx.body = toResponse(await deps.training.jobs.get(pathParameter(ctx, 'training_job_id'), entityOf(ctx)));
+    ctx.body = toResponse(await deps.training.jobs.get(pathId(ctx, 'training_job_id'), entityOf(ctx)));
   };
 }
 
 export function cancelTrainingJob(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    ctx.body = toResponse(await deps.training.jobs.cancel(pathParameter(ctx, 'training_job_id'), entityOf(ctx)));
+    ctx.body = toResponse(await deps.training.jobs.cancel(pathId(ctx, 'training_job_id'), entityOf(ctx)));
   };
 }
 
 export function listTrainingEvents(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const { after, limit } = readPage(ctx);
-    const events = await deps.training.jobs.events(pathParameter(ctx, 'training_job_id'), entityOf(ctx), after, limit);
+    const events = await deps.training.jobs.events(pathId(ctx, 'training_job_id'), entityOf(ctx), after, limit);
     const items = events.map(({ id, type, data }): TrainingEventItem => ({ id, type, data }));
     const body: PageBody<TrainingEventItem> = toPage(items, limit);
     ctx.body = body;

@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { validateRlJobFields, type SftJobBody } from '../../../schemas/preview/training-jobs.ts';
+import { canonicalUuid } from '../../../schemas/preview/uuid.ts';
 import { folderBytes, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
 import type {
   Accepted,
@@ -124,7 +125,7 @@ export class JobService {
   }
 
   #trainable(modelId: string, entity: string): RegisteredModel {
-    const model = this.#options.models.require(canonical(modelId), entity);
+    const model = this.#options.models.require(canonicalUuid(modelId), entity);
     if (model.usable) return model;
     throw new ServiceError('conflict', 'The model was made on other base weights than the server has now.', 'model_id');
   }
@@ -184,12 +185,6 @@ export class JobService {
     loop.wake();
     return id;
   }
-}
-
-/** A UUID may come in capitals and without its hyphens. */
-function canonical(uuid: string): string {
-  const digits = uuid.toLowerCase().replaceAll('-', '');
-  return digits.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
 }
 
 async function newJob(

@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { validateLogFields } from '../../../schemas/preview/log.ts';
+import { canonicalUuid } from '../../../schemas/preview/uuid.ts';
 import { folderBytes } from '../../store/blob-store.ts';
 import {
   TooManyMetricsError,
@@ -47,7 +48,7 @@ export class LogService {
     try {
       const fields = validateLogFields(read.fields);
       if (read.groups === null) throw missingGroups(read.fields);
-      if (fields.model_id !== undefined && fields.model_id.toLowerCase() !== modelId) {
+      if (fields.model_id !== undefined && canonicalUuid(fields.model_id) !== modelId) {
         throw invalid(['body', 'model_id'], 'It is not the model of the path.');
       }
       const bytes = await folderBytes(draft.directory);
