@@ -5,7 +5,8 @@ import type { ChatChoice, ChatCompletionResponse } from '../../schemas/chat-comp
 import type { WholeChoice } from '../generation/collect.ts';
 import type { Envelope } from './envelope.ts';
 import { kvTransferHandle } from './kv-transfer.ts';
-import { chatLogprobs, promptLogprobs } from './logprobs.ts';
+import { chatLogprob, chatLogprobs, promptLogprob, promptLogprobs } from './logprobs.ts';
+import { madeFrom, MadeList } from './pieces.ts';
 import { totalUsage } from './usage.ts';
 
 export interface ReplyShape {
@@ -21,22 +22,57 @@ export function chatResponse(
   generation: Generation,
   choices: WholeChoice[],
 ): ChatCompletionResponse {
+  const shown = choices.map((choice, index) => chatChoice(envelope, shape, choice, index));
+  return frame(envelope, generation, shown, promptLogprobs(generation.promptLogprobs()));
+}
+
+/** The same answer for `answerPieces`. The choices are emptied on the way. */
+export function largeChatResponse(
+  envelope: Envelope,
+  shape: ReplyShape,
+  generation: Generation,
+  choices: WholeChoice[],
+): object {
+  const shown = new MadeList(largeChoices(envelope, shape, choices), true);
+  const scores = generation.promptLogprobs();
+  const prompt = scores && madeFrom(scores, (score) => promptLogprob(score, Infinity));
+  return frame(envelope, generation, shown, prompt);
+}
+
+function* largeChoices(envelope: Envelope, shape: ReplyShape, choices: WholeChoice[]): Generator<object[]> {
+  for (const [index, choice] of choices.entries()) {
+    const { logprobs } = choice;
+    choice.logprobs = [];
+    const shown = chatChoice(envelope, shape, choice, index);
+    const content = madeFrom(logprobs, (token) => chatLogprob(token, envelope.output.tokensAsIds));
+    yield [{ ...shown, logprobs: shown.logprobs && { content } }];
+    choice.text = choice.reasoning = '';
+    choice.tokenIds = [];
+  }
+}
+
+function frame<Choices, Scores>(
+  envelope: Envelope,
+  generation: Generation,
+  choices: Choices,
+  prompt_logprobs: Scores,
+): Omit<ChatCompletionResponse, 'choices' | 'prompt_logprobs'> & { choices: Choices; prompt_logprobs: Scores } {
   return {
     id: envelope.id,
     object: 'chat.completion',
     created: envelope.created,
     model: envelope.model,
-    choices: choices.map((choice, index) => chatChoice(envelope, shape, choice, index)),
+    choices,
     usage: totalUsage([generation]),
     service_tier: envelope.serviceTier,
     system_fingerprint: envelope.systemFingerprint,
-    prompt_logprobs: promptLogprobs(generation.promptLogprobs()),
+    prompt_logprobs,
     prompt_token_ids: envelope.output.returnTokenIds ? [...generation.promptIds] : null,
     kv_transfer_params: kvTransferHandle(generation.heldBlocks()),
   };
 }
 
-export function chatChoice(envelope: Envelope, shape: ReplyShape, choice: WholeChoice, index: number): ChatChoice {
+function chatChoice(envelope: Envelope, shape: ReplyShape, choice: WholeChoice, index: number): ChatChoice {
   const content = messageContent({ ...choice, content: choice.text }, shape.tools);
   const calls = choice.toolCalls.map(({ id, name, arguments: args }) => ({
     id,

@@ -1,59 +1,92 @@
-/** Large answers, written in pieces: neither their text nor all that it is made from lies in memory at once, and others are served between pieces. */
+/**
+ * Large answers, written in pieces: neither their text nor all that it is made from lies in memory at once, and others are served between
+ * pieces.
+ */
 import { Readable } from 'node:stream';
-import type { ChatCompletionResponse } from '../../schemas/chat-completion-response.ts';
-import type { WholeChoice } from '../generation/collect.ts';
-import type { Envelope } from './envelope.ts';
-import { chatChoice, type ReplyShape } from './chat.ts';
-import { chatLogprobs } from './logprobs.ts';
 
-/** Log-probabilities, alternatives included, from which on an answer goes out in pieces. */
-export const LARGE_ANSWER = 10_000;
-/** Tokens of one piece. */
-const PIECE_TOKENS = 128;
-/** Where the parts go. Inside a text its quotes would be escaped, so it stands where it was written. */
-const CHOICES = '"choices":[]';
-const CONTENT = '"logprobs":{"content":[]}';
+/** Elements of a list that are written at once. */
+const PIECE_ELEMENTS = 128;
+/** Smaller pieces are written together. */
+const PIECE_CHARS = 16 * 1024;
 
-export function isLarge(choices: WholeChoice[]): boolean {
-  let entries = 0;
-  for (const { logprobs } of choices) for (const { top } of logprobs) entries += 1 + top.length;
-  return entries >= LARGE_ANSWER;
-}
+/** In the value of an answer: a list whose elements are made as they are written, some at a time. */
+export class MadeList {
+  readonly parts: Iterable<readonly unknown[]>;
+  /** Elements have such lists in them. */
+  readonly nested: boolean;
 
-/** The JSON of `answer`, whose choices are these; they are emptied on the way. */
-export function chatAnswerPieces(
-  answer: ChatCompletionResponse,
-  envelope: Envelope,
-  shape: ReplyShape,
-  choices: WholeChoice[],
-): Readable {
-  return Readable.from(pieces(answer, envelope, shape, choices), { objectMode: false });
-}
-
-function* pieces(
-  answer: ChatCompletionResponse,
-  envelope: Envelope,
-  shape: ReplyShape,
-  choices: WholeChoice[],
-): Generator<string> {
-  const [before, after] = halves(JSON.stringify({ ...answer, choices: [] }), CHOICES);
-  yield `${before}"choices":[`;
-  for (const [index, choice] of choices.entries()) {
-    const logprobs = choice.logprobs;
-    choice.logprobs = [];
-    const [head, tail] = halves(JSON.stringify(chatChoice(envelope, shape, choice, index)), CONTENT);
-    yield `${index === 0 ? '' : ','}${head}"logprobs":{"content":[`;
-    for (let first = 0; first < logprobs.length; first += PIECE_TOKENS) {
-      const part = chatLogprobs(logprobs.slice(first, first + PIECE_TOKENS), envelope.output.tokensAsIds);
-      yield (first === 0 ? '' : ',') + JSON.stringify(part.content).slice(1, -1);
-    }
-    yield `]}${tail}`;
+  constructor(parts: Iterable<readonly unknown[]>, nested = false) {
+    this.parts = parts;
+    this.nested = nested;
   }
-  yield `]${after}`;
+
+  /** Nothing but `jsonPieces` knows how to write it. */
+  toJSON(): never {
+    throw new Error('A list that is made in parts cannot be written at once.');
+  }
 }
 
-function halves(json: string, mark: string): [string, string] {
-  const at = json.indexOf(mark);
-  if (at === -1) throw new Error(`An answer without ${mark}.`);
-  return [json.slice(0, at), json.slice(at + mark.length)];
+export function* slices<T>(list: readonly T[]): Generator<readonly T[]> {
+  for (let from = 0; from < list.length; from += PIECE_ELEMENTS) yield list.slice(from, from + PIECE_ELEMENTS);
+}
+
+/** Elements made from others. */
+export function madeFrom<From>(list: readonly From[], make: (element: From) => unknown): MadeList {
+  return new MadeList(
+    (function* () {
+      for (const part of slices(list)) yield part.map(make);
+    })(),
+  );
+}
+
+/** What JSON.stringify gives, of an object that may hold lists of both kinds. */
+export function answerPieces(answer: object): Readable {
+  return Readable.from(gather(jsonPieces(answer)), { objectMode: false });
+}
+
+function* gather(pieces: Iterable<string>): Generator<string> {
+  let text = '';
+  for (const piece of pieces) {
+    text += piece;
+    if (text.length < PIECE_CHARS) continue;
+    yield text;
+    text = '';
+  }
+  if (text !== '') yield text;
+}
+
+function* jsonPieces(value: unknown): Generator<string> {
+  if (value instanceof MadeList) yield* listPieces(value.parts, value.nested);
+  else if (Array.isArray(value)) yield* listPieces(slices(value as unknown[]), false);
+  else if (typeof value === 'object' && value !== null) yield* objectPieces(value);
+  else yield JSON.stringify(value);
+}
+
+function* objectPieces(value: object): Generator<string> {
+  let before = '{';
+  for (const [key, member] of Object.entries(value)) {
+    if (member === undefined) continue;
+    yield `${before}${JSON.stringify(key)}:`;
+    yield* jsonPieces(member);
+    before = ',';
+  }
+  yield before === '{' ? '{}' : '}';
+}
+
+function* listPieces(parts: Iterable<readonly unknown[]>, nested: boolean): Generator<string> {
+  let before = '[';
+  for (const part of parts) {
+    if (part.length === 0) continue;
+    yield before;
+    before = ',';
+    if (!nested) {
+      yield JSON.stringify(part).slice(1, -1);
+      continue;
+    }
+    for (const [at, element] of part.entries()) {
+      if (at > 0) yield ',';
+      yield* jsonPieces(element);
+    }
+  }
+  yield before === '[' ? '[]' : ']';
 }

@@ -1,23 +1,26 @@
 /** What the answer of a text completion tells of its prompt: its text with echo, and its scores. */
 import { MAX_PROMPT_LOGPROBS } from '../../control/sessions/prompt-scores.ts';
 import { codePoints } from '../../control/sessions/code-points.ts';
-import type { GenerationInput, Sessions, TokenLogprob } from '../../control/sessions/session.ts';
+import type { GenerationInput, Sessions } from '../../control/sessions/session.ts';
 import type { CompletionLogprobs } from '../../schemas/completion-response.ts';
 import type { PromptLogprob } from '../../schemas/prompt-logprobs.ts';
 import { ApiError } from '../errors.ts';
 import type { Run } from '../generation/run.ts';
 import type { TextRequest } from '../requests/completion-request.ts';
-import { completionLogprobs, promptLogprobs, type UnscoredToken } from './logprobs.ts';
+import { completionLogprobs, promptLogprob, promptLogprobs, type TextToken } from './logprobs.ts';
+import { madeFrom, type MadeList } from './pieces.ts';
+
+type PromptWishes = Pick<TextRequest, 'echo' | 'promptLogprobs' | 'output'>;
 
 export class PromptPart {
   /** '' without echo. */
   readonly text: string;
   readonly #run: Run;
-  readonly #request: TextRequest;
+  readonly #request: PromptWishes;
   readonly #input: GenerationInput;
   readonly #sessions: Sessions;
 
-  constructor(run: Run, input: GenerationInput, request: TextRequest, sessions: Sessions) {
+  constructor(run: Run, input: GenerationInput, request: PromptWishes, sessions: Sessions) {
     this.#run = run;
     this.#request = request;
     this.#input = input;
@@ -27,25 +30,39 @@ export class PromptPart {
 
   /** With echo and logprobs: the prompt's entries, which come before the output's. From the first delta on. */
   logprobs(): CompletionLogprobs | null {
+    const tokens = this.tokens();
+    return tokens && completionLogprobs(tokens, this.#request.output.tokensAsIds, 0);
+  }
+
+  /** What these entries are made from. */
+  tokens(): TextToken[] | null {
     const count = this.#input.sampling.topLogprobs;
     if (!this.#request.echo || count === null) return null;
     const { promptIds } = this.#run.generation;
     const scores = this.#run.generation.promptLogprobs() ?? [];
     const lengths = shownLengths(this.#sessions.textPieces(promptIds), this.text);
-    const tokens = scores.map((score, at): TokenLogprob | UnscoredToken => {
+    return scores.map((score, at): TextToken => {
       const chars = lengths[at] ?? 0;
       if (score !== null) return { ...score, top: count === -1 ? score.top : score.top.slice(0, count), chars };
       const tokenId = promptIds[at] ?? 0;
       return { tokenId, token: this.#sessions.detokenize([tokenId]), chars, logprob: null };
     });
-    return completionLogprobs(tokens, this.#request.output.tokensAsIds, 0);
   }
 
   /** What `prompt_logprobs` asked for. From the first delta on. */
   scores(): PromptLogprob[] | null {
-    const count = this.#request.promptLogprobs;
-    if (count === null) return null;
-    return promptLogprobs(this.#run.generation.promptLogprobs(), count === -1 ? Infinity : count);
+    return this.#asked === null ? null : promptLogprobs(this.#run.generation.promptLogprobs(), this.#asked);
+  }
+
+  largeScores(): MadeList | null {
+    const count = this.#asked;
+    const scores = count === null ? null : this.#run.generation.promptLogprobs();
+    return scores && madeFrom(scores, (score) => promptLogprob(score, count ?? 0));
+  }
+
+  /** Alternatives of `prompt_logprobs`. */
+  get #asked(): number | null {
+    return this.#request.promptLogprobs === -1 ? Infinity : this.#request.promptLogprobs;
   }
 
   #promptText(): string {
@@ -68,14 +85,19 @@ function shownLengths(pieces: string[], text: string): number[] {
 
 /** Every choice repeats its prompt's scores: throws when one answer would hold too many. */
 export function checkScoredPrompts(runs: Run[], inputs: GenerationInput[], vocabSize: number): void {
-  const entries = runs.reduce((sum, run, at) => {
+  const entries = promptEntries(runs, inputs, vocabSize);
+  if (entries <= MAX_PROMPT_LOGPROBS) return;
+  const message = `The log-probabilities of these prompts make ${entries} entries; an answer has at most ${MAX_PROMPT_LOGPROBS}.`;
+  throw new ApiError('invalid_parameter', message, 'prompt_logprobs');
+}
+
+/** Scores of all prompts in an answer, alternatives included. */
+export function promptEntries(runs: Run[], inputs: readonly GenerationInput[], vocabSize: number): number {
+  return runs.reduce((sum, run, at) => {
     const count = inputs[at]?.sampling.promptLogprobs ?? null;
     if (count === null) return sum;
     return sum + run.n * run.generation.promptIds.length * ((count === -1 ? vocabSize : count) + 1);
   }, 0);
-  if (entries <= MAX_PROMPT_LOGPROBS) return;
-  const message = `The log-probabilities of these prompts make ${entries} entries; an answer has at most ${MAX_PROMPT_LOGPROBS}.`;
-  throw new ApiError('invalid_parameter', message, 'prompt_logprobs');
 }
 
 export function joinLogprobs(prompt: CompletionLogprobs | null, output: CompletionLogprobs): CompletionLogprobs {

@@ -6,12 +6,13 @@ import { recordSamples } from '../generation/sample-record.ts';
 import { requestId } from '../middleware/request-id.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import { readChatRequest, type ChatRequest } from '../requests/chat-request.ts';
-import { chatResponse } from '../responses/chat.ts';
+import { isLarge } from '../responses/answer-size.ts';
+import { chatResponse, largeChatResponse } from '../responses/chat.ts';
 import type { Envelope } from '../responses/envelope.ts';
-import { chatAnswerPieces, isLarge } from '../responses/pieces.ts';
+import { promptEntries } from '../responses/prompt-part.ts';
 import { ChatChunks } from '../sse/chat-chunks.ts';
 import { streamEvents } from '../sse/stream.ts';
-import { makeEnvelope, requestContext, type RouteDeps } from './context.ts';
+import { makeEnvelope, requestContext, sendPieces, type RouteDeps } from './context.ts';
 
 export function chatCompletions(deps: RouteDeps): Middleware {
   return async (ctx) => {
@@ -25,19 +26,23 @@ export function chatCompletions(deps: RouteDeps): Middleware {
     if (request.output.stream) return stream(ctx, deps, request, envelope, run);
     const choices = await collectChoices(run.deltas, run.n, deps.settings.maxAnswerBytes);
     watch.done();
-    answer(ctx, request, envelope, run, choices);
+    answer(ctx, deps, request, envelope, run, choices);
   };
 }
 
-function answer(ctx: Context, request: ChatRequest, envelope: Envelope, run: Run, choices: WholeChoice[]): void {
+function answer(
+  ctx: Context,
+  deps: RouteDeps,
+  request: ChatRequest,
+  envelope: Envelope,
+  run: Run,
+  choices: WholeChoice[],
+): void {
   const { role, echo } = request;
   const shape = { role, echo, tools: request.input.reply?.tools ?? 'none' };
-  if (!isLarge(choices)) {
-    ctx.body = chatResponse(envelope, shape, run.generation, choices);
-    return;
-  }
-  ctx.body = chatAnswerPieces(chatResponse(envelope, shape, run.generation, []), envelope, shape, choices);
-  ctx.type = 'json';
+  const large = isLarge(choices, promptEntries([run], [request.input], deps.sessions.vocabSize));
+  if (large) sendPieces(ctx, largeChatResponse(envelope, shape, run.generation, choices));
+  else ctx.body = chatResponse(envelope, shape, run.generation, choices);
 }
 
 async function stream(

@@ -6,12 +6,13 @@ import { ClientWatch, startRuns, type Run } from '../generation/run.ts';
 import { requestId } from '../middleware/request-id.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import { readCompletionRequest, type TextRequest } from '../requests/completion-request.ts';
-import { completionResponse } from '../responses/completion.ts';
+import { isLarge } from '../responses/answer-size.ts';
+import { completionResponse, largeCompletionResponse } from '../responses/completion.ts';
 import type { Envelope } from '../responses/envelope.ts';
-import { checkScoredPrompts, PromptPart } from '../responses/prompt-part.ts';
+import { checkScoredPrompts, promptEntries, PromptPart } from '../responses/prompt-part.ts';
 import { CompletionChunks } from '../sse/completion-chunks.ts';
 import { streamEvents } from '../sse/stream.ts';
-import { makeEnvelope, requestContext, type RouteDeps } from './context.ts';
+import { makeEnvelope, requestContext, sendPieces, type RouteDeps } from './context.ts';
 
 export function completions(deps: RouteDeps): Middleware {
   return async (ctx) => {
@@ -29,7 +30,9 @@ export function completions(deps: RouteDeps): Middleware {
     if (request.output.stream) return stream(ctx, deps, request, envelope, runs, prompts);
     const choices = await collectChoices(mergeRuns(runs), runs.length * request.n, deps.settings.maxAnswerBytes);
     watch.done();
-    ctx.body = completionResponse(envelope, runs, prompts, choices);
+    const large = isLarge(choices, promptEntries(runs, request.inputs, deps.sessions.vocabSize));
+    if (large) sendPieces(ctx, largeCompletionResponse(envelope, runs, prompts, choices));
+    else ctx.body = completionResponse(envelope, runs, prompts, choices);
   };
 }
 

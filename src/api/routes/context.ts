@@ -11,6 +11,7 @@ import type { RequestContext } from '../requests/chat-request.ts';
 import type { OutputOptions } from '../requests/output-options.ts';
 import type { TemplateRules } from '../requests/render.ts';
 import type { Envelope } from '../responses/envelope.ts';
+import { answerPieces } from '../responses/pieces.ts';
 import type { StreamBuffers } from '../sse/stream-buffers.ts';
 
 export interface RouteDeps extends ApiDeps {
@@ -64,4 +65,10 @@ export function makeEnvelope(
     // A priority other than 0 is refused where the queue has none.
     serviceTier: input.priority === 0 ? 'default' : 'priority',
   };
+}
+
+/** An answer that is written in pieces. */
+export function sendPieces(ctx: Context, answer: object): void {
+  ctx.body = answerPieces(answer);
+  ctx.type = 'json';
 }

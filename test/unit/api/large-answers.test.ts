@@ -2,10 +2,15 @@
 import { text } from 'node:stream/consumers';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { WholeChoice } from '../../../src/api/generation/collect.ts';
-import { chatResponse } from '../../../src/api/responses/chat.ts';
-import { chatAnswerPieces, isLarge, LARGE_ANSWER } from '../../../src/api/responses/pieces.ts';
+import { isLarge, LARGE_ANSWER } from '../../../src/api/responses/answer-size.ts';
+import { chatResponse, largeChatResponse } from '../../../src/api/responses/chat.ts';
+import { completionResponse, largeCompletionResponse } from '../../../src/api/responses/completion.ts';
+import type { Envelope } from '../../../src/api/responses/envelope.ts';
+import { answerPieces, madeFrom } from '../../../src/api/responses/pieces.ts';
+import { PromptPart } from '../../../src/api/responses/prompt-part.ts';
 import type { TokenLogprob } from '../../../src/control/sessions/session.ts';
-import { delta, errorOf, FakeGeneration, startTestServer, type TestServer } from './fakes.ts';
+import { generationInput, SAMPLING } from '../../fixtures/generation-input.ts';
+import { delta, errorOf, FakeGeneration, FakeSessions, startTestServer, type TestServer } from './fakes.ts';
 
 const CHAT = '/v1/chat/completions';
 const ALTERNATIVES = 20;
@@ -29,30 +34,91 @@ beforeAll(async () => {
 });
 afterAll(() => server.close());
 
-test.each([true, false])('the pieces are the JSON of the answer (tokens as ids: %j)', async (tokensAsIds) => {
-  const choice = (tokens: number): WholeChoice => ({
-    text: HOSTILE,
-    reasoning: HOSTILE,
-    toolCalls: [{ id: 'c', name: 'f', arguments: JSON.stringify({ x: HOSTILE }) }],
-    tokenIds: [1, 2],
-    logprobs: scores(tokens),
-    finish: 'stop',
-    stopReason: HOSTILE,
-  });
-  const choices = () => [choice(300), choice(0), choice(128), choice(257)];
+const choice = (tokens: number): WholeChoice => ({
+  text: HOSTILE,
+  reasoning: HOSTILE,
+  toolCalls: [{ id: 'c', name: 'f', arguments: JSON.stringify({ x: HOSTILE }) }],
+  tokenIds: Array.from({ length: tokens }, (_, id) => id),
+  logprobs: scores(tokens),
+  finish: 'stop',
+  stopReason: HOSTILE,
+});
+const choices = () => [choice(300), choice(0), choice(128), choice(257)];
+const promptScores = [null, ...scores(200).map((score) => ({ ...score, rank: 3 }))];
+
+function envelope(tokensAsIds: boolean, logprobs = true): Envelope {
   const output = { stream: false, includeUsage: false, continuousUsage: false, returnTokenIds: true, tokensAsIds };
   const facts = { id: HOSTILE, created: 1, model: HOSTILE, systemFingerprint: 'fp' };
-  const envelope = { ...facts, output, logprobs: true, serviceTier: 'default' as const };
+  return { ...facts, output, logprobs, serviceTier: 'default' };
+}
+
+function fakeGeneration(n: number): FakeGeneration {
+  const generation = new FakeGeneration(n, () => []);
+  generation.scores = promptScores;
+  return generation;
+}
+
+test.each([true, false])('the pieces of a chat are the JSON of its answer (tokens as ids: %j)', async (tokensAsIds) => {
   const shape = { role: 'assistant', tools: 'auto' as const, echo: HOSTILE };
-  const generation = new FakeGeneration(4, () => []);
-  expect(isLarge(choices())).toBe(true);
-  const written = chatAnswerPieces(chatResponse(envelope, shape, generation, []), envelope, shape, choices());
-  expect(await text(written)).toBe(JSON.stringify(chatResponse(envelope, shape, generation, choices())));
+  const generation = fakeGeneration(4);
+  for (const logprobs of [true, false]) {
+    const facts = envelope(tokensAsIds, logprobs);
+    const written = answerPieces(largeChatResponse(facts, shape, generation, choices()));
+    expect(await text(written)).toBe(JSON.stringify(chatResponse(facts, shape, generation, choices())));
+  }
+});
+
+test.each([true, false])('so are those of a text completion (tokens as ids: %j)', async (tokensAsIds) => {
+  const sessions = new FakeSessions();
+  sessions.pieces = promptScores.map(() => 'é');
+  const input = generationInput({
+    prompt: { kind: 'text', text: 'é'.repeat(promptScores.length), addSpecialTokens: false },
+    sampling: { ...SAMPLING, topLogprobs: 3 },
+  });
+  for (const [echo, promptLogprobs, logprobs] of [
+    [true, 2, true],
+    [true, null, true],
+    [false, -1, false],
+    [false, null, true],
+  ] as const) {
+    const facts = envelope(tokensAsIds, logprobs);
+    const request = { output: facts.output, echo, promptLogprobs };
+    const runs = [2, 2].map((n) => ({
+      generation: fakeGeneration(n),
+      n,
+      deltas: new FakeGeneration(n, () => []).deltas,
+    }));
+    const prompts = runs.map((run) => new PromptPart(run, input, request, sessions));
+    const written = answerPieces(largeCompletionResponse(facts, runs, prompts, choices()));
+    expect(await text(written)).toBe(JSON.stringify(completionResponse(facts, runs, prompts, choices())));
+  }
+});
+
+test('pieces are small, whatever the answer is made of', async () => {
+  const sizes: number[] = [];
+  const list = Array.from({ length: 100_000 }, (_, id) => id);
+  for await (const piece of answerPieces({ ids: list, made: madeFrom(list, (id) => ({ id })), none: undefined }))
+    sizes.push((piece as Buffer).length);
+  expect(sizes.length).toBeGreaterThan(50);
+  expect(Math.max(...sizes)).toBeLessThan(20_000);
+});
+
+test('an answer is large by its log-probabilities, those of its prompt, or its text', () => {
+  const short = { ...choice(0), reasoning: '' };
+  expect(isLarge([short], LARGE_ANSWER - 10)).toBe(false);
+  expect(isLarge([short], LARGE_ANSWER)).toBe(true);
+  expect(isLarge([{ ...short, text: 'x'.repeat(100 * LARGE_ANSWER) }], 0)).toBe(true);
+  expect(isLarge([choice(LARGE_ANSWER / (ALTERNATIVES + 1) + 1)], 0)).toBe(true);
 });
 
 test('a large answer arrives whole', async () => {
   const logprobs = scores(Math.ceil(LARGE_ANSWER / ALTERNATIVES));
   server.sessions.script = () => [delta({ text: 'Hi', tokenIds: [1], logprobs, finish: 'stop' })];
+  const completion = await server.post('/v1/completions', { prompt: 'a', logprobs: ALTERNATIVES });
+  expect(completion.headers.get('content-length')).toBeNull();
+  const lists = ((await completion.json()) as { choices: { logprobs: Record<string, object[]> }[] }).choices[0]
+    ?.logprobs;
+  expect(Object.values(lists ?? {}).map(({ length }) => length)).toEqual(Array(4).fill(logprobs.length));
   const response = await server.post(CHAT, { messages: [], logprobs: true, top_logprobs: ALTERNATIVES });
   expect(response.headers.get('content-type')).toBe('application/json; charset=utf-8');
   const answer = (await response.json()) as { choices: { message: object; logprobs: { content: object[] } }[] };
