@@ -6,7 +6,7 @@ import { ApiError } from './errors.ts';
 import { authenticate } from './middleware/auth.ts';
 import { BodyReader } from './middleware/body.ts';
 import { errorResponses } from './middleware/errors.ts';
-import { closeWhenDraining, limitHeaders } from './middleware/limits.ts';
+import { closeWhenDraining, cutStalledReaders, limitHeaders } from './middleware/limits.ts';
 import { refuseTraining } from './middleware/no-training.ts';
 import { requestIds } from './middleware/request-id.ts';
 import { chatCompletions } from './routes/chat-completions.ts';
@@ -50,12 +50,16 @@ export function isUpload(method: string, path: string): boolean {
   return TABLE.find(path).some((route) => route.method === method && route.upload === true);
 }
 
-export function createApp(deps: ApiDeps): Koa {
+/** A reader of an answer that is not streamed may rest for so long. */
+const READER_IDLE_MS = 30_000;
+
+export function createApp(deps: ApiDeps, readerIdleMs = READER_IDLE_MS): Koa {
   const app = new Koa();
   app.on('error', (error: unknown) => logUnexpected(deps, error));
   const { maxBodyBytes, maxStreamBufferBytes } = deps.settings;
   const streamBuffers = new StreamBuffers(maxStreamBufferBytes);
   const router = makeRouter({ ...deps, bodies: new BodyReader(maxBodyBytes), streamBuffers });
+  app.use(cutStalledReaders(readerIdleMs));
   app.use(countRequests(deps));
   app.use(errorResponses(deps.log));
   app.use(closeWhenDraining(deps.draining));

@@ -1,4 +1,5 @@
 /** Limits that Node's HTTP parser leaves to us, and the answer while shutting down. */
+import type { ServerResponse } from 'node:http';
 import type { Middleware } from 'koa';
 import { ApiError } from '../errors.ts';
 
@@ -14,6 +15,29 @@ export function limitHeaders(): Middleware {
     }
     return next();
   };
+}
+
+/**
+ * A reader that takes nothing of a written answer for so long is cut, or it would hold the answer in memory for ever. Streams of events, which
+ * may be silent for long, have bounds of their own.
+ */
+export function cutStalledReaders(idleMs: number): Middleware {
+  return async (ctx, next) => {
+    await next();
+    if (ctx.respond !== false) watchReader(ctx.res, idleMs);
+  };
+}
+
+/** Not by the socket's own time-out, which starts anew with whatever the reader sends. */
+function watchReader(response: ServerResponse, idleMs: number): void {
+  let before = -1;
+  const timer = setInterval(() => {
+    const { socket } = response;
+    const taken = socket === null ? 0 : socket.bytesWritten - socket.writableLength;
+    if (taken === before) response.destroy();
+    before = taken;
+  }, idleMs).unref();
+  response.once('close', () => clearInterval(timer));
 }
 
 /** While draining, connections close after their answer. */

@@ -208,6 +208,7 @@ export interface TestServer {
 export async function startTestServer(
   changes: Partial<Settings> = {},
   more: Partial<ApiDeps> = {},
+  readerIdleMs?: number,
 ): Promise<TestServer> {
   const sessions = new FakeSessions();
   const engine = new FakeEngine();
@@ -231,7 +232,7 @@ export async function startTestServer(
     draining: () => false,
     ...more,
   };
-  const http = new HttpServer(createApp(deps), settings, isUpload);
+  const http = new HttpServer(createApp(deps, readerIdleMs), settings, isUpload);
   const port = await http.listen();
   const url = `http://127.0.0.1:${port}`;
   const call = (path: string, init: RequestInit = {}) =>

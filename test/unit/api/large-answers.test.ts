@@ -1,6 +1,7 @@
 /** Answers that are not streamed and have very many log-probabilities: the same JSON, made in pieces, and no larger than a setting allows. */
+import { connect } from 'node:net';
 import { text } from 'node:stream/consumers';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import type { WholeChoice } from '../../../src/api/generation/collect.ts';
 import { isLarge, LARGE_ANSWER } from '../../../src/api/responses/answer-size.ts';
 import { chatResponse, largeChatResponse } from '../../../src/api/responses/chat.ts';
@@ -10,7 +11,7 @@ import { answerPieces, madeFrom } from '../../../src/api/responses/pieces.ts';
 import { PromptPart } from '../../../src/api/responses/prompt-part.ts';
 import type { TokenLogprob } from '../../../src/control/sessions/session.ts';
 import { generationInput, SAMPLING } from '../../fixtures/generation-input.ts';
-import { delta, errorOf, FakeGeneration, FakeSessions, startTestServer, type TestServer } from './fakes.ts';
+import { delta, errorOf, FakeGeneration, FakeSessions, KEY, startTestServer, type TestServer } from './fakes.ts';
 
 const CHAT = '/v1/chat/completions';
 const ALTERNATIVES = 20;
@@ -140,3 +141,32 @@ test.each([
   expect((await errorOf(response)).message).toContain('--max-answer-size');
   expect(server.sessions.generations.at(-1)?.aborted).toBe(true);
 });
+
+test('a reader that takes nothing of an answer is cut; one that rests between answers is not', async () => {
+  const idle = await startTestServer({}, {}, 200);
+  const socket = connect(idle.port, '127.0.0.1');
+  const ask = (fields: object) => {
+    const body = JSON.stringify({ messages: [], ...fields });
+    const head = `Host: a\r\nAuthorization: Bearer ${KEY}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}`;
+    socket.write(`POST ${CHAT} HTTP/1.1\r\n${head}\r\n\r\n${body}`);
+  };
+  let [read, failed] = ['', false];
+  socket.on('data', (bytes) => (read += bytes.toString('latin1')));
+  socket.on('error', () => (failed = true));
+  try {
+    ask({});
+    await vi.waitFor(() => expect(read).toContain('"finish_reason":"stop"'));
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    expect(socket.readyState).toBe('open');
+    const logprobs = scores(2 * LARGE_ANSWER);
+    idle.sessions.script = () => [delta({ text: 'Hi', tokenIds: [1], logprobs, finish: 'stop' })];
+    socket.pause();
+    ask({ logprobs: true });
+    // What is sent to a connection that has gone fails, whether anything was read of it or not.
+    const send = () => socket.write('\n') && expect(failed).toBe(true);
+    await vi.waitFor(send, { timeout: 30_000, interval: 100 });
+  } finally {
+    socket.destroy();
+    await idle.close();
+  }
+}, 60_000);
