@@ -7,6 +7,8 @@ import type { EngineClient } from '../control/engine/client.ts';
 import { PAGE_SIZE } from '../control/engine/native.ts';
 import { STEP_TOKENS_BOUNDS } from '../control/scheduler/step-tokens.ts';
 import type { ChoiceFinish } from '../control/sessions/session.ts';
+import { AdapterUse } from './adapter-metrics.ts';
+import type { Settings } from '../control/settings.ts';
 import { trainingMetrics } from './training-metrics.ts';
 
 const PREFIX = 'tandem_';
@@ -34,12 +36,13 @@ export interface RequestTimes {
 
 export interface MetricsOptions {
   modelName: string;
-  /** Also publish the shared names with the prefix `vllm:`. */
-  vllmNames: boolean;
+  settings: Pick<Settings, 'vllmMetricNames' | 'maxNumSeqs'>;
   engine: EngineClient;
 }
 
 export class Metrics {
+  /** Told of every generation. */
+  readonly adapters: AdapterUse;
   readonly #registry = new Registry();
   readonly #options: MetricsOptions;
   readonly #labels: Record<ModelLabels, string>;
@@ -91,13 +94,15 @@ export class Metrics {
       TOKENS,
     );
     this.#engineGauges(options.engine);
+    // Each sequence may have an adapter of its own.
+    this.adapters = new AdapterUse(this.#registry, PREFIX, options.settings.maxNumSeqs);
     collectDefaultMetrics({ register: this.#registry, prefix: PREFIX });
   }
 
   /** The exposition text. */
   async render(): Promise<string> {
     const text = await this.#registry.metrics();
-    return this.#options.vllmNames ? `${text}${vllmAliases(text)}` : text;
+    return this.#options.settings.vllmMetricNames ? `${text}${vllmAliases(text)}` : text;
   }
 
   get contentType(): string {

@@ -88,7 +88,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   });
   undo.push(() => training.stop());
   const served: ServedModel = { names, root: model.name, created: unixSeconds(), systemFingerprint: '' };
-  const metrics = new Metrics({ modelName: names[0] ?? '', vllmNames: settings.vllmMetricNames, engine });
+  const metrics = new Metrics({ modelName: names[0] ?? '', settings, engine });
   metrics.addTraining(training.services);
   const version = readVersion();
   let draining = false;

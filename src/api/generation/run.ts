@@ -1,5 +1,6 @@
 /** One accepted generation under observation: aborted when its client leaves, measured as its outputs come. */
 import type { ServerResponse } from 'node:http';
+import type { ResolvedModel } from '../../control/models/resolver.ts';
 import type { ChoiceDelta, Generation, GenerationInput } from '../../control/sessions/session.ts';
 import type { Settings } from '../../control/settings.ts';
 import type { ApiDeps } from '../deps.ts';
@@ -37,7 +38,12 @@ export interface Run {
 }
 
 /** Everything that can be refused is refused here. */
-export async function startRun(deps: ApiDeps, input: GenerationInput, signal: AbortSignal): Promise<Run> {
+export async function startRun(
+  deps: ApiDeps,
+  input: GenerationInput,
+  model: ResolvedModel,
+  signal: AbortSignal,
+): Promise<Run> {
   const arrived = performance.now();
   if (deps.draining()) throw new ApiError('unavailable', 'The server is shutting down.', null, 1);
   signal.throwIfAborted();
@@ -53,15 +59,21 @@ export async function startRun(deps: ApiDeps, input: GenerationInput, signal: Ab
   const { n, maxTokens } = input.sampling;
   deps.metrics.accepted(generation.promptIds.length, n, maxTokens);
   const clock = new RunClock(deps.metrics, generation, arrived, n);
-  const deltas = observe(generation, signal, clock, finishNames(deps.settings));
+  const begin = () => deps.metrics.adapters.begin(generation, model);
+  const deltas = observe(generation, signal, clock, begin, finishNames(deps.settings));
   return { generation, n, deltas };
 }
 
 /** Starts all or none. */
-export async function startRuns(deps: ApiDeps, inputs: GenerationInput[], signal: AbortSignal): Promise<Run[]> {
+export async function startRuns(
+  deps: ApiDeps,
+  inputs: GenerationInput[],
+  model: ResolvedModel,
+  signal: AbortSignal,
+): Promise<Run[]> {
   const runs: Run[] = [];
   try {
-    for (const input of inputs) runs.push(await startRun(deps, input, signal));
+    for (const input of inputs) runs.push(await startRun(deps, input, model, signal));
     return runs;
   } catch (error) {
     for (const run of runs) run.generation.abort();
@@ -81,8 +93,10 @@ async function* observe(
   generation: Generation,
   signal: AbortSignal,
   clock: RunClock,
+  begin: () => () => void,
   named: FinishNames,
 ): AsyncGenerator<ChoiceDelta> {
+  const end = begin();
   try {
     for await (const delta of generation.deltas) {
       if (signal.aborted) break;
@@ -99,5 +113,6 @@ async function* observe(
     // Also when the consumer stops early: whatever still runs is freed.
     generation.abort();
     clock.aborted();
+    end();
   }
 }

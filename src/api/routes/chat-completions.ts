@@ -22,7 +22,12 @@ export function chatCompletions(deps: RouteDeps): Middleware {
     reportIgnored(ctx, body, chatCompletionFields);
     const envelope = makeEnvelope(deps, id, request, request.input);
     const watch = new ClientWatch(ctx.res);
-    const run = recordSamples(deps, id, request.input, await startRun(deps, request.input, watch.signal));
+    const run = recordSamples(
+      deps,
+      id,
+      request.input,
+      await startRun(deps, request.input, request.model, watch.signal),
+    );
     if (request.output.stream) return stream(ctx, deps, request, envelope, run);
     const choices = await collectChoices(run.deltas, run.n, deps.settings.maxAnswerBytes);
     watch.done();

@@ -25,7 +25,7 @@ export function completions(deps: RouteDeps): Middleware {
     // All prompts share sampling and priority.
     const envelope = makeEnvelope(deps, id, request, input);
     const watch = new ClientWatch(ctx.res);
-    const runs = await startRuns(deps, request.inputs, watch.signal);
+    const runs = await startRuns(deps, request.inputs, request.model, watch.signal);
     const prompts = promptParts(deps, request, runs);
     if (request.output.stream) return stream(ctx, deps, request, envelope, runs, prompts);
     const choices = await collectChoices(mergeRuns(runs), runs.length * request.n, deps.settings.maxAnswerBytes);

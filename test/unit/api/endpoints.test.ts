@@ -1,6 +1,6 @@
 /** The small endpoints: models, health, metrics, tokenize, and the fields of text completions. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { errorOf, startTestServer, type TestServer } from './fakes.ts';
+import { delta, errorOf, startTestServer, type TestServer } from './fakes.ts';
 
 let server: TestServer;
 beforeAll(async () => {
@@ -92,6 +92,52 @@ describe('metrics', () => {
     await (await server.post('/v1/chat/completions', { messages: [{ role: 'user', content: 'Hi' }], n: 2 })).json();
     const after = await all();
     expect(after.map((value, at) => value - (before[at] ?? 0))).toEqual([2, 3, 6, 1, 2]);
+  });
+
+  test('adapters of requests that run and wait, by the names that the operator gave', async () => {
+    const info = async () => /^tandem_lora_requests_info\{(.*)\} \d/m.exec(await text())?.[1];
+    const labels = (running: string, waiting: string) =>
+      `max_lora="4",running_lora_adapters="${running}",waiting_lora_adapters="${waiting}"`;
+    const { metrics } = server.deps;
+    const named = (displayName: string, trainable = false) => ({
+      adapter: { version: displayName, directory: '/' },
+      trainable,
+      displayName,
+    });
+    const at = (started: number | null) => ({ startedAt: () => started });
+    expect(await info()).toBe(labels('', ''));
+    const ends = [
+      metrics.adapters.begin(at(1), named('b')),
+      metrics.adapters.begin(at(2), named('a')),
+      metrics.adapters.begin(at(3), named('a')),
+      metrics.adapters.begin(at(null), named('a')),
+      metrics.adapters.begin(at(1), named('wandb-artifact:///default/p/secret', true)),
+      metrics.adapters.begin(at(1), { adapter: null, trainable: false, displayName: 'first' }),
+    ];
+    expect(await info()).toBe(labels('a,b', 'a'));
+    expect(await text()).toContain(`vllm:lora_requests_info{${labels('a,b', 'a')}} `);
+    for (const end of ends) end();
+    expect(await info()).toBe(labels('', ''));
+  });
+
+  test.each(['/v1/chat/completions', '/v1/completions'])('an adapter is one of them while %s runs', async (path) => {
+    const resolved = { adapter: { version: 'v', directory: '/' }, trainable: false, displayName: 'mine' };
+    const models = { resolve: () => Promise.resolve(resolved), list: () => Promise.resolve([]) };
+    const other = await startTestServer({}, { models });
+    try {
+      const running = async () =>
+        /running_lora_adapters="(.*?)"/.exec(await (await other.call('/metrics')).text())?.[1];
+      const seen: (string | undefined)[] = [];
+      other.sessions.script = async function* (_, generation) {
+        seen.push(await running());
+        yield delta({ text: 'a', finish: 'stop' });
+        generation.abort();
+      };
+      await (await other.post(path, { model: 'mine', messages: [], prompt: 'a' })).text();
+      expect([...seen, await running()]).toEqual(['mine', '']);
+    } finally {
+      await other.close();
+    }
   });
 
   test('no client can add a label', async () => {

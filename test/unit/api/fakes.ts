@@ -225,7 +225,7 @@ export async function startTestServer(
     training: noTraining(),
     trains: true,
     samples: new SampleMemory(2 ** 20),
-    metrics: new Metrics({ modelName: 'first', vllmNames: settings.vllmMetricNames, engine }),
+    metrics: new Metrics({ modelName: 'first', settings, engine }),
     extensions: new Extensions(new Map(), 100, 320),
     log: pino({ level: 'silent' }),
     version: '0.0.0',
