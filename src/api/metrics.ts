@@ -1,5 +1,5 @@
 /**
- * Prometheus metrics. Labels take values from closed sets only (the served model, finish reasons, known routes), so that
+ * Prometheus metrics. Labels take values from closed sets only (the served model, the operator's adapters, finish reasons, known routes), so that
  * no client can grow them.
  */
 import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics, type Metric } from 'prom-client';
@@ -7,8 +7,8 @@ import type { EngineClient } from '../control/engine/client.ts';
 import { PAGE_SIZE } from '../control/engine/native.ts';
 import { STEP_TOKENS_BOUNDS } from '../control/scheduler/step-tokens.ts';
 import type { ChoiceFinish } from '../control/sessions/session.ts';
-import { AdapterUse } from './adapter-metrics.ts';
 import type { Settings } from '../control/settings.ts';
+import { AdapterUse } from './adapter-metrics.ts';
 import { trainingMetrics } from './training-metrics.ts';
 
 const PREFIX = 'tandem_';

@@ -2,10 +2,9 @@
  * Threads that render and tokenise. Each takes one job at a time, so a job that runs out of time or memory costs its
  * sender an error and the pool one thread's restart; the jobs of others go on.
  */
-import { existsSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { ModelError } from '../models/errors.ts';
+import { workerFile } from '../worker-file.ts';
 import type { RenderInput } from './prompt-renderer.ts';
 import { SessionError } from './session.ts';
 import type { WorkerReply, WorkerSettings } from './worker-protocol.ts';
@@ -94,7 +93,7 @@ export class RenderPool {
   #spawn(): void {
     const { modelPath, maxModelLen } = this.#options;
     const settings: WorkerSettings = { modelPath, maxModelLen };
-    const worker = new Worker(workerFile(), {
+    const worker = new Worker(workerFile('sessions/render-worker'), {
       workerData: settings,
       resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
     });
@@ -209,15 +208,4 @@ function paramOf(job: Job | null): string | null {
     : job.input.kind === 'words'
       ? 'bad_words'
       : 'prompt';
-}
-
-/** Threads need compiled code: from sources they come from the build. */
-function workerFile(): string {
-  const source = import.meta.url.endsWith('.ts');
-  const file = new URL(
-    source ? '../../../dist/control/sessions/render-worker.js' : './render-worker.js',
-    import.meta.url,
-  );
-  if (!existsSync(file)) throw new Error('The render worker is not built: run `npm run build`.');
-  return fileURLToPath(file);
 }

@@ -1,6 +1,4 @@
 /** Kysely's dialect over the SQLite thread: one connection, one transaction at a time, first come first served. */
-import { existsSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import {
   CompiledQuery,
@@ -13,6 +11,7 @@ import {
   type Kysely,
   type QueryResult,
 } from 'kysely';
+import { workerFile } from '../worker-file.ts';
 import type { SqliteOptions, SqliteReply, SqliteRequest } from './sqlite-protocol.ts';
 
 /** What SQLite said; `code` is its name, such as SQLITE_CONSTRAINT_UNIQUE or SQLITE_FULL. */
@@ -38,7 +37,7 @@ export class SqliteClient implements DatabaseConnection {
   #closed = false;
 
   constructor(options: SqliteOptions) {
-    this.#worker = new Worker(workerFile(), { workerData: options });
+    this.#worker = new Worker(workerFile('store/sqlite-worker'), { workerData: options });
     this.#worker.unref();
     this.#worker.on('message', (reply: SqliteReply) => this.#receive(reply));
     this.#worker.on('error', (error) => this.#fail(error));
@@ -155,12 +154,4 @@ export function sqliteThreadDialect(client: SqliteClient): Dialect {
     createIntrospector: (db: Kysely<unknown>) => new SqliteIntrospector(db),
     createQueryCompiler: () => new SqliteQueryCompiler(),
   };
-}
-
-/** Threads need compiled code: from sources it comes from the build. */
-function workerFile(): string {
-  const source = import.meta.url.endsWith('.ts');
-  const file = new URL(source ? '../../../dist/control/store/sqlite-worker.js' : './sqlite-worker.js', import.meta.url);
-  if (!existsSync(file)) throw new Error('The database thread is not built: run `npm run build`.');
-  return fileURLToPath(file);
 }

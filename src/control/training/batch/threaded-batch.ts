@@ -2,12 +2,11 @@
  * The rows of an RL job, made on a thread of their own that ends with them: a gigabyte of trajectories is parsed, tokenised and packed
  * while this thread serves. Chats are rendered where those of requests are.
  */
-import { existsSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import type { ChatEncoder } from '../../sessions/open-chat.ts';
 import { TrainingFailedError } from '../errors.ts';
 import type { RlBatch, RlRow } from '../rl-batch.ts';
+import { workerFile } from '../../worker-file.ts';
 import { carry, uncarry } from './carried-error.ts';
 import type { BatchSettings, BatchTask, FromBatchThread, ToBatchThread } from './protocol.ts';
 
@@ -20,7 +19,7 @@ export async function threadedBatch(task: BatchTask, chat: ChatEncoder, signal: 
   const { vocabSize, maxModelLen, chatTemplate } = chat;
   const settings: BatchSettings = { ...task, vocabSize, maxModelLen, chatTemplate };
   const resourceLimits = { maxOldGenerationSizeMb: MAX_HEAP_MB };
-  const worker = new Worker(workerFile(), { workerData: settings, resourceLimits });
+  const worker = new Worker(workerFile('training/batch/batch-worker'), { workerData: settings, resourceLimits });
   let stop: () => void = () => undefined;
   try {
     return await new Promise<RlBatch>((resolve, reject) => {
@@ -63,13 +62,4 @@ function listen(
     reject(full ? new TrainingFailedError('The trajectories take too much memory: send smaller groups.') : error);
   });
   worker.on('exit', () => reject(new Error('The thread that prepares batches has ended.')));
-}
-
-/** Threads need compiled code: from sources it comes from the build. */
-function workerFile(): string {
-  const source = import.meta.url.endsWith('.ts');
-  const name = 'control/training/batch/batch-worker.js';
-  const file = new URL(source ? `../../../../dist/${name}` : './batch-worker.js', import.meta.url);
-  if (!existsSync(file)) throw new Error('The batch thread is not built: run `npm run build`.');
-  return fileURLToPath(file);
 }

@@ -2,12 +2,11 @@
  * One thread that reads what clients send to training, one task at a time; others wait, entities in turn. A thread that dies fails its
  * task alone.
  */
-import { existsSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { ValidationError } from '../../../schemas/validation-error.ts';
 import type { SampledTokens } from '../fill-samples.ts';
 import { ServiceError, storageError } from '../service-error.ts';
+import { workerFile } from '../../worker-file.ts';
 import type { FromWorker, IntakeResult, IntakeSettings, IntakeTask, ToWorker } from './protocol.ts';
 
 /** Tasks that may wait: whoever was let in to upload. */
@@ -85,7 +84,7 @@ export class IntakePool {
   }
 
   #spawn(): Worker {
-    const worker = new Worker(workerFile(), {
+    const worker = new Worker(workerFile('training/intake/intake-worker'), {
       workerData: this.#settings,
       resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
     });
@@ -123,13 +122,4 @@ export class IntakePool {
     job?.reject(new ServiceError('too_large', 'The body took too much memory to read: send smaller groups.'));
     this.#dispatch();
   }
-}
-
-/** Threads need compiled code: from sources it comes from the build. */
-function workerFile(): string {
-  const source = import.meta.url.endsWith('.ts');
-  const name = 'control/training/intake/intake-worker.js';
-  const file = new URL(source ? `../../../../dist/${name}` : './intake-worker.js', import.meta.url);
-  if (!existsSync(file)) throw new Error('The intake thread is not built: run `npm run build`.');
-  return fileURLToPath(file);
 }
