@@ -2,8 +2,8 @@
  * `npm run test:mutations [-- parts of names ...]`: applies each fault of mutations.mjs to a copy of the working tree, builds
  * what it touches and runs the tests that must turn red. Prints a table; fails where a fault went unnoticed.
  *
- * --check: only says whether every edit still matches its source.  --committed: breaks a copy of the last commit instead.
- * --keep: leaves the copy for a look.
+ * --check: only says whether every edit still matches its source, and its tests are there.
+ * --committed: breaks a copy of the last commit instead.  --keep: leaves the copy for a look.
  */
 import { parseArgs } from 'node:util';
 import { mutations } from './mutations.mjs';
@@ -40,8 +40,9 @@ async function judge(workspace, { edits, tests }) {
 }
 
 function check(workspace) {
-  return chosen.map(({ name, edits }) => {
+  return chosen.map(({ name, edits, tests }) => {
     try {
+      workspace.requireTests(tests);
       workspace.edit(edits)();
       return [name, 'applies'];
     } catch (error) {

@@ -6,6 +6,7 @@ import {
   mkdirSync,
   mkdtempSync,
   readFileSync,
+  readdirSync,
   rmSync,
   symlinkSync,
   writeFileSync,
@@ -17,8 +18,8 @@ import { fileURLToPath } from 'node:url';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const TEST_LIMIT_MS = 15 * 60_000;
 
-/** What stands for a native program in a list of tests: CUDA kernels under emulation, AMX kernels with emulated tiles. */
-const PROGRAMS = { 'native/test/cuda': 'kernel_tests', 'native/test/amx': 'amx_tests' };
+/** What stands for a native program in a list of tests: the CPU's engine, CUDA kernels under emulation, AMX kernels with emulated tiles. */
+const PROGRAMS = { 'native/test': 'native_tests', 'native/test/cuda': 'kernel_tests', 'native/test/amx': 'amx_tests' };
 /** The exit status of one that this machine cannot run. */
 const SKIPPED = 77;
 
@@ -61,6 +62,16 @@ export class Workspace {
   remove() {
     this.#kill();
     rmSync(this.folder, { recursive: true, force: true });
+  }
+
+  /** Throws where a list of tests names what runs nothing. */
+  requireTests(files) {
+    for (const file of files) {
+      if (file in PROGRAMS) continue;
+      const place = path.join(this.folder, file);
+      const inFolder = () => readdirSync(place, { recursive: true }).some((name) => name.endsWith('.test.ts'));
+      if (!existsSync(place) || (!file.endsWith('.test.ts') && !inFolder())) throw new Error(`no tests are called ${file}`);
+    }
   }
 
   /** Applies the edits and returns the function that takes them back. Throws where a search does not match exactly once. */
