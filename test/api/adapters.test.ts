@@ -2,14 +2,13 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import type { ModelSpec } from '../../src/control/engine/native.ts';
 import { loadModel } from '../../src/control/models/load.ts';
 import { writeAdapter } from '../fixtures/adapters.ts';
 import { temporaryDirectory } from '../fixtures/tiny-model.ts';
 import { ApiServer } from './server.ts';
+import { STARTER } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const temporary = temporaryDirectory();
 const folder = (name: string) => join(temporary.path, name);
 let spec: ModelSpec;

@@ -2,11 +2,10 @@
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ApiServer, readEvents } from './server.ts';
+import { STARTER } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const PATH = '/v1/chat/completions';
 const messages = [{ role: 'user', content: 'Hello! What can you do?' }];
 

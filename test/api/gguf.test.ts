@@ -1,21 +1,11 @@
 /** The server on a GGUF file of the starter model: its own goldens, through template, tokenizer and engine. */
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { writeGguf } from '../fixtures/gguf-model.ts';
 import { ApiServer } from './server.ts';
-
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
-
-interface Golden {
-  messages: object[];
-  tools: object[] | null;
-  template_kwargs: Record<string, unknown>;
-  prompt_ids: number[];
-  output_ids: number[];
-}
+import { goldenRequest, STARTER, starterGoldens } from '../fixtures/starter.ts';
 
 interface Answer {
   model: string;
@@ -24,7 +14,6 @@ interface Answer {
 }
 
 const folder = mkdtempSync(join(tmpdir(), 'tandem-gguf-'));
-const goldens = JSON.parse(readFileSync(join(STARTER, 'goldens.json'), 'utf8')) as Golden[];
 let server: ApiServer;
 
 beforeAll(async () => {
@@ -39,16 +28,8 @@ afterAll(async () => {
 });
 
 test('answers as the directory does, under the name of the file', async () => {
-  for (const golden of goldens.slice(0, 8)) {
-    const response = await server.post('/v1/chat/completions', {
-      messages: golden.messages,
-      ...(golden.tools && { tools: golden.tools }),
-      chat_template_kwargs: { ...golden.template_kwargs, add_generation_prompt: undefined },
-      temperature: 0,
-      max_tokens: golden.output_ids.length,
-      ignore_eos: true,
-      return_token_ids: true,
-    });
+  for (const golden of starterGoldens.slice(0, 8)) {
+    const response = await server.post('/v1/chat/completions', goldenRequest(golden));
     expect(response.status).toBe(200);
     const body = (await response.json()) as Answer;
     expect(body.model).toBe('Starter-BF16');

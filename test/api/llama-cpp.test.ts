@@ -2,27 +2,18 @@
  * A server on llama.cpp, through the `openai` client: the starter model as a GGUF file that the native engine refuses (YaRN, of factor 1, which
  * changes nothing), so that the model's own goldens say what is right. Skipped, and said so, where `npm run setup:llama-cpp` has not been run.
  */
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { llamaIsInstalled } from '../../src/control/llama/binding.ts';
 import { writeGguf } from '../fixtures/gguf-model.ts';
 import { entry } from '../fixtures/gguf-writer.ts';
 import { API_KEY, ApiServer, readEvents, waitFor } from './server.ts';
+import { goldenRequest, STARTER, starterGoldens } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const PATH = '/v1/chat/completions';
-
-interface Golden {
-  messages: OpenAI.ChatCompletionMessageParam[];
-  tools: object[] | null;
-  template_kwargs: Record<string, unknown>;
-  prompt_ids: number[];
-  output_ids: number[];
-}
 
 interface Answer {
   prompt_token_ids: number[];
@@ -33,7 +24,6 @@ interface Refusal {
   error: { message: string; param: string | null; type: string };
 }
 
-const goldens = JSON.parse(readFileSync(join(STARTER, 'goldens.json'), 'utf8')) as Golden[];
 const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'Hello! What can you do?' }];
 const folder = mkdtempSync(join(tmpdir(), 'tandem-llama-api-'));
 const file = join(folder, 'Starter-YaRN.gguf');
@@ -85,16 +75,8 @@ describe.skipIf(!llamaIsInstalled())('llama.cpp (skipped without `npm run setup:
     let tokens = 0;
     let equal = 0;
     await Promise.all(
-      goldens.slice(0, 12).map(async (golden) => {
-        const response = await server.post(PATH, {
-          messages: golden.messages,
-          ...(golden.tools && { tools: golden.tools }),
-          chat_template_kwargs: { ...golden.template_kwargs, add_generation_prompt: undefined },
-          temperature: 0,
-          max_tokens: golden.output_ids.length,
-          ignore_eos: true,
-          return_token_ids: true,
-        });
+      starterGoldens.slice(0, 12).map(async (golden) => {
+        const response = await server.post(PATH, goldenRequest(golden));
         expect(response.status).toBe(200);
         const body = (await response.json()) as Answer;
         expect(body.prompt_token_ids).toEqual(golden.prompt_ids);

@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ApiServer, readEvents } from './server.ts';
+import { STARTER } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const MODULE = fileURLToPath(new URL('../fixtures/extensions.mjs', import.meta.url));
 const PATH = '/v1/chat/completions';
 const messages = [{ role: 'user', content: 'Hello! What can you do?' }];

@@ -1,11 +1,10 @@
 /** --device cuda on whatever machine this is: a clear refusal without a GPU, the CPU's greedy tokens with one. */
 import { expect, test } from 'vitest';
-import { fileURLToPath } from 'node:url';
 import { loadNative } from '../../src/control/engine/native.ts';
 import { loadModel } from '../../src/control/models/load.ts';
 import { Driver, generate, openModel } from '../fixtures/engine-driver.ts';
+import { STARTER } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const { cuda } = loadNative().info();
 
 test('the addon loads without a driver, and says what it found', () => {

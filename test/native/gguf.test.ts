@@ -1,7 +1,6 @@
 /** GGUF files in the engine: the same bits as the directory that they were made from, blocks as llama.cpp reads them. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { ComputeDType } from '../../src/control/engine/native.ts';
 import type { StorageName } from '../../src/control/models/gguf/format.ts';
@@ -14,8 +13,8 @@ import { readBlocks, storeAs } from '../fixtures/gguf-blocks.ts';
 import { writeGguf } from '../fixtures/gguf-model.ts';
 import { familyPlan, temporaryDirectory, writeFamily, writeRandomModel } from '../fixtures/tiny-model.ts';
 import { familyGoldens, goldenRows, logitError, TOLERANCE } from './logit-error.ts';
+import { STARTER } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const BLOCK_TYPES = ['Q8_0', 'Q4_0', 'Q4_K', 'Q6_K'] as const;
 /** RMS error over the standard deviation of the logits. */
 const BLOCK_TOLERANCE = 0.05;

@@ -2,9 +2,7 @@
  * The reduction contract: a token's logits and draws depend on its own sequence alone. The same 64 prompts run alone, together,
  * in chunks, on 1 and 2 threads, in other slots and pages, and over a preemption; ids and raw logprobs must agree bit by bit.
  */
-import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { fileURLToPath } from 'node:url';
 import { PAGE_SIZE, type SamplingSpec } from '../../src/control/engine/native.ts';
 import {
   Driver,
@@ -16,19 +14,17 @@ import {
 } from '../fixtures/engine-driver.ts';
 import { hashTokens, hashUint32 } from '../fixtures/hash-weights.ts';
 import { temporaryDirectory, writeFamily } from '../fixtures/tiny-model.ts';
+import { STARTER, starterGoldens } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const COUNT = 64;
 const OUTPUTS = 8;
-
-const goldens = JSON.parse(readFileSync(`${STARTER}/goldens.json`, 'utf8')) as { prompt_ids: number[] }[];
 
 /** Hashed prompts, of lengths around pages (16) and key tiles (64) first, then real ones. */
 function prompts(vocab: number): Prompt[] {
   const lengths = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200];
   return Array.from({ length: COUNT }, (_, slot) => {
     const length = lengths[slot] ?? 1 + (hashUint32(`length ${slot}`, 1)[0]! % 60);
-    const real = slot >= COUNT - 20 ? goldens[COUNT - 1 - slot]!.prompt_ids.map((id) => id % vocab) : undefined;
+    const real = slot >= COUNT - 20 ? starterGoldens[COUNT - 1 - slot]!.prompt_ids.map((id) => id % vocab) : undefined;
     const ids = real ?? hashTokens(`prompt ${slot}`, length, vocab);
     return { slot, ids, sampling: samplingOf(slot) };
   });

@@ -1,5 +1,4 @@
 /** Jumping over forced text with a real tokenizer: the text is a valid answer, its tokens are canonical, its scores those of a prompt. */
-import { fileURLToPath } from 'node:url';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { createLocalEngine, type LocalEngine } from '../../src/control/engine/local.ts';
@@ -14,8 +13,8 @@ import {
   readModelTokenizer,
   type ModelTokenizer,
 } from '../../src/control/sessions/model-tokenizer.ts';
+import { STARTER } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const SCHEMA = {
   type: 'object',
   properties: {

@@ -5,7 +5,6 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { EngineHost, type EnginePort } from '../../src/control/engine/engine-host.ts';
 import type { FromEngine, SequenceRequest, ToEngine } from '../../src/control/engine/protocol.ts';
@@ -26,8 +25,8 @@ import { entry, ggufFile, type GgufData } from '../fixtures/gguf-writer.ts';
 import { hashUniform } from '../fixtures/hash-weights.ts';
 import { CASES, distribution, implausible } from '../unit/llama/distribution.ts';
 import { request, sampling } from '../unit/scheduler/drive.ts';
+import { STARTER } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const HIDDEN = 64;
 const HEADS = 4;
 const HEAD = 16;

@@ -9,8 +9,8 @@ import { beforeAll, describe, expect, test } from 'vitest';
 import { Driver, openModel } from '../fixtures/engine-driver.ts';
 import type { LoadOptions } from '../../src/control/engine/native.ts';
 import { qualityOf, type Conversation, type Quality } from './quality.ts';
+import { STARTER } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const CONVERSATIONS = fileURLToPath(new URL('../goldens/starter-conversations.json', import.meta.url));
 const DATA = process.env['TANDEM_SHARED_DATA'] ?? fileURLToPath(new URL('../../../shared/data', import.meta.url));
 const STORIES = join(DATA, 'models', 'stories260K');

@@ -1,19 +1,8 @@
 /** The starter model's goldens: greedy continuations by transformers in float32 from the same bfloat16 weights. */
-import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { fileURLToPath } from 'node:url';
 import { Driver, generate, openModel, type OpenModel } from '../fixtures/engine-driver.ts';
+import { STARTER, starterGoldens } from '../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
-
-interface Case {
-  text: string;
-  prompt_ids: number[];
-  output_ids: number[];
-  logprobs: number[];
-}
-
-const cases = JSON.parse(readFileSync(`${STARTER}/goldens.json`, 'utf8')) as Case[];
 let opened: OpenModel;
 
 beforeAll(async () => {
@@ -22,19 +11,21 @@ beforeAll(async () => {
 afterAll(() => opened.model.close());
 
 test('goldens are 32 tokens for at least 20 prompts', () => {
-  expect(cases.length).toBeGreaterThanOrEqual(20);
-  expect(cases.every(({ output_ids, logprobs }) => output_ids.length === 32 && logprobs.length === 32)).toBe(true);
+  expect(starterGoldens.length).toBeGreaterThanOrEqual(20);
+  expect(starterGoldens.every(({ output_ids, logprobs }) => output_ids.length === 32 && logprobs.length === 32)).toBe(
+    true,
+  );
 });
 
 test('greedy tokens and their logprobs equal the goldens', async () => {
   const driver = new Driver(opened, { maxLogprobs: 1 });
   const results = await generate(
     driver,
-    cases.map(({ prompt_ids }, slot) => ({ slot, ids: prompt_ids, sampling: { maxTokens: 32, logprobs: 1 } })),
+    starterGoldens.map(({ prompt_ids }, slot) => ({ slot, ids: prompt_ids, sampling: { maxTokens: 32, logprobs: 1 } })),
   );
   driver.engine.close();
   results.forEach((result, index) => {
-    const { text, output_ids, logprobs } = cases[index]!;
+    const { text, output_ids, logprobs } = starterGoldens[index]!;
     expect(result.tokens, text).toEqual(output_ids);
     const worst = Math.max(...logprobs.map((logprob, step) => Math.abs(logprob - result.logprobs[step]!)));
     expect(worst, text).toBeLessThanOrEqual(1e-3);

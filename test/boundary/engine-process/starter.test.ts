@@ -8,8 +8,8 @@ import { EngineSupervisor } from '../../../src/control/engine/supervisor.ts';
 import { loadModel } from '../../../src/control/models/load.ts';
 import { random } from '../../unit/scheduler/drive.ts';
 import { submission, until } from './harness.ts';
+import { STARTER } from '../../fixtures/starter.ts';
 
-const STARTER = fileURLToPath(new URL('../../../models/starter', import.meta.url));
 const ENTRY = fileURLToPath(new URL('../../../dist/control/engine/engine-process.js', import.meta.url));
 const PAGE_POSITIONS = 16;
 const MODEL_LENGTH = 512;

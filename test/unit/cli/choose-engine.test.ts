@@ -9,8 +9,8 @@ import type { Settings } from '../../../src/control/settings.ts';
 import { entry, arrayEntry, ggufHead, tensorInfo } from '../../fixtures/gguf-writer.ts';
 import { testSettings } from '../api/fakes.ts';
 import { byteCharacters, temporaryDirectory } from '../models/model-directory.ts';
+import { STARTER } from '../../fixtures/starter.ts';
 
-const STARTER = new URL('../../../models/starter', import.meta.url).pathname;
 const TOKENS = [...byteCharacters(), '</s>'];
 
 function keys(architecture: string, pre: string): Buffer[] {

@@ -1,14 +1,12 @@
 import { appendFileSync, readFileSync, renameSync, rmSync, symlinkSync, truncateSync, writeFileSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { ModelError } from '../../../src/control/models/errors.ts';
 import { loadModel } from '../../../src/control/models/load.ts';
 import { byteTokenizer, CONFIG, plainHeader, temporaryDirectory, writeModel, writeSafetensors, type Json } from './model-directory.ts';
 import { expectedTensors } from '../../../src/control/models/tensors.ts';
 import { readConfig } from '../../../src/control/models/config.ts';
-
-const STARTER = fileURLToPath(new URL('../../../models/starter', import.meta.url));
+import { STARTER } from '../../fixtures/starter.ts';
 
 function shapes(changes: Json = {}): Map<string, number[]> {
   return expectedTensors(readConfig({ ...CONFIG, ...changes }).spec);

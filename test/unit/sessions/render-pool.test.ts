@@ -1,9 +1,7 @@
 /** Requests whose client has left before their turn are not rendered. */
-import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
 import { RenderPool } from '../../../src/control/sessions/render-pool.ts';
-
-const STARTER = fileURLToPath(new URL('../../../models/starter', import.meta.url));
+import { STARTER } from '../../fixtures/starter.ts';
 
 test('what was cancelled while it waited is dropped; what comes after is rendered', async () => {
   const pool = await RenderPool.start({

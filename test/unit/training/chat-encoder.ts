@@ -1,10 +1,9 @@
 /** The starter model's template and tokenizer on this thread. */
-import { fileURLToPath } from 'node:url';
 import { loadPromptRenderer } from '../../../src/control/sessions/load-renderer.ts';
 import type { ChatEncoder } from '../../../src/control/sessions/open-chat.ts';
 import { readTokenizerFiles } from '../../../src/control/models/tokenizer-files.ts';
+import { STARTER } from '../../fixtures/starter.ts';
 
-export const STARTER = fileURLToPath(new URL('../../../models/starter', import.meta.url));
 const VOCABULARY = 4096;
 
 export interface StarterChat extends ChatEncoder {
