@@ -16,7 +16,7 @@ import { BaseModelResolver, FirstResolver } from '../control/models/resolver.ts'
 import type { LoadedModel } from '../control/models/model.ts';
 import { createSessions } from '../control/sessions/create-sessions.ts';
 import { LLAMA_LIMITS } from '../control/sessions/engine-limits.ts';
-import { readModelTokenizer, type ModelTokenizer } from '../control/sessions/model-tokenizer.ts';
+import { modelTokenizer, type ModelTokenizer } from '../control/sessions/model-tokenizer.ts';
 import type { Settings } from '../control/settings.ts';
 import { DataDirLock } from '../control/store/data-dir-lock.ts';
 import { FolderBlobStore } from '../control/store/blob-store.ts';
@@ -65,7 +65,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   const chosen = await chooseEngine(settings, llamaIsInstalled(), warn);
   const { model } = chosen;
   if ('warnings' in model) model.warnings.forEach(warn);
-  const tokenizer = await readModelTokenizer(model.path);
+  const tokenizer = modelTokenizer(model.texts);
   const { config, ...facts } = engineFacts(chosen, tokenizer, settings, warn);
   const extensions = await loadExtensions(extensionSettings(settings), config.samplableVocab);
   const names = servedNames(settings, model);

@@ -14,7 +14,7 @@ const MAX_CONFIG_BYTES = 1024 * 1024;
 
 export async function loadDirectory(path: string): Promise<LoadedModel> {
   const { spec, generation, unknownOptions } = await readModelConfig(path);
-  const { vocabulary } = await readTokenizerFiles(path, spec.vocabSize);
+  const tokenizer = await readTokenizerFiles(path, spec.vocabSize);
   const weights = await readWeights(path);
   const tensors = selectTensors(spec, weights);
   const texts = [CONFIG_FILE, GENERATION_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE];
@@ -25,8 +25,9 @@ export async function loadDirectory(path: string): Promise<LoadedModel> {
     files: weights.files.map((file) => file.path),
     tensors,
     checkpointDType: majorityDType(tensors),
+    texts: { vocabSize: spec.vocabSize, generation, tokenizer },
     generation,
-    tokenizerSize: vocabulary.length,
+    tokenizerSize: tokenizer.vocabulary.length,
     maxPosition: spec.maxPosition,
     digest: await digestModel(path, texts, weights.files),
     warnings: unknownOptions.map(unknownOption),

@@ -24,6 +24,7 @@ export interface LoadedModel {
   tensors: TensorEntry[];
   /** Dtype of the checkpoint ('auto' chooses by it); weights stored as small numbers count as bfloat16. */
   checkpointDType: 'float32' | 'float16' | 'bfloat16';
+  texts: ModelTexts;
   generation: GenerationDefaults;
   /** Tokens the tokenizer knows: ids in [0, tokenizerSize) are samplable. */
   tokenizerSize: number;
@@ -43,6 +44,7 @@ export interface ForeignModel {
   architecture: string;
   /** Rows of the embedding. */
   vocabSize: number;
+  texts: ModelTexts;
   tokenizerSize: number;
   maxPosition: number;
   /** Most bytes that the keys and values of one position take. */

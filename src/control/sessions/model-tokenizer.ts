@@ -1,7 +1,7 @@
 /** What a model says of its tokens, read once and shared by the sessions and the engine's grammars. */
 import type { GrammarVocabulary } from '../engine/protocol.ts';
 import { readModelTexts } from '../models/load.ts';
-import type { GenerationDefaults } from '../models/model.ts';
+import type { GenerationDefaults, ModelTexts } from '../models/model.ts';
 import type { TokenizerFiles } from '../models/tokenizer-files.ts';
 import { TokenTable } from './token-table.ts';
 
@@ -32,7 +32,11 @@ const MARKS: ReadonlySet<string> = new Set([
 ]);
 
 export async function readModelTokenizer(path: string): Promise<ModelTokenizer> {
-  const { vocabSize, generation, tokenizer: files } = await readModelTexts(path);
+  return modelTokenizer(await readModelTexts(path));
+}
+
+/** Of a model that has been read already. */
+export function modelTokenizer({ vocabSize, generation, tokenizer: files }: ModelTexts): ModelTokenizer {
   const table = new TokenTable(files);
   const eosText = files.specialTokens['eos_token'];
   const eosId = eosText === undefined ? null : table.idOf(eosText);

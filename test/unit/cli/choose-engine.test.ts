@@ -150,7 +150,7 @@ describe('the engine', () => {
   });
 });
 
-const MODEL: ForeignModel = {
+const MODEL: Omit<ForeignModel, 'texts'> = {
   path: 'a.gguf',
   name: 'a',
   architecture: 'x',
@@ -167,7 +167,7 @@ const MODEL: ForeignModel = {
 describe('the KV cache of llama.cpp', () => {
   const share = (changes: Partial<Settings>, model = MODEL) => {
     const warnings: string[] = [];
-    const config = llamaConfig(testSettings(changes), model, (text) => warnings.push(text));
+    const config = llamaConfig(testSettings(changes), model as ForeignModel, (text) => warnings.push(text));
     const { maxSequences, maxModelLen } = config;
     return { maxSequences, maxModelLen, warnings };
   };

@@ -85,6 +85,7 @@ describe('a GGUF model', () => {
   it('is read: dimensions, tied head, heads, names', async () => {
     const path = file();
     const model = await loadModel(path);
+    expect(model.texts).toEqual(await readModelTexts(path));
     expect(model).toMatchObject({ path, name: 'Tiny-Llama', checkpointDType: 'float32', tokenizerSize: 260, maxPosition: 64, warnings: [] });
     expect(model.spec).toEqual({
       architecture: 'llama', vocabSize: 261, hiddenSize: 8, intermediateSize: 16, layers: 2, heads: 2, kvHeads: 1, headDim: 4,

@@ -2,7 +2,7 @@ import { appendFileSync, readFileSync, renameSync, rmSync, symlinkSync, truncate
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { ModelError } from '../../../src/control/models/errors.ts';
-import { loadModel } from '../../../src/control/models/load.ts';
+import { loadModel, readModelTexts } from '../../../src/control/models/load.ts';
 import { byteTokenizer, CONFIG, plainHeader, temporaryDirectory, writeModel, writeSafetensors, type Json } from './model-directory.ts';
 import { expectedTensors } from '../../../src/control/models/tensors.ts';
 import { readConfig } from '../../../src/control/models/config.ts';
@@ -27,6 +27,7 @@ describe('a model directory', () => {
     const model = await loadModel(STARTER);
     expect(model.spec).toMatchObject({ architecture: 'qwen3', qkNorm: true, vocabSize: 4096 });
     expect(model.tokenizerSize).toBe(4096);
+    expect(model.texts).toEqual(await readModelTexts(STARTER));
     expect(model.tensors.length).toBe(2 + 11 * model.spec.layers);
     expect(model.generation.eosTokenIds.length).toBeGreaterThan(0);
     expect(model.digest).toMatch(/^[0-9a-f]{64}$/);

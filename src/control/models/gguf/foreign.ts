@@ -2,10 +2,9 @@
 import { basename } from 'node:path';
 import { Fields, show } from '../fields.ts';
 import type { ForeignModel } from '../model.ts';
-import { readArchitecture, readVocabSize } from './config.ts';
+import { readArchitecture } from './config.ts';
 import { readGgufHeader, type GgufHeader } from './header.ts';
-import { digestGguf, ggufModelName } from './load.ts';
-import { readGgufTokenizer } from './tokenizer.ts';
+import { digestGguf, ggufModelName, ggufTexts } from './load.ts';
 
 const MAX_LAYERS = 1024;
 const MAX_HEADS = 65_536;
@@ -18,14 +17,14 @@ export async function loadForeignGguf(path: string): Promise<ForeignModel> {
   const metadata: Fields = new Fields(header.file, header.metadata);
   const architecture = readArchitecture(metadata);
   refuseEncoders(metadata, architecture);
-  const vocabSize = readVocabSize(header);
-  const { files } = readGgufTokenizer(header, vocabSize);
+  const texts = ggufTexts(header);
   return {
     path,
     name: ggufModelName(path),
     architecture,
-    vocabSize,
-    tokenizerSize: files.vocabulary.length,
+    vocabSize: texts.vocabSize,
+    texts,
+    tokenizerSize: texts.tokenizer.vocabulary.length,
     maxPosition: metadata.integer(`${architecture}.context_length`, { max: 2 ** 27 }),
     positionBytes: positionBytes(metadata, architecture),
     ...weightsOf(header),

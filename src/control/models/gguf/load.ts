@@ -16,6 +16,7 @@ const BEFORE_HEADER = 8;
 export async function loadGguf(path: string): Promise<LoadedModel> {
   const { header, config, tokenizer } = await readAll(path);
   const tensors = selectGgufTensors(config.spec, header);
+  const generation = { ...config.generation, eosTokenIds: tokenizer.ends };
   return {
     path,
     name: ggufModelName(path),
@@ -23,7 +24,8 @@ export async function loadGguf(path: string): Promise<LoadedModel> {
     files: [path],
     tensors,
     checkpointDType: majorityDType(tensors),
-    generation: { ...config.generation, eosTokenIds: tokenizer.ends },
+    texts: { vocabSize: config.spec.vocabSize, generation, tokenizer: tokenizer.files },
+    generation,
     tokenizerSize: tokenizer.files.vocabulary.length,
     maxPosition: config.spec.maxPosition,
     digest: await digestGguf(header),
@@ -33,7 +35,10 @@ export async function loadGguf(path: string): Promise<LoadedModel> {
 
 /** Of any architecture. */
 export function readGgufTexts(path: string): ModelTexts {
-  const header = readGgufHeader(path, basename(path));
+  return ggufTexts(readGgufHeader(path, basename(path)));
+}
+
+export function ggufTexts(header: GgufHeader): ModelTexts {
   const vocabSize = readVocabSize(header);
   const { files, ends } = readGgufTokenizer(header, vocabSize);
   const sampling = readSampling(new Fields(header.file, header.metadata));
