@@ -71,7 +71,7 @@ export class ApiError extends Error {
 }
 
 /** The training endpoints tell violations as their clients know them. */
-export class ValidationApiError extends ApiError {
+class ValidationApiError extends ApiError {
   readonly details: ValidationDetail[];
   constructor(error: ValidationError) {
     super('validation', error.message);

@@ -4,7 +4,7 @@ import { samplingProperties, type SamplingFields } from './sampling-fields.ts';
 import { compileBody } from './validator.ts';
 
 /** Bounds the template's work; far above any conversation that fits a context. */
-export const MAX_MESSAGES = 16_384;
+const MAX_MESSAGES = 16_384;
 
 export interface MessagePart {
   type: string;

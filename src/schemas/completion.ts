@@ -24,7 +24,7 @@ const properties: Record<keyof CompletionRequest, JsonSchema> = {
   best_of: nullable(integer({ minimum: 1 }, 'best_of must be at least 1, got {value}.')),
 };
 
-export const completionSchema: JsonSchema = { type: 'object', required: ['prompt'], properties };
+const completionSchema: JsonSchema = { type: 'object', required: ['prompt'], properties };
 
 export const validateCompletion = compileBody<CompletionRequest>(completionSchema);
 

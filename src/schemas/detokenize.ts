@@ -16,7 +16,7 @@ const properties: Record<keyof DetokenizeRequest, JsonSchema> = {
   tokens: array(integer({ minimum: 0 })),
 };
 
-export const detokenizeSchema: JsonSchema = { type: 'object', required: ['tokens'], properties };
+const detokenizeSchema: JsonSchema = { type: 'object', required: ['tokens'], properties };
 
 export const validateDetokenize = compileBody<DetokenizeRequest>(detokenizeSchema);
 

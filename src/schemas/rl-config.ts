@@ -1,14 +1,14 @@
 /** experimental_config of an RL training job: every key that the clients send. null, like an absent key, means the default. */
 import { boolean, integer, nullable, number, string, type JsonSchema } from './json-schema.ts';
 
-export const IMPORTANCE_SAMPLING_LEVELS = ['token', 'sequence', 'average', 'geometric_average'] as const;
+const IMPORTANCE_SAMPLING_LEVELS = ['token', 'sequence', 'average', 'geometric_average'] as const;
 export type ImportanceSamplingLevel = (typeof IMPORTANCE_SAMPLING_LEVELS)[number];
 
-export const KL_PENALTY_SOURCES = ['current_learner', 'sample'] as const;
+const KL_PENALTY_SOURCES = ['current_learner', 'sample'] as const;
 export type KlPenaltySource = (typeof KL_PENALTY_SOURCES)[number];
 
 /** Longest packed row: bounds the memory of a step. */
-export const MAX_PACKED_SEQUENCE_LENGTH = 32_768;
+const MAX_PACKED_SEQUENCE_LENGTH = 32_768;
 
 export const MAX_LEARNING_RATE = 1;
 

@@ -1,7 +1,7 @@
 /** config of an SFT training job. null, like an absent key, means the default. */
 import { boolean, integer, nullable, string, type JsonSchema } from './json-schema.ts';
 
-export const MAX_SFT_BATCH_SIZE = 4096;
+const MAX_SFT_BATCH_SIZE = 4096;
 /** One learning rate per batch. */
 const MAX_LEARNING_RATES = 1_000_000;
 

@@ -37,7 +37,7 @@ const properties: Record<keyof TokenizeRequest, JsonSchema> = {
   return_token_strs: nullable(boolean()),
 };
 
-export const tokenizeSchema: JsonSchema = { type: 'object', properties };
+const tokenizeSchema: JsonSchema = { type: 'object', properties };
 
 export const validateTokenize = compileBody<TokenizeRequest>(tokenizeSchema);
 

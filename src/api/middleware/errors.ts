@@ -23,7 +23,7 @@ export function errorResponses(log: Logger): Middleware {
   };
 }
 
-export function sendError(ctx: Parameters<Middleware>[0], error: ApiError): void {
+function sendError(ctx: Parameters<Middleware>[0], error: ApiError): void {
   ctx.status = ERRORS[error.code].status;
   if (error.retryAfterSeconds !== null) ctx.set('Retry-After', String(error.retryAfterSeconds));
   if (error.code === 'unauthorized') ctx.set('WWW-Authenticate', 'Bearer');

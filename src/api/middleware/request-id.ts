@@ -35,6 +35,6 @@ export function requestId(ctx: Context, fromBody: string | undefined): string {
 }
 
 /** 32 hex digits. */
-export function newRequestId(): string {
+function newRequestId(): string {
   return randomBytes(16).toString('hex');
 }

@@ -4,9 +4,6 @@ import type { EngineStats, GrammarFailure, SequenceOutput, SequenceRequest } fro
 
 export type EngineState = 'starting' | 'ready' | 'restarting' | 'draining' | 'dead';
 
-/** Receives one sequence's outputs on the JS thread; after an output with `finish` nothing more comes. */
-export type OutputSink = (output: SequenceOutput) => void;
-
 export interface SequenceHandle {
   readonly id: number;
   /** When it (last) began to run, by performance.now(); null while it waits. For metrics. */

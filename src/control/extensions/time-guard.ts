@@ -1,7 +1,7 @@
 import { createContext, Script } from 'node:vm';
 
 /** Thrown by TimeGuard.run. */
-export class TimeLimitError extends Error {
+class TimeLimitError extends Error {
   constructor(limitMs: number) {
     super(`It ran longer than ${limitMs} ms.`);
     this.name = 'TimeLimitError';

@@ -6,7 +6,7 @@ import { ModelError } from './errors.ts';
 export type JsonObject = Record<string, unknown>;
 
 /** Deeper files than this are refused before JSON.parse recurses into them. */
-export const MAX_JSON_DEPTH = 64;
+const MAX_JSON_DEPTH = 64;
 
 /** Opens `name` in the directory. Links are followed (hub caches are made of them) but must end at a regular file. */
 export async function resolveModelFile(directory: string, name: string): Promise<{ path: string; size: number } | null> {

@@ -6,8 +6,8 @@ import { ModelError } from './errors.ts';
 import { Fields, show } from './fields.ts';
 import { decodeUtf8, isObject, parseJsonObject, readExactly, readModelJson, resolveModelFile } from './json-file.ts';
 
-export const SINGLE_FILE = 'model.safetensors';
-export const INDEX_FILE = 'model.safetensors.index.json';
+const SINGLE_FILE = 'model.safetensors';
+const INDEX_FILE = 'model.safetensors.index.json';
 
 const MAX_HEADER_BYTES = 100 * 1024 * 1024;
 const MAX_INDEX_BYTES = 64 * 1024 * 1024;

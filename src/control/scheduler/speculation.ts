@@ -24,7 +24,7 @@ export interface SpeculationStats {
 }
 
 /** A page's growth is promised to every running sequence (see PageBudget): proposals stay within it. */
-export const MOST_PROPOSED = 15;
+const MOST_PROPOSED = 15;
 
 const NOTHING = new Int32Array(0);
 const NO_DRAFTS: ReadonlyMap<Sequence, Int32Array> = new Map();

@@ -7,7 +7,7 @@ import { mkdirSync } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, stat, writeFile, type FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
 
-export const BLOB_AREAS = ['adapters', 'snapshots', 'trajectories', 'inputs', 'uploads'] as const;
+const BLOB_AREAS = ['adapters', 'snapshots', 'trajectories', 'inputs', 'uploads'] as const;
 export type BlobArea = (typeof BLOB_AREAS)[number];
 
 export interface StoredFile {

@@ -17,7 +17,7 @@ export interface StoredLog {
 }
 
 /** A checkpoint's metrics come with every list of checkpoints: a client's must not grow without end. */
-export const MAX_CHECKPOINT_METRICS = 2_000;
+const MAX_CHECKPOINT_METRICS = 2_000;
 
 /** The checkpoint would have too many metrics. Nothing was written. */
 export class TooManyMetricsError extends Error {

@@ -204,7 +204,7 @@ export class ModelRepository {
   }
 }
 
-export async function insertCheckpoint(trx: Transaction<Tables>, checkpoint: StoredCheckpoint): Promise<void> {
+async function insertCheckpoint(trx: Transaction<Tables>, checkpoint: StoredCheckpoint): Promise<void> {
   transition('checkpoint', 'unpublished', 'publish');
   await trx
     .insertInto('checkpoints')

@@ -10,12 +10,12 @@ export interface AdapterShape {
 
 export const DEFAULT_ADAPTER_SHAPE: AdapterShape = { rank: 8, alpha: 16 };
 
-export interface ProjectionShape {
+interface ProjectionShape {
   in: number;
   out: number;
 }
 
-export function projectionShape(spec: ModelSpec, module: AdapterModule): ProjectionShape {
+function projectionShape(spec: ModelSpec, module: AdapterModule): ProjectionShape {
   const { hiddenSize, intermediateSize, headDim } = spec;
   const queries = spec.heads * headDim;
   const keys = spec.kvHeads * headDim;

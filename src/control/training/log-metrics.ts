@@ -17,7 +17,7 @@ export function logMetrics(split: string, groups: readonly TrajectoryGroup[]): R
 }
 
 /** Mean over the groups that have more than one trajectory; 0 where none has. */
-export function rewardDeviation(groups: readonly TrajectoryGroup[]): number {
+function rewardDeviation(groups: readonly TrajectoryGroup[]): number {
   const several = groups.filter(({ trajectories }) => trajectories.length > 1);
   return mean(several.map(({ trajectories }) => populationStandardDeviation(trajectories.map(rewardOf))));
 }
@@ -27,7 +27,7 @@ export function exceptionRate(groups: readonly TrajectoryGroup[], trajectories: 
   return exceptions === 0 ? 0 : exceptions / (trajectories + exceptions);
 }
 
-export function rewardOf(trajectory: Trajectory): number {
+function rewardOf(trajectory: Trajectory): number {
   return trajectory.reward ?? 0;
 }
 

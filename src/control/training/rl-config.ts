@@ -54,7 +54,7 @@ export interface RlConfig {
   learningRateMultiplierPower: number;
 }
 
-export const DEFAULT_RL_LEARNING_RATE = 5e-6;
+const DEFAULT_RL_LEARNING_RATE = 5e-6;
 const DEFAULT_CHUNK = 1024;
 
 /** `body` has passed rlConfigSchema. Throws TrainingInputError where values contradict each other. */

@@ -11,8 +11,8 @@ export interface SftConfig {
   metricLogging: { enabled: boolean; targetTrainingStep: number | null };
 }
 
-export const DEFAULT_SFT_BATCH_SIZE = 2;
-export const DEFAULT_SFT_LEARNING_RATE = 5e-5;
+const DEFAULT_SFT_BATCH_SIZE = 2;
+const DEFAULT_SFT_LEARNING_RATE = 5e-5;
 
 /** `body` has passed sftConfigSchema. */
 export function resolveSftConfig(body: SftConfigBody | null): SftConfig {

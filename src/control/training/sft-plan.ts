@@ -26,7 +26,7 @@ export async function createSftPlan(open: OpenData, config: SftConfig, tokenizer
   return new SftPlan(new BatchReader(open, config.batchSize), config, tokenizer, steps);
 }
 
-export class SftPlan implements JobPlan {
+class SftPlan implements JobPlan {
   readonly kind = 'sft';
   readonly steps: number;
   readonly summary: StepMetrics = {};

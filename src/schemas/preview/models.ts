@@ -54,7 +54,7 @@ export interface ModelResponse {
 }
 
 /** Steps of one request. */
-export const MAX_DELETED_STEPS = 10_000;
+const MAX_DELETED_STEPS = 10_000;
 
 export interface CheckpointsDelete {
   steps: number[];

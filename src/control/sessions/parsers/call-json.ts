@@ -44,7 +44,7 @@ export function nameOf(json: string | undefined): string | null {
 }
 
 /** JSON text of an object: as written, or out of a JSON string that holds it. Nothing (null, "") is {}. */
-export function argumentsOf(json: string): string | null {
+function argumentsOf(json: string): string | null {
   if (json.startsWith('{')) return json;
   if (json === 'null') return '{}';
   if (!json.startsWith('"')) return null;

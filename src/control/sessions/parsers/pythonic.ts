@@ -155,7 +155,7 @@ export class PythonicMachine implements Machine {
 }
 
 /** The calls of `[f(a=1), g()]`; null if the text is something else, or has none. */
-export function pythonCalls(text: string): CallText[] | null {
+function pythonCalls(text: string): CallText[] | null {
   try {
     const reader = new PythonReader(text);
     const calls: CallText[] = [];

@@ -61,9 +61,6 @@ export interface SetNode extends Node {
   value: Node | null;
   body: Node[];
 }
-export interface UnaryNode extends Node {
-  argument: Node;
-}
 
 /** Every node below `node`, itself first, in no promised order and without recursion. */
 export function* walk(root: Node): Generator<Node> {

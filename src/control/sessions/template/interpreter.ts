@@ -41,7 +41,7 @@ import {
 } from './values.ts';
 
 /** Nodes evaluated and items made in one rendering: real templates need some thousand. */
-export const MAX_STEPS = 5_000_000;
+const MAX_STEPS = 5_000_000;
 
 /** What one turn of a loop costs besides its body, in steps: it makes a scope and the `loop` variable. */
 const ITERATION_STEPS = 20;

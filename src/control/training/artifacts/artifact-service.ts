@@ -41,8 +41,8 @@ export interface ArtifactView {
 }
 
 /** The file that holds training rows, by any of its names. */
-export const DATA_FILES = ['train.jsonl', 'trajectories.jsonl'];
-export const METADATA_FILE = 'metadata.json';
+const DATA_FILES = ['train.jsonl', 'trajectories.jsonl'];
+const METADATA_FILE = 'metadata.json';
 
 const FILE_NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
 const MAX_FILES = 64;

@@ -135,7 +135,7 @@ function summary(group: TrajectoryGroup, use: 'train' | 'log'): GroupSummary {
 }
 
 /** `trajectory_groups.0.trajectories.1.reward: why` as a place in the body. */
-export function toValidation(error: TrainingInputError): ValidationError {
+function toValidation(error: TrainingInputError): ValidationError {
   const loc = error.field.split('.').map((part) => (/^\d+$/.test(part) ? Number(part) : part));
   const prefix = `${error.field}: `;
   return invalid(

@@ -28,7 +28,7 @@ import type { RlBatch } from '../rl-batch.ts';
 const SNAPSHOT_FILE = 'snapshot';
 
 /** The job or its model has been deleted while it ran: there is nothing left to train. */
-export class GoneError extends Error {
+class GoneError extends Error {
   constructor(what: 'Job' | 'Model', id: string) {
     super(`${what} ${id} has gone.`);
     this.name = 'GoneError';

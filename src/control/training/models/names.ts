@@ -12,7 +12,7 @@ const SCHEME = /^wandb-artifact:\/\/(?:\/)?/;
 /** `:step3`, `:v3` (a version is a step) or `:latest`. */
 const SUFFIX = /^(?:step|v)(\d{1,15})$/;
 /** Entity, project, name and suffix with their separators. */
-export const MAX_MODEL_NAME_LENGTH = 512;
+const MAX_MODEL_NAME_LENGTH = 512;
 
 /**
  * `wandb-artifact:///entity/project/name[:step3|:v3|:latest]`, the same with two slashes, and without any scheme.
