@@ -95,6 +95,40 @@ test('engine settings follow model and flags', () => {
   expect(() => engineConfig(testSettings({ maxModelLen: 513 }), model)).toThrow(/--max-model-len 513.*512/);
 });
 
+test('settings of the engine process reach it', () => {
+  const given = {
+    quantize: 'int4',
+    weightCacheBytes: 7,
+    enableJumpForward: false,
+    enableChunkedPrefill: false,
+    maxLoraRank: 3,
+    maxAdapterMemoryBytes: 5,
+    trainingFloor: 0.4,
+    maxTrainingRowTokens: 2048,
+    trainingMemoryBytes: 11,
+    recomputeActivations: true,
+    kvPort: 0,
+    kvSecret: 'x'.repeat(16),
+    kvHoldSeconds: 13,
+    kvHoldPercent: 17,
+    kvTransferTimeoutMs: 19,
+  } as const;
+  const config = engineConfig(testSettings(given), model);
+  expect(config).toMatchObject({
+    weightCache: { maxBytes: 7 },
+    enableChunkedPrefill: false,
+    maxLoraRank: 3,
+    maxAdapterBytes: 5,
+    trainingFloor: 0.4,
+    maxTrainingRowTokens: 2048,
+    maxTrainingRowBytes: 11,
+    recomputeActivations: true,
+    kvTransfer: { listen: { port: 0 }, secret: given.kvSecret, holdMs: 13_000, holdShare: 0.17, timeoutMs: 19 },
+  });
+  expect(config).not.toHaveProperty('spellerModel');
+  expect(engineConfig(testSettings(), model)).toHaveProperty('spellerModel', model.path);
+});
+
 test('the KV cache has the type of the arithmetic or int8; what cannot be is refused by flag name', () => {
   const page = (settings: Parameters<typeof testSettings>[0]) =>
     Number(engineConfig(testSettings({ maxNumSeqs: 4, ...settings }), model).kvCacheBytes);

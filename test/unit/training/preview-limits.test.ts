@@ -1,0 +1,52 @@
+/** Settings that bound what an entity may make, and what new models begin as. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { BASE, createModel, group, startPlane, type Plane } from './plane.ts';
+
+const MODELS = '/v1/preview/models';
+const JOBS = '/v1/preview/training-jobs';
+
+let plane: Plane;
+beforeAll(async () => {
+  const settings = { maxOpenJobs: 2, maxModelsPerEntity: 2, loraRank: 4, loraAlpha: 12 };
+  plane = await startPlane({ settings, paused: true });
+}, 120_000);
+afterAll(() => plane?.end());
+
+test('--max-models-per-entity: one more is refused, an existing one is returned, others have their own; a delete makes room', async () => {
+  const { id } = await createModel(plane, 'one');
+  await createModel(plane, 'two');
+  const body = { project: 'p', name: 'three', base_model: BASE };
+  const refused = await plane.post(MODELS, body);
+  expect(refused.status).toBe(409);
+  expect(await refused.json()).toMatchObject({ error: { message: 'An entity may have 2 models; delete one.' } });
+  expect((await createModel(plane, 'one')).id).toBe(id);
+  expect((await plane.post(MODELS, body, plane.as('rivals'))).status).toBe(200);
+  await plane.json(`${MODELS}/${id}`, { method: 'DELETE' });
+  expect((await plane.post(MODELS, body)).status).toBe(200);
+});
+
+test('--max-open-jobs: one more is refused with 429 until another has ended', async () => {
+  const { id: modelId } = await createModel(plane, 'two');
+  const { id: otherId } = await createModel(plane, 'three');
+  const create = (model: string) => plane.post(JOBS, { model_id: model, trajectory_groups: [group([1, 0])] });
+  const ids = [];
+  for (let i = 0; i < 2; i++) ids.push(String(((await (await create(modelId)).json()) as { id: string }).id));
+  const refused = await create(modelId);
+  expect([refused.status, refused.headers.get('retry-after')]).toEqual([429, '1']);
+  expect(await refused.json()).toMatchObject({
+    error: { message: 'The model has 2 jobs that have not ended; try again later.', type: 'RateLimitError' },
+  });
+  expect((await create(otherId)).status).toBe(200);
+  expect(await plane.json(`${JOBS}/${ids[0]}/cancel`, { method: 'POST' })).toMatchObject({ status: 'cancelled' });
+  expect((await create(modelId)).status).toBe(200);
+  // Nothing of the refused job stays.
+  expect(readdirSync(`${plane.dataDir}/blobs/drafts`)).toEqual([]);
+});
+
+test('--lora-rank and --lora-alpha shape the adapter that a model begins with', () => {
+  const folder = `${plane.dataDir}/blobs/adapters`;
+  const configs = readdirSync(folder).map((key) => readFileSync(`${folder}/${key}/adapter_config.json`, 'utf8'));
+  expect(configs.length).toBeGreaterThan(0);
+  for (const config of configs) expect(JSON.parse(config)).toMatchObject({ r: 4, lora_alpha: 12 });
+});
