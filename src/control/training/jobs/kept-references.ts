@@ -2,20 +2,26 @@
  * Steps that an accepted job compares with stay beside its data, as links to their files: whoever deletes such a step meanwhile, even
  * between a crash and the next start, does not fail the job.
  */
-import { link, mkdir, stat } from 'node:fs/promises';
+import { copyFile, link, mkdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { BlobDraft } from '../../store/blob-store.ts';
 import { ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE } from '../checkpoint-files.ts';
 import type { Checkpoint } from '../ports.ts';
 
-/** Into the draft of the job's data. Returns the bytes that it keeps on the disk; null: the files are gone. */
-export async function keepReference(draft: BlobDraft, { step, adapter }: Checkpoint): Promise<number | null> {
+/** Into the draft of the job's data. Returns the bytes that it keeps on the disk; null: the files are gone. `linkFile`: for tests. */
+export async function keepReference(
+  draft: Pick<BlobDraft, 'directory'>,
+  { step, adapter }: Checkpoint,
+  linkFile: typeof link = link,
+): Promise<number | null> {
   const folder = join(draft.directory, folderOf(step));
   await mkdir(folder, { mode: 0o700 });
   let bytes = 0;
   for (const file of [ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE]) {
+    const [from, to] = [join(adapter.directory, file), join(folder, file)];
     try {
-      await link(join(adapter.directory, file), join(folder, file));
+      // Not every file system has links.
+      await linkFile(from, to).catch(() => copyFile(from, to));
     } catch (error) {
       if ((error as { code?: unknown }).code === 'ENOENT') return null;
       throw error;
