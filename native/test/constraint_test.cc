@@ -39,13 +39,9 @@ std::shared_ptr<const Program> regex(const std::string& pattern) {
 }
 
 engine::Options options() {
-  engine::Options o;
-  o.max_sequences = 8;
+  engine::Options o = driven_options();
   o.max_batch_tokens = 128;
-  o.pages = 64;
   o.max_model_len = 160;
-  o.samplable_vocab = 100;
-  o.max_logprobs = 5;
   return o;
 }
 

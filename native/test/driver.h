@@ -36,6 +36,30 @@ struct Job {
   bool finished() const { return !output.empty() && output.back().finish != engine::Finish::kNone; }
 };
 
+// A prompt of random tokens of the tiny model.
+inline Job random_job(uint64_t seed, int64_t prompt_length, int64_t outputs, double temperature = 1) {
+  Random random(seed);
+  Job job;
+  for (int64_t i = 0; i < prompt_length; ++i) job.prompt.push_back(int32_t(random.whole(1, 99)));
+  job.params.sampling.temperature = temperature;
+  job.params.sampling.seed = seed;
+  job.params.sampling.logprobs = 3;
+  job.params.max_tokens = outputs;
+  return job;
+}
+
+// Room for eight such jobs.
+inline engine::Options driven_options() {
+  engine::Options options;
+  options.max_sequences = 8;
+  options.max_batch_tokens = 256;
+  options.pages = 64;
+  options.max_model_len = 200;
+  options.samplable_vocab = 100;
+  options.max_logprobs = 5;
+  return options;
+}
+
 inline bool same_token(const Token& a, const Token& b) {
   bool same = a.id == b.id && a.finish == b.finish && a.rank == b.rank && same_bits(a.logprob, b.logprob) && a.top.size() == b.top.size();
   for (size_t i = 0; same && i < a.top.size(); ++i) same = a.top[i].id == b.top[i].id && same_bits(a.top[i].logprob, b.top[i].logprob);

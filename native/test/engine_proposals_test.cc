@@ -12,30 +12,10 @@ namespace {
 using engine::Finish;
 using ops::Element;
 
-engine::Options options() {
-  engine::Options o;
-  o.max_sequences = 8;
-  o.max_batch_tokens = 256;
-  o.pages = 64;
-  o.max_model_len = 200;
-  o.samplable_vocab = 100;
-  o.max_logprobs = 5;
-  return o;
-}
-
-Job job(uint64_t seed, int64_t prompt_length, int64_t outputs) {
-  Random random(seed);
-  Job j;
-  for (int64_t i = 0; i < prompt_length; ++i) j.prompt.push_back(int32_t(random.whole(1, 99)));
-  j.params.sampling.seed = seed;
-  j.params.sampling.logprobs = 3;
-  j.params.max_tokens = outputs;
-  return j;
-}
-
 // Controls that look at earlier tokens, filters, ends and kinds of log-probabilities.
 std::vector<Job> jobs() {
-  std::vector<Job> all = {job(1, 1, 30), job(2, 17, 25), job(3, 60, 20), job(4, 33, 40), job(5, 16, 33), job(6, 15, 28)};
+  std::vector<Job> all = {random_job(1, 1, 30),  random_job(2, 17, 25), random_job(3, 60, 20),
+                          random_job(4, 33, 40), random_job(5, 16, 33), random_job(6, 15, 28)};
   all[0].params.sampling.temperature = 0;
   all[1].params.sampling.repetition_penalty = 1.4;
   all[1].params.sampling.frequency_penalty = 0.7;
@@ -51,7 +31,7 @@ std::vector<Job> jobs() {
 }
 
 std::vector<Job> plain(const std::shared_ptr<model::Model>& model, std::vector<Job> all) {
-  Driver driver(model, options());
+  Driver driver(model, driven_options());
   for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
   driver.run();
   return all;
@@ -59,7 +39,7 @@ std::vector<Job> plain(const std::shared_ptr<model::Model>& model, std::vector<J
 
 // Runs the jobs with proposals; returns the number of steps.
 int run_with(const std::shared_ptr<model::Model>& model, std::vector<Job>& all, const Driver::Propose& propose, int64_t chunk = 1 << 30) {
-  Driver driver(model, options(), 3);
+  Driver driver(model, driven_options(), 3);
   driver.set_chunk(chunk);
   driver.set_propose(propose);
   for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(all.size() - i), all[i]);
@@ -102,9 +82,9 @@ TEST_ENGINE(proposals_change_no_bit_of_any_output) {
 
 TEST_ENGINE(right_proposals_save_steps) {
   auto model = TinyModel().load(Element::kF32, 1);
-  std::vector<Job> truth = plain(model, {job(4, 33, 40)}), all = {job(4, 33, 40)};
+  std::vector<Job> truth = plain(model, {random_job(4, 33, 40)}), all = {random_job(4, 33, 40)};
   CHECK_EQ(run_with(model, all, prophet(truth, 4, 0)), 8);
-  all = {job(4, 33, 40)};
+  all = {random_job(4, 33, 40)};
   // Each step gives the one token that it would give without.
   CHECK_EQ(run_with(model, all, [](const Job& j) { return std::vector<int32_t>(3, j.output.empty() ? 99 : 100); }), 40);
 }
@@ -119,7 +99,7 @@ TEST_ENGINE(proposals_under_a_grammar_change_nothing) {
       R"({"type":"object","properties":{"name":{"enum":["alpha","beta"]},"size":{"type":"integer"}},"required":["name","size"]})";
   auto program = engine::make_program(grammar::compile_json_schema(text, {}, budget), shared);
   auto model = TinyModel().load(Element::kF32, 2);
-  std::vector<Job> given = {job(1, 5, 60), job(2, 8, 40), job(3, 3, 90)};
+  std::vector<Job> given = {random_job(1, 5, 60), random_job(2, 8, 40), random_job(3, 3, 90)};
   for (Job& j : given) {
     j.program = program;
     j.params.stop_ids = {0};
@@ -136,7 +116,7 @@ TEST_ENGINE(proposals_under_a_grammar_change_nothing) {
 
 TEST_ENGINE(rows_with_proposals_are_checked) {
   auto model = TinyModel().load(Element::kF32, 1);
-  engine::Engine engine(model, options());
+  engine::Engine engine(model, driven_options());
   engine::Plan plan;
   engine::Open open;
   open.slot = 0;

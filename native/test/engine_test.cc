@@ -28,34 +28,15 @@ struct Format {
 };
 constexpr Format kFormats[] = {{Element::kF32}, {Element::kBf16}, {Element::kF32, true}, {Element::kBf16, true}};
 
-engine::Options options() {
-  engine::Options o;
-  o.max_sequences = 8;
-  o.max_batch_tokens = 256;
-  o.pages = 64;
-  o.max_model_len = 200;
-  o.samplable_vocab = 100;
-  o.max_logprobs = 5;
-  return o;
+std::vector<Job> jobs() {
+  return {random_job(1, 1, 9),   random_job(2, 17, 12), random_job(3, 70, 6, 0),
+          random_job(4, 33, 20), random_job(5, 16, 5),  random_job(6, 64, 8)};
 }
-
-Job job(uint64_t seed, int64_t prompt_length, int64_t outputs, double temperature = 1) {
-  Random random(seed);
-  Job j;
-  for (int64_t i = 0; i < prompt_length; ++i) j.prompt.push_back(int32_t(random.whole(1, 99)));
-  j.params.sampling.temperature = temperature;
-  j.params.sampling.seed = seed;
-  j.params.sampling.logprobs = 3;
-  j.params.max_tokens = outputs;
-  return j;
-}
-
-std::vector<Job> jobs() { return {job(1, 1, 9), job(2, 17, 12), job(3, 70, 6, 0), job(4, 33, 20), job(5, 16, 5), job(6, 64, 8)}; }
 
 // Each job in an engine of its own, its prompt in one piece.
 std::vector<Job> alone(const std::shared_ptr<model::Model>& model, std::vector<Job> all) {
   for (Job& j : all) {
-    Driver driver(model, options());
+    Driver driver(model, driven_options());
     driver.start(0, j);
     driver.run();
   }
@@ -70,7 +51,7 @@ struct Setting {
 
 // All jobs in one engine, in slots in reverse order.
 std::vector<Job> together(const std::shared_ptr<model::Model>& model, std::vector<Job> all, const Setting& setting) {
-  Driver driver(model, options(), setting.page_seed);
+  Driver driver(model, driven_options(), setting.page_seed);
   driver.set_chunk(setting.chunk);
   driver.set_explicit_tokens(setting.explicit_tokens);
   for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(all.size() - i), all[i]);
@@ -110,7 +91,7 @@ TEST_ENGINE(engine_same_bits_after_preemption) {
   for (Format format : kFormats) {
     auto model = format.load(2);
     std::vector<Job> truth = alone(model, jobs()), all = jobs();
-    Driver driver(model, options(), 5);
+    Driver driver(model, driven_options(), 5);
     driver.set_chunk(23);
     for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
     for (int step = 0; driver.step(); ++step) {
@@ -126,7 +107,7 @@ TEST_ENGINE(engine_same_bits_after_preemption) {
 TEST_ENGINE(engine_same_bits_when_slots_and_pages_are_used_again) {
   auto model = TinyModel().load(Element::kBf16, 1);
   std::vector<Job> truth = alone(model, jobs());
-  engine::Options small = options();
+  engine::Options small = driven_options();
   small.pages = 7;  // the longest job alone needs 5
   Driver driver(model, small);
   for (int round = 0; round < 3; ++round) {
@@ -142,11 +123,11 @@ TEST_ENGINE(engine_same_bits_when_slots_and_pages_are_used_again) {
 
 TEST_ENGINE(engine_logits_come_in_pieces_for_large_batches) {
   auto model = TinyModel().load(Element::kF32, 2);
-  engine::Options many = options();
+  engine::Options many = driven_options();
   many.max_sequences = 150;  // more rows than one piece of logits
   many.pages = 300;
   std::vector<Job> all;
-  for (uint64_t i = 0; i < 150; ++i) all.push_back(job(100 + i, 1, 2));
+  for (uint64_t i = 0; i < 150; ++i) all.push_back(random_job(100 + i, 1, 2));
   std::vector<Job> truth = alone(model, all);
   Driver driver(model, many);
   for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
@@ -166,12 +147,12 @@ TEST_ENGINE(engines_of_one_model_step_at_the_same_time) {
 
 TEST_ENGINE(engine_finishes_for_the_stated_reason) {
   auto model = TinyModel().load(Element::kF32, 1);
-  Job straight = job(4, 33, 20);
-  Driver driver(model, options());
+  Job straight = random_job(4, 33, 20);
+  Driver driver(model, driven_options());
   driver.start(0, straight);
   driver.run();
   // A stop token ends it where it comes, and not before the minimum of tokens.
-  Job stopped = job(4, 33, 20);
+  Job stopped = random_job(4, 33, 20);
   stopped.params.stop_ids = {straight.output[6].id};
   driver.start(1, stopped);
   driver.run();
@@ -186,22 +167,22 @@ TEST_ENGINE(engine_finishes_for_the_stated_reason) {
   driver.run();
   for (size_t i = 0; i <= first; ++i) CHECK(later.output[i].id != straight.output[6].id);
   // The longest context ends it at exactly that many tokens.
-  Job long_job = job(9, 190, 100, 0);
+  Job long_job = random_job(9, 190, 100, 0);
   long_job.params.max_tokens = 200;
   driver.start(3, long_job);
   driver.run();
-  CHECK_EQ(int64_t(long_job.tokens().size()), options().max_model_len);
+  CHECK_EQ(int64_t(long_job.tokens().size()), driven_options().max_model_len);
   CHECK_EQ(long_job.output.back().finish, Finish::kLength);
 }
 
 TEST_ENGINE(engine_samples_no_id_beyond_the_tokenizer) {
   auto model = TinyModel().load(Element::kF32, 1);
-  engine::Options few = options();
+  engine::Options few = driven_options();
   few.samplable_vocab = 20;
   Driver driver(model, few);
   std::set<int32_t> seen;
   for (uint64_t i = 0; i < 8; ++i) {
-    Job j = job(i, 5, 30, i == 0 ? 0 : 5);
+    Job j = random_job(i, 5, 30, i == 0 ? 0 : 5);
     driver.start(0, j);
     driver.run();
     driver.stop(0);
@@ -217,9 +198,9 @@ void check_broken_mate(float value, Format format) {
   tiny.broken_tokens = {{101, value}};
   auto model = tiny.load(format.element, 2);
   std::vector<Job> truth = alone(model, jobs()), all = jobs();
-  Driver driver(model, options());
+  Driver driver(model, driven_options());
   driver.set_chunk(20);
-  Job broken = job(77, 45, 10);
+  Job broken = random_job(77, 45, 10);
   broken.prompt[30] = 101;
   for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
   driver.start(7, broken);
@@ -249,9 +230,9 @@ TEST_ENGINE(engine_over_int8_keys_and_values_is_close_to_one_that_keeps_them) {
     Format kept{element}, quantised{element, true};
     auto whole = kept.load(1), small = quantised.load(1);
     CHECK(small->kv_shape().page_bytes() < whole->kv_shape().page_bytes());
-    Job wanted = job(9, 150, 1), found = wanted;
+    Job wanted = random_job(9, 150, 1), found = wanted;
     for (auto [model, j] : {std::pair{whole, &wanted}, std::pair{small, &found}}) {
-      Driver driver(model, options());
+      Driver driver(model, driven_options());
       driver.start(0, *j);
       driver.run();
     }
@@ -268,8 +249,8 @@ TEST_ENGINE(engine_over_int8_keys_and_values_is_close_to_one_that_keeps_them) {
 
 TEST_ENGINE(engine_needs_every_feature_of_the_model) {
   // Removing a feature changes the result: the invariance above is not that of a model which ignores its input.
-  Job truth = job(3, 70, 6, 0);
-  Driver reference(TinyModel().load(Element::kF32, 1), options());
+  Job truth = random_job(3, 70, 6, 0);
+  Driver reference(TinyModel().load(Element::kF32, 1), driven_options());
   reference.start(0, truth);
   reference.run();
   std::vector<TinyModel> changed(3);
@@ -277,8 +258,8 @@ TEST_ENGINE(engine_needs_every_feature_of_the_model) {
   changed[1].spec.rope.scaling = ops::RopeScaling::kNone;
   changed[2].spec.rope.theta = 1e9;
   for (const TinyModel& tiny : changed) {
-    Job other = job(3, 70, 6, 0);
-    Driver driver(tiny.load(Element::kF32, 1), options());
+    Job other = random_job(3, 70, 6, 0);
+    Driver driver(tiny.load(Element::kF32, 1), driven_options());
     driver.start(0, other);
     driver.run();
     CHECK(!same_bits(other.output[0].logprob, truth.output[0].logprob));
@@ -288,7 +269,7 @@ TEST_ENGINE(engine_needs_every_feature_of_the_model) {
 TEST_ENGINE(engine_options_are_checked) {
   auto model = TinyModel().load(Element::kF32, 1);
   auto refuse = [&](const char* text, auto change) {
-    engine::Options o = options();
+    engine::Options o = driven_options();
     change(o);
     CHECK_ERROR(kRange, text, engine::Engine(model, o));
   };

@@ -34,17 +34,6 @@ TinyModel quantised(QuantFormat format) {
   return tiny;
 }
 
-Job job(uint64_t seed, int64_t prompt_length, int64_t outputs) {
-  Random random(seed);
-  Job j;
-  for (int64_t i = 0; i < prompt_length; ++i) j.prompt.push_back(int32_t(random.whole(1, 99)));
-  j.params.sampling.temperature = 1;
-  j.params.sampling.seed = seed;
-  j.params.sampling.logprobs = 3;
-  j.params.max_tokens = outputs;
-  return j;
-}
-
 const engine::Options kOptions = {8, 256, 64, 200, 100, 5};
 
 TEST(quantised_models_of_floating_numbers_are_for_devices) {
@@ -55,7 +44,8 @@ TEST_ENGINE(quantised_sequences_do_not_depend_on_the_batch) {
   for (QuantFormat format : kFormats) {
     for (Element element : {Element::kF32, Element::kBf16}) {
       auto one = quantised(format).load(element, 1), three = quantised(format).load(element, 3);
-      std::vector<Job> jobs = {job(1, 1, 9), job(2, 17, 12), job(3, 70, 6), job(4, 33, 20), job(5, 16, 5), job(6, 64, 8), job(7, 5, 9)};
+      std::vector<Job> jobs = {random_job(1, 1, 9),  random_job(2, 17, 12), random_job(3, 70, 6), random_job(4, 33, 20),
+                               random_job(5, 16, 5), random_job(6, 64, 8),  random_job(7, 5, 9)};
       std::vector<Job> together = jobs;
       Driver driver(three, kOptions, 5);
       driver.set_chunk(7);
@@ -177,7 +167,7 @@ TEST_ENGINE(quantised_trainer_logprobs_have_the_bits_of_the_engine) {
       TinyModel tiny = quantised(format);
       auto model = tiny.load(element, 2);
       Trainer trainer(model, {4096, kRoom, false}, random_state(random, tiny.spec));
-      Job sampled = job(8, 45, 60);
+      Job sampled = random_job(8, 45, 60);
       sampled.adapter = trainer.adapter();
       Driver driver(model, {4, 64, 100, 400, tiny.spec.vocab_size, 5}, 3);
       driver.set_chunk(7);
