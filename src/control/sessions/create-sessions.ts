@@ -14,7 +14,7 @@ import type { EngineLimits } from './engine-limits.ts';
 import { RunningGeneration, type GenerationStart } from './generation.ts';
 import type { ChatEncoder } from './open-chat.ts';
 import { checkPromptScores, PromptScores } from './prompt-scores.ts';
-import { chooseParsers, replyParsing, type ModelParsers, type ReplyParsing } from './reply-parser.ts';
+import { chooseParsers, continuedLength, replyParsing, type ModelParsers, type ReplyParsing } from './reply-parser.ts';
 import { readModelTokenizer } from './model-tokenizer.ts';
 import { RenderPool } from './render-pool.ts';
 import { resolvePromptLogprobs, resolveSampling } from './sampling.ts';
@@ -122,7 +122,7 @@ class ModelSessions implements ModelSessionsHandle {
     const limits = { wordForms, promptTokens: promptIds.length, maxModelLen, maxLogprobs, vocabSize, generation };
     const sampling = resolveSampling(input.sampling, limits);
     for (const spec of sampling.slice(0, 1)) engineLimits?.checkSampling(spec);
-    const parsing = replyParsing(input, this.#parts.parsers, this.#endOf(promptIds));
+    const parsing = replyParsing(input, this.#parts.parsers, this.#endOf(promptIds, input.prompt));
     const constraint = constraintOf(input, parsing);
     refuseBeam(input, constraint);
     if (constraint) engineLimits?.refuseGrammar(constraint.param);
@@ -221,9 +221,10 @@ class ModelSessions implements ModelSessionsHandle {
   }
 
   /** The text of the prompt's last tokens: where its thoughts stand. */
-  #endOf(promptIds: Int32Array): string {
+  #endOf(promptIds: Int32Array, prompt: PromptInput): string {
     const options = { skipSpecialTokens: false, startsText: false };
-    return decodeAll(this.#parts.table, promptIds.subarray(-PROMPT_END_TOKENS), options);
+    const tokens = continuedLength(prompt) + PROMPT_END_TOKENS;
+    return decodeAll(this.#parts.table, promptIds.subarray(-tokens), options);
   }
 
   #choices(
@@ -257,7 +258,7 @@ class ModelSessions implements ModelSessionsHandle {
     return {
       minTokens: sampling.minTokens,
       includeStop: sampling.includeStopInOutput,
-      silentStopIds: new Set(sampling.ignoreEos ? [] : this.#parts.defaults.eosTokenIds),
+      silentStopIds: new Set(sampling.ignoreEos ? [] : this.#parts.defaults.eosTokenIds.slice(0, 1)),
       withLogprobs: sampling.topLogprobs !== null,
       repetition: sampling.repetition,
       promptOnly: sampling.maxTokens === 0,

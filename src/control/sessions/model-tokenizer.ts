@@ -9,7 +9,7 @@ export interface ModelTokenizer {
   files: TokenizerFiles;
   table: TokenTable;
   vocabSize: number;
-  /** With all ids that end a turn. */
+  /** With all ids that end a turn, the tokenizer's own first. */
   generation: GenerationDefaults;
 }
 
@@ -40,8 +40,8 @@ export function modelTokenizer({ vocabSize, generation, tokenizer: files }: Mode
   const table = new TokenTable(files);
   const eosText = files.specialTokens['eos_token'];
   const eosId = eosText === undefined ? null : table.idOf(eosText);
-  // The tokenizer's eos_token ends a turn as well: chat models may name it only there.
-  const eosTokenIds = [...new Set([...generation.eosTokenIds, ...(eosId === null ? [] : [eosId])])];
+  // The tokenizer's eos_token ends a turn as well: chat models may name it only there. It comes first: it is the usual end.
+  const eosTokenIds = [...new Set([...(eosId === null ? [] : [eosId]), ...generation.eosTokenIds])];
   return { files, table, vocabSize, generation: { ...generation, eosTokenIds } };
 }
 

@@ -3,7 +3,7 @@ import { mapStrings, SpecialText, unusedMarks } from './special-text.ts';
 import { prepareMessages } from './messages.ts';
 import { openMessages, type OpenChat } from './open-chat.ts';
 import type { PromptEncoder } from '../models/prompt-encoder.ts';
-import { SessionError, type PromptInput } from './session.ts';
+import { SessionError, type ChatMessage, type PromptInput } from './session.ts';
 import { isReservedName, ChatTemplate } from './template/chat-template.ts';
 import { TemplateError } from './template/errors.ts';
 import { MAX_TEXT } from './template/values.ts';
@@ -85,10 +85,17 @@ export class PromptRenderer {
     throw new SessionError('context_length', message, 'input_text');
   }
 
+  /** Beyond what a template may write, it would be a fault of the template's, and not a chat that is too long. */
+  #checkWritable(messages: ChatMessage[]): void {
+    const length = lengthOf(messages);
+    if (length > MAX_TEXT) this.#checkLength(length);
+  }
+
   #renderChat(input: ChatInput): { text: string; mark: string } {
     const template = this.#template(input.render.chatTemplate);
     const { tools, documents, templateKwargs: kwargs, addGenerationPrompt, continueFinalMessage } = input.render;
     checkKwargs(kwargs);
+    this.#checkWritable(input.messages);
     const messages = prepareMessages(input.messages, template.contentFormat, template.source);
     const marks = unusedMarks([messages, tools, documents, kwargs], [template.source, ...this.#parts.specialTexts], 2);
     if (!marks) throw new SessionError('bad_request', 'The messages hold too many private-use characters.', 'messages');
@@ -112,9 +119,7 @@ export class PromptRenderer {
   #renderOpen(chat: OpenChat): RenderedPrompt {
     const template = this.#template(null);
     checkKwargs(chat.templateKwargs);
-    // Beyond what a template may write, it would be a fault of the template's, and not a chat that is too long.
-    const length = lengthOf(openMessages(chat, ''));
-    if (length > MAX_TEXT) this.#checkLength(length);
+    this.#checkWritable(openMessages(chat, ''));
     const { tools, templateKwargs: kwargs } = chat;
     const texts = [template.source, ...this.#parts.specialTexts];
     const marks = unusedMarks([chat.messages, chat.slots, tools, kwargs], texts, 2);

@@ -14,6 +14,7 @@ import {
   SessionError,
   type ContentPart,
   type GenerationInput,
+  type PromptInput,
   type ReplyOptions,
   type SessionsOptions,
 } from './session.ts';
@@ -47,7 +48,7 @@ export interface ReplyParsing {
   thoughts: 'none' | 'perhaps' | 'open';
 }
 
-/** null when the whole output is content. `promptEnd`: the text of the prompt's last tokens. */
+/** null when the whole output is content. `promptEnd`: the text of the prompt's last tokens, those of a continued text and some before it. */
 export function replyParsing(input: GenerationInput, parsers: ModelParsers, promptEnd: string): ReplyParsing | null {
   const { reply, prompt } = input;
   if (reply === null || prompt.kind !== 'chat') return null;
@@ -89,13 +90,27 @@ function thoughtsBefore({ reasoningParser, promptReasoning }: OutputParserOption
   return promptReasoning === 'open' ? 'open' : 'perhaps';
 }
 
-function reasoningOf(input: GenerationInput, promptEnd: string): PromptReasoning {
-  const { prompt } = input;
-  if (prompt.kind === 'chat' && prompt.render.continueFinalMessage) {
-    const content = prompt.messages.at(-1)?.content ?? '';
-    return promptReasoning(typeof content === 'string' ? content : content.map(textOf).join(''));
-  }
-  return promptReasoningAtEnd(promptEnd);
+/** In the message that is continued, else at the end of what the template wrote before the reply. */
+function reasoningOf({ prompt }: GenerationInput, promptEnd: string): PromptReasoning {
+  const texts = continuedTexts(prompt);
+  const own = promptReasoning(texts.join(''));
+  if (own !== 'none') return own;
+  // Templates strip the texts, and join them without anything or by line breaks.
+  const end = promptEnd.trimEnd();
+  const written = ['', '\n'].map((between) => texts.join(between).trim()).find((text) => end.endsWith(text));
+  return written === undefined ? 'none' : promptReasoningAtEnd(end.slice(0, end.length - written.length));
+}
+
+/** UTF-8 bytes, and so most tokens, of the text of which the reply is the continuation. */
+export function continuedLength(prompt: PromptInput): number {
+  return Buffer.byteLength(continuedTexts(prompt).join('\n'));
+}
+
+/** None where the reply is a message of its own. */
+function continuedTexts(prompt: PromptInput): string[] {
+  if (prompt.kind !== 'chat' || !prompt.render.continueFinalMessage) return [];
+  const content = prompt.messages.at(-1)?.content ?? '';
+  return typeof content === 'string' ? [content] : content.map(textOf);
 }
 
 function textOf(part: ContentPart): string {

@@ -39,9 +39,11 @@ export function encodeWords(encoder: PromptEncoder, words: readonly string[]): I
   return Int32Array.from([...forms, ...others].flatMap(({ word, ids }) => [word, ids.length, ...ids]));
 }
 
-/** At most `most` other sequences that write the same text, those of long tokens first. */
+/** At most `most` other sequences that write the same text, those of long tokens first. Special tokens are written in one way only. */
 export function otherSpellings(texts: TokenTexts, ids: Int32Array, most: number): Int32Array[] {
-  const text = [...ids].map((id) => texts.tokenText(id) ?? '').join('');
+  const pieces = [...ids].map((id) => texts.tokenText(id));
+  if (pieces.includes(undefined)) return [];
+  const text = pieces.join('');
   const found: Int32Array[] = [];
   // Vocabularies without some letter have ends that lead nowhere.
   let steps = 64 * most;

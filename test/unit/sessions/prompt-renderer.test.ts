@@ -227,6 +227,12 @@ describe('rendering', () => {
       param: 'input_text',
     });
     await expect(render(PLAIN, [user('a'.repeat(100_001))])).rejects.toThrow('maximum context length is 512 tokens');
+    // More than a template may write at all.
+    const half = 'a'.repeat(5 * 1024 * 1024);
+    await expect(render(PLAIN, [user(half), user(half)])).rejects.toMatchObject({
+      code: 'context_length',
+      param: 'input_text',
+    });
   });
 });
 

@@ -1,7 +1,9 @@
 /** Replies taken apart: reasoning, tool calls, content; through sessions with a fake engine and a byte tokenizer. */
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
-import type { ChoiceDelta, GenerationInput, ReplyOptions, Sessions } from '../../../src/control/sessions/session.ts';
+import type { NativeGrammarSource } from '../../../src/control/engine/native-grammar.ts';
+import { SERVE } from '../../../src/control/grammar/compile.ts';
+import type { ChatMessage, ChoiceDelta, GenerationInput, ReplyOptions, Sessions } from '../../../src/control/sessions/session.ts';
 import { generationInput, RENDER, REPLY, SAMPLING } from '../../fixtures/generation-input.ts';
 import { byteTokenizer, writeModel } from '../models/model-directory.ts';
 import { FakeEngine } from './fake-engine.ts';
@@ -79,6 +81,37 @@ it('knows from the prompt that the thoughts are open, or closed', async () => {
   expect([open.reasoning.trim(), open.content.trim()]).toEqual(['hm', 'Yes']);
   const closed = await reply(input({}, { closed: true }), '<think>Yes');
   expect([closed.reasoning, closed.content]).toEqual(['', '<think>Yes']);
+});
+
+it('knows that the thoughts before a text that is continued are closed', async () => {
+  const template = TEMPLATE.replace('m.content +', "(thought if m.role == 'assistant' else '') + m.content +");
+  const continuing = await createSessions({
+    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: template } }),
+    engine,
+    maxModelLen: 4096,
+    maxLogprobs: 20,
+    workers: 1,
+    renderTimeoutMs: 10_000,
+  });
+  const source: NativeGrammarSource = { kind: 'choice', choices: ['yes', 'no'] };
+  const constraint = { grammar: { source, options: SERVE }, param: 'structured_outputs' };
+  const grammarOf = async (content: ChatMessage['content'], thought: string) => {
+    const render = { ...RENDER, addGenerationPrompt: false, continueFinalMessage: true, templateKwargs: { thought } };
+    const messages: ChatMessage[] = [
+      { role: 'user', content: 'Say </think>' },
+      { role: 'assistant', content },
+    ];
+    const generation = await continuing.start({ ...input({}), prompt: { kind: 'chat', messages, render }, constraint });
+    generation.abort();
+    return engine.requests[0]?.grammar?.source.kind;
+  };
+  const long = 'A text of more tokens than a look at the end of the prompt would find. ';
+  expect(await grammarOf(long, '<think>\n\n</think>\n\n')).toBe('choice');
+  expect(await grammarOf('', '<think>\n\n</think>\n\n')).toBe('choice');
+  expect(await grammarOf('Well <think>', '<think>\n\n</think>\n\n')).toBe('structural_tag');
+  // Without thoughts of its own the reply may have them yet, whatever users say.
+  expect(await grammarOf(long, '')).toBe('structural_tag');
+  await continuing.close();
 });
 
 it('drops reasoning with its ids and logprobs when it is not wanted', async () => {

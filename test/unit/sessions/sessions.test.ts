@@ -119,6 +119,26 @@ describe('sessions', () => {
     expect(merged(await collect(ignored))).toMatchObject({ stopReason: 257 });
   });
 
+  it('report the id of an end that is not the usual one: only the tokenizer’s own goes without saying', async () => {
+    const directory = writeModel({
+      tensors: null,
+      tokenizer: byteTokenizer().json,
+      tokenizerConfig: { bos_token: '<s>', eos_token: '</s>', chat_template: TEMPLATE },
+      generation: { eos_token_id: [258, 257] },
+    });
+    const ends = new FakeEngine();
+    const own = await open(directory, ends);
+    for (const [id, stopReason] of [
+      [257, null],
+      [258, 258],
+    ] as const) {
+      const generation = await own.start(input({ stopTokenIds: [id] }));
+      ends.emit(0, [97, id], 'stop');
+      expect(merged(await collect(generation))).toMatchObject({ text: 'a', finish: 'stop', stopReason });
+    }
+    await own.close();
+  });
+
   it('end at a stop string across outputs, cut what follows, and abort the sequence', async () => {
     const generation = await sessions.start(input({ stop: ['END', 'zz'] }));
     engine.emit(0, bytes('one E'));

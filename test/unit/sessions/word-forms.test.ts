@@ -21,6 +21,11 @@ describe('other spellings of a word', () => {
     expect(spell('Paris', 0)).toEqual([]);
     expect(otherSpellings(texts, new Int32Array(1000).fill(2), 64)).toEqual([]);
   });
+  it('are none where a token is special: it is no text that letters could write', () => {
+    const special = VOCABULARY.length;
+    expect(otherSpellings(texts, Int32Array.of(special), 64)).toEqual([]);
+    expect(otherSpellings(texts, Int32Array.of(VOCABULARY.indexOf('Paris'), special), 64)).toEqual([]);
+  });
   it('end soon where the vocabulary lacks a letter', () => {
     const lacking = {
       tokenText: () => `${'a'.repeat(60)}?`,
