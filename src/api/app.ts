@@ -8,7 +8,7 @@ import { BodyReader } from './middleware/body.ts';
 import { errorResponses } from './middleware/errors.ts';
 import { closeWhenDraining, cutStalledReaders, limitHeaders } from './middleware/limits.ts';
 import { refuseTraining } from './middleware/no-training.ts';
-import { requestIds } from './middleware/request-id.ts';
+import { echoRequestIds, requestIds } from './middleware/request-id.ts';
 import { chatCompletions } from './routes/chat-completions.ts';
 import { completions } from './routes/completions.ts';
 import type { RouteDeps } from './routes/context.ts';
@@ -16,7 +16,7 @@ import { detokenize } from './routes/detokenize.ts';
 import { health } from './routes/health.ts';
 import { loadLoraAdapter, unloadLoraAdapter } from './routes/lora-adapters.ts';
 import { metrics } from './routes/metrics.ts';
-import { models } from './routes/models.ts';
+import { model, models } from './routes/models.ts';
 import { ready } from './routes/ready.ts';
 import { tokenize } from './routes/tokenize.ts';
 import { PREVIEW_ROUTES } from './routes/preview/routes.ts';
@@ -32,6 +32,7 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: '/tokenize', handler: tokenize },
   { method: 'POST', path: '/detokenize', handler: detokenize },
   { method: 'GET', path: '/v1/models', handler: models },
+  { method: 'GET', path: '/v1/models/*model', handler: model },
   { method: 'POST', path: '/v1/load_lora_adapter', handler: loadLoraAdapter },
   { method: 'POST', path: '/v1/unload_lora_adapter', handler: unloadLoraAdapter },
   { method: 'GET', path: '/version', handler: version },
@@ -64,8 +65,9 @@ export function createApp(deps: ApiDeps, readerIdleMs = READER_IDLE_MS): Koa {
   app.use(errorResponses(deps.log));
   app.use(closeWhenDraining(deps.draining));
   app.use(limitHeaders());
+  if (deps.settings.enableRequestIdHeaders) app.use(echoRequestIds());
   app.use(authenticate(deps.keys));
-  app.use(requestIds(deps.settings.enableRequestIdHeaders));
+  app.use(requestIds());
   if (!deps.trains) app.use(refuseTraining(isRouted));
   app.use(router.routes());
   app.use(unmatched());

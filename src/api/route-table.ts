@@ -4,7 +4,7 @@ import type { RouteDeps } from './routes/context.ts';
 
 export interface Route {
   method: 'GET' | 'POST' | 'PUT' | 'DELETE';
-  /** `:name` stands for one part of the path. */
+  /** `:name` stands for one part of the path, `*name` for its rest. */
   path: string;
   handler: (deps: RouteDeps) => Middleware;
   /** The body is streamed and may take as long as it needs. */
@@ -22,7 +22,7 @@ export class RouteTable {
       else this.#fixed.set(route.path, [route]);
     }
     for (const [path, same] of this.#fixed) {
-      if (path.includes('/:')) this.#patterns.push({ pattern: toPattern(path), routes: same });
+      if (/\/[:*]/.test(path)) this.#patterns.push({ pattern: toPattern(path), routes: same });
     }
   }
 
@@ -35,6 +35,9 @@ export class RouteTable {
 }
 
 function toPattern(path: string): RegExp {
-  const source = path.replace(/[.+*?^${}()|[\]\\]/g, '\\$&').replace(/:\w+/g, '[^/]+');
+  const source = path
+    .replace(/[.+?^${}()|[\]\\]/g, '\\$&')
+    .replace(/:\w+/g, '[^/]+')
+    .replace(/\*\w+/g, '.+');
   return new RegExp(`^${source}$`);
 }

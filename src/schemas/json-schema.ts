@@ -20,6 +20,8 @@ export interface JsonSchema {
   additionalProperties?: boolean | JsonSchema;
   /** A signed 64-bit integer, given as a number or (beyond 2^53) as a bigint. */
   int64?: boolean;
+  /** null alone: a key that means nothing here, left at its default. */
+  unset?: boolean;
   /** Sentences for a violated keyword, where `{value}` stands for what was sent. */
   errorText?: Partial<Record<string, string>>;
 }
@@ -29,6 +31,9 @@ export function nullable(schema: JsonSchema): JsonSchema {
   const types = schema.type === undefined ? [] : Array.isArray(schema.type) ? schema.type : [schema.type];
   return { ...schema, type: [...types, 'null'] };
 }
+
+/** For `additionalProperties` of settings: clients that are newer than this server send null for what it does not know. */
+export const ONLY_UNSET: JsonSchema = { unset: true };
 
 type Bounds = Omit<JsonSchema, 'type' | 'errorText'>;
 

@@ -1,5 +1,5 @@
 /** experimental_config of an RL training job: every key that the clients send. null, like an absent key, means the default. */
-import { boolean, integer, nullable, number, string, type JsonSchema } from './json-schema.ts';
+import { ONLY_UNSET, boolean, integer, nullable, number, string, type JsonSchema } from './json-schema.ts';
 
 const IMPORTANCE_SAMPLING_LEVELS = ['token', 'sequence', 'average', 'geometric_average'] as const;
 export type ImportanceSamplingLevel = (typeof IMPORTANCE_SAMPLING_LEVELS)[number];
@@ -98,4 +98,4 @@ const properties: Record<keyof RlConfigBody, JsonSchema> = {
   truncated_importance_sampling: between('truncated_importance_sampling', 0, 1_000_000),
 };
 
-export const rlConfigSchema: JsonSchema = { type: ['object', 'null'], properties, additionalProperties: false };
+export const rlConfigSchema: JsonSchema = { type: ['object', 'null'], properties, additionalProperties: ONLY_UNSET };

@@ -1,5 +1,5 @@
 /** config of an SFT training job. null, like an absent key, means the default. */
-import { boolean, integer, nullable, string, type JsonSchema } from './json-schema.ts';
+import { ONLY_UNSET, boolean, integer, nullable, string, type JsonSchema } from './json-schema.ts';
 
 const MAX_SFT_BATCH_SIZE = 4096;
 /** One learning rate per batch. */
@@ -42,15 +42,15 @@ const properties: Record<keyof SftConfigBody, JsonSchema> = {
   metric_logging: {
     type: ['object', 'null'],
     properties: { enabled: nullable(boolean()), target_training_step: nullable(integer({ minimum: 0 })) },
-    additionalProperties: false,
+    additionalProperties: ONLY_UNSET,
   },
 };
 
-export const sftConfigSchema: JsonSchema = { type: ['object', 'null'], properties, additionalProperties: false };
+export const sftConfigSchema: JsonSchema = { type: ['object', 'null'], properties, additionalProperties: ONLY_UNSET };
 
 /** experimental_config of an SFT training job: no key is known yet. */
 export const sftExperimentalConfigSchema: JsonSchema = {
   type: ['object', 'null'],
   properties: {},
-  additionalProperties: false,
+  additionalProperties: ONLY_UNSET,
 };

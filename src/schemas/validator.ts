@@ -26,6 +26,7 @@ const LONGEST_ECHO = 64;
 function createCompiler(): Ajv {
   const ajv = new Ajv({ allErrors: false, verbose: true, allowUnionTypes: true, ownProperties: true, strict: true });
   ajv.addKeyword({ keyword: 'errorText', schemaType: 'object' });
+  ajv.addKeyword({ keyword: 'unset', schemaType: 'boolean', validate: (_: boolean, data: unknown) => data === null });
   ajv.addKeyword({ keyword: 'int64', schemaType: 'boolean', validate: validateInt64, errors: true });
   return ajv;
 }
@@ -93,8 +94,9 @@ function toSchemaError(error: ErrorObject | undefined): SchemaError {
     const field = joinPath(path, String(error.params['missingProperty']));
     return new SchemaError('shape', field, `${field}: Field required (missing)`);
   }
-  if (error.keyword === 'additionalProperties') {
-    const field = joinPath(path, String(error.params['additionalProperty']).slice(0, LONGEST_ECHO));
+  if (error.keyword === 'additionalProperties' || error.keyword === 'unset') {
+    const name = error.keyword === 'unset' ? null : String(error.params['additionalProperty']).slice(0, LONGEST_ECHO);
+    const field = name === null ? path : joinPath(path, name);
     return new SchemaError('shape', field, `${field}: Extra inputs are not permitted (extra_forbidden)`);
   }
   const text = (error.parentSchema as JsonSchema | undefined)?.errorText?.[error.keyword];

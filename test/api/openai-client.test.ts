@@ -172,6 +172,8 @@ test('models', async () => {
     parent: null,
     max_model_len: 1024,
   });
+  expect(await client.models.retrieve('starter')).toEqual(list.data[0]);
+  await expect(client.models.retrieve('org/other')).rejects.toBeInstanceOf(OpenAI.NotFoundError);
 });
 
 describe('text completions', () => {

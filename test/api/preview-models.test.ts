@@ -164,6 +164,7 @@ describe('checkpoints', () => {
     expect(await remove([0])).toEqual([200, { deleted_count: 0, not_found_steps: [0] }]);
     expect(await remove([])).toEqual([200, { deleted_count: 0, not_found_steps: [] }]);
     expect(await json(server, path)).toMatchObject({ data: [] });
+    expect(await remove([2 ** 60])).toMatchObject([422, { detail: [{ msg: expect.stringContaining('is at most') }] }]);
     for (const bad of [
       [-1],
       [1.5],

@@ -10,8 +10,16 @@ export interface RequestIdState {
   requestIdHeader: string | null;
 }
 
-/** Checks the header; with `echo` the response carries the id (a random one where none was given). */
-export function requestIds(echo: boolean): Middleware {
+/** Every answer carries the id that its request came with, refusals too; a random one where none can be repeated. */
+export function echoRequestIds(): Middleware {
+  return async (ctx, next) => {
+    const header = ctx.get('x-request-id');
+    ctx.set('X-Request-Id', ALLOWED.test(header) ? header : newRequestId());
+    return next();
+  };
+}
+
+export function requestIds(): Middleware {
   return async (ctx, next) => {
     const header = ctx.get('x-request-id');
     if (header !== '' && !ALLOWED.test(header)) {
@@ -22,7 +30,6 @@ export function requestIds(echo: boolean): Middleware {
       );
     }
     (ctx.state as RequestIdState).requestIdHeader = header === '' ? null : header;
-    if (echo) ctx.set('X-Request-Id', header === '' ? newRequestId() : header);
     return next();
   };
 }

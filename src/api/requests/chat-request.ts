@@ -5,12 +5,12 @@ import type { GenerationInput } from '../../control/sessions/session.ts';
 import { validateChatCompletion, type ChatCompletionRequest } from '../../schemas/chat-completion.ts';
 import { ApiError } from '../errors.ts';
 import { toConstraint } from './constraint.ts';
-import { requireModel } from './model-name.ts';
+import { requireModel, validateFor } from './model-name.ts';
 import { toMessages } from './messages.ts';
 import { toExtensionArguments, type ArgumentCheck } from './extension-arguments.ts';
 import { toKvTransfer, type TransferRules } from './kv-transfer.ts';
 import { refuseNotBuilt } from './not-built.ts';
-import { toChatPrompt, type TemplateRules } from './render.ts';
+import { checkContinuation, toChatPrompt, type TemplateRules } from './render.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
 import { toReplyOptions } from './tools.ts';
 import {
@@ -49,18 +49,19 @@ export interface ChatRequest {
   echo: string;
 }
 
-/** Order of checks: schema, rules between fields, model, then the ranges that depend on the model. */
+/** Order of checks: schema, rules between fields, model, its template, then the ranges of sampling. */
 export function readChatRequest(raw: unknown, context: RequestContext): ChatRequest {
-  const body = validateChatCompletion(raw);
+  const body = validateFor(validateChatCompletion, raw, context.model);
   checkStreamOptions(body);
   checkTopLogprobs(body);
   checkPromptLogprobs(body);
   checkPriority(body, context.priorities);
   refuseNotBuilt(body);
-  const prompt = toChatPrompt(body.messages, body, context);
+  checkContinuation(body);
   const reply = toReplyOptions(body);
   const constraint = toConstraint(body, reply.tools);
   const model = requireModel(context.model, body.model);
+  const prompt = toChatPrompt(body.messages, body, context);
   const logprobs = logprobCounts(body, model);
   checkLogprobCounts(logprobs, context.limits);
   const role = replyRole(body);

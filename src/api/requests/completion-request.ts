@@ -8,7 +8,7 @@ import type { RequestContext } from './chat-request.ts';
 import { toExtensionArguments } from './extension-arguments.ts';
 import { toConstraint } from './constraint.ts';
 import { toKvTransfer } from './kv-transfer.ts';
-import { requireModel } from './model-name.ts';
+import { requireModel, validateFor } from './model-name.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
 import { checkLogprobCounts, checkPriority, checkPromptLogprobs, checkStreamOptions, toSampling } from './sampling.ts';
@@ -30,7 +30,7 @@ export interface TextRequest {
 }
 
 export function readCompletionRequest(raw: unknown, context: RequestContext): TextRequest {
-  const body = validateCompletion(raw);
+  const body = validateFor(validateCompletion, raw, context.model);
   checkStreamOptions(body);
   checkPromptLogprobs(body);
   checkPriority(body, context.priorities);

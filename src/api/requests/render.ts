@@ -37,19 +37,19 @@ export interface TemplateRules {
   defaultTemplateKwargs: Record<string, unknown>;
 }
 
+export function checkContinuation(fields: Pick<RenderFields, 'continue_final_message' | 'add_generation_prompt'>): void {
+  if (fields.continue_final_message !== true || fields.add_generation_prompt !== true) return;
+  const message = 'Cannot set both `continue_final_message` and `add_generation_prompt` to True.';
+  throw new ApiError('invalid_parameter', message, 'continue_final_message');
+}
+
+/** `fields` have passed checkContinuation. */
 export function toChatPrompt(messages: RequestMessage[], fields: RenderFields, rules: TemplateRules): PromptInput {
   const chatTemplate = fields.chat_template ?? null;
   if (chatTemplate !== null && !rules.trustsTemplates) {
     throw new ApiError('invalid_parameter', UNTRUSTED_TEMPLATE, 'chat_template');
   }
   const continueFinalMessage = fields.continue_final_message ?? false;
-  if (continueFinalMessage && fields.add_generation_prompt === true) {
-    throw new ApiError(
-      'invalid_parameter',
-      'Cannot set both `continue_final_message` and `add_generation_prompt` to True.',
-      'continue_final_message',
-    );
-  }
   return {
     kind: 'chat',
     messages: toMessages(messages),

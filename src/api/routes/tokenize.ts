@@ -10,15 +10,16 @@ import { ApiError } from '../errors.ts';
 import type { AuthState } from '../middleware/auth.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import { requireModel, resolveModel } from '../requests/model-name.ts';
-import { toChatPrompt, type TemplateRules } from '../requests/render.ts';
+import { checkContinuation, toChatPrompt, type TemplateRules } from '../requests/render.ts';
 import { templateRules, type RouteDeps } from './context.ts';
 
 export function tokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const body = validateTokenize(await deps.bodies.json(ctx));
     reportIgnored(ctx, body, tokenizeFields);
-    const prompt = toPrompt(body, templateRules(deps));
+    checkContinuation(body);
     requireModel(await resolveModel(deps, body, (ctx.state as AuthState).caller.entity), body.model);
+    const prompt = toPrompt(body, templateRules(deps));
     const ids = await deps.sessions.tokenize(prompt);
     const tokens = [...ids];
     const response: TokenizeResponse = {

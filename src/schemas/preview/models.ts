@@ -60,13 +60,19 @@ export interface CheckpointsDelete {
   steps: number[];
 }
 
+const step: JsonSchema = {
+  ...integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }),
+  errorText: {
+    minimum: 'A step is not negative, got {value}.',
+    maximum: `A step is at most ${Number.MAX_SAFE_INTEGER}, got {value}.`,
+  },
+};
+
 export const validateCheckpointsDelete = compilePreview<CheckpointsDelete>({
   type: 'object',
   required: ['steps'],
   properties: {
-    steps: array(integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER }, 'A step is not negative, got {value}.'), {
-      maxItems: MAX_DELETED_STEPS,
-    }),
+    steps: array(step, { maxItems: MAX_DELETED_STEPS }),
   },
   additionalProperties: false,
 });

@@ -52,6 +52,7 @@ function toDetail(error: ErrorObject | undefined, base: Loc, root: unknown): Val
     const name = shorten(String(error.params['additionalProperty']));
     return { loc: [...loc, name], msg: 'Extra inputs are not permitted', type: 'extra_forbidden' };
   }
+  if (error.keyword === 'unset') return { loc, msg: 'Extra inputs are not permitted', type: 'extra_forbidden' };
   if (error.keyword === 'type') {
     const types = [error.params['type'] as string | string[]].flat().filter((type) => type !== 'null');
     const [rule, what] = TYPE_RULES[types[0] ?? 'null'] ?? ['value_error', 'valid'];

@@ -233,6 +233,21 @@ describe('keys', () => {
     expect(error.message).not.toContain('tk-wrong');
   });
 
+  test('an id that answers carry is on refusals too', async () => {
+    const own = await startTestServer({ enableRequestIdHeaders: true });
+    const idOf = async (id: string | null, path = '/v1/models') => {
+      const response = await fetch(own.url + path, { headers: id === null ? {} : { 'x-request-id': id } });
+      return [response.status, response.headers.get('x-request-id')];
+    };
+    expect(await idOf('mine')).toEqual([401, 'mine']);
+    expect(await idOf('mine', '/health')).toEqual([200, 'mine']);
+    const made = expect.stringMatching(/^[0-9a-f]{32}$/) as string;
+    expect(await idOf(null)).toEqual([401, made]);
+    expect(await idOf('x'.repeat(300))).toEqual([401, made]);
+    expect(await idOf('x'.repeat(300), '/health')).toEqual([400, made]);
+    await own.close();
+  });
+
   test('every route but the health checks asks for one, however it is written', async () => {
     const methods = ['GET', 'POST', 'HEAD', 'OPTIONS', 'PUT', 'PATCH', 'DELETE', 'TRACE'];
     const spellings = (path: string) => [

@@ -10,6 +10,8 @@ import { errorOf, events, startTestServer, type TestServer } from './fakes.ts';
 
 const ADAPTER = { version: 'v1', directory: '/adapters/a' };
 
+const LISTED = (name: string) => ({ name, root: '/adapters/a', created: 5 });
+
 /** `mine` belongs to the test key's entity, `theirs` to another; both are trained. */
 const trained: ModelResolver = {
   resolve: (name, entity) => {
@@ -17,7 +19,7 @@ const trained: ModelResolver = {
     if (name === 'plain') return Promise.resolve({ ...found, trainable: false });
     return Promise.resolve(name === 'mine' && entity === 'default' ? found : null);
   },
-  list: (entity) => Promise.resolve(entity === 'default' ? [{ name: 'mine', root: '/adapters/a', created: 5 }] : []),
+  list: (entity) => Promise.resolve(entity === 'default' ? [LISTED('mine'), LISTED('wandb-artifact:///a/b c/d')] : []),
 };
 
 let server: TestServer;
@@ -63,9 +65,17 @@ test.each(['theirs', 'nobody', 'mine '])('%j is 404', async (name) => {
   expect(server.sessions.inputs).toEqual([]);
 });
 
-test('what is wrong with the body comes before an unknown name', async () => {
-  expect((await chat('nobody', { temperature: -1 })).status).toBe(400);
+test('what is wrong with the body comes before an unknown name, how to sample from it after', async () => {
+  const first = [{ n: 'x' }, { top_logprobs: 3 }, { tools: [] }, { tool_choice: 'auto' }, { cache_salt: '' }];
+  const both = { continue_final_message: true, add_generation_prompt: true };
+  for (const fields of [...first, both, { structured_outputs: { choice: [] } }])
+    expect((await chat('nobody', fields)).status, JSON.stringify(fields)).toBe(400);
   expect((await chat(7)).status).toBe(400);
+  const after = [{ temperature: -1 }, { n: 0 }, { max_completion_tokens: 0 }, { stop: [''] }, { logit_bias: { x: 1 } }];
+  for (const fields of [...after, { logprobs: true, top_logprobs: 99 }, { chat_template: 'x' }])
+    expect((await errorOf(await chat('nobody', fields))).param, JSON.stringify(fields)).toBe('model');
+  const text = await server.post('/v1/completions', { model: 'nobody', prompt: 'x', top_p: 2 });
+  expect((await errorOf(text)).param).toBe('model');
 });
 
 test('a trained model returns logprobs and ids unless told not to', async () => {
@@ -102,5 +112,20 @@ test('the list shows adapters with their parent', async () => {
     ['first', null],
     ['second', null],
     ['mine', 'first'],
+    ['wandb-artifact:///a/b c/d', 'first'],
   ]);
+});
+
+test('one line of the list, by its name', async () => {
+  const { data } = (await (await server.call('/v1/models')).json()) as { data: { id: string }[] };
+  for (const card of data) {
+    for (const name of [encodeURIComponent(card.id), card.id])
+      expect(await (await server.call(`/v1/models/${name}`)).json()).toEqual(card);
+  }
+  for (const name of ['theirs', 'nobody', 'first/', '%', 'a%2Fb', 'a/b']) {
+    const error = await errorOf(await server.call(`/v1/models/${name}`));
+    expect(error).toMatchObject({ type: 'NotFoundError', param: 'model', code: 404 });
+  }
+  expect((await server.call('/v1/models/')).status).toBe(404);
+  expect((await server.call('/v1/models/first', { method: 'DELETE' })).status).toBe(405);
 });

@@ -65,6 +65,13 @@ describe('the configuration of an RL job', () => {
     expect(resolve({}).learningRate).toBe(5e-6);
   });
 
+  it('takes an unknown key that is left at its default, and no other', () => {
+    expect(resolve({ a_newer_key: null })).toEqual(resolve({}));
+    expect(resolveSft({ a_newer_key: null, metric_logging: { more: null } })).toEqual(resolveSft({ metric_logging: {} }));
+    const fault = 'experimental_config.a_newer_key: experimental_config.a_newer_key: Extra inputs are not permitted';
+    for (const value of [false, 0, '', {}]) expect(faultOf(() => resolve({ a_newer_key: value }))).toContain(fault);
+  });
+
   it('chooses the clip range by the loss', () => {
     expect(resolve({ ppo: true }).loss).toMatchObject({ ppo: true, epsilon: 0.2, epsilonHigh: 0.2 });
     expect(resolve({ loss_fn: 'ppo', epsilon: 0.1 }).loss).toMatchObject({ ppo: true, epsilon: 0.1, epsilonHigh: 0.1 });

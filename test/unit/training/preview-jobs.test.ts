@@ -275,6 +275,11 @@ describe('what is refused', () => {
       ['body', 'experimental_config', 'epsilom'],
     ],
     [
+      'an unknown key among those that are left out',
+      (id) => rl(id, { experimental_config: { newer: null, epsilom: 0 } }),
+      ['body', 'experimental_config', 'epsilom'],
+    ],
+    [
       'a negative epsilon',
       (id) => rl(id, { experimental_config: { epsilon: -1 } }),
       ['body', 'experimental_config', 'epsilon'],
