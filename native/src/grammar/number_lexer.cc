@@ -218,6 +218,9 @@ class NumberLexer final : public Lexer {
       whole_digits_ = std::max(whole_digits_, int64_t(std::to_string(set.step->factor).size()) + set.step->exponent);
       fraction_digits_ = std::max(fraction_digits_, -set.step->exponent);
     }
+    // Of one value nothing but zeros could follow, which nobody wants to read behind `"const": 2`.
+    if (set.low && set.high && compare(set.low->value, set.high->value) == 0)
+      fraction_digits_ = std::max<int64_t>(0, -set.low->value.exponent);
     significant_ =
         std::max(significant_, set.step ? int64_t(std::to_string(set.step->factor).size()) + std::max<int64_t>(set.step->exponent, 0) : 0);
     Step grid{1, -fraction_digits_};

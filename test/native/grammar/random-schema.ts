@@ -86,7 +86,7 @@ export class SchemaLanguages {
   }
 
   #constants(): RandomSchema {
-    const pool = ['a', 'ab', 'a"b', 'line\n', 'é', '', null, true, false, 0, 7, -12, 120];
+    const pool = ['a', 'ab', 'a"b', 'line\n', 'é', '', null, true, false, 0, 7, -12, 120, 2.5, -0.125];
     const chosen = Array.from({ length: this.#random.between(1, 4) }, () => this.#random.pick(pool));
     const values = [...new Set(chosen)];
     return { schema: { enum: values }, language: alt(...values.map(constant)) };
@@ -137,9 +137,7 @@ function quoted(text: Language): Language {
 
 function constant(value: string | number | boolean | null): Language {
   if (typeof value === 'string') return quoted(cat(...Array.from(value, (one) => spellJson(one.codePointAt(0) ?? 0))));
-  if (typeof value !== 'number') return word(String(value));
-  const places = value === 0 ? 16 : 15 - String(Math.abs(value)).length;
-  return cat(word(String(value)), optional(cat(word('.'), repeat(word('0'), 1, places))));
+  return word(String(value));
 }
 
 function digits(least: number, most: number): Language {

@@ -215,11 +215,22 @@ describe('SFT jobs', () => {
 
   test('refuse rows by their line', async () => {
     const { id } = await createModel(plane, 'rows');
+    const line = (content: unknown) => {
+      const messages = [
+        { role: 'user', content },
+        { role: 'assistant', content: 'y' },
+      ];
+      return JSON.stringify({ messages });
+    };
     const cases: [string, RegExp][] = [
       ['{"messages":[]}', /Line 1 .*messages/],
       [`${row('a')}\n{"messages":[{"role":"user","content":"x"}]}`, /Line 2 .*assistant/],
       [`${row('a')}\n\n{broken`, /Line 3 .*JSON/],
       ['[1]', /Line 1 .*object/],
+      [line([{ type: 'image_url', image_url: { url: 'data:' } }]), /Line 1 .*messages\[0\]\.content\[0\].*'image_url'/],
+      [line([{ text: 'x' }]), /Line 1 .*content\[0\] has the type ''/],
+      [line([null]), /Line 1 .*content\[0\]/],
+      [line([{ type: 'text', text: 'x' }, { type: 'refusal', refusal: 4 }]), /Line 1 .*content\[1\]\.refusal/],
       ['{"messages":[{"content":"x"}]}', /Line 1 .*role/],
       ['{"messages":[{"role":"","content":"x"},{"role":"assistant","content":"y"}]}', /Line 1 .*\[0\]\.role/],
       ['{"messages":[{"role":"User","content":"x"},{"role":"assistant","content":"y"}]}', /Line 1 .*\[0\]\.role/],
