@@ -139,13 +139,21 @@ export class ModelRepository {
   }
 
   /** Null where the model has no checkpoint of this id. */
+  /** Also of one that was deleted lately: whoever reads pages may delete what they show. */
   async stepOf(modelId: string, checkpointId: string): Promise<number | null> {
-    const row = await this.#db
+    const [row] = await this.#db
       .selectFrom('checkpoints')
       .select('step')
       .where('model_id', '=', modelId)
       .where('id', '=', checkpointId)
-      .executeTakeFirst();
+      .unionAll((db) =>
+        db
+          .selectFrom('deleted_checkpoints')
+          .select('step')
+          .where('model_id', '=', modelId)
+          .where('id', '=', checkpointId),
+      )
+      .execute();
     return row?.step ?? null;
   }
 
@@ -168,6 +176,7 @@ export class ModelRepository {
   /** The checkpoints that were there, now gone. */
   async removeCheckpoints(modelId: string, steps: number[]): Promise<StoredCheckpoint[]> {
     const gone: StoredCheckpoint[] = [];
+    const now = new Date().toISOString();
     await this.#db.transaction().execute(async (trx) => {
       // A statement takes a bounded number of values.
       for (let from = 0; from < steps.length; from += 500) {
@@ -181,6 +190,8 @@ export class ModelRepository {
           transition('checkpoint', 'ready', 'delete');
           gone.push(fromCheckpointRow(row));
         }
+        const deleted = rows.map(({ id, step }) => ({ id, model_id: modelId, step, deleted_at: now }));
+        if (deleted.length > 0) await trx.insertInto('deleted_checkpoints').values(deleted).execute();
       }
     });
     return gone;
@@ -188,6 +199,7 @@ export class ModelRepository {
 
   async forgetDeleted(before: string): Promise<void> {
     await this.#db.deleteFrom('deleted_models').where('deleted_at', '<', before).execute();
+    await this.#db.deleteFrom('deleted_checkpoints').where('deleted_at', '<', before).execute();
   }
 
   /** Every blob that a row names. */

@@ -55,6 +55,14 @@ export interface CheckpointsTable {
   created_at: string;
 }
 
+/** So that a page may begin behind it. */
+export interface DeletedCheckpointsTable {
+  id: string;
+  model_id: string;
+  step: number;
+  deleted_at: string;
+}
+
 export interface JobsTable {
   /** Order of acceptance. */
   sequence: Generated<number>;
@@ -164,6 +172,7 @@ export interface Tables {
   models: ModelsTable;
   deleted_models: DeletedModelsTable;
   checkpoints: CheckpointsTable;
+  deleted_checkpoints: DeletedCheckpointsTable;
   jobs: JobsTable;
   job_events: JobEventsTable;
   idempotency_keys: IdempotencyKeysTable;

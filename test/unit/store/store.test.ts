@@ -14,6 +14,7 @@ const TABLES = [
   'artifacts',
   'checkpoint_metrics',
   'checkpoints',
+  'deleted_checkpoints',
   'deleted_models',
   'entities',
   'idempotency_keys',

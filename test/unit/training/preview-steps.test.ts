@@ -145,3 +145,26 @@ test('a lag behind jobs that have not ended is theirs to decide; a repeated requ
   const again = await plane.post(JOBS, body, { 'idempotency-key': 'lagging' });
   expect([again.status, await again.json()]).toEqual([200, { id }]);
 });
+
+test('a reader of pages may delete what it has read', async () => {
+  const { id: modelId } = await createModel(plane, 'pruned');
+  const { id: other } = await createModel(plane, 'untouched');
+  for (let i = 0; i < 4; i++) await train(modelId);
+  const path = `/v1/preview/models/${modelId}/checkpoints`;
+  for (const order of ['asc', 'desc']) {
+    const seen: number[] = [];
+    let after = '';
+    for (;;) {
+      const page = await plane.json(`${path}?limit=1&order=${order}&after=${after}`);
+      const [item] = page['data'] as { id: string; step: number }[];
+      if (!item) break;
+      seen.push(item.step);
+      // The newest stays for the way back.
+      if (item.step < 4) expect(await deleteSteps(modelId, item.step)).toMatchObject({ deleted_count: 1 });
+      after = item.id;
+    }
+    expect(seen).toEqual(order === 'asc' ? [0, 1, 2, 3, 4] : [4]);
+    // Whose checkpoint it was is not forgotten.
+    expect((await plane.call(`/v1/preview/models/${other}/checkpoints?after=${after}`)).status).toBe(422);
+  }
+});
