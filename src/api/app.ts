@@ -8,6 +8,7 @@ import { BodyReader } from './middleware/body.ts';
 import { errorResponses } from './middleware/errors.ts';
 import { closeWhenDraining, cutStalledReaders, limitHeaders } from './middleware/limits.ts';
 import { refuseTraining } from './middleware/no-training.ts';
+import { allowOrigins } from './middleware/origins.ts';
 import { echoRequestIds, requestIds } from './middleware/request-id.ts';
 import { chatCompletions } from './routes/chat-completions.ts';
 import { completions } from './routes/completions.ts';
@@ -66,6 +67,7 @@ export function createApp(deps: ApiDeps, readerIdleMs = READER_IDLE_MS): Koa {
   app.use(closeWhenDraining(deps.draining));
   app.use(limitHeaders());
   if (deps.settings.enableRequestIdHeaders) app.use(echoRequestIds());
+  if (deps.settings.allowedOrigins.length > 0) app.use(allowOrigins(deps.settings.allowedOrigins));
   app.use(authenticate(deps.keys));
   app.use(requestIds());
   if (!deps.trains) app.use(refuseTraining(isRouted));

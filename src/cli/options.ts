@@ -334,6 +334,13 @@ export const OPTIONS: OptionTable = {
     default: () => false,
     help: 'usage in every stream chunk',
   },
+  allowedOrigins: {
+    flag: 'allowed-origins',
+    parse: list(),
+    default: () => [],
+    defaultText: 'none',
+    help: 'origins whose pages may send requests from a browser, such as https://chat.example.org; * for all',
+  },
   enableRequestIdHeaders: {
     flag: 'enable-request-id-headers',
     parse: boolean(),

@@ -95,6 +95,8 @@ export interface Settings {
   repetitionFinishReason: 'vllm' | 'openai';
   /** Send usage with every stream chunk whatever the client says. */
   forceIncludeUsage: boolean;
+  /** Origins whose pages may send requests from a browser; `*` for all. */
+  allowedOrigins: string[];
   /** Echo X-Request-Id as a response header. */
   enableRequestIdHeaders: boolean;
   /** Also publish metrics under vllm: names. */

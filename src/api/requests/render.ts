@@ -37,7 +37,9 @@ export interface TemplateRules {
   defaultTemplateKwargs: Record<string, unknown>;
 }
 
-export function checkContinuation(fields: Pick<RenderFields, 'continue_final_message' | 'add_generation_prompt'>): void {
+export function checkContinuation(
+  fields: Pick<RenderFields, 'continue_final_message' | 'add_generation_prompt'>,
+): void {
   if (fields.continue_final_message !== true || fields.add_generation_prompt !== true) return;
   const message = 'Cannot set both `continue_final_message` and `add_generation_prompt` to True.';
   throw new ApiError('invalid_parameter', message, 'continue_final_message');

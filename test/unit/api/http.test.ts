@@ -233,6 +233,51 @@ describe('keys', () => {
     expect(error.message).not.toContain('tk-wrong');
   });
 
+  test('pages of other origins get answers where the operator names them, never a way around keys', async () => {
+    const page = 'https://chat.example.org';
+    const ask = {
+      'access-control-request-method': 'POST',
+      'access-control-request-headers': 'authorization,content-type',
+    };
+    const call = async (own: TestServer, method: string, headers: Record<string, string>) => {
+      const response = await fetch(`${own.url}/v1/models`, { method, headers });
+      const of = (name: string) => response.headers.get(`access-control-${name}`);
+      return [response.status, of('allow-origin'), of('allow-headers'), response.headers.get('vary')];
+    };
+    const named = await startTestServer({ allowedOrigins: ['https://a.example', page] });
+    const all = await startTestServer({ allowedOrigins: ['*'] });
+    expect(await call(server, 'OPTIONS', { origin: page, ...ask })).toEqual([401, null, null, null]);
+    expect(await call(named, 'OPTIONS', { origin: page, ...ask })).toEqual([
+      204,
+      page,
+      'authorization,content-type',
+      'Origin',
+    ]);
+    expect(await call(named, 'OPTIONS', { origin: 'https://b.example', ...ask })).toEqual([401, null, null, 'Origin']);
+    expect(await call(named, 'OPTIONS', { origin: page })).toEqual([401, page, null, 'Origin']);
+    expect(await call(named, 'GET', { origin: page })).toEqual([401, page, null, 'Origin']);
+    expect(await call(named, 'GET', { origin: page, authorization: `Bearer ${KEY}` })).toEqual([
+      200,
+      page,
+      null,
+      'Origin',
+    ]);
+    expect(await call(all, 'OPTIONS', { origin: 'null', ...ask })).toEqual([
+      204,
+      '*',
+      'authorization,content-type',
+      null,
+    ]);
+    const odd = { ...ask, 'access-control-request-headers': 'a b' };
+    expect(await call(all, 'OPTIONS', { origin: page, ...odd })).toEqual([204, '*', null, null]);
+    const body = JSON.stringify({ messages, stream: true });
+    const headers = { origin: page, authorization: `Bearer ${KEY}`, 'content-type': 'application/json' };
+    const stream = await fetch(named.url + CHAT, { method: 'POST', body, headers });
+    expect(stream.headers.get('access-control-allow-origin')).toBe(page);
+    expect(await stream.text()).toContain('[DONE]');
+    await Promise.all([named.close(), all.close()]);
+  });
+
   test('an id that answers carry is on refusals too', async () => {
     const own = await startTestServer({ enableRequestIdHeaders: true });
     const idOf = async (id: string | null, path = '/v1/models') => {

@@ -3,7 +3,13 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
 import type { NativeGrammarSource } from '../../../src/control/engine/native-grammar.ts';
 import { SERVE } from '../../../src/control/grammar/compile.ts';
-import type { ChatMessage, ChoiceDelta, GenerationInput, ReplyOptions, Sessions } from '../../../src/control/sessions/session.ts';
+import type {
+  ChatMessage,
+  ChoiceDelta,
+  GenerationInput,
+  ReplyOptions,
+  Sessions,
+} from '../../../src/control/sessions/session.ts';
 import { generationInput, RENDER, REPLY, SAMPLING } from '../../fixtures/generation-input.ts';
 import { byteTokenizer, writeModel } from '../models/model-directory.ts';
 import { FakeEngine } from './fake-engine.ts';

@@ -67,7 +67,9 @@ describe('the configuration of an RL job', () => {
 
   it('takes an unknown key that is left at its default, and no other', () => {
     expect(resolve({ a_newer_key: null })).toEqual(resolve({}));
-    expect(resolveSft({ a_newer_key: null, metric_logging: { more: null } })).toEqual(resolveSft({ metric_logging: {} }));
+    expect(resolveSft({ a_newer_key: null, metric_logging: { more: null } })).toEqual(
+      resolveSft({ metric_logging: {} }),
+    );
     const fault = 'experimental_config.a_newer_key: experimental_config.a_newer_key: Extra inputs are not permitted';
     for (const value of [false, 0, '', {}]) expect(faultOf(() => resolve({ a_newer_key: value }))).toContain(fault);
   });

@@ -230,7 +230,13 @@ describe('SFT jobs', () => {
       [line([{ type: 'image_url', image_url: { url: 'data:' } }]), /Line 1 .*messages\[0\]\.content\[0\].*'image_url'/],
       [line([{ text: 'x' }]), /Line 1 .*content\[0\] has the type ''/],
       [line([null]), /Line 1 .*content\[0\]/],
-      [line([{ type: 'text', text: 'x' }, { type: 'refusal', refusal: 4 }]), /Line 1 .*content\[1\]\.refusal/],
+      [
+        line([
+          { type: 'text', text: 'x' },
+          { type: 'refusal', refusal: 4 },
+        ]),
+        /Line 1 .*content\[1\]\.refusal/,
+      ],
       ['{"messages":[{"content":"x"}]}', /Line 1 .*role/],
       ['{"messages":[{"role":"","content":"x"},{"role":"assistant","content":"y"}]}', /Line 1 .*\[0\]\.role/],
       ['{"messages":[{"role":"User","content":"x"},{"role":"assistant","content":"y"}]}', /Line 1 .*\[0\]\.role/],
