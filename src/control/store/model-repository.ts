@@ -138,8 +138,7 @@ export class ModelRepository {
     });
   }
 
-  /** Null where the model has no checkpoint of this id. */
-  /** Also of one that was deleted lately: whoever reads pages may delete what they show. */
+  /** Also of one that was deleted lately: whoever reads pages may delete what they show. Null where the model had none of this id. */
   async stepOf(modelId: string, checkpointId: string): Promise<number | null> {
     const [row] = await this.#db
       .selectFrom('checkpoints')
