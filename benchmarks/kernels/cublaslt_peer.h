@@ -27,18 +27,20 @@ class CublasLt {
 
   const std::string& name() const { return name_; }
 
-  // y[m][n] = x[m][k] . w[n][k]^T, by the algorithm that the library thinks best.
+  // y[m][n] = x[m][k] . w[n][k]^T, or back: y[m][k] = x[m][n] . w[n][k]; by the algorithm that the library thinks best.
   class Product {
    public:
-    Product(CublasLt& lt, const bf16* x, const bf16* w, float* y, int64_t m, int64_t n, int64_t k) : lt_(lt), x_(x), w_(w), y_(y) {
-      // The library's matrices are column-major: it computes y^T = w . x^T.
+    Product(CublasLt& lt, const bf16* x, const bf16* w, float* y, int64_t m, int64_t n, int64_t k, bool back = false)
+        : lt_(lt), x_(x), w_(w), y_(y) {
+      // The library's matrices are column-major: it computes y^T = w . x^T, or w^T . x^T.
       constexpr int kBf16 = 14, kF32 = 0, kComputeF32 = 68, kTransposeA = 3, kMostWorkspace = 1;
-      const int32_t transpose = 1;
+      const int32_t transpose = back ? 0 : 1;
+      const int64_t inputs = back ? n : k, outputs = back ? k : n;
       check(lt.create_operation_(&operation_, kComputeF32, kF32), "cublasLtMatmulDescCreate");
       check(lt.set_operation_(operation_, kTransposeA, &transpose, sizeof transpose), "cublasLtMatmulDescSetAttribute");
       check(lt.create_layout_(&weights_, kBf16, uint64_t(k), uint64_t(n), k), "cublasLtMatrixLayoutCreate");
-      check(lt.create_layout_(&tokens_, kBf16, uint64_t(k), uint64_t(m), k), "cublasLtMatrixLayoutCreate");
-      check(lt.create_layout_(&out_, kF32, uint64_t(n), uint64_t(m), n), "cublasLtMatrixLayoutCreate");
+      check(lt.create_layout_(&tokens_, kBf16, uint64_t(inputs), uint64_t(m), inputs), "cublasLtMatrixLayoutCreate");
+      check(lt.create_layout_(&out_, kF32, uint64_t(outputs), uint64_t(m), outputs), "cublasLtMatrixLayoutCreate");
       const uint64_t bytes = lt.workspace_.size();
       void* preference = nullptr;
       check(lt.create_preference_(&preference), "cublasLtMatmulPreferenceCreate");

@@ -1,7 +1,7 @@
 // Times the CUDA kernels on a device beside its limits measured in the same run: a large copy, and a large product. Needs no Node. Where the
 // machine has cuBLASLt, products of BF16 weights are timed in turn with it, once the outputs have been compared.
 // Usage: gpu_bench [FILE.json [variants]]. A line per case, as they come; the file gets all of them. With `variants`: only what has several
-// kernels, products of BF16 weights and attention. TANDEM_CUDA_MATMUL and TANDEM_CUDA_ATTENTION choose them, as for a server.
+// kernels, products of BF16 weights (there and back) and attention. TANDEM_CUDA_MATMUL and TANDEM_CUDA_ATTENTION choose them, as for a server.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -113,6 +113,8 @@ class Bench {
     attempt("copy", [&] { copy_limit(); });
     for (int64_t m : {1, 8, 32}) decode_products(m);
     for (int64_t m : {256, 512, 2048, 8192}) prefill_products(m);
+    for (int64_t m : {1424, 2048}) products_back(m);
+    attempt("a product back", [&] { product(256, 151936, 4096, 2e-12 * 256 * 151936 * 4096, 0, "TFLOP/s", true); });
     for (auto [sequences, length] : {std::pair<int64_t, int64_t>{32, 2048}, {1, 512}, {1, 8192}}) {
       attempt("decode attention", [&, sequences = sequences, length = length] { decode_attention(sequences, length); });
     }
@@ -170,17 +172,20 @@ class Bench {
     add("copy, read and write", 2.0 * double(bytes) / 1e9, t, 0, "GB/s");
   }
 
-  // `amount`: of what the unit counts, per call.
-  void product(int64_t m, int64_t n, int64_t k, double amount, double limit, const char* unit) {
-    DeviceBuffer<bf16> x(noise(size_t(m * k), 1)), w(noise(size_t(n * k), 0.05f));
-    DeviceBuffer<float> y(size_t(m * n)), workspace(size_t(matmul_workspace_floats(m, n, k)));
-    const MatMul args{x.data(), k, m, w.data(), n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size()), {}, matmul_};
-    const std::string name = "product m=" + std::to_string(m) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
-    const auto ours = [&] { matmul(args, nullptr); };
+  // `amount`: of what the unit counts, per call. Back: the gradient of the inputs.
+  void product(int64_t m, int64_t n, int64_t k, double amount, double limit, const char* unit, bool back = false) {
+    const int64_t in = back ? n : k, out = back ? k : n;
+    const int64_t floats = back ? matmul_transposed_floats(matmul_, m, n, k) : matmul_workspace_floats(m, n, k);
+    DeviceBuffer<bf16> x(noise(size_t(m * in), 1)), w(noise(size_t(n * k), 0.05f));
+    DeviceBuffer<float> y(size_t(m * out)), workspace{size_t(floats)};
+    const MatMul args{x.data(), in, m, w.data(), n, k, y.data(), out, false, workspace.data(), floats, {}, matmul_};
+    const std::string name =
+        std::string(back ? "product back" : "product") + " m=" + std::to_string(m) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
+    const auto ours = [&] { back ? matmul_transposed(args, nullptr) : matmul(args, nullptr); };
     bool timed = false;
     auto beside_the_peer = [&] {
       DeviceBuffer<float> theirs(y.size());
-      CublasLt::Product other(*peer_, x.data(), w.data(), theirs.data(), m, n, k);
+      CublasLt::Product other(*peer_, x.data(), w.data(), theirs.data(), m, n, k, back);
       ours();
       other.run(nullptr);
       compare(y, theirs, name);
@@ -254,6 +259,14 @@ class Bench {
   void prefill_products(int64_t m) {
     for (auto [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {24576, 4096}, {4096, 12288}}) {
       attempt("a product", [&, n = n, k = k] { product(m, n, k, 2e-12 * double(m) * double(n) * double(k), 0, "TFLOP/s"); });
+    }
+  }
+
+  // Of a chunk of the trainer's rows.
+  void products_back(int64_t m) {
+    for (auto [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}}) {
+      const double flops = 2e-12 * double(m) * double(n) * double(k);
+      attempt("a product back", [&, n = n, k = k] { product(m, n, k, flops, 0, "TFLOP/s", true); });
     }
   }
 

@@ -702,6 +702,39 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: "CUDA: a missing barrier in Hopper's product of the way back",
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_transposed_wgmma.cu',
+        search: '    barrier_wait(&ring.empty[stage], (round & 1) ^ 1);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: a dropped wait in Hopper's product of the way back",
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_transposed_wgmma.cu',
+        search: '    barrier_wait(&ring.full[i % S::kStages], i / S::kStages & 1);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: Hopper's product of the way back gives a stage back before it has been multiplied",
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_transposed_wgmma.cu',
+        search: '    give_back<S>(ring, done, i);\n',
+        replace: '    give_back<S>(ring, done, i + 1);\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: "CUDA: a missing barrier in Hopper's attention",
     edits: [
       {

@@ -31,6 +31,7 @@ using gpu_emulation::shared_address;
 using gpu_emulation::shared_writes_fence;
 using gpu_emulation::TensorMap;
 using gpu_emulation::wgmma;
+using gpu_emulation::wgmma_across;
 using gpu_emulation::wgmma_commit;
 using gpu_emulation::wgmma_fence;
 using gpu_emulation::wgmma_rows;
@@ -116,21 +117,26 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[kCount]) {
 // has been waited for.
 template <int kTokens>
 __device__ __forceinline__ void wgmma(float (&sums)[kTokens / 2], uint64_t a, uint64_t b);
+// sums[64][kColumns] += a[64][16] . b[16][kColumns].
+template <int kColumns>
+__device__ __forceinline__ void wgmma_across(float (&sums)[kColumns / 2], uint64_t a, uint64_t b);
 
-#define TANDEM_WGMMA(tokens, count, at_a, at_b)                                                                              \
-  template <>                                                                                                                \
-  __device__ __forceinline__ void wgmma<tokens>(float(&sums)[count], uint64_t a, uint64_t b) {                               \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #tokens "k16.f32.bf16.bf16 {" TANDEM_NAMES_##count "}, " at_a ", " at_b \
-                                                                                                        ", 1, 1, 1, 0, 0;"   \
-                 : TANDEM_SUMS_##count(0)                                                                                    \
-                 : "l"(a), "l"(b));                                                                                          \
+#define TANDEM_WGMMA(name, columns, count, across, at_a, at_b)                                                                       \
+  template <>                                                                                                                        \
+  __device__ __forceinline__ void name<columns>(float(&sums)[count], uint64_t a, uint64_t b) {                                       \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" TANDEM_NAMES_##count "}, " at_a ", " at_b        \
+                                                                                                         ", 1, 1, 1, 0, " across ";" \
+                 : TANDEM_SUMS_##count(0)                                                                                            \
+                 : "l"(a), "l"(b));                                                                                                  \
   }
-TANDEM_WGMMA(8, 4, "%4", "%5")
-TANDEM_WGMMA(16, 8, "%8", "%9")
-TANDEM_WGMMA(32, 16, "%16", "%17")
-TANDEM_WGMMA(64, 32, "%32", "%33")
-TANDEM_WGMMA(128, 64, "%64", "%65")
-TANDEM_WGMMA(256, 128, "%128", "%129")
+TANDEM_WGMMA(wgmma, 8, 4, "0", "%4", "%5")
+TANDEM_WGMMA(wgmma, 16, 8, "0", "%8", "%9")
+TANDEM_WGMMA(wgmma, 32, 16, "0", "%16", "%17")
+TANDEM_WGMMA(wgmma, 64, 32, "0", "%32", "%33")
+TANDEM_WGMMA(wgmma, 128, 64, "0", "%64", "%65")
+TANDEM_WGMMA(wgmma, 256, 128, "0", "%128", "%129")
+TANDEM_WGMMA(wgmma_across, 128, 64, "1", "%64", "%65")
+TANDEM_WGMMA(wgmma_across, 256, 128, "1", "%128", "%129")
 
 // sums[64][kColumns] += rows[64][16] . b[kColumns][16]^T, or . b[16][kColumns] where kAcross. Each warp's 16 rows are a fragment as of
 // mma_m16n8k16, which is read until the group has been waited for (keep_rows).

@@ -241,6 +241,17 @@ void matmul_mma(const MatMul& a, const Split& split, cudaStream_t stream) {
   launch<128, false, false>(a, split, stream);
 }
 
+Split split_transposed_mma(int64_t n, int64_t k) {
+  Split split = split_of(1, k, n);
+  split.in_grid = false;
+  return split;
+}
+
+void matmul_transposed_mma(const MatMul& a, const Split& split, cudaStream_t stream) {
+  if (a.m <= 16) return launch<16, true, true>(a, split, stream);
+  launch<128, true, true>(a, split, stream);
+}
+
 void matmul(const MatMul& a, cudaStream_t stream) {
   check(a, "matmul", sides_of<false>(a));
   check_argument(a.workspace_floats >= matmul_workspace_floats(a.m, a.n, a.k), "matmul", "workspace_floats");
@@ -251,12 +262,18 @@ void matmul(const MatMul& a, cudaStream_t stream) {
 }
 
 void matmul_transposed(const MatMul& a, cudaStream_t stream) {
-  check(a, "matmul_transposed", sides_of<true>(a));
-  if (a.m == 0) return;
-  Split split = split_of(a.m, a.k, a.n);
-  split.in_grid = false;
-  if (a.m <= 16) return launch<16, true, true>(a, split, stream);
-  launch<128, true, true>(a, split, stream);
+  const char* name = "matmul_transposed";
+  check(a, name, sides_of<true>(a));
+  check_argument(a.ldy % 2 == 0, name, "ldy");
+  check_argument(reinterpret_cast<uintptr_t>(a.y) % 8 == 0, name, "y");
+  const MatMulVariant& variant = variant_of(a.quantised.data != nullptr ? MatMulKernel::kMma : a.kernel);
+  check_argument(a.workspace_floats >= matmul_transposed_floats(variant.kernel, a.m, a.n, a.k), name, "workspace_floats");
+  if (a.m > 0) variant.launch_transposed(a, variant.split_transposed(a.n, a.k), stream);
+}
+
+int64_t matmul_transposed_floats(MatMulKernel kernel, int64_t m, int64_t n, int64_t k) {
+  const Split split = variant_of(kernel).split_transposed(n, k);
+  return split.in_grid ? split.parts * m * k : 0;
 }
 
 }  // namespace tandem::cuda

@@ -23,7 +23,7 @@ struct MatMul {
   float* workspace;  // matmul_workspace_floats(m, n, k), may be null where that is 0
   int64_t workspace_floats;
   QuantWeights quantised = {};
-  MatMulKernel kernel = MatMulKernel::kMma;  // not of quantised weights, nor of transposed ones
+  MatMulKernel kernel = MatMulKernel::kMma;  // not of quantised weights
   bool leave_parts = false;                  // where there are matmul_parts(), y is left as it is
 };
 
@@ -38,8 +38,9 @@ int64_t matmul_most_workspace_floats(int64_t most_m, int64_t n, int64_t k);
 // Throws Error(kRange) naming the argument.
 void matmul(const MatMul& args, cudaStream_t stream);
 
-// The way back, from the same weights: y[m][k] (+)= x[m][n] . w[n][k], parts being of n. x's columns from n to the next multiple of 8 are
-// zero. Needs no workspace.
+// The way back, from the same weights: y[m][k] (+)= x[m][n] . w[n][k], parts being of n; how many there are depends on the kernel, n and k.
+// x's columns from n to the next multiple of 8 are zero; ldy is even and y 8-byte aligned. The workspace is matmul_transposed_floats.
 void matmul_transposed(const MatMul& args, cudaStream_t stream);
+int64_t matmul_transposed_floats(MatMulKernel kernel, int64_t m, int64_t n, int64_t k);
 
 }  // namespace tandem::cuda

@@ -1,22 +1,19 @@
 // A product on Hopper: a warp brings boxes of weights and of tokens by TMA through a ring of stages, groups of four warps multiply them by
 // wgmma, 64 outputs each. Weights are on the side of 64 rows and tokens on the other, so that few tokens cost few columns.
-#include "cuda/common/hopper.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/gemm/variants.h"
+#include "cuda/gemm/wgmma_ring.h"
 
 namespace tandem::cuda {
 namespace {
 
-constexpr int kGroupOutputs = 64;
-constexpr int kGroupThreads = 4 * kWarp;
-constexpr int kDepth = kSplitDepth;  // k of a stage
-constexpr int kGroupBytes = kGroupOutputs * kDepth * int(sizeof(bf16));
+constexpr int kGroupBytes = kGroupRows * kDepth * int(sizeof(bf16));
 
 // How many tokens and groups of outputs a block has, and whether it adds up several parts.
 template <int kTokens, int kGroups, bool kSums>
 struct Shape {
-  static constexpr int kOutputs = kGroups * kGroupOutputs;
+  static constexpr int kOutputs = kGroups * kGroupRows;
   static constexpr int kThreads = kGroups * kGroupThreads + kWarp;
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokens * kDepth * int(sizeof(bf16));
@@ -26,13 +23,6 @@ struct Shape {
 };
 
 #if TANDEM_HOPPER_CODE
-
-constexpr int kStep = 16;  // k of a wgmma
-
-// A stage's two barriers: `full` when its copies have come, `empty` when every warp that multiplies is done with it.
-struct Ring {
-  Barrier *full, *empty;
-};
 
 // Fills the stages of tiles [begin, end) one after the other.
 template <class S>
@@ -45,15 +35,6 @@ __device__ void bring_tiles(unsigned char* stages, const Ring& ring, const Tenso
     unsigned char* to = stages + stage * S::kStageBytes;
     bulk_load(to, weights, &ring.full[stage], column, first_output);
     bulk_load(to + S::kWeightBytes, tokens, &ring.full[stage], column, first_token);
-  }
-}
-
-// This warp is done with the first `until` of the block's tiles.
-template <class S>
-__device__ void give_back(const Ring& ring, int& done, int until) {
-  __syncwarp();
-  for (; done < until; ++done) {
-    if (threadIdx.x % kWarp == 0) barrier_arrive(&ring.empty[done % S::kStages]);
   }
 }
 
@@ -105,22 +86,12 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kSums>::kThreads)
 #if TANDEM_HOPPER_CODE
   using S = Shape<kTokens, kGroups, kSums>;
   GPU_SHARED_BYTES(shared);
-  Barrier* barriers = reinterpret_cast<Barrier*>(shared + S::kStages * S::kStageBytes);
-  const Ring ring{barriers, barriers + S::kStages};
+  const Ring ring = open_ring(shared + S::kStages * S::kStageBytes, S::kStages, kGroups);
   const int token_tiles = int((a.m + kTokens - 1) / kTokens), all_tiles = int((a.k + kDepth - 1) / kDepth);
   const int first_token = int(blockIdx.x) % token_tiles * kTokens, first_output = int(blockIdx.x) / token_tiles * S::kOutputs;
   const int begin = parts_in_grid ? int(blockIdx.y) * tiles_per_part : 0;
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < S::kStages; ++stage) {
-      barrier_init(&ring.full[stage], 1);
-      barrier_init(&ring.empty[stage], kGroups * kGroupThreads / kWarp);
-    }
-    barrier_init_fence();
-  }
-  __syncthreads();  // the barriers are there for all
-  // The shuffle tells the compiler that a warp takes one path.
-  const int warp = __shfl_sync(kAllLanes, int(threadIdx.x) / kWarp, 0), lane = int(threadIdx.x) % kWarp;
+  const int warp = own_warp(), lane = int(threadIdx.x) % kWarp;
   if (warp == kGroups * kGroupThreads / kWarp) {
     if (lane == 0) bring_tiles<S>(shared, ring, &weights, &tokens, first_output, first_token, begin, end);
     return;

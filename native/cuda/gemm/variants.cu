@@ -7,8 +7,8 @@ namespace {
 
 // The first is the default. No other becomes it before it has passed scripts/gpu-check on a device.
 constexpr MatMulVariant kVariants[] = {
-    {MatMulKernel::kMma, "mma", 8, 99, matmul_mma},
-    {MatMulKernel::kWgmma, "wgmma", 9, 9, matmul_wgmma},
+    {MatMulKernel::kMma, "mma", 8, 99, matmul_mma, split_transposed_mma, matmul_transposed_mma},
+    {MatMulKernel::kWgmma, "wgmma", 9, 9, matmul_wgmma, split_transposed_wgmma, matmul_transposed_wgmma},
 };
 
 }  // namespace

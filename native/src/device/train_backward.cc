@@ -14,17 +14,28 @@ constexpr int64_t kAttentionProducts = 7;
 
 int64_t widest_output(const model::Spec& s) { return std::max({s.query_size() + 2 * s.kv_size(), 2 * s.intermediate_size, s.hidden_size}); }
 
+int64_t backward_floats(const model::Spec& s, const Sizes& sizes, const Kernels& kernels) {
+  const int64_t h = s.hidden_size, q = s.query_size(), f = s.intermediate_size;
+  int64_t most = 0;
+  for (auto [n, k] : {std::pair{q + 2 * s.kv_size(), h}, {h, q}, {2 * f, h}, {h, f}}) {
+    most = std::max(most, cuda::matmul_transposed_floats(kernels.matmul, sizes.rows, n, k));
+  }
+  return most;
+}
+
 }  // namespace
 
 TrainBackward::TrainBackward(const model::Spec& spec, const Weights& weights, const Layers& layers, TrainFactors& factors,
                              const Sizes& sizes, int64_t unit_work, cuda::Stream& stream)
     : spec_(spec), weights_(weights), layers_(layers), factors_(factors), sizes_(sizes), unit_work_(unit_work), stream_(stream),
       d_out_(size_t(sizes.rows * widest_output(spec))), x_(size_t(sizes.rows * sizes.activation)),
-      wide_(size_t(sizes.rows * sizes.activation)), u_(size_t(sizes.rows * factors.most_rank())), row_adapters_(size_t(sizes.rows)) {}
+      wide_(size_t(sizes.rows * sizes.activation)), u_(size_t(sizes.rows * factors.most_rank())), row_adapters_(size_t(sizes.rows)),
+      workspace_(size_t(backward_floats(spec, sizes, weights.kernels))) {}
 
-int64_t TrainBackward::bytes(const model::Spec& spec, const Sizes& sizes, int64_t most_rank) {
+int64_t TrainBackward::bytes(const model::Spec& spec, const Sizes& sizes, const Kernels& kernels, int64_t most_rank) {
   const int64_t f = sizeof(float), e = sizeof(bf16);
-  return sizes.rows * (widest_output(spec) * e + sizes.activation * (e + f) + most_rank * f + int64_t(sizeof(int32_t)));
+  return sizes.rows * (widest_output(spec) * e + sizes.activation * (e + f) + most_rank * f + int64_t(sizeof(int32_t))) +
+         backward_floats(spec, sizes, kernels) * f;
 }
 
 int64_t TrainBackward::row_bytes(const model::Spec& spec, int64_t tokens) {
@@ -88,7 +99,9 @@ void TrainBackward::product(const Back& back, float* dx) {
   const Matrix& w = *back.weights;
   const int64_t rows = back.chunk->count;
   if (dx)
-    cuda::matmul_transposed({d_out_.data(), w.n, rows, w.data.data(), w.n, w.k, dx, w.k, false, nullptr, 0, w.quantised()}, stream_.get());
+    cuda::matmul_transposed({d_out_.data(), w.n, rows, w.data.data(), w.n, w.k, dx, w.k, false, workspace_.data(),
+                             int64_t(workspace_.size()), w.quantised(), weights_.kernels.matmul},
+                            stream_.get());
   for (model::Module module : train::modules_of(back.product)) {
     const TrainFactors::Piece* piece = factors_.find(back.layer, module);
     if (!piece) continue;

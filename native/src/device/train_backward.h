@@ -12,7 +12,7 @@ class TrainBackward {
                 int64_t unit_work, cuda::Stream& stream);
 
   // Memory of its own, and of a row of so many tokens.
-  static int64_t bytes(const model::Spec& spec, const Sizes& sizes, int64_t most_rank);
+  static int64_t bytes(const model::Spec& spec, const Sizes& sizes, const Kernels& kernels, int64_t most_rank);
   static int64_t row_bytes(const model::Spec& spec, int64_t tokens);
 
   // Makes room for a row, whose gradient at the end of the layers goes to gradient(), one row per token.
@@ -54,6 +54,7 @@ class TrainBackward {
   DeviceBuffer<float> wide_;            // [chunk][inputs of a product]: its gradient
   DeviceBuffer<float> u_;               // [chunk][most rank]
   DeviceBuffer<int32_t> row_adapters_;  // zeros
+  DeviceBuffer<float> workspace_;       // of a product
   // Of the whole row.
   DeviceBuffer<float> residual_;                   // [T][hidden]
   DeviceBuffer<bf16> d_attended_, keys_, values_;  // [T][query], [T][kv]

@@ -37,9 +37,9 @@ int64_t most_rank(const train::State& state) {
   return most;
 }
 
-int64_t bytes_of(const model::Spec& spec, const Sizes& sizes, const train::State& state) {
-  return TrainFactors::bytes(state) + int64_t(sizes.layer_bytes()) + TrainHead::bytes(spec, sizes.logit_rows) +
-         TrainBackward::bytes(spec, sizes, most_rank(state));
+int64_t bytes_of(const model::Spec& spec, const Sizes& sizes, const Kernels& kernels, const train::State& state) {
+  return TrainFactors::bytes(state) + int64_t(sizes.layer_bytes()) + TrainHead::bytes(spec, sizes.logit_rows, kernels) +
+         TrainBackward::bytes(spec, sizes, kernels, most_rank(state));
 }
 
 int64_t checked(int64_t bytes, const train::Options& options) {
@@ -55,7 +55,7 @@ TrainCompute::TrainCompute(std::shared_ptr<const Weights> weights, std::shared_p
                            const train::State& state)
     : weights_(std::move(weights)), facts_(std::move(facts)), unit_work_(options.unit_work * kThreadsWorth),
       layer_work_(work_of(weights_->layers.front())), sizes_(sizes_of(facts_->spec, options, unit_work_, layer_work_)),
-      fixed_bytes_(checked(bytes_of(facts_->spec, sizes_, state), options)), stream_(cuda::Priority::kLow),
+      fixed_bytes_(checked(bytes_of(facts_->spec, sizes_, weights_->kernels, state), options)), stream_(cuda::Priority::kLow),
       factors_(facts_, state, stream_), layers_(facts_->spec, *weights_, sizes_, stream_),
       backward_(facts_->spec, *weights_, layers_, factors_, sizes_, unit_work_, stream_),
       head_(facts_->spec, *weights_, layers_, sizes_.logit_rows, stream_),

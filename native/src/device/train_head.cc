@@ -11,15 +11,20 @@ namespace {
 
 int64_t terms_of(const model::Spec& spec) { return (spec.vocab_size + 7) / 8 * 8; }
 
+int64_t term_floats(const model::Spec& spec, int64_t logit_rows, const Kernels& kernels) {
+  return cuda::matmul_transposed_floats(kernels.matmul, logit_rows, spec.vocab_size, spec.hidden_size);
+}
+
 }  // namespace
 
 TrainHead::TrainHead(const model::Spec& spec, const Weights& weights, Layers& layers, int64_t logit_rows, cuda::Stream& stream)
     : spec_(spec), weights_(weights), layers_(layers), logit_rows_(logit_rows), stream_(stream), ld_terms_(terms_of(spec)),
-      picked_(size_t(logit_rows * spec.hidden_size)), logits_(size_t(logit_rows * spec.vocab_size)),
-      terms_(size_t(logit_rows * ld_terms_)) {}
+      picked_(size_t(logit_rows * spec.hidden_size)), logits_(size_t(logit_rows * spec.vocab_size)), terms_(size_t(logit_rows * ld_terms_)),
+      workspace_(size_t(term_floats(spec, logit_rows, weights.kernels))) {}
 
-int64_t TrainHead::bytes(const model::Spec& spec, int64_t logit_rows) {
-  return logit_rows * ((spec.hidden_size + spec.vocab_size) * int64_t(sizeof(float)) + terms_of(spec) * int64_t(sizeof(bf16)));
+int64_t TrainHead::bytes(const model::Spec& spec, int64_t logit_rows, const Kernels& kernels) {
+  const int64_t f = sizeof(float), e = sizeof(bf16);
+  return logit_rows * ((spec.hidden_size + spec.vocab_size) * f + terms_of(spec) * e) + term_floats(spec, logit_rows, kernels) * f;
 }
 
 train::Steps TrainHead::score(TrainTape& tape, train::Scores& scores) {
@@ -46,9 +51,9 @@ void TrainHead::score_rows(TrainTape& tape, int64_t first, int64_t count) {
                  stream_.get());
   if (!directions) return;
   const Matrix& w = layers_.head();
-  cuda::matmul_transposed(
-      {terms_.data(), ld_terms_, count, w.data.data(), w.n, w.k, tape.directions.data() + first * h, h, false, nullptr, 0, w.quantised()},
-      stream_.get());
+  cuda::matmul_transposed({terms_.data(), ld_terms_, count, w.data.data(), w.n, w.k, tape.directions.data() + first * h, h, false,
+                           workspace_.data(), int64_t(workspace_.size()), w.quantised(), weights_.kernels.matmul},
+                          stream_.get());
 }
 
 void TrainHead::read_scores(const TrainTape& tape, train::Scores& scores) const {

@@ -9,7 +9,7 @@ class TrainHead {
  public:
   TrainHead(const model::Spec& spec, const Weights& weights, Layers& layers, int64_t logit_rows, cuda::Stream& stream);
 
-  static int64_t bytes(const model::Spec& spec, int64_t logit_rows);
+  static int64_t bytes(const model::Spec& spec, int64_t logit_rows, const Kernels& kernels);
   // Scores the targets of the tape's row, whose layers are done. Where the tape keeps anything also leaves what `backward` needs.
   train::Steps score(TrainTape& tape, train::Scores& scores);
   // out [tokens][hidden] = gradients[index] * d logprob / d (final residual stream), 0 for tokens without a target.
@@ -27,6 +27,7 @@ class TrainHead {
   int64_t ld_terms_;
   DeviceBuffer<float> picked_, logits_;                 // [logit_rows][hidden], [logit_rows][vocab]
   DeviceBuffer<bf16> terms_;                            // [logit_rows][ld_terms]
+  DeviceBuffer<float> workspace_;                       // of the product with terms
   DeviceBuffer<float> logprobs_, entropies_, factors_;  // per target
 };
 

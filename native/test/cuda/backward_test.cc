@@ -6,37 +6,12 @@
 #include "device/weights.h"
 #include "gpu_support.h"
 #include "quant_support.h"
+#include "transposed_product.h"
 
 namespace tandem::test {
 namespace {
 
 double at(const std::vector<bf16>& values, int64_t index) { return cuda::to_float(values[size_t(index)]); }
-
-void check_transposed(int64_t m, int64_t n, int64_t k, bool accumulate) {
-  Random random(uint64_t(m * 1000003 + n * 101 + k));
-  const int64_t ldx = (n + 7) / 8 * 8;
-  std::vector<bf16> xs = bf16s(random, size_t(m * ldx));
-  for (int64_t t = 0; t < m; ++t) {
-    for (int64_t i = n; i < ldx; ++i) xs[size_t(t * ldx + i)] = {0};
-  }
-  const std::vector<bf16> ws = bf16s(random, size_t(n * k));
-  const std::vector<float> old = random.normals(size_t(m * k));
-  DeviceBuffer<bf16> x(xs), w(ws);
-  DeviceBuffer<float> y(old);
-  cuda::matmul_transposed({x.data(), ldx, m, w.data(), n, k, y.data(), k, accumulate, nullptr, 0}, nullptr);
-  const std::vector<float> seen = y.download();
-  for (int64_t t = 0; t < m; ++t) {
-    for (int64_t c = 0; c < k; ++c) {
-      double sum = accumulate ? old[size_t(t * k + c)] : 0, size = 1;
-      for (int64_t o = 0; o < n; ++o) {
-        const double term = at(xs, t * ldx + o) * at(ws, o * k + c);
-        sum += term;
-        size += std::fabs(term);
-      }
-      CHECK_NEAR(seen[size_t(t * k + c)], sum, 1e-6 * size);
-    }
-  }
-}
 
 TEST(gpu_matmul_transposed_matches_plain_loops) {
   check_transposed(1, 64, 64, false);
@@ -67,7 +42,7 @@ TEST(gpu_matmul_transposed_takes_quantised_weights_for_what_they_stand_for) {
 
 TEST(gpu_matmul_transposed_refuses_what_does_not_fit) {
   alignas(16) bf16 memory[64] = {};
-  float y[8] = {};
+  alignas(8) float y[8] = {};
   const cuda::MatMul good{memory, 8, 1, memory, 8, 8, y, 8, false, nullptr, 0};
   auto with = [&](auto change) {
     cuda::MatMul args = good;
@@ -76,7 +51,17 @@ TEST(gpu_matmul_transposed_refuses_what_does_not_fit) {
   };
   CHECK_ERROR(kRange, "matmul_transposed: ldx", with([](auto& a) { a.n = 16; }));
   CHECK_ERROR(kRange, "matmul_transposed: ldy", with([](auto& a) { a.ldy = 7; }));
+  CHECK_ERROR(kRange, "matmul_transposed: ldy", with([](auto& a) { a.ldy = 9; }));
+  CHECK_ERROR(kRange, "matmul_transposed: y", with([](auto& a) { a.y += 1; }));
   CHECK_ERROR(kRange, "matmul_transposed: k", with([](auto& a) { a.k = 12; }));
+  // Parts of a vocabulary need a workspace where they are blocks of their own.
+  CHECK_EQ(cuda::matmul_transposed_floats(cuda::MatMulKernel::kMma, 3, 151936, 8), int64_t(0));
+  CHECK_EQ(cuda::matmul_transposed_floats(cuda::MatMulKernel::kWgmma, 3, 40960, 8), int64_t(0));
+  CHECK_EQ(cuda::matmul_transposed_floats(cuda::MatMulKernel::kWgmma, 3, 151936, 8), int64_t(4 * 3 * 8));
+  CHECK_ERROR(kRange, "matmul_transposed: workspace_floats", with([](auto& a) {
+                a.kernel = cuda::MatMulKernel::kWgmma;
+                a.n = a.ldx = 151936;
+              }));
 }
 
 TEST(gpu_lora_halves_and_the_gradients_of_factors) {

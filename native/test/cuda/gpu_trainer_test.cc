@@ -112,9 +112,8 @@ void check_gradients(const train::State& state, const std::vector<float>& seen, 
   }
 }
 
-void check_against_cpu(const TinyModel& source, uint64_t seed, bool recompute = false) {
+void check_against_cpu(const TinyModel& source, const std::shared_ptr<device::Model>& model, uint64_t seed, bool recompute = false) {
   Random random(seed);
-  auto model = load_on_device(source);
   const train::State state = random_state(random, source.spec, all_modules(), 3);
   const Row row = packed(random, source.spec);
   const std::vector<float> weights = weights_of(row, 6);
@@ -132,7 +131,16 @@ void check_against_cpu(const TinyModel& source, uint64_t seed, bool recompute = 
   CHECK(same_bits(gradients_of(*again, row, weights), seen));
 }
 
-TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu) { check_against_cpu(tiny_for_device(kWindow), 92, true); }
+TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu) {
+  const TinyModel source = tiny_for_device(kWindow);
+  check_against_cpu(source, load_on_device(source), 92, true);
+}
+
+TEST_ENGINE(hopper_trainer_gives_the_gradients_of_the_cpu) {
+  if (!on_hopper()) return;
+  const TinyModel source = tiny_for_device(kWindow);
+  check_against_cpu(source, load_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"}), 92, true);
+}
 
 TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu_for_other_families) {
   TinyModel llama = tiny_for_device(kWindow);
@@ -142,7 +150,7 @@ TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu_for_other_families) {
   llama.spec.tied_embeddings = true;
   llama.spec.heads = 3;
   llama.spec.kv_heads = 1;
-  check_against_cpu(llama, 95);
+  check_against_cpu(llama, load_on_device(llama), 95);
 }
 
 TEST_ENGINE(gpu_trainer_shares_a_prefix_without_a_change) {

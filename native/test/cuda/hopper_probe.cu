@@ -31,19 +31,30 @@ __global__ void copy_probe(const __grid_constant__ TensorMap map, int box_rows, 
 #endif
 }
 
-template <int kTokens>
+constexpr int kPanel = 64 * kRow;
+constexpr int kPanelBytes = kPanel * int(sizeof(bf16));
+
+// Rows of `width` elements as bulk copies leave them: panels of 64 rows and 64 columns, or one of any number of rows.
+__device__ void place(bf16* panels, const bf16* from, int count, int width) {
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    const int row = i / width, column = i % width;
+    panels[column / kRow * kPanel + row * kRow + ((column % kRow / 8) ^ (row % 8)) * 8 + column % 8] = from[i];
+  }
+}
+
+template <int kTokens, bool kAcross>
 __global__ void wgmma_probe(const bf16* a, const bf16* b, int step, float* out) {
 #if TANDEM_HOPPER_CODE
   GPU_SHARED_BYTES(shared);
-  bf16 *weights = reinterpret_cast<bf16*>(shared), *tokens = weights + 64 * kRow;
-  auto place = [](bf16* tile, int i) { return tile + i / kRow * kRow + ((i % kRow / 8) ^ (i / kRow % 8)) * 8 + i % 8; };
-  for (int i = threadIdx.x; i < 64 * kRow; i += kThreads) *place(weights, i) = a[i];
-  for (int i = threadIdx.x; i < kTokens * kRow; i += kThreads) *place(tokens, i) = b[i];
+  bf16 *weights = reinterpret_cast<bf16*>(shared), *tokens = weights + kPanel;
+  place(weights, a, kPanel, kRow);
+  place(tokens, b, kTokens * kRow, kAcross ? kTokens : kRow);
   shared_writes_fence();
   __syncthreads();
   float sums[kTokens / 2] = {};
   wgmma_fence();
-  wgmma<kTokens>(sums, tile_descriptor(weights, step), tile_descriptor(tokens, step));
+  if constexpr (kAcross) wgmma_across<kTokens>(sums, tile_descriptor(weights, step), across_descriptor(tokens, step, kPanelBytes));
+  else wgmma<kTokens>(sums, tile_descriptor(weights, step), tile_descriptor(tokens, step));
   wgmma_commit();
   wgmma_wait<0>(sums);
   GPU_UNROLL
@@ -51,11 +62,11 @@ __global__ void wgmma_probe(const bf16* a, const bf16* b, int step, float* out) 
 #endif
 }
 
-template <int kTokens>
+template <int kTokens, bool kAcross>
 std::vector<float> run_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step) {
   const DeviceBuffer<bf16> on_a(a), on_b(b);
   DeviceBuffer<float> out(size_t(64 * kTokens));
-  const auto kernel = &wgmma_probe<kTokens>;
+  const auto kernel = &wgmma_probe<kTokens, kAcross>;
   const size_t bytes = size_t(64 + kTokens) * kRow * sizeof(bf16);
   const bf16 *weights = on_a.data(), *tokens = on_b.data();
   float* sums = out.data();
@@ -65,18 +76,12 @@ std::vector<float> run_wgmma(const std::vector<bf16>& a, const std::vector<bf16>
   return out.download();
 }
 
-constexpr int kPanel = 64 * kRow;
-
 template <int kColumns, bool kAcross>
 __global__ void rows_probe(const bf16* a, const bf16* b, int step, float* out) {
 #if TANDEM_HOPPER_CODE
   GPU_SHARED_BYTES(shared);
   bf16* panels = reinterpret_cast<bf16*>(shared);
-  constexpr int kWidth = kAcross ? kColumns : kRow;
-  for (int i = threadIdx.x; i < 64 * kColumns; i += kThreads) {
-    const int row = i / kWidth, column = i % kWidth;
-    panels[column / kRow * kPanel + row * kRow + ((column % kRow / 8) ^ (row % 8)) * 8 + column % 8] = b[i];
-  }
+  place(panels, b, 64 * kColumns, kAcross ? kColumns : kRow);
   shared_writes_fence();
   __syncthreads();
   const int row = int(threadIdx.x) / kWarp * 16 + int(threadIdx.x) % kWarp / 4, k = step * 16 + int(threadIdx.x) % 4 * 2;
@@ -84,8 +89,7 @@ __global__ void rows_probe(const bf16* a, const bf16* b, int step, float* out) {
   for (int i = 0; i < 4; ++i) memcpy(&rows[0][i], a + (row + i % 2 * 8) * kRow + k + i / 2 * 8, 4);
   float sums[kColumns / 2] = {};
   wgmma_fence();
-  wgmma_rows<kColumns, kAcross>(sums, rows[0],
-                                kAcross ? across_descriptor(panels, step, kPanel * int(sizeof(bf16))) : tile_descriptor(panels, step));
+  wgmma_rows<kColumns, kAcross>(sums, rows[0], kAcross ? across_descriptor(panels, step, kPanelBytes) : tile_descriptor(panels, step));
   wgmma_commit();
   wgmma_wait<0>(sums);
   keep_rows(rows);
@@ -121,9 +125,14 @@ std::vector<bf16> copied_box(const std::vector<bf16>& matrix, int64_t rows, int 
   return out.download();
 }
 
-std::vector<float> one_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step) {
-  const size_t tokens = b.size() / kRow;
-  return tokens == 8 ? run_wgmma<8>(a, b, step) : tokens == 32 ? run_wgmma<32>(a, b, step) : run_wgmma<256>(a, b, step);
+std::vector<float> one_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step, bool across) {
+  const size_t columns = b.size() / kRow;
+  if (across) return columns == 128 ? run_wgmma<128, true>(a, b, step) : run_wgmma<256, true>(a, b, step);
+  switch (columns) {
+    case 8: return run_wgmma<8, false>(a, b, step);
+    case 32: return run_wgmma<32, false>(a, b, step);
+    default: return run_wgmma<256, false>(a, b, step);
+  }
 }
 
 std::vector<float> one_wgmma_of_rows(const std::vector<bf16>& a, const std::vector<bf16>& b, int step, bool across) {

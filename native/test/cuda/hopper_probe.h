@@ -8,8 +8,8 @@ namespace tandem::test {
 std::vector<cuda::bf16> copied_box(const std::vector<cuda::bf16>& matrix, int64_t rows, int box_rows, int row, int column);
 
 // sums[64][tokens] of one wgmma, by thread and register, over inputs [16 step, 16 step + 16) of a[64][64] and b[tokens][64], which threads
-// wrote to shared memory where a bulk copy would have put them. 8, 32 or 256 tokens.
-std::vector<float> one_wgmma(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step);
+// wrote to shared memory where a bulk copy would have put them. 8, 32 or 256 tokens. Or across, of b[64][tokens], whose rows are k: 128 or 256.
+std::vector<float> one_wgmma(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step, bool across = false);
 
 // The same with a in registers: of b[64][64]; or across, of b[64][columns], whose rows are k: 32, 64, 96 or 128 columns.
 std::vector<float> one_wgmma_of_rows(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step, bool across);

@@ -5,6 +5,7 @@
 #include "cuda/attention/attention_variants.h"
 #include "hopper_probe.h"
 #include "product.h"
+#include "transposed_product.h"
 
 namespace tandem::test {
 namespace {
@@ -88,6 +89,18 @@ TEST(hopper_wgmma_takes_more_tokens) {
   check_wgmma(256, 3);
 }
 
+TEST(hopper_wgmma_takes_more_columns_across) {
+  if (!on_hopper()) return;
+  const std::vector<bf16> a = numbered(64, 64);
+  for (int64_t columns : {128, 256}) {
+    const std::vector<bf16> b = numbered(64, columns);
+    for (int step : {0, 1, 3}) {
+      const auto right = [&](int64_t column, int64_t k) { return b[size_t(k * columns + column)]; };
+      check_sums(one_wgmma(a, b, step, true), columns, step, a, right);
+    }
+  }
+}
+
 TEST(hopper_wgmma_takes_rows_from_registers) {
   if (!on_hopper()) return;
   const std::vector<bf16> a = numbered(64, 64), b = numbered(64, 64);
@@ -140,6 +153,47 @@ TEST(hopper_matmul_rows_do_not_depend_on_their_batch) {
   CHECK(same_bits(run_in_one_block(parts), parts.run(0, parts.m)));
   Product whole(260, 72, 200, 10, kWgmma);
   check_batches(whole, {{0, 1}, {259, 1}, {3, 11}, {7, 20}, {60, 50}, {130, 66}, {100, 129}});
+}
+
+TEST(hopper_matmul_transposed_matches_plain_loops) {
+  if (!on_hopper()) return;
+  check_transposed(1, 64, 64, false, kWgmma);
+  check_transposed(3, 103, 40, false, kWgmma);
+  check_transposed(70, 8, 72, true, kWgmma);
+  check_transposed(130, 9, 264, true, kWgmma);
+  Random random(51);
+  for (int i = 0; i < 4; ++i) {
+    const int64_t m = random.whole(1, 150), n = random.whole(1, 300), k = 8 * random.whole(1, 40);
+    check_transposed(m, n, k, i % 2 == 1, kWgmma);
+  }
+}
+
+// Blocks of 256 outputs, which 128 of them are for; fewer rows have blocks of 128, and the same bits.
+TEST(hopper_matmul_transposed_takes_wide_blocks) {
+  if (!on_hopper()) return;
+  TransposedProduct p(8100, 9, 296, 5, kWgmma);
+  check_near(p, p.run(0, p.m), false);
+  check_batches(p, {{0, 1}, {8000, 100}});
+}
+
+TEST(hopper_matmul_transposed_goes_round_its_stages) {
+  if (!on_hopper()) return;
+  TransposedProduct p(20, 64 * 15 + 5, 72, 6, kWgmma);
+  check_near(p, p.run(0, p.m), false);
+}
+
+TEST(hopper_matmul_transposed_adds_its_parts_in_order) {
+  if (!on_hopper()) return;
+  TransposedProduct p(70, 64 * 7 + 3, 136, 7, kWgmma);
+  const cuda::Split asked{3, 3, true};
+  check_near(p, p.run(0, p.m, true, &asked), true);
+  check_batches(p, {{0, 1}, {69, 1}, {3, 40}}, &asked);
+}
+
+TEST(hopper_matmul_transposed_rows_do_not_depend_on_their_batch) {
+  if (!on_hopper()) return;
+  TransposedProduct p(300, 200, 136, 8, kWgmma);
+  check_batches(p, {{0, 1}, {299, 1}, {3, 11}, {60, 66}, {100, 129}});
 }
 
 TEST(hopper_matmul_is_chosen_by_name) {

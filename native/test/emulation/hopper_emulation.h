@@ -37,6 +37,10 @@ template <int kTokens>
 void wgmma(float (&sums)[kTokens / 2], uint64_t a, uint64_t b) {
   wgmma_issue({sums, kTokens, nullptr, a, b, false});
 }
+template <int kColumns>
+void wgmma_across(float (&sums)[kColumns / 2], uint64_t a, uint64_t b) {
+  wgmma_issue({sums, kColumns, nullptr, a, b, true});
+}
 template <int kColumns, bool kAcross>
 void wgmma_rows(float (&sums)[kColumns / 2], const uint32_t (&rows)[4], uint64_t b) {
   wgmma_issue({sums, kColumns, rows, 0, b, kAcross});

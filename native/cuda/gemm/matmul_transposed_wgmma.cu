@@ -1,0 +1,139 @@
+// The product of the way back on Hopper: 64 tokens of a group on the side of rows, weights as they lie on the other one: a row of them is
+// an input of the sum, so wgmma takes them across. Boxes of both come by TMA through a ring of stages.
+#include "cuda/common/launch.h"
+#include "cuda/common/tensor_map.h"
+#include "cuda/gemm/variants.h"
+#include "cuda/gemm/wgmma_ring.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kGroups = 2;
+constexpr int kTokens = kGroups * kGroupRows;
+constexpr int kThreads = kGroups * kGroupThreads + kWarp;
+constexpr int kPanel = 64;  // outputs of a box
+constexpr int kPanelBytes = kDepth * kPanel * int(sizeof(bf16));
+constexpr int kTokenBytes = kTokens * kDepth * int(sizeof(bf16));
+
+template <int kOutputs>
+struct Shape {
+  static constexpr int kPanels = kOutputs / kPanel;
+  static constexpr int kStageBytes = kTokenBytes + kPanels * kPanelBytes;
+  static constexpr int kStages = kOutputs > 128 ? 4 : 6;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * int(sizeof(Barrier));
+};
+
+#if TANDEM_HOPPER_CODE
+
+// Fills the stages of tiles [begin, end) one after the other.
+template <class S>
+__device__ void bring_tiles(unsigned char* stages, const Ring& ring, const TensorMap* tokens, const TensorMap* weights, int first_token,
+                            int first_output, int begin, int end) {
+  for (int i = 0; i < end - begin; ++i) {
+    const int stage = i % S::kStages, round = i / S::kStages, input = (begin + i) * kDepth;
+    barrier_wait(&ring.empty[stage], (round & 1) ^ 1);
+    barrier_expect(&ring.full[stage], S::kStageBytes);
+    unsigned char* to = stages + stage * S::kStageBytes;
+    bulk_load(to, tokens, &ring.full[stage], input, first_token);
+    for (int panel = 0; panel < S::kPanels; ++panel) {
+      bulk_load(to + kTokenBytes + panel * kPanelBytes, weights, &ring.full[stage], first_output + panel * kPanel, input);
+    }
+  }
+}
+
+// The sums of this group's tokens over all tiles.
+template <int kOutputs>
+__device__ __forceinline__ void multiply_tiles(float (&sums)[kOutputs / 2], const unsigned char* stages, const Ring& ring, int tiles) {
+  using S = Shape<kOutputs>;
+  const int own = int(threadIdx.x) / kGroupThreads * (kTokenBytes / kGroups);
+  int done = 0;
+  for (int i = 0; i < tiles; ++i) {
+    const unsigned char* tile = stages + i % S::kStages * S::kStageBytes;
+    barrier_wait(&ring.full[i % S::kStages], i / S::kStages & 1);
+    wgmma_fence();
+    GPU_UNROLL
+    for (int step = 0; step < kDepth / kStep; ++step) {
+      wgmma_across<kOutputs>(sums, tile_descriptor(tile + own, step), across_descriptor(tile + kTokenBytes, step, kPanelBytes));
+    }
+    wgmma_commit();
+    // The tile before has been multiplied; this one goes on while the next is waited for.
+    wgmma_wait<1>(sums);
+    give_back<S>(ring, done, i);
+  }
+  wgmma_wait<0>(sums);
+}
+
+// Two outputs beside each other.
+__device__ __forceinline__ void write_pair(float* to, float low, float high, bool accumulate) {
+  float2 pair{low, high};
+  if (accumulate) {
+    const float2 old = *reinterpret_cast<const float2*>(to);
+    pair = {old.x + low, old.y + high};
+  }
+  *reinterpret_cast<float2*>(to) = pair;
+}
+
+#endif
+
+// Block (tile of tokens within tile of outputs, part). Where there are several parts, each goes to the workspace [part][m][k].
+template <int kOutputs>
+__global__ void __launch_bounds__(kThreads)
+    transposed_wgmma_kernel(const __grid_constant__ TensorMap tokens, const __grid_constant__ TensorMap weights, MatMul a,
+                            int tiles_per_part) {
+#if TANDEM_HOPPER_CODE
+  using S = Shape<kOutputs>;
+  GPU_SHARED_BYTES(shared);
+  const Ring ring = open_ring(shared + S::kStages * S::kStageBytes, S::kStages, kGroups);
+  const int token_tiles = int((a.m + kTokens - 1) / kTokens), all_tiles = int((a.n + kDepth - 1) / kDepth);
+  const int first_token = int(blockIdx.x) % token_tiles * kTokens, first_output = int(blockIdx.x) / token_tiles * kOutputs;
+  const int begin = int(blockIdx.y) * tiles_per_part, end = min(begin + tiles_per_part, all_tiles);
+  const int warp = own_warp(), lane = int(threadIdx.x) % kWarp;
+  if (warp == kGroups * kGroupThreads / kWarp) {
+    if (lane == 0) bring_tiles<S>(shared, ring, &tokens, &weights, first_token, first_output, begin, end);
+    return;
+  }
+  float sums[kOutputs / 2] = {};
+  multiply_tiles<kOutputs>(sums, shared, ring, end - begin);
+  const bool parts = gridDim.y > 1;
+  float* y = parts ? a.workspace + int64_t(blockIdx.y) * a.m * a.k : a.y;
+  const int64_t ldy = parts ? a.k : a.ldy;
+  GPU_UNROLL
+  for (int e = 0; e < kOutputs / 2; e += 2) {
+    // Accumulator D of wgmma.m64nNk16: rows lane / 4 and that + 8 of the warp's 16, columns two by two.
+    const int64_t token = first_token + warp * 16 + lane / 4 + e / 2 % 2 * 8, output = first_output + e / 4 * 8 + lane % 4 * 2;
+    if (token < a.m && output < a.k) write_pair(y + token * ldy + output, sums[e], sums[e + 1], a.accumulate && !parts);
+  }
+#endif
+}
+
+template <int kOutputs>
+void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
+  const auto kernel = &transposed_wgmma_kernel<kOutputs>;
+  constexpr int kBytes = Shape<kOutputs>::kSharedBytes;
+  allow_shared_bytes(kernel, kBytes, "matmul_transposed_wgmma");
+  const TensorMap tokens = tensor_map(a.x, a.m, a.n, a.ldx, kTokens), weights = tensor_map(a.w, a.n, a.k, a.k, kDepth);
+  const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.k, kOutputs)), unsigned(split.parts));
+  GPU_LAUNCH(kernel, grid, dim3(kThreads), kBytes, stream, tokens, weights, a, split.tiles);
+  check_launch("matmul_transposed_wgmma");
+  if (split.parts > 1) add_parts({a.workspace, split.parts, a.m, a.k}, a.y, a.ldy, a.accumulate, stream);
+}
+
+constexpr int64_t kWantedBlocks = 128;  // so many fill a large device
+// Tiles of a part. Only the vocabulary is longer than one: there the sums are long, and rows and outputs so few that a device would idle.
+constexpr int kPartTiles = 640;
+
+}  // namespace
+
+Split split_transposed_wgmma(int64_t n, int64_t) {
+  const int64_t tiles = ceil_div(n, kDepth), parts = ceil_div(tiles, kPartTiles);
+  return {int(ceil_div(tiles, parts)), int(parts), parts > 1};
+}
+
+// However wide a block is, an element is one chain of wgmmas of 16 n, ascending, per part.
+void matmul_transposed_wgmma(const MatMul& a, const Split& split, cudaStream_t stream) {
+  const bool enough = ceil_div(a.m, kTokens) * ceil_div(a.k, 256) * split.parts >= kWantedBlocks;
+  if (enough) return launch<256>(a, split, stream);
+  launch<128>(a, split, stream);
+}
+
+}  // namespace tandem::cuda
