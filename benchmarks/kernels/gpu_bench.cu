@@ -1,7 +1,7 @@
 // Times the CUDA kernels on a device beside its limits measured in the same run: a large copy, and a large product. Needs no Node. Where the
 // machine has cuBLASLt, products of BF16 weights are timed in turn with it, once the outputs have been compared.
 // Usage: gpu_bench [FILE.json [variants]]. A line per case, as they come; the file gets all of them. With `variants`: only what has several
-// kernels, products of BF16 weights (there and back) and attention. TANDEM_CUDA_MATMUL and TANDEM_CUDA_ATTENTION choose them, as for a server.
+// kernels, products of BF16 weights and attention, there and back. TANDEM_CUDA_MATMUL and TANDEM_CUDA_ATTENTION choose them, as for a server.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -118,7 +118,10 @@ class Bench {
     for (auto [sequences, length] : {std::pair<int64_t, int64_t>{32, 2048}, {1, 512}, {1, 8192}}) {
       attempt("decode attention", [&, sequences = sequences, length = length] { decode_attention(sequences, length); });
     }
-    for (int64_t length : {2048, 8192}) attempt("prefill attention", [&] { prefill_attention(length); });
+    for (int64_t length : {2048, 8192}) {
+      attempt("prefill attention", [&] { prefill_attention(length); });
+      attempt("gradient of attention", [&] { attention_gradient(length); });
+    }
   }
 
   void run() {
@@ -326,6 +329,29 @@ class Bench {
     while (tiles.size() % 4 != 0) tiles.push_back({0, 0, 0, 0});
     const Timing t = attention(cache, tiles, length, 1, length, false);
     add("prefill attention " + std::to_string(length), 2e-12 * double(length) * double(length) * double(kHeads * kDim), t, 0, "TFLOP/s");
+  }
+
+  // One sequence. Products of each query with the keys up to it: of queries three, of keys four.
+  void attention_gradient(int64_t length) {
+    const size_t q = size_t(length * kHeads * kDim), kv = size_t(length * kKvHeads * kDim);
+    DeviceBuffer<bf16> queries(noise(q, 1)), out(noise(q, 1)), d_out(noise(q, 1)), keys(noise(kv, 1)), values(noise(kv, 1));
+    DeviceBuffer<float> deltas(size_t(length * kHeads)), dq(q), dk(kv), dv(kv);
+    // Near what scores of noise add up to.
+    const DeviceBuffer<float> log_sums(std::vector<float>(deltas.size(), 9.0f));
+    std::vector<PackedToken> rows, of_tiles;
+    for (int64_t i = 0; i < length; ++i) rows.push_back({int32_t(i), 0, 0, 0});
+    for (int64_t i = 0; i < length; i += kBackwardTile) of_tiles.push_back(rows[size_t(i)]);
+    const DeviceBuffer<PackedToken> tokens(rows), tiles(of_tiles);
+    const AttentionBackward args{queries.data(), keys.data(), values.data(), out.data(), d_out.data(),  log_sums.data(),
+                                 deltas.data(),  dq.data(),   dk.data(),     dv.data(),  tokens.data(), tiles.data(),
+                                 length,         kHeads,      kKvHeads,      kDim,       0.0884f,       0,
+                                 attention_};
+    const int64_t count = int64_t(of_tiles.size());
+    const double product = 1e-12 * double(length) * double(length) * double(kHeads * kDim);
+    attention_deltas(args, nullptr);
+    const std::string name = "gradient of attention " + std::to_string(length);
+    add(name + ", queries", 3 * product, time_of([&] { attention_backward_queries(args, 0, count, nullptr); }), 0, "TFLOP/s");
+    add(name + ", keys", 4 * product, time_of([&] { attention_backward_keys(args, 0, count, nullptr); }), 0, "TFLOP/s");
   }
 
   void sampling(int64_t count) {

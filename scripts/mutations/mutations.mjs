@@ -804,9 +804,86 @@ export const mutations = [
     name: 'CUDA: a prefix is a row too long in a gradient of attention',
     edits: [
       {
-        file: 'native/cuda/attention/attention_backward.cu',
+        file: 'native/cuda/attention/backward_mask.h',
         search: 'key < query.prefix_end);',
         replace: 'key <= query.prefix_end);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: a missing barrier before the next keys in Hopper's gradient of attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_backward_wgmma.cu',
+        search: '    __syncthreads();  // all are done with the keys\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: a missing barrier before the next queries in Hopper's gradient of attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_backward_wgmma.cu',
+        search: '    __syncthreads();  // all are done with the queries\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: a dropped wait for keys in Hopper's gradient of attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_backward_wgmma.cu',
+        search: '    barrier_wait(&m.full[stage], i / kStages & 1);\n    float scores',
+        replace: '    float scores',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: a dropped wait for queries in Hopper's gradient of attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_backward_wgmma.cu',
+        search: '    barrier_wait(&m.full[stage], i / kStages & 1);\n    add_queries',
+        replace: '    add_queries',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: what half of the queries see is not masked in Hopper's gradient of attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_backward_wgmma.cu',
+        search: 'if (marks.clear[0] && marks.clear[1]) return;',
+        replace: 'if (marks.clear[0]) return;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: a query sees the key before its sequence in Hopper's gradient of attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/backward_mask.h',
+        search: '(first >= query.own_first && end <= q + 1)',
+        replace: '(first + 1 >= query.own_first && end <= q + 1)',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: Hopper's gradient of attention forgets the other heads of a group",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_backward_wgmma.cu',
+        search: 'for (; at.head < end_head; ++at.head, at.row = first) {',
+        replace: 'for (; at.head < end_head; at.head = end_head) {',
       },
     ],
     tests: ['native/test/cuda'],

@@ -1,5 +1,5 @@
-#include "cuda/attention/attention_backward.h"
-
+#include "cuda/attention/attention_variants.h"
+#include "cuda/attention/backward_mask.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/reduce.h"
 #include "cuda/common/tensor_core.h"
@@ -28,18 +28,6 @@ __device__ void load_rows(bf16* tile, const bf16* memory, int64_t rows, int64_t 
     const int64_t at = valid ? ((first + row) * heads + head) * kDim + chunk * kChunk : 0;
     cp_async_16(tile_chunk<kDim>(tile, row, chunk), memory + at, valid ? 16 : 0);
   }
-}
-
-__device__ __forceinline__ bool sees(const PackedToken& query, int64_t q, int64_t key, int key_position, int64_t window) {
-  const bool reached = (key >= query.own_first && key <= q) || (key >= query.prefix_first && key < query.prefix_end);
-  return reached && (window == 0 || query.position - key_position < window);
-}
-
-// Whether a row of the tile of queries may see a key of rows [first, first + 64).
-__device__ __forceinline__ bool tile_sees(const PackedToken& tile, int64_t tile_first, int64_t first) {
-  const int64_t end = first + kBackwardTile;
-  const bool own = end > tile.own_first && first < tile_first + kBackwardTile;
-  return own || (end > tile.prefix_first && first < tile.prefix_end);
 }
 
 // A [16 x 16] operand: rows of the tile from 16 * row16 on, columns from 16 * k on.
@@ -259,22 +247,21 @@ void launch(const AttentionBackward& a, int64_t first_tile, int64_t tile_count, 
   check_launch("attention_backward");
 }
 
-template <bool kKeys>
-void run(const AttentionBackward& a, int64_t first_tile, int64_t tile_count, cudaStream_t stream) {
+void run(const AttentionBackward& a, bool of_keys, int64_t first_tile, int64_t tile_count, cudaStream_t stream) {
   check(a, "attention_backward");
   const bool inside = first_tile >= 0 && tile_count >= 0 && first_tile + tile_count <= ceil_div(a.rows, kBackwardTile);
   check_argument(inside, "attention_backward", "tiles");
-  if (tile_count == 0) return;
-  switch (a.dim) {
-    case 32: return launch<32, kKeys>(a, first_tile, tile_count, stream);
-    case 64: return launch<64, kKeys>(a, first_tile, tile_count, stream);
-    case 96: return launch<96, kKeys>(a, first_tile, tile_count, stream);
-    case 128: return launch<128, kKeys>(a, first_tile, tile_count, stream);
-    default: throw Error(ErrorKind::kUnsupported, "attention_backward: heads of this size have no kernel");
-  }
+  if (tile_count > 0) variant_of(a.kernel).launch_backward(a, of_keys, first_tile, tile_count, stream);
 }
 
 }  // namespace
+
+void attention_backward_mma(const AttentionBackward& a, bool of_keys, int64_t first_tile, int64_t tile_count, cudaStream_t stream) {
+  by_dim(a.dim, "attention_backward", [&](auto dim) {
+    if (of_keys) return launch<decltype(dim)::value, true>(a, first_tile, tile_count, stream);
+    launch<decltype(dim)::value, false>(a, first_tile, tile_count, stream);
+  });
+}
 
 void attention_deltas(const AttentionBackward& a, cudaStream_t stream) {
   check(a, "attention_deltas");
@@ -284,11 +271,11 @@ void attention_deltas(const AttentionBackward& a, cudaStream_t stream) {
 }
 
 void attention_backward_queries(const AttentionBackward& a, int64_t first_tile, int64_t tile_count, cudaStream_t stream) {
-  run<false>(a, first_tile, tile_count, stream);
+  run(a, false, first_tile, tile_count, stream);
 }
 
 void attention_backward_keys(const AttentionBackward& a, int64_t first_tile, int64_t tile_count, cudaStream_t stream) {
-  run<true>(a, first_tile, tile_count, stream);
+  run(a, true, first_tile, tile_count, stream);
 }
 
 }  // namespace tandem::cuda

@@ -5,7 +5,7 @@
 // dq sums over keys ascending; dk and dv over the heads of a group ascending, and in each over queries ascending. Probabilities come again
 // from the scores and the log of their sum; they and their gradients are rounded to bf16 where they enter a product.
 #pragma once
-#include "cuda/common/gpu.h"
+#include "cuda/attention/paged_attention.h"
 
 namespace tandem::cuda {
 
@@ -35,6 +35,7 @@ struct AttentionBackward {
   int64_t rows, heads, kv_heads, dim;  // dim 32, 64, 96 or 128
   float scale;
   int64_t window;  // a query sees itself and window - 1 positions before it; 0 = all
+  AttentionKernel kernel = AttentionKernel::kMma;
 };
 
 // In this order, each over all tiles once; the last two may be cut into ranges of tiles. Throw Error(kRange) naming the argument.

@@ -7,8 +7,8 @@ namespace {
 
 // The first is the default. No other becomes it before it has passed scripts/gpu-check on a device.
 constexpr AttentionVariant kVariants[] = {
-    {AttentionKernel::kMma, "mma", 8, 99, attention_mma},
-    {AttentionKernel::kWgmma, "wgmma", 9, 9, attention_wgmma},
+    {AttentionKernel::kMma, "mma", 8, 99, attention_mma, attention_backward_mma},
+    {AttentionKernel::kWgmma, "wgmma", 9, 9, attention_wgmma, attention_backward_wgmma},
 };
 
 }  // namespace

@@ -1,9 +1,11 @@
-// The kernels that compute paged_attention. One serves all rows of an engine, in prefill, decode and the trainer's forward pass: which one
-// it is may change bits. The gradient has one kernel and takes no part in this.
+// The kernels that compute paged_attention, and its gradient. One serves all rows of an engine, in prefill, decode and the trainer: which one
+// it is may change bits.
 #pragma once
+#include <string>
 #include <type_traits>
 
 #include "base/error.h"
+#include "cuda/attention/attention_backward.h"
 #include "cuda/attention/paged_attention.h"
 
 namespace tandem::cuda {
@@ -13,12 +15,18 @@ struct AttentionVariant {
   const char* name;
   int least_major, most_major;  // compute capabilities that it runs on
   void (*launch)(const PagedAttention& args, cudaStream_t stream);
+  // Of keys (dk and dv), or of queries (dq).
+  void (*launch_backward)(const AttentionBackward& args, bool of_keys, int64_t first_tile, int64_t tile_count, cudaStream_t stream);
 };
 
 // What paged_attention() checks is checked. Where splits_in_grid, each split's result goes to the workspace and is merged by
 // paged_attention().
 void attention_mma(const PagedAttention& args, cudaStream_t stream);    // mma.sync
 void attention_wgmma(const PagedAttention& args, cudaStream_t stream);  // Hopper's own instructions
+
+// What attention_backward_queries() and attention_backward_keys() check is checked.
+void attention_backward_mma(const AttentionBackward& args, bool of_keys, int64_t first_tile, int64_t tile_count, cudaStream_t stream);
+void attention_backward_wgmma(const AttentionBackward& args, bool of_keys, int64_t first_tile, int64_t tile_count, cudaStream_t stream);
 
 const AttentionVariant& variant_of(AttentionKernel kernel);
 
@@ -27,13 +35,13 @@ AttentionKernel attention_kernel(const char* name, int major, int minor);
 
 // call(std::integral_constant<int, dim>). Throws Error(kUnsupported) for a size of heads that has no kernels.
 template <class Call>
-void by_dim(int64_t dim, const Call& call) {
+void by_dim(int64_t dim, const char* name, const Call& call) {
   switch (dim) {
     case 32: return call(std::integral_constant<int, 32>{});
     case 64: return call(std::integral_constant<int, 64>{});
     case 96: return call(std::integral_constant<int, 96>{});
     case 128: return call(std::integral_constant<int, 128>{});
-    default: throw Error(ErrorKind::kUnsupported, "paged_attention: heads of this size have no kernel");
+    default: throw Error(ErrorKind::kUnsupported, std::string(name) + ": heads of this size have no kernel");
   }
 }
 

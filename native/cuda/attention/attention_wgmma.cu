@@ -250,7 +250,7 @@ void attention_wgmma(const PagedAttention& a, cudaStream_t stream) {
   // Rows of the pool, and those of the page behind it, are numbers of a bulk copy.
   const int64_t most_rows = (a.kv.pages + 1) * a.kv.kv_heads * kPagePositions;
   check_argument(a.kv.pages >= 1 && most_rows < int64_t(1) << 31, "attention_wgmma", "kv.pages");
-  by_dim(a.kv.dim, [&](auto dim) { launch<decltype(dim)::value>(a, stream); });
+  by_dim(a.kv.dim, "paged_attention", [&](auto dim) { launch<decltype(dim)::value>(a, stream); });
 }
 
 }  // namespace tandem::cuda

@@ -223,14 +223,14 @@ int64_t attention_workspace_floats(int64_t tile_count, int64_t kv_heads, int64_t
 }
 
 void attention_mma(const PagedAttention& a, cudaStream_t stream) {
-  by_dim(a.kv.dim, [&](auto dim) { launch<decltype(dim)::value>(a, stream); });
+  by_dim(a.kv.dim, "paged_attention", [&](auto dim) { launch<decltype(dim)::value>(a, stream); });
 }
 
 void paged_attention(const PagedAttention& a, cudaStream_t stream) {
   check(a);
   if (a.tile_count == 0) return;
   variant_of(a.kernel).launch(a, stream);
-  if (a.splits_in_grid) by_dim(a.kv.dim, [&](auto dim) { launch_merge<decltype(dim)::value>(a, stream); });
+  if (a.splits_in_grid) by_dim(a.kv.dim, "paged_attention", [&](auto dim) { launch_merge<decltype(dim)::value>(a, stream); });
 }
 
 }  // namespace tandem::cuda

@@ -27,6 +27,7 @@ using gpu_emulation::barrier_init_fence;
 using gpu_emulation::barrier_wait;
 using gpu_emulation::bulk_load;
 using gpu_emulation::keep_rows;
+using gpu_emulation::settle;
 using gpu_emulation::shared_address;
 using gpu_emulation::shared_writes_fence;
 using gpu_emulation::TensorMap;
@@ -79,6 +80,19 @@ __device__ __forceinline__ void bulk_load(void* shared, const TensorMap* map, Ba
 
 // Before a wgmma reads what threads wrote.
 __device__ __forceinline__ void shared_writes_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Before a fence: what a group of wgmmas will use is computed here and not moved behind it, where the compiler would have to wait for groups
+// that are under way.
+template <int kCount>
+__device__ __forceinline__ void settle(float (&sums)[kCount]) {
+  GPU_UNROLL
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+template <int kCount>
+__device__ __forceinline__ void settle(uint32_t (&rows)[kCount][4]) {
+  GPU_UNROLL
+  for (int i = 0; i < 4 * kCount; ++i) asm volatile("" : "+r"(rows[i / 4][i % 4])::"memory");
+}
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

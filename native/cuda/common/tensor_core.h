@@ -11,7 +11,16 @@ using gpu_emulation::cp_async_wait;
 using gpu_emulation::ldmatrix_x4;
 using gpu_emulation::ldmatrix_x4_trans;
 using gpu_emulation::mma_m16n8k16;
+
+inline uint32_t pack_rounded(float low, float high) { return pack(to_bf16(low), to_bf16(high)); }
 #else
+
+// Two numbers rounded to the nearest bf16, beside each other: as to_bf16, but for the bits of NaN, by one instruction.
+__device__ __forceinline__ uint32_t pack_rounded(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
 
 // d[16 x 8] += a[16 x 16] . b[16 x 8], bf16 in, float sums.
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {

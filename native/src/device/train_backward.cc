@@ -184,6 +184,7 @@ cuda::AttentionBackward TrainBackward::attention(TrainTape& tape, int64_t index)
   args.dim = spec_.head_dim;
   args.scale = 1.0f / std::sqrt(float(spec_.head_dim));
   args.window = spec_.window_layers[size_t(index)] ? spec_.sliding_window : 0;
+  args.kernel = weights_.kernels.attention;
   return args;
 }
 

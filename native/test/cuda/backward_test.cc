@@ -1,10 +1,9 @@
 // The way back through norms, activation, rotation, products, adapters and attention against plain loops in double.
-#include "cuda/attention/attention_backward.h"
 #include "cuda/elementwise/row_backward.h"
 #include "cuda/gemm/matmul.h"
 #include "cuda/lora/lora.h"
 #include "device/weights.h"
-#include "gpu_support.h"
+#include "attention_gradient.h"
 #include "quant_support.h"
 #include "transposed_product.h"
 
@@ -233,144 +232,33 @@ TEST(gpu_rope_backward_matches_plain_loops) {
   }
 }
 
-// A packed row of segments, each {count, parent}; what each row sees by the mask alone.
-struct Packed {
-  struct Segment {
-    int64_t count;
-    int parent;
-  };
-  int64_t heads, kv_heads, dim, window;
-  float scale;
-  std::vector<int64_t> first, segment;
-  std::vector<cuda::PackedToken> tokens, tiles;
-  std::vector<int> parents;
-  std::vector<bf16> q, k, v, out, d_out;
-  std::vector<float> log_sums;
-
-  Packed(int64_t h, int64_t kv, int64_t d, int64_t w, const std::vector<Segment>& segments, uint64_t seed)
-      : heads(h), kv_heads(kv), dim(d), window(w), scale(1 / std::sqrt(float(d))) {
-    for (const Segment& s : segments) add(s);
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      if (i % cuda::kBackwardTile == 0) tiles.push_back(tokens[i]);
-      cuda::PackedToken& tile = tiles.back();
-      tile.own_first = std::min(tile.own_first, tokens[i].own_first);
-      if (tokens[i].prefix_end == 0) continue;
-      tile.prefix_first = tile.prefix_end == 0 ? tokens[i].prefix_first : std::min(tile.prefix_first, tokens[i].prefix_first);
-      tile.prefix_end = std::max(tile.prefix_end, tokens[i].prefix_end);
-    }
-    Random random(seed);
-    q = bf16s(random, tokens.size() * size_t(heads * dim));
-    k = bf16s(random, tokens.size() * size_t(kv_heads * dim));
-    v = bf16s(random, k.size());
-    d_out = bf16s(random, q.size());
-    out = q;
-    log_sums.resize(tokens.size() * size_t(heads));
-  }
-
-  void add(const Segment& s) {
-    const int64_t begin = int64_t(tokens.size());
-    first.push_back(begin);
-    parents.push_back(s.parent);
-    cuda::PackedToken token{0, int32_t(begin), 0, 0};
-    int64_t position = 0;
-    if (s.parent >= 0) {
-      token.prefix_first = int32_t(first[size_t(s.parent)]);
-      while (position + token.prefix_first < begin && segment[size_t(position + token.prefix_first)] == s.parent) ++position;
-      token.prefix_end = int32_t(token.prefix_first + position);
-    }
-    for (int64_t i = 0; i < s.count; ++i) {
-      token.position = int32_t(position + i);
-      tokens.push_back(token);
-      segment.push_back(int64_t(parents.size()) - 1);
-    }
-  }
-
-  // causal, and of the same sequence or of the prefix (and within the window).
-  bool sees(int64_t query, int64_t key) const {
-    const int64_t own = segment[size_t(query)], other = segment[size_t(key)];
-    const bool near = window == 0 || tokens[size_t(query)].position - tokens[size_t(key)].position < window;
-    return key <= query && (own == other || parents[size_t(own)] == other) && near;
-  }
-
-  double dot(const std::vector<bf16>& a, int64_t ia, const std::vector<bf16>& b, int64_t ib) const {
-    double sum = 0;
-    for (int64_t i = 0; i < dim; ++i) sum += at(a, ia * dim + i) * at(b, ib * dim + i);
-    return sum;
-  }
-
-  // Forward of one row and head, into out and log_sums; then its gradients.
-  void row(int64_t query, int64_t head, std::vector<double>& dq, std::vector<double>& dk, std::vector<double>& dv) {
-    const int64_t kv = head / (heads / kv_heads), at_q = query * heads + head;
-    std::vector<std::pair<int64_t, double>> weights;
-    double sum = 0, mean = 0;
-    for (int64_t key = 0; key <= query; ++key) {
-      if (!sees(query, key)) continue;
-      weights.push_back({key * kv_heads + kv, std::exp(dot(q, at_q, k, key * kv_heads + kv) * scale)});
-      sum += weights.back().second;
-    }
-    log_sums[size_t(at_q)] = float(std::log(sum));
-    std::vector<double> o(static_cast<size_t>(dim));
-    for (auto& [at_k, p] : weights) {
-      p /= sum;
-      mean += p * dot(d_out, at_q, v, at_k);
-      for (int64_t i = 0; i < dim; ++i) o[size_t(i)] += p * at(v, at_k * dim + i);
-    }
-    for (int64_t i = 0; i < dim; ++i) out[size_t(at_q * dim + i)] = cuda::to_bf16(float(o[size_t(i)]));
-    for (const auto& [at_k, p] : weights) {
-      const double ds = p * (dot(d_out, at_q, v, at_k) - mean) * scale;
-      for (int64_t i = 0; i < dim; ++i) {
-        dq[size_t(at_q * dim + i)] += ds * at(k, at_k * dim + i);
-        dk[size_t(at_k * dim + i)] += ds * at(q, at_q * dim + i);
-        dv[size_t(at_k * dim + i)] += p * at(d_out, at_q * dim + i);
-      }
-    }
-  }
-};
-
-void check_gradient(const std::vector<float>& seen, const std::vector<double>& wanted) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    CHECK_NEAR(seen[i], wanted[i], 0.03 * (1 + std::fabs(wanted[i])));
-    difference += (seen[i] - wanted[i]) * (seen[i] - wanted[i]);
-    size += wanted[i] * wanted[i];
-  }
-  CHECK_NEAR(std::sqrt(difference), 0, 0.01 * std::sqrt(size) + 1e-4);
-}
-
-void check_attention(Packed p) {
-  const int64_t rows = int64_t(p.tokens.size());
-  std::vector<double> dq(p.q.size()), dk(p.k.size()), dv(p.k.size());
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t head = 0; head < p.heads; ++head) p.row(row, head, dq, dk, dv);
-  }
-  DeviceBuffer<bf16> q(p.q), k(p.k), v(p.v), out(p.out), d_out(p.d_out);
-  DeviceBuffer<float> log_sums(p.log_sums), deltas(p.log_sums.size()), seen_q(p.q.size()), seen_k(p.k.size()), seen_v(p.k.size());
-  DeviceBuffer<cuda::PackedToken> tokens(p.tokens), tiles(p.tiles);
-  const cuda::AttentionBackward args{q.data(),      k.data(),      v.data(),      out.data(),    d_out.data(),  log_sums.data(),
-                                     deltas.data(), seen_q.data(), seen_k.data(), seen_v.data(), tokens.data(), tiles.data(),
-                                     rows,          p.heads,       p.kv_heads,    p.dim,         p.scale,       p.window};
-  cuda::attention_deltas(args, nullptr);
-  for (int64_t tile = 0; tile < int64_t(p.tiles.size()); ++tile) {
-    cuda::attention_backward_queries(args, tile, 1, nullptr);
-    cuda::attention_backward_keys(args, tile, 1, nullptr);
-  }
-  check_gradient(seen_q.download(), dq);
-  check_gradient(seen_k.download(), dk);
-  check_gradient(seen_v.download(), dv);
-  CHECK_ERROR(kRange, "attention_backward: tiles", cuda::attention_backward_keys(args, 1, int64_t(p.tiles.size()), nullptr));
-}
-
 TEST(gpu_attention_backward_matches_plain_loops) {
-  check_attention({1, 1, 32, 0, {{1, -1}}, 1});
-  check_attention({2, 1, 64, 0, {{20, -1}, {70, -1}}, 2});
-  check_attention({2, 2, 96, 9, {{30, -1}}, 3});
-  check_attention({1, 1, 128, 0, {{17, -1}}, 4});
+  check_attention_gradient({1, 1, 32, 0, {{1, -1}}, 1});
+  check_attention_gradient({2, 1, 64, 0, {{20, -1}, {70, -1}}, 2});
+  check_attention_gradient({2, 2, 96, 9, {{30, -1}}, 3});
+  check_attention_gradient({1, 1, 128, 0, {{17, -1}}, 4});
 }
 
 // Prefixes with endings in other tiles, a sequence of its own between them, and a window that reaches into a prefix.
 TEST(gpu_attention_backward_sees_shared_prefixes) {
-  check_attention({2, 1, 32, 0, {{20, -1}, {30, 0}, {5, 0}, {80, -1}, {9, 0}, {1, 3}}, 5});
-  check_attention({1, 1, 32, 13, {{20, -1}, {30, 0}, {24, 0}}, 6});
+  check_attention_gradient({2, 1, 32, 0, {{20, -1}, {30, 0}, {5, 0}, {80, -1}, {9, 0}, {1, 3}}, 5});
+  check_attention_gradient({1, 1, 32, 13, {{20, -1}, {30, 0}, {24, 0}}, 6});
+}
+
+TEST(gpu_attention_backward_refuses_what_does_not_fit) {
+  const Packed p(2, 1, 32, 0, {{70, -1}}, 7);
+  AttentionGradient g(p, cuda::AttentionKernel::kMma);
+  CHECK_ERROR(kRange, "attention_backward: tiles", cuda::attention_backward_keys(g.args, 1, 2, nullptr));
+  CHECK_ERROR(kRange, "attention_backward: tiles", cuda::attention_backward_queries(g.args, -1, 1, nullptr));
+  g.args.dim = 40;
+  CHECK_ERROR(kUnsupported, "attention_backward: heads of this size", cuda::attention_backward_queries(g.args, 0, 1, nullptr));
+  g.args.dim = 32;
+  g.args.kernel = cuda::AttentionKernel::kWgmma;
+  g.args.d_out += 1;
+  CHECK_ERROR(kRange, "attention_backward_wgmma: rows are 16-byte aligned", cuda::attention_backward_queries(g.args, 0, 1, nullptr));
+  g.args.d_out -= 1;
+  g.args.dk += 1;
+  CHECK_ERROR(kRange, "attention_backward_wgmma: sums are 8-byte aligned", cuda::attention_backward_keys(g.args, 0, 1, nullptr));
 }
 
 }  // namespace

@@ -32,6 +32,9 @@ __global__ void copy_probe(const __grid_constant__ TensorMap map, int box_rows, 
 }
 
 constexpr int kPanel = 64 * kRow;
+
+#if TANDEM_HOPPER_CODE
+
 constexpr int kPanelBytes = kPanel * int(sizeof(bf16));
 
 // Rows of `width` elements as bulk copies leave them: panels of 64 rows and 64 columns, or one of any number of rows.
@@ -41,6 +44,8 @@ __device__ void place(bf16* panels, const bf16* from, int count, int width) {
     panels[column / kRow * kPanel + row * kRow + ((column % kRow / 8) ^ (row % 8)) * 8 + column % 8] = from[i];
   }
 }
+
+#endif
 
 template <int kTokens, bool kAcross>
 __global__ void wgmma_probe(const bf16* a, const bf16* b, int step, float* out) {
@@ -111,7 +116,21 @@ std::vector<float> run_wgmma_of_rows(const std::vector<bf16>& a, const std::vect
   return out.download();
 }
 
+__global__ void pairs_probe(const float* values, uint32_t* out) {
+  out[threadIdx.x] = pack_rounded(values[2 * threadIdx.x], values[2 * threadIdx.x + 1]);
+}
+
 }  // namespace
+
+std::vector<uint32_t> rounded_pairs(const std::vector<float>& values) {
+  const DeviceBuffer<float> from(values);
+  DeviceBuffer<uint32_t> out(values.size() / 2);
+  const float* pairs = from.data();
+  uint32_t* to = out.data();
+  GPU_LAUNCH(pairs_probe, dim3(1), dim3(unsigned(out.size())), 0, cudaStream_t{}, pairs, to);
+  check_launch("pairs_probe");
+  return out.download();
+}
 
 std::vector<bf16> copied_box(const std::vector<bf16>& matrix, int64_t rows, int box_rows, int row, int column) {
   const int64_t columns = int64_t(matrix.size()) / rows;

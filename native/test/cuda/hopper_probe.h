@@ -14,4 +14,7 @@ std::vector<float> one_wgmma(const std::vector<cuda::bf16>& a, const std::vector
 // The same with a in registers: of b[64][64]; or across, of b[64][columns], whose rows are k: 32, 64, 96 or 128 columns.
 std::vector<float> one_wgmma_of_rows(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step, bool across);
 
+// Pairs of neighbours, rounded by one instruction.
+std::vector<uint32_t> rounded_pairs(const std::vector<float>& values);
+
 }  // namespace tandem::test

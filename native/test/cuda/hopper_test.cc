@@ -43,6 +43,8 @@ TEST(hopper_bulk_copies_permute_chunks_by_row) {
   if (!on_hopper()) return;
   check_copy(64, 8, 0, 0);
   check_copy(64, 64, 0, 0);
+  // Heads of 32 begin in the middle of a panel.
+  check_copy(64, 16, 8, 32);
 }
 
 TEST(hopper_bulk_copies_are_zero_outside) {

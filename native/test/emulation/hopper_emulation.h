@@ -46,6 +46,10 @@ void wgmma_rows(float (&sums)[kColumns / 2], const uint32_t (&rows)[4], uint64_t
   wgmma_issue({sums, kColumns, rows, 0, b, kAcross});
 }
 template <int kCount>
+void settle(float (&)[kCount]) {}
+template <int kCount>
+void settle(uint32_t (&)[kCount][4]) {}
+template <int kCount>
 void keep_rows(const uint32_t (&)[kCount][4]) {}
 template <int Pending, int kCount>
 void wgmma_wait(float (&)[kCount]) {
