@@ -56,8 +56,8 @@ __device__ void dot_rows(float (&low)[4], float (&high)[4], bf16* left, int a_ro
 template <int kDim>
 __device__ void add_rows(float (&sums)[kDim / 8][4], const float (&low)[4], const float (&high)[4], bf16* tile, int row16) {
   const int lane = threadIdx.x % kWarp, matrix = lane / 8, in_matrix = lane % 8;
-  const uint32_t a[4] = {pack(to_bf16(low[0]), to_bf16(low[1])), pack(to_bf16(low[2]), to_bf16(low[3])),
-                         pack(to_bf16(high[0]), to_bf16(high[1])), pack(to_bf16(high[2]), to_bf16(high[3]))};
+  const uint32_t a[4] = {pack_rounded(low[0], low[1]), pack_rounded(low[2], low[3]), pack_rounded(high[0], high[1]),
+                         pack_rounded(high[2], high[3])};
   GPU_UNROLL
   for (int n = 0; n < kDim / 16; ++n) {
     uint32_t b[4];

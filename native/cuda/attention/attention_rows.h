@@ -2,6 +2,7 @@
 // belongs to which block. The arithmetic here is the same for all, so a row's bits depend on the products alone.
 #pragma once
 #include "cuda/attention/paged_attention.h"
+#include "cuda/common/tensor_core.h"
 
 namespace tandem::cuda {
 
@@ -134,12 +135,14 @@ __device__ void weigh(Softmax<kDim>& s, float (&scores)[kTileKeys / 8][4]) {
   }
 }
 
-// Probabilities as fragments of the left side of a product with 64 keys' values.
-__device__ __forceinline__ void pack_weights(const float (&weights)[kTileKeys / 8][4], uint32_t (&out)[kTileKeys / 16][4]) {
+// Probabilities as fragments of the left side of a product with 64 keys' values. `pair` rounds two numbers.
+template <class Pair>
+__device__ __forceinline__ void pack_weights(const float (&weights)[kTileKeys / 8][4], uint32_t (&out)[kTileKeys / 16][4],
+                                             const Pair& pair) {
   GPU_UNROLL
   for (int i = 0; i < kTileKeys / 8; ++i) {
     GPU_UNROLL
-    for (int r = 0; r < 2; ++r) out[i / 2][i % 2 * 2 + r] = pack(to_bf16(weights[i][2 * r]), to_bf16(weights[i][2 * r + 1]));
+    for (int r = 0; r < 2; ++r) out[i / 2][i % 2 * 2 + r] = pair(weights[i][2 * r], weights[i][2 * r + 1]);
   }
 }
 
@@ -152,7 +155,7 @@ __device__ void write_rows(const PagedAttention& a, const Rows<kDim>& rows, cons
     if (a.log_sums != nullptr && lane % 4 == 0) a.log_sums[(rows.out[r] - a.out) / kDim] = s.largest[r] + logf(s.sum[r]);
     GPU_UNROLL
     for (int i = 0; i < kDim / 8; ++i) {
-      const uint32_t pair = pack(to_bf16(s.values[i][2 * r] / s.sum[r]), to_bf16(s.values[i][2 * r + 1] / s.sum[r]));
+      const uint32_t pair = pack_rounded(s.values[i][2 * r] / s.sum[r], s.values[i][2 * r + 1] / s.sum[r]);
       memcpy(rows.out[r] + i * 8 + lane % 4 * 2, &pair, 4);
     }
   }

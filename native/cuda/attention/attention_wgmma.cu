@@ -127,7 +127,7 @@ __device__ __forceinline__ void score_keys(const Rows<kDim>& rows, const unsigne
 template <int kDim>
 __device__ __forceinline__ void add_values(Softmax<kDim>& s, const float (&weights)[kTileKeys / 8][4], const unsigned char* values) {
   uint32_t p[kTileKeys / 16][4];
-  pack_weights(weights, p);
+  pack_weights(weights, p, [](float low, float high) { return pack_rounded(low, high); });
   auto& sums = flat(s.values);
   wgmma_fence();
   GPU_UNROLL

@@ -76,7 +76,8 @@ template <int kDim>
 __device__ void add_values(Softmax<kDim>& s, const float (&weights)[kTileKeys / 8][4], bf16* values) {
   const int lane = threadIdx.x % kWarp, matrix = lane / 8, in_matrix = lane % 8;
   uint32_t p[kTileKeys / 16][4];
-  pack_weights(weights, p);
+  // By one instruction for both, the compiler would need more registers than three blocks of heads of 128 leave.
+  pack_weights(weights, p, [](float low, float high) { return pack(to_bf16(low), to_bf16(high)); });
   GPU_UNROLL
   for (int k = 0; k < kTileKeys / 16; ++k) {
     GPU_UNROLL

@@ -5,12 +5,10 @@
 
 #include "cuda/gemm/matmul.h"
 #include "cuda/norm/rms_norm.h"
+#include "device/train_units.h"
 
 namespace tandem::device {
 namespace {
-
-// Products of a pair of a query and a key, of its head's size.
-constexpr int64_t kAttentionProducts = 7;
 
 int64_t widest_output(const model::Spec& s) { return std::max({s.query_size() + 2 * s.kv_size(), 2 * s.intermediate_size, s.hidden_size}); }
 
@@ -66,15 +64,13 @@ train::Steps TrainBackward::run(TrainTape& tape, int64_t index, bool reach) {
   }
   const cuda::AttentionBackward args = attention(tape, index);
   cuda::attention_deltas(args, stream_.get());
-  const int64_t tiles = (args.rows + cuda::kBackwardTile - 1) / cuda::kBackwardTile;
-  const int64_t tile_work = kAttentionProducts * cuda::kBackwardTile * args.rows * spec_.query_size();
-  const int64_t step = std::max<int64_t>(1, unit_work_ / tile_work);
-  for (int64_t first = 0; first < tiles; first += step) {
-    const int64_t count = std::min(step, tiles - first);
-    cuda::attention_backward_queries(args, first, count, stream_.get());
-    cuda::attention_backward_keys(args, first, count, stream_.get());
-    stream_.wait();
-    co_yield count* tile_work;
+  for (bool of_keys : {false, true}) {
+    for (const TileRange& unit : attention_units(unit_work_, args.rows, spec_.query_size(), of_keys)) {
+      if (of_keys) cuda::attention_backward_keys(args, unit.first, unit.count, stream_.get());
+      else cuda::attention_backward_queries(args, unit.first, unit.count, stream_.get());
+      stream_.wait();
+      co_yield unit.work;
+    }
   }
   for (const Chunk& chunk : tape.chunks()) {
     attention_in(tape, index, chunk, reach);

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
+#include "device/train_units.h"
+
 namespace tandem::device {
 namespace {
 
 using train::Keep;
 
 // A device does so many times the work of a CPU's thread in the same time: a unit is a millisecond or two of a large one.
-constexpr int64_t kThreadsWorth = 1024;
-constexpr int64_t kMostChunkRows = 2048;
-constexpr int64_t kLeastChunkRows = 16;
+constexpr int64_t kThreadsWorth = 1536;
 // Rows whose logits exist at a time.
 constexpr int64_t kScoredRows = 256;
 
@@ -22,9 +22,9 @@ int64_t work_of(const Layer& layer) {
 
 // Of chunks of rows; a chunk is a unit of work. A function of the model and the options, so that sums have one order.
 Sizes sizes_of(const model::Spec& spec, const train::Options& options, int64_t unit_work, int64_t layer_work) {
-  const int64_t rows = std::clamp(unit_work / layer_work / kLeastChunkRows * kLeastChunkRows, kLeastChunkRows, kMostChunkRows);
+  constexpr int64_t kStep = 16;
   engine::Options sizes;
-  sizes.max_batch_tokens = std::min(rows, (options.max_row_tokens + kLeastChunkRows - 1) / kLeastChunkRows * kLeastChunkRows);
+  sizes.max_batch_tokens = std::min(chunk_rows(unit_work, layer_work), (options.max_row_tokens + kStep - 1) / kStep * kStep);
   sizes.max_sequences = kScoredRows;
   sizes.max_model_len = std::min(options.max_row_tokens, spec.max_position);
   sizes.pages = 1;
