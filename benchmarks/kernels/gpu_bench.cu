@@ -15,6 +15,7 @@
 #include "cuda/common/device_buffer.h"
 #include "cuda/elementwise/elementwise.h"
 #include "cuda/gemm/variants.h"
+#include "cuda/lora/lora.h"
 #include "cuda/norm/rms_norm.h"
 #include "cuda/sampling/sample.h"
 
@@ -131,6 +132,7 @@ class Bench {
     }
     for (int64_t count : {1, 32, 256}) attempt("sampling", [&] { sampling(count); });
     attempt("rows", [&] { rows(32); });
+    for (int64_t count : {1, 64, 2048}) attempt("an adapter", [&] { adapter(count); });
   }
 
   void write(const char* path, const std::string& device) const {
@@ -386,6 +388,22 @@ class Bench {
     add("rms norm, 32 rows", 1e-6, norm, 0, "1/us");
     const Timing silu = time_of([&] { silu_multiply({wide.data(), 2 * inner, y.data(), inner, count, inner}, nullptr); });
     add("silu multiply, 32 rows", 1e-6, silu, 0, "1/us");
+  }
+
+  // Of one projection and rank 8, and what its gradient takes besides: the share is of the bandwidth, rows of x and y being moved once.
+  void adapter(int64_t count) {
+    const int64_t width = 4096, rank = 8;
+    DeviceBuffer<bf16> a(noise(size_t(rank * width), 1)), b(noise(size_t(rank * width), 1)), x(noise(size_t(count * width), 1));
+    DeviceBuffer<float> u(size_t(count * rank)), y(size_t(count * width)), gradient(size_t(rank * width));
+    const DeviceBuffer<LoraWeights> table(std::vector<LoraWeights>{{a.data(), b.data(), int32_t(rank), 1.0f}});
+    const DeviceBuffer<int32_t> which{size_t(count)};
+    const Lora args{table.data(), 1, which.data(), count, width, width, rank, x.data(), width, u.data(), y.data(), width};
+    const double row = double(count * width) / 1e9;
+    const std::string name = "adapter of rank 8, " + std::to_string(count) + " rows, ";
+    add(name + "A x", 2 * row, time_of([&] { lora_shrink(args, nullptr); }), bandwidth_, "GB/s");
+    add(name + "B u", 8 * row, time_of([&] { lora_expand(args, nullptr); }), bandwidth_, "GB/s");
+    const LoraOuter outer{u.data(), rank, x.data(), width, count, rank, width, gradient.data()};
+    add(name + "gradient", 2 * row, time_of([&] { lora_outer(outer, nullptr); }), bandwidth_, "GB/s");
   }
 
   // Heads of an 8B model.

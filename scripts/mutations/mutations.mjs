@@ -889,6 +889,39 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: rows of a tile take the adapter of its first row',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora.cu',
+        search: 'one = one && a.row_adapters[min(first + i, a.rows - 1)] == a.row_adapters[first];',
+        replace: 'one = one && first >= 0;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: no barrier before the A x of a tile of rows is used',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora.cu',
+        search: '    __syncthreads();  // u is there for all\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: no barrier before the A x of the next ranks',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora.cu',
+        search: '    __syncthreads();  // all are done with the ranks before\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'GPU trainer: an ending lacks the copy of the last page of its prefix',
     edits: [
       {

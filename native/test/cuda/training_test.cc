@@ -1,4 +1,5 @@
 // Adapters, log-probabilities with their gradient, and the optimizer against plain loops in double.
+#include <array>
 #include <limits>
 
 #include "cuda/lora/lora.h"
@@ -67,6 +68,43 @@ TEST(gpu_lora_adds_each_rows_own_adapter) {
   const std::vector<bf16> x0(x.begin(), x.begin() + LoraCase::kIn);
   const std::vector<float> y0(y.begin(), y.begin() + LoraCase::kOut), first(out.begin(), out.begin() + LoraCase::kOut);
   CHECK(same_bits(c.run({1}, x0, y0), first));
+}
+
+// Many rows go by tiles, where they have one adapter and where they have several.
+TEST(gpu_lora_rows_do_not_depend_on_their_batch) {
+  LoraCase c;
+  std::vector<int32_t> rows;
+  for (int32_t i = 0; i < 533; ++i) rows.push_back(i < 70 ? 0 : i < 90 ? i % 6 - 1 : i < 300 ? 1 : i < 320 ? 7 : 2);
+  const std::vector<bf16> x = bf16s(c.random, rows.size() * size_t(LoraCase::kIn));
+  const std::vector<float> y = c.random.normals(rows.size() * size_t(LoraCase::kOut));
+  const std::vector<float> all = c.run(rows, x, y);
+  auto part = [](const auto& values, size_t row, int64_t width) {
+    return std::vector(values.begin() + int64_t(row) * width, values.begin() + int64_t(row + 1) * width);
+  };
+  for (size_t t : {0, 63, 69, 70, 75, 79, 80, 89, 90, 150, 299, 300, 320, 531, 532}) {
+    const std::vector<float> alone = c.run({rows[t]}, part(x, t, LoraCase::kIn), part(y, t, LoraCase::kOut));
+    CHECK(same_bits(alone, part(all, t, LoraCase::kOut)));
+  }
+}
+
+TEST(gpu_lora_outer_sums_all_rows_and_ranks) {
+  Random random(25);
+  // Ranks that are whole groups, in rows that are whole vectors, and others.
+  for (auto [rows, ranks, ldu, columns] : {std::array<int64_t, 4>{45, 16, 16, 70}, {130, 10, 12, 33}, {3, 8, 9, 32}}) {
+    const std::vector<float> us = random.normals(size_t(rows * ldu)), old = random.normals(size_t(ranks * columns));
+    const std::vector<bf16> xs = bf16s(random, size_t(rows * columns));
+    DeviceBuffer<float> u(us), gradient(old);
+    DeviceBuffer<bf16> x(xs);
+    cuda::lora_outer({u.data(), ldu, x.data(), columns, rows, ranks, columns, gradient.data()}, nullptr);
+    const std::vector<float> seen = gradient.download();
+    for (int64_t r = 0; r < ranks; ++r) {
+      for (int64_t j = 0; j < columns; ++j) {
+        double sum = old[size_t(r * columns + j)];
+        for (int64_t t = 0; t < rows; ++t) sum += double(us[size_t(t * ldu + r)]) * cuda::to_float(xs[size_t(t * columns + j)]);
+        CHECK_NEAR(seen[size_t(r * columns + j)], sum, 1e-4 * (1 + std::fabs(sum)));
+      }
+    }
+  }
 }
 
 TEST(gpu_log_prob_and_its_gradient) {

@@ -24,6 +24,7 @@
 #define GPU_LAUNCH(kernel, grid, block_size, shared_bytes, stream, ...) \
   tandem::gpu_emulation::launch_or_record((stream), (grid), (block_size), (shared_bytes), [=] { kernel(__VA_ARGS__); })
 #define GPU_UNROLL
+#define GPU_UNROLL_4
 #define GPU_UNROLL_8
 
 struct dim3 {
@@ -32,6 +33,9 @@ struct dim3 {
 };
 struct float2 {
   float x, y;
+};
+struct float4 {
+  float x, y, z, w;
 };
 struct uint4 {
   uint32_t x, y, z, w;
