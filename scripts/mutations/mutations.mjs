@@ -922,11 +922,22 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'GPU trainer: an MLP is added to what the residual stream held in the row before',
+    edits: [
+      {
+        file: 'native/src/device/layers.cc',
+        search: 'product(layer.down, x, batch.rows, out, hidden, leave',
+        replace: 'product(layer.down, x, batch.rows, out, out, leave',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'GPU trainer: an ending lacks the copy of the last page of its prefix',
     edits: [
       {
         file: 'native/src/device/layers.cc',
-        search: '  cuda::copy_slots(kv, tap.copies, tap.copy_count, stream_.get());\n',
+        search: '  if (tap) cuda::copy_slots(kv, tap->copies, tap->copy_count, stream_.get());\n',
         replace: '',
       },
     ],

@@ -53,6 +53,10 @@ __global__ void silu_multiply_kernel(SiluMultiply a) {
     const float gate = a.parts.count > 0 ? a.parts.sum(row, i) : x[i];
     const float up = a.parts.count > 0 ? a.parts.sum(row, a.width + i) : x[a.width + i];
     y[i] = to_bf16(gate / (1.0f + expf(-gate)) * up);
+    if (a.kept == nullptr) continue;
+    bf16* kept = a.kept + row * 2 * a.width;
+    kept[i] = to_bf16(gate);
+    kept[a.width + i] = to_bf16(up);
   }
 }
 

@@ -26,7 +26,8 @@ struct SiluMultiply {
   bf16* y;  // rows, ldy elements apart
   int64_t ldy;
   int64_t rows, width;
-  Parts parts = {};  // instead of x, where there are any
+  Parts parts = {};      // instead of x, where there are any
+  bf16* kept = nullptr;  // [rows][2 width]: gate and up, rounded; null: not wanted
 };
 void silu_multiply(const SiluMultiply& args, cudaStream_t stream);
 

@@ -189,6 +189,7 @@ __global__ void __launch_bounds__(threads<kTokens>(), 512 / threads<kTokens>())
       });
     }
   }
+  const float* onto = a.onto != nullptr ? a.onto : a.y;
   for_each_element<kCount>(warp_token, [&](int token, int output, int i, int j) {
     const int64_t t = first_token + token, o = first_output + output;
     if (t >= a.m || o >= outputs) return;
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(threads<kTokens>(), 512 / threads<kTokens>())
     if (parts_in_grid) {
       a.workspace[(int64_t(blockIdx.z) * a.m + t) * outputs + o] = sum;
     } else {
-      a.y[t * a.ldy + o] = a.accumulate ? a.y[t * a.ldy + o] + sum : sum;
+      a.y[t * a.ldy + o] = a.accumulate ? onto[t * a.ldy + o] + sum : sum;
     }
   });
 }
@@ -221,6 +222,7 @@ void check(const MatMul& a, const char* name, const Sides& sides) {
   check_argument(a.ldy >= sides.outputs, name, "ldy");
   check_argument(reinterpret_cast<uintptr_t>(a.x) % 16 == 0, name, "x");
   check_argument(reinterpret_cast<uintptr_t>(a.w) % 16 == 0, name, "w");
+  check_argument(a.onto == nullptr || a.accumulate, name, "onto");
   const QuantWeights& q = a.quantised;
   const bool placed = reinterpret_cast<uintptr_t>(q.data) % 16 == 0 && q.panels != nullptr && q.most_tile_bytes > 0;
   check_argument(q.data == nullptr || (placed && q.most_tile_bytes % 128 == 0), name, "quantised");

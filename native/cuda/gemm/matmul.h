@@ -25,6 +25,7 @@ struct MatMul {
   QuantWeights quantised = {};
   MatMulKernel kernel = MatMulKernel::kMma;  // not of quantised weights
   bool leave_parts = false;                  // where there are matmul_parts(), y is left as it is
+  const float* onto = nullptr;               // like y: what is added to, instead of the old y
 };
 
 // What a product with `leave_parts` leaves in its workspace.

@@ -63,11 +63,11 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[kOutputs / 2], cons
   wgmma_wait<0>(sums);
 }
 
-// Two outputs beside each other.
-__device__ __forceinline__ void write_pair(float* to, float low, float high, bool accumulate) {
+// Two outputs beside each other; added to `onto`, where that is not null.
+__device__ __forceinline__ void write_pair(float* to, const float* onto, float low, float high) {
   float2 pair{low, high};
-  if (accumulate) {
-    const float2 old = *reinterpret_cast<const float2*>(to);
+  if (onto != nullptr) {
+    const float2 old = *reinterpret_cast<const float2*>(onto);
     pair = {old.x + low, old.y + high};
   }
   *reinterpret_cast<float2*>(to) = pair;
@@ -97,11 +97,14 @@ __global__ void __launch_bounds__(kThreads)
   const bool parts = gridDim.y > 1;
   float* y = parts ? a.workspace + int64_t(blockIdx.y) * a.m * a.k : a.y;
   const int64_t ldy = parts ? a.k : a.ldy;
+  const float* onto = parts || !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y;
   GPU_UNROLL
   for (int e = 0; e < kOutputs / 2; e += 2) {
     // Accumulator D of wgmma.m64nNk16: rows lane / 4 and that + 8 of the warp's 16, columns two by two.
     const int64_t token = first_token + warp * 16 + lane / 4 + e / 2 % 2 * 8, output = first_output + e / 4 * 8 + lane % 4 * 2;
-    if (token < a.m && output < a.k) write_pair(y + token * ldy + output, sums[e], sums[e + 1], a.accumulate && !parts);
+    if (token >= a.m || output >= a.k) continue;
+    const int64_t at = token * ldy + output;
+    write_pair(y + at, onto != nullptr ? onto + at : nullptr, sums[e], sums[e + 1]);
   }
 #endif
 }
@@ -115,7 +118,7 @@ void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
   const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.k, kOutputs)), unsigned(split.parts));
   GPU_LAUNCH(kernel, grid, dim3(kThreads), kBytes, stream, tokens, weights, a, split.tiles);
   check_launch("matmul_transposed_wgmma");
-  if (split.parts > 1) add_parts({a.workspace, split.parts, a.m, a.k}, a.y, a.ldy, a.accumulate, stream);
+  if (split.parts > 1) add_parts(a, Parts{a.workspace, split.parts, a.m, a.k}, stream);
 }
 
 constexpr int64_t kWantedBlocks = 128;  // so many fill a large device

@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kSums>::kThreads)
   }
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
   multiply_tiles<kTokens, kSums, S>(part, total, shared, ring, end - begin, tiles_per_part);
+  const float* onto = a.onto != nullptr ? a.onto : a.y;
   GPU_UNROLL
   for (int e = 0; e < kTokens / 2; ++e) {
     // Accumulator D of wgmma.m64nNk16: rows lane / 4 and that + 8 of the warp's 16, columns two by two.
@@ -107,8 +108,8 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kSums>::kThreads)
     if (parts_in_grid) {
       a.workspace[(int64_t(blockIdx.y) * a.m + token) * a.n + output] = sum;
     } else {
-      float& y = a.y[token * a.ldy + output];
-      y = a.accumulate ? y + sum : sum;
+      const int64_t at = token * a.ldy + output;
+      a.y[at] = a.accumulate ? onto[at] + sum : sum;
     }
   }
 #endif

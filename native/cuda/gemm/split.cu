@@ -19,13 +19,21 @@ constexpr int64_t kFewBlocks = 66, kBlockTokens = 128;
 
 int64_t most_split_tokens(int64_t n) { return std::max(kMostSplitTokens, kFewBlocks / ceil_div(n, kBlockOutputs) * kBlockTokens); }
 
-__global__ void add_parts_kernel(Parts parts, float* y, int64_t ldy, bool accumulate) {
+// y = the parts, or `onto`, where that is not null, and the parts.
+__global__ void add_parts_kernel(Parts parts, const float* onto, float* y, int64_t ldy) {
   wait_for_inputs();
   const int64_t output = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, token = blockIdx.y;
   if (output >= parts.columns) return;
   const float total = parts.sum(token, output);
-  float& to = y[token * ldy + output];
-  to = accumulate ? to + total : total;
+  const int64_t at = token * ldy + output;
+  y[at] = onto != nullptr ? onto[at] + total : total;
+}
+
+void launch_add(const Parts& parts, const float* onto, float* y, int64_t ldy, cudaStream_t stream) {
+  if (parts.count == 0 || parts.rows == 0) return;
+  const dim3 grid(unsigned(ceil_div(parts.columns, kAddThreads)), unsigned(parts.rows));
+  GPU_LAUNCH_EARLY(add_parts_kernel, grid, dim3(kAddThreads), 0, stream, parts, onto, y, ldy);
+  check_launch("matmul: adding parts");
 }
 
 }  // namespace
@@ -54,14 +62,15 @@ Parts matmul_parts(const MatMul& a) {
 }
 
 void add_parts(const Parts& parts, float* y, int64_t ldy, bool accumulate, cudaStream_t stream) {
-  if (parts.count == 0 || parts.rows == 0) return;
-  const dim3 grid(unsigned(ceil_div(parts.columns, kAddThreads)), unsigned(parts.rows));
-  GPU_LAUNCH_EARLY(add_parts_kernel, grid, dim3(kAddThreads), 0, stream, parts, y, ldy, accumulate);
-  check_launch("matmul: adding parts");
+  launch_add(parts, accumulate ? y : nullptr, y, ldy, stream);
+}
+
+void add_parts(const MatMul& a, const Parts& parts, cudaStream_t stream) {
+  launch_add(parts, !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y, a.y, a.ldy, stream);
 }
 
 void add_parts(const MatMul& a, const Split& split, cudaStream_t stream) {
-  if (!a.leave_parts) add_parts({a.workspace, split.parts, a.m, a.n}, a.y, a.ldy, a.accumulate, stream);
+  if (!a.leave_parts) add_parts(a, Parts{a.workspace, split.parts, a.m, a.n}, stream);
 }
 
 }  // namespace tandem::cuda

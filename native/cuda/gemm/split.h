@@ -16,5 +16,7 @@ Split split_of(int64_t m, int64_t n, int64_t k);
 
 // The parts in the workspace, added in order, to y; unless they are to be left.
 void add_parts(const MatMul& args, const Split& split, cudaStream_t stream);
+// Some parts to the product's y, or onto what it is added to.
+void add_parts(const MatMul& args, const Parts& parts, cudaStream_t stream);
 
 }  // namespace tandem::cuda

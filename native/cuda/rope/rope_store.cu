@@ -9,7 +9,13 @@ namespace {
 
 constexpr int kThreads = 128;
 
-// One head of one row: read with its bias, normalise where asked, rotate. Each thread holds the pair (i, i + dim / 2).
+__device__ void write_pair(bf16* to, int64_t half, float low, float high) {
+  if (threadIdx.x >= half) return;
+  to[threadIdx.x] = to_bf16(low);
+  to[threadIdx.x + half] = to_bf16(high);
+}
+
+// One head of one row: read with its bias, kept where asked, normalised where asked. Each thread holds the pair (i, i + dim / 2).
 __device__ void load_pair(const RopeStore& a, int64_t column, const float* norm, float& low, float& high) {
   const int64_t half = a.dim / 2, i = threadIdx.x;
   const int64_t row = blockIdx.x;
@@ -19,17 +25,13 @@ __device__ void load_pair(const RopeStore& a, int64_t column, const float* norm,
   };
   low = i < half ? read(column + i) : 0.0f;
   high = i < half ? read(column + i + half) : 0.0f;
+  const int64_t columns = (a.heads + a.kv.kv_heads) * a.dim;
+  if (a.qk != nullptr && column < columns) write_pair(a.qk + row * columns + column, half, low, high);
   if (norm == nullptr) return;
   const float scale = rsqrtf(block_sum(low * low + high * high) / float(a.dim) + a.eps);
   if (i >= half) return;
   low *= scale * norm[i];
   high *= scale * norm[i + half];
-}
-
-__device__ void write_pair(bf16* to, int64_t half, float low, float high) {
-  if (threadIdx.x >= half) return;
-  to[threadIdx.x] = to_bf16(low);
-  to[threadIdx.x + half] = to_bf16(high);
 }
 
 // Block (row, head): heads of q, then of k, then of v.

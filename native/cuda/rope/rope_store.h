@@ -22,6 +22,7 @@ struct RopeStore {
   int64_t rows, heads, dim;  // dim even, at most 256
   int64_t table_positions;   // rows of cosines and sines
   Parts parts = {};          // instead of qkv, where there are any
+  bf16* qk = nullptr;        // [rows][heads + kv_heads][dim]: q and k before norm and rotation; null: not wanted
 };
 
 // A position outside the tables or a slot outside the pages writes nothing and gives NaN queries: the row's sequence then ends with an

@@ -37,39 +37,34 @@ void Layers::embed(const Batch& batch, float* y) {
 
 void Layers::logits(float* rows, int64_t count, float* out) {
   normalise(rows, count, weights_.final_norm);
-  product(head(), count, out, false);
+  product(head(), activation_.data(), count, out, nullptr);
 }
 
 void Layers::attend(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap) {
   using model::Module;
   const Layer& layer = weights_.layers[size_t(index)];
   const int64_t q = spec_.query_size(), kv_size = spec_.kv_size(), ld = layer.qkv.n;
+  const bf16* x = activation_.data();
   // Nothing else reads or changes what the products give.
   const bool leave = batch.adapter_count == 0 && tap == nullptr;
   normalise(hidden, batch.rows, layer.attention_norm);
-  const cuda::Parts parts = product(layer.qkv, batch.rows, wide_.data(), false, leave);
-  adapt(batch, index, Module::kQ, wide_.data(), ld);
-  adapt(batch, index, Module::kK, wide_.data() + q, ld);
-  adapt(batch, index, Module::kV, wide_.data() + q + kv_size, ld);
-  rotate_and_store(batch, index, kv, parts);
-  if (tap) keep_queries(batch, index, kv, *tap);
-  run_attention(batch, index, kv, tap ? tap->log_sums : nullptr);
-  if (tap && tap->attended) stream_.copy(tap->attended, activation_.data(), size_t(batch.rows * q) * sizeof(bf16));
-  residual_ = product(layer.output, batch.rows, hidden, true, leave && layer.output_bias.size() == 0);
-  adapt(batch, index, Module::kO, hidden, spec_.hidden_size);
-  add_bias(layer.output_bias, batch.rows, hidden);
+  const cuda::Parts parts = product(layer.qkv, x, batch.rows, wide_.data(), nullptr, leave);
+  adapt(batch, index, Module::kQ, x, wide_.data(), ld);
+  adapt(batch, index, Module::kK, x, wide_.data() + q, ld);
+  adapt(batch, index, Module::kV, x, wide_.data() + q + kv_size, ld);
+  bf16* queries = tap && tap->queries ? tap->queries : queries_.data();
+  rotate_and_store(batch, index, kv, parts, queries, tap ? tap->qk : nullptr);
+  if (tap) cuda::copy_slots(kv, tap->copies, tap->copy_count, stream_.get());
+  bf16* attended = tap && tap->attended ? tap->attended : activation_.data();
+  run_attention(batch, index, kv, queries, attended, tap ? tap->log_sums : nullptr);
+  float* out = tap ? tap->middle : hidden;
+  residual_ = product(layer.output, attended, batch.rows, out, hidden, leave && layer.output_bias.size() == 0);
+  adapt(batch, index, Module::kO, attended, out, spec_.hidden_size);
+  add_bias(layer.output_bias, batch.rows, out);
 }
 
-// Also puts the copies of new keys and values where they belong.
-void Layers::keep_queries(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const LayerTap& tap) {
-  const Layer& layer = weights_.layers[size_t(index)];
-  const int64_t q = spec_.query_size(), columns = q + spec_.kv_size();
-  if (tap.qk) cuda::narrow({wide_.data(), layer.qkv.n, layer.qkv_bias.data(), tap.qk, columns, batch.rows, columns}, stream_.get());
-  if (tap.queries) stream_.copy(tap.queries, queries_.data(), size_t(batch.rows * q) * sizeof(bf16));
-  cuda::copy_slots(kv, tap.copies, tap.copy_count, stream_.get());
-}
-
-void Layers::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts) {
+void Layers::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts, bf16* queries,
+                              bf16* qk) {
   const Layer& layer = weights_.layers[size_t(index)];
   cuda::RopeStore args{};
   args.qkv = wide_.data();
@@ -82,7 +77,8 @@ void Layers::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvL
   args.sines = sines_.data();
   args.positions = batch.positions;
   args.slots = batch.slots;
-  args.queries = queries_.data();
+  args.queries = queries;
+  args.qk = qk;
   args.kv = kv;
   args.rows = batch.rows;
   args.heads = spec_.heads;
@@ -92,9 +88,9 @@ void Layers::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvL
   cuda::rope_store(args, stream_.get());
 }
 
-void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* log_sums) {
+void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out, float* log_sums) {
   cuda::PagedAttention args{};
-  args.queries = queries_.data();
+  args.queries = queries;
   args.kv = kv;
   args.page_table = batch.page_table;
   args.sequences = batch.runs;
@@ -102,7 +98,7 @@ void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLaye
   args.heads = spec_.heads;
   args.scale = 1.0f / std::sqrt(float(spec_.head_dim));
   args.window = spec_.window_layers[size_t(index)] ? spec_.sliding_window : 0;
-  args.out = activation_.data();
+  args.out = out;
   args.workspace = workspace_.data();
   args.workspace_floats = sizes_.workspace_floats;
   args.log_sums = log_sums;
@@ -133,17 +129,19 @@ void Layers::feed_forward(const Batch& batch, int64_t index, float* hidden, cons
   using model::Module;
   const Layer& layer = weights_.layers[size_t(index)];
   const int64_t f = spec_.intermediate_size;
+  const bf16* x = activation_.data();
   const bool leave = batch.adapter_count == 0 && tap == nullptr;
   normalise(hidden, batch.rows, layer.mlp_norm);
-  const cuda::Parts parts = product(layer.gate_up, batch.rows, wide_.data(), false, leave && layer.gate_up_bias.size() == 0);
-  adapt(batch, index, Module::kGate, wide_.data(), 2 * f);
-  adapt(batch, index, Module::kUp, wide_.data() + f, 2 * f);
+  const cuda::Parts parts = product(layer.gate_up, x, batch.rows, wide_.data(), nullptr, leave && layer.gate_up_bias.size() == 0);
+  adapt(batch, index, Module::kGate, x, wide_.data(), 2 * f);
+  adapt(batch, index, Module::kUp, x, wide_.data() + f, 2 * f);
   add_bias(layer.gate_up_bias, batch.rows, wide_.data());
-  if (tap && tap->gate_up) cuda::narrow({wide_.data(), 2 * f, nullptr, tap->gate_up, 2 * f, batch.rows, 2 * f}, stream_.get());
-  cuda::silu_multiply({wide_.data(), 2 * f, activation_.data(), f, batch.rows, f, parts}, stream_.get());
-  residual_ = product(layer.down, batch.rows, hidden, true, leave && layer.down_bias.size() == 0);
-  adapt(batch, index, Module::kDown, hidden, spec_.hidden_size);
-  add_bias(layer.down_bias, batch.rows, hidden);
+  bf16* kept = tap ? tap->gate_up : nullptr;
+  cuda::silu_multiply({wide_.data(), 2 * f, activation_.data(), f, batch.rows, f, parts, kept}, stream_.get());
+  float* out = tap ? tap->after : hidden;
+  residual_ = product(layer.down, x, batch.rows, out, hidden, leave && layer.down_bias.size() == 0);
+  adapt(batch, index, Module::kDown, x, out, spec_.hidden_size);
+  add_bias(layer.down_bias, batch.rows, out);
 }
 
 void Layers::settle(float* hidden) {
@@ -157,8 +155,9 @@ void Layers::normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& w
   cuda::rms_norm({hidden, h, weight.data(), activation_.data(), h, rows, h, float(spec_.rms_norm_eps), parts, hidden}, stream_.get());
 }
 
-cuda::Parts Layers::product(const Matrix& w, int64_t rows, float* y, bool accumulate, bool leave) {
-  cuda::MatMul args{activation_.data(), w.k, rows, w.data.data(), w.n, w.k, y, w.n, accumulate, workspace_.data(), sizes_.workspace_floats};
+cuda::Parts Layers::product(const Matrix& w, const bf16* x, int64_t rows, float* y, const float* onto, bool leave) {
+  cuda::MatMul args{x, w.k, rows, w.data.data(), w.n, w.k, y, w.n, onto != nullptr, workspace_.data(), sizes_.workspace_floats};
+  args.onto = onto;
   args.quantised = w.quantised();
   args.kernel = weights_.kernels.matmul;
   args.leave_parts = leave;
@@ -166,7 +165,7 @@ cuda::Parts Layers::product(const Matrix& w, int64_t rows, float* y, bool accumu
   return cuda::matmul_parts(args);
 }
 
-void Layers::adapt(const Batch& batch, int64_t layer, model::Module module, float* y, int64_t ldy) {
+void Layers::adapt(const Batch& batch, int64_t layer, model::Module module, const bf16* x, float* y, int64_t ldy) {
   if (batch.adapter_count == 0) return;
   const ops::LoraShape shape = model::shape_of(spec_, module);
   const int64_t at_once = sizes_.lora_floats / batch.most_rank;
@@ -179,7 +178,7 @@ void Layers::adapt(const Batch& batch, int64_t layer, model::Module module, floa
     args.in = shape.in;
     args.out = shape.out;
     args.most_rank = batch.most_rank;
-    args.x = activation_.data() + first * shape.in;
+    args.x = x + first * shape.in;
     args.ldx = shape.in;
     args.u = lora_.data();
     args.y = y + first * ldy;

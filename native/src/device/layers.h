@@ -9,13 +9,15 @@
 
 namespace tandem::device {
 
-// What training keeps of a layer, for the rows of one batch; serving keeps nothing. What is null is not wanted.
+// What training keeps of a layer, for the rows of one batch; serving keeps nothing. What is null is not wanted, but for the residual stream.
 struct LayerTap {
   bf16* qk;         // [rows][query + kv]: before norm and rotation
   bf16* queries;    // [rows][query]
   float* log_sums;  // [rows][heads]
   bf16* attended;   // [rows][query]
   bf16* gate_up;    // [rows][2 intermediate]
+  // The residual stream after attention, and after the MLP: the one before is left as it is.
+  float *middle, *after;
   // Keys and values that lie in more than one place.
   const cuda::SlotCopy* copies;
   int64_t copy_count;
@@ -27,7 +29,7 @@ class Layers {
 
   // The rows' embeddings.
   void embed(const Batch& batch, float* y);
-  // Attention and what is around it, added to the residual stream of the batch's rows; likewise the MLP.
+  // Attention and what is around it, added to the residual stream of the batch's rows, or with a tap to where that wants it; likewise the MLP.
   void attend(const Batch& batch, int64_t layer, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap = nullptr);
   void feed_forward(const Batch& batch, int64_t layer, float* hidden, const LayerTap* tap = nullptr);
   // Serving leaves the parts of a product to what reads it next; after this the residual stream is whole.
@@ -40,15 +42,14 @@ class Layers {
   const float* sines() const { return sines_.data(); }
 
  private:
-  void rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts);
-  void run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* log_sums);
-  void keep_queries(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const LayerTap& tap);
+  void rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts, bf16* queries, bf16* qk);
+  void run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out, float* log_sums);
   // What parts are left of the residual stream's last product are added to it first.
   void normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& weight);
-  // y (+)= W x of the rows in activation_, of which each is w.k wide. Parts that it leaves are in workspace_ until the next product.
-  cuda::Parts product(const Matrix& w, int64_t rows, float* y, bool accumulate, bool leave = false);
-  // The row's adapters beside the product of one projection; y and its rows as in product().
-  void adapt(const Batch& batch, int64_t layer, model::Module module, float* y, int64_t ldy);
+  // y = W x, or `onto`, where that is not null, and W x; of rows of w.k inputs. Parts that it leaves are in workspace_ until the next product.
+  cuda::Parts product(const Matrix& w, const bf16* x, int64_t rows, float* y, const float* onto, bool leave = false);
+  // The row's adapters beside the product of one projection; x, y and their rows as in product().
+  void adapt(const Batch& batch, int64_t layer, model::Module module, const bf16* x, float* y, int64_t ldy);
   void add_bias(const DeviceBuffer<float>& bias, int64_t rows, float* y);
 
   const model::Spec& spec_;

@@ -96,14 +96,12 @@ train::Steps TrainCompute::run_layer(TrainTape& tape, int64_t layer) {
 
 // The residual stream is kept before attention, before the MLP and after it.
 void TrainCompute::pass(TrainTape& tape, int64_t layer, const TrainTape::Chunk& chunk) {
-  const int64_t h = facts_->spec.hidden_size, at = chunk.first * h;
-  const size_t bytes = size_t(chunk.count * h) * sizeof(float);
-  const LayerTap tap = tape.tap(layer, chunk);
-  float *middle = tape.layer(layer).middle.data() + at, *out = tape.input(layer + 1) + at;
-  stream_.copy(middle, tape.input(layer) + at, bytes);
-  layers_.attend(chunk.batch, layer, tape.kv(layer), middle, &tap);
-  stream_.copy(out, middle, bytes);
-  layers_.feed_forward(chunk.batch, layer, out, &tap);
+  const int64_t at = chunk.first * facts_->spec.hidden_size;
+  LayerTap tap = tape.tap(layer, chunk);
+  tap.middle = tape.layer(layer).middle.data() + at;
+  tap.after = tape.input(layer + 1) + at;
+  layers_.attend(chunk.batch, layer, tape.kv(layer), tape.input(layer) + at, &tap);
+  layers_.feed_forward(chunk.batch, layer, tap.middle, &tap);
 }
 
 train::Steps TrainCompute::backward(std::vector<float> gradients) {

@@ -80,6 +80,7 @@ TEST(gpu_matmul_refuses_what_does_not_fit) {
   CHECK_ERROR(kRange, "matmul: k", with([](auto& a) { a.k = 12; }));
   CHECK_ERROR(kRange, "matmul: ldx", with([](auto& a) { a.ldx = 4; }));
   CHECK_ERROR(kRange, "matmul: ldy", with([](auto& a) { a.ldy = 7; }));
+  CHECK_ERROR(kRange, "matmul: onto", with([](auto& a) { a.onto = a.y; }));
   CHECK_ERROR(kRange, "matmul: x", with([](auto& a) { a.x += 1; }));
   CHECK_ERROR(kRange, "matmul: quantised", with([](auto& a) { a.quantised.data = reinterpret_cast<const uint8_t*>(a.x); }));
   CHECK_ERROR(kRange, "workspace_floats", with([](auto& a) { a.k = a.ldx = 4096; }));

@@ -10,14 +10,16 @@ struct Product {
       : m(m), n(n), k(k), kernel(kernel), random(seed), x(bf16s(random, size_t(m * k))), w(bf16s(random, size_t(n * k))),
         y(random.normals(size_t(m * n))) {}
 
-  // Rows [first, first + count) of x alone.
-  std::vector<float> run(int64_t first, int64_t count, bool accumulate = false) {
+  // Rows [first, first + count) of x alone; `elsewhere`: added to what lies elsewhere, whatever y held.
+  std::vector<float> run(int64_t first, int64_t count, bool accumulate = false, bool elsewhere = false) {
     const auto all = y.download();
-    DeviceBuffer<float> out(std::vector<float>(all.begin() + first * n, all.begin() + (first + count) * n));
+    const DeviceBuffer<float> old(std::vector<float>(all.begin() + first * n, all.begin() + (first + count) * n));
+    DeviceBuffer<float> out(elsewhere ? std::vector<float>(old.size(), NAN) : old.download());
     DeviceBuffer<float> workspace(size_t(cuda::matmul_workspace_floats(count, n, k)));
     const int64_t floats = int64_t(workspace.size());
-    cuda::matmul({x.data() + first * k, k, count, w.data(), n, k, out.data(), n, accumulate, workspace.data(), floats, {}, kernel},
-                 nullptr);
+    cuda::MatMul args{x.data() + first * k, k, count, w.data(), n, k, out.data(), n, accumulate, workspace.data(), floats, {}, kernel};
+    args.onto = elsewhere ? old.data() : nullptr;
+    cuda::matmul(args, nullptr);
     return out.download();
   }
 
@@ -48,7 +50,9 @@ inline void check_near(const Product& p, const std::vector<float>& seen, const s
 inline void check_product(int64_t m, int64_t n, int64_t k, cuda::MatMulKernel kernel = cuda::MatMulKernel::kMma) {
   Product p(m, n, k, uint64_t(m * 1000003 + n * 101 + k), kernel);
   check_near(p, p.run(0, m), std::vector<float>(size_t(m * n)));
-  check_near(p, p.run(0, m, true), p.y.download());
+  const std::vector<float> added = p.run(0, m, true);
+  check_near(p, added, p.y.download());
+  CHECK(same_bits(p.run(0, m, true, true), added));
 }
 
 // By so many tiles of 64 k per part, all parts added by one block. The same bits as by several blocks.

@@ -129,6 +129,18 @@ TEST(gpu_silu_multiply_matches_plain_loops) {
   }
 }
 
+TEST(gpu_silu_multiply_keeps_gate_and_up) {
+  Random random(8);
+  const std::vector<float> xs = random.normals(size_t(3 * 1030), 4);
+  DeviceBuffer<float> x(xs);
+  DeviceBuffer<bf16> y(size_t(3 * 515)), wanted(size_t(3 * 515)), kept(xs.size());
+  cuda::silu_multiply({x.data(), 1030, wanted.data(), 515, 3, 515}, nullptr);
+  cuda::silu_multiply({x.data(), 1030, y.data(), 515, 3, 515, {}, kept.data()}, nullptr);
+  CHECK(same_bits(y.download(), wanted.download()));
+  const auto seen = kept.download();
+  for (size_t i = 0; i < xs.size(); ++i) CHECK_EQ(seen[i].bits, cuda::to_bf16(xs[i]).bits);
+}
+
 struct RopeCase {
   int64_t rows = 5, heads = 6, kv_heads = 2, dim = 64, positions = 40, pages = 6;
   bool norm = true, bias = true;
@@ -140,10 +152,10 @@ struct RopeRun {
   void run() {
     cuda::KvLayer kv{keys.data(), values.data(), c.pages, c.kv_heads, c.dim};
     const float* none = nullptr;
-    cuda::rope_store(
-        {qkv.data(), width, c.bias ? bias.data() : none, c.norm ? q_norm.data() : none, c.norm ? k_norm.data() : none, 1e-6f,
-         cosines.data(), sines.data(), positions.data(), slots.data(), queries.data(), kv, c.rows, c.heads, c.dim, c.positions, parts},
-        nullptr);
+    cuda::rope_store({qkv.data(), width, c.bias ? bias.data() : none, c.norm ? q_norm.data() : none, c.norm ? k_norm.data() : none, 1e-6f,
+                      cosines.data(), sines.data(), positions.data(), slots.data(), queries.data(), kv, c.rows, c.heads, c.dim, c.positions,
+                      parts, keep ? qk.data() : nullptr},
+                     nullptr);
   }
 
   // One head of the row in double: bias, norm, rotation.
@@ -173,6 +185,8 @@ struct RopeRun {
   RopeCase c;
   Random random;
   cuda::Parts parts{};
+  bool keep = false;
+  DeviceBuffer<bf16> qk{size_t(c.rows * (c.heads + c.kv_heads) * c.dim)};
   int64_t width = (c.heads + 2 * c.kv_heads) * c.dim;
   size_t table = size_t(c.positions * c.dim / 2);
   DeviceBuffer<float> qkv{random.normals(size_t(c.rows * width))}, bias{random.normals(size_t(width))};
@@ -213,6 +227,27 @@ TEST(gpu_rope_store_matches_plain_loops) {
   plain.norm = plain.bias = false;
   plain.dim = 32;
   check_rope(plain);
+}
+
+TEST(gpu_rope_store_keeps_what_it_read) {
+  for (bool bias : {true, false}) {
+    RopeCase c;
+    c.bias = bias;
+    RopeRun run(c, 7), wanted(c, 7);
+    run.keep = true;
+    run.run();
+    wanted.run();
+    CHECK(same_bits(run.queries.download(), wanted.queries.download()));
+    const auto seen = run.qk.download();
+    const auto x = run.qkv.download(), b = run.bias.download();
+    const int64_t columns = (c.heads + c.kv_heads) * c.dim;
+    for (int64_t row = 0; row < c.rows; ++row) {
+      for (int64_t i = 0; i < columns; ++i) {
+        const float whole = x[size_t(row * run.width + i)] + (bias ? b[size_t(i)] : 0.0f);
+        CHECK_EQ(seen[size_t(row * columns + i)].bits, cuda::to_bf16(whole).bits);
+      }
+    }
+  }
 }
 
 TEST(gpu_rope_store_keeps_bad_rows_to_themselves) {

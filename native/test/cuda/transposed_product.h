@@ -16,13 +16,16 @@ struct TransposedProduct {
     w = DeviceBuffer<bf16>(ws);
   }
 
-  // Rows [first, first + count) of x alone, in so many parts as the kernel wants, or as asked for.
-  std::vector<float> run(int64_t first, int64_t count, bool accumulate = false, const cuda::Split* asked = nullptr) {
-    DeviceBuffer<float> y(std::vector<float>(old.begin() + first * k, old.begin() + (first + count) * k));
+  // Rows [first, first + count) of x alone, in so many parts as the kernel wants, or as asked for. `elsewhere`: added to what lies elsewhere,
+  // whatever y held.
+  std::vector<float> run(int64_t first, int64_t count, bool accumulate = false, const cuda::Split* asked = nullptr,
+                         bool elsewhere = false) {
+    const DeviceBuffer<float> before(std::vector<float>(old.begin() + first * k, old.begin() + (first + count) * k));
+    DeviceBuffer<float> y(elsewhere ? std::vector<float>(before.size(), NAN) : before.download());
     DeviceBuffer<float> workspace(size_t(asked ? asked->parts * count * k : cuda::matmul_transposed_floats(kernel, count, n, k)));
     const int64_t floats = int64_t(workspace.size());
-    const cuda::MatMul args{x.data() + first * ldx, ldx,    count, w.data(), n, k, y.data(), k, accumulate,
-                            workspace.data(),       floats, {},    kernel};
+    cuda::MatMul args{x.data() + first * ldx, ldx, count, w.data(), n, k, y.data(), k, accumulate, workspace.data(), floats, {}, kernel};
+    args.onto = elsewhere ? before.data() : nullptr;
     if (asked) cuda::variant_of(kernel).launch_transposed(args, *asked, nullptr);
     else cuda::matmul_transposed(args, nullptr);
     return y.download();
@@ -53,7 +56,9 @@ inline void check_near(const TransposedProduct& p, const std::vector<float>& see
 // Against plain loops in double.
 inline void check_transposed(int64_t m, int64_t n, int64_t k, bool accumulate, cuda::MatMulKernel kernel = cuda::MatMulKernel::kMma) {
   TransposedProduct p(m, n, k, uint64_t(m * 1000003 + n * 101 + k), kernel);
-  check_near(p, p.run(0, m, accumulate), accumulate);
+  const std::vector<float> seen = p.run(0, m, accumulate);
+  check_near(p, seen, accumulate);
+  if (accumulate) CHECK(same_bits(p.run(0, m, true, nullptr, true), seen));
 }
 
 // Rows (first, count) by themselves have the bits that they have among all.
