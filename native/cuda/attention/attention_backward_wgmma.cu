@@ -76,11 +76,12 @@ __device__ void bring_pair(unsigned char* to, const Side& side, Barrier* barrier
   }
 }
 
-// products += left . right^T of two tiles.
+// products = left . right^T of two tiles.
 template <int kDim>
 __device__ __forceinline__ void multiply_rows(float (&products)[kScores], const unsigned char* left, const unsigned char* right) {
+  wgmma_first(products, tile_descriptor(left, 0), tile_descriptor(right, 0));
   GPU_UNROLL
-  for (int k = 0; k < kDim / 16; ++k) {
+  for (int k = 1; k < kDim / 16; ++k) {
     const int panel = k / 4 * kPanelBytes;
     wgmma<kBackwardTile>(products, tile_descriptor(left + panel, k % 4), tile_descriptor(right + panel, k % 4));
   }
@@ -92,8 +93,6 @@ template <int kDim>
 __device__ __forceinline__ void multiply_pairs(float (&scores)[kScores], float (&d)[kScores], const unsigned char* own,
                                                const unsigned char* pair) {
   constexpr int kMatrixBytes = Layout<kDim>::kMatrixBytes;
-  settle(scores);
-  settle(d);
   wgmma_fence();
   multiply_rows<kDim>(scores, own, pair);
   multiply_rows<kDim>(d, own + kMatrixBytes, pair + kMatrixBytes);
@@ -137,7 +136,9 @@ __device__ void write_sums(float* memory, const float (&sums)[kDim / 2], int64_t
 #if TANDEM_HOPPER_CODE
 
 // A pair's score to its probability.
-__device__ __forceinline__ float probability(float score, float scale2, float log_sum2) { return exp2f(fmaf(score, scale2, -log_sum2)); }
+__device__ __forceinline__ float probability(float score, float scale2, float log_sum2) {
+  return exp2_flushed(fmaf(score, scale2, -log_sum2));
+}
 
 // The two queries of a thread.
 struct Queries {
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int stage = i % kStages;
     unsigned char* pair = m.pairs + (1 + stage) * L::kPairBytes;
     barrier_wait(&m.full[stage], i / kStages & 1);
-    float scores[kScores] = {}, d[kScores] = {};
+    float scores[kScores], d[kScores];
     multiply_pairs<kDim>(scores, d, m.pairs, pair);
     weigh_keys(a, q, m.marks[stage], at, scores);
     GPU_UNROLL
@@ -299,7 +300,7 @@ template <int kDim>
 __device__ __forceinline__ void add_queries(const AttentionBackward& a, const int64_t (&keys)[2], const int (&positions)[2],
                                             const Marks& marks, int64_t queries, const unsigned char* own, const unsigned char* pair,
                                             float (&dk)[kDim / 2], float (&dv)[kDim / 2]) {
-  float scores[kScores] = {}, d[kScores] = {};
+  float scores[kScores], d[kScores];
   multiply_pairs<kDim>(scores, d, own, pair);
   weigh_queries(a, keys, positions, marks, queries, scores);
   uint32_t weights[kBackwardTile / 16][4], gradients[kBackwardTile / 16][4];

@@ -35,6 +35,7 @@ using gpu_emulation::wgmma;
 using gpu_emulation::wgmma_across;
 using gpu_emulation::wgmma_commit;
 using gpu_emulation::wgmma_fence;
+using gpu_emulation::wgmma_first;
 using gpu_emulation::wgmma_rows;
 using gpu_emulation::wgmma_wait;
 #else
@@ -113,6 +114,11 @@ __device__ __forceinline__ void wgmma_wait(float (&sums)[kCount]) {
 #define TANDEM_SUMS_64(i) TANDEM_SUMS_32(i), TANDEM_SUMS_32(i + 32)
 #define TANDEM_SUMS_128(i) TANDEM_SUMS_64(i), TANDEM_SUMS_64(i + 64)
 
+#define TANDEM_NEW_4(i) "=f"(sums[i]), "=f"(sums[i + 1]), "=f"(sums[i + 2]), "=f"(sums[i + 3])
+#define TANDEM_NEW_8(i) TANDEM_NEW_4(i), TANDEM_NEW_4(i + 4)
+#define TANDEM_NEW_16(i) TANDEM_NEW_8(i), TANDEM_NEW_8(i + 8)
+#define TANDEM_NEW_32(i) TANDEM_NEW_16(i), TANDEM_NEW_16(i + 16)
+
 #define TANDEM_NAMES_4 "%0,%1,%2,%3"
 #define TANDEM_NAMES_8 TANDEM_NAMES_4 ",%4,%5,%6,%7"
 #define TANDEM_NAMES_16 TANDEM_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
@@ -149,6 +155,12 @@ TANDEM_WGMMA(wgmma, 32, 16, "0", "%16", "%17")
 TANDEM_WGMMA(wgmma, 64, 32, "0", "%32", "%33")
 TANDEM_WGMMA(wgmma, 128, 64, "0", "%64", "%65")
 TANDEM_WGMMA(wgmma, 256, 128, "0", "%128", "%129")
+// sums[64][64] = a[64][16] . b[64][16]^T, whatever they were: without the instructions that would make them zero.
+__device__ __forceinline__ void wgmma_first(float (&sums)[32], uint64_t a, uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TANDEM_NAMES_32 "}, %32, %33, 0, 1, 1, 0, 0;"
+               : TANDEM_NEW_32(0)
+               : "l"(a), "l"(b));
+}
 TANDEM_WGMMA(wgmma_across, 128, 64, "1", "%64", "%65")
 TANDEM_WGMMA(wgmma_across, 256, 128, "1", "%128", "%129")
 

@@ -13,7 +13,15 @@ using gpu_emulation::ldmatrix_x4_trans;
 using gpu_emulation::mma_m16n8k16;
 
 inline uint32_t pack_rounded(float low, float high) { return pack(to_bf16(low), to_bf16(high)); }
+inline float exp2_flushed(float x) { return x < -126 ? 0.0f : exp2f(x); }
 #else
+
+// 2^x by one instruction, within two units in the last place; what is smaller than the smallest normal number is 0.
+__device__ __forceinline__ float exp2_flushed(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // Two numbers rounded to the nearest bf16, beside each other: as to_bf16, but for the bits of NaN, by one instruction.
 __device__ __forceinline__ uint32_t pack_rounded(float low, float high) {

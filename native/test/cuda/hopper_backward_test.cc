@@ -19,6 +19,15 @@ TEST(hopper_pairs_are_rounded_like_numbers) {
   }
 }
 
+TEST(hopper_powers_of_two_are_near) {
+  if (!on_hopper()) return;
+  std::vector<float> values{0, 1, -1, 5.5f, -125.5f, -1000, -INFINITY};
+  Random random(42);
+  for (float x : random.normals(40)) values.push_back(8 * x);
+  const std::vector<float> seen = powers_of_two(values);
+  for (size_t i = 0; i < values.size(); ++i) CHECK_NEAR(seen[i], std::exp2(double(values[i])), 3e-7 * std::exp2(double(values[i])) + 1e-38);
+}
+
 TEST(hopper_attention_backward_matches_plain_loops) {
   if (!on_hopper()) return;
   check_attention_gradient({1, 1, 32, 0, {{1, -1}}, 1}, kWgmma);

@@ -67,11 +67,31 @@ __global__ void wgmma_probe(const bf16* a, const bf16* b, int step, float* out) 
 #endif
 }
 
-template <int kTokens, bool kAcross>
-std::vector<float> run_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step) {
+__global__ void first_probe(const bf16* a, const bf16* b, int step, float* out) {
+#if TANDEM_HOPPER_CODE
+  GPU_SHARED_BYTES(shared);
+  bf16 *left = reinterpret_cast<bf16*>(shared), *right = left + kPanel;
+  place(left, a, kPanel, kRow);
+  place(right, b, kPanel, kRow);
+  shared_writes_fence();
+  __syncthreads();
+  float sums[32];
+  for (int i = 0; i < 32; ++i) sums[i] = 1000.0f + float(i);
+  wgmma_fence();
+  wgmma_first(sums, tile_descriptor(left, step), tile_descriptor(right, step));
+  wgmma_commit();
+  wgmma_wait<0>(sums);
+  GPU_UNROLL
+  for (int i = 0; i < 32; ++i) out[threadIdx.x * 32 + i] = sums[i];
+#endif
+}
+
+using Probe = void (*)(const bf16*, const bf16*, int, float*);
+
+template <int kTokens>
+std::vector<float> run_wgmma(Probe kernel, const std::vector<bf16>& a, const std::vector<bf16>& b, int step) {
   const DeviceBuffer<bf16> on_a(a), on_b(b);
   DeviceBuffer<float> out(size_t(64 * kTokens));
-  const auto kernel = &wgmma_probe<kTokens, kAcross>;
   const size_t bytes = size_t(64 + kTokens) * kRow * sizeof(bf16);
   const bf16 *weights = on_a.data(), *tokens = on_b.data();
   float* sums = out.data();
@@ -120,7 +140,23 @@ __global__ void pairs_probe(const float* values, uint32_t* out) {
   out[threadIdx.x] = pack_rounded(values[2 * threadIdx.x], values[2 * threadIdx.x + 1]);
 }
 
+__global__ void powers_probe(const float* values, float* out) { out[threadIdx.x] = exp2_flushed(values[threadIdx.x]); }
+
 }  // namespace
+
+std::vector<float> first_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step) {
+  return run_wgmma<64>(&first_probe, a, b, step);
+}
+
+std::vector<float> powers_of_two(const std::vector<float>& values) {
+  const DeviceBuffer<float> from(values);
+  DeviceBuffer<float> out(values.size());
+  const float* x = from.data();
+  float* to = out.data();
+  GPU_LAUNCH(powers_probe, dim3(1), dim3(unsigned(out.size())), 0, cudaStream_t{}, x, to);
+  check_launch("powers_probe");
+  return out.download();
+}
 
 std::vector<uint32_t> rounded_pairs(const std::vector<float>& values) {
   const DeviceBuffer<float> from(values);
@@ -146,11 +182,12 @@ std::vector<bf16> copied_box(const std::vector<bf16>& matrix, int64_t rows, int 
 
 std::vector<float> one_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step, bool across) {
   const size_t columns = b.size() / kRow;
-  if (across) return columns == 128 ? run_wgmma<128, true>(a, b, step) : run_wgmma<256, true>(a, b, step);
+  if (across)
+    return columns == 128 ? run_wgmma<128>(&wgmma_probe<128, true>, a, b, step) : run_wgmma<256>(&wgmma_probe<256, true>, a, b, step);
   switch (columns) {
-    case 8: return run_wgmma<8, false>(a, b, step);
-    case 32: return run_wgmma<32, false>(a, b, step);
-    default: return run_wgmma<256, false>(a, b, step);
+    case 8: return run_wgmma<8>(&wgmma_probe<8, false>, a, b, step);
+    case 32: return run_wgmma<32>(&wgmma_probe<32, false>, a, b, step);
+    default: return run_wgmma<256>(&wgmma_probe<256, false>, a, b, step);
   }
 }
 

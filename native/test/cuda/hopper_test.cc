@@ -91,6 +91,14 @@ TEST(hopper_wgmma_takes_more_tokens) {
   check_wgmma(256, 3);
 }
 
+TEST(hopper_wgmma_begins_new_sums) {
+  if (!on_hopper()) return;
+  const std::vector<bf16> a = numbered(64, 64), b = numbered(64, 64);
+  for (int step : {0, 2}) {
+    check_sums(first_wgmma(a, b, step), 64, step, a, [&](int64_t column, int64_t k) { return b[size_t(column * 64 + k)]; });
+  }
+}
+
 TEST(hopper_wgmma_takes_more_columns_across) {
   if (!on_hopper()) return;
   const std::vector<bf16> a = numbered(64, 64);

@@ -66,6 +66,7 @@ struct GroupProduct {
   const uint32_t* rows;  // this thread's registers of the left side, or null: `a` describes it
   uint64_t a, b;         // descriptors
   bool across;           // columns of b are beside each other, not k
+  bool first = false;    // what the sums were does not count
 };
 
 struct Fiber {

@@ -98,6 +98,7 @@ void multiply(const GroupProduct& product) {
       b.line(uint32_t(j * 8 + l % 4 * 2 + e), column);
       for (int h = 0; h < 2; ++h) {
         float& sum = product.sums[j * 4 + h * 2 + e];
+        if (product.first) sum = 0;
         for (int k = 0; k < 16; ++k) sum += rows[h][k] * column[k];
       }
     }

@@ -37,6 +37,7 @@ template <int kTokens>
 void wgmma(float (&sums)[kTokens / 2], uint64_t a, uint64_t b) {
   wgmma_issue({sums, kTokens, nullptr, a, b, false});
 }
+inline void wgmma_first(float (&sums)[32], uint64_t a, uint64_t b) { wgmma_issue({sums, 64, nullptr, a, b, false, true}); }
 template <int kColumns>
 void wgmma_across(float (&sums)[kColumns / 2], uint64_t a, uint64_t b) {
   wgmma_issue({sums, kColumns, nullptr, a, b, true});
