@@ -258,25 +258,24 @@ __device__ __forceinline__ Walk next_queries(const AttentionBackward& a, int fir
 
 struct Mark {
   PackedToken token;
+  int64_t row;
   float log_sum, delta;
-  bool clear;
 };
 
-// Of the query that this thread brings, by the first two warps.
-__device__ __forceinline__ Mark read_mark(const AttentionBackward& a, const Walk& at, int first, int end_head) {
+// Of the query that this thread brings, by the first two warps: only read, so that nobody waits for it before it is stored.
+__device__ __forceinline__ Mark read_mark(const AttentionBackward& a, const Walk& at, int end_head) {
   const int64_t row = int64_t(at.row) + threadIdx.x;
-  if (threadIdx.x >= kBackwardTile || at.head >= end_head || row >= a.rows) return {{0, 1 << 30, 0, 0}, 0, 0, false};
-  const PackedToken token = a.tokens[row];
+  if (threadIdx.x >= kBackwardTile || at.head >= end_head || row >= a.rows) return {{0, 1 << 30, 0, 0}, row, 0, 0};
   const int64_t index = row * a.heads + at.head;
-  return {token, a.log_sums[index] * kLog2E, a.deltas[index], sees_all(token, row, first, a.window)};
+  return {a.tokens[row], row, a.log_sums[index], a.deltas[index]};
 }
 
-__device__ __forceinline__ void store_mark(Marks& marks, const Mark& mark) {
+__device__ __forceinline__ void store_mark(const AttentionBackward& a, Marks& marks, const Mark& mark, int first) {
   if (threadIdx.x >= kBackwardTile) return;
   marks.tokens[threadIdx.x] = mark.token;
-  marks.log_sums[threadIdx.x] = mark.log_sum;
+  marks.log_sums[threadIdx.x] = mark.log_sum * kLog2E;
   marks.deltas[threadIdx.x] = mark.delta;
-  int clear = mark.clear;
+  int clear = sees_all(mark.token, mark.row, first, a.window);
   for (int mask = 16; mask > 0; mask >>= 1) clear &= __shfl_xor_sync(kAllLanes, clear, mask);
   if (threadIdx.x % kWarp == 0) marks.clear[threadIdx.x / kWarp] = clear;
 }
@@ -337,12 +336,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   auto bring = [&](int stage, const Walk& at, const Mark& mark) {
     if (at.head >= end_head) return;
     bring_pair<kDim>(m.pairs + (1 + stage) * L::kPairBytes, queries, &m.full[stage], at.head, at.row);
-    store_mark(m.marks[stage], mark);
+    store_mark(a, m.marks[stage], mark, first);
   };
   auto next = [&](const Walk& at) { return next_queries(a, first, end_head, {at.head, at.row + kBackwardTile}); };
   Walk at = next_queries(a, first, end_head, {kv_head * group, first}), after = next(at);
-  bring(0, at, read_mark(a, at, first, end_head));
-  bring(1, after, read_mark(a, after, first, end_head));
+  bring(0, at, read_mark(a, at, end_head));
+  bring(1, after, read_mark(a, after, end_head));
   int positions[2];
   int64_t rows[2];
   for (int r = 0; r < 2; ++r) {
@@ -355,7 +354,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int i = 0; at.head < end_head; ++i) {
     const int stage = i % kStages;
     const Walk later = next(after);
-    const Mark mark = read_mark(a, later, first, end_head);  // on its way while the tile is computed
+    const Mark mark = read_mark(a, later, end_head);  // on its way while the tile is computed
     barrier_wait(&m.full[stage], i / kStages & 1);
     add_queries<kDim>(a, rows, positions, m.marks[stage], at.row, m.pairs, m.pairs + (1 + stage) * L::kPairBytes, dk, dv);
     __syncthreads();  // all are done with the queries
