@@ -1,6 +1,7 @@
 // The engine on a GPU with random weights in the shape of a real model: the same tokens alone and in a batch whose steps are queued, the
 // same log-probabilities in the trainer; then decode (with steps queued ahead and in turn: the difference is the gap between two steps),
-// prefill, offline throughput and a LoRA step, beside the device's copy bandwidth measured in the same run. Needs no Node and no files.
+// prefill, offline throughput and a LoRA step, beside the device's copy bandwidth and the rate of a large BF16 product (cuBLASLt's where the
+// machine has it) measured in the same run. Needs no Node and no files.
 // Usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4|fp8 [PART...]]], PART being some of the name of what is to run, as "decode".
 #include <chrono>
 #include <cstdio>
@@ -8,8 +9,11 @@
 #include <functional>
 #include <thread>
 
+#include "../kernels/cublaslt_peer.h"
 #include "cuda/common/device_buffer.h"
 #include "cuda/common/device_info.h"
+#include "cuda/common/stream.h"
+#include "cuda/gemm/matmul.h"
 #include "device/device.h"
 #include "driver.h"
 #include "ops/quantise.h"
@@ -215,6 +219,7 @@ class Check {
 
   // Forward, backward and optimizer step of one row under factors of rank 8 for every projection; the activations again where memory is short.
   void lora_step(int64_t tokens) {
+    const double rate = product_rate();
     const bool recompute = double(trainer_of(tokens, false)->row_bytes(tokens)) > 0.9 * double(cuda::device_free_bytes());
     auto trainer = trainer_of(tokens, recompute);
     const train::Row row = row_of(jobs(1, tokens + 1, 1)[0].prompt);
@@ -234,6 +239,7 @@ class Check {
     const std::string name = "LoRA step of " + std::to_string(tokens) + (recompute ? ", activations again" : "");
     add(name, double(tokens) / times[2], "tokens/s");
     add(name + ", products", flops / times[2] / 1e12, "TFLOP/s");
+    add(name + ", of the large product's rate", flops / times[2] / rate, "");
   }
 
   // Runs one part; where it fails the others still run. False: it returned so, or threw.
@@ -352,6 +358,35 @@ class Check {
   static void forward(train::Trainer& trainer, const train::Row& row) {
     trainer.forward(row, train::Under::kCurrent);
     finish(trainer);
+  }
+
+  // Of a large product of noise (zeroes would flatter the clock), by cuBLASLt where it is, else by ours: operations per second.
+  double product_rate() {
+    constexpr int64_t kSize = 8192, kNoise = 65521;
+    std::vector<cuda::bf16> noise;
+    for (int64_t i = 0; i < kSize * kSize; ++i) {
+      noise.push_back(i < kNoise ? cuda::to_bf16(float(int64_t(mix(uint64_t(i)) >> 40)) / float(1 << 23) - 1.0f)
+                                 : noise[size_t(i - kNoise)]);
+    }
+    const cuda::DeviceBuffer<cuda::bf16> x(noise), w(noise);
+    cuda::DeviceBuffer<float> y(noise.size());
+    cuda::Stream stream(cuda::Priority::kLow);
+    const auto peer = benchmarks::CublasLt::open();
+    std::unique_ptr<benchmarks::CublasLt::Product> theirs;
+    if (peer) theirs = std::make_unique<benchmarks::CublasLt::Product>(*peer, x.data(), w.data(), y.data(), kSize, kSize, kSize);
+    const cuda::MatMul ours{x.data(), kSize, kSize, w.data(), kSize, kSize, y.data(), kSize, false, nullptr, 0};
+    std::vector<double> times;
+    for (int i = 0; i < 12; ++i) {
+      const auto start = Clock::now();
+      if (theirs) theirs->run(stream.get());
+      else cuda::matmul(ours, stream.get());
+      stream.wait();
+      times.push_back(seconds_since(start));
+    }
+    std::sort(times.begin(), times.end());
+    const double rate = 2.0 * double(kSize * kSize * kSize) / times[times.size() / 2];
+    add(theirs ? "product of 8192 x 8192 x 8192, cuBLASLt" : "product of 8192 x 8192 x 8192, ours", rate / 1e12, "TFLOP/s");
+    return rate;
   }
 
   static double copy_bandwidth() {

@@ -10,10 +10,16 @@
 #else
 #include <cuda_runtime.h>
 #define GPU_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) kernel<<<(grid), (block), (shared_bytes), (stream)>>>(__VA_ARGS__)
+#ifdef __CUDACC__
 #define GPU_UNROLL _Pragma("unroll")
 // Of a loop of any length: so many of its loads are under way at a time.
 #define GPU_UNROLL_4 _Pragma("unroll 4")
 #define GPU_UNROLL_8 _Pragma("unroll 8")
+#else
+#define GPU_UNROLL
+#define GPU_UNROLL_4
+#define GPU_UNROLL_8
+#endif
 #define GPU_SHARED_BYTES(name) extern __shared__ __align__(1024) unsigned char name[]
 #endif
 
