@@ -5,7 +5,7 @@
 namespace tandem::test {
 namespace {
 
-constexpr cuda::AttentionKernel kWgmma = cuda::AttentionKernel::kWgmma;
+constexpr cuda::AttentionKernel kWgmmaGradient = cuda::AttentionKernel::kWgmma;
 
 TEST(hopper_pairs_are_rounded_like_numbers) {
   if (!on_hopper()) return;
@@ -30,10 +30,10 @@ TEST(hopper_powers_of_two_are_near) {
 
 TEST(hopper_attention_backward_matches_plain_loops) {
   if (!on_hopper()) return;
-  check_attention_gradient({1, 1, 32, 0, {{1, -1}}, 1}, kWgmma);
-  check_attention_gradient({2, 1, 64, 0, {{20, -1}, {70, -1}}, 2}, kWgmma);
-  check_attention_gradient({4, 2, 96, 9, {{30, -1}}, 3}, kWgmma);
-  check_attention_gradient({2, 1, 128, 0, {{70, -1}}, 4}, kWgmma);
+  check_attention_gradient({1, 1, 32, 0, {{1, -1}}, 1}, kWgmmaGradient);
+  check_attention_gradient({2, 1, 64, 0, {{20, -1}, {70, -1}}, 2}, kWgmmaGradient);
+  check_attention_gradient({4, 2, 96, 9, {{30, -1}}, 3}, kWgmmaGradient);
+  check_attention_gradient({2, 1, 128, 0, {{70, -1}}, 4}, kWgmmaGradient);
 }
 
 TEST(hopper_attention_backward_takes_rows_of_any_length) {
@@ -41,30 +41,30 @@ TEST(hopper_attention_backward_takes_rows_of_any_length) {
   Random random(43);
   for (uint64_t i = 0; i < 3; ++i) {
     const int64_t heads = random.whole(1, 3), first = random.whole(1, 90), second = random.whole(1, 90);
-    check_attention_gradient({heads, 1, 32 * random.whole(1, 4), i == 2 ? 30 : 0, {{first, -1}, {second, -1}}, 50 + i}, kWgmma);
+    check_attention_gradient({heads, 1, 32 * random.whole(1, 4), i == 2 ? 30 : 0, {{first, -1}, {second, -1}}, 50 + i}, kWgmmaGradient);
   }
 }
 
 TEST(hopper_attention_backward_sees_shared_prefixes) {
   if (!on_hopper()) return;
-  check_attention_gradient({2, 1, 32, 0, {{20, -1}, {30, 0}, {5, 0}, {80, -1}, {9, 0}, {1, 3}}, 5}, kWgmma);
-  check_attention_gradient({1, 1, 32, 13, {{20, -1}, {30, 0}, {24, 0}}, 6}, kWgmma);
+  check_attention_gradient({2, 1, 32, 0, {{20, -1}, {30, 0}, {5, 0}, {80, -1}, {9, 0}, {1, 3}}, 5}, kWgmmaGradient);
+  check_attention_gradient({1, 1, 32, 13, {{20, -1}, {30, 0}, {24, 0}}, 6}, kWgmmaGradient);
   // A prefix of more than a tile, all of which the endings see.
-  check_attention_gradient({2, 1, 32, 0, {{130, -1}, {60, 0}, {70, 0}}, 7}, kWgmma);
+  check_attention_gradient({2, 1, 32, 0, {{130, -1}, {60, 0}, {70, 0}}, 7}, kWgmmaGradient);
 }
 
 // Sequences and prefixes whose ends are a row away from those of tiles.
 TEST(hopper_attention_backward_knows_where_all_of_a_tile_is_seen) {
   if (!on_hopper()) return;
-  check_attention_gradient({1, 1, 32, 0, {{65, -1}, {130, -1}}, 11}, kWgmma);
-  check_attention_gradient({1, 1, 32, 0, {{63, -1}, {130, 0}, {127, 0}}, 12}, kWgmma);
+  check_attention_gradient({1, 1, 32, 0, {{65, -1}, {130, -1}}, 11}, kWgmmaGradient);
+  check_attention_gradient({1, 1, 32, 0, {{63, -1}, {130, 0}, {127, 0}}, 12}, kWgmmaGradient);
 }
 
 // More tiles than stages, and for some blocks an odd number of them.
 TEST(hopper_attention_backward_goes_round_its_stages) {
   if (!on_hopper()) return;
-  check_attention_gradient({2, 1, 32, 0, {{330, -1}}, 8}, kWgmma);
-  check_attention_gradient({3, 1, 64, 100, {{270, -1}}, 9}, kWgmma);
+  check_attention_gradient({2, 1, 32, 0, {{330, -1}}, 8}, kWgmmaGradient);
+  check_attention_gradient({3, 1, 64, 100, {{270, -1}}, 9}, kWgmmaGradient);
 }
 
 TEST(hopper_attention_backward_rows_do_not_depend_on_what_follows) {
@@ -74,7 +74,7 @@ TEST(hopper_attention_backward_rows_do_not_depend_on_what_follows) {
   all.run(dq, dk, dv);
   Packed alone = all;
   alone.cut(100);
-  check_rows_before_others(alone, all, kWgmma);
+  check_rows_before_others(alone, all, kWgmmaGradient);
 }
 
 }  // namespace

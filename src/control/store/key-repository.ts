@@ -1,5 +1,5 @@
 /** SQL of entities and API keys. */
-import type { Kysely } from 'kysely';
+import { sql, type Kysely } from 'kysely';
 import type { Tables } from './tables.ts';
 
 export interface StoredKey {
@@ -40,8 +40,13 @@ export class KeyRepository {
     });
   }
 
+  /** In the order in which they were made. */
   async all(): Promise<StoredKey[]> {
-    const rows = await this.#db.selectFrom('api_keys').selectAll().orderBy('created_at').orderBy('id').execute();
+    const rows = await this.#db
+      .selectFrom('api_keys')
+      .selectAll()
+      .orderBy(sql`rowid`)
+      .execute();
     return rows.map((row) => ({
       id: row.id,
       entity: row.entity,
