@@ -22,14 +22,7 @@ inline Driver device_driver(const std::shared_ptr<device::Model>& model, const e
 }
 
 inline Job device_job(uint64_t seed, int64_t prompt_length, int64_t outputs, double temperature = 0) {
-  Random random(seed);
-  Job j;
-  for (int64_t i = 0; i < prompt_length; ++i) j.prompt.push_back(int32_t(random.whole(1, 99)));
-  j.params.sampling.temperature = temperature;
-  j.params.sampling.seed = seed;
-  j.params.sampling.logprobs = 3;
-  j.params.max_tokens = outputs;
-  return j;
+  return random_job(seed, prompt_length, outputs, temperature);
 }
 
 inline void check_same_jobs(const std::vector<Job>& a, const std::vector<Job>& b) {

@@ -20,7 +20,8 @@ const OPTIMIZER: Omit<OptimizerStep, 'learningRate'> = {
 /** Counts lines without a look at them: they were checked when they came, and each is parsed when it is trained on. */
 export async function createSftPlan(open: OpenData, config: SftConfig, tokenizer: SftTokenizer): Promise<SftPlan> {
   let conversations = 0;
-  for await (const line of readLines(open())) if (line.number > 0) conversations++;
+  const lines = readLines(open());
+  while (!(await lines.next()).done) conversations++;
   const steps = Math.ceil(conversations / config.batchSize);
   checkLearningRates(config, steps);
   return new SftPlan(new BatchReader(open, config.batchSize), config, tokenizer, steps);
