@@ -2,7 +2,8 @@
 // same log-probabilities in the trainer; then decode (with steps queued ahead and in turn: the difference is the gap between two steps),
 // prefill, offline throughput and a LoRA step, beside the device's copy bandwidth and the rate of a large BF16 product (cuBLASLt's where the
 // machine has it) measured in the same run. Needs no Node and no files.
-// Usage: gpu_engine 0.6b|8b [FILE.json [bf16|int8|int4|fp8 [PART...]]], PART being some of the name of what is to run, as "decode".
+// Usage: gpu_engine 0.6b|8b[:LAYERS] [FILE.json [bf16|int8|int4|fp8 [PART...]]], PART being some of the name of what is to run, as "decode".
+// With TANDEM_GPU_PROFILE=1 nothing is timed: a profiler sees one decode step, one prefill and one LoRA step (kernels/profiled.h).
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <thread>
 
 #include "../kernels/cublaslt_peer.h"
+#include "../kernels/profiled.h"
 #include "cuda/common/device_buffer.h"
 #include "cuda/common/device_info.h"
 #include "cuda/common/stream.h"
@@ -29,15 +31,17 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Qwen3.
+// Qwen3; of fewer layers where their number follows.
 model::Spec shape_of(const std::string& name) {
   model::Spec s;
-  const bool large = name == "8b";
-  require(large || name == "0.6b", ErrorKind::kRange, "the shape must be 0.6b or 8b");
+  const size_t colon = name.find(':');
+  const std::string size = name.substr(0, colon);
+  const bool large = size == "8b";
+  require(large || size == "0.6b", ErrorKind::kRange, "the shape must be 0.6b or 8b");
   s.vocab_size = 151936;
   s.hidden_size = large ? 4096 : 1024;
   s.intermediate_size = large ? 12288 : 3072;
-  s.layers = large ? 36 : 28;
+  s.layers = colon != std::string::npos ? std::atoi(name.c_str() + colon + 1) : large ? 36 : 28;
   s.heads = large ? 32 : 16;
   s.kv_heads = 8;
   s.head_dim = 128;
@@ -140,6 +144,7 @@ class Check {
   }
 
   void decode() {
+    if (profile_decode(1) && profile_decode(64)) return;
     const double limit = copy_bandwidth();
     const double in_turn = decode_step(1, false), each = decode_step(1, true);
     const double bandwidth = bytes_per_step() / each / 1e9;
@@ -159,6 +164,14 @@ class Check {
   void prefill(int64_t tokens) {
     std::vector<Job> all = jobs(5, tokens, 1);
     Driver driver = driver_of(options(1, tokens, tokens + 16));
+    size_t next = 0;
+    const auto one = [&] {
+      driver.start(0, all[next]);
+      driver.run();
+      driver.stop(0);
+      ++next;
+    };
+    if (benchmarks::profiled(one)) return;
     std::vector<double> times;
     for (size_t i = 0; i < all.size(); ++i) {
       const auto start = Clock::now();
@@ -219,18 +232,22 @@ class Check {
 
   // Forward, backward and optimizer step of one row under factors of rank 8 for every projection; the activations again where memory is short.
   void lora_step(int64_t tokens) {
-    const double rate = product_rate();
+    const double rate = benchmarks::profiling() ? 1 : product_rate();
     const bool recompute = double(trainer_of(tokens, false)->row_bytes(tokens)) > 0.9 * double(cuda::device_free_bytes());
     auto trainer = trainer_of(tokens, recompute);
     const train::Row row = row_of(jobs(1, tokens + 1, 1)[0].prompt);
-    std::vector<double> times;
-    for (int i = 0; i < 5; ++i) {
-      const auto start = Clock::now();
+    const auto step = [&] {
       forward(*trainer, row);
       trainer->backward(std::vector<float>(size_t(tokens), 1.0f / float(tokens)));
       finish(*trainer);
       trainer->optimize({{1e-5, 0.9, 0.99, 1e-8, 0.1}, 0.1});
       finish(*trainer);
+    };
+    if (benchmarks::profiled(step)) return;
+    std::vector<double> times;
+    for (int i = 0; i < 5; ++i) {
+      const auto start = Clock::now();
+      step();
       times.push_back(seconds_since(start));
     }
     std::sort(times.begin(), times.end());
@@ -267,6 +284,16 @@ class Check {
   }
 
  private:
+  // False: no profiler is meant to watch.
+  bool profile_decode(int64_t streams) {
+    if (!benchmarks::profiling()) return false;
+    std::vector<Job> all = jobs(int(streams), 128, 300);
+    Driver driver = driver_of(options(streams, std::max<int64_t>(512, streams * 128), 1024));
+    for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
+    for (int i = 0; i < 5; ++i) driver.step();
+    return benchmarks::profiled([&] { driver.step(); });
+  }
+
   // Seconds of one step of so many streams, each step handed over when the one before it has ended, or before.
   double decode_step(int64_t streams, bool ahead) {
     constexpr int kWarm = 20, kSteps = 260;
