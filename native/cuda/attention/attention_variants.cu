@@ -5,15 +5,15 @@
 namespace tandem::cuda {
 namespace {
 
-// The first is the default. No other becomes it before it has passed scripts/gpu-check on a device.
+// The first that a device has the instructions for is its default. None is put there before it has passed scripts/gpu-check on a device.
 constexpr AttentionVariant kVariants[] = {
-    {AttentionKernel::kMma, "mma", 8, 99, attention_mma, attention_backward_mma},
     {AttentionKernel::kWgmma, "wgmma", 9, 9, attention_wgmma, attention_backward_wgmma},
+    {AttentionKernel::kMma, "mma", 8, 99, attention_mma, attention_backward_mma},
 };
 
 }  // namespace
 
-const AttentionVariant& variant_of(AttentionKernel kernel) { return kVariants[size_t(kernel)]; }
+const AttentionVariant& variant_of(AttentionKernel kernel) { return variant_with(kVariants, kernel); }
 
 AttentionKernel attention_kernel(const char* name, int major, int minor) {
   return choose_variant("TANDEM_CUDA_ATTENTION", kVariants, name, major, minor).kernel;

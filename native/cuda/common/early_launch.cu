@@ -10,7 +10,7 @@ namespace tandem::cuda {
 
 bool early_launches_wanted() {
   const char* value = std::getenv("TANDEM_CUDA_EARLY_LAUNCH");
-  return value && std::strcmp(value, "1") == 0;
+  return !value || std::strcmp(value, "0") != 0;
 }
 
 bool waits_for_inputs(const void* kernel) {

@@ -1,8 +1,9 @@
-// Launches that begin while the kernel before them on the stream ends (programmatic dependent launch, compute capability 9.0): in decode the
-// time between kernels is as long as many of them. Off unless TANDEM_CUDA_EARLY_LAUNCH=1, until a device has shown it.
+// Launches that begin while the kernels before them on the stream still run (programmatic dependent launch, compute capability 9.0): in
+// decode the time between kernels is as long as many of them, and weights are fetched meanwhile. TANDEM_CUDA_EARLY_LAUNCH=0 turns it off.
 //
 // What makes it safe: wait_for_inputs() comes first in every thread of every kernel that is launched so, and before it is read only what no
 // kernel writes (weights). It returns when all kernels before have ended and what they wrote is there, as each of them has waited too.
+// A kernel begins when every block of the one before it has begun, so it takes nothing that those would need.
 #pragma once
 #include "cuda/common/gpu.h"
 
@@ -18,15 +19,15 @@ inline void wait_for_inputs() {}
 #define GPU_LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, ...) \
   launch_early((kernel), (grid), (block), (shared_bytes), (stream), __VA_ARGS__)
 
-// The next kernel may begin to wait when every block of this one has come here.
+// The next kernel may begin when every block of this one has come here, and waits itself.
 __device__ __forceinline__ void wait_for_inputs() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// TANDEM_CUDA_EARLY_LAUNCH=1.
+// Unless TANDEM_CUDA_EARLY_LAUNCH=0.
 bool early_launches_wanted();
 // Whether the device runs what was compiled with the instructions above: code of sm_80 does not wait.
 bool waits_for_inputs(const void* kernel);

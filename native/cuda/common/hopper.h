@@ -1,5 +1,5 @@
 // Hopper's own instructions (sm_90a): mbarriers, bulk copies of boxes of a matrix (TMA), and wgmma, products of the four warps of a group.
-// What follows the PTX ISA here is what the emulation follows; neither has met a device yet. Kernels that use it have a body only where
+// What follows the PTX ISA here is what the emulation follows. Kernels that use it have a body only where
 // TANDEM_HOPPER_CODE is 1, so that a build for other targets has nothing of it.
 #pragma once
 #include "cuda/common/tensor_core.h"
@@ -26,6 +26,7 @@ using gpu_emulation::barrier_init;
 using gpu_emulation::barrier_init_fence;
 using gpu_emulation::barrier_wait;
 using gpu_emulation::bulk_load;
+using gpu_emulation::bulk_prefetch;
 using gpu_emulation::keep_rows;
 using gpu_emulation::settle;
 using gpu_emulation::shared_address;
@@ -77,6 +78,11 @@ __device__ __forceinline__ void bulk_load(void* shared, const TensorMap* map, Ba
                    shared_address(shared)),
                "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
                : "memory");
+}
+
+// Such a box to the L2 cache alone.
+__device__ __forceinline__ void bulk_prefetch(const TensorMap* map, int column, int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row) : "memory");
 }
 
 // Before a wgmma reads what threads wrote.

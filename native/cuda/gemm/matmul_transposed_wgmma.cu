@@ -63,14 +63,39 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[kOutputs / 2], cons
   wgmma_wait<0>(sums);
 }
 
-// Two outputs beside each other; added to `onto`, where that is not null.
-__device__ __forceinline__ void write_pair(float* to, const float* onto, float low, float high) {
-  float2 pair{low, high};
-  if (onto != nullptr) {
-    const float2 old = *reinterpret_cast<const float2*>(onto);
-    pair = {old.x + low, old.y + high};
+// Whether the thread's sums e and e + 1 belong to the product, and where they are in rows of `ld`: accumulator D of wgmma.m64nNk16, rows
+// lane / 4 and that + 8 of the warp's 16, columns two by two.
+__device__ __forceinline__ bool own_pair(const MatMul& a, int first_token, int first_output, int64_t ld, int e, int64_t& place) {
+  const int lane = int(threadIdx.x) % kWarp;
+  const int token = first_token + int(threadIdx.x) / kWarp * 16 + lane / 4 + e / 2 % 2 * 8;
+  const int output = first_output + e / 4 * 8 + lane % 4 * 2;
+  place = token * ld + output;
+  return token < a.m && output < a.k;
+}
+
+template <int kOutputs>
+__device__ __forceinline__ void write_sums(const MatMul& a, int first_token, int first_output, const float (&sums)[kOutputs / 2]) {
+  constexpr int kPairs = 8;  // are read before they are written: no load waits for a store to what may be the same place
+  const bool parts = gridDim.y > 1;
+  float* y = parts ? a.workspace + int64_t(blockIdx.y) * a.m * a.k : a.y;
+  const int64_t ld = parts ? a.k : a.ldy;
+  const float* onto = parts || !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y;
+  int64_t place;
+  GPU_UNROLL
+  for (int first = 0; first < kOutputs / 2; first += 2 * kPairs) {
+    float2 old[kPairs] = {};
+    GPU_UNROLL
+    for (int i = 0; i < kPairs; ++i) {
+      const bool own = own_pair(a, first_token, first_output, ld, first + 2 * i, place);
+      if (onto != nullptr && own) old[i] = *reinterpret_cast<const float2*>(onto + place);
+    }
+    GPU_UNROLL
+    for (int i = 0; i < kPairs; ++i) {
+      const int e = first + 2 * i;
+      const float2 pair = onto != nullptr ? float2{old[i].x + sums[e], old[i].y + sums[e + 1]} : float2{sums[e], sums[e + 1]};
+      if (own_pair(a, first_token, first_output, ld, e, place)) *reinterpret_cast<float2*>(y + place) = pair;
+    }
   }
-  *reinterpret_cast<float2*>(to) = pair;
 }
 
 #endif
@@ -87,25 +112,13 @@ __global__ void __launch_bounds__(kThreads)
   const int token_tiles = int((a.m + kTokens - 1) / kTokens), all_tiles = int((a.n + kDepth - 1) / kDepth);
   const int first_token = int(blockIdx.x) % token_tiles * kTokens, first_output = int(blockIdx.x) / token_tiles * kOutputs;
   const int begin = int(blockIdx.y) * tiles_per_part, end = min(begin + tiles_per_part, all_tiles);
-  const int warp = own_warp(), lane = int(threadIdx.x) % kWarp;
-  if (warp == kGroups * kGroupThreads / kWarp) {
-    if (lane == 0) bring_tiles<S>(shared, ring, &tokens, &weights, first_token, first_output, begin, end);
+  if (own_warp() == kGroups * kGroupThreads / kWarp) {
+    if (threadIdx.x % kWarp == 0) bring_tiles<S>(shared, ring, &tokens, &weights, first_token, first_output, begin, end);
     return;
   }
   float sums[kOutputs / 2] = {};
   multiply_tiles<kOutputs>(sums, shared, ring, end - begin);
-  const bool parts = gridDim.y > 1;
-  float* y = parts ? a.workspace + int64_t(blockIdx.y) * a.m * a.k : a.y;
-  const int64_t ldy = parts ? a.k : a.ldy;
-  const float* onto = parts || !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y;
-  GPU_UNROLL
-  for (int e = 0; e < kOutputs / 2; e += 2) {
-    // Accumulator D of wgmma.m64nNk16: rows lane / 4 and that + 8 of the warp's 16, columns two by two.
-    const int64_t token = first_token + warp * 16 + lane / 4 + e / 2 % 2 * 8, output = first_output + e / 4 * 8 + lane % 4 * 2;
-    if (token >= a.m || output >= a.k) continue;
-    const int64_t at = token * ldy + output;
-    write_pair(y + at, onto != nullptr ? onto + at : nullptr, sums[e], sums[e + 1]);
-  }
+  write_sums<kOutputs>(a, first_token, first_output, sums);
 #endif
 }
 

@@ -1,5 +1,6 @@
 // A product on Hopper: a warp brings boxes of weights and of tokens by TMA through a ring of stages, groups of four warps multiply them by
 // wgmma, 64 outputs each. Weights are on the side of 64 rows and tokens on the other, so that few tokens cost few columns.
+#include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/gemm/variants.h"
@@ -17,24 +18,53 @@ struct Shape {
   static constexpr int kThreads = kGroups * kGroupThreads + kWarp;
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokens * kDepth * int(sizeof(bf16));
-  // Two blocks of few tokens, or one of many, have room on a multiprocessor.
-  static constexpr int kStages = kTokens <= 16 ? 8 : kTokens <= 64 ? 6 : 4;
+  // So many blocks have room on a multiprocessor: in decode those of every product but the largest at once.
+  static constexpr int kBlocks = kSums || kTokens > 128 ? 1 : kGroups > 1 ? 2 : 3;
+  static constexpr int kRoom = 224 << 10, kMostStages = 8;
+  static constexpr int kFit = (kRoom / kBlocks - (2 << 10)) / kStageBytes;
+  static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
   static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * int(sizeof(Barrier));
+  // Of few tokens, whose product waits for memory: tiles of weights to the cache while the kernels before still run.
+  static constexpr int kAhead = kTokens <= 64 ? 8 : 0;
+  // Of many tokens: blocks that run at the same time share them, so that the cache holds what they read.
+  static constexpr int kSharedTiles = 2048 / kTokens;
 };
 
 #if TANDEM_HOPPER_CODE
 
-// Fills the stages of tiles [begin, end) one after the other.
+struct Place {
+  int token, output;  // first ones of a block
+};
+
+template <class S, int kTokens>
+__device__ __forceinline__ Place own_place(const MatMul& a) {
+  const int token_tiles = int((a.m + kTokens - 1) / kTokens), output_tiles = int((a.n + S::kOutputs - 1) / S::kOutputs);
+  const int group = int(blockIdx.x) / (S::kSharedTiles * output_tiles), first = group * S::kSharedTiles;
+  const int width = min(S::kSharedTiles, token_tiles - first), own = int(blockIdx.x) - first * output_tiles;
+  return {(first + own % width) * kTokens, own / width * S::kOutputs};
+}
+
+// Fills the stages of tiles [begin, end) one after the other. Weights, which no kernel writes, come before the kernels ahead have ended.
 template <class S>
-__device__ void bring_tiles(unsigned char* stages, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, int first_output,
-                            int first_token, int begin, int end) {
-  for (int i = 0; i < end - begin; ++i) {
-    const int stage = i % S::kStages, round = i / S::kStages, column = (begin + i) * kDepth;
-    barrier_wait(&ring.empty[stage], (round & 1) ^ 1);
-    barrier_expect(&ring.full[stage], S::kStageBytes);
-    unsigned char* to = stages + stage * S::kStageBytes;
-    bulk_load(to, weights, &ring.full[stage], column, first_output);
-    bulk_load(to + S::kWeightBytes, tokens, &ring.full[stage], column, first_token);
+__device__ void bring_tiles(unsigned char* stages, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, Place at, int begin,
+                            int end) {
+  const int tiles = end - begin, early = min(tiles, S::kStages);
+  const auto bring_weights = [&](int i) {
+    barrier_expect(&ring.full[i % S::kStages], S::kStageBytes);
+    bulk_load(stages + i % S::kStages * S::kStageBytes, weights, &ring.full[i % S::kStages], (begin + i) * kDepth, at.output);
+  };
+  const auto bring_tokens = [&](int i) {
+    unsigned char* to = stages + i % S::kStages * S::kStageBytes + S::kWeightBytes;
+    bulk_load(to, tokens, &ring.full[i % S::kStages], (begin + i) * kDepth, at.token);
+  };
+  for (int i = 0; i < early; ++i) bring_weights(i);
+  for (int i = early; i < min(tiles, early + S::kAhead); ++i) bulk_prefetch(weights, (begin + i) * kDepth, at.output);
+  wait_for_inputs();
+  for (int i = 0; i < early; ++i) bring_tokens(i);
+  for (int i = early; i < tiles; ++i) {
+    barrier_wait(&ring.empty[i % S::kStages], (i / S::kStages & 1) ^ 1);
+    bring_weights(i);
+    bring_tokens(i);
   }
 }
 
@@ -75,43 +105,61 @@ __device__ __forceinline__ void multiply_tiles(float (&part)[kTokens / 2], float
   }
 }
 
+// Whether the thread's sum number e belongs to the product, and where it is in rows of `ld`: accumulator D of wgmma.m64nNk16, rows lane / 4
+// and that + 8 of the warp's 16, columns two by two.
+__device__ __forceinline__ bool own_sum(const MatMul& a, Place at, int64_t ld, int e, int64_t& place) {
+  const int lane = int(threadIdx.x) % kWarp;
+  const int token = at.token + e / 4 * 8 + lane % 4 * 2 + e % 2,
+            output = at.output + int(threadIdx.x) / kWarp * 16 + lane / 4 + e / 2 % 2 * 8;
+  place = token * ld + output;
+  return token < a.m && output < a.n;
+}
+
+template <int kTokens, class S>
+__device__ __forceinline__ void write_sums(const MatMul& a, Place at, bool parts_in_grid, const float (&sums)[kTokens / 2]) {
+  // So many are read before they are written, as registers allow: no load waits for a store to what may be the same place.
+  constexpr int kMost = S::kBlocks == 1 ? 16 : 8, kSome = kTokens / 2 < kMost ? kTokens / 2 : kMost;
+  float* y = parts_in_grid ? a.workspace + int64_t(blockIdx.y) * a.m * a.n : a.y;
+  const float* onto = parts_in_grid || !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y;
+  const int64_t ld = parts_in_grid ? a.n : a.ldy;
+  int64_t place;
+  GPU_UNROLL
+  for (int first = 0; first < kTokens / 2; first += kSome) {
+    float old[kSome] = {};
+    GPU_UNROLL
+    for (int i = 0; i < kSome; ++i) {
+      if (onto != nullptr && own_sum(a, at, ld, first + i, place)) old[i] = onto[place];
+    }
+    GPU_UNROLL
+    for (int i = 0; i < kSome; ++i) {
+      if (own_sum(a, at, ld, first + i, place)) y[place] = onto != nullptr ? old[i] + sums[first + i] : sums[first + i];
+    }
+  }
+}
+
 #endif
 
 // Block (tile of tokens within tile of outputs, part). With `parts_in_grid` each block computes one part into the workspace [part][m][n];
 // otherwise it computes all of k, in parts that are added in order where there are several (kSums).
 template <int kTokens, int kGroups, bool kSums>
-__global__ void __launch_bounds__(Shape<kTokens, kGroups, kSums>::kThreads)
+__global__ void __launch_bounds__(Shape<kTokens, kGroups, kSums>::kThreads, Shape<kTokens, kGroups, kSums>::kBlocks)
     matmul_wgmma_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a, int tiles_per_part,
                         bool parts_in_grid) {
 #if TANDEM_HOPPER_CODE
   using S = Shape<kTokens, kGroups, kSums>;
   GPU_SHARED_BYTES(shared);
   const Ring ring = open_ring(shared + S::kStages * S::kStageBytes, S::kStages, kGroups);
-  const int token_tiles = int((a.m + kTokens - 1) / kTokens), all_tiles = int((a.k + kDepth - 1) / kDepth);
-  const int first_token = int(blockIdx.x) % token_tiles * kTokens, first_output = int(blockIdx.x) / token_tiles * S::kOutputs;
-  const int begin = parts_in_grid ? int(blockIdx.y) * tiles_per_part : 0;
+  const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? int(blockIdx.y) * tiles_per_part : 0;
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
-  const int warp = own_warp(), lane = int(threadIdx.x) % kWarp;
-  if (warp == kGroups * kGroupThreads / kWarp) {
-    if (lane == 0) bring_tiles<S>(shared, ring, &weights, &tokens, first_output, first_token, begin, end);
+  const Place at = own_place<S, kTokens>(a);
+  if (own_warp() == kGroups * kGroupThreads / kWarp) {
+    if (threadIdx.x % kWarp == 0) bring_tiles<S>(shared, ring, &weights, &tokens, at, begin, end);
     return;
   }
+  wait_for_inputs();
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
   multiply_tiles<kTokens, kSums, S>(part, total, shared, ring, end - begin, tiles_per_part);
-  const float* onto = a.onto != nullptr ? a.onto : a.y;
-  GPU_UNROLL
-  for (int e = 0; e < kTokens / 2; ++e) {
-    // Accumulator D of wgmma.m64nNk16: rows lane / 4 and that + 8 of the warp's 16, columns two by two.
-    const int64_t token = first_token + e / 4 * 8 + lane % 4 * 2 + e % 2, output = first_output + warp * 16 + lane / 4 + e / 2 % 2 * 8;
-    if (token >= a.m || output >= a.n) continue;
-    const float sum = kSums ? total[e] : part[e];
-    if (parts_in_grid) {
-      a.workspace[(int64_t(blockIdx.y) * a.m + token) * a.n + output] = sum;
-    } else {
-      const int64_t at = token * a.ldy + output;
-      a.y[at] = a.accumulate ? onto[at] + sum : sum;
-    }
-  }
+  write_sums<kTokens, S>(a, at, parts_in_grid, kSums ? total : part);
 #endif
 }
 
@@ -122,10 +170,12 @@ void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
   allow_shared_bytes(kernel, S::kSharedBytes, "matmul_wgmma");
   const TensorMap weights = tensor_map(a.w, a.n, a.k, a.k, S::kOutputs), tokens = tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
   const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
-  GPU_LAUNCH(kernel, grid, dim3(S::kThreads), S::kSharedBytes, stream, weights, tokens, a, split.tiles, split.in_grid);
+  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), S::kSharedBytes, stream, weights, tokens, a, split.tiles, split.in_grid);
   check_launch("matmul_wgmma");
   if (split.in_grid) add_parts(a, split, stream);
 }
+
+constexpr int64_t kManyBlocks = 2 * 132;  // twice the multiprocessors
 
 }  // namespace
 
@@ -137,8 +187,12 @@ void matmul_wgmma(const MatMul& a, const Split& split, cudaStream_t stream) {
   if (a.m <= 16) return launch<16, 1, false>(a, split, stream);
   if (a.m <= 32) return launch<32, 1, false>(a, split, stream);
   if (a.m <= 64) return launch<64, 1, false>(a, split, stream);
-  if (a.m <= 128) return launch<128, 2, false>(a, split, stream);
-  launch<256, 2, false>(a, split, stream);
+  // Wide blocks where they fill a large device more than once.
+  const bool many = ceil_div(a.m, 256) * ceil_div(a.n, 128) >= kManyBlocks;
+  if (many) return launch<256, 2, false>(a, split, stream);
+  const bool few = ceil_div(a.m, 128) * ceil_div(a.n, 128) * split.parts < kManyBlocks / 2;
+  if (few) return launch<128, 1, false>(a, split, stream);
+  launch<128, 2, false>(a, split, stream);
 }
 
 }  // namespace tandem::cuda

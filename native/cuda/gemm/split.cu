@@ -9,15 +9,15 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kAddThreads = 128;
-// Blocks of 64 outputs that fill a large device twice; a constant, so that the sums are the same on every device.
-constexpr int64_t kWantedBlocks = 264, kBlockOutputs = 64;
+// Blocks of 64 outputs that keep a large device's memory busy; a constant, so that the sums are the same on every device.
+constexpr int64_t kWantedBlocks = 96, kBlockOutputs = 64;
 constexpr int64_t kLeastSplitDepth = 256;
-// Beyond so many tokens one block adds up all parts itself, unless there would be so few blocks, of so many tokens, that half of a large
-// device idles. Which of both it is changes no bit.
+// Beyond so many tokens one block adds up all parts itself, unless there would be so few blocks, of so many tokens and outputs, that half of
+// a large device idles. Which of both it is changes no bit.
 constexpr int64_t kMostSplitTokens = 64;
-constexpr int64_t kFewBlocks = 66, kBlockTokens = 128;
+constexpr int64_t kFewBlocks = 66, kBlockTokens = 128, kManyOutputs = 128;
 
-int64_t most_split_tokens(int64_t n) { return std::max(kMostSplitTokens, kFewBlocks / ceil_div(n, kBlockOutputs) * kBlockTokens); }
+int64_t most_split_tokens(int64_t n) { return std::max(kMostSplitTokens, kFewBlocks / ceil_div(n, kManyOutputs) * kBlockTokens); }
 
 // y = the parts, or `onto`, where that is not null, and the parts.
 __global__ void add_parts_kernel(Parts parts, const float* onto, float* y, int64_t ldy) {

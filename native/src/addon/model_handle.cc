@@ -32,6 +32,7 @@ device::Model& on_device(const Holder& holder) {
 // What a model on a GPU says of its memory.
 Napi::Object gpu_handle(Napi::Env env, const Holder& holder) {
   Napi::Object object = Napi::Object::New(env);
+  object.Set("kernels", on_device(holder).kernels());
   object.Set("mostPages", Napi::Function::New(env, [holder](const Napi::CallbackInfo& info) {
                return guarded(info.Env(), [&]() -> Napi::Value {
                  EngineSettings settings = read_engine_settings(info[0]);

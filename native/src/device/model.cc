@@ -59,6 +59,10 @@ class LoadedModel final : public Model {
 
   const std::shared_ptr<model::Model>& facts() const override { return facts_; }
   size_t weight_bytes() const override { return weights_->bytes(); }
+  std::string kernels() const override {
+    const Kernels& k = weights_->kernels;
+    return std::string("cuda, ") + cuda::variant_of(k.matmul).name + " products, " + cuda::variant_of(k.attention).name + " attention";
+  }
 
   int64_t most_pages(const engine::Options& options, size_t reserve) const override {
     engine::Options one = options;

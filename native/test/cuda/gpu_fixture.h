@@ -27,9 +27,14 @@ inline std::shared_ptr<device::Model> load_on_device(const TinyModel& source) {
 
 // With Hopper's own kernels for what the settings choose.
 inline std::shared_ptr<device::Model> load_with_wgmma(const TinyModel& source, const std::vector<const char*>& settings) {
-  for (const char* setting : settings) setenv(setting, "wgmma", 1);
+  std::vector<std::string> before;
+  for (const char* setting : settings) {
+    const char* value = std::getenv(setting);
+    before.push_back(value ? value : "");
+    setenv(setting, "wgmma", 1);
+  }
   auto model = load_on_device(source);
-  for (const char* setting : settings) unsetenv(setting);
+  for (size_t i = 0; i < settings.size(); ++i) setenv(settings[i], before[i].c_str(), 1);
   return model;
 }
 

@@ -144,6 +144,15 @@ TEST(hopper_matmul_matches_plain_loops) {
   check_product(66, 40, 1032, kWgmma);
 }
 
+// Blocks of 256 tokens where there are many, and tokens in groups that share what the cache holds; fewer have other blocks and the same bits.
+TEST(hopper_matmul_takes_wide_blocks) {
+  if (!on_hopper()) return;
+  Product p(17000, 520, 24, 11, kWgmma);
+  check_near(p, p.run(0, p.m), std::vector<float>(size_t(p.m * p.n)));
+  check_batches(p, {{0, 1}, {16000, 100}, {3000, 2300}});
+  check_product(2200, 130, 520, kWgmma);
+}
+
 TEST(hopper_matmul_goes_round_its_stages) {
   if (!on_hopper()) return;
   for (int64_t m : {1, 20, 70, 130}) {
@@ -209,15 +218,16 @@ TEST(hopper_matmul_transposed_rows_do_not_depend_on_their_batch) {
 }
 
 TEST(hopper_matmul_is_chosen_by_name) {
-  CHECK(cuda::matmul_kernel(nullptr, 9, 0) == MatMulKernel::kMma);
-  CHECK(cuda::matmul_kernel("", 9, 0) == MatMulKernel::kMma);
+  CHECK(cuda::matmul_kernel(nullptr, 9, 0) == kWgmma);
+  CHECK(cuda::matmul_kernel("", 9, 0) == kWgmma);
+  for (int major : {8, 10, 12}) CHECK(cuda::matmul_kernel(nullptr, major, 0) == MatMulKernel::kMma);
   CHECK(cuda::matmul_kernel("mma", 8, 6) == MatMulKernel::kMma);
   CHECK(cuda::matmul_kernel("wgmma", 9, 0) == MatMulKernel::kWgmma);
   for (MatMulKernel kernel : {MatMulKernel::kMma, kWgmma}) CHECK(cuda::variant_of(kernel).kernel == kernel);
   CHECK_ERROR(kUnsupported, "TANDEM_CUDA_MATMUL=wgmma needs a GPU of compute capability 9.x, and this one has 8.6",
               cuda::matmul_kernel("wgmma", 8, 6));
   CHECK_ERROR(kUnsupported, "this one has 10.0", cuda::matmul_kernel("wgmma", 10, 0));
-  CHECK_ERROR(kRange, "TANDEM_CUDA_MATMUL must be mma or wgmma", cuda::matmul_kernel("fast", 9, 0));
+  CHECK_ERROR(kRange, "TANDEM_CUDA_MATMUL must be wgmma or mma", cuda::matmul_kernel("fast", 9, 0));
 }
 
 void check_hopper_attention(AttentionShape shape, const std::vector<std::pair<int, int>>& sequences, uint64_t seed) {
@@ -264,13 +274,14 @@ TEST(hopper_attention_reads_shared_prefixes_once) {
 }
 
 TEST(hopper_attention_is_chosen_by_name) {
-  CHECK(cuda::attention_kernel(nullptr, 9, 0) == AttentionKernel::kMma);
+  CHECK(cuda::attention_kernel(nullptr, 9, 0) == kWgmmaAttention);
+  for (int major : {8, 10, 12}) CHECK(cuda::attention_kernel(nullptr, major, 0) == AttentionKernel::kMma);
   CHECK(cuda::attention_kernel("mma", 8, 0) == AttentionKernel::kMma);
   CHECK(cuda::attention_kernel("wgmma", 9, 0) == kWgmmaAttention);
   for (AttentionKernel kernel : {AttentionKernel::kMma, kWgmmaAttention}) CHECK(cuda::variant_of(kernel).kernel == kernel);
   CHECK_ERROR(kUnsupported, "TANDEM_CUDA_ATTENTION=wgmma needs a GPU of compute capability 9.x, and this one has 10.0",
               cuda::attention_kernel("wgmma", 10, 0));
-  CHECK_ERROR(kRange, "TANDEM_CUDA_ATTENTION must be mma or wgmma", cuda::attention_kernel("flash", 9, 0));
+  CHECK_ERROR(kRange, "TANDEM_CUDA_ATTENTION must be wgmma or mma", cuda::attention_kernel("flash", 9, 0));
 }
 
 }  // namespace

@@ -27,6 +27,7 @@ void barrier_expect(Barrier* barrier, int bytes);
 void barrier_wait(Barrier* barrier, int parity);
 
 void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row);
+inline void bulk_prefetch(const TensorMap*, int, int) {}
 inline void shared_writes_fence() {}
 
 inline void wgmma_fence() { fiber().fenced = true; }

@@ -6,7 +6,7 @@ import { Scheduler } from '../scheduler/scheduler.ts';
 import { KvTransfers } from '../transfer/kv-transfers.ts';
 import type { TransferSettings } from '../transfer/transfer.ts';
 import { AdapterStore } from './adapter-store.ts';
-import { arithmeticName, gpuKernelsName } from './arithmetic.ts';
+import { arithmeticName } from './arithmetic.ts';
 import { withFaults } from './faults.ts';
 import { readSpeller } from './forced-speller.ts';
 import { Grammars } from './grammars.ts';
@@ -99,7 +99,7 @@ function createEngine(
   );
   const trainers = new TrainerHost(addon, model, trainerOptions(config), log);
   return {
-    isa: model.gpu ? gpuKernelsName(process.env) : addon.info().isa,
+    isa: model.gpu?.kernels ?? addon.info().isa,
     weightBytes: model.weightBytes,
     pages,
     pageBytes: model.pageBytes,

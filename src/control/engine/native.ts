@@ -226,8 +226,10 @@ export interface StepResult {
   micros: number;
 }
 
-/** The memory of a GPU that holds a model. */
+/** A GPU that holds a model, and its memory. */
 export interface NativeGpu {
+  /** Those that compute where several round differently, which is part of the fingerprint: 'cuda, wgmma products, mma attention'. */
+  readonly kernels: string;
   /** Pages for which there is room beside all else that an engine with these options (whatever their `pages`) needs. */
   mostPages(options: EngineOptions): number;
   memoryPlan(options: EngineOptions): { name: string; bytes: number }[];

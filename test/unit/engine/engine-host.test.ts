@@ -63,6 +63,7 @@ describe('EngineHost', () => {
     ] as const) {
       const asked: unknown[] = [];
       const gpu = {
+        kernels: 'cuda, mma products, mma attention',
         mostPages: (options: unknown) => (asked.push(options), most),
         memoryPlan: () => [
           { name: 'weights', bytes: 3 * 2 ** 20 },
@@ -76,10 +77,10 @@ describe('EngineHost', () => {
       expect(asked).toMatchObject([{ reserveBytes: 1077, maxModelLen: 512 }]);
       expect(port.sent.slice(1)).toEqual([
         { type: 'log', line: 'GPU memory: weights 3.0 MiB, KV pages 0.5 MiB' },
-        { type: 'ready', isa: 'cuda', weightBytes: 1000, pages, pageBytes: 1024 },
+        { type: 'ready', isa: gpu.kernels, weightBytes: 1000, pages, pageBytes: 1024 },
       ]);
     }
-    const { port, receive } = host({ gpu: { mostPages: () => 31, memoryPlan: () => [] } });
+    const { port, receive } = host({ gpu: { kernels: 'cuda', mostPages: () => 31, memoryPlan: () => [] } });
     receive({ type: 'start', config: config([], { device: 'cuda', kvCacheBytes: null }) });
     await vi.waitUntil(() => port.exits.length > 0);
     expect(port.sent.at(-1)).toMatchObject({
