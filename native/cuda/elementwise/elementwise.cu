@@ -2,6 +2,7 @@
 
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
+#include "cuda/elementwise/swiglu.h"
 
 namespace tandem::cuda {
 namespace {
@@ -52,7 +53,7 @@ __global__ void silu_multiply_kernel(SiluMultiply a) {
     if (i >= a.width) continue;
     const float gate = a.parts.count > 0 ? a.parts.sum(row, i) : x[i];
     const float up = a.parts.count > 0 ? a.parts.sum(row, a.width + i) : x[a.width + i];
-    y[i] = to_bf16(gate / (1.0f + expf(-gate)) * up);
+    y[i] = to_bf16(swiglu(gate, up));
     if (a.kept == nullptr) continue;
     bf16* kept = a.kept + row * 2 * a.width;
     kept[i] = to_bf16(gate);

@@ -254,8 +254,14 @@ void matmul_transposed_mma(const MatMul& a, const Split& split, cudaStream_t str
   launch<128, true, true>(a, split, stream);
 }
 
+bool matmul_gates(const MatMul& a) {
+  const bool whole_blocks = a.n % (2 * kSplitDepth) == 0 && matmul_splits(a.n, a.k) == 1;
+  return whole_blocks && a.kernel == MatMulKernel::kWgmma && a.quantised.data == nullptr;
+}
+
 void matmul(const MatMul& a, cudaStream_t stream) {
   check(a, "matmul", sides_of<false>(a));
+  check_argument(a.gated == nullptr || (matmul_gates(a) && !a.accumulate && a.onto == nullptr), "matmul", "gated");
   check_argument(a.workspace_floats >= matmul_workspace_floats(a.m, a.n, a.k), "matmul", "workspace_floats");
   if (a.m == 0) return;
   const Split split = split_of(a.m, a.n, a.k);

@@ -26,7 +26,13 @@ struct MatMul {
   MatMulKernel kernel = MatMulKernel::kMma;  // not of quantised weights
   bool leave_parts = false;                  // where there are matmul_parts(), y is left as it is
   const float* onto = nullptr;               // like y: what is added to, instead of the old y
+  // [m][n / 2], 16-byte aligned, not where x is; null, or where matmul_gates() may be. Instead of y: swiglu() (elementwise/swiglu.h) of the
+  // product's first half of outputs and its second.
+  bf16* gated = nullptr;
 };
+
+// Whether a product can be `gated`, whatever its number of tokens.
+bool matmul_gates(const MatMul& args);
 
 // What a product with `leave_parts` leaves in its workspace.
 Parts matmul_parts(const MatMul& args);

@@ -3,6 +3,7 @@
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/tensor_map.h"
+#include "cuda/elementwise/swiglu.h"
 #include "cuda/gemm/variants.h"
 #include "cuda/gemm/wgmma_ring.h"
 
@@ -11,21 +12,29 @@ namespace {
 
 constexpr int kGroupBytes = kGroupRows * kDepth * int(sizeof(bf16));
 
-// How many tokens and groups of outputs a block has, and whether it adds up several parts.
-template <int kTokens, int kGroups, bool kSums>
+// What becomes of a block's sums: written as they are, the whole product or one part of it; several parts added up first; or, half of
+// them being gates, the activation.
+enum Kind { kPlain, kSummed, kGated };
+
+// How many tokens and groups of outputs a block has.
+template <int kTokens, int kGroups, Kind kKind>
 struct Shape {
+  static constexpr Kind kOf = kKind;
   static constexpr int kOutputs = kGroups * kGroupRows;
-  static constexpr int kThreads = kGroups * kGroupThreads + kWarp;
+  // Rows of weights that lie beside each other: of gated ones the gates, and as many others.
+  static constexpr int kBoxRows = kKind == kGated ? kOutputs / 2 : kOutputs;
+  static constexpr int kMultiplying = kGroups * kGroupThreads, kThreads = kMultiplying + kWarp;
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokens * kDepth * int(sizeof(bf16));
   // So many blocks have room on a multiprocessor: in decode those of every product but the largest at once.
-  static constexpr int kBlocks = kSums || kTokens > 128 ? 1 : kGroups > 1 ? 2 : 3;
+  static constexpr int kBlocks = kKind == kSummed || kTokens > 128 ? 1 : kGroups > 1 ? 2 : 3;
   static constexpr int kRoom = 224 << 10, kMostStages = 8;
   static constexpr int kFit = (kRoom / kBlocks - (2 << 10)) / kStageBytes;
   static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
   static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * int(sizeof(Barrier));
   // Of few tokens, whose product waits for memory: tiles of weights to the cache while the kernels before still run.
   static constexpr int kAhead = kTokens <= 64 ? 8 : 0;
+  static constexpr int kAtOnce = 132 * kBlocks;  // blocks that begin at once on a large device
   // Of many tokens: blocks that run at the same time share them, so that the cache holds what they read.
   static constexpr int kSharedTiles = 2048 / kTokens;
 };
@@ -41,24 +50,31 @@ __device__ __forceinline__ Place own_place(const MatMul& a) {
   const int token_tiles = int((a.m + kTokens - 1) / kTokens), output_tiles = int((a.n + S::kOutputs - 1) / S::kOutputs);
   const int group = int(blockIdx.x) / (S::kSharedTiles * output_tiles), first = group * S::kSharedTiles;
   const int width = min(S::kSharedTiles, token_tiles - first), own = int(blockIdx.x) - first * output_tiles;
-  return {(first + own % width) * kTokens, own / width * S::kOutputs};
+  return {(first + own % width) * kTokens, own / width * S::kBoxRows};
 }
 
 // Fills the stages of tiles [begin, end) one after the other. Weights, which no kernel writes, come before the kernels ahead have ended.
 template <class S>
-__device__ void bring_tiles(unsigned char* stages, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, Place at, int begin,
-                            int end) {
+__device__ void bring_tiles(unsigned char* stages, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, const MatMul& a,
+                            Place at, int begin, int end) {
   const int tiles = end - begin, early = min(tiles, S::kStages);
   const auto bring_weights = [&](int i) {
-    barrier_expect(&ring.full[i % S::kStages], S::kStageBytes);
-    bulk_load(stages + i % S::kStages * S::kStageBytes, weights, &ring.full[i % S::kStages], (begin + i) * kDepth, at.output);
+    Barrier* full = &ring.full[i % S::kStages];
+    unsigned char* to = stages + i % S::kStages * S::kStageBytes;
+    barrier_expect(full, S::kStageBytes);
+    bulk_load(to, weights, full, (begin + i) * kDepth, at.output);
+    if constexpr (S::kOf == kGated) bulk_load(to + S::kWeightBytes / 2, weights, full, (begin + i) * kDepth, int(a.n / 2) + at.output);
   };
   const auto bring_tokens = [&](int i) {
     unsigned char* to = stages + i % S::kStages * S::kStageBytes + S::kWeightBytes;
     bulk_load(to, tokens, &ring.full[i % S::kStages], (begin + i) * kDepth, at.token);
   };
   for (int i = 0; i < early; ++i) bring_weights(i);
-  for (int i = early; i < min(tiles, early + S::kAhead); ++i) bulk_prefetch(weights, (begin + i) * kDepth, at.output);
+  const int block = int(blockIdx.y * gridDim.x + blockIdx.x), ahead = block < S::kAtOnce ? S::kAhead : 0;
+  for (int i = early; i < min(tiles, early + ahead); ++i) {
+    bulk_prefetch(weights, (begin + i) * kDepth, at.output);
+    if constexpr (S::kOf == kGated) bulk_prefetch(weights, (begin + i) * kDepth, int(a.n / 2) + at.output);
+  }
   wait_for_inputs();
   for (int i = 0; i < early; ++i) bring_tokens(i);
   for (int i = early; i < tiles; ++i) {
@@ -82,7 +98,7 @@ __device__ __forceinline__ void multiply_tile(float (&part)[kTokens / 2], const 
   wgmma_commit();
 }
 
-template <int kTokens, bool kSums, class S>
+template <int kTokens, class S>
 __device__ __forceinline__ void multiply_tiles(float (&part)[kTokens / 2], float (&total)[kTokens / 2], const unsigned char* stages,
                                                const Ring& ring, int tiles, int tiles_per_part) {
   int done = 0;
@@ -95,7 +111,7 @@ __device__ __forceinline__ void multiply_tiles(float (&part)[kTokens / 2], float
       give_back<S>(ring, done, i);
     }
     wgmma_wait<0>(part);
-    if constexpr (kSums) {
+    if constexpr (S::kOf == kSummed) {
       GPU_UNROLL
       for (int e = 0; e < kTokens / 2; ++e) {
         total[e] = first == 0 ? part[e] : total[e] + part[e];
@@ -137,62 +153,105 @@ __device__ __forceinline__ void write_sums(const MatMul& a, Place at, bool parts
   }
 }
 
+// Pairs of threads have the gates and the others of the same outputs and tokens: each gives the other half of its sums and computes the
+// activation of the rest, which leaves in whole rows. By all threads of the block, when they are done with the stages.
+template <int kTokens, class S>
+__device__ __forceinline__ void write_gated(const MatMul& a, Place at, const float (&sums)[kTokens / 2], unsigned char* stages) {
+  constexpr int kHalf = kTokens / 4, kPairs = S::kMultiplying / 2, kRow = S::kBoxRows + 8, kChunk = 8;
+  float* traded = reinterpret_cast<float*>(stages);
+  bf16* rows = reinterpret_cast<bf16*>(traded + 2 * kHalf * kPairs);
+  const bool is_gate = threadIdx.x < kPairs;
+  const int pair = int(threadIdx.x) % kPairs, lane = pair % kWarp;
+  GPU_UNROLL
+  for (int i = 0; i < kHalf; ++i) traded[(is_gate ? kHalf + i : i) * kPairs + pair] = is_gate ? sums[kHalf + i] : sums[i];
+  __syncthreads();  // what pairs gave each other is there
+  GPU_UNROLL
+  for (int i = 0; i < kHalf; ++i) {
+    const int e = is_gate ? i : kHalf + i;
+    const float own = is_gate ? sums[i] : sums[kHalf + i], other = traded[e * kPairs + pair];
+    const int token = e / 4 * 8 + lane % 4 * 2 + e % 2, output = pair / kWarp * 16 + lane / 4 + e / 2 % 2 * 8;
+    rows[token * kRow + output] = to_bf16(is_gate ? swiglu(own, other) : swiglu(other, own));
+  }
+  __syncthreads();  // the activation is there
+  const int64_t ld = a.n / 2;
+  for (int i = int(threadIdx.x); i < kTokens * (S::kBoxRows / kChunk); i += S::kMultiplying) {
+    const int token = i / (S::kBoxRows / kChunk), first = i % (S::kBoxRows / kChunk) * kChunk;
+    if (at.token + token >= a.m) continue;
+    *reinterpret_cast<uint4*>(a.gated + (at.token + token) * ld + at.output + first) =
+        *reinterpret_cast<const uint4*>(rows + token * kRow + first);
+  }
+}
+
 #endif
 
 // Block (tile of tokens within tile of outputs, part). With `parts_in_grid` each block computes one part into the workspace [part][m][n];
-// otherwise it computes all of k, in parts that are added in order where there are several (kSums).
-template <int kTokens, int kGroups, bool kSums>
-__global__ void __launch_bounds__(Shape<kTokens, kGroups, kSums>::kThreads, Shape<kTokens, kGroups, kSums>::kBlocks)
+// otherwise it computes all of k, in parts that are added in order where there are several (kSummed).
+template <int kTokens, int kGroups, Kind kKind>
+__global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind>::kThreads, Shape<kTokens, kGroups, kKind>::kBlocks)
     matmul_wgmma_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a, int tiles_per_part,
                         bool parts_in_grid) {
 #if TANDEM_HOPPER_CODE
-  using S = Shape<kTokens, kGroups, kSums>;
+  using S = Shape<kTokens, kGroups, kKind>;
   GPU_SHARED_BYTES(shared);
   const Ring ring = open_ring(shared + S::kStages * S::kStageBytes, S::kStages, kGroups);
   const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? int(blockIdx.y) * tiles_per_part : 0;
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
   const Place at = own_place<S, kTokens>(a);
   if (own_warp() == kGroups * kGroupThreads / kWarp) {
-    if (threadIdx.x % kWarp == 0) bring_tiles<S>(shared, ring, &weights, &tokens, at, begin, end);
+    if (threadIdx.x % kWarp == 0) bring_tiles<S>(shared, ring, &weights, &tokens, a, at, begin, end);
+    __syncwarp();
+    if constexpr (kKind == kGated) {
+      for (int i = 0; i < 3; ++i) __syncthreads();  // those of the others
+    }
     return;
   }
   wait_for_inputs();
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
-  multiply_tiles<kTokens, kSums, S>(part, total, shared, ring, end - begin, tiles_per_part);
-  write_sums<kTokens, S>(a, at, parts_in_grid, kSums ? total : part);
+  multiply_tiles<kTokens, S>(part, total, shared, ring, end - begin, tiles_per_part);
+  if constexpr (kKind == kGated) {
+    __syncthreads();  // all are done with the stages
+    write_gated<kTokens, S>(a, at, part, shared);
+  } else {
+    write_sums<kTokens, S>(a, at, parts_in_grid, kKind == kSummed ? total : part);
+  }
 #endif
 }
 
-template <int kTokens, int kGroups, bool kSums>
+template <int kTokens, int kGroups, Kind kKind>
 void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
-  using S = Shape<kTokens, kGroups, kSums>;
-  const auto kernel = &matmul_wgmma_kernel<kTokens, kGroups, kSums>;
+  using S = Shape<kTokens, kGroups, kKind>;
+  const auto kernel = &matmul_wgmma_kernel<kTokens, kGroups, kKind>;
   allow_shared_bytes(kernel, S::kSharedBytes, "matmul_wgmma");
-  const TensorMap weights = tensor_map(a.w, a.n, a.k, a.k, S::kOutputs), tokens = tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
+  const TensorMap weights = tensor_map(a.w, a.n, a.k, a.k, S::kBoxRows), tokens = tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
   const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
   GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), S::kSharedBytes, stream, weights, tokens, a, split.tiles, split.in_grid);
   check_launch("matmul_wgmma");
   if (split.in_grid) add_parts(a, split, stream);
 }
 
-constexpr int64_t kManyBlocks = 2 * 132;  // twice the multiprocessors
+constexpr int64_t kMultiprocessors = 132;  // of a large device
+
+// Blocks by the number of tokens: tiles wide enough that the cache can feed them, where enough of them are left to fill a large device.
+template <Kind kKind>
+void launch_by_tokens(const MatMul& a, const Split& split, cudaStream_t stream) {
+  const int64_t wide_outputs = ceil_div(a.n, 128) * split.parts;
+  if (a.m <= 8) return launch<8, 1, kKind>(a, split, stream);
+  if (a.m <= 16) return launch<16, 1, kKind>(a, split, stream);
+  if (a.m <= 32) return launch<32, 1, kKind>(a, split, stream);
+  if (a.m <= 64 && wide_outputs < kMultiprocessors) return launch<64, 1, kKind>(a, split, stream);
+  if (a.m <= 64) return launch<64, 2, kKind>(a, split, stream);
+  if (a.m <= 128 && wide_outputs < kMultiprocessors / 2) return launch<128, 1, kKind>(a, split, stream);
+  if (ceil_div(a.m, 256) * wide_outputs < 2 * kMultiprocessors) return launch<128, 2, kKind>(a, split, stream);
+  launch<256, 2, kKind>(a, split, stream);
+}
 
 }  // namespace
 
 // However many tokens share a block, an element is one chain of wgmmas of 16 k, ascending, per part.
 void matmul_wgmma(const MatMul& a, const Split& split, cudaStream_t stream) {
-  const bool sums = split.parts > 1 && !split.in_grid;
-  if (sums) return launch<128, 2, true>(a, split, stream);
-  if (a.m <= 8) return launch<8, 1, false>(a, split, stream);
-  if (a.m <= 16) return launch<16, 1, false>(a, split, stream);
-  if (a.m <= 32) return launch<32, 1, false>(a, split, stream);
-  if (a.m <= 64) return launch<64, 1, false>(a, split, stream);
-  // Wide blocks where they fill a large device more than once.
-  const bool many = ceil_div(a.m, 256) * ceil_div(a.n, 128) >= kManyBlocks;
-  if (many) return launch<256, 2, false>(a, split, stream);
-  const bool few = ceil_div(a.m, 128) * ceil_div(a.n, 128) * split.parts < kManyBlocks / 2;
-  if (few) return launch<128, 1, false>(a, split, stream);
-  launch<128, 2, false>(a, split, stream);
+  if (a.gated != nullptr) return launch_by_tokens<kGated>(a, split, stream);
+  if (split.parts > 1 && !split.in_grid) return launch<128, 2, kSummed>(a, split, stream);
+  launch_by_tokens<kPlain>(a, split, stream);
 }
 
 }  // namespace tandem::cuda

@@ -132,12 +132,16 @@ void Layers::feed_forward(const Batch& batch, int64_t index, float* hidden, cons
   const bf16* x = activation_.data();
   const bool leave = batch.adapter_count == 0 && tap == nullptr;
   normalise(hidden, batch.rows, layer.mlp_norm);
-  const cuda::Parts parts = product(layer.gate_up, x, batch.rows, wide_.data(), nullptr, leave && layer.gate_up_bias.size() == 0);
-  adapt(batch, index, Module::kGate, x, wide_.data(), 2 * f);
-  adapt(batch, index, Module::kUp, x, wide_.data() + f, 2 * f);
-  add_bias(layer.gate_up_bias, batch.rows, wide_.data());
-  bf16* kept = tap ? tap->gate_up : nullptr;
-  cuda::silu_multiply({wide_.data(), 2 * f, activation_.data(), f, batch.rows, f, parts, kept}, stream_.get());
+  if (leave && layer.gate_up_bias.size() == 0 && gates(layer.gate_up)) {
+    x = gated_product(layer.gate_up, x, batch.rows);
+  } else {
+    const cuda::Parts parts = product(layer.gate_up, x, batch.rows, wide_.data(), nullptr, leave && layer.gate_up_bias.size() == 0);
+    adapt(batch, index, Module::kGate, x, wide_.data(), 2 * f);
+    adapt(batch, index, Module::kUp, x, wide_.data() + f, 2 * f);
+    add_bias(layer.gate_up_bias, batch.rows, wide_.data());
+    bf16* kept = tap ? tap->gate_up : nullptr;
+    cuda::silu_multiply({wide_.data(), 2 * f, activation_.data(), f, batch.rows, f, parts, kept}, stream_.get());
+  }
   float* out = tap ? tap->after : hidden;
   residual_ = product(layer.down, x, batch.rows, out, hidden, leave && layer.down_bias.size() == 0);
   adapt(batch, index, Module::kDown, x, out, spec_.hidden_size);
@@ -155,11 +159,26 @@ void Layers::normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& w
   cuda::rms_norm({hidden, h, weight.data(), activation_.data(), h, rows, h, float(spec_.rms_norm_eps), parts, hidden}, stream_.get());
 }
 
-cuda::Parts Layers::product(const Matrix& w, const bf16* x, int64_t rows, float* y, const float* onto, bool leave) {
-  cuda::MatMul args{x, w.k, rows, w.data.data(), w.n, w.k, y, w.n, onto != nullptr, workspace_.data(), sizes_.workspace_floats};
-  args.onto = onto;
+cuda::MatMul Layers::product_of(const Matrix& w, const bf16* x, int64_t rows, float* y) {
+  cuda::MatMul args{x, w.k, rows, w.data.data(), w.n, w.k, y, w.n, false, workspace_.data(), sizes_.workspace_floats};
   args.quantised = w.quantised();
   args.kernel = weights_.kernels.matmul;
+  return args;
+}
+
+bool Layers::gates(const Matrix& w) { return cuda::matmul_gates(product_of(w, nullptr, 0, nullptr)); }
+
+const bf16* Layers::gated_product(const Matrix& w, const bf16* x, int64_t rows) {
+  cuda::MatMul args = product_of(w, x, rows, wide_.data());
+  args.gated = reinterpret_cast<bf16*>(wide_.data());  // x is where an activation is otherwise
+  cuda::matmul(args, stream_.get());
+  return args.gated;
+}
+
+cuda::Parts Layers::product(const Matrix& w, const bf16* x, int64_t rows, float* y, const float* onto, bool leave) {
+  cuda::MatMul args = product_of(w, x, rows, y);
+  args.accumulate = onto != nullptr;
+  args.onto = onto;
   args.leave_parts = leave;
   cuda::matmul(args, stream_.get());
   return cuda::matmul_parts(args);

@@ -48,6 +48,10 @@ class Layers {
   void normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& weight);
   // y = W x, or `onto`, where that is not null, and W x; of rows of w.k inputs. Parts that it leaves are in workspace_ until the next product.
   cuda::Parts product(const Matrix& w, const bf16* x, int64_t rows, float* y, const float* onto, bool leave = false);
+  cuda::MatMul product_of(const Matrix& w, const bf16* x, int64_t rows, float* y);
+  // Whether one launch computes a product of gate and up and its activation, and that, which lies where wide rows do.
+  bool gates(const Matrix& w);
+  const bf16* gated_product(const Matrix& w, const bf16* x, int64_t rows);
   // The row's adapters beside the product of one projection; x, y and their rows as in product().
   void adapt(const Batch& batch, int64_t layer, model::Module module, const bf16* x, float* y, int64_t ldy);
   void add_bias(const DeviceBuffer<float>& bias, int64_t rows, float* y);

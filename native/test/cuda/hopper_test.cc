@@ -3,6 +3,7 @@
 // devices they are skipped.
 #include "attention_batch.h"
 #include "cuda/attention/attention_variants.h"
+#include "cuda/elementwise/elementwise.h"
 #include "hopper_probe.h"
 #include "product.h"
 #include "transposed_product.h"
@@ -151,6 +152,30 @@ TEST(hopper_matmul_takes_wide_blocks) {
   check_near(p, p.run(0, p.m), std::vector<float>(size_t(p.m * p.n)));
   check_batches(p, {{0, 1}, {16000, 100}, {3000, 2300}});
   check_product(2200, 130, 520, kWgmma);
+}
+
+// The activation of gate and up, in blocks of every kind: the bits of silu_multiply() of the product.
+TEST(hopper_matmul_gates) {
+  if (!on_hopper()) return;
+  const std::vector<std::array<int64_t, 3>> shapes = {{1, 256, 200},  {9, 128, 72},  {20, 256, 64},   {40, 384, 8},    {50, 17024, 8},
+                                                      {100, 256, 72}, {130, 512, 8}, {2100, 256, 72}, {17000, 1024, 8}};
+  for (auto [m, n, k] : shapes) {
+    Product p(m, n, k, uint64_t(m + n), kWgmma);
+    const int64_t f = n / 2;
+    DeviceBuffer<float> y(p.run(0, m));
+    DeviceBuffer<bf16> wanted(size_t(m * f)), seen(size_t(m * f));
+    cuda::silu_multiply({y.data(), n, wanted.data(), f, m, f}, nullptr);
+    cuda::MatMul args{p.x.data(), k, m, p.w.data(), n, k, nullptr, n, false, nullptr, 0, {}, kWgmma};
+    args.gated = seen.data();
+    cuda::matmul(args, nullptr);
+    const std::vector<bf16> a = seen.download(), b = wanted.download();
+    CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(bf16)) == 0);
+  }
+  Product p(1, 192, 64, 1, kWgmma);
+  DeviceBuffer<bf16> gated(96);
+  cuda::MatMul args{p.x.data(), p.k, 1, p.w.data(), p.n, p.k, nullptr, p.n, false, nullptr, 0, {}, kWgmma};
+  args.gated = gated.data();
+  CHECK_ERROR(kRange, "matmul: gated", cuda::matmul(args, nullptr));
 }
 
 TEST(hopper_matmul_goes_round_its_stages) {
