@@ -19,7 +19,6 @@ enum Kind { kPlain, kSummed, kGated };
 // How many tokens and groups of outputs a block has.
 template <int kTokens, int kGroups, Kind kKind>
 struct Shape {
-  static constexpr Kind kOf = kKind;
   static constexpr int kOutputs = kGroups * kGroupRows;
   // Rows of weights that lie beside each other: of gated ones the gates, and as many others.
   static constexpr int kBoxRows = kKind == kGated ? kOutputs / 2 : kOutputs;
@@ -32,11 +31,6 @@ struct Shape {
   static constexpr int kFit = (kRoom / kBlocks - (2 << 10)) / kStageBytes;
   static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
   static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * int(sizeof(Barrier));
-  // Of few tokens, whose product waits for memory: tiles of weights to the cache while the kernels before still run.
-  static constexpr int kAhead = kTokens <= 64 ? 8 : 0;
-  static constexpr int kAtOnce = 132 * kBlocks;  // blocks that begin at once on a large device
-  // Of many tokens: blocks that run at the same time share them, so that the cache holds what they read.
-  static constexpr int kSharedTiles = 2048 / kTokens;
 };
 
 #if TANDEM_HOPPER_CODE
@@ -48,32 +42,37 @@ struct Place {
 template <class S, int kTokens>
 __device__ __forceinline__ Place own_place(const MatMul& a) {
   const int token_tiles = int((a.m + kTokens - 1) / kTokens), output_tiles = int((a.n + S::kOutputs - 1) / S::kOutputs);
-  const int group = int(blockIdx.x) / (S::kSharedTiles * output_tiles), first = group * S::kSharedTiles;
-  const int width = min(S::kSharedTiles, token_tiles - first), own = int(blockIdx.x) - first * output_tiles;
+  // Of many tokens: blocks that run at the same time share them, so that the cache holds what they read.
+  constexpr int kShared = 2048 / kTokens;
+  const int group = int(blockIdx.x) / (kShared * output_tiles), first = group * kShared;
+  const int width = min(kShared, token_tiles - first), own = int(blockIdx.x) - first * output_tiles;
   return {(first + own % width) * kTokens, own / width * S::kBoxRows};
 }
 
 // Fills the stages of tiles [begin, end) one after the other. Weights, which no kernel writes, come before the kernels ahead have ended.
-template <class S>
+template <class S, int kTokens>
 __device__ void bring_tiles(unsigned char* stages, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, const MatMul& a,
                             Place at, int begin, int end) {
+  // Of few tokens, whose product waits for memory: tiles of weights to the cache, by the blocks that begin at once on a large device.
+  constexpr int kAhead = kTokens <= 64 ? 8 : 0, kAtOnce = 132 * S::kBlocks;
+  constexpr bool kOfGated = S::kBoxRows < S::kOutputs;
   const int tiles = end - begin, early = min(tiles, S::kStages);
   const auto bring_weights = [&](int i) {
     Barrier* full = &ring.full[i % S::kStages];
     unsigned char* to = stages + i % S::kStages * S::kStageBytes;
     barrier_expect(full, S::kStageBytes);
     bulk_load(to, weights, full, (begin + i) * kDepth, at.output);
-    if constexpr (S::kOf == kGated) bulk_load(to + S::kWeightBytes / 2, weights, full, (begin + i) * kDepth, int(a.n / 2) + at.output);
+    if constexpr (kOfGated) bulk_load(to + S::kWeightBytes / 2, weights, full, (begin + i) * kDepth, int(a.n / 2) + at.output);
   };
   const auto bring_tokens = [&](int i) {
     unsigned char* to = stages + i % S::kStages * S::kStageBytes + S::kWeightBytes;
     bulk_load(to, tokens, &ring.full[i % S::kStages], (begin + i) * kDepth, at.token);
   };
   for (int i = 0; i < early; ++i) bring_weights(i);
-  const int block = int(blockIdx.y * gridDim.x + blockIdx.x), ahead = block < S::kAtOnce ? S::kAhead : 0;
+  const int block = int(blockIdx.y * gridDim.x + blockIdx.x), ahead = block < kAtOnce ? kAhead : 0;
   for (int i = early; i < min(tiles, early + ahead); ++i) {
     bulk_prefetch(weights, (begin + i) * kDepth, at.output);
-    if constexpr (S::kOf == kGated) bulk_prefetch(weights, (begin + i) * kDepth, int(a.n / 2) + at.output);
+    if constexpr (kOfGated) bulk_prefetch(weights, (begin + i) * kDepth, int(a.n / 2) + at.output);
   }
   wait_for_inputs();
   for (int i = 0; i < early; ++i) bring_tokens(i);
@@ -98,7 +97,7 @@ __device__ __forceinline__ void multiply_tile(float (&part)[kTokens / 2], const 
   wgmma_commit();
 }
 
-template <int kTokens, class S>
+template <int kTokens, Kind kKind, class S>
 __device__ __forceinline__ void multiply_tiles(float (&part)[kTokens / 2], float (&total)[kTokens / 2], const unsigned char* stages,
                                                const Ring& ring, int tiles, int tiles_per_part) {
   int done = 0;
@@ -111,7 +110,7 @@ __device__ __forceinline__ void multiply_tiles(float (&part)[kTokens / 2], float
       give_back<S>(ring, done, i);
     }
     wgmma_wait<0>(part);
-    if constexpr (S::kOf == kSummed) {
+    if constexpr (kKind == kSummed) {
       GPU_UNROLL
       for (int e = 0; e < kTokens / 2; ++e) {
         total[e] = first == 0 ? part[e] : total[e] + part[e];
@@ -198,7 +197,7 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind>::kThreads, Shap
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
   const Place at = own_place<S, kTokens>(a);
   if (own_warp() == kGroups * kGroupThreads / kWarp) {
-    if (threadIdx.x % kWarp == 0) bring_tiles<S>(shared, ring, &weights, &tokens, a, at, begin, end);
+    if (threadIdx.x % kWarp == 0) bring_tiles<S, kTokens>(shared, ring, &weights, &tokens, a, at, begin, end);
     __syncwarp();
     if constexpr (kKind == kGated) {
       for (int i = 0; i < 3; ++i) __syncthreads();  // those of the others
@@ -207,7 +206,7 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind>::kThreads, Shap
   }
   wait_for_inputs();
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
-  multiply_tiles<kTokens, S>(part, total, shared, ring, end - begin, tiles_per_part);
+  multiply_tiles<kTokens, kKind, S>(part, total, shared, ring, end - begin, tiles_per_part);
   if constexpr (kKind == kGated) {
     __syncthreads();  // all are done with the stages
     write_gated<kTokens, S>(a, at, part, shared);
