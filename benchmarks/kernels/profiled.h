@@ -1,6 +1,8 @@
 // A benchmark's case under a profiler: with TANDEM_GPU_PROFILE=1 it runs once to warm up and once for the profiler.
 #pragma once
+#ifndef TANDEM_GPU_EMULATION
 #include <cuda_profiler_api.h>
+#endif
 
 #include <cstdlib>
 #include <functional>
@@ -9,6 +11,10 @@
 
 namespace tandem::benchmarks {
 
+#ifdef TANDEM_GPU_EMULATION
+inline bool profiling() { return false; }
+inline bool profiled(const std::function<void()>&) { return false; }
+#else
 // Whether a profiler is meant to watch.
 inline bool profiling() {
   const char* asked = std::getenv("TANDEM_GPU_PROFILE");
@@ -26,5 +32,6 @@ inline bool profiled(const std::function<void()>& call) {
   cuda::check_call(cudaProfilerStop(), "cudaProfilerStop");
   return true;
 }
+#endif
 
 }  // namespace tandem::benchmarks

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "close_tokens.h"
+#include "cuda/common/device_info.h"
 #include "cuda/gemm/matmul.h"
 #include "engine_fixture.h"
 #include "grammar/regex.h"
@@ -436,7 +437,9 @@ TEST(gpu_engine_plans_its_memory_before_it_takes_any) {
   size_t sum = 0;
   o.pages = most;
   for (const device::MemoryPart& part : model->memory_plan(o, 1000)) sum += part.bytes;
-  CHECK(sum <= (size_t(1) << 30) + model->weight_bytes() && sum > (size_t(1) << 29));
+  // The weights are there already; nearly all of what is free beside them is planned for, and no more.
+  const size_t free = cuda::device_free_bytes();
+  CHECK(sum - model->weight_bytes() <= free && sum - model->weight_bytes() > free / 10 * 9);
   o.pages = most + 1000;
   CHECK_ERROR(kState, "MiB", model->make_backend(o, 1000));
 }

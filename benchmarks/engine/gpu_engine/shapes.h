@@ -1,0 +1,47 @@
+// Models with random weights in the shapes of real ones, and how much of everything is measured on them.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "ops/quantise.h"
+
+namespace tandem::benchmarks {
+
+// "0.6b" or "8b", Qwen3's; or "tiny", on which the emulation shows that all of this works. Of fewer layers where ":LAYERS" follows.
+model::Spec shape_of(const std::string& name);
+// Of "bf16", "int8", "int4" or "fp8"; nothing for the first.
+std::optional<ops::QuantFormat> format_of(const std::string& name);
+
+struct Counts {
+  int64_t streams = 64, prompt = 128;
+  // Decode steps: not timed, and of one of `rounds` rounds in either way.
+  int64_t warm = 12, steps = 40, rounds = 3;
+  int64_t adapters = 32, least_rank = 8, most_rank = 64;
+  std::vector<int64_t> compared = {33, 90, 257, 700};  // lengths of the prompts whose bits are compared
+  std::vector<int64_t> prefills = {2048, 8192};
+  int64_t requests = 256, shortest = 100, longest = 1024;
+  int64_t row = 8192, profiled_row = 2048;  // of a LoRA step
+  int64_t product = 8192;                   // a large one has so many rows, columns and inputs
+  size_t copied = size_t(1) << 30;
+  size_t beyond_cache = size_t(256) << 20;
+};
+Counts counts_of(const std::string& shape);
+
+// Noise of a trained model's size; norms are 1.
+class RandomWeights final : public device::WeightSource {
+ public:
+  explicit RandomWeights(std::optional<ops::QuantFormat> quantise) : quantise_(quantise) {}
+
+  void read(const std::string& name, const std::vector<int64_t>& shape, int64_t first, int64_t count, float* out) const override;
+  std::vector<ops::QuantPart> quantised(const std::vector<std::pair<std::string, int64_t>>& parts, int64_t columns) const override;
+
+ private:
+  std::optional<ops::QuantFormat> quantise_;
+};
+
+// Noise in [-1, 1), by its number.
+float noise_at(uint64_t number);
+
+}  // namespace tandem::benchmarks
