@@ -7,13 +7,19 @@ function measures(one) {
   return { ratio: one.ratio, limit_share: one.limit_share, median: one.tandem.median };
 }
 
-/** Times are better when they are lower, everything else when it is higher. */
+/** So many per cent more than without something; may be near 0 or below it. */
+function isCost(unit) {
+  return unit.startsWith('%');
+}
+
+/** Times and costs are better when they are lower, everything else when it is higher. */
 function lowerIsBetter(unit) {
-  return /^(ms|s|us)\b/.test(unit);
+  return isCost(unit) || /^(ms|s|us|steps)\b/.test(unit);
 }
 
 /** How much better (above 1) or worse (below 1) `now` is than `before`. */
 function gain(now, before, unit, measure) {
+  if (measure === 'median' && isCost(unit)) return (100 + before) / (100 + now);
   return measure === 'median' && lowerIsBetter(unit) ? before / now : now / before;
 }
 
@@ -41,8 +47,8 @@ function verdictOf(gains, bestGain, tolerance) {
   return lost.length === gains.length && bestGain < 1 - tolerance ? 'worse' : 'unclear';
 }
 
-/** Results of another CPU, core count or instruction set, or of other forced kernels, say nothing about each other. */
+/** Results of another CPU, core count or instruction set, of other forced kernels, or of another GPU say nothing about each other. */
 export function sameMachine(a, b) {
-  const facts = ({ cpu, cores, flags, forced = '' }) => JSON.stringify([cpu, cores, flags, forced]);
+  const facts = ({ gpu, cpu, cores, flags, forced = '' }) => JSON.stringify(gpu ? [gpu] : [cpu, cores, flags, forced]);
   return facts(a) === facts(b);
 }

@@ -6,9 +6,9 @@
 #include <ctime>
 #include <thread>
 
+#include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_info.h"
 #include "cuda/gemm/variants.h"
-#include "cuda/attention/attention_variants.h"
 
 namespace tandem::benchmarks {
 
@@ -17,8 +17,8 @@ Timing timing_of(std::vector<double> values) {
   return {values[values.size() / 2], values.front(), values.back()};
 }
 
-Bench::Bench(const std::string& shape, const std::string& weights)
-    : shape_(shape), weights_(weights), spec_(shape_of(shape)), counts_(counts_of(shape)), quantised_(format_of(weights).has_value()) {
+Bench::Bench(const std::string& shape, const std::string& weights, bool prints)
+    : shape_(shape), weights_(weights), prints_(prints), spec_(shape_of(shape)), counts_(counts_of(shape)), quantised_(format_of(weights).has_value()) {
   const auto start = Clock::now();
   model_ = device::load(spec_, RandomWeights(format_of(weights)), int(std::max(1u, std::thread::hardware_concurrency())), {});
   add("weights", double(model_->weight_bytes()) / 1e9, "GB");
@@ -27,6 +27,7 @@ Bench::Bench(const std::string& shape, const std::string& weights)
 
 void Bench::add(const std::string& name, const Timing& value, const char* unit) {
   results_.push_back({name, value, unit});
+  if (!prints_) return;
   std::printf("%-76s %14.4f  %s", name.c_str(), value.median, unit);
   if (value.least != value.most) std::printf("  (%.4g to %.4g)", value.least, value.most);
   std::printf("\n");

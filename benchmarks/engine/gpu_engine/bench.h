@@ -30,7 +30,8 @@ struct Result {
 
 class Bench {
  public:
-  Bench(const std::string& shape, const std::string& weights);
+  // `prints`: results go to the standard output as they come.
+  Bench(const std::string& shape, const std::string& weights, bool prints = true);
 
   const model::Spec& spec() const { return spec_; }
   const device::Model& model() const { return *model_; }
@@ -68,6 +69,7 @@ class Bench {
 
  private:
   std::string shape_, weights_;
+  bool prints_;
   model::Spec spec_;
   Counts counts_;
   bool quantised_;

@@ -1,7 +1,7 @@
 #include <numeric>
 
-#include "grammar/shared_masks.h"
 #include "grammar/grammar.h"
+#include "grammar/shared_masks.h"
 #include "parts.h"
 #include "steps.h"
 

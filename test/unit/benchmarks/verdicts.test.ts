@@ -24,6 +24,10 @@ describe('a case against its baseline', () => {
     expect(verdict(rate(120), rate(100))).toBe('better');
     expect(verdict(rate(120, { unit: 'ms' }), rate(100, { unit: 'ms' }))).toBe('worse');
     expect(verdict(rate(80, { unit: 'ms' }), rate(100, { unit: 'ms' }))).toBe('better');
+    const cost = { unit: '% of a step' };
+    expect(verdict(rate(5, cost), rate(1, cost))).toBe('same');
+    expect(verdict(rate(30, cost), rate(1, cost))).toBe('worse');
+    expect(verdict(rate(-1, cost), rate(30, cost))).toBe('better');
   });
   test('a slower machine is no worse engine: shares and ratios hold', () => {
     const before = rate(100, { ratio: 2, limit_share: 0.8 });
@@ -39,6 +43,8 @@ describe('a case against its baseline', () => {
     expect(sameMachine(machine, { ...machine, load_average: [2] })).toBe(true);
     expect(sameMachine(machine, { ...machine, flags: [] })).toBe(false);
     expect(sameMachine(machine, { ...machine, forced: 'avx2 haswell' })).toBe(false);
+    expect(sameMachine({ ...machine, gpu: 'NVIDIA H200' }, { gpu: 'NVIDIA H200' })).toBe(true);
+    expect(sameMachine(machine, { ...machine, gpu: 'NVIDIA H200' })).toBe(false);
   });
 });
 
