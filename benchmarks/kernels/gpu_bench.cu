@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cublaslt_peer.h"
+#include "device_noise.h"
 #include "profiled.h"
 #include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_buffer.h"
@@ -25,6 +26,8 @@ namespace {
 
 using namespace tandem::cuda;
 using tandem::benchmarks::CublasLt;
+using tandem::benchmarks::device_noise;
+using tandem::benchmarks::noise_at;
 using tandem::benchmarks::profiled;
 
 constexpr int kRounds = 7;
@@ -90,17 +93,6 @@ InTurn time_in_turn(const std::function<void()>& first, const std::function<void
     ratios.push_back(times[1].back() / times[0].back());
   }
   return {timing_of(times[0]), timing_of(times[1]), timing_of(ratios)};
-}
-
-// Noise without structure; zeros would flatter the clock of the tensor cores.
-std::vector<bf16> noise(size_t count, float scale) {
-  std::vector<bf16> out(count);
-  uint64_t state = count;
-  for (bf16& x : out) {
-    state = state * 6364136223846793005ull + 1442695040888963407ull;
-    x = to_bf16((float(state >> 40) / 8388608.0f - 1.0f) * scale);
-  }
-  return out;
 }
 
 class Bench {
@@ -186,7 +178,7 @@ class Bench {
   void product(int64_t m, int64_t n, int64_t k, double amount, double limit, const char* unit, bool back = false) {
     const int64_t in = back ? n : k, out = back ? k : n;
     const int64_t floats = back ? matmul_transposed_floats(matmul_, m, n, k) : matmul_workspace_floats(m, n, k);
-    DeviceBuffer<bf16> x(noise(size_t(m * in), 1)), w(noise(size_t(n * k), 0.05f));
+    DeviceBuffer<bf16> x(device_noise(size_t(m * in), 1)), w(device_noise(size_t(n * k), 0.05f));
     DeviceBuffer<float> y(size_t(m * out)), workspace{size_t(floats)};
     const MatMul args{x.data(), in, m, w.data(), n, k, y.data(), out, false, workspace.data(), floats, {}, matmul_};
     const std::string name =
@@ -240,9 +232,8 @@ class Bench {
     const QuantPanel& shape = format.shape;
     const int64_t groups = k / shape.group, panel_bytes = shape.head_bytes() + groups * shape.group_bytes();
     std::vector<uint8_t> bytes(size_t(n / kQuantPanel * panel_bytes));
-    const std::vector<bf16> some = noise(4096, 1);
     // Of codes of FP8 none is NaN without the lowest bit.
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = uint8_t(some[i % 4093].bits) & (shape.floating ? 0xfe : 0xff);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = uint8_t(int32_t(noise_at(i % 4093) * 128.0f)) & (shape.floating ? 0xfe : 0xff);
     std::vector<QuantPanel> panels;
     for (int64_t p = 0; p < n / kQuantPanel; ++p) {
       panels.push_back(shape);
@@ -256,7 +247,7 @@ class Bench {
     }
     const DeviceBuffer<uint8_t> data(bytes);
     const DeviceBuffer<QuantPanel> table(panels);
-    DeviceBuffer<bf16> x(noise(size_t(m * k), 1));
+    DeviceBuffer<bf16> x(device_noise(size_t(m * k), 1));
     DeviceBuffer<float> y(size_t(m * n)), workspace(size_t(matmul_workspace_floats(m, n, k)));
     const QuantWeights w{data.data(), table.data(), shape.tile_bytes()};
     const MatMul args{x.data(), k, m, nullptr, n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size()), w};
@@ -282,8 +273,8 @@ class Bench {
 
   struct Cache {
     Cache(int64_t sequences, int64_t length, int64_t kv_heads, int64_t dim)
-        : max_pages((length + 15) / 16), pages(max_pages * sequences), keys(noise(size_t(pages * kv_heads * 16 * dim), 1)),
-          values(noise(size_t(pages * kv_heads * 16 * dim), 1)), layer{keys.data(), values.data(), pages, kv_heads, dim} {
+        : max_pages((length + 15) / 16), pages(max_pages * sequences), keys(device_noise(size_t(pages * kv_heads * 16 * dim), 1)),
+          values(device_noise(size_t(pages * kv_heads * 16 * dim), 1)), layer{keys.data(), values.data(), pages, kv_heads, dim} {
       std::vector<int32_t> ids;
       // A stride that visits every page: neighbours in a sequence are not neighbours in memory.
       for (int64_t i = 0; i < pages; ++i) ids.push_back(int32_t(i * 7919 % pages));
@@ -296,7 +287,7 @@ class Bench {
   };
 
   Timing attention(Cache& cache, const std::vector<AttentionTile>& tiles, int64_t rows, int64_t sequences, int64_t length, bool split) {
-    DeviceBuffer<bf16> queries(noise(size_t(rows * kHeads * kDim), 1)), out(queries.size());
+    DeviceBuffer<bf16> queries(device_noise(size_t(rows * kHeads * kDim), 1)), out(queries.size());
     DeviceBuffer<AttentionTile> device_tiles(tiles);
     const int64_t count = int64_t(tiles.size());
     DeviceBuffer<float> workspace(split ? size_t(attention_workspace_floats(count, kKvHeads, kDim, length)) : 0);
@@ -341,7 +332,8 @@ class Bench {
   // One sequence. Products of each query with the keys up to it: of queries three, of keys four.
   void attention_gradient(int64_t length) {
     const size_t q = size_t(length * kHeads * kDim), kv = size_t(length * kKvHeads * kDim);
-    DeviceBuffer<bf16> queries(noise(q, 1)), out(noise(q, 1)), d_out(noise(q, 1)), keys(noise(kv, 1)), values(noise(kv, 1));
+    DeviceBuffer<bf16> queries(device_noise(q, 1)), out(device_noise(q, 1)), d_out(device_noise(q, 1));
+    DeviceBuffer<bf16> keys(device_noise(kv, 1)), values(device_noise(kv, 1));
     DeviceBuffer<float> deltas(size_t(length * kHeads)), dq(q), dk(kv), dv(kv);
     // Near what scores of noise add up to.
     const DeviceBuffer<float> log_sums(std::vector<float>(deltas.size(), 9.0f));
@@ -364,7 +356,7 @@ class Bench {
   void sampling(int64_t count) {
     const int64_t vocab = 151936;
     std::vector<float> values;
-    for (const bf16& x : noise(size_t(count * vocab), 8)) values.push_back(to_float(x));
+    for (int64_t i = 0; i < count * vocab; ++i) values.push_back(8.0f * noise_at(uint64_t(i)));
     DeviceBuffer<float> logits(values), work(values.size());
     DeviceBuffer<Sampled> out{size_t(count)};
     for (const char* kind : {"greedy", "temperature", "top_k and top_p"}) {
@@ -398,7 +390,8 @@ class Bench {
   // Of one projection and rank 8, and what its gradient takes besides: the share is of the bandwidth, rows of x and y being moved once.
   void adapter(int64_t count) {
     const int64_t width = 4096, rank = 8;
-    DeviceBuffer<bf16> a(noise(size_t(rank * width), 1)), b(noise(size_t(rank * width), 1)), x(noise(size_t(count * width), 1));
+    DeviceBuffer<bf16> a(device_noise(size_t(rank * width), 1)), b(device_noise(size_t(rank * width), 1));
+    DeviceBuffer<bf16> x(device_noise(size_t(count * width), 1));
     DeviceBuffer<float> u(size_t(count * rank)), y(size_t(count * width)), gradient(size_t(rank * width));
     const DeviceBuffer<LoraWeights> table(std::vector<LoraWeights>{{a.data(), b.data(), int32_t(rank), 1.0f}});
     const DeviceBuffer<int32_t> which{size_t(count)};

@@ -118,16 +118,4 @@ double Bench::bytes_per_step() const {
   return double(model_->weight_bytes()) * double(read) / double(read + (spec_.tied_embeddings ? 0 : table));
 }
 
-cuda::DeviceBuffer<cuda::bf16> device_noise(size_t count, float scale) {
-  constexpr size_t kTile = 1'000'003;  // no power of two: rows of a matrix differ
-  std::vector<cuda::bf16> tile;
-  for (size_t i = 0; i < std::min(count, kTile); ++i) tile.push_back(cuda::to_bf16(noise_at(i) * scale));
-  cuda::DeviceBuffer<cuda::bf16> out(count);
-  cuda::device_copy(out.data(), tile.data(), tile.size() * sizeof(cuda::bf16));
-  for (size_t made = tile.size(); made < count; made *= 2) {
-    cuda::device_copy(out.data() + made, out.data(), std::min(made, count - made) * sizeof(cuda::bf16));
-  }
-  return out;
-}
-
 }  // namespace tandem::benchmarks

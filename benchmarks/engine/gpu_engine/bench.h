@@ -3,7 +3,7 @@
 #include <chrono>
 #include <functional>
 
-#include "cuda/common/device_buffer.h"
+#include "../../kernels/device_noise.h"
 #include "driver.h"
 #include "shapes.h"
 #include "tiny_model.h"
@@ -78,8 +78,5 @@ class Bench {
   double product_rate_ = 0, copy_rate_ = 0;
   std::vector<Result> results_;
 };
-
-// So many numbers of noise of that size on the device.
-cuda::DeviceBuffer<cuda::bf16> device_noise(size_t count, float scale);
 
 }  // namespace tandem::benchmarks

@@ -3,21 +3,10 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "../../kernels/device_noise.h"
 #include "base/error.h"
 
 namespace tandem::benchmarks {
-namespace {
-
-uint64_t mixed(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return z ^ (z >> 31);
-}
-
-}  // namespace
-
-float noise_at(uint64_t number) { return float(int64_t(mixed(number) >> 40)) / float(1 << 23) - 1.0f; }
-
 model::Spec shape_of(const std::string& name) {
   model::Spec s;
   const size_t colon = name.find(':');

@@ -41,7 +41,4 @@ class RandomWeights final : public device::WeightSource {
   std::optional<ops::QuantFormat> quantise_;
 };
 
-// Noise in [-1, 1), by its number.
-float noise_at(uint64_t number);
-
 }  // namespace tandem::benchmarks
