@@ -28,7 +28,8 @@ function baselinesFor(folder, result) {
 function check(file, { baselines, tolerance }) {
   const result = readJson(file);
   const known = baselinesFor(baselines, result);
-  if (known.length === 0) throw new Error(`${file}: there is no baseline of this machine (${result.machine.gpu ?? result.machine.cpu}).`);
+  if (known.length === 0)
+    throw new Error(`${file}: there is no baseline of this machine (${result.machine.gpu ?? result.machine.cpu}).`);
   const compared = known.flatMap((baseline) => compareCases(result, baseline, tolerance));
   if (compared.length === 0) throw new Error(`${file}: no baseline of this machine has one of its cases.`);
   const cell = (value) => (value === undefined ? '-' : value.toFixed(2));

@@ -45,7 +45,8 @@ void adapters(Bench& bench) {
   const DeviceAdapter one(bench, 2 * counts.least_rank);
   const Change every = [&](size_t, Job& job) { job.adapter = one.get(); };
   const Change by_turns = [&](size_t i, Job& job) { job.adapter = mixed[i % mixed.size()].get(); };
-  if (profiled_step(bench, 1, every) && profiled_step(bench, counts.streams, every) && profiled_step(bench, counts.streams, by_turns)) return;
+  if (profiled_step(bench, 1, every) && profiled_step(bench, counts.streams, every) && profiled_step(bench, counts.streams, by_turns))
+    return;
   for (int64_t streams : {int64_t(1), counts.streams}) {
     const StepTimes without = time_greedy(bench, streams);
     const std::string name = "adapters, " + streams_of(streams) + ", ";

@@ -18,7 +18,8 @@ Timing timing_of(std::vector<double> values) {
 }
 
 Bench::Bench(const std::string& shape, const std::string& weights, bool prints)
-    : shape_(shape), weights_(weights), prints_(prints), spec_(shape_of(shape)), counts_(counts_of(shape)), quantised_(format_of(weights).has_value()) {
+    : shape_(shape), weights_(weights), prints_(prints), spec_(shape_of(shape)), counts_(counts_of(shape)),
+      quantised_(format_of(weights).has_value()) {
   const auto start = Clock::now();
   model_ = device::load(spec_, RandomWeights(format_of(weights)), int(std::max(1u, std::thread::hardware_concurrency())), {});
   add("weights", double(model_->weight_bytes()) / 1e9, "GB");
@@ -53,16 +54,16 @@ void Bench::write(const char* path) const {
   const std::time_t now = std::time(nullptr);
   char date[32];
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  std::fprintf(file, "{\n  \"device\": \"%s\",\n  \"date\": \"%s\",\n  \"shape\": \"%s %s\",\n", device.message.c_str(), date, shape_.c_str(),
-               weights_.c_str());
+  std::fprintf(file, "{\n  \"device\": \"%s\",\n  \"date\": \"%s\",\n  \"shape\": \"%s %s\",\n", device.message.c_str(), date,
+               shape_.c_str(), weights_.c_str());
   std::fprintf(file, "  \"matmul\": \"%s\",\n  \"attention\": \"%s\",\n  \"early_launch\": \"%s\",\n  \"cases\": [",
                cuda::variant_of(cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), device.major, device.minor)).name,
                cuda::variant_of(cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), device.major, device.minor)).name,
                setting("TANDEM_CUDA_EARLY_LAUNCH"));
   const char* comma = "";
   for (const Result& r : results_) {
-    std::fprintf(file, "%s\n    {\"name\": \"%s\", \"median\": %.6g, \"min\": %.6g, \"max\": %.6g, \"unit\": \"%s\"}", comma, r.name.c_str(),
-                 r.value.median, r.value.least, r.value.most, r.unit);
+    std::fprintf(file, "%s\n    {\"name\": \"%s\", \"median\": %.6g, \"min\": %.6g, \"max\": %.6g, \"unit\": \"%s\"}", comma,
+                 r.name.c_str(), r.value.median, r.value.least, r.value.most, r.unit);
     comma = ",";
   }
   std::fprintf(file, "\n  ]\n}\n");

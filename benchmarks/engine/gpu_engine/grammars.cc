@@ -26,7 +26,8 @@ std::shared_ptr<const grammar::SharedMasks> vocabulary_of(int64_t size) {
     tokens.push_back(std::move(word));
   }
   tokens.resize(size_t(size));
-  return std::make_shared<const grammar::SharedMasks>(std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int32_t>{}));
+  return std::make_shared<const grammar::SharedMasks>(
+      std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int32_t>{}));
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ class Products {
 
   void run(int64_t copy, cudaStream_t stream) {
     const int64_t floats = int64_t(workspace_.size());
-    cuda::matmul({x_.data(), k_, m_, w_.data() + copy * n_ * k_, n_, k_, y_.data(), n_, false, workspace_.data(), floats, {}, kernel_}, stream);
+    cuda::matmul({x_.data(), k_, m_, w_.data() + copy * n_ * k_, n_, k_, y_.data(), n_, false, workspace_.data(), floats, {}, kernel_},
+                 stream);
   }
   void run_theirs(int64_t copy, cudaStream_t stream) { theirs_[size_t(copy)]->run(stream); }
 

@@ -16,7 +16,8 @@ enum class Steps { kBoth, kInTurn };
 // stream ends.
 StepTimes time_steps(Bench& bench, int64_t streams, const Change& change, Steps steps);
 inline StepTimes time_greedy(Bench& bench, int64_t streams) {
-  return time_steps(bench, streams, [](size_t, Job&) {}, Steps::kBoth);
+  return time_steps(
+      bench, streams, [](size_t, Job&) {}, Steps::kBoth);
 }
 
 // False: no profiler is meant to watch. Else it sees one such step, and nothing is timed.
