@@ -31,6 +31,17 @@ Adapter::Adapter(model::Adapter empty, std::vector<cuda::LoraWeights> weights)
   for (const cuda::LoraWeights& w : weights_) most_rank_ = std::max<int64_t>(most_rank_, w.rank);
 }
 
+Adapter::Adapter(model::Adapter empty, std::vector<cuda::LoraWeights> weights, cuda::DeviceBuffer<cuda::bf16> memory)
+    : Adapter(std::move(empty), std::move(weights)) {
+  memory_.push_back(std::move(memory));
+}
+
+size_t Adapter::bytes() const {
+  size_t on_device = 0;
+  for (const auto& part : memory_) on_device += part.size() * sizeof(cuda::bf16);
+  return std::max(model::Adapter::bytes(), on_device);
+}
+
 // The values were rounded to bf16 before.
 const cuda::bf16* Adapter::place(const std::vector<float>& values) {
   std::vector<cuda::bf16> rounded;

@@ -11,6 +11,10 @@ class Adapter final : public model::Adapter {
   Adapter(model::Adapter adapter, int64_t layers);
   // Factors that somebody else keeps on the device, [layer][module]; the host's are empty.
   Adapter(model::Adapter empty, std::vector<cuda::LoraWeights> weights);
+  // Factors on the device alone, in that memory.
+  Adapter(model::Adapter empty, std::vector<cuda::LoraWeights> weights, cuda::DeviceBuffer<cuda::bf16> memory);
+
+  size_t bytes() const override;
 
   const cuda::LoraWeights& weights(int64_t layer, model::Module module) const {
     return weights_[size_t(layer) * model::kModules + size_t(module)];

@@ -59,21 +59,33 @@ void TrainFactors::place(const train::State& state) {
   v_ = v.empty() ? DeviceBuffer<float>(values.size()) : DeviceBuffer<float>(v);
 }
 
+// Rounded factors that lie in memory as rounded_ does, [layer][module].
+std::vector<cuda::LoraWeights> TrainFactors::weights_in(const cuda::bf16* memory) const {
+  std::vector<cuda::LoraWeights> all(index_.size(), {nullptr, nullptr, 0, 0});
+  for (const Piece& piece : pieces_) {
+    const size_t at = size_t(piece.layer * model::kModules + int64_t(piece.module));
+    all[at] = {memory + piece.a, memory + piece.b, int32_t(piece.shape.rank), scale_};
+  }
+  return all;
+}
+
+model::Adapter TrainFactors::empty_adapter() const {
+  return {facts_, std::vector<std::array<ops::LoraFactors, model::kModules>>(size_t(facts_->spec.layers))};
+}
+
 void TrainFactors::make_tables() {
-  std::vector<cuda::LoraWeights> table, all(index_.size(), {nullptr, nullptr, 0, 0});
+  std::vector<cuda::LoraWeights> table;
   for (const Piece& piece : pieces_) {
     const cuda::bf16 *a = rounded_.data() + piece.a, *b = rounded_.data() + piece.b;
     table.push_back({a, b, int32_t(piece.shape.rank), scale_});
     table.push_back({b, a, int32_t(piece.shape.rank), scale_});
-    all[size_t(piece.layer * model::kModules + int64_t(piece.module))] = table[table.size() - 2];
   }
   table_ = DeviceBuffer<cuda::LoraWeights>(table);
   for (size_t i = 0; i < pieces_.size(); ++i) {
     pieces_[i].weights = table_.data() + 2 * i;
     pieces_[i].transposed = table_.data() + 2 * i + 1;
   }
-  model::Adapter empty(facts_, std::vector<std::array<ops::LoraFactors, model::kModules>>(size_t(facts_->spec.layers)));
-  current_ = std::make_shared<const Adapter>(std::move(empty), std::move(all));
+  current_ = std::make_shared<const Adapter>(empty_adapter(), weights_in(rounded_.data()));
 }
 
 int64_t TrainFactors::bytes(const train::State& state) { return count_of(state) * int64_t(4 * sizeof(float) + sizeof(cuda::bf16)); }
@@ -101,7 +113,10 @@ train::State TrainFactors::state(int64_t first, int64_t count) const {
 }
 
 std::shared_ptr<const model::Adapter> TrainFactors::adapter() const {
-  return std::make_shared<const Adapter>(model::Adapter(facts_, state(0, INT64_MAX).factors), facts_->spec.layers);
+  DeviceBuffer<cuda::bf16> memory(rounded_.size());
+  cuda::device_copy(memory.data(), rounded_.data(), rounded_.size() * sizeof(cuda::bf16));
+  std::vector<cuda::LoraWeights> weights = weights_in(memory.data());
+  return std::make_shared<const Adapter>(empty_adapter(), std::move(weights), std::move(memory));
 }
 
 const TrainFactors::Piece* TrainFactors::find(int64_t layer, model::Module module) const {

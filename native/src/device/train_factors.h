@@ -41,6 +41,8 @@ class TrainFactors {
  private:
   void place(const train::State& state);
   void make_tables();
+  std::vector<cuda::LoraWeights> weights_in(const cuda::bf16* memory) const;
+  model::Adapter empty_adapter() const;
   std::vector<float> read(const cuda::DeviceBuffer<float>& from, int64_t at, int64_t count) const;
 
   std::shared_ptr<model::Model> facts_;

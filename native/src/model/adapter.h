@@ -58,7 +58,7 @@ class Adapter {
   // Rank 0 where the adapter leaves the projection as it is.
   const ops::LoraFactors& factors(int64_t layer, Module module) const { return layers_[size_t(layer)][size_t(module)]; }
   bool fits(const std::shared_ptr<Model>& model) const { return model_.lock() == model; }
-  size_t bytes() const { return bytes_; }
+  virtual size_t bytes() const { return bytes_; }
   // Most padded ranks of one product of one layer: floats of u per row.
   int64_t widest() const { return widest_; }
 
