@@ -14,7 +14,27 @@ using gpu_emulation::mma_m16n8k16;
 
 inline uint32_t pack_rounded(float low, float high) { return pack(to_bf16(low), to_bf16(high)); }
 inline float exp2_flushed(float x) { return x < -126 ? 0.0f : exp2f(x); }
+// Four bytes of a's and b's eight, each by a digit of the selector, the lowest byte by the lowest; a's are 0 to 3.
+inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t both = uint64_t(b) << 32 | a;
+  uint32_t picked = 0;
+  for (int i = 0; i < 4; ++i) picked |= uint32_t(both >> (8 * (selector >> (4 * i) & 7)) & 255) << (8 * i);
+  return picked;
+}
+inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
+  auto half = [](uint32_t pair, int high) { return to_float(bf16{uint16_t(high ? pair >> 16 : pair)}); };
+  return pack_rounded(half(a, 0) * half(b, 0), half(a, 1) * half(b, 1));
+}
 #else
+
+__device__ __forceinline__ uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
+
+// Two bf16 products, each rounded to the nearest bf16. What is added is -0, which changes none.
+__device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
+  uint32_t pair;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(0x80008000u));
+  return pair;
+}
 
 // 2^x by one instruction, within two units in the last place; what is smaller than the smallest normal number is 0.
 __device__ __forceinline__ float exp2_flushed(float x) {

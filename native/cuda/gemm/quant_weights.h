@@ -11,7 +11,8 @@ constexpr int kQuantTile = 64;   // inputs that a product takes at once
 constexpr int kQuantStep = 32;   // inputs are padded to a multiple of this
 
 // One panel: the outputs' scales (f32) where numbers are floating, then groups of inputs, one after the other. A group is its scales (f16 or f32), minima (f32, where there are any) and numbers:
-// 8 bits [group / 4][64][4]; 4 bits [group / 8][64][4], the low half of a byte for input k, its high half for k + group / 2.
+// 8 bits [group / 4][64][4]; 4 bits [group / 8][64][4], the low half of a byte for input k, its high half for k + group / 2. A panel's fields
+// are those of one of simd::QuantFormat, of which widen.h has one type each.
 struct QuantPanel {
   int64_t first_byte;
   int32_t bits, group, offset;
@@ -20,7 +21,8 @@ struct QuantPanel {
   __host__ __device__ int head_bytes() const { return floating ? kQuantPanel * 4 : 0; }
   __host__ __device__ int scale_bytes() const { return floating ? 0 : kQuantPanel * (wide_scales ? 4 : 2); }
   __host__ __device__ int minimum_bytes() const { return minima ? kQuantPanel * 4 : 0; }
-  __host__ __device__ int group_bytes() const { return scale_bytes() + minimum_bytes() + kQuantPanel * group * bits / 8; }
+  __host__ __device__ int group_bytes() const { return scale_bytes() + minimum_bytes() + number_bytes(); }
+  __host__ __device__ int number_bytes() const { return kQuantPanel * group * bits / 8; }
   // A multiple of 128 for every format.
   __host__ __device__ int tile_bytes() const { return kQuantTile / group * group_bytes(); }
 };
@@ -32,6 +34,11 @@ struct QuantWeights {
 };
 
 __host__ __device__ inline float half_to_float(uint16_t half) {
+#if defined(__CUDA_ARCH__)
+  float exact;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(exact) : "h"(half));
+  return exact;
+#else
   uint32_t u = uint32_t(half & 0x7fffu) << 13;
   if ((half & 0x7c00u) == 0x7c00u) u |= 0x7f800000u;  // infinity and NaN
   float f;
@@ -39,6 +46,7 @@ __host__ __device__ inline float half_to_float(uint16_t half) {
   // The exponent of a half is 112 less; exact, also for those without a leading one.
   if ((half & 0x7c00u) != 0x7c00u) f *= 0x1p112f;
   return half & 0x8000u ? -f : f;
+#endif
 }
 
 template <class T>
