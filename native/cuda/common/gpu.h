@@ -15,10 +15,13 @@
 // Of a loop of any length: so many of its loads are under way at a time.
 #define GPU_UNROLL_4 _Pragma("unroll 4")
 #define GPU_UNROLL_8 _Pragma("unroll 8")
+// Of a loop that would only make code longer.
+#define GPU_NO_UNROLL _Pragma("unroll 1")
 #else
 #define GPU_UNROLL
 #define GPU_UNROLL_4
 #define GPU_UNROLL_8
+#define GPU_NO_UNROLL
 #endif
 #define GPU_SHARED_BYTES(name) extern __shared__ __align__(1024) unsigned char name[]
 #endif

@@ -38,15 +38,20 @@ __host__ __device__ int stage_bytes(const MatMul& a) {
 // `to` = the sums, or what lies at `onto` and the sums: of kCount outputs beside each other, of which `left` are there.
 template <int kCount>
 __device__ __forceinline__ void store_sums(float* to, const float* onto, const float (&sums)[kCount], int64_t left, bool aligned) {
-  if (aligned && left >= kCount) {
-    float out[kCount] = {};
-    const void* from = onto;
-    void* at = to;
-    if (from != nullptr) memcpy(out, __builtin_assume_aligned(from, sizeof out), sizeof out);
-    GPU_UNROLL
-    for (int i = 0; i < kCount; ++i) out[i] = onto != nullptr ? out[i] + sums[i] : sums[i];
-    memcpy(__builtin_assume_aligned(at, sizeof out), out, sizeof out);
-    return;
+  if constexpr (kCount > 1) {
+    using Vector = std::conditional_t<kCount == 2, float2, float4>;
+    static_assert(sizeof(Vector) == sizeof sums);
+    if (aligned && left >= kCount) {
+      Vector vector = {};
+      if (onto != nullptr) vector = *reinterpret_cast<const Vector*>(onto);
+      float out[kCount];
+      memcpy(out, &vector, sizeof out);
+      GPU_UNROLL
+      for (int i = 0; i < kCount; ++i) out[i] = onto != nullptr ? out[i] + sums[i] : sums[i];
+      memcpy(&vector, out, sizeof out);
+      *reinterpret_cast<Vector*>(to) = vector;
+      return;
+    }
   }
   GPU_UNROLL
   for (int i = 0; i < kCount; ++i) {
@@ -67,7 +72,7 @@ struct Target {
 
 // This warp's sums, tokens from `first_token` and outputs from `first_output` on.
 template <class S, bool kBeside>
-__device__ __forceinline__ void store_tile(const typename S::Sums& sums, const Target& target, int64_t first_token, int64_t first_output) {
+__device__ __forceinline__ void store_tile(const typename S::Sums& sums, const Target& target, int first_token, int first_output) {
   constexpr int kCount = kBeside ? 2 * S::kTiles : 1;
   const bool aligned = target.aligned(kCount * int(sizeof(float)));
   GPU_UNROLL
@@ -86,16 +91,21 @@ __device__ __forceinline__ void store_tile(const typename S::Sums& sums, const T
   }
 }
 
-// total = the first part, or + the part; which is 0 then.
 template <class S>
-__device__ __forceinline__ void add_part(typename S::Sums& total, typename S::Sums& part, bool first) {
+__device__ __forceinline__ void set_sums(typename S::Sums& sums, float value) {
+  GPU_UNROLL
+  for (int i = 0; i < S::kTiles * S::kWarpTokens / 2; ++i) sums[i / 4 / (S::kWarpTokens / 8)][i / 4 % (S::kWarpTokens / 8)][i % 4] = value;
+}
+
+// total += the part; which is 0 then.
+template <class S>
+__device__ __forceinline__ void add_part(typename S::Sums& total, typename S::Sums& part) {
   GPU_UNROLL
   for (int i = 0; i < S::kTiles * S::kWarpTokens / 2; ++i) {
-    float &sum = total[i / (S::kWarpTokens / 2)][i / 4 % (S::kWarpTokens / 8)][i % 4],
-          &own = part[i / (S::kWarpTokens / 2)][i / 4 % (S::kWarpTokens / 8)][i % 4];
-    sum = first ? own : sum + own;
-    own = 0;
+    const int tile = i / 4 / (S::kWarpTokens / 8), column = i / 4 % (S::kWarpTokens / 8);
+    total[tile][column][i % 4] += part[tile][column][i % 4];
   }
+  set_sums<S>(part, 0.0f);
 }
 
 // Block (tile of tokens within tile of outputs, part). With `parts_in_grid` each block computes one part into the workspace; otherwise it
@@ -107,42 +117,46 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) matmul_kernel(MatMul 
   GPU_SHARED_BYTES(shared);
   const int64_t outputs = sides_of<kTransposed>(a).outputs, depth = sides_of<kTransposed>(a).depth;
   const int token_tiles = int((a.m + S::kTokens - 1) / S::kTokens);
-  const int64_t first_token = int64_t(blockIdx.x) % token_tiles * S::kTokens, first_output = int64_t(blockIdx.x) / token_tiles * S::kOutputs;
+  const int first_token = int(blockIdx.x) % token_tiles * S::kTokens, first_output = int(blockIdx.x) / token_tiles * S::kOutputs;
   const int all_tiles = int((depth + kTileDepth - 1) / kTileDepth), part_index = parts_in_grid ? int(blockIdx.y) : 0;
   const int64_t x_columns = (depth + kChunk - 1) / kChunk * kChunk;
   const int begin = part_index * tiles_per_part, end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
-  const Tiles weights(a, first_output);
-  auto stage_of = [&](int tile) { return shared + tile % kStages * stage_bytes<S, Tiles>(a); };
-  auto tokens_of = [&](unsigned char* stage) { return reinterpret_cast<bf16*>(stage + Tiles::stage_bytes(a)); };
-  auto load_weights = [&](int tile) {
-    if (tile < end) weights.load(stage_of(tile), tile);
-  };
-  auto load_tokens = [&](int tile) {
-    if (tile < end) {
-      load_tile<S::kTokens, S::kThreads>(tokens_of(stage_of(tile)), a.x, a.ldx, first_token, a.m, int64_t(tile) * kTileDepth, x_columns);
-    }
+  Tiles weights(a, first_output);
+  const RowLoader<S::kTokens, S::kThreads> tokens(a.x, a.ldx, first_token, a.m, 0, x_columns);
+  const int stage = stage_bytes<S, Tiles>(a), weight_bytes = Tiles::stage_bytes(a);
+  auto tokens_of = [&](int at) { return reinterpret_cast<bf16*>(shared + at + weight_bytes); };
+  auto load_tokens = [&](int at, int tile) {
+    if (tile < end) tokens.load(tokens_of(at), 0, tile * kTileDepth);
     cp_async_commit();  // also when empty: the count of groups stays in step
   };
   typename S::Sums part = {};
-  [[maybe_unused]] typename S::Sums total = {};
+  [[maybe_unused]] typename S::Sums total;
+  if constexpr (S::kSums) set_sums<S>(total, -0.0f);  // the first part added to it is that part
   // Weights are there before the tokens; the first group of copies has all of these.
-  for (int i = 0; i < kStages - 1; ++i) load_weights(begin + i);
+  GPU_NO_UNROLL
+  for (int i = 0; i < kStages - 1; ++i) {
+    if (begin + i < end) weights.load(shared + i * stage, begin + i);
+  }
   wait_for_inputs();
-  for (int i = 0; i < kStages - 1; ++i) load_tokens(begin + i);
-  for (int tile = begin; tile < end; ++tile) {
-    cp_async_wait<kStages - 2>();
-    __syncthreads();  // the tile is there for all, and all are done with the stage that is loaded next
-    load_weights(tile + kStages - 1);
-    load_tokens(tile + kStages - 1);
-    unsigned char* stage = stage_of(tile);
-    weights.multiply(part, stage, tokens_of(stage), tile);
-    if constexpr (S::kSums) {
-      if ((tile + 1) % tiles_per_part == 0 || tile + 1 == end) add_part<S>(total, part, tile / tiles_per_part == 0);
+  GPU_NO_UNROLL
+  for (int i = 0; i < kStages - 1; ++i) load_tokens(i * stage, begin + i);
+  int at = 0, next = (kStages - 1) * stage;
+  for (int tile = begin; tile < end;) {
+    const int until = S::kSums ? min(tile + tiles_per_part, end) : end;
+    for (; tile < until; ++tile) {
+      cp_async_wait<kStages - 2>();
+      __syncthreads();  // the tile is there for all, and all are done with the stage that is loaded next
+      if (tile + kStages - 1 < end) weights.load(shared + next, tile + kStages - 1);
+      load_tokens(next, tile + kStages - 1);
+      weights.multiply(part, shared + at, tokens_of(at), tile);
+      next = at;
+      at = at + stage == kStages * stage ? 0 : at + stage;
     }
+    if constexpr (S::kSums) add_part<S>(total, part);
   }
   Target target{a.y, !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y, a.ldy, outputs, a.m};
   if (parts_in_grid) target = {a.workspace + part_index * a.m * outputs, nullptr, outputs, outputs, a.m};
-  const int64_t own_token = first_token + token_warp() * S::kWarpTokens, own_output = first_output + output_warp() * 16 * S::kTiles;
+  const int own_token = first_token + token_warp() * S::kWarpTokens, own_output = first_output + output_warp() * 16 * S::kTiles;
   if constexpr (S::kSums) store_tile<S, Tiles::kBeside>(total, target, own_token, own_output);
   else store_tile<S, Tiles::kBeside>(part, target, own_token, own_output);
 }

@@ -1,5 +1,7 @@
 // Tiles of a product by mma.sync (matmul.cu): 64 inputs of some tokens and some outputs, in shared memory.
 #pragma once
+#include <type_traits>
+
 #include "cuda/gemm/matmul.h"
 #include "cuda/gemm/split.h"
 #include "cuda/gemm/widen.h"
@@ -37,23 +39,38 @@ __device__ __forceinline__ bf16* tile_chunk(bf16* tile, int row, int chunk) {
   return tile + row * kTileDepth + (chunk ^ (row / kSame & 7)) * kChunk;
 }
 
-// Rows [first, first + kRows) of a matrix with `rows` rows, columns [column, column + 64) of `columns`; zero outside.
+// Brings tiles of kRows rows from `first` on of a matrix with `rows` rows and `columns` columns; zero outside. What does not change from tile to
+// tile is found once: loads are many beside few tokens.
 template <int kRows, int kThreads, int kSame = 1>
-__device__ __forceinline__ void load_tile(bf16* tile, const bf16* matrix, int64_t ld, int64_t first, int64_t rows, int64_t column,
-                                          int64_t columns) {
-  constexpr int kStep = kThreads / kRowChunks;
-  static_assert(kRows % kStep == 0);
-  const int row = int(threadIdx.x) / kRowChunks, chunk = int(threadIdx.x) % kRowChunks;
-  const int64_t from_column = column + chunk * kChunk, rows_left = rows - first - row;
-  const int left = from_column >= columns || rows_left < 0 ? 0 : int(rows_left < kRows ? rows_left : kRows);
-  const bf16* from = matrix + (first + row) * ld + from_column;
-  GPU_UNROLL
-  for (int i = 0; i < kRows; i += kStep) {
-    // Where nothing is there, nothing is read.
-    cp_async_16(tile_chunk<kSame>(tile, row + i, chunk), from, i < left ? 16 : 0);
-    from += kStep * ld;
+class RowLoader {
+ public:
+  __device__ __forceinline__ RowLoader(const bf16* matrix, int64_t ld, int64_t first, int64_t rows, int64_t column, int64_t columns) {
+    const int row = int(threadIdx.x) / kRowChunks, chunk = int(threadIdx.x) % kRowChunks;
+    from_ = matrix + (first + row) * ld + column + chunk * kChunk;
+    ld_ = ld;
+    rows_left_ = int(rows - first) - row;
+    columns_left_ = int(columns - column) - chunk * kChunk;
   }
-}
+
+  // The tile so many rows and columns on. Where nothing is there, nothing is read.
+  __device__ __forceinline__ void load(bf16* tile, int rows, int columns) const {
+    const int row = int(threadIdx.x) / kRowChunks, chunk = int(threadIdx.x) % kRowChunks;
+    const int left = columns < columns_left_ ? rows_left_ - rows : 0;
+    const bf16* from = from_ + columns + rows * ld_;
+    GPU_UNROLL
+    for (int i = 0; i < kRows; i += kStep) {
+      cp_async_16(tile_chunk<kSame>(tile, row + i, chunk), from, i < left ? 16 : 0);
+      from += kStep * ld_;
+    }
+  }
+
+ private:
+  static constexpr int kStep = kThreads / kRowChunks;
+  static_assert(kRows % kStep == 0);
+  const bf16* from_;
+  int64_t ld_;
+  int rows_left_, columns_left_;  // of this thread's first chunk
+};
 
 // part += the fragments' products with inputs [16 step, 16 step + 16) of this warp's tokens.
 template <class S>
@@ -82,18 +99,16 @@ class PlainTiles {
   static constexpr int kStages = S::kStages;
   __host__ __device__ static int stage_bytes(const MatMul&) { return S::kOutputs * kTileDepth * int(sizeof(bf16)); }
 
-  __device__ PlainTiles(const MatMul& a, int64_t first_output) : a_(a), first_output_(first_output) {}
+  __device__ PlainTiles(const MatMul& a, int64_t first_output)
+      : loader_(a.w, a.k, kTransposed ? 0 : first_output, a.n, kTransposed ? first_output : 0, a.k) {}
 
-  __device__ __forceinline__ void load(unsigned char* stage, int tile) const {
+  __device__ __forceinline__ void load(unsigned char* stage, int tile) {
     bf16* to = reinterpret_cast<bf16*>(stage);
-    const int64_t input = int64_t(tile) * kTileDepth;
     if constexpr (kTransposed) {
       GPU_UNROLL
-      for (int panel = 0; panel < S::kTiles; ++panel) {
-        load_tile<kTileDepth, S::kThreads>(to + panel * kPanel, a_.w, a_.k, input, a_.n, first_output_ + panel * kTileDepth, a_.k);
-      }
+      for (int panel = 0; panel < S::kTiles; ++panel) loader_.load(to + panel * kPanel, tile * kTileDepth, panel * kTileDepth);
     } else {
-      load_tile<S::kOutputs, S::kThreads, 2 * S::kTiles>(to, a_.w, a_.k, first_output_, a_.n, input, a_.k);
+      loader_.load(to, 0, tile * kTileDepth);
     }
   }
 
@@ -122,8 +137,7 @@ class PlainTiles {
     }
   }
 
-  const MatMul& a_;
-  int64_t first_output_;
+  std::conditional_t<kTransposed, RowLoader<kTileDepth, S::kThreads>, RowLoader<S::kOutputs, S::kThreads, 2 * S::kTiles>> loader_;
 };
 
 // Quantised weights: a stage holds the numbers of a tile, all groups' one after the other, and then the groups' scales and minima.
@@ -136,25 +150,24 @@ class QuantTiles {
   // A panel's tile per 64 outputs; on the way back also the scales of floating numbers.
   __host__ __device__ static int stage_bytes(const MatMul& a) { return S::kTiles * int(a.quantised.most_tile_bytes) + (kTransposed ? kFloats : 0); }
 
-  __device__ QuantTiles(const MatMul& a, int64_t first_output) : a_(a), first_output_(first_output) {
+  __device__ QuantTiles(const MatMul& a, int64_t first_output) : a_(a) {
+    inputs_ = int((a.k + kQuantStep - 1) / kQuantStep * kQuantStep - (kTransposed ? first_output : 0));
+    first_output_ = int(first_output);
     if constexpr (!kTransposed) take_panel();
   }
 
-  __device__ __forceinline__ void load(unsigned char* stage, int tile) const {
-    const int64_t inputs = (a_.k + kQuantStep - 1) / kQuantStep * kQuantStep;
+  __device__ __forceinline__ void load(unsigned char* stage, int tile) {
     if constexpr (kTransposed) {
       const QuantPanel panel = a_.quantised.panels[tile];
+      if (panel.group != panel_.group || panel.group_bytes() != panel_.group_bytes()) find_places(panel);
+      panel_ = panel;
       const uint8_t* head = a_.quantised.data + panel.first_byte;
-      bring<S::kThreads>(stage, panel, first_output_, inputs - first_output_, S::kOutputs, int(threadIdx.x));
+      bring(stage, head + panel.head_bytes() + first_output_ / panel.group * panel.group_bytes(), inputs_);
       if (panel.floating && threadIdx.x < kFloats / 16) {
         cp_async_16(stage + S::kTiles * a_.quantised.most_tile_bytes + threadIdx.x * 16, head + threadIdx.x * 16, 16);
       }
     } else {
-      const int64_t input = int64_t(tile) * kTileDepth;
-      // The threads whose outputs are a panel's bring it.
-      constexpr int kWarps = kOutputWarps / S::kTiles;
-      const int among = token_warp() * kWarps * kWarp + int(threadIdx.x) % (kWarps * kWarp);
-      bring<S::kThreads / S::kTiles>(panel_stage(stage), panel_, input, there_ ? inputs - input : 0, kTileDepth, among);
+      bring(panel_stage(stage), numbers_ + int64_t(tile) * panel_.tile_bytes(), inputs_ - tile * kTileDepth);
     }
   }
 
@@ -172,11 +185,26 @@ class QuantTiles {
   __device__ __forceinline__ int own_panel() const { return output_warp() * S::kTiles / kOutputWarps; }
   __device__ __forceinline__ unsigned char* panel_stage(unsigned char* stage) const { return stage + own_panel() * a_.quantised.most_tile_bytes; }
 
+  // Threads that bring a panel's bytes of a tile, in 16-byte chunks, and most chunks of one of them; the threads whose outputs are a panel's.
+  static constexpr int kWarps = kTransposed ? S::kThreads / kWarp : kOutputWarps / S::kTiles;
+  static constexpr int kBringers = kTransposed ? S::kThreads : S::kThreads / S::kTiles;
+  static constexpr int kWanted = kTransposed ? S::kOutputs : kTileDepth;  // inputs
+  static constexpr int kMostBytes = kWanted / Int8FineMinShape::kGroup * (Int8FineMinShape::kHeadBytes + kQuantPanel * Int8FineMinShape::kGroup);
+  static constexpr int kMost = kMostBytes / 16 / kBringers;
+  static_assert(kMostBytes % (16 * kBringers) == 0);
+  __device__ __forceinline__ int bringer() const {
+    if constexpr (kTransposed) return int(threadIdx.x);
+    else return token_warp() * kWarps * kWarp + int(threadIdx.x) % (kWarps * kWarp);
+  }
+
   // The panel of this thread's outputs, or where there is none the last one, of which nothing is brought then.
   __device__ void take_panel() {
     const int64_t panel = first_output_ / kQuantPanel + own_panel(), last = (a_.n - 1) / kQuantPanel;
-    there_ = panel <= last;
-    panel_ = a_.quantised.panels[there_ ? panel : last];
+    const bool there = panel <= last;
+    panel_ = a_.quantised.panels[there ? panel : last];
+    numbers_ = a_.quantised.data + panel_.first_byte + panel_.head_bytes();
+    find_places(panel_);
+    if (!there) inputs_ = 0;
     output_ = (output_warp() * 16 * S::kTiles) % kQuantPanel + fragment_row() * 2 * S::kTiles;
     if (!panel_.floating) return;
     float scales[2 * S::kTiles];
@@ -185,24 +213,28 @@ class QuantTiles {
     for (int i = 0; i < 2 * S::kTiles; ++i) scales_[i] = pack_rounded(scales[i], scales[i]);
   }
 
-  // `wanted` inputs of the panel from `input` on, of which `there` are there, if so many, by kThreads of which this is number `thread`. What is not there is zero:
-  // weights that are zero.
-  template <int kThreads>
-  __device__ __forceinline__ void bring(unsigned char* to, const QuantPanel& panel, int64_t input, int64_t there, int wanted, int thread) const {
-    const int number_chunks = panel.number_bytes() / 16, head_chunks = (panel.scale_bytes() + panel.minimum_bytes()) / 16;
-    // All are powers of two.
-    const int group_shift = panel.group == 32 ? 5 : 4, number_shift = number_chunks == 128 ? 7 : 6;
-    const int head_shift = head_chunks == 32 ? 5 : head_chunks == 16 ? 4 : 3;
-    const int groups = wanted >> group_shift, groups_there = int(there) >> group_shift, group_bytes = panel.group_bytes();
-    const uint8_t* from = a_.quantised.data + panel.first_byte + panel.head_bytes() + (input >> group_shift) * group_bytes;
-    auto copy = [&](unsigned char* at, int group, int offset) {
-      cp_async_16(at, from + group * group_bytes + offset, group < groups_there ? 16 : 0);
-    };
-    for (int i = thread; i < groups * number_chunks; i += kThreads) {
-      copy(to + word_chunk(i) * 16, i >> number_shift, (head_chunks + (i & (number_chunks - 1))) * 16);
+  // Where in a stage this thread's chunks belong.
+  __device__ void find_places(const QuantPanel& panel) {
+    const int numbers = panel.number_bytes() / 16, group = panel.group_bytes() / 16, head = group - numbers;
+    tile_chunks_ = kWanted / panel.group * group;
+    group_shift_ = panel.group == 32 ? 5 : 4;
+    group_chunks_ = group;
+    GPU_UNROLL
+    for (int i = 0; i < kMost; ++i) {
+      const int chunk = bringer() + i * kBringers, before = chunk / group, rest = chunk - before * group;
+      const int behind = kWanted / panel.group * numbers + before * head + rest;
+      places_[i] = 16 * (rest < head ? behind : word_chunk(before * numbers + rest - head));
     }
-    unsigned char* heads = to + groups * number_chunks * 16;
-    for (int i = thread; i < groups * head_chunks; i += kThreads) copy(heads + i * 16, i >> head_shift, (i & (head_chunks - 1)) * 16);
+  }
+
+  // The bytes of a tile, which lie one after the other; of its inputs `there` are there, if so many. What is not is zero: weights that are zero.
+  __device__ __forceinline__ void bring(unsigned char* to, const uint8_t* from, int there) const {
+    const int chunks_there = there >= kWanted ? tile_chunks_ : (there >> group_shift_) * group_chunks_;
+    GPU_UNROLL
+    for (int i = 0; i < kMost; ++i) {
+      const int chunk = bringer() + i * kBringers;
+      if (chunk < tile_chunks_) cp_async_16(to + places_[i], from + chunk * 16, chunk < chunks_there ? 16 : 0);
+    }
   }
 
   template <class F>
@@ -231,10 +263,12 @@ class QuantTiles {
   }
 
   const MatMul& a_;
-  int64_t first_output_;
   QuantPanel panel_ = {};
-  bool there_ = false;
-  int output_ = 0;                        // the first of this lane's, in its panel
+  const uint8_t* numbers_ = nullptr;  // of the panel's first group
+  int first_output_, inputs_;         // inputs from the block's first one on, with those that pad them
+  int output_ = 0;                    // the first of this lane's, in its panel
+  int tile_chunks_ = 0, group_shift_ = 0, group_chunks_ = 0;
+  int places_[kMost] = {};               // of this thread's chunks in a stage
   uint32_t scales_[2 * S::kTiles] = {};  // of floating numbers
 };
 

@@ -26,6 +26,7 @@
 #define GPU_UNROLL
 #define GPU_UNROLL_4
 #define GPU_UNROLL_8
+#define GPU_NO_UNROLL
 
 struct dim3 {
   unsigned x, y, z;
