@@ -121,12 +121,12 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) matmul_kernel(MatMul 
   const int all_tiles = int((depth + kTileDepth - 1) / kTileDepth), part_index = parts_in_grid ? int(blockIdx.y) : 0;
   const int64_t x_columns = (depth + kChunk - 1) / kChunk * kChunk;
   const int begin = part_index * tiles_per_part, end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
-  Tiles weights(a, first_output);
-  const RowLoader<S::kTokens, S::kThreads> tokens(a.x, a.ldx, first_token, a.m, 0, x_columns);
+  Tiles weights(a, first_output, begin);
+  RowLoader<S::kTokens, S::kThreads> tokens(a.x, a.ldx, first_token, a.m, begin * kTileDepth, x_columns);
   const int stage = stage_bytes<S, Tiles>(a), weight_bytes = Tiles::stage_bytes(a);
   auto tokens_of = [&](int at) { return reinterpret_cast<bf16*>(shared + at + weight_bytes); };
   auto load_tokens = [&](int at, int tile) {
-    if (tile < end) tokens.load(tokens_of(at), 0, tile * kTileDepth);
+    if (tile < end) tokens.load(tokens_of(at), 0, kTileDepth);
     cp_async_commit();  // also when empty: the count of groups stays in step
   };
   typename S::Sums part = {};

@@ -39,8 +39,8 @@ __device__ __forceinline__ bf16* tile_chunk(bf16* tile, int row, int chunk) {
   return tile + row * kTileDepth + (chunk ^ (row / kSame & 7)) * kChunk;
 }
 
-// Brings tiles of kRows rows from `first` on of a matrix with `rows` rows and `columns` columns; zero outside. What does not change from tile to
-// tile is found once: loads are many beside few tokens.
+// Brings tiles of kRows rows, one after the other, of a matrix with `rows` rows and `columns` columns from (first, column) on; zero outside. What
+// does not change from tile to tile is found once: beside few tokens loads are much of the work.
 template <int kRows, int kThreads, int kSame = 1>
 class RowLoader {
  public:
@@ -52,16 +52,19 @@ class RowLoader {
     columns_left_ = int(columns - column) - chunk * kChunk;
   }
 
-  // The tile so many rows and columns on. Where nothing is there, nothing is read.
-  __device__ __forceinline__ void load(bf16* tile, int rows, int columns) const {
+  // The next tile, so many rows and columns on from the one before. Where nothing is there, nothing is read.
+  __device__ __forceinline__ void load(bf16* tile, int rows, int columns) {
     const int row = int(threadIdx.x) / kRowChunks, chunk = int(threadIdx.x) % kRowChunks;
-    const int left = columns < columns_left_ ? rows_left_ - rows : 0;
-    const bf16* from = from_ + columns + rows * ld_;
+    const int left = columns_left_ > 0 ? rows_left_ : 0;
+    const bf16* from = from_;
     GPU_UNROLL
     for (int i = 0; i < kRows; i += kStep) {
       cp_async_16(tile_chunk<kSame>(tile, row + i, chunk), from, i < left ? 16 : 0);
       from += kStep * ld_;
     }
+    from_ += rows * ld_ + columns;
+    rows_left_ -= rows;
+    columns_left_ -= columns;
   }
 
  private:
@@ -99,17 +102,15 @@ class PlainTiles {
   static constexpr int kStages = S::kStages;
   __host__ __device__ static int stage_bytes(const MatMul&) { return S::kOutputs * kTileDepth * int(sizeof(bf16)); }
 
-  __device__ PlainTiles(const MatMul& a, int64_t first_output)
-      : loader_(a.w, a.k, kTransposed ? 0 : first_output, a.n, kTransposed ? first_output : 0, a.k) {}
+  __device__ PlainTiles(const MatMul& a, int first_output, int begin)
+      : loader_(a.w, a.k, kTransposed ? begin * kTileDepth : first_output, a.n, kTransposed ? first_output : begin * kTileDepth, a.k),
+        loader_beside_(a.w, a.k, kTransposed ? begin * kTileDepth : first_output, a.n, kTransposed ? first_output + kTileDepth : 0, a.k) {}
 
-  __device__ __forceinline__ void load(unsigned char* stage, int tile) {
+  // The next tile, which is that number.
+  __device__ __forceinline__ void load(unsigned char* stage, int) {
     bf16* to = reinterpret_cast<bf16*>(stage);
-    if constexpr (kTransposed) {
-      GPU_UNROLL
-      for (int panel = 0; panel < S::kTiles; ++panel) loader_.load(to + panel * kPanel, tile * kTileDepth, panel * kTileDepth);
-    } else {
-      loader_.load(to, 0, tile * kTileDepth);
-    }
+    loader_.load(to, kTransposed ? kTileDepth : 0, kTransposed ? 0 : kTileDepth);
+    if constexpr (kTransposed) loader_beside_.load(to + kPanel, kTileDepth, 0);
   }
 
   __device__ __forceinline__ void multiply(typename S::Sums& part, unsigned char* stage, bf16* tokens, int) const {
@@ -137,7 +138,9 @@ class PlainTiles {
     }
   }
 
-  std::conditional_t<kTransposed, RowLoader<kTileDepth, S::kThreads>, RowLoader<S::kOutputs, S::kThreads, 2 * S::kTiles>> loader_;
+  using Loader = std::conditional_t<kTransposed, RowLoader<kTileDepth, S::kThreads>, RowLoader<S::kOutputs, S::kThreads, 2 * S::kTiles>>;
+  static_assert(!kTransposed || S::kTiles == 2);
+  Loader loader_, loader_beside_;  // the second of the other 64 outputs, where these are a row's
 };
 
 // Quantised weights: a stage holds the numbers of a tile, all groups' one after the other, and then the groups' scales and minima.
@@ -150,13 +153,14 @@ class QuantTiles {
   // A panel's tile per 64 outputs; on the way back also the scales of floating numbers.
   __host__ __device__ static int stage_bytes(const MatMul& a) { return S::kTiles * int(a.quantised.most_tile_bytes) + (kTransposed ? kFloats : 0); }
 
-  __device__ QuantTiles(const MatMul& a, int64_t first_output) : a_(a) {
-    inputs_ = int((a.k + kQuantStep - 1) / kQuantStep * kQuantStep - (kTransposed ? first_output : 0));
-    first_output_ = int(first_output);
-    if constexpr (!kTransposed) take_panel();
+  __device__ QuantTiles(const MatMul& a, int first_output, int begin) : a_(a) {
+    inputs_ = (int(a.k) + kQuantStep - 1) / kQuantStep * kQuantStep - (kTransposed ? first_output : begin * kTileDepth);
+    first_output_ = first_output;
+    if constexpr (!kTransposed) take_panel(begin);
   }
 
-  __device__ __forceinline__ void load(unsigned char* stage, int tile) {
+  // The next tile, which is that number.
+  __device__ __forceinline__ void load(unsigned char* stage, [[maybe_unused]] int tile) {
     if constexpr (kTransposed) {
       const QuantPanel panel = a_.quantised.panels[tile];
       if (panel.group != panel_.group || panel.group_bytes() != panel_.group_bytes()) find_places(panel);
@@ -167,7 +171,9 @@ class QuantTiles {
         cp_async_16(stage + S::kTiles * a_.quantised.most_tile_bytes + threadIdx.x * 16, head + threadIdx.x * 16, 16);
       }
     } else {
-      bring(panel_stage(stage), numbers_ + int64_t(tile) * panel_.tile_bytes(), inputs_ - tile * kTileDepth);
+      bring(panel_stage(stage), numbers_, inputs_);
+      numbers_ += tile_chunks_ * 16;
+      inputs_ -= kTileDepth;
     }
   }
 
@@ -198,11 +204,11 @@ class QuantTiles {
   }
 
   // The panel of this thread's outputs, or where there is none the last one, of which nothing is brought then.
-  __device__ void take_panel() {
-    const int64_t panel = first_output_ / kQuantPanel + own_panel(), last = (a_.n - 1) / kQuantPanel;
+  __device__ void take_panel(int begin) {
+    const int panel = first_output_ / kQuantPanel + own_panel(), last = int(a_.n - 1) / kQuantPanel;
     const bool there = panel <= last;
     panel_ = a_.quantised.panels[there ? panel : last];
-    numbers_ = a_.quantised.data + panel_.first_byte + panel_.head_bytes();
+    numbers_ = a_.quantised.data + panel_.first_byte + panel_.head_bytes() + int64_t(begin) * panel_.tile_bytes();
     find_places(panel_);
     if (!there) inputs_ = 0;
     output_ = (output_warp() * 16 * S::kTiles) % kQuantPanel + fragment_row() * 2 * S::kTiles;
@@ -264,8 +270,8 @@ class QuantTiles {
 
   const MatMul& a_;
   QuantPanel panel_ = {};
-  const uint8_t* numbers_ = nullptr;  // of the panel's first group
-  int first_output_, inputs_;         // inputs from the block's first one on, with those that pad them
+  const uint8_t* numbers_ = nullptr;  // of the panel's next tile
+  int first_output_, inputs_;         // inputs from the next tile's (on the way back: the block's) first on, with those that pad them
   int output_ = 0;                    // the first of this lane's, in its panel
   int tile_chunks_ = 0, group_shift_ = 0, group_chunks_ = 0;
   int places_[kMost] = {};               // of this thread's chunks in a stage
