@@ -108,7 +108,7 @@ __device__ __forceinline__ void add_part(typename S::Sums& total, typename S::Su
   set_sums<S>(part, 0.0f);
 }
 
-// Block (tile of tokens within tile of outputs, part). With `parts_in_grid` each block computes one part into the workspace; otherwise it
+// Block (tile of tokens, tile of outputs, part). With `parts_in_grid` each block computes one part into the workspace; otherwise it
 // computes all parts, and where there are several (kSums) adds them in order.
 template <class S, bool kQuantised, bool kTransposed>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks) matmul_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
@@ -116,9 +116,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) matmul_kernel(MatMul 
   constexpr int kStages = Tiles::kStages;
   GPU_SHARED_BYTES(shared);
   const int64_t outputs = sides_of<kTransposed>(a).outputs, depth = sides_of<kTransposed>(a).depth;
-  const int token_tiles = int((a.m + S::kTokens - 1) / S::kTokens);
-  const int first_token = int(blockIdx.x) % token_tiles * S::kTokens, first_output = int(blockIdx.x) / token_tiles * S::kOutputs;
-  const int all_tiles = int((depth + kTileDepth - 1) / kTileDepth), part_index = parts_in_grid ? int(blockIdx.y) : 0;
+  const int first_token = int(blockIdx.x) * S::kTokens, first_output = int(blockIdx.y) * S::kOutputs;
+  const int all_tiles = int((depth + kTileDepth - 1) / kTileDepth), part_index = parts_in_grid ? int(blockIdx.z) : 0;
   const int64_t x_columns = (depth + kChunk - 1) / kChunk * kChunk;
   const int begin = part_index * tiles_per_part, end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
   Tiles weights(a, first_output, begin);
@@ -165,19 +164,20 @@ template <class S, bool kQuantised, bool kTransposed>
 void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
   using Tiles = TilesOf<S, kQuantised, kTransposed>;
   const size_t bytes = size_t(Tiles::kStages) * size_t(stage_bytes<S, Tiles>(a));
-  const int64_t blocks = ceil_div(sides_of<kTransposed>(a).outputs, S::kOutputs) * ceil_div(a.m, S::kTokens);
+  // Blocks of all tokens follow each other: while they run, their weights are read from memory once.
+  const dim3 grid(unsigned(ceil_div(a.m, S::kTokens)), unsigned(ceil_div(sides_of<kTransposed>(a).outputs, S::kOutputs)),
+                  split.in_grid ? unsigned(split.parts) : 1);
   const auto kernel = &matmul_kernel<S, kQuantised, kTransposed>;
   allow_shared_bytes(kernel, bytes, "matmul");
-  GPU_LAUNCH_EARLY(kernel, dim3(unsigned(blocks), split.in_grid ? unsigned(split.parts) : 1), dim3(S::kThreads), bytes, stream, a, split.tiles,
-                   split.in_grid);
+  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), bytes, stream, a, split.tiles, split.in_grid);
   check_launch("matmul");
   if (split.in_grid) add_parts(a, split, stream);
 }
 
 void check(const MatMul& a, const char* name, const Sides& sides) {
   check_argument(a.m >= 0 && a.m < 1 << 22, name, "m");
-  check_argument(a.n >= 1 && a.n < 1 << 26, name, "n");
-  check_argument(a.k >= 8 && a.k % 8 == 0 && a.k < 1 << 24, name, "k");
+  check_argument(a.n >= 1 && a.n < 1 << 22, name, "n");
+  check_argument(a.k >= 8 && a.k % 8 == 0 && a.k < 1 << 22, name, "k");
   check_argument(a.ldx >= sides.depth && a.ldx % 8 == 0, name, "ldx");
   check_argument(a.ldy >= sides.outputs, name, "ldy");
   check_argument(reinterpret_cast<uintptr_t>(a.x) % 16 == 0, name, "x");

@@ -163,8 +163,9 @@ class QuantTiles {
   __device__ __forceinline__ void load(unsigned char* stage, [[maybe_unused]] int tile) {
     if constexpr (kTransposed) {
       const QuantPanel panel = a_.quantised.panels[tile];
-      if (panel.group != panel_.group || panel.group_bytes() != panel_.group_bytes()) find_places(panel);
-      panel_ = panel;
+      const int shape = shape_number(panel);
+      if (shape != shape_) find_places(panel);
+      shape_ = shape;
       const uint8_t* head = a_.quantised.data + panel.first_byte;
       bring(stage, head + panel.head_bytes() + first_output_ / panel.group * panel.group_bytes(), inputs_);
       if (panel.floating && threadIdx.x < kFloats / 16) {
@@ -179,9 +180,9 @@ class QuantTiles {
 
   __device__ __forceinline__ void multiply(typename S::Sums& part, unsigned char* stage, bf16* tokens, int tile) const {
     if constexpr (kTransposed) {
-      with_shape_of(a_.quantised.panels[tile], [&](auto shape) { multiply_across<decltype(shape)>(part, stage, tokens); });
+      with_shape(shape_number(a_.quantised.panels[tile]), [&](auto shape) { multiply_across<decltype(shape)>(part, stage, tokens); });
     } else {
-      with_shape_of(panel_, [&](auto shape) { multiply_blocks<decltype(shape)>(part, panel_stage(stage), tokens); });
+      with_shape(shape_, [&](auto shape) { multiply_blocks<decltype(shape)>(part, panel_stage(stage), tokens); });
     }
   }
 
@@ -207,24 +208,23 @@ class QuantTiles {
   __device__ void take_panel(int begin) {
     const int panel = first_output_ / kQuantPanel + own_panel(), last = int(a_.n - 1) / kQuantPanel;
     const bool there = panel <= last;
-    panel_ = a_.quantised.panels[there ? panel : last];
-    numbers_ = a_.quantised.data + panel_.first_byte + panel_.head_bytes() + int64_t(begin) * panel_.tile_bytes();
-    find_places(panel_);
+    const QuantPanel own = a_.quantised.panels[there ? panel : last];
+    shape_ = shape_number(own);
+    numbers_ = a_.quantised.data + own.first_byte + own.head_bytes() + int64_t(begin) * own.tile_bytes();
+    find_places(own);
     if (!there) inputs_ = 0;
     output_ = (output_warp() * 16 * S::kTiles) % kQuantPanel + fragment_row() * 2 * S::kTiles;
-    if (!panel_.floating) return;
+    if (!own.floating) return;
     float scales[2 * S::kTiles];
-    load_beside(scales, a_.quantised.data + panel_.first_byte + output_ * 4);
+    load_beside(scales, a_.quantised.data + own.first_byte + output_ * 4);
     GPU_UNROLL
-    for (int i = 0; i < 2 * S::kTiles; ++i) scales_[i] = pack_rounded(scales[i], scales[i]);
+    for (int i = 0; i < S::kTiles; ++i) scales_[i] = pack_rounded(scales[2 * i], scales[2 * i + 1]);
   }
 
   // Where in a stage this thread's chunks belong.
   __device__ void find_places(const QuantPanel& panel) {
     const int numbers = panel.number_bytes() / 16, group = panel.group_bytes() / 16, head = group - numbers;
     tile_chunks_ = kWanted / panel.group * group;
-    group_shift_ = panel.group == 32 ? 5 : 4;
-    group_chunks_ = group;
     GPU_UNROLL
     for (int i = 0; i < kMost; ++i) {
       const int chunk = bringer() + i * kBringers, before = chunk / group, rest = chunk - before * group;
@@ -235,7 +235,7 @@ class QuantTiles {
 
   // The bytes of a tile, which lie one after the other; of its inputs `there` are there, if so many. What is not is zero: weights that are zero.
   __device__ __forceinline__ void bring(unsigned char* to, const uint8_t* from, int there) const {
-    const int chunks_there = there >= kWanted ? tile_chunks_ : (there >> group_shift_) * group_chunks_;
+    const int chunks_there = there >= kWanted ? tile_chunks_ : there > 0 ? there * tile_chunks_ / kWanted : 0;
     GPU_UNROLL
     for (int i = 0; i < kMost; ++i) {
       const int chunk = bringer() + i * kBringers;
@@ -246,7 +246,7 @@ class QuantTiles {
   template <class F>
   __device__ __forceinline__ void multiply_blocks(typename S::Sums& part, const unsigned char* stage, bf16* tokens) const {
     const unsigned char* heads = stage + kQuantPanel * kTileDepth * F::kBits / 8;
-    GPU_UNROLL
+    GPU_NO_UNROLL
     for (int block = 0; block < kTileDepth / 32; ++block) {
       uint32_t a[2][S::kTiles][4];
       widen_block<F>(a, stage, heads, block, output_, scales_);
@@ -269,13 +269,13 @@ class QuantTiles {
   }
 
   const MatMul& a_;
-  QuantPanel panel_ = {};
+  int shape_ = -1;                    // of the panel that is brought
   const uint8_t* numbers_ = nullptr;  // of the panel's next tile
   int first_output_, inputs_;         // inputs from the next tile's (on the way back: the block's) first on, with those that pad them
   int output_ = 0;                    // the first of this lane's, in its panel
-  int tile_chunks_ = 0, group_shift_ = 0, group_chunks_ = 0;
-  int places_[kMost] = {};               // of this thread's chunks in a stage
-  uint32_t scales_[2 * S::kTiles] = {};  // of floating numbers
+  int tile_chunks_ = 0;
+  int places_[kMost] = {};           // of this thread's chunks in a stage
+  uint32_t scales_[S::kTiles] = {};  // of floating numbers, two by two
 };
 
 }  // namespace tandem::cuda

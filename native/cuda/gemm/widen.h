@@ -25,13 +25,25 @@ using Int8FineShape = QuantShape<8, 16, 128, true, false>;
 using Int8FineMinShape = QuantShape<8, 16, 128, true, true>;
 using Fp8Shape = QuantShape<8, 32, 0, true, false, true>;
 
-// Calls run(shape) for the panel's. All threads of a warp have the same panel.
+// Which of them is a panel's, as a small number.
+__device__ __forceinline__ int shape_number(const QuantPanel& panel) {
+  if (panel.floating) return 5;
+  if (panel.bits == 4) return panel.minima ? 2 : 1;
+  if (panel.group == 32) return 0;
+  return panel.minima ? 4 : 3;
+}
+
+// Calls run(shape) for the shape of that number, which all threads of a warp share.
 template <class Run>
-__device__ __forceinline__ void with_shape_of(const QuantPanel& panel, const Run& run) {
-  if (panel.floating) return run(Fp8Shape{});
-  if (panel.bits == 4) return panel.minima ? run(Int4MinShape{}) : run(Int4Shape{});
-  if (panel.group == 32) return run(Int8Shape{});
-  return panel.minima ? run(Int8FineMinShape{}) : run(Int8FineShape{});
+__device__ __forceinline__ void with_shape(int number, const Run& run) {
+  switch (number) {
+    case 0: return run(Int8Shape{});
+    case 1: return run(Int4Shape{});
+    case 2: return run(Int4MinShape{});
+    case 3: return run(Int8FineShape{});
+    case 4: return run(Int8FineMinShape{});
+    default: return run(Fp8Shape{});
+  }
 }
 
 constexpr int kWordRowBytes = kQuantPanel * 4;  // a word of every output
@@ -106,10 +118,10 @@ __device__ __forceinline__ int fragment_pair() { return int(threadIdx.x) % 4; }
 
 // Fragments of 16 kTiles outputs by inputs: a[step][tile] of inputs 16 step on of the 32 from 32 * block on. A lane's outputs are the
 // 2 kTiles from `output` on; rows fragment_row() and that + 8 of tile i are numbers 2 i and 2 i + 1 of them. `scales`: those of floating
-// numbers, in both halves.
+// numbers, two by two.
 template <class F, int kTiles>
 __device__ __forceinline__ void widen_block(uint32_t (&a)[2][kTiles][4], const uint8_t* numbers, const uint8_t* heads, int block, int output,
-                                            const uint32_t (&scales)[2 * kTiles]) {
+                                            const uint32_t (&scales)[kTiles]) {
   const int half = fragment_pair() % 2 * 2;  // of a word: which two of its four inputs are this lane's
   [[maybe_unused]] const uint32_t two_bytes = 0x1000u + uint32_t(half) * 0x1010u;
   uint32_t words[2][2 * kTiles];
@@ -132,7 +144,7 @@ __device__ __forceinline__ void widen_block(uint32_t (&a)[2][kTiles][4], const u
       const uint32_t word = words[i % 4 / 2][at];
       uint32_t& pair = a[step][i / 4][i % 4];
       if constexpr (F::kFloating) {
-        pair = widen_codes(pick_bytes(word, word, two_bytes), scales[at]);
+        pair = widen_codes(pick_bytes(word, word, two_bytes), pick_bytes(scales[i / 4], 0, i % 2 ? 0x3232u : 0x1010u));
       } else {
         const uint32_t low = place_byte(word, half), high = place_byte(word, half + 1);
         if (F::kBits == 4 && step == 1) pair = pack_rounded(weight_of<F, true>(low, lines[at]), weight_of<F, true>(high, lines[at]));
