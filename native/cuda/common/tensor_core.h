@@ -14,6 +14,7 @@ using gpu_emulation::mma_m16n8k16;
 
 inline uint32_t pack_rounded(float low, float high) { return pack(to_bf16(low), to_bf16(high)); }
 inline float exp2_flushed(float x) { return x < -126 ? 0.0f : exp2f(x); }
+inline int thread_again() { return int(threadIdx.x); }
 // Four bytes of a's and b's eight, each by a digit of the selector, the lowest byte by the lowest; a's are 0 to 3.
 inline uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t both = uint64_t(b) << 32 | a;
@@ -26,6 +27,13 @@ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   return pack_rounded(half(a, 0) * half(b, 0), half(a, 1) * half(b, 1));
 }
 #else
+
+// threadIdx.x, of which the compiler does not know that it was read before: what was computed from it needs no register until here.
+__device__ __forceinline__ int thread_again() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
 
 __device__ __forceinline__ uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
 

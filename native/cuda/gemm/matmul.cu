@@ -70,18 +70,21 @@ struct Target {
   }
 };
 
-// This warp's sums, tokens from `first_token` and outputs from `first_output` on.
+// This thread's sums, of the block's tokens from `first_token` and outputs from `first_output` on.
 template <class S, bool kBeside>
 __device__ __forceinline__ void store_tile(const typename S::Sums& sums, const Target& target, int first_token, int first_output) {
   constexpr int kCount = kBeside ? 2 * S::kTiles : 1;
+  const int thread = thread_again(), row = thread % kWarp / 4, pair = thread % 4, warp = thread / kWarp;
+  first_token += warp / kOutputWarps * S::kWarpTokens;
+  first_output += warp % kOutputWarps * 16 * S::kTiles + row * kCount;
   const bool aligned = target.aligned(kCount * int(sizeof(float)));
   GPU_UNROLL
   for (int i = 0; i < S::kWarpTokens / 4; ++i) {
-    const int64_t token = first_token + i / 2 * 8 + fragment_pair() * 2 + i % 2;
+    const int64_t token = first_token + i / 2 * 8 + pair * 2 + i % 2;
     if (token >= target.tokens) continue;
     GPU_UNROLL
     for (int j = 0; j < 2 * S::kTiles; j += kCount) {
-      const int64_t output = first_output + (kBeside ? fragment_row() * kCount : j * 8 + fragment_row()), at = token * target.ld + output;
+      const int64_t output = first_output + (kBeside ? 0 : j * 8), at = token * target.ld + output;
       float run[kCount];
       GPU_UNROLL
       for (int c = 0; c < kCount; ++c) run[c] = sums[(j + c) / 2][i / 2][(j + c) % 2 * 2 + i % 2];
@@ -155,9 +158,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) matmul_kernel(MatMul 
   }
   Target target{a.y, !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y, a.ldy, outputs, a.m};
   if (parts_in_grid) target = {a.workspace + part_index * a.m * outputs, nullptr, outputs, outputs, a.m};
-  const int own_token = first_token + token_warp() * S::kWarpTokens, own_output = first_output + output_warp() * 16 * S::kTiles;
-  if constexpr (S::kSums) store_tile<S, Tiles::kBeside>(total, target, own_token, own_output);
-  else store_tile<S, Tiles::kBeside>(part, target, own_token, own_output);
+  if constexpr (S::kSums) store_tile<S, Tiles::kBeside>(total, target, first_token, first_output);
+  else store_tile<S, Tiles::kBeside>(part, target, first_token, first_output);
 }
 
 template <class S, bool kQuantised, bool kTransposed>

@@ -248,10 +248,11 @@ class QuantTiles {
     const unsigned char* heads = stage + kQuantPanel * kTileDepth * F::kBits / 8;
     GPU_NO_UNROLL
     for (int block = 0; block < kTileDepth / 32; ++block) {
-      uint32_t a[2][S::kTiles][4];
-      widen_block<F>(a, stage, heads, block, output_, scales_);
-      multiply_step<S>(part, a[0], tokens, block * 2);
-      multiply_step<S>(part, a[1], tokens, block * 2 + 1);
+      uint32_t low[S::kTiles][4], high[S::kTiles][4];
+      widen_step<F, 0>(low, stage, heads, block, output_, scales_);
+      multiply_step<S>(part, low, tokens, block * 2);
+      widen_step<F, 1>(high, stage, heads, block, output_, scales_);
+      multiply_step<S>(part, high, tokens, block * 2 + 1);
     }
   }
 

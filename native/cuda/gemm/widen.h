@@ -116,40 +116,31 @@ __device__ __forceinline__ uint32_t widen_codes(uint32_t codes, uint32_t scales)
 __device__ __forceinline__ int fragment_row() { return int(threadIdx.x) % kWarp / 4; }
 __device__ __forceinline__ int fragment_pair() { return int(threadIdx.x) % 4; }
 
-// Fragments of 16 kTiles outputs by inputs: a[step][tile] of inputs 16 step on of the 32 from 32 * block on. A lane's outputs are the
-// 2 kTiles from `output` on; rows fragment_row() and that + 8 of tile i are numbers 2 i and 2 i + 1 of them. `scales`: those of floating
-// numbers, two by two.
-template <class F, int kTiles>
-__device__ __forceinline__ void widen_block(uint32_t (&a)[2][kTiles][4], const uint8_t* numbers, const uint8_t* heads, int block, int output,
-                                            const uint32_t (&scales)[kTiles]) {
+// Fragments of 16 kTiles outputs by inputs [32 block + 16 kStep, + 16). A lane's outputs are the 2 kTiles from `output` on; rows fragment_row()
+// and that + 8 of tile i are numbers 2 i and 2 i + 1 of them. `scales`: those of floating numbers, two by two.
+template <class F, int kStep, int kTiles>
+__device__ __forceinline__ void widen_step(uint32_t (&a)[kTiles][4], const uint8_t* numbers, const uint8_t* heads, int block, int output,
+                                           const uint32_t (&scales)[kTiles]) {
+  constexpr bool kHigh = F::kBits == 4 && kStep == 1;
   const int half = fragment_pair() % 2 * 2;  // of a word: which two of its four inputs are this lane's
-  [[maybe_unused]] const uint32_t two_bytes = 0x1000u + uint32_t(half) * 0x1010u;
   uint32_t words[2][2 * kTiles];
-  QuantLine<F> lines[2 * kTiles];
   GPU_UNROLL
-  for (int step = 0; step < 2; ++step) {
-    if (F::kBits == 8 || step == 0) {
-      GPU_UNROLL
-      for (int h = 0; h < 2; ++h) {
-        const int row = block * F::kBits + step * 4 + h * 2;
-        load_beside(words[h], numbers + word_place(row | fragment_pair() / 2, output));
-      }
-    }
-    if constexpr (!F::kFloating) {
-      if (F::kGroup == 16 || step == 0) load_lines(lines, heads + (block * 32 + step * 16) / F::kGroup * F::kHeadBytes, output);
-    }
-    GPU_UNROLL
-    for (int i = 0; i < 4 * kTiles; ++i) {
-      const int at = i / 4 * 2 + i % 2;  // the output
-      const uint32_t word = words[i % 4 / 2][at];
-      uint32_t& pair = a[step][i / 4][i % 4];
-      if constexpr (F::kFloating) {
-        pair = widen_codes(pick_bytes(word, word, two_bytes), pick_bytes(scales[i / 4], 0, i % 2 ? 0x3232u : 0x1010u));
-      } else {
-        const uint32_t low = place_byte(word, half), high = place_byte(word, half + 1);
-        if (F::kBits == 4 && step == 1) pair = pack_rounded(weight_of<F, true>(low, lines[at]), weight_of<F, true>(high, lines[at]));
-        else pair = pack_rounded(weight_of<F, false>(low, lines[at]), weight_of<F, false>(high, lines[at]));
-      }
+  for (int h = 0; h < 2; ++h) {
+    const int row = block * F::kBits + (F::kBits == 8 ? kStep * 4 : 0) + h * 2;
+    load_beside(words[h], numbers + word_place(row | fragment_pair() / 2, output));
+  }
+  [[maybe_unused]] QuantLine<F> lines[2 * kTiles];
+  if constexpr (!F::kFloating) load_lines(lines, heads + (block * 32 + kStep * 16) / F::kGroup * F::kHeadBytes, output);
+  GPU_UNROLL
+  for (int i = 0; i < 4 * kTiles; ++i) {
+    const int at = i / 4 * 2 + i % 2;  // the output
+    const uint32_t word = words[i % 4 / 2][at];
+    uint32_t& pair = a[i / 4][i % 4];
+    if constexpr (F::kFloating) {
+      const uint32_t codes = pick_bytes(word, word, 0x1000u + uint32_t(half) * 0x1010u);
+      pair = widen_codes(codes, pick_bytes(scales[i / 4], 0, i % 2 ? 0x3232u : 0x1010u));
+    } else {
+      pair = pack_rounded(weight_of<F, kHigh>(place_byte(word, half), lines[at]), weight_of<F, kHigh>(place_byte(word, half + 1), lines[at]));
     }
   }
 }
