@@ -496,7 +496,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul.cu',
-        search: '    cp_async_wait<kStages - 2>();\n',
+        search: '      cp_async_wait<kStages - 2>();\n',
         replace: '',
       },
     ],
@@ -658,12 +658,12 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: no barrier before a widened tile is used',
+    name: 'CUDA: a quantised weight of the wrong half of a word',
     edits: [
       {
-        file: 'native/cuda/gemm/matmul.cu',
-        search: '      __syncthreads();  // the widened tile is there for all\n',
-        replace: '',
+        file: 'native/cuda/gemm/widen.h',
+        search: 'place_byte(word, half + 1), lines[at])',
+        replace: 'place_byte(word, half), lines[at])',
       },
     ],
     tests: ['native/test/cuda'],

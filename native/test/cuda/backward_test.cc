@@ -4,7 +4,7 @@
 #include "cuda/lora/lora.h"
 #include "device/weights.h"
 #include "attention_gradient.h"
-#include "quant_support.h"
+#include "quant_parts.h"
 #include "transposed_product.h"
 
 namespace tandem::test {
@@ -19,24 +19,31 @@ TEST(gpu_matmul_transposed_matches_plain_loops) {
   check_transposed(19, 330, 136, true);
 }
 
-TEST(gpu_matmul_transposed_takes_quantised_weights_for_what_they_stand_for) {
+void check_quantised_back(const std::vector<ops::QuantFormat>& formats, const std::vector<int64_t>& rows, int64_t m, int64_t k) {
   Random random(8);
   ThreadPool pool(1);
-  for (ops::QuantFormat format : kDeviceFormats) {
-    const QuantSource source(random, format, 70, 136);
-    std::vector<bf16> plain;
-    for (int64_t row = 0; row < source.rows; ++row) {
-      for (int64_t c = 0; c < source.k; ++c) plain.push_back(cuda::to_bf16(source.at(row, c)));
-    }
-    const device::Matrix quantised = device::quantised_matrix({source.part()}, source.k, pool);
-    std::vector<bf16> xs = bf16s(random, size_t(3 * 72));
-    for (int64_t t = 0; t < 3; ++t) xs[size_t(72 * t + 70)] = xs[size_t(72 * t + 71)] = {0};
-    DeviceBuffer<bf16> x(xs), w(plain);
-    DeviceBuffer<float> seen(size_t(3 * 136)), wanted(size_t(3 * 136));
-    cuda::matmul_transposed({x.data(), 72, 3, w.data(), 70, 136, wanted.data(), 136, false, nullptr, 0}, nullptr);
-    cuda::matmul_transposed({x.data(), 72, 3, nullptr, 70, 136, seen.data(), 136, false, nullptr, 0, quantised.quantised()}, nullptr);
-    CHECK(same_bits(seen.download(), wanted.download()));
+  const QuantParts weights(random, formats, rows, k);
+  const device::Matrix quantised = device::quantised_matrix(weights.parts(), k, pool);
+  const int64_t n = int64_t(weights.plain.size()) / k, ldx = (n + 7) / 8 * 8;
+  std::vector<bf16> xs = bf16s(random, size_t(m * ldx));
+  for (int64_t t = 0; t < m; ++t) {
+    for (int64_t i = n; i < ldx; ++i) xs[size_t(t * ldx + i)] = {0};
   }
+  DeviceBuffer<bf16> x(xs), w(weights.plain);
+  DeviceBuffer<float> seen(size_t(m * k)), wanted(size_t(m * k));
+  cuda::matmul_transposed({x.data(), ldx, m, w.data(), n, k, wanted.data(), k, false, nullptr, 0}, nullptr);
+  cuda::matmul_transposed({x.data(), ldx, m, nullptr, n, k, seen.data(), k, false, nullptr, 0, quantised.quantised()}, nullptr);
+  CHECK(same_bits(seen.download(), wanted.download()));
+}
+
+TEST(gpu_matmul_transposed_takes_quantised_weights_for_what_they_stand_for) {
+  for (ops::QuantFormat format : kDeviceFormats) {
+    check_quantised_back({format}, {70}, 3, 136);
+    check_quantised_back({format}, {70}, 20, 136);
+  }
+  // Panels of several formats follow each other; several parts of n.
+  check_quantised_back({ops::QuantFormat::kInt4, ops::QuantFormat::kFp8, ops::QuantFormat::kInt8Fine}, {64, 64, 128}, 20, 40);
+  check_quantised_back({ops::QuantFormat::kInt8, ops::QuantFormat::kInt4Min}, {512, 64}, 3, 72);
 }
 
 TEST(gpu_matmul_transposed_refuses_what_does_not_fit) {

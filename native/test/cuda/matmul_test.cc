@@ -2,7 +2,7 @@
 
 #include "device/weights.h"
 #include "product.h"
-#include "quant_support.h"
+#include "quant_parts.h"
 
 namespace tandem::test {
 namespace {
@@ -12,6 +12,10 @@ TEST(gpu_matmul_matches_plain_loops) {
   check_product(3, 70, 8);
   check_product(17, 130, 200);
   check_product(65, 96, 328);
+  // Every number of tokens that blocks have, with rows of y that four, two and one floats divide.
+  for (int64_t m : {2, 20, 40, 70}) {
+    for (int64_t n : {68, 66, 67}) check_product(m, n, 72);
+  }
 }
 
 TEST(gpu_matmul_rows_do_not_depend_on_their_batch) {
@@ -36,36 +40,41 @@ TEST(gpu_matmul_splits_parts_among_blocks_where_these_are_few) {
   }
 }
 
-// The product of quantised weights, and of the bf16 weights that they stand for.
+// The product of quantised weights, and of the bf16 weights that they stand for; also with all parts added by one block.
 void check_quantised(const std::vector<ops::QuantFormat>& formats, const std::vector<int64_t>& rows, int64_t m, int64_t k) {
   ThreadPool pool(1);
   Random random(uint64_t(m * k) + uint64_t(formats[0]));
-  std::vector<QuantSource> sources;
-  for (size_t i = 0; i < formats.size(); ++i) sources.emplace_back(random, formats[i], rows[i], k);
-  std::vector<ops::QuantPart> parts;
-  std::vector<bf16> plain;
-  for (const QuantSource& source : sources) {
-    parts.push_back(source.part());
-    for (int64_t row = 0; row < source.rows; ++row) {
-      for (int64_t c = 0; c < k; ++c) plain.push_back(cuda::to_bf16(source.at(row, c)));
-    }
-  }
-  const device::Matrix quantised = device::quantised_matrix(parts, k, pool);
-  const int64_t n = int64_t(plain.size()) / k, floats = cuda::matmul_workspace_floats(m, n, k);
-  DeviceBuffer<bf16> x(bf16s(random, size_t(m * k))), w(plain);
+  const QuantParts weights(random, formats, rows, k);
+  const device::Matrix quantised = device::quantised_matrix(weights.parts(), k, pool);
+  const int64_t n = int64_t(weights.plain.size()) / k, floats = cuda::matmul_workspace_floats(m, n, k);
+  DeviceBuffer<bf16> x(bf16s(random, size_t(m * k))), w(weights.plain);
   DeviceBuffer<float> seen(size_t(m * n)), wanted(size_t(m * n)), workspace(static_cast<size_t>(floats));
   cuda::matmul({x.data(), k, m, w.data(), n, k, wanted.data(), n, false, workspace.data(), floats}, nullptr);
-  cuda::matmul({x.data(), k, m, nullptr, n, k, seen.data(), n, false, workspace.data(), floats, quantised.quantised()}, nullptr);
+  cuda::MatMul args{x.data(), k, m, nullptr, n, k, seen.data(), n, false, workspace.data(), floats, quantised.quantised()};
+  cuda::matmul(args, nullptr);
   CHECK(same_bits(seen.download(), wanted.download()));
+  DeviceBuffer<float> in_one_block(size_t(m * n));
+  args.y = in_one_block.data();
+  const cuda::Split split = cuda::split_of(m, n, k);
+  cuda::matmul_mma(args, {split.tiles, split.parts, false}, nullptr);
+  CHECK(same_bits(in_one_block.download(), wanted.download()));
 }
 
 TEST(gpu_matmul_takes_quantised_weights_for_what_they_stand_for) {
-  for (ops::QuantFormat format : kDeviceFormats) check_quantised({format}, {70}, 3, 136);
-  // Parts of several formats meet in a panel; two parts of k; many tokens.
-  check_quantised({ops::QuantFormat::kInt4Min, ops::QuantFormat::kInt8Fine, ops::QuantFormat::kInt4Min}, {64, 40, 90}, 20, 72);
-  check_quantised({ops::QuantFormat::kInt4}, {72}, 20, 544);
+  for (ops::QuantFormat format : kDeviceFormats) {
+    check_quantised({format}, {70}, 3, 136);
+    // Blocks of 128 outputs and many tokens, of which the last has one panel; the last tile of k has 8 inputs.
+    check_quantised({format}, {140}, 70, 136);
+    // Two parts of k, round all stages.
+    check_quantised({format}, {72}, 20, 584);
+  }
+  // Parts of several formats meet in a panel, and panels of several formats in a block.
+  const ops::QuantFormat narrow = ops::QuantFormat::kInt4Min, fine = ops::QuantFormat::kInt8Fine;
+  for (int64_t m : {20, 40, 70}) check_quantised({narrow, fine, narrow}, {64, 40, 90}, m, 72);
+  check_quantised({ops::QuantFormat::kInt4}, {72}, 40, 544);
   check_quantised({ops::QuantFormat::kInt8}, {64}, 130, 96);
   check_quantised({ops::QuantFormat::kFp8, ops::QuantFormat::kFp8}, {40, 72}, 20, 544);
+  check_quantised({fine, ops::QuantFormat::kInt8}, {64, 64}, 66, 544);
 }
 
 TEST(gpu_matmul_refuses_what_does_not_fit) {
