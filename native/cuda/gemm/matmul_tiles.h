@@ -131,7 +131,8 @@ class PlainTiles {
     const int matrix = threadIdx.x % kWarp / 8, in_matrix = threadIdx.x % 8;
     if constexpr (kTransposed) {
       const int output = output_warp() * 16 * S::kTiles + tile * 16 + matrix % 2 * 8;
-      ldmatrix_x4_trans(a, tile_chunk(weights + output / kTileDepth * kPanel, step * 16 + matrix / 2 * 8 + in_matrix, output % kTileDepth / 8));
+      ldmatrix_x4_trans(
+          a, tile_chunk(weights + output / kTileDepth * kPanel, step * 16 + matrix / 2 * 8 + in_matrix, output % kTileDepth / 8));
     } else {
       const int output = (output_warp() * 8 + in_matrix) * 2 * S::kTiles + tile * 2 + matrix % 2;
       ldmatrix_x4(a, tile_chunk<2 * S::kTiles>(weights, output, step * 2 + matrix / 2));
@@ -151,7 +152,9 @@ class QuantTiles {
   static constexpr int kStages = S::kTokens <= 16 ? 8 : S::kStages;
   static_assert(!kTransposed || S::kTiles == 2);
   // A panel's tile per 64 outputs; on the way back also the scales of floating numbers.
-  __host__ __device__ static int stage_bytes(const MatMul& a) { return S::kTiles * int(a.quantised.most_tile_bytes) + (kTransposed ? kFloats : 0); }
+  __host__ __device__ static int stage_bytes(const MatMul& a) {
+    return S::kTiles * int(a.quantised.most_tile_bytes) + (kTransposed ? kFloats : 0);
+  }
 
   __device__ QuantTiles(const MatMul& a, int first_output, int begin) : a_(a) {
     inputs_ = (int(a.k) + kQuantStep - 1) / kQuantStep * kQuantStep - (kTransposed ? first_output : begin * kTileDepth);
@@ -190,13 +193,16 @@ class QuantTiles {
   static constexpr int kFloats = kQuantPanel * 4;  // bytes
 
   __device__ __forceinline__ int own_panel() const { return output_warp() * S::kTiles / kOutputWarps; }
-  __device__ __forceinline__ unsigned char* panel_stage(unsigned char* stage) const { return stage + own_panel() * a_.quantised.most_tile_bytes; }
+  __device__ __forceinline__ unsigned char* panel_stage(unsigned char* stage) const {
+    return stage + own_panel() * a_.quantised.most_tile_bytes;
+  }
 
   // Threads that bring a panel's bytes of a tile, in 16-byte chunks, and most chunks of one of them; the threads whose outputs are a panel's.
   static constexpr int kWarps = kTransposed ? S::kThreads / kWarp : kOutputWarps / S::kTiles;
   static constexpr int kBringers = kTransposed ? S::kThreads : S::kThreads / S::kTiles;
   static constexpr int kWanted = kTransposed ? S::kOutputs : kTileDepth;  // inputs
-  static constexpr int kMostBytes = kWanted / Int8FineMinShape::kGroup * (Int8FineMinShape::kHeadBytes + kQuantPanel * Int8FineMinShape::kGroup);
+  static constexpr int kMostBytes =
+      kWanted / Int8FineMinShape::kGroup * (Int8FineMinShape::kHeadBytes + kQuantPanel * Int8FineMinShape::kGroup);
   static constexpr int kMost = kMostBytes / 16 / kBringers;
   static_assert(kMostBytes % (16 * kBringers) == 0);
   __device__ __forceinline__ int bringer() const {

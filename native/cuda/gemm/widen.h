@@ -104,7 +104,9 @@ __device__ __forceinline__ float weight_of(uint32_t placed, const QuantLine<F>& 
 }
 
 // Byte `byte` of the word, placed.
-__device__ __forceinline__ uint32_t place_byte(uint32_t word, int byte) { return pick_bytes(word, 0x47000000u, 0x7604u | uint32_t(byte) << 4); }
+__device__ __forceinline__ uint32_t place_byte(uint32_t word, int byte) {
+  return pick_bytes(word, 0x47000000u, 0x7604u | uint32_t(byte) << 4);
+}
 
 // Two codes of E4M3, in bytes 1 and 3, times their scales in bf16. As the high bits of a bf16 a code has an exponent that is 120 less.
 __device__ __forceinline__ uint32_t widen_codes(uint32_t codes, uint32_t scales) {
@@ -140,7 +142,8 @@ __device__ __forceinline__ void widen_step(uint32_t (&a)[kTiles][4], const uint8
       const uint32_t codes = pick_bytes(word, word, 0x1000u + uint32_t(half) * 0x1010u);
       pair = widen_codes(codes, pick_bytes(scales[i / 4], 0, i % 2 ? 0x3232u : 0x1010u));
     } else {
-      pair = pack_rounded(weight_of<F, kHigh>(place_byte(word, half), lines[at]), weight_of<F, kHigh>(place_byte(word, half + 1), lines[at]));
+      pair =
+          pack_rounded(weight_of<F, kHigh>(place_byte(word, half), lines[at]), weight_of<F, kHigh>(place_byte(word, half + 1), lines[at]));
     }
   }
 }
