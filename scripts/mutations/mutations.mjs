@@ -496,7 +496,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul.cu',
-        search: '      cp_async_wait<kStages - 2>();\n',
+        search: '      cp_async_wait<kStages / kBatch - 2>();\n',
         replace: '',
       },
     ],

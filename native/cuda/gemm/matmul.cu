@@ -116,7 +116,8 @@ __device__ __forceinline__ void add_part(typename S::Sums& total, typename S::Su
 template <class S, bool kQuantised, bool kTransposed>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks) matmul_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
   using Tiles = TilesOf<S, kQuantised, kTransposed>;
-  constexpr int kStages = Tiles::kStages;
+  constexpr int kStages = Tiles::kStages, kBatch = Tiles::kBatch;
+  static_assert(kStages % kBatch == 0 && kStages > kBatch && (kBatch == 1 || !S::kSums));
   GPU_SHARED_BYTES(shared);
   const int64_t outputs = sides_of<kTransposed>(a).outputs, depth = sides_of<kTransposed>(a).depth;
   const int first_token = int(blockIdx.x) * S::kTokens, first_output = int(blockIdx.y) * S::kOutputs;
@@ -127,32 +128,42 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) matmul_kernel(MatMul 
   RowLoader<S::kTokens, S::kThreads> tokens(a.x, a.ldx, first_token, a.m, begin * kTileDepth, x_columns);
   const int stage = stage_bytes<S, Tiles>(a), weight_bytes = Tiles::stage_bytes(a);
   auto tokens_of = [&](int at) { return reinterpret_cast<bf16*>(shared + at + weight_bytes); };
+  auto load_weights = [&](int at, int tile) {
+    if (tile < end) weights.load(shared + at, tile);
+  };
   auto load_tokens = [&](int at, int tile) {
     if (tile < end) tokens.load(tokens_of(at), 0, kTileDepth);
-    cp_async_commit();  // also when empty: the count of groups stays in step
   };
   typename S::Sums part = {};
   [[maybe_unused]] typename S::Sums total;
   if constexpr (S::kSums) set_sums<S>(total, -0.0f);  // the first part added to it is that part
   // Weights are there before the tokens; the first group of copies has all of these.
   GPU_NO_UNROLL
-  for (int i = 0; i < kStages - 1; ++i) {
-    if (begin + i < end) weights.load(shared + i * stage, begin + i);
-  }
+  for (int i = 0; i < kStages - kBatch; ++i) load_weights(i * stage, begin + i);
   wait_for_inputs();
   GPU_NO_UNROLL
-  for (int i = 0; i < kStages - 1; ++i) load_tokens(i * stage, begin + i);
-  int at = 0, next = (kStages - 1) * stage;
+  for (int i = 0; i < kStages - kBatch; ++i) {
+    load_tokens(i * stage, begin + i);
+    if (i % kBatch == kBatch - 1) cp_async_commit();  // also when empty: the count of groups stays in step
+  }
+  int at = 0, next = (kStages - kBatch) * stage;
   for (int tile = begin; tile < end;) {
     const int until = S::kSums ? min(tile + tiles_per_part, end) : end;
-    for (; tile < until; ++tile) {
-      cp_async_wait<kStages - 2>();
-      __syncthreads();  // the tile is there for all, and all are done with the stage that is loaded next
-      if (tile + kStages - 1 < end) weights.load(shared + next, tile + kStages - 1);
-      load_tokens(next, tile + kStages - 1);
-      weights.multiply(part, shared + at, tokens_of(at), tile);
+    for (; tile < until; tile += kBatch) {
+      cp_async_wait<kStages / kBatch - 2>();
+      __syncthreads();  // the tiles are there for all, and all are done with the stages that are loaded next
+      GPU_UNROLL
+      for (int i = 0; i < kBatch; ++i) {
+        load_weights(next + i * stage, tile + kStages - kBatch + i);
+        load_tokens(next + i * stage, tile + kStages - kBatch + i);
+      }
+      cp_async_commit();
+      GPU_UNROLL
+      for (int i = 0; i < kBatch; ++i) {
+        if (i == 0 || tile + i < until) weights.multiply(part, shared + at + i * stage, tokens_of(at + i * stage), tile + i);
+      }
       next = at;
-      at = at + stage == kStages * stage ? 0 : at + stage;
+      at = at + kBatch * stage == kStages * stage ? 0 : at + kBatch * stage;
     }
     if constexpr (S::kSums) add_part<S>(total, part);
   }

@@ -23,8 +23,9 @@ struct MmaShape {
   static constexpr int kOutputs = kOutputWarps * 16 * kTiles, kTokens = kWarpTokens * kTokenWarps;
   static constexpr int kThreads = kOutputWarps * kTokenWarps * kWarp;
   static constexpr int kTokenBytes = kTokens * kTileDepth * int(sizeof(bf16));
-  // Few tokens wait for weights: what the blocks of a multiprocessor have under way covers the memory's latency.
-  static constexpr int kStages = kTokens <= 32 ? 6 : kTokens <= 64 ? 4 : 3;
+  // Few tokens wait for weights: what the blocks of a multiprocessor have under way covers the memory's latency. No block needs more than the
+  // 99 KiB that every device has.
+  static constexpr int kStages = kTokens <= 32 && kTiles == 1 ? 6 : kTokens <= 64 ? 4 : 3;
   using Sums = float[kTiles][kWarpTokens / 8][4];
 };
 
@@ -99,7 +100,7 @@ template <class S, bool kTransposed>
 class PlainTiles {
  public:
   static constexpr bool kBeside = !kTransposed;
-  static constexpr int kStages = S::kStages;
+  static constexpr int kStages = S::kStages, kBatch = 1;
   __host__ __device__ static int stage_bytes(const MatMul&) { return S::kOutputs * kTileDepth * int(sizeof(bf16)); }
 
   __device__ PlainTiles(const MatMul& a, int first_output, int begin)
@@ -149,7 +150,9 @@ template <class S, bool kTransposed>
 class QuantTiles {
  public:
   static constexpr bool kBeside = true;
-  static constexpr int kStages = S::kTokens <= 16 ? 8 : S::kStages;
+  static constexpr int kStages = S::kTokens <= 16 && S::kTiles == 1 ? 8 : S::kStages;
+  // Tiles from one barrier to the next: few tokens leave little work between two.
+  static constexpr int kBatch = S::kTokens <= 32 && !S::kSums ? 2 : 1;
   static_assert(!kTransposed || S::kTiles == 2);
   // A panel's tile per 64 outputs; on the way back also the scales of floating numbers.
   __host__ __device__ static int stage_bytes(const MatMul& a) {
@@ -251,15 +254,25 @@ class QuantTiles {
 
   template <class F>
   __device__ __forceinline__ void multiply_blocks(typename S::Sums& part, const unsigned char* stage, bf16* tokens) const {
-    const unsigned char* heads = stage + kQuantPanel * kTileDepth * F::kBits / 8;
-    GPU_NO_UNROLL
-    for (int block = 0; block < kTileDepth / 32; ++block) {
-      uint32_t low[S::kTiles][4], high[S::kTiles][4];
-      widen_step<F, 0>(low, stage, heads, block, output_, scales_);
-      multiply_step<S>(part, low, tokens, block * 2);
-      widen_step<F, 1>(high, stage, heads, block, output_, scales_);
-      multiply_step<S>(part, high, tokens, block * 2 + 1);
+    constexpr int kBlocks = kTileDepth / 32;
+    // Beside many sums there are no registers for a second block's fragments; beside few, instructions that both share are worth more.
+    if constexpr (S::kTiles > 1) {
+      GPU_NO_UNROLL
+      for (int block = 0; block < kBlocks; ++block) multiply_block<F>(part, stage, tokens, block);
+    } else {
+      GPU_UNROLL
+      for (int block = 0; block < kBlocks; ++block) multiply_block<F>(part, stage, tokens, block);
     }
+  }
+
+  template <class F>
+  __device__ __forceinline__ void multiply_block(typename S::Sums& part, const unsigned char* stage, bf16* tokens, int block) const {
+    const unsigned char* heads = stage + kQuantPanel * kTileDepth * F::kBits / 8;
+    uint32_t low[S::kTiles][4], high[S::kTiles][4];
+    widen_step<F, 0>(low, stage, heads, block, output_, scales_);
+    multiply_step<S>(part, low, tokens, block * 2);
+    widen_step<F, 1>(high, stage, heads, block, output_, scales_);
+    multiply_step<S>(part, high, tokens, block * 2 + 1);
   }
 
   template <class F>
