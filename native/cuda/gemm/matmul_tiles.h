@@ -162,16 +162,20 @@ class QuantTiles {
   __device__ QuantTiles(const MatMul& a, int first_output, int begin) : a_(a) {
     inputs_ = (int(a.k) + kQuantStep - 1) / kQuantStep * kQuantStep - (kTransposed ? first_output : begin * kTileDepth);
     first_output_ = first_output;
-    if constexpr (!kTransposed) take_panel(begin);
+    if constexpr (kTransposed) ahead_ = panel_of(begin);
+    else take_panel(begin);
   }
 
   // The next tile, which is that number.
   __device__ __forceinline__ void load(unsigned char* stage, [[maybe_unused]] int tile) {
     if constexpr (kTransposed) {
-      const QuantPanel panel = a_.quantised.panels[tile];
-      const int shape = shape_number(panel);
+      // A panel's facts are asked for a tile before they are used.
+      const QuantPanel panel = ahead_;
+      ahead_ = panel_of(tile + 1);
+      const int shape = shape_number(panel), at = tile % kRemembered * 4;
       if (shape != shape_) find_places(panel);
       shape_ = shape;
+      shapes_ = (shapes_ & ~(15u << at)) | uint32_t(shape) << at;
       const uint8_t* head = a_.quantised.data + panel.first_byte;
       bring(stage, head + panel.head_bytes() + first_output_ / panel.group * panel.group_bytes(), inputs_);
       if (panel.floating && threadIdx.x < kFloats / 16) {
@@ -186,7 +190,7 @@ class QuantTiles {
 
   __device__ __forceinline__ void multiply(typename S::Sums& part, unsigned char* stage, bf16* tokens, int tile) const {
     if constexpr (kTransposed) {
-      with_shape(shape_number(a_.quantised.panels[tile]), [&](auto shape) { multiply_across<decltype(shape)>(part, stage, tokens); });
+      with_shape(int(shapes_ >> tile % kRemembered * 4 & 15), [&](auto shape) { multiply_across<decltype(shape)>(part, stage, tokens); });
     } else {
       with_shape(shape_, [&](auto shape) { multiply_blocks<decltype(shape)>(part, panel_stage(stage), tokens); });
     }
@@ -194,6 +198,8 @@ class QuantTiles {
 
  private:
   static constexpr int kFloats = kQuantPanel * 4;  // bytes
+  static constexpr int kRemembered = 8;            // tiles whose shapes are kept, four bits each
+  static_assert(kStages <= kRemembered);
 
   __device__ __forceinline__ int own_panel() const { return output_warp() * S::kTiles / kOutputWarps; }
   __device__ __forceinline__ unsigned char* panel_stage(unsigned char* stage) const {
@@ -213,15 +219,20 @@ class QuantTiles {
     else return token_warp() * kWarps * kWarp + int(threadIdx.x) % (kWarps * kWarp);
   }
 
+  // That panel, or where there is none the last one.
+  __device__ __forceinline__ QuantPanel panel_of(int panel) const {
+    const int last = int(a_.n - 1) / kQuantPanel;
+    return a_.quantised.panels[panel < last ? panel : last];
+  }
+
   // The panel of this thread's outputs, or where there is none the last one, of which nothing is brought then.
   __device__ void take_panel(int begin) {
-    const int panel = first_output_ / kQuantPanel + own_panel(), last = int(a_.n - 1) / kQuantPanel;
-    const bool there = panel <= last;
-    const QuantPanel own = a_.quantised.panels[there ? panel : last];
+    const int panel = first_output_ / kQuantPanel + own_panel();
+    const QuantPanel own = panel_of(panel);
     shape_ = shape_number(own);
     numbers_ = a_.quantised.data + own.first_byte + own.head_bytes() + int64_t(begin) * own.tile_bytes();
     find_places(own);
-    if (!there) inputs_ = 0;
+    if (int64_t(panel) * kQuantPanel >= a_.n) inputs_ = 0;
     output_ = (output_warp() * 16 * S::kTiles) % kQuantPanel + fragment_row() * 2 * S::kTiles;
     if (!own.floating) return;
     float scales[2 * S::kTiles];
@@ -294,6 +305,8 @@ class QuantTiles {
   int first_output_, inputs_;         // inputs from the next tile's (on the way back: the block's) first on, with those that pad them
   int output_ = 0;                    // the first of this lane's, in its panel
   int tile_chunks_ = 0;
+  QuantPanel ahead_ = {};            // on the way back: of the next tile
+  uint32_t shapes_ = 0;              // and of the tiles that are brought
   int places_[kMost] = {};           // of this thread's chunks in a stage
   uint32_t scales_[S::kTiles] = {};  // of floating numbers, two by two
 };
