@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) matmul_kernel(MatMul 
   const int64_t outputs = sides_of<kTransposed>(a).outputs, depth = sides_of<kTransposed>(a).depth;
   const int first_token = int(blockIdx.x) * S::kTokens, first_output = int(blockIdx.y) * S::kOutputs;
   const int all_tiles = int((depth + kTileDepth - 1) / kTileDepth), part_index = parts_in_grid ? int(blockIdx.z) : 0;
-  const int64_t x_columns = (depth + kChunk - 1) / kChunk * kChunk;
+  const int64_t x_columns = (depth + kTileChunk - 1) / kTileChunk * kTileChunk;
   const int begin = part_index * tiles_per_part, end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
   Tiles weights(a, first_output, begin);
   RowLoader<S::kTokens, S::kThreads> tokens(a.x, a.ldx, first_token, a.m, begin * kTileDepth, x_columns);

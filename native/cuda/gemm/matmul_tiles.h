@@ -9,8 +9,8 @@
 namespace tandem::cuda {
 
 constexpr int kTileDepth = kSplitDepth;  // inputs of a tile
-constexpr int kChunk = 8;                // elements of a 16-byte copy
-constexpr int kRowChunks = kTileDepth / kChunk;
+constexpr int kTileChunk = 8;            // elements of a 16-byte copy
+constexpr int kTileRowChunks = kTileDepth / kTileChunk;
 constexpr int kOutputWarps = 4;
 static_assert(kTileDepth == kQuantTile && kOutputWarps * 16 == kQuantPanel);
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ int token_warp() { return int(threadIdx.x) / (kWarp *
 // bank twice where it takes every kSame-th.
 template <int kSame = 1>
 __device__ __forceinline__ bf16* tile_chunk(bf16* tile, int row, int chunk) {
-  return tile + row * kTileDepth + (chunk ^ (row / kSame & 7)) * kChunk;
+  return tile + row * kTileDepth + (chunk ^ (row / kSame & 7)) * kTileChunk;
 }
 
 // Brings tiles of kRows rows, one after the other, of a matrix with `rows` rows and `columns` columns from (first, column) on; zero outside. What
@@ -46,16 +46,16 @@ template <int kRows, int kThreads, int kSame = 1>
 class RowLoader {
  public:
   __device__ __forceinline__ RowLoader(const bf16* matrix, int64_t ld, int64_t first, int64_t rows, int64_t column, int64_t columns) {
-    const int row = int(threadIdx.x) / kRowChunks, chunk = int(threadIdx.x) % kRowChunks;
-    from_ = matrix + (first + row) * ld + column + chunk * kChunk;
+    const int row = int(threadIdx.x) / kTileRowChunks, chunk = int(threadIdx.x) % kTileRowChunks;
+    from_ = matrix + (first + row) * ld + column + chunk * kTileChunk;
     ld_ = ld;
     rows_left_ = int(rows - first) - row;
-    columns_left_ = int(columns - column) - chunk * kChunk;
+    columns_left_ = int(columns - column) - chunk * kTileChunk;
   }
 
   // The next tile, so many rows and columns on from the one before. Where nothing is there, nothing is read.
   __device__ __forceinline__ void load(bf16* tile, int rows, int columns) {
-    const int row = int(threadIdx.x) / kRowChunks, chunk = int(threadIdx.x) % kRowChunks;
+    const int row = int(threadIdx.x) / kTileRowChunks, chunk = int(threadIdx.x) % kTileRowChunks;
     const int left = columns_left_ > 0 ? rows_left_ : 0;
     const bf16* from = from_;
     GPU_UNROLL
@@ -69,7 +69,7 @@ class RowLoader {
   }
 
  private:
-  static constexpr int kStep = kThreads / kRowChunks;
+  static constexpr int kStep = kThreads / kTileRowChunks;
   static_assert(kRows % kStep == 0);
   const bf16* from_;
   int64_t ld_;
