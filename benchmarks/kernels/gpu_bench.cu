@@ -357,14 +357,15 @@ class Bench {
     const int64_t vocab = 151936;
     std::vector<float> values;
     for (int64_t i = 0; i < count * vocab; ++i) values.push_back(8.0f * noise_at(uint64_t(i)));
-    DeviceBuffer<float> logits(values), work(values.size());
+    DeviceBuffer<float> logits(values), work(size_t(sample_workspace_floats(count, vocab)));
     DeviceBuffer<Sampled> out{size_t(count)};
     for (const char* kind : {"greedy", "temperature", "top_k and top_p"}) {
       SampleRow row;
       row.uniform = 0.5;
       row.scale = kind[0] == 'g' ? 0.0f : 1.25f;
       if (kind[1] == 'o') row.top_k = 50, row.top_p = 0.9;
-      DeviceBuffer<SampleRow> params(std::vector<SampleRow>(size_t(count), row));
+      const std::vector<SampleRow> all(size_t(count), row);
+      DeviceBuffer<SampleRow> params(all);
       SampleBatch batch{};
       batch.logits = logits.data();
       batch.ld = batch.vocab = batch.samplable = vocab;
@@ -373,6 +374,7 @@ class Bench {
       batch.work = work.data();
       batch.work_floats = int64_t(work.size());
       batch.out = out.data();
+      choose_kernels(batch, all);
       add("sampling " + std::to_string(count) + " rows, " + kind, 1e-6, time_of([&] { sample(batch, nullptr); }), 0, "1/us of a batch");
     }
   }

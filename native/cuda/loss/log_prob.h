@@ -1,5 +1,5 @@
 // Log-probability of one target per row of logits, the entropy of the row, and the gradient back: for a chunk of rows, so that the
-// logits of a whole training row never exist at once. The bits of a log-probability are those of the sampler's (loss/normaliser.h).
+// logits of a whole training row never exist at once. The bits of a log-probability are those of the sampler's (loss/slices.h).
 #pragma once
 #include "cuda/common/gpu.h"
 
@@ -15,7 +15,11 @@ struct LogProb {
   // the vocabulary. May be null.
   bf16* gradients;
   int64_t ld_gradients;
+  float* work;
+  int64_t work_floats;
 };
+
+int64_t log_prob_workspace_floats(int64_t rows, int64_t vocab);
 
 // Throws Error(kRange) naming the argument.
 void log_prob(const LogProb& args, cudaStream_t stream);

@@ -2,345 +2,418 @@
 
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
-#include "cuda/common/reduce.h"
-#include "cuda/loss/normaliser.h"
+#include "cuda/sampling/candidates.h"
 
 namespace tandem::cuda {
 namespace {
 
-constexpr int kThreads = kVocabThreads;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kDigits = 256;
-// One unit of a probability relative to the largest: sums of 2^18 of them stay below 2^63.
-constexpr float kMassUnit = 17592186044416.0f;  // 2^44
+constexpr int kMostTiles = kMostSlices * kSliceWarps;
 
-using Mass = unsigned long long;
-
-// Larger floats have larger keys; NaN does not come here.
-__device__ __forceinline__ uint32_t order_key(float f) {
-  uint32_t u;
-  memcpy(&u, &f, 4);
-  return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-
-// A row's processed logits and which of them may still be drawn.
-struct Row {
-  const float* logits;  // processed
-  int64_t samplable;
-  float largest, scale;  // 1 / temperature
-  uint32_t least_key;    // ids with smaller keys are out
-  uint32_t tie_key;      // of the ids with exactly this key only those below tie_end are in
-  int64_t tie_end;
-
-  __device__ Mass mass(float logit) const { return Mass(expf((logit - largest) * scale) * kMassUnit); }
-  __device__ bool kept(int64_t id) const {
-    const uint32_t key = order_key(logits[id]);
-    return key >= least_key && !(key == tie_key && id >= tie_end) && logits[id] != -INFINITY;
-  }
-};
-
-// The whole block; the result for all.
-template <class T>
-__device__ T block_total(T v) {
-  __shared__ T parts[kWarps];
-  for (int mask = 16; mask > 0; mask >>= 1) v += __shfl_xor_sync(kAllLanes, v, mask);
-  if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = v;
-  __syncthreads();
-  T sum = 0;
-  for (int i = 0; i < kWarps; ++i) sum += parts[i];
-  __syncthreads();
-  return sum;
-}
-
-// The smallest id for which `value` is the largest; -1 where all are -infinity.
-__device__ int32_t block_argmax(const float* values, int64_t count, float largest) {
-  __shared__ int best;
-  if (threadIdx.x == 0) best = INT32_MAX;
-  __syncthreads();
-  int first = INT32_MAX;
-  GPU_UNROLL_8
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
-    if (values[i] == largest) first = min(first, int(i));
-  }
-  if (first != INT32_MAX) atomicMin(&best, first);
-  __syncthreads();
-  const int found = best;
-  __syncthreads();
-  return largest == -INFINITY || found == INT32_MAX ? -1 : found;
-}
-
-// logits -> work: samplable ids, masked and edited.
-__device__ void process(const SampleBatch& a, const SampleRow& p, const float* __restrict__ logits, float* __restrict__ work) {
+// Ids of the slice that may not be sampled become -infinity.
+__device__ void mask_slice(const SampleBatch& a, const SampleRow& p, int slice, float (&v)[kSliceValues]) {
   const bool masked = p.mask >= 0 && p.mask < a.mask_rows;
   const uint32_t* mask = masked ? a.masks + int64_t(p.mask) * a.mask_words : nullptr;
-  GPU_UNROLL_8
-  for (int64_t i = threadIdx.x; i < a.samplable; i += kThreads) {
-    const bool allowed = mask == nullptr || (i / 32 < a.mask_words && (mask[i / 32] >> (i % 32) & 1u) != 0);
-    work[i] = allowed ? logits[i] : -INFINITY;
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; i += 4) {
+    const int first = slice_id(slice, i);
+    const uint32_t bits = !masked ? ~0u : first / 32 < a.mask_words ? mask[first / 32] >> (first % 32) : 0u;
+    GPU_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      if (first + e >= a.samplable || (bits >> e & 1u) == 0) v[i + e] = -INFINITY;
+    }
   }
+}
+
+__device__ void edit_slice(const SampleBatch& a, const SampleRow& p, int slice, float (&v)[kSliceValues]) {
+  __shared__ float values[kSliceIds];
+  const int begin = slice * kSliceIds;
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; ++i) values[slice_id(slice, i) - begin] = v[i];
   __syncthreads();
-  for (int64_t i = threadIdx.x; i < p.edit_count; i += kThreads) {
+  GPU_UNROLL_4
+  for (int64_t i = threadIdx.x; i < p.edit_count; i += kSliceThreads) {
     const int64_t at = int64_t(p.first_edit) + i;
     if (p.first_edit < 0 || at >= a.edit_total) break;
+    const int32_t id = a.edits[at].id;
+    if (id < begin || id >= begin + kSliceIds || id >= a.samplable) continue;
     const LogitEdit e = a.edits[at];
-    if (e.id < 0 || e.id >= a.samplable) continue;
-    float l = work[e.id] + e.bias;
+    float l = values[id - begin] + e.bias;
     l = l > 0 ? l / e.repetition : l * e.repetition;
-    work[e.id] = l - e.penalty;
+    values[id - begin] = l - e.penalty;
   }
   __syncthreads();
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; ++i) v[i] = values[slice_id(slice, i) - begin];
 }
 
-// The digit at which the running amount, from the largest digit down, first reaches `wanted`; `above` gets what lies over it.
-__device__ int find_digit(const Mass* histogram, Mass wanted, Mass& above) {
-  Mass sum = 0;
-  for (int digit = kDigits - 1; digit > 0; --digit) {
-    if (sum + histogram[digit] >= wanted) {
-      above = sum;
-      return digit;
-    }
-    sum += histogram[digit];
+// Where the log-probabilities are not asked for the sum only shows what is not finite.
+__device__ RawSlice measure_raw(const SampleRow& p, const float (&v)[kSliceValues], float largest) {
+  if (p.given >= 0 || p.logprob_of == LogprobOf::kRaw || p.logprob_of == LogprobOf::kScaled) {
+    return {largest, block_sum(slice_sum(v, largest, raw_scale(p)))};
   }
-  above = sum;
-  return 0;
+  bool spoiled = false;
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; ++i) spoiled = spoiled || !(v[i] < INFINITY);
+  return {largest, block_max(spoiled ? 1.0f : 0.0f) > 0 ? NAN : 1.0f};
 }
 
-struct Threshold {
-  uint32_t key;
-  Mass above;  // amount of the ids with larger keys
+__device__ int count_above(const float (&v)[kSliceValues], float value) {
+  int greater = 0;
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; ++i) greater += v[i] > value;
+  return block_total(greater);
+}
+
+__device__ int first_with(int slice, const float (&v)[kSliceValues], float largest) {
+  __shared__ int firsts[kSliceWarps];
+  int first = INT32_MAX;
+  GPU_UNROLL
+  for (int i = kSliceValues - 1; i >= 0; --i) first = v[i] == largest ? slice_id(slice, i) : first;
+  first = warp_least(first);
+  if (threadIdx.x % kWarp == 0) firsts[threadIdx.x / kWarp] = first;
+  __syncthreads();
+  for (int w = 0; w < kSliceWarps; ++w) first = min(first, firsts[w]);
+  return first;
+}
+
+// Only what the row's draw needs. One with nothing but -infinity, or with +infinity, has no mass.
+__device__ DrawSlice measure_draw(const SampleRow& p, int slice, const float (&v)[kSliceValues], float largest) {
+  DrawSlice draw{0, largest, 0};
+  if (p.scale <= 0) draw.first = first_with(slice, v, largest);
+  if ((p.scale <= 0 && !describes_draw(p)) || !isfinite(largest)) return draw;
+  Mass mass = 0;
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; ++i) mass += mass_of(v[i], largest, draw_scale(p));
+  draw.mass = block_total(mass);
+  return draw;
+}
+
+// A block per slice and row.
+__global__ void __launch_bounds__(kSliceThreads, 6) sample_slices_kernel(SampleBatch a) {
+  wait_for_inputs();
+  const int slice = int(blockIdx.x), tile = slice * kSliceWarps + int(threadIdx.x) / kWarp;
+  const int64_t row = blockIdx.y;
+  const bool leads = threadIdx.x % kWarp == 0;
+  const float* logits = a.logits + row * a.ld;
+  float v[kSliceValues];
+  load_slice(logits, int(a.vocab), slice, v);
+  const SampleRow p = a.params[row];
+  const RowSpace space(a, row);
+  if (slice == 0 && threadIdx.x == 0) *space.state = RowState{};
+  float warp_largest = warp_max(largest_of(v)), largest = block_max(warp_largest);
+  const RawSlice raw = measure_raw(p, v, largest);
+  if (threadIdx.x == 0) space.raw[slice] = raw;
+  if (leads && !describes_draw(p)) space.best_tiles[tile] = warp_largest;
+  if (p.given >= 0) {
+    const int greater = p.given < a.vocab ? count_above(v, logits[p.given]) : 0;
+    if (threadIdx.x == 0) space.draws[slice] = {0, largest, greater};
+    return;
+  }
+  if (changed(p) || (slice + 1) * kSliceIds > a.samplable) {
+    mask_slice(a, p, slice, v);
+    if (p.edit_count > 0) edit_slice(a, p, slice, v);
+    warp_largest = warp_max(largest_of(v));
+    largest = block_max(warp_largest);
+  }
+  if (leads) space.tiles[tile] = warp_largest;
+  if (leads && describes_draw(p)) space.best_tiles[tile] = warp_largest;
+  const DrawSlice draw = measure_draw(p, slice, v, largest);
+  if (threadIdx.x == 0) space.draws[slice] = draw;
+  if (!changed(p)) return;
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; i += 4) {
+    *reinterpret_cast<float4*>(space.processed + slice_id(slice, i)) = float4{v[i], v[i + 1], v[i + 2], v[i + 3]};
+  }
+}
+
+// Each warp by itself.
+__device__ float draw_largest(const RowSpace& space, int slices) {
+  float largest = -INFINITY;
+  for (int s = int(threadIdx.x) % kWarp; s < slices; s += kWarp) largest = fmaxf(largest, space.draws[s].largest);
+  return warp_max(largest);
+}
+
+// A value below which there is none of the k largest of all; -infinity where there are fewer than k tiles. One warp.
+__device__ float bound_of(const float* tiles, int count, int k) {
+  if (k > count) return -INFINITY;
+  constexpr int kEach = kMostTiles / kWarp;
+  uint32_t keys[kEach];
+  GPU_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const int tile = i * kWarp + int(threadIdx.x) % kWarp;
+    keys[i] = tile < count ? order_key(tiles[tile]) : 0;
+  }
+  // The k-th largest but for its last bits.
+  uint32_t bound = 0;
+  for (int bit = 31; bit >= 12; --bit) {
+    const uint32_t trial = bound | 1u << bit;
+    int there = 0;
+    GPU_UNROLL
+    for (int i = 0; i < kEach; ++i) there += __popc(__ballot_sync(kAllLanes, keys[i] >= trial));
+    if (there >= k) bound = trial;
+  }
+  return bound <= order_key(-INFINITY) ? -INFINITY : value_of_key(bound);
+}
+
+// Sums of slices, relative to the row's largest.
+__device__ Mass scaled_mass(const DrawSlice& draw, float largest, float scale) {
+  return Mass(double(draw.mass) * double(expf((draw.largest - largest) * scale)));
+}
+
+// All ids that filters may leave, apart from top_p after top_k, are not below it. One warp.
+__device__ float filter_cutoff(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int slices, float largest) {
+  float cutoff = p.min_p > 0 ? largest + logf(p.min_p) / p.scale : -INFINITY;
+  if (limits_count(a, p)) return fmaxf(cutoff, bound_of(space.tiles, slices * kSliceWarps, p.top_k));
+  if (p.top_p >= 1) return cutoff;
+  Mass total = 0;
+  for (int s = int(threadIdx.x) % kWarp; s < slices; s += kWarp) total += scaled_mass(space.draws[s], largest, p.scale);
+  for (int mask = 16; mask > 0; mask >>= 1) total += __shfl_xor_sync(kAllLanes, total, mask);
+  // Ids of less than that have, all together, less than what top_p leaves out. A hundredth is for rounding.
+  const float least = 0.99f * float(1 - p.top_p) * float(total) / kMassUnit / float(a.samplable);
+  return fmaxf(cutoff, largest + logf(least) / p.scale);
+}
+
+struct Collected {
+  Candidate* list;
+  uint32_t* count;
+  uint32_t room;
 };
 
-// The largest key such that the ids with that key or more amount to at least `wanted`; amount(id) is 0 for ids that are out.
-template <class Amount>
-__device__ Threshold find_threshold(const float* values, int64_t count, Mass wanted, const Amount& amount) {
-  __shared__ Mass histogram[kDigits];
-  __shared__ Mass shared_above;
-  __shared__ int shared_digit;
-  uint32_t prefix = 0;
-  Mass above = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = threadIdx.x; i < kDigits; i += kThreads) histogram[i] = 0;
-    __syncthreads();
-    GPU_UNROLL_8
-    for (int64_t i = threadIdx.x; i < count; i += kThreads) {
-      const uint32_t key = order_key(values[i]);
-      const bool inside = shift == 24 || key >> (shift + 8) == prefix >> (shift + 8);
-      const Mass add = inside ? amount(i) : 0;
-      if (add != 0) atomicAdd(&histogram[key >> shift & 255u], add);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) shared_digit = find_digit(histogram, wanted - above, shared_above);
-    __syncthreads();
-    prefix |= uint32_t(shared_digit) << shift;
-    above += shared_above;
-    __syncthreads();
+// The block's ids whose values are not below the cutoff.
+__device__ void collect(const Collected& to, int slice, const float (&v)[kSliceValues], float cutoff) {
+  __shared__ uint32_t taken, base;
+  __syncthreads();
+  if (threadIdx.x == 0) taken = 0;
+  __syncthreads();
+  uint32_t mine = 0;
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; ++i) mine += v[i] >= cutoff && v[i] != -INFINITY;
+  uint32_t at = mine > 0 ? atomicAdd(&taken, mine) : 0;
+  __syncthreads();
+  if (taken == 0) return;
+  if (threadIdx.x == 0) base = atomicAdd(to.count, taken);
+  __syncthreads();
+  at += base;
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; ++i) {
+    if (!(v[i] >= cutoff && v[i] != -INFINITY)) continue;
+    if (at < to.room) to.list[at] = {slice_id(slice, i), v[i]};
+    ++at;
   }
-  return {prefix, above};
 }
 
-// The first id, ascending, at which the running amount exceeds `target`; -1 where it never does. Each warp owns a run of ids.
-template <class Amount>
-__device__ int32_t find_running(int64_t count, Mass target, const Amount& amount) {
-  __shared__ Mass totals[kWarps];
-  __shared__ int found;
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int64_t run = (count + kWarps - 1) / kWarps, begin = warp * run, end = min(count, begin + run);
-  Mass mine = 0;
-  GPU_UNROLL_8
-  for (int64_t i = begin + lane; i < end; i += kWarp) mine += amount(i);
-  for (int mask = 16; mask > 0; mask >>= 1) mine += __shfl_xor_sync(kAllLanes, mine, mask);
-  if (lane == 0) totals[warp] = mine;
-  if (threadIdx.x == 0) found = -1;
+// What min_p leaves of the slice: what top_p is a share of where there is no top_k.
+__device__ void add_mass(Row row, const SampleRow& p, int slice, const float (&v)[kSliceValues], Mass* total) {
+  row.filter_min_p(p.min_p);
+  Mass mass = 0;
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; ++i) mass += row.keeps(slice_id(slice, i), v[i]) ? row.mass(v[i]) : Mass(0);
+  mass = block_total(mass);
+  if (threadIdx.x == 0 && mass > 0) atomicAdd(total, mass);
+}
+
+// A block per slice and row; of the rows that need it.
+__global__ void __launch_bounds__(kSliceThreads, 3) sample_list_kernel(SampleBatch a) {
+  wait_for_inputs();
+  __shared__ float cutoffs[2];
+  const int slice = int(blockIdx.x), slices = slices_of(a.vocab), warp = int(threadIdx.x) / kWarp;
+  const int64_t row = blockIdx.y;
+  const SampleRow p = a.params[row];
+  const bool best = wants_best(a, p);
+  if (!best && !filters(a, p)) return;
+  const RowSpace space(a, row);
+  const float largest = draw_largest(space, slices);
+  const bool draws = filters(a, p) && isfinite(largest);
+  const float* values = draw_values(a, p, space, row);
+  float v[kSliceValues], w[kSliceValues];
+  if (draws || describes_draw(p)) load_slice(values, int(a.samplable), slice, v);
+  if (best && !describes_draw(p)) load_slice(a.logits + row * a.ld, int(a.vocab), slice, w);
+  if (draws && warp == 0) cutoffs[0] = filter_cutoff(a, p, space, slices, largest);
+  if (best && warp == 1) cutoffs[1] = bound_of(space.best_tiles, slices * kSliceWarps, p.best);
   __syncthreads();
-  Mass before = 0;
-  for (int w = 0; w < warp; ++w) before += totals[w];
-  if (before <= target && before + totals[warp] > target) {
-    for (int64_t first = begin; first < end; first += kWarp) {
-      const int64_t id = first + lane;
-      Mass sum = id < end ? amount(id) : 0;
-      for (int delta = 1; delta < kWarp; delta <<= 1) {
-        const Mass other = __shfl_up_sync(kAllLanes, sum, delta);
-        if (lane >= delta) sum += other;
-      }
-      const Mass own = id < end ? amount(id) : 0;
-      if (before + sum > target && before + sum - own <= target && own > 0) found = int(id);
-      before += __shfl_sync(kAllLanes, sum, kWarp - 1);
-      if (before > target) break;
-    }
+  if (draws) collect({space.list, &space.state->listed, kListed}, slice, v, cutoffs[0]);
+  if (draws && p.top_p < 1 && !limits_count(a, p)) add_mass(row_of(a, p, values, largest), p, slice, v, &space.state->mass);
+  if (!best) return;
+  const Collected to{space.best_list, &space.state->listed_best, kListedBest};
+  if (describes_draw(p)) {
+    collect(to, slice, v, cutoffs[1]);
+  } else {
+    collect(to, slice, w, cutoffs[1]);
   }
-  __syncthreads();
-  const int result = found;
-  __syncthreads();
-  return result;
+  if (slice == 0 && threadIdx.x == 0) space.state->best_cutoff = cutoffs[1];
 }
 
-__device__ void filter_min_p(Row& row, float min_p) {
-  if (min_p <= 0) return;
-  // exp((l - largest) / T) >= min_p
-  const float least = row.largest + logf(min_p) / row.scale;
-  row.least_key = max(row.least_key, order_key(least));
+// What a row's token was drawn from.
+struct Drawn {
+  int32_t token;
+  Row row;
+  Mass mass;  // of what the row keeps; of greedy rows where it is asked for
+};
+
+__device__ int32_t draw_greedy(const RowSpace& space, int slices, float largest) {
+  int first = INT32_MAX;
+  for (int s = int(threadIdx.x) % kWarp; s < slices; s += kWarp) {
+    if (space.draws[s].largest == largest) first = min(first, space.draws[s].first);
+  }
+  return warp_least(first);
 }
 
-__device__ void filter_top_k(Row& row, int32_t top_k) {
-  if (top_k <= 0 || top_k >= row.samplable) return;
-  const Threshold t = find_threshold(row.logits, row.samplable, Mass(top_k), [&](int64_t id) { return Mass(row.logits[id] != -INFINITY); });
-  row.least_key = max(row.least_key, t.key);
+// First the slice, then the id in it. The mass of all goes to `mass`.
+__device__ int32_t draw_unfiltered(const RowSpace& space, int slices, const Row& row, double uniform, Mass& mass) {
+  const bool there = int(threadIdx.x) < slices;
+  const Mass mine[1] = {there ? scaled_mass(space.draws[threadIdx.x], row.largest, row.scale) : 0};
+  mass = block_total(mine[0]);
+  const Mass target = target_of(uniform, mass);
+  const Found found = block_find(mine, target);
+  const DrawSlice slice = space.draws[found.index];
+  const double factor = double(expf((slice.largest - row.largest) * row.scale));
+  const Mass inside = min(Mass(double(target - found.before) / factor), slice.mass - 1);
+  return find_in_slice(found.index, row.samplable, inside, [&](int id) { return mass_of(row.logits[id], slice.largest, row.scale); });
 }
 
-// The smallest set of most probable ids that holds top_p of the mass; of equal ones the smaller ids.
-__device__ void filter_top_p(Row& row, double top_p) {
-  if (top_p >= 1) return;
-  auto amount = [&](int64_t id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); };
-  Mass mine = 0;
-  GPU_UNROLL_8
-  for (int64_t i = threadIdx.x; i < row.samplable; i += kThreads) mine += amount(i);
-  const Mass total = block_total(mine);
-  const Mass wanted = max(Mass(1), min(total, Mass(ceil(top_p * double(total)))));
-  const Threshold t = find_threshold(row.logits, row.samplable, wanted, amount);
-  // Ids with the threshold's key, in ascending order, until the mass is reached: all but those after the last one needed go out.
-  auto tied = [&](int64_t id) { return order_key(row.logits[id]) == t.key ? amount(id) : Mass(0); };
-  const int32_t last = find_running(row.samplable, wanted - t.above - 1, tied);
-  row.least_key = max(row.least_key, t.key);
-  if (last < 0) return;
-  row.tie_key = t.key;
-  row.tie_end = int64_t(last) + 1;
+__device__ int32_t draw_filtered(const SampleBatch& a, const SampleRow& p, const RowSpace& space, Row& row, Mass& mass) {
+  row.filter_min_p(p.min_p);
+  const int top_k = limits_count(a, p) ? p.top_k : 0;
+  const uint32_t listed = space.state->listed;
+  int32_t token = -1;
+  const bool short_list = a.lists && listed > 0 && listed <= uint32_t(kListed);
+  if (short_list && draw_listed(row, space.list, int(listed), top_k, p, space.state->mass, token, mass)) return token;
+  if (top_k > 0) filter_top_k(row, top_k);
+  if (p.top_p < 1) filter_top_p(row, p.top_p);
+  mass = kept_mass(row);
+  return draw_kept(row, p.uniform, mass);
 }
 
-__device__ Mass mass_of(const Row& row) {
-  Mass mine = 0;
-  GPU_UNROLL_8
-  for (int64_t i = threadIdx.x; i < row.samplable; i += kThreads) mine += row.kept(i) ? row.mass(row.logits[i]) : Mass(0);
-  return block_total(mine);
-}
-
-__device__ int32_t draw(const Row& row, double uniform) {
-  auto amount = [&](int64_t id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); };
-  const Mass total = mass_of(row);
-  const Mass target = min(Mass(uniform * double(total)), total - 1);
-  return find_running(row.samplable, target, amount);
-}
-
-// From the processed logits, of which the largest is known. `row` gets what the draw was made from; a greedy row keeps all that may be
-// sampled.
-__device__ int32_t choose(const SampleBatch& a, const SampleRow& p, const float* work, float largest, Row& row) {
-  if (largest == -INFINITY) return kForbidden;
+__device__ Drawn choose(const SampleBatch& a, const SampleRow& p, const RowSpace& space, const float* values) {
+  const int slices = slices_of(a.vocab);
+  const float largest = draw_largest(space, slices);
+  Drawn drawn{kForbidden, row_of(a, p, values, largest), 0};
+  if (largest == -INFINITY) return drawn;
   // A penalty may carry a logit past the largest float.
-  if (!isfinite(largest)) return kNotFinite;
-  row = Row{work, a.samplable, largest, p.scale > 0 ? p.scale : 1.0f, 0, 0, INT64_MAX};
-  if (p.scale <= 0) return block_argmax(work, a.samplable, largest);
-  filter_min_p(row, p.min_p);
-  filter_top_k(row, p.top_k);
-  filter_top_p(row, p.top_p);
-  return draw(row, p.uniform);
-}
-
-// Ids [0, count) for which picks(id), by ascending id, to out[0...]. Each warp owns a run of ids.
-template <class Picks, class Write>
-__device__ void compact(int64_t count, const Picks& picks, const Write& write) {
-  __shared__ int totals[kWarps];
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int64_t run = (count + kWarps - 1) / kWarps, begin = warp * run, end = min(count, begin + run);
-  int mine = 0;
-  GPU_UNROLL_8
-  for (int64_t i = begin + lane; i < end; i += kWarp) mine += picks(i);
-  for (int mask = 16; mask > 0; mask >>= 1) mine += __shfl_xor_sync(kAllLanes, mine, mask);
-  if (lane == 0) totals[warp] = mine;
-  __syncthreads();
-  int at = 0;
-  for (int w = 0; w < warp; ++w) at += totals[w];
-  for (int64_t first = begin; first < end; first += kWarp) {
-    const int64_t id = first + lane;
-    const int own = id < end && picks(id);
-    int sum = own;
-    for (int delta = 1; delta < kWarp; delta <<= 1) {
-      const int other = __shfl_up_sync(kAllLanes, sum, delta);
-      if (lane >= delta) sum += other;
-    }
-    if (own) write(at + sum - 1, id);
-    at += __shfl_sync(kAllLanes, sum, kWarp - 1);
+  if (!isfinite(largest)) {
+    drawn.token = kNotFinite;
+  } else if (filters(a, p)) {
+    drawn.token = draw_filtered(a, p, space, drawn.row, drawn.mass);
+  } else if (p.scale > 0 || describes_draw(p)) {
+    drawn.token = draw_unfiltered(space, slices, drawn.row, p.uniform, drawn.mass);
   }
-  __syncthreads();  // totals may be written again
+  if (isfinite(largest) && p.scale <= 0) drawn.token = draw_greedy(space, slices, largest);
+  return drawn;
 }
 
-// The `wanted` largest of the ids that are in, of equal ones the smaller ids; how many there were.
-template <class In>
-__device__ int32_t write_best(const float* values, int64_t count, int32_t wanted, const In& in, const Normaliser& n, BestEntry* out) {
-  int mine = 0;
-  GPU_UNROLL_8
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) mine += in(i);
-  const int32_t taken = min(wanted, int32_t(block_total(mine)));
-  if (taken <= 0) return 0;
-  const Threshold t = find_threshold(values, count, Mass(taken), [&](int64_t id) { return Mass(in(id)); });
-  auto tied = [&](int64_t id) { return Mass(in(id) && order_key(values[id]) == t.key); };
-  const int32_t last = find_running(count, Mass(taken) - t.above - 1, tied);
-  auto picks = [&](int64_t id) { return int(in(id) && (order_key(values[id]) > t.key || (order_key(values[id]) == t.key && id <= last))); };
-  compact(count, picks, [&](int at, int64_t id) { out[at] = {int32_t(id), values[id], n(values[id])}; });
-  return taken;
+// 1 + ids of the source above the value, or 1, and they are counted later.
+__device__ int32_t rank_in(const SampleBatch& a, const SampleRow& p, const RowSpace& space, const Row& source, float value) {
+  if (value == source.largest) return 1;
+  const RowState& state = *space.state;
+  int greater = 0;
+  if (a.lists && wants_best(a, p) && state.listed_best <= uint32_t(kListedBest) && value >= state.best_cutoff) {
+    for (int i = int(threadIdx.x); i < int(state.listed_best); i += kFinishThreads) greater += space.best_list[i].value > value;
+  } else if (a.ranks) {
+    if (threadIdx.x == 0) space.state->ranks = 1, space.state->rank_value = value;
+  } else {
+    GPU_UNROLL_8
+    for (int i = int(threadIdx.x); i < source.samplable; i += kFinishThreads) greater += source.logits[i] > value;
+  }
+  return 1 + block_total(greater);
 }
 
-// Log-probability, rank and alternatives among the ids of `values` that are in.
-template <class In>
-__device__ Sampled describe(const SampleBatch& a, const SampleRow& p, int32_t token, const float* values, int64_t count, const In& in,
+// Log-probability and alternatives among the ids that the source keeps, and the rank among them where it is not known.
+__device__ Sampled describe(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int32_t token, int32_t rank, const Row& source,
                             const Normaliser& n) {
   Sampled result{token, NAN, 0, 0};
   if (token >= 0) {
-    int greater = 0;
-    GPU_UNROLL_8
-    for (int64_t i = threadIdx.x; i < count; i += kThreads) greater += in(i) && values[i] > values[token];
-    result.rank = 1 + block_total(greater);
-    result.logprob = n(values[token]);
+    const float value = source.logits[token];
+    result.logprob = n(value);
+    result.rank = rank > 0 ? rank : rank_in(a, p, space, source, value);
   }
-  const bool placed = p.best > 0 && p.first_best >= 0 && int64_t(p.first_best) + p.best <= a.best_total;
-  if (placed) result.best_count = write_best(values, count, p.best, in, n, a.best + p.first_best);
+  if (!wants_best(a, p)) return result;
+  const uint32_t listed = space.state->listed_best;
+  BestEntry* out = a.best + p.first_best;
+  result.best_count = a.lists && listed <= uint32_t(kListedBest) ? list_best(source, space.best_list, int(listed), p.best, n, out)
+                                                               : find_best(source, p.best, n, out);
   return result;
 }
 
-__device__ Sampled sample_row(const SampleBatch& a, const SampleRow& p, const float* logits, float* work) {
-  Normaliser raw;
-  const float scale = p.logprob_of == LogprobOf::kScaled && p.scale > 0 ? p.scale : 1.0f;
-  if (!normalise(logits, a.vocab, scale, raw)) return {kNotFinite, NAN, 0, 0};
-  auto all = [&](int64_t id) { return logits[id] != -INFINITY; };
-  if (p.given >= 0) return describe(a, p, p.given < a.vocab ? p.given : kForbidden, logits, a.vocab, all, raw);
-  // A pass through the vocabulary costs as much as many a kernel: what nothing changes is read where it is.
-  const bool changed = p.mask >= 0 || p.edit_count > 0;
-  if (changed) process(a, p, logits, work);
-  const float* processed = changed ? work : logits;
-  const float largest = changed || a.samplable < a.vocab ? block_largest(processed, a.samplable) : raw.largest;
-  Row row{};
-  const int32_t token = choose(a, p, processed, largest, row);
-  if (p.logprob_of == LogprobOf::kNone) return {token, 0, 0, 0};
-  if (p.logprob_of != LogprobOf::kProcessed) return describe(a, p, token, logits, a.vocab, all, raw);
-  if (token < 0) return {token, NAN, 0, 0};
-  const Normaliser kept{row.largest, row.scale, float(log(double(mass_of(row)) / double(kMassUnit)))};
-  return describe(
-      a, p, token, processed, a.samplable, [&](int64_t id) { return row.kept(id); }, kept);
+__device__ Sampled finish(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int64_t row) {
+  const int slices = slices_of(a.vocab);
+  const float* logits = a.logits + row * a.ld;
+  const Normaliser raw = combine(space.raw, slices, raw_scale(p));
+  if (!raw.finite()) return {kNotFinite, NAN, 0, 0};
+  const Row all{logits, int(a.vocab), raw.largest, 1.0f, 0, 0, INT32_MAX};
+  if (p.given >= 0) {
+    const int greater = block_total(int(threadIdx.x) < slices ? int(space.draws[threadIdx.x].first) : 0);
+    return describe(a, p, space, p.given < a.vocab ? p.given : kForbidden, 1 + greater, all, raw);
+  }
+  const Drawn drawn = choose(a, p, space, draw_values(a, p, space, row));
+  if (p.logprob_of == LogprobOf::kNone) return {drawn.token, 0, 0, 0};
+  if (p.logprob_of != LogprobOf::kProcessed) return describe(a, p, space, drawn.token, 0, all, raw);
+  if (drawn.token < 0) return {drawn.token, NAN, 0, 0};
+  const Normaliser kept{drawn.row.largest, drawn.row.scale, float(log(double(drawn.mass) / double(kMassUnit)))};
+  return describe(a, p, space, drawn.token, 0, drawn.row, kept);
 }
 
-// One block per row.
-__global__ void __launch_bounds__(kThreads, 1) sample_kernel(SampleBatch a) {
+// A block per row.
+__global__ void __launch_bounds__(kFinishThreads, 1) sample_finish_kernel(SampleBatch a) {
   wait_for_inputs();
   const int64_t row = blockIdx.x;
-  const Sampled result = sample_row(a, a.params[row], a.logits + row * a.ld, a.work + row * a.vocab);
+  const SampleRow p = a.params[row];
+  const Sampled result = finish(a, p, RowSpace(a, row), row);
   if (threadIdx.x != 0) return;
   a.out[row] = result;
-  const int32_t place = a.params[row].place;
-  if (place >= 0 && place < a.last_count) a.last[place] = result.token;
+  if (p.place >= 0 && p.place < a.last_count) a.last[p.place] = result.token;
 }
 
-}  // namespace
+// A block per slice and row; of the rows whose rank is not known.
+__global__ void __launch_bounds__(kSliceThreads, 4) sample_rank_kernel(SampleBatch a) {
+  wait_for_inputs();
+  const int64_t row = blockIdx.y;
+  const RowSpace space(a, row);
+  if (space.state->ranks == 0) return;
+  const SampleRow p = a.params[row];
+  const bool processed = describes_draw(p);
+  float v[kSliceValues];
+  load_slice(processed ? draw_values(a, p, space, row) : a.logits + row * a.ld, int(processed ? a.samplable : a.vocab), int(blockIdx.x), v);
+  const int greater = count_above(v, space.state->rank_value);
+  if (threadIdx.x == 0 && greater > 0) atomicAdd(&a.out[row].rank, greater);
+}
 
-void sample(const SampleBatch& a, cudaStream_t stream) {
-  const char* name = "sample";
-  check_argument(a.rows >= 0 && a.rows < 1 << 20, name, "rows");
-  check_argument(a.vocab >= 1 && a.vocab <= 1 << 18 && a.vocab <= a.ld, name, "vocab");
+void check(const SampleBatch& a, const char* name) {
+  check_argument(a.rows >= 0 && a.rows < 1 << 16, name, "rows");
+  check_argument(a.vocab >= 1 && a.vocab <= int64_t(kMostSlices) * kSliceIds && a.vocab <= a.ld, name, "vocab");
   check_argument(a.samplable >= 1 && a.samplable <= a.vocab, name, "samplable");
-  check_argument(a.work_floats >= a.rows * a.vocab, name, "work_floats");
+  check_argument(a.work_floats >= sample_workspace_floats(a.rows, a.vocab), name, "work_floats");
+  check_argument(reinterpret_cast<uintptr_t>(a.work) % 16 == 0, name, "work");
   check_argument(a.edit_total >= 0, name, "edit_total");
   check_argument(a.last_count >= 0, name, "last_count");
   check_argument(a.best_total >= 0 && a.best_total < int64_t(1) << 31, name, "best_total");
   check_argument(a.mask_rows >= 0 && (a.mask_rows == 0 || a.mask_words * 32 >= a.samplable), name, "mask_words");
+}
+
+}  // namespace
+
+int64_t sample_workspace_floats(int64_t rows, int64_t vocab) { return rows * RowSpace::bytes(vocab) / int64_t(sizeof(float)); }
+
+void choose_kernels(SampleBatch& batch, const std::vector<SampleRow>& rows) {
+  batch.lists = batch.ranks = false;
+  for (const SampleRow& p : rows) {
+    const bool filtered = p.scale > 0 && (p.min_p > 0 || p.top_p < 1 || (p.top_k > 0 && p.top_k < batch.samplable));
+    batch.lists = batch.lists || p.best > 0 || (p.given < 0 && filtered);
+    batch.ranks = batch.ranks || (p.given < 0 && p.logprob_of != LogprobOf::kNone);
+  }
+}
+
+void sample(const SampleBatch& a, cudaStream_t stream) {
+  const char* name = "sample";
+  check(a, name);
   if (a.rows == 0) return;
-  GPU_LAUNCH_EARLY(sample_kernel, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
+  const dim3 slices(unsigned(slices_of(a.vocab)), unsigned(a.rows)), threads(kSliceThreads);
+  GPU_LAUNCH_EARLY(sample_slices_kernel, slices, threads, 0, stream, a);
+  check_launch(name);
+  if (a.lists) GPU_LAUNCH_EARLY(sample_list_kernel, slices, threads, 0, stream, a);
+  check_launch(name);
+  GPU_LAUNCH_EARLY(sample_finish_kernel, dim3(unsigned(a.rows)), dim3(kFinishThreads), 0, stream, a);
+  check_launch(name);
+  if (a.ranks) GPU_LAUNCH_EARLY(sample_rank_kernel, slices, threads, 0, stream, a);
   check_launch(name);
 }
 

@@ -4,7 +4,13 @@
 //
 // No sort: thresholds are found digit by digit over order-preserving keys, probabilities are added as 64-bit integers. Integer sums have no
 // order, so a row's token does not depend on timing, on the device or on its batch.
+//
+// A row is cut in slices, by its vocabulary alone, of which each has a block: one kernel measures them, one ends the rows. Where a row is
+// filtered or has alternatives, one between them lists the few ids that these can be; one after them counts what ranks need. A row with too
+// many candidates is gone through by one block.
 #pragma once
+#include <vector>
+
 #include "cuda/common/gpu.h"
 
 namespace tandem::cuda {
@@ -65,14 +71,20 @@ struct SampleBatch {
   int64_t edit_total;
   const uint32_t* masks;  // bit id % 32 of word id / 32: may be sampled; rows of mask_words
   int64_t mask_rows, mask_words;
-  float* work;  // rows * vocab floats
+  float* work;  // sample_workspace_floats(), at 16 bytes
   int64_t work_floats;
   BestEntry* best;
   int64_t best_total;
   Sampled* out;   // rows
   int32_t* last;  // tokens, for what comes next on the device
   int64_t last_count;
+  // Whether kernels run that only some rows need: choose_kernels() knows. They change no result; without them such rows take long.
+  bool lists, ranks;
 };
+
+int64_t sample_workspace_floats(int64_t rows, int64_t vocab);
+// For rows as they are in batch.params.
+void choose_kernels(SampleBatch& batch, const std::vector<SampleRow>& rows);
 
 // Throws Error(kRange) naming the argument. An edit, a mask or a place outside its table is left out on the device, never followed.
 void sample(const SampleBatch& args, cudaStream_t stream);

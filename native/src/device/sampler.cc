@@ -11,7 +11,7 @@ using engine::Answer;
 
 Sampler::Sampler(const Sizes& sizes, cuda::Stream& stream)
     : sizes_(sizes), stream_(stream), from_(cuda::Inputs::bytes_of<int32_t>(sizes.logit_rows)),
-      copies_(size_t(sizes.logit_rows * sizes.hidden)), lanes_{Lane(sizes), Lane(sizes)}, work_(size_t(sizes.logit_rows * sizes.vocab)),
+      copies_(size_t(sizes.logit_rows * sizes.hidden)), lanes_{Lane(sizes), Lane(sizes)}, work_(size_t(cuda::sample_workspace_floats(sizes.logit_rows, sizes.vocab))),
       device_results_(size_t(sizes.logit_rows)), device_best_(size_t(sizes.best)), last_tokens_(size_t(sizes.sequences)) {}
 
 Sampler::Lane::Lane(const Sizes& sizes) : inputs(sizes.sample_input_bytes), results(size_t(sizes.logit_rows)), best(size_t(sizes.best)) {}
@@ -101,6 +101,7 @@ cuda::SampleBatch Sampler::put(const Group& group, cuda::Inputs& inputs) {
   batch.out = device_results_.data();
   batch.last = last_tokens_.data();
   batch.last_count = sizes_.sequences;
+  cuda::choose_kernels(batch, group.rows);
   return batch;
 }
 

@@ -72,7 +72,7 @@ class Sampler {
   cuda::Inputs from_;
   cuda::PinnedBuffer<float> copies_;  // [logit_rows][hidden]: states from earlier passes
   std::array<Lane, kLanes> lanes_;
-  DeviceBuffer<float> work_;  // [logit_rows][vocab]
+  DeviceBuffer<float> work_;
   DeviceBuffer<cuda::Sampled> device_results_;
   DeviceBuffer<cuda::BestEntry> device_best_;
   DeviceBuffer<int32_t> last_tokens_;  // [sequences]

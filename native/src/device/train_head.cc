@@ -20,11 +20,13 @@ int64_t term_floats(const model::Spec& spec, int64_t logit_rows, const Kernels& 
 TrainHead::TrainHead(const model::Spec& spec, const Weights& weights, Layers& layers, int64_t logit_rows, cuda::Stream& stream)
     : spec_(spec), weights_(weights), layers_(layers), logit_rows_(logit_rows), stream_(stream), ld_terms_(terms_of(spec)),
       picked_(size_t(logit_rows * spec.hidden_size)), logits_(size_t(logit_rows * spec.vocab_size)), terms_(size_t(logit_rows * ld_terms_)),
-      workspace_(size_t(term_floats(spec, logit_rows, weights.kernels))) {}
+      workspace_(size_t(term_floats(spec, logit_rows, weights.kernels))),
+      sums_(size_t(cuda::log_prob_workspace_floats(logit_rows, spec.vocab_size))) {}
 
 int64_t TrainHead::bytes(const model::Spec& spec, int64_t logit_rows, const Kernels& kernels) {
   const int64_t f = sizeof(float), e = sizeof(bf16);
-  return logit_rows * ((spec.hidden_size + spec.vocab_size) * f + terms_of(spec) * e) + term_floats(spec, logit_rows, kernels) * f;
+  return logit_rows * ((spec.hidden_size + spec.vocab_size) * f + terms_of(spec) * e) +
+         (term_floats(spec, logit_rows, kernels) + cuda::log_prob_workspace_floats(logit_rows, spec.vocab_size)) * f;
 }
 
 train::Steps TrainHead::score(TrainTape& tape, train::Scores& scores) {
@@ -47,7 +49,7 @@ void TrainHead::score_rows(TrainTape& tape, int64_t first, int64_t count) {
                     stream_.get());
   layers_.logits(picked_.data(), count, logits_.data());
   cuda::log_prob({logits_.data(), v, count, v, tape.target_ids.data() + first, logprobs_.data() + first, entropies_.data() + first,
-                  directions ? terms_.data() : nullptr, ld_terms_},
+                  directions ? terms_.data() : nullptr, ld_terms_, sums_.data(), int64_t(sums_.size())},
                  stream_.get());
   if (!directions) return;
   const Matrix& w = layers_.head();

@@ -28,6 +28,7 @@ class TrainHead {
   DeviceBuffer<float> picked_, logits_;                 // [logit_rows][hidden], [logit_rows][vocab]
   DeviceBuffer<bf16> terms_;                            // [logit_rows][ld_terms]
   DeviceBuffer<float> workspace_;                       // of the product with terms
+  DeviceBuffer<float> sums_;                            // of log-probabilities
   DeviceBuffer<float> logprobs_, entropies_, factors_;  // per target
 };
 

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "cuda/loss/log_prob.h"
 #include "gpu_support.h"
 #include "ops/sampling.h"
 
@@ -11,12 +12,6 @@ namespace {
 
 constexpr int64_t kVocab = 700, kSamplable = 690;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-struct Case {
-  const char* name;
-  ops::SamplingParams params;
-  bool masked = false;
-};
 
 cuda::SampleRow row_of(const ops::SamplingParams& p, double uniform) {
   cuda::SampleRow row;
@@ -29,15 +24,19 @@ cuda::SampleRow row_of(const ops::SamplingParams& p, double uniform) {
 }
 
 struct Sampler {
-  explicit Sampler(uint64_t seed) : random(seed), logits(random.normals(size_t(kVocab), 3)) {
-    for (int i = 0; i < 40; ++i) logits[size_t(random.whole(0, kVocab - 1))] = 5;  // ties
+  explicit Sampler(uint64_t seed, int64_t ids = kVocab)
+      : random(seed), vocab(ids), ld(ids), samplable(ids - kVocab + kSamplable), logits(random.normals(size_t(ids), 3)) {
+    for (int i = 0; i < 40; ++i) logits[size_t(random.whole(0, ids - 1))] = 5;  // ties
   }
 
   // One launch with a row per uniform.
   std::vector<cuda::Sampled> run(const std::vector<cuda::SampleRow>& rows) {
     std::vector<float> all;
-    for (size_t i = 0; i < rows.size(); ++i) all.insert(all.end(), logits.begin(), logits.end());
-    DeviceBuffer<float> device(all), work(all.size());
+    for (size_t i = 0; i < rows.size(); ++i) {
+      all.insert(all.end(), logits.begin(), logits.end());
+      all.resize((i + 1) * size_t(ld), kInfinity);
+    }
+    DeviceBuffer<float> device(all), work(size_t(cuda::sample_workspace_floats(int64_t(rows.size()), vocab)));
     DeviceBuffer<cuda::SampleRow> params(rows);
     DeviceBuffer<cuda::LogitEdit> edit(edits);
     DeviceBuffer<uint32_t> mask(masks);
@@ -47,14 +46,15 @@ struct Sampler {
     DeviceBuffer<cuda::BestEntry> best_entries{size_t(best_total)};
     cuda::SampleBatch batch{};
     batch.logits = device.data();
-    batch.ld = batch.vocab = kVocab;
+    batch.ld = ld;
+    batch.vocab = vocab;
     batch.rows = int64_t(rows.size());
     batch.samplable = samplable;
     batch.params = params.data();
     batch.edits = edit.data();
     batch.edit_total = int64_t(edits.size());
     batch.masks = mask.data();
-    batch.mask_words = (kVocab + 31) / 32;
+    batch.mask_words = (vocab + 31) / 32;
     batch.mask_rows = int64_t(masks.size()) / batch.mask_words;
     batch.work = work.data();
     batch.work_floats = int64_t(work.size());
@@ -64,6 +64,9 @@ struct Sampler {
     DeviceBuffer<int32_t> places(std::vector<int32_t>(4, 1000));
     batch.last = places.data();
     batch.last_count = 3;
+    cuda::choose_kernels(batch, rows);
+    batch.lists = batch.lists && !plain;
+    batch.ranks = batch.ranks && !plain;
     cuda::sample(batch, nullptr);
     best = best_entries.download();
     last = places.download();
@@ -74,11 +77,12 @@ struct Sampler {
     std::vector<float> copy(row);
     const std::vector<int32_t> none;
     ops::TokenHistory history;
-    return ops::distribution_reference({copy.data(), kVocab, samplable, &none, &params, &history, 0});
+    return ops::distribution_reference({copy.data(), vocab, samplable, &none, &params, &history, 0});
   }
 
   Random random;
-  int64_t samplable = kSamplable;
+  int64_t vocab, ld, samplable;
+  bool plain = false;  // without the kernels that only some rows need
   std::vector<float> logits;
   std::vector<cuda::LogitEdit> edits;
   std::vector<uint32_t> masks;
@@ -105,8 +109,8 @@ void check_draws(Sampler& sampler, const ops::SamplingParams& params, const std:
   }
 }
 
-TEST(gpu_sampling_draws_from_the_reference_distribution) {
-  std::vector<ops::SamplingParams> cases(8);
+std::vector<ops::SamplingParams> filter_cases() {
+  std::vector<ops::SamplingParams> cases(10);
   cases[1].temperature = 0.6;
   cases[2].top_k = 20;
   cases[3].top_p = 0.8;
@@ -114,11 +118,149 @@ TEST(gpu_sampling_draws_from_the_reference_distribution) {
   cases[5].temperature = 1.7, cases[5].top_k = 50, cases[5].top_p = 0.9, cases[5].min_p = 0.02;
   cases[6].top_k = 1;
   cases[7].temperature = 0;
+  cases[8].temperature = 0.3, cases[8].top_k = 400, cases[8].top_p = 0.99;
+  cases[9].top_p = 0.97, cases[9].min_p = 0.001;
+  return cases;
+}
+
+TEST(gpu_sampling_draws_from_the_reference_distribution) {
   Sampler sampler(11);
   for (int64_t samplable : {kSamplable, kVocab}) {
     sampler.samplable = samplable;
-    for (const ops::SamplingParams& params : cases) {
+    for (const ops::SamplingParams& params : filter_cases()) {
       check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
+    }
+  }
+}
+
+// Rows of several slices, at addresses of vectors and not.
+TEST(gpu_sampling_draws_from_rows_of_several_slices) {
+  const int64_t ids = 2 * 4096 + 901;
+  Sampler sampler(31, ids);
+  for (int64_t ld : {ids, ids + 3}) {
+    sampler.ld = ld;
+    for (int64_t samplable : {int64_t(8000), ids}) {
+      sampler.samplable = samplable;
+      for (const ops::SamplingParams& params : filter_cases()) {
+        check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
+      }
+    }
+  }
+}
+
+bool same(const cuda::Sampled& a, const cuda::Sampled& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+bool same(const std::vector<cuda::BestEntry>& a, const std::vector<cuda::BestEntry>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0);
+}
+
+cuda::SampleRow any_row(Random& random, int64_t masks, int64_t edits) {
+  cuda::SampleRow row;
+  row.uniform = random.unit();
+  const float scales[] = {0, 0.5f, 1, 1.6f, 30};
+  row.scale = scales[random.whole(0, 4)];
+  if (random.whole(0, 1)) row.top_k = int32_t(std::min<int64_t>(random.whole(1, 60) * random.whole(1, 60), 9000));
+  if (random.whole(0, 1)) row.top_p = 1 - 0.9 * random.unit() * random.unit() * random.unit();
+  if (random.whole(0, 3) == 0) row.min_p = float(0.1 * random.unit() * random.unit());
+  if (random.whole(0, 3) == 0) row.mask = int32_t(random.whole(0, masks - 1));
+  if (random.whole(0, 3) == 0) row.edit_count = int32_t(random.whole(1, edits));
+  if (random.whole(0, 5) == 0) row.given = int32_t(random.whole(0, 4000));
+  row.logprob_of = cuda::LogprobOf(random.whole(row.given >= 0 ? 1 : 0, row.given >= 0 ? 2 : 3));
+  if (random.whole(0, 1)) row.best = int32_t(random.whole(1, 50) * random.whole(1, 50));
+  return row;
+}
+
+// The kernels that only some rows need change no bit, nor does what else is in the batch.
+void check_all_ways(Sampler& sampler, int64_t count) {
+  sampler.masks.assign(size_t((sampler.vocab + 31) / 32) * 2, 0x5a5af00fu);
+  for (size_t i = 0; i < sampler.masks.size() / 2; ++i) sampler.masks[i] = i == 5 ? ~0u : 0;
+  for (int32_t i = 0; i < 300; ++i) sampler.edits.push_back({i * 13, i % 7 - 3.0f, i % 3 ? 1.0f : 1.2f, 0.25f * float(i % 2)});
+  std::vector<cuda::SampleRow> rows;
+  int32_t best = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    rows.push_back(any_row(sampler.random, 2, 300));
+    rows.back().first_best = best;
+    best += rows.back().best;
+  }
+  const std::vector<cuda::Sampled> together = sampler.run(rows);
+  const std::vector<cuda::BestEntry> entries = sampler.best;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const cuda::SampleRow& row = rows[i];
+    const size_t kept = size_t(together[i].best_count);
+    std::vector<cuda::BestEntry> own(entries.begin() + row.first_best, entries.begin() + row.first_best + row.best);
+    own.resize(kept);
+    for (bool plain : {false, true}) {
+      sampler.plain = plain;
+      cuda::SampleRow alone = row;
+      alone.first_best = 0;
+      const cuda::Sampled seen = sampler.run({alone})[0];
+      CHECK(same(seen, together[i]));
+      sampler.best.resize(std::min(kept, sampler.best.size()));
+      CHECK(same(sampler.best, own));
+    }
+  }
+  sampler.plain = false;
+}
+
+TEST(gpu_sampling_is_the_same_alone_and_without_lists) {
+  Sampler sampler(41, 9001);
+  check_all_ways(sampler, 40);
+}
+
+// So many candidates that they are narrowed down before they are sorted, or that there is no room for them; and so many equal ones.
+TEST(gpu_sampling_goes_through_rows_with_many_candidates) {
+  const int64_t ids = 3 * 4096 + 77;
+  for (float spread : {1.5f, 0.2f, 0.0f}) {
+    Sampler sampler(42, ids);
+    for (float& logit : sampler.logits) logit *= spread;
+    for (double top_p : {0.2, 0.6, 0.97, 1.0}) {
+      ops::SamplingParams params;
+      params.top_p = top_p;
+      params.top_k = top_p == 1 ? 5000 : 0;
+      check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
+    }
+    check_all_ways(sampler, 12);
+  }
+}
+
+TEST(gpu_sampling_ranks_tokens_that_are_not_listed) {
+  Sampler sampler(43, 9001);
+  std::vector<cuda::SampleRow> rows(20, row_of({}, 0));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].uniform = 0.05 * double(i);
+    rows[i].scale = 0.1f;
+    rows[i].best = int32_t(i % 3);
+    rows[i].first_best = int32_t(i);
+  }
+  const std::vector<cuda::Sampled> out = sampler.run(rows);
+  for (const cuda::Sampled& seen : out) {
+    int rank = 1;
+    for (float l : sampler.logits) rank += l > sampler.logits[size_t(seen.token)];
+    CHECK_EQ(seen.rank, rank);
+  }
+}
+
+// What the trainer computes of a token is what the sampler reports.
+TEST(gpu_sampling_reports_the_log_probabilities_of_training) {
+  for (int64_t ids : {int64_t(700), int64_t(9001), int64_t(8192)}) {
+    Sampler sampler(44, ids);
+    std::vector<cuda::SampleRow> rows(8);
+    std::vector<int32_t> targets;
+    for (cuda::SampleRow& row : rows) targets.push_back(row.given = int32_t(sampler.random.whole(0, ids - 1)));
+    const std::vector<cuda::Sampled> out = sampler.run(rows);
+    for (int64_t ld : {ids, (ids + 7) / 8 * 8}) {
+      std::vector<float> all;
+      for (size_t i = 0; i < rows.size(); ++i) {
+        all.insert(all.end(), sampler.logits.begin(), sampler.logits.end());
+        all.resize((i + 1) * size_t(ld));
+      }
+      DeviceBuffer<float> logits(all), scores(rows.size()), entropies(rows.size());
+      DeviceBuffer<float> work(size_t(cuda::log_prob_workspace_floats(int64_t(rows.size()), ids)));
+      DeviceBuffer<int32_t> device_targets(targets);
+      cuda::log_prob({logits.data(), ld, int64_t(rows.size()), ids, device_targets.data(), scores.data(), entropies.data(), nullptr, 0, work.data(),
+                      int64_t(work.size())},
+                     nullptr);
+      const std::vector<float> seen = scores.download();
+      for (size_t i = 0; i < rows.size(); ++i) CHECK(std::memcmp(&seen[i], &out[i].logprob, sizeof(float)) == 0);
     }
   }
 }

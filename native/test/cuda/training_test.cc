@@ -115,7 +115,10 @@ TEST(gpu_log_prob_and_its_gradient) {
   DeviceBuffer<float> logits(values), scores{size_t(rows)}, entropies{size_t(rows)};
   DeviceBuffer<bf16> g(bf16s(random, size_t(rows * ld)));
   DeviceBuffer<int32_t> device_targets(targets);
-  cuda::log_prob({logits.data(), ld, rows, vocab, device_targets.data(), scores.data(), entropies.data(), g.data(), ld}, nullptr);
+  DeviceBuffer<float> work(size_t(cuda::log_prob_workspace_floats(rows, vocab)));
+  cuda::log_prob({logits.data(), ld, rows, vocab, device_targets.data(), scores.data(), entropies.data(), g.data(), ld, work.data(),
+                  int64_t(work.size())},
+                 nullptr);
   const auto seen = scores.download(), seen_entropies = entropies.download();
   const auto gradients = g.download();
   for (int64_t t = 0; t < rows; ++t) {
@@ -139,7 +142,9 @@ TEST(gpu_log_prob_marks_rows_that_are_not_finite) {
   DeviceBuffer<float> logits(values), scores{size_t(2)}, entropies{size_t(2)};
   DeviceBuffer<bf16> g{size_t(80)};
   DeviceBuffer<int32_t> targets(std::vector<int32_t>{3, 3});
-  cuda::log_prob({logits.data(), 40, 2, 40, targets.data(), scores.data(), entropies.data(), g.data(), 40}, nullptr);
+  DeviceBuffer<float> work(size_t(cuda::log_prob_workspace_floats(2, 40)));
+  cuda::log_prob({logits.data(), 40, 2, 40, targets.data(), scores.data(), entropies.data(), g.data(), 40, work.data(), int64_t(work.size())},
+                 nullptr);
   CHECK(std::isfinite(scores.download()[0]) && std::isnan(scores.download()[1]) && std::isnan(entropies.download()[1]));
   for (size_t i = 40; i < 80; ++i) CHECK_EQ(cuda::to_float(g.download()[i]), 0.0f);
 }

@@ -193,6 +193,14 @@ T __shfl_up_sync(unsigned, T v, int delta) {
   const int me = tandem::gpu_emulation::lane(), from = me >= delta ? me - delta : me;
   return tandem::gpu_emulation::warp_exchange(v, [&](const auto& get) { return get(from); });
 }
+inline unsigned __ballot_sync(unsigned, bool vote) {
+  return tandem::gpu_emulation::warp_exchange(vote, [](const auto& get) {
+    unsigned votes = 0;
+    for (int i = 0; i < 32; ++i) votes |= unsigned(get(i)) << i;
+    return votes;
+  });
+}
+inline int __popc(unsigned v) { return __builtin_popcount(v); }
 // The emulation runs one thread at a time: a plain read and write is atomic.
 template <class T>
 T atomicAdd(T* p, T v) {

@@ -1,0 +1,216 @@
+// Filters, draws and alternatives of a row by passes through all of it, one block alone: for rows with more candidates than are listed.
+#pragma once
+#include "cuda/sampling/row.h"
+
+namespace tandem::cuda {
+
+constexpr int kBins = 2 * kFinishThreads;
+constexpr int kDigits = 256;
+constexpr int kPartBits = 14;
+
+// Counters of masses. Sums of 2^18 parts of 14 bits fit into 32, whose additions shared memory does by itself.
+template <int Count>
+struct MassCounters {
+  uint32_t parts[3][Count];
+
+  __device__ void clear() {
+    for (int i = int(threadIdx.x); i < 3 * Count; i += kFinishThreads) parts[i / Count][i % Count] = 0;
+    __syncthreads();
+  }
+  __device__ void add(int at, Mass mass) {
+    constexpr Mass kPart = (1u << kPartBits) - 1;
+    const uint32_t split[3] = {uint32_t(mass & kPart), uint32_t(mass >> kPartBits & kPart), uint32_t(mass >> 2 * kPartBits)};
+    for (int i = 0; i < 3; ++i) {
+      if (split[i] != 0) atomicAdd(&parts[i][at], split[i]);
+    }
+  }
+  __device__ Mass operator[](int at) const {
+    return Mass(parts[0][at]) + (Mass(parts[1][at]) << kPartBits) + (Mass(parts[2][at]) << 2 * kPartBits);
+  }
+};
+
+// One for all that use them by turns.
+template <int Count>
+__device__ MassCounters<Count>& shared_counters() {
+  __shared__ MassCounters<Count> counters;
+  return counters;
+}
+
+// Values by how far they are below the largest, 64 bins for every doubling of the distance: larger values are never in later bins.
+__device__ __forceinline__ int bin_of(float largest, float value) {
+  const float distance = fmaf(largest - value, 16.0f, 1.0f);
+  uint32_t bits;
+  memcpy(&bits, &distance, 4);
+  return int(min((bits - 0x3f800000u) >> 17, uint32_t(kBins - 1)));
+}
+
+// The first bin with which the bins up to it amount to at least `wanted`, and what lies before it. amount(i) is 0 for what is out.
+template <class Value, class Amount>
+__device__ Found find_bin(int count, Mass wanted, float largest, const Value& value, const Amount& amount) {
+  MassCounters<kBins>& bins = shared_counters<kBins>();
+  bins.clear();
+  GPU_UNROLL_4
+  for (int i = int(threadIdx.x); i < count; i += kFinishThreads) {
+    const Mass add = amount(i);
+    if (add != 0) bins.add(bin_of(largest, value(i)), add);
+  }
+  __syncthreads();
+  const int first = 2 * int(threadIdx.x);
+  const Mass mine[2] = {bins[first], bins[first + 1]};
+  return block_find(mine, wanted - 1);  // which ends with a barrier
+}
+
+struct Threshold {
+  uint32_t key;
+  Mass above;  // amount of the ids with larger keys
+};
+
+// The largest key such that the ids with that key or more amount to at least `wanted`, which is not more than all of them.
+template <class Amount>
+__device__ Threshold find_threshold(const float* values, int count, Mass wanted, float largest, const Amount& amount) {
+  MassCounters<kDigits>& digits = shared_counters<kDigits>();
+  const Found bin = find_bin(
+      count, wanted, largest, [&](int i) { return values[i]; }, amount);
+  uint32_t prefix = 0;
+  Mass above = bin.before;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    digits.clear();
+    GPU_UNROLL_4
+    for (int i = int(threadIdx.x); i < count; i += kFinishThreads) {
+      const float value = values[i];
+      const uint32_t key = order_key(value);
+      const bool inside = shift == 24 || key >> (shift + 8) == prefix >> (shift + 8);
+      const Mass add = inside && value != -INFINITY && bin_of(largest, value) == bin.index ? amount(i) : 0;
+      if (add != 0) digits.add(int(key >> shift & 255u), add);
+    }
+    __syncthreads();
+    // From the largest digit down.
+    const int digit = kDigits - 1 - int(threadIdx.x);
+    const Mass mine[1] = {digit >= 0 ? digits[digit] : 0};
+    const Found found = block_find(mine, wanted - above - 1);
+    prefix |= uint32_t(kDigits - 1 - found.index) << shift;
+    above += found.before;
+  }
+  return {prefix, above};
+}
+
+// The first id of a slice, ascending, at which the running amount exceeds `target`; -1 where it never does.
+template <class Amount>
+__device__ int find_in_slice(int slice, int count, Mass target, const Amount& amount) {
+  constexpr int kEach = kSliceIds / kFinishThreads;
+  const int first = slice * kSliceIds + int(threadIdx.x) * kEach;
+  Mass mine[kEach];
+  GPU_UNROLL
+  for (int i = 0; i < kEach; ++i) mine[i] = first + i < count ? amount(first + i) : 0;
+  const Found found = block_find(mine, target);
+  return found.index < 0 ? -1 : slice * kSliceIds + found.index;
+}
+
+// The same of all slices; each warp adds up every so many of them.
+template <class Amount>
+__device__ int find_running(int count, Mass target, const Amount& amount) {
+  __shared__ Mass totals[kMostSlices];
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp, slices = slices_of(count);
+  for (int slice = warp; slice < slices; slice += kFinishThreads / kWarp) {
+    const int end = min(count, (slice + 1) * kSliceIds);
+    Mass mine = 0;
+    GPU_UNROLL_8
+    for (int i = slice * kSliceIds + lane; i < end; i += kWarp) mine += amount(i);
+    for (int mask = 16; mask > 0; mask >>= 1) mine += __shfl_xor_sync(kAllLanes, mine, mask);
+    if (lane == 0) totals[slice] = mine;
+  }
+  __syncthreads();
+  const Mass mine[1] = {int(threadIdx.x) < slices ? totals[threadIdx.x] : 0};
+  const Found found = block_find(mine, target);
+  return found.index < 0 ? -1 : find_in_slice(found.index, count, target - found.before, amount);
+}
+
+__device__ inline Mass kept_mass(const Row& row) {
+  Mass mine = 0;
+  GPU_UNROLL_8
+  for (int i = int(threadIdx.x); i < row.samplable; i += kFinishThreads) mine += row.kept(i) ? row.mass(row.logits[i]) : Mass(0);
+  return block_total(mine);
+}
+
+// Ids with equal values at the k-th place stay.
+__device__ inline void filter_top_k(Row& row, int top_k) {
+  Mass mine = 0;
+  for (int i = int(threadIdx.x); i < row.samplable; i += kFinishThreads) mine += row.logits[i] != -INFINITY;
+  const Mass wanted = min(Mass(top_k), block_total(mine));
+  const Threshold t =
+      find_threshold(row.logits, row.samplable, wanted, row.largest, [&](int id) { return Mass(row.logits[id] != -INFINITY); });
+  row.least_key = max(row.least_key, t.key);
+}
+
+__device__ __forceinline__ Mass share_of(Mass total, double top_p) {
+  return max(Mass(1), min(total, Mass(ceil(top_p * double(total)))));
+}
+
+// The smallest set of most probable ids that holds top_p of the mass; of equal ones the smaller ids.
+__device__ inline void filter_top_p(Row& row, double top_p) {
+  auto amount = [&](int id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); };
+  const Mass wanted = share_of(kept_mass(row), top_p);
+  const Threshold t = find_threshold(row.logits, row.samplable, wanted, row.largest, amount);
+  // Ids with the threshold's key, in ascending order, until the mass is reached: all but those after the last one needed go out.
+  auto tied = [&](int id) { return order_key(row.logits[id]) == t.key ? amount(id) : Mass(0); };
+  const int last = find_running(row.samplable, wanted - t.above - 1, tied);
+  row.least_key = max(row.least_key, t.key);
+  if (last < 0) return;
+  row.tie_key = t.key;
+  row.tie_end = last + 1;
+}
+
+__device__ __forceinline__ Mass target_of(double uniform, Mass total) { return min(Mass(uniform * double(total)), total - 1); }
+
+// From what the row keeps, whose mass is known.
+__device__ inline int draw_kept(const Row& row, double uniform, Mass total) {
+  return find_running(row.samplable, target_of(uniform, total), [&](int id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); });
+}
+
+// Ids [0, count) for which picks(id), by ascending id, to write(0...). Each warp owns a run of ids.
+template <class Picks, class Write>
+__device__ void compact(int count, const Picks& picks, const Write& write) {
+  constexpr int kFinishWarps = kFinishThreads / kWarp;
+  __shared__ int totals[kFinishWarps];
+  const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
+  const int run = (count + kFinishWarps - 1) / kFinishWarps, begin = warp * run, end = min(count, begin + run);
+  int mine = 0;
+  GPU_UNROLL_8
+  for (int i = begin + lane; i < end; i += kWarp) mine += picks(i);
+  for (int mask = 16; mask > 0; mask >>= 1) mine += __shfl_xor_sync(kAllLanes, mine, mask);
+  if (lane == 0) totals[warp] = mine;
+  __syncthreads();
+  int at = 0;
+  for (int w = 0; w < warp; ++w) at += totals[w];
+  GPU_UNROLL_4
+  for (int first = begin; first < end; first += kWarp) {
+    const int id = first + lane;
+    const bool own = id < end && picks(id);
+    const unsigned all = __ballot_sync(kAllLanes, own);
+    if (own) write(at + __popc(all & ((1u << lane) - 1)), id);
+    at += __popc(all);
+  }
+  __syncthreads();  // totals may be written again
+}
+
+// The `wanted` largest of the ids that `source` keeps, of equal ones the smaller ids; how many there were.
+__device__ inline int find_best(const Row& source, int wanted, const Normaliser& n, BestEntry* out) {
+  const float* values = source.logits;
+  int mine = 0;
+  GPU_UNROLL_8
+  for (int i = int(threadIdx.x); i < source.samplable; i += kFinishThreads) mine += source.kept(i);
+  const int taken = min(wanted, block_total(mine));
+  if (taken <= 0) return 0;
+  const Threshold t =
+      find_threshold(values, source.samplable, Mass(taken), source.largest, [&](int id) { return Mass(source.kept(id)); });
+  auto tied = [&](int id) { return Mass(source.kept(id) && order_key(values[id]) == t.key); };
+  const int last = find_running(source.samplable, Mass(taken) - t.above - 1, tied);
+  auto picks = [&](int id) {
+    const uint32_t key = order_key(values[id]);
+    return source.kept(id) && (key > t.key || (key == t.key && id <= last));
+  };
+  compact(source.samplable, picks, [&](int at, int id) { out[at] = {id, value_of_key(order_key(values[id])), n(values[id])}; });
+  return taken;
+}
+
+}  // namespace tandem::cuda
