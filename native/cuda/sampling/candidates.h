@@ -4,54 +4,6 @@
 
 namespace tandem::cuda {
 
-constexpr int kSorted = 2048;
-constexpr int kEachSorted = kSorted / kFinishThreads;
-
-__device__ inline uint64_t (&shared_places())[kSorted] {
-  __shared__ uint64_t places[kSorted];
-  return places;
-}
-
-// Ascending: larger values come first, of equal ones smaller ids.
-__device__ __forceinline__ uint64_t place_of(const Candidate& c) { return uint64_t(~order_key(c.value)) << 32 | uint32_t(c.id); }
-__device__ __forceinline__ uint32_t key_of(uint64_t place) { return ~uint32_t(place >> 32); }
-__device__ __forceinline__ int id_of(uint64_t place) { return int(uint32_t(place)); }
-__device__ __forceinline__ float value_of(uint64_t place) { return value_of_key(key_of(place)); }
-
-// Sorts the first `count` ascending; what follows is overwritten up to the next power of two. Barriers at both ends.
-__device__ inline void sort_places(uint64_t (&places)[kSorted], int count) {
-  int size = 2;
-  while (size < count) size *= 2;
-  for (int i = count + int(threadIdx.x); i < size; i += kFinishThreads) places[i] = ~uint64_t(0);
-  __syncthreads();
-  for (int run = 2; run <= size; run *= 2) {
-    for (int step = run / 2; step > 0; step /= 2) {
-      for (int i = int(threadIdx.x); i < size / 2; i += kFinishThreads) {
-        const int low = 2 * i - (i & (step - 1)), high = low + step;
-        const uint64_t a = places[low], b = places[high];
-        if ((a > b) == ((low & run) == 0)) places[low] = b, places[high] = a;
-      }
-      __syncthreads();
-    }
-  }
-}
-
-// Those of the list for which in(candidate), unsorted; how many: not more than fit.
-template <class In>
-__device__ int gather(const Candidate* list, int count, uint64_t (&places)[kSorted], const In& in) {
-  __shared__ int taken;
-  __syncthreads();
-  if (threadIdx.x == 0) taken = 0;
-  __syncthreads();
-  for (int i = int(threadIdx.x); i < count; i += kFinishThreads) {
-    const Candidate c = list[i];
-    const int at = in(c) ? atomicAdd(&taken, 1) : kSorted;
-    if (at < kSorted) places[at] = place_of(c);
-  }
-  __syncthreads();
-  return min(taken, kSorted);
-}
-
 // How many of the list are in bins up to that of the place from which `wanted` is reached, and the bin; for a list that is too long to sort.
 struct Narrowed {
   int bin, count;
@@ -129,7 +81,8 @@ __device__ inline int draw_sorted(const Row& row, uint64_t (&places)[kSorted], i
 // As find_best, from a list that holds them.
 __device__ inline int list_best(const Row& source, const Candidate* list, int count, int wanted, const Normaliser& n, BestEntry* out) {
   uint64_t(&places)[kSorted] = shared_places();
-  const int there = gather(list, count, places, [&](const Candidate& c) { return source.keeps(c.id, c.value); });
+  const int there = gather(
+      count, places, [&](int i) { return list[i]; }, [&](const Candidate& c) { return source.keeps(c.id, c.value); });
   sort_places(places, there);
   const int taken = min(wanted, there);
   // Each finds its place among the ids by itself: there are few.
@@ -153,7 +106,9 @@ __device__ inline bool draw_listed(Row& row, const Candidate* list, int count, i
     if (narrowed.count > kSorted) return false;
     bin = narrowed.bin;
   }
-  count = gather(list, count, places, [&](const Candidate& c) { return row.keeps(c.id, c.value) && bin_of(row.largest, c.value) <= bin; });
+  count = gather(
+      count, places, [&](int i) { return list[i]; },
+      [&](const Candidate& c) { return row.keeps(c.id, c.value) && bin_of(row.largest, c.value) <= bin; });
   sort_places(places, count);
   count = filtered_count(row, places, count, top_k, p.top_p, total);
   if (count == 0) return false;

@@ -7,6 +7,7 @@
 namespace tandem::cuda {
 namespace {
 
+constexpr int64_t kManyRows = 8;  // that fill a device with a block for several slices of each
 constexpr int kMostTiles = kMostSlices * kSliceWarps;
 
 // Ids of the slice that may not be sampled become -infinity.
@@ -212,11 +213,30 @@ __device__ void add_mass(Row row, const SampleRow& p, int slice, const float (&v
   if (threadIdx.x == 0 && mass > 0) atomicAdd(total, mass);
 }
 
-// A block per slice and row; of the rows that need it.
+// What a row's block lists of a slice.
+struct Listing {
+  bool draws, best;
+  float cutoff, best_cutoff;
+};
+
+__device__ void list_slice(const SampleBatch& a, const SampleRow& p, const RowSpace& space, const Row& row, const float* logits, int slice,
+                           const Listing& wanted) {
+  float v[kSliceValues], w[kSliceValues];
+  const bool processed = describes_draw(p), raw = wanted.best && !processed;
+  if (wanted.draws || processed) load_slice(row.logits, row.samplable, slice, v);
+  if (raw) load_slice(logits, int(a.vocab), slice, w);
+  if (wanted.draws) collect({space.list, &space.state->listed, kListed}, slice, v, wanted.cutoff);
+  if (wanted.draws && p.top_p < 1 && !limits_count(a, p)) add_mass(row, p, slice, v, &space.state->mass);
+  const Collected best{space.best_list, &space.state->listed_best, kListedBest};
+  if (raw) collect(best, slice, w, wanted.best_cutoff);
+  if (wanted.best && processed) collect(best, slice, v, wanted.best_cutoff);
+}
+
+// Blocks that share a row's slices; of the rows that need it.
 __global__ void __launch_bounds__(kSliceThreads, 3) sample_list_kernel(SampleBatch a) {
   wait_for_inputs();
   __shared__ float cutoffs[2];
-  const int slice = int(blockIdx.x), slices = slices_of(a.vocab), warp = int(threadIdx.x) / kWarp;
+  const int slices = slices_of(a.vocab), warp = int(threadIdx.x) / kWarp;
   const int64_t row = blockIdx.y;
   const SampleRow p = a.params[row];
   const bool best = wants_best(a, p);
@@ -224,23 +244,15 @@ __global__ void __launch_bounds__(kSliceThreads, 3) sample_list_kernel(SampleBat
   const RowSpace space(a, row);
   const float largest = draw_largest(space, slices);
   const bool draws = filters(a, p) && isfinite(largest);
-  const float* values = draw_values(a, p, space, row);
-  float v[kSliceValues], w[kSliceValues];
-  if (draws || describes_draw(p)) load_slice(values, int(a.samplable), slice, v);
-  if (best && !describes_draw(p)) load_slice(a.logits + row * a.ld, int(a.vocab), slice, w);
   if (draws && warp == 0) cutoffs[0] = filter_cutoff(a, p, space, slices, largest);
   if (best && warp == 1) cutoffs[1] = bound_of(space.best_tiles, slices * kSliceWarps, p.best);
   __syncthreads();
-  if (draws) collect({space.list, &space.state->listed, kListed}, slice, v, cutoffs[0]);
-  if (draws && p.top_p < 1 && !limits_count(a, p)) add_mass(row_of(a, p, values, largest), p, slice, v, &space.state->mass);
-  if (!best) return;
-  const Collected to{space.best_list, &space.state->listed_best, kListedBest};
-  if (describes_draw(p)) {
-    collect(to, slice, v, cutoffs[1]);
-  } else {
-    collect(to, slice, w, cutoffs[1]);
+  const Listing wanted{draws, best, cutoffs[0], cutoffs[1]};
+  const Row drawn = row_of(a, p, draw_values(a, p, space, row), largest);
+  for (int slice = int(blockIdx.x); slice < slices; slice += int(gridDim.x)) {
+    list_slice(a, p, space, drawn, a.logits + row * a.ld, slice, wanted);
   }
-  if (slice == 0 && threadIdx.x == 0) space.state->best_cutoff = cutoffs[1];
+  if (best && blockIdx.x == 0 && threadIdx.x == 0) space.state->best_cutoff = cutoffs[1];
 }
 
 // What a row's token was drawn from.
@@ -279,8 +291,7 @@ __device__ int32_t draw_filtered(const SampleBatch& a, const SampleRow& p, const
   const bool short_list = a.lists && listed > 0 && listed <= uint32_t(kListed);
   if (short_list && draw_listed(row, space.list, int(listed), top_k, p, space.state->mass, token, mass)) return token;
   if (top_k > 0) filter_top_k(row, top_k);
-  if (p.top_p < 1) filter_top_p(row, p.top_p);
-  mass = kept_mass(row);
+  if (p.top_p < 1) filter_top_p(row, share_of(a.lists && top_k == 0 ? space.state->mass : kept_mass(row), p.top_p));
   return draw_kept(row, p.uniform, mass);
 }
 
@@ -353,7 +364,7 @@ __device__ Sampled finish(const SampleBatch& a, const SampleRow& p, const RowSpa
 }
 
 // A block per row.
-__global__ void __launch_bounds__(kFinishThreads, 1) sample_finish_kernel(SampleBatch a) {
+__global__ void __launch_bounds__(kFinishThreads, 2) sample_finish_kernel(SampleBatch a) {
   wait_for_inputs();
   const int64_t row = blockIdx.x;
   const SampleRow p = a.params[row];
@@ -409,7 +420,9 @@ void sample(const SampleBatch& a, cudaStream_t stream) {
   const dim3 slices(unsigned(slices_of(a.vocab)), unsigned(a.rows)), threads(kSliceThreads);
   GPU_LAUNCH_EARLY(sample_slices_kernel, slices, threads, 0, stream, a);
   check_launch(name);
-  if (a.lists) GPU_LAUNCH_EARLY(sample_list_kernel, slices, threads, 0, stream, a);
+  // Finding the cutoffs costs a block as much as a few slices.
+  const dim3 shared(a.rows < kManyRows ? slices.x : (slices.x + 3) / 4, slices.y);
+  if (a.lists) GPU_LAUNCH_EARLY(sample_list_kernel, shared, threads, 0, stream, a);
   check_launch(name);
   GPU_LAUNCH_EARLY(sample_finish_kernel, dim3(unsigned(a.rows)), dim3(kFinishThreads), 0, stream, a);
   check_launch(name);

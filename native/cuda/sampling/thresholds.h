@@ -1,6 +1,6 @@
 // Filters, draws and alternatives of a row by passes through all of it, one block alone: for rows with more candidates than are listed.
 #pragma once
-#include "cuda/sampling/row.h"
+#include "cuda/sampling/places.h"
 
 namespace tandem::cuda {
 
@@ -60,17 +60,53 @@ __device__ Found find_bin(int count, Mass wanted, float largest, const Value& va
   return block_find(mine, wanted - 1);  // which ends with a barrier
 }
 
+// The first id of a slice, ascending, at which the running amount exceeds `target`; -1 where it never does.
+template <class Amount>
+__device__ int find_in_slice(int slice, int count, Mass target, const Amount& amount) {
+  constexpr int kEach = kSliceIds / kFinishThreads;
+  const int first = slice * kSliceIds + int(threadIdx.x) * kEach;
+  Mass mine[kEach];
+  GPU_UNROLL
+  for (int i = 0; i < kEach; ++i) mine[i] = first + i < count ? amount(first + i) : 0;
+  const Found found = block_find(mine, target);
+  return found.index < 0 ? -1 : slice * kSliceIds + found.index;
+}
+
+// Thread s gets the sum of slice s; each warp adds up every so many of them.
+template <class Amount>
+__device__ Mass slice_amount(int count, const Amount& amount) {
+  __shared__ Mass totals[kMostSlices];
+  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp, slices = slices_of(count);
+  for (int slice = warp; slice < slices; slice += kFinishThreads / kWarp) {
+    const int end = min(count, (slice + 1) * kSliceIds);
+    Mass mine = 0;
+    GPU_UNROLL_8
+    for (int i = slice * kSliceIds + lane; i < end; i += kWarp) mine += amount(i);
+    for (int mask = 16; mask > 0; mask >>= 1) mine += __shfl_xor_sync(kAllLanes, mine, mask);
+    if (lane == 0) totals[slice] = mine;
+  }
+  __syncthreads();
+  return int(threadIdx.x) < slices ? totals[threadIdx.x] : 0;
+}
+
+// As find_in_slice, of all slices with these sums.
+template <class Amount>
+__device__ int find_running(int count, Mass target, Mass slice_sum, const Amount& amount) {
+  const Mass mine[1] = {slice_sum};
+  const Found found = block_find(mine, target);
+  return found.index < 0 ? -1 : find_in_slice(found.index, count, target - found.before, amount);
+}
+
+// A place in the order of values and ids: all up to it amount to what was wanted.
 struct Threshold {
   uint32_t key;
-  Mass above;  // amount of the ids with larger keys
+  int id;
 };
 
-// The largest key such that the ids with that key or more amount to at least `wanted`, which is not more than all of them.
+// The same by digits, for a bin of too many ids.
 template <class Amount>
-__device__ Threshold find_threshold(const float* values, int count, Mass wanted, float largest, const Amount& amount) {
+__device__ Threshold find_crowded(const float* values, int count, Mass wanted, float largest, const Found& bin, const Amount& amount) {
   MassCounters<kDigits>& digits = shared_counters<kDigits>();
-  const Found bin = find_bin(
-      count, wanted, largest, [&](int i) { return values[i]; }, amount);
   uint32_t prefix = 0;
   Mass above = bin.before;
   for (int shift = 24; shift >= 0; shift -= 8) {
@@ -91,38 +127,32 @@ __device__ Threshold find_threshold(const float* values, int count, Mass wanted,
     prefix |= uint32_t(kDigits - 1 - found.index) << shift;
     above += found.before;
   }
-  return {prefix, above};
+  auto tied = [&](int id) { return order_key(values[id]) == prefix ? amount(id) : Mass(0); };
+  return {prefix, find_running(count, wanted - above - 1, slice_amount(count, tied), tied)};
 }
 
-// The first id of a slice, ascending, at which the running amount exceeds `target`; -1 where it never does.
+// The first place, from the largest value down and of equal ones from the smallest id up, with which the places up to it amount to at least
+// `wanted`, which is not more than all of them.
 template <class Amount>
-__device__ int find_in_slice(int slice, int count, Mass target, const Amount& amount) {
-  constexpr int kEach = kSliceIds / kFinishThreads;
-  const int first = slice * kSliceIds + int(threadIdx.x) * kEach;
-  Mass mine[kEach];
+__device__ Threshold find_threshold(const float* values, int count, Mass wanted, float largest, const Amount& amount) {
+  auto value = [&](int i) { return values[i]; };
+  const Found bin = find_bin(count, wanted, largest, value, amount);
+  uint64_t(&places)[kSorted] = shared_places();
+  auto inside = [&](const Candidate& c) { return c.value != -INFINITY && bin_of(largest, c.value) == bin.index && amount(c.id) != 0; };
+  const int there = gather(
+      count, places, [&](int i) { return Candidate{i, values[i]}; }, inside);
+  if (there > kSorted) return find_crowded(values, count, wanted, largest, bin, amount);
+  sort_places(places, there);
+  Mass mine[kEachSorted];
   GPU_UNROLL
-  for (int i = 0; i < kEach; ++i) mine[i] = first + i < count ? amount(first + i) : 0;
-  const Found found = block_find(mine, target);
-  return found.index < 0 ? -1 : slice * kSliceIds + found.index;
-}
-
-// The same of all slices; each warp adds up every so many of them.
-template <class Amount>
-__device__ int find_running(int count, Mass target, const Amount& amount) {
-  __shared__ Mass totals[kMostSlices];
-  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp, slices = slices_of(count);
-  for (int slice = warp; slice < slices; slice += kFinishThreads / kWarp) {
-    const int end = min(count, (slice + 1) * kSliceIds);
-    Mass mine = 0;
-    GPU_UNROLL_8
-    for (int i = slice * kSliceIds + lane; i < end; i += kWarp) mine += amount(i);
-    for (int mask = 16; mask > 0; mask >>= 1) mine += __shfl_xor_sync(kAllLanes, mine, mask);
-    if (lane == 0) totals[slice] = mine;
+  for (int i = 0; i < kEachSorted; ++i) {
+    const int at = int(threadIdx.x) * kEachSorted + i;
+    mine[i] = at < there ? amount(id_of(places[at])) : 0;
   }
-  __syncthreads();
-  const Mass mine[1] = {int(threadIdx.x) < slices ? totals[threadIdx.x] : 0};
-  const Found found = block_find(mine, target);
-  return found.index < 0 ? -1 : find_in_slice(found.index, count, target - found.before, amount);
+  const Found found = block_find(mine, wanted - bin.before - 1);
+  const uint64_t place = places[max(found.index, 0)];
+  __syncthreads();  // before the places are used again
+  return {key_of(place), id_of(place)};
 }
 
 __device__ inline Mass kept_mass(const Row& row) {
@@ -146,25 +176,23 @@ __device__ __forceinline__ Mass share_of(Mass total, double top_p) {
   return max(Mass(1), min(total, Mass(ceil(top_p * double(total)))));
 }
 
-// The smallest set of most probable ids that holds top_p of the mass; of equal ones the smaller ids.
-__device__ inline void filter_top_p(Row& row, double top_p) {
-  auto amount = [&](int id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); };
-  const Mass wanted = share_of(kept_mass(row), top_p);
-  const Threshold t = find_threshold(row.logits, row.samplable, wanted, row.largest, amount);
-  // Ids with the threshold's key, in ascending order, until the mass is reached: all but those after the last one needed go out.
-  auto tied = [&](int id) { return order_key(row.logits[id]) == t.key ? amount(id) : Mass(0); };
-  const int last = find_running(row.samplable, wanted - t.above - 1, tied);
+// The smallest set of most probable ids that holds the wanted mass; of equal ones the smaller ids.
+__device__ inline void filter_top_p(Row& row, Mass wanted) {
+  const Threshold t = find_threshold(row.logits, row.samplable, wanted, row.largest,
+                                     [&](int id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); });
   row.least_key = max(row.least_key, t.key);
-  if (last < 0) return;
   row.tie_key = t.key;
-  row.tie_end = last + 1;
+  row.tie_end = t.id + 1;
 }
 
 __device__ __forceinline__ Mass target_of(double uniform, Mass total) { return min(Mass(uniform * double(total)), total - 1); }
 
-// From what the row keeps, whose mass is known.
-__device__ inline int draw_kept(const Row& row, double uniform, Mass total) {
-  return find_running(row.samplable, target_of(uniform, total), [&](int id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); });
+// From what the row keeps, whose mass goes to `total`.
+__device__ inline int draw_kept(const Row& row, double uniform, Mass& total) {
+  auto amount = [&](int id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); };
+  const Mass mine = slice_amount(row.samplable, amount);
+  total = block_total(mine);
+  return find_running(row.samplable, target_of(uniform, total), mine, amount);
 }
 
 // Ids [0, count) for which picks(id), by ascending id, to write(0...). Each warp owns a run of ids.
@@ -203,11 +231,9 @@ __device__ inline int find_best(const Row& source, int wanted, const Normaliser&
   if (taken <= 0) return 0;
   const Threshold t =
       find_threshold(values, source.samplable, Mass(taken), source.largest, [&](int id) { return Mass(source.kept(id)); });
-  auto tied = [&](int id) { return Mass(source.kept(id) && order_key(values[id]) == t.key); };
-  const int last = find_running(source.samplable, Mass(taken) - t.above - 1, tied);
   auto picks = [&](int id) {
     const uint32_t key = order_key(values[id]);
-    return source.kept(id) && (key > t.key || (key == t.key && id <= last));
+    return source.kept(id) && (key > t.key || (key == t.key && id <= t.id));
   };
   compact(source.samplable, picks, [&](int at, int id) { out[at] = {id, value_of_key(order_key(values[id])), n(values[id])}; });
   return taken;

@@ -1,0 +1,56 @@
+// A few ids of a row in the order of their values, in shared memory.
+#pragma once
+#include "cuda/sampling/row.h"
+
+namespace tandem::cuda {
+
+constexpr int kSorted = 2048;
+constexpr int kEachSorted = kSorted / kFinishThreads;
+
+__device__ inline uint64_t (&shared_places())[kSorted] {
+  __shared__ uint64_t places[kSorted];
+  return places;
+}
+
+// Ascending: larger values come first, of equal ones smaller ids.
+__device__ __forceinline__ uint64_t place_of(const Candidate& c) { return uint64_t(~order_key(c.value)) << 32 | uint32_t(c.id); }
+__device__ __forceinline__ uint32_t key_of(uint64_t place) { return ~uint32_t(place >> 32); }
+__device__ __forceinline__ int id_of(uint64_t place) { return int(uint32_t(place)); }
+__device__ __forceinline__ float value_of(uint64_t place) { return value_of_key(key_of(place)); }
+
+// Sorts the first `count` ascending; what follows is overwritten up to the next power of two. Barriers at both ends.
+__device__ inline void sort_places(uint64_t (&places)[kSorted], int count) {
+  int size = 2;
+  while (size < count) size *= 2;
+  for (int i = count + int(threadIdx.x); i < size; i += kFinishThreads) places[i] = ~uint64_t(0);
+  __syncthreads();
+  for (int run = 2; run <= size; run *= 2) {
+    for (int step = run / 2; step > 0; step /= 2) {
+      for (int i = int(threadIdx.x); i < size / 2; i += kFinishThreads) {
+        const int low = 2 * i - (i & (step - 1)), high = low + step;
+        const uint64_t a = places[low], b = places[high];
+        if ((a > b) == ((low & run) == 0)) places[low] = b, places[high] = a;
+      }
+      __syncthreads();
+    }
+  }
+}
+
+// Those of at(0), ..., at(count - 1) for which in(candidate), unsorted; how many there are: the first that fit are in `places`.
+template <class At, class In>
+__device__ int gather(int count, uint64_t (&places)[kSorted], const At& at, const In& in) {
+  __shared__ int taken;
+  __syncthreads();
+  if (threadIdx.x == 0) taken = 0;
+  __syncthreads();
+  GPU_UNROLL_4
+  for (int i = int(threadIdx.x); i < count; i += kFinishThreads) {
+    const Candidate c = at(i);
+    const int place = in(c) ? atomicAdd(&taken, 1) : kSorted;
+    if (place < kSorted) places[place] = place_of(c);
+  }
+  __syncthreads();
+  return taken;
+}
+
+}  // namespace tandem::cuda
