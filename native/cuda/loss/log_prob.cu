@@ -84,7 +84,8 @@ __device__ void write_gradients(const LogProb& a, int64_t row, const Normaliser&
 // A block per slice and row, or, without gradients, per row.
 __global__ void __launch_bounds__(kSliceThreads, 4) log_prob_kernel(LogProb a) {
   wait_for_inputs();
-  const int64_t row = blockIdx.y;
+  // The rows that were read last come first: the cache may still have them.
+  const int64_t row = int64_t(gridDim.y) - 1 - int64_t(blockIdx.y);
   const bool counts = scored(a, row);
   const int slices = slices_of(a.vocab);
   Normaliser n{0, 1, 0};

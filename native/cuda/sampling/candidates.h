@@ -97,7 +97,8 @@ __device__ inline int list_best(const Row& source, const Candidate* list, int co
 }
 
 // top_k (0: off), top_p and the draw from the list, and in `row` what they leave and in `kept` its mass. False: it takes the whole row.
-__device__ inline bool draw_listed(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token, Mass& kept) {
+__device__ inline bool draw_listed(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
+                                   Mass& kept) {
   uint64_t(&places)[kSorted] = shared_places();
   int bin = kBins;
   if (count > kSorted) {

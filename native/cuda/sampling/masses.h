@@ -9,7 +9,9 @@ constexpr float kMassUnit = 2199023255552.0f;  // 2^41
 
 using Mass = unsigned long long;
 
-__device__ __forceinline__ Mass mass_of(float logit, float largest, float scale) { return Mass(expf((logit - largest) * scale) * kMassUnit); }
+__device__ __forceinline__ Mass mass_of(float logit, float largest, float scale) {
+  return Mass(expf((logit - largest) * scale) * kMassUnit);
+}
 
 // Larger floats have larger keys, both zeros the same; NaN does not come here.
 __device__ __forceinline__ uint32_t order_key(float f) {

@@ -6,14 +6,14 @@
 
 namespace tandem::cuda {
 
-constexpr int kFinishThreads = 512;     // of the block that ends a row
-constexpr int kMostSlices = 64;         // of 2^18 ids
-constexpr int kListed = 8192;           // candidates of a draw; where there are more, the whole row is gone through
-constexpr int kListedBest = 2048;       // candidates of the alternatives
+constexpr int kFinishThreads = 512;  // of the block that ends a row
+constexpr int kMostSlices = 64;      // of 2^18 ids
+constexpr int kListed = 8192;        // candidates of a draw; where there are more, the whole row is gone through
+constexpr int kListedBest = 2048;    // candidates of the alternatives
 
 // Of the ids of one slice.
 struct RawSlice {
-  float largest, sum;  // of exponentials, or of what shows whether they are finite
+  float largest, sum;  // of exponentials; 1 where no log-probabilities are asked for
 };
 struct DrawSlice {
   Mass mass;  // relative to the slice's largest
@@ -37,8 +37,8 @@ struct RowState {
 
 // A row's part of the workspace.
 struct RowSpace {
-  RawSlice* raw;             // slices
-  DrawSlice* draws;          // slices
+  RawSlice* raw;              // slices
+  DrawSlice* draws;           // slices
   float *tiles, *best_tiles;  // the largest of each warp of each slice: of the draw's values, of those of the alternatives
   RowState* state;
   Candidate *list, *best_list;
@@ -63,7 +63,9 @@ struct RowSpace {
 };
 
 // Of the log-probabilities of untouched logits.
-__device__ __forceinline__ float raw_scale(const SampleRow& p) { return p.logprob_of == LogprobOf::kScaled && p.scale > 0 ? p.scale : 1.0f; }
+__device__ __forceinline__ float raw_scale(const SampleRow& p) {
+  return p.logprob_of == LogprobOf::kScaled && p.scale > 0 ? p.scale : 1.0f;
+}
 __device__ __forceinline__ float draw_scale(const SampleRow& p) { return p.scale > 0 ? p.scale : 1.0f; }
 __device__ __forceinline__ bool changed(const SampleRow& p) { return p.mask >= 0 || p.edit_count > 0; }
 __device__ __forceinline__ bool describes_draw(const SampleRow& p) { return p.given < 0 && p.logprob_of == LogprobOf::kProcessed; }
@@ -72,7 +74,8 @@ __device__ __forceinline__ bool filters(const SampleBatch& a, const SampleRow& p
   return p.given < 0 && p.scale > 0 && (p.min_p > 0 || p.top_p < 1 || limits_count(a, p));
 }
 __device__ __forceinline__ bool wants_best(const SampleBatch& a, const SampleRow& p) {
-  return p.best > 0 && p.first_best >= 0 && int64_t(p.first_best) + p.best <= a.best_total && (p.given >= 0 || p.logprob_of != LogprobOf::kNone);
+  return p.best > 0 && p.first_best >= 0 && int64_t(p.first_best) + p.best <= a.best_total &&
+         (p.given >= 0 || p.logprob_of != LogprobOf::kNone);
 }
 
 // What is drawn from: `samplable` values.

@@ -47,15 +47,17 @@ __device__ void edit_slice(const SampleBatch& a, const SampleRow& p, int slice, 
   for (int i = 0; i < kSliceValues; ++i) v[i] = values[slice_id(slice, i) - begin];
 }
 
-// Where the log-probabilities are not asked for the sum only shows what is not finite.
-__device__ RawSlice measure_raw(const SampleRow& p, const float (&v)[kSliceValues], float largest) {
-  if (p.given >= 0 || p.logprob_of == LogprobOf::kRaw || p.logprob_of == LogprobOf::kScaled) {
-    return {largest, block_sum(slice_sum(v, largest, raw_scale(p)))};
-  }
+// Of this thread's values; +infinity where one is NaN: so the slice's largest shows it where its sum is not asked for.
+__device__ float largest_or_spoiled(const float (&v)[kSliceValues]) {
   bool spoiled = false;
   GPU_UNROLL
-  for (int i = 0; i < kSliceValues; ++i) spoiled = spoiled || !(v[i] < INFINITY);
-  return {largest, block_max(spoiled ? 1.0f : 0.0f) > 0 ? NAN : 1.0f};
+  for (int i = 0; i < kSliceValues; ++i) spoiled = spoiled || isnan(v[i]);
+  return spoiled ? INFINITY : largest_of(v);
+}
+
+__device__ RawSlice measure_raw(const SampleRow& p, const float (&v)[kSliceValues], float largest) {
+  const bool scores = p.given >= 0 || p.logprob_of == LogprobOf::kRaw || p.logprob_of == LogprobOf::kScaled;
+  return {largest, scores ? block_sum(slice_sum(v, largest, raw_scale(p))) : 1.0f};
 }
 
 __device__ int count_above(const float (&v)[kSliceValues], float value) {
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(kSliceThreads, 6) sample_slices_kernel(SampleB
   const SampleRow p = a.params[row];
   const RowSpace space(a, row);
   if (slice == 0 && threadIdx.x == 0) *space.state = RowState{};
-  float warp_largest = warp_max(largest_of(v)), largest = block_max(warp_largest);
+  float warp_largest = warp_max(largest_or_spoiled(v)), largest = block_max(warp_largest);
   const RawSlice raw = measure_raw(p, v, largest);
   if (threadIdx.x == 0) space.raw[slice] = raw;
   if (leads && !describes_draw(p)) space.best_tiles[tile] = warp_largest;
@@ -341,7 +343,7 @@ __device__ Sampled describe(const SampleBatch& a, const SampleRow& p, const RowS
   const uint32_t listed = space.state->listed_best;
   BestEntry* out = a.best + p.first_best;
   result.best_count = a.lists && listed <= uint32_t(kListedBest) ? list_best(source, space.best_list, int(listed), p.best, n, out)
-                                                               : find_best(source, p.best, n, out);
+                                                                 : find_best(source, p.best, n, out);
   return result;
 }
 

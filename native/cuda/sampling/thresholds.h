@@ -140,7 +140,11 @@ __device__ Threshold find_threshold(const float* values, int count, Mass wanted,
   uint64_t(&places)[kSorted] = shared_places();
   auto inside = [&](const Candidate& c) { return c.value != -INFINITY && bin_of(largest, c.value) == bin.index && amount(c.id) != 0; };
   const int there = gather(
-      count, places, [&](int i) { return Candidate{i, values[i]}; }, inside);
+      count, places,
+      [&](int i) {
+        return Candidate{i, values[i]};
+      },
+      inside);
   if (there > kSorted) return find_crowded(values, count, wanted, largest, bin, amount);
   sort_places(places, there);
   Mass mine[kEachSorted];
@@ -172,9 +176,7 @@ __device__ inline void filter_top_k(Row& row, int top_k) {
   row.least_key = max(row.least_key, t.key);
 }
 
-__device__ __forceinline__ Mass share_of(Mass total, double top_p) {
-  return max(Mass(1), min(total, Mass(ceil(top_p * double(total)))));
-}
+__device__ __forceinline__ Mass share_of(Mass total, double top_p) { return max(Mass(1), min(total, Mass(ceil(top_p * double(total))))); }
 
 // The smallest set of most probable ids that holds the wanted mass; of equal ones the smaller ids.
 __device__ inline void filter_top_p(Row& row, Mass wanted) {
@@ -229,8 +231,7 @@ __device__ inline int find_best(const Row& source, int wanted, const Normaliser&
   for (int i = int(threadIdx.x); i < source.samplable; i += kFinishThreads) mine += source.kept(i);
   const int taken = min(wanted, block_total(mine));
   if (taken <= 0) return 0;
-  const Threshold t =
-      find_threshold(values, source.samplable, Mass(taken), source.largest, [&](int id) { return Mass(source.kept(id)); });
+  const Threshold t = find_threshold(values, source.samplable, Mass(taken), source.largest, [&](int id) { return Mass(source.kept(id)); });
   auto picks = [&](int id) {
     const uint32_t key = order_key(values[id]);
     return source.kept(id) && (key > t.key || (key == t.key && id <= t.id));

@@ -11,8 +11,9 @@ using engine::Answer;
 
 Sampler::Sampler(const Sizes& sizes, cuda::Stream& stream)
     : sizes_(sizes), stream_(stream), from_(cuda::Inputs::bytes_of<int32_t>(sizes.logit_rows)),
-      copies_(size_t(sizes.logit_rows * sizes.hidden)), lanes_{Lane(sizes), Lane(sizes)}, work_(size_t(cuda::sample_workspace_floats(sizes.logit_rows, sizes.vocab))),
-      device_results_(size_t(sizes.logit_rows)), device_best_(size_t(sizes.best)), last_tokens_(size_t(sizes.sequences)) {}
+      copies_(size_t(sizes.logit_rows * sizes.hidden)), lanes_{Lane(sizes), Lane(sizes)},
+      work_(size_t(cuda::sample_workspace_floats(sizes.logit_rows, sizes.vocab))), device_results_(size_t(sizes.logit_rows)),
+      device_best_(size_t(sizes.best)), last_tokens_(size_t(sizes.sequences)) {}
 
 Sampler::Lane::Lane(const Sizes& sizes) : inputs(sizes.sample_input_bytes), results(size_t(sizes.logit_rows)), best(size_t(sizes.best)) {}
 

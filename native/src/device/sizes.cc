@@ -60,9 +60,8 @@ std::vector<MemoryPart> Sizes::parts() const {
   const size_t f = sizeof(float);
   const size_t activations = size_t(rows) * size_t(hidden) * f + layer_bytes() + kLanes * forward_input_bytes;
   const size_t sampling = size_t(logit_rows) * (size_t(hidden + vocab) * f + sizeof(cuda::Sampled)) +
-                          size_t(cuda::sample_workspace_floats(logit_rows, vocab)) * f +
-                          size_t(best) * sizeof(cuda::BestEntry) + kLanes * sample_input_bytes +
-                          cuda::Inputs::bytes_of<int32_t>(logit_rows) + size_t(sequences) * sizeof(int32_t);
+                          size_t(cuda::sample_workspace_floats(logit_rows, vocab)) * f + size_t(best) * sizeof(cuda::BestEntry) +
+                          kLanes * sample_input_bytes + cuda::Inputs::bytes_of<int32_t>(logit_rows) + size_t(sequences) * sizeof(int32_t);
   return {{"KV pages", size_t(pages) * size_t(page_bytes)}, {"activations", activations}, {"logits and sampling", sampling}};
 }
 

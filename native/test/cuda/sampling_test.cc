@@ -256,8 +256,8 @@ TEST(gpu_sampling_reports_the_log_probabilities_of_training) {
       DeviceBuffer<float> logits(all), scores(rows.size()), entropies(rows.size());
       DeviceBuffer<float> work(size_t(cuda::log_prob_workspace_floats(int64_t(rows.size()), ids)));
       DeviceBuffer<int32_t> device_targets(targets);
-      cuda::log_prob({logits.data(), ld, int64_t(rows.size()), ids, device_targets.data(), scores.data(), entropies.data(), nullptr, 0, work.data(),
-                      int64_t(work.size())},
+      cuda::log_prob({logits.data(), ld, int64_t(rows.size()), ids, device_targets.data(), scores.data(), entropies.data(), nullptr, 0,
+                      work.data(), int64_t(work.size())},
                      nullptr);
       const std::vector<float> seen = scores.download();
       for (size_t i = 0; i < rows.size(); ++i) CHECK(std::memcmp(&seen[i], &out[i].logprob, sizeof(float)) == 0);

@@ -143,8 +143,9 @@ TEST(gpu_log_prob_marks_rows_that_are_not_finite) {
   DeviceBuffer<bf16> g{size_t(80)};
   DeviceBuffer<int32_t> targets(std::vector<int32_t>{3, 3});
   DeviceBuffer<float> work(size_t(cuda::log_prob_workspace_floats(2, 40)));
-  cuda::log_prob({logits.data(), 40, 2, 40, targets.data(), scores.data(), entropies.data(), g.data(), 40, work.data(), int64_t(work.size())},
-                 nullptr);
+  cuda::log_prob(
+      {logits.data(), 40, 2, 40, targets.data(), scores.data(), entropies.data(), g.data(), 40, work.data(), int64_t(work.size())},
+      nullptr);
   CHECK(std::isfinite(scores.download()[0]) && std::isnan(scores.download()[1]) && std::isnan(entropies.download()[1]));
   for (size_t i = 40; i < 80; ++i) CHECK_EQ(cuda::to_float(g.download()[i]), 0.0f);
 }
