@@ -26,6 +26,11 @@ struct Candidate {
   float value;
 };
 
+struct CandidateList {
+  Candidate* at;
+  int room;
+};
+
 // Written to by blocks of several slices.
 struct RowState {
   Mass mass;  // of all ids that min_p leaves, relative to the row's largest
@@ -76,6 +81,13 @@ __device__ __forceinline__ bool filters(const SampleBatch& a, const SampleRow& p
 __device__ __forceinline__ bool wants_best(const SampleBatch& a, const SampleRow& p) {
   return p.best > 0 && p.first_best >= 0 && int64_t(p.first_best) + p.best <= a.best_total &&
          (p.given >= 0 || p.logprob_of != LogprobOf::kNone);
+}
+
+// Where the candidates of a draw go: a row that is not changed has more room.
+__device__ __forceinline__ CandidateList list_of(const SampleBatch& a, const SampleRow& p, const RowSpace& space) {
+  const int room = slices_of(a.vocab) * (kSliceIds / 2);
+  if (changed(p) || room <= kListed) return {space.list, kListed};
+  return {reinterpret_cast<Candidate*>(space.processed), room};
 }
 
 // What is drawn from: `samplable` values.

@@ -176,14 +176,8 @@ __device__ float filter_cutoff(const SampleBatch& a, const SampleRow& p, const R
   return fmaxf(cutoff, largest + logf(least) / p.scale);
 }
 
-struct Collected {
-  Candidate* list;
-  uint32_t* count;
-  uint32_t room;
-};
-
-// The block's ids whose values are not below the cutoff.
-__device__ void collect(const Collected& to, int slice, const float (&v)[kSliceValues], float cutoff) {
+// The block's ids whose values are not below the cutoff; `count` goes on where there is no more room.
+__device__ void collect(const CandidateList& list, uint32_t* count, int slice, const float (&v)[kSliceValues], float cutoff) {
   __shared__ uint32_t taken, base;
   __syncthreads();
   if (threadIdx.x == 0) taken = 0;
@@ -194,13 +188,13 @@ __device__ void collect(const Collected& to, int slice, const float (&v)[kSliceV
   uint32_t at = mine > 0 ? atomicAdd(&taken, mine) : 0;
   __syncthreads();
   if (taken == 0) return;
-  if (threadIdx.x == 0) base = atomicAdd(to.count, taken);
+  if (threadIdx.x == 0) base = atomicAdd(count, taken);
   __syncthreads();
   at += base;
   GPU_UNROLL
   for (int i = 0; i < kSliceValues; ++i) {
     if (!(v[i] >= cutoff && v[i] != -INFINITY)) continue;
-    if (at < to.room) to.list[at] = {slice_id(slice, i), v[i]};
+    if (at < uint32_t(list.room)) list.at[at] = {slice_id(slice, i), v[i]};
     ++at;
   }
 }
@@ -227,11 +221,12 @@ __device__ void list_slice(const SampleBatch& a, const SampleRow& p, const RowSp
   const bool processed = describes_draw(p), raw = wanted.best && !processed;
   if (wanted.draws || processed) load_slice(row.logits, row.samplable, slice, v);
   if (raw) load_slice(logits, int(a.vocab), slice, w);
-  if (wanted.draws) collect({space.list, &space.state->listed, kListed}, slice, v, wanted.cutoff);
+  if (wanted.draws) collect(list_of(a, p, space), &space.state->listed, slice, v, wanted.cutoff);
   if (wanted.draws && p.top_p < 1 && !limits_count(a, p)) add_mass(row, p, slice, v, &space.state->mass);
-  const Collected best{space.best_list, &space.state->listed_best, kListedBest};
-  if (raw) collect(best, slice, w, wanted.best_cutoff);
-  if (wanted.best && processed) collect(best, slice, v, wanted.best_cutoff);
+  const CandidateList best{space.best_list, kListedBest};
+  uint32_t* best_count = &space.state->listed_best;
+  if (raw) collect(best, best_count, slice, w, wanted.best_cutoff);
+  if (wanted.best && processed) collect(best, best_count, slice, v, wanted.best_cutoff);
 }
 
 // Blocks that share a row's slices; of the rows that need it.
@@ -290,8 +285,9 @@ __device__ int32_t draw_filtered(const SampleBatch& a, const SampleRow& p, const
   const int top_k = limits_count(a, p) ? p.top_k : 0;
   const uint32_t listed = space.state->listed;
   int32_t token = -1;
-  const bool short_list = a.lists && listed > 0 && listed <= uint32_t(kListed);
-  if (short_list && draw_listed(row, space.list, int(listed), top_k, p, space.state->mass, token, mass)) return token;
+  const CandidateList list = list_of(a, p, space);
+  const bool complete = a.lists && listed > 0 && listed <= uint32_t(list.room);
+  if (complete && draw_listed(row, list.at, int(listed), top_k, p, space.state->mass, token, mass)) return token;
   if (top_k > 0) filter_top_k(row, top_k);
   if (p.top_p < 1) filter_top_p(row, share_of(a.lists && top_k == 0 ? space.state->mass : kept_mass(row), p.top_p));
   return draw_kept(row, p.uniform, mass);
