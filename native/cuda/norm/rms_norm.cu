@@ -3,50 +3,106 @@
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/reduce.h"
+#include "cuda/gemm/sum_parts.h"
 
 namespace tandem::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-// Of wide rows, of which a step has few.
-constexpr int kManyThreads = 1024;
-constexpr int64_t kWide = 2048;
+// Of rows that no thread can hold its share of.
+constexpr int kWideThreads = 1024;
+constexpr int64_t kHeld = 8192;
 
-// One block per row. Each thread reads what it has written itself.
-template <int kThreads>
+// Parts whose loads are under way at a time: all that a product of such rows has, as far as registers allow.
+template <int kThreads, int kFours>
+constexpr int kPartsAtOnce = kThreads > 256 ? 4 : kFours == 4 ? 8 : kFours == 2 ? 12 : 16;
+
+// One block per row, which its threads hold, and the weights: they are on their way before the row is there.
+template <int kThreads, int kFours, bool kWhole, bool kParts>
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(RmsNorm a) {
+  int column[kFours], left[kFours];
+  Four weight[kFours], v[kFours], product[kFours] = {};
+  GPU_UNROLL
+  for (int j = 0; j < kFours; ++j) {
+    column[j] = 4 * (int(threadIdx.x) + j * kThreads);
+    left[j] = int(a.width) - column[j];
+    weight[j] = load_four<kWhole>(a.weight + column[j], left[j]);
+  }
   wait_for_inputs();
   const int64_t row = blockIdx.x;
-  const float* x = a.x + row * a.ldx;
-  bf16* y = a.y + row * a.ldy;
-  float squares = 0;
-  if (a.parts.count > 0) {
-    float* sums = a.sums + row * a.ldx;
-    for (int64_t i = threadIdx.x; i < a.width; i += kThreads) {
-      const float v = sums[i] + a.parts.sum(row, i);
-      sums[i] = v;
-      squares = fmaf(v, v, squares);
+  GPU_UNROLL
+  for (int j = 0; j < kFours; ++j) v[j] = load_four<kWhole>(a.x + row * a.ldx + column[j], left[j]);
+  if (kParts && a.parts.count > 0) {
+    sum_parts<kWhole, kPartsAtOnce<kThreads, kFours>>(a.parts, row, column, left, product);
+    GPU_UNROLL
+    for (int j = 0; j < kFours; ++j) {
+      GPU_UNROLL
+      for (int c = 0; c < 4; ++c) v[j].at[c] += product[j].at[c];
+      store_four<kWhole>(a.sums + row * a.ldx + column[j], left[j], v[j]);
     }
-  } else {
-    GPU_UNROLL_8
-    for (int64_t i = threadIdx.x; i < a.width; i += kThreads) squares = fmaf(x[i], x[i], squares);
   }
-  const float scale = rsqrtf(block_sum(squares) / float(a.width) + a.eps);
-  for (int64_t i = threadIdx.x; i < a.width; i += kThreads) y[i] = to_bf16(x[i] * scale * a.weight[i]);
+  float squares[1] = {0};
+  GPU_UNROLL
+  for (int j = 0; j < kFours; ++j) {
+    GPU_UNROLL
+    for (int c = 0; c < 4; ++c) squares[0] = fmaf(v[j].at[c], v[j].at[c], squares[0]);
+  }
+  block_sums_once<kThreads>(squares);
+  const float scale = rsqrtf(squares[0] / float(a.width) + a.eps);
+  GPU_UNROLL
+  for (int j = 0; j < kFours; ++j) {
+    GPU_UNROLL
+    for (int c = 0; c < 4; ++c) v[j].at[c] = v[j].at[c] * scale * weight[j].at[c];
+    store_four<kWhole>(a.y + row * a.ldy + column[j], left[j], v[j]);
+  }
+}
+
+// Each thread reads what it has written itself.
+__global__ void __launch_bounds__(kWideThreads) rms_norm_wide_kernel(RmsNorm a) {
+  wait_for_inputs();
+  const int64_t row = blockIdx.x, first = 4 * int64_t(threadIdx.x), step = 4 * kWideThreads;
+  const float* x = a.x + row * a.ldx;
+  float squares[1] = {0};
+  for (int64_t i = first; i < a.width; i += step) {
+    const int column[1] = {int(i)}, left[1] = {int(a.width - i)};
+    Four v = load_four<false>(x + i, left[0]), product[1] = {};
+    if (a.parts.count > 0) {
+      sum_parts<false, 4>(a.parts, row, column, left, product);
+      for (int c = 0; c < 4; ++c) v.at[c] += product[0].at[c];
+      store_four<false>(a.sums + row * a.ldx + i, left[0], v);
+    }
+    for (int c = 0; c < 4; ++c) squares[0] = fmaf(v.at[c], v.at[c], squares[0]);
+  }
+  block_sums_once<kWideThreads>(squares);
+  const float scale = rsqrtf(squares[0] / float(a.width) + a.eps);
+  for (int64_t i = first; i < a.width; i += step) {
+    for (int64_t k = i; k < i + 4 && k < a.width; ++k) a.y[row * a.ldy + k] = to_bf16(x[k] * scale * a.weight[k]);
+  }
+}
+
+// By the width alone, as the order of a row's sum.
+template <bool kWhole, bool kParts>
+void launch_rms_norm(const RmsNorm& a, cudaStream_t stream) {
+  const dim3 grid(unsigned(a.rows));
+  if (a.width <= 1024) GPU_LAUNCH_EARLY((rms_norm_kernel<256, 1, kWhole, kParts>), grid, dim3(256), 0, stream, a);
+  else if (a.width <= 2048) GPU_LAUNCH_EARLY((rms_norm_kernel<256, 2, kWhole, kParts>), grid, dim3(256), 0, stream, a);
+  else if (a.width <= 4096) GPU_LAUNCH_EARLY((rms_norm_kernel<256, 4, kWhole, kParts>), grid, dim3(256), 0, stream, a);
+  else if (a.width <= kHeld) GPU_LAUNCH_EARLY((rms_norm_kernel<512, 4, kWhole, kParts>), grid, dim3(512), 0, stream, a);
+  else GPU_LAUNCH_EARLY(rms_norm_wide_kernel, grid, dim3(kWideThreads), 0, stream, a);
 }
 
 }  // namespace
 
 void rms_norm(const RmsNorm& a, cudaStream_t stream) {
   check_argument(a.rows >= 0 && a.rows < 1 << 30, "rms_norm", "rows");
-  check_argument(a.width >= 1 && a.width <= a.ldx && a.width <= a.ldy, "rms_norm", "width");
+  check_argument(a.width >= 1 && a.width <= a.ldx && a.width <= a.ldy && a.width < 1 << 30, "rms_norm", "width");
   check_argument(a.eps > 0, "rms_norm", "eps");
   const bool fits = a.parts.count == 0 || (a.sums == a.x && a.parts.rows == a.rows && a.parts.columns == a.width);
   check_argument(fits, "rms_norm", "parts");
   if (a.rows == 0) return;
-  // By the width alone: the order of a row's sum.
-  if (a.width < kWide) GPU_LAUNCH_EARLY(rms_norm_kernel<kThreads>, dim3(unsigned(a.rows)), dim3(kThreads), 0, stream, a);
-  else GPU_LAUNCH_EARLY(rms_norm_kernel<kManyThreads>, dim3(unsigned(a.rows)), dim3(kManyThreads), 0, stream, a);
+  const bool whole = a.width % 4 == 0 && in_fours(a.x, a.ldx) && in_fours(a.weight) && in_fours(a.y, a.ldy) && in_fours(a.parts);
+  if (!whole) launch_rms_norm<false, true>(a, stream);
+  else if (a.parts.count > 0) launch_rms_norm<true, true>(a, stream);
+  else launch_rms_norm<true, false>(a, stream);
   check_launch("rms_norm");
 }
 
