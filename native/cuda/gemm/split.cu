@@ -4,6 +4,7 @@
 
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
+#include "cuda/gemm/sum_parts.h"
 
 namespace tandem::cuda {
 namespace {
@@ -20,19 +21,29 @@ constexpr int64_t kFewBlocks = 66, kBlockTokens = 128, kManyOutputs = 128;
 int64_t most_split_tokens(int64_t n) { return std::max(kMostSplitTokens, kFewBlocks / ceil_div(n, kManyOutputs) * kBlockTokens); }
 
 // y = the parts, or `onto`, where that is not null, and the parts.
-__global__ void add_parts_kernel(Parts parts, const float* onto, float* y, int64_t ldy) {
+template <bool kWhole>
+__global__ void __launch_bounds__(kAddThreads) add_parts_kernel(Parts parts, const float* onto, float* y, int64_t ldy, unsigned runs) {
   wait_for_inputs();
-  const int64_t output = int64_t(blockIdx.x) * blockDim.x + threadIdx.x, token = blockIdx.y;
-  if (output >= parts.columns) return;
-  const float total = parts.sum(token, output);
-  const int64_t at = token * ldy + output;
-  y[at] = onto != nullptr ? onto[at] + total : total;
+  const Place place = place_of(runs, 4 * kAddThreads);
+  const int column[1] = {place.column}, left[1] = {int(parts.columns) - place.column};
+  const int64_t at = place.row * ldy + place.column;
+  Four old{}, total[1] = {};
+  if (onto != nullptr) old = load_four<kWhole>(onto + at, left[0]);
+  sum_parts<kWhole, 16>(parts, place.row, column, left, total);
+  if (onto != nullptr) {
+    GPU_UNROLL
+    for (int c = 0; c < 4; ++c) total[0].at[c] = old.at[c] + total[0].at[c];
+  }
+  store_four<kWhole>(y + at, left[0], total[0]);
 }
 
 void launch_add(const Parts& parts, const float* onto, float* y, int64_t ldy, cudaStream_t stream) {
   if (parts.count == 0 || parts.rows == 0) return;
-  const dim3 grid(unsigned(ceil_div(parts.columns, kAddThreads)), unsigned(parts.rows));
-  GPU_LAUNCH_EARLY(add_parts_kernel, grid, dim3(kAddThreads), 0, stream, parts, onto, y, ldy);
+  const unsigned runs = unsigned(ceil_div(parts.columns, 4 * kAddThreads));
+  const dim3 grid(unsigned(parts.rows) * runs), block(kAddThreads);
+  const bool whole = in_fours(parts) && in_fours(y, ldy) && in_fours(onto, ldy);
+  if (whole) GPU_LAUNCH_EARLY(add_parts_kernel<true>, grid, block, 0, stream, parts, onto, y, ldy, runs);
+  else GPU_LAUNCH_EARLY(add_parts_kernel<false>, grid, block, 0, stream, parts, onto, y, ldy, runs);
   check_launch("matmul: adding parts");
 }
 
