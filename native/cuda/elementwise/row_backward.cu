@@ -199,7 +199,8 @@ template <bool kWhole, class Move>
 __device__ __forceinline__ void for_pieces(const KvLayer& kv, const Move& move) {
   constexpr int kPiece = kWhole ? 8 : 1;
   const unsigned pieces = unsigned(kv.dim) / kPiece;
-  for (unsigned i = threadIdx.x; i < pieces * unsigned(kv.kv_heads); i += kCopyThreads) move(int64_t(i / pieces), int64_t(i % pieces) * kPiece);
+  for (unsigned i = threadIdx.x; i < pieces * unsigned(kv.kv_heads); i += kCopyThreads)
+    move(int64_t(i / pieces), int64_t(i % pieces) * kPiece);
 }
 
 template <bool kWhole>

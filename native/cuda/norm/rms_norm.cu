@@ -14,7 +14,10 @@ constexpr int64_t kHeld = 8192;
 
 // Parts whose loads are under way at a time: all that a product of such rows has, as far as registers allow.
 template <int kThreads, int kFours>
-constexpr int kPartsAtOnce = kThreads > 256 ? 4 : kFours == 4 ? 8 : kFours == 2 ? 12 : 16;
+constexpr int kPartsAtOnce = kThreads > 256 ? 4
+                             : kFours == 4  ? 8
+                             : kFours == 2  ? 12
+                                            : 16;
 
 // One block per row, which its threads hold, and the weights: they are on their way before the row is there.
 template <int kThreads, int kFours, bool kWhole, bool kParts>

@@ -118,9 +118,9 @@ std::vector<double> doubles(const std::vector<float>& values, int64_t first, int
   return {values.begin() + first, values.begin() + first + count};
 }
 
-TEST(gpu_rms_norm_backward_matches_plain_loops) {
+void check_norm_backward(int64_t width, int64_t ld) {
   Random random(32);
-  const int64_t rows = 4, width = 300, ld = 307;
+  const int64_t rows = 4;
   DeviceBuffer<float> x(random.normals(size_t(rows * ld), 2)), weight(random.normals(size_t(width))), d(random.normals(size_t(3 * ld)));
   const std::vector<float> old = random.normals(size_t(rows * ld));
   const std::vector<float> factors{1.5f, -2, 0.25f};
@@ -145,9 +145,18 @@ TEST(gpu_rms_norm_backward_matches_plain_loops) {
   }
 }
 
-TEST(gpu_silu_multiply_backward_matches_plain_loops) {
+TEST(gpu_rms_norm_backward_matches_plain_loops) {
+  check_norm_backward(300, 307);
+  check_norm_backward(300, 304);
+  check_norm_backward(1500, 1500);
+  check_norm_backward(3000, 3000);
+  check_norm_backward(5000, 5000);
+  check_norm_backward(8300, 8300);
+}
+
+void check_silu_backward(int64_t width, int64_t ldd) {
   Random random(33);
-  const int64_t rows = 2, width = 261, ldd = 270;
+  const int64_t rows = 2;
   DeviceBuffer<bf16> x(bf16s(random, size_t(rows * 2 * width), 3)), dx(size_t(rows * 2 * width)), y(size_t(rows * width));
   DeviceBuffer<float> d(random.normals(size_t(rows * ldd)));
   cuda::silu_multiply_backward({x.data(), nullptr, 0, nullptr, y.data(), rows, width}, nullptr);
@@ -168,6 +177,26 @@ TEST(gpu_silu_multiply_backward_matches_plain_loops) {
   }
 }
 
+TEST(gpu_silu_multiply_backward_matches_plain_loops) {
+  check_silu_backward(261, 270);
+  check_silu_backward(1100, 1104);
+}
+
+TEST(gpu_narrow_takes_rows_of_whole_pieces) {
+  Random random(37);
+  const int64_t width = 2100;
+  const std::vector<float> xs = random.normals(size_t(2 * width)), bs = random.normals(size_t(width));
+  DeviceBuffer<float> x(xs), bias(bs);
+  DeviceBuffer<bf16> y(size_t(2 * width)), plain(size_t(2 * width));
+  cuda::narrow({x.data(), width, bias.data(), y.data(), width, 2, width}, nullptr);
+  cuda::narrow({x.data(), width, nullptr, plain.data(), width, 2, width}, nullptr);
+  const auto ys = y.download(), ps = plain.download();
+  for (size_t i = 0; i < xs.size(); ++i) {
+    CHECK_EQ(ys[i].bits, cuda::to_bf16(xs[i] + bs[i % size_t(width)]).bits);
+    CHECK_EQ(ps[i].bits, cuda::to_bf16(xs[i]).bits);
+  }
+}
+
 TEST(gpu_narrow_adds_a_bias_and_rounds) {
   Random random(34);
   DeviceBuffer<float> x(random.normals(2 * 50)), bias(random.normals(40));
@@ -179,9 +208,9 @@ TEST(gpu_narrow_adds_a_bias_and_rounds) {
   CHECK_EQ(ys[44].bits, uint16_t(0));
 }
 
-TEST(gpu_slots_are_copied_and_gathered) {
+void check_slots(int64_t heads, int64_t dim) {
   Random random(35);
-  const int64_t pages = 3, heads = 2, dim = 40;
+  const int64_t pages = 3;
   const std::vector<bf16> ks = bf16s(random, size_t(pages * heads * 16 * dim)), vs = bf16s(random, ks.size());
   DeviceBuffer<bf16> keys(ks), values(vs), k(size_t(3 * heads * dim)), v(size_t(3 * heads * dim));
   const cuda::KvLayer kv{keys.data(), values.data(), pages, heads, dim};
@@ -200,9 +229,15 @@ TEST(gpu_slots_are_copied_and_gathered) {
   CHECK_EQ(keys.download()[size_t(kv.offset(0, 0, 3))].bits, ks[size_t(kv.offset(0, 0, 3))].bits);
 }
 
-TEST(gpu_rope_backward_matches_plain_loops) {
+TEST(gpu_slots_are_copied_and_gathered) {
+  check_slots(2, 40);
+  check_slots(2, 36);
+  check_slots(9, 128);
+}
+
+void check_rope_backward(int64_t heads, int64_t dim) {
   Random random(36);
-  const int64_t rows = 3, heads = 3, kv_heads = 1, dim = 32, half = 16, positions = 9, all = heads + 2 * kv_heads;
+  const int64_t rows = 3, kv_heads = 1, half = dim / 2, positions = 9, all = heads + 2 * kv_heads;
   DeviceBuffer<bf16> qk(bf16s(random, size_t(rows * (heads + kv_heads) * dim), 2)), d(size_t(rows * all * dim));
   DeviceBuffer<float> q_norm(random.normals(size_t(dim))), k_norm(random.normals(size_t(dim)));
   DeviceBuffer<float> cosines(random.normals(size_t(positions * half))), sines(random.normals(size_t(positions * half)));
@@ -237,6 +272,11 @@ TEST(gpu_rope_backward_matches_plain_loops) {
       }
     }
   }
+}
+
+TEST(gpu_rope_backward_matches_plain_loops) {
+  check_rope_backward(3, 32);
+  for (int64_t dim : {6, 36, 64, 96, 128, 256}) check_rope_backward(15, dim);
 }
 
 TEST(gpu_attention_backward_matches_plain_loops) {

@@ -15,8 +15,10 @@ void check_bf16(bf16 seen, double wanted) { CHECK_NEAR(cuda::to_float(seen), wan
 
 TEST(gpu_rms_norm_matches_plain_loops) {
   Random random(1);
-  for (int64_t width : {1, 31, 192, 1000, 4096}) {
-    const int64_t rows = 3, ld = width + 5;
+  // Held by 256 threads and by 512, in one piece each, in two, in four, and by nobody.
+  for (const auto& [width, ld] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 6}, {31, 36}, {192, 196}, {1000, 1005}, {1500, 1500}, {3000, 3000}, {4096, 4101}, {5120, 5120}, {8300, 8300}}) {
+    const int64_t rows = 3;
     DeviceBuffer<float> x(random.normals(size_t(rows * ld), 3)), weight(random.normals(size_t(width)));
     DeviceBuffer<bf16> y(size_t(rows * ld));
     cuda::rms_norm({x.data(), ld, weight.data(), y.data(), ld, rows, width, 1e-6f}, nullptr);
@@ -29,6 +31,19 @@ TEST(gpu_rms_norm_matches_plain_loops) {
       for (int64_t i = 0; i < width; ++i) check_bf16(ys[size_t(r * ld + i)], xs[size_t(r * ld + i)] * scale * ws[size_t(i)]);
       for (int64_t i = width; i < ld; ++i) CHECK_EQ(ys[size_t(r * ld + i)].bits, uint16_t(0));
     }
+  }
+}
+
+// Rows of whole pieces and rows that are not give the same bits.
+TEST(gpu_rms_norm_gives_the_same_bits_wherever_rows_lie) {
+  Random random(9);
+  for (int64_t width : {36, 1028, 2052, 4100}) {
+    const std::vector<float> xs = random.normals(size_t(2 * width)), ws = random.normals(size_t(width + 1));
+    DeviceBuffer<float> x(xs), weight(ws), aligned(std::vector<float>(ws.begin() + 1, ws.end()));
+    DeviceBuffer<bf16> seen(size_t(2 * width)), wanted(size_t(2 * width));
+    cuda::rms_norm({x.data(), width, aligned.data(), wanted.data(), width, 2, width, 1e-6f}, nullptr);
+    cuda::rms_norm({x.data(), width, weight.data() + 1, seen.data(), width, 2, width, 1e-6f}, nullptr);
+    CHECK(same_bits(seen.download(), wanted.download()));
   }
 }
 
@@ -48,17 +63,41 @@ TEST(gpu_memory_that_is_not_there_spoils_no_launch) {
 
 TEST(gpu_embedding_copies_rows_and_marks_bad_ids) {
   Random random(2);
-  const int64_t vocab = 7, width = 300;
-  DeviceBuffer<bf16> table(bf16s(random, size_t(vocab * width)));
-  DeviceBuffer<int32_t> tokens(std::vector<int32_t>{6, 0, 7, -1});
-  DeviceBuffer<float> y(size_t(4 * width));
-  cuda::embed_tokens({tokens.data(), table.data(), vocab, width, 4, y.data(), width}, nullptr);
-  const auto ts = table.download();
-  const auto ys = y.download();
-  for (int64_t i = 0; i < width; ++i) {
-    CHECK_EQ(ys[size_t(i)], cuda::to_float(ts[size_t(6 * width + i)]));
-    CHECK_EQ(ys[size_t(width + i)], cuda::to_float(ts[size_t(i)]));
-    CHECK(std::isnan(ys[size_t(2 * width + i)]) && std::isnan(ys[size_t(3 * width + i)]));
+  const int64_t vocab = 7;
+  for (int64_t width : {300, 301, 2100}) {
+    DeviceBuffer<bf16> table(bf16s(random, size_t(vocab * width)));
+    DeviceBuffer<int32_t> tokens(std::vector<int32_t>{6, 0, 7, -1});
+    DeviceBuffer<float> y(size_t(4 * width));
+    cuda::embed_tokens({tokens.data(), table.data(), vocab, width, 4, y.data(), width}, nullptr);
+    const auto ts = table.download();
+    const auto ys = y.download();
+    for (int64_t i = 0; i < width; ++i) {
+      CHECK_EQ(ys[size_t(i)], cuda::to_float(ts[size_t(6 * width + i)]));
+      CHECK_EQ(ys[size_t(width + i)], cuda::to_float(ts[size_t(i)]));
+      CHECK(std::isnan(ys[size_t(2 * width + i)]) && std::isnan(ys[size_t(3 * width + i)]));
+    }
+  }
+}
+
+TEST(gpu_rows_are_gathered_and_take_a_bias) {
+  Random random(10);
+  // Rows of whole pieces, and in several blocks; and rows that are not.
+  for (int64_t width : {1100, 45}) {
+    const int64_t ldx = width + 4, ldy = width + 8;
+    const std::vector<float> xs = random.normals(size_t(3 * ldx)), bs = random.normals(size_t(width));
+    DeviceBuffer<float> x(xs), bias(bs), y(size_t(4 * ldy));
+    DeviceBuffer<int32_t> from(std::vector<int32_t>{2, -1, 3, 0});
+    cuda::gather_rows({x.data(), ldx, 3, from.data(), y.data(), ldy, 4, width}, nullptr);
+    cuda::add_bias({y.data(), ldy, bias.data(), 3, width}, nullptr);
+    const std::vector<float> seen = y.download();
+    for (int64_t i = 0; i < ldy; ++i) {
+      const bool inside = i < width;
+      const float b = inside ? bs[size_t(i)] : 0;
+      CHECK_EQ(seen[size_t(i)], inside ? xs[size_t(2 * ldx + i)] + b : 0.0f);
+      CHECK_EQ(seen[size_t(ldy + i)], b);
+      CHECK_EQ(seen[size_t(2 * ldy + i)], b);
+      CHECK_EQ(seen[size_t(3 * ldy + i)], inside ? xs[size_t(i)] : 0.0f);
+    }
   }
 }
 
@@ -115,30 +154,47 @@ TEST(gpu_codes_of_e4m3_are_read_as_the_cpu_reads_them) {
 
 TEST(gpu_silu_multiply_matches_plain_loops) {
   Random random(3);
-  const int64_t rows = 2, width = 515;
-  DeviceBuffer<float> x(random.normals(size_t(rows * 2 * width), 4));
-  DeviceBuffer<bf16> y(size_t(rows * width));
-  cuda::silu_multiply({x.data(), 2 * width, y.data(), width, rows, width}, nullptr);
-  const auto xs = x.download();
-  const auto ys = y.download();
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < width; ++i) {
-      const double gate = xs[size_t(r * 2 * width + i)], up = xs[size_t(r * 2 * width + width + i)];
-      check_bf16(ys[size_t(r * width + i)], gate / (1 + std::exp(-gate)) * up);
+  for (int64_t width : {515, 1100}) {
+    const int64_t rows = 2;
+    DeviceBuffer<float> x(random.normals(size_t(rows * 2 * width), 4));
+    DeviceBuffer<bf16> y(size_t(rows * width));
+    cuda::silu_multiply({x.data(), 2 * width, y.data(), width, rows, width}, nullptr);
+    const auto xs = x.download();
+    const auto ys = y.download();
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < width; ++i) {
+        const double gate = xs[size_t(r * 2 * width + i)], up = xs[size_t(r * 2 * width + width + i)];
+        check_bf16(ys[size_t(r * width + i)], gate / (1 + std::exp(-gate)) * up);
+      }
     }
   }
 }
 
+// A thread takes more of a row where there are many rows, with the same bits.
+TEST(gpu_silu_multiply_of_many_rows) {
+  Random random(11);
+  const int64_t rows = 1030, width = 1028;
+  DeviceBuffer<float> x(random.normals(size_t(2 * rows * width), 4));
+  DeviceBuffer<bf16> seen(size_t(rows * width)), wanted(size_t(rows * width));
+  cuda::silu_multiply({x.data(), 2 * width, seen.data(), width, rows, width}, nullptr);
+  for (int64_t first : {0, 515}) {
+    cuda::silu_multiply({x.data() + first * 2 * width, 2 * width, wanted.data() + first * width, width, 515, width}, nullptr);
+  }
+  CHECK(same_bits(seen.download(), wanted.download()));
+}
+
 TEST(gpu_silu_multiply_keeps_gate_and_up) {
   Random random(8);
-  const std::vector<float> xs = random.normals(size_t(3 * 1030), 4);
-  DeviceBuffer<float> x(xs);
-  DeviceBuffer<bf16> y(size_t(3 * 515)), wanted(size_t(3 * 515)), kept(xs.size());
-  cuda::silu_multiply({x.data(), 1030, wanted.data(), 515, 3, 515}, nullptr);
-  cuda::silu_multiply({x.data(), 1030, y.data(), 515, 3, 515, {}, kept.data()}, nullptr);
-  CHECK(same_bits(y.download(), wanted.download()));
-  const auto seen = kept.download();
-  for (size_t i = 0; i < xs.size(); ++i) CHECK_EQ(seen[i].bits, cuda::to_bf16(xs[i]).bits);
+  for (int64_t width : {515, 516}) {
+    const std::vector<float> xs = random.normals(size_t(3 * 2 * width), 4);
+    DeviceBuffer<float> x(xs);
+    DeviceBuffer<bf16> y(size_t(3 * width)), wanted(size_t(3 * width)), kept(xs.size());
+    cuda::silu_multiply({x.data(), 2 * width, wanted.data(), width, 3, width}, nullptr);
+    cuda::silu_multiply({x.data(), 2 * width, y.data(), width, 3, width, {}, kept.data()}, nullptr);
+    CHECK(same_bits(y.download(), wanted.download()));
+    const auto seen = kept.download();
+    for (size_t i = 0; i < xs.size(); ++i) CHECK_EQ(seen[i].bits, cuda::to_bf16(xs[i]).bits);
+  }
 }
 
 struct RopeCase {
@@ -153,8 +209,8 @@ struct RopeRun {
     cuda::KvLayer kv{keys.data(), values.data(), c.pages, c.kv_heads, c.dim};
     const float* none = nullptr;
     cuda::rope_store({qkv.data(), width, c.bias ? bias.data() : none, c.norm ? q_norm.data() : none, c.norm ? k_norm.data() : none, 1e-6f,
-                      cosines.data(), sines.data(), positions.data(), slots.data(), queries.data(), kv, c.rows, c.heads, c.dim, c.positions,
-                      parts, keep ? qk.data() : nullptr},
+                      cosines.data(), sines.data(), positions.data(), slots.data(), queries.data() + shift, kv, c.rows, c.heads, c.dim,
+                      c.positions, parts, keep ? qk.data() : nullptr},
                      nullptr);
   }
 
@@ -186,6 +242,7 @@ struct RopeRun {
   Random random;
   cuda::Parts parts{};
   bool keep = false;
+  int64_t shift = 0;  // of the queries, so that they do not lie in whole pieces
   DeviceBuffer<bf16> qk{size_t(c.rows * (c.heads + c.kv_heads) * c.dim)};
   int64_t width = (c.heads + 2 * c.kv_heads) * c.dim;
   size_t table = size_t(c.positions * c.dim / 2);
@@ -193,7 +250,7 @@ struct RopeRun {
   DeviceBuffer<float> q_norm{random.normals(size_t(c.dim))}, k_norm{random.normals(size_t(c.dim))};
   DeviceBuffer<float> cosines{random.normals(table)}, sines{random.normals(table)};
   DeviceBuffer<int32_t> positions{std::vector<int32_t>{0, 1, 17, 39, 20}}, slots{std::vector<int32_t>{3, 95, 16, 17, 40}};
-  DeviceBuffer<bf16> queries{size_t(c.rows * c.heads * c.dim)};
+  DeviceBuffer<bf16> queries{size_t(c.rows * c.heads * c.dim + 1)};
   DeviceBuffer<bf16> keys{size_t(c.pages * c.kv_heads * 16 * c.dim)}, values{size_t(c.pages * c.kv_heads * 16 * c.dim)};
 };
 
@@ -227,6 +284,31 @@ TEST(gpu_rope_store_matches_plain_loops) {
   plain.norm = plain.bias = false;
   plain.dim = 32;
   check_rope(plain);
+  // Heads of other sizes: of whole pieces and not, with threads that have no pair; and more heads than a block takes.
+  for (int64_t dim : {6, 36, 96, 128, 256}) {
+    RopeCase other;
+    other.dim = dim;
+    other.heads = 15;
+    other.kv_heads = 3;
+    check_rope(other);
+  }
+}
+
+TEST(gpu_rope_store_gives_the_same_bits_wherever_rows_lie) {
+  for (int64_t dim : {32, 64, 96, 128, 256}) {
+    RopeCase c;
+    c.dim = dim;
+    RopeRun run(c, 8), wanted(c, 8);
+    run.shift = 1;
+    run.run();
+    wanted.run();
+    std::vector<bf16> seen = run.queries.download(), whole = wanted.queries.download();
+    seen.erase(seen.begin());
+    whole.pop_back();
+    CHECK(same_bits(seen, whole));
+    CHECK(same_bits(run.keys.download(), wanted.keys.download()));
+    CHECK(same_bits(run.values.download(), wanted.values.download()));
+  }
 }
 
 TEST(gpu_rope_store_keeps_what_it_read) {
@@ -274,7 +356,7 @@ struct SomeParts {
 // The bits of a product that is whole.
 TEST(gpu_parts_are_added_by_what_reads_them) {
   for (int64_t count : {1, 3, 8, 12, 17}) {
-    for (int64_t width : {200, 2056}) {
+    for (int64_t width : {200, 203, 2056, 4096, 5000, 8300}) {
       SomeParts some(count, 3, width, uint64_t(count));
       const std::vector<float> before = some.random.normals(size_t(3 * width));
       DeviceBuffer<float> whole(before), left(before), weight(some.random.normals(size_t(width)));
@@ -285,19 +367,37 @@ TEST(gpu_parts_are_added_by_what_reads_them) {
       CHECK(same_bits(seen.download(), wanted.download()));
       CHECK(same_bits(left.download(), whole.download()));
     }
-    SomeParts some(count, 2, 2 * 700, uint64_t(count));
-    DeviceBuffer<float> whole(size_t(2 * 1400));
-    DeviceBuffer<bf16> wanted(size_t(2 * 700)), seen(size_t(2 * 700));
-    cuda::add_parts(some.parts, whole.data(), 1400, false, nullptr);
-    cuda::silu_multiply({whole.data(), 1400, wanted.data(), 700, 2, 700}, nullptr);
-    whole = DeviceBuffer<float>(size_t(2 * 1400));
-    cuda::silu_multiply({whole.data(), 1400, seen.data(), 700, 2, 700, some.parts}, nullptr);
-    CHECK(same_bits(seen.download(), wanted.download()));
+    for (int64_t width : {700, 701}) {
+      SomeParts some(count, 2, 2 * width, uint64_t(count));
+      DeviceBuffer<float> whole(size_t(4 * width));
+      DeviceBuffer<bf16> wanted(size_t(2 * width)), seen(size_t(2 * width));
+      cuda::add_parts(some.parts, whole.data(), 2 * width, false, nullptr);
+      cuda::silu_multiply({whole.data(), 2 * width, wanted.data(), width, 2, width}, nullptr);
+      whole = DeviceBuffer<float>(size_t(4 * width));
+      cuda::silu_multiply({whole.data(), 2 * width, seen.data(), width, 2, width, some.parts}, nullptr);
+      CHECK(same_bits(seen.download(), wanted.download()));
+    }
   }
 }
 
-TEST(gpu_parts_are_rotated_and_stored_as_a_whole_product) {
-  RopeRun whole({}, 6), left({}, 6);
+// In order, also onto what was there, in rows of whole pieces and in others.
+TEST(gpu_parts_are_added_in_order) {
+  for (int64_t columns : {45, 600}) {
+    SomeParts some(18, 2, columns, 12);
+    const std::vector<float> data = some.data.download(), before = some.random.normals(size_t(2 * columns));
+    DeviceBuffer<float> y(before);
+    cuda::add_parts(some.parts, y.data(), columns, true, nullptr);
+    const std::vector<float> seen = y.download();
+    for (size_t i = 0; i < seen.size(); ++i) {
+      float sum = data[i];
+      for (size_t p = 1; p < 18; ++p) sum += data[p * seen.size() + i];
+      CHECK(seen[i] == before[i] + sum);
+    }
+  }
+}
+
+void check_rotated_parts(const RopeCase& c) {
+  RopeRun whole(c, 6), left(c, 6);
   SomeParts some(5, whole.c.rows, whole.width, 6);
   cuda::add_parts(some.parts, whole.qkv.data(), whole.width, false, nullptr);
   left.parts = some.parts;
@@ -306,6 +406,14 @@ TEST(gpu_parts_are_rotated_and_stored_as_a_whole_product) {
   CHECK(same_bits(left.queries.download(), whole.queries.download()));
   CHECK(same_bits(left.keys.download(), whole.keys.download()));
   CHECK(same_bits(left.values.download(), whole.values.download()));
+}
+
+TEST(gpu_parts_are_rotated_and_stored_as_a_whole_product) {
+  check_rotated_parts({});
+  RopeCase other;
+  other.dim = 36;
+  other.bias = false;
+  check_rotated_parts(other);
 }
 
 TEST(gpu_parts_of_another_shape_are_refused) {
