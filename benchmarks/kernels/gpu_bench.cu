@@ -14,13 +14,12 @@
 #include "cublaslt_peer.h"
 #include "device_noise.h"
 #include "profiled.h"
+#include "row_cases.h"
 #include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_buffer.h"
-#include "cuda/elementwise/elementwise.h"
 #include "cuda/gemm/variants.h"
 #include "cuda/lora/lora.h"
 #include "cuda/loss/log_prob.h"
-#include "cuda/norm/rms_norm.h"
 #include "cuda/sampling/sample.h"
 
 namespace {
@@ -130,7 +129,7 @@ class Bench {
     }
     for (int64_t count : {1, 64, 256}) attempt("sampling", [&] { sampling(count); });
     attempt("log-probabilities", [&] { log_probabilities(256); });
-    attempt("rows", [&] { rows(32); });
+    for (int64_t count : {1, 64, 8192}) attempt("rows", [&] { rows(count); });
     for (int64_t count : {1, 64, 2048}) attempt("an adapter", [&] { adapter(count); });
   }
 
@@ -423,14 +422,16 @@ class Bench {
         time_of([&] { log_prob(args, nullptr); }), bandwidth_, "GB/s");
   }
 
+  // Of many rows the share of the bandwidth, of few how many launches fit in a microsecond.
   void rows(int64_t count) {
-    const int64_t width = 4096, inner = 12288;
-    DeviceBuffer<float> x(size_t(count * width)), weight{size_t(width)}, wide(size_t(count * 2 * inner));
-    DeviceBuffer<bf16> y(size_t(count * inner));
-    const Timing norm = time_of([&] { rms_norm({x.data(), width, weight.data(), y.data(), width, count, width, 1e-6f}, nullptr); });
-    add("rms norm, 32 rows", 1e-6, norm, 0, "1/us");
-    const Timing silu = time_of([&] { silu_multiply({wide.data(), 2 * inner, y.data(), inner, count, inner}, nullptr); });
-    add("silu multiply, 32 rows", 1e-6, silu, 0, "1/us");
+    auto time = [&](const std::string& name, double bytes, const std::function<void()>& call) {
+      const std::string label = name + ", " + std::to_string(count) + " rows";
+      if (count < 1024) add(label, 1e-6, time_of(call), 0, "1/us");
+      else add(label, bytes / 1e9, time_of(call), bandwidth_, "GB/s");
+    };
+    tandem::benchmarks::time_norms(count, time);
+    tandem::benchmarks::time_activations(count, time);
+    tandem::benchmarks::time_rotation(count, time);
   }
 
   // Of one projection and rank 8, and what its gradient takes besides: the share is of the bandwidth, rows of x and y being moved once.
