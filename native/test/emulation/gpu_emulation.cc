@@ -8,6 +8,7 @@
 
 #include "cuda/common/gpu.h"
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -53,10 +54,13 @@ void to_main(Fiber& f, bool dying) {
   switch_stacks(&f.stack_pointer, current_block->main_stack_pointer, main_stack, main_stack_size, dying);
 }
 void arrived() { __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_size); }
+// The last frames of a fiber that ended never returned: their marks are still there.
+void forget_frames(const unsigned char* stack) { __asan_unpoison_memory_region(stack, kStack); }
 #else
 void to_fiber(Fiber& f) { tandem_fiber_switch(&current_block->main_stack_pointer, f.stack_pointer); }
 void to_main(Fiber& f, bool) { tandem_fiber_switch(&f.stack_pointer, current_block->main_stack_pointer); }
 void arrived() {}
+void forget_frames(const unsigned char*) {}
 #endif
 
 void fiber_entry() {
@@ -74,6 +78,7 @@ void start(Fiber& f, unsigned char* stack, dim3 thread) {
   f.stack = stack;
   f.done = false;
   f.thread = thread;
+  forget_frames(stack);
   void** top = reinterpret_cast<void**>(stack + kStack) - 1;
   *top-- = nullptr;
   *top = reinterpret_cast<void*>(&fiber_entry);
