@@ -449,6 +449,29 @@ class Bench {
     add(name + "B u", 8 * row, time_of([&] { lora_expand(args, nullptr); }), bandwidth_, "GB/s");
     const LoraOuter outer{u.data(), rank, x.data(), width, count, rank, width, gradient.data()};
     add(name + "gradient", 2 * row, time_of([&] { lora_outer(outer, nullptr); }), bandwidth_, "GB/s");
+    if (count <= LoraPart::kMostRows) adapter_part(args, name);
+  }
+
+  // Queries, keys and values of a decode step. What comes next, the product, fetches its weights meanwhile.
+  void adapter_part(const Lora& one, const std::string& name) {
+    DeviceBuffer<float> u(size_t(std::max(one.rows, LoraPart::kLeastRows) * 3 * one.most_rank)), part(size_t(one.rows * 3 * one.out));
+    DeviceBuffer<int32_t> arrived(size_t(LoraPart::kMostRows * LoraPart::kMost));
+    LoraPart all{};
+    for (int64_t i = 0; i < 3; ++i) all.projections[i] = {one.adapters, i * one.out, one.out};
+    all.count = 3;
+    all.adapter_count = one.adapter_count;
+    all.row_adapters = one.row_adapters;
+    all.rows = one.rows;
+    all.in = one.in;
+    all.most_rank = one.most_rank;
+    all.x = one.x;
+    all.ldx = one.ldx;
+    all.u = u.data();
+    all.arrived = arrived.data();
+    all.part = part.data();
+    all.columns = 3 * one.out;
+    const Timing t = time_of([&] { lora_part(all, nullptr); });
+    keep({name + "part of 3", t.median * 1e6, t.least * 1e6, t.most * 1e6, 0, "us"});
   }
 
   static constexpr int kEdits = 500, kBest = 20;  // of a sampled row with all controls

@@ -635,15 +635,8 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: 'GPU engine: parts are left beside adapters, which the product then misses',
-    edits: [
-      {
-        file: 'native/src/device/layers.cc',
-        search:
-          '  const bool leave = batch.adapter_count == 0 && tap == nullptr;\n  normalise(hidden, batch.rows, layer.mlp_norm);',
-        replace: '  const bool leave = tap == nullptr;\n  normalise(hidden, batch.rows, layer.mlp_norm);',
-      },
-    ],
+    name: 'GPU engine: what adapters add beside a product is not read',
+    edits: [{ file: 'native/src/device/layers.cc', search: '  ++parts.count;\n', replace: '' }],
     tests: ['native/test/cuda'],
   },
   {
@@ -893,7 +886,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora.cu',
-        search: 'one = one && a.row_adapters[min(first + i, a.rows - 1)] == a.row_adapters[first];',
+        search: 'one = one && adapters[i] == adapters[0];',
         replace: 'one = one && first >= 0;',
       },
     ],
@@ -915,7 +908,40 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora.cu',
-        search: '    __syncthreads();  // all are done with the ranks before\n',
+        search: '    if (first_rank > 0) __syncthreads();  // all are done with the ranks before\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters beside a product are expanded before the last block has its ranks',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_part.cu',
+        search: 'arrive(arrived) == blocks - 1',
+        replace: 'arrive(arrived) == blocks - 2',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: rows without an adapter have +0 added beside a product',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_part.cu',
+        search: 'a.part[pair.first * a.columns + p.first + output] = -0.0f;',
+        replace: 'a.part[pair.first * a.columns + p.first + output] = 0.0f;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: no barrier between adapters that share a tile of rows',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora.cu',
+        search: '    if (row > 0) __syncthreads();  // the row before has left shared memory\n',
         replace: '',
       },
     ],
@@ -926,8 +952,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/device/layers.cc',
-        search: 'product(layer.down, x, batch.rows, out, hidden, leave',
-        replace: 'product(layer.down, x, batch.rows, out, out, leave',
+        search: 'Product::kDown, layer.down, x, out, hidden, leave',
+        replace: 'Product::kDown, layer.down, x, out, out, leave',
       },
     ],
     tests: ['native/test/cuda'],

@@ -13,12 +13,16 @@
 #ifdef __CUDACC__
 #define GPU_UNROLL _Pragma("unroll")
 // Of a loop of any length: so many of its loads are under way at a time.
+#define GPU_UNROLL_1 _Pragma("unroll 1")
+#define GPU_UNROLL_2 _Pragma("unroll 2")
 #define GPU_UNROLL_4 _Pragma("unroll 4")
 #define GPU_UNROLL_8 _Pragma("unroll 8")
 // Of a loop that would only make code longer.
 #define GPU_NO_UNROLL _Pragma("unroll 1")
 #else
 #define GPU_UNROLL
+#define GPU_UNROLL_1
+#define GPU_UNROLL_2
 #define GPU_UNROLL_4
 #define GPU_UNROLL_8
 #define GPU_NO_UNROLL

@@ -1,6 +1,6 @@
 // Low-rank adapters beside a product: y[t] += B_a (scale_a * A_a x[t]) for every row t with an adapter a, mixed ranks in one batch
-// (grouped as S-LoRA and Punica do). What a row gets depends on the row and its factors alone: u = scale * A x is one fixed tree of
-// float sums per rank, B u is summed over ranks ascending and added to y once.
+// (grouped as S-LoRA and Punica do). What a row gets depends on the row and its factors alone: the orders of the sums are those of
+// lora_sums.h, in every kernel, and B u is added to the product's sum once.
 #pragma once
 #include "cuda/common/gpu.h"
 
@@ -25,12 +25,40 @@ struct Lora {
   float* u;  // [rows][most_rank], scratch
   float* y;  // rows, ldy floats apart
   int64_t ldy;
+  // Not null, then rows ldy floats apart of which every one is made: whole[t] = onto[t] + (y[t] + B u), and y is left as it is.
+  const float* onto = nullptr;
+  float* whole = nullptr;
 };
 
 // All throw Error(kRange) naming the argument. The first two are the halves of lora_add: u alone, and B u added to y.
 void lora_shrink(const Lora& args, cudaStream_t stream);
 void lora_expand(const Lora& args, cudaStream_t stream);
 void lora_add(const Lora& args, cudaStream_t stream);
+
+// Projections that read the same rows and whose outputs lie in one product: B u of all of them by one launch, as one more part of the
+// product. It goes on the stream right before the product, which fetches weights meanwhile where launches are early.
+struct LoraPart {
+  struct Projection {
+    const LoraWeights* adapters;  // of all adapters of the batch, as in Lora
+    int64_t first, out;           // columns of the part
+  };
+  static constexpr int kMost = 3;
+  static constexpr int64_t kMostRows = 256, kLeastRows = 64;
+
+  Projection projections[kMost];
+  int64_t count;
+  int64_t adapter_count;
+  const int32_t* row_adapters;
+  int64_t rows, in, most_rank;
+  const bf16* x;
+  int64_t ldx;
+  float* u;          // [the more of rows and kLeastRows][count][most_rank], scratch
+  int32_t* arrived;  // [kMostRows][kMost]: zeros, as they are again afterwards
+  float* part;       // [rows][columns]: B u, or what changes no sum where a row has none
+  int64_t columns;
+};
+// Throws Error(kRange) naming the argument.
+void lora_part(const LoraPart& args, cudaStream_t stream);
 
 // gradient[r][j] += sum over rows t of u[t][r] * x[t][j]: the gradient of a factor. The order of the sum follows from the number of rows.
 struct LoraOuter {

@@ -5,12 +5,28 @@
 #include <utility>
 
 #include "cuda/elementwise/elementwise.h"
-#include "cuda/gemm/matmul.h"
 #include "cuda/norm/rms_norm.h"
 #include "cuda/rope/rope_store.h"
 
 namespace tandem::device {
 namespace {
+
+struct Modules {
+  int first, count;
+};
+
+Modules modules_in(model::Product product) {
+  using model::Module;
+  switch (product) {
+    case model::Product::kQkv: return {int(Module::kQ), 3};
+    case model::Product::kOutput: return {int(Module::kO), 1};
+    case model::Product::kGateUp: return {int(Module::kGate), 2};
+    case model::Product::kDown: return {int(Module::kDown), 1};
+  }
+  return {0, 0};
+}
+
+bool adapted(const Batch& batch) { return batch.adapter_count > 0 && batch.most_rank > 0; }
 
 DeviceBuffer<float> upload(const float* values, int64_t count) { return DeviceBuffer<float>(std::vector<float>(values, values + count)); }
 
@@ -19,7 +35,7 @@ DeviceBuffer<float> upload(const float* values, int64_t count) { return DeviceBu
 Layers::Layers(const model::Spec& spec, const Weights& weights, const Sizes& sizes, cuda::Stream& stream)
     : spec_(spec), weights_(weights), sizes_(sizes), stream_(stream), wide_(size_t(sizes.rows * sizes.wide)),
       activation_(size_t(std::max(sizes.rows, sizes.logit_rows) * sizes.activation)), queries_(size_t(sizes.rows * sizes.queries)),
-      workspace_(size_t(sizes.workspace_floats)), lora_(size_t(sizes.lora_floats)) {
+      workspace_(size_t(sizes.workspace_floats)), lora_(size_t(sizes.lora_floats)), arrived_(size_t(kLoraArrivals)) {
   const ops::RopeTable table(spec.rope, sizes.positions, spec.head_dim);
   const int64_t count = sizes.positions * spec.head_dim / 2;
   cosines_ = upload(table.cosines(), count);
@@ -41,25 +57,19 @@ void Layers::logits(float* rows, int64_t count, float* out) {
 }
 
 void Layers::attend(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap) {
-  using model::Module;
+  using model::Product;
   const Layer& layer = weights_.layers[size_t(index)];
-  const int64_t q = spec_.query_size(), kv_size = spec_.kv_size(), ld = layer.qkv.n;
-  const bf16* x = activation_.data();
   // Nothing else reads or changes what the products give.
-  const bool leave = batch.adapter_count == 0 && tap == nullptr;
+  const bool leave = tap == nullptr;
   normalise(hidden, batch.rows, layer.attention_norm);
-  const cuda::Parts parts = product(layer.qkv, x, batch.rows, wide_.data(), nullptr, leave);
-  adapt(batch, index, Module::kQ, x, wide_.data(), ld);
-  adapt(batch, index, Module::kK, x, wide_.data() + q, ld);
-  adapt(batch, index, Module::kV, x, wide_.data() + q + kv_size, ld);
+  const cuda::Parts parts = project(batch, index, Product::kQkv, layer.qkv, activation_.data(), wide_.data(), nullptr, leave);
   bf16* queries = tap && tap->queries ? tap->queries : queries_.data();
   rotate_and_store(batch, index, kv, parts, queries, tap ? tap->qk : nullptr);
   if (tap) cuda::copy_slots(kv, tap->copies, tap->copy_count, stream_.get());
   bf16* attended = tap && tap->attended ? tap->attended : activation_.data();
   run_attention(batch, index, kv, queries, attended, tap ? tap->log_sums : nullptr);
   float* out = tap ? tap->middle : hidden;
-  residual_ = product(layer.output, attended, batch.rows, out, hidden, leave && layer.output_bias.size() == 0);
-  adapt(batch, index, Module::kO, attended, out, spec_.hidden_size);
+  residual_ = project(batch, index, Product::kOutput, layer.output, attended, out, hidden, leave && layer.output_bias.size() == 0);
   add_bias(layer.output_bias, batch.rows, out);
 }
 
@@ -126,25 +136,23 @@ void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLaye
 }
 
 void Layers::feed_forward(const Batch& batch, int64_t index, float* hidden, const LayerTap* tap) {
-  using model::Module;
+  using model::Product;
   const Layer& layer = weights_.layers[size_t(index)];
   const int64_t f = spec_.intermediate_size;
   const bf16* x = activation_.data();
-  const bool leave = batch.adapter_count == 0 && tap == nullptr;
+  const bool leave = tap == nullptr;
   normalise(hidden, batch.rows, layer.mlp_norm);
-  if (leave && layer.gate_up_bias.size() == 0 && gates(layer.gate_up)) {
+  const bool bias = layer.gate_up_bias.size() > 0;
+  if (leave && !bias && !adapted(batch) && gates(layer.gate_up)) {
     x = gated_product(layer.gate_up, x, batch.rows);
   } else {
-    const cuda::Parts parts = product(layer.gate_up, x, batch.rows, wide_.data(), nullptr, leave && layer.gate_up_bias.size() == 0);
-    adapt(batch, index, Module::kGate, x, wide_.data(), 2 * f);
-    adapt(batch, index, Module::kUp, x, wide_.data() + f, 2 * f);
+    const cuda::Parts parts = project(batch, index, Product::kGateUp, layer.gate_up, x, wide_.data(), nullptr, leave && !bias);
     add_bias(layer.gate_up_bias, batch.rows, wide_.data());
     bf16* kept = tap ? tap->gate_up : nullptr;
     cuda::silu_multiply({wide_.data(), 2 * f, activation_.data(), f, batch.rows, f, parts, kept}, stream_.get());
   }
   float* out = tap ? tap->after : hidden;
-  residual_ = product(layer.down, x, batch.rows, out, hidden, leave && layer.down_bias.size() == 0);
-  adapt(batch, index, Module::kDown, x, out, spec_.hidden_size);
+  residual_ = project(batch, index, Product::kDown, layer.down, x, out, hidden, leave && layer.down_bias.size() == 0);
   add_bias(layer.down_bias, batch.rows, out);
 }
 
@@ -184,13 +192,65 @@ cuda::Parts Layers::product(const Matrix& w, const bf16* x, int64_t rows, float*
   return cuda::matmul_parts(args);
 }
 
-void Layers::adapt(const Batch& batch, int64_t layer, model::Module module, const bf16* x, float* y, int64_t ldy) {
-  if (batch.adapter_count == 0) return;
+cuda::Parts Layers::project(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* y,
+                            const float* onto, bool leave) {
+  if (!adapted(batch)) return product(w, x, batch.rows, y, onto, leave);
+  if (leave) {
+    if (const auto parts = project_beside(batch, layer, which, w, x)) return *parts;
+  }
+  // The adapters belong to the product, which is whole before it is added to anything. Nobody else uses wide_ where a product has `onto`.
+  float* sums = onto == y ? wide_.data() : y;
+  product(w, x, batch.rows, sums, nullptr);
+  const Modules modules = modules_in(which);
+  for (int i = 0; i < modules.count; ++i) adapt(batch, layer, model::Module(modules.first + i), x, sums, onto, y, w.n);
+  return {};
+}
+
+std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x) {
+  cuda::MatMul args = product_of(w, x, batch.rows, workspace_.data());
+  args.leave_parts = true;
+  cuda::Parts parts = cuda::matmul_parts(args);
+  // A product that is whole is the only part.
+  if (parts.count == 0) parts = {workspace_.data(), 1, batch.rows, w.n};
+  const int64_t each = batch.rows * w.n;
+  if (batch.rows > cuda::LoraPart::kMostRows || (parts.count + 1) * each > sizes_.workspace_floats) return {};
+  const Modules modules = modules_in(which);
+  cuda::LoraPart part{};
+  part.count = modules.count;
+  for (int i = 0; i < modules.count; ++i) {
+    const auto module = model::Module(modules.first + i);
+    const ops::LoraShape shape = model::shape_of(spec_, module);
+    part.projections[i] = {adapters_of(batch, layer, module), shape.first_out, shape.out};
+  }
+  part.adapter_count = batch.adapter_count;
+  part.row_adapters = batch.row_adapters;
+  part.rows = batch.rows;
+  part.in = part.ldx = w.k;
+  part.most_rank = batch.most_rank;
+  part.x = x;
+  part.u = lora_.data();
+  part.arrived = arrived_.data();
+  part.part = workspace_.data() + parts.count * each;
+  part.columns = w.n;
+  // The product fetches weights meanwhile.
+  cuda::lora_part(part, stream_.get());
+  cuda::matmul(args, stream_.get());
+  ++parts.count;
+  return parts;
+}
+
+const cuda::LoraWeights* Layers::adapters_of(const Batch& batch, int64_t layer, model::Module module) const {
+  return batch.adapters + (layer * model::kModules + int64_t(module)) * batch.adapter_count;
+}
+
+void Layers::adapt(const Batch& batch, int64_t layer, model::Module module, const bf16* x, float* sums, const float* onto, float* y,
+                   int64_t ld) {
   const ops::LoraShape shape = model::shape_of(spec_, module);
   const int64_t at_once = sizes_.lora_floats / batch.most_rank;
   for (int64_t first = 0; first < batch.rows; first += at_once) {
+    const int64_t at = first * ld + shape.first_out;
     cuda::Lora args{};
-    args.adapters = batch.adapters + (layer * model::kModules + int64_t(module)) * batch.adapter_count;
+    args.adapters = adapters_of(batch, layer, module);
     args.adapter_count = batch.adapter_count;
     args.row_adapters = batch.row_adapters + first;
     args.rows = std::min(at_once, batch.rows - first);
@@ -200,8 +260,12 @@ void Layers::adapt(const Batch& batch, int64_t layer, model::Module module, cons
     args.x = x + first * shape.in;
     args.ldx = shape.in;
     args.u = lora_.data();
-    args.y = y + first * ldy;
-    args.ldy = ldy;
+    args.y = sums + at;
+    args.ldy = ld;
+    if (onto != nullptr) {
+      args.onto = onto + at;
+      args.whole = y + at;
+    }
     cuda::lora_add(args, stream_.get());
   }
 }

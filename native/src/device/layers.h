@@ -1,8 +1,11 @@
 // The layers of a model on the device, with the memory that a pass through one of them needs: what serving and training share, kernel by
 // kernel, so that a row's bits are the same in both.
 #pragma once
+#include <optional>
+
 #include "cuda/common/stream.h"
 #include "cuda/elementwise/row_backward.h"
+#include "cuda/gemm/matmul.h"
 #include "device/batch.h"
 #include "device/sizes.h"
 #include "device/weights.h"
@@ -52,8 +55,14 @@ class Layers {
   // Whether one launch computes a product of gate and up and its activation, and that, which lies where wide rows do.
   bool gates(const Matrix& w);
   const bf16* gated_product(const Matrix& w, const bf16* x, int64_t rows);
-  // The row's adapters beside the product of one projection; x, y and their rows as in product().
-  void adapt(const Batch& batch, int64_t layer, model::Module module, const bf16* x, float* y, int64_t ldy);
+  // As product(), with what the rows' adapters add: y = `onto` + (W x + B u). With few rows, where parts may be left, that is one part more.
+  cuda::Parts project(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* y, const float* onto,
+                      bool leave);
+  // Parts of the product with that of the adapters, if there is room for them; nothing is done otherwise.
+  std::optional<cuda::Parts> project_beside(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x);
+  // The row's adapters of one projection, added to `sums`, or with `onto` to that, into y; rows `ld` apart.
+  void adapt(const Batch& batch, int64_t layer, model::Module module, const bf16* x, float* sums, const float* onto, float* y, int64_t ld);
+  const cuda::LoraWeights* adapters_of(const Batch& batch, int64_t layer, model::Module module) const;
   void add_bias(const DeviceBuffer<float>& bias, int64_t rows, float* y);
 
   const model::Spec& spec_;
@@ -65,7 +74,8 @@ class Layers {
   DeviceBuffer<bf16> activation_;        // [rows][inputs of the next product]
   DeviceBuffer<bf16> queries_;           // [rows][heads][dim]
   DeviceBuffer<float> workspace_, lora_;
-  cuda::Parts residual_;  // of the residual stream's last product
+  DeviceBuffer<int32_t> arrived_;  // of adapters beside a product
+  cuda::Parts residual_;           // of the residual stream's last product
 };
 
 }  // namespace tandem::device

@@ -5,7 +5,6 @@
 #include "cuda/attention/paged_attention.h"
 #include "cuda/common/stream.h"
 #include "cuda/gemm/matmul.h"
-#include "cuda/lora/lora.h"
 #include "cuda/sampling/sample.h"
 #include "device/batch.h"
 
@@ -19,12 +18,15 @@ constexpr int64_t kBest = int64_t(1) << 16;
 // Longer contexts of many sequences are attended to in pieces.
 constexpr int64_t kAttentionFloats = int64_t(32) << 20;
 constexpr int64_t kLoraFloats = int64_t(4) << 20;
+// So many rows have room for the part of their adapters beside those of a product.
+constexpr int64_t kPartRows = 64;
 
 int64_t product_workspace(const model::Spec& s, int64_t rows, int64_t logit_rows) {
   const int64_t h = s.hidden_size, q = s.query_size(), f = s.intermediate_size;
   int64_t most = cuda::matmul_most_workspace_floats(logit_rows, s.vocab_size, h);
   for (auto [n, k] : {std::pair{q + 2 * s.kv_size(), h}, {h, q}, {2 * f, h}, {h, f}}) {
-    most = std::max(most, cuda::matmul_most_workspace_floats(rows, n, k));
+    const int64_t with_adapters = (cuda::matmul_splits(n, k) + 1) * n * std::min(rows, kPartRows);
+    most = std::max({most, cuda::matmul_most_workspace_floats(rows, n, k), with_adapters});
   }
   return most;
 }
@@ -33,7 +35,8 @@ int64_t product_workspace(const model::Spec& s, int64_t rows, int64_t logit_rows
 
 Sizes::Sizes(const model::Spec& s, const engine::Options& o)
     : layers(s.layers), rows(o.max_batch_tokens), sequences(o.max_sequences), positions(o.max_model_len), pages(o.pages),
-      vocab(s.vocab_size), hidden(s.hidden_size), wide(std::max(s.query_size() + 2 * s.kv_size(), 2 * s.intermediate_size)),
+      vocab(s.vocab_size), hidden(s.hidden_size),
+      wide(std::max({s.query_size() + 2 * s.kv_size(), 2 * s.intermediate_size, s.hidden_size})),
       activation(std::max({s.hidden_size, s.query_size(), s.intermediate_size})), queries(s.query_size()),
       kv_layer_elements(o.pages * cuda::kPagePositions * s.kv_size()),
       page_bytes(s.layers * 2 * cuda::kPagePositions * s.kv_size() * int64_t(sizeof(cuda::bf16))),
@@ -68,7 +71,7 @@ std::vector<MemoryPart> Sizes::parts() const {
 size_t Sizes::layer_bytes() const {
   const size_t f = sizeof(float), b = sizeof(cuda::bf16);
   return size_t(rows) * (size_t(wide) * f + size_t(queries) * b) + size_t(std::max(rows, logit_rows)) * size_t(activation) * b +
-         size_t(workspace_floats + lora_floats) * f;
+         size_t(workspace_floats + lora_floats) * f + size_t(kLoraArrivals) * sizeof(int32_t);
 }
 
 size_t Sizes::fixed_bytes() const {

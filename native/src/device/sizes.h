@@ -1,11 +1,15 @@
 // All sizes of an engine's device memory, known before any of it is taken: nothing is allocated in a step.
 #pragma once
+#include "cuda/lora/lora.h"
 #include "device/device.h"
 
 namespace tandem::device {
 
 // Steps whose inputs or results are held at the same time: one runs, and one is queued behind it.
 inline constexpr size_t kLanes = 2;
+
+// Counters of adapters beside a product.
+inline constexpr int64_t kLoraArrivals = cuda::LoraPart::kMostRows * cuda::LoraPart::kMost;
 
 struct Sizes {
   Sizes(const model::Spec& spec, const engine::Options& options);

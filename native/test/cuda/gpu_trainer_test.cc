@@ -91,6 +91,14 @@ TEST_ENGINE(gpu_trainer_logprobs_have_the_bits_of_the_engine) {
   check_logprobs(source, load_on_device(source));
 }
 
+// Serving leaves products in parts, of which the adapters' is one; the trainer adds up each product first.
+TEST_ENGINE(gpu_trainer_logprobs_have_the_bits_of_the_engine_where_products_come_in_parts) {
+  TinyModel source = tiny_for_device();
+  source.spec.output_bias = source.spec.mlp_bias = false;
+  source.spec.hidden_size = source.spec.intermediate_size = 512;
+  check_logprobs(source, load_on_device(source));
+}
+
 TEST_ENGINE(hopper_trainer_logprobs_have_the_bits_of_the_engine) {
   if (!on_hopper()) return;
   const TinyModel source = tiny_for_device(kWindow);

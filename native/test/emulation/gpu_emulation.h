@@ -24,6 +24,8 @@
 #define GPU_LAUNCH(kernel, grid, block_size, shared_bytes, stream, ...) \
   tandem::gpu_emulation::launch_or_record((stream), (grid), (block_size), (shared_bytes), [=] { kernel(__VA_ARGS__); })
 #define GPU_UNROLL
+#define GPU_UNROLL_1
+#define GPU_UNROLL_2
 #define GPU_UNROLL_4
 #define GPU_UNROLL_8
 #define GPU_NO_UNROLL
