@@ -292,6 +292,7 @@ class Bench {
     DeviceBuffer<AttentionTile> device_tiles(tiles);
     const int64_t count = int64_t(tiles.size());
     DeviceBuffer<float> workspace(split ? size_t(attention_workspace_floats(count, kKvHeads, kDim, length)) : 0);
+    DeviceBuffer<int32_t> arrivals(size_t(count * kKvHeads));
     PagedAttention args{};
     args.queries = queries.data();
     args.kv = cache.layer;
@@ -306,6 +307,7 @@ class Bench {
     args.out = out.data();
     args.workspace = workspace.data();
     args.workspace_floats = int64_t(workspace.size());
+    args.arrivals = arrivals.data();
     args.splits_in_grid = split;
     args.kernel = attention_;
     return time_of([&] { paged_attention(args, nullptr); });

@@ -728,45 +728,133 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: "CUDA: a missing barrier in Hopper's attention",
-    edits: [
-      {
-        file: 'native/cuda/attention/attention_wgmma.cu',
-        search: '    __syncthreads();  // all are done with the stage\n',
-        replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: "CUDA: a dropped wait in Hopper's attention",
-    edits: [
-      {
-        file: 'native/cuda/attention/attention_wgmma.cu',
-        search: '    barrier_wait(&ring.full[stage], tile / kStages & 1);\n',
-        replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
     name: "CUDA: an off-by-one page in Hopper's attention",
     edits: [
       {
-        file: 'native/cuda/attention/attention_wgmma.cu',
-        search: 'const bool wanted = position < ring.span.end && index < a.max_pages;',
-        replace: 'const bool wanted = position + kPagePositions < ring.span.end && index < a.max_pages;',
+        file: 'native/cuda/attention/attention_wgmma.h',
+        search: 'const bool wanted = position < end && index < a.max_pages;',
+        replace: 'const bool wanted = position + kPagePositions < end && index < a.max_pages;',
       },
     ],
     tests: ['native/test/cuda'],
   },
   {
-    name: "CUDA: Hopper's attention multiplies values that nobody wrote",
+    name: 'CUDA: decode on Hopper brings keys to a slot that other warps still read',
     edits: [
       {
         file: 'native/cuda/attention/attention_wgmma.cu',
-        search: 'if (ring.span.end < ring.at + kTileKeys) clear_values',
-        replace: 'if (ring.span.end + kPagePositions < ring.at + kTileKeys) clear_values',
+        search: '  barrier_wait(empty, number / S::kCount & 1);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: decode on Hopper does not wait for its keys and values',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: '  barrier_wait(line.full(number), number / Slots<kDim>::kCount & 1);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: decode on Hopper multiplies values that nobody wrote',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: 'if (line.end < first + kTileKeys) clear_page_end',
+        replace: 'if (line.end + kPagePositions < first + kTileKeys) clear_page_end',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: decode on Hopper takes a key for seen that is not',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: 'first + kTileKeys <= end - kTileRows;',
+        replace: 'first + kTileKeys <= end + kTileRows;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: arrivals of splits are not counted anew',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_merge.h',
+        search: '    if (last) *arrivals = 0;  // for the next launch\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a split is merged before it is there',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_merge.h',
+        search: 'last = atomicAdd(arrivals, 1) == blocks - 1;',
+        replace: 'last = atomicAdd(arrivals, 1) == blocks - 2;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: merged splits are weighed by the largest score with them, not before them',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_merge.h',
+        search: 'lane == 0 ? largest : below;',
+        replace: 'top;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: keys are brought over those that Hopper's prefill attention has not read",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_prefill_wgmma.cu',
+        search: '      barrier_wait(&empty[turn.stage], turn.parity ^ 1);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: a dropped wait for the next keys in Hopper's prefill attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_prefill_wgmma.cu',
+        search: '    if (more) barrier_wait(&barriers.full[next.stage], next.parity);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: Hopper's prefill attention does not mask a tile's last key",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_prefill_wgmma.cu',
+        search: 'first + kTileKeys - 1 <= lowest',
+        replace: 'first + kTileKeys - 2 <= lowest',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: Hopper's prefill attention does not mask the key before a window",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_prefill_wgmma.cu',
+        search: 'highest - first < a.window',
+        replace: 'highest - first <= a.window',
       },
     ],
     tests: ['native/test/cuda'],

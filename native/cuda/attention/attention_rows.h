@@ -8,6 +8,10 @@ namespace tandem::cuda {
 
 constexpr int kTileKeys = 64;
 constexpr int kGroupTiles = 4;  // of one sequence, which a block takes together where it does all splits
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// Query heads of a key/value head.
+__device__ __forceinline__ int group_of(const PagedAttention& a) { return int(a.heads) / int(a.kv.kv_heads); }
 
 __device__ __forceinline__ float quad_max(float v) {
   v = fmaxf(v, __shfl_xor_sync(kAllLanes, v, 1));
@@ -20,11 +24,14 @@ __device__ __forceinline__ float quad_sum(float v) {
 }
 
 // Running softmax of a warp's 16 rows. This thread holds rows lane / 4 (index 0) and lane / 4 + 8 (index 1), and of each the columns
-// 8 * i + lane % 4 * 2 and the next one.
-template <int kDim>
-struct Softmax {
+// 8 * i + lane % 4 * 2 and the next one. Scores are to base 2: an exponential is one instruction.
+struct Peaks {
   float largest[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
+};
+
+template <int kDim>
+struct Softmax : Peaks {
   float values[kDim / 8][4] = {};
 
   // With `other`, whose keys come after.
@@ -33,7 +40,7 @@ struct Softmax {
     for (int r = 0; r < 2; ++r) {
       if (other.largest[r] == -INFINITY) continue;
       const float top = fmaxf(largest[r], other.largest[r]);
-      const float mine = expf(largest[r] - top), theirs = expf(other.largest[r] - top);
+      const float mine = exp2_flushed(largest[r] - top), theirs = exp2_flushed(other.largest[r] - top);
       largest[r] = top;
       sum[r] = fmaf(sum[r], mine, other.sum[r] * theirs);
       GPU_UNROLL
@@ -61,7 +68,7 @@ struct Place {
 
 template <int kDim, class PlaceOf>
 __device__ Rows<kDim> load_placed_rows(const PagedAttention& a, int kv_head, const PlaceOf& place_of) {
-  const int group = int(a.heads / a.kv.kv_heads), lane = threadIdx.x % kWarp;
+  const int group = group_of(a), lane = threadIdx.x % kWarp;
   Rows<kDim> rows;
   GPU_UNROLL
   for (int r = 0; r < 2; ++r) {
@@ -91,48 +98,68 @@ __device__ Rows<kDim> load_rows(const PagedAttention& a, const AttentionTile& ti
   });
 }
 
-// The raw products -> scores, with -infinity where a row does not see a key; the first of them is at position `first`.
+// Of raw products of row r of this thread's two, -infinity where it does not see a key; the first of them is at position `first`.
 template <int kDim>
-__device__ void mask_scores(const PagedAttention& a, const Rows<kDim>& rows, int first, float (&scores)[kTileKeys / 8][4]) {
+__device__ __forceinline__ void mask_row(const PagedAttention& a, const Rows<kDim>& rows, int first, float (&scores)[kTileKeys / 8][4],
+                                         int r) {
+  const int window = a.window == 0 ? 1 << 30 : int(a.window), row = rows.position[r];
   GPU_UNROLL
   for (int i = 0; i < kTileKeys / 8; ++i) {
     GPU_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const int row = rows.position[j / 2], key = first + i * 8 + int(threadIdx.x) % 4 * 2 + (j & 1);
-      const bool sees = key <= row && (a.window == 0 || row - key < a.window);
-      scores[i][j] = sees ? scores[i][j] * a.scale : -INFINITY;
+    for (int j = 0; j < 2; ++j) {
+      const int key = first + i * 8 + int(threadIdx.x) % 4 * 2 + j;
+      // One way for all threads: branches would be most of the work.
+      if ((key > row) | (row - key >= window)) scores[i][2 * r + j] = -INFINITY;
     }
   }
 }
 
-// scores -> probabilities relative to the new maximum; what was there is scaled to it.
 template <int kDim>
-__device__ void weigh(Softmax<kDim>& s, float (&scores)[kTileKeys / 8][4]) {
+__device__ void mask_scores(const PagedAttention& a, const Rows<kDim>& rows, int first, float (&scores)[kTileKeys / 8][4]) {
+  mask_row<kDim>(a, rows, first, scores, 0);
+  mask_row<kDim>(a, rows, first, scores, 1);
+}
+
+// Raw products of row r -> probabilities relative to the new maximum. Returns the factor that scales what was there to it.
+__device__ __forceinline__ float weigh_scores(Peaks& s, float scale, float (&scores)[kTileKeys / 8][4], int r) {
+  const float scale2 = scale * kLog2E;
+  float top = -INFINITY;
   GPU_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    float top = s.largest[r];
+  for (int i = 0; i < kTileKeys / 8; ++i) top = fmaxf(top, fmaxf(scores[i][2 * r], scores[i][2 * r + 1]));
+  top = fmaxf(s.largest[r], quad_max(top) * scale2);
+  const float base = top == -INFINITY ? 0.0f : top;
+  const float factor = exp2_flushed(s.largest[r] - base);  // exactly 1 where the maximum stays
+  s.largest[r] = top;
+  float sum = 0;
+  GPU_UNROLL
+  for (int i = 0; i < kTileKeys / 8; ++i) {
     GPU_UNROLL
-    for (int i = 0; i < kTileKeys / 8; ++i) top = fmaxf(top, fmaxf(scores[i][2 * r], scores[i][2 * r + 1]));
-    top = quad_max(top);
-    const float base = top == -INFINITY ? 0.0f : top;
-    const float scale = s.largest[r] == top ? 1.0f : expf(s.largest[r] - base);
-    float sum = 0;
-    GPU_UNROLL
-    for (int i = 0; i < kTileKeys / 8; ++i) {
-      GPU_UNROLL
-      for (int j = 2 * r; j < 2 * r + 2; ++j) {
-        scores[i][j] = expf(scores[i][j] - base);
-        sum += scores[i][j];
-      }
-    }
-    s.sum[r] = fmaf(s.sum[r], scale, quad_sum(sum));
-    s.largest[r] = top;
-    GPU_UNROLL
-    for (int i = 0; i < kDim / 8; ++i) {
-      GPU_UNROLL
-      for (int j = 2 * r; j < 2 * r + 2; ++j) s.values[i][j] *= scale;
-    }
+    for (int j = 2 * r; j < 2 * r + 2; ++j) scores[i][j] = exp2_flushed(fmaf(scores[i][j], scale2, -base));
+    sum += scores[i][2 * r] + scores[i][2 * r + 1];
   }
+  s.sum[r] = fmaf(s.sum[r], factor, quad_sum(sum));
+  return factor;
+}
+
+template <int kDim>
+__device__ __forceinline__ void scale_values(Softmax<kDim>& s, float factor, int r) {
+  GPU_UNROLL
+  for (int i = 0; i < kDim / 8; ++i) {
+    GPU_UNROLL
+    for (int j = 2 * r; j < 2 * r + 2; ++j) s.values[i][j] *= factor;
+  }
+}
+
+template <int kDim>
+__device__ __forceinline__ void weigh_row(Softmax<kDim>& s, float scale, float (&scores)[kTileKeys / 8][4], int r) {
+  const float factor = weigh_scores(s, scale, scores, r);
+  scale_values<kDim>(s, factor, r);
+}
+
+template <int kDim>
+__device__ void weigh(Softmax<kDim>& s, float scale, float (&scores)[kTileKeys / 8][4]) {
+  weigh_row<kDim>(s, scale, scores, 0);
+  weigh_row<kDim>(s, scale, scores, 1);
 }
 
 // Probabilities as fragments of the left side of a product with 64 keys' values. `pair` rounds two numbers.
@@ -146,50 +173,28 @@ __device__ __forceinline__ void pack_weights(const float (&weights)[kTileKeys / 
   }
 }
 
+// Of a row: the log of the sum of exp(score).
+__device__ __forceinline__ float log_sum(float largest, float sum) { return fmaf(largest, kLn2, logf(sum)); }
+
+// Row r of this thread's two. That 0 is added makes a state that was merged with nothing and one that was not merged the same: -0 is 0.
 template <int kDim>
-__device__ void write_rows(const PagedAttention& a, const Rows<kDim>& rows, const Softmax<kDim>& s) {
+__device__ __forceinline__ void write_row(const PagedAttention& a, bf16* out, const Softmax<kDim>& s, int r) {
   const int lane = threadIdx.x % kWarp;
-  GPU_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    if (rows.out[r] == nullptr) continue;
-    if (a.log_sums != nullptr && lane % 4 == 0) a.log_sums[(rows.out[r] - a.out) / kDim] = s.largest[r] + logf(s.sum[r]);
-    GPU_UNROLL
-    for (int i = 0; i < kDim / 8; ++i) {
-      const uint32_t pair = pack_rounded(s.values[i][2 * r] / s.sum[r], s.values[i][2 * r + 1] / s.sum[r]);
-      memcpy(rows.out[r] + i * 8 + lane % 4 * 2, &pair, 4);
-    }
-  }
-}
-
-// Each lane's Softmax as it stands: [tile][kv_head][split][floats][lane].
-template <int kDim>
-__host__ __device__ constexpr int64_t partial_floats() {
-  return (4 + kDim / 2) * kWarp;
-}
-
-template <int kDim>
-__device__ void copy_partial(float* memory, Softmax<kDim>& s, bool store) {
-  float* at = memory + threadIdx.x % kWarp;
-  auto move = [&](float& value) {
-    if (store) *at = value;
-    else value = *at;
-    at += kWarp;
-  };
-  GPU_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    move(s.largest[r]);
-    move(s.sum[r]);
-  }
+  if (a.log_sums != nullptr && lane % 4 == 0) a.log_sums[(out - a.out) / kDim] = log_sum(s.largest[r], s.sum[r]);
+  const float share = 1.0f / s.sum[r];
   GPU_UNROLL
   for (int i = 0; i < kDim / 8; ++i) {
-    GPU_UNROLL
-    for (int j = 0; j < 4; ++j) move(s.values[i][j]);
+    const uint32_t pair = pack_rounded(fmaf(s.values[i][2 * r], share, 0.0f), fmaf(s.values[i][2 * r + 1], share, 0.0f));
+    memcpy(out + i * 8 + lane % 4 * 2, &pair, 4);
   }
 }
 
-__device__ __forceinline__ float* partial_of(const PagedAttention& a, int64_t tile, int64_t kv_head, int64_t split, int64_t floats) {
-  const int64_t splits = (a.longest + kSplitPositions - 1) / kSplitPositions;
-  return a.workspace + ((tile * a.kv.kv_heads + kv_head) * splits + split) * floats;
+template <int kDim>
+__device__ void write_rows(const PagedAttention& a, const Rows<kDim>& rows, const Softmax<kDim>& s) {
+  GPU_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    if (rows.out[r] != nullptr) write_row<kDim>(a, rows.out[r], s, r);
+  }
 }
 
 // The first position that a token there sees.
@@ -227,27 +232,6 @@ __device__ __forceinline__ PrefixMember member_of(const PagedAttention& a, const
   const int64_t at = int64_t(tile.first_member) + token;
   if (token >= tile.members || at < 0 || at >= a.member_count) return {-1, -1, -1};
   return a.members[at];
-}
-
-// Each row's state to where its own tile would have stored it: there it is the first token's.
-template <int kDim>
-__device__ void store_members(const PagedAttention& a, const PrefixTile& tile, int kv_head, int split, const Softmax<kDim>& s) {
-  const int group = int(a.heads / a.kv.kv_heads), lane = threadIdx.x % kWarp;
-  GPU_UNROLL
-  for (int r = 0; r < 2; ++r) {
-    const int row = lane / 4 + 8 * r, own = row % group;
-    const int64_t at = member_of(a, tile, row / group).tile - a.first_tile;
-    if (at < 0 || at >= a.tile_count) continue;
-    float* memory = partial_of(a, at, kv_head, split, partial_floats<kDim>()) + own % 8 * 4 + lane % 4;
-    const int half = own / 8;
-    memory[2 * half * kWarp] = s.largest[r];
-    memory[(2 * half + 1) * kWarp] = s.sum[r];
-    GPU_UNROLL
-    for (int i = 0; i < kDim / 8; ++i) {
-      GPU_UNROLL
-      for (int j = 0; j < 2; ++j) memory[(4 + 4 * i + 2 * half + j) * kWarp] = s.values[i][2 * r + j];
-    }
-  }
 }
 
 }  // namespace tandem::cuda

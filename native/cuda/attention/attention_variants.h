@@ -19,8 +19,7 @@ struct AttentionVariant {
   void (*launch_backward)(const AttentionBackward& args, bool of_keys, int64_t first_tile, int64_t tile_count, cudaStream_t stream);
 };
 
-// What paged_attention() checks is checked. Where splits_in_grid, each split's result goes to the workspace and is merged by
-// paged_attention().
+// What paged_attention() checks is checked.
 void attention_mma(const PagedAttention& args, cudaStream_t stream);    // mma.sync
 void attention_wgmma(const PagedAttention& args, cudaStream_t stream);  // Hopper's own instructions
 

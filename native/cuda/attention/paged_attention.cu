@@ -1,4 +1,4 @@
-#include "cuda/attention/attention_rows.h"
+#include "cuda/attention/attention_merge.h"
 #include "cuda/attention/attention_variants.h"
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
@@ -10,6 +10,13 @@ namespace {
 constexpr int kChunk = 8;
 constexpr int kThreads = kGroupTiles * kWarp;
 constexpr int kStages = 2;
+
+// Of decode, on a multiprocessor: with heads of 128 no more than two have room in the shared memory of those before Hopper.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kBlocks = 2;
+#else
+constexpr int kBlocks = 3;
+#endif
 
 template <int kDim>
 __device__ __forceinline__ bf16* tile_chunk(bf16* tile, int row, int chunk) {
@@ -105,7 +112,7 @@ __device__ Softmax<kDim> attend_split(const PagedAttention& a, const Rows<kDim>&
       float scores[kTileKeys / 8][4] = {};
       score_keys<kDim>(rows, keys, scores);
       mask_scores<kDim>(a, rows, first, scores);
-      weigh<kDim>(s, scores);
+      weigh<kDim>(s, a.scale, scores);
       add_values<kDim>(s, scores, keys + kTileKeys * kDim);
     }
   }
@@ -116,7 +123,7 @@ __device__ __forceinline__ bool first_warp() { return threadIdx.x < kWarp; }
 
 // Block (tile, kv head, split); the tile's rows are the first warp's, the others help to bring its keys.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 3) attend_splits_kernel(PagedAttention a) {
+__global__ void __launch_bounds__(kThreads, kBlocks) attend_splits_kernel(PagedAttention a) {
   wait_for_inputs();
   const AttentionTile tile = a.tiles[blockIdx.x];
   const int kv_head = blockIdx.y, split = int(blockIdx.z);
@@ -124,8 +131,8 @@ __global__ void __launch_bounds__(kThreads, 3) attend_splits_kernel(PagedAttenti
   if (span.end <= span.begin) return;
   const Walk walk = begin_walk<kDim>(a, tile.sequence, kv_head, span);
   const Rows<kDim> rows = load_rows<kDim>(a, tile, kv_head);
-  Softmax<kDim> s = attend_split<kDim>(a, rows, first_warp(), walk, span.begin, span.end);
-  if (first_warp()) copy_partial<kDim>(partial_of(a, blockIdx.x, kv_head, split, partial_floats<kDim>()), s, true);
+  const Softmax<kDim> s = attend_split<kDim>(a, rows, first_warp(), walk, span.begin, span.end);
+  finish_split<kDim>(a, kv_head, split, s);
 }
 
 // Block (prefix tile, kv head, split); the members' rows are the first warp's.
@@ -146,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_prefixes_kernel(PagedAtten
 
 // Block (group of tiles, kv head): every split in turn, keys read once for all of them.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads) attend_tiles_kernel(PagedAttention a) {
+__global__ void __launch_bounds__(kThreads, 2) attend_tiles_kernel(PagedAttention a) {
   wait_for_inputs();
   const AttentionTile* tiles = a.tiles + int64_t(blockIdx.x) * kGroupTiles;
   const Span span = group_span(a, tiles);
@@ -168,38 +175,15 @@ void launch(const PagedAttention& a, cudaStream_t stream) {
     GPU_LAUNCH_EARLY(attend_tiles_kernel<kDim>, dim3(tiles / kGroupTiles, heads), dim3(kThreads), bytes, stream, a);
     return check_launch("paged_attention");
   }
-  allow_shared_bytes(&attend_splits_kernel<kDim>, bytes, "paged_attention");
-  const dim3 grid(tiles, heads, unsigned(ceil_div(a.longest, kSplitPositions)));
-  GPU_LAUNCH_EARLY(attend_splits_kernel<kDim>, grid, dim3(kThreads), bytes, stream, a);
-  check_launch("paged_attention: splits");
-  if (a.prefix_count == 0) return;
-  allow_shared_bytes(&attend_prefixes_kernel<kDim>, bytes, "paged_attention");
-  GPU_LAUNCH_EARLY(attend_prefixes_kernel<kDim>, dim3(unsigned(a.prefix_count), heads, grid.z), dim3(kThreads), bytes, stream, a);
-  check_launch("paged_attention: prefixes");
-}
-
-// Block (tile, kv head): the splits' results merged in order.
-template <int kDim>
-__global__ void __launch_bounds__(kWarp) merge_splits_kernel(PagedAttention a) {
-  wait_for_inputs();
-  const AttentionTile tile = a.tiles[blockIdx.x];
-  if (tile.tokens == 0) return;
-  const Rows<kDim> rows = load_rows<kDim>(a, tile, blockIdx.y);
-  const int end = tile.first_position + tile.tokens;
-  Softmax<kDim> total;
-  for (int split = first_seen(a, tile.first_position) / kSplitPositions; split * kSplitPositions < end; ++split) {
-    Softmax<kDim> part;
-    copy_partial<kDim>(partial_of(a, blockIdx.x, blockIdx.y, split, partial_floats<kDim>()), part, false);
-    total.merge(part);
+  const unsigned splits = unsigned(ceil_div(a.longest, kSplitPositions));
+  if (a.prefix_count > 0) {
+    allow_shared_bytes(&attend_prefixes_kernel<kDim>, bytes, "paged_attention");
+    GPU_LAUNCH_EARLY(attend_prefixes_kernel<kDim>, dim3(unsigned(a.prefix_count), heads, splits), dim3(kThreads), bytes, stream, a);
+    check_launch("paged_attention: prefixes");
   }
-  write_rows<kDim>(a, rows, total);
-}
-
-template <int kDim>
-void launch_merge(const PagedAttention& a, cudaStream_t stream) {
-  const dim3 grid(unsigned(a.tile_count), unsigned(a.kv.kv_heads));
-  GPU_LAUNCH_EARLY(merge_splits_kernel<kDim>, grid, dim3(kWarp), 0, stream, a);
-  check_launch("paged_attention: merge");
+  allow_shared_bytes(&attend_splits_kernel<kDim>, bytes, "paged_attention");
+  GPU_LAUNCH_EARLY(attend_splits_kernel<kDim>, dim3(tiles, heads, splits), dim3(kThreads), bytes, stream, a);
+  check_launch("paged_attention: splits");
 }
 
 void check(const PagedAttention& a) {
@@ -210,17 +194,20 @@ void check(const PagedAttention& a) {
   check_argument(a.splits_in_grid || a.tile_count % kGroupTiles == 0, name, "tile_count");
   check_argument(a.longest >= 1 && a.longest < 1 << 25, name, "longest");
   check_argument(a.window >= 0, name, "window");
+  check_argument(a.scale > 0, name, "scale");
   check_argument(a.prefix_count >= 0 && a.prefix_count < 1 << 24 && (a.prefix_count == 0 || a.splits_in_grid), name, "prefix_count");
-  const int64_t floats = attention_workspace_floats(a.tile_count, a.kv.kv_heads, a.kv.dim, a.longest);
+  check_argument(a.tile_rows >= a.heads / a.kv.kv_heads && a.tile_rows <= kTileRows, name, "tile_rows");
+  const int64_t floats = attention_workspace_floats(a.tile_count, a.kv.kv_heads, a.kv.dim, a.longest, a.tile_rows);
   check_argument(!a.splits_in_grid || a.workspace_floats >= floats, name, "workspace_floats");
+  check_argument(!a.splits_in_grid || a.arrivals != nullptr, name, "arrivals");
 }
 
 }  // namespace
 
 int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads) { return kTileRows / (heads / kv_heads); }
 
-int64_t attention_workspace_floats(int64_t tile_count, int64_t kv_heads, int64_t dim, int64_t longest) {
-  return tile_count * kv_heads * ceil_div(longest, kSplitPositions) * (4 + dim / 2) * kWarp;
+int64_t attention_workspace_floats(int64_t tile_count, int64_t kv_heads, int64_t dim, int64_t longest, int64_t tile_rows) {
+  return tile_count * kv_heads * ceil_div(longest, kSplitPositions) * tile_rows * (dim + 4);
 }
 
 void attention_mma(const PagedAttention& a, cudaStream_t stream) {
@@ -231,7 +218,6 @@ void paged_attention(const PagedAttention& a, cudaStream_t stream) {
   check(a);
   if (a.tile_count == 0) return;
   variant_of(a.kernel).launch(a, stream);
-  if (a.splits_in_grid) by_dim(a.kv.dim, "paged_attention", [&](auto dim) { launch_merge<decltype(dim)::value>(a, stream); });
 }
 
 }  // namespace tandem::cuda

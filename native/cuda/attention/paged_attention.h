@@ -11,7 +11,7 @@
 namespace tandem::cuda {
 
 constexpr int kTileRows = 16;  // query rows of a warp: tokens times the heads of a group
-constexpr int kSplitPositions = 512;
+constexpr int kSplitPositions = 256;
 
 // Consecutive tokens of one sequence, at most attention_tile_tokens(heads, kv_heads) of them; `tokens` 0 is an empty tile.
 struct AttentionTile {
@@ -44,13 +44,15 @@ struct PagedAttention {
   int64_t sequences, max_pages;
   const AttentionTile* tiles;
   int64_t tile_count;
-  int64_t longest;  // positions of the longest sequence, with its new tokens
-  int64_t heads;    // a multiple of kv_heads, at most 16 times as many
-  float scale;
+  int64_t longest;   // positions of the longest sequence, with its new tokens
+  int64_t heads;     // a multiple of kv_heads, at most 16 times as many
+  float scale;       // above zero
   int64_t window;    // a query sees itself and window - 1 positions before it; 0 = all
   bf16* out;         // [rows][heads][dim]
   float* workspace;  // attention_workspace_floats(...): needed where splits_in_grid
   int64_t workspace_floats;
+  int64_t tile_rows = kTileRows;  // for which there is room: as many as any tile has, its tokens times the heads of a group
+  int32_t* arrivals;              // tile_count * kv.kv_heads zeros, needed where splits_in_grid; zeros again when it is done
   // true: one block per tile and split (few tokens, long contexts). false: blocks of four tiles, which must be of one sequence.
   bool splits_in_grid;
   // Only where splits_in_grid. Members' tiles are counted from a place that lies `first_tile` before `tiles`; those that are not in `tiles`
@@ -65,7 +67,7 @@ struct PagedAttention {
 };
 
 int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads);
-int64_t attention_workspace_floats(int64_t tile_count, int64_t kv_heads, int64_t dim, int64_t longest);
+int64_t attention_workspace_floats(int64_t tile_count, int64_t kv_heads, int64_t dim, int64_t longest, int64_t tile_rows = kTileRows);
 
 // Throws Error(kRange) naming the argument. A page id outside the memory reads as zeros.
 void paged_attention(const PagedAttention& args, cudaStream_t stream);

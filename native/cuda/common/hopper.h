@@ -27,10 +27,13 @@ using gpu_emulation::barrier_init_fence;
 using gpu_emulation::barrier_wait;
 using gpu_emulation::bulk_load;
 using gpu_emulation::bulk_prefetch;
+using gpu_emulation::give_registers;
 using gpu_emulation::keep_rows;
+using gpu_emulation::prefetch_map;
 using gpu_emulation::settle;
 using gpu_emulation::shared_address;
 using gpu_emulation::shared_writes_fence;
+using gpu_emulation::take_registers;
 using gpu_emulation::TensorMap;
 using gpu_emulation::wgmma;
 using gpu_emulation::wgmma_across;
@@ -83,6 +86,20 @@ __device__ __forceinline__ void bulk_load(void* shared, const TensorMap* map, Ba
 // Such a box to the L2 cache alone.
 __device__ __forceinline__ void bulk_prefetch(const TensorMap* map, int column, int row) {
   asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row) : "memory");
+}
+
+// Has the map at hand when the first bulk copy needs it.
+__device__ __forceinline__ void prefetch_map(const TensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+// By all threads of a warp group, whose number of registers it becomes: some give what others of the block then take, which wait for it.
+// In all, not more than the block began with.
+template <int kCount>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
 // Before a wgmma reads what threads wrote.

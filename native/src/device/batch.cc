@@ -223,6 +223,7 @@ Batch send_batch(const model::ForwardBatch& batch, const model::Spec& spec, cons
   out.split_count = int64_t(tiles.split.size());
   out.wide_longest = tiles.wide_longest;
   out.split_longest = tiles.split_longest;
+  for (const cuda::AttentionTile& tile : tiles.split) out.split_tokens = std::max<int64_t>(out.split_tokens, tile.tokens);
   out.prefixes = inputs.put(tiles.prefixes);
   out.members = inputs.put(tiles.members);
   out.prefix_count = int64_t(tiles.prefixes.size());

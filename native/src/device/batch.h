@@ -23,6 +23,7 @@ struct Batch {
   const cuda::AttentionTile* wide_tiles = nullptr;
   const cuda::AttentionTile* split_tiles = nullptr;
   int64_t wide_count = 0, wide_longest = 1, split_count = 0, split_longest = 1;
+  int64_t split_tokens = 1;  // most of a tile
   // Of tiles of one token: sequences that begin with the same pages, in whole splits.
   const cuda::PrefixTile* prefixes = nullptr;
   const cuda::PrefixMember* members = nullptr;

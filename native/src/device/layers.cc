@@ -35,7 +35,8 @@ DeviceBuffer<float> upload(const float* values, int64_t count) { return DeviceBu
 Layers::Layers(const model::Spec& spec, const Weights& weights, const Sizes& sizes, cuda::Stream& stream)
     : spec_(spec), weights_(weights), sizes_(sizes), stream_(stream), wide_(size_t(sizes.rows * sizes.wide)),
       activation_(size_t(std::max(sizes.rows, sizes.logit_rows) * sizes.activation)), queries_(size_t(sizes.rows * sizes.queries)),
-      workspace_(size_t(sizes.workspace_floats)), lora_(size_t(sizes.lora_floats)), arrived_(size_t(kLoraArrivals)) {
+      workspace_(size_t(sizes.workspace_floats)), lora_(size_t(sizes.lora_floats)), arrived_(size_t(kLoraArrivals)),
+      arrivals_(size_t(sizes.arrivals)) {
   const ops::RopeTable table(spec.rope, sizes.positions, spec.head_dim);
   const int64_t count = sizes.positions * spec.head_dim / 2;
   cosines_ = upload(table.cosines(), count);
@@ -111,6 +112,7 @@ void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLaye
   args.out = out;
   args.workspace = workspace_.data();
   args.workspace_floats = sizes_.workspace_floats;
+  args.arrivals = arrivals_.data();
   args.log_sums = log_sums;
   args.kernel = weights_.kernels.attention;
   if (batch.wide_count > 0) {
@@ -125,7 +127,8 @@ void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLaye
   args.prefix_count = batch.prefix_count;
   args.members = batch.members;
   args.member_count = batch.member_count;
-  const int64_t each = cuda::attention_workspace_floats(1, kv.kv_heads, kv.dim, batch.split_longest);
+  args.tile_rows = batch.split_tokens * (spec_.heads / kv.kv_heads);
+  const int64_t each = cuda::attention_workspace_floats(1, kv.kv_heads, kv.dim, batch.split_longest, args.tile_rows);
   const int64_t at_once = sizes_.workspace_floats / each;
   for (int64_t first = 0; first < batch.split_count; first += at_once) {
     args.tiles = batch.split_tiles + first;

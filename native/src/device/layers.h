@@ -74,8 +74,9 @@ class Layers {
   DeviceBuffer<bf16> activation_;        // [rows][inputs of the next product]
   DeviceBuffer<bf16> queries_;           // [rows][heads][dim]
   DeviceBuffer<float> workspace_, lora_;
-  DeviceBuffer<int32_t> arrived_;  // of adapters beside a product
-  cuda::Parts residual_;           // of the residual stream's last product
+  DeviceBuffer<int32_t> arrived_;   // of adapters beside a product
+  DeviceBuffer<int32_t> arrivals_;  // of splits of attention
+  cuda::Parts residual_;            // of the residual stream's last product
 };
 
 }  // namespace tandem::device

@@ -49,6 +49,7 @@ Sizes::Sizes(const model::Spec& s, const engine::Options& o)
   const int64_t tile_tokens = cuda::attention_tile_tokens(s.heads, s.kv_heads);
   // At worst every sequence ends in a tile that is not full, and in a group of four that is not.
   const int64_t tiles = (rows + tile_tokens - 1) / tile_tokens + 4 * std::min(rows, sequences);
+  arrivals = tiles * s.kv_heads;
   workspace_floats = std::max({product_workspace(s, rows, logit_rows), one, std::min(kAttentionFloats, tiles * one)});
   using cuda::Inputs;
   const int64_t table = std::max(sequences, decode_rows) * ((padded + cuda::kPagePositions - 1) / cuda::kPagePositions);
@@ -71,7 +72,7 @@ std::vector<MemoryPart> Sizes::parts() const {
 size_t Sizes::layer_bytes() const {
   const size_t f = sizeof(float), b = sizeof(cuda::bf16);
   return size_t(rows) * (size_t(wide) * f + size_t(queries) * b) + size_t(std::max(rows, logit_rows)) * size_t(activation) * b +
-         size_t(workspace_floats + lora_floats) * f + size_t(kLoraArrivals) * sizeof(int32_t);
+         size_t(workspace_floats + lora_floats) * f + size_t(kLoraArrivals + arrivals) * sizeof(int32_t);
 }
 
 size_t Sizes::fixed_bytes() const {

@@ -72,6 +72,7 @@ struct AttentionBatch {
     DeviceBuffer<cuda::AttentionTile> cut(tiles());
     const int64_t count = int64_t(cut.size());
     DeviceBuffer<float> workspace(size_t(cuda::attention_workspace_floats(count, s.kv_heads, s.dim, longest)));
+    DeviceBuffer<int32_t> arrivals(size_t(count * s.kv_heads));
     cuda::PagedAttention args{};
     args.queries = q.data();
     args.kv = {k.data(), v.data(), pages, s.kv_heads, s.dim};
@@ -87,9 +88,11 @@ struct AttentionBatch {
     args.out = out.data();
     args.workspace = workspace.data();
     args.workspace_floats = int64_t(workspace.size());
+    args.arrivals = arrivals.data();
     args.splits_in_grid = splits_in_grid;
     args.kernel = s.kernel;
     cuda::paged_attention(args, nullptr);
+    CHECK(arrivals.download() == std::vector<int32_t>(arrivals.size()));
     return out.download();
   }
 
@@ -173,8 +176,10 @@ inline void check_prefixes(const AttentionShape& shape, const std::vector<int>& 
     DeviceBuffer<cuda::AttentionTile> cut(tiles);
     DeviceBuffer<cuda::PrefixTile> p(prefixes);
     DeviceBuffer<cuda::PrefixMember> m(members);
-    const int64_t floats = cuda::attention_workspace_floats(count, shape.kv_heads, shape.dim, batch.longest);
+    const int64_t group = shape.heads / shape.kv_heads;
+    const int64_t floats = cuda::attention_workspace_floats(count, shape.kv_heads, shape.dim, batch.longest, group);
     DeviceBuffer<float> workspace(std::vector<float>(size_t(floats), std::numeric_limits<float>::quiet_NaN()));
+    DeviceBuffer<int32_t> arrivals(size_t(count * shape.kv_heads));
     cuda::PagedAttention args{};
     args.queries = q.data();
     args.kv = {k.data(), v.data(), batch.pages, shape.kv_heads, shape.dim};
@@ -190,6 +195,8 @@ inline void check_prefixes(const AttentionShape& shape, const std::vector<int>& 
     args.out = out.data();
     args.workspace = workspace.data();
     args.workspace_floats = floats;
+    args.tile_rows = group;
+    args.arrivals = arrivals.data();
     args.splits_in_grid = true;
     args.kernel = shape.kernel;
     args.prefixes = p.data();
@@ -198,6 +205,7 @@ inline void check_prefixes(const AttentionShape& shape, const std::vector<int>& 
     args.member_count = int64_t(members.size());
     args.first_tile = first;
     cuda::paged_attention(args, nullptr);
+    CHECK(arrivals.download() == std::vector<int32_t>(arrivals.size()));
     return out.download();
   };
   const int64_t count = int64_t(tiles.size());

@@ -15,6 +15,12 @@ TEST(gpu_attention_sees_its_window_only) {
   check_attention(AttentionBatch({.heads = 4, .kv_heads = 2, .dim = 32, .window = 40}, {{600, 2}}, 6));
 }
 
+TEST(gpu_attention_merges_splits) {
+  check_attention(AttentionBatch({.heads = 2, .kv_heads = 1, .dim = 32}, {{4200, 1}, {256, 1}, {257, 2}}, 7));
+  check_attention(AttentionBatch({.heads = 16, .kv_heads = 1, .dim = 96}, {{520, 1}}, 8));
+  check_attention(AttentionBatch({.heads = 3, .kv_heads = 1, .dim = 128}, {{300, 5}}, 9));
+}
+
 TEST(gpu_attention_rows_do_not_depend_on_their_batch) { check_rows_alone({.heads = 4, .kv_heads = 2, .dim = 32}); }
 
 TEST(gpu_attention_reads_shared_prefixes_once) {
@@ -33,6 +39,8 @@ TEST(gpu_attention_refuses_what_does_not_fit) {
   args.tile_count = 3;
   CHECK_ERROR(kRange, "tile_count", cuda::paged_attention(args, nullptr));
   args.tile_count = 4;
+  CHECK_ERROR(kRange, "scale", cuda::paged_attention(args, nullptr));
+  args.scale = 1;
   args.kv.dim = 80;
   CHECK_ERROR(kUnsupported, "heads of this size", cuda::paged_attention(args, nullptr));
 }

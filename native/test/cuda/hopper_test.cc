@@ -281,6 +281,33 @@ TEST(hopper_attention_goes_round_its_stages) {
   check_hopper_attention({.heads = 2, .kv_heads = 1, .dim = 128}, {{530, 3}}, 6);
 }
 
+TEST(hopper_attention_merges_splits) {
+  if (!on_hopper()) return;
+  check_hopper_attention({.heads = 3, .kv_heads = 1, .dim = 128}, {{1100, 1}, {256, 1}, {250, 1}, {257, 2}}, 7);
+  check_hopper_attention({.heads = 16, .kv_heads = 1, .dim = 96}, {{300, 1}}, 8);
+  check_hopper_attention({.heads = 2, .kv_heads = 1, .dim = 32}, {{4200, 1}}, 9);
+}
+
+// In prefill a block has two groups of four tiles: of one sequence or of two, and the last one may be alone.
+TEST(hopper_attention_groups_share_their_keys) {
+  if (!on_hopper()) return;
+  // The second group sees a tile more, and keys that are the block's but not the first group's to see are there already.
+  check_hopper_attention({.heads = 4, .kv_heads = 1}, {{523, 40}}, 7);
+  check_hopper_attention({.heads = 8, .kv_heads = 2, .dim = 128}, {{70, 33}}, 8);
+  // One after the other, through stages of which some have been cleared: one key of a tile, and all but one.
+  check_hopper_attention({.heads = 4, .kv_heads = 1, .dim = 32}, {{449, 3}, {703, 17}, {130, 2}}, 9);
+  check_hopper_attention({.heads = 2, .kv_heads = 1, .dim = 128}, {{63, 2}, {450, 2}}, 10);
+}
+
+TEST(hopper_attention_groups_have_windows_of_their_own) {
+  if (!on_hopper()) return;
+  // The second group's begins a split later.
+  check_hopper_attention({.heads = 4, .kv_heads = 1, .dim = 32, .window = 10}, {{580, 64}}, 11);
+  // Tiles that all see whole, and edges of the window on both sides of them.
+  check_hopper_attention({.heads = 4, .kv_heads = 1, .dim = 32, .window = 200}, {{400, 40}}, 12);
+  check_hopper_attention({.heads = 4, .kv_heads = 1, .dim = 32, .window = 192}, {{333, 36}, {600, 5}}, 13);
+}
+
 TEST(hopper_attention_sees_its_window_only) {
   if (!on_hopper()) return;
   check_hopper_attention({.heads = 4, .kv_heads = 2, .window = 5}, {{3, 3}, {90, 20}}, 5);

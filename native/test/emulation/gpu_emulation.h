@@ -180,6 +180,16 @@ void cp_async_wait() {
 #define gridDim (tandem::gpu_emulation::block().grid)
 
 inline void __syncthreads() { tandem::gpu_emulation::wait(tandem::gpu_emulation::Wait::kBlock); }
+inline int __syncthreads_or(int own) {
+  static thread_local int any = 0;
+  if (own != 0) any = 1;
+  __syncthreads();
+  const int all = any;
+  __syncthreads();
+  any = 0;
+  __syncthreads();
+  return all;
+}
 inline void __syncwarp(unsigned = ~0u) { tandem::gpu_emulation::wait(tandem::gpu_emulation::Wait::kWarp); }
 template <class T>
 T __shfl_sync(unsigned, T v, int from) {
@@ -203,6 +213,11 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
   });
 }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline void __threadfence() {}
+template <class T>
+T __ldcg(const T* p) {
+  return *p;
+}
 // The emulation runs one thread at a time: a plain read and write is atomic.
 template <class T>
 T atomicAdd(T* p, T v) {

@@ -28,7 +28,12 @@ void barrier_wait(Barrier* barrier, int parity);
 
 void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row);
 inline void bulk_prefetch(const TensorMap*, int, int) {}
+inline void prefetch_map(const TensorMap*) {}
 inline void shared_writes_fence() {}
+template <int kCount>
+void give_registers() {}
+template <int kCount>
+void take_registers() {}
 
 inline void wgmma_fence() { fiber().fenced = true; }
 void wgmma_issue(const GroupProduct& product);

@@ -1,0 +1,193 @@
+// What blocks of one split each leave for one another, where splits are in the grid: the state of each row after its split, and how the last
+// of a tile's blocks to come merges them. Which block that is changes nothing: splits are merged in order.
+#pragma once
+#include "cuda/attention/attention_rows.h"
+
+namespace tandem::cuda {
+
+// A row's state: its values, then its largest score and its sum. [tile][kv head][split][tile_rows].
+template <int kDim>
+constexpr int64_t kStateFloats = kDim + 4;
+
+template <int kDim>
+__device__ __forceinline__ float* state_of(const PagedAttention& a, int64_t tile, int64_t kv_head, int64_t split, int64_t row) {
+  const int64_t splits = (a.longest + kSplitPositions - 1) / kSplitPositions;
+  return a.workspace + (((tile * a.kv.kv_heads + kv_head) * splits + split) * a.tile_rows + row) * kStateFloats<kDim>;
+}
+
+// Row r of this thread's two.
+template <int kDim>
+__device__ __forceinline__ void store_state(float* state, const Softmax<kDim>& s, int r) {
+  const int own = int(threadIdx.x) % 4 * 2;
+  GPU_UNROLL
+  for (int i = 0; i < kDim / 8; ++i) {
+    *reinterpret_cast<float2*>(state + i * 8 + own) = float2{s.values[i][2 * r], s.values[i][2 * r + 1]};
+  }
+  if (own == 0) *reinterpret_cast<float2*>(state + kDim) = float2{s.largest[r], s.sum[r]};
+}
+
+// By the first warp: each member's row to where its own tile would have stored it, in which it is the first token's.
+template <int kDim>
+__device__ void store_members(const PagedAttention& a, const PrefixTile& tile, int kv_head, int split, const Softmax<kDim>& s) {
+  const int group = group_of(a), lane = threadIdx.x % kWarp;
+  GPU_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const int row = lane / 4 + 8 * r;
+    const int64_t at = member_of(a, tile, row / group).tile - a.first_tile;
+    if (at >= 0 && at < a.tile_count) store_state<kDim>(state_of<kDim>(a, at, kv_head, split, row % group), s, r);
+  }
+}
+
+// Columns of a row that a lane merges: runs of kRun, kWarp * kRun from one to the next.
+template <int kDim>
+struct Columns {
+  static constexpr int kRun = kDim % 128 == 0 ? 4 : kDim % 64 == 0 ? 2 : 1;
+  static constexpr int kRuns = kDim / (kWarp * kRun), kCount = kRun * kRuns;
+
+  __device__ static int of_run(int run) { return (run * kWarp + int(threadIdx.x) % kWarp) * kRun; }
+
+  // From the memory that all blocks share: another one wrote it.
+  __device__ static void load(const float* state, float (&to)[kCount]) {
+    GPU_UNROLL
+    for (int run = 0; run < kRuns; ++run) {
+      const float* from = state + of_run(run);
+      float* out = to + run * kRun;
+      if constexpr (kRun == 4) {
+        const float4 v = __ldcg(reinterpret_cast<const float4*>(from));
+        out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+      } else if constexpr (kRun == 2) {
+        const float2 v = __ldcg(reinterpret_cast<const float2*>(from));
+        out[0] = v.x, out[1] = v.y;
+      } else {
+        out[0] = __ldcg(from);
+      }
+    }
+  }
+
+  // As write_row().
+  __device__ static void write(bf16* row, const float (&values)[kCount], float sum) {
+    const float share = 1.0f / sum;
+    GPU_UNROLL
+    for (int run = 0; run < kRuns; ++run) {
+      bf16* to = row + of_run(run);
+      const float* v = values + run * kRun;
+      if constexpr (kRun == 1) *to = bf16{uint16_t(pack_rounded(fmaf(v[0], share, 0.0f), 0.0f))};
+      GPU_UNROLL
+      for (int i = 0; i + 1 < kRun; i += 2) {
+        const uint32_t pair = pack_rounded(fmaf(v[i], share, 0.0f), fmaf(v[i + 1], share, 0.0f));
+        memcpy(to + i, &pair, 4);
+      }
+    }
+  }
+};
+
+// What a warp has merged of a row, as Softmax::merge does it.
+template <int kDim>
+struct MergedRow {
+  static constexpr int kAtOnce = 16;  // splits whose states are on their way together
+  float largest = -INFINITY, sum = 0;
+  float values[Columns<kDim>::kCount] = {};
+
+  // `count` states more, at most kAtOnce, `stride` floats from one to the next.
+  __device__ void add(const float* states, int64_t stride, int count) {
+    const int lane = threadIdx.x % kWarp;
+    float parts[kAtOnce][Columns<kDim>::kCount];
+    const bool own = lane < count;
+    const float2 none{-INFINITY, 0};
+    const float2 state = own ? __ldcg(reinterpret_cast<const float2*>(states + lane * stride + kDim)) : none;
+    GPU_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (i < count) Columns<kDim>::load(states + i * stride, parts[i]);
+    }
+    // A lane has the largest scores before and with its split; what came before and the split itself are weighed by these.
+    float top = fmaxf(largest, state.x);
+    for (int distance = 1; distance < kAtOnce; distance *= 2) top = fmaxf(top, __shfl_up_sync(kAllLanes, top, distance));
+    const float below = __shfl_up_sync(kAllLanes, top, 1), before = lane == 0 ? largest : below;
+    const float mine = exp2_flushed(before - top), theirs = exp2_flushed(state.x - top);
+    GPU_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (__shfl_sync(kAllLanes, state.x, i) == -INFINITY) continue;  // it saw nothing, or there is none
+      const float m = __shfl_sync(kAllLanes, mine, i), t = __shfl_sync(kAllLanes, theirs, i);
+      sum = fmaf(sum, m, __shfl_sync(kAllLanes, state.y, i) * t);
+      GPU_UNROLL
+      for (int c = 0; c < Columns<kDim>::kCount; ++c) values[c] = fmaf(values[c], m, parts[i][c] * t);
+    }
+    largest = __shfl_sync(kAllLanes, top, kAtOnce - 1);
+  }
+};
+
+// Splits of which a tile's rows see keys.
+__device__ __forceinline__ Span seen_splits(const PagedAttention& a, const AttentionTile& tile) {
+  return {first_seen(a, tile.first_position) / kSplitPositions, (tile.first_position + tile.tokens - 1) / kSplitPositions + 1};
+}
+
+// By the first warp, which has stored the block's states. To its first thread: whether all others of the tile had come before.
+__device__ __forceinline__ bool comes_last(const AttentionTile& tile, const Span& splits, int* arrivals) {
+  bool last = false;
+  __syncwarp();
+  if (threadIdx.x == 0) {
+    const int blocks = splits.end - max(splits.begin, tile.shared_splits);
+    __threadfence();  // the states are there for who sees the arrival
+    last = atomicAdd(arrivals, 1) == blocks - 1;
+    if (last) *arrivals = 0;  // for the next launch
+    __threadfence();          // and those of the others here
+  }
+  return last;
+}
+
+// Of a tile's row among all rows' heads.
+__device__ __forceinline__ int64_t place_of(const PagedAttention& a, const AttentionTile& tile, int kv_head, int row) {
+  const int group = group_of(a);
+  return (int64_t(tile.first_row) + row / group) * a.heads + kv_head * group + row % group;
+}
+
+// By the block's warps, row by row.
+template <int kDim>
+__device__ void merge_splits(const PagedAttention& a, const AttentionTile& tile, int kv_head, const Span& splits) {
+  using Merged = MergedRow<kDim>;
+  const int group = group_of(a), warps = int(blockDim.x) / kWarp;
+  const int64_t stride = a.tile_rows * kStateFloats<kDim>;
+  for (int row = int(threadIdx.x) / kWarp; row < tile.tokens * group; row += warps) {
+    Merged merged;
+    for (int split = splits.begin; split < splits.end; split += Merged::kAtOnce) {
+      merged.add(state_of<kDim>(a, blockIdx.x, kv_head, split, row), stride, min(splits.end - split, Merged::kAtOnce));
+    }
+    const int64_t out = place_of(a, tile, kv_head, row);
+    if (a.log_sums != nullptr && threadIdx.x % kWarp == 0) a.log_sums[out] = log_sum(merged.largest, merged.sum);
+    Columns<kDim>::write(a.out + out * kDim, merged.values, merged.sum);
+  }
+}
+
+// By the first warp: each row's state is stored; or written as its result, where no other split has anything of it.
+template <int kDim>
+__device__ void store_or_write(const PagedAttention& a, const AttentionTile& tile, int kv_head, int split, const Softmax<kDim>& s,
+                               bool store) {
+  const int count = tile.tokens * group_of(a);
+  GPU_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const int row = int(threadIdx.x) / 4 + 8 * r;
+    if (row >= count) continue;
+    if (store) store_state<kDim>(state_of<kDim>(a, blockIdx.x, kv_head, split, row), s, r);
+    else write_row<kDim>(a, a.out + place_of(a, tile, kv_head, row) * kDim, s, r);
+  }
+}
+
+// By all threads of the block of a tile (blockIdx.x) and a split; the tile's rows are the first warp's.
+template <int kDim>
+__device__ void finish_split(const PagedAttention& a, int kv_head, int split, const Softmax<kDim>& s) {
+  const AttentionTile tile = a.tiles[blockIdx.x];  // read again: while products are made, all registers are needed
+  const Span splits = seen_splits(a, tile);
+  const bool first_warp = threadIdx.x < kWarp;
+  if (splits.end - splits.begin == 1) {
+    if (first_warp) store_or_write<kDim>(a, tile, kv_head, split, s, false);
+    return;
+  }
+  bool last = false;
+  if (first_warp) {
+    store_or_write<kDim>(a, tile, kv_head, split, s, true);
+    last = comes_last(tile, splits, a.arrivals + int64_t(blockIdx.x) * a.kv.kv_heads + kv_head);
+  }
+  if (__syncthreads_or(last)) merge_splits<kDim>(a, tile, kv_head, splits);
+}
+
+}  // namespace tandem::cuda
