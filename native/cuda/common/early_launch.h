@@ -13,6 +13,7 @@ namespace tandem::cuda {
 
 #define GPU_LAUNCH_EARLY GPU_LAUNCH
 inline void wait_for_inputs() {}
+inline void wait_for_inputs_first() {}
 
 #else
 
@@ -24,6 +25,15 @@ __device__ __forceinline__ void wait_for_inputs() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The same, but the next kernel begins when the inputs of this one are there: it may read what this one reads without waiting, and waits at
+// its own end, so that who waits for it has waited for both.
+__device__ __forceinline__ void wait_for_inputs_first() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

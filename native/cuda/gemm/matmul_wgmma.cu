@@ -17,7 +17,7 @@ constexpr int kGroupBytes = kGroupRows * kDepth * int(sizeof(bf16));
 enum Kind { kPlain, kSummed, kGated };
 
 // How many tokens and groups of outputs a block has.
-template <int kTokens, int kGroups, Kind kKind>
+template <int kTokens, int kGroups, Kind kKind, int kPerMultiprocessor>
 struct Shape {
   static constexpr int kOutputs = kGroups * kGroupRows;
   // Rows of weights that lie beside each other: of gated ones the gates, and as many others.
@@ -25,15 +25,16 @@ struct Shape {
   static constexpr int kMultiplying = kGroups * kGroupThreads, kThreads = kMultiplying + kWarp;
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
   static constexpr int kStageBytes = kWeightBytes + kTokens * kDepth * int(sizeof(bf16));
-  // So many blocks have room on a multiprocessor: in decode those of every product but the largest at once.
-  static constexpr int kBlocks = kKind == kSummed || kTokens > 128 ? 1 : kGroups > 1 ? 2 : 3;
-  static constexpr int kRoom = 224 << 10, kMostStages = 8;
+  // So many blocks have room on a multiprocessor, and share what it has.
+  static constexpr int kBlocks = kPerMultiprocessor, kRoom = 224 << 10, kMostStages = 24;
   static constexpr int kFit = (kRoom / kBlocks - (2 << 10)) / kStageBytes;
   static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
   static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * int(sizeof(Barrier));
 };
 
 #if TANDEM_HOPPER_CODE
+
+__device__ __forceinline__ void wait(const MatMul& a) { a.beside ? wait_for_inputs_first() : wait_for_inputs(); }
 
 struct Place {
   int token, output;  // first ones of a block
@@ -74,7 +75,7 @@ __device__ void bring_tiles(unsigned char* stages, const Ring& ring, const Tenso
     bulk_prefetch(weights, (begin + i) * kDepth, at.output);
     if constexpr (kOfGated) bulk_prefetch(weights, (begin + i) * kDepth, int(a.n / 2) + at.output);
   }
-  wait_for_inputs();
+  wait(a);
   for (int i = 0; i < early; ++i) bring_tokens(i);
   for (int i = early; i < tiles; ++i) {
     barrier_wait(&ring.empty[i % S::kStages], (i / S::kStages & 1) ^ 1);
@@ -185,12 +186,12 @@ __device__ __forceinline__ void write_gated(const MatMul& a, Place at, const flo
 
 // Block (tile of tokens within tile of outputs, part). With `parts_in_grid` each block computes one part into the workspace [part][m][n];
 // otherwise it computes all of k, in parts that are added in order where there are several (kSummed).
-template <int kTokens, int kGroups, Kind kKind>
-__global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind>::kThreads, Shape<kTokens, kGroups, kKind>::kBlocks)
+template <int kTokens, int kGroups, Kind kKind, int kBlocks>
+__global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks>::kThreads, kBlocks)
     matmul_wgmma_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a, int tiles_per_part,
                         bool parts_in_grid) {
 #if TANDEM_HOPPER_CODE
-  using S = Shape<kTokens, kGroups, kKind>;
+  using S = Shape<kTokens, kGroups, kKind, kBlocks>;
   GPU_SHARED_BYTES(shared);
   const Ring ring = open_ring(shared + S::kStages * S::kStageBytes, S::kStages, kGroups);
   const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? int(blockIdx.y) * tiles_per_part : 0;
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind>::kThreads, Shap
     }
     return;
   }
-  wait_for_inputs();
+  wait(a);
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
   multiply_tiles<kTokens, kKind, S>(part, total, shared, ring, end - begin, tiles_per_part);
   if constexpr (kKind == kGated) {
@@ -216,10 +217,10 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind>::kThreads, Shap
 #endif
 }
 
-template <int kTokens, int kGroups, Kind kKind>
-void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
-  using S = Shape<kTokens, kGroups, kKind>;
-  const auto kernel = &matmul_wgmma_kernel<kTokens, kGroups, kKind>;
+template <int kTokens, int kGroups, Kind kKind, int kBlocks>
+void launch_shape(const MatMul& a, const Split& split, cudaStream_t stream) {
+  using S = Shape<kTokens, kGroups, kKind, kBlocks>;
+  const auto kernel = &matmul_wgmma_kernel<kTokens, kGroups, kKind, kBlocks>;
   allow_shared_bytes(kernel, S::kSharedBytes, "matmul_wgmma");
   const TensorMap weights = tensor_map(a.w, a.n, a.k, a.k, S::kBoxRows), tokens = tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
   const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
@@ -230,18 +231,27 @@ void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
 
 constexpr int64_t kMultiprocessors = 132;  // of a large device
 
+// As many blocks share a multiprocessor as there are for one, up to kMost: fewer have more under way each.
+template <int kTokens, int kGroups, Kind kKind, int kMost>
+void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
+  const int64_t blocks = ceil_div(a.m, kTokens) * ceil_div(a.n, kGroups * kGroupRows) * (split.in_grid ? split.parts : 1);
+  if (kMost == 1 || blocks <= kMultiprocessors) return launch_shape<kTokens, kGroups, kKind, 1>(a, split, stream);
+  if (kMost == 2 || blocks <= 2 * kMultiprocessors) return launch_shape < kTokens, kGroups, kKind, kMost < 2 ? 1 : 2 > (a, split, stream);
+  launch_shape<kTokens, kGroups, kKind, kMost>(a, split, stream);
+}
+
 // Blocks by the number of tokens: tiles wide enough that the cache can feed them, where enough of them are left to fill a large device.
 template <Kind kKind>
 void launch_by_tokens(const MatMul& a, const Split& split, cudaStream_t stream) {
   const int64_t wide_outputs = ceil_div(a.n, 128) * split.parts;
-  if (a.m <= 8) return launch<8, 1, kKind>(a, split, stream);
-  if (a.m <= 16) return launch<16, 1, kKind>(a, split, stream);
-  if (a.m <= 32) return launch<32, 1, kKind>(a, split, stream);
-  if (a.m <= 64 && wide_outputs < kMultiprocessors) return launch<64, 1, kKind>(a, split, stream);
-  if (a.m <= 64) return launch<64, 2, kKind>(a, split, stream);
-  if (a.m <= 128 && wide_outputs < kMultiprocessors / 2) return launch<128, 1, kKind>(a, split, stream);
-  if (ceil_div(a.m, 256) * wide_outputs < 2 * kMultiprocessors) return launch<128, 2, kKind>(a, split, stream);
-  launch<256, 2, kKind>(a, split, stream);
+  if (a.m <= 8) return launch<8, 1, kKind, 3>(a, split, stream);
+  if (a.m <= 16) return launch<16, 1, kKind, 3>(a, split, stream);
+  if (a.m <= 32) return launch<32, 1, kKind, 3>(a, split, stream);
+  if (a.m <= 64 && wide_outputs < kMultiprocessors) return launch<64, 1, kKind, 3>(a, split, stream);
+  if (a.m <= 64) return launch<64, 2, kKind, 2>(a, split, stream);
+  if (a.m <= 128 && wide_outputs < kMultiprocessors / 2) return launch<128, 1, kKind, 3>(a, split, stream);
+  if (ceil_div(a.m, 256) * wide_outputs < 2 * kMultiprocessors) return launch<128, 2, kKind, 2>(a, split, stream);
+  launch<256, 2, kKind, 1>(a, split, stream);
 }
 
 }  // namespace
@@ -249,7 +259,7 @@ void launch_by_tokens(const MatMul& a, const Split& split, cudaStream_t stream) 
 // However many tokens share a block, an element is one chain of wgmmas of 16 k, ascending, per part.
 void matmul_wgmma(const MatMul& a, const Split& split, cudaStream_t stream) {
   if (a.gated != nullptr) return launch_by_tokens<kGated>(a, split, stream);
-  if (split.parts > 1 && !split.in_grid) return launch<128, 2, kSummed>(a, split, stream);
+  if (split.parts > 1 && !split.in_grid) return launch<128, 2, kSummed, 1>(a, split, stream);
   launch_by_tokens<kPlain>(a, split, stream);
 }
 
