@@ -26,7 +26,9 @@ using gpu_emulation::barrier_init;
 using gpu_emulation::barrier_init_fence;
 using gpu_emulation::barrier_wait;
 using gpu_emulation::bulk_load;
+using gpu_emulation::bulk_load_panels;
 using gpu_emulation::bulk_prefetch;
+using gpu_emulation::bulk_prefetch_panels;
 using gpu_emulation::give_registers;
 using gpu_emulation::keep_rows;
 using gpu_emulation::prefetch_map;
@@ -81,6 +83,17 @@ __device__ __forceinline__ void bulk_load(void* shared, const TensorMap* map, Ba
                    shared_address(shared)),
                "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
                : "memory");
+}
+
+// The same from a map of panels (panels_map): boxes from that row of each half on, in panels from that number on, one behind the other.
+__device__ __forceinline__ void bulk_load_panels(void* shared, const TensorMap* map, Barrier* barrier, int panel, int row) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%5, %3, %5, %4}], [%2];" ::"r"(
+                   shared_address(shared)),
+               "l"(map), "r"(shared_address(barrier)), "r"(row), "r"(panel), "r"(0)
+               : "memory");
+}
+__device__ __forceinline__ void bulk_prefetch_panels(const TensorMap* map, int panel, int row) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%3, %1, %3, %2}];" ::"l"(map), "r"(row), "r"(panel), "r"(0) : "memory");
 }
 
 // Such a box to the L2 cache alone.

@@ -17,14 +17,16 @@ constexpr int kGroupBytes = kGroupRows * kDepth * int(sizeof(bf16));
 enum Kind { kPlain, kSummed, kGated };
 
 // How many tokens and groups of outputs a block has.
-template <int kTokens, int kGroups, Kind kKind, int kPerMultiprocessor>
+template <int kTokens, int kGroups, Kind kKind, int kPerMultiprocessor, int kTiles>
 struct Shape {
   static constexpr int kOutputs = kGroups * kGroupRows;
   // Rows of weights that lie beside each other: of gated ones the gates, and as many others.
   static constexpr int kBoxRows = kKind == kGated ? kOutputs / 2 : kOutputs;
   static constexpr int kMultiplying = kGroups * kGroupThreads, kThreads = kMultiplying + kWarp;
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
-  static constexpr int kStageBytes = kWeightBytes + kTokens * kDepth * int(sizeof(bf16));
+  static constexpr int kTokenBytes = kTokens * kDepth * int(sizeof(bf16));
+  // So many tiles come by one copy of weights and one of tokens.
+  static constexpr int kStageTiles = kTiles, kStageBytes = kStageTiles * (kWeightBytes + kTokenBytes);
   // So many blocks have room on a multiprocessor, and share what it has.
   static constexpr int kBlocks = kPerMultiprocessor, kRoom = 224 << 10, kMostStages = 24;
   static constexpr int kFit = (kRoom / kBlocks - (2 << 10)) / kStageBytes;
@@ -50,63 +52,78 @@ __device__ __forceinline__ Place own_place(const MatMul& a) {
   return {(first + own % width) * kTokens, own / width * S::kBoxRows};
 }
 
-// Fills the stages of tiles [begin, end) one after the other. Weights, which no kernel writes, come before the kernels ahead have ended.
+template <class S>
+__device__ __forceinline__ void load_weights(unsigned char* to, const TensorMap* weights, Barrier* full, const MatMul& a, Place at,
+                                             int tile) {
+  if constexpr (S::kStageTiles > 1) return bulk_load_panels(to, weights, full, tile, at.output);
+  bulk_load(to, weights, full, tile * kDepth, at.output);
+  if constexpr (S::kBoxRows < S::kOutputs) bulk_load(to + S::kWeightBytes / 2, weights, full, tile * kDepth, int(a.n / 2) + at.output);
+}
+
+template <class S>
+__device__ __forceinline__ void prefetch_weights(const TensorMap* weights, const MatMul& a, Place at, int tile) {
+  if constexpr (S::kStageTiles > 1) return bulk_prefetch_panels(weights, tile, at.output);
+  bulk_prefetch(weights, tile * kDepth, at.output);
+  if constexpr (S::kBoxRows < S::kOutputs) bulk_prefetch(weights, tile * kDepth, int(a.n / 2) + at.output);
+}
+
+// Fills the block's stages, whose tiles begin at number `begin`, one after the other. Weights, which no kernel writes, come before the kernels ahead have ended.
 template <class S, int kTokens>
-__device__ void bring_tiles(unsigned char* stages, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, const MatMul& a,
-                            Place at, int begin, int end) {
+__device__ void bring_stages(unsigned char* memory, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, const MatMul& a,
+                             Place at, int begin, int stages) {
   // Of few tokens, whose product waits for memory: tiles of weights to the cache, by the blocks that begin at once on a large device.
-  constexpr int kAhead = kTokens <= 64 ? 8 : 0, kAtOnce = 132 * S::kBlocks;
-  constexpr bool kOfGated = S::kBoxRows < S::kOutputs;
-  const int tiles = end - begin, early = min(tiles, S::kStages);
+  constexpr int kAhead = kTokens <= 64 ? 8 / S::kStageTiles : 0, kAtOnce = 132 * S::kBlocks;
+  const int early = min(stages, S::kStages);
   const auto bring_weights = [&](int i) {
     Barrier* full = &ring.full[i % S::kStages];
-    unsigned char* to = stages + i % S::kStages * S::kStageBytes;
+    unsigned char* to = memory + i % S::kStages * S::kStageBytes;
     barrier_expect(full, S::kStageBytes);
-    bulk_load(to, weights, full, (begin + i) * kDepth, at.output);
-    if constexpr (kOfGated) bulk_load(to + S::kWeightBytes / 2, weights, full, (begin + i) * kDepth, int(a.n / 2) + at.output);
+    load_weights<S>(to, weights, full, a, at, begin + i * S::kStageTiles);
   };
   const auto bring_tokens = [&](int i) {
-    unsigned char* to = stages + i % S::kStages * S::kStageBytes + S::kWeightBytes;
-    bulk_load(to, tokens, &ring.full[i % S::kStages], (begin + i) * kDepth, at.token);
+    unsigned char* to = memory + i % S::kStages * S::kStageBytes + S::kStageTiles * S::kWeightBytes;
+    const int tile = begin + i * S::kStageTiles;
+    if constexpr (S::kStageTiles > 1) bulk_load_panels(to, tokens, &ring.full[i % S::kStages], tile, at.token);
+    else bulk_load(to, tokens, &ring.full[i % S::kStages], tile * kDepth, at.token);
   };
   for (int i = 0; i < early; ++i) bring_weights(i);
   const int block = int(blockIdx.y * gridDim.x + blockIdx.x), ahead = block < kAtOnce ? kAhead : 0;
-  for (int i = early; i < min(tiles, early + ahead); ++i) {
-    bulk_prefetch(weights, (begin + i) * kDepth, at.output);
-    if constexpr (kOfGated) bulk_prefetch(weights, (begin + i) * kDepth, int(a.n / 2) + at.output);
-  }
+  for (int i = early; i < min(stages, early + ahead); ++i) prefetch_weights<S>(weights, a, at, begin + i * S::kStageTiles);
   wait(a);
   for (int i = 0; i < early; ++i) bring_tokens(i);
-  for (int i = early; i < tiles; ++i) {
+  for (int i = early; i < stages; ++i) {
     barrier_wait(&ring.empty[i % S::kStages], (i / S::kStages & 1) ^ 1);
     bring_weights(i);
     bring_tokens(i);
   }
 }
 
-// Tile number i of the block, brought by now: its products are under way when this returns.
+// Stage number i of the block, brought by now: its products are under way when this returns.
 template <int kTokens, class S>
-__device__ __forceinline__ void multiply_tile(float (&part)[kTokens / 2], const unsigned char* stages, const Ring& ring, int i) {
-  const int stage = i % S::kStages;
-  const unsigned char *tile = stages + stage * S::kStageBytes, *own = tile + threadIdx.x / kGroupThreads * kGroupBytes;
-  barrier_wait(&ring.full[stage], i / S::kStages & 1);
+__device__ __forceinline__ void multiply_stage(float (&part)[kTokens / 2], const unsigned char* memory, const Ring& ring, int i) {
+  const unsigned char* stage = memory + i % S::kStages * S::kStageBytes;
+  const unsigned char *own = stage + threadIdx.x / kGroupThreads * kGroupBytes, *tokens = stage + S::kStageTiles * S::kWeightBytes;
+  barrier_wait(&ring.full[i % S::kStages], i / S::kStages & 1);
   wgmma_fence();
   GPU_UNROLL
-  for (int step = 0; step < kDepth / kStep; ++step) {
-    wgmma<kTokens>(part, tile_descriptor(own, step), tile_descriptor(tile + S::kWeightBytes, step));
+  for (int tile = 0; tile < S::kStageTiles; ++tile) {
+    GPU_UNROLL
+    for (int step = 0; step < kDepth / kStep; ++step) {
+      wgmma<kTokens>(part, tile_descriptor(own + tile * S::kWeightBytes, step), tile_descriptor(tokens + tile * S::kTokenBytes, step));
+    }
   }
   wgmma_commit();
 }
 
 template <int kTokens, Kind kKind, class S>
-__device__ __forceinline__ void multiply_tiles(float (&part)[kTokens / 2], float (&total)[kTokens / 2], const unsigned char* stages,
-                                               const Ring& ring, int tiles, int tiles_per_part) {
+__device__ __forceinline__ void multiply_stages(float (&part)[kTokens / 2], float (&total)[kTokens / 2], const unsigned char* memory,
+                                                const Ring& ring, int stages, int stages_per_part) {
   int done = 0;
-  for (int first = 0; first < tiles; first += tiles_per_part) {
-    const int end = min(first + tiles_per_part, tiles);
+  for (int first = 0; first < stages; first += stages_per_part) {
+    const int end = min(first + stages_per_part, stages);
     for (int i = first; i < end; ++i) {
-      multiply_tile<kTokens, S>(part, stages, ring, i);
-      // The tile before has been multiplied; this one goes on while the next is waited for.
+      multiply_stage<kTokens, S>(part, memory, ring, i);
+      // The stage before has been multiplied; this one goes on while the next is waited for.
       wgmma_wait<1>(part);
       give_back<S>(ring, done, i);
     }
@@ -186,19 +203,19 @@ __device__ __forceinline__ void write_gated(const MatMul& a, Place at, const flo
 
 // Block (tile of tokens within tile of outputs, part). With `parts_in_grid` each block computes one part into the workspace [part][m][n];
 // otherwise it computes all of k, in parts that are added in order where there are several (kSummed).
-template <int kTokens, int kGroups, Kind kKind, int kBlocks>
-__global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks>::kThreads, kBlocks)
+template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
+__global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kBlocks)
     matmul_wgmma_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a, int tiles_per_part,
                         bool parts_in_grid) {
 #if TANDEM_HOPPER_CODE
-  using S = Shape<kTokens, kGroups, kKind, kBlocks>;
+  using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
   GPU_SHARED_BYTES(shared);
   const Ring ring = open_ring(shared + S::kStages * S::kStageBytes, S::kStages, kGroups);
   const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? int(blockIdx.y) * tiles_per_part : 0;
-  const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
+  const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles, stages = (end - begin + kTiles - 1) / kTiles;
   const Place at = own_place<S, kTokens>(a);
   if (own_warp() == kGroups * kGroupThreads / kWarp) {
-    if (threadIdx.x % kWarp == 0) bring_tiles<S, kTokens>(shared, ring, &weights, &tokens, a, at, begin, end);
+    if (threadIdx.x % kWarp == 0) bring_stages<S, kTokens>(shared, ring, &weights, &tokens, a, at, begin, stages);
     __syncwarp();
     if constexpr (kKind == kGated) {
       for (int i = 0; i < 3; ++i) __syncthreads();  // those of the others
@@ -207,7 +224,7 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks>::kThre
   }
   wait(a);
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
-  multiply_tiles<kTokens, kKind, S>(part, total, shared, ring, end - begin, tiles_per_part);
+  multiply_stages<kTokens, kKind, S>(part, total, shared, ring, stages, kKind == kSummed ? tiles_per_part : stages);
   if constexpr (kKind == kGated) {
     __syncthreads();  // all are done with the stages
     write_gated<kTokens, S>(a, at, part, shared);
@@ -217,16 +234,29 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks>::kThre
 #endif
 }
 
-template <int kTokens, int kGroups, Kind kKind, int kBlocks>
-void launch_shape(const MatMul& a, const Split& split, cudaStream_t stream) {
-  using S = Shape<kTokens, kGroups, kKind, kBlocks>;
-  const auto kernel = &matmul_wgmma_kernel<kTokens, kGroups, kKind, kBlocks>;
+template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
+void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
+  using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
+  const auto kernel = &matmul_wgmma_kernel<kTokens, kGroups, kKind, kBlocks, kTiles>;
   allow_shared_bytes(kernel, S::kSharedBytes, "matmul_wgmma");
-  const TensorMap weights = tensor_map(a.w, a.n, a.k, a.k, S::kBoxRows), tokens = tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
+  constexpr int kHalves = kKind == kGated ? 2 : 1;
+  const TensorMap weights =
+      kTiles > 1 ? panels_map(a.w, a.n, a.k, a.k, S::kBoxRows, kHalves, kTiles) : tensor_map(a.w, a.n, a.k, a.k, S::kBoxRows);
+  const TensorMap tokens = kTiles > 1 ? panels_map(a.x, a.m, a.k, a.ldx, kTokens, 1, kTiles) : tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
   const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
   GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), S::kSharedBytes, stream, weights, tokens, a, split.tiles, split.in_grid);
   check_launch("matmul_wgmma");
   if (split.in_grid) add_parts(a, split, stream);
+}
+
+// Few tokens have several tiles per copy, for one thread issues all copies of a block; a part is whole such groups of tiles, and behind the
+// last one there is zero.
+template <int kTokens, int kGroups, Kind kKind, int kBlocks>
+void launch_shape(const MatMul& a, const Split& split, cudaStream_t stream) {
+  constexpr int kTiles = kTokens > 32 ? 1 : kBlocks == 1 ? 4 : 2;
+  static_assert(kSplitTiles % kTiles == 0);
+  if (a.k % kDepth == 0) launch_tiles<kTokens, kGroups, kKind, kBlocks, kTiles>(a, split, stream);
+  else launch_tiles<kTokens, kGroups, kKind, kBlocks, 1>(a, split, stream);
 }
 
 constexpr int64_t kMultiprocessors = 132;  // of a large device

@@ -11,8 +11,9 @@ namespace {
 
 constexpr int kAddThreads = 128;
 // Blocks of 64 outputs that keep a large device's memory busy; a constant, so that the sums are the same on every device.
-constexpr int64_t kWantedBlocks = 96, kBlockOutputs = 64;
-constexpr int64_t kLeastSplitDepth = 256;
+constexpr int64_t kWantedBlocks = 128, kBlockOutputs = 64;
+// Three quarters of them do where a part would be short.
+constexpr int64_t kEnoughBlocks = 96, kLeastSplitDepth = 256, kLongSplitDepth = 2048;
 // Beyond so many tokens one block adds up all parts itself, unless there would be so few blocks, of so many tokens and outputs, that half of
 // a large device idles. Which of both it is changes no bit.
 constexpr int64_t kMostSplitTokens = 64;
@@ -51,8 +52,9 @@ void launch_add(const Parts& parts, const float* onto, float* y, int64_t ldy, cu
 
 Split split_of(int64_t m, int64_t n, int64_t k) {
   const int64_t tiles = ceil_div(k, kSplitDepth), blocks = ceil_div(n, kBlockOutputs);
-  const int64_t wanted = std::min(ceil_div(kWantedBlocks, blocks), std::max<int64_t>(1, k / kLeastSplitDepth));
-  const int64_t each = ceil_div(tiles, wanted), parts = ceil_div(tiles, each);
+  const int64_t least = blocks < kEnoughBlocks ? kLeastSplitDepth : kLongSplitDepth;
+  const int64_t wanted = std::min(ceil_div(kWantedBlocks, blocks), std::max<int64_t>(1, k / least));
+  const int64_t each = ceil_div(ceil_div(tiles, wanted), kSplitTiles) * kSplitTiles, parts = ceil_div(tiles, each);
   return {int(each), int(parts), parts > 1 && m <= most_split_tokens(n)};
 }
 

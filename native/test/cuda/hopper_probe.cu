@@ -12,10 +12,11 @@ using namespace cuda;
 constexpr int kRow = 64;  // elements of a row of a tile
 constexpr int kThreads = 128;
 
-__global__ void copy_probe(const __grid_constant__ TensorMap map, int box_rows, int row, int column, bf16* out) {
+// `rows` in all; by boxes of panels, from that number on, where there are any.
+__global__ void copy_probe(const __grid_constant__ TensorMap map, int rows, int row, int column, bool panels, bf16* out) {
 #if TANDEM_HOPPER_CODE
   GPU_SHARED_BYTES(shared);
-  const int bytes = box_rows * kRow * int(sizeof(bf16));
+  const int bytes = rows * kRow * int(sizeof(bf16));
   Barrier* barrier = reinterpret_cast<Barrier*>(shared + bytes);
   if (threadIdx.x == 0) {
     barrier_init(barrier, 1);
@@ -24,10 +25,11 @@ __global__ void copy_probe(const __grid_constant__ TensorMap map, int box_rows, 
   __syncthreads();
   if (threadIdx.x == 0) {
     barrier_expect(barrier, bytes);
-    bulk_load(shared, &map, barrier, column, row);
+    if (panels) bulk_load_panels(shared, &map, barrier, column, row);
+    else bulk_load(shared, &map, barrier, column, row);
   }
   barrier_wait(barrier, 0);
-  for (int i = threadIdx.x; i < box_rows * kRow; i += kThreads) out[i] = reinterpret_cast<const bf16*>(shared)[i];
+  for (int i = threadIdx.x; i < rows * kRow; i += kThreads) out[i] = reinterpret_cast<const bf16*>(shared)[i];
 #endif
 }
 
@@ -168,16 +170,26 @@ std::vector<uint32_t> rounded_pairs(const std::vector<float>& values) {
   return out.download();
 }
 
+static std::vector<bf16> run_copy(const TensorMap& map, int rows, int row, int column, bool panels) {
+  DeviceBuffer<bf16> out(size_t(rows * kRow));
+  const size_t bytes = size_t(rows) * kRow * sizeof(bf16) + sizeof(Barrier);
+  bf16* to = out.data();
+  GPU_LAUNCH(copy_probe, dim3(1), dim3(kThreads), bytes, cudaStream_t{}, map, rows, row, column, panels, to);
+  check_launch("copy_probe");
+  return out.download();
+}
+
 std::vector<bf16> copied_box(const std::vector<bf16>& matrix, int64_t rows, int box_rows, int row, int column) {
   const int64_t columns = int64_t(matrix.size()) / rows;
   const DeviceBuffer<bf16> from(matrix);
-  DeviceBuffer<bf16> out(size_t(box_rows * kRow));
-  const TensorMap map = tensor_map(from.data(), rows, columns, columns, box_rows);
-  const size_t bytes = size_t(box_rows) * kRow * sizeof(bf16) + sizeof(Barrier);
-  bf16* to = out.data();
-  GPU_LAUNCH(copy_probe, dim3(1), dim3(kThreads), bytes, cudaStream_t{}, map, box_rows, row, column, to);
-  check_launch("copy_probe");
-  return out.download();
+  return run_copy(tensor_map(from.data(), rows, columns, columns, box_rows), box_rows, row, column, false);
+}
+
+std::vector<bf16> copied_panels(const std::vector<bf16>& matrix, int64_t rows, PanelBox box, int row, int panel) {
+  const int64_t columns = int64_t(matrix.size()) / rows;
+  const DeviceBuffer<bf16> from(matrix);
+  const TensorMap map = panels_map(from.data(), rows, columns, columns, box.rows, box.halves, box.panels);
+  return run_copy(map, box.rows * box.halves * box.panels, row, panel, true);
 }
 
 std::vector<float> one_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step, bool across) {

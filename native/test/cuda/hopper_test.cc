@@ -54,6 +54,31 @@ TEST(hopper_bulk_copies_are_zero_outside) {
   check_copy(40, 64, 0, 64);
 }
 
+// One copy brings panels, of both halves of the rows; rows behind a half and panels behind the last are zero.
+void check_panels(int64_t rows, int64_t columns, PanelBox box, int row, int panel) {
+  const std::vector<bf16> matrix = numbered(rows, columns), seen = copied_panels(matrix, rows, box, row, panel);
+  const int64_t half = rows / box.halves;
+  int wrong = 0;
+  for (int i = 0; i < box.panels * box.halves * box.rows; ++i) {
+    const int r = i % box.rows, h = i / box.rows % box.halves, p = i / box.rows / box.halves;
+    for (int c = 0; c < 64; ++c) {
+      const int64_t at = row + r, column = (panel + p) * 64 + c;
+      const bool inside = at < half && column < columns;
+      const float wanted = inside ? cuda::to_float(matrix[size_t((h * half + at) * columns + column)]) : 0.0f;
+      wrong += cuda::to_float(seen[size_t(i * 64 + ((c / 8) ^ (r % 8)) * 8 + c % 8)]) != wanted;
+    }
+  }
+  CHECK_EQ(wrong, 0);
+}
+
+TEST(hopper_bulk_copies_bring_panels) {
+  if (!on_hopper()) return;
+  check_panels(64, 256, {64, 1, 4}, 0, 0);
+  check_panels(40, 192, {8, 1, 2}, 8, 1);
+  check_panels(64, 128, {32, 2, 2}, 0, 0);
+  check_panels(80, 192, {32, 2, 2}, 16, 2);
+}
+
 // Of sums[64][columns] by thread and register. Exact: whole numbers.
 template <class Right>
 void check_sums(const std::vector<float>& seen, int64_t columns, int step, const std::vector<bf16>& a, const Right& right) {
@@ -157,8 +182,9 @@ TEST(hopper_matmul_takes_wide_blocks) {
 // The activation of gate and up, in blocks of every kind: the bits of silu_multiply() of the product.
 TEST(hopper_matmul_gates) {
   if (!on_hopper()) return;
-  const std::vector<std::array<int64_t, 3>> shapes = {{1, 256, 200},  {9, 128, 72},  {20, 256, 64},   {40, 384, 8},    {50, 17024, 8},
-                                                      {100, 256, 72}, {130, 512, 8}, {2100, 256, 72}, {17000, 1024, 8}};
+  const std::vector<std::array<int64_t, 3>> shapes = {{1, 256, 200}, {1, 384, 448},   {30, 17024, 192}, {9, 128, 72},
+                                                      {20, 256, 64}, {40, 384, 8},    {50, 17024, 8},   {100, 256, 72},
+                                                      {130, 512, 8}, {2100, 256, 72}, {17000, 1024, 8}};
   for (auto [m, n, k] : shapes) {
     Product p(m, n, k, uint64_t(m + n), kWgmma);
     const int64_t f = n / 2;
@@ -180,12 +206,15 @@ TEST(hopper_matmul_gates) {
 
 TEST(hopper_matmul_goes_round_its_stages) {
   if (!on_hopper()) return;
-  for (int64_t m : {1, 20, 70, 130}) {
-    Product p(m, 64, 64 * 13 + 8, uint64_t(m), kWgmma);
-    DeviceBuffer<float> y(size_t(m * p.n));
-    const cuda::MatMul args{p.x.data(), p.k, m, p.w.data(), p.n, p.k, y.data(), p.n, false, nullptr, 0};
-    cuda::matmul_wgmma(args, {14, 1, false}, nullptr);
-    check_near(p, y.download(), std::vector<float>(y.size()));
+  // Tiles by themselves and several per copy, the last of which are not full.
+  for (int64_t k : {64 * 29 + 8, 64 * 61}) {
+    for (int64_t m : {1, 12, 20, 70, 130}) {
+      Product p(m, 64, k, uint64_t(m), kWgmma);
+      DeviceBuffer<float> y(size_t(m * p.n));
+      const cuda::MatMul args{p.x.data(), p.k, m, p.w.data(), p.n, p.k, y.data(), p.n, false, nullptr, 0};
+      cuda::matmul_wgmma(args, {int(k / 64 + 1), 1, false}, nullptr);
+      check_near(p, y.download(), std::vector<float>(y.size()));
+    }
   }
 }
 

@@ -142,6 +142,18 @@ void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column,
   else b.in_flight.push_back(copy);
 }
 
+void bulk_load_panels(void* shared, const TensorMap* map, Barrier* barrier, int panel, int row) {
+  const int64_t half = map->rows / map->halves;
+  unsigned char* to = static_cast<unsigned char*>(shared);
+  for (int p = 0; p < map->panels; ++p) {
+    for (int h = 0; h < map->halves; ++h, to += map->box_rows * kSwizzleBytes) {
+      const auto* data = static_cast<const uint16_t*>(map->data) + h * half * map->ld;
+      const TensorMap one{data, half, map->columns, map->ld, map->box_rows};
+      bulk_load(to, &one, barrier, (panel + p) * kSwizzleBytes / int(sizeof(uint16_t)), row);
+    }
+  }
+}
+
 void wgmma_issue(const GroupProduct& product) {
   if (!fiber().fenced) block().fault = "a wgmma without a fence before its group";
   fiber().open_products.push_back(product);

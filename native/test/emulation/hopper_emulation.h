@@ -11,6 +11,7 @@ struct TensorMap {
   const void* data;
   int64_t rows, columns, ld;
   int box_rows;
+  int halves = 1, panels = 1;  // of the rows, and of a copy of panels
 };
 
 inline constexpr int kSwizzleBytes = 128;
@@ -27,7 +28,10 @@ void barrier_expect(Barrier* barrier, int bytes);
 void barrier_wait(Barrier* barrier, int parity);
 
 void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row);
+// Its box of each panel and half of the rows, one behind the other.
+void bulk_load_panels(void* shared, const TensorMap* map, Barrier* barrier, int panel, int row);
 inline void bulk_prefetch(const TensorMap*, int, int) {}
+inline void bulk_prefetch_panels(const TensorMap*, int, int) {}
 inline void prefetch_map(const TensorMap*) {}
 inline void shared_writes_fence() {}
 template <int kCount>
