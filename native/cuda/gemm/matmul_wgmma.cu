@@ -31,6 +31,7 @@ struct Shape {
   static constexpr int kBlocks = kPerMultiprocessor, kRoom = 224 << 10, kMostStages = 24;
   static constexpr int kFit = (kRoom / kBlocks - (2 << 10)) / kStageBytes;
   static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
+  static_assert(kStages >= 2, "a stage is given back when the next one is multiplied");
   static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * int(sizeof(Barrier));
 };
 
