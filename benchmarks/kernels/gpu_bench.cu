@@ -454,7 +454,7 @@ class Bench {
     if (count <= LoraPart::kMostRows) adapter_part(args, name);
   }
 
-  // Queries, keys and values of a decode step. What comes next, the product, fetches its weights meanwhile.
+  // Queries, keys and values of a decode step, alone; in a step it runs beside their product.
   void adapter_part(const Lora& one, const std::string& name) {
     DeviceBuffer<float> u(size_t(std::max(one.rows, LoraPart::kLeastRows) * 3 * one.most_rank)), part(size_t(one.rows * 3 * one.out));
     DeviceBuffer<int32_t> arrived(size_t(LoraPart::kMostRows * LoraPart::kMost));

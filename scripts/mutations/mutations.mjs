@@ -1014,6 +1014,39 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: no barrier before the next ranks of a block beside a product',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_part.cu',
+        search: '    if (rank >= ranks_apart()) __syncthreads();  // the ranks before have left shared memory\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: ranks that there are not are added beside a product',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_part.cu',
+        search: '    if (i > last) break;\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: rows of a pair have A x of the first beside a product',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_part.cu',
+        search: '__shfl_sync(kAllLanes, own, kRanks + i)',
+        replace: '__shfl_sync(kAllLanes, own, i)',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: rows without an adapter have +0 added beside a product',
     edits: [
       {

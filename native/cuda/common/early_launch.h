@@ -1,7 +1,7 @@
 // Launches that begin while the kernels before them on the stream still run (programmatic dependent launch, compute capability 9.0): in
 // decode the time between kernels is as long as many of them, and weights are fetched meanwhile. TANDEM_CUDA_EARLY_LAUNCH=0 turns it off.
 //
-// What makes it safe: wait_for_inputs() comes first in every thread of every kernel that is launched so, and before it is read only what no
+// What makes it safe: wait_for_inputs() comes first in every thread of every kernel that is launched so (but for begin_beside()), and before it is read only what no
 // kernel writes (weights). It returns when all kernels before have ended and what they wrote is there, as each of them has waited too.
 // A kernel begins when every block of the one before it has begun, so it takes nothing that those would need.
 #pragma once
@@ -14,6 +14,8 @@ namespace tandem::cuda {
 #define GPU_LAUNCH_EARLY GPU_LAUNCH
 inline void wait_for_inputs() {}
 inline void wait_for_inputs_first() {}
+inline void begin_beside() {}
+inline void end_beside() {}
 
 #else
 
@@ -34,6 +36,26 @@ __device__ __forceinline__ void wait_for_inputs_first() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// A kernel B that runs beside the one right before it, A, which called wait_for_inputs_first(): every thread begins with the first of these
+// instead of wait_for_inputs(), and the threads of one block at least end with the second. Why that is safe:
+// - B begins when every block of A has waited, so all kernels before A have ended, and what they wrote is there. Caches of multiprocessors
+//   may still hold what was there before: the fence drops that. B reads nothing that A writes, and writes nothing that A uses.
+// - The kernels behind B may begin at once, for they wait for B. B ends when all its blocks have, so not before A has: they have waited for
+//   both, and what A wrote is there, as at the end of a chain of kernels that all wait.
+// - A needs nothing that B holds meanwhile: all its blocks have begun, and none of them waits for B.
+// Where launches are not early (a graph keeps them as they were recorded), A has ended before B begins, and nothing here waits.
+__device__ __forceinline__ void begin_beside() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void end_beside() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 

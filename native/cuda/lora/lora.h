@@ -36,7 +36,7 @@ void lora_expand(const Lora& args, cudaStream_t stream);
 void lora_add(const Lora& args, cudaStream_t stream);
 
 // Projections that read the same rows and whose outputs lie in one product: B u of all of them by one launch, as one more part of the
-// product. It goes on the stream right before the product, which fetches weights meanwhile where launches are early.
+// product. It goes on the stream right behind the product, and runs beside that where it may.
 struct LoraPart {
   struct Projection {
     const LoraWeights* adapters;  // of all adapters of the batch, as in Lora
@@ -56,6 +56,8 @@ struct LoraPart {
   int32_t* arrived;  // [kMostRows][kMost]: zeros, as they are again afterwards
   float* part;       // [rows][columns]: B u, or what changes no sum where a row has none
   int64_t columns;
+  // The kernel right before on the stream is a product by wgmma with MatMul::beside, of the same rows, that uses nothing written here.
+  bool beside = false;
 };
 // Throws Error(kRange) naming the argument.
 void lora_part(const LoraPart& args, cudaStream_t stream);

@@ -28,6 +28,11 @@ Modules modules_in(model::Product product) {
 
 bool adapted(const Batch& batch) { return batch.adapter_count > 0 && batch.most_rank > 0; }
 
+// Whether the kernel behind a product may run beside it: the others make no promise of when that begins (common/early_launch.h).
+bool lets_next_begin(const cuda::MatMul& product) {
+  return product.m > 0 && product.kernel == cuda::MatMulKernel::kWgmma && product.quantised.data == nullptr;
+}
+
 DeviceBuffer<float> upload(const float* values, int64_t count) { return DeviceBuffer<float>(std::vector<float>(values, values + count)); }
 
 }  // namespace
@@ -235,9 +240,10 @@ std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t la
   part.arrived = arrived_.data();
   part.part = workspace_.data() + parts.count * each;
   part.columns = w.n;
-  // The product fetches weights meanwhile.
-  cuda::lora_part(part, stream_.get());
+  // Both read x and write parts of their own; `leave_parts`: no kernel comes between them.
+  args.beside = part.beside = lets_next_begin(args);
   cuda::matmul(args, stream_.get());
+  cuda::lora_part(part, stream_.get());
   ++parts.count;
   return parts;
 }

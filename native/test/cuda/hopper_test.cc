@@ -4,6 +4,8 @@
 #include "attention_batch.h"
 #include "cuda/attention/attention_variants.h"
 #include "cuda/elementwise/elementwise.h"
+#include "cuda/lora/lora.h"
+#include "cuda/norm/rms_norm.h"
 #include "hopper_probe.h"
 #include "product.h"
 #include "transposed_product.h"
@@ -269,6 +271,68 @@ TEST(hopper_matmul_transposed_rows_do_not_depend_on_their_batch) {
   if (!on_hopper()) return;
   TransposedProduct p(300, 200, 136, 8, kWgmma);
   check_batches(p, {{0, 1}, {299, 1}, {3, 11}, {60, 66}, {100, 129}});
+}
+
+// Layers of a norm, a product and what adapters add to it, each reading what the one before made, with nothing waited for in between.
+struct AdaptedLayers {
+  static constexpr int64_t kRank = 16, kLayers = 12;
+
+  AdaptedLayers(int64_t rows, int64_t width)
+      : p(rows, width, width, 31, kWgmma), a(bf16s(p.random, size_t(kRank * width))), b(bf16s(p.random, size_t(kRank * width))),
+        table(std::vector<cuda::LoraWeights>{{a.data(), b.data(), int32_t(kRank), 0.5f}}), adapters{size_t(rows)},
+        ones(std::vector<float>(size_t(width), 1.0f)) {}
+
+  std::vector<float> run(bool beside) {
+    const int64_t each = p.m * p.n, splits = cuda::matmul_splits(p.n, p.k);
+    DeviceBuffer<float> hidden(p.y.download()), u(size_t(std::max(p.m, cuda::LoraPart::kLeastRows) * kRank));
+    DeviceBuffer<float> workspace(size_t((splits + 1) * each));
+    DeviceBuffer<int32_t> arrived(size_t(cuda::LoraPart::kMostRows * cuda::LoraPart::kMost));
+    const int64_t floats = int64_t(workspace.size());
+    cuda::MatMul product{p.x.data(), p.k, p.m, p.w.data(), p.n, p.k, workspace.data(), p.n, false, workspace.data(), floats};
+    product.kernel = kWgmma;
+    product.leave_parts = true;
+    product.beside = beside;
+    cuda::Parts parts = cuda::matmul_parts(product);
+    if (parts.count == 0) parts = {workspace.data(), 1, p.m, p.n};
+    float* part = workspace.data() + parts.count++ * each;
+    cuda::LoraPart added{};
+    added.projections[0] = {table.data(), 0, p.n};
+    added.count = added.adapter_count = 1;
+    added.row_adapters = adapters.data();
+    added.rows = p.m;
+    added.in = added.ldx = p.k;
+    added.most_rank = kRank;
+    added.x = p.x.data();
+    added.u = u.data();
+    added.arrived = arrived.data();
+    added.part = part;
+    added.columns = p.n;
+    added.beside = beside;
+    for (int64_t i = 0; i < kLayers; ++i) {
+      cuda::rms_norm({hidden.data(), p.k, ones.data(), p.x.data(), p.k, p.m, p.k, 1e-6f, i == 0 ? cuda::Parts{} : parts, hidden.data()},
+                     nullptr);
+      cuda::matmul(product, nullptr);
+      cuda::lora_part(added, nullptr);
+    }
+    cuda::add_parts(parts, hidden.data(), p.n, true, nullptr);
+    return hidden.download();
+  }
+
+  Product p;
+  DeviceBuffer<bf16> a, b;
+  DeviceBuffer<cuda::LoraWeights> table;
+  DeviceBuffer<int32_t> adapters;
+  DeviceBuffer<float> ones;
+};
+
+TEST(hopper_adapters_run_beside_their_product) {
+  if (!on_hopper()) return;
+  for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 512}, {13, 320}, {70, 128}}) {
+    AdaptedLayers layers(rows, width);
+    const std::vector<float> wanted = layers.run(false);
+    for (float value : wanted) CHECK(std::isfinite(value));
+    for (int times = 0; times < 3; ++times) CHECK(same_bits(layers.run(true), wanted));
+  }
 }
 
 TEST(hopper_matmul_is_chosen_by_name) {
