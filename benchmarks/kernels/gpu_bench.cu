@@ -15,12 +15,11 @@
 #include "device_noise.h"
 #include "profiled.h"
 #include "row_cases.h"
+#include "sampling_cases.h"
 #include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_buffer.h"
 #include "cuda/gemm/variants.h"
 #include "cuda/lora/lora.h"
-#include "cuda/loss/log_prob.h"
-#include "cuda/sampling/sample.h"
 
 namespace {
 
@@ -356,72 +355,18 @@ class Bench {
     add(name + ", keys", 4 * product, time_of([&] { attention_backward_keys(args, 0, count, nullptr); }), 0, "TFLOP/s");
   }
 
-  // Rows as they are asked for by `kind`, and what they refer to.
-  static SampleRow sample_row(const std::string& kind, int64_t index) {
-    SampleRow row;
-    row.uniform = 0.5;
-    // Of evenly spread logits top_p leaves a thousand ids, or, of a flat row, seventeen thousand.
-    row.scale = kind == "greedy" ? 0.0f : kind == "top_p" ? 20.0f : 1.25f;
-    row.logprob_of = kind == "all controls" ? LogprobOf::kRaw : LogprobOf::kNone;
-    if (kind != "greedy" && kind != "temperature") row.top_p = 0.9;
-    if (kind == "top_k and top_p" || kind == "all controls") row.top_k = 50;
-    if (kind != "all controls") return row;
-    row.min_p = 0.01f;
-    row.first_edit = int32_t(index * kEdits);
-    row.edit_count = kEdits;
-    row.mask = int32_t(index);
-    row.first_best = int32_t(index * kBest);
-    row.best = kBest;
-    return row;
-  }
-
+  // How many batches a microsecond takes.
   void sampling(int64_t count) {
-    const int64_t vocab = 151936, words = (vocab + 31) / 32;
-    std::vector<float> values;
-    for (int64_t i = 0; i < count * vocab; ++i) values.push_back(8.0f * noise_at(uint64_t(i)));
-    DeviceBuffer<float> logits(values), work(size_t(sample_workspace_floats(count, vocab)));
-    std::vector<LogitEdit> edits;
-    for (int64_t i = 0; i < count * kEdits; ++i) edits.push_back({int32_t(i % kEdits * 293), 0, 1.1f, 0.5f});
-    DeviceBuffer<LogitEdit> device_edits(edits);
-    DeviceBuffer<uint32_t> masks(std::vector<uint32_t>(size_t(count * words), 0x7fffffffu));
-    DeviceBuffer<BestEntry> best(size_t(count * kBest));
-    DeviceBuffer<Sampled> out{size_t(count)};
-    for (const char* kind : {"greedy", "temperature", "top_k and top_p", "top_p", "top_p of a flat row", "all controls"}) {
-      std::vector<SampleRow> all;
-      for (int64_t i = 0; i < count; ++i) all.push_back(sample_row(kind, i));
-      DeviceBuffer<SampleRow> params(all);
-      SampleBatch batch{};
-      batch.logits = logits.data();
-      batch.ld = batch.vocab = batch.samplable = vocab;
-      batch.rows = count;
-      batch.params = params.data();
-      batch.edits = device_edits.data();
-      batch.edit_total = int64_t(edits.size());
-      batch.masks = masks.data();
-      batch.mask_rows = count;
-      batch.mask_words = words;
-      batch.work = work.data();
-      batch.work_floats = int64_t(work.size());
-      batch.best = best.data();
-      batch.best_total = int64_t(best.size());
-      batch.out = out.data();
-      choose_kernels(batch, all);
-      add("sampling " + std::to_string(count) + " rows, " + kind, 1e-6, time_of([&] { sample(batch, nullptr); }), 0, "1/us of a batch");
-    }
+    tandem::benchmarks::time_sampling(count, [&](const std::string& name, double, const std::function<void()>& call) {
+      add("sampling " + std::to_string(count) + " rows, " + name, 1e-6, time_of(call), 0, "1/us of a batch");
+    });
   }
 
   // The share is of the bandwidth, logits being read and gradients written once.
   void log_probabilities(int64_t count) {
-    const int64_t vocab = 151936;
-    DeviceBuffer<float> logits(size_t(count * vocab)), scores{size_t(count)}, entropies{size_t(count)};
-    DeviceBuffer<float> work(size_t(log_prob_workspace_floats(count, vocab)));
-    DeviceBuffer<bf16> gradients(size_t(count * vocab));
-    DeviceBuffer<int32_t> targets{size_t(count)};
-    const LogProb args{
-        logits.data(),       vocab, count, vocab, targets.data(), scores.data(), entropies.data(), gradients.data(), vocab, work.data(),
-        int64_t(work.size())};
-    add("log-probabilities and gradients, " + std::to_string(count) + " rows", 6 * double(count * vocab) / 1e9,
-        time_of([&] { log_prob(args, nullptr); }), bandwidth_, "GB/s");
+    tandem::benchmarks::time_log_probabilities(count, [&](const std::string& name, double bytes, const std::function<void()>& call) {
+      add(name + ", " + std::to_string(count) + " rows", bytes / 1e9, time_of(call), bandwidth_, "GB/s");
+    });
   }
 
   // Of many rows the share of the bandwidth, of few how many launches fit in a microsecond.
@@ -476,7 +421,6 @@ class Bench {
     keep({name + "part of 3", t.median * 1e6, t.least * 1e6, t.most * 1e6, 0, "us"});
   }
 
-  static constexpr int kEdits = 500, kBest = 20;  // of a sampled row with all controls
   // Heads of an 8B model.
   static constexpr int64_t kHeads = 32, kKvHeads = 8, kDim = 128;
   MatMulKernel matmul_;

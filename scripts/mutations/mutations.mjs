@@ -662,11 +662,22 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: "CUDA: a missing barrier before pairs of Hopper's product trade their sums",
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        search: '  __syncthreads();  // what pairs gave each other is there\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: "CUDA: a missing barrier in Hopper's product",
     edits: [
       {
         file: 'native/cuda/gemm/matmul_wgmma.cu',
-        search: '    barrier_wait(&ring.empty[stage], (round & 1) ^ 1);\n',
+        search: '    barrier_wait(&ring.empty[i % S::kStages], (i / S::kStages & 1) ^ 1);\n',
         replace: '',
       },
     ],
@@ -677,7 +688,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul_wgmma.cu',
-        search: '  barrier_wait(&ring.full[stage], i / S::kStages & 1);\n',
+        search: '  barrier_wait(&ring.full[i % S::kStages], i / S::kStages & 1);\n',
         replace: '',
       },
     ],
