@@ -5,7 +5,7 @@
 namespace tandem::cuda {
 
 constexpr int kSplitDepth = 64;  // a tile has so many k
-constexpr int kSplitTiles = 4;    // parts are whole groups of so many tiles
+constexpr int kSplitTiles = 4;   // parts are whole groups of so many tiles
 
 struct Split {
   int tiles;     // of a part; the last may have fewer
