@@ -904,45 +904,45 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: "CUDA: a missing barrier before the next keys in Hopper's gradient of attention",
+    name: "CUDA: keys come before all are done with those before in Hopper's gradient of attention",
     edits: [
       {
         file: 'native/cuda/attention/attention_backward_wgmma.cu',
-        search: '    __syncthreads();  // all are done with the keys\n',
+        search: '    barrier_wait(&m.empty[turn.stage], turn.parity ^ 1);\n    for (int key',
+        replace: '    for (int key',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: queries come before all are done with those before in Hopper's gradient of attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_backward_keys_wgmma.cu',
+        search: '      barrier_wait(&m.empty[turn.stage], turn.parity ^ 1);\n      write_marks',
+        replace: '      write_marks',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: a dropped wait for tiles in Hopper's gradient of attention",
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_backward_wgmma.h',
+        search: '    barrier_wait(&m.full[at.turn.stage], at.turn.parity);\n',
         replace: '',
       },
     ],
     tests: ['native/test/cuda'],
   },
   {
-    name: "CUDA: a missing barrier before the next queries in Hopper's gradient of attention",
+    name: "CUDA: a tile is held while others are passed in Hopper's gradient of attention",
     edits: [
       {
-        file: 'native/cuda/attention/attention_backward_wgmma.cu',
-        search: '    __syncthreads();  // all are done with the queries\n',
-        replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: "CUDA: a dropped wait for keys in Hopper's gradient of attention",
-    edits: [
-      {
-        file: 'native/cuda/attention/attention_backward_wgmma.cu',
-        search: '    barrier_wait(&m.full[stage], i / kStages & 1);\n    float scores',
-        replace: '    float scores',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: "CUDA: a dropped wait for queries in Hopper's gradient of attention",
-    edits: [
-      {
-        file: 'native/cuda/attention/attention_backward_wgmma.cu',
-        search: '    barrier_wait(&m.full[stage], i / kStages & 1);\n    add_queries',
-        replace: '    add_queries',
+        file: 'native/cuda/attention/attention_backward_wgmma.h',
+        search: '    at.give_before_back(m);\n    give_tile_back(m, at.turn);\n',
+        replace: '    give_tile_back(m, at.turn);\n',
       },
     ],
     tests: ['native/test/cuda'],
@@ -951,9 +951,11 @@ export const mutations = [
     name: "CUDA: what half of the queries see is not masked in Hopper's gradient of attention",
     edits: [
       {
-        file: 'native/cuda/attention/attention_backward_wgmma.cu',
-        search: 'if (marks.clear[0] && marks.clear[1]) return;',
-        replace: 'if (marks.clear[0]) return;',
+        file: 'native/cuda/attention/attention_backward_keys_wgmma.cu',
+        search:
+          'for (int at = int(threadIdx.x) % kWarp; at < kBackwardTile; at += kWarp) {\n    const int row = first + at;\n    PackedToken',
+        replace:
+          'for (int at = int(threadIdx.x) % kWarp; at < kWarp; at += kWarp) {\n    const int row = first + at;\n    PackedToken',
       },
     ],
     tests: ['native/test/cuda'],
@@ -973,9 +975,9 @@ export const mutations = [
     name: "CUDA: Hopper's gradient of attention forgets the other heads of a group",
     edits: [
       {
-        file: 'native/cuda/attention/attention_backward_wgmma.cu',
-        search: 'for (; at.head < end_head; ++at.head, at.row = first) {',
-        replace: 'for (; at.head < end_head; at.head = end_head) {',
+        file: 'native/cuda/attention/attention_backward_keys_wgmma.cu',
+        search: 'for (; head < end_head; ++head) {',
+        replace: 'for (; head < end_head; head = end_head) {',
       },
     ],
     tests: ['native/test/cuda'],

@@ -43,6 +43,7 @@ using gpu_emulation::wgmma_commit;
 using gpu_emulation::wgmma_fence;
 using gpu_emulation::wgmma_first;
 using gpu_emulation::wgmma_rows;
+using gpu_emulation::wgmma_rows_first;
 using gpu_emulation::wgmma_wait;
 #else
 
@@ -214,6 +215,12 @@ __device__ __forceinline__ void wgmma_rows(float (&sums)[kColumns / 2], const ui
                  : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(b));                                                \
   }
 TANDEM_WGMMA_ROWS(64, 32, false, "0", "%32,%33,%34,%35", "%36")
+// sums[64][64] = rows[64][16] . b[64][16]^T, as wgmma_first.
+__device__ __forceinline__ void wgmma_rows_first(float (&sums)[32], const uint32_t (&rows)[4], uint64_t b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TANDEM_NAMES_32 "}, {%32,%33,%34,%35}, %36, 0, 1, 1, 0;"
+               : TANDEM_NEW_32(0)
+               : "r"(rows[0]), "r"(rows[1]), "r"(rows[2]), "r"(rows[3]), "l"(b));
+}
 TANDEM_WGMMA_ROWS(32, 16, true, "1", "%16,%17,%18,%19", "%20")
 TANDEM_WGMMA_ROWS(64, 32, true, "1", "%32,%33,%34,%35", "%36")
 TANDEM_WGMMA_ROWS(96, 48, true, "1", "%48,%49,%50,%51", "%52")

@@ -67,6 +67,13 @@ TEST(hopper_attention_backward_goes_round_its_stages) {
   check_attention_gradient({3, 1, 64, 100, {{270, -1}}, 9}, kWgmmaGradient);
 }
 
+// One group of a block passes more tiles than there are stages while the other one sees them.
+TEST(hopper_attention_backward_passes_what_its_other_tile_sees) {
+  if (!on_hopper()) return;
+  check_attention_gradient({2, 1, 32, 0, {{64, -1}, {64, 0}, {128, 0}, {200, 0}}, 13}, kWgmmaGradient);
+  check_attention_gradient({1, 1, 32, 0, {{64, -1}, {320, -1}, {64, 0}, {64, 1}}, 14}, kWgmmaGradient);
+}
+
 TEST(hopper_attention_backward_rows_do_not_depend_on_what_follows) {
   if (!on_hopper()) return;
   Packed all(2, 1, 64, 0, {{100, -1}, {50, -1}, {40, 1}}, 10);

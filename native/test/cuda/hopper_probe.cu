@@ -69,6 +69,7 @@ __global__ void wgmma_probe(const bf16* a, const bf16* b, int step, float* out) 
 #endif
 }
 
+template <bool kRegisters>
 __global__ void first_probe(const bf16* a, const bf16* b, int step, float* out) {
 #if TANDEM_HOPPER_CODE
   GPU_SHARED_BYTES(shared);
@@ -77,12 +78,17 @@ __global__ void first_probe(const bf16* a, const bf16* b, int step, float* out) 
   place(right, b, kPanel, kRow);
   shared_writes_fence();
   __syncthreads();
+  const int row = int(threadIdx.x) / kWarp * 16 + int(threadIdx.x) % kWarp / 4, k = step * 16 + int(threadIdx.x) % 4 * 2;
+  uint32_t rows[1][4];
+  for (int i = 0; i < 4; ++i) memcpy(&rows[0][i], a + (row + i % 2 * 8) * kRow + k + i / 2 * 8, 4);
   float sums[32];
   for (int i = 0; i < 32; ++i) sums[i] = 1000.0f + float(i);
   wgmma_fence();
-  wgmma_first(sums, tile_descriptor(left, step), tile_descriptor(right, step));
+  if constexpr (kRegisters) wgmma_rows_first(sums, rows[0], tile_descriptor(right, step));
+  else wgmma_first(sums, tile_descriptor(left, step), tile_descriptor(right, step));
   wgmma_commit();
   wgmma_wait<0>(sums);
+  keep_rows(rows);
   GPU_UNROLL
   for (int i = 0; i < 32; ++i) out[threadIdx.x * 32 + i] = sums[i];
 #endif
@@ -146,8 +152,8 @@ __global__ void powers_probe(const float* values, float* out) { out[threadIdx.x]
 
 }  // namespace
 
-std::vector<float> first_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step) {
-  return run_wgmma<64>(&first_probe, a, b, step);
+std::vector<float> first_wgmma(const std::vector<bf16>& a, const std::vector<bf16>& b, int step, bool of_rows) {
+  return run_wgmma<64>(of_rows ? &first_probe<true> : &first_probe<false>, a, b, step);
 }
 
 std::vector<float> powers_of_two(const std::vector<float>& values) {

@@ -20,8 +20,8 @@ std::vector<float> one_wgmma(const std::vector<cuda::bf16>& a, const std::vector
 // The same with a in registers: of b[64][64]; or across, of b[64][columns], whose rows are k: 32, 64, 96 or 128 columns.
 std::vector<float> one_wgmma_of_rows(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step, bool across);
 
-// sums[64][64] likewise, which were something else before.
-std::vector<float> first_wgmma(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step);
+// sums[64][64] likewise, which were something else before; a in registers where `of_rows`.
+std::vector<float> first_wgmma(const std::vector<cuda::bf16>& a, const std::vector<cuda::bf16>& b, int step, bool of_rows);
 
 // 2^x by one instruction.
 std::vector<float> powers_of_two(const std::vector<float>& values);

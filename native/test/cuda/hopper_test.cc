@@ -122,8 +122,10 @@ TEST(hopper_wgmma_takes_more_tokens) {
 TEST(hopper_wgmma_begins_new_sums) {
   if (!on_hopper()) return;
   const std::vector<bf16> a = numbered(64, 64), b = numbered(64, 64);
+  const auto right = [&](int64_t column, int64_t k) { return b[size_t(column * 64 + k)]; };
   for (int step : {0, 2}) {
-    check_sums(first_wgmma(a, b, step), 64, step, a, [&](int64_t column, int64_t k) { return b[size_t(column * 64 + k)]; });
+    check_sums(first_wgmma(a, b, step, false), 64, step, a, right);
+    check_sums(first_wgmma(a, b, step, true), 64, step, a, right);
   }
 }
 

@@ -56,6 +56,7 @@ template <int kColumns, bool kAcross>
 void wgmma_rows(float (&sums)[kColumns / 2], const uint32_t (&rows)[4], uint64_t b) {
   wgmma_issue({sums, kColumns, rows, 0, b, kAcross});
 }
+inline void wgmma_rows_first(float (&sums)[32], const uint32_t (&rows)[4], uint64_t b) { wgmma_issue({sums, 64, rows, 0, b, false, true}); }
 template <int kCount>
 void settle(float (&)[kCount]) {}
 template <int kCount>
