@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "adapter_cases.h"
 #include "cublaslt_peer.h"
 #include "device_noise.h"
 #include "profiled.h"
@@ -19,7 +20,6 @@
 #include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_buffer.h"
 #include "cuda/gemm/variants.h"
-#include "cuda/lora/lora.h"
 
 namespace {
 
@@ -381,44 +381,13 @@ class Bench {
     tandem::benchmarks::time_rotation(count, time);
   }
 
-  // Of one projection and rank 8, and what its gradient takes besides: the share is of the bandwidth, rows of x and y being moved once.
+  // The share is of the bandwidth, rows of x and y being moved once; of what fetches weights for others the time.
   void adapter(int64_t count) {
-    const int64_t width = 4096, rank = 8;
-    DeviceBuffer<bf16> a(device_noise(size_t(rank * width), 1)), b(device_noise(size_t(rank * width), 1));
-    DeviceBuffer<bf16> x(device_noise(size_t(count * width), 1));
-    DeviceBuffer<float> u(size_t(count * rank)), y(size_t(count * width)), gradient(size_t(rank * width));
-    const DeviceBuffer<LoraWeights> table(std::vector<LoraWeights>{{a.data(), b.data(), int32_t(rank), 1.0f}});
-    const DeviceBuffer<int32_t> which{size_t(count)};
-    const Lora args{table.data(), 1, which.data(), count, width, width, rank, x.data(), width, u.data(), y.data(), width};
-    const double row = double(count * width) / 1e9;
-    const std::string name = "adapter of rank 8, " + std::to_string(count) + " rows, ";
-    add(name + "A x", 2 * row, time_of([&] { lora_shrink(args, nullptr); }), bandwidth_, "GB/s");
-    add(name + "B u", 8 * row, time_of([&] { lora_expand(args, nullptr); }), bandwidth_, "GB/s");
-    const LoraOuter outer{u.data(), rank, x.data(), width, count, rank, width, gradient.data()};
-    add(name + "gradient", 2 * row, time_of([&] { lora_outer(outer, nullptr); }), bandwidth_, "GB/s");
-    if (count <= LoraPart::kMostRows) adapter_part(args, name);
-  }
-
-  // Queries, keys and values of a decode step, alone; in a step it runs beside their product.
-  void adapter_part(const Lora& one, const std::string& name) {
-    DeviceBuffer<float> u(size_t(std::max(one.rows, LoraPart::kLeastRows) * 3 * one.most_rank)), part(size_t(one.rows * 3 * one.out));
-    DeviceBuffer<int32_t> arrived(size_t(LoraPart::kMostRows * LoraPart::kMost));
-    LoraPart all{};
-    for (int64_t i = 0; i < 3; ++i) all.projections[i] = {one.adapters, i * one.out, one.out};
-    all.count = 3;
-    all.adapter_count = one.adapter_count;
-    all.row_adapters = one.row_adapters;
-    all.rows = one.rows;
-    all.in = one.in;
-    all.most_rank = one.most_rank;
-    all.x = one.x;
-    all.ldx = one.ldx;
-    all.u = u.data();
-    all.arrived = arrived.data();
-    all.part = part.data();
-    all.columns = 3 * one.out;
-    const Timing t = time_of([&] { lora_part(all, nullptr); });
-    keep({name + "part of 3", t.median * 1e6, t.least * 1e6, t.most * 1e6, 0, "us"});
+    tandem::benchmarks::time_adapter(count, [&](const std::string& name, double bytes, const std::function<void()>& call) {
+      const Timing t = time_of(call);
+      if (bytes > 0) add(name, bytes / 1e9, t, bandwidth_, "GB/s");
+      else keep({name, t.median * 1e6, t.least * 1e6, t.most * 1e6, 0, "us"});
+    });
   }
 
   // Heads of an 8B model.

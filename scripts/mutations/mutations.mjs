@@ -1082,6 +1082,61 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: the rest of u is left out of the gradient of a factor',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_outer.cu',
+        search: 'columns[j] = sums[j][side] + sums[j][side + 2];',
+        replace: 'columns[j] = sums[j][side];',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: no barrier before the A x of the next adapter of a tile',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_tile.h',
+        search: '    __syncthreads();  // all are done with what was there before\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: no barrier before the u of the next projection on the way back',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_back.cu',
+        search: '    __syncthreads();  // all are done with the ranks and projections before\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU trainer: chunks keep A x in one place',
+    edits: [
+      {
+        file: 'native/src/device/train_tape.cc',
+        search: 'tap.shrunk = kept.shrunk.data() + chunk.first * most_rank_;',
+        replace: 'tap.shrunk = kept.shrunk.data();',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU trainer: projections of a product share their u on the way back',
+    edits: [
+      {
+        file: 'native/src/device/train_backward.cc',
+        search: 'u_.data() + lora.count * sizes_.rows',
+        replace: 'u_.data() + 0 * sizes_.rows',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'GPU trainer: an MLP is added to what the residual stream held in the row before',
     edits: [
       {

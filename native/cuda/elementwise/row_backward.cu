@@ -3,6 +3,7 @@
 #include "cuda/common/fours.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/reduce.h"
+#include "cuda/elementwise/swiglu.h"
 
 namespace tandem::cuda {
 namespace {
@@ -110,16 +111,12 @@ __global__ void __launch_bounds__(kThreads) silu_backward_kernel(SiluBackward a,
   if (left <= 0) return;
   const bf16* x = a.x + place.row * 2 * width;
   const Four gate = load_four<kWhole>(x + i, left), up = load_four<kWhole>(x + width + i, left);
-  Four d{}, silu, y, d_gate, d_up;
+  Four d{}, y, d_gate, d_up;
   if (a.d != nullptr) d = load_four<kWhole>(a.d + place.row * a.ldd + i, left);
   GPU_UNROLL
   for (int c = 0; c < 4; ++c) {
-    const float sigmoid = 1.0f / (1.0f + expf(-gate.at[c]));
-    silu.at[c] = gate.at[c] * sigmoid;
-    y.at[c] = silu.at[c] * up.at[c];
-    // silu' = sigmoid + silu * (1 - sigmoid)
-    d_gate.at[c] = d.at[c] * up.at[c] * fmaf(silu.at[c], 1.0f - sigmoid, sigmoid);
-    d_up.at[c] = d.at[c] * silu.at[c];
+    const SwigluBack back = swiglu_back(gate.at[c], up.at[c], d.at[c]);
+    y.at[c] = back.y, d_gate.at[c] = back.d_gate, d_up.at[c] = back.d_up;
   }
   if (a.y != nullptr) store_four<kWhole>(a.y + place.row * width + i, left, y);
   if (a.d == nullptr) return;

@@ -1,5 +1,7 @@
 #include "cuda/lora/lora.h"
 
+#include <algorithm>
+
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/lora/lora_sums.h"
@@ -7,14 +9,23 @@
 namespace tandem::cuda {
 namespace {
 
+using lora::kExpandRows;
+using lora::kOutputs;
 using lora::kRanks;
 using lora::kThreads;
+using lora::load_factors;
+using lora::load_outputs;
+using lora::store_outputs;
 
 // Many rows, as in prefill and in training, most of them of one adapter: a block takes several, so that factors are read for all of them.
 constexpr int64_t kManyRows = 256;
-constexpr int kShrinkRows = 4, kExpandRows = 8;
-constexpr int kOutputs = 4;  // of a thread that expands
+constexpr int kShrinkRows = 4;
 constexpr int64_t kTileOutputs = int64_t(kThreads) * kOutputs;
+
+// Of one launch, a layer of the grid each.
+struct Loras {
+  Lora each[Lora::kMost];
+};
 
 __device__ __forceinline__ LoraWeights weights_of(const Lora& a, int64_t row) {
   return lora::weights_of(a.adapters, a.adapter_count, a.most_rank, a.row_adapters[row]);
@@ -46,8 +57,9 @@ __device__ __forceinline__ void shrink_rows(const Lora& a, int64_t first, int ro
 
 // Block (tile of kRows rows, group of ranks).
 template <int kRows>
-__global__ void __launch_bounds__(kThreads, 2) shrink_kernel(Lora a) {
+__global__ void __launch_bounds__(kThreads, 2) shrink_kernel(Loras all) {
   wait_for_inputs();
+  const Lora& a = all.each[blockIdx.z];
   const int64_t first = int64_t(blockIdx.x) * kRows;
   const int rows = int(min(int64_t(kRows), a.rows - first)), at_once = one_adapter<kRows>(a, first) ? rows : 1;
   GPU_UNROLL_1
@@ -61,31 +73,6 @@ __global__ void __launch_bounds__(kThreads, 2) shrink_kernel(Lora a) {
 __device__ __forceinline__ bool whole_outputs(const Lora& a, const LoraWeights& w) {
   const uintptr_t rows = reinterpret_cast<uintptr_t>(a.y) | reinterpret_cast<uintptr_t>(a.onto) | reinterpret_cast<uintptr_t>(a.whole);
   return rows % 16 == 0 && a.ldy % kOutputs == 0 && a.out % kOutputs == 0 && reinterpret_cast<uintptr_t>(w.b) % 8 == 0;
-}
-
-template <bool kVector>
-__device__ __forceinline__ void load_outputs(const float* from, int64_t count, float (&out)[kOutputs]) {
-  if constexpr (kVector) {
-    const float4 all = *reinterpret_cast<const float4*>(from);
-    out[0] = all.x, out[1] = all.y, out[2] = all.z, out[3] = all.w;
-  } else {
-    for (int i = 0; i < kOutputs; ++i) out[i] = i < count ? from[i] : 0.0f;
-  }
-}
-
-template <bool kVector>
-__device__ __forceinline__ void load_factors(const bf16* row, int64_t output, int64_t count, float (&out)[kOutputs]) {
-  if constexpr (kVector) lora::load(row, output, count, out);
-  else lora::load_each(row, output, count, out);
-}
-
-template <bool kVector>
-__device__ __forceinline__ void store_outputs(float* to, int64_t count, const float (&values)[kOutputs]) {
-  if constexpr (kVector) {
-    lora::store_4(to, values);
-  } else {
-    for (int i = 0; i < kOutputs && i < count; ++i) to[i] = values[i];
-  }
 }
 
 __device__ __forceinline__ float* target_of(const Lora& a) { return a.onto != nullptr ? a.whole : a.y; }
@@ -121,8 +108,9 @@ __device__ __forceinline__ void expand_row(const Lora& a, int64_t row, int64_t o
 }
 
 // Block (row, tile of outputs).
-__global__ void __launch_bounds__(kThreads) expand_kernel(Lora a) {
+__global__ void __launch_bounds__(kThreads) expand_kernel(Loras all) {
   wait_for_inputs();
+  const Lora& a = all.each[blockIdx.z];
   expand_row(a, blockIdx.x, int64_t(blockIdx.y) * kTileOutputs + int64_t(threadIdx.x) * kOutputs);
 }
 
@@ -186,8 +174,10 @@ __device__ __forceinline__ void expand_tile(const Lora& a, const LoraWeights& w,
 }
 
 // Block (tile of kExpandRows rows, tile of outputs).
-__global__ void __launch_bounds__(kThreads, 2) expand_rows_kernel(Lora a) {
+__global__ void __launch_bounds__(kThreads, 2) expand_rows_kernel(Loras all) {
   wait_for_inputs();
+  const Lora& a = all.each[blockIdx.z];
+  if (int64_t(blockIdx.y) * kTileOutputs >= a.out) return;
   const int64_t first = int64_t(blockIdx.x) * kExpandRows;
   const int64_t output = int64_t(blockIdx.y) * kTileOutputs + int64_t(threadIdx.x) * kOutputs;
   const int count = int(min(int64_t(kExpandRows), a.rows - first));
@@ -208,33 +198,49 @@ void check(const Lora& a, const char* name) {
   check_argument((a.onto == nullptr) == (a.whole == nullptr), name, "onto");
 }
 
+Loras checked(const Lora* all, int64_t count, const char* name) {
+  check_argument(count >= 1 && count <= Lora::kMost, name, "count");
+  Loras out{};
+  for (int64_t i = 0; i < count; ++i) {
+    check(all[i], name);
+    const bool alike = all[i].rows == all[0].rows && all[i].most_rank == all[0].most_rank && all[i].adapter_count == all[0].adapter_count;
+    check_argument(alike && (all[i].onto == nullptr) == (all[0].onto == nullptr), name, "all");
+    out.each[i] = all[i];
+  }
+  return out;
+}
+
 bool no_rank(const Lora& a) { return a.most_rank == 0 || a.adapter_count == 0; }
 
 }  // namespace
 
-void lora_shrink(const Lora& a, cudaStream_t stream) {
-  check(a, "lora_shrink");
+void lora_shrink(const Lora* all, int64_t count, cudaStream_t stream) {
+  const Loras loras = checked(all, count, "lora_shrink");
+  const Lora& a = loras.each[0];
   if (a.rows == 0 || no_rank(a)) return;
   const unsigned groups = unsigned(ceil_div(a.most_rank, kRanks));
-  const dim3 tiles(unsigned(ceil_div(a.rows, kShrinkRows)), groups), rows(unsigned(a.rows), groups);
-  if (a.rows >= kManyRows) GPU_LAUNCH_EARLY(shrink_kernel<kShrinkRows>, tiles, dim3(kThreads), 0, stream, a);
-  else GPU_LAUNCH_EARLY(shrink_kernel<1>, rows, dim3(kThreads), 0, stream, a);
+  const dim3 tiles(unsigned(ceil_div(a.rows, kShrinkRows)), groups, unsigned(count)), rows(unsigned(a.rows), groups, unsigned(count));
+  if (a.rows >= kManyRows) GPU_LAUNCH_EARLY(shrink_kernel<kShrinkRows>, tiles, dim3(kThreads), 0, stream, loras);
+  else GPU_LAUNCH_EARLY(shrink_kernel<1>, rows, dim3(kThreads), 0, stream, loras);
   check_launch("lora_shrink");
 }
 
-void lora_expand(const Lora& a, cudaStream_t stream) {
-  check(a, "lora_expand");
+void lora_expand(const Lora* all, int64_t count, cudaStream_t stream) {
+  const Loras loras = checked(all, count, "lora_expand");
+  const Lora& a = loras.each[0];
   if (a.rows == 0 || (no_rank(a) && a.onto == nullptr)) return;
-  const unsigned outputs = unsigned(ceil_div(a.out, kTileOutputs));
-  const dim3 tiles(unsigned(ceil_div(a.rows, kExpandRows)), outputs), rows(unsigned(a.rows), outputs);
-  if (a.rows >= kManyRows) GPU_LAUNCH_EARLY(expand_rows_kernel, tiles, dim3(kThreads), 0, stream, a);
-  else GPU_LAUNCH_EARLY(expand_kernel, rows, dim3(kThreads), 0, stream, a);
+  int64_t most = 0;
+  for (int64_t i = 0; i < count; ++i) most = std::max(most, all[i].out);
+  const unsigned outputs = unsigned(ceil_div(most, kTileOutputs));
+  const dim3 tiles(unsigned(ceil_div(a.rows, kExpandRows)), outputs, unsigned(count)), rows(unsigned(a.rows), outputs, unsigned(count));
+  if (a.rows >= kManyRows) GPU_LAUNCH_EARLY(expand_rows_kernel, tiles, dim3(kThreads), 0, stream, loras);
+  else GPU_LAUNCH_EARLY(expand_kernel, rows, dim3(kThreads), 0, stream, loras);
   check_launch("lora_expand");
 }
 
-void lora_add(const Lora& a, cudaStream_t stream) {
-  lora_shrink(a, stream);
-  lora_expand(a, stream);
+void lora_add(const Lora* all, int64_t count, cudaStream_t stream) {
+  lora_shrink(all, count, stream);
+  lora_expand(all, count, stream);
 }
 
 }  // namespace tandem::cuda

@@ -15,6 +15,8 @@ struct LoraWeights {
 };
 
 struct Lora {
+  static constexpr int64_t kMost = 3;
+
   const LoraWeights* adapters;  // in device memory
   int64_t adapter_count;
   const int32_t* row_adapters;  // rows; an index outside [0, adapter_count) = none
@@ -30,10 +32,11 @@ struct Lora {
   float* whole = nullptr;
 };
 
-// All throw Error(kRange) naming the argument. The first two are the halves of lora_add: u alone, and B u added to y.
-void lora_shrink(const Lora& args, cudaStream_t stream);
-void lora_expand(const Lora& args, cudaStream_t stream);
-void lora_add(const Lora& args, cudaStream_t stream);
+// All throw Error(kRange) naming the argument. Up to kMost at a time by one launch each, of as many rows, adapters and ranks, that neither
+// read nor write what another writes. The first two are the halves of lora_add: u alone, and B u added to y.
+void lora_shrink(const Lora* all, int64_t count, cudaStream_t stream);
+void lora_expand(const Lora* all, int64_t count, cudaStream_t stream);
+void lora_add(const Lora* all, int64_t count, cudaStream_t stream);
 
 // Projections that read the same rows and whose outputs lie in one product: B u of all of them by one launch, as one more part of the
 // product. It goes on the stream right behind the product, and runs beside that where it may.
@@ -61,16 +64,5 @@ struct LoraPart {
 };
 // Throws Error(kRange) naming the argument.
 void lora_part(const LoraPart& args, cudaStream_t stream);
-
-// gradient[r][j] += sum over rows t of u[t][r] * x[t][j]: the gradient of a factor. The order of the sum follows from the number of rows.
-struct LoraOuter {
-  const float* u;  // rows, ldu floats apart
-  int64_t ldu;
-  const bf16* x;  // rows, ldx elements apart
-  int64_t ldx;
-  int64_t rows, ranks, columns;
-  float* gradient;  // [ranks][columns]
-};
-void lora_outer(const LoraOuter& args, cudaStream_t stream);
 
 }  // namespace tandem::cuda

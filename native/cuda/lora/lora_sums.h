@@ -12,7 +12,8 @@ constexpr int kSegments = 8;  // a block has a warp for each
 constexpr int kThreads = kSegments * kWarp;
 constexpr int kEach = 8;  // elements of a 16-byte load
 constexpr int kStep = kWarp * kEach;
-constexpr int kRanks = 8;  // that a block takes at a time
+constexpr int kRanks = 8;                     // that a block takes at a time
+constexpr int kExpandRows = 8, kOutputs = 4;  // of a block and of a thread that expand
 
 __device__ __forceinline__ LoraWeights weights_of(const LoraWeights* adapters, int64_t count, int64_t most_rank, int32_t index) {
   if (index < 0 || index >= count) return {nullptr, nullptr, 0, 0};
@@ -60,17 +61,37 @@ __device__ __forceinline__ void store_4(float* to, const float* values) {
 #endif
 }
 
-// A lane's chains go on by its inputs of one step, [k, k + kEach): sums[i * kRows + r] of rank i of `a` and row r, whose rows lie ldx
-// elements apart; of ranks and rows that there are not the last again.
+// A lane's inputs of one step, two to a word, of rows that lie ldx elements apart; of rows that there are not the last again.
 template <int kRows>
-__device__ __forceinline__ void sum_step(const bf16* x, int64_t ldx, int last_row, const bf16* a, int in, int last_rank, int k,
-                                         float (&sums)[kRanks * kRows]) {
+struct StepInputs {
+  uint4 rows[kRows];
+};
+template <int kRows>
+__device__ __forceinline__ StepInputs<kRows> load_inputs(const bf16* x, int64_t ldx, int last_row, int in, int k) {
+  StepInputs<kRows> inputs{};
+  GPU_UNROLL
+  for (int r = 0; r < kRows; ++r, x += r <= last_row ? ldx : 0) {
+    if (k < in) inputs.rows[r] = *reinterpret_cast<const uint4*>(x + k);
+  }
+  return inputs;
+}
+
+// A lane's chains go on by its inputs of one step, [k, k + kEach): sums[i * kRows + r] of rank i of `a` and row r; of ranks that there are not
+// the last again. fetch() comes half-way, when registers are free again.
+template <int kRows, class Fetch>
+__device__ __forceinline__ void sum_step(const StepInputs<kRows>& step, const bf16* a, int in, int last_rank, int k,
+                                         float (&sums)[kRanks * kRows], const Fetch& fetch) {
   float inputs[kRows][kEach];
   GPU_UNROLL
-  for (int r = 0; r < kRows; ++r, x += r <= last_row ? ldx : 0) load(x, k, in, inputs[r]);
+  for (int r = 0; r < kRows; ++r) {
+    const uint32_t words[kEach / 2] = {step.rows[r].x, step.rows[r].y, step.rows[r].z, step.rows[r].w};
+    GPU_UNROLL
+    for (int j = 0; j < kEach; ++j) inputs[r][j] = to_float(bf16{uint16_t(words[j / 2] >> (j % 2 * 16))});
+  }
   GPU_UNROLL
   for (int i = 0; i < kRanks; ++i, a += i <= last_rank ? in : 0) {
     float factors[kEach];
+    if (i == kRanks / 2) fetch();
     load(a, k, in, factors);
     GPU_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -107,8 +128,17 @@ __device__ __forceinline__ void sum_segment(const bf16* x, int64_t ldx, int rows
   const int begin = int(threadIdx.x) / kWarp * segment, end = min(begin + segment, in);
   const int lane_input = int(threadIdx.x) % kWarp * kEach;
   if (vectors) {
+    // Of several rows the inputs of the next step are under way while those of one are multiplied.
+    constexpr bool kAhead = kRows >= 4;
+    StepInputs<kRows> next{};
+    if (kAhead && begin < end) next = load_inputs<kRows>(x, ldx, rows - 1, in, begin + lane_input);
     GPU_UNROLL_1
-    for (int step = begin; step < end; step += kStep) sum_step<kRows>(x, ldx, rows - 1, a, in, ranks - 1, step + lane_input, sums);
+    for (int step = begin; step < end; step += kStep) {
+      const StepInputs<kRows> now = kAhead ? next : load_inputs<kRows>(x, ldx, rows - 1, in, step + lane_input);
+      sum_step<kRows>(now, a, in, ranks - 1, step + lane_input, sums, [&] {
+        if (kAhead && step + kStep < end) next = load_inputs<kRows>(x, ldx, rows - 1, in, step + kStep + lane_input);
+      });
+    }
   } else {
     GPU_UNROLL_1
     for (int step = begin; step < end; step += kStep) sum_each<kRows>(x, ldx, rows - 1, a, in, ranks - 1, step + lane_input, sums);
@@ -154,6 +184,32 @@ __device__ __forceinline__ float shrink(const bf16* x, int64_t ldx, int rows, bo
   GPU_UNROLL
   for (int s = 1; s < kSegments; ++s) sum += segments[s][threadIdx.x];
   return sum;
+}
+
+// Outputs of one row, of which `count` are left: kOutputs at a time, one instruction each where kVector.
+template <bool kVector>
+__device__ __forceinline__ void load_outputs(const float* from, int64_t count, float (&out)[kOutputs]) {
+  if constexpr (kVector) {
+    const float4 all = *reinterpret_cast<const float4*>(from);
+    out[0] = all.x, out[1] = all.y, out[2] = all.z, out[3] = all.w;
+  } else {
+    for (int i = 0; i < kOutputs; ++i) out[i] = i < count ? from[i] : 0.0f;
+  }
+}
+
+template <bool kVector>
+__device__ __forceinline__ void load_factors(const bf16* row, int64_t output, int64_t count, float (&out)[kOutputs]) {
+  if constexpr (kVector) load(row, output, count, out);
+  else load_each(row, output, count, out);
+}
+
+template <bool kVector>
+__device__ __forceinline__ void store_outputs(float* to, int64_t count, const float (&values)[kOutputs]) {
+  if constexpr (kVector) {
+    store_4(to, values);
+  } else {
+    for (int i = 0; i < kOutputs && i < count; ++i) to[i] = values[i];
+  }
 }
 
 }  // namespace tandem::cuda::lora

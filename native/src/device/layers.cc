@@ -1,10 +1,12 @@
 #include "device/layers.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
 #include "cuda/elementwise/elementwise.h"
+#include "cuda/lora/lora_silu.h"
 #include "cuda/norm/rms_norm.h"
 #include "cuda/rope/rope_store.h"
 
@@ -68,14 +70,14 @@ void Layers::attend(const Batch& batch, int64_t index, const cuda::KvLayer& kv, 
   // Nothing else reads or changes what the products give.
   const bool leave = tap == nullptr;
   normalise(hidden, batch.rows, layer.attention_norm);
-  const cuda::Parts parts = project(batch, index, Product::kQkv, layer.qkv, activation_.data(), wide_.data(), nullptr, leave);
+  const cuda::Parts parts = project(batch, index, Product::kQkv, layer.qkv, activation_.data(), wide_.data(), nullptr, leave, tap);
   bf16* queries = tap && tap->queries ? tap->queries : queries_.data();
   rotate_and_store(batch, index, kv, parts, queries, tap ? tap->qk : nullptr);
   if (tap) cuda::copy_slots(kv, tap->copies, tap->copy_count, stream_.get());
   bf16* attended = tap && tap->attended ? tap->attended : activation_.data();
   run_attention(batch, index, kv, queries, attended, tap ? tap->log_sums : nullptr);
   float* out = tap ? tap->middle : hidden;
-  residual_ = project(batch, index, Product::kOutput, layer.output, attended, out, hidden, leave && layer.output_bias.size() == 0);
+  residual_ = project(batch, index, Product::kOutput, layer.output, attended, out, hidden, leave && layer.output_bias.size() == 0, tap);
   add_bias(layer.output_bias, batch.rows, out);
 }
 
@@ -153,15 +155,37 @@ void Layers::feed_forward(const Batch& batch, int64_t index, float* hidden, cons
   const bool bias = layer.gate_up_bias.size() > 0;
   if (leave && !bias && !adapted(batch) && gates(layer.gate_up)) {
     x = gated_product(layer.gate_up, x, batch.rows);
-  } else {
-    const cuda::Parts parts = project(batch, index, Product::kGateUp, layer.gate_up, x, wide_.data(), nullptr, leave && !bias);
+  } else if (bias || !adapted_activation(batch, index, tap)) {
+    const cuda::Parts parts = project(batch, index, Product::kGateUp, layer.gate_up, x, wide_.data(), nullptr, leave && !bias, tap);
     add_bias(layer.gate_up_bias, batch.rows, wide_.data());
     bf16* kept = tap ? tap->gate_up : nullptr;
     cuda::silu_multiply({wide_.data(), 2 * f, activation_.data(), f, batch.rows, f, parts, kept}, stream_.get());
   }
   float* out = tap ? tap->after : hidden;
-  residual_ = project(batch, index, Product::kDown, layer.down, x, out, hidden, leave && layer.down_bias.size() == 0);
+  residual_ = project(batch, index, Product::kDown, layer.down, x, out, hidden, leave && layer.down_bias.size() == 0, tap);
   add_bias(layer.down_bias, batch.rows, out);
+}
+
+bool Layers::adapted_activation(const Batch& batch, int64_t index, const LayerTap* tap) {
+  using model::Module;
+  const int64_t f = spec_.intermediate_size, each = batch.rows * batch.most_rank;
+  if (!adapted(batch) || batch.rows <= cuda::LoraPart::kMostRows || 2 * each > sizes_.lora_floats) return false;
+  const bf16* x = activation_.data();
+  product(weights_.layers[size_t(index)].gate_up, x, batch.rows, wide_.data(), nullptr);
+  const cuda::Lora both[] = {adapter_of(batch, index, Module::kGate, x, 0, batch.rows, tap, 0),
+                             adapter_of(batch, index, Module::kUp, x, 0, batch.rows, tap, each)};
+  cuda::lora_shrink(both, 2, stream_.get());
+  cuda::LoraSilu args{};
+  args.silu = {wide_.data(), 2 * f, activation_.data(), f, batch.rows, f, {}, tap ? tap->gate_up : nullptr};
+  args.gate = both[0].adapters;
+  args.up = both[1].adapters;
+  args.adapter_count = batch.adapter_count;
+  args.row_adapters = batch.row_adapters;
+  args.most_rank = batch.most_rank;
+  args.gate_u = both[0].u;
+  args.up_u = both[1].u;
+  cuda::lora_silu_multiply(args, stream_.get());
+  return true;
 }
 
 void Layers::settle(float* hidden) {
@@ -201,7 +225,7 @@ cuda::Parts Layers::product(const Matrix& w, const bf16* x, int64_t rows, float*
 }
 
 cuda::Parts Layers::project(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* y,
-                            const float* onto, bool leave) {
+                            const float* onto, bool leave, const LayerTap* tap) {
   if (!adapted(batch)) return product(w, x, batch.rows, y, onto, leave);
   if (leave) {
     if (const auto parts = project_beside(batch, layer, which, w, x)) return *parts;
@@ -209,8 +233,7 @@ cuda::Parts Layers::project(const Batch& batch, int64_t layer, model::Product wh
   // The adapters belong to the product, which is whole before it is added to anything. Nobody else uses wide_ where a product has `onto`.
   float* sums = onto == y ? wide_.data() : y;
   product(w, x, batch.rows, sums, nullptr);
-  const Modules modules = modules_in(which);
-  for (int i = 0; i < modules.count; ++i) adapt(batch, layer, model::Module(modules.first + i), x, sums, onto, y, w.n);
+  adapt(batch, layer, which, x, sums, onto, y, w.n, tap);
   return {};
 }
 
@@ -252,30 +275,41 @@ const cuda::LoraWeights* Layers::adapters_of(const Batch& batch, int64_t layer, 
   return batch.adapters + (layer * model::kModules + int64_t(module)) * batch.adapter_count;
 }
 
-void Layers::adapt(const Batch& batch, int64_t layer, model::Module module, const bf16* x, float* sums, const float* onto, float* y,
-                   int64_t ld) {
+cuda::Lora Layers::adapter_of(const Batch& batch, int64_t layer, model::Module module, const bf16* x, int64_t first, int64_t rows,
+                              const LayerTap* tap, int64_t before) {
   const ops::LoraShape shape = model::shape_of(spec_, module);
-  const int64_t at_once = sizes_.lora_floats / batch.most_rank;
+  const bool kept = tap && tap->shrunk;
+  cuda::Lora args{};
+  args.adapters = adapters_of(batch, layer, module);
+  args.adapter_count = batch.adapter_count;
+  args.row_adapters = batch.row_adapters + first;
+  args.rows = rows;
+  args.in = args.ldx = shape.in;
+  args.out = args.ldy = shape.out;
+  args.most_rank = batch.most_rank;
+  args.x = x + first * shape.in;
+  args.u = kept ? tap->shrunk + int64_t(module) * tap->shrunk_ld + first * batch.most_rank : lora_.data() + before;
+  return args;
+}
+
+void Layers::adapt(const Batch& batch, int64_t layer, model::Product which, const bf16* x, float* sums, const float* onto, float* y,
+                   int64_t ld, const LayerTap* tap) {
+  const Modules modules = modules_in(which);
+  const int64_t at_once = sizes_.lora_floats / (batch.most_rank * modules.count);
   for (int64_t first = 0; first < batch.rows; first += at_once) {
-    const int64_t at = first * ld + shape.first_out;
-    cuda::Lora args{};
-    args.adapters = adapters_of(batch, layer, module);
-    args.adapter_count = batch.adapter_count;
-    args.row_adapters = batch.row_adapters + first;
-    args.rows = std::min(at_once, batch.rows - first);
-    args.in = shape.in;
-    args.out = shape.out;
-    args.most_rank = batch.most_rank;
-    args.x = x + first * shape.in;
-    args.ldx = shape.in;
-    args.u = lora_.data();
-    args.y = sums + at;
-    args.ldy = ld;
-    if (onto != nullptr) {
+    const int64_t rows = std::min(at_once, batch.rows - first);
+    std::array<cuda::Lora, cuda::Lora::kMost> all{};
+    for (int i = 0; i < modules.count; ++i) {
+      const auto module = model::Module(modules.first + i);
+      cuda::Lora& args = all[size_t(i)] = adapter_of(batch, layer, module, x, first, rows, tap, i * rows * batch.most_rank);
+      const int64_t at = first * ld + model::shape_of(spec_, module).first_out;
+      args.y = sums + at;
+      args.ldy = ld;
+      if (onto == nullptr) continue;
       args.onto = onto + at;
       args.whole = y + at;
     }
-    cuda::lora_add(args, stream_.get());
+    cuda::lora_add(all.data(), modules.count, stream_.get());
   }
 }
 

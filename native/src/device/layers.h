@@ -19,6 +19,9 @@ struct LayerTap {
   float* log_sums;  // [rows][heads]
   bf16* attended;   // [rows][query]
   bf16* gate_up;    // [rows][2 intermediate]
+  // [module][rows][most rank of the batch], modules shrunk_ld apart: A x of every projection.
+  float* shrunk;
+  int64_t shrunk_ld;
   // The residual stream after attention, and after the MLP: the one before is left as it is.
   float *middle, *after;
   // Keys and values that lie in more than one place.
@@ -57,11 +60,17 @@ class Layers {
   const bf16* gated_product(const Matrix& w, const bf16* x, int64_t rows);
   // As product(), with what the rows' adapters add: y = `onto` + (W x + B u). With few rows, where parts may be left, that is one part more.
   cuda::Parts project(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* y, const float* onto,
-                      bool leave);
+                      bool leave, const LayerTap* tap);
   // Parts of the product with that of the adapters, if there is room for them; nothing is done otherwise.
   std::optional<cuda::Parts> project_beside(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x);
-  // The row's adapters of one projection, added to `sums`, or with `onto` to that, into y; rows `ld` apart.
-  void adapt(const Batch& batch, int64_t layer, model::Module module, const bf16* x, float* sums, const float* onto, float* y, int64_t ld);
+  // The rows' adapters of a product, added to `sums`, or with `onto` to that, into y; rows `ld` apart.
+  void adapt(const Batch& batch, int64_t layer, model::Product which, const bf16* x, float* sums, const float* onto, float* y, int64_t ld,
+             const LayerTap* tap);
+  // The activation of gate and up with their adapters, of many rows, where there is room for A x of both; else nothing is done.
+  bool adapted_activation(const Batch& batch, int64_t index, const LayerTap* tap);
+  // Of one projection and `rows` rows from `first` on; A x goes to the tape, or to scratch that `before` floats are taken of.
+  cuda::Lora adapter_of(const Batch& batch, int64_t layer, model::Module module, const bf16* x, int64_t first, int64_t rows,
+                        const LayerTap* tap, int64_t before);
   const cuda::LoraWeights* adapters_of(const Batch& batch, int64_t layer, model::Module module) const;
   void add_bias(const DeviceBuffer<float>& bias, int64_t rows, float* y);
 

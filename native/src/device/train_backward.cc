@@ -1,9 +1,11 @@
 #include "device/train_backward.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "cuda/gemm/matmul.h"
+#include "cuda/lora/lora_silu.h"
 #include "cuda/norm/rms_norm.h"
 #include "device/train_units.h"
 
@@ -27,12 +29,12 @@ TrainBackward::TrainBackward(const model::Spec& spec, const Weights& weights, co
                              const Sizes& sizes, int64_t unit_work, cuda::Stream& stream)
     : spec_(spec), weights_(weights), layers_(layers), factors_(factors), sizes_(sizes), unit_work_(unit_work), stream_(stream),
       d_out_(size_t(sizes.rows * widest_output(spec))), x_(size_t(sizes.rows * sizes.activation)),
-      wide_(size_t(sizes.rows * sizes.activation)), u_(size_t(sizes.rows * factors.most_rank())), row_adapters_(size_t(sizes.rows)),
+      wide_(size_t(sizes.rows * sizes.activation)), u_(size_t(cuda::LoraBack::kMost * sizes.rows * factors.most_rank())),
       workspace_(size_t(backward_floats(spec, sizes, weights.kernels))) {}
 
 int64_t TrainBackward::bytes(const model::Spec& spec, const Sizes& sizes, const Kernels& kernels, int64_t most_rank) {
   const int64_t f = sizeof(float), e = sizeof(bf16);
-  return sizes.rows * (widest_output(spec) * e + sizes.activation * (e + f) + most_rank * f + int64_t(sizeof(int32_t))) +
+  return sizes.rows * (widest_output(spec) * e + sizes.activation * (e + f) + cuda::LoraBack::kMost * most_rank * f) +
          backward_floats(spec, sizes, kernels) * f;
 }
 
@@ -79,36 +81,34 @@ train::Steps TrainBackward::run(TrainTape& tape, int64_t index, bool reach) {
   }
 }
 
-void TrainBackward::factor(const Back& back, const TrainFactors::Piece& piece) {
-  const int64_t rows = back.chunk->count, rank = piece.shape.rank, in = piece.shape.in, out = piece.shape.out, ldd = back.weights->n;
-  const bf16* d = d_out_.data() + piece.shape.first_out;
-  auto shrink = [&](const cuda::LoraWeights* weights, const bf16* x, int64_t ldx, int64_t width) {
-    cuda::lora_shrink({weights, 1, row_adapters_.data(), rows, width, 1, rank, x, ldx, u_.data(), nullptr, 1}, stream_.get());
-  };
-  shrink(piece.weights, back.x, in, in);
-  cuda::lora_outer({u_.data(), rank, d, ldd, rows, rank, out, factors_.gradient(piece.b)}, stream_.get());
-  shrink(piece.transposed, d, ldd, out);
-  cuda::lora_outer({u_.data(), rank, back.x, in, rows, rank, in, factors_.gradient(piece.a)}, stream_.get());
-}
-
-void TrainBackward::product(const Back& back, float* dx) {
+cuda::LoraBack TrainBackward::product(TrainTape& tape, const Back& back, float* dx) {
   const Matrix& w = *back.weights;
-  const int64_t rows = back.chunk->count;
+  const Chunk& chunk = *back.chunk;
+  const int64_t rows = chunk.count;
   if (dx)
     cuda::matmul_transposed({d_out_.data(), w.n, rows, w.data.data(), w.n, w.k, dx, w.k, false, workspace_.data(),
                              int64_t(workspace_.size()), w.quantised(), weights_.kernels.matmul},
                             stream_.get());
+  cuda::LoraBack lora{{}, 0, rows, w.k, d_out_.data(), w.n, dx, w.k};
+  std::array<cuda::LoraOuter, cuda::LoraOuter::kMost> outers;
+  size_t count = 0;
   for (model::Module module : train::modules_of(back.product)) {
     const TrainFactors::Piece* piece = factors_.find(back.layer, module);
     if (!piece) continue;
-    factor(back, *piece);
-    if (!dx) continue;
-    // u_ is that of the way back now.
-    cuda::lora_expand({piece->transposed, 1, row_adapters_.data(), rows, piece->shape.out, w.k, piece->shape.rank, d_out_.data(), w.n,
-                       u_.data(), dx, w.k},
-                      stream_.get());
+    const ops::LoraShape& s = piece->shape;
+    float* u = u_.data() + lora.count * sizes_.rows * factors_.most_rank();
+    const float* shrunk = tape.shrunk(back.layer, module) + chunk.first * tape.most_rank();
+    lora.projections[lora.count++] = {
+        factors_.rounded(piece->a), factors_.rounded(piece->b), s.rank, factors_.scale(), s.first_out, s.out, u};
+    outers[count++] = {shrunk, tape.most_rank(), d_out_.data() + s.first_out, w.n, rows, s.rank, s.out, factors_.gradient(piece->b)};
+    outers[count++] = {u, s.rank, back.x, s.in, rows, s.rank, s.in, factors_.gradient(piece->a)};
   }
+  cuda::lora_back_shrink(lora, stream_.get());
+  cuda::lora_outer(outers.data(), int64_t(count), stream_.get());
+  return lora;
 }
+
+void TrainBackward::add_adapters(const cuda::LoraBack& lora) { cuda::lora_back_expand(lora, stream_.get()); }
 
 void TrainBackward::round_residual(const Chunk& chunk) {
   const int64_t h = spec_.hidden_size;
@@ -142,10 +142,15 @@ void TrainBackward::mlp(TrainTape& tape, int64_t index, const Chunk& chunk) {
   const bf16* gate_up = kept.gate_up.data() + chunk.first * 2 * f;
   round_residual(chunk);
   cuda::silu_multiply_backward({gate_up, nullptr, 0, nullptr, x_.data(), chunk.count, f}, stream_.get());
-  product({index, Product::kDown, &layer.down, &chunk, x_.data()}, wide_.data());
-  cuda::silu_multiply_backward({gate_up, wide_.data(), f, d_out_.data(), nullptr, chunk.count, f}, stream_.get());
+  const cuda::LoraBack down = product(tape, {index, Product::kDown, &layer.down, &chunk, x_.data()}, wide_.data());
+  cuda::LoraSiluBackward silu{{gate_up, wide_.data(), f, d_out_.data(), nullptr, chunk.count, f}, nullptr, 0, nullptr};
+  if (down.count > 0) {
+    const cuda::LoraBack::Projection& adapter = down.projections[0];
+    silu.a = adapter.a, silu.rank = adapter.rank, silu.u = adapter.u;
+  }
+  cuda::lora_silu_multiply_backward(silu, stream_.get());
   normalise(kept.middle.data() + chunk.first * h, chunk.count, layer.mlp_norm);
-  product({index, Product::kGateUp, &layer.gate_up, &chunk, x_.data()}, wide_.data());
+  add_adapters(product(tape, {index, Product::kGateUp, &layer.gate_up, &chunk, x_.data()}, wide_.data()));
   normalise_back(kept.middle.data(), chunk, layer.mlp_norm);
 }
 
@@ -153,8 +158,10 @@ void TrainBackward::attention_out(TrainTape& tape, int64_t index, const Chunk& c
   const int64_t q = spec_.query_size(), kv = spec_.kv_size();
   round_residual(chunk);
   const bf16* attended = tape.layer(index).attended.data() + chunk.first * q;
-  product({index, model::Product::kOutput, &weights_.layers[size_t(index)].output, &chunk, attended}, wide_.data());
-  cuda::narrow({wide_.data(), q, nullptr, d_attended_.data() + chunk.first * q, q, chunk.count, q}, stream_.get());
+  cuda::LoraBack lora =
+      product(tape, {index, model::Product::kOutput, &weights_.layers[size_t(index)].output, &chunk, attended}, wide_.data());
+  lora.rounded = d_attended_.data() + chunk.first * q;
+  add_adapters(lora);
   bf16 *keys = keys_.data() + chunk.first * kv, *values = values_.data() + chunk.first * kv;
   cuda::gather_slots({tape.kv(index), chunk.batch.slots, keys, values, chunk.count}, stream_.get());
 }
@@ -206,8 +213,10 @@ void TrainBackward::attention_in(TrainTape& tape, int64_t index, const Chunk& ch
   args.table_positions = sizes_.positions;
   cuda::rope_backward(args, stream_.get());
   normalise(tape.input(index) + chunk.first * spec_.hidden_size, chunk.count, layer.attention_norm);
-  product({index, model::Product::kQkv, &layer.qkv, &chunk, x_.data()}, reach ? wide_.data() : nullptr);
-  if (reach) normalise_back(tape.input(index), chunk, layer.attention_norm);
+  const cuda::LoraBack lora = product(tape, {index, model::Product::kQkv, &layer.qkv, &chunk, x_.data()}, reach ? wide_.data() : nullptr);
+  if (!reach) return;
+  add_adapters(lora);
+  normalise_back(tape.input(index), chunk, layer.attention_norm);
 }
 
 }  // namespace tandem::device

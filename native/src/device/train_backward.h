@@ -1,6 +1,7 @@
 // The gradient of one layer on the device, from what the forward pass left on the tape: chunks of rows through the MLP and the output
 // projection, attention over the whole row, then chunks through the projections of queries, keys and values.
 #pragma once
+#include "cuda/lora/lora_back.h"
 #include "device/train_factors.h"
 #include "device/train_tape.h"
 
@@ -31,9 +32,9 @@ class TrainBackward {
     const Chunk* chunk;
     const bf16* x;
   };
-  // The gradients of the adapter's factors; with `dx` also dx = d . (W + adapter).
-  void product(const Back& back, float* dx);
-  void factor(const Back& back, const TrainFactors::Piece& piece);
+  // The gradients of the adapter's factors; with `dx` also dx = d . W, to which add_adapters() adds what the adapter gives.
+  cuda::LoraBack product(TrainTape& tape, const Back& back, float* dx);
+  void add_adapters(const cuda::LoraBack& lora);
   void mlp(TrainTape& tape, int64_t index, const Chunk& chunk);
   void attention_out(TrainTape& tape, int64_t index, const Chunk& chunk);
   void attention_in(TrainTape& tape, int64_t index, const Chunk& chunk, bool reach);
@@ -50,11 +51,10 @@ class TrainBackward {
   Sizes sizes_;
   int64_t unit_work_;
   cuda::Stream& stream_;
-  DeviceBuffer<bf16> d_out_, x_;        // [chunk][outputs of a product], [chunk][inputs of one]
-  DeviceBuffer<float> wide_;            // [chunk][inputs of a product]: its gradient
-  DeviceBuffer<float> u_;               // [chunk][most rank]
-  DeviceBuffer<int32_t> row_adapters_;  // zeros
-  DeviceBuffer<float> workspace_;       // of a product
+  DeviceBuffer<bf16> d_out_, x_;   // [chunk][outputs of a product], [chunk][inputs of one]
+  DeviceBuffer<float> wide_;       // [chunk][inputs of a product]: its gradient
+  DeviceBuffer<float> u_;          // [projection of a product][chunk][most rank]: of the way back
+  DeviceBuffer<float> workspace_;  // of a product
   // Of the whole row.
   DeviceBuffer<float> residual_;                   // [T][hidden]
   DeviceBuffer<bf16> d_attended_, keys_, values_;  // [T][query], [T][kv]

@@ -59,8 +59,8 @@ TrainCompute::TrainCompute(std::shared_ptr<const Weights> weights, std::shared_p
       factors_(facts_, state, stream_), layers_(facts_->spec, *weights_, sizes_, stream_),
       backward_(facts_->spec, *weights_, layers_, factors_, sizes_, unit_work_, stream_),
       head_(facts_->spec, *weights_, layers_, sizes_.logit_rows, stream_),
-      kept_(facts_->spec, options.recompute ? Keep::kInputs : Keep::kActivations, sizes_.rows),
-      passing_(facts_->spec, Keep::kNothing, sizes_.rows) {}
+      kept_(facts_->spec, options.recompute ? Keep::kInputs : Keep::kActivations, sizes_.rows, factors_.most_rank()),
+      passing_(facts_->spec, Keep::kNothing, sizes_.rows, 0) {}
 
 // Memory that was taken stays taken, so a row that is only scored counts like one that is trained on, and either as both.
 int64_t TrainCompute::row_bytes(const train::Row& row, train::Under, const model::Adapter*) const {

@@ -28,7 +28,7 @@ TrainFactors::TrainFactors(std::shared_ptr<model::Model> facts, const train::Sta
   const model::Adapter checked(facts_, state.factors);
   train::check(state);
   place(state);
-  make_tables();
+  current_ = std::make_shared<const Adapter>(empty_adapter(), weights_in(rounded_.data()));
 }
 
 void TrainFactors::place(const train::State& state) {
@@ -39,7 +39,7 @@ void TrainFactors::place(const train::State& state) {
     shape.rank = f.rank;
     const int64_t at = int64_t(values.size());
     index_[size_t(f.layer * model::kModules + int64_t(f.module))] = int32_t(i);
-    pieces_.push_back({f.layer, f.module, shape, at, at + shape.rank * shape.in, nullptr, nullptr});
+    pieces_.push_back({f.layer, f.module, shape, at, at + shape.rank * shape.in});
     append(values, f.a);
     append(values, train::turned(f.b, shape.out, shape.rank));
     if (state.moments.empty()) continue;
@@ -71,21 +71,6 @@ std::vector<cuda::LoraWeights> TrainFactors::weights_in(const cuda::bf16* memory
 
 model::Adapter TrainFactors::empty_adapter() const {
   return {facts_, std::vector<std::array<ops::LoraFactors, model::kModules>>(size_t(facts_->spec.layers))};
-}
-
-void TrainFactors::make_tables() {
-  std::vector<cuda::LoraWeights> table;
-  for (const Piece& piece : pieces_) {
-    const cuda::bf16 *a = rounded_.data() + piece.a, *b = rounded_.data() + piece.b;
-    table.push_back({a, b, int32_t(piece.shape.rank), scale_});
-    table.push_back({b, a, int32_t(piece.shape.rank), scale_});
-  }
-  table_ = DeviceBuffer<cuda::LoraWeights>(table);
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    pieces_[i].weights = table_.data() + 2 * i;
-    pieces_[i].transposed = table_.data() + 2 * i + 1;
-  }
-  current_ = std::make_shared<const Adapter>(empty_adapter(), weights_in(rounded_.data()));
 }
 
 int64_t TrainFactors::bytes(const train::State& state) { return count_of(state) * int64_t(4 * sizeof(float) + sizeof(cuda::bf16)); }

@@ -14,9 +14,7 @@ class TrainFactors {
     int64_t layer;
     model::Module module;
     ops::LoraShape shape;
-    int64_t a, b;                         // where they begin
-    const cuda::LoraWeights* weights;     // on the device, one each: as the factors serve,
-    const cuda::LoraWeights* transposed;  // and from outputs to inputs
+    int64_t a, b;  // where they begin
   };
 
   // Throws Error(kRange) naming the projection that does not fit.
@@ -31,6 +29,8 @@ class TrainFactors {
   std::shared_ptr<const model::Adapter> adapter() const;
   // Null where nothing is trained.
   const Piece* find(int64_t layer, model::Module module) const;
+  const cuda::bf16* rounded(int64_t at) const { return rounded_.data() + at; }
+  float scale() const { return scale_; }
   float* gradient(int64_t at) { return gradients_.data() + at; }
   int64_t lowest_layer() const;
   int64_t most_rank() const { return current_->most_rank(); }
@@ -40,7 +40,6 @@ class TrainFactors {
 
  private:
   void place(const train::State& state);
-  void make_tables();
   std::vector<cuda::LoraWeights> weights_in(const cuda::bf16* memory) const;
   model::Adapter empty_adapter() const;
   std::vector<float> read(const cuda::DeviceBuffer<float>& from, int64_t at, int64_t count) const;
@@ -53,8 +52,7 @@ class TrainFactors {
   std::vector<int32_t> index_;  // [layer][module]; -1: nothing
   cuda::DeviceBuffer<float> values_, gradients_, m_, v_;
   cuda::DeviceBuffer<cuda::bf16> rounded_;
-  cuda::DeviceBuffer<cuda::LoraWeights> table_;  // [piece][as it serves, transposed]
-  cuda::DeviceBuffer<float> parts_, sums_;       // sums_: of squares, norm, scale
+  cuda::DeviceBuffer<float> parts_, sums_;  // sums_: of squares, norm, scale
   std::shared_ptr<const Adapter> current_;
 };
 

@@ -46,15 +46,17 @@ std::vector<PackedToken> tiles_of(const std::vector<PackedToken>& tokens) {
 
 }  // namespace
 
-TrainTape::TrainTape(const model::Spec& spec, train::Keep keep, int64_t chunk_rows)
-    : spec_(spec), keep_(keep), chunk_rows_(chunk_rows), inputs_(keep == train::Keep::kNothing ? 2 : size_t(spec.layers + 1)),
+TrainTape::TrainTape(const model::Spec& spec, train::Keep keep, int64_t chunk_rows, int64_t most_rank)
+    : spec_(spec), keep_(keep), chunk_rows_(chunk_rows), most_rank_(most_rank),
+      inputs_(keep == train::Keep::kNothing ? 2 : size_t(spec.layers + 1)),
       layers_(keep == train::Keep::kActivations ? size_t(spec.layers) : 1), kv_(layers_.size()) {}
 
 int64_t TrainTape::bytes(const train::Row& row) const {
   const int64_t f = sizeof(float), e = sizeof(bf16), h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size();
   int64_t layer = h * f, token = int64_t(inputs_.size()) * h * f + 2 * int64_t(sizeof(PackedToken));
   if (keep_ != train::Keep::kNothing) {
-    layer += (2 * q + 2 * spec_.intermediate_size) * e + spec_.heads * f + (spec_.qk_norm ? (q + kv) * e : 0);
+    layer +=
+        (2 * q + 2 * spec_.intermediate_size) * e + (spec_.heads + model::kModules * most_rank_) * f + (spec_.qk_norm ? (q + kv) * e : 0);
     token += h * f;  // d logprob / d x of each target
   }
   const int64_t pages = train::RowPages(row).pages() * cuda::kPagePositions * 2 * kv * e;
@@ -99,6 +101,7 @@ void TrainTape::grow() {
     at_least(layer.attended, rows * q);
     at_least(layer.gate_up, rows * 2 * spec_.intermediate_size);
     at_least(layer.log_sums, rows * spec_.heads);
+    at_least(layer.shrunk, model::kModules * rows * most_rank_);
   }
 }
 
@@ -149,6 +152,8 @@ LayerTap TrainTape::tap(int64_t index, const Chunk& chunk) {
   tap.queries = kept.queries.data() + chunk.first * q;
   tap.log_sums = kept.log_sums.data() + chunk.first * spec_.heads;
   tap.attended = kept.attended.data() + chunk.first * q;
+  tap.shrunk = kept.shrunk.data() + chunk.first * most_rank_;
+  tap.shrunk_ld = size() * most_rank_;
   tap.gate_up = kept.gate_up.data() + chunk.first * 2 * spec_.intermediate_size;
   return tap;
 }

@@ -27,6 +27,7 @@ struct KeptLayer {
   DeviceBuffer<bf16> qk;                          // [T][query + kv] before norm and rotation; only where there is a norm
   DeviceBuffer<bf16> queries, attended, gate_up;  // [T][query], [T][query], [T][2 intermediate]
   DeviceBuffer<float> log_sums;                   // [T][heads]
+  DeviceBuffer<float> shrunk;                     // [module][T][most rank]: A x of every projection
 };
 
 class TrainTape {
@@ -41,7 +42,8 @@ class TrainTape {
     cuda::Inputs inputs;
   };
 
-  TrainTape(const model::Spec& spec, train::Keep keep, int64_t chunk_rows);
+  // Of rows under factors of at most so high a rank, where something is kept.
+  TrainTape(const model::Spec& spec, train::Keep keep, int64_t chunk_rows, int64_t most_rank);
 
   train::Keep keep() const { return keep_; }
   // Memory that `begin` makes room for.
@@ -56,6 +58,9 @@ class TrainTape {
   float* input(int64_t layer) { return inputs_[size_t(layer) % inputs_.size()].data(); }
   KeptLayer& layer(int64_t index) { return layers_[size_t(index) % layers_.size()]; }
   cuda::KvLayer kv(int64_t layer);
+  // Of the row's tokens and one module of a layer, most_rank() floats apart.
+  const float* shrunk(int64_t index, model::Module module) { return layer(index).shrunk.data() + int64_t(module) * size() * most_rank_; }
+  int64_t most_rank() const { return most_rank_; }
   // Of the layer for a chunk's rows; null where nothing is kept.
   LayerTap tap(int64_t layer, const Chunk& chunk);
   const cuda::PackedToken* tokens() const { return tokens_.data(); }
@@ -76,7 +81,7 @@ class TrainTape {
 
   const model::Spec& spec_;
   train::Keep keep_;
-  int64_t chunk_rows_;
+  int64_t chunk_rows_, most_rank_;
   train::Row row_;
   train::RowPages pages_;
   std::shared_ptr<const model::Adapter> adapter_;

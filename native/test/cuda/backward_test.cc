@@ -2,6 +2,7 @@
 #include "cuda/elementwise/row_backward.h"
 #include "cuda/gemm/matmul.h"
 #include "cuda/lora/lora.h"
+#include "cuda/lora/lora_back.h"
 #include "device/weights.h"
 #include "attention_gradient.h"
 #include "quant_parts.h"
@@ -79,13 +80,14 @@ TEST(gpu_lora_halves_and_the_gradients_of_factors) {
   DeviceBuffer<int32_t> which(static_cast<size_t>(rows));
   DeviceBuffer<float> u(size_t(rows * rank)), halves(start), whole(start), gradient(old);
   const cuda::Lora args{table.data(), 1, which.data(), rows, in, out, rank, x.data(), ldx, u.data(), whole.data(), out};
-  cuda::lora_add(args, nullptr);
+  cuda::lora_add(&args, 1, nullptr);
   cuda::Lora half = args;
   half.y = halves.data();
-  cuda::lora_shrink(half, nullptr);
-  cuda::lora_expand(half, nullptr);
+  cuda::lora_shrink(&half, 1, nullptr);
+  cuda::lora_expand(&half, 1, nullptr);
   CHECK(same_bits(halves.download(), whole.download()));
-  cuda::lora_outer({u.data(), rank, x.data(), ldx, rows, rank, in, gradient.data()}, nullptr);
+  const cuda::LoraOuter outer{u.data(), rank, x.data(), ldx, rows, rank, in, gradient.data()};
+  cuda::lora_outer(&outer, 1, nullptr);
   const std::vector<float> us = u.download(), seen = gradient.download();
   const std::vector<bf16> xs = x.download(), as = a.download();
   for (int64_t r = 0; r < rank; ++r) {
@@ -98,7 +100,112 @@ TEST(gpu_lora_halves_and_the_gradients_of_factors) {
       CHECK_NEAR(seen[size_t(r * in + j)], sum, 1e-4 * (1 + std::fabs(sum)));
     }
   }
-  CHECK_ERROR(kRange, "lora_outer: ranks", cuda::lora_outer({u.data(), 4, x.data(), ldx, rows, rank, in, gradient.data()}, nullptr));
+  cuda::LoraOuter wrong = outer;
+  wrong.ldu = 4;
+  CHECK_ERROR(kRange, "lora_outer: ranks", cuda::lora_outer(&wrong, 1, nullptr));
+  CHECK_ERROR(kRange, "lora_shrink: count", cuda::lora_shrink(&half, cuda::Lora::kMost + 1, nullptr));
+  half.rows = 1;
+  const cuda::Lora others[] = {args, half};
+  CHECK_ERROR(kRange, "lora_expand: all", cuda::lora_expand(others, 2, nullptr));
+  CHECK_ERROR(kRange, "lora_outer: count", cuda::lora_outer(&wrong, cuda::LoraOuter::kMost + 1, nullptr));
+}
+
+// Projections of one product, of ranks 8, 11 and 3, whose outputs lie beside each other and end before d's rows do.
+struct LoraBackCase {
+  static constexpr int64_t kCount = 3, kRanks[kCount] = {8, 11, 3};
+  int64_t rows, in, outs[kCount], ldd;
+  Random random{33};
+  std::vector<DeviceBuffer<bf16>> as, bs;
+  std::vector<DeviceBuffer<float>> us;
+  std::vector<bf16> ds;
+  std::vector<float> old;
+  DeviceBuffer<bf16> d;
+  DeviceBuffer<float> dx;
+  cuda::LoraBack args{};
+
+  LoraBackCase(int64_t count, int64_t inputs, const std::array<int64_t, kCount>& outputs)
+      : rows(count), in(inputs), outs{outputs[0], outputs[1], outputs[2]}, ldd(outs[0] + outs[1] + outs[2] + 8),
+        ds(bf16s(random, size_t(rows * ldd))), old(random.normals(size_t(rows * in))), d(ds), dx(old) {
+    args = {{}, kCount, rows, in, d.data(), ldd, dx.data(), in};
+    int64_t first = 0;
+    for (int64_t i = 0; i < kCount; ++i) {
+      as.emplace_back(bf16s(random, size_t(kRanks[i] * in)));
+      bs.emplace_back(bf16s(random, size_t(kRanks[i] * outs[i])));
+      us.emplace_back(size_t(rows * kRanks[i]));
+      args.projections[i] = {as.back().data(), bs.back().data(), kRanks[i], 0.5f, first, outs[i], us.back().data()};
+      first += outs[i];
+    }
+  }
+
+  void check() const {
+    const std::vector<float> seen = dx.download();
+    std::vector<double> sums(old.begin(), old.end());
+    for (int64_t i = 0; i < kCount; ++i) {
+      const cuda::LoraBack::Projection& p = args.projections[i];
+      const std::vector<float> u = us[size_t(i)].download();
+      const std::vector<bf16> a = as[size_t(i)].download(), b = bs[size_t(i)].download();
+      for (int64_t t = 0; t < rows * p.rank; ++t) {
+        double sum = 0;
+        for (int64_t j = 0; j < p.out; ++j) sum += 0.5 * at(b, t % p.rank * p.out + j) * at(ds, t / p.rank * ldd + p.first + j);
+        CHECK_NEAR(u[size_t(t)], sum, 1e-3 * (1 + std::fabs(sum)));
+        for (int64_t j = 0; j < in; ++j) sums[size_t(t / p.rank * in + j)] += double(u[size_t(t)]) * at(a, t % p.rank * in + j);
+      }
+    }
+    for (size_t i = 0; i < seen.size(); ++i) CHECK_NEAR(seen[i], sums[i], 1e-4 * (1 + std::fabs(sums[i])));
+  }
+};
+
+TEST(gpu_lora_back_goes_through_all_projections_of_a_product) {
+  struct Shape {
+    int64_t rows, in;
+    std::array<int64_t, 3> outs;
+  };
+  // Whole vectors and others; less than a strip of columns, and more than the warps take at a time; more inputs than a block has.
+  for (const Shape& s :
+       {Shape{21, 1032, {2320, 8, 200}}, Shape{3, 70, {130, 33, 8}}, Shape{16, 24, {64, 1096, 16}}, Shape{9, 1027, {40, 16, 3}}}) {
+    LoraBackCase c(s.rows, s.in, s.outs);
+    cuda::lora_back_shrink(c.args, nullptr);
+    cuda::lora_back_expand(c.args, nullptr);
+    c.check();
+    // From what was there before, rounded: that is left as it is.
+    LoraBackCase again(s.rows, s.in, s.outs);
+    DeviceBuffer<bf16> rounded(size_t(s.rows * s.in));
+    again.args.rounded = rounded.data();
+    cuda::lora_back_shrink(again.args, nullptr);
+    cuda::lora_back_expand(again.args, nullptr);
+    CHECK(same_bits(again.dx.download(), again.old));
+    const std::vector<float> sums = c.dx.download();
+    const std::vector<bf16> seen = rounded.download();
+    for (size_t i = 0; i < sums.size(); ++i) CHECK_EQ(seen[i].bits, cuda::to_bf16(sums[i]).bits);
+    again.args.count = 0;
+    cuda::lora_back_expand(again.args, nullptr);
+    CHECK_EQ(rounded.download()[0].bits, cuda::to_bf16(again.old[0]).bits);
+    // A row alone gets the same u.
+    LoraBackCase one(s.rows, s.in, s.outs);
+    one.args.rows = 1;
+    one.args.d = c.d.data() + (s.rows - 1) * c.ldd;
+    cuda::lora_back_shrink(one.args, nullptr);
+    for (int64_t i = 0; i < LoraBackCase::kCount; ++i) {
+      const std::vector<float> all = c.us[size_t(i)].download(), alone = one.us[size_t(i)].download();
+      const int64_t rank = LoraBackCase::kRanks[i];
+      CHECK(std::equal(alone.begin(), alone.begin() + rank, all.end() - rank));
+    }
+  }
+}
+
+TEST(gpu_lora_back_refuses_what_does_not_fit) {
+  LoraBackCase c(2, 16, {8, 8, 8});
+  auto with = [&](auto change) {
+    cuda::LoraBack args = c.args;
+    change(args);
+    cuda::lora_back_shrink(args, nullptr);
+    cuda::lora_back_expand(args, nullptr);
+  };
+  CHECK_ERROR(kRange, "lora_back_shrink: count", with([](auto& a) { a.count = 4; }));
+  CHECK_ERROR(kRange, "lora_back_shrink: rows", with([](auto& a) { a.rows = -1; }));
+  CHECK_ERROR(kRange, "lora_back_shrink: rank", with([](auto& a) { a.projections[2].rank = 0; }));
+  CHECK_ERROR(kRange, "lora_back_shrink: out", with([](auto& a) { a.projections[1].first = 30; }));
+  CHECK_ERROR(kRange, "lora_back_expand: in", with([](auto& a) { a.lddx = 15; }));
 }
 
 // The gradient of weight * x / sqrt(mean(x^2) + eps), given d.

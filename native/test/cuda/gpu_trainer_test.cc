@@ -99,12 +99,6 @@ TEST_ENGINE(gpu_trainer_logprobs_have_the_bits_of_the_engine_where_products_come
   check_logprobs(source, load_on_device(source));
 }
 
-TEST_ENGINE(hopper_trainer_logprobs_have_the_bits_of_the_engine) {
-  if (!on_hopper()) return;
-  const TinyModel source = tiny_for_device(kWindow);
-  check_logprobs(source, load_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"}));
-}
-
 // Of each factor, so that none is hidden behind larger ones.
 void check_gradients(const train::State& state, const std::vector<float>& seen, const std::vector<float>& wanted) {
   CHECK_EQ(seen.size(), wanted.size());
@@ -118,6 +112,35 @@ void check_gradients(const train::State& state, const std::vector<float>& seen, 
       at += size;
     }
   }
+}
+
+// Of many rows at a time other kernels add the adapters, with the same bits; so they have where layers are computed again.
+TEST_ENGINE(gpu_trainer_gives_the_same_of_many_rows_at_a_time) {
+  Random random(97);
+  TinyModel source = tiny_for_device(kWindow);
+  source.spec.mlp_bias = false;
+  source.spec.max_position = 512;
+  auto model = load_on_device(source);
+  const train::State state = random_state(random, source.spec, all_modules(), 3);
+  const Row row = Group(random, source.spec.vocab_size, 150, {90, 60}).packed();
+  const std::vector<float> weights = weights_of(row, 6);
+  auto few = model->make_trainer({304, kRoom, false, 1}, state);
+  const std::vector<float> wanted = gradients_of(*few, row, weights), logprobs = few->scores().logprobs;
+  std::vector<float> kept;
+  for (bool recompute : {false, true}) {
+    auto many = model->make_trainer({304, kRoom, recompute, int64_t(1) << 30}, state);
+    const std::vector<float> seen = gradients_of(*many, row, weights);
+    CHECK(same_bits(many->scores().logprobs, logprobs));
+    check_gradients(state, seen, wanted);
+    CHECK(kept.empty() || same_bits(seen, kept));
+    kept = seen;
+  }
+}
+
+TEST_ENGINE(hopper_trainer_logprobs_have_the_bits_of_the_engine) {
+  if (!on_hopper()) return;
+  const TinyModel source = tiny_for_device(kWindow);
+  check_logprobs(source, load_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"}));
 }
 
 void check_against_cpu(const TinyModel& source, const std::shared_ptr<device::Model>& model, uint64_t seed, bool recompute = false) {

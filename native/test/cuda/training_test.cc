@@ -3,6 +3,8 @@
 #include <limits>
 
 #include "cuda/lora/lora.h"
+#include "cuda/lora/lora_back.h"
+#include "cuda/lora/lora_silu.h"
 #include "cuda/loss/log_prob.h"
 #include "cuda/optimizer/adamw.h"
 #include "gpu_support.h"
@@ -28,9 +30,21 @@ struct LoraCase {
     DeviceBuffer<int32_t> adapters(rows);
     DeviceBuffer<bf16> device_x(x);
     DeviceBuffer<float> device_y(y), u(rows.size() * size_t(kMostRank)), device_onto(onto), whole(onto.size());
-    cuda::lora_add({table.data(), int64_t(weights.size()), adapters.data(), int64_t(rows.size()), in, out, kMostRank, device_x.data(), in,
-                    u.data(), device_y.data(), out, onto.empty() ? nullptr : device_onto.data(), onto.empty() ? nullptr : whole.data()},
-                   nullptr);
+    const cuda::Lora args{table.data(),
+                          int64_t(weights.size()),
+                          adapters.data(),
+                          int64_t(rows.size()),
+                          in,
+                          out,
+                          kMostRank,
+                          device_x.data(),
+                          in,
+                          u.data(),
+                          device_y.data(),
+                          out,
+                          onto.empty() ? nullptr : device_onto.data(),
+                          onto.empty() ? nullptr : whole.data()};
+    cuda::lora_add(&args, 1, nullptr);
     if (!onto.empty()) CHECK(same_bits(device_y.download(), y));
     return onto.empty() ? device_y.download() : whole.download();
   }
@@ -191,22 +205,103 @@ TEST(gpu_lora_part_leaves_rows_without_an_adapter) {
   for (float value : part.download()) CHECK(std::signbit(-0.0f + value) && !std::signbit(0.0f + value));
 }
 
+// Gate and up under adapters of their own, factors that lie `odd` elements from whole vectors: the bits of adapters and activation apart.
+void check_lora_silu(int64_t width, int64_t odd) {
+  LoraCase c(64, width + 1);
+  const std::vector<int32_t> which{1, 1, 1, 1, 1, 1, 0, 0, -1, -1, 2, 1, 1, 3, 3, 0, 0, 0, 0, 0, 4, 1, 1};
+  const int64_t rows = int64_t(which.size()), ranks = LoraCase::kMostRank;
+  std::vector<cuda::LoraWeights> gate(c.weights), up(c.weights.rbegin(), c.weights.rend());
+  for (auto& w : gate) w.b += odd;
+  DeviceBuffer<cuda::LoraWeights> gates(gate), ups(up);
+  DeviceBuffer<int32_t> adapters(which);
+  DeviceBuffer<float> gate_u(c.random.normals(size_t(rows * ranks))), up_u(c.random.normals(size_t(rows * ranks)));
+  DeviceBuffer<float> x(c.random.normals(size_t(rows * 2 * width), 4));
+  DeviceBuffer<bf16> seen(size_t(rows * width)), wanted(size_t(rows * width)), kept(size_t(rows * 2 * width)), kept_wanted(kept.size());
+  cuda::LoraSilu args{{x.data(), 2 * width, seen.data(), width, rows, width, {}, kept.data()},
+                      gates.data(),
+                      ups.data(),
+                      4,
+                      adapters.data(),
+                      ranks,
+                      gate_u.data(),
+                      up_u.data()};
+  const std::vector<float> before = x.download();
+  cuda::lora_silu_multiply(args, nullptr);
+  CHECK(same_bits(x.download(), before));
+  const cuda::Lora both[] = {
+      {gates.data(), 4, adapters.data(), rows, 64, width, ranks, nullptr, 64, gate_u.data(), x.data(), 2 * width},
+      {ups.data(), 4, adapters.data(), rows, 64, width, ranks, nullptr, 64, up_u.data(), x.data() + width, 2 * width}};
+  cuda::lora_expand(both, 2, nullptr);
+  cuda::silu_multiply({x.data(), 2 * width, wanted.data(), width, rows, width, {}, kept_wanted.data()}, nullptr);
+  CHECK(same_bits(seen.download(), wanted.download()));
+  CHECK(same_bits(kept.download(), kept_wanted.download()));
+}
+
+TEST(gpu_lora_silu_has_the_bits_of_adapters_and_activation) {
+  for (int64_t width : {301, 1032, 516}) check_lora_silu(width, 0);
+  check_lora_silu(1032, 1);
+  cuda::LoraSilu args{};
+  args.silu = {nullptr, 8, nullptr, 4, 1, 5};
+  CHECK_ERROR(kRange, "lora_silu_multiply: width", cuda::lora_silu_multiply(args, nullptr));
+  args.silu = {nullptr, 8, nullptr, 4, 1, 4};
+  args.most_rank = -1;
+  CHECK_ERROR(kRange, "lora_silu_multiply: most_rank", cuda::lora_silu_multiply(args, nullptr));
+}
+
+void check_lora_silu_backward(int64_t width, int64_t rank) {
+  Random random(29);
+  const int64_t rows = 22;
+  DeviceBuffer<bf16> x(bf16s(random, size_t(rows * 2 * width))), a(bf16s(random, size_t(std::max<int64_t>(rank, 1) * width)));
+  DeviceBuffer<bf16> seen(size_t(rows * 2 * width)), wanted(size_t(rows * 2 * width)), y(size_t(rows * width)),
+      y_wanted(size_t(rows * width));
+  DeviceBuffer<float> d(random.normals(size_t(rows * width))), u(random.normals(size_t(rows * std::max<int64_t>(rank, 1))));
+  cuda::LoraSiluBackward args{{x.data(), d.data(), width, seen.data(), y.data(), rows, width}, a.data(), rank, u.data()};
+  cuda::lora_silu_multiply_backward(args, nullptr);
+  cuda::LoraBack back{};
+  if (rank > 0) back.projections[back.count++] = {a.data(), nullptr, rank, 1, 0, 8, u.data()};
+  back.rows = rows, back.in = back.lddx = width, back.ldd = 8, back.dx = d.data();
+  cuda::lora_back_expand(back, nullptr);
+  cuda::silu_multiply_backward({x.data(), d.data(), width, wanted.data(), y_wanted.data(), rows, width}, nullptr);
+  CHECK(same_bits(seen.download(), wanted.download()));
+  CHECK(same_bits(y.download(), y_wanted.download()));
+}
+
+TEST(gpu_lora_silu_backward_has_the_bits_of_adapter_and_activation) {
+  for (int64_t width : {301, 1032}) {
+    for (int64_t rank : {0, 8, 11}) check_lora_silu_backward(width, rank);
+  }
+  cuda::LoraSiluBackward args{};
+  args.silu = {nullptr, nullptr, 4, nullptr, nullptr, 1, 4};
+  CHECK_ERROR(kRange, "lora_silu_multiply_backward: d", cuda::lora_silu_multiply_backward(args, nullptr));
+}
+
 TEST(gpu_lora_outer_sums_all_rows_and_ranks) {
   Random random(25);
   // Ranks that are whole groups, in rows that are whole vectors, and others; x likewise.
-  for (auto [rows, ranks, ldu, columns] :
-       {std::array<int64_t, 4>{45, 16, 16, 70}, {130, 10, 12, 33}, {3, 8, 9, 32}, {700, 16, 16, 72}, {130, 10, 12, 40}, {9, 3, 3, 8}}) {
+  for (auto [rows, ranks, ldu, columns] : {std::array<int64_t, 4>{45, 16, 16, 70},
+                                           {130, 10, 12, 33},
+                                           {3, 8, 9, 32},
+                                           {1900, 16, 16, 72},
+                                           {257, 8, 8, 100},
+                                           {130, 10, 12, 40},
+                                           {9, 3, 3, 8}}) {
     const std::vector<float> us = random.normals(size_t(rows * ldu)), old = random.normals(size_t(ranks * columns));
     const std::vector<bf16> xs = bf16s(random, size_t(rows * columns));
     DeviceBuffer<float> u(us), gradient(old);
     DeviceBuffer<bf16> x(xs);
-    cuda::lora_outer({u.data(), ldu, x.data(), columns, rows, ranks, columns, gradient.data()}, nullptr);
+    // Beside one of other ranks and columns.
+    DeviceBuffer<float> small(size_t(1));
+    const cuda::LoraOuter both[] = {{u.data(), ldu, x.data(), columns, rows, 1, 1, small.data()},
+                                    {u.data(), ldu, x.data(), columns, rows, ranks, columns, gradient.data()}};
+    cuda::lora_outer(both, 2, nullptr);
     const std::vector<float> seen = gradient.download();
     for (int64_t r = 0; r < ranks; ++r) {
       for (int64_t j = 0; j < columns; ++j) {
         double sum = old[size_t(r * columns + j)];
         for (int64_t t = 0; t < rows; ++t) sum += double(us[size_t(t * ldu + r)]) * cuda::to_float(xs[size_t(t * columns + j)]);
-        CHECK_NEAR(seen[size_t(r * columns + j)], sum, 1e-4 * (1 + std::fabs(sum)));
+        // u is taken to 16 bits.
+        CHECK_NEAR(seen[size_t(r * columns + j)], sum, 1e-4 * (1 + std::fabs(sum)) + 1e-5 * std::sqrt(double(rows)));
+        if (r + j == 0) CHECK_NEAR(small.download()[0], sum - old[0], 1e-4 * (1 + std::fabs(sum)) + 1e-5 * std::sqrt(double(rows)));
       }
     }
   }
