@@ -22,8 +22,8 @@ constexpr int kStages = 4;
 constexpr int kColumns = 64;  // of a box
 constexpr int kPanelBytes = kBackwardTile * kColumns * int(sizeof(bf16));
 
-// What goes with a tile that is walked over.
-struct Marks {
+// What goes with a tile that is walked over; its numbers are read two at a time.
+struct alignas(16) Marks {
   PackedToken tokens[kBackwardTile];  // of keys only positions, where there is a window
   float log_sums[kBackwardTile];      // of queries, to base 2
   float deltas[kBackwardTile];
