@@ -175,7 +175,7 @@ TEST(hopper_matmul_matches_plain_loops) {
 }
 
 // Blocks of 256 tokens where there are many, and tokens in groups that share what the cache holds; fewer have other blocks and the same bits.
-TEST(hopper_matmul_takes_wide_blocks) {
+TEST_ENGINE(hopper_matmul_takes_wide_blocks) {
   if (!on_hopper()) return;
   Product p(17000, 520, 24, 11, kWgmma);
   check_near(p, p.run(0, p.m), std::vector<float>(size_t(p.m * p.n)));
@@ -183,12 +183,8 @@ TEST(hopper_matmul_takes_wide_blocks) {
   check_product(2200, 130, 520, kWgmma);
 }
 
-// The activation of gate and up, in blocks of every kind: the bits of silu_multiply() of the product.
-TEST(hopper_matmul_gates) {
-  if (!on_hopper()) return;
-  const std::vector<std::array<int64_t, 3>> shapes = {{1, 256, 200}, {1, 384, 448},   {30, 17024, 192}, {9, 128, 72},
-                                                      {20, 256, 64}, {40, 384, 8},    {50, 17024, 8},   {100, 256, 72},
-                                                      {130, 512, 8}, {2100, 256, 72}, {17000, 1024, 8}};
+// The activation of gate and up: the bits of silu_multiply() of the product.
+void check_gated(const std::vector<std::array<int64_t, 3>>& shapes) {
   for (auto [m, n, k] : shapes) {
     Product p(m, n, k, uint64_t(m + n), kWgmma);
     const int64_t f = n / 2;
@@ -201,11 +197,22 @@ TEST(hopper_matmul_gates) {
     const std::vector<bf16> a = seen.download(), b = wanted.download();
     CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(bf16)) == 0);
   }
+}
+
+TEST(hopper_matmul_gates) {
+  if (!on_hopper()) return;
+  check_gated({{1, 256, 200}, {1, 384, 448}, {9, 128, 72}, {20, 256, 64}, {40, 384, 8}, {100, 256, 72}, {130, 512, 8}});
   Product p(1, 192, 64, 1, kWgmma);
   DeviceBuffer<bf16> gated(96);
   cuda::MatMul args{p.x.data(), p.k, 1, p.w.data(), p.n, p.k, nullptr, p.n, false, nullptr, 0, {}, kWgmma};
   args.gated = gated.data();
   CHECK_ERROR(kRange, "matmul: gated", cuda::matmul(args, nullptr));
+}
+
+// Blocks of every kind.
+TEST_ENGINE(hopper_matmul_gates_in_wide_blocks) {
+  if (!on_hopper()) return;
+  check_gated({{30, 17024, 192}, {50, 17024, 8}, {2100, 256, 72}, {17000, 1024, 8}});
 }
 
 TEST(hopper_matmul_goes_round_its_stages) {
@@ -327,7 +334,7 @@ struct AdaptedLayers {
   DeviceBuffer<float> ones;
 };
 
-TEST(hopper_adapters_run_beside_their_product) {
+TEST_ENGINE(hopper_adapters_run_beside_their_product) {
   if (!on_hopper()) return;
   for (auto [rows, width] : {std::pair<int64_t, int64_t>{1, 512}, {13, 320}, {70, 128}}) {
     AdaptedLayers layers(rows, width);

@@ -134,7 +134,7 @@ TEST(gpu_sampling_draws_from_the_reference_distribution) {
 }
 
 // Rows of several slices, at addresses of vectors and not.
-TEST(gpu_sampling_draws_from_rows_of_several_slices) {
+TEST_ENGINE(gpu_sampling_draws_from_rows_of_several_slices) {
   const int64_t ids = 2 * 4096 + 901;
   Sampler sampler(31, ids);
   for (int64_t ld : {ids, ids + 3}) {
@@ -207,7 +207,7 @@ TEST(gpu_sampling_is_the_same_alone_and_without_lists) {
 }
 
 // So many candidates that they are narrowed down before they are sorted, or that there is no room for them; and so many equal ones.
-TEST(gpu_sampling_goes_through_rows_with_many_candidates) {
+TEST_ENGINE(gpu_sampling_goes_through_rows_with_many_candidates) {
   const int64_t ids = 5 * 4096 - 77;
   for (float spread : {1.5f, 0.33f, 0.2f, 0.0f}) {
     Sampler sampler(42, ids);
