@@ -202,7 +202,18 @@ async function main() {
   console.log(
     `${names[1]} / ${names[0]}: ${ratio} (median of ${options.rounds} rounds; ${JSON.stringify(spread(of('ratio')))})`,
   );
-  if (options.json) writeJson(options.json, { machine: machine(), options, rounds, ratio: spread(of('ratio')) });
+  if (!options.json) return;
+  const { streams, tokens, shape, threads } = options;
+  const one = {
+    name: `${names[1]}/${streams}`,
+    tandem: spread(of(names[1])),
+    beside: spread(of(names[0])),
+    beside_name: names[0],
+    ratio,
+    samples: rounds,
+    unit: 'tok/s',
+  };
+  writeJson(options.json, { machine: { ...machine(), shape, tokens, threads }, limits: {}, cases: [one] });
 }
 
 await main();

@@ -130,18 +130,25 @@ function report(samples, { sequences, vocab }, json) {
   const plain = samples['plain draw'];
   const results = Object.entries(samples).map(([name, micros]) => {
     const added = micros.map((value, round) => (value - plain[round]) / sequences / 1000);
-    return { name, step_ms: rounded(median(micros) / 1000), added_ms_per_sequence: spread(added) };
+    return { name, step: spread(micros.map((value) => value / 1000)), added: spread(added) };
   });
-  const rows = results.map(({ name, step_ms: step, added_ms_per_sequence: added }) => [
+  const rows = results.map(({ name, step, added }) => [
     name,
-    `${step}`,
+    `${step.median}`,
     `${added.median}`,
     `${added.min} to ${added.max}`,
   ]);
   console.log(table([['vocabulary of ' + vocab, 'step, ms', 'added per sequence, ms', 'spread'], ...rows]));
-  const all = results.find(({ name }) => name === 'all controls').added_ms_per_sequence.median;
+  const all = results.find(({ name }) => name === 'all controls').added.median;
   console.log(`All controls add ${all} ms per sequence and step; wanted: less than ${WANTED_MS}.`);
-  if (json) writeJson(json, { machine: machine(), sequences, vocab, results });
+  if (!json) return;
+  const caseOf = ({ name, step, added }) => ({
+    name: `sampling/${name}`,
+    tandem: step,
+    added_per_sequence: added,
+    unit: 'ms of a step',
+  });
+  writeJson(json, { machine: { ...machine(), sequences, vocab }, limits: {}, cases: results.map(caseOf) });
 }
 
 await main();

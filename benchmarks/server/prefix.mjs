@@ -89,10 +89,11 @@ function report(rounds) {
   const results = kinds.map((kind) => {
     const times = rounds.map((round) => round[kind].ms);
     const cached = [...new Set(rounds.map((round) => round[kind].cached))];
-    return { kind, ttft_ms: spread(times), cached_tokens: cached, of_computed: rounded(median(times) / cold) };
+    const share = rounded(median(times) / cold);
+    return { name: `prefix/${kind}`, tandem: spread(times), cached_tokens: cached, of_computed: share, unit: 'ms' };
   });
-  const rows = results.map(({ kind, ttft_ms: ms, cached_tokens: cached, of_computed: share }) => [
-    NAMES[kind],
+  const rows = results.map(({ tandem: ms, cached_tokens: cached, of_computed: share }, i) => [
+    NAMES[kinds[i]],
     `${ms.median}`,
     `${ms.min}-${ms.max}`,
     cached.join('/'),
@@ -104,7 +105,7 @@ function report(rounds) {
 
 /** What the numbers must say whatever the machine: nobody finds what is another's. */
 function check(results) {
-  const of = (kind) => results.find((result) => result.kind === kind);
+  const of = (kind) => results.find((result) => result.name === `prefix/${kind}`);
   for (const kind of ['cold', 'tenant', 'salt'])
     if (of(kind).cached_tokens.some((count) => count !== 0)) throw new Error(`${NAMES[kind]}: cached_tokens is not 0.`);
   if (of('hit').cached_tokens.includes(0)) throw new Error('The prefix was not found again.');
@@ -146,7 +147,11 @@ async function main() {
   const results = report(rounds);
   check(results);
   if (values.json)
-    writeJson(values.json, { machine: machine(), ...sizes, model: values.start ?? values.shape, results, rounds });
+    writeJson(values.json, {
+      machine: { ...machine(), ...sizes, model: values.start ?? values.shape },
+      limits: {},
+      cases: results,
+    });
 }
 
 await main();

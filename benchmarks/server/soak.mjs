@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
-import { randomFrom, rounded } from '../lib/stats.mjs';
+import { randomFrom, rounded, spread } from '../lib/stats.mjs';
 import { ensureRandomModel } from '../models/make-random-model.mjs';
 import { BenchClient } from './client.mjs';
 import { startServer } from './own-server.mjs';
@@ -109,7 +109,11 @@ async function main() {
     console.log(
       `memory ${(100 * verdict.growth).toFixed(2)} %, speed ${(100 * verdict.slowdown).toFixed(2)} % lower, ${errors.length} errors`,
     );
-    if (options.json) writeJson(options.json, { machine: machine(), verdict, samples, errors: errors.slice(0, 20) });
+    if (options.json) {
+      const rates = spread(samples.map((sample) => sample.output_tok_s));
+      const cases = [{ name: `soak/${options.concurrency}`, tandem: rates, unit: 'tok/s' }];
+      writeJson(options.json, { machine: machine(), limits: {}, cases, verdict, samples, errors: errors.slice(0, 20) });
+    }
     if (!verdict.flat || !verdict.steady || errors.length > 0) process.exitCode = 1;
   } finally {
     connection.close();

@@ -1,7 +1,14 @@
 /** The judgements of bench:check and bench:soak; no benchmark runs here. */
+import { readdirSync, readFileSync } from 'node:fs';
+import path from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { compareCases, sameMachine } from '../../../benchmarks/lib/compare.mjs';
 import { soakVerdict } from '../../../benchmarks/server/soak-verdict.mjs';
+
+interface Baseline {
+  machine: { cpu?: string; gpu?: string };
+  cases: { name: string; unit: string; tandem: { median: number } }[];
+}
 
 function rate(median: number, changes: object = {}) {
   return {
@@ -45,6 +52,23 @@ describe('a case against its baseline', () => {
     expect(sameMachine(machine, { ...machine, forced: 'avx2 haswell' })).toBe(false);
     expect(sameMachine({ ...machine, gpu: 'NVIDIA H200' }, { gpu: 'NVIDIA H200' })).toBe(true);
     expect(sameMachine(machine, { ...machine, gpu: 'NVIDIA H200' })).toBe(false);
+  });
+});
+
+describe('the committed baselines', () => {
+  const folder = path.resolve(import.meta.dirname, '../../../benchmarks/baselines');
+  const files = readdirSync(folder, { recursive: true, encoding: 'utf8' }).filter((file) => file.endsWith('.json'));
+
+  test.each(files)('%s can be compared with', (file) => {
+    const { machine, cases } = JSON.parse(readFileSync(path.join(folder, file), 'utf8')) as Baseline;
+    expect(machine).toMatchObject(machine.gpu === undefined ? { cpu: expect.any(String) } : { gpu: expect.any(String) });
+    expect(cases.length).toBeGreaterThan(0);
+    for (const one of cases) {
+      expect(one).toMatchObject({ name: expect.any(String), unit: expect.any(String) });
+      expect(one.tandem.median).toBeTypeOf('number');
+    }
+    const names = cases.map(({ name }) => name);
+    expect(compareCases({ cases }, { cases }, 0.1).map(({ name }) => name)).toEqual(names);
   });
 });
 
