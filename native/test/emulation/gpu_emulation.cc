@@ -1,6 +1,7 @@
 #include "emulation/gpu_emulation.h"
 
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -27,6 +28,19 @@ tandem_fiber_switch:
 extern "C" void tandem_fiber_switch(void** save, void* load);
 
 namespace tandem::gpu_emulation {
+
+// What a fiber runs on. Having run a thread of a kernel, it stays for one of a later block: the address sanitizer keeps memory of its own for
+// every fiber, and to map that anew for each thread took most of the time of its run.
+struct Stack {
+  unsigned char* memory;
+  void* pointer = nullptr;  // of the fiber while it does not run
+  bool resting = false;     // it has run its thread to the end
+
+  Stack();
+  Stack(const Stack&) = delete;
+  ~Stack();
+};
+
 namespace {
 
 constexpr size_t kStack = 64 << 10;
@@ -49,40 +63,46 @@ void switch_stacks(void** save, void* load, const void* stack, size_t size, bool
   tandem_fiber_switch(save, load);
   __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
 }
-void to_fiber(Fiber& f) { switch_stacks(&current_block->main_stack_pointer, f.stack_pointer, f.stack, kStack, false); }
+void to_fiber(Fiber& f) { switch_stacks(&current_block->main_stack_pointer, f.stack->pointer, f.stack->memory, kStack, false); }
 void to_main(Fiber& f, bool dying) {
-  switch_stacks(&f.stack_pointer, current_block->main_stack_pointer, main_stack, main_stack_size, dying);
+  switch_stacks(&f.stack->pointer, current_block->main_stack_pointer, main_stack, main_stack_size, dying);
 }
 void arrived() { __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_size); }
-// The last frames of a fiber that ended never returned: their marks are still there.
+// The frames of a fiber that was left where it stood never returned: their marks are still there.
 void forget_frames(const unsigned char* stack) { __asan_unpoison_memory_region(stack, kStack); }
 #else
-void to_fiber(Fiber& f) { tandem_fiber_switch(&current_block->main_stack_pointer, f.stack_pointer); }
-void to_main(Fiber& f, bool) { tandem_fiber_switch(&f.stack_pointer, current_block->main_stack_pointer); }
+void to_fiber(Fiber& f) { tandem_fiber_switch(&current_block->main_stack_pointer, f.stack->pointer); }
+void to_main(Fiber& f, bool) { tandem_fiber_switch(&f.stack->pointer, current_block->main_stack_pointer); }
 void arrived() {}
 void forget_frames(const unsigned char*) {}
 #endif
 
 void fiber_entry() {
   arrived();
-  Block& b = *current_block;
-  (*b.body)();
-  Fiber& f = fiber();
-  f.done = true;
-  to_main(f, true);
-  std::abort();  // a finished fiber is never resumed
+  while (const std::function<void()>* body = current_block->body) {
+    (*body)();
+    Fiber& f = fiber();
+    f.done = true;
+    f.stack->resting = true;
+    to_main(f, false);
+  }
+  to_main(fiber(), true);
+  std::abort();  // a fiber that ended is never resumed
 }
 
-void start(Fiber& f, unsigned char* stack, dim3 thread) {
+void start(Fiber& f, Stack& stack, dim3 thread) {
   f = Fiber{};
-  f.stack = stack;
+  f.stack = &stack;
   f.done = false;
   f.thread = thread;
-  forget_frames(stack);
-  void** top = reinterpret_cast<void**>(stack + kStack) - 1;
-  *top-- = nullptr;
-  *top = reinterpret_cast<void*>(&fiber_entry);
-  f.stack_pointer = top - 6;
+  if (!stack.resting) {
+    forget_frames(stack.memory);
+    void** top = reinterpret_cast<void**>(stack.memory + kStack) - 1;
+    *top-- = nullptr;
+    *top = reinterpret_cast<void*>(&fiber_entry);
+    stack.pointer = top - 6;
+  }
+  stack.resting = false;
 }
 
 // Runs a warp until all of its threads have ended or wait for the block. True when anything ran.
@@ -157,6 +177,20 @@ struct Restore {
 
 }  // namespace
 
+Stack::Stack() : memory(static_cast<unsigned char*>(std::aligned_alloc(64, kStack))) {}
+
+Stack::~Stack() {
+  if (resting) {
+    Block b;
+    b.fibers.resize(1);
+    b.fibers[0].stack = this;
+    Restore restore{current_block};
+    current_block = &b;
+    to_fiber(b.fibers[0]);
+  }
+  std::free(memory);
+}
+
 Block& block() { return *current_block; }
 
 void wait(Wait kind) {
@@ -170,8 +204,8 @@ bool toss() { return shuffle_order() & 1; }
 void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& body) {
   const unsigned threads = size.x * size.y * size.z;
   if (threads == 0 || threads > kMaxThreads) throw std::runtime_error("emulated kernel: bad block size");
-  static thread_local std::vector<Memory> stacks;
-  while (stacks.size() < threads) stacks.emplace_back(static_cast<unsigned char*>(std::aligned_alloc(64, kStack)));
+  static thread_local std::deque<Stack> stacks;
+  while (stacks.size() < threads) stacks.emplace_back();
   Memory shared(static_cast<unsigned char*>(std::aligned_alloc(1024, (shared_bytes + 1023) / 1024 * 1024 + 1024)));
   Block b;
   b.grid = grid;
@@ -189,7 +223,7 @@ void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void(
     b.index = dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
     std::memset(b.shared, 0xff, shared_bytes);
     for (unsigned t = 0; t < threads; ++t) {
-      start(b.fibers[t], stacks[t].get(), dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
+      start(b.fibers[t], stacks[t], dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
     }
     run_block(b, order);
   }

@@ -72,9 +72,10 @@ struct GroupProduct {
   bool first = false;    // what the sums were does not count
 };
 
+struct Stack;
+
 struct Fiber {
-  void* stack_pointer = nullptr;
-  unsigned char* stack = nullptr;
+  Stack* stack = nullptr;
   bool done = true;
   Wait wait = Wait::kNone;
   dim3 thread;
@@ -91,12 +92,12 @@ constexpr int kLaneBytes = 64;
 
 struct Block {
   std::vector<Fiber> fibers;
-  void* main_stack_pointer = nullptr;
+  void* main_stack_pointer = nullptr;  // of who launches, while a fiber runs
   int current = 0;
   dim3 grid, size, index;
   unsigned char* shared = nullptr;
   size_t shared_bytes = 0;
-  const std::function<void()>* body = nullptr;
+  const std::function<void()>* body = nullptr;               // none: fibers end
   std::vector<std::array<unsigned char, kLaneBytes>> lanes;  // what each thread shows its warp
   std::vector<std::function<void()>> in_flight;              // bulk copies on their way
   std::vector<const Barrier*> unfenced;                      // initialised, and not yet seen by bulk copies
