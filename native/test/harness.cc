@@ -1,5 +1,6 @@
 #include "harness.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -11,6 +12,7 @@ namespace tandem::test {
 namespace {
 
 constexpr int kMessages = 8;
+constexpr double kSlowSeconds = 1;
 int failures = 0;
 
 }  // namespace
@@ -49,12 +51,15 @@ void expect_error(const char* file, int line, ErrorKind kind, const std::string&
 
 bool run_case(const Case& test) {
   failures = 0;
+  const auto start = std::chrono::steady_clock::now();
   try {
     test.body();
   } catch (const std::exception& error) {
     fail(test.name, 0, std::string("threw: ") + error.what());
   }
   if (failures > kMessages) std::printf("  ... %d more\n", failures - kMessages);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  if (taken.count() > kSlowSeconds) std::printf("%6.1f s %s\n", taken.count(), test.name);
   return failures == 0;
 }
 

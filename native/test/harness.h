@@ -4,7 +4,7 @@
 
 namespace tandem::test {
 
-// Runs a test; true: nothing failed. Prints its first few messages.
+// Runs a test; true: nothing failed. Prints its first few messages, and its time if it was slow.
 bool run_case(const Case& test);
 
 }  // namespace tandem::test
