@@ -285,18 +285,26 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
   } mine;
   std::memcpy(mine.a, a, sizeof mine.a);
   std::memcpy(mine.b, b, sizeof mine.b);
+  auto unpack = [](uint32_t pair, float* to) {
+    to[0] = cuda::to_float(cuda::bf16{uint16_t(pair)});
+    to[1] = cuda::to_float(cuda::bf16{uint16_t(pair >> 16)});
+  };
   const int l = lane();
   warp_exchange(mine, [&](const auto& get) {
-    auto half = [](uint32_t pair, int high) { return cuda::to_float(cuda::bf16{uint16_t(high ? pair >> 16 : pair)}); };
-    for (int i = 0; i < 4; ++i) {
-      const int row = l / 4 + 8 * (i / 2), column = (l % 4) * 2 + (i & 1);
-      float sum = d[i];
-      for (int k = 0; k < 16; ++k) {
-        const float x = half(get((row % 8) * 4 + (k % 8) / 2).a[(k / 8) * 2 + row / 8], k & 1);
-        const float y = half(get(column * 4 + (k % 8) / 2).b[k / 8], k & 1);
-        sum += x * y;
+    // The two rows and the two columns of this thread's sums.
+    float rows[2][16], columns[2][16];
+    for (int q = 0; q < 4; ++q) {
+      const Fragment left = get(l / 4 * 4 + q);
+      for (int h = 0; h < 2; ++h) {
+        const Fragment right = get((l % 4 * 2 + h) * 4 + q);
+        for (int k : {0, 8}) {
+          unpack(left.a[k / 8 * 2 + h], rows[h] + k + q * 2);
+          unpack(right.b[k / 8], columns[h] + k + q * 2);
+        }
       }
-      d[i] = sum;
+    }
+    for (int i = 0; i < 4; ++i) {
+      for (int k = 0; k < 16; ++k) d[i] += rows[i / 2][k] * columns[i & 1][k];
     }
     return 0;
   });
