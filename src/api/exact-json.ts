@@ -1,5 +1,5 @@
 /**
- * JSON as clients send it: bounded in depth, well-formed in its strings, and exact in its integers.
+ * JSON as clients send it: bounded in depth and in the number of its values, well-formed in its strings, and exact in its integers.
  *
  * JSON.parse rounds integers beyond 2^53. One scan finds them; only then the text is parsed a second time with those
  * tokens quoted behind a mark that no client can know, and they become bigints.
@@ -8,6 +8,10 @@ import { randomBytes } from 'node:crypto';
 import { ApiError } from './errors.ts';
 
 const MAX_DEPTH = 128;
+/** Texts (keys too), objects and arrays, and commas below lists of ids: what costs time to parse, to hand on and to render. */
+const MAX_VALUES = 1_048_576;
+/** Lists of ids stand here or above: `{"prompt": [[1, 2], [3]]}`. Numbers cost next to nothing. */
+const ID_DEPTH = 3;
 /** Longer digit strings stay numbers (Infinity at worst): reading them as bigints would cost quadratic time. */
 const MAX_INTEGER_DIGITS = 40;
 const SAFE_DIGITS = 15;
@@ -15,6 +19,7 @@ const SAFE_DIGITS = 15;
 const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
 const MINUS = 0x2d;
+const COMMA = 0x2c;
 
 const MARK = `int64:${randomBytes(16).toString('hex')}:`;
 
@@ -54,14 +59,16 @@ function parse(text: string): unknown {
   }
 }
 
-/** Refuses deep nesting before anything recursive sees the text; returns integers that a double cannot hold. */
+/** Refuses deep nesting and very many values before anything recursive sees the text; returns integers that a double cannot hold. */
 function scan(text: string): Span[] {
   const unsafe: Span[] = [];
   let depth = 0;
+  let values = 0;
   let at = 0;
   while (at < text.length) {
     const code = text.charCodeAt(at);
     if (code === QUOTE) {
+      countValue(++values);
       at = stringEnd(text, at + 1);
       continue;
     }
@@ -72,12 +79,19 @@ function scan(text: string): Span[] {
       at = end;
       continue;
     }
-    if (code === 0x5b || code === 0x7b) depth++;
-    else if (code === 0x5d || code === 0x7d) depth--;
+    if (code === 0x5b || code === 0x7b) {
+      countValue(++values);
+      depth++;
+    } else if (code === 0x5d || code === 0x7d) depth--;
+    else if (code === COMMA && depth > ID_DEPTH) countValue(++values);
     if (depth > MAX_DEPTH) throw new ApiError('invalid_body', `The body is nested deeper than ${MAX_DEPTH} levels.`);
     at++;
   }
   return unsafe;
+}
+
+function countValue(count: number): void {
+  if (count > MAX_VALUES) throw new ApiError('invalid_body', `The body has more than ${MAX_VALUES} values.`);
 }
 
 function stringEnd(text: string, from: number): number {

@@ -1,4 +1,5 @@
 /** What is refused before a job is accepted. Rendering comes later: a template's complaint fails the job. */
+import { findPartFault, findSizeFault } from './chat-parts.ts';
 import { sampledText, tokenIds } from './choice-tokens.ts';
 import { TrainingInputError } from './errors.ts';
 import {
@@ -40,22 +41,48 @@ export function historyPath(trajectoryPath: string, index: number): string {
   return `${history}.messages_and_choices`;
 }
 
-function checkHistory(history: History, path: string, vocabSize: number): void {
-  history.messages_and_choices.forEach((element, i) => checkElement(element, `${path}.${i}`, vocabSize));
+function checkHistory(
+  { messages_and_choices: elements, tools = null }: History,
+  path: string,
+  vocabSize: number,
+): void {
+  const replies = elements.map((element, i) => checkElement(element, `${path}.${i}`, vocabSize));
+  const messages = elements.map((element) => (isChoice(element) ? element.message : element));
+  const size = findSizeFault([messages, tools]);
+  if (size !== null) throw new TrainingInputError(path, size);
+  // With the real prompt of every trained reply nothing is rendered.
+  if (replies.some((reply) => reply === 'sampled')) checkRendered(elements, replies, path);
 }
 
-function checkElement(element: HistoryElement, path: string, vocabSize: number): void {
+/** What stands before the last trained reply is given to the chat template; of a trained reply its ids are. */
+function checkRendered(elements: readonly HistoryElement[], replies: readonly Reply[], path: string): void {
+  const last = replies.findLastIndex((reply) => reply !== null);
+  for (const [i, element] of elements.slice(0, last).entries()) {
+    const [message, step] = isChoice(element) ? [element.message, 'message.content'] : [element, 'content'];
+    const wrong = replies[i] === null ? findPartFault(message.content) : null;
+    if (!wrong) continue;
+    const field = wrong.field === null ? '' : `.${wrong.field}`;
+    throw new TrainingInputError(`${path}.${i}.${step}.${wrong.index}${field}`, wrong.problem);
+  }
+}
+
+/** null: context alone. */
+type Reply = 'sampled' | 'sampled with its prompt' | null;
+
+function checkElement(element: HistoryElement, path: string, vocabSize: number): Reply {
   if (isChoice(element)) {
     checkContent(element.message.content, `${path}.message.content`);
-    sampledText(element, path, vocabSize);
+    const sampled = sampledText(element, path, vocabSize);
     const prompt = tokenIds(element.prompt_token_ids, `${path}.prompt_token_ids`, vocabSize);
     if (prompt?.length === 0) throw new TrainingInputError(`${path}.prompt_token_ids`, 'must not be empty.');
-    return;
+    if (sampled === null) return null;
+    return prompt === null ? 'sampled' : 'sampled with its prompt';
   }
   if (typeof element.role !== 'string' || element.role === '') {
     throw new TrainingInputError(`${path}.role`, 'must be a string: an element is a message or a choice.');
   }
   checkContent(element.content, `${path}.content`);
+  return null;
 }
 
 function checkContent(content: unknown, path: string): void {

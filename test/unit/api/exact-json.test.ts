@@ -3,6 +3,13 @@ import { parseExactJson } from '../../../src/api/exact-json.ts';
 
 const parse = (text: string, exact: string[] = ['seed']) => parseExactJson(text, new Set(exact));
 
+const CALLING = JSON.stringify({
+  role: 'assistant',
+  name: 'someone',
+  content: [{ type: 'text', text: 'Some words.' }],
+  tool_calls: [{ id: 'call_1', type: 'function', function: { name: 'f', arguments: '{"a":1}' } }],
+});
+
 /** Small deterministic generator. */
 function random(seed: number): () => number {
   let state = seed;
@@ -99,3 +106,24 @@ test.each([
   '{"a":"\u0001"}',
   '',
 ])('%j is refused as JSON.parse does', (text) => expect(() => parse(text)).toThrow('not valid JSON'));
+
+describe('many values', () => {
+  const repeat = (count: number, item: string) => Array<string>(count).fill(item).join(',');
+
+  test.each([
+    ['containers', `{"messages":[{"x":[${repeat(600_000, '[]')}]}]}`],
+    ['numbers within a message', `{"messages":[{"x":[${repeat(1_100_000, '1')}]}]}`],
+    ['texts', `{"prompt":[${repeat(1_100_000, '"a"')}]}`],
+    ['members', `{"x":{${Array.from({ length: 1_100_000 }, (_, i) => `"${i}":1`).join(',')}}}`],
+  ])('%s beyond a bound are refused', (_name, json) => {
+    expect(() => parse(json)).toThrow(/more than 1048576 values/);
+  });
+
+  test.each([
+    ['as many messages with calls as a chat may have', `{"messages":[${repeat(16_384, CALLING)}]}`],
+    ['lists of ids', `{"prompt":[[${repeat(600_000, '1')}],[${repeat(600_000, '23')}]],"x":null}`],
+    ['commas in texts', `{"messages":[{"content":"${repeat(2_000_000, '[')}"}]}`],
+  ])('%s are taken', (_name, json) => {
+    expect(parse(json)).toEqual(JSON.parse(json));
+  });
+});

@@ -174,6 +174,23 @@ describe('trajectories at the door', () => {
     expect(check({ reward: 1, initial_policy_version: 2, final_policy_version: 2 })).not.toThrow();
   });
 
+  const image: HistoryElement = { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] };
+
+  it('may show images where no template sees them', () => {
+    const exact = choice('b', { prompt_token_ids: [1, 2] });
+    const seen: HistoryElement = { ...choice('c'), message: { content: image.content } };
+    const histories = [[image], [image, exact], [user('a'), choice('b'), image], [user('a'), seen]];
+    for (const elements of histories) expect(check({ messages_and_choices: elements })).not.toThrow();
+  });
+
+  it('keep to what a thread can hand to another', () => {
+    const many = (count: number) => [user('a'), { role: 'tool', content: '', rows: Array<number>(count).fill(1) }];
+    const message = `${path}.messages_and_choices: has more than 500000 values in its messages and tools.`;
+    expect(check({ messages_and_choices: many(400_000) })).not.toThrow();
+    expect(check({ messages_and_choices: many(600_000) })).toThrow(message);
+    expect(check({ messages_and_choices: [user('a')], tools: [many(600_000)] })).toThrow(message);
+  });
+
   it.each([
     [() => ({ reward: 1e308 }), `${path}.reward: must be`],
     [() => ({ reward: NaN }), `${path}.reward: must be`],
@@ -191,6 +208,24 @@ describe('trajectories at the door', () => {
     [
       () => ({ messages_and_choices: [choice('x', { prompt_token_ids: [] })] }),
       `${path}.messages_and_choices.0.prompt_token_ids: must not be empty`,
+    ],
+    [
+      () => ({ messages_and_choices: [image, choice('b')] }),
+      `${path}.messages_and_choices.0.content.0: has the type 'image_url': this model takes text only.`,
+    ],
+    [
+      () => ({ messages_and_choices: [choice('a', { prompt_token_ids: [1] }), image, choice('b')] }),
+      `${path}.messages_and_choices.1.content.0: has the type 'image_url'`,
+    ],
+    [
+      () => ({
+        messages_and_choices: [{ ...choice('a'), logprobs: null, message: { content: [{}] } }, choice('b')],
+      }),
+      `${path}.messages_and_choices.0.message.content.0: has the type ''`,
+    ],
+    [
+      () => ({ messages_and_choices: [{ role: 'user', content: [{ type: 'text', text: 5 }] }, choice('b')] }),
+      `${path}.messages_and_choices.0.content.0.text: must be a text.`,
     ],
   ])('are refused by name (%#)', (trajectory, message) => {
     expect(check(trajectory())).toThrow(message);

@@ -243,6 +243,7 @@ describe('SFT jobs', () => {
       ['{"messages":[{"role":"assistant","content":5}]}', /Line 1 .*content/],
       [row('a', { tools: 'f' }), /Line 1 .*tools/],
       [`{"messages":${'['.repeat(5000)}`, /Line 1 .*deep/],
+      [row('a', { notes: [], tools: [{ x: Array<number>(600_000).fill(1) }] }), /Line 1 .*more than 500000 values/],
       ['', /no row/],
       ['\n\n', /no row/],
     ];

@@ -352,6 +352,15 @@ describe('what is refused', () => {
     ],
     ['a message of text', (id) => rl(id, { trajectory_groups: one({ messages_and_choices: ['hi'] }) }), element()],
     [
+      'an image before a reply',
+      (id) => {
+        const { messages_and_choices: replies } = choice(logprobs({}));
+        const image = { role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] };
+        return rl(id, { trajectory_groups: one({ messages_and_choices: [image, ...replies] }) });
+      },
+      element('content', 0),
+    ],
+    [
       'a choice without a message',
       (id) => rl(id, { trajectory_groups: one({ messages_and_choices: [{ finish_reason: 'stop' }] }) }),
       element('message'),

@@ -5,6 +5,7 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
+import { findPartFault, findSizeFault } from '../chat-parts.ts';
 import { isChoice, ROLES, type HistoryElement, type MessageElement } from '../trajectories.ts';
 import type { IntakeSettings, RowsRead } from './protocol.ts';
 
@@ -14,14 +15,6 @@ const LEVEL = 1;
 const BLOCK_BYTES = 2 ** 20;
 const MAX_DEPTH = 128;
 const LINE_FEED = 0x0a;
-/** Types of content parts, and where their text is. */
-const TEXT_PARTS: ReadonlyMap<string, string> = new Map([
-  ['text', 'text'],
-  ['input_text', 'text'],
-  ['output_text', 'text'],
-  ['refusal', 'refusal'],
-]);
-
 export async function readRows(source: string, target: string, settings: IntakeSettings): Promise<RowsRead> {
   const output = await open(target, 'w', 0o600);
   try {
@@ -123,6 +116,8 @@ function checkRow(line: string, number: number): void {
   if (tools !== null && !(Array.isArray(tools) && tools.every(isObject))) {
     throw fault(number, '`tools` must be a list of objects.');
   }
+  const size = findSizeFault([messages, tools]);
+  if (size !== null) throw fault(number, size);
 }
 
 /** A choice of a trajectory counts as the assistant's message. */
@@ -136,19 +131,12 @@ function checkMessage(element: unknown, number: number, where: string): MessageE
   if (content !== null && typeof content !== 'string' && !Array.isArray(content)) {
     throw fault(number, `${where}.content must be a text, a list of parts, or null.`);
   }
-  if (Array.isArray(content)) content.forEach((part, index) => checkPart(part, number, `${where}.content[${index}]`));
+  const wrong = findPartFault(content);
+  if (wrong) {
+    const field = wrong.field === null ? '' : `.${wrong.field}`;
+    throw fault(number, `${where}.content[${wrong.index}]${field} ${wrong.problem}`);
+  }
   return message;
-}
-
-/** What the chat template would be given: text alone. */
-function checkPart(part: unknown, number: number, where: string): void {
-  if (typeof part === 'string') return;
-  if (!isObject(part)) throw fault(number, `${where} is neither a text nor an object.`);
-  const type = typeof part['type'] === 'string' ? part['type'].slice(0, 64) : '';
-  const field = TEXT_PARTS.get(type);
-  if (field === undefined) throw fault(number, `${where} has the type '${type}': this model takes text only.`);
-  const text = part[field] ?? null;
-  if (text !== null && typeof text !== 'string') throw fault(number, `${where}.${field} must be a text.`);
 }
 
 /** Brackets outside of strings; JSON.parse would recurse as deep. */
