@@ -289,7 +289,7 @@ describe('chat by the names of clients', () => {
     expect((await chat('default/p/hidden')).status).toBe(404);
   });
 
-  test('GET /v1/models lists the caller’s', async () => {
+  test('GET /v1/models lists the caller’s, and shows one by any name', async () => {
     await create('listed');
     const ids = async (key: string) => {
       const list = (await (await server.call('/v1/models', as(key))).json()) as {
@@ -299,6 +299,14 @@ describe('chat by the names of clients', () => {
     };
     expect(await ids(server.key)).toContain('wandb-artifact:///default/p/listed');
     expect(await ids(other)).not.toContain('wandb-artifact:///default/p/listed');
+    const one = (name: string, key = server.key) => server.call(`/v1/models/${encodeURIComponent(name)}`, as(key));
+    const listed = (await (await one('wandb-artifact:///default/p/listed')).json()) as object;
+    for (const end of ['', ':step0', ':v0', ':latest']) {
+      const names = ['wandb-artifact:///', 'wandb-artifact://', ''].map((begin) => `${begin}default/p/listed${end}`);
+      for (const id of names) expect(await (await one(id)).json()).toMatchObject({ ...listed, id, permission: [{}] });
+      for (const id of names) expect((await one(id, other)).status).toBe(404);
+    }
+    expect((await one('default/p/listed:step1')).status).toBe(404);
   });
 
   test('a trajectory may name a completion, for as long as it is remembered', async () => {

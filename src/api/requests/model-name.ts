@@ -1,10 +1,11 @@
+import type { ChatCompletionRequest } from '../../schemas/chat-completion.ts';
 import type { ResolvedModel } from '../../control/models/resolver.ts';
 import type { ApiDeps } from '../deps.ts';
 import { SchemaError, type BodyValidator } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
 
 /** How to sample matters once there is a model to sample from: a value that one of these does not take is told after its name. */
-const SAMPLING: ReadonlySet<string> = new Set([
+const SAMPLING: ReadonlySet<string> = new Set<keyof ChatCompletionRequest>([
   'n',
   'max_tokens',
   'max_completion_tokens',

@@ -15,21 +15,36 @@ export function models(deps: ApiDeps): Middleware {
   };
 }
 
-/** One line of the list. Names have slashes: clients write them as they are, or as %2F. */
+/** Of every name that a request may give, whether it is listed or not. Names have slashes: clients write them as they are, or as %2F. */
 export function model(deps: ApiDeps): Middleware {
   return async (ctx) => {
     const name = decoded(ctx.path.slice(PATH.length));
-    const found = (await cards(deps, ctx)).find(({ id }) => id === name);
-    ctx.body = found ?? requireModel(null, name);
+    if (deps.model.names.includes(name)) {
+      ctx.body = baseCard(deps, name);
+      return;
+    }
+    const found = await deps.models.describe(name, entityOf(ctx));
+    ctx.body = found === null ? requireModel(null, name) : adapterCard(deps, found);
   };
 }
 
 async function cards(deps: ApiDeps, ctx: Context): Promise<ModelCard[]> {
-  const { names, root, created } = deps.model;
-  const parent = names[0] ?? null;
-  const adapters = await deps.models.list((ctx.state as AuthState).caller.entity);
-  const base = names.map((name) => card(deps, { name, root, created }, null));
-  return [...base, ...adapters.map((each) => card(deps, each, parent))];
+  const adapters = await deps.models.list(entityOf(ctx));
+  const base = deps.model.names.map((name) => baseCard(deps, name));
+  return [...base, ...adapters.map((each) => adapterCard(deps, each))];
+}
+
+function entityOf(ctx: Context): string {
+  return (ctx.state as AuthState).caller.entity;
+}
+
+function baseCard(deps: ApiDeps, name: string): ModelCard {
+  const { root, created } = deps.model;
+  return card(deps, { name, root, created }, null);
+}
+
+function adapterCard(deps: ApiDeps, adapter: ListedModel): ModelCard {
+  return card(deps, adapter, deps.model.names[0] ?? null);
 }
 
 function decoded(text: string): string {

@@ -57,9 +57,13 @@ export class AdapterRegistry implements ModelResolver {
     return Promise.resolve(entry ? { adapter: entry.adapter, trainable: false, displayName: name } : null);
   }
 
+  describe(name: string): Promise<ListedModel | null> {
+    const entry = this.#entries.get(name);
+    return Promise.resolve(entry ? listed(name, entry) : null);
+  }
+
   list(): Promise<ListedModel[]> {
-    const all = [...this.#entries].map(([name, { adapter, created }]) => ({ name, root: adapter.directory, created }));
-    return Promise.resolve(all);
+    return Promise.resolve([...this.#entries].map(([name, entry]) => listed(name, entry)));
   }
 
   /** Checks the name and the files, without the engine. Throws AdapterNameError or ModelError. */
@@ -131,6 +135,10 @@ export class AdapterRegistry implements ModelResolver {
       throw new AdapterNameError('taken', `'${name}' is a name of the base model.`);
     }
   }
+}
+
+function listed(name: string, { adapter, created }: Entry): ListedModel {
+  return { name, root: adapter.directory, created };
 }
 
 /** Hub names and paths end in the model's own name. */

@@ -10,7 +10,7 @@ export interface ResolvedModel {
   displayName: string;
 }
 
-/** One line of GET /v1/models that is not the base model. */
+/** What GET /v1/models shows of a name that is not the base model's. */
 export interface ListedModel {
   name: string;
   /** Where it lies, or what it is a version of. */
@@ -23,7 +23,9 @@ export interface ListedModel {
 export interface ModelResolver {
   /** null: no such model. The answer is of this moment: "latest" is resolved once per request. */
   resolve(name: string, entity: string): Promise<ResolvedModel | null>;
-  /** What GET /v1/models shows to the entity besides the base model. */
+  /** null where `resolve` says so, and for names of the base model. */
+  describe(name: string, entity: string): Promise<ListedModel | null>;
+  /** What GET /v1/models shows to the entity besides the base model: one name for each. */
   list(entity: string): Promise<ListedModel[]>;
 }
 
@@ -38,6 +40,14 @@ export class FirstResolver implements ModelResolver {
   async resolve(name: string, entity: string): Promise<ResolvedModel | null> {
     for (const resolver of this.#resolvers) {
       const found = await resolver.resolve(name, entity);
+      if (found) return found;
+    }
+    return null;
+  }
+
+  async describe(name: string, entity: string): Promise<ListedModel | null> {
+    for (const resolver of this.#resolvers) {
+      const found = await resolver.describe(name, entity);
       if (found) return found;
     }
     return null;
@@ -59,6 +69,10 @@ export class BaseModelResolver implements ModelResolver {
   resolve(name: string): Promise<ResolvedModel | null> {
     const known = name === '' || this.#names.includes(name);
     return Promise.resolve(known ? { adapter: null, trainable: false, displayName: this.#names[0] ?? '' } : null);
+  }
+
+  describe(): Promise<null> {
+    return Promise.resolve(null);
   }
 
   list(): Promise<ListedModel[]> {

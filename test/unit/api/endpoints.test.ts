@@ -122,7 +122,11 @@ describe('metrics', () => {
 
   test.each(['/v1/chat/completions', '/v1/completions'])('an adapter is one of them while %s runs', async (path) => {
     const resolved = { adapter: { version: 'v', directory: '/' }, trainable: false, displayName: 'mine' };
-    const models = { resolve: () => Promise.resolve(resolved), list: () => Promise.resolve([]) };
+    const models = {
+      resolve: () => Promise.resolve(resolved),
+      describe: () => Promise.resolve(null),
+      list: () => Promise.resolve([]),
+    };
     const other = await startTestServer({}, { models });
     try {
       const running = async () =>

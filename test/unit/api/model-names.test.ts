@@ -19,6 +19,10 @@ const trained: ModelResolver = {
     if (name === 'plain') return Promise.resolve({ ...found, trainable: false });
     return Promise.resolve(name === 'mine' && entity === 'default' ? found : null);
   },
+  describe: (name, entity) => {
+    const known = ['mine', 'mine:step1', 'wandb-artifact:///a/b c/d'].includes(name) && entity === 'default';
+    return Promise.resolve(known ? LISTED(name) : null);
+  },
   list: (entity) => Promise.resolve(entity === 'default' ? [LISTED('mine'), LISTED('wandb-artifact:///a/b c/d')] : []),
 };
 
@@ -116,12 +120,14 @@ test('the list shows adapters with their parent', async () => {
   ]);
 });
 
-test('one line of the list, by its name', async () => {
+test('one model, by any name of it', async () => {
   const { data } = (await (await server.call('/v1/models')).json()) as { data: { id: string }[] };
   for (const card of data) {
     for (const name of [encodeURIComponent(card.id), card.id])
       expect(await (await server.call(`/v1/models/${name}`)).json()).toEqual(card);
   }
+  const step = await (await server.call('/v1/models/mine:step1')).json();
+  expect(step).toMatchObject({ id: 'mine:step1', root: '/adapters/a', parent: 'first', created: 5 });
   for (const name of ['theirs', 'nobody', 'first/', '%', 'a%2Fb', 'a/b']) {
     const error = await errorOf(await server.call(`/v1/models/${name}`));
     expect(error).toMatchObject({ type: 'NotFoundError', param: 'model', code: 404 });

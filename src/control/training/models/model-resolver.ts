@@ -1,7 +1,7 @@
 /** Names of trained models for the generation endpoints. */
 import type { ListedModel, ModelResolver, ResolvedModel } from '../../models/resolver.ts';
 import { formatModelName } from './names.ts';
-import type { ModelRegistry } from './registry.ts';
+import type { ModelRegistry, RegisteredModel } from './registry.ts';
 
 export class TrainedModelResolver implements ModelResolver {
   readonly #registry: ModelRegistry;
@@ -17,17 +17,23 @@ export class TrainedModelResolver implements ModelResolver {
     );
   }
 
+  /** Of steps and other spellings too, which are not listed. */
+  describe(name: string, entity: string): Promise<ListedModel | null> {
+    const found = this.#registry.resolve(name, entity);
+    return Promise.resolve(found === null ? null : listed(name, found.model));
+  }
+
   /** One line per model; its steps have names of their own. */
   list(entity: string): Promise<ListedModel[]> {
     const servable = this.#registry
       .ofEntity(entity)
       .filter((model) => model.usable && this.#registry.checkpoint(model.id, null) !== null);
     return Promise.resolve(
-      servable.map((model) => ({
-        name: formatModelName({ ...model, step: null }),
-        root: model.baseModel,
-        created: model.created,
-      })),
+      servable.map((model) => listed(formatModelName({ ...model, step: null }), model)),
     );
   }
+}
+
+function listed(name: string, { baseModel, created }: RegisteredModel): ListedModel {
+  return { name, root: baseModel, created };
 }
