@@ -59,6 +59,28 @@ describe('named', () => {
   });
 });
 
+describe('calls of strict tools', () => {
+  it.each([
+    ['hermes', '<tool_call>{"name": "f", "arguments": {}}</tool_call>'],
+    ['qwen3_coder', '<tool_call>\n<function=f>\n</function>\n</tool_call>'],
+    ['qwen3_xml', '<tool_call>\n<function=f>\n</function>\n</tool_call>'],
+    ['llama3_json', '{"name": "f", "parameters": {}}'],
+    ['mistral', '[TOOL_CALLS]f{}'],
+    ['pythonic', '[f()]'],
+    ['harmony', '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>'],
+  ] as const)('%s: stand in the format of the model', (toolParser, text) => {
+    const options = { ...optionsFor({ tools: 'auto', toolParser }), constrained: true };
+    expect(parse(options, text).toolCalls).toEqual([{ id: 'call-0', name: 'f', arguments: '{}' }]);
+    expect(needsSpecialTokens(options)).toBe(true);
+  });
+
+  it('are content where the reply is constrained otherwise', () => {
+    const text = '<|channel|>final<|message|>x';
+    const options = { ...optionsFor({ tools: 'none', toolParser: 'harmony' }), constrained: true };
+    expect(parse(options, text)).toMatchObject({ content: text, toolCalls: [] });
+  });
+});
+
 describe('ids', () => {
   it.each([
     ['hermes', /^chatcmpl-tool-[0-9a-f]{32}$/],

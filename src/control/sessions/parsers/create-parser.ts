@@ -39,7 +39,7 @@ export interface OutputParserOptions {
   promptReasoning: PromptReasoning;
   parallelToolCalls: boolean;
   includeReasoning: boolean;
-  /** The output is held to a grammar: content, or calls in the layout that all formats share. Default false. */
+  /** The output is held to a grammar: content, calls in the layout that all formats share, or with auto those of strict tools. Default false. */
   constrained?: boolean;
   /** For tests; absent: random, in the model's own layout. */
   newCallId?: () => string;
@@ -73,8 +73,11 @@ export function needsSpecialTokens(
   return options.tools === 'auto' || isHarmony(options);
 }
 
-function isHarmony(options: Pick<OutputParserOptions, 'toolParser' | 'reasoningParser' | 'constrained'>): boolean {
-  if (options.constrained) return false;
+function isHarmony(
+  options: Pick<OutputParserOptions, 'tools' | 'toolParser' | 'reasoningParser' | 'constrained'>,
+): boolean {
+  // Strict tools hold the model to its own format; any other grammar has none of it.
+  if (options.constrained && options.tools !== 'auto') return false;
   return options.toolParser === 'harmony' || options.reasoningParser === 'harmony';
 }
 
