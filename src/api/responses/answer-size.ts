@@ -1,7 +1,7 @@
 /** How large an answer that is not streamed becomes, roughly: what is large is written in pieces. */
 import type { WholeChoice } from '../generation/collect.ts';
 
-/** Log-probabilities and alternatives, from which on an answer is large. */
+/** Log-probabilities and alternatives, or ids of /tokenize, from which on an answer is large. */
 export const LARGE_ANSWER = 10_000;
 /** Characters and ids count as parts of an entry. */
 const ENTRY_CHARS = 100;

@@ -31,10 +31,13 @@ export function* slices<T>(list: readonly T[]): Generator<readonly T[]> {
 }
 
 /** Elements made from others. */
-export function madeFrom<From>(list: readonly From[], make: (element: From) => unknown): MadeList {
+export function madeFrom<From>(list: ArrayLike<From>, make: (element: From) => unknown): MadeList {
   return new MadeList(
     (function* () {
-      for (const part of slices(list)) yield part.map(make);
+      for (let from = 0; from < list.length; from += PIECE_ELEMENTS) {
+        const length = Math.min(PIECE_ELEMENTS, list.length - from);
+        yield Array.from({ length }, (_, at) => make(list[from + at] as From));
+      }
     })(),
   );
 }

@@ -11,7 +11,9 @@ import type { AuthState } from '../middleware/auth.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import { requireModel, resolveModel } from '../requests/model-name.ts';
 import { checkContinuation, toChatPrompt, type TemplateRules } from '../requests/render.ts';
-import { templateRules, type RouteDeps } from './context.ts';
+import { LARGE_ANSWER } from '../responses/answer-size.ts';
+import { madeFrom } from '../responses/pieces.ts';
+import { sendPieces, templateRules, type RouteDeps } from './context.ts';
 
 export function tokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
@@ -21,13 +23,13 @@ export function tokenize(deps: RouteDeps): Middleware {
     requireModel(await resolveModel(deps, body, (ctx.state as AuthState).caller.entity), body.model);
     const prompt = toPrompt(body, templateRules(deps));
     const ids = await deps.sessions.tokenize(prompt);
-    const tokens = [...ids];
-    const response: TokenizeResponse = {
-      count: tokens.length,
-      max_model_len: deps.sessions.maxModelLen,
-      tokens,
-      token_strs: body.return_token_strs === true ? tokens.map((id) => deps.sessions.tokenString(id)) : null,
-    };
+    const textOf = body.return_token_strs === true ? (id: number) => deps.sessions.tokenString(id) : null;
+    const facts = { count: ids.length, max_model_len: deps.sessions.maxModelLen };
+    if (ids.length >= LARGE_ANSWER) {
+      sendPieces(ctx, { ...facts, tokens: madeFrom(ids, Number), token_strs: textOf && madeFrom(ids, textOf) });
+      return;
+    }
+    const response: TokenizeResponse = { ...facts, tokens: [...ids], token_strs: textOf && Array.from(ids, textOf) };
     ctx.body = response;
   };
 }

@@ -181,6 +181,20 @@ describe('tokenize', () => {
     const answer = await (await server.post('/tokenize', { prompt: 'abc', return_token_strs: true })).json();
     expect(answer).toEqual({ count: 3, max_model_len: 128, tokens: [0, 1, 2], token_strs: ['<0>', '<1>', '<2>'] });
   });
+  test.each([true, false])('many tokens are written in pieces (texts: %s)', async (texts) => {
+    const response = await server.post('/tokenize', { prompt: 'a'.repeat(30_001), return_token_strs: texts });
+    expect([response.headers.get('content-length'), response.headers.get('content-type')]).toEqual([
+      null,
+      'application/json; charset=utf-8',
+    ]);
+    const tokens = Array.from({ length: 30_001 }, (_, id) => id);
+    expect(await response.json()).toEqual({
+      count: 30_001,
+      max_model_len: 128,
+      tokens,
+      token_strs: texts ? tokens.map((id) => `<${id}>`) : null,
+    });
+  });
   test('messages', async () => {
     const messages = [{ role: 'user', content: 'Hi' }];
     expect(await (await server.post('/tokenize', { messages })).json()).toEqual({
