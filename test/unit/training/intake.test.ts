@@ -1,6 +1,12 @@
 /** The cutter of large bodies agrees with JSON.parse wherever it is cut; names of models; the memory of samples. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { describe, expect, test } from 'vitest';
+import { readContent } from '../../../src/control/training/intake/content.ts';
 import { JsonSplitter, type SplitterLimits } from '../../../src/control/training/intake/json-splitter.ts';
+import { readRows } from '../../../src/control/training/intake/read-rows.ts';
 import { formatModelName, parseModelName } from '../../../src/control/training/models/names.ts';
 import { parseArtifactUrl } from '../../../src/control/training/artifacts/artifact-url.ts';
 import { SampleMemory } from '../../../src/control/training/samples/sample-memory.ts';
@@ -29,6 +35,34 @@ async function split(bytes: Uint8Array, cuts: number[], limits = LIMITS) {
   splitter.finish();
   return { fields, items: splitter.sawArray ? items : null };
 }
+
+describe('lines of training data', () => {
+  test('keep what a job trains on: messages with all of their keys, and tools', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'rows-'));
+    try {
+      const source = join(folder, 'train.jsonl');
+      const target = join(folder, 'content');
+      const user = { role: 'user', content: 'one?', name: 'someone', extra: [1.5, { __proto__x: null }] };
+      const reply = { role: 'assistant', content: 'two', tool_calls: [{ id: 'c', type: 'function', function: {} }] };
+      const choice = { finish_reason: 'stop', index: 0, message: reply, logprobs: { content: [{ token: 'x' }] } };
+      const tools = [{ type: 'function', function: { name: 'f' } }];
+      const played = { messages_and_choices: [user, choice], tools, reward: 1, metadata: { notes: [[], []] } };
+      writeFileSync(source, `${JSON.stringify(played)}\n\n${JSON.stringify({ messages: [user, reply], x: [[], []] })}`);
+      const limits = { maxRows: 9, maxRowBytes: 9999, maxGroupBytes: 0, maxFieldBytes: 0, maxTrajectories: 0 };
+      expect(await readRows(source, target, { ...limits, vocabSize: 9 })).toMatchObject({ rows: 2 });
+      const kept = (await text(readContent(target)))
+        .trimEnd()
+        .split('\n')
+        .map((line) => JSON.parse(line) as unknown);
+      expect(kept).toEqual([
+        { messages: [user, reply], tools },
+        { messages: [user, reply], tools: null },
+      ]);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
+});
 
 describe('JsonSplitter', () => {
   const texts = [

@@ -24,8 +24,7 @@ export async function readRows(source: string, target: string, settings: IntakeS
     for await (const { line, number } of linesOf(source, settings.maxRowBytes, (bytes) => hash.update(bytes))) {
       if (line.trim() === '') continue;
       if (++rows > settings.maxRows) throw fault(number, `the file has more than ${settings.maxRows} rows.`);
-      checkRow(line, number);
-      await writer.add(`${line}\n`);
+      await writer.add(`${JSON.stringify(readRow(line, number))}\n`);
     }
     await writer.flush();
     await output.sync();
@@ -97,7 +96,8 @@ async function* linesOf(
   if (size > 0) yield { line: take(), number };
 }
 
-function checkRow(line: string, number: number): void {
+/** What a job trains on; the rest of a line, such as the log-probabilities of a trajectory, would be parsed again for nothing. */
+function readRow(line: string, number: number): { messages: MessageElement[]; tools: unknown } {
   if (tooDeep(line)) throw fault(number, `is nested deeper than ${MAX_DEPTH}.`);
   let row: unknown;
   try {
@@ -118,6 +118,7 @@ function checkRow(line: string, number: number): void {
   }
   const size = findSizeFault([messages, tools]);
   if (size !== null) throw fault(number, size);
+  return { messages, tools };
 }
 
 /** A choice of a trajectory counts as the assistant's message. */
