@@ -219,7 +219,10 @@ void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void(
   current_block = &b;
   std::vector<int> order(threads);
   std::iota(order.begin(), order.end(), 0);
-  for (unsigned i = 0; i < grid.x * grid.y * grid.z; ++i) {
+  std::vector<unsigned> numbers(size_t(grid.x) * grid.y * grid.z);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  std::shuffle(numbers.begin(), numbers.end(), shuffle_order);
+  for (unsigned i : numbers) {
     b.index = dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
     std::memset(b.shared, 0xff, shared_bytes);
     for (unsigned t = 0; t < threads; ++t) {

@@ -1,7 +1,7 @@
-// CUDA on the CPU for tests: every thread of a block is a fiber, barriers and shuffles yield. Warps run as far ahead as they can, in
-// shuffled order, shared memory begins as NaN and asynchronous copies land at once or only when somebody waits, by turns: a missing
-// barrier, a dropped wait or a read before a write shows as a wrong result, a divergent barrier as an exception. It says nothing of speed,
-// bank conflicts or fences.
+// CUDA on the CPU for tests: every thread of a block is a fiber, barriers and shuffles yield. Blocks run one after the other in shuffled
+// order, warps as far ahead as they can, in shuffled order too, shared memory begins as NaN and asynchronous copies land at once or only
+// when somebody waits, by turns: a missing barrier, a dropped wait or a read before a write shows as a wrong result, a divergent barrier as
+// an exception. It says nothing of speed, bank conflicts or fences.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -106,7 +106,7 @@ struct Block {
 
 Block& block();
 
-// Runs the kernel body for every thread of every block, blocks in order. Throws std::runtime_error on a divergent barrier.
+// Runs the kernel body for every thread of every block. Throws std::runtime_error on a divergent barrier.
 void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& body);
 
 // What a stream was told to do and has not done. Each time that it has done all of it and was waited for, it decides anew to do what comes
