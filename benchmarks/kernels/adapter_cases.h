@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/common/device_buffer.h"
+#include "cuda/gemm/matmul.h"
 #include "cuda/lora/lora.h"
 #include "cuda/lora/lora_back.h"
 #include "device_noise.h"
@@ -63,6 +64,52 @@ inline void time_adapter(int64_t count, const TimeAdapter& time) {
   time(name + "way back, d B", 2 * row, [&] { lora_back_shrink(back, nullptr); });
   time(name + "way back, u A", 8 * row, [&] { lora_back_expand(back, nullptr); });
   if (count <= LoraPart::kMostRows) time_adapter_part(args, name, time);
+}
+
+// A product of an 8B model and an adapter of rank 16 on all of its projections, which follow each other: the product alone, with a launch behind
+// it, and with both in one.
+inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int64_t>& outs, const TimeAdapter& time) {
+  const int64_t rank = 16;
+  int64_t n = 0;
+  for (int64_t out : outs) n += out;
+  const int64_t splits = cuda::matmul_splits(n, k);
+  DeviceBuffer<bf16> w(device_noise(size_t(n * k), 1)), x(device_noise(size_t(rows * k), 1));
+  DeviceBuffer<bf16> a(device_noise(size_t(int64_t(outs.size()) * rank * k), 1)), b(device_noise(size_t(rank * n), 1));
+  DeviceBuffer<float> workspace(size_t((splits + 1) * rows * n));
+  DeviceBuffer<float> u(size_t(std::max(rows, LoraPart::kLeastRows) * LoraPart::kMost * rank));
+  DeviceBuffer<int32_t> arrived(size_t(LoraPart::kMostRows * LoraPart::kMost)), which{size_t(rows)};
+  std::vector<LoraWeights> weights;
+  LoraPart part{};
+  for (int64_t out : outs) {
+    part.projections[part.count] = {nullptr, part.columns, out};
+    weights.push_back({a.data() + part.count++ * rank * k, b.data() + part.columns * rank, int32_t(rank), 1.0f});
+    part.columns += out;
+  }
+  const DeviceBuffer<LoraWeights> table(weights);
+  for (int64_t i = 0; i < part.count; ++i) part.projections[i].adapters = table.data() + i;
+  part.adapter_count = 1;
+  part.row_adapters = which.data();
+  part.rows = rows;
+  part.in = part.ldx = k;
+  part.most_rank = rank;
+  part.x = x.data();
+  part.u = u.data();
+  part.arrived = arrived.data();
+  part.part = workspace.data() + splits * rows * n;
+  cuda::MatMul product{x.data(), k, rows, w.data(), n, k, workspace.data(), n, false, workspace.data(), int64_t(workspace.size())};
+  product.kernel = cuda::MatMulKernel::kWgmma;
+  product.leave_parts = true;
+  const std::string name = "product m=" + std::to_string(rows) + " n=" + std::to_string(n) + " k=" + std::to_string(k);
+  time(name + ", no adapter", 0, [&] { matmul(product, nullptr); });
+  cuda::MatMul followed = product, holding = product;
+  LoraPart beside = part;
+  followed.beside = beside.beside = true;
+  holding.adapters = &part;
+  time(name + ", adapter behind", 0, [&] {
+    matmul(followed, nullptr);
+    lora_part(beside, nullptr);
+  });
+  time(name + ", adapter within", 0, [&] { matmul(holding, nullptr); });
 }
 
 }  // namespace tandem::benchmarks

@@ -130,6 +130,8 @@ class Bench {
     attempt("log-probabilities", [&] { log_probabilities(256); });
     for (int64_t count : {1, 64, 8192}) attempt("rows", [&] { rows(count); });
     for (int64_t count : {1, 64, 2048}) attempt("an adapter", [&] { adapter(count); });
+    if (matmul_ != MatMulKernel::kWgmma) return;
+    for (int64_t count : {1, 64}) attempt("a product with an adapter", [&] { adapted_products(count); });
   }
 
   void write(const char* path, const std::string& device) const {
@@ -385,12 +387,19 @@ class Bench {
   }
 
   // The share is of the bandwidth, rows of x and y being moved once; of what fetches weights for others the time.
-  void adapter(int64_t count) {
-    tandem::benchmarks::time_adapter(count, [&](const std::string& name, double bytes, const std::function<void()>& call) {
+  void adapter(int64_t count) { tandem::benchmarks::time_adapter(count, adapter_timer()); }
+  void adapted_products(int64_t rows) {
+    for (auto [k, outs] :
+         {std::pair<int64_t, std::vector<int64_t>>{4096, {4096, 1024, 1024}}, {4096, {4096}}, {4096, {12288, 12288}}, {12288, {4096}}}) {
+      tandem::benchmarks::time_adapted_product(rows, k, outs, adapter_timer());
+    }
+  }
+  tandem::benchmarks::TimeAdapter adapter_timer() {
+    return [this](const std::string& name, double bytes, const std::function<void()>& call) {
       const Timing t = time_of(call);
       if (bytes > 0) add(name, bytes / 1e9, t, bandwidth_, "GB/s");
       else keep({name, t.median * 1e6, t.least * 1e6, t.most * 1e6, 0, "us"});
-    });
+    };
   }
 
   // Heads of an 8B model.

@@ -65,7 +65,7 @@ def main() -> None:
             continue
         prefix = prefix_of(file)
         dates.append(found.get("date", ""))
-        settings[prefix] = {key: found[key] for key in ("shape", "matmul", "attention", "early_launch") if found.get(key)}
+        settings[prefix] = {key: found[key] for key in ("shape", "matmul", "attention", "adapters", "early_launch") if found.get(key)}
         cases += [case_of(f"{prefix}: {case['name']}", case, peers) for case in found["cases"]]
     summary = {"machine": machine(folder, dates), "runs": settings, "cases": cases}
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")

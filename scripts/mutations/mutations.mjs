@@ -1071,6 +1071,116 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: adapters within a product use factors that are on their way',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_within_block.h',
+        search: 'cp_async_wait<kUnits - 2>();',
+        replace: 'cp_async_wait<kUnits - 1>();',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters within a product bring factors over those in use',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_within_block.h',
+        search: 'bring_factors(next_, used);',
+        replace: 'bring_factors(next_, unit);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters within a product do not wait for all segments',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_within_block.h',
+        search: '      __syncthreads();  // all segments are there\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters within a product are expanded before u is there',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_within_block.h',
+        search: '    __syncthreads();  // u is there\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: rows of other adapters share a tile within a product',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_within_block.h',
+        search: 'if (shared.adapters[other] != shared.adapters[row]) continue;\n',
+        replace: '\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: ranks that there are not are added within a product',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_within_block.h',
+        search: 'if (first_rank + i >= w_.rank) break;',
+        replace: 'if (first_rank + i > w_.rank) break;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a block within a product makes only its first tile',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_within_block.h',
+        search: 'item += within.blocks) {',
+        replace: 'item += shared.tile_count * per_tile) {',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: rows without an adapter have +0 added within a product',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_within_block.h',
+        search: 'to[output] = -0.0f;',
+        replace: 'to[output] = 0.0f;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a product does not begin behind the blocks of its adapters',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        search: 'block{own % tiles, own / tiles, number}',
+        replace: 'block{number % tiles, number / tiles, number}',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: a product leaves its adapters out',
+    edits: [
+      {
+        file: 'native/src/device/layers.cc',
+        search: '    args.adapters = &part;\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: no barrier between adapters that share a tile of rows',
     edits: [
       {

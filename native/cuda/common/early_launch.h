@@ -1,8 +1,9 @@
 // Launches that begin while the kernels before them on the stream still run (programmatic dependent launch, compute capability 9.0): in
 // decode the time between kernels is as long as many of them, and weights are fetched meanwhile. TANDEM_CUDA_EARLY_LAUNCH=0 turns it off.
 //
-// What makes it safe: wait_for_inputs() comes first in every thread of every kernel that is launched so (but for begin_beside()), and before it is read only what no
-// kernel writes (weights). It returns when all kernels before have ended and what they wrote is there, as each of them has waited too.
+// What makes it safe: wait_for_inputs() comes first in every thread of every kernel that is launched so (but for begin_beside()), and before
+// it is read only what no kernel writes: weights, and a step's inputs, which were sent before its first kernel began, so before any that came
+// after it; these not by way of the first-level cache, which may hold an earlier step's. It returns when all kernels before have ended and what they wrote is there, as each of them has waited too.
 // A kernel begins when every block of the one before it has begun, so it takes nothing that those would need.
 #pragma once
 #include "cuda/common/gpu.h"

@@ -6,6 +6,7 @@
 #include "cuda/common/launch.h"
 #include "cuda/gemm/matmul_tiles.h"
 #include "cuda/gemm/variants.h"
+#include "cuda/lora/lora_within.h"
 
 namespace tandem::cuda {
 namespace {
@@ -233,10 +234,17 @@ bool matmul_gates(const MatMul& a) {
   return whole_blocks && a.kernel == MatMulKernel::kWgmma && a.quantised.data == nullptr;
 }
 
+bool matmul_takes_adapters(const MatMul& a, const LoraPart& adapters) {
+  const bool plain = a.gated == nullptr && !a.accumulate && a.onto == nullptr && a.quantised.data == nullptr;
+  const bool same_rows = adapters.rows == a.m && adapters.in == a.k && adapters.x == a.x && adapters.ldx == a.ldx;
+  return plain && same_rows && a.kernel == MatMulKernel::kWgmma && a.k % kSplitDepth == 0 && lora_fits_within(adapters);
+}
+
 void matmul(const MatMul& a, cudaStream_t stream) {
   check(a, "matmul", sides_of<false>(a));
   check_argument(a.gated == nullptr || (matmul_gates(a) && !a.accumulate && a.onto == nullptr), "matmul", "gated");
   check_argument(a.workspace_floats >= matmul_workspace_floats(a.m, a.n, a.k), "matmul", "workspace_floats");
+  check_argument(a.adapters == nullptr || matmul_takes_adapters(a, *a.adapters), "matmul", "adapters");
   if (a.m == 0) return;
   const Split split = split_of(a.m, a.n, a.k);
   if (a.quantised.data != nullptr) return matmul_mma(a, split, stream);

@@ -9,6 +9,8 @@
 
 namespace tandem::cuda {
 
+struct LoraPart;
+
 // How a product of BF16 weights is computed (variants.h).
 enum class MatMulKernel : uint8_t { kMma, kWgmma };
 
@@ -30,10 +32,15 @@ struct MatMul {
   // [m][n / 2], 16-byte aligned, not where x is; null, or where matmul_gates() may be. Instead of y: swiglu() (elementwise/swiglu.h) of the
   // product's first half of outputs and its second.
   bf16* gated = nullptr;
+  // What adapters add to the same rows, by the same launch; null, or where matmul_takes_adapters() may be. The part's scratch is not used.
+  const LoraPart* adapters = nullptr;
 };
 
 // Whether a product can be `gated`, whatever its number of tokens.
 bool matmul_gates(const MatMul& args);
+
+// Whether a product can have those `adapters`.
+bool matmul_takes_adapters(const MatMul& args, const LoraPart& adapters);
 
 // What a product with `leave_parts` leaves in its workspace.
 Parts matmul_parts(const MatMul& args);

@@ -1,11 +1,14 @@
 // A product on Hopper: a warp brings boxes of weights and of tokens by TMA through a ring of stages, groups of four warps multiply them by
 // wgmma, 64 outputs each. Weights are on the side of 64 rows and tokens on the other, so that few tokens cost few columns.
+#include <algorithm>
+
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/common/tensor_map.h"
 #include "cuda/elementwise/swiglu.h"
 #include "cuda/gemm/variants.h"
 #include "cuda/gemm/wgmma_ring.h"
+#include "cuda/lora/lora_within_block.h"
 
 namespace tandem::cuda {
 namespace {
@@ -35,6 +38,15 @@ struct Shape {
   static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * int(sizeof(Barrier));
 };
 
+// Of a block where some make what adapters add, which have use for all that there is.
+template <class S>
+constexpr int kAdapterBytes = std::max(S::kRoom / S::kBlocks - (2 << 10), S::kSharedBytes);
+
+// A block's place in the product: the tile of tokens within tile of outputs, the part of k; and its number.
+struct BlockPlace {
+  int tile, part, number;
+};
+
 #if TANDEM_HOPPER_CODE
 
 __device__ __forceinline__ void wait(const MatMul& a) { a.beside ? wait_for_inputs_first() : wait_for_inputs(); }
@@ -44,12 +56,12 @@ struct Place {
 };
 
 template <class S, int kTokens>
-__device__ __forceinline__ Place own_place(const MatMul& a) {
+__device__ __forceinline__ Place own_place(const MatMul& a, const BlockPlace& block) {
   const int token_tiles = int((a.m + kTokens - 1) / kTokens), output_tiles = int((a.n + S::kOutputs - 1) / S::kOutputs);
   // Of many tokens: blocks that run at the same time share them, so that the cache holds what they read.
   constexpr int kShared = 2048 / kTokens;
-  const int group = int(blockIdx.x) / (kShared * output_tiles), first = group * kShared;
-  const int width = min(kShared, token_tiles - first), own = int(blockIdx.x) - first * output_tiles;
+  const int group = block.tile / (kShared * output_tiles), first = group * kShared;
+  const int width = min(kShared, token_tiles - first), own = block.tile - first * output_tiles;
   return {(first + own % width) * kTokens, own / width * S::kBoxRows};
 }
 
@@ -71,7 +83,7 @@ __device__ __forceinline__ void prefetch_weights(const TensorMap* weights, const
 // Fills the block's stages, whose tiles begin at number `begin`, one after the other. Weights, which no kernel writes, come before the kernels ahead have ended.
 template <class S, int kTokens>
 __device__ void bring_stages(unsigned char* memory, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, const MatMul& a,
-                             Place at, int begin, int stages) {
+                             Place at, const BlockPlace& block, int begin, int stages) {
   // Of few tokens, whose product waits for memory: tiles of weights to the cache, by the blocks that begin at once on a large device.
   constexpr int kAhead = kTokens <= 64 ? 8 / S::kStageTiles : 0, kAtOnce = 132 * S::kBlocks;
   const int early = min(stages, S::kStages);
@@ -88,7 +100,7 @@ __device__ void bring_stages(unsigned char* memory, const Ring& ring, const Tens
     else bulk_load(to, tokens, &ring.full[i % S::kStages], tile * kDepth, at.token);
   };
   for (int i = 0; i < early; ++i) bring_weights(i);
-  const int block = int(blockIdx.y * gridDim.x + blockIdx.x), ahead = block < kAtOnce ? kAhead : 0;
+  const int ahead = block.number < kAtOnce ? kAhead : 0;
   for (int i = early; i < min(stages, early + ahead); ++i) prefetch_weights<S>(weights, a, at, begin + i * S::kStageTiles);
   wait(a);
   for (int i = 0; i < early; ++i) bring_tokens(i);
@@ -150,10 +162,10 @@ __device__ __forceinline__ bool own_sum(const MatMul& a, Place at, int64_t ld, i
 }
 
 template <int kTokens, class S>
-__device__ __forceinline__ void write_sums(const MatMul& a, Place at, bool parts_in_grid, const float (&sums)[kTokens / 2]) {
+__device__ __forceinline__ void write_sums(const MatMul& a, Place at, int part, bool parts_in_grid, const float (&sums)[kTokens / 2]) {
   // So many are read before they are written, as registers allow: no load waits for a store to what may be the same place.
   constexpr int kMost = S::kBlocks == 1 ? 16 : 8, kSome = kTokens / 2 < kMost ? kTokens / 2 : kMost;
-  float* y = parts_in_grid ? a.workspace + int64_t(blockIdx.y) * a.m * a.n : a.y;
+  float* y = parts_in_grid ? a.workspace + int64_t(part) * a.m * a.n : a.y;
   const float* onto = parts_in_grid || !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y;
   const int64_t ld = parts_in_grid ? a.n : a.ldy;
   int64_t place;
@@ -200,23 +212,18 @@ __device__ __forceinline__ void write_gated(const MatMul& a, Place at, const flo
   }
 }
 
-#endif
-
-// Block (tile of tokens within tile of outputs, part). With `parts_in_grid` each block computes one part into the workspace [part][m][n];
-// otherwise it computes all of k, in parts that are added in order where there are several (kSummed).
-template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
-__global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kBlocks)
-    matmul_wgmma_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a, int tiles_per_part,
-                        bool parts_in_grid) {
-#if TANDEM_HOPPER_CODE
-  using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
-  GPU_SHARED_BYTES(shared);
+// With `parts_in_grid` a block computes one part into the workspace [part][m][n]; otherwise it computes all of k, in parts that are added in
+// order where there are several (kSummed).
+template <int kTokens, int kGroups, Kind kKind, class S>
+__device__ __forceinline__ void multiply_block(const TensorMap* weights, const TensorMap* tokens, const MatMul& a, int tiles_per_part,
+                                               bool parts_in_grid, const BlockPlace& block, unsigned char* shared) {
   const Ring ring = open_ring(shared + S::kStages * S::kStageBytes, S::kStages, kGroups);
-  const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? int(blockIdx.y) * tiles_per_part : 0;
-  const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles, stages = (end - begin + kTiles - 1) / kTiles;
-  const Place at = own_place<S, kTokens>(a);
+  const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? block.part * tiles_per_part : 0;
+  const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
+  const int stages = (end - begin + S::kStageTiles - 1) / S::kStageTiles;
+  const Place at = own_place<S, kTokens>(a, block);
   if (own_warp() == kGroups * kGroupThreads / kWarp) {
-    if (threadIdx.x % kWarp == 0) bring_stages<S, kTokens>(shared, ring, &weights, &tokens, a, at, begin, stages);
+    if (threadIdx.x % kWarp == 0) bring_stages<S, kTokens>(shared, ring, weights, tokens, a, at, block, begin, stages);
     __syncwarp();
     if constexpr (kKind == kGated) {
       for (int i = 0; i < 3; ++i) __syncthreads();  // those of the others
@@ -230,24 +237,77 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles
     __syncthreads();  // all are done with the stages
     write_gated<kTokens, S>(a, at, part, shared);
   } else {
-    write_sums<kTokens, S>(a, at, parts_in_grid, kKind == kSummed ? total : part);
+    write_sums<kTokens, S>(a, at, block.part, parts_in_grid, kKind == kSummed ? total : part);
   }
+}
+
 #endif
+
+// Block (tile of tokens within tile of outputs, part).
+template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
+__global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kBlocks)
+    matmul_wgmma_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a, int tiles_per_part,
+                        bool parts_in_grid) {
+#if TANDEM_HOPPER_CODE
+  using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
+  GPU_SHARED_BYTES(shared);
+  const BlockPlace block{int(blockIdx.x), int(blockIdx.y), int(blockIdx.y * gridDim.x + blockIdx.x)};
+  multiply_block<kTokens, kGroups, kKind, S>(&weights, &tokens, a, tiles_per_part, parts_in_grid, block, shared);
+#endif
+}
+
+// The same behind blocks that make what adapters add, which are placed first; `tiles` blocks of each part.
+template <int kTokens, int kGroups, int kBlocks, int kTiles>
+__global__ void __launch_bounds__(Shape<kTokens, kGroups, kPlain, kBlocks, kTiles>::kThreads, kBlocks)
+    matmul_wgmma_adapters_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a,
+                                 int tiles_per_part, bool parts_in_grid, int tiles, const __grid_constant__ LoraWithin adapters) {
+#if TANDEM_HOPPER_CODE
+  using S = Shape<kTokens, kGroups, kPlain, kBlocks, kTiles>;
+  GPU_SHARED_BYTES(shared);
+  const int number = int(blockIdx.x), own = number - adapters.blocks;
+  if (own < 0) return lora::run_within<kAdapterBytes<S>>(adapters, number, shared);
+  const BlockPlace block{own % tiles, own / tiles, number};
+  multiply_block<kTokens, kGroups, kPlain, S>(&weights, &tokens, a, tiles_per_part, parts_in_grid, block, shared);
+#endif
+}
+
+constexpr int64_t kMultiprocessors = 132;  // of a large device
+
+// How many more blocks begin together with the last ones of `blocks`.
+int64_t free_places(int64_t blocks, int64_t per_multiprocessor) {
+  const int64_t places = kMultiprocessors * per_multiprocessor;
+  return ceil_div(blocks, places) * places - blocks;
+}
+
+void end_launch(const MatMul& a, const Split& split, cudaStream_t stream) {
+  check_launch("matmul_wgmma");
+  if (split.in_grid) add_parts(a, split, stream);
 }
 
 template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
 void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
   using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
   const auto kernel = &matmul_wgmma_kernel<kTokens, kGroups, kKind, kBlocks, kTiles>;
-  allow_shared_bytes(kernel, S::kSharedBytes, "matmul_wgmma");
   constexpr int kHalves = kKind == kGated ? 2 : 1;
   const TensorMap weights =
       kTiles > 1 ? panels_map(a.w, a.n, a.k, a.k, S::kBoxRows, kHalves, kTiles) : tensor_map(a.w, a.n, a.k, a.k, S::kBoxRows);
   const TensorMap tokens = kTiles > 1 ? panels_map(a.x, a.m, a.k, a.ldx, kTokens, 1, kTiles) : tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
   const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
+  // Whole tiles have the kernels.
+  if constexpr (kKind == kPlain && kTokens <= LoraWithin::kMostRows && (kTiles > 1 || kTokens > 32)) {
+    if (a.adapters != nullptr) {
+      const int64_t blocks = int64_t(grid.x) * grid.y;
+      const LoraWithin adapters = lora_within(*a.adapters, free_places(blocks, kBlocks));
+      const auto with_adapters = &matmul_wgmma_adapters_kernel<kTokens, kGroups, kBlocks, kTiles>;
+      allow_shared_bytes(with_adapters, kAdapterBytes<S>, "matmul_wgmma");
+      GPU_LAUNCH_EARLY(with_adapters, dim3(unsigned(adapters.blocks + blocks)), dim3(S::kThreads), kAdapterBytes<S>, stream, weights,
+                       tokens, a, split.tiles, split.in_grid, int(grid.x), adapters);
+      return end_launch(a, split, stream);
+    }
+  }
+  allow_shared_bytes(kernel, S::kSharedBytes, "matmul_wgmma");
   GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), S::kSharedBytes, stream, weights, tokens, a, split.tiles, split.in_grid);
-  check_launch("matmul_wgmma");
-  if (split.in_grid) add_parts(a, split, stream);
+  end_launch(a, split, stream);
 }
 
 // Few tokens have several tiles per copy, for one thread issues all copies of a block; a part is whole such groups of tiles, and behind the
@@ -260,12 +320,11 @@ void launch_shape(const MatMul& a, const Split& split, cudaStream_t stream) {
   else launch_tiles<kTokens, kGroups, kKind, kBlocks, 1>(a, split, stream);
 }
 
-constexpr int64_t kMultiprocessors = 132;  // of a large device
-
-// As many blocks share a multiprocessor as there are for one, up to kMost: fewer have more under way each.
+// As many blocks share a multiprocessor as there are for one, up to kMost: fewer have more under way each. Those for adapters count too.
 template <int kTokens, int kGroups, Kind kKind, int kMost>
 void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
-  const int64_t blocks = ceil_div(a.m, kTokens) * ceil_div(a.n, kGroups * kGroupRows) * (split.in_grid ? split.parts : 1);
+  const int64_t multiplying = ceil_div(a.m, kTokens) * ceil_div(a.n, kGroups * kGroupRows) * (split.in_grid ? split.parts : 1);
+  const int64_t blocks = multiplying + (a.adapters != nullptr ? lora_least_within(*a.adapters) : 0);
   if (kMost == 1 || blocks <= kMultiprocessors) return launch_shape<kTokens, kGroups, kKind, 1>(a, split, stream);
   if (kMost == 2 || blocks <= 2 * kMultiprocessors) return launch_shape < kTokens, kGroups, kKind, kMost < 2 ? 1 : 2 > (a, split, stream);
   launch_shape<kTokens, kGroups, kKind, kMost>(a, split, stream);

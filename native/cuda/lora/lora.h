@@ -64,5 +64,6 @@ struct LoraPart {
 };
 // Throws Error(kRange) naming the argument.
 void lora_part(const LoraPart& args, cudaStream_t stream);
+void check_lora_part(const LoraPart& args, const char* name);
 
 }  // namespace tandem::cuda

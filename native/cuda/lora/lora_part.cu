@@ -27,7 +27,6 @@ constexpr int64_t kEnoughBlocks = 512;
 
 inline int32_t arrive(int32_t* count) { return atomicAdd(count, 1); }
 inline float fresh(const float* p) { return *p; }
-inline void fetch(const bf16*, int64_t) {}
 template <class Kernel>
 void keep_beside(Kernel*) {}
 
@@ -41,14 +40,6 @@ __device__ __forceinline__ int32_t arrive(int32_t* count) {
 }
 
 __device__ __forceinline__ float fresh(const float* p) { return __ldcg(p); }
-
-// So many elements, whole vectors of 16 bytes, to the L2 cache.
-__device__ __forceinline__ void fetch(const bf16* from, int64_t count) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  const uint32_t bytes = uint32_t(count) * uint32_t(sizeof(bf16));
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-#endif
-}
 
 // Blocks of a kernel with next to no shared memory are not put on a multiprocessor that is set to have much of it, as a product's is, unless
 // that is what they prefer. A wish: no failure matters.
@@ -110,14 +101,14 @@ __device__ __forceinline__ float* u_of(const LoraPart& a, int row, int which) {
 // A tile of outputs of B, of ranks [first, first + count), one for each of the first threads at a time.
 __device__ __forceinline__ void fetch_tile(const LoraPart::Projection& p, const LoraWeights& w, int64_t tile, int first, int count) {
   if (tile >= p.out || !lora::whole_vectors(w.b, p.out, p.out)) return;
-  for (int i = int(threadIdx.x); i < count; i += kThreads) fetch(w.b + (first + i) * p.out + tile, min(kTileOutputs, p.out - tile));
+  for (int i = int(threadIdx.x); i < count; i += kThreads) lora::fetch(w.b + (first + i) * p.out + tile, min(kTileOutputs, p.out - tile));
 }
 
 // What a group of ranks reads: of A what comes after the first step, and the first tile of B, which waits for u.
 __device__ __forceinline__ void fetch_ranks(const LoraPart& a, int which, const LoraWeights& w, int first_rank) {
   const int ranks = min(kRanks, w.rank - first_rank), rank = int(threadIdx.x);
   const bool steps = a.in > kSegments * kStep && lora::whole_vectors(w.a, a.in, a.in);
-  if (steps && rank < ranks) fetch(w.a + (first_rank + rank) * a.in, a.in);
+  if (steps && rank < ranks) lora::fetch(w.a + (first_rank + rank) * a.in, a.in);
   fetch_tile(a.projections[which], w, slice_of(a) * kTileOutputs, first_rank, ranks);
 }
 
@@ -257,26 +248,29 @@ __global__ void __launch_bounds__(kThreads, 3) lora_part_kernel(LoraPart a) {
 
 }  // namespace
 
-void lora_part(const LoraPart& a, cudaStream_t stream) {
-  const char* name = "lora_part";
+void check_lora_part(const LoraPart& a, const char* name) {
   check_argument(a.rows >= 0 && a.rows <= LoraPart::kMostRows, name, "rows");
   check_argument(a.count >= 1 && a.count <= LoraPart::kMost, name, "count");
   check_argument(a.in >= 1 && a.in <= a.ldx && a.in < 1 << 23, name, "in");
   check_argument(a.most_rank >= 1 && a.most_rank <= 1024, name, "most_rank");
-  int64_t widest = 1;
   for (int64_t i = 0; i < a.count; ++i) {
     const LoraPart::Projection& p = a.projections[i];
-    widest = std::max(widest, p.out);
     check_argument(p.first >= 0 && p.out >= 1 && p.out < 1 << 23 && p.first + p.out <= a.columns, name, "projections");
   }
+}
+
+void lora_part(const LoraPart& a, cudaStream_t stream) {
+  check_lora_part(a, "lora_part");
   if (a.rows == 0) return;
+  int64_t widest = 1;
+  for (int64_t i = 0; i < a.count; ++i) widest = std::max(widest, a.projections[i].out);
   const int64_t room = std::clamp<int64_t>(kMostSlicedRows / a.rows, 1, kMostSlices);
   const int64_t slices = std::min(room, ceil_div(widest, kTileOutputs));
   const int64_t groups = std::clamp<int64_t>(kEnoughBlocks / (a.rows * slices * a.count), 1, ceil_div(a.most_rank, kRanks));
   const dim3 grid(unsigned(a.rows * slices), unsigned(groups), unsigned(a.count));
   keep_beside(&lora_part_kernel);
   GPU_LAUNCH_EARLY(lora_part_kernel, grid, dim3(kThreads), 0, stream, a);
-  check_launch(name);
+  check_launch("lora_part");
 }
 
 }  // namespace tandem::cuda

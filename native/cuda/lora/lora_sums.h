@@ -23,7 +23,7 @@ __device__ __forceinline__ LoraWeights weights_of(const LoraWeights* adapters, i
 }
 
 // Whether rows of so many elements, ld apart, may be read 16 bytes at a time.
-__device__ __forceinline__ bool whole_vectors(const void* p, int64_t count, int64_t ld) {
+__host__ __device__ __forceinline__ bool whole_vectors(const void* p, int64_t count, int64_t ld) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && count % kEach == 0 && ld % kEach == 0;
 }
 
@@ -61,6 +61,18 @@ __device__ __forceinline__ void store_4(float* to, const float* values) {
 #endif
 }
 
+// So many elements, whole vectors of 16 bytes, to the L2 cache.
+#ifdef TANDEM_GPU_EMULATION
+inline void fetch(const bf16*, int64_t) {}
+#else
+__device__ __forceinline__ void fetch(const bf16* from, int64_t count) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const uint32_t bytes = uint32_t(count) * uint32_t(sizeof(bf16));
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+#endif
+
 // A lane's inputs of one step, two to a word, of rows that lie ldx elements apart; of rows that there are not the last again.
 template <int kRows>
 struct StepInputs {
@@ -76,11 +88,10 @@ __device__ __forceinline__ StepInputs<kRows> load_inputs(const bf16* x, int64_t 
   return inputs;
 }
 
-// A lane's chains go on by its inputs of one step, [k, k + kEach): sums[i * kRows + r] of rank i of `a` and row r; of ranks that there are not
-// the last again. fetch() comes half-way, when registers are free again.
-template <int kRows, class Fetch>
-__device__ __forceinline__ void sum_step(const StepInputs<kRows>& step, const bf16* a, int in, int last_rank, int k,
-                                         float (&sums)[kRanks * kRows], const Fetch& fetch) {
+// A lane's chains go on by its inputs of one step: sums[i * kRows + r] of rank i and row r. factors_of(i, out) gives those of rank i, ranks in
+// order.
+template <int kRows, class Factors>
+__device__ __forceinline__ void multiply_step(const StepInputs<kRows>& step, float (&sums)[kRanks * kRows], const Factors& factors_of) {
   float inputs[kRows][kEach];
   GPU_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -89,16 +100,27 @@ __device__ __forceinline__ void sum_step(const StepInputs<kRows>& step, const bf
     for (int j = 0; j < kEach; ++j) inputs[r][j] = to_float(bf16{uint16_t(words[j / 2] >> (j % 2 * 16))});
   }
   GPU_UNROLL
-  for (int i = 0; i < kRanks; ++i, a += i <= last_rank ? in : 0) {
+  for (int i = 0; i < kRanks; ++i) {
     float factors[kEach];
-    if (i == kRanks / 2) fetch();
-    load(a, k, in, factors);
+    factors_of(i, factors);
     GPU_UNROLL
     for (int r = 0; r < kRows; ++r) {
       GPU_UNROLL
       for (int j = 0; j < kEach; ++j) sums[i * kRows + r] = fmaf(inputs[r][j], factors[j], sums[i * kRows + r]);
     }
   }
+}
+
+// The same by factors in memory, [k, k + kEach) of rows of `a`; of ranks that there are not the last again. fetch() comes half-way, when
+// registers are free again.
+template <int kRows, class Fetch>
+__device__ __forceinline__ void sum_step(const StepInputs<kRows>& step, const bf16* a, int in, int last_rank, int k,
+                                         float (&sums)[kRanks * kRows], const Fetch& fetch) {
+  multiply_step<kRows>(step, sums, [&](int i, float(&factors)[kEach]) {
+    if (i > 0) a += i <= last_rank ? in : 0;
+    if (i == kRanks / 2) fetch();
+    load(a, k, in, factors);
+  });
 }
 
 // The same, one input after the other.
@@ -167,6 +189,15 @@ __device__ __forceinline__ float sum_of_lane(float (&sums)[kCount]) {
   return sums[0];
 }
 
+// A sum of all segments, in order.
+template <int kCount>
+__device__ __forceinline__ float sum_of_segments(const float (&segments)[kSegments][kCount], int at) {
+  float sum = segments[0][at];
+  GPU_UNROLL
+  for (int s = 1; s < kSegments; ++s) sum += segments[s][at];
+  return sum;
+}
+
 // A x without the scale, of `rows` rows from `x` on and `ranks` ranks from `a` on: thread i * kRows + r has that of rank i and row r. All
 // threads of the block call; before they call again, they meet.
 template <int kRows>
@@ -179,11 +210,7 @@ __device__ __forceinline__ float shrink(const bf16* x, int64_t ldx, int rows, bo
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
   if (lane % kCopies == 0) segments[warp][lane / kCopies] = mine;
   __syncthreads();  // all segments are there
-  if (threadIdx.x >= kCount) return 0;
-  float sum = segments[0][threadIdx.x];
-  GPU_UNROLL
-  for (int s = 1; s < kSegments; ++s) sum += segments[s][threadIdx.x];
-  return sum;
+  return threadIdx.x < kCount ? sum_of_segments(segments, int(threadIdx.x)) : 0;
 }
 
 // Outputs of one row, of which `count` are left: kOutputs at a time, one instruction each where kVector.

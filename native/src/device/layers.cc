@@ -263,10 +263,15 @@ std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t la
   part.arrived = arrived_.data();
   part.part = workspace_.data() + parts.count * each;
   part.columns = w.n;
-  // Both read x and write parts of their own; `leave_parts`: no kernel comes between them.
-  args.beside = part.beside = lets_next_begin(args);
-  cuda::matmul(args, stream_.get());
-  cuda::lora_part(part, stream_.get());
+  if (weights_.kernels.adapters == cuda::AdapterKernel::kWithin && cuda::matmul_takes_adapters(args, part)) {
+    args.adapters = &part;
+    cuda::matmul(args, stream_.get());
+  } else {
+    // Both read x and write parts of their own; `leave_parts`: no kernel comes between them.
+    args.beside = part.beside = lets_next_begin(args);
+    cuda::matmul(args, stream_.get());
+    cuda::lora_part(part, stream_.get());
+  }
   ++parts.count;
   return parts;
 }

@@ -27,6 +27,17 @@ void check_shape(const model::Spec& s) {
   supported(s.vocab_size <= 1 << 18, "its vocabulary has more than 262,144 tokens");
 }
 
+// Throws as each of the choices does, and Error(kUnsupported) where one needs another.
+Kernels chosen_kernels(const cuda::DeviceInfo& found) {
+  const Kernels kernels = {cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), found.major, found.minor),
+                           cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), found.major, found.minor),
+                           cuda::adapter_kernel(std::getenv("TANDEM_CUDA_ADAPTERS"), found.major, found.minor)};
+  if (kernels.adapters == cuda::AdapterKernel::kWithin && kernels.matmul != cuda::MatMulKernel::kWgmma) {
+    throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_ADAPTERS=within needs TANDEM_CUDA_MATMUL=wgmma");
+  }
+  return kernels;
+}
+
 class FileSource final : public WeightSource {
  public:
   FileSource(const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors, std::optional<ops::QuantFormat> quantise)
@@ -118,9 +129,7 @@ std::shared_ptr<Model> load(const model::Spec& spec, const WeightSource& source,
   const cuda::DeviceInfo found = cuda::device_info();
   if (found.devices == 0) throw Error(ErrorKind::kUnsupported, "no GPU can be used: " + found.message);
   check_shape(spec);
-  const Kernels kernels = {cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), found.major, found.minor),
-                           cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), found.major, found.minor)};
-  return std::make_shared<LoadedModel>(spec, source, kernels, threads, progress);
+  return std::make_shared<LoadedModel>(spec, source, chosen_kernels(found), threads, progress);
 }
 
 std::shared_ptr<Model> load(const model::Spec& spec, const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors,

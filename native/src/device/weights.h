@@ -3,6 +3,7 @@
 #include "cuda/attention/paged_attention.h"
 #include "cuda/common/device_buffer.h"
 #include "cuda/gemm/matmul.h"
+#include "cuda/lora/lora_variants.h"
 #include "device/device.h"
 
 namespace tandem::device {
@@ -37,10 +38,11 @@ struct Layer {
   DeviceBuffer<float> down_bias;
 };
 
-// Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them.
+// Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them (not on those of adapters).
 struct Kernels {
   cuda::MatMulKernel matmul = {};  // of products of bf16 weights
   cuda::AttentionKernel attention = {};
+  cuda::AdapterKernel adapters = {};
 };
 
 struct Weights {

@@ -1,6 +1,9 @@
 // The small model on which the device's engine and its trainer are tested.
 #pragma once
 #include <cstdlib>
+#include <deque>
+#include <optional>
+#include <string>
 
 #include "device/device.h"
 #include "tiny_model.h"
@@ -25,17 +28,27 @@ inline std::shared_ptr<device::Model> load_on_device(const TinyModel& source) {
   return model;
 }
 
+// A variable's value for as long as this lives.
+class SettingTo {
+ public:
+  SettingTo(const char* name, const char* value) : name_(name) {
+    const char* before = std::getenv(name);
+    if (before) before_ = before;
+    setenv(name, value, 1);
+  }
+  SettingTo(const SettingTo&) = delete;
+  ~SettingTo() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
 // With Hopper's own kernels for what the settings choose.
 inline std::shared_ptr<device::Model> load_with_wgmma(const TinyModel& source, const std::vector<const char*>& settings) {
-  std::vector<std::string> before;
-  for (const char* setting : settings) {
-    const char* value = std::getenv(setting);
-    before.push_back(value ? value : "");
-    setenv(setting, "wgmma", 1);
-  }
-  auto model = load_on_device(source);
-  for (size_t i = 0; i < settings.size(); ++i) setenv(settings[i], before[i].c_str(), 1);
-  return model;
+  std::deque<SettingTo> set;
+  for (const char* setting : settings) set.emplace_back(setting, "wgmma");
+  return load_on_device(source);
 }
 
 }  // namespace tandem::test

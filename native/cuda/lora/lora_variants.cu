@@ -1,0 +1,22 @@
+#include "cuda/lora/lora_variants.h"
+
+#include "cuda/common/variant.h"
+
+namespace tandem::cuda {
+namespace {
+
+// The first is the default. None is put there before it has passed scripts/gpu-check on a device.
+constexpr AdapterVariant kAdapterVariants[] = {
+    {AdapterKernel::kBehind, "behind", 8, 99},
+    {AdapterKernel::kWithin, "within", 9, 9},
+};
+
+}  // namespace
+
+const AdapterVariant& variant_of(AdapterKernel kernel) { return variant_with(kAdapterVariants, kernel); }
+
+AdapterKernel adapter_kernel(const char* name, int major, int minor) {
+  return choose_variant("TANDEM_CUDA_ADAPTERS", kAdapterVariants, name, major, minor).kernel;
+}
+
+}  // namespace tandem::cuda

@@ -1,0 +1,23 @@
+// Who makes what the adapters of few rows add to a product (LoraPart), with the same bits.
+#pragma once
+#include <cstdint>
+
+namespace tandem::cuda {
+
+enum class AdapterKernel : uint8_t {
+  kBehind,  // a launch behind the product (lora_part)
+  kWithin,  // blocks of the product's own launch (lora_within), where matmul_takes_adapters(); a launch behind all others
+};
+
+struct AdapterVariant {
+  AdapterKernel kernel;
+  const char* name;
+  int least_major, most_major;  // compute capabilities that it runs on
+};
+
+const AdapterVariant& variant_of(AdapterKernel kernel);
+
+// By its name in TANDEM_CUDA_ADAPTERS, as choose_variant (common/variant.h).
+AdapterKernel adapter_kernel(const char* name, int major, int minor);
+
+}  // namespace tandem::cuda
