@@ -997,7 +997,7 @@ export const mutations = [
     name: 'CUDA: no barrier before the A x of a tile of rows is used',
     edits: [
       {
-        file: 'native/cuda/lora/lora.cu',
+        file: 'native/cuda/lora/lora_sums.h',
         search: '    __syncthreads();  // u is there for all\n',
         replace: '',
       },
@@ -1008,8 +1008,8 @@ export const mutations = [
     name: 'CUDA: no barrier before the A x of the next ranks',
     edits: [
       {
-        file: 'native/cuda/lora/lora.cu',
-        search: '    if (first_rank > 0) __syncthreads();  // all are done with the ranks before\n',
+        file: 'native/cuda/lora/lora_sums.h',
+        search: '    __syncthreads();  // all are done with what was there before\n',
         replace: '',
       },
     ],
@@ -1208,17 +1208,6 @@ export const mutations = [
       {
         file: 'native/cuda/lora/lora_tile.h',
         search: '    __syncthreads();  // all are done with what was there before\n',
-        replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: no barrier before the u of the next projection on the way back',
-    edits: [
-      {
-        file: 'native/cuda/lora/lora_back.cu',
-        search: '    __syncthreads();  // all are done with the ranks and projections before\n',
         replace: '',
       },
     ],

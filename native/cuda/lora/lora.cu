@@ -114,14 +114,6 @@ __global__ void __launch_bounds__(kThreads) expand_kernel(Loras all) {
   expand_row(a, blockIdx.x, int64_t(blockIdx.y) * kTileOutputs + int64_t(threadIdx.x) * kOutputs);
 }
 
-// u of a tile, from rank `first_rank` on: u[i][r / 4] has rank i of rows r .. r + 3.
-__device__ __forceinline__ void load_tile(const Lora& a, const LoraWeights& w, int64_t first, int count, int first_rank,
-                                          float4 (&u)[kRanks][kExpandRows / 4]) {
-  if (threadIdx.x >= kRanks * kExpandRows) return;
-  const int i = int(threadIdx.x) % kRanks, row = int(threadIdx.x) / kRanks, rank = first_rank + i;
-  reinterpret_cast<float*>(u[i])[row] = rank < w.rank && row < count ? a.u[(first + row) * a.most_rank + rank] : 0.0f;
-}
-
 // A tile's outputs of rows from `from` on; of rows that there are not the last again.
 __device__ __forceinline__ void load_rows(const float* from, int64_t ld, int count, int64_t left, float (&out)[kExpandRows][kOutputs]) {
   GPU_UNROLL
@@ -130,32 +122,10 @@ __device__ __forceinline__ void load_rows(const float* from, int64_t ld, int cou
 
 // Rows [first, first + count) of one adapter with a rank. All threads of the block call.
 __device__ __forceinline__ void expand_tile(const Lora& a, const LoraWeights& w, int64_t first, int count, int64_t output) {
-  __shared__ float4 u[kRanks][kExpandRows / 4];
   const int64_t at = first * a.ldy + output, left = a.out - output;
   float old[kExpandRows][kOutputs], sums[kExpandRows][kOutputs] = {};
   if (left > 0) load_rows(a.y + at, a.ldy, count, left, old);
-  for (int first_rank = 0; first_rank < w.rank; first_rank += kRanks) {
-    if (first_rank > 0) __syncthreads();  // all are done with the ranks before
-    load_tile(a, w, first, count, first_rank, u);
-    const int ranks = min(kRanks, w.rank - first_rank);
-    float factors[kRanks][kOutputs];
-    GPU_UNROLL
-    for (int i = 0; i < kRanks; ++i) {
-      lora::load(w.b + (first_rank + min(i, ranks - 1)) * a.out, output, a.out, factors[i]);
-    }
-    __syncthreads();  // u is there for all
-    GPU_UNROLL
-    for (int i = 0; i < kRanks; ++i) {
-      if (i >= ranks) continue;
-      GPU_UNROLL
-      for (int r = 0; r < kExpandRows; ++r) {
-        const float4 four = u[i][r / 4];
-        const float each = r % 4 == 0 ? four.x : r % 4 == 1 ? four.y : r % 4 == 2 ? four.z : four.w;
-        GPU_UNROLL
-        for (int j = 0; j < kOutputs; ++j) sums[r][j] = fmaf(factors[i][j], each, sums[r][j]);
-      }
-    }
-  }
+  lora::sum_ranks<true>({w.b, w.rank, a.out, a.u + first * a.most_rank, a.most_rank, count}, output, sums);
   if (left <= 0) return;
   float onto[kExpandRows][kOutputs] = {};
   if (a.onto != nullptr) load_rows(a.onto + at, a.ldy, count, left, onto);

@@ -100,44 +100,6 @@ __global__ void __launch_bounds__(kBackWarps* kWarp, 1) back_shrink_kernel(LoraB
   p.u[(first + row) * p.rank + first_rank + rank] = p.scale * sum;
 }
 
-// u of a tile, from rank `first_rank` on: u[i][r / 4] has rank i of rows r .. r + 3.
-__device__ __forceinline__ void load_u(const Projection& p, int64_t first, int count, int64_t first_rank,
-                                       float4 (&u)[kRanks][kExpandRows / 4]) {
-  if (threadIdx.x >= kRanks * kExpandRows) return;
-  const int i = int(threadIdx.x) % kRanks, row = int(threadIdx.x) / kRanks;
-  const int64_t rank = first_rank + i;
-  reinterpret_cast<float*>(u[i])[row] = rank < p.rank && row < count ? p.u[(first + row) * p.rank + rank] : 0.0f;
-}
-
-// sums[r][j] of one projection, of a tile's rows and the thread's outputs. All threads of the block call.
-template <bool kVector>
-__device__ __forceinline__ void sum_ranks(const LoraBack& a, const Projection& p, int64_t first, int count, int64_t output,
-                                          float (&sums)[kExpandRows][kOutputs]) {
-  __shared__ float4 u[kRanks][kExpandRows / 4];
-  for (int64_t first_rank = 0; first_rank < p.rank; first_rank += kRanks) {
-    const int ranks = int(min(int64_t(kRanks), p.rank - first_rank));
-    float factors[kRanks][kOutputs];
-    GPU_UNROLL
-    for (int i = 0; i < kRanks; ++i) {
-      lora::load_factors<kVector>(p.a + (first_rank + min(i, ranks - 1)) * a.in, output, a.in, factors[i]);
-    }
-    __syncthreads();  // all are done with the ranks and projections before
-    load_u(p, first, count, first_rank, u);
-    __syncthreads();  // u is there for all
-    GPU_UNROLL
-    for (int i = 0; i < kRanks; ++i) {
-      if (i >= ranks) continue;
-      GPU_UNROLL
-      for (int r = 0; r < kExpandRows; ++r) {
-        const float4 four = u[i][r / 4];
-        const float each = r % 4 == 0 ? four.x : r % 4 == 1 ? four.y : r % 4 == 2 ? four.z : four.w;
-        GPU_UNROLL
-        for (int j = 0; j < kOutputs; ++j) sums[r][j] = fmaf(factors[i][j], each, sums[r][j]);
-      }
-    }
-  }
-}
-
 // A tile of rows and a thread's outputs of dx, which all projections are added to before it goes back.
 template <bool kVector>
 __device__ __forceinline__ void expand_back(const LoraBack& a, int64_t first, int count, int64_t output) {
@@ -151,7 +113,8 @@ __device__ __forceinline__ void expand_back(const LoraBack& a, int64_t first, in
   GPU_UNROLL_1
   for (int64_t i = 0; i < a.count; ++i) {
     float sums[kExpandRows][kOutputs] = {};
-    sum_ranks<kVector>(a, a.projections[i], first, count, output, sums);
+    const Projection& p = a.projections[i];
+    lora::sum_ranks<kVector>({p.a, p.rank, a.in, p.u + first * p.rank, p.rank, count}, output, sums);
     GPU_UNROLL
     for (int r = 0; r < kExpandRows; ++r) {
       GPU_UNROLL

@@ -239,4 +239,49 @@ __device__ __forceinline__ void store_outputs(float* to, int64_t count, const fl
   }
 }
 
+// A tile of kExpandRows rows under the same factors, of which `count` are there.
+struct ExpandTile {
+  const bf16* factors;  // [rank][width]
+  int64_t rank, width;
+  const float* u;  // rows, ldu floats apart
+  int64_t ldu;
+  int count;
+};
+
+// u of a tile, from rank `first_rank` on: u[i][r / 4] has rank i of rows r .. r + 3.
+__device__ __forceinline__ void load_u(const ExpandTile& t, int64_t first_rank, float4 (&u)[kRanks][kExpandRows / 4]) {
+  if (threadIdx.x >= kRanks * kExpandRows) return;
+  const int i = int(threadIdx.x) % kRanks, row = int(threadIdx.x) / kRanks;
+  const int64_t rank = first_rank + i;
+  reinterpret_cast<float*>(u[i])[row] = rank < t.rank && row < t.count ? t.u[row * t.ldu + rank] : 0.0f;
+}
+
+// sums[r][j] go on by the ranks, of a tile's rows and the thread's outputs. All threads of the block call.
+template <bool kVector>
+__device__ __forceinline__ void sum_ranks(const ExpandTile& t, int64_t output, float (&sums)[kExpandRows][kOutputs]) {
+  __shared__ float4 u[kRanks][kExpandRows / 4];
+  for (int64_t first_rank = 0; first_rank < t.rank; first_rank += kRanks) {
+    const int ranks = int(min(int64_t(kRanks), t.rank - first_rank));
+    float factors[kRanks][kOutputs];
+    GPU_UNROLL
+    for (int i = 0; i < kRanks; ++i) {
+      load_factors<kVector>(t.factors + (first_rank + min(i, ranks - 1)) * t.width, output, t.width, factors[i]);
+    }
+    __syncthreads();  // all are done with what was there before
+    load_u(t, first_rank, u);
+    __syncthreads();  // u is there for all
+    GPU_UNROLL
+    for (int i = 0; i < kRanks; ++i) {
+      if (i >= ranks) continue;
+      GPU_UNROLL
+      for (int r = 0; r < kExpandRows; ++r) {
+        const float4 four = u[i][r / 4];
+        const float each = r % 4 == 0 ? four.x : r % 4 == 1 ? four.y : r % 4 == 2 ? four.z : four.w;
+        GPU_UNROLL
+        for (int j = 0; j < kOutputs; ++j) sums[r][j] = fmaf(factors[i][j], each, sums[r][j]);
+      }
+    }
+  }
+}
+
 }  // namespace tandem::cuda::lora
