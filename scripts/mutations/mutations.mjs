@@ -1170,6 +1170,29 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'GPU engine: the wanted rows of the last layer do not go back to their places',
+    edits: [
+      {
+        file: 'native/src/device/forward.cc',
+        search:
+          '  cuda::gather_rows({picked_.data(), h, rest.rows, batch.wanted_places, hidden_.data(), h, batch.rows, h}, stream_.get());\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: the wanted rows of the last layer have the adapters of the first',
+    edits: [
+      {
+        file: 'native/src/device/layers.cc',
+        search: 'rest.row_adapters = batch.wanted_adapters;',
+        replace: 'rest.row_adapters = batch.row_adapters;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'GPU engine: a product leaves its adapters out',
     edits: [
       {

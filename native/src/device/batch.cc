@@ -167,11 +167,23 @@ void send_adapters(const Adapters& adapters, int64_t layers, cuda::Inputs& input
   out.adapters = inputs.put(table);
 }
 
+void send_wanted(const std::vector<int32_t>& wanted, const Adapters& adapters, cuda::Inputs& inputs, Batch& out) {
+  std::vector<int32_t> places(size_t(out.rows), -1), rows;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    places[size_t(wanted[i])] = int32_t(i);
+    if (!adapters.rows.empty()) rows.push_back(adapters.rows[size_t(wanted[i])]);
+  }
+  out.wanted = inputs.put(wanted);
+  out.wanted_count = int64_t(wanted.size());
+  out.wanted_places = inputs.put(places);
+  out.wanted_adapters = inputs.put(rows);
+}
+
 }  // namespace
 
 size_t batch_bytes(const BatchSizes& s, int64_t layers) {
   using cuda::Inputs;
-  return 4 * Inputs::bytes_of<int32_t>(s.rows) + 2 * Inputs::bytes_of<cuda::AttentionTile>(s.tiles) +
+  return 7 * Inputs::bytes_of<int32_t>(s.rows) + 2 * Inputs::bytes_of<cuda::AttentionTile>(s.tiles) +
          Inputs::bytes_of<cuda::PrefixTile>(s.prefixes) + Inputs::bytes_of<cuda::PrefixMember>(s.rows) +
          Inputs::bytes_of<int32_t>(s.table) + Inputs::bytes_of<cuda::LoraWeights>(layers * model::kModules * s.adapters);
 }
@@ -232,6 +244,7 @@ Batch send_batch(const model::ForwardBatch& batch, const model::Spec& spec, cons
   out.adapter_count = size ? size->adapters : int64_t(adapters.distinct.size());
   out.most_rank = size ? size->rank : adapters.most_rank;
   send_adapters(adapters, spec.layers, inputs, out);
+  if (!size && int64_t(batch.wanted.size()) < out.rows) send_wanted(batch.wanted, adapters, inputs, out);
   inputs.send(stream);
   return out;
 }

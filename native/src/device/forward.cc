@@ -11,11 +11,22 @@ Forward::Forward(const model::Spec& spec, const Weights& weights, const Sizes& s
 
 void Forward::run(const Batch& batch) {
   layers_.embed(batch, hidden_.data());
+  const bool narrows = batch.wanted_places != nullptr && batch.wanted_count <= sizes_.logit_rows;
   for (int64_t i = 0; i < spec_.layers; ++i) {
+    if (narrows && i + 1 == spec_.layers) return run_wanted(batch, i);
     layers_.attend(batch, i, kv_layer(i), hidden_.data());
     layers_.feed_forward(batch, i, hidden_.data());
   }
   layers_.settle(hidden_.data());
+}
+
+void Forward::run_wanted(const Batch& batch, int64_t layer) {
+  const int64_t h = spec_.hidden_size;
+  const Batch rest = layers_.attend_wanted(batch, layer, kv_layer(layer), hidden_.data(), picked_.data());
+  if (rest.rows == 0) return;
+  layers_.feed_forward(rest, layer, picked_.data());
+  layers_.settle(picked_.data());
+  cuda::gather_rows({picked_.data(), h, rest.rows, batch.wanted_places, hidden_.data(), h, batch.rows, h}, stream_.get());
 }
 
 const float* Forward::logits(const int32_t* from, int64_t count) {

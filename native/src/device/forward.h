@@ -10,7 +10,7 @@ class Forward {
   Forward(const model::Spec& spec, const Weights& weights, const Sizes& sizes, cuda::Stream& stream);
 
   void run(const Batch& batch);
-  // The final residual stream of a row of the last run.
+  // The final residual stream of a wanted row of the last run.
   const float* hidden(int64_t row) const { return hidden_.data() + row * spec_.hidden_size; }
   // Rows of vocab floats, for at most sizes.logit_rows hidden rows: from[i] is a row of the last run, or -1 where the row lies in
   // picked(i) already.
@@ -22,6 +22,8 @@ class Forward {
   void write_page(int32_t page, const uint8_t* bytes);
 
  private:
+  // The last layer, of whose rows only the wanted ones go on when their keys and values are stored; and these rows' places in hidden_.
+  void run_wanted(const Batch& batch, int64_t layer);
   cuda::KvLayer kv_layer(int64_t layer);
 
   const model::Spec& spec_;

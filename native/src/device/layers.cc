@@ -65,19 +65,46 @@ void Layers::logits(float* rows, int64_t count, float* out) {
 }
 
 void Layers::attend(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap) {
-  using model::Product;
+  const bf16* queries = store(batch, index, kv, hidden, tap);
+  bf16* attended = tap && tap->attended ? tap->attended : activation_.data();
+  run_attention(batch, index, kv, queries, attended, tap ? tap->log_sums : nullptr);
+  add_attended(batch, index, attended, hidden, tap);
+}
+
+Batch Layers::attend_wanted(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, float* wanted) {
+  const bf16* queries = store(batch, index, kv, hidden, nullptr);
+  Batch rest = batch;
+  rest.rows = batch.wanted_count;
+  rest.row_adapters = batch.wanted_adapters;
+  if (rest.rows == 0) return rest;
+  run_attention(batch, index, kv, queries, activation_.data(), nullptr);
+  const auto gather = [&](const float* from, float* to, int64_t width) {
+    cuda::gather_rows({from, width, batch.rows, batch.wanted, to, width, rest.rows, width}, stream_.get());
+  };
+  gather(hidden, wanted, spec_.hidden_size);
+  // Two bf16 to a float; the queries have been used.
+  gather(reinterpret_cast<const float*>(activation_.data()), reinterpret_cast<float*>(queries_.data()), spec_.query_size() / 2);
+  add_attended(rest, index, queries_.data(), wanted, nullptr);
+  return rest;
+}
+
+bf16* Layers::store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap) {
   const Layer& layer = weights_.layers[size_t(index)];
+  normalise(hidden, batch.rows, layer.attention_norm);
   // Nothing else reads or changes what the products give.
   const bool leave = tap == nullptr;
-  normalise(hidden, batch.rows, layer.attention_norm);
-  const cuda::Parts parts = project(batch, index, Product::kQkv, layer.qkv, activation_.data(), wide_.data(), nullptr, leave, tap);
+  const cuda::Parts parts = project(batch, index, model::Product::kQkv, layer.qkv, activation_.data(), wide_.data(), nullptr, leave, tap);
   bf16* queries = tap && tap->queries ? tap->queries : queries_.data();
   rotate_and_store(batch, index, kv, parts, queries, tap ? tap->qk : nullptr);
   if (tap) cuda::copy_slots(kv, tap->copies, tap->copy_count, stream_.get());
-  bf16* attended = tap && tap->attended ? tap->attended : activation_.data();
-  run_attention(batch, index, kv, queries, attended, tap ? tap->log_sums : nullptr);
+  return queries;
+}
+
+void Layers::add_attended(const Batch& batch, int64_t index, const bf16* attended, float* hidden, const LayerTap* tap) {
+  const Layer& layer = weights_.layers[size_t(index)];
+  const bool leave = tap == nullptr && layer.output_bias.size() == 0;
   float* out = tap ? tap->middle : hidden;
-  residual_ = project(batch, index, Product::kOutput, layer.output, attended, out, hidden, leave && layer.output_bias.size() == 0, tap);
+  residual_ = project(batch, index, model::Product::kOutput, layer.output, attended, out, hidden, leave, tap);
   add_bias(layer.output_bias, batch.rows, out);
 }
 

@@ -38,6 +38,9 @@ class Layers {
   // Attention and what is around it, added to the residual stream of the batch's rows, or with a tap to where that wants it; likewise the MLP.
   void attend(const Batch& batch, int64_t layer, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap = nullptr);
   void feed_forward(const Batch& batch, int64_t layer, float* hidden, const LayerTap* tap = nullptr);
+  // As attend(), but what attention adds is made for the batch's wanted rows alone, whose residual stream goes to `wanted`, one behind the
+  // other; what comes back is the batch of these.
+  Batch attend_wanted(const Batch& batch, int64_t layer, const cuda::KvLayer& kv, float* hidden, float* wanted);
   // Serving leaves the parts of a product to what reads it next; after this the residual stream is whole.
   void settle(float* hidden);
   // Rows of the final residual stream to rows of vocab floats.
@@ -48,6 +51,10 @@ class Layers {
   const float* sines() const { return sines_.data(); }
 
  private:
+  // Makes the rows' queries, and stores their keys and values.
+  bf16* store(const Batch& batch, int64_t layer, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap);
+  // What the rows attended to, through the output projection to the residual stream.
+  void add_attended(const Batch& batch, int64_t layer, const bf16* attended, float* hidden, const LayerTap* tap);
   void rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts, bf16* queries, bf16* qk);
   void run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out, float* log_sums);
   // What parts are left of the residual stream's last product are added to it first.
