@@ -27,7 +27,8 @@ function baselinesFor(folder, result) {
 
 function check(file, { baselines, tolerance }) {
   const result = readJson(file);
-  if (!Array.isArray(result.cases)) throw new Error(`${file}: these are no results of a benchmark: there are no cases.`);
+  if (!Array.isArray(result.cases))
+    throw new Error(`${file}: these are no results of a benchmark: there are no cases.`);
   const known = baselinesFor(baselines, result);
   if (known.length === 0)
     throw new Error(`${file}: there is no baseline of this machine (${result.machine.gpu ?? result.machine.cpu}).`);

@@ -61,14 +61,17 @@ describe('the committed baselines', () => {
 
   test.each(files)('%s can be compared with', (file) => {
     const { machine, cases } = JSON.parse(readFileSync(path.join(folder, file), 'utf8')) as Baseline;
-    expect(machine).toMatchObject(machine.gpu === undefined ? { cpu: expect.any(String) } : { gpu: expect.any(String) });
+    expect(machine).toMatchObject(
+      machine.gpu === undefined ? { cpu: expect.any(String) } : { gpu: expect.any(String) },
+    );
     expect(cases.length).toBeGreaterThan(0);
     for (const one of cases) {
       expect(one).toMatchObject({ name: expect.any(String), unit: expect.any(String) });
       expect(one.tandem.median).toBeTypeOf('number');
     }
     const names = cases.map(({ name }) => name);
-    expect(compareCases({ cases }, { cases }, 0.1).map(({ name }) => name)).toEqual(names);
+    const compared = compareCases({ cases }, { cases }, 0.1) as { name: string }[];
+    expect(compared.map(({ name }) => name)).toEqual(names);
   });
 });
 
