@@ -147,9 +147,16 @@ class SqliteThreadDriver implements Driver {
   }
 }
 
+/** All migrations are one transaction: one that a kill cuts off leaves nothing behind that the next start would stumble over. */
+class SqliteThreadAdapter extends SqliteAdapter {
+  override get supportsTransactionalDdl(): boolean {
+    return true;
+  }
+}
+
 export function sqliteThreadDialect(client: SqliteClient): Dialect {
   return {
-    createAdapter: () => new SqliteAdapter(),
+    createAdapter: () => new SqliteThreadAdapter(),
     createDriver: () => new SqliteThreadDriver(client),
     createIntrospector: (db: Kysely<unknown>) => new SqliteIntrospector(db),
     createQueryCompiler: () => new SqliteQueryCompiler(),

@@ -1,12 +1,14 @@
 import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { CompiledQuery, QueryResult } from 'kysely';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createKey, KeyCache } from '../../../src/control/store/api-keys.ts';
 import { Database } from '../../../src/control/store/database.ts';
 import { DataDirLock } from '../../../src/control/store/data-dir-lock.ts';
 import { KeyRepository } from '../../../src/control/store/key-repository.ts';
 import { MIGRATIONS } from '../../../src/control/store/migrations/list.ts';
+import { SqliteClient } from '../../../src/control/store/sqlite-client.ts';
 
 const TABLES = [
   'api_keys',
@@ -47,6 +49,37 @@ test('migrations run once, in order', async () => {
     expect(names.sort()).toEqual(TABLES);
   }
 });
+
+/** Opens the database; the process ends before the `at`-th statement: none runs any more, not even a rollback. True: it ended there. */
+async function cutOff(path: string, at: number): Promise<boolean> {
+  const real = SqliteClient.prototype.executeQuery;
+  let statements = 0;
+  SqliteClient.prototype.executeQuery = async function <R>(this: SqliteClient, query: CompiledQuery) {
+    if (++statements >= at) throw new Error('killed');
+    return (await real.call(this, query)) as QueryResult<R>;
+  };
+  try {
+    await (await Database.open(path)).close();
+    return false;
+  } catch {
+    return true;
+  } finally {
+    SqliteClient.prototype.executeQuery = real;
+  }
+}
+
+test('migrations that are cut off before any statement are made by the next start', async () => {
+  let at = 1;
+  for (let cut = true; cut; at++) {
+    const path = join(directory, String(at));
+    cut = await cutOff(path, at);
+    const database = await Database.open(path);
+    const names = (await database.db.introspection.getTables()).map((table) => table.name);
+    await database.close();
+    expect(names.sort(), `cut off before statement ${at}`).toEqual(TABLES);
+  }
+  expect(at).toBeGreaterThan(30);
+}, 120_000);
 
 test('durable settings are on', async () => {
   await withDatabase(async ({ db }) => {
