@@ -21,17 +21,23 @@ export function serveParent(addon: () => NativeAddon): void {
   process.on('SIGTERM', () => {});
 }
 
-class ProcessPort implements EnginePort {
+export class ProcessPort implements EnginePort {
+  readonly #channel: Pick<NodeJS.Process, 'connected' | 'send'>;
   #unsent = 0;
-  #caughtUp: (() => void) | null = null;
+  /** Of everybody who waits until all has left: the loop, and whoever else sent when it was behind. */
+  readonly #waiting: (() => void)[] = [];
+
+  constructor(channel: Pick<NodeJS.Process, 'connected' | 'send'> = process) {
+    this.#channel = channel;
+  }
 
   send(message: FromEngine): Promise<void> | undefined {
-    if (!process.connected) return undefined;
+    if (!this.#channel.connected) return undefined;
     this.#unsent++;
-    process.send?.(message, undefined, undefined, () => this.#sent());
+    this.#channel.send?.(message, undefined, undefined, () => this.#sent());
     // What comes before 'exit' must have left this process.
     if (this.#unsent < MAX_UNSENT && message.type !== 'failed') return undefined;
-    return new Promise((resolve) => (this.#caughtUp = resolve));
+    return new Promise((resolve) => this.#waiting.push(resolve));
   }
 
   exit(code: number, message?: string): void {
@@ -41,8 +47,7 @@ class ProcessPort implements EnginePort {
 
   #sent(): void {
     this.#unsent--;
-    if (this.#unsent > 0 || !this.#caughtUp) return;
-    this.#caughtUp();
-    this.#caughtUp = null;
+    if (this.#unsent > 0) return;
+    for (const caughtUp of this.#waiting.splice(0)) caughtUp();
   }
 }
