@@ -1,7 +1,7 @@
 /** SQL of training jobs and their events. A state changes with its event in one transaction, through the lifecycle's table. */
 import { randomUUID } from 'node:crypto';
 import type { Kysely, Selectable, Transaction } from 'kysely';
-import { transition, type JobState } from '../lifecycle.ts';
+import { transition, TransitionError, type JobState } from '../lifecycle.ts';
 import type { JobEventsTable, JobsTable, Tables } from './tables.ts';
 
 export interface StoredJob {
@@ -169,10 +169,11 @@ export class JobRepository {
     return row === undefined ? null : fromRow(row);
   }
 
-  /** Throws TransitionError where the job is not queued. */
+  /** Throws TransitionError where the job is not queued, or is to be cancelled. */
   async start(id: string, at: string): Promise<void> {
     await this.#db.transaction().execute(async (trx) => {
       const job = await requireJob(trx, id);
+      if (job.cancel_requested !== 0) throw new TransitionError('job', 'cancelled', 'start');
       const state = transition('job', job.state, 'start');
       const changes = { state, attempts: job.attempts + 1, started_at: job.started_at ?? at };
       await trx.updateTable('jobs').set(changes).where('id', '=', id).execute();
@@ -211,11 +212,11 @@ export class JobRepository {
     });
   }
 
-  /** False where the job had such an event before, or has gone. */
+  /** False where the job had such an event before, has ended or has gone. */
   async append(id: string, event: NewEvent): Promise<boolean> {
     return this.#db.transaction().execute(async (trx) => {
-      const job = await trx.selectFrom('jobs').select('id').where('id', '=', id).executeTakeFirst();
-      return job === undefined ? false : insertEvent(trx, id, event);
+      const job = await trx.selectFrom('jobs').select('ended_at').where('id', '=', id).executeTakeFirst();
+      return job?.ended_at === null ? insertEvent(trx, id, event) : false;
     });
   }
 
@@ -242,13 +243,13 @@ export class JobRepository {
     });
   }
 
-  /** True where the job runs and has now been asked to stop. */
+  /** True where the job has not ended and has now been asked to. */
   async requestCancel(id: string): Promise<boolean> {
     const result = await this.#db
       .updateTable('jobs')
       .set({ cancel_requested: 1 })
       .where('id', '=', id)
-      .where('state', '=', 'running')
+      .where('ended_at', 'is', null)
       .executeTakeFirst();
     return result.numUpdatedRows > 0n;
   }

@@ -1,11 +1,14 @@
 /** Interruptions: stops, crashes of the process, crash loops, a full disk. What was acknowledged goes on. */
+import { once } from 'node:events';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { pino } from 'pino';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { Database } from '../../../src/control/store/database.ts';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { FolderBlobStore, type BlobStore } from '../../../src/control/store/blob-store.ts';
+import { JobLoop } from '../../../src/control/training/jobs/job-loop.ts';
 import { StoredEvents } from '../../../src/control/training/jobs/stored-ports.ts';
 import { allEvents, BASE, createModel, finished, group, startPlane, type Plane } from './plane.ts';
 
@@ -154,6 +157,58 @@ test('a cancel that the process did not live to carry out is carried out', async
   expect(await plane.json(`${JOBS}/${job}`)).toMatchObject({ status: 'cancelled' });
 });
 
+/** Lets the loop go as far as it can between any two of a cancel's own queries. */
+class SlowCancel extends JobRepository {
+  between = (): Promise<void> => Promise.resolve();
+  override async requestCancel(id: string): Promise<boolean> {
+    await this.between();
+    const asked = await super.requestCancel(id);
+    await this.between();
+    return asked;
+  }
+  override async find(id: string) {
+    const found = await super.find(id);
+    await this.between();
+    return found;
+  }
+}
+
+test.each([1, 2, 3])(
+  'a cancel that meets the start of its job, at instant %d, stops it and ends it once',
+  async (at) => {
+    const plane = await start({ paused: true });
+    const { id: modelId } = await createModel(plane, 'agent');
+    const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+    const repository = new SlowCancel(plane.database.db);
+    let running = false;
+    const loop: JobLoop = new JobLoop({
+      repository,
+      blobs: new FolderBlobStore(join(dataDir, 'blobs')),
+      run: async (_job, signal) => {
+        running = true;
+        if (!signal.aborted) await once(signal, 'abort');
+        running = false;
+        return 'stopped';
+      },
+      maxAttempts: 3,
+      retryDelayMs: 1,
+      log: pino({ level: 'silent' }),
+    });
+    let instants = 0;
+    repository.between = async () => {
+      if (++instants !== at) return;
+      await loop.start();
+      // Until it has taken the job, or found nothing to take.
+      for (let turn = 0; turn < 50 && !running; turn++) await new Promise((resolve) => setTimeout(resolve, 1));
+    };
+    await loop.cancel(job);
+    expect(running).toBe(false);
+    expect((await repository.find(job))?.state).toBe('cancelled');
+    expect(await repository.events(job, -1, 100)).toMatchObject([{ sequence: 0, type: 'training_failed' }]);
+    await loop.stop();
+  },
+);
+
 test('an event is on the disk when its writer goes on', async () => {
   const plane = await start({ paused: true });
   const { id: modelId } = await createModel(plane, 'agent');
@@ -183,7 +238,14 @@ test('two ends of one job cannot be', async () => {
   const event = (key: string) => ({ key, type: 'training_failed', data: { error_message: 'x' }, at: 'now' });
   expect(await jobs.end(job, 'fail', event('end'))).toBeNull();
   expect(await jobs.end(job, 'cancel', event('other'))).toBeNull();
-  await expect(jobs.append(job, event('third'))).rejects.toMatchObject({ code: 'SQLITE_CONSTRAINT_UNIQUE' });
+  // Nothing comes after the end; whoever tries without looking is refused by the database.
+  expect(await jobs.append(job, event('third'))).toBe(false);
+  expect(await jobs.append(job, { ...event('step-99'), type: 'gradient_step' })).toBe(false);
+  const { at: created_at, key, type } = event('third');
+  const row = { job_id: job, sequence: 99, key, id: 'third', type, data: '{}', created_at };
+  await expect(plane.database.db.insertInto('job_events').values(row).execute()).rejects.toMatchObject({
+    code: 'SQLITE_CONSTRAINT_UNIQUE',
+  });
   await expect(jobs.start(job, 'now')).rejects.toThrow('A job that is succeeded cannot start.');
   expect(await allEvents(plane, job)).toEqual(events);
 });

@@ -25,6 +25,7 @@ export interface JobLoopOptions {
 
 /** Key of a job's last event. */
 const END = 'end';
+const CANCELLED_MESSAGE = 'The job was cancelled.';
 const MAX_DELAY_FACTOR = 64;
 /** Entities whose turn is remembered; one that is forgotten is as one that had none. */
 const MAX_SERVED = 10_000;
@@ -56,7 +57,7 @@ export class JobLoop {
   async start(): Promise<void> {
     for (const job of await this.#options.repository.running()) {
       this.#options.log.warn({ job: job.id, attempts: job.attempts }, 'a job was cut off and goes on');
-      if (job.cancelRequested) await this.end(job.id, 'cancel', 'The job was cancelled.');
+      if (job.cancelRequested) await this.end(job.id, 'cancel', CANCELLED_MESSAGE);
       else await this.#options.repository.requeue(job.id, true);
     }
     this.#stopped = false;
@@ -76,14 +77,10 @@ export class JobLoop {
 
   /** A queued job ends now; a running one when it has come to rest. */
   async cancel(jobId: string): Promise<void> {
-    const { repository } = this.#options;
-    if (await repository.requestCancel(jobId)) {
-      await this.#abort((job) => job.id === jobId, CANCELLED);
-      return;
-    }
-    const job = await repository.find(jobId);
-    if (job === null || hasEnded(job.state)) return;
-    await this.end(jobId, 'cancel', 'The job was cancelled.');
+    // From here on it is not started any more; one that has been is found by the abort.
+    if (!(await this.#options.repository.requestCancel(jobId))) return;
+    await this.#abort((job) => job.id === jobId, CANCELLED);
+    await this.#settle(jobId, false);
   }
 
   /** Resolves when nothing trains the model. */
@@ -137,6 +134,10 @@ export class JobLoop {
     const job = await repository.nextQueued(this.#served);
     if (job === null || this.#stopped) return false;
     this.#served = [...this.#served.filter((entity) => entity !== job.entity), job.entity].slice(-MAX_SERVED);
+    if (job.cancelRequested) {
+      await this.end(job.id, 'cancel', CANCELLED_MESSAGE);
+      return true;
+    }
     if (job.attempts >= maxAttempts) {
       await this.end(job.id, 'fail', `The job was interrupted ${job.attempts} times in a row without progress.`);
       return true;
@@ -200,7 +201,7 @@ export class JobLoop {
     const { repository } = this.#options;
     const job = await repository.find(jobId);
     if (job === null || hasEnded(job.state)) return;
-    if (job.cancelRequested) await this.end(jobId, 'cancel', 'The job was cancelled.');
+    if (job.cancelRequested) await this.end(jobId, 'cancel', CANCELLED_MESSAGE);
     else await repository.requeue(jobId, counts);
   }
 
