@@ -135,7 +135,7 @@ export class JobRepository {
       .selectFrom('jobs')
       .select(({ fn }) => fn.countAll<number>().as('count'))
       .where('model_id', '=', modelId)
-      .where('state', 'in', ['queued', 'running'])
+      .where('ended_at', 'is', null)
       .executeTakeFirstOrThrow();
     return count;
   }
@@ -267,6 +267,18 @@ export class JobRepository {
     return rows.map(fromEventRow);
   }
 
+  /** Null where it has told nothing under this key. */
+  async event(id: string, key: string): Promise<StoredEvent | null> {
+    const row = await this.#db
+      .selectFrom('job_events')
+      .selectAll()
+      .where('job_id', '=', id)
+      .where('key', '=', key)
+      .executeTakeFirst();
+    return row === undefined ? null : fromEventRow(row);
+  }
+
+  /** For a type that is among a job's last events: the search goes back through all that came after it. */
   async lastEvent(id: string, type: string): Promise<StoredEvent | null> {
     const row = await this.#db
       .selectFrom('job_events')
@@ -277,16 +289,6 @@ export class JobRepository {
       .limit(1)
       .executeTakeFirst();
     return row === undefined ? null : fromEventRow(row);
-  }
-
-  async countEvents(id: string, type: string): Promise<number> {
-    const { count } = await this.#db
-      .selectFrom('job_events')
-      .select(({ fn }) => fn.countAll<number>().as('count'))
-      .where('job_id', '=', id)
-      .where('type', '=', type)
-      .executeTakeFirstOrThrow();
-    return count;
   }
 
   /** Sequence of an event of this job; null where it has none of this id. */
@@ -309,14 +311,17 @@ async function insertEvent(trx: Transaction<Tables>, jobId: string, event: NewEv
     .where('key', '=', event.key)
     .executeTakeFirst();
   if (known !== undefined) return false;
-  const { next } = await trx
+  // Not their number, which takes the longer the more there are.
+  const last = await trx
     .selectFrom('job_events')
-    .select(({ fn }) => fn.countAll<number>().as('next'))
+    .select('sequence')
     .where('job_id', '=', jobId)
-    .executeTakeFirstOrThrow();
+    .orderBy('sequence', 'desc')
+    .limit(1)
+    .executeTakeFirst();
   const row: JobEventsTable = {
     job_id: jobId,
-    sequence: next,
+    sequence: last === undefined ? 0 : last.sequence + 1,
     key: event.key,
     id: randomUUID(),
     type: event.type,

@@ -118,17 +118,7 @@ export class ModelRepository {
       if (model === undefined) return null;
       const published = { ...checkpoint, step: model.next_step };
       await insertCheckpoint(trx, published);
-      // What its job told of the step before the step was there.
-      const told = await trx
-        .selectFrom('run_history')
-        .select('data')
-        .where('model_id', '=', checkpoint.modelId)
-        .where('step', '=', published.step)
-        .where('key', 'like', `${checkpoint.jobId ?? ''}/%`)
-        .execute();
-      for (const { data } of told) {
-        await upsertMetrics(trx, published.id, JSON.parse(data) as Record<string, number>);
-      }
+      if (published.jobId !== null) await upsertMetrics(trx, published.id, await toldMetrics(trx, published));
       await trx
         .updateTable('models')
         .set({ next_step: model.next_step + 1 })
@@ -206,8 +196,8 @@ export class ModelRepository {
     const db = this.#db;
     const keys = await Promise.all([
       db.selectFrom('checkpoints').select('blob_key as key').execute(),
-      db.selectFrom('jobs').select('input_key as key').execute(),
-      db.selectFrom('jobs').select('snapshot_key as key').execute(),
+      db.selectFrom('jobs').select('input_key as key').where('input_key', 'is not', null).execute(),
+      db.selectFrom('jobs').select('snapshot_key as key').where('snapshot_key', 'is not', null).execute(),
       db.selectFrom('trajectory_logs').select('blob_key as key').execute(),
       db.selectFrom('artifact_files').select('blob_key as key').execute(),
     ]);
@@ -230,6 +220,24 @@ async function insertCheckpoint(trx: Transaction<Tables>, checkpoint: StoredChec
       created_at: checkpoint.createdAt,
     })
     .execute();
+}
+
+/** What its job told of the step before the step was there; the last of a name counts. */
+async function toldMetrics(
+  trx: Transaction<Tables>,
+  { modelId, step, jobId }: StoredCheckpoint,
+): Promise<Record<string, number>> {
+  const rows = await trx
+    .selectFrom('run_history')
+    .select('data')
+    .where('model_id', '=', modelId)
+    // Keys that begin with `jobId/`, as a range, which an index answers: `0` comes behind `/`.
+    .where('key', '>=', `${jobId}/`)
+    .where('key', '<', `${jobId}0`)
+    .where('step', '=', step)
+    .orderBy('sequence')
+    .execute();
+  return Object.fromEntries(rows.flatMap(({ data }) => Object.entries(JSON.parse(data) as Record<string, number>)));
 }
 
 async function deletedBefore(trx: Transaction<Tables>, id: string, entity: string): Promise<DeletedModel | null> {

@@ -35,7 +35,7 @@ export class StorageRepository {
         .selectFrom('jobs')
         .select(({ fn }) => fn.sum<number | null>('input_bytes').as('bytes'))
         .where('entity', '=', entity)
-        .where('input_key', 'is not', null)
+        .where('ended_at', 'is', null)
         .executeTakeFirst(),
     ]);
     return sums.reduce((total, sum) => total + (sum?.bytes ?? 0), 0);

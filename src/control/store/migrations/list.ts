@@ -4,10 +4,12 @@ import { entitiesAndKeys } from './0001-entities-and-keys.ts';
 import { training } from './0002-training.ts';
 import { storage } from './0003-storage.ts';
 import { deletedCheckpoints } from './0004-deleted-checkpoints.ts';
+import { growingTables } from './0005-growing-tables.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
   '0002-training': training,
   '0003-storage': storage,
   '0004-deleted-checkpoints': deletedCheckpoints,
+  '0005-growing-tables': growingTables,
 };

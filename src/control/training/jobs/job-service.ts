@@ -99,11 +99,12 @@ export class JobService {
     const { repository } = this.#options;
     const job = await repository.findOwned(id, entity);
     if (job === null) throw notFound('training job');
-    const started = await repository.lastEvent(id, 'training_started');
-    const count = started?.data['num_sequences'];
+    const count = (await repository.event(id, 'started'))?.data['num_sequences'];
+    // Steps are numbered from 1 without gaps.
+    const steps = (await repository.lastEvent(id, 'gradient_step'))?.data['gradient_step'];
     return {
       job,
-      gradientSteps: await repository.countEvents(id, 'gradient_step'),
+      gradientSteps: typeof steps === 'number' ? steps : 0,
       numSequences: typeof count === 'number' ? count : null,
     };
   }
