@@ -182,7 +182,7 @@ function createLoop(parts: Parts): JobLoop {
     baseModel: baseName(setup),
     adapterShape: { rank: settings.loraRank, alpha: settings.loraAlpha },
     inputs: new StoredInputs(repositories.jobs, inputs),
-    events: new StoredEvents(repositories.jobs, blobs),
+    events: new StoredEvents(repositories.jobs, blobs, log),
     snapshots: new StoredSnapshots(repositories.jobs, blobs, log),
     checkpoints: new StoredCheckpoints(repositories.models, repositories.jobs, blobs, registry),
     run: new StoredRunLog(repositories.logs, registry),

@@ -6,6 +6,7 @@ import { createHash, randomUUID } from 'node:crypto';
 import { mkdirSync } from 'node:fs';
 import { mkdir, open, readdir, rename, rm, stat, writeFile, type FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
+import type { Logger } from 'pino';
 
 const BLOB_AREAS = ['adapters', 'snapshots', 'trajectories', 'inputs', 'uploads'] as const;
 export type BlobArea = (typeof BLOB_AREAS)[number];
@@ -159,6 +160,17 @@ async function syncPath(path: string): Promise<void> {
     await handle.sync();
   } finally {
     await handle.close();
+  }
+}
+
+/** Objects that no row names any more. What cannot be removed now is swept at the next start: nobody who is done fails for it. */
+export async function removeUnnamed(
+  blobs: Pick<BlobStore, 'remove'>,
+  keys: readonly string[],
+  log: Pick<Logger, 'warn'>,
+): Promise<void> {
+  for (const key of keys) {
+    await blobs.remove(key).catch((error: unknown) => log.warn({ err: error, key }, 'a blob was not removed'));
   }
 }
 

@@ -213,7 +213,8 @@ test('an event is on the disk when its writer goes on', async () => {
   const plane = await start({ paused: true });
   const { id: modelId } = await createModel(plane, 'agent');
   const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
-  const events = new StoredEvents(new JobRepository(plane.database.db), new FolderBlobStore(join(dataDir, 'blobs')));
+  const blobs = new FolderBlobStore(join(dataDir, 'blobs'));
+  const events = new StoredEvents(new JobRepository(plane.database.db), blobs, pino({ level: 'silent' }));
   const other = await Database.open(dataDir);
   try {
     for (let step = 1; step <= 20; step++) {
@@ -291,6 +292,25 @@ test('a full disk is told, and nothing half is kept', async () => {
   expect((await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']))).at(-1)?.type).toBe(
     'training_ended',
   );
+});
+
+test('a job ends well where what it needs no more cannot be removed', async () => {
+  let refused = 0;
+  const stubborn = (store: BlobStore): BlobStore => ({
+    ...fullAtWill(store, () => false),
+    remove: (key) => {
+      if (key.startsWith('adapters/')) return store.remove(key);
+      refused++;
+      return Promise.reject(Object.assign(new Error('directory not empty'), { code: 'ENOTEMPTY' }));
+    },
+  });
+  const plane = await start({ blobs: stubborn });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId, 8)))['id']);
+  expect((await finished(plane, job)).at(-1)).toMatchObject({ type: 'training_ended', data: { step: 1 } });
+  expect(await plane.json(`${JOBS}/${job}`)).toMatchObject({ status: 'succeeded' });
+  // Snapshots that were replaced, the last one, and the job's data.
+  expect(refused).toBeGreaterThan(3);
 });
 
 test('the system check says what does not work', async () => {

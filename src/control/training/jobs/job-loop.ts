@@ -4,7 +4,7 @@
  */
 import type { Logger } from 'pino';
 import { hasEnded, TransitionError } from '../../lifecycle.ts';
-import type { BlobStore } from '../../store/blob-store.ts';
+import { removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
 import type { JobRepository, StoredJob } from '../../store/job-repository.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
 import { CANCELLED, type JobRest } from '../ports.ts';
@@ -100,10 +100,7 @@ export class JobLoop {
   async end(jobId: string, action: 'fail' | 'cancel', message: string): Promise<void> {
     const { repository, blobs, log } = this.#options;
     const event = { key: END, type: 'training_failed', data: { error_message: message }, at: new Date().toISOString() };
-    const needless = await repository.end(jobId, action, event);
-    for (const key of needless ?? []) {
-      await blobs.remove(key).catch((error: unknown) => log.warn({ err: error, key }, 'a blob was not removed'));
-    }
+    await removeUnnamed(blobs, (await repository.end(jobId, action, event)) ?? [], log);
   }
 
   async #abort(which: (job: StoredJob) => boolean, reason: string): Promise<void> {

@@ -2,7 +2,7 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import type { Logger } from 'pino';
-import { folderBytes, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
+import { folderBytes, removeUnnamed, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
 import type { JobRepository } from '../../store/job-repository.ts';
 import type { LogRepository } from '../../store/log-repository.ts';
 import type { ModelRepository, StoredCheckpoint } from '../../store/model-repository.ts';
@@ -67,10 +67,12 @@ export class StoredInputs implements JobInputs {
 export class StoredEvents implements JobEvents {
   readonly #jobs: JobRepository;
   readonly #blobs: BlobStore;
+  readonly #log: Logger;
 
-  constructor(jobs: JobRepository, blobs: BlobStore) {
+  constructor(jobs: JobRepository, blobs: BlobStore, log: Logger) {
     this.#jobs = jobs;
     this.#blobs = blobs;
+    this.#log = log;
   }
 
   /** The last event and the job's end are one write. */
@@ -82,8 +84,7 @@ export class StoredEvents implements JobEvents {
     }
     const cancelled = type === 'training_failed' && ((await this.#jobs.find(jobId))?.cancelRequested ?? false);
     const action = type === 'training_ended' ? 'succeed' : cancelled ? 'cancel' : 'fail';
-    const needless = await this.#jobs.end(jobId, action, event);
-    for (const blob of needless ?? []) await this.#blobs.remove(blob);
+    await removeUnnamed(this.#blobs, (await this.#jobs.end(jobId, action, event)) ?? [], this.#log);
   }
 }
 
@@ -116,7 +117,7 @@ export class StoredSnapshots implements JobSnapshots {
       const { bytes, sha256 } = await draft.write(SNAPSHOT_FILE, snapshot);
       await draft.seal();
       const before = await this.#jobs.setSnapshot(jobId, draft.key, sha256);
-      if (before !== null) await this.#blobs.remove(before);
+      await removeUnnamed(this.#blobs, before === null ? [] : [before], this.#log);
       return bytes;
     } catch (error) {
       await draft.discard();

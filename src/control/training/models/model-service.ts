@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import type { Logger } from 'pino';
 import { invalid } from '../../../schemas/validation-error.ts';
-import { folderBytes, type BlobStore } from '../../store/blob-store.ts';
+import { folderBytes, removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
 import type { ModelRepository, StoredCheckpoint, StoredModel } from '../../store/model-repository.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
 import { notFound, ServiceError, storageError } from '../service-error.ts';
@@ -153,7 +153,8 @@ export class ModelService {
       const checkpoints = registry.remove(modelId);
       await this.#options.stopJobs(modelId);
       await this.#forget(checkpoints.map(({ adapter }) => adapter.version));
-      await this.#removeBlobs(result.blobs.filter((key) => !key.startsWith('adapters/')));
+      const { blobs, log } = this.#options;
+      await removeUnnamed(blobs, result.blobs.filter((key) => !key.startsWith('adapters/')), log);
       this.#removeLater(result.blobs.filter((key) => key.startsWith('adapters/')));
     }
     return { deletedCheckpoints: result.deletedCheckpoints };
@@ -237,15 +238,7 @@ export class ModelService {
 
   /** A request that was admitted before the delete may still have to load its adapter. */
   #removeLater(keys: string[]): void {
-    setTimeout(() => void this.#removeBlobs(keys), ADAPTER_GRACE_MS).unref();
-  }
-
-  /** Rows that named them have gone; what stays behind is swept at the next start. */
-  async #removeBlobs(keys: string[]): Promise<void> {
-    for (const key of keys) {
-      await this.#options.blobs.remove(key).catch((error: unknown) => {
-        this.#options.log.warn({ err: error, key }, 'a blob was not removed');
-      });
-    }
+    const { blobs, log } = this.#options;
+    setTimeout(() => void removeUnnamed(blobs, keys, log), ADAPTER_GRACE_MS).unref();
   }
 }
