@@ -60,9 +60,21 @@ export class JobRunner {
       return 'failed';
     }
     // The step is there: what fails from here on does not make the job a failed one.
-    await engine.loadAdapter(checkpoint.adapter);
+    if (!(await this.#serves(engine.loadAdapter(checkpoint.adapter), signal))) return 'stopped';
     await events.append(job.id, 'end', 'training_ended', { step: checkpoint.step });
     return 'ended';
+  }
+
+  /** False where the job stops before an engine has answered, which may be starting for minutes. A cancel comes too late for that. */
+  async #serves(loading: Promise<void>, signal: AbortSignal): Promise<boolean> {
+    try {
+      await untilAborted(loading, signal);
+    } catch (error) {
+      if (!signal.aborted) throw error;
+      if (signal.reason !== CANCELLED) return false;
+      await loading;
+    }
+    return true;
   }
 
   /** What the client is told; null where the job only rests. */
@@ -153,7 +165,7 @@ export class JobRunner {
     from: JobSnapshot,
     signal: AbortSignal,
   ): Promise<{ plan: JobPlan; end: JobSnapshot }> {
-    const session = await this.#open(from.state);
+    const session = await this.#open(from.state, signal);
     // A call in the engine ends with the session, not with the step.
     const close = (): void => session.close();
     signal.addEventListener('abort', close, { once: true });
@@ -167,10 +179,13 @@ export class JobRunner {
     }
   }
 
-  async #open(state: TrainerState): Promise<TrainerSession> {
+  async #open(state: TrainerState, signal: AbortSignal): Promise<TrainerSession> {
+    const opening = this.#ports.engine.openTrainer(state);
     try {
-      return await this.#ports.engine.openTrainer(state);
+      // It waits for an engine that is starting, which the job need not.
+      return await untilAborted(opening, signal);
     } catch (error) {
+      if (signal.aborted) opening.then((session) => session.close()).catch(() => undefined);
       if (error instanceof TrainerLostError || !(error instanceof Error)) throw error;
       throw new TrainingFailedError(error.message);
     }
@@ -218,6 +233,21 @@ export class JobRunner {
 
 function finite(metrics: StepMetrics): StepMetrics {
   return Object.fromEntries(Object.entries(metrics).filter(([, value]) => Number.isFinite(value)));
+}
+
+/** Waits for the promise, or rejects with the signal's reason once it is aborted; what becomes of the promise then is its maker's. */
+async function untilAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
+  let leave = (): void => undefined;
+  const aborted = new Promise<never>((_, reject) => {
+    leave = () => reject(signal.reason);
+  });
+  signal.addEventListener('abort', leave, { once: true });
+  if (signal.aborted) leave();
+  try {
+    return await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener('abort', leave);
+  }
 }
 
 /** Waits where too many prompts are being rendered, instead of failing the job. */

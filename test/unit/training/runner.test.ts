@@ -1,6 +1,6 @@
 import { readFileSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect, it, vi } from 'vitest';
 import { RowRefusedError } from '../../../src/control/engine/training.ts';
 import type { TrainingEventType } from '../../../src/control/training/ports.ts';
 import { CANCELLED, type RlJob, type SftJob, type TrainingJob } from '../../../src/control/training/ports.ts';
@@ -356,6 +356,54 @@ describe('an interrupted job', () => {
       expect(await run(ports, rl(config))).toBe('ended');
       expect(filesOf(ports)).toEqual(filesOf(whole));
     }
+  });
+});
+
+describe('a job that stops while no engine is ready', () => {
+  it.each(['shutdown', CANCELLED])('does not wait for one to train with (%s)', async (reason) => {
+    const ports = memory();
+    let ready: (() => void) | null = null;
+    const open = ports.engine.openTrainer.bind(ports.engine);
+    ports.engine.openTrainer = async (state) => {
+      await new Promise<void>((resolve) => (ready = resolve));
+      return open(state);
+    };
+    const controller = new AbortController();
+    const rest = run(ports, rl(), controller.signal);
+    const getReady = await vi.waitUntil(() => ready);
+    controller.abort(reason);
+    expect(await rest).toBe(reason === CANCELLED ? 'failed' : 'stopped');
+    // The trainer that it gets after all is closed.
+    getReady();
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(ports.engine.open).toBe(0);
+    expect(ports.engine.calls).toBe(0);
+  });
+
+  it('does not wait for one to serve its step, and ends once there is one', async () => {
+    const ports = memory();
+    const controller = new AbortController();
+    const load = ports.engine.loadAdapter.bind(ports.engine);
+    ports.engine.loadAdapter = () => {
+      setImmediate(() => controller.abort('shutdown'));
+      return new Promise(() => undefined);
+    };
+    expect(await run(ports, rl(), controller.signal)).toBe('stopped');
+    expect(types(ports)).not.toContain('training_failed');
+    ports.engine.loadAdapter = load;
+    expect(await run(ports, rl())).toBe('ended');
+    expect(ports.made).toHaveLength(1);
+  });
+
+  it('has its step where it is cancelled too late', async () => {
+    const ports = memory();
+    const controller = new AbortController();
+    ports.engine.loadAdapter = async () => {
+      controller.abort(CANCELLED);
+      await new Promise((resolve) => setImmediate(resolve));
+    };
+    expect(await run(ports, rl(), controller.signal)).toBe('ended');
+    expect(types(ports).at(-1)).toBe('training_ended');
   });
 });
 
