@@ -11,14 +11,14 @@ export interface BackgroundWork {
   onPending: () => void;
 }
 
-/** Slices between steps are short: sequences wait for them. */
+/** What was saved up is paid in slices as short as this: sequences wait for them. What a step itself earns is paid whole behind it. */
 const SLICE_MICROS = 8000;
 /** When no step can run a slice may be long, as the next request interrupts it: going back and forth costs less then. */
 const IDLE_SLICE_MICROS = 50_000;
 /** A share smaller than this is saved up: a slice has a cost of its own. */
 const LEAST_MICROS = 500;
-/** Slices that are owed at most, after a long step. */
-const MOST_OWED_SLICES = 8;
+/** Owed at most, after a long step, and hence the longest pause between two steps. */
+const MOST_OWED_MICROS = 250_000;
 
 /** Grants slices: all of the time when no step can run, and a floor of it when steps follow one another. */
 export class BackgroundShare {
@@ -27,6 +27,8 @@ export class BackgroundShare {
   readonly #rate: number;
   readonly #now: () => number;
   #owedMicros = 0;
+  /** Of that, what may be paid between these two steps. */
+  #dueMicros = 0;
   #idling = false;
 
   /** `floor`: the share of time that the work gets however busy serving is; [0, 0.9]. */
@@ -70,14 +72,16 @@ export class BackgroundShare {
       this.#owedMicros = 0;
       return false;
     }
-    this.#owedMicros = Math.min(this.#owedMicros + stepMicros * this.#rate, MOST_OWED_SLICES * SLICE_MICROS);
+    const earned = stepMicros * this.#rate;
+    this.#owedMicros = Math.min(this.#owedMicros + earned, MOST_OWED_MICROS);
+    this.#dueMicros = Math.max(earned, SLICE_MICROS);
     return this.#owedMicros >= LEAST_MICROS;
   }
 
-  /** One slice of what is owed. */
+  /** One slice of what is owed, behind `owes`. */
   async pay(): Promise<void> {
     const began = this.#now();
-    await this.#work.slice(Math.floor(Math.min(this.#owedMicros, SLICE_MICROS)));
+    await this.#work.slice(Math.floor(Math.min(this.#owedMicros, this.#dueMicros)));
     // What it really took: a unit of work may be longer than what was owed.
     this.#owedMicros -= (this.#now() - began) * 1000;
   }

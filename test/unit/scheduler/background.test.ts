@@ -46,11 +46,19 @@ describe('the floor', () => {
     [0.5, 7, 0],
     [0.1, 20, 9000],
     [0.3, 2, 9000],
+    [0.1, 60, 0],
+    [0.1, 2000, 0],
+    [0.5, 30, 0],
+    [0.5, 30, 9000],
+    [0.9, 20, 0],
   ])('%d of the time beside steps of %d ms, units of %d us', async (floor, stepMs, unit) => {
     const clock = new Clock(unit);
     const share = new BackgroundShare(clock, floor, () => clock.ms);
     expect(await serve(share, clock, 2000, stepMs)).toBeCloseTo(floor, 2);
-    expect(Math.max(...clock.slices)).toBeLessThanOrEqual(8000);
+    // Nothing but what the step before it has earned makes a slice long.
+    expect(Math.max(...clock.slices)).toBeLessThanOrEqual(
+      Math.max(8000, Math.ceil((stepMs * 1000 * floor) / (1 - floor))),
+    );
   });
 
   it('of 0 gives nothing while steps follow one another, and all of the time when none can run', async () => {
@@ -84,14 +92,26 @@ describe('the floor', () => {
     await serve(share, clock, 100, 100);
     clock.pending = true;
     expect(share.owes(1)).toBe(false);
-    // A step of ten seconds owes ten, and is paid in slices that end.
+    // A step of ten seconds earns ten, of which a quarter of one is paid.
     expect(share.owes(10_000_000)).toBe(true);
-    let paid = 0;
-    while (share.owes(0) && paid < 1000) {
-      await share.pay();
-      paid++;
-    }
-    expect(paid).toBe(8);
+    await share.pay();
+    expect(clock.slices).toEqual([250_000]);
+    expect(share.owes(0)).toBe(false);
+  });
+
+  it('what is saved up is paid in short slices', async () => {
+    // Calls end before their slice does, after a step that earned 200 ms.
+    const clock = new Clock();
+    const share = new BackgroundShare(clock, 0.5, () => clock.ms);
+    clock.slice = (micros) => {
+      clock.slices.push(micros);
+      clock.ms += Math.min(micros, 3000) / 1000;
+      return Promise.resolve();
+    };
+    expect(share.owes(200_000)).toBe(true);
+    await share.pay();
+    for (let step = 0; step < 5; step++) if (share.owes(1000)) await share.pay();
+    expect(clock.slices).toEqual([200_000, 8000, 8000, 8000, 8000, 8000]);
   });
 
   it('must be a share', () => {
