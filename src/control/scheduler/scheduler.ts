@@ -99,8 +99,7 @@ export class Scheduler {
     this.#builders = [newBuilder(), newBuilder()];
     this.#advised = new AdvisedSequences(options.adviser ?? null);
     this.#speller = options.speller ?? null;
-    const { speculation, maxBatchTokens } = options;
-    this.#speculation = speculation ? new Speculation(speculation, maxBatchTokens) : null;
+    this.#speculation = options.speculation ? new Speculation(options.speculation, options.maxBatchTokens) : null;
   }
 
   get hasWork(): boolean {
@@ -475,7 +474,8 @@ export class Scheduler {
     const freeBefore = this.#pool.free;
     this.#prefixes.attach(sequence, found);
     const needed = pagesFor(sequence.planned + count) - found.length;
-    if (!this.#pool.allocate(needed, sequence.pages, sequence.tenant, this.#running.length === 0))
+    // By force: the budget has decided, and since then a tenant may have been idle for long enough to move the others' floors.
+    if (!this.#pool.allocate(needed, sequence.pages, sequence.tenant, true))
       throw new Error('The page budget admitted more than there is.');
     this.#budget.allocated(freeBefore - this.#pool.free);
     sequence.state = 'running';

@@ -217,6 +217,32 @@ describe('prompt scores', () => {
   });
 });
 
+describe('a tenant that loses its floor while another one is let in', () => {
+  it('fails no step, whenever it happens', async () => {
+    for (let reading = 1; reading <= 60; reading++) {
+      let now = 0;
+      let readings = -Infinity;
+      const clock = () => (++readings >= reading ? 600_001 : now);
+      driver = new Driver(options({ pages: 100, maxModelLen: 1600, maxBatchTokens: 1600, now: clock }));
+      await driver.complete([{ ...request(1, 81, { maxTokens: 1 }), tenant: 'soon idle' }]);
+      now = 60_000;
+      await driver.complete([{ ...request(2, 641, { maxTokens: 1 }), tenant: 'large' }]);
+      // The last instant of the first one's ten minutes. 78 pages are free for others, and 74 a moment later: the large floor has grown.
+      now = 600_000;
+      driver.onOutput = ({ id, tokens }) => {
+        if (id !== 3 || tokens.length === 0 || readings >= 0) return;
+        readings = 0;
+        driver.loop.submit([late]);
+      };
+      const running = { ...request(3, 5, { maxTokens: 12 }), tenant: 'runs' };
+      const late = { ...request(4, 1199, { maxTokens: 1 }), tenant: 'comes' };
+      driver.loop.submit([running]);
+      await driver.settled([running, late]);
+      await driver.close();
+    }
+  });
+});
+
 describe('a flood of one tenant', () => {
   it("leaves the other one's prompt in the cache", async () => {
     driver = new Driver(options({ pages: 64 }));
