@@ -34,7 +34,10 @@ export type EngineInfo = Omit<Extract<FromEngine, { type: 'ready' }>, 'type'>;
 const ENTRY = fileURLToPath(new URL('./engine-process.js', import.meta.url));
 const FIRST_BACKOFF_MS = 100;
 const LAST_BACKOFF_MS = 5000;
-/** Crashes in a row, without one finished sequence or a minute of life between them, after which it is given up. */
+/**
+ * Crashes in a row, without one finished sequence or a minute of life between them, after which it is given up. One while a trainer has work
+ * is not among them: what its job's rows need may be more than the machine has, and the job ends after a few of these.
+ */
 const MAX_CRASHES = 5;
 const STABLE_MS = 60_000;
 const STEP_TIMEOUT_MS = 300_000;
@@ -235,12 +238,13 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
 
   #crashed(how: string): void {
     this.#child = null;
+    const trained = this.#trainers.busy;
     this.#adapters.close();
     this.#trainers.close();
     this.#outbox.close();
     this.#stats.endLife();
     if (this.#closed || this.#state === 'dead') return;
-    this.#countCrash();
+    this.#countCrash(trained);
     this.#ledger.crashed();
     this.#compiles.crashed();
     this.#noticeEmpty();
@@ -261,10 +265,10 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
     this.#spawn();
   }
 
-  #countCrash(): void {
+  #countCrash(trained: boolean): void {
     const livedMs = this.#readySince === null ? 0 : performance.now() - this.#readySince;
     const worked = this.#ledger.completed > this.#completedAtCrash || livedMs > STABLE_MS;
-    this.#crashesInARow = worked ? 1 : this.#crashesInARow + 1;
+    this.#crashesInARow = worked ? 1 : Math.max(1, this.#crashesInARow + (trained ? 0 : 1));
     this.#completedAtCrash = this.#ledger.completed;
   }
 

@@ -26,6 +26,11 @@ export class TrainerCalls {
     this.#send = send;
   }
 
+  /** A trainer of the present engine has work. */
+  get busy(): boolean {
+    return this.#calls.size > 0;
+  }
+
   /** Waits for an engine that is starting. */
   async openTrainer(state: TrainerState): Promise<TrainerSession> {
     if (this.#dead !== null) throw new EngineUnavailableError(this.#dead);

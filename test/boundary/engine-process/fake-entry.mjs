@@ -1,7 +1,7 @@
 /**
  * The engine process with the fake addon, loaded from dist/ like the real one. The model's file names carry what the fake
  * shall do: `step-ms=N` (time of a step), `load-fails=TEXT`, `load-crashes`, `crash-on-prompt=ID` (the process ends itself
- * in the step that a prompt beginning with ID starts in).
+ * in the step that a prompt beginning with ID starts in), `crash-in-training` (in the first slice of a trainer's work).
  */
 import { serveParent } from '../../../dist/control/engine/process-port.js';
 import { fakeAddon, FakeNativeEngine } from '../../unit/scheduler/fake-native.mjs';
@@ -21,9 +21,20 @@ serveParent(() => {
       if ('load-crashes' in told) process.kill(process.pid, 'SIGKILL');
       return addon.loadModel(spec, files, tensors, options);
     },
+    createTrainer: async () => crashingTrainer(told),
     createEngine: (model, options) => new CrashingEngine(options, told),
   };
 });
+
+/** Takes every row; its first slice may be the process's last. */
+function crashingTrainer(told) {
+  const slice = async () => {
+    if ('crash-in-training' in told) process.kill(process.pid, 'SIGKILL');
+    return true;
+  };
+  const nothing = () => {};
+  return { rowBytes: (tokens) => tokens, forward: nothing, slice, scores: nothing, interrupt: nothing, close: nothing };
+}
 
 class CrashingEngine extends FakeNativeEngine {
   constructor(options, told) {

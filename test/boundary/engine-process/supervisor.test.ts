@@ -7,6 +7,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { EngineUnavailableError, QueueFullError, type EngineState } from '../../../src/control/engine/client.ts';
 import type { SubmitRequest } from '../../../src/control/engine/ledger.ts';
 import type { EngineSupervisor } from '../../../src/control/engine/supervisor.ts';
+import { TrainerLostError } from '../../../src/control/engine/training.ts';
 import { VOCABULARY } from '../../unit/scheduler/drive.ts';
 import { expectedOutputs } from '../../unit/scheduler/fake-native.mjs';
 import { config, FAKE_ENTRY, submission, submit, supervise, until } from './harness.ts';
@@ -296,6 +297,22 @@ describe('a crash', () => {
     expect(lines.at(-1)).toContain('5 times in a row');
     expect(states.at(-1)).toBe('dead');
     expect(() => submit(supervisor, [submission(4, 5)])).toThrow(EngineUnavailableError);
+  });
+
+  it("in training is its job's to count: the engine is started again each time, and serves", async () => {
+    const supervisor = start({ config: config(['crash-in-training']) });
+    const factor = { layer: 0, module: 'q' as const, rank: 1, a: new Float32Array(8), b: new Float32Array(8) };
+    const row = { tokens: Int32Array.of(1), segments: Int32Array.of(0, 1, -1, 0), targets: Int32Array.of(-1) };
+    for (let crashes = 1; crashes <= 6; crashes++) {
+      const session = await supervisor.openTrainer({ weights: { scale: 1, factors: [factor] }, optimizer: null });
+      await expect(session.forward(row, 'current')).rejects.toThrow(TrainerLostError);
+      session.close();
+    }
+    const request = submission(1, 5);
+    const [receiver] = submit(supervisor, [request]);
+    await receiver?.ended;
+    expect(receiver).toMatchObject(alone(request));
+    expect([supervisor.state, supervisor.restarts]).toEqual(['ready', 6]);
   });
 
   it('while the model loads counts too; ready() rejects at the end', async () => {
