@@ -15,6 +15,11 @@ export interface LedgerLimits {
 
 /** A crash may hit a sequence this often before it is held to be the cause. */
 const MAX_REPLAYS = 2;
+/**
+ * The same before it begins to run: its adapter was being loaded, its grammar followed. One more, as what runs is the likelier cause and ends
+ * after two: a long queue is not suspected for its sake.
+ */
+const MAX_CRASHES_BEFORE = 3;
 const MAX_RETRY_SECONDS = 60;
 const CRASHED = 'The engine stopped while this request was running.';
 
@@ -36,6 +41,8 @@ export interface LedgerEntry {
   /** When it began to run, in ms; null while it waits. */
   startedAt: number | null;
   replays: number;
+  /** Crashes in a row of an engine that had it and had not begun to run it. */
+  crashesBefore: number;
 }
 
 /** The client's side of the books: what was asked of the engine and not yet answered. */
@@ -82,6 +89,7 @@ export class SequenceLedger {
         sent: false,
         startedAt: null,
         replays: 0,
+        crashesBefore: 0,
       };
       this.#entries.set(entry.id, entry);
       this.#countWaiting(entry, 1);
@@ -116,9 +124,9 @@ export class SequenceLedger {
     return [...this.#entries.values()];
   }
 
-  /** It was running in so many crashes that the next one would be its end. */
+  /** The engine had it in so many crashes that the next one would be its end. */
   isSuspect(entry: LedgerEntry): boolean {
-    return entry.replays >= MAX_REPLAYS;
+    return entry.replays >= MAX_REPLAYS || entry.crashesBefore >= MAX_CRASHES_BEFORE;
   }
 
   /** It has passed the point at which the engine crashed. */
@@ -129,7 +137,8 @@ export class SequenceLedger {
   /** The engine is gone: ends what cannot be replayed and sets the rest back to waiting. */
   crashed(): void {
     for (const entry of this.#entries.values()) {
-      if (entry.startedAt !== null && (entry.streamed || entry.replays >= MAX_REPLAYS)) this.#fail(entry, CRASHED);
+      const tried = entry.startedAt === null ? entry.sent && this.isSuspect(entry) : entry.replays >= MAX_REPLAYS;
+      if (tried || (entry.startedAt !== null && entry.streamed)) this.#fail(entry, CRASHED);
       else this.#reset(entry);
     }
   }
@@ -169,6 +178,7 @@ export class SequenceLedger {
     if (!entry || entry.startedAt !== null) return;
     entry.cachedTokens ??= cachedTokens;
     entry.startedAt = now;
+    entry.crashesBefore = 0;
     this.#countWaiting(entry, -1);
   }
 
@@ -196,6 +206,7 @@ export class SequenceLedger {
   }
 
   #reset(entry: LedgerEntry): void {
+    if (entry.sent && entry.startedAt === null) entry.crashesBefore++;
     entry.sent = false;
     if (entry.startedAt === null) return;
     entry.startedAt = null;

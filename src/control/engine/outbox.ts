@@ -4,9 +4,9 @@ import type { SequenceRequest, ToEngine } from './protocol.ts';
 /**
  * Gathers submits and aborts until the end of the event loop's turn, so that a burst of requests is one message.
  *
- * After a restart the sequences that were running in two crashes are tried one at a time, and everything else waits: so the one
- * that brings the engine down does not take others with it. A replayed sequence repeats what it did last before anything else,
- * hence its next token acquits it.
+ * After a restart the sequences that were running in two crashes, or waiting in three, are tried one at a time, and everything else waits: so the one
+ * that brings the engine down does not take others with it, nor the engine. A replayed sequence repeats what it did last before anything
+ * else, hence its next token acquits it.
  */
 export class Outbox {
   readonly #ledger: SequenceLedger;

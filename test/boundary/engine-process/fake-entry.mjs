@@ -1,7 +1,7 @@
 /**
  * The engine process with the fake addon, loaded from dist/ like the real one. The model's file names carry what the fake
  * shall do: `step-ms=N` (time of a step), `load-fails=TEXT`, `load-crashes`, `crash-on-prompt=ID` (the process ends itself
- * in the step that a prompt beginning with ID starts in), `crash-in-training` (in the first slice of a trainer's work).
+ * in the step that a prompt beginning with ID starts in), `crash-in-training` (in the first slice of a trainer's work), `crash-on-adapter` (while one is loaded).
  */
 import { serveParent } from '../../../dist/control/engine/process-port.js';
 import { fakeAddon, FakeNativeEngine } from '../../unit/scheduler/fake-native.mjs';
@@ -20,6 +20,10 @@ serveParent(() => {
       if ('load-fails' in told) throw new Error(told['load-fails']);
       if ('load-crashes' in told) process.kill(process.pid, 'SIGKILL');
       return addon.loadModel(spec, files, tensors, options);
+    },
+    loadAdapter: async () => {
+      if ('crash-on-adapter' in told) process.kill(process.pid, 'SIGKILL');
+      return { bytes: 1, close() {} };
     },
     createTrainer: async () => crashingTrainer(told),
     createEngine: (model, options) => new CrashingEngine(options, told),

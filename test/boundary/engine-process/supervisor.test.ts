@@ -1,6 +1,8 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
@@ -8,6 +10,7 @@ import { EngineUnavailableError, QueueFullError, type EngineState } from '../../
 import type { SubmitRequest } from '../../../src/control/engine/ledger.ts';
 import type { EngineSupervisor } from '../../../src/control/engine/supervisor.ts';
 import { TrainerLostError } from '../../../src/control/engine/training.ts';
+import { writeAdapter } from '../../fixtures/adapters.ts';
 import { VOCABULARY } from '../../unit/scheduler/drive.ts';
 import { expectedOutputs } from '../../unit/scheduler/fake-native.mjs';
 import { config, FAKE_ENTRY, submission, submit, supervise, until } from './harness.ts';
@@ -236,6 +239,25 @@ describe('a crash', () => {
     await Promise.all(good.map(({ ended }) => ended));
     [...neighbours, later].forEach((request, index) => expect(good[index]).toMatchObject(alone(request)));
     expect(supervisor.restarts).toBe(3);
+  });
+
+  it('ends a request that brings the engine down before it runs, and serves the others', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'tandem-supervisor-'));
+    try {
+      const settings = config(['crash-on-adapter']);
+      writeAdapter(folder, settings.spec, { seed: 's', rank: 1 });
+      const supervisor = start({ config: settings });
+      const poison = { ...submission(1, 5), adapter: { version: 'v', directory: folder } };
+      const [bad] = submit(supervisor, [poison]);
+      expect(await bad?.ended).toBe('error');
+      const request = submission(2, 5);
+      const [good] = submit(supervisor, [request]);
+      await good?.ended;
+      expect(good).toMatchObject(alone(request));
+      expect([supervisor.state, supervisor.restarts]).toEqual(['ready', 4]);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
   });
 
   it('that makes suspects: one that its client gives up does not keep the others waiting', async () => {

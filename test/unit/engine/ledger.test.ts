@@ -144,14 +144,52 @@ describe('SequenceLedger', () => {
     expect(ledger.entries().map(({ received }) => received)).toEqual([[4]]);
   });
 
-  it('gives up a sequence after two replays, but never one that has not started', () => {
-    const { ledger, ids, outputs } = ledgerWith(2);
-    for (let crash = 0; crash < 3; crash++) {
+  it('gives up a sequence after two replays, one that has not begun after three, and none that the engine did not have', () => {
+    const { ledger, entries, ids, outputs } = ledgerWith(3);
+    const [begun, waiting, unsent] = entries as [(typeof entries)[0], (typeof entries)[0], (typeof entries)[0]];
+    const suspects: number[][] = [];
+    for (let crash = 0; crash < 4; crash++) {
+      waiting.sent = true;
       ledger.receive(message({ started: [ids[0] as number] }));
-      expect(outputs).toEqual([]);
+      ledger.crashed();
+      suspects.push(
+        [begun, waiting, unsent].filter((each) => ledger.has(each) && ledger.isSuspect(each)).map(({ id }) => id),
+      );
+    }
+    expect(suspects).toEqual([[], [begun.id], [waiting.id], []]);
+    expect(outputs.map(([index, { finish }]) => [index, finish])).toEqual([
+      [0, 'error'],
+      [1, 'error'],
+    ]);
+    expect(ledger.entries()).toEqual([unsent]);
+    expect(ledger.waiting).toBe(1);
+  });
+
+  it('forgets crashes before it began once it runs', () => {
+    const { ledger, entries, ids, outputs } = ledgerWith(1);
+    const [entry] = entries as [(typeof entries)[0]];
+    for (let crash = 0; crash < 2; crash++) {
+      entry.sent = true;
       ledger.crashed();
     }
-    expect(outputs).toMatchObject([[0, { finish: 'error' }]]);
-    expect(ledger.entries().map(({ id }) => id)).toEqual([ids[1]]);
+    entry.sent = true;
+    ledger.receive(message({ started: ids }));
+    for (let crash = 0; crash < 2; crash++) {
+      ledger.crashed();
+      entry.sent = true;
+    }
+    expect(outputs).toEqual([]);
+    expect(entry).toMatchObject({ replays: 1, crashesBefore: 1 });
+  });
+
+  it('does not end one that has streamed and waits again: its client goes on from where it stands', () => {
+    const { ledger, entries, ids } = ledgerWith(1);
+    const [entry] = entries as [(typeof entries)[0]];
+    ledger.receive(step([[ids[0] as number, 4, 0]], ids));
+    ledger.crashed();
+    entry.streamed = true;
+    entry.sent = true;
+    ledger.crashed();
+    expect(ledger.entries().map(({ received }) => received)).toEqual([[4]]);
   });
 });
