@@ -49,7 +49,9 @@ export interface Repeatable {
 }
 
 /** `existing`: the job that an earlier request with the same key made. `other`: the key was used with another body. */
-export type Accepted = { kind: 'new' } | { kind: 'existing'; id: string } | { kind: 'other' };
+export type Repeated = { kind: 'existing'; id: string } | { kind: 'other' };
+/** `full`: the model has as many open jobs as it may. */
+export type Accepted = { kind: 'new' } | { kind: 'full' } | Repeated;
 
 export interface NewEvent {
   key: string;
@@ -65,10 +67,12 @@ export class JobRepository {
     this.#db = db;
   }
 
-  async accept(job: NewJob, repeatable: Repeatable | null): Promise<Accepted> {
+  /** `maxOpen`: of the model's jobs that have not ended. */
+  async accept(job: NewJob, repeatable: Repeatable | null, maxOpen: number): Promise<Accepted> {
     return this.#db.transaction().execute(async (trx) => {
       const before = repeatable === null ? null : await findRepeated(trx, job.entity, repeatable);
       if (before !== null) return before;
+      if ((await countOpen(trx, job.modelId)) >= maxOpen) return { kind: 'full' };
       await trx
         .insertInto('jobs')
         .values({
@@ -96,7 +100,7 @@ export class JobRepository {
   }
 
   /** The job behind an idempotency key, where there is one. */
-  async findRepeated(entity: string, repeatable: Repeatable): Promise<Accepted | null> {
+  async findRepeated(entity: string, repeatable: Repeatable): Promise<Repeated | null> {
     return findRepeated(this.#db, entity, repeatable);
   }
 
@@ -130,14 +134,8 @@ export class JobRepository {
   }
 
   /** Jobs of the model that have not ended. */
-  async countOpen(modelId: string): Promise<number> {
-    const { count } = await this.#db
-      .selectFrom('jobs')
-      .select(({ fn }) => fn.countAll<number>().as('count'))
-      .where('model_id', '=', modelId)
-      .where('ended_at', 'is', null)
-      .executeTakeFirstOrThrow();
-    return count;
+  countOpen(modelId: string): Promise<number> {
+    return countOpen(this.#db, modelId);
   }
 
   /**
@@ -332,6 +330,16 @@ async function insertEvent(trx: Transaction<Tables>, jobId: string, event: NewEv
   return true;
 }
 
+async function countOpen(db: Kysely<Tables>, modelId: string): Promise<number> {
+  const { count } = await db
+    .selectFrom('jobs')
+    .select(({ fn }) => fn.countAll<number>().as('count'))
+    .where('model_id', '=', modelId)
+    .where('ended_at', 'is', null)
+    .executeTakeFirstOrThrow();
+  return count;
+}
+
 async function requireJob(trx: Transaction<Tables>, id: string): Promise<Selectable<JobsTable>> {
   return trx.selectFrom('jobs').selectAll().where('id', '=', id).executeTakeFirstOrThrow();
 }
@@ -340,7 +348,7 @@ async function findRepeated(
   db: Kysely<Tables>,
   entity: string,
   { operation, key, digest }: Repeatable,
-): Promise<Accepted | null> {
+): Promise<Repeated | null> {
   const row = await db
     .selectFrom('idempotency_keys')
     .select(['digest', 'result_id'])

@@ -44,6 +44,19 @@ test('--max-open-jobs: one more is refused with 429 until another has ended', as
   expect(readdirSync(`${plane.dataDir}/blobs/drafts`)).toEqual([]);
 });
 
+test('many requests at once do not go beyond either limit', async () => {
+  const entity = plane.as('rivals');
+  const create = (name: string) => plane.post(MODELS, { project: 'p', name, base_model: BASE }, entity);
+  // One is there already.
+  const made = await Promise.all(['a', 'b', 'c', 'd'].map(create));
+  expect(made.map(({ status }) => status).sort()).toEqual([200, 409, 409, 409]);
+  const { id: modelId } = (await made.find(({ ok }) => ok)?.json()) as { id: string };
+  const body = { model_id: modelId, trajectory_groups: [group([1, 0])] };
+  const jobs = await Promise.all(Array.from({ length: 6 }, () => plane.post(JOBS, body, entity)));
+  expect(jobs.map(({ status }) => status).sort()).toEqual([200, 200, 429, 429, 429, 429]);
+  expect(readdirSync(`${plane.dataDir}/blobs/drafts`)).toEqual([]);
+});
+
 test('--lora-rank and --lora-alpha shape the adapter that a model begins with', () => {
   const folder = `${plane.dataDir}/blobs/adapters`;
   const configs = readdirSync(folder).map((key) => readFileSync(`${folder}/${key}/adapter_config.json`, 'utf8'));

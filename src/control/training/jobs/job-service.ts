@@ -5,10 +5,10 @@ import { validateRlJobFields, type SftJobBody } from '../../../schemas/preview/t
 import { canonicalUuid } from '../../../schemas/preview/uuid.ts';
 import { folderBytes, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
 import type {
-  Accepted,
   JobRepository,
   NewJob,
   Repeatable,
+  Repeated,
   StoredEvent,
   StoredJob,
 } from '../../store/job-repository.ts';
@@ -82,7 +82,7 @@ export class JobService {
     const resolved = asValidation(() => resolveSftConfig(config));
     const repeatable = toRepeatable('sft-training-jobs', idempotencyKey, digest);
     const before = repeatable === null ? null : await this.#options.repository.findRepeated(entity, repeatable);
-    if (before !== null) return idOf(before, '');
+    if (before !== null) return idOf(before);
     await this.#options.quota.check(entity);
     const source = await this.#options.openTrainingData(body.training_data_url, entity);
     const { draft, read } = await this.#options.inputs.receiveRows(entity, source);
@@ -156,14 +156,6 @@ export class JobService {
     return bytes;
   }
 
-  async #checkRoom({ modelId, entity, inputBytes }: NewJob): Promise<void> {
-    const { repository, maxOpenJobs, quota } = this.#options;
-    await quota.check(entity, inputBytes);
-    if ((await repository.countOpen(modelId)) >= maxOpenJobs) {
-      throw new ServiceError('queue_full', `The model has ${maxOpenJobs} jobs that have not ended; try again later.`);
-    }
-  }
-
   /** `keep`: puts into the draft what a repeated request need not find any more, and says how many bytes. */
   async #accept(
     received: NewJob,
@@ -171,20 +163,25 @@ export class JobService {
     draft: BlobDraft,
     keep = () => Promise.resolve(0),
   ): Promise<string> {
-    const { repository, blobs, loop } = this.#options;
+    const { repository, blobs, loop, quota, maxOpenJobs } = this.#options;
     const repeated = repeatable !== null && (await repository.findRepeated(received.entity, repeatable)) !== null;
     const job = { ...received, inputBytes: received.inputBytes + (repeated ? 0 : await keep()) };
-    if (!repeated) await this.#checkRoom(job);
+    if (!repeated) await quota.check(job.entity, job.inputBytes);
     await draft.seal();
-    const accepted = await repository.accept(job, repeatable).catch((error: unknown) => {
+    const accepted = await repository.accept(job, repeatable, maxOpenJobs).catch((error: unknown) => {
       // Deleted since it was looked up.
       if ((error as { code?: unknown }).code === 'SQLITE_CONSTRAINT_FOREIGNKEY') throw notFound('model');
       throw error;
     });
-    if (accepted.kind !== 'new') await blobs.remove(job.inputKey);
-    const id = idOf(accepted, job.id);
+    if (accepted.kind === 'full') {
+      throw new ServiceError('queue_full', `The model has ${maxOpenJobs} jobs that have not ended; try again later.`);
+    }
+    if (accepted.kind !== 'new') {
+      await blobs.remove(job.inputKey);
+      return idOf(accepted);
+    }
     loop.wake();
-    return id;
+    return job.id;
   }
 }
 
@@ -199,9 +196,8 @@ async function newJob(
   return { id: randomUUID(), modelId, entity, kind, config, inputKey: draft.key, inputBytes, createdAt };
 }
 
-function idOf(accepted: Accepted, id: string): string {
-  if (accepted.kind === 'new') return id;
-  if (accepted.kind === 'existing') return accepted.id;
+function idOf(repeated: Repeated): string {
+  if (repeated.kind === 'existing') return repeated.id;
   throw invalid(['header', 'Idempotency-Key'], 'The key was used with another request body.');
 }
 

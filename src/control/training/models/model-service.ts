@@ -97,18 +97,19 @@ export class ModelService {
     // No await where nothing is under way: between the look and the entry below nobody else may look.
     const existing = under === undefined ? registry.named(caller, request.project, request.name) : await under;
     if (existing !== null) return this.#existing(existing, request);
-    if (registry.ofEntity(caller).length >= this.#options.maxModelsPerEntity) {
+    const making = [...this.#making.keys()].filter((other) => other.startsWith(`${caller}/`)).length;
+    if (registry.ofEntity(caller).length + making >= this.#options.maxModelsPerEntity) {
       throw new ServiceError('conflict', `An entity may have ${this.#options.maxModelsPerEntity} models; delete one.`);
     }
-    const making = this.#options.quota
+    const made = this.#options.quota
       .check(caller)
       .then(() => this.#make(caller, request))
       .catch((error: unknown) => {
         throw storageError(error);
       })
       .finally(() => this.#making.delete(key));
-    this.#making.set(key, making);
-    return making;
+    this.#making.set(key, made);
+    return made;
   }
 
   /** Throws not_found for another entity's model as for none. */
