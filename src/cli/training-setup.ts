@@ -82,6 +82,7 @@ const MAX_ROWS = 10_000_000;
 const MAX_ROW_BYTES = 64 * 2 ** 20;
 const RETRY_DELAY_MS = 1_000;
 const KEEP_ANSWERS_MS = 30 * 24 * 3600 * 1000;
+const TIDY_EVERY_MS = 3600 * 1000;
 
 /** Training computes with keys and values of --dtype: its first on-policy ratio would not be 1. */
 const INT8_KV_OBSTACLE = 'With --kv-cache-dtype int8 the server takes no models to train.';
@@ -98,7 +99,6 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
   // Only now: nothing is being written yet.
   const swept = await blobs.sweep(await repositories.models.referencedBlobs());
   if (swept > 0) log.info({ swept }, 'removed what unfinished writes had left');
-  await forgetOld(repositories);
   const registry = new ModelRegistry();
   const pool = new IntakePool(intakeSettings(setup), setup.samples);
   const inputs = new TrainingInputs(blobs, pool, settings.maxTrainingBodyBytes);
@@ -121,6 +121,7 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
     hosts: settings.trainingUrlHosts,
     maxBytes: settings.maxTrainingBodyBytes,
   });
+  const stopTidying = await keepTidy(repositories, artifacts, log);
   const { maxOpenJobs } = settings;
   const jobs = new JobService({
     repository: repositories.jobs,
@@ -147,18 +148,37 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
     resolver: new TrainedModelResolver(registry),
     start: () => loop.start(),
     stop: async () => {
+      stopTidying();
       await loop.stop();
       await pool.close();
     },
   };
 }
 
-/** What only answers repeated requests is not kept for ever. */
-async function forgetOld({ models, jobs, artifacts }: Parts['repositories']): Promise<void> {
+/** Removes what is old now and every hour; returns what ends that. */
+async function keepTidy(
+  repositories: Parts['repositories'],
+  artifacts: ArtifactService,
+  log: Logger,
+): Promise<() => void> {
+  const tidy = () => removeOld(repositories, artifacts, log);
+  await tidy();
+  const warn = (error: unknown) => log.warn({ err: error }, 'what is old was not removed');
+  const timer = setInterval(() => void tidy().catch(warn), TIDY_EVERY_MS).unref();
+  return () => clearInterval(timer);
+}
+
+/** What only answers repeated requests is not kept for ever, nor what nobody goes on uploading. */
+async function removeOld(
+  { models, jobs, artifacts }: Parts['repositories'],
+  uploads: ArtifactService,
+  log: Logger,
+): Promise<void> {
   const before = new Date(Date.now() - KEEP_ANSWERS_MS).toISOString();
   await models.forgetDeleted(before);
   await jobs.forgetKeys(before);
   await artifacts.forgetDeleted(before);
+  await uploads.removeAbandoned(log);
 }
 
 interface Parts {

@@ -2,7 +2,7 @@
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { createModel, finished, startPlane, trajectory, type Plane } from './plane.ts';
 
 const SFT = '/v1/preview/sft-training-jobs';
@@ -49,6 +49,43 @@ async function upload(name: string, contents: Record<string, string>, key = 'def
   const committed = await plane.call(`${ARTIFACTS}/${id}/commit`, { method: 'POST', headers: plane.as(key) });
   return { status: committed.status, body: (await committed.json()) as { id: string; url: string; version: string } };
 }
+
+test('what is old goes while the server runs, not at its next start', async () => {
+  vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+  const old = new Date(Date.now() - 31 * 24 * 3600 * 1000).toISOString();
+  const other = await startPlane({ paused: true });
+  try {
+    const { db } = other.database;
+    const open = async (name: string) => {
+      const { id } = await other.ok(ARTIFACTS, { project: 'p', name, type: 'dataset' });
+      const path = `${ARTIFACTS}/${String(id)}/files/train.jsonl`;
+      expect((await other.call(path, { method: 'PUT', body: `${row('a')}\n` })).status).toBe(200);
+      return String(id);
+    };
+    const abandoned = await open('abandoned');
+    await open('fresh');
+    await db.updateTable('artifacts').set({ created_at: old }).where('id', '=', abandoned).execute();
+    const key = { entity: 'default', operation: 'training-jobs', digest: 'd', result_id: 'r' };
+    await db
+      .insertInto('idempotency_keys')
+      .values({ ...key, key: 'old', created_at: old })
+      .execute();
+    await db
+      .insertInto('idempotency_keys')
+      .values({ ...key, key: 'new', created_at: new Date().toISOString() })
+      .execute();
+    const uploads = () => readdirSync(join(other.dataDir, 'blobs', 'uploads'));
+    expect(uploads()).toHaveLength(2);
+    vi.advanceTimersByTime(3600 * 1000);
+    await vi.waitUntil(() => uploads().length === 1, 30_000);
+    const kept = await db.selectFrom('idempotency_keys').select('key').execute();
+    expect(kept).toEqual([{ key: 'new' }]);
+    expect((await other.call(`${ARTIFACTS}/${abandoned}`)).status).toBe(404);
+  } finally {
+    vi.useRealTimers();
+    await other.end();
+  }
+});
 
 describe('artifacts', () => {
   test('files, a commit, a version and a URL', async () => {

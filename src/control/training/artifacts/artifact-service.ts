@@ -2,10 +2,11 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { readFile } from 'node:fs/promises';
+import type { Logger } from 'pino';
 import { TransitionError } from '../../lifecycle.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import type { ArtifactRepository, StoredArtifact } from '../../store/artifact-repository.ts';
-import { BlobTooLargeError, type BlobStore } from '../../store/blob-store.ts';
+import { BlobTooLargeError, removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
 import { notFound, ServiceError, storageError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
 import { formatArtifactUrl } from './artifact-url.ts';
@@ -63,7 +64,6 @@ export class ArtifactService {
     if (artifact.entity !== null && artifact.entity !== caller) {
       throw new ServiceError('forbidden', 'The API key does not belong to this entity.', 'entity');
     }
-    await this.#removeAbandoned();
     const { repository } = this.#options;
     if ((await repository.countOpen(caller)) >= MAX_OPEN) {
       throw new ServiceError('queue_full', `${MAX_OPEN} artifacts are open; commit or delete one.`);
@@ -167,6 +167,15 @@ export class ArtifactService {
     return file === undefined ? null : createReadStream(this.#options.blobs.path(file.blobKey, CONTENT));
   }
 
+  /** Those that were not committed in their time. */
+  async removeAbandoned(log: Pick<Logger, 'warn'>): Promise<void> {
+    const { repository, blobs } = this.#options;
+    const before = new Date(Date.now() - OPEN_MS).toISOString();
+    for (const { id, entity } of await repository.abandoned(before)) {
+      await removeUnnamed(blobs, (await repository.remove(id, entity)) ?? [], log);
+    }
+  }
+
   async #require(id: string, entity: string): Promise<StoredArtifact> {
     const artifact = await this.#options.repository.findOwned(id, entity);
     if (artifact === null || artifact.state === 'deleted') throw notFound('artifact');
@@ -183,14 +192,6 @@ export class ArtifactService {
       if (!(error instanceof SyntaxError)) throw error;
     }
     throw invalid(['path', METADATA_FILE], `${METADATA_FILE} is no JSON object.`);
-  }
-
-  async #removeAbandoned(): Promise<void> {
-    const before = new Date(Date.now() - OPEN_MS).toISOString();
-    for (const { id, entity } of await this.#options.repository.abandoned(before)) {
-      const blobs = await this.#options.repository.remove(id, entity);
-      for (const key of blobs ?? []) await this.#options.blobs.remove(key);
-    }
   }
 }
 
