@@ -114,6 +114,7 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
     blobs,
     quota,
     maxBytes: settings.maxTrainingBodyBytes,
+    log,
   });
   const openTrainingData = trainingDataOpener({
     artifacts,
@@ -133,6 +134,7 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
     loop,
     openTrainingData,
     maxOpenJobs,
+    log,
   });
   const logs = new LogService({ repository: repositories.logs, registry, models, inputs, quota });
   return {
@@ -161,7 +163,7 @@ async function keepTidy(
   artifacts: ArtifactService,
   log: Logger,
 ): Promise<() => void> {
-  const tidy = () => removeOld(repositories, artifacts, log);
+  const tidy = () => removeOld(repositories, artifacts);
   await tidy();
   const warn = (error: unknown) => log.warn({ err: error }, 'what is old was not removed');
   const timer = setInterval(() => void tidy().catch(warn), TIDY_EVERY_MS).unref();
@@ -169,16 +171,12 @@ async function keepTidy(
 }
 
 /** What only answers repeated requests is not kept for ever, nor what nobody goes on uploading. */
-async function removeOld(
-  { models, jobs, artifacts }: Parts['repositories'],
-  uploads: ArtifactService,
-  log: Logger,
-): Promise<void> {
+async function removeOld({ models, jobs, artifacts }: Parts['repositories'], uploads: ArtifactService): Promise<void> {
   const before = new Date(Date.now() - KEEP_ANSWERS_MS).toISOString();
   await models.forgetDeleted(before);
   await jobs.forgetKeys(before);
   await artifacts.forgetDeleted(before);
-  await uploads.removeAbandoned(log);
+  await uploads.removeAbandoned();
 }
 
 interface Parts {

@@ -3,6 +3,7 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import type { BlobStore } from '../../../src/control/store/blob-store.ts';
 import { createModel, finished, startPlane, trajectory, type Plane } from './plane.ts';
 
 const SFT = '/v1/preview/sft-training-jobs';
@@ -83,6 +84,33 @@ test('what is old goes while the server runs, not at its next start', async () =
     expect((await other.call(`${ARTIFACTS}/${abandoned}`)).status).toBe(404);
   } finally {
     vi.useRealTimers();
+    await other.end();
+  }
+});
+
+test('a file that takes the place of another stays where the other cannot be removed', async () => {
+  let refused = 0;
+  const stubborn = (store: BlobStore): BlobStore => ({
+    draft: (area) => store.draft(area),
+    path: (key, file) => store.path(key, file),
+    sweep: (referenced) => store.sweep(referenced),
+    remove: () => {
+      refused++;
+      return Promise.reject(Object.assign(new Error('directory not empty'), { code: 'ENOTEMPTY' }));
+    },
+  });
+  const other = await startPlane({ paused: true, blobs: stubborn });
+  try {
+    const { id } = await other.ok(ARTIFACTS, { project: 'p', name: 'replaced', type: 'dataset' });
+    const path = `${ARTIFACTS}/${String(id)}`;
+    const put = (text: string) => other.call(`${path}/files/train.jsonl`, { method: 'PUT', body: text });
+    expect((await put(`${row('a')}\n`)).status).toBe(200);
+    expect((await put(`${row('b')}\n`)).status).toBe(200);
+    expect(await other.json(`${path}/commit`, { method: 'POST' })).toMatchObject({ version: 'v0' });
+    expect(await (await other.call(`${path}/files/train.jsonl`)).text()).toBe(`${row('b')}\n`);
+    expect((await other.call(path, { method: 'DELETE' })).status).toBe(200);
+    expect(refused).toBe(2);
+  } finally {
     await other.end();
   }
 });

@@ -17,6 +17,7 @@ export interface ArtifactServiceOptions {
   quota: StorageQuota;
   /** Bytes of one file. */
   maxBytes: number;
+  log: Logger;
 }
 
 export interface NewArtifact {
@@ -97,7 +98,7 @@ export class ArtifactService {
     }
     const artifact = await this.#require(id, entity);
     if (artifact.state !== 'open') throw conflict(artifact.state);
-    const { repository, blobs, maxBytes, quota } = this.#options;
+    const { repository, blobs, maxBytes, quota, log } = this.#options;
     await quota.check(entity);
     const draft = await blobs.draft('uploads');
     try {
@@ -107,7 +108,7 @@ export class ArtifactService {
       await draft.seal();
       const before = await repository.putFile(id, { name: file, blobKey: draft.key, bytes, sha256 }, MAX_FILES);
       if (before === 'full') throw new ServiceError('conflict', `An artifact may have ${MAX_FILES} files.`);
-      if (before !== null) await blobs.remove(before);
+      await removeUnnamed(blobs, before === null ? [] : [before], log);
       return { name: file, bytes, sha256 };
     } catch (error) {
       await draft.discard();
@@ -121,7 +122,7 @@ export class ArtifactService {
 
   /** Repeated, it returns the same. Content that the newest version of the name has already is that version. */
   async commit(id: string, entity: string): Promise<ArtifactView> {
-    const { repository, blobs } = this.#options;
+    const { repository, blobs, log } = this.#options;
     const before = await repository.committed(id, entity);
     if (before !== null) return toView(before);
     const artifact = await this.#require(id, entity);
@@ -131,7 +132,7 @@ export class ArtifactService {
     for (const { name, sha256 } of artifact.files) hash.update(`\n${name} ${sha256}`);
     try {
       const committed = await repository.commit(id, hash.digest('hex'));
-      for (const key of committed.blobs) await blobs.remove(key);
+      await removeUnnamed(blobs, committed.blobs, log);
       return await this.get(committed.id, entity);
     } catch (error) {
       // The same request came twice at once.
@@ -150,9 +151,10 @@ export class ArtifactService {
 
   /** Repeated, it is answered like the first. */
   async delete(id: string, entity: string): Promise<void> {
-    const blobs = await this.#options.repository.remove(id, entity);
-    if (blobs === null) throw notFound('artifact');
-    for (const key of blobs) await this.#options.blobs.remove(key);
+    const { repository, blobs, log } = this.#options;
+    const needless = await repository.remove(id, entity);
+    if (needless === null) throw notFound('artifact');
+    await removeUnnamed(blobs, needless, log);
   }
 
   /** The training rows of a version; null where there is no such artifact, or it belongs to others, or has no such file. */
@@ -168,8 +170,8 @@ export class ArtifactService {
   }
 
   /** Those that were not committed in their time. */
-  async removeAbandoned(log: Pick<Logger, 'warn'>): Promise<void> {
-    const { repository, blobs } = this.#options;
+  async removeAbandoned(): Promise<void> {
+    const { repository, blobs, log } = this.#options;
     const before = new Date(Date.now() - OPEN_MS).toISOString();
     for (const { id, entity } of await repository.abandoned(before)) {
       await removeUnnamed(blobs, (await repository.remove(id, entity)) ?? [], log);

@@ -1,9 +1,10 @@
 /** Accepting, showing and cancelling training jobs. A job is checked completely, and its data are stored, before it gets an id. */
 import { randomUUID } from 'node:crypto';
+import type { Logger } from 'pino';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { validateRlJobFields, type SftJobBody } from '../../../schemas/preview/training-jobs.ts';
 import { canonicalUuid } from '../../../schemas/preview/uuid.ts';
-import { folderBytes, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
+import { folderBytes, removeUnnamed, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
 import type {
   JobRepository,
   NewJob,
@@ -37,6 +38,7 @@ export interface JobServiceOptions {
   openTrainingData: OpenTrainingData;
   /** Jobs of one model that have not ended. */
   maxOpenJobs: number;
+  log: Logger;
 }
 
 export interface JobView {
@@ -163,7 +165,7 @@ export class JobService {
     draft: BlobDraft,
     keep = () => Promise.resolve(0),
   ): Promise<string> {
-    const { repository, blobs, loop, quota, maxOpenJobs } = this.#options;
+    const { repository, blobs, loop, quota, maxOpenJobs, log } = this.#options;
     const repeated = repeatable !== null && (await repository.findRepeated(received.entity, repeatable)) !== null;
     const job = { ...received, inputBytes: received.inputBytes + (repeated ? 0 : await keep()) };
     if (!repeated) await quota.check(job.entity, job.inputBytes);
@@ -177,7 +179,7 @@ export class JobService {
       throw new ServiceError('queue_full', `The model has ${maxOpenJobs} jobs that have not ended; try again later.`);
     }
     if (accepted.kind !== 'new') {
-      await blobs.remove(job.inputKey);
+      await removeUnnamed(blobs, [job.inputKey], log);
       return idOf(accepted);
     }
     loop.wake();
