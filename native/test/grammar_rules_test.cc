@@ -65,6 +65,18 @@ TEST_ONCE(grammar_rules_are_checked) {
   CHECK_ERROR(kRange, "nested", compile_ebnf(nested, budget));
 }
 
+// Ranges that overlap, also where one of them goes on behind the surrogates.
+TEST_ONCE(grammar_classes_are_unions) {
+  auto expect_regex = [](const std::string& pattern, const std::vector<std::string>& in, const std::vector<std::string>& out) {
+    Budget budget = patient_budget();
+    expect(*compile_whole_regex(pattern, budget), pattern, in, out);
+  };
+  expect_regex("[^\\D_]", {"0", "9"}, {"_", "a", "z", "é", "\u65e5", "\ue000"});
+  expect_regex("[^\\W_]", {"a", "Z", "5"}, {"_", "-", "é"});
+  expect_regex("[^b-\\uffffd]", {"a", "\U0001F600"}, {"b", "d", "z", "\ud7ff", "\ue000", "\uffff"});
+  expect_regex("[d\\u{80}-\\u{10ffff}a-fé]", {"a", "é", "\ud7ff", "\U0010ffff"}, {"g", "A"});
+}
+
 // Every text of an ambiguous grammar is still read; the number of threads stays bounded or the text is refused with an error.
 TEST_ONCE(grammar_ambiguity_stays_bounded) {
   Budget budget = patient_budget();

@@ -84,7 +84,7 @@ std::vector<CodeRange> normalised(std::vector<CodeRange> ranges) {
   std::sort(split.begin(), split.end(), [](CodeRange a, CodeRange b) { return a.low < b.low; });
   std::vector<CodeRange> out;
   for (CodeRange range : split) {
-    if (!out.empty() && range.low <= out.back().high + 1 && out.back().high != 0xD7FF) {
+    if (!out.empty() && range.low <= out.back().high + 1) {
       out.back().high = std::max(out.back().high, range.high);
     } else {
       out.push_back(range);

@@ -20,6 +20,7 @@ const CLASSES: readonly (readonly [string, string])[] = [
   ['[a-cx0]', 'abcx0'],
   ['\\d', '0123456789'],
   ['[é日a]', 'é日a'],
+  ['[^\\D8x]', '012345679'],
 ];
 
 export function randomRegex(random: Random, spell: Spell, depth = 3): RandomRegex {
