@@ -371,6 +371,23 @@ async function handles() {
   });
 }
 
+async function vocabularies() {
+  const bytes = new Uint8Array(5);
+  const none = i32();
+  await record('vocabulary without tokens', () => addon.createVocabulary(new Uint8Array(), i32(0), none));
+  await record('vocabulary offsets past the bytes, then back', () =>
+    addon.createVocabulary(bytes, i32(0, 2 ** 30, 5), none),
+  );
+  await record('vocabulary offsets that fall', () => addon.createVocabulary(bytes, i32(0, 4, 2, 5), none));
+  await record('vocabulary offset negative', () => addon.createVocabulary(bytes, i32(0, -1, 5), none));
+  await record('vocabulary offsets from 1', () => addon.createVocabulary(bytes, i32(1, 5), none));
+  await record('vocabulary offsets that end early', () => addon.createVocabulary(bytes, i32(0, 4), none));
+  await record('vocabulary with an end outside', () => addon.createVocabulary(bytes, i32(0, 5), i32(1)));
+  await record('vocabulary with a token of 5,000 bytes', () =>
+    addon.createVocabulary(new Uint8Array(5000), i32(0, 5000), none),
+  );
+}
+
 /** Engines of one model share its threads. */
 async function together() {
   const engines = [0, 1, 2, 3].map(() => createEngine(addon, model, description));
@@ -414,6 +431,7 @@ for (const group of [
   files,
   pages,
   handles,
+  vocabularies,
   together,
   collected,
 ])

@@ -288,6 +288,11 @@ describe('arguments', () => {
     expect(() => small.forward(row, 'current')).toThrow(`${row.tokens.length} tokens needs`);
     small.interrupt();
     small.close();
+    const closing = await create({ weights, optimizer: null });
+    const closes = () => (closing.close(), row.targets);
+    expect(() => closing.forward(Object.defineProperty({ ...row }, 'targets', { get: closes }), 'current')).toThrow(
+      'closed',
+    );
     expect(() => create({ weights, optimizer: { steps: 1, moments: [] } })).toThrow('moments');
     expect(() => create({ weights })).toThrow('optimizer');
 

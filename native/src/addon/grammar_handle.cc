@@ -1,5 +1,6 @@
 #include "addon/grammar_handle.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -55,11 +56,9 @@ class VocabularyWorker : public PromiseWorker {
   void execute() override {
     require(offsets_.size() >= 2 && offsets_[0] == 0 && size_t(offsets_.back()) == bytes_.size(), ErrorKind::kRange,
             "offsets must lead from 0 to the number of bytes");
+    require(std::is_sorted(offsets_.begin(), offsets_.end()), ErrorKind::kRange, "offsets must not decrease");
     std::vector<std::string> tokens;
-    for (size_t i = 0; i + 1 < offsets_.size(); ++i) {
-      require(offsets_[i] <= offsets_[i + 1], ErrorKind::kRange, "offsets must not decrease");
-      tokens.emplace_back(bytes_.begin() + offsets_[i], bytes_.begin() + offsets_[i + 1]);
-    }
+    for (size_t i = 0; i + 1 < offsets_.size(); ++i) tokens.emplace_back(bytes_.begin() + offsets_[i], bytes_.begin() + offsets_[i + 1]);
     masks_ = std::make_shared<const SharedMasks>(std::make_shared<const Vocabulary>(std::move(tokens), std::move(ends_)));
   }
   Napi::Value result(Napi::Env env) override {

@@ -20,7 +20,7 @@ struct TrainerHolder {
   // Set on the JS thread, read between the units of a running slice.
   std::atomic<bool> interrupted{false};
 
-  // For calls on the JS thread.
+  // For calls on the JS thread, once all arguments are read: a getter among them may close the trainer, or begin a slice.
   train::Trainer& idle() {
     require(!busy, ErrorKind::kState, "the trainer is busy");
     require(trainer != nullptr, ErrorKind::kState, "the trainer is closed");
@@ -78,7 +78,6 @@ class StateWorker : public TrainerWorker {
 
 // Two whole numbers, or neither: everything.
 Napi::Value state(const Holder& holder, const Napi::CallbackInfo& info) {
-  holder->idle();
   int64_t first = 0, count = INT64_MAX;
   if (!info[0].IsUndefined()) {
     Napi::Object arguments = Napi::Object::New(info.Env());
@@ -87,6 +86,7 @@ Napi::Value state(const Holder& holder, const Napi::CallbackInfo& info) {
     first = read_int(arguments, "first");
     count = read_int(arguments, "count");
   }
+  holder->idle();
   return (new StateWorker(info.Env(), holder, first, count))->start();
 }
 
@@ -98,37 +98,37 @@ void method(Napi::Object& object, const char* name, const Holder& holder, const 
 }
 
 Napi::Value forward(const Holder& holder, const Napi::CallbackInfo& info) {
-  train::Trainer& trainer = holder->idle();
   train::Row row = read_row(info[0]);
   if (info[1].IsString()) {
     std::string under = info[1].As<Napi::String>().Utf8Value();
     require(under == "current" || under == "base", ErrorKind::kRange, "weights must be 'current', 'base' or an adapter");
-    trainer.forward(std::move(row), under == "current" ? train::Under::kCurrent : train::Under::kBase);
+    holder->idle().forward(std::move(row), under == "current" ? train::Under::kCurrent : train::Under::kBase);
   } else {
-    trainer.forward(std::move(row), train::Under::kOther, adapter_of(info[1]));
+    std::shared_ptr<const model::Adapter> adapter = adapter_of(info[1]);
+    holder->idle().forward(std::move(row), train::Under::kOther, std::move(adapter));
   }
   return info.Env().Undefined();
 }
 
 Napi::Value backward(const Holder& holder, const Napi::CallbackInfo& info) {
-  train::Trainer& trainer = holder->idle();
   Napi::Object arguments = Napi::Object::New(info.Env());
   arguments.Set("gradients", info[0]);
-  trainer.backward(read_float32_array(arguments, "gradients"));
+  std::vector<float> gradients = read_float32_array(arguments, "gradients");
+  holder->idle().backward(std::move(gradients));
   return info.Env().Undefined();
 }
 
 Napi::Value optimize(const Holder& holder, const Napi::CallbackInfo& info) {
-  train::Trainer& trainer = holder->idle();
-  trainer.optimize(read_optimizer_step(info[0]));
+  train::OptimizerStep step = read_optimizer_step(info[0]);
+  holder->idle().optimize(step);
   return info.Env().Undefined();
 }
 
 Napi::Value slice(const Holder& holder, const Napi::CallbackInfo& info) {
-  holder->idle();
   Napi::Object arguments = Napi::Object::New(info.Env());
   arguments.Set("micros", info[0]);
   int64_t micros = read_int(arguments, "micros");
+  holder->idle();
   require(micros >= 0 && micros <= 60'000'000, ErrorKind::kRange, "micros must be in 0..60000000");
   return (new SliceWorker(info.Env(), holder, micros))->start();
 }
