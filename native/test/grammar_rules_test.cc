@@ -88,6 +88,53 @@ TEST_ONCE(grammar_ambiguity_stays_bounded) {
   }
 }
 
+// Of the ways to the same place one is followed: through empty texts, and through rules with the same beginning.
+TEST_ONCE(grammar_ways_to_the_same_place_are_one) {
+  expect_grammar("root ::= (\"x\"* | \"y\"*){40} \"!\"", {"!", "xyxyx!", std::string(40, 'y') + "!"}, {"", "z!"});
+  std::string doubled = "root ::= r0\n";
+  for (int i = 0; i < 40; ++i)
+    doubled += "r" + std::to_string(i) + " ::= r" + std::to_string(i + 1) + " | r" + std::to_string(i + 1) + "\n";
+  expect_grammar(doubled + "r40 ::= \"a\"", {"a"}, {"", "aa"});
+  Budget budget = patient_budget();
+  std::string differing = "root ::= r0\n";
+  for (int i = 0; i < 40; ++i) {
+    std::string next = "r" + std::to_string(i + 1);
+    differing += "r" + std::to_string(i) + " ::= " + next + " \"b\" | " + next + " \"c\"\n";
+  }
+  CHECK_ERROR(kRange, "too ambiguous", compile_ebnf(differing + "r40 ::= \"a\"", budget));
+}
+
+// However deep rules lie in one another, they do not lie on the stack of the thread.
+TEST_ONCE(grammar_of_long_chains) {
+  std::string chain;
+  for (int i = 0; i < 9000; ++i) chain += "c" + std::to_string(i) + " ::= c" + std::to_string(i + 1) + "\n";
+  chain += "c9000 ::= \"q\"*\n";
+  expect_grammar("root ::= c0 c0 c0 \"z\"\n" + chain, {"z", "qqqz"}, {"q"});
+  std::string many = "root ::= \"z\"";
+  for (int i = 0; i < 100; ++i) many += " c0";
+  Budget budget = patient_budget();
+  GrammarRef grammar = compile_ebnf(many + "\n" + chain, budget);
+  CHECK_ERROR(kRange, "too ambiguous", accepts(*grammar, "z"));
+}
+
+TEST_ONCE(grammar_repetitions_are_counted_before_they_are_made) {
+  std::string long_item = "root ::= (";
+  for (int i = 0; i < 10'000; ++i) long_item += "\"a\" ";
+  for (const char* count : {"{1000}", "{0,1000}"}) {
+    Budget budget = patient_budget();
+    CHECK_ERROR(kRange, "too many states", compile_ebnf(long_item + ")" + count, budget));
+  }
+}
+
+// What a cache is told that it keeps.
+TEST_ONCE(grammar_bytes_are_those_of_its_rules) {
+  Budget budget = patient_budget();
+  std::string source = "root ::= [a-z]{1,200} r\n";
+  for (int i = 0; i < 1000; ++i) source += "r" + std::to_string(i) + " ::= \"a\" \"b\"\n";
+  size_t bytes = compile_ebnf(source + "r ::= \"c\"", budget)->bytes();
+  CHECK(bytes > 100'000);
+}
+
 TEST_ONCE(grammar_structural_tags) {
   Budget budget = patient_budget();
   GrammarOptions options;

@@ -127,7 +127,7 @@ class GrammarReader {
       out.parts.push_back(sequence(depth, inside));
       space(true);
     } while (take("|"));
-    if (out.parts.size() == 1) return Expression(out.parts[0]);
+    if (out.parts.size() == 1) return Expression(std::move(out.parts[0]));
     return out;
   }
   Expression sequence(int depth, bool inside) {
@@ -407,6 +407,8 @@ class Builder {
   // x{2,4} = x x (x (x)?)?; x* = a rule that is empty or x and itself.
   Symbol repeat(const Expression& e, int32_t within) {
     Sequence item = flat(e.parts[0], within);
+    int64_t copies = std::max(e.least + 1, e.most);
+    budget_.add_states(0, size_t(copies) * item.size() * sizeof(Symbol) / sizeof(int32_t));
     int32_t tail = -1;
     auto nested = [&](Sequence rest, bool loops) {
       int32_t index = fresh_rule(rules_.names[size_t(within)]);
@@ -446,7 +448,7 @@ Rules read_ebnf(std::string_view source, Budget& budget) {
 }
 
 GrammarRef compile_ebnf(std::string_view source, Budget& budget) {
-  auto grammar = std::make_shared<Grammar>(read_ebnf(source, budget), budget.bytes(), uint32_t(budget.limits().document_depth));
+  auto grammar = std::make_shared<Grammar>(read_ebnf(source, budget), budget);
   if (grammar->empty()) throw Refused("empty language", "no text satisfies the grammar");
   return grammar;
 }

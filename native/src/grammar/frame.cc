@@ -58,32 +58,57 @@ uint64_t State::hash() const {
   return hash;
 }
 
-void Sink::add(const Lexer& lexer, const NodeRef& parent) {
-  LexState state = lexer.start();
-  if (state != kDead) threads_.push_back({&lexer, state, parent, {}});
+bool Sink::Job::operator==(const Job& other) const {
+  return rules == other.rules && rule == other.rule && same_stack(node.get(), other.node.get());
 }
 
-void Sink::pop(const Node& node) {
-  if (node.parent) {
-    node.parent->frame->resume(node.parent, 0, {}, *this);
-  } else {
-    accept();
+size_t Sink::JobHash::operator()(const Job& job) const {
+  return size_t(mix(mix(job.node->hash, reinterpret_cast<uintptr_t>(job.rules)), uint64_t(job.rule)));
+}
+
+void Sink::count() {
+  if (++expansions_ > kMostExpansions || state_.threads.size() > kMostThreads)
+    throw Error(ErrorKind::kRange, "the grammar is too ambiguous here");
+}
+
+void Sink::put_off(Job job) {
+  count();
+  auto [known, fresh] = known_.insert(std::move(job));
+  if (fresh) waiting_.push_back(&*known);
+}
+
+void Sink::settle() {
+  while (!waiting_.empty()) {
+    const Job& job = *waiting_.back();
+    waiting_.pop_back();
+    if (job.rules) job.rules->begin(job.rule, job.node, *this);
+    else job.node->frame->resume(job.node, 0, {}, *this);
   }
 }
 
-void close(State& state) {
+void Sink::end_lexeme(const NodeRef& parent, int32_t label, const Text& text) {
+  parent->frame->resume(parent, label, text, *this);
+  settle();
+}
+
+void Sink::add(const Lexer& lexer, const NodeRef& parent) {
+  count();
+  LexState state = lexer.start();
+  if (state == kDead) return;
+  Thread thread{&lexer, state, parent, {}};
+  if (!contains(state_.threads, thread)) state_.threads.push_back(std::move(thread));
+}
+
+size_t close(State& state) {
+  Sink sink(state);
   for (size_t i = 0; i < state.threads.size(); ++i) {
     int32_t label = state.threads[i].lexer->label(state.threads[i].state);
     if (label == kNone) continue;
-    Sink sink;
-    NodeRef parent = state.threads[i].parent;
-    parent->frame->resume(parent, label, state.threads[i].text, sink);
-    state.can_end = state.can_end || sink.accepted();
-    for (Thread& thread : sink.threads()) {
-      if (!contains(state.threads, thread)) state.threads.push_back(std::move(thread));
-    }
-    if (state.threads.size() > kMostThreads) throw Error(ErrorKind::kRange, "the grammar is too ambiguous here");
+    const NodeRef parent = state.threads[i].parent;
+    const Text text = state.threads[i].text;
+    sink.end_lexeme(parent, label, text);
   }
+  return sink.expansions();
 }
 
 namespace {
@@ -116,21 +141,16 @@ void step_thread(const Thread& thread, uint8_t byte, std::vector<Thread>& out) {
   if (enter(moved, next, byte) && !contains(out, moved)) out.push_back(std::move(moved));
 }
 
-void step(const State& from, uint8_t byte, State& to) {
+size_t step(const State& from, uint8_t byte, State& to) {
   to.threads.clear();
   to.can_end = false;
   for (const Thread& thread : from.threads) step_thread(thread, byte, to.threads);
-  close(to);
+  return from.threads.size() + close(to);
 }
 
 State after_lexeme(const NodeRef& parent, int32_t label, const Text& text) {
-  Sink sink;
-  parent->frame->resume(parent, label, text, sink);
   State out;
-  out.can_end = sink.accepted();
-  for (Thread& thread : sink.threads()) {
-    if (!contains(out.threads, thread)) out.threads.push_back(std::move(thread));
-  }
+  Sink(out).end_lexeme(parent, label, text);
   close(out);
   return out;
 }

@@ -4,6 +4,7 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <unordered_set>
 #include <vector>
 
 #include "grammar/lexer.h"
@@ -51,22 +52,68 @@ struct Thread {
   uint64_t hash() const;
 };
 
-// Collects what may follow.
+struct State {
+  std::vector<Thread> threads;
+  bool can_end = false;
+
+  bool alive() const { return can_end || !threads.empty(); }
+  bool same(const State& other) const;
+  uint64_t hash() const;
+};
+
+constexpr size_t kMostThreads = 2048;
+// Threads, rules and ends of frames that one byte may lead to, however often to the same.
+constexpr size_t kMostExpansions = 50'000;
+
+class Sink;
+
+// What has rules to begin.
+class RuleSource {
+ public:
+  // Adds what the rule's alternatives begin with; where one has ended, `parent` resumes.
+  virtual void begin(int32_t rule, const NodeRef& parent, Sink& sink) const = 0;
+
+ protected:
+  ~RuleSource() = default;
+};
+
+// Collects what may follow in a state, each thread once. Rules that begin and frames that resume are put off and done once each, one after the
+// other: many ways may lead to the same one, and through as many others as the grammar likes.
 class Sink {
  public:
+  explicit Sink(State& state) : state_(state) {}
+  // A lexeme on `parent` ended: adds all that may follow.
+  void end_lexeme(const NodeRef& parent, int32_t label, const Text& text);
   // Starts a lexeme whose end resumes `parent`.
   void add(const Lexer& lexer, const NodeRef& parent);
+  void begin(const RuleSource& rules, int32_t rule, const NodeRef& parent) { put_off({&rules, rule, parent}); }
+  // An inner frame on `node` ended.
+  void resume(const NodeRef& node) { put_off({nullptr, 0, node}); }
   // Ends the frame of `node`: its parent resumes.
-  void pop(const Node& node);
+  void pop(const Node& node) { resume(node.parent); }
   // The whole text may end here.
-  void accept() { accepted_ = true; }
-
-  std::vector<Thread>& threads() { return threads_; }
-  bool accepted() const { return accepted_; }
+  void accept() { state_.can_end = true; }
+  // Does what was put off.
+  void settle();
+  size_t expansions() const { return expansions_; }
 
  private:
-  std::vector<Thread> threads_;
-  bool accepted_ = false;
+  struct Job {
+    const RuleSource* rules;  // null: the node resumes
+    int32_t rule;
+    NodeRef node;
+    bool operator==(const Job& other) const;
+  };
+  struct JobHash {
+    size_t operator()(const Job& job) const;
+  };
+  void put_off(Job job);
+  void count();
+
+  State& state_;
+  std::unordered_set<Job, JobHash> known_;
+  std::vector<const Job*> waiting_;
+  size_t expansions_ = 0;
 };
 
 class Frame {
@@ -87,20 +134,10 @@ class Frame {
   virtual bool begins_refused(const Thread&) const { return false; }
 };
 
-struct State {
-  std::vector<Thread> threads;
-  bool can_end = false;
-
-  bool alive() const { return can_end || !threads.empty(); }
-  bool same(const State& other) const;
-  uint64_t hash() const;
-};
-
-constexpr size_t kMostThreads = 2048;
-
-// Adds the threads that follow where lexemes may end.
-void close(State& state);
-void step(const State& from, uint8_t byte, State& to);
+// Adds the threads that follow where lexemes may end; returns the expansions that took. Throws where the grammar is too ambiguous.
+size_t close(State& state);
+// The same after a byte; returns how many threads and expansions it went through.
+size_t step(const State& from, uint8_t byte, State& to);
 // Moves a thread by a byte: not where the lexer refuses it, nor where the frame does.
 enum class Move : uint8_t { kMoved, kDead, kRefused };
 Move move_thread(Thread& thread, uint8_t byte);

@@ -18,38 +18,44 @@ const EndFrame kEndFrame;
 }  // namespace
 
 // Node: a = alternative's number, b = symbols done.
-class Grammar::RuleFrame final : public Frame {
+class Grammar::RuleFrame final : public Frame, public RuleSource {
  public:
-  RuleFrame(Rules rules, uint32_t most_depth) : rules_(std::move(rules)), most_depth_(most_depth) {
+  RuleFrame(Rules rules, Budget& budget) : rules_(std::move(rules)), most_depth_(uint32_t(budget.limits().document_depth)) {
     for (size_t rule = 0; rule < rules_.rules.size(); ++rule) {
-      first_.push_back(int32_t(sequences_.size()));
+      first_.push_back(sequences_.size());
       for (const Sequence& sequence : rules_.rules[rule]) sequences_.push_back(&sequence);
     }
-    first_.push_back(int32_t(sequences_.size()));
-    find_costs();
+    first_.push_back(sequences_.size());
+    find_costs(budget);
     refuse_left_recursion();
   }
   int64_t cost() const { return costs_[0]; }
+  // Of the rules themselves, about.
+  size_t bytes() const {
+    size_t symbols = 0;
+    for (const Sequence* sequence : sequences_) symbols += sequence->size();
+    return symbols * (sizeof(Symbol) + sizeof(int64_t)) + (sequences_.size() + rules_.rules.size()) * 100;
+  }
 
-  void begin(int32_t rule, const NodeRef& parent, Sink& sink) const {
+  void begin(int32_t rule, const NodeRef& parent, Sink& sink) const override {
     if (parent->depth >= most_depth_) return;
-    for (int32_t i = first_[size_t(rule)]; i < first_[size_t(rule) + 1]; ++i) go_on(i, 0, parent, sink);
+    for (size_t i = first_[size_t(rule)]; i < first_[size_t(rule) + 1]; ++i) go_on(i, 0, parent, sink);
   }
   void resume(const NodeRef& node, int32_t, const Text&, Sink& sink) const override {
-    go_on(int32_t(node->a), size_t(node->b), node->parent, sink);
+    go_on(size_t(node->a), size_t(node->b), node->parent, sink);
   }
-  int64_t distance(const Node& node, int32_t) const override { return cost_from(*sequences_[size_t(node.a)], size_t(node.b)); }
+  int64_t distance(const Node& node, int32_t) const override { return rests_[size_t(node.a)][size_t(node.b)]; }
 
  private:
-  void go_on(int32_t index, size_t done, const NodeRef& parent, Sink& sink) const {
-    const Sequence& sequence = *sequences_[size_t(index)];
-    if (cost_from(sequence, done) >= kNever) return;
-    if (done == sequence.size()) return parent->frame->resume(parent, 0, {}, sink);
+  void go_on(size_t index, size_t done, const NodeRef& parent, Sink& sink) const {
+    const Sequence& sequence = *sequences_[index];
+    if (rests_[index][done] >= kNever) return;
+    if (done == sequence.size()) return sink.resume(parent);
     const Symbol& symbol = sequence[done];
     // The last symbol needs no frame of its own: right recursion keeps the stack flat.
     NodeRef next = done + 1 == sequence.size() ? parent : make_node(this, parent, uint64_t(index), done + 1);
     if (symbol.kind == Symbol::kLexer) sink.add(*symbol.lexer, next);
-    else if (symbol.kind == Symbol::kRule) begin(symbol.rule, next, sink);
+    else if (symbol.kind == Symbol::kRule) sink.begin(*this, symbol.rule, next);
     else symbol.values->begin(symbol.rule, next, sink);
   }
 
@@ -62,22 +68,49 @@ class Grammar::RuleFrame final : public Frame {
     for (int32_t label : symbol.lexer->labels()) best = std::min(best, symbol.lexer->distance(start, label));
     return best;
   }
-  int64_t cost_from(const Sequence& sequence, size_t done) const {
-    int64_t total = 0;
-    for (; done < sequence.size(); ++done) total = std::min(kNever, total + cost_of(sequence[done]));
-    return total;
-  }
-  void find_costs() {
-    costs_.assign(rules_.rules.size(), kNever);
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (size_t rule = 0; rule < rules_.rules.size(); ++rule) {
-        for (const Sequence& sequence : rules_.rules[rule]) {
-          int64_t cost = cost_from(sequence, 0);
-          if (cost < costs_[rule]) costs_[rule] = cost, changed = true;
+  // Least fixed points: of the rules, then from every place in a sequence on. A rule is looked at again when one that it uses got cheaper.
+  void find_costs(Budget& budget) {
+    const int32_t count = int32_t(rules_.rules.size());
+    costs_.assign(size_t(count), kNever);
+    std::vector<std::vector<int32_t>> users(costs_.size());
+    std::vector<int32_t> todo;
+    for (int32_t rule = 0; rule < count; ++rule) {
+      todo.push_back(rule);
+      for (const Sequence& sequence : rules_.rules[size_t(rule)]) {
+        for (const Symbol& symbol : sequence) {
+          if (symbol.kind == Symbol::kRule && (users[size_t(symbol.rule)].empty() || users[size_t(symbol.rule)].back() != rule))
+            users[size_t(symbol.rule)].push_back(rule);
         }
       }
     }
+    std::vector<bool> waits(costs_.size(), true);
+    while (!todo.empty()) {
+      const int32_t rule = todo.back();
+      todo.pop_back();
+      waits[size_t(rule)] = false;
+      const int64_t cost = cost_of_rule(rule, budget);
+      if (cost == costs_[size_t(rule)]) continue;
+      costs_[size_t(rule)] = cost;
+      for (int32_t user : users[size_t(rule)]) {
+        if (!waits[size_t(user)]) todo.push_back(user), waits[size_t(user)] = true;
+      }
+    }
+    for (const Sequence* sequence : sequences_) {
+      std::vector<int64_t>& rests = rests_.emplace_back(sequence->size() + 1, 0);
+      for (size_t i = sequence->size(); i-- > 0;) rests[i] = std::min(kNever, rests[i + 1] + cost_of((*sequence)[i]));
+    }
+  }
+  int64_t cost_of_rule(int32_t rule, Budget& budget) const {
+    int64_t best = kNever;
+    for (const Sequence& sequence : rules_.rules[size_t(rule)]) {
+      int64_t cost = 0;
+      for (size_t i = 0; i < sequence.size() && cost < best; ++i) {
+        cost += cost_of(sequence[i]);
+        budget.tick();
+      }
+      best = std::min(best, cost);
+    }
+    return best;
   }
   bool may_be_empty(const Symbol& symbol) const { return symbol.kind != Symbol::kValue && cost_of(symbol) == 0; }
 
@@ -116,20 +149,18 @@ class Grammar::RuleFrame final : public Frame {
   Rules rules_;
   uint32_t most_depth_;
   std::vector<const Sequence*> sequences_;
-  std::vector<int32_t> first_;
-  std::vector<int64_t> costs_;
+  std::vector<size_t> first_;                // of each rule's sequences
+  std::vector<int64_t> costs_;               // bytes of each rule's shortest text
+  std::vector<std::vector<int64_t>> rests_;  // the same from each place in a sequence to its end
 };
 
-Grammar::Grammar(Rules rules, size_t bytes, uint32_t most_depth)
-    : frame_(std::make_unique<RuleFrame>(std::move(rules), most_depth)), end_(make_node(&kEndFrame, nullptr)), bytes_(bytes) {
+Grammar::Grammar(Rules rules, Budget& budget)
+    : frame_(std::make_unique<RuleFrame>(std::move(rules), budget)), end_(make_node(&kEndFrame, nullptr)),
+      bytes_(budget.bytes() + frame_->bytes()) {
   if (frame_->cost() >= kNever) return;
-  Sink sink;
-  frame_->begin(0, end_, sink);
-  start_.can_end = sink.accepted();
-  for (Thread& thread : sink.threads()) {
-    bool known = std::any_of(start_.threads.begin(), start_.threads.end(), [&](const Thread& other) { return other.same(thread); });
-    if (!known) start_.threads.push_back(std::move(thread));
-  }
+  Sink sink(start_);
+  sink.begin(*frame_, 0, end_);
+  sink.settle();
   close(start_);
 }
 
@@ -157,7 +188,7 @@ std::shared_ptr<const Punctuation> punctuation(const GrammarOptions& options, Bu
 }
 
 GrammarRef finish(Rules rules, Budget& budget) {
-  auto grammar = std::make_shared<Grammar>(std::move(rules), budget.bytes(), uint32_t(budget.limits().document_depth));
+  auto grammar = std::make_shared<Grammar>(std::move(rules), budget);
   if (grammar->empty()) throw Refused("empty language", "no text satisfies the constraint");
   return grammar;
 }
@@ -182,8 +213,7 @@ Sequence schema_symbols(const Json& schema, const GrammarOptions& options, Budge
 GrammarRef compile_json_schema(std::string_view schema, const GrammarOptions& options, Budget& budget) {
   Json parsed = parse_json(schema, budget);
   Rules rules{{{schema_symbols(parsed, options, budget)}}, {"root"}};
-  auto grammar = std::make_shared<Grammar>(std::move(rules), budget.bytes(), uint32_t(budget.limits().document_depth));
-  return grammar;
+  return std::make_shared<Grammar>(std::move(rules), budget);
 }
 
 GrammarRef compile_json_object(const GrammarOptions& options, Budget& budget) {

@@ -34,7 +34,8 @@ struct GrammarOptions {
 
 class Grammar {
  public:
-  Grammar(Rules rules, size_t bytes, uint32_t most_depth);
+  // `budget`: the one under which all of the rules were made.
+  Grammar(Rules rules, Budget& budget);
   State start() const { return start_; }
   // True where no text at all is in the language.
   bool empty() const { return !start_.alive(); }

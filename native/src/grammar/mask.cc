@@ -50,8 +50,7 @@ int32_t GrammarMasks::next(int32_t state, uint8_t byte) {
   int32_t found = (*known_[size_t(state)].next)[byte];
   if (found != kUnknown) return found;
   State to;
-  spend(known_[size_t(state)].state.threads.size());
-  step(known_[size_t(state)].state, byte, to);
+  spend(step(known_[size_t(state)].state, byte, to));
   found = to.alive() ? intern(std::move(to)) : kNone;
   (*known_[size_t(state)].next)[byte] = found;
   return found;
@@ -162,8 +161,7 @@ void GrammarMasks::check_names(const Thread& thread, const LexMask& mask, TokenB
 void GrammarMasks::judge(const Thread& thread, int32_t token, TokenBits& out) {
   State state{{thread}, false}, to;
   for (char byte : vocabulary().bytes(token)) {
-    spend(state.threads.size());
-    step(state, uint8_t(byte), to);
+    spend(step(state, uint8_t(byte), to));
     std::swap(state, to);
     if (!state.alive()) break;
   }

@@ -6,7 +6,7 @@ namespace tandem::grammar {
 namespace {
 
 constexpr size_t kMostPoints = 257;
-constexpr size_t kMostSteps = 8'000'000;  // of threads, in search of one ending
+constexpr size_t kMostSteps = 8'000'000;  // of threads, and expansions, in search of one ending
 
 // All bytes, those first by which texts end.
 constexpr std::array<uint8_t, 256> kLikelyBytes = [] {
@@ -124,14 +124,13 @@ bool Matcher::completion(std::string& bytes, size_t most) const {
   // The estimate is a few bytes off at most; far beyond the bound there is nothing to look for.
   if (distance(state) > 2 * int64_t(most) + 64) return false;
   while (!state.can_end) {
-    steps += 256 * state.threads.size();
     if (bytes.size() >= most || state.threads.empty() || steps > kMostSteps) return false;
     State best;
     int64_t best_distance = kNever, nearer = distance(state) - 1;
     int chosen = -1;
     // One byte nearer is as near as it gets, but where the estimate is off.
     for (size_t i = 0; i < 256 && best_distance != nearer; ++i) {
-      step(state, kLikelyBytes[i], next);
+      steps += step(state, kLikelyBytes[i], next);
       if (!next.alive()) continue;
       int64_t found = distance(next);
       if (chosen >= 0 && found >= best_distance) continue;

@@ -44,7 +44,7 @@ class TagReader {
     rules_.names.push_back("(start)");
     Sequence whole = top(source, 0);
     rules_.rules[0] = {std::move(whole)};
-    auto grammar = std::make_shared<Grammar>(std::move(rules_), budget_.bytes(), uint32_t(budget_.limits().document_depth));
+    auto grammar = std::make_shared<Grammar>(std::move(rules_), budget_);
     if (grammar->empty()) throw Refused("empty language", "no text satisfies the structural tag");
     return grammar;
   }
