@@ -206,6 +206,19 @@ void bomb(const char* schema) {
   }
 }
 
+TEST_ONCE(grammar_end_tokens_are_no_text) {
+  Budget budget = patient_budget();
+  auto shared = std::make_shared<const SharedMasks>(
+      std::make_shared<const Vocabulary>(std::vector<std::string>{"a", "b", "a"}, std::vector<int32_t>{2}));
+  Matcher matcher(std::make_shared<GrammarMasks>(compile_whole_regex("ab", budget), shared));
+  uint32_t mask = 0;
+  for (uint32_t expected : {1u, 2u, 4u}) {
+    matcher.fill_mask(&mask, 1);
+    CHECK(mask == expected);
+    CHECK(matcher.advance(expected == 1 ? 0 : expected == 2 ? 1 : 2));
+  }
+}
+
 TEST_ONCE(grammar_bombs_are_refused) {
   bomb("{\"$ref\":\"#\"}");
   bomb("{\"$ref\":\"file:///etc/passwd\"}");
@@ -234,6 +247,16 @@ void ends(const std::string& schema) {
   }
 }
 
+// Accept mode takes white space around a text, where any is taken.
+TEST_ONCE(grammar_without_white_space) {
+  Budget budget = patient_budget();
+  GrammarRef grammar = compile_json_schema("{\"type\":\"array\"}", {.mode = Mode::kAccept, .any_space = false}, budget);
+  Matcher matcher(std::make_shared<GrammarMasks>(grammar, small_vocabulary()));
+  CHECK(!matcher.advance_bytes(" "));
+  CHECK(matcher.advance_bytes("[1,2]"));
+  CHECK(matcher.complete());
+}
+
 TEST_ONCE(grammar_hostile_sources_end) {
   ends("{\"type\":\"string\",\"pattern\":\"(a+)+b\"}");
   ends("{\"type\":\"string\",\"pattern\":\"^a{1,100000}$\"}");
@@ -247,6 +270,9 @@ TEST_ONCE(grammar_hostile_sources_end) {
   nested += "true";
   for (int i = 0; i < 100; ++i) nested += "]}";
   ends(nested);
+  // Few states, each of which stands for all of those of the expression.
+  Budget budget = patient_budget();
+  CHECK_ERROR(kRange, "too many states", compile_whole_regex("(a?){60000}", budget));
 }
 
 // What a matcher is asked while it writes is bounded too, whatever the grammar: it answers, or says that it gives up.

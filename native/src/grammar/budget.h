@@ -15,6 +15,7 @@ struct Limits {
   int nesting = 128;                // of the source: JSON depth, regex groups, EBNF groups
   size_t states = 200'000;          // automaton states of one grammar, together
   size_t table_cells = 24'000'000;  // transition cells of one grammar, together (4 bytes each)
+  size_t set_items = 32'000'000;    // of the sets of states that automata are made from, together (4 bytes each)
   size_t values = 20'000;           // distinct value nodes of one schema
   size_t alternatives = 512;        // disjuncts of one value of one type
   size_t document_depth = 1024;     // open arrays, objects or rules in the constrained text
@@ -50,6 +51,11 @@ class Budget {
     if (states_ > limits_.states || cells_ > limits_.table_cells) throw Error(ErrorKind::kRange, "the grammar needs too many states");
     tick();
   }
+  // A set of so many states is kept until its automaton is made.
+  void add_set(size_t items) {
+    set_items_ += items;
+    if (set_items_ > limits_.set_items) throw Error(ErrorKind::kRange, "the grammar needs too many states");
+  }
   // Bytes of all tables built under this budget, for the caches' bounds.
   size_t bytes() const { return cells_ * sizeof(int32_t) + states_ * 16; }
 
@@ -63,7 +69,7 @@ class Budget {
   std::shared_ptr<std::atomic<bool>> cancelled_;
   Clock::time_point deadline_;
   uint32_t ticks_ = 0;
-  size_t states_ = 0, cells_ = 0;
+  size_t states_ = 0, cells_ = 0, set_items_ = 0;
 };
 
 }  // namespace tandem::grammar

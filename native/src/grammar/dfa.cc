@@ -31,6 +31,7 @@ class Explorer {
     if (known != numbers_.end()) return known->second;
     known = numbers_.emplace(name, int32_t(dfa_.label.size())).first;
     budget_.add_states(1, size_t(dfa_.classes));
+    budget_.add_set(name.size());
     names_.push_back(&known->first);
     dfa_.label.push_back(label());
     dfa_.table.resize(dfa_.table.size() + size_t(dfa_.classes), kNone);
@@ -203,6 +204,7 @@ DfaRef determinize(const Nfa& nfa, int32_t start, const std::function<int32_t(in
       if (targets.empty()) continue;
       auto [known, fresh] = closures.emplace(targets, 0);
       if (fresh) {
+        nfa.budget().add_set(targets.size());
         std::vector<int32_t> target = subsets.closure(targets, false, false);
         known->second = explorer.number(target, [&] { return subsets.label(target, false); });
       }

@@ -205,7 +205,7 @@ Sequence schema_symbols(const Json& schema, const GrammarOptions& options, Budge
   table->most_depth = uint32_t(budget.limits().document_depth);
   ValueId root = expand(formulas, options.mode, budget, *table);
   Symbol value{Symbol::kValue, nullptr, root, table};
-  if (options.mode == Mode::kGenerate) return {value};
+  if (options.mode == Mode::kGenerate || !table->punctuation->space) return {value};
   Symbol space{Symbol::kLexer, table->punctuation->space, 0, nullptr};
   return {space, value, space};
 }

@@ -36,13 +36,15 @@ Trie::Trie(std::vector<std::pair<std::string_view, int32_t>> words) {
 Vocabulary::Vocabulary(std::vector<std::string> tokens, std::vector<int32_t> end_tokens)
     : tokens_(std::move(tokens)), end_tokens_(std::move(end_tokens)) {
   require(!tokens_.empty() && tokens_.size() <= (size_t(1) << 20), ErrorKind::kRange, "a vocabulary has between 1 and 2^20 tokens");
+  for (int32_t token : end_tokens_) {
+    require(token >= 0 && size_t(token) < tokens_.size(), ErrorKind::kRange, "an end token is outside the vocabulary");
+    tokens_[size_t(token)].clear();
+  }
   std::vector<std::pair<std::string_view, int32_t>> words;
   for (size_t i = 0; i < tokens_.size(); ++i) {
     require(tokens_[i].size() <= 4096, ErrorKind::kRange, "a token has more than 4096 bytes");
     if (!tokens_[i].empty()) words.emplace_back(tokens_[i], int32_t(i));
   }
-  for (int32_t token : end_tokens_)
-    require(token >= 0 && size_t(token) < tokens_.size(), ErrorKind::kRange, "an end token is outside the vocabulary");
   trie_ = Trie(std::move(words));
 }
 

@@ -42,7 +42,7 @@ class Trie {
 // where a text may end.
 class Vocabulary {
  public:
-  // At most 2^20 tokens of at most 4096 bytes.
+  // At most 2^20 tokens of at most 4096 bytes. End tokens are no text, whatever their bytes say.
   Vocabulary(std::vector<std::string> tokens, std::vector<int32_t> end_tokens);
   size_t size() const { return tokens_.size(); }
   size_t words() const { return (tokens_.size() + 31) / 32; }
