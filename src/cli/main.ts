@@ -7,6 +7,9 @@ import { addServeOptions, resolveSettings, unknownVariables } from './resolve-se
 import type { RunningServer } from './serve.ts';
 import { readVersion } from './version.ts';
 
+/** A terminal signals npm and the server, and npm passes on what it gets: one stop that arrives twice. */
+const SAME_STOP_MS = 500;
+
 async function main(): Promise<void> {
   const program = new Command('tandem')
     .description('Serve chat completions and train LoRA adapters on the same weights')
@@ -17,27 +20,38 @@ async function main(): Promise<void> {
     for (const name of unknownVariables(process.env))
       process.stderr.write(`tandem: ${name} is no setting; it is ignored.\n`);
     const settings = resolveSettings(command, process.env);
+    const stopWhenAsked = listenForStops();
     // The server's modules take most of a start: other commands, and settings that cannot be, do without them.
     const { serve } = await import('./serve.ts');
-    const server = await serve(settings);
-    stopOnSignals(server);
+    stopWhenAsked(await serve(settings));
   });
   addKeysCommand(program, (line) => process.stdout.write(`${line}\n`));
   addGrammarCommand(program, (line) => process.stdout.write(`${line}\n`));
   await program.parseAsync();
 }
 
-/** The first signal drains; a second one ends at once. */
-function stopOnSignals(server: RunningServer): void {
-  let stopping = false;
+/**
+ * The first signal drains; a later one ends at once. Until the server is handed over there is nothing to drain: its start just ends. As the
+ * first process of a container it would otherwise not hear of signals, which have no default there.
+ */
+function listenForStops(): (server: RunningServer) => void {
+  let running: RunningServer | null = null;
+  let first: number | null = null;
   const stop = () => {
-    if (stopping) process.exit(1);
-    stopping = true;
+    if (first !== null) {
+      if (performance.now() - first > SAME_STOP_MS) process.exit(1);
+      return;
+    }
+    first = performance.now();
+    if (running === null) {
+      process.stdout.write('Stopping: the server was not ready yet.\n');
+      process.exit(0);
+    }
     process.stdout.write('Stopping: running requests are finished first.\n');
-    server.stop().then(() => process.exit(0), fail);
+    running.stop().then(() => process.exit(0), fail);
   };
-  process.on('SIGTERM', stop);
-  process.on('SIGINT', stop);
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, stop);
+  return (server) => (running = server);
 }
 
 function fail(error: unknown): void {
@@ -45,4 +59,6 @@ function fail(error: unknown): void {
   process.exit(1);
 }
 
+// Who read the output may be gone (`npm start | tee log`, a closed terminal), and a disk full: no reason to cut off requests.
+for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
 main().catch(fail);

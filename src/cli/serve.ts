@@ -34,6 +34,9 @@ import { readVersion } from './version.ts';
 /** Closing sockets after the running requests had their time. */
 const CLOSE_GRACE_MS = 3_000;
 
+/** Lines that could not be written are tried again with the next one, up to here. */
+const MAX_UNWRITTEN_LOG_BYTES = 2 ** 20;
+
 /** Undone in reverse order, whatever point the start reached. */
 type Undo = () => Promise<void> | void;
 
@@ -53,13 +56,20 @@ export async function serve(settings: Settings): Promise<RunningServer> {
   }
 }
 
+/** A disk that is full, or a reader that has gone, costs lines of the log and nothing else. */
+function logStream(): ReturnType<typeof pino.destination> {
+  const stream = pino.destination({ fd: 2, sync: true, maxLength: MAX_UNWRITTEN_LOG_BYTES });
+  stream.on('error', () => {});
+  return stream;
+}
+
 async function unwind(undo: Undo[]): Promise<void> {
   for (const step of undo.splice(0).reverse()) await step();
 }
 
 async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   refuseSettings(settings);
-  const log = pino({ level: settings.logLevel }, pino.destination({ fd: 2, sync: true }));
+  const log = pino({ level: settings.logLevel }, logStream());
   const { keys, database } = await openStore(settings, undo);
   const warn = (text: string) => log.warn(text);
   const chosen = await chooseEngine(settings, llamaIsInstalled(), warn);

@@ -1,9 +1,10 @@
 /** Start and stop: the first key, the keys command, one server per data directory, SIGTERM, bad settings. */
-import { execFile } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { execFile, spawn } from 'node:child_process';
+import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { ApiServer, readEvents, waitFor } from './server.ts';
@@ -148,6 +149,84 @@ describe('SIGTERM', () => {
     TIMEOUT_MS,
   );
 });
+
+describe('a stop', () => {
+  const body = {
+    messages: [{ role: 'user', content: 'Tell me a story.' }],
+    ignore_eos: true,
+    max_tokens: 60,
+    stream: true,
+  };
+
+  test.each(['SIGINT', 'SIGHUP'] as const)(
+    '%s finishes running requests, also when it comes twice at once and nobody reads the output',
+    async (signal) => {
+      const server = await start({ env: { TANDEM_FAULTS: 'slow-steps-ms=30' } });
+      const stream = server.post('/v1/chat/completions', body).then((response) => response.text());
+      await waitFor(async () => (await server.load()).running === 1, 10_000);
+      server.child.stdout?.destroy();
+      server.child.stderr?.destroy();
+      server.child.kill(signal);
+      // As npm passes on what the terminal has sent to both.
+      await sleep(50);
+      server.child.kill(signal);
+      expect(readEvents(await stream).slice(-2)).toMatchObject([{ choices: [{ finish_reason: 'length' }] }, '[DONE]']);
+      expect(await server.exited).toBe(0);
+    },
+    TIMEOUT_MS,
+  );
+
+  test(
+    'a later second signal ends at once',
+    async () => {
+      const server = await start({ env: { TANDEM_FAULTS: 'slow-steps-ms=200' } });
+      const cut = server.post('/v1/chat/completions', body).then((response) => response.text());
+      await waitFor(async () => (await server.load()).running === 1, 10_000);
+      server.child.kill('SIGTERM');
+      await sleep(1000);
+      server.child.kill('SIGTERM');
+      await expect(cut).rejects.toThrow();
+      expect(await server.exited).toBe(1);
+    },
+    TIMEOUT_MS,
+  );
+
+  test(
+    'is heard before the server is ready',
+    async () => {
+      // A start that lasts: it waits for the module.
+      const module = join(dataDir, 'slow.mjs');
+      writeFileSync(module, "process.stdout.write('reading'); await new Promise((done) => setTimeout(done, 60_000));");
+      const args = [MAIN, 'serve', '--data-dir', join(dataDir, 'data'), '--port', '0', '--engine-extension', module];
+      const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'ignore'] });
+      let out = '';
+      child.stdout.on('data', (chunk) => (out += String(chunk)));
+      const ended = new Promise((resolve) => child.once('exit', (code, signal) => resolve({ code, signal })));
+      await waitFor(() => out.includes('reading'), 60_000);
+      child.kill('SIGTERM');
+      expect(await ended).toEqual({ code: 0, signal: null });
+      expect(out).toContain('was not ready yet');
+    },
+    TIMEOUT_MS,
+  );
+});
+
+test(
+  'a disk that is full under the log stops nothing',
+  async () => {
+    const args = [MAIN, 'serve', '--data-dir', dataDir, '--port', '0', '--log-level', 'debug'];
+    const full = openSync('/dev/full', 'w');
+    const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', full] });
+    let out = '';
+    child.stdout?.on('data', (chunk) => (out += String(chunk)));
+    const ended = new Promise((resolve) => child.once('exit', resolve));
+    await waitFor(() => out.includes('is ready') || child.exitCode !== null, 60_000);
+    child.kill('SIGTERM');
+    expect(await ended).toBe(0);
+    closeSync(full);
+  },
+  TIMEOUT_MS,
+);
 
 describe('settings that cannot be', () => {
   test.each([
