@@ -98,10 +98,17 @@ function makeRouter(deps: RouteDeps): Router {
 function unmatched(): Middleware {
   return (ctx) => {
     const methods = TABLE.find(ctx.path).map((route) => route.method);
-    if (methods.length === 0) throw new ApiError('not_found', 'Not Found');
+    if (methods.length === 0) throw new ApiError('not_found', notFound(ctx.path));
     ctx.set('Allow', methods.join(', '));
     throw new ApiError('method_not_allowed', 'Method Not Allowed');
   };
+}
+
+/** The usual mistake is a base URL without /v1, or with it twice. */
+function notFound(path: string): string {
+  const tail = path.replace(/^(\/v1)+(?=\/)/, '');
+  const meant = [`/v1${tail}`, tail].find((candidate) => candidate !== path && TABLE.isFixed(candidate));
+  return meant === undefined ? 'Not Found' : `Not Found: the path here is ${meant}.`;
 }
 
 function countRequests(deps: ApiDeps): Middleware {

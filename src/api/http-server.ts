@@ -57,9 +57,10 @@ export class HttpServer {
   /** Resolves with the bound port. */
   listen(): Promise<number> {
     return new Promise((resolve, reject) => {
-      this.#server.once('error', reject);
+      const refuse = (error: NodeJS.ErrnoException) => reject(listenError(error, this.#options));
+      this.#server.once('error', refuse);
       this.#server.listen(this.#options.port, this.#options.host, () => {
-        this.#server.off('error', reject);
+        this.#server.off('error', refuse);
         resolve((this.#server.address() as AddressInfo).port);
       });
     });
@@ -72,6 +73,21 @@ export class HttpServer {
     await new Promise<void>((resolve) => this.#server.close(() => resolve()));
     clearInterval(idle);
     clearTimeout(cut);
+  }
+}
+
+/** What to change, by the flags that say where to listen. */
+function listenError(error: NodeJS.ErrnoException, { host, port }: HttpServerOptions): Error {
+  switch (error.code) {
+    case 'EADDRINUSE':
+      return new Error(`Port ${port} of ${host} is in use: stop what listens there, or give --port another one.`);
+    case 'EACCES':
+      return new Error(`Port ${port} is not allowed to this user: give --port one from 1024 on.`);
+    case 'EADDRNOTAVAIL':
+    case 'ENOTFOUND':
+      return new Error(`--host ${host} is no address of this machine.`);
+    default:
+      return error;
   }
 }
 

@@ -32,6 +32,11 @@ export class RouteTable {
     if (fixed) return fixed;
     return this.#patterns.find(({ pattern }) => pattern.test(path))?.routes ?? [];
   }
+
+  /** A path without parts that a request fills in. */
+  isFixed(path: string): boolean {
+    return this.#fixed.has(path);
+  }
 }
 
 function toPattern(path: string): RegExp {

@@ -1,4 +1,6 @@
 /** What a person reads when the server is up: address, model, key, and a line to paste. */
+import { basename, relative } from 'node:path';
+
 export interface BannerFacts {
   version: string;
   host: string;
@@ -11,6 +13,8 @@ export interface BannerFacts {
   weightBytes: number;
   kvBytes: number;
   key: KeyNote;
+  /** What makes another key for this server. */
+  keysCommand: string;
 }
 
 export type KeyNote = { kind: 'new'; secret: string } | { kind: 'flag' } | { kind: 'stored'; count: number };
@@ -24,17 +28,23 @@ export function banner(facts: BannerFacts): string {
       `${facts.model} (${count(facts.parameters)} parameters, ${facts.dtype}, ${facts.isa}, ${threads(facts.threads)})`,
     ],
     ['memory', `${megabytes(facts.weightBytes)} of weights, ${megabytes(facts.kvBytes)} for the KV cache`],
-    ['key', keyText(facts.key)],
+    ['key', keyText(facts)],
   ];
   const lines = rows.map(([name, value]) => `  ${name?.padEnd(8)} ${value}`);
   return [`Tandem ${facts.version} is ready.`, ...lines, '', curlLine(address, facts.key), ''].join('\n');
 }
 
-function keyText(key: KeyNote): string {
+/** The keys command as this process was called, for its data directory. */
+export function keysCommand(script: string, dataDir: string, isDefault: boolean): string {
+  const program = basename(script) === 'main.js' ? `node ${relative(process.cwd(), script)}` : basename(script);
+  return `${program} keys create${isDefault ? '' : ` --data-dir ${dataDir}`}`;
+}
+
+function keyText({ key, keysCommand: command }: BannerFacts): string {
   if (key.kind === 'new') return `${key.secret} (shown this once; only its hash is kept)`;
-  if (key.kind === 'flag') return 'set by --api-key';
-  if (key.count === 0) return 'none is valid: make one with `tandem keys create`';
-  return `${key.count} stored (\`tandem keys create\` makes another)`;
+  if (key.kind === 'flag') return 'set by --api-key or TANDEM_API_KEY';
+  if (key.count === 0) return `none is valid: make one with \`${command}\``;
+  return `${key.count} stored (\`${command}\` makes another)`;
 }
 
 function curlLine(address: string, key: KeyNote): string {

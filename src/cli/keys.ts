@@ -1,4 +1,5 @@
 /** `tandem keys create | list | revoke`. Works beside a running server, which notices within a second. */
+import { resolve } from 'node:path';
 import type { Command } from 'commander';
 import { createKey, DEFAULT_ENTITY } from '../control/store/api-keys.ts';
 import { Database } from '../control/store/database.ts';
@@ -32,19 +33,21 @@ async function create(options: { dataDir: string; name: string; entity: string }
       '--entity may have letters, digits and signs but no space and none of / \\ # ? % and :, 128 at most.',
     );
   }
+  const isNew = !Database.exists(options.dataDir);
   const key = await withKeys(options.dataDir, (repository) => createKey(repository, options.name, options.entity));
+  if (isNew) print(`${resolve(options.dataDir)} is a new data directory: it is for a server that is started with it.`);
   print(`id   ${key.id}`);
   print(`key  ${key.secret} (shown this once; only its hash is kept)`);
 }
 
 async function list(dataDir: string, print: Print): Promise<void> {
-  const keys = await withKeys(dataDir, (repository) => repository.all());
+  const keys = await withStoredKeys(dataDir, (repository) => repository.all());
   if (keys.length === 0) print('There are no keys.');
   for (const key of keys) print(row(key));
 }
 
 async function revoke(id: string, dataDir: string, print: Print): Promise<void> {
-  const revoked = await withKeys(dataDir, (repository) => repository.revoke(id, new Date().toISOString()));
+  const revoked = await withStoredKeys(dataDir, (repository) => repository.revoke(id, new Date().toISOString()));
   if (!revoked) throw new Error(`There is no valid key with the id ${id}.`);
   print(`Revoked ${id}.`);
 }
@@ -52,6 +55,14 @@ async function revoke(id: string, dataDir: string, print: Print): Promise<void> 
 function row(key: StoredKey): string {
   const state = key.revokedAt === null ? 'valid' : `revoked ${key.revokedAt}`;
   return `${key.id}  ${key.entity}  ${key.name}  created ${key.createdAt}  ${state}`;
+}
+
+/** Of a directory that a server has made: a name that is misspelt is no empty list. */
+async function withStoredKeys<T>(dataDir: string, use: (repository: KeyRepository) => Promise<T>): Promise<T> {
+  if (Database.exists(dataDir)) return withKeys(dataDir, use);
+  throw new Error(
+    `${resolve(dataDir)} is no server's data directory: give --data-dir the one that it was started with.`,
+  );
 }
 
 async function withKeys<T>(dataDir: string, use: (repository: KeyRepository) => Promise<T>): Promise<T> {

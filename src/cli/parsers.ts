@@ -42,8 +42,10 @@ export function oneOf<const T extends string>(...values: T[]): Parser<T> {
 
 export function text(): Parser<string> {
   return (value) => {
-    if (value.trim() !== '') return value;
-    throw new InvalidArgumentError('It must not be empty.');
+    if (value.trim() === '') throw new InvalidArgumentError('It must not be empty.');
+    // A carriage return, most likely, of a file with line ends of Windows.
+    if (/\p{Cc}/u.test(value)) throw new InvalidArgumentError('It must not have control characters.');
+    return value;
   };
 }
 

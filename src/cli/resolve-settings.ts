@@ -68,7 +68,8 @@ function resolve(
     return OPTIONS[key].parse(variable);
   } catch (error) {
     if (!(error instanceof InvalidArgumentError)) throw error;
-    throw new Error(`${variableName(key)}=${SECRETS.has(key) ? '(hidden)' : variable} is not valid. ${error.message}`);
+    const shown = SECRETS.has(key) ? '(hidden)' : JSON.stringify(variable);
+    throw new Error(`${variableName(key)}=${shown} is not valid. ${error.message}`);
   }
 }
 

@@ -21,11 +21,12 @@ import type { Settings } from '../control/settings.ts';
 import { DataDirLock } from '../control/store/data-dir-lock.ts';
 import { FolderBlobStore } from '../control/store/blob-store.ts';
 import { Database } from '../control/store/database.ts';
-import { banner, type KeyNote } from './banner.ts';
+import { banner, keysCommand, type KeyNote } from './banner.ts';
 import { chooseEngine, engineFacts, trainedBase } from './choose-engine.ts';
 import { extensionSettings, refuseSettings, servedNames } from './engine-config.ts';
 import { systemFingerprint } from './fingerprint.ts';
 import { ServerKeys } from './key-setup.ts';
+import { OPTIONS } from './options.ts';
 import { LoadingBar } from './progress.ts';
 import { setUpTraining, type TrainingSide } from './training-setup.ts';
 import { SampleMemory } from '../control/training/samples/sample-memory.ts';
@@ -242,6 +243,7 @@ function announce(settings: Settings, facts: Announcement): void {
     weightBytes: info?.weightBytes ?? 0,
     kvBytes: info ? info.pages * info.pageBytes : 0,
     key: facts.key,
+    keysCommand: keysCommand(process.argv[1] ?? '', settings.dataDir, settings.dataDir === OPTIONS.dataDir.default()),
   });
   process.stdout.write(text);
 }

@@ -1,6 +1,15 @@
 /** Start and stop: the first key, the keys command, one server per data directory, SIGTERM, bad settings. */
 import { execFile, spawn } from 'node:child_process';
-import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  closeSync,
+  existsSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -89,11 +98,25 @@ test(
     expect(listed.out).not.toContain(key);
     expect((await tandem(['keys', 'revoke', id, '--data-dir', dataDir])).code).toBe(0);
     await waitFor(async () => (await status(server, key)) === 401, 10_000);
+    const elsewhere = join(dataDir, 'misspelt');
+    for (const command of [['list'], ['revoke', id]]) {
+      const wrong = await tandem(['keys', ...command, '--data-dir', elsewhere]);
+      expect(wrong).toMatchObject({
+        code: 1,
+        out: expect.stringContaining(`${elsewhere} is no server's data directory`),
+      });
+    }
+    expect(existsSync(elsewhere)).toBe(false);
+    expect(made.out).not.toContain('new data directory');
+    expect((await tandem(['keys', 'create', '--data-dir', elsewhere])).out).toContain('new data directory');
     const again = await tandem(['keys', 'revoke', id, '--data-dir', dataDir]);
     expect(again).toMatchObject({ code: 1, out: expect.stringContaining(id) as string });
     const second = await tandem(['serve', '--port', '0', '--data-dir', dataDir]);
     expect(second.code).toBe(1);
     expect(second.out).toContain('Another server is using the data directory');
+    const { port } = new URL(server.url);
+    const third = await tandem(['serve', '--port', port, '--data-dir', elsewhere]);
+    expect(third).toMatchObject({ code: 1, out: expect.stringContaining(`Port ${port} of 127.0.0.1 is in use`) });
   },
   TIMEOUT_MS,
 );
@@ -234,6 +257,7 @@ describe('settings that cannot be', () => {
     [['--scheduling-policy', 'fastest'], {}, '--scheduling-policy'],
     [['--max-model-len', '999999'], {}, '--max-model-len'],
     [['--model', '/nowhere'], {}, '/nowhere'],
+    [['--host', '192.0.2.1'], {}, '--host 192.0.2.1'],
     [['--kv-cache-memory', '1K'], {}, '--kv-cache-memory'],
     [[], { TANDEM_THREADS: 'abc' }, 'TANDEM_THREADS'],
     [[], { TANDEM_FAULTS: 'nonsense' }, 'nonsense'],

@@ -45,9 +45,13 @@ export function unloadLoraAdapter(deps: RouteDeps): Middleware {
   };
 }
 
-/** A server that does not allow it looks like one that does not know it. */
+/** A server that does not allow it has no such path, as vLLM; the message says why. */
 function allowedAdapters({ settings, adapters }: RouteDeps): NonNullable<RouteDeps['adapters']> {
-  if (!settings.allowRuntimeLoraUpdating || adapters === null) throw new ApiError('not_found', 'Not Found');
+  if (!settings.allowRuntimeLoraUpdating || adapters === null)
+    throw new ApiError(
+      'not_found',
+      `Not Found: ${adapters ? 'the server was started without --allow-runtime-lora-updating' : 'this engine has no adapters'}.`,
+    );
   return adapters;
 }
 

@@ -42,7 +42,7 @@ export async function readDirectoryTexts(path: string): Promise<ModelTexts> {
 
 async function readModelConfig(directory: string): Promise<ModelConfig & { generation: GenerationDefaults }> {
   const config = await readModelJson(directory, CONFIG_FILE, MAX_CONFIG_BYTES);
-  if (!config) throw new ModelError(CONFIG_FILE, 'is missing.');
+  if (!config) throw new ModelError(CONFIG_FILE, `is missing in ${directory}.`);
   const model = readConfig(config);
   const file = await readModelJson(directory, GENERATION_FILE, MAX_CONFIG_BYTES);
   return { ...model, generation: readGenerationConfig(file, model.eosTokenIds, model.spec.vocabSize) };

@@ -8,5 +8,9 @@ export class ModelError extends Error {
   }
 }
 
+/** What `git clone` leaves in place of a large file where Git LFS is not installed. */
+export const GIT_LFS_MARK = 'version https://git-lfs';
+export const GIT_LFS_POINTER = 'is a Git LFS pointer instead of the file itself: `git lfs pull` fetches it.';
+
 /** Sound as far as it was read, but it needs what the native engine does not do; another engine may. */
 export class UnsupportedModelError extends ModelError {}

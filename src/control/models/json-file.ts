@@ -1,7 +1,7 @@
 /** Reading the small files of a model directory, which are as hostile as any request: bounded in bytes, depth and names. */
 import { open, realpath, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { ModelError } from './errors.ts';
+import { GIT_LFS_MARK, GIT_LFS_POINTER, ModelError } from './errors.ts';
 
 export type JsonObject = Record<string, unknown>;
 
@@ -75,7 +75,7 @@ export function parseJsonObject(name: string, text: string, options: { uniqueKey
   try {
     value = JSON.parse(text);
   } catch {
-    throw new ModelError(name, 'is not valid JSON.');
+    throw new ModelError(name, text.startsWith(GIT_LFS_MARK) ? GIT_LFS_POINTER : 'is not valid JSON.');
   }
   if (!isObject(value)) throw new ModelError(name, 'must hold a JSON object.');
   return value;

@@ -2,7 +2,7 @@
  * Headers of safetensors files: 8 bytes of length (little-endian), that many bytes of JSON, then the data.
  * Every number is checked against the file before it is believed.
  */
-import { ModelError } from './errors.ts';
+import { GIT_LFS_MARK, GIT_LFS_POINTER, ModelError } from './errors.ts';
 import { Fields, show } from './fields.ts';
 import { decodeUtf8, isObject, parseJsonObject, readExactly, readModelJson, resolveModelFile } from './json-file.ts';
 
@@ -96,7 +96,9 @@ export async function openWeightFile(
   const file = await resolveModelFile(directory, name);
   if (!file) throw new ModelError(name, 'is missing.');
   if (file.size < 8) throw new ModelError(name, 'is truncated.');
-  const length = (await readExactly(name, file.path, 0, 8)).readBigUInt64LE();
+  const start = await readExactly(name, file.path, 0, 8);
+  if (GIT_LFS_MARK.startsWith(start.toString('latin1'))) throw new ModelError(name, GIT_LFS_POINTER);
+  const length = start.readBigUInt64LE();
   if (length > BigInt(maxHeaderBytes)) throw new ModelError(name, `has a header of ${length} bytes; at most ${maxHeaderBytes} are read.`);
   if (length > BigInt(file.size - 8)) throw new ModelError(name, `has a header of ${length} bytes but is only ${file.size} bytes long.`);
   const header = await readExactly(name, file.path, 8, Number(length));
@@ -141,7 +143,10 @@ function parseEntry(file: WeightFile, index: number, start: number, name: string
   if (!isCounts(shape) || shape.length > MAX_DIMENSIONS) return fail(`has the invalid shape ${show(shape)}.`);
   if (!isCounts(offsets) || offsets.length !== 2) return fail(`has the invalid data_offsets ${show(offsets)}.`);
   const [begin = 0, end = 0] = offsets;
-  if (begin > end || end > file.size - start) return fail(`has data_offsets [${begin}, ${end}] outside the file's data of ${file.size - start} bytes.`);
+  if (begin > end || end > file.size - start) {
+    const problem = `has data_offsets [${begin}, ${end}] outside the file's data of ${file.size - start} bytes`;
+    return fail(begin > end ? `${problem}.` : `${problem}: the file is truncated, as by a download that did not end.`);
+  }
   let bytes = width;
   for (const size of shape) {
     bytes *= size;

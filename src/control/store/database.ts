@@ -1,5 +1,5 @@
 /** Opens the database of a data directory and brings it to the newest schema. SQL runs on a thread of its own. */
-import { chmodSync, closeSync, openSync } from 'node:fs';
+import { chmodSync, closeSync, existsSync, openSync } from 'node:fs';
 import { join } from 'node:path';
 import { Kysely, Migrator, sql } from 'kysely';
 import { makeDataDir } from './data-dir.ts';
@@ -15,6 +15,10 @@ export class Database {
 
   private constructor(client: SqliteClient) {
     this.db = new Kysely<Tables>({ dialect: sqliteThreadDialect(client) });
+  }
+
+  static exists(dataDir: string): boolean {
+    return existsSync(join(dataDir, FILE));
   }
 
   static async open(dataDir: string): Promise<Database> {

@@ -368,6 +368,16 @@ describe('paths and methods', () => {
     expect((await server.call('/V1/models')).status).toBe(404);
   });
 
+  test.each([
+    ['/chat/completions', 'Not Found: the path here is /v1/chat/completions.'],
+    ['/v1/v1/chat/completions', 'Not Found: the path here is /v1/chat/completions.'],
+    ['/v1/tokenize', 'Not Found: the path here is /tokenize.'],
+    ['/v1/embeddings', 'Not Found'],
+    ['/v1', 'Not Found'],
+  ])('%s: a base URL with too much or too little is told', async (path, message) => {
+    expect(await errorOf(await server.call(path))).toMatchObject({ message, code: 404 });
+  });
+
   test('both chat paths answer', async () => {
     for (const path of [CHAT, `${CHAT}/`]) expect((await server.post(path, { messages })).status).toBe(200);
   });

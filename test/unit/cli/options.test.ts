@@ -81,6 +81,7 @@ describe('what cannot be read is an error that names it', () => {
     ['port', '1e3'],
     ['port', ''],
     ['host', ' '],
+    ['model', 'models/starter\r'],
     ['api-key', 'two words'],
     ['api-key', ''],
     ['dtype', 'float8'],
@@ -108,6 +109,9 @@ describe('what cannot be read is an error that names it', () => {
   test.each(BAD)('the variable of %s = %j', (flag, value) => {
     const name = `TANDEM_${flag.replaceAll('-', '_').toUpperCase()}`;
     expect(() => resolve([], { [name]: value })).toThrow(name);
+  });
+  test('what is wrong can be seen', () => {
+    expect(() => resolve([], { TANDEM_LOG_LEVEL: 'info\r' })).toThrow('TANDEM_LOG_LEVEL="info\\r"');
   });
   test('an unknown flag', () => {
     expect(() => resolve(['--nonsense'])).toThrow('--nonsense');

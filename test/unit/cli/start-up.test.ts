@@ -1,5 +1,6 @@
+import { resolve } from 'node:path';
 import { expect, test } from 'vitest';
-import { banner, type BannerFacts } from '../../../src/cli/banner.ts';
+import { banner, keysCommand, type BannerFacts } from '../../../src/cli/banner.ts';
 import { engineConfig, parameterCount, refuseSettings, servedNames } from '../../../src/cli/engine-config.ts';
 import { LoadingBar } from '../../../src/cli/progress.ts';
 import type { LoadedModel } from '../../../src/control/models/model.ts';
@@ -17,6 +18,7 @@ const facts: BannerFacts = {
   weightBytes: 6_400_000,
   kvBytes: 512_000_000,
   key: { kind: 'new', secret: 'tk-secret' },
+  keysCommand: 'tandem keys create',
 };
 
 test('the banner has address, model, key and a line to paste', () => {
@@ -35,6 +37,13 @@ test.each([
   const text = banner({ ...facts, key });
   expect(text).toContain(shown);
   expect(text).toContain('$TANDEM_API_KEY');
+});
+
+test('the command for another key is one that can be typed, for the same data', () => {
+  const installed = keysCommand('/usr/bin/tandem', '/srv/keys', false);
+  expect(installed).toBe('tandem keys create --data-dir /srv/keys');
+  expect(keysCommand(resolve('dist/cli/main.js'), 'data', true)).toBe('node dist/cli/main.js keys create');
+  expect(banner({ ...facts, key: { kind: 'stored', count: 1 }, keysCommand: installed })).toContain(installed);
 });
 
 test('IPv6 addresses are bracketed', () => {

@@ -107,7 +107,10 @@ describe('a model directory', () => {
   const directories: [string, () => string, string][] = [
     ['a missing directory', () => '/nonexistent/model', 'does not exist'],
     ['a file that is no GGUF', () => join(writeModel(), 'config.json'), 'does not begin with GGUF'],
-    ['no config', () => temporaryDirectory(), 'config.json: is missing'],
+    ['no config', () => temporaryDirectory(), 'config.json: is missing in /'],
+    ['a pointer of Git LFS for weights', () => withPointer('model.safetensors'), 'model.safetensors: is a Git LFS pointer'],
+    ['a pointer of Git LFS for the tokenizer', () => withPointer('tokenizer.json'), 'tokenizer.json: is a Git LFS pointer'],
+    ['a pointer of Git LFS for a GGUF file', () => join(withPointer('model.gguf'), 'model.gguf'), 'model.gguf: is a Git LFS pointer'],
     ['no weights', () => writeModel({ tensors: null }), 'model.safetensors: is missing'],
     ['a missing tensor', () => writeModel({ tensors: [...shapes()].slice(1) }), 'embed_tokens'],
     ['a head that is missing', () => writeModel({ tensors: [...shapes({ tie_word_embeddings: true })] }), 'lm_head.weight'],
@@ -119,6 +122,12 @@ describe('a model directory', () => {
     expect(await refusal(make())).toContain(named);
   });
 });
+
+function withPointer(name: string): string {
+  const directory = writeModel();
+  writeFileSync(join(directory, name), 'version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 123\n');
+  return directory;
+}
 
 /** [what, header text or object, data bytes, the text in the refusal] */
 const entry = (changes: Json = {}): Json => ({ dtype: 'F32', shape: [2], data_offsets: [0, 8], ...changes });
@@ -137,7 +146,7 @@ const headers: [string, unknown, number, string][] = [
   ['a shape of 2^64 / 4 and more', { a: entry({ shape: [2 ** 31, 2 ** 31, 4] }) }, 8, 'overflows'],
   ['bytes that do not fit the shape', { a: entry({ shape: [3] }) }, 8, 'needs 12'],
   ['offsets in disorder', { a: entry({ data_offsets: [8, 0] }) }, 8, 'outside'],
-  ['offsets beyond the file', { a: entry({ shape: [4], data_offsets: [0, 16] }) }, 8, 'outside'],
+  ['offsets beyond the file', { a: entry({ shape: [4], data_offsets: [0, 16] }) }, 8, 'truncated'],
   ['huge offsets', { a: entry({ data_offsets: [2 ** 53, 2 ** 53 + 8] }) }, 8, 'invalid data_offsets'],
   ['three offsets', { a: entry({ data_offsets: [0, 4, 8] }) }, 8, 'data_offsets'],
   ['overlap', { a: entry(), b: entry({ data_offsets: [4, 12] }) }, 12, 'overlaps'],

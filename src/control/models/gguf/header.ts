@@ -4,7 +4,7 @@
  * Ours rather than a library's: @huggingface/gguf (0.4.6) lets a key given twice win silently, cuts strings at the end of a
  * chunk that it fetched, reads what is missing from a truncated file as zeros, names no key in its errors, and brings 5 MB.
  */
-import { ModelError } from '../errors.ts';
+import { GIT_LFS_MARK, GIT_LFS_POINTER, ModelError } from '../errors.ts';
 import { show } from '../fields.ts';
 import type { JsonObject } from '../json-file.ts';
 import { FileCursor } from './cursor.ts';
@@ -86,7 +86,9 @@ class HeaderReader {
 
   #readVersion(): void {
     const cursor: FileCursor = this.#cursor;
-    if (cursor.bytes(4, 'the file').toString('latin1') !== GGUF_MAGIC) cursor.fail('the file', 'does not begin with GGUF.');
+    const magic = cursor.bytes(4, 'the file').toString('latin1');
+    if (GIT_LFS_MARK.startsWith(magic)) throw new ModelError(cursor.file, GIT_LFS_POINTER);
+    if (magic !== GGUF_MAGIC) cursor.fail('the file', 'does not begin with GGUF. Name a GGUF file, or the directory of a model.');
     const version = cursor.uint32('the version');
     if (version === 2 || version === 3) return;
     const known = (version & 0xffff) === 0 ? 'is big-endian' : `is version ${version}`;
