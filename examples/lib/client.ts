@@ -39,11 +39,11 @@ export class TrainingClient {
   readonly #url: string;
   readonly #key: string;
 
-  /** `url`: the server's address, without /v1. */
+  /** `url`: the server's address, or the base URL with /v1. */
   constructor(url: string, key: string) {
-    this.#url = url;
+    this.#url = url.replace(/\/+$/, '').replace(/\/v1$/, '');
     this.#key = key;
-    this.openai = new OpenAI({ baseURL: `${url}/v1`, apiKey: key });
+    this.openai = new OpenAI({ baseURL: `${this.#url}/v1`, apiKey: key });
   }
 
   /** Registers a model on the server's base model, or finds it. */
@@ -116,7 +116,7 @@ export class TrainingClient {
   async #send(method: string, path: string, body: string | undefined, type: string): Promise<Response> {
     const headers = { authorization: `Bearer ${this.#key}`, 'content-type': type };
     const response = await fetch(this.#url + path, { method, headers, ...(body === undefined ? {} : { body }) });
-    if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${await response.text()}`);
+    if (!response.ok) throw new Error(`${method} ${this.#url}${path}: ${response.status} ${await response.text()}`);
     return response;
   }
 }

@@ -214,18 +214,21 @@ export const OPTIONS: OptionTable = {
     flag: 'max-body-size',
     parse: bytes(1024),
     default: () => 16 * 2 ** 20,
+    defaultText: '16M',
     help: 'largest request body',
   },
   maxStreamBufferBytes: {
     flag: 'max-stream-buffer',
     parse: bytes(1024),
     default: () => 2 ** 20,
+    defaultText: '1M',
     help: 'unread bytes after which a slow reader is cut',
   },
   maxAnswerBytes: {
     flag: 'max-answer-size',
     parse: bytes(1024),
     default: () => 256 * 2 ** 20,
+    defaultText: '256M',
     help: 'largest answer that is not streamed, as it lies in memory; a larger one ends with an error',
   },
   requestTimeoutMs: {
@@ -382,6 +385,7 @@ export const OPTIONS: OptionTable = {
     flag: 'max-entity-storage',
     parse: bytes(1),
     default: () => 100 * 2 ** 30,
+    defaultText: '100G',
     help: 'checkpoints, logs, artifacts and job inputs that one entity may keep',
   },
   trainingFloor: {
@@ -415,6 +419,7 @@ export const OPTIONS: OptionTable = {
     flag: 'max-training-body-size',
     parse: bytes(1024),
     default: () => 4 * 2 ** 30,
+    defaultText: '4G',
     help: 'largest body of trajectories or training data; it is streamed to the disk',
   },
   maxOpenJobs: {
@@ -446,6 +451,7 @@ export const OPTIONS: OptionTable = {
     flag: 'sample-memory',
     parse: bytes(0),
     default: () => 64 * 2 ** 20,
+    defaultText: '64M',
     help: 'memory for sampled ids of trained models, which trajectories may name by request_id',
   },
   faults: { flag: '', parse: list(), default: () => [], help: 'faults to inject, for tests (variable only)' },

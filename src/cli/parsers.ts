@@ -2,7 +2,7 @@
 import { InvalidArgumentError } from 'commander';
 import type { PeerAddress } from '../control/transfer/transfer.ts';
 
-export type Parser<T> = (text: string) => T;
+export type Parser<T> = ((text: string) => T) & { choices?: readonly string[] };
 
 const UNITS: Readonly<Record<string, number>> = { '': 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30, T: 2 ** 40 };
 
@@ -33,11 +33,12 @@ export function bytes(minimum: number): Parser<number> {
 }
 
 export function oneOf<const T extends string>(...values: T[]): Parser<T> {
-  return (text) => {
+  const parse = (text: string) => {
     const found = values.find((value) => value === text);
     if (found !== undefined) return found;
     throw new InvalidArgumentError(`Give one of: ${values.join(', ')}.`);
   };
+  return Object.assign(parse, { choices: values });
 }
 
 export function text(): Parser<string> {

@@ -33,10 +33,15 @@ export const OTHER_VARIABLES = [
 const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];
 
 export function addServeOptions(command: Command): void {
+  const switches = new Set([...SWITCHES].map((key) => `--${OPTIONS[key].flag}`));
+  command.configureHelp({
+    optionTerm: ({ flags }) => (switches.has(flags) ? flags.replace('--', '--[no-]') : flags),
+  });
   for (const key of KEYS) {
-    const { flag, help } = OPTIONS[key];
+    const { flag, help, parse } = OPTIONS[key];
     if (flag === '') continue;
-    const note = `${help} (default: ${defaultText(key)}; ${variableName(key)})`;
+    const choices = parse.choices ? `${parse.choices.join(', ')}; ` : '';
+    const note = `${help} (${choices}default: ${defaultText(key)}; ${variableName(key)})`;
     if (SWITCHES.has(key)) {
       command.addOption(new Option(`--${flag}`, note)).addOption(new Option(`--no-${flag}`).hideHelp());
     } else {

@@ -161,13 +161,28 @@ test('--speculative-config takes what vLLM takes for ngram, and nothing else', (
   expect(read('ngram')).toThrow('JSON object, such as {"method": "ngram"');
 });
 
+test('the help names the values of a flag, and how a switch is turned off', () => {
+  const command = new Command('serve');
+  addServeOptions(command);
+  const text = command.helpInformation().replaceAll(/\s+/g, ' ');
+  expect(text).toContain('(none, int8, int4, fp8; default: none; TANDEM_QUANTIZE)');
+  expect(text).toContain('--[no-]enable-prefix-caching keep');
+});
+
+test('a default that is shown reads as the default', () => {
+  for (const { parse, default: value, defaultText } of Object.values(OPTIONS)) {
+    if (defaultText && /^\d/.test(defaultText)) expect(parse(defaultText)).toBe(value());
+  }
+});
+
 test('docs/settings.md lists every flag with its variable and default', () => {
   const text = readFileSync(new URL('../../../docs/settings.md', import.meta.url), 'utf8');
   const rows = [...text.matchAll(/^\| `--([\w-]+)` \| `(\w+)` \| (.*?) \| (.*) \|$/gm)].map((match) => match.slice(1));
   const keys = (Object.keys(OPTIONS) as (keyof Settings)[]).filter((key) => OPTIONS[key].flag !== '');
   const expected = keys.map((key) => {
-    const { flag, defaultText, default: value, help } = OPTIONS[key];
-    return [flag, variableName(key), defaultText ?? String(value() ?? 'none'), help];
+    const { flag, defaultText, default: value, help, parse } = OPTIONS[key];
+    const choices = parse.choices ? ` (${parse.choices.map((choice) => `\`${choice}\``).join(', ')})` : '';
+    return [flag, variableName(key), defaultText ?? String(value() ?? 'none'), help + choices];
   });
   expect(rows).toEqual(expected);
 });

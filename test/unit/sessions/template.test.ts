@@ -15,6 +15,12 @@ const semantics: [string, string, Record<string, unknown>, string][] = [
     'FalseFalse',
   ],
   [
+    'line ends of Windows in the source are line feeds, those of the data stay',
+    "{% for m in ms %}\r\n  {{ m }}:\r\n{% endfor %}\r\n{{ 'a\r\nb' }}{{ 'c\\r\\nd' }}\rend\r\n",
+    { ms: ['x\r\ny'] },
+    '  x\r\ny:\na\nbc\r\nd\nend',
+  ],
+  [
     'namespace survives',
     '{% set ns = namespace(n=0) %}{% for i in [1,2] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}',
     {},

@@ -39,7 +39,8 @@ export class ChatTemplate {
     this.source = source;
     this.#now = now;
     try {
-      const program = parse(tokenize(source, { lstrip_blocks: true, trim_blocks: true }));
+      // Line ends as jinja2 reads them, whatever system the file was saved on.
+      const program = parse(tokenize(source.replaceAll(/\r\n?/g, '\n'), { lstrip_blocks: true, trim_blocks: true }));
       this.contentFormat = detectContentFormat(program);
       this.#program = prepare(program);
     } catch (error) {
