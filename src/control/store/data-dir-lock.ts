@@ -15,7 +15,7 @@ export class DataDirLock {
 
   static acquire(dataDir: string): DataDirLock {
     makeDataDir(dataDir);
-    const sqlite = new SqliteDatabase(join(dataDir, 'server.lock'), { timeout: 0 });
+    const sqlite = openLock(dataDir);
     try {
       sqlite.exec('BEGIN EXCLUSIVE');
     } catch (error) {
@@ -31,5 +31,15 @@ export class DataDirLock {
   /** Idempotent. */
   release(): void {
     this.#sqlite.close();
+  }
+}
+
+/** SQLite itself names no file. */
+function openLock(dataDir: string): SqliteDatabase.Database {
+  const path = join(dataDir, 'server.lock');
+  try {
+    return new SqliteDatabase(path, { timeout: 0 });
+  } catch (error) {
+    throw new Error(`${path} in the data directory cannot be opened for writing: ${(error as Error).message}`);
   }
 }

@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { CompiledQuery, QueryResult } from 'kysely';
@@ -139,6 +139,12 @@ test('another connection shows in the data version', async () => {
     });
     expect(await mine.dataVersion()).not.toBe(before);
   });
+});
+
+test('a lock file that cannot be opened is named', () => {
+  const path = join(directory, 'server.lock');
+  mkdirSync(path);
+  expect(() => DataDirLock.acquire(directory)).toThrow(`${path} in the data directory cannot be opened for writing: `);
 });
 
 test('a data directory is made with its parents, or it is said why not', async () => {
