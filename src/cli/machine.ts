@@ -1,10 +1,49 @@
 /** What this machine has, for defaults. */
 import { readFileSync } from 'node:fs';
 import { availableParallelism, totalmem } from 'node:os';
+import { dirname, join } from 'node:path';
 
 /** Physical cores that this process may use: a second hyper-thread adds nothing to the kernels. */
 export function usableCores(): number {
-  return Math.max(1, Math.min(availableParallelism(), physicalCores() ?? Infinity));
+  const most = Math.min(availableParallelism(), physicalCores() ?? Infinity, quotaCores() ?? Infinity);
+  return Math.max(1, Math.floor(most));
+}
+
+/**
+ * The cores' worth of time that a container may use (`docker run --cpus 2`), which availableParallelism does not know of on Node 20; null: no
+ * limit. Threads beyond it would be stopped in the middle of a step.
+ */
+export function quotaCores(root = '/'): number | null {
+  const limits: number[] = [];
+  for (const line of readText(join(root, 'proc/self/cgroup')).split('\n')) {
+    const [, id, controllers = '', path = ''] = /^(\d+):([^:]*):(.*)$/.exec(line) ?? [];
+    const v2 = id === '0' && controllers === '';
+    if (!v2 && !controllers.split(',').includes('cpu')) continue;
+    const top = join(root, 'sys/fs/cgroup', v2 ? '' : 'cpu');
+    // Every group above counts too. A container may see itself at the top, under a path that it does not have.
+    for (let group = path; ; group = dirname(group)) {
+      limits.push(quotaOf(join(top, group), v2));
+      if (group === dirname(group)) break;
+    }
+  }
+  const least = Math.min(...limits.filter((limit) => limit > 0));
+  return Number.isFinite(least) ? least : null;
+}
+
+/** NaN or not above 0 where there is none. */
+function quotaOf(group: string, v2: boolean): number {
+  const [quota, period] = v2
+    ? readText(join(group, 'cpu.max')).split(' ')
+    : [readText(join(group, 'cpu.cfs_quota_us')), readText(join(group, 'cpu.cfs_period_us'))];
+  return Number(quota) / Number(period);
+}
+
+function readText(path: string): string {
+  try {
+    return readFileSync(path, 'utf8').trim();
+  } catch {
+    return '';
+  }
 }
 
 function physicalCores(): number | null {

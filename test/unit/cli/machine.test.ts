@@ -1,0 +1,59 @@
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { dirname, join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { quotaCores, usableCores } from '../../../src/cli/machine.ts';
+
+let root: string;
+beforeEach(() => {
+  root = mkdtempSync(join(tmpdir(), 'tandem-machine-'));
+});
+afterEach(() => rmSync(root, { recursive: true, force: true }));
+
+function write(files: Record<string, string>): void {
+  for (const [name, text] of Object.entries(files)) {
+    mkdirSync(dirname(join(root, name)), { recursive: true });
+    writeFileSync(join(root, name), text);
+  }
+}
+
+test.each<[string, Record<string, string>, number | null]>([
+  ['no cgroups at all', {}, null],
+  ['no limit', { 'proc/self/cgroup': '0::/\n', 'sys/fs/cgroup/cpu.max': 'max 100000\n' }, null],
+  ['docker run --cpus 1.5', { 'proc/self/cgroup': '0::/\n', 'sys/fs/cgroup/cpu.max': '150000 100000\n' }, 1.5],
+  [
+    'the least of the groups above',
+    {
+      'proc/self/cgroup': '0::/system.slice/tandem.service\n',
+      'sys/fs/cgroup/system.slice/cpu.max': '200000 100000\n',
+      'sys/fs/cgroup/system.slice/tandem.service/cpu.max': '400000 100000\n',
+    },
+    2,
+  ],
+  [
+    'version 1, seen from within a container',
+    {
+      'proc/self/cgroup': '4:memory:/docker/0123\n3:cpu,cpuacct:/docker/0123\n0::/\n',
+      'sys/fs/cgroup/cpu/cpu.cfs_quota_us': '300000\n',
+      'sys/fs/cgroup/cpu/cpu.cfs_period_us': '100000\n',
+    },
+    3,
+  ],
+  [
+    'version 1 without a limit',
+    {
+      'proc/self/cgroup': '3:cpu:/\n',
+      'sys/fs/cgroup/cpu/cpu.cfs_quota_us': '-1\n',
+      'sys/fs/cgroup/cpu/cpu.cfs_period_us': '100000\n',
+    },
+    null,
+  ],
+])('cores by the CPU time of a container: %s', (_, files, cores) => {
+  write(files);
+  expect(quotaCores(root)).toBe(cores);
+});
+
+test('a whole number of threads, one at least', () => {
+  expect(Number.isInteger(usableCores())).toBe(true);
+  expect(usableCores()).toBeGreaterThanOrEqual(1);
+});
