@@ -17,7 +17,9 @@ export function errorResponses(log: Logger): Middleware {
         return;
       }
       const shown = toApiError(error);
-      if (shown.status >= 500) log.error({ err: error, path: ctx.path }, 'request failed');
+      // Loading, draining and restarting are no faults, and probes ask every second; what ended an engine is logged where it ended.
+      if (shown.code === 'unavailable') log.info({ path: ctx.path, reason: shown.message }, 'not available');
+      else if (shown.status >= 500) log.error({ err: error, path: ctx.path }, 'request failed');
       sendError(ctx, shown);
     }
   };
