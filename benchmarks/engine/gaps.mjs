@@ -17,15 +17,21 @@ const USAGE = `npm run bench:gaps -- [options] FOLDER...
   --threads N     default 2`;
 
 function parse() {
-  const { values, positionals } = parseArgs({
+  const { values: given, positionals } = parseArgs({
     allowPositionals: true,
     options: {
       sequences: { type: 'string', default: '32' },
       outputs: { type: 'string', default: '160' },
       rounds: { type: 'string', default: '5' },
       threads: { type: 'string', default: '2' },
+      help: { type: 'boolean', default: false },
     },
   });
+  const { help, ...values } = given;
+  if (help) {
+    console.log(USAGE);
+    process.exit(0);
+  }
   const numbers = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, Number(value)]));
   const wrong = Object.keys(numbers).find((name) => !Number.isInteger(numbers[name]) || numbers[name] < 1);
   if (wrong) throw new Error(`--${wrong} must be a whole number of at least 1.`);
