@@ -21,7 +21,7 @@ export class RunClock {
   }
 
   delta(delta: ChoiceDelta): void {
-    if (delta.tokenIds.length > 0) this.#timeTokens(delta.index, delta.tokenIds.length);
+    if (delta.tokens > 0) this.#timeTokens(delta.index, delta.tokens);
     if (delta.finish === null) return;
     this.#open--;
     this.#metrics.choiceFinished(delta.finish);

@@ -16,7 +16,9 @@ async function* observe(deps: ApiDeps, id: string, entity: string, run: Run): As
   const choices: (ChoiceRecord | null)[] = Array.from({ length: run.n }, () => ({ ids: [], logprobs: [] }));
   for await (const delta of run.deltas) {
     const choice = choices[delta.index];
-    if (choice) {
+    // What follows hidden reasoning was not sampled behind the prompt.
+    if (delta.tokens > delta.tokenIds.length) choices[delta.index] = null;
+    else if (choice) {
       for (const tokenId of delta.tokenIds) choice.ids.push(tokenId);
       for (const { logprob } of delta.logprobs) choice.logprobs.push(logprob);
     }

@@ -11,32 +11,37 @@ import type { Envelope } from '../responses/envelope.ts';
 import { chatLogprobs, promptLogprobs } from '../responses/logprobs.ts';
 import { makeUsage, totalUsage } from '../responses/usage.ts';
 
+interface Told {
+  tokens: number;
+  reasoningTokens: number;
+}
+
 export class ChatChunks {
   readonly #envelope: Envelope;
   readonly #role: string;
   readonly #echo: string;
   readonly #generation: Generation;
-  /** Output tokens so far, per choice. */
-  readonly #tokens: number[];
+  /** Told of so far, per choice. The generation's own counts run ahead of the chunks. */
+  readonly #told: Told[];
 
   constructor(envelope: Envelope, shape: { role: string; echo: string }, generation: Generation, n: number) {
     this.#envelope = envelope;
     this.#role = shape.role;
     this.#echo = shape.echo;
     this.#generation = generation;
-    this.#tokens = Array.from({ length: n }, () => 0);
+    this.#told = Array.from({ length: n }, () => ({ tokens: 0, reasoningTokens: 0 }));
   }
 
   /** Before anything else: the roles of all choices, then what echo repeats. */
   first(): ChatCompletionChunk[] {
-    const echoes = this.#echo === '' ? [] : this.#tokens.map((_, index) => this.#echoChunk(index));
+    const echoes = this.#echo === '' ? [] : this.#told.map((_, index) => this.#echoChunk(index));
     return [...this.#roles(), ...echoes];
   }
 
   /** Only these carry what is known of the prompt. */
   #roles(): ChatCompletionChunk[] {
     const scores = promptLogprobs(this.#generation.promptLogprobs());
-    return this.#tokens.map((_, index) => ({
+    return this.#told.map((_, index) => ({
       ...this.#chunk(index, {
         index,
         delta: { role: this.#role, content: '' },
@@ -55,7 +60,9 @@ export class ChatChunks {
   /** One chunk per kind of news; none while there is nothing to tell (text held back). */
   delta(delta: ChoiceDelta): ChatCompletionChunk[] {
     const { output, logprobs } = this.#envelope;
-    this.#tokens[delta.index] = (this.#tokens[delta.index] ?? 0) + delta.tokenIds.length;
+    const told = this.#toldOf(delta.index);
+    told.tokens += delta.tokens;
+    told.reasoningTokens += delta.reasoningTokens;
     const carriesTokens = delta.tokenIds.length > 0 && (output.returnTokenIds || logprobs);
     const news = newsOf(delta);
     if (news.length === 0 && (delta.finish !== null || carriesTokens)) news.push({});
@@ -86,9 +93,16 @@ export class ChatChunks {
   #chunk(index: number, choice: ChatChunkChoice): ChatCompletionChunk {
     const chunk: ChatCompletionChunk = { ...this.#head(), choices: [choice] };
     if (!this.#envelope.output.continuousUsage) return chunk;
-    const { promptTokens, cachedTokens, reasoningTokens } = this.#generation.usage();
-    const reasoning = reasoningTokens?.[index] ?? null;
-    return { ...chunk, usage: makeUsage(promptTokens, this.#tokens[index] ?? 0, cachedTokens, reasoning) };
+    const { promptTokens, cachedTokens, reasoningTokens: counted } = this.#generation.usage();
+    const { tokens, reasoningTokens } = this.#toldOf(index);
+    const reasoning = counted === null ? null : reasoningTokens;
+    return { ...chunk, usage: makeUsage(promptTokens, tokens, cachedTokens, reasoning) };
+  }
+
+  #toldOf(index: number): Told {
+    const told = this.#told[index];
+    if (told === undefined) throw new Error(`A delta names choice ${index} of ${this.#told.length}.`);
+    return told;
   }
 }
 

@@ -38,7 +38,7 @@ export class CompletionChunks {
     if (state === undefined) throw new Error(`A delta names choice ${delta.index} of ${this.#choices.length}.`);
     const { output } = this.#envelope;
     const carriesTokens = delta.tokenIds.length > 0 && (output.returnTokenIds || this.#envelope.logprobs);
-    state.tokens += delta.tokenIds.length;
+    state.tokens += delta.tokens;
     const { prompt } = state;
     const text = (prompt?.text ?? '') + delta.text;
     if (text === '' && delta.finish === null && !carriesTokens) return [];

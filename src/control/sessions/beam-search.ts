@@ -104,8 +104,8 @@ export class BeamGeneration implements Generation {
     for (const [index, beam] of this.#beams.best().entries()) {
       const piece = this.#start.choices[index]?.push(toOutput(beam, this.#start.sampling.logprobs));
       if (!piece) continue;
-      const { text, reasoning, toolCalls, tokenIds, logprobs, finish, stopReason } = piece;
-      yield { index, text, reasoning, toolCalls, tokenIds, logprobs, finish, stopReason };
+      const { cut: _cut, ...delta } = piece;
+      yield { index, ...delta };
     }
   }
 

@@ -2,10 +2,10 @@
 import type { FinishReason, SequenceOutput } from '../engine/protocol.ts';
 import { codePoints } from './code-points.ts';
 import type { Detokenizer } from './detokenizer.ts';
-import type { OutputParser, ParsedDelta, ToolCallDelta } from './parsers/output-parser.ts';
+import type { OutputParser, ParsedDelta } from './parsers/output-parser.ts';
 import { finishReason } from './parsers/reply-rules.ts';
 import { RepetitionScan, type RepetitionRule } from './repetition.ts';
-import type { ChoiceFinish, ReplyOptions, TokenLogprob } from './session.ts';
+import type { ChoiceDelta, ChoiceFinish, ReplyOptions, TokenLogprob } from './session.ts';
 import type { StopScanner } from './stop-strings.ts';
 import { tokenEntry, type TokenTable } from './token-table.ts';
 
@@ -24,14 +24,7 @@ export interface ChoiceRules {
 }
 
 /** What one engine output adds to a choice. */
-export interface ChoicePiece {
-  text: string;
-  reasoning: string;
-  toolCalls: ToolCallDelta[];
-  tokenIds: number[];
-  logprobs: TokenLogprob[];
-  finish: ChoiceFinish | null;
-  stopReason: string | number | null;
+export interface ChoicePiece extends Omit<ChoiceDelta, 'index'> {
   /** The engine does not know that the choice has ended: its sequence must be aborted. */
   cut: boolean;
 }
@@ -45,6 +38,8 @@ function emptyPiece(): ChoicePiece {
     text: '',
     reasoning: '',
     toolCalls: [],
+    tokens: 0,
+    reasoningTokens: 0,
     tokenIds: [],
     logprobs: [],
     finish: null,
@@ -103,71 +98,77 @@ export class ChoiceStream {
 
   /** `output.finish` is not 'error': the caller has dealt with that. */
   push(output: SequenceOutput): ChoicePiece {
-    const hides = this.#parser?.inReasoning === true;
-    const piece = this.#read(output);
-    if (this.#parser) this.#parse(this.#parser, piece);
-    // A token belongs to the reasoning that stood before it: the end tag too.
-    if (hides) this.#reasoningTokens += piece.tokenIds.length;
-    if (hides && this.#rules.reply?.includeReasoning === false) {
-      piece.tokenIds = [];
-      piece.logprobs = [];
+    const piece = emptyPiece();
+    if (this.#rules.promptOnly) return promptEnd(piece, output);
+    this.#read(piece, output);
+    if (this.#parser && piece.finish !== null) {
+      this.#take(piece, this.#parser.finish());
+      piece.finish = finishReason(piece.finish, this.#rules.reply?.tools ?? 'none', this.#hasCalls);
     }
     return piece;
   }
 
-  #parse(parser: OutputParser, piece: ChoicePiece): void {
-    const deltas: ParsedDelta[] = parser.push(piece.text);
-    if (piece.finish !== null) deltas.push(...parser.finish());
-    piece.text = '';
-    for (const delta of deltas) {
-      if ('content' in delta) piece.text += delta.content;
-      else if ('reasoning' in delta) piece.reasoning += delta.reasoning;
-      else piece.toolCalls.push(delta.toolCall);
-    }
-    this.#hasCalls ||= piece.toolCalls.length > 0;
-    if (piece.finish !== null)
-      piece.finish = finishReason(piece.finish, this.#rules.reply?.tools ?? 'none', this.#hasCalls);
-  }
-
-  #read(output: SequenceOutput): ChoicePiece {
-    const piece = emptyPiece();
-    if (this.#rules.promptOnly) return promptEnd(piece, output);
+  #read(piece: ChoicePiece, output: SequenceOutput): void {
     const last = output.tokens.length - 1;
     for (const [i, id] of output.tokens.entries()) {
-      this.#tokens++;
-      piece.tokenIds.push(id);
       const silent = i === last && output.finish === 'stop' && !this.#rules.includeStop;
       const text = silent ? '' : this.#detokenizer.push(id);
-      if (this.#rules.withLogprobs) piece.logprobs.push(this.#logprob(output, i, codePoints(text)));
+      this.#count(piece, output, i, text);
       if (this.#feed(piece, text)) return this.#stoppedByText(piece, output, i === last);
       // Last of all checks: what ends at this token for another reason keeps that reason.
       if (this.#repeats(id) && !(i === last && output.finish !== null)) return this.#stoppedByRepetition(piece);
     }
-    if (output.finish === null) return piece;
+    if (output.finish === null) return;
     if (this.#feed(piece, this.#detokenizer.flush())) return this.#stoppedByText(piece, output, true);
-    piece.text += this.#stops.flush();
+    this.#show(piece, this.#stops.flush());
     piece.finish = finishOf(output.finish);
     if (output.finish === 'none_allowed') piece.stopReason = NOTHING_ALLOWED_REASON;
     const stopId = output.tokens[last];
     if (output.finish === 'stop' && stopId !== undefined && !this.#rules.silentStopIds.has(stopId))
       piece.stopReason = stopId;
     if (output.stopReason !== undefined) piece.stopReason = output.stopReason;
-    return piece;
+  }
+
+  /** A token belongs to the reasoning that stands before it: the end tag too. */
+  #count(piece: ChoicePiece, output: SequenceOutput, i: number, text: string): void {
+    this.#tokens++;
+    piece.tokens++;
+    if (this.#parser?.inReasoning === true) {
+      this.#reasoningTokens++;
+      piece.reasoningTokens++;
+      if (this.#rules.reply?.includeReasoning === false) return;
+    }
+    piece.tokenIds.push(output.tokens[i] ?? 0);
+    if (this.#rules.withLogprobs) piece.logprobs.push(this.#logprob(output, i, codePoints(text)));
+  }
+
+  /** Text that no stop string holds back any more. */
+  #show(piece: ChoicePiece, text: string): void {
+    if (this.#parser) this.#take(piece, this.#parser.push(text));
+    else piece.text += text;
+  }
+
+  #take(piece: ChoicePiece, deltas: ParsedDelta[]): void {
+    for (const delta of deltas) {
+      if ('content' in delta) piece.text += delta.content;
+      else if ('reasoning' in delta) piece.reasoning += delta.reasoning;
+      else piece.toolCalls.push(delta.toolCall);
+    }
+    this.#hasCalls ||= piece.toolCalls.length > 0;
   }
 
   /** True when a stop string was completed. */
   #feed(piece: ChoicePiece, text: string): boolean {
     if (text === '') return false;
     const scan = this.#stops.feed(text, this.#tokens <= this.#rules.minTokens);
-    piece.text += scan.text;
+    this.#show(piece, scan.text);
     piece.stopReason = scan.stop;
     return scan.stop !== null;
   }
 
-  #stoppedByText(piece: ChoicePiece, output: SequenceOutput, atLast: boolean): ChoicePiece {
+  #stoppedByText(piece: ChoicePiece, output: SequenceOutput, atLast: boolean): void {
     piece.finish = 'stop';
     piece.cut = !(atLast && output.finish !== null);
-    return piece;
   }
 
   /** Counts from the first token on; does not end the choice before min_tokens. */
@@ -175,16 +176,15 @@ export class ChoiceStream {
     return this.#repetition?.push(id) === true && this.#tokens >= this.#rules.minTokens;
   }
 
-  #stoppedByRepetition(piece: ChoicePiece): ChoicePiece {
+  #stoppedByRepetition(piece: ChoicePiece): void {
     piece.cut = true;
     if (this.#feed(piece, this.#detokenizer.flush())) {
       piece.finish = 'stop';
-      return piece;
+      return;
     }
-    piece.text += this.#stops.flush();
+    this.#show(piece, this.#stops.flush());
     piece.finish = 'repetition';
     piece.stopReason = REPETITION_REASON;
-    return piece;
   }
 
   #logprob(output: SequenceOutput, i: number, chars: number): TokenLogprob {

@@ -149,7 +149,7 @@ export class RunningGeneration implements Generation {
     const piece = choice.push(output);
     if (piece.finish !== null) this.#open.delete(index);
     if (piece.cut) this.#handles?.[index]?.abort();
-    if (piece.tokenIds.length > 0 || piece.finish !== null || carriesText(piece)) this.#add(index, piece);
+    if (piece.tokens > 0 || piece.finish !== null) this.#add(index, piece);
   }
 
   #score(piece: PromptLogprobs): void {
@@ -164,13 +164,15 @@ export class RunningGeneration implements Generation {
       waiting.text += piece.text;
       waiting.reasoning += piece.reasoning;
       for (const call of piece.toolCalls) waiting.toolCalls.push(call);
+      waiting.tokens += piece.tokens;
+      waiting.reasoningTokens += piece.reasoningTokens;
       for (const id of piece.tokenIds) waiting.tokenIds.push(id);
       for (const logprob of piece.logprobs) waiting.logprobs.push(logprob);
       waiting.finish = piece.finish;
       waiting.stopReason = piece.stopReason;
     } else {
-      const { text, reasoning, toolCalls, tokenIds, logprobs, finish, stopReason } = piece;
-      this.#pending.set(index, { index, text, reasoning, toolCalls, tokenIds, logprobs, finish, stopReason });
+      const { cut: _cut, ...delta } = piece;
+      this.#pending.set(index, { index, ...delta });
     }
     this.#wake();
   }
@@ -224,10 +226,6 @@ export class RunningGeneration implements Generation {
 /** All choices begin with a peer's blocks; the prompt is held once. */
 function kvTransferOf(asked: KvTransferRequest | null, choice: number): { kvTransfer?: KvTransferRequest } {
   return asked === null || ('hold' in asked && choice > 0) ? {} : { kvTransfer: asked };
-}
-
-function carriesText(piece: ChoicePiece): boolean {
-  return piece.text !== '' || piece.reasoning !== '' || piece.toolCalls.length > 0;
 }
 
 /** What a delta takes in memory, roughly. */

@@ -150,6 +150,9 @@ export interface ChoiceDelta {
   text: string;
   reasoning: string;
   toolCalls: ToolCallDelta[];
+  /** Tokens generated, and those of them that are reasoning: hidden ones too, which `tokenIds` lacks. */
+  tokens: number;
+  reasoningTokens: number;
   tokenIds: number[];
   /** Parallel to tokenIds when asked for, else empty. */
   logprobs: TokenLogprob[];

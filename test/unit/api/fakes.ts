@@ -33,6 +33,8 @@ export function delta(part: Partial<ChoiceDelta> = {}): ChoiceDelta {
     text: '',
     reasoning: '',
     toolCalls: [],
+    tokens: part.tokenIds?.length ?? 0,
+    reasoningTokens: 0,
     tokenIds: [],
     logprobs: [],
     finish: null,
@@ -72,6 +74,7 @@ export class FakeGeneration implements Generation {
   readonly deltas: AsyncIterable<ChoiceDelta>;
   readonly #counts: number[];
   scores: (PromptTokenLogprob | null)[] | null = null;
+  reasoningTokens: number[] | null = null;
   held: BlockHandle | null = null;
   aborted = false;
   streamed = false;
@@ -85,13 +88,13 @@ export class FakeGeneration implements Generation {
   async *#run(script: (generation: FakeGeneration) => AsyncIterable<ChoiceDelta> | ChoiceDelta[]) {
     for await (const item of script(this)) {
       if (this.aborted) return;
-      this.#counts[item.index] = (this.#counts[item.index] ?? 0) + item.tokenIds.length;
+      this.#counts[item.index] = (this.#counts[item.index] ?? 0) + item.tokens;
       yield item;
     }
   }
 
   usage() {
-    return { promptTokens: 3, completionTokens: this.#counts, reasoningTokens: null, cachedTokens: 0 };
+    return { promptTokens: 3, completionTokens: this.#counts, reasoningTokens: this.reasoningTokens, cachedTokens: 0 };
   }
   promptLogprobs() {
     return this.scores;

@@ -6,7 +6,7 @@ import {
   type ModelResolver,
   type ResolvedModel,
 } from '../../../src/control/models/resolver.ts';
-import { errorOf, events, startTestServer, type TestServer } from './fakes.ts';
+import { delta, errorOf, events, startTestServer, type TestServer } from './fakes.ts';
 
 const ADAPTER = { version: 'v1', directory: '/adapters/a' };
 
@@ -108,6 +108,18 @@ test('streams and text completions of a trained model carry them too', async () 
     'token_id:2',
   ]);
   expect(text.choices[0]?.token_ids).toEqual([10, 11, 2]);
+});
+
+test('what a trained model said is remembered, but not where part of it was hidden', async () => {
+  const reply = (index: number) => {
+    const logprobs = [{ token: 'a', logprob: -1, bytes: [97], tokenId: 7, top: [], chars: 1 }];
+    return delta({ index, text: 'a', tokenIds: [7], logprobs, finish: 'stop' });
+  };
+  server.sessions.script = () => [delta({ index: 1, tokens: 2, reasoningTokens: 2 }), reply(0), reply(1)];
+  const { id } = (await (await chat('mine', { n: 2, include_reasoning: false })).json()) as Reply & { id: string };
+  const [whole, part] = server.deps.samples.find(id, 'default') ?? [];
+  expect(Array.from(whole?.tokenIds ?? [])).toEqual([7]);
+  expect(part).toBeNull();
 });
 
 test('the list shows adapters with their parent', async () => {

@@ -67,6 +67,36 @@ describe('order', () => {
     expect(await deltas({ return_token_ids: true })).toEqual([{}, { content: '😀' }, {}]);
   });
 
+  test('hidden tokens count in the usage of every chunk, and only those that the chunks have told of', async () => {
+    server.sessions.script = (_, generation) => {
+      // Of the whole reply: the generation is ahead of its reader.
+      generation.reasoningTokens = [4];
+      return [
+        delta({ tokens: 3, reasoningTokens: 3 }),
+        delta({ tokens: 2, reasoningTokens: 1, text: 'Yes', tokenIds: [1] }),
+        delta({ tokenIds: [2], finish: 'stop' }),
+      ];
+    };
+    const metric = () => server.call('/metrics').then((response) => response.text());
+    const generated = async () => Number(/^tandem_generation_tokens_total\S* (\d+)$/m.exec(await metric())?.[1] ?? 0);
+    const before = await generated();
+    const fields = { stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
+    const got = events(await (await server.post(CHAT, { messages, include_reasoning: false, ...fields })).text());
+    type Usage = { completion_tokens: number; completion_tokens_details: { reasoning_tokens: number } };
+    expect(
+      got
+        .slice(0, -1)
+        .map((event) => (event as { usage: Usage }).usage)
+        .map((usage) => [usage.completion_tokens, usage.completion_tokens_details.reasoning_tokens]),
+    ).toEqual([
+      [0, 0],
+      [5, 4],
+      [6, 4],
+      [6, 4],
+    ]);
+    expect((await generated()) - before).toBe(6);
+  });
+
   test('continuing a message answers with its role', async () => {
     const body = { messages: [...messages, { role: 'critic', content: 'So' }], continue_final_message: true };
     const whole = (await (await server.post(CHAT, body)).json()) as { choices: { message: { role: string } }[] };

@@ -35,7 +35,7 @@ export async function collect(generation: Generation): Promise<ChoiceDelta[]> {
 export function merged(
   deltas: ChoiceDelta[],
   index = 0,
-): Omit<ChoiceDelta, 'logprobs' | 'reasoning' | 'toolCalls'> & { logprobs: number } {
+): Pick<ChoiceDelta, 'index' | 'text' | 'tokenIds' | 'finish' | 'stopReason'> & { logprobs: number } {
   const own = deltas.filter((delta) => delta.index === index);
   const last = own.at(-1);
   return {

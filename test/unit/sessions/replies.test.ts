@@ -48,15 +48,17 @@ function idOfByte(byte: number): number {
   return byte;
 }
 
-/** The whole reply to one request whose output is `text`, one token per byte. */
-async function reply(request: GenerationInput, text: string) {
+/** The whole reply to one request whose output is `text`, one token per byte, `step` of them in one output of the engine. */
+async function reply(request: GenerationInput, text: string, step = 1) {
   const generation = await sessions.start(request);
   const deltas: ChoiceDelta[] = [];
   const reading = (async () => {
     for await (const delta of generation.deltas) deltas.push(delta);
   })();
-  for (const byte of new TextEncoder().encode(text)) {
-    engine.emit(0, [idOfByte(byte)], null, { logprobs: Float32Array.of(-1), ranks: Int32Array.of(1) });
+  const ids = [...new TextEncoder().encode(text)].map(idOfByte);
+  for (let from = 0; from < ids.length; from += step) {
+    const some = ids.slice(from, from + step);
+    engine.emit(0, some, null, { logprobs: Float32Array.from(some, () => -1), ranks: Int32Array.from(some, () => 1) });
     await Promise.resolve();
   }
   engine.emit(0, [257], 'stop', { logprobs: Float32Array.of(-1), ranks: Int32Array.of(1) });
@@ -66,6 +68,10 @@ async function reply(request: GenerationInput, text: string) {
     content: deltas.map((delta) => delta.text).join(''),
     calls: deltas.flatMap((delta) => delta.toolCalls),
     ids: deltas.flatMap((delta) => delta.tokenIds).length,
+    told: {
+      tokens: deltas.reduce((sum, delta) => sum + delta.tokens, 0),
+      reasoningTokens: deltas.reduce((sum, delta) => sum + delta.reasoningTokens, 0),
+    },
     logprobs: deltas.flatMap((delta) => delta.logprobs).length,
     finish: deltas.at(-1)?.finish,
     usage: generation.usage(),
@@ -126,6 +132,19 @@ it('drops reasoning with its ids and logprobs when it is not wanted', async () =
   expect(whole.ids).toBeLessThan(whole.usage.completionTokens[0] ?? 0);
   expect(whole.logprobs).toBe(whole.ids);
   expect(whole.usage.reasoningTokens?.[0]).toBeGreaterThan(0);
+});
+
+it('tells hidden tokens apart within one output of the engine, and counts them in its deltas', async () => {
+  for (const step of [1, 3, 1000]) {
+    const hidden = await reply(input({ includeReasoning: false }, { open: true }), 'hm</think>Yes', step);
+    expect([hidden.reasoning, hidden.content, hidden.ids, hidden.logprobs]).toEqual(['', 'Yes', 4, 4]);
+    expect(hidden.told).toEqual({ tokens: 14, reasoningTokens: 10 });
+    expect(hidden.usage).toMatchObject({ completionTokens: [14], reasoningTokens: [10] });
+    // The start tag is not the thoughts' yet: nothing told that they would begin.
+    const begun = await reply(input({}), '<think>hm</think>Yes', step);
+    expect([begun.reasoning, begun.content, begun.ids]).toEqual(['hm', 'Yes', 21]);
+    expect(begun.usage).toMatchObject({ completionTokens: [21], reasoningTokens: [10] });
+  }
 });
 
 it('finds tool calls only where the request lets the model choose', async () => {
