@@ -22,6 +22,7 @@ export async function* mergeRuns(runs: Run[]): AsyncGenerator<ChoiceDelta> {
     }
   } finally {
     for (const run of runs) run.generation.abort();
+    merge.close();
   }
 }
 
@@ -50,6 +51,11 @@ class Merge {
         this.#wake?.();
       },
     );
+  }
+
+  /** Each source ends what it has begun, also one whose delta has arrived and was not taken. */
+  close(): void {
+    for (const iterator of this.#iterators) void iterator.return?.().catch(() => undefined);
   }
 
   async next(): Promise<Arrival> {

@@ -27,7 +27,9 @@ export class RunClock {
     this.#metrics.choiceFinished(delta.finish);
   }
 
+  /** Its deltas have ended: all choices have finished, or it was aborted. */
   finished(): void {
+    if (this.#open > 0) return;
     const now = performance.now();
     const started = this.#generation.startedAt() ?? this.#arrived;
     const first = this.#first ?? now;

@@ -144,6 +144,33 @@ describe('metrics', () => {
     }
   });
 
+  test('an adapter is none of them after an answer of several prompts that grew too large', async () => {
+    const resolved = { adapter: { version: 'v', directory: '/' }, trainable: false, displayName: 'mine' };
+    const models = {
+      resolve: () => Promise.resolve(resolved),
+      describe: () => Promise.resolve(null),
+      list: () => Promise.resolve([]),
+    };
+    const other = await startTestServer({ maxAnswerBytes: 1000 }, { models });
+    try {
+      other.sessions.script = async function* (_, generation) {
+        yield delta({ text: 'a'.repeat(2000), tokenIds: [1] });
+        await generation.untilAborted();
+      };
+      const response = await other.post('/v1/completions', { model: 'mine', prompt: ['a', 'b', 'c'] });
+      expect([response.status, await response.text()]).toEqual([400, expect.stringContaining('--max-answer-size')]);
+      const metrics = await (await other.call('/metrics')).text();
+      expect(/running_lora_adapters="(.*?)"/.exec(metrics)?.[1]).toBe('');
+      expect(metrics).toContain(
+        'tandem_request_success_total{model_name="first",engine="0",finished_reason="abort"} 3',
+      );
+      // None of them has finished.
+      expect(metrics).not.toMatch(/^tandem_e2e_request_latency_seconds_count/m);
+    } finally {
+      await other.close();
+    }
+  });
+
   test('no client can add a label', async () => {
     await text();
     // The runtime's own samples grow as its garbage collector shows new kinds.
