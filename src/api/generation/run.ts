@@ -1,4 +1,5 @@
 /** One accepted generation under observation: aborted when its client leaves, measured as its outputs come. */
+import { setMaxListeners } from 'node:events';
 import type { ServerResponse } from 'node:http';
 import type { ResolvedModel } from '../../control/models/resolver.ts';
 import type { ChoiceDelta, Generation, GenerationInput } from '../../control/sessions/session.ts';
@@ -15,6 +16,8 @@ export class ClientWatch {
 
   constructor(response: ServerResponse) {
     this.#response = response;
+    // Every prompt of a request listens.
+    setMaxListeners(0, this.#controller.signal);
     this.#onClose = () => this.#controller.abort(new ClientGoneError());
     if (response.destroyed || response.closed) this.#onClose();
     else response.once('close', this.#onClose);

@@ -97,6 +97,17 @@ describe('order', () => {
     expect((await generated()) - before).toBe(6);
   });
 
+  test('very many prompts of one request are nothing to warn of', async () => {
+    const warnings: string[] = [];
+    const note = (warning: Error) => void warnings.push(warning.message);
+    process.on('warning', note);
+    const prompt = Array.from({ length: 40 }, (_, at) => `prompt ${at}`);
+    const response = await server.post('/v1/completions', { prompt, stream: true });
+    expect(events(await response.text()).at(-1)).toBe('[DONE]');
+    process.off('warning', note);
+    expect(warnings).toEqual([]);
+  });
+
   test('continuing a message answers with its role', async () => {
     const body = { messages: [...messages, { role: 'critic', content: 'So' }], continue_final_message: true };
     const whole = (await (await server.post(CHAT, body)).json()) as { choices: { message: { role: string } }[] };
