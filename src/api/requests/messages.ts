@@ -31,7 +31,7 @@ function toMessage(message: RequestMessage, index: number): ChatMessage {
   const { content, name, reasoning_content: oldReasoning, ...rest } = message;
   const result: ChatMessage = { ...rest, role: message.role, content: toContent(content, index) };
   if (name !== undefined && name !== null) result.name = name;
-  if (oldReasoning !== undefined && rest['reasoning'] === undefined) result['reasoning'] = oldReasoning;
+  if (oldReasoning !== undefined) result['reasoning'] = rest['reasoning'] ?? oldReasoning;
   return result;
 }
 

@@ -216,6 +216,10 @@ function renderTemplate(template: ChatTemplate, variables: Record<string, unknow
 function tagFinalMessage(chat: Record<string, unknown>[], tag: string): string {
   const last = chat.at(-1);
   const content = last?.['content'];
+  if ((last?.['tool_calls'] ?? last?.['function_call'] ?? null) !== null) {
+    const message = 'continue_final_message is set but the final message calls tools: its calls would be left out.';
+    throw new SessionError('bad_request', message, 'continue_final_message');
+  }
   if (last && typeof content === 'string') {
     last['content'] = `${content}${tag} `;
     return content;

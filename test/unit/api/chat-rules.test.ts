@@ -251,6 +251,8 @@ describe('accepted', () => {
           tool_calls: [{ id: '1', type: 'function', function: { name: 'f', arguments: '{}' } }],
         },
         { role: 'assistant', reasoning_content: 'why', content: 'so' },
+        { role: 'assistant', reasoning: null, reasoning_content: 'why', content: 'so' },
+        { role: 'assistant', reasoning: 'new', reasoning_content: 'why', content: 'so' },
         {
           role: 'user',
           name: 'ann',
@@ -263,7 +265,8 @@ describe('accepted', () => {
       roles.map((role) => ({ role, content: role, extra: { kept: true } })),
     );
     expect(prompt.messages[roles.length]).toMatchObject({ content: null, tool_calls: [{ id: '1' }] });
-    expect(prompt.messages[roles.length + 1]).toEqual({ role: 'assistant', content: 'so', reasoning: 'why' });
+    for (const [at, reasoning] of ['why', 'why', 'new'].entries())
+      expect(prompt.messages[roles.length + 1 + at]).toEqual({ role: 'assistant', content: 'so', reasoning });
     expect(prompt.messages.at(-1)).toEqual({
       role: 'user',
       name: 'ann',

@@ -267,6 +267,20 @@ describe('continue_final_message', () => {
     });
     await expect(render(PLAIN, [], go)).rejects.toMatchObject({ param: 'continue_final_message' });
   });
+
+  it('is refused where the final message calls tools, which stand behind its text', async () => {
+    const call = { name: 'f', arguments: '{}' };
+    for (const calls of [{ tool_calls: [{ type: 'function', function: call }] }, { function_call: call }]) {
+      for (const content of ['Let me see', null])
+        await expect(render(PLAIN, [{ role: 'assistant', content, ...calls }], go)).rejects.toMatchObject({
+          param: 'continue_final_message',
+          message: expect.stringContaining('calls') as string,
+        });
+    }
+    // As answers come back.
+    const none = { tool_calls: [], function_call: null };
+    expect((await render(PLAIN, [{ role: 'assistant', content: 'a', ...none }], go)).text).toBe('<s>assistant:a');
+  });
 });
 
 describe('the encoder', () => {
