@@ -136,6 +136,18 @@ const semantics: [string, string, Record<string, unknown>, string][] = [
     'AB 1',
   ],
   [
+    'numbers',
+    "{{ -7 % 3 }} {{ 7 % -3 }} {{ 6 % 3 }} {{ -7.5 % 2 }} {{ 5 % 2.5 }} {{ -3.7 | int }} {{ '5x' | int }} {{ ' -5.9 ' | int }} {{ 'x' | int(7) }} {{ none | int }} {{ true is number }}",
+    {},
+    '2 -2 0 0.5 0.0 -3 0 -5 7 0 True',
+  ],
+  [
+    'words',
+    `{{ "hELLO wORLD-foo (bar don't" | title }} {{ m | join(',', attribute='k.v') }} {{ [{'a': 1}] | join('', 'a') }}`,
+    { m: [{ k: { v: 'b' } }, { k: {} }, { k: { v: 2 } }] },
+    "Hello World-Foo (Bar Don't b,,2 1",
+  ],
+  [
     'macros',
     "{% macro f(x, y='d') %}{{ x }}{{ y }}{{ true }}{% endmacro %}{{ f(1) }}{{ f(1, y=2) }}",
     {},
@@ -209,6 +221,15 @@ const hostile: [string, string][] = [
   ['the constructor of a method', "{{ 'a'.upper.constructor('return process')() }}"],
   ['cycler', "{{ cycler.__init__.__globals__.os.popen('id').read() }}"],
 ];
+
+it('says what it does not have instead of writing something else', () => {
+  const render = (source: string) => new ChatTemplate(source).render({ m: [{ f: { n: 'x' } }] });
+  expect(() => render("{{ m | selectattr('f.n', 'equalto', 'x') | list }}")).toThrow('"f.n" is not supported');
+  expect(() => render("{{ m | rejectattr('f.n') | list }}")).toThrow('"f.n" is not supported');
+  expect(() => render("{{ '%s' % 'a' }}")).toThrow('does not work between');
+  expect(() => render('{{ 1 % 0 }}')).toThrow('modulo by zero');
+  expect(() => render('{{ nothing | int }}')).toThrow('int');
+});
 
 describe('a hostile template', () => {
   it.each(hostile)('%s is an error', (_, source) => {

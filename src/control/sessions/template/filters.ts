@@ -3,7 +3,7 @@ import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
 import { capitalize, joinTexts, strip } from './strings.ts';
 import { jsonOptions, toJson } from './tojson.ts';
-import { bounded, box, boxArray, isArray, isObject, isString, isUndefined, toText } from './values.ts';
+import { bounded, box, boxArray, isArray, isNumber, isObject, isString, isUndefined, toText } from './values.ts';
 
 export interface Arguments {
   positional: Value[];
@@ -42,10 +42,40 @@ function defaultTo(operand: Value, args: Arguments): Value {
   return missing ? (argument(args, 0, 'default_value') ?? box('')) : operand;
 }
 
+/** `a.b` is a member of a member. */
+function member(item: Value, path: Value): Value {
+  return toText(path)
+    .split('.')
+    .reduce((value, name) => (isObject(value) ? value.value.get(name) : undefined) ?? box(undefined), item);
+}
+
 function join(operand: Value, args: Arguments): Value | undefined {
-  if (argument(args, 1, 'attribute')) return undefined;
   const separator = argument(args, 0, 'd') ?? args.keyword.get('separator');
-  return joinTexts(isUndefined(operand) ? boxArray([]) : operand, separator ? toText(separator) : '');
+  const attribute = argument(args, 1, 'attribute');
+  const items = isUndefined(operand) ? boxArray([]) : operand;
+  const joined = attribute && isArray(items) ? boxArray(items.value.map((item) => member(item, attribute))) : items;
+  return joinTexts(joined, separator ? toText(separator) : '');
+}
+
+/** As Python's int(): a text is a whole number or a float as a whole; all else is the default. */
+function int(operand: Value, args: Arguments): Value | undefined {
+  if (isUndefined(operand)) return undefined;
+  if (operand.type === 'BooleanValue') return box(operand.value ? 1 : 0);
+  const number = isNumber(operand) ? operand.value : isString(operand) ? numberOf(operand.value) : NaN;
+  if (typeof number === 'bigint') return operand;
+  return Number.isFinite(number) ? box(Math.trunc(number)) : (argument(args, 0, 'default') ?? box(0));
+}
+
+function numberOf(text: string): number {
+  const digits = strip(text, null, 'both');
+  return /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/.test(digits) ? Number(digits) : NaN;
+}
+
+/** The library takes `a.b` for a name, and would select nothing. */
+function selectattr(_: Value, args: Arguments): undefined {
+  const [name] = args.positional;
+  if (!name || !isString(name) || !name.value.includes('.')) return undefined;
+  throw new TemplateError(`selectattr: the attribute ${JSON.stringify(name.value)} is not supported.`);
 }
 
 /** `map('upper')`: a filter by name on every item; `map(attribute=...)` is the library's. */
@@ -87,6 +117,11 @@ export const FILTERS: Readonly<Record<string, Filter>> = Object.assign(Object.cr
   first: edge(0),
   last: edge(-1),
   capitalize: (operand: Value) => box(capitalize(toText(operand))),
+  // Unlike the method: a word begins behind these characters only.
+  title: (operand: Value) => box(toText(operand).replace(/[^-\s({[<]+/g, capitalize)),
+  int,
+  selectattr,
+  rejectattr: selectattr,
 });
 
 export function applyFilter(name: string, operand: Value, args: Arguments = NONE): Value | undefined {

@@ -33,10 +33,12 @@ import {
   boxObject,
   isArray,
   isEqual,
+  isNumeric,
   isObject,
   isString,
   isUndefined,
   MAX_ITEMS,
+  remainder,
   toText,
 } from './values.ts';
 
@@ -186,6 +188,8 @@ export class ChatInterpreter extends Interpreter {
         return box(contains(this.evaluate(node.right, scope), this.evaluate(node.left, scope)));
       case 'not in':
         return box(!contains(this.evaluate(node.right, scope), this.evaluate(node.left, scope)));
+      case '%':
+        return remainder(this.evaluate(node.left, scope), this.evaluate(node.right, scope));
       default:
         return this.#made(super.evaluate(node, scope));
     }
@@ -240,12 +244,18 @@ export class ChatInterpreter extends Interpreter {
 
   #test(node: TestNode, scope: Scope): Value {
     const name = node.test.value;
-    if (name !== 'iterable' && name !== 'float') return super.evaluate(node, scope);
-    const value = this.evaluate(node.operand, scope);
-    const holds = name === 'float' ? value.type === 'FloatValue' : isArray(value) || isObject(value) || isString(value);
-    return box(holds !== node.negate);
+    const holds = Object.hasOwn(TESTS, name) ? TESTS[name] : undefined;
+    if (!holds) return super.evaluate(node, scope);
+    return box(holds(this.evaluate(node.operand, scope)) !== node.negate);
   }
 }
+
+/** Tests that the library lacks, or answers otherwise. */
+const TESTS: Readonly<Record<string, (value: Value) => boolean>> = {
+  iterable: (value) => isArray(value) || isObject(value) || isString(value),
+  float: (value) => value.type === 'FloatValue',
+  number: isNumeric,
+};
 
 function isKeyword(node: Node): node is KeywordNode {
   return node.type === 'KeywordArgumentExpression';

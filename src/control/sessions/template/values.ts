@@ -146,8 +146,22 @@ function equalsEntry(item: Value, other: Value | undefined, count: ItemCount): b
   return other !== undefined && isEqual(item, other, count);
 }
 
-function isNumeric(value: Value): boolean {
+/** Booleans are numbers, as in Python. */
+export function isNumeric(value: Value): boolean {
   return isNumber(value) || value.type === 'BooleanValue';
+}
+
+/** Python's %: of the divisor's sign. */
+export function remainder(a: Value, b: Value): Value {
+  if (!isNumber(a) || !isNumber(b)) throw new TemplateError(`"%" does not work between a ${a.type} and a ${b.type}.`);
+  if (Number(b.value) === 0) throw new TemplateError('modulo by zero');
+  if (a.type === 'FloatValue' || b.type === 'FloatValue') {
+    const [divisor, rest] = [Number(b.value), Number(a.value) % Number(b.value)];
+    return new FloatValue(rest !== 0 && rest < 0 !== divisor < 0 ? rest + divisor : rest);
+  }
+  const [divisor, rest] = [BigInt(b.value), BigInt(a.value) % BigInt(b.value)];
+  const whole = rest !== 0n && rest < 0n !== divisor < 0n ? rest + divisor : rest;
+  return new IntegerValue(Number.isSafeInteger(Number(whole)) ? Number(whole) : whole);
 }
 
 /** Characters of any one string or rendering: far beyond every context window, far below what hurts. */
