@@ -1,6 +1,7 @@
 /**
  * Server-sent events on one response. Events of one tick leave in one write. A reader that lets too much pile up is cut:
- * memory is bounded, and a stalled client never stalls the engine.
+ * memory is bounded, and a stalled client never stalls the engine. What comes all at once, such as the scores of a long prompt, counts as
+ * piled up for all readers together, but not for its own, who could not have read it yet.
  */
 import type { ServerResponse } from 'node:http';
 import type { StreamBuffers } from './stream-buffers.ts';
@@ -18,6 +19,9 @@ export class EventStream {
   #over = false;
   /** Bytes booked with the buffers: written, but not taken by the socket. */
   #held = 0;
+  /** Of these, at most so many came at once. */
+  #atOnce = 0;
+  #pendingAtOnce = false;
 
   constructor(response: ServerResponse, buffers: StreamBuffers) {
     this.#response = response;
@@ -41,6 +45,12 @@ export class EventStream {
   /** JSON.stringify leaves no line break in the text, so one event is one `data:` line. */
   send(payload: object): void {
     this.#append(`data: ${JSON.stringify(payload)}\n\n`);
+  }
+
+  /** What the reader may take its time for, however large it is. */
+  sendAtOnce(payload: object): void {
+    this.#pendingAtOnce = true;
+    this.send(payload);
   }
 
   /** `[DONE]`, once, always last. */
@@ -73,15 +83,20 @@ export class EventStream {
     if (this.#over || this.#pending === '' || this.#response.destroyed) return;
     const text = this.#pending;
     this.#pending = '';
+    this.#book();
     this.#response.write(text);
     this.#book();
-    if (!this.#buffers.exceeds(this.#held)) return;
+    if (this.#pendingAtOnce) this.#atOnce = this.#held;
+    this.#pendingAtOnce = false;
+    if (!this.#buffers.exceeds(this.#held, this.#atOnce)) return;
     this.#over = true;
     // The close event aborts the generation.
     this.#response.destroy();
   }
 
   #book(bytes = this.#over ? 0 : this.#response.writableLength): void {
+    // Taken in the order in which it was written.
+    if (bytes < this.#held) this.#atOnce = Math.max(0, this.#atOnce - (this.#held - bytes));
     this.#buffers.change(this.#held, bytes);
     this.#held = bytes;
   }

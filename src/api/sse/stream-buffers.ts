@@ -27,8 +27,8 @@ export class StreamBuffers {
     this.#held += after - before;
   }
 
-  /** Whether a stream that holds this much must be cut. */
-  exceeds(bytes: number): boolean {
-    return bytes > (this.#held > this.#total ? this.#crowded : this.#perStream);
+  /** Whether a stream that holds this much must be cut. `atOnce`: what of it the reader had no time for yet. */
+  exceeds(bytes: number, atOnce: number): boolean {
+    return bytes > (this.#held > this.#total ? this.#crowded : this.#perStream + atOnce);
   }
 }

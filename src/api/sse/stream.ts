@@ -27,14 +27,19 @@ export async function streamEvents(
   const stream = new EventStream(response, buffers);
   stream.open();
   try {
-    let begun = false;
+    const begun = new Set<number>();
     for await (const delta of parts.deltas) {
-      if (!begun) {
-        begun = true;
+      if (begun.size === 0) {
         parts.markStreamed();
-        for (const chunk of parts.first()) stream.send(chunk);
+        for (const chunk of parts.first()) stream.sendAtOnce(chunk);
       }
-      for (const chunk of parts.chunks(delta)) stream.send(chunk);
+      // A choice begins with what is known of its prompt; a search's is whole.
+      const begins = !begun.has(delta.index);
+      begun.add(delta.index);
+      for (const chunk of parts.chunks(delta)) {
+        if (begins) stream.sendAtOnce(chunk);
+        else stream.send(chunk);
+      }
     }
     for (const chunk of parts.last()) stream.send(chunk);
   } catch (error) {

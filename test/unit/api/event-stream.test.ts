@@ -78,6 +78,48 @@ test('a burst within one tick cannot grow past the limit either', () => {
   expect(response.writes.join('').length).toBeLessThan(200_000);
 });
 
+test('what comes at once is given time, what comes after it is not', async () => {
+  const buffers = new StreamBuffers(10_000);
+  const { response, stream } = open(buffers, false);
+  stream.send({ text: 'x'.repeat(5000) });
+  await tick();
+  for (let at = 0; at < 3; at++) stream.sendAtOnce({ text: 'x'.repeat(100_000) });
+  await tick();
+  expect([response.destroyed, buffers.held > 300_000]).toEqual([false, true]);
+  // The reader takes two thirds of it; tokens follow.
+  response.writableLength -= 200_000;
+  stream.send({ text: 'x'.repeat(7000) });
+  await tick();
+  expect([response.destroyed, buffers.held < 120_000]).toEqual([false, true]);
+  stream.send({ text: 'x'.repeat(7000) });
+  await tick();
+  expect([response.destroyed, buffers.held]).toEqual([true, 0]);
+});
+
+test('what came at once and was taken allows nothing more', async () => {
+  const { response, stream } = open(new StreamBuffers(10_000), false);
+  stream.sendAtOnce({ text: 'x'.repeat(100_000) });
+  await tick();
+  response.writableLength = 0;
+  response.emit('drain');
+  stream.send({ text: 'x'.repeat(9000) });
+  await tick();
+  expect(response.destroyed).toBe(false);
+  stream.send({ text: 'x'.repeat(9000) });
+  await tick();
+  expect(response.destroyed).toBe(true);
+});
+
+test('all readers together are bounded, whether it came at once or not', async () => {
+  const buffers = new StreamBuffers(10_000);
+  const readers = Array.from({ length: 20 }, () => open(buffers, false));
+  for (const { stream } of readers) stream.sendAtOnce({ text: 'x'.repeat(100_000) });
+  await tick();
+  for (const { stream } of readers) stream.send({ token: 'x' });
+  await tick();
+  expect(buffers.held).toBeLessThan(64 * 10_000);
+});
+
 test('when all readers together hold too much, small heaps are cut too', async () => {
   const buffers = new StreamBuffers(64 * 1024);
   const readers = Array.from({ length: 1000 }, () => open(buffers, false));

@@ -388,6 +388,20 @@ describe('readers that stall', () => {
     client.destroy();
   });
 
+  test.each([
+    ['the scores of a long prompt', CHAT, { messages, prompt_logprobs: 0 }],
+    ['a long prompt that comes back', '/v1/completions', { prompt: 'x'.repeat(8 * MAX_BUFFER), echo: true, n: 3 }],
+  ])('%s may be more than a reader may leave', async (_, path, body) => {
+    const score = { token: 'token', logprob: -1, bytes: [], tokenId: 5, top: [], rank: 1 };
+    server.sessions.script = (input, generation) => {
+      generation.scores = Array.from({ length: 50_000 }, () => score);
+      return Array.from({ length: input.sampling.n }, (_, index) => delta({ index, text: 'a', finish: 'stop' }));
+    };
+    const text = await (await server.post(path, { ...body, stream: true })).text();
+    expect(text.length).toBeGreaterThan(8 * MAX_BUFFER);
+    expect(events(text).at(-1)).toBe('[DONE]');
+  });
+
   test('a reader that takes its time but reads gets everything', async () => {
     const pieces = Array.from({ length: 40 }, (_, at) => String(at).padStart(1000, '.'));
     server.sessions.script = () =>
