@@ -76,10 +76,6 @@ export class BeamGeneration implements Generation {
   /** Nothing is streamed before the search is over. */
   markStreamed(): void {}
 
-  pendingBytes(): number {
-    return 0;
-  }
-
   abort(): void {
     this.#aborted = true;
     for (const handle of this.#handles) handle.abort();

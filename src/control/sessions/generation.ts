@@ -44,7 +44,7 @@ interface Reader {
   reject: (error: Error) => void;
 }
 
-/** Rough cost of one waiting entry, for pendingBytes. */
+/** Rough cost of one entry of a delta. */
 const TOKEN_BYTES = 8;
 const LOGPROB_BYTES = 160;
 const CALL_BYTES = 100;
@@ -63,7 +63,6 @@ export class RunningGeneration implements Generation {
   readonly #handles: SequenceHandle[];
   #cachedTokens: number | null = null;
   #heldBlocks: BlockHandle | null = null;
-  #pendingBytes = 0;
   #reader: Reader | null = null;
   #failure: SessionError | null = null;
   #ended = false;
@@ -120,10 +119,6 @@ export class RunningGeneration implements Generation {
     for (const index of this.#open) this.#handles[index]?.markStreamed();
   }
 
-  pendingBytes(): number {
-    return this.#pendingBytes;
-  }
-
   /** Idempotent; the iteration ends without further deltas. */
   abort(): void {
     if (this.#ended) return;
@@ -131,7 +126,6 @@ export class RunningGeneration implements Generation {
     for (const index of this.#open) this.#handles?.[index]?.abort();
     this.#open.clear();
     this.#pending.clear();
-    this.#pendingBytes = 0;
     this.#wake();
   }
 
@@ -159,7 +153,6 @@ export class RunningGeneration implements Generation {
 
   #add(index: number, piece: ChoicePiece): void {
     const waiting = this.#pending.get(index);
-    this.#pendingBytes += deltaBytes(piece);
     if (waiting) {
       waiting.text += piece.text;
       waiting.reasoning += piece.reasoning;
@@ -199,7 +192,6 @@ export class RunningGeneration implements Generation {
     const held = this.#scores?.complete === false && this.#open.has(0);
     if (first && !held) {
       this.#pending.delete(first[0]);
-      this.#pendingBytes -= deltaBytes(first[1]);
       reader.resolve({ done: false, value: first[1] });
     } else if (this.#failure && !this.#ended) {
       this.#ended = true;

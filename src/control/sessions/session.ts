@@ -212,8 +212,6 @@ export interface Generation {
   startedAt(): number | null;
   /** Tell that bytes went to the client (no replay after a crash any more). */
   markStreamed(): void;
-  /** Bytes of deltas that wait for the reader, roughly: the API cuts a reader that lets them grow too far. */
-  pendingBytes(): number;
   abort(): void;
 }
 

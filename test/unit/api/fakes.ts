@@ -108,9 +108,6 @@ export class FakeGeneration implements Generation {
   markStreamed() {
     this.streamed = true;
   }
-  pendingBytes() {
-    return 0;
-  }
   abort() {
     this.aborted = true;
     this.#wake?.();

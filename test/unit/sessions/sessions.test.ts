@@ -235,16 +235,14 @@ describe('sessions', () => {
     ]);
   });
 
-  it('merge what a slow reader leaves, and say how much that is', async () => {
+  it('merge what a slow reader leaves', async () => {
     const generation = await sessions.start(input({ n: 2 }));
     for (let i = 0; i < 1000; i++) engine.emit(i % 2, [97]);
-    expect(generation.pendingBytes()).toBeGreaterThan(1000);
     engine.emit(0, [], 'length');
     engine.emit(1, [], 'length');
     const deltas = await collect(generation);
     expect(deltas.length).toBe(2);
     expect(deltas.map((delta) => delta.text.length)).toEqual([500, 500]);
-    expect(generation.pendingBytes()).toBe(0);
   });
 
   it('deliver what came before a failure, then throw, and abort the other choices', async () => {
