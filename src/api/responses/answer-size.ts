@@ -7,9 +7,17 @@ export const LARGE_ANSWER = 10_000;
 const ENTRY_CHARS = 100;
 const ID_CHARS = 8;
 
-/** `promptEntries`: scores of the prompt, alternatives included. */
-export function isLarge(choices: readonly WholeChoice[], promptEntries: number): boolean {
-  let entries = promptEntries;
+/** What an answer tells of its prompts, counted as often as it does. */
+export interface PromptSize {
+  /** Scores, alternatives included. */
+  entries: number;
+  /** Characters that echo repeats. */
+  chars: number;
+  ids: number;
+}
+
+export function isLarge(choices: readonly WholeChoice[], prompt: PromptSize): boolean {
+  let entries = prompt.entries + (prompt.chars + ID_CHARS * prompt.ids) / ENTRY_CHARS;
   for (const { text, reasoning, tokenIds, logprobs } of choices) {
     entries += (text.length + reasoning.length + ID_CHARS * tokenIds.length) / ENTRY_CHARS;
     for (const { top } of logprobs) entries += 1 + top.length;

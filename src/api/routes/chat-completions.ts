@@ -45,7 +45,11 @@ function answer(
 ): void {
   const { role, echo } = request;
   const shape = { role, echo, tools: request.input.reply?.tools ?? 'none' };
-  const large = isLarge(choices, promptEntries([run], [request.input], deps.sessions.vocabSize));
+  const large = isLarge(choices, {
+    entries: promptEntries([run], [request.input], deps.sessions.vocabSize),
+    chars: run.n * echo.length,
+    ids: request.output.returnTokenIds ? run.generation.promptIds.length : 0,
+  });
   if (large) sendPieces(ctx, largeChatResponse(envelope, shape, run.generation, choices));
   else ctx.body = chatResponse(envelope, shape, run.generation, choices);
 }

@@ -6,7 +6,7 @@ import { ClientWatch, startRuns, type Run } from '../generation/run.ts';
 import { requestId } from '../middleware/request-id.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import { readCompletionRequest, type TextRequest } from '../requests/completion-request.ts';
-import { isLarge } from '../responses/answer-size.ts';
+import { isLarge, type PromptSize } from '../responses/answer-size.ts';
 import { completionResponse, largeCompletionResponse } from '../responses/completion.ts';
 import type { Envelope } from '../responses/envelope.ts';
 import { checkScoredPrompts, promptEntries, PromptPart } from '../responses/prompt-part.ts';
@@ -30,10 +30,18 @@ export function completions(deps: RouteDeps): Middleware {
     if (request.output.stream) return stream(ctx, deps, request, envelope, runs, prompts);
     const choices = await collectChoices(mergeRuns(runs), runs.length * request.n, deps.settings.maxAnswerBytes);
     watch.done();
-    const large = isLarge(choices, promptEntries(runs, request.inputs, deps.sessions.vocabSize));
-    if (large) sendPieces(ctx, largeCompletionResponse(envelope, runs, prompts, choices));
+    const entries = promptEntries(runs, request.inputs, deps.sessions.vocabSize);
+    if (isLarge(choices, { entries, ...repeatedPrompts(request, runs, prompts) }))
+      sendPieces(ctx, largeCompletionResponse(envelope, runs, prompts, choices));
     else ctx.body = completionResponse(envelope, runs, prompts, choices);
   };
+}
+
+/** Every choice repeats its prompt. */
+function repeatedPrompts({ output }: TextRequest, runs: Run[], prompts: PromptPart[]): Omit<PromptSize, 'entries'> {
+  const chars = runs.reduce((sum, run, at) => sum + run.n * (prompts[at]?.text.length ?? 0), 0);
+  const ids = runs.reduce((sum, run) => sum + run.n * run.generation.promptIds.length, 0);
+  return { chars, ids: output.returnTokenIds ? ids : 0 };
 }
 
 async function stream(

@@ -104,12 +104,29 @@ test('pieces are small, whatever the answer is made of', async () => {
   expect(Math.max(...sizes)).toBeLessThan(20_000);
 });
 
-test('an answer is large by its log-probabilities, those of its prompt, or its text', () => {
+test('an answer is large by its log-probabilities and its text, and by what it tells of its prompt', () => {
   const short = { ...choice(0), reasoning: '' };
-  expect(isLarge([short], LARGE_ANSWER - 10)).toBe(false);
-  expect(isLarge([short], LARGE_ANSWER)).toBe(true);
-  expect(isLarge([{ ...short, text: 'x'.repeat(100 * LARGE_ANSWER) }], 0)).toBe(true);
-  expect(isLarge([choice(LARGE_ANSWER / (ALTERNATIVES + 1) + 1)], 0)).toBe(true);
+  const none = { entries: 0, chars: 0, ids: 0 };
+  expect(isLarge([short], { ...none, entries: LARGE_ANSWER - 10 })).toBe(false);
+  expect(isLarge([short], { ...none, entries: LARGE_ANSWER })).toBe(true);
+  expect(isLarge([{ ...short, text: 'x'.repeat(100 * LARGE_ANSWER) }], none)).toBe(true);
+  expect(isLarge([choice(LARGE_ANSWER / (ALTERNATIVES + 1) + 1)], none)).toBe(true);
+  expect(isLarge([short], { ...none, chars: 100 * LARGE_ANSWER })).toBe(true);
+  expect(isLarge([short], { ...none, ids: 100 * LARGE_ANSWER })).toBe(true);
+});
+
+test.each([
+  [CHAT, { messages: [{ role: 'assistant', content: 'x'.repeat(400_000) }], continue_final_message: true, echo: true }],
+  ['/v1/completions', { prompt: 'x'.repeat(400_000), echo: true }],
+])('%s: a prompt that every choice repeats is written in pieces', async (path, body) => {
+  server.sessions.script = ({ sampling }) =>
+    Array.from({ length: sampling.n }, (_, index) => delta({ index, text: '!', finish: 'stop' }));
+  const one = await server.post(path, body);
+  expect(one.headers.get('content-length')).not.toBeNull();
+  const four = await server.post(path, { ...body, n: 4 });
+  expect(four.headers.get('content-length')).toBeNull();
+  expect((await four.text()).length).toBeGreaterThan(1_600_000);
+  await one.text();
 });
 
 test('a large answer arrives whole', async () => {
