@@ -32,16 +32,17 @@ export class ChatChunks {
     this.#told = Array.from({ length: n }, () => ({ tokens: 0, reasoningTokens: 0 }));
   }
 
-  /** Before anything else: the roles of all choices, then what echo repeats. */
-  first(): ChatCompletionChunk[] {
-    const echoes = this.#echo === '' ? [] : this.#told.map((_, index) => this.#echoChunk(index));
-    return [...this.#roles(), ...echoes];
+  /** Before anything else: the roles of all choices, then what echo repeats. One at a time: each may hold a long prompt's ids. */
+  *first(): Generator<ChatCompletionChunk> {
+    for (const index of this.#told.keys()) yield this.#roleChunk(index);
+    if (this.#echo === '') return;
+    for (const index of this.#told.keys()) yield this.#echoChunk(index);
   }
 
   /** Only these carry what is known of the prompt. */
-  #roles(): ChatCompletionChunk[] {
-    const scores = promptLogprobs(this.#generation.promptLogprobs());
-    return this.#told.map((_, index) => ({
+  #roleChunk(index: number): ChatCompletionChunk {
+    const scores = index === 0 ? promptLogprobs(this.#generation.promptLogprobs()) : null;
+    return {
       ...this.#chunk(index, {
         index,
         delta: { role: this.#role, content: '' },
@@ -49,8 +50,8 @@ export class ChatChunks {
         finish_reason: null,
       }),
       prompt_token_ids: this.#envelope.output.returnTokenIds ? [...this.#generation.promptIds] : null,
-      ...(scores === null || index > 0 ? {} : { prompt_logprobs: scores }),
-    }));
+      ...(scores === null ? {} : { prompt_logprobs: scores }),
+    };
   }
 
   #echoChunk(index: number): ChatCompletionChunk {

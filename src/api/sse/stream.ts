@@ -9,7 +9,7 @@ import type { StreamBuffers } from './stream-buffers.ts';
 export interface StreamParts {
   deltas: AsyncIterable<ChoiceDelta>;
   /** Before the first delta's chunk. */
-  first(): object[];
+  first(): Iterable<object>;
   /** What a delta brings to the client; may be nothing. */
   chunks(delta: ChoiceDelta): object[];
   /** After all choices finished. */
