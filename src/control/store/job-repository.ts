@@ -38,6 +38,8 @@ export interface NewJob {
   config: unknown;
   inputKey: string;
   inputBytes: number;
+  /** Checkpoints whose files the input has links to. */
+  references: { checkpointId: string; bytes: number }[];
   createdAt: string;
 }
 
@@ -94,6 +96,12 @@ export class JobRepository {
           ended_at: null,
         })
         .execute();
+      const references = job.references.map((reference) => ({
+        job_id: job.id,
+        checkpoint_id: reference.checkpointId,
+        bytes: reference.bytes,
+      }));
+      if (references.length > 0) await trx.insertInto('job_references').values(references).execute();
       if (repeatable !== null) await rememberKey(trx, job, repeatable);
       return { kind: 'new' };
     });
@@ -236,6 +244,7 @@ export class JobRepository {
         error_message: typeof message === 'string' ? message : null,
       };
       await trx.updateTable('jobs').set(changes).where('id', '=', id).execute();
+      await trx.deleteFrom('job_references').where('job_id', '=', id).execute();
       await insertEvent(trx, id, event);
       return [job.input_key, job.snapshot_key].filter((key) => key !== null);
     });

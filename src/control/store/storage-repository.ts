@@ -9,7 +9,7 @@ export class StorageRepository {
     this.#db = db;
   }
 
-  /** Bytes of the entity's checkpoints, logs, artifacts and inputs of jobs that have not ended. */
+  /** Bytes of the entity's checkpoints, logs, artifacts and inputs of jobs that have not ended; what is linked counts once. */
   async usedBytes(entity: string): Promise<number> {
     const db = this.#db;
     const sums = await Promise.all([
@@ -37,7 +37,25 @@ export class StorageRepository {
         .where('entity', '=', entity)
         .where('ended_at', 'is', null)
         .executeTakeFirst(),
+      this.#deletedReferences(entity),
     ]);
     return sums.reduce((total, sum) => total + (sum?.bytes ?? 0), 0);
+  }
+
+  /** Of checkpoints that are deleted and whose files stay for jobs that compare with them. */
+  #deletedReferences(entity: string): Promise<{ bytes: number | null } | undefined> {
+    const kept = this.#db
+      .selectFrom('job_references')
+      .innerJoin('jobs', 'jobs.id', 'job_references.job_id')
+      .leftJoin('checkpoints', 'checkpoints.id', 'job_references.checkpoint_id')
+      .select(['job_references.checkpoint_id', 'job_references.bytes'])
+      .distinct()
+      .where('jobs.entity', '=', entity)
+      .where('jobs.ended_at', 'is', null)
+      .where('checkpoints.id', 'is', null);
+    return this.#db
+      .selectFrom(kept.as('kept'))
+      .select(({ fn }) => fn.sum<number | null>('kept.bytes').as('bytes'))
+      .executeTakeFirst();
   }
 }

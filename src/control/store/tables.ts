@@ -89,6 +89,15 @@ export interface JobsTable {
   ended_at: string | null;
 }
 
+/** A checkpoint that a job compares with: its folder has links to the checkpoint's files. Gone when the job has ended. */
+export interface JobReferencesTable {
+  job_id: string;
+  /** Not a reference: the checkpoint may go first. */
+  checkpoint_id: string;
+  /** Of the files. */
+  bytes: number;
+}
+
 export interface JobEventsTable {
   job_id: string;
   /** 0 for the first event of a job, without gaps. */
@@ -174,6 +183,7 @@ export interface Tables {
   checkpoints: CheckpointsTable;
   deleted_checkpoints: DeletedCheckpointsTable;
   jobs: JobsTable;
+  job_references: JobReferencesTable;
   job_events: JobEventsTable;
   idempotency_keys: IdempotencyKeysTable;
   trajectory_logs: TrajectoryLogsTable;

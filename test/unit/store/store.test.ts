@@ -21,6 +21,7 @@ const TABLES = [
   'entities',
   'idempotency_keys',
   'job_events',
+  'job_references',
   'jobs',
   'models',
   'run_history',

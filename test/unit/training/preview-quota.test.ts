@@ -1,6 +1,8 @@
 /** The storage of an entity: what counts, what is refused, what makes room. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { readdirSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { StorageRepository } from '../../../src/control/store/storage-repository.ts';
 import { BASE, createModel, finished, group, startPlane, type Plane } from './plane.ts';
 
@@ -73,3 +75,42 @@ test('a full entity is refused by name, others are not, its accepted job ends, a
   const repeated = await plane.post(JOBS, rl(modelId), keyed);
   expect([repeated.status, await repeated.json()]).toEqual([200, { id: job }]);
 });
+
+test('a step that waiting jobs compare with counts once, and until the last of them ends where it is deleted meanwhile', async () => {
+  const dataDir = mkdtempSync(join(tmpdir(), 'tandem-compared-'));
+  const first = await startPlane({ dataDir });
+  const { id: modelId } = await createModel(first, 'agent');
+  await finished(first, String((await first.ok(JOBS, rl(modelId)))['id']));
+  await first.end();
+  const paused = await startPlane({ dataDir, paused: true });
+  try {
+    const used = () => new StorageRepository(paused.database.db).usedBytes('default');
+    const steps = await used();
+    await paused.ok(JOBS, rl(modelId));
+    const input = (await used()) - steps;
+    const config = { kl_penalty_coef: 0.1, kl_penalty_reference_step: 1 };
+    const comparing = { ...rl(modelId), experimental_config: config };
+    const jobs = [await paused.ok(JOBS, comparing), await paused.ok(JOBS, comparing)].map(({ id }) => String(id));
+    expect(await used()).toBe(steps + 3 * input);
+    const deleted = { method: 'DELETE', body: '{"steps": [0, 1]}', headers: { 'content-type': 'application/json' } };
+    expect(await paused.json(`${MODELS}/${modelId}/checkpoints`, deleted)).toMatchObject({ deleted_count: 2 });
+    const kept = linkedBytes(join(dataDir, 'blobs', 'inputs'));
+    for (const [ended, id] of jobs.entries()) {
+      expect(await used()).toBe(kept + (3 - ended) * input);
+      expect((await paused.post(`${JOBS}/${id}/cancel`, {})).status).toBe(200);
+    }
+    expect(await used()).toBe(input);
+  } finally {
+    await paused.end();
+    rmSync(dataDir, { recursive: true });
+  }
+});
+
+/** Of the files that more than one of the folders has. */
+function linkedBytes(folder: string): number {
+  const files = readdirSync(folder, { recursive: true }).map((file) => statSync(join(folder, String(file))));
+  const linked = new Map(files.filter((file) => file.isFile() && file.nlink > 1).map(({ ino, size }) => [ino, size]));
+  const bytes = [...linked.values()].reduce((sum, size) => sum + size, 0);
+  expect(bytes).toBeGreaterThan(0);
+  return bytes;
+}

@@ -5,6 +5,7 @@ import { training } from './0002-training.ts';
 import { storage } from './0003-storage.ts';
 import { deletedCheckpoints } from './0004-deleted-checkpoints.ts';
 import { growingTables } from './0005-growing-tables.ts';
+import { jobReferences } from './0006-job-references.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
@@ -12,4 +13,5 @@ export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0003-storage': storage,
   '0004-deleted-checkpoints': deletedCheckpoints,
   '0005-growing-tables': growingTables,
+  '0006-job-references': jobReferences,
 };

@@ -69,7 +69,7 @@ export class JobService {
       const model = this.#trainable(fields.model_id, entity);
       const resolved = asValidation(() => resolveRlConfig(config));
       const repeatable = toRepeatable('training-jobs', idempotencyKey, read.digest);
-      const keep = () => this.#keepReference(model.id, resolved, draft);
+      const keep = (job: NewJob) => this.#keepReferences(job, resolved, draft);
       return await this.#accept(await newJob(model, 'rl', config, draft), repeatable, draft, keep);
     } catch (error) {
       await draft.discard();
@@ -134,18 +134,18 @@ export class JobService {
   }
 
   /**
-   * Returns the bytes that stay with the job's data. A lag counts from where the jobs before lead: with some of them open, only the run itself
+   * Into the draft, before the job is accepted. A lag counts from where the jobs before lead: with some of them open, only the run itself
    * can tell, so every step that it may come to is kept, and none is missed.
    */
-  async #keepReference(modelId: string, { klPenalty }: RlConfig, draft: BlobDraft): Promise<number> {
-    if (klPenalty === null) return 0;
+  async #keepReferences(job: NewJob, { klPenalty }: RlConfig, draft: BlobDraft): Promise<void> {
+    if (klPenalty === null) return;
+    const { modelId } = job;
     const { repository, registry } = this.#options;
     const { reference } = klPenalty;
     const open = reference.kind === 'lag' ? await repository.countOpen(modelId) : 0;
     const latest = registry.checkpoint(modelId, null)?.step ?? 0;
     const last = referenceStep(reference, latest + open);
-    if (last === null) return 0;
-    let bytes = 0;
+    if (last === null) return;
     for (let step = referenceStep(reference, latest) ?? 1; step <= last; step++) {
       const checkpoint = registry.checkpoint(modelId, step);
       const kept = checkpoint === null ? null : await keepReference(draft, checkpoint);
@@ -153,22 +153,25 @@ export class JobService {
         const loc = ['body', 'experimental_config', referenceField(reference)];
         throw invalid(loc, `The model has no checkpoint at step ${step}.`);
       }
-      bytes += kept ?? 0;
+      if (checkpoint === null || kept === null) continue;
+      job.inputBytes += kept.copied;
+      job.references.push({ checkpointId: checkpoint.id, bytes: kept.linked });
     }
-    return bytes;
   }
 
-  /** `keep`: puts into the draft what a repeated request need not find any more, and says how many bytes. */
+  /** `keep`: puts into the draft what a repeated request need not find any more, and adds it to the job. */
   async #accept(
-    received: NewJob,
+    job: NewJob,
     repeatable: Repeatable | null,
     draft: BlobDraft,
-    keep = () => Promise.resolve(0),
+    keep: (job: NewJob) => Promise<void> = () => Promise.resolve(),
   ): Promise<string> {
     const { repository, blobs, loop, quota, maxOpenJobs, log } = this.#options;
-    const repeated = repeatable !== null && (await repository.findRepeated(received.entity, repeatable)) !== null;
-    const job = { ...received, inputBytes: received.inputBytes + (repeated ? 0 : await keep()) };
-    if (!repeated) await quota.check(job.entity, job.inputBytes);
+    const repeated = repeatable !== null && (await repository.findRepeated(job.entity, repeatable)) !== null;
+    if (!repeated) {
+      await keep(job);
+      await quota.check(job.entity, job.inputBytes);
+    }
     await draft.seal();
     const accepted = await repository.accept(job, repeatable, maxOpenJobs).catch((error: unknown) => {
       // Deleted since it was looked up.
@@ -195,7 +198,17 @@ async function newJob(
 ): Promise<NewJob> {
   const inputBytes = await folderBytes(draft.directory);
   const createdAt = new Date().toISOString();
-  return { id: randomUUID(), modelId, entity, kind, config, inputKey: draft.key, inputBytes, createdAt };
+  return {
+    id: randomUUID(),
+    modelId,
+    entity,
+    kind,
+    config,
+    inputKey: draft.key,
+    inputBytes,
+    references: [],
+    createdAt,
+  };
 }
 
 function idOf(repeated: Repeated): string {

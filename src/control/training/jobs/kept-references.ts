@@ -8,27 +8,36 @@ import type { BlobDraft } from '../../store/blob-store.ts';
 import { ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE } from '../checkpoint-files.ts';
 import type { Checkpoint } from '../ports.ts';
 
-/** Into the draft of the job's data. Returns the bytes that it keeps on the disk; null: the files are gone. `linkFile`: for tests. */
+/** Bytes of files that are kept: as links, which take no room of their own while the step is there, or as copies. */
+export interface KeptBytes {
+  linked: number;
+  copied: number;
+}
+
+/** Into the draft of the job's data. null: the files are gone. `linkFile`: for tests. */
 export async function keepReference(
   draft: Pick<BlobDraft, 'directory'>,
   { step, adapter }: Checkpoint,
   linkFile: typeof link = link,
-): Promise<number | null> {
+): Promise<KeptBytes | null> {
   const folder = join(draft.directory, folderOf(step));
   await mkdir(folder, { mode: 0o700 });
-  let bytes = 0;
+  const kept: KeptBytes = { linked: 0, copied: 0 };
   for (const file of [ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE]) {
     const [from, to] = [join(adapter.directory, file), join(folder, file)];
     try {
       // Not every file system has links.
-      await linkFile(from, to).catch(() => copyFile(from, to));
+      const linked = await linkFile(from, to).then(
+        () => true,
+        () => copyFile(from, to).then(() => false),
+      );
+      kept[linked ? 'linked' : 'copied'] += (await stat(to)).size;
     } catch (error) {
       if ((error as { code?: unknown }).code === 'ENOENT') return null;
       throw error;
     }
-    bytes += (await stat(join(folder, file))).size;
   }
-  return bytes;
+  return kept;
 }
 
 /** The folder of an adapter in that of the job's data; null: the step was not kept. */
