@@ -1,6 +1,6 @@
 /** What is refused before a job is accepted. Rendering comes later: a template's complaint fails the job. */
 import { findPartFault, findSizeFault } from './chat-parts.ts';
-import { sampledText, tokenIds } from './choice-tokens.ts';
+import { hasTrainableText, sampledText, tokenIds } from './choice-tokens.ts';
 import { TrainingInputError } from './errors.ts';
 import {
   historiesOf,
@@ -14,14 +14,22 @@ import {
 /** Their squares stay finite, however many there are. */
 const MAX_REWARD = 1e100;
 
-/** `index`: of the group in the body. Throws TrainingInputError for the first fault. */
-export function checkTrajectoryGroup(group: TrajectoryGroup, index: number, vocabSize: number): void {
-  group.trajectories.forEach((trajectory, i) =>
+/**
+ * `index`: of the group in the body. Throws TrainingInputError for the first fault. Returns the first thing that is one only where replies
+ * without log-probabilities are trained as well: that setting may come after the groups.
+ */
+export function checkTrajectoryGroup(
+  group: TrajectoryGroup,
+  index: number,
+  vocabSize: number,
+): TrainingInputError | null {
+  const faults = group.trajectories.flatMap((trajectory, i) =>
     checkTrajectory(trajectory, `trajectory_groups.${index}.trajectories.${i}`, vocabSize),
   );
+  return faults[0] ?? null;
 }
 
-function checkTrajectory(trajectory: Trajectory, path: string, vocabSize: number): void {
+function checkTrajectory(trajectory: Trajectory, path: string, vocabSize: number): TrainingInputError[] {
   const { reward = null, initial_policy_version: initial = null, final_policy_version: final = null } = trajectory;
   if (reward !== null && !(Math.abs(reward) <= MAX_REWARD)) {
     throw new TrainingInputError(`${path}.reward`, `must be a number between -${MAX_REWARD} and ${MAX_REWARD}.`);
@@ -32,7 +40,7 @@ function checkTrajectory(trajectory: Trajectory, path: string, vocabSize: number
       `is ${final}, below initial_policy_version ${initial}.`,
     );
   }
-  historiesOf(trajectory).forEach((history, i) => checkHistory(history, historyPath(path, i), vocabSize));
+  return historiesOf(trajectory).flatMap((history, i) => checkHistory(history, historyPath(path, i), vocabSize) ?? []);
 }
 
 /** Of the main history (0) or an additional one. */
@@ -45,13 +53,31 @@ function checkHistory(
   { messages_and_choices: elements, tools = null }: History,
   path: string,
   vocabSize: number,
-): void {
+): TrainingInputError | null {
   const replies = elements.map((element, i) => checkElement(element, `${path}.${i}`, vocabSize));
   const messages = elements.map((element) => (isChoice(element) ? element.message : element));
   const size = findSizeFault([messages, tools]);
   if (size !== null) throw new TrainingInputError(path, size);
   // With the real prompt of every trained reply nothing is rendered.
   if (replies.some((reply) => reply === 'sampled')) checkRendered(elements, replies, path);
+  return findUnscoredFault(elements, replies, path);
+}
+
+/** Of a history whose replies without log-probabilities are trained too: one of them, and all is rendered. */
+function findUnscoredFault(
+  elements: readonly HistoryElement[],
+  replies: readonly Reply[],
+  path: string,
+): TrainingInputError | null {
+  try {
+    const unscored = elements.map((element, i) => replies[i] === null && hasTrainableText(element, `${path}.${i}`));
+    const trained = replies.map((reply, i) => (unscored[i] ? 'unscored' : reply));
+    if (unscored.includes(true)) checkRendered(elements, trained, path);
+    return null;
+  } catch (error) {
+    if (error instanceof TrainingInputError) return error;
+    throw error;
+  }
 }
 
 /** What stands before the last trained reply is given to the chat template; of a trained reply its ids are. */
@@ -67,7 +93,7 @@ function checkRendered(elements: readonly HistoryElement[], replies: readonly Re
 }
 
 /** null: context alone. */
-type Reply = 'sampled' | 'sampled with its prompt' | null;
+type Reply = 'sampled' | 'sampled with its prompt' | 'unscored' | null;
 
 function checkElement(element: HistoryElement, path: string, vocabSize: number): Reply {
   if (isChoice(element)) {

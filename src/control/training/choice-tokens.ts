@@ -1,6 +1,6 @@
-/** The sampled ids and log-probabilities that a Choice carries, checked. */
+/** What of a reply is trained: the sampled ids and log-probabilities that a Choice carries, checked, or a text without these. */
 import { TrainingInputError } from './errors.ts';
-import type { ChoiceElement } from './trajectories.ts';
+import { isChoice, messageOf, type ChoiceElement, type HistoryElement } from './trajectories.ts';
 
 export interface SampledText {
   ids: Int32Array;
@@ -22,6 +22,17 @@ export function sampledText(choice: ChoiceElement, path: string, vocabSize: numb
   if (carried) checkAgreement(carried, written, `${path}.token_ids`);
   const ids = carried ?? Int32Array.from(written, (id, i) => checkedId(id, `${entries.path}.${i}.token`, vocabSize));
   return { ids, logprobs: Float64Array.from(logprobs) };
+}
+
+/** Whether an element without log-probabilities can be trained by its text. `path` names it in errors. */
+export function hasTrainableText(element: HistoryElement, path: string): boolean {
+  const { role, content, tool_calls: calls } = messageOf(element);
+  if (role !== 'assistant') return false;
+  if (Array.isArray(calls) && calls.length > 0) {
+    const place = isChoice(element) ? `${path}.message.tool_calls` : `${path}.tool_calls`;
+    throw new TrainingInputError(place, 'cannot be trained without log-probabilities.');
+  }
+  return typeof content === 'string' && content !== '';
 }
 
 /** null: absent. */

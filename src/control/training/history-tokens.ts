@@ -5,9 +5,9 @@
 import { SLOT_CLOSE, SLOT_OPEN } from '../models/prompt-encoder.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
 import type { ChatMessage } from '../sessions/session.ts';
-import { sampledText, tokenIds, type SampledText } from './choice-tokens.ts';
+import { hasTrainableText, sampledText, tokenIds, type SampledText } from './choice-tokens.ts';
 import { TrainingInputError } from './errors.ts';
-import { isChoice, type History, type HistoryElement } from './trajectories.ts';
+import { isChoice, messageOf, type History } from './trajectories.ts';
 
 export interface HistoryTokens {
   tokens: Int32Array;
@@ -55,16 +55,6 @@ function trainedReplies(history: History, path: string, { chat, withoutLogprobs 
   });
 }
 
-function hasTrainableText(element: HistoryElement, path: string): boolean {
-  const message = messageOf(element);
-  if (message.role !== 'assistant') return false;
-  const calls = message['tool_calls'];
-  if (Array.isArray(calls) && calls.length > 0) {
-    throw new TrainingInputError(`${path}.tool_calls`, 'cannot be trained without log-probabilities.');
-  }
-  return typeof message.content === 'string' && message.content !== '';
-}
-
 /** A reply whose prompt goes on from the sequence so far extends it; any other begins a new one. */
 function exactSequences(replies: readonly Reply[]): SequenceBuilder[] {
   const sequences: SequenceBuilder[] = [];
@@ -88,7 +78,7 @@ async function renderedSequence(
   chat: ChatEncoder,
 ): Promise<SequenceBuilder> {
   const last = replies.at(-1)?.at ?? 0;
-  const messages = history.messages_and_choices.slice(0, last + 1).map(messageOf);
+  const messages = history.messages_and_choices.slice(0, last + 1).map((element) => messageOf(element) as ChatMessage);
   const slots = replies.map(({ at, sampled }) => ({ message: at, text: sampled ? null : textOf(messages[at]) }));
   const tools = history.tools && history.tools.length > 0 ? history.tools : null;
   const ids = await chat.encodeChat({ messages, tools, templateKwargs: {}, slots, continueFinalMessage: true });
@@ -118,11 +108,6 @@ function splice(ids: Int32Array, replies: readonly Reply[], thought: Int32Array 
 
 function unscored(ids: Int32Array): SampledText {
   return { ids, logprobs: new Float64Array(ids.length).fill(NaN) };
-}
-
-function messageOf(element: HistoryElement): ChatMessage {
-  const message = isChoice(element) ? { ...element.message, role: 'assistant' } : element;
-  return message as ChatMessage;
 }
 
 function textOf(message: ChatMessage | undefined): string | null {

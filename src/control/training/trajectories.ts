@@ -56,6 +56,11 @@ export function isChoice(element: HistoryElement): element is ChoiceElement {
   return 'finish_reason' in element && typeof element['message'] === 'object' && element['message'] !== null;
 }
 
+/** A Choice is the assistant's. */
+export function messageOf(element: HistoryElement): MessageElement {
+  return isChoice(element) ? { ...element.message, role: 'assistant' } : element;
+}
+
 /** The main history and the additional ones. */
 export function historiesOf(trajectory: Trajectory): History[] {
   const main = { messages_and_choices: trajectory.messages_and_choices ?? [], tools: trajectory.tools ?? null };

@@ -47,6 +47,8 @@ export interface TrajectoriesRead {
   /** null: the body has no array of groups. */
   groups: GroupSummary[] | null;
   trajectories: number;
+  /** The first fault where replies without log-probabilities are trained as well; null: none. */
+  unscoredFault: ValidationDetail | null;
   /** SHA-256 of the body, 64 hex digits. */
   digest: string;
 }

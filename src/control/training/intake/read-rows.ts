@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
 import { findPartFault, findSizeFault } from '../chat-parts.ts';
-import { isChoice, ROLES, type HistoryElement, type MessageElement } from '../trajectories.ts';
+import { messageOf, ROLES, type HistoryElement, type MessageElement } from '../trajectories.ts';
 import type { IntakeSettings, RowsRead } from './protocol.ts';
 
 const compress = promisify(gzip);
@@ -125,7 +125,7 @@ function readRow(line: string, number: number): { messages: MessageElement[]; to
 function checkMessage(element: unknown, number: number, where: string): MessageElement {
   if (!isObject(element)) throw fault(number, `${where} is no object.`);
   const given = element as HistoryElement;
-  const message = isChoice(given) ? { ...given.message, role: 'assistant' } : given;
+  const message = messageOf(given);
   if (typeof message.role !== 'string') throw fault(number, `${where} needs a \`role\`.`);
   if (!ROLES.includes(message.role)) throw fault(number, `${where}.role must be one of ${ROLES.join(', ')}.`);
   const content = message.content ?? null;

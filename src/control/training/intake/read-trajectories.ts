@@ -4,7 +4,7 @@ import { createReadStream } from 'node:fs';
 import { open, type FileHandle } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
-import { invalid, ValidationError } from '../../../schemas/validation-error.ts';
+import { invalid, ValidationError, type ValidationDetail } from '../../../schemas/validation-error.ts';
 import { checkTrajectoryGroup } from '../check-trajectories.ts';
 import { TrainingInputError } from '../errors.ts';
 import { fillSamples, type FindSample, type SampledTokens } from '../fill-samples.ts';
@@ -39,9 +39,9 @@ export async function readTrajectories(
     }
     reader.splitter.finish();
     await output.sync();
-    const { fields, trajectories } = reader;
+    const { fields, trajectories, unscoredFault } = reader;
     const groups = reader.splitter.sawArray ? reader.groups : null;
-    return { kind: 'trajectories', fields, groups, trajectories, digest: hash.digest('hex') };
+    return { kind: 'trajectories', fields, groups, trajectories, unscoredFault, digest: hash.digest('hex') };
   } finally {
     await output.close();
   }
@@ -52,6 +52,7 @@ class Reader {
   readonly fields: Record<string, unknown> = {};
   readonly groups: GroupSummary[] = [];
   trajectories = 0;
+  unscoredFault: ValidationDetail | null = null;
   readonly #metricNames = new Set<string>();
   readonly #use: 'train' | 'log';
   readonly #settings: IntakeSettings;
@@ -82,10 +83,15 @@ class Reader {
       throw invalid(['body', GROUPS_KEY], `At most ${maxTrajectories} trajectories`, 'too_long');
     }
     await this.#fill(value, index);
-    if (trained) asValidation(() => checkTrajectoryGroup(value, index, vocabSize));
+    if (trained) this.#checkTrained(value, index);
     else this.#countMetrics(value, index);
     this.groups.push(summary(value, this.#use));
     await this.#output.writeFile(await compress(`${JSON.stringify(value)}\n`, { level: LEVEL }));
+  }
+
+  #checkTrained(group: TrajectoryGroup, index: number): void {
+    const unscored = asValidation(() => checkTrajectoryGroup(group, index, this.#settings.vocabSize));
+    if (unscored !== null) this.unscoredFault ??= toDetail(unscored);
   }
 
   /** Names that differ from trajectory to trajectory would add up without end. */
@@ -135,19 +141,17 @@ function summary(group: TrajectoryGroup, use: 'train' | 'log'): GroupSummary {
 }
 
 /** `trajectory_groups.0.trajectories.1.reward: why` as a place in the body. */
-function toValidation(error: TrainingInputError): ValidationError {
+function toDetail(error: TrainingInputError): ValidationDetail {
   const loc = error.field.split('.').map((part) => (/^\d+$/.test(part) ? Number(part) : part));
   const prefix = `${error.field}: `;
-  return invalid(
-    ['body', ...loc],
-    error.message.startsWith(prefix) ? error.message.slice(prefix.length) : error.message,
-  );
+  const msg = error.message.startsWith(prefix) ? error.message.slice(prefix.length) : error.message;
+  return { loc: ['body', ...loc], msg, type: 'value_error' };
 }
 
 export function asValidation<T>(work: () => T): T {
   try {
     return work();
   } catch (error) {
-    throw error instanceof TrainingInputError ? toValidation(error) : error;
+    throw error instanceof TrainingInputError ? new ValidationError([toDetail(error)]) : error;
   }
 }

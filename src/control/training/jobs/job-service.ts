@@ -1,7 +1,7 @@
 /** Accepting, showing and cancelling training jobs. A job is checked completely, and its data are stored, before it gets an id. */
 import { randomUUID } from 'node:crypto';
 import type { Logger } from 'pino';
-import { invalid } from '../../../schemas/validation-error.ts';
+import { invalid, ValidationError } from '../../../schemas/validation-error.ts';
 import { validateRlJobFields, type SftJobBody } from '../../../schemas/preview/training-jobs.ts';
 import { canonicalUuid } from '../../../schemas/preview/uuid.ts';
 import { folderBytes, removeUnnamed, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
@@ -68,6 +68,7 @@ export class JobService {
       const config = fields.experimental_config ?? null;
       const model = this.#trainable(fields.model_id, entity);
       const resolved = asValidation(() => resolveRlConfig(config));
+      if (resolved.allowTrainingWithoutLogprobs && read.unscoredFault) throw new ValidationError([read.unscoredFault]);
       const repeatable = toRepeatable('training-jobs', idempotencyKey, read.digest);
       const keep = (job: NewJob) => this.#keepReferences(job, resolved, draft);
       return await this.#accept(await newJob(model, 'rl', config, draft), repeatable, draft, keep);
