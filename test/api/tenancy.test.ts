@@ -107,6 +107,23 @@ test('an interactive request does not wait for the flood of another entity', asy
   expect(ended.indexOf('ours')).toBeLessThan(60);
 });
 
+test('nor does its prompt wait for all of the other entity to be rendered', async () => {
+  const tokenize = async (who: keyof typeof keys, prompt: string) => {
+    const headers = { authorization: `Bearer ${keys[who]}` };
+    const response = await server.post('/tokenize', { prompt }, { headers });
+    expect(response.status).toBe(200);
+    await response.arrayBuffer();
+    ended.push(who);
+  };
+  const ended: string[] = [];
+  const flood = Array.from({ length: 60 }, () => tokenize('theirs', 'so many different words '.repeat(2_500)));
+  await Promise.all(flood.slice(0, 2));
+  await tokenize('ours', 'hello');
+  await Promise.all(flood);
+  // One thread renders, and the next turn but one is ours.
+  expect(ended.indexOf('ours')).toBeLessThan(30);
+});
+
 test('no key is in the log, the metrics or an error', async () => {
   const bad = await server.call('/v1/models', { headers: { authorization: `Bearer ${keys.ours}x` } });
   const texts = [await bad.text(), await (await server.call('/metrics')).text(), server.log];

@@ -20,9 +20,10 @@ export function tokenize(deps: RouteDeps): Middleware {
     const body = validateTokenize(await deps.bodies.json(ctx));
     reportIgnored(ctx, body, tokenizeFields);
     checkContinuation(body);
-    requireModel(await resolveModel(deps, body, (ctx.state as AuthState).caller.entity), body.model);
+    const { entity } = (ctx.state as AuthState).caller;
+    requireModel(await resolveModel(deps, body, entity), body.model);
     const prompt = toPrompt(body, templateRules(deps));
-    const ids = await deps.sessions.tokenize(prompt);
+    const ids = await deps.sessions.tokenize(prompt, entity);
     const textOf = body.return_token_strs === true ? (id: number) => deps.sessions.tokenString(id) : null;
     const facts = { count: ids.length, max_model_len: deps.sessions.maxModelLen };
     if (ids.length >= LARGE_ANSWER) {

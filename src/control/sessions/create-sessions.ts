@@ -104,21 +104,25 @@ class ModelSessions implements ModelSessionsHandle {
       chatTemplate: parts.chatTemplate,
       encodeChat: (chat) => {
         const templateKwargs = { ...parts.templateKwargs, ...chat.templateKwargs };
-        return parts.pool.run({ kind: 'open', chat: { ...chat, templateKwargs } });
+        return parts.pool.run(null, { kind: 'open', chat: { ...chat, templateKwargs } });
       },
-      encodeText: (text) => parts.pool.run({ kind: 'text', text, addSpecialTokens: false }),
+      encodeText: (text) => parts.pool.run(null, { kind: 'text', text, addSpecialTokens: false }),
     };
   }
 
   async start(input: GenerationInput, signal?: AbortSignal): Promise<Generation> {
     const { limits: engineLimits } = this.#parts;
     engineLimits?.checkInput(input);
-    const promptIds = truncatePrompt(await this.tokenize(input.prompt, signal), input, this.#parts.maxModelLen);
+    const promptIds = truncatePrompt(
+      await this.tokenize(input.prompt, input.tenant, signal),
+      input,
+      this.#parts.maxModelLen,
+    );
     if (promptIds.length === 0)
       throw new SessionError('bad_request', 'The decoder prompt cannot be empty', paramOf(input.prompt));
     const { maxModelLen, maxLogprobs, vocabSize, defaults } = this.#parts;
     const generation = input.modelDefaults ? defaults : { eosTokenIds: defaults.eosTokenIds };
-    const wordForms = await this.#wordForms(input.sampling.badWords);
+    const wordForms = await this.#wordForms(input.sampling.badWords, input.tenant);
     const limits = { wordForms, promptTokens: promptIds.length, maxModelLen, maxLogprobs, vocabSize, generation };
     const sampling = resolveSampling(input.sampling, limits);
     for (const spec of sampling.slice(0, 1)) engineLimits?.checkSampling(spec);
@@ -149,8 +153,8 @@ class ModelSessions implements ModelSessionsHandle {
     return running;
   }
 
-  async tokenize(prompt: PromptInput, signal?: AbortSignal): Promise<Int32Array> {
-    if (prompt.kind !== 'ids') return this.#parts.pool.run(prompt, signal);
+  async tokenize(prompt: PromptInput, tenant: string, signal?: AbortSignal): Promise<Int32Array> {
+    if (prompt.kind !== 'ids') return this.#parts.pool.run(tenant, prompt, signal);
     const outside = prompt.ids.find((id) => !Number.isInteger(id) || id < 0 || id >= this.vocabSize);
     if (outside !== undefined) {
       throw new SessionError(
@@ -198,8 +202,8 @@ class ModelSessions implements ModelSessionsHandle {
     }
   }
 
-  async #wordForms(words: string[]): Promise<WordForm[]> {
-    return words.length === 0 ? [] : readWordForms(await this.#parts.pool.run({ kind: 'words', words }));
+  async #wordForms(words: string[], tenant: string): Promise<WordForm[]> {
+    return words.length === 0 ? [] : readWordForms(await this.#parts.pool.run(tenant, { kind: 'words', words }));
   }
 
   #generate(request: SamplingRequest, sampling: SamplingSpec[], start: Omit<GenerationStart, 'sampling'>): Generation {

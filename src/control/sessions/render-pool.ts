@@ -1,9 +1,10 @@
 /**
  * Threads that render and tokenise. Each takes one job at a time, so a job that runs out of time or memory costs its
- * sender an error and the pool one thread's restart; the jobs of others go on.
+ * sender an error and the pool one thread's restart; the jobs of others go on, tenants in turn.
  */
 import { Worker } from 'node:worker_threads';
 import { ModelError } from '../models/errors.ts';
+import { Turns } from '../turns.ts';
 import { workerFile } from '../worker-file.ts';
 import type { RenderInput } from './prompt-renderer.ts';
 import { SessionError } from './session.ts';
@@ -16,6 +17,8 @@ export interface RenderPoolOptions extends WorkerSettings {
 
 /** Jobs that may wait for a thread. */
 const MAX_WAITING = 1024;
+/** Whose turn the server's own jobs are; no entity has an empty name. */
+const OWN = '';
 /** Old-generation heap of one thread: a tokenizer of 150,000 tokens takes about a third. */
 const MAX_HEAP_MB = 768;
 /** Threads in a row that end before they are ready; then the pool gives up. */
@@ -40,7 +43,7 @@ interface Slot {
 export class RenderPool {
   readonly #options: RenderPoolOptions;
   readonly #slots = new Set<Slot>();
-  readonly #waiting: Job[] = [];
+  readonly #waiting = new Turns<Job>(MAX_WAITING);
   readonly #started: Promise<void>;
   #settleStart: { resolve: () => void; reject: (error: Error) => void } | null = null;
   #failedStarts = 0;
@@ -66,17 +69,15 @@ export class RenderPool {
     return pool;
   }
 
-  run(input: RenderInput, signal?: AbortSignal): Promise<Int32Array> {
+  /** `tenant`: who asks; null = the server itself. */
+  run(tenant: string | null, input: RenderInput, signal?: AbortSignal): Promise<Int32Array> {
     if (this.#closed) return Promise.reject(new SessionError('unavailable', 'The server is shutting down.'));
     if (this.#slots.size === 0)
       return Promise.reject(new SessionError('unavailable', 'Prompt rendering is not available.'));
-    if (this.#waiting.length >= MAX_WAITING) {
-      const message = 'Too many prompts are waiting to be rendered. Please try again later.';
-      return Promise.reject(new SessionError('queue_full', message, null, RETRY_AFTER_SECONDS));
-    }
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ input, signal, resolve, reject });
-      this.#dispatch();
+      if (this.#waiting.push(tenant ?? OWN, { input, signal, resolve, reject })) return this.#dispatch();
+      const message = 'Too many prompts are waiting to be rendered. Please try again later.';
+      reject(new SessionError('queue_full', message, null, RETRY_AFTER_SECONDS));
     });
   }
 
@@ -139,7 +140,7 @@ export class RenderPool {
 
   #nextJob(): Job | undefined {
     for (;;) {
-      const job = this.#waiting.shift();
+      const job = this.#waiting.take();
       if (!job?.signal?.aborted) return job;
       job.reject(new SessionError('unavailable', 'The request was cancelled.'));
     }
@@ -197,7 +198,7 @@ export class RenderPool {
   }
 
   #failWaiting(error: SessionError): void {
-    for (const job of this.#waiting.splice(0)) job.reject(error);
+    for (const job of this.#waiting.takeAll()) job.reject(error);
   }
 }
 

@@ -224,7 +224,7 @@ export interface Sessions {
   /** Renders, tokenises, checks lengths and ranges, queues. Everything refusable is refused here, by SessionError. */
   start(input: GenerationInput, signal?: AbortSignal): Promise<Generation>;
   /** Prompt ids only (for /tokenize). */
-  tokenize(prompt: PromptInput, signal?: AbortSignal): Promise<Int32Array>;
+  tokenize(prompt: PromptInput, tenant: string, signal?: AbortSignal): Promise<Int32Array>;
   detokenize(ids: number[]): string;
   /** What each id brings to `detokenize` of them all. */
   textPieces(ids: Int32Array): string[];

@@ -1,24 +1,35 @@
-/** Requests whose client has left before their turn are not rendered. */
+/** Whose turn it is: not of those whose client has left, and of every tenant in turn. */
 import { expect, test } from 'vitest';
 import { RenderPool } from '../../../src/control/sessions/render-pool.ts';
 import { STARTER } from '../../fixtures/starter.ts';
 
+const text = (value: string) => ({ kind: 'text', text: value, addSpecialTokens: false }) as const;
+
+const start = () => RenderPool.start({ modelPath: STARTER, maxModelLen: 1024, workers: 1, timeoutMs: 30_000 });
+
 test('what was cancelled while it waited is dropped; what comes after is rendered', async () => {
-  const pool = await RenderPool.start({
-    modelPath: STARTER,
-    maxModelLen: 1024,
-    workers: 1,
-    timeoutMs: 30_000,
-  });
+  const pool = await start();
   try {
-    const text = (value: string) => ({ kind: 'text', text: value, addSpecialTokens: false }) as const;
     const abort = new AbortController();
-    const left = Array.from({ length: 50 }, (_, at) => pool.run(text(`word ${at}`), abort.signal));
-    const after = pool.run(text('hello'));
+    const left = Array.from({ length: 50 }, (_, at) => pool.run('a', text(`word ${at}`), abort.signal));
+    const after = pool.run('a', text('hello'));
     abort.abort();
     const settled = await Promise.allSettled(left);
     expect(settled.filter((result) => result.status === 'rejected').length).toBeGreaterThanOrEqual(49);
     expect((await after).length).toBeGreaterThan(0);
+  } finally {
+    await pool.close();
+  }
+});
+
+test('a tenant waits for one job of another that has sent many', async () => {
+  const pool = await start();
+  try {
+    const order: string[] = [];
+    const run = (tenant: string) => pool.run(tenant, text('hello')).then(() => order.push(tenant));
+    await Promise.all([...Array.from({ length: 50 }, () => run('a')), run('b')]);
+    // The one that ran already, and one whose turn it was.
+    expect(order.indexOf('b')).toBe(2);
   } finally {
     await pool.close();
   }

@@ -311,7 +311,9 @@ describe('sessions', () => {
   });
 
   it('tokenise and detokenise', async () => {
-    expect([...(await sessions.tokenize({ kind: 'text', text: '<s>hi', addSpecialTokens: true }))]).toEqual([256, 259]);
+    expect([...(await sessions.tokenize({ kind: 'text', text: '<s>hi', addSpecialTokens: true }, 'a'))]).toEqual([
+      256, 259,
+    ]);
     expect(sessions.detokenize([256, 259, 0xf0])).toBe('<s>hi\ufffd');
     expect(() => sessions.detokenize([260])).toThrow('out of vocabulary');
     expect(sessions.tokenString(32)).toBe('Ġ');
@@ -327,11 +329,11 @@ describe('the render threads', () => {
   it('refuse a template that takes too many steps, and go on', async () => {
     const sessions = await open(modelWith(slow), new FakeEngine(), 1, 60_000);
     try {
-      await expect(sessions.tokenize(chat([{ role: 'user', content: 'x' }]))).rejects.toMatchObject({
+      await expect(sessions.tokenize(chat([{ role: 'user', content: 'x' }]), 'a')).rejects.toMatchObject({
         code: 'bad_request',
         param: 'messages',
       });
-      expect([...(await sessions.tokenize(chat([{ role: 'user', content: 'ok' }])))]).toEqual(bytes('ok'));
+      expect([...(await sessions.tokenize(chat([{ role: 'user', content: 'ok' }]), 'a'))]).toEqual(bytes('ok'));
     } finally {
       await sessions.close();
     }
@@ -343,15 +345,15 @@ describe('the render threads', () => {
     const tokenizer = { ...base, pre_tokenizer: { type: 'Sequence', pretokenizers: [bomb, base['pre_tokenizer']] } };
     const sessions = await open(modelWith(TEMPLATE, tokenizer), new FakeEngine(), 2, 1000);
     try {
-      const hanging = sessions.tokenize(chat([{ role: 'user', content: `${'a'.repeat(60)}!` }]));
+      const hanging = sessions.tokenize(chat([{ role: 'user', content: `${'a'.repeat(60)}!` }]), 'a');
       const refused = expect(hanging).rejects.toMatchObject({
         code: 'bad_request',
         message: expect.stringContaining('longer than 1000 ms'),
       });
-      const others = Array.from({ length: 20 }, () => sessions.tokenize(chat([{ role: 'user', content: 'hi' }])));
+      const others = Array.from({ length: 20 }, () => sessions.tokenize(chat([{ role: 'user', content: 'hi' }]), 'a'));
       for (const ids of await Promise.all(others)) expect([...ids]).toEqual([259]);
       await refused;
-      expect([...(await sessions.tokenize(chat([{ role: 'user', content: 'hi' }])))]).toEqual([259]);
+      expect([...(await sessions.tokenize(chat([{ role: 'user', content: 'hi' }]), 'a'))]).toEqual([259]);
     } finally {
       await sessions.close();
     }
@@ -359,14 +361,14 @@ describe('the render threads', () => {
 
   it('bound their queue and refuse after closing', async () => {
     const sessions = await open(modelWith(TEMPLATE), new FakeEngine());
-    const jobs = Array.from({ length: 2000 }, () => sessions.tokenize(chat([{ role: 'user', content: 'a' }])));
+    const jobs = Array.from({ length: 2000 }, () => sessions.tokenize(chat([{ role: 'user', content: 'a' }]), 'a'));
     const results = await Promise.allSettled(jobs);
     const refused = results.filter((result) => result.status === 'rejected');
     expect(refused.length).toBeGreaterThan(0);
     expect(refused.length).toBeLessThan(1000);
     for (const { reason } of refused) expect(reason).toMatchObject({ code: 'queue_full', retryAfterSeconds: 1 });
     await sessions.close();
-    await expect(sessions.tokenize(chat([{ role: 'user', content: 'a' }]))).rejects.toMatchObject({
+    await expect(sessions.tokenize(chat([{ role: 'user', content: 'a' }]), 'a')).rejects.toMatchObject({
       code: 'unavailable',
     });
   });
@@ -403,6 +405,7 @@ describe('the starter model', () => {
         const { add_generation_prompt: add, ...templateKwargs } = kwargs;
         const ids = await sessions.tokenize(
           chat(messages, { tools, templateKwargs, addGenerationPrompt: add === true }),
+          'a',
         );
         expect([...ids]).toEqual(golden.prompt_ids);
         expect(sessions.detokenize(golden.output_ids)).toBe(golden.output_text);

@@ -6,6 +6,7 @@ import { Worker } from 'node:worker_threads';
 import { ValidationError } from '../../../schemas/validation-error.ts';
 import type { SampledTokens } from '../fill-samples.ts';
 import { ServiceError, storageError } from '../service-error.ts';
+import { Turns } from '../../turns.ts';
 import { workerFile } from '../../worker-file.ts';
 import type { FromWorker, IntakeResult, IntakeSettings, IntakeTask, ToWorker } from './protocol.ts';
 
@@ -28,10 +29,9 @@ interface Job {
 export class IntakePool {
   readonly #settings: IntakeSettings;
   readonly #samples: SampleSource;
-  readonly #waiting: Job[] = [];
+  readonly #waiting = new Turns<Job>(MAX_WAITING);
   #worker: Worker | null = null;
   #running: Job | null = null;
-  #lastEntity: string | null = null;
   #nextId = 0;
   #closed = false;
 
@@ -43,12 +43,9 @@ export class IntakePool {
   /** Rejects with ValidationError, ServiceError or what the file system said. */
   run<Task extends IntakeTask>(task: Task, entity: string): Promise<Extract<IntakeResult, { kind: Task['kind'] }>> {
     if (this.#closed) return Promise.reject(new ServiceError('unavailable', 'The server is shutting down.'));
-    if (this.#waiting.length >= MAX_WAITING) {
-      return Promise.reject(new ServiceError('unavailable', 'Too many uploads at once; try again.'));
-    }
     return new Promise<IntakeResult>((resolve, reject) => {
-      this.#waiting.push({ id: this.#nextId++, task, entity, resolve, reject });
-      this.#dispatch();
+      if (this.#waiting.push(entity, { id: this.#nextId++, task, entity, resolve, reject })) return this.#dispatch();
+      reject(new ServiceError('unavailable', 'Too many uploads at once; try again.'));
     }) as Promise<Extract<IntakeResult, { kind: Task['kind'] }>>;
   }
 
@@ -57,26 +54,19 @@ export class IntakePool {
     const worker = this.#worker;
     this.#worker = null;
     const error = new ServiceError('unavailable', 'The server is shutting down.');
-    for (const job of [this.#running, ...this.#waiting.splice(0)]) job?.reject(error);
+    for (const job of [this.#running, ...this.#waiting.takeAll()]) job?.reject(error);
     this.#running = null;
     await worker?.terminate();
   }
 
   #dispatch(): void {
     if (this.#running !== null || this.#closed) return;
-    const job = this.#takeNext();
+    const job = this.#waiting.take();
     if (job === undefined) return;
     this.#running = job;
-    this.#lastEntity = job.entity;
     const worker = (this.#worker ??= this.#spawn());
     worker.ref();
     this.#tell({ type: 'task', id: job.id, task: job.task, entity: job.entity });
-  }
-
-  /** The oldest task of another entity than the last one's, where there is one. */
-  #takeNext(): Job | undefined {
-    const other = this.#waiting.findIndex(({ entity }) => entity !== this.#lastEntity);
-    return this.#waiting.splice(Math.max(other, 0), 1)[0];
   }
 
   #tell(message: ToWorker): void {
