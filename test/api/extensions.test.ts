@@ -83,6 +83,8 @@ test.each([
     'vllm_xargs',
   ],
   [{ engine_xargs: { check_hangs: 1 } }, 'check_hangs: It ran longer than 1000 ms.', 'engine_xargs'],
+  [{ engine_xargs: { check_exits: 1 } }, 'check_exits: it tried to end the process.', 'engine_xargs'],
+  [{ engine_xargs: { check_rejects: 1 } }, 'check_rejects: it answered with a promise', 'engine_xargs'],
   [{ engine_xargs: { say: [1] }, use_beam_search: true, n: 2 }, 'beam search', 'engine_xargs'],
   [{ engine_xargs: { say: { deep: 1 } } }, 'Input should be', 'engine_xargs.say'],
 ])('%j is refused', async (fields, message, param) => {
@@ -92,6 +94,16 @@ test.each([
     expect(body.error?.message).toContain(message);
     expect(body.error?.param).toBe(param);
   }
+});
+
+test('none ends a process, and what it tried is in the log', async () => {
+  const pid = server.enginePid();
+  for (const name of ['exits', 'exits_by_import', 'aborts', 'kills', 'rejects', 'create_rejects']) {
+    expect((await ask({ engine_xargs: { [name]: 1 } })).status, name).toBe(500);
+    expect((await ask({})).status, `after ${name}`).toBe(200);
+  }
+  expect(server.enginePid()).toBe(pid);
+  expect(server.log).toContain("The extension 'exits' failed: it tried to end the process.");
 });
 
 test('one that throws, hangs or answers nonsense fails its request alone', async () => {

@@ -25,12 +25,19 @@ export function addDirective(
 ): void {
   if (answer === undefined || answer === null) return;
   if (typeof answer !== 'object') throw new Error(`it answered with ${typeof answer}.`);
-  if ('then' in answer) throw new Error('it answered with a promise; steps are synchronous.');
+  refusePromise(answer);
   const unknown = Object.keys(answer).find((field) => !FIELDS.has(field));
   if (unknown !== undefined) throw new Error(`its answer has the unknown field '${unknown.slice(0, 40)}'.`);
   if (answer.bias !== undefined) addBias(wishes.bias, answer.bias, vocabSize);
   if (answer.allowed !== undefined) addAllowed(wishes, answer.allowed, vocabSize);
   if (answer.stop !== undefined && answer.stop !== false) wishes.stop = { reason: reasonOf(answer.stop, name) };
+}
+
+/** Throws for a promise, and takes its rejection, which would end the process where nobody does. */
+export function refusePromise(answer: unknown): void {
+  if (typeof answer !== 'object' || answer === null || !('then' in answer)) return;
+  if (answer instanceof Promise) answer.catch(() => {});
+  throw new Error('it answered with a promise; extensions are synchronous.');
 }
 
 function addBias(sums: Map<number, number>, bias: NonNullable<StepDirective['bias']>, vocabSize: number): void {

@@ -1,6 +1,6 @@
 import type { SequenceRequest } from '../engine/protocol.ts';
 import type { Advice, Adviser, AdviceQuestion, SequenceAdviser } from '../scheduler/advice.ts';
-import { addDirective, type StepWishes } from './directive.ts';
+import { addDirective, refusePromise, type StepWishes } from './directive.ts';
 import type { EngineExtension, ExtensionArguments, SequenceExtension } from './extension.ts';
 import { TimeGuard } from './time-guard.ts';
 
@@ -42,7 +42,7 @@ export class Extensions implements Adviser {
     }
     for (const [name, value] of Object.entries(values)) {
       try {
-        this.#guard.run(() => this.#byName.get(name)?.check?.(value), this.#timeoutMs);
+        this.#guard.run(() => refusePromise(this.#byName.get(name)?.check?.(value)), this.#timeoutMs);
       } catch (error) {
         throw new ExtensionArgumentError(`${name}: ${textOf(error)}`);
       }
@@ -123,6 +123,7 @@ class SteeredChoice implements SequenceAdviser {
       begin(name);
       const context = { promptTokens: promptIds.slice(), vocabSize, choice: sampling.choice };
       const extension = this.#byName.get(name)?.create(value, context);
+      refusePromise(extension);
       if (typeof extension?.step !== 'function') throw new Error("what 'create' returned has no function 'step'.");
       return { name, extension };
     });

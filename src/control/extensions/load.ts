@@ -1,5 +1,6 @@
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { guardExits } from './exit-guard.ts';
 import type { EngineExtension } from './extension.ts';
 import { Extensions } from './extensions.ts';
 
@@ -20,6 +21,7 @@ export async function loadExtensions(
   loadTimeoutMs: number = LOAD_TIMEOUT_MS,
 ): Promise<Extensions> {
   const found = new Map<string, EngineExtension>();
+  if (modules.length > 0) guardExits();
   for (const path of modules) {
     for (const [name, extension] of await readModule(path, loadTimeoutMs)) {
       if (found.has(name)) throw new Error(`--engine-extension ${path}: another module has an extension '${name}'.`);
