@@ -5,6 +5,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
+import { runCommand } from './lib/command.mjs';
 import { compareCases, sameMachine } from './lib/compare.mjs';
 import { table } from './lib/output.mjs';
 
@@ -46,7 +47,7 @@ function check(file, { baselines, tolerance }) {
   return compared.filter(({ verdict }) => verdict === 'worse').length;
 }
 
-try {
+function parse() {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
     options: {
@@ -57,14 +58,21 @@ try {
   });
   const tolerance = Number(values.tolerance);
   if (!(tolerance > 0 && tolerance < 1)) throw new Error('--tolerance must be between 0 and 1.');
-  if (values.help || positionals.length === 0) console.log(USAGE);
-  let worse = 0;
-  for (const file of values.help ? [] : positionals) worse += check(file, { baselines: values.baselines, tolerance });
-  if (worse > 0) {
-    console.error(`${worse} cases have become worse.`);
-    process.exitCode = 1;
-  }
-} catch (error) {
-  console.error(error.message);
-  process.exitCode = 2;
+  if (positionals.length === 0 && !values.help) throw new Error('Give a file of results.');
+  return { ...values, tolerance, files: positionals };
 }
+
+function main({ files, baselines, tolerance }) {
+  let worse = 0;
+  try {
+    for (const file of files) worse += check(file, { baselines, tolerance });
+  } catch (error) {
+    // 1 is for what has become worse.
+    console.error(error.message);
+    process.exitCode = 2;
+    return;
+  }
+  if (worse > 0) throw new Error(`${worse} cases have become worse.`);
+}
+
+await runCommand(USAGE, parse, main);

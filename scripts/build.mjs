@@ -1,9 +1,10 @@
 /** `npm run build`: the native addon and the compiled TypeScript, each only when stale; `--force` builds both. */
+import { readFlags } from './lib/flags.mjs';
 import { buildNative, nativeIsStale } from './lib/native.mjs';
 import { runQuietly, SetupError, step } from './lib/step.mjs';
 import { buildTypescript, typescriptIsStale } from './lib/typescript.mjs';
 
-const force = process.argv.includes('--force');
+const force = readFlags('npm run build -- [--force]', ['--force']).flags.has('--force');
 try {
   if (force || nativeIsStale()) await step('native engine (C++)', () => buildNative(runQuietly));
   if (force || typescriptIsStale()) await step('TypeScript', () => buildTypescript(runQuietly));

@@ -3,6 +3,7 @@
  * No dependencies: it runs before there are any. `--dev` also wants the packages that only tests need.
  * TANDEM_CUDA=0 builds without CUDA even where nvcc is found.
  */
+import { readFlags } from './lib/flags.mjs';
 import { withSetupLock } from './lib/lock.mjs';
 import { buildSqlite, installPackages, packageWork } from './lib/packages.mjs';
 import { runQuietly, SetupError, step } from './lib/step.mjs';
@@ -37,9 +38,10 @@ async function setup(withDev) {
   if (built || packages) console.log(`  set-up finished in ${((Date.now() - started) / 1000).toFixed(1)} s`);
 }
 
+const { flags } = readFlags('npm run setup -- [--dev]', ['--dev']);
 try {
   checkNode();
-  await withSetupLock(() => setup(process.argv.includes('--dev')));
+  await withSetupLock(() => setup(flags.has('--dev')));
 } catch (error) {
   console.error(error instanceof SetupError ? `\n${error.message}\n` : error);
   console.error('Set-up failed.');

@@ -14,6 +14,7 @@ import { loadModel } from '../../dist/control/models/load.js';
 import { readTokenizerFiles } from '../../dist/control/models/tokenizer-files.js';
 import { grammarVocabulary, readModelTokenizer } from '../../dist/control/sessions/model-tokenizer.js';
 import { TokenTable } from '../../dist/control/sessions/token-table.js';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { median, rounded, spread } from '../lib/stats.mjs';
@@ -177,9 +178,7 @@ async function sidesOf(engine, options) {
   return { free: [null, false], constrained: [grammar, false] };
 }
 
-async function main() {
-  const options = parse();
-  if (options.help) return console.log(USAGE);
+async function main(options) {
   const { engine, ends } = await start(options);
   const sides = Object.entries(await sidesOf(engine, options));
   const measure = (seed, [grammar, jumps]) => run(engine, options, seed, grammar, ends, jumps);
@@ -216,4 +215,4 @@ async function main() {
   writeJson(options.json, { machine: { ...machine(), shape, tokens, threads }, limits: {}, cases: [one] });
 }
 
-await main();
+await runCommand(USAGE, parse, main);

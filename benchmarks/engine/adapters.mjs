@@ -5,6 +5,7 @@
 import { closeSync, mkdirSync, openSync, rmSync, writeFileSync, writeSync } from 'node:fs';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { median, rounded, spread } from '../lib/stats.mjs';
@@ -120,9 +121,7 @@ function report(options, { runs, limits }) {
   writeJson(options.json, { machine: machine(), limits, cases: [{ ...one, ratio: rounded(median(ratios)) }] });
 }
 
-async function main() {
-  const options = parse();
-  if (options.help) return console.log(USAGE);
+async function main(options) {
   const model = ensureRandomModel(options.shape);
   const folder = path.join(path.dirname(model.directory), `adapters-${process.pid}`);
   const folders = options.ranks.map((_, index) => path.join(folder, String(index)));
@@ -144,4 +143,4 @@ async function main() {
   }
 }
 
-await main();
+await runCommand(USAGE, parse, main);

@@ -6,6 +6,7 @@ import { parseArgs } from 'node:util';
 import { createLocalEngine } from '../../dist/control/engine/local.js';
 import { loadNative } from '../../dist/control/engine/native.js';
 import { loadModel } from '../../dist/control/models/load.js';
+import { runCommand } from '../lib/command.mjs';
 import { median } from '../lib/stats.mjs';
 import { engineConfig } from './engine-config.mjs';
 
@@ -17,7 +18,7 @@ const USAGE = `npm run bench:gaps -- [options] FOLDER...
   --threads N     default 2`;
 
 function parse() {
-  const { values: given, positionals } = parseArgs({
+  const { values, positionals } = parseArgs({
     allowPositionals: true,
     options: {
       sequences: { type: 'string', default: '32' },
@@ -27,16 +28,12 @@ function parse() {
       help: { type: 'boolean', default: false },
     },
   });
-  const { help, ...values } = given;
-  if (help) {
-    console.log(USAGE);
-    process.exit(0);
-  }
-  const numbers = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, Number(value)]));
+  const { help, ...texts } = values;
+  const numbers = Object.fromEntries(Object.entries(texts).map(([name, value]) => [name, Number(value)]));
   const wrong = Object.keys(numbers).find((name) => !Number.isInteger(numbers[name]) || numbers[name] < 1);
   if (wrong) throw new Error(`--${wrong} must be a whole number of at least 1.`);
-  if (positionals.length === 0) throw new Error(USAGE);
-  return { ...numbers, folders: positionals };
+  if (positionals.length === 0 && !help) throw new Error('Give a model directory.');
+  return { ...numbers, folders: positionals, help };
 }
 
 /** The addon, whose engine can be told to take one step at a time. */
@@ -110,22 +107,25 @@ function line(name, rounds) {
   return `  ${name}: ${step}, ${outside.toFixed(0)} us outside of native code, ${share.toFixed(2)} % (${range('share', 2)})`;
 }
 
-const options = parse();
-for (const folder of options.folders) {
-  const opened = await open(folder, options);
-  const modes = new Map([
-    ['one after the other', []],
-    ['planned ahead', []],
-  ]);
-  for (let round = 0; round <= options.rounds; round++) {
-    for (const [name, rounds] of modes) {
-      opened.planAhead(name === 'planned ahead');
-      const measured = await measure(opened, options, 2 * round + Number(name === 'planned ahead'));
-      // The first one warms up.
-      if (round > 0) rounds.push(measured);
+async function main(options) {
+  for (const folder of options.folders) {
+    const opened = await open(folder, options);
+    const modes = new Map([
+      ['one after the other', []],
+      ['planned ahead', []],
+    ]);
+    for (let round = 0; round <= options.rounds; round++) {
+      for (const [name, rounds] of modes) {
+        opened.planAhead(name === 'planned ahead');
+        const measured = await measure(opened, options, 2 * round + Number(name === 'planned ahead'));
+        // The first one warms up.
+        if (round > 0) rounds.push(measured);
+      }
     }
+    console.log(`${folder}: ${options.sequences} sequences, ${options.rounds} rounds`);
+    for (const [name, rounds] of modes) console.log(line(name, rounds));
+    await opened.engine.close();
   }
-  console.log(`${folder}: ${options.sequences} sequences, ${options.rounds} rounds`);
-  for (const [name, rounds] of modes) console.log(line(name, rounds));
-  await opened.engine.close();
 }
+
+await runCommand(USAGE, parse, main);

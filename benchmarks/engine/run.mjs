@@ -4,6 +4,7 @@
  */
 import { parseArgs } from 'node:util';
 import path from 'node:path';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { pictureBeside, table, writeJson, writePicture } from '../lib/output.mjs';
 import { median, rounded, spread } from '../lib/stats.mjs';
@@ -187,9 +188,7 @@ function picture(results, options, facts) {
   });
 }
 
-async function main() {
-  const options = parse();
-  if (options.help) return console.log(USAGE);
+async function main(options) {
   const chosen = cases.filter((one) => caseName(options.format, one).includes(options.only));
   if (chosen.length === 0) throw new Error(`--only ${options.only} leaves no case.`);
   const model = ensureRandomModel(options.shape);
@@ -238,9 +237,4 @@ async function main() {
   }
 }
 
-try {
-  await main();
-} catch (error) {
-  console.error(error.message);
-  process.exitCode = 1;
-}
+await runCommand(USAGE, parse, main);

@@ -8,6 +8,7 @@ import path from 'node:path';
 import { readTokenizerFiles } from '../../dist/control/models/tokenizer-files.js';
 import { PromptEncoder } from '../../dist/control/models/prompt-encoder.js';
 import { TokenTable } from '../../dist/control/sessions/token-table.js';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { median, quantile, rounded, spread } from '../lib/stats.mjs';
@@ -140,9 +141,7 @@ function report(cases) {
   console.log(table([['micros', 'tandem', 'peer', 'ratio'], ...rows]));
 }
 
-async function main() {
-  const options = parse();
-  if (options.help) return console.log(USAGE);
+async function main(options) {
   const cases = suiteCases(options.data).filter((one) => one.name.includes(options.only));
   if (cases.length === 0) throw new Error(`--only ${options.only} leaves no schema.`);
   const files = await readTokenizerFiles(options.tokenizer, MAX_TOKENS);
@@ -176,9 +175,4 @@ async function main() {
   });
 }
 
-try {
-  await main();
-} catch (error) {
-  console.error(error.message);
-  process.exitCode = 1;
-}
+await runCommand(USAGE, parse, main);

@@ -1,11 +1,12 @@
 /**
  * Makes a Qwen3-shaped model with random weights, twice: a Hugging Face directory and a GGUF file with the same numbers.
- *   node benchmarks/models/make-random-model.mjs [--shape qwen3-0.6b|small] [--out FOLDER]
+ * A command too: --help tells its options.
  */
 import { closeSync, existsSync, ftruncateSync, mkdirSync, openSync, renameSync, rmSync, writeFileSync, writeSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { runCommand } from '../lib/command.mjs';
 import { beginGguf } from './gguf.mjs';
 import { beginSafetensors } from './safetensors.mjs';
 import { elements, RMS_EPS, ROPE_THETA, shapes, specialTokens, tensorsOf } from './shapes.mjs';
@@ -118,7 +119,16 @@ export function ensureQuantisedGguf({ shape, directory }, name, format) {
   return file;
 }
 
+const USAGE = `node benchmarks/models/make-random-model.mjs [options]
+  --shape NAME   qwen3-0.6b (default) or small
+  --out FOLDER   where to, if not benchmarks/.models`;
+
+function parse() {
+  const text = { type: 'string' };
+  const options = { shape: { ...text, default: 'qwen3-0.6b' }, out: text, help: { type: 'boolean', default: false } };
+  return parseArgs({ options }).values;
+}
+
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const { values } = parseArgs({ options: { shape: { type: 'string', default: 'qwen3-0.6b' }, out: { type: 'string' } } });
-  console.log(ensureRandomModel(values.shape, values.out).directory);
+  await runCommand(USAGE, parse, ({ shape, out }) => console.log(ensureRandomModel(shape, out).directory));
 }

@@ -3,6 +3,7 @@
  * time between a stream's tokens with that of the same streams without publications, in turn. Every stream's bits are checked.
  */
 import { parseArgs } from 'node:util';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { median, quantile, rounded, spread } from '../lib/stats.mjs';
@@ -105,9 +106,7 @@ function report(options, rounds, times) {
   if (grown > MOST_GROWTH) throw new Error(`The engine's memory grew ${rounded(grown)} times.`);
 }
 
-async function main() {
-  const options = parse();
-  if (options.help) return console.log(USAGE);
+async function main(options) {
   const soak = await Soak.start(options);
   const rounds = [];
   const times = [];
@@ -123,4 +122,4 @@ async function main() {
   }
 }
 
-await main();
+await runCommand(USAGE, parse, main);

@@ -5,6 +5,7 @@
 import { parseArgs } from 'node:util';
 import { loadNative, PAGE_SIZE } from '../../dist/control/engine/native.js';
 import { loadModel } from '../../dist/control/models/load.js';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { median, randomFrom, rounded, spread } from '../lib/stats.mjs';
@@ -104,11 +105,18 @@ async function measure(engine, sampling, { sequences, steps }, vocab) {
   return Math.min(...times);
 }
 
-async function main() {
+function parse() {
   const { values } = parseArgs({ options: OPTIONS });
-  if (values.help) return console.log(USAGE);
-  const [rounds, steps, sequences] = ['rounds', 'steps', 'sequences'].map((name) => Number(values[name]));
-  const files = await loadModel(values.start ?? ensureRandomModel('wide').directory);
+  const number = (name) => {
+    const value = Number(values[name]);
+    if (!Number.isInteger(value) || value < 1) throw new Error(`--${name} must be a whole number of at least 1.`);
+    return value;
+  };
+  return { ...values, rounds: number('rounds'), steps: number('steps'), sequences: number('sequences') };
+}
+
+async function main({ rounds, steps, sequences, start, json }) {
+  const files = await loadModel(start ?? ensureRandomModel('wide').directory);
   const addon = loadNative();
   const vocab = files.spec.vocabSize;
   const model = await addon.loadModel(files.spec, files.files, files.tensors, { dtype: 'bfloat16', threads: 1 });
@@ -123,7 +131,7 @@ async function main() {
   }
   engine.close();
   model.close();
-  report(samples, { sequences, vocab }, values.json);
+  report(samples, { sequences, vocab }, json);
 }
 
 function report(samples, { sequences, vocab }, json) {
@@ -151,4 +159,4 @@ function report(samples, { sequences, vocab }, json) {
   writeJson(json, { machine: { ...machine(), sequences, vocab }, limits: {}, cases: results.map(caseOf) });
 }
 
-await main();
+await runCommand(USAGE, parse, main);

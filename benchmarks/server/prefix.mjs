@@ -3,6 +3,7 @@
  * tenant or with another salt, who must see the time of a computed one.
  */
 import { parseArgs } from 'node:util';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { median, randomFrom, rounded, spread } from '../lib/stats.mjs';
@@ -116,13 +117,16 @@ function check(results) {
   );
 }
 
-async function main() {
+function parse() {
   const { values } = parseArgs({ options: OPTIONS });
-  if (values.help) return console.log(USAGE);
   const sizes = {
     prefix: whole('prefix-tokens', values['prefix-tokens']),
     suffix: whole('suffix-tokens', values['suffix-tokens']),
   };
+  return { ...values, sizes, rounds: whole('rounds', values.rounds) };
+}
+
+async function main({ sizes, ...values }) {
   const directory = values.start ?? ensureRandomModel(values.shape).directory;
   const length = String(Math.ceil((sizes.prefix + sizes.suffix + 16) / 16) * 16);
   const flags = [
@@ -139,8 +143,7 @@ async function main() {
   const rounds = [];
   try {
     await measure(server, server.apiKey, tokens(64, 1));
-    for (let round = 0; round < whole('rounds', values.rounds); round++)
-      rounds.push(await runRound(server, round, sizes));
+    for (let round = 0; round < values.rounds; round++) rounds.push(await runRound(server, round, sizes));
   } finally {
     await server.stop();
   }
@@ -154,4 +157,4 @@ async function main() {
     });
 }
 
-await main();
+await runCommand(USAGE, parse, main);

@@ -3,6 +3,7 @@
  * With --start or --shape it runs this repository's server itself; --over-engine compares that with the engine without HTTP.
  */
 import { parseArgs } from 'node:util';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { pictureBeside, table, writeJson, writePicture } from '../lib/output.mjs';
 import { randomFrom } from '../lib/stats.mjs';
@@ -182,9 +183,7 @@ function loadPicture(name, summary, facts) {
   return barChart({ title: name, subtitle, unit: 'ms, lower is better', series: ['median', 'p90', 'p99'], groups });
 }
 
-async function main() {
-  const options = parse();
-  if (options.help) return console.log(USAGE);
+async function main(options) {
   const facts = machine();
   const connection = await connect(options);
   try {
@@ -216,9 +215,4 @@ async function main() {
   }
 }
 
-try {
-  await main();
-} catch (error) {
-  console.error(error.message);
-  process.exitCode = 1;
-}
+await runCommand(USAGE, parse, main);

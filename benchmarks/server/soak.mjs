@@ -5,6 +5,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { randomFrom, rounded, spread } from '../lib/stats.mjs';
@@ -91,9 +92,7 @@ function parse() {
   return { ...values, minutes: number('minutes'), concurrency: number('concurrency'), threads: number('threads') };
 }
 
-async function main() {
-  const options = parse();
-  if (options.help) return console.log(USAGE);
+async function main(options) {
   const extra = options['server-args'].split(/\s+/).filter(Boolean);
   const { directory } = ensureRandomModel(options.shape);
   const server = await startServer(directory, ['--threads', String(options.threads), ...extra]);
@@ -121,9 +120,4 @@ async function main() {
   }
 }
 
-try {
-  await main();
-} catch (error) {
-  console.error(error.message);
-  process.exitCode = 1;
-}
+await runCommand(USAGE, parse, main);

@@ -4,6 +4,7 @@
  */
 import { parseArgs } from 'node:util';
 import path from 'node:path';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { median, quantile, rounded, spread } from '../lib/stats.mjs';
@@ -157,9 +158,7 @@ function report(results) {
   console.log(`\n${table([header, ...results.map(line)])}`);
 }
 
-async function main() {
-  const options = parse();
-  if (options.help) return console.log(USAGE);
+async function main(options) {
   const model = await ensureRandomModel(options.shape);
   const { shape } = model;
   const chosen = await startPeer(options, model, plainRow(shape.vocab, ROW, 99));
@@ -200,4 +199,4 @@ async function main() {
   }
 }
 
-await main();
+await runCommand(USAGE, parse, main);

@@ -10,6 +10,7 @@ import { parseArgs } from 'node:util';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { EngineSupervisor } from '../../dist/control/engine/supervisor.js';
 import { loadModel } from '../../dist/control/models/load.js';
+import { runCommand } from '../lib/command.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { median, quantile, randomFrom, rounded, spread } from '../lib/stats.mjs';
@@ -236,9 +237,7 @@ function report(cases) {
   console.log(table([header, ...cases.map((one) => row(one).map(String))]));
 }
 
-async function main() {
-  const options = parse();
-  if (options.help) return console.log(USAGE);
+async function main(options) {
   const model = ensureRandomModel(options.shape);
   const limits = await measureLimits(options.threads);
   const { engine, spec } = await start(model, options);
@@ -259,4 +258,4 @@ async function main() {
   }
 }
 
-await main();
+await runCommand(USAGE, parse, main);

@@ -115,7 +115,10 @@ export class TrainingClient {
 
   async #send(method: string, path: string, body: string | undefined, type: string): Promise<Response> {
     const headers = { authorization: `Bearer ${this.#key}`, 'content-type': type };
-    const response = await fetch(this.#url + path, { method, headers, ...(body === undefined ? {} : { body }) });
+    const init = { method, headers, ...(body === undefined ? {} : { body }) };
+    const response = await fetch(this.#url + path, init).catch((error: Error) => {
+      throw new Error(`${this.#url} does not answer: ${String(error.cause ?? error)}`);
+    });
     if (!response.ok) throw new Error(`${method} ${this.#url}${path}: ${response.status} ${await response.text()}`);
     return response;
   }

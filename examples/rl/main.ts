@@ -1,14 +1,14 @@
 /** Trains on both tasks and writes the reward curves beside the command. See README.md. */
 import { writeFileSync } from 'node:fs';
-import { readArguments } from '../lib/arguments.ts';
+import { runExample, type ExampleOptions } from '../lib/arguments.ts';
 import { drawCurve } from '../lib/curve.ts';
 import { learn, type LoopOptions } from './loop.ts';
 import * as toolUse from './tool-use.ts';
 import * as yesNoMaybe from './yes-no-maybe.ts';
 
-const { client, project, steps } = readArguments(30);
+type Task = Pick<LoopOptions, 'scenarios' | 'config'>;
 
-async function run(name: string, title: string, task: Pick<LoopOptions, 'scenarios' | 'config'>): Promise<void> {
+async function run({ client, project, steps }: ExampleOptions, name: string, title: string, task: Task): Promise<void> {
   // A new model for each run: what an earlier run learned would hide the beginning.
   const model = await client.register(project, `${name}-${Date.now()}`);
   const report = (step: number, reward: number) =>
@@ -19,5 +19,8 @@ async function run(name: string, title: string, task: Pick<LoopOptions, 'scenari
   console.log(`${name}: ${values.length} steps, the last at ${values.at(-1)?.toFixed(3)}; curve in ${file}`);
 }
 
-await run('yes-no-maybe', 'Learning to say maybe', { scenarios: yesNoMaybe.scenarios, config: yesNoMaybe.CONFIG });
-await run('tool-use', 'Learning to use a tool', { scenarios: toolUse.scenarios, config: toolUse.CONFIG });
+process.exitCode = await runExample('example:rl', 30, async (options) => {
+  const maybe = { scenarios: yesNoMaybe.scenarios, config: yesNoMaybe.CONFIG };
+  await run(options, 'yes-no-maybe', 'Learning to say maybe', maybe);
+  await run(options, 'tool-use', 'Learning to use a tool', { scenarios: toolUse.scenarios, config: toolUse.CONFIG });
+});

@@ -5,17 +5,13 @@
  * --check: only says whether every edit still matches its source, and its tests are there.
  * --committed: breaks a copy of the last commit instead.  --keep: leaves the copy for a look.
  */
-import { parseArgs } from 'node:util';
+import { readFlags } from '../lib/flags.mjs';
 import { mutations } from './mutations.mjs';
 import { Workspace } from './workspace.mjs';
 
-const { values: flags, positionals } = parseArgs({
-  options: { check: { type: 'boolean' }, committed: { type: 'boolean' }, keep: { type: 'boolean' } },
-  allowPositionals: true,
-});
-const chosen = mutations.filter(
-  ({ name }) => positionals.length === 0 || positionals.some((part) => name.includes(part)),
-);
+const USAGE = 'npm run test:mutations -- [--check] [--committed] [--keep] [parts of names ...]';
+const { flags, names } = readFlags(USAGE, ['--check', '--committed', '--keep'], true);
+const chosen = mutations.filter(({ name }) => names.length === 0 || names.some((part) => name.includes(part)));
 
 /** The same tests on the unbroken copy: a red test proves nothing if it was red before. */
 async function checkBaseline(workspace) {
@@ -62,18 +58,18 @@ async function runAll(workspace) {
   return rows;
 }
 
-if (chosen.length === 0) throw new Error(`No mutation has ${positionals.join(' ')} in its name.`);
-const workspace = new Workspace({ committed: flags.committed });
+if (chosen.length === 0) throw new Error(`No mutation has ${names.join(' ')} in its name.`);
+const workspace = new Workspace({ committed: flags.has('--committed') });
 process.once('SIGINT', () => {
   workspace.remove();
   process.exit(130);
 });
 try {
-  const rows = flags.check ? check(workspace) : await runAll(workspace);
+  const rows = flags.has('--check') ? check(workspace) : await runAll(workspace);
   const width = Math.max(...rows.map(([name]) => name.length));
   for (const [name, result] of rows) console.log(`${name.padEnd(width)}  ${result}`);
   if (rows.some(([, result]) => /^(NOT|INVALID)/.test(result))) process.exitCode = 1;
 } finally {
-  if (flags.keep) console.log(workspace.folder);
+  if (flags.has('--keep')) console.log(workspace.folder);
   else workspace.remove();
 }
