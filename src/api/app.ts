@@ -52,8 +52,8 @@ export function isUpload(method: string, path: string): boolean {
   return TABLE.find(path).some((route) => route.method === method && route.upload === true);
 }
 
-/** A reader of an answer that is not streamed may rest for so long. */
-const READER_IDLE_MS = 30_000;
+/** A reader may rest for so long while something waits for it that is written to its end. */
+const READER_IDLE_MS = 60_000;
 
 export function createApp(deps: ApiDeps, readerIdleMs = READER_IDLE_MS): Koa {
   const app = new Koa();

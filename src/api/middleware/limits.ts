@@ -1,7 +1,7 @@
 /** Limits that Node's HTTP parser leaves to us, and the answer while shutting down. */
-import type { ServerResponse } from 'node:http';
 import type { Middleware } from 'koa';
 import { ApiError } from '../errors.ts';
+import { ReaderWatch } from '../reader-watch.ts';
 
 const MAX_HEADERS = 128;
 
@@ -17,27 +17,13 @@ export function limitHeaders(): Middleware {
   };
 }
 
-/**
- * A reader that takes nothing of a written answer for so long is cut, or it would hold the answer in memory for ever. Streams of events, which
- * may be silent for long, have bounds of their own.
- */
+/** A reader that takes nothing of a written answer, or of what is left of a stream that has ended, for so long is cut. */
 export function cutStalledReaders(idleMs: number): Middleware {
+  const readers = new ReaderWatch(idleMs);
   return async (ctx, next) => {
     await next();
-    if (ctx.respond !== false) watchReader(ctx.res, idleMs);
+    readers.watch(ctx.res);
   };
-}
-
-/** Not by the socket's own time-out, which starts anew with whatever the reader sends. */
-function watchReader(response: ServerResponse, idleMs: number): void {
-  let before = -1;
-  const timer = setInterval(() => {
-    const { socket } = response;
-    const taken = socket === null ? 0 : socket.bytesWritten - socket.writableLength;
-    if (taken === before) response.destroy();
-    before = taken;
-  }, idleMs).unref();
-  response.once('close', () => clearInterval(timer));
 }
 
 /** While draining, connections close after their answer. */

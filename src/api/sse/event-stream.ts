@@ -8,8 +8,6 @@ import type { StreamBuffers } from './stream-buffers.ts';
 
 /** A tick with more text than this writes at once instead of growing. */
 const FLUSH_CHARS = 64 * 1024;
-/** After the last event a reader has this long to take it. */
-const LINGER_MS = 30_000;
 
 export class EventStream {
   readonly #response: ServerResponse;
@@ -29,6 +27,7 @@ export class EventStream {
     response.on('drain', () => this.#book());
     response.once('close', () => {
       this.#over = true;
+      this.#buffers.forget(this);
       this.#book(0);
     });
   }
@@ -60,10 +59,20 @@ export class EventStream {
     this.#flush();
     if (this.#over) return;
     this.#over = true;
-    const response = this.#response;
-    const linger = setTimeout(() => response.destroy(), LINGER_MS).unref();
-    response.once('close', () => clearTimeout(linger));
-    response.end();
+    if (this.#held > 0) this.#buffers.linger(this);
+    this.#response.end();
+  }
+
+  /** Bytes that were written and not taken. */
+  get held(): number {
+    return this.#held;
+  }
+
+  /** What was not taken is lost. The close event aborts the generation. */
+  cut(): void {
+    this.#over = true;
+    this.#book(0);
+    this.#response.destroy();
   }
 
   #append(text: string): void {
@@ -88,13 +97,10 @@ export class EventStream {
     this.#book();
     if (this.#pendingAtOnce) this.#atOnce = this.#held;
     this.#pendingAtOnce = false;
-    if (!this.#buffers.exceeds(this.#held, this.#atOnce)) return;
-    this.#over = true;
-    // The close event aborts the generation.
-    this.#response.destroy();
+    if (this.#buffers.exceeds(this.#held, this.#atOnce)) this.cut();
   }
 
-  #book(bytes = this.#over ? 0 : this.#response.writableLength): void {
+  #book(bytes = this.#response.writableLength): void {
     // Taken in the order in which it was written.
     if (bytes < this.#held) this.#atOnce = Math.max(0, this.#atOnce - (this.#held - bytes));
     this.#buffers.change(this.#held, bytes);

@@ -143,3 +143,22 @@ test('a reader that catches up gives its share back', async () => {
   response.emit('drain');
   expect(buffers.held).toBe(0);
 });
+
+test('what ended streams hold goes first when all together hold too much, the longest ago ended at first', async () => {
+  const buffers = new StreamBuffers(64 * 1024);
+  const held = 60 * 1024;
+  const ended = Array.from({ length: 60 }, () => open(buffers, false));
+  for (const { stream } of ended) {
+    stream.send({ text: 'x'.repeat(held) });
+    stream.end();
+  }
+  await tick();
+  expect(ended.some(({ response }) => response.destroyed)).toBe(false);
+  const running = Array.from({ length: 20 }, () => open(buffers, false));
+  for (const { stream } of running) stream.send({ text: 'x'.repeat(held) });
+  await tick();
+  expect(running.some(({ response }) => response.destroyed)).toBe(false);
+  const cut = ended.map(({ response }) => response.destroyed);
+  expect(cut.indexOf(false)).toBeGreaterThan(5);
+  expect(cut.lastIndexOf(true)).toBe(cut.indexOf(false) - 1);
+});
