@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { createEntityKey } from './preview.ts';
-import { ApiServer } from './server.ts';
+import { ApiServer, waitFor } from './server.ts';
 
 const CHAT = '/v1/chat/completions';
 
@@ -105,6 +105,20 @@ test('an interactive request does not wait for the flood of another entity', asy
   await Promise.all(flood);
   // Two run at once and the next free place is ours: by count of requests, not by time.
   expect(ended.indexOf('ours')).toBeLessThan(60);
+});
+
+test('nor is it refused where the other entity has filled the queue', async () => {
+  const abort = new AbortController();
+  const headers = { authorization: `Bearer ${keys.theirs}` };
+  const body = { messages: [{ role: 'user', content: 'x' }], temperature: 1, max_tokens: 900, ignore_eos: true };
+  const send = (n: number, signal: AbortSignal) => server.post(CHAT, { ...body, n }, { headers, signal });
+  // Two run, 1,024 may wait.
+  const flood = Array.from({ length: 8 }, () => send(125, abort.signal).catch(() => null));
+  await waitFor(async () => (await server.load()).waiting > 960, 60_000);
+  expect((await send(100, AbortSignal.timeout(60_000))).status).toBe(429);
+  expect((await ask('ours', { n: 100, temperature: 1 })).usage.prompt_tokens).toBeGreaterThan(0);
+  abort.abort();
+  await Promise.all(flood);
 });
 
 test('nor does its prompt wait for all of the other entity to be rendered', async () => {

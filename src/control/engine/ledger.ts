@@ -9,7 +9,7 @@ export interface LedgerLimits {
   maxSequences: number;
   /** Sequences that may wait beyond those that find a free place. */
   maxWaitingRequests: number;
-  /** Their prompt tokens; a lone waiting request may have more. */
+  /** Their prompt tokens; the lone waiting request of a tenant may have more. */
   maxWaitingTokens: number;
 }
 
@@ -45,10 +45,21 @@ export interface LedgerEntry {
   crashesBefore: number;
 }
 
-/** The client's side of the books: what was asked of the engine and not yet answered. */
+/** What one tenant has in the books. */
+interface Share {
+  requests: number;
+  waitingTokens: number;
+}
+
+/**
+ * The client's side of the books: what was asked of the engine and not yet answered. Where the queue is full, a tenant that has less than its
+ * equal share of it may still add to that.
+ */
 export class SequenceLedger {
   readonly #limits: LedgerLimits;
   readonly #entries = new Map<number, LedgerEntry>();
+  /** Of tenants that have entries. */
+  readonly #shares = new Map<string, Share>();
   #nextId = 1;
   #waiting = 0;
   #waitingTokens = 0;
@@ -92,6 +103,7 @@ export class SequenceLedger {
         crashesBefore: 0,
       };
       this.#entries.set(entry.id, entry);
+      this.#count(entry, 1);
       this.#countWaiting(entry, 1);
       return entry;
     });
@@ -105,6 +117,7 @@ export class SequenceLedger {
   remove(entry: LedgerEntry): boolean {
     if (!this.#entries.delete(entry.id)) return false;
     if (entry.startedAt === null) this.#countWaiting(entry, -1);
+    this.#count(entry, -1);
     return true;
   }
 
@@ -150,13 +163,17 @@ export class SequenceLedger {
   #checkRoom(requests: SubmitRequest[]): void {
     const { maxSequences, maxWaitingRequests, maxWaitingTokens } = this.#limits;
     const tokens = requests.reduce((sum, request) => sum + request.promptIds.length, 0);
-    if (this.size + requests.length > maxSequences + maxWaitingRequests) {
+    const own = this.#shares.get(requests[0]?.tenant ?? '') ?? { requests: 0, waitingTokens: 0 };
+    const tenants = this.#shares.size + (own.requests === 0 ? 1 : 0);
+    const most = maxSequences + maxWaitingRequests;
+    if (this.size + requests.length > most && (own.requests + requests.length) * tenants > most) {
       throw new QueueFullError(
         `The queue is full: ${this.size} requests are running or waiting.`,
         this.#retryAfterSeconds(),
       );
     }
-    if (this.#waitingTokens > 0 && this.#waitingTokens + tokens > maxWaitingTokens) {
+    const tooMany = this.#waitingTokens + tokens > maxWaitingTokens;
+    if (tooMany && own.waitingTokens > 0 && (own.waitingTokens + tokens) * tenants > maxWaitingTokens) {
       const text = `The queue is full: ${this.#waitingTokens} prompt tokens are waiting.`;
       throw new QueueFullError(text, this.#retryAfterSeconds());
     }
@@ -168,9 +185,23 @@ export class SequenceLedger {
     return Math.min(MAX_RETRY_SECONDS, Math.max(1, Math.ceil((rounds * this.#meanRunMs) / 1000)));
   }
 
-  #countWaiting(entry: LedgerEntry, sign: 1 | -1): void {
+  #count({ request }: LedgerEntry, sign: 1 | -1): void {
+    const share = this.#shareOf(request.tenant);
+    share.requests += sign;
+    if (share.requests === 0) this.#shares.delete(request.tenant);
+  }
+
+  #countWaiting({ request }: LedgerEntry, sign: 1 | -1): void {
+    const tokens = sign * request.promptIds.length;
     this.#waiting += sign;
-    this.#waitingTokens += sign * entry.request.promptIds.length;
+    this.#waitingTokens += tokens;
+    this.#shareOf(request.tenant).waitingTokens += tokens;
+  }
+
+  #shareOf(tenant: string): Share {
+    const share = this.#shares.get(tenant) ?? { requests: 0, waitingTokens: 0 };
+    this.#shares.set(tenant, share);
+    return share;
   }
 
   #start(id: number, cachedTokens: number, now: number): void {

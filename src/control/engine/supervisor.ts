@@ -17,7 +17,7 @@ export interface SupervisorOptions {
   config: EngineConfig | LlamaConfig;
   /** Sequences that may wait beyond those that find a free slot. */
   maxWaitingRequests: number;
-  /** Prompt tokens that may wait; a lone waiting request may have more. */
+  /** Prompt tokens that may wait; the lone waiting request of a tenant may have more. */
   maxWaitingTokens: number;
   /** Script of the engine process; another one only in tests. */
   entry?: string;

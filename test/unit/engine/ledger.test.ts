@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { QueueFullError } from '../../../src/control/engine/client.ts';
-import { SequenceLedger } from '../../../src/control/engine/ledger.ts';
+import { SequenceLedger, type LedgerEntry } from '../../../src/control/engine/ledger.ts';
 import type { SequenceOutput, StepMessage } from '../../../src/control/engine/protocol.ts';
 import { submission } from '../../boundary/engine-process/harness.ts';
 
@@ -101,6 +101,34 @@ describe('SequenceLedger', () => {
     expect(() => ledger.add([submission(1, 10)], () => {})).toThrow('prompt tokens');
     ledger.receive(message({ started: [ids[0] as number] }));
     ledger.add([submission(1, 10)], () => {});
+  });
+
+  it('has room for the equal share of each tenant, whatever others fill it with', () => {
+    const ledger = new SequenceLedger({ maxSequences: 2, maxWaitingRequests: 10, maxWaitingTokens: 1000 });
+    const add = (tenant: string, tokens: number) =>
+      ledger.add([{ ...submission(1, tokens), tenant }], () => {})[0] as LedgerEntry;
+    const entries = Array.from({ length: 12 }, () => add('a', 1));
+    expect(() => add('a', 1)).toThrow(QueueFullError);
+    const theirs = Array.from({ length: 6 }, () => add('b', 1));
+    expect(() => add('b', 1)).toThrow(QueueFullError);
+    for (let i = 0; i < 4; i++) add('c', 1);
+    expect(() => add('c', 1)).toThrow(QueueFullError);
+    for (const entry of [...entries, ...theirs]) ledger.remove(entry);
+    // Tenants that have nothing any more have no share.
+    for (let i = 0; i < 8; i++) add('c', 1);
+    expect(() => add('c', 1)).toThrow(QueueFullError);
+  });
+
+  it('has room for the equal share of waiting prompt tokens, and for one prompt of each tenant', () => {
+    const ledger = new SequenceLedger({ maxSequences: 2, maxWaitingRequests: 100, maxWaitingTokens: 100 });
+    const add = (tenant: string, tokens: number) => ledger.add([{ ...submission(1, tokens), tenant }], () => {});
+    add('a', 100);
+    expect(() => add('a', 1)).toThrow('prompt tokens');
+    add('b', 30);
+    add('b', 20);
+    expect(() => add('b', 1)).toThrow('prompt tokens');
+    add('c', 90);
+    expect(() => add('c', 1)).toThrow('prompt tokens');
   });
 
   it('asks clients to come back after 1 to 60 whole seconds', () => {
