@@ -1,23 +1,23 @@
+import { SharedBound } from './shared-bound.ts';
+
 /** What waits for a thread, tenants in turn: whoever sends much waits behind his own, and another's next is at most one turn of each away. */
 export class Turns<Item> {
-  readonly #max: number;
+  readonly #bound: SharedBound;
   /** Of tenants that wait, in the order of their turns. Oldest first within a tenant. */
   readonly #queues = new Map<string, Item[]>();
-  #size = 0;
 
-  /** `max`: items that may wait; beyond them each tenant may still have its equal share of as many. */
+  /** `max`: items that may wait, as a shared bound. */
   constructor(max: number) {
-    this.#max = max;
+    this.#bound = new SharedBound(max);
   }
 
   /** False where it may not wait. */
   push(tenant: string, item: Item): boolean {
+    if (!this.#bound.fits(tenant, 1)) return false;
     const queue = this.#queues.get(tenant) ?? [];
-    const tenants = this.#queues.size + (queue.length === 0 ? 1 : 0);
-    if (this.#size >= this.#max && queue.length * tenants >= this.#max) return false;
     queue.push(item);
     this.#queues.set(tenant, queue);
-    this.#size++;
+    this.#bound.add(tenant, 1);
     return true;
   }
 
@@ -26,7 +26,7 @@ export class Turns<Item> {
     if (!next) return undefined;
     const [tenant, queue] = next;
     const item = queue.shift();
-    this.#size--;
+    this.#bound.add(tenant, -1);
     this.#queues.delete(tenant);
     if (queue.length > 0) this.#queues.set(tenant, queue);
     return item;
@@ -35,8 +35,8 @@ export class Turns<Item> {
   /** Empties it. */
   takeAll(): Item[] {
     const items = [...this.#queues.values()].flat();
+    for (const [tenant, queue] of this.#queues) this.#bound.add(tenant, -queue.length);
     this.#queues.clear();
-    this.#size = 0;
     return items;
   }
 }

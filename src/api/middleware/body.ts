@@ -1,8 +1,10 @@
 /** Reads a JSON body: content type, size, encoding, then exact JSON. Runs after authentication. */
 import type { IncomingMessage } from 'node:http';
 import type { Context } from 'koa';
+import { SharedBound } from '../../control/shared-bound.ts';
 import { ApiError, ClientGoneError } from '../errors.ts';
 import { parseExactJson } from '../exact-json.ts';
+import type { AuthState } from './auth.ts';
 
 /** Bytes of all bodies being received at once, as a multiple of the largest single body. */
 const IN_FLIGHT_BODIES = 16;
@@ -13,28 +15,29 @@ const EXACT_FIELDS: ReadonlySet<string> = new Set(['seed']);
 
 export class BodyReader {
   readonly #maxBytes: number;
-  #inFlight = 0;
+  readonly #inFlight: SharedBound;
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes;
+    this.#inFlight = new SharedBound(IN_FLIGHT_BODIES * maxBytes);
   }
 
   async json(ctx: Context): Promise<unknown> {
     requireJsonType(ctx.get('content-type'));
     requireIdentity(ctx.get('content-encoding'));
-    const bytes = await this.#read(ctx.req);
+    const bytes = await this.#read(ctx.req, (ctx.state as AuthState).caller.entity);
     return parseExactJson(decode(bytes), EXACT_FIELDS);
   }
 
   /** Events, not `for await`: leaving that loop early would destroy the socket under the error's answer. */
-  #read(req: IncomingMessage): Promise<Buffer> {
+  #read(req: IncomingMessage, tenant: string): Promise<Buffer> {
     const declared = Number(req.headers['content-length'] ?? 0);
     if (declared > this.#maxBytes) return Promise.reject(this.#tooLarge());
     return new Promise((resolve, reject) => {
-      const body = new GrowingBuffer(this.#maxBytes, (bytes) => this.#reserve(bytes));
+      const body = new GrowingBuffer(this.#maxBytes, (bytes) => this.#reserve(tenant, bytes));
       const settle = (finish: () => void) => {
         req.off('data', onData).off('end', onEnd).off('close', onClose).off('error', onClose);
-        this.#inFlight -= body.capacity;
+        this.#inFlight.add(tenant, -body.capacity);
         // What still comes of a refused body is read and dropped, within the request's time limit.
         req.on('error', () => undefined).resume();
         finish();
@@ -53,11 +56,11 @@ export class BodyReader {
     });
   }
 
-  #reserve(bytes: number): void {
-    if (this.#inFlight + bytes > IN_FLIGHT_BODIES * this.#maxBytes) {
+  #reserve(tenant: string, bytes: number): void {
+    if (!this.#inFlight.fits(tenant, bytes)) {
       throw new ApiError('unavailable', 'Too many large requests at once; try again.', null, 1);
     }
-    this.#inFlight += bytes;
+    this.#inFlight.add(tenant, bytes);
   }
 
   #tooLarge(): ApiError {

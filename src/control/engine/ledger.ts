@@ -1,3 +1,4 @@
+import { SharedBound } from '../shared-bound.ts';
 import { QueueFullError } from './client.ts';
 import { errorOutput, forEachOutput } from './outputs.ts';
 import type { SequenceOutput, SequenceRequest, StepMessage } from './protocol.ts';
@@ -45,12 +46,6 @@ export interface LedgerEntry {
   crashesBefore: number;
 }
 
-/** What one tenant has in the books. */
-interface Share {
-  requests: number;
-  waitingTokens: number;
-}
-
 /**
  * The client's side of the books: what was asked of the engine and not yet answered. Where the queue is full, a tenant that has less than its
  * equal share of it may still add to that.
@@ -58,17 +53,18 @@ interface Share {
 export class SequenceLedger {
   readonly #limits: LedgerLimits;
   readonly #entries = new Map<number, LedgerEntry>();
-  /** Of tenants that have entries. */
-  readonly #shares = new Map<string, Share>();
   #nextId = 1;
+  readonly #requests: SharedBound;
+  readonly #waitingTokens: SharedBound;
   #waiting = 0;
-  #waitingTokens = 0;
   #completed = 0;
   /** Moving mean of the milliseconds that a sequence runs. */
   #meanRunMs = 0;
 
   constructor(limits: LedgerLimits) {
     this.#limits = limits;
+    this.#requests = new SharedBound(limits.maxSequences + limits.maxWaitingRequests);
+    this.#waitingTokens = new SharedBound(limits.maxWaitingTokens);
   }
 
   get size(): number {
@@ -103,7 +99,7 @@ export class SequenceLedger {
         crashesBefore: 0,
       };
       this.#entries.set(entry.id, entry);
-      this.#count(entry, 1);
+      this.#requests.add(entry.request.tenant, 1);
       this.#countWaiting(entry, 1);
       return entry;
     });
@@ -117,7 +113,7 @@ export class SequenceLedger {
   remove(entry: LedgerEntry): boolean {
     if (!this.#entries.delete(entry.id)) return false;
     if (entry.startedAt === null) this.#countWaiting(entry, -1);
-    this.#count(entry, -1);
+    this.#requests.add(entry.request.tenant, -1);
     return true;
   }
 
@@ -161,20 +157,16 @@ export class SequenceLedger {
   }
 
   #checkRoom(requests: SubmitRequest[]): void {
-    const { maxSequences, maxWaitingRequests, maxWaitingTokens } = this.#limits;
     const tokens = requests.reduce((sum, request) => sum + request.promptIds.length, 0);
-    const own = this.#shares.get(requests[0]?.tenant ?? '') ?? { requests: 0, waitingTokens: 0 };
-    const tenants = this.#shares.size + (own.requests === 0 ? 1 : 0);
-    const most = maxSequences + maxWaitingRequests;
-    if (this.size + requests.length > most && (own.requests + requests.length) * tenants > most) {
+    const tenant = requests[0]?.tenant ?? '';
+    if (!this.#requests.fits(tenant, requests.length)) {
       throw new QueueFullError(
         `The queue is full: ${this.size} requests are running or waiting.`,
         this.#retryAfterSeconds(),
       );
     }
-    const tooMany = this.#waitingTokens + tokens > maxWaitingTokens;
-    if (tooMany && own.waitingTokens > 0 && (own.waitingTokens + tokens) * tenants > maxWaitingTokens) {
-      const text = `The queue is full: ${this.#waitingTokens} prompt tokens are waiting.`;
+    if (this.#waitingTokens.of(tenant) > 0 && !this.#waitingTokens.fits(tenant, tokens)) {
+      const text = `The queue is full: ${this.#waitingTokens.total} prompt tokens are waiting.`;
       throw new QueueFullError(text, this.#retryAfterSeconds());
     }
   }
@@ -185,23 +177,9 @@ export class SequenceLedger {
     return Math.min(MAX_RETRY_SECONDS, Math.max(1, Math.ceil((rounds * this.#meanRunMs) / 1000)));
   }
 
-  #count({ request }: LedgerEntry, sign: 1 | -1): void {
-    const share = this.#shareOf(request.tenant);
-    share.requests += sign;
-    if (share.requests === 0) this.#shares.delete(request.tenant);
-  }
-
   #countWaiting({ request }: LedgerEntry, sign: 1 | -1): void {
-    const tokens = sign * request.promptIds.length;
     this.#waiting += sign;
-    this.#waitingTokens += tokens;
-    this.#shareOf(request.tenant).waitingTokens += tokens;
-  }
-
-  #shareOf(tenant: string): Share {
-    const share = this.#shares.get(tenant) ?? { requests: 0, waitingTokens: 0 };
-    this.#shares.set(tenant, share);
-    return share;
+    this.#waitingTokens.add(request.tenant, sign * request.promptIds.length);
   }
 
   #start(id: number, cachedTokens: number, now: number): void {

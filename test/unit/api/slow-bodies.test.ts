@@ -1,0 +1,33 @@
+/** Bodies that are on their way for long take memory: one entity's are bounded, and leave room for those of others. */
+import { connect } from 'node:net';
+import { expect, test, vi } from 'vitest';
+import { startTestServer } from './fakes.ts';
+
+const CHAT = '/v1/chat/completions';
+const MAX_BYTES = 64 * 1024;
+
+test('an entity whose bodies take all of the room does not keep others out', async () => {
+  const find = (token: string) => (/^[ab]$/.test(token) ? { keyId: token, entity: token } : null);
+  const server = await startTestServer({ maxBodyBytes: MAX_BYTES }, { keys: { find } });
+  const answers: string[] = [];
+  const sockets = Array.from({ length: 20 }, (_, at) => {
+    const socket = connect(server.port, '127.0.0.1');
+    socket.on('data', (bytes) => (answers[at] = (answers[at] ?? '') + bytes.toString()));
+    socket.write(
+      `POST ${CHAT} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a\r\nContent-Type: application/json\r\n` +
+        `Content-Length: ${MAX_BYTES}\r\n\r\n${' '.repeat(MAX_BYTES - 1)}`,
+    );
+    return socket;
+  });
+  try {
+    // 16 are let in and wait for their last byte.
+    await vi.waitFor(() => expect(answers.filter(Boolean).length).toBe(4), { timeout: 30_000 });
+    for (const answer of answers.filter(Boolean)) expect(answer).toMatch(/^HTTP\/1.1 503 .*Too many large requests/s);
+    const ask = (key: string) => server.post(CHAT, { messages: [] }, { authorization: `Bearer ${key}` });
+    expect((await ask('a')).status).toBe(503);
+    expect((await ask('b')).status).toBe(200);
+  } finally {
+    for (const socket of sockets) socket.destroy();
+    await server.close();
+  }
+}, 60_000);
