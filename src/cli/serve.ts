@@ -196,6 +196,7 @@ function startSessions(
     maxLogprobs: config.maxLogprobs,
     workers: settings.tokenizerWorkers,
     renderTimeoutMs: settings.templateTimeoutMs,
+    maxWaitingRenders: settings.maxNumSeqs + settings.maxWaitingRequests,
     templateKwargs: settings.defaultChatTemplateKwargs,
     generationConfig: settings.generationConfig,
     toolParser: settings.toolCallParser === 'none' ? null : settings.toolCallParser,

@@ -100,3 +100,19 @@ test('a full queue is 429 with Retry-After, before any stream begins', async () 
   await expectIdle();
   await expectService();
 }, 60_000);
+
+test('a burst that the queue has room for is taken whole, however slowly prompts are rendered', async () => {
+  const roomy = await ApiServer.start({ flags: ['--max-waiting-requests', '2000', '--tokenizer-workers', '1'] });
+  try {
+    const statuses = await Promise.all(
+      Array.from({ length: 1200 }, async () => {
+        const response = await roomy.post(PATH, { messages, max_tokens: 1 });
+        await response.arrayBuffer();
+        return response.status;
+      }),
+    );
+    expect(new Set(statuses)).toEqual(new Set([200]));
+  } finally {
+    await roomy.stop();
+  }
+}, 90_000);

@@ -34,6 +34,8 @@ import { readWordForms, type WordForm } from './word-forms.ts';
 
 /** Enough for a think tag and the white space around it. */
 const PROMPT_END_TOKENS = 16;
+/** Training renders as well, whatever little the engine's queue takes. */
+const MIN_WAITING_RENDERS = 1024;
 
 /** Sessions whose template and tokenizer also serve training. */
 export interface ModelSessionsHandle extends Sessions {
@@ -48,6 +50,7 @@ export async function createSessions(options: SessionsOptions): Promise<ModelSes
     maxModelLen: options.maxModelLen,
     workers: options.workers,
     timeoutMs: options.renderTimeoutMs,
+    maxWaiting: Math.max(MIN_WAITING_RENDERS, options.maxWaitingRenders ?? 0),
   });
   return new ModelSessions({
     engine: options.engine,

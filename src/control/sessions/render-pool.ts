@@ -13,10 +13,10 @@ import type { WorkerReply, WorkerSettings } from './worker-protocol.ts';
 export interface RenderPoolOptions extends WorkerSettings {
   workers: number;
   timeoutMs: number;
+  /** Jobs that may wait for a thread. */
+  maxWaiting: number;
 }
 
-/** Jobs that may wait for a thread. */
-const MAX_WAITING = 1024;
 /** Whose turn the server's own jobs are; no entity has an empty name. */
 const OWN = '';
 /** Old-generation heap of one thread: a tokenizer of 150,000 tokens takes about a third. */
@@ -43,7 +43,7 @@ interface Slot {
 export class RenderPool {
   readonly #options: RenderPoolOptions;
   readonly #slots = new Set<Slot>();
-  readonly #waiting = new Turns<Job>(MAX_WAITING);
+  readonly #waiting: Turns<Job>;
   readonly #started: Promise<void>;
   #settleStart: { resolve: () => void; reject: (error: Error) => void } | null = null;
   #failedStarts = 0;
@@ -51,6 +51,7 @@ export class RenderPool {
 
   private constructor(options: RenderPoolOptions) {
     this.#options = options;
+    this.#waiting = new Turns(options.maxWaiting);
     this.#started = new Promise((resolve, reject) => {
       this.#settleStart = { resolve, reject };
     });

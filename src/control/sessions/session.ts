@@ -251,6 +251,8 @@ export interface SessionsOptions {
   workers: number;
   /** A render or tokenisation that takes longer is killed and refused. */
   renderTimeoutMs: number;
+  /** Prompts that may wait to be rendered: whatever the engine's queue takes must get that far. Default and least 1,024. */
+  maxWaitingRenders?: number;
   /** The server's own template variables, for the chats of training. Those of requests come with these in them. */
   templateKwargs?: Record<string, unknown>;
   /** none: sampling defaults of generation_config.json are not used (its end-of-sequence ids are). Default auto. */

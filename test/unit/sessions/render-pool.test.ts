@@ -1,11 +1,12 @@
-/** Whose turn it is: not of those whose client has left, and of every tenant in turn. */
+/** Whose turn it is: not of those whose client has left, and of every tenant in turn; more than may wait are refused. */
 import { expect, test } from 'vitest';
 import { RenderPool } from '../../../src/control/sessions/render-pool.ts';
 import { STARTER } from '../../fixtures/starter.ts';
 
 const text = (value: string) => ({ kind: 'text', text: value, addSpecialTokens: false }) as const;
 
-const start = () => RenderPool.start({ modelPath: STARTER, maxModelLen: 1024, workers: 1, timeoutMs: 30_000 });
+const start = (maxWaiting = 100) =>
+  RenderPool.start({ modelPath: STARTER, maxModelLen: 1024, workers: 1, timeoutMs: 30_000, maxWaiting });
 
 test('what was cancelled while it waited is dropped; what comes after is rendered', async () => {
   const pool = await start();
@@ -30,6 +31,18 @@ test('a tenant waits for one job of another that has sent many', async () => {
     await Promise.all([...Array.from({ length: 50 }, () => run('a')), run('b')]);
     // The one that ran already, and one whose turn it was.
     expect(order.indexOf('b')).toBe(2);
+  } finally {
+    await pool.close();
+  }
+});
+
+test('as many wait as were allowed, the next is told to try again', async () => {
+  const pool = await start(3);
+  try {
+    // The first one is at work at once.
+    const settled = await Promise.allSettled(Array.from({ length: 5 }, (_, at) => pool.run('a', text(`word ${at}`))));
+    expect(settled.map(({ status }) => status)).toEqual([...Array<string>(4).fill('fulfilled'), 'rejected']);
+    expect(settled[4]).toMatchObject({ reason: { code: 'queue_full', retryAfterSeconds: 1 } });
   } finally {
     await pool.close();
   }
