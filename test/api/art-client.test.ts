@@ -148,6 +148,8 @@ class ArtClient {
   }
 }
 
+type Messages = OpenAI.ChatCompletionMessageParam[];
+
 const question = { role: 'user' as const, content: 'yes, no or maybe?' };
 const TOOL = {
   type: 'function' as const,
@@ -190,6 +192,52 @@ async function groups(client: ArtClient, model: string, more: object): Promise<o
   const trajectories = [];
   for (const reward of [1, 0, 0.25]) trajectories.push(await trajectory(client, model, reward, more));
   return [{ trajectories, ...GROUP_FIELDS }];
+}
+
+interface StreamedChoice {
+  finish_reason: string;
+  index: number;
+  message: { role: 'assistant'; content: string; tool_calls: { id: string; type: 'function'; function: Call }[] };
+  logprobs: { content: OpenAI.ChatCompletionTokenLogprob[] };
+  token_ids: number[];
+  prompt_token_ids: number[];
+}
+
+interface Call {
+  name: string;
+  arguments: string;
+}
+
+type StreamedChunk = OpenAI.ChatCompletionChunk & { prompt_token_ids?: number[] };
+
+/** openai.py: what a streamed rollout is put together to. Later versions join ids and names of calls as they join arguments. */
+async function streamedRollout(client: ArtClient, body: object, messages: Messages): Promise<StreamedChoice> {
+  const asked = { ...body, messages, stream: true } as OpenAI.ChatCompletionCreateParamsStreaming;
+  const choice: StreamedChoice = {
+    finish_reason: 'stop',
+    index: 0,
+    message: { role: 'assistant', content: '', tool_calls: [] },
+    logprobs: { content: [] },
+    token_ids: [],
+    prompt_token_ids: [],
+  };
+  const { message } = choice;
+  for await (const chunk of await client.http.chat.completions.create(asked)) {
+    choice.prompt_token_ids = (chunk as StreamedChunk).prompt_token_ids ?? choice.prompt_token_ids;
+    const [part] = chunk.choices as (OpenAI.ChatCompletionChunk.Choice & { token_ids?: number[] })[];
+    if (!part) continue;
+    choice.finish_reason = part.finish_reason ?? 'stop';
+    choice.token_ids.push(...(part.token_ids ?? []));
+    choice.logprobs.content.push(...(part.logprobs?.content ?? []));
+    message.content += part.delta.content ?? '';
+    for (const { index, id, function: named } of part.delta.tool_calls ?? []) {
+      const call = (message.tool_calls[index] ??= { id: '', type: 'function', function: { name: '', arguments: '' } });
+      call.id += id ?? '';
+      call.function.name += named?.name ?? '';
+      call.function.arguments += named?.arguments ?? '';
+    }
+  }
+  return choice;
 }
 
 const nameOf = ({ entity, project, name }: Model, step?: number) =>
@@ -265,6 +313,39 @@ describe('0.5.18', () => {
         deleted_run: true,
       });
       await expect(client.step(model)).rejects.toBeInstanceOf(OpenAI.NotFoundError);
+    },
+    TIMEOUT_MS,
+  );
+
+  test(
+    'trains streamed rollouts with calls on exactly what was sampled',
+    async () => {
+      const client = new ArtClient(API_KEY);
+      const model = await client.register('streamed');
+      const name = 'lock_weather';
+      const properties = { size: { type: 'string', enum: ['small', 'large'] }, repeat: { type: 'boolean' } };
+      const parameters = { type: 'object', properties, required: ['size', 'repeat'] };
+      const tools = [{ type: 'function', function: { name, description: 'Lock the weather.', parameters } }];
+      const body = { model: nameOf(model, 0), tools, max_completion_tokens: 80, seed: 5 };
+      const trajectories: object[] = [];
+      for (const reward of [1, 0, 0.25]) {
+        const played: (Messages[number] | StreamedChoice)[] = [];
+        const history: Messages = [];
+        const say = (message: Messages[number]) => void (played.push(message), history.push(message));
+        say({ role: 'user', content: 'Lock the weather: repeat yes, size large.' });
+        const call = await streamedRollout(client, body, history);
+        const ids = call.message.tool_calls.map(({ id }) => id);
+        expect(call.message.tool_calls.map((one) => one.function.name)).toEqual([name]);
+        expect(ids).toEqual([expect.stringMatching(/^chatcmpl-tool-[0-9a-f]{32}$/)]);
+        expect(call.finish_reason).toBe('tool_calls');
+        played.push(call);
+        history.push(call.message);
+        say({ role: 'tool', tool_call_id: ids[0] ?? '', content: '{"status": "done"}' });
+        played.push(await streamedRollout(client, body, history));
+        trajectories.push({ messages_and_choices: played, tools, reward });
+      }
+      const [metrics] = await client.train(model, [{ trajectories }], CONFIG);
+      expect(metrics?.['probs_corr']).toBeGreaterThan(0.99);
     },
     TIMEOUT_MS,
   );
