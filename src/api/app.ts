@@ -54,6 +54,8 @@ export function isUpload(method: string, path: string): boolean {
 
 /** A reader may rest for so long while something waits for it that is written to its end. */
 const READER_IDLE_MS = 60_000;
+/** Characters of a path that an error repeats. */
+const MAX_SHOWN_PATH = 200;
 
 export function createApp(deps: ApiDeps, readerIdleMs = READER_IDLE_MS): Koa {
   const app = new Koa();
@@ -108,7 +110,8 @@ function unmatched(): Middleware {
 function notFound(path: string): string {
   const tail = path.replace(/^(\/v1)+(?=\/)/, '');
   const meant = [`/v1${tail}`, tail].find((candidate) => candidate !== path && TABLE.isFixed(candidate));
-  return meant === undefined ? 'Not Found' : `Not Found: the path here is ${meant}.`;
+  const shown = path.slice(0, MAX_SHOWN_PATH);
+  return meant === undefined ? `This server has no path ${shown}.` : `This server has no path ${shown}; it has ${meant}.`;
 }
 
 function countRequests(deps: ApiDeps): Middleware {

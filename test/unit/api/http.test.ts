@@ -359,7 +359,10 @@ describe('keys', () => {
 
 describe('paths and methods', () => {
   test('unknown path is 404, unknown method 405, both as errors', async () => {
-    expect(await errorOf(await server.call('/nowhere'))).toMatchObject({ type: 'Not Found', code: 404 });
+    const nowhere = { message: 'This server has no path /v1/responses.', type: 'Not Found', code: 404 };
+    expect(await errorOf(await server.call('/v1/responses?a=b'))).toMatchObject(nowhere);
+    const long = (await errorOf(await server.call(`/${'a'.repeat(4000)}`))) as { message: string };
+    expect(long.message.length).toBeLessThan(300);
     const response = await server.call(CHAT);
     expect(response.status).toBe(405);
     expect(response.headers.get('allow')).toBe('POST');
@@ -369,11 +372,11 @@ describe('paths and methods', () => {
   });
 
   test.each([
-    ['/chat/completions', 'Not Found: the path here is /v1/chat/completions.'],
-    ['/v1/v1/chat/completions', 'Not Found: the path here is /v1/chat/completions.'],
-    ['/v1/tokenize', 'Not Found: the path here is /tokenize.'],
-    ['/v1/embeddings', 'Not Found'],
-    ['/v1', 'Not Found'],
+    ['/chat/completions', 'This server has no path /chat/completions; it has /v1/chat/completions.'],
+    ['/v1/v1/chat/completions', 'This server has no path /v1/v1/chat/completions; it has /v1/chat/completions.'],
+    ['/v1/tokenize', 'This server has no path /v1/tokenize; it has /tokenize.'],
+    ['/v1/embeddings', 'This server has no path /v1/embeddings.'],
+    ['/v1', 'This server has no path /v1.'],
   ])('%s: a base URL with too much or too little is told', async (path, message) => {
     expect(await errorOf(await server.call(path))).toMatchObject({ message, code: 404 });
   });
