@@ -21,7 +21,8 @@ const MAX_REPLAYS = 2;
  * after two: a long queue is not suspected for its sake.
  */
 const MAX_CRASHES_BEFORE = 3;
-const MAX_RETRY_SECONDS = 60;
+/** The `openai` client before its version 6 does not believe a minute or more, and tries again at once. */
+const MAX_RETRY_SECONDS = 59;
 const CRASHED = 'The engine stopped while this request was running.';
 
 /** One sequence that has not finished. */
