@@ -1,13 +1,17 @@
-/** The API process's calls about adapters: asked again of every new engine process until they are answered. */
+/** The API process's calls about adapters: asked again of the next engine process, unless two have ended over them. */
 import { EngineUnavailableError } from './client.ts';
 import type { ToEngine } from './protocol.ts';
 import type { AdapterRef } from './training.ts';
 
 /** Versions remembered as servable; asking again for an older one is cheap. */
 const MAX_KNOWN = 4096;
+/** Engines that may end while a call waits for its answer: the call may be the cause. */
+const MAX_CRASHES = 2;
+const CRASHED = 'The engine stopped while this adapter was being loaded.';
 
 interface Call {
   adapter: AdapterRef;
+  crashes: number;
   resolve: () => void;
   reject: (error: Error) => void;
 }
@@ -32,7 +36,7 @@ export class AdapterCalls {
     if (known) return known;
     const asked = new Promise<void>((resolve, reject) => {
       const id = this.#nextId++;
-      this.#calls.set(id, { adapter, resolve, reject });
+      this.#calls.set(id, { adapter, crashes: 0, resolve, reject });
       if (this.#open) this.#send({ type: 'load-adapter', id, adapter });
     });
     this.#known.set(version, asked);
@@ -63,8 +67,15 @@ export class AdapterCalls {
     for (const [id, { adapter }] of this.#calls) this.#send({ type: 'load-adapter', id, adapter });
   }
 
+  /** The engine is gone. */
   close(): void {
+    if (!this.#open) return;
     this.#open = false;
+    for (const [id, call] of this.#calls) {
+      if (++call.crashes < MAX_CRASHES) continue;
+      this.#calls.delete(id);
+      call.reject(new EngineUnavailableError(CRASHED));
+    }
   }
 
   /** There will be no other engine. */

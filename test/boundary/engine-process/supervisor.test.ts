@@ -247,6 +247,13 @@ describe('a crash', () => {
       const settings = config(['crash-on-adapter']);
       writeAdapter(folder, settings.spec, { seed: 's', rank: 1 });
       const supervisor = start({ config: settings });
+      await supervisor.ready();
+      const loading = supervisor.loadAdapter({ version: 'w', directory: folder });
+      await expect(loading).rejects.toThrow('The engine stopped while this adapter was being loaded.');
+      await until(() => supervisor.state === 'ready');
+      const [first] = submit(supervisor, [submission(3, 5)]);
+      await first?.ended;
+      expect([first?.finish, supervisor.restarts]).toEqual(['length', 2]);
       const poison = { ...submission(1, 5), adapter: { version: 'v', directory: folder } };
       const [bad] = submit(supervisor, [poison]);
       expect(await bad?.ended).toBe('error');
@@ -254,7 +261,7 @@ describe('a crash', () => {
       const [good] = submit(supervisor, [request]);
       await good?.ended;
       expect(good).toMatchObject(alone(request));
-      expect([supervisor.state, supervisor.restarts]).toEqual(['ready', 4]);
+      expect([supervisor.state, supervisor.restarts]).toEqual(['ready', 6]);
     } finally {
       rmSync(folder, { recursive: true });
     }
