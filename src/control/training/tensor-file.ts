@@ -1,5 +1,7 @@
 /** Safetensors files of FP32 tensors with text metadata: what training writes, and reads back. */
 
+import { open } from 'node:fs/promises';
+
 export interface FloatTensor {
   name: string;
   shape: number[];
@@ -14,6 +16,25 @@ export interface TensorFile {
 const HEADER_ALIGNMENT = 8;
 
 const PIECE_BYTES = 2 ** 20;
+
+/** One read of a file takes less than 2 GiB, and so does `readFile` in all; adapters of a high rank with their moments are larger. */
+const READ_BYTES = 2 ** 30;
+
+/** The whole file. Throws where it is cut while it is read. */
+export async function readWhole(path: string, readBytes = READ_BYTES): Promise<Uint8Array> {
+  const file = await open(path, 'r');
+  try {
+    const bytes = Buffer.allocUnsafeSlow((await file.stat()).size);
+    for (let at = 0; at < bytes.length;) {
+      const { bytesRead } = await file.read(bytes, at, Math.min(readBytes, bytes.length - at), at);
+      if (bytesRead === 0) throw new Error('The tensor file is cut off.');
+      at += bytesRead;
+    }
+    return bytes;
+  } finally {
+    await file.close();
+  }
+}
 
 /** The file in pieces that share the tensors' memory; little-endian, tensors in the order given. */
 export function* encodeTensors({ tensors, metadata }: TensorFile): Generator<Uint8Array> {

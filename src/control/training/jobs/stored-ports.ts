@@ -1,6 +1,5 @@
 /** The runner's ports over the store and the blobs. */
 import { createHash, randomUUID } from 'node:crypto';
-import { readFile } from 'node:fs/promises';
 import type { Logger } from 'pino';
 import { folderBytes, removeUnnamed, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
 import type { JobRepository } from '../../store/job-repository.ts';
@@ -24,6 +23,7 @@ import type {
   WantedBatch,
 } from '../ports.ts';
 import type { RlBatch } from '../rl-batch.ts';
+import { readWhole } from '../tensor-file.ts';
 
 const SNAPSHOT_FILE = 'snapshot';
 
@@ -103,7 +103,7 @@ export class StoredSnapshots implements JobSnapshots {
     const job = await this.#jobs.find(jobId);
     if (job === null) throw new GoneError('Job', jobId);
     if (job.snapshotKey === null) return null;
-    const bytes = await readFile(this.#blobs.path(job.snapshotKey, SNAPSHOT_FILE)).catch(() => null);
+    const bytes = await readWhole(this.#blobs.path(job.snapshotKey, SNAPSHOT_FILE)).catch(() => null);
     const whole = bytes !== null && createHash('sha256').update(bytes).digest('hex') === job.snapshotSha256;
     if (whole) return bytes;
     // The job begins again, and with the same data ends the same.
