@@ -392,7 +392,7 @@ export const OPTIONS: OptionTable = {
     flag: 'training-floor',
     parse: fraction(0, 0.9),
     default: () => 0.1,
-    help: "share of the engine's time that training gets however busy serving is",
+    help: "share of the engine's time that training gets however busy serving is; one pause of serving takes 0.25 s at most",
   },
   maxTrainingRowTokens: {
     flag: 'max-training-row-tokens',
