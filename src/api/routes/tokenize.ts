@@ -6,7 +6,8 @@ import {
   type TokenizeRequest,
   type TokenizeResponse,
 } from '../../schemas/tokenize.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, ClientGoneError } from '../errors.ts';
+import { ClientWatch } from '../generation/run.ts';
 import type { AuthState } from '../middleware/auth.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import { requireModel, resolveModel } from '../requests/model-name.ts';
@@ -23,7 +24,11 @@ export function tokenize(deps: RouteDeps): Middleware {
     const { entity } = (ctx.state as AuthState).caller;
     requireModel(await resolveModel(deps, body, entity), body.model);
     const prompt = toPrompt(body, templateRules(deps));
-    const ids = await deps.sessions.tokenize(prompt, entity);
+    const watch = new ClientWatch(ctx.res);
+    const ids = await deps.sessions.tokenize(prompt, entity, watch.signal).catch((error: unknown) => {
+      throw watch.signal.aborted ? new ClientGoneError() : error;
+    });
+    watch.done();
     const textOf = body.return_token_strs === true ? (id: number) => deps.sessions.tokenString(id) : null;
     const facts = { count: ids.length, max_model_len: deps.sessions.maxModelLen };
     if (ids.length >= LARGE_ANSWER) {

@@ -204,6 +204,11 @@ test.each([
 });
 
 describe('tokenize', () => {
+  const post = (body: object) => ({
+    method: 'POST',
+    body: JSON.stringify(body),
+    headers: { 'content-type': 'application/json' },
+  });
   test('text', async () => {
     const answer = await (await server.post('/tokenize', { prompt: 'abc', return_token_strs: true })).json();
     expect(answer).toEqual({ count: 3, max_model_len: 128, tokens: [0, 1, 2], token_strs: ['<0>', '<1>', '<2>'] });
@@ -241,6 +246,22 @@ describe('tokenize', () => {
     const response = await server.post('/tokenize', body);
     expect(response.status).toBe(param === 'model' ? 404 : 400);
     expect((await errorOf(response)).param).toBe(param);
+  });
+  test('a client that leaves is not waited for', async () => {
+    const own = await startTestServer();
+    const client = new AbortController();
+    const left = new Promise((resolve) => {
+      own.sessions.tokenize = (_prompt, _tenant, signal) => {
+        client.abort();
+        return new Promise((_, reject) => {
+          signal?.addEventListener('abort', () => reject(new Error('left')));
+          signal?.addEventListener('abort', resolve);
+        });
+      };
+    });
+    await expect(own.call('/tokenize', { ...post({ prompt: 'a' }), signal: client.signal })).rejects.toThrow('abort');
+    await left;
+    await own.close();
   });
   test('detokenize', async () => {
     expect(await (await server.post('/detokenize', { tokens: [1, 2] })).json()).toEqual({ prompt: '<1><2>' });

@@ -137,7 +137,7 @@ export class FakeSessions implements Sessions {
     this.generations.push(generation);
     return Promise.resolve(generation);
   }
-  tokenize(prompt: PromptInput): Promise<Int32Array> {
+  tokenize(prompt: PromptInput, _tenant: string, _signal?: AbortSignal): Promise<Int32Array> {
     this.tokenized.push(prompt);
     return Promise.resolve(prompt.kind === 'text' ? Int32Array.from([...prompt.text].keys()) : Int32Array.from([1, 2]));
   }
