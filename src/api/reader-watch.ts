@@ -66,10 +66,10 @@ export class ReaderWatch {
   }
 }
 
-/** Whether it took something since the last look; notes how much. */
+/** Whether it took something since the last look; notes how much. An answer without a socket waits behind another of its connection. */
 function kernelTook({ socket }: ServerResponse, progress: Progress): boolean {
-  const taken = socket === null ? 0 : socket.bytesWritten - socket.writableLength;
-  if (taken === progress.taken) return false;
+  const taken = socket === null ? -1 : socket.bytesWritten - socket.writableLength;
+  if (taken === progress.taken && socket !== null) return false;
   Object.assign(progress, { taken, queued: null, at: performance.now() });
   return true;
 }

@@ -78,3 +78,24 @@ test.each([
   },
   60_000,
 );
+
+test('an answer that waits behind another of its connection is not cut', async () => {
+  const idleMs = 200;
+  const pipelined = await server(idleMs);
+  pipelined.sessions.script = async function* () {
+    yield delta({ text: 'Hi', tokenIds: [1] });
+    await pause(10 * idleMs);
+    yield delta({ finish: 'stop' });
+  };
+  const socket = ask(pipelined.port, true);
+  let read = '';
+  socket.on('data', (bytes: Buffer) => (read += bytes.toString('latin1'))).resume();
+  try {
+    socket.write(`GET /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${KEY}\r\n\r\n`);
+    await vi.waitFor(() => expect(read).toContain('"object":"list"'), { timeout: 30_000 });
+    expect(read).toContain('[DONE]');
+  } finally {
+    socket.destroy();
+    await pipelined.close();
+  }
+}, 60_000);
