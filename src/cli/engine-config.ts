@@ -5,7 +5,7 @@ import { RESERVED_KWARGS } from '../api/requests/render.ts';
 import type { EngineConfig } from '../control/engine/protocol.ts';
 import type { ExtensionSettings } from '../control/extensions/load.ts';
 import { PAGE_SIZE, type ComputeDType, type ModelSpec, type TensorEntry } from '../control/engine/native.ts';
-import { MAX_BEAM_WIDTH } from '../control/sessions/beams.ts';
+import { MAX_BEAM_ALTERNATIVES } from '../control/sessions/beams.ts';
 import type { LoadedModel } from '../control/models/model.ts';
 import { isInBlocks } from '../control/models/tensors.ts';
 import type { Settings } from '../control/settings.ts';
@@ -117,9 +117,9 @@ export function engineConfig(
   };
 }
 
-/** A beam search asks for twice its width. */
+/** A beam search asks for more than clients may. */
 function engineLogprobs(asked: number, vocabSize: number): number {
-  return asked === -1 ? vocabSize : Math.min(Math.max(asked, 2 * MAX_BEAM_WIDTH), vocabSize);
+  return asked === -1 ? vocabSize : Math.min(Math.max(asked, MAX_BEAM_ALTERNATIVES), vocabSize);
 }
 
 function quantization(

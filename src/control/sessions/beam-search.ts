@@ -145,9 +145,13 @@ export class BeamGeneration implements Generation {
     const ids = new Int32Array(promptIds.length + tokens.length);
     ids.set(promptIds);
     ids.set(tokens, promptIds.length);
-    const alternatives = Math.min(Math.max(2 * choices.length, sampling.logprobs), vocabSize);
-    const { temperature, topP, topK, minP, seed, choice, logprobsMode } = sampling;
-    const shape = { temperature, topP, topK, minP, seed, choice, ...(logprobsMode ? { logprobsMode } : {}) };
+    // Those that must not end the beam yet come besides: enough must be left to go on with.
+    const barred = tokens.length < sampling.minTokens ? sampling.stopIds.length : 0;
+    const alternatives = Math.min(Math.max(2 * choices.length + barred, sampling.logprobs), vocabSize);
+    const { temperature, seed, choice, logprobsMode } = sampling;
+    // Filters would leave fewer beams than the width: nothing is drawn that they were made for.
+    const filters = { topP: 1, topK: 0, minP: 0 };
+    const shape = { temperature, ...filters, seed, choice, ...(logprobsMode ? { logprobsMode } : {}) };
     return {
       promptIds: ids,
       sampling: { ...shape, maxTokens: 1, minTokens: 0, stopIds: new Int32Array(0), logprobs: alternatives },

@@ -1,8 +1,25 @@
 /** The bookkeeping of a beam search, without an engine: candidates in, the best sequences out. */
+import type { SamplingSpec } from '../engine/native.ts';
 import type { SequenceOutput, TopLogprobs } from '../engine/protocol.ts';
+import { SessionError } from './session.ts';
 
 /** Every step runs so many sequences. */
-export const MAX_BEAM_WIDTH = 16;
+const MAX_BEAM_WIDTH = 16;
+/** Ids that end a beam, where they must not before min_tokens: their places among the alternatives come besides. */
+const MAX_BARRED_ENDS = 32;
+/** What a search asks the engine for at most. */
+export const MAX_BEAM_ALTERNATIVES = 2 * MAX_BEAM_WIDTH + MAX_BARRED_ENDS;
+
+/** Throws SessionError. */
+export function checkSearch(width: number, { minTokens, stopIds }: Pick<SamplingSpec, 'minTokens' | 'stopIds'>): void {
+  if (width > MAX_BEAM_WIDTH) {
+    const message = `n, the width of a beam search, must be at most ${MAX_BEAM_WIDTH}, got ${width}.`;
+    throw new SessionError('bad_request', message, 'n');
+  }
+  if (minTokens === 0 || stopIds.length <= MAX_BARRED_ENDS) return;
+  const message = `A beam search with min_tokens takes at most ${MAX_BARRED_ENDS} stop_token_ids, EOS ids included.`;
+  throw new SessionError('bad_request', message, 'stop_token_ids');
+}
 
 export interface Beam {
   tokens: number[];

@@ -4,7 +4,7 @@ import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
 import type { GenerationDefaults } from '../models/model.ts';
 import type { SamplingSpec } from '../engine/native.ts';
 import { BeamGeneration } from './beam-search.ts';
-import { MAX_BEAM_WIDTH } from './beams.ts';
+import { checkSearch } from './beams.ts';
 import { ChoiceStream, type ChoiceRules } from './choice-stream.ts';
 import { fillTokensOf, type FillTokens } from './fill-in-middle.ts';
 import { decodeAll, decodePieces, Detokenizer } from './detokenizer.ts';
@@ -213,10 +213,7 @@ class ModelSessions implements ModelSessionsHandle {
     const { engine, vocabSize } = this.#parts;
     const [spec] = sampling;
     if (request.beamSearch === null || !spec) return new RunningGeneration(engine, { ...start, sampling });
-    if (request.n > MAX_BEAM_WIDTH) {
-      const message = `n, the width of a beam search, must be at most ${MAX_BEAM_WIDTH}, got ${request.n}.`;
-      throw new SessionError('bad_request', message, 'n');
-    }
+    checkSearch(request.n, spec);
     return new BeamGeneration(engine, { ...start, sampling: spec, vocabSize, ...request.beamSearch });
   }
 

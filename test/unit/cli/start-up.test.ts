@@ -80,7 +80,7 @@ test('engine settings follow model and flags', () => {
     dtype: 'bfloat16',
     maxModelLen: 512,
     samplableVocab: 90,
-    maxLogprobs: 32,
+    maxLogprobs: 64,
   });
   expect(engineConfig(testSettings({ maxLogprobs: -1 }), model).maxLogprobs).toBe(100);
   const queue = { enablePrefixCaching: false, schedulingPolicy: 'priority' } as const;

@@ -132,6 +132,18 @@ it('ignore_eos and min_tokens keep outputs going', async () => {
   }
 });
 
+it('asks for enough alternatives to go on with, whatever may not end a beam yet or would be filtered', async () => {
+  const filters = { topK: 1, topP: 0.1, minP: 0.9, logprobsMode: 'processed' } as const;
+  await collect(await search({ n: 2, temperature: 1, minTokens: 3, stopTokenIds: [5, 6, 7], ...filters }));
+  const unfiltered = { topK: 0, topP: 1, minP: 0, temperature: 1, logprobsMode: 'processed' };
+  // Twice the width, the tokenizer's end and three more.
+  expect(engine.last[0]?.sampling).toMatchObject({ ...unfiltered, logprobs: 8 });
+  const many = Array.from({ length: 33 }, (_, id) => id);
+  await expect(search({ n: 2, minTokens: 1, stopTokenIds: many })).rejects.toMatchObject({ param: 'stop_token_ids' });
+  await collect(await search({ n: 2, stopTokenIds: [5, 6, 7] }));
+  expect(engine.last[0]?.sampling.logprobs).toBe(4);
+});
+
 it('is refused when the queue is full, but waits for room once it runs', async () => {
   engine.full = 1;
   await expect(search({ n: 2 })).rejects.toMatchObject({ code: 'queue_full' });
