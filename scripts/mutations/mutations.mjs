@@ -624,6 +624,11 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'GPU engine: the tables of rotations are no part of the memory plan',
+    edits: [{ file: 'native/src/device/sizes.cc', search: ' + rope_floats) * f', replace: ') * f' }],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'GPU engine: the last parts of a pass are added by nobody',
     edits: [
       {

@@ -1,17 +1,19 @@
 // Owned device memory, zero-filled; under the emulation it is host memory.
 #pragma once
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "cuda/common/gpu.h"
+#ifdef TANDEM_GPU_EMULATION
+#include "emulation/memory_emulation.h"
+#endif
 
 namespace tandem::cuda {
 
 #ifdef TANDEM_GPU_EMULATION
-inline void* device_allocate(size_t bytes) { return std::calloc(1, bytes); }
-inline void device_free(void* p) { std::free(p); }
+inline void* device_allocate(size_t bytes) { return gpu_emulation::allocate(bytes); }
+inline void device_free(void* p) { gpu_emulation::release(p); }
 inline void device_copy(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 #else
 // Whether it worked. What a call reports is taken back from the runtime, which would report it again for the next launch.

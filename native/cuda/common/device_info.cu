@@ -7,11 +7,9 @@ namespace tandem::cuda {
 
 #ifdef TANDEM_GPU_EMULATION
 
-constexpr size_t kEmulatedBytes = size_t(1) << 30;
-
 // Of the emulation, which has every instruction that a kernel uses.
-DeviceInfo device_info() { return {1, "emulated", kEmulatedBytes, 9, 0}; }
-size_t device_free_bytes() { return kEmulatedBytes; }
+DeviceInfo device_info() { return {1, "emulated", gpu_emulation::kDeviceBytes, 9, 0}; }
+size_t device_free_bytes() { return gpu_emulation::free_bytes(); }
 
 #else
 

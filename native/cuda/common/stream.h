@@ -1,6 +1,7 @@
 // Work in order on the device, and the memory that it is fed from. Under the emulation a stream does its work at once, or not before it is
 // waited for.
 #pragma once
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <type_traits>

@@ -42,7 +42,7 @@ Sizes::Sizes(const model::Spec& s, const engine::Options& o)
       page_bytes(s.layers * 2 * cuda::kPagePositions * s.kv_size() * int64_t(sizeof(cuda::bf16))),
       decode_rows(std::min(rows, 2 * sequences)), logit_rows(std::min({o.max_sequences, o.max_batch_tokens, kLogitRows})),
       mask_words((s.vocab_size + 31) / 32), edits(std::max(s.vocab_size, kEdits)), best(std::max(s.vocab_size, kBest)),
-      lora_floats(kLoraFloats) {
+      lora_floats(kLoraFloats), rope_floats(o.max_model_len * s.head_dim) {
   // Decode batches are padded to twice as many positions at most.
   const int64_t padded = std::max(2 * positions, kPositionStep);
   const int64_t one = cuda::attention_workspace_floats(1, s.kv_heads, s.head_dim, padded);
@@ -72,7 +72,7 @@ std::vector<MemoryPart> Sizes::parts() const {
 size_t Sizes::layer_bytes() const {
   const size_t f = sizeof(float), b = sizeof(cuda::bf16);
   return size_t(rows) * (size_t(wide) * f + size_t(queries) * b) + size_t(std::max(rows, logit_rows)) * size_t(activation) * b +
-         size_t(workspace_floats + lora_floats) * f + size_t(kLoraArrivals + arrivals) * sizeof(int32_t);
+         size_t(workspace_floats + lora_floats + rope_floats) * f + size_t(kLoraArrivals + arrivals) * sizeof(int32_t);
 }
 
 size_t Sizes::fixed_bytes() const {

@@ -444,6 +444,22 @@ TEST(gpu_engine_plans_its_memory_before_it_takes_any) {
   CHECK_ERROR(kState, "MiB", model->make_backend(o, 1000));
 }
 
+// A device gives memory in pieces of its own size.
+#ifdef TANDEM_GPU_EMULATION
+TEST(gpu_engine_takes_the_memory_that_it_plans) {
+  auto model = load_on_device(tiny_for_device());
+  engine::Options o = device_options();
+  for (int64_t longest : {int64_t(112), int64_t(512)}) {
+    o.max_model_len = longest;
+    size_t planned = 0;
+    for (const device::MemoryPart& part : model->memory_plan(o, 0)) planned += part.bytes;
+    const size_t before = cuda::device_free_bytes();
+    const Driver driver = device_driver(model, o);
+    CHECK_EQ(before - cuda::device_free_bytes(), planned - model->weight_bytes());
+  }
+}
+#endif
+
 TEST_ENGINE(gpu_engine_keeps_quantised_weights_and_gives_the_bits_of_what_they_stand_for) {
   TinyModel source = tiny_for_device();
   source.spec.tied_embeddings = true;
