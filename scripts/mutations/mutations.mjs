@@ -629,6 +629,17 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'GPU engine: an adapter goes while a step that drew nothing may still read it',
+    edits: [
+      {
+        file: 'native/src/engine/engine.cc',
+        search: 'running_ = result.samples.empty() ? adapters_of(plan) :',
+        replace: 'running_ = !result.samples.empty() ? adapters_of(plan) :',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'GPU engine: the last parts of a pass are added by nobody',
     edits: [
       {

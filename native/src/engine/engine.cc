@@ -337,6 +337,8 @@ StepResult Engine::run_rows(const Plan& plan) {
   sample_rows(plan, batch, result);
   score_fed(plan, batch, result);
   keep_last_hidden(plan);
+  // The next step waits for this one's layers.
+  running_ = result.samples.empty() ? adapters_of(plan) : std::vector<std::shared_ptr<const model::Adapter>>();
   return result;
 }
 

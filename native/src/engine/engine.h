@@ -172,6 +172,7 @@ class Engine {
   void check_written_pages(const Plan& plan, const std::vector<uint8_t>& opens) const;
   void apply_slots(const Plan& plan);
   model::ForwardBatch build_batch(const Plan& plan);
+  std::vector<std::shared_ptr<const model::Adapter>> adapters_of(const Plan& plan) const;
   void remember(const Plan& plan, const model::ForwardBatch& batch);
   // Starts on the masks of the rows that sample; they are ready when masks_ has been waited for.
   void prepare_masks(const Plan& plan);
@@ -217,7 +218,8 @@ class Engine {
   Options options_;
   std::vector<Slot> slots_;
   std::deque<Flight> flights_;
-  std::unique_ptr<Backend> backend_;  // gone before what its last steps read
+  std::vector<std::shared_ptr<const model::Adapter>> running_;  // of a step that drew nothing, for which nothing has been waited
+  std::unique_ptr<Backend> backend_;                            // gone before what its last steps read
   bool broken_ = false;
   MaskWorker masks_;
 };

@@ -53,14 +53,20 @@ bool Engine::may_queue(const Plan& plan) const {
   return any && needed.draws <= limits.draws && needed.edits <= limits.edits && needed.best <= limits.best;
 }
 
+std::vector<std::shared_ptr<const model::Adapter>> Engine::adapters_of(const Plan& plan) const {
+  std::vector<std::shared_ptr<const model::Adapter>> adapters;
+  for (const Row& row : plan.rows) {
+    const Slot& slot = slots_[size_t(row.slot)];
+    if (slot.adapter) adapters.push_back(slot.adapter);
+  }
+  return adapters;
+}
+
 void Engine::queue_rows(const Plan& plan) {
   const model::ForwardBatch batch = build_batch(plan);
   Flight flight;
-  for (const Row& row : plan.rows) {
-    Slot& slot = slots_[size_t(row.slot)];
-    slot.position = row.first_position + row.count;
-    if (slot.adapter) flight.adapters.push_back(slot.adapter);
-  }
+  for (const Row& row : plan.rows) slots_[size_t(row.slot)].position = row.first_position + row.count;
+  flight.adapters = adapters_of(plan);
   flight.drawings = drawings(plan, batch);
   std::vector<Draw> draws;
   for (Drawing& drawing : flight.drawings) {
@@ -68,6 +74,7 @@ void Engine::queue_rows(const Plan& plan) {
     begin(drawing, nullptr, draws.back().input);
   }
   backend_->queue(batch, draws);
+  running_.clear();  // behind queued steps there was nothing, before the first it was waited for
   for (const Drawing& drawing : flight.drawings) ++slots_[size_t(drawing.slot)].awaited;
   flights_.push_back(std::move(flight));
 }

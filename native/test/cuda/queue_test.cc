@@ -87,6 +87,37 @@ TEST_ENGINE(gpu_engine_same_bits_on_pages_that_a_queued_step_still_writes) {
   check_same_jobs(queued, truth);
 }
 
+// Nothing waits for a step that draws nothing; whoever frees an adapter's memory cannot know that it is read.
+TEST(gpu_engine_keeps_the_adapters_of_a_step_that_may_still_run) {
+  const TinyModel source = tiny_for_device();
+  auto model = load_on_device(source);
+  for (bool queued : {false, true}) {
+    Driver driver = device_driver(model, device_options());
+    engine::Open open{};
+    open.prompt_length = 16;
+    open.params = device_job(33, 16, 4).params;
+    open.adapter = model->place(model::Adapter(model->facts(), tiny_factors(source.spec, 1, 4, all_modules())));
+    const std::weak_ptr<const model::Adapter> adapter = open.adapter;
+    engine::Plan plan;
+    plan.opens = {open};
+    plan.pages = {{0, 0, 3}};
+    plan.rows = {{0, 0, 8, 0}};
+    plan.tokens.assign(8, 5);
+    driver.engine().step(plan);
+    open.adapter = nullptr;
+    plan.opens.clear();
+    engine::Plan end;
+    end.closes = {0};
+    driver.engine().step(end);
+    CHECK(!adapter.expired());
+    plan.opens = {open};
+    if (queued) CHECK(driver.engine().queue(plan));
+    else driver.engine().step(plan);
+    CHECK(adapter.expired());
+    if (queued) driver.engine().finish();
+  }
+}
+
 std::shared_ptr<const engine::Program> letters_program() {
   std::vector<std::string> tokens = {""};
   for (char byte = ' '; byte <= '~'; ++byte) tokens.push_back(std::string(1, byte));
