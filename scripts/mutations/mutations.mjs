@@ -624,6 +624,38 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: a kernel that begins early reads before its inputs are there',
+    edits: [
+      {
+        file: 'native/cuda/rope/rope_store.cu',
+        search: '  wait_for_inputs();\n  const int position = a.positions[s.row]',
+        replace: '  const int position = a.positions[s.row]',
+      },
+      {
+        file: 'native/cuda/rope/rope_store.cu',
+        search: '  load_pairs<kWhole, kParts>(a, s, half, pairs);\n',
+        replace: '  load_pairs<kWhole, kParts>(a, s, half, pairs);\n  wait_for_inputs();\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: adapters run beside a product that may not have its inputs',
+    edits: [
+      {
+        file: 'native/src/device/layers.cc',
+        search: 'args.beside = part.beside = lets_next_begin(args);',
+        replace: 'part.beside = lets_next_begin(args);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: no fence between zeros behind the last key and the products that read them',
+    edits: [{ file: 'native/cuda/attention/attention_wgmma.cu', search: '  shared_writes_fence();\n', replace: '' }],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'GPU engine: the tables of rotations are no part of the memory plan',
     edits: [{ file: 'native/src/device/sizes.cc', search: ' + rope_floats) * f', replace: ') * f' }],
     tests: ['native/test/cuda'],

@@ -12,11 +12,10 @@ namespace tandem::cuda {
 
 #ifdef TANDEM_GPU_EMULATION
 
-#define GPU_LAUNCH_EARLY GPU_LAUNCH
-inline void wait_for_inputs() {}
-inline void wait_for_inputs_first() {}
-inline void begin_beside() {}
-inline void end_beside() {}
+using gpu_emulation::begin_beside;
+using gpu_emulation::end_beside;
+using gpu_emulation::wait_for_inputs;
+using gpu_emulation::wait_for_inputs_first;
 
 #else
 

@@ -13,11 +13,11 @@ class Graph {
   void record(Stream&, const std::function<void()>& body) { launches_ = gpu_emulation::record(body); }
   bool recorded() const { return !launches_.empty(); }
   void launch(Stream& stream) {
-    for (const std::function<void()>& launch : launches_) static_cast<gpu_emulation::Queue*>(stream.get())->add(launch);
+    for (const gpu_emulation::Work& launch : launches_) static_cast<gpu_emulation::Queue*>(stream.get())->add(launch);
   }
 
  private:
-  std::vector<std::function<void()>> launches_;
+  std::vector<gpu_emulation::Work> launches_;
 };
 #else
 class Graph {

@@ -22,13 +22,14 @@ inline void check_launch([[maybe_unused]] const char* kernel) {
 
 // Lets a kernel use more than 48 KiB of shared memory. Throws Error(kUnsupported) where the device has less.
 template <class Kernel>
-void allow_shared_bytes([[maybe_unused]] Kernel* kernel, [[maybe_unused]] size_t bytes, [[maybe_unused]] const char* name) {
-#ifndef TANDEM_GPU_EMULATION
+void allow_shared_bytes(Kernel* kernel, size_t bytes, const char* name) {
   if (bytes <= 48 << 10) return;
-  if (!worked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)))) {
-    throw Error(ErrorKind::kUnsupported, std::string(name) + ": the device has too little shared memory");
-  }
+#ifdef TANDEM_GPU_EMULATION
+  const bool there = gpu_emulation::allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
+#else
+  const bool there = worked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
 #endif
+  if (!there) throw Error(ErrorKind::kUnsupported, std::string(name) + ": the device has too little shared memory");
 }
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

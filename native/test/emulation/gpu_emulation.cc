@@ -41,6 +41,11 @@ struct Stack {
   ~Stack();
 };
 
+struct FreeMemory {
+  void operator()(unsigned char* p) const { std::free(p); }
+};
+using SharedMemory = std::unique_ptr<unsigned char, FreeMemory>;
+
 namespace {
 
 constexpr size_t kStack = 64 << 10;
@@ -48,11 +53,6 @@ constexpr unsigned kMaxThreads = 1024;
 
 thread_local Block* current_block = nullptr;
 thread_local std::mt19937 shuffle_order(1);
-
-struct FreeMemory {
-  void operator()(unsigned char* p) const { std::free(p); }
-};
-using Memory = std::unique_ptr<unsigned char, FreeMemory>;
 
 #if defined(__SANITIZE_ADDRESS__)
 thread_local const void* main_stack = nullptr;
@@ -114,6 +114,7 @@ bool run_warp(Block& b, std::vector<int>& order, int begin, int end) {
     for (int i = begin; i < end; ++i) {
       Fiber& f = b.fibers[size_t(order[size_t(i)])];
       if (f.wait == Wait::kBarrier && f.barrier->passed(f.parity)) f.wait = Wait::kNone;
+      if (f.wait == Wait::kInputs && b.inputs_there) f.wait = Wait::kNone;
       if (f.done || f.wait != Wait::kNone) continue;
       b.current = order[size_t(i)];
       to_fiber(f);
@@ -145,7 +146,12 @@ bool land_one(Block& b) {
   return true;
 }
 
-void run_block(Block& b, std::vector<int>& order) {
+bool waits_for_inputs(const Block& b) {
+  return !b.inputs_there && std::any_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.wait == Wait::kInputs; });
+}
+
+// False: threads wait for the kernel's inputs, and others for them.
+bool run_block(Block& b, std::vector<int>& order) {
   const int threads = int(b.fibers.size());
   std::vector<int> warps;
   for (int w = 0; w < threads; w += 32) warps.push_back(w);
@@ -161,9 +167,11 @@ void run_block(Block& b, std::vector<int>& order) {
       all = all && f.wait == Wait::kBlock;
     }
     if (!any && !b.in_flight.empty()) throw std::runtime_error("emulated kernel: a block ended before its copies had come");
-    if (!any) return;
+    if (!any) return true;
     if (all) {
       for (Fiber& f : b.fibers) f.wait = Wait::kNone;
+    } else if (!ran && waits_for_inputs(b)) {
+      return false;
     } else if (!ran && !land_one(b)) {
       throw std::runtime_error("emulated kernel: threads of a block wait at different barriers, or for what never comes");
     }
@@ -201,84 +209,102 @@ void wait(Wait kind) {
 
 bool toss() { return shuffle_order() & 1; }
 
-void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& body) {
-  const unsigned threads = size.x * size.y * size.z;
-  if (threads == 0 || threads > kMaxThreads) throw std::runtime_error("emulated kernel: bad block size");
-  static thread_local std::deque<Stack> stacks;
-  while (stacks.size() < threads) stacks.emplace_back();
-  Memory shared(static_cast<unsigned char*>(std::aligned_alloc(1024, (shared_bytes + 1023) / 1024 * 1024 + 1024)));
-  Block b;
-  b.grid = grid;
-  b.size = size;
-  b.shared = shared.get();
-  b.shared_bytes = shared_bytes;
-  b.body = &body;
-  b.fibers.resize(threads);
-  b.lanes.resize(threads);
-  Restore restore{current_block};
-  current_block = &b;
-  std::vector<int> order(threads);
-  std::iota(order.begin(), order.end(), 0);
-  std::vector<unsigned> numbers(size_t(grid.x) * grid.y * grid.z);
-  std::iota(numbers.begin(), numbers.end(), 0);
-  std::shuffle(numbers.begin(), numbers.end(), shuffle_order);
-  for (unsigned i : numbers) {
-    b.index = dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
-    std::memset(b.shared, 0xff, shared_bytes);
-    for (unsigned t = 0; t < threads; ++t) {
-      start(b.fibers[t], stacks[t], dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
+// Blocks of a kernel, one at a time, and what they run on.
+class Begun {
+ public:
+  explicit Begun(const Launch& launch) : order_(launch.size.x * launch.size.y * launch.size.z) {
+    const size_t threads = order_.size();
+    if (threads == 0 || threads > kMaxThreads) throw std::runtime_error("emulated kernel: bad block size");
+    stacks_ = take_stacks(threads);
+    const size_t bytes = launch.shared_bytes;
+    shared_.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, (bytes + 1023) / 1024 * 1024 + 1024)));
+    block_.grid = launch.grid;
+    block_.size = launch.size;
+    block_.shared = shared_.get();
+    block_.shared_bytes = bytes;
+    block_.body = &launch.body;
+    block_.fibers.resize(threads);
+    block_.lanes.resize(threads);
+    std::iota(order_.begin(), order_.end(), 0);
+  }
+  ~Begun() { spare_stacks.push_back(std::move(stacks_)); }
+
+  // False: it waits for its inputs.
+  bool run(unsigned number, bool inputs_there) {
+    const dim3 grid = block_.grid, size = block_.size;
+    number_ = number;
+    block_.index = dim3(number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y);
+    block_.inputs_there = inputs_there;
+    block_.lets_next_begin = false;
+    block_.seen_by_async.clear();
+    std::memset(block_.shared, 0xff, block_.shared_bytes);
+    const Restore restore{std::exchange(current_block, &block_)};
+    for (unsigned t = 0; t < block_.fibers.size(); ++t) {
+      start(block_.fibers[t], (*stacks_)[t], dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
     }
-    run_block(b, order);
+    return run_block(block_, order_);
   }
-}
-
-namespace {
-thread_local std::vector<std::function<void()>>* recording = nullptr;
-}
-
-void launch_or_record(cudaStream_t stream, dim3 grid, dim3 size, size_t shared_bytes, std::function<void()> body) {
-  auto work = [=] { launch(grid, size, shared_bytes, body); };
-  if (recording) return recording->push_back(work);
-  if (stream) return static_cast<Queue*>(stream)->add(work);
-  work();
-}
-
-Queue::Queue() : at_once_(toss()) {}
-
-void Queue::add(std::function<void()> work) {
-  waiting_.push_back(std::move(work));
-  if (at_once_) run_next();
-}
-
-void Queue::run_to(int64_t end) {
-  while (done_ < end) run_next();
-  if (waiting_.empty()) at_once_ = toss();
-}
-
-bool Queue::run_one(int64_t end) {
-  if (done_ >= end) return true;
-  run_next();
-  return false;
-}
-
-void Queue::run_next() {
-  const std::function<void()> work = std::move(waiting_.front());
-  waiting_.pop_front();
-  ++done_;
-  work();
-}
-
-std::vector<std::function<void()>> record(const std::function<void()>& body) {
-  std::vector<std::function<void()>> launches;
-  recording = &launches;
-  try {
-    body();
-  } catch (...) {
-    recording = nullptr;
-    throw;
+  void go_on() {
+    block_.inputs_there = true;
+    const Restore restore{std::exchange(current_block, &block_)};
+    run_block(block_, order_);
   }
-  recording = nullptr;
-  return launches;
+  unsigned number() const { return number_; }
+  const Block& block() const { return block_; }
+
+ private:
+  using Stacks = std::unique_ptr<std::deque<Stack>>;
+  static Stacks take_stacks(size_t count) {
+    Stacks stacks = spare_stacks.empty() ? std::make_unique<std::deque<Stack>>() : std::move(spare_stacks.back());
+    if (!spare_stacks.empty()) spare_stacks.pop_back();
+    while (stacks->size() < count) stacks->emplace_back();
+    return stacks;
+  }
+  static thread_local std::vector<Stacks> spare_stacks;
+
+  Stacks stacks_;
+  SharedMemory shared_;
+  Block block_;
+  std::vector<int> order_;
+  unsigned number_ = 0;
+};
+thread_local std::vector<Begun::Stacks> Begun::spare_stacks;
+
+bool lets_next_begin(const Begun& begun) { return begun.block().lets_next_begin; }
+
+std::shared_ptr<Begun> begin(const Launch& launch) {
+  auto begun = std::make_shared<Begun>(launch);
+  begun->run(unsigned(shuffle_order() % (size_t(launch.grid.x) * launch.grid.y * launch.grid.z)), false);
+  return begun;
+}
+
+void run(const Launch& launch, Begun* begun) {
+  std::vector<unsigned> numbers(size_t(launch.grid.x) * launch.grid.y * launch.grid.z);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  bool waits = false;
+  if (begun) {
+    numbers.erase(numbers.begin() + begun->number());
+    begun->go_on();
+    waits = begun->block().waits;
+  }
+  std::shuffle(numbers.begin(), numbers.end(), shuffle_order);
+  Begun blocks(launch);
+  for (unsigned i : numbers) blocks.run(i, true);
+  if (launch.early && !waits && !blocks.block().waits) throw std::runtime_error("emulated kernel: it may begin early, and never waits");
+}
+
+void wait_for_inputs() {
+  block().lets_next_begin = true;
+  end_beside();
+}
+void wait_for_inputs_first() {
+  end_beside();
+  block().lets_next_begin = true;
+}
+void begin_beside() { block().lets_next_begin = true; }
+void end_beside() {
+  block().waits = true;
+  if (!block().inputs_there) wait(Wait::kInputs);
 }
 
 // Fragment layouts: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".

@@ -1,7 +1,8 @@
 // CUDA on the CPU for tests: every thread of a block is a fiber, barriers and shuffles yield. Blocks run one after the other in shuffled
 // order, warps as far ahead as they can, in shuffled order too, shared memory begins as NaN and asynchronous copies land at once or only
 // when somebody waits, by turns: a missing barrier, a dropped wait or a read before a write shows as a wrong result, a divergent barrier as
-// an exception. It says nothing of speed, bank conflicts or fences.
+// an exception. Where launches may begin early, a block of one runs as far as it can before the kernel ahead of it does. It says nothing of
+// speed, bank conflicts or fences, but for those of Hopper (hopper_emulation.h).
 #pragma once
 #include <algorithm>
 #include <array>
@@ -10,6 +11,8 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #define __global__
@@ -22,7 +25,12 @@
 #define __shared__ static thread_local
 #define GPU_SHARED_BYTES(name) unsigned char* name = tandem::gpu_emulation::block().shared
 #define GPU_LAUNCH(kernel, grid, block_size, shared_bytes, stream, ...) \
-  tandem::gpu_emulation::launch_or_record((stream), (grid), (block_size), (shared_bytes), [=] { kernel(__VA_ARGS__); })
+  GPU_LAUNCH_AS(false, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
+#define GPU_LAUNCH_EARLY(kernel, grid, block_size, shared_bytes, stream, ...) \
+  GPU_LAUNCH_AS(true, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
+#define GPU_LAUNCH_AS(early, kernel, grid, block_size, shared_bytes, stream, ...)                                                      \
+  tandem::gpu_emulation::launch_or_record((stream), {(grid), (block_size), size_t(shared_bytes), [=] { kernel(__VA_ARGS__); }, early}, \
+                                          reinterpret_cast<const void*>(+(kernel)))
 #define GPU_UNROLL
 #define GPU_UNROLL_1
 #define GPU_UNROLL_2
@@ -47,7 +55,7 @@ using cudaStream_t = void*;
 
 namespace tandem::gpu_emulation {
 
-enum class Wait { kNone, kBlock, kWarp, kBarrier };
+enum class Wait { kNone, kBlock, kWarp, kBarrier, kInputs };
 
 struct Copy {
   void* to;
@@ -102,21 +110,46 @@ struct Block {
   std::vector<std::function<void()>> in_flight;              // bulk copies on their way
   std::vector<const Barrier*> unfenced;                      // initialised, and not yet seen by bulk copies
   const char* fault = nullptr;                               // what a thread did that no kernel may
+  std::vector<unsigned char> seen_by_async;  // shared memory as bulk copies and wgmma know it; empty: neither has been there
+  bool inputs_there = true;                  // the kernels before this one on the stream have run
+  bool lets_next_begin = false, waits = false;
 };
 
 Block& block();
 
-// Runs the kernel body for every thread of every block. Throws std::runtime_error on a divergent barrier.
-void launch(dim3 grid, dim3 size, size_t shared_bytes, const std::function<void()>& body);
+// A kernel with its arguments.
+struct Launch {
+  dim3 grid, size;
+  size_t shared_bytes;
+  std::function<void()> body;
+  bool early;  // its blocks may begin while the kernels before it on the stream run
+};
+
+class Begun;
+// One block of it, any of them, as far as it comes without what the kernels before write.
+std::shared_ptr<Begun> begin(const Launch& launch);
+// Whether the next launch may begin too.
+bool lets_next_begin(const Begun& begun);
+// The kernel for every thread of every block, one of which may have begun. Throws std::runtime_error on a divergent barrier, and where no
+// thread of what may begin early waits.
+void run(const Launch& launch, Begun* begun = nullptr);
+
+// To be done in a stream's turn.
+struct Work {
+  std::function<void()> run;
+  std::shared_ptr<const Launch> launch = nullptr;  // instead
+  std::shared_ptr<Begun> begun = nullptr;          // of it
+};
 
 // What a stream was told to do and has not done. Each time that it has done all of it and was waited for, it decides anew to do what comes
 // at once, or not before somebody waits: one of the two shows what reads another stream's work too early, or writes before another stream
-// has read.
+// has read. Early launches begin where they wait behind another.
 class Queue {
  public:
   Queue();
   Queue(const Queue&) = delete;
-  void add(std::function<void()> work);
+  void add(Work work);
+  void add(std::function<void()> work) { add(Work{std::move(work)}); }
   int64_t end() const { return done_ + int64_t(waiting_.size()); }
   // Throws what the work throws.
   void run_to(int64_t end);
@@ -125,16 +158,26 @@ class Queue {
 
  private:
   void run_next();
+  void begin_early();
 
-  std::deque<std::function<void()>> waiting_;
+  std::deque<Work> waiting_;
   int64_t done_ = 0;
   bool at_once_;
 };
 
-// As launch(), in the stream's turn (null: now), or takes it down while record() runs.
-void launch_or_record(cudaStream_t stream, dim3 grid, dim3 size, size_t shared_bytes, std::function<void()> body);
+// Runs it in the stream's turn (null: now), or takes it down while record() runs. Throws std::runtime_error for more shared memory than the
+// kernel was allowed.
+void launch_or_record(cudaStream_t stream, const Launch& launch, const void* kernel);
 // What `body` launches, to be run later.
-std::vector<std::function<void()>> record(const std::function<void()>& body);
+std::vector<Work> record(const std::function<void()>& body);
+// False: the device has less.
+bool allow_shared_bytes(const void* kernel, size_t bytes);
+
+// As common/early_launch.h has them.
+void wait_for_inputs();
+void wait_for_inputs_first();
+void begin_beside();
+void end_beside();
 
 void wait(Wait kind);
 // Half of the time true, in an order that is always the same.

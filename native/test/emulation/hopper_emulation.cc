@@ -8,12 +8,17 @@ namespace {
 // The permutation is of address bits: 4 to 6 by 7 to 9.
 uint32_t swizzled(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
-// Two bytes of shared memory; null, which is a fault, outside of it.
-unsigned char* element(uint32_t address) {
+// Whether two bytes of shared memory are there; it is a fault where they are not.
+bool is_element(uint32_t address) {
+  const bool there = size_t(address) + 2 <= block().shared_bytes;
+  if (!there) block().fault = "an access beyond shared memory";
+  return there;
+}
+
+unsigned char* seen_by_async() {
   Block& b = block();
-  if (size_t(address) + 2 <= b.shared_bytes) return b.shared + address;
-  b.fault = "an access beyond shared memory";
-  return nullptr;
+  if (b.seen_by_async.empty()) b.seen_by_async.assign(b.shared_bytes, 0xff);
+  return b.seen_by_async.data();
 }
 
 void settle(Barrier& b) {
@@ -29,7 +34,10 @@ void copy_box(uint32_t to, const TensorMap& map, Barrier& barrier, int first_col
       uint16_t value = 0;
       const bool inside = row >= 0 && row < map.rows && column >= 0 && column < map.columns;
       if (inside) std::memcpy(&value, static_cast<const uint16_t*>(map.data) + row * map.ld + column, 2);
-      if (unsigned char* at = element(swizzled(to + uint32_t(r * kSwizzleBytes + c * 2)))) std::memcpy(at, &value, 2);
+      const uint32_t at = swizzled(to + uint32_t(r * kSwizzleBytes + c * 2));
+      if (!is_element(at)) continue;
+      std::memcpy(block().shared + at, &value, 2);
+      std::memcpy(seen_by_async() + at, &value, 2);
     }
   }
   barrier.bytes -= map.box_rows * kSwizzleBytes;
@@ -48,7 +56,8 @@ class Described {
   void line(uint32_t index, float (&out)[16]) const {
     for (uint32_t k = 0; k < 16; ++k) {
       cuda::bf16 value{};
-      if (const unsigned char* at = element(swizzled(start_ + (across_ ? below(index, k) : beside(index, k))))) std::memcpy(&value, at, 2);
+      const uint32_t at = swizzled(start_ + (across_ ? below(index, k) : beside(index, k)));
+      if (is_element(at)) std::memcpy(&value, seen_by_async() + at, 2);
       out[k] = cuda::to_float(value);
     }
   }
@@ -111,6 +120,8 @@ void barrier_init(Barrier* barrier, int count) {
   *barrier = {count, count, 0, 0};
   block().unfenced.push_back(barrier);
 }
+
+void shared_writes_fence() { std::memcpy(seen_by_async(), block().shared, block().shared_bytes); }
 
 void barrier_init_fence() { block().unfenced.clear(); }
 

@@ -1,6 +1,7 @@
 // What kernels use of sm_90 alone: mbarriers, bulk copies of tensors (TMA) and products of four warps (wgmma), by the PTX ISA's layouts. A
 // bulk copy lands at once or only when no thread can go on, by turns. A wgmma reads shared memory and registers and writes its sums only
 // when its group is waited for: a dropped wait leaves the old sums, a stage that is given back too early is read after it was filled anew.
+// What threads themselves wrote to shared memory it does not see before a fence, though here one thread's is enough for all.
 #pragma once
 #include "emulation/gpu_emulation.h"
 
@@ -33,7 +34,7 @@ void bulk_load_panels(void* shared, const TensorMap* map, Barrier* barrier, int 
 inline void bulk_prefetch(const TensorMap*, int, int) {}
 inline void bulk_prefetch_panels(const TensorMap*, int, int) {}
 inline void prefetch_map(const TensorMap*) {}
-inline void shared_writes_fence() {}
+void shared_writes_fence();
 template <int kCount>
 void give_registers() {}
 template <int kCount>

@@ -1,0 +1,126 @@
+// What the emulation shows of faults that a device shows only sometimes: launches that begin early, shared memory, descriptors of bulk copies.
+#ifdef TANDEM_GPU_EMULATION
+#include <stdexcept>
+#include <string>
+
+#include "cuda/common/early_launch.h"
+#include "cuda/common/launch.h"
+#include "cuda/common/stream.h"
+#include "cuda/common/tensor_map.h"
+#include "gpu_support.h"
+
+namespace tandem::test {
+namespace {
+
+__global__ void write_one(int* x) {
+  cuda::wait_for_inputs();
+  *x = 1;
+}
+__global__ void write_one_behind_inputs(int* x) {
+  cuda::wait_for_inputs_first();
+  *x = 1;
+}
+__global__ void copy_patiently(const int* x, int* to) {
+  cuda::wait_for_inputs();
+  *to = *x;
+}
+__global__ void copy_hastily(const int* x, int* to) {
+  const int seen = *x;
+  cuda::wait_for_inputs();
+  *to = seen;
+}
+__global__ void copy_beside(const int* x, int* to) {
+  cuda::begin_beside();
+  *to = *x;
+  cuda::end_beside();
+}
+__global__ void copy_carelessly(const int* x, int* to) { *to = *x; }
+
+// How often `to` gets what was there before the kernels that make it, of 16 streams that do their work late or at once by turns.
+template <class Launches>
+int stale_reads(const Launches& launches) {
+  int stale = 0;
+  for (int i = 0; i < 16; ++i) {
+    int x = 0, to = -1;
+    cuda::Stream stream;
+    launches(stream.get(), &x, &to);
+    stream.wait();
+    CHECK(to == 0 || to == 1);
+    stale += to == 0;
+  }
+  return stale;
+}
+
+TEST(emulated_launches_begin_before_their_inputs_are_there) {
+  const dim3 one(1);
+  const int patient = stale_reads([&](cudaStream_t stream, int* x, int* to) {
+    GPU_LAUNCH_EARLY(write_one, one, one, 0, stream, x);
+    GPU_LAUNCH_EARLY(copy_patiently, one, one, 0, stream, x, to);
+  });
+  CHECK_EQ(patient, 0);
+  const int hasty = stale_reads([&](cudaStream_t stream, int* x, int* to) {
+    GPU_LAUNCH_EARLY(write_one, one, one, 0, stream, x);
+    GPU_LAUNCH_EARLY(copy_hastily, one, one, 0, stream, x, to);
+  });
+  CHECK(hasty > 0);
+}
+
+TEST(emulated_launches_run_beside_the_one_before) {
+  const dim3 one(1);
+  int unused = 0, *const elsewhere = &unused;
+  // What it runs beside has its inputs, or may still wait for them.
+  const int behind_inputs = stale_reads([&](cudaStream_t stream, int* x, int* to) {
+    GPU_LAUNCH_EARLY(write_one, one, one, 0, stream, x);
+    GPU_LAUNCH_EARLY(write_one_behind_inputs, one, one, 0, stream, elsewhere);
+    GPU_LAUNCH_EARLY(copy_beside, one, one, 0, stream, x, to);
+  });
+  CHECK_EQ(behind_inputs, 0);
+  const int before_inputs = stale_reads([&](cudaStream_t stream, int* x, int* to) {
+    GPU_LAUNCH_EARLY(write_one, one, one, 0, stream, x);
+    GPU_LAUNCH_EARLY(write_one, one, one, 0, stream, elsewhere);
+    GPU_LAUNCH_EARLY(copy_beside, one, one, 0, stream, x, to);
+  });
+  CHECK(before_inputs > 0);
+}
+
+// The fault that this is.
+template <class Run>
+std::string fault_of(const Run& run) {
+  try {
+    run();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(emulated_early_launches_must_wait) {
+  int numbers[2] = {}, *const x = numbers, *const to = numbers + 1;
+  const std::string said = fault_of([&] { GPU_LAUNCH_EARLY(copy_carelessly, dim3(1), dim3(1), 0, cudaStream_t{}, x, to); });
+  CHECK(said.find("never waits") != std::string::npos);
+}
+
+TEST(emulated_shared_memory_is_asked_for) {
+  int numbers[2] = {}, *const x = numbers, *const to = numbers + 1;
+  constexpr size_t kMany = 100 << 10;
+  auto launch = [&] { GPU_LAUNCH(copy_patiently, dim3(1), dim3(1), kMany, cudaStream_t{}, x, to); };
+  CHECK(fault_of(launch).find("more shared memory") != std::string::npos);
+  cuda::allow_shared_bytes(&copy_patiently, kMany, "copy");
+  CHECK_EQ(fault_of(launch), std::string());
+  CHECK_ERROR(kUnsupported, "too little shared memory", cuda::allow_shared_bytes(&copy_patiently, size_t(228) << 10, "copy"));
+}
+
+TEST(emulated_bulk_copies_have_the_limits_of_the_driver) {
+  alignas(16) const bf16 data[512] = {};
+  const char* refused = "cuTensorMapEncodeTiled";
+  cuda::tensor_map(data, 8, 64, 64, 8);
+  CHECK_ERROR(kState, refused, cuda::tensor_map(data + 1, 7, 64, 64, 8));
+  CHECK_ERROR(kState, refused, cuda::tensor_map(data, 8, 60, 60, 8));
+  CHECK_ERROR(kState, refused, cuda::tensor_map(data, 0, 64, 64, 8));
+  CHECK_ERROR(kState, refused, cuda::tensor_map(data, 8, 64, 64, 264));
+  CHECK_ERROR(kState, refused, cuda::panels_map(data, 8, 63, 64, 8, 1, 1));
+}
+
+}  // namespace
+}  // namespace tandem::test
+#endif
