@@ -111,7 +111,9 @@ function notFound(path: string): string {
   const tail = path.replace(/^(\/v1)+(?=\/)/, '');
   const meant = [`/v1${tail}`, tail].find((candidate) => candidate !== path && TABLE.isFixed(candidate));
   const shown = path.slice(0, MAX_SHOWN_PATH);
-  return meant === undefined ? `This server has no path ${shown}.` : `This server has no path ${shown}; it has ${meant}.`;
+  return meant === undefined
+    ? `This server has no path ${shown}.`
+    : `This server has no path ${shown}; it has ${meant}.`;
 }
 
 function countRequests(deps: ApiDeps): Middleware {

@@ -37,7 +37,7 @@ beforeEach(async () => {
   const first = { id: randomUUID(), modelId: MODEL, jobId: null, version: 'v', bytes: 1, createdAt: AT };
   await models.create({ ...model, lora: {}, nextStep: 1, createdAt: AT }, { ...first, step: 0, blobKey: 'adapters/0' });
   const job = { id: JOB, modelId: MODEL, entity: 'e', kind: 'sft' as const, config: {}, inputKey: 'inputs/0' };
-  await jobs.accept({ ...job, inputBytes: 7, createdAt: AT }, null, 1);
+  await jobs.accept({ ...job, inputBytes: 7, references: [], createdAt: AT }, null, 1);
 });
 afterEach(async () => {
   await database.close();
