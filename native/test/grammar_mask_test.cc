@@ -206,6 +206,37 @@ void bomb(const char* schema) {
   }
 }
 
+// However many numbers the texts of a grammar have held, with tokens of up to three digits.
+TEST_ONCE(grammar_numbers_do_not_run_out) {
+  std::vector<std::string> tokens = {"[", ",", "]", "-", "."};
+  for (int number = 0; number < 1000; ++number) {
+    std::string three = std::to_string(1000 + number).substr(1);
+    for (size_t digits = 1; digits <= 3; ++digits) {
+      if (number < (digits == 1 ? 10 : digits == 2 ? 100 : 1000)) tokens.push_back(three.substr(3 - digits));
+    }
+  }
+  auto shared = std::make_shared<const SharedMasks>(std::make_shared<const Vocabulary>(tokens, std::vector<int32_t>{}));
+  std::vector<uint32_t> mask(shared->vocabulary().words());
+  std::mt19937 random(1);
+  for (const char* item : {"\"integer\"", "\"number\",\"minimum\":-5,\"maximum\":987654.5", "\"integer\",\"multipleOf\":5,\"minimum\":0",
+                           "\"integer\",\"multipleOf\":20"}) {
+    Budget budget = patient_budget();
+    std::string schema = "{\"type\":\"array\",\"items\":{\"type\":" + std::string(item) + "}}";
+    auto masks = std::make_shared<GrammarMasks>(compile_json_schema(schema, {.any_space = false}, budget), shared);
+    for (int text = 0; text < 300; ++text) {
+      Matcher matcher(masks);
+      matcher.advance_bytes("[");
+      for (int step = 0; step < 6; ++step) {
+        matcher.fill_mask(mask.data(), mask.size());
+        int32_t token = int32_t(random() % tokens.size());
+        while (!(mask[size_t(token) / 32] >> (token % 32) & 1)) token = int32_t((token + 1) % tokens.size());
+        CHECK(matcher.advance(token));
+        if (tokens[size_t(token)] == "]") break;
+      }
+    }
+  }
+}
+
 TEST_ONCE(grammar_end_tokens_are_no_text) {
   Budget budget = patient_budget();
   auto shared = std::make_shared<const SharedMasks>(

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "grammar/number_lexer.h"
+#include "grammar/regex.h"
+
 namespace tandem::grammar {
 
 const std::vector<int32_t>& Lexer::labels() const {
@@ -50,6 +53,20 @@ const LexerRef& keyword_lexer(const std::string& word) {
     return out;
   }();
   return lexers.at(word);
+}
+
+LexerRef any_number_lexer(Mode mode) {
+  static const LexerRef lexers[2] = {
+      [] {
+        Budget budget;
+        return std::make_shared<DfaLexer>(compile_regex("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?", Anchoring::kWhole, budget));
+      }(),
+      [] {
+        Budget budget;
+        return std::make_shared<DfaLexer>(
+            compile_regex("-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,16})?([eE][+-]?[0-9]{1,2})?", Anchoring::kWhole, budget));
+      }()};
+  return lexers[mode == Mode::kAccept ? 0 : 1];
 }
 
 }  // namespace tandem::grammar

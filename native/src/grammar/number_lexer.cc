@@ -5,8 +5,6 @@
 #include <deque>
 #include <unordered_map>
 
-#include "grammar/regex.h"
-
 namespace tandem::grammar {
 namespace {
 
@@ -142,12 +140,6 @@ struct Prefix {
   std::string digits;    // without leading zeros
   int64_t fraction = 0;  // digits after the point
   int64_t power = 0;     // saturates
-
-  std::string key() const {
-    std::string out = digits;
-    for (int64_t part : {int64_t(phase), int64_t(negative), int64_t(down), fraction, power}) out += ',', out += std::to_string(part);
-    return out;
-  }
 };
 
 int symbol_of(uint8_t byte) {
@@ -233,8 +225,33 @@ class NumberLexer final : public Lexer {
     if (!set.low || compare(set.low->value, limit) < 0) set.low = Bound{limit, true};
   }
 
+  // Equal for prefixes that go on alike, so that the numbers of many texts do not fill the memory. A bound that does not begin with the same digits
+  // lies on one side of all that begins with them, and of a multiple that is written without an exponent the residue so far matters.
+  std::string key_of(const Prefix& p) const {
+    std::string out = digits_key(p);
+    for (int64_t part : {int64_t(p.phase), int64_t(p.negative), int64_t(p.down), p.fraction, p.power}) out += ',' + std::to_string(part);
+    return out;
+  }
+  std::string digits_key(const Prefix& p) const {
+    const std::optional<Side>& set = side(p);
+    if (!set || !set->avoid.empty() || (set->step && mode_ == Mode::kAccept) || p.digits.empty()) return p.digits;
+    uint64_t step = set->step ? set->step->factor : 1;
+    const int64_t exponent = set->step ? set->step->exponent : -p.fraction;
+    if (p.fraction > std::max<int64_t>(0, -exponent) || (exponent > 0 && (exponent > 6 || step > 1'000'000))) return p.digits;
+    for (int64_t i = 0; i < exponent; ++i) step *= 10;
+    std::string out = 'n' + std::to_string(p.digits.size());
+    for (const Decimal* bound : {&set->low.value, set->high ? &set->high->value : nullptr}) {
+      if (!bound) continue;
+      std::string begin = bound->digits;
+      begin.resize(p.digits.size(), '0');
+      if (begin == p.digits) return p.digits;
+      out += begin < p.digits ? '>' : '<';
+    }
+    return out + std::to_string(Natural(p.digits).modulo(step));
+  }
+
   int32_t intern(Prefix prefix) const {
-    auto [entry, fresh] = ids_.emplace(prefix.key(), int32_t(prefixes_.size()));
+    auto [entry, fresh] = ids_.emplace(key_of(prefix), int32_t(prefixes_.size()));
     if (fresh) {
       bytes_ += 2 * entry->first.size() + 200;
       require(prefixes_.size() < kMostStates && bytes_ < kMostStateBytes, ErrorKind::kRange, "too many different numbers");
@@ -478,20 +495,6 @@ LexerRef make_number_lexer(const NumberSet& set, Mode mode) {
   if (!checked) return nullptr;
   auto lexer = std::make_shared<NumberLexer>(*checked, mode);
   return lexer->empty() ? nullptr : lexer;
-}
-
-LexerRef any_number_lexer(Mode mode) {
-  static const LexerRef lexers[2] = {
-      [] {
-        Budget budget;
-        return std::make_shared<DfaLexer>(compile_regex("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?", Anchoring::kWhole, budget));
-      }(),
-      [] {
-        Budget budget;
-        return std::make_shared<DfaLexer>(
-            compile_regex("-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,16})?([eE][+-]?[0-9]{1,2})?", Anchoring::kWhole, budget));
-      }()};
-  return lexers[mode == Mode::kAccept ? 0 : 1];
 }
 
 }  // namespace tandem::grammar
