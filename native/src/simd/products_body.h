@@ -60,16 +60,18 @@ inline void gemm_tile(const typename S::T* x, int64_t ldx, const typename S::T* 
   }
 }
 
+// A row tile has kRowTile rows at most: the cases above that are the highest tile again.
 template <typename S, int Lines>
 inline void gemm_rows(int rows, const typename S::T* x, int64_t ldx, const typename S::T* w, int64_t steps, float* y, int64_t ldy,
                       bool accumulate, const char* prefetch) {
+  constexpr auto height = [](int wanted) { return wanted < kRowTile ? wanted : kRowTile; };
   switch (rows) {
-    case 1: return gemm_tile<S, 1, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 2: return gemm_tile<S, 2, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 3: return gemm_tile<S, 3, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 4: return gemm_tile<S, 4, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    case 5: return gemm_tile<S, 5, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
-    default: return gemm_tile<S, 6, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 1: return gemm_tile<S, height(1), Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 2: return gemm_tile<S, height(2), Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 3: return gemm_tile<S, height(3), Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 4: return gemm_tile<S, height(4), Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    case 5: return gemm_tile<S, height(5), Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
+    default: return gemm_tile<S, kRowTile, Lines>(x, ldx, w, steps, y, ldy, accumulate, prefetch);
   }
 }
 
