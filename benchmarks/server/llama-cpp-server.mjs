@@ -7,7 +7,9 @@ import { existsSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { parseArgs } from 'node:util';
 import { ensurePeers } from '../engine/peers.mjs';
+import { runCommand } from '../lib/command.mjs';
 import { freePort } from '../lib/free-port.mjs';
 
 const PEERS = path.resolve(import.meta.dirname, '../peers');
@@ -15,6 +17,8 @@ const BUNDLE = path.join(PEERS, 'node_modules/node-llama-cpp/llama/gitRelease.bu
 const FOLDER = path.join(PEERS, 'llama.cpp');
 const BINARY = path.join(FOLDER, 'build/bin/llama-server');
 const START_MS_MAX = 180_000;
+const USAGE = `npm run bench:build-peer-server
+  Builds llama.cpp's server into benchmarks/peers; takes no options.`;
 const SWITCHES = [
   'CMAKE_BUILD_TYPE=Release',
   'GGML_NATIVE=ON',
@@ -60,4 +64,8 @@ export async function startLlamaCppServer(gguf, { concurrency, context, threads 
   return { origin, variant: 'llama-server', stop: () => child.kill() };
 }
 
-if (process.argv[1] === import.meta.filename) build();
+function parse() {
+  return parseArgs({ options: { help: { type: 'boolean', default: false } } }).values;
+}
+
+if (process.argv[1] === import.meta.filename) await runCommand(USAGE, parse, build);
