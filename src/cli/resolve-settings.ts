@@ -30,6 +30,27 @@ export const OTHER_VARIABLES = [
   'TANDEM_CUDA_EARLY_LAUNCH',
 ];
 
+/** Of the repository's examples, tests, benchmarks and scripts, which may be run from the same shell. */
+export const WORKING_VARIABLES = [
+  'TANDEM_URL',
+  'TANDEM_CHECK_SCHEMAS',
+  'TANDEM_FUZZ_CASES',
+  'TANDEM_FUZZ_SECONDS',
+  'TANDEM_FUZZ_SEED',
+  'TANDEM_GPU_ENGINES',
+  'TANDEM_GPU_PROFILE',
+  'TANDEM_GPU_PROFILED',
+  'TANDEM_GPU_PROGRAMS',
+  'TANDEM_GPU_SECONDS',
+  'TANDEM_GRAMMAR_VERBOSE',
+  'TANDEM_KILL_ROUNDS',
+  'TANDEM_KILL_SEED',
+  'TANDEM_QUALITY',
+  'TANDEM_SHARED_DATA',
+  'TANDEM_TEST_CLOCK_BACK_MS',
+  'TANDEM_TEST_FAULTS',
+];
+
 const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];
 
 export function addServeOptions(command: Command): void {
@@ -80,7 +101,7 @@ function resolve(
 
 /** Variables that look like ours and mean nothing: most likely misspelt. */
 export function unknownVariables(env: NodeJS.ProcessEnv): string[] {
-  const known = new Set([...KEYS.map(variableName), ...OTHER_VARIABLES]);
+  const known = new Set([...KEYS.map(variableName), ...OTHER_VARIABLES, ...WORKING_VARIABLES]);
   return Object.keys(env).filter((name) => name.startsWith('TANDEM_') && !known.has(name));
 }
 

@@ -9,6 +9,7 @@ import {
   resolveSettings,
   unknownVariables,
   variableName,
+  WORKING_VARIABLES,
 } from '../../../src/cli/resolve-settings.ts';
 import type { Settings } from '../../../src/control/settings.ts';
 
@@ -136,6 +137,26 @@ test('variables of the native code are known, and are read there', () => {
   // The build reads it.
   read.add('TANDEM_CUDA');
   expect([...read].sort()).toEqual([...OTHER_VARIABLES].sort());
+});
+
+test('variables of examples, tests, benchmarks and scripts are known, and are read there', () => {
+  const files = ['examples', 'test', 'benchmarks', 'scripts', 'native/test'].flatMap((folder) =>
+    readdirSync(folder, { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile() && !entry.parentPath.includes('benchmarks/peers'))
+      .map((entry) => join(entry.parentPath, entry.name)),
+  );
+  const read = /(?:process\.env(?:\.|\[')|getenv\("|\$\{)(TANDEM_\w+)(?=\W)/g;
+  const shells = /^#!.*\bbash\b/;
+  const names = files.flatMap((file) => {
+    const text = readFileSync(file, 'utf8');
+    // In other files ${...} is CMake's, or a template's.
+    const found = [...text.matchAll(read)].filter(([whole]) => !whole.startsWith('$') || shells.test(text));
+    return found.map(([, name = '']) => name);
+  });
+  const settings = (Object.keys(OPTIONS) as (keyof Settings)[]).map(variableName);
+  const own = [...new Set(names)].filter((name) => !settings.includes(name) && !OTHER_VARIABLES.includes(name));
+  expect(own.sort()).toEqual([...WORKING_VARIABLES].sort());
+  expect(unknownVariables(Object.fromEntries(own.map((name) => [name, '1'])))).toEqual([]);
 });
 
 test('every setting has its own flag and variable', () => {
