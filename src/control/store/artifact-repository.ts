@@ -32,22 +32,27 @@ export class ArtifactRepository {
     this.#db = db;
   }
 
-  async insert(artifact: Omit<StoredArtifact, 'files' | 'state' | 'version'>): Promise<void> {
-    await this.#db
-      .insertInto('artifacts')
-      .values({
-        id: artifact.id,
-        entity: artifact.entity,
-        project: artifact.project,
-        name: artifact.name,
-        type: artifact.type,
-        state: 'open' satisfies StateOf<'artifact'>,
-        version: null,
-        digest: null,
-        metadata: JSON.stringify(artifact.metadata),
-        created_at: artifact.createdAt,
-      })
-      .execute();
+  /** False where the entity has `maxOpen` open ones already. */
+  async insert(artifact: Omit<StoredArtifact, 'files' | 'state' | 'version'>, maxOpen: number): Promise<boolean> {
+    return this.#db.transaction().execute(async (trx) => {
+      if ((await countOpen(trx, artifact.entity)) >= maxOpen) return false;
+      await trx
+        .insertInto('artifacts')
+        .values({
+          id: artifact.id,
+          entity: artifact.entity,
+          project: artifact.project,
+          name: artifact.name,
+          type: artifact.type,
+          state: 'open' satisfies StateOf<'artifact'>,
+          version: null,
+          digest: null,
+          metadata: JSON.stringify(artifact.metadata),
+          created_at: artifact.createdAt,
+        })
+        .execute();
+      return true;
+    });
   }
 
   /** Another entity's artifact is found like one that never was: not. */
@@ -103,16 +108,6 @@ export class ArtifactRepository {
       .limit(limit)
       .execute();
     return Promise.all(rows.map((row) => this.#withFiles(row)));
-  }
-
-  async countOpen(entity: string): Promise<number> {
-    const { count } = await this.#db
-      .selectFrom('artifacts')
-      .select(({ fn }) => fn.countAll<number>().as('count'))
-      .where('entity', '=', entity)
-      .where('state', '=', 'open')
-      .executeTakeFirstOrThrow();
-    return count;
   }
 
   /** Open artifacts that were begun before. */
@@ -242,6 +237,16 @@ export class ArtifactRepository {
       })),
     };
   }
+}
+
+async function countOpen(trx: Transaction<Tables>, entity: string): Promise<number> {
+  const { count } = await trx
+    .selectFrom('artifacts')
+    .select(({ fn }) => fn.countAll<number>().as('count'))
+    .where('entity', '=', entity)
+    .where('state', '=', 'open')
+    .executeTakeFirstOrThrow();
+  return count;
 }
 
 /** Returns the blobs of the artifact's files. */

@@ -5,6 +5,7 @@ import { BASE, createModel, group, startPlane, type Plane } from './plane.ts';
 
 const MODELS = '/v1/preview/models';
 const JOBS = '/v1/preview/training-jobs';
+const ARTIFACTS = '/v1/preview/artifacts';
 
 let plane: Plane;
 beforeAll(async () => {
@@ -55,6 +56,21 @@ test('many requests at once do not go beyond either limit', async () => {
   const jobs = await Promise.all(Array.from({ length: 6 }, () => plane.post(JOBS, body, entity)));
   expect(jobs.map(({ status }) => status).sort()).toEqual([200, 200, 429, 429, 429, 429]);
   expect(readdirSync(`${plane.dataDir}/blobs/drafts`)).toEqual([]);
+});
+
+test('however many artifacts are begun at once, a hundred of an entity are open', async () => {
+  const create = (name: string, key: string) => plane.post(ARTIFACTS, { project: 'p', name }, plane.as(key));
+  const made = await Promise.all(Array.from({ length: 108 }, (_, at) => create(`a${at}`, 'rivals')));
+  const refused = made.filter(({ ok }) => !ok);
+  expect([made.length - refused.length, refused.map(({ status }) => status)]).toEqual([100, Array(8).fill(429)]);
+  expect(await refused[0]?.json()).toMatchObject({
+    error: { message: '100 artifacts are open; commit or delete one.', type: 'RateLimitError' },
+  });
+  expect((await create('other', 'default')).status).toBe(200);
+  const { id } = (await made.find(({ ok }) => ok)?.json()) as { id: string };
+  await plane.json(`${ARTIFACTS}/${id}`, { method: 'DELETE', headers: plane.as('rivals') });
+  expect((await create('again', 'rivals')).status).toBe(200);
+  expect((await create('more', 'rivals')).status).toBe(429);
 });
 
 test('--lora-rank and --lora-alpha shape the adapter that a model begins with', () => {

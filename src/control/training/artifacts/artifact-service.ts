@@ -66,13 +66,13 @@ export class ArtifactService {
       throw new ServiceError('forbidden', 'The API key does not belong to this entity.', 'entity');
     }
     const { repository } = this.#options;
-    if ((await repository.countOpen(caller)) >= MAX_OPEN) {
-      throw new ServiceError('queue_full', `${MAX_OPEN} artifacts are open; commit or delete one.`);
-    }
     const { project, name, type, metadata } = artifact;
     const id = randomUUID();
     const createdAt = new Date().toISOString();
-    await repository.insert({ id, entity: caller, project, name, type, metadata, createdAt });
+    const begun = { id, entity: caller, project, name, type, metadata, createdAt };
+    if (!(await repository.insert(begun, MAX_OPEN))) {
+      throw new ServiceError('queue_full', `${MAX_OPEN} artifacts are open; commit or delete one.`);
+    }
     return this.get(id, caller);
   }
 
