@@ -125,8 +125,7 @@ class FolderDraft implements BlobDraft {
   }
 
   async seal(): Promise<void> {
-    for (const file of await readdir(this.directory)) await syncPath(join(this.directory, file));
-    await syncPath(this.directory);
+    await syncFolder(this.directory);
     await rename(this.directory, join(this.#area, this.#id));
     await syncPath(this.#area);
   }
@@ -152,6 +151,15 @@ async function copyHashed(
     await writeFile(handle, chunk);
   }
   return { bytes, sha256: hash.digest('hex') };
+}
+
+/** What is in it first, of any depth. */
+async function syncFolder(folder: string): Promise<void> {
+  for (const entry of await readdir(folder, { withFileTypes: true })) {
+    const path = join(folder, entry.name);
+    await (entry.isDirectory() ? syncFolder(path) : syncPath(path));
+  }
+  await syncPath(folder);
 }
 
 async function syncPath(path: string): Promise<void> {
