@@ -4,6 +4,7 @@ import { codePoints } from './code-points.ts';
 import type { Detokenizer } from './detokenizer.ts';
 import type { OutputParser, ParsedDelta } from './parsers/output-parser.ts';
 import { finishReason } from './parsers/reply-rules.ts';
+import type { ReplyParsing } from './reply-parser.ts';
 import { RepetitionScan, type RepetitionRule } from './repetition.ts';
 import type { ChoiceDelta, ChoiceFinish, ReplyOptions, TokenLogprob } from './session.ts';
 import type { StopScanner } from './stop-strings.ts';
@@ -67,20 +68,24 @@ export class ChoiceStream {
   readonly #stops: StopScanner;
   readonly #rules: ChoiceRules;
   readonly #parser: OutputParser | null;
+  readonly #ahead: OutputParser | null;
   readonly #repetition: RepetitionScan | null;
   #tokens = 0;
   #reasoningTokens = 0;
   #hasCalls = false;
 
+  /** `parsing`: makes parsers of the choice's text; null: all of it is content. */
   constructor(
     table: TokenTable,
     detokenizer: Detokenizer,
     stops: StopScanner,
     rules: ChoiceRules,
-    parser: OutputParser | null,
+    parsing: Pick<ReplyParsing, 'create' | 'countsReasoning'> | null,
   ) {
     this.#table = table;
-    this.#parser = parser;
+    this.#parser = parsing?.create() ?? null;
+    // Sees the text at once: what a stop string holds back from the other may end the thoughts.
+    this.#ahead = parsing?.countsReasoning === true && stops.holdsBack ? parsing.create() : null;
     this.#detokenizer = detokenizer;
     this.#stops = stops;
     this.#rules = rules;
@@ -114,6 +119,7 @@ export class ChoiceStream {
       const silent = i === last && output.finish === 'stop' && !this.#rules.includeStop;
       const text = silent ? '' : this.#detokenizer.push(id);
       this.#count(piece, output, i, text);
+      this.#ahead?.push(text);
       if (this.#feed(piece, text)) return this.#stoppedByText(piece, output, i === last);
       // Last of all checks: what ends at this token for another reason keeps that reason.
       if (this.#repeats(id) && !(i === last && output.finish !== null)) return this.#stoppedByRepetition(piece);
@@ -133,7 +139,7 @@ export class ChoiceStream {
   #count(piece: ChoicePiece, output: SequenceOutput, i: number, text: string): void {
     this.#tokens++;
     piece.tokens++;
-    if (this.#parser?.inReasoning === true) {
+    if ((this.#ahead ?? this.#parser)?.inReasoning === true) {
       this.#reasoningTokens++;
       piece.reasoningTokens++;
       if (this.#rules.reply?.includeReasoning === false) return;

@@ -248,7 +248,7 @@ class ModelSessions implements ModelSessionsHandle {
     const rules = this.#rules(sampling, parsing);
     return Array.from({ length: sampling.n }, () => {
       const scanner = new StopScanner(stops, sampling.includeStopInOutput);
-      return new ChoiceStream(table, new Detokenizer(table, detokenizing), scanner, rules, parsing?.create() ?? null);
+      return new ChoiceStream(table, new Detokenizer(table, detokenizing), scanner, rules, parsing);
     });
   }
 

@@ -82,6 +82,11 @@ export class StopScanner {
     this.#node = stops.root;
   }
 
+  /** Whether text may be held back at all. */
+  get holdsBack(): boolean {
+    return !this.#stops.isEmpty && !this.#includeStop;
+  }
+
   /** `inert`: a match that ends in this piece does not count (min_tokens), one that only begins here does. */
   feed(piece: string, inert: boolean): StopScan {
     if (this.#stops.isEmpty) return { text: piece, stop: null };

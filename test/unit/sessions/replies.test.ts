@@ -147,6 +147,23 @@ it('tells hidden tokens apart within one output of the engine, and counts them i
   }
 });
 
+it('counts as thoughts what was generated within them, whatever a stop string holds back', async () => {
+  for (const includeReasoning of [false, true]) {
+    for (const stop of [['>!'], ['k>YesNo', '>!'], []]) {
+      const request = input({ includeReasoning }, { open: true });
+      request.sampling.stop = stop;
+      const told = await reply(request, 'hm</think>Yes', stop.length + 1);
+      expect([told.reasoning, told.content]).toEqual([includeReasoning ? 'hm' : '', 'Yes']);
+      const shown = includeReasoning ? 14 : 4;
+      expect([told.ids, told.logprobs, told.told.reasoningTokens]).toEqual([shown, shown, 10]);
+    }
+  }
+  const request = input({ includeReasoning: false }, { open: true });
+  request.sampling.stop = ['>Y'];
+  const stopped = await reply(request, 'hm</think>Yes', 3);
+  expect([stopped.content, stopped.finish, stopped.told]).toEqual(['', 'stop', { tokens: 11, reasoningTokens: 10 }]);
+});
+
 it('finds tool calls only where the request lets the model choose', async () => {
   const auto = await reply(input({ tools: 'auto' }), CALL);
   expect(auto.calls.map((call) => call.name ?? '').join('')).toBe('f');
