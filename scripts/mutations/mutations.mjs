@@ -425,8 +425,8 @@ export const mutations = [
     edits: [
       {
         file: 'src/control/training/jobs/stored-ports.ts',
-        search: "bytes !== null && createHash('sha256').update(bytes).digest('hex') === job.snapshotSha256",
-        replace: 'bytes !== null',
+        search: "file !== null && digest.digest('hex') === job.snapshotSha256",
+        replace: 'file !== null',
       },
     ],
     tests: ['test/unit/training/torn-files.test.ts'],

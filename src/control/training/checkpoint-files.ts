@@ -6,7 +6,7 @@ import type { ModelSpec } from '../engine/native.ts';
 import type { AdapterWeights, TrainerState } from '../engine/training.ts';
 import { DEFAULT_ADAPTER_SHAPE, identityAdapter, type AdapterShape } from './adapter-init.ts';
 import { factorTensors, momentTensors, peftModuleName, readFactors, readMoments } from './state-files.ts';
-import { decodeTensors, encodeTensors, readWhole } from './tensor-file.ts';
+import { encodeTensors, readTensors } from './tensor-file.ts';
 
 export const ADAPTER_CONFIG_FILE = 'adapter_config.json';
 export const ADAPTER_WEIGHTS_FILE = 'adapter_model.safetensors';
@@ -54,16 +54,14 @@ export async function writeIdentityCheckpoint(
 /** `kind`: of the training that goes on from it. */
 export async function readCheckpoint(directory: string, kind: TrainingKind): Promise<TrainerState> {
   const weights = await readAdapter(directory);
-  const bytes = await readWhole(join(directory, OPTIMIZER_FILE)).catch(missingAsNull);
-  if (bytes === null) return { weights, optimizer: null };
-  const file = decodeTensors(bytes);
-  if (file.metadata['kind'] !== kind) return { weights, optimizer: null };
+  const file = await readTensors(join(directory, OPTIMIZER_FILE)).catch(missingAsNull);
+  if (file === null || file.metadata['kind'] !== kind) return { weights, optimizer: null };
   return { weights, optimizer: readMoments(weights.factors, file, Number(file.metadata['steps'])) };
 }
 
 export async function readAdapter(directory: string): Promise<AdapterWeights> {
   const config = JSON.parse(await readFile(join(directory, ADAPTER_CONFIG_FILE), 'utf8')) as PeftConfig;
-  const file = decodeTensors(await readWhole(join(directory, ADAPTER_WEIGHTS_FILE)));
+  const file = await readTensors(join(directory, ADAPTER_WEIGHTS_FILE));
   return { scale: config.lora_alpha / config.r, factors: readFactors(file) };
 }
 

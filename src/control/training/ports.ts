@@ -10,6 +10,7 @@ import type { ChatEncoder } from '../sessions/open-chat.ts';
 import type { AdapterShape } from './adapter-init.ts';
 import type { RlBatch } from './rl-batch.ts';
 import type { RlConfig } from './rl-config.ts';
+import type { TensorFile } from './tensor-file.ts';
 
 export interface RlJob {
   kind: 'rl';
@@ -61,7 +62,7 @@ export interface JobEvents {
 /** The newest state of a running job, replaced as a whole; gone with the job's end. */
 export interface JobSnapshots {
   /** null: there is none, or none that is whole. */
-  load(jobId: string): Promise<Uint8Array | null>;
+  load(jobId: string): Promise<TensorFile | null>;
   /** Atomic: after a crash either the old or the new one is there. Resolves with its size in bytes. */
   save(jobId: string, snapshot: Iterable<Uint8Array>): Promise<number>;
 }

@@ -109,8 +109,8 @@ export class JobRunner {
   }
 
   async #loadSnapshot(job: TrainingJob): Promise<JobSnapshot | null> {
-    const bytes = await this.#ports.snapshots.load(job.id);
-    return bytes ? decodeSnapshot(bytes) : null;
+    const file = await this.#ports.snapshots.load(job.id);
+    return file ? decodeSnapshot(file) : null;
   }
 
   /** From the newest checkpoint, or from the beginning where all are deleted. */

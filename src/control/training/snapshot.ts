@@ -1,7 +1,7 @@
 /** A running job between two steps, as pieces of bytes: everything that the rest of the job depends on. */
 import type { RowRoom, TrainerState } from '../engine/training.ts';
 import { readState, stateMetadata, stateTensors } from './state-files.ts';
-import { decodeTensors, encodeTensors } from './tensor-file.ts';
+import { encodeTensors, type TensorFile } from './tensor-file.ts';
 
 export interface JobSnapshot {
   /** Steps taken. */
@@ -33,8 +33,7 @@ export function encodeSnapshot({ step, modelStep, state, room, logprobs, totals 
   });
 }
 
-export function decodeSnapshot(bytes: Uint8Array): JobSnapshot {
-  const file = decodeTensors(bytes);
+export function decodeSnapshot(file: TensorFile): JobSnapshot {
   return {
     step: Number(file.metadata['step']),
     modelStep: Number(file.metadata['model_step']),

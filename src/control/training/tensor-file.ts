@@ -1,6 +1,7 @@
 /** Safetensors files of FP32 tensors with text metadata: what training writes, and reads back. */
 
-import { open } from 'node:fs/promises';
+import type { Hash } from 'node:crypto';
+import { open, type FileHandle } from 'node:fs/promises';
 
 export interface FloatTensor {
   name: string;
@@ -17,24 +18,8 @@ const HEADER_ALIGNMENT = 8;
 
 const PIECE_BYTES = 2 ** 20;
 
-/** One read of a file takes less than 2 GiB, and so does `readFile` in all; adapters of a high rank with their moments are larger. */
+/** One read of a file takes less than 2 GiB. */
 const READ_BYTES = 2 ** 30;
-
-/** The whole file. Throws where it is cut while it is read. */
-export async function readWhole(path: string, readBytes = READ_BYTES): Promise<Uint8Array> {
-  const file = await open(path, 'r');
-  try {
-    const bytes = Buffer.allocUnsafeSlow((await file.stat()).size);
-    for (let at = 0; at < bytes.length;) {
-      const { bytesRead } = await file.read(bytes, at, Math.min(readBytes, bytes.length - at), at);
-      if (bytesRead === 0) throw new Error('The tensor file is cut off.');
-      at += bytesRead;
-    }
-    return bytes;
-  } finally {
-    await file.close();
-  }
-}
 
 /** The file in pieces that share the tensors' memory; little-endian, tensors in the order given. */
 export function* encodeTensors({ tensors, metadata }: TensorFile): Generator<Uint8Array> {
@@ -64,32 +49,63 @@ interface Entry {
   data_offsets: [number, number];
 }
 
-/** Throws where the file is not one that encodeTensors wrote; values share its memory where they lie evenly. */
-export function decodeTensors(file: Uint8Array): TensorFile {
-  const bytes = Buffer.from(file.buffer, file.byteOffset, file.byteLength);
-  if (bytes.length < 8) throw new Error('The tensor file is cut off.');
-  const length = Number(bytes.readBigUInt64LE(0));
-  if (length > bytes.length - 8) throw new Error('The tensor file is cut off.');
-  const header = JSON.parse(bytes.toString('utf8', 8, 8 + length)) as Record<string, unknown>;
-  const { __metadata__: metadata, ...entries } = header as { __metadata__?: Record<string, string> } & Record<
+export interface ReadOptions {
+  /** Takes all bytes of the file. */
+  digest?: Hash;
+  /** Of one read. */
+  readBytes?: number;
+}
+
+/**
+ * Throws where the file is not one that encodeTensors wrote. Each tensor has memory of its own: files of high ranks with their moments are
+ * larger than a Buffer may be.
+ */
+export async function readTensors(path: string, options: ReadOptions = {}): Promise<TensorFile> {
+  const file = await open(path, 'r');
+  try {
+    return await decodeTensors(file, (await file.stat()).size, options);
+  } finally {
+    await file.close();
+  }
+}
+
+async function decodeTensors(file: FileHandle, size: number, { digest, readBytes }: ReadOptions): Promise<TensorFile> {
+  let at = 0;
+  const fill = async (into: ArrayBuffer) => {
+    if (into.byteLength > size - at) throw new Error('The tensor file is cut off.');
+    for (let done = 0; done < into.byteLength;) {
+      const piece = new Uint8Array(into, done, Math.min(readBytes ?? READ_BYTES, into.byteLength - done));
+      const { bytesRead } = await file.read(piece, 0, piece.length, at);
+      if (bytesRead === 0) throw new Error('The tensor file is cut off.');
+      digest?.update(piece.subarray(0, bytesRead));
+      done += bytesRead;
+      at += bytesRead;
+    }
+    return into;
+  };
+  const length = Number(new DataView(await fill(new ArrayBuffer(8))).getBigUint64(0, true));
+  if (length > size - at) throw new Error('The tensor file is cut off.');
+  const head = new TextDecoder().decode(await fill(new ArrayBuffer(length)));
+  const { __metadata__: metadata, ...entries } = JSON.parse(head) as { __metadata__?: Record<string, string> } & Record<
     string,
     Entry
   >;
-  const data = bytes.subarray(8 + length);
-  const tensors = Object.entries(entries).map(([name, entry]) => ({
+  const data = at;
+  const tensors: FloatTensor[] = [];
+  for (const [
     name,
-    shape: entry.shape,
-    values: readValues(data, name, entry),
-  }));
-  return { tensors, metadata: metadata ?? {} };
-}
-
-function readValues(data: Buffer, name: string, { dtype, shape, data_offsets: [begin, end] }: Entry): Float32Array {
-  const count = shape.reduce((product, size) => product * size, 1);
-  if (dtype !== 'F32' || end - begin !== 4 * count || begin < 0 || end > data.length) {
-    throw new Error(`Tensor ${name} of the file is not whole.`);
+    {
+      dtype,
+      shape,
+      data_offsets: [begin, end],
+    },
+  ] of Object.entries(entries)) {
+    const bytes = 4 * shape.reduce((product, each) => product * each, 1);
+    if (dtype !== 'F32' || begin !== at - data || end - begin !== bytes || bytes > size - at) {
+      throw new Error(`Tensor ${name} of the file is not whole.`);
+    }
+    tensors.push({ name, shape, values: new Float32Array(await fill(new ArrayBuffer(bytes))) });
   }
-  const at = data.byteOffset + begin;
-  if (at % 4 === 0) return new Float32Array(data.buffer, at, count);
-  return new Float32Array(Uint8Array.from(data.subarray(begin, end)).buffer);
+  if (at !== size) throw new Error('The tensor file is longer than its tensors.');
+  return { tensors, metadata: metadata ?? {} };
 }

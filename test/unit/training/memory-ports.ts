@@ -1,5 +1,14 @@
 /** The stores of a job in memory and a temporary folder. `beforeWrite` may fail any write, as if the process were killed there. */
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type {
@@ -13,6 +22,7 @@ import type {
 } from '../../../src/control/training/ports.ts';
 import { JobRunner } from '../../../src/control/training/runner.ts';
 import { rlBatch } from '../../../src/control/training/rl-batch.ts';
+import { readTensors } from '../../../src/control/training/tensor-file.ts';
 import type { TrajectoryGroup } from '../../../src/control/training/trajectories.ts';
 import { starterChat } from './chat-encoder.ts';
 import { FAKE_SPEC, FakeEngine } from './fake-engine.ts';
@@ -34,7 +44,6 @@ export class MemoryPorts implements TrainingPorts {
   groups: TrajectoryGroup[] = [];
   data = '';
   readonly log: StoredEvent[] = [];
-  readonly saved = new Map<string, Uint8Array>();
   readonly made: (Checkpoint & { jobId: string | null })[] = [];
   readonly rows = new Map<string, Record<string, number>>();
   readonly told: TrainingProgress[] = [];
@@ -56,11 +65,14 @@ export class MemoryPorts implements TrainingPorts {
   };
 
   readonly snapshots = {
-    load: (jobId: string) => Promise.resolve(this.saved.get(jobId) ?? null),
+    load: (jobId: string) => {
+      const file = this.#snapshotOf(jobId);
+      return existsSync(file) ? readTensors(file) : Promise.resolve(null);
+    },
     save: async (jobId: string, snapshot: Iterable<Uint8Array>) => {
       await this.#write();
       const bytes = Buffer.concat([...snapshot]);
-      this.saved.set(jobId, bytes);
+      writeFileSync(this.#snapshotOf(jobId), bytes);
       return bytes.length;
     },
   };
@@ -98,6 +110,10 @@ export class MemoryPorts implements TrainingPorts {
       this.rows.set(key, { step, ...metrics });
     },
   };
+
+  #snapshotOf(jobId: string): string {
+    return join(this.folder, `snapshot-${jobId}`);
+  }
 
   progress(progress: TrainingProgress): void {
     this.told.push(progress);

@@ -23,7 +23,7 @@ import type {
   WantedBatch,
 } from '../ports.ts';
 import type { RlBatch } from '../rl-batch.ts';
-import { readWhole } from '../tensor-file.ts';
+import { readTensors, type TensorFile } from '../tensor-file.ts';
 
 const SNAPSHOT_FILE = 'snapshot';
 
@@ -99,13 +99,13 @@ export class StoredSnapshots implements JobSnapshots {
     this.#log = log;
   }
 
-  async load(jobId: string): Promise<Uint8Array | null> {
+  async load(jobId: string): Promise<TensorFile | null> {
     const job = await this.#jobs.find(jobId);
     if (job === null) throw new GoneError('Job', jobId);
     if (job.snapshotKey === null) return null;
-    const bytes = await readWhole(this.#blobs.path(job.snapshotKey, SNAPSHOT_FILE)).catch(() => null);
-    const whole = bytes !== null && createHash('sha256').update(bytes).digest('hex') === job.snapshotSha256;
-    if (whole) return bytes;
+    const digest = createHash('sha256');
+    const file = await readTensors(this.#blobs.path(job.snapshotKey, SNAPSHOT_FILE), { digest }).catch(() => null);
+    if (file !== null && digest.digest('hex') === job.snapshotSha256) return file;
     // The job begins again, and with the same data ends the same.
     this.#log.error({ job: jobId }, 'the snapshot of a job is damaged: the job begins again');
     return null;
