@@ -197,6 +197,31 @@ TEST_ONCE(grammar_rolls_back) {
   CHECK(!matcher.advance(1));
 }
 
+// The language "ab". Refuses to go on once, like a lexer that has met too many different numbers.
+class FailingLexer final : public Lexer {
+ public:
+  LexState start() const override { return 0; }
+  LexState next(LexState state, uint8_t byte) const override {
+    if (failures_ > 0 && failures_-- > 0) throw Error(ErrorKind::kRange, "too many different numbers");
+    return state < 2 && byte == "ab"[state] ? state + 1 : kDead;
+  }
+  int32_t label(LexState state) const override { return state == 2 ? 0 : kNone; }
+  int64_t distance(LexState state, int32_t) const override { return 2 - int64_t(state); }
+
+ private:
+  mutable int failures_ = 1;
+};
+
+TEST_ONCE(grammar_mask_that_failed_is_made_anew) {
+  Budget budget = patient_budget();
+  Rules rules{{{{Symbol{Symbol::kLexer, std::make_shared<const FailingLexer>()}}}}, {"root"}};
+  Matcher matcher(std::make_shared<GrammarMasks>(std::make_shared<const Grammar>(std::move(rules), budget), small_vocabulary()));
+  std::vector<uint32_t> mask(small_vocabulary()->vocabulary().words());
+  CHECK_ERROR(kRange, "too many different numbers", matcher.fill_mask(mask.data(), mask.size()));
+  matcher.fill_mask(mask.data(), mask.size());
+  CHECK(mask == brute_force(matcher, small_vocabulary()->vocabulary()));
+}
+
 void bomb(const char* schema) {
   Budget budget({.seconds = 2});
   try {

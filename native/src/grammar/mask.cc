@@ -64,10 +64,13 @@ void GrammarMasks::spend(size_t threads) {
 }
 
 const LexMask& GrammarMasks::lex_mask(const Thread& thread, TokenBits& bits) {
-  auto [entry, fresh] = lex_masks_[thread.lexer].try_emplace(thread.state);
-  if (fresh) {
-    entry->second = make_lex_mask(*thread.lexer, thread.state, *shared_, bits);
-    bytes_ += entry->second.bytes();
+  auto& known = lex_masks_[thread.lexer];
+  auto entry = known.find(thread.state);
+  if (entry == known.end()) {
+    // Made first: a lexer may throw, and no empty mask stays behind.
+    LexMask made = make_lex_mask(*thread.lexer, thread.state, *shared_, bits);
+    bytes_ += made.bytes();
+    entry = known.emplace(thread.state, std::move(made)).first;
   }
   return entry->second;
 }
