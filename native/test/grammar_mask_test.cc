@@ -222,6 +222,30 @@ TEST_ONCE(grammar_mask_that_failed_is_made_anew) {
   CHECK(mask == brute_force(matcher, small_vocabulary()->vocabulary()));
 }
 
+// Tokenizers may lack bytes: a text is spelled wherever tokens spell it, the longest first that leave a rest that can be spelled.
+TEST_ONCE(grammar_texts_are_spelled_where_they_can_be) {
+  const Vocabulary vocabulary({"a", "ab", "bc", "c", "cde", "abcx", "e"}, {});
+  const std::vector<int32_t> none;
+  CHECK(vocabulary.spell("abc") == (std::vector<int32_t>{1, 3}));
+  CHECK(vocabulary.spell("abcde") == (std::vector<int32_t>{1, 4}));
+  CHECK(vocabulary.spell("abce") == (std::vector<int32_t>{1, 3, 6}));
+  CHECK(vocabulary.spell("bcab") == (std::vector<int32_t>{2, 1}));
+  CHECK(vocabulary.spell("abbc") == (std::vector<int32_t>{1, 2}));
+  CHECK(vocabulary.spell("abcab") == (std::vector<int32_t>{1, 3, 1}));
+  CHECK(vocabulary.spell("d") == none);
+  CHECK(vocabulary.spell("") == none);
+  // The longest token at the first place leaves a byte without one.
+  const Vocabulary gaps({"x", "xy", "yz", "xyzx"}, {});
+  CHECK(gaps.spell("xyz") == (std::vector<int32_t>{0, 2}));
+  CHECK(gaps.spell("xyzxyz") == (std::vector<int32_t>{3, 2}));
+  CHECK(gaps.spell("xyzxyxyz") == (std::vector<int32_t>{0, 2, 1, 0, 2}));
+  CHECK(gaps.spell("xyzz") == none);
+  // As many ways as there are, each place is tried once.
+  const Vocabulary ways({"a", "aa", "aaa", "b"}, {});
+  CHECK(ways.spell(std::string(4000, 'a') + "c") == none);
+  CHECK_EQ(ways.spell(std::string(3000, 'a') + "b").size(), size_t(1001));
+}
+
 void bomb(const char* schema) {
   Budget budget({.seconds = 2});
   try {

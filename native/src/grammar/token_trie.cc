@@ -52,23 +52,29 @@ bool Vocabulary::ends(int32_t token) const { return std::find(end_tokens_.begin(
 
 std::vector<int32_t> Vocabulary::spell(std::string_view text) const {
   std::vector<int32_t> out;
+  std::vector<bool> stuck(text.size(), false);  // places from which no tokens lead to the end: each is found out once
   const auto& nodes = trie_.nodes();
   for (size_t at = 0; at < text.size();) {
     uint32_t node = 0;
     int32_t best = -1;
-    size_t best_length = 0;
-    for (size_t length = 0; at + length < text.size();) {
+    for (size_t next = at; next < text.size();) {
       uint32_t child = node + 1;
-      while (child < nodes[node].end && nodes[child].byte != uint8_t(text[at + length])) child = nodes[child].end;
+      while (child < nodes[node].end && nodes[child].byte != uint8_t(text[next])) child = nodes[child].end;
       if (child >= nodes[node].end) break;
       node = child;
-      ++length;
+      ++next;
       auto [first, last] = trie_.tokens_at(node);
-      if (first != last) best = *first, best_length = length;
+      if (first != last && (next == text.size() || !stuck[next])) best = *first;
     }
-    if (best < 0) return {};
-    out.push_back(best);
-    at += best_length;
+    if (best >= 0) {
+      out.push_back(best);
+      at += bytes(best).size();
+      continue;
+    }
+    if (out.empty()) return {};
+    stuck[at] = true;
+    at -= bytes(out.back()).size();
+    out.pop_back();
   }
   return out;
 }

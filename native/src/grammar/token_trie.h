@@ -50,7 +50,7 @@ class Vocabulary {
   bool ends(int32_t token) const;
   const std::vector<int32_t>& end_tokens() const { return end_tokens_; }
   const Trie& trie() const { return trie_; }
-  // Tokens that spell the text, longest first at each place; empty where some byte has no token.
+  // Tokens that spell the text, at each place the longest after which the rest can be spelled; empty where none do.
   std::vector<int32_t> spell(std::string_view text) const;
 
  private:
