@@ -11,33 +11,63 @@ const TEXT_PARTS: ReadonlyMap<string, string> = new Map([
 /** Values within one chat. It goes from thread to thread to be rendered, and streams wait while it does. */
 const MAX_PARTS = 500_000;
 
-export interface PartFault {
-  /** Of the list of parts. */
-  index: number;
-  /** null: the part as a whole. */
-  field: string | null;
-  /** Goes on from the part's name. */
+export interface MessageFault {
+  /** Keys and indices that lead to it from the message on. */
+  place: (string | number)[];
+  /** Goes on from the name of the place. */
   problem: string;
 }
 
-/** null: texts alone, which is all that the chat template would be given. */
-export function findPartFault(content: unknown): PartFault | null {
+/** Told here what the chat template would fail at without a place. null: nothing. */
+export function findMessageFault(message: Readonly<Record<string, unknown>>): MessageFault | null {
+  return findPartFault(message['content']) ?? findCallFault(message);
+}
+
+/** Texts alone: they are all that the chat template would be given. */
+function findPartFault(content: unknown): MessageFault | null {
   if (!Array.isArray(content)) return null;
   for (const [index, part] of (content as unknown[]).entries()) {
     if (typeof part === 'string') continue;
-    if (typeof part !== 'object' || part === null || Array.isArray(part)) {
-      return { index, field: null, problem: 'is neither a text nor an object.' };
-    }
-    const given = part as Record<string, unknown>;
-    const type = typeof given['type'] === 'string' ? given['type'].slice(0, 64) : '';
+    const place = ['content', index];
+    if (!isObject(part)) return { place, problem: 'is neither a text nor an object.' };
+    const type = typeof part['type'] === 'string' ? part['type'].slice(0, 64) : '';
     const field = TEXT_PARTS.get(type);
-    if (field === undefined) {
-      return { index, field: null, problem: `has the type '${type}': this model takes text only.` };
-    }
-    const text = given[field] ?? null;
-    if (text !== null && typeof text !== 'string') return { index, field, problem: 'must be a text.' };
+    if (field === undefined) return { place, problem: `has the type '${type}': this model takes text only.` };
+    const text = part[field] ?? null;
+    if (text !== null && typeof text !== 'string') return { place: [...place, field], problem: 'must be a text.' };
   }
   return null;
+}
+
+/** Calls have the form that requests have: a template writes names and arguments without asking whether they are there. */
+function findCallFault({
+  tool_calls: calls = null,
+  function_call: call,
+}: Readonly<Record<string, unknown>>): MessageFault | null {
+  // What tool_calls were before; beside these it is not shown.
+  if (calls === null) return isObject(call) ? findFunctionFault(call, ['function_call']) : null;
+  if (!Array.isArray(calls)) return { place: ['tool_calls'], problem: 'must be a list.' };
+  for (const [index, item] of (calls as unknown[]).entries()) {
+    const place = ['tool_calls', index];
+    if (!isObject(item)) return { place, problem: 'must be an object.' };
+    const called = item['function'];
+    if (!isObject(called))
+      return { place: [...place, 'function'], problem: 'must be an object with name and arguments.' };
+    const wrong = findFunctionFault(called, [...place, 'function']);
+    if (wrong) return wrong;
+  }
+  return null;
+}
+
+function findFunctionFault(called: Record<string, unknown>, place: MessageFault['place']): MessageFault | null {
+  if (typeof called['name'] !== 'string') return { place: [...place, 'name'], problem: 'must be a text.' };
+  const given = called['arguments'] ?? null;
+  if (given === null || typeof given === 'string' || isObject(given)) return null;
+  return { place: [...place, 'arguments'], problem: 'must be JSON as a text, or an object.' };
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /** What is wrong with the size of a chat's messages and tools; null: nothing. */

@@ -1,5 +1,5 @@
 /** What is refused before a job is accepted. Rendering comes later: a template's complaint fails the job. */
-import { findPartFault, findSizeFault } from './chat-parts.ts';
+import { findMessageFault, findSizeFault } from './chat-parts.ts';
 import { hasTrainableText, sampledText, tokenIds } from './choice-tokens.ts';
 import { TrainingInputError } from './errors.ts';
 import {
@@ -84,11 +84,9 @@ function findUnscoredFault(
 function checkRendered(elements: readonly HistoryElement[], replies: readonly Reply[], path: string): void {
   const last = replies.findLastIndex((reply) => reply !== null);
   for (const [i, element] of elements.slice(0, last).entries()) {
-    const [message, step] = isChoice(element) ? [element.message, 'message.content'] : [element, 'content'];
-    const wrong = replies[i] === null ? findPartFault(message.content) : null;
-    if (!wrong) continue;
-    const field = wrong.field === null ? '' : `.${wrong.field}`;
-    throw new TrainingInputError(`${path}.${i}.${step}.${wrong.index}${field}`, wrong.problem);
+    const [message, where] = isChoice(element) ? [element.message, ['message']] : [element, []];
+    const wrong = replies[i] === null ? findMessageFault(message) : null;
+    if (wrong) throw new TrainingInputError([path, i, ...where, ...wrong.place].join('.'), wrong.problem);
   }
 }
 

@@ -183,6 +183,43 @@ describe('trajectories at the door', () => {
     for (const elements of histories) expect(check({ messages_and_choices: elements })).not.toThrow();
   });
 
+  const calling = (calls: unknown, more: object = {}): HistoryElement => ({
+    role: 'assistant',
+    content: null,
+    tool_calls: calls,
+    ...more,
+  });
+
+  it('may hold calls of any form that requests may have, and of any form where no template sees them', async () => {
+    const named = (called: object) => ({ id: 'c', type: 'function', function: { name: 'f', ...called } });
+    const forms = [{ arguments: '{"a": 1}' }, { arguments: {} }, { arguments: 'no JSON' }, { arguments: null }, {}];
+    const old = { role: 'assistant', content: null, tool_calls: null, function_call: { name: 'f', arguments: '{}' } };
+    const elements = [user('a'), calling(forms.map(named)), calling([], { function_call: null }), old, choice('b')];
+    expect(check({ messages_and_choices: elements })).not.toThrow();
+    await expect(tokensOf(elements)).resolves.toHaveLength(1);
+    const odd = calling([{ name: 'f', args: {}, id: 'c' }]);
+    const exact = choice('b', { prompt_token_ids: [1, 2] });
+    const scored: HistoryElement = { ...choice('c'), message: { tool_calls: odd['tool_calls'] } };
+    const unseen = [[odd], [odd, exact], [user('a'), choice('b'), odd], [user('a'), scored, user('b'), choice('c')]];
+    for (const history of unseen) expect(check({ messages_and_choices: history })).not.toThrow();
+    await expect(tokensOf(unseen[3] ?? [])).resolves.toHaveLength(1);
+  });
+
+  it.each([
+    [calling([{ name: 'f', args: { x: 1 }, id: 'c' }]), 'tool_calls.0.function: must be an object with name'],
+    [calling([{ function: { name: 'f' } }, { function: 'f' }]), 'tool_calls.1.function: must be an object'],
+    [calling([{ function: { arguments: '{}' } }]), 'tool_calls.0.function.name: must be a text.'],
+    [calling([{ function: { name: 'f', arguments: [1] } }]), 'tool_calls.0.function.arguments: must be JSON as a text'],
+    [calling([5]), 'tool_calls.0: must be an object.'],
+    [calling({ name: 'f' }), 'tool_calls: must be a list.'],
+    [calling(null, { function_call: { arguments: '{}' } }), 'function_call.name: must be a text.'],
+  ])('say which call no template can write (%#)', (message, problem) => {
+    const refusal = `${path}.messages_and_choices.1.`;
+    expect(check({ messages_and_choices: [user('a'), message, choice('b')] })).toThrow(refusal + problem);
+    const bare: HistoryElement = { finish_reason: 'tool_calls', message };
+    expect(check({ messages_and_choices: [user('a'), bare, choice('b')] })).toThrow(`${refusal}message.${problem}`);
+  });
+
   it('keep to what a thread can hand to another', () => {
     const many = (count: number) => [user('a'), { role: 'tool', content: '', rows: Array<number>(count).fill(1) }];
     const message = `${path}.messages_and_choices: has more than 500000 values in its messages and tools.`;

@@ -43,7 +43,11 @@ describe('lines of training data', () => {
       const source = join(folder, 'train.jsonl');
       const target = join(folder, 'content');
       const user = { role: 'user', content: 'one?', name: 'someone', extra: [1.5, { __proto__x: null }] };
-      const reply = { role: 'assistant', content: 'two', tool_calls: [{ id: 'c', type: 'function', function: {} }] };
+      const reply = {
+        role: 'assistant',
+        content: 'two',
+        tool_calls: [{ id: 'c', type: 'function', function: { name: 'f' } }],
+      };
       const choice = { finish_reason: 'stop', index: 0, message: reply, logprobs: { content: [{ token: 'x' }] } };
       const tools = [{ type: 'function', function: { name: 'f' } }];
       const played = { messages_and_choices: [user, choice], tools, reward: 1, metadata: { notes: [[], []] } };
@@ -58,6 +62,26 @@ describe('lines of training data', () => {
         { messages: [user, reply], tools },
         { messages: [user, reply], tools: null },
       ]);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
+
+  test.each([
+    [{ content: [{ type: 'text', text: 5 }] }, 'content[0].text must be a text.'],
+    [{ tool_calls: [{ name: 'f', args: {}, id: 'c' }] }, 'tool_calls[0].function must be an object with name'],
+    [{ tool_calls: { 0: { function: { name: 'f' } } } }, 'tool_calls must be a list.'],
+    [{ function_call: { arguments: '{}' } }, 'function_call.name must be a text.'],
+  ])('name what no template can write (%#)', async (more, problem) => {
+    const folder = mkdtempSync(join(tmpdir(), 'rows-'));
+    try {
+      const source = join(folder, 'train.jsonl');
+      const choice = { finish_reason: 'stop', message: { role: 'assistant', content: null, ...more } };
+      writeFileSync(source, `\n${JSON.stringify({ messages: [{ role: 'user', content: 'one?' }, choice] })}`);
+      const limits = { maxRows: 9, maxRowBytes: 9999, maxGroupBytes: 0, maxFieldBytes: 0, maxTrajectories: 0 };
+      await expect(readRows(source, join(folder, 'content'), { ...limits, vocabSize: 9 })).rejects.toMatchObject({
+        details: [{ msg: expect.stringContaining(`Line 2 of the training data messages[1].${problem}`) as string }],
+      });
     } finally {
       rmSync(folder, { recursive: true });
     }

@@ -5,7 +5,7 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
-import { findPartFault, findSizeFault } from '../chat-parts.ts';
+import { findMessageFault, findSizeFault } from '../chat-parts.ts';
 import { messageOf, ROLES, type HistoryElement, type MessageElement } from '../trajectories.ts';
 import type { IntakeSettings, RowsRead } from './protocol.ts';
 
@@ -132,12 +132,14 @@ function checkMessage(element: unknown, number: number, where: string): MessageE
   if (content !== null && typeof content !== 'string' && !Array.isArray(content)) {
     throw fault(number, `${where}.content must be a text, a list of parts, or null.`);
   }
-  const wrong = findPartFault(content);
-  if (wrong) {
-    const field = wrong.field === null ? '' : `.${wrong.field}`;
-    throw fault(number, `${where}.content[${wrong.index}]${field} ${wrong.problem}`);
-  }
+  const wrong = findMessageFault(message);
+  if (wrong) throw fault(number, `${where}${written(wrong.place)} ${wrong.problem}`);
   return message;
+}
+
+/** `.content[0].text` */
+function written(place: (string | number)[]): string {
+  return place.map((step) => (typeof step === 'number' ? `[${step}]` : `.${step}`)).join('');
 }
 
 /** Brackets outside of strings; JSON.parse would recurse as deep. */
