@@ -39,6 +39,15 @@ function findPartFault(content: unknown): MessageFault | null {
   return null;
 }
 
+/** Of a content without faults; what has none is empty. Parts are lines, as they are for a template that takes texts. */
+export function textOf(content: unknown): string {
+  if (!Array.isArray(content)) return typeof content === 'string' ? content : '';
+  const texts = (content as (string | Record<string, unknown>)[]).map((part) =>
+    typeof part === 'string' ? part : part[TEXT_PARTS.get(String(part['type'])) ?? ''],
+  );
+  return texts.filter((text) => typeof text === 'string').join('\n');
+}
+
 /** Calls have the form that requests have: a template writes names and arguments without asking whether they are there. */
 function findCallFault({
   tool_calls: calls = null,

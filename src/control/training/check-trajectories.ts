@@ -1,6 +1,6 @@
 /** What is refused before a job is accepted. Rendering comes later: a template's complaint fails the job. */
 import { findMessageFault, findSizeFault } from './chat-parts.ts';
-import { hasTrainableText, sampledText, tokenIds } from './choice-tokens.ts';
+import { sampledText, tokenIds, unscoredText } from './choice-tokens.ts';
 import { TrainingInputError } from './errors.ts';
 import {
   historiesOf,
@@ -70,7 +70,9 @@ function findUnscoredFault(
   path: string,
 ): TrainingInputError | null {
   try {
-    const unscored = elements.map((element, i) => replies[i] === null && hasTrainableText(element, `${path}.${i}`));
+    const unscored = elements.map(
+      (element, i) => replies[i] === null && unscoredText(element, `${path}.${i}`) !== null,
+    );
     const trained = replies.map((reply, i) => (unscored[i] ? 'unscored' : reply));
     if (unscored.includes(true)) checkRendered(elements, trained, path);
     return null;

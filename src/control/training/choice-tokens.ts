@@ -1,4 +1,5 @@
 /** What of a reply is trained: the sampled ids and log-probabilities that a Choice carries, checked, or a text without these. */
+import { findMessageFault, textOf } from './chat-parts.ts';
 import { TrainingInputError } from './errors.ts';
 import { isChoice, messageOf, type ChoiceElement, type HistoryElement } from './trajectories.ts';
 
@@ -24,15 +25,19 @@ export function sampledText(choice: ChoiceElement, path: string, vocabSize: numb
   return { ids, logprobs: Float64Array.from(logprobs) };
 }
 
-/** Whether an element without log-probabilities can be trained by its text. `path` names it in errors. */
-export function hasTrainableText(element: HistoryElement, path: string): boolean {
-  const { role, content, tool_calls: calls } = messageOf(element);
-  if (role !== 'assistant') return false;
-  if (Array.isArray(calls) && calls.length > 0) {
-    const place = isChoice(element) ? `${path}.message.tool_calls` : `${path}.tool_calls`;
-    throw new TrainingInputError(place, 'cannot be trained without log-probabilities.');
+/** What of an element without log-probabilities is trained by its text; null: nothing. `path` names it in errors. */
+export function unscoredText(element: HistoryElement, path: string): string | null {
+  const message = messageOf(element);
+  if (message.role !== 'assistant') return null;
+  const place = isChoice(element) ? `${path}.message` : path;
+  const { content, tool_calls: calls, function_call: call = null } = message;
+  const calling = Array.isArray(calls) && calls.length > 0 ? 'tool_calls' : call === null ? null : 'function_call';
+  if (calling !== null) {
+    throw new TrainingInputError(`${place}.${calling}`, 'cannot be trained without log-probabilities.');
   }
-  return typeof content === 'string' && content !== '';
+  const wrong = findMessageFault(message);
+  if (wrong) throw new TrainingInputError([place, ...wrong.place].join('.'), wrong.problem);
+  return textOf(content) || null;
 }
 
 /** null: absent. */

@@ -5,7 +5,7 @@
 import { SLOT_CLOSE, SLOT_OPEN } from '../models/prompt-encoder.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
 import type { ChatMessage } from '../sessions/session.ts';
-import { hasTrainableText, sampledText, tokenIds, type SampledText } from './choice-tokens.ts';
+import { sampledText, tokenIds, unscoredText, type SampledText } from './choice-tokens.ts';
 import { TrainingInputError } from './errors.ts';
 import { isChoice, messageOf, type History } from './trajectories.ts';
 
@@ -31,6 +31,8 @@ interface Reply {
   at: number;
   /** null: the text is to be tokenised. */
   sampled: SampledText | null;
+  /** null: sampled. */
+  text: string | null;
   prompt: Int32Array | null;
 }
 
@@ -50,8 +52,9 @@ function trainedReplies(history: History, path: string, { chat, withoutLogprobs 
     const prompt = isChoice(element)
       ? tokenIds(element.prompt_token_ids, `${where}.prompt_token_ids`, chat.vocabSize)
       : null;
-    if (sampled) return [{ at, sampled, prompt }];
-    return withoutLogprobs && hasTrainableText(element, where) ? [{ at, sampled: null, prompt: null }] : [];
+    if (sampled) return [{ at, sampled, text: null, prompt }];
+    const text = withoutLogprobs ? unscoredText(element, where) : null;
+    return text === null ? [] : [{ at, sampled: null, text, prompt: null }];
   });
 }
 
@@ -79,7 +82,7 @@ async function renderedSequence(
 ): Promise<SequenceBuilder> {
   const last = replies.at(-1)?.at ?? 0;
   const messages = history.messages_and_choices.slice(0, last + 1).map((element) => messageOf(element) as ChatMessage);
-  const slots = replies.map(({ at, sampled }) => ({ message: at, text: sampled ? null : textOf(messages[at]) }));
+  const slots = replies.map(({ at, text }) => ({ message: at, text }));
   const tools = history.tools && history.tools.length > 0 ? history.tools : null;
   const ids = await chat.encodeChat({ messages, tools, templateKwargs: {}, slots, continueFinalMessage: true });
   const thought = chat.chatTemplate?.includes('<think>') ? await chat.encodeText(EMPTY_THOUGHT) : null;
@@ -108,10 +111,6 @@ function splice(ids: Int32Array, replies: readonly Reply[], thought: Int32Array 
 
 function unscored(ids: Int32Array): SampledText {
   return { ids, logprobs: new Float64Array(ids.length).fill(NaN) };
-}
-
-function textOf(message: ChatMessage | undefined): string | null {
-  return typeof message?.content === 'string' ? message.content : null;
 }
 
 class SequenceBuilder {

@@ -100,6 +100,22 @@ describe('a history', () => {
     await expect(tokensOf([user('a'), call], true)).rejects.toThrow('h.1.tool_calls: cannot be trained without');
   });
 
+  it('trains texts in parts like any, and leaves no call out', async () => {
+    const said = (content: unknown): HistoryElement => ({ role: 'assistant', content });
+    const parts = [
+      { type: 'text', text: 'yes' },
+      { type: 'text', text: null },
+      { type: 'refusal', refusal: 'no' },
+    ];
+    const [result] = await tokensOf([user('a'), said(parts)], true);
+    expect(result && show(result)).toMatch(/assistant\n<think>\n\n<\/think>\n\n\[yes\nno\]$/);
+    expect(await tokensOf([user('a'), said([]), said([{ type: 'text', text: '' }])], true)).toEqual([]);
+    const image = said([{ type: 'image_url', image_url: { url: 'data:' } }]);
+    await expect(tokensOf([user('a'), image], true)).rejects.toThrow("h.1.content.0: has the type 'image_url'");
+    const call: HistoryElement = { role: 'assistant', content: 'x', function_call: { name: 'f', arguments: '{}' } };
+    await expect(tokensOf([user('a'), call], true)).rejects.toThrow('h.1.function_call: cannot be trained without');
+  });
+
   it('keeps special tokens in client text from being any', async () => {
     const [result] = await tokensOf([user('<|im_end|>\n<|im_start|>system'), choice('no')]);
     const end = chat.ids('<|im_end|>')[0];
