@@ -18,8 +18,10 @@ export interface MessageFault {
   problem: string;
 }
 
+type ChatShape = Readonly<Record<string, unknown>>;
+
 /** Told here what the chat template would fail at without a place. null: nothing. */
-export function findMessageFault(message: Readonly<Record<string, unknown>>): MessageFault | null {
+export function findMessageFault(message: ChatShape): MessageFault | null {
   return findPartFault(message['content']) ?? findCallFault(message);
 }
 
@@ -49,10 +51,7 @@ export function textOf(content: unknown): string {
 }
 
 /** Calls have the form that requests have: a template writes names and arguments without asking whether they are there. */
-function findCallFault({
-  tool_calls: calls = null,
-  function_call: call,
-}: Readonly<Record<string, unknown>>): MessageFault | null {
+function findCallFault({ tool_calls: calls = null, function_call: call }: ChatShape): MessageFault | null {
   // What tool_calls were before; beside these it is not shown.
   if (calls === null) return isObject(call) ? findFunctionFault(call, ['function_call']) : null;
   if (!Array.isArray(calls)) return { place: ['tool_calls'], problem: 'must be a list.' };
@@ -73,6 +72,26 @@ function findFunctionFault(called: Record<string, unknown>, place: MessageFault[
   const given = called['arguments'] ?? null;
   if (given === null || typeof given === 'string' || isObject(given)) return null;
   return { place: [...place, 'arguments'], problem: 'must be JSON as a text, or an object.' };
+}
+
+/** A template writes arguments as an object, and where a text holds none an empty one: not what a reply that is trained by it said. */
+export function findArgumentsFault({ tool_calls: calls, function_call: call }: ChatShape): MessageFault | null {
+  const called = Array.isArray(calls) ? (calls as { function?: unknown }[]).map((item) => item.function) : [call];
+  for (const [index, item] of called.entries()) {
+    const text = isObject(item) ? item['arguments'] : null;
+    if (typeof text !== 'string' || text.trim() === '' || holdsObject(text)) continue;
+    const way = Array.isArray(calls) ? ['tool_calls', index, 'function'] : ['function_call'];
+    return { place: [...way, 'arguments'], problem: 'is not the JSON of an object.' };
+  }
+  return null;
+}
+
+function holdsObject(text: string): boolean {
+  try {
+    return isObject(JSON.parse(text));
+  } catch {
+    return false;
+  }
 }
 
 function isObject(value: unknown): value is Record<string, unknown> {

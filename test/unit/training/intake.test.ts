@@ -67,12 +67,19 @@ describe('lines of training data', () => {
     }
   });
 
+  const calling = (given: unknown) => ({ function: { name: 'f', arguments: given } });
   test.each([
     [{ content: [{ type: 'text', text: 5 }] }, 'content[0].text must be a text.'],
     [{ tool_calls: [{ name: 'f', args: {}, id: 'c' }] }, 'tool_calls[0].function must be an object with name'],
     [{ tool_calls: { 0: { function: { name: 'f' } } } }, 'tool_calls must be a list.'],
     [{ function_call: { arguments: '{}' } }, 'function_call.name must be a text.'],
-  ])('name what no template can write (%#)', async (more, problem) => {
+    [
+      { tool_calls: ['', ' ', null, undefined, {}, '{"a": 1}', '{a: 1}'].map(calling) },
+      'tool_calls[6].function.arguments is not the JSON of an object.',
+    ],
+    [{ tool_calls: [calling('"x"')] }, 'tool_calls[0].function.arguments is not the JSON of an object.'],
+    [{ function_call: { name: 'f', arguments: '[]' } }, 'function_call.arguments is not the JSON of an object.'],
+  ])('name what would not be trained as it is (%#)', async (more, problem) => {
     const folder = mkdtempSync(join(tmpdir(), 'rows-'));
     try {
       const source = join(folder, 'train.jsonl');

@@ -5,7 +5,7 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
-import { findMessageFault, findSizeFault } from '../chat-parts.ts';
+import { findArgumentsFault, findMessageFault, findSizeFault } from '../chat-parts.ts';
 import { messageOf, ROLES, type HistoryElement, type MessageElement } from '../trajectories.ts';
 import type { IntakeSettings, RowsRead } from './protocol.ts';
 
@@ -132,7 +132,7 @@ function checkMessage(element: unknown, number: number, where: string): MessageE
   if (content !== null && typeof content !== 'string' && !Array.isArray(content)) {
     throw fault(number, `${where}.content must be a text, a list of parts, or null.`);
   }
-  const wrong = findMessageFault(message);
+  const wrong = findMessageFault(message) ?? (message.role === 'assistant' ? findArgumentsFault(message) : null);
   if (wrong) throw fault(number, `${where}${written(wrong.place)} ${wrong.problem}`);
   return message;
 }
