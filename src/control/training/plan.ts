@@ -23,4 +23,6 @@ export interface JobPlan {
   prepare(context: Omit<StepContext, 'logprobs'>): Promise<Float32Array | null>;
   /** Step `index` from 0. The same index with the same weights gives the same result. */
   step(index: number, context: StepContext): Promise<StepMetrics>;
+  /** Closes what it holds open; a step opens it again. */
+  close(): Promise<void>;
 }

@@ -95,6 +95,10 @@ export class RlPlan implements JobPlan {
     };
   }
 
+  close(): Promise<void> {
+    return Promise.resolve();
+  }
+
   /** Forward, loss, backward; the gradients of a step's rows are averaged. */
   async #row(row: RlRow, index: number, rowsOfStep: number, context: StepContext): Promise<RowLoss> {
     const { session, check } = context;

@@ -172,7 +172,11 @@ export class JobRunner {
     try {
       const room = from.room ?? (from.step === 0 ? session.room : ENDLESS_ROOM);
       const plan = await planFor(room);
-      return { plan, end: await this.#drive(job, plan, { ...from, room }, session, signal) };
+      try {
+        return { plan, end: await this.#drive(job, plan, { ...from, room }, session, signal) };
+      } finally {
+        await plan.close();
+      }
     } finally {
       signal.removeEventListener('abort', close);
       session.close();

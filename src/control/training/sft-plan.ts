@@ -68,6 +68,10 @@ class SftPlan implements JobPlan {
     };
   }
 
+  close(): Promise<void> {
+    return this.#reader.close();
+  }
+
   /** Token mean over the whole batch. A batch without tokens to train changes nothing. */
   async #train(sequences: TrainSequence[], learningRate: number, context: StepContext): Promise<StepMetrics> {
     const tokens = trainableTokens(sequences);
@@ -116,11 +120,18 @@ class BatchReader {
 
   async batch(index: number): Promise<DataLine[]> {
     if (!this.#lines || index < this.#next) {
+      await this.close();
       this.#lines = readLines(this.#open());
       this.#next = 0;
     }
     while (this.#next < index) await this.#read();
     return this.#read();
+  }
+
+  async close(): Promise<void> {
+    const lines = this.#lines;
+    this.#lines = null;
+    await lines?.return(undefined);
   }
 
   async #read(): Promise<DataLine[]> {

@@ -1,8 +1,10 @@
 /** The cutter of large bodies agrees with JSON.parse wherever it is cut; names of models; the memory of samples. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { randomBytes } from 'node:crypto';
+import { mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
+import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { readContent } from '../../../src/control/training/intake/content.ts';
 import { JsonSplitter, type SplitterLimits } from '../../../src/control/training/intake/json-splitter.ts';
@@ -94,6 +96,33 @@ describe('lines of training data', () => {
     }
   });
 });
+
+test('stored content that is read in part leaves no file open', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'content-'));
+  const openFiles = () =>
+    readdirSync('/proc/self/fd').filter((fd) => readlink(`/proc/self/fd/${fd}`).startsWith(folder)).length;
+  try {
+    const file = join(folder, 'content');
+    // More than the streams between the file and its reader hold.
+    writeFileSync(file, gzipSync(randomBytes(2 ** 20)));
+    for await (const bytes of readContent(file)) {
+      expect([bytes.length > 0, openFiles()]).toEqual([true, 1]);
+      break;
+    }
+    await expect.poll(openFiles).toBe(0);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+/** Empty for a descriptor that is closed by now. */
+function readlink(path: string): string {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return '';
+  }
+}
 
 describe('JsonSplitter', () => {
   const texts = [

@@ -87,6 +87,29 @@ describe('an SFT job', () => {
     }
   });
 
+  it('leaves its data closed, also where it stops in the middle', async () => {
+    for (const writes of [Infinity, 3]) {
+      const ports = memory(LINES.join('\n'));
+      let opens = 0;
+      let closes = 0;
+      ports.inputs.trainingData = async function* () {
+        opens++;
+        try {
+          for (const text of LINES) yield Buffer.from(`${text}\n`);
+        } finally {
+          closes++;
+        }
+      };
+      ports.beforeWrite = () => {
+        if (ports.log.length === writes) throw new Error('killed');
+      };
+      const ended = run(ports, sft({ batch_size: 1 }));
+      await (writes === 3 ? expect(ended).rejects.toThrow('killed') : expect(ended).resolves.toBe('ended'));
+      // Once to count, once to train.
+      expect([opens, closes]).toEqual([2, 2]);
+    }
+  });
+
   it('drops what is too long; an empty batch changes nothing', async () => {
     const ports = memory([line('x '.repeat(2000), 'yes'), LINES[1]].join('\n'));
     expect(await run(ports, sft({ batch_size: 1, learning_rate: 0.05 }))).toBe('ended');

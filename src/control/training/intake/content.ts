@@ -9,6 +9,8 @@ export function readContent(file: string): AsyncIterable<Buffer> {
   const source = createReadStream(file);
   const gunzip = createGunzip();
   source.on('error', (error) => gunzip.destroy(error));
+  // Whoever stops reading in the middle leaves no file open, whose room on the disk would outlive it.
+  gunzip.on('close', () => source.destroy());
   return source.pipe(gunzip);
 }
 
