@@ -5,6 +5,7 @@
 import { Tokenizer } from '@huggingface/tokenizers';
 import { ModelError } from './errors.ts';
 import { isObject } from './json-file.ts';
+import { exactPreTokenizer } from './pre-tokenizer.ts';
 import { TOKENIZER_FILE, type TokenizerFiles } from './tokenizer-files.ts';
 import { SpecialSplitter } from './special-splitter.ts';
 
@@ -94,8 +95,8 @@ function createLibrary(files: TokenizerFiles): Tokenizer {
   const marker = { id: files.vocabulary.length, content: NOT_FIRST, special: false, normalized: false };
   const json = {
     normalizer: null,
-    pre_tokenizer: null,
     ...files.tokenizer,
+    pre_tokenizer: exactPreTokenizer(files.tokenizer['pre_tokenizer']),
     post_processor: null,
     decoder: null,
     added_tokens: [...ordinary, marker],

@@ -8,6 +8,16 @@ interface TrieNode {
 
 export type Piece = { kind: 'text'; text: string; atStart: boolean } | { kind: 'token'; id: number };
 
+/** Unicode's, as the original has it: JavaScript's \s has U+FEFF as well and lacks U+0085. */
+const SPACE = /\p{White_Space}/u;
+
+/** Where the white space before `at` begins. */
+function endOfWords(text: string, from: number, at: number): number {
+  let end = at;
+  while (end > from && SPACE.test(text[end - 1] ?? '')) end--;
+  return end;
+}
+
 export class SpecialSplitter {
   readonly #root: TrieNode = { next: new Map(), token: null };
 
@@ -38,10 +48,10 @@ export class SpecialSplitter {
         continue;
       }
       // A token may take the white space around it (lstrip, rstrip).
-      pushText(token.lstrip ? from + text.slice(from, at).trimEnd().length : at);
+      pushText(token.lstrip ? endOfWords(text, from, at) : at);
       pieces.push({ kind: 'token', id: token.id });
       at += token.content.length;
-      if (token.rstrip) while (at < text.length && /\s/.test(text[at] ?? '')) at++;
+      if (token.rstrip) while (at < text.length && SPACE.test(text[at] ?? '')) at++;
       from = at;
     }
     pushText(text.length);
