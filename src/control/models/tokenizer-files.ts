@@ -1,4 +1,5 @@
 /** tokenizer.json, tokenizer_config.json and the chat template, read and checked before any library sees them. */
+import { join } from 'node:path';
 import { ModelError } from './errors.ts';
 import { Fields, show } from './fields.ts';
 import { isObject, readModelJson, readModelText, type JsonObject } from './json-file.ts';
@@ -6,6 +7,9 @@ import { isObject, readModelJson, readModelText, type JsonObject } from './json-
 export const TOKENIZER_FILE = 'tokenizer.json';
 export const TOKENIZER_CONFIG_FILE = 'tokenizer_config.json';
 const TEMPLATE_FILE = 'chat_template.jinja';
+const MORE_TEMPLATES = 'additional_chat_templates';
+/** As transformers calls the template of chats that have tools. */
+export const TOOL_TEMPLATE = 'tool_use';
 
 const MAX_TOKENIZER_BYTES = 64 * 1024 * 1024;
 const MAX_CONFIG_BYTES = 16 * 1024 * 1024;
@@ -31,6 +35,8 @@ export interface TokenizerFiles {
   vocabulary: string[];
   addedTokens: AddedToken[];
   chatTemplate: string | null;
+  /** For chats with tools, where the model has another one for them. */
+  toolTemplate: string | null;
   /** bos_token, eos_token, ... for the template. */
   specialTokens: Record<string, string>;
 }
@@ -46,7 +52,7 @@ export async function readTokenizerFiles(directory: string, vocabSize: number): 
     config,
     vocabulary: readVocabularyTexts(tokenizer, addedTokens, vocabSize),
     addedTokens,
-    chatTemplate: await readChatTemplate(directory, config),
+    ...(await readTemplates(directory, config)),
     specialTokens: readSpecialTokens(config),
   };
 }
@@ -111,22 +117,32 @@ function place(byId: Map<number, string>, id: unknown, text: string, vocabSize: 
   byId.set(id, text);
 }
 
-/** chat_template.jinja wins over tokenizer_config.json; of several named templates `default` is taken. */
-async function readChatTemplate(directory: string, config: JsonObject): Promise<string | null> {
-  const file = await readModelText(directory, TEMPLATE_FILE, MAX_TEMPLATE_BYTES);
-  if (file !== null) return file;
+type Templates = Pick<TokenizerFiles, 'chatTemplate' | 'toolTemplate'>;
+
+/** Files of templates win over tokenizer_config.json, which has one or a list of named ones. */
+async function readTemplates(directory: string, config: JsonObject): Promise<Templates> {
   const value = config['chat_template'] ?? null;
-  const template = Array.isArray(value) ? namedTemplate(value) : value;
+  const named = (name: string): unknown => (Array.isArray(value) ? namedTemplate(value, name) : null);
+  const file = await readModelText(directory, TEMPLATE_FILE, MAX_TEMPLATE_BYTES);
+  const toolFile = await readModelText(join(directory, MORE_TEMPLATES), `${TOOL_TEMPLATE}.jinja`, MAX_TEMPLATE_BYTES);
+  const toolTemplate = toolFile ?? (file === null ? checkTemplate(named(TOOL_TEMPLATE)) : null);
+  if (file !== null) return { chatTemplate: file, toolTemplate };
+  if (!Array.isArray(value)) return { chatTemplate: checkTemplate(value), toolTemplate };
+  const chatTemplate = checkTemplate(named('default'));
+  if (chatTemplate === null) throw new ModelError(TOKENIZER_CONFIG_FILE, "chat_template has no template named 'default'.");
+  return { chatTemplate, toolTemplate };
+}
+
+function checkTemplate(template: unknown): string | null {
   if (template === null) return null;
   if (typeof template !== 'string') throw new ModelError(TOKENIZER_CONFIG_FILE, 'chat_template must be a string or a list of named templates.');
   if (template.length > MAX_TEMPLATE_BYTES) throw new ModelError(TOKENIZER_CONFIG_FILE, 'chat_template is too long.');
   return template;
 }
 
-function namedTemplate(list: unknown[]): unknown {
-  const entry = list.find((item) => isObject(item) && item['name'] === 'default');
-  if (!isObject(entry)) throw new ModelError(TOKENIZER_CONFIG_FILE, "chat_template has no template named 'default'.");
-  return entry['template'] ?? null;
+function namedTemplate(list: unknown[], name: string): unknown {
+  const entry = list.find((item) => isObject(item) && item['name'] === name);
+  return isObject(entry) ? (entry['template'] ?? null) : null;
 }
 
 const SPECIAL_NAMES = ['bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token', 'cls_token', 'mask_token'];

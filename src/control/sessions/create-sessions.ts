@@ -64,7 +64,7 @@ export async function createSessions(options: SessionsOptions): Promise<ModelSes
     vocabSize,
     chatTemplate: files.chatTemplate,
     templateKwargs: options.templateKwargs ?? {},
-    parsers: chooseParsers(options, files.chatTemplate),
+    parsers: chooseParsers(options, files),
   });
 }
 

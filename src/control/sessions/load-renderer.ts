@@ -11,8 +11,11 @@ import type { WorkerSettings } from './worker-protocol.ts';
 export async function loadPromptRenderer(settings: WorkerSettings): Promise<PromptRenderer> {
   const { tokenizer: files } = await readModelTexts(settings.modelPath);
   const longestToken = files.vocabulary.reduce((longest, text) => Math.max(longest, text.length), 1);
+  const template = (source: string | null): ChatTemplate | null =>
+    source === null ? null : compile(source, basename(settings.modelPath));
   return new PromptRenderer({
-    template: files.chatTemplate === null ? null : compile(files.chatTemplate, basename(settings.modelPath)),
+    template: template(files.chatTemplate),
+    toolTemplate: template(files.toolTemplate),
     encoder: new PromptEncoder(files),
     specialTokens: files.specialTokens,
     specialTexts: files.addedTokens.filter((token) => token.special).map((token) => token.content),

@@ -21,6 +21,8 @@ export interface RenderedPrompt {
 
 export interface PromptParts {
   template: ChatTemplate | null;
+  /** For chats with tools; null: the same. */
+  toolTemplate: ChatTemplate | null;
   encoder: PromptEncoder;
   /** bos_token, eos_token, ... */
   specialTokens: Record<string, string>;
@@ -92,7 +94,7 @@ export class PromptRenderer {
   }
 
   #renderChat(input: ChatInput): { text: string; mark: string } {
-    const template = this.#template(input.render.chatTemplate);
+    const template = this.#template(input.render.chatTemplate, input.render.tools);
     const { tools, documents, templateKwargs: kwargs, addGenerationPrompt, continueFinalMessage } = input.render;
     checkKwargs(kwargs);
     this.#checkWritable(input.messages);
@@ -117,7 +119,7 @@ export class PromptRenderer {
 
   /** The text shows one character per open text; the ids have SLOT_OPEN, that text's ids and SLOT_CLOSE in its place. */
   #renderOpen(chat: OpenChat): RenderedPrompt {
-    const template = this.#template(null);
+    const template = this.#template(null, chat.tools);
     checkKwargs(chat.templateKwargs);
     this.#checkWritable(openMessages(chat, ''));
     const { tools, templateKwargs: kwargs } = chat;
@@ -146,9 +148,10 @@ export class PromptRenderer {
   }
 
   /** Clients that send a template send the same one again and again. */
-  #template(source: string | null): ChatTemplate {
+  #template(source: string | null, tools: unknown[] | null): ChatTemplate {
     if (source === null) {
-      if (this.#parts.template) return this.#parts.template;
+      const own = (tools && this.#parts.toolTemplate) ?? this.#parts.template;
+      if (own) return own;
       throw new SessionError('bad_request', NO_TEMPLATE, 'messages');
     }
     if (this.#requested?.source !== source) this.#requested = compileRequested(source);

@@ -7,6 +7,7 @@ import {
   type ToolMode,
   type ToolParserName,
 } from './parsers/create-parser.ts';
+import type { TokenizerFiles } from '../models/tokenizer-files.ts';
 import { detectParsers } from './parsers/detect-parsers.ts';
 import type { OutputParser } from './parsers/output-parser.ts';
 import { promptReasoning, promptReasoningAtEnd, type PromptReasoning } from './parsers/reasoning.ts';
@@ -27,12 +28,13 @@ export interface ModelParsers {
 
 export function chooseParsers(
   options: Pick<SessionsOptions, 'toolParser' | 'reasoningParser'>,
-  chatTemplate: string | null,
+  { chatTemplate, toolTemplate }: Pick<TokenizerFiles, 'chatTemplate' | 'toolTemplate'>,
 ): ModelParsers {
   const { toolParser = 'auto', reasoningParser = 'auto' } = options;
   const found = detectParsers(chatTemplate ?? '');
+  const calls = toolTemplate === null ? found : detectParsers(toolTemplate);
   return {
-    tool: toolParser === 'auto' ? found.tool : toolParser,
+    tool: toolParser === 'auto' ? calls.tool : toolParser,
     reasoning: reasoningParser === 'auto' ? found.reasoning : reasoningParser,
   };
 }

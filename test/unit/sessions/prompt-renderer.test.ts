@@ -22,6 +22,7 @@ const OPTIONS: RenderOptions = {
 async function renderer(template: string | null, specialTexts = ['<s>', '</s>']): Promise<PromptRenderer> {
   return new PromptRenderer({
     template: template === null ? null : new ChatTemplate(template),
+    toolTemplate: null,
     encoder: new PromptEncoder(await byteFiles()),
     specialTokens: { bos_token: '<s>' },
     specialTexts,

@@ -5,7 +5,14 @@
 import { ModelError } from '../errors.ts';
 import { Fields, show } from '../fields.ts';
 import { parseJsonObject, type JsonObject } from '../json-file.ts';
-import { MAX_TEMPLATE_BYTES, readAddedTokens, readVocabularyTexts, type AddedToken, type TokenizerFiles } from '../tokenizer-files.ts';
+import {
+  MAX_TEMPLATE_BYTES,
+  readAddedTokens,
+  readVocabularyTexts,
+  TOOL_TEMPLATE,
+  type AddedToken,
+  type TokenizerFiles,
+} from '../tokenizer-files.ts';
 import type { GgufHeader } from './header.ts';
 import { PRE_TOKENIZERS } from './pre-tokenizers.ts';
 import { mergesOf } from './spm-merges.ts';
@@ -61,15 +68,22 @@ function underKey<T>(metadata: Fields, key: string, read: () => T): T {
   }
 }
 
-function common(metadata: Fields, vocabulary: GgufVocabulary): Pick<TokenizerFiles, 'config' | 'chatTemplate' | 'specialTokens'> {
-  const template = metadata.string(TEMPLATE) ?? null;
-  if (template !== null && template.length > MAX_TEMPLATE_BYTES) metadata.fail(TEMPLATE, 'is too long.');
+type Common = Pick<TokenizerFiles, 'config' | 'chatTemplate' | 'toolTemplate' | 'specialTokens'>;
+
+function common(metadata: Fields, vocabulary: GgufVocabulary): Common {
   const specialTokens: Record<string, string> = {};
   for (const [role, id] of vocabulary.roles) {
     const name = TEMPLATE_NAMES[role];
     if (name !== undefined) specialTokens[name] = vocabulary.tokens[id] ?? '';
   }
-  return { config: {}, chatTemplate: template, specialTokens };
+  const chatTemplate = templateAt(metadata, TEMPLATE);
+  return { config: {}, chatTemplate, toolTemplate: templateAt(metadata, `${TEMPLATE}.${TOOL_TEMPLATE}`), specialTokens };
+}
+
+function templateAt(metadata: Fields, key: string): string | null {
+  const template = metadata.string(key) ?? null;
+  if (template !== null && template.length > MAX_TEMPLATE_BYTES) metadata.fail(key, 'is too long.');
+  return template;
 }
 
 function build(metadata: Fields, vocabulary: GgufVocabulary): TokenizerFiles {
