@@ -6,6 +6,9 @@ import { isObject, readModelJson, readModelText, type JsonObject } from './json-
 
 export const TOKENIZER_FILE = 'tokenizer.json';
 export const TOKENIZER_CONFIG_FILE = 'tokenizer_config.json';
+/** Of older directories: bos_token and the like, and tokens (text -> id) that tokenizer.json need not have. */
+const ROLES_FILE = 'special_tokens_map.json';
+const LATER_TOKENS_FILE = 'added_tokens.json';
 const TEMPLATE_FILE = 'chat_template.jinja';
 const MORE_TEMPLATES = 'additional_chat_templates';
 /** As transformers calls the template of chats that have tools. */
@@ -43,9 +46,12 @@ export interface TokenizerFiles {
 
 /** `vocabSize`: rows of the embedding; a token without a row is refused. */
 export async function readTokenizerFiles(directory: string, vocabSize: number): Promise<TokenizerFiles> {
-  const tokenizer = await readModelJson(directory, TOKENIZER_FILE, MAX_TOKENIZER_BYTES);
-  if (!tokenizer) throw new ModelError(TOKENIZER_FILE, 'is missing.');
-  const config = (await readModelJson(directory, TOKENIZER_CONFIG_FILE, MAX_CONFIG_BYTES)) ?? {};
+  const stored = await readModelJson(directory, TOKENIZER_FILE, MAX_TOKENIZER_BYTES);
+  if (!stored) throw new ModelError(TOKENIZER_FILE, 'is missing.');
+  const roles = await readModelJson(directory, ROLES_FILE, MAX_CONFIG_BYTES);
+  const config = { ...roles, ...(await readModelJson(directory, TOKENIZER_CONFIG_FILE, MAX_CONFIG_BYTES)) };
+  const later = await readModelJson(directory, LATER_TOKENS_FILE, MAX_CONFIG_BYTES);
+  const tokenizer = withLaterTokens(stored, config, later ?? {}, vocabSize);
   const addedTokens = readAddedTokens(tokenizer);
   return {
     tokenizer,
@@ -55,6 +61,30 @@ export async function readTokenizerFiles(directory: string, vocabSize: number): 
     ...(await readTemplates(directory, config)),
     specialTokens: readSpecialTokens(config),
   };
+}
+
+/** tokenizer.json with the tokens that only the other files name, as transformers adds them. One without a row cannot occur: it stays out. */
+function withLaterTokens(tokenizer: JsonObject, config: JsonObject, later: JsonObject, vocabSize: number): JsonObject {
+  const added: unknown = tokenizer['added_tokens'] ?? [];
+  const described = config['added_tokens_decoder'] ?? {};
+  if (!Array.isArray(added) || !isObject(described)) return tokenizer;
+  const special = new Set<unknown>(Object.values(readSpecialTokens(config)));
+  for (const token of listOf(config['additional_special_tokens'])) special.add(isObject(token) ? token['content'] : token);
+  const known = new Set(added.map((token: unknown) => (isObject(token) ? token['content'] : undefined)));
+  const entries: JsonObject[] = [
+    ...Object.entries(described).map(([id, token]) => ({ ...(isObject(token) && token), id: Number(id) })),
+    ...Object.entries(later).map(([content, id]) => ({ id, content, special: special.has(content) })),
+  ];
+  const missing = entries.filter(({ id, content }) => {
+    const isNew = !known.has(content) && !(typeof id === 'number' && id >= vocabSize);
+    known.add(content);
+    return isNew;
+  });
+  return missing.length === 0 ? tokenizer : { ...tokenizer, added_tokens: [...(added as unknown[]), ...missing] };
+}
+
+function listOf(value: unknown): unknown[] {
+  return Array.isArray(value) ? value : [];
 }
 
 function fail(problem: string): never {
