@@ -44,9 +44,10 @@ export interface Weights {
   tensors: Map<string, StoredTensor>;
 }
 
+/** One file wins over an index, as in transformers: a model saved again may leave the index of what was there before. */
 export async function readWeights(directory: string): Promise<Weights> {
-  const index = await readModelJson(directory, INDEX_FILE, MAX_INDEX_BYTES);
-  const single = index ? null : await resolveModelFile(directory, SINGLE_FILE);
+  const single = await resolveModelFile(directory, SINGLE_FILE);
+  const index = single ? null : await readModelJson(directory, INDEX_FILE, MAX_INDEX_BYTES);
   if (!index && !single) {
     throw new ModelError(SINGLE_FILE, `is missing, and there is no ${INDEX_FILE}.`);
   }

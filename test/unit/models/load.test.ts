@@ -58,6 +58,14 @@ describe('a model directory', () => {
     expect((await loadModel(directory)).digest).not.toBe(before);
   });
 
+  it('reads the one file where an old index lies beside it', async () => {
+    const directory = writeModel();
+    const map = { weight_map: { 'model.norm.weight': 'model-00001-of-00002.safetensors' } };
+    writeFileSync(join(directory, 'model.safetensors.index.json'), JSON.stringify(map));
+    const { files } = await loadModel(directory);
+    expect(files).toEqual([join(directory, 'model.safetensors')]);
+  });
+
   it('reads shards by their index', async () => {
     const directory = writeModel({ tensors: null });
     const all = [...shapes()];
