@@ -248,6 +248,39 @@ export const mutations = [
     tests: ['test/unit/models/adapter-files.test.ts', 'test/api/adapters.test.ts'],
   },
   {
+    name: 'spaces that Metaspace does not cut',
+    edits: [
+      {
+        file: 'src/control/models/pre-tokenizer.ts',
+        search: "fields.boolean('split', true)",
+        replace: "fields.boolean('split', false)",
+      },
+    ],
+    tests: ['test/unit/models/pre-tokenizer.test.ts'],
+  },
+  {
+    name: 'chats with tools in the template of those without',
+    edits: [
+      {
+        file: 'src/control/sessions/prompt-renderer.ts',
+        search: '(tools && this.#parts.toolTemplate) ?? this.#parts.template',
+        replace: 'this.#parts.template',
+      },
+    ],
+    tests: ['test/unit/sessions/tool-template.test.ts'],
+  },
+  {
+    name: 'tokens of added_tokens.json left out',
+    edits: [
+      {
+        file: 'src/control/models/tokenizer-files.ts',
+        search: '...Object.entries(later).map(',
+        replace: '...Object.entries({} as JsonObject).map(',
+      },
+    ],
+    tests: ['test/unit/models/later-tokens.test.ts'],
+  },
+  {
     name: "an adapter's scale left out",
     edits: [{ file: 'native/src/simd/lora_body.h', search: 'args.scale * horizontal_sum', replace: 'horizontal_sum' }],
     tests: ['test/native/adapters.test.ts'],
