@@ -110,6 +110,9 @@ test('stored content that is read in part leaves no file open', async () => {
       break;
     }
     await expect.poll(openFiles).toBe(0);
+    const unread = readContent(file);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    expect([openFiles(), typeof unread.next]).toEqual([0, 'function']);
   } finally {
     rmSync(folder, { recursive: true });
   }

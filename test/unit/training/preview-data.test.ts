@@ -1,5 +1,5 @@
 /** Logs and run history over HTTP; uploads that are large, slow, broken or hostile. */
-import { readdirSync } from 'node:fs';
+import { readdirSync, readlinkSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
@@ -16,6 +16,15 @@ afterAll(() => plane?.end());
 
 const logPath = (id: string) => `/v1/preview/models/${id}/log`;
 const drafts = () => readdirSync(join(plane.dataDir, 'blobs', 'drafts'));
+/** Files of artifacts that this process holds open. */
+const openArtifacts = () =>
+  readdirSync('/proc/self/fd').filter((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`).startsWith(join(plane.dataDir, 'blobs', 'uploads'));
+    } catch {
+      return false;
+    }
+  });
 
 describe('log', () => {
   test('stores what it was sent, measures it, and gives it back', async () => {
@@ -233,6 +242,10 @@ describe('uploads', () => {
 
   test('of one entity are bounded, and keep no other out', async () => {
     const { id } = await createModel(plane, 'crowded');
+    const made = await plane.ok('/v1/preview/artifacts', { project: 'p', name: 'crowded' });
+    const artifact = `/v1/preview/artifacts/${String(made['id'])}`;
+    await plane.call(`${artifact}/files/train.jsonl`, { method: 'PUT', body: 'x'.repeat(1000) });
+    const { url } = await plane.ok(`${artifact}/commit`, {});
     const open = Array.from({ length: 32 }, () => {
       const socket = connect(plane.port, '127.0.0.1');
       socket.write(`${head(logPath(id), 'Content-Length: 100')}{`);
@@ -243,6 +256,11 @@ describe('uploads', () => {
     const refused = await plane.post(logPath(id), body);
     expect(refused.status).toBe(503);
     expect(refused.headers.get('retry-after')).toBe('1');
+    const sft = { model_id: id, training_data_url: url };
+    for (let i = 0; i < 3; i++) expect((await plane.post('/v1/preview/sft-training-jobs', sft)).status).toBe(503);
+    // The data of a job that was not let in are not opened.
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    expect(openArtifacts()).toEqual([]);
     const model = { project: 'p', name: 'quiet', base_model: BASE };
     const theirs = await plane.post('/v1/preview/models', model, plane.as('rivals'));
     const { id: other } = (await theirs.json()) as { id: string };

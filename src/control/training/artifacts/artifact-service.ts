@@ -166,7 +166,7 @@ export class ArtifactService {
   ): Promise<AsyncIterable<Uint8Array> | null> {
     const artifact = await this.#options.repository.findVersion(entity, project, name, version);
     const file = artifact?.files.find((candidate) => DATA_FILES.includes(candidate.name));
-    return file === undefined ? null : createReadStream(this.#options.blobs.path(file.blobKey, CONTENT));
+    return file === undefined ? null : readLater(this.#options.blobs.path(file.blobKey, CONTENT));
   }
 
   /** Those that were not committed in their time. */
@@ -216,4 +216,9 @@ function toView(artifact: StoredArtifact): ArtifactView {
     createdAt,
     files: artifact.files.map((file) => ({ name: file.name, bytes: file.bytes, sha256: file.sha256 })),
   };
+}
+
+/** Opens the file when it is first read: the reader may be refused before. */
+async function* readLater(path: string): AsyncGenerator<Uint8Array> {
+  yield* createReadStream(path) as AsyncIterable<Uint8Array>;
 }

@@ -5,13 +5,13 @@ import type { TrajectoryGroup } from '../trajectories.ts';
 
 const LINE_FEED = 0x0a;
 
-export function readContent(file: string): AsyncIterable<Buffer> {
+/** Opens the file when it is first read; whoever stops in the middle leaves none open, whose room on the disk would outlive it. */
+export async function* readContent(file: string): AsyncGenerator<Buffer> {
   const source = createReadStream(file);
   const gunzip = createGunzip();
   source.on('error', (error) => gunzip.destroy(error));
-  // Whoever stops reading in the middle leaves no file open, whose room on the disk would outlive it.
   gunzip.on('close', () => source.destroy());
-  return source.pipe(gunzip);
+  yield* source.pipe(gunzip) as AsyncIterable<Buffer>;
 }
 
 /** A large group takes a second to parse: not for a thread that serves. */
