@@ -1,8 +1,10 @@
 /** The Koa application: middleware in order, one route per endpoint. */
+import { getHeapStatistics } from 'node:v8';
 import Router from '@koa/router';
 import Koa, { type Middleware } from 'koa';
 import type { ApiDeps } from './deps.ts';
 import { ApiError } from './errors.ts';
+import { AnswerRoom } from './generation/answer-room.ts';
 import { authenticate } from './middleware/auth.ts';
 import { BodyReader } from './middleware/body.ts';
 import { errorResponses } from './middleware/errors.ts';
@@ -60,9 +62,13 @@ const MAX_SHOWN_PATH = 200;
 export function createApp(deps: ApiDeps, readerIdleMs = READER_IDLE_MS): Koa {
   const app = new Koa();
   app.on('error', (error: unknown) => logUnexpected(deps, error));
-  const { maxBodyBytes, maxStreamBufferBytes } = deps.settings;
-  const streamBuffers = new StreamBuffers(maxStreamBufferBytes);
-  const router = makeRouter({ ...deps, bodies: new BodyReader(maxBodyBytes), streamBuffers });
+  const { maxBodyBytes, maxStreamBufferBytes, maxAnswerBytes } = deps.settings;
+  const router = makeRouter({
+    ...deps,
+    bodies: new BodyReader(maxBodyBytes),
+    streamBuffers: new StreamBuffers(maxStreamBufferBytes),
+    answerRoom: new AnswerRoom(maxAnswerBytes, getHeapStatistics().heap_size_limit),
+  });
   app.use(cutStalledReaders(readerIdleMs));
   app.use(countRequests(deps));
   app.use(errorResponses(deps.log));

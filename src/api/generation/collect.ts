@@ -1,8 +1,7 @@
 /** Gathers a whole answer per choice. */
-import { deltaBytes } from '../../control/sessions/generation.ts';
 import { joinCall, type ToolCall } from '../../control/sessions/parsers/output-parser.ts';
 import type { ChoiceDelta, ChoiceFinish, TokenLogprob } from '../../control/sessions/session.ts';
-import { ApiError } from '../errors.ts';
+import { deltaBytes, type AnswerBytes } from './answer-room.ts';
 
 export interface WholeChoice {
   text: string;
@@ -14,11 +13,11 @@ export interface WholeChoice {
   stopReason: string | number | null;
 }
 
-/** `maxBytes`: of the whole answer, roughly. Beyond it the generation ends. */
+/** `room`: of the whole answer. Where it has no more, the generation ends. */
 export async function collectChoices(
   deltas: AsyncIterable<ChoiceDelta>,
   count: number,
-  maxBytes: number,
+  room: AnswerBytes,
 ): Promise<WholeChoice[]> {
   const pieces: string[][] = Array.from({ length: count }, () => []);
   const choices = pieces.map((): WholeChoice => ({
@@ -30,10 +29,8 @@ export async function collectChoices(
     finish: 'abort',
     stopReason: null,
   }));
-  let bytes = 0;
   for await (const delta of deltas) {
-    bytes += deltaBytes(delta);
-    if (bytes > maxBytes) throw tooLarge(maxBytes);
+    room.grow(deltaBytes(delta));
     const choice = choices[delta.index];
     if (choice === undefined) throw new Error(`A delta names choice ${delta.index} of ${count}.`);
     pieces[delta.index]?.push(delta.text);
@@ -46,11 +43,4 @@ export async function collectChoices(
   }
   choices.forEach((choice, index) => (choice.text = (pieces[index] ?? []).join('')));
   return choices;
-}
-
-function tooLarge(maxBytes: number): ApiError {
-  const message =
-    `The answer has grown beyond ${maxBytes} bytes (--max-answer-size): ask for a stream, ` +
-    'or for fewer choices, tokens or log-probabilities.';
-  return new ApiError('answer_too_large', message);
 }

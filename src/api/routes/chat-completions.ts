@@ -1,5 +1,6 @@
 import type { Context, Middleware } from 'koa';
 import { chatCompletionFields } from '../../schemas/chat-completion.ts';
+import { scoreBytes } from '../generation/answer-room.ts';
 import { collectChoices, type WholeChoice } from '../generation/collect.ts';
 import { ClientWatch, startRun, type Run } from '../generation/run.ts';
 import { recordSamples } from '../generation/sample-record.ts';
@@ -29,24 +30,27 @@ export function chatCompletions(deps: RouteDeps): Middleware {
       await startRun(deps, request.input, request.model, watch.signal),
     );
     if (request.output.stream) return stream(ctx, deps, request, envelope, run);
-    const choices = await collectChoices(run.deltas, run.n, deps.settings.maxAnswerBytes);
+    const room = deps.answerRoom.open(request.input.tenant, ctx.res);
+    const choices = await collectChoices(run.deltas, run.n, room);
     watch.done();
-    answer(ctx, deps, request, envelope, run, choices);
+    const entries = promptEntries([run], [request.input], deps.sessions.vocabSize);
+    room.grow(scoreBytes(entries));
+    answer(ctx, request, envelope, run, choices, entries);
   };
 }
 
 function answer(
   ctx: Context,
-  deps: RouteDeps,
   request: ChatRequest,
   envelope: Envelope,
   run: Run,
   choices: WholeChoice[],
+  entries: number,
 ): void {
   const { role, echo } = request;
   const shape = { role, echo, tools: request.input.reply?.tools ?? 'none' };
   const large = isLarge(choices, {
-    entries: promptEntries([run], [request.input], deps.sessions.vocabSize),
+    entries,
     chars: run.n * echo.length,
     ids: request.output.returnTokenIds ? run.generation.promptIds.length : 0,
   });

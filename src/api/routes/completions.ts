@@ -1,5 +1,6 @@
 import type { Context, Middleware } from 'koa';
 import { completionFields } from '../../schemas/completion.ts';
+import { scoreBytes } from '../generation/answer-room.ts';
 import { collectChoices } from '../generation/collect.ts';
 import { mergeRuns } from '../generation/merge.ts';
 import { ClientWatch, startRuns, type Run } from '../generation/run.ts';
@@ -28,9 +29,11 @@ export function completions(deps: RouteDeps): Middleware {
     const runs = await startRuns(deps, request.inputs, request.model, watch.signal);
     const prompts = promptParts(deps, request, runs);
     if (request.output.stream) return stream(ctx, deps, request, envelope, runs, prompts);
-    const choices = await collectChoices(mergeRuns(runs), runs.length * request.n, deps.settings.maxAnswerBytes);
+    const room = deps.answerRoom.open(input.tenant, ctx.res);
+    const choices = await collectChoices(mergeRuns(runs), runs.length * request.n, room);
     watch.done();
     const entries = promptEntries(runs, request.inputs, deps.sessions.vocabSize);
+    room.grow(scoreBytes(entries));
     if (isLarge(choices, { entries, ...repeatedPrompts(request, runs, prompts) }))
       sendPieces(ctx, largeCompletionResponse(envelope, runs, prompts, choices));
     else ctx.body = completionResponse(envelope, runs, prompts, choices);

@@ -4,6 +4,7 @@ import type { GenerationInput } from '../../control/sessions/session.ts';
 import type { ResolvedModel } from '../../control/models/resolver.ts';
 import { addressText } from '../../control/transfer/transfer.ts';
 import type { ApiDeps } from '../deps.ts';
+import type { AnswerRoom } from '../generation/answer-room.ts';
 import type { AuthState } from '../middleware/auth.ts';
 import type { BodyReader } from '../middleware/body.ts';
 import { resolveModel } from '../requests/model-name.ts';
@@ -17,6 +18,7 @@ import type { StreamBuffers } from '../sse/stream-buffers.ts';
 export interface RouteDeps extends ApiDeps {
   bodies: BodyReader;
   streamBuffers: StreamBuffers;
+  answerRoom: AnswerRoom;
 }
 
 export async function requestContext(ctx: Context, deps: ApiDeps, body: unknown): Promise<RequestContext> {

@@ -44,11 +44,6 @@ interface Reader {
   reject: (error: Error) => void;
 }
 
-/** Rough cost of one entry of a delta. */
-const TOKEN_BYTES = 8;
-const LOGPROB_BYTES = 160;
-const CALL_BYTES = 100;
-
 const DONE: IteratorResult<ChoiceDelta, undefined> = { done: true, value: undefined };
 
 export class RunningGeneration implements Generation {
@@ -218,16 +213,6 @@ export class RunningGeneration implements Generation {
 /** All choices begin with a peer's blocks; the prompt is held once. */
 function kvTransferOf(asked: KvTransferRequest | null, choice: number): { kvTransfer?: KvTransferRequest } {
   return asked === null || ('hold' in asked && choice > 0) ? {} : { kvTransfer: asked };
-}
-
-/** What a delta takes in memory, roughly. */
-export function deltaBytes(
-  piece: Pick<ChoiceDelta, 'text' | 'reasoning' | 'toolCalls' | 'tokenIds' | 'logprobs'>,
-): number {
-  const entries = piece.logprobs.reduce((sum, logprob) => sum + 1 + logprob.top.length, 0);
-  const calls = piece.toolCalls.reduce((sum, call) => sum + CALL_BYTES + (call.arguments?.length ?? 0) * 2, 0);
-  const text = (piece.text.length + piece.reasoning.length) * 2;
-  return text + calls + piece.tokenIds.length * TOKEN_BYTES + entries * LOGPROB_BYTES;
 }
 
 /** The engine's refusals as errors for the client. */
