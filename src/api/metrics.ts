@@ -5,7 +5,7 @@
 import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics, type Metric } from 'prom-client';
 import type { EngineClient } from '../control/engine/client.ts';
 import { PAGE_SIZE } from '../control/engine/native.ts';
-import { STEP_TOKENS_BOUNDS } from '../control/scheduler/step-tokens.ts';
+import { STEP_TOKENS_BOUNDS } from '../control/scheduler/step-counts.ts';
 import type { ChoiceFinish } from '../control/sessions/session.ts';
 import type { Settings } from '../control/settings.ts';
 import { AdapterUse } from './adapter-metrics.ts';

@@ -96,6 +96,7 @@ export function engineConfig(
     threads: settings.threads,
     maxSequences: settings.maxNumSeqs,
     maxBatchTokens: settings.maxNumBatchedTokens,
+    stepTargetMs: settings.stepTargetMs,
     maxModelLen,
     samplableVocab: Math.min(model.tokenizerSize, model.spec.vocabSize),
     maxLogprobs: engineLogprobs(settings.maxLogprobs, model.spec.vocabSize),

@@ -43,6 +43,7 @@ export function llamaConfig(settings: Settings, model: ForeignModel, warn: (text
     threads: settings.threads,
     maxSequences,
     maxBatchTokens: settings.maxNumBatchedTokens,
+    stepTargetMs: settings.stepTargetMs,
     maxModelLen,
     positionBytes: model.positionBytes,
     weightBytes: model.weightBytes,

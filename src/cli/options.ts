@@ -103,6 +103,12 @@ export const OPTIONS: OptionTable = {
     default: () => 2048,
     help: 'tokens of one engine step',
   },
+  stepTargetMs: {
+    flag: 'step-target-ms',
+    parse: integer(0, MAX_INT),
+    default: () => 250,
+    help: 'time of one engine step while replies are generated: prompts are read in pieces that keep to it; 0 = in the largest pieces',
+  },
   kvCacheMemoryBytes: {
     flag: 'kv-cache-memory',
     parse: bytes(1),

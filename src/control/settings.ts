@@ -29,6 +29,8 @@ export interface Settings {
   maxModelLen: number | null;
   maxNumSeqs: number;
   maxNumBatchedTokens: number;
+  /** What a step that reads prompts should take at most while sequences generate; 0 = tokens alone bound it. */
+  stepTargetMs: number;
   /** null = chosen from the memory of the machine and what all slots can use. */
   kvCacheMemoryBytes: number | null;
   enableChunkedPrefill: boolean;

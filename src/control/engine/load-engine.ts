@@ -163,8 +163,8 @@ function schedulerOptions(config: EngineConfig, pages: number): SchedulerOptions
   const sizes = { maxSequences, maxBatchTokens, maxModelLen, pages, vocabSize, maxLogprobs };
   const { holdShare = 0, holdMs = 0 } = config.kvTransfer?.listen ? config.kvTransfer : {};
   const queue = { enableChunkedPrefill, enablePrefixCaching, schedulingPolicy, priorityAgeingSeconds };
-  const { speculation } = config;
-  return { ...sizes, ...queue, holdShare, holdMs, ...(speculation && { speculation }) };
+  const { speculation, stepTargetMs = 0 } = config;
+  return { ...sizes, stepTargetMs, ...queue, holdShare, holdMs, ...(speculation && { speculation }) };
 }
 
 function engineOptions(config: EngineConfig, model: NativeModel): EngineOptions {

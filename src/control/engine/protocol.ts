@@ -3,7 +3,7 @@ import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { ExtensionSettings } from '../extensions/load.ts';
 import type { ForcedOutput } from '../scheduler/jumps.ts';
 import type { SpeculationOptions, SpeculationStats } from '../scheduler/speculation.ts';
-import type { StepTokensCount } from '../scheduler/step-tokens.ts';
+import type { StepTokensCount } from '../scheduler/step-counts.ts';
 import type { WeightCacheSettings } from './weight-cache.ts';
 import type { TrainerAnswer, TrainerWork } from './trainer-messages.ts';
 import type { AdapterRef } from './training.ts';
@@ -37,6 +37,8 @@ export interface EngineConfig {
   threads: number;
   maxSequences: number;
   maxBatchTokens: number;
+  /** What a step that reads prompts should take at most while sequences generate; 0, the default: tokens alone bound it. */
+  stepTargetMs?: number;
   maxModelLen: number;
   samplableVocab: number;
   maxLogprobs: number;

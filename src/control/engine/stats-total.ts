@@ -1,4 +1,4 @@
-import { addStepTokens } from '../scheduler/step-tokens.ts';
+import { addStepTokens } from '../scheduler/step-counts.ts';
 import type { SpeculationStats } from '../scheduler/speculation.ts';
 import type { TransferStats } from '../transfer/transfer.ts';
 import type { EngineStats } from './protocol.ts';

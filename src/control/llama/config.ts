@@ -11,6 +11,8 @@ export interface LlamaConfig {
   threads: number;
   maxSequences: number;
   maxBatchTokens: number;
+  /** As in EngineConfig. */
+  stepTargetMs?: number;
   /** Each sequence has a part of the KV cache of its own, of this many positions. */
   maxModelLen: number;
   /** Most bytes that the keys and values of one position take. */

@@ -77,6 +77,7 @@ function schedulerOptions(config: LlamaConfig): SchedulerOptions {
   return {
     maxSequences,
     maxBatchTokens,
+    stepTargetMs: config.stepTargetMs ?? 0,
     maxModelLen,
     pages: maxSequences * pagesFor(maxModelLen),
     enableChunkedPrefill,

@@ -11,6 +11,8 @@ export interface SchedulerOptions {
   maxSequences: number;
   /** Tokens in one step, all sequences together. */
   maxBatchTokens: number;
+  /** What a step that reads prompts should take at most while sequences generate; 0, the default: tokens alone bound it. */
+  stepTargetMs?: number;
   maxModelLen: number;
   /** Pages of the KV pool. */
   pages: number;

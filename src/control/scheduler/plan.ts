@@ -39,7 +39,7 @@ export class PlanBuilder {
   #controls: StepControl[] = [];
   #ahead = false;
 
-  constructor(maxSequences: number, maxBatchTokens: number) {
+  constructor({ maxSequences, maxBatchTokens }: { maxSequences: number; maxBatchTokens: number }) {
     this.#rows = new IntBuffer(4 * maxSequences);
     this.#tokens = new IntBuffer(maxBatchTokens);
     this.#closes = new IntBuffer(maxSequences);

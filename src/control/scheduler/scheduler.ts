@@ -18,7 +18,8 @@ import { refusal } from './refusal.ts';
 import { appendTokens, isSpoilt, ownersOfScores, type ResultOwners, type RowResults, rowResults } from './results.ts';
 import { Sequence } from './sequence.ts';
 import { SlotTable } from './slots.ts';
-import { StepTokens } from './step-tokens.ts';
+import { StepBudget } from './step-budget.ts';
+import { StepCounts } from './step-counts.ts';
 import { Speculation } from './speculation.ts';
 
 /** Most sequences that are passed over in one step because the beginning of their prompt is being computed. */
@@ -72,11 +73,10 @@ export class Scheduler {
   #aside = false;
   #arrivals = 0;
   #preemptions = 0;
-  #steps = 0;
   #promptTokens = 0;
   #generatedTokens = 0;
-  #stepMicros = 0;
-  readonly #stepTokens = new StepTokens();
+  readonly #steps = new StepCounts();
+  readonly #stepBudget: StepBudget;
 
   constructor(options: SchedulerOptions) {
     checkOptions(options);
@@ -95,8 +95,8 @@ export class Scheduler {
     this.#slots = new SlotTable(options.maxSequences);
     this.#waiting = new FairQueue(schedulingPolicy, this.#ageingMs, this.#now);
     this.#budget = new PageBudget(this.#pool);
-    const newBuilder = () => new PlanBuilder(options.maxSequences, options.maxBatchTokens);
-    this.#builders = [newBuilder(), newBuilder()];
+    this.#builders = [new PlanBuilder(options), new PlanBuilder(options)];
+    this.#stepBudget = new StepBudget(options);
     this.#advised = new AdvisedSequences(options.adviser ?? null);
     this.#speller = options.speller ?? null;
     this.#speculation = options.speculation ? new Speculation(options.speculation, options.maxBatchTokens) : null;
@@ -190,11 +190,10 @@ export class Scheduler {
   /** Takes in the step's results. */
   apply(step: PlannedStep, result: StepResult): ResultOwners {
     if (this.#planned === step) this.#planned = null;
-    this.#stepTokens.add(step.tokens);
-    this.#steps++;
-    this.#stepMicros += result.micros;
+    this.#steps.add(step.tokens, result.micros);
     if (step.samples.reduce((sum, count) => sum + count, 0) === step.tokens)
       this.#speculation?.noteStep(step.tokens, result.micros);
+    else this.#stepBudget.note(step.tokens, result.micros);
     const promptIds = ownersOfScores(step, result);
     const owners = { ids: new Float64Array(result.slots.length).fill(-1), promptIds, forced: [] };
     const rows = rowResults(step, result);
@@ -223,11 +222,11 @@ export class Scheduler {
       pagesTotal: this.#pool.total,
       pagesUsed: this.#pool.used,
       preemptions: this.#preemptions,
-      steps: this.#steps,
+      steps: this.#steps.steps,
       promptTokens: this.#promptTokens,
       generatedTokens: this.#generatedTokens,
-      stepMicros: this.#stepMicros,
-      stepTokens: this.#stepTokens.read(),
+      stepMicros: this.#steps.micros,
+      stepTokens: this.#steps.tokens(),
       ...this.#prefixes.counters,
       ...(this.#speculation && { speculation: structuredClone(this.#speculation.stats) }),
     };
@@ -369,7 +368,7 @@ export class Scheduler {
     this.#builders.reverse();
     this.#builders[0].begin(ahead);
     this.#aside = false;
-    const { budget, preempted } = this.#planRunning(this.#options.maxBatchTokens, ahead);
+    const { budget, preempted } = this.#planRunning(this.#stepBudget.tokens(this.#running), ahead);
     // What a preemption freed is the preempting sequences' to use; admitting now would start a storm of preemptions.
     if (!preempted && !this.#crowded) this.#room = this.#admit(budget);
     return this.#finishPlan();

@@ -81,6 +81,8 @@ test('engine settings follow model and flags', () => {
     maxModelLen: 512,
     samplableVocab: 90,
     maxLogprobs: 64,
+    maxBatchTokens: 2048,
+    stepTargetMs: 250,
   });
   expect(engineConfig(testSettings({ maxLogprobs: -1 }), model).maxLogprobs).toBe(100);
   const queue = { enablePrefixCaching: false, schedulingPolicy: 'priority' } as const;

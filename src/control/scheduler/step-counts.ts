@@ -1,4 +1,4 @@
-/** How many tokens steps had, counted by size. */
+/** How many steps there were, how long they took and how many tokens they had. */
 
 /** Inclusive upper bounds; a last count is of larger steps. The ladder is vLLM's, so that dashboards made for it fit. */
 export const STEP_TOKENS_BOUNDS = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384] as const;
@@ -14,18 +14,22 @@ export function addStepTokens(a: StepTokensCount, b: StepTokensCount): StepToken
   return { counts: long.counts.map((count, at) => count + (short.counts[at] ?? 0)), sum: a.sum + b.sum };
 }
 
-export class StepTokens {
+export class StepCounts {
   readonly #counts = Array.from({ length: STEP_TOKENS_BOUNDS.length + 1 }, () => 0);
   #sum = 0;
+  steps = 0;
+  micros = 0;
 
-  add(tokens: number): void {
+  add(tokens: number, micros: number): void {
     const at = STEP_TOKENS_BOUNDS.findIndex((bound) => tokens <= bound);
     const index = at === -1 ? STEP_TOKENS_BOUNDS.length : at;
     this.#counts[index] = (this.#counts[index] ?? 0) + 1;
     this.#sum += tokens;
+    this.steps++;
+    this.micros += micros;
   }
 
-  read(): StepTokensCount {
+  tokens(): StepTokensCount {
     return { counts: [...this.#counts], sum: this.#sum };
   }
 }
