@@ -54,7 +54,11 @@ test('an answer whose reader has gone takes nothing', () => {
 });
 
 test('one answer ends at its own bound, and all of them at half of the heap', () => {
-  expect(() => room().open('a', response()).grow(MIB + 1)).toThrow(expect.objectContaining({ status: 400 }));
+  expect(() =>
+    room()
+      .open('a', response())
+      .grow(MIB + 1),
+  ).toThrow(expect.objectContaining({ status: 400 }));
   const answers = room(3 * MIB);
   answers.open('a', response()).grow(MIB);
   expect(() => answers.open('a', response()).grow(MIB)).toThrow(expect.objectContaining({ status: 503 }));
@@ -63,29 +67,33 @@ test('one answer ends at its own bound, and all of them at half of the heap', ()
 test.each([
   ['/v1/chat/completions', { messages: [] }],
   ['/v1/completions', { prompt: 'a' }],
-])('%s: readers that drip hold no more than the bound; others are refused until they end', async (path, fields) => {
-  const server = await startTestServer({ maxAnswerBytes: 2 * ANSWER_CHARS + MIB });
-  const text = 'x'.repeat(ANSWER_CHARS);
-  server.sessions.script = (): ChoiceDelta[] => [delta({ text, tokenIds: [1] }), delta({ finish: 'stop' })];
-  const body = JSON.stringify(fields);
-  const head = `Host: a\r\nAuthorization: Bearer ${KEY}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}`;
-  const request = `POST ${path} HTTP/1.1\r\n${head}\r\n\r\n${body}`;
-  const readers = Array.from({ length: 6 }, () => connect(server.port, '127.0.0.1').pause());
-  // Whole answers, and two that wait behind others on their connections.
-  for (const [at, socket] of readers.entries()) socket.write(at < 2 ? request + request : request);
-  try {
-    await vi.waitFor(async () => {
-      const refused = await server.post(path, fields);
-      expect(refused.status).toBe(503);
-      expect((await errorOf(refused)).message).toContain('ask for a stream');
-    }, WAIT);
-    for (const socket of readers) socket.destroy();
-    await vi.waitFor(async () => {
-      const answered = await server.post(path, fields);
-      expect((await answered.text()).length).toBeGreaterThan(text.length);
-    }, WAIT);
-  } finally {
-    for (const socket of readers) socket.destroy();
-    await server.close();
-  }
-}, 60_000);
+])(
+  '%s: readers that drip hold no more than the bound; others are refused until they end',
+  async (path, fields) => {
+    const server = await startTestServer({ maxAnswerBytes: 2 * ANSWER_CHARS + MIB });
+    const text = 'x'.repeat(ANSWER_CHARS);
+    server.sessions.script = (): ChoiceDelta[] => [delta({ text, tokenIds: [1] }), delta({ finish: 'stop' })];
+    const body = JSON.stringify(fields);
+    const head = `Host: a\r\nAuthorization: Bearer ${KEY}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}`;
+    const request = `POST ${path} HTTP/1.1\r\n${head}\r\n\r\n${body}`;
+    const readers = Array.from({ length: 6 }, () => connect(server.port, '127.0.0.1').pause());
+    // Whole answers, and two that wait behind others on their connections.
+    for (const [at, socket] of readers.entries()) socket.write(at < 2 ? request + request : request);
+    try {
+      await vi.waitFor(async () => {
+        const refused = await server.post(path, fields);
+        expect(refused.status).toBe(503);
+        expect((await errorOf(refused)).message).toContain('ask for a stream');
+      }, WAIT);
+      for (const socket of readers) socket.destroy();
+      await vi.waitFor(async () => {
+        const answered = await server.post(path, fields);
+        expect((await answered.text()).length).toBeGreaterThan(text.length);
+      }, WAIT);
+    } finally {
+      for (const socket of readers) socket.destroy();
+      await server.close();
+    }
+  },
+  60_000,
+);
