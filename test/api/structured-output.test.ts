@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { Ajv2020 } from 'ajv/dist/2020.js';
 import OpenAI from 'openai';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { IM_END } from '../fixtures/byte-tokenizer.ts';
 import { temporaryDirectory, writeRandomModel } from '../fixtures/tiny-model.ts';
 import { API_KEY, ApiServer, waitFor } from './server.ts';
 
@@ -135,6 +136,13 @@ describe('structured_outputs', () => {
         expect(entry.top_logprobs).toHaveLength(2);
       }
     }
+  });
+
+  test('what ended the answer is shown where special tokens are', async () => {
+    const ended = { include_stop_str_in_output: true, temperature: 0, logit_bias: { [IM_END]: 100 } };
+    const choice = ['a', 'ab'];
+    expect(await content({ choice }, ended)).toBe('a');
+    expect(await content({ choice }, { ...ended, skip_special_tokens: false })).toBe('a<|im_end|>');
   });
 
   test('regex, grammar and compact JSON', async () => {

@@ -13,6 +13,8 @@ import { tokenEntry, type TokenTable } from './token-table.ts';
 export interface ChoiceRules {
   minTokens: number;
   includeStop: boolean;
+  /** What the client asked for: the parser or the grammar of a reply may need its marks shown, but never the token that ends it. */
+  skipSpecialTokens: boolean;
   /** EOS ids that end the choice without a reason to report. */
   silentStopIds: ReadonlySet<number>;
   withLogprobs: boolean;
@@ -116,7 +118,7 @@ export class ChoiceStream {
   #read(piece: ChoicePiece, output: SequenceOutput): void {
     const last = output.tokens.length - 1;
     for (const [i, id] of output.tokens.entries()) {
-      const silent = i === last && output.finish === 'stop' && !this.#rules.includeStop;
+      const silent = i === last && output.finish === 'stop' && !this.#showsEnd(id);
       const text = silent ? '' : this.#detokenizer.push(id);
       this.#count(piece, output, i, text);
       this.#ahead?.push(text);
@@ -133,6 +135,10 @@ export class ChoiceStream {
     if (output.finish === 'stop' && stopId !== undefined && !this.#rules.silentStopIds.has(stopId))
       piece.stopReason = stopId;
     if (output.stopReason !== undefined) piece.stopReason = output.stopReason;
+  }
+
+  #showsEnd(id: number): boolean {
+    return this.#rules.includeStop && !(this.#rules.skipSpecialTokens && this.#table.isSpecial(id));
   }
 
   /** A token belongs to the reasoning that stands before it: the end tag too. */

@@ -262,6 +262,7 @@ class ModelSessions implements ModelSessionsHandle {
     return {
       minTokens: sampling.minTokens,
       includeStop: sampling.includeStopInOutput,
+      skipSpecialTokens: sampling.skipSpecialTokens,
       silentStopIds: new Set(sampling.ignoreEos ? [] : this.#parts.defaults.eosTokenIds.slice(0, 1)),
       withLogprobs: sampling.topLogprobs !== null,
       repetition: sampling.repetition,

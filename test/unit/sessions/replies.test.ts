@@ -178,6 +178,15 @@ it('keeps one call when parallel calls are off', async () => {
   expect(new Set(whole.calls.map((call) => call.index))).toEqual(new Set([0]));
 });
 
+it('shows the end token with the stop string only where special tokens are shown: an open call is still read', async () => {
+  const request = input({ tools: 'auto' });
+  const open = CALL.replace('\n</tool_call>', '');
+  const shown = (skipSpecialTokens: boolean) =>
+    reply({ ...request, sampling: { ...request.sampling, includeStopInOutput: true, skipSpecialTokens } }, open);
+  expect((await shown(true)).calls.map((call) => call.name ?? '').join('')).toBe('f');
+  expect((await shown(false)).content).toBe(`${open}</s>`);
+});
+
 it('leaves text completions alone', async () => {
   const whole = await reply({ ...input({}), reply: null }, `<think>a</think>${CALL}`);
   expect([whole.content, whole.reasoning, whole.calls]).toEqual([`<think>a</think>${CALL}`, '', []]);
