@@ -34,6 +34,20 @@ const SCHEMAS: Record<string, object> = {
     additionalProperties: false,
   },
   free: { type: 'object', properties: { a: { type: 'number' }, b: { type: 'string' } }, additionalProperties: false },
+  // What may be null, in the ways of pydantic, zod and hand-written schemas.
+  maybe: {
+    type: 'object',
+    properties: {
+      a: { anyOf: [{ type: 'string' }, { type: 'null' }], title: 'A', default: null },
+      b: { anyOf: [{ type: 'integer', minimum: 3 }, { type: 'null' }] },
+      d: { oneOf: [{ type: 'null' }, { type: 'string', enum: ['x', 'yy'] }] },
+      e: { enum: ['x', 'yy', null] },
+      f: { type: ['string', 'null'], enum: ['x', null] },
+      g: { enum: ['x'] },
+    },
+    required: ['a', 'b', 'd', 'e', 'f', 'g'],
+    additionalProperties: false,
+  },
   noop: { type: 'object', additionalProperties: false },
 };
 const definitions = Object.entries(SCHEMAS).map(([name, parameters]) => ({
@@ -111,6 +125,14 @@ describe('what a format cannot keep to is refused by name', () => {
     ['qwen3_coder', { properties: { a: { type: 'string', pattern: 'x' } } }, 'properties.a.pattern cannot be strict'],
     ['qwen3_coder', { properties: { a: { $ref: '#/$defs/a' } }, $defs: { a: {} } }, 'properties.a'],
     ['qwen3_coder', { properties: { a: { type: 'string', enum: ['null'] } } }, 'properties.a.enum'],
+    ['qwen3_coder', { properties: { a: { enum: ['1', 1] } } }, 'properties.a.type'],
+    ['qwen3_coder', { properties: { a: { anyOf: [true, { type: 'null' }] } } }, 'properties.a.type'],
+    ['qwen3_coder', { properties: { a: { anyOf: [{ type: 'string' }, { type: 'integer' }] } } }, 'properties.a.type'],
+    [
+      'qwen3_coder',
+      { properties: { a: { anyOf: [{ type: 'string' }, { type: 'null' }], minLength: 1 } } },
+      'properties.a.type',
+    ],
     ['pythonic', { minProperties: 1 }, 'minProperties cannot be strict'],
     ['pythonic', { properties: { 'a-b': {} } }, 'cannot be a Python argument'],
     ['pythonic', { required: ['z'] }, 'is not among the properties'],

@@ -15,16 +15,10 @@ const ROOT_KEYWORDS: ReadonlySet<string> = new Set([
   '$schema',
   'examples',
 ]);
+/** Keywords that say nothing about which values fit. */
+const REMARKS = ['title', 'description', 'default', 'examples'];
 /** Keywords of a text that is written bare. */
-const TEXT_KEYWORDS: ReadonlySet<string> = new Set([
-  'type',
-  'enum',
-  'const',
-  'title',
-  'description',
-  'default',
-  'examples',
-]);
+const TEXT_KEYWORDS: ReadonlySet<string> = new Set([...REMARKS, 'type', 'enum', 'const']);
 const KINDS: ReadonlySet<unknown> = new Set(['integer', 'number', 'boolean', 'object', 'array', 'null']);
 
 /** A run of text in which no tag of the format begins. */
@@ -33,9 +27,13 @@ const BRACKET = '<+(?:[^<p/]|/[^<pft]|p[^<a])';
 /** Any such text but the word null, which the format reads as no value. */
 const TEXT = notNull();
 
+type Schema = Record<string, unknown>;
+
 interface Parameter {
   name: string;
-  schema: Record<string, unknown>;
+  schema: Schema;
+  /** Definitions of the whole that its references lead to. */
+  shared: Schema;
   required: boolean;
 }
 
@@ -47,10 +45,11 @@ export function pythonParameters(tool: Tool): Format {
   // A comma before all but the first, where the first always comes; else one behind each.
   const sorted = [...parameters.filter(({ required }) => required), ...parameters.filter(({ required }) => !required)];
   const leads = sorted[0]?.required === true;
-  const parts = sorted.map(({ name, schema, required }, index) => {
-    const value = sequence(constant(`${leads && index > 0 ? ', ' : ''}${name}=`), schemaFormat(schema));
+  const parts = sorted.map((parameter, index) => {
+    const head = constant(`${leads && index > 0 ? ', ' : ''}${parameter.name}=`);
+    const value = sequence(head, wholeValue(parameter));
     const part = leads ? value : sequence(value, constant(', '));
-    return required ? part : perhaps(part);
+    return parameter.required ? part : perhaps(part);
   });
   return parts.length > 0 ? sequence(...parts) : constant('');
 }
@@ -78,27 +77,62 @@ function parametersOf(tool: Tool): Parameter[] {
     if (typeof schema !== 'object' || schema === null)
       refuse(tool, `properties.${name}`, 'must be a schema with a type');
     const shared = { ...($defs === undefined ? {} : { $defs }), ...(definitions === undefined ? {} : { definitions }) };
-    return { name, schema: { ...shared, ...schema }, required: names.includes(name) };
+    return { name, schema: schema as Schema, shared, required: names.includes(name) };
   });
 }
 
 /** What the reply parser turns back into a value of the schema's type. */
-function bareValue(tool: Tool, { name, schema }: Parameter): Format {
-  const types: unknown[] = Array.isArray(schema['type']) ? schema['type'] : [schema['type']];
-  if (types.length > 0 && types.every((type) => KINDS.has(type))) return schemaFormat(schema);
+function bareValue(tool: Tool, parameter: Parameter): Format {
+  const { name, schema } = parameter;
+  const present = presentOf(schema);
+  if (present) return either(bareValue(tool, { ...parameter, schema: present }), constant('null'));
+  const types = typesOf(schema);
+  if (types.length > 0 && types.every((type) => KINDS.has(type))) return wholeValue(parameter);
   const others = types.filter((type) => type !== 'string' && type !== 'null');
   if (others.length > 0) refuse(tool, `properties.${name}.type`, 'this tool format needs one type');
-  const { $defs: _defs, definitions: _definitions, ...own } = schema;
-  const keyword = Object.keys(own).find((key) => !TEXT_KEYWORDS.has(key));
+  const keyword = Object.keys(schema).find((key) => !TEXT_KEYWORDS.has(key));
   if (keyword)
     refuse(tool, `properties.${name}.${keyword}`, 'this tool format writes bare texts and cannot keep to it');
-  const listed = 'const' in own ? [own['const']] : own['enum'];
-  const text = listed === undefined ? { type: 'regex', pattern: TEXT } : choiceOf(tool, name, listed);
-  return types.includes('null') && listed === undefined ? either(text, constant('null')) : text;
+  const listed = listedIn(schema);
+  const text = listed ? choiceOf(tool, name, listed) : { type: 'regex', pattern: TEXT };
+  const nullable = types.includes('null') && (listed === null || listed.includes(null));
+  return nullable ? either(text, constant('null')) : text;
 }
 
-function choiceOf(tool: Tool, name: string, listed: unknown): Format {
-  const values: unknown[] = Array.isArray(listed) ? listed : [];
+function wholeValue({ schema, shared }: Parameter): Format {
+  return schemaFormat({ ...shared, ...schema });
+}
+
+/** `anyOf` of a schema and null is how pydantic and zod write a value that may be absent: that schema. */
+function presentOf({ anyOf, oneOf, ...others }: Schema): Schema | null {
+  const parts: unknown = anyOf ?? oneOf;
+  const isOptional = Array.isArray(parts) && parts.length === 2 && (anyOf === undefined || oneOf === undefined);
+  if (!isOptional || Object.keys(others).some((key) => !REMARKS.includes(key))) return null;
+  const [first, second] = parts as unknown[];
+  const present = isNull(second) ? first : isNull(first) ? second : null;
+  return typeof present === 'object' ? (present as Schema | null) : null;
+}
+
+function isNull(schema: unknown): boolean {
+  return JSON.stringify(schema) === '{"type":"null"}';
+}
+
+/** A list of texts says its type itself; the reply parser takes what has no type for a text. */
+function typesOf(schema: Schema): unknown[] {
+  const { type } = schema;
+  if (type !== undefined) return Array.isArray(type) ? type : [type];
+  const textOrNull = (value: unknown) => (value === null ? 'null' : typeof value === 'string' ? 'string' : undefined);
+  return listedIn(schema)?.map(textOrNull) ?? [undefined];
+}
+
+function listedIn(schema: Schema): unknown[] | null {
+  if ('const' in schema) return [schema['const']];
+  if (!('enum' in schema)) return null;
+  return Array.isArray(schema['enum']) ? schema['enum'] : [];
+}
+
+function choiceOf(tool: Tool, name: string, listed: unknown[]): Format {
+  const values = listed.filter((value) => value !== null);
   const unsafe = (text: string) => /<\/?(?:param|func|tool)/.test(text) || text.trim().toLowerCase() === 'null';
   if (values.length === 0 || values.some((value) => typeof value !== 'string' || unsafe(value)))
     refuse(tool, `properties.${name}.enum`, 'this tool format needs texts that hold none of its marks');
