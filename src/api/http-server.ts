@@ -10,6 +10,8 @@ const HEADERS_TIMEOUT_MS = 20_000;
 const KEEP_ALIVE_TIMEOUT_MS = 75_000;
 const CHECK_INTERVAL_MS = 2_000;
 const CLOSE_IDLE_INTERVAL_MS = 50;
+/** For a sender to read the refusal and close its end; Node waits for that for ever. */
+const REFUSED_GRACE_MS = 2_000;
 const MAX_CONNECTIONS = 16_384;
 /** An upload may take as long as it goes on; its handler cuts a sender that falls silent. */
 const UPLOAD_TIMEOUT_MS = 24 * 3600 * 1000;
@@ -43,6 +45,7 @@ export class HttpServer {
     const handle = app.callback();
     const onRequest = (req: IncomingMessage, res: ServerResponse) => {
       limitArrival(req, res, options.requestTimeoutMs, isUpload);
+      closeWithConnection(req, res);
       void handle(req, res);
     };
     this.#server.on('request', onRequest);
@@ -109,6 +112,22 @@ function limitArrival(req: IncomingMessage, res: ServerResponse, timeoutMs: numb
   else arm();
 }
 
+/**
+ * Node closes an answer with its connection only while it is the one to be written. Those that wait behind it would never hear that their
+ * client has left.
+ */
+function closeWithConnection({ socket }: IncomingMessage, res: ServerResponse): void {
+  if (res.socket !== null) return;
+  const close = () => {
+    res.destroy();
+    res.emit('close');
+  };
+  // One of each request that is sent ahead.
+  socket.setMaxListeners(0);
+  socket.once('close', close);
+  res.once('socket', () => socket.off('close', close));
+}
+
 function answerTimeout(req: IncomingMessage, res: ServerResponse): void {
   const error = new ApiError('request_timeout', 'The request did not arrive in time.');
   const body = JSON.stringify(error.toBody());
@@ -143,4 +162,5 @@ function answerClientError(error: ParserError, socket: Socket): void {
     `HTTP/1.1 ${shown.status} ${type}\r\nContent-Type: application/json; charset=utf-8\r\n` +
       `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
   );
+  setTimeout(() => socket.destroy(), REFUSED_GRACE_MS).unref();
 }

@@ -68,11 +68,11 @@ export class EventStream {
     return this.#held;
   }
 
-  /** What was not taken is lost. The close event aborts the generation. */
+  /** What was not taken is lost. The close event aborts the generation. Not the response: one that waits behind another has no socket. */
   cut(): void {
     this.#over = true;
     this.#book(0);
-    this.#response.destroy();
+    this.#response.req.socket.destroy();
   }
 
   #append(text: string): void {

@@ -10,6 +10,7 @@ class FakeResponse extends EventEmitter {
   readonly writes: string[] = [];
   writableLength = 0;
   destroyed = false;
+  readonly req = { socket: { destroy: () => this.destroy() } };
   ended = false;
   /** Whether the reader takes what is written. */
   reading = true;

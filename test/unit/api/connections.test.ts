@@ -1,0 +1,94 @@
+/** Connections: what waits on one ends with it, and none is held by whoever does not close it. */
+import { connect, type Socket } from 'node:net';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import type { ChoiceDelta } from '../../../src/control/sessions/session.ts';
+import { delta, KEY, startTestServer, type TestServer } from './fakes.ts';
+
+const CHAT = '/v1/chat/completions';
+const MAX_BUFFER = 64 * 1024;
+
+let server: TestServer;
+let sockets: Socket[];
+beforeEach(async () => {
+  server = await startTestServer({ maxStreamBufferBytes: MAX_BUFFER, requestTimeoutMs: 1500 });
+  sockets = [];
+});
+afterEach(async () => {
+  for (const socket of sockets) socket.destroy();
+  await server.close();
+});
+
+/** Its own end stays open until it is destroyed. */
+function open(bytes: string): Socket {
+  const socket = connect({ port: server.port, host: '127.0.0.1', allowHalfOpen: true });
+  sockets.push(socket);
+  socket.on('error', () => undefined);
+  socket.write(bytes);
+  return socket;
+}
+
+function chat(stream: boolean): string {
+  const body = JSON.stringify({ messages: [], stream });
+  const head = `Host: a\r\nAuthorization: Bearer ${KEY}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}`;
+  return `POST ${CHAT} HTTP/1.1\r\n${head}\r\n\r\n${body}`;
+}
+
+const generations = (count: number) =>
+  vi.waitFor(() => expect(server.sessions.generations).toHaveLength(count), { timeout: 10_000 });
+const aborted = (which: readonly boolean[]) =>
+  vi.waitFor(() => expect(server.sessions.generations.map((generation) => generation.aborted)).toEqual(which), {
+    timeout: 10_000,
+  });
+
+test('requests that wait behind another of their connection end when it does', async () => {
+  const warnings: string[] = [];
+  const note = (warning: Error) => void warnings.push(warning.message);
+  process.on('warning', note);
+  server.sessions.script = async function* (_, generation) {
+    await generation.untilAborted();
+    yield delta();
+  };
+  const socket = open(chat(false).repeat(10) + chat(true).repeat(10));
+  await generations(20);
+  socket.destroy();
+  await aborted(Array<boolean>(20).fill(true));
+  process.off('warning', note);
+  expect(warnings).toEqual([]);
+});
+
+test('a stream that waits behind another, and piles up, ends with its generation', async () => {
+  let first = true;
+  server.sessions.script = async function* (_, generation): AsyncGenerator<ChoiceDelta> {
+    if (first) {
+      first = false;
+      await generation.untilAborted();
+    }
+    for (let at = 0; !generation.aborted && at < 100; at++) {
+      yield delta({ text: 'x'.repeat(MAX_BUFFER / 4), tokenIds: [1] });
+      await new Promise((resolve) => setTimeout(resolve, 5));
+    }
+  };
+  open(chat(false) + chat(true)).resume();
+  await generations(2);
+  await aborted([true, true]);
+});
+
+test.each([
+  ['bytes that are no HTTP', 'nonsense\r\n\r\n'],
+  ['a header that never ends', 'GET /health HTTP/1.1\r\nX-Slow: '],
+  ['nothing', ''],
+  ['a giant header', `GET /health HTTP/1.1\r\nX-Big: ${'x'.repeat(40_000)}\r\n\r\n`],
+])(
+  '%s: answered and closed, though the sender keeps its end open',
+  async (_name, bytes) => {
+    const socket = open(bytes);
+    let answer = '';
+    socket.on('data', (chunk: Buffer) => (answer += chunk.toString('latin1')));
+    let closed = false;
+    socket.on('error', () => (closed = true));
+    await vi.waitFor(() => expect(answer).toMatch(/^HTTP\/1.1 4\d\d /), { timeout: 10_000 });
+    // What is sent to a connection that has gone fails; to one that is only half closed it does not.
+    await vi.waitFor(() => socket.write('\r\n') && expect(closed).toBe(true), { timeout: 15_000, interval: 500 });
+  },
+  30_000,
+);
