@@ -138,16 +138,19 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   return { port, stop };
 }
 
+/** Requests end before the engine does: until their answers are written they may ask it again, as a beam search does for each token. */
 async function drain(
-  settings: Settings,
+  { shutdownTimeoutMs }: Settings,
   http: HttpServer,
   training: TrainingSide,
   engine: EngineSupervisor,
 ): Promise<void> {
-  const closed = http.drain(settings.shutdownTimeoutMs + CLOSE_GRACE_MS);
+  const closed = http.drain(shutdownTimeoutMs + CLOSE_GRACE_MS);
+  const inTime = sleep(shutdownTimeoutMs, undefined, { ref: false });
   // A slice of training that does not end must not hold the requests.
-  await Promise.race([training.stop(), sleep(settings.shutdownTimeoutMs, undefined, { ref: false })]);
-  await engine.drain(settings.shutdownTimeoutMs);
+  await Promise.race([training.stop(), inTime]);
+  await Promise.race([closed, inTime]);
+  await engine.drain(0);
   await closed;
 }
 

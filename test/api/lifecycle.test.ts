@@ -154,6 +154,27 @@ describe('SIGTERM', () => {
   );
 
   test(
+    'a beam search, which asks the engine again for each token, and prompts that are being queued finish too',
+    async () => {
+      const server = await start({ env: { TANDEM_FAULTS: 'slow-steps-ms=30' }, flags: ['--tokenizer-workers', '1'] });
+      const ask = async (path: string, fields: object) => {
+        const response = await server.post(path, { ...body, ...fields });
+        return [response.status, await response.json()] as const;
+      };
+      const search = ask(PATH, { use_beam_search: true, n: 2 });
+      await waitFor(async () => (await server.load()).running === 2, 10_000);
+      const prompt = Array.from({ length: 100 }, (_, at) => `${'Once upon a time. '.repeat(300)}${at}`);
+      const many = ask('/v1/completions', { prompt, truncate_prompt_tokens: 4, max_tokens: 1 });
+      await waitFor(async () => (await server.load()).running > 2, 10_000);
+      server.child.kill('SIGTERM');
+      expect(await search).toMatchObject([200, { usage: { completion_tokens: 120 } }]);
+      expect(await many).toMatchObject([200, { usage: { completion_tokens: 100 } }]);
+      expect(await server.exited).toBe(0);
+    },
+    TIMEOUT_MS,
+  );
+
+  test(
     'what does not finish in time ends with an error event',
     async () => {
       const server = await start({

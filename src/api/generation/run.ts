@@ -5,7 +5,8 @@ import type { ResolvedModel } from '../../control/models/resolver.ts';
 import type { ChoiceDelta, Generation, GenerationInput } from '../../control/sessions/session.ts';
 import type { Settings } from '../../control/settings.ts';
 import type { ApiDeps } from '../deps.ts';
-import { ApiError, ClientGoneError } from '../errors.ts';
+import { ClientGoneError } from '../errors.ts';
+import { refuseWhileDraining } from '../middleware/limits.ts';
 import { RunClock } from './run-clock.ts';
 
 /** Aborts when the connection closes before the answer is complete. */
@@ -47,8 +48,30 @@ export async function startRun(
   model: ResolvedModel,
   signal: AbortSignal,
 ): Promise<Run> {
+  refuseWhileDraining(deps);
+  return begin(deps, input, model, signal);
+}
+
+/** Starts all or none. */
+export async function startRuns(
+  deps: ApiDeps,
+  inputs: GenerationInput[],
+  model: ResolvedModel,
+  signal: AbortSignal,
+): Promise<Run[]> {
+  refuseWhileDraining(deps);
+  const runs: Run[] = [];
+  try {
+    for (const input of inputs) runs.push(await begin(deps, input, model, signal));
+    return runs;
+  } catch (error) {
+    for (const run of runs) run.generation.abort();
+    throw error;
+  }
+}
+
+async function begin(deps: ApiDeps, input: GenerationInput, model: ResolvedModel, signal: AbortSignal): Promise<Run> {
   const arrived = performance.now();
-  if (deps.draining()) throw new ApiError('unavailable', 'The server is shutting down.', null, 1);
   signal.throwIfAborted();
   let generation: Generation;
   try {
@@ -62,26 +85,9 @@ export async function startRun(
   const { n, maxTokens } = input.sampling;
   deps.metrics.accepted(generation.promptIds.length, n, maxTokens);
   const clock = new RunClock(deps.metrics, generation, arrived, n);
-  const begin = () => deps.metrics.adapters.begin(generation, model);
-  const deltas = observe(generation, signal, clock, begin, finishNames(deps.settings));
+  const use = () => deps.metrics.adapters.begin(generation, model);
+  const deltas = observe(generation, signal, clock, use, finishNames(deps.settings));
   return { generation, n, deltas };
-}
-
-/** Starts all or none. */
-export async function startRuns(
-  deps: ApiDeps,
-  inputs: GenerationInput[],
-  model: ResolvedModel,
-  signal: AbortSignal,
-): Promise<Run[]> {
-  const runs: Run[] = [];
-  try {
-    for (const input of inputs) runs.push(await startRun(deps, input, model, signal));
-    return runs;
-  } catch (error) {
-    for (const run of runs) run.generation.abort();
-    throw error;
-  }
 }
 
 type FinishNames = (delta: ChoiceDelta) => ChoiceDelta;
@@ -96,10 +102,10 @@ async function* observe(
   generation: Generation,
   signal: AbortSignal,
   clock: RunClock,
-  begin: () => () => void,
+  use: () => () => void,
   named: FinishNames,
 ): AsyncGenerator<ChoiceDelta> {
-  const end = begin();
+  const end = use();
   try {
     for await (const delta of generation.deltas) {
       if (signal.aborted) break;

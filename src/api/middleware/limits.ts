@@ -1,5 +1,6 @@
 /** Limits that Node's HTTP parser leaves to us, and the answer while shutting down. */
 import type { Middleware } from 'koa';
+import type { ApiDeps } from '../deps.ts';
 import { ApiError } from '../errors.ts';
 import { ReaderWatch } from '../reader-watch.ts';
 
@@ -33,4 +34,9 @@ export function closeWhenDraining(draining: () => boolean): Middleware {
     await next();
     if (draining() && !ctx.res.headersSent) ctx.set('Connection', 'close');
   };
+}
+
+/** Of what is begun; what has begun goes on. */
+export function refuseWhileDraining(deps: Pick<ApiDeps, 'draining'>): void {
+  if (deps.draining()) throw new ApiError('unavailable', 'The server is shutting down.', null, 1);
 }

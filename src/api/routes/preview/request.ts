@@ -28,10 +28,6 @@ export function requireJson(ctx: Context): void {
   throw invalid(['header', 'Content-Type'], 'The body must be sent as application/json.');
 }
 
-export function refuseWhileDraining(deps: RouteDeps): void {
-  if (deps.draining()) throw new ApiError('unavailable', 'The server is shutting down.', null, 1);
-}
-
 export function pathParameter(ctx: Context, name: string): string {
   return (ctx['params'] as Record<string, string | undefined>)[name] ?? '';
 }

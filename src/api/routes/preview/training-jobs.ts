@@ -9,9 +9,10 @@ import {
   type TrainingJobCreated,
   type TrainingJobResponse,
 } from '../../../schemas/preview/training-jobs.ts';
+import { refuseWhileDraining } from '../../middleware/limits.ts';
 import { uploadOf } from '../../middleware/upload.ts';
 import type { RouteDeps } from '../context.ts';
-import { entityOf, pathId, readJson, readPage, refuseWhileDraining, requireJson } from './request.ts';
+import { entityOf, pathId, readJson, readPage, requireJson } from './request.ts';
 
 export function createTrainingJob(deps: RouteDeps): Middleware {
   return async (ctx) => {
