@@ -1,5 +1,6 @@
 /**
- * JSON as clients send it: bounded in depth and in the number of its values, well-formed in its strings, and exact in its integers.
+ * JSON as clients send it: bounded in depth, in the number of its values and keys, well-formed in its strings, and exact in its
+ * integers.
  *
  * JSON.parse rounds integers beyond 2^53. One scan finds them; only then the text is parsed a second time with those
  * tokens quoted behind a mark that no client can know, and they become bigints.
@@ -12,6 +13,8 @@ const MAX_DEPTH = 128;
 const MAX_VALUES = 1_048_576;
 /** Lists of ids stand here or above: `{"prompt": [[1, 2], [3]]}`. Numbers cost next to nothing. */
 const ID_DEPTH = 3;
+/** Each key that JSON.parse has not seen yet takes it some microseconds: a body of nothing else would hold up everybody for ten seconds. */
+const MAX_KEYS = 32_768;
 /** Longer digit strings stay numbers (Infinity at worst): reading them as bigints would cost quadratic time. */
 const MAX_INTEGER_DIGITS = 40;
 const SAFE_DIGITS = 15;
@@ -20,6 +23,7 @@ const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
 const MINUS = 0x2d;
 const COMMA = 0x2c;
+const COLON = 0x3a;
 
 const MARK = `int64:${randomBytes(16).toString('hex')}:`;
 
@@ -64,12 +68,14 @@ function scan(text: string): Span[] {
   const unsafe: Span[] = [];
   let depth = 0;
   let values = 0;
+  let keys = 0;
   let at = 0;
   while (at < text.length) {
     const code = text.charCodeAt(at);
     if (code === QUOTE) {
       countValue(++values);
       at = stringEnd(text, at + 1);
+      if (isKey(text, at)) keys++;
       continue;
     }
     if (isDigit(code) || code === MINUS) {
@@ -87,7 +93,30 @@ function scan(text: string): Span[] {
     if (depth > MAX_DEPTH) throw new ApiError('invalid_body', `The body is nested deeper than ${MAX_DEPTH} levels.`);
     at++;
   }
+  if (keys > MAX_KEYS) countDifferentKeys(text);
   return unsafe;
+}
+
+function countDifferentKeys(text: string): void {
+  const keys = new Set<string>();
+  let end = 0;
+  for (let at = text.indexOf('"'); at >= 0; at = text.indexOf('"', end)) {
+    end = stringEnd(text, at + 1);
+    if (isKey(text, end)) keys.add(text.slice(at, end));
+    if (keys.size <= MAX_KEYS) continue;
+    throw new ApiError('invalid_body', `The body has more than ${MAX_KEYS} different keys.`);
+  }
+}
+
+/** Whether the string that ends here is a key of an object. */
+function isKey(text: string, end: number): boolean {
+  let at = end;
+  while (isSpace(text.charCodeAt(at))) at++;
+  return text.charCodeAt(at) === COLON;
+}
+
+function isSpace(code: number): boolean {
+  return code === 0x20 || code === 0x0a || code === 0x0d || code === 0x09;
 }
 
 function countValue(count: number): void {

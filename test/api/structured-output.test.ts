@@ -349,6 +349,13 @@ describe('refused by name, and the next request works', () => {
       'structured_outputs',
       'structural_tag',
     ],
+    ['a text that is no schema', { structured_outputs: { json: '{' } }, 'structured_outputs', 'not valid JSON'],
+    [
+      'a text that is no tag',
+      { structured_outputs: { structural_tag: '[]' } },
+      'structured_outputs',
+      'must be an object',
+    ],
     [
       'a trigger without a tag',
       {

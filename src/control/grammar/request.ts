@@ -89,7 +89,7 @@ function checkSchemaLabels(format: Fields): void {
 function readKind(kind: (typeof KINDS)[number], value: unknown): NativeGrammarSource {
   switch (kind) {
     case 'json':
-      return readJson(value);
+      return { kind: 'json_schema', text: readObject(kind, value) };
     case 'regex':
       return { kind: 'regex', text: readText(kind, value) };
     case 'grammar':
@@ -100,35 +100,13 @@ function readKind(kind: (typeof KINDS)[number], value: unknown): NativeGrammarSo
       if (value !== true) throw new GrammarRequestError(STRUCTURED, 'json_object must be true where it is given.');
       return { kind: 'json_object' };
     case 'structural_tag':
-      return { kind: 'structural_tag', text: readTag(value) };
+      return { kind: 'structural_tag', text: readObject(kind, value) };
   }
 }
 
-function readTag(value: unknown): string {
-  if (isObject(value)) return JSON.stringify(value);
-  const text = readText('structural_tag', value);
-  if (!isObject(parsed(text))) {
-    throw new GrammarRequestError(STRUCTURED, 'Invalid structural_tag specification: it must be a JSON object.');
-  }
-  return text;
-}
-
-/** undefined where it is no JSON. */
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown;
-  } catch {
-    return undefined;
-  }
-}
-
-function readJson(value: unknown): NativeGrammarSource {
-  if (isObject(value)) return { kind: 'json_schema', text: JSON.stringify(value) };
-  const text = readText('json', value);
-  if (parsed(text) === undefined) {
-    throw new GrammarRequestError(STRUCTURED, 'json must be a schema or the text of one.');
-  }
-  return { kind: 'json_schema', text };
+/** A text is parsed where it is compiled, on a thread of its own: JSON of very many names takes seconds. */
+function readObject(kind: string, value: unknown): string {
+  return isObject(value) ? JSON.stringify(value) : readText(kind, value);
 }
 
 function readText(kind: string, value: unknown): string {

@@ -107,6 +107,26 @@ test.each([
   '',
 ])('%j is refused as JSON.parse does', (text) => expect(() => parse(text)).toThrow('not valid JSON'));
 
+describe('many different keys', () => {
+  const numbered = (count: number, item: (index: number) => string) =>
+    Array.from({ length: count }, (_, at) => item(at)).join(',');
+
+  // JSON.parse takes ten seconds and more for a body of them.
+  test.each([
+    ['of one object', (count: number) => `{"x":{${numbered(count, (at) => `"name ${at}" \n: 1`)}}}`],
+    ['of as many objects', (count: number) => `[${numbered(count, (at) => `{"k${at}":1}`)}]`],
+    ['that are numbers', (count: number) => `{"logit_bias":{${numbered(count, (at) => `"${at}":1`)}}}`],
+  ])('%s are refused beyond a bound', (_name, json) => {
+    expect(() => parse(json(40_000))).toThrow('The body has more than 32768 different keys.');
+    expect(() => parse(json(32_000))).not.toThrow();
+  });
+
+  test('the same ones, and other texts, are no different keys', () => {
+    expect(() => parse(`[${numbered(100_000, () => '{"role":"user","content":"a"}')}]`)).not.toThrow();
+    expect(() => parse(`[${numbered(100_000, (at) => `"text ${at}"`)}]`)).not.toThrow();
+  });
+});
+
 describe('many values', () => {
   const repeat = (count: number, item: string) => Array<string>(count).fill(item).join(',');
 

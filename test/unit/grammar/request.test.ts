@@ -27,10 +27,16 @@ describe('grammarRequest', () => {
     expect(() => grammarRequest(null, { regex: 3 })).toThrow('regex must be a string');
     expect(() => grammarRequest(null, { regex: 'a\0' })).toThrow('NUL');
     expect(() => grammarRequest(null, { grammar: '' })).toThrow('grammar must not be empty');
-    expect(() => grammarRequest(null, { json: '{' })).toThrow('json must be a schema');
+    expect(() => grammarRequest(null, { json: '' })).toThrow('json must not be empty');
+    expect(() => grammarRequest(null, { structural_tag: [] })).toThrow('structural_tag must be a string');
     expect(() => grammarRequest(null, { json_object: false })).toThrow('json_object must be true');
     expect(() => grammarRequest(null, { regex: 'a', _backend: 'other' })).toThrow('backend selection');
   });
+});
+
+it('leaves the text of a schema or tag to the compiler: parsing it here could hold up everybody for seconds', () => {
+  for (const kind of ['json', 'structural_tag'])
+    expect(grammarRequest(null, { [kind]: '{ "a"' })?.source).toMatchObject({ text: '{ "a"' });
 });
 
 describe('rawMember', () => {
