@@ -6,6 +6,8 @@ import { reportIgnored } from '../requests/ignored-fields.ts';
 import { requireModel, resolveModel } from '../requests/model-name.ts';
 import type { RouteDeps } from './context.ts';
 
+const BYTES_PER_CHAR = 2;
+
 export function detokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const body = validateDetokenize(await deps.bodies.json(ctx));
@@ -17,7 +19,13 @@ export function detokenize(deps: RouteDeps): Middleware {
       const message = `tokens contains out-of-vocab token id ${outside}. Vocabulary size: ${vocabSize}`;
       throw new ApiError('invalid_parameter', message, 'tokens');
     }
-    const response: DetokenizeResponse = { prompt: deps.sessions.detokenize(body.tokens) };
+    const { maxAnswerBytes } = deps.settings;
+    const prompt = await deps.sessions.detokenizeLong(body.tokens, maxAnswerBytes / BYTES_PER_CHAR);
+    if (prompt === null) {
+      const message = `The text takes more than ${maxAnswerBytes} bytes (--max-answer-size): send fewer tokens.`;
+      throw new ApiError('answer_too_large', message, 'tokens');
+    }
+    const response: DetokenizeResponse = { prompt };
     ctx.body = response;
   };
 }

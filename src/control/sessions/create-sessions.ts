@@ -7,7 +7,7 @@ import { BeamGeneration } from './beam-search.ts';
 import { checkSearch } from './beams.ts';
 import { ChoiceStream, type ChoiceRules } from './choice-stream.ts';
 import { fillTokensOf, type FillTokens } from './fill-in-middle.ts';
-import { decodeAll, decodePieces, Detokenizer } from './detokenizer.ts';
+import { decodeAll, decodeLong, decodePieces, Detokenizer } from './detokenizer.ts';
 import { compileConstraint } from './compile-constraint.ts';
 import { constraintOf, refuseBeam } from './constraint.ts';
 import type { EngineLimits } from './engine-limits.ts';
@@ -67,6 +67,8 @@ export async function createSessions(options: SessionsOptions): Promise<ModelSes
     parsers: chooseParsers(options, files),
   });
 }
+
+const WHOLE_TEXT = { skipSpecialTokens: false, startsText: true };
 
 function onlyEnds({ eosTokenIds }: GenerationDefaults): GenerationDefaults {
   return { eosTokenIds };
@@ -158,31 +160,22 @@ class ModelSessions implements ModelSessionsHandle {
 
   async tokenize(prompt: PromptInput, tenant: string, signal?: AbortSignal): Promise<Int32Array> {
     if (prompt.kind !== 'ids') return this.#parts.pool.run(tenant, prompt, signal);
-    const outside = prompt.ids.find((id) => !Number.isInteger(id) || id < 0 || id >= this.vocabSize);
-    if (outside !== undefined) {
-      throw new SessionError(
-        'bad_request',
-        `Token id ${outside} is out of vocabulary. Vocabulary size: ${this.vocabSize}`,
-        'prompt',
-      );
-    }
+    this.#checkIds(prompt.ids, 'prompt');
     return Int32Array.from(prompt.ids);
   }
 
   detokenize(ids: number[]): string {
-    const outside = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= this.vocabSize);
-    if (outside !== undefined) {
-      throw new SessionError(
-        'bad_request',
-        `Token id ${outside} is out of vocabulary. Vocabulary size: ${this.vocabSize}`,
-        'tokens',
-      );
-    }
-    return decodeAll(this.#parts.table, ids, { skipSpecialTokens: false, startsText: true });
+    this.#checkIds(ids, 'tokens');
+    return decodeAll(this.#parts.table, ids, WHOLE_TEXT);
+  }
+
+  async detokenizeLong(ids: number[], maxChars: number): Promise<string | null> {
+    this.#checkIds(ids, 'tokens');
+    return decodeLong(this.#parts.table, ids, WHOLE_TEXT, maxChars);
   }
 
   textPieces(ids: Int32Array): string[] {
-    return decodePieces(this.#parts.table, ids, { skipSpecialTokens: false, startsText: true });
+    return decodePieces(this.#parts.table, ids, WHOLE_TEXT);
   }
 
   tokenString(id: number): string {
@@ -191,6 +184,13 @@ class ModelSessions implements ModelSessionsHandle {
 
   close(): Promise<void> {
     return this.#parts.pool.close();
+  }
+
+  #checkIds(ids: readonly number[], param: string): void {
+    const outside = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= this.vocabSize);
+    if (outside === undefined) return;
+    const message = `Token id ${outside} is out of vocabulary. Vocabulary size: ${this.vocabSize}`;
+    throw new SessionError('bad_request', message, param);
   }
 
   /** What cannot be loaded is refused before anything is queued. */

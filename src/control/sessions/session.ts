@@ -226,6 +226,8 @@ export interface Sessions {
   /** Prompt ids only (for /tokenize). */
   tokenize(prompt: PromptInput, tenant: string, signal?: AbortSignal): Promise<Int32Array>;
   detokenize(ids: number[]): string;
+  /** The same of very many, between which others are served; null where the text is longer than `maxChars`. */
+  detokenizeLong(ids: number[], maxChars: number): Promise<string | null>;
   /** What each id brings to `detokenize` of them all. */
   textPieces(ids: Int32Array): string[];
   /** The vocabulary's text of one id, as /tokenize's token_strs shows it. */

@@ -268,6 +268,11 @@ describe('tokenize', () => {
     for (const tokens of [[-1], [100], ['a'], 'x', undefined]) {
       expect((await server.post('/detokenize', { tokens })).status, JSON.stringify(tokens)).toBe(400);
     }
+    const small = await startTestServer({ maxAnswerBytes: 1000 });
+    const refused = await small.post('/detokenize', { tokens: Array<number>(200).fill(1) });
+    expect(refused.status).toBe(400);
+    expect((await errorOf(refused)).message).toContain('more than 1000 bytes (--max-answer-size)');
+    await small.close();
   });
 });
 

@@ -144,6 +144,10 @@ export class FakeSessions implements Sessions {
   detokenize(ids: number[]): string {
     return ids.map((id) => `<${id}>`).join('');
   }
+  detokenizeLong(ids: number[], maxChars: number): Promise<string | null> {
+    const text = this.detokenize(ids);
+    return Promise.resolve(text.length > maxChars ? null : text);
+  }
   pieces: string[] = [];
   textPieces(): string[] {
     return this.pieces;

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { decodeAll, Detokenizer } from '../../../src/control/sessions/detokenizer.ts';
+import { decodeAll, decodeLong, Detokenizer } from '../../../src/control/sessions/detokenizer.ts';
 import { TokenTable } from '../../../src/control/sessions/token-table.ts';
 import { byteFiles, readFiles, sentencePiece } from './tokenizer-fixture.ts';
 import { byteTokenizer } from '../models/model-directory.ts';
@@ -66,6 +66,27 @@ describe('the detokenizer', () => {
     expect(decodeAll(table, [263], { ...SKIP, startsText: false })).toBe(' hi');
     expect(decodeAll(table, [259, 263], SKIP)).toBe(' hi');
     expect(decodeAll(table, [3 + 0x41, 263], SKIP)).toBe('A hi');
+  });
+
+  it('reads very many ids piece by piece, others being served in between, to a bound', async () => {
+    const table = new TokenTable(await byteFiles());
+    // Characters of two, three and four bytes: pieces end within them.
+    const ids = [...new TextEncoder().encode('é€🙂'.repeat(10_000)), 0xf0];
+    let turns = 0;
+    let next: NodeJS.Immediate;
+    const count = () => {
+      turns++;
+      next = setImmediate(count);
+    };
+    next = setImmediate(count);
+    const text = await decodeLong(table, ids, SHOW, Infinity);
+    clearImmediate(next);
+    expect(text === decodeAll(table, ids, SHOW)).toBe(true);
+    expect(text?.startsWith('é€🙂é') && text.endsWith('🙂\ufffd')).toBe(true);
+    expect(turns).toBeGreaterThan(5);
+    expect(await decodeLong(table, ids, SHOW, 30_000)).toBeNull();
+    const stripped = new TokenTable(await readFiles(sentencePiece(), 264));
+    expect(await decodeLong(stripped, [1, 263, 263], SKIP, 5)).toBe('hi hi');
   });
 
   it('keeps a byte order mark', async () => {
