@@ -39,7 +39,6 @@ export function llamaConfig(settings: Settings, model: ForeignModel, warn: (text
     architecture: model.architecture,
     vocabSize: model.vocabSize,
     samplableVocab: Math.min(model.tokenizerSize, model.vocabSize),
-    maxLogprobs: 0,
     threads: settings.threads,
     maxSequences,
     maxBatchTokens: settings.maxNumBatchedTokens,

@@ -196,7 +196,6 @@ function startSessions(
     adapters: engine,
     limits: 'engine' in config ? LLAMA_LIMITS : null,
     maxModelLen: config.maxModelLen,
-    maxLogprobs: config.maxLogprobs,
     workers: settings.tokenizerWorkers,
     renderTimeoutMs: settings.templateTimeoutMs,
     maxWaitingRenders: settings.maxNumSeqs + settings.maxWaitingRequests,

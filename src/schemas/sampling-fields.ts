@@ -3,14 +3,14 @@ import { array, boolean, integer, nullable, number, object, string, type JsonSch
 import { kvTransferParams, type KvTransferParams } from './kv-transfer.ts';
 
 /** Most stop strings of one request, and characters of one: each is compared with every piece of text. */
-export const MAX_STOP_STRINGS = 64;
+const MAX_STOP_STRINGS = 64;
 const MAX_STOP_LENGTH = 1024;
 /** Most stop ids of one request; the engine takes 1024 with the model's own. */
 const MAX_STOP_TOKEN_IDS = 512;
 /** Most bad words of one request. */
-export const MAX_BAD_WORDS = 512;
+const MAX_BAD_WORDS = 512;
 /** Choices of one request, as the OpenAI API bounds them. */
-export const MAX_CHOICES = 128;
+const MAX_CHOICES = 128;
 
 export interface StreamOptions {
   include_usage?: boolean | null;

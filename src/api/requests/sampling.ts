@@ -4,8 +4,6 @@ import type { SamplingRequest } from '../../control/sessions/session.ts';
 import type { SamplingFields } from '../../schemas/sampling-fields.ts';
 import { ApiError } from '../errors.ts';
 
-/** Smaller temperatures than this (but 0) are raised to it, as vLLM does: they overflow. */
-const LOWEST_TEMPERATURE = 0.01;
 const LARGEST_TOP_K = 2 ** 31 - 1;
 /** Every entry is looked at in every step. */
 const MAX_BIASED_TOKENS = 4096;
@@ -39,7 +37,7 @@ export function toSampling(
   checkMinTokens(body, length);
   return {
     n: body.n ?? 1,
-    temperature: raiseTemperature(body.temperature ?? null),
+    temperature: body.temperature ?? null,
     topP: body.top_p ?? null,
     topK: toTopK(body.top_k ?? null),
     minP: body.min_p ?? null,
@@ -82,11 +80,6 @@ function checkMinTokens(body: SamplingFields, length: LengthLimit): void {
   if (length.maxTokens === null || minTokens <= length.maxTokens) return;
   const message = `min_tokens must be less than or equal to max_tokens=${length.maxTokens}, got ${minTokens}.`;
   throw new ApiError('invalid_parameter', message, 'min_tokens');
-}
-
-function raiseTemperature(temperature: number | null): number | null {
-  if (temperature === null || temperature === 0) return temperature === null ? null : 0;
-  return Math.max(temperature, LOWEST_TEMPERATURE);
 }
 
 function toTopK(topK: number | null): number | null {

@@ -6,8 +6,6 @@ export interface LlamaConfig {
   architecture: string;
   vocabSize: number;
   samplableVocab: number;
-  /** No log-probabilities: none may be asked for. */
-  maxLogprobs: 0;
   threads: number;
   maxSequences: number;
   maxBatchTokens: number;

@@ -17,7 +17,7 @@ import { checkPromptScores, PromptScores } from './prompt-scores.ts';
 import { chooseParsers, continuedLength, replyParsing, type ModelParsers, type ReplyParsing } from './reply-parser.ts';
 import { readModelTokenizer } from './model-tokenizer.ts';
 import { RenderPool } from './render-pool.ts';
-import { resolvePromptLogprobs, resolveSampling } from './sampling.ts';
+import { logprobCount, resolveSampling } from './sampling.ts';
 import {
   SessionError,
   type Generation,
@@ -60,7 +60,6 @@ export async function createSessions(options: SessionsOptions): Promise<ModelSes
     table,
     defaults: options.generationConfig === 'none' ? onlyEnds(tokenizer.generation) : tokenizer.generation,
     maxModelLen: options.maxModelLen,
-    maxLogprobs: options.maxLogprobs,
     vocabSize,
     chatTemplate: files.chatTemplate,
     templateKwargs: options.templateKwargs ?? {},
@@ -82,7 +81,6 @@ interface Parts {
   table: TokenTable;
   defaults: GenerationDefaults;
   maxModelLen: number;
-  maxLogprobs: number;
   vocabSize: number;
   chatTemplate: string | null;
   templateKwargs: Record<string, unknown>;
@@ -125,10 +123,10 @@ class ModelSessions implements ModelSessionsHandle {
     );
     if (promptIds.length === 0)
       throw new SessionError('bad_request', 'The decoder prompt cannot be empty', paramOf(input.prompt));
-    const { maxModelLen, maxLogprobs, vocabSize, defaults } = this.#parts;
+    const { maxModelLen, vocabSize, defaults } = this.#parts;
     const generation = input.modelDefaults ? defaults : { eosTokenIds: defaults.eosTokenIds };
     const wordForms = await this.#wordForms(input.sampling.badWords, input.tenant);
-    const limits = { wordForms, promptTokens: promptIds.length, maxModelLen, maxLogprobs, vocabSize, generation };
+    const limits = { wordForms, promptTokens: promptIds.length, maxModelLen, vocabSize, generation };
     const sampling = resolveSampling(input.sampling, limits);
     for (const spec of sampling.slice(0, 1)) engineLimits?.checkSampling(spec);
     const parsing = replyParsing(input, this.#parts.parsers, this.#endOf(promptIds, input.prompt));
@@ -219,7 +217,7 @@ class ModelSessions implements ModelSessionsHandle {
 
   #promptScores(sampling: SamplingRequest, promptIds: Int32Array): GenerationStart['promptScores'] {
     if (sampling.promptLogprobs === null) return null;
-    const alternatives = resolvePromptLogprobs(sampling.promptLogprobs, this.#parts);
+    const alternatives = logprobCount(sampling.promptLogprobs, this.#parts.vocabSize);
     checkPromptScores(promptIds.length, alternatives);
     return { alternatives, scores: new PromptScores(promptIds, this.#parts.table) };
   }

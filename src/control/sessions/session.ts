@@ -245,7 +245,6 @@ export interface SessionsOptions {
   /** What the engine lacks; absent or null: nothing. */
   limits?: EngineLimits | null;
   maxModelLen: number;
-  maxLogprobs: number;
   /** Output formats; 'auto' = as the chat template shows, null = none. */
   toolParser?: ToolParserName | 'auto' | null;
   reasoningParser?: ReasoningParserName | 'auto' | null;

@@ -204,15 +204,9 @@ describe('accepted', () => {
 
   test.each([
     [{ temperature: 0 }, 0],
-    [{ temperature: 1e-300 }, 0.01],
-    [{ temperature: 0.005 }, 0.01],
     [{ temperature: 5 }, 5],
   ])('temperature %j', async (fields, expected) => {
     expect((await accepted(fields)).sampling.temperature).toBe(expected);
-  });
-  test('negative zero is zero', async () => {
-    await server.post('/v1/chat/completions', '{"messages":[{"role":"user","content":"Hi"}],"temperature":-0.0}');
-    expect(server.sessions.inputs.at(-1)?.sampling.temperature).toBe(0);
   });
   test.each([
     [-1, 0],

@@ -13,7 +13,6 @@ const CONFIG: LlamaConfig = {
   architecture: 'gemma2',
   vocabSize: VOCABULARY,
   samplableVocab: VOCABULARY,
-  maxLogprobs: 0,
   threads: 1,
   maxSequences: 4,
   maxBatchTokens: 2048,

@@ -78,7 +78,6 @@ beforeAll(async () => {
     modelPath: writeModel({ tokenizerConfig: byteTokenizer().config }),
     engine,
     maxModelLen: 64,
-    maxLogprobs: 5,
     workers: 1,
     renderTimeoutMs: 10_000,
   });

@@ -27,7 +27,6 @@ beforeAll(async () => {
     modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: TEMPLATE } }),
     engine,
     maxModelLen: 4096,
-    maxLogprobs: 20,
     workers: 1,
     renderTimeoutMs: 10_000,
   });
@@ -101,7 +100,6 @@ it('knows that the thoughts before a text that is continued are closed', async (
     modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: template } }),
     engine,
     maxModelLen: 4096,
-    maxLogprobs: 20,
     workers: 1,
     renderTimeoutMs: 10_000,
   });

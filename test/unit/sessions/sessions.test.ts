@@ -22,7 +22,6 @@ function open(
     modelPath: directory,
     engine,
     maxModelLen: 64,
-    maxLogprobs: 5,
     workers,
     renderTimeoutMs,
   });
@@ -44,7 +43,6 @@ it('chats of training are rendered with the server’s template variables, as th
     modelPath: modelWith(`${TEMPLATE}{{ tone }}{{ mood }}`),
     engine: new FakeEngine(),
     maxModelLen: 64,
-    maxLogprobs: 5,
     workers: 1,
     renderTimeoutMs: RENDER_TIMEOUT_MS,
     templateKwargs: { tone: 'dry', mood: 'calm' },
