@@ -4,8 +4,9 @@ import { beforeAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../src/control/engine/native.ts';
 import type { NativeMatcher, NativeVocabulary } from '../../src/control/engine/native-grammar.ts';
 import { compileGrammar, GENERATE } from '../../src/control/grammar/compile.ts';
-import { parseOutput, type ToolParserName } from '../../src/control/sessions/parsers/create-parser.ts';
+import type { ToolParserName } from '../../src/control/sessions/parsers/create-parser.ts';
 import { toolFormat } from '../../src/control/sessions/tool-grammar.ts';
+import { parse } from '../unit/parsers/support.ts';
 
 const addon = loadNative();
 const ajv = new Ajv2020({ strict: false });
@@ -99,7 +100,7 @@ describe.each([true, false])('parallel calls: %s', (parallelToolCalls) => {
     for (let run = 1; run <= RUNS; run++) {
       const output = randomText(grammar.createMatcher(vocabulary), start, generator(run));
       const reasoning = { reasoningParser: null, promptReasoning: 'none' } as const;
-      const { toolCalls } = parseOutput({ ...reply, toolParser, ...reasoning }, output);
+      const { toolCalls } = parse({ ...reply, toolParser, ...reasoning }, output);
       expect(toolCalls.length, output).toBeGreaterThan(0);
       if (!parallelToolCalls) expect(toolCalls.length, output).toBe(1);
       for (const { name, arguments: json } of toolCalls) {

@@ -26,7 +26,7 @@ export class MadeList {
   }
 }
 
-export function* slices<T>(list: readonly T[]): Generator<readonly T[]> {
+function* slices<T>(list: readonly T[]): Generator<readonly T[]> {
   for (let from = 0; from < list.length; from += PIECE_ELEMENTS) yield list.slice(from, from + PIECE_ELEMENTS);
 }
 

@@ -22,7 +22,7 @@ function rewardDeviation(groups: readonly TrajectoryGroup[]): number {
   return mean(several.map(({ trajectories }) => populationStandardDeviation(trajectories.map(rewardOf))));
 }
 
-export function exceptionRate(groups: readonly TrajectoryGroup[], trajectories: number): number {
+function exceptionRate(groups: readonly TrajectoryGroup[], trajectories: number): number {
   const exceptions = groups.reduce((sum, group) => sum + (group.exceptions?.length ?? 0), 0);
   return exceptions === 0 ? 0 : exceptions / (trajectories + exceptions);
 }

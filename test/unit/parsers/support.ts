@@ -1,11 +1,7 @@
 import { isDeepStrictEqual } from 'node:util';
 import { expect } from 'vitest';
 import { createOutputParser, type OutputParserOptions } from '../../../src/control/sessions/parsers/create-parser.ts';
-import {
-  joinDeltas,
-  type ParsedDelta,
-  type ParsedOutput,
-} from '../../../src/control/sessions/parsers/output-parser.ts';
+import { joinCall, type ParsedDelta, type ParsedOutput } from '../../../src/control/sessions/parsers/output-parser.ts';
 
 export type Random = () => number;
 
@@ -46,6 +42,17 @@ export function deltasOf(options: OutputParserOptions, pieces: readonly string[]
   let ids = 0;
   const parser = createOutputParser({ newCallId: () => `call-${ids++}`, ...options });
   return [...pieces.flatMap((piece) => parser.push(piece)), ...parser.finish()];
+}
+
+/** Puts deltas together again. */
+function joinDeltas(deltas: Iterable<ParsedDelta>): ParsedOutput {
+  const output: ParsedOutput = { reasoning: '', content: '', toolCalls: [] };
+  for (const delta of deltas) {
+    if ('reasoning' in delta) output.reasoning += delta.reasoning;
+    else if ('content' in delta) output.content += delta.content;
+    else joinCall(output.toolCalls, delta.toolCall);
+  }
+  return output;
 }
 
 export function parse(options: OutputParserOptions, pieces: readonly string[] | string): ParsedOutput {

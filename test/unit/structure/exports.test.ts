@@ -1,20 +1,26 @@
-/** What a file exports, another one uses: what nobody names is private to its file, or gone. */
+/** What a file exports, another one imports from it: what nobody imports is private to its file, or gone. */
 import { describe, expect, it } from 'vitest';
-import { read, repositoryFiles } from './sources.ts';
+import { namedImports, read, repositoryFiles, resolveImport } from './sources.ts';
 
 const EXPORTED = /^export (?:async )?(?:function\*?|const|class) (\w+)/gm;
 const CODE = /^(?:src|test|benchmarks|examples|scripts)\/.*\.(?:ts|mjs)$/;
 
+/** What was built from a file is that file. */
+function sourceOf(path: string): string {
+  return path.replace(/^dist\/(.*)\.js$/, 'src/$1.ts');
+}
+
 function unused(texts: ReadonlyMap<string, string>): string[] {
-  const words = [...texts].map(([file, text]) => ({ file, names: new Set(text.match(/\w+/g)) }));
+  const imported = new Set<string>();
+  for (const [file, text] of texts) {
+    for (const { source, name } of namedImports(file, text)) {
+      imported.add(`${sourceOf(resolveImport(file, source))}: ${name}`);
+    }
+  }
   return [...texts]
-    .filter(([file]) => file.startsWith('src/'))
-    .flatMap(([file, text]) =>
-      [...text.matchAll(EXPORTED)]
-        .map(([, name = '']) => name)
-        .filter((name) => !words.some((other) => other.file !== file && other.names.has(name)))
-        .map((name) => `${file}: ${name}`),
-    );
+    .filter(([file]) => file.startsWith('src/') && !imported.has(`${file}: *`))
+    .flatMap(([file, text]) => [...text.matchAll(EXPORTED)].map(([, name = '']) => `${file}: ${name}`))
+    .filter((name) => !imported.has(name));
 }
 
 describe('exports', () => {
@@ -23,12 +29,22 @@ describe('exports', () => {
     expect(unused(new Map(files.map((file) => [file, read(file)])))).toEqual([]);
   });
 
-  it('the rule finds what only its own file names', () => {
-    const own = 'export const a = 1;\nexport async function b() { return a; }\nexport class C {}\nconst d = 2;\n';
+  it('the rule finds what only its own file uses, whatever others call theirs', () => {
+    const own =
+      'export const a = 1;\nexport async function b() { return a; }\nexport class C {}\nexport const d = 2;\n';
     const texts = new Map([
       ['src/own.ts', own],
-      ['test/other.ts', 'const x = new C();'],
+      ['src/other.ts', 'const a = 3;\nexport { d } from "./own.ts";'],
+      ['test/built.ts', 'import { C } from "../dist/own.js";'],
     ]);
     expect(unused(texts)).toEqual(['src/own.ts: a', 'src/own.ts: b']);
+  });
+
+  it('the rule takes a file that is loaded whole as used', () => {
+    const texts = new Map([
+      ['src/own.ts', 'export const a = 1;\n'],
+      ['src/other.ts', 'export const load = () => import("./own.ts");\n'],
+    ]);
+    expect(unused(texts)).toEqual(['src/other.ts: load']);
   });
 });

@@ -66,6 +66,24 @@ export function importsOf(file: string, text: string): string[] {
   return found;
 }
 
+/** What a file takes from each module that it names; `*` is all of it. */
+export function namedImports(file: string, text: string): { source: string; name: string }[] {
+  const found: { source: string; name: string }[] = [];
+  for (const node of nodesOf(file, text)) {
+    const source = node['source'];
+    if (!IMPORTING.has(node.type) || !isNode(source) || typeof source['value'] !== 'string') continue;
+    const names = Array.isArray(node['specifiers']) ? node['specifiers'].filter(isNode).map(importedName) : ['*'];
+    found.push(...names.map((name) => ({ source: String(source['value']), name })));
+  }
+  return found;
+}
+
+/** Of `a as b` the a; what has none is a whole module. */
+function importedName(specifier: Node): string {
+  const name = specifier.type === 'ExportSpecifier' ? specifier['local'] : specifier['imported'];
+  return isNode(name) ? String(name['name']) : '*';
+}
+
 /** A relative specifier as a path from the root; a package's stays as it is. */
 export function resolveImport(file: string, specifier: string): string {
   return specifier.startsWith('.') ? path.posix.join(path.posix.dirname(file), specifier) : specifier;

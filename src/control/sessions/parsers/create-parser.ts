@@ -6,7 +6,7 @@ import { HermesMachine } from './hermes.ts';
 import { Llama3JsonMachine } from './llama3-json.ts';
 import { type Machine, MachineParser, PlainParser } from './machine.ts';
 import { MistralMachine } from './mistral.ts';
-import { joinDeltas, type OutputParser, type ParsedOutput } from './output-parser.ts';
+import type { OutputParser } from './output-parser.ts';
 import { PythonicMachine } from './pythonic.ts';
 import { Qwen3CoderMachine } from './qwen3-coder.ts';
 import { type PromptReasoning, ThinkParser, WithoutReasoning } from './reasoning.ts';
@@ -58,12 +58,6 @@ export function callIdFor(toolParser: ToolParserName | null): string {
 export function createOutputParser(options: OutputParserOptions): OutputParser {
   const parser = withReasoning(options, callParser(options));
   return options.includeReasoning ? parser : new WithoutReasoning(parser);
-}
-
-/** A whole output through the same machine. */
-export function parseOutput(options: OutputParserOptions, text: string): ParsedOutput {
-  const parser = createOutputParser(options);
-  return joinDeltas([...parser.push(text), ...parser.finish()]);
 }
 
 /** The marks of calls are special tokens in many models: they show up in the text only with skip_special_tokens false. */

@@ -44,17 +44,6 @@ export interface ParsedOutput {
   toolCalls: ToolCall[];
 }
 
-/** Puts deltas together again: the message that a client gets who does not stream. */
-export function joinDeltas(deltas: Iterable<ParsedDelta>): ParsedOutput {
-  const output: ParsedOutput = { reasoning: '', content: '', toolCalls: [] };
-  for (const delta of deltas) {
-    if ('reasoning' in delta) output.reasoning += delta.reasoning;
-    else if ('content' in delta) output.content += delta.content;
-    else joinCall(output.toolCalls, delta.toolCall);
-  }
-  return output;
-}
-
 export function joinCall(calls: ToolCall[], delta: ToolCallDelta): void {
   const call = (calls[delta.index] ??= { id: '', name: '', arguments: '' });
   call.id += delta.id ?? '';

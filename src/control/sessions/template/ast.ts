@@ -76,6 +76,6 @@ export function* walk(root: Node): Generator<Node> {
   }
 }
 
-export function isNode(value: unknown): value is Node {
+function isNode(value: unknown): value is Node {
   return typeof value === 'object' && value !== null && 'type' in value && typeof value.type === 'string';
 }
