@@ -3,9 +3,9 @@
  * when the job is accepted, since the server remembers them only for a while, and stored with it.
  */
 import { TrainingInputError } from './errors.ts';
-import { historyPath } from './check-trajectories.ts';
 import {
   historiesOf,
+  historyPath,
   isChoice,
   type ChoiceElement,
   type HistoryElement,
@@ -67,7 +67,7 @@ function nameLastReply(trajectory: Trajectory, path: string, find: FindSample, u
 const NOT_REMEMBERED = 'is not remembered: send token_ids and logprobs instead.';
 
 function indexOf({ index }: ChoiceElement): number {
-  return typeof index === 'number' ? index : 0;
+  return index ?? 0;
 }
 
 function isReply(element: HistoryElement): boolean {
@@ -77,7 +77,6 @@ function isReply(element: HistoryElement): boolean {
 function fillChoice(choice: ChoiceElement, path: string, find: FindSample, use: 'train' | 'log'): void {
   const { request_id: requestId = null, logprobs = null } = choice;
   if (requestId === null || logprobs !== null) return;
-  if (typeof requestId !== 'string') throw new TrainingInputError(`${path}.request_id`, 'must be a string.');
   const sample = find(requestId, indexOf(choice));
   if (!sample) {
     if (use === 'log') return;
@@ -86,6 +85,9 @@ function fillChoice(choice: ChoiceElement, path: string, find: FindSample, use: 
   choice.prompt_token_ids = Array.from(sample.promptIds);
   choice.token_ids = Array.from(sample.tokenIds);
   choice.logprobs = {
-    content: Array.from(sample.tokenIds, (id, i) => ({ token: `token_id:${id}`, logprob: sample.logprobs[i] })),
+    content: Array.from(sample.tokenIds, (id, i) => ({
+      token: `token_id:${id}`,
+      logprob: sample.logprobs[i] as number,
+    })),
   };
 }

@@ -5,9 +5,9 @@
 import { SLOT_CLOSE, SLOT_OPEN } from '../models/prompt-encoder.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
 import type { ChatMessage } from '../sessions/session.ts';
-import { sampledText, tokenIds, unscoredText, type SampledText } from './choice-tokens.ts';
+import { sampledText, unscoredText, type SampledText } from './choice-tokens.ts';
 import { TrainingInputError } from './errors.ts';
-import { isChoice, messageOf, type History } from './trajectories.ts';
+import { isChoice, messageOf, type ChoiceElement, type History } from './trajectories.ts';
 
 export interface HistoryTokens {
   tokens: Int32Array;
@@ -38,24 +38,25 @@ interface Reply {
 
 /** Empty where nothing is to be trained. `path` names the history in errors. */
 export async function historyTokens(history: History, path: string, options: HistoryOptions): Promise<HistoryTokens[]> {
-  const replies = trainedReplies(history, path, options);
+  const replies = trainedReplies(history, path, options.withoutLogprobs);
   if (replies.length === 0) return [];
   const exact = replies.every(({ prompt, sampled }) => prompt !== null && sampled !== null);
   const sequences = exact ? exactSequences(replies) : [await renderedSequence(history, path, replies, options.chat)];
   return sequences.map((sequence) => sequence.build()).filter(({ trainable }) => trainable.length > 0);
 }
 
-function trainedReplies(history: History, path: string, { chat, withoutLogprobs }: HistoryOptions): Reply[] {
+function trainedReplies(history: History, path: string, withoutLogprobs: boolean): Reply[] {
   return history.messages_and_choices.flatMap((element, at): Reply[] => {
     const where = `${path}.${at}`;
-    const sampled = isChoice(element) ? sampledText(element, where, chat.vocabSize) : null;
-    const prompt = isChoice(element)
-      ? tokenIds(element.prompt_token_ids, `${where}.prompt_token_ids`, chat.vocabSize)
-      : null;
-    if (sampled) return [{ at, sampled, text: null, prompt }];
+    const sampled = isChoice(element) ? sampledText(element, where) : null;
+    if (isChoice(element) && sampled) return [{ at, sampled, text: null, prompt: promptOf(element) }];
     const text = withoutLogprobs ? unscoredText(element, where) : null;
     return text === null ? [] : [{ at, sampled: null, text, prompt: null }];
   });
+}
+
+function promptOf({ prompt_token_ids: ids = null }: ChoiceElement): Int32Array | null {
+  return ids === null ? null : Int32Array.from(ids);
 }
 
 /** A reply whose prompt goes on from the sequence so far extends it; any other begins a new one. */

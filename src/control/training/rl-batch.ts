@@ -9,13 +9,12 @@ import {
   populationStandardDeviation,
   trajectoryWeight,
 } from './advantages.ts';
-import { historyPath } from './check-trajectories.ts';
 import { TrainingFailedError, TrainingInputError } from './errors.ts';
 import { historyTokens, type HistoryTokens } from './history-tokens.ts';
 import { ENDLESS_ROOM, packRows, rowLengthFor, type PackedRow, type TrainSequence } from './pack.ts';
 import { seededRandom, shuffle } from './random.ts';
 import type { RlConfig } from './rl-config.ts';
-import { historiesOf, type Trajectory, type TrajectoryGroup } from './trajectories.ts';
+import { historiesOf, historyPath, type Trajectory, type TrajectoryGroup } from './trajectories.ts';
 
 /** One trained history; all its tokens share advantage and weight. */
 interface RlSequence extends TrainSequence {

@@ -1,4 +1,4 @@
-/** Trajectories as clients send them. Messages keep whatever keys they came with. */
+/** Trajectories as clients send them and `intake/trajectory-check.ts` lets them in. Messages keep whatever keys they came with. */
 
 /** Of messages; a template leaves out others without a word. `ipython` is Llama's name for a tool. */
 export const ROLES: readonly string[] = ['system', 'developer', 'user', 'assistant', 'tool', 'function', 'ipython'];
@@ -10,18 +10,25 @@ export interface MessageElement {
   [key: string]: unknown;
 }
 
+/** Of one sampled token. */
+export interface LogprobEntry {
+  /** `token_id:<id>`, or its text. */
+  token: string;
+  logprob: number;
+}
+
 /** A choice of a chat completion: what may be trained. */
 export interface ChoiceElement {
   finish_reason?: unknown;
   message: { content?: unknown; tool_calls?: unknown; [key: string]: unknown };
-  logprobs?: unknown;
+  logprobs?: { content?: LogprobEntry[] | null; refusal?: LogprobEntry[] | null } | null;
   /** The sampled ids, verbatim. */
-  token_ids?: unknown;
+  token_ids?: number[] | null;
   /** The real prompt. */
-  prompt_token_ids?: unknown;
+  prompt_token_ids?: number[] | null;
   /** The completion's id, where ids and log-probabilities are to be looked up; `index` names the choice. */
-  request_id?: unknown;
-  index?: unknown;
+  request_id?: string | null;
+  index?: number | null;
   [key: string]: unknown;
 }
 
@@ -65,4 +72,10 @@ export function messageOf(element: HistoryElement): MessageElement {
 export function historiesOf(trajectory: Trajectory): History[] {
   const main = { messages_and_choices: trajectory.messages_and_choices ?? [], tools: trajectory.tools ?? null };
   return [main, ...(trajectory.additional_histories ?? [])];
+}
+
+/** Of the main history (0) or an additional one, for errors. */
+export function historyPath(trajectoryPath: string, index: number): string {
+  const history = index === 0 ? trajectoryPath : `${trajectoryPath}.additional_histories.${index - 1}`;
+  return `${history}.messages_and_choices`;
 }

@@ -260,7 +260,8 @@ describe('what is refused', () => {
   });
   const at = (...loc: (string | number)[]) => ['body', 'trajectory_groups', 0, 'trajectories', 0, ...loc];
   const element = (...loc: (string | number)[]) => at('messages_and_choices', 0, ...loc);
-  const logprobs = (entry: object) => ({ logprobs: { content: [{ token: 'token_id:5', logprob: -1, ...entry }] } });
+  const scored = [{ token: 'token_id:5', logprob: -1 }];
+  const logprobs = (entry: object) => ({ logprobs: { content: [{ ...scored[0], ...entry }] } });
   const BAD: [string, (id: string) => object | string, (string | number)[]][] = [
     ['no model', () => ({ trajectory_groups: [] }), ['body', 'model_id']],
     ['a model id that is none', () => ({ model_id: 'x', trajectory_groups: [] }), ['body', 'model_id']],
@@ -390,6 +391,11 @@ describe('what is refused', () => {
       'ids of another length',
       (id) => rl(id, { trajectory_groups: one(choice({ ...logprobs({}), token_ids: [5, 6] })) }),
       element('logprobs', 'content'),
+    ],
+    [
+      'ids of another length than a refusal',
+      (id) => rl(id, { trajectory_groups: one(choice({ logprobs: { refusal: scored }, token_ids: [5, 6] })) }),
+      element('logprobs', 'refusal'),
     ],
     [
       'ids that disagree',

@@ -5,12 +5,12 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { invalid, ValidationError, type ValidationDetail } from '../../../schemas/validation-error.ts';
-import { checkTrajectoryGroup } from '../check-trajectories.ts';
 import { TrainingInputError } from '../errors.ts';
 import { fillSamples, type FindSample, type SampledTokens } from '../fill-samples.ts';
 import { historiesOf, isChoice, type TrajectoryGroup } from '../trajectories.ts';
 import { JsonSplitter } from './json-splitter.ts';
 import type { GroupSummary, IntakeSettings, IntakeTask, TrajectoriesRead } from './protocol.ts';
+import { checkTrainable } from './trainable-check.ts';
 import { checkGroup, MAX_METRICS } from './trajectory-check.ts';
 
 const compress = promisify(gzip);
@@ -90,7 +90,7 @@ class Reader {
   }
 
   #checkTrained(group: TrajectoryGroup, index: number): void {
-    const unscored = asValidation(() => checkTrajectoryGroup(group, index, this.#settings.vocabSize));
+    const unscored = asValidation(() => checkTrainable(group, index));
     if (unscored !== null) this.unscoredFault ??= toDetail(unscored);
   }
 

@@ -102,9 +102,10 @@ function checkChoice(choice: Json, loc: Loc, vocabSize: number): void {
   const logprobs = choice['logprobs'] ?? null;
   if (logprobs === null) return;
   const lists = object(logprobs, [...loc, 'logprobs']);
+  const idsOf = (lists['content'] ?? null) === null ? 'refusal' : 'content';
   for (const name of ['content', 'refusal']) {
     const entries = list(lists, name, [...loc, 'logprobs']);
-    checkLogprobs(entries, [...loc, 'logprobs', name], name === 'content' ? ids : null, vocabSize);
+    checkLogprobs(entries, [...loc, 'logprobs', name], name === idsOf ? ids : null, vocabSize);
   }
 }
 
