@@ -100,7 +100,7 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
   const swept = await blobs.sweep(await repositories.models.referencedBlobs());
   if (swept > 0) log.info({ swept }, 'removed what unfinished writes had left');
   const registry = new ModelRegistry();
-  const pool = new IntakePool(intakeSettings(setup), setup.samples);
+  const pool = new IntakePool(intakeSettings(setup), setup.samples, setup.chat);
   const inputs = new TrainingInputs(blobs, pool, settings.maxTrainingBodyBytes);
   const stats = new TrainingStats(log);
   const storage = new StorageRepository(db);

@@ -3,7 +3,7 @@
  * sequences are exactly what the model saw; otherwise the chat template renders what lies between the replies.
  */
 import { SLOT_CLOSE, SLOT_OPEN } from '../models/prompt-encoder.ts';
-import type { ChatEncoder } from '../sessions/open-chat.ts';
+import type { ChatEncoder, OpenChat } from '../sessions/open-chat.ts';
 import type { ChatMessage } from '../sessions/session.ts';
 import { sampledText, unscoredText, type SampledText } from './choice-tokens.ts';
 import { TrainingInputError } from './errors.ts';
@@ -40,9 +40,21 @@ interface Reply {
 export async function historyTokens(history: History, path: string, options: HistoryOptions): Promise<HistoryTokens[]> {
   const replies = trainedReplies(history, path, options.withoutLogprobs);
   if (replies.length === 0) return [];
-  const exact = replies.every(({ prompt, sampled }) => prompt !== null && sampled !== null);
-  const sequences = exact ? exactSequences(replies) : [await renderedSequence(history, path, replies, options.chat)];
+  const sequences = areExact(replies)
+    ? exactSequences(replies)
+    : [await renderedSequence(history, path, replies, options.chat)];
   return sequences.map((sequence) => sequence.build()).filter(({ trainable }) => trainable.length > 0);
+}
+
+/** What is rendered for a history whose replies all have log-probabilities, or are context; null: nothing. */
+export function renderedChat(history: History, path: string): OpenChat | null {
+  const replies = trainedReplies(history, path, false);
+  return areExact(replies) ? null : openChat(history, replies);
+}
+
+/** None of them needs to be rendered. */
+function areExact(replies: readonly Reply[]): boolean {
+  return replies.every(({ prompt, sampled }) => prompt !== null && sampled !== null);
 }
 
 function trainedReplies(history: History, path: string, withoutLogprobs: boolean): Reply[] {
@@ -81,13 +93,18 @@ async function renderedSequence(
   replies: readonly Reply[],
   chat: ChatEncoder,
 ): Promise<SequenceBuilder> {
+  const ids = await chat.encodeChat(openChat(history, replies));
+  const thought = chat.chatTemplate?.includes('<think>') ? await chat.encodeText(EMPTY_THOUGHT) : null;
+  return splice(ids, replies, thought, path);
+}
+
+/** Up to the last trained reply. */
+function openChat(history: History, replies: readonly Reply[]): OpenChat {
   const last = replies.at(-1)?.at ?? 0;
   const messages = history.messages_and_choices.slice(0, last + 1).map((element) => messageOf(element) as ChatMessage);
   const slots = replies.map(({ at, text }) => ({ message: at, text }));
   const tools = history.tools && history.tools.length > 0 ? history.tools : null;
-  const ids = await chat.encodeChat({ messages, tools, templateKwargs: {}, slots, continueFinalMessage: true });
-  const thought = chat.chatTemplate?.includes('<think>') ? await chat.encodeText(EMPTY_THOUGHT) : null;
-  return splice(ids, replies, thought, path);
+  return { messages, tools, templateKwargs: {}, slots, continueFinalMessage: true };
 }
 
 /** Puts the sampled ids where the rendered chat leaves room for them. */

@@ -12,12 +12,12 @@ import {
   type TrainerState,
 } from '../engine/training.ts';
 import { SessionError } from '../sessions/session.ts';
-import type { ChatEncoder } from '../sessions/open-chat.ts';
 import { identityAdapter } from './adapter-init.ts';
 import { readCheckpoint, writeCheckpoint } from './checkpoint-files.ts';
 import { createPlan } from './create-plan.ts';
 import { TrainingFailedError, TrainingInputError } from './errors.ts';
 import { ENDLESS_ROOM } from './pack.ts';
+import { patient } from './patient-chat.ts';
 import type { JobPlan, StepMetrics } from './plan.ts';
 import { CANCELLED, type Checkpoint, type JobRest, type TrainingJob, type TrainingPorts } from './ports.ts';
 import { StepReporter } from './reporter.ts';
@@ -252,26 +252,4 @@ async function untilAborted<T>(promise: Promise<T>, signal: AbortSignal): Promis
   } finally {
     signal.removeEventListener('abort', leave);
   }
-}
-
-/** Waits where too many prompts are being rendered, instead of failing the job. */
-function patient(chat: ChatEncoder, retryMs: number, signal: AbortSignal): ChatEncoder {
-  const retry = async <T>(act: () => Promise<T>): Promise<T> => {
-    for (;;) {
-      signal.throwIfAborted();
-      try {
-        return await act();
-      } catch (error) {
-        if (!(error instanceof SessionError) || error.code !== 'queue_full') throw error;
-        await sleep(retryMs, undefined, { signal });
-      }
-    }
-  };
-  return {
-    vocabSize: chat.vocabSize,
-    maxModelLen: chat.maxModelLen,
-    chatTemplate: chat.chatTemplate,
-    encodeChat: (open) => retry(() => chat.encodeChat(open)),
-    encodeText: (text) => retry(() => chat.encodeText(text)),
-  };
 }

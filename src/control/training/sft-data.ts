@@ -6,6 +6,8 @@ import { isChoice, type HistoryElement } from './trajectories.ts';
 export interface Conversation {
   messages: ChatMessage[];
   tools: unknown[] | null;
+  /** From 1, in the file as it was sent. */
+  line: number;
 }
 
 /** Bytes of one line: far above what fits a context. */
@@ -60,7 +62,11 @@ function decode(line: Uint8Array, number: number): string {
 
 /** Throws TrainingFailedError naming the line. */
 export function parseConversation({ bytes, number }: DataLine): Conversation {
-  const value = parseJson(decode(bytes, number), number);
+  return readConversation(parseJson(decode(bytes, number), number), number);
+}
+
+/** Throws TrainingFailedError naming the line. */
+export function readConversation(value: unknown, number: number): Conversation {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) throw fault(number, 'is not an object');
   const { messages: plain, messages_and_choices: elements, tools = null } = value as Record<string, unknown>;
   const list = plain ?? elements;
@@ -68,7 +74,7 @@ export function parseConversation({ bytes, number }: DataLine): Conversation {
   if (tools !== null && !Array.isArray(tools)) throw fault(number, 'has tools that are not a list');
   const messages = list.map((element: unknown, i) => readMessage(element, i, number));
   if (messages.at(-1)?.role !== 'assistant') throw fault(number, 'does not end with an assistant message');
-  return { messages, tools: tools !== null && tools.length > 0 ? (tools as unknown[]) : null };
+  return { messages, tools: tools !== null && tools.length > 0 ? (tools as unknown[]) : null, line: number };
 }
 
 function parseJson(text: string, number: number): unknown {

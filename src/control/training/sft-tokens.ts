@@ -1,6 +1,6 @@
 /** Conversations -> token sequences of which only the assistant's turns are trained. */
 import { SessionError } from '../sessions/session.ts';
-import type { ChatEncoder } from '../sessions/open-chat.ts';
+import type { ChatEncoder, OpenChat } from '../sessions/open-chat.ts';
 import { TrainingFailedError } from './errors.ts';
 import type { TrainSequence } from './pack.ts';
 import type { SftConfig } from './sft-config.ts';
@@ -50,15 +50,14 @@ export class SftTokenizer {
     return { group, tokens, trainable: Int32Array.from(trainable) };
   }
 
-  async #encode({ messages, tools }: Conversation): Promise<Int32Array | null> {
-    const mentioned = Object.entries(TEMPLATE_DEFAULTS).filter(([name]) => this.#chat.chatTemplate?.includes(name));
-    const templateKwargs = Object.fromEntries(mentioned);
+  async #encode(conversation: Conversation): Promise<Int32Array | null> {
     try {
-      return await this.#chat.encodeChat({ messages, tools, templateKwargs, slots: [], continueFinalMessage: false });
+      return await this.#chat.encodeChat(sftChat(conversation, this.#chat.chatTemplate));
     } catch (error) {
       if (!(error instanceof SessionError)) throw error;
       if (error.code === 'context_length') return null;
-      throw error.code === 'bad_request' ? new TrainingFailedError(error.message) : error;
+      if (error.code !== 'bad_request') throw error;
+      throw new TrainingFailedError(unrenderable(conversation.line, error.message));
     }
   }
 
@@ -75,6 +74,17 @@ export class SftTokenizer {
       gap: opened.subarray(response.length),
     };
   }
+}
+
+/** `why`: the chat template's own words, mostly. */
+export function unrenderable(line: number, why: string): string {
+  return `Line ${line} of the training data cannot be rendered: ${why}`;
+}
+
+/** What is rendered of a conversation. */
+export function sftChat({ messages, tools }: Conversation, chatTemplate: string | null): OpenChat {
+  const mentioned = Object.entries(TEMPLATE_DEFAULTS).filter(([name]) => chatTemplate?.includes(name));
+  return { messages, tools, templateKwargs: Object.fromEntries(mentioned), slots: [], continueFinalMessage: false };
 }
 
 /** [from, to) of each reply: behind the beginning of its turn, up to that of the next instruction or the end. */

@@ -85,7 +85,7 @@ describe('the rows of an RL job', () => {
       { role: 'user', content: 'x'.repeat(9_000_000) },
       { role: 'assistant', content: 'no' },
     ];
-    expect(await tokenizer.sequence({ messages, tools: null }, 0)).toBeNull();
+    expect(await tokenizer.sequence({ messages, tools: null, line: 1 }, 0)).toBeNull();
   });
 
   it('take many trajectories', async () => {

@@ -6,6 +6,8 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
+import type { OpenChat } from '../../../src/control/sessions/open-chat.ts';
+import { ChatCheck } from '../../../src/control/training/intake/chat-check.ts';
 import { readContent } from '../../../src/control/training/intake/content.ts';
 import { JsonSplitter, type SplitterLimits } from '../../../src/control/training/intake/json-splitter.ts';
 import { readRows } from '../../../src/control/training/intake/read-rows.ts';
@@ -38,6 +40,40 @@ async function split(bytes: Uint8Array, cuts: number[], limits = LIMITS) {
   return { fields, items: splitter.sawArray ? items : null };
 }
 
+/** A template that takes every chat. */
+const TAKEN = new ChatCheck(() => Promise.resolve(null));
+
+test('chats are rendered until one of their kind was, and a bounded number of kinds', async () => {
+  let asked = 0;
+  const check = new ChatCheck(() => {
+    asked++;
+    return Promise.resolve(null);
+  });
+  const ask = async (messages: object[], more: object = {}): Promise<boolean> => {
+    const before = asked;
+    const chat = { messages, tools: null, templateKwargs: {}, slots: [], continueFinalMessage: false, ...more };
+    await check.refusal(chat as OpenChat);
+    return asked > before;
+  };
+  const user = { role: 'user', content: 'a' };
+  const call = (id: string, args: object = {}) => ({ id, function: { name: 'f', arguments: args } });
+  const calling = (...calls: object[]) => ({ role: 'assistant', content: '', tool_calls: calls });
+  expect(await ask([user])).toBe(true);
+  expect(await ask([{ role: 'user', content: 'another text' }])).toBe(false);
+  expect(await ask([{ role: 'user', content: '' }])).toBe(true);
+  expect(await ask([{ role: 'system', content: 'a' }])).toBe(true);
+  expect(await ask([user, user])).toBe(true);
+  expect(await ask([user], { tools: [{ name: 'f' }] })).toBe(true);
+  expect(await ask([user], { tools: [{ name: 'g' }] })).toBe(true);
+  expect(await ask([user], { slots: [{ message: 0, text: 'x' }] })).toBe(true);
+  expect(await ask([user, calling(call('123456789'))])).toBe(true);
+  expect(await ask([user, calling(call('987654321', { other: 1 }))])).toBe(false);
+  expect(await ask([user, calling(call('call_1'))])).toBe(true);
+  expect(await ask([user, calling(call('1'), call('2'))])).toBe(true);
+  for (let i = 3; i < 400; i++) await ask(Array<object>(i).fill(user));
+  expect(asked).toBe(256);
+});
+
 describe('lines of training data', () => {
   test('keep what a job trains on: messages with all of their keys, and tools', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'rows-'));
@@ -54,14 +90,23 @@ describe('lines of training data', () => {
       const tools = [{ type: 'function', function: { name: 'f' } }];
       const played = { messages_and_choices: [user, choice], tools, reward: 1, metadata: { notes: [[], []] } };
       writeFileSync(source, `${JSON.stringify(played)}\n\n${JSON.stringify({ messages: [user, reply], x: [[], []] })}`);
-      const limits = { maxRows: 9, maxRowBytes: 9999, maxGroupBytes: 0, maxFieldBytes: 0, maxTrajectories: 0 };
-      expect(await readRows(source, target, { ...limits, vocabSize: 9 })).toMatchObject({ rows: 2 });
+      const limits = {
+        maxRows: 9,
+        maxRowBytes: 9999,
+        maxGroupBytes: 0,
+        maxFieldBytes: 0,
+        maxTrajectories: 0,
+        chatTemplate: null,
+      };
+      expect(await readRows(source, target, { ...limits, vocabSize: 9 }, TAKEN)).toMatchObject({ rows: 2 });
       const kept = (await text(readContent(target)))
         .trimEnd()
         .split('\n')
-        .map((line) => JSON.parse(line) as unknown);
+        .map((line) => (line === '' ? null : (JSON.parse(line) as unknown)));
       expect(kept).toEqual([
         { messages: [user, reply], tools },
+        // Lines keep their numbers.
+        null,
         { messages: [user, reply], tools: null },
       ]);
     } finally {
@@ -87,10 +132,19 @@ describe('lines of training data', () => {
       const source = join(folder, 'train.jsonl');
       const choice = { finish_reason: 'stop', message: { role: 'assistant', content: null, ...more } };
       writeFileSync(source, `\n${JSON.stringify({ messages: [{ role: 'user', content: 'one?' }, choice] })}`);
-      const limits = { maxRows: 9, maxRowBytes: 9999, maxGroupBytes: 0, maxFieldBytes: 0, maxTrajectories: 0 };
-      await expect(readRows(source, join(folder, 'content'), { ...limits, vocabSize: 9 })).rejects.toMatchObject({
-        details: [{ msg: expect.stringContaining(`Line 2 of the training data messages[1].${problem}`) as string }],
-      });
+      const limits = {
+        maxRows: 9,
+        maxRowBytes: 9999,
+        maxGroupBytes: 0,
+        maxFieldBytes: 0,
+        maxTrajectories: 0,
+        chatTemplate: null,
+      };
+      await expect(readRows(source, join(folder, 'content'), { ...limits, vocabSize: 9 }, TAKEN)).rejects.toMatchObject(
+        {
+          details: [{ msg: expect.stringContaining(`Line 2 of the training data messages[1].${problem}`) as string }],
+        },
+      );
     } finally {
       rmSync(folder, { recursive: true });
     }

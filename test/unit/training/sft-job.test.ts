@@ -1,5 +1,7 @@
 /** SFT jobs from their lines to a checkpoint, over stores in memory. */
 import { afterEach, describe, expect, it, vi } from 'vitest';
+import type { OpenChat } from '../../../src/control/sessions/open-chat.ts';
+import { SessionError } from '../../../src/control/sessions/session.ts';
 import type { SftJob } from '../../../src/control/training/ports.ts';
 import { filesOf, MemoryPorts, run, story, types } from './memory-ports.ts';
 
@@ -108,6 +110,21 @@ describe('an SFT job', () => {
       // Once to count, once to train.
       expect([opens, closes]).toEqual([2, 2]);
     }
+  });
+
+  it('fails with the number of a line that the template refuses, and with its words', async () => {
+    const ports = memory(['', LINES[0], '', LINES[1]].join('\n'));
+    const { encodeChat } = ports.chat;
+    const refusing = Object.assign({}, ports.chat, {
+      encodeChat: (chat: OpenChat) =>
+        chat.messages[0]?.content === 'b'
+          ? Promise.reject(new SessionError('bad_request', 'Roles must alternate', 'messages'))
+          : encodeChat(chat),
+    });
+    expect(await run(Object.assign(ports, { chat: refusing }), sft({ batch_size: 1 }))).toBe('failed');
+    expect(types(ports)).toEqual(['training_started', 'gradient_step', 'training_failed']);
+    const message = 'Line 4 of the training data cannot be rendered: Roles must alternate';
+    expect(ports.log.at(-1)?.data['error_message']).toBe(message);
   });
 
   it('drops what is too long; an empty batch changes nothing', async () => {

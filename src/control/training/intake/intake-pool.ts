@@ -4,7 +4,10 @@
  */
 import { Worker } from 'node:worker_threads';
 import { ValidationError } from '../../../schemas/validation-error.ts';
+import type { ChatEncoder, OpenChat } from '../../sessions/open-chat.ts';
+import { SessionError } from '../../sessions/session.ts';
 import type { SampledTokens } from '../fill-samples.ts';
+import { patient } from '../patient-chat.ts';
 import { ServiceError, storageError } from '../service-error.ts';
 import { Turns } from '../../turns.ts';
 import { workerFile } from '../../worker-file.ts';
@@ -14,6 +17,9 @@ import type { FromWorker, IntakeResult, IntakeSettings, IntakeTask, ToWorker } f
 const MAX_WAITING = 256;
 /** One group is parsed and written again: a few times its bytes. */
 const MAX_HEAP_MB = 2048;
+
+/** Before a full queue for rendering is asked again. */
+const RETRY_MS = 1000;
 
 /** What is remembered of a completion, one entry per choice; null: never known, forgotten or another entity's. */
 export type SampleSource = (requestId: string, entity: string) => (SampledTokens | null)[] | null;
@@ -29,15 +35,22 @@ interface Job {
 export class IntakePool {
   readonly #settings: IntakeSettings;
   readonly #samples: SampleSource;
+  readonly #chat: ChatEncoder;
+  readonly #closing = new AbortController();
   readonly #waiting = new Turns<Job>(MAX_WAITING);
   #worker: Worker | null = null;
   #running: Job | null = null;
   #nextId = 0;
-  #closed = false;
 
-  constructor(settings: IntakeSettings, samples: SampleSource) {
-    this.#settings = settings;
+  /** `chat` renders what jobs will train on. */
+  constructor(settings: Omit<IntakeSettings, 'chatTemplate'>, samples: SampleSource, chat: ChatEncoder) {
+    this.#settings = { ...settings, chatTemplate: chat.chatTemplate };
     this.#samples = samples;
+    this.#chat = patient(chat, RETRY_MS, this.#closing.signal);
+  }
+
+  get #closed(): boolean {
+    return this.#closing.signal.aborted;
   }
 
   /** Rejects with ValidationError, ServiceError or what the file system said. */
@@ -50,7 +63,7 @@ export class IntakePool {
   }
 
   async close(): Promise<void> {
-    this.#closed = true;
+    this.#closing.abort();
     const worker = this.#worker;
     this.#worker = null;
     const error = new ServiceError('unavailable', 'The server is shutting down.');
@@ -93,6 +106,10 @@ export class IntakePool {
       this.#tell({ type: 'samples', id: message.id, found });
       return;
     }
+    if (message.type === 'render') {
+      void this.#render(message.id, message.chat);
+      return;
+    }
     const job = this.#running;
     if (job === null || job.id !== message.id) return;
     this.#running = null;
@@ -101,6 +118,22 @@ export class IntakePool {
     else if (message.type === 'invalid') job.reject(new ValidationError(message.details));
     else job.reject(storageError(Object.assign(new Error(message.message), { code: message.code })));
     this.#dispatch();
+  }
+
+  async #render(id: number, chat: OpenChat): Promise<void> {
+    const tell = (refusal: string | null, failed: string | null = null) =>
+      this.#tell({ type: 'rendered', id, refusal, failed });
+    try {
+      await this.#chat.encodeChat(chat);
+      tell(null);
+    } catch (error) {
+      const code = error instanceof SessionError ? error.code : null;
+      const message = error instanceof Error ? error.message : String(error);
+      // What is too long is dropped by the job.
+      if (code === 'context_length') tell(null);
+      else if (code === 'bad_request') tell(message);
+      else tell(null, message);
+    }
   }
 
   /** Out of memory, most likely. */

@@ -1,6 +1,7 @@
 /** Thread entry: reads, checks and compresses what clients send to training. */
 import { parentPort, workerData } from 'node:worker_threads';
 import { ValidationError } from '../../../schemas/validation-error.ts';
+import { ChatCheck } from './chat-check.ts';
 import type { FromWorker, IntakeResult, IntakeSettings, IntakeTask, ToWorker } from './protocol.ts';
 import { readRows } from './read-rows.ts';
 import { readTrajectories, type FindSamples } from './read-trajectories.ts';
@@ -9,21 +10,31 @@ const port = parentPort;
 if (!port) throw new Error('intake-worker is not an entry of its own.');
 const settings = workerData as IntakeSettings;
 
-type Found = Awaited<ReturnType<FindSamples>>;
-const asked = new Map<number, (found: Found) => void>();
+type Answer = Exclude<ToWorker, { type: 'task' }>;
+/** A task asks one thing at a time. */
+const asked = new Map<number, (answer: Answer) => void>();
 
 function tell(message: FromWorker): void {
   port?.postMessage(message);
 }
 
+function ask<Type extends Answer['type']>(type: Type, question: FromWorker & { id: number }) {
+  return new Promise<Extract<Answer, { type: Type }>>((resolve) => {
+    asked.set(question.id, (answer) => resolve(answer as Extract<Answer, { type: Type }>));
+    tell(question);
+  });
+}
+
 function work(id: number, task: IntakeTask, entity: string): Promise<IntakeResult> {
-  if (task.kind === 'rows') return readRows(task.source, task.target, settings);
-  const find: FindSamples = (requestIds) =>
-    new Promise((resolve) => {
-      asked.set(id, resolve);
-      tell({ type: 'find', id, entity, requestIds });
-    });
-  return readTrajectories(task, settings, find);
+  const chats = new ChatCheck(async (chat) => {
+    const { refusal, failed } = await ask('rendered', { type: 'render', id, chat });
+    if (failed !== null) throw new Error(failed);
+    return refusal;
+  });
+  if (task.kind === 'rows') return readRows(task.source, task.target, settings, chats);
+  const find: FindSamples = async (requestIds) =>
+    (await ask('samples', { type: 'find', id, entity, requestIds })).found;
+  return readTrajectories(task, settings, find, chats);
 }
 
 async function run(id: number, task: IntakeTask, entity: string): Promise<void> {
@@ -46,6 +57,6 @@ port.on('message', (message: ToWorker) => {
   }
   const answer = asked.get(message.id);
   asked.delete(message.id);
-  answer?.(message.found);
+  answer?.(message);
 });
 tell({ type: 'ready' });

@@ -1,5 +1,6 @@
 /** Messages between the intake thread and the rest. Bodies go by path: a gigabyte never crosses the channel. */
 import type { ValidationDetail } from '../../../schemas/validation-error.ts';
+import type { OpenChat } from '../../sessions/open-chat.ts';
 import type { SampledTokens } from '../fill-samples.ts';
 
 export interface IntakeSettings {
@@ -10,6 +11,8 @@ export interface IntakeSettings {
   maxTrajectories: number;
   maxRows: number;
   maxRowBytes: number;
+  /** Source of the model's; null: it has none. */
+  chatTemplate: string | null;
 }
 
 export type IntakeTask =
@@ -63,7 +66,9 @@ export type IntakeResult = TrajectoriesRead | RowsRead;
 
 export type ToWorker =
   | { type: 'task'; id: number; task: IntakeTask; entity: string }
-  | { type: 'samples'; id: number; found: Map<string, (SampledTokens | null)[]> };
+  | { type: 'samples'; id: number; found: Map<string, (SampledTokens | null)[]> }
+  /** `refusal`: why the chat cannot be rendered; null: it can. `failed`: that could not be found out. */
+  | { type: 'rendered'; id: number; refusal: string | null; failed: string | null };
 
 export type FromWorker =
   | { type: 'ready' }
@@ -71,4 +76,6 @@ export type FromWorker =
   | { type: 'invalid'; id: number; details: ValidationDetail[] }
   | { type: 'failed'; id: number; message: string; code: string | null }
   /** Which of these completions are remembered? */
-  | { type: 'find'; id: number; entity: string; requestIds: string[] };
+  | { type: 'find'; id: number; entity: string; requestIds: string[] }
+  /** Can it be rendered? */
+  | { type: 'render'; id: number; chat: OpenChat };

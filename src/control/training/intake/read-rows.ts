@@ -6,7 +6,10 @@ import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
 import { findArgumentsFault, findMessageFault, findSizeFault } from '../chat-parts.ts';
+import { readConversation } from '../sft-data.ts';
+import { sftChat, unrenderable } from '../sft-tokens.ts';
 import { messageOf, ROLES, type HistoryElement, type MessageElement } from '../trajectories.ts';
+import type { ChatCheck } from './chat-check.ts';
 import type { IntakeSettings, RowsRead } from './protocol.ts';
 
 const compress = promisify(gzip);
@@ -15,16 +18,27 @@ const LEVEL = 1;
 const BLOCK_BYTES = 2 ** 20;
 const MAX_DEPTH = 128;
 const LINE_FEED = 0x0a;
-export async function readRows(source: string, target: string, settings: IntakeSettings): Promise<RowsRead> {
+
+export async function readRows(
+  source: string,
+  target: string,
+  settings: IntakeSettings,
+  chats: ChatCheck,
+): Promise<RowsRead> {
   const output = await open(target, 'w', 0o600);
   try {
     const hash = createHash('sha256');
     const writer = new BlockWriter(output);
     let rows = 0;
     for await (const { line, number } of linesOf(source, settings.maxRowBytes, (bytes) => hash.update(bytes))) {
-      if (line.trim() === '') continue;
-      if (++rows > settings.maxRows) throw fault(number, `the file has more than ${settings.maxRows} rows.`);
-      await writer.add(`${JSON.stringify(readRow(line, number))}\n`);
+      if (number > settings.maxRows) throw fault(number, `is one too many: the file may have ${settings.maxRows}.`);
+      // A blank line stays, so that a job's numbers of lines are those of the file.
+      const row = line.trim() === '' ? null : readRow(line, number);
+      if (row !== null) {
+        rows++;
+        await checkRendering(row, number, settings.chatTemplate, chats);
+      }
+      await writer.add(row === null ? '\n' : `${JSON.stringify(row)}\n`);
     }
     await writer.flush();
     await output.sync();
@@ -33,6 +47,11 @@ export async function readRows(source: string, target: string, settings: IntakeS
   } finally {
     await output.close();
   }
+}
+
+async function checkRendering(row: Row, number: number, template: string | null, chats: ChatCheck): Promise<void> {
+  const refusal = await chats.refusal(sftChat(readConversation(row, number), template));
+  if (refusal !== null) throw invalid(['body', 'training_data_url'], unrenderable(number, refusal));
 }
 
 class BlockWriter {
@@ -97,7 +116,12 @@ async function* linesOf(
 }
 
 /** What a job trains on; the rest of a line, such as the log-probabilities of a trajectory, would be parsed again for nothing. */
-function readRow(line: string, number: number): { messages: MessageElement[]; tools: unknown } {
+interface Row {
+  messages: MessageElement[];
+  tools: unknown;
+}
+
+function readRow(line: string, number: number): Row {
   if (tooDeep(line)) throw fault(number, `is nested deeper than ${MAX_DEPTH}.`);
   let row: unknown;
   try {

@@ -5,9 +5,12 @@ import { open, type FileHandle } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { invalid, ValidationError, type ValidationDetail } from '../../../schemas/validation-error.ts';
+import { groupAdvantages } from '../advantages.ts';
 import { TrainingInputError } from '../errors.ts';
 import { fillSamples, type FindSample, type SampledTokens } from '../fill-samples.ts';
-import { historiesOf, isChoice, type TrajectoryGroup } from '../trajectories.ts';
+import { renderedChat } from '../history-tokens.ts';
+import { historiesOf, historyPath, isChoice, type History, type TrajectoryGroup } from '../trajectories.ts';
+import type { ChatCheck } from './chat-check.ts';
 import { JsonSplitter } from './json-splitter.ts';
 import type { GroupSummary, IntakeSettings, IntakeTask, TrajectoriesRead } from './protocol.ts';
 import { checkTrainable } from './trainable-check.ts';
@@ -26,10 +29,11 @@ export async function readTrajectories(
   { use, source, target }: Extract<IntakeTask, { kind: 'trajectories' }>,
   settings: IntakeSettings,
   find: FindSamples,
+  chats: ChatCheck,
 ): Promise<TrajectoriesRead> {
   const output = await open(target, 'w', 0o600);
   try {
-    const reader = new Reader(use, settings, output, find);
+    const reader = new Reader(use, settings, output, { find, chats });
     // No groups are a compressed nothing, not an empty file.
     await output.writeFile(await compress(''));
     const hash = createHash('sha256');
@@ -47,6 +51,12 @@ export async function readTrajectories(
   }
 }
 
+/** Asked of the thread that serves. */
+interface Others {
+  find: FindSamples;
+  chats: ChatCheck;
+}
+
 class Reader {
   readonly splitter: JsonSplitter;
   readonly fields: Record<string, unknown> = {};
@@ -57,13 +67,13 @@ class Reader {
   readonly #use: 'train' | 'log';
   readonly #settings: IntakeSettings;
   readonly #output: FileHandle;
-  readonly #find: FindSamples;
+  readonly #others: Others;
 
-  constructor(use: 'train' | 'log', settings: IntakeSettings, output: FileHandle, find: FindSamples) {
+  constructor(use: 'train' | 'log', settings: IntakeSettings, output: FileHandle, others: Others) {
     this.#use = use;
     this.#settings = settings;
     this.#output = output;
-    this.#find = find;
+    this.#others = others;
     const { maxGroupBytes, maxFieldBytes } = settings;
     const limits = { maxFieldBytes, maxElementBytes: maxGroupBytes, maxDepth: MAX_DEPTH };
     this.splitter = new JsonSplitter(GROUPS_KEY, limits, {
@@ -83,15 +93,33 @@ class Reader {
       throw invalid(['body', GROUPS_KEY], `At most ${maxTrajectories} trajectories`, 'too_long');
     }
     await this.#fill(value, index);
-    if (trained) this.#checkTrained(value, index);
+    if (trained) await this.#checkTrained(value, index);
     else this.#countMetrics(value, index);
     this.groups.push(summary(value, this.#use));
     await this.#output.writeFile(await compress(`${JSON.stringify(value)}\n`, { level: LEVEL }));
   }
 
-  #checkTrained(group: TrajectoryGroup, index: number): void {
+  async #checkTrained(group: TrajectoryGroup, index: number): Promise<void> {
     const unscored = asValidation(() => checkTrainable(group, index));
     if (unscored !== null) this.unscoredFault ??= toDetail(unscored);
+    // What brings no advantage is not rendered.
+    const advantages = groupAdvantages(
+      group.trajectories.map(({ reward }) => reward ?? 0),
+      true,
+    );
+    for (const [i, trajectory] of group.trajectories.entries()) {
+      if (advantages[i] === 0) continue;
+      const path = `${GROUPS_KEY}.${index}.trajectories.${i}`;
+      for (const [h, history] of historiesOf(trajectory).entries()) {
+        await this.#checkRendering(history, historyPath(path, h));
+      }
+    }
+  }
+
+  async #checkRendering(history: History, path: string): Promise<void> {
+    const chat = renderedChat(history, path);
+    const refusal = chat === null ? null : await this.#others.chats.refusal(chat);
+    if (refusal !== null) throw new ValidationError([toDetail(new TrainingInputError(path, refusal))]);
   }
 
   /** Names that differ from trajectory to trajectory would add up without end. */
@@ -106,7 +134,7 @@ class Reader {
   async #fill(group: TrajectoryGroup, index: number): Promise<void> {
     const requestIds = namedCompletions(group);
     if (requestIds.length === 0) return;
-    const found = await this.#find(requestIds);
+    const found = await this.#others.find(requestIds);
     const sample: FindSample = (requestId, choice) => found.get(requestId)?.[choice] ?? null;
     asValidation(() => fillSamples(group, index, sample, this.#use));
   }

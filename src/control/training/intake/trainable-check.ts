@@ -1,4 +1,4 @@
-/** What of a group that trajectory-check.ts has passed cannot be trained. Rendering comes later: a template's complaint fails the job. */
+/** What of a group that trajectory-check.ts has passed cannot be trained, by its look alone: before any of it is rendered. */
 import { findMessageFault, findSizeFault } from '../chat-parts.ts';
 import { sampledText, unscoredText } from '../choice-tokens.ts';
 import { TrainingInputError } from '../errors.ts';
