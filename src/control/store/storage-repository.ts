@@ -13,24 +13,7 @@ export class StorageRepository {
   async usedBytes(entity: string): Promise<number> {
     const db = this.#db;
     const sums = await Promise.all([
-      db
-        .selectFrom('checkpoints')
-        .innerJoin('models', 'models.id', 'checkpoints.model_id')
-        .select(({ fn }) => fn.sum<number | null>('checkpoints.bytes').as('bytes'))
-        .where('models.entity', '=', entity)
-        .executeTakeFirst(),
-      db
-        .selectFrom('trajectory_logs')
-        .innerJoin('models', 'models.id', 'trajectory_logs.model_id')
-        .select(({ fn }) => fn.sum<number | null>('trajectory_logs.bytes').as('bytes'))
-        .where('models.entity', '=', entity)
-        .executeTakeFirst(),
-      db
-        .selectFrom('artifact_files')
-        .innerJoin('artifacts', 'artifacts.id', 'artifact_files.artifact_id')
-        .select(({ fn }) => fn.sum<number | null>('artifact_files.bytes').as('bytes'))
-        .where('artifacts.entity', '=', entity)
-        .executeTakeFirst(),
+      db.selectFrom('entity_storage').select('bytes').where('entity', '=', entity).executeTakeFirst(),
       db
         .selectFrom('jobs')
         .select(({ fn }) => fn.sum<number | null>('input_bytes').as('bytes'))

@@ -175,6 +175,13 @@ export interface ArtifactFilesTable {
   sha256: string;
 }
 
+/** Sums that triggers keep, which alone write here. */
+export interface EntityStorageTable {
+  entity: string;
+  /** Of the entity's checkpoints, logs and files of artifacts. */
+  bytes: number;
+}
+
 export interface Tables {
   entities: EntitiesTable;
   api_keys: ApiKeysTable;
@@ -191,4 +198,5 @@ export interface Tables {
   run_history: RunHistoryTable;
   artifacts: ArtifactsTable;
   artifact_files: ArtifactFilesTable;
+  entity_storage: EntityStorageTable;
 }

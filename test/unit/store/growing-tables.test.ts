@@ -80,7 +80,7 @@ test('no query of a request or a step reads a table from its beginning', async (
   const event = { key: 'step-1', type: 'gradient_step', data: { gradient_step: 1 }, at: AT };
   const calls: [string, () => Promise<unknown>, RegExp[]][] = [
     ['countOpen', () => jobs.countOpen(MODEL), [/open_jobs_by_model/]],
-    ['usedBytes', () => storage.usedBytes('e'), [/checkpoint_bytes/, /log_bytes/, /open_jobs_by_entity/]],
+    ['usedBytes', () => storage.usedBytes('e'), [/entity_storage .*\(entity=\?\)/, /open_jobs_by_entity/]],
     ['append', () => jobs.append(JOB, event), [/\(job_id=\? AND key=\?\)/, /\(job_id=\?\)/]],
     ['event', () => jobs.event(JOB, 'started'), [/\(job_id=\? AND key=\?\)/]],
     ['events', () => jobs.events(JOB, 5, 10), [/\(job_id=\? AND sequence>\?\)/]],

@@ -19,6 +19,7 @@ const TABLES = [
   'deleted_checkpoints',
   'deleted_models',
   'entities',
+  'entity_storage',
   'idempotency_keys',
   'job_events',
   'job_references',

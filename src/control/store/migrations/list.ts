@@ -6,6 +6,7 @@ import { storage } from './0003-storage.ts';
 import { deletedCheckpoints } from './0004-deleted-checkpoints.ts';
 import { growingTables } from './0005-growing-tables.ts';
 import { jobReferences } from './0006-job-references.ts';
+import { entityStorage } from './0007-entity-storage.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
@@ -14,4 +15,5 @@ export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0004-deleted-checkpoints': deletedCheckpoints,
   '0005-growing-tables': growingTables,
   '0006-job-references': jobReferences,
+  '0007-entity-storage': entityStorage,
 };

@@ -1,0 +1,208 @@
+/** The sums of what entities store agree with the rows at every moment, also in a data folder from before they were kept. */
+import { randomUUID } from 'node:crypto';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { sql } from 'kysely';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { ArtifactRepository } from '../../../src/control/store/artifact-repository.ts';
+import { Database } from '../../../src/control/store/database.ts';
+import { LogRepository } from '../../../src/control/store/log-repository.ts';
+import { MIGRATIONS } from '../../../src/control/store/migrations/list.ts';
+import { ModelRepository } from '../../../src/control/store/model-repository.ts';
+import { StorageRepository } from '../../../src/control/store/storage-repository.ts';
+import { seededRandom } from '../../../src/control/training/random.ts';
+
+const AT = '2026-01-01T00:00:00.000Z';
+const ENTITIES = ['one', 'two'];
+
+let directory: string;
+beforeEach(() => {
+  directory = mkdtempSync(join(tmpdir(), 'tandem-storage-'));
+});
+afterEach(() => rmSync(directory, { recursive: true, force: true }));
+
+/** By the rows themselves. */
+async function counted({ db }: Database): Promise<number[]> {
+  const held = [
+    ['checkpoints', 'models', 'model_id'],
+    ['trajectory_logs', 'models', 'model_id'],
+    ['artifact_files', 'artifacts', 'artifact_id'],
+  ].map(([table, owner, key]) => `select entity, bytes from ${table} join ${owner} on ${owner}.id = ${key}`);
+  const { rows } = await sql
+    .raw<{ entity: string; bytes: number }>(
+      `select entity, sum(bytes) bytes from (${held.join(' union all ')}) group by 1`,
+    )
+    .execute(db);
+  return ENTITIES.map((entity) => rows.find((row) => row.entity === entity)?.bytes ?? 0);
+}
+
+function kept({ db }: Database): Promise<number[]> {
+  const storage = new StorageRepository(db);
+  return Promise.all(ENTITIES.map((entity) => storage.usedBytes(entity)));
+}
+
+interface Owned {
+  id: string;
+  entity: string;
+}
+
+/** Random writes of all kinds, with what they leave for later ones. */
+class Writer {
+  readonly #models: ModelRepository;
+  readonly #logs: LogRepository;
+  readonly #artifacts: ArtifactRepository;
+  readonly #random: () => number;
+  readonly #owned: (Owned & { steps: number })[] = [];
+  readonly #uploads: Owned[] = [];
+
+  constructor({ db }: Database, random: () => number) {
+    this.#models = new ModelRepository(db);
+    this.#logs = new LogRepository(db);
+    this.#artifacts = new ArtifactRepository(db);
+    this.#random = random;
+  }
+
+  #below(count: number): number {
+    return Math.floor(this.#random() * count);
+  }
+
+  async write(): Promise<void> {
+    const entity = ENTITIES[this.#below(2)] ?? '';
+    const model = this.#owned[this.#below(this.#owned.length)];
+    const upload = this.#uploads[this.#below(this.#uploads.length)];
+    const bytes = this.#below(1000);
+    const kind = this.#below(8);
+    if (kind === 0 || !model) await this.#addModel(entity, bytes);
+    else if (kind === 1) await this.#publish(model, bytes);
+    else if (kind === 2) await this.#log(model.id, bytes);
+    else if (kind === 3) await this.#models.removeCheckpoints(model.id, [this.#below(model.steps)]);
+    else if (kind === 4) await this.#removeModel(model);
+    else if (kind === 5 || !upload) await this.#addArtifact(entity);
+    else if (kind === 6) await this.#addFile(upload, bytes);
+    else await this.#removeArtifact(upload);
+  }
+
+  async #addModel(entity: string, bytes: number): Promise<void> {
+    const id = randomUUID();
+    const model = {
+      id,
+      entity,
+      project: 'p',
+      name: id,
+      baseModel: 'b',
+      baseDigest: 'd',
+      runId: randomUUID(),
+      lora: {},
+    };
+    const first = { id: randomUUID(), modelId: id, jobId: null, step: 0, version: 'v', blobKey: `adapters/${id}` };
+    await this.#models.create({ ...model, nextStep: 1, createdAt: AT }, { ...first, bytes, createdAt: AT });
+    this.#owned.push({ id, entity, steps: 1 });
+  }
+
+  async #publish(model: { id: string; steps: number }, bytes: number): Promise<void> {
+    const id = randomUUID();
+    const made = { id, modelId: model.id, jobId: randomUUID(), version: 'v', blobKey: `adapters/${id}`, bytes };
+    await this.#models.publish({ ...made, createdAt: AT });
+    model.steps++;
+  }
+
+  async #log(modelId: string, bytes: number): Promise<void> {
+    const log = { id: randomUUID(), modelId, split: 's', step: 0, groups: 1, trajectories: 1, metrics: {} };
+    await this.#logs.insert({ ...log, blobKey: 'trajectories/x', bytes, createdAt: AT }, null);
+  }
+
+  async #removeModel(model: Owned & { steps: number }): Promise<void> {
+    await this.#models.remove(model.id, model.entity, AT);
+    this.#owned.splice(this.#owned.indexOf(model), 1);
+  }
+
+  async #addArtifact(entity: string): Promise<void> {
+    const id = randomUUID();
+    const artifact = { id, entity, project: 'p', name: id, type: 'dataset', digest: null, metadata: {}, createdAt: AT };
+    await this.#artifacts.insert(artifact, 1000);
+    this.#uploads.push({ id, entity });
+  }
+
+  /** Of two names: some files replace others. */
+  async #addFile({ id }: Owned, bytes: number): Promise<void> {
+    const file = { name: `${bytes % 2}`, blobKey: 'uploads/x', bytes, sha256: 's' };
+    await this.#artifacts.putFile(id, file, 10);
+  }
+
+  /** Its row goes as well, some time later. */
+  async #removeArtifact(upload: Owned): Promise<void> {
+    await this.#artifacts.remove(upload.id, upload.entity);
+    if (this.#below(2) === 0) await this.#artifacts.forgetDeleted('2027');
+    this.#uploads.splice(this.#uploads.indexOf(upload), 1);
+  }
+}
+
+test('the sums agree with the rows after every write', async () => {
+  const database = await Database.open(directory);
+  try {
+    const writer = new Writer(database, seededRandom('storage'));
+    let most = 0;
+    for (let i = 0; i < 600; i++) {
+      await writer.write();
+      const rows = await counted(database);
+      expect(await kept(database)).toEqual(rows);
+      most = Math.max(most, ...rows);
+    }
+    expect(most).toBeGreaterThan(5000);
+  } finally {
+    await database.close();
+  }
+});
+
+test('rows go with their owner wherever they are deleted from, and a write that fails changes no sum', async () => {
+  const database = await Database.open(directory);
+  try {
+    const writer = new Writer(database, seededRandom('more'));
+    for (let i = 0; i < 200; i++) await writer.write();
+    const before = await kept(database);
+    expect(Math.min(...before)).toBeGreaterThan(0);
+    const failing = database.db.transaction().execute(async (trx) => {
+      await trx.deleteFrom('models').execute();
+      throw new Error('killed');
+    });
+    await expect(failing).rejects.toThrow('killed');
+    expect(await kept(database)).toEqual(before);
+    await database.db.deleteFrom('models').execute();
+    await database.db.deleteFrom('artifacts').execute();
+    expect([await kept(database), await counted(database)]).toEqual([
+      [0, 0],
+      [0, 0],
+    ]);
+  } finally {
+    await database.close();
+  }
+});
+
+test('a data folder from before begins with what its rows sum up to', async () => {
+  const database = await Database.open(directory);
+  const writer = new Writer(database, seededRandom('before'));
+  for (let i = 0; i < 100; i++) await writer.write();
+  const rows = await counted(database);
+  await forget(database);
+  await database.close();
+  const again = await Database.open(directory);
+  try {
+    expect(await kept(again)).toEqual(rows);
+    expect(Math.min(...rows)).toBeGreaterThan(0);
+  } finally {
+    await again.close();
+  }
+});
+
+/** The folder is as it was before the sums. */
+async function forget({ db }: Database): Promise<void> {
+  const { rows } = await sql<{ name: string }>`select name from sqlite_master where type = 'trigger'`.execute(db);
+  expect(rows.length).toBe(8);
+  for (const { name } of rows) await sql`drop trigger ${sql.ref(name)}`.execute(db);
+  await db.schema.dropTable('entity_storage').execute();
+  await db.schema.createIndex('checkpoint_bytes').on('checkpoints').columns(['model_id', 'bytes']).execute();
+  await db.schema.createIndex('log_bytes').on('trajectory_logs').columns(['model_id', 'bytes']).execute();
+  const name = Object.keys(MIGRATIONS).find((migration) => migration.endsWith('-entity-storage'));
+  await sql`delete from kysely_migration where name = ${name}`.execute(db);
+}
