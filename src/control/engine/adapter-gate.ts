@@ -1,6 +1,6 @@
 /**
- * Where sequences wait for their adapter before they join the queue. Loads run one at a time, between and beside steps. When
- * memory is full of adapters in use, the first that waits for room holds back all that came after it: those in use could
+ * Where sequences wait for their adapter before they join the queue. Loads run one at a time, between and beside steps, tenants in turn:
+ * whoever names many adapters waits behind his own. When memory is full of adapters in use, the first that waits for room holds back all that came after it: those in use could
  * otherwise be kept in use for ever.
  */
 import type { AdapterStore, PinnedAdapter } from './adapter-store.ts';
@@ -11,13 +11,20 @@ interface Waiting {
   /** null: somebody wants the adapter loaded, with no sequence yet. */
   id: number | null;
   adapter: AdapterRef;
+  /** null: the server's own. */
+  tenant: string | null;
+  /** Tenants have one load in each. */
+  round: number;
   ready(pinned: PinnedAdapter): void;
   failed(message: string): void;
 }
 
 export class AdapterGate {
   readonly #store: AdapterStore;
+  /** Rounds ascend; in order of arrival within one. */
   #waiting: Waiting[] = [];
+  /** Of the last load. */
+  #round = 0;
   #loading = false;
   /** The first one that found no room. */
   #blocked: Waiting | null = null;
@@ -48,8 +55,7 @@ export class AdapterGate {
     ready: (pinned: PinnedAdapter) => void,
     failed: (message: string) => void,
   ): void {
-    this.#waiting.push({ id: request.id, adapter, ready, failed });
-    this.#pump();
+    this.#enter({ id: request.id, tenant: request.tenant, adapter, ready, failed });
   }
 
   remove(id: number): void {
@@ -66,14 +72,25 @@ export class AdapterGate {
         resolve();
         pinned.release();
       };
-      this.#waiting.push({ id: null, adapter, ready, failed: (message) => reject(new Error(message)) });
-      this.#pump();
+      this.#enter({ id: null, tenant: null, adapter, ready, failed: (message) => reject(new Error(message)) });
     });
   }
 
   /** Sequences that wait for it, or still come, load it again for themselves. */
   unload(version: string): void {
     this.#store.unload(version);
+  }
+
+  #enter(comer: Omit<Waiting, 'round'>): void {
+    let round = this.#round;
+    for (const { tenant, adapter, round: taken } of this.#waiting) {
+      if (tenant !== comer.tenant) continue;
+      const shared = adapter.version === comer.adapter.version;
+      round = Math.max(round, shared ? taken : taken + 1);
+    }
+    const at = this.#waiting.findLastIndex((each) => each.round <= round) + 1;
+    this.#waiting.splice(at, 0, { ...comer, round });
+    this.#pump();
   }
 
   /** Lets in what is in memory and starts the next load. */
@@ -96,6 +113,7 @@ export class AdapterGate {
 
   async #load(first: Waiting): Promise<void> {
     this.#loading = true;
+    this.#round = first.round;
     const { version } = first.adapter;
     try {
       if (!(await this.#store.load(first.adapter)) && this.#waiting.includes(first)) this.#blocked = first;

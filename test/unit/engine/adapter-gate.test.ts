@@ -36,8 +36,8 @@ beforeEach(() => {
 class Sequence {
   pinned: PinnedAdapter | null = null;
   error: string | null = null;
-  constructor(id: number, version: string) {
-    const request = { id } as SequenceRequest;
+  constructor(id: number, version: string, tenant = 'one') {
+    const request = { id, tenant } as SequenceRequest;
     gate.add(
       request,
       ref(version),
@@ -114,6 +114,51 @@ describe('the gate', () => {
     expect(slow.pinned).not.toBeNull();
   });
 
+  it('loads for tenants in turn, an adapter of each, whoever came first', async () => {
+    const store_ = new AdapterStore(
+      ({ version }) => {
+        const load = () => {
+          loads.push(version);
+          return Promise.resolve({ bytes: 1, close: () => undefined });
+        };
+        return Promise.resolve({ bytes: 1, load });
+      },
+      1000,
+      () => 0,
+    );
+    gate = new AdapterGate(store_);
+    const many = [0, 1, 2, 3].map((i) => new Sequence(i, `m${i}`, 'many'));
+    const again = new Sequence(4, 'm3', 'many');
+    const published = gate.load(ref('p0'));
+    const few = [new Sequence(5, 'f0', 'few'), new Sequence(6, 'f1', 'few'), new Sequence(7, 'm3', 'few')];
+    await published;
+    await settle();
+    expect(loads).toEqual(['m0', 'p0', 'f0', 'm1', 'f1', 'm2', 'm3']);
+    expect([...many, again, ...few].every(({ pinned }) => pinned !== null)).toBe(true);
+    // Who has waited for nothing begins with the present round.
+    const next = [new Sequence(8, 'n0', 'many'), new Sequence(9, 'n1', 'many'), new Sequence(10, 'n2', 'new')];
+    await settle();
+    expect(loads.slice(7)).toEqual(['n0', 'n2', 'n1']);
+    expect(next.every(({ pinned }) => pinned !== null)).toBe(true);
+  });
+
+  it('holds back a tenant that comes behind one who waits for room', async () => {
+    const users = ['a', 'b', 'c'].map((version, id) => new Sequence(id, version, `${id}`));
+    await settle();
+    const waiting = [new Sequence(10, 'd', 'many'), new Sequence(11, 'e', 'many')];
+    await settle();
+    const others = [new Sequence(12, 'a', 'new'), new Sequence(13, 'f', 'other')];
+    await settle();
+    expect([...waiting, ...others].map(({ pinned }) => pinned)).toEqual([null, null, null, null]);
+    users[1]?.pinned?.release();
+    await settle();
+    // d has b's room; a is there, and f, whose round it is, waits before e.
+    expect([...waiting, ...others].map(({ pinned }) => pinned !== null)).toEqual([true, false, true, false]);
+    users[2]?.pinned?.release();
+    await settle();
+    expect([...waiting, ...others].map(({ pinned }) => pinned !== null)).toEqual([true, false, true, true]);
+  });
+
   it('fails what cannot be loaded, and only that', async () => {
     const bad = [new Sequence(1, 'bad'), new Sequence(2, 'bad')];
     const good = new Sequence(3, 'a');
@@ -163,7 +208,7 @@ describe('the gate', () => {
     const running: { sequence: Sequence; id: number }[] = [];
     for (let id = 0; id < 2000; id++) {
       const kind = random(10);
-      if (kind < 5) running.push({ sequence: new Sequence(id, 'abcdefgh'[random(8)] as string), id });
+      if (kind < 5) running.push({ sequence: new Sequence(id, 'abcdefgh'[random(8)] as string, 'xyz'[random(3)]), id });
       else if (kind < 9) {
         const [one] = running.splice(random(Math.max(1, running.length)), 1);
         if (one?.sequence.pinned) one.sequence.pinned.release();
