@@ -106,6 +106,7 @@ export class EngineHost {
     this.#trainers = trainers;
     const { trainingFloor = DEFAULT_TRAINING_FLOOR } = 'engine' in config ? {} : config;
     const background = trainers && new BackgroundShare(trainers, trainingFloor);
+    if (background) background.onSign = () => void this.#port.send({ type: 'training' });
     const services = { grammars, gate: transfers, adapters: this.#adapters, background };
     this.#loop = new SchedulerLoop(scheduler, engine, report, services);
     this.#port.send({ type: 'ready', isa, weightBytes, pages, pageBytes });

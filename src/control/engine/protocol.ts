@@ -216,6 +216,8 @@ export type FromEngine =
   | { type: 'compiled'; id: number; failure: GrammarFailure | null }
   /** A line for the operator. */
   | { type: 'log'; line: string }
+  /** Training goes on where no step can run: said now and then, as a call of a trainer may take long. */
+  | { type: 'training' }
   /** Answers load-adapter. */
   | { type: 'adapter'; id: number; error: string | null }
   /** `refused`: the error is a RowRefusedError. */

@@ -21,7 +21,7 @@ export interface SupervisorOptions {
   maxWaitingTokens: number;
   /** Script of the engine process; another one only in tests. */
   entry?: string;
-  /** An engine that has work and tells of no step for so long is killed and started again. Default 300 s. */
+  /** An engine that has work and tells of no step or slice of it for so long is killed and started again. Default 300 s. */
   stepTimeoutMs?: number;
   onLoading?: (done: number, total: number) => void;
   onStateChange?: (state: EngineState) => void;
@@ -76,7 +76,8 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
     const { config, maxWaitingRequests, maxWaitingTokens } = options;
     this.#ledger = new SequenceLedger({ maxSequences: config.maxSequences, maxWaitingRequests, maxWaitingTokens });
     this.#outbox = new Outbox(this.#ledger, (message) => this.#child?.send(message));
-    const owes = () => this.#child !== null && this.#readySince !== null && this.#ledger.size > 0;
+    const owes = () =>
+      this.#child !== null && this.#readySince !== null && (this.#ledger.size > 0 || this.#trainers.busy);
     this.#watchdog = new Watchdog(options.stepTimeoutMs ?? STEP_TIMEOUT_MS, owes, () => this.#hangs());
     this.#spawn();
   }
@@ -207,7 +208,7 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
       this.#trainers.answered(message);
     } else if (message.type === 'adapter') {
       this.#adapters.receive(message.id, message.error);
-    } else {
+    } else if (message.type === 'failed') {
       this.#failed(message.message);
     }
   }
@@ -232,7 +233,7 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
   }
 
   #hangs(): void {
-    this.#log('The engine process has not finished a step for too long; it is killed.');
+    this.#log('The engine process has not finished a step or a slice of training for too long; it is killed.');
     this.#child?.kill();
   }
 

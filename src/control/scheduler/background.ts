@@ -20,6 +20,9 @@ const LEAST_MICROS = 500;
 /** Owed at most, after a long step, and hence the longest pause between two steps. */
 const MOST_OWED_MICROS = 250_000;
 
+/** Between two signs of life. */
+const SIGN_MS = 500;
+
 /** Grants slices: all of the time when no step can run, and a floor of it when steps follow one another. */
 export class BackgroundShare {
   readonly #work: BackgroundWork;
@@ -30,6 +33,9 @@ export class BackgroundShare {
   /** Of that, what may be paid between these two steps. */
   #dueMicros = 0;
   #idling = false;
+  #signed = -Infinity;
+  /** Called now and then behind slices that no step follows. */
+  onSign: () => void = () => {};
 
   /** `floor`: the share of time that the work gets however busy serving is; [0, 0.9]. */
   constructor(work: BackgroundWork, floor: number, now: () => number = () => performance.now()) {
@@ -59,6 +65,9 @@ export class BackgroundShare {
     this.#idling = true;
     await this.#work.slice(IDLE_SLICE_MICROS);
     this.#idling = false;
+    if (this.#now() - this.#signed < SIGN_MS) return;
+    this.#signed = this.#now();
+    this.onSign();
   }
 
   /** A step may be able to run: a slice that fills idle time ends. What the floor owes is paid all the same. */

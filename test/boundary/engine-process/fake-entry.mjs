@@ -1,7 +1,8 @@
 /**
  * The engine process with the fake addon, loaded from dist/ like the real one. The model's file names carry what the fake
  * shall do: `step-ms=N` (time of a step), `load-fails=TEXT`, `load-crashes`, `crash-on-prompt=ID` (the process ends itself
- * in the step that a prompt beginning with ID starts in), `crash-in-training` (in the first slice of a trainer's work), `crash-on-adapter` (while one is loaded).
+ * in the step that a prompt beginning with ID starts in), `crash-in-training` (in the first slice of a trainer's work),
+ * `hang-in-training` (there as well), `slices=N` (100 ms each, of every call), `crash-on-adapter` (while one is loaded).
  */
 import { serveParent } from '../../../dist/control/engine/process-port.js';
 import { fakeAddon, FakeNativeEngine } from '../../unit/scheduler/fake-native.mjs';
@@ -25,19 +26,23 @@ serveParent(() => {
       if ('crash-on-adapter' in told) process.kill(process.pid, 'SIGKILL');
       return { bytes: 1, close() {} };
     },
-    createTrainer: async () => crashingTrainer(told),
+    createTrainer: async () => faultyTrainer(told),
     createEngine: (model, options) => new CrashingEngine(options, told),
   };
 });
 
-/** Takes every row; its first slice may be the process's last. */
-function crashingTrainer(told) {
+/** Takes every row; its first slice may be the process's last, or last for ever. */
+function faultyTrainer(told) {
+  let left = Number(told['slices'] ?? 0);
   const slice = async () => {
     if ('crash-in-training' in told) process.kill(process.pid, 'SIGKILL');
-    return true;
+    if ('hang-in-training' in told) await new Promise(() => {});
+    if (left > 0) await new Promise((resolve) => setTimeout(resolve, 100));
+    return --left < 0;
   };
   const nothing = () => {};
-  return { rowBytes: (tokens) => tokens, forward: nothing, slice, scores: nothing, interrupt: nothing, close: nothing };
+  const scores = () => ({ logprobs: new Float32Array(1) });
+  return { rowBytes: (tokens) => tokens, forward: nothing, slice, scores, interrupt: nothing, close: nothing };
 }
 
 class CrashingEngine extends FakeNativeEngine {

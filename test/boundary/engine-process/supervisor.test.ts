@@ -28,6 +28,9 @@ afterEach(async () => {
   await Promise.all(open.splice(0).map((supervisor) => supervisor.close()));
 });
 
+const FACTOR = { layer: 0, module: 'q' as const, rank: 1, a: new Float32Array(8), b: new Float32Array(8) };
+const ROW = { tokens: Int32Array.of(1), segments: Int32Array.of(0, 1, -1, 0), targets: Int32Array.of(-1) };
+
 const alone = (request: SubmitRequest) => expectedOutputs(request, VOCABULARY, 512);
 
 /** A dead process whose parent has not asked for its exit code (state Z on Linux) is not alive. */
@@ -294,7 +297,7 @@ describe('a crash', () => {
     await receiver?.ended;
     expect(receiver).toMatchObject(alone(request));
     expect(supervisor.restarts).toBe(1);
-    expect(lines[0]).toContain('has not finished a step for too long');
+    expect(lines[0]).toContain('has not finished a step or a slice of training for too long');
   });
 
   it('is what a failed step is', async () => {
@@ -330,11 +333,9 @@ describe('a crash', () => {
 
   it("in training is its job's to count: the engine is started again each time, and serves", async () => {
     const supervisor = start({ config: config(['crash-in-training']) });
-    const factor = { layer: 0, module: 'q' as const, rank: 1, a: new Float32Array(8), b: new Float32Array(8) };
-    const row = { tokens: Int32Array.of(1), segments: Int32Array.of(0, 1, -1, 0), targets: Int32Array.of(-1) };
     for (let crashes = 1; crashes <= 6; crashes++) {
-      const session = await supervisor.openTrainer({ weights: { scale: 1, factors: [factor] }, optimizer: null });
-      await expect(session.forward(row, 'current')).rejects.toThrow(TrainerLostError);
+      const session = await supervisor.openTrainer({ weights: { scale: 1, factors: [FACTOR] }, optimizer: null });
+      await expect(session.forward(ROW, 'current')).rejects.toThrow(TrainerLostError);
       session.close();
     }
     const request = submission(1, 5);
@@ -343,6 +344,23 @@ describe('a crash', () => {
     expect(receiver).toMatchObject(alone(request));
     expect([supervisor.state, supervisor.restarts]).toEqual(['ready', 6]);
   });
+
+  it('is what a slice of training that never ends is; one call may take as long as it wants', async () => {
+    const lines: string[] = [];
+    for (const [told, ending] of [
+      ['hang-in-training', TrainerLostError],
+      ['slices=60', null],
+    ] as const) {
+      const supervisor = start({ config: config([told]), stepTimeoutMs: 2000, log: (line) => lines.push(line) });
+      const session = await supervisor.openTrainer({ weights: { scale: 1, factors: [FACTOR] }, optimizer: null });
+      const scored = session.forward(ROW, 'current');
+      if (ending) await expect(scored).rejects.toThrow(ending);
+      else await scored;
+      const killed = lines.splice(0).filter((line) => line.includes('for too long'));
+      expect(killed.length).toBe(ending ? 1 : 0);
+      await supervisor.close();
+    }
+  }, 60_000);
 
   it('while the model loads counts too; ready() rejects at the end', async () => {
     const supervisor = start({ config: config(['load-crashes']) });
