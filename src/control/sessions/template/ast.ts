@@ -56,6 +56,12 @@ export interface TestNode extends Node {
   negate: boolean;
   test: IdentifierNode;
 }
+export interface MacroNode extends Node {
+  name: IdentifierNode;
+}
+export interface DictionaryNode extends Node {
+  value: Map<Node, Node>;
+}
 export interface SetNode extends Node {
   assignee: Node;
   value: Node | null;

@@ -3,7 +3,21 @@ import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
 import { capitalize, joinTexts, strip } from './strings.ts';
 import { jsonOptions, toJson } from './tojson.ts';
-import { bounded, box, boxArray, isArray, isNumber, isObject, isString, isUndefined, toText } from './values.ts';
+import { compare, subscript, TESTS } from './operators.ts';
+import {
+  bounded,
+  box,
+  boxArray,
+  boxItems,
+  boxKey,
+  isArray,
+  isNumber,
+  isObject,
+  isString,
+  isUndefined,
+  toText,
+  type Key,
+} from './values.ts';
 
 export interface Arguments {
   positional: Value[];
@@ -32,7 +46,7 @@ function length(operand: Value): Value | undefined {
 
 function list(operand: Value): Value | undefined {
   if (isString(operand)) return box([...operand.value]);
-  if (isObject(operand)) return box([...operand.value.keys()]);
+  if (isObject(operand)) return boxArray([...operand.value.keys()].map(boxKey));
   return isUndefined(operand) ? boxArray([]) : undefined;
 }
 
@@ -42,11 +56,11 @@ function defaultTo(operand: Value, args: Arguments): Value {
   return missing ? (argument(args, 0, 'default_value') ?? box('')) : operand;
 }
 
-/** `a.b` is a member of a member. */
+/** `a.b` is a member of a member, `a.0` the first of a list. */
 function member(item: Value, path: Value): Value {
   return toText(path)
     .split('.')
-    .reduce((value, name) => (isObject(value) ? value.value.get(name) : undefined) ?? box(undefined), item);
+    .reduce((value, name) => subscript(value, box(/^\d+$/.test(name) ? Number(name) : name)), item);
 }
 
 function join(operand: Value, args: Arguments): Value | undefined {
@@ -71,18 +85,66 @@ function numberOf(text: string): number {
   return /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/.test(digits) ? Number(digits) : NaN;
 }
 
-/** The library takes `a.b` for a name, and would select nothing. */
-function selectattr(_: Value, args: Arguments): undefined {
-  const [name] = args.positional;
-  if (!name || !isString(name) || !name.value.includes('.')) return undefined;
-  throw new TemplateError(`selectattr: the attribute ${JSON.stringify(name.value)} is not supported.`);
+/** select, reject and, by an attribute of each item, selectattr and rejectattr. Without a test: what is true. */
+function chosen(keep: boolean, byAttribute: boolean): Filter {
+  return (operand, { positional }) => {
+    const [name, other] = byAttribute ? positional.slice(1) : positional;
+    const test = name ? TESTS[toText(name)] : (value: Value) => value.__bool__().value;
+    if (!test) throw new TemplateError(`select: the test ${JSON.stringify(name && toText(name))} is not supported.`);
+    const [path] = positional;
+    if (byAttribute && !path) throw new TemplateError('selectattr: the attribute is missing.');
+    const subject = (item: Value): Value => (byAttribute && path ? member(item, path) : item);
+    return boxArray(iterated(operand).filter((item) => test(subject(item), other ?? box(undefined)) === keep));
+  };
+}
+
+/** What is false has no items, whatever it is. */
+function iterated(operand: Value): Value[] {
+  if (!operand.__bool__().value) return [];
+  if (isArray(operand)) return operand.value;
+  if (isObject(operand)) return [...operand.value.keys()].map(boxKey);
+  if (isString(operand)) return [...operand.value].map(box);
+  throw new TemplateError(`a ${operand.type} has no items.`);
+}
+
+/** The smallest or the largest item, texts in lower case unless asked otherwise; undefined where there is none. */
+function extreme(sign: 1 | -1): Filter {
+  return (operand, args) => {
+    const exact = argument(args, 0, 'case_sensitive')?.__bool__().value === true;
+    const path = argument(args, 1, 'attribute');
+    const rank = (item: Value): Value => {
+      const value = path ? member(item, path) : item;
+      return isString(value) && !exact ? box(value.value.toLowerCase()) : value;
+    };
+    const best = (a: Value, b: Value): Value => (sign * compare(rank(b), rank(a)) > 0 ? b : a);
+    const [first, ...rest] = iterated(operand);
+    return first ? rest.reduce(best, first) : box(undefined);
+  };
+}
+
+/** A dictionary's entries by key or by value, texts in lower case unless asked otherwise. */
+function dictsort(operand: Value, args: Arguments): Value | undefined {
+  if (!isObject(operand)) return undefined;
+  const exact = argument(args, 0, 'case_sensitive')?.__bool__().value === true;
+  const by = argument(args, 1, 'by');
+  const sign = argument(args, 2, 'reverse')?.__bool__().value === true ? -1 : 1;
+  const rank = ([key, value]: [Key, Value]): Value => {
+    const ranked = by && toText(by) === 'value' ? value : boxKey(key);
+    return isString(ranked) && !exact ? box(ranked.value.toLowerCase()) : ranked;
+  };
+  return boxItems(new Map([...operand.value].sort((a, b) => sign * compare(rank(a), rank(b)))));
+}
+
+function items(operand: Value): Value | undefined {
+  if (isUndefined(operand)) return boxArray([]);
+  return isObject(operand) ? boxItems(operand.value) : undefined;
 }
 
 /** `map('upper')`: a filter by name on every item; `map(attribute=...)` is the library's. */
 function map(operand: Value, args: Arguments): Value | undefined {
   const [name, ...rest] = args.positional;
   if (!name || !isString(name) || !isArray(operand)) return undefined;
-  const filter = SIMPLE[name.value] ?? FILTERS[name.value];
+  const filter = FILTERS[name.value];
   const mapped = operand.value.map((item) => filter?.(item, { ...args, positional: rest }));
   if (mapped.includes(undefined))
     throw new TemplateError(`map: the filter ${JSON.stringify(name.value)} is not supported.`);
@@ -96,16 +158,12 @@ function edge(index: number): Filter {
   };
 }
 
-/** Used by `map` only; on their own the library has them. */
-const SIMPLE: Readonly<Record<string, Filter>> = Object.assign(Object.create(null), {
-  upper: (operand: Value) => box(toText(operand).toUpperCase()),
-  lower: (operand: Value) => box(toText(operand).toLowerCase()),
-});
-
 export const FILTERS: Readonly<Record<string, Filter>> = Object.assign(Object.create(null), {
   tojson: (operand: Value, args: Arguments) =>
     box(bounded(toJson(operand, jsonOptions(args.positional, args.keyword)))),
   string: (operand: Value) => box(toText(operand)),
+  upper: (operand: Value) => box(toText(operand).toUpperCase()),
+  lower: (operand: Value) => box(toText(operand).toLowerCase()),
   trim,
   length,
   count: length,
@@ -120,8 +178,14 @@ export const FILTERS: Readonly<Record<string, Filter>> = Object.assign(Object.cr
   // Unlike the method: a word begins behind these characters only.
   title: (operand: Value) => box(toText(operand).replace(/[^-\s({[<]+/g, capitalize)),
   int,
-  selectattr,
-  rejectattr: selectattr,
+  select: chosen(true, false),
+  reject: chosen(false, false),
+  selectattr: chosen(true, true),
+  rejectattr: chosen(false, true),
+  max: extreme(1),
+  min: extreme(-1),
+  items,
+  dictsort,
 });
 
 export function applyFilter(name: string, operand: Value, args: Arguments = NONE): Value | undefined {

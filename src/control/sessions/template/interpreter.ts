@@ -1,18 +1,22 @@
 /**
  * @huggingface/jinja with jinja2's semantics where the two differ, and with limits: a template, whoever wrote it,
  * takes a bounded number of steps and makes bounded values. Differences that are mended here:
- * - assignments inside a loop end with the iteration; break and continue keep what was already written;
+ * - assignments inside a loop or a block of text end with it; break and continue keep what was already written;
+ * - a macro sees the names of where it stands, not of where it is called;
  * - values print as Python prints them (True, None, lists, floats), == compares by value;
- * - string methods take their arguments, `dict.items()` works when there is a key `items`, undefined iterates as empty.
+ * - string methods take their arguments and count characters, `dict.items()` works when there is a key `items`, undefined iterates as empty;
+ * - numbers are keys of dictionaries, what has no item for a key is undefined.
  */
 import type {
   BinaryNode,
   CallNode,
+  DictionaryNode,
   FilterNode,
   ForNode,
   IdentifierNode,
   IfNode,
   KeywordNode,
+  MacroNode,
   MemberNode,
   Node,
   ProgramNode,
@@ -25,21 +29,25 @@ import { walk } from './ast.ts';
 import { TemplateError } from './errors.ts';
 import { applyFilter, FILTERS, type Arguments } from './filters.ts';
 import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
-import { STRING_METHODS } from './strings.ts';
+import { contains, operate, subscript, TESTS } from './operators.ts';
+import { STRING_METHODS, STRING_PARAMETERS } from './strings.ts';
 import {
   bounded,
   box,
+  boxArray,
   boxFunction,
+  boxItems,
+  boxKey,
   boxObject,
   isArray,
   isEqual,
-  isNumeric,
   isObject,
   isString,
   isUndefined,
   MAX_ITEMS,
   remainder,
   toText,
+  type Key,
 } from './values.ts';
 
 /** Nodes evaluated and items made in one rendering: real templates need some thousand. */
@@ -79,6 +87,16 @@ export class ChatInterpreter extends Interpreter {
     if (!statement) return super.evaluate(statement, scope);
     this.#spend(1);
     switch (statement.type) {
+      case 'Held':
+        return (statement as HeldNode).held;
+      case 'Set':
+        return this.#set(statement as SetNode, scope);
+      case 'Macro':
+        return this.#macro(statement as MacroNode, scope);
+      case 'FilterStatement':
+        return super.evaluate(statement, new Environment(scope));
+      case 'ObjectLiteral':
+        return this.#dictionary(statement as DictionaryNode, scope);
       case 'Program':
         return box(this.#block((statement as ProgramNode).body, scope));
       case 'If':
@@ -170,7 +188,7 @@ export class ChatInterpreter extends Interpreter {
 
   #items(value: Value): Value[] {
     if (isArray(value)) return value.value;
-    if (isObject(value)) return [...value.value.keys()].map(box);
+    if (isObject(value)) return [...value.value.keys()].map(boxKey);
     if (isString(value)) return [...value.value].map(box);
     if (isUndefined(value)) return [];
     throw new TemplateError(`cannot loop over ${toText(value)}.`);
@@ -190,35 +208,83 @@ export class ChatInterpreter extends Interpreter {
         return box(!contains(this.evaluate(node.right, scope), this.evaluate(node.left, scope)));
       case '%':
         return remainder(this.evaluate(node.left, scope), this.evaluate(node.right, scope));
-      default:
+      case 'and':
+      case 'or':
         return this.#made(super.evaluate(node, scope));
+      default: {
+        const [left, right] = [this.evaluate(node.left, scope), this.evaluate(node.right, scope)];
+        const own = operate(node.operator.value, left, right);
+        return this.#made(
+          own ?? super.evaluate({ ...node, left: hold(left), right: hold(right) } as BinaryNode, scope),
+        );
+      }
     }
+  }
+
+  /** What a block sets ends with it; the library would let it stay. */
+  #set(node: SetNode, scope: Scope): Value {
+    if (node.value !== null) return super.evaluate(node, scope);
+    const text = box(this.#block(node.body, new Environment(scope)));
+    return super.evaluate({ ...node, value: hold(text) } as SetNode, scope);
+  }
+
+  /** A macro sees the names of where it stands; the library would give it those of where it is called. */
+  #macro(node: MacroNode, scope: Scope): Value {
+    const done = super.evaluate(node, scope);
+    const call = scope.variables.get(node.name.value)?.value as (args: Value[], scope: Scope) => Value;
+    const own = boxFunction((args, from) => {
+      const inner = new Environment(scope);
+      const caller = from.variables.get('caller');
+      if (caller) inner.setVariable('caller', caller);
+      return call(args, inner);
+    });
+    scope.setVariable(node.name.value, own);
+    return done;
+  }
+
+  #dictionary(node: DictionaryNode, scope: Scope): Value {
+    const entries = new Map<Key, Value>();
+    for (const [name, item] of node.value) {
+      const key = this.evaluate(name, scope);
+      if (!isString(key) && key.type !== 'IntegerValue')
+        throw new TemplateError(`a ${key.type} cannot be a key of a dictionary.`);
+      entries.set(key.value as Key, this.evaluate(item, scope));
+    }
+    return boxObject(entries);
   }
 
   #call(node: CallNode, scope: Scope): Value {
     const method = node.callee.type === 'MemberExpression' ? (node.callee as MemberNode) : null;
     const name = method && !method.computed ? (method.property as IdentifierNode).value : '';
     const own = Object.hasOwn(STRING_METHODS, name) ? STRING_METHODS[name] : undefined;
-    if (method && own && node.args.every(isPositional)) {
+    const names = STRING_PARAMETERS[name] ?? [];
+    if (
+      method &&
+      own &&
+      node.args.every((arg) => isPositional(arg) || (isKeyword(arg) && names.includes(arg.key.value)))
+    ) {
       const self = this.evaluate(method.object, scope);
-      if (isString(self))
-        return this.#made(
-          own(
-            self.value,
-            node.args.map((arg) => this.evaluate(arg, scope)),
-          ),
-        );
+      if (isString(self)) {
+        const { positional, keyword } = this.#arguments(node.args, scope);
+        for (const [key, value] of keyword) positional[names.indexOf(key)] = value;
+        return this.#made(own(self.value, positional));
+      }
+      return this.#made(super.evaluate({ ...node, callee: { ...method, object: hold(self) } } as CallNode, scope));
     }
     return this.#made(super.evaluate(node, scope));
   }
 
   /** As in Python, a method hides a key of the same name in `a.b`; `a['b']` is always the key. */
   #member(node: MemberNode, scope: Scope): Value {
-    const name = node.computed ? '' : (node.property as IdentifierNode).value;
-    if (!DICTIONARY_METHODS.has(name)) return super.evaluate(node, scope);
     const object = this.evaluate(node.object, scope);
-    if (isObject(object)) return object.builtins.get(name) ?? box(undefined);
-    return super.evaluate(node, scope);
+    if (node.computed && node.property.type !== 'SliceExpression') {
+      return subscript(object, this.evaluate(node.property, scope));
+    }
+    const name = node.computed ? '' : (node.property as IdentifierNode).value;
+    if (isObject(object) && name === 'items') return boxFunction(() => boxItems(object.value));
+    if (isObject(object) && name === 'keys') return boxFunction(() => boxArray([...object.value.keys()].map(boxKey)));
+    if (isObject(object) && DICTIONARY_METHODS.has(name)) return object.builtins.get(name) ?? box(undefined);
+    return super.evaluate({ ...node, object: hold(object) } as MemberNode, scope);
   }
 
   #filter(node: FilterNode, scope: Scope): Value {
@@ -229,7 +295,8 @@ export class ChatInterpreter extends Interpreter {
       return this.#made(super.evaluate(node, scope));
     }
     const operand = this.evaluate(node.operand, scope);
-    return this.#made(applyFilter(name, operand, this.#arguments(args, scope)) ?? super.evaluate(node, scope));
+    const own = applyFilter(name, operand, this.#arguments(args, scope));
+    return this.#made(own ?? super.evaluate({ ...node, operand: hold(operand) } as FilterNode, scope));
   }
 
   #arguments(nodes: Node[], scope: Scope): Arguments {
@@ -246,16 +313,18 @@ export class ChatInterpreter extends Interpreter {
     const name = node.test.value;
     const holds = Object.hasOwn(TESTS, name) ? TESTS[name] : undefined;
     if (!holds) return super.evaluate(node, scope);
-    return box(holds(this.evaluate(node.operand, scope)) !== node.negate);
+    return box(holds(this.evaluate(node.operand, scope), box(undefined)) !== node.negate);
   }
 }
 
-/** Tests that the library lacks, or answers otherwise. */
-const TESTS: Readonly<Record<string, (value: Value) => boolean>> = {
-  iterable: (value) => isArray(value) || isObject(value) || isString(value),
-  float: (value) => value.type === 'FloatValue',
-  number: isNumeric,
-};
+/** A value that is known already, for the library to go on with. */
+interface HeldNode extends Node {
+  held: Value;
+}
+
+function hold(held: Value): HeldNode {
+  return { type: 'Held', held };
+}
 
 function isKeyword(node: Node): node is KeywordNode {
   return node.type === 'KeywordArgumentExpression';
@@ -263,14 +332,6 @@ function isKeyword(node: Node): node is KeywordNode {
 
 function isPositional(node: Node): boolean {
   return !isKeyword(node) && node.type !== 'SpreadExpression' && node.type !== 'KeywordSpreadExpression';
-}
-
-function contains(container: Value, item: Value): boolean {
-  if (isUndefined(container)) return false;
-  if (isArray(container)) return container.value.some((other) => isEqual(item, other));
-  if (isString(container) && isString(item)) return container.value.includes(item.value);
-  if (isObject(container)) return isString(item) && container.value.has(item.value);
-  throw new TemplateError(`"in" does not work between a ${item.type} and a ${container.type}.`);
 }
 
 function bind(target: Node, item: Value, scope: Scope): void {

@@ -8,17 +8,31 @@ const SPACE = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\
 const LEADING = new RegExp(`^[${SPACE}]+`);
 const TRAILING = new RegExp(`[${SPACE}]$`);
 
-export function strip(text: string, chars: string | null, side: 'left' | 'right' | 'both'): string {
+type Side = 'left' | 'right' | 'both';
+
+/** Python's characters: a text where each is one of JavaScript's units, else a list. */
+export function characters(text: string): string | string[] {
+  return /[\ud800-\udfff]/.test(text) ? [...text] : text;
+}
+
+function joined(chars: string | string[]): string {
+  return typeof chars === 'string' ? chars : chars.join('');
+}
+
+export function strip(text: string, chars: string | null, side: Side): string {
+  if (chars !== null) return stripChars(characters(text), new Set(chars), side);
+  const start = side === 'right' ? 0 : (LEADING.exec(text)?.[0].length ?? 0);
+  let end = text.length;
+  if (side !== 'left') while (end > start && TRAILING.test(text[end - 1] ?? '')) end--;
+  return text.slice(start, end);
+}
+
+function stripChars(text: string | string[], drop: ReadonlySet<string>, side: Side): string {
   let start = 0;
   let end = text.length;
-  const drop = chars === null ? null : new Set(chars);
-  const dropped = (char: string): boolean => (drop ? drop.has(char) : TRAILING.test(char));
-  if (side !== 'right') {
-    if (!drop) start = LEADING.exec(text)?.[0].length ?? 0;
-    else while (start < end && dropped(text[start] ?? '')) start++;
-  }
-  if (side !== 'left') while (end > start && dropped(text[end - 1] ?? '')) end--;
-  return text.slice(start, end);
+  if (side !== 'right') while (start < end && drop.has(text[start] ?? '')) start++;
+  if (side !== 'left') while (end > start && drop.has(text[end - 1] ?? '')) end--;
+  return joined(text.slice(start, end));
 }
 
 export function capitalize(text: string): string {
@@ -46,6 +60,46 @@ function limit(value: Value | undefined): number {
   return value?.type === 'IntegerValue' ? Number(value.value) : -1;
 }
 
+interface Part {
+  text: string;
+  /** Of its first character in the whole, in characters. */
+  start: number;
+}
+
+/** `self[start:end]` for methods that look there only; null where it begins behind the end. */
+function within(self: string, [start, end]: (Value | undefined)[]): Part | null {
+  const chars = characters(self);
+  const place = (value: Value | undefined, none: number): number => {
+    const at = value?.type === 'IntegerValue' ? Number(value.value) : none;
+    return at < 0 ? Math.max(0, at + chars.length) : at;
+  };
+  const first = place(start, 0);
+  return first > chars.length ? null : { text: joined(chars.slice(first, place(end, chars.length))), start: first };
+}
+
+/** Python counts characters, as slices do here. */
+function find(self: string, args: (Value | undefined)[], method: 'find' | 'rfind'): Value {
+  const wanted = text(args[0], method);
+  const part = within(self, args.slice(1));
+  const at = part?.text[method === 'find' ? 'indexOf' : 'lastIndexOf'](wanted) ?? -1;
+  return box(part && at !== -1 ? part.start + characters(part.text.slice(0, at)).length : -1);
+}
+
+function count(self: string, args: (Value | undefined)[]): Value {
+  const wanted = text(args[0], 'count');
+  const part = within(self, args.slice(1));
+  if (!part) return box(0);
+  return box(wanted === '' ? characters(part.text).length + 1 : part.text.split(wanted).length - 1);
+}
+
+const LINE = /[^\n-\r\x1c-\x1e\x85\u2028\u2029]*(?:\r\n|[\n-\r\x1c-\x1e\x85\u2028\u2029]|$)/g;
+const LINE_END = /(?:\r\n|[\n-\r\x1c-\x1e\x85\u2028\u2029])$/;
+
+function splitLines(self: string, keepEnds: boolean): Value {
+  const lines = (self.match(LINE) ?? []).filter((line) => line !== '');
+  return box(keepEnds ? lines : lines.map((line) => line.replace(LINE_END, '')));
+}
+
 function splitRight(source: string, separator: string, most: number): string[] {
   if (separator === '') throw new TemplateError('empty separator');
   const parts = source.split(separator);
@@ -67,7 +121,7 @@ function splitSpace(source: string, most: number): string[] {
   return rest === '' ? parts : [...parts, rest];
 }
 
-function split(source: string, args: Value[]): Value {
+function split(source: string, args: (Value | undefined)[]): Value {
   const separator = optionalText(args[0], 'split');
   const most = limit(args[1]);
   if (separator === null) return box(splitSpace(source, most));
@@ -83,8 +137,27 @@ export function joinTexts(items: Value, separator: string): Value {
   return box(bounded(list.join(separator)));
 }
 
-/** Methods by name; keyword arguments are left to the library. */
-export const STRING_METHODS: Readonly<Record<string, (self: string, args: Value[]) => Value>> = {
+/** str.format() of `{}` and `{0}`: names, attributes and formats are not here. */
+function format(self: string, args: (Value | undefined)[]): Value {
+  let next = 0;
+  const fill = (field: string, index: string | undefined): string => {
+    if (field === '{{' || field === '}}') return field.slice(1);
+    const value = index === undefined ? undefined : args[index === '' ? next++ : Number(index)];
+    if (!value) throw new TemplateError(`format: there is no value for ${JSON.stringify(field)}.`);
+    return toText(value);
+  };
+  return box(bounded(self.replace(/\{\{|\}\}|\{(\d*)\}|[{}]/g, fill)));
+}
+
+/** Names of arguments, for those that may be given by name; all other keyword arguments are left to the library. */
+export const STRING_PARAMETERS: Readonly<Record<string, readonly string[]>> = {
+  split: ['sep', 'maxsplit'],
+  rsplit: ['sep', 'maxsplit'],
+  splitlines: ['keepends'],
+};
+
+/** Methods by name. */
+export const STRING_METHODS: Readonly<Record<string, (self: string, args: (Value | undefined)[]) => Value>> = {
   strip: (self, [chars]) => box(strip(self, optionalText(chars, 'strip'), 'both')),
   lstrip: (self, [chars]) => box(strip(self, optionalText(chars, 'lstrip'), 'left')),
   rstrip: (self, [chars]) => box(strip(self, optionalText(chars, 'rstrip'), 'right')),
@@ -93,13 +166,14 @@ export const STRING_METHODS: Readonly<Record<string, (self: string, args: Value[
     const separator = optionalText(args[0], 'rsplit');
     return separator === null ? box(splitSpace(self, -1)) : box(splitRight(self, separator, limit(args[1])));
   },
-  splitlines: (self) => box(self === '' ? [] : self.replace(/(\r\n|[\n\r])$/, '').split(/\r\n|[\n\r]/)),
+  splitlines: (self, [keepEnds]) => splitLines(self, keepEnds?.__bool__().value === true),
   join: (self, [items]) => joinTexts(items ?? boxArray([]), self),
   capitalize: (self) => box(capitalize(self)),
   title: (self) => box(title(self)),
-  find: (self, [part]) => box(self.indexOf(text(part, 'find'))),
-  rfind: (self, [part]) => box(self.lastIndexOf(text(part, 'rfind'))),
-  count: (self, [part]) => box(self.split(text(part, 'count')).length - 1),
+  find: (self, args) => find(self, args, 'find'),
+  rfind: (self, args) => find(self, args, 'rfind'),
+  count,
+  format,
   removeprefix: (self, [part]) =>
     box(self.startsWith(text(part, 'removeprefix')) ? self.slice(text(part, '').length) : self),
   removesuffix: (self, [part]) => {

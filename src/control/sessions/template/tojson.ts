@@ -1,7 +1,17 @@
 /** The `tojson` filter as transformers defines it: json.dumps with ensure_ascii False and Python's separators. */
 import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
-import { bounded, floatText, ItemCount, integerText, isArray, isString, isUndefined, toText } from './values.ts';
+import {
+  bounded,
+  floatText,
+  ItemCount,
+  integerText,
+  isArray,
+  isString,
+  isUndefined,
+  toText,
+  type Key,
+} from './values.ts';
 
 export interface JsonOptions {
   ensureAscii: boolean;
@@ -59,10 +69,10 @@ export function toJson(value: Value, options: JsonOptions, depth = 0, count = ne
     );
   }
   if (value.value instanceof Map) {
-    const entries = [...value.value];
+    const entries = [...(value.value as Map<Key, Value>)];
     if (options.sortKeys) entries.sort(([a], [b]) => (a < b ? -1 : 1));
     const items = entries.map(
-      ([key, item]) => quote(key, options) + options.separators[1] + toJson(item, options, depth + 1, count),
+      ([key, item]) => quote(String(key), options) + options.separators[1] + toJson(item, options, depth + 1, count),
     );
     return wrap('{', '}', items, options, depth);
   }

@@ -1,10 +1,13 @@
 /** Runtime values of @huggingface/jinja: making them, telling them apart, and Python's str, repr and == on them. */
-import { Environment } from './jinja.ts';
+import { Environment, Interpreter } from './jinja.ts';
 import type { Scope, Value } from './jinja.ts';
 import { JsonNumber } from '../json-number.ts';
 import { TemplateError } from './errors.ts';
 
 const boxes = new Environment();
+
+/** Of a dictionary. Data have texts only, templates write numbers too. */
+export type Key = string | number | bigint;
 
 /** A JavaScript value as a runtime value. */
 export function box(value: unknown): Value {
@@ -15,7 +18,9 @@ export function box(value: unknown): Value {
 type FunctionConstructor = new (call: (args: Value[], scope: Scope) => Value) => Value;
 const FunctionValue = box(() => null).constructor as FunctionConstructor;
 const ArrayValue = box([]).constructor as new (items: Value[]) => Value;
-const ObjectValue = box({}).constructor as new (entries: Map<string, Value>) => Value;
+const TupleValue = new Interpreter().evaluate(Object.assign({ type: 'TupleLiteral' }, { value: [] }), boxes)
+  .constructor as typeof ArrayValue;
+const ObjectValue = box({}).constructor as new (entries: Map<Key, Value>) => Value;
 const FloatValue = box(0.5).constructor as new (value: number) => Value;
 const IntegerValue = box(1).constructor as new (value: number | bigint) => Value;
 
@@ -27,8 +32,17 @@ export function boxArray(items: Value[]): Value {
   return new ArrayValue(items);
 }
 
-export function boxObject(entries: Map<string, Value>): Value {
+export function boxObject(entries: Map<Key, Value>): Value {
   return new ObjectValue(entries);
+}
+
+/** A dictionary's entries as pairs. */
+export function boxItems(entries: Map<Key, Value>): Value {
+  return boxArray([...entries].map(([key, value]) => new TupleValue([boxKey(key), value])));
+}
+
+export function boxKey(key: Key): Value {
+  return typeof key === 'string' ? box(key) : new IntegerValue(key);
 }
 
 /** Client data: like `box`, and integers beyond 2^53 keep their digits. */
@@ -59,7 +73,7 @@ export function isArray(value: Value): value is Value & { value: Value[] } {
 }
 
 /** Dictionaries; a namespace is none. */
-export function isObject(value: Value): value is Value & { value: Map<string, Value> } {
+export function isObject(value: Value): value is Value & { value: Map<Key, Value> } {
   return value.value instanceof Map && value.type !== 'NamespaceValue';
 }
 
@@ -81,7 +95,9 @@ function toRepr(value: Value, count = new ItemCount()): string {
   if (isString(value)) return stringRepr(value.value);
   if (isArray(value)) return arrayRepr(value, count);
   if (value.value instanceof Map) {
-    const entries = [...value.value].map(([key, item]) => `${stringRepr(key)}: ${toRepr(item, count)}`);
+    const entries = [...(value.value as Map<Key, Value>)].map(
+      ([key, item]) => `${toRepr(boxKey(key), count)}: ${toRepr(item, count)}`,
+    );
     return bounded(`{${entries.join(', ')}}`);
   }
   if (value.type === 'NullValue') return 'None';
@@ -100,14 +116,18 @@ function arrayRepr(value: Value & { value: Value[] }, count: ItemCount): string 
 
 function stringRepr(text: string): string {
   const quote = text.includes("'") && !text.includes('"') ? '"' : "'";
-  const escaped = text.replace(/[\\\n\r\t]|[\x00-\x1f\x7f]/g, (char) => ESCAPES[char] ?? hexEscape(char));
+  const escaped = text.replace(UNPRINTABLE, (char) => ESCAPES[char] ?? hexEscape(char));
   return quote + (quote === "'" ? escaped.replaceAll("'", "\\'") : escaped) + quote;
 }
 
+/** What Python's repr() escapes, but for private-use characters: they may be marks of special-text.ts and must stay single characters. */
+const UNPRINTABLE = /[\\\p{Cc}\p{Cf}\p{Cs}\p{Cn}\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
 const ESCAPES: Record<string, string> = { '\\': '\\\\', '\n': '\\n', '\r': '\\r', '\t': '\\t' };
 
 function hexEscape(char: string): string {
-  return `\\x${char.charCodeAt(0).toString(16).padStart(2, '0')}`;
+  const code = (char.codePointAt(0) ?? 0).toString(16);
+  if (code.length > 4) return `\\U${code.padStart(8, '0')}`;
+  return code.length > 2 ? `\\u${code.padStart(4, '0')}` : `\\x${code.padStart(2, '0')}`;
 }
 
 export function integerText(value: unknown): string {

@@ -1,0 +1,104 @@
+/** Operators, subscripts and tests of jinja2 on runtime values, where @huggingface/jinja lacks them or differs. */
+import { TemplateError } from './errors.ts';
+import type { Value } from './jinja.ts';
+import { characters } from './strings.ts';
+import {
+  bounded,
+  box,
+  isArray,
+  isEqual,
+  isNumber,
+  isNumeric,
+  isObject,
+  isString,
+  isUndefined,
+  MAX_TEXT,
+  type Key,
+} from './values.ts';
+
+/** undefined = not for these operands: the library decides. */
+export function operate(operator: string, left: Value, right: Value): Value | undefined {
+  if (operator === '*') return repeated(left, right) ?? repeated(right, left);
+  if ((operator === '/' || operator === '//') && isNumber(right) && Number(right.value) === 0)
+    throw new TemplateError('division by zero');
+  if (!isString(left) || !isString(right)) return undefined;
+  const order = compare(left, right);
+  switch (operator) {
+    case '<':
+      return box(order < 0);
+    case '<=':
+      return box(order <= 0);
+    case '>':
+      return box(order > 0);
+    case '>=':
+      return box(order >= 0);
+    default:
+      return undefined;
+  }
+}
+
+/** A text so many times. */
+function repeated(text: Value, times: Value): Value | undefined {
+  if (!isString(text) || times.type !== 'IntegerValue') return undefined;
+  const count = Math.max(0, Number(times.value));
+  return box(text.value.length * count > MAX_TEXT ? bounded(' '.repeat(MAX_TEXT + 1)) : text.value.repeat(count));
+}
+
+/** Python's order of two numbers or two texts (by code points): below, above or 0. */
+export function compare(a: Value, b: Value): number {
+  if (isNumeric(a) && isNumeric(b)) return Number(a.value) - Number(b.value);
+  if (!isString(a) || !isString(b)) throw new TemplateError(`a ${a.type} and a ${b.type} have no order.`);
+  let at = 0;
+  while (at < a.value.length && a.value[at] === b.value[at]) at++;
+  return (a.value.codePointAt(at) ?? -1) - (b.value.codePointAt(at) ?? -1);
+}
+
+/** `a[b]`: the item; where there is none, a method of that name or undefined. */
+export function subscript(object: Value, key: Value): Value {
+  if (key.type === 'IntegerValue' && isArray(object)) return object.value.at(Number(key.value)) ?? box(undefined);
+  if (key.type === 'IntegerValue' && isString(object)) return box(characters(object.value).at(Number(key.value)));
+  const entries = object.value instanceof Map ? (object.value as Map<Key, Value>) : null;
+  const item = isString(key) || key.type === 'IntegerValue' ? entries?.get(key.value as Key) : undefined;
+  return item ?? (isString(key) ? object.builtins.get(key.value) : undefined) ?? box(undefined);
+}
+
+export function contains(container: Value, item: Value): boolean {
+  if (isUndefined(container)) return false;
+  if (isArray(container)) return container.value.some((other) => isEqual(item, other));
+  if (isString(container) && isString(item)) return container.value.includes(item.value);
+  if (isObject(container))
+    return (isString(item) || item.type === 'IntegerValue') && container.value.has(item.value as Key);
+  throw new TemplateError(`"in" does not work between a ${item.type} and a ${container.type}.`);
+}
+
+/** `other`: the argument of those that compare. */
+type Test = (value: Value, other: Value) => boolean;
+
+const isIterable: Test = (value) => isArray(value) || isObject(value) || isString(value) || isUndefined(value);
+
+/** Those of the library that take no argument and answer as jinja2's are left to it. */
+export const TESTS: Readonly<Record<string, Test>> = Object.assign(Object.create(null), {
+  iterable: isIterable,
+  sequence: isIterable,
+  float: (value: Value) => value.type === 'FloatValue',
+  number: isNumeric,
+  integer: (value: Value) => value.type === 'IntegerValue',
+  boolean: (value: Value) => value.type === 'BooleanValue',
+  true: (value: Value) => value.value === true,
+  false: (value: Value) => value.value === false,
+  string: isString,
+  mapping: isObject,
+  none: (value: Value) => value.type === 'NullValue',
+  defined: (value: Value) => !isUndefined(value),
+  undefined: isUndefined,
+  eq: isEqualTo,
+  equalto: isEqualTo,
+  '==': isEqualTo,
+  ne: (value: Value, other: Value) => !isEqual(value, other),
+  '!=': (value: Value, other: Value) => !isEqual(value, other),
+  in: (value: Value, other: Value) => contains(other, value),
+});
+
+function isEqualTo(value: Value, other: Value): boolean {
+  return isEqual(value, other);
+}
