@@ -4,6 +4,7 @@
  */
 import { Tokenizer } from '@huggingface/tokenizers';
 import { ModelError } from './errors.ts';
+import { show } from './fields.ts';
 import { isObject } from './json-file.ts';
 import { exactPreTokenizer } from './pre-tokenizer.ts';
 import { TOKENIZER_FILE, type TokenizerFiles } from './tokenizer-files.ts';
@@ -108,13 +109,25 @@ function createLibrary(files: TokenizerFiles): Tokenizer {
   }
 }
 
-/** BPE options that the library does not honour. */
+/** BPE options that the library does not honour, and patterns that it would leave out. */
 function checkModel(files: TokenizerFiles): void {
+  checkPatterns(files.tokenizer['normalizer']);
+  checkPatterns(files.tokenizer['pre_tokenizer']);
   const model = files.tokenizer['model'];
   if (!isObject(model)) return;
   for (const name of ['dropout', 'continuing_subword_prefix', 'end_of_word_suffix']) {
     if (model[name]) throw new ModelError(TOKENIZER_FILE, `model.${name} is not supported.`);
   }
+}
+
+function checkPatterns(step: unknown): void {
+  if (Array.isArray(step)) return step.forEach(checkPatterns);
+  if (!isObject(step)) return;
+  const { pattern, normalizers, pretokenizers } = step;
+  const known = isObject(pattern) && (typeof pattern['String'] === 'string' || typeof pattern['Regex'] === 'string');
+  if (pattern !== undefined && !known) throw new ModelError(TOKENIZER_FILE, `has the pattern ${show(pattern)}, which is neither String nor Regex.`);
+  checkPatterns(normalizers);
+  checkPatterns(pretokenizers);
 }
 
 interface Around {

@@ -132,11 +132,22 @@ export function readVocabularyTexts(tokenizer: JsonObject, added: AddedToken[], 
   if (!isObject(vocab)) fail('model.vocab must be an object.');
   if (!Array.isArray(merges)) fail('model.merges must be a list.');
   if (merges.length > MAX_VOCABULARY) fail(`has ${merges.length} merges; at most ${MAX_VOCABULARY} are read.`);
+  for (const [rank, merge] of merges.entries()) checkMerge(merge, rank, vocab);
   const byId = new Map<number, string>();
   for (const [text, id] of Object.entries(vocab)) place(byId, id, text, vocabSize);
   for (const token of added) place(byId, token.id, token.content, vocabSize);
   if (byId.size === 0) fail('has no tokens.');
   return Array.from({ length: byId.size }, (_, id) => byId.get(id) ?? fail(`has no token of id ${id}, but higher ids.`));
+}
+
+/** As the original has it. The library takes others, and drops the text of which they make no token. */
+function checkMerge(merge: unknown, rank: number, vocab: JsonObject): void {
+  const sides: unknown = typeof merge === 'string' ? merge.split(' ') : merge;
+  if (!Array.isArray(sides) || sides.length !== 2) fail(`has ${show(merge)} as merge ${rank}, which is not two texts.`);
+  const [left, right] = sides as unknown[];
+  if (typeof left !== 'string' || typeof right !== 'string') fail(`has ${show(merge)} as merge ${rank}, which is not two texts.`);
+  const missing = [left, right, left + right].find((text) => !Object.hasOwn(vocab, text));
+  if (missing !== undefined) fail(`has ${show(merge)} as merge ${rank}, but ${show(missing)} is not in model.vocab.`);
 }
 
 function place(byId: Map<number, string>, id: unknown, text: string, vocabSize: number): void {

@@ -215,6 +215,11 @@ describe('a hostile tokenizer.json', () => {
     ['another model', model({ type: 'Unigram' }), 'Unigram'],
     ['no vocabulary', model({ vocab: null }), 'model.vocab'],
     ['no merges', model({ merges: 'x' }), 'model.merges'],
+    ['a merge of one text', model({ merges: [['h']] }), 'merge 0'],
+    ['a merge of three texts', model({ merges: ['h i', 'h i a'] }), 'merge 1'],
+    ['a merge that is no text', model({ merges: [['h', 'i'], 7] }), 'merge 1'],
+    ['a merge that makes no token', model({ merges: ['h i', 'h a'] }), '"ha" is not in model.vocab'],
+    ['a merge of no token', model({ merges: [['hi', 'zz']] }), '"zz" is not in model.vocab'],
   ];
   it.each(cases)('is refused: %s', async (_, tokenizer, named) => {
     expect(await refusal(writeModel({ tokenizer }))).toContain(named);

@@ -70,6 +70,16 @@ describe('words of a text', () => {
   });
 });
 
+describe('a pattern that is none', () => {
+  const glob = { Glob: ' ' };
+  const normalizer = { type: 'Sequence', normalizers: [{ type: 'Replace', pattern: glob, content: '_' }] };
+
+  it.each([{ pre_tokenizer: sequence(split(glob, 'Isolated', false), BYTES) }, { normalizer }])('is refused: %j', async (steps) => {
+    const files = await readFiles({ ...byteTokenizer().json, ...steps }, 260);
+    expect(() => new PromptEncoder(files)).toThrow('tokenizer.json: has the pattern {"Glob":" "}, which is neither String nor Regex.');
+  });
+});
+
 describe('white space around special tokens', () => {
   it('is what Unicode says', async () => {
     const { json } = byteTokenizer();
