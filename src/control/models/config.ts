@@ -3,6 +3,7 @@ import type { ModelSpec } from '../engine/native.ts';
 import { FAMILIES, type Family } from './families.ts';
 import { Fields, show } from './fields.ts';
 import type { JsonObject } from './json-file.ts';
+import { MAX_GROUP, MAX_HEADS, MAX_INTERMEDIATE, MAX_POSITIONS } from './limits.ts';
 import { readRope } from './rope.ts';
 
 export const CONFIG_FILE = 'config.json';
@@ -133,14 +134,14 @@ function refuseUnsupported(config: Fields): void {
 function readSpec(config: Fields, family: Family): ModelSpec {
   const hiddenSize = config.integer('hidden_size', { max: 2 ** 17 });
   const layers = config.integer('num_hidden_layers', { max: 1024 });
-  const heads = config.integer('num_attention_heads', { max: 2048 });
+  const heads = config.integer('num_attention_heads', { max: MAX_HEADS });
   const kvHeads = readKvHeads(config, family, heads);
   const rope = readRope(config);
   return {
     architecture: family.architecture,
     vocabSize: config.integer('vocab_size', { max: 2 ** 22 }),
     hiddenSize,
-    intermediateSize: config.integer('intermediate_size', { max: 2 ** 20 }),
+    intermediateSize: config.integer('intermediate_size', { max: MAX_INTERMEDIATE }),
     layers,
     heads,
     kvHeads,
@@ -148,7 +149,7 @@ function readSpec(config: Fields, family: Family): ModelSpec {
     rmsNormEps: config.number('rms_norm_eps', { min: 1e-12, max: 0.1, fallback: 1e-6 }),
     ropeTheta: rope.theta,
     ropeScaling: rope.scaling,
-    maxPosition: config.integer('max_position_embeddings', { max: 2 ** 27, fallback: family.defaultMaxPosition }),
+    maxPosition: config.integer('max_position_embeddings', { max: MAX_POSITIONS, fallback: family.defaultMaxPosition }),
     ...family.window(config, layers),
     ...family.biases(config),
     qkNorm: family.qkNorm,
@@ -160,6 +161,9 @@ function readKvHeads(config: Fields, family: Family, heads: number): number {
   const fallback = family.defaultKvHeads === 'heads' ? heads : family.defaultKvHeads;
   const kvHeads = config.integer('num_key_value_heads', { max: heads, fallback });
   if (heads % kvHeads !== 0) config.fail('num_key_value_heads', `${kvHeads} does not divide num_attention_heads ${heads}.`);
+  if (heads / kvHeads > MAX_GROUP) {
+    config.fail('num_key_value_heads', `${kvHeads} is not supported with num_attention_heads ${heads}: at most ${MAX_GROUP} heads may share one.`);
+  }
   return kvHeads;
 }
 

@@ -1,6 +1,7 @@
 /** The architectures we run: what each adds to the common reading of config.json. One small entry per family. */
 import type { ModelSpec } from '../engine/native.ts';
 import type { Fields } from './fields.ts';
+import { MAX_POSITIONS } from './limits.ts';
 
 export interface Window {
   slidingWindow: number;
@@ -18,8 +19,6 @@ export interface Family {
   qkNorm: boolean;
   window(config: Fields, layers: number): Window;
 }
-
-const MAX_WINDOW = 2 ** 27;
 
 export const FAMILIES: Readonly<Record<string, Family>> = {
   LlamaForCausalLM: {
@@ -98,7 +97,7 @@ function noWindow(config: Fields, layers: number): Window {
 function mistralWindow(config: Fields, layers: number): Window {
   refuse(config, ['use_sliding_window']);
   if (config.names().includes('sliding_window') && !config.has('sliding_window')) return noWindow(config, layers);
-  const slidingWindow = config.integer('sliding_window', { max: MAX_WINDOW, fallback: 4096 });
+  const slidingWindow = config.integer('sliding_window', { max: MAX_POSITIONS, fallback: 4096 });
   if (layerTypes(config, layers)?.includes('full_attention')) {
     config.fail('layer_types', 'has full_attention, but the sliding window of this architecture is on all layers.');
   }
@@ -109,7 +108,7 @@ function mistralWindow(config: Fields, layers: number): Window {
 function qwenWindow(config: Fields, layers: number): Window {
   if (!config.boolean('use_sliding_window', false)) return noWindow(config, layers);
   if (config.names().includes('sliding_window') && !config.has('sliding_window')) return noWindow(config, layers);
-  const slidingWindow = config.integer('sliding_window', { max: MAX_WINDOW, fallback: 4096 });
+  const slidingWindow = config.integer('sliding_window', { max: MAX_POSITIONS, fallback: 4096 });
   const first = config.integer('max_window_layers', { min: 0, max: 65_536, fallback: 28 });
   const types = layerTypes(config, layers);
   const windowLayers = Uint8Array.from({ length: layers }, (_, layer) =>

@@ -1,6 +1,7 @@
 /** Rotary settings of config.json, in the old layout (rope_theta + rope_scaling) and the new one (rope_parameters). */
 import type { ModelSpec } from '../engine/native.ts';
 import type { Fields } from './fields.ts';
+import { MAX_POSITIONS } from './limits.ts';
 
 export interface Rope {
   theta: number;
@@ -59,6 +60,6 @@ function readLlama3(settings: Fields): Rope['scaling'] {
   const lowFreqFactor = settings.number('low_freq_factor', { min: 1e-6, max: 1e6 });
   const highFreqFactor = settings.number('high_freq_factor', { min: 1e-6, max: 1e6 });
   if (highFreqFactor <= lowFreqFactor) settings.fail('high_freq_factor', 'must be greater than low_freq_factor.');
-  const originalMaxPosition = settings.integer('original_max_position_embeddings', { max: 2 ** 27 });
+  const originalMaxPosition = settings.integer('original_max_position_embeddings', { max: MAX_POSITIONS });
   return { type: 'llama3', factor: readFactor(settings), lowFreqFactor, highFreqFactor, originalMaxPosition };
 }

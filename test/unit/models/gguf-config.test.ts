@@ -148,6 +148,8 @@ describe('a GGUF model', () => {
     ['no layers', { 'llama.block_count': ['uint32', 0] }, 'llama.block_count'],
     ['very many layers', { 'llama.block_count': ['uint32', 2 ** 31] }, 'llama.block_count'],
     ['heads that do not divide', { 'llama.attention.head_count': ['uint32', 3], 'llama.attention.head_count_kv': null }, 'llama.embedding_length'],
+    ['more than 32 heads of one key head', { 'llama.attention.head_count': ['uint32', 64], 'llama.attention.key_length': ['uint32', 2] }, 'llama.attention.head_count_kv'],
+    ['more positions than native code takes', { 'llama.context_length': ['uint32', 2 ** 25] }, 'llama.context_length'],
     ['key heads that do not divide', { 'llama.attention.head_count': ['uint32', 4], 'llama.attention.head_count_kv': ['uint32', 3] }, 'llama.attention.head_count_kv'],
     ['another size of values', { 'llama.attention.value_length': ['uint32', 6] }, 'llama.attention.value_length'],
     ['a part of the head rotated', { 'llama.rope.dimension_count': ['uint32', 2] }, 'llama.rope.dimension_count'],

@@ -3,6 +3,7 @@ import type { ModelSpec } from '../../engine/native.ts';
 import type { ModelConfig } from '../config.ts';
 import { ModelError } from '../errors.ts';
 import { Fields, show } from '../fields.ts';
+import { MAX_GROUP, MAX_HEADS, MAX_INTERMEDIATE, MAX_POSITIONS } from '../limits.ts';
 import type { GenerationDefaults } from '../model.ts';
 import type { GgufHeader } from './header.ts';
 import { readRopeFactors, ROPE_FACTORS } from './rope-factors.ts';
@@ -114,9 +115,12 @@ async function readSpec(header: GgufHeader, metadata: Fields, architecture: Arch
   const integer = (name: string, max: number, fallback?: number): number =>
     metadata.integer(own(name), { max, ...(fallback !== undefined && { fallback }) });
   const layers = integer('block_count', 1024);
-  const heads = integer('attention.head_count', 2048);
+  const heads = integer('attention.head_count', MAX_HEADS);
   const kvHeads = integer('attention.head_count_kv', heads, heads);
   if (heads % kvHeads !== 0) metadata.fail(own('attention.head_count_kv'), `${kvHeads} does not divide ${heads} heads.`);
+  if (heads / kvHeads > MAX_GROUP) {
+    metadata.unsupported(own('attention.head_count_kv'), `${kvHeads} is not supported with ${heads} heads: at most ${MAX_GROUP} may share one.`);
+  }
   const hiddenSize = integer('embedding_length', 2 ** 17);
   const has = (name: string): boolean => header.tensors.has(name);
   const headDim = readHeadDim(metadata, own, hiddenSize, heads);
@@ -124,7 +128,7 @@ async function readSpec(header: GgufHeader, metadata: Fields, architecture: Arch
     architecture,
     vocabSize: readVocabSize(header),
     hiddenSize,
-    intermediateSize: integer('feed_forward_length', 2 ** 20),
+    intermediateSize: integer('feed_forward_length', MAX_INTERMEDIATE),
     layers,
     heads,
     kvHeads,
@@ -132,7 +136,7 @@ async function readSpec(header: GgufHeader, metadata: Fields, architecture: Arch
     rmsNormEps: metadata.number(own('attention.layer_norm_rms_epsilon'), { min: 1e-12, max: 0.1 }),
     ropeTheta: metadata.number(own('rope.freq_base'), { min: 1, max: 1e15, fallback: 10_000 }),
     ropeScaling: await readScaling(header, metadata, own, headDim),
-    maxPosition: integer('context_length', 2 ** 27),
+    maxPosition: integer('context_length', MAX_POSITIONS),
     ...readWindow(metadata, own, architecture, layers),
     qkvBias: has('blk.0.attn_q.bias'),
     outputBias: has('blk.0.attn_output.bias'),
@@ -164,7 +168,7 @@ function readWindow(
   architecture: Architecture,
   layers: number,
 ): Pick<ModelSpec, 'slidingWindow' | 'windowLayers'> {
-  const slidingWindow = metadata.integer(own('attention.sliding_window'), { min: 0, max: 2 ** 24, fallback: 0 });
+  const slidingWindow = metadata.integer(own('attention.sliding_window'), { min: 0, max: MAX_POSITIONS, fallback: 0 });
   if (slidingWindow > 0 && architecture !== 'llama') {
     metadata.unsupported(own('attention.sliding_window'), `${slidingWindow} is not supported for this architecture.`);
   }
