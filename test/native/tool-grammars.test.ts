@@ -35,7 +35,7 @@ const SCHEMAS: Record<string, object> = {
     additionalProperties: false,
   },
   free: { type: 'object', properties: { a: { type: 'number' }, b: { type: 'string' } }, additionalProperties: false },
-  // What may be null, in the ways of pydantic, zod and hand-written schemas.
+  // What may be null, and nested models, in the ways of pydantic, zod and hand-written schemas.
   maybe: {
     type: 'object',
     properties: {
@@ -45,8 +45,14 @@ const SCHEMAS: Record<string, object> = {
       e: { enum: ['x', 'yy', null] },
       f: { type: ['string', 'null'], enum: ['x', null] },
       g: { enum: ['x'] },
+      h: { $ref: '#/$defs/Place' },
+      i: { anyOf: [{ $ref: '#/$defs/Colour' }, { type: 'null' }], default: null },
     },
-    required: ['a', 'b', 'd', 'e', 'f', 'g'],
+    $defs: {
+      Place: { type: 'object', properties: { of: { $ref: '#/$defs/Colour' } }, additionalProperties: false },
+      Colour: { type: 'string', enum: ['red', 'blue'], title: 'Colour' },
+    },
+    required: ['a', 'b', 'd', 'e', 'f', 'g', 'h', 'i'],
     additionalProperties: false,
   },
   noop: { type: 'object', additionalProperties: false },

@@ -1,4 +1,5 @@
 /** Arguments in formats that are not JSON as a whole: one value per parameter, in the order of the schema. */
+import { followed, type Schema } from './parsers/schema-refs.ts';
 import { SessionError } from './session.ts';
 import { constant, either, perhaps, schemaFormat, sequence, type Format, type Tool } from './tag-formats.ts';
 
@@ -26,8 +27,6 @@ const UNIT = '(?:[^<]|<+(?:[^<p/]|/[^<pft]|/p[^<a]|/f[^<u]|/t[^<o]|p[^<a]|pa[^<r
 const BRACKET = '<+(?:[^<p/]|/[^<pft]|p[^<a])';
 /** Any such text but the word null, which the format reads as no value. */
 const TEXT = notNull();
-
-type Schema = Record<string, unknown>;
 
 interface Parameter {
   name: string;
@@ -77,7 +76,7 @@ function parametersOf(tool: Tool): Parameter[] {
     if (typeof schema !== 'object' || schema === null)
       refuse(tool, `properties.${name}`, 'must be a schema with a type');
     const shared = { ...($defs === undefined ? {} : { $defs }), ...(definitions === undefined ? {} : { definitions }) };
-    return { name, schema: schema as Schema, shared, required: names.includes(name) };
+    return { name, schema: followed(schema as Schema, tool.parameters), shared, required: names.includes(name) };
   });
 }
 
@@ -85,7 +84,10 @@ function parametersOf(tool: Tool): Parameter[] {
 function bareValue(tool: Tool, parameter: Parameter): Format {
   const { name, schema } = parameter;
   const present = presentOf(schema);
-  if (present) return either(bareValue(tool, { ...parameter, schema: present }), constant('null'));
+  if (present) {
+    const value = bareValue(tool, { ...parameter, schema: followed(present, tool.parameters) });
+    return either(value, constant('null'));
+  }
   const types = typesOf(schema);
   if (types.length > 0 && types.every((type) => KINDS.has(type))) return wholeValue(parameter);
   const others = types.filter((type) => type !== 'string' && type !== 'null');

@@ -12,6 +12,7 @@ describe('qwen3_coder', () => {
     list: { type: 'array', items: { type: 'string' } },
     maybe: { type: ['integer', 'null'] },
     either: { anyOf: [{ type: 'boolean' }, { type: 'number' }, { type: 'string' }] },
+    listed: { anyOf: [{ enum: ['a', 'b'] }, { type: 'boolean' }] },
     python: { type: 'dict' },
     strange: { type: 'colour' },
     bare: {},
@@ -51,6 +52,7 @@ describe('qwen3_coder', () => {
     ['either', 'true', true],
     ['either', '2', 2],
     ['either', 'two', 'two'],
+    ['listed', 'b', 'b'],
     ['python', '{}', {}],
     ['strange', '1', '1'],
     ['bare', '1', '1'],
@@ -63,6 +65,40 @@ describe('qwen3_coder', () => {
     const output = parseEveryWay(options, call(parameter(key, value)), seeded(1));
     expect(callsIn(output)).toEqual([['f', { [key]: expected }]]);
     expect(output.content).toBe('');
+  });
+
+  it.each([
+    ['place', '{"city": "Rome"}', { city: 'Rome' }],
+    ['places', '[{"city": "Rome"}]', [{ city: 'Rome' }]],
+    ['maybe', '{"city": "Rome"}', { city: 'Rome' }],
+    ['maybe', 'null', null],
+    ['colour', '7', '7'],
+    ['count', '7', 7],
+    ['lost', '7', '7'],
+    ['round', '7', '7'],
+  ])('follows references of pydantic’s nested models and enums: %s %j', (key, value, expected) => {
+    const parameters = {
+      $defs: {
+        Place: { type: 'object', properties: { city: { type: 'string' } } },
+        Colour: { type: 'string', enum: ['7', '8'] },
+        Places: { type: 'array', items: { $ref: '#/$defs/Place' } },
+        'Count/~': { $ref: '#/$defs/Size' },
+        Size: { type: 'integer' },
+        Round: { $ref: '#/$defs/Round' },
+      },
+      properties: {
+        place: { $ref: '#/$defs/Place', description: 'where' },
+        places: { $ref: '#/$defs/Places' },
+        maybe: { anyOf: [{ $ref: '#/$defs/Place' }, { type: 'null' }] },
+        colour: { $ref: '#/$defs/Colour' },
+        count: { $ref: '#/$defs/Count~1~0' },
+        lost: { $ref: '#/$defs/constructor' },
+        round: { $ref: '#/$defs/Round' },
+      },
+    };
+    const definition = { type: 'function', function: { name: 'f', parameters } };
+    const nested = optionsFor({ toolParser: 'qwen3_coder', toolDefinitions: [definition] });
+    expect(callsIn(parse(nested, call(parameter(key, value))))).toEqual([['f', { [key]: expected }]]);
   });
 
   it('keeps all digits of a whole number', () => {

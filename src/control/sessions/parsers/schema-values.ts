@@ -1,18 +1,18 @@
 /** Parameter values that came as bare text, as JSON text of the type that the tool's schema gives them. */
 import { scanJson } from './json-scanner.ts';
 import { pythonLiteralAsJson } from './python-literal.ts';
+import { child, followed, isSchema, type Schema } from './schema-refs.ts';
 
-type Properties = Record<string, unknown>;
 type Kind = 'string' | 'integer' | 'number' | 'boolean' | 'structure' | 'unknown';
 
-/** Tool name -> its parameters' schemas by name. `tools` as in the request; what is not of that shape has no schemas. */
-export function parameterSchemas(tools: readonly unknown[]): Map<string, Properties> {
-  const schemas = new Map<string, Properties>();
+/** Tool name -> the schema of its parameters. `tools` as in the request; what is not of that shape has no schemas. */
+export function parameterSchemas(tools: readonly unknown[]): Map<string, Schema> {
+  const schemas = new Map<string, Schema>();
   for (const tool of tools) {
     const fn = child(tool, 'function');
     const name = child(fn, 'name');
-    const properties = child(child(fn, 'parameters'), 'properties');
-    if (typeof name === 'string') schemas.set(name, isRecord(properties) ? properties : {});
+    const parameters = child(fn, 'parameters');
+    if (typeof name === 'string') schemas.set(name, isSchema(parameters) ? parameters : {});
   }
   return schemas;
 }
@@ -21,10 +21,9 @@ export function parameterSchemas(tools: readonly unknown[]): Map<string, Propert
  * "null" is null for every type, and a boolean that is not "true" is false. Otherwise text that is no value of its type
  * stays a string, as does that of an unknown parameter or type. Of several types the first that fits counts, string last.
  */
-export function valueAsJson(text: string, properties: Properties | undefined, key: string): string {
+export function valueAsJson(text: string, parameters: Schema | undefined, key: string): string {
   if (text.trim().toLowerCase() === 'null') return 'null';
-  const schema = properties && Object.hasOwn(properties, key) ? properties[key] : undefined;
-  const kinds = kindsOf(schema);
+  const kinds = kindsOf(child(child(parameters, 'properties'), key), parameters);
   for (const kind of kinds) {
     const json = convert(text.trim(), kind, kinds.length === 1);
     if (json !== null) return json;
@@ -66,19 +65,29 @@ function structureAsJson(text: string): string | null {
 const COMBINERS = ['anyOf', 'oneOf', 'allOf'];
 
 /** The kinds that a schema names, in its order; `null` counts for nothing, since "null" is null anyway. */
-function kindsOf(schema: unknown): Kind[] {
-  const type = child(schema, 'type');
-  const names = Array.isArray(type) ? type : [type];
-  const own = names.filter((name) => typeof name === 'string' && name !== 'null').map((name) => kindOf(String(name)));
+function kindsOf(schema: unknown, root: unknown): Kind[] {
+  const whole = isSchema(schema) ? followed(schema, root) : {};
   const parts = COMBINERS.flatMap((combiner) => {
-    const list = child(schema, combiner);
+    const list = child(whole, combiner);
     // One level is enough for optional values, which is what it is used for.
-    return Array.isArray(list) ? list.flatMap((part) => (isRecord(part) ? kindsOf({ type: part['type'] }) : [])) : [];
+    return Array.isArray(list) ? list.filter(isSchema).flatMap((part) => shownKinds(followed(part, root))) : [];
   });
-  const kinds = [...new Set([...own, ...parts])];
+  return parts.length === 0 ? shownKinds(whole) : [...new Set([...typeKinds(whole), ...parts])];
+}
+
+/** Of a schema without types, what its keywords show. */
+function shownKinds(schema: Schema): Kind[] {
+  const kinds = typeKinds(schema);
   if (kinds.length > 0) return kinds;
   const isStructure = child(schema, 'properties') !== undefined || child(schema, 'items') !== undefined;
   return isStructure ? ['structure'] : ['unknown'];
+}
+
+function typeKinds(schema: Schema): Kind[] {
+  const type = child(schema, 'type');
+  const names: unknown[] = Array.isArray(type) ? type : [type];
+  const texts = names.filter((name) => typeof name === 'string' && name !== 'null');
+  return [...new Set(texts.map((name) => kindOf(String(name))))];
 }
 
 /** Type names of JSON Schema, and those of Python that tools come with. */
@@ -89,12 +98,4 @@ function kindOf(type: string): Kind {
   if (/^(?:num|float|double)/.test(name)) return 'number';
   if (/^bool/.test(name)) return 'boolean';
   return /^(?:object|arr|dict|list|tuple|map)/.test(name) ? 'structure' : 'unknown';
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
-function child(value: unknown, key: string): unknown {
-  return isRecord(value) && Object.hasOwn(value, key) ? value[key] : undefined;
 }

@@ -1,0 +1,34 @@
+/** References within a tool's parameters, as pydantic writes nested models and enums: `{"$ref": "#/$defs/Place"}`. */
+
+export type Schema = Record<string, unknown>;
+
+/** References that lead to references; also the end of those that lead in a circle. */
+const HOPS_MAX = 16;
+
+/** `schema`, or what its reference into `root` leads to, with the keywords beside it. A reference that leads nowhere stays. */
+export function followed(schema: Schema, root: unknown): Schema {
+  let at = schema;
+  for (let hop = 0; hop < HOPS_MAX; hop++) {
+    const { $ref, ...beside } = at;
+    const target = typeof $ref === 'string' ? pointedAt($ref, root) : null;
+    if (!target) return at;
+    at = { ...target, ...beside };
+  }
+  return at;
+}
+
+function pointedAt(reference: string, root: unknown): Schema | null {
+  if (!reference.startsWith('#/')) return null;
+  const keys = reference.slice(2).split('/');
+  let at = root;
+  for (const key of keys) at = child(at, key.replaceAll('~1', '/').replaceAll('~0', '~'));
+  return isSchema(at) ? at : null;
+}
+
+export function isSchema(value: unknown): value is Schema {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+export function child(value: unknown, key: string): unknown {
+  return isSchema(value) && Object.hasOwn(value, key) ? value[key] : undefined;
+}
