@@ -185,3 +185,37 @@ test('a list of a million steps, or of negative ones, is refused before anything
   }
   expect((await json(server, `${MODELS}/${id}/checkpoints`))['data']).toHaveLength(1);
 });
+
+test(
+  'a client that leaves while its adapter waits for memory holds back nobody; what is deleted shows as gone at once',
+  async () => {
+    // Room for one adapter.
+    const small = await ApiServer.start({
+      flags: ['--max-adapter-memory', '1M', '--lora-rank', '10'],
+      env: { TANDEM_FAULTS: 'slow-steps-ms=20' },
+    });
+    try {
+      const make = async (name: string) =>
+        (await (await small.post(MODELS, { project: 'p', name, base_model: base })).json()) as { id: string };
+      const [used, other] = [await make('used'), await make('other')];
+      const send = (model: string, more: object, signal?: AbortSignal) =>
+        small.post('/v1/chat/completions', question(model, more), signal ? { signal } : {});
+      const running = await send('default/p/used', { max_completion_tokens: 800 });
+      const leave = new AbortController();
+      const leaving = send('default/p/other', { stream: false }, leave.signal).catch(() => 'left');
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      const behind = send('default/p/used', { max_completion_tokens: 2 });
+      leave.abort();
+      expect(await leaving).toBe('left');
+      expect((await behind).status).toBe(200);
+      // It waited for nothing that runs.
+      expect((await small.load()).running).toBeGreaterThan(0);
+      await running.body?.cancel();
+      for (const { id } of [used, other]) await small.call(`${MODELS}/${id}`, { method: 'DELETE' });
+      await waitFor(async () => (await small.metric('tandem_engine_adapters')) === 0, 10_000);
+    } finally {
+      await small.stop();
+    }
+  },
+  TIMEOUT_MS,
+);

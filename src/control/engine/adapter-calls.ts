@@ -8,6 +8,7 @@ const MAX_KNOWN = 4096;
 /** Engines that may end while a call waits for its answer: the call may be the cause. */
 const MAX_CRASHES = 2;
 const CRASHED = 'The engine stopped while this adapter was being loaded.';
+const CANCELLED = 'The loading of this adapter was cancelled.';
 
 interface Call {
   adapter: AdapterRef;
@@ -16,11 +17,20 @@ interface Call {
   reject: (error: Error) => void;
 }
 
+/** A version that is servable, or on its way to be. */
+interface Known {
+  readonly id: number;
+  readonly version: string;
+  readonly asked: Promise<void>;
+  /** Callers that still want it. */
+  wanted: number;
+}
+
 export class AdapterCalls {
   readonly #send: (message: ToEngine) => void;
   readonly #calls = new Map<number, Call>();
-  /** By version: answered well, or on their way. An engine that has dropped one loads it again when a sequence needs it. */
-  readonly #known = new Map<string, Promise<void>>();
+  /** By version. An engine that has dropped one loads it again when a sequence needs it. */
+  readonly #known = new Map<string, Known>();
   #nextId = 1;
   #open = false;
   #dead: string | null = null;
@@ -29,24 +39,13 @@ export class AdapterCalls {
     this.#send = send;
   }
 
-  load(adapter: AdapterRef): Promise<void> {
+  /** Given up, and rejected, once every caller's signal is aborted. */
+  load(adapter: AdapterRef, signal?: AbortSignal): Promise<void> {
     if (this.#dead !== null) return Promise.reject(new EngineUnavailableError(this.#dead));
-    const { version } = adapter;
-    const known = this.#known.get(version);
-    if (known) return known;
-    const asked = new Promise<void>((resolve, reject) => {
-      const id = this.#nextId++;
-      this.#calls.set(id, { adapter, crashes: 0, resolve, reject });
-      if (this.#open) this.#send({ type: 'load-adapter', id, adapter });
-    });
-    this.#known.set(version, asked);
-    for (const oldest of this.#known.keys()) {
-      if (this.#known.size <= MAX_KNOWN) break;
-      this.#known.delete(oldest);
-    }
-    // What failed is tried again: its files may have been mended.
-    asked.catch(() => this.#known.delete(version));
-    return asked;
+    if (signal?.aborted) return Promise.reject(new Error(CANCELLED));
+    const known = this.#known.get(adapter.version) ?? this.#ask(adapter);
+    known.wanted++;
+    return signal ? this.#until(known, signal) : known.asked;
   }
 
   unload(version: string): void {
@@ -59,6 +58,41 @@ export class AdapterCalls {
     this.#calls.delete(id);
     if (error === null) call?.resolve();
     else call?.reject(new Error(error));
+  }
+
+  #ask(adapter: AdapterRef): Known {
+    const { version } = adapter;
+    const id = this.#nextId++;
+    const asked = new Promise<void>((resolve, reject) => {
+      this.#calls.set(id, { adapter, crashes: 0, resolve, reject });
+      if (this.#open) this.#send({ type: 'load-adapter', id, adapter });
+    });
+    const known: Known = { id, version, asked, wanted: 0 };
+    this.#known.set(version, known);
+    for (const oldest of this.#known.keys()) {
+      if (this.#known.size <= MAX_KNOWN) break;
+      this.#known.delete(oldest);
+    }
+    // What failed is tried again: its files may have been mended.
+    asked.catch(() => this.#known.delete(version));
+    return known;
+  }
+
+  #until(known: Known, signal: AbortSignal): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const leave = () => {
+        reject(new Error(CANCELLED));
+        if (--known.wanted === 0) this.#cancel(known);
+      };
+      signal.addEventListener('abort', leave, { once: true });
+      known.asked.then(resolve, reject).finally(() => signal.removeEventListener('abort', leave));
+    });
+  }
+
+  #cancel({ id, version }: Known): void {
+    if (!this.#calls.delete(id)) return;
+    this.#known.delete(version);
+    if (this.#open) this.#send({ type: 'cancel-load-adapter', id });
   }
 
   /** An engine is ready. */

@@ -19,6 +19,8 @@ interface Waiting {
   failed(message: string): void;
 }
 
+const CANCELLED = 'The loading of this adapter was cancelled.';
+
 export class AdapterGate {
   readonly #store: AdapterStore;
   /** Rounds ascend; in order of arrival within one. */
@@ -48,6 +50,11 @@ export class AdapterGate {
     return this.#store.stats;
   }
 
+  /** Called when other adapters are in memory than before. */
+  set onChange(changed: () => void) {
+    this.#store.onChange = changed;
+  }
+
   /** One of the two is called, perhaps at once; neither after `remove`. The pin is the sequence's. */
   add(
     request: SequenceRequest,
@@ -59,20 +66,27 @@ export class AdapterGate {
   }
 
   remove(id: number): void {
-    this.#waiting = this.#waiting.filter((each) => each.id !== id);
-    if (this.#blocked?.id === id) this.#blocked = null;
-    this.#pump();
+    this.#forget((each) => each.id === id);
   }
 
-  /** Resolves when the adapter is in memory. */
-  load(adapter: AdapterRef): Promise<void> {
+  /** Resolves when the adapter is in memory; rejects where the signal is aborted before. */
+  load(adapter: AdapterRef, signal?: AbortSignal): Promise<void> {
+    if (signal?.aborted) return Promise.reject(new Error(CANCELLED));
     this.#store.want(adapter.version);
     return new Promise((resolve, reject) => {
+      let entered: Waiting | null = null;
+      const leave = () => {
+        this.#forget((each) => each === entered);
+        reject(new Error(CANCELLED));
+      };
       const ready = (pinned: PinnedAdapter) => {
+        signal?.removeEventListener('abort', leave);
         resolve();
         pinned.release();
       };
-      this.#enter({ id: null, tenant: null, adapter, ready, failed: (message) => reject(new Error(message)) });
+      signal?.addEventListener('abort', leave, { once: true });
+      const failed = (message: string) => reject(new Error(message));
+      entered = this.#enter({ id: null, tenant: null, adapter, ready, failed });
     });
   }
 
@@ -81,7 +95,7 @@ export class AdapterGate {
     this.#store.unload(version);
   }
 
-  #enter(comer: Omit<Waiting, 'round'>): void {
+  #enter(comer: Omit<Waiting, 'round'>): Waiting {
     let round = this.#round;
     for (const { tenant, adapter, round: taken } of this.#waiting) {
       if (tenant !== comer.tenant) continue;
@@ -89,7 +103,15 @@ export class AdapterGate {
       round = Math.max(round, shared ? taken : taken + 1);
     }
     const at = this.#waiting.findLastIndex((each) => each.round <= round) + 1;
-    this.#waiting.splice(at, 0, { ...comer, round });
+    const entered = { ...comer, round };
+    this.#waiting.splice(at, 0, entered);
+    this.#pump();
+    return entered;
+  }
+
+  #forget(gone: (each: Waiting) => boolean): void {
+    this.#waiting = this.#waiting.filter((each) => !gone(each));
+    if (this.#blocked && gone(this.#blocked)) this.#blocked = null;
     this.#pump();
   }
 
@@ -125,5 +147,7 @@ export class AdapterGate {
     }
     this.#loading = false;
     this.#pump();
+    // Unloaded while it was read, and whoever wanted it has left.
+    this.#store.dropUnwanted(version);
   }
 }

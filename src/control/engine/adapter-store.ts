@@ -39,6 +39,8 @@ export class AdapterStore {
   #closed = false;
   /** Called when a pin goes: there may be room now. */
   onRelease: () => void = () => {};
+  /** Called when an adapter has come or gone. */
+  onChange: () => void = () => {};
 
   /** `live`: how many adapters native code holds. */
   constructor(open: OpenAdapter, maxBytes: number, live: () => number) {
@@ -84,6 +86,7 @@ export class AdapterStore {
     }
     this.#residents.set(adapter.version, { native, pins: 0 });
     this.#bytes += native.bytes;
+    this.onChange();
     return true;
   }
 
@@ -95,8 +98,13 @@ export class AdapterStore {
       if (this.#unwanted.size <= MAX_UNWANTED) break;
       this.#unwanted.delete(oldest);
     }
+    this.dropUnwanted(version);
+  }
+
+  /** Closes a version that was unloaded, where nobody uses it. */
+  dropUnwanted(version: string): void {
     const resident = this.#residents.get(version);
-    if (resident?.pins === 0) this.#drop(version, resident);
+    if (resident?.pins === 0 && this.#unwanted.has(version)) this.#drop(version, resident);
   }
 
   /** An unload before is forgotten. */
@@ -128,6 +136,7 @@ export class AdapterStore {
     this.#residents.delete(version);
     this.#bytes -= resident.native.bytes;
     resident.native.close();
+    this.onChange();
   }
 
   #touch(version: string, resident: Resident): void {

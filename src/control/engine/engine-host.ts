@@ -34,6 +34,7 @@ export class EngineHost {
   #loop: SchedulerLoop | null = null;
   #grammars: Grammars | null = null;
   readonly #compiling = new Map<number, AbortController>();
+  readonly #loadingAdapters = new Map<number, AbortController>();
   #adapters: AdapterGate | null = null;
   #trainers: TrainerHost | null = null;
 
@@ -75,6 +76,9 @@ export class EngineHost {
         break;
       case 'load-adapter':
         this.#loadAdapter(message.id, message.adapter);
+        break;
+      case 'cancel-load-adapter':
+        this.#loadingAdapters.get(message.id)?.abort();
         break;
       case 'unload-adapter':
         this.#adapters?.unload(message.version);
@@ -156,9 +160,14 @@ export class EngineHost {
 
   #loadAdapter(id: number, adapter: AdapterRef): void {
     this.#running();
-    const answer = (error: string | null) => void this.#port.send({ type: 'adapter', id, error });
+    const answer = (error: string | null) => {
+      this.#loadingAdapters.delete(id);
+      void this.#port.send({ type: 'adapter', id, error });
+    };
     if (!this.#adapters) return answer(NO_ADAPTERS);
-    this.#adapters.load(adapter).then(
+    const controller = new AbortController();
+    this.#loadingAdapters.set(id, controller);
+    this.#adapters.load(adapter, controller.signal).then(
       () => answer(null),
       (error: unknown) => answer(textOf(error)),
     );

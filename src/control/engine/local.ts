@@ -109,9 +109,9 @@ export class LocalEngine implements EngineClient, TrainingEngine {
     );
   }
 
-  loadAdapter(adapter: AdapterRef): Promise<void> {
+  loadAdapter(adapter: AdapterRef, signal?: AbortSignal): Promise<void> {
     if (this.#state === 'dead') return Promise.reject(new EngineUnavailableError('The engine is not running.'));
-    return this.#adapters.load(adapter);
+    return this.#adapters.load(adapter, signal);
   }
 
   unloadAdapter(version: string): Promise<void> {

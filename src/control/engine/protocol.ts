@@ -200,6 +200,7 @@ export type ToEngine =
   | { type: 'compile'; id: number; tenant: string; grammar: GrammarSpec }
   | { type: 'cancel-compile'; id: number }
   | { type: 'load-adapter'; id: number; adapter: AdapterRef }
+  | { type: 'cancel-load-adapter'; id: number }
   | { type: 'unload-adapter'; version: string }
   /** Its state comes with its first calls. */
   | { type: 'trainer-open'; session: number }

@@ -130,8 +130,8 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
     return this.#trainers.openTrainer(state);
   }
 
-  loadAdapter(adapter: AdapterRef): Promise<void> {
-    return this.#adapters.load(adapter);
+  loadAdapter(adapter: AdapterRef, signal?: AbortSignal): Promise<void> {
+    return this.#adapters.load(adapter, signal);
   }
 
   unloadAdapter(version: string): Promise<void> {

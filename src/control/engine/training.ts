@@ -125,8 +125,11 @@ export class RowRefusedError extends Error {
 export interface TrainingEngine {
   /** Resolves when the engine can take the state; rejects with a plain sentence where the factors do not fit the model. */
   openTrainer(state: TrainerState): Promise<TrainerSession>;
-  /** Makes a version servable: sequences admitted after the next step boundary may name it. Idempotent. */
-  loadAdapter(adapter: AdapterRef): Promise<void>;
+  /**
+   * Makes a version servable: sequences admitted after the next step boundary may name it. Idempotent. Where memory is full of adapters in
+   * use it waits; an abort of the signal ends that, and rejects.
+   */
+  loadAdapter(adapter: AdapterRef, signal?: AbortSignal): Promise<void>;
   /** Running sequences keep it until they end. Idempotent. */
   unloadAdapter(version: string): Promise<void>;
 }

@@ -102,6 +102,7 @@ export class SchedulerLoop {
     this.#adapters = services.adapters ?? null;
     this.#background = services.background ?? null;
     this.#background?.wakes(() => this.#stir());
+    if (this.#adapters) this.#adapters.onChange = () => this.#tellSoon();
     this.#scheduler = scheduler;
     this.#engine = engine;
     this.#report = report;
@@ -336,8 +337,12 @@ export class SchedulerLoop {
   }
 
   #wakeUp(): void {
-    this.#news = true;
     this.#background?.interrupt();
+    this.#tellSoon();
+  }
+
+  #tellSoon(): void {
+    this.#news = true;
     this.#stir();
   }
 

@@ -134,7 +134,7 @@ class ModelSessions implements ModelSessionsHandle {
     refuseBeam(input, constraint);
     if (constraint) engineLimits?.refuseGrammar(constraint.param);
     if (constraint) await compileConstraint(this.#parts.engine, input.tenant, constraint, signal);
-    if (input.adapter) await this.#loadAdapter(input.adapter);
+    if (input.adapter) await this.#loadAdapter(input.adapter, signal);
     if (signal?.aborted) throw new SessionError('unavailable', 'The request was cancelled.');
     const start = {
       promptIds,
@@ -192,11 +192,11 @@ class ModelSessions implements ModelSessionsHandle {
   }
 
   /** What cannot be loaded is refused before anything is queued. */
-  async #loadAdapter(adapter: AdapterRef): Promise<void> {
+  async #loadAdapter(adapter: AdapterRef, signal: AbortSignal | undefined): Promise<void> {
     const { adapters } = this.#parts;
     if (!adapters) throw new SessionError('bad_request', 'This server serves no adapters.', 'model');
     try {
-      await adapters.loadAdapter(adapter);
+      await adapters.loadAdapter(adapter, signal);
     } catch (error) {
       if (error instanceof EngineUnavailableError) throw new SessionError('unavailable', error.message);
       throw new SessionError('bad_request', `The adapter cannot be loaded: ${textOf(error)}`, 'model');

@@ -101,6 +101,52 @@ describe('the gate', () => {
     expect(users.every(({ pinned }) => pinned)).toBe(true);
   });
 
+  it('goes on without a load that nobody wants any more', async () => {
+    const users = ['a', 'b', 'c'].map((version, id) => new Sequence(id, version));
+    await settle();
+    const leave = new AbortController();
+    const load = gate.load(ref('d'), leave.signal);
+    await settle();
+    const later = new Sequence(11, 'a');
+    expect(later.pinned).toBeNull();
+    leave.abort();
+    await expect(load).rejects.toThrow('cancelled');
+    expect(later.pinned).not.toBeNull();
+    await expect(gate.load(ref('e'), leave.signal)).rejects.toThrow('cancelled');
+    expect(users.every(({ pinned }) => pinned)).toBe(true);
+  });
+
+  it('keeps nothing of a version that was unloaded while it was read and that nobody came for', async () => {
+    let read = () => {};
+    holdLoad = new Promise((resolve) => (read = resolve));
+    const leave = new AbortController();
+    const load = gate.load(ref('a'), leave.signal);
+    new Sequence(1, 'a');
+    await settle();
+    gate.unload('a');
+    leave.abort();
+    await expect(load).rejects.toThrow('cancelled');
+    gate.remove(1);
+    read();
+    await settle();
+    expect(store.stats).toEqual({ resident: 0, bytes: 0, native: 0 });
+    // Others go on.
+    const next = new Sequence(2, 'b');
+    await settle();
+    expect(next.pinned).not.toBeNull();
+  });
+
+  it('tells when what it holds has changed', async () => {
+    let changes = 0;
+    gate.onChange = () => changes++;
+    await gate.load(ref('a'));
+    expect(changes).toBe(1);
+    gate.unload('a');
+    expect(changes).toBe(2);
+    gate.unload('a');
+    expect(changes).toBe(2);
+  });
+
   it('lets those pass whose adapter is there while another is read', async () => {
     await gate.load(ref('a'));
     let read = () => {};

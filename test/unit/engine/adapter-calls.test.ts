@@ -1,0 +1,68 @@
+/** The API process's calls about adapters: shared by those who want the same, and given up with the last of them. */
+import { beforeEach, expect, it } from 'vitest';
+import { AdapterCalls } from '../../../src/control/engine/adapter-calls.ts';
+import type { ToEngine } from '../../../src/control/engine/protocol.ts';
+
+const ADAPTER = { version: 'v', directory: '/v' };
+
+let sent: ToEngine[];
+let calls: AdapterCalls;
+beforeEach(() => {
+  sent = [];
+  calls = new AdapterCalls((message) => sent.push(message));
+  calls.open();
+});
+
+const cancelled = () => sent.filter(({ type }) => type === 'cancel-load-adapter');
+
+it('a load is given up when the last one that wants it has left, and asked for anew', async () => {
+  const leave = [new AbortController(), new AbortController()];
+  const loads = leave.map(({ signal }) => calls.load(ADAPTER, signal));
+  leave[0]?.abort();
+  await expect(loads[0]).rejects.toThrow('cancelled');
+  expect(cancelled()).toEqual([]);
+  leave[1]?.abort();
+  await expect(loads[1]).rejects.toThrow('cancelled');
+  expect(cancelled()).toEqual([{ type: 'cancel-load-adapter', id: 1 }]);
+  // The engine may have answered before it heard.
+  calls.receive(1, null);
+  const again = calls.load(ADAPTER, new AbortController().signal);
+  expect(sent.at(-1)).toEqual({ type: 'load-adapter', id: 2, adapter: ADAPTER });
+  calls.receive(1, 'cancelled');
+  calls.receive(2, null);
+  await again;
+});
+
+it('who never leaves keeps it', async () => {
+  const leave = new AbortController();
+  const leaving = calls.load(ADAPTER, leave.signal);
+  const staying = calls.load(ADAPTER);
+  leave.abort();
+  await expect(leaving).rejects.toThrow('cancelled');
+  expect(cancelled()).toEqual([]);
+  calls.receive(1, null);
+  await staying;
+  // Known: nothing is asked, and leaving means nothing.
+  await calls.load(ADAPTER, leave.signal).catch(() => undefined);
+  await calls.load(ADAPTER);
+  expect(sent).toHaveLength(1);
+});
+
+it('one that was given up is not asked of the next engine', async () => {
+  calls.close();
+  const leave = new AbortController();
+  const load = calls.load(ADAPTER, leave.signal);
+  leave.abort();
+  await expect(load).rejects.toThrow('cancelled');
+  calls.open();
+  expect(sent).toEqual([]);
+});
+
+it('a load that fails is told to all, and tried anew', async () => {
+  const loads = [calls.load(ADAPTER, new AbortController().signal), calls.load(ADAPTER)];
+  calls.receive(1, 'it is bad');
+  for (const load of loads) await expect(load).rejects.toThrow('it is bad');
+  const again = calls.load(ADAPTER);
+  calls.receive(2, null);
+  await again;
+});
