@@ -102,7 +102,6 @@ class ModelSessions implements ModelSessionsHandle {
     this.hasChatTemplate = parts.chatTemplate !== null;
     this.#parts = parts;
     this.chat = {
-      vocabSize: parts.vocabSize,
       maxModelLen: parts.maxModelLen,
       chatTemplate: parts.chatTemplate,
       encodeChat: (chat) => {

@@ -17,7 +17,6 @@ export interface OpenChat {
 
 /** The model's chat template and tokenizer, off the event loop. Rejects with SessionError where a chat cannot be rendered. */
 export interface ChatEncoder {
-  readonly vocabSize: number;
   /** Longest sequence that the engine takes. */
   readonly maxModelLen: number;
   /** The template's source; null where the model has none. */

@@ -17,7 +17,6 @@ export function patient(chat: ChatEncoder, retryMs: number, signal: AbortSignal)
     }
   };
   return {
-    vocabSize: chat.vocabSize,
     maxModelLen: chat.maxModelLen,
     chatTemplate: chat.chatTemplate,
     encodeChat: (open) => retry(() => chat.encodeChat(open)),

@@ -18,7 +18,6 @@ export async function starterChat(maxModelLen = 1024): Promise<StarterChat> {
   const files = await readTokenizerFiles(STARTER, VOCABULARY);
   const ids = (text: string): number[] => [...renderer.render({ kind: 'text', text, addSpecialTokens: false }).ids];
   return {
-    vocabSize: VOCABULARY,
     maxModelLen,
     chatTemplate: files.chatTemplate,
     encodeChat: async (chat) => renderer.render({ kind: 'open', chat }).ids,

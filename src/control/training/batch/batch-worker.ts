@@ -11,7 +11,7 @@ const ROWS_AT_ONCE = 128;
 
 const port = parentPort;
 if (!port) throw new Error('batch-worker is not an entry of its own.');
-const { file, config, room, seed, vocabSize, maxModelLen, chatTemplate } = workerData as BatchSettings;
+const { file, config, room, seed, maxModelLen, chatTemplate } = workerData as BatchSettings;
 
 interface Asked {
   resolve: (ids: Int32Array) => void;
@@ -35,7 +35,6 @@ function ask(message: (id: number) => FromBatchThread): Promise<Int32Array> {
 }
 
 const chat: ChatEncoder = {
-  vocabSize,
   maxModelLen,
   chatTemplate,
   encodeChat: (open) => ask((id) => ({ type: 'chat', id, chat: open })),

@@ -15,7 +15,6 @@ export interface BatchTask {
 
 /** The thread's `workerData`: the task, and what is constant of the chat's encoder. */
 export interface BatchSettings extends BatchTask {
-  vocabSize: number;
   maxModelLen: number;
   chatTemplate: string | null;
 }

@@ -16,8 +16,8 @@ const MAX_HEAP_MB = 2048;
 /** Rejects as `rlBatch` does, and soon after `signal` is aborted. */
 export async function threadedBatch(task: BatchTask, chat: ChatEncoder, signal: AbortSignal): Promise<RlBatch> {
   signal.throwIfAborted();
-  const { vocabSize, maxModelLen, chatTemplate } = chat;
-  const settings: BatchSettings = { ...task, vocabSize, maxModelLen, chatTemplate };
+  const { maxModelLen, chatTemplate } = chat;
+  const settings: BatchSettings = { ...task, maxModelLen, chatTemplate };
   const resourceLimits = { maxOldGenerationSizeMb: MAX_HEAP_MB };
   const worker = new Worker(workerFile('training/batch/batch-worker'), { workerData: settings, resourceLimits });
   let stop: () => void = () => undefined;
