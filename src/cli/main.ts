@@ -3,7 +3,7 @@
 import { Command } from 'commander';
 import { addGrammarCommand } from './grammar.ts';
 import { addKeysCommand } from './keys.ts';
-import { addServeOptions, resolveSettings, unknownVariables } from './resolve-settings.ts';
+import { addServeOptions, flagsKeptByNpm, resolveSettings, unknownVariables } from './resolve-settings.ts';
 import type { RunningServer } from './serve.ts';
 import { readVersion } from './version.ts';
 
@@ -11,6 +11,9 @@ import { readVersion } from './version.ts';
 const SAME_STOP_MS = 500;
 
 async function main(): Promise<void> {
+  const [kept] = flagsKeptByNpm(process.env);
+  if (kept !== undefined)
+    throw new Error(`npm kept ${kept} for itself: flags follow \`--\`, as in \`npm start -- ${kept}\`.`);
   const program = new Command('tandem')
     .description('Serve chat completions and train LoRA adapters on the same weights')
     .version(readVersion());

@@ -105,6 +105,15 @@ export function unknownVariables(env: NodeJS.ProcessEnv): string[] {
   return Object.keys(env).filter((name) => name.startsWith('TANDEM_') && !known.has(name));
 }
 
+/** Flags that `npm start` took for its own, as it does with those that do not follow `--`: the server would start without them. */
+export function flagsKeptByNpm(env: NodeJS.ProcessEnv): string[] {
+  if (env['npm_lifecycle_event'] !== 'start') return [];
+  const flags = KEYS.map((key) => OPTIONS[key].flag).filter((flag) => flag !== '');
+  return flags
+    .filter((flag) => env[`npm_config_${flag.replaceAll('-', '_')}`] !== undefined)
+    .map((flag) => `--${flag}`);
+}
+
 /** Lists may be given several times. */
 function parseFlag(key: keyof Settings, value: string, before: unknown): unknown {
   const parsed = OPTIONS[key].parse(value);

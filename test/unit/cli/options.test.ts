@@ -5,6 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { OPTIONS } from '../../../src/cli/options.ts';
 import {
   addServeOptions,
+  flagsKeptByNpm,
   OTHER_VARIABLES,
   resolveSettings,
   unknownVariables,
@@ -49,6 +50,17 @@ test('flags, then variables, then defaults', () => {
   );
   expect(resolve([], { TANDEM_ENABLE_CHUNKED_PREFILL: 'off' }).enableChunkedPrefill).toBe(false);
   expect(resolve([], { TANDEM_API_KEY: 'k' }).apiKey).toBe('k');
+});
+
+test('flags that npm took for its own are found', () => {
+  const env = {
+    npm_lifecycle_event: 'start',
+    npm_config_port: '8123',
+    npm_config_enable_prefix_caching: '',
+    npm_config_loglevel: 'warn',
+  };
+  expect(flagsKeptByNpm(env)).toEqual(['--port', '--enable-prefix-caching']);
+  expect(flagsKeptByNpm({ ...env, npm_lifecycle_event: 'test' })).toEqual([]);
 });
 
 test('lists repeat and take commas', () => {
