@@ -68,7 +68,7 @@ export function engineConfig(
   if (settings.quantize !== 'none' && model.tensors.some(isInBlocks)) {
     throw new Error('--quantize: the weights are already quantised.');
   }
-  // 'auto' is the CPU until the kernels have passed on a GPU.
+  // 'auto' is the CPU: one kind of GPU has been tried.
   const device = settings.device === 'cuda' ? 'cuda' : 'cpu';
   const dtype = device === 'cuda' ? 'bfloat16' : computeDType(settings.dtype, model.checkpointDType);
   const kvCacheDtype = kvType(settings.kvCacheDtype, dtype);
