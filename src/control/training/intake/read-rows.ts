@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
 import { findArgumentsFault, findMessageFault, findSizeFault } from '../chat-parts.ts';
-import { readConversation } from '../sft-data.ts';
+import { conversationOf, type StoredRow } from '../sft-data.ts';
 import { sftChat, unrenderable } from '../sft-tokens.ts';
 import { messageOf, ROLES, type HistoryElement, type MessageElement } from '../trajectories.ts';
 import type { ChatCheck } from './chat-check.ts';
@@ -49,8 +49,13 @@ export async function readRows(
   }
 }
 
-async function checkRendering(row: Row, number: number, template: string | null, chats: ChatCheck): Promise<void> {
-  const refusal = await chats.refusal(sftChat(readConversation(row, number), template));
+async function checkRendering(
+  row: StoredRow,
+  number: number,
+  template: string | null,
+  chats: ChatCheck,
+): Promise<void> {
+  const refusal = await chats.refusal(sftChat(conversationOf(row, number), template));
   if (refusal !== null) throw invalid(['body', 'training_data_url'], unrenderable(number, refusal));
 }
 
@@ -116,12 +121,7 @@ async function* linesOf(
 }
 
 /** What a job trains on; the rest of a line, such as the log-probabilities of a trajectory, would be parsed again for nothing. */
-interface Row {
-  messages: MessageElement[];
-  tools: unknown;
-}
-
-function readRow(line: string, number: number): Row {
+function readRow(line: string, number: number): StoredRow {
   if (tooDeep(line)) throw fault(number, `is nested deeper than ${MAX_DEPTH}.`);
   let row: unknown;
   try {
