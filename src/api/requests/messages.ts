@@ -1,15 +1,8 @@
 /** Messages as clients write them to messages as templates read them. */
+import { textKey } from '../../control/sessions/content-parts.ts';
 import type { ChatMessage, ContentPart } from '../../control/sessions/session.ts';
 import type { MessagePart, RequestMessage } from '../../schemas/chat-completion.ts';
 import { ApiError } from '../errors.ts';
-
-/** Part types whose text is text. */
-const TEXT_PARTS: Readonly<Record<string, 'text' | 'refusal'>> = {
-  text: 'text',
-  input_text: 'text',
-  output_text: 'text',
-  refusal: 'refusal',
-};
 
 const MEDIA_PARTS: ReadonlySet<string> = new Set([
   'image_url',
@@ -43,9 +36,9 @@ function toContent(content: RequestMessage['content'], index: number): ChatMessa
 /** A text part without text is skipped. */
 function toPart(part: string | MessagePart, index: number): ContentPart[] {
   if (typeof part === 'string') return [{ type: 'text', text: part }];
-  const field = Object.hasOwn(TEXT_PARTS, part.type) ? TEXT_PARTS[part.type] : undefined;
-  if (field === undefined) throw refusePart(part.type, index);
-  const text = part[field];
+  const key = textKey(part.type);
+  if (key === undefined) throw refusePart(part.type, index);
+  const text = part[key];
   return typeof text === 'string' ? [{ type: 'text', text }] : [];
 }
 

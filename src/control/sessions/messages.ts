@@ -1,4 +1,5 @@
 /** Chat messages as a template expects them, from what the API accepts. */
+import { textKey } from './content-parts.ts';
 import { parseJsonNumbers } from './json-number.ts';
 import type { ChatMessage, ContentPart } from './session.ts';
 import { SessionError } from './session.ts';
@@ -60,29 +61,22 @@ function prepareContent(message: ChatMessage, format: ContentFormat): string | T
   return parts.map((text) => ({ type: 'text', text }));
 }
 
-const TEXT_FIELDS: Readonly<Record<string, string>> = {
-  text: 'text',
-  input_text: 'text',
-  output_text: 'text',
-  refusal: 'refusal',
-};
-
 /** null = a text part without text, which is skipped. */
 function textOf(part: ContentPart | string): string | null {
   if (typeof part === 'string') return part;
-  const field = Object.hasOwn(TEXT_FIELDS, part.type) ? TEXT_FIELDS[part.type] : undefined;
-  if (field === undefined) {
+  const key = textKey(part.type);
+  if (key === undefined) {
     throw new SessionError(
       'bad_request',
       `Unsupported chat content part type: '${String(part.type).slice(0, 100)}'`,
       'type',
     );
   }
-  const text = part[field] ?? null;
+  const text = part[key] ?? null;
   if (text !== null && typeof text !== 'string') {
     throw new SessionError(
       'bad_request',
-      `The '${field}' of a '${part.type}' content part must be a string.`,
+      `The '${key}' of a '${part.type}' content part must be a string.`,
       'messages',
     );
   }

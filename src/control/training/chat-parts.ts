@@ -1,12 +1,5 @@
 /** What a chat must not hold to be rendered for training, found before its job is accepted. */
-
-/** Types of content parts, and where their text is. */
-const TEXT_PARTS: ReadonlyMap<string, string> = new Map([
-  ['text', 'text'],
-  ['input_text', 'text'],
-  ['output_text', 'text'],
-  ['refusal', 'refusal'],
-]);
+import { textKey } from '../sessions/content-parts.ts';
 
 /** Values within one chat. It goes from thread to thread to be rendered, and streams wait while it does. */
 const MAX_PARTS = 500_000;
@@ -32,11 +25,13 @@ function findPartFault(content: unknown): MessageFault | null {
     if (typeof part === 'string') continue;
     const place = ['content', index];
     if (!isObject(part)) return { place, problem: 'is neither a text nor an object.' };
-    const type = typeof part['type'] === 'string' ? part['type'].slice(0, 64) : '';
-    const field = TEXT_PARTS.get(type);
-    if (field === undefined) return { place, problem: `has the type '${type}': this model takes text only.` };
-    const text = part[field] ?? null;
-    if (text !== null && typeof text !== 'string') return { place: [...place, field], problem: 'must be a text.' };
+    const key = textKey(part['type']);
+    if (key === undefined) {
+      const type = typeof part['type'] === 'string' ? part['type'].slice(0, 64) : '';
+      return { place, problem: `has the type '${type}': this model takes text only.` };
+    }
+    const text = part[key] ?? null;
+    if (text !== null && typeof text !== 'string') return { place: [...place, key], problem: 'must be a text.' };
   }
   return null;
 }
@@ -45,7 +40,7 @@ function findPartFault(content: unknown): MessageFault | null {
 export function textOf(content: unknown): string {
   if (!Array.isArray(content)) return typeof content === 'string' ? content : '';
   const texts = (content as (string | Record<string, unknown>)[]).map((part) =>
-    typeof part === 'string' ? part : part[TEXT_PARTS.get(String(part['type'])) ?? ''],
+    typeof part === 'string' ? part : part[textKey(part['type']) ?? ''],
   );
   return texts.filter((text) => typeof text === 'string').join('\n');
 }

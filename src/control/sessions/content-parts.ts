@@ -1,0 +1,12 @@
+/** Parts of a message's content that are text: their types, and the key under which it stands. */
+const TEXT_KEYS: ReadonlyMap<unknown, 'text' | 'refusal'> = new Map([
+  ['text', 'text'],
+  ['input_text', 'text'],
+  ['output_text', 'text'],
+  ['refusal', 'refusal'],
+]);
+
+/** undefined: parts of this type are something else than text. */
+export function textKey(type: unknown): 'text' | 'refusal' | undefined {
+  return TEXT_KEYS.get(type);
+}
