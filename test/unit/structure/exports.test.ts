@@ -10,6 +10,22 @@ function sourceOf(path: string): string {
   return path.replace(/^dist\/(.*)\.js$/, 'src/$1.ts');
 }
 
+/** Scripts are read by no compiler: what they import from the server must be there. */
+function missing(texts: ReadonlyMap<string, string>): string[] {
+  return [...texts]
+    .filter(([file]) => file.endsWith('.mjs'))
+    .flatMap(([file, text]) =>
+      namedImports(file, text)
+        .map(({ source, name }) => ({ name, exporter: texts.get(sourceOf(resolveImport(file, source))) }))
+        .filter(({ name, exporter }) => name !== '*' && exporter !== undefined && !exported(exporter).includes(name))
+        .map(({ name }) => `${file}: ${name}`),
+    );
+}
+
+function exported(text: string): string[] {
+  return [...text.matchAll(EXPORTED)].map(([, name = '']) => name);
+}
+
 function unused(texts: ReadonlyMap<string, string>): string[] {
   const imported = new Set<string>();
   for (const [file, text] of texts) {
@@ -19,14 +35,28 @@ function unused(texts: ReadonlyMap<string, string>): string[] {
   }
   return [...texts]
     .filter(([file]) => file.startsWith('src/') && !imported.has(`${file}: *`))
-    .flatMap(([file, text]) => [...text.matchAll(EXPORTED)].map(([, name = '']) => `${file}: ${name}`))
+    .flatMap(([file, text]) => exported(text).map((name) => `${file}: ${name}`))
     .filter((name) => !imported.has(name));
 }
 
 describe('exports', () => {
+  const files = repositoryFiles().filter((file) => CODE.test(file));
+  const repository = new Map(files.map((file) => [file, read(file)]));
+
   it('of functions, classes and constants are used by another file', () => {
-    const files = repositoryFiles().filter((file) => CODE.test(file));
-    expect(unused(new Map(files.map((file) => [file, read(file)])))).toEqual([]);
+    expect(unused(repository)).toEqual([]);
+  });
+
+  it('are there for the scripts that import them', () => {
+    expect(missing(repository)).toEqual([]);
+  });
+
+  it('the rule finds what a script imports in vain', () => {
+    const texts = new Map([
+      ['src/own.ts', 'export const a = 1;\n'],
+      ['benchmarks/run.mjs', 'import { a, b } from "../dist/own.js";\nimport path from "node:path";\n'],
+    ]);
+    expect(missing(texts)).toEqual(['benchmarks/run.mjs: b']);
   });
 
   it('the rule finds what only its own file uses, whatever others call theirs', () => {

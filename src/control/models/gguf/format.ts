@@ -1,6 +1,8 @@
 /** The numbers of the GGUF format (versions 2 and 3): value types of metadata and the types that tensors are stored in. */
 
 export const GGUF_MAGIC = 'GGUF';
+/** What writers write. */
+export const GGUF_VERSION = 3;
 export const DEFAULT_ALIGNMENT = 32;
 export const ALIGNMENT_KEY = 'general.alignment';
 
