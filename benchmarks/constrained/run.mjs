@@ -15,6 +15,7 @@ import { readTokenizerFiles } from '../../dist/control/models/tokenizer-files.js
 import { grammarVocabulary, readModelTokenizer } from '../../dist/control/sessions/model-tokenizer.js';
 import { TokenTable } from '../../dist/control/sessions/token-table.js';
 import { runCommand } from '../lib/command.mjs';
+import { engineConfig } from '../lib/engine-config.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { median, rounded, spread } from '../lib/stats.mjs';
@@ -108,23 +109,14 @@ async function start(options) {
   const model = await loadModel(directory);
   const { vocabulary, size } = await vocabularyOf(directory, options.tokenizer, model.spec.vocabSize);
   const speller = spellerModel(directory, options.tokenizer);
+  const sizes = { maxSequences: options.streams, maxBatchTokens: 2048, maxModelLen: 1024 };
   const config = {
-    spec: model.spec,
-    files: model.files,
-    tensors: model.tensors,
-    dtype: 'bfloat16',
-    threads: options.threads,
-    maxSequences: options.streams,
-    maxBatchTokens: 2048,
-    maxModelLen: 1024,
+    ...engineConfig(model, options.threads, sizes),
     samplableVocab: Math.min(size, model.tokenizerSize),
-    maxLogprobs: 0,
     kvCacheBytes: 2 ** 31,
-    enableChunkedPrefill: true,
     enablePrefixCaching: false,
     vocabulary,
     spellerModel: speller,
-    faults: [],
   };
   const engine = await createLocalEngine(config);
   if (options.tokenizer) rmSync(speller, { recursive: true });

@@ -8,7 +8,7 @@ import { loadNative } from '../../dist/control/engine/native.js';
 import { loadModel } from '../../dist/control/models/load.js';
 import { runCommand } from '../lib/command.mjs';
 import { median } from '../lib/stats.mjs';
-import { engineConfig } from './engine-config.mjs';
+import { engineConfig } from '../lib/engine-config.mjs';
 
 const PROMPT = 32;
 const USAGE = `npm run bench:gaps -- [options] FOLDER...

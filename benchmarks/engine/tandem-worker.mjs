@@ -3,7 +3,7 @@ import { createLocalEngine } from '../../dist/control/engine/local.js';
 import { loadModel } from '../../dist/control/models/load.js';
 import { serveCalls } from '../lib/worker.mjs';
 import { batchedRate, DECODE_OUTPUT } from './cases.mjs';
-import { engineConfig } from './engine-config.mjs';
+import { engineConfig } from '../lib/engine-config.mjs';
 
 let engine;
 let adapters = [];

@@ -15,6 +15,7 @@ import { identityAdapter } from '../../dist/control/training/adapter-init.js';
 import { writeCheckpoint } from '../../dist/control/training/checkpoint-files.js';
 import { ModelRegistry } from '../../dist/control/training/models/registry.js';
 import { TrainedModelResolver } from '../../dist/control/training/models/model-resolver.js';
+import { engineConfig } from '../lib/engine-config.mjs';
 import { randomFrom } from '../lib/stats.mjs';
 
 const STARTER = fileURLToPath(new URL('../../models/starter', import.meta.url));
@@ -42,24 +43,10 @@ const KEPT = 4;
 const MAX_ADAPTERS = 24;
 
 /** From the starter model; `adapterBytes` bounds what stays in memory. */
-async function engineConfig(streams, adapterBytes) {
-  const { spec, files, tensors, tokenizerSize } = await loadModel(STARTER);
-  return {
-    spec,
-    files,
-    tensors,
-    dtype: 'bfloat16',
-    threads: 2,
-    maxSequences: streams,
-    maxBatchTokens: 512,
-    maxModelLen: 256,
-    samplableVocab: tokenizerSize,
-    maxLogprobs: 0,
-    kvCacheBytes: 32 * 2 ** 20,
-    enableChunkedPrefill: true,
-    maxAdapterBytes: adapterBytes,
-    faults: [],
-  };
+async function starterConfig(streams, adapterBytes) {
+  const sizes = { maxSequences: streams, maxBatchTokens: 512, maxModelLen: 256 };
+  const config = engineConfig(await loadModel(STARTER), 2, sizes);
+  return { ...config, kvCacheBytes: 32 * 2 ** 20, maxAdapterBytes: adapterBytes };
 }
 
 async function writeContents(folder, spec) {
@@ -140,7 +127,7 @@ export class Soak {
     const soak = new Soak();
     soak.#folder = mkdtempSync(path.join(tmpdir(), 'tandem-publications-'));
     soak.#streams = streams;
-    const measured = await engineConfig(streams, 2 ** 30);
+    const measured = await starterConfig(streams, 2 ** 30);
     soak.#contents = await writeContents(soak.#folder, measured.spec);
     soak.#prompts = promptsOf(measured);
     const alone = await supervise({ ...measured, enablePrefixCaching: false });
@@ -157,7 +144,7 @@ export class Soak {
     await alone.close();
     const whole = soak.#expected.flat().map((digests) => digests.at(-1));
     if (new Set(whole).size !== CONTENTS * PROMPTS) throw new Error('The contents cannot be told apart.');
-    soak.#engine = await supervise(await engineConfig(streams, Math.ceil(bytes * MAX_ADAPTERS)));
+    soak.#engine = await supervise(await starterConfig(streams, Math.ceil(bytes * MAX_ADAPTERS)));
     soak.#registry.add(MODEL, []);
     await soak.publish();
     return soak;

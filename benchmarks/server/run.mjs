@@ -8,7 +8,7 @@ import { machine } from '../lib/machine.mjs';
 import { pictureBeside, table, writeJson, writePicture } from '../lib/output.mjs';
 import { randomFrom } from '../lib/stats.mjs';
 import { barChart } from '../lib/svg.mjs';
-import { KV_CACHE_BYTES } from '../engine/engine-config.mjs';
+import { KV_CACHE_BYTES } from '../lib/engine-config.mjs';
 import { ensureRandomModel } from '../models/make-random-model.mjs';
 import { measureAgainstPeer } from './against-peer.mjs';
 import { BenchClient } from './client.mjs';

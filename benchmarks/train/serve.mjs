@@ -11,6 +11,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { EngineSupervisor } from '../../dist/control/engine/supervisor.js';
 import { loadModel } from '../../dist/control/models/load.js';
 import { runCommand } from '../lib/command.mjs';
+import { engineConfig } from '../lib/engine-config.mjs';
 import { machine } from '../lib/machine.mjs';
 import { table, writeJson } from '../lib/output.mjs';
 import { median, quantile, randomFrom, rounded, spread } from '../lib/stats.mjs';
@@ -61,25 +62,10 @@ function parse() {
 }
 
 async function start(model, options) {
-  const { spec, files, tensors, tokenizerSize } = await loadModel(model.directory);
-  const config = {
-    spec,
-    files,
-    tensors,
-    dtype: 'bfloat16',
-    threads: options.threads,
-    maxSequences: 64,
-    maxBatchTokens: 2048,
-    maxModelLen: 4096,
-    samplableVocab: tokenizerSize,
-    maxLogprobs: 0,
-    kvCacheBytes: 1 << 30,
-    enableChunkedPrefill: true,
-    enablePrefixCaching: false,
-    trainingFloor: 0,
-    maxTrainingRowTokens: 4096,
-    faults: [],
-  };
+  const loaded = await loadModel(model.directory);
+  const sizes = { maxSequences: 64, maxBatchTokens: 2048, maxModelLen: 4096 };
+  const more = { enablePrefixCaching: false, trainingFloor: 0, maxTrainingRowTokens: 4096 };
+  const config = { ...engineConfig(loaded, options.threads, sizes), ...more };
   const engine = new EngineSupervisor({
     config,
     maxWaitingRequests: 1000,
@@ -87,7 +73,7 @@ async function start(model, options) {
     log: console.error,
   });
   await engine.ready();
-  return { engine, spec };
+  return { engine, spec: loaded.spec };
 }
 
 /** One request; the times at which its tokens came. */

@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import OpenAI from 'openai';
 import { CursorPage } from 'openai/pagination';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { CLIENT_RL_CONFIG } from '../fixtures/client-rl-config.ts';
 import { createEntityKey, UUID } from './preview.ts';
 import { API_KEY, ApiServer } from './server.ts';
 
@@ -245,34 +246,6 @@ const nameOf = ({ entity, project, name }: Model, step?: number) =>
 
 describe('0.5.18', () => {
   const VERSIONS = { initial_policy_version: 0, final_policy_version: 0 };
-  /** backend.train(learning_rate=1e-5) */
-  const CONFIG = {
-    advantage_balance: 0.0,
-    allow_training_without_logprobs: false,
-    epsilon: null,
-    epsilon_high: null,
-    importance_sampling_level: 'token',
-    kimi_k2_tau: null,
-    kl_penalty_coef: 0.0,
-    kl_penalty_reference_step: null,
-    kl_penalty_source: 'current_learner',
-    kl_penalty_step_lag: null,
-    kl_ref_adapter_path: null,
-    learning_rate: 1e-5,
-    logprob_calculation_chunk_size: 1024,
-    loss_fn: 'cispo',
-    mask_prob_ratio: false,
-    max_negative_advantage_importance_sampling_weight: null,
-    normalize_advantages: true,
-    num_trajectories_learning_rate_multiplier_power: 0.0,
-    packed_sequence_length: null,
-    plot_tensors: false,
-    ppo: false,
-    precalculate_logprobs: false,
-    scale_learning_rate_by_reward_std_dev: false,
-    scale_rewards: true,
-    truncated_importance_sampling: null,
-  };
 
   test(
     'registers, samples, trains, lists and deletes',
@@ -284,7 +257,7 @@ describe('0.5.18', () => {
       expect(await client.register('agent')).toEqual(model);
       expect(await client.step(model)).toBe(0);
       const played = await groups(client, nameOf(model, 0), VERSIONS);
-      const [metrics, ...others] = await client.train(model, played, CONFIG);
+      const [metrics, ...others] = await client.train(model, played, CLIENT_RL_CONFIG);
       expect(others).toEqual([]);
       // The names that its table of metrics knows.
       for (const name of ['loss', 'policy_loss', 'entropy', 'grad_norm', 'learning_rate', 'reward', 'reward_std_dev'])
@@ -300,7 +273,7 @@ describe('0.5.18', () => {
       const [first] = played as [{ trajectories: [{ messages_and_choices: object[] }] }];
       const more = { tools: [TOOL], additional_histories: [{ messages_and_choices: [question], tools: null }] };
       const trajectories = first.trajectories.map((item) => ({ ...item, ...more }));
-      const config = { ...CONFIG, kl_penalty_coef: 0.1, kl_penalty_step_lag: 1, loss_fn: 'ppo', ppo: true };
+      const config = { ...CLIENT_RL_CONFIG, kl_penalty_coef: 0.1, kl_penalty_step_lag: 1, loss_fn: 'ppo', ppo: true };
       expect(await client.train(model, [{ ...first, trajectories }], config)).toHaveLength(1);
       expect((await client.checkpoints(model)).map(({ step }) => step)).toEqual([0, 1, 2]);
       for (const step of [undefined, 0, 1, 2]) await rollout(client, nameOf(model, step));
@@ -344,7 +317,7 @@ describe('0.5.18', () => {
         played.push(await streamedRollout(client, body, history));
         trajectories.push({ messages_and_choices: played, tools, reward });
       }
-      const [metrics] = await client.train(model, [{ trajectories }], CONFIG);
+      const [metrics] = await client.train(model, [{ trajectories }], CLIENT_RL_CONFIG);
       expect(metrics?.['probs_corr']).toBeGreaterThan(0.99);
     },
     TIMEOUT_MS,

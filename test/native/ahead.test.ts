@@ -22,7 +22,8 @@ import { adapterVersion } from '../../src/control/models/adapter-version.ts';
 import { loadModel } from '../../src/control/models/load.ts';
 import { writeAdapter } from '../fixtures/adapters.ts';
 import { hashTokens } from '../fixtures/hash-weights.ts';
-import { temporaryDirectory, writeFamily } from '../fixtures/tiny-model.ts';
+import { tinyEngine } from '../fixtures/tiny-engine.ts';
+import { temporaryDirectory } from '../fixtures/tiny-model.ts';
 import { random, sampling } from '../unit/scheduler/drive.ts';
 
 const temporary = temporaryDirectory();
@@ -30,28 +31,12 @@ let config: EngineConfig;
 let adapter: AdapterRef;
 
 beforeAll(async () => {
-  const directory = join(temporary.path, 'model');
-  writeFamily(directory, 'qwen3');
-  const { spec, files, tensors } = await loadModel(directory);
+  const base = await tinyEngine(join(temporary.path, 'model'));
+  const { spec } = base;
   // Ids are letters, but for the last one, which has no text.
   const bytes = Uint8Array.from({ length: spec.vocabSize - 1 }, (_, id) => 97 + (id % 5));
   const offsets = Int32Array.from({ length: spec.vocabSize + 1 }, (_, id) => Math.min(id, spec.vocabSize - 1));
-  config = {
-    spec,
-    files,
-    tensors,
-    dtype: 'bfloat16',
-    threads: 2,
-    maxSequences: 8,
-    maxBatchTokens: 64,
-    maxModelLen: 200,
-    samplableVocab: spec.vocabSize,
-    maxLogprobs: 5,
-    kvCacheBytes: 16 * 2 ** 20,
-    enableChunkedPrefill: true,
-    vocabulary: { bytes, offsets },
-    faults: [],
-  };
+  config = { ...base, vocabulary: { bytes, offsets } };
   const folder = join(temporary.path, 'adapter');
   writeAdapter(folder, spec, { seed: 'adapter', rank: 8, alpha: 16 });
   adapter = { version: await adapterVersion(folder), directory: folder };

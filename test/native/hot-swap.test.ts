@@ -8,10 +8,10 @@ import { createLocalEngine, type LocalEngine } from '../../src/control/engine/lo
 import type { EngineConfig, SequenceOutput } from '../../src/control/engine/protocol.ts';
 import type { AdapterRef } from '../../src/control/engine/training.ts';
 import { adapterVersion } from '../../src/control/models/adapter-version.ts';
-import { loadModel } from '../../src/control/models/load.ts';
 import { writeAdapter } from '../fixtures/adapters.ts';
 import { hashTokens } from '../fixtures/hash-weights.ts';
-import { temporaryDirectory, writeFamily } from '../fixtures/tiny-model.ts';
+import { tinyEngine } from '../fixtures/tiny-engine.ts';
+import { temporaryDirectory } from '../fixtures/tiny-model.ts';
 import { sampling } from '../unit/scheduler/drive.ts';
 
 const VERSIONS = 24;
@@ -24,26 +24,9 @@ const refs: (AdapterRef | null)[] = [null];
 let prompts: Int32Array[];
 
 beforeAll(async () => {
-  const directory = join(temporary.path, 'model');
-  writeFamily(directory, 'qwen3');
-  const { spec, files, tensors } = await loadModel(directory);
-  config = {
-    spec,
-    files,
-    tensors,
-    dtype: 'bfloat16',
-    threads: 2,
-    maxSequences: 8,
-    maxBatchTokens: 64,
-    maxModelLen: 200,
-    samplableVocab: spec.vocabSize,
-    maxLogprobs: 5,
-    kvCacheBytes: 16 * 2 ** 20,
-    enableChunkedPrefill: true,
-    // A few of the adapters.
-    maxAdapterBytes: 2_000_000,
-    faults: [],
-  };
+  // A few of the adapters.
+  config = { ...(await tinyEngine(join(temporary.path, 'model'))), maxAdapterBytes: 2_000_000 };
+  const { spec } = config;
   prompts = Array.from({ length: PROMPTS }, (_, index) => hashTokens(`prompt ${index}`, 70, spec.vocabSize));
   const ranks = [8, 16, 64, 3];
   for (let version = 0; version < VERSIONS; version++) {

@@ -9,10 +9,10 @@ import type { SamplingSpec } from '../../src/control/engine/native.ts';
 import type { EngineConfig, EngineStats, SequenceOutput } from '../../src/control/engine/protocol.ts';
 import type { AdapterRef } from '../../src/control/engine/training.ts';
 import { adapterVersion } from '../../src/control/models/adapter-version.ts';
-import { loadModel } from '../../src/control/models/load.ts';
 import { writeAdapter } from '../fixtures/adapters.ts';
 import { hashTokens } from '../fixtures/hash-weights.ts';
-import { temporaryDirectory, writeFamily } from '../fixtures/tiny-model.ts';
+import { tinyEngine } from '../fixtures/tiny-engine.ts';
+import { temporaryDirectory } from '../fixtures/tiny-model.ts';
 import { sampling } from '../unit/scheduler/drive.ts';
 
 const temporary = temporaryDirectory();
@@ -20,24 +20,8 @@ let config: EngineConfig;
 let adapter: AdapterRef;
 
 beforeAll(async () => {
-  const directory = join(temporary.path, 'model');
-  writeFamily(directory, 'qwen3');
-  const { spec, files, tensors } = await loadModel(directory);
-  config = {
-    spec,
-    files,
-    tensors,
-    dtype: 'bfloat16',
-    threads: 2,
-    maxSequences: 8,
-    maxBatchTokens: 64,
-    maxModelLen: 200,
-    samplableVocab: spec.vocabSize,
-    maxLogprobs: 5,
-    kvCacheBytes: 16 * 2 ** 20,
-    enableChunkedPrefill: true,
-    faults: [],
-  };
+  config = await tinyEngine(join(temporary.path, 'model'));
+  const { spec } = config;
   const folder = join(temporary.path, 'adapter');
   writeAdapter(folder, spec, { seed: 'adapter', rank: 8, alpha: 16 });
   adapter = { version: await adapterVersion(folder), directory: folder };

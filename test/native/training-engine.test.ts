@@ -20,11 +20,11 @@ import {
   type TrainRow,
 } from '../../src/control/engine/training.ts';
 import { sizesOf } from '../../src/control/models/adapter-files.ts';
-import { loadModel } from '../../src/control/models/load.ts';
 import { writeCheckpoint } from '../../src/control/training/checkpoint-files.ts';
 import { adapterTensor, peftName } from '../fixtures/adapters.ts';
 import { hashTokens } from '../fixtures/hash-weights.ts';
-import { temporaryDirectory, writeFamily } from '../fixtures/tiny-model.ts';
+import { tinyEngine } from '../fixtures/tiny-engine.ts';
+import { temporaryDirectory } from '../fixtures/tiny-model.ts';
 import { sampling } from '../unit/scheduler/drive.ts';
 
 const STEP: OptimizerStep = {
@@ -44,25 +44,8 @@ let config: EngineConfig;
 let folders = 0;
 
 beforeAll(async () => {
-  const directory = join(temporary.path, 'model');
-  writeFamily(directory, 'qwen3', { dtype: 'BF16' });
-  const { spec, files, tensors } = await loadModel(directory);
-  config = {
-    spec,
-    files,
-    tensors,
-    dtype: 'bfloat16',
-    threads: 2,
-    maxSequences: 8,
-    maxBatchTokens: 48,
-    maxModelLen: 200,
-    samplableVocab: spec.vocabSize,
-    maxLogprobs: 5,
-    kvCacheBytes: 16 * 2 ** 20,
-    enableChunkedPrefill: true,
-    trainingFloor: 0.2,
-    faults: [],
-  };
+  const base = await tinyEngine(join(temporary.path, 'model'), { dtype: 'BF16' });
+  config = { ...base, maxBatchTokens: 48, trainingFloor: 0.2 };
 });
 
 let engines: LocalEngine[] = [];

@@ -4,6 +4,7 @@ import { checkLearningRates, learningRateOf, resolveSftConfig } from '../../../s
 import { rlConfigSchema, type RlConfigBody } from '../../../src/schemas/rl-config.ts';
 import { sftConfigSchema, type SftConfigBody } from '../../../src/schemas/sft-config.ts';
 import { compileBody, SchemaError } from '../../../src/schemas/validator.ts';
+import { CLIENT_RL_CONFIG } from '../../fixtures/client-rl-config.ts';
 
 const validate = compileBody<{ experimental_config: RlConfigBody | null }>({
   type: 'object',
@@ -27,41 +28,12 @@ function faultOf(act: () => unknown): string {
   return 'accepted';
 }
 
-/** What a client of 0.5.18 sends for backend.train(learning_rate=1e-5). */
-const CLIENT_CONFIG = {
-  advantage_balance: 0,
-  allow_training_without_logprobs: false,
-  epsilon: null,
-  epsilon_high: null,
-  importance_sampling_level: 'token',
-  kimi_k2_tau: null,
-  kl_penalty_coef: 0,
-  kl_penalty_reference_step: null,
-  kl_penalty_source: 'current_learner',
-  kl_penalty_step_lag: null,
-  kl_ref_adapter_path: null,
-  learning_rate: 1e-5,
-  logprob_calculation_chunk_size: 1024,
-  loss_fn: 'cispo',
-  mask_prob_ratio: false,
-  max_negative_advantage_importance_sampling_weight: null,
-  normalize_advantages: true,
-  num_trajectories_learning_rate_multiplier_power: 0,
-  packed_sequence_length: null,
-  plot_tensors: false,
-  ppo: false,
-  precalculate_logprobs: false,
-  scale_learning_rate_by_reward_std_dev: false,
-  scale_rewards: true,
-  truncated_importance_sampling: null,
-};
-
 describe('the configuration of an RL job', () => {
   it('takes what the clients send, and null as the default', () => {
-    const config = resolve(CLIENT_CONFIG);
+    const config = resolve(CLIENT_RL_CONFIG);
     expect(config).toEqual({ ...resolve(null), learningRate: 1e-5 });
     expect(config.loss).toMatchObject({ ppo: false, epsilon: 1, epsilonHigh: 4, importanceSamplingLevel: 'token' });
-    expect(resolve({})).toEqual(resolve(Object.fromEntries(Object.keys(CLIENT_CONFIG).map((key) => [key, null]))));
+    expect(resolve({})).toEqual(resolve(Object.fromEntries(Object.keys(CLIENT_RL_CONFIG).map((key) => [key, null]))));
     expect(resolve({}).learningRate).toBe(5e-6);
   });
 

@@ -1,38 +1,10 @@
 /** Training jobs over HTTP: the wire format of the clients, states, events, cancel, idempotency, ownership. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { CLIENT_RL_CONFIG } from '../../fixtures/client-rl-config.ts';
 import { allEvents, createModel, finished, group, startPlane, trajectory, type Plane } from './plane.ts';
 
 const JOBS = '/v1/preview/training-jobs';
 const UUID = /^[0-9a-f-]{36}$/;
-
-/** As a client of version 0.5.18 sends it. */
-const EXPERIMENTAL = {
-  advantage_balance: 0.0,
-  allow_training_without_logprobs: false,
-  epsilon: null,
-  epsilon_high: null,
-  importance_sampling_level: 'token',
-  kimi_k2_tau: null,
-  kl_penalty_coef: 0.0,
-  kl_penalty_reference_step: null,
-  kl_penalty_source: 'current_learner',
-  kl_penalty_step_lag: null,
-  kl_ref_adapter_path: null,
-  learning_rate: 1e-5,
-  logprob_calculation_chunk_size: 1024,
-  loss_fn: 'cispo',
-  mask_prob_ratio: false,
-  max_negative_advantage_importance_sampling_weight: null,
-  normalize_advantages: true,
-  num_trajectories_learning_rate_multiplier_power: 0.0,
-  packed_sequence_length: null,
-  plot_tensors: false,
-  ppo: false,
-  precalculate_logprobs: false,
-  scale_learning_rate_by_reward_std_dev: false,
-  scale_rewards: true,
-  truncated_importance_sampling: null,
-};
 
 let plane: Plane;
 beforeAll(async () => {
@@ -43,7 +15,7 @@ afterAll(() => plane?.end());
 const rl = (modelId: string, more: object = {}) => ({
   model_id: modelId,
   trajectory_groups: [group([1, 0, 0.5])],
-  experimental_config: EXPERIMENTAL,
+  experimental_config: CLIENT_RL_CONFIG,
   ...more,
 });
 

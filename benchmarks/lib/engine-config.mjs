@@ -1,7 +1,7 @@
-/** Of every engine of these benchmarks, bytes: small enough to have been used all over once before anything is measured. */
+/** Bytes: small enough to have been used all over once before anything is measured. */
 export const KV_CACHE_BYTES = 1 << 30;
 
-/** What every engine of these benchmarks is started with; `sizes`: maxSequences, maxBatchTokens, maxModelLen. */
+/** What an engine in a benchmark's own process is started with; `sizes`: maxSequences, maxBatchTokens, maxModelLen. */
 export function engineConfig(model, threads, sizes) {
   return {
     spec: model.spec,
