@@ -189,6 +189,22 @@ function stepsOfOne(maxTokens: number): { first: StepPlan; next: (position: numb
   return { first, next };
 }
 
+test('a step is a third one, too, where a getter of its plan has given two', async () => {
+  const { engine, model } = await bareEngine();
+  const { first, next } = stepsOfOne(3);
+  const given: Promise<unknown>[] = [];
+  const plan = Object.defineProperty({ ...next(21) }, 'rows', {
+    get: () => {
+      given.push(engine.step(first), engine.step(next(20)));
+      return next(21).rows;
+    },
+  });
+  await expect(engine.step(plan)).rejects.toThrow('another one waits');
+  await Promise.all(given);
+  engine.close();
+  model.close();
+});
+
 test('a second step waits for the first, a third one is refused, and the second can be taken back', async () => {
   const { engine, model } = await bareEngine();
   const { first, next } = stepsOfOne(3);

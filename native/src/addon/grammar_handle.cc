@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstdint>
 #include <map>
 #include <mutex>
 
@@ -134,9 +136,13 @@ Napi::Uint8Array to_bytes(Napi::Env env, const std::string& text) {
   return out;
 }
 
-int32_t token_argument(const Napi::Value& value) {
-  if (!value.IsNumber()) throw Error(ErrorKind::kType, "token must be a number");
-  return value.As<Napi::Number>().Int32Value();
+int32_t whole_argument(const Napi::Value& value, const std::string& name) {
+  if (!value.IsNumber()) throw Error(ErrorKind::kType, name + " must be a number");
+  const double number = value.As<Napi::Number>().DoubleValue();
+  if (!(number >= INT32_MIN && number <= INT32_MAX && number == std::trunc(number))) {
+    throw Error(ErrorKind::kRange, name + " must be a whole number of 32 bits");
+  }
+  return int32_t(number);
 }
 
 Napi::Value fill_mask(const Matcher& matcher, const Napi::CallbackInfo& info) {
@@ -166,8 +172,9 @@ Napi::Object make_matcher(Napi::Env env, MatcherHolder made) {
                  return guarded(info.Env(), [&]() -> Napi::Value { return body(holder->get(), info); });
                }));
   };
-  method("advance",
-         [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.advance(token_argument(info[0]))); });
+  method("advance", [](Matcher& m, const Napi::CallbackInfo& info) {
+    return Napi::Boolean::New(info.Env(), m.advance(whole_argument(info[0], "token")));
+  });
   method("advanceBytes", [](Matcher& m, const Napi::CallbackInfo& info) {
     Napi::Object arguments = Napi::Object::New(info.Env());
     arguments.Set("bytes", info[0]);
@@ -177,7 +184,7 @@ Napi::Object make_matcher(Napi::Env env, MatcherHolder made) {
   method("canEnd", [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.can_end()); });
   method("complete", [](Matcher& m, const Napi::CallbackInfo& info) { return Napi::Boolean::New(info.Env(), m.complete()); });
   method("rollback", [](Matcher& m, const Napi::CallbackInfo& info) -> Napi::Value {
-    int32_t count = token_argument(info[0]);
+    int32_t count = whole_argument(info[0], "rollback: the count");
     require(count >= 0, ErrorKind::kRange, "rollback: the count must not be negative");
     m.rollback(size_t(count));
     return info.Env().Undefined();

@@ -43,6 +43,19 @@ describe('memory of grammars', () => {
     expect(most).toBe(0);
   });
 
+  it('is never reached by a token or a count that is no whole number', async () => {
+    const grammar = await compile({ kind: 'regex', text: 'a+' }, acceptOptions);
+    const matcher = grammar?.createMatcher(vocabulary);
+    for (const wrong of [NaN, 0.5, 2 ** 32, -(2 ** 40), Infinity]) {
+      expect(() => matcher?.advance(wrong)).toThrow(new RangeError('token must be a whole number of 32 bits'));
+      expect(() => matcher?.rollback(wrong)).toThrow(
+        new RangeError('rollback: the count must be a whole number of 32 bits'),
+      );
+    }
+    expect(() => matcher?.rollback('1' as never)).toThrow(new TypeError('rollback: the count must be a number'));
+    grammar?.release();
+  });
+
   it('is told while it is held, and freed when it is released', async () => {
     const grammar = await compile(
       { kind: 'json_schema', text: '{"type":"string","pattern":"^[a-e]{3,900}$"}' },
