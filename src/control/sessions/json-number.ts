@@ -1,4 +1,5 @@
 /** JSON whose numbers keep their spelling's meaning: 1.0 stays a float and 64-bit integers keep their digits. */
+import { randomBytes } from 'node:crypto';
 
 export class JsonNumber {
   readonly source: string;
@@ -14,7 +15,8 @@ export class JsonNumber {
 const STRING_OR_NUMBER = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
 /** What JavaScript's numbers would change. */
 const DELICATE = /\d[.eE]|\d{16}/;
-const TAG = '\u0000number:';
+/** No text that a client or a model writes begins with it. */
+const TAG = `number:${randomBytes(16).toString('hex')}:`;
 
 /** JSON.parse; numbers are JsonNumbers where a plain number could lose something. Throws SyntaxError. */
 export function parseJsonNumbers(text: string): unknown {

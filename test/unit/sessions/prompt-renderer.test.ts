@@ -169,6 +169,8 @@ describe('messages', () => {
     expect((await render(calls, [call('{"a": [1]}')])).text).toBe('[1]True');
     const numbers = '{"a": [1.0, 1e3, 12345678901234567890, -7, "2.0"]}';
     expect((await render(calls, [call(numbers)])).text).toBe("[1.0, 1000.0, 12345678901234567890, -7, '2.0']True");
+    const tagged = '{"a": ["\\u0000number:7", "number:8", 1.5]}';
+    expect((await render(calls, [call(tagged)])).text).toBe("['\\x00number:7', 'number:8', 1.5]True");
     expect((await render(calls, [call('{"a": ')])).text).toBe('True');
     expect((await render(calls, [call('')])).text).toBe('True');
     expect((await render(calls, [{ role: 'assistant', content: '', tool_calls: [], reasoning: 'r' }])).text).toBe(
