@@ -71,15 +71,20 @@ function withLaterTokens(tokenizer: JsonObject, config: JsonObject, later: JsonO
   const special = new Set<unknown>(Object.values(readSpecialTokens(config)));
   for (const token of listOf(config['additional_special_tokens'])) special.add(isObject(token) ? token['content'] : token);
   const known = new Set(added.map((token: unknown) => (isObject(token) ? token['content'] : undefined)));
-  const entries: JsonObject[] = [
-    ...Object.entries(described).map(([id, token]) => ({ ...(isObject(token) && token), id: Number(id) })),
-    ...Object.entries(later).map(([content, id]) => ({ id, content, special: special.has(content) })),
-  ];
-  const missing = entries.filter(({ id, content }) => {
-    const isNew = !known.has(content) && !(typeof id === 'number' && id >= vocabSize);
+  const missing: JsonObject[] = [];
+  const add = (token: JsonObject, file: string, label: string): void => {
+    const { id, content } = token;
+    if (known.has(content) || (typeof id === 'number' && id >= vocabSize)) return;
+    readAddedToken(token, file, label);
     known.add(content);
-    return isNew;
-  });
+    missing.push(token);
+  };
+  for (const [id, token] of Object.entries(described)) {
+    add({ ...(isObject(token) && token), id: Number(id) }, TOKENIZER_CONFIG_FILE, `added_tokens_decoder.${id.slice(0, 100)}`);
+  }
+  for (const [content, id] of Object.entries(later)) {
+    add({ id, content, special: special.has(content) }, LATER_TOKENS_FILE, show(content));
+  }
   return missing.length === 0 ? tokenizer : { ...tokenizer, added_tokens: [...(added as unknown[]), ...missing] };
 }
 
@@ -98,7 +103,8 @@ export function readAddedTokens(tokenizer: JsonObject): AddedToken[] {
   const contents = new Set<string>();
   let chars = 0;
   return list.map((entry: unknown) => {
-    const token = readAddedToken(entry);
+    if (!isObject(entry)) fail('added_tokens must hold objects.');
+    const token = readAddedToken(entry, TOKENIZER_FILE, 'added_tokens');
     chars += token.content.length;
     if (chars > MAX_ADDED_CHARS) fail(`has added_tokens of more than ${MAX_ADDED_CHARS} characters.`);
     if (contents.has(token.content)) fail(`adds ${show(token.content)} twice.`);
@@ -107,9 +113,8 @@ export function readAddedTokens(tokenizer: JsonObject): AddedToken[] {
   });
 }
 
-function readAddedToken(entry: unknown): AddedToken {
-  if (!isObject(entry)) fail('added_tokens must hold objects.');
-  const fields = new Fields(TOKENIZER_FILE, entry, 'added_tokens');
+function readAddedToken(entry: JsonObject, file: string, label: string): AddedToken {
+  const fields = new Fields(file, entry, label);
   const content = fields.string('content') ?? '';
   if (content === '' || content.length > MAX_TOKEN_CHARS) fields.fail('content', `has ${content.length} characters.`);
   if (fields.boolean('single_word', false)) fields.fail('single_word', `of ${show(content)} is not supported.`);

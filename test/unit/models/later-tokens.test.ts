@@ -38,12 +38,21 @@ describe('tokens that tokenizer.json does not have', () => {
   });
 
   it.each([
-    [{ '<y>': 3 }, 'gives the id 3'],
-    [{ '<y>': 261 }, 'has no token of id 260'],
-    [{ '<y>': -1 }, 'added_tokens.id must be an integer'],
-    [{ '<y>': 'x' }, 'added_tokens.id must be an integer'],
+    [{ '<y>': 3 }, 'tokenizer.json: gives the id 3'],
+    [{ '<y>': 261 }, 'tokenizer.json: has no token of id 260'],
+    [{ '<y>': -1 }, 'added_tokens.json: "<y>".id must be an integer'],
+    [{ '<y>': 'x' }, 'added_tokens.json: "<y>".id must be an integer'],
+    [{ '': 260 }, 'added_tokens.json: "".content has 0 characters'],
   ])('%j is refused', async (later, problem) => {
-    await expect(read({ 'added_tokens.json': later })).rejects.toThrow(`tokenizer.json: ${problem}`);
+    await expect(read({ 'added_tokens.json': later })).rejects.toThrow(problem);
+  });
+
+  it.each([
+    [{ x: token('<y>') }, 'added_tokens_decoder.x.id must be an integer'],
+    [{ 260: 3 }, 'added_tokens_decoder.260.content has 0 characters'],
+    [{ 260: { content: '<y>', special: 1 } }, 'added_tokens_decoder.260.special must be true or false'],
+  ])('%j is refused by its own file', async (decoder, problem) => {
+    await expect(read({}, { ...config, added_tokens_decoder: decoder })).rejects.toThrow(`tokenizer_config.json: ${problem}`);
   });
 
   it('are none where the files agree', async () => {
