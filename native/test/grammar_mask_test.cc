@@ -64,14 +64,20 @@ std::string describe(const std::vector<uint32_t>& seen, const std::vector<uint32
   return out.substr(0, 200);
 }
 
+// Tokens 1 to 256 of both vocabularies are bytes.
+bool take(Matcher& matcher, const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [&](char byte) { return matcher.advance(1 + int32_t(uint8_t(byte))); });
+}
+
 // Walks at random, comparing each mask; then closes by the shortest way. Every state that the walk meets can end.
 void walk(const GrammarRef& grammar, const std::string& name, uint32_t seed, int steps, bool closes = true,
-          const std::shared_ptr<const SharedMasks>& shared = small_vocabulary()) {
+          const std::shared_ptr<const SharedMasks>& shared = small_vocabulary(), const std::string& begun = "") {
   auto masks = std::make_shared<GrammarMasks>(grammar, shared);
   const Vocabulary& vocabulary = shared->vocabulary();
   std::mt19937 random(seed);
   Matcher matcher(masks);
   std::string text;
+  CHECK(take(matcher, begun));
   for (int i = 0; i < steps && !matcher.ended(); ++i) {
     std::vector<uint32_t> mask(vocabulary.words());
     matcher.fill_mask(mask.data(), mask.size());
@@ -146,6 +152,56 @@ TEST_ONCE(grammar_masks_of_expressions_equal_brute_force) {
   }
   Budget budget = patient_budget();
   walk(compile_choice({"foo", "foobar", "true", "tr"}, budget), "choice", 7, 6);
+}
+
+// Lengths that the lexer counts beside an automaton: near the bound, and far from it.
+TEST_ONCE(grammar_masks_of_counted_lengths_equal_brute_force) {
+  const std::string as(19'994, 'a'), url = "\"http://a/" + std::string(2068, 'b');
+  const std::pair<const char*, std::vector<std::string>> cases[] = {
+      {"{\"type\":\"string\",\"pattern\":\"^a*(bc)?$\",\"maxLength\":20000}", {"", "\"" + as, "\"" + as + "aaa"}},
+      {"{\"type\":\"string\",\"pattern\":\"^[ab\\n]*x?$\",\"minLength\":3,\"maxLength\":20000}", {"", "\"" + as}},
+      {"{\"type\":\"string\",\"pattern\":\"^(aaa)*b$\",\"maxLength\":20000}", {"\"" + as}},
+      {"{\"type\":\"string\",\"format\":\"uri\",\"minLength\":1,\"maxLength\":2083}", {"", "\"http://a", url}},
+      {"{\"anyOf\":[{\"type\":\"string\",\"format\":\"uri\",\"maxLength\":2083},{\"type\":\"string\",\"maxLength\":5}]}", {"", url}},
+  };
+  uint32_t seed = 9000;
+  for (const auto& [schema, begun] : cases) {
+    for (Mode mode : {Mode::kAccept, Mode::kGenerate}) {
+      Budget budget = patient_budget();
+      GrammarRef grammar = compile_json_schema(schema, {.mode = mode}, budget);
+      for (const std::string& text : begun) {
+        for (const auto& shared : {small_vocabulary(), wide_vocabulary()}) {
+          for (int round = 0; round < 3; ++round) walk(grammar, schema, ++seed, 12, mode == Mode::kGenerate, shared, text);
+        }
+      }
+    }
+  }
+}
+
+TEST_ONCE(grammar_counts_lengths_beside_an_automaton) {
+  auto verdict = [](const std::string& rules, const std::string& text) {
+    Budget budget;
+    GrammarRef grammar = compile_json_schema("{\"type\":\"string\"," + rules + "}", {}, budget);
+    Matcher matcher(std::make_shared<GrammarMasks>(grammar, small_vocabulary()));
+    return take(matcher, "\"" + text + "\"") && matcher.can_end();
+  };
+  const std::string tail = "\"pattern\":\"^a*(bc)?$\",\"maxLength\":20000";
+  auto as = [](size_t count) { return std::string(count, 'a'); };
+  for (const std::string& text : {as(0), as(20'000), as(19'998) + "bc", std::string("bc")}) CHECK(verdict(tail, text));
+  for (const std::string& text : {as(20'001), as(19'999) + "bc", as(19'999) + "b", std::string("cb")}) CHECK(!verdict(tail, text));
+  // An escape is one character, and none may begin where none fits.
+  const std::string lines = "\"pattern\":\"^[a\\n]*$\",\"minLength\":2,\"maxLength\":20000";
+  for (const std::string& text : {as(19'999) + "\\n", as(1) + "\\n", as(2)}) CHECK(verdict(lines, text));
+  for (const std::string& text : {as(20'000) + "\\n", as(1), std::string("\\n")}) CHECK(!verdict(lines, text));
+  const std::string url = "\"format\":\"uri\",\"minLength\":1,\"maxLength\":2083";
+  const std::string site = "https://user@[2001:db8::7]:8080/x%20y";
+  CHECK(verdict(url, site));
+  CHECK(verdict(url, site + as(2083 - site.size())));
+  CHECK(!verdict(url, site + as(2084 - site.size())));
+  CHECK(!verdict(url, site + as(2081 - site.size()) + "%20"));
+  CHECK(!verdict(url, "no url"));
+  // The shortest text is too long.
+  CHECK(!verdict("\"pattern\":\"^a{300}b*$\",\"maxLength\":100", as(300)));
 }
 
 // States whose subtrees are taken whole: strings of any text, of bounded length, by patterns that loop, names beside patterns.

@@ -332,6 +332,12 @@ DfaRef intersect(const DfaRef& a, const DfaRef& b, Budget& budget) {
       {a, b}, [](const std::vector<int32_t>& l) { return l[0] != kNone && l[1] != kNone ? l[0] : kNone; }, budget);
 }
 
+DfaRef with_lengths(const DfaRef& a, int64_t least, int64_t most, Budget& budget) {
+  if (least == 0 && most < 0) return a;
+  DfaRef lengths = utf8_strings(least, most, budget);
+  return a == any_string() ? lengths : intersect(a, lengths, budget);
+}
+
 DfaRef unite(const DfaRef& a, const DfaRef& b, Budget& budget) {
   if (a->empty()) return b;
   if (b->empty()) return a;
@@ -415,6 +421,15 @@ bool is_infinite(const Dfa& dfa) {
     path.push_back({target, 0});
   }
   return false;
+}
+
+bool is_ascii(const Dfa& dfa) {
+  std::array<bool, 256> beyond{};  // classes of bytes beyond ASCII
+  for (size_t byte = 128; byte < 256; ++byte) beyond[dfa.byte_class[byte]] = true;
+  for (size_t cell = 0; cell < dfa.table.size(); ++cell) {
+    if (dfa.table[cell] != kNone && beyond[cell % size_t(dfa.classes)]) return false;
+  }
+  return true;
 }
 
 bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out) {

@@ -66,6 +66,8 @@ DfaRef empty_language();
 DfaRef words(const std::vector<std::string>& list, Budget& budget);
 DfaRef intersect(const DfaRef& a, const DfaRef& b, Budget& budget);
 DfaRef unite(const DfaRef& a, const DfaRef& b, Budget& budget);
+// The strings of a language whose number of code points lies in [least, most]; most < 0: no bound.
+DfaRef with_lengths(const DfaRef& a, int64_t least, int64_t most, Budget& budget);
 // All valid UTF-8 strings outside the language.
 DfaRef complement(const DfaRef& a, Budget& budget);
 // The bytes that lead from a state to itself.
@@ -75,6 +77,8 @@ struct ByteLoops {
 };
 ByteLoops loops_of(const Dfa& dfa, int32_t state);
 bool is_infinite(const Dfa& dfa);
+// No text of the language has another character than ASCII's.
+bool is_ascii(const Dfa& dfa);
 // Appends the words of a finite language, from `state` on and behind `text`; false where there are more than 64 in all.
 bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out);
 // Fewest bytes from each state to an accepting one.

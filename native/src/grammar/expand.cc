@@ -8,6 +8,8 @@ namespace tandem::grammar {
 namespace {
 
 constexpr int64_t kMostCounts = 200'000;  // places in an array times items counted there
+// States of a text times its lengths, which are states of their own; beyond, the lexer counts characters where it can.
+constexpr int64_t kMostLengths = 20'000;
 
 // A formula or its negation.
 struct Literal {
@@ -170,8 +172,12 @@ class Expander {
         auto lexer =
             rule.least == 0 && rule.most < 0 ? any_text() : std::make_shared<StringLexer>(any_string(), mode_, rule.least, rule.most);
         if (!lexer->empty()) at(id).scalars.push_back(lexer);
+      } else if (rule.most > kMostLengths / int64_t(rule.text->size() + 1) && is_ascii(*rule.text)) {
+        auto lexer = std::make_shared<StringLexer>(with_lengths(rule.text, rule.least, -1, budget_), mode_, 0, rule.most);
+        if (!lexer->empty()) at(id).scalars.push_back(lexer);
       } else {
-        all = all ? unite(all, rule.text, budget_) : rule.text;
+        DfaRef text = with_lengths(rule.text, rule.least, rule.most, budget_);
+        all = all ? unite(all, text, budget_) : text;
       }
     }
     if (all && !all->empty()) at(id).scalars.push_back(std::make_shared<StringLexer>(all, mode_));
@@ -193,8 +199,6 @@ class Expander {
       if (most >= 0) rule.most = rule.most < 0 ? most : std::min(rule.most, most);
     }
     if (rule.most >= 0 && rule.least > rule.most) return {empty_language()};
-    if (rule.text && (rule.least > 0 || rule.most >= 0))
-      rule.text = intersect(rule.text, utf8_strings(rule.least, rule.most, budget_), budget_);
     return rule;
   }
   // The texts of the strings that satisfy a formula.
@@ -202,8 +206,7 @@ class Expander {
     DfaRef out = empty_language();
     for (const Literals& atoms : alternatives(literals, kStringBit)) {
       TextRule rule = text_rule(atoms);
-      if (!rule.text) rule.text = rule.least == 0 && rule.most < 0 ? any_string() : utf8_strings(rule.least, rule.most, budget_);
-      out = unite(out, rule.text, budget_);
+      out = unite(out, with_lengths(rule.text ? rule.text : any_string(), rule.least, rule.most, budget_), budget_);
     }
     return out;
   }

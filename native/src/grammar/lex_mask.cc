@@ -138,7 +138,7 @@ class LexWalk {
   }
   // Whether no further character may come: only the string's end.
   bool is_full(uint32_t node, LexState state) const {
-    if constexpr (kString) return shared_.plain(node) && lexer_.room(state) == 0 && lexer_.text_state(state) != kNone;
+    if constexpr (kString) return shared_.plain(node) && lexer_.full(state) && lexer_.text_state(state) != kNone;
     return false;
   }
   void walk_landmarks(uint32_t top) {

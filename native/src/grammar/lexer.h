@@ -55,7 +55,8 @@ std::vector<int32_t> labels_of(const Dfa& dfa);
 
 // A JSON string whose decoded text is in a language, quotes included. Accept mode takes every escape, generate mode one spelling of
 // each character. `least`/`most` count code points, beyond what the automaton says; they are only for automata with equal
-// languages from every state at a character's start (any_string).
+// languages from every state at a character's start (any_string), `most` also for automata of ASCII text (`is_ascii`): what the shortest text
+// from a state on needs is known there.
 class StringLexer final : public Lexer {
  public:
   StringLexer(DfaRef text, Mode mode, int64_t least = 0, int64_t most = -1);
@@ -96,8 +97,10 @@ class StringLexer final : public Lexer {
   ByteLoops loops(LexState state) const;
   // Whether every text may follow such a state, lengths apart, and still lead to some string.
   bool takes_any_text(LexState state) const;
-  // Code points that may still be added.
+  // Code points that may still be added without leaving the automaton's state.
   int64_t room(LexState state) const;
+  // No code point may be added.
+  bool full(LexState state) const;
   // Code points read so far, as far as they are counted; a started escape is one.
   static uint32_t code_points(LexState state);
 
@@ -115,13 +118,16 @@ class StringLexer final : public Lexer {
   static Place unpack(LexState state);
   static LexState pack(const Place& place);
   bool live(int32_t text) const { return text != kNone && (live_.empty() || live_[size_t(text)]); }
+  // Whether some text goes on from the state behind so many code points.
+  bool fits(int32_t text, uint32_t count) const { return live(text) && (needs_.empty() || int64_t(count) + needs_[size_t(text)] <= most_); }
   // The state after one more code point; false when no string goes on so.
   bool step_code(Place& place, uint32_t code) const;
   bool step_byte(Place& place, uint8_t byte) const;
   bool step_escape(Place& place, uint8_t byte) const;
   bool step_hex(Place& place, uint8_t byte) const;
   bool code_possible(const Place& place, uint32_t low, uint32_t high) const;
-  bool text_possible(int32_t text, uint32_t low, uint32_t high) const;
+  // One of the code points from `low` to `high`, behind `count` others.
+  bool text_possible(int32_t text, uint32_t count, uint32_t low, uint32_t high) const;
   bool escape_possible(const Place& place, uint32_t low, uint32_t high) const;
   void restrict_to(const std::vector<bool>& allowed);
 
@@ -146,7 +152,8 @@ class StringLexer final : public Lexer {
     std::vector<bool> states;
   };
   std::shared_ptr<Total> total_ = std::make_shared<Total>();
-  std::vector<bool> live_;  // empty: every state
+  std::vector<bool> live_;      // empty: every state
+  std::vector<int32_t> needs_;  // per state the bytes, here code points, of the shortest text; empty: `most` cuts off none
   std::vector<int32_t> labels_;
   std::vector<bool> allowed_;
 };

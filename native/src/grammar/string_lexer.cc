@@ -45,6 +45,7 @@ StringLexer::StringLexer(DfaRef text, Mode mode, int64_t least, int64_t most)
   if (std::max(least, most) > int64_t(kMostCount)) throw Error(ErrorKind::kRange, "minLength, maxLength: at most 262143 is supported");
   require(text_->size() < (size_t(1) << 20), ErrorKind::kRange, "the grammar needs too many states");
   labels_ = labels_of(*text_);
+  if (most >= 0 && is_ascii(*text_)) needs_ = distances(*text_);
 }
 
 void StringLexer::restrict_to(const std::vector<bool>& allowed) {
@@ -75,7 +76,7 @@ std::shared_ptr<const StringLexer> StringLexer::restricted(const std::vector<boo
   return out;
 }
 
-bool StringLexer::empty() const { return text_->empty() || !live(text_->start) || (most_ >= 0 && least_ > most_); }
+bool StringLexer::empty() const { return text_->empty() || !fits(text_->start, 0) || (most_ >= 0 && least_ > most_); }
 
 StringLexer::Place StringLexer::unpack(LexState state) {
   Place place;
@@ -108,7 +109,7 @@ bool StringLexer::step_byte(Place& place, uint8_t byte) const {
     if (most_ >= 0 || int64_t(place.count) < least_) ++place.count;
   }
   place.text = text_->next(place.text, byte);
-  return live(place.text);
+  return fits(place.text, place.count);
 }
 
 bool StringLexer::step_code(Place& place, uint32_t code) const {
@@ -122,14 +123,14 @@ bool StringLexer::step_code(Place& place, uint32_t code) const {
   return true;
 }
 
-bool StringLexer::text_possible(int32_t text, uint32_t low, uint32_t high) const {
+bool StringLexer::text_possible(int32_t text, uint32_t count, uint32_t low, uint32_t high) const {
   // Splits the range where its UTF-8 spellings change length or a continuation byte wraps.
   if (low > high) return false;
   if (low < 0x80) {
     for (uint32_t code = low; code <= std::min(high, 0x7Fu); ++code) {
-      if (live(text_->next(text, uint8_t(code)))) return true;
+      if (fits(text_->next(text, uint8_t(code)), count + 1)) return true;
     }
-    return text_possible(text, 0x80, high);
+    return text_possible(text, count, 0x80, high);
   }
   // Follows each lead byte's block; blocks are tried code by code only along live states.
   for (uint32_t code = low; code <= high;) {
@@ -151,11 +152,11 @@ bool StringLexer::text_possible(int32_t text, uint32_t low, uint32_t high) const
 
 bool StringLexer::code_possible(const Place& place, uint32_t low, uint32_t high) const {
   if (most_ >= 0 && int64_t(place.count) >= most_) return false;
-  if (low <= 0xD7FF && text_possible(place.text, low, std::min(high, 0xD7FFu))) return true;
-  if (high >= 0xE000 && text_possible(place.text, std::max(low, 0xE000u), std::min(high, 0xFFFFu))) return true;
+  if (low <= 0xD7FF && text_possible(place.text, place.count, low, std::min(high, 0xD7FFu))) return true;
+  if (high >= 0xE000 && text_possible(place.text, place.count, std::max(low, 0xE000u), std::min(high, 0xFFFFu))) return true;
   uint32_t first = std::max(low, 0xD800u), last = std::min(high, 0xDBFFu);
   if (first > last) return false;
-  return text_possible(place.text, 0x10000 + ((first - 0xD800) << 10), 0x10000 + ((last - 0xD800) << 10) + 0x3FF);
+  return text_possible(place.text, place.count, 0x10000 + ((first - 0xD800) << 10), 0x10000 + ((last - 0xD800) << 10) + 0x3FF);
 }
 
 // Whether a \u escape with a code unit in the range can go on to some string.
@@ -191,7 +192,7 @@ bool StringLexer::step_hex(Place& place, uint8_t byte) const {
     if (first > last) return false;
     uint32_t base = 0x10000 + (high << 10);
     if (digits == 4) return step_code(place, base + (unit - 0xDC00));
-    if (!text_possible(place.text, base + (first - 0xDC00), base + (last - 0xDC00))) return false;
+    if (!text_possible(place.text, place.count, base + (first - 0xDC00), base + (last - 0xDC00))) return false;
   } else {
     if (!escape_possible(place, first, last)) return false;
     if (digits == 4 && (unit < 0xD800 || unit > 0xDBFF)) return step_code(place, unit);
@@ -238,7 +239,12 @@ ByteLoops StringLexer::loops(LexState state) const {
   return out;
 }
 
-int64_t StringLexer::room(LexState state) const { return most_ < 0 ? kNever : most_ - int64_t(unpack(state).count); }
+int64_t StringLexer::room(LexState state) const {
+  Place place = unpack(state);
+  return most_ < 0 ? kNever : most_ - int64_t(place.count) - (needs_.empty() ? 0 : needs_[size_t(place.text)]);
+}
+
+bool StringLexer::full(LexState state) const { return most_ >= 0 && int64_t(unpack(state).count) >= most_; }
 
 LexState StringLexer::next(LexState state, uint8_t byte) const {
   Place place = unpack(state);
