@@ -1,9 +1,11 @@
 /** Filters where @huggingface/jinja lacks one or differs from jinja2; all others go to the library. */
 import type { Value } from './jinja.ts';
+import { BUILTIN_FILTERS } from './builtin-filters.ts';
 import { TemplateError } from './errors.ts';
+import { argument, iterated, member, type Arguments, type Filter } from './filter-parts.ts';
 import { capitalize, joinTexts, strip } from './strings.ts';
 import { jsonOptions, toJson } from './tojson.ts';
-import { compare, subscript, TESTS } from './operators.ts';
+import { compare, testNamed } from './operators.ts';
 import {
   bounded,
   box,
@@ -19,19 +21,7 @@ import {
   type Key,
 } from './values.ts';
 
-export interface Arguments {
-  positional: Value[];
-  keyword: Map<string, Value>;
-}
-
-/** undefined = not for this kind of operand: the library decides. */
-type Filter = (operand: Value, args: Arguments) => Value | undefined;
-
 const NONE: Arguments = { positional: [], keyword: new Map() };
-
-function argument(args: Arguments, index: number, name: string): Value | undefined {
-  return args.positional[index] ?? args.keyword.get(name);
-}
 
 function trim(operand: Value, args: Arguments): Value {
   const chars = argument(args, 0, 'chars');
@@ -54,13 +44,6 @@ function defaultTo(operand: Value, args: Arguments): Value {
   const evenFalse = argument(args, 1, 'boolean')?.__bool__().value === true;
   const missing = isUndefined(operand) || (evenFalse && !operand.__bool__().value);
   return missing ? (argument(args, 0, 'default_value') ?? box('')) : operand;
-}
-
-/** `a.b` is a member of a member, `a.0` the first of a list. */
-function member(item: Value, path: Value): Value {
-  return toText(path)
-    .split('.')
-    .reduce((value, name) => subscript(value, box(/^\d+$/.test(name) ? Number(name) : name)), item);
 }
 
 function join(operand: Value, args: Arguments): Value | undefined {
@@ -89,22 +72,14 @@ function numberOf(text: string): number {
 function chosen(keep: boolean, byAttribute: boolean): Filter {
   return (operand, { positional }) => {
     const [name, other] = byAttribute ? positional.slice(1) : positional;
-    const test = name ? TESTS[toText(name)] : (value: Value) => value.__bool__().value;
-    if (!test) throw new TemplateError(`select: the test ${JSON.stringify(name && toText(name))} is not supported.`);
+    const test = name ? testNamed(toText(name)) : (value: Value) => value.__bool__().value;
+    if (!test)
+      throw new TemplateError(`select: the test ${JSON.stringify(name && toText(name))} is not supported here.`);
     const [path] = positional;
     if (byAttribute && !path) throw new TemplateError('selectattr: the attribute is missing.');
     const subject = (item: Value): Value => (byAttribute && path ? member(item, path) : item);
     return boxArray(iterated(operand).filter((item) => test(subject(item), other ?? box(undefined)) === keep));
   };
-}
-
-/** What is false has no items, whatever it is. */
-function iterated(operand: Value): Value[] {
-  if (!operand.__bool__().value) return [];
-  if (isArray(operand)) return operand.value;
-  if (isObject(operand)) return [...operand.value.keys()].map(boxKey);
-  if (isString(operand)) return [...operand.value].map(box);
-  throw new TemplateError(`a ${operand.type} has no items.`);
 }
 
 /** The smallest or the largest item, texts in lower case unless asked otherwise; undefined where there is none. */
@@ -126,10 +101,11 @@ function extreme(sign: 1 | -1): Filter {
 function dictsort(operand: Value, args: Arguments): Value | undefined {
   if (!isObject(operand)) return undefined;
   const exact = argument(args, 0, 'case_sensitive')?.__bool__().value === true;
-  const by = argument(args, 1, 'by');
+  const by = toText(argument(args, 1, 'by') ?? box('key'));
+  if (by !== 'key' && by !== 'value') throw new TemplateError("dictsort: by must be 'key' or 'value'.");
   const sign = argument(args, 2, 'reverse')?.__bool__().value === true ? -1 : 1;
   const rank = ([key, value]: [Key, Value]): Value => {
-    const ranked = by && toText(by) === 'value' ? value : boxKey(key);
+    const ranked = by === 'value' ? value : boxKey(key);
     return isString(ranked) && !exact ? box(ranked.value.toLowerCase()) : ranked;
   };
   return boxItems(new Map([...operand.value].sort((a, b) => sign * compare(rank(a), rank(b)))));
@@ -186,6 +162,7 @@ export const FILTERS: Readonly<Record<string, Filter>> = Object.assign(Object.cr
   min: extreme(-1),
   items,
   dictsort,
+  ...BUILTIN_FILTERS,
 });
 
 export function applyFilter(name: string, operand: Value, args: Arguments = NONE): Value | undefined {

@@ -27,7 +27,8 @@ import type {
 } from './ast.ts';
 import { walk } from './ast.ts';
 import { TemplateError } from './errors.ts';
-import { applyFilter, FILTERS, type Arguments } from './filters.ts';
+import type { Arguments } from './filter-parts.ts';
+import { applyFilter, FILTERS } from './filters.ts';
 import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
 import { contains, operate, subscript, TESTS } from './operators.ts';
 import { STRING_METHODS, STRING_PARAMETERS } from './strings.ts';

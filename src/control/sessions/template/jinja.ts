@@ -14,6 +14,8 @@ export interface Value {
 
 export interface Scope {
   variables: Map<string, Value>;
+  /** Of `is`, by name. */
+  tests: Map<string, (operand: Value) => boolean>;
   /** Declares a JavaScript value; throws when the name is taken in this scope. */
   set(name: string, value: unknown): Value;
   setVariable(name: string, value: Value): Value;

@@ -1,6 +1,6 @@
 /** Operators, subscripts and tests of jinja2 on runtime values, where @huggingface/jinja lacks them or differs. */
 import { TemplateError } from './errors.ts';
-import type { Value } from './jinja.ts';
+import { Environment, type Value } from './jinja.ts';
 import { characters } from './strings.ts';
 import {
   bounded,
@@ -101,4 +101,11 @@ export const TESTS: Readonly<Record<string, Test>> = Object.assign(Object.create
 
 function isEqualTo(value: Value, other: Value): boolean {
   return isEqual(value, other);
+}
+
+const { tests } = new Environment();
+
+/** The library's where there is none of ours. */
+export function testNamed(name: string): Test | undefined {
+  return TESTS[name] ?? tests.get(name);
 }

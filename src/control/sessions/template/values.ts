@@ -28,6 +28,14 @@ export function boxFunction(call: (args: Value[], scope: Scope) => Value): Value
   return new FunctionValue(call);
 }
 
+export function boxFloat(value: number): Value {
+  return new FloatValue(value);
+}
+
+export function boxInteger(value: bigint): Value {
+  return new IntegerValue(Number.isSafeInteger(Number(value)) ? Number(value) : value);
+}
+
 export function boxArray(items: Value[]): Value {
   return new ArrayValue(items);
 }
@@ -181,7 +189,7 @@ export function remainder(a: Value, b: Value): Value {
   }
   const [divisor, rest] = [BigInt(b.value), BigInt(a.value) % BigInt(b.value)];
   const whole = rest !== 0n && rest < 0n !== divisor < 0n ? rest + divisor : rest;
-  return new IntegerValue(Number.isSafeInteger(Number(whole)) ? Number(whole) : whole);
+  return boxInteger(whole);
 }
 
 /** Characters of any one string or rendering: far beyond every context window, far below what hurts. */

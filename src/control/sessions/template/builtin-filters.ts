@@ -1,0 +1,108 @@
+/** Filters of jinja2 that @huggingface/jinja does not have. */
+import { TemplateError } from './errors.ts';
+import { argument, iterated, member, type Arguments, type Filter } from './filter-parts.ts';
+import type { Value } from './jinja.ts';
+import {
+  bounded,
+  box,
+  boxArray,
+  boxFloat,
+  boxInteger,
+  isArray,
+  isNumeric,
+  isString,
+  MAX_ITEMS,
+  toText,
+} from './values.ts';
+
+/** Digits behind the point that a double can have a use for. */
+const MAX_PRECISION = 20;
+/** Of the texts that `center` makes. */
+const MAX_WIDTH = 10_000;
+
+function whole(value: Value | undefined, otherwise: number, what: string): number {
+  if (value === undefined) return otherwise;
+  if (value.type === 'IntegerValue' && Number.isSafeInteger(value.value)) return value.value as number;
+  throw new TemplateError(`${what} must be a whole number.`);
+}
+
+/** Python's +, of numbers and of lists. */
+function add(a: Value, b: Value): Value {
+  if (isArray(a) && isArray(b)) {
+    if (a.value.length + b.value.length > MAX_ITEMS)
+      throw new TemplateError(`a list has more than ${MAX_ITEMS} items.`);
+    return boxArray([...a.value, ...b.value]);
+  }
+  if (!isNumeric(a) || !isNumeric(b)) throw new TemplateError(`sum: cannot add a ${b.type} to a ${a.type}.`);
+  if (a.type === 'FloatValue' || b.type === 'FloatValue') return boxFloat(Number(a.value) + Number(b.value));
+  return boxInteger(BigInt(a.value as number) + BigInt(b.value as number));
+}
+
+function sum(operand: Value, args: Arguments): Value {
+  const path = argument(args, 0, 'attribute');
+  const all = iterated(operand);
+  const numbers = path && path.type !== 'NullValue' ? all.map((item) => member(item, path)) : all;
+  return numbers.reduce(add, argument(args, 1, 'start') ?? box(0));
+}
+
+function round(operand: Value, args: Arguments): Value {
+  if (!isNumeric(operand)) throw new TemplateError(`round: a ${operand.type} is no number.`);
+  const precision = whole(argument(args, 0, 'precision'), 0, 'round: precision');
+  if (precision < 0 || precision > MAX_PRECISION) {
+    throw new TemplateError(`round: precision must be from 0 to ${MAX_PRECISION}.`);
+  }
+  const method = toText(argument(args, 1, 'method') ?? box('common'));
+  const scale = 10 ** precision;
+  if (method === 'ceil') return boxFloat(Math.ceil(Number(operand.value) * scale) / scale);
+  if (method === 'floor') return boxFloat(Math.floor(Number(operand.value) * scale) / scale);
+  if (method !== 'common') throw new TemplateError('round: method must be common, ceil or floor.');
+  if (operand.type !== 'FloatValue') return boxInteger(BigInt(operand.value as number));
+  return boxFloat(nearest(Number(operand.value), precision));
+}
+
+/** To so many digits; from the middle between two to the even one. */
+function nearest(value: number, digits: number): number {
+  if (!Number.isFinite(value) || Math.abs(value) >= 1e21) return value;
+  // toFixed is exact, and goes up from the middle.
+  const rounded = value.toFixed(digits);
+  const [, below = ''] = value.toFixed(100).split('.');
+  const middle = below[digits] === '5' && /^0*$/.test(below.slice(digits + 1));
+  if (!middle || /[02468]$/.test(rounded)) return Number(rounded);
+  const step = BigInt(rounded.replace('.', '')) + (value < 0 ? 1n : -1n);
+  return Number(`${step}e-${digits}`);
+}
+
+/** Rows of so many items, the last one filled up where there is something to fill it with. */
+function batch(operand: Value, args: Arguments): Value {
+  const size = whole(argument(args, 0, 'linecount'), 0, 'batch: linecount');
+  if (size < 1 || size > MAX_ITEMS) throw new TemplateError(`batch: linecount must be from 1 to ${MAX_ITEMS}.`);
+  const all = iterated(operand);
+  const fill = argument(args, 1, 'fill_with');
+  const rows: Value[][] = [];
+  for (let from = 0; from < all.length; from += size) rows.push(all.slice(from, from + size));
+  const last = rows.at(-1);
+  if (last && fill && fill.type !== 'NullValue') while (last.length < size) last.push(fill);
+  return boxArray(rows.map(boxArray));
+}
+
+function center(operand: Value, args: Arguments): Value {
+  const text = toText(operand);
+  const width = whole(argument(args, 0, 'width'), 80, 'center: width');
+  if (width > MAX_WIDTH) throw new TemplateError(`center: width must be at most ${MAX_WIDTH}.`);
+  const room = Math.max(0, width - [...text].length);
+  const left = Math.floor(room / 2) + (room & width & 1);
+  return box(bounded(' '.repeat(left) + text + ' '.repeat(room - left)));
+}
+
+function reverse(operand: Value): Value | undefined {
+  return isString(operand) ? box([...operand.value].reverse().join('')) : undefined;
+}
+
+export const BUILTIN_FILTERS: Readonly<Record<string, Filter>> = {
+  sum,
+  round,
+  batch,
+  center,
+  reverse,
+  wordcount: (operand) => box([...toText(operand).matchAll(/[\p{L}\p{N}_]+/gu)].length),
+};

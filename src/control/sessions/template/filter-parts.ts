@@ -1,0 +1,33 @@
+/** What filters share: their arguments, and how they look into values. */
+import type { Value } from './jinja.ts';
+import { TemplateError } from './errors.ts';
+import { subscript } from './operators.ts';
+import { box, boxKey, isArray, isObject, isString, toText } from './values.ts';
+
+export interface Arguments {
+  positional: Value[];
+  keyword: Map<string, Value>;
+}
+
+/** undefined = not for this kind of operand: the library decides. */
+export type Filter = (operand: Value, args: Arguments) => Value | undefined;
+
+export function argument(args: Arguments, index: number, name: string): Value | undefined {
+  return args.positional[index] ?? args.keyword.get(name);
+}
+
+/** `a.b` is a member of a member, `a.0` the first of a list. */
+export function member(item: Value, path: Value): Value {
+  return toText(path)
+    .split('.')
+    .reduce((value, name) => subscript(value, box(/^\d+$/.test(name) ? Number(name) : name)), item);
+}
+
+/** What is false has no items, whatever it is. */
+export function iterated(operand: Value): Value[] {
+  if (!operand.__bool__().value) return [];
+  if (isArray(operand)) return operand.value;
+  if (isObject(operand)) return [...operand.value.keys()].map(boxKey);
+  if (isString(operand)) return [...operand.value].map(box);
+  throw new TemplateError(`a ${operand.type} has no items.`);
+}

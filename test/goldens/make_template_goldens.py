@@ -1,0 +1,60 @@
+"""What jinja2's filters give: template-filters.json. Needs jinja2 3.1."""
+import json
+import pathlib
+
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+VARIABLES = {
+    "n": [3, 1, 2],
+    "f": [0.5, 1, 2.25],
+    "words": ["b", "A", "a", "C"],
+    "chars": ["\U0001F600", "\uFFFD", "z"],
+    "rows": [{"k": "x", "v": 2, "in": {"w": 1.5}}, {"k": "y", "v": 1, "in": {"w": 0.5}}],
+    "d": {"b": 1, "A": 3, "a": 2},
+    "mixed": ["", "a", 0, 1, None, True, [], [0], 1.5],
+    "text": "Two  words, don't: naïve_x 3",
+    "tiny": 2.5e-08,
+    "wide": ["é🙂", ""],
+}
+
+TEXTS = [
+    "{{ n | sum }}", "{{ f | sum }}", "{{ [] | sum }}", "{{ n | sum(start=10) }}", "{{ [true, 2] | sum }}", "{{ nothing | sum }}",
+    "{{ rows | sum(attribute='v') }}", "{{ rows | sum('in.w') }}", "{{ [[1], [2, 3]] | sum(start=[]) }}",
+    "{{ [9007199254740991, 2] | sum }}", "{{ [0.1, 0.2] | sum }}", "{{ [1, 2.0] | sum }}",
+    "{{ n | max }} {{ n | min }}", "{{ words | max }} {{ words | min }}", "{{ words | max(case_sensitive=true) }}",
+    "{{ words | min(true) }}", "[{{ [] | max }}]", "[{{ [] | min }}]", "{{ rows | max(attribute='v') }}", "{{ 'hello' | max }}",
+    "{{ [1, true, 1.0] | max }}", "{{ ['B', 'b'] | max }} {{ ['b', 'B'] | min }}", "{{ chars | max == chars[0] }}", "{{ d | max }}",
+    "{{ 2.5 | round }}", "{{ 3.5 | round }}", "{{ -2.5 | round }}", "{{ -0.4 | round }}", "{{ 2.675 | round(2) }}", "{{ 0.125 | round(2) }}",
+    "{{ 0.375 | round(2) }}", "{{ 42 | round }}", "{{ 42 | round(2) }}", "{{ 42.55 | round(1, 'floor') }}", "{{ 42.51 | round(1, 'ceil') }}",
+    "{{ 42 | round(0, 'ceil') }}", "{{ true | round }}", "{{ 42.55 | round | int }}", "{{ 1.005 | round(2) }}", "{{ tiny | round(3) }} {{ tiny | round(8) }}",
+    "{{ 123456789.123456789 | round(precision=3) }}", "{{ ([9007199254740991, 2] | sum) | round }}", "{{ -1.5 | round }}",
+    "{{ 0.15 | round(1) }} {{ 0.25 | round(1) }} {{ -0.35 | round(1) }} {{ 1.45 | round(1) }}", "{{ 3.7 | round(method='floor') }}",
+    "{{ d | dictsort }}", "{{ d | dictsort(true) }}", "{{ d | dictsort(false, 'value') }}", "{{ d | dictsort(reverse=true) }}",
+    "{% for k, v in d | dictsort %}{{ k }}={{ v }};{% endfor %}", "{{ {} | dictsort }}", "{{ {'x': 'b', 'y': 'A'} | dictsort(by='value') }}",
+    "{{ mixed | select | list }}", "{{ mixed | reject | list }}", "{{ mixed | select('string') | list }}", "{{ mixed | reject('none') | list }}",
+    "{{ n | select('odd') | list }}", "{{ mixed | select('number') | list }}", "{{ mixed | reject('number') | list }}", "{{ mixed | select('boolean') | list }}",
+    "{{ n | batch(2) | list }}", "{{ n | batch(2, 'x') | list }}", "{{ n | batch(3, 0) | list }}", "{{ [] | batch(2, 0) | list }}", "{{ 'abcde' | batch(2) | list }}",
+    "[{{ 'ab' | center(5) }}]", "[{{ 'ab' | center(7) }}]", "[{{ 'abc' | center(6) }}]", "[{{ 'abc' | center(2) }}]", "[{{ wide[0] | center(5) }}]", "{{ 'x' | center | length }}",
+    "{{ 'aé🙂' | reverse }}", "{{ n | reverse | list }}", "{{ text | wordcount }}", "{{ '' | wordcount }}", "{{ 'a--b_c d' | wordcount }}",
+]
+
+REFUSED = [
+    "{{ ['a'] | sum }}", "{{ 5 | sum }}", "{{ [1, 'a'] | max }}", "{{ [none, 1] | min }}", "{{ 5 | max }}", "{{ 'a' | round }}", "{{ 1 | round(0, 'up') }}",
+    "{{ n | dictsort }}", "{{ {'a': 1, 'b': 'x'} | dictsort(by='value') }}", "{{ d | dictsort(by='other') }}", "{{ [1] | select('nonsense') | list }}", "{{ [[1], 2] | sum }}",
+]
+
+environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+
+
+def gives(source):
+    return environment.from_string(source).render(**VARIABLES)
+
+
+for refused in REFUSED:
+    try:
+        print("not refused:", refused, gives(refused))
+    except Exception:
+        pass
+made = {"variables": VARIABLES, "texts": [[text, gives(text)] for text in TEXTS], "refused": REFUSED}
+target = pathlib.Path(__file__).with_name("template-filters.json")
+target.write_text(json.dumps(made, ensure_ascii=False, indent=2) + "\n")

@@ -1,0 +1,31 @@
+import { describe, expect, it } from 'vitest';
+import { ChatTemplate } from '../../../src/control/sessions/template/chat-template.ts';
+import goldens from '../../goldens/template-filters.json' with { type: 'json' };
+
+const render = (source: string): string => new ChatTemplate(source).render(goldens.variables);
+
+/** Expected values are what jinja2 gives (test/goldens/make_template_goldens.py). */
+describe('filters of jinja2', () => {
+  it.each(goldens.texts)('%s', (source, expected) => {
+    expect(render(source as string)).toBe(expected);
+  });
+
+  it.each(goldens.refused)('%s is refused', (source) => {
+    expect(() => render(source)).toThrow();
+  });
+
+  it.each([
+    ['{{ 1 | round(-1) }}', 'precision must be from 0 to 20'],
+    ["{{ 'x' | center(10001) }}", 'width must be at most 10000'],
+    ["{{ [1] | select('divisibleby', 2) | list }}", 'divisibleby" is not supported'],
+    ['{{ [1] | batch(500001) }}', 'linecount must be from 1 to 500000'],
+  ])('%s says what it does not do', (source, message) => {
+    expect(() => render(source)).toThrow(message);
+  });
+
+  it('is bounded in what it sums up', () => {
+    const doubling =
+      '{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] | sum(start=[]) %}';
+    expect(() => render(`${doubling}{% endfor %}`)).toThrow('more than');
+  });
+});
