@@ -161,12 +161,14 @@ export class ArtifactRepository {
 
   /**
    * Gives the artifact the next version of its name. Where the newest version has the same content, that one is returned instead and the
-   * open artifact is deleted; `blobs` are then no longer named by a row.
+   * open artifact is deleted; `blobs` are then no longer named by a row. Null where it no longer has the files that `digest` is of.
    */
-  async commit(id: string, digest: string): Promise<{ id: string; blobs: string[] }> {
+  async commit({ id, files }: StoredArtifact, digest: string): Promise<{ id: string; blobs: string[] } | null> {
     return this.#db.transaction().execute(async (trx) => {
       const row = await requireRow(trx, id);
       const state = transition('artifact', row.state, 'commit');
+      const present = await filesOf(trx, id);
+      if (present.map(({ blobKey }) => blobKey).join() !== files.map(({ blobKey }) => blobKey).join()) return null;
       const newest = await trx
         .selectFrom('artifacts')
         .selectAll()
@@ -213,12 +215,6 @@ export class ArtifactRepository {
   }
 
   async #withFiles(row: Selectable<ArtifactsTable>): Promise<StoredArtifact> {
-    const files = await this.#db
-      .selectFrom('artifact_files')
-      .selectAll()
-      .where('artifact_id', '=', row.id)
-      .orderBy('name')
-      .execute();
     return {
       id: row.id,
       entity: row.entity,
@@ -229,14 +225,20 @@ export class ArtifactRepository {
       version: row.version,
       metadata: JSON.parse(row.metadata) as unknown,
       createdAt: row.created_at,
-      files: files.map((file) => ({
-        name: file.name,
-        blobKey: file.blob_key,
-        bytes: file.bytes,
-        sha256: file.sha256,
-      })),
+      files: await filesOf(this.#db, row.id),
     };
   }
+}
+
+/** By name. */
+async function filesOf(db: Kysely<Tables>, artifactId: string): Promise<StoredArtifactFile[]> {
+  const rows = await db
+    .selectFrom('artifact_files')
+    .selectAll()
+    .where('artifact_id', '=', artifactId)
+    .orderBy('name')
+    .execute();
+  return rows.map(({ name, blob_key: blobKey, bytes, sha256 }) => ({ name, blobKey, bytes, sha256 }));
 }
 
 async function countOpen(trx: Transaction<Tables>, entity: string): Promise<number> {

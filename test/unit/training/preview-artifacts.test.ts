@@ -3,6 +3,7 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { ArtifactRepository } from '../../../src/control/store/artifact-repository.ts';
 import type { BlobStore } from '../../../src/control/store/blob-store.ts';
 import { createModel, finished, startPlane, trajectory, type Plane } from './plane.ts';
 
@@ -169,6 +170,33 @@ describe('artifacts', () => {
       expect((await plane.call(`${ARTIFACTS}/${id}/commit`, { method: 'POST' })).status).toBe(404);
       expect((await put(id)).status).toBe(404);
     }
+  });
+
+  test('a file that comes while its artifact is committed is in what the version is known by', async () => {
+    const begin = async (text: string) => {
+      const { id } = await plane.ok(ARTIFACTS, { project: 'p', name: 'raced', type: 'dataset' });
+      await put(String(id), text);
+      return String(id);
+    };
+    const put = async (id: string, text: string) => {
+      const body = `${row(text)}\n`;
+      expect((await plane.call(`${ARTIFACTS}/${id}/files/train.jsonl`, { method: 'PUT', body })).status).toBe(200);
+    };
+    const commit = (id: string) => plane.json(`${ARTIFACTS}/${id}/commit`, { method: 'POST' });
+    const id = await begin('early');
+    const real = ArtifactRepository.prototype.commit;
+    const spy = vi.spyOn(ArtifactRepository.prototype, 'commit').mockImplementationOnce(async function (
+      this: ArtifactRepository,
+      ...given
+    ) {
+      await put(id, 'late');
+      return real.apply(this, given);
+    });
+    const late = await commit(id);
+    spy.mockRestore();
+    expect(late).toMatchObject({ version: 'v0' });
+    expect(await commit(await begin('early'))).toMatchObject({ version: 'v1' });
+    expect(await commit(await begin('early'))).toMatchObject({ version: 'v1' });
   });
 
   test.each(['..', '.hidden', 'a%2fb', '..%2f..%2fetc', 'a%00b', 'x'.repeat(129), '%2e%2e'])(

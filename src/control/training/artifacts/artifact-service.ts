@@ -131,7 +131,9 @@ export class ArtifactService {
     const hash = createHash('sha256').update(JSON.stringify([artifact.type, artifact.metadata]));
     for (const { name, sha256 } of artifact.files) hash.update(`\n${name} ${sha256}`);
     try {
-      const committed = await repository.commit(id, hash.digest('hex'));
+      const committed = await repository.commit(artifact, hash.digest('hex'));
+      // A file came while those before it were looked at.
+      if (committed === null) return await this.commit(id, entity);
       await removeUnnamed(blobs, committed.blobs, log);
       return await this.get(committed.id, entity);
     } catch (error) {
