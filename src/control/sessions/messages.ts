@@ -1,4 +1,5 @@
 /** Chat messages as a template expects them, from what the API accepts. */
+import { fitCallIds } from './call-ids.ts';
 import { textKey } from './content-parts.ts';
 import { parseJsonNumbers } from './json-number.ts';
 import type { ChatMessage, ContentPart } from './session.ts';
@@ -19,7 +20,8 @@ export function prepareMessages(
   const knowsDevelopers = !/['"]system['"]/.test(source) || source.includes('developer');
   return messages
     .map((message) => (knowsDevelopers ? message : instruct(message)))
-    .map((message) => prepareMessage(modernise(message, knowsFunctions, knowsCalls), format));
+    .map((message) => fitCallIds(modernise(message, knowsFunctions, knowsCalls), source))
+    .map((message) => prepareMessage(message, format));
 }
 
 /** Developer messages are what system messages were before. A template that does not know them would leave them out of the prompt. */
