@@ -270,6 +270,17 @@ export const mutations = [
     tests: ['test/unit/sessions/tool-template.test.ts'],
   },
   {
+    name: "a tool's keys in the client's order",
+    edits: [
+      {
+        file: 'src/control/sessions/messages.ts',
+        search: 'return Object.fromEntries([...known, ...Object.entries(record)]);',
+        replace: 'return Object.fromEntries([...Object.entries(record), ...known]);',
+      },
+    ],
+    tests: ['test/unit/sessions/prompt-renderer.test.ts'],
+  },
+  {
     name: 'tokens of added_tokens.json left out',
     edits: [
       {

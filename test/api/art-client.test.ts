@@ -324,6 +324,28 @@ describe('0.5.18', () => {
   );
 
   test(
+    'trains rollouts with tools on the prompt that they were sampled after',
+    async () => {
+      const client = new ArtClient(API_KEY);
+      const model = await client.register('with-tools');
+      const { name, description, parameters } = TOOL.function;
+      const tools = [{ type: 'function' as const, function: { parameters, description, name } }];
+      // As the fields of its types stand.
+      const dumped = [{ function: { name, description, parameters }, type: 'function' }];
+      const trajectories: object[] = [];
+      for (const reward of [1, 0]) {
+        const asked = { model: nameOf(model), messages: [question], tools, max_tokens: 8, seed: reward };
+        const { choices } = await client.http.chat.completions.create(asked);
+        trajectories.push({ messages_and_choices: [question, choices[0]], tools: dumped, reward });
+      }
+      const sampled = { kl_penalty_coef: 0.1, kl_penalty_source: 'sample', kl_penalty_step_lag: 0 };
+      const [metrics] = await client.train(model, [{ trajectories }], { ...CONFIG, ...sampled });
+      expect(metrics).toMatchObject({ kl_policy_ref: 0, probs_corr: expect.closeTo(1, 9) as number });
+    },
+    TIMEOUT_MS,
+  );
+
+  test(
     'fine-tunes on what was uploaded before',
     async () => {
       const client = new ArtClient(API_KEY);

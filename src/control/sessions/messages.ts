@@ -1,4 +1,4 @@
-/** Chat messages as a template expects them, from what the API accepts. */
+/** Chat messages and tools as a template expects them, from what the API accepts. */
 import { fitCallIds } from './call-ids.ts';
 import { textKey } from './content-parts.ts';
 import { parseJsonNumbers } from './json-number.ts';
@@ -100,6 +100,29 @@ function parseArguments(text: string): unknown {
   } catch {
     return {};
   }
+}
+
+const TOOL_KEYS = ['type', 'function'];
+const FUNCTION_KEYS = ['name', 'description', 'parameters', 'strict'];
+
+/**
+ * Templates write tools whole, and a client's library may have sent them in one order of keys for a reply and in another to train it: the
+ * prompt is the same. Keys that tools are not known to have stand behind these, in the client's order.
+ */
+export function prepareTools(tools: readonly unknown[] | null): unknown[] | null {
+  return tools?.map(prepareTool) ?? null;
+}
+
+function prepareTool(tool: unknown): unknown {
+  if (!isRecord(tool)) return tool;
+  const called = tool['function'];
+  const whole = isRecord(called) ? { ...tool, function: inOrder(called, FUNCTION_KEYS) } : tool;
+  return inOrder(whole, TOOL_KEYS);
+}
+
+function inOrder(record: Record<string, unknown>, first: readonly string[]): Record<string, unknown> {
+  const known = first.filter((key) => Object.hasOwn(record, key)).map((key): [string, unknown] => [key, record[key]]);
+  return Object.fromEntries([...known, ...Object.entries(record)]);
 }
 
 function isRecord(value: unknown): value is Record<string, unknown> {

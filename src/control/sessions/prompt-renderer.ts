@@ -1,6 +1,6 @@
 /** A chat -> the prompt's text and ids. Runs in a render worker; nothing here waits. */
 import { mapStrings, SpecialText, unusedMarks } from './special-text.ts';
-import { prepareMessages } from './messages.ts';
+import { prepareMessages, prepareTools } from './messages.ts';
 import { openMessages, type OpenChat } from './open-chat.ts';
 import type { PromptEncoder } from '../models/prompt-encoder.ts';
 import { SessionError, type ChatMessage, type PromptInput } from './session.ts';
@@ -109,7 +109,7 @@ export class PromptRenderer {
       ...this.#parts.specialTokens,
       ...(protect(kwargs) as Record<string, unknown>),
       messages: chat,
-      tools: protect(tools),
+      tools: protect(prepareTools(tools)),
       documents: protect(documents),
       add_generation_prompt: addGenerationPrompt,
     };
@@ -133,7 +133,7 @@ export class PromptRenderer {
       ...this.#parts.specialTokens,
       ...(protect(kwargs) as Record<string, unknown>),
       messages: messages.map((message) => this.#protectMessage(message, mark, template.source)),
-      tools: protect(tools),
+      tools: protect(prepareTools(tools)),
       documents: null,
       add_generation_prompt: false,
     });

@@ -383,6 +383,24 @@ describe('what came before tools', () => {
   });
 });
 
+describe('tools', () => {
+  const parameters = { type: 'object', required: [], properties: { b: {}, a: {} } };
+  const described = { name: 'f', description: 'd', parameters, strict: false };
+  const written = JSON.stringify([{ type: 'function', function: { ...described, x: 1 }, y: 2 }]);
+  const turned = JSON.parse(
+    '{"y":2,"function":{"x":1,"strict":false,"parameters":{"type":"object","required":[],"properties":{"b":{},"a":{}}},"description":"d","name":"f"},"type":"function"}',
+  ) as object;
+  it('stand in a prompt with their keys in one order, whichever they came in', async () => {
+    const template = '{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}';
+    const shown = async (tools: unknown[]) => (await render(template, [user('')], { tools })).text.replaceAll(' ', '');
+    expect(await shown([turned])).toBe(written);
+    expect(await shown(JSON.parse(written) as object[])).toBe(written);
+    expect(await shown([{ function: null }, 1])).toBe('[{"function":null},1]');
+    const chat = { messages: [user('')], tools: [turned], templateKwargs: {}, slots: [], continueFinalMessage: false };
+    expect((await renderer(template)).render({ kind: 'open', chat }).text.replaceAll(' ', '')).toBe(written);
+  });
+});
+
 describe('developer messages', () => {
   const messages: ChatMessage[] = [{ role: 'developer', content: 'd' }, user('q')];
   it('are system messages to a template that knows only those', async () => {
