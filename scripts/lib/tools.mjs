@@ -29,7 +29,7 @@ export function checkCMake() {
     const found = version ? `found ${version.join('.')}` : 'it was not found';
     throw new SetupError(
       `Building the engine needs CMake ${CMAKE_MIN.join('.')} or newer (${found}).\n` +
-        'Debian/Ubuntu: apt-get install cmake    Fedora: dnf install cmake    macOS: brew install cmake',
+        'Debian/Ubuntu: apt-get install cmake    Fedora: dnf install cmake',
     );
   }
 }
@@ -43,7 +43,7 @@ export function checkCompiler() {
   }
   throw new SetupError(
     `Building the engine needs a C++20 compiler (GCC 11 or newer, or Clang 14 or newer); tried ${candidates.join(', ')}.\n` +
-      'Debian/Ubuntu: apt-get install g++ make    Fedora: dnf install gcc-c++ make    macOS: xcode-select --install',
+      'Debian/Ubuntu: apt-get install g++ make    Fedora: dnf install gcc-c++ make',
   );
 }
 
