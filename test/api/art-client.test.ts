@@ -339,7 +339,7 @@ describe('0.5.18', () => {
         trajectories.push({ messages_and_choices: [question, choices[0]], tools: dumped, reward });
       }
       const sampled = { kl_penalty_coef: 0.1, kl_penalty_source: 'sample', kl_penalty_step_lag: 0 };
-      const [metrics] = await client.train(model, [{ trajectories }], { ...CONFIG, ...sampled });
+      const [metrics] = await client.train(model, [{ trajectories }], { ...CLIENT_RL_CONFIG, ...sampled });
       expect(metrics).toMatchObject({ kl_policy_ref: 0, probs_corr: expect.closeTo(1, 9) as number });
     },
     TIMEOUT_MS,

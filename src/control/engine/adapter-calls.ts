@@ -12,6 +12,8 @@ const CANCELLED = 'The loading of this adapter was cancelled.';
 
 interface Call {
   adapter: AdapterRef;
+  /** Who asked first. */
+  tenant: string | null;
   crashes: number;
   resolve: () => void;
   reject: (error: Error) => void;
@@ -40,10 +42,10 @@ export class AdapterCalls {
   }
 
   /** Given up, and rejected, once every caller's signal is aborted. */
-  load(adapter: AdapterRef, signal?: AbortSignal): Promise<void> {
+  load(adapter: AdapterRef, signal?: AbortSignal, tenant: string | null = null): Promise<void> {
     if (this.#dead !== null) return Promise.reject(new EngineUnavailableError(this.#dead));
     if (signal?.aborted) return Promise.reject(new Error(CANCELLED));
-    const known = this.#known.get(adapter.version) ?? this.#ask(adapter);
+    const known = this.#known.get(adapter.version) ?? this.#ask(adapter, tenant);
     known.wanted++;
     return signal ? this.#until(known, signal) : known.asked;
   }
@@ -60,12 +62,12 @@ export class AdapterCalls {
     else call?.reject(new Error(error));
   }
 
-  #ask(adapter: AdapterRef): Known {
+  #ask(adapter: AdapterRef, tenant: string | null): Known {
     const { version } = adapter;
     const id = this.#nextId++;
     const asked = new Promise<void>((resolve, reject) => {
-      this.#calls.set(id, { adapter, crashes: 0, resolve, reject });
-      if (this.#open) this.#send({ type: 'load-adapter', id, adapter });
+      this.#calls.set(id, { adapter, tenant, crashes: 0, resolve, reject });
+      if (this.#open) this.#send({ type: 'load-adapter', id, adapter, tenant });
     });
     const known: Known = { id, version, asked, wanted: 0 };
     this.#known.set(version, known);
@@ -98,7 +100,7 @@ export class AdapterCalls {
   /** An engine is ready. */
   open(): void {
     this.#open = true;
-    for (const [id, { adapter }] of this.#calls) this.#send({ type: 'load-adapter', id, adapter });
+    for (const [id, { adapter, tenant }] of this.#calls) this.#send({ type: 'load-adapter', id, adapter, tenant });
   }
 
   /** The engine is gone. */

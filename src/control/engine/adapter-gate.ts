@@ -1,7 +1,7 @@
 /**
  * Where sequences wait for their adapter before they join the queue. Loads run one at a time, between and beside steps, tenants in turn:
- * whoever names many adapters waits behind his own. When memory is full of adapters in use, the first that waits for room holds back all that came after it: those in use could
- * otherwise be kept in use for ever.
+ * whoever names many adapters waits behind his own. When memory is full of adapters in use, the first that waits for room holds back all that
+ * came after it: those in use could otherwise be kept in use for ever.
  */
 import type { AdapterStore, PinnedAdapter } from './adapter-store.ts';
 import type { AdapterStats, SequenceRequest } from './protocol.ts';
@@ -70,7 +70,7 @@ export class AdapterGate {
   }
 
   /** Resolves when the adapter is in memory; rejects where the signal is aborted before. */
-  load(adapter: AdapterRef, signal?: AbortSignal): Promise<void> {
+  load(adapter: AdapterRef, signal?: AbortSignal, tenant: string | null = null): Promise<void> {
     if (signal?.aborted) return Promise.reject(new Error(CANCELLED));
     this.#store.want(adapter.version);
     return new Promise((resolve, reject) => {
@@ -86,7 +86,7 @@ export class AdapterGate {
       };
       signal?.addEventListener('abort', leave, { once: true });
       const failed = (message: string) => reject(new Error(message));
-      entered = this.#enter({ id: null, tenant: null, adapter, ready, failed });
+      entered = this.#enter({ id: null, tenant, adapter, ready, failed });
     });
   }
 

@@ -12,7 +12,7 @@ import type { GrammarSpec } from './native-grammar.ts';
 import type { EngineConfig, FromEngine, GrammarFailure, ToEngine } from './protocol.ts';
 import type { TrainerHost } from './trainer-host.ts';
 import type { TrainerAnswer } from './trainer-messages.ts';
-import { RowRefusedError, type AdapterRef } from './training.ts';
+import { RowRefusedError } from './training.ts';
 
 export interface EnginePort {
   /** A promise when the other side is behind; it settles once it has caught up. */
@@ -75,7 +75,7 @@ export class EngineHost {
         this.#compiling.get(message.id)?.abort();
         break;
       case 'load-adapter':
-        this.#loadAdapter(message.id, message.adapter);
+        this.#loadAdapter(message);
         break;
       case 'cancel-load-adapter':
         this.#loadingAdapters.get(message.id)?.abort();
@@ -158,7 +158,7 @@ export class EngineHost {
     );
   }
 
-  #loadAdapter(id: number, adapter: AdapterRef): void {
+  #loadAdapter({ id, adapter, tenant }: Extract<ToEngine, { type: 'load-adapter' }>): void {
     this.#running();
     const answer = (error: string | null) => {
       this.#loadingAdapters.delete(id);
@@ -167,7 +167,7 @@ export class EngineHost {
     if (!this.#adapters) return answer(NO_ADAPTERS);
     const controller = new AbortController();
     this.#loadingAdapters.set(id, controller);
-    this.#adapters.load(adapter, controller.signal).then(
+    this.#adapters.load(adapter, controller.signal, tenant).then(
       () => answer(null),
       (error: unknown) => answer(textOf(error)),
     );

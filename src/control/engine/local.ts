@@ -109,9 +109,9 @@ export class LocalEngine implements EngineClient, TrainingEngine {
     );
   }
 
-  loadAdapter(adapter: AdapterRef, signal?: AbortSignal): Promise<void> {
+  loadAdapter(adapter: AdapterRef, signal?: AbortSignal, tenant: string | null = null): Promise<void> {
     if (this.#state === 'dead') return Promise.reject(new EngineUnavailableError('The engine is not running.'));
-    return this.#adapters.load(adapter, signal);
+    return this.#adapters.load(adapter, signal, tenant);
   }
 
   unloadAdapter(version: string): Promise<void> {

@@ -199,7 +199,7 @@ export type ToEngine =
   /** Answered by `compiled` with the same id. */
   | { type: 'compile'; id: number; tenant: string; grammar: GrammarSpec }
   | { type: 'cancel-compile'; id: number }
-  | { type: 'load-adapter'; id: number; adapter: AdapterRef }
+  | { type: 'load-adapter'; id: number; adapter: AdapterRef; tenant: string | null }
   | { type: 'cancel-load-adapter'; id: number }
   | { type: 'unload-adapter'; version: string }
   /** Its state comes with its first calls. */

@@ -130,8 +130,8 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
     return this.#trainers.openTrainer(state);
   }
 
-  loadAdapter(adapter: AdapterRef, signal?: AbortSignal): Promise<void> {
-    return this.#adapters.load(adapter, signal);
+  loadAdapter(adapter: AdapterRef, signal?: AbortSignal, tenant: string | null = null): Promise<void> {
+    return this.#adapters.load(adapter, signal, tenant);
   }
 
   unloadAdapter(version: string): Promise<void> {

@@ -127,9 +127,9 @@ export interface TrainingEngine {
   openTrainer(state: TrainerState): Promise<TrainerSession>;
   /**
    * Makes a version servable: sequences admitted after the next step boundary may name it. Idempotent. Where memory is full of adapters in
-   * use it waits; an abort of the signal ends that, and rejects.
+   * use it waits; an abort of the signal ends that, and rejects. `tenant`: whose turn among those that wait it takes; null: the server's own.
    */
-  loadAdapter(adapter: AdapterRef, signal?: AbortSignal): Promise<void>;
+  loadAdapter(adapter: AdapterRef, signal?: AbortSignal, tenant?: string | null): Promise<void>;
   /** Running sequences keep it until they end. Idempotent. */
   unloadAdapter(version: string): Promise<void>;
 }

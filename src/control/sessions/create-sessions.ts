@@ -133,7 +133,7 @@ class ModelSessions implements ModelSessionsHandle {
     refuseBeam(input, constraint);
     if (constraint) engineLimits?.refuseGrammar(constraint.param);
     if (constraint) await compileConstraint(this.#parts.engine, input.tenant, constraint, signal);
-    if (input.adapter) await this.#loadAdapter(input.adapter, signal);
+    if (input.adapter) await this.#loadAdapter(input.adapter, input.tenant, signal);
     if (signal?.aborted) throw new SessionError('unavailable', 'The request was cancelled.');
     const start = {
       promptIds,
@@ -191,11 +191,11 @@ class ModelSessions implements ModelSessionsHandle {
   }
 
   /** What cannot be loaded is refused before anything is queued. */
-  async #loadAdapter(adapter: AdapterRef, signal: AbortSignal | undefined): Promise<void> {
+  async #loadAdapter(adapter: AdapterRef, tenant: string, signal: AbortSignal | undefined): Promise<void> {
     const { adapters } = this.#parts;
     if (!adapters) throw new SessionError('bad_request', 'This server serves no adapters.', 'model');
     try {
-      await adapters.loadAdapter(adapter, signal);
+      await adapters.loadAdapter(adapter, signal, tenant);
     } catch (error) {
       if (error instanceof EngineUnavailableError) throw new SessionError('unavailable', error.message);
       throw new SessionError('bad_request', `The adapter cannot be loaded: ${textOf(error)}`, 'model');

@@ -26,8 +26,8 @@ it('a load is given up when the last one that wants it has left, and asked for a
   expect(cancelled()).toEqual([{ type: 'cancel-load-adapter', id: 1 }]);
   // The engine may have answered before it heard.
   calls.receive(1, null);
-  const again = calls.load(ADAPTER, new AbortController().signal);
-  expect(sent.at(-1)).toEqual({ type: 'load-adapter', id: 2, adapter: ADAPTER });
+  const again = calls.load(ADAPTER, new AbortController().signal, 'b');
+  expect(sent.at(-1)).toEqual({ type: 'load-adapter', id: 2, adapter: ADAPTER, tenant: 'b' });
   calls.receive(1, 'cancelled');
   calls.receive(2, null);
   await again;

@@ -181,6 +181,14 @@ describe('the gate', () => {
     await settle();
     expect(loads).toEqual(['m0', 'p0', 'f0', 'm1', 'f1', 'm2', 'm3']);
     expect([...many, again, ...few].every(({ pinned }) => pinned !== null)).toBe(true);
+    // So do those that want one before they have a sequence.
+    const wanted = [
+      ['w0', 'many'],
+      ['w1', 'many'],
+      ['w2', 'new'],
+    ] as const;
+    await Promise.all(wanted.map(([version, tenant]) => gate.load(ref(version), undefined, tenant)));
+    expect(loads.splice(7)).toEqual(['w0', 'w2', 'w1']);
     // Who has waited for nothing begins with the present round.
     const next = [new Sequence(8, 'n0', 'many'), new Sequence(9, 'n1', 'many'), new Sequence(10, 'n2', 'new')];
     await settle();

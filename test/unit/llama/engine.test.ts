@@ -217,7 +217,7 @@ describe('llama.cpp as the engine', () => {
       SequenceRequest['grammar']
     >;
     receive({ type: 'compile', id: 1, tenant: 'a', grammar });
-    receive({ type: 'load-adapter', id: 2, adapter });
+    receive({ type: 'load-adapter', id: 2, adapter, tenant: null });
     receive({ type: 'trainer-open', session: 1 });
     receive({ type: 'trainer-call', session: 1, call: 3, work: { kind: 'export' } as never });
     const refused = [
