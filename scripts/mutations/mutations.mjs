@@ -285,8 +285,8 @@ export const mutations = [
     edits: [
       {
         file: 'src/control/models/tokenizer-files.ts',
-        search: '...Object.entries(later).map(',
-        replace: '...Object.entries({} as JsonObject).map(',
+        search: 'of Object.entries(later)) {',
+        replace: 'of Object.entries({} as JsonObject)) {',
       },
     ],
     tests: ['test/unit/models/later-tokens.test.ts'],

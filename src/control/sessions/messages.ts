@@ -4,14 +4,14 @@ import { textKey } from './content-parts.ts';
 import { parseJsonNumbers } from './json-number.ts';
 import type { ChatMessage, ContentPart } from './session.ts';
 import { SessionError } from './session.ts';
-import type { ContentFormat } from './template/content-format.ts';
+import type { ContentFormat, ContentUse } from './template/content-format.ts';
 
 type TextPart = { type: 'text'; text: string };
 
 /** `source`: the template's text. */
 export function prepareMessages(
   messages: readonly ChatMessage[],
-  format: ContentFormat,
+  use: ContentUse,
   source: string,
 ): Record<string, unknown>[] {
   // Where no role is compared with tool's, any role is written as it is.
@@ -21,7 +21,7 @@ export function prepareMessages(
   return messages
     .map((message) => (knowsDevelopers ? message : instruct(message)))
     .map((message) => fitCallIds(modernise(message, knowsFunctions, knowsCalls), source))
-    .map((message) => prepareMessage(message, format));
+    .map((message) => prepareMessage(message, use));
 }
 
 /** Developer messages are what system messages were before. A template that does not know them would leave them out of the prompt. */
@@ -40,16 +40,18 @@ function modernise(message: ChatMessage, knowsFunctions: boolean, knowsCalls: bo
   return { ...rest, role, content: message.content, tool_calls: [{ type: 'function', function: call }] };
 }
 
-function prepareMessage(message: ChatMessage, format: ContentFormat): Record<string, unknown> {
-  const prepared: Record<string, unknown> = { ...message, content: prepareContent(message, format) };
+function prepareMessage(message: ChatMessage, use: ContentUse): Record<string, unknown> {
+  const prepared: Record<string, unknown> = { ...message, content: prepareContent(message, use.format) };
   const reasoning = message['reasoning'] ?? message['reasoning_content'];
   if (typeof reasoning === 'string') {
     prepared['reasoning'] = reasoning;
     prepared['reasoning_content'] = reasoning;
   }
   const calls = message['tool_calls'];
-  if (Array.isArray(calls) && calls.length > 0) prepared['tool_calls'] = calls.map(prepareCall);
-  else delete prepared['tool_calls'];
+  if (Array.isArray(calls) && calls.length > 0) {
+    prepared['tool_calls'] = calls.map(prepareCall);
+    if (use.knowsNone && (message.content ?? '') === '') prepared['content'] = null;
+  } else delete prepared['tool_calls'];
   return prepared;
 }
 

@@ -98,7 +98,7 @@ export class PromptRenderer {
     const { tools, documents, templateKwargs: kwargs, addGenerationPrompt, continueFinalMessage } = input.render;
     checkKwargs(kwargs);
     this.#checkWritable(input.messages);
-    const messages = prepareMessages(input.messages, template.contentFormat, template.source);
+    const messages = prepareMessages(input.messages, template.content, template.source);
     const marks = unusedMarks([messages, tools, documents, kwargs], [template.source, ...this.#parts.specialTexts], 2);
     if (!marks) throw new SessionError('bad_request', 'The messages hold too many private-use characters.', 'messages');
     const [mark = '', tag = ''] = marks;
@@ -128,7 +128,7 @@ export class PromptRenderer {
     if (!marks) throw new SessionError('bad_request', 'The messages hold too many private-use characters.', 'messages');
     const [mark = '', slot = ''] = marks;
     const protect = (value: unknown): unknown => mapStrings(value, (text) => this.#special.mark(text, mark));
-    const messages = prepareMessages(openMessages(chat, slot), template.contentFormat, template.source);
+    const messages = prepareMessages(openMessages(chat, slot), template.content, template.source);
     const whole = renderTemplate(template, {
       ...this.#parts.specialTokens,
       ...(protect(kwargs) as Record<string, unknown>),

@@ -201,6 +201,32 @@ describe('messages', () => {
   });
 });
 
+describe('calls of a history', () => {
+  // As the templates of DeepSeek's R1 distillations.
+  const distilled =
+    "{% for m in messages %}{% if m['role'] == 'assistant' and m['content'] is none %}{% for c in m['tool_calls'] %}{{ '<call>' + c['function']['name'] + '\\n' + c['function']['arguments'] }}{% endfor %}{% endif %}" +
+    "{% if m['role'] == 'assistant' and m['content'] is not none %}{{ '<text>' + m['content'] }}{% endif %}{% endfor %}";
+  const call = { id: 'a', type: 'function', function: { name: 'f', arguments: '{"x":[1,"é"]}' } };
+  const turn = (content: string | null, calls: unknown[] | null): ChatMessage => ({
+    role: 'assistant',
+    content,
+    tool_calls: calls,
+  });
+
+  it.each([null, ''])('are shown where a template looks for content that is none: %j', async (content) => {
+    const { text } = await render(distilled, [turn(content, [call])]);
+    expect(text).toBe('<call>f\n{"x": [1, "é"]}');
+  });
+
+  it('leave all other content a text', async () => {
+    expect((await render(distilled, [turn('a', [call]), turn(null, null), turn('', [])])).text).toBe(
+      '<text>a<text><text>',
+    );
+    const plain = '{% for m in messages %}{{ m.content is string }}{% endfor %}';
+    expect((await render(plain, [turn(null, [call])])).text).toBe('True');
+  });
+});
+
 describe('rendering', () => {
   it('passes what transformers passes', async () => {
     const names =

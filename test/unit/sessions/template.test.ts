@@ -331,6 +331,10 @@ it('says what it does not have instead of writing something else', () => {
   expect(() => render("{{ '{} {}'.format('a') }}")).toThrow('no value for');
   expect(() => render('{{ [1, "a"] | max }}')).toThrow('no order');
   expect(() => render('{{ 1 / 0 }}')).toThrow('division by zero');
+  for (const other of ['1', 'true', '[1]', 'none', '1.5']) {
+    expect(() => render(`{{ 'a' + ${other} }}`)).toThrow('"+" does not work between');
+    expect(() => render(`{{ ${other} + 'a' }}`)).toThrow('"+" does not work between');
+  }
   expect(() => render("{{ '%s' % 'a' }}")).toThrow('does not work between');
   expect(() => render('{{ 1 % 0 }}')).toThrow('modulo by zero');
   expect(() => render('{{ nothing | int }}')).toThrow('int');
@@ -373,6 +377,6 @@ describe('content formats', () => {
     ['{% for t in messages[0].content %}{{ t.text }}{% endfor %}', 'partsOnly'],
     ['{% for m in messages %}{% for c in m.tool_calls %}{{ c.content }}{% endfor %}{% endfor %}', 'string'],
   ])('%s', (source, format) => {
-    expect(new ChatTemplate(source).contentFormat).toBe(format);
+    expect(new ChatTemplate(source).content.format).toBe(format);
   });
 });

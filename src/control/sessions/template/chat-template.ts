@@ -1,7 +1,7 @@
 /** A compiled chat template with the settings and globals that transformers gives one. */
 import { Environment, parse, tokenize, type Scope } from './jinja.ts';
 import type { Node } from './ast.ts';
-import { detectContentFormat, type ContentFormat } from './content-format.ts';
+import { detectContentUse, type ContentUse } from './content-format.ts';
 import { TemplateError } from './errors.ts';
 import { ChatInterpreter, prepare } from './interpreter.ts';
 import { strftime } from './strftime.ts';
@@ -31,7 +31,7 @@ export function isReservedName(name: string): boolean {
 
 export class ChatTemplate {
   readonly source: string;
-  readonly contentFormat: ContentFormat;
+  readonly content: ContentUse;
   readonly #program: Node;
   readonly #now: () => Date;
 
@@ -41,7 +41,7 @@ export class ChatTemplate {
     try {
       // Line ends as jinja2 reads them, whatever system the file was saved on.
       const program = parse(tokenize(source.replaceAll(/\r\n?/g, '\n'), { lstrip_blocks: true, trim_blocks: true }));
-      this.contentFormat = detectContentFormat(program);
+      this.content = detectContentUse(program);
       this.#program = prepare(program);
     } catch (error) {
       throw new TemplateError(`the chat template cannot be parsed: ${messageOf(error)}`);

@@ -17,11 +17,31 @@ import {
  */
 export type ContentFormat = 'string' | 'parts' | 'partsOnly';
 
-export function detectContentFormat(program: Node): ContentFormat {
+export interface ContentUse {
+  format: ContentFormat;
+  /** Calls are shown, or a turn is left out, where an assistant's content is none: an empty text would be another case. */
+  knowsNone: boolean;
+}
+
+export function detectContentUse(program: Node): ContentUse {
   const nodes = [...walk(program)];
   const messages = closure(nodes, new Set(['messages']), (node) => node);
   const items = loopVariables(nodes, messages);
   const contents = closure(nodes, new Set(), (node) => (isContent(node, items, messages) ? 'content' : node));
+  const asksForNone = (node: Node): boolean =>
+    node.type === 'TestExpression' &&
+    (node as TestNode).test.value === 'none' &&
+    isContentValue((node as TestNode).operand, contents, items, messages);
+  const knowsNone = nodes.some(
+    (node) =>
+      node.type === 'BinaryExpression' &&
+      (node as BinaryNode).operator.value === 'and' &&
+      [(node as BinaryNode).left, (node as BinaryNode).right].some(asksForNone),
+  );
+  return { format: formatOf(nodes, contents, items, messages), knowsNone };
+}
+
+function formatOf(nodes: Node[], contents: Set<string>, items: Set<string>, messages: Set<string>): ContentFormat {
   const loops = nodes.some(
     (node) => node.type === 'For' && isContentValue(iterable(node as ForNode), contents, items, messages),
   );

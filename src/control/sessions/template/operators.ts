@@ -2,6 +2,7 @@
 import { TemplateError } from './errors.ts';
 import { Environment, type Value } from './jinja.ts';
 import { characters } from './strings.ts';
+import { jsonOptions, toJson } from './tojson.ts';
 import {
   bounded,
   box,
@@ -19,6 +20,8 @@ import {
 /** undefined = not for these operands: the library decides. */
 export function operate(operator: string, left: Value, right: Value): Value | undefined {
   if (operator === '*') return repeated(left, right) ?? repeated(right, left);
+  if (operator === '+' && (isString(left) || isString(right)))
+    return box(bounded(addend(left, right) + addend(right, left)));
   if ((operator === '/' || operator === '//') && isNumber(right) && Number(right.value) === 0)
     throw new TemplateError('division by zero');
   if (!isString(left) || !isString(right)) return undefined;
@@ -35,6 +38,13 @@ export function operate(operator: string, left: Value, right: Value): Value | un
     default:
       return undefined;
   }
+}
+
+/** A call's arguments are a dictionary, whatever the client sent: who adds them to a text wants their JSON. All else fails as in Python. */
+function addend(value: Value, other: Value): string {
+  if (isString(value)) return value.value;
+  if (isObject(value)) return toJson(value, jsonOptions([], new Map()));
+  throw new TemplateError(`"+" does not work between a ${value.type} and a ${other.type}.`);
 }
 
 /** A text so many times. */
