@@ -79,8 +79,10 @@ class ObjectFrame final : public NestedFrame {
     int64_t shortest = thread.lexer->distance(thread.state, label);
     bool repeats = shortest > 0 && shortest < kNever && (node.a & 7) == kKey && size_t(label) >= rule_.names.size() && remembers(node);
     if (!repeats) return shortest;
-    uint64_t used = space().bounded() ? others(node).beginning(thread.text.whole) : others(node).count();
     int32_t at = keys_of(thread).text_before(thread.state);
+    // A new name that is whole is nearer its end than any that goes on, or the way to it would lead past all of them.
+    if (!space().bounded() && space().reach(at, 0) == 0 && !others(node).has(thread.text)) return shortest;
+    uint64_t used = space().bounded() ? others(node).beginning(thread.text.whole) : others(node).count();
     return used == 0 ? shortest : capped(shortest, space().reach(at, used) - space().reach(at, 0));
   }
 

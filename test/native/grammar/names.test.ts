@@ -173,3 +173,35 @@ function endsFrom(matcher: NativeMatcher, names: Names, written: Written): void 
   const ended = ending.reduce<Written | null>((at, id) => names.feed(at, texts[id] ?? '\0'), written);
   expect(ended?.done).toBe(true);
 }
+
+describe('a name of a pattern that was begun', () => {
+  const met = ['7', '3a', 'ab1', '0', '1', '2', '3', '4', '5', '6', '8', '9'];
+  const encode = (text: string): Uint8Array => Buffer.from(text);
+
+  it.each(['[0-9]', '^[0-9]+', '[0-9]$', '^[a-z]?[0-9]'])('%s is ended, however many were met', async (pattern) => {
+    const schema = {
+      type: 'object',
+      properties: { n: true },
+      patternProperties: { [pattern]: true },
+      additionalProperties: false,
+    };
+    const grammar = await compile({ kind: 'json_schema', text: JSON.stringify(schema) }, generateOptions);
+    if (!grammar) throw new Error('The schema is refused.');
+    const names = met.filter((name) => new RegExp(pattern).test(name));
+    for (let count = 0; count <= names.length; count++) {
+      for (const begun of ['', 'x', 'xp-n', '7', '00']) {
+        const matcher = grammar.createMatcher(vocabulary);
+        const written = `{${names
+          .slice(0, count)
+          .map((name) => `"${name}":1,`)
+          .join('')}"${begun}`;
+        if (!matcher.advanceBytes(encode(written))) continue;
+        const ending = matcher.completion();
+        const text = written + [...(ending ?? [])].map((id) => texts[id]).join('');
+        expect(Object.keys(JSON.parse(text) as object), text).toHaveLength(count + 1);
+        matcher.release();
+      }
+    }
+    grammar.release();
+  });
+});
