@@ -127,7 +127,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   await engine.ready();
   if (adapters) await Promise.all([training.start(), addInOrder(adapters, settings)]);
   const ready = { isa: engine.info?.isa ?? 'unknown', ...facts };
-  served.systemFingerprint = systemFingerprint({ version, digest: model.digest, ...ready });
+  served.systemFingerprint = systemFingerprint({ version, model, ...ready });
   log.info({ port, enginePid: engine.pid, isa: ready.isa }, 'ready');
   announce(settings, { port, ...ready, names, version, info: engine.info, key: await keys.note() });
   const stop = async () => {

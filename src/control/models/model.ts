@@ -30,7 +30,7 @@ export interface LoadedModel {
   tokenizerSize: number;
   /** Largest context the config allows. */
   maxPosition: number;
-  /** SHA-256 over config, tokenizer and weight headers + sampled weight bytes; part of system_fingerprint. */
+  /** SHA-256 over config, tokenizer and weight headers + sampled weight bytes: registered models fit no other. Part of system_fingerprint. */
   digest: string;
   /** Recommendations of the model's files that are not followed; the operator should see them at start-up. */
   warnings: string[];
