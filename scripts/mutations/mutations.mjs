@@ -1460,4 +1460,37 @@ export const mutations = [
     ],
     tests: ['test/unit/scheduler/jumps.test.ts'],
   },
+  {
+    name: 'large bodies parsed back to back',
+    edits: [
+      {
+        file: 'src/api/middleware/parse-turns.ts',
+        search: '}, performance.now() - started);',
+        replace: '}, 0);',
+      },
+    ],
+    tests: ['test/unit/api/parse-turns.test.ts'],
+  },
+  {
+    name: 'an answer that waits for its turn not told of the end of its connection',
+    edits: [
+      {
+        file: 'src/api/http-server.ts',
+        search: "socket.once('close', close);",
+        replace: "socket.once('closed', close);",
+      },
+    ],
+    tests: ['test/unit/api/connections.test.ts'],
+  },
+  {
+    name: 'a load that nobody wants kept',
+    edits: [
+      {
+        file: 'src/control/engine/adapter-calls.ts',
+        search: 'if (--known.wanted === 0) this.#cancel(known);',
+        replace: 'if (--known.wanted < 0) this.#cancel(known);',
+      },
+    ],
+    tests: ['test/unit/engine/adapter-calls.test.ts'],
+  },
 ];

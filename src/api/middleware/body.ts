@@ -5,10 +5,13 @@ import { SharedBound } from '../../control/shared-bound.ts';
 import { ApiError, ClientGoneError } from '../errors.ts';
 import { parseExactJson } from '../exact-json.ts';
 import type { AuthState } from './auth.ts';
+import { ParseTurns } from './parse-turns.ts';
 
 /** Bytes of all bodies being received at once, as a multiple of the largest single body. */
 const IN_FLIGHT_BODIES = 16;
 const FIRST_CAPACITY = 16 * 1024;
+/** Smaller ones are parsed at once, in some milliseconds at worst; of 16 MiB it may be a second. */
+const SMALL_BYTES = 64 * 1024;
 
 /** Fields whose last digit matters beyond 2^53. */
 const EXACT_FIELDS: ReadonlySet<string> = new Set(['seed']);
@@ -16,6 +19,7 @@ const EXACT_FIELDS: ReadonlySet<string> = new Set(['seed']);
 export class BodyReader {
   readonly #maxBytes: number;
   readonly #inFlight: SharedBound;
+  readonly #turns = new ParseTurns();
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes;
@@ -25,19 +29,35 @@ export class BodyReader {
   async json(ctx: Context): Promise<unknown> {
     requireJsonType(ctx.get('content-type'));
     requireIdentity(ctx.get('content-encoding'));
-    const bytes = await this.#read(ctx.req, (ctx.state as AuthState).caller.entity);
-    return parseExactJson(decode(bytes), EXACT_FIELDS);
+    const { entity } = (ctx.state as AuthState).caller;
+    const body = await this.#read(ctx.req, entity);
+    try {
+      const parse = () => parseExactJson(decode(body.bytes()), EXACT_FIELDS);
+      if (body.length <= SMALL_BYTES) return parse();
+      return await this.#turns.run(entity, () => {
+        if (ctx.res.closed || ctx.res.destroyed) throw new ClientGoneError();
+        return parse();
+      });
+    } finally {
+      this.#inFlight.add(entity, -body.capacity);
+    }
   }
 
-  /** Events, not `for await`: leaving that loop early would destroy the socket under the error's answer. */
-  #read(req: IncomingMessage, tenant: string): Promise<Buffer> {
+  /**
+   * Where it resolves, the body's capacity stays booked. Events, not `for await`: leaving that loop early would destroy the socket under the
+   * error's answer.
+   */
+  #read(req: IncomingMessage, tenant: string): Promise<GrowingBuffer> {
     const declared = Number(req.headers['content-length'] ?? 0);
     if (declared > this.#maxBytes) return Promise.reject(this.#tooLarge());
     return new Promise((resolve, reject) => {
       const body = new GrowingBuffer(this.#maxBytes, (bytes) => this.#reserve(tenant, bytes));
+      const fail = (error: Error) => {
+        this.#inFlight.add(tenant, -body.capacity);
+        reject(error);
+      };
       const settle = (finish: () => void) => {
         req.off('data', onData).off('end', onEnd).off('close', onClose).off('error', onClose);
-        this.#inFlight.add(tenant, -body.capacity);
         // What still comes of a refused body is read and dropped, within the request's time limit.
         req.on('error', () => undefined).resume();
         finish();
@@ -47,11 +67,11 @@ export class BodyReader {
           if (body.length + chunk.length > this.#maxBytes) throw this.#tooLarge();
           body.append(chunk);
         } catch (error) {
-          settle(() => reject(error as Error));
+          settle(() => fail(error as Error));
         }
       };
-      const onEnd = () => settle(() => (req.complete ? resolve(body.bytes()) : reject(new ClientGoneError())));
-      const onClose = () => settle(() => reject(new ClientGoneError()));
+      const onEnd = () => settle(() => (req.complete ? resolve(body) : fail(new ClientGoneError())));
+      const onClose = () => settle(() => fail(new ClientGoneError()));
       req.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
     });
   }
