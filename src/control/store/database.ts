@@ -53,6 +53,12 @@ export class Database {
     const { error } = await new Migrator({ db: this.db, provider }).migrateToLatest();
     if (error === undefined) return;
     const reason = error instanceof Error ? error.message : JSON.stringify(error);
+    const later = /previously executed migration (\S+) is missing/.exec(reason)?.[1];
+    if (later !== undefined) {
+      throw new Error(
+        `A newer version has used the data directory (${later}): start that one, or give --data-dir another folder.`,
+      );
+    }
     throw new Error(`The database in the data directory could not be brought up to date: ${reason}`);
   }
 }

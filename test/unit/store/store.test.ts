@@ -83,6 +83,16 @@ test('migrations that are cut off before any statement are made by the next star
   expect(at).toBeGreaterThan(30);
 }, 120_000);
 
+test('what a newer version has used is left as it is, and said so', async () => {
+  await withDatabase(async ({ db }) => {
+    const { sql } = await import('kysely');
+    await sql`insert into kysely_migration (name, timestamp) values ('9999-later', '2099-01-01')`.execute(db);
+  });
+  await expect(Database.open(directory)).rejects.toThrow(
+    'A newer version has used the data directory (9999-later): start that one, or give --data-dir another folder.',
+  );
+});
+
 test('durable settings are on', async () => {
   await withDatabase(async ({ db }) => {
     const pragma = async (name: string) => {
