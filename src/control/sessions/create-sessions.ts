@@ -125,8 +125,8 @@ class ModelSessions implements ModelSessionsHandle {
     const { maxModelLen, vocabSize, defaults } = this.#parts;
     const generation = input.modelDefaults ? defaults : { eosTokenIds: defaults.eosTokenIds };
     const wordForms = await this.#wordForms(input.sampling.badWords, input.tenant);
-    const limits = { wordForms, promptTokens: promptIds.length, maxModelLen, vocabSize, generation };
-    const sampling = resolveSampling(input.sampling, limits);
+    const context = { wordForms, promptTokens: promptIds.length, maxModelLen, vocabSize, generation };
+    const sampling = resolveSampling(input.sampling, context);
     for (const spec of sampling.slice(0, 1)) engineLimits?.checkSampling(spec);
     const parsing = replyParsing(input, this.#parts.parsers, this.#endOf(promptIds, input.prompt));
     const constraint = constraintOf(input, parsing);

@@ -6,7 +6,7 @@ import { SessionError, type SamplingRequest } from './session.ts';
 import { resolveControls } from './token-controls.ts';
 import type { WordForm } from './word-forms.ts';
 
-export interface SamplingLimits {
+export interface SamplingContext {
   promptTokens: number;
   maxModelLen: number;
   vocabSize: number;
@@ -25,11 +25,11 @@ function refuse(message: string, param: string): never {
 }
 
 /** One spec per choice: they differ in `seed` or `choice` only, from which native code derives its noise. */
-export function resolveSampling(request: SamplingRequest, limits: SamplingLimits): SamplingSpec[] {
-  const shape = resolveShape(request, limits.generation, limits.vocabSize);
+export function resolveSampling(request: SamplingRequest, context: SamplingContext): SamplingSpec[] {
+  const shape = resolveShape(request, context.generation, context.vocabSize);
   if (shape.temperature === 0 && request.n > 1 && request.beamSearch === null)
     refuse(`n must be 1 when using greedy sampling, got ${request.n}.`, 'n');
-  const maxTokens = resolveMaxTokens(request, limits);
+  const maxTokens = resolveMaxTokens(request, context);
   if (request.minTokens > maxTokens) {
     refuse(`min_tokens must be less than or equal to max_tokens=${maxTokens}, got ${request.minTokens}.`, 'min_tokens');
   }
@@ -37,9 +37,9 @@ export function resolveSampling(request: SamplingRequest, limits: SamplingLimits
     ...shape,
     maxTokens,
     minTokens: request.minTokens,
-    stopIds: resolveStopIds(request, limits),
-    logprobs: request.topLogprobs === null ? -1 : logprobCount(request.topLogprobs, limits.vocabSize),
-    ...resolveControls(request, limits.wordForms, limits.generation, limits.vocabSize),
+    stopIds: resolveStopIds(request, context),
+    logprobs: request.topLogprobs === null ? -1 : logprobCount(request.topLogprobs, context.vocabSize),
+    ...resolveControls(request, context.wordForms, context.generation, context.vocabSize),
   };
   const noise = noiseOf(request.seed);
   return Array.from({ length: request.n }, (_, choice) => ({ ...spec, ...noise(choice) }));
@@ -66,12 +66,12 @@ function resolveShape(request: SamplingRequest, generation: GenerationDefaults, 
   };
 }
 
-function resolveMaxTokens(request: SamplingRequest, limits: SamplingLimits): number {
-  const { promptTokens, maxModelLen, generation } = limits;
+function resolveMaxTokens(request: SamplingRequest, context: SamplingContext): number {
+  const { promptTokens, maxModelLen, generation } = context;
   const left = maxModelLen - promptTokens;
-  const context = `This model's maximum context length is ${maxModelLen} tokens.`;
+  const longest = `This model's maximum context length is ${maxModelLen} tokens.`;
   if (left < 1) {
-    const message = `${context} However, your request has ${promptTokens} input tokens. Please reduce the length of the input messages.`;
+    const message = `${longest} However, your request has ${promptTokens} input tokens. Please reduce the length of the input messages.`;
     throw new SessionError('context_length', message, 'input_tokens');
   }
   const { maxTokens, maxTokensField: field } = request;
@@ -82,15 +82,15 @@ function resolveMaxTokens(request: SamplingRequest, limits: SamplingLimits): num
     const total = promptTokens + maxTokens;
     const reason =
       maxTokens > maxModelLen
-        ? `${field}=${maxTokens} cannot be greater than max_model_len=${maxModelLen}. ${context}`
-        : `${context} However, you requested ${maxTokens} output tokens and your prompt contains ${promptTokens} input tokens, for a total of ${total} tokens. Please reduce the length of the input or of the output.`;
+        ? `${field}=${maxTokens} cannot be greater than max_model_len=${maxModelLen}. ${longest}`
+        : `${longest} However, you requested ${maxTokens} output tokens and your prompt contains ${promptTokens} input tokens, for a total of ${total} tokens. Please reduce the length of the input or of the output.`;
     throw new SessionError('context_length', reason, field);
   }
   return maxTokens;
 }
 
-function resolveStopIds(request: SamplingRequest, limits: SamplingLimits): Int32Array {
-  const ids = new Set([...(request.ignoreEos ? [] : limits.generation.eosTokenIds), ...request.stopTokenIds]);
+function resolveStopIds(request: SamplingRequest, context: SamplingContext): Int32Array {
+  const ids = new Set([...(request.ignoreEos ? [] : context.generation.eosTokenIds), ...request.stopTokenIds]);
   if (ids.size > MAX_STOP_IDS)
     refuse(`stop_token_ids must hold at most ${MAX_STOP_IDS} ids, EOS ids included.`, 'stop_token_ids');
   return Int32Array.from(ids);

@@ -1,12 +1,12 @@
 import { describe, expect, it } from 'vitest';
-import { resolveSampling, type SamplingLimits } from '../../../src/control/sessions/sampling.ts';
+import { resolveSampling, type SamplingContext } from '../../../src/control/sessions/sampling.ts';
 import { SessionError, type SamplingRequest } from '../../../src/control/sessions/session.ts';
 import type { SamplingSpec } from '../../../src/control/engine/native.ts';
 import { SAMPLING } from '../../fixtures/generation-input.ts';
 
 const REQUEST: SamplingRequest = { ...SAMPLING, seed: 7n, maxTokens: 10 };
 
-const LIMITS: SamplingLimits = {
+const LIMITS: SamplingContext = {
   promptTokens: 20,
   maxModelLen: 100,
   vocabSize: 1000,
@@ -14,13 +14,13 @@ const LIMITS: SamplingLimits = {
   wordForms: [],
 };
 
-function first(request: Partial<SamplingRequest>, limits: Partial<SamplingLimits> = {}): SamplingSpec {
+function first(request: Partial<SamplingRequest>, limits: Partial<SamplingContext> = {}): SamplingSpec {
   const [spec] = resolveSampling({ ...REQUEST, ...request }, { ...LIMITS, ...limits });
   if (!spec) throw new Error('no spec');
   return spec;
 }
 
-function refusal(request: Partial<SamplingRequest>, limits: Partial<SamplingLimits> = {}): SessionError {
+function refusal(request: Partial<SamplingRequest>, limits: Partial<SamplingContext> = {}): SessionError {
   try {
     first(request, limits);
   } catch (error) {
@@ -33,7 +33,7 @@ function refusal(request: Partial<SamplingRequest>, limits: Partial<SamplingLimi
 const DEFAULTS = { eosTokenIds: [5], temperature: 0.6, topP: 0.9, topK: 40, minP: 0.05 };
 
 describe('sampling', () => {
-  it.each<[string, Partial<SamplingRequest>, Partial<SamplingLimits>, Partial<SamplingSpec>]>([
+  it.each<[string, Partial<SamplingRequest>, Partial<SamplingContext>, Partial<SamplingSpec>]>([
     ['the plain defaults', {}, {}, { temperature: 1, topP: 1, topK: 0, minP: 0, logprobs: -1, maxTokens: 10 }],
     ["the model's defaults", {}, { generation: DEFAULTS }, { temperature: 0.6, topP: 0.9, topK: 40, minP: 0.05 }],
     [
@@ -130,7 +130,7 @@ describe('sampling', () => {
     expect(seeds.every((seed) => seed >= 0n && seed < 2n ** 64n)).toBe(true);
   });
 
-  it.each<[Partial<SamplingRequest>, Partial<SamplingLimits>, string, string, string]>([
+  it.each<[Partial<SamplingRequest>, Partial<SamplingContext>, string, string, string]>([
     [{ n: 3, temperature: 0 }, {}, 'bad_request', 'n must be 1 when using greedy sampling, got 3.', 'n'],
     [{ n: 3 }, { generation: { eosTokenIds: [], temperature: 0 } }, 'bad_request', 'greedy', 'n'],
     [{}, { promptTokens: 100 }, 'context_length', 'maximum context length is 100 tokens', 'input_tokens'],
