@@ -74,6 +74,7 @@ const openAdapter = async () => ({ bytes: 1, load: async () => ({ bytes: 1, clos
 export class Driver {
   readonly engine: FakeNativeEngine;
   readonly loop: SchedulerLoop;
+  readonly adapters = new AdapterGate(new AdapterStore(openAdapter, 100, () => 0));
   readonly collected = new Map<number, Collected>();
   /** In the order of their first step. */
   readonly started: number[] = [];
@@ -91,7 +92,6 @@ export class Driver {
     const engineOptions = { maxSequences, maxBatchTokens, pages, maxModelLen, samplableVocab: vocabSize, maxLogprobs };
     this.engine = new FakeNativeEngine(engineOptions, { queues: true, ...hooks });
     this.scheduler = new Scheduler(schedulerOptions);
-    const adapters = new AdapterGate(new AdapterStore(openAdapter, 100, () => 0));
     const report: ReportSink = (report) => {
       this.started.push(...report.started);
       report.started.forEach((id, index) => this.cached.set(id, report.cached[index] as number));
@@ -99,7 +99,7 @@ export class Driver {
       forEachOutput({ type: 'step', ...report }, (output) => this.#collect(output));
       return undefined;
     };
-    this.loop = new SchedulerLoop(this.scheduler, this.engine, report, { adapters });
+    this.loop = new SchedulerLoop(this.scheduler, this.engine, report, { adapters: this.adapters });
   }
 
   get stats(): EngineStats {

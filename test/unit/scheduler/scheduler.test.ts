@@ -270,6 +270,16 @@ describe('the loop', () => {
     expect(driver.engine.steps).toBe(30);
   });
 
+  it('tells of adapters that come and go while nothing runs', async () => {
+    const driver = new Driver(options());
+    await driver.complete([request(1, 3)]);
+    await driver.adapters.load({ version: 'v', directory: '/v' });
+    await until(() => driver.stats.adapters?.resident === 1);
+    driver.adapters.unload('v');
+    await until(() => driver.stats.adapters?.resident === 0);
+    await driver.close();
+  });
+
   it('rejects when a step fails', async () => {
     const driver = new Driver(options(), {
       onStep: (step) => (step === 3 ? Promise.reject(new Error('broken')) : undefined),
