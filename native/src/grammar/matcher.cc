@@ -42,6 +42,22 @@ int only_byte(const State& state) {
   return only;
 }
 
+// Two bytes after which the end is at most `near` bytes away; false where there are none, and nothing changes.
+bool take_two(State& state, int64_t near, std::string& bytes, size_t& steps) {
+  State one, two;
+  for (uint8_t first : kLikelyBytes) {
+    steps += step(state, first, one);
+    for (size_t i = 0; i < 256 && one.alive() && steps <= kMostSteps; ++i) {
+      steps += step(one, kLikelyBytes[i], two);
+      if (!two.alive() || distance(two) > near) continue;
+      bytes += {char(first), char(kLikelyBytes[i])};
+      state = std::move(two);
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 Matcher::Matcher(std::shared_ptr<GrammarMasks> masks) : masks_(std::move(masks)) { points_.push_back({masks_->grammar().start()}); }
@@ -120,6 +136,7 @@ std::string Matcher::forced(size_t most) const {
 bool Matcher::completion(std::string& bytes, size_t most) const {
   bytes.clear();
   size_t steps = 0;
+  bool pairs = true;  // two bytes at once have led nearer whenever they were looked at, which takes long
   State state = current().state, next;
   // The estimate is a few bytes off at most; far beyond the bound there is nothing to look for.
   if (distance(state) > 2 * int64_t(most) + 64) return false;
@@ -139,6 +156,11 @@ bool Matcher::completion(std::string& bytes, size_t most) const {
       std::swap(best, next);
     }
     if (chosen < 0) return false;
+    // An escape is two bytes where one is counted: the first of them is no nearer.
+    if (best_distance > nearer && pairs) {
+      pairs = take_two(state, nearer, bytes, steps);
+      if (pairs) continue;
+    }
     bytes += char(chosen);
     state = std::move(best);
   }

@@ -58,10 +58,10 @@ struct Side {
     int order = first.compare(last);
     if (order > 0) return false;
     if (avoid.empty()) return true;
-    // Of two neighbouring multiples of the step at most one is a multiple of a coarser step.
-    if (order < 0) return true;
     std::optional<Step> both = least_common_multiple(*step, avoid[0]);
-    return first.modulo(ratio(*both)) != 0;
+    const uint64_t times = both ? ratio(*both) : 0;
+    // Of two neighbouring multiples of the step at most one is a multiple of a coarser step, and both are multiples of one that divides it.
+    return times == 0 || (times > 1 && (order < 0 || first.modulo(times) != 0));
   }
   uint64_t ratio(const Step& coarse) const {
     bool exact;
@@ -416,7 +416,7 @@ class NumberLexer final : public Lexer {
     bool fraction = p.phase == NumberPhase::kPoint || p.phase == NumberPhase::kFraction;
     int64_t whole = fraction ? -1 : p.phase == NumberPhase::kZero ? 0 : more;
     if (whole > 0 && member_on_grid(p, more, 0)) return true;
-    if (fraction) return member_on_grid(p, -p.fraction, p.fraction + more);
+    if (fraction) return (p.digits.empty() && zero_ && !p.negative) || member_on_grid(p, -p.fraction, p.fraction + more);
     for (int64_t digits = p.phase == NumberPhase::kZero ? 0 : more - 2; digits >= 0; --digits) {
       int64_t places = more - 1 - digits;
       if (places >= 1 && member_on_grid(p, digits, places)) return true;

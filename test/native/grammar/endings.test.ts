@@ -1,0 +1,30 @@
+/** Beginnings of documents whose shortest ending is found, whatever lies on the way to it. */
+import { beforeAll, expect, it } from 'vitest';
+import type { NativeVocabulary } from '../../../src/control/engine/native-grammar.ts';
+import { compile, END, generateOptions, makeVocabulary, smallTokens } from './drive.ts';
+
+const tokens = smallTokens();
+let vocabulary: NativeVocabulary;
+
+beforeAll(async () => {
+  vocabulary = await makeVocabulary(tokens, [END]);
+});
+
+const names = (value: unknown) => ({ type: 'object', patternProperties: { '^x.*$': value } });
+const quarters = { type: 'number', multipleOf: 0.25, not: { multipleOf: 0.5 } };
+
+it.each<[string, unknown, string, unknown]>([
+  ['nothing but zero', { maximum: 0 }, '0.', 0],
+  ['nothing but zero, of many', { oneOf: [{}, { exclusiveMinimum: 0 }] }, '0.', 0],
+  ['a fraction, where no whole number may come', quarters, '2', 2.25],
+  ['a fraction behind a point', quarters, '2.', 2.25],
+  ['a shorter value behind an escape', names({ const: false }), '{"x1', { 'x1\n': 0 }],
+  ['a name that goes on', names({ type: 'integer' }), '{"x1', { x1: 0 }],
+])('%s', async (_, schema, begun, expected) => {
+  const grammar = await compile({ kind: 'json_schema', text: JSON.stringify(schema) }, generateOptions);
+  const matcher = grammar?.createMatcher(vocabulary);
+  expect(matcher?.advanceBytes(Buffer.from(begun))).toBe(true);
+  const ending = Array.from(matcher?.completion() ?? [], (id) => tokens[id]?.toString() ?? '');
+  expect(JSON.parse(begun + ending.join(''))).toEqual(expected);
+  grammar?.release();
+});
