@@ -106,7 +106,7 @@ export const OPTIONS: OptionTable = {
   stepTargetMs: {
     flag: 'step-target-ms',
     parse: integer(0, MAX_INT),
-    default: () => 250,
+    default: () => 500,
     help: 'time of one engine step while replies are generated: prompts are read in pieces that keep to it; 0 = in the largest pieces',
   },
   kvCacheMemoryBytes: {

@@ -87,12 +87,13 @@ function textOf(part: ContentPart | string): string | null {
   return text;
 }
 
-/** Templates write arguments with `tojson`, so a JSON string becomes the object that it holds. */
+/** Templates write arguments with `tojson`, so a JSON string becomes the object that it holds; some write calls whole. */
 function prepareCall(call: unknown): unknown {
   if (!isRecord(call) || !isRecord(call['function'])) return call;
   const { arguments: args } = call['function'];
-  if (typeof args !== 'string' && args !== undefined && args !== null) return call;
-  return { ...call, function: { ...call['function'], arguments: parseArguments(args ?? '') } };
+  const isText = typeof args === 'string' || args === undefined || args === null;
+  const called = { ...call['function'], arguments: isText ? parseArguments(args ?? '') : args };
+  return { ...call, function: inOrder(called, CALLED_KEYS) };
 }
 
 function parseArguments(text: string): unknown {
@@ -106,6 +107,8 @@ function parseArguments(text: string): unknown {
 
 const TOOL_KEYS = ['type', 'function'];
 const FUNCTION_KEYS = ['name', 'description', 'parameters', 'strict'];
+/** As models write them; OpenAI's library for Python has them the other way round. */
+const CALLED_KEYS = ['name', 'arguments'];
 
 /**
  * Templates write tools whole, and a client's library may have sent them in one order of keys for a reply and in another to train it: the

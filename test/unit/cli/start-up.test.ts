@@ -82,7 +82,7 @@ test('engine settings follow model and flags', () => {
     samplableVocab: 90,
     maxLogprobs: 64,
     maxBatchTokens: 2048,
-    stepTargetMs: 250,
+    stepTargetMs: 500,
   });
   expect(engineConfig(testSettings({ maxLogprobs: -1 }), model).maxLogprobs).toBe(100);
   const queue = { enablePrefixCaching: false, schedulingPolicy: 'priority' } as const;

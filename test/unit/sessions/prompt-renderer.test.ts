@@ -427,6 +427,16 @@ describe('tools', () => {
   });
 });
 
+it('the name of a call stands before its arguments, whichever order they came in', async () => {
+  const template =
+    '{% for m in messages %}{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}{% endfor %}';
+  for (const args of ['{"b":1,"a":2}', { b: 1, a: 2 }]) {
+    const call = { id: 'c', type: 'function', function: { x: 1, arguments: args, name: 'f' } };
+    const { text } = await render(template, [{ role: 'assistant', content: '', tool_calls: [call] }]);
+    expect(text.replaceAll(' ', '')).toBe('{"name":"f","arguments":{"b":1,"a":2},"x":1}');
+  }
+});
+
 describe('developer messages', () => {
   const messages: ChatMessage[] = [{ role: 'developer', content: 'd' }, user('q')];
   it('are system messages to a template that knows only those', async () => {
