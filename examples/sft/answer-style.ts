@@ -31,7 +31,7 @@ const isHeldOut = (_: unknown, i: number) => i % 4 === 3;
 
 export const HELD_OUT = ALL.filter(isHeldOut).map(([question]) => question);
 
-const EPOCHS = 5;
+const EPOCHS = 8;
 
 /** The training data, once for each epoch in another order. */
 export function conversations(): Conversation[] {

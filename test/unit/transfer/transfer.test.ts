@@ -316,7 +316,7 @@ describe('a peer that lies is not believed:', () => {
   /** Each begins by reading the request. */
   const lies: [string, RegExp, (frames: FrameSocket) => Promise<void>][] = [
     ['no answer', /closed the connection/, async () => {}],
-    ['a silent one', /longer than 300 ms/, async () => new Promise(() => {})],
+    ['a silent one', /longer than 2000 ms/, async () => new Promise(() => {})],
     ['no JSON', /no JSON object/, async (frames) => frames.send(Buffer.from('hello'))],
     [
       'another model',
@@ -387,7 +387,7 @@ describe('a peer that lies is not believed:', () => {
       await frames.receiveJson();
       await lie(frames);
     });
-    const peer = await start({ peers: [address], timeoutMs: 300 });
+    const peer = await start({ peers: [address], timeoutMs: 2000 });
     const handle = { ...address, engineId: 'e', blockIds: Array.from({ length: FULL_BLOCKS }, (_each, at) => at) };
     await expectFallback(peer, handle, why);
   });
