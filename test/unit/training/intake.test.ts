@@ -74,6 +74,17 @@ test('chats are rendered until one of their kind was, and a bounded number of ki
   expect(asked).toBe(256);
 });
 
+/** Of rows; the limits of groups are no matter there. */
+const ROW_LIMITS = {
+  vocabSize: 9,
+  maxRows: 9,
+  maxRowBytes: 9999,
+  maxGroupBytes: 0,
+  maxFieldBytes: 0,
+  maxTrajectories: 0,
+  chatTemplate: null,
+};
+
 describe('lines of training data', () => {
   test('keep what a job trains on: messages with all of their keys, and tools', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'rows-'));
@@ -90,15 +101,7 @@ describe('lines of training data', () => {
       const tools = [{ type: 'function', function: { name: 'f' } }];
       const played = { messages_and_choices: [user, choice], tools, reward: 1, metadata: { notes: [[], []] } };
       writeFileSync(source, `${JSON.stringify(played)}\n\n${JSON.stringify({ messages: [user, reply], x: [[], []] })}`);
-      const limits = {
-        maxRows: 9,
-        maxRowBytes: 9999,
-        maxGroupBytes: 0,
-        maxFieldBytes: 0,
-        maxTrajectories: 0,
-        chatTemplate: null,
-      };
-      expect(await readRows(source, target, { ...limits, vocabSize: 9 }, TAKEN)).toMatchObject({ rows: 2 });
+      expect(await readRows(source, target, ROW_LIMITS, TAKEN)).toMatchObject({ rows: 2 });
       const kept = (await text(readContent(target)))
         .trimEnd()
         .split('\n')
@@ -132,19 +135,9 @@ describe('lines of training data', () => {
       const source = join(folder, 'train.jsonl');
       const choice = { finish_reason: 'stop', message: { role: 'assistant', content: null, ...more } };
       writeFileSync(source, `\n${JSON.stringify({ messages: [{ role: 'user', content: 'one?' }, choice] })}`);
-      const limits = {
-        maxRows: 9,
-        maxRowBytes: 9999,
-        maxGroupBytes: 0,
-        maxFieldBytes: 0,
-        maxTrajectories: 0,
-        chatTemplate: null,
-      };
-      await expect(readRows(source, join(folder, 'content'), { ...limits, vocabSize: 9 }, TAKEN)).rejects.toMatchObject(
-        {
-          details: [{ msg: expect.stringContaining(`Line 2 of the training data messages[1].${problem}`) as string }],
-        },
-      );
+      await expect(readRows(source, join(folder, 'content'), ROW_LIMITS, TAKEN)).rejects.toMatchObject({
+        details: [{ msg: expect.stringContaining(`Line 2 of the training data messages[1].${problem}`) as string }],
+      });
     } finally {
       rmSync(folder, { recursive: true });
     }
