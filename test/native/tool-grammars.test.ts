@@ -6,6 +6,7 @@ import type { NativeMatcher, NativeVocabulary } from '../../src/control/engine/n
 import { compileGrammar, GENERATE } from '../../src/control/grammar/compile.ts';
 import type { ToolParserName } from '../../src/control/sessions/parsers/create-parser.ts';
 import { toolFormat } from '../../src/control/sessions/tool-grammar.ts';
+import { REPLY } from '../fixtures/generation-input.ts';
 import { parse } from '../unit/parsers/support.ts';
 
 const addon = loadNative();
@@ -100,7 +101,7 @@ function generator(seed: number): () => number {
 
 describe.each([true, false])('parallel calls: %s', (parallelToolCalls) => {
   it.each(STARTS)('%s, begun with %j', async (toolParser, start) => {
-    const reply = { tools: 'auto', toolDefinitions: definitions, parallelToolCalls, includeReasoning: true } as const;
+    const reply = { ...REPLY, tools: 'auto', toolDefinitions: definitions, parallelToolCalls } as const;
     const text = `{"format":${toolFormat(reply, toolParser)}}`;
     const grammar = await compileGrammar(addon, { kind: 'structural_tag', text }, { ...GENERATE, seconds: 60 });
     for (let run = 1; run <= RUNS; run++) {
@@ -121,10 +122,9 @@ describe('what a format cannot keep to is refused by name', () => {
   const refusal = (toolParser: ToolParserName, parameters: object) => () =>
     toolFormat(
       {
+        ...REPLY,
         tools: 'auto',
         toolDefinitions: [{ type: 'function', function: { name: 'f', parameters, strict: true } }],
-        parallelToolCalls: true,
-        includeReasoning: true,
       },
       toolParser,
     );

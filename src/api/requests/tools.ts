@@ -11,13 +11,14 @@ export function toReplyOptions(body: ChatCompletionRequest): ReplyOptions {
   if (tools.length > MAX_TOOLS) refuse(`\`tools\` must have at most ${MAX_TOOLS} items.`, 'tools');
   return {
     tools: toolMode(body, tools),
+    needsToolFormat: tools.length === 0 || body.tool_choice !== null,
     toolDefinitions: tools,
     parallelToolCalls: body.parallel_tool_calls ?? true,
     includeReasoning: body.include_reasoning ?? true,
   };
 }
 
-/** Absent or null with tools = auto. "none" keeps the tools in the prompt and never looks for calls. */
+/** Absent or null with tools = auto; null asks for nothing that could be refused. "none" keeps the tools in the prompt and never looks for calls. */
 function toolMode(body: ChatCompletionRequest, tools: readonly unknown[]): ReplyOptions['tools'] {
   const choice = body.tool_choice ?? null;
   if (choice === null) return tools.length > 0 ? 'auto' : 'none';

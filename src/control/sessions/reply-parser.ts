@@ -54,17 +54,19 @@ export interface ReplyParsing {
 export function replyParsing(input: GenerationInput, parsers: ModelParsers, promptEnd: string): ReplyParsing | null {
   const { reply, prompt } = input;
   if (reply === null || prompt.kind !== 'chat') return null;
-  if (reply.tools === 'auto' && parsers.tool === null) {
+  const unknown = reply.tools === 'auto' && parsers.tool === null;
+  if (unknown && reply.needsToolFormat) {
     const message =
       '"auto" tool choice requires --tool-call-parser to be set: the chat template shows no known format.';
     throw new SessionError('bad_request', message, 'tool_choice');
   }
   const forced = input.constraint !== null || isForced(reply.tools);
-  const constrained = forced || (reply.tools === 'auto' && reply.toolDefinitions.some(isStrict));
+  // Constrained content holds no calls.
+  const tools = unknown || (input.constraint !== null && reply.tools === 'auto') ? 'none' : reply.tools;
+  const constrained = forced || (tools === 'auto' && reply.toolDefinitions.some(isStrict));
   const promptReasoning = forced && !reply.includeReasoning ? 'closed' : reasoningOf(input, promptEnd);
   const options: OutputParserOptions = {
-    // Constrained content holds no calls.
-    tools: input.constraint !== null && reply.tools === 'auto' ? 'none' : reply.tools,
+    tools,
     toolParser: parsers.tool,
     toolDefinitions: reply.toolDefinitions,
     reasoningParser: parsers.reasoning,
@@ -75,7 +77,7 @@ export function replyParsing(input: GenerationInput, parsers: ModelParsers, prom
   };
   return {
     create: () => createOutputParser(options),
-    options: { ...reply, tools: options.tools },
+    options: { ...reply, tools },
     toolParser: parsers.tool,
     thoughts: thoughtsBefore(options),
     showSpecialTokens: needsSpecialTokens(options),

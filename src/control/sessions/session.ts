@@ -80,6 +80,8 @@ export type PromptInput =
 /** How a chat reply is taken apart. */
 export interface ReplyOptions {
   tools: ToolMode;
+  /** With auto: a model whose format of calls is not known is refused; else its whole reply is content. */
+  needsToolFormat: boolean;
   /** The request's tools, whose schemas give the types of bare values. */
   toolDefinitions: readonly unknown[];
   parallelToolCalls: boolean;

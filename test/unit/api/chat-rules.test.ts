@@ -164,6 +164,18 @@ describe('accepted', () => {
     });
   });
 
+  test('tool_choice null lets the model choose, and asks for nothing that it could lack', async () => {
+    const tools = [{ type: 'function', function: { name: 'f' } }];
+    for (const [choice, needsToolFormat] of [
+      [{}, true],
+      [{ tool_choice: 'auto' }, true],
+      [{ tool_choice: null }, false],
+    ] as const) {
+      const { reply } = await accepted({ tools, ...choice });
+      expect(reply).toMatchObject({ tools: 'auto', needsToolFormat });
+    }
+  });
+
   test('sampling fields reach the session', async () => {
     const { sampling } = await accepted({
       temperature: 0.5,

@@ -48,8 +48,8 @@ function idOfByte(byte: number): number {
 }
 
 /** The whole reply to one request whose output is `text`, one token per byte, `step` of them in one output of the engine. */
-async function reply(request: GenerationInput, text: string, step = 1) {
-  const generation = await sessions.start(request);
+async function reply(request: GenerationInput, text: string, step = 1, by = sessions) {
+  const generation = await by.start(request);
   const deltas: ChoiceDelta[] = [];
   const reading = (async () => {
     for await (const delta of generation.deltas) deltas.push(delta);
@@ -169,6 +169,29 @@ it('finds tool calls only where the request lets the model choose', async () => 
   expect(auto.finish).toBe('tool_calls');
   const none = await reply(input({ tools: 'none' }), CALL);
   expect([none.calls, none.content, none.finish]).toEqual([[], CALL, 'stop']);
+});
+
+it('answers in content where nothing says how the model writes calls and the request does not ask for them', async () => {
+  const template = TEMPLATE.replace('<tool_call>', '');
+  const plain = await createSessions({
+    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: template } }),
+    engine,
+    maxModelLen: 4096,
+    workers: 1,
+    renderTimeoutMs: 10_000,
+  });
+  const strict = [{ type: 'function', function: { name: 'f', strict: true } }];
+  for (const toolDefinitions of [TOOLS, strict]) {
+    const asked = { tools: 'auto', toolDefinitions } as const;
+    await expect(plain.start(input({ ...asked, needsToolFormat: true }))).rejects.toThrow(
+      '"auto" tool choice requires',
+    );
+    const free = await reply(input({ ...asked, needsToolFormat: false }), CALL, 1, plain);
+    expect([free.calls, free.content, free.finish]).toEqual([[], CALL, 'stop']);
+  }
+  // Where the format is known, it is read.
+  expect((await reply(input({ tools: 'auto', needsToolFormat: false }), CALL)).finish).toBe('tool_calls');
+  await plain.close();
 });
 
 it('keeps one call when parallel calls are off', async () => {
