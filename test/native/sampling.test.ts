@@ -176,6 +176,19 @@ describe('one table', () => {
     if (temperature === 0) expect(late).toMatchObject({ finish: 1, tokens: [0, 0, 0, 0, 0, 0, 0, 50] });
   });
 
+  test.each([0, 1])('barred ids wait for min_tokens too, and end nothing, temperature %d', async (temperature) => {
+    const barredIds = Int32Array.of(50, 60);
+    const stopIds = Int32Array.of(90);
+    const [free, late] = await run(
+      { temperature, barredIds, maxTokens: 30 },
+      { temperature, barredIds, stopIds, minTokens: 20, maxTokens: 30 },
+    );
+    expect(free!.tokens.some((id) => barredIds.includes(id))).toBe(true);
+    expect(free).toMatchObject({ finish: 2 });
+    expect(late!.tokens.slice(0, 20).some((id) => barredIds.includes(id) || stopIds.includes(id))).toBe(false);
+    if (temperature === 0) expect(late!.tokens.slice(20)).toEqual(new Array<number>(10).fill(50));
+  });
+
   test('maxTokens and maxModelLen end with length; a stop token in the last place is a stop', async () => {
     const [cut, stopped] = await run({ maxTokens: 3 }, { maxTokens: 1, stopIds: Int32Array.of(50) });
     expect(cut).toMatchObject({ finish: 2, tokens: [50, 50, 50] });

@@ -160,6 +160,7 @@ engine::Open read_open(const Napi::Value& value) {
   open.params.max_tokens = read_int(sampling, "maxTokens");
   open.params.min_tokens = read_int(sampling, "minTokens");
   open.params.stop_ids = read_int32_array(sampling, "stopIds");
+  if (given(sampling, "barredIds")) open.params.barred_ids = read_int32_array(sampling, "barredIds");
   return open;
 }
 

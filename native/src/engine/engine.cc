@@ -78,6 +78,8 @@ void check_open(const Open& open, const Options& options, int64_t vocab) {
   in_range("open.sampling.minTokens", p.min_tokens, 0, p.max_tokens);
   in_range("open.sampling.stopIds.length", int64_t(p.stop_ids.size()), 0, 1024);
   for (int32_t id : p.stop_ids) in_range("open.sampling.stopIds", id, 0, vocab - 1);
+  in_range("open.sampling.barredIds.length", int64_t(p.barred_ids.size()), 0, 1024);
+  for (int32_t id : p.barred_ids) in_range("open.sampling.barredIds", id, 0, vocab - 1);
 }
 
 // Appends the best alternatives of a sampled or scored token.
@@ -228,6 +230,8 @@ void Engine::apply_slots(const Plan& plan) {
     slot.open = true;
     slot.prompt_length = open.prompt_length;
     slot.params = open.params;
+    slot.banned_early = open.params.stop_ids;
+    slot.banned_early.insert(slot.banned_early.end(), open.params.barred_ids.begin(), open.params.barred_ids.end());
     ops::SamplingParams& sampling = slot.params.sampling;
     if (!sampling.allowed.empty()) sampling.allowed_bits = ops::id_bits(sampling.allowed, model_->spec.vocab_size);
     slot.position = int64_t(open.cached.size());
@@ -407,7 +411,7 @@ bool Engine::begin(Drawing& drawing, const Drawing* before, ops::SampleInput& in
   Slot& slot = slots_[size_t(slot_index)];
   const SequenceParams& p = slot.params;
   int64_t outputs = std::max<int64_t>(0, slot.position - slot.prompt_length);
-  const std::vector<int32_t>& banned = outputs < p.min_tokens ? p.stop_ids : kNone;
+  const std::vector<int32_t>& banned = outputs < p.min_tokens ? slot.banned_early : kNone;
   drawing.outcome = Drawing::kLast;
   drawing.sampled = {int32_t(slot_index), -1, Finish::kGrammar, std::numeric_limits<float>::quiet_NaN(), 0, 0, 0};
   input = {nullptr, model_->spec.vocab_size, options_.samplable_vocab, &banned, &p.sampling, &slot.history, uint64_t(outputs)};

@@ -18,6 +18,8 @@ struct SequenceParams {
   int64_t max_tokens = 1;
   int64_t min_tokens = 0;
   std::vector<int32_t> stop_ids;
+  // End nothing, but may not come before min_tokens either.
+  std::vector<int32_t> barred_ids;
 };
 
 struct Open {
@@ -151,6 +153,7 @@ class Engine {
     bool ended = false;   // by what it sampled last
     int64_t awaited = 0;  // queued steps that sample it
     SequenceParams params;
+    std::vector<int32_t> banned_early;  // before min_tokens: params.stop_ids and params.barred_ids
     std::vector<int32_t> pages;
     ops::TokenHistory history;  // filled only where a control needs it
     int64_t prompt_logprobs = -1;

@@ -46,7 +46,7 @@ bool Engine::may_queue(const Plan& plan) const {
     if (constrained || scores_prompt || row.samples > 1 || row.scored > 0 || params.sampling.uses_history()) return false;
     if (row.samples == 0) continue;
     ++needed.draws;
-    needed.edits += int64_t(params.sampling.bias.size() + params.stop_ids.size());
+    needed.edits += int64_t(params.sampling.bias.size() + params.stop_ids.size() + params.barred_ids.size());
     needed.best += std::max<int64_t>(0, params.sampling.logprobs);
   }
   const QueueLimits limits = backend_->queue_limits();

@@ -124,6 +124,8 @@ export interface SamplingSpec {
   minTokens: number;
   /** End-of-sequence and stop token ids (already without EOS when ignore_eos); at most 1024. */
   stopIds: Int32Array;
+  /** Ids that end nothing and cannot be sampled before `minTokens` either (EOS with ignore_eos); at most 1024. */
+  barredIds?: Int32Array;
   /** -1: no logprobs wanted; k >= 0: the sampled token's and the k best. */
   logprobs: number;
   /** What the log-probabilities are of: the untouched logits (default), these over the temperature, or what the draw was made from. */

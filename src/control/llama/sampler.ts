@@ -34,7 +34,8 @@ export class SequenceSampler {
     this.#spec = spec;
     this.#vocabulary = vocabulary;
     this.#bias = biasOf(spec, vocabulary, []);
-    this.#earlyBias = spec.minTokens > 0 ? biasOf(spec, vocabulary, [...spec.stopIds]) : this.#bias;
+    const early = [...spec.stopIds, ...(spec.barredIds ?? [])];
+    this.#earlyBias = spec.minTokens > 0 ? biasOf(spec, vocabulary, early) : this.#bias;
   }
 
   /** The token after `history` (prompt and outputs), from the logits at this place of the batch; -1 where none can be drawn. */

@@ -41,6 +41,7 @@ function fieldRefusal(request: SequenceRequest, options: SchedulerOptions): stri
 }
 
 function samplingRefusal(sampling: SamplingSpec, options: SchedulerOptions): string | null {
+  const { barredIds = NO_IDS } = sampling;
   const checks: [keyof SamplingSpec, boolean][] = [
     ['temperature', within(sampling.temperature, 0, Number.MAX_VALUE)],
     ['topP', within(sampling.topP, 0, 1) && sampling.topP > 0],
@@ -51,6 +52,7 @@ function samplingRefusal(sampling: SamplingSpec, options: SchedulerOptions): str
     ['maxTokens', whole(sampling.maxTokens, 1)],
     ['minTokens', whole(sampling.minTokens, 0)],
     ['stopIds', idsWithin(sampling.stopIds, options.vocabSize) && sampling.stopIds.length <= 1024],
+    ['barredIds', idsWithin(barredIds, options.vocabSize) && barredIds.length <= 1024],
     ['logprobs', whole(sampling.logprobs, -1) && sampling.logprobs <= options.maxLogprobs],
   ];
   const wrong = checks.find(([, fine]) => !fine);

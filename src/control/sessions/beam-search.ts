@@ -5,7 +5,7 @@
 import type { EngineClient, SequenceHandle } from '../engine/client.ts';
 import type { SamplingSpec } from '../engine/native.ts';
 import type { SequenceOutput, TopLogprobs } from '../engine/protocol.ts';
-import { Beams, type Beam } from './beams.ts';
+import { barredCount, Beams, type Beam } from './beams.ts';
 import type { ChoiceStream } from './choice-stream.ts';
 import { submit, type GenerationStart } from './generation.ts';
 import { SessionError, type ChoiceDelta, type Generation, type GenerationUsage } from './session.ts';
@@ -13,7 +13,7 @@ import { SessionError, type ChoiceDelta, type Generation, type GenerationUsage }
 const LONGEST_RETRY_MS = 1000;
 
 export interface BeamStart extends Omit<GenerationStart, 'sampling'> {
-  /** As for a generation of its own: stopIds, minTokens and maxTokens rule the search. */
+  /** As for a generation of its own: stopIds, barredIds, minTokens and maxTokens rule the search. */
   sampling: SamplingSpec;
   lengthPenalty: number;
   vocabSize: number;
@@ -41,6 +41,7 @@ export class BeamGeneration implements Generation {
     this.#beams = new Beams({
       width: choices.length,
       endIds: new Set(sampling.stopIds),
+      barredIds: new Set(sampling.barredIds),
       minTokens: sampling.minTokens,
       lengthPenalty,
       promptTokens: start.promptIds.length,
@@ -145,8 +146,8 @@ export class BeamGeneration implements Generation {
     const ids = new Int32Array(promptIds.length + tokens.length);
     ids.set(promptIds);
     ids.set(tokens, promptIds.length);
-    // Those that must not end the beam yet come besides: enough must be left to go on with.
-    const barred = tokens.length < sampling.minTokens ? sampling.stopIds.length : 0;
+    // Those that must not come yet come besides: enough must be left to go on with.
+    const barred = barredCount(sampling, tokens.length);
     const alternatives = Math.min(Math.max(2 * choices.length + barred, sampling.logprobs), vocabSize);
     const { temperature, seed, choice, logprobsMode } = sampling;
     // Filters would leave fewer beams than the width: nothing is drawn that they were made for.

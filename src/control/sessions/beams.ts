@@ -10,13 +10,20 @@ const MAX_BARRED_ENDS = 32;
 /** What a search asks the engine for at most. */
 export const MAX_BEAM_ALTERNATIVES = 2 * MAX_BEAM_WIDTH + MAX_BARRED_ENDS;
 
+type Ends = Pick<SamplingSpec, 'minTokens' | 'stopIds' | 'barredIds'>;
+
+/** So many ids may not come yet. */
+export function barredCount({ minTokens, stopIds, barredIds }: Ends, tokens: number): number {
+  return tokens < minTokens ? stopIds.length + (barredIds?.length ?? 0) : 0;
+}
+
 /** Throws SessionError. */
-export function checkSearch(width: number, { minTokens, stopIds }: Pick<SamplingSpec, 'minTokens' | 'stopIds'>): void {
+export function checkSearch(width: number, ends: Ends): void {
   if (width > MAX_BEAM_WIDTH) {
     const message = `n, the width of a beam search, must be at most ${MAX_BEAM_WIDTH}, got ${width}.`;
     throw new SessionError('bad_request', message, 'n');
   }
-  if (minTokens === 0 || stopIds.length <= MAX_BARRED_ENDS) return;
+  if (barredCount(ends, 0) <= MAX_BARRED_ENDS) return;
   const message = `A beam search with min_tokens takes at most ${MAX_BARRED_ENDS} stop_token_ids, EOS ids included.`;
   throw new SessionError('bad_request', message, 'stop_token_ids');
 }
@@ -37,7 +44,8 @@ export interface BeamRules {
   width: number;
   /** Ids that end a sequence. */
   endIds: ReadonlySet<number>;
-  /** No end before so many tokens. */
+  /** Neither these nor an end before so many tokens. */
+  barredIds: ReadonlySet<number>;
   minTokens: number;
   /** Scores are divided by (prompt + output tokens) ** lengthPenalty; the ending token does not count. */
   lengthPenalty: number;
@@ -61,7 +69,7 @@ export class Beams {
 
   /** `outputs`: for each open beam its next token's alternatives. */
   extend(outputs: readonly SequenceOutput[]): void {
-    const { width, endIds, minTokens } = this.#rules;
+    const { width, endIds, barredIds, minTokens } = this.#rules;
     const candidates: Beam[] = [];
     for (const [at, beam] of this.#open.entries()) {
       const top = outputs[at]?.top[0];
@@ -70,7 +78,7 @@ export class Beams {
         const logprob = top.logprobs[place] ?? -Infinity;
         if (!Number.isFinite(logprob)) continue;
         const ended = endIds.has(id);
-        if (ended && beam.tokens.length < minTokens) continue;
+        if ((ended || barredIds.has(id)) && beam.tokens.length < minTokens) continue;
         (ended ? this.#ended : candidates).push(grow(beam, id, logprob, place + 1, top, ended));
       }
     }

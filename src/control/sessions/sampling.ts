@@ -37,7 +37,7 @@ export function resolveSampling(request: SamplingRequest, context: SamplingConte
     ...shape,
     maxTokens,
     minTokens: request.minTokens,
-    stopIds: resolveStopIds(request, context),
+    ...resolveEnds(request, context),
     logprobs: request.topLogprobs === null ? -1 : logprobCount(request.topLogprobs, context.vocabSize),
     ...resolveControls(request, context.wordForms, context.generation, context.vocabSize),
   };
@@ -89,11 +89,14 @@ function resolveMaxTokens(request: SamplingRequest, context: SamplingContext): n
   return maxTokens;
 }
 
-function resolveStopIds(request: SamplingRequest, context: SamplingContext): Int32Array {
-  const ids = new Set([...(request.ignoreEos ? [] : context.generation.eosTokenIds), ...request.stopTokenIds]);
+/** EOS that does not end a reply may not come before min_tokens either, as in vLLM. */
+function resolveEnds(request: SamplingRequest, context: SamplingContext): Pick<SamplingSpec, 'stopIds' | 'barredIds'> {
+  const ids = new Set([...context.generation.eosTokenIds, ...request.stopTokenIds]);
   if (ids.size > MAX_STOP_IDS)
     refuse(`stop_token_ids must hold at most ${MAX_STOP_IDS} ids, EOS ids included.`, 'stop_token_ids');
-  return Int32Array.from(ids);
+  if (!request.ignoreEos) return { stopIds: Int32Array.from(ids) };
+  const stopIds = Int32Array.from(new Set(request.stopTokenIds));
+  return { stopIds, barredIds: Int32Array.from(ids).filter((id) => !stopIds.includes(id)) };
 }
 
 /** `asked`: -1 = the whole vocabulary. */

@@ -14,7 +14,8 @@ export function distribution(spec: SamplingSpec, { logits: raw, prompt, output, 
   const { temperature, minP, topK, topP, repetitionPenalty = 1, presencePenalty = 0, frequencyPenalty = 0 } = spec;
   const history = [...prompt, ...output];
   let logits = raw.map((logit, id) => (id < samplable ? logit : -Infinity));
-  if (output.length < spec.minTokens) for (const id of spec.stopIds) logits[id] = -Infinity;
+  const early = [...spec.stopIds, ...(spec.barredIds ?? [])];
+  if (output.length < spec.minTokens) for (const id of early) logits[id] = -Infinity;
   spec.biasIds?.forEach((id, at) => (logits[id] = (logits[id] ?? 0) + (spec.biasValues?.[at] ?? 0)));
   logits = logits.map((logit, id) => {
     const count = output.filter((token) => token === id).length;
@@ -76,5 +77,6 @@ export const CASES: readonly [name: string, changes: Partial<SamplingSpec>][] = 
   ['presence and frequency penalties', { presencePenalty: 1.1, frequencyPenalty: 0.9 }],
   ['penalties below top_p', { presencePenalty: 1.1, frequencyPenalty: 0.9, topP: 0.8, temperature: 1.4 }],
   ['ends that may not come yet', { minTokens: 6, ...STOPS }],
+  ['what may not come before an end', { minTokens: 6, ...STOPS, barredIds: Int32Array.of(15, 16, 17) }],
   ['ends that may come', { minTokens: 5, ...STOPS }],
 ];

@@ -125,18 +125,22 @@ it('a step is one token of every beam, with twice the width of alternatives', as
 });
 
 it('ignore_eos and min_tokens keep outputs going', async () => {
-  for (const fields of [{ ignoreEos: true }, { minTokens: 3 }]) {
+  for (const fields of [{ ignoreEos: true }, { minTokens: 3 }, { ignoreEos: true, minTokens: 3 }]) {
     const deltas = await collect(await search({ n: 3, ...fields }));
     expect(deltas.map(({ tokenIds }) => tokenIds.length)).toEqual([3, 3, 3]);
+    expect(deltas.some(({ tokenIds }) => tokenIds.includes(EOS))).toBe(fields.minTokens === undefined);
   }
 });
 
 it('asks for enough alternatives to go on with, whatever may not end a beam yet or would be filtered', async () => {
   const filters = { topK: 1, topP: 0.1, minP: 0.9, logprobsMode: 'processed' } as const;
-  await collect(await search({ n: 2, temperature: 1, minTokens: 3, stopTokenIds: [5, 6, 7], ...filters }));
   const unfiltered = { topK: 0, topP: 1, minP: 0, temperature: 1, logprobsMode: 'processed' };
-  // Twice the width, the tokenizer's end and three more.
-  expect(engine.last[0]?.sampling).toMatchObject({ ...unfiltered, logprobs: 8 });
+  for (const ignoreEos of [false, true]) {
+    const barring = { minTokens: 3, stopTokenIds: [5, 6, 7], ignoreEos };
+    await collect(await search({ n: 2, temperature: 1, ...barring, ...filters }));
+    // Twice the width, the tokenizer's end and three more.
+    expect(engine.last[0]?.sampling).toMatchObject({ ...unfiltered, logprobs: 8 });
+  }
   const many = Array.from({ length: 33 }, (_, id) => id);
   await expect(search({ n: 2, minTokens: 1, stopTokenIds: many })).rejects.toMatchObject({ param: 'stop_token_ids' });
   await collect(await search({ n: 2, stopTokenIds: [5, 6, 7] }));
