@@ -1,4 +1,4 @@
-"""What jinja2's filters give: template-filters.json. Needs jinja2 3.1."""
+"""What jinja2's filters, tests and raw blocks give: template-filters.json. Needs jinja2 3.1."""
 import json
 import pathlib
 
@@ -35,12 +35,26 @@ TEXTS = [
     "{{ n | select('odd') | list }}", "{{ mixed | select('number') | list }}", "{{ mixed | reject('number') | list }}", "{{ mixed | select('boolean') | list }}",
     "{{ n | batch(2) | list }}", "{{ n | batch(2, 'x') | list }}", "{{ n | batch(3, 0) | list }}", "{{ [] | batch(2, 0) | list }}", "{{ 'abcde' | batch(2) | list }}",
     "[{{ 'ab' | center(5) }}]", "[{{ 'ab' | center(7) }}]", "[{{ 'abc' | center(6) }}]", "[{{ 'abc' | center(2) }}]", "[{{ wide[0] | center(5) }}]", "{{ 'x' | center | length }}",
+    "{{ 4 is divisibleby(2) }} {{ 4 is divisibleby 3 }} {{ 4 is not divisibleby 3 }} {{ 4.5 is divisibleby 1.5 }}",
+    "{{ 1 is sameas true }} {{ true is sameas true }} {{ none is sameas none }} {{ 'a' is sameas 'a' }} {{ [1] is sameas [1] }} {{ d is sameas d }}",
+    "{{ 1.0 is sameas 1 }} {{ nothing is sameas nothing }} {{ nothing is sameas none }}", "{{ 3 is gt 2 }} {{ 3 is lessthan(2) }} {{ 3 is ge 3 }} {{ 'a' is le 'b' }}",
+    "{{ 'a' is in ['a'] }} {{ 'a' is not in 'bc' }} {{ 1 is in([2]) }} {{ 'x' is in {'x': 1} }}", "{{ 4 is eq(4) and 5 is ne 4 or false }}", "{{ [1, 2] is eq [1, 2] }}",
+    "{{ 4 is divisibleby rows[0].v }} {{ 4 is divisibleby rows[0]['v'] }} {{ 2 is in d.values() }}", "{{ 'y' if 4 is eq 4 else 'n' }}",
+    "{{ 4 is eq(-4) }} {{ 4 is eq('a' is eq('a')) }} {{ (4 is divisibleby(2)) is sameas(3 is odd) }} {{ {'is': 1}.is }}", "{{ nothing is in [1] }}",
+    "{% for r in rows if r.v is gt 1 %}{{ r.k }}{% endfor %}{% if n is defined and n is not none %}!{% endif %}", "{{ '' is lower }} {{ '1' is upper }} {{ 3.0 is odd }} {{ 'a' is lower }} {{ 'É' is upper }}",
+    "{{ n | select('divisibleby', 3) | list }} {{ n | reject('gt', 2) | list }} {{ [1, true] | select('sameas', true) | list }} {{ n | select('<', 2) | list }} {{ rows | selectattr('v', 'ge', 2) | list }}",
+    "a\n  {% raw %}\n  {{ x }}\n  {% endraw %}\nb", "a {% raw %}  {% if %} {% endraw %} b", "a  {%- raw -%}  x  {%- endraw -%}  b", "  {%+ raw %}x{% endraw +%}\nb", "{% raw %}{% endraw %}|",
+    "{% raw %}   {% endraw %}|", "{% raw %}y   {% endraw %}|", "{# {% raw %} #}{{ 1 }}{# {% endraw %} #}", "a{% raw %}\n   {% endraw %}|", "  {% raw %}a{% endraw %}  {% raw %}b{% endraw %}\n  {% raw %}c{% endraw %}",
+    "{% raw -%}\n  {% endraw %}|", "{% raw %}\n  {%+ endraw %}|", "{{ 1 }}  {% raw %}b{% endraw %}", "{%- raw %}x{% endraw %}\n\n y", "{%raw%}'\\'\\n{{\"}}{#é🙂{%endraw%}", "{% raw %} b{% endraw %}\n", "{% raw %}b{% endraw %}\n\n",
+    "{% if true %}\n  {% raw %}{% endif %}{% endraw %}\n{% endif %}\n", "{% set s %}{% raw %}{{ s }}{% endraw %}{% endset %}{{ s | upper }}",
     "{{ 'aé🙂' | reverse }}", "{{ n | reverse | list }}", "{{ text | wordcount }}", "{{ '' | wordcount }}", "{{ 'a--b_c d' | wordcount }}",
 ]
 
 REFUSED = [
     "{{ ['a'] | sum }}", "{{ 5 | sum }}", "{{ [1, 'a'] | max }}", "{{ [none, 1] | min }}", "{{ 5 | max }}", "{{ 'a' | round }}", "{{ 1 | round(0, 'up') }}",
     "{{ n | dictsort }}", "{{ {'a': 1, 'b': 'x'} | dictsort(by='value') }}", "{{ d | dictsort(by='other') }}", "{{ [1] | select('nonsense') | list }}", "{{ [[1], 2] | sum }}",
+    "{{ 4 is divisibleby }}", "{{ 4 is defined(1) }}", "{{ 4 is divisibleby 0 }}", "{{ 'a' is gt 1 }}", "{{ n | select('divisibleby') | list }}", "{{ 4 is eq -4 }}", "{{ 4 is eq(1, 2) }}",
+    "{{ 4 is nonsense(1) }}", "{% raw %}x", "{% endraw %}", "{% raw %}{% raw %}{% endraw %}{% endraw %}", "{{ 4 is eq( }}", "{{ 4 is eq) }}",
 ]
 
 environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)

@@ -5,7 +5,7 @@ import goldens from '../../goldens/template-filters.json' with { type: 'json' };
 const render = (source: string): string => new ChatTemplate(source).render(goldens.variables);
 
 /** Expected values are what jinja2 gives (test/goldens/make_template_goldens.py). */
-describe('filters of jinja2', () => {
+describe('filters, tests and raw blocks of jinja2', () => {
   it.each(goldens.texts)('%s', (source, expected) => {
     expect(render(source as string)).toBe(expected);
   });
@@ -17,7 +17,10 @@ describe('filters of jinja2', () => {
   it.each([
     ['{{ 1 | round(-1) }}', 'precision must be from 0 to 20'],
     ["{{ 'x' | center(10001) }}", 'width must be at most 10000'],
-    ["{{ [1] | select('divisibleby', 2) | list }}", 'divisibleby" is not supported'],
+    ["{{ 'x' is filter }}", 'the test "filter" is not supported'],
+    ['{{ 4 is divisibleby }}', 'the test "divisibleby" takes one argument'],
+    ["{{ [1] | select('odd', 2) | list }}", 'the test "odd" takes no argument'],
+    ['{{ 4 is divisibleby(num=2) }}', 'the test "divisibleby" takes no named arguments'],
     ['{{ [1] | batch(500001) }}', 'linecount must be from 1 to 500000'],
   ])('%s says what it does not do', (source, message) => {
     expect(() => render(source)).toThrow(message);

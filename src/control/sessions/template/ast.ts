@@ -55,6 +55,7 @@ export interface TestNode extends Node {
   operand: Node;
   negate: boolean;
   test: IdentifierNode;
+  args: Node[];
 }
 export interface MacroNode extends Node {
   name: IdentifierNode;

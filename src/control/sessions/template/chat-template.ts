@@ -1,10 +1,12 @@
 /** A compiled chat template with the settings and globals that transformers gives one. */
-import { Environment, parse, tokenize, type Scope } from './jinja.ts';
+import { Environment, tokenize, type Scope } from './jinja.ts';
 import type { Node } from './ast.ts';
 import { detectContentUse, type ContentUse } from './content-format.ts';
 import { TemplateError } from './errors.ts';
 import { ChatInterpreter, prepare } from './interpreter.ts';
+import { withoutRawBlocks } from './raw-blocks.ts';
 import { strftime } from './strftime.ts';
+import { parseWithTests } from './test-arguments.ts';
 import { box, boxData, boxFunction, toText } from './values.ts';
 
 /** jinja2's own bound for sandboxed templates. */
@@ -40,7 +42,8 @@ export class ChatTemplate {
     this.#now = now;
     try {
       // Line ends as jinja2 reads them, whatever system the file was saved on.
-      const program = parse(tokenize(source.replaceAll(/\r\n?/g, '\n'), { lstrip_blocks: true, trim_blocks: true }));
+      const plain = withoutRawBlocks(source.replaceAll(/\r\n?/g, '\n'));
+      const program = parseWithTests(tokenize(plain, { lstrip_blocks: true, trim_blocks: true }));
       this.content = detectContentUse(program);
       this.#program = prepare(program);
     } catch (error) {

@@ -5,7 +5,8 @@ import { TemplateError } from './errors.ts';
 import { argument, iterated, member, type Arguments, type Filter } from './filter-parts.ts';
 import { capitalize, joinTexts, strip } from './strings.ts';
 import { jsonOptions, toJson } from './tojson.ts';
-import { compare, testNamed } from './operators.ts';
+import { compare } from './operators.ts';
+import { passes } from './value-tests.ts';
 import {
   bounded,
   box,
@@ -71,14 +72,12 @@ function numberOf(text: string): number {
 /** select, reject and, by an attribute of each item, selectattr and rejectattr. Without a test: what is true. */
 function chosen(keep: boolean, byAttribute: boolean): Filter {
   return (operand, { positional }) => {
-    const [name, other] = byAttribute ? positional.slice(1) : positional;
-    const test = name ? testNamed(toText(name)) : (value: Value) => value.__bool__().value;
-    if (!test)
-      throw new TemplateError(`select: the test ${JSON.stringify(name && toText(name))} is not supported here.`);
+    const [name, ...others] = byAttribute ? positional.slice(1) : positional;
+    const test = (value: Value) => (name ? passes(toText(name), value, others) : value.__bool__().value);
     const [path] = positional;
     if (byAttribute && !path) throw new TemplateError('selectattr: the attribute is missing.');
     const subject = (item: Value): Value => (byAttribute && path ? member(item, path) : item);
-    return boxArray(iterated(operand).filter((item) => test(subject(item), other ?? box(undefined)) === keep));
+    return boxArray(iterated(operand).filter((item) => test(subject(item)) === keep));
   };
 }
 

@@ -30,7 +30,8 @@ import { TemplateError } from './errors.ts';
 import type { Arguments } from './filter-parts.ts';
 import { applyFilter, FILTERS } from './filters.ts';
 import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
-import { contains, operate, subscript, TESTS } from './operators.ts';
+import { contains, operate, subscript } from './operators.ts';
+import { passes } from './value-tests.ts';
 import { STRING_METHODS, STRING_PARAMETERS } from './strings.ts';
 import {
   bounded,
@@ -312,9 +313,9 @@ export class ChatInterpreter extends Interpreter {
 
   #test(node: TestNode, scope: Scope): Value {
     const name = node.test.value;
-    const holds = Object.hasOwn(TESTS, name) ? TESTS[name] : undefined;
-    if (!holds) return super.evaluate(node, scope);
-    return box(holds(this.evaluate(node.operand, scope), box(undefined)) !== node.negate);
+    if (!node.args.every(isPositional)) throw new TemplateError(`the test "${name}" takes no named arguments.`);
+    const value = this.evaluate(node.operand, scope);
+    return box(passes(name, value, this.#arguments(node.args, scope).positional) !== node.negate);
   }
 }
 

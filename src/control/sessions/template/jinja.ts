@@ -12,10 +12,13 @@ export interface Value {
   readonly builtins: ReadonlyMap<string, Value>;
 }
 
+export interface Token {
+  type: string;
+  value: string;
+}
+
 export interface Scope {
   variables: Map<string, Value>;
-  /** Of `is`, by name. */
-  tests: Map<string, (operand: Value) => boolean>;
   /** Declares a JavaScript value; throws when the name is taken in this scope. */
   set(name: string, value: unknown): Value;
   setVariable(name: string, value: Value): Value;
@@ -28,8 +31,8 @@ interface BaseInterpreter {
 interface Library {
   Environment: new (parent?: Scope) => Scope;
   Interpreter: new (scope?: Scope) => BaseInterpreter;
-  tokenize: (source: string, options: { lstrip_blocks: boolean; trim_blocks: boolean }) => unknown[];
-  parse: (tokens: unknown[]) => ProgramNode;
+  tokenize: (source: string, options: { lstrip_blocks: boolean; trim_blocks: boolean }) => Token[];
+  parse: (tokens: readonly Token[]) => ProgramNode;
 }
 
 export const { Environment, Interpreter, tokenize, parse } = jinja as unknown as Library;

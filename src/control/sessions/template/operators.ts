@@ -1,6 +1,6 @@
-/** Operators, subscripts and tests of jinja2 on runtime values, where @huggingface/jinja lacks them or differs. */
+/** Operators and subscripts of jinja2 on runtime values, where @huggingface/jinja lacks them or differs. */
 import { TemplateError } from './errors.ts';
-import { Environment, type Value } from './jinja.ts';
+import type { Value } from './jinja.ts';
 import { characters } from './strings.ts';
 import { jsonOptions, toJson } from './tojson.ts';
 import {
@@ -79,43 +79,4 @@ export function contains(container: Value, item: Value): boolean {
   if (isObject(container))
     return (isString(item) || item.type === 'IntegerValue') && container.value.has(item.value as Key);
   throw new TemplateError(`"in" does not work between a ${item.type} and a ${container.type}.`);
-}
-
-/** `other`: the argument of those that compare. */
-type Test = (value: Value, other: Value) => boolean;
-
-const isIterable: Test = (value) => isArray(value) || isObject(value) || isString(value) || isUndefined(value);
-
-/** Those of the library that take no argument and answer as jinja2's are left to it. */
-export const TESTS: Readonly<Record<string, Test>> = Object.assign(Object.create(null), {
-  iterable: isIterable,
-  sequence: isIterable,
-  float: (value: Value) => value.type === 'FloatValue',
-  number: isNumeric,
-  integer: (value: Value) => value.type === 'IntegerValue',
-  boolean: (value: Value) => value.type === 'BooleanValue',
-  true: (value: Value) => value.value === true,
-  false: (value: Value) => value.value === false,
-  string: isString,
-  mapping: isObject,
-  none: (value: Value) => value.type === 'NullValue',
-  defined: (value: Value) => !isUndefined(value),
-  undefined: isUndefined,
-  eq: isEqualTo,
-  equalto: isEqualTo,
-  '==': isEqualTo,
-  ne: (value: Value, other: Value) => !isEqual(value, other),
-  '!=': (value: Value, other: Value) => !isEqual(value, other),
-  in: (value: Value, other: Value) => contains(other, value),
-});
-
-function isEqualTo(value: Value, other: Value): boolean {
-  return isEqual(value, other);
-}
-
-const { tests } = new Environment();
-
-/** The library's where there is none of ours. */
-export function testNamed(name: string): Test | undefined {
-  return TESTS[name] ?? tests.get(name);
 }
