@@ -39,7 +39,7 @@ export interface ChatCompletionRequest extends SamplingFields {
 const part: JsonSchema = {
   type: ['string', 'object'],
   required: ['type'],
-  properties: { type: { type: 'string' }, text: { type: ['string', 'null'] }, refusal: { type: ['string', 'null'] } },
+  properties: { type: string(), text: nullable(string()), refusal: nullable(string()), thinking: nullable(string()) },
 };
 
 const toolCall = object({

@@ -262,7 +262,14 @@ describe('accepted', () => {
         {
           role: 'user',
           name: 'ann',
-          content: [{ type: 'text', text: 'a' }, 'b', { type: 'input_text', text: 'c' }, { type: 'text', text: null }],
+          content: [
+            { type: 'text', text: 'a' },
+            'b',
+            { type: 'input_text', text: 'c' },
+            { type: 'text', text: null },
+            { type: 'refusal', refusal: 'd' },
+            { type: 'thinking', thinking: 'e', closed: true },
+          ],
         },
       ],
     });
@@ -276,7 +283,7 @@ describe('accepted', () => {
     expect(prompt.messages.at(-1)).toEqual({
       role: 'user',
       name: 'ann',
-      content: ['a', 'b', 'c'].map((text) => ({ type: 'text', text })),
+      content: ['a', 'b', 'c', 'd', 'e'].map((text) => ({ type: 'text', text })),
     });
   });
 
