@@ -10,7 +10,7 @@ import { REPLY } from '../fixtures/generation-input.ts';
 import { parse } from '../unit/parsers/support.ts';
 
 const addon = loadNative();
-const ajv = new Ajv2020({ strict: false });
+const ajv = new Ajv2020({ strict: false, formats: { date: /^\d{4}-\d\d-\d\d$/ } });
 const SIZE = 257;
 const RUNS = 60;
 let vocabulary: NativeVocabulary;
@@ -54,6 +54,23 @@ const SCHEMAS: Record<string, object> = {
       Colour: { type: 'string', enum: ['red', 'blue'], title: 'Colour' },
     },
     required: ['a', 'b', 'd', 'e', 'f', 'g', 'h', 'i'],
+    additionalProperties: false,
+  },
+  // Texts with bounds, also where a format writes them bare.
+  bounded: {
+    type: 'object',
+    properties: {
+      a: { type: 'string', minLength: 2, maxLength: 4 },
+      b: { type: 'string', pattern: '^[A-Z]{2}-' },
+      c: { type: 'string', format: 'date' },
+      d: { anyOf: [{ type: 'string', minLength: 1, pattern: 'x' }, { type: 'null' }] },
+      e: { type: ['string', 'null'], maxLength: 3 },
+      f: { type: 'string', enum: ['x', 'yy', 'yyy'], minLength: 2 },
+      g: { $ref: '#/$defs/Word', not: { const: 'a' } },
+      h: { type: 'string', pattern: '^(</parameter>|null|ok)$' },
+    },
+    $defs: { Word: { type: 'string', pattern: '^[ab]$' } },
+    required: ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'],
     additionalProperties: false,
   },
   noop: { type: 'object', additionalProperties: false },
@@ -118,6 +135,41 @@ describe.each([true, false])('parallel calls: %s', (parallelToolCalls) => {
   });
 });
 
+describe('a text that qwen3_coder writes bare keeps to its schema', () => {
+  const grammarOf = (schema: object) => {
+    const parameters = { type: 'object', properties: { a: schema }, required: ['a'] };
+    const tool = { type: 'function', function: { name: 'f', parameters, strict: true } };
+    const reply = { ...REPLY, tools: 'auto', toolDefinitions: [tool] } as const;
+    const source = { kind: 'structural_tag', text: `{"format":${toolFormat(reply, 'qwen3_coder')}}` } as const;
+    return compileGrammar(addon, source, { ...GENERATE, seconds: 60 });
+  };
+  it.each<[object, string[], string[]]>([
+    [{ maxLength: 100_000 }, ['', 'é🙂'.repeat(50_000)], ['é🙂'.repeat(50_000) + 'a', 'a'.repeat(100_001)]],
+    [{ anyOf: [{ maxLength: 1 }, { minLength: 3, maxLength: 4 }] }, ['', '🙂', '🙂🙂🙂', 'abcd'], ['ab', 'abcde']],
+    [{ maxLength: 3 }, ['a<b', '<<a'], ['a<', 'ab<', 'ab<c']],
+    [{ minLength: 2, maxLength: 3 }, ['ab', 'é🙂"', ' \n '], ['', 'é', 'abcd']],
+    [{ pattern: '[0-9]' }, ['a1', '7\n7'], ['', 'a', '\n']],
+    [{ pattern: '^\\S+$', maxLength: 400 }, ['x'.repeat(400), '<p>', '</x'], ['x'.repeat(401), 'a b', '</param']],
+    [{ pattern: 'null|para' }, ['nulls', 'para<pam'], ['null', ' NULL ', '<parameter=para']],
+    [{ format: 'date-time' }, ['2024-02-29T00:00:00Z'], ['2024-02-30', '"2024-02-29T00:00:00Z"']],
+    [{ enum: ['x', 'yy'], minLength: 2 }, ['yy'], ['x', 'yyy']],
+    [{ format: 'unheard-of' }, ['', 'any'], []],
+  ])('%j', async (schema, good, bad) => {
+    const grammar = await grammarOf({ type: 'string', ...schema });
+    const takes = (value: string) => {
+      const matcher = grammar.createMatcher(vocabulary);
+      const call = `<tool_call>\n<function=f>\n<parameter=a>\n${value}\n</parameter>\n</function>\n</tool_call>`;
+      return matcher.advanceBytes(Buffer.from(call));
+    };
+    expect(good.filter((value) => !takes(value))).toEqual([]);
+    expect(bad.filter(takes)).toEqual([]);
+  });
+
+  it('within as many states as a grammar may have', async () => {
+    await expect(grammarOf({ type: 'string', pattern: 'x', maxLength: 100_000 })).rejects.toThrow('too many states');
+  });
+});
+
 describe('what a format cannot keep to is refused by name', () => {
   const refusal = (toolParser: ToolParserName, parameters: object) => () =>
     toolFormat(
@@ -129,9 +181,9 @@ describe('what a format cannot keep to is refused by name', () => {
       toolParser,
     );
   it.each<[ToolParserName, object, string]>([
-    ['qwen3_coder', { properties: { a: { type: 'string', pattern: 'x' } } }, 'properties.a.pattern cannot be strict'],
     ['qwen3_coder', { properties: { a: { $ref: '#/$defs/a' } }, $defs: { a: {} } }, 'properties.a'],
     ['qwen3_coder', { properties: { a: { type: 'string', enum: ['null'] } } }, 'properties.a.enum'],
+    ['qwen3_coder', { properties: { a: { enum: ['null', 'x'], maxLength: 1 } } }, 'properties.a.enum'],
     ['qwen3_coder', { properties: { a: { enum: ['1', 1] } } }, 'properties.a.type'],
     ['qwen3_coder', { properties: { a: { anyOf: [true, { type: 'null' }] } } }, 'properties.a.type'],
     ['qwen3_coder', { properties: { a: { anyOf: [{ type: 'string' }, { type: 'integer' }] } } }, 'properties.a.type'],

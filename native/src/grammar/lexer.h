@@ -87,6 +87,9 @@ class StringLexer final : public Lexer {
   // Between the quotes and outside escapes: no end.
   static bool inside(LexState state) { return (state >> kPhaseShift & ((1u << kPhaseBits) - 1)) == kInsidePhase; }
   const Dfa& text() const { return *text_; }
+  // What the strings say, without quotes and escapes, but for `most`: of a lexer that is no restriction of another.
+  DfaRef texts(Budget& budget) const { return with_lengths(text_, least_, -1, budget); }
+  int64_t most() const { return most_; }
   // The state of the text's automaton between the quotes and outside escapes; kNone elsewhere.
   int32_t text_state(LexState state) const;
   // The same wherever the state stands: after the last whole character.

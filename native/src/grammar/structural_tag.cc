@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "grammar/counted_lexer.h"
 #include "grammar/ebnf.h"
 #include "grammar/regex.h"
+#include "grammar/values.h"
 
 namespace tandem::grammar {
 namespace {
@@ -61,6 +63,11 @@ class TagReader {
       malformed(std::string("structural_tag: ") + field + " must be a list that is not empty");
     return value->items;
   }
+  static const Json& schema_of(const Json& format) {
+    const Json* schema = format.find("json_schema");
+    if (!schema) malformed("structural_tag: json_schema is missing");
+    return *schema;
+  }
   static bool flag(const Json& object, const char* field) {
     const Json* value = object.find(field);
     if (value && !value->boolean()) malformed(std::string("structural_tag: ") + field + " must be a boolean");
@@ -93,6 +100,22 @@ class TagReader {
     // All words end alike.
     for (int32_t& label : same->label) label = label == kNone ? kNone : 0;
     return {lexer(same)};
+  }
+  // The schema's strings as they are, without quotes and escapes; those that the pattern takes as a whole.
+  Sequence bare_string(const Json& format) {
+    DfaRef within = compile_regex(text_of(format, "pattern"), Anchoring::kWhole, budget_);
+    int32_t index = fresh_rule();
+    for (const Symbol& symbol : schema_symbols(schema_of(format), options_, budget_)) {
+      if (symbol.kind != Symbol::kValue) continue;
+      for (const LexerRef& scalar : symbol.values->at(symbol.rule).scalars) {
+        auto strings = dynamic_cast<const StringLexer*>(scalar.get());
+        if (!strings) continue;
+        DfaRef texts = intersect(within, strings->texts(budget_), budget_);  // with the pattern's labels
+        LexerRef counted = strings->most() < 0 ? nullptr : std::make_shared<CountedLexer>(texts, strings->most());
+        rules_.rules[size_t(index)].push_back({counted ? Symbol{Symbol::kLexer, counted, 0, nullptr} : lexer(texts)});
+      }
+    }
+    return {rule(index)};
   }
   // One tag after the other, with the separator between them.
   Sequence separated(const std::vector<Tag>& tags, const std::string& separator, bool at_least_one, bool stop_after_first) {
@@ -138,11 +161,8 @@ class TagReader {
     budget_.tick();
     const std::string& type = text_of(format, "type");
     if (type == "const_string") return literal(text_of(format, "value"));
-    if (type == "json_schema") {
-      const Json* schema = format.find("json_schema");
-      if (!schema) malformed("structural_tag: json_schema is missing");
-      return schema_symbols(*schema, options_, budget_);
-    }
+    if (type == "json_schema") return schema_symbols(schema_of(format), options_, budget_);
+    if (type == "bare_string") return bare_string(format);
     if (type == "regex") return {lexer(compile_regex(text_of(format, "pattern"), Anchoring::kWhole, budget_))};
     if (type == "grammar") return grammar(text_of(format, "grammar"));
     if (type == "any_text") return {lexer(any_string())};

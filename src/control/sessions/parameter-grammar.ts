@@ -18,8 +18,6 @@ const ROOT_KEYWORDS: ReadonlySet<string> = new Set([
 ]);
 /** Keywords that say nothing about which values fit. */
 const REMARKS = ['title', 'description', 'default', 'examples'];
-/** Keywords of a text that is written bare. */
-const TEXT_KEYWORDS: ReadonlySet<string> = new Set([...REMARKS, 'type', 'enum', 'const']);
 const KINDS: ReadonlySet<unknown> = new Set(['integer', 'number', 'boolean', 'object', 'array', 'null']);
 
 /** A run of text in which no tag of the format begins. */
@@ -92,17 +90,19 @@ function bareValue(tool: Tool, parameter: Parameter): Format {
   if (types.length > 0 && types.every((type) => KINDS.has(type))) return wholeValue(parameter);
   const others = types.filter((type) => type !== 'string' && type !== 'null');
   if (others.length > 0) refuse(tool, `properties.${name}.type`, 'this tool format needs one type');
-  const keyword = Object.keys(schema).find((key) => !TEXT_KEYWORDS.has(key));
-  if (keyword)
-    refuse(tool, `properties.${name}.${keyword}`, 'this tool format writes bare texts and cannot keep to it');
   const listed = listedIn(schema);
-  const text = listed ? choiceOf(tool, name, listed) : { type: 'regex', pattern: TEXT };
+  if (listed) checkListed(tool, name, listed);
+  const text = { type: 'bare_string', json_schema: wholeSchema(parameter), pattern: TEXT };
   const nullable = types.includes('null') && (listed === null || listed.includes(null));
   return nullable ? either(text, constant('null')) : text;
 }
 
-function wholeValue({ schema, shared }: Parameter): Format {
-  return schemaFormat({ ...shared, ...schema });
+function wholeValue(parameter: Parameter): Format {
+  return schemaFormat(wholeSchema(parameter));
+}
+
+function wholeSchema({ schema, shared }: Parameter): Schema {
+  return { ...shared, ...schema };
 }
 
 /** `anyOf` of a schema and null is how pydantic and zod write a value that may be absent: that schema. */
@@ -133,12 +133,12 @@ function listedIn(schema: Schema): unknown[] | null {
   return Array.isArray(schema['enum']) ? schema['enum'] : [];
 }
 
-function choiceOf(tool: Tool, name: string, listed: unknown[]): Format {
+/** Of listed texts none may be left out because it cannot be written. */
+function checkListed(tool: Tool, name: string, listed: unknown[]): void {
   const values = listed.filter((value) => value !== null);
   const unsafe = (text: string) => /<\/?(?:param|func|tool)/.test(text) || text.trim().toLowerCase() === 'null';
   if (values.length === 0 || values.some((value) => typeof value !== 'string' || unsafe(value)))
     refuse(tool, `properties.${name}.enum`, 'this tool format needs texts that hold none of its marks');
-  return { type: 'choice', choices: values };
 }
 
 function notNull(): string {
