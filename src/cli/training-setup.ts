@@ -76,7 +76,8 @@ export interface TrainingSide {
 
 /** One group of trajectories is held in memory while it is read. */
 const MAX_GROUP_BYTES = 256 * 2 ** 20;
-const MAX_FIELD_BYTES = 16 * 2 ** 20;
+/** The other fields of its body go to the thread that serves: ids, a split, a configuration. */
+const MAX_FIELD_BYTES = 2 ** 20;
 const MAX_TRAJECTORIES = 100_000;
 const MAX_ROWS = 10_000_000;
 const MAX_ROW_BYTES = 64 * 2 ** 20;

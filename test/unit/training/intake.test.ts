@@ -265,6 +265,11 @@ describe('JsonSplitter', () => {
     await expect(refused(`{"items":["${'x'.repeat(30)}"]}`)).rejects.toThrow(/more than 20 bytes/);
     await expect(refused(`{"a":"${'x'.repeat(60)}"}`)).rejects.toThrow(/more than 50 bytes/);
     await expect(refused(`{"${'k'.repeat(60)}":1}`)).rejects.toThrow(/more than 50 bytes/);
+    // All fields are held until the body ends: each may be short, and yet they are too much.
+    const fields = (count: number) => Array.from({ length: count }, (_, i) => `"${i}":"1234567"`).join();
+    expect(Object.keys((await refused(`{${fields(3)},"items":["${'x'.repeat(10)}"]}`)).fields)).toHaveLength(3);
+    await expect(refused(`{${fields(5)}}`)).rejects.toThrow(/beside items have more than 50 bytes/);
+    await expect(refused(`{${'"a":1,'.repeat(13)}"a":1}`)).rejects.toThrow(/more than 50 bytes/);
     await expect(refused('{"items":[[[[[[1]]]]]]}')).rejects.toThrow(/deeper than 4/);
     const invalid = Buffer.concat([Buffer.from('{"items":["'), Buffer.from([0xff]), Buffer.from('"]}')]);
     await expect(split(invalid, [])).rejects.toThrow(/UTF-8/);

@@ -5,7 +5,7 @@
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
 
 export interface SplitterLimits {
-  /** Bytes of one field. */
+  /** Bytes of all fields but the array together, their names included: they are held in memory until the body ends. */
   maxFieldBytes: number;
   /** Bytes of one element of the array. */
   maxElementBytes: number;
@@ -39,6 +39,8 @@ export class JsonSplitter {
   readonly #sink: SplitterSink;
   #state: State = 'start';
   #key = '';
+  /** Of the fields so far. */
+  #fieldBytes = 0;
   #index = 0;
   /** Whether the array's field has begun. */
   sawArray = false;
@@ -82,19 +84,19 @@ export class JsonSplitter {
         return this.#expect(byte, '{', 'key-or-end', at);
       case 'key-or-end':
         if (byte === 0x7d) return this.#to('end');
-        return this.#begin('key', this.#limits.maxFieldBytes, byte === QUOTE, at);
+        return this.#begin('key', byte === QUOTE, at);
       case 'key':
-        return this.#begin('key', this.#limits.maxFieldBytes, byte === QUOTE, at);
+        return this.#begin('key', byte === QUOTE, at);
       case 'colon':
         return this.#expect(byte, ':', 'value', at);
       case 'value':
         if (this.#key === this.#arrayKey && byte === 0x5b) return this.#openArray();
-        return this.#begin('value', this.#limits.maxFieldBytes, beginsValue(byte), at);
+        return this.#begin('value', beginsValue(byte), at);
       case 'element-or-end':
         if (byte === 0x5d) return this.#to('after-value');
-        return this.#begin('element', this.#limits.maxElementBytes, beginsValue(byte), at);
+        return this.#begin('element', beginsValue(byte), at);
       case 'element':
-        return this.#begin('element', this.#limits.maxElementBytes, beginsValue(byte), at);
+        return this.#begin('element', beginsValue(byte), at);
       case 'after-value':
         if (byte === 0x7d) return this.#to('end');
         return this.#expect(byte, ',', 'key', at);
@@ -112,10 +114,12 @@ export class JsonSplitter {
     return this.#to('element-or-end');
   }
 
-  #begin(state: State, maxBytes: number, legal: boolean, at: number): false {
+  #begin(state: 'key' | 'value' | 'element', legal: boolean, at: number): false {
     if (!legal) throw this.#broken(at, 'unexpected character');
     this.#state = state;
-    this.#part.begin(maxBytes, this.#limits.maxDepth);
+    const { maxElementBytes, maxFieldBytes, maxDepth } = this.#limits;
+    const maxBytes = state === 'element' ? maxElementBytes : maxFieldBytes - this.#fieldBytes;
+    this.#part.begin(maxBytes, maxDepth);
     return false;
   }
 
@@ -132,9 +136,12 @@ export class JsonSplitter {
   /** Goes on with the open part; returns where the text after it begins. */
   async #goOn(chunk: Uint8Array, from: number): Promise<number> {
     const loc = this.#loc();
-    const { end, fault } = this.#part.scan(chunk, from);
-    if (fault !== null) throw invalid(loc, fault, 'json_invalid');
+    const end = this.#part.scan(chunk, from);
+    if (this.#part.tooDeep)
+      throw invalid(loc, `The value is nested deeper than ${this.#limits.maxDepth}.`, 'json_invalid');
+    if (this.#part.tooLong) throw invalid(loc, this.#tooLong(), 'json_invalid');
     if (this.#part.open) return end;
+    if (this.#state !== 'element') this.#fieldBytes += this.#part.bytes;
     const value = this.#part.parse(loc);
     if (this.#state === 'key') {
       this.#key = String(value);
@@ -147,6 +154,13 @@ export class JsonSplitter {
       this.#state = 'after-element';
     }
     return end;
+  }
+
+  #tooLong(): string {
+    const { maxElementBytes, maxFieldBytes } = this.#limits;
+    return this.#state === 'element'
+      ? `The value has more than ${maxElementBytes} bytes.`
+      : `The fields beside ${this.#arrayKey} have more than ${maxFieldBytes} bytes.`;
   }
 
   #loc(): (string | number)[] {
@@ -163,8 +177,9 @@ export class JsonSplitter {
 /** The bytes of one value, which may come in several chunks. */
 class Part {
   open = false;
+  /** Of what was taken. */
+  bytes = 0;
   #chunks: Uint8Array[] = [];
-  #bytes = 0;
   #maxBytes = 0;
   #maxDepth = 0;
   #depth = 0;
@@ -175,8 +190,8 @@ class Part {
 
   begin(maxBytes: number, maxDepth: number): void {
     this.open = true;
+    this.bytes = 0;
     this.#chunks = [];
-    this.#bytes = 0;
     this.#maxBytes = maxBytes;
     this.#maxDepth = maxDepth;
     this.#depth = 0;
@@ -185,18 +200,24 @@ class Part {
     this.#bare = false;
   }
 
-  /** `end` is the first byte behind what was taken. */
-  scan(chunk: Uint8Array, from: number): { end: number; fault: string | null } {
+  get tooDeep(): boolean {
+    return this.#depth > this.#maxDepth;
+  }
+
+  get tooLong(): boolean {
+    return this.bytes > this.#maxBytes;
+  }
+
+  /** Returns the first byte behind what was taken. Beyond a bound nothing is kept: whoever asks must look at `tooDeep` and `tooLong`. */
+  scan(chunk: Uint8Array, from: number): number {
     let at = from;
-    while (at < chunk.length && this.open) {
+    while (at < chunk.length && this.open && !this.tooDeep) {
       at = this.#inString ? this.#scanString(chunk, at) : this.#scanByte(chunk[at] ?? 0, at);
-      if (this.#depth > this.#maxDepth) return { end: at, fault: `The value is nested deeper than ${this.#maxDepth}.` };
     }
-    this.#bytes += at - from;
-    if (this.#bytes > this.#maxBytes) return { end: at, fault: `The value has more than ${this.#maxBytes} bytes.` };
+    this.bytes += at - from;
     // A copy: the chunk's memory is used again.
-    this.#chunks.push(chunk.slice(from, at));
-    return { end: at, fault: null };
+    if (!this.tooDeep && !this.tooLong) this.#chunks.push(chunk.slice(from, at));
+    return at;
   }
 
   #scanString(chunk: Uint8Array, from: number): number {

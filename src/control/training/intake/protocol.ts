@@ -7,6 +7,7 @@ export interface IntakeSettings {
   /** Ids at or above are no tokens. */
   vocabSize: number;
   maxGroupBytes: number;
+  /** Of all other fields of a body together. */
   maxFieldBytes: number;
   maxTrajectories: number;
   maxRows: number;
