@@ -1,47 +1,52 @@
-/** What POST /log computes from trajectory groups. Keys are `<split>/<metric>`; values are finite. */
-import { mean, populationStandardDeviation } from './advantages.ts';
-import type { Trajectory, TrajectoryGroup } from './trajectories.ts';
+/** What POST /log computes from trajectory groups. */
+import { addTo, emptySum, GroupOutcomes, meanOf, policyLag, type Sum } from './group-outcomes.ts';
+import type { TrajectoryGroup } from './trajectories.ts';
 
-export function logMetrics(split: string, groups: readonly TrajectoryGroup[]): Record<string, number> {
-  const trajectories = groups.flatMap((group) => group.trajectories);
-  const metrics = new Map<string, number>();
-  for (const [name, values] of valuesByName(trajectories)) metrics.set(name, mean(values));
-  for (const [name, values] of valuesByName(groups.filter((group) => group.trajectories.length > 0))) {
-    metrics.set(`group_${name}`, mean(values));
+/** Few numbers, however many groups there were: they go from the thread that reads bodies to the one that serves. */
+export interface LogMeasures {
+  /** By name, without the split. */
+  metrics: Map<string, number>;
+  /** The initial policy versions that were given. */
+  versions: Sum;
+}
+
+export class LogMeter {
+  readonly #outcomes = new GroupOutcomes();
+  readonly #trajectories = new Map<string, Sum>();
+  readonly #groups = new Map<string, Sum>();
+
+  add(group: TrajectoryGroup): void {
+    this.#outcomes.add(group);
+    for (const { metrics } of group.trajectories) addMetrics(this.#trajectories, metrics);
+    if (group.trajectories.length > 0) addMetrics(this.#groups, group.metrics);
   }
-  if (trajectories.length > 0) metrics.set('reward', mean(trajectories.map(rewardOf)));
-  metrics.set('exception_rate', exceptionRate(groups, trajectories.length));
-  metrics.set('reward_std_dev', rewardDeviation(groups));
-  const finite = [...metrics].filter(([, value]) => Number.isFinite(value));
+
+  measures(): LogMeasures {
+    const { trajectories, reward, exceptionRate, rewardStdDev, versions } = this.#outcomes;
+    const metrics = new Map<string, number>();
+    for (const [name, sum] of this.#trajectories) metrics.set(name, meanOf(sum));
+    for (const [name, sum] of this.#groups) metrics.set(`group_${name}`, meanOf(sum));
+    // A metric of a client's must not take these names.
+    if (trajectories > 0) metrics.set('reward', reward);
+    metrics.set('exception_rate', exceptionRate);
+    metrics.set('reward_std_dev', rewardStdDev);
+    return { metrics, versions };
+  }
+}
+
+/** Booleans count as 0 and 1. */
+function addMetrics(sums: Map<string, Sum>, metrics: Record<string, number | boolean> | null | undefined): void {
+  for (const [name, value] of Object.entries(metrics ?? {})) {
+    const sum = sums.get(name) ?? emptySum();
+    addTo(sum, Number(value));
+    sums.set(name, sum);
+  }
+}
+
+/** `step`: of the checkpoint that the log belongs to. Keys are `<split>/<metric>`; values are finite. */
+export function logMetrics(split: string, step: number, { metrics, versions }: LogMeasures): Record<string, number> {
+  const lag = policyLag(step, versions);
+  const all = lag === null ? metrics : new Map([...metrics, ['policy_lag', lag]]);
+  const finite = [...all].filter(([, value]) => Number.isFinite(value));
   return Object.fromEntries(finite.map(([name, value]) => [`${split}/${name}`, value]));
-}
-
-/** Mean over the groups that have more than one trajectory; 0 where none has. */
-function rewardDeviation(groups: readonly TrajectoryGroup[]): number {
-  const several = groups.filter(({ trajectories }) => trajectories.length > 1);
-  return mean(several.map(({ trajectories }) => populationStandardDeviation(trajectories.map(rewardOf))));
-}
-
-function exceptionRate(groups: readonly TrajectoryGroup[], trajectories: number): number {
-  const exceptions = groups.reduce((sum, group) => sum + (group.exceptions?.length ?? 0), 0);
-  return exceptions === 0 ? 0 : exceptions / (trajectories + exceptions);
-}
-
-function rewardOf(trajectory: Trajectory): number {
-  return trajectory.reward ?? 0;
-}
-
-/** Booleans count as 0 and 1; what is not a finite number is left out. */
-function valuesByName(items: readonly { metrics?: Record<string, number | boolean> | null }[]): Map<string, number[]> {
-  const values = new Map<string, number[]>();
-  for (const { metrics } of items) {
-    for (const [name, value] of Object.entries(metrics ?? {})) {
-      const number = Number(value);
-      if (!Number.isFinite(number) || (typeof value !== 'number' && typeof value !== 'boolean')) continue;
-      const list = values.get(name);
-      if (list) list.push(number);
-      else values.set(name, [number]);
-    }
-  }
-  return values;
 }

@@ -2,19 +2,14 @@
 import { SessionError } from '../sessions/session.ts';
 import type { RowRoom } from '../engine/training.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
-import {
-  groupAdvantages,
-  mean,
-  normalizeWeights,
-  populationStandardDeviation,
-  trajectoryWeight,
-} from './advantages.ts';
+import { groupAdvantages, normalizeWeights, trajectoryWeight } from './advantages.ts';
 import { TrainingFailedError, TrainingInputError } from './errors.ts';
+import { GroupOutcomes, type Sum } from './group-outcomes.ts';
 import { historyTokens, type HistoryTokens } from './history-tokens.ts';
 import { ENDLESS_ROOM, packRows, rowLengthFor, type PackedRow, type TrainSequence } from './pack.ts';
 import { seededRandom, shuffle } from './random.ts';
 import type { RlConfig } from './rl-config.ts';
-import { historiesOf, historyPath, type Trajectory, type TrajectoryGroup } from './trajectories.ts';
+import { historiesOf, historyPath, rewardsOf, type Trajectory, type TrajectoryGroup } from './trajectories.ts';
 
 /** One trained history; all its tokens share advantage and weight. */
 interface RlSequence extends TrainSequence {
@@ -44,7 +39,7 @@ export interface RlStats {
   /** Left out: longer than a row or the model's context. */
   dropped: number;
   /** Initial policy versions that were given, for the lag. */
-  initialVersions: number[];
+  versions: Sum;
 }
 
 export interface RlBatch {
@@ -99,10 +94,7 @@ class Collector {
   /** Longest sequence that fits a row and the context. */
   readonly #limit: number;
   readonly #sequences: RlSequence[] = [];
-  readonly #rewards: number[] = [];
-  readonly #deviations: number[] = [];
-  readonly #initialVersions: number[] = [];
-  #exceptions = 0;
+  readonly #outcomes = new GroupOutcomes();
   #groups = 0;
   #dropped = 0;
   #unequal = 0;
@@ -115,9 +107,9 @@ class Collector {
 
   async add(group: TrajectoryGroup, index: number): Promise<void> {
     const { trajectories } = group;
-    const rewards = trajectories.map(({ reward }) => reward ?? 0);
-    this.#count(group, rewards);
-    const advantages = groupAdvantages(rewards, this.#config.scaleRewards);
+    this.#groups++;
+    this.#outcomes.add(group);
+    const advantages = groupAdvantages(rewardsOf(group), this.#config.scaleRewards);
     const trained = trajectories.map((_, i) => i).filter((i) => advantages[i] !== 0);
     this.#unequal += trained.length;
     for (let from = 0; from < trained.length; from += CONCURRENT) {
@@ -125,16 +117,6 @@ class Collector {
       const paths = some.map((i) => `trajectory_groups.${index}.trajectories.${i}`);
       const results = await Promise.all(some.map((i, k) => this.#tokenize(trajectories[i] ?? {}, paths[k] ?? '')));
       results.forEach((histories, k) => this.#keep(histories, index, advantages[some[k] ?? 0] ?? 0));
-    }
-  }
-
-  #count(group: TrajectoryGroup, rewards: number[]): void {
-    this.#groups++;
-    this.#exceptions += group.exceptions?.length ?? 0;
-    for (const reward of rewards) this.#rewards.push(reward);
-    if (rewards.length > 1) this.#deviations.push(populationStandardDeviation(rewards));
-    for (const { initial_policy_version: version } of group.trajectories) {
-      if (typeof version === 'number') this.#initialVersions.push(version);
     }
   }
 
@@ -175,16 +157,16 @@ class Collector {
   }
 
   stats(): RlStats {
-    const outcomes = this.#rewards.length + this.#exceptions;
+    const { reward, rewardStdDev, exceptionRate, trajectories, versions } = this.#outcomes;
     return {
-      reward: mean(this.#rewards),
-      rewardStdDev: mean(this.#deviations),
-      exceptionRate: outcomes === 0 ? 0 : this.#exceptions / outcomes,
+      reward,
+      rewardStdDev,
+      exceptionRate,
       groupsSubmitted: this.#groups,
       groupsTrainable: new Set(this.#sequences.map(({ group }) => group)).size,
-      trajectories: this.#rewards.length,
+      trajectories,
       dropped: this.#dropped,
-      initialVersions: this.#initialVersions,
+      versions,
     };
   }
 }

@@ -3,6 +3,7 @@ import type { AdapterWeights, OptimizerStep, RowScores } from '../engine/trainin
 import { MAX_LEARNING_RATE } from '../../schemas/rl-config.ts';
 import { mean } from './advantages.ts';
 import { TrainingInputError } from './errors.ts';
+import { policyLag } from './group-outcomes.ts';
 import { rowLoss, type RowLoss } from './loss.ts';
 import type { JobPlan, StepContext, StepMetrics } from './plan.ts';
 import type { RlBatch, RlRow, RlStats } from './rl-batch.ts';
@@ -163,7 +164,7 @@ function lossMetrics(losses: readonly RowLoss[]): StepMetrics {
 }
 
 function groupMetrics(stats: RlStats, modelStep: number): StepMetrics {
-  const lags = stats.initialVersions.map((version) => modelStep - version);
+  const lag = policyLag(modelStep, stats.versions);
   return {
     reward: stats.reward,
     reward_std_dev: stats.rewardStdDev,
@@ -172,6 +173,6 @@ function groupMetrics(stats: RlStats, modelStep: number): StepMetrics {
     num_groups_trainable: stats.groupsTrainable,
     num_trajectories: stats.trajectories,
     num_dropped_trajectories: stats.dropped,
-    ...(lags.length > 0 ? { policy_lag: mean(lags) } : {}),
+    ...(lag === null ? {} : { policy_lag: lag }),
   };
 }

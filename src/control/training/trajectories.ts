@@ -68,6 +68,10 @@ export function messageOf(element: HistoryElement): MessageElement {
   return isChoice(element) ? { ...element.message, role: 'assistant' } : element;
 }
 
+export function rewardsOf({ trajectories }: TrajectoryGroup): number[] {
+  return trajectories.map(({ reward }) => reward ?? 0);
+}
+
 /** The main history and the additional ones. */
 export function historiesOf(trajectory: Trajectory): History[] {
   const main = { messages_and_choices: trajectory.messages_and_choices ?? [], tools: trajectory.tools ?? null };

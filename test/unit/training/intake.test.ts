@@ -4,6 +4,7 @@ import { mkdtempSync, readdirSync, readlinkSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
+import { serialize } from 'node:v8';
 import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import type { OpenChat } from '../../../src/control/sessions/open-chat.ts';
@@ -11,6 +12,7 @@ import { ChatCheck } from '../../../src/control/training/intake/chat-check.ts';
 import { readContent } from '../../../src/control/training/intake/content.ts';
 import { JsonSplitter, type SplitterLimits } from '../../../src/control/training/intake/json-splitter.ts';
 import { readRows } from '../../../src/control/training/intake/read-rows.ts';
+import { readTrajectories } from '../../../src/control/training/intake/read-trajectories.ts';
 import { formatModelName, parseModelName } from '../../../src/control/training/models/names.ts';
 import { parseArtifactUrl } from '../../../src/control/training/artifacts/artifact-url.ts';
 import { SampleMemory } from '../../../src/control/training/samples/sample-memory.ts';
@@ -142,6 +144,26 @@ describe('lines of training data', () => {
       rmSync(folder, { recursive: true });
     }
   });
+});
+
+test('what is told of logged trajectories does not grow with them', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'groups-'));
+  try {
+    const source = join(folder, 'body');
+    const metrics = Object.fromEntries(Array.from({ length: 50 }, (_, i) => [`m${i}`, i]));
+    const group = {
+      trajectories: Array.from({ length: 100 }, () => ({ reward: 1, metrics, initial_policy_version: 1 })),
+    };
+    writeFileSync(source, JSON.stringify({ split: 'val', trajectory_groups: Array.from({ length: 20 }, () => group) }));
+    const limits = { ...ROW_LIMITS, maxGroupBytes: 2 ** 20, maxFieldBytes: 100, maxTrajectories: 9999 };
+    const task = { kind: 'trajectories', use: 'log', source, target: join(folder, 'content') } as const;
+    const read = await readTrajectories(task, limits, () => Promise.resolve(new Map()), TAKEN);
+    expect(read).toMatchObject({ fields: { split: 'val' }, groups: 20, trajectories: 2000 });
+    expect([read.measures.metrics.get('m7'), read.measures.versions.count]).toEqual([7, 2000]);
+    expect(serialize(read).length).toBeLessThan(2000);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
 
 test('stored content that is read in part leaves no file open', async () => {

@@ -2,6 +2,7 @@
 import type { ValidationDetail } from '../../../schemas/validation-error.ts';
 import type { OpenChat } from '../../sessions/open-chat.ts';
 import type { SampledTokens } from '../fill-samples.ts';
+import type { LogMeasures } from '../log-metrics.ts';
 
 export interface IntakeSettings {
   /** Ids at or above are no tokens. */
@@ -34,23 +35,15 @@ export type IntakeTask =
       target: string;
     };
 
-/** A group's numbers without its texts: what metrics are computed from. */
-export interface GroupSummary {
-  rewards: number[];
-  metrics: (Record<string, number | boolean> | null)[];
-  groupMetrics: Record<string, number | boolean> | null;
-  exceptions: number;
-  /** initial_policy_version of the trajectories that have one. */
-  initialVersions: number[];
-}
-
 export interface TrajectoriesRead {
   kind: 'trajectories';
   /** The body's other fields, not yet checked. */
   fields: Record<string, unknown>;
-  /** null: the body has no array of groups. */
-  groups: GroupSummary[] | null;
+  /** How many; null: the body has no array of them. */
+  groups: number | null;
   trajectories: number;
+  /** Of groups that are logged; what is trained on is not measured. */
+  measures: LogMeasures;
   /** The first fault where replies without log-probabilities are trained as well; null: none. */
   unscoredFault: ValidationDetail | null;
   /** SHA-256 of the body, 64 hex digits. */

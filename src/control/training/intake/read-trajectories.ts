@@ -9,10 +9,11 @@ import { groupAdvantages } from '../advantages.ts';
 import { TrainingInputError } from '../errors.ts';
 import { fillSamples, type FindSample, type SampledTokens } from '../fill-samples.ts';
 import { renderedChat } from '../history-tokens.ts';
-import { historiesOf, historyPath, isChoice, type History, type TrajectoryGroup } from '../trajectories.ts';
+import { LogMeter } from '../log-metrics.ts';
+import { historiesOf, historyPath, isChoice, rewardsOf, type History, type TrajectoryGroup } from '../trajectories.ts';
 import type { ChatCheck } from './chat-check.ts';
 import { JsonSplitter } from './json-splitter.ts';
-import type { GroupSummary, IntakeSettings, IntakeTask, TrajectoriesRead } from './protocol.ts';
+import type { IntakeSettings, IntakeTask, TrajectoriesRead } from './protocol.ts';
 import { checkTrainable } from './trainable-check.ts';
 import { checkGroup, MAX_METRICS } from './trajectory-check.ts';
 
@@ -44,8 +45,15 @@ export async function readTrajectories(
     reader.splitter.finish();
     await output.sync();
     const { fields, trajectories, unscoredFault } = reader;
-    const groups = reader.splitter.sawArray ? reader.groups : null;
-    return { kind: 'trajectories', fields, groups, trajectories, unscoredFault, digest: hash.digest('hex') };
+    return {
+      kind: 'trajectories',
+      fields,
+      groups: reader.splitter.sawArray ? reader.groups : null,
+      trajectories,
+      measures: reader.meter.measures(),
+      unscoredFault,
+      digest: hash.digest('hex'),
+    };
   } finally {
     await output.close();
   }
@@ -60,7 +68,8 @@ interface Others {
 class Reader {
   readonly splitter: JsonSplitter;
   readonly fields: Record<string, unknown> = {};
-  readonly groups: GroupSummary[] = [];
+  readonly meter = new LogMeter();
+  groups = 0;
   trajectories = 0;
   unscoredFault: ValidationDetail | null = null;
   readonly #metricNames = new Set<string>();
@@ -94,8 +103,8 @@ class Reader {
     }
     await this.#fill(value, index);
     if (trained) await this.#checkTrained(value, index);
-    else this.#countMetrics(value, index);
-    this.groups.push(summary(value, this.#use));
+    else this.#measure(value, index);
+    this.groups++;
     await this.#output.writeFile(await compress(`${JSON.stringify(value)}\n`, { level: LEVEL }));
   }
 
@@ -103,10 +112,7 @@ class Reader {
     const unscored = asValidation(() => checkTrainable(group, index));
     if (unscored !== null) this.unscoredFault ??= toDetail(unscored);
     // What brings no advantage is not rendered.
-    const advantages = groupAdvantages(
-      group.trajectories.map(({ reward }) => reward ?? 0),
-      true,
-    );
+    const advantages = groupAdvantages(rewardsOf(group), true);
     for (const [i, trajectory] of group.trajectories.entries()) {
       if (advantages[i] === 0) continue;
       const path = `${GROUPS_KEY}.${index}.trajectories.${i}`;
@@ -122,13 +128,15 @@ class Reader {
     if (refusal !== null) throw new ValidationError([toDetail(new TrainingInputError(path, refusal))]);
   }
 
-  /** Names that differ from trajectory to trajectory would add up without end. */
-  #countMetrics(group: TrajectoryGroup, index: number): void {
+  #measure(group: TrajectoryGroup, index: number): void {
     for (const { metrics } of [group, ...group.trajectories]) {
       for (const name of Object.keys(metrics ?? {})) this.#metricNames.add(name);
     }
-    if (this.#metricNames.size <= MAX_METRICS) return;
-    throw invalid(['body', GROUPS_KEY, index], `At most ${MAX_METRICS} different metrics`, 'too_long');
+    // Names that differ from trajectory to trajectory would add up without end.
+    if (this.#metricNames.size > MAX_METRICS) {
+      throw invalid(['body', GROUPS_KEY, index], `At most ${MAX_METRICS} different metrics`, 'too_long');
+    }
+    this.meter.add(group);
   }
 
   async #fill(group: TrajectoryGroup, index: number): Promise<void> {
@@ -152,20 +160,6 @@ function namedCompletions(group: TrajectoryGroup): string[] {
     }
   }
   return [...ids];
-}
-
-/** What is trained on is not measured here. */
-function summary(group: TrajectoryGroup, use: 'train' | 'log'): GroupSummary {
-  const logged = use === 'log';
-  return {
-    rewards: group.trajectories.map(({ reward }) => reward ?? 0),
-    metrics: logged ? group.trajectories.map(({ metrics }) => metrics ?? null) : [],
-    groupMetrics: logged ? (group.metrics ?? null) : null,
-    exceptions: group.exceptions?.length ?? 0,
-    initialVersions: group.trajectories.flatMap(({ initial_policy_version: version = null }) =>
-      version === null ? [] : [version],
-    ),
-  };
 }
 
 /** `trajectory_groups.0.trajectories.1.reward: why` as a place in the body. */

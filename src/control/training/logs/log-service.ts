@@ -10,7 +10,6 @@ import {
   type LogRepository,
   type StoredLog,
 } from '../../store/log-repository.ts';
-import type { GroupSummary } from '../intake/protocol.ts';
 import type { TrainingInputs } from '../intake/inputs.ts';
 import { GROUPS_KEY } from '../intake/read-trajectories.ts';
 import { missingGroups } from '../jobs/job-service.ts';
@@ -19,7 +18,6 @@ import type { ModelService } from '../models/model-service.ts';
 import type { ModelRegistry } from '../models/registry.ts';
 import { notFound, ServiceError, storageError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
-import type { TrajectoryGroup } from '../trajectories.ts';
 
 export interface LogServiceOptions {
   repository: LogRepository;
@@ -60,9 +58,9 @@ export class LogService {
         modelId,
         split: fields.split,
         step,
-        groups: read.groups.length,
+        groups: read.groups,
         trajectories: read.trajectories,
-        metrics: measure(fields.split, read.groups, step),
+        metrics: logMetrics(fields.split, step, read.measures),
         blobKey: draft.key,
         bytes,
         createdAt: new Date().toISOString(),
@@ -105,20 +103,4 @@ export class LogService {
     if (rows === null) throw invalid(['query', 'after'], 'There is no such row.');
     return rows;
   }
-}
-
-function measure(split: string, groups: GroupSummary[], step: number): Record<string, number> {
-  const metrics = logMetrics(split, groups.map(toGroup));
-  const lags = groups.flatMap(({ initialVersions }) => initialVersions).map((version) => step - version);
-  if (lags.length === 0) return metrics;
-  return { ...metrics, [`${split}/policy_lag`]: lags.reduce((sum, lag) => sum + lag, 0) / lags.length };
-}
-
-/** As much of a group as metrics look at. */
-function toGroup(summary: GroupSummary): TrajectoryGroup {
-  return {
-    trajectories: summary.rewards.map((reward, index) => ({ reward, metrics: summary.metrics[index] ?? null })),
-    exceptions: Array.from({ length: summary.exceptions }),
-    metrics: summary.groupMetrics,
-  };
 }
