@@ -41,7 +41,10 @@ const properties: Record<keyof SftConfigBody, JsonSchema> = {
   },
   metric_logging: {
     type: ['object', 'null'],
-    properties: { enabled: nullable(boolean()), target_training_step: nullable(integer({ minimum: 0 })) },
+    properties: {
+      enabled: nullable(boolean()),
+      target_training_step: nullable(integer({ minimum: 0, maximum: Number.MAX_SAFE_INTEGER })),
+    },
     additionalProperties: ONLY_UNSET,
   },
 };

@@ -125,6 +125,7 @@ describe('the configuration of an SFT job', () => {
     [{ learning_rate: 2 }, 'config.learning_rate'],
     [{ assistant_turns: 'first' }, 'config.assistant_turns'],
     [{ metric_logging: { enable: true } }, 'config.metric_logging.enable'],
+    [{ metric_logging: { target_training_step: 1e300 } }, 'config.metric_logging.target_training_step'],
     [{ epochs: 3 }, 'config.epochs'],
   ])('refuses %j by name', (config, field) => {
     expect(faultOf(() => resolveSft(config))).toContain(`${field}: `);

@@ -133,6 +133,7 @@ describe('hosts, schemes and credentials', () => {
   test('only listed hosts', async () => {
     const hosts = ['data.test'];
     expect(await read(`http://DATA.test:${port}/`, { hosts })).toBe('data');
+    expect(await read(`http://data.test:${port}/`, { hosts: ['Data.Test'] })).toBe('data');
     expect(await refusal(`http://other.test:${port}/`, { hosts })).toMatch(/does not read/);
     expect(await refusal(`http://data.test.evil.test:${port}/`, { hosts })).toMatch(/does not read/);
   });

@@ -1,10 +1,12 @@
 /** Artifacts and SFT jobs over HTTP. */
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readlinkSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { ArtifactRepository } from '../../../src/control/store/artifact-repository.ts';
 import type { BlobStore } from '../../../src/control/store/blob-store.ts';
+import type { ArtifactService } from '../../../src/control/training/artifacts/artifact-service.ts';
+import { trainingDataOpener } from '../../../src/control/training/artifacts/training-data.ts';
 import { createModel, finished, startPlane, trajectory, type Plane } from './plane.ts';
 
 const SFT = '/v1/preview/sft-training-jobs';
@@ -22,6 +24,15 @@ afterAll(async () => {
 });
 
 const drafts = () => readdirSync(join(plane.dataDir, 'blobs', 'drafts'));
+
+/** Empty for a descriptor that is closed by now. */
+function linkTarget(path: string): string {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return '';
+  }
+}
 
 const row = (text: string, more: object = {}) =>
   JSON.stringify({
@@ -199,6 +210,30 @@ describe('artifacts', () => {
     expect(await commit(await begin('early'))).toMatchObject({ version: 'v1' });
   });
 
+  test('metadata that are replaced while their artifact is committed do not fail it', async () => {
+    const { id } = (await plane.ok(ARTIFACTS, { project: 'p', name: 'replaced' })) as { id: string };
+    const put = async (file: string, body: string) => {
+      expect((await plane.call(`${ARTIFACTS}/${id}/files/${file}`, { method: 'PUT', body })).status).toBe(200);
+    };
+    await put('train.jsonl', row('x'));
+    await put('metadata.json', '{}');
+    const real = ArtifactRepository.prototype.findOwned;
+    const spy = vi.spyOn(ArtifactRepository.prototype, 'findOwned').mockImplementationOnce(async function (
+      this: ArtifactRepository,
+      ...given
+    ) {
+      const found = await real.apply(this, given);
+      await put('metadata.json', '{"format":"jsonl"}');
+      return found;
+    });
+    const committed = await plane.call(`${ARTIFACTS}/${id}/commit`, { method: 'POST' });
+    spy.mockRestore();
+    expect([committed.status, await committed.json()]).toMatchObject([
+      200,
+      { version: 'v0', files: [{ name: 'metadata.json', bytes: 18 }, { name: 'train.jsonl' }] },
+    ]);
+  });
+
   test.each(['..', '.hidden', 'a%2fb', '..%2f..%2fetc', 'a%00b', 'x'.repeat(129), '%2e%2e'])(
     'the file name %s',
     async (name) => {
@@ -304,6 +339,34 @@ describe('SFT jobs', () => {
     plane.engine_.beforeCall = () => undefined;
     expect((await finished(plane, job.id)).at(-1)?.type).toBe('training_ended');
     expect((await start(id, body.url)).status).toBe(422);
+  });
+
+  test('say that there is no such artifact where it goes before it is read', async () => {
+    const { id } = await createModel(plane, 'late');
+    const { body } = await upload('going', { 'train.jsonl': row('a') });
+    const real = ArtifactRepository.prototype.findVersion;
+    const spy = vi.spyOn(ArtifactRepository.prototype, 'findVersion').mockImplementationOnce(async function (
+      this: ArtifactRepository,
+      ...given
+    ) {
+      const found = await real.apply(this, given);
+      await plane.call(`${ARTIFACTS}/${body.id}`, { method: 'DELETE' });
+      return found;
+    });
+    const late = await start(id, body.url);
+    spy.mockRestore();
+    const later = await start(id, body.url);
+    expect([late.status, await late.text()]).toEqual([422, await later.text()]);
+  });
+
+  test('leave no file open that they do not come to read', async () => {
+    const folder = join(files, 'allowed');
+    mkdirSync(folder, { recursive: true });
+    writeFileSync(join(folder, 'unread.jsonl'), row('x'));
+    const options = { artifacts: {} as ArtifactService, fileRoot: folder, hosts: [], maxBytes: 1 };
+    const data = await trainingDataOpener(options)(`file://${folder}/unread.jsonl`, 'default');
+    const openFiles = readdirSync('/proc/self/fd').filter((fd) => linkTarget(`/proc/self/fd/${fd}`).startsWith(files));
+    expect([typeof data, openFiles]).toEqual(['object', []]);
   });
 
   test('refuse rows by their line', async () => {

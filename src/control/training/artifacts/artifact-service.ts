@@ -193,6 +193,8 @@ export class ArtifactService {
       const value: unknown = JSON.parse(await readFile(this.#options.blobs.path(file.blobKey, CONTENT), 'utf8'));
       if (typeof value === 'object' && value !== null && !Array.isArray(value)) return;
     } catch (error) {
+      // Another took its place meanwhile: the commit finds that out.
+      if ((error as { code?: unknown }).code === 'ENOENT') return;
       if (!(error instanceof SyntaxError)) throw error;
     }
     throw invalid(['path', METADATA_FILE], `${METADATA_FILE} is no JSON object.`);

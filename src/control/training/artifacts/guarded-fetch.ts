@@ -83,7 +83,8 @@ async function open(
   deadline: AbortSignal,
 ): Promise<IncomingMessage> {
   const host = url.hostname.replace(/^\[|\]$/g, '');
-  if (!limits.hosts.includes('*') && !limits.hosts.includes(host.toLowerCase())) {
+  // A URL's host is in small letters, whoever wrote it.
+  if (!limits.hosts.includes('*') && !limits.hosts.some((name) => name.toLowerCase() === host)) {
     throw new FetchRefusedError('The server does not read training data from this host.');
   }
   const addresses = isIP(host) === 0 ? await resolve(host, network) : [host];

@@ -26,7 +26,7 @@ export function trainingDataOpener(options: TrainingDataOptions): OpenTrainingDa
   return async (url, entity) => {
     const scheme = /^([a-z][a-z0-9+.-]*):/i.exec(url)?.[1]?.toLowerCase();
     if (scheme === 'wandb-artifact') return openArtifact(url, entity, options.artifacts);
-    if (scheme === 'file' && options.fileRoot !== null) return openFile(url, options.fileRoot);
+    if (scheme === 'file' && options.fileRoot !== null) return readFile(url, options.fileRoot);
     if ((scheme === 'http' || scheme === 'https') && options.hosts.length > 0) return fetched(url, options);
     throw refused(
       'The server takes training data from its artifact store: wandb-artifact:///entity/project/name:v0' +
@@ -45,11 +45,21 @@ async function openArtifact(
   // Looked up under the caller's entity whatever the URL says: others' artifacts cost the same work.
   const owned = name.entity === entity ? name.name : '';
   const data = await artifacts.openData(entity, name.project, owned, name.version);
-  if (data === null) throw refused('There is no such artifact with a train.jsonl or trajectories.jsonl.');
-  return data;
+  const missing = refused('There is no such artifact with a train.jsonl or trajectories.jsonl.');
+  if (data === null) throw missing;
+  return untilDeleted(data, missing);
 }
 
-async function openFile(url: string, root: string): Promise<AsyncIterable<Uint8Array>> {
+async function* untilDeleted(data: AsyncIterable<Uint8Array>, missing: ValidationError): AsyncGenerator<Uint8Array> {
+  try {
+    yield* data;
+  } catch (error) {
+    throw (error as { code?: unknown }).code === 'ENOENT' ? missing : error;
+  }
+}
+
+/** Opened when it is first read: whoever asked may be refused before, and would leave it open. */
+async function* readFile(url: string, root: string): AsyncGenerator<Uint8Array> {
   const noFile = refused('There is no such file below the folder that the server reads training data from.');
   let path: string;
   try {
@@ -67,7 +77,7 @@ async function openFile(url: string, root: string): Promise<AsyncIterable<Uint8A
     await handle.close();
     throw noFile;
   }
-  return handle.createReadStream();
+  yield* handle.createReadStream() as AsyncIterable<Uint8Array>;
 }
 
 async function* fetched(url: string, options: TrainingDataOptions): AsyncGenerator<Uint8Array> {

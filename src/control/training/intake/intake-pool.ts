@@ -92,8 +92,8 @@ export class IntakePool {
       resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
     });
     worker.on('message', (message: FromWorker) => this.#receive(message));
-    worker.on('error', () => this.#lost(worker));
-    worker.on('exit', () => this.#lost(worker));
+    worker.on('error', (error) => this.#lost(worker, error));
+    worker.on('exit', () => this.#lost(worker, new Error('The thread that reads bodies has ended.')));
     return worker;
   }
 
@@ -136,13 +136,15 @@ export class IntakePool {
     }
   }
 
-  /** Out of memory, most likely. */
-  #lost(worker: Worker): void {
+  #lost(worker: Worker, error: Error & { code?: unknown }): void {
     if (this.#worker !== worker) return;
     this.#worker = null;
     const job = this.#running;
     this.#running = null;
-    job?.reject(new ServiceError('too_large', 'The body took too much memory to read: send smaller groups.'));
+    const full = error.code === 'ERR_WORKER_OUT_OF_MEMORY';
+    job?.reject(
+      full ? new ServiceError('too_large', 'The body took too much memory to read: send smaller groups.') : error,
+    );
     this.#dispatch();
   }
 }

@@ -24,7 +24,7 @@ import { checkLearningRates, resolveSftConfig } from '../sft-config.ts';
 import type { JobLoop } from './job-loop.ts';
 import { keepReference } from './kept-references.ts';
 
-/** Opens training data by its URL. Rejects with ValidationError at training_data_url. */
+/** Opens training data by its URL. Rejects with ValidationError at training_data_url; so may the first read. */
 export type OpenTrainingData = (url: string, entity: string) => Promise<AsyncIterable<Uint8Array>>;
 
 export interface JobServiceOptions {
