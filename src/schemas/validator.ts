@@ -1,6 +1,7 @@
 /** Compiles each body schema once and turns the first violation into one sentence with the field's path. */
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
 import type { JsonSchema } from './json-schema.ts';
+import { shorten } from './shorten.ts';
 
 /** `shape`: a wrong type or a missing field. `range`: the right type with a value the field does not take. */
 export type ViolationKind = 'shape' | 'range';
@@ -127,10 +128,7 @@ export function echo(value: unknown): string {
   if (Array.isArray(value)) return 'an array';
   if (typeof value === 'object' && value !== null) return 'an object';
   if (typeof value !== 'string') return Object.is(value, -0) ? '0' : String(value);
-  // By code points: a cut inside a surrogate pair would not be valid UTF-8.
-  const short =
-    value.length > LONGEST_ECHO ? `${[...value.slice(0, 2 * LONGEST_ECHO)].slice(0, LONGEST_ECHO).join('')}…` : value;
-  return JSON.stringify(short);
+  return JSON.stringify(shorten(value, LONGEST_ECHO));
 }
 
 /** `/messages/0/content` to `messages.0.content`; null at the root. Long client-made keys are cut. */

@@ -1,5 +1,5 @@
 /** `Authorization: Bearer` on every path but the health checks, known or unknown, whatever the method. */
-import type { Middleware } from 'koa';
+import type { Context, Middleware } from 'koa';
 import type { Caller, KeyDirectory } from '../deps.ts';
 import { ApiError } from '../errors.ts';
 
@@ -9,8 +9,13 @@ export const OPEN_PATHS: ReadonlySet<string> = new Set(['/health', '/v1/health',
 /** Longer headers cannot be keys of ours and are not hashed. */
 const MAX_TOKEN_LENGTH = 1024;
 
-export interface AuthState {
+interface AuthState {
   caller: Caller;
+}
+
+/** Whose request it is. */
+export function entityOf(ctx: Context): string {
+  return (ctx.state as AuthState).caller.entity;
 }
 
 export function authenticate(keys: KeyDirectory): Middleware {

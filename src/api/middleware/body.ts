@@ -4,7 +4,8 @@ import type { Context } from 'koa';
 import { SharedBound } from '../../control/shared-bound.ts';
 import { ApiError, ClientGoneError } from '../errors.ts';
 import { parseExactJson } from '../exact-json.ts';
-import type { AuthState } from './auth.ts';
+import { entityOf } from './auth.ts';
+import { isJson, refuseCompressed } from './content.ts';
 import { ParseTurns } from './parse-turns.ts';
 
 /** Bytes of all bodies being received at once, as a multiple of the largest single body. */
@@ -27,9 +28,11 @@ export class BodyReader {
   }
 
   async json(ctx: Context): Promise<unknown> {
-    requireJsonType(ctx.get('content-type'));
-    requireIdentity(ctx.get('content-encoding'));
-    const { entity } = (ctx.state as AuthState).caller;
+    if (!isJson(ctx)) {
+      throw new ApiError('invalid_body', "Unsupported Media Type: Only 'application/json' is allowed");
+    }
+    refuseCompressed(ctx);
+    const entity = entityOf(ctx);
     const body = await this.#read(ctx.req, entity);
     try {
       const parse = () => parseExactJson(decode(body.bytes()), EXACT_FIELDS);
@@ -120,17 +123,6 @@ class GrowingBuffer {
   bytes(): Buffer {
     return this.#buffer.subarray(0, this.length);
   }
-}
-
-function requireJsonType(header: string): void {
-  const media = header.split(';', 1)[0]?.trim().toLowerCase();
-  if (media === 'application/json') return;
-  throw new ApiError('invalid_body', "Unsupported Media Type: Only 'application/json' is allowed");
-}
-
-function requireIdentity(header: string): void {
-  if (header === '' || header.trim().toLowerCase() === 'identity') return;
-  throw new ApiError('unsupported_encoding', `Content-Encoding is not supported; send the body uncompressed.`);
 }
 
 function decode(bytes: Buffer): string {

@@ -2,6 +2,7 @@
 import type { IncomingMessage } from 'node:http';
 import type { Context } from 'koa';
 import { ApiError, ClientGoneError } from '../errors.ts';
+import { refuseCompressed } from './content.ts';
 
 /** A sender that is silent for so long is cut. */
 const IDLE_TIMEOUT_MS = 60_000;
@@ -12,7 +13,7 @@ const IDLE_TIMEOUT_MS = 60_000;
  */
 export async function* uploadOf(ctx: Context, maxBytes: number): AsyncGenerator<Uint8Array> {
   const { req } = ctx;
-  refuseEncoding(ctx.get('content-encoding'));
+  refuseCompressed(ctx);
   if (Number(req.headers['content-length'] ?? 0) > maxBytes) {
     throw new ApiError('body_too_large', `The body is larger than ${maxBytes} bytes.`);
   }
@@ -51,9 +52,4 @@ class IdleWatch {
   stop(): void {
     clearTimeout(this.#timer);
   }
-}
-
-function refuseEncoding(header: string): void {
-  if (header === '' || header.trim().toLowerCase() === 'identity') return;
-  throw new ApiError('unsupported_encoding', 'Content-Encoding is not supported; send the body uncompressed.');
 }

@@ -2,6 +2,7 @@
 import { textKey } from '../../control/sessions/content-parts.ts';
 import type { ChatMessage, ContentPart } from '../../control/sessions/session.ts';
 import type { MessagePart, RequestMessage } from '../../schemas/chat-completion.ts';
+import { shorten } from '../../schemas/shorten.ts';
 import { ApiError } from '../errors.ts';
 
 const MEDIA_PARTS: ReadonlySet<string> = new Set([
@@ -47,6 +48,5 @@ function refusePart(type: string, index: number): ApiError {
     const message = `This model takes text only: content part type '${type}' in messages.${index} is not supported.`;
     return new ApiError('invalid_parameter', message, 'type');
   }
-  const shown = type.length > 64 ? `${[...type.slice(0, 128)].slice(0, 64).join('')}…` : type;
-  return new ApiError('invalid_parameter', `Unsupported chat content part type: '${shown}'`, 'type');
+  return new ApiError('invalid_parameter', `Unsupported chat content part type: '${shorten(type, 64)}'`, 'type');
 }

@@ -1,6 +1,7 @@
 import type { ChatCompletionRequest } from '../../schemas/chat-completion.ts';
 import type { ResolvedModel } from '../../control/models/resolver.ts';
 import type { ApiDeps } from '../deps.ts';
+import { shorten } from '../../schemas/shorten.ts';
 import { SchemaError, type BodyValidator } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
 
@@ -47,7 +48,5 @@ export function resolveModel(deps: ApiDeps, body: unknown, entity: string): Prom
 
 export function requireModel(model: ResolvedModel | null, name: string | null | undefined): ResolvedModel {
   if (model) return model;
-  const asked = name ?? '';
-  const shown = asked.length > 256 ? `${[...asked.slice(0, 512)].slice(0, 256).join('')}…` : asked;
-  throw new ApiError('model_not_found', `The model \`${shown}\` does not exist.`, 'model');
+  throw new ApiError('model_not_found', `The model \`${shorten(name ?? '', 256)}\` does not exist.`, 'model');
 }

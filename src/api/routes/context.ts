@@ -5,7 +5,7 @@ import type { ResolvedModel } from '../../control/models/resolver.ts';
 import { addressText } from '../../control/transfer/transfer.ts';
 import type { ApiDeps } from '../deps.ts';
 import type { AnswerRoom } from '../generation/answer-room.ts';
-import type { AuthState } from '../middleware/auth.ts';
+import { entityOf } from '../middleware/auth.ts';
 import type { BodyReader } from '../middleware/body.ts';
 import { resolveModel } from '../requests/model-name.ts';
 import type { RequestContext } from '../requests/chat-request.ts';
@@ -22,7 +22,7 @@ export interface RouteDeps extends ApiDeps {
 }
 
 export async function requestContext(ctx: Context, deps: ApiDeps, body: unknown): Promise<RequestContext> {
-  const { entity } = (ctx.state as AuthState).caller;
+  const entity = entityOf(ctx);
   return {
     limits: {
       vocabSize: deps.sessions.vocabSize,

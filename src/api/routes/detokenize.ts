@@ -1,7 +1,7 @@
 import type { Middleware } from 'koa';
 import { detokenizeFields, validateDetokenize, type DetokenizeResponse } from '../../schemas/detokenize.ts';
 import { ApiError } from '../errors.ts';
-import type { AuthState } from '../middleware/auth.ts';
+import { entityOf } from '../middleware/auth.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import { requireModel, resolveModel } from '../requests/model-name.ts';
 import type { RouteDeps } from './context.ts';
@@ -12,7 +12,7 @@ export function detokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const body = validateDetokenize(await deps.bodies.json(ctx));
     reportIgnored(ctx, body, detokenizeFields);
-    requireModel(await resolveModel(deps, body, (ctx.state as AuthState).caller.entity), body.model);
+    requireModel(await resolveModel(deps, body, entityOf(ctx)), body.model);
     const { vocabSize } = deps.sessions;
     const outside = body.tokens.find((id) => id >= vocabSize);
     if (outside !== undefined) {

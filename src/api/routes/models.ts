@@ -2,7 +2,7 @@ import type { Context, Middleware } from 'koa';
 import type { ListedModel } from '../../control/models/resolver.ts';
 import type { ModelCard, ModelList } from '../../schemas/models-response.ts';
 import type { ApiDeps } from '../deps.ts';
-import type { AuthState } from '../middleware/auth.ts';
+import { entityOf } from '../middleware/auth.ts';
 import { requireModel } from '../requests/model-name.ts';
 
 const PATH = '/v1/models/';
@@ -32,10 +32,6 @@ async function cards(deps: ApiDeps, ctx: Context): Promise<ModelCard[]> {
   const adapters = await deps.models.list(entityOf(ctx));
   const base = deps.model.names.map((name) => baseCard(deps, name));
   return [...base, ...adapters.map((each) => adapterCard(deps, each))];
-}
-
-function entityOf(ctx: Context): string {
-  return (ctx.state as AuthState).caller.entity;
 }
 
 function baseCard(deps: ApiDeps, name: string): ModelCard {

@@ -8,7 +8,7 @@ import {
 } from '../../schemas/tokenize.ts';
 import { ApiError, ClientGoneError } from '../errors.ts';
 import { ClientWatch } from '../generation/run.ts';
-import type { AuthState } from '../middleware/auth.ts';
+import { entityOf } from '../middleware/auth.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import { requireModel, resolveModel } from '../requests/model-name.ts';
 import { checkContinuation, toChatPrompt, type TemplateRules } from '../requests/render.ts';
@@ -21,7 +21,7 @@ export function tokenize(deps: RouteDeps): Middleware {
     const body = validateTokenize(await deps.bodies.json(ctx));
     reportIgnored(ctx, body, tokenizeFields);
     checkContinuation(body);
-    const { entity } = (ctx.state as AuthState).caller;
+    const entity = entityOf(ctx);
     requireModel(await resolveModel(deps, body, entity), body.model);
     const prompt = toPrompt(body, templateRules(deps));
     const watch = new ClientWatch(ctx.res);

@@ -1,6 +1,7 @@
 /** Compiles schemas of the training endpoints: a violation becomes {loc, msg, type}, as their clients expect it. */
 import type { ErrorObject } from 'ajv';
 import type { JsonSchema } from '../json-schema.ts';
+import { shorten } from '../shorten.ts';
 import { ValidationError, type ValidationDetail } from '../validation-error.ts';
 import { echo, lazySchema } from '../validator.ts';
 
@@ -49,7 +50,7 @@ function toDetail(error: ErrorObject | undefined, base: Loc, root: unknown): Val
     return { loc: [...loc, String(error.params['missingProperty'])], msg: 'Field required', type: 'missing' };
   }
   if (error.keyword === 'additionalProperties') {
-    const name = shorten(String(error.params['additionalProperty']));
+    const name = shorten(String(error.params['additionalProperty']), LONGEST_KEY);
     return { loc: [...loc, name], msg: 'Extra inputs are not permitted', type: 'extra_forbidden' };
   }
   if (error.keyword === 'unset') return { loc, msg: 'Extra inputs are not permitted', type: 'extra_forbidden' };
@@ -73,13 +74,11 @@ function location(pointer: string, root: unknown): Loc {
   let value = root;
   for (const part of pointer === '' ? [] : pointer.slice(1).split('/')) {
     const name = part.replaceAll('~1', '/').replaceAll('~0', '~');
-    loc.push(Array.isArray(value) ? Number(name) : shorten(name));
+    loc.push(Array.isArray(value) ? Number(name) : shorten(name, LONGEST_KEY));
     value = (value as Record<string, unknown> | undefined)?.[name];
   }
   return loc;
 }
 
-/** Keys are the client's: an error must not grow with them. */
-function shorten(name: string): string {
-  return name.length > 64 ? `${[...name.slice(0, 128)].slice(0, 64).join('')}…` : name;
-}
+/** Keys are the client's. */
+const LONGEST_KEY = 64;

@@ -7,10 +7,11 @@ import {
   type ArtifactResponse,
 } from '../../../schemas/preview/artifacts.ts';
 import { toPage, type PageBody } from '../../../schemas/preview/page.ts';
+import { entityOf } from '../../middleware/auth.ts';
 import { refuseWhileDraining } from '../../middleware/limits.ts';
 import { uploadOf } from '../../middleware/upload.ts';
 import type { RouteDeps } from '../context.ts';
-import { entityOf, pathId, pathParameter, readJson, readPage } from './request.ts';
+import { pathId, pathParameter, readJson, readPage } from './request.ts';
 
 export function createArtifact(deps: RouteDeps): Middleware {
   return async (ctx) => {

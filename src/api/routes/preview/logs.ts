@@ -5,10 +5,11 @@ import type { LogView } from '../../../control/training/logs/log-service.ts';
 import type { HistoryItem, LogItem } from '../../../schemas/preview/log.ts';
 import { toPage, type PageBody } from '../../../schemas/preview/page.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
+import { entityOf } from '../../middleware/auth.ts';
 import { refuseWhileDraining } from '../../middleware/limits.ts';
 import { uploadOf } from '../../middleware/upload.ts';
 import type { RouteDeps } from '../context.ts';
-import { entityOf, pathId, readPage, requireJson, single } from './request.ts';
+import { pathId, readPage, requireJson, single } from './request.ts';
 
 export function logTrajectories(deps: RouteDeps): Middleware {
   return async (ctx) => {

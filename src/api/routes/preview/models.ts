@@ -9,8 +9,9 @@ import {
   type ModelDeleted,
   type ModelResponse,
 } from '../../../schemas/preview/models.ts';
+import { entityOf } from '../../middleware/auth.ts';
 import type { RouteDeps } from '../context.ts';
-import { entityOf, pathId, readJson, readPage } from './request.ts';
+import { pathId, readJson, readPage } from './request.ts';
 
 export function createModel(deps: RouteDeps): Middleware {
   return async (ctx) => {

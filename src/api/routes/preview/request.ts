@@ -4,12 +4,8 @@ import { DEFAULT_PAGE_LIMIT, MAX_PAGE_LIMIT, type PageQuery } from '../../../sch
 import { canonicalUuid } from '../../../schemas/preview/uuid.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { ApiError } from '../../errors.ts';
-import type { AuthState } from '../../middleware/auth.ts';
+import { isJson } from '../../middleware/content.ts';
 import type { RouteDeps } from '../context.ts';
-
-export function entityOf(ctx: Context): string {
-  return (ctx.state as AuthState).caller.entity;
-}
 
 /** A small JSON body. */
 export async function readJson(ctx: Context, deps: RouteDeps): Promise<unknown> {
@@ -24,8 +20,7 @@ export async function readJson(ctx: Context, deps: RouteDeps): Promise<unknown> 
 
 /** Of bodies that are streamed. */
 export function requireJson(ctx: Context): void {
-  if (ctx.get('content-type').split(';', 1)[0]?.trim().toLowerCase() === 'application/json') return;
-  throw invalid(['header', 'Content-Type'], 'The body must be sent as application/json.');
+  if (!isJson(ctx)) throw invalid(['header', 'Content-Type'], 'The body must be sent as application/json.');
 }
 
 export function pathParameter(ctx: Context, name: string): string {

@@ -9,10 +9,11 @@ import {
   type TrainingJobCreated,
   type TrainingJobResponse,
 } from '../../../schemas/preview/training-jobs.ts';
+import { entityOf } from '../../middleware/auth.ts';
 import { refuseWhileDraining } from '../../middleware/limits.ts';
 import { uploadOf } from '../../middleware/upload.ts';
 import type { RouteDeps } from '../context.ts';
-import { entityOf, pathId, readJson, readPage, requireJson } from './request.ts';
+import { pathId, readJson, readPage, requireJson } from './request.ts';
 
 export function createTrainingJob(deps: RouteDeps): Middleware {
   return async (ctx) => {

@@ -2,6 +2,7 @@
  * Cuts a large JSON object into parts that fit in memory: every top-level field, and of one field (an array) every element by itself.
  * Bytes are scanned once; what a part means is left to JSON.parse. The text outside of parts is checked here.
  */
+import { shorten } from '../../../schemas/shorten.ts';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
 
 export interface SplitterLimits {
@@ -165,8 +166,7 @@ export class JsonSplitter {
 
   #loc(): (string | number)[] {
     if (this.#state === 'key') return ['body'];
-    const key = [...this.#key].slice(0, 64).join('');
-    return this.#state === 'value' ? ['body', key] : ['body', this.#arrayKey, this.#index];
+    return this.#state === 'value' ? ['body', shorten(this.#key, 64)] : ['body', this.#arrayKey, this.#index];
   }
 
   #broken(at: number, what: string): ValidationError {

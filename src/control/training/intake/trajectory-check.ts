@@ -1,4 +1,5 @@
 /** Trajectory groups as clients send them, checked before anything is stored. What is not named here is kept as it came. */
+import { shorten } from '../../../schemas/shorten.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { ROLES, type TrajectoryGroup } from '../trajectories.ts';
 
@@ -169,7 +170,7 @@ function checkMetrics(holder: Json, loc: Loc): void {
   const entries = Object.entries(metrics);
   if (entries.length > MAX_METRICS) throw invalid([...loc, 'metrics'], `At most ${MAX_METRICS} metrics`, 'too_long');
   for (const [name, value] of entries) {
-    if (typeof value !== 'boolean') finite(value, [...loc, 'metrics', [...name].slice(0, 64).join('')]);
+    if (typeof value !== 'boolean') finite(value, [...loc, 'metrics', shorten(name, 64)]);
   }
 }
 
