@@ -4,12 +4,12 @@ import { open, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { ModelSpec } from '../engine/native.ts';
 import type { AdapterWeights, TrainerState } from '../engine/training.ts';
+import { ADAPTER_WEIGHTS_FILE } from '../models/adapter-files.ts';
+import { ADAPTER_CONFIG_FILE } from '../models/peft-config.ts';
 import { DEFAULT_ADAPTER_SHAPE, identityAdapter, type AdapterShape } from './adapter-init.ts';
 import { factorTensors, momentTensors, peftModuleName, readFactors, readMoments } from './state-files.ts';
 import { encodeTensors, readTensors } from './tensor-file.ts';
 
-export const ADAPTER_CONFIG_FILE = 'adapter_config.json';
-export const ADAPTER_WEIGHTS_FILE = 'adapter_model.safetensors';
 export const OPTIMIZER_FILE = 'optimizer.safetensors';
 
 /** The optimizer starts anew where the kind of training changes. */

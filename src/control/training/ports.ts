@@ -111,6 +111,8 @@ export type JobRest = 'ended' | 'failed' | 'stopped';
 
 /** A job's abort signal carries this as its reason where the client asked; any other reason stops the job for now. */
 export const CANCELLED = 'cancelled';
+/** What its client is told then. */
+export const CANCELLED_MESSAGE = 'The job was cancelled.';
 
 export interface TrainingPorts {
   engine: TrainingEngine;

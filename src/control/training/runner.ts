@@ -19,7 +19,14 @@ import { TrainingFailedError, TrainingInputError } from './errors.ts';
 import { ENDLESS_ROOM } from './pack.ts';
 import { patient } from './patient-chat.ts';
 import type { JobPlan, StepMetrics } from './plan.ts';
-import { CANCELLED, type Checkpoint, type JobRest, type TrainingJob, type TrainingPorts } from './ports.ts';
+import {
+  CANCELLED,
+  CANCELLED_MESSAGE,
+  type Checkpoint,
+  type JobRest,
+  type TrainingJob,
+  type TrainingPorts,
+} from './ports.ts';
 import { StepReporter } from './reporter.ts';
 import { isDiskFull } from './service-error.ts';
 import { decodeSnapshot, type JobSnapshot } from './snapshot.ts';
@@ -79,7 +86,7 @@ export class JobRunner {
 
   /** What the client is told; null where the job only rests. */
   #explain(job: TrainingJob, error: unknown, signal: AbortSignal): string | null {
-    if (signal.aborted) return signal.reason === CANCELLED ? 'The job was cancelled.' : null;
+    if (signal.aborted) return signal.reason === CANCELLED ? CANCELLED_MESSAGE : null;
     if (error instanceof SessionError && error.code === 'unavailable') return null;
     if (error instanceof TrainingFailedError || error instanceof TrainingInputError) return error.message;
     if (error instanceof RowRefusedError) return `The job does not fit: ${error.message}. ${SHORTER}`;

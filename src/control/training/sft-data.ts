@@ -1,5 +1,6 @@
 /** What an SFT job trains on, as `intake/read-rows.ts` stored it: one conversation per line, read as a stream. */
 import type { ChatMessage } from '../sessions/session.ts';
+import { linesOf } from './lines.ts';
 import type { MessageElement } from './trajectories.ts';
 
 export interface Conversation {
@@ -8,8 +9,6 @@ export interface Conversation {
   /** From 1, in the file as it was sent. */
   line: number;
 }
-
-const NEWLINE = 0x0a;
 
 /** A row of the file, and its number from 1. */
 export interface DataLine {
@@ -20,25 +19,10 @@ export interface DataLine {
 /** Looks at no row further than for its end. Lines that were blank are empty here. */
 export async function* readLines(data: AsyncIterable<Uint8Array>): AsyncGenerator<DataLine> {
   let number = 0;
-  for await (const bytes of lines(data)) {
+  for await (const bytes of linesOf(data)) {
     number++;
     if (bytes.length > 0) yield { bytes, number };
   }
-}
-
-async function* lines(data: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
-  let parts: Uint8Array[] = [];
-  for await (const chunk of data) {
-    let from = 0;
-    for (let end = chunk.indexOf(NEWLINE); end !== -1; end = chunk.indexOf(NEWLINE, from)) {
-      yield Buffer.concat([...parts, chunk.subarray(from, end)]);
-      parts = [];
-      from = end + 1;
-    }
-    parts.push(chunk.subarray(from));
-  }
-  const rest = Buffer.concat(parts);
-  if (rest.length > 0) yield rest;
 }
 
 export function parseConversation({ bytes, number }: DataLine): Conversation {

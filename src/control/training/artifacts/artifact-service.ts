@@ -7,7 +7,7 @@ import { TransitionError } from '../../lifecycle.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import type { ArtifactRepository, StoredArtifact } from '../../store/artifact-repository.ts';
 import { BlobTooLargeError, removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
-import { notFound, ServiceError, storageError } from '../service-error.ts';
+import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
 import { formatArtifactUrl } from './artifact-url.ts';
 
@@ -116,7 +116,7 @@ export class ArtifactService {
       if (error instanceof BlobTooLargeError) {
         throw new ServiceError('too_large', `The file is larger than ${error.maxBytes} bytes.`);
       }
-      throw storageError(error);
+      throw error;
     }
   }
 

@@ -1,9 +1,19 @@
-/** What the intake thread has stored, read again: lines of JSON, compressed. */
+/** How the intake thread stores what it has checked, and how that is read again: lines of JSON, compressed. */
 import { createReadStream } from 'node:fs';
-import { createGunzip } from 'node:zlib';
+import { promisify } from 'node:util';
+import { createGunzip, gzip } from 'node:zlib';
+import { linesOf } from '../lines.ts';
 import type { TrajectoryGroup } from '../trajectories.ts';
 
-const LINE_FEED = 0x0a;
+/** Fast: the texts repeat so much that a higher level gains little. */
+const LEVEL = 1;
+
+const deflate = promisify(gzip);
+
+/** Pieces of a text that were compressed each by itself are, one behind the other, the text compressed. */
+export function compressed(text: string): Promise<Buffer> {
+  return deflate(text, { level: LEVEL });
+}
 
 /** Opens the file when it is first read; whoever stops in the middle leaves none open, whose room on the disk would outlive it. */
 export async function* readContent(file: string): AsyncGenerator<Buffer> {
@@ -16,18 +26,5 @@ export async function* readContent(file: string): AsyncGenerator<Buffer> {
 
 /** A large group takes a second to parse: not for a thread that serves. */
 export async function* readGroups(file: string): AsyncGenerator<TrajectoryGroup> {
-  for await (const line of linesOf(readContent(file))) yield JSON.parse(line) as TrajectoryGroup;
-}
-
-async function* linesOf(source: AsyncIterable<Buffer>): AsyncGenerator<string> {
-  let parts: Buffer[] = [];
-  for await (const bytes of source) {
-    let from = 0;
-    for (let at = bytes.indexOf(LINE_FEED); at !== -1; at = bytes.indexOf(LINE_FEED, from)) {
-      yield Buffer.concat([...parts, bytes.subarray(from, at)]).toString('utf8');
-      parts = [];
-      from = at + 1;
-    }
-    if (from < bytes.length) parts.push(bytes.subarray(from));
-  }
+  for await (const line of linesOf(readContent(file))) yield JSON.parse(line.toString('utf8')) as TrajectoryGroup;
 }

@@ -2,7 +2,7 @@
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { BlobTooLargeError, type BlobArea, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
-import { ServiceError, storageError } from '../service-error.ts';
+import { ServiceError } from '../service-error.ts';
 import { readContent } from './content.ts';
 import type { IntakePool } from './intake-pool.ts';
 import type { RowsRead, TrajectoriesRead } from './protocol.ts';
@@ -69,7 +69,7 @@ export class TrainingInputs {
       if (error instanceof BlobTooLargeError) {
         throw new ServiceError('too_large', `The body is larger than ${error.maxBytes} bytes.`);
       }
-      throw storageError(error);
+      throw error;
     } finally {
       this.#leave(entity);
     }

@@ -8,7 +8,7 @@ import type { ChatEncoder, OpenChat } from '../../sessions/open-chat.ts';
 import { SessionError } from '../../sessions/session.ts';
 import type { SampledTokens } from '../fill-samples.ts';
 import { patient } from '../patient-chat.ts';
-import { ServiceError, storageError } from '../service-error.ts';
+import { ServiceError } from '../service-error.ts';
 import { Turns } from '../../turns.ts';
 import { workerFile } from '../../worker-file.ts';
 import type { FromWorker, IntakeResult, IntakeSettings, IntakeTask, ToWorker } from './protocol.ts';
@@ -116,7 +116,7 @@ export class IntakePool {
     this.#worker?.unref();
     if (message.type === 'done') job.resolve(message.result);
     else if (message.type === 'invalid') job.reject(new ValidationError(message.details));
-    else job.reject(storageError(Object.assign(new Error(message.message), { code: message.code })));
+    else job.reject(Object.assign(new Error(message.message), { code: message.code }));
     this.#dispatch();
   }
 

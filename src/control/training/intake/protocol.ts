@@ -4,6 +4,9 @@ import type { OpenChat } from '../../sessions/open-chat.ts';
 import type { SampledTokens } from '../fill-samples.ts';
 import type { LogMeasures } from '../log-metrics.ts';
 
+/** JSON.parse, and whatever looks at its result, would recurse as deep. */
+export const MAX_JSON_DEPTH = 128;
+
 export interface IntakeSettings {
   /** Ids at or above are no tokens. */
   vocabSize: number;

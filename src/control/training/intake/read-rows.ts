@@ -2,21 +2,17 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { open, type FileHandle } from 'node:fs/promises';
-import { promisify } from 'node:util';
-import { gzip } from 'node:zlib';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
 import { findArgumentsFault, findMessageFault, findSizeFault } from '../chat-parts.ts';
 import { conversationOf, type StoredRow } from '../sft-data.ts';
 import { sftChat, unrenderable } from '../sft-tokens.ts';
 import { messageOf, ROLES, type HistoryElement, type MessageElement } from '../trajectories.ts';
 import type { ChatCheck } from './chat-check.ts';
-import type { IntakeSettings, RowsRead } from './protocol.ts';
+import { compressed } from './content.ts';
+import { MAX_JSON_DEPTH, type IntakeSettings, type RowsRead } from './protocol.ts';
 
-const compress = promisify(gzip);
-const LEVEL = 1;
 /** Lines of about this size together are compressed at once. */
 const BLOCK_BYTES = 2 ** 20;
-const MAX_DEPTH = 128;
 const LINE_FEED = 0x0a;
 
 export async function readRows(
@@ -79,7 +75,7 @@ class BlockWriter {
     const text = this.#lines.join('');
     this.#lines = [];
     this.#size = 0;
-    await this.#output.writeFile(await compress(text, { level: LEVEL }));
+    await this.#output.writeFile(await compressed(text));
   }
 }
 
@@ -122,7 +118,7 @@ async function* linesOf(
 
 /** What a job trains on; the rest of a line, such as the log-probabilities of a trajectory, would be parsed again for nothing. */
 function readRow(line: string, number: number): StoredRow {
-  if (tooDeep(line)) throw fault(number, `is nested deeper than ${MAX_DEPTH}.`);
+  if (tooDeep(line)) throw fault(number, `is nested deeper than ${MAX_JSON_DEPTH}.`);
   let row: unknown;
   try {
     row = JSON.parse(line);
@@ -177,7 +173,7 @@ function tooDeep(line: string): boolean {
       else if (code === 0x22) inString = false;
     } else if (code === 0x22) inString = true;
     else if (code === 0x5b || code === 0x7b) {
-      if (++depth > MAX_DEPTH) return true;
+      if (++depth > MAX_JSON_DEPTH) return true;
     } else if (code === 0x5d || code === 0x7d) depth--;
   }
   return false;

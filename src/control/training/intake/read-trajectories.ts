@@ -2,8 +2,6 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { open, type FileHandle } from 'node:fs/promises';
-import { promisify } from 'node:util';
-import { gzip } from 'node:zlib';
 import { invalid, ValidationError, type ValidationDetail } from '../../../schemas/validation-error.ts';
 import { groupAdvantages } from '../advantages.ts';
 import { TrainingInputError } from '../errors.ts';
@@ -12,15 +10,12 @@ import { renderedChat } from '../history-tokens.ts';
 import { LogMeter } from '../log-metrics.ts';
 import { historiesOf, historyPath, isChoice, rewardsOf, type History, type TrajectoryGroup } from '../trajectories.ts';
 import type { ChatCheck } from './chat-check.ts';
+import { compressed } from './content.ts';
 import { JsonSplitter } from './json-splitter.ts';
-import type { IntakeSettings, IntakeTask, TrajectoriesRead } from './protocol.ts';
+import { MAX_JSON_DEPTH, type IntakeSettings, type IntakeTask, type TrajectoriesRead } from './protocol.ts';
 import { checkTrainable } from './trainable-check.ts';
 import { checkGroup, MAX_METRICS } from './trajectory-check.ts';
 
-const compress = promisify(gzip);
-/** Fast: the texts repeat so much that a higher level gains little. */
-const LEVEL = 1;
-const MAX_DEPTH = 128;
 export const GROUPS_KEY = 'trajectory_groups';
 
 /** What is remembered of completions, by their ids; one entry per choice. */
@@ -36,7 +31,7 @@ export async function readTrajectories(
   try {
     const reader = new Reader(use, settings, output, { find, chats });
     // No groups are a compressed nothing, not an empty file.
-    await output.writeFile(await compress(''));
+    await output.writeFile(await compressed(''));
     const hash = createHash('sha256');
     for await (const chunk of createReadStream(source, { highWaterMark: 2 ** 20 })) {
       hash.update(chunk as Buffer);
@@ -84,7 +79,7 @@ class Reader {
     this.#output = output;
     this.#others = others;
     const { maxGroupBytes, maxFieldBytes } = settings;
-    const limits = { maxFieldBytes, maxElementBytes: maxGroupBytes, maxDepth: MAX_DEPTH };
+    const limits = { maxFieldBytes, maxElementBytes: maxGroupBytes, maxDepth: MAX_JSON_DEPTH };
     this.splitter = new JsonSplitter(GROUPS_KEY, limits, {
       // defineProperty: `__proto__` is a field like any other.
       field: (key, value) =>
@@ -105,7 +100,7 @@ class Reader {
     if (trained) await this.#checkTrained(value, index);
     else this.#measure(value, index);
     this.groups++;
-    await this.#output.writeFile(await compress(`${JSON.stringify(value)}\n`, { level: LEVEL }));
+    await this.#output.writeFile(await compressed(`${JSON.stringify(value)}\n`));
   }
 
   async #checkTrained(group: TrajectoryGroup, index: number): Promise<void> {

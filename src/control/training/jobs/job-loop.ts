@@ -7,7 +7,7 @@ import { hasEnded, TransitionError } from '../../lifecycle.ts';
 import { removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
 import type { JobRepository, StoredJob } from '../../store/job-repository.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
-import { CANCELLED, type JobRest } from '../ports.ts';
+import { CANCELLED, CANCELLED_MESSAGE, type JobRest } from '../ports.ts';
 
 /** Trains one job. Rejects only where something outside of the job is wrong; the job then runs again. */
 export type RunJob = (job: StoredJob, signal: AbortSignal) => Promise<JobRest>;
@@ -25,7 +25,6 @@ export interface JobLoopOptions {
 
 /** Key of a job's last event. */
 const END = 'end';
-const CANCELLED_MESSAGE = 'The job was cancelled.';
 const MAX_DELAY_FACTOR = 64;
 /** Entities whose turn is remembered; one that is forgotten is as one that had none. */
 const MAX_SERVED = 10_000;

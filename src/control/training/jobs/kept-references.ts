@@ -5,7 +5,8 @@
 import { copyFile, link, mkdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { BlobDraft } from '../../store/blob-store.ts';
-import { ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE } from '../checkpoint-files.ts';
+import { ADAPTER_WEIGHTS_FILE } from '../../models/adapter-files.ts';
+import { ADAPTER_CONFIG_FILE } from '../../models/peft-config.ts';
 import type { Checkpoint } from '../ports.ts';
 
 /** Bytes of files that are kept: as links, which take no room of their own while the step is there, or as copies. */

@@ -16,7 +16,7 @@ import { missingGroups } from '../jobs/job-service.ts';
 import { logMetrics } from '../log-metrics.ts';
 import type { ModelService } from '../models/model-service.ts';
 import type { ModelRegistry } from '../models/registry.ts';
-import { notFound, ServiceError, storageError } from '../service-error.ts';
+import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
 
 export interface LogServiceOptions {
@@ -72,7 +72,7 @@ export class LogService {
       await draft.discard();
       if ((error as { code?: unknown }).code === 'SQLITE_CONSTRAINT_FOREIGNKEY') throw notFound('model');
       if (error instanceof TooManyMetricsError) throw new ServiceError('conflict', error.message, GROUPS_KEY);
-      throw storageError(error);
+      throw error;
     }
   }
 

@@ -1,11 +1,13 @@
 /** Creating, listing and deleting models and their checkpoints. */
 import { randomUUID } from 'node:crypto';
 import type { Logger } from 'pino';
+import type { CheckpointItem } from '../../../schemas/preview/models.ts';
+import type { PageQuery } from '../../../schemas/preview/page.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { folderBytes, removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
 import type { ModelRepository, StoredCheckpoint, StoredModel } from '../../store/model-repository.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
-import { notFound, ServiceError, storageError } from '../service-error.ts';
+import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
 import { checkpointRef, registeredModel } from './records.ts';
 import type { ModelRegistry, RegisteredModel } from './registry.ts';
@@ -52,18 +54,6 @@ export interface CreateModel {
   returnExisting: boolean;
 }
 
-export interface CheckpointView {
-  id: string;
-  step: number;
-  metrics: Record<string, number>;
-}
-
-export interface CheckpointQuery {
-  after: string | null;
-  limit: number;
-  order: 'asc' | 'desc';
-}
-
 /** Longer than a request waits for its adapter; a restart removes what is left. */
 const ADAPTER_GRACE_MS = 120_000;
 
@@ -104,9 +94,6 @@ export class ModelService {
     const made = this.#options.quota
       .check(caller)
       .then(() => this.#make(caller, request))
-      .catch((error: unknown) => {
-        throw storageError(error);
-      })
       .finally(() => this.#making.delete(key));
     this.#making.set(key, made);
     return made;
@@ -120,7 +107,7 @@ export class ModelService {
   }
 
   /** One more than the limit where there is a next page. */
-  async checkpoints(modelId: string, entity: string, query: CheckpointQuery): Promise<CheckpointView[]> {
+  async checkpoints(modelId: string, entity: string, query: PageQuery): Promise<CheckpointItem[]> {
     this.require(modelId, entity);
     const { repository } = this.#options;
     const after = query.after === null ? null : await repository.stepOf(modelId, query.after);

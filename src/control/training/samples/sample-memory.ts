@@ -10,7 +10,6 @@ const BYTES_PER_TOKEN = 8;
 const ENTRY_BYTES = 512;
 
 interface Entry {
-  entity: string;
   choices: (SampledTokens | null)[];
   bytes: number;
   at: number;
@@ -50,7 +49,7 @@ export class SampleMemory {
       if (choice === null || choice.ids.length !== choice.logprobs.length) return null;
       return { promptIds: kept, tokenIds: Int32Array.from(choice.ids), logprobs: Float32Array.from(choice.logprobs) };
     });
-    this.#entries.set(key, { entity, choices: samples, bytes, at: this.#now() });
+    this.#entries.set(key, { choices: samples, bytes, at: this.#now() });
     this.#bytes += bytes;
     this.#shrink();
   }
