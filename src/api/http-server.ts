@@ -44,6 +44,8 @@ export class HttpServer {
     });
     const handle = app.callback();
     const onRequest = (req: IncomingMessage, res: ServerResponse) => {
+      // Refused already: its answer could not be written any more, so it must not be run.
+      if (req.socket.writableEnded) return void req.socket.destroy();
       limitArrival(req, res, options.requestTimeoutMs, isUpload);
       closeWithConnection(req, res);
       void handle(req, res);

@@ -92,3 +92,24 @@ test.each([
   },
   30_000,
 );
+
+test.each([
+  ['a request whose head came too late', 20],
+  ['a request on a connection that had said nothing', 0],
+])(
+  '%s is refused and nothing else: it is not run',
+  async (_name, early) => {
+    const bytes = chat(false);
+    const socket = open(bytes.slice(0, early));
+    let answer = '';
+    socket.on('data', (chunk: Buffer) => (answer += chunk.toString('latin1')));
+    await vi.waitFor(() => expect(answer).toMatch(/^HTTP\/1.1 408 /), { timeout: 10_000 });
+    socket.write(bytes.slice(early));
+    let closed = false;
+    socket.once('close', () => (closed = true));
+    await vi.waitFor(() => socket.write('\r\n') && expect(closed).toBe(true), { timeout: 15_000, interval: 100 });
+    expect(server.sessions.generations).toEqual([]);
+    expect(answer.match(/HTTP\/1.1/g)).toHaveLength(1);
+  },
+  30_000,
+);
