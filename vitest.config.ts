@@ -15,6 +15,8 @@ export default defineConfig({
     maxWorkers: 2,
     testTimeout: 60_000,
     hookTimeout: 180_000,
+    // By default one second, which a busy machine takes for anything.
+    expect: { poll: { timeout: 20_000 } },
     teardownTimeout: 30_000,
     passWithNoTests: false,
     allowOnly: false,

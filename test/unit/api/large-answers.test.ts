@@ -172,7 +172,7 @@ test('a reader that takes nothing of an answer is cut; one that rests between an
   socket.on('error', () => (failed = true));
   try {
     ask({});
-    await vi.waitFor(() => expect(read).toContain('"finish_reason":"stop"'));
+    await vi.waitFor(() => expect(read).toContain('"finish_reason":"stop"'), { timeout: 20_000 });
     await new Promise((resolve) => setTimeout(resolve, 1000));
     expect(socket.readyState).toBe('open');
     const logprobs = scores(2 * LARGE_ANSWER);
