@@ -99,7 +99,7 @@ function stream(engine, { promptIds, seed, adapter, cacheSalt = null, maxTokens,
       if (output.tokens.length > 0 && last !== null) gap(now - last);
       if (output.tokens.length > 0) last = now;
       if (output.finish === 'error') reject(new Error(output.error));
-      hash.update(output.tokens).update(output.logprobs);
+      hash.update(Int32Array.from(output.tokens)).update(Float32Array.from(output.logprobs));
       if (output.tokens.length > 0) digests.push(hash.copy().digest('hex'));
       if (output.finish !== null) resolve({ digests, cachedTokens: output.cachedTokens });
     });

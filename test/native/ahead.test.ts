@@ -132,7 +132,7 @@ async function run(queues: boolean, changes: Partial<EngineConfig>, count: numbe
   return { texts: outputs.map(digestOf), stats, ...given };
 }
 
-const bits = (values: Float32Array) => [...new Uint32Array(values.slice().buffer)];
+const bits = (values: Iterable<number>) => [...new Uint32Array(Float32Array.from(values).buffer)];
 
 function digestOf(pieces: SequenceOutput[]): string {
   const text = JSON.stringify([

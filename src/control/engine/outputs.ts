@@ -3,8 +3,8 @@ import type { ForcedOutput } from '../scheduler/jumps.ts';
 import type { StepResult } from './native.ts';
 import type { FinishReason, SequenceOutput, StepMessage, TopLogprobs } from './protocol.ts';
 
-const NO_FLOATS = new Float32Array(0);
-const NO_INTS = new Int32Array(0);
+const NOTHING: readonly never[] = [];
+const NO_ALTERNATIVES: TopLogprobs = { ids: new Int32Array(0), logprobs: new Float32Array(0) };
 const GRAMMAR_TOO_AMBIGUOUS = 'The grammar became too ambiguous to follow; this sequence was ended.';
 const NOT_FINITE = 'The model produced numbers that are not finite; this sequence was ended.';
 
@@ -44,19 +44,22 @@ export function forEachOutput(message: StepMessage, deliver: (output: SequenceOu
 /** Forced tokens come before the sampled one; a sequence that failed brings none. */
 function withForced(output: SequenceOutput, forced: ForcedOutput | undefined): SequenceOutput {
   if (!forced || output.finish === 'error') return output;
-  const tokens = Int32Array.from([...forced.tokens, ...output.tokens]);
-  const logprobs = Float32Array.from([...forced.logprobs, ...output.logprobs]);
-  const ranks = Int32Array.from([...forced.ranks, ...output.ranks]);
+  const tokens = [...forced.tokens, ...output.tokens];
+  const logprobs = [...forced.logprobs, ...output.logprobs];
+  const ranks = [...forced.ranks, ...output.ranks];
   return { ...output, tokens, logprobs, ranks, top: [...forced.top, ...output.top] };
 }
 
 function stopOutput(id: number, stopReason: string | null): SequenceOutput {
-  const nothing = { tokens: NO_INTS, logprobs: NO_FLOATS, ranks: NO_INTS, top: [], cachedTokens: 0 };
-  return { id, ...nothing, finish: 'stop', ...(stopReason === null ? {} : { stopReason }) };
+  return { ...emptyOutput(id), finish: 'stop', ...(stopReason === null ? {} : { stopReason }) };
 }
 
 export function errorOutput(id: number, error: string): SequenceOutput {
-  return { id, tokens: NO_INTS, logprobs: NO_FLOATS, ranks: NO_INTS, top: [], finish: 'error', error, cachedTokens: 0 };
+  return { ...emptyOutput(id), finish: 'error', error };
+}
+
+function emptyOutput(id: number): SequenceOutput {
+  return { id, tokens: NOTHING, logprobs: NOTHING, ranks: NOTHING, top: NOTHING, finish: null, cachedTokens: 0 };
 }
 
 /** A sequence's scores lie together, in order of position. */
@@ -75,17 +78,7 @@ function promptOutput(id: number, row: number, end: number, result: StepResult):
   const logprobs = result.promptLogprobs.slice(row, end);
   const ranks = result.promptRanks.slice(row, end);
   const top = Array.from({ length: end - row }, (_, index) => topOf(row + index, result.promptTopRanges, result));
-  const promptLogprobs = { start, logprobs, ranks, top };
-  return {
-    id,
-    tokens: NO_INTS,
-    logprobs: NO_FLOATS,
-    ranks: NO_INTS,
-    top: [],
-    finish: null,
-    cachedTokens: 0,
-    promptLogprobs,
-  };
+  return { ...emptyOutput(id), promptLogprobs: { start, logprobs, ranks, top } };
 }
 
 /** Copies what it takes: the columns may be windows on a whole message, which an output in a slow reader's queue must not hold. */
@@ -94,24 +87,19 @@ function outputOf(id: number, row: number, result: StepResult): SequenceOutput {
   const finish = REASONS[code] ?? null;
   if (finish === 'error') return errorOutput(id, code === GRAMMAR_FAILED ? GRAMMAR_TOO_AMBIGUOUS : NOT_FINITE);
   if (finish === 'none_allowed') return { ...errorOutput(id, ''), finish };
-  const tokens = Int32Array.of(result.tokens[row] as number);
+  // Lists, not typed arrays: these cost ten times as much to make for one number.
+  const tokens = [result.tokens[row] as number];
   const rank = result.ranks[row] as number;
-  if (rank === 0) return { id, tokens, logprobs: NO_FLOATS, ranks: NO_INTS, top: [], finish, cachedTokens: 0 };
-  const logprobs = Float32Array.of(result.logprobs[row] as number);
-  return {
-    id,
-    tokens,
-    logprobs,
-    ranks: Int32Array.of(rank),
-    top: [topOf(row, result.topRanges, result)],
-    finish,
-    cachedTokens: 0,
-  };
+  if (rank === 0) return { id, tokens, logprobs: NOTHING, ranks: NOTHING, top: NOTHING, finish, cachedTokens: 0 };
+  const logprobs = [result.logprobs[row] as number];
+  const top = [topOf(row, result.topRanges, result)];
+  return { id, tokens, logprobs, ranks: [rank], top, finish, cachedTokens: 0 };
 }
 
 /** The alternatives of one row. */
 export function topOf(row: number, ranges: Int32Array, result: StepResult): TopLogprobs {
   const offset = ranges[2 * row] as number;
   const end = offset + (ranges[2 * row + 1] as number);
+  if (end === offset) return NO_ALTERNATIVES;
   return { ids: result.topIds.slice(offset, end), logprobs: result.topLogprobs.slice(offset, end) };
 }

@@ -141,11 +141,11 @@ export interface PromptLogprobs {
 /** What one step brought one sequence. */
 export interface SequenceOutput {
   id: number;
-  tokens: Int32Array;
+  tokens: readonly number[];
   /** Parallel to tokens; empty where logprobs were not asked for. */
-  logprobs: Float32Array;
-  ranks: Int32Array;
-  top: TopLogprobs[];
+  logprobs: readonly number[];
+  ranks: readonly number[];
+  top: readonly TopLogprobs[];
   finish: FinishReason | null;
   /** Set with finish 'error': a sentence for the log and the client. */
   error?: string;

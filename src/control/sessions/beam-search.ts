@@ -169,9 +169,9 @@ export class BeamGeneration implements Generation {
 function toOutput(beam: Beam, keep: number): SequenceOutput {
   return {
     id: -1,
-    tokens: Int32Array.from(beam.tokens),
-    logprobs: Float32Array.from(beam.logprobs),
-    ranks: Int32Array.from(beam.ranks),
+    tokens: beam.tokens,
+    logprobs: beam.logprobs,
+    ranks: beam.ranks,
     top: beam.top.map((top) => cut(top, Math.max(keep, 0))),
     finish: beam.ended ? 'stop' : 'length',
     cachedTokens: 0,

@@ -49,9 +49,9 @@ function answer(request: Submitted, index: number): SequenceOutput {
     ids: Int32Array.from(order, ({ id }) => id),
     logprobs: Float32Array.from(order, ({ logprob }) => logprob),
   };
-  const tokens = top.ids.slice(0, 1);
-  const logprobs = top.logprobs.slice(0, 1);
-  return { id: index, tokens, logprobs, ranks: Int32Array.of(1), top: [top], finish: 'length', cachedTokens: 0 };
+  const tokens = [...top.ids.slice(0, 1)];
+  const logprobs = [...top.logprobs.slice(0, 1)];
+  return { id: index, tokens, logprobs, ranks: [1], top: [top], finish: 'length', cachedTokens: 0 };
 }
 
 /** Every output of at most so many tokens, best first. */

@@ -53,9 +53,9 @@ export class FakeEngine implements EngineClient {
   ): void {
     this.#sink?.(index, {
       id: index,
-      tokens: Int32Array.from(tokens),
-      logprobs: new Float32Array(0),
-      ranks: new Int32Array(0),
+      tokens,
+      logprobs: [],
+      ranks: [],
       top: [],
       finish,
       cachedTokens: 0,

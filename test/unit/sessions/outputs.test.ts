@@ -75,7 +75,7 @@ describe('prompt scores', () => {
 it('tokens with log-probabilities say how many characters the text gets by them', async () => {
   const ids = [...bytes('a🙂'), 256, ...bytes('é!'), 257];
   const generation = await sessions.start(input({ topLogprobs: 0, ignoreEos: true }));
-  engine.emit(0, ids, 'length', { logprobs: new Float32Array(ids.length) });
+  engine.emit(0, ids, 'length', { logprobs: ids.map(() => 0) });
   const deltas = await collect(generation);
   expect(merged(deltas).text).toBe('a🙂é!');
   const chars = deltas.flatMap(({ logprobs }) => logprobs.map((entry) => entry.chars));

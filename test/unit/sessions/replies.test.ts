@@ -57,10 +57,10 @@ async function reply(request: GenerationInput, text: string, step = 1, by = sess
   const ids = [...new TextEncoder().encode(text)].map(idOfByte);
   for (let from = 0; from < ids.length; from += step) {
     const some = ids.slice(from, from + step);
-    engine.emit(0, some, null, { logprobs: Float32Array.from(some, () => -1), ranks: Int32Array.from(some, () => 1) });
+    engine.emit(0, some, null, { logprobs: some.map(() => -1), ranks: some.map(() => 1) });
     await Promise.resolve();
   }
-  engine.emit(0, [257], 'stop', { logprobs: Float32Array.of(-1), ranks: Int32Array.of(1) });
+  engine.emit(0, [257], 'stop', { logprobs: [-1], ranks: [1] });
   await reading;
   return {
     reasoning: deltas.map((delta) => delta.reasoning).join(''),

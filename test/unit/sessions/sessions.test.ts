@@ -200,7 +200,7 @@ describe('sessions', () => {
     const generation = await sessions.start(input({ topLogprobs: 2 }));
     expect(engine.requests[0]?.sampling.logprobs).toBe(2);
     engine.emit(0, [0xf0, 259], 'length', {
-      logprobs: Float32Array.of(-0.5, Number.NEGATIVE_INFINITY),
+      logprobs: [-0.5, Number.NEGATIVE_INFINITY],
       top: [
         { ids: Int32Array.of(0xf0, 97), logprobs: Float32Array.of(-0.5, -1) },
         { ids: Int32Array.of(257, 98), logprobs: Float32Array.of(-0.25, -2) },
