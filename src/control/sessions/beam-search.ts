@@ -99,10 +99,8 @@ export class BeamGeneration implements Generation {
 
   *#results(): Generator<ChoiceDelta> {
     for (const [index, beam] of this.#beams.best().entries()) {
-      const piece = this.#start.choices[index]?.push(toOutput(beam, this.#start.sampling.logprobs));
-      if (!piece) continue;
-      const { cut: _cut, ...delta } = piece;
-      yield { index, ...delta };
+      const delta = this.#start.choices[index]?.push(toOutput(beam, this.#start.sampling.logprobs));
+      if (delta) yield delta;
     }
   }
 

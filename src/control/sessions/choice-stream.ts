@@ -26,18 +26,13 @@ export interface ChoiceRules {
   reply: ReplyOptions | null;
 }
 
-/** What one engine output adds to a choice. */
-export interface ChoicePiece extends Omit<ChoiceDelta, 'index'> {
-  /** The engine does not know that the choice has ended: its sequence must be aborted. */
-  cut: boolean;
-}
-
 /** Grammar and controls together left nothing to go on with. */
 const NOTHING_ALLOWED_REASON = 'no_token_allowed';
 const REPETITION_REASON = 'repetition_detected';
 
-function emptyPiece(): ChoicePiece {
+function emptyDelta(index: number): ChoiceDelta {
   return {
+    index,
     text: '',
     reasoning: '',
     toolCalls: [],
@@ -47,7 +42,6 @@ function emptyPiece(): ChoicePiece {
     logprobs: [],
     finish: null,
     stopReason: null,
-    cut: false,
   };
 }
 
@@ -57,14 +51,8 @@ function finishOf(finish: FinishReason): ChoiceFinish {
   return finish === 'error' ? 'abort' : finish;
 }
 
-function promptEnd(piece: ChoicePiece, output: SequenceOutput): ChoicePiece {
-  if (output.tokens.length === 0 && output.finish === null) return piece;
-  piece.finish = output.finish === 'abort' ? 'abort' : 'length';
-  piece.cut = output.finish === null;
-  return piece;
-}
-
 export class ChoiceStream {
+  readonly #index: number;
   readonly #table: TokenTable;
   readonly #detokenizer: Detokenizer;
   readonly #stops: StopScanner;
@@ -75,15 +63,18 @@ export class ChoiceStream {
   #tokens = 0;
   #reasoningTokens = 0;
   #hasCalls = false;
+  #cut = false;
 
-  /** `parsing`: makes parsers of the choice's text; null: all of it is content. */
+  /** `index`: of the choice; `parsing`: makes parsers of the choice's text; null: all of it is content. */
   constructor(
+    index: number,
     table: TokenTable,
     detokenizer: Detokenizer,
     stops: StopScanner,
     rules: ChoiceRules,
     parsing: Pick<ReplyParsing, 'create' | 'countsReasoning'> | null,
   ) {
+    this.#index = index;
     this.#table = table;
     this.#parser = parsing?.create() ?? null;
     // Sees the text at once: what a stop string holds back from the other may end the thoughts.
@@ -103,10 +94,15 @@ export class ChoiceStream {
     return this.#reasoningTokens;
   }
 
-  /** `output.finish` is not 'error': the caller has dealt with that. */
-  push(output: SequenceOutput): ChoicePiece {
-    const piece = emptyPiece();
-    if (this.#rules.promptOnly) return promptEnd(piece, output);
+  /** The choice has ended and the engine does not know: its sequence must be aborted. */
+  get cut(): boolean {
+    return this.#cut;
+  }
+
+  /** What the output adds to the choice. `output.finish` is not 'error': the caller has dealt with that. */
+  push(output: SequenceOutput): ChoiceDelta {
+    const piece = emptyDelta(this.#index);
+    if (this.#rules.promptOnly) return this.#promptEnd(piece, output);
     this.#read(piece, output);
     if (this.#parser && piece.finish !== null) {
       this.#take(piece, this.#parser.finish());
@@ -115,7 +111,14 @@ export class ChoiceStream {
     return piece;
   }
 
-  #read(piece: ChoicePiece, output: SequenceOutput): void {
+  #promptEnd(piece: ChoiceDelta, output: SequenceOutput): ChoiceDelta {
+    if (output.tokens.length === 0 && output.finish === null) return piece;
+    piece.finish = output.finish === 'abort' ? 'abort' : 'length';
+    this.#cut = output.finish === null;
+    return piece;
+  }
+
+  #read(piece: ChoiceDelta, output: SequenceOutput): void {
     const last = output.tokens.length - 1;
     for (const [i, id] of output.tokens.entries()) {
       const silent = i === last && output.finish === 'stop' && !this.#showsEnd(id);
@@ -142,7 +145,7 @@ export class ChoiceStream {
   }
 
   /** A token belongs to the reasoning that stands before it: the end tag too. */
-  #count(piece: ChoicePiece, output: SequenceOutput, i: number, text: string): void {
+  #count(piece: ChoiceDelta, output: SequenceOutput, i: number, text: string): void {
     this.#tokens++;
     piece.tokens++;
     if ((this.#ahead ?? this.#parser)?.inReasoning === true) {
@@ -155,12 +158,12 @@ export class ChoiceStream {
   }
 
   /** Text that no stop string holds back any more. */
-  #show(piece: ChoicePiece, text: string): void {
+  #show(piece: ChoiceDelta, text: string): void {
     if (this.#parser) this.#take(piece, this.#parser.push(text));
     else piece.text += text;
   }
 
-  #take(piece: ChoicePiece, deltas: ParsedDelta[]): void {
+  #take(piece: ChoiceDelta, deltas: ParsedDelta[]): void {
     for (const delta of deltas) {
       if ('content' in delta) piece.text += delta.content;
       else if ('reasoning' in delta) piece.reasoning += delta.reasoning;
@@ -170,7 +173,7 @@ export class ChoiceStream {
   }
 
   /** True when a stop string was completed. */
-  #feed(piece: ChoicePiece, text: string): boolean {
+  #feed(piece: ChoiceDelta, text: string): boolean {
     if (text === '') return false;
     const scan = this.#stops.feed(text, this.#tokens <= this.#rules.minTokens);
     this.#show(piece, scan.text);
@@ -178,9 +181,9 @@ export class ChoiceStream {
     return scan.stop !== null;
   }
 
-  #stoppedByText(piece: ChoicePiece, output: SequenceOutput, atLast: boolean): void {
+  #stoppedByText(piece: ChoiceDelta, output: SequenceOutput, atLast: boolean): void {
     piece.finish = 'stop';
-    piece.cut = !(atLast && output.finish !== null);
+    this.#cut = !(atLast && output.finish !== null);
   }
 
   /** Counts from the first token on; does not end the choice before min_tokens. */
@@ -188,8 +191,8 @@ export class ChoiceStream {
     return this.#repetition?.push(id) === true && this.#tokens >= this.#rules.minTokens;
   }
 
-  #stoppedByRepetition(piece: ChoicePiece): void {
-    piece.cut = true;
+  #stoppedByRepetition(piece: ChoiceDelta): void {
+    this.#cut = true;
     if (this.#feed(piece, this.#detokenizer.flush())) {
       piece.finish = 'stop';
       return;

@@ -243,9 +243,9 @@ class ModelSessions implements ModelSessionsHandle {
       startsText: this.#startsText(input.prompt, promptIds),
     };
     const rules = this.#rules(sampling, parsing);
-    return Array.from({ length: sampling.n }, () => {
+    return Array.from({ length: sampling.n }, (_, index) => {
       const scanner = new StopScanner(stops, sampling.includeStopInOutput);
-      return new ChoiceStream(table, new Detokenizer(table, detokenizing), scanner, rules, parsing);
+      return new ChoiceStream(index, table, new Detokenizer(table, detokenizing), scanner, rules, parsing);
     });
   }
 

@@ -8,7 +8,7 @@ import type { SamplingSpec } from '../engine/native.ts';
 import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { PromptLogprobs, SequenceOutput } from '../engine/protocol.ts';
 import type { AdapterRef } from '../engine/training.ts';
-import type { ChoicePiece, ChoiceStream } from './choice-stream.ts';
+import type { ChoiceStream } from './choice-stream.ts';
 import type { BlockHandle, KvTransferRequest } from '../transfer/transfer.ts';
 import type { PromptScores } from './prompt-scores.ts';
 import {
@@ -53,8 +53,9 @@ export class RunningGeneration implements Generation {
   readonly #countsReasoning: boolean;
   readonly #scores: PromptScores | null;
   readonly #open: Set<number>;
-  /** In the order in which they became non-empty. */
-  readonly #pending = new Map<number, ChoiceDelta>();
+  /** Per choice what has not been read, and the choices that have something in the order in which they got it. */
+  readonly #pending: (ChoiceDelta | undefined)[] = [];
+  readonly #order: number[] = [];
   readonly #handles: SequenceHandle[];
   #cachedTokens: number | null = null;
   #heldBlocks: BlockHandle | null = null;
@@ -120,7 +121,7 @@ export class RunningGeneration implements Generation {
     this.#ended = true;
     for (const index of this.#open) this.#handles?.[index]?.abort();
     this.#open.clear();
-    this.#pending.clear();
+    this.#order.length = 0;
     this.#wake();
   }
 
@@ -135,10 +136,10 @@ export class RunningGeneration implements Generation {
     }
     const choice = this.#choices[index];
     if (!choice) return;
-    const piece = choice.push(output);
-    if (piece.finish !== null) this.#open.delete(index);
-    if (piece.cut) this.#handles?.[index]?.abort();
-    if (piece.tokens > 0 || piece.finish !== null) this.#add(index, piece);
+    const delta = choice.push(output);
+    if (delta.finish !== null) this.#open.delete(index);
+    if (choice.cut) this.#handles?.[index]?.abort();
+    if (delta.tokens > 0 || delta.finish !== null) this.#add(delta);
   }
 
   #score(piece: PromptLogprobs): void {
@@ -146,8 +147,8 @@ export class RunningGeneration implements Generation {
     if (this.#scores?.complete) this.#wake();
   }
 
-  #add(index: number, piece: ChoicePiece): void {
-    const waiting = this.#pending.get(index);
+  #add(piece: ChoiceDelta): void {
+    const waiting = this.#pending[piece.index];
     if (waiting) {
       waiting.text += piece.text;
       waiting.reasoning += piece.reasoning;
@@ -159,8 +160,8 @@ export class RunningGeneration implements Generation {
       waiting.finish = piece.finish;
       waiting.stopReason = piece.stopReason;
     } else {
-      const { cut: _cut, ...delta } = piece;
-      this.#pending.set(index, { index, ...delta });
+      this.#pending[piece.index] = piece;
+      this.#order.push(piece.index);
     }
     this.#wake();
   }
@@ -182,12 +183,11 @@ export class RunningGeneration implements Generation {
 
   /** Answers a reader, or keeps it until something comes. What was generated before a failure is delivered first. */
   #next(reader: Reader): void {
-    const first = this.#pending.entries().next().value;
     // Another choice may be ahead of the one whose sequence scores the prompt.
     const held = this.#scores?.complete === false && this.#open.has(0);
-    if (first && !held) {
-      this.#pending.delete(first[0]);
-      reader.resolve({ done: false, value: first[1] });
+    const delta = held ? undefined : this.#takeFirst();
+    if (delta) {
+      reader.resolve({ done: false, value: delta });
     } else if (this.#failure && !this.#ended) {
       this.#ended = true;
       reader.reject(this.#failure);
@@ -197,6 +197,14 @@ export class RunningGeneration implements Generation {
     } else {
       this.#reader = reader;
     }
+  }
+
+  #takeFirst(): ChoiceDelta | undefined {
+    const index = this.#order.shift();
+    if (index === undefined) return undefined;
+    const delta = this.#pending[index];
+    this.#pending[index] = undefined;
+    return delta;
   }
 
   #iterator(): AsyncIterator<ChoiceDelta, undefined> {
