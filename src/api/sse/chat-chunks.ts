@@ -67,32 +67,31 @@ export class ChatChunks {
     const carriesTokens = delta.tokenIds.length > 0 && (output.returnTokenIds || logprobs);
     const news = newsOf(delta);
     if (news.length === 0 && (delta.finish !== null || carriesTokens)) news.push({});
-    return news.map((content, position) => {
-      const isFirst = position === 0;
-      const finish = position === news.length - 1 ? delta.finish : null;
-      const choice: ChatChunkChoice = {
-        index: delta.index,
-        delta: content,
-        logprobs: isFirst && delta.logprobs.length > 0 ? chatLogprobs(delta.logprobs, output.tokensAsIds) : null,
-        finish_reason: finish,
-        ...(finish === null ? {} : { stop_reason: delta.stopReason }),
-        token_ids: output.returnTokenIds ? (isFirst ? delta.tokenIds : []) : null,
-      };
-      return this.#chunk(delta.index, choice);
-    });
+    const last = news.length - 1;
+    return news.map((content, at) => this.#chunk(delta.index, this.#choice(delta, content, at === 0, at === last)));
+  }
+
+  #choice(delta: ChoiceDelta, content: ChatChunkDelta, isFirst: boolean, isLast: boolean): ChatChunkChoice {
+    const { returnTokenIds, tokensAsIds } = this.#envelope.output;
+    const { index } = delta;
+    const logprobs = isFirst && delta.logprobs.length > 0 ? chatLogprobs(delta.logprobs, tokensAsIds) : null;
+    const token_ids = returnTokenIds ? (isFirst ? delta.tokenIds : []) : null;
+    if (!isLast || delta.finish === null) return { index, delta: content, logprobs, finish_reason: null, token_ids };
+    const { finish: finish_reason, stopReason: stop_reason } = delta;
+    return { index, delta: content, logprobs, finish_reason, stop_reason, token_ids };
   }
 
   usage(): ChatCompletionChunk {
-    return { ...this.#head(), choices: [], usage: totalUsage([this.#generation]) };
+    return { ...this.#frame([]), usage: totalUsage([this.#generation]) };
   }
 
-  #head(): Pick<ChatCompletionChunk, 'id' | 'object' | 'created' | 'model'> {
+  #frame(choices: ChatChunkChoice[]): ChatCompletionChunk {
     const { id, created, model } = this.#envelope;
-    return { id, object: 'chat.completion.chunk', created, model };
+    return { id, object: 'chat.completion.chunk', created, model, choices };
   }
 
   #chunk(index: number, choice: ChatChunkChoice): ChatCompletionChunk {
-    const chunk: ChatCompletionChunk = { ...this.#head(), choices: [choice] };
+    const chunk = this.#frame([choice]);
     if (!this.#envelope.output.continuousUsage) return chunk;
     const { promptTokens, cachedTokens, reasoningTokens: counted } = this.#generation.usage();
     const { tokens, reasoningTokens } = this.#toldOf(index);
