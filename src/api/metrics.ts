@@ -2,13 +2,14 @@
  * Prometheus metrics. Labels take values from closed sets only (the served model, the operator's adapters, finish reasons, known routes), so that
  * no client can grow them.
  */
-import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics, type Metric } from 'prom-client';
+import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics } from 'prom-client';
 import type { EngineClient } from '../control/engine/client.ts';
 import { PAGE_SIZE } from '../control/engine/native.ts';
 import { STEP_TOKENS_BOUNDS } from '../control/scheduler/step-counts.ts';
 import type { ChoiceFinish } from '../control/sessions/session.ts';
 import type { Settings } from '../control/settings.ts';
 import { AdapterUse } from './adapter-metrics.ts';
+import { Buckets, countedHistogram, type BucketCount } from './counted-histogram.ts';
 import { trainingMetrics } from './training-metrics.ts';
 
 const PREFIX = 'tandem_';
@@ -49,9 +50,9 @@ export class Metrics {
   readonly #http: Counter<'method' | 'handler' | 'status'>;
   readonly #success: Counter<ModelLabels | 'finished_reason'>;
   readonly #promptTokens: Counter<ModelLabels>;
-  readonly #generationTokens: Counter<ModelLabels>;
+  #generationTokens = 0;
   readonly #ttft: Histogram<ModelLabels>;
-  readonly #itl: Histogram<ModelLabels>;
+  readonly #itl = new Buckets(ITL_SECONDS);
   readonly #e2e: Histogram<ModelLabels>;
   readonly #queue: Histogram<ModelLabels>;
   readonly #prefill: Histogram<ModelLabels>;
@@ -73,9 +74,9 @@ export class Metrics {
     });
     this.#success = this.#counter('request_success_total', 'Choices that finished, by reason.', ['finished_reason']);
     this.#promptTokens = this.#counter('prompt_tokens_total', 'Prompt tokens of accepted requests.');
-    this.#generationTokens = this.#counter('generation_tokens_total', 'Generated tokens.');
+    this.#follow('generation_tokens_total', 'Generated tokens.', () => this.#generationTokens);
     this.#ttft = this.#histogram('time_to_first_token_seconds', 'Arrival to first token.', TTFT_SECONDS);
-    this.#itl = this.#histogram('inter_token_latency_seconds', 'Between two outputs of one choice.', ITL_SECONDS);
+    this.#counted('inter_token_latency_seconds', 'Between two outputs of one choice.', ITL_SECONDS, () => this.#itl);
     this.#e2e = this.#histogram('e2e_request_latency_seconds', 'Arrival to last token.', LATENCY_SECONDS);
     this.#queue = this.#histogram('request_queue_time_seconds', 'Arrival to the first step.', LATENCY_SECONDS);
     this.#prefill = this.#histogram('request_prefill_time_seconds', 'First step to first token.', LATENCY_SECONDS);
@@ -125,7 +126,7 @@ export class Metrics {
   }
 
   tokens(count: number): void {
-    this.#generationTokens.inc(this.#labels, count);
+    this.#generationTokens += count;
   }
 
   firstToken(seconds: number): void {
@@ -133,7 +134,7 @@ export class Metrics {
   }
 
   nextToken(seconds: number): void {
-    this.#itl.observe(this.#labels, seconds);
+    this.#itl.observe(seconds);
   }
 
   choiceFinished(reason: ChoiceFinish | 'error'): void {
@@ -177,7 +178,12 @@ export class Metrics {
     gauge('engine_adapter_bytes', 'Their bytes.', () => engine.stats().adapters?.bytes ?? 0);
     gauge('engine_up', '1 while the engine is ready.', () => (engine.state === 'ready' ? 1 : 0));
     this.#engineCounters(engine);
-    this.#registry.registerMetric(stepTokensHistogram(this.#labels, engine) as unknown as Metric);
+    this.#counted(
+      'iteration_tokens_total',
+      'Tokens per engine step.',
+      STEP_TOKENS_BOUNDS,
+      () => engine.stats().stepTokens,
+    );
     this.#transfers(engine);
     this.#speculation(engine);
     gauge('kv_transfer_held_blocks', 'KV blocks held for peers.', () => engine.stats().transfers?.heldBlocks ?? 0);
@@ -199,13 +205,13 @@ export class Metrics {
   }
 
   #engineCounters(engine: EngineClient): void {
-    this.#engineCounter('num_preemptions_total', 'Sequences that gave up their pages to others.', () => {
+    this.#follow('num_preemptions_total', 'Sequences that gave up their pages to others.', () => {
       return engine.stats().preemptions;
     });
-    this.#engineCounter('prefix_cache_queries_total', 'Prompt tokens looked up in the prefix cache.', () => {
+    this.#follow('prefix_cache_queries_total', 'Prompt tokens looked up in the prefix cache.', () => {
       return engine.stats().prefixCacheQueries;
     });
-    this.#engineCounter('prefix_cache_hits_total', 'Prompt tokens found in the prefix cache.', () => {
+    this.#follow('prefix_cache_hits_total', 'Prompt tokens found in the prefix cache.', () => {
       return engine.stats().prefixCacheHits;
     });
   }
@@ -218,7 +224,7 @@ export class Metrics {
       ['spec_decode_num_accepted_tokens_total', 'Proposed tokens that were sampled.', 'acceptedTokens'],
     ] as const;
     for (const [name, help, field] of counters)
-      this.#engineCounter(name, help, () => engine.stats().speculation?.[field] ?? 0);
+      this.#follow(name, help, () => engine.stats().speculation?.[field] ?? 0);
     const labels = this.#labels;
     new Counter<ModelLabels | 'position'>({
       name: `${PREFIX}spec_decode_num_accepted_tokens_per_pos_total`,
@@ -242,12 +248,11 @@ export class Metrics {
       ['kv_transfer_tokens_total', 'Tokens whose KV blocks were pulled.', 'pulledTokens'],
       ['kv_transfer_served_total', 'Pulls of peers that were served.', 'served'],
     ] as const;
-    for (const [name, help, field] of counters)
-      this.#engineCounter(name, help, () => engine.stats().transfers?.[field] ?? 0);
+    for (const [name, help, field] of counters) this.#follow(name, help, () => engine.stats().transfers?.[field] ?? 0);
   }
 
-  /** Follows a count that another owns; should it fall, it began again at 0. */
-  #engineCounter(name: string, help: string, read: () => number): void {
+  /** Follows a count that is kept elsewhere; should it fall, it began again at 0. */
+  #follow(name: string, help: string, read: () => number): void {
     const labels = this.#labels;
     let last = 0;
     new Counter<ModelLabels>({
@@ -261,6 +266,11 @@ export class Metrics {
         last = now;
       },
     });
+  }
+
+  #counted(name: string, help: string, bounds: readonly number[], read: () => BucketCount): void {
+    const metric = { name: `${PREFIX}${name}`, help, labels: this.#labels };
+    this.#registry.registerMetric(countedHistogram(metric, bounds, read));
   }
 
   #counter<Extra extends string = never>(
@@ -285,29 +295,6 @@ export class Metrics {
       registers: [this.#registry],
     });
   }
-}
-
-/** Tokens of the engine's steps: counted where the steps are made, so the library's own histogram cannot hold it. */
-function stepTokensHistogram(labels: Record<ModelLabels, string>, engine: EngineClient) {
-  const name = `${PREFIX}iteration_tokens_total`;
-  const help = 'Tokens per engine step.';
-  const get = () => {
-    const { counts, sum } = engine.stats().stepTokens;
-    let steps = 0;
-    const buckets = [...STEP_TOKENS_BOUNDS, '+Inf'].map((le, at) => {
-      steps += counts[at] ?? 0;
-      return { labels: { ...labels, le }, value: steps, metricName: `${name}_bucket` };
-    });
-    const total = (suffix: string, value: number) => ({ labels, value, metricName: `${name}_${suffix}` });
-    return Promise.resolve({
-      name,
-      help,
-      type: 'histogram',
-      aggregator: 'sum',
-      values: [...buckets, total('sum', sum), total('count', steps)],
-    });
-  };
-  return { name, help, get, reset() {} };
 }
 
 /** The same samples under `vllm:`, for autoscalers that look for those names. */
