@@ -47,9 +47,8 @@ const OPTIONS = {
   help: { type: 'boolean', default: false },
 };
 
-/** A large vocabulary over next to no model. */
+/** A large vocabulary over next to no model: steps are short, but still longer than what they give the API to do, so each token is an event. */
 const SHAPE = 'wide';
-/** So much shorter than a step's work for the API that chunks of several tokens are rare. */
 const NATIVE_THREADS = 1;
 const SETTLE_MS = 200;
 
@@ -134,7 +133,7 @@ async function batch(server, fields, streams, tokens) {
   const events = await Promise.all(
     Array.from({ length: streams }, (_, index) => {
       const messages = [{ role: 'user', content: `Answer ${index} of batch ${seed}.` }];
-      const sampling = { temperature: 1, seed: seed * streams + index, ignore_eos: true, max_completion_tokens: tokens };
+      const sampling = { temperature: 0, ignore_eos: true, max_completion_tokens: tokens };
       return answer(server, { model: server.model, messages, ...sampling, ...fields });
     }),
   );
@@ -156,7 +155,7 @@ async function open(streams, tokens) {
   const { directory } = ensureRandomModel(SHAPE);
   const length = String(Math.ceil((tokens + 128) / 16) * 16);
   const flags = ['--max-num-seqs', String(streams), '--max-model-len', length, '--threads', String(NATIVE_THREADS)];
-  const server = await startServer(directory, [...flags, '--tool-call-parser', 'hermes', '--kv-cache-memory', '1G']);
+  const server = await startServer(directory, [...flags, '--tool-call-parser', 'hermes', '--kv-cache-memory', '256M']);
   const agent = new http.Agent({ keepAlive: true, maxSockets: Infinity });
   const models = await fetch(`${server.baseUrl}/models`, { headers: { Authorization: `Bearer ${server.apiKey}` } });
   const model = (await models.json()).data[0].id;
