@@ -54,12 +54,12 @@ export class CompletionChunks {
       token_ids: output.returnTokenIds ? delta.tokenIds : null,
       ...(scores === null ? {} : { prompt_logprobs: scores }),
     };
-    const chunk: CompletionChunk = { ...this.#head(), choices: [choice] };
+    const chunk = this.#frame([choice]);
     return [output.continuousUsage ? { ...chunk, usage: this.#usageOf(state) } : chunk];
   }
 
   usage(): CompletionChunk {
-    return { ...this.#head(), choices: [], usage: totalUsage(this.#runs.map((run) => run.generation)) };
+    return { ...this.#frame([]), usage: totalUsage(this.#runs.map((run) => run.generation)) };
   }
 
   #logprobs(tokens: TokenLogprob[], state: ChoiceState, prompt: CompletionLogprobs | null): CompletionLogprobs | null {
@@ -74,8 +74,8 @@ export class CompletionChunks {
     return makeUsage(promptTokens, state.tokens, cachedTokens);
   }
 
-  #head(): Pick<CompletionChunk, 'id' | 'object' | 'created' | 'model'> {
+  #frame(choices: CompletionChunk['choices']): CompletionChunk {
     const { id, created, model } = this.#envelope;
-    return { id, object: 'text_completion', created, model };
+    return { id, object: 'text_completion', created, model, choices };
   }
 }
