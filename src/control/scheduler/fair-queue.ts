@@ -33,8 +33,6 @@ export class FairQueue implements WaitingQueue {
   /** Tenants that wait or run. */
   readonly #active = new Map<string, Share>();
   readonly #idle = new Map<string, number>();
-  /** Where accounts begin while nobody is active: a pause of all forgives what was before. */
-  #floor = 0;
   #size = 0;
 
   constructor(policy: SchedulingPolicy, ageingMs: number, now: () => number) {
@@ -135,7 +133,7 @@ export class FairQueue implements WaitingQueue {
   #share(tenant: string): Share {
     const found = this.#active.get(tenant);
     if (found) return found;
-    let least = this.#active.size > 0 ? Infinity : this.#floor;
+    let least = this.#active.size > 0 ? Infinity : 0;
     for (const { served } of this.#active.values()) least = Math.min(least, served);
     const served = Math.max(least, this.#idle.get(tenant) ?? 0);
     this.#idle.delete(tenant);
@@ -148,7 +146,7 @@ export class FairQueue implements WaitingQueue {
   #retire(share: Share): void {
     if (share.running > 0 || share.queue.size > 0) return;
     this.#active.delete(share.tenant);
-    this.#floor = Math.max(this.#floor, share.served);
+    // A pause of all forgives what was before.
     if (this.#active.size === 0) this.#idle.clear();
     else this.#idle.set(share.tenant, share.served);
     if (this.#idle.size <= MAX_IDLE_TENANTS) return;

@@ -176,6 +176,22 @@ describe('forced text', () => {
     expect(allowed.outputs.get(1)![0]!.tokens.length).toBe(2);
   });
 
+  it('is spelt after the last eight tokens of the output, and none of the prompt', async () => {
+    const before: number[][] = [];
+    const noting: Speller = {
+      spell: (last, text) => {
+        before.push([...last]);
+        return speller.spell(last, text);
+      },
+    };
+    const { driver } = await run([constrained(1, 20)], { speller: noting });
+    const { tokens } = driver.of(1);
+    expect(before[0]).toEqual([]);
+    expect(Math.max(...before.map(({ length }) => length))).toBe(8);
+    const ends = tokens.map((_, end) => tokens.slice(Math.max(0, end - 8), end));
+    for (const last of before) expect(ends).toContainEqual(last);
+  });
+
   it('is sampled where jumping is off', async () => {
     const off = [
       run([{ ...constrained(1, 20), jumpForward: false }]),

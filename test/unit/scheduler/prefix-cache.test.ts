@@ -181,6 +181,33 @@ describe('tenants in the prefix cache', () => {
     expect([fixture.left('gone', 'x'), fixture.left('flood', 'y')]).toEqual([10, 90]);
   });
 
+  it('lose it before anybody else loses a page', () => {
+    const fixture = new Fixture(12);
+    fixture.run('gone', 'y', 3);
+    fixture.nowMs += 10 * 60_000 + 1;
+    fixture.run('large', 'x', 9);
+    fixture.run('large', '', 1);
+    expect([fixture.left('gone', 'y'), fixture.left('large', 'x')]).toEqual([2, 9]);
+  });
+
+  it('use their pages when they find them too', () => {
+    const fixture = new Fixture(12);
+    fixture.run('reads', 'x', 4);
+    fixture.nowMs += 9 * 60_000;
+    fixture.pool.share(fixture.cache.find(['reads-x0'], 1)[0] as number);
+    fixture.nowMs += 2 * 60_000;
+    // Three are kept, below the floor, and one is being read.
+    expect(fixture.pool.availableTo('flood')).toBe(8);
+  });
+
+  it('lose their own first where they keep more than an equal share', () => {
+    const fixture = new Fixture(12);
+    fixture.run('b', 'older', 5);
+    fixture.run('a', 'x', 7);
+    fixture.run('a', '', 1);
+    expect([fixture.left('b', 'older'), fixture.left('a', 'x')]).toEqual([5, 6]);
+  });
+
   it('with more tenants than floors every page can still be had', () => {
     const fixture = new Fixture(20);
     for (let tenant = 0; tenant < 20; tenant++) fixture.run(`t${tenant}`, 'x', 1);

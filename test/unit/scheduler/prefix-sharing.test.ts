@@ -96,6 +96,13 @@ describe('a prompt that was computed before', () => {
     expect(await cachedOf([same(3, 100, { sampling })])).toEqual([96]);
     expect(await cachedOf([same(4, 100)])).toEqual([0]);
     expect(await cachedOf([same(5, 100)])).toEqual([96]);
+    // What the third computed behind the reset goes on from what was before it.
+    const answered = (id: number, count: number) => {
+      const promptIds = Int32Array.from([...same(3, 100).promptIds, ...driver.of(3).tokens.slice(0, count)]);
+      return { ...same(id, 1), promptIds };
+    };
+    expect(await cachedOf([answered(6, 15)])).toEqual([96]);
+    expect(await cachedOf([answered(7, 60)])).toEqual([112]);
   });
 
   it('is evicted by need, the longest unused first', async () => {

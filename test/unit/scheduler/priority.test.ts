@@ -1,6 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import type { SequenceRequest } from '../../../src/control/engine/protocol.ts';
 import type { SchedulerOptions } from '../../../src/control/scheduler/admission.ts';
+import { compressed, FairQueue } from '../../../src/control/scheduler/fair-queue.ts';
+import { PagePool } from '../../../src/control/scheduler/pages.ts';
+import { enoughVictims, pageVictim, victimsFor } from '../../../src/control/scheduler/preemption.ts';
+import { Sequence } from '../../../src/control/scheduler/sequence.ts';
 import { Driver, options, random, request, VOCABULARY } from './drive.ts';
 import { expectedOutputs } from './fake-native.mjs';
 
@@ -174,6 +178,60 @@ describe('tenants', () => {
     await driver.run(requests);
     expect(driver.stats.preemptions).toBe(0);
     expect(driver.finished).toHaveLength(30);
+  });
+});
+
+describe('who gives way', () => {
+  const queue = new FairQueue('priority', 10_000, () => 0);
+  /** Runs now. */
+  function begin(id: number, tenant: string, priority = 0): Sequence {
+    const sequence = new Sequence({ ...request(id, 3), tenant, priority }, 256);
+    Object.assign(sequence, { arrival: id, rank: compressed(priority) });
+    queue.push(sequence);
+    queue.takeHead(sequence);
+    queue.began(sequence);
+    return sequence;
+  }
+  function candidate(id: number, priority = 0): Sequence {
+    const sequence = new Sequence({ ...request(id, 3), tenant: 'comes', priority }, 256);
+    return Object.assign(sequence, { arrival: id, rank: compressed(priority) });
+  }
+  const idsFor = (next: Sequence, running: Sequence[]) => victimsFor(next, running, queue).map(({ id }) => id);
+
+  it('is never whom this candidate has displaced before: they would take turns', () => {
+    const running = [1, 2, 3, 4].map((id) => begin(id, 'a'));
+    const next = candidate(100);
+    expect(idsFor(next, running)).toEqual([4, 3, 2]);
+    Object.assign(running[3]!, { displacedBy: next.id });
+    Object.assign(running[2]!, { displacedBy: 99 });
+    expect(idsFor(next, running)).toEqual([3, 2, 1]);
+  });
+
+  it('leaves each tenant one, those of a lower priority counted, and nobody of a higher one', () => {
+    const running = [begin(11, 'b'), begin(12, 'b'), begin(13, 'b', 5), begin(14, 'c', -5), begin(15, 'c', -5)];
+    expect(idsFor(candidate(100), running)).toEqual([13, 12]);
+  });
+
+  it('frees the pages that nobody else reads, eight sequences at most in one step', () => {
+    const pool = new PagePool(64);
+    const running = Array.from({ length: 20 }, (_, index) => begin(21 + index, 'd'));
+    // Each frees the page that it would soon need.
+    expect(enoughVictims(running, 3, pool)).toEqual(running.slice(0, 3));
+    expect(enoughVictims(running, 0, pool)).toEqual(running.slice(0, 1));
+    expect(enoughVictims(running, 15, pool)).toEqual(running.slice(0, 8));
+    expect(enoughVictims(running, 21, pool)).toEqual([]);
+    const [reader] = running as [Sequence];
+    pool.allocate(3, reader.pages);
+    expect(enoughVictims(running, 3, pool)).toEqual([reader]);
+    for (const page of reader.pages.view()) pool.share(page);
+    expect(enoughVictims(running, 3, pool)).toHaveLength(4);
+  });
+
+  it('for a page is the last, but first of tenants that run more than one', () => {
+    const running = [begin(41, 'e'), begin(42, 'f'), begin(43, 'f'), begin(44, 'g')];
+    expect(pageVictim(running, 0, queue)).toBe(2);
+    expect(pageVictim(running, 2, queue)).toBe(3);
+    expect(pageVictim(running, 3, queue)).toBe(3);
   });
 });
 

@@ -1,7 +1,10 @@
-import { describe, expect, it, test } from 'vitest';
+import { describe, expect, it, test, vi } from 'vitest';
 import type { SequenceRequest } from '../../../src/control/engine/protocol.ts';
+import { FairQueue } from '../../../src/control/scheduler/fair-queue.ts';
+import { ForcedTokens } from '../../../src/control/scheduler/jumps.ts';
 import { Sequence } from '../../../src/control/scheduler/sequence.ts';
 import { lookUp, Speculation, type SpeculationOptions } from '../../../src/control/scheduler/speculation.ts';
+import { StepTimes } from '../../../src/control/scheduler/step-times.ts';
 import { Driver, options, random, request } from './drive.ts';
 import { expectedOutputs } from './fake-native.mjs';
 
@@ -59,7 +62,10 @@ describe('proposals', () => {
     const scheduler = options({ ...sizes, vocabSize: FEW, speculation: speculation() });
     const driver = new Driver(scheduler);
     const requests = randomRequests(60, sizes.pages);
+    const charge = vi.spyOn(FairQueue.prototype, 'charge');
     await driver.run(requests);
+    const charged = charge.mock.calls.reduce((sum, [, tokens]) => sum + tokens, 0);
+    charge.mockRestore();
     for (const each of requests) {
       const expected = expectedOutputs(each, FEW, scheduler.maxModelLen);
       const { finish, tokens } = driver.of(each.id);
@@ -73,6 +79,12 @@ describe('proposals', () => {
     expect(counted?.draftTokens).toBeGreaterThan(counted?.acceptedTokens ?? 0);
     expect(counted?.acceptedPerPosition.reduce((sum, count) => sum + count)).toBe(counted?.acceptedTokens);
     expect(driver.engine.maxStepTokens).toBeLessThanOrEqual(scheduler.maxBatchTokens);
+    // Tenants are served what came true, and nothing of what did not.
+    const fed = requests.reduce((sum, { id, promptIds }) => {
+      const last = promptIds.length + driver.of(id).tokens.length - 1;
+      return sum + last - (driver.cached.get(id) ?? 0);
+    }, 0);
+    if (!preempts) expect(charged).toBe(fed);
   });
 
   it('stores no refused token in the prefix cache', async () => {
@@ -98,6 +110,9 @@ describe('proposals', () => {
     expect(proposer.draftsFor([sequence], 64).get(sequence)?.length).toBe(2);
     expect(proposer.draftsFor([sequence], 2).get(sequence)?.length).toBe(1);
     sequence.adviser = {};
+    expect(proposer.draftsFor([sequence], 64).size).toBe(0);
+    sequence.adviser = null;
+    sequence.forced = new ForcedTokens(2);
     expect(proposer.draftsFor([sequence], 64).size).toBe(0);
   });
 });
@@ -130,6 +145,16 @@ describe('the measured gain', () => {
     expect(proposes(), 'steps with proposals have become slow').toBe(false);
   });
 
+  it('counts the first step of a size whole, and later ones by a tenth', () => {
+    const times = new StepTimes(8);
+    expect(times.of(3)).toBeNull();
+    times.add(3, 100);
+    expect(times.of(3)).toBe(100);
+    times.add(3, 200);
+    expect(times.of(3)).toBeCloseTo(110);
+    expect(times.of(4)).toBeNull();
+  });
+
   it('is looked at again from time to time', () => {
     const proposer = new Speculation(speculation({ measured: true }), 64);
     const sequence = running(told);
@@ -149,6 +174,10 @@ describe('the measured gain', () => {
     expect(sequence.acceptance).toBeGreaterThan(0.99);
     for (let step = 0; step < 40; step++) proposer.noteDraft(sequence, 5, 0);
     expect(sequence.acceptance).toBeLessThan(0.01);
+    // What stands behind the first wrong one was never tried.
+    const other = running(told);
+    for (let step = 0; step < 60; step++) new Speculation(speculation(), 64).noteDraft(other, 5, 2);
+    expect(other.acceptance).toBeCloseTo(2 / 3, 3);
     expect(proposer.stats).toMatchObject({ drafts: 80, draftTokens: 400, acceptedTokens: 200 });
     expect(proposer.stats.acceptedPerPosition).toEqual([40, 40, 40, 40, 40]);
   });

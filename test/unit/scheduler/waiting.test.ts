@@ -93,6 +93,8 @@ describe('FairQueue', () => {
     const order = Array.from({ length: 6 }, (_, index) => runOne(queue, index === 0 ? 10 : 4));
     expect(order).toEqual(['a', 'b', 'b', 'a', 'a', 'a']);
     expect(queue.size).toBe(0);
+    for (const [id, tenant] of ['c', 'd', 'c', 'd'].entries()) queue.push(arrive(10 + id, tenant));
+    expect(Array.from({ length: 4 }, () => runOne(queue, 0))).toEqual(['c', 'd', 'c', 'd']);
   });
 
   it('gives nobody credit for a pause, and takes no debt over one of all', () => {
@@ -103,8 +105,49 @@ describe('FairQueue', () => {
     for (let id = 10; id < 15; id++) queue.push(arrive(id, 'b'));
     expect(Array.from({ length: 4 }, () => runOne(queue, 10))).toEqual(['a', 'b', 'a', 'b']);
     while (queue.size > 0) runOne(queue, 10);
-    for (const [id, tenant] of ['a', 'c', 'a', 'c'].entries()) queue.push(arrive(20 + id, tenant));
-    expect(Array.from({ length: 4 }, () => runOne(queue, 10))).toEqual(['a', 'c', 'a', 'c']);
+    for (const [id, tenant] of ['c', 'a', 'c', 'a'].entries()) queue.push(arrive(20 + id, tenant));
+    expect(Array.from({ length: 4 }, () => runOne(queue, 10))).toEqual(['c', 'a', 'c', 'a']);
+  });
+
+  it('keeps the account of a tenant that pauses while others go on', () => {
+    const queue = fair();
+    for (const [id, tenant] of ['a', 'b', 'b', 'b'].entries()) queue.push(arrive(id, tenant));
+    expect(runOne(queue, 1000)).toBe('a');
+    expect(runOne(queue, 10)).toBe('b');
+    queue.push(arrive(4, 'a'));
+    // It does not begin at the 10 of the other.
+    expect(Array.from({ length: 3 }, () => runOne(queue, 10))).toEqual(['b', 'b', 'a']);
+  });
+
+  it('remembers a bounded number of accounts, those of the tenants that were active last', () => {
+    const queue = fair();
+    const visit = (tenant: string, tokens: number) => {
+      const visitor = arrive(10, tenant);
+      queue.push(visitor);
+      queue.charge(visitor, tokens);
+      queue.remove(visitor);
+    };
+    // Others are active all the time, so that no pause is one of all.
+    for (let id = 0; id < 2; id++) queue.push(arrive(id, 'stays'));
+    for (const tenant of ['returns', 'forgotten']) visit(tenant, 1000);
+    for (let id = 0; id < 1000; id++) visit(`t${id}`, 1000);
+    visit('returns', 0);
+    for (let id = 1000; id < 1023; id++) visit(`t${id}`, 1000);
+    for (const tenant of ['returns', 'forgotten']) queue.push(arrive(20, tenant));
+    expect(Array.from({ length: 4 }, () => runOne(queue, 2000))).toEqual(['stays', 'forgotten', 'returns', 'stays']);
+  });
+
+  it('counts no time as waited in which the tenant ran something', () => {
+    let nowMs = 0;
+    const queue = fair(() => nowMs);
+    for (let id = 0; id < 2; id++) queue.push(arrive(id, 'runs'));
+    const first = queue.take() as Sequence;
+    queue.began(first);
+    queue.push(Object.assign(arrive(2, 'waits'), { arrivedAt: 30_000 }));
+    nowMs = 50_000;
+    queue.ended(first);
+    nowMs = 55_000;
+    expect(queue.peek()?.tenant).toBe('waits');
   });
 
   it('lets a tenant that runs nothing pass those who do, after a while', () => {

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest';
+import { SharedBound } from '../../../src/control/shared-bound.ts';
 import { Turns } from '../../../src/control/turns.ts';
 
 function filled(max: number, ...tenants: string[]): Turns<string> {
@@ -34,4 +35,12 @@ test('one tenant may fill it, and each other still has its equal share', () => {
   expect(push('a', 1)).toBe(0);
   expect(turns.takeAll().length).toBe(22);
   expect([turns.take(), push('b', 20)]).toEqual([undefined, 12]);
+});
+
+test('where it is full, whoever comes new has an equal share beside those who were there', () => {
+  const bound = new SharedBound(8);
+  bound.add('a', 8);
+  expect([bound.fits('b', 4), bound.fits('b', 5)]).toEqual([true, false]);
+  bound.add('b', 4);
+  expect([bound.fits('c', 2), bound.fits('c', 3)]).toEqual([true, false]);
 });
