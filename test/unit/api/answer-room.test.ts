@@ -3,7 +3,7 @@ import { EventEmitter } from 'node:events';
 import type { ServerResponse } from 'node:http';
 import { connect } from 'node:net';
 import { expect, test, vi } from 'vitest';
-import { AnswerRoom } from '../../../src/api/generation/answer-room.ts';
+import { AnswerRoom, deltaBytes } from '../../../src/api/generation/answer-room.ts';
 import type { ChoiceDelta } from '../../../src/control/sessions/session.ts';
 import { delta, errorOf, KEY, startTestServer } from './fakes.ts';
 
@@ -62,6 +62,19 @@ test('one answer ends at its own bound, and all of them at half of the heap', ()
   const answers = room(3 * MIB);
   answers.open('a', response()).grow(MIB);
   expect(() => answers.open('a', response()).grow(MIB)).toThrow(expect.objectContaining({ status: 503 }));
+});
+
+test('all that a delta brings counts: both texts, calls, ids, log-probabilities with their alternatives', () => {
+  const entry = { token: 'a', logprob: -1, bytes: [97], tokenId: 1 };
+  const scored = (alternatives: number) =>
+    deltaBytes(delta({ logprobs: [{ ...entry, chars: 1, top: Array.from({ length: alternatives }, () => entry) }] }));
+  expect(deltaBytes(delta())).toBe(0);
+  expect(deltaBytes(delta({ text: 'abc' }))).toBe(6);
+  expect(deltaBytes(delta({ reasoning: 'abc' }))).toBe(6);
+  expect(deltaBytes(delta({ tokenIds: [1, 2] }))).toBe(16);
+  expect(deltaBytes(delta({ toolCalls: [{ index: 0, arguments: 'x'.repeat(1000) }] }))).toBeGreaterThan(2000);
+  expect(scored(20)).toBe(21 * scored(0));
+  expect(scored(0)).toBeGreaterThan(0);
 });
 
 test.each([

@@ -1,7 +1,7 @@
 /** The writer of one stream, over a response that only counts. */
 import { EventEmitter } from 'node:events';
 import type { ServerResponse } from 'node:http';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import { EventStream } from '../../../src/api/sse/event-stream.ts';
 import { StreamBuffers } from '../../../src/api/sse/stream-buffers.ts';
 
@@ -162,4 +162,32 @@ test('what ended streams hold goes first when all together hold too much, the lo
   const cut = ended.map(({ response }) => response.destroyed);
   expect(cut.indexOf(false)).toBeGreaterThan(5);
   expect(cut.lastIndexOf(true)).toBe(cut.indexOf(false) - 1);
+});
+
+test('of what has ended little stays, and no more is cut than makes room', () => {
+  const perStream = 64 * 1024;
+  const buffers = new StreamBuffers(perStream);
+  const ended = [10_000, 60_000, 60_000].map((held) => {
+    buffers.change(0, held);
+    const stream = { held, cut: vi.fn(() => buffers.change(held, 0)) };
+    buffers.linger(stream);
+    return stream;
+  });
+  const all = 64 * perStream;
+  buffers.change(0, all - 110_000);
+  expect(ended.map(({ cut }) => cut.mock.calls.length)).toEqual([0, 1, 0]);
+});
+
+test('a stream that ended and was read, or whose reader left, is cut for nobody', async () => {
+  const buffers = new StreamBuffers(1000);
+  const { response, stream } = open(buffers, false);
+  const [cut, forget] = [vi.spyOn(stream, 'cut'), vi.spyOn(buffers, 'forget')];
+  stream.send({ text: 'x'.repeat(500) });
+  stream.end();
+  response.emit('close');
+  expect(forget).toHaveBeenCalledWith(stream);
+  expect(buffers.held).toBe(0);
+  // Its connection may be another answer's by now.
+  buffers.change(0, 100_000);
+  expect(cut).not.toHaveBeenCalled();
 });

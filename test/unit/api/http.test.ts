@@ -5,12 +5,12 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ROUTES } from '../../../src/api/app.ts';
 import { OPEN_PATHS } from '../../../src/api/middleware/auth.ts';
 import { SessionError } from '../../../src/control/sessions/session.ts';
-import { errorOf, KEY, startTestServer, type TestServer } from './fakes.ts';
+import { delta, errorOf, KEY, startTestServer, type TestServer } from './fakes.ts';
 
 const MAX_BODY = 64 * 1024;
 let server: TestServer;
 beforeAll(async () => {
-  server = await startTestServer({ maxBodyBytes: MAX_BODY, requestTimeoutMs: 1500 });
+  server = await startTestServer({ maxBodyBytes: MAX_BODY });
 });
 afterAll(() => server.close());
 
@@ -18,9 +18,9 @@ const messages = [{ role: 'user', content: 'Hi' }];
 const CHAT = '/v1/chat/completions';
 
 /** Sends bytes as they are and returns all that comes back until the server closes. */
-function raw(bytes: string | Buffer, hold = false): Promise<string> {
+function raw(bytes: string | Buffer, hold = false, { port } = server): Promise<string> {
   return new Promise((resolve, reject) => {
-    const socket = connect(server.port, '127.0.0.1');
+    const socket = connect(port, '127.0.0.1');
     let received = '';
     socket.on('data', (chunk) => (received += chunk.toString()));
     socket.on('close', () => resolve(received));
@@ -164,14 +164,12 @@ describe('bodies', () => {
 describe('slow and oversized senders', () => {
   const head = `POST ${CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${KEY}\r\nContent-Type: application/json\r\n`;
 
-  test('a header that never ends', async () => {
-    const answer = await raw('GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ', true);
-    expectErrorText(answer, 408);
-  }, 20_000);
-  test('a body that never ends', async () => {
-    const answer = await raw(`${head}Content-Length: 100\r\n\r\n{`, true);
-    expectErrorText(answer, 408);
-  }, 20_000);
+  test('a header that never ends, and a body that never ends', async () => {
+    const hasty = await startTestServer({ requestTimeoutMs: 500 });
+    const never = ['GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ', `${head}Content-Length: 100\r\n\r\n{`];
+    for (const answer of await Promise.all(never.map((text) => raw(text, true, hasty)))) expectErrorText(answer, 408);
+    await hasty.close();
+  });
   test('a giant header', async () => {
     expectErrorText(await raw(`GET /health HTTP/1.1\r\nHost: x\r\nX-Big: ${'x'.repeat(100_000)}\r\n\r\n`, true), 431);
   });
@@ -179,9 +177,13 @@ describe('slow and oversized senders', () => {
     const many = Array.from({ length: 10_000 }, (_, i) => `X-${i}: 1`).join('\r\n');
     expectErrorText(await raw(`GET /health HTTP/1.1\r\nHost: x\r\n${many}\r\n\r\n`, true), 431);
   });
-  test('a thousand small headers', async () => {
-    const many = Array.from({ length: 1000 }, (_, i) => `X-${i}: 1`).join('\r\n');
-    expectErrorText(await raw(`GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n${many}\r\n\r\n`), 431);
+  test('more than 128 small headers', async () => {
+    const answer = (count: number) => {
+      const many = Array.from({ length: count - 2 }, (_, i) => `X-${i}: 1`).join('\r\n');
+      return raw(`GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n${many}\r\n\r\n`);
+    };
+    expect(await answer(128)).toContain(' 200 ');
+    for (const count of [129, 1000]) expectErrorText(await answer(count), 431);
   });
   test('bytes that are no HTTP', async () => {
     expectErrorText(await raw('\x00\x01\x02 nonsense\r\n\r\n', true), 400);
@@ -270,6 +272,8 @@ describe('keys', () => {
     ]);
     const odd = { ...ask, 'access-control-request-headers': 'a b' };
     expect(await call(all, 'OPTIONS', { origin: page, ...odd })).toEqual([204, '*', null, null]);
+    const long = { ...ask, 'access-control-request-headers': `${'a,'.repeat(600)}b` };
+    expect(await call(all, 'OPTIONS', { origin: page, ...long })).toEqual([204, '*', null, null]);
     const body = JSON.stringify({ messages, stream: true });
     const headers = { origin: page, authorization: `Bearer ${KEY}`, 'content-type': 'application/json' };
     const stream = await fetch(named.url + CHAT, { method: 'POST', body, headers });
@@ -294,7 +298,7 @@ describe('keys', () => {
   });
 
   test('every route but the health checks asks for one, however it is written', async () => {
-    const methods = ['GET', 'POST', 'HEAD', 'OPTIONS', 'PUT', 'PATCH', 'DELETE', 'TRACE'];
+    const methods = ['GET', 'POST', 'HEAD', 'OPTIONS', 'PUT', 'PATCH', 'DELETE'];
     const spellings = (path: string) => [
       path,
       `/${path}`,
@@ -324,11 +328,10 @@ describe('keys', () => {
       const url = new URL(server.url).origin + path;
       const target = new URL(url).pathname;
       if (OPEN_PATHS.has(target)) continue;
-      for (const method of methods.filter((name) => name !== 'TRACE')) {
-        expect(await status(null, path, method), `${method} ${path}`).toBe(401);
-      }
+      const answers = await Promise.all(methods.map((method) => status(null, path, method)));
+      expect(answers, path).toEqual(methods.map(() => 401));
     }
-  });
+  }, 180_000);
 
   test('raw targets that fetch would tidy', async () => {
     const targets = [
@@ -384,6 +387,19 @@ describe('paths and methods', () => {
   test('both chat paths answer', async () => {
     for (const path of [CHAT, `${CHAT}/`]) expect((await server.post(path, { messages })).status).toBe(200);
   });
+});
+
+test('an answer under way when the server begins to drain closes its connection', async () => {
+  let draining = false;
+  const own = await startTestServer({}, { draining: () => draining });
+  own.sessions.script = () => {
+    draining = true;
+    return [delta({ text: 'last', tokenIds: [1], finish: 'stop' })];
+  };
+  const response = await own.post(CHAT, { messages });
+  expect([response.status, response.headers.get('connection')]).toEqual([200, 'close']);
+  expect((await own.post(CHAT, { messages })).status).toBe(503);
+  await own.close();
 });
 
 describe('faults inside', () => {

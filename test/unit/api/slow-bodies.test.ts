@@ -31,3 +31,13 @@ test('an entity whose bodies take all of the room does not keep others out', asy
     await server.close();
   }
 }, 60_000);
+
+test('a body gives its room back when it has been read, whether it was taken or refused', async () => {
+  const server = await startTestServer({ maxBodyBytes: MAX_BYTES });
+  const texts = { taken: '{"messages":[]}', refused: '{"messages":' };
+  for (let at = 0; at < 20; at++) {
+    expect((await server.post(CHAT, texts.taken.padEnd(MAX_BYTES))).status).toBe(200);
+    expect((await server.post(CHAT, texts.refused.padEnd(MAX_BYTES))).status).toBe(400);
+  }
+  await server.close();
+}, 60_000);

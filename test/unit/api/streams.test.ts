@@ -67,6 +67,21 @@ describe('order', () => {
     expect(await deltas({ return_token_ids: true })).toEqual([{}, { content: '😀' }, {}]);
   });
 
+  test('what several kinds of news came with is told once, with the first of them', async () => {
+    const entry = { token: 'a', logprob: -1, bytes: [97], tokenId: 1, top: [], chars: 1 };
+    server.sessions.script = () => [
+      delta({ reasoning: 'So', text: 'Yes', tokenIds: [1, 2], logprobs: [entry, entry], finish: 'stop' }),
+    ];
+    const fields = { stream: true, return_token_ids: true, logprobs: true };
+    const got = events(await (await server.post(CHAT, { messages, ...fields })).text()).slice(1, -1);
+    type Told = { choices: { delta: object; token_ids: number[]; logprobs: { content: object[] } | null }[] };
+    const choices = got.map((event) => (event as Told).choices[0]);
+    expect(choices.map((choice) => [choice?.delta, choice?.token_ids, choice?.logprobs?.content.length])).toEqual([
+      [{ reasoning: 'So' }, [1, 2], 2],
+      [{ content: 'Yes' }, [], undefined],
+    ]);
+  });
+
   test('hidden tokens count in the usage of every chunk, and only those that the chunks have told of', async () => {
     server.sessions.script = (_, generation) => {
       // Of the whole reply: the generation is ahead of its reader.
@@ -347,6 +362,37 @@ describe('clients that leave', () => {
     await until(() => server.sessions.generations.at(-1)?.aborted === true);
   });
 
+  test('while the request is being taken in', async () => {
+    server.sessions.script = async function* (_input, generation) {
+      await generation.untilAborted();
+      yield* [];
+    };
+    const start = server.sessions.start.bind(server.sessions);
+    let taken = () => {};
+    const asked = new Promise<void>((resolve) => {
+      server.sessions.start = (input) => {
+        resolve();
+        return new Promise((go) => (taken = () => go(start(input))));
+      };
+    });
+    const abort = new AbortController();
+    const gone = server.call(CHAT, {
+      method: 'POST',
+      body: JSON.stringify({ messages }),
+      headers: { 'content-type': 'application/json' },
+      signal: abort.signal,
+    });
+    await asked;
+    server.sessions.start = start;
+    abort.abort();
+    await expect(gone).rejects.toThrow();
+    // Its end has come to the server too.
+    const before = server.sessions.generations.length;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    taken();
+    await until(() => server.sessions.generations[before]?.aborted === true);
+  });
+
   test('in the middle of their body', async () => {
     const before = server.sessions.inputs.length;
     const socket = connect(server.port, '127.0.0.1');
@@ -424,6 +470,8 @@ test('while draining nothing new begins', async () => {
   const response = await draining.post(CHAT, { messages });
   expect(response.status).toBe(503);
   expect(response.headers.get('connection')).toBe('close');
+  expect((await draining.post('/v1/completions', { prompt: ['a', 'b'] })).status).toBe(503);
+  expect(draining.sessions.generations).toEqual([]);
   expect((await draining.call('/ready')).status).toBe(503);
   await draining.close();
 });
