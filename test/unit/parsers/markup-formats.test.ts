@@ -144,10 +144,11 @@ describe('qwen3_coder', () => {
     ['no end at all', '<tool_call><function=f><parameter=text>\na', [['f', { text: 'a' }]], ''],
     [
       'no end between calls',
-      `<tool_call><function=f><tool_call><function=g>`,
+      `<tool_call><function=f><tool_call><function=g><function=h>`,
       [
         ['f', {}],
         ['g', {}],
+        ['h', {}],
       ],
       '',
     ],

@@ -55,6 +55,10 @@ describe('JSON', () => {
     expect(scanJson(text)).toBe(null);
   });
 
+  it.each(['\x00', '\x1f', '\x20', '\x7f'])('reads a text with the character %j as JSON.parse does', (character) => {
+    expect(scanJson(`["${character}"]`) !== null).toBe(parsesAsStructure(`["${character}"]`));
+  });
+
   it('refuses what is too deep', () => {
     expect(scanJson('['.repeat(256) + ']'.repeat(256))).not.toBe(null);
     expect(scanJson('['.repeat(257) + ']'.repeat(257))).toBe(null);

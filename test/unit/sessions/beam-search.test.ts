@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, beforeEach, expect, it } from 'vitest';
 import { QueueFullError, type SequenceHandle } from '../../../src/control/engine/client.ts';
 import type { SequenceOutput } from '../../../src/control/engine/protocol.ts';
+import { Beams } from '../../../src/control/sessions/beams.ts';
 import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
 import type { SamplingRequest, Sessions } from '../../../src/control/sessions/session.ts';
 import { byteTokenizer, writeModel } from '../models/model-directory.ts';
@@ -27,11 +28,13 @@ class FormulaEngine extends FakeEngine {
   steps = 0;
   /** The next so many submissions find the queue full. */
   full = 0;
+  refused = 0;
   silent = false;
   last: Submitted[] = [];
   override submit(requests: Submitted[], sink: (index: number, output: SequenceOutput) => void): SequenceHandle[] {
     if (this.full > 0) {
       this.full--;
+      this.refused++;
       throw new QueueFullError('full', 0.001);
     }
     this.steps++;
@@ -163,4 +166,45 @@ it('ends when it is aborted', async () => {
   const reading = collect(generation);
   generation.abort();
   expect(await reading).toEqual([]);
+});
+
+it('that is aborted while it waits for room asks for nothing more', async () => {
+  const generation = await search({ n: 2 });
+  engine.full = Infinity;
+  engine.refused = 0;
+  const reading = collect(generation);
+  await expect.poll(() => engine.refused).toBeGreaterThan(1);
+  generation.abort();
+  const { steps } = engine;
+  engine.full = 0;
+  expect(await reading).toEqual([]);
+  expect(engine.steps).toBe(steps);
+});
+
+it('fails with its engine, and leaves no sequence behind', async () => {
+  engine.silent = true;
+  engine.aborted = [];
+  const generation = await search({ n: 2 });
+  engine.emit(0, [], 'error', { error: 'its logits were not finite' });
+  await expect(collect(generation)).rejects.toMatchObject({ code: 'engine_failed' });
+  expect(engine.aborted).toEqual([0]);
+});
+
+it('scores its prompt once, with the first step', async () => {
+  const asked: (number | undefined)[] = [];
+  const submit = engine.submit.bind(engine);
+  engine.submit = (requests, sink) => {
+    asked.push(requests[0]?.promptLogprobs);
+    return submit(requests, sink);
+  };
+  await collect(await search({ n: 2, promptLogprobs: 1, ignoreEos: true }));
+  engine.submit = submit;
+  expect(asked).toEqual([1, undefined, undefined]);
+});
+
+it('goes on with nothing that cannot come', () => {
+  const beams = new Beams({ width: 4, endIds: new Set(), minTokens: 0, lengthPenalty: 1, promptTokens: 1 });
+  const top = { ids: Int32Array.of(1, 2), logprobs: Float32Array.of(-1, -Infinity) };
+  beams.extend([{ top: [top] } as Partial<SequenceOutput> as SequenceOutput]);
+  expect(beams.open.map(({ tokens }) => tokens)).toEqual([[1]]);
 });

@@ -115,6 +115,8 @@ describe('repetition detection', () => {
     const byString = await sessions.start(input({ repetition: rule, stop: ['aa.', 'aaa'] }));
     engine.emit(0, bytes('aaa'));
     expect(merged(await collect(byString))).toMatchObject({ finish: 'stop', stopReason: 'aaa' });
+    // The engine knows nothing of either.
+    expect(engine.aborted).toEqual([0]);
   });
   it('releases what a stop string that never came held back', async () => {
     const generation = await sessions.start(input({ repetition: rule, stop: ['ax'] }));

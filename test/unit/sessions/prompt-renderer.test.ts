@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { PromptEncoder } from '../../../src/control/models/prompt-encoder.ts';
 import { PromptRenderer } from '../../../src/control/sessions/prompt-renderer.ts';
 import { SessionError, type ChatMessage, type RenderOptions } from '../../../src/control/sessions/session.ts';
+import { SpecialText } from '../../../src/control/sessions/special-text.ts';
 import { ChatTemplate } from '../../../src/control/sessions/template/chat-template.ts';
 import { byteTokenizer } from '../models/model-directory.ts';
 import { byteFiles, readFiles, sentencePiece } from './tokenizer-fixture.ts';
@@ -70,6 +71,27 @@ describe('ids of calls', () => {
     const { text } = await render(template('false'), history);
     expect(text).toContain('<chatcmpl-tool-0123456789abcdef><call_1>');
   });
+});
+
+it("a tool's answer in parts is a text, also where the template takes parts of others", async () => {
+  const parts = `{% for m in messages %}{% if m.content is string %}{{ m.role + '=' + m.content }}{% else %}{% for c in m.content %}[{{ c.text }}]{% endfor %}{% endif %}{% endfor %}`;
+  const content = [
+    { type: 'text', text: 'a' },
+    { type: 'text', text: 'b' },
+  ];
+  const { text } = await render(parts, [
+    { role: 'user', content },
+    { role: 'tool', content },
+  ]);
+  expect(text).toBe('[a][b]tool=a\nb');
+});
+
+it('marks stand in every special token, in those that begin within another too', () => {
+  const special = new SpecialText(['<a>', 'a>b', '>b']);
+  expect(special.mark('x<a>b', '|')).toBe('x<|a|>|b');
+  expect(special.mark('<A>', '|')).toBe('<|A>|');
+  // Unfinished at the end: what comes next could complete it.
+  expect(special.mark('x< ', '|')).toBe('x<| ');
 });
 
 describe('special tokens in client strings stay text', () => {

@@ -165,6 +165,31 @@ describe('sessions', () => {
     });
   });
 
+  it('match a stop string with the token after min_tokens, not with the last of these', async () => {
+    for (const [minTokens, text] of [
+      [2, 'abx'],
+      [1, ''],
+    ] as const) {
+      const generation = await sessions.start(input({ stop: ['ab'], minTokens }));
+      engine.emit(0, bytes('abxab'), null);
+      expect(merged(await collect(generation))).toMatchObject({ text, stopReason: 'ab' });
+    }
+  });
+
+  it('abort a sequence whose choice ended while it was submitted', async () => {
+    const submit = engine.submit.bind(engine);
+    engine.submit = (requests, sink) => {
+      const handles = submit(requests, sink);
+      engine.emit(1, bytes('END'));
+      return handles;
+    };
+    const generation = await sessions.start(input({ n: 2, stop: ['END'] }));
+    engine.submit = submit;
+    expect(engine.aborted).toEqual([1]);
+    engine.emit(0, bytes('x'), 'length');
+    expect(merged(await collect(generation), 1)).toMatchObject({ text: '', finish: 'stop', stopReason: 'END' });
+  });
+
   it('release held text when the stop string does not come', async () => {
     const generation = await sessions.start(input({ stop: ['END'] }));
     engine.emit(0, bytes('xEN'), 'length');

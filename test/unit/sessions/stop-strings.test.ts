@@ -51,6 +51,10 @@ describe('stop strings', () => {
     const scanner = new StopScanner(new StopStrings(['ab']), false);
     expect(scanner.feed('xaba', true).stop).toBeNull();
     expect(scanner.feed('b!', false)).toEqual({ text: '', stop: 'ab' });
+    // One that ended there may hold the beginning of another.
+    const two = new StopScanner(new StopStrings(['ab', 'bc']), false);
+    expect(two.feed('xab', true)).toEqual({ text: 'xa', stop: null });
+    expect(two.feed('c', false)).toEqual({ text: '', stop: 'bc' });
   });
 
   it('never split a character', () => {

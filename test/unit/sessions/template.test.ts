@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { parseJsonNumbers } from '../../../src/control/sessions/json-number.ts';
 import { ChatTemplate } from '../../../src/control/sessions/template/chat-template.ts';
 import { TemplateError } from '../../../src/control/sessions/template/errors.ts';
 
@@ -261,6 +262,24 @@ const semantics: [string, string, Record<string, unknown>, string][] = [
   ['format', `{{ '{}-{}{{}}'.format('a', 1) }} {{ '{1}{0}'.format('a', 'b') }}`, {}, 'a-1{} ba'],
   ['upper and lower write any value', `{{ missing|upper }}|{{ 1|upper }}|{{ none|lower }}`, {}, '|1|none'],
   ['blocks take their line', '  {% if true %}\na\n  {% endif %}\nb\n', {}, 'a\nb'],
+  [
+    'floats have an exponent where those of Python have one',
+    '{{ floats }}',
+    { floats: parseJsonNumbers('[1e16, 9999999999999998.0, 0.0001, 0.00001, 1.5e300]') },
+    '[1e+16, 9999999999999998.0, 0.0001, 1e-05, 1.5e+300]',
+  ],
+  [
+    'texts in lists are quoted as Python quotes them',
+    '{{ texts }}',
+    { texts: ["it's", '"a"', 'it\'s "a"'] },
+    `["it's", '"a"', 'it\\'s "a"']`,
+  ],
+  [
+    'a method of a dictionary hides a key of its name',
+    '{% for v in d.values() %}{{ v }},{% endfor %}{{ d.get("a") }}{{ d["get"] }}',
+    { d: { values: 1, get: 2, a: 3 } },
+    '1,2,3,32',
+  ],
 ];
 
 describe('templates render as jinja2 with the settings of transformers', () => {
@@ -380,4 +399,13 @@ describe('content formats', () => {
   ])('%s', (source, format) => {
     expect(new ChatTemplate(source).content.format).toBe(format);
   });
+});
+
+it.each([
+  [0, 0, '12 AM 0 00'],
+  [12, 5, '12 PM 5 05'],
+  [13, 30, '01 PM 30 30'],
+])('strftime_now at %d:%d', (hours, minutes, text) => {
+  const template = new ChatTemplate("{{ strftime_now('%I %p %-M %M') }}", () => new Date(2024, 1, 3, hours, minutes));
+  expect(template.render({})).toBe(text);
 });

@@ -109,10 +109,7 @@ export class Qwen3CoderMachine implements Machine {
     const { text, tag } = input.takeThrough(['>']);
     this.#key += text;
     if (tag !== null) return this.#go('value');
-    if (input.ended) {
-      this.#key = '';
-      this.#endCall(out);
-    }
+    if (input.ended) this.#endCall(out);
     return input.ended;
   }
 

@@ -1,0 +1,24 @@
+import { expect, test } from 'vitest';
+import { truncatePrompt } from '../../../src/control/sessions/truncate.ts';
+import { input } from './inputs.ts';
+
+const IDS = Int32Array.of(1, 2, 3, 4, 5, 6);
+const cut = (truncatePromptTokens: number | null, maxTokens: number | null, maxModelLen = 10) => [
+  ...truncatePrompt(IDS, { ...input({ maxTokens }), truncatePromptTokens }, maxModelLen),
+];
+
+test('the last tokens of a prompt stay: as many as were asked for, or as the wished output leaves room for', () => {
+  expect(cut(null, 8)).toEqual([...IDS]);
+  expect(cut(2, 8)).toEqual([5, 6]);
+  expect(cut(9, 1)).toEqual([...IDS]);
+  expect(cut(-1, 7)).toEqual([4, 5, 6]);
+  // Without a wish one token of output must fit.
+  expect(cut(-1, null, 4)).toEqual([4, 5, 6]);
+  expect(cut(3, null, 4)).toEqual([4, 5, 6]);
+  expect(cut(-1, 10)).toEqual([]);
+});
+
+test('more than leaves room for the output is refused', () => {
+  expect(() => cut(3, 8)).toThrow('truncate_prompt_tokens=3 cannot be greater than max_model_len - max_tokens = 2.');
+  expect(() => cut(4, null, 4)).toThrow('truncate_prompt_tokens=4 cannot be greater than max_model_len - 1 = 3.');
+});
