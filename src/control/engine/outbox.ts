@@ -26,7 +26,6 @@ export class Outbox {
 
   /** An engine is ready: everything unfinished is its work. */
   open(entries: LedgerEntry[]): void {
-    this.#aborts = [];
     this.#open = true;
     this.#suspects = entries.filter((entry) => this.#ledger.isSuspect(entry));
     this.#submits = entries;

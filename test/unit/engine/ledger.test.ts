@@ -174,6 +174,19 @@ describe('SequenceLedger', () => {
     expect(outputs.at(-1)).toMatchObject([1, { finish: 'error', tokens: new Int32Array(0) }]);
   });
 
+  it('tells what the prefix cache had when a sequence first began, whatever the next engine finds', () => {
+    const { ledger, ids, outputs } = ledgerWith(2);
+    ledger.receive(message({ started: ids, cached: [32, 48] }));
+    ledger.crashed();
+    ledger.receive(message({ started: [ids[0] as number], cached: [0] }));
+    ledger.receive(step([[ids[0] as number, 4, 2]]));
+    ledger.failAll('the end');
+    expect(outputs.map(([index, { finish, cachedTokens }]) => [index, finish, cachedTokens])).toEqual([
+      [0, 'length', 32],
+      [1, 'error', 48],
+    ]);
+  });
+
   it('replays one that is marked streamed only after the crash: it continues where its client stands', () => {
     const { ledger, entries, ids } = ledgerWith(1);
     ledger.receive(step([[ids[0] as number, 4, 0]], ids));

@@ -114,6 +114,20 @@ describe('the floor', () => {
     expect(clock.slices).toEqual([200_000, 8000, 8000, 8000, 8000, 8000]);
   });
 
+  it('is paid by a slice that no step waits for, of which signs are told now and then', async () => {
+    const clock = new Clock();
+    const share = new BackgroundShare(clock, 0.5, () => clock.ms);
+    let signs = 0;
+    share.onSign = () => signs++;
+    expect(share.owes(400)).toBe(false);
+    await share.idle();
+    expect(share.owes(400)).toBe(false);
+    expect(share.owes(400)).toBe(true);
+    // Slices of 50 ms: one sign in ten.
+    for (let slice = 1; slice < 30; slice++) await share.idle();
+    expect(signs).toBe(3);
+  });
+
   it('must be a share', () => {
     for (const floor of [-0.1, 0.91, NaN]) {
       expect(() => new BackgroundShare(new Clock(), floor)).toThrow('--training-floor');

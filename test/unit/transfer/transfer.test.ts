@@ -205,6 +205,31 @@ describe('held blocks', () => {
   });
 });
 
+it('what went wrong is held for nobody', async () => {
+  const { promptIds } = asked(1);
+  const holder = await start({ nanPrompt: promptIds[0]! });
+  const [outcome] = await holder.run({ ...asked(1, 1), kvTransfer: { hold: true } });
+  expect(outcome).toMatchObject({ finish: 'error', blocks: null });
+  expect(holder.transfers.stats.heldBlocks).toBe(0);
+});
+
+it('held blocks give way before a running sequence does', async () => {
+  const holder = await start({ scheduler: { pages: 16, maxModelLen: 256 } });
+  await prefill(holder);
+  const growing = [3, 4].map((id) => request(id, 40, { maxTokens: 60 }));
+  await holder.run(...growing);
+  expect(holder.scheduler.stats().preemptions).toBe(0);
+  expect(holder.transfers.stats.heldBlocks).toBe(0);
+});
+
+it('what is pulled after a reset of the prefix cache is found', async () => {
+  const holder = await start();
+  const handle = await prefill(holder);
+  const peer = await start({ peers: [holder.address] });
+  peer.loop.resetPrefixCache();
+  expect(await decode(peer, handle)).toMatchObject({ tokens: expected(), cachedTokens: FULL_BLOCKS * 16 });
+});
+
 describe('a pull falls back to computing when', () => {
   it('the holder has gone', async () => {
     const holder = await Node.start();
@@ -257,6 +282,8 @@ describe('a pull falls back to computing when', () => {
     const holder = await start();
     const handle = await prefill(holder);
     const peer = await start({ peers: [holder.address], scheduler: { pages: 16, maxModelLen: 250 } });
+    // Two of the blocks are here already.
+    await peer.run({ ...asked(9, 1), promptIds: asked(9).promptIds.slice(0, 40) });
     // Within its first output: while it runs, five pages are left.
     const begun = new Promise<void>((resolve) => {
       peer.onOutput = ({ id }) => {
