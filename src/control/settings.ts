@@ -117,7 +117,7 @@ export interface Settings {
   trainingFloor: number;
   /** Tokens of one packed row of training. */
   maxTrainingRowTokens: number;
-  /** Bytes of the activations and gradients of one packed row; null: a quarter of the memory. */
+  /** Bytes of the activations and gradients of one packed row; null: a quarter of the memory, 4 GiB on a GPU. */
   trainingMemoryBytes: number | null;
   /** Compute activations again in the backward pass instead of keeping them. */
   recomputeActivations: boolean;
