@@ -1,8 +1,6 @@
 // Grammars in the engine's step: only allowed tokens come, every answer ends in time, and neither batch nor preemption changes one.
 #include "engine/constraint.h"
 
-#include <cmath>
-
 #include "driver.h"
 #include "grammar/structural_tag.h"
 #include "patient_budget.h"
@@ -372,6 +370,36 @@ TEST_ENGINE(a_scored_token_needs_the_position_before_it) {
   CHECK_ERROR(kRange, "scored", engine.step(plan));
   plan.rows[0].scored = 3;
   CHECK_ERROR(kRange, "scored", engine.step(plan));
+}
+
+// The position before it was fed last, but by then nothing was to be scored behind it.
+TEST_ENGINE(a_token_behind_a_sampled_one_is_not_scored_from_an_earlier_position) {
+  auto model = TinyModel().load(ops::Element::kF32, 1);
+  engine::Engine engine(model, options());
+  const std::vector<int32_t> forced = letters("ab");
+  engine::Plan plan;
+  plan.opens.resize(1);
+  plan.opens[0].slot = 0;
+  plan.opens[0].prompt_length = 2;
+  plan.opens[0].params.max_tokens = 9;
+  plan.opens[0].params.sampling.logprobs = 0;
+  plan.opens[0].constraint = std::make_shared<engine::Constraint>(regex("abcdefg"), std::vector<int32_t>{}, 9, true);
+  plan.pages = {{0, 0, 0}};
+  plan.rows = {{0, 0, 1, 0}};
+  plan.tokens = {1};
+  engine.step(plan);
+  plan = {};
+  plan.rows = {{0, 1, 1, 1}};
+  plan.tokens = {2};
+  CHECK_EQ(engine.step(plan).samples[0].token, forced[0]);
+  plan.rows = {{0, 2, 1, 0, 1}};
+  plan.tokens = {forced[0]};
+  CHECK_ERROR(kRange, "scored", engine.step(plan));
+  plan.rows[0].scored = 0;
+  engine.step(plan);
+  plan.rows = {{0, 3, 1, 0, 1}};
+  plan.tokens = {forced[1]};
+  CHECK_EQ(engine.step(plan).fed.size(), size_t(1));
 }
 
 TEST_ENGINE(a_vocabulary_that_is_too_small_is_refused) {

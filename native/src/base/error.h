@@ -1,5 +1,6 @@
 // The one exception type of native code. The addon turns it into a JavaScript error by its kind.
 #pragma once
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
@@ -24,6 +25,13 @@ class Error : public std::runtime_error {
 
 inline void require(bool ok, ErrorKind kind, const char* message) {
   if (!ok) throw Error(kind, message);
+}
+
+// Throws Error(kRange) naming what must lie in low..high and does not.
+inline void in_range(const char* what, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high) {
+    throw Error(ErrorKind::kRange, std::string(what) + " must be in " + std::to_string(low) + ".." + std::to_string(high));
+  }
 }
 
 }  // namespace tandem

@@ -164,7 +164,7 @@ Constraint::Verdict Constraint::accept(int64_t index, int32_t token) {
     failed_ = index != taken_;
     if (!failed_) verdict = judge(token);
   });
-  return failed_ ? Verdict::kFailed : verdict;
+  return verdict;
 }
 
 bool Constraint::advance(int32_t token) {

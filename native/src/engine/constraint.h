@@ -4,6 +4,7 @@
 // A sequence that is fed again (after a preemption or a restart) gets to the same state by its tokens alone, so what may come at an
 // output index depends on the tokens before it and on the limit, and on nothing else.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -82,7 +83,7 @@ class Constraint {
   int64_t taken_ = 0;
   bool steers_ = false;
   bool jumps_;
-  bool failed_ = false;
+  std::atomic<bool> failed_{false};  // written under the mutex, read by anyone
   std::mutex mutex_;
   // The sequence follows the grammar's shortest text so far.
   bool on_plan_ = true;

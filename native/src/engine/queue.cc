@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engine/engine.h"
+#include "engine/plan_check.h"
 
 namespace tandem::engine {
 namespace {
@@ -18,7 +19,7 @@ constexpr size_t kMostQueued = 2;
 bool Engine::queue(const Plan& plan) {
   if (backend_->queue_limits().draws == 0) return false;
   require(!broken_, ErrorKind::kState, kHalfWay);
-  check_plan(plan);
+  check_plan(plan, slots_, options_, model_);
   if (flights_.size() == kMostQueued || (!flights_.empty() && !plan.ahead) || !may_queue(plan)) return false;
   broken_ = true;
   apply_slots(plan);
@@ -93,7 +94,7 @@ StepResult Engine::finish() {
     if (drawing.outcome == Drawing::kSkipped) continue;
     Slot& slot = slots_[size_t(drawing.slot)];
     --slot.awaited;
-    settle(drawing, std::move(answers[i]));
+    take(drawing, std::move(answers[i]));
     note(drawing, result);
     if (!slot.ended) continue;
     for (Flight& later : flights) leave_out(drawing.slot, later);

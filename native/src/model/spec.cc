@@ -8,12 +8,6 @@
 namespace tandem::model {
 namespace {
 
-void in_range(const char* field, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high) {
-    throw Error(ErrorKind::kRange, std::string(field) + " must be in " + std::to_string(low) + ".." + std::to_string(high));
-  }
-}
-
 void finite_positive(const char* field, double value) {
   if (!std::isfinite(value) || value <= 0) throw Error(ErrorKind::kRange, std::string(field) + " must be positive and finite");
 }

@@ -1,18 +1,11 @@
 #include "train/row.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/error.h"
 
 namespace tandem::train {
 namespace {
-
-void in_range(const char* what, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high) {
-    throw Error(ErrorKind::kRange, std::string(what) + " must be in " + std::to_string(low) + ".." + std::to_string(high));
-  }
-}
 
 void check_segment(const Row& row, size_t index, int64_t next, int64_t max_position) {
   const Segment& s = row.segments[index];
