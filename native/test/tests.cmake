@@ -33,12 +33,7 @@ function(add_test_program NAME TEST_CODE)
   if(TARGET core AND NOT TANDEM_ADDON_BUILD)
     target_sources(${NAME} PRIVATE $<TARGET_OBJECTS:core> $<TARGET_OBJECTS:grammar>)
   endif()
-  if(APPLE)
-    target_link_options(${NAME} PRIVATE -Wl,-force_load,$<TARGET_FILE:${TEST_CODE}>)
-    target_link_libraries(${NAME} PRIVATE tested_core)
-  else()
-    target_link_libraries(${NAME} PRIVATE -Wl,--whole-archive ${TEST_CODE} -Wl,--no-whole-archive tested_core)
-  endif()
+  target_link_libraries(${NAME} PRIVATE -Wl,--whole-archive ${TEST_CODE} -Wl,--no-whole-archive tested_core)
   add_dependencies(${NAME} ${TEST_CODE})
 endfunction()
 
@@ -55,7 +50,7 @@ endif()
 
 # The AMX kernels where there is no AMX: compiled again, against native/test/amx. They and has_tiles come before the library that holds the real
 # ones, which the linker then leaves there. Machines without AVX-512 BF16 report the test as skipped.
-if(TANDEM_TESTS AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+if(TANDEM_TESTS)
   set(TILES ${TEST_DIR}/amx/tile_emulation.cc)
   set_source_files_properties(${TILES} PROPERTIES COMPILE_OPTIONS "-mavx512f;${QUIET}")
   add_test_program(amx_tests cpu_test_code ${TEST_DIR}/main.cc ${TEST_DIR}/harness.cc ${SRC}/simd/kernels_amx.cc ${TILES}
@@ -65,8 +60,8 @@ if(TANDEM_TESTS AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_tests_properties(native_amx_emulated PROPERTIES ENVIRONMENT "TANDEM_ISA=amx" SKIP_RETURN_CODE 77 TIMEOUT 2400)
 endif()
 
-# The kernels and their engine on the CPU: g++ compiles the very .cu sources against native/test/emulation (x86-64 only).
-if(TANDEM_TESTS AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+# The kernels and their engine on the CPU: g++ compiles the very .cu sources against native/test/emulation.
+if(TANDEM_TESTS)
   file(GLOB EMULATION CONFIGURE_DEPENDS ${TEST_DIR}/emulation/*.cc)
   set(EMULATED_SOURCES)
   foreach(SOURCE ${KERNEL_SOURCES} ${TEST_KERNELS})

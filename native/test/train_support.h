@@ -1,6 +1,5 @@
 // What tests of trainers share: random states and packed rows, running work to its end, gradients and how far they are apart.
 #pragma once
-#include <algorithm>
 
 #include "support.h"
 #include "tiny_model.h"

@@ -1,4 +1,4 @@
-// The module: info, liveAdapters, loadModel, loadAdapter, createEngine. See src/control/engine/native.ts for the contract.
+// The module. See src/control/engine/native.ts and native-grammar.ts for the contract of its functions.
 #include "addon/adapter_handle.h"
 #include "addon/engine_handle.h"
 #include "addon/grammar_handle.h"
@@ -12,10 +12,6 @@
 
 namespace tandem::addon {
 namespace {
-
-#ifndef TANDEM_VERSION
-#define TANDEM_VERSION "0.0.0"
-#endif
 
 Napi::Value info(const Napi::CallbackInfo& call) {
   return guarded(call.Env(), [&]() -> Napi::Value {

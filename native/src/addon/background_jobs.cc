@@ -1,14 +1,13 @@
 #include "addon/background_jobs.h"
 
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
-#ifdef __linux__
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 namespace tandem::addon {
 namespace {
@@ -18,11 +17,7 @@ constexpr int kCompileThreads = 2;
 constexpr int kLoadThreads = 1;
 
 // Serving goes first: what is done here may wait for a core.
-void lower_priority() {
-#ifdef __linux__
-  setpriority(PRIO_PROCESS, id_t(syscall(SYS_gettid)), 10);
-#endif
-}
+void lower_priority() { setpriority(PRIO_PROCESS, id_t(syscall(SYS_gettid)), 10); }
 
 }  // namespace
 

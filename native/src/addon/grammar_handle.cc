@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
-#include <mutex>
 
 #include "addon/background_jobs.h"
 #include "addon/promise_worker.h"

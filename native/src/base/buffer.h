@@ -6,9 +6,9 @@
 #include <cstring>
 #include <limits>
 #include <utility>
-#ifdef __linux__
+
 #include <sys/mman.h>
-#endif
+
 #include "base/error.h"
 
 namespace tandem {
@@ -21,15 +21,8 @@ class Buffer {
     if (count == 0) return;
     require(count <= (std::numeric_limits<size_t>::max() - kHuge) / sizeof(T), ErrorKind::kRange, "buffer size overflows");
     size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-#ifdef __linux__
-    if (bytes >= kHuge) {
-      map(bytes);
-      return;
-    }
-#endif
-    data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
-    if (!data_) throw Error(ErrorKind::kState, "out of memory");
-    std::memset(static_cast<void*>(data_), 0, bytes);
+    if (bytes >= kHuge) map(bytes);
+    else allocate(bytes);
   }
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
@@ -39,13 +32,8 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() {
-#ifdef __linux__
-    if (mapping_) {
-      munmap(mapping_, mapped_bytes_);
-      return;
-    }
-#endif
-    std::free(data_);
+    if (mapping_) munmap(mapping_, mapped_bytes_);
+    else std::free(data_);
   }
 
   T* data() { return data_; }
@@ -56,7 +44,11 @@ class Buffer {
 
  private:
   static constexpr size_t kHuge = size_t(2) << 20;
-#ifdef __linux__
+  void allocate(size_t bytes) {
+    data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
+    if (!data_) throw Error(ErrorKind::kState, "out of memory");
+    std::memset(static_cast<void*>(data_), 0, bytes);
+  }
   // Fresh pages of the kernel: zero already, and taken when first touched.
   void map(size_t bytes) {
     mapped_bytes_ = bytes + kHuge;
@@ -67,7 +59,6 @@ class Buffer {
     data_ = reinterpret_cast<T*>(address);
     madvise(data_, bytes, MADV_HUGEPAGE);
   }
-#endif
   void swap(Buffer& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(count_, other.count_);

@@ -1,14 +1,12 @@
 #include "base/thread_pool.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace tandem {
 namespace {
@@ -20,12 +18,6 @@ constexpr uint64_t kIndexMask = (uint64_t(1) << kIndexBits) - 1;
 constexpr int kSpins = 6000;
 // About two milliseconds before the caller lets others run.
 constexpr int kPatience = 96000;
-
-inline void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#endif
-}
 
 // One piece of what is fetched while waiting: some 100 ns, so that a new loop is seen in time.
 constexpr uintptr_t kFetchPiece = 1024;
@@ -136,7 +128,7 @@ void ThreadPool::wait_a_little(Fetching& mine) {
     mine.at = fetch_from_.load(std::memory_order_relaxed) + first;
     mine.end = mine.at + std::min({bytes - first, share, fetch_most_.load(std::memory_order_relaxed)});
   }
-  if (mine.at >= mine.end) return pause();
+  if (mine.at >= mine.end) return _mm_pause();
   const uintptr_t end = std::min(mine.end, mine.at + kFetchPiece);
   for (; mine.at < end; mine.at += 64) __builtin_prefetch(reinterpret_cast<const void*>(mine.at), 0, 2);
 }

@@ -1,7 +1,6 @@
 #include "device/controls.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <unordered_map>
 

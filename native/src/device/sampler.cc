@@ -1,7 +1,6 @@
 #include "device/sampler.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "device/controls.h"
 

@@ -1,8 +1,8 @@
 // One thread that makes the masks of a step while the model computes its logits.
 #pragma once
 #include <condition_variable>
-#include <functional>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 

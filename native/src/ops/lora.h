@@ -4,7 +4,6 @@
 // B u is summed over r ascending, then added to y once. The factors are rounded to the model's element type, nothing else is.
 #pragma once
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "base/buffer.h"

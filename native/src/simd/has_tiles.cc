@@ -1,15 +1,12 @@
 // Compiled apart, as kernels_amx.cc is: the emulation of tiles takes the place of both (native/test/amx).
 #include "simd/isa.h"
 
-#ifdef __linux__
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
 
 namespace tandem::simd {
 
-#ifdef __linux__
 // Tiles with products of bf16 and of bytes, and the kernel's leave to use their 8 KiB of state (Linux 5.16; a sandbox may refuse).
 bool has_tiles() {
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
@@ -19,8 +16,5 @@ bool has_tiles() {
   if ((edx & (kBf16 | kTile | kInt8)) != (kBf16 | kTile | kInt8)) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
-#else
-bool has_tiles() { return false; }
-#endif
 
 }  // namespace tandem::simd

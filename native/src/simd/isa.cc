@@ -1,6 +1,7 @@
 #include "simd/isa.h"
 
 #include <cstdlib>
+#include <string>
 
 #include "base/error.h"
 
@@ -20,7 +21,6 @@ const char* isa_name(Isa isa) {
 
 std::vector<Isa> supported_isas() {
   std::vector<Isa> found;
-#if defined(TANDEM_X86)
   __builtin_cpu_init();
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
@@ -33,7 +33,6 @@ std::vector<Isa> supported_isas() {
   if (vnni) found.push_back(Isa::kAvx512Vnni);
   if (avx512) found.push_back(Isa::kAvx512);
   if (avx2) found.push_back(Isa::kAvx2);
-#endif
   found.push_back(Isa::kScalar);
   return found;
 }

@@ -1,6 +1,5 @@
 // Which instruction set the kernels use. Chosen once per process from cpuid; TANDEM_ISA=<name> forces one.
 #pragma once
-#include <string>
 #include <vector>
 
 namespace tandem::simd {

@@ -1,6 +1,5 @@
 #include "simd/kernels.h"
 
-#include "base/error.h"
 #include "simd/backward_kernels.h"
 #include "simd/quant_kernels.h"
 
@@ -11,7 +10,6 @@ extern const Kernels table;
 extern const BackwardKernels backward_table;
 extern const QuantKernels quant_table;
 }  // namespace scalar
-#if defined(TANDEM_X86)
 namespace avx2 {
 extern const Kernels table;
 extern const BackwardKernels backward_table;
@@ -37,54 +35,41 @@ extern const Kernels table;
 extern const BackwardKernels backward_table;
 extern const QuantKernels quant_table;
 }  // namespace amx
-#endif
 
 const Kernels& kernels_for(Isa isa) {
   switch (isa) {
-    case Isa::kScalar: return scalar::table;
-#if defined(TANDEM_X86)
+    case Isa::kScalar: break;
     case Isa::kAvx2: return avx2::table;
     case Isa::kAvx512: return avx512::table;
     case Isa::kAvx512Vnni: return avx512_vnni::table;
     case Isa::kAvx512Bf16: return avx512_bf16::table;
     case Isa::kAmx: return amx::table;
-#else
-    default: break;
-#endif
   }
-  throw Error(ErrorKind::kUnsupported, "this build has no kernels for the instruction set");
+  return scalar::table;
 }
 
 const BackwardKernels& backward_kernels_for(Isa isa) {
   switch (isa) {
-    case Isa::kScalar: return scalar::backward_table;
-#if defined(TANDEM_X86)
+    case Isa::kScalar: break;
     case Isa::kAvx2: return avx2::backward_table;
     case Isa::kAvx512: return avx512::backward_table;
     case Isa::kAvx512Vnni: return avx512_vnni::backward_table;
     case Isa::kAvx512Bf16: return avx512_bf16::backward_table;
     case Isa::kAmx: return amx::backward_table;
-#else
-    default: break;
-#endif
   }
-  throw Error(ErrorKind::kUnsupported, "this build has no kernels for the instruction set");
+  return scalar::backward_table;
 }
 
 const QuantKernels& quant_kernels_for(Isa isa) {
   switch (isa) {
-    case Isa::kScalar: return scalar::quant_table;
-#if defined(TANDEM_X86)
+    case Isa::kScalar: break;
     case Isa::kAvx2: return avx2::quant_table;
     case Isa::kAvx512: return avx512::quant_table;
     case Isa::kAvx512Vnni: return avx512_vnni::quant_table;
     case Isa::kAvx512Bf16: return avx512_bf16::quant_table;
     case Isa::kAmx: return amx::quant_table;
-#else
-    default: break;
-#endif
   }
-  throw Error(ErrorKind::kUnsupported, "this build has no kernels for the instruction set");
+  return scalar::quant_table;
 }
 
 }  // namespace tandem::simd

@@ -1,7 +1,6 @@
 #include "train/factors.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "base/error.h"

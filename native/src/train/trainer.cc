@@ -1,8 +1,8 @@
 #include "train/trainer.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <mutex>
 #include <string>
 
 #include "base/error.h"

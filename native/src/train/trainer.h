@@ -5,7 +5,6 @@
 #pragma once
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "train/compute.h"
@@ -41,8 +40,7 @@ class Trainer {
   void optimize(const OptimizerStep& step);
 
   // Works for about that long, at least one unit, or until `interrupt`, holding the model's turn; true when the work is done. An error ends
-  // the work; one within
-  // backward or optimize leaves sums or factors half-way, and from then on everything but state() of an untouched set throws.
+  // the work; one within backward or optimize leaves sums or factors half-way, and from then on everything throws.
   bool slice(int64_t micros, const std::atomic<bool>* interrupt = nullptr);
 
   // Memory that a row of one plain sequence takes under the current factors.

@@ -1,7 +1,6 @@
 // Runs every kernel test, or those whose name holds the first argument (with a leading '!': holds it not), and names the slow ones; the last
 // line counts. --list only names them, --device only says which device they would run on, and fails where there is none.
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "cuda/common/device_info.h"

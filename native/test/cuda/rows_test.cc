@@ -1,5 +1,4 @@
 // Norms, embedding, activation, rotation against plain loops in double.
-#include <limits>
 
 #include "cuda/elementwise/elementwise.h"
 #include "cuda/norm/rms_norm.h"

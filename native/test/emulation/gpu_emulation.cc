@@ -13,10 +13,6 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-#if !defined(__x86_64__)
-#error "the fibers of the emulation are written for x86-64"
-#endif
-
 // Saves the callee-saved registers of the System V ABI on the old stack and takes the new one's.
 asm(R"(.text
 .globl tandem_fiber_switch
