@@ -1,4 +1,5 @@
 // Masks against brute force: at every position of accepted texts the mask is the set of tokens whose bytes keep the text possible.
+#include <algorithm>
 #include <random>
 
 #include "grammar/ebnf.h"
@@ -383,6 +384,20 @@ void ends(const std::string& schema) {
   }
 }
 
+// `one(i)` for each i below `count`, with commas between.
+template <typename One>
+std::string listed(int count, const One& one) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += (i ? "," : "") + one(i);
+  return out;
+}
+
+// An object with so many properties, whose values are alike.
+std::string many_properties(int count, const std::string& more) {
+  auto property = [](int i) { return "\"p" + std::to_string(i) + "\":{\"type\":\"integer\"}"; };
+  return "{\"type\":\"object\",\"properties\":{" + listed(count, property) + "}" + more + "}";
+}
+
 // Accept mode takes white space around a text, where any is taken.
 TEST_ONCE(grammar_without_white_space) {
   Budget budget = patient_budget();
@@ -391,6 +406,21 @@ TEST_ONCE(grammar_without_white_space) {
   CHECK(!matcher.advance_bytes(" "));
   CHECK(matcher.advance_bytes("[1,2]"));
   CHECK(matcher.complete());
+}
+
+// By their hashes the schemas of a oneOf are told apart.
+TEST_ONCE(grammar_equal_values_have_equal_hashes) {
+  Budget budget = patient_budget();
+  auto hash = [&](const char* text) { return hash_of(parse_json(text, budget)); };
+  CHECK_EQ(hash("10"), hash("1e1"));
+  CHECK_EQ(hash("-0.0"), hash("0"));
+  CHECK_EQ(hash("{\"a\":1,\"b\":[2]}"), hash("{\"b\":[2.0],\"a\":1}"));
+  const char* const different[] = {"0",  "1",   "-1",    "10",      "\"1\"", "null",      "false",
+                                   "[]", "[1]", "[1,1]", "[[1],1]", "{}",    "{\"a\":1}", "{\"1\":\"a\"}"};
+  std::vector<uint64_t> all;
+  for (const char* text : different) all.push_back(hash(text));
+  std::sort(all.begin(), all.end());
+  CHECK(std::adjacent_find(all.begin(), all.end()) == all.end());
 }
 
 TEST_ONCE(grammar_hostile_sources_end) {
@@ -406,6 +436,16 @@ TEST_ONCE(grammar_hostile_sources_end) {
   nested += "true";
   for (int i = 0; i < 100; ++i) nested += "]}";
   ends(nested);
+  // All schemas of a oneOf are compared with each other, and all references are followed.
+  auto numbers = [](int of) { return "{\"enum\":[" + listed(1500, [of](int i) { return std::to_string(of * 1500 + i); }) + "]}"; };
+  ends("{\"oneOf\":[" + listed(300, numbers) + "]}");
+  std::string names = listed(1500, [](int i) { return "\"p" + std::to_string(i) + "\""; });
+  ends("{\"oneOf\":[" + listed(60, [&](int) { return many_properties(1500, ",\"required\":[" + names + "]"); }) + "]}");
+  auto property = [](int i) {
+    return "\"p" + std::to_string(i) + "\":{\"$ref\":\"#/properties/p" + std::to_string(i * 7 % 60'000) + "\"}";
+  };
+  ends("{\"type\":\"array\",\"properties\":{" + listed(60'000, property) + "}}");
+  ends(many_properties(60'000, ",\"patternProperties\":{" + listed(500, [](int i) { return "\"^q" + std::to_string(i) + "\":{}"; }) + "}"));
   // Few states, each of which stands for all of those of the expression.
   Budget budget = patient_budget();
   CHECK_ERROR(kRange, "too many states", compile_whole_regex("(a?){60000}", budget));
@@ -437,6 +477,11 @@ TEST_ONCE(grammar_matchers_are_bounded) {
   bounded(compile_json_schema("{\"type\":\"object\",\"minProperties\":3000}", {}, budget), "{\"a\":1,\"b\":");
   bounded(compile_json_schema("{\"type\":\"string\",\"minLength\":200000}", {}, budget), "\"aaaa");
   bounded(compile_json_schema("true", {}, budget), std::string(1100, '['));
+  // Many names may follow at once, and each has its own ending.
+  bounded(compile_json_schema(many_properties(3000, ""), {}, budget), "{\"p7\":1,\"p8");
+  bounded(compile_json_schema(many_properties(3000, ",\"additionalProperties\":false,\"minProperties\":10"), {}, budget), "{\"p7\":1,\"p8");
+  std::string names = listed(2000, [](int i) { return "\"p" + std::to_string(i) + "\""; });
+  bounded(compile_json_schema(many_properties(3000, ",\"required\":[" + names + "]"), {}, budget), "{\"p0\":1,\"p1\":1");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Arrays: items by position, then alike; counts of items; at most one counted kind of item (contains).
 #include <algorithm>
+#include <mutex>
 
 #include "grammar/values.h"
 

@@ -1,6 +1,9 @@
 #include "grammar/expand.h"
 
 #include <algorithm>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "grammar/regex.h"
 
@@ -10,6 +13,7 @@ namespace {
 constexpr int64_t kMostCounts = 200'000;  // places in an array times items counted there
 // States of a text times its lengths, which are states of their own; beyond, the lexer counts characters where it can.
 constexpr int64_t kMostLengths = 20'000;
+constexpr std::pair<uint8_t, const char*> kConstants[] = {{kNullBit, "null"}, {kFalseBit, "false"}, {kTrueBit, "true"}};
 
 // A formula or its negation.
 struct Literal {
@@ -59,13 +63,11 @@ class Expander {
   void build(ValueId id) {
     const Literals literals = *pending_[size_t(id)];
     if (literals.empty()) return build_any(id);
-    constant(id, literals, kNullBit, "null");
-    constant(id, literals, kFalseBit, "false");
-    constant(id, literals, kTrueBit, "true");
+    for (auto [type, word] : kConstants) constant(id, literals, type, word);
     for (const Literals& atoms : alternatives(literals, kNumberBit)) build_numbers(id, atoms);
     build_strings(id, literals);
-    for (const Literals& atoms : alternatives(literals, kArrayBit)) build_arrays(id, atoms);
-    for (const Literals& atoms : alternatives(literals, kObjectBit)) build_objects(id, atoms);
+    for (const Literals& atoms : alternatives(literals, kArrayBit)) constrain_array(id, atoms, 0, {});
+    for (const Literals& atoms : alternatives(literals, kObjectBit)) constrain_object(id, atoms, 0, {});
   }
   Value& at(ValueId id) { return table_.values[size_t(id)]; }
 
@@ -156,6 +158,7 @@ class Expander {
       sets = std::move(next);
     }
     for (const NumberSet& set : sets) {
+      budget_.tick();
       if (LexerRef lexer = make_number_lexer(set, mode_)) at(id).scalars.push_back(lexer);
     }
   }
@@ -222,14 +225,11 @@ class Expander {
       int64_t from, least, most;
     };
     std::vector<Counted> counted;
-    Literals position(size_t i) const { return i < prefix.size() ? prefix[i] : rest; }
     void widen(size_t size) {
       while (prefix.size() < size) prefix.push_back(rest);
     }
     void at_most(int64_t count) { most = most == kUnbounded ? count : std::min(most, count); }
   };
-  void build_arrays(ValueId id, const Literals& atoms) { constrain_array(id, atoms, 0, {}); }
-
   void constrain_array(ValueId id, const Literals& atoms, size_t index, ArrayConstraint rule) {
     for (; index < atoms.size(); ++index) {
       const Formula& f = formula(atoms[index].id);
@@ -333,15 +333,14 @@ class Expander {
     std::vector<const Formula*> properties;
     Literals names;  // of propertyNames
     std::vector<std::string> order;
-    std::map<std::string, Literals> forced;  // literals of a name besides those of `properties`
+    std::unordered_set<std::string> mentioned;  // what stands in `order`
+    std::map<std::string, Literals> forced;     // literals of a name besides those of `properties`
     std::set<std::string> required, absent;
     int64_t least = 0, most = kUnbounded;
     void mention(const std::string& name) {
-      if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
+      if (mentioned.insert(name).second) order.push_back(name);
     }
   };
-  void build_objects(ValueId id, const Literals& atoms) { constrain_object(id, atoms, 0, {}); }
-
   void constrain_object(ValueId id, const Literals& atoms, size_t index, ObjectConstraint rule) {
     for (; index < atoms.size(); ++index) {
       const Formula& f = formula(atoms[index].id);
@@ -374,29 +373,32 @@ class Expander {
       throw Refused(f.patterns.empty() ? "additionalProperties" : "patternProperties",
                     "under not or oneOf, where some property must be wrong");
     for (const auto& [name, part] : f.named) {
-      if (part == schema_.yes) continue;
+      if (part == schema_.yes || rule.absent.count(name)) continue;
       ObjectConstraint branch = rule;
       branch.mention(name);
       branch.required.insert(name);
-      if (branch.absent.count(name)) continue;
       branch.forced[name].push_back({part, true});
       constrain_object(id, atoms, index + 1, std::move(branch));
     }
   }
 
-  // What the value of a name must satisfy, all in all.
-  Literals literals_of(const ObjectConstraint& rule, const std::string& name) {
-    Literals out;
-    if (auto forced = rule.forced.find(name); forced != rule.forced.end()) out = forced->second;
+  // What the value of each name of `order` must satisfy, all in all.
+  std::vector<Literals> literals_by_name(const ObjectConstraint& rule) {
+    std::unordered_map<std::string_view, size_t> place;
+    for (const std::string& name : rule.order) place.emplace(name, place.size());
+    std::vector<Literals> out(rule.order.size());
+    for (const auto& [name, literals] : rule.forced) out[place.at(name)] = literals;
     for (const Formula* f : rule.properties) {
-      bool met = false;
-      for (const auto& [own, part] : f->named) {
-        if (own == name) out.push_back({part, false}), met = true;
+      std::vector<bool> met(out.size(), false);
+      auto meets = [&](size_t i, FormulaId part) { out[i].push_back({part, false}), met[i] = true; };
+      for (const auto& [name, part] : f->named) meets(place.at(name), part);
+      for (size_t i = 0; i < out.size(); ++i) {
+        for (const auto& [pattern, part] : f->patterns) {
+          budget_.tick();
+          if (pattern->match(rule.order[i]) != kNone) meets(i, part);
+        }
+        if (!met[i]) out[i].push_back({f->parts[0], false});
       }
-      for (const auto& [pattern, part] : f->patterns) {
-        if (pattern->match(name) != kNone) out.push_back({part, false}), met = true;
-      }
-      if (!met) out.push_back({f->parts[0], false});
     }
     return out;
   }
@@ -411,14 +413,14 @@ class Expander {
     out.plain = plain && mode_ == Mode::kAccept;
     out.unique = !out.plain;
     out.ordered = mode_ == Mode::kGenerate;
-    std::vector<std::string> spelled;
+    std::vector<Literals> literals = literals_by_name(rule);
     for (const std::string& name : rule.order) {
-      bool required = rule.required.count(name) > 0, possible = !rule.absent.count(name) && names->match(name) != kNone;
-      out.names.push_back({name, possible ? value(literals_of(rule, name)) : value({{schema_.no, false}}), required});
-      spelled.push_back(name);
+      Literals& own = literals[out.names.size()];
+      if (rule.absent.count(name) || names->match(name) == kNone) own = {{schema_.no, false}};
+      out.names.push_back({name, value(std::move(own)), rule.required.count(name) > 0});
     }
     if (plain) out.classes = {value({})}, out.keys = any_text();
-    else key_classes(rule, names, spelled, out);
+    else key_classes(rule, names, out);
     at(id).nested.push_back(make_object(table_, std::move(out)));
   }
 
@@ -439,13 +441,12 @@ class Expander {
   }
 
   // One automaton over names: label i for the i-th name, further labels for classes of other names by the patterns they match.
-  void key_classes(const ObjectConstraint& rule, const DfaRef& names, const std::vector<std::string>& spelled, ObjectRule& out) {
-    std::vector<DfaRef> parts = {names, words(spelled, budget_)};
+  void key_classes(const ObjectConstraint& rule, const DfaRef& names, ObjectRule& out) {
+    std::vector<DfaRef> parts = {names, words(rule.order, budget_)};
     for (const Formula* f : rule.properties) {
       for (const auto& entry : f->patterns) parts.push_back(entry.first);
     }
     std::map<ValueId, int32_t> labels;
-    const int32_t count = int32_t(spelled.size());
     auto combine = [&](const std::vector<int32_t>& found) -> int32_t {
       if (found[1] != kNone) return found[1];
       if (found[0] == kNone) return kNone;
@@ -460,7 +461,7 @@ class Expander {
       }
       ValueId id = value(std::move(literals));
       if (pending_[size_t(id)]->size() == 1 && pending_[size_t(id)]->front() == Literal{schema_.no, false}) return kNone;
-      auto [entry, fresh] = labels.emplace(id, count + int32_t(labels.size()));
+      auto [entry, fresh] = labels.emplace(id, int32_t(rule.order.size() + labels.size()));
       if (fresh) out.classes.push_back(id);
       return entry->second;
     };

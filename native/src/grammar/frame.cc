@@ -148,6 +148,14 @@ size_t step(const State& from, uint8_t byte, State& to) {
   return from.threads.size() + close(to);
 }
 
+int64_t Frame::rest(const Thread& thread, int64_t most) const {
+  for (int32_t label : thread.lexer->labels()) {
+    int64_t inner = thread.lexer->distance(thread.state, label);
+    if (inner < most) most = std::min(most, inner + distance(*thread.parent, label));
+  }
+  return most;
+}
+
 State after_lexeme(const NodeRef& parent, int32_t label, const Text& text) {
   State out;
   Sink(out).end_lexeme(parent, label, text);
@@ -177,10 +185,7 @@ int64_t distance(const State& state) {
   int64_t best = kNever;
   for (const Thread& thread : state.threads) {
     int64_t outer = to_end(thread.parent->parent.get());
-    for (int32_t label : thread.lexer->labels()) {
-      int64_t inner = thread.parent->frame->lexeme_distance(thread, label);
-      if (inner + outer < best) best = std::min(best, inner + thread.parent->frame->distance(*thread.parent, label) + outer);
-    }
+    if (outer < best) best = outer + thread.parent->frame->rest(thread, best - outer);
   }
   return best;
 }

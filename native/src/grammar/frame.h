@@ -123,8 +123,8 @@ class Frame {
   virtual void resume(const NodeRef& node, int32_t label, const Text& text, Sink& sink) const = 0;
   // Fewest bytes from there until this frame itself has ended.
   virtual int64_t distance(const Node& node, int32_t label) const = 0;
-  // Fewest bytes from within the lexeme to its end with that label.
-  virtual int64_t lexeme_distance(const Thread& thread, int32_t label) const { return thread.lexer->distance(thread.state, label); }
+  // Fewest bytes from within the lexeme on top of it until this frame has ended; `most` and more are all alike.
+  virtual int64_t rest(const Thread& thread, int64_t most) const;
   virtual Reading reading(const Node&) const { return Reading::kNothing; }
   // False where the lexeme is refused by its text, whatever follows: it is a property name met before, or can only become one.
   virtual bool admits(const Thread&) const { return true; }

@@ -1,11 +1,21 @@
 #include "grammar/json.h"
 
+#include <algorithm>
+#include <numeric>
 #include <unordered_map>
 
+#include "base/hash.h"
 #include "grammar/regex.h"
 
 namespace tandem::grammar {
 namespace {
+
+// Members beyond which a name is looked for by halves.
+constexpr size_t kFewMembers = 16;
+
+uint64_t hash_of(std::string_view text, uint64_t seed) {
+  return hash_bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size(), seed);
+}
 
 class JsonReader {
  public:
@@ -93,9 +103,18 @@ class JsonReader {
       if (fresh) out.members.emplace_back(std::move(name), std::move(item));
       else out.members[entry->second].second = std::move(item);
       space();
-      if (peek() == '}') return ++at_, out;
+      if (peek() == '}') break;
       expect(",");
     }
+    ++at_;
+    if (out.members.size() > kFewMembers) sort_names(out);
+    return out;
+  }
+  static void sort_names(Json& object) {
+    object.by_name.resize(object.members.size());
+    std::iota(object.by_name.begin(), object.by_name.end(), 0u);
+    std::sort(object.by_name.begin(), object.by_name.end(),
+              [&](uint32_t a, uint32_t b) { return object.members[a].first < object.members[b].first; });
   }
 
   std::string string() {
@@ -156,10 +175,12 @@ class JsonReader {
 }  // namespace
 
 const Json* Json::find(std::string_view name) const {
-  for (const auto& [key, value] : members) {
-    if (key == name) return &value;
+  if (by_name.empty()) {
+    auto found = std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.first == name; });
+    return found == members.end() ? nullptr : &found->second;
   }
-  return nullptr;
+  auto at = std::lower_bound(by_name.begin(), by_name.end(), name, [&](uint32_t i, std::string_view n) { return members[i].first < n; });
+  return at == by_name.end() || members[*at].first != name ? nullptr : &members[*at].second;
 }
 
 Json parse_json(std::string_view text, Budget& budget) {
@@ -167,19 +188,14 @@ Json parse_json(std::string_view text, Budget& budget) {
   return JsonReader(text, budget).document();
 }
 
-bool equal(const Json& a, const Json& b) {
-  if (a.kind != b.kind) return false;
-  if (a.is(Json::kNumber)) return compare(a.number, b.number) == 0;
-  if (a.is(Json::kString)) return a.text == b.text;
-  if (a.items.size() != b.items.size() || a.members.size() != b.members.size()) return false;
-  for (size_t i = 0; i < a.items.size(); ++i) {
-    if (!equal(a.items[i], b.items[i])) return false;
-  }
-  for (const auto& [name, value] : a.members) {
-    const Json* other = b.find(name);
-    if (!other || !equal(value, *other)) return false;
-  }
-  return true;
+uint64_t hash_of(const Json& value) {
+  uint64_t hash = uint64_t(value.kind + 1) << 56;
+  if (value.is(Json::kNumber)) hash = hash_of(value.number.digits, hash + uint64_t(value.number.exponent) * 4 + value.number.negative);
+  if (value.is(Json::kString)) hash = hash_of(value.text, hash);
+  for (const Json& item : value.items) hash = hash_of(std::string_view(reinterpret_cast<const char*>(&hash), sizeof hash), hash_of(item));
+  uint64_t members = 0;  // a sum: their order does not matter
+  for (const auto& [name, item] : value.members) members += hash_of(name, hash_of(item));
+  return value.members.empty() ? hash : hash ^ members;
 }
 
 }  // namespace tandem::grammar

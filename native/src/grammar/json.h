@@ -16,7 +16,8 @@ struct Json {
   std::string text;
   std::vector<Json> items;
   std::vector<std::pair<std::string, Json>> members;
-  size_t begin = 0, end = 0;  // where it stands in the text
+  std::vector<uint32_t> by_name;  // places of the members in the order of their names, where they are many
+  size_t begin = 0, end = 0;      // where it stands in the text
 
   bool is(Kind wanted) const { return kind == wanted; }
   bool boolean() const { return kind == kTrue || kind == kFalse; }
@@ -25,7 +26,7 @@ struct Json {
 };
 
 Json parse_json(std::string_view text, Budget& budget);
-// Equality of JSON Schema: 1 equals 1.0, members in any order.
-bool equal(const Json& a, const Json& b);
+// Values that are equal in JSON Schema's sense (1 equals 1.0, members in any order) have equal hashes.
+uint64_t hash_of(const Json& value);
 
 }  // namespace tandem::grammar

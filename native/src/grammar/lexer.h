@@ -67,6 +67,8 @@ class StringLexer final : public Lexer {
   LexState next(LexState state, uint8_t byte) const override;
   int32_t label(LexState state) const override;
   const std::vector<int32_t>& labels() const override { return labels_; }
+  // The labels ahead of a state, those among them too that this restriction leaves out: few where names are many.
+  const LabelDistances& labels_ahead(LexState state) const;
   int64_t distance(LexState state, int32_t label) const override;
   void decode(LexState from, uint8_t byte, std::string& out) const override;
   Mode mode() const { return mode_; }
@@ -137,10 +139,10 @@ class StringLexer final : public Lexer {
   DfaRef text_;
   Mode mode_;
   int64_t least_, most_;
-  // Distances by label, made at first use and shared by all restrictions of one lexer.
+  // Per state of the automaton the labels ahead of it. Made at first use and shared by all restrictions of one lexer.
   struct Distances {
     std::once_flag once;
-    std::vector<std::vector<int32_t>> by_label;
+    std::vector<LabelDistances> by_state;
   };
   std::shared_ptr<Distances> distances_ = std::make_shared<Distances>();
   // Per state: the label that all its completions get where it takes any text, kNone elsewhere. Made at first use, shared likewise.

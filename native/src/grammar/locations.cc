@@ -1,6 +1,8 @@
 // $id, $anchor and $ref. Nothing is ever fetched: a reference out of the document is refused.
 #include "grammar/schema.h"
 
+#include <set>
+
 namespace tandem::grammar {
 namespace {
 

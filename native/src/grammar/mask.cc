@@ -1,6 +1,7 @@
 #include "grammar/mask.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace tandem::grammar {
 namespace {

@@ -4,7 +4,6 @@
 #pragma once
 #include <array>
 #include <atomic>
-#include <optional>
 #include <unordered_map>
 
 #include "grammar/grammar.h"

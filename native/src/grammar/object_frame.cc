@@ -1,5 +1,7 @@
 // Objects: named properties and classes of names; which names were met, how many, and which may still come.
 #include <algorithm>
+#include <map>
+#include <mutex>
 
 #include "grammar/name_space.h"
 #include "grammar/other_names.h"
@@ -11,6 +13,8 @@ namespace {
 enum ObjectPhase : uint64_t { kOpened, kBeginKey, kKey, kColon, kBeginValue, kValue, kNext };
 constexpr int32_t kComma = 0;
 constexpr size_t kMostKeyLexers = 4096;  // sets of names that may come, of one object rule
+// Names whose endings are worked out one by one where each takes a look at all others.
+constexpr size_t kMostChoices = 64;
 
 class ObjectFrame final : public NestedFrame {
  public:
@@ -65,7 +69,7 @@ class ObjectFrame final : public NestedFrame {
     switch (ObjectPhase(node.a & 7)) {
       case kOpened: return finish(done, true);
       case kBeginKey: return one_more(done);
-      case kKey: return with_property(done, size_t(label), capped(1, table_.at(value_of(uint32_t(label))).cost));
+      case kKey: return with_property(done, needs(done), size_t(label), begun(label));
       case kColon:
       case kBeginValue:
         return capped(((node.a & 7) == kColon ? 1 : 0) + table_.at(value_of(uint32_t(node.a >> 3))).cost, finish(done, false));
@@ -73,17 +77,34 @@ class ObjectFrame final : public NestedFrame {
       default: return label == kComma ? one_more(done) : 0;
     }
   }
-  // Names met before are no ends: so many bytes further there are enough others.
-  int64_t lexeme_distance(const Thread& thread, int32_t label) const override {
-    const Node& node = *thread.parent;
-    int64_t shortest = thread.lexer->distance(thread.state, label);
-    bool repeats = shortest > 0 && shortest < kNever && (node.a & 7) == kKey && size_t(label) >= rule_.names.size() && remembers(node);
-    if (!repeats) return shortest;
-    int32_t at = keys_of(thread).text_before(thread.state);
-    // A new name that is whole is nearer its end than any that goes on, or the way to it would lead past all of them.
-    if (!space().bounded() && space().reach(at, 0) == 0 && !others(node).has(thread.text)) return shortest;
-    uint64_t used = space().bounded() ? others(node).beginning(thread.text.whole) : others(node).count();
-    return used == 0 ? shortest : capped(shortest, space().reach(at, used) - space().reach(at, 0));
+  // Within a name many labels may lie ahead: what the object needs after it is found once for all of them.
+  int64_t rest(const Thread& thread, int64_t most) const override {
+    if ((thread.parent->a & 7) != kKey || rule_.plain) return Frame::rest(thread, most);
+    struct Choice {
+      int64_t added;  // bytes of the property as far as it is to come, less those that it would cost as a whole
+      int64_t cost;
+      size_t label;
+    };
+    const Progress done = progress(*thread.parent);
+    const Needs need = needs(done);
+    std::vector<Choice> choices;
+    for (auto [label, bytes] : keys_of(thread).labels_ahead(thread.state)) {
+      const int64_t name = name_distance(thread, label), cost = capped(name, begun(label));
+      if (cost >= most) continue;
+      if (need.missing_after(is_required(done.seen, size_t(label))) > 0)
+        choices.push_back({cost - cost_of(size_t(label)), cost, size_t(label)});
+      else most = std::min(most, with_property(done, need, size_t(label), cost));
+    }
+    // With any property among what follows, all of it costs at least as much as it does at best. What is left out by number alone is no better
+    // than what was looked at, byte for byte, so the estimate still shrinks along that way.
+    const int64_t best = choices.empty() ? 0 : finish(done, false) - 1;
+    std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) { return a.added < b.added; });
+    if (choices.size() > kMostChoices) choices.resize(kMostChoices);
+    for (const Choice& choice : choices) {
+      if (choice.added + best >= most) break;
+      most = std::min(most, with_property(done, need, choice.label, choice.cost));
+    }
+    return most;
   }
 
  private:
@@ -91,6 +112,12 @@ class ObjectFrame final : public NestedFrame {
   struct Progress {  // of one object
     Seen seen;
     int64_t count = 0, others = 0;  // properties, as far as they are counted; names of classes among them
+  };
+  // What an object still lacks, apart from its brackets.
+  struct Needs {
+    int64_t required = 0, cost = 0;  // names, and the bytes of their properties with a comma each
+    int64_t missing = 0;             // properties beside them, for the least number
+    int64_t missing_after(bool one_of_them) const { return one_of_them ? missing : missing - 1; }
   };
   static int64_t capped(int64_t a, int64_t b) { return std::min(a + b, kNever); }
   bool tracks() const { return rule_.unique && !rule_.classes.empty(); }
@@ -137,6 +164,9 @@ class ObjectFrame final : public NestedFrame {
     return {std::move(seen), int64_t(node.b), tracks() ? int64_t(others(node).count()) : 0};
   }
   bool is_met(const Seen& seen, size_t name) const { return !rule_.plain && (seen[name / 64] >> (name % 64) & 1); }
+  bool is_required(const Seen& seen, size_t label) const {
+    return label < rule_.names.size() && rule_.names[label].required && !is_met(seen, label);
+  }
   ValueId value_of(uint32_t label) const {
     return label < rule_.names.size() ? rule_.names[label].value : rule_.classes[label - rule_.names.size()];
   }
@@ -224,6 +254,18 @@ class ObjectFrame final : public NestedFrame {
     return lexer->empty() ? nullptr : lexer.get();
   }
 
+  // Names met before are no ends: so many bytes further there are enough others.
+  int64_t name_distance(const Thread& thread, int32_t label) const {
+    const Node& node = *thread.parent;
+    int64_t shortest = thread.lexer->distance(thread.state, label);
+    bool repeats = shortest > 0 && shortest < kNever && size_t(label) >= rule_.names.size() && remembers(node);
+    if (!repeats) return shortest;
+    int32_t at = keys_of(thread).text_before(thread.state);
+    // A new name that is whole is nearer its end than any that goes on, or the way to it would lead past all of them.
+    if (!space().bounded() && space().reach(at, 0) == 0 && !others(node).has(thread.text)) return shortest;
+    uint64_t used = space().bounded() ? others(node).beginning(thread.text.whole) : others(node).count();
+    return used == 0 ? shortest : capped(shortest, space().reach(at, used) - space().reach(at, 0));
+  }
   // Bytes of `"name":value` for a name (escapes counted roughly), or of the shortest property of a class.
   int64_t property_cost(size_t name) const {
     return capped(int64_t(rule_.names[name].name.size()) + 3, table_.at(rule_.names[name].value).cost);
@@ -233,49 +275,73 @@ class ObjectFrame final : public NestedFrame {
     for (ValueId id : rule_.classes) best = std::min(best, capped(8 + name, table_.at(id).cost));
     return best;
   }
+  int64_t cost_of(size_t label) const { return label < rule_.names.size() ? property_cost(label) : class_cost(); }
+  // Of a property whose name has been read.
+  int64_t begun(int32_t label) const { return capped(1, table_.at(value_of(uint32_t(label))).cost); }
+
+  Needs needs(const Progress& done) const {
+    Needs out;
+    for (size_t i = 0; i < rule_.names.size(); ++i) {
+      if (!is_required(done.seen, i)) continue;
+      ++out.required;
+      out.cost = capped(out.cost, property_cost(i) + 1);
+    }
+    out.missing = rule_.least - done.count - out.required;
+    return out;
+  }
+  bool too_many(int64_t count) const { return rule_.most != kUnbounded && (count > rule_.most || rule_.least > rule_.most); }
   // Bytes from after a property (or the brace) to the closing brace, included.
   int64_t finish(const Progress& done, bool first) const {
-    int64_t total = 1, added = 0;
-    auto add = [&](int64_t cost) {
-      total = capped(total, cost + (first && added == 0 ? 0 : 1));
-      ++added;
-    };
+    const Needs need = needs(done);
+    if (need.cost >= kNever || too_many(done.count + need.required)) return kNever;
+    const int64_t lone = first ? 1 : 0;  // the first property has no comma before it
+    if (need.missing <= 0) return 1 + need.cost - (need.required > 0 ? lone : 0);
     std::vector<int64_t> optional;
     for (size_t i = 0; i < rule_.names.size(); ++i) {
-      if (is_met(done.seen, i)) continue;
-      if (rule_.names[i].required) add(property_cost(i));
-      else if (property_cost(i) < kNever) optional.push_back(property_cost(i));
+      if (!is_met(done.seen, i) && !rule_.names[i].required && property_cost(i) < kNever) optional.push_back(property_cost(i));
     }
-    if (rule_.most != kUnbounded && done.count + added > rule_.most) return kNever;
-    if (rule_.most != kUnbounded && rule_.least > rule_.most) return kNever;
-    int64_t missing = rule_.least - done.count - added;
-    if (missing <= 0) return total;
     // The cheapest of both kinds, as many as there are.
     std::sort(optional.begin(), optional.end());
-    int64_t other = class_cost(), free = other < kNever ? room(done) : 0, names = 0;
-    while (names < missing && size_t(names) < optional.size() && (optional[size_t(names)] <= other || missing - names > free)) ++names;
-    for (int64_t i = 0; i < names; ++i) add(optional[size_t(i)]);
-    missing -= names;
-    if (missing > free) return kNever;
-    return missing > 0 ? capped(total, missing * (other + 1)) : total;
+    int64_t other = class_cost(), free = other < kNever ? room(done) : 0, names = 0, total = 1 + need.cost;
+    auto better = [&](int64_t cost) { return cost <= other || need.missing - names > free; };
+    while (names < need.missing && size_t(names) < optional.size() && better(optional[size_t(names)])) {
+      total = capped(total, optional[size_t(names++)] + 1);
+    }
+    const int64_t others = need.missing - names;
+    if (others > free || total >= kNever) return kNever;
+    if (need.required + names > 0) total -= lone;
+    return others > 0 ? capped(total, others * (other + 1)) : total;
   }
   int64_t one_more(const Progress& done) const {
+    if (rule_.plain) return capped(class_cost(), 1);
+    const Needs need = needs(done);
+    // What it lacks is to come anyway, and the comma before the first of it is written.
+    if (need.required > 0 || need.missing > 0) {
+      const int64_t all = finish(done, false);
+      return all >= kNever ? kNever : all - 1;
+    }
     std::vector<bool> labels = allowed(done);
     int64_t best = kNever;
     for (size_t label = 0; label < labels.size(); ++label) {
-      if (labels[label])
-        best = std::min(best, with_property(done, label, label < rule_.names.size() ? property_cost(label) : class_cost()));
+      if (labels[label]) best = std::min(best, capped(cost_of(label), 1));
     }
     return best;
   }
-  int64_t with_property(Progress done, size_t label, int64_t cost) const {
+  // Of a property of which so many bytes are to come, and of all that follows it.
+  int64_t with_property(const Progress& done, const Needs& need, size_t label, int64_t cost) const {
     if (rule_.plain) return capped(cost, 1);
+    const bool required = is_required(done.seen, label);
+    if (need.missing_after(required) > 0) return capped(cost, finish(after(done, label), false));
+    if (need.cost >= kNever || too_many(done.count + 1 + need.required - (required ? 1 : 0))) return kNever;
+    return capped(cost, 1 + need.cost - (required ? property_cost(label) + 1 : 0));
+  }
+  Progress after(Progress done, size_t label) const {
     bool declared = label < rule_.names.size();
     if (declared && !rule_.ordered) done.seen[label / 64] |= uint64_t(1) << (label % 64);
     else if (rule_.ordered) mark_up_to(done.seen, std::min(label + 1, rule_.names.size()));
     ++done.count;
     done.others += declared ? 0 : 1;
-    return capped(cost, finish(done, false));
+    return done;
   }
 
   const ValueTable& table_;

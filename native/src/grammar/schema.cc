@@ -1,6 +1,7 @@
 #include "grammar/schema.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "grammar/regex.h"
 
@@ -133,36 +134,54 @@ class SchemaReader {
     return either(std::move(options));
   }
 
-  // True only where no value can satisfy both, seen from their own keywords.
-  static bool disjoint(const Json& a, const Json& b, int depth = 0) {
-    if (!a.is(Json::kObject) || !b.is(Json::kObject) || a.find("$ref") || b.find("$ref") || depth > 4) return false;
-    if (!(possible_types(a) & possible_types(b))) return true;
-    std::vector<const Json*> left = listed(a), right = listed(b);
-    if (!left.empty() && !right.empty()) {
-      return std::none_of(left.begin(), left.end(), [&](const Json* x) {
-        return std::any_of(right.begin(), right.end(), [&](const Json* y) { return equal(*x, *y); });
-      });
-    }
-    const Json *mine = a.find("properties"), *theirs = b.find("properties");
-    bool objects = possible_types(a) == kObjectBit && possible_types(b) == kObjectBit;
-    if (!objects || !mine || !theirs) return false;
-    return std::any_of(mine->members.begin(), mine->members.end(), [&](const auto& member) {
-      const Json* other = theirs->find(member.first);
-      return other && requires_name(a, member.first) && requires_name(b, member.first) && disjoint(member.second, *other, depth + 1);
-    });
-  }
-  static bool requires_name(const Json& schema, const std::string& name) {
-    const Json* list = schema.find("required");
-    return list && std::any_of(list->items.begin(), list->items.end(),
-                               [&](const Json& item) { return item.is(Json::kString) && item.text == name; });
-  }
-  static std::vector<const Json*> listed(const Json& schema) {
-    std::vector<const Json*> out;
-    if (const Json* value = schema.find("const")) out.push_back(value);
+  // What a schema's own keywords say of its values, as far as disjoint() asks.
+  struct Outline {
+    uint8_t types = kAllTypes;
+    std::vector<uint64_t> listed;                                    // hashes of the values of const or enum, ascending; empty: any
+    std::vector<std::pair<std::string_view, const Json*>> required;  // properties that must be there, by their names
+  };
+  const Outline& outline(const Json& schema) {
+    auto [known, fresh] = outlines_.try_emplace(&schema);
+    Outline& out = known->second;
+    if (!fresh) return out;
+    out.types = possible_types(schema);
+    if (const Json* value = schema.find("const")) out.listed.push_back(hash_of(*value));
     else if (const Json* list = schema.find("enum")) {
-      for (const Json& item : list->items) out.push_back(&item);
+      for (const Json& item : list->items) out.listed.push_back(hash_of(item));
     }
+    std::sort(out.listed.begin(), out.listed.end());
+    const Json *properties = schema.find("properties"), *required = schema.find("required");
+    if (!properties || !required || out.types != kObjectBit) return out;
+    for (const Json& name : required->items) {
+      const Json* property = name.is(Json::kString) ? properties->find(name.text) : nullptr;
+      if (property) out.required.emplace_back(name.text, property);
+    }
+    std::sort(out.required.begin(), out.required.end());
     return out;
+  }
+  // Calls both(a, b) for the entries of two ascending lists that have the same key, until one says true.
+  template <typename List, typename Key, typename Both>
+  bool any_alike(const List& a, const List& b, const Key& key, const Both& both) {
+    for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+      budget_.tick();
+      if (key(a[i]) == key(b[j]) && both(a[i], b[j])) return true;
+      if (key(a[i]) < key(b[j])) ++i;
+      else ++j;
+    }
+    return false;
+  }
+  // True only where no value can satisfy both, seen from their own keywords.
+  bool disjoint(const Json& a, const Json& b, int depth = 0) {
+    budget_.tick();
+    if (!a.is(Json::kObject) || !b.is(Json::kObject) || a.find("$ref") || b.find("$ref") || depth > 4) return false;
+    const Outline &left = outline(a), &right = outline(b);
+    if (!(left.types & right.types)) return true;
+    if (!left.listed.empty() && !right.listed.empty())
+      return !any_alike(
+          left.listed, right.listed, [](uint64_t hash) { return hash; }, [](uint64_t, uint64_t) { return true; });
+    return any_alike(
+        left.required, right.required, [](const auto& property) { return property.first; },
+        [&](const auto& mine, const auto& other) { return disjoint(*mine.second, *other.second, depth + 1); });
   }
   static uint8_t possible_types(const Json& schema) {
     const Json* type = schema.find("type");
@@ -401,6 +420,7 @@ class SchemaReader {
   Locations locations_;
   SchemaFormulas out_;
   std::unordered_map<const Json*, FormulaId> read_;
+  std::unordered_map<const Json*, Outline> outlines_;
   int depth_ = 0;
 };
 

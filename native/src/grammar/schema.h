@@ -2,8 +2,6 @@
 #pragma once
 #include <deque>
 #include <map>
-#include <set>
-#include <unordered_map>
 
 #include "grammar/json.h"
 #include "grammar/lexer.h"

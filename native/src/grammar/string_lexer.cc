@@ -283,107 +283,117 @@ int32_t StringLexer::label(LexState state) const {
   return label != kNone && (allowed_.empty() || allowed_[size_t(label)]) ? label : kNone;
 }
 
+const LabelDistances& StringLexer::labels_ahead(LexState state) const {
+  std::call_once(distances_->once, [&] { distances_->by_state = label_distances(*text_); });
+  return distances_->by_state[size_t(unpack(state).text)];
+}
+
 int64_t StringLexer::distance(LexState state, int32_t label) const {
   Place place = unpack(state);
   if (place.phase == kClosed) return this->label(state) == label ? 0 : kNever;
   int64_t missing = std::max<int64_t>(0, least_ - int64_t(place.count));
   // Inside an escape the rest of it comes first; its text state is not known yet, so this is an upper bound by one character.
   int64_t escape = place.phase >= kEscape ? 12 : 0;
-  std::call_once(distances_->once, [&] {
-    for (int32_t known : labels_of(*text_)) {
-      distances_->by_label.resize(size_t(known) + 1);
-      distances_->by_label[size_t(known)] = distances_to(*text_, known);
-    }
-  });
-  if (size_t(label) < distances_->by_label.size() && (allowed_.empty() || allowed_[size_t(label)])) {
-    int32_t bytes = distances_->by_label[size_t(label)][size_t(place.text)];
-    if (bytes != kNone) return (place.phase == kOpen ? 2 : 1) + escape + std::max<int64_t>(bytes, missing);
-  }
-  return kNever;
+  const LabelDistances& ahead = labels_ahead(state);
+  auto found = std::lower_bound(ahead.begin(), ahead.end(), std::pair(label, 0));
+  if (found == ahead.end() || found->first != label || (!allowed_.empty() && !allowed_[size_t(label)])) return kNever;
+  return (place.phase == kOpen ? 2 : 1) + escape + std::max<int64_t>(found->second, missing);
 }
-
-namespace {
-
-// For each state of `dfa` the label of all completions where its language is any text. Pairs of states that must agree are assumed to
-// and refuted until nothing changes; most pairs fall at once because their refused bytes differ.
-std::vector<int32_t> free_labels(const Dfa& dfa) {
-  const Dfa& any = *any_string();
-  std::vector<uint8_t> symbols;  // one byte of each class that either automaton tells apart
-  std::set<std::pair<int, int>> kinds;
-  for (int byte = 0; byte < 256; ++byte) {
-    if (kinds.emplace(dfa.byte_class[size_t(byte)], any.byte_class[size_t(byte)]).second) symbols.push_back(uint8_t(byte));
-  }
-  auto same_refusals = [&](size_t s, size_t a) {
-    return std::all_of(symbols.begin(), symbols.end(),
-                       [&](uint8_t byte) { return (dfa.next(int32_t(s), byte) == kNone) == (any.next(int32_t(a), byte) == kNone); });
-  };
-  std::vector<uint32_t> refusals(dfa.size(), 0);  // bit a: refuses the same bytes as state a of `any`
-  for (size_t s = 0; s < dfa.size(); ++s) {
-    for (size_t a = 0; a < any.size(); ++a) refusals[s] |= uint32_t(same_refusals(s, a)) << a;
-  }
-  std::vector<int32_t> out(dfa.size(), kNone);
-  for (int32_t label : labels_of(dfa)) {
-    std::vector<uint32_t> alike = refusals;
-    std::vector<size_t> left;
-    for (size_t s = 0; s < dfa.size(); ++s) {
-      for (size_t a = 0; a < any.size(); ++a) {
-        bool fits = any.label[a] == kNone ? dfa.label[s] == kNone : dfa.label[s] == label;
-        if (!fits) alike[s] &= ~(1u << a);
-      }
-      if (alike[s]) left.push_back(s);
-    }
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (size_t s : left) {
-        for (uint32_t rest = alike[s]; rest; rest &= rest - 1) {
-          int a = __builtin_ctz(rest);
-          bool ok = std::all_of(symbols.begin(), symbols.end(), [&](uint8_t byte) {
-            int32_t mine = dfa.next(int32_t(s), byte), other = any.next(a, byte);
-            return mine == kNone || (alike[size_t(mine)] >> other & 1);
-          });
-          if (!ok) alike[s] &= ~(1u << a), changed = true;
-        }
-      }
-    }
-    for (size_t s : left) {
-      if (alike[s] >> any.start & 1) out[s] = label;
-    }
-  }
-  return out;
-}
-
-}  // namespace
 
 namespace {
 
 constexpr int kMostPasses = 32;
+constexpr int32_t kSeveral = -2;
 
-// The states from which every text leads to live states only. All are assumed to be and refuted until nothing changes; states stand in
-// order of discovery, so a pass from the last to the first refutes whole chains.
-std::vector<bool> total_states(const Dfa& dfa, const std::function<bool(int32_t)>& live) {
-  const Dfa& any = *any_string();
+// One byte of each class that the automaton or that of any text tells apart.
+std::vector<uint8_t> told_apart(const Dfa& dfa) {
   std::vector<uint8_t> symbols;
   std::set<std::pair<int, int>> kinds;
   for (int byte = 0; byte < 256; ++byte) {
-    if (kinds.emplace(dfa.byte_class[size_t(byte)], any.byte_class[size_t(byte)]).second) symbols.push_back(uint8_t(byte));
+    if (kinds.emplace(dfa.byte_class[size_t(byte)], any_string()->byte_class[size_t(byte)]).second) symbols.push_back(uint8_t(byte));
   }
-  std::vector<uint32_t> total(dfa.size(), (1u << any.size()) - 1);  // bit a: takes what state a of `any` takes
+  return symbols;
+}
+
+// Per state the label of all its completions, kSeveral where they get different ones.
+std::vector<int32_t> only_labels(const Dfa& dfa) {
+  std::vector<std::vector<int32_t>> back(dfa.size());
+  for (size_t cell = 0; cell < dfa.table.size(); ++cell) {
+    if (dfa.table[cell] != kNone) back[size_t(dfa.table[cell])].push_back(int32_t(cell / size_t(dfa.classes)));
+  }
+  std::vector<int32_t> only = dfa.label, changed;
+  for (size_t state = 0; state < dfa.size(); ++state) {
+    if (only[state] != kNone) changed.push_back(int32_t(state));
+  }
+  while (!changed.empty()) {
+    int32_t state = changed.back();
+    changed.pop_back();
+    for (int32_t from : back[size_t(state)]) {
+      int32_t& label = only[size_t(from)];
+      if (label == only[size_t(state)] || label == kSeveral) continue;
+      label = label == kNone ? only[size_t(state)] : kSeveral;
+      changed.push_back(from);
+    }
+  }
+  return only;
+}
+
+// States of the automaton side by side with those of any text: all pairs in `assumed` (bit a of a state: state a of any text) are taken to agree
+// and refuted by `holds(state, a, pairs)` until nothing changes. States stand in order of discovery, so a pass from the last to the first refutes
+// whole chains. Nothing agrees where that is not enough.
+template <typename Holds>
+std::vector<uint32_t> refute(std::vector<uint32_t> assumed, const Holds& holds) {
   bool changed = true;
   for (int pass = 0; changed && pass < kMostPasses; ++pass) {
     changed = false;
-    for (size_t state = dfa.size(); state-- > 0;) {
-      for (uint32_t rest = total[state]; rest; rest &= rest - 1) {
+    for (size_t state = assumed.size(); state-- > 0;) {
+      for (uint32_t rest = assumed[state]; rest; rest &= rest - 1) {
         int a = __builtin_ctz(rest);
-        bool holds = std::all_of(symbols.begin(), symbols.end(), [&](uint8_t byte) {
-          int32_t mine = dfa.next(int32_t(state), byte), other = any.next(a, byte);
-          return other == kNone || (mine != kNone && live(mine) && (total[size_t(mine)] >> other & 1));
-        });
-        if (!holds) total[state] &= ~(1u << a), changed = true;
+        if (!holds(int32_t(state), a, assumed)) assumed[state] &= ~(1u << a), changed = true;
       }
     }
   }
+  if (changed) std::fill(assumed.begin(), assumed.end(), 0u);
+  return assumed;
+}
+
+// For each state of `dfa` the label of all completions where its language is any text.
+std::vector<int32_t> free_labels(const Dfa& dfa) {
+  const Dfa& any = *any_string();
+  const std::vector<uint8_t> symbols = told_apart(dfa);
+  const std::vector<int32_t> only = only_labels(dfa);
+  std::vector<uint32_t> alike(dfa.size(), (1u << any.size()) - 1);
+  for (size_t state = 0; state < dfa.size(); ++state) {
+    for (size_t a = 0; a < any.size(); ++a) {
+      if (only[state] == kSeveral || (dfa.label[state] == kNone) != (any.label[a] == kNone)) alike[state] &= ~(1u << a);
+    }
+  }
+  alike = refute(std::move(alike), [&](int32_t state, int a, const std::vector<uint32_t>& pairs) {
+    return std::all_of(symbols.begin(), symbols.end(), [&](uint8_t byte) {
+      int32_t mine = dfa.next(state, byte), other = any.next(a, byte);
+      return mine == kNone || other == kNone ? mine == other : (pairs[size_t(mine)] >> other & 1) != 0;
+    });
+  });
+  std::vector<int32_t> out(dfa.size(), kNone);
+  for (size_t state = 0; state < dfa.size(); ++state) {
+    if (alike[state] >> any.start & 1) out[state] = only[state];
+  }
+  return out;
+}
+
+// The states from which every text leads to live states only.
+std::vector<bool> total_states(const Dfa& dfa, const std::function<bool(int32_t)>& live) {
+  const Dfa& any = *any_string();
+  const std::vector<uint8_t> symbols = told_apart(dfa);
+  std::vector<uint32_t> total(dfa.size(), (1u << any.size()) - 1);  // bit a: takes what state a of `any` takes
+  total = refute(std::move(total), [&](int32_t state, int a, const std::vector<uint32_t>& pairs) {
+    return std::all_of(symbols.begin(), symbols.end(), [&](uint8_t byte) {
+      int32_t mine = dfa.next(state, byte), other = any.next(a, byte);
+      return other == kNone || (mine != kNone && live(mine) && (pairs[size_t(mine)] >> other & 1));
+    });
+  });
   std::vector<bool> out(dfa.size(), false);
-  for (size_t state = 0; state < dfa.size() && !changed; ++state) out[state] = total[state] >> any.start & 1;
+  for (size_t state = 0; state < dfa.size(); ++state) out[state] = total[state] >> any.start & 1;
   return out;
 }
 

@@ -65,15 +65,20 @@ void ValueTable::begin(ValueId id, const NodeRef& parent, Sink& sink) const {
 }
 
 void ValueTable::find_costs(Budget& budget) {
+  for (Value& value : values) {
+    for (const LexerRef& scalar : value.scalars) {
+      budget.tick();
+      if (scalar->start() != kDead) value.cost = std::min(value.cost, scalar->distance(scalar->start(), 0));
+    }
+  }
   for (bool changed = true; changed;) {
     changed = false;
-    for (Value& value : values) {
+    // What a value is made of was mostly found after it.
+    for (size_t i = values.size(); i-- > 0;) {
       budget.tick();
-      int64_t cost = kNever;
-      for (const LexerRef& scalar : value.scalars)
-        cost = std::min(cost, scalar->start() == kDead ? kNever : scalar->distance(scalar->start(), 0));
-      for (const auto& nested : value.nested) cost = std::min(cost, static_cast<const NestedFrame*>(nested.get())->shortest());
-      if (cost < value.cost) value.cost = cost, changed = true;
+      int64_t cost = values[i].cost;
+      for (const auto& nested : values[i].nested) cost = std::min(cost, static_cast<const NestedFrame*>(nested.get())->shortest());
+      if (cost < values[i].cost) values[i].cost = cost, changed = true;
     }
   }
 }

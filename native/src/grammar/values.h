@@ -1,9 +1,6 @@
 // What a JSON value may be, as frames of the stack machine. A ValueTable is built once and then only read.
 #pragma once
 #include <deque>
-#include <map>
-#include <mutex>
-#include <optional>
 
 #include "grammar/frame.h"
 

@@ -36,6 +36,12 @@ const VERDICTS: readonly Verdict[] = [
     valid: ['[]', '[1,1]', '"abc"', '{}'],
     invalid: ['[1]', '""', '"ab"'],
   },
+  {
+    what: 'what two lists of a oneOf share is in neither',
+    schema: { oneOf: [{ enum: [1, [1, 'a'], 'x'] }, { enum: [2, [1, 'a'], 'y'] }] },
+    valid: ['1', '2', '"x"', '"y"'],
+    invalid: ['[1,"a"]', '3', '[2]'],
+  },
 ];
 
 const tokens = smallTokens();
