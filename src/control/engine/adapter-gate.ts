@@ -111,7 +111,6 @@ export class AdapterGate {
 
   #forget(gone: (each: Waiting) => boolean): void {
     this.#waiting = this.#waiting.filter((each) => !gone(each));
-    if (this.#blocked && gone(this.#blocked)) this.#blocked = null;
     this.#pump();
   }
 

@@ -418,6 +418,17 @@ describe('the end', () => {
     expect(receiver).toMatchObject(alone(request));
   });
 
+  it('drain waits no longer than for the last client that leaves', async () => {
+    const supervisor = start({ config: config([SLOW]) });
+    const [receiver] = submit(supervisor, [submission(1, 5, { maxTokens: 500 })]);
+    await receiver?.has(2);
+    // Longer than the test has.
+    const drained = supervisor.drain(600_000);
+    receiver?.handle.abort();
+    await drained;
+    expect(supervisor.state).toBe('dead');
+  });
+
   it('drain ends what has not finished in its time', async () => {
     const supervisor = start({ config: config([SLOW]) });
     const [receiver] = submit(supervisor, [submission(1, 5, { maxTokens: 500 })]);

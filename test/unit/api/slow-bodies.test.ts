@@ -1,6 +1,9 @@
 /** Bodies that are on their way for long take memory: one entity's are bounded, and leave room for those of others. */
 import { connect } from 'node:net';
+import { PassThrough } from 'node:stream';
+import type { Context } from 'koa';
 import { expect, test, vi } from 'vitest';
+import { uploadOf } from '../../../src/api/middleware/upload.ts';
 import { startTestServer } from './fakes.ts';
 
 const CHAT = '/v1/chat/completions';
@@ -41,3 +44,33 @@ test('a body gives its room back when it has been read, whether it was taken or 
   }
   await server.close();
 }, 60_000);
+
+test('a sender of a file may take its time, is cut after a minute without a byte, and not after its end', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+  try {
+    const upload = () => {
+      const req = Object.assign(new PassThrough(), { headers: {}, complete: false });
+      return { req, bytes: uploadOf({ req, get: () => '' } as unknown as Context, 1000) };
+    };
+    const slow = upload();
+    for (let piece = 0; piece < 3; piece++) {
+      slow.req.write('x');
+      expect((await slow.bytes.next()).value).toEqual(Buffer.from('x'));
+      vi.advanceTimersByTime(50_000);
+    }
+    slow.req.complete = true;
+    slow.req.end();
+    expect((await slow.bytes.next()).done).toBe(true);
+    const destroy = vi.spyOn(slow.req, 'destroy');
+    vi.advanceTimersByTime(120_000);
+    expect(destroy).not.toHaveBeenCalled();
+    const silent = upload();
+    const next = silent.bytes.next();
+    next.catch(() => undefined);
+    await new Promise(setImmediate);
+    vi.advanceTimersByTime(60_000);
+    await expect(next).rejects.toThrow('did not arrive in time');
+  } finally {
+    vi.useRealTimers();
+  }
+});

@@ -66,3 +66,35 @@ it('a load that fails is told to all, and tried anew', async () => {
   calls.receive(2, null);
   await again;
 });
+
+it('is asked of the next engine, but not of a third: the load may be what ends them', async () => {
+  const load = calls.load(ADAPTER);
+  calls.close();
+  calls.open();
+  expect(sent.map(({ type }) => type)).toEqual(['load-adapter', 'load-adapter']);
+  calls.close();
+  await expect(load).rejects.toThrow('while this adapter was being loaded');
+  calls.open();
+  expect(sent).toHaveLength(2);
+  const again = calls.load(ADAPTER);
+  calls.receive(2, null);
+  await again;
+});
+
+it('who has left already asks for nothing', async () => {
+  await expect(calls.load(ADAPTER, AbortSignal.abort())).rejects.toThrow('cancelled');
+  expect(sent).toEqual([]);
+});
+
+it('of very many versions the last are known', async () => {
+  const load = async (version: string) => {
+    const asked = sent.length;
+    const loaded = calls.load({ version, directory: '/v' });
+    if (sent.length > asked) calls.receive(sent.length, null);
+    await loaded;
+    return sent.length > asked;
+  };
+  for (let version = 0; version <= 4096; version++) await load(`v${version}`);
+  expect(await load('v1')).toBe(false);
+  expect(await load('v0')).toBe(true);
+});

@@ -196,6 +196,56 @@ describe('the gate', () => {
     expect(next.every(({ pinned }) => pinned !== null)).toBe(true);
   });
 
+  it('lets nobody who comes new go before those whose round it is', async () => {
+    const reading: [string, () => void][] = [];
+    const slow = new AdapterStore(
+      ({ version }) => {
+        const native = { bytes: 1, close: () => undefined };
+        const load = () => new Promise<typeof native>((read) => reading.push([version, () => read(native)]));
+        return Promise.resolve({ bytes: 1, load });
+      },
+      1000,
+      () => 0,
+    );
+    gate = new AdapterGate(slow);
+    const order: string[] = [];
+    const readOne = async () => {
+      await settle();
+      const [version, read] = reading.shift() ?? ['nothing', () => {}];
+      order.push(version);
+      read();
+    };
+    for (const [id, version] of ['a0', 'a1', 'b0', 'b1'].entries()) new Sequence(id, version, version[0]);
+    for (let loads = 0; loads < 2; loads++) await readOne();
+    await settle();
+    // In the second round, of which a1 is being read.
+    new Sequence(10, 'c0', 'c');
+    for (let loads = 0; loads < 3; loads++) await readOne();
+    expect(order).toEqual(['a0', 'b0', 'a1', 'b1', 'c0']);
+  });
+
+  it('keeps what one uses although another has let go of it twice', async () => {
+    const [one, other] = [new Sequence(1, 'a'), new Sequence(2, 'a')];
+    await settle();
+    gate.unload('a');
+    one.pinned?.release();
+    one.pinned?.release();
+    expect(open.has('a')).toBe(true);
+    other.pinned?.release();
+    expect(open.has('a')).toBe(false);
+  });
+
+  it('closes what was still read when all was closed', async () => {
+    let read = () => {};
+    holdLoad = new Promise((resolve) => (read = resolve));
+    const load = gate.load(ref('a'));
+    await settle();
+    store.close();
+    read();
+    await expect(load).rejects.toThrow('The engine is closed.');
+    expect([open.size, store.stats.bytes]).toEqual([0, 0]);
+  });
+
   it('holds back a tenant that comes behind one who waits for room', async () => {
     const users = ['a', 'b', 'c'].map((version, id) => new Sequence(id, version, `${id}`));
     await settle();

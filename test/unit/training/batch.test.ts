@@ -44,6 +44,15 @@ describe('the rows of an RL job', () => {
     expect(stats.reward).toBeCloseTo(4.5 / 6, 12);
   });
 
+  it('give each trajectory its own advantage, whoever has none before it', async () => {
+    const rewards = [0.5, 1, 0.5, 0, 0.5, 0.75, 0.25];
+    const { rows } = await batch([{ trajectories: rewards.map((reward, i) => reply(reward, `${i}`)) }]);
+    const signs = [...(rows[0]?.advantages ?? [])].map((advantage) => Math.sign(advantage));
+    const [best, , good] = rows[0]?.advantages ?? [];
+    expect(signs).toEqual([1, -1, 1, -1]);
+    expect((good ?? 0) / (best ?? 1)).toBeCloseTo(0.5, 12);
+  });
+
   it('give every history of a trajectory its advantage and its weight', async () => {
     const history = { messages_and_choices: [user('b'), choice('no'), user('c'), choice('no')] };
     const { rows } = await batch([{ trajectories: [reply(1, 'yes', { additional_histories: [history] }), reply(0)] }]);

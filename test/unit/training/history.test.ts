@@ -155,6 +155,11 @@ describe('the tokens of a choice', () => {
     expect(fault({ logprobs: null })).toBe('undefined');
   });
 
+  it('have log-probabilities of 0 at most: a rounding may have lifted them', () => {
+    const lifted = { content: [{ token: 'token_id:7', logprob: 1e-7 }] };
+    expect(sampledText({ ...choice('yes<|im_end|>'), logprobs: lifted }, 'c')?.logprobs).toEqual(Float64Array.of(0));
+  });
+
   it.each(['token_id:99999999999', 'yes'])('are refused where %j alone names one', (token) => {
     expect(fault(entry(token, -1))).toContain('c.logprobs.content.0.token: must have the form');
   });

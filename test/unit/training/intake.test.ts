@@ -298,6 +298,11 @@ describe('JsonSplitter', () => {
     await expect(split(Buffer.from(text), [])).rejects.toMatchObject({ name: 'ValidationError' });
   });
 
+  test('a byte order mark before it is dropped, and stays in texts', async () => {
+    const bytes = Buffer.from('\ufeff{"a":"\ufeffx","items":["\ufeff"]}');
+    expect(await split(bytes, [])).toEqual({ fields: { a: '\ufeffx' }, items: ['\ufeff'] });
+  });
+
   test('bounds', async () => {
     const limits = { maxFieldBytes: 50, maxElementBytes: 20, maxDepth: 4 };
     const refused = async (text: string) => split(Buffer.from(text), [5, 9], limits);
@@ -310,6 +315,10 @@ describe('JsonSplitter', () => {
     await expect(refused(`{${fields(5)}}`)).rejects.toThrow(/beside items have more than 50 bytes/);
     await expect(refused(`{${'"a":1,'.repeat(13)}"a":1}`)).rejects.toThrow(/more than 50 bytes/);
     await expect(refused('{"items":[[[[[[1]]]]]]}')).rejects.toThrow(/deeper than 4/);
+    expect(await refused('{"items":[[[[[1]]]]]}')).toMatchObject({ items: [[[[[1]]]]] });
+    // Of a value, in however many pieces it comes.
+    const bytewise = Buffer.from(`{"items":["${'x'.repeat(30)}"]}`);
+    await expect(split(bytewise, [...bytewise.keys()], limits)).rejects.toThrow(/more than 20 bytes/);
     const invalid = Buffer.concat([Buffer.from('{"items":["'), Buffer.from([0xff]), Buffer.from('"]}')]);
     await expect(split(invalid, [])).rejects.toThrow(/UTF-8/);
     // A bracket inside a string has no depth.

@@ -142,6 +142,35 @@ describe('the loss', () => {
     expect(lossOf({ kl_penalty_coef: 0.1, kl_penalty_source: 'sample' }).klPolicyRef).toBeCloseTo(0.225, 6);
   });
 
+  it('leaves out what the mask takes, below one bound and above another, where truncation makes it count', () => {
+    const ratios = [0.7, 0.79, 0.81, 1.4, 1.6];
+    const count = ratios.length;
+    const fill = (value: number) => new Float64Array(count).fill(value);
+    const config = { mask_prob_ratio: true, epsilon: 0.2, epsilon_high: 0.5, truncated_importance_sampling: 2 };
+    const { gradients } = lossOf(config, {
+      newLogprobs: Float64Array.from(ratios, (ratio) => -1 + Math.log(ratio)),
+      oldLogprobs: fill(-1),
+      entropies: fill(0),
+      advantages: fill(1),
+      weights: fill(1),
+      sequence: new Int32Array(count),
+      sequences: 1,
+    });
+    expect([...gradients].map((gradient) => gradient !== 0)).toEqual([false, false, true, true, false]);
+  });
+
+  it('is truncated by old over new where the rollout has no log-probability', () => {
+    const [plain, truncated] = [{}, { truncated_importance_sampling: 100 }].map((config) =>
+      lossOf(config, { sampleLogprobs: new Float64Array(NEW.length).fill(NaN) }),
+    );
+    const factors = OLD.map((old, i) => Math.exp(old - (NEW[i] ?? 0)));
+    expectClose(
+      truncated!.gradients,
+      factors.map((factor, i) => factor * (plain!.gradients[i] ?? 0)),
+      1e-12,
+    );
+  });
+
   it.skipIf(!hasSharedData)('has the gradients of every golden case (needs ../shared/data)', () => {
     interface Case {
       name: string;

@@ -311,6 +311,38 @@ describe('an interrupted job', () => {
     }
   });
 
+  it('ends with its last step, also where snapshots are too dear for every one', async () => {
+    const whole = await unbroken();
+    const ports = memory();
+    const { save } = ports.snapshots;
+    ports.snapshots.save = async (jobId, snapshot) => {
+      await save(jobId, snapshot);
+      await new Promise((resolve) => setTimeout(resolve, 30));
+      return 2 ** 30;
+    };
+    expect(await run(ports, rl(config))).toBe('ended');
+    expect(filesOf(ports)).toEqual(filesOf(whole));
+  });
+
+  it('goes on as often as the engine is lost, as long as a step lies between', async () => {
+    const groups = Array.from({ length: 8 }, (_, i) => group(`Which ${i}?`, [1, 0]));
+    const [whole, ports] = [memory({ groups }), memory({ groups })];
+    await run(whole, rl());
+    let losses = 0;
+    const { save } = ports.snapshots;
+    ports.snapshots.save = (jobId, snapshot) => {
+      const steps = types(ports).filter((type) => type === 'gradient_step').length;
+      if (steps > losses) {
+        losses++;
+        ports.engine.dieAt = ports.engine.calls;
+      }
+      return save(jobId, snapshot);
+    };
+    expect(await run(ports, rl())).toBe('ended');
+    expect(losses).toBe(8);
+    expect(filesOf(ports)).toEqual(filesOf(whole));
+  });
+
   it('keeps the rows that it began with, whatever a row may take when it goes on', async () => {
     const tight = { maxTokens: 40, bytes: 2 ** 40, tokenBytes: 1, pageBytes: 1 };
     const whole = memory();
