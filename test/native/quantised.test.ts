@@ -69,7 +69,7 @@ async function perplexity(
   return Math.exp(-scores.reduce((sum, score) => sum + score, 0) / scores.length);
 }
 
-test.skipIf(!existsSync(STORIES))('stories260K on its own story', async () => {
+test.skipIf(!existsSync(STORIES))('stories260K on its own story (needs ../shared/data)', async () => {
   const file = readFileSync(join(STORIES, 'greedy_golden.json'), 'utf8');
   const { greedy_ids: ids } = JSON.parse(file) as { greedy_ids: number[] };
   const plain = await perplexity(ids);

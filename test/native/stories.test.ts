@@ -14,7 +14,7 @@ test.skipIf(!existsSync(STORIES)).each([
   [2, STORIES],
   [16, STORIES],
   [16, FILE],
-])('stories260K, prompt in chunks of %i: %s', async (chunk, path) => {
+])('stories260K, prompt in chunks of %i: %s (needs ../shared/data)', async (chunk, path) => {
   const golden = JSON.parse(readFileSync(join(STORIES, 'greedy_golden.json'), 'utf8')) as {
     prompt_ids: number[];
     greedy_ids: number[];

@@ -53,7 +53,7 @@ function someTexts(): string[] {
   return [...TEXTS, ...lines, ...templates];
 }
 
-describe.skipIf(!hasSharedData)('byte-level pairs of the shared data', { timeout: 240_000 }, () => {
+describe.skipIf(!hasSharedData)('byte-level pairs of the shared data (needs ../shared/data)', { timeout: 240_000 }, () => {
   it.each([
     ['qwen', 'qwen2', 151_936],
     ['gpt2', 'gpt-2', 50_257],
@@ -111,7 +111,7 @@ function* protobuf(bytes: Buffer): Generator<[number, Buffer | number]> {
   }
 }
 
-describe.skipIf(!hasSharedData)('sentencepiece of the shared data', { timeout: 240_000 }, () => {
+describe.skipIf(!hasSharedData)('sentencepiece of the shared data (needs ../shared/data)', { timeout: 240_000 }, () => {
   function llama2(changes: Metadata = {}): TokenizerFiles {
     const pieces = sentencePieces(sharedBytes('tokenizers', 'llama2-sp', 'tokenizer.model'));
     expect(pieces.length).toBe(32_000);

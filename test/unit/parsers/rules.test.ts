@@ -180,7 +180,7 @@ describe('detection', () => {
     ['meta-llama-Llama-3.2-3B-Instruct', 'llama3_json', null],
     ['mistralai-Mistral-Nemo-Instruct-2407', 'mistral', null],
     ['openai-gpt-oss-120b', 'harmony', 'harmony'],
-  ])('%s: %s, %s', (name, tool, reasoning) => {
+  ])('%s: %s, %s (needs ../shared/data)', (name, tool, reasoning) => {
     expect(detectParsers(sharedText('chat-templates', `${name}.jinja`))).toEqual({ tool, reasoning });
   });
 });

@@ -14,7 +14,7 @@ interface Render {
   error?: string;
 }
 
-describe.skipIf(!hasSharedData)('chat templates of the shared data', () => {
+describe.skipIf(!hasSharedData)('chat templates of the shared data (needs ../shared/data)', () => {
   const goldens = hasSharedData
     ? (sharedJson('chat-templates', 'goldens.json') as {
         contexts: Record<string, Record<string, unknown>>;
@@ -31,7 +31,7 @@ describe.skipIf(!hasSharedData)('chat templates of the shared data', () => {
   });
 });
 
-describe.skipIf(!hasSharedData)('tokenizer vectors of the shared data', () => {
+describe.skipIf(!hasSharedData)('tokenizer vectors of the shared data (needs ../shared/data)', () => {
   const separator = '\n__ggml_vocab_test__\n';
   it.each([
     ['qwen2', 'qwen', 151_936],
