@@ -8,6 +8,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { Database } from '../../../src/control/store/database.ts';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { FolderBlobStore, type BlobStore } from '../../../src/control/store/blob-store.ts';
+import { SqliteError } from '../../../src/control/store/sqlite-client.ts';
 import { JobLoop } from '../../../src/control/training/jobs/job-loop.ts';
 import { StoredEvents } from '../../../src/control/training/jobs/stored-ports.ts';
 import { allEvents, BASE, createModel, finished, group, startPlane, type Plane } from './plane.ts';
@@ -208,6 +209,37 @@ test.each([1, 2, 3])(
     await loop.stop();
   },
 );
+
+test.each([
+  [new SqliteError('disk I/O error', 'SQLITE_IOERR'), 6, 'succeeded'],
+  [new Error('a fault'), 3, 'failed'],
+] as const)('%s: crashes that count against a job, of six', async (fault, runs, state) => {
+  const plane = await start({ paused: true });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const repository = new JobRepository(plane.database.db);
+  let crashes = 0;
+  const loop = new JobLoop({
+    repository,
+    blobs: new FolderBlobStore(join(dataDir, 'blobs')),
+    run: async ({ id }) => {
+      if (crashes < 6) {
+        crashes++;
+        throw fault;
+      }
+      const event = { key: 'end', type: 'training_ended', data: {}, at: new Date().toISOString() };
+      await repository.end(id, 'succeed', event);
+      return 'ended';
+    },
+    maxAttempts: 3,
+    retryDelayMs: 1,
+    log: pino({ level: 'silent' }),
+  });
+  await loop.start();
+  await expect.poll(async () => (await repository.find(job))?.state, { timeout: 30_000 }).toBe(state);
+  expect(crashes).toBe(runs);
+  await loop.stop();
+});
 
 test('an event is on the disk when its writer goes on', async () => {
   const plane = await start({ paused: true });
