@@ -424,6 +424,9 @@ describe('the end', () => {
     await receiver?.has(2);
     // Longer than the test has.
     const drained = supervisor.drain(600_000);
+    // No engine is there to say that nothing is left.
+    kill(supervisor);
+    await until(() => supervisor.pid === undefined);
     receiver?.handle.abort();
     await drained;
     expect(supervisor.state).toBe('dead');
