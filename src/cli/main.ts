@@ -3,6 +3,7 @@
 import { Command } from 'commander';
 import { addGrammarCommand } from './grammar.ts';
 import { addKeysCommand } from './keys.ts';
+import { lossyOutput } from './output.ts';
 import { addServeOptions, flagsKeptByNpm, resolveSettings, unknownVariables } from './resolve-settings.ts';
 import type { RunningServer } from './serve.ts';
 import { readVersion } from './version.ts';
@@ -40,6 +41,7 @@ async function main(): Promise<void> {
 function listenForStops(): (server: RunningServer) => void {
   let running: RunningServer | null = null;
   let first: number | null = null;
+  const output = lossyOutput();
   const stop = () => {
     if (first !== null) {
       if (performance.now() - first > SAME_STOP_MS) process.exit(1);
@@ -47,10 +49,10 @@ function listenForStops(): (server: RunningServer) => void {
     }
     first = performance.now();
     if (running === null) {
-      process.stdout.write('Stopping: the server was not ready yet.\n');
+      output.write('Stopping: the server was not ready yet.\n');
       process.exit(0);
     }
-    process.stdout.write('Stopping: running requests are finished first.\n');
+    output.write('Stopping: running requests are finished first.\n');
     running.stop().then(() => process.exit(0), fail);
   };
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, stop);

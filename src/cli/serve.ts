@@ -27,6 +27,7 @@ import { extensionSettings, refuseSettings, servedNames } from './engine-config.
 import { systemFingerprint } from './fingerprint.ts';
 import { ServerKeys } from './key-setup.ts';
 import { OPTIONS } from './options.ts';
+import { lossyOutput, withoutWaiting } from './output.ts';
 import { LoadingBar } from './progress.ts';
 import { setUpTraining, type TrainingSide } from './training-setup.ts';
 import { SampleMemory } from '../control/training/samples/sample-memory.ts';
@@ -57,9 +58,10 @@ export async function serve(settings: Settings): Promise<RunningServer> {
   }
 }
 
-/** A disk that is full, or a reader that has gone, costs lines of the log and nothing else. */
+/** A disk that is full, or a reader that rests or has gone, costs lines of the log and nothing else. */
 function logStream(): ReturnType<typeof pino.destination> {
-  const stream = pino.destination({ fd: 2, sync: true, maxLength: MAX_UNWRITTEN_LOG_BYTES });
+  const bounds = { maxLength: MAX_UNWRITTEN_LOG_BYTES, retryEAGAIN: () => false };
+  const stream = pino.destination({ fd: withoutWaiting(2), sync: true, ...bounds });
   stream.on('error', () => {});
   return stream;
 }
@@ -207,7 +209,7 @@ function startSessions(
 }
 
 function startEngine(settings: Settings, config: EngineConfig | LlamaConfig, log: Logger): EngineSupervisor {
-  const bar = new LoadingBar(process.stdout, 'weights');
+  const bar = new LoadingBar(lossyOutput(), 'weights');
   return new EngineSupervisor({
     config,
     maxWaitingRequests: settings.maxWaitingRequests,

@@ -10,13 +10,14 @@ import {
   rmSync,
   writeFileSync,
 } from 'node:fs';
+import { open } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { ApiServer, readEvents, waitFor } from './server.ts';
+import { API_KEY, ApiServer, readEvents, waitFor } from './server.ts';
 
 const MAIN = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 const TIMEOUT_MS = 90_000;
@@ -268,6 +269,39 @@ test(
     child.kill('SIGTERM');
     expect(await ended).toBe(0);
     closeSync(full);
+  },
+  TIMEOUT_MS,
+);
+
+test(
+  'a log that nobody reads on holds up nothing',
+  async () => {
+    // A pipe with a reader that rests, for both outputs, as of `2>&1 | less`.
+    const path = join(dataDir, 'pipe');
+    await promisify(execFile)('mkfifo', [path]);
+    const pipe = await open(path, 'r+');
+    const flags = ['--data-dir', join(dataDir, 'data'), '--port', '0', '--api-key', API_KEY, '--log-level', 'info'];
+    const child = spawn(process.execPath, [MAIN, 'serve', ...flags], { stdio: ['ignore', pipe.fd, pipe.fd] });
+    const ended = new Promise((resolve) => child.once('exit', resolve));
+    try {
+      let out = '';
+      for (const bytes = Buffer.alloc(4096); !out.includes('-d ');) {
+        const { bytesRead } = await pipe.read(bytes);
+        out += bytes.toString('utf8', 0, bytesRead);
+      }
+      const url = /curl (\S+)\/chat/.exec(out)?.[1] ?? '';
+      const ask = async () => {
+        const init = { headers: { authorization: `Bearer ${API_KEY}` }, signal: AbortSignal.timeout(20_000) };
+        return (await fetch(`${url}/models`, init)).status;
+      };
+      // A line each, of 130 bytes and more; a pipe holds 64 KiB.
+      for (let i = 0; i < 1000; i++) expect(await ask()).toBe(200);
+      child.kill('SIGTERM');
+      expect(await ended).toBe(0);
+    } finally {
+      child.kill('SIGKILL');
+      await pipe.close();
+    }
   },
   TIMEOUT_MS,
 );
