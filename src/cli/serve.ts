@@ -36,8 +36,9 @@ import { readVersion } from './version.ts';
 /** Closing sockets after the running requests had their time. */
 const CLOSE_GRACE_MS = 3_000;
 
-/** Lines that could not be written are tried again with the next one, up to here. */
+/** Lines that could not be written are tried again, up to here. */
 const MAX_UNWRITTEN_LOG_BYTES = 2 ** 20;
+const LOG_RETRY_MS = 200;
 
 /** Undone in reverse order, whatever point the start reached. */
 type Undo = () => Promise<void> | void;
@@ -62,7 +63,14 @@ export async function serve(settings: Settings): Promise<RunningServer> {
 function logStream(): ReturnType<typeof pino.destination> {
   const bounds = { maxLength: MAX_UNWRITTEN_LOG_BYTES, retryEAGAIN: () => false };
   const stream = pino.destination({ fd: withoutWaiting(2), sync: true, ...bounds });
-  stream.on('error', () => {});
+  let retry: NodeJS.Timeout | null = null;
+  stream.on('error', () => {
+    // What waits is not left until there is another line.
+    retry ??= setTimeout(() => {
+      retry = null;
+      stream.write('');
+    }, LOG_RETRY_MS).unref();
+  });
   return stream;
 }
 

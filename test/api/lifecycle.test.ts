@@ -285,16 +285,21 @@ test(
     const ended = new Promise((resolve) => child.once('exit', resolve));
     try {
       let out = '';
-      for (const bytes = Buffer.alloc(4096); !out.includes('-d ');) {
-        const { bytesRead } = await pipe.read(bytes);
-        out += bytes.toString('utf8', 0, bytesRead);
-      }
+      const readUntil = async (found: () => boolean) => {
+        for (const bytes = Buffer.alloc(2 ** 16); !found();) {
+          const { bytesRead } = await pipe.read(bytes);
+          out += bytes.toString('utf8', 0, bytesRead);
+        }
+      };
+      await readUntil(() => out.includes('-d '));
       const url = /curl (\S+)\/chat/.exec(out)?.[1] ?? '';
       const ask = async () => {
         const init = { headers: { authorization: `Bearer ${API_KEY}` }, signal: AbortSignal.timeout(20_000) };
         return (await fetch(`${url}/models`, init)).status;
       };
       // A line each, of 130 bytes and more; a pipe holds 64 KiB.
+      for (let i = 0; i < 1000; i++) expect(await ask()).toBe(200);
+      await readUntil(() => out.split('"path":"/v1/models"').length > 1000);
       for (let i = 0; i < 1000; i++) expect(await ask()).toBe(200);
       child.kill('SIGTERM');
       expect(await ended).toBe(0);
