@@ -16,7 +16,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
-import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { API_KEY, ApiServer, readEvents, waitFor } from './server.ts';
 
 const MAIN = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
@@ -282,6 +282,7 @@ test(
     const pipe = await open(path, 'r+');
     const flags = ['--data-dir', join(dataDir, 'data'), '--port', '0', '--api-key', API_KEY, '--log-level', 'info'];
     const child = spawn(process.execPath, [MAIN, 'serve', ...flags], { stdio: ['ignore', pipe.fd, pipe.fd] });
+    onTestFinished(() => void child.kill('SIGKILL'));
     const ended = new Promise((resolve) => child.once('exit', resolve));
     try {
       let out = '';
@@ -304,7 +305,6 @@ test(
       child.kill('SIGTERM');
       expect(await ended).toBe(0);
     } finally {
-      child.kill('SIGKILL');
       await pipe.close();
     }
   },
