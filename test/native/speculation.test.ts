@@ -69,7 +69,8 @@ async function run(changes: Partial<EngineConfig>, count: number): Promise<Run> 
   );
   const stats = engine.stats();
   await engine.close();
-  const bits = (values: Iterable<number>[]) => values.map((each) => [...new Uint32Array(Float32Array.from(each).buffer)]);
+  const bits = (values: Iterable<number>[]) =>
+    values.map((each) => [...new Uint32Array(Float32Array.from(each).buffer)]);
   const texts = outputs.map((pieces) =>
     JSON.stringify([
       pieces.flatMap(({ tokens }) => [...tokens]),

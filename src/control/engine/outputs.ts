@@ -87,7 +87,7 @@ function outputOf(id: number, row: number, result: StepResult): SequenceOutput {
   const finish = REASONS[code] ?? null;
   if (finish === 'error') return errorOutput(id, code === GRAMMAR_FAILED ? GRAMMAR_TOO_AMBIGUOUS : NOT_FINITE);
   if (finish === 'none_allowed') return { ...errorOutput(id, ''), finish };
-  // Lists, not typed arrays: these cost ten times as much to make for one number.
+  // Lists: a typed array of one number takes several times the memory.
   const tokens = [result.tokens[row] as number];
   const rank = result.ranks[row] as number;
   if (rank === 0) return { id, tokens, logprobs: NOTHING, ranks: NOTHING, top: NOTHING, finish, cachedTokens: 0 };
