@@ -29,11 +29,11 @@ std::shared_ptr<const SharedMasks> vocabulary() {
 
 std::shared_ptr<const Program> schema(const std::string& text) {
   Budget budget = patient_budget();
-  return engine::make_program(compile_json_schema(text, {}, budget), vocabulary());
+  return engine::make_program(compile_json_schema(text, {}, budget), vocabulary(), budget);
 }
 std::shared_ptr<const Program> regex(const std::string& pattern) {
   Budget budget = patient_budget();
-  return engine::make_program(compile_whole_regex(pattern, budget), vocabulary());
+  return engine::make_program(compile_whole_regex(pattern, budget), vocabulary(), budget);
 }
 
 engine::Options options() {
@@ -400,6 +400,16 @@ TEST_ENGINE(a_token_behind_a_sampled_one_is_not_scored_from_an_earlier_position)
   plan.rows = {{0, 3, 1, 0, 1}};
   plan.tokens = {forced[1]};
   CHECK_EQ(engine.step(plan).fed.size(), size_t(1));
+}
+
+// The search for its shortest text is a part of a grammar's compilation.
+TEST_ONCE(a_client_that_left_is_not_searched_a_shortest_text_for) {
+  Budget budget = patient_budget();
+  GrammarRef grammar = compile_whole_regex("[a-z]{1000}", budget);
+  auto cancelled = std::make_shared<std::atomic<bool>>(true);
+  CHECK_ERROR(kState, "cancelled", engine::make_program(grammar, vocabulary(), Budget({}, cancelled)));
+  *cancelled = false;
+  CHECK_EQ(engine::make_program(grammar, vocabulary(), Budget({}, cancelled))->shortest.size(), size_t(1000));
 }
 
 TEST_ENGINE(a_vocabulary_that_is_too_small_is_refused) {

@@ -97,7 +97,7 @@ TEST_ENGINE(proposals_under_a_grammar_change_nothing) {
   grammar::Budget budget;
   const char* text =
       R"({"type":"object","properties":{"name":{"enum":["alpha","beta"]},"size":{"type":"integer"}},"required":["name","size"]})";
-  auto program = engine::make_program(grammar::compile_json_schema(text, {}, budget), shared);
+  auto program = engine::make_program(grammar::compile_json_schema(text, {}, budget), shared, budget);
   auto model = TinyModel().load(Element::kF32, 2);
   std::vector<Job> given = {random_job(1, 5, 60), random_job(2, 8, 40), random_job(3, 3, 90)};
   for (Job& j : given) {

@@ -270,7 +270,7 @@ class CompileWorker : public BackgroundJob {
     auto start = std::chrono::steady_clock::now();
     try {
       grammar_ = compile(budget);
-      if (vocabulary_) program_ = engine::make_program(grammar_, vocabulary_);
+      if (vocabulary_) program_ = engine::make_program(grammar_, vocabulary_, budget);
     } catch (const Refused& refused) {
       keyword_ = refused.keyword();
       message_ = refused.what();

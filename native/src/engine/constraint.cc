@@ -49,12 +49,13 @@ bool extends(const grammar::Trie& trie, std::string_view text, const grammar::St
 
 }  // namespace
 
-std::shared_ptr<const Program> make_program(grammar::GrammarRef grammar, std::shared_ptr<const grammar::SharedMasks> shared) {
+std::shared_ptr<const Program> make_program(grammar::GrammarRef grammar, std::shared_ptr<const grammar::SharedMasks> shared,
+                                            const grammar::Budget& budget) {
   auto program = std::make_shared<Program>();
   program->masks = std::make_shared<grammar::GrammarMasks>(std::move(grammar), std::move(shared), kMaskBytes);
   grammar::Matcher matcher(program->masks);
   std::string bytes;
-  if (matcher.bytes_to_end() <= int64_t(kProgramBytes) && matcher.completion(bytes, kProgramBytes)) {
+  if (matcher.bytes_to_end() <= int64_t(kProgramBytes) && matcher.completion(bytes, kProgramBytes, &budget)) {
     program->shortest = matcher.vocabulary().spell(bytes);
   }
   return program;

@@ -21,7 +21,9 @@ struct Program {
   // A shortest text as tokens; empty where it is too long to be looked for.
   std::vector<int32_t> shortest;
 };
-std::shared_ptr<const Program> make_program(grammar::GrammarRef grammar, std::shared_ptr<const grammar::SharedMasks> shared);
+// Throws as a compilation does when the budget's time is over.
+std::shared_ptr<const Program> make_program(grammar::GrammarRef grammar, std::shared_ptr<const grammar::SharedMasks> shared,
+                                            const grammar::Budget& budget);
 
 // One sequence's. It outlives its slots; the scheduler's thread and the step's may both call it.
 class Constraint {

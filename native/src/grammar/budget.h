@@ -36,6 +36,8 @@ class Refused : public Error {
 [[noreturn]] inline void malformed(const std::string& message) { throw Error(ErrorKind::kType, message); }
 
 class Budget {
+  using Clock = std::chrono::steady_clock;
+
  public:
   explicit Budget(Limits limits = {}, std::shared_ptr<std::atomic<bool>> cancelled = nullptr)
       : limits_(limits), cancelled_(std::move(cancelled)),
@@ -44,6 +46,11 @@ class Budget {
   // Throws when the compilation was cancelled or took too long; looks at the clock once in 1024 calls.
   void tick() {
     if ((++ticks_ & 1023) == 0) check_clock();
+  }
+  // The same at once, for pieces of work that are long by themselves.
+  void check_clock() const {
+    if (cancelled_ && cancelled_->load(std::memory_order_relaxed)) throw Error(ErrorKind::kState, "the compilation was cancelled");
+    if (Clock::now() > deadline_) throw Error(ErrorKind::kRange, "the grammar takes too long to compile");
   }
   void add_states(size_t states, size_t cells) {
     states_ += states;
@@ -60,11 +67,6 @@ class Budget {
   size_t bytes() const { return cells_ * sizeof(int32_t) + states_ * 16; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  void check_clock() const {
-    if (cancelled_ && cancelled_->load(std::memory_order_relaxed)) throw Error(ErrorKind::kState, "the compilation was cancelled");
-    if (Clock::now() > deadline_) throw Error(ErrorKind::kRange, "the grammar takes too long to compile");
-  }
   Limits limits_;
   std::shared_ptr<std::atomic<bool>> cancelled_;
   Clock::time_point deadline_;

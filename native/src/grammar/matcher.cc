@@ -133,7 +133,7 @@ std::string Matcher::forced(size_t most) const {
   return out;
 }
 
-bool Matcher::completion(std::string& bytes, size_t most) const {
+bool Matcher::completion(std::string& bytes, size_t most, const Budget* budget) const {
   bytes.clear();
   size_t steps = 0;
   bool pairs = true;  // two bytes at once have led nearer whenever they were looked at, which takes long
@@ -142,6 +142,7 @@ bool Matcher::completion(std::string& bytes, size_t most) const {
   if (distance(state) > 2 * int64_t(most) + 64) return false;
   while (!state.can_end) {
     if (bytes.size() >= most || state.threads.empty() || steps > kMostSteps) return false;
+    if (budget) budget->check_clock();
     State best;
     int64_t best_distance = kNever, nearer = distance(state) - 1;
     int chosen = -1;

@@ -1,5 +1,6 @@
 // One constrained text in progress. What the engine and the addon use.
 #pragma once
+#include "grammar/budget.h"
 #include "grammar/mask.h"
 
 namespace tandem::grammar {
@@ -28,7 +29,8 @@ class Matcher {
   std::string forced(size_t most = 256) const;
   // A shortest way to a place where the text may end, as bytes and as tokens; false where none is found within `most` bytes. Meant for
   // generate mode: accept mode does not measure numbers.
-  bool completion(std::string& bytes, size_t most = 1 << 16) const;
+  // `budget`: of the compilation that this is a part of; null: only steps bound the search.
+  bool completion(std::string& bytes, size_t most = 1 << 16, const Budget* budget = nullptr) const;
   bool completion_tokens(std::vector<int32_t>& tokens) const;
 
  private:

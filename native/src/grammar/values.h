@@ -27,7 +27,6 @@ struct ValueTable {
   std::shared_ptr<const Punctuation> punctuation;
   std::deque<Value> values;
   uint32_t most_depth = 1024;
-  std::vector<LexerRef> keep;
 
   const Value& at(ValueId id) const { return values[size_t(id)]; }
   bool possible(ValueId id) const { return at(id).cost < kNever; }

@@ -274,7 +274,7 @@ std::shared_ptr<const engine::Program> digits_program() {
   while (tokens.size() < 100) tokens.push_back("77");
   auto masks = std::make_shared<const grammar::SharedMasks>(std::make_shared<const grammar::Vocabulary>(tokens, std::vector<int32_t>{}));
   grammar::Budget budget;
-  return engine::make_program(grammar::compile_whole_regex("[0-9]*x[a-c]{2}", budget), masks);
+  return engine::make_program(grammar::compile_whole_regex("[0-9]*x[a-c]{2}", budget), masks, budget);
 }
 
 TEST_ENGINE(gpu_engine_follows_grammars) {

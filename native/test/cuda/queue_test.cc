@@ -124,7 +124,7 @@ std::shared_ptr<const engine::Program> letters_program() {
   while (tokens.size() < 100) tokens.push_back("ab");
   auto masks = std::make_shared<const grammar::SharedMasks>(std::make_shared<const grammar::Vocabulary>(tokens, std::vector<int32_t>{}));
   grammar::Budget budget;
-  return engine::make_program(grammar::compile_whole_regex("[a-z]*", budget), masks);
+  return engine::make_program(grammar::compile_whole_regex("[a-z]*", budget), masks, budget);
 }
 
 TEST_ENGINE(gpu_engine_takes_turns_where_results_decide) {

@@ -203,7 +203,8 @@ it('scores its prompt once, with the first step', async () => {
 });
 
 it('goes on with nothing that cannot come', () => {
-  const beams = new Beams({ width: 4, endIds: new Set(), minTokens: 0, lengthPenalty: 1, promptTokens: 1 });
+  const none = new Set<number>();
+  const beams = new Beams({ width: 4, endIds: none, barredIds: none, minTokens: 0, lengthPenalty: 1, promptTokens: 1 });
   const top = { ids: Int32Array.of(1, 2), logprobs: Float32Array.of(-1, -Infinity) };
   beams.extend([{ top: [top] } as Partial<SequenceOutput> as SequenceOutput]);
   expect(beams.open.map(({ tokens }) => tokens)).toEqual([[1]]);
