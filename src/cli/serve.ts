@@ -54,7 +54,8 @@ export async function serve(settings: Settings): Promise<RunningServer> {
   try {
     return await start(settings, undo);
   } catch (error) {
-    await unwind(undo);
+    // What the start failed by is what its operator has to know.
+    await unwind(undo).catch(() => {});
     throw error;
   }
 }
@@ -74,8 +75,17 @@ function logStream(): ReturnType<typeof pino.destination> {
   return stream;
 }
 
+/** One that cannot be undone keeps none of the others from it. Throws what the first of them failed by. */
 async function unwind(undo: Undo[]): Promise<void> {
-  for (const step of undo.splice(0).reverse()) await step();
+  const failures: unknown[] = [];
+  for (const step of undo.splice(0).reverse()) {
+    try {
+      await step();
+    } catch (error) {
+      failures.push(error);
+    }
+  }
+  if (failures.length > 0) throw failures[0];
 }
 
 async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {

@@ -59,6 +59,7 @@ describe('refused with 400, streamed or not', () => {
     [{ max_tokens: 100_000 }, /max_model_len/],
     [{ truncate_prompt_tokens: 100_000 }, /truncate_prompt_tokens=100000/],
     [{ truncate_prompt_tokens: 0 }, /prompt cannot be empty/],
+    [{ truncate_prompt_tokens: -1, max_tokens: 100_000 }, /^max_tokens=100000 cannot be greater/],
     [{ logit_bias: { [VOCAB + 1]: 1 } }, /4097.*Vocabulary size: 4096/],
     [{ logit_bias: { abc: 1 } }, /"abc"/],
     [{ logit_bias: { abc: 1, 'x y': 1 } }, /"abc", "x y"/],

@@ -9,6 +9,7 @@
 
 #include "base/bf16.h"
 #include "base/error.h"
+#include "base/file.h"
 
 namespace tandem::model {
 namespace {
@@ -57,18 +58,6 @@ int64_t element_count(const Tensor& tensor) {
     count *= d;
   }
   return count;
-}
-
-bool read_exactly(int fd, int64_t offset, int64_t bytes, uint8_t* out) {
-  while (bytes > 0) {
-    ssize_t got = pread(fd, out, size_t(bytes), off_t(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    offset += got;
-    out += got;
-    bytes -= got;
-  }
-  return true;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/buffer.h"
+#include "base/file.h"
 #include "base/hash.h"
 
 namespace tandem::model {
@@ -35,19 +36,6 @@ std::vector<uint8_t> header_of(const std::string& key) {
   std::memcpy(header.data(), words, 16);
   std::memcpy(header.data() + 16, key.data(), key.size());
   return header;
-}
-
-bool read_exactly(int file, int64_t offset, int64_t bytes, void* out) {
-  auto* to = static_cast<uint8_t*>(out);
-  while (bytes > 0) {
-    ssize_t got = pread(file, to, size_t(bytes), off_t(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    offset += got;
-    to += got;
-    bytes -= got;
-  }
-  return true;
 }
 
 bool write_exactly(int file, const void* data, int64_t bytes) {

@@ -7,11 +7,13 @@ export function truncatePrompt(ids: Int32Array, input: GenerationInput, maxModel
   const output = input.sampling.maxTokens;
   // Without a wish for the output at least one token of it must fit.
   const most = maxModelLen - (output ?? 1);
+  // No prompt has room beside such an output: it is max_tokens that will be refused.
+  if (wanted === -1 && most < 1) return ids;
   if (wanted > most) {
     const shown = output === null ? 'max_model_len - 1' : 'max_model_len - max_tokens';
     const message = `truncate_prompt_tokens=${wanted} cannot be greater than ${shown} = ${most}.`;
     throw new SessionError('bad_request', message, 'truncate_prompt_tokens');
   }
-  const kept = wanted === -1 ? Math.max(most, 0) : wanted;
+  const kept = wanted === -1 ? most : wanted;
   return kept >= ids.length ? ids : ids.slice(ids.length - kept);
 }

@@ -15,7 +15,11 @@ test('the last tokens of a prompt stay: as many as were asked for, or as the wis
   // Without a wish one token of output must fit.
   expect(cut(-1, null, 4)).toEqual([4, 5, 6]);
   expect(cut(3, null, 4)).toEqual([4, 5, 6]);
-  expect(cut(-1, 10)).toEqual([]);
+});
+
+test('where no prompt leaves room for the output nothing is cut: the output is refused', () => {
+  expect(cut(-1, 10)).toEqual([...IDS]);
+  expect(cut(-1, 20)).toEqual([...IDS]);
 });
 
 test('more than leaves room for the output is refused', () => {
