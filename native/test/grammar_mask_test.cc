@@ -271,7 +271,7 @@ class FailingLexer final : public Lexer {
 
 TEST_ONCE(grammar_mask_that_failed_is_made_anew) {
   Budget budget = patient_budget();
-  Rules rules{{{{Symbol{Symbol::kLexer, std::make_shared<const FailingLexer>()}}}}, {"root"}};
+  Rules rules{{{{Symbol{Symbol::kLexer, std::make_shared<const FailingLexer>(), 0, nullptr}}}}, {"root"}};
   Matcher matcher(std::make_shared<GrammarMasks>(std::make_shared<const Grammar>(std::move(rules), budget), small_vocabulary()));
   std::vector<uint32_t> mask(small_vocabulary()->vocabulary().words());
   CHECK_ERROR(kRange, "too many different numbers", matcher.fill_mask(mask.data(), mask.size()));

@@ -35,7 +35,7 @@ std::shared_ptr<const grammar::SharedMasks> vocabulary_of(int64_t size) {
 void grammars(Bench& bench) {
   const int64_t streams = bench.counts().streams, vocab = bench.spec().vocab_size;
   grammar::Budget budget({.seconds = 60});
-  const auto program = engine::make_program(grammar::compile_json_schema(kSchema, {}, budget), vocabulary_of(vocab));
+  const auto program = engine::make_program(grammar::compile_json_schema(kSchema, {}, budget), vocabulary_of(vocab), budget);
   const Change constrained = [&](size_t i, Job& job) {
     job.program = program;
     job.params.sampling.temperature = 1;
