@@ -121,6 +121,7 @@ export class RunningGeneration implements Generation {
     this.#ended = true;
     for (const index of this.#open) this.#handles?.[index]?.abort();
     this.#open.clear();
+    this.#pending.length = 0;
     this.#order.length = 0;
     this.#wake();
   }

@@ -21,15 +21,20 @@ const TEMPLATE =
 
 let engine: FakeEngine;
 let sessions: Sessions;
-beforeAll(async () => {
-  engine = new FakeEngine();
-  sessions = await createSessions({
-    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: TEMPLATE } }),
+
+function sessionsWith(template: string): Promise<Sessions> {
+  return createSessions({
+    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: template } }),
     engine,
     maxModelLen: 4096,
     workers: 1,
     renderTimeoutMs: 10_000,
   });
+}
+
+beforeAll(async () => {
+  engine = new FakeEngine();
+  sessions = await sessionsWith(TEMPLATE);
 });
 afterAll(() => sessions.close());
 const TOOLS = [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }];
@@ -96,13 +101,7 @@ it('knows from the prompt that the thoughts are open, or closed', async () => {
 
 it('knows that the thoughts before a text that is continued are closed', async () => {
   const template = TEMPLATE.replace('m.content +', "(thought if m.role == 'assistant' else '') + m.content +");
-  const continuing = await createSessions({
-    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: template } }),
-    engine,
-    maxModelLen: 4096,
-    workers: 1,
-    renderTimeoutMs: 10_000,
-  });
+  const continuing = await sessionsWith(template);
   const source: NativeGrammarSource = { kind: 'choice', choices: ['yes', 'no'] };
   const constraint = { grammar: { source, options: SERVE }, param: 'structured_outputs' };
   const grammarOf = async (content: ChatMessage['content'], thought: string) => {
@@ -173,13 +172,7 @@ it('finds tool calls only where the request lets the model choose', async () => 
 
 it('answers in content where nothing says how the model writes calls and the request does not ask for them', async () => {
   const template = TEMPLATE.replace('<tool_call>', '');
-  const plain = await createSessions({
-    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: template } }),
-    engine,
-    maxModelLen: 4096,
-    workers: 1,
-    renderTimeoutMs: 10_000,
-  });
+  const plain = await sessionsWith(template);
   const strict = [{ type: 'function', function: { name: 'f', strict: true } }];
   for (const toolDefinitions of [TOOLS, strict]) {
     const asked = { tools: 'auto', toolDefinitions } as const;
