@@ -3,9 +3,11 @@
  * integers.
  *
  * JSON.parse rounds integers beyond 2^53. One scan finds them; only then the text is parsed a second time with those
- * tokens quoted behind a mark that no client can know, and they become bigints.
+ * tokens quoted behind a mark that no client can know, and they become bigints. Schemas and what templates show keep more
+ * (`1.0`): the fields that hold such numbers are parsed once more by themselves, for withExactNumbers.
  */
 import { randomBytes } from 'node:crypto';
+import { isDelicate, parseJsonNumbers } from '../control/json-numbers.ts';
 import { ApiError } from './errors.ts';
 
 const MAX_DEPTH = 128;
@@ -29,9 +31,36 @@ const MARK = `int64:${randomBytes(16).toString('hex')}:`;
 
 type Span = [start: number, end: number];
 
+/** Top-level fields that reach a template or a grammar as they were written. */
+const SHOWN: ReadonlySet<string> = new Set([
+  'tools',
+  'documents',
+  'chat_template_kwargs',
+  'response_format',
+  'structured_outputs',
+]);
+/** Of a SHOWN field with every character escaped, and some. */
+const LONGEST_KEY = 128;
+const shownFields = new WeakMap<object, Record<string, unknown>>();
+
+/** Of a body that parseExactJson gave: `tools` and their like with numbers as in json-numbers.ts. For bodies that have been checked. */
+export function withExactNumbers<T extends object>(body: T): T {
+  const exact = shownFields.get(body);
+  return exact ? { ...body, ...exact } : body;
+}
+
 /** Integers beyond 2^53 are bigints under the given top-level names; elsewhere they are rounded as JSON.parse does. */
 export function parseExactJson(text: string, exactFields: ReadonlySet<string>): unknown {
-  const unsafe = scan(text);
+  const { unsafe, shown } = scan(text);
+  const value = parseIntegers(text, unsafe, exactFields);
+  if (shown.size > 0 && typeof value === 'object' && value !== null && !Array.isArray(value)) {
+    const fields = [...shown].map(([name, [start, end]]) => [name, parse(text.slice(start, end), parseJsonNumbers)]);
+    shownFields.set(value, Object.fromEntries(fields) as Record<string, unknown>);
+  }
+  return value;
+}
+
+function parseIntegers(text: string, unsafe: Span[], exactFields: ReadonlySet<string>): unknown {
   const plain = parse(text);
   if (/\\u[dD][89a-fA-F]/.test(text)) refuseLoneSurrogates(plain);
   if (unsafe.length === 0) return plain;
@@ -55,17 +84,25 @@ function roundIntegers(value: unknown, exactKeys: ReadonlySet<string> = new Set(
   return value;
 }
 
-function parse(text: string): unknown {
+function parse(text: string, read: (text: string) => unknown = JSON.parse): unknown {
   try {
-    return JSON.parse(text) as unknown;
+    return read(text);
   } catch (error) {
     throw new ApiError('invalid_body', `The body is not valid JSON: ${(error as Error).message}`);
   }
 }
 
-/** Refuses deep nesting and very many values before anything recursive sees the text; returns integers that a double cannot hold. */
-function scan(text: string): Span[] {
+interface Scan {
+  /** Integers that a double cannot hold. */
+  unsafe: Span[];
+  /** Values of SHOWN fields that hold numbers which JavaScript's would change. */
+  shown: Map<string, Span>;
+}
+
+/** Refuses deep nesting and very many values before anything recursive sees the text. */
+function scan(text: string): Scan {
   const unsafe: Span[] = [];
+  const shown = new ShownFields();
   let depth = 0;
   let values = 0;
   let keys = 0;
@@ -74,27 +111,67 @@ function scan(text: string): Span[] {
     const code = text.charCodeAt(at);
     if (code === QUOTE) {
       countValue(++values);
+      const start = at;
       at = stringEnd(text, at + 1);
-      if (isKey(text, at)) keys++;
+      if (!isKey(text, at)) continue;
+      keys++;
+      if (depth === 1) shown.begin(text, start, at);
       continue;
     }
     if (isDigit(code) || code === MINUS) {
       const end = numberEnd(text, at + 1);
       if (end - at > SAFE_DIGITS && isUnsafeInteger(text.slice(at, Math.min(end, at + 64)), end - at))
         unsafe.push([at, end]);
+      if (depth > 1 && shown.open && isDelicate(text.slice(at, end))) shown.mark();
       at = end;
       continue;
     }
     if (code === 0x5b || code === 0x7b) {
       countValue(++values);
       depth++;
-    } else if (code === 0x5d || code === 0x7d) depth--;
-    else if (code === COMMA && depth > ID_DEPTH) countValue(++values);
+    } else if (code === 0x5d || code === 0x7d) {
+      if (--depth === 0) shown.end(at);
+    } else if (code === COMMA && depth > ID_DEPTH) countValue(++values);
     if (depth > MAX_DEPTH) throw new ApiError('invalid_body', `The body is nested deeper than ${MAX_DEPTH} levels.`);
     at++;
   }
   if (keys > MAX_KEYS) countDifferentKeys(text);
-  return unsafe;
+  return { unsafe, shown: shown.fields };
+}
+
+/** Follows a scan through the top level: of several fields of one name the last counts, as for JSON.parse. */
+class ShownFields {
+  readonly fields = new Map<string, Span>();
+  #name: string | null = null;
+  #start = 0;
+  #marked = false;
+
+  /** Within the value of a SHOWN field. */
+  get open(): boolean {
+    return this.#name !== null;
+  }
+
+  /** A key's string, quotes included, from `start` to `end`. */
+  begin(text: string, start: number, end: number): void {
+    this.end(text.lastIndexOf(',', start));
+    const key = end - start > LONGEST_KEY ? '' : text.slice(start, end);
+    const name = key.includes('\\') ? String(parse(key)) : key.slice(1, -1);
+    this.#name = SHOWN.has(name) ? name : null;
+    this.#start = text.indexOf(':', end) + 1;
+    this.#marked = false;
+  }
+
+  mark(): void {
+    this.#marked = true;
+  }
+
+  /** The value of the field that is open, if any, ends before `end`. */
+  end(end: number): void {
+    if (this.#name === null) return;
+    if (this.#marked) this.fields.set(this.#name, [this.#start, end]);
+    else this.fields.delete(this.#name);
+    this.#name = null;
+  }
 }
 
 function countDifferentKeys(text: string): void {

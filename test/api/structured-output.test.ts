@@ -157,6 +157,28 @@ describe('structured_outputs', () => {
     expect(numbers).toBe(JSON.stringify(JSON.parse(numbers)));
   });
 
+  test.each([
+    ['a field', '"structured_outputs":{"json":{"const":9007199254740993}}'],
+    [
+      'a format',
+      '"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"const":9007199254740993}}}',
+    ],
+    [
+      'a tool',
+      '"tool_choice":{"type":"function","function":{"name":"f"}},"tools":[{"type":"function","function":' +
+        '{"name":"f","parameters":{"required":["x"],"additionalProperties":false,"properties":{"x":{"const":9007199254740993}}}}}]',
+    ],
+  ])('the digits of a large integer in %s', async (_name, field) => {
+    const asked = JSON.stringify({ messages, max_tokens: 80, ...closed });
+    const response = await server.call('/v1/chat/completions', {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: `${asked.slice(0, -1)},${field}}`,
+    });
+    const { choices } = (await response.json()) as OpenAI.ChatCompletion;
+    expect(JSON.stringify(choices?.[0]?.message)).toContain('9007199254740993');
+  });
+
   test('structural tags, both layouts', async () => {
     const schema = {
       type: 'object',

@@ -4,6 +4,7 @@ import type { FillTokens } from '../../control/sessions/fill-in-middle.ts';
 import type { GenerationInput } from '../../control/sessions/session.ts';
 import { validateChatCompletion, type ChatCompletionRequest } from '../../schemas/chat-completion.ts';
 import { ApiError } from '../errors.ts';
+import { withExactNumbers } from '../exact-json.ts';
 import { toConstraint } from './constraint.ts';
 import { requireModel, validateFor } from './model-name.ts';
 import { toMessages } from './messages.ts';
@@ -51,7 +52,7 @@ export interface ChatRequest {
 
 /** Order of checks: schema, rules between fields, model, its template, then the ranges of sampling. */
 export function readChatRequest(raw: unknown, context: RequestContext): ChatRequest {
-  const body = validateFor(validateChatCompletion, raw, context.model);
+  const body = withExactNumbers(validateFor(validateChatCompletion, raw, context.model));
   checkStreamOptions(body);
   checkTopLogprobs(body);
   checkPromptLogprobs(body);

@@ -4,6 +4,7 @@ import { fillPrompt } from '../../control/sessions/fill-in-middle.ts';
 import type { GenerationInput, PromptInput } from '../../control/sessions/session.ts';
 import { MAX_PROMPTS, validateCompletion, type CompletionRequest } from '../../schemas/completion.ts';
 import { ApiError } from '../errors.ts';
+import { withExactNumbers } from '../exact-json.ts';
 import type { RequestContext } from './chat-request.ts';
 import { toExtensionArguments } from './extension-arguments.ts';
 import { toConstraint } from './constraint.ts';
@@ -30,7 +31,7 @@ export interface TextRequest {
 }
 
 export function readCompletionRequest(raw: unknown, context: RequestContext): TextRequest {
-  const body = validateFor(validateCompletion, raw, context.model);
+  const body = withExactNumbers(validateFor(validateCompletion, raw, context.model));
   checkStreamOptions(body);
   checkPromptLogprobs(body);
   checkPriority(body, context.priorities);

@@ -7,6 +7,7 @@ import {
   type TokenizeResponse,
 } from '../../schemas/tokenize.ts';
 import { ApiError, ClientGoneError } from '../errors.ts';
+import { withExactNumbers } from '../exact-json.ts';
 import { ClientWatch } from '../generation/run.ts';
 import { entityOf } from '../middleware/auth.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
@@ -23,7 +24,7 @@ export function tokenize(deps: RouteDeps): Middleware {
     checkContinuation(body);
     const entity = entityOf(ctx);
     requireModel(await resolveModel(deps, body, entity), body.model);
-    const prompt = toPrompt(body, templateRules(deps));
+    const prompt = toPrompt(withExactNumbers(body), templateRules(deps));
     const watch = new ClientWatch(ctx.res);
     const ids = await deps.sessions.tokenize(prompt, entity, watch.signal).catch((error: unknown) => {
       throw watch.signal.aborted ? new ClientGoneError() : error;

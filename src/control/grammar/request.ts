@@ -1,5 +1,6 @@
 /** response_format and structured_outputs of a request -> what to compile. */
 import type { GrammarSpec, NativeGrammarOptions, NativeGrammarSource } from '../engine/native-grammar.ts';
+import { writeJson } from '../json-numbers.ts';
 import { SERVE } from './compile.ts';
 
 export class GrammarRequestError extends Error {
@@ -53,7 +54,7 @@ function readResponseFormat(value: unknown): NativeGrammarSource | null {
     case 'json_schema':
       return readSchemaFormat(value['json_schema']);
     case 'structural_tag':
-      return { kind: 'structural_tag', text: JSON.stringify(value) };
+      return { kind: 'structural_tag', text: writeJson(value) };
     default:
       throw new GrammarRequestError(FORMAT, `${FORMAT}.type must be text, json_object, json_schema or structural_tag.`);
   }
@@ -69,7 +70,7 @@ function readSchemaFormat(format: unknown): NativeGrammarSource {
   if (!isObject(schema)) {
     throw new GrammarRequestError(FORMAT, `${FORMAT}.json_schema.schema must be an object.`);
   }
-  return { kind: 'json_schema', text: JSON.stringify(schema) };
+  return { kind: 'json_schema', text: writeJson(schema) };
 }
 
 /** Its name, description and strict say nothing that changes the answer: every schema is enforced. They must be well-formed. */
@@ -106,7 +107,7 @@ function readKind(kind: (typeof KINDS)[number], value: unknown): NativeGrammarSo
 
 /** A text is parsed where it is compiled, on a thread of its own: JSON of very many names takes seconds. */
 function readObject(kind: string, value: unknown): string {
-  return isObject(value) ? JSON.stringify(value) : readText(kind, value);
+  return isObject(value) ? writeJson(value) : readText(kind, value);
 }
 
 function readText(kind: string, value: unknown): string {
@@ -157,5 +158,5 @@ function isGiven(value: unknown): boolean {
 }
 
 function isObject(value: unknown): value is Fields {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Number);
 }

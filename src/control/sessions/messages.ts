@@ -1,7 +1,7 @@
 /** Chat messages and tools as a template expects them, from what the API accepts. */
 import { fitCallIds } from './call-ids.ts';
 import { textKey } from './content-parts.ts';
-import { parseJsonNumbers } from './json-number.ts';
+import { parseJsonNumbers } from '../json-numbers.ts';
 import type { ChatMessage, ContentPart } from './session.ts';
 import { SessionError } from './session.ts';
 import type { ContentFormat, ContentUse } from './template/content-format.ts';
@@ -131,5 +131,5 @@ function inOrder(record: Record<string, unknown>, first: readonly string[]): Rec
 }
 
 function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Number);
 }

@@ -1,5 +1,6 @@
 /** Arguments in formats that are not JSON as a whole: one value per parameter, in the order of the schema. */
-import { followed, type Schema } from './parsers/schema-refs.ts';
+import { writeJson } from '../json-numbers.ts';
+import { followed, isSchema, type Schema } from './parsers/schema-refs.ts';
 import { SessionError } from './session.ts';
 import { constant, either, perhaps, schemaFormat, sequence, type Format, type Tool } from './tag-formats.ts';
 
@@ -69,12 +70,11 @@ function parametersOf(tool: Tool): Parameter[] {
   const names: unknown[] = Array.isArray(required) ? required : [];
   const schemas = Object.entries(properties as Record<string, unknown>);
   const unknown = names.find((name) => !schemas.some(([known]) => known === name));
-  if (unknown !== undefined) refuse(tool, 'required', `${JSON.stringify(unknown)} is not among the properties`);
+  if (unknown !== undefined) refuse(tool, 'required', `${writeJson(unknown)} is not among the properties`);
   return schemas.map(([name, schema]) => {
-    if (typeof schema !== 'object' || schema === null)
-      refuse(tool, `properties.${name}`, 'must be a schema with a type');
+    if (!isSchema(schema)) refuse(tool, `properties.${name}`, 'must be a schema with a type');
     const shared = { ...($defs === undefined ? {} : { $defs }), ...(definitions === undefined ? {} : { definitions }) };
-    return { name, schema: followed(schema as Schema, tool.parameters), shared, required: names.includes(name) };
+    return { name, schema: followed(schema, tool.parameters), shared, required: names.includes(name) };
   });
 }
 
@@ -116,7 +116,7 @@ function presentOf({ anyOf, oneOf, ...others }: Schema): Schema | null {
 }
 
 function isNull(schema: unknown): boolean {
-  return JSON.stringify(schema) === '{"type":"null"}';
+  return writeJson(schema) === '{"type":"null"}';
 }
 
 /** A list of texts says its type itself; the reply parser takes what has no type for a text. */

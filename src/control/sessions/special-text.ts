@@ -7,7 +7,6 @@
  * out of the pieces between. A template that compares, splits or measures content sees a difference only where the
  * content holds a special token.
  */
-import { JsonNumber } from './json-number.ts';
 
 export type Json = unknown;
 
@@ -99,7 +98,7 @@ function fold(unit: number): number {
 export function mapStrings(value: Json, change: (text: string) => string): Json {
   if (typeof value === 'string') return change(value);
   if (Array.isArray(value)) return value.map((item) => mapStrings(item, change));
-  if (typeof value !== 'object' || value === null || value instanceof JsonNumber) return value;
+  if (typeof value !== 'object' || value === null || value instanceof Number) return value;
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [change(key), mapStrings(item, change)]));
 }
 

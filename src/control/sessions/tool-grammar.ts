@@ -1,4 +1,5 @@
 /** Tool calls as a grammar: whatever the model writes under it, the reply parser reads as calls with valid arguments. */
+import { writeJson } from '../json-numbers.ts';
 import type { ToolParserName } from './parsers/create-parser.ts';
 import { SessionError, type ReplyOptions } from './session.ts';
 import { strictFormat } from './strict-tools.ts';
@@ -9,11 +10,11 @@ export function toolFormat(options: ReplyOptions, toolParser: ToolParserName | n
   const { tools: mode, toolDefinitions, parallelToolCalls } = options;
   if (mode === 'none' || (mode === 'auto' && !toolDefinitions.some(isStrict))) return null;
   const tools = toolDefinitions.map(readTool);
-  if (mode === 'auto') return JSON.stringify(strictFormat(tools, toolParser, parallelToolCalls));
+  if (mode === 'auto') return writeJson(strictFormat(tools, toolParser, parallelToolCalls));
   if (mode === 'required') return requiredFormat(tools, parallelToolCalls);
   const tool = tools.find(({ name }) => name === mode.named);
   if (!tool) throw new SessionError('bad_request', 'The named tool is not among the tools.', 'tool_choice');
-  return JSON.stringify(schemaFormat(tool.parameters));
+  return writeJson(schemaFormat(tool.parameters));
 }
 
 /** `[{"name": "f", "parameters": {...}}, ...]`. */
@@ -26,7 +27,7 @@ function requiredFormat(tools: Tool[], parallel: boolean): string {
   }));
   const calls = { type: 'tags_with_separator', tags, separator: ', ', at_least_one: true, stop_after_first: !parallel };
   const elements = [{ type: 'const_string', value: '[' }, calls, { type: 'const_string', value: ']' }];
-  return JSON.stringify({ type: 'sequence', elements });
+  return writeJson({ type: 'sequence', elements });
 }
 
 export function isStrict(definition: unknown): boolean {

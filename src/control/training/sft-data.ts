@@ -1,6 +1,7 @@
 /** What an SFT job trains on, as `intake/read-rows.ts` stored it: one conversation per line, read as a stream. */
 import type { ChatMessage } from '../sessions/session.ts';
 import { linesOf } from './lines.ts';
+import { parseWithTools } from './tool-numbers.ts';
 import type { MessageElement } from './trajectories.ts';
 
 export interface Conversation {
@@ -26,7 +27,7 @@ export async function* readLines(data: AsyncIterable<Uint8Array>): AsyncGenerato
 }
 
 export function parseConversation({ bytes, number }: DataLine): Conversation {
-  return conversationOf(JSON.parse(new TextDecoder().decode(bytes)) as StoredRow, number);
+  return conversationOf(parseWithTools(new TextDecoder().decode(bytes)) as StoredRow, number);
 }
 
 /** A row as `intake/read-rows.ts` stores it. */

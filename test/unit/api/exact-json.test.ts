@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import { parseExactJson } from '../../../src/api/exact-json.ts';
+import { parseExactJson, withExactNumbers } from '../../../src/api/exact-json.ts';
+import { writeJson } from '../../../src/control/json-numbers.ts';
 
 const parse = (text: string, exact: string[] = ['seed']) => parseExactJson(text, new Set(exact));
 
@@ -91,6 +92,37 @@ describe('integers', () => {
       seed: 'int64:0:9007199254740993',
       x: 9007199254740992,
     });
+  });
+});
+
+describe('what a template or a grammar is shown', () => {
+  const shown = (text: string) => writeJson(withExactNumbers(parse(text) as object));
+
+  test.each(['tools', 'documents', 'chat_template_kwargs', 'response_format', 'structured_outputs'])(
+    'keeps its numbers in %s, once the body has been checked',
+    (name) => {
+      const text = `{"${name}":{"a":[1.0,9007199254740993,0.5]},"temperature":1.0,"seed":1}`;
+      expect(parse(text)).toEqual(JSON.parse(text));
+      expect(shown(text)).toBe(`{"${name}":{"a":[1.0,9007199254740993,0.5]},"temperature":1,"seed":1}`);
+    },
+  );
+
+  test.each([
+    ['as it is where nothing is lost', '{"tools":[0.5,1],"a":1.0}', '{"tools":[0.5,1],"a":1}'],
+    ['of several fields of a name the last', '{"tools":[1.0],"tools":[2.0]}', '{"tools":[2.0]}'],
+    ['of several fields of a name the last, plain', '{"tools":[1.0],"tools":[2]}', '{"tools":[2]}'],
+    ['under an escaped name too', '{"tools":[1.0],"to\\u006fls":[2.0]}', '{"tools":[2.0]}'],
+    ['under an escaped name too, plain', '{"tools":[1.0],"to\\u006fls":[2]}', '{"tools":[2]}'],
+    ['not deeper down', '{"a":{"tools":[1.0]}}', '{"a":{"tools":[1]}}'],
+    ['not in a text', '{"a":",\\"tools\\":[1.0]","tools":["1.0"]}', '{"a":",\\"tools\\":[1.0]","tools":["1.0"]}'],
+    ['with space around it', ' { "a" : 1 , "tools" : [ 1.0 ] , "b" : 2.0 } ', '{"a":1,"tools":[1.0],"b":2}'],
+    ['not where it is a number itself', '{"tools":1.0}', '{"tools":1}'],
+  ])('%s', (_name, text, written) => {
+    expect(shown(text)).toBe(written);
+  });
+
+  test('an integer without end is refused', () => {
+    expect(() => parse(`{"tools":[${'9'.repeat(5000)}]}`)).toThrow('an integer has more than 4300 digits');
   });
 });
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { parseJsonNumbers } from '../../../src/control/sessions/json-number.ts';
+import { parseJsonNumbers } from '../../../src/control/json-numbers.ts';
 import { ChatTemplate } from '../../../src/control/sessions/template/chat-template.ts';
 import { TemplateError } from '../../../src/control/sessions/template/errors.ts';
 

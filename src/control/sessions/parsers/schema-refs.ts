@@ -26,7 +26,7 @@ function pointedAt(reference: string, root: unknown): Schema | null {
 }
 
 export function isSchema(value: unknown): value is Schema {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Number);
 }
 
 export function child(value: unknown, key: string): unknown {

@@ -1,7 +1,6 @@
 /** Runtime values of @huggingface/jinja: making them, telling them apart, and Python's str, repr and == on them. */
 import { Environment, Interpreter } from './jinja.ts';
 import type { Scope, Value } from './jinja.ts';
-import { JsonNumber } from '../json-number.ts';
 import { TemplateError } from './errors.ts';
 
 const boxes = new Environment();
@@ -53,22 +52,15 @@ export function boxKey(key: Key): Value {
   return typeof key === 'string' ? box(key) : new IntegerValue(key);
 }
 
-/** Client data: like `box`, and integers beyond 2^53 keep their digits. */
+/** Client data: like `box`, and numbers are those of json-numbers.ts. */
 export function boxData(value: unknown): Value {
   if (typeof value === 'bigint') return new IntegerValue(value);
-  if (value instanceof JsonNumber) return boxNumber(value);
+  if (value instanceof Number) return new FloatValue(value.valueOf());
   if (Array.isArray(value)) return boxArray(value.map(boxData));
   if (typeof value === 'object' && value !== null) {
     return boxObject(new Map(Object.entries(value).map(([key, item]) => [key, boxData(item)])));
   }
   return box(value);
-}
-
-function boxNumber(number: JsonNumber): Value {
-  const value = Number(number.source);
-  if (!number.isInteger) return new FloatValue(value);
-  if (number.source.length > MAX_DIGITS) throw new TemplateError(`an integer has more than ${MAX_DIGITS} digits.`);
-  return new IntegerValue(Number.isSafeInteger(value) ? value : BigInt(number.source));
 }
 
 export function isString(value: Value): value is Value & { value: string } {
@@ -194,8 +186,6 @@ export function remainder(a: Value, b: Value): Value {
 
 /** Characters of any one string or rendering: far beyond every context window, far below what hurts. */
 export const MAX_TEXT = 8 * 1024 * 1024;
-/** Python's own bound for turning digits into an integer. */
-const MAX_DIGITS = 4300;
 export const MAX_ITEMS = 500_000;
 
 /** Bounds one walk through a value: shared parts make it far larger than what is in memory. */

@@ -4,6 +4,7 @@
  * costs a few renderings. All else is found when a chat is trained on, and fails the job.
  */
 import { createHash } from 'node:crypto';
+import { writeJson } from '../../json-numbers.ts';
 import type { OpenChat } from '../../sessions/open-chat.ts';
 
 /** Why a chat cannot be rendered; null: it can. */
@@ -24,7 +25,7 @@ export class ChatCheck {
   async refusal(chat: OpenChat): Promise<string | null> {
     if (this.#seen.size >= MAX_SHAPES) return null;
     const { messages, slots, tools } = chat;
-    const shape = JSON.stringify([shapeOf(messages), slots.map(({ message }) => message), tools]);
+    const shape = writeJson([shapeOf(messages), slots.map(({ message }) => message), tools]);
     // Hashed: a list of tools may be long.
     const key = createHash('sha256').update(shape).digest('base64');
     if (this.#seen.has(key)) return null;

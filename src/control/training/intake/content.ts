@@ -3,6 +3,7 @@ import { createReadStream } from 'node:fs';
 import { promisify } from 'node:util';
 import { createGunzip, gzip } from 'node:zlib';
 import { linesOf } from '../lines.ts';
+import { parseWithTools } from '../tool-numbers.ts';
 import type { TrajectoryGroup } from '../trajectories.ts';
 
 /** Fast: the texts repeat so much that a higher level gains little. */
@@ -26,5 +27,5 @@ export async function* readContent(file: string): AsyncGenerator<Buffer> {
 
 /** A large group takes a second to parse: not for a thread that serves. */
 export async function* readGroups(file: string): AsyncGenerator<TrajectoryGroup> {
-  for await (const line of linesOf(readContent(file))) yield JSON.parse(line.toString('utf8')) as TrajectoryGroup;
+  for await (const line of linesOf(readContent(file))) yield parseWithTools(line.toString('utf8')) as TrajectoryGroup;
 }

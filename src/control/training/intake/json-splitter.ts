@@ -4,6 +4,7 @@
  */
 import { shorten } from '../../../schemas/shorten.ts';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
+import { parseWithTools } from '../tool-numbers.ts';
 
 export interface SplitterLimits {
   /** Bytes of all fields but the array together, their names included: they are held in memory until the body ends. */
@@ -252,8 +253,7 @@ class Part {
     const bytes = this.#chunks.length === 1 ? this.#chunks[0] : Buffer.concat(this.#chunks);
     this.#chunks = [];
     try {
-      const value: unknown = JSON.parse(new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes));
-      return value;
+      return parseWithTools(new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes));
     } catch (error) {
       const why = error instanceof SyntaxError ? error.message.slice(0, 160) : 'not valid UTF-8';
       throw invalid(loc, `JSON decode error: ${why}`, 'json_invalid');

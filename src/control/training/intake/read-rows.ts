@@ -6,6 +6,7 @@ import { invalid, type ValidationError } from '../../../schemas/validation-error
 import { findArgumentsFault, findMessageFault, findSizeFault } from '../chat-parts.ts';
 import { conversationOf, type StoredRow } from '../sft-data.ts';
 import { sftChat, unrenderable } from '../sft-tokens.ts';
+import { parseWithTools, writeRow } from '../tool-numbers.ts';
 import { messageOf, ROLES, type HistoryElement, type MessageElement } from '../trajectories.ts';
 import type { ChatCheck } from './chat-check.ts';
 import { compressed } from './content.ts';
@@ -34,7 +35,7 @@ export async function readRows(
         rows++;
         await checkRendering(row, number, settings.chatTemplate, chats);
       }
-      await writer.add(row === null ? '\n' : `${JSON.stringify(row)}\n`);
+      await writer.add(row === null ? '\n' : `${writeRow(row)}\n`);
     }
     await writer.flush();
     await output.sync();
@@ -121,7 +122,7 @@ function readRow(line: string, number: number): StoredRow {
   if (tooDeep(line)) throw fault(number, `is nested deeper than ${MAX_JSON_DEPTH}.`);
   let row: unknown;
   try {
-    row = JSON.parse(line);
+    row = parseWithTools(line);
   } catch (error) {
     throw fault(number, `is no JSON: ${(error as Error).message.slice(0, 120)}`);
   }

@@ -8,6 +8,7 @@ import { TrainingInputError } from '../errors.ts';
 import { fillSamples, type FindSample, type SampledTokens } from '../fill-samples.ts';
 import { renderedChat } from '../history-tokens.ts';
 import { LogMeter } from '../log-metrics.ts';
+import { writeGroup } from '../tool-numbers.ts';
 import { historiesOf, historyPath, isChoice, rewardsOf, type History, type TrajectoryGroup } from '../trajectories.ts';
 import type { ChatCheck } from './chat-check.ts';
 import { compressed } from './content.ts';
@@ -100,7 +101,7 @@ class Reader {
     if (trained) await this.#checkTrained(value, index);
     else this.#measure(value, index);
     this.groups++;
-    await this.#output.writeFile(await compressed(`${JSON.stringify(value)}\n`));
+    await this.#output.writeFile(await compressed(`${writeGroup(value)}\n`));
   }
 
   async #checkTrained(group: TrajectoryGroup, index: number): Promise<void> {
