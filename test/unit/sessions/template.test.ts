@@ -269,6 +269,13 @@ const semantics: [string, string, Record<string, unknown>, string][] = [
     '[1e+16, 9999999999999998.0, 0.0001, 1e-05, 1.5e+300]',
   ],
   [
+    'arithmetic keeps the digits of large integers',
+    '{{ n + 1 }} {{ 1 - n }} {{ n * n }} {{ n // 10 }} {{ -7 - n }} {{ (1 - n) // 10 }} {{ n % 10 }} {{ n / n }} {{ n * 1.0 }} {{ n > 1 }}',
+    { n: parseJsonNumbers('12345678901234567890') },
+    '12345678901234567891 -12345678901234567889 152415787532388367501905199875019052100 1234567890123456789 ' +
+      '-12345678901234567897 -1234567890123456789 0 1.0 1.2345678901234567e+19 True',
+  ],
+  [
     'texts in lists are quoted as Python quotes them',
     '{{ texts }}',
     { texts: ["it's", '"a"', 'it\'s "a"'] },

@@ -6,6 +6,8 @@ import { jsonOptions, toJson } from './tojson.ts';
 import {
   bounded,
   box,
+  boxFloat,
+  boxInteger,
   isArray,
   isEqual,
   isNumber,
@@ -17,13 +19,18 @@ import {
   type Key,
 } from './values.ts';
 
+/** As many digits as Python writes. */
+const LARGEST = 10n ** 4300n;
+
 /** undefined = not for these operands: the library decides. */
 export function operate(operator: string, left: Value, right: Value): Value | undefined {
-  if (operator === '*') return repeated(left, right) ?? repeated(right, left);
+  if (operator === '*' && (isString(left) || isString(right))) return repeated(left, right) ?? repeated(right, left);
   if (operator === '+' && (isString(left) || isString(right)))
     return box(bounded(addend(left, right) + addend(right, left)));
   if ((operator === '/' || operator === '//') && isNumber(right) && Number(right.value) === 0)
     throw new TemplateError('division by zero');
+  if (isNumber(left) && isNumber(right) && (typeof left.value === 'bigint' || typeof right.value === 'bigint'))
+    return withLarge(operator, left, right);
   if (!isString(left) || !isString(right)) return undefined;
   const order = compare(left, right);
   switch (operator) {
@@ -38,6 +45,28 @@ export function operate(operator: string, left: Value, right: Value): Value | un
     default:
       return undefined;
   }
+}
+
+/** Arithmetic with an integer beyond 2^53, for which the library has none. */
+function withLarge(operator: string, left: Value, right: Value): Value | undefined {
+  if (!['+', '-', '*', '/', '//'].includes(operator)) return undefined;
+  if (operator === '/' || left.type === 'FloatValue' || right.type === 'FloatValue') {
+    const [a, b] = [Number(left.value), Number(right.value)];
+    if (operator === '+') return boxFloat(a + b);
+    if (operator === '-') return boxFloat(a - b);
+    return boxFloat(operator === '*' ? a * b : operator === '/' ? a / b : Math.floor(a / b));
+  }
+  const result = wholeResult(operator, BigInt(left.value as number), BigInt(right.value as number));
+  if (result > LARGEST || result < -LARGEST) throw new TemplateError('an integer has more than 4300 digits.');
+  return boxInteger(result);
+}
+
+function wholeResult(operator: string, a: bigint, b: bigint): bigint {
+  if (operator === '+') return a + b;
+  if (operator === '-') return a - b;
+  if (operator === '*') return a * b;
+  const rounded = a / b;
+  return a % b !== 0n && a < 0n !== b < 0n ? rounded - 1n : rounded;
 }
 
 /** A call's arguments are a dictionary, whatever the client sent: who adds them to a text wants their JSON. All else fails as in Python. */
