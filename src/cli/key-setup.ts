@@ -45,10 +45,10 @@ function followChanges(database: Database, cache: KeyCache): NodeJS.Timeout {
   const look = async () => {
     const now = await database.dataVersion();
     if (now === version) return;
-    version = now;
     await cache.refresh();
+    // Not before: a look that fails (the database is locked, or closing) is repeated by the next one.
+    version = now;
   };
-  // A look that fails (the database is closing) is repeated by the next one.
   const timer = setInterval(() => void look().catch(() => undefined), POLL_MS);
   return timer.unref();
 }
