@@ -191,7 +191,7 @@ export class JobRepository {
     await this.#db.transaction().execute(async (trx) => {
       const job = await requireJob(trx, id);
       const state = transition('job', job.state, 'requeue');
-      const attempts = counts ? job.attempts : Math.max(0, job.attempts - 1);
+      const attempts = counts ? job.attempts : job.attempts - 1;
       await trx.updateTable('jobs').set({ state, attempts }).where('id', '=', id).execute();
     });
   }

@@ -1,0 +1,228 @@
+/** What the store says of models, their steps, what was logged for them, and the files that all of these name. */
+import { randomUUID } from 'node:crypto';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { ArtifactRepository } from '../../../src/control/store/artifact-repository.ts';
+import { Database } from '../../../src/control/store/database.ts';
+import { JobRepository } from '../../../src/control/store/job-repository.ts';
+import { LogRepository, TooManyMetricsError } from '../../../src/control/store/log-repository.ts';
+import { ModelRepository } from '../../../src/control/store/model-repository.ts';
+
+const AT = '2026-01-01T00:00:00.000Z';
+const LATER = '2026-01-02T00:00:00.000Z';
+
+let directory: string;
+let database: Database;
+let models: ModelRepository;
+let logs: LogRepository;
+beforeEach(async () => {
+  directory = mkdtempSync(join(tmpdir(), 'tandem-models-'));
+  database = await Database.open(directory);
+  models = new ModelRepository(database.db);
+  logs = new LogRepository(database.db);
+});
+afterEach(async () => {
+  await database.close();
+  rmSync(directory, { recursive: true, force: true });
+});
+
+async function addModel(more: { id?: string; createdAt?: string } = {}): Promise<string> {
+  const { id = randomUUID(), createdAt = AT } = more;
+  const model = { id, entity: 'e', project: 'p', name: id, baseModel: 'b', baseDigest: 'd', runId: randomUUID() };
+  const first = {
+    id: `${id}-0`,
+    modelId: id,
+    jobId: null,
+    step: 0,
+    version: 'v',
+    blobKey: `adapters/${id}-0`,
+    bytes: 1,
+  };
+  await models.create({ ...model, lora: {}, nextStep: 1, createdAt }, { ...first, createdAt });
+  return id;
+}
+
+async function publish(modelId: string, jobId: string | null = null): Promise<string> {
+  const id = randomUUID();
+  const made = { id, modelId, jobId, version: 'v', blobKey: `adapters/${id}`, bytes: 1, createdAt: AT };
+  expect(await models.publish(made)).not.toBeNull();
+  return id;
+}
+
+async function addJob(modelId: string): Promise<string> {
+  const id = randomUUID();
+  const job = { id, modelId, entity: 'e', kind: 'sft' as const, config: {}, inputKey: `inputs/${id}`, inputBytes: 1 };
+  const jobs = new JobRepository(database.db);
+  await jobs.accept({ ...job, references: [], createdAt: AT }, null, 100);
+  await jobs.start(id, AT);
+  await jobs.setSnapshot(id, `snapshots/${id}`, 's');
+  return id;
+}
+
+async function addLog(modelId: string, more: { split?: string; step?: number; metrics?: Record<string, number> } = {}) {
+  const id = randomUUID();
+  const { split = 's', step = 0, metrics = {} } = more;
+  const log = {
+    id,
+    modelId,
+    split,
+    step,
+    groups: 1,
+    trajectories: 1,
+    metrics,
+    blobKey: `trajectories/${id}`,
+    bytes: 1,
+  };
+  await logs.insert({ ...log, createdAt: AT }, `${modelId}-0`);
+  return id;
+}
+
+const metricsOf = async (id: string) => (await models.metrics([id])).get(id);
+
+test('models are read oldest first, with their steps in order', async () => {
+  const second = await addModel({ id: 'a', createdAt: LATER });
+  const first = await addModel({ id: 'b' });
+  await publish(second);
+  const { models: read, checkpoints } = await models.all();
+  expect(read.map(({ id }) => id)).toEqual([first, second]);
+  expect(checkpoints.map(({ step }) => step)).toEqual([0, 0, 1]);
+});
+
+test('steps are numbered within their own model; pages of them go both ways from any, also from one that is deleted', async () => {
+  const [model, other] = [await addModel(), await addModel()];
+  const ids = [`${model}-0`];
+  for (let step = 1; step <= 4; step++) ids.push(await publish(model));
+  await publish(other);
+  await models.removeCheckpoints(model, [3]);
+  const page = async (after: number | null, order: 'asc' | 'desc', limit = 100) =>
+    (await models.checkpointPage(model, { after, order, limit })).map(({ step }) => step);
+  expect(await page(null, 'asc')).toEqual([0, 1, 2, 4]);
+  expect(await page(1, 'asc', 1)).toEqual([2]);
+  expect(await page(null, 'desc', 2)).toEqual([4, 2]);
+  expect(await page(2, 'desc')).toEqual([1, 0]);
+  expect(await models.stepOf(model, ids[2] ?? '')).toBe(2);
+  expect(await models.stepOf(model, ids[3] ?? '')).toBe(3);
+  for (const id of [ids[2], ids[3]]) expect(await models.stepOf(other, id ?? '')).toBeNull();
+  await publish(other);
+  expect((await models.checkpointPage(other, { after: null, order: 'asc', limit: 9 })).map(({ step }) => step)).toEqual(
+    [0, 1, 2],
+  );
+});
+
+test('steps are deleted of their own model alone, any number of them at once, and said once', async () => {
+  const [model, other] = [await addModel(), await addModel()];
+  await publish(model);
+  // Those that are there: the last of one statement, and the first of the next.
+  const steps = Array.from({ length: 1200 }, (_, i) => (i + 701) % 1200);
+  expect((await models.removeCheckpoints(model, steps)).map(({ step }) => step)).toEqual([0, 1]);
+  expect(await models.removeCheckpoints(model, steps)).toEqual([]);
+  expect(await models.checkpointPage(other, { after: null, order: 'asc', limit: 9 })).toHaveLength(1);
+});
+
+test('a model goes with all that is its own; its files and the number of its steps are told, the number again to who asks again', async () => {
+  const [model, other] = [await addModel(), await addModel()];
+  const step = await publish(model);
+  await publish(other);
+  const [job, log] = [await addJob(model), await addLog(model)];
+  expect(await models.remove(model, 'f', AT)).toBeNull();
+  const removed = await models.remove(model, 'e', AT);
+  const adapters = [`adapters/${model}-0`, `adapters/${step}`];
+  const blobs = [...adapters, `inputs/${job}`, `snapshots/${job}`, `trajectories/${log}`].sort();
+  expect({ ...removed, blobs: removed?.blobs.sort() }).toEqual({ deletedCheckpoints: 2, blobs, first: true });
+  expect(await models.remove(model, 'e', LATER)).toEqual({ deletedCheckpoints: 2, blobs: [], first: false });
+  expect(await models.remove(model, 'f', LATER)).toBeNull();
+  expect((await models.all()).models.map(({ id }) => id)).toEqual([other]);
+});
+
+test('answers of deletes are forgotten when they are old', async () => {
+  const [model, other] = [await addModel(), await addModel()];
+  const step = await publish(other);
+  await models.remove(model, 'e', AT);
+  await models.removeCheckpoints(other, [1]);
+  await models.forgetDeleted(AT);
+  expect(await models.remove(model, 'e', AT)).toMatchObject({ first: false });
+  expect(await models.stepOf(other, step)).toBe(1);
+  await models.forgetDeleted('2099');
+  expect(await models.remove(model, 'e', AT)).toBeNull();
+  expect(await models.stepOf(other, step)).toBeNull();
+});
+
+test('every file that a row names is told', async () => {
+  const model = await addModel();
+  const [job, log] = [await addJob(model), await addLog(model)];
+  const artifacts = new ArtifactRepository(database.db);
+  const artifact = { id: 'a', entity: 'e', project: 'p', name: 'n', type: 'dataset', metadata: {}, createdAt: AT };
+  await artifacts.insert(artifact, 1);
+  await artifacts.putFile('a', { name: 'f', blobKey: 'uploads/a', bytes: 1, sha256: 's' }, 1);
+  const named = [`adapters/${model}-0`, `inputs/${job}`, `snapshots/${job}`, `trajectories/${log}`, 'uploads/a'];
+  expect([...(await models.referencedBlobs())].sort()).toEqual(named.sort());
+});
+
+test('what a job told of its step comes with the step: of its own model and step, the last of a name', async () => {
+  const [model, other] = [await addModel(), await addModel()];
+  const job = await addJob(model);
+  await logs.record(model, `${job}/step-1`, 1, { loss: 2, only: 1 }, null);
+  await logs.record(model, `${job}/step-2`, 1, { loss: 1 }, null);
+  await logs.record(model, `${job}/target`, 7, { loss: 9 }, null);
+  await logs.record(other, `${job}/other`, 1, { loss: 8 }, null);
+  expect(await metricsOf(await publish(model, job))).toEqual({ loss: 1, only: 1 });
+});
+
+test('a row of the run is written once per key and model, and sets the metrics of a step that is there', async () => {
+  const [model, other] = [await addModel(), await addModel()];
+  const [own, gone] = [`${model}-0`, await publish(model)];
+  expect(await logs.record(model, 'k', 0, { a: 1, b: 1 }, own)).toBe(true);
+  expect(await logs.record(model, 'k', 0, { a: 2 }, own)).toBe(false);
+  expect(await logs.record(other, 'k', 0, {}, null)).toBe(true);
+  expect(await logs.record(model, 'l', 0, { b: 3, ['__proto__']: 4 }, own)).toBe(true);
+  expect(Object.entries((await metricsOf(own)) ?? {})).toEqual([
+    ['__proto__', 4],
+    ['a', 1],
+    ['b', 3],
+  ]);
+  await models.removeCheckpoints(model, [1]);
+  expect(await logs.record(model, 'm', 1, { a: 1 }, gone)).toBe(true);
+  expect(await logs.record(randomUUID(), 'k', 0, {}, null)).toBe(false);
+});
+
+test('logs and rows of a run come in pages of their own model, oldest first, from behind any of its own', async () => {
+  const [model, other] = [await addModel(), await addModel()];
+  const first = await addLog(model);
+  const foreign = await addLog(other);
+  const second = await addLog(model, { split: 't', step: 1 });
+  const third = await addLog(model, { step: 1 });
+  const page = async (after: string | null, limit = 9, filter: { split?: string; step?: number } = {}) => {
+    const found = await logs.page(model, after, limit, { split: null, step: null, ...filter });
+    return found?.map(({ id }) => id);
+  };
+  expect(await page(null)).toEqual([first, second, third]);
+  expect(await page(first, 1)).toEqual([second]);
+  expect(await page(third)).toEqual([]);
+  expect(await page(foreign)).toBeUndefined();
+  expect(await page(null, 9, { split: 's' })).toEqual([first, third]);
+  expect([await page(null, 9, { step: 0 }), await page(null, 9, { step: 1 })]).toEqual([[first], [second, third]]);
+  expect((await logs.find(model, first))?.id).toBe(first);
+  expect(await logs.find(model, foreign)).toBeNull();
+  const rows = async (after: string | null, limit = 9) => logs.history(model, after, limit);
+  const all = (await rows(null)) ?? [];
+  expect(all.map(({ key }) => key)).toEqual([first, second, third].map((id) => `log-${id}`));
+  expect((await rows(all[0]?.id ?? '', 1))?.map(({ id }) => id)).toEqual([all[1]?.id]);
+  const [theirs] = (await logs.history(other, null, 9)) ?? [];
+  expect(await rows(theirs?.id ?? '')).toBeNull();
+});
+
+test('a checkpoint takes 2,000 metrics and no more; what would bring more is not kept at all', async () => {
+  const [model, other] = [await addModel(), await addModel()];
+  const many = (from: number, count: number) =>
+    Object.fromEntries(Array.from({ length: count }, (_, i) => [`m${from + i}`, i]));
+  await addLog(other, { metrics: many(0, 1000) });
+  await addLog(model, { metrics: many(0, 2000) });
+  await addLog(model, { metrics: { m0: 5 } });
+  await expect(addLog(model, { metrics: { more: 1 } })).rejects.toThrow(TooManyMetricsError);
+  const metrics = await metricsOf(`${model}-0`);
+  expect([Object.keys(metrics ?? {}).length, metrics?.['m0'], metrics?.['m1999']]).toEqual([2000, 5, 1999]);
+  expect(await logs.page(model, null, 9, { split: null, step: null })).toHaveLength(2);
+  expect(await logs.history(model, null, 9)).toHaveLength(2);
+});
