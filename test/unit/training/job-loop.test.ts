@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pino } from 'pino';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { Database } from '../../../src/control/store/database.ts';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { FolderBlobStore, type BlobStore } from '../../../src/control/store/blob-store.ts';
@@ -239,6 +239,32 @@ test.each([
   await expect.poll(async () => (await repository.find(job))?.state, { timeout: 30_000 }).toBe(state);
   expect(crashes).toBe(runs);
   await loop.stop();
+});
+
+test('a stop that meets a start which fails is no failure: nothing runs, and the job waits', async () => {
+  const plane = await start({ paused: true });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const repository = new JobRepository(plane.database.db);
+  let fail = (_: Error): void => undefined;
+  const starting = vi
+    .spyOn(repository, 'start')
+    .mockImplementation(() => new Promise<void>((_, reject) => (fail = reject)));
+  const loop = new JobLoop({
+    repository,
+    blobs: new FolderBlobStore(join(dataDir, 'blobs')),
+    run: () => Promise.reject(new Error('It does not come to that.')),
+    maxAttempts: 3,
+    retryDelayMs: 1,
+    log: pino({ level: 'silent' }),
+  });
+  await loop.start();
+  await expect.poll(() => starting.mock.calls.length).toBe(1);
+  const stopped = Promise.all([loop.stopModel(modelId), loop.stop()]);
+  fail(new SqliteError('database is locked', 'SQLITE_BUSY'));
+  await stopped;
+  expect(starting).toHaveBeenCalledTimes(1);
+  expect(await repository.find(job)).toMatchObject({ state: 'queued', attempts: 0 });
 });
 
 test('an event is on the disk when its writer goes on', async () => {

@@ -106,7 +106,8 @@ export class JobLoop {
     const running = this.#running;
     if (running === null || !which(running.job)) return;
     running.abort.abort(reason);
-    await running.rest;
+    // One that could not start is at rest as well; why, the look for jobs tells.
+    await running.rest.catch(() => undefined);
   }
 
   async #look(): Promise<void> {
