@@ -113,10 +113,11 @@ test('a key is found by its text, stored by its hash, and gone when revoked', as
     const cache = new KeyCache(repository, 'fixed-key');
     const first = await createKey(repository, 'a', 'team');
     const second = await createKey(repository, 'b', 'default');
+    await createKey(repository, 'c', 'team');
     expect(first.secret).toMatch(/^tk-[\w-]{43}$/);
     expect(cache.find(first.secret)).toBeNull();
     await cache.refresh();
-    expect(cache.size).toBe(3);
+    expect(cache.size).toBe(4);
     expect(cache.find(first.secret)).toEqual({ keyId: first.id, entity: 'team' });
     expect(cache.find(second.secret)).toEqual({ keyId: second.id, entity: 'default' });
     expect(cache.find('fixed-key')).toEqual({ keyId: 'command-line', entity: 'default' });
@@ -133,6 +134,7 @@ test('a key is found by its text, stored by its hash, and gone when revoked', as
     expect(stored.map((key) => [key.name, key.entity, key.revokedAt])).toEqual([
       ['a', 'team', 'now'],
       ['b', 'default', null],
+      ['c', 'team', null],
     ]);
     expect(stored.every((key) => /^[0-9a-f]{64}$/.test(key.hash))).toBe(true);
     for (const file of readdirSync(directory)) {

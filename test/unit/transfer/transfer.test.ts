@@ -69,6 +69,7 @@ describe('a pull', () => {
     expect(await decode(peer, handle)).toMatchObject({ tokens: expected(), cachedTokens: FULL_BLOCKS * 16 });
     expect(peer.transfers.stats).toMatchObject({ pulls: 1, pullFailures: 0, pulledTokens: FULL_BLOCKS * 16 });
     await expect.poll(() => holder.transfers.stats).toMatchObject({ heldBlocks: 0, served: 1 });
+    expect(holder.scheduler.holds.loans).toBe(0);
   });
 
   it('of many chunks, of a prompt that ends with a block, and one shared by the choices of a request', async () => {
@@ -113,16 +114,62 @@ describe('a pull', () => {
   it('that is aborted ends quietly and lets its pages go', async () => {
     const holder = await start();
     const handle = await prefill(holder);
-    const silent = await fakePeer(async () => new Promise(() => {}));
-    const peer = await start({ peers: [silent] });
+    let [come, left] = [0, 0];
+    const silent = await fakePeer(async (frames) => {
+      await frames.receiveJson();
+      come++;
+      await frames.receiveJson().catch(() => left++);
+    });
+    const peer = await start({ peers: [silent], timeoutMs: 600_000 });
     peer.loop.submit([pulling(2, { ...handle, ...silent }), pulling(3, { ...handle, ...silent })]);
-    await expect.poll(() => peer.transfers.size).toBe(2);
+    await expect.poll(() => come).toBe(1);
+    expect(peer.transfers.size).toBe(2);
     peer.loop.abort([2]);
     expect(peer.transfers.size).toBe(1);
     peer.loop.abort([3]);
     await expect.poll(() => peer.transfers.size).toBe(0);
+    // Nobody wants them: the peer is not kept waiting.
+    await expect.poll(() => left).toBe(1);
     expect(peer.transfers.stats.pullFailures).toBe(0);
     expect(peer.of(2).tokens).toEqual([]);
+  });
+
+  it('goes on for those who still want it when another leaves', async () => {
+    const holder = await start();
+    const handle = await prefill(holder);
+    const peer = await start({ peers: [holder.address] });
+    peer.loop.submit([pulling(2, handle), pulling(3, handle)]);
+    peer.loop.abort([2]);
+    await expect.poll(() => peer.of(3)).toMatchObject({ tokens: expected(), finish: 'length' });
+    expect(peer.transfers.stats).toMatchObject({ pulls: 1, pulledTokens: FULL_BLOCKS * 16 });
+  });
+
+  it.each<[string, Partial<SequenceRequest>]>([
+    ['tenant', { tenant: 'b' }],
+    ['salt', { cacheSalt: 's' }],
+    ['prompt', { promptIds: Int32Array.from(asked(1).promptIds, (id, at) => (at === 3 ? id + 1 : id)) }],
+  ])('is not taken from its own by another %s that names the same blocks first', async (_, changes) => {
+    const holder = await start();
+    const handle = await prefill(holder);
+    const peer = await start({ peers: [holder.address] });
+    const [other, own] = await peer.run(pulling(2, handle, changes), pulling(3, handle));
+    expect(other).toMatchObject({ finish: 'length', cachedTokens: 0 });
+    expect(own).toMatchObject({ tokens: expected(), cachedTokens: FULL_BLOCKS * 16 });
+    expect(peer.transfers.stats).toMatchObject({ pulls: 1, pullFailures: 1 });
+  });
+
+  it('has its turn where many are asked for at once, and later', async () => {
+    const scheduler = { pages: 1024 };
+    const holder = await start({ scheduler });
+    const peer = await start({ peers: [holder.address], scheduler });
+    for (const round of [0, 1]) {
+      const prompts = Array.from({ length: 12 }, (_, i) => request(1 + 12 * round + i, 40, { maxTokens: 2 }));
+      const held = await holder.run(...prompts.map((each) => ({ ...each, kvTransfer: { hold: true } as const })));
+      const asking = prompts.map((each, i) => ({ ...each, kvTransfer: { pull: held[i]?.blocks as BlockHandle } }));
+      for (const outcome of await peer.run(...asking))
+        expect(outcome).toMatchObject({ finish: 'length', cachedTokens: 32 });
+      expect(peer.transfers.stats).toMatchObject({ pulls: 12 * (round + 1), pullFailures: 0 });
+    }
   });
 });
 
@@ -179,8 +226,7 @@ describe('held blocks', () => {
     holder.scheduler.holds.expire();
     expect(holder.transfers.stats.heldBlocks).toBe(FULL_BLOCKS);
     now = 1000;
-    holder.scheduler.holds.expire();
-    expect(holder.transfers.stats.heldBlocks).toBe(0);
+    await expect.poll(() => holder.transfers.stats.heldBlocks).toBe(0);
     const peer = await start({ peers: [holder.address] });
     await expectFallback(peer, handle, /not held/);
   });
@@ -276,6 +322,16 @@ describe('a pull falls back to computing when', () => {
     const handle = await prefill(holder);
     const peer = await start({ peers: [holder.address], identity: { [field]: value } });
     await expectFallback(peer, handle, new RegExp(`differ in ${field}`));
+  });
+
+  it('the blocks are of a longer prompt', async () => {
+    const holder = await start();
+    const handle = await prefill(holder);
+    const peer = await start({ peers: [holder.address] });
+    const short = { ...request(2, 40, { maxTokens: 4 }), promptIds: asked(1).promptIds.slice(0, 40) };
+    const [outcome] = await peer.run({ ...short, kvTransfer: { pull: handle } });
+    expect(outcome).toMatchObject({ ...expectedOutputs(short, VOCABULARY), cachedTokens: 0 });
+    expect(peer.lines.join()).toContain('of a longer prompt');
   });
 
   it('there is no room', async () => {
