@@ -72,7 +72,7 @@ describe('a pull', () => {
     expect(holder.scheduler.holds.loans).toBe(0);
   });
 
-  it('of many chunks, of a prompt that ends with a block, and one shared by the choices of a request', async () => {
+  it('of many blocks, of a prompt that ends with a block, and one shared by the choices of a request', async () => {
     const holder = await start({ scheduler: { maxModelLen: 4096, pages: 1024 } });
     const long = request(1, 1024, { maxTokens: 1 });
     const [prefilled] = await holder.run({ ...long, kvTransfer: { hold: true } });
