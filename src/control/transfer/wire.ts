@@ -73,10 +73,6 @@ export class FrameSocket {
     return value as Record<string, unknown>;
   }
 
-  close(): void {
-    this.#socket.destroy();
-  }
-
   async #take(bytes: number): Promise<Buffer> {
     const parts = [this.#rest];
     let have = this.#rest.length;

@@ -76,10 +76,6 @@ export class ModelRegistry {
     return model?.entity === entity ? model : null;
   }
 
-  find(modelId: string): RegisteredModel | null {
-    return this.#byId.get(modelId)?.model ?? null;
-  }
-
   /** The model whose run this is; null for another entity's. */
   ofRun(runId: string, entity: string): RegisteredModel | null {
     const model = this.#byRun.get(runId)?.model;
@@ -95,10 +91,6 @@ export class ModelRegistry {
     const entry = this.#byId.get(modelId);
     if (entry === undefined) return null;
     return step === null ? entry.latest : (entry.checkpoints.get(step) ?? null);
-  }
-
-  steps(modelId: string): number {
-    return this.#byId.get(modelId)?.checkpoints.size ?? 0;
   }
 
   /** What a client's name means to this entity; null where it has no such model or step. */
