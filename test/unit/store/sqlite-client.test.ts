@@ -98,5 +98,7 @@ test('a thread that dies fails what was asked of it, and what is asked later', a
     post.mockRestore();
   }
   await expect(ask()).rejects.toThrow('The database is closed.');
+  // Its end has been told by now: nothing more will be.
   await client.close();
+  await expect(ask()).rejects.toThrow('The database is closed.');
 });
