@@ -92,6 +92,23 @@ it.each([
   await expect.poll(() => given).toEqual([true]);
 });
 
+it('a pull that nobody wants any more when its turn comes ends at once; one that is not believed lets the holder go', async () => {
+  const given: boolean[] = [];
+  const pages = Int32Array.of(1, 2);
+  const lend = () => ({ pages, tokens: 'others', giveBack: (pulled: boolean) => void given.push(pulled) });
+  const read = (some: Int32Array) => Promise.resolve(new Uint8Array(some.length * IDENTITY.pageBytes));
+  const options = { secret: SECRET, timeoutMs: 600_000 };
+  const server = new PullServer({ identity: IDENTITY, engineId: 'e', lend, read }, { ...options, log: () => {} });
+  onTestFinished(() => server.close());
+  const peer = { host: '127.0.0.1', port: await server.listen({ host: '127.0.0.1', port: 0 }) };
+  const asked = { identity: IDENTITY, engineId: 'e', blockIds: [1, 2], scope: 's', tokens: 't', skip: 0, count: 2 };
+  const take = () => Promise.reject(new Error('Nothing is to be taken.'));
+  await expect(pullBlocks(peer, asked, { ...options, signal: AbortSignal.abort(), take })).rejects.toThrow('aborted');
+  const { signal } = new AbortController();
+  await expect(pullBlocks(peer, asked, { ...options, signal, take })).rejects.toThrow('of other tokens');
+  await expect.poll(() => given).toEqual([false]);
+});
+
 it.each([
   ['more than there are', { skip: 2, count: 2 }],
   ['a negative number', { skip: -1, count: 1 }],

@@ -448,6 +448,15 @@ describe('a peer that lies is not believed:', () => {
       },
     ],
     [
+      'a chunk without blocks',
+      /more blocks than/,
+      async (frames) => {
+        await frames.sendJson(good);
+        await frames.sendJson({ blocks: 0, digest: digestOf(new Uint8Array()) });
+        await frames.send(new Uint8Array());
+      },
+    ],
+    [
       'too many blocks',
       /more blocks than/,
       async (frames) => {
