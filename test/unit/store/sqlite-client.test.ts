@@ -1,5 +1,5 @@
 /** One connection on a thread: transactions take turns, other connections wait, and what fails says what SQLite said. */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Worker } from 'node:worker_threads';
@@ -80,6 +80,8 @@ test('what was asked before a close is on the disk, what is asked after it is re
   await database.close();
   await database.close();
   await expect(names()).rejects.toThrow();
+  // The last one out leaves one file, whole by itself.
+  expect(readdirSync(directory)).toEqual(['tandem.db']);
   database = await Database.open(directory);
   expect(await names()).toEqual(['0', '1', '2', '3', '4']);
 });

@@ -1,0 +1,95 @@
+/** What deletes leave on the disk and in the engine, and when that goes. */
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { FolderBlobStore } from '../../../src/control/store/blob-store.ts';
+import { createModel, finished, group, startPlane, type Plane } from './plane.ts';
+
+/** Longer than a request waits for its adapter. */
+const GRACE_MS = 120_000;
+
+let plane: Plane;
+beforeEach(async () => {
+  plane = await startPlane({ paused: true });
+});
+afterEach(async () => {
+  vi.restoreAllMocks();
+  await plane.end();
+});
+
+const inArea = (area: string) => readdirSync(join(plane.dataDir, 'blobs', area)).length;
+
+/** `work`, then the time in which requests that were let in before it still load their adapter. */
+async function withGrace(work: () => Promise<unknown>, during: () => void): Promise<void> {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+  try {
+    await work();
+    const removals = vi.spyOn(FolderBlobStore.prototype, 'remove');
+    vi.advanceTimersByTime(GRACE_MS - 1);
+    expect(removals).not.toHaveBeenCalled();
+    during();
+    vi.advanceTimersByTime(1);
+    expect(removals).toHaveBeenCalledTimes(1);
+  } finally {
+    vi.useRealTimers();
+  }
+}
+
+test('the engine forgets a step that is deleted at once; its files stay for requests that were let in before, then go', async () => {
+  const { id } = await createModel(plane, 'agent');
+  await createModel(plane, 'other');
+  const { models } = plane.side.services;
+  // It is down: it has forgotten anyway.
+  const unload = vi.spyOn(plane.engine_, 'unloadAdapter').mockRejectedValue(new Error('no engine'));
+  expect(inArea('adapters')).toBe(2);
+  await withGrace(
+    async () => {
+      expect(await models.deleteCheckpoints(id, 'default', [0, 7, 0])).toEqual({ deleted: 1, notFound: [7] });
+      expect(unload).toHaveBeenCalledTimes(1);
+    },
+    () => expect(inArea('adapters')).toBe(2),
+  );
+  await expect.poll(() => inArea('adapters')).toBe(1);
+});
+
+test('the data and logs of a model that is deleted go at once, its steps when nobody can load them any more', async () => {
+  const { id } = await createModel(plane, 'agent');
+  const { id: other } = await createModel(plane, 'other');
+  for (const model of [id, other]) {
+    await plane.ok('/v1/preview/training-jobs', { model_id: model, trajectory_groups: [group([1, 0])] });
+    await plane.ok(`/v1/preview/models/${model}/log`, { split: 'val', trajectory_groups: [group([1])] });
+  }
+  const unload = vi.spyOn(plane.engine_, 'unloadAdapter');
+  await withGrace(
+    () => plane.side.services.models.delete(id, 'default'),
+    () => expect(['inputs', 'trajectories', 'adapters'].map(inArea)).toEqual([1, 1, 2]),
+  );
+  expect(unload).toHaveBeenCalledTimes(1);
+  await expect.poll(() => inArea('adapters')).toBe(1);
+});
+
+test('a job that has ended leaves its step and no other file', async () => {
+  const { id } = await createModel(plane, 'agent');
+  const groups = Array.from({ length: 4 }, () => group([1, 0, 0.5]));
+  const config = { packed_sequence_length: 32, logprob_calculation_chunk_size: 32 };
+  const body = { model_id: id, trajectory_groups: groups, experimental_config: config };
+  const { id: job } = await plane.ok('/v1/preview/training-jobs', body);
+  await plane.side.start();
+  expect((await finished(plane, String(job))).length).toBeGreaterThan(3);
+  const areas = () => ['inputs', 'snapshots', 'drafts', 'adapters'].map(inArea);
+  await expect.poll(areas).toEqual([0, 0, 0, 2]);
+});
+
+test('what is refused, or is a job that was accepted before, keeps no files', async () => {
+  const { id } = await createModel(plane, 'agent');
+  const headers = { 'idempotency-key': 'once' };
+  const body = { model_id: id, trajectory_groups: [group([1, 0])] };
+  const post = (more: object = {}) => plane.post('/v1/preview/training-jobs', { ...body, ...more }, headers);
+  const first = (await (await post()).json()) as { id: string };
+  expect(await (await post()).json()).toMatchObject({ id: first.id });
+  expect((await post({ experimental_config: { learning_rate: 0.5 } })).status).toBe(422);
+  await plane.database.db.deleteFrom('models').execute();
+  expect((await plane.post('/v1/preview/training-jobs', body)).status).toBe(404);
+  expect((await plane.post(`/v1/preview/models/${id}/log`, { split: 'v', trajectory_groups: [] })).status).toBe(404);
+  expect(['inputs', 'trajectories', 'drafts'].map(inArea)).toEqual([1, 0, 0]);
+});
