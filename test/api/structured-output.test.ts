@@ -388,7 +388,19 @@ describe('refused by name, and the next request works', () => {
         },
       },
       'response_format',
-      'trigger',
+      'Invalid response_format structural_tag specification. structural_tag: no trigger starts the tag',
+    ],
+    [
+      'a tag without a format where the model reasons',
+      { response_format: { type: 'structural_tag' }, chat_template_kwargs: { enable_thinking: true } },
+      'response_format',
+      'Invalid response_format structural_tag specification.',
+    ],
+    [
+      'a broken schema where the model reasons',
+      { ...schemaFormat({ type: 'nothing' }), chat_template_kwargs: { enable_thinking: true } },
+      'response_format',
+      'response_format cannot be used: ',
     ],
     [
       'tool parameters of a wrong type',

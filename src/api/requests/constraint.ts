@@ -4,6 +4,8 @@ import type { ContentConstraint, ReplyOptions } from '../../control/sessions/ses
 import type { SamplingFields } from '../../schemas/sampling-fields.ts';
 import { ApiError } from '../errors.ts';
 
+/** Clients know this refusal by vLLM's words. */
+const INVALID_TAG = 'Invalid response_format structural_tag specification.';
 const NOT_BOTH = 'You can only either use constraints for structured outputs or tools, not both.';
 
 /** null = anything. Calls that must come (`tools` required or named) leave no content that response_format could be about. */
@@ -13,7 +15,10 @@ export function toConstraint(body: SamplingFields, tools: ReplyOptions['tools'])
   const grammar = read(body.response_format, asked);
   if (grammar === null) return null;
   const param = asked === null ? 'response_format' : 'structured_outputs';
-  if (tools !== 'required' && typeof tools !== 'object') return { grammar, param };
+  if (tools !== 'required' && typeof tools !== 'object') {
+    const isTag = param === 'response_format' && grammar.source.kind === 'structural_tag';
+    return { grammar, param, ...(isTag ? { refusal: INVALID_TAG } : {}) };
+  }
   if (asked !== null) throw new ApiError('invalid_parameter', NOT_BOTH, param);
   return null;
 }

@@ -17,9 +17,13 @@ export class GrammarRequestError extends Error {
 type Fields = Record<string, unknown>;
 
 const KINDS = ['json', 'regex', 'choice', 'grammar', 'json_object', 'structural_tag'] as const;
+/** Two of these are refused in words of their own, as vLLM has it. */
+const COMMON_KINDS: ReadonlySet<string> = new Set(['json', 'regex', 'choice']);
 const STRUCTURED = 'structured_outputs';
 const FORMAT = 'response_format';
 const TWO_KINDS = 'You can only use one kind of structured outputs constraint.';
+const TWO_COMMON_KINDS =
+  "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').";
 const NO_KIND = 'You must use one kind of structured outputs constraint.';
 /** The name under which `_backend` may ask for this engine. */
 const BACKENDS = new Set(['auto', 'tandem']);
@@ -29,6 +33,8 @@ export function grammarRequest(responseFormat: unknown, structuredOutputs: unkno
   const fromFormat = readResponseFormat(responseFormat);
   const fields = readFields(structuredOutputs);
   const given = fields ? KINDS.filter((kind) => isGiven(fields[kind])) : [];
+  if (given.filter((kind) => COMMON_KINDS.has(kind)).length > 1)
+    throw new GrammarRequestError(STRUCTURED, TWO_COMMON_KINDS);
   if (given.length + (fromFormat ? 1 : 0) > 1) throw new GrammarRequestError(STRUCTURED, TWO_KINDS);
   if (!fields) return fromFormat && { source: fromFormat, options: SERVE };
   const kind = given[0];

@@ -15,12 +15,14 @@ const CODES: Record<GrammarFailure['kind'], SessionErrorCode> = {
 export async function compileConstraint(
   engine: EngineClient,
   tenant: string,
-  { grammar, param }: ContentConstraint,
+  { grammar, param, refusal }: ContentConstraint,
   signal: AbortSignal | undefined,
 ): Promise<void> {
   const failure = await compile(engine, tenant, grammar, signal);
   if (failure === null) return;
-  throw new SessionError(CODES[failure.kind], `${param} cannot be used: ${failure.message}`, param);
+  const code = CODES[failure.kind];
+  const opening = (code === 'bad_request' && refusal) || `${param} cannot be used:`;
+  throw new SessionError(code, `${opening} ${failure.message}`, param);
 }
 
 async function compile(

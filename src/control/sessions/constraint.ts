@@ -13,12 +13,12 @@ export function constraintOf(input: GenerationInput, parsing: ReplyParsing | nul
   const { constraint } = input;
   const format = calls ?? (constraint && formatOf(constraint.grammar.source));
   if (format === null) return null;
-  const param = calls === null && constraint ? constraint.param : 'tools';
   const options = calls === null && constraint ? constraint.grammar.options : SERVE;
   const thoughts = parsing?.thoughts ?? 'none';
   // Alone a constraint is compiled as the client wrote it.
   if (calls === null && constraint && thoughts === 'none') return constraint;
-  return { param, grammar: { source: { kind: 'structural_tag', text: whole(thoughts, format) }, options } };
+  const grammar = { source: { kind: 'structural_tag' as const, text: whole(thoughts, format) }, options };
+  return calls === null && constraint ? { ...constraint, grammar } : { param: 'tools', grammar };
 }
 
 export function refuseBeam(input: GenerationInput, constraint: ContentConstraint | null): void {

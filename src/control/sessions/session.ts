@@ -94,6 +94,8 @@ export interface ContentConstraint {
   grammar: GrammarSpec;
   /** The request field that asks for it, for error texts. */
   param: string;
+  /** Opens the sentence that says what is wrong with it, where the interface has words of its own for that. */
+  refusal?: string;
 }
 
 export interface GenerationInput {

@@ -17,7 +17,12 @@ describe('grammarRequest', () => {
   it('takes exactly one kind', () => {
     expect(grammarRequest(null, {})).toBeNull();
     expect(() => grammarRequest(null, { disable_any_whitespace: true })).toThrow('must use one kind');
-    expect(() => grammarRequest(null, { regex: 'a', choice: ['b'] })).toThrow('only use one kind');
+    const common = "only use one kind of constraints for structured outputs ('json', 'regex' or 'choice').";
+    expect(() => grammarRequest(null, { regex: 'a', choice: ['b'] })).toThrow(common);
+    expect(() => grammarRequest({ type: 'json_object' }, { json: {}, regex: 'a' })).toThrow(common);
+    expect(() => grammarRequest(null, { grammar: 'root ::= "a"', regex: 'a' })).toThrow(
+      'only use one kind of structured outputs constraint',
+    );
     expect(() => grammarRequest({ type: 'json_object' }, { regex: 'a' })).toThrow('only use one kind');
     expect(grammarRequest({ type: 'json_object' }, { disable_any_whitespace: true })?.options.anySpace).toBe(false);
   });
