@@ -25,8 +25,11 @@ export interface SampledTokens {
 /** What the ids of completions begin with; the request_id follows. */
 export const COMPLETION_PREFIXES = ['chatcmpl-', 'cmpl-'];
 
-/** `requestId`: the completion's id, or the request_id that it was made from. null: never known, forgotten, or another entity's. */
-export type FindSample = (requestId: string, index: number) => SampledTokens | null;
+/**
+ * A completion's choices by its id, or by the request_id that it was made from. null: never known, forgotten, or another entity's; for a choice,
+ * that some of its tokens were hidden.
+ */
+export type FindSample = (requestId: string) => readonly (SampledTokens | null)[] | null;
 
 /** In place. `train`: throws TrainingInputError where a completion is not known; `log`: such a reply stays as it came. */
 export function fillSamples(group: TrajectoryGroup, groupIndex: number, find: FindSample, use: 'train' | 'log'): void {
@@ -52,18 +55,20 @@ function nameLastReply(trajectory: Trajectory, path: string, find: FindSample, u
   const at = elements.findLastIndex(isReply);
   const reply = elements[at];
   if (reply && isChoice(reply) && (reply.logprobs ?? null) !== null) return;
-  if (reply && find(requestId, isChoice(reply) ? indexOf(reply) : 0)) {
+  const choices = find(requestId) ?? [];
+  const ambiguous = reply !== undefined && !isChoice(reply) && choices.length > 1;
+  if (reply && !ambiguous && choices[isChoice(reply) ? indexOf(reply) : 0]) {
     if (isChoice(reply)) reply.request_id ??= requestId;
     else elements[at] = { finish_reason: 'stop', index: 0, message: reply, request_id: requestId };
     return;
   }
-  if (use === 'log' || !COMPLETION_PREFIXES.some((prefix) => requestId.startsWith(prefix))) return;
-  throw new TrainingInputError(
-    `${path}.metadata.request_id`,
-    reply ? NOT_REMEMBERED : 'names a reply, but the trajectory has none.',
-  );
+  const meant = ambiguous || COMPLETION_PREFIXES.some((prefix) => requestId.startsWith(prefix));
+  if (use === 'log' || !meant) return;
+  const why = ambiguous ? AMBIGUOUS : reply ? NOT_REMEMBERED : 'names a reply, but the trajectory has none.';
+  throw new TrainingInputError(`${path}.metadata.request_id`, why);
 }
 
+const AMBIGUOUS = 'names a completion of several choices: send the reply as a choice with its index.';
 const NOT_REMEMBERED = 'is not remembered: send token_ids and logprobs instead.';
 
 function indexOf({ index }: ChoiceElement): number {
@@ -77,7 +82,7 @@ function isReply(element: HistoryElement): boolean {
 function fillChoice(choice: ChoiceElement, path: string, find: FindSample, use: 'train' | 'log'): void {
   const { request_id: requestId = null, logprobs = null } = choice;
   if (requestId === null || logprobs !== null) return;
-  const sample = find(requestId, indexOf(choice));
+  const sample = find(requestId)?.[indexOf(choice)];
   if (!sample) {
     if (use === 'log') return;
     throw new TrainingInputError(`${path}.request_id`, NOT_REMEMBERED);

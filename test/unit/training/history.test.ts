@@ -260,7 +260,8 @@ describe('trajectories at the door', () => {
 
 describe('replies named by their completion', () => {
   const sample = { promptIds: [1, 2], tokenIds: [3, 4], logprobs: [-1, -2] };
-  const find = (id: string, index: number) => (id === 'chatcmpl-1' && index === 0 ? sample : null);
+  const known: Record<string, (typeof sample | null)[]> = { 'chatcmpl-1': [sample], 'of-two': [sample, null] };
+  const find = (id: string) => known[id] ?? null;
   const fill = async (trajectory: Trajectory, use: 'train' | 'log' = 'train') => {
     fillSamples({ trajectories: [trajectory] }, 0, find, use);
     return historyTokens({ messages_and_choices: trajectory.messages_and_choices ?? [] }, 'h', {
@@ -288,6 +289,19 @@ describe('replies named by their completion', () => {
     const where = 'trajectory_groups.0.trajectories.0.metadata.request_id';
     await expect(named([user('a')])).rejects.toThrow(`${where}: names a reply`);
     await expect(named([bare({})])).rejects.toThrow(`${where}: is not remembered`);
+  });
+
+  it('a plain message may not name a completion of several choices, as nothing says which one it is', async () => {
+    const metadata = { request_id: 'of-two' };
+    const plain = (): HistoryElement[] => [user('a'), { role: 'assistant', content: 'x' }];
+    await expect(fill({ messages_and_choices: plain(), metadata })).rejects.toThrow(
+      'trajectory_groups.0.trajectories.0.metadata.request_id: names a completion of several choices',
+    );
+    const logged = plain();
+    await fill({ messages_and_choices: logged, metadata }, 'log');
+    expect(logged).toEqual(plain());
+    const [result] = await fill({ messages_and_choices: [user('a'), bare({})], metadata });
+    expect([...(result?.tokens ?? [])]).toEqual([1, 2, 3, 4]);
   });
 
   it('metadata are the client’s own: an id that is no completion’s changes nothing', async () => {

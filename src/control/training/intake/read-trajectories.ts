@@ -139,7 +139,7 @@ class Reader {
     const requestIds = namedCompletions(group);
     if (requestIds.length === 0) return;
     const found = await this.#others.find(requestIds);
-    const sample: FindSample = (requestId, choice) => found.get(requestId)?.[choice] ?? null;
+    const sample: FindSample = (requestId) => found.get(requestId) ?? null;
     asValidation(() => fillSamples(group, index, sample, this.#use));
   }
 }
