@@ -41,7 +41,7 @@ export interface History {
 
 export interface Trajectory extends Partial<History> {
   additional_histories?: History[] | null;
-  reward?: number | null;
+  reward?: number;
   initial_policy_version?: number | null;
   final_policy_version?: number | null;
   metrics?: Record<string, number | boolean> | null;

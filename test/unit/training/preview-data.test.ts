@@ -179,7 +179,12 @@ describe('log', () => {
     [{ split: 'val', model_id: 'other', trajectory_groups: [] }, ['body', 'model_id']],
     [{ split: 'val', step: 3, trajectory_groups: [] }, ['body', 'step']],
     [
-      { split: 'val', trajectory_groups: [{ trajectories: [{ reward: null }, { reward: [] }] }] },
+      { split: 'val', trajectory_groups: [{ trajectories: [{}, { reward: [] }] }] },
+      ['body', 'trajectory_groups', 0, 'trajectories', 1, 'reward'],
+    ],
+    // What becomes of NaN in JSON is not taken for the default of 0.
+    [
+      { split: 'val', trajectory_groups: [{ trajectories: [{}, { reward: null }] }] },
       ['body', 'trajectory_groups', 0, 'trajectories', 1, 'reward'],
     ],
   ])('%j is 422 at %j', async (body, loc) => {

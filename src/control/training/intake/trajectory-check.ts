@@ -145,9 +145,10 @@ function outsideVocabulary(loc: Loc, id: number, vocabSize: number): Error {
   return invalid(loc, `The token id ${id} is outside of the vocabulary of ${vocabSize}.`, 'less_than');
 }
 
+/** null is not the default here: NaN is written as null in a client's JSON, and would be trained as a reward of 0. */
 function checkReward(trajectory: Json, loc: Loc): void {
-  const reward = trajectory['reward'] ?? null;
-  if (reward === null) return;
+  const reward = trajectory['reward'];
+  if (reward === undefined) return;
   if (Math.abs(finite(reward, [...loc, 'reward'])) > MAX_REWARD) {
     throw invalid([...loc, 'reward'], `A reward lies between -${MAX_REWARD} and ${MAX_REWARD}`, 'less_than_equal');
   }
