@@ -16,7 +16,7 @@ import { chatCompletions } from './routes/chat-completions.ts';
 import { completions } from './routes/completions.ts';
 import type { RouteDeps } from './routes/context.ts';
 import { detokenize } from './routes/detokenize.ts';
-import { health } from './routes/health.ts';
+import { health, healthAsJson } from './routes/health.ts';
 import { loadLoraAdapter, unloadLoraAdapter } from './routes/lora-adapters.ts';
 import { metrics } from './routes/metrics.ts';
 import { model, models } from './routes/models.ts';
@@ -41,7 +41,7 @@ export const ROUTES: readonly Route[] = [
   { method: 'GET', path: '/version', handler: version },
   { method: 'GET', path: '/metrics', handler: metrics },
   { method: 'GET', path: '/health', handler: health },
-  { method: 'GET', path: '/v1/health', handler: health },
+  { method: 'GET', path: '/v1/health', handler: healthAsJson },
   { method: 'GET', path: '/ready', handler: ready },
   { method: 'GET', path: '/ping', handler: health },
   ...PREVIEW_ROUTES,

@@ -39,6 +39,11 @@ test('health and readiness follow the engine', async () => {
   server.engine.state = 'ready';
 });
 
+test('health is JSON for clients of the training endpoints, and empty for others', async () => {
+  const bodies = ['/health', '/ping', '/v1/health'].map(async (path) => (await server.call(path)).text());
+  expect(await Promise.all(bodies)).toEqual(['', '', '{"status":"ok"}']);
+});
+
 describe('metrics', () => {
   const text = async () => (await server.call('/metrics')).text();
 
