@@ -58,6 +58,7 @@ struct Played final : StepWork {
 
   bool queue() override {
     stage.note(name + "?");
+    stage.pass(answers);
     if (queue_fails) throw Error(ErrorKind::kRange, name + " is no plan");
     if (queues > 0) stage.note(name + "+");
     return queues-- > 0;
@@ -84,7 +85,7 @@ struct Played final : StepWork {
   Stage& stage;
   std::string name;
   int queues = 1;  // how often it can be queued when it is asked
-  bool queue_fails = false, finish_fails = false;
+  bool answers = true, queue_fails = false, finish_fails = false;
   bool nearly = false, ended = false;
   bool is_over = false, another_waited = false;
   std::exception_ptr failure;
@@ -213,6 +214,27 @@ TEST_ONCE(step_thread_closed_gives_back_what_waits_and_ends_what_has_begun) {
   CHECK(a.is_over);
   CHECK(!b.is_over);
   CHECK_EQ(stage.log(), std::string("a? a+ a."));
+}
+
+// It is asked whether it can be queued while close() is called: it waits no more then, and is not given back either.
+TEST_ONCE(step_thread_closed_tells_the_end_of_what_it_could_not_queue) {
+  Stage stage;
+  Played a(stage, "a"), b(stage, "b");
+  b.queues = 0;
+  b.answers = false;
+  StepThread thread;
+  thread.give(a);
+  stage.wait_for("a+");
+  thread.give(b);
+  stage.open(a.nearly);
+  stage.wait_for("b?");
+  CHECK_EQ(thread.close().size(), size_t(0));
+  stage.open(b.answers);
+  stage.open(a.ended);
+  thread.join();
+  CHECK(a.is_over && a.failure == nullptr);
+  CHECK(b.is_over && b.failure != nullptr);
+  CHECK_EQ(stage.log(), std::string("a? a+ b? a."));
 }
 
 TEST_ONCE(step_thread_says_whether_another_step_waits) {

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/error.h"
+
 namespace tandem::addon {
 
 // A step as the thread takes it: run() does all of it. Where queue() says so, it runs by itself, behind the one that was queued before, and
@@ -42,7 +44,7 @@ class StepThread {
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      waiting_.push_back({&work, ++given_, false});
+      waiting_.push_back({&work, ++given_});
       unfinished_.insert(given_);
     }
     changed_.notify_one();
@@ -85,8 +87,7 @@ class StepThread {
  private:
   struct Task {
     StepWork* work = nullptr;
-    int64_t number = 0;    // in the order in which they were given, from 1
-    bool in_turn = false;  // cannot be queued behind the one that runs
+    int64_t number = 0;  // in the order in which they were given, from 1
     explicit operator bool() const { return work != nullptr; }
   };
 
@@ -137,7 +138,7 @@ class StepThread {
   }
 
   // The one that waits, queued behind that step as soon as that has little left to do: newcomers may join until then. None where none has
-  // come before its end, or one that is run in its turn.
+  // come before its end, or one that cannot be queued: it is the next to begin.
   Task queue_behind(StepWork& running) {
     Task queued;
     // What goes wrong with the running step its finish() tells.
@@ -148,7 +149,7 @@ class StepThread {
           if (try_queue(task)) queued = task;
           return;
         }
-        if (waits_in_turn() || running.ran()) return;
+        if (running.ran()) return;
         std::this_thread::yield();
       }
     });
@@ -157,12 +158,7 @@ class StepThread {
 
   Task take_for_queue() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return waiting_.empty() || waiting_.front().in_turn ? Task() : take();
-  }
-
-  bool waits_in_turn() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return !waiting_.empty() && waiting_.front().in_turn;
+    return waiting_.empty() ? Task() : take();
   }
 
   // Where it cannot be queued now it waits again, and may be taken back.
@@ -171,10 +167,17 @@ class StepThread {
     const std::exception_ptr failure = failure_of([&] { queued = task.work->queue(); });
     if (failure) end(task, failure);
     if (failure || queued) return queued;
-    std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.push_front({task.work, task.number, true});
-    --begun_;
+    if (!wait_again(task)) end(task, std::make_exception_ptr(Error(ErrorKind::kState, "no step begins any more")));
     return false;
+  }
+
+  // False after close(), which would not give it back.
+  bool wait_again(const Task& task) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return false;
+    waiting_.push_front(task);
+    --begun_;
+    return true;
   }
 
   void end(const Task& task, const std::exception_ptr& failure) {
