@@ -276,6 +276,11 @@ TEST_ONCE(the_spec_is_checked_by_name) {
   }
   refuse("must differ", [](auto& s) { s.rope.low_freq_factor = s.rope.high_freq_factor = 2; });
   refuse("originalMaxPosition", [](auto& s) { s.rope.original_max_position = 0; });
+  auto factors = [](auto& s, size_t count) { s.rope.scaling = ops::RopeScaling::kFactors, s.rope.factors.assign(count, 1.0f); };
+  refuse("ropeScaling.factors", [&](auto& s) { factors(s, 4); });
+  for (float bad : {0.0f, -1.0f, NAN, INFINITY}) {
+    refuse("ropeScaling.factors", [&](auto& s) { factors(s, 5), s.rope.factors[4] = bad; });
+  }
 }
 
 }  // namespace

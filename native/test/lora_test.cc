@@ -256,9 +256,11 @@ TEST(adapters_are_checked_against_the_model) {
     change(copy);
     return Adapter(model, copy);
   };
-  CHECK_ERROR(kRange, "layers.3.mlp.up_proj", with([](auto& f) { f[0].layer = 3; }));
+  CHECK_ERROR(kRange, "the model has no layers.3.mlp.up_proj", with([](auto& f) { f[0].layer = 3; }));
   CHECK_ERROR(kRange, "no layers.-1", with([](auto& f) { f[0].layer = -1; }));
   CHECK_ERROR(kRange, "layers.1.mlp.up_proj: lora_A has the wrong size", with([](auto& f) { f[1].a.pop_back(); }));
+  CHECK_ERROR(kRange, "layers.1.mlp.up_proj: lora_A has the wrong size", with([](auto& f) { f[1].a.push_back(0); }));
+  CHECK_ERROR(kRange, "layers.1.mlp.up_proj: lora_B has the wrong size", with([](auto& f) { f[1].b.pop_back(); }));
   CHECK_ERROR(kRange, "layers.1.mlp.up_proj: lora_B has the wrong size", with([](auto& f) { f[1].b.push_back(0); }));
   CHECK_ERROR(kRange, "layers.0.mlp.up_proj comes twice", with([](auto& f) { f[1].layer = 0; }));
   CHECK_ERROR(kRange, "layers.2.mlp.up_proj: lora_B holds", with([](auto& f) { f[2].b[3] = NAN; }));

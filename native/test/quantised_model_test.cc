@@ -285,6 +285,46 @@ TEST_ONCE(caches_written_at_the_same_time_do_not_mix) {
   CHECK(reader.finished());
 }
 
+// Matrices that have the same number of bytes are not taken for one another.
+TEST_ONCE(a_cache_is_read_as_what_was_written_and_nothing_else) {
+  TempFolder folder;
+  auto model = quantised(QuantFormat::kInt8).load(Element::kF32, 1);
+  model::CachePlace place{folder.path("cache"), "key"};
+  const ops::QuantisedMatrix& matrix = *model->weights.embedding.quantised();
+  const int64_t panel = matrix.panel(), rows = matrix.rows(), columns = matrix.columns();
+  CHECK(!model::write_cache(place, {&matrix}));
+  const int before = dup(0);
+  close(before);
+  auto read = [&](int64_t panel_size, int64_t row_count, int64_t column_count, QuantFormat format) {
+    model::CacheReader reader(place, model->pool);
+    return reader.next(panel_size, row_count, column_count, format).has_value();
+  };
+  CHECK(read(panel, rows, columns, QuantFormat::kInt8));
+  CHECK(!read(panel / 2, rows, columns, QuantFormat::kInt8));
+  CHECK(!read(panel, rows + 1, columns, QuantFormat::kInt8));
+  CHECK(!read(panel, rows, columns + 1, QuantFormat::kInt8));
+  CHECK(!read(panel, rows, columns, QuantFormat::kInt4));
+  const int after = dup(0);
+  close(after);
+  CHECK_EQ(after, before);
+}
+
+// A file that shrinks while it is loaded: what it lacks is no zero.
+TEST_ONCE(weights_that_cannot_be_read_are_an_error) {
+  // After so many matrices; then a matrix is read, or what stands between two.
+  for (auto [matrices, what] : {std::pair(1, "could not read the weights"), std::pair(2, "could not read model.norm.weight")}) {
+    for (bool quantises : {false, true}) {
+      const TinyModel tiny = quantises ? quantised(QuantFormat::kInt8) : TinyModel();
+      tiny.with_files([&, left = matrices](const auto& files, const auto& tensors) mutable {
+        auto shrink = [&](int64_t, int64_t) {
+          if (--left == 0) std::filesystem::resize_file(files[0], 0);
+        };
+        CHECK_ERROR(kIo, what, model::Model(tiny.spec, files, tensors, Element::kF32, 2, shrink, tiny.quantise));
+      });
+    }
+  }
+}
+
 TEST_ONCE(a_disk_that_fills_up_leaves_nothing_behind) {
   TempFolder folder;
   TinyModel tiny = quantised(QuantFormat::kInt8);

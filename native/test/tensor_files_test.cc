@@ -61,6 +61,8 @@ TEST_ONCE(rows_that_are_no_whole_blocks_or_heads_are_refused) {
   refuse(file, {"w", Stored::kQ6K, {20, 256}, 0, 0}, "tensor w lies outside");
   refuse(file, {"w", Stored::kF32, {8, 2}, 0, 0, 3}, "tensor w has rows that are not whole interleaved heads");
   refuse(file, {"w", Stored::kF32, {8, 2}, 0, 0, 6}, "tensor w has rows that are not whole interleaved heads");
+  refuse(file, {"w", Stored::kF32, {9, 2}, 0, 0, 3}, "tensor w has rows that are not whole interleaved heads");
+  refuse(file, {"w", Stored::kF32, {}, 0, 0, 2}, "tensor w has rows that are not whole interleaved heads");
   refuse(file, {"w", Stored::kF32, {8, 2}, 0, 0, -4}, "tensor w has rows that are not whole interleaved heads");
   refuse(file, {"w", Stored::kF32, {8, 2}, 0, 0, INT64_MIN}, "tensor w has rows that are not whole interleaved heads");
   TensorFiles fits({file}, {{"w", Stored::kQ8_0, {120, 32}, 0, 16}, {"v", Stored::kF32, {8, 2}, 0, 0, 4}});

@@ -27,7 +27,7 @@ int64_t stored_bytes(const Tensor& tensor, int64_t elements) {
 
 // Throws unless rows are whole blocks, and heads whole and even where they are interleaved.
 void check_rows(const Tensor& tensor) {
-  if (is_blocks(tensor.stored) && (tensor.shape.size() != 2 || columns_of(tensor) % block_traits(tensor.stored).elements != 0)) {
+  if (is_blocks(tensor.stored) && columns_of(tensor) % block_traits(tensor.stored).elements != 0) {
     throw Error(ErrorKind::kRange, "tensor " + tensor.name + " has rows that are not whole blocks");
   }
   if (tensor.interleaved != 0 &&
@@ -79,7 +79,7 @@ TensorFiles::TensorFiles(const std::vector<std::string>& files, const std::vecto
       int64_t elements = element_count(tensor), size = sizes[size_t(tensor.file)];
       check_rows(tensor);
       int64_t bytes = stored_bytes(tensor, elements);
-      if (tensor.offset < 0 || bytes > size || tensor.offset > size - bytes) {
+      if (tensor.offset < 0 || tensor.offset > size - bytes) {
         throw Error(ErrorKind::kRange, "tensor " + tensor.name + " lies outside its file");
       }
       if (!tensors_.emplace(tensor.name, tensor).second) throw Error(ErrorKind::kRange, "tensor " + tensor.name + " is listed twice");
