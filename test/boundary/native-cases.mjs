@@ -388,6 +388,40 @@ async function vocabularies() {
   );
 }
 
+/** Handles of one kind are not taken for those of another. */
+async function grammars() {
+  const vocabulary = await addon.createVocabulary(Uint8Array.of(97, 98), i32(0, 1, 2, 2), i32(2));
+  const source = { kind: 'regex', text: '[ab]+' };
+  const options = { mode: 'accept', space: '', seconds: 60 };
+  for (const flag of ['assertFormats', 'draft7', 'anySpace', 'onlyDeclared']) options[flag] = false;
+  const grammar = await addon.compileGrammar(source, options).result;
+  const program = await addon.compileProgram(source, options, vocabulary).result;
+  const settings = { maxTokens: 5, stopIds: i32(), jumps: false };
+  await refused('adapter of another type', open({ adapter: model }));
+  await refused('adapter: a constraint of another type', open({ adapter: program.constrain(settings) }));
+  await refused('constraint of another type', open({ constraint: model }));
+  await refused('constraint: a vocabulary of another type', open({ constraint: vocabulary }));
+  await record('matcher over a model of another type', () => grammar.createMatcher(model));
+  await record('program over a model of another type', () => addon.compileProgram(source, options, model));
+  await record('engine of a vocabulary', () => createEngine(addon, vocabulary, description));
+  await record('constraint of no tokens', () => program.constrain({ ...settings, maxTokens: 0 }));
+  const matcher = grammar.createMatcher(vocabulary);
+  for (const mask of [new Uint8Array(1), new Uint32Array(1), new Float64Array(1), [0]])
+    await record(`mask ${mask.constructor.name} of another type`, () => matcher.fillMask(mask));
+  await record('mask whose memory is gone', () => matcher.fillMask(detached(i32(0))));
+  await record('mask too short', () => matcher.fillMask(i32()));
+  await record('mask too long', () => matcher.fillMask(i32(0, 0)));
+  await record('rollback past the start', () => matcher.rollback(1));
+  await record('rollback negative', () => matcher.rollback(-1));
+  await record('token of another type', () => matcher.advance('a'));
+  await record('token with a fraction', () => matcher.advance(0.5));
+  await record('token past 32 bits', () => matcher.advance(2 ** 31));
+  for (const seconds of [0, -1, NaN, 601])
+    await record(`seconds ${seconds}`, () => addon.compileGrammar(source, { ...options, seconds }));
+  await record('mode unknown: of another type', () => addon.compileGrammar(source, { ...options, mode: 'both' }));
+  await record('choices of another type', () => addon.compileGrammar({ kind: 'choice', choices: [1] }, options));
+}
+
 /** Engines of one model share its threads. */
 async function together() {
   const engines = [0, 1, 2, 3].map(() => createEngine(addon, model, description));
@@ -432,6 +466,7 @@ for (const group of [
   pages,
   handles,
   vocabularies,
+  grammars,
   together,
   collected,
 ])

@@ -230,6 +230,10 @@ test('a second step waits for the first, a third one is refused, and the second 
   expect([...(await again).tokens]).toEqual(tokens[0]);
   expect(await outcome).toBe(retracted ? 'the step was taken back' : 'ran');
   if (other) expect([...(await other).tokens]).toEqual(tokens[1]);
+  // What was taken back counts for one.
+  const two = [engine.step(next(21)), engine.step(next(22))];
+  await expect(engine.step(next(23))).rejects.toThrow('another one waits');
+  await Promise.all(two);
   engine.close();
   model.close();
 });

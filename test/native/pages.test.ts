@@ -47,7 +47,7 @@ describe.each([
     other.free.reverse();
     const taken = other.free.splice(-pages.length).reverse();
     expect(taken).not.toEqual([...pages]);
-    await other.engine.writePages(Int32Array.from(taken), bytes);
+    expect(await other.engine.writePages(Int32Array.from(taken), bytes)).toBeUndefined();
     const known = [...PROMPT, ...tokens];
     // Whole pages only: the rest is computed again.
     const full = Math.floor((known.length - 1) / PAGE_SIZE);
