@@ -165,7 +165,7 @@ export class StoredCheckpoints implements Checkpoints {
     const draft = this.#staged.get(jobId);
     this.#staged.delete(jobId);
     // A commit that was told as failed may have come through.
-    if (draft !== undefined && (await this.ofJob(jobId)) === null) await draft.discard();
+    if (draft !== undefined && (await this.#models.ofJob(jobId))?.blobKey !== draft.key) await draft.discard();
   }
 
   async commit(jobId: string, directory: string, version: string): Promise<Checkpoint> {
@@ -197,7 +197,8 @@ export class StoredCheckpoints implements Checkpoints {
 
   async ofJob(jobId: string): Promise<Checkpoint | null> {
     const made = await this.#models.ofJob(jobId);
-    return made === null ? null : checkpointRef(made, this.#blobs);
+    // It is not known yet where its commit was told as failed and came through.
+    return made === null ? null : this.#register(made);
   }
 
   #register(checkpoint: StoredCheckpoint): Checkpoint {
