@@ -1,0 +1,150 @@
+/** Artifacts between their store and their files: what makes a version, what is refused before it costs, and what goes. */
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pino } from 'pino';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { ArtifactRepository } from '../../../src/control/store/artifact-repository.ts';
+import { FolderBlobStore } from '../../../src/control/store/blob-store.ts';
+import { Database } from '../../../src/control/store/database.ts';
+import { ArtifactService, type NewArtifact } from '../../../src/control/training/artifacts/artifact-service.ts';
+import { StorageQuota } from '../../../src/control/training/storage-quota.ts';
+
+const MAX_BYTES = 100;
+
+let directory: string;
+let database: Database;
+let artifacts: ArtifactService;
+let used: number;
+let names = 0;
+beforeEach(async () => {
+  directory = mkdtempSync(join(tmpdir(), 'tandem-artifact-service-'));
+  database = await Database.open(directory);
+  used = 0;
+  artifacts = new ArtifactService({
+    repository: new ArtifactRepository(database.db),
+    blobs: new FolderBlobStore(join(directory, 'blobs')),
+    quota: new StorageQuota(() => Promise.resolve(used), 1000),
+    maxBytes: MAX_BYTES,
+    log: pino({ level: 'silent' }),
+  });
+});
+afterEach(async () => {
+  await database.close();
+  rmSync(directory, { recursive: true, force: true });
+});
+
+const uploads = () => readdirSync(join(directory, 'blobs', 'uploads')).length;
+const drafts = () => readdirSync(join(directory, 'blobs', 'drafts')).length;
+
+async function* source(text: string): AsyncGenerator<Uint8Array> {
+  yield Buffer.from(text);
+}
+
+async function* unread(): AsyncGenerator<Uint8Array> {
+  throw new Error('It was read.');
+  yield Buffer.alloc(0);
+}
+
+async function begin(more: Partial<NewArtifact> = {}): Promise<string> {
+  const artifact = { entity: null, project: 'p', name: 'n', type: 'dataset', metadata: {}, ...more };
+  return (await artifacts.create('e', artifact)).id;
+}
+
+async function version(files: Record<string, string>, more: Partial<NewArtifact> = {}): Promise<string | null> {
+  const id = await begin(more);
+  for (const [name, text] of Object.entries(files)) await artifacts.upload(id, 'e', name, source(text));
+  return (await artifacts.commit(id, 'e')).version;
+}
+
+test('another type, metadata, name or content of a file is another version; the same again keeps no file twice', async () => {
+  const file = { 'train.jsonl': 'a' };
+  expect(await version(file)).toBe('v0');
+  expect(await version(file, { type: 'model' })).toBe('v1');
+  expect(await version(file, { metadata: { a: 1 } })).toBe('v2');
+  expect(await version({ 'trajectories.jsonl': 'a' })).toBe('v3');
+  expect(await version({ 'train.jsonl': 'b' })).toBe('v4');
+  expect(await version({ 'train.jsonl': 'b', other: '' })).toBe('v5');
+  expect(uploads()).toBe(7);
+  expect(await version({ other: '', 'train.jsonl': 'b' })).toBe('v5');
+  expect(uploads()).toBe(7);
+});
+
+test('what will be refused is not read: files of what is committed, of a full entity, of bad names', async () => {
+  const [open, committed] = [await begin(), await begin()];
+  await artifacts.upload(committed, 'e', 'a', source('a'));
+  await artifacts.commit(committed, 'e');
+  await expect(artifacts.upload(committed, 'e', 'b', unread())).rejects.toMatchObject({ code: 'conflict' });
+  await expect(artifacts.upload(open, 'e', '../b', unread())).rejects.toThrow('A file name has');
+  await expect(artifacts.upload(open, 'f', 'b', unread())).rejects.toMatchObject({ code: 'not_found' });
+  used = 1000;
+  await expect(artifacts.upload(open, 'e', 'b', unread())).rejects.toMatchObject({ code: 'quota_exceeded' });
+  expect(drafts()).toBe(0);
+});
+
+test('what is refused when its size is known, or when there are 64 files, is not kept', async () => {
+  const id = await begin();
+  used = 990;
+  const large = artifacts.upload(id, 'e', 'b', source('x'.repeat(11)));
+  await expect(large).rejects.toMatchObject({ code: 'quota_exceeded' });
+  await artifacts.upload(id, 'e', 'b', source('x'.repeat(10)));
+  used = 0;
+  await expect(artifacts.upload(id, 'e', 'b', source('x'.repeat(MAX_BYTES + 1)))).rejects.toMatchObject({
+    code: 'too_large',
+  });
+  for (let i = 1; i < 64; i++) await artifacts.upload(id, 'e', `f${i}`, source('x'));
+  await expect(artifacts.upload(id, 'e', 'f64', source('x'))).rejects.toMatchObject({ code: 'conflict' });
+  await artifacts.upload(id, 'e', 'f63', source('y'));
+  expect([uploads(), drafts(), (await artifacts.get(id, 'e')).files.length]).toEqual([64, 0, 64]);
+});
+
+test('an upload that ends when its artifact has been committed, or has gone, is refused and leaves nothing', async () => {
+  for (const end of [(id: string) => artifacts.commit(id, 'e'), (id: string) => artifacts.delete(id, 'e')]) {
+    const id = await begin({ name: `n${names++}` });
+    await artifacts.upload(id, 'e', 'a', source('a'));
+    const late = async function* (): AsyncGenerator<Uint8Array> {
+      await end(id);
+      yield Buffer.from('late');
+    };
+    await expect(artifacts.upload(id, 'e', 'b', late())).rejects.toMatchObject({ code: 'conflict' });
+    // The file of the one that was committed.
+    expect([uploads(), drafts()]).toEqual([1, 0]);
+  }
+});
+
+test('training rows are those of train.jsonl or trajectories.jsonl', async () => {
+  const read = async (files: Record<string, string>) => {
+    const name = `n${names++}`;
+    await version(files, { name });
+    const data = await artifacts.openData('e', 'p', name, 0);
+    if (data === null) return null;
+    const pieces = [];
+    for await (const piece of data) pieces.push(piece);
+    return Buffer.concat(pieces).toString();
+  };
+  expect(await read({ 'other.jsonl': 'x', 'train.jsonl': 'a' })).toBe('a');
+  expect(await read({ a: 'x', 'trajectories.jsonl': 'b' })).toBe('b');
+  expect(await read({ 'other.jsonl': 'x' })).toBeNull();
+  await version({ 'train.jsonl': 'a' });
+  expect(await artifacts.openData('f', 'p', 'n', null)).toBeNull();
+});
+
+test('files go with their artifact: deleted, or left open for a day', async () => {
+  const [deleted, abandoned, fresh] = [await begin(), await begin(), await begin()];
+  for (const id of [deleted, abandoned, fresh]) await artifacts.upload(id, 'e', 'a', source('a'));
+  await artifacts.delete(deleted, 'e');
+  expect(uploads()).toBe(2);
+  const old = new Date(Date.now() - 24 * 3600 * 1000 - 1000).toISOString();
+  await database.db.updateTable('artifacts').set({ created_at: old }).where('id', '=', abandoned).execute();
+  await artifacts.removeAbandoned();
+  expect(uploads()).toBe(1);
+  await expect(artifacts.get(abandoned, 'e')).rejects.toMatchObject({ code: 'not_found' });
+  expect((await artifacts.get(fresh, 'e')).state).toBe('open');
+});
+
+test('a page says that there is another, and is refused from behind what is not the entity’s', async () => {
+  const ids = [await begin(), await begin(), await begin()];
+  expect((await artifacts.page('e', null, 2)).map(({ id }) => id)).toEqual(ids);
+  expect((await artifacts.page('e', ids[0] ?? '', 1)).map(({ id }) => id)).toEqual(ids.slice(1));
+  await expect(artifacts.page('f', ids[0] ?? '', 1)).rejects.toThrow('There is no such artifact.');
+});
