@@ -401,6 +401,10 @@ describe('SampleMemory', () => {
     expect(memory.find('c-19', 'a')).not.toBeNull();
     memory.remember('huge', 'a', new Int32Array(10_000), [choice]);
     expect(memory.find('huge', 'a')).toBeNull();
+    expect(memory.find('c-19', 'a')).not.toBeNull();
+    // Nor is what had its id before taken for it.
+    memory.remember('c-18', 'a', new Int32Array(10_000), [choice]);
+    expect(memory.find('c-18', 'a')).toBeNull();
     now = 3_600_001;
     expect(memory.find('c-19', 'a')).toBeNull();
     expect(memory.bytes).toBe(0);

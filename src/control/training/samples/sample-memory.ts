@@ -41,9 +41,9 @@ export class SampleMemory {
   remember(id: string, entity: string, promptIds: Int32Array, choices: readonly (ChoiceRecord | null)[]): void {
     const tokens = choices.reduce((sum, choice) => sum + (choice?.ids.length ?? 0), 0);
     const bytes = ENTRY_BYTES + 2 * id.length + 4 * promptIds.length + BYTES_PER_TOKEN * tokens;
-    if (bytes > this.#maxBytes) return;
     const key = keyOf(id, entity);
     this.#forget(key);
+    if (bytes > this.#maxBytes) return;
     const kept = Int32Array.from(promptIds);
     const samples = choices.map((choice) => {
       if (choice === null || choice.ids.length !== choice.logprobs.length) return null;
