@@ -1493,4 +1493,116 @@ export const mutations = [
     ],
     tests: ['test/unit/engine/adapter-calls.test.ts'],
   },
+  {
+    name: 'an artifact of old that was committed taken for one that nobody goes on with',
+    edits: [
+      {
+        file: 'src/control/store/artifact-repository.ts',
+        search: "      .where('state', '=', 'open')\n      .where('created_at', '<', before)",
+        replace: "      .where('created_at', '<', before)",
+      },
+    ],
+    tests: ['test/unit/store/artifacts.test.ts'],
+  },
+  {
+    name: "artifacts of others on the pages of one's own",
+    edits: [
+      {
+        file: 'src/control/store/artifact-repository.ts',
+        search: "      .where('entity', '=', entity)\n      .where('state', '!=', 'deleted')",
+        replace: "      .where('state', '!=', 'deleted')",
+      },
+    ],
+    tests: ['test/unit/store/artifacts.test.ts'],
+  },
+  {
+    name: 'the version of a deleted artifact given again',
+    edits: [
+      {
+        file: 'src/control/store/artifact-repository.ts',
+        search: "      .where('version', 'is', null)\n",
+        replace: '',
+      },
+    ],
+    tests: ['test/unit/store/artifacts.test.ts'],
+  },
+  {
+    name: 'files that logs name swept at the start',
+    edits: [
+      {
+        file: 'src/control/store/model-repository.ts',
+        search: "      db.selectFrom('trajectory_logs').select('blob_key as key').execute(),\n",
+        replace: '',
+      },
+    ],
+    tests: ['test/unit/store/models.test.ts'],
+  },
+  {
+    name: 'a write beside a transaction that becomes part of it',
+    edits: [
+      {
+        file: 'src/control/store/sqlite-client.ts',
+        search: '    await before;\n',
+        replace: '',
+      },
+    ],
+    tests: ['test/unit/store/sqlite-client.test.ts'],
+  },
+  {
+    name: 'a snapshot named before its files are in place',
+    edits: [
+      {
+        file: 'src/control/training/jobs/stored-ports.ts',
+        search:
+          '      await draft.seal();\n      const before = await this.#jobs.setSnapshot(jobId, draft.key, sha256);',
+        replace:
+          '      const before = await this.#jobs.setSnapshot(jobId, draft.key, sha256);\n      await draft.seal();',
+      },
+    ],
+    tests: ['test/unit/training/stored-ports.test.ts'],
+  },
+  {
+    name: 'files of a deleted step gone before requests that were let in have loaded them',
+    edits: [
+      {
+        file: 'src/control/training/models/model-service.ts',
+        search: 'ADAPTER_GRACE_MS).unref()',
+        replace: '0).unref()',
+      },
+    ],
+    tests: ['test/unit/training/model-files.test.ts'],
+  },
+  {
+    name: 'a look at changed keys that fails taken for done',
+    edits: [
+      {
+        file: 'src/cli/key-setup.ts',
+        search: '    if (now === version) return;\n',
+        replace: '    if (now === version) return;\n    version = now;\n',
+      },
+    ],
+    tests: ['test/unit/cli/key-setup.test.ts'],
+  },
+  {
+    name: 'the chunks of a pull put in one place',
+    edits: [
+      {
+        file: 'src/control/transfer/kv-transfers.ts',
+        search: '        written += blocks;\n',
+        replace: '',
+      },
+    ],
+    tests: ['test/unit/transfer/chunks.test.ts'],
+  },
+  {
+    name: 'a pull of KV blocks shared with another tenant that names them',
+    edits: [
+      {
+        file: 'src/control/transfer/kv-transfers.ts',
+        search: '[handle, tenant, adapter?.version',
+        replace: '[handle, adapter?.version',
+      },
+    ],
+    tests: ['test/unit/transfer/transfer.test.ts'],
+  },
 ];

@@ -58,15 +58,16 @@ async function version(files: Record<string, string>, more: Partial<NewArtifact>
 }
 
 test('another type, metadata, name or content of a file is another version; the same again keeps no file twice', async () => {
-  const file = { 'train.jsonl': 'a' };
-  expect(await version(file)).toBe('v0');
-  expect(await version(file, { type: 'model' })).toBe('v1');
-  expect(await version(file, { metadata: { a: 1 } })).toBe('v2');
-  expect(await version({ 'trajectories.jsonl': 'a' })).toBe('v3');
-  expect(await version({ 'train.jsonl': 'b' })).toBe('v4');
-  expect(await version({ 'train.jsonl': 'b', other: '' })).toBe('v5');
+  // Each differs in one thing from the one before.
+  expect(await version({ 'train.jsonl': 'a' })).toBe('v0');
+  expect(await version({ 'train.jsonl': 'a' }, { type: 'model' })).toBe('v1');
+  const more = { type: 'model', metadata: { a: 1 } };
+  expect(await version({ 'train.jsonl': 'a' }, more)).toBe('v2');
+  expect(await version({ 'trajectories.jsonl': 'a' }, more)).toBe('v3');
+  expect(await version({ 'trajectories.jsonl': 'b' }, more)).toBe('v4');
+  expect(await version({ 'trajectories.jsonl': 'b', other: '' }, more)).toBe('v5');
   expect(uploads()).toBe(7);
-  expect(await version({ other: '', 'train.jsonl': 'b' })).toBe('v5');
+  expect(await version({ other: '', 'trajectories.jsonl': 'b' }, more)).toBe('v5');
   expect(uploads()).toBe(7);
 });
 
