@@ -1,5 +1,5 @@
 // Memory runs out at every place of a step in turn: the step throws, and the engine either never saw the plan or refuses to go on.
-// And what runs for every token, the forward pass and the sampler, asks for none once it has run.
+// And what runs for every token, the forward pass and the sampler, asks for none once it has run. A trainer whose forward pass failed goes on.
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -9,6 +9,7 @@
 #include "driver.h"
 #include "test.h"
 #include "tiny_model.h"
+#include "train_support.h"
 
 namespace {
 
@@ -101,6 +102,56 @@ TEST_ONCE(engine_survives_running_out_of_memory_anywhere_in_a_step) {
     CHECK(n > 20);    // the failures reached into the step
     CHECK(n < 2000);  // and came to its end
   }
+}
+
+// True when the second of two rows went through a forward pass in which the n-th allocation fails.
+bool forward_with_failure(const std::shared_ptr<model::Model>& model, const train::State& state, const Row& first, const Row& second,
+                          int64_t n, const std::vector<float>& truth) {
+  const std::vector<float> weights = weights_of(first, 4);
+  Trainer trainer(model, {4096, kRoom, false}, state);
+  trainer.forward(first, train::Under::kCurrent);
+  run(trainer);
+  bool failed = false;
+  allocations_left = n;
+  try {
+    trainer.forward(second, train::Under::kCurrent);
+    run(trainer);
+  } catch (const std::bad_alloc&) {
+    failed = true;
+  }
+  allocations_left = -1;
+  if (!failed) return true;
+  try {
+    // The first row is kept, or none is.
+    trainer.backward(weights);
+  } catch (const Error& error) {
+    CHECK_EQ(error.kind(), ErrorKind::kState);
+    trainer.forward(first, train::Under::kCurrent);
+    run(trainer);
+    trainer.backward(weights);
+  }
+  run(trainer);
+  const std::vector<float> found = gradients(trainer);
+  CHECK(same_bits(found.data(), truth.data(), truth.size()));
+  return false;
+}
+
+TEST_ONCE(trainer_survives_running_out_of_memory_anywhere_in_a_forward_pass) {
+  Random random(17);
+  TinyModel tiny;
+  auto model = tiny.load(ops::Element::kF32, 1);
+  const train::State state = random_state(random, tiny.spec, all_modules(), 2);
+  const Row first = Group(random, 100, 20, {9, 5}).packed(), second = Group(random, 100, 40, {20, 9}).packed();
+  Trainer calm(model, {4096, kRoom, false}, state);
+  calm.forward(first, train::Under::kCurrent);
+  run(calm);
+  calm.backward(weights_of(first, 4));
+  run(calm);
+  const std::vector<float> truth = gradients(calm);
+  int64_t n = 0;
+  while (n < 100000 && !forward_with_failure(model, state, first, second, n, truth)) n += 1 + n / 4;
+  CHECK(n > 50);
+  CHECK(n < 100000);
 }
 
 // Eight sequences that decode together, two of them under each of two adapters, three on pages that they share.
