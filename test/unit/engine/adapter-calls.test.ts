@@ -1,5 +1,6 @@
 /** The API process's calls about adapters: shared by those who want the same, and given up with the last of them. */
 import { beforeEach, expect, it } from 'vitest';
+import { EngineUnavailableError } from '../../../src/control/engine/client.ts';
 import { AdapterCalls } from '../../../src/control/engine/adapter-calls.ts';
 import type { ToEngine } from '../../../src/control/engine/protocol.ts';
 
@@ -97,4 +98,29 @@ it('of very many versions the last are known', async () => {
   for (let version = 0; version <= 4096; version++) await load(`v${version}`);
   expect(await load('v1')).toBe(false);
   expect(await load('v0')).toBe(true);
+});
+
+it('one that was unloaded is asked for anew: its files may be others by now', async () => {
+  const first = calls.load(ADAPTER);
+  calls.receive(1, null);
+  await first;
+  calls.unload(ADAPTER.version);
+  void calls.load(ADAPTER);
+  expect(sent.map(({ type }) => type)).toEqual(['load-adapter', 'unload-adapter', 'load-adapter']);
+});
+
+it('an engine that ends before it was ready has not ended over a load that it never got', async () => {
+  calls.close();
+  const load = calls.load(ADAPTER);
+  for (let i = 0; i < 4; i++) calls.close();
+  calls.open();
+  calls.receive(1, null);
+  await load;
+});
+
+it('where there will be no other engine, none is waited for', async () => {
+  const waiting = calls.load(ADAPTER);
+  calls.end('The engine is not running.');
+  await expect(waiting).rejects.toThrow(EngineUnavailableError);
+  await expect(calls.load({ ...ADAPTER, version: 'w' })).rejects.toThrow('The engine is not running.');
 });

@@ -5,6 +5,7 @@ import { afterAll, expect, test } from 'vitest';
 import type { ModelSpec } from '../../../src/control/engine/native.ts';
 import { readAdapterFiles } from '../../../src/control/models/adapter-files.ts';
 import { adapterVersion, holdsVersion } from '../../../src/control/models/adapter-version.ts';
+import { EngineUnavailableError } from '../../../src/control/engine/client.ts';
 import { AdapterRegistry } from '../../../src/control/models/adapter-registry.ts';
 import { peftName, writeAdapter, type AdapterPlan } from '../../fixtures/adapters.ts';
 import { temporaryDirectory } from '../../fixtures/tiny-model.ts';
@@ -204,8 +205,8 @@ test('the registry: base models must fit, names are unique, removal unloads what
   const foreign = adapter({ config: { base_model_name_or_path: 'somebody/Other' } });
   await expect(registry.add({ name: 'c', path: foreign })).rejects.toThrow('base_model_name_or_path is "somebody/Other"');
   await expect(registry.add({ name: 'a', path: fitting })).rejects.toThrow('already been loaded');
-  for (const name of ['', 'x'.repeat(257), 'line\nbreak', 'served']) {
-    await expect(registry.add({ name, path: fitting })).rejects.toThrow(/name/);
+  for (const name of ['', 'x'.repeat(257), 'line\nbreak', 'served', 'wandb-artifact:x', 'WANDB-Artifact:///e/p/x']) {
+    await expect(registry.add({ name, path: fitting })).rejects.toThrow(/name/i);
   }
   await registry.remove('a');
   expect(loaded).toHaveLength(2);
@@ -220,4 +221,21 @@ test('the registry: base models must fit, names are unique, removal unloads what
   await expect(registry.add({ name: 'd', path: fitting })).rejects.toThrow('not finite');
   expect(await registry.resolve('d')).toBeNull();
   expect(await registry.list()).toEqual([]);
+});
+
+test('one of two that come at once has the name; an engine that is down is told as such, and the name is free again', async () => {
+  let load = () => Promise.resolve();
+  const engine = { loadAdapter: () => load(), unloadAdapter: () => Promise.resolve() };
+  const registry = new AdapterRegistry({ engine, spec, maxRank: 64, baseNames: ['served'] });
+  const path = adapter({});
+  const named = { name: 'x'.repeat(256), path };
+  load = () => Promise.reject(new EngineUnavailableError('The engine is not running.'));
+  await expect(registry.add(named)).rejects.toThrow(EngineUnavailableError);
+  load = () => Promise.resolve();
+  for (const replace of [false, true]) {
+    const both = await Promise.allSettled([registry.add(named, replace), registry.add(named, replace)]);
+    expect(both.map(({ status }) => status)).toEqual(['fulfilled', 'rejected']);
+    expect((await registry.list()).map(({ name }) => name)).toEqual([named.name]);
+    if (!replace) await registry.remove(named.name);
+  }
 });

@@ -1,4 +1,5 @@
 /** Artifacts and SFT jobs over HTTP. */
+import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readlinkSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -422,6 +423,10 @@ describe('SFT jobs', () => {
   test('refuse URLs that are not allowed', async () => {
     const { id } = await createModel(plane, 'urls');
     const { body } = await upload('private', { 'train.jsonl': row('x') }, 'rivals');
+    // One's own of the same name is not meant.
+    await upload('private', { 'train.jsonl': row('y') });
+    for (const end of ['', ':latest', ':v0'])
+      expect((await start(id, `wandb-artifact:///default/p/private${end}`)).status).toBe(200);
     const foreign = await start(id, body.url);
     const none = await start(id, 'wandb-artifact:///default/p/never:v0');
     expect([foreign.status, await foreign.text()]).toEqual([none.status, await none.text()]);
@@ -429,10 +434,12 @@ describe('SFT jobs', () => {
     writeFileSync(join(files, 'secret.jsonl'), row('secret'));
     writeFileSync(join(files, 'allowed', 'sub', 'ok.jsonl'), row('ok'));
     symlinkSync(join(files, 'secret.jsonl'), join(files, 'allowed', 'link.jsonl'));
+    execFileSync('mkfifo', [join(files, 'allowed', 'pipe')]);
     const urls = [
       'wandb-artifact:///default/p/x:v0/../../y',
       'wandb-artifact:///default/p',
-      'wandb-artifact:///default/p/x:newest',
+      'wandb-artifact:///default/p/private:newest',
+      'wandb-artifact:///default/p/private:v0x',
       'http://169.254.169.254/latest',
       'https://example.com/train.jsonl',
       'ftp://x/y',
@@ -445,6 +452,7 @@ describe('SFT jobs', () => {
       `file://${files}/allowed/link.jsonl`,
       `file://${files}/allowed`,
       `file://${files}/allowed/sub`,
+      `file://${files}/allowed/pipe`,
       'file:///dev/zero',
       'file:///etc/passwd',
       'file://otherhost/etc/passwd',
@@ -456,6 +464,8 @@ describe('SFT jobs', () => {
       expect(detail[0]?.loc).toEqual(['body', 'training_data_url']);
       expect(detail[0]?.msg).not.toContain(files);
     }
+    const open = readdirSync('/proc/self/fd').map((fd) => linkTarget(`/proc/self/fd/${fd}`));
+    expect(open.filter((path) => path.startsWith(files))).toEqual([]);
     expect((await start(id, `file://${files}/allowed/sub/ok.jsonl`)).status).toBe(200);
   });
 
