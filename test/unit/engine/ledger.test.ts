@@ -217,6 +217,44 @@ describe('SequenceLedger', () => {
     expect(ledger.waiting).toBe(1);
   });
 
+  it('does not end a suspect over an engine that it was not handed to', () => {
+    const { ledger, entries } = ledgerWith(2);
+    const [tried, next] = entries as [LedgerEntry, LedgerEntry];
+    for (let crash = 0; crash < 3; crash++) {
+      for (const entry of entries) entry.sent = true;
+      ledger.crashed();
+    }
+    expect([ledger.isSuspect(tried), ledger.isSuspect(next)]).toEqual([true, true]);
+    tried.sent = true;
+    ledger.crashed();
+    expect(ledger.entries()).toEqual([next]);
+  });
+
+  it('ends the sequence of a receiver that throws, and says that the engine is to drop it unless it has ended', () => {
+    const warned = vi.spyOn(process, 'emitWarning').mockImplementation(() => undefined);
+    try {
+      const ledger = new SequenceLedger(LIMITS);
+      const entries = ledger.add([submission(0, 10), submission(1, 10)], () => {
+        throw new Error('gone');
+      });
+      const [first, second] = entries.map(({ id }) => id) as [number, number];
+      expect(
+        ledger.receive(
+          step(
+            [
+              [first, 4, 0],
+              [second, 5, 1],
+            ],
+            [first, second],
+          ),
+        ),
+      ).toEqual([first]);
+      expect([ledger.size, warned.mock.calls.length]).toEqual([0, 2]);
+    } finally {
+      warned.mockRestore();
+    }
+  });
+
   it('forgets crashes before it began once it runs', () => {
     const { ledger, entries, ids, outputs } = ledgerWith(1);
     const [entry] = entries as [(typeof entries)[0]];

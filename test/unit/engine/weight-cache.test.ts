@@ -1,4 +1,4 @@
-import { mkdirSync, readdirSync, utimesSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
 import type { EngineConfig } from '../../../src/control/engine/protocol.ts';
@@ -62,6 +62,22 @@ test('what was used longest ago makes room, and half-written files go', async ()
   write('something else', 1);
   await cachePlace(one, 'avx2');
   expect(readdirSync(directory).sort()).toEqual(['new.weights', 'old.weights', 'something else']);
+});
+
+test('what is to be read makes no room for itself', async () => {
+  const one = config(2500);
+  const place = await cachePlace(one, 'avx2');
+  const other = join(one.weightCache!.directory, 'other.weights');
+  for (const [path, time] of [
+    [place!.path, 50],
+    [other, 100],
+  ] as const) {
+    writeFileSync(path, Buffer.alloc(1500));
+    utimesSync(path, time, time);
+  }
+  expect(await cachePlace(one, 'avx2')).toEqual(place);
+  expect(existsSync(place!.path)).toBe(true);
+  expect(existsSync(other)).toBe(false);
 });
 
 test('a failed write is told, a folder that cannot be made is an error', async () => {

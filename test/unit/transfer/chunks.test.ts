@@ -1,6 +1,6 @@
 /** Blocks that are too many for one chunk: as a holder cuts them, and as a peer puts them together. */
 import { once } from 'node:events';
-import { connect, createServer } from 'node:tls';
+import { connect, createServer, type TLSSocket } from 'node:tls';
 import { afterEach, expect, it, onTestFinished } from 'vitest';
 import { pullBlocks } from '../../../src/control/transfer/pull-client.ts';
 import { digestOf, type PullRequest } from '../../../src/control/transfer/pull-protocol.ts';
@@ -107,6 +107,33 @@ it('a pull that nobody wants any more when its turn comes ends at once; one that
   const { signal } = new AbortController();
   await expect(pullBlocks(peer, asked, { ...options, signal, take })).rejects.toThrow('of other tokens');
   await expect.poll(() => given).toEqual([false]);
+});
+
+it('a holder listens to a peer for so long, and to so many at once', async () => {
+  const source = {
+    identity: IDENTITY,
+    engineId: 'e',
+    lend: () => 'nothing',
+    read: () => Promise.resolve(new Uint8Array()),
+  };
+  const listening = async (timeoutMs: number) => {
+    const server = new PullServer(source, { secret: SECRET, timeoutMs, log: () => {} });
+    onTestFinished(() => server.close());
+    return server.listen({ host: '127.0.0.1', port: 0 });
+  };
+  const dial = (port: number) => {
+    const socket = connect({ ...clientTls(SECRET), host: '127.0.0.1', port });
+    onTestFinished(() => void socket.destroy());
+    socket.on('error', () => {});
+    return socket;
+  };
+  const closed = (socket: TLSSocket) => new Promise((resolve) => socket.once('close', resolve));
+  await closed(dial(await listening(200)));
+  const port = await listening(600_000);
+  const many = Array.from({ length: 32 }, () => dial(port));
+  await Promise.all(many.map((socket) => once(socket, 'secureConnect')));
+  await closed(dial(port));
+  expect(many.some(({ destroyed }) => destroyed)).toBe(false);
 });
 
 it.each([
