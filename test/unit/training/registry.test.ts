@@ -1,6 +1,8 @@
 /** What a trained model's names mean, from publication to publication. */
 import { expect, test } from 'vitest';
 import { TrainedModelResolver } from '../../../src/control/training/models/model-resolver.ts';
+import type { BlobStore } from '../../../src/control/store/blob-store.ts';
+import { checkpointRef, registeredModel } from '../../../src/control/training/models/records.ts';
 import { ModelRegistry, type RegisteredModel } from '../../../src/control/training/models/registry.ts';
 import { BASE, startPlane } from './plane.ts';
 
@@ -41,6 +43,51 @@ test('a name without a step is the newest one of this moment; a step is itself u
   expect([await version(''), await version(':v5'), await version(':v2')]).toEqual(['v4', null, 'v2']);
   registry.remove('one');
   expect(await version('')).toBeNull();
+});
+
+test('a model is its entity’s alone, by its id, its run and its name, until it is removed', () => {
+  const registry = new ModelRegistry();
+  registry.add(model, [checkpoint(0)]);
+  registry.add({ ...model, id: 'two', entity: 'them', runId: 'theirs' }, []);
+  const seen = (entity: string) => [
+    registry.owned('one', entity)?.id,
+    registry.ofRun('run', entity)?.id,
+    registry.named(entity, 'p', 'agent')?.id,
+    ...registry.ofEntity(entity).map(({ id }) => id),
+  ];
+  expect(seen('us')).toEqual(['one', 'one', 'one', 'one']);
+  expect(seen('them')).toEqual([undefined, undefined, 'two', 'two']);
+  registry.remove('one');
+  expect(seen('us')).toEqual([undefined, undefined, undefined]);
+});
+
+test('a model of other base weights, or without a step, is not served and not listed', async () => {
+  const registry = new ModelRegistry();
+  const resolver = new TrainedModelResolver(registry);
+  const at = '2026-01-01T00:00:01.000Z';
+  const stored = { ...model, baseDigest: 'now', lora: {}, nextStep: 1, createdAt: at };
+  const fits = registeredModel(stored, 'now');
+  const foreign = registeredModel({ ...stored, id: 'two', name: 'old', runId: 'r', baseDigest: 'before' }, 'now');
+  expect([fits.usable, foreign.usable, fits.created]).toEqual([true, false, Date.parse(at) / 1000]);
+  registry.add(foreign, [checkpoint(0)]);
+  registry.add(fits, []);
+  const seen = async () => [
+    (await resolver.list('us')).map(({ name }) => name),
+    await resolver.resolve('us/p/old', 'us'),
+    (await resolver.describe('us/p/agent', 'us'))?.root,
+  ];
+  expect(await seen()).toEqual([[], null, undefined]);
+  registry.addCheckpoint('one', checkpoint(0));
+  expect(await seen()).toEqual([['wandb-artifact:///us/p/agent'], null, 'base']);
+  expect(await resolver.list('them')).toEqual([]);
+});
+
+test('steps of the same content are told apart: one that is unloaded does not take the other with it', () => {
+  const made = { modelId: 'one', step: 0, jobId: null, version: 'same', bytes: 1, createdAt: '' };
+  const blobs = { path: (key: string) => `/${key}` } as unknown as BlobStore;
+  const [first, second] = ['a', 'b'].map((id) => checkpointRef({ ...made, id, blobKey: id }, blobs));
+  expect(first?.adapter.version).not.toBe(second?.adapter.version);
+  expect(checkpointRef({ ...made, id: 'a', blobKey: 'a' }, blobs)).toEqual(first);
 });
 
 test('a name that is asked for twice in one instant becomes one model', async () => {
