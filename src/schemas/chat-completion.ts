@@ -1,6 +1,6 @@
 /** Body of POST /v1/chat/completions. */
 import { array, boolean, integer, nullable, object, string, type JsonSchema } from './json-schema.ts';
-import { samplingProperties, type SamplingFields } from './sampling-fields.ts';
+import { samplingProperties, splitSampling, type SamplingFields } from './sampling-fields.ts';
 import { compileBody } from './validator.ts';
 
 /** Bounds the template's work; far above any conversation that fits a context. */
@@ -108,7 +108,12 @@ const properties: Record<keyof ChatCompletionRequest, JsonSchema> = {
 
 export const chatCompletionSchema: JsonSchema = { type: 'object', required: ['messages'], properties };
 
-export const validateChatCompletion = compileBody<ChatCompletionRequest>(chatCompletionSchema);
+const { shape, sampling } = splitSampling(chatCompletionSchema);
+
+export const validateChatCompletion = compileBody<ChatCompletionRequest>(shape);
+
+/** Of a body that has passed validateChatCompletion. */
+export const validateChatSampling = compileBody<ChatCompletionRequest>(sampling);
 
 /** Body keys that mean something; any other is accepted, ignored and named in a response header. */
 export const chatCompletionFields: ReadonlySet<string> = new Set(Object.keys(properties));

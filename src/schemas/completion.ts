@@ -1,6 +1,6 @@
 /** Body of POST /v1/completions. */
 import { integer, nullable, string, type JsonSchema } from './json-schema.ts';
-import { samplingProperties, type SamplingFields } from './sampling-fields.ts';
+import { samplingProperties, splitSampling, type SamplingFields } from './sampling-fields.ts';
 import { compileBody } from './validator.ts';
 
 /** Prompts of one request; each is a generation of its own. */
@@ -24,8 +24,11 @@ const properties: Record<keyof CompletionRequest, JsonSchema> = {
   best_of: nullable(integer({ minimum: 1 }, 'best_of must be at least 1, got {value}.')),
 };
 
-const completionSchema: JsonSchema = { type: 'object', required: ['prompt'], properties };
+const { shape, sampling } = splitSampling({ type: 'object', required: ['prompt'], properties });
 
-export const validateCompletion = compileBody<CompletionRequest>(completionSchema);
+export const validateCompletion = compileBody<CompletionRequest>(shape);
+
+/** Of a body that has passed validateCompletion. */
+export const validateCompletionSampling = compileBody<CompletionRequest>(sampling);
 
 export const completionFields: ReadonlySet<string> = new Set(Object.keys(properties));

@@ -210,3 +210,48 @@ export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
   return_tokens_as_token_ids: nullable(boolean()),
   return_token_ids: nullable(boolean()),
 };
+
+/** How to sample. What these may hold matters once there is a model to sample from; their types matter at once. */
+const SAMPLING: ReadonlySet<string> = new Set([
+  'n',
+  'max_tokens',
+  'max_completion_tokens',
+  'min_tokens',
+  'temperature',
+  'top_p',
+  'top_k',
+  'min_p',
+  'frequency_penalty',
+  'presence_penalty',
+  'repetition_penalty',
+  'stop',
+  'stop_token_ids',
+  'bad_words',
+  'allowed_token_ids',
+]);
+
+const BOUNDS: ReadonlySet<string> = new Set([
+  'minimum',
+  'maximum',
+  'exclusiveMinimum',
+  'minLength',
+  'maxLength',
+  'minItems',
+  'maxItems',
+]);
+
+/** Two schemas for one body, since rules between fields and the model's name are told between them: all fields, and what those of sampling may hold. */
+export function splitSampling(schema: JsonSchema): { shape: JsonSchema; sampling: JsonSchema } {
+  const fields = Object.entries(schema.properties ?? {});
+  const shapes = fields.map(([name, field]) => [name, SAMPLING.has(name) ? withoutBounds(field) : field]);
+  const values = fields.filter(([name]) => SAMPLING.has(name));
+  return {
+    shape: { ...schema, properties: Object.fromEntries(shapes) as Record<string, JsonSchema> },
+    sampling: { type: 'object', properties: Object.fromEntries(values) },
+  };
+}
+
+function withoutBounds(schema: JsonSchema): JsonSchema {
+  const kept = Object.fromEntries(Object.entries(schema).filter(([keyword]) => !BOUNDS.has(keyword))) as JsonSchema;
+  return schema.items === undefined ? kept : { ...kept, items: withoutBounds(schema.items) };
+}

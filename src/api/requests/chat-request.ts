@@ -2,11 +2,15 @@
 import type { ResolvedModel } from '../../control/models/resolver.ts';
 import type { FillTokens } from '../../control/sessions/fill-in-middle.ts';
 import type { GenerationInput } from '../../control/sessions/session.ts';
-import { validateChatCompletion, type ChatCompletionRequest } from '../../schemas/chat-completion.ts';
+import {
+  validateChatCompletion,
+  validateChatSampling,
+  type ChatCompletionRequest,
+} from '../../schemas/chat-completion.ts';
 import { ApiError } from '../errors.ts';
 import { withExactNumbers } from '../exact-json.ts';
 import { toConstraint } from './constraint.ts';
-import { requireModel, validateFor } from './model-name.ts';
+import { requireModel } from './model-name.ts';
 import { toMessages } from './messages.ts';
 import { toExtensionArguments, type ArgumentCheck } from './extension-arguments.ts';
 import { toKvTransfer, type TransferRules } from './kv-transfer.ts';
@@ -50,9 +54,9 @@ export interface ChatRequest {
   echo: string;
 }
 
-/** Order of checks: schema, rules between fields, model, its template, then the ranges of sampling. */
+/** Order of checks: shapes, rules between fields, model, its template, then how to sample. */
 export function readChatRequest(raw: unknown, context: RequestContext): ChatRequest {
-  const body = withExactNumbers(validateFor(validateChatCompletion, raw, context.model));
+  const body = withExactNumbers(validateChatCompletion(raw));
   checkStreamOptions(body);
   checkTopLogprobs(body);
   checkPromptLogprobs(body);
@@ -63,6 +67,7 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
   const constraint = toConstraint(body, reply.tools);
   const model = requireModel(context.model, body.model);
   const prompt = toChatPrompt(body.messages, body, context);
+  validateChatSampling(body);
   const logprobs = logprobCounts(body, model);
   checkLogprobCounts(logprobs, context.limits);
   const role = replyRole(body);

@@ -2,14 +2,19 @@
 import type { ResolvedModel } from '../../control/models/resolver.ts';
 import { fillPrompt } from '../../control/sessions/fill-in-middle.ts';
 import type { GenerationInput, PromptInput } from '../../control/sessions/session.ts';
-import { MAX_PROMPTS, validateCompletion, type CompletionRequest } from '../../schemas/completion.ts';
+import {
+  MAX_PROMPTS,
+  validateCompletion,
+  validateCompletionSampling,
+  type CompletionRequest,
+} from '../../schemas/completion.ts';
 import { ApiError } from '../errors.ts';
 import { withExactNumbers } from '../exact-json.ts';
 import type { RequestContext } from './chat-request.ts';
 import { toExtensionArguments } from './extension-arguments.ts';
 import { toConstraint } from './constraint.ts';
 import { toKvTransfer } from './kv-transfer.ts';
-import { requireModel, validateFor } from './model-name.ts';
+import { requireModel } from './model-name.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
 import { checkLogprobCounts, checkPriority, checkPromptLogprobs, checkStreamOptions, toSampling } from './sampling.ts';
@@ -31,7 +36,7 @@ export interface TextRequest {
 }
 
 export function readCompletionRequest(raw: unknown, context: RequestContext): TextRequest {
-  const body = withExactNumbers(validateFor(validateCompletion, raw, context.model));
+  const body = withExactNumbers(validateCompletion(raw));
   checkStreamOptions(body);
   checkPromptLogprobs(body);
   checkPriority(body, context.priorities);
@@ -41,6 +46,7 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
   const prompts = toPrompts(body, context).map((prompt) => withSuffix(prompt, body, context));
   const constraint = toConstraint(body, 'none');
   const model = requireModel(context.model, body.model);
+  validateCompletionSampling(body);
   const topLogprobs = body.logprobs ?? (model.trainable ? 0 : null);
   const promptLogprobs = body.prompt_logprobs ?? null;
   checkLogprobCounts({ top: topLogprobs, prompt: promptLogprobs }, context.limits);

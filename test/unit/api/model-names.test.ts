@@ -82,6 +82,19 @@ test('what is wrong with the body comes before an unknown name, how to sample fr
   expect((await errorOf(text)).param).toBe('model');
 });
 
+test('of several faults the shape is told first, then rules between fields, the name, the template, how to sample', async () => {
+  const cold = { temperature: -1, stop: [''] };
+  const param = async (name: string, fields: object) => (await errorOf(await chat(name, { ...cold, ...fields }))).param;
+  expect(await param('nobody', { tools: 5, top_logprobs: 3, chat_template: 'x' })).toBe('tools');
+  expect(await param('nobody', { stop_token_ids: ['x'], top_logprobs: 3 })).toBe('stop_token_ids.0');
+  expect(await param('nobody', { top_logprobs: 3, chat_template: 'x' })).toBe('top_logprobs');
+  expect(await param('nobody', { chat_template: 'x' })).toBe('model');
+  expect(await param('plain', { chat_template: 'x' })).toBe('chat_template');
+  expect(await param('plain', {})).toBe('temperature');
+  const text = { model: 'nobody', prompt: 'x', top_p: 2, stream_options: { include_usage: true } };
+  expect((await errorOf(await server.post('/v1/completions', text))).param).toBe('stream_options');
+});
+
 test('a trained model returns logprobs and ids unless told not to', async () => {
   const reply = (await (await chat('mine')).json()) as Reply;
   expect(reply.choices[0]?.token_ids).toEqual([10, 11, 2]);
