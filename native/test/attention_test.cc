@@ -315,6 +315,14 @@ TEST(groups_hold_each_run_once_and_only_what_all_of_them_see) {
     }
     CHECK(std::all_of(seen.begin(), seen.end(), [](int n) { return n == 1; }));
   }
+  // Eleven times three heads are one row more than a group has.
+  std::vector<int32_t> table(20);
+  std::vector<AttentionRun> alike;
+  for (int64_t i = 0; i < 11; ++i) alike.push_back({i, 300, 1, table.data()});
+  ops::AttentionGroups groups;
+  ops::group_runs(alike, 3, groups);
+  CHECK_EQ(groups.groups.size(), size_t(2));
+  CHECK_EQ(groups.groups[0].count, 10);
 }
 
 TEST(attention_ignores_what_it_does_not_see) {

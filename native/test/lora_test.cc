@@ -3,8 +3,10 @@
 #include "ops/lora.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "driver.h"
+#include "ops/quantise.h"
 #include "temp_folder.h"
 #include "test.h"
 #include "tiny_model.h"
@@ -90,6 +92,42 @@ TEST(lora_matches_reference_and_rows_stand_alone) {
       check_case(random, element, {rank, random.whole(1, 200), random.whole(1, 150), random.whole(0, 90)}, random.whole(1, 40));
     }
     for (int64_t batch : {1, 2, 3, 4, 5, 31, 33, 70}) check_case(random, element, {8, 96, 130, 64}, batch);
+  }
+}
+
+// A product of many rows is made in blocks of them; what the factors add comes once.
+TEST(factors_are_added_once_to_products_of_many_rows) {
+  Random random(34);
+  ThreadPool pool(2);
+  const int64_t m = 600, k = 64, n = 70;
+  for (Element element : {Element::kF32, Element::kBf16}) {
+    const std::vector<float> weights = random.normals(size_t(n * k), 0.1f);
+    auto read = [&](int64_t first, int64_t count, float* out) {
+      std::copy_n(weights.begin() + first * k, count * k, out);
+      return true;
+    };
+    auto quantise = [&](int64_t first, int64_t count, const ops::QuantRows& out) {
+      for (int64_t r = 0; r < count; ++r)
+        ops::quantise_weights(ops::QuantFormat::kInt8, &weights[size_t((first + r) * k)], k, out.values + r * k, out.scales + r * (k / 32));
+      return true;
+    };
+    std::vector<ops::PackedMatrix> matrices;
+    matrices.emplace_back(kernels(), element, n, k, pool, read);
+    matrices.emplace_back(element, ops::QuantisedMatrix(kernels().panel, k, {{n, ops::QuantFormat::kInt8, quantise}}, pool));
+    Projection c(random, element, {4, k, n, 0});
+    Rows x(random, element, k, m);
+    std::vector<int32_t> rows(static_cast<size_t>(m));
+    std::iota(rows.begin(), rows.end(), 0);
+    std::vector<float> u(size_t(m * c.factors.rank_padded()));
+    const std::vector<LoraTask> tasks{{&c.factors, rows.data(), m, u.data(), c.factors.rank_padded()}};
+    for (const ops::PackedMatrix& w : matrices) {
+      const int64_t ldy = w.rows_padded();
+      std::vector<float> base(size_t(m * ldy)), found(base.size());
+      ops::matmul(kernels(), pool, x.data(), x.ldx, m, w, base.data(), ldy, false);
+      ops::lora_matmul(kernels(), pool, tasks, x.data(), x.ldx, m, w, found.data(), ldy, false);
+      const std::vector<float> wanted = apply(c, x, rows, base, ldy, 1);
+      CHECK(same_bits(found.data(), wanted.data(), wanted.size()));
+    }
   }
 }
 

@@ -176,6 +176,8 @@ TEST(fp8_rows_that_have_no_scale) {
   };
   CHECK(std::isnan(scale_of(NAN, 1)));
   CHECK(std::isnan(scale_of(INFINITY, 1)));
+  CHECK_EQ(scale_of(448, 1), 1.0f);
+  CHECK_EQ(scale_of(448.25f, 1), 2.0f);
   CHECK_EQ(scale_of(0, 0), 0.0f);
   CHECK_EQ(scale_of(1e-31f, -1e-35f), 0.0f);
   // The largest scale is one that leaves every number finite.

@@ -283,6 +283,57 @@ TEST(logprobs_are_raw_and_ranked) {
   }
 }
 
+// Of what the draw was made from: ids that could not come have no part in it.
+TEST(processed_logprobs_are_those_of_the_ids_that_are_left) {
+  for (const ops::SamplingParams& p : {params(1), params(1, 1, 2), params(1, 0.99)}) {
+    Row row({2, 1, -kInf, 2, -50});
+    row.params = p;
+    row.params.allowed = {1, 2, 3};
+    row.params.logprobs = 4;
+    row.params.mode = ops::LogprobMode::kProcessed;
+    const double best = -std::log(1 + std::exp(-1.0));
+    for (uint64_t i = 0; i < 20; ++i) {
+      const ops::Sample s = row.draw(i);
+      CHECK(s.token == 1 || s.token == 3);
+      CHECK_EQ(s.rank, s.token == 3 ? 1 : 2);
+      CHECK_NEAR(s.logprob, s.token == 3 ? best : best - 1, 1e-6);
+      CHECK_EQ(row.top.size(), size_t(2));
+      CHECK_EQ(row.top[0].id, 3);
+      CHECK_NEAR(row.top[1].logprob, best - 1, 1e-6);
+    }
+  }
+}
+
+TEST(a_bad_word_ends_at_the_first_token_too) {
+  Row row({0, 0, 9});
+  row.params = params(0);
+  row.params.bad_words = {{1, 2}};
+  CHECK_EQ(row.draw(0).token, 2);
+  row.history.add(1, false);
+  CHECK_EQ(row.draw(0).token, 0);
+}
+
+TEST(controls_of_a_step_hold_with_none_of_the_sequence) {
+  Row row({0, 5, 9, 7});
+  row.params = params(0);
+  ops::SamplingScratch scratch;
+  std::vector<float> copy;
+  auto drawn = [&](const ops::StepControls& controls) {
+    ops::SampleInput input = row.input(copy, 0);
+    input.step = &controls;
+    return ops::sample(kernels(), input, scratch, row.top).token;
+  };
+  CHECK_EQ(drawn({}), 2);
+  CHECK_EQ(drawn({{}, {0, 1}}), 1);
+  CHECK_EQ(drawn({{{3, 3.0f}}, {}}), 3);
+  // Ids beyond those that may be sampled say nothing.
+  row.samplable = 3;
+  CHECK_EQ(drawn({{}, {1, 3}}), 1);
+  CHECK_EQ(drawn({{}, {3}}), -1);
+  CHECK(ops::id_bits({0, 31, 32}, 32) == std::vector<uint32_t>{0x80000001u});
+  CHECK(ops::id_bits({30, 31}, 31) == std::vector<uint32_t>{0x40000000u});
+}
+
 TEST(logprobs_change_no_draw) {
   Random random(67);
   for (const ops::SamplingParams& p : many_params()) {

@@ -38,7 +38,7 @@ void put_value(const KvShape& shape, uint8_t* block, int slot, const From* value
   for (int64_t d = 0; d < shape.head_dim; ++d) out[shape.value_index(slot, d)] = convert(value[d]);
 }
 
-// put_key and put_value of bf16: numbers become bf16 a few at a time, and those of a pair of a key are stored at once.
+// put_key and put_value of bf16: numbers become bf16 a few at a time, and those of a pair of a key are stored at once (heads have even sizes).
 constexpr int64_t kPart = 64;
 
 inline int64_t narrow_part(const float* x, int64_t first, int64_t n, uint16_t* out) {
@@ -50,11 +50,9 @@ inline int64_t narrow_part(const float* x, int64_t first, int64_t n, uint16_t* o
 void put_bf16(const KvShape& shape, uint8_t* key_block, uint8_t* value_block, int slot, const float* key, const float* value) {
   auto* keys = reinterpret_cast<uint16_t*>(key_block) + 2 * slot;
   auto* values = reinterpret_cast<uint16_t*>(value_block) + slot / 2 * shape.dim() * 2 + slot % 2;
-  uint16_t part[kPart] = {};
+  uint16_t part[kPart];
   for (int64_t d = 0; d < shape.head_dim; d += kPart) {
     int64_t count = narrow_part(key, d, shape.head_dim, part);
-    // Past an odd size lies padding, which stays zero.
-    if (count % 2 != 0) part[count] = 0;
     for (int64_t i = 0; i < count; i += 2) std::memcpy(keys + (d + i) * simd::kPage, part + i, 2 * sizeof(uint16_t));
     count = narrow_part(value, d, shape.head_dim, part);
     for (int64_t i = 0; i < count; ++i) values[2 * (d + i)] = part[i];

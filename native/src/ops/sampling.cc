@@ -197,7 +197,6 @@ class Row {
     double target = p * total_mass, mass = 0;
     auto& entries = s_.entries;
     gather_around(target, mass);
-    bool heaviest = mass == 0;
     // Narrows down to the piece that holds the last kept entry: halves by weight, the mass of the heavier half tells which side.
     auto low = entries.begin(), high = entries.end();
     while (high - low > 128) {
@@ -214,7 +213,7 @@ class Row {
     }
     std::sort(low, high, heavier);
     TopEntry limit = *low;
-    for (auto e = low; e != high && (mass < target || (heaviest && e == entries.begin())); ++e) {
+    for (auto e = low; e != high && mass < target; ++e) {
       limit = *e;
       mass += double(e->logprob);
     }
