@@ -1,7 +1,7 @@
 /**
  * The engine process with the fake addon, loaded from dist/ like the real one. The model's file names carry what the fake
- * shall do: `step-ms=N` (time of a step), `load-fails=TEXT`, `load-crashes`, `crash-on-prompt=ID` (the process ends itself
- * in the step that a prompt beginning with ID starts in), `crash-in-training` (in the first slice of a trainer's work),
+ * shall do: `step-ms=N` (time of a step), `load-ms=N`, `load-fails=TEXT`, `load-crashes`, `crash-on-prompt=ID` (the process
+ * ends itself in the step that a prompt beginning with ID starts in), `crash-in-training` (in the first slice of a trainer's work),
  * `hang-in-training` (there as well), `slices=N` (100 ms each, of every call), `crash-on-adapter` (while one is loaded).
  */
 import { serveParent } from '../../../dist/control/engine/process-port.js';
@@ -20,6 +20,7 @@ serveParent(() => {
       told = behaviour(files);
       if ('load-fails' in told) throw new Error(told['load-fails']);
       if ('load-crashes' in told) process.kill(process.pid, 'SIGKILL');
+      if ('load-ms' in told) await new Promise((resolve) => setTimeout(resolve, Number(told['load-ms'])));
       return addon.loadModel(spec, files, tensors, options);
     },
     loadAdapter: async () => {

@@ -362,6 +362,15 @@ describe('a crash', () => {
     }
   }, 60_000);
 
+  it('is not what a model that loads for long is, however long somebody waits', async () => {
+    const supervisor = start({ config: config(['load-ms=3500']), stepTimeoutMs: 2000 });
+    const request = submission(1, 5);
+    const [receiver] = submit(supervisor, [request]);
+    await receiver?.ended;
+    expect(receiver).toMatchObject(alone(request));
+    expect(supervisor.restarts).toBe(0);
+  });
+
   it('while the model loads counts too; ready() rejects at the end', async () => {
     const supervisor = start({ config: config(['load-crashes']) });
     const [receiver] = submit(supervisor, [submission(1, 5)]);
