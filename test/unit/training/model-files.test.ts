@@ -44,7 +44,8 @@ test('the engine forgets a step that is deleted at once; its files stay for requ
   expect(inArea('adapters')).toBe(2);
   await withGrace(
     async () => {
-      expect(await models.deleteCheckpoints(id, 'default', [0, 7, 0])).toEqual({ deleted: 1, notFound: [7] });
+      expect(await models.deleteCheckpoints(id, 'default', [0, 7, 0, 7])).toEqual({ deleted: 1, notFound: [7] });
+      expect(await plane.side.resolver.resolve('default/p/agent', 'default')).toBeNull();
       expect(unload).toHaveBeenCalledTimes(1);
     },
     () => expect(inArea('adapters')).toBe(2),

@@ -90,13 +90,22 @@ test('steps of the same content are told apart: one that is unloaded does not ta
   expect(checkpointRef({ ...made, id: 'a', blobKey: 'a' }, blobs)).toEqual(first);
 });
 
-test('a name that is asked for twice in one instant becomes one model', async () => {
-  const plane = await startPlane({ paused: true });
+test('a name that is asked for twice in one instant becomes one model, and others have their own at once', async () => {
+  const plane = await startPlane({ paused: true, settings: { maxModelsPerEntity: 1 } });
   try {
+    const { models } = plane.side.services;
     const request = { project: 'p', name: 'twins', baseModel: BASE, entity: null, returnExisting: true };
-    const create = () => plane.side.services.models.create('default', request);
-    const [one, two] = await Promise.all([create(), create()]);
+    const create = (entity: string) => models.create(entity, request);
+    const [one, two, theirs] = await Promise.all([create('default'), create('default'), create('rivals')]);
     expect(two).toEqual(one);
+    expect(theirs.id).not.toBe(one.id);
+    const page = (after: string | null) => models.checkpoints(one.id, 'default', { after, limit: 1, order: 'asc' });
+    const [first] = await page(null);
+    expect(await page(first?.id ?? '')).toEqual([]);
+    await expect(page(theirs.id)).rejects.toThrow('There is no such checkpoint.');
+    await expect(models.create('default', { ...request, entity: 'rivals' })).rejects.toMatchObject({
+      code: 'forbidden',
+    });
   } finally {
     await plane.end();
   }
