@@ -1,9 +1,10 @@
 /**
  * The engine process with the fake addon, loaded from dist/ like the real one. The model's file names carry what the fake
- * shall do: `step-ms=N` (time of a step), `load-ms=N`, `load-fails=TEXT`, `load-crashes`, `crash-on-prompt=ID` (the process
- * ends itself in the step that a prompt beginning with ID starts in), `crash-in-training` (in the first slice of a trainer's work),
- * `hang-in-training` (there as well), `slices=N` (100 ms each, of every call), `crash-on-adapter` (while one is loaded).
+ * shall do: `step-ms=N` (time of a step), `load-ms=N`, `load-fails=TEXT`, `load-fails-beside=FILE` (while it is
+ * there), `load-crashes`, `crash-on-prompt=ID` (the process ends itself in the step that a prompt beginning with ID starts in),
+ * `crash-in-training` (in the first slice of a trainer's work), `hang-in-training` (there as well), `slices=N` (100 ms each, of every call), `crash-on-adapter` (while one is loaded).
  */
+import { existsSync } from 'node:fs';
 import { serveParent } from '../../../dist/control/engine/process-port.js';
 import { fakeAddon, FakeNativeEngine } from '../../unit/scheduler/fake-native.mjs';
 
@@ -19,6 +20,7 @@ serveParent(() => {
     loadModel: async (spec, files, tensors, options) => {
       told = behaviour(files);
       if ('load-fails' in told) throw new Error(told['load-fails']);
+      if (existsSync(told['load-fails-beside'] ?? '')) throw new Error('it lies beside');
       if ('load-crashes' in told) process.kill(process.pid, 'SIGKILL');
       if ('load-ms' in told) await new Promise((resolve) => setTimeout(resolve, Number(told['load-ms'])));
       return addon.loadModel(spec, files, tensors, options);

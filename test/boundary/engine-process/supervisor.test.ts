@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -369,6 +369,26 @@ describe('a crash', () => {
     await receiver?.ended;
     expect(receiver).toMatchObject(alone(request));
     expect(supervisor.restarts).toBe(0);
+  });
+
+  it('is what a model is that loaded before and does not now; it is tried again', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'tandem-supervisor-'));
+    const file = join(folder, 'file');
+    const lines: string[] = [];
+    const supervisor = start({ config: config([`load-fails-beside=${file}`]), log: (line) => lines.push(line) });
+    try {
+      await supervisor.ready();
+      writeFileSync(file, '');
+      const request = submission(1, 5);
+      kill(supervisor);
+      await until(() => lines.some((line) => line.includes('could not start: it lies beside')));
+      const [receiver] = submit(supervisor, [request]);
+      rmSync(file);
+      await receiver?.ended;
+      expect(receiver).toMatchObject(alone(request));
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
   });
 
   it('while the model loads counts too; ready() rejects at the end', async () => {

@@ -1,9 +1,10 @@
-/** What deletes leave on the disk and in the engine, and when that goes. */
-import { readdirSync } from 'node:fs';
+/** What deletes leave on the disk and in the engine, when that goes, and what becomes of models under other weights. */
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { FolderBlobStore } from '../../../src/control/store/blob-store.ts';
-import { createModel, finished, group, startPlane, type Plane } from './plane.ts';
+import { BASE, createModel, finished, group, startPlane, type Plane } from './plane.ts';
 
 /** Longer than a request waits for its adapter. */
 const GRACE_MS = 120_000;
@@ -93,4 +94,28 @@ test('what is refused, or is a job that was accepted before, keeps no files', as
   expect((await plane.post('/v1/preview/training-jobs', body)).status).toBe(404);
   expect((await plane.post(`/v1/preview/models/${id}/log`, { split: 'v', trajectory_groups: [] })).status).toBe(404);
   expect(['inputs', 'trajectories', 'drafts'].map(inArea)).toEqual([1, 0, 0]);
+});
+
+test('a model that was made on other base weights stays, and neither trains nor is returned as one that could', async () => {
+  const dataDir = mkdtempSync(join(tmpdir(), 'tandem-other-base-'));
+  const first = await startPlane({ paused: true, dataDir });
+  const { id } = await createModel(first, 'agent');
+  await first.database.db.updateTable('models').set({ base_digest: 'of other weights' }).execute();
+  await first.end();
+  const second = await startPlane({ paused: true, dataDir });
+  try {
+    const request = { project: 'p', name: 'agent', base_model: BASE, return_existing: true };
+    for (const refused of [
+      await second.post('/v1/preview/models', request),
+      await second.post('/v1/preview/training-jobs', { model_id: id, trajectory_groups: [group([1, 0])] }),
+    ]) {
+      expect(refused.status).toBe(409);
+      expect(await refused.text()).toContain('was made on other base weights');
+    }
+    const page = await second.json(`/v1/preview/models/${id}/checkpoints`);
+    expect(page['data']).toHaveLength(1);
+  } finally {
+    await second.end();
+    rmSync(dataDir, { recursive: true });
+  }
 });
