@@ -314,18 +314,20 @@ describe('a crash', () => {
     const states: EngineState[] = [];
     const lines: string[] = [];
     const supervisor = start({
-      config: config([], { faults: ['crash-at-step=1'] }),
+      config: config(['crash-on-prompt=7']),
       onStateChange: (state) => states.push(state),
       log: (line) => lines.push(line),
     });
-    await supervisor.ready();
-    const receivers = submit(supervisor, [submission(1, 5), submission(2, 5)]);
-    for (const { ended } of receivers) expect(await ended).toBe('error');
+    const [good] = submit(supervisor, [submission(1, 5)]);
+    expect(await good?.ended).toBe('length');
+    const poison = submission(3, 5);
+    poison.promptIds[0] = 7;
     while (supervisor.state !== 'dead') {
-      const [next] = submit(supervisor, [submission(3, 5)]);
+      const [next] = submit(supervisor, [poison]);
       expect(await next?.ended).toBe('error');
     }
     expect(supervisor.restarts).toBe(4);
+    expect(lines.map((line) => /again in (\d+) ms/.exec(line)?.[1])).toEqual(['100', '200', '400', '800', undefined]);
     expect(lines.at(-1)).toContain('5 times in a row');
     expect(states.at(-1)).toBe('dead');
     expect(() => submit(supervisor, [submission(4, 5)])).toThrow(EngineUnavailableError);

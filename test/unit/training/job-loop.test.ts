@@ -151,7 +151,10 @@ test('a cancel that the process did not live to carry out is carried out', async
   const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
   await plane.database.db.updateTable('jobs').set({ state: 'running', cancel_requested: 1 }).execute();
   await end(plane);
-  plane = await start();
+  plane = await start({ paused: true });
+  await plane.side.start();
+  // Not when its turn comes.
+  expect((await new JobRepository(plane.database.db).find(job))?.state).toBe('cancelled');
   expect(await finished(plane, job)).toMatchObject([
     { type: 'training_failed', data: { error_message: 'The job was cancelled.' } },
   ]);
@@ -265,6 +268,34 @@ test('a stop that meets a start which fails is no failure: nothing runs, and the
   await stopped;
   expect(starting).toHaveBeenCalledTimes(1);
   expect(await repository.find(job)).toMatchObject({ state: 'queued', attempts: 0 });
+});
+
+test('a job that comes while the queue is found empty runs at once', async () => {
+  const plane = await start({ paused: true });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const repository = new JobRepository(plane.database.db);
+  let ran = (_: string): void => undefined;
+  const running = new Promise<string>((resolve) => (ran = resolve));
+  const loop = new JobLoop({
+    repository,
+    blobs: new FolderBlobStore(join(dataDir, 'blobs')),
+    run: async ({ id }, signal) => {
+      ran(id);
+      if (!signal.aborted) await once(signal, 'abort');
+      return 'stopped';
+    },
+    maxAttempts: 3,
+    retryDelayMs: 1,
+    log: pino({ level: 'silent' }),
+  });
+  vi.spyOn(repository, 'nextQueued').mockImplementationOnce(() => {
+    loop.wake();
+    return Promise.resolve(null);
+  });
+  await loop.start();
+  expect(await running).toBe(job);
+  await loop.stop();
 });
 
 test('an event is on the disk when its writer goes on', async () => {
