@@ -9,7 +9,7 @@ import { Database } from '../../../src/control/store/database.ts';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { FolderBlobStore, type BlobStore } from '../../../src/control/store/blob-store.ts';
 import { SqliteError } from '../../../src/control/store/sqlite-client.ts';
-import { JobLoop } from '../../../src/control/training/jobs/job-loop.ts';
+import { JobLoop, type RunJob } from '../../../src/control/training/jobs/job-loop.ts';
 import { StoredEvents } from '../../../src/control/training/jobs/stored-ports.ts';
 import { allEvents, BASE, createModel, finished, group, startPlane, type Plane } from './plane.ts';
 
@@ -270,32 +270,75 @@ test('a stop that meets a start which fails is no failure: nothing runs, and the
   expect(await repository.find(job)).toMatchObject({ state: 'queued', attempts: 0 });
 });
 
+/** A loop of its own over the plane's store, whose jobs run as `run` says. */
+function loopOf(plane: Plane, run: RunJob): { loop: JobLoop; repository: JobRepository } {
+  const repository = new JobRepository(plane.database.db);
+  const blobs = new FolderBlobStore(join(dataDir, 'blobs'));
+  const log = pino({ level: 'silent' });
+  return { loop: new JobLoop({ repository, blobs, run, maxAttempts: 3, retryDelayMs: 1, log }), repository };
+}
+
+/** Runs until it is stopped. */
+function endless(): { run: RunJob; signals: Map<string, AbortSignal> } {
+  const signals = new Map<string, AbortSignal>();
+  const run: RunJob = async ({ id }, signal) => {
+    signals.set(id, signal);
+    if (!signal.aborted) await once(signal, 'abort');
+    return 'stopped';
+  };
+  return { run, signals };
+}
+
 test('a job that comes while the queue is found empty runs at once', async () => {
   const plane = await start({ paused: true });
   const { id: modelId } = await createModel(plane, 'agent');
   const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
-  const repository = new JobRepository(plane.database.db);
-  let ran = (_: string): void => undefined;
-  const running = new Promise<string>((resolve) => (ran = resolve));
-  const loop = new JobLoop({
-    repository,
-    blobs: new FolderBlobStore(join(dataDir, 'blobs')),
-    run: async ({ id }, signal) => {
-      ran(id);
-      if (!signal.aborted) await once(signal, 'abort');
-      return 'stopped';
-    },
-    maxAttempts: 3,
-    retryDelayMs: 1,
-    log: pino({ level: 'silent' }),
-  });
+  const { run, signals } = endless();
+  const { loop, repository } = loopOf(plane, run);
   vi.spyOn(repository, 'nextQueued').mockImplementationOnce(() => {
     loop.wake();
     return Promise.resolve(null);
   });
   await loop.start();
-  expect(await running).toBe(job);
+  await expect.poll(() => [...signals.keys()]).toEqual([job]);
   await loop.stop();
+});
+
+test('a cancel stops its own job, a deleted model its own; a queue that cannot be read is read again', async () => {
+  const plane = await start({ paused: true });
+  const [mine, other] = [await createModel(plane, 'mine'), await createModel(plane, 'other')];
+  const ids = [];
+  for (const { id } of [mine, other]) ids.push(String((await plane.ok(JOBS, rl(id)))['id']));
+  const [running = '', waiting = ''] = ids;
+  const { run, signals } = endless();
+  const { loop, repository } = loopOf(plane, run);
+  vi.spyOn(repository, 'nextQueued').mockRejectedValueOnce(new SqliteError('disk I/O error', 'SQLITE_IOERR'));
+  await loop.start();
+  await expect.poll(() => [...signals.keys()]).toEqual([running]);
+  await loop.cancel(waiting);
+  await loop.stopModel(other.id);
+  expect(signals.get(running)?.aborted).toBe(false);
+  expect((await repository.find(waiting))?.state).toBe('cancelled');
+  await loop.cancel(running);
+  expect([...signals.keys()]).toEqual([running]);
+  expect((await repository.find(running))?.state).toBe('cancelled');
+  await loop.stop();
+});
+
+test('a job that could not be queued again when it crashed is, as soon as the database works', async () => {
+  const plane = await start({ paused: true });
+  const { id: modelId } = await createModel(plane, 'agent');
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  let runs = 0;
+  const { run, signals } = endless();
+  const { loop, repository } = loopOf(plane, (...given) =>
+    runs++ === 0 ? Promise.reject(new Error('a fault')) : run(...given),
+  );
+  vi.spyOn(repository, 'requeue').mockRejectedValueOnce(new SqliteError('disk I/O error', 'SQLITE_IOERR'));
+  await loop.start();
+  await expect.poll(() => [...signals.keys()]).toEqual([job]);
+  await loop.stop();
+  expect(await repository.find(job)).toMatchObject({ state: 'queued', attempts: 1 });
 });
 
 test('an event is on the disk when its writer goes on', async () => {
