@@ -311,13 +311,8 @@ describe('a crash', () => {
   });
 
   it('five times in a row without a finished sequence is the end', async () => {
-    const states: EngineState[] = [];
     const lines: string[] = [];
-    const supervisor = start({
-      config: config(['crash-on-prompt=7']),
-      onStateChange: (state) => states.push(state),
-      log: (line) => lines.push(line),
-    });
+    const supervisor = start({ config: config(['crash-on-prompt=7']), log: (line) => lines.push(line) });
     const [good] = submit(supervisor, [submission(1, 5)]);
     expect(await good?.ended).toBe('length');
     const poison = submission(3, 5);
@@ -329,7 +324,6 @@ describe('a crash', () => {
     expect(supervisor.restarts).toBe(4);
     expect(lines.map((line) => /again in (\d+) ms/.exec(line)?.[1])).toEqual(['100', '200', '400', '800', undefined]);
     expect(lines.at(-1)).toContain('5 times in a row');
-    expect(states.at(-1)).toBe('dead');
     expect(() => submit(supervisor, [submission(4, 5)])).toThrow(EngineUnavailableError);
   });
 
@@ -394,11 +388,16 @@ describe('a crash', () => {
   });
 
   it('while the model loads counts too; ready() rejects at the end', async () => {
-    const supervisor = start({ config: config(['load-crashes']) });
+    const states: EngineState[] = [];
+    const supervisor = start({ config: config(['load-crashes']), onStateChange: (state) => states.push(state) });
     const [receiver] = submit(supervisor, [submission(1, 5)]);
+    const compiling = supervisor.compileGrammar('a', {} as never);
+    const loading = supervisor.loadAdapter({ version: 'v', directory: '/v' });
+    for (const asked of [compiling, loading]) asked.catch(() => {});
     await expect(supervisor.ready()).rejects.toThrow('SIGKILL');
+    for (const asked of [compiling, loading]) await expect(asked).rejects.toThrow(EngineUnavailableError);
     expect(await receiver?.ended).toBe('error');
-    expect(supervisor.state).toBe('dead');
+    expect([supervisor.state, ...states]).toEqual(['dead', 'dead']);
   });
 });
 
