@@ -77,6 +77,18 @@ TEST_ONCE(grammar_classes_are_unions) {
   expect_regex("[d\\u{80}-\\u{10ffff}a-fé]", {"a", "é", "\ud7ff", "\U0010ffff"}, {"g", "A"});
 }
 
+// Python repeats up to n times here, ECMA-262 reads the characters: neither is guessed. Other braces that repeat nothing are characters.
+TEST_ONCE(grammar_a_repetition_says_its_least_count) {
+  for (const char* pattern : {"x{,3}", "(ab){,12}c", "{,3}"}) {
+    Budget budget = patient_budget();
+    CHECK_ERROR(kType, "write {0,n}", compile_whole_regex(pattern, budget));
+  }
+  for (const char* pattern : {"x{,}", "x{,b}", "x{, 3}", "{x}", "x{b,3}"}) {
+    Budget budget = patient_budget();
+    expect(*compile_whole_regex(pattern, budget), pattern, {pattern}, {"x", "", "xxx"});
+  }
+}
+
 // Every text of an ambiguous grammar is still read; the number of threads stays bounded or the text is refused with an error.
 TEST_ONCE(grammar_ambiguity_stays_bounded) {
   Budget budget = patient_budget();

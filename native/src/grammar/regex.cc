@@ -95,6 +95,11 @@ class Parser {
     if (take('?')) return least = 0, most = 1, true;
     size_t before = at_;
     if (!take('{')) return false;
+    if (take(',')) {
+      // Some languages repeat up to n times here, others read the characters: neither is guessed.
+      if (number() >= 0 && peek() == '}') fail("a repetition without a least count: write {0,n}");
+      return at_ = before, false;
+    }
     least = number();
     bool ok = least >= 0;
     most = least;
