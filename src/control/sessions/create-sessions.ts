@@ -14,7 +14,14 @@ import type { EngineLimits } from './engine-limits.ts';
 import { RunningGeneration, type GenerationStart } from './generation.ts';
 import type { ChatEncoder } from './open-chat.ts';
 import { checkPromptScores, PromptScores } from './prompt-scores.ts';
-import { chooseParsers, continuedLength, replyParsing, type ModelParsers, type ReplyParsing } from './reply-parser.ts';
+import {
+  checkToolFormat,
+  chooseParsers,
+  continuedLength,
+  replyParsing,
+  type ModelParsers,
+  type ReplyParsing,
+} from './reply-parser.ts';
 import { readModelTokenizer } from './model-tokenizer.ts';
 import { RenderPool } from './render-pool.ts';
 import { logprobCount, resolveSampling } from './sampling.ts';
@@ -115,6 +122,7 @@ class ModelSessions implements ModelSessionsHandle {
   async start(input: GenerationInput, signal?: AbortSignal): Promise<Generation> {
     const { limits: engineLimits } = this.#parts;
     engineLimits?.checkInput(input);
+    checkToolFormat(input, this.#parts.parsers);
     const promptIds = truncatePrompt(
       await this.tokenize(input.prompt, input.tenant, signal),
       input,

@@ -50,16 +50,22 @@ export interface ReplyParsing {
   thoughts: 'none' | 'perhaps' | 'open';
 }
 
-/** null when the whole output is content. `promptEnd`: the text of the prompt's last tokens, those of a continued text and some before it. */
+/** What no prompt could change is refused before one is rendered. */
+export function checkToolFormat({ reply }: GenerationInput, parsers: ModelParsers): void {
+  if (reply === null || !reply.needsToolFormat || !chosenInUnknownFormat(reply, parsers)) return;
+  const message = '"auto" tool choice requires --tool-call-parser to be set: the chat template shows no known format.';
+  throw new SessionError('bad_request', message, 'tool_choice');
+}
+
+function chosenInUnknownFormat(reply: ReplyOptions, parsers: ModelParsers): boolean {
+  return reply.tools === 'auto' && parsers.tool === null;
+}
+
+/** `input` has passed checkToolFormat. null when the whole output is content. `promptEnd`: the text of the prompt's last tokens, those of a continued text and some before it. */
 export function replyParsing(input: GenerationInput, parsers: ModelParsers, promptEnd: string): ReplyParsing | null {
   const { reply, prompt } = input;
   if (reply === null || prompt.kind !== 'chat') return null;
-  const unknown = reply.tools === 'auto' && parsers.tool === null;
-  if (unknown && reply.needsToolFormat) {
-    const message =
-      '"auto" tool choice requires --tool-call-parser to be set: the chat template shows no known format.';
-    throw new SessionError('bad_request', message, 'tool_choice');
-  }
+  const unknown = chosenInUnknownFormat(reply, parsers);
   const forced = input.constraint !== null || isForced(reply.tools);
   // Constrained content holds no calls.
   const tools = unknown || (input.constraint !== null && reply.tools === 'auto') ? 'none' : reply.tools;

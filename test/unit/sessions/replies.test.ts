@@ -179,6 +179,12 @@ it('answers in content where nothing says how the model writes calls and the req
     await expect(plain.start(input({ ...asked, needsToolFormat: true }))).rejects.toThrow(
       '"auto" tool choice requires',
     );
+    // Told before what is wrong with the prompt.
+    const messages: ChatMessage[] = [{ role: 'user', content: 'x'.repeat(1_000_000) }];
+    const long = { kind: 'chat', messages, render: RENDER } as const;
+    await expect(plain.start({ ...input({ ...asked, needsToolFormat: true }), prompt: long })).rejects.toThrow(
+      '"auto" tool choice requires',
+    );
     const free = await reply(input({ ...asked, needsToolFormat: false }), CALL, 1, plain);
     expect([free.calls, free.content, free.finish]).toEqual([[], CALL, 'stop']);
   }
