@@ -1,8 +1,11 @@
 // Queued steps as the engine sees them, over a back-end that answers what it is told: what may be queued, what is asked of the back-end, who
 // gets which results, and what a failure leaves behind.
+#include <cmath>
 #include <deque>
 
 #include "driver.h"
+#include "grammar/matcher.h"
+#include "patient_budget.h"
 #include "test.h"
 #include "tiny_model.h"
 
@@ -24,6 +27,7 @@ struct Script {
   std::deque<std::vector<int32_t>> tokens;
   bool queue_fails = false;
   std::vector<Asked> queued;
+  std::vector<engine::ScoreQuery> scored;
 };
 
 class ScriptedBackend final : public engine::Backend {
@@ -41,7 +45,10 @@ class ScriptedBackend final : public engine::Backend {
       if (query.begin(input)) query.take(answer(1));
     }
   }
-  std::vector<Answer> score(const std::vector<engine::ScoreQuery>& queries) override { return std::vector<Answer>(queries.size()); }
+  std::vector<Answer> score(const std::vector<engine::ScoreQuery>& queries) override {
+    script_.scored = queries;
+    return std::vector<Answer>(queries.size());
+  }
   engine::QueueLimits queue_limits() const override { return script_.limits; }
   void queue(const model::ForwardBatch& batch, const std::vector<engine::Draw>& draws) override {
     require(!script_.queue_fails, ErrorKind::kState, "the launch failed");
@@ -177,6 +184,59 @@ TEST_ONCE(engine_queues_no_step_that_closes_what_is_awaited) {
   CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({1, 61}));
 }
 
+// Over a token per letter.
+std::shared_ptr<engine::Constraint> letters_only() {
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 103; ++i) tokens.emplace_back(1, char('a' + i % 26));
+  auto masks = std::make_shared<const grammar::SharedMasks>(std::make_shared<const grammar::Vocabulary>(tokens, std::vector<int32_t>()));
+  grammar::Budget budget = grammar::patient_budget();
+  auto program = engine::make_program(grammar::compile_whole_regex("[a-y]*", budget), masks, budget);
+  return std::make_shared<engine::Constraint>(program, std::vector<int32_t>(), 10);
+}
+
+TEST_ONCE(engine_asks_for_scores_of_the_prompt_as_it_is_and_of_outputs_as_their_sequence_wants) {
+  for (int64_t forced : {0, 2}) {
+    Script script;
+    engine::Engine engine = scripted_engine(script);
+    Plan plan = prompts();
+    plan.opens.resize(1);
+    engine::Open& open = plan.opens[0];
+    open.prompt_logprobs = 1;
+    open.params.sampling.logprobs = 3;
+    open.params.sampling.temperature = 0.5;
+    open.params.sampling.mode = ops::LogprobMode::kTemperature;
+    plan.pages.resize(1);
+    plan.rows = {{0, 0, 6, 1, forced}};
+    plan.tokens = {1, 2, 3, 4, 5, 6};
+    const engine::StepResult result = engine.step(plan);
+    // Each but the first of the prompt's four tokens, and the forced ones behind them.
+    CHECK_EQ(result.fed.size(), size_t(3 + forced));
+    CHECK_EQ(script.scored.size(), result.fed.size());
+    for (size_t i = 0; i < script.scored.size(); ++i) {
+      CHECK_EQ(result.fed[i].position, int32_t(i + 1));
+      CHECK_EQ(script.scored[i].token, int32_t(i + 2));
+      CHECK_EQ(script.scored[i].hidden.row, int64_t(i));
+      CHECK_EQ(script.scored[i].best, i < 3 ? int64_t(1) : int64_t(3));
+      CHECK_EQ(script.scored[i].scale, i < 3 ? 1.0f : 2.0f);
+    }
+  }
+}
+
+TEST_ONCE(engine_tells_of_a_grammar_that_cannot_go_on_and_no_log_probability_that_nobody_wants) {
+  Script script;
+  engine::Engine engine = scripted_engine(script);
+  Plan plan = prompts();
+  plan.opens[0].constraint = letters_only();
+  plan.opens[0].constraint->take(0, 25);
+  CHECK(plan.opens[0].constraint->failed());
+  const engine::StepResult result = engine.step(plan);
+  CHECK_EQ(result.samples.size(), size_t(2));
+  CHECK_EQ(result.samples[0].finish, Finish::kGrammar);
+  CHECK_EQ(result.samples[0].token, -1);
+  CHECK_EQ(result.samples[1].token, 1);
+  CHECK(std::isnan(result.samples[1].logprob));
+}
+
 TEST_ONCE(engine_queues_nothing_whose_results_decide) {
   using Change = std::function<void(Plan&)>;
   const std::vector<Change> changes = {
@@ -185,6 +245,8 @@ TEST_ONCE(engine_queues_nothing_whose_results_decide) {
         p.opens[1].params.sampling.bad_words = {{1, 2}};
       },
       [](Plan& p) { p.opens[0].prompt_logprobs = 0; },
+      [](Plan& p) { p.opens[0].constraint = letters_only(); },
+      [](Plan& p) { p.rows[1].scored = 1; },
       [](Plan& p) {
         p.controls = {{1, {}}};
       },
@@ -208,6 +270,8 @@ TEST_ONCE(engine_queues_nothing_whose_results_decide) {
   Script none;
   none.limits = {};
   CHECK(!scripted_engine(none).queue(prompts()));
+  Script empty;
+  CHECK(!scripted_engine(empty).queue({}));
   Script script;
   engine::Engine engine = scripted_engine(script);
   engine.queue(prompts());

@@ -216,7 +216,8 @@ void check_broken_mate(float value, Format format, bool wide) {
     if (slot != 6) driver.stop(slot);
   }
   std::vector<Job> again = jobs();
-  for (size_t i = 0; i < again.size(); ++i) driver.start(int64_t(again.size() - i), again[i]);
+  // First to the one of which a page holds a single position.
+  for (size_t i = 0; i < again.size(); ++i) driver.start(int64_t(i), again[i]);
   driver.run();
   check_all_same(again, truth);
 }
