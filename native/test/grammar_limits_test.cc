@@ -140,5 +140,63 @@ TEST_ONCE(grammar_sources_are_what_they_should_be) {
   CHECK_ERROR(kRange, "end token", Vocabulary({"a"}, {-1}));
 }
 
+struct Wrong {
+  Compile compile;
+  std::string source, text;
+};
+
+TEST_ONCE(grammar_faults_are_named) {
+  const std::vector<Wrong> malformed = {
+      {regex, "\\u{1234567}", "wrong \\u{} escape"},
+      {regex, "\\u{110000}", "no code point"},
+      {regex, "\\u{d800}", "no code point"},
+      {regex, "a{3,2}", "numbers out of order"},
+      {regex, "^*", "after an anchor"},
+      {regex, "$+", "after an anchor"},
+      {regex, "[b-a]", "wrong range"},
+      {regex, std::string("a\0b", 3), "NUL is not allowed"},
+      {ebnf, "root ::= \"a\"{3,2}", "numbers out of order"},
+      {ebnf, "start: item~3..2\nitem: \"a\"", "numbers out of order after ~"},
+      {ebnf, "start: \"z\"..\"a\"", "wrong range of characters"},
+      {ebnf, "root ::= \"\\U00110000\"", "no code point"},
+      {ebnf, "root ::= \"\\uD800\"", "no code point"},
+      {schema, "{\"anyOf\":[{}],\"$ref\":\"#/anyOf/1\"}", "nothing is found"},
+      {schema, "{\"multipleOf\":0}", "above zero"},
+      {schema, "{\"minimum\":1e9999999999}", "not valid JSON"},
+      {tags, "{\"structures\":[{\"begin\":\"<a>\",\"end\":\"</a>\",\"schema\":{}}],\"triggers\":[\"<b\"]}", "no trigger starts the tag"},
+  };
+  const std::vector<Wrong> refused = {
+      {schema, "{\"multipleOf\":0.1234567890123456789}", "more than 18 digits"},
+      {schema, "{\"multipleOf\":1e-500}", "more than 18 digits"},
+      {schema, "{\"unevaluatedItems\":{\"type\":\"null\"}}", "unevaluatedItems"},
+      {tags, "{\"format\":{\"type\":\"regex\",\"pattern\":\"[]\"}}", "no text satisfies the structural tag"},
+      {ebnf, "root ::= root", "no text satisfies"},
+  };
+  Budget budget = patient_budget();
+  for (const Wrong& wrong : malformed) CHECK_ERROR(kType, wrong.text, wrong.compile(wrong.source, budget));
+  for (const Wrong& wrong : refused) CHECK_ERROR(kUnsupported, wrong.text, wrong.compile(wrong.source, budget));
+}
+
+TEST_ONCE(grammar_tags_come_as_often_as_they_are_asked_for) {
+  Budget budget = patient_budget();
+  for (bool least : {false, true}) {
+    for (bool stops : {false, true}) {
+      const std::string flags =
+          std::string(",\"at_least_one\":") + (least ? "true" : "false") + ",\"stop_after_first\":" + (stops ? "true" : "false");
+      const std::string one = "[{\"type\":\"tag\",\"begin\":\"<\",\"end\":\">\",\"content\":{\"type\":\"const_string\",\"value\":\"x\"}}]";
+      const std::string list = "{\"format\":{\"type\":\"tags_with_separator\",\"separator\":\",\",\"tags\":" + one + flags + "}}";
+      const auto masks = masks_of(tags(list, budget));
+      auto takes = [&](const char* text) {
+        Matcher matcher(masks);
+        return matcher.advance_bytes(text) && matcher.can_end();
+      };
+      CHECK_EQ(Matcher(masks).can_end(), !least);
+      CHECK(takes("<x>"));
+      CHECK_EQ(takes("<x>,<x>"), !stops);
+      CHECK(!takes("<x>,") && !takes("<x><x>"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::test

@@ -1605,4 +1605,114 @@ export const mutations = [
     ],
     tests: ['test/unit/transfer/transfer.test.ts'],
   },
+  {
+    name: 'factors of low rank added once per block of rows',
+    edits: [
+      {
+        file: 'native/src/ops/matmul.cc',
+        search: 'if (after && block == blocks - 1) after(p);',
+        replace: 'if (after) after(p);',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'a matrix of a cache taken for another of as many bytes',
+    edits: [
+      {
+        file: 'native/src/model/weight_cache.cc',
+        search: 'record.rows == rows && record.columns == columns',
+        replace: 'record.columns == columns',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'what a broken sequence left behind the outputs of attention multiplied',
+    edits: [
+      {
+        file: 'native/src/model/forward.cc',
+        search: 'if (padded > spec.query_size()) {',
+        replace: 'if (padded < spec.query_size()) {',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'a row kept for backward whose forward pass has failed',
+    edits: [
+      {
+        file: 'native/src/train/tape.cc',
+        search: '  ready = false;\n  row_ = std::move(row);',
+        replace: '  row_ = std::move(row);',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'large factors stepped in overlapping blocks',
+    edits: [
+      {
+        file: 'native/src/train/factors.cc',
+        search: 'int64_t n = std::min(kStepBlock, int64_t(half->value.size()) - first);',
+        replace: 'int64_t n = int64_t(half->value.size()) - first;',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'a name repeated within one token allowed',
+    edits: [
+      {
+        file: 'native/src/grammar/mask.cc',
+        search: 'for (int32_t token : mask.with_strings) judge(thread, token, out);',
+        replace: '',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'the time of a compilation not looked at',
+    edits: [
+      {
+        file: 'native/src/grammar/budget.h',
+        search: 'if (Clock::now() > deadline_)',
+        replace: 'if (false)',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'a step lost that could not be queued when its thread was closed',
+    edits: [
+      {
+        file: 'native/src/addon/step_thread.h',
+        search: '    if (closed_) return false;\n    waiting_.push_front(task);',
+        replace: '    waiting_.push_front(task);',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'any handle taken for an adapter',
+    edits: [
+      {
+        file: 'native/src/addon/adapter_handle.cc',
+        search: ' || !tagged ||',
+        replace: ' ||',
+      },
+    ],
+    tests: ['test/boundary/native-addon.test.ts'],
+  },
+  {
+    name: 'masks written into arrays of any type',
+    edits: [
+      {
+        file: 'native/src/addon/grammar_handle.cc',
+        search: 'type != napi_int32_array) {',
+        replace: 'type == napi_uint32_array) {',
+      },
+    ],
+    tests: ['test/boundary/native-addon.test.ts'],
+  },
 ];

@@ -74,7 +74,7 @@ class LexWalk {
         walk_landmarks(i);
         i = end;
       } else if (stays(i, next)) {
-        set_below(i, lexer_.label(next));
+        for_tokens_below(i, [&](int32_t token) { bits_.set(token); });
         i = end;
       } else {
         ++i;
@@ -111,10 +111,6 @@ class LexWalk {
   bool has_room(uint32_t node, LexState state) const {
     if constexpr (kString) return lexer_.room(state) >= int64_t(trie_.longest(node));
     return true;
-  }
-  void set_below(uint32_t node, int32_t label) {
-    for_tokens_below(node, [&](int32_t token) { bits_.set(token); });
-    if (label != kNone) out_.spans.push_back({node, label});
   }
   template <typename Visit>
   void for_tokens_below(uint32_t node, const Visit& visit) const {
@@ -245,8 +241,7 @@ bool TokenSet::has(int32_t token) const {
 }
 
 size_t LexMask::bytes() const {
-  size_t total =
-      inside.bytes() + (exits.capacity() + spans.capacity()) * sizeof(Exit) + (with_strings.capacity() + excluded.capacity()) * 4 + 256;
+  size_t total = inside.bytes() + exits.capacity() * sizeof(Exit) + (with_strings.capacity() + excluded.capacity()) * 4 + 256;
   for (const auto& [label, trie] : rests) total += trie.size() * sizeof(Trie::Node) + trie.ids().size() * 4;
   return total;
 }

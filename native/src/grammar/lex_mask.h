@@ -60,7 +60,6 @@ struct LexMask {
     int32_t label;
   };
   std::vector<Exit> exits;  // in the trie's order; those without longer tokens are left out, except after strings
-  std::vector<Exit> spans;  // the lexeme may end at every node below this one
   // What longer tokens hold beyond the exits, one trie per label, made for shared masks only. Empty: the exits are followed one by one.
   std::unordered_map<int32_t, Trie> rests;
   // Longer tokens that may hold a whole further string: their names are looked at one by one.

@@ -112,23 +112,6 @@ void GrammarMasks::beyond(const Thread& thread, const LexMask& mask, int32_t lab
   for (const LexMask::Exit& exit : mask.exits) {
     if (!trie.leaf(exit.node)) walk(trie, exit.node, after(exit.label), out);
   }
-  for (const LexMask::Exit& span : mask.spans) walk_span(span.node, after(span.label), out);
-}
-
-// Walks on from every node below `top` at which the lexeme may end, where something that may follow comes below it at all.
-void GrammarMasks::walk_span(uint32_t top, int32_t from, TokenBits& out) {
-  if (known_[size_t(from)].state.threads.empty()) return;
-  std::array<uint64_t, 4> follows{};
-  for (size_t byte = 0; byte < 256; ++byte) follows[byte / 64] |= uint64_t(next(from, uint8_t(byte)) != kNone) << (byte % 64);
-  const Trie& trie = vocabulary().trie();
-  for (uint32_t i = top + 1; i < trie.nodes()[top].end;) {
-    if (!shared_->any_below(i, follows)) {
-      i = trie.nodes()[i].end;
-      continue;
-    }
-    if (shared_->ends_in_span(top, i)) walk(trie, i, from, out);
-    ++i;
-  }
 }
 
 TokenSet GrammarMasks::thread_mask(const Thread& thread, TokenBits& bits) {

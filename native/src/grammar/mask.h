@@ -37,7 +37,6 @@ class GrammarMasks {
   void beyond(const Thread& thread, const LexMask& mask, int32_t label, TokenBits& out);
   TokenSet thread_mask(const Thread& thread, TokenBits& bits);
   void walk(const Trie& trie, uint32_t root, int32_t from, TokenBits& out);
-  void walk_span(uint32_t top, int32_t from, TokenBits& out);
   void check_names(const Thread& thread, const LexMask& mask, TokenBits& out);
   void clear_repeated(const Thread& thread, const LexMask::Exit& exit, TokenBits& out);
   void clear_refused(const Thread& thread, uint32_t node, TokenBits& out);

@@ -39,13 +39,6 @@ class SharedMasks {
     if ((below[0] & ~loops.ascii[0]) | (below[1] & ~loops.ascii[1])) return false;
     return !(traits_[node] & kOthersBelow) || (loops.others && (traits_[node] & (kWhole | kBrokenBelow)) == kWhole);
   }
-  // Whether one of these bytes comes somewhere below the node.
-  bool any_below(uint32_t node, const std::array<uint64_t, 4>& bytes) const {
-    const auto& below = ascii_below_[node];
-    return (below[0] & bytes[0]) || (below[1] & bytes[1]) || ((traits_[node] & kOthersBelow) && (bytes[2] | bytes[3]));
-  }
-  // Whether the lexeme may end at `node`, which lies below the span `top` (LexMask::spans): between characters, that is.
-  bool ends_in_span(uint32_t top, uint32_t node) const { return !(traits_[top] & kOthersBelow) || (traits_[node] & kWhole); }
   // The tokens with two quotes or more.
   const std::vector<int32_t>& two_quotes() const { return two_quotes_; }
   // Tokens below the node, itself included, that hold three quotes or more.
