@@ -10,7 +10,7 @@
 namespace tandem::train {
 namespace {
 
-// What a product of low-rank factors may read past the end of a row.
+// What a product of low-rank factors may read past the end of a row of d_out_: zeros, as what an earlier row left there may not be finite.
 constexpr int64_t kSlack = 32;
 
 }  // namespace
@@ -112,7 +112,7 @@ void LayerBackward::round_residual(const Tape& tape, Chunk chunk, int64_t column
   for_rows(model_.pool, chunk.count, [&](int64_t r) {
     uint8_t* out = d_out_.data() + size_t(r * ld_out_) * size;
     forward_.write_elements(residual_.data() + (chunk.first + r) * tape.ld_residual(), columns, out);
-    std::memset(out + size_t(columns) * size, 0, size_t(padded - columns) * size);
+    std::memset(out + size_t(columns) * size, 0, size_t(padded + kSlack - columns) * size);
   });
 }
 
@@ -138,7 +138,7 @@ Steps LayerBackward::mlp_out(Tape& tape, FactorSet& factors, int64_t index, Chun
   for_rows(model_.pool, chunk.count, [&](int64_t r) {
     uint8_t* out = d_out_.data() + size_t(r * ld_out_) * size;
     ops::silu_mul_backward(model_.kernels, model_.element, gate_up + size_t(r * 2 * f) * size, wide_.data() + r * ld_wide_, f, out);
-    std::memset(out + size_t(2 * f) * size, 0, size_t(padded - 2 * f) * size);
+    std::memset(out + size_t(2 * f) * size, 0, size_t(padded + kSlack - 2 * f) * size);
   });
   co_yield chunk.count* padded;
 }
@@ -208,7 +208,7 @@ void LayerBackward::turn_back(Tape& tape, int64_t index, Chunk chunk) {
       if (!value) turn_head_back(layer, raw.data() + head * d, key, position, gradient.data());
       forward_.write_elements(gradient.data(), d, out + size_t(head * d) * size);
     }
-    std::memset(out + size_t(outputs) * size, 0, size_t(layer.qkv.rows_padded() - outputs) * size);
+    std::memset(out + size_t(outputs) * size, 0, size_t(layer.qkv.rows_padded() + kSlack - outputs) * size);
   });
 }
 
