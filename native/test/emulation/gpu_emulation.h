@@ -148,6 +148,7 @@ class Queue {
  public:
   Queue();
   Queue(const Queue&) = delete;
+  ~Queue();
   void add(Work work);
   void add(std::function<void()> work) { add(Work{std::move(work)}); }
   int64_t end() const { return done_ + int64_t(waiting_.size()); }
@@ -164,6 +165,9 @@ class Queue {
   int64_t done_ = 0;
   bool at_once_;
 };
+
+// What this thread's streams were told to do and have not done.
+int64_t undone();
 
 // Runs it in the stream's turn (null: now), or takes it down while record() runs. Throws std::runtime_error for more shared memory than the
 // kernel was allowed.

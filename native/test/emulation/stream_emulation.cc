@@ -15,6 +15,8 @@ thread_local std::map<const void*, size_t> allowed_shared;
 // Launches that begin before the one ahead of them has run, at most: each keeps a block.
 constexpr size_t kMostBegun = 2;
 
+thread_local int64_t undone_work = 0;
+
 }  // namespace
 
 bool allow_shared_bytes(const void* kernel, size_t bytes) {
@@ -34,9 +36,14 @@ void launch_or_record(cudaStream_t stream, const Launch& launch, const void* ker
   run(launch);
 }
 
+int64_t undone() { return undone_work; }
+
 Queue::Queue() : at_once_(toss()) {}
 
+Queue::~Queue() { undone_work -= int64_t(waiting_.size()); }
+
 void Queue::add(Work work) {
+  ++undone_work;
   waiting_.push_back(std::move(work));
   if (at_once_) run_next();
 }
@@ -67,6 +74,7 @@ void Queue::run_next() {
   const Work work = std::move(waiting_.front());
   waiting_.pop_front();
   ++done_;
+  --undone_work;
   if (work.launch) run(*work.launch, work.begun.get());
   else work.run();
 }
