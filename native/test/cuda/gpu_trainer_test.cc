@@ -310,5 +310,31 @@ TEST(gpu_trainer_refuses_what_does_not_fit) {
   CHECK_ERROR(kRange, "layers.0.self_attn.q_proj", model->make_trainer(trainer_options(), state));
 }
 
+// Who gives training a share of the time counts what a slice took.
+#ifdef TANDEM_GPU_EMULATION
+TEST_ENGINE(gpu_trainer_leaves_nothing_on_the_device_behind_a_slice) {
+  Random random(101);
+  const TinyModel source = tiny_for_device(kWindow);
+  auto model = load_on_device(source);
+  const Row row = packed(random, source.spec);
+  for (bool recompute : {false, true}) {
+    auto trainer = model->make_trainer(trainer_options(recompute), random_state(random, source.spec, all_modules(), 3));
+    auto check_slices = [&] {
+      while (!trainer->slice(0)) CHECK_EQ(gpu_emulation::undone(), int64_t(0));
+      CHECK_EQ(gpu_emulation::undone(), int64_t(0));
+    };
+    // A stream that was waited for decides anew to do its work at once or late.
+    for (int i = 0; i < 4; ++i) {
+      trainer->forward(row, train::Under::kCurrent);
+      check_slices();
+    }
+    trainer->backward(weights_of(row, 6));
+    check_slices();
+    trainer->optimize({{0.01, 0.9, 0.99, 1e-8, 0.1}, 1.0});
+    check_slices();
+  }
+}
+#endif
+
 }  // namespace
 }  // namespace tandem::test
