@@ -395,8 +395,8 @@ class SchemaReader {
     if (then.empty()) return out_.yes;
     FormulaId present = has(name);
     then.push_back(present);
-    FormulaId absent = negation(present);
-    return either({absent, both(std::move(then))});
+    FormulaId absent = negation(present), no_object = types(kAllTypes & ~kObjectBit);
+    return either({no_object, absent, both(std::move(then))});
   }
   static const std::vector<std::pair<std::string, Json>>& members(const Json* value, const char* keyword) {
     static const std::vector<std::pair<std::string, Json>> none;

@@ -42,6 +42,12 @@ const VERDICTS: readonly Verdict[] = [
     valid: ['1', '2', '"x"', '"y"'],
     invalid: ['[1,"a"]', '3', '[2]'],
   },
+  {
+    what: 'a dependent schema says nothing about what is no object',
+    schema: { dependentSchemas: { a: { type: 'object', required: ['b'] } } },
+    valid: ['1.5', 'null', '"a"', '["a"]', '{}', '{"b":1}', '{"a":1,"b":2}'],
+    invalid: ['{"a":1}'],
+  },
 ];
 
 const tokens = smallTokens();
