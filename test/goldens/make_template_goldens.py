@@ -48,6 +48,14 @@ TEXTS = [
     "{% raw -%}\n  {% endraw %}|", "{% raw %}\n  {%+ endraw %}|", "{{ 1 }}  {% raw %}b{% endraw %}", "{%- raw %}x{% endraw %}\n\n y", "{%raw%}'\\'\\n{{\"}}{#é🙂{%endraw%}", "{% raw %} b{% endraw %}\n", "{% raw %}b{% endraw %}\n\n",
     "{% if true %}\n  {% raw %}{% endif %}{% endraw %}\n{% endif %}\n", "{% set s %}{% raw %}{{ s }}{% endraw %}{% endset %}{{ s | upper }}",
     "{{ 'aé🙂' | reverse }}", "{{ n | reverse | list }}", "{{ text | wordcount }}", "{{ '' | wordcount }}", "{{ 'a--b_c d' | wordcount }}",
+    "{{ [1e3, 1_000, 2.5E-1, 1e+2] }} {{ 1e3 if 1e-1 else 2 }} {{ [1, 2e0][0] }}", "{{ words | unique | list }} {{ words | unique(true) | list }} {{ [1, true, 1.0, 'x'] | unique | list }}",
+    "{{ rows | unique(attribute='in.w') | map(attribute='k') | list }}", "{{ words | sort }} {{ words | sort(true) }} {{ words | sort(case_sensitive=true) }} {{ d | sort }}",
+    "{% set r = [{'a': 'y', 'b': 1}, {'a': 'x', 'b': 2}, {'a': 'Y', 'b': 0}] %}{{ r | sort(attribute='a,b') }}{{ r | sort(attribute='a', reverse=true) }}",
+    "{{ 1 | float }} {{ '1' | float }} {{ '1,2' | float }} {{ 'x' | float(2) }} {{ none | float }} {{ true | float }} {{ ' 1.5 ' | float }} {{ 2.5 | float }}",
+    "{{ '' | indent(2, true) }}|{{ 'a\n\nb\n' | indent }}|{{ 'a\n\nb' | indent(1, blank=true) }}|{{ 'a\u2028b' | indent('--', true) }}|{{ '' | indent }}|",
+    "{{ n | count }} {{ d | count }} {{ (1, 2) | list }} {{ (1, 2)[1:] }} {{ (1, 2, 3)[::-1] }}", "{{ 1e20 | int }} {{ '7.9' | int }}",
+    "{{ ' a b  c '.rsplit(none, 1) }} {{ ' a b  c '.rsplit() }} {{ 'a'.rsplit(none, 0) }}", "{% for x in n %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}",
+    "{{ 'hello'.startswith('l', 2) }} {{ 'hello'.startswith(('x', 'he')) }} {{ 'hello'.endswith('l', 0, 4) }} {{ 'hello'.endswith('') }} {{ 'a'.startswith('', 2) }}",
 ]
 
 REFUSED = [
@@ -55,6 +63,7 @@ REFUSED = [
     "{{ n | dictsort }}", "{{ {'a': 1, 'b': 'x'} | dictsort(by='value') }}", "{{ d | dictsort(by='other') }}", "{{ [1] | select('nonsense') | list }}", "{{ [[1], 2] | sum }}",
     "{{ 4 is divisibleby }}", "{{ 4 is defined(1) }}", "{{ 4 is divisibleby 0 }}", "{{ 'a' is gt 1 }}", "{{ n | select('divisibleby') | list }}", "{{ 4 is eq -4 }}", "{{ 4 is eq(1, 2) }}",
     "{{ 4 is nonsense(1) }}", "{% raw %}x", "{% endraw %}", "{% raw %}{% raw %}{% endraw %}{% endraw %}", "{{ 4 is eq( }}", "{{ 4 is eq) }}",
+    "{{ 1e }}", "{{ 1e- }}", "{{ [[1]] | unique | list }}", "{{ [1, 'a'] | sort }}", "{{ nothing | float }}", "{{ 'a' | indent(1.5) }}",
 ]
 
 environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)

@@ -1,7 +1,9 @@
 /** Filters of jinja2 that @huggingface/jinja does not have. */
 import { TemplateError } from './errors.ts';
-import { argument, iterated, member, type Arguments, type Filter } from './filter-parts.ts';
+import { argument, isTrue, iterated, member, numberOf, rankOf, type Arguments, type Filter } from './filter-parts.ts';
 import type { Value } from './jinja.ts';
+import { compare } from './operators.ts';
+import { lines } from './strings.ts';
 import {
   bounded,
   box,
@@ -11,13 +13,15 @@ import {
   isArray,
   isNumeric,
   isString,
+  isTuple,
+  isUndefined,
   MAX_ITEMS,
   toText,
 } from './values.ts';
 
 /** Digits behind the point that a double can have a use for. */
 const MAX_PRECISION = 20;
-/** Of the texts that `center` makes. */
+/** Of the texts that `center` makes, and of what `indent` puts before a line. */
 const MAX_WIDTH = 10_000;
 
 function whole(value: Value | undefined, otherwise: number, what: string): number {
@@ -98,11 +102,81 @@ function reverse(operand: Value): Value | undefined {
   return isString(operand) ? box([...operand.value].reverse().join('')) : undefined;
 }
 
+/** What an item is compared by: itself, or its attributes (`a.b`, and where several count `a,b`). */
+function ranksOf(item: Value, path: Value | undefined, exact: boolean): Value[] {
+  if (!path || path.type === 'NullValue') return [rankOf(item, exact)];
+  return toText(path)
+    .split(',')
+    .map((name) => rankOf(member(item, box(name)), exact));
+}
+
+/** Items that are equal stay in their order, when it is reversed too. */
+function sort(operand: Value, args: Arguments): Value {
+  const sign = isTrue(argument(args, 0, 'reverse')) ? -1 : 1;
+  const exact = isTrue(argument(args, 1, 'case_sensitive'));
+  const path = argument(args, 2, 'attribute');
+  const ranked = iterated(operand).map((item) => ({ item, ranks: ranksOf(item, path, exact) }));
+  const order = (a: Value[], b: Value[]): number => {
+    for (const [i, rank] of a.entries()) {
+      const found = compare(rank, b[i] ?? rank);
+      if (found !== 0) return found;
+    }
+    return 0;
+  };
+  return boxArray(ranked.sort((a, b) => sign * order(a.ranks, b.ranks)).map(({ item }) => item));
+}
+
+/** Equal values have equal keys. */
+function keyOf(value: Value): string {
+  if (isString(value)) return `text ${value.value}`;
+  if (isNumeric(value)) return `number ${Number(value.value)}`;
+  if (isTuple(value)) return `tuple ${value.value.map(keyOf).join()}`;
+  if (typeof value.value === 'object' && value.value !== null)
+    throw new TemplateError(`unique: a ${value.type} has no hash.`);
+  return value.type;
+}
+
+/** The first of those that are equal, texts in any case unless asked otherwise. */
+function unique(operand: Value, args: Arguments): Value {
+  const exact = isTrue(argument(args, 0, 'case_sensitive'));
+  const path = argument(args, 1, 'attribute');
+  const seen = new Set<string>();
+  const isNew = (item: Value): boolean => {
+    const before = seen.size;
+    return seen.add(ranksOf(item, path, exact).map(keyOf).join()).size > before;
+  };
+  return boxArray(iterated(operand).filter(isNew));
+}
+
+function float(operand: Value, args: Arguments): Value | undefined {
+  if (isUndefined(operand)) return undefined;
+  const number = isNumeric(operand) ? Number(operand.value) : isString(operand) ? numberOf(operand.value) : NaN;
+  return Number.isNaN(number) && !isNumeric(operand) ? (argument(args, 0, 'default') ?? boxFloat(0)) : boxFloat(number);
+}
+
+/** Every line but the first and, unless asked for, those that are empty; the end of the text ends a line as well. */
+function indent(operand: Value, args: Arguments): Value {
+  const width = argument(args, 0, 'width');
+  const before =
+    width && isString(width)
+      ? width.value
+      : ' '.repeat(Math.max(0, Math.min(whole(width, 4, 'indent: width'), MAX_WIDTH + 1)));
+  if (before.length > MAX_WIDTH) throw new TemplateError(`indent: width must be at most ${MAX_WIDTH}.`);
+  const [first = '', ...rest] = lines(`${toText(operand)}\n`, false);
+  const blank = isTrue(argument(args, 2, 'blank'));
+  const shifted = rest.map((line) => (line === '' && !blank ? line : before + line));
+  return box(bounded([(isTrue(argument(args, 1, 'first')) ? before : '') + first, ...shifted].join('\n')));
+}
+
 export const BUILTIN_FILTERS: Readonly<Record<string, Filter>> = {
   sum,
   round,
   batch,
   center,
   reverse,
+  sort,
+  unique,
+  float,
+  indent,
   wordcount: (operand) => box([...toText(operand).matchAll(/[\p{L}\p{N}_]+/gu)].length),
 };

@@ -4,6 +4,7 @@ import type { Node } from './ast.ts';
 import { detectContentUse, type ContentUse } from './content-format.ts';
 import { TemplateError } from './errors.ts';
 import { ChatInterpreter, prepare } from './interpreter.ts';
+import { withNumbers } from './numbers.ts';
 import { withoutRawBlocks } from './raw-blocks.ts';
 import { strftime } from './strftime.ts';
 import { parseWithTests } from './test-arguments.ts';
@@ -43,7 +44,7 @@ export class ChatTemplate {
     try {
       // Line ends as jinja2 reads them, whatever system the file was saved on.
       const plain = withoutRawBlocks(source.replaceAll(/\r\n?/g, '\n'));
-      const program = parseWithTests(tokenize(plain, { lstrip_blocks: true, trim_blocks: true }));
+      const program = parseWithTests(withNumbers(tokenize(plain, { lstrip_blocks: true, trim_blocks: true })));
       this.content = detectContentUse(program);
       this.#program = prepare(program);
     } catch (error) {

@@ -2,6 +2,7 @@
 import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
 import { subscript } from './operators.ts';
+import { strip } from './strings.ts';
 import { box, boxKey, isArray, isObject, isString, toText } from './values.ts';
 
 export interface Arguments {
@@ -14,6 +15,21 @@ export type Filter = (operand: Value, args: Arguments) => Value | undefined;
 
 export function argument(args: Arguments, index: number, name: string): Value | undefined {
   return args.positional[index] ?? args.keyword.get(name);
+}
+
+export function isTrue(value: Value | undefined): boolean {
+  return value?.__bool__().value === true;
+}
+
+/** What a value is ordered by: texts in lower case unless their case counts. */
+export function rankOf(value: Value, exact: boolean): Value {
+  return isString(value) && !exact ? box(value.value.toLowerCase()) : value;
+}
+
+/** NaN for a text that is no decimal number. */
+export function numberOf(text: string): number {
+  const digits = strip(text, null, 'both');
+  return /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/.test(digits) ? Number(digits) : NaN;
 }
 
 /** `a.b` is a member of a member, `a.0` the first of a list. */

@@ -2,7 +2,7 @@
 import type { Value } from './jinja.ts';
 import { BUILTIN_FILTERS } from './builtin-filters.ts';
 import { TemplateError } from './errors.ts';
-import { argument, iterated, member, type Arguments, type Filter } from './filter-parts.ts';
+import { argument, isTrue, iterated, member, numberOf, rankOf, type Arguments, type Filter } from './filter-parts.ts';
 import { capitalize, joinTexts, strip } from './strings.ts';
 import { jsonOptions, toJson } from './tojson.ts';
 import { compare } from './operators.ts';
@@ -11,9 +11,11 @@ import {
   bounded,
   box,
   boxArray,
+  boxInteger,
   boxItems,
   boxKey,
   isArray,
+  isEqual,
   isNumber,
   isObject,
   isString,
@@ -32,17 +34,20 @@ function trim(operand: Value, args: Arguments): Value {
 
 function length(operand: Value): Value | undefined {
   if (isUndefined(operand)) return box(0);
+  if (isArray(operand)) return box(operand.value.length);
+  if (isObject(operand)) return box(operand.value.size);
   return isString(operand) ? box([...operand.value].length) : undefined;
 }
 
 function list(operand: Value): Value | undefined {
   if (isString(operand)) return box([...operand.value]);
   if (isObject(operand)) return boxArray([...operand.value.keys()].map(boxKey));
+  if (isArray(operand)) return boxArray(operand.value);
   return isUndefined(operand) ? boxArray([]) : undefined;
 }
 
 function defaultTo(operand: Value, args: Arguments): Value {
-  const evenFalse = argument(args, 1, 'boolean')?.__bool__().value === true;
+  const evenFalse = isTrue(argument(args, 1, 'boolean'));
   const missing = isUndefined(operand) || (evenFalse && !operand.__bool__().value);
   return missing ? (argument(args, 0, 'default_value') ?? box('')) : operand;
 }
@@ -58,15 +63,12 @@ function join(operand: Value, args: Arguments): Value | undefined {
 /** As Python's int(): a text is a whole number or a float as a whole; all else is the default. */
 function int(operand: Value, args: Arguments): Value | undefined {
   if (isUndefined(operand)) return undefined;
+  const base = argument(args, 1, 'base');
+  if (base && !isEqual(base, box(10))) throw new TemplateError('int: base must be 10.');
   if (operand.type === 'BooleanValue') return box(operand.value ? 1 : 0);
   const number = isNumber(operand) ? operand.value : isString(operand) ? numberOf(operand.value) : NaN;
   if (typeof number === 'bigint') return operand;
-  return Number.isFinite(number) ? box(Math.trunc(number)) : (argument(args, 0, 'default') ?? box(0));
-}
-
-function numberOf(text: string): number {
-  const digits = strip(text, null, 'both');
-  return /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/.test(digits) ? Number(digits) : NaN;
+  return Number.isFinite(number) ? boxInteger(BigInt(Math.trunc(number))) : (argument(args, 0, 'default') ?? box(0));
 }
 
 /** select, reject and, by an attribute of each item, selectattr and rejectattr. Without a test: what is true. */
@@ -84,12 +86,9 @@ function chosen(keep: boolean, byAttribute: boolean): Filter {
 /** The smallest or the largest item, texts in lower case unless asked otherwise; undefined where there is none. */
 function extreme(sign: 1 | -1): Filter {
   return (operand, args) => {
-    const exact = argument(args, 0, 'case_sensitive')?.__bool__().value === true;
+    const exact = isTrue(argument(args, 0, 'case_sensitive'));
     const path = argument(args, 1, 'attribute');
-    const rank = (item: Value): Value => {
-      const value = path ? member(item, path) : item;
-      return isString(value) && !exact ? box(value.value.toLowerCase()) : value;
-    };
+    const rank = (item: Value): Value => rankOf(path ? member(item, path) : item, exact);
     const best = (a: Value, b: Value): Value => (sign * compare(rank(b), rank(a)) > 0 ? b : a);
     const [first, ...rest] = iterated(operand);
     return first ? rest.reduce(best, first) : box(undefined);
@@ -99,14 +98,11 @@ function extreme(sign: 1 | -1): Filter {
 /** A dictionary's entries by key or by value, texts in lower case unless asked otherwise. */
 function dictsort(operand: Value, args: Arguments): Value | undefined {
   if (!isObject(operand)) return undefined;
-  const exact = argument(args, 0, 'case_sensitive')?.__bool__().value === true;
+  const exact = isTrue(argument(args, 0, 'case_sensitive'));
   const by = toText(argument(args, 1, 'by') ?? box('key'));
   if (by !== 'key' && by !== 'value') throw new TemplateError("dictsort: by must be 'key' or 'value'.");
-  const sign = argument(args, 2, 'reverse')?.__bool__().value === true ? -1 : 1;
-  const rank = ([key, value]: [Key, Value]): Value => {
-    const ranked = by === 'value' ? value : boxKey(key);
-    return isString(ranked) && !exact ? box(ranked.value.toLowerCase()) : ranked;
-  };
+  const sign = isTrue(argument(args, 2, 'reverse')) ? -1 : 1;
+  const rank = ([key, value]: [Key, Value]): Value => rankOf(by === 'value' ? value : boxKey(key), exact);
   return boxItems(new Map([...operand.value].sort((a, b) => sign * compare(rank(a), rank(b)))));
 }
 

@@ -41,10 +41,12 @@ import {
   boxItems,
   boxKey,
   boxObject,
+  boxTuple,
   isArray,
   isEqual,
   isObject,
   isString,
+  isTuple,
   isUndefined,
   MAX_ITEMS,
   remainder,
@@ -286,7 +288,8 @@ export class ChatInterpreter extends Interpreter {
     if (isObject(object) && name === 'items') return boxFunction(() => boxItems(object.value));
     if (isObject(object) && name === 'keys') return boxFunction(() => boxArray([...object.value.keys()].map(boxKey)));
     if (isObject(object) && DICTIONARY_METHODS.has(name)) return object.builtins.get(name) ?? box(undefined);
-    return super.evaluate({ ...node, object: hold(object) } as MemberNode, scope);
+    const found = super.evaluate({ ...node, object: hold(object) } as MemberNode, scope);
+    return node.computed && isTuple(object) && isArray(found) ? boxTuple(found.value) : found;
   }
 
   #filter(node: FilterNode, scope: Scope): Value {
@@ -370,6 +373,8 @@ function loopValue(items: Value[], index: number): Value {
     ['first', box(index === 0)],
     ['last', box(left === 1)],
     ['length', box(items.length)],
+    ['depth', box(1)],
+    ['depth0', box(0)],
     ['previtem', items[index - 1] ?? box(undefined)],
     ['nextitem', items[index + 1] ?? box(undefined)],
     ['cycle', boxFunction((args) => args[index % Math.max(1, args.length)] ?? box(undefined))],

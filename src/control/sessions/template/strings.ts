@@ -1,7 +1,7 @@
 /** Python's string methods and the filters built on them, where @huggingface/jinja lacks them or differs. */
 import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
-import { bounded, box, boxArray, isArray, isString, toText } from './values.ts';
+import { bounded, box, boxArray, isArray, isString, isTuple, toText } from './values.ts';
 
 /** What str.strip() and str.split() call whitespace: not JavaScript's set. */
 const SPACE = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
@@ -95,9 +95,19 @@ function count(self: string, args: (Value | undefined)[]): Value {
 const LINE = /[^\n-\r\x1c-\x1e\x85\u2028\u2029]*(?:\r\n|[\n-\r\x1c-\x1e\x85\u2028\u2029]|$)/g;
 const LINE_END = /(?:\r\n|[\n-\r\x1c-\x1e\x85\u2028\u2029])$/;
 
-function splitLines(self: string, keepEnds: boolean): Value {
-  const lines = (self.match(LINE) ?? []).filter((line) => line !== '');
-  return box(keepEnds ? lines : lines.map((line) => line.replace(LINE_END, '')));
+/** Python's splitlines(). */
+export function lines(self: string, keepEnds: boolean): string[] {
+  const found = (self.match(LINE) ?? []).filter((line) => line !== '');
+  return keepEnds ? found : found.map((line) => line.replace(LINE_END, ''));
+}
+
+/** `affix` is a text or several, of which one must be there. */
+function hasAffix(self: string, args: (Value | undefined)[], method: 'startsWith' | 'endsWith'): Value {
+  const affixes = args[0] && isTuple(args[0]) ? args[0].value : [args[0]];
+  const part = within(self, args.slice(1));
+  return box(
+    affixes.map((affix) => text(affix, method.toLowerCase())).some((affix) => part?.text[method](affix) === true),
+  );
 }
 
 function splitRight(source: string, separator: string, most: number): string[] {
@@ -106,6 +116,18 @@ function splitRight(source: string, separator: string, most: number): string[] {
   if (most < 0 || parts.length <= most + 1) return parts;
   const head = parts.slice(0, parts.length - most).join(separator);
   return [head, ...parts.slice(parts.length - most)];
+}
+
+function splitSpaceRight(source: string, most: number): string[] {
+  const parts: string[] = [];
+  let rest = strip(source, null, 'right');
+  while (rest !== '' && (most < 0 || parts.length < most)) {
+    let start = rest.length;
+    while (start > 0 && !TRAILING.test(rest[start - 1] ?? '')) start--;
+    parts.push(rest.slice(start));
+    rest = strip(rest.slice(0, start), null, 'right');
+  }
+  return rest === '' ? parts.reverse() : [...parts, rest].reverse();
 }
 
 function splitSpace(source: string, most: number): string[] {
@@ -164,9 +186,11 @@ export const STRING_METHODS: Readonly<Record<string, (self: string, args: (Value
   split,
   rsplit: (self, args) => {
     const separator = optionalText(args[0], 'rsplit');
-    return separator === null ? box(splitSpace(self, -1)) : box(splitRight(self, separator, limit(args[1])));
+    return separator === null
+      ? box(splitSpaceRight(self, limit(args[1])))
+      : box(splitRight(self, separator, limit(args[1])));
   },
-  splitlines: (self, [keepEnds]) => splitLines(self, keepEnds?.__bool__().value === true),
+  splitlines: (self, [keepEnds]) => box(lines(self, keepEnds?.__bool__().value === true)),
   join: (self, [items]) => joinTexts(items ?? boxArray([]), self),
   capitalize: (self) => box(capitalize(self)),
   title: (self) => box(title(self)),
@@ -174,6 +198,8 @@ export const STRING_METHODS: Readonly<Record<string, (self: string, args: (Value
   rfind: (self, args) => find(self, args, 'rfind'),
   count,
   format,
+  startswith: (self, args) => hasAffix(self, args, 'startsWith'),
+  endswith: (self, args) => hasAffix(self, args, 'endsWith'),
   removeprefix: (self, [part]) =>
     box(self.startsWith(text(part, 'removeprefix')) ? self.slice(text(part, '').length) : self),
   removesuffix: (self, [part]) => {

@@ -39,6 +39,10 @@ export function boxArray(items: Value[]): Value {
   return new ArrayValue(items);
 }
 
+export function boxTuple(items: Value[]): Value {
+  return new TupleValue(items);
+}
+
 export function boxObject(entries: Map<Key, Value>): Value {
   return new ObjectValue(entries);
 }
@@ -70,6 +74,10 @@ export function isString(value: Value): value is Value & { value: string } {
 /** Lists and tuples. */
 export function isArray(value: Value): value is Value & { value: Value[] } {
   return Array.isArray(value.value);
+}
+
+export function isTuple(value: Value): value is Value & { value: Value[] } {
+  return value.type === 'TupleValue';
 }
 
 /** Dictionaries; a namespace is none. */
@@ -110,7 +118,7 @@ function toRepr(value: Value, count = new ItemCount()): string {
 
 function arrayRepr(value: Value & { value: Value[] }, count: ItemCount): string {
   const items = value.value.map((item) => toRepr(item, count));
-  if (value.type !== 'TupleValue') return bounded(`[${items.join(', ')}]`);
+  if (!isTuple(value)) return bounded(`[${items.join(', ')}]`);
   return bounded(items.length === 1 ? `(${items[0]},)` : `(${items.join(', ')})`);
 }
 
