@@ -158,23 +158,14 @@ describe('structured_outputs', () => {
   });
 
   test.each([
-    ['a field', '"structured_outputs":{"json":{"const":9007199254740993}}'],
-    [
-      'a format',
-      '"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"const":9007199254740993}}}',
-    ],
-    [
-      'a tool',
-      '"tool_choice":{"type":"function","function":{"name":"f"}},"tools":[{"type":"function","function":' +
-        '{"name":"f","parameters":{"required":["x"],"additionalProperties":false,"properties":{"x":{"const":9007199254740993}}}}}]',
-    ],
-  ])('the digits of a large integer in %s', async (_name, field) => {
-    const asked = JSON.stringify({ messages, max_tokens: 80, ...closed });
-    const response = await server.call('/v1/chat/completions', {
-      method: 'POST',
-      headers: { 'content-type': 'application/json' },
-      body: `${asked.slice(0, -1)},${field}}`,
-    });
+    '"structured_outputs":{"json":{"const":9007199254740993}}',
+    '"response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"const":9007199254740993}}}',
+    '"tool_choice":{"type":"function","function":{"name":"f"}},"tools":[{"type":"function","function":{"name":"f",' +
+      '"parameters":{"required":["x"],"additionalProperties":false,"properties":{"x":{"const":9007199254740993}}}}}]',
+  ])('the digits of a large integer: %s', async (field) => {
+    const body = `${JSON.stringify({ messages, max_tokens: 80, ...closed }).slice(0, -1)},${field}}`;
+    const headers = { 'content-type': 'application/json' };
+    const response = await server.call('/v1/chat/completions', { method: 'POST', headers, body });
     const { choices } = (await response.json()) as OpenAI.ChatCompletion;
     expect(JSON.stringify(choices?.[0]?.message)).toContain('9007199254740993');
   });
