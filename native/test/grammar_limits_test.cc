@@ -99,7 +99,7 @@ TEST_ONCE(grammar_matchers_keep_256_steps_and_end) {
   CHECK(matcher.ended() && matcher.complete());
   CHECK(!matcher.advance(0) && !matcher.advance(3) && !matcher.advance_bytes("a"));
   uint32_t mask = 0;
-  CHECK(matcher.fill_mask(&mask, 1));
+  matcher.fill_mask(&mask, 1);
   CHECK_EQ(mask, 8u);
   CHECK_ERROR(kRange, "its size", matcher.fill_mask(&mask, 0));
   CHECK_ERROR(kRange, "its size", matcher.fill_mask(&mask, 2));

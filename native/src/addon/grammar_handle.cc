@@ -144,7 +144,7 @@ int32_t whole_argument(const Napi::Value& value, const std::string& name) {
   return int32_t(number);
 }
 
-Napi::Value fill_mask(const Matcher& matcher, const Napi::CallbackInfo& info) {
+void fill_mask(const Matcher& matcher, const Napi::CallbackInfo& info) {
   napi_typedarray_type type;
   size_t length = 0;
   void* data = nullptr;
@@ -152,7 +152,7 @@ Napi::Value fill_mask(const Matcher& matcher, const Napi::CallbackInfo& info) {
       type != napi_int32_array) {
     throw Error(ErrorKind::kType, "mask must be an Int32Array");
   }
-  return Napi::Boolean::New(info.Env(), matcher.fill_mask(static_cast<uint32_t*>(data), data ? length : 0));
+  matcher.fill_mask(static_cast<uint32_t*>(data), data ? length : 0);
 }
 
 Napi::Value completion(const Matcher& matcher, Napi::Env env) {
@@ -196,9 +196,9 @@ Napi::Object make_matcher(Napi::Env env, MatcherHolder made) {
                }));
   };
   managed("fillMask", [](MatcherHolder& held, const Napi::CallbackInfo& info) {
-    Napi::Value filled = fill_mask(held.get(), info);
+    fill_mask(held.get(), info);
     held.masks->told.set(held.masks->masks->bytes());
-    return filled;
+    return info.Env().Undefined();
   });
   managed("clone", [](MatcherHolder& held, const Napi::CallbackInfo& info) {
     return make_matcher(info.Env(), {std::make_shared<Matcher>(held.get()), held.masks});

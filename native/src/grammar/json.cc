@@ -140,7 +140,7 @@ class JsonReader {
     char letter = peek();
     ++at_;
     size_t index = kLetters.find(letter);
-    if (letter != 'u' && (letter == '\0' || index == std::string_view::npos)) fail();
+    if (letter != 'u' && index == std::string_view::npos) fail();
     if (letter != 'u') {
       out += kMeaning[index];
       return;

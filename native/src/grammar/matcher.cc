@@ -96,15 +96,14 @@ void Matcher::rollback(size_t count) {
   points_.resize(points_.size() - count);
 }
 
-bool Matcher::fill_mask(uint32_t* mask, size_t words) const {
+void Matcher::fill_mask(uint32_t* mask, size_t words) const {
   require(words == masks_->vocabulary().words(), ErrorKind::kRange, "mask: its size is not that of the vocabulary");
   if (current().ended) {
     std::fill(mask, mask + words, 0u);
     for (int32_t token : masks_->vocabulary().end_tokens()) mask[size_t(token) / 32] |= 1u << (token % 32);
-    return true;
+    return;
   }
   masks_->fill(current().state, mask);
-  return true;
 }
 
 bool Matcher::complete() const {

@@ -13,8 +13,8 @@ class Matcher {
   bool advance_bytes(std::string_view bytes);
   // Undoes the last `count` advances; the last 256 are kept.
   void rollback(size_t count);
-  // Sets the bit of every token that may come next, end tokens included; false where all may come and no mask is needed.
-  bool fill_mask(uint32_t* mask, size_t words) const;
+  // Sets the bit of every token that may come next, end tokens included.
+  void fill_mask(uint32_t* mask, size_t words) const;
   // The text may end here.
   bool can_end() const { return current().state.can_end; }
   // Nothing but an end token may come.

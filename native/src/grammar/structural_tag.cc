@@ -44,7 +44,7 @@ class TagReader {
   GrammarRef compile(const Json& source) {
     rules_.rules.emplace_back();
     rules_.names.push_back("(start)");
-    Sequence whole = top(source, 0);
+    Sequence whole = top(source);
     rules_.rules[0] = {std::move(whole)};
     auto grammar = std::make_shared<Grammar>(std::move(rules_), budget_);
     if (grammar->empty()) throw Refused("empty language", "no text satisfies the structural tag");
@@ -85,10 +85,10 @@ class TagReader {
     return {lexer(words({text}, budget_))};
   }
 
-  Sequence top(const Json& source, int depth) {
+  Sequence top(const Json& source) {
     const Json* format = source.find("format");
     if (!format && !source.find("structures")) malformed("structural_tag: format is missing");
-    return format ? read(*format, depth) : legacy(source);
+    return format ? read(*format) : legacy(source);
   }
   Sequence choice(const std::vector<Json>& choices) {
     std::vector<std::string> list;
@@ -156,8 +156,8 @@ class TagReader {
     return out;
   }
 
-  Sequence read(const Json& format, int depth) {
-    if (depth > budget_.limits().nesting) throw Error(ErrorKind::kRange, "structural_tag: nested too deeply");
+  // No deeper than the reader of JSON went.
+  Sequence read(const Json& format) {
     budget_.tick();
     const std::string& type = text_of(format, "type");
     if (type == "const_string") return literal(text_of(format, "value"));
@@ -169,19 +169,19 @@ class TagReader {
     if (type == "sequence") {
       Sequence out;
       for (const Json& element : list_of(format, "elements")) {
-        for (Symbol& symbol : read(element, depth + 1)) out.push_back(std::move(symbol));
+        for (Symbol& symbol : read(element)) out.push_back(std::move(symbol));
       }
       return out;
     }
     if (type == "or") {
       std::vector<Sequence> options;
-      for (const Json& element : list_of(format, "elements")) options.push_back(read(element, depth + 1));
+      for (const Json& element : list_of(format, "elements")) options.push_back(read(element));
       int32_t index = fresh_rule();
       rules_.rules[size_t(index)] = std::move(options);
       return {rule(index)};
     }
     if (type == "tag") {
-      Tag tag = read_tag(format, depth);
+      Tag tag = read_tag(format);
       Sequence out = literal(tag.begin);
       append(out, inner(tag));
       return out;
@@ -190,21 +190,21 @@ class TagReader {
     if (type == "structural_tag") {
       const Json* whole = format.find("structural_tag");
       if (!whole || !whole->is(Json::kObject)) malformed("structural_tag: must be an object");
-      return top(*whole, depth + 1);
+      return top(*whole);
     }
     if (type == "tags_with_separator") {
       std::vector<Tag> tags;
-      for (const Json& tag : list_of(format, "tags")) tags.push_back(read_tag(tag, depth));
+      for (const Json& tag : list_of(format, "tags")) tags.push_back(read_tag(tag));
       return separated(tags, text_of(format, "separator"), flag(format, "at_least_one"), flag(format, "stop_after_first"));
     }
     if (type == "triggered_tags") {
       std::vector<Tag> tags;
-      for (const Json& tag : list_of(format, "tags")) tags.push_back(read_tag(tag, depth));
+      for (const Json& tag : list_of(format, "tags")) tags.push_back(read_tag(tag));
       return triggered(tags, triggers_of(format), flag(format, "at_least_one"), flag(format, "stop_after_first"));
     }
     throw Refused("structural_tag " + type.substr(0, 60), "this format is not supported");
   }
-  Tag read_tag(const Json& format, int depth) {
+  Tag read_tag(const Json& format) {
     Tag tag;
     tag.begin = text_of(format, "begin");
     tag.end = text_of(format, "end");
@@ -212,14 +212,14 @@ class TagReader {
     if (!content || !content->is(Json::kObject)) malformed("structural_tag: content must be a format");
     const Json* type = content->find("type");
     tag.free_content = type && type->is(Json::kString) && type->text == "any_text" && !tag.end.empty();
-    if (!tag.free_content) tag.content = read_content(tag.begin, *content, depth + 1);
+    if (!tag.free_content) tag.content = read_content(tag.begin, *content);
     return tag;
   }
   // An error says in which tag it lies.
-  Sequence read_content(const std::string& begin, const Json& content, int depth) {
+  Sequence read_content(const std::string& begin, const Json& content) {
     std::string where = begin.empty() ? "" : "in the tag \"" + begin.substr(0, 100) + "\": ";
     try {
-      return read(content, depth);
+      return read(content);
     } catch (const Refused& refused) {
       std::string why = refused.what();
       throw Refused(refused.keyword(), where + why.substr(std::min(why.size(), refused.keyword().size() + 2)));

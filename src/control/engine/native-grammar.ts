@@ -36,8 +36,8 @@ export interface NativeMatcher {
   /** False, and nothing changes, where the token may not come. */
   advance(token: number): boolean;
   advanceBytes(bytes: Uint8Array): boolean;
-  /** Sets one bit per token that may come next; the array has ceil(vocabulary / 32) words. False where no mask is needed. */
-  fillMask(mask: Int32Array): boolean;
+  /** Sets one bit per token that may come next; the array has ceil(vocabulary / 32) words. */
+  fillMask(mask: Int32Array): void;
   canEnd(): boolean;
   /** Only an end token may come. */
   complete(): boolean;
