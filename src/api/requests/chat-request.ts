@@ -17,10 +17,10 @@ import { toKvTransfer, type TransferRules } from './kv-transfer.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { checkContinuation, toChatPrompt, type TemplateRules } from './render.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
+import { toPriority, type PriorityRules } from './priority.ts';
 import { toReplyOptions } from './tools.ts';
 import {
   checkLogprobCounts,
-  checkPriority,
   checkPromptLogprobs,
   checkStreamOptions,
   toSampling,
@@ -29,15 +29,13 @@ import {
   type SamplingLimits,
 } from './sampling.ts';
 
-export interface RequestContext extends TemplateRules, TransferRules {
+export interface RequestContext extends TemplateRules, TransferRules, PriorityRules {
   limits: SamplingLimits;
   /** What the request's `model` names; null: nothing that exists. */
   model: ResolvedModel | null;
   tenant: string;
   /** The server sends usage with every chunk. */
   forceIncludeUsage: boolean;
-  /** The queue is ordered by priority. */
-  priorities: boolean;
   extensions: ArgumentCheck;
   /** Of the model's tokenizer; null = it has none. */
   fillTokens: FillTokens | null;
@@ -60,7 +58,7 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
   checkStreamOptions(body);
   checkTopLogprobs(body);
   checkPromptLogprobs(body);
-  checkPriority(body, context.priorities);
+  const priority = toPriority(body, context);
   refuseNotBuilt(body);
   checkContinuation(body);
   const reply = toReplyOptions(body);
@@ -78,7 +76,7 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
       sampling: toSampling(body, lengthLimit(body), logprobs, context.limits),
       constraint,
       truncatePromptTokens: body.truncate_prompt_tokens ?? null,
-      priority: body.priority ?? 0,
+      priority,
       tenant: context.tenant,
       cacheSalt: body.cache_salt ?? null,
       kvTransfer: toKvTransfer(body, context, logprobs.prompt !== null),

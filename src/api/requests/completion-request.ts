@@ -17,7 +17,8 @@ import { toKvTransfer } from './kv-transfer.ts';
 import { requireModel } from './model-name.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
-import { checkLogprobCounts, checkPriority, checkPromptLogprobs, checkStreamOptions, toSampling } from './sampling.ts';
+import { toPriority } from './priority.ts';
+import { checkLogprobCounts, checkPromptLogprobs, checkStreamOptions, toSampling } from './sampling.ts';
 
 /** max_tokens of a text completion where none is given (the OpenAI default). */
 const DEFAULT_MAX_TOKENS = 16;
@@ -39,7 +40,7 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
   const body = withExactNumbers(validateCompletion(raw));
   checkStreamOptions(body);
   checkPromptLogprobs(body);
-  checkPriority(body, context.priorities);
+  const priority = toPriority(body, context);
   checkCompletionFields(body);
   refuseNotBuilt(body);
   const echo = body.echo ?? false;
@@ -67,7 +68,7 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
       sampling,
       constraint,
       truncatePromptTokens: body.truncate_prompt_tokens ?? null,
-      priority: body.priority ?? 0,
+      priority,
       tenant: context.tenant,
       cacheSalt: body.cache_salt ?? null,
       kvTransfer,

@@ -143,14 +143,6 @@ export function checkPromptLogprobs(body: SamplingFields): void {
   throw new ApiError('invalid_parameter', message, 'prompt_logprobs');
 }
 
-/** 0 = asks for nothing. */
-export function checkPriority(body: SamplingFields, enabled: boolean): void {
-  const priority = body.priority ?? 0;
-  if (priority === 0 || enabled) return;
-  const message = `Got priority ${priority} but Priority scheduling is not enabled.`;
-  throw new ApiError('invalid_parameter', message, 'priority');
-}
-
 /** `{}` without stream passes; anything in it does not. */
 export function checkStreamOptions(body: SamplingFields): void {
   if (body.stream === true || !body.stream_options || Object.keys(body.stream_options).length === 0) return;

@@ -10,6 +10,7 @@ import type { BodyReader } from '../middleware/body.ts';
 import { resolveModel } from '../requests/model-name.ts';
 import type { RequestContext } from '../requests/chat-request.ts';
 import type { OutputOptions } from '../requests/output-options.ts';
+import { PRIORITY_HEADER } from '../requests/priority.ts';
 import type { TemplateRules } from '../requests/render.ts';
 import type { Envelope } from '../responses/envelope.ts';
 import { answerPieces } from '../responses/pieces.ts';
@@ -38,6 +39,7 @@ export async function requestContext(ctx: Context, deps: ApiDeps, body: unknown)
     holdsBlocks: deps.settings.kvPort !== null,
     peers: new Set(deps.settings.kvPeers.map(addressText)),
     priorities: deps.settings.schedulingPolicy === 'priority',
+    priorityHeader: ctx.get(PRIORITY_HEADER),
   };
 }
 

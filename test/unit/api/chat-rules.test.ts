@@ -372,3 +372,28 @@ test('a server that forces usage sends it with every chunk, whatever the client 
     await forcing.close();
   }
 });
+
+test('X-Vllm-Priority goes before the priority of the body', async () => {
+  const ordered = await startTestServer({ schedulingPolicy: 'priority' });
+  try {
+    const bodies = { '/v1/chat/completions': { messages }, '/v1/completions': { prompt: 'Hi' } };
+    for (const [path, body] of Object.entries(bodies)) {
+      const ask = (priority: string) => ordered.post(path, { ...body, priority: 7 }, { 'X-Vllm-Priority': priority });
+      for (const [sent, taken] of [
+        ['', 7],
+        ['-3', -3],
+        ['+2', 2],
+        ['-0', 0],
+      ] as const) {
+        expect((await ask(sent)).status).toBe(200);
+        expect(ordered.sessions.inputs.at(-1)?.priority).toBe(taken);
+      }
+      for (const sent of ['high', '1.5', '1, 2', '9'.repeat(20)])
+        expect(await errorOf(await ask(sent))).toMatchObject({ param: 'X-Vllm-Priority' });
+    }
+  } finally {
+    await ordered.close();
+  }
+  const refused = await server.post('/v1/chat/completions', { messages }, { 'X-Vllm-Priority': '2' });
+  expect((await errorOf(refused)).message).toContain('Got priority 2 but Priority scheduling is not enabled');
+});
