@@ -185,7 +185,10 @@ describe('reasoning', () => {
       completion_tokens: shown.usage.completion_tokens,
       completion_tokens_details: shown.usage.completion_tokens_details,
     });
-    expect(hidden.choices[0]?.token_ids.length).toBeLessThan(shown.choices[0]?.token_ids.length ?? 0);
+    const ids = hidden.choices[0]?.token_ids ?? [];
+    // The start tag, a token of its own, goes with the thoughts.
+    expect(ids.length).toBe(shown.usage.completion_tokens - shown.usage.completion_tokens_details.reasoning_tokens - 1);
+    expect(ids).toEqual(shown.choices[0]?.token_ids.slice(-ids.length));
     const got = await streamed({ tools: undefined, ...thinking, include_reasoning: false });
     expect([got.reasoning, got.content]).toEqual(['', hidden.choices[0]?.message.content]);
   });

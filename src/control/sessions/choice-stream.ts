@@ -123,9 +123,12 @@ export class ChoiceStream {
     for (const [i, id] of output.tokens.entries()) {
       const silent = i === last && output.finish === 'stop' && !this.#showsEnd(id);
       const text = silent ? '' : this.#detokenizer.push(id);
-      this.#count(piece, output, i, text);
+      const thought = this.#count(piece);
       this.#ahead?.push(text);
-      if (this.#feed(piece, text)) return this.#stoppedByText(piece, output, i === last);
+      const stopped = this.#feed(piece, text);
+      // The tag that begins the thoughts goes with them.
+      if (!(this.#hidesThoughts && (thought || this.#inReasoning))) this.#tell(piece, output, i, text);
+      if (stopped) return this.#stoppedByText(piece, output, i === last);
       // Last of all checks: what ends at this token for another reason keeps that reason.
       if (this.#repeats(id) && !(i === last && output.finish !== null)) return this.#stoppedByRepetition(piece);
     }
@@ -144,15 +147,27 @@ export class ChoiceStream {
     return this.#rules.includeStop && !(this.#rules.skipSpecialTokens && this.#table.isSpecial(id));
   }
 
-  /** A token belongs to the reasoning that stands before it: the end tag too. */
-  #count(piece: ChoiceDelta, output: SequenceOutput, i: number, text: string): void {
+  get #hidesThoughts(): boolean {
+    return this.#rules.reply?.includeReasoning === false;
+  }
+
+  get #inReasoning(): boolean {
+    return (this.#ahead ?? this.#parser)?.inReasoning === true;
+  }
+
+  /** True for a token of the reasoning: what stands before it decides, so the end tag is one too. */
+  #count(piece: ChoiceDelta): boolean {
     this.#tokens++;
     piece.tokens++;
-    if ((this.#ahead ?? this.#parser)?.inReasoning === true) {
+    const thought = this.#inReasoning;
+    if (thought) {
       this.#reasoningTokens++;
       piece.reasoningTokens++;
-      if (this.#rules.reply?.includeReasoning === false) return;
     }
+    return thought;
+  }
+
+  #tell(piece: ChoiceDelta, output: SequenceOutput, i: number, text: string): void {
     piece.tokenIds.push(output.tokens[i] ?? 0);
     if (this.#rules.withLogprobs) piece.logprobs.push(this.#logprob(output, i, codePoints(text)));
   }

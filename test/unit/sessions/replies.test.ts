@@ -141,6 +141,9 @@ it('tells hidden tokens apart within one output of the engine, and counts them i
     const begun = await reply(input({}), '<think>hm</think>Yes', step);
     expect([begun.reasoning, begun.content, begun.ids]).toEqual(['hm', 'Yes', 21]);
     expect(begun.usage).toMatchObject({ completionTokens: [21], reasoningTokens: [10] });
+    // The token that completes it is hidden with them.
+    const unbegun = await reply(input({ includeReasoning: false }), '<think>hm</think>Yes', step);
+    expect([unbegun.content, unbegun.ids, unbegun.logprobs]).toEqual(['Yes', 10, 10]);
   }
 });
 
