@@ -95,3 +95,13 @@ describe('controls follow the sequence as it grows', () => {
     opened.model.close();
   });
 });
+
+test('processed log-probabilities keep their digits far below the best token', async () => {
+  const opened = await openTable(join(temporary.path, 'far'), Float32Array.of(10, 9, -85, -290));
+  const sampling = { name: 'far', temperature: 0.5, ids: [], probabilities: [] };
+  const { topIds, topLogprobs } = await sampleAfter(opened, sampling, 'processed');
+  opened.model.close();
+  const normaliser = Math.log1p(Math.exp(-2));
+  expect([...topIds.slice(0, 4)]).toEqual([0, 1, 2, 3]);
+  [0, -2, -190, -600].forEach((gap, at) => expect(topLogprobs[at]).toBeCloseTo(gap - normaliser, 3));
+});

@@ -312,7 +312,9 @@ void processed_logprobs(const SampleInput& in, SamplingScratch& s, bool filtered
   double log_sum = std::log(row.weight_sum());
   auto& entries = s.entries;
   entries.clear();
-  for (size_t i = 0; i < s.ids.size(); ++i) entries.push_back({s.ids[i], float(std::log(double(s.weights[i])) - log_sum)});
+  // Of the logits: a weight far below the largest is 0, or has lost digits.
+  const double largest = double(row.max());
+  for (int32_t id : s.ids) entries.push_back({id, float((double(in.logits[id]) - largest) * double(scale) - log_sum)});
   result.rank = 1;
   for (const TopEntry& e : entries) {
     if (e.id == result.token) result.logprob = e.logprob;
