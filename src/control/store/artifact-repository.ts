@@ -47,6 +47,7 @@ export class ArtifactRepository {
           state: 'open' satisfies StateOf<'artifact'>,
           version: null,
           digest: null,
+          same_as: null,
           metadata: JSON.stringify(artifact.metadata),
           created_at: artifact.createdAt,
         })
@@ -145,18 +146,8 @@ export class ArtifactRepository {
   async committed(id: string, entity: string): Promise<StoredArtifact | null> {
     const artifacts = this.#db.selectFrom('artifacts').selectAll().where('entity', '=', entity);
     const row = await artifacts.where('id', '=', id).executeTakeFirst();
-    if (row === undefined || row.state === 'open') return null;
-    if (row.state === 'committed') return this.#withFiles(row);
-    if (row.version !== null || row.digest === null) return null;
-    const same = await artifacts
-      .where('project', '=', row.project)
-      .where('name', '=', row.name)
-      .where('digest', '=', row.digest)
-      .where('state', '=', 'committed')
-      .orderBy('version', 'desc')
-      .limit(1)
-      .executeTakeFirst();
-    return same === undefined ? null : this.#withFiles(same);
+    const gave = row?.same_as == null ? row : await artifacts.where('id', '=', row.same_as).executeTakeFirst();
+    return gave?.state === 'committed' ? this.#withFiles(gave) : null;
   }
 
   /**
@@ -180,7 +171,7 @@ export class ArtifactRepository {
         .limit(1)
         .executeTakeFirst();
       if (newest?.digest === digest && newest.state === 'committed') {
-        return { id: newest.id, blobs: await bury(trx, row, digest) };
+        return { id: newest.id, blobs: await bury(trx, row, newest.id) };
       }
       const version = newest?.version == null ? 0 : newest.version + 1;
       await trx.updateTable('artifacts').set({ state, version, digest }).where('id', '=', id).execute();
@@ -200,7 +191,7 @@ export class ArtifactRepository {
         .where('id', '=', id)
         .where('entity', '=', entity)
         .executeTakeFirst();
-      return row === undefined ? null : bury(trx, row, row.digest);
+      return row === undefined ? null : bury(trx, row);
     });
   }
 
@@ -251,11 +242,11 @@ async function countOpen(trx: Transaction<Tables>, entity: string): Promise<numb
   return count;
 }
 
-/** Returns the blobs of the artifact's files. */
+/** Returns the blobs of the artifact's files. `sameAs`: the version that it gives way to. */
 async function bury(
   trx: Transaction<Tables>,
   row: Selectable<ArtifactsTable>,
-  digest: string | null,
+  sameAs = row.same_as,
 ): Promise<string[]> {
   const state = transition('artifact', row.state, 'delete');
   const files = await trx
@@ -263,7 +254,7 @@ async function bury(
     .where('artifact_id', '=', row.id)
     .returning('blob_key')
     .execute();
-  await trx.updateTable('artifacts').set({ state, digest }).where('id', '=', row.id).execute();
+  await trx.updateTable('artifacts').set({ state, same_as: sameAs }).where('id', '=', row.id).execute();
   return files.map((file) => file.blob_key);
 }
 

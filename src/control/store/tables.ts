@@ -163,6 +163,8 @@ export interface ArtifactsTable {
   state: string;
   version: number | null;
   digest: string | null;
+  /** The version whose content it was committed with, and which it gave way to. */
+  same_as: string | null;
   metadata: string;
   created_at: string;
 }

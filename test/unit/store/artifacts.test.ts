@@ -126,8 +126,9 @@ test('what a commit gave is told again: itself, or what had its content, under t
   for (const other of others) for (const text of ['x', 'y', 'z', 'a']) await commit(other, text);
   expect([await told(v0), await told(v1), await told(same), await told(open)]).toEqual([v0, v1, v2, undefined]);
   expect(await told(v0, named())).toBeUndefined();
-  // It gave way to v2 and has gone already: that somebody deletes it changes nothing.
+  // It gave way to v2 and has gone already: that somebody deletes it changes nothing, nor do later versions of the same content.
   await artifacts.remove(same, mine.entity);
+  for (const text of ['b', 'a']) await commit(mine, text);
   expect(await told(same)).toBe(v2);
   // One that is deleted gave itself, and that has gone.
   await artifacts.remove(v0, mine.entity);

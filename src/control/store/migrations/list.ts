@@ -7,6 +7,7 @@ import { deletedCheckpoints } from './0004-deleted-checkpoints.ts';
 import { growingTables } from './0005-growing-tables.ts';
 import { jobReferences } from './0006-job-references.ts';
 import { entityStorage } from './0007-entity-storage.ts';
+import { sameArtifact } from './0008-same-artifact.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
@@ -16,4 +17,5 @@ export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0005-growing-tables': growingTables,
   '0006-job-references': jobReferences,
   '0007-entity-storage': entityStorage,
+  '0008-same-artifact': sameArtifact,
 };
