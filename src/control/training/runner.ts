@@ -12,6 +12,7 @@ import {
   type TrainerState,
 } from '../engine/training.ts';
 import { SessionError } from '../sessions/session.ts';
+import { untilAborted } from '../until-aborted.ts';
 import { identityAdapter } from './adapter-init.ts';
 import { readCheckpoint, writeCheckpoint } from './checkpoint-files.ts';
 import { createPlan } from './create-plan.ts';
@@ -244,19 +245,4 @@ export class JobRunner {
 
 function finite(metrics: StepMetrics): StepMetrics {
   return Object.fromEntries(Object.entries(metrics).filter(([, value]) => Number.isFinite(value)));
-}
-
-/** Waits for the promise, or rejects with the signal's reason once it is aborted; what becomes of the promise then is its maker's. */
-async function untilAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
-  let leave = (): void => undefined;
-  const aborted = new Promise<never>((_, reject) => {
-    leave = () => reject(signal.reason);
-  });
-  signal.addEventListener('abort', leave, { once: true });
-  if (signal.aborted) leave();
-  try {
-    return await Promise.race([promise, aborted]);
-  } finally {
-    signal.removeEventListener('abort', leave);
-  }
 }

@@ -223,6 +223,11 @@ describe('bodies', () => {
     };
     expect(await refusal(`http://data.test:${port}/`, { totalTimeoutMs: 400 })).toMatch(/too long|cannot be read/);
   });
+  test('a name server that does not answer', async () => {
+    const through = { ...network, resolve: () => new Promise<string[]>(() => undefined) };
+    const took = 'Reading the URL took too long.';
+    expect(await refusal(`http://data.test:${port}/`, { totalTimeoutMs: 100 }, through)).toBe(took);
+  });
   test('a connection that breaks', async () => {
     answer = (_req, res) => {
       res.writeHead(200, { 'content-length': '100' });

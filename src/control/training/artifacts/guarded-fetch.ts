@@ -6,6 +6,7 @@ import { lookup as dnsLookup } from 'node:dns';
 import { request as httpRequest, type IncomingMessage, type RequestOptions } from 'node:http';
 import { request as httpsRequest } from 'node:https';
 import { isIP, type LookupFunction } from 'node:net';
+import { untilAborted } from '../../until-aborted.ts';
 import { isPublicAddress } from './public-address.ts';
 
 export interface FetchLimits {
@@ -87,7 +88,7 @@ async function open(
   if (!limits.hosts.includes('*') && !limits.hosts.some((name) => name.toLowerCase() === host)) {
     throw new FetchRefusedError('The server does not read training data from this host.');
   }
-  const addresses = isIP(host) === 0 ? await resolve(host, network) : [host];
+  const addresses = isIP(host) === 0 ? await resolve(host, network, deadline) : [host];
   // One address that is not public is enough: it is a trap, or a private name.
   if (addresses.length === 0 || !addresses.every((address) => network.allowed(address))) {
     throw new FetchRefusedError('The host is not in the public internet.');
@@ -95,10 +96,12 @@ async function open(
   return connect(url, addresses, limits, deadline);
 }
 
-async function resolve(host: string, network: FetchNetwork): Promise<string[]> {
+/** A look-up cannot be called off: one that takes too long goes on without us. */
+async function resolve(host: string, network: FetchNetwork, deadline: AbortSignal): Promise<string[]> {
   try {
-    return await network.resolve(host);
-  } catch {
+    return await untilAborted(network.resolve(host), deadline);
+  } catch (error) {
+    if (deadline.aborted) throw explain(error, deadline);
     throw new FetchRefusedError('The host name cannot be resolved.');
   }
 }
