@@ -1,5 +1,6 @@
 /** Every flag of `tandem serve` with its TANDEM_* variable, default and help: one table. */
 import { fileURLToPath } from 'node:url';
+import { parseJsonNumbers } from '../control/json-numbers.ts';
 import { REASONING_PARSER_NAMES, TOOL_PARSER_NAMES } from '../control/sessions/parsers/create-parser.ts';
 import { MAX_ADAPTER_RANK } from '../control/models/peft-config.ts';
 import type { Settings } from '../control/settings.ts';
@@ -269,7 +270,7 @@ export const OPTIONS: OptionTable = {
   },
   defaultChatTemplateKwargs: {
     flag: 'default-chat-template-kwargs',
-    parse: jsonObject('{"enable_thinking": false}'),
+    parse: jsonObject('{"enable_thinking": false}', parseJsonNumbers),
     default: () => ({}),
     defaultText: 'none',
     help: "JSON object of chat template variables; a request's chat_template_kwargs win",

@@ -78,11 +78,14 @@ export function addresses(): Parser<PeerAddress[]> {
     });
 }
 
-/** Text of a JSON object; `example` is one. */
-export function jsonObject(example: string): Parser<Record<string, unknown>> {
+/** Text of a JSON object; `example` is one. `parse`: JSON.parse, or what keeps more of its numbers. */
+export function jsonObject(
+  example: string,
+  parse: (text: string) => unknown = JSON.parse,
+): Parser<Record<string, unknown>> {
   return (value) => {
     try {
-      const parsed: unknown = JSON.parse(value);
+      const parsed = parse(value);
       if (typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed))
         return parsed as Record<string, unknown>;
     } catch {

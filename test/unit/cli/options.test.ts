@@ -12,6 +12,7 @@ import {
   variableName,
   WORKING_VARIABLES,
 } from '../../../src/cli/resolve-settings.ts';
+import { writeJson } from '../../../src/control/json-numbers.ts';
 import type { Settings } from '../../../src/control/settings.ts';
 
 function resolve(args: string[], env: Record<string, string> = {}): Settings {
@@ -61,6 +62,12 @@ test('flags that npm took for its own are found', () => {
   };
   expect(flagsKeptByNpm(env)).toEqual(['--port', '--enable-prefix-caching']);
   expect(flagsKeptByNpm({ ...env, npm_lifecycle_event: 'test' })).toEqual([]);
+});
+
+test("numbers of the template's variables stay as they were written", () => {
+  const written = '{"temperature":1.0,"seed":9007199254740993}';
+  const { defaultChatTemplateKwargs } = resolve(['--default-chat-template-kwargs', written]);
+  expect(writeJson(defaultChatTemplateKwargs)).toBe(written);
 });
 
 test('lists repeat and take commas', () => {
