@@ -47,7 +47,12 @@ async function start(env: Record<string, string> = {}): Promise<void> {
   fail();
   server = await ApiServer.start({
     dataDir,
-    env: { NODE_OPTIONS: `--import ${FAULTS}`, TANDEM_TEST_FAULTS: rulesFile(), ...env },
+    env: {
+      NODE_OPTIONS: `--import ${FAULTS}`,
+      TANDEM_TEST_FAULTS: rulesFile(),
+      TANDEM_MAX_TRAINING_ATTEMPTS: '2',
+      ...env,
+    },
   });
 }
 
@@ -103,6 +108,15 @@ async function accepted(model: string, rows = 1): Promise<string> {
   const response = await server.post(JOBS, rl(model, rows));
   if (response.status !== 200) throw new Error(await response.text());
   return ((await response.json()) as { id: string }).id;
+}
+
+async function interrupted(job: string): Promise<void> {
+  const said = (line: string) => line.includes(job) && line.includes('training job was interrupted');
+  await waitFor(
+    () => server.log.split('\n').some(said),
+    60_000,
+    () => server.log,
+  );
 }
 
 const drafts = () => readdirSync(join(dataDir, 'blobs', 'drafts'));
@@ -172,9 +186,9 @@ test.each<[string, Rule, string]>([
     { do: 'sql', on: '^insert into "checkpoints"', fail: 'SQLITE_FULL' },
     "The server's disk is full.",
   ],
-  ['a checkpoint', { do: 'sync', on: '/adapter_model', fail: 'EIO' }, 'internal error of the server'],
+  ['a checkpoint', { do: 'sync', on: '/adapter_model', fail: 'EIO' }, 'The server could not read or write its files.'],
 ])(
-  'a job that cannot write %s fails with one event; the step stays, and the next job goes on',
+  'a job that again and again cannot write %s fails with one event; the step stays, and the next job goes on',
   async (_, rule, message) => {
     const model = await modelId(`agent-${models++}`);
     fail(rule);
@@ -193,17 +207,31 @@ test.each<[string, Rule, string]>([
   TIMEOUT_MS,
 );
 
+test.each<[string, Rule]>([
+  ['a snapshot', { do: 'write', on: '/snapshot$', at: 2, fail: 'ENOSPC' }],
+  ['a checkpoint', { do: 'sync', on: '/adapter_model', fail: 'EIO' }],
+])(
+  'a job that cannot write %s for a moment goes on',
+  async (_, rule) => {
+    const model = await modelId(`agent-${models++}`);
+    fail(rule);
+    const job = await accepted(model, 3);
+    await interrupted(job);
+    fail();
+    const types = (await ended(job)).map(({ type }) => type);
+    expect(types.join()).toMatch(/^training_started(,gradient_step)+,training_ended$/);
+    expect(drafts()).toEqual([]);
+  },
+  TIMEOUT_MS,
+);
+
 test(
   'while the last event cannot be written the job is not over; it ends once, when it can be',
   async () => {
     const model = await modelId(`agent-${models++}`);
     fail({ do: 'sql', on: '^insert into "job_events"', at: 3, fail: 'SQLITE_FULL' });
     const job = await accepted(model, 1);
-    await waitFor(
-      () => server.log.includes('training job was interrupted'),
-      60_000,
-      () => server.log,
-    );
+    await interrupted(job);
     const events = (await json(server, `${JOBS}/${job}/events`))['data'] as Event[];
     expect(events.map(({ type }) => type)).toEqual(['training_started', 'gradient_step']);
     fail();

@@ -10,6 +10,14 @@ export class TrainingInputError extends Error {
   }
 }
 
+/** What is wrong is the server's and may pass: the job is run again. Its message is for the client, where it does not pass. */
+export class InterruptedError extends Error {
+  constructor(message: string, options: ErrorOptions) {
+    super(message, options);
+    this.name = 'InterruptedError';
+  }
+}
+
 /** Nothing is wrong with one field, but the job cannot go on. Its message is for the client. */
 export class TrainingFailedError extends Error {
   constructor(message: string) {

@@ -12,11 +12,12 @@ import {
   type TrainerState,
 } from '../engine/training.ts';
 import { SessionError } from '../sessions/session.ts';
+import { SqliteError } from '../store/sqlite-client.ts';
 import { untilAborted } from '../until-aborted.ts';
 import { identityAdapter } from './adapter-init.ts';
 import { readCheckpoint, writeCheckpoint } from './checkpoint-files.ts';
 import { createPlan } from './create-plan.ts';
-import { TrainingFailedError, TrainingInputError } from './errors.ts';
+import { InterruptedError, TrainingFailedError, TrainingInputError } from './errors.ts';
 import { ENDLESS_ROOM } from './pack.ts';
 import { patient } from './patient-chat.ts';
 import type { JobPlan, StepMetrics } from './plan.ts';
@@ -29,7 +30,7 @@ import {
   type TrainingPorts,
 } from './ports.ts';
 import { StepReporter } from './reporter.ts';
-import { isDiskFull } from './service-error.ts';
+import { isDiskFull, isShortage, mayPass } from './service-error.ts';
 import { decodeSnapshot, type JobSnapshot } from './snapshot.ts';
 import { SnapshotWriter } from './snapshot-writer.ts';
 
@@ -55,7 +56,7 @@ export class JobRunner {
     this.#retryMs = options.retryMs ?? RETRY_MS;
   }
 
-  /** Rejects only where the stores fail, or the engine does not take the finished step: the job may be run again. */
+  /** Rejects only where the stores and the disk fail, or the engine does not take the finished step: the job may be run again. */
   async run(job: TrainingJob, signal: AbortSignal): Promise<JobRest> {
     const { engine, events } = this.#ports;
     let checkpoint: Checkpoint;
@@ -85,14 +86,14 @@ export class JobRunner {
     return true;
   }
 
-  /** What the client is told; null where the job only rests. */
+  /** What the client is told; null where the job only rests. Throws what may pass. */
   #explain(job: TrainingJob, error: unknown, signal: AbortSignal): string | null {
     if (signal.aborted) return signal.reason === CANCELLED ? CANCELLED_MESSAGE : null;
     if (error instanceof SessionError && error.code === 'unavailable') return null;
     if (error instanceof TrainingFailedError || error instanceof TrainingInputError) return error.message;
     if (error instanceof RowRefusedError) return `The job does not fit: ${error.message}. ${SHORTER}`;
+    if (mayPass(error)) throw interrupted(error);
     this.#ports.report(job.id, error);
-    if (isDiskFull(error)) return "The server's disk is full.";
     return 'The training job failed because of an internal error of the server.';
   }
 
@@ -135,6 +136,7 @@ export class JobRunner {
     try {
       return await readCheckpoint(adapter.directory, job.kind);
     } catch (error) {
+      if (isShortage(error)) throw error;
       this.#ports.report(job.id, error);
       throw new TrainingFailedError(
         `The files of step ${step} are damaged: delete this step to go on from the one before.`,
@@ -181,7 +183,9 @@ export class JobRunner {
       const room = from.room ?? (from.step === 0 ? session.room : ENDLESS_ROOM);
       const plan = await planFor(room);
       try {
-        return { plan, end: await this.#drive(job, plan, { ...from, room }, session, signal) };
+        // The first one is saved once: again, it would look like progress.
+        const saved = from.room !== null;
+        return { plan, end: await this.#drive(job, plan, { ...from, room }, { session, saved, signal }) };
       } finally {
         await plan.close();
       }
@@ -207,8 +211,7 @@ export class JobRunner {
     job: TrainingJob,
     plan: JobPlan,
     from: JobSnapshot,
-    session: TrainerSession,
-    signal: AbortSignal,
+    { session, saved, signal }: Attempt,
   ): Promise<JobSnapshot> {
     const check = (): void => signal.throwIfAborted();
     const writer = new SnapshotWriter(this.#ports.snapshots, job.id);
@@ -216,7 +219,7 @@ export class JobRunner {
     check();
     const logprobs = from.logprobs ?? (from.step === 0 ? await plan.prepare({ session, check }) : null);
     let snapshot: JobSnapshot = { ...from, logprobs };
-    if (from.step === 0) await writer.save(snapshot);
+    if (!saved) await writer.save(snapshot);
     for (let index = from.step; index < plan.steps; index++) {
       check();
       const metrics = await plan.step(index, { session, logprobs, check });
@@ -241,6 +244,20 @@ export class JobRunner {
       throw error;
     }
   }
+}
+
+interface Attempt {
+  session: TrainerSession;
+  /** Where the attempt begins. */
+  saved: boolean;
+  signal: AbortSignal;
+}
+
+/** The database's own faults stay what they are: none of them is the job's. */
+function interrupted(error: unknown): unknown {
+  if (isDiskFull(error)) return new InterruptedError("The server's disk is full.", { cause: error });
+  if (error instanceof SqliteError) return error;
+  return new InterruptedError('The server could not read or write its files.', { cause: error });
 }
 
 function finite(metrics: StepMetrics): StepMetrics {

@@ -29,8 +29,29 @@ const FULL = new Set(['ENOSPC', 'EDQUOT', 'SQLITE_FULL']);
 
 /** Said by the file system, or by SQLite. */
 export function isDiskFull(error: unknown): boolean {
+  return FULL.has(codeOf(error));
+}
+
+/** For now no file can be opened, or memory be had; nothing is wrong with what lies on the disk. */
+const SHORT = new Set(['EMFILE', 'ENFILE', 'ENOMEM', 'EAGAIN']);
+/** A disk that fails or cannot be written for now, as one on the network may. */
+const FAILING = new Set(['EIO', 'EROFS', 'EBUSY', 'ETIMEDOUT', 'ESTALE']);
+
+export function isShortage(error: unknown): boolean {
+  return SHORT.has(codeOf(error));
+}
+
+/** What may be well again when the work is done once more. SQLite's codes say more behind these names. */
+export function mayPass(error: unknown): boolean {
+  const code = codeOf(error);
+  return (
+    SHORT.has(code) || FAILING.has(code) || isDiskFull(error) || /^SQLITE_(?:IOERR|BUSY|CANTOPEN|NOMEM)/.test(code)
+  );
+}
+
+function codeOf(error: unknown): string {
   const { code } = (error ?? {}) as { code?: unknown };
-  return typeof code === 'string' && FULL.has(code);
+  return typeof code === 'string' ? code : '';
 }
 
 /** Errors of a full disk in words for the client; others as they are. */

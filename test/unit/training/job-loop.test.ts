@@ -9,6 +9,7 @@ import { Database } from '../../../src/control/store/database.ts';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { FolderBlobStore, type BlobStore } from '../../../src/control/store/blob-store.ts';
 import { SqliteError } from '../../../src/control/store/sqlite-client.ts';
+import { InterruptedError } from '../../../src/control/training/errors.ts';
 import { JobLoop, type RunJob } from '../../../src/control/training/jobs/job-loop.ts';
 import { StoredEvents } from '../../../src/control/training/jobs/stored-ports.ts';
 import { allEvents, BASE, createModel, finished, group, startPlane, type Plane } from './plane.ts';
@@ -215,8 +216,9 @@ test.each([1, 2, 3])(
 
 test.each([
   [new SqliteError('disk I/O error', 'SQLITE_IOERR'), 6, 'succeeded'],
-  [new Error('a fault'), 3, 'failed'],
-] as const)('%s: crashes that count against a job, of six', async (fault, runs, state) => {
+  [new Error('a fault'), 3, 'failed', 'The job was interrupted 3 times in a row without progress.'],
+  [new InterruptedError('The disk is full.', { cause: null }), 3, 'failed', 'The disk is full.'],
+] as const)('%s: crashes that count against a job, of six', async (fault, runs, state, message = null) => {
   const plane = await start({ paused: true });
   const { id: modelId } = await createModel(plane, 'agent');
   const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
@@ -241,6 +243,7 @@ test.each([
   await loop.start();
   await expect.poll(async () => (await repository.find(job))?.state, { timeout: 30_000 }).toBe(state);
   expect(crashes).toBe(runs);
+  expect((await repository.find(job))?.errorMessage).toBe(message);
   await loop.stop();
 });
 

@@ -257,6 +257,8 @@ describe('an interrupted job', () => {
     return ports;
   }
 
+  const hiccup = (code?: string) => Object.assign(new Error('the disk hiccups'), { code });
+
   it('ends the same wherever the process is killed', async () => {
     const whole = await unbroken();
     for (let kill = 0; kill < whole.writes; kill++) {
@@ -269,8 +271,7 @@ describe('an interrupted job', () => {
       await expect(run(ports, rl(config))).rejects.toBe(killed);
       ports.beforeWrite = () => undefined;
       expect(await run(ports, rl(config))).toBe('ended');
-      expect(story(ports)).toEqual(story(whole));
-      expect(filesOf(ports)).toEqual(filesOf(whole));
+      expect([story(ports), filesOf(ports)]).toEqual([story(whole), filesOf(whole)]);
       expect(ports.made).toHaveLength(1);
       ports.remove();
     }
@@ -282,7 +283,7 @@ describe('an interrupted job', () => {
     for (let fault = 0; fault < writes; fault++) {
       const ports = memory();
       ports.beforeWrite = (write) => {
-        if (write === fault) throw new Error('the disk hiccups');
+        if (write === fault) throw hiccup();
       };
       const rest = await run(ports, rl(config)).catch(() => 'rejected');
       if (ports.made.length === 0) {
@@ -298,14 +299,37 @@ describe('an interrupted job', () => {
     expect(made).toBeGreaterThan(0);
   });
 
+  it('is no failure where what may pass fails a write: run again, it ends the same', async () => {
+    const whole = await unbroken();
+    for (let fault = 0; fault < whole.writes; fault++) {
+      const ports = memory();
+      ports.beforeWrite = (write) => {
+        if (write === fault) throw hiccup(['EIO', 'ENOSPC', 'EMFILE'][fault % 3]);
+      };
+      await expect(run(ports, rl(config))).rejects.toThrow(/disk|files/);
+      expect(await run(ports, rl(config))).toBe('ended');
+      expect([story(ports), filesOf(ports)]).toEqual([story(whole), filesOf(whole)]);
+      ports.remove();
+    }
+  });
+
+  it('counts no start as progress where no step is taken', async () => {
+    const ports = memory();
+    const save = vi.spyOn(ports.snapshots, 'save');
+    ports.engine.beforeCall = () => Promise.reject(hiccup('EMFILE'));
+    for (let start = 0; start < 3; start++) {
+      await expect(run(ports, rl())).rejects.toThrow('The server could not read or write its files.');
+    }
+    expect(save).toHaveBeenCalledTimes(1);
+  });
+
   it('ends the same wherever the engine is lost', async () => {
     const whole = await unbroken();
     for (let call = 0; call < whole.engine.calls; call++) {
       const ports = memory();
       ports.engine.dieAt = call;
       expect(await run(ports, rl(config))).toBe('ended');
-      expect(story(ports)).toEqual(story(whole));
-      expect(filesOf(ports)).toEqual(filesOf(whole));
+      expect([story(ports), filesOf(ports)]).toEqual([story(whole), filesOf(whole)]);
       expect(ports.engine.open).toBe(0);
       ports.remove();
     }
@@ -359,8 +383,7 @@ describe('an interrupted job', () => {
     ports.log.splice(0, ports.log.length, ...ports.log.filter(({ key }) => key !== 'end'));
     ports.engine.room = { ...tight, maxTokens: 4096 };
     expect(await run(ports, rl({ learning_rate: 0.01 }))).toBe('ended');
-    expect(story(ports)).toEqual(story(whole));
-    expect(filesOf(ports)).toEqual(filesOf(whole));
+    expect([story(ports), filesOf(ports)]).toEqual([story(whole), filesOf(whole)]);
   });
 
   it('gives up on an engine that is lost again and again', async () => {

@@ -104,6 +104,17 @@ test('a snapshot that does not come through leaves the one before, and no file o
   expect([await loaded(), left('snapshots'), left('drafts')]).toEqual(['2', 1, 0]);
 });
 
+test('a snapshot that cannot be read for now is not taken for a damaged one', async () => {
+  await snapshots.save(JOB, encoded(1));
+  vi.spyOn(blobs, 'path').mockReturnValueOnce(directory);
+  expect(await loaded()).toBeUndefined();
+  vi.spyOn(blobs, 'path').mockImplementationOnce(() => {
+    throw Object.assign(new Error('too many open files'), { code: 'EMFILE' });
+  });
+  await expect(loaded()).rejects.toThrow('too many open files');
+  expect(await loaded()).toBe('1');
+});
+
 test('a step is listed when its files are in place, counts with their size, and is the same for who commits again', async () => {
   await checkpoints.stage(JOB);
   const folder = await checkpoints.stage(JOB);

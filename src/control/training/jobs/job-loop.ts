@@ -7,6 +7,7 @@ import { hasEnded, TransitionError } from '../../lifecycle.ts';
 import { removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
 import type { JobRepository, StoredJob } from '../../store/job-repository.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
+import { InterruptedError } from '../errors.ts';
 import { CANCELLED, CANCELLED_MESSAGE, type JobRest } from '../ports.ts';
 
 /** Trains one job. Rejects only where something outside of the job is wrong; the job then runs again. */
@@ -29,6 +30,16 @@ const MAX_DELAY_FACTOR = 64;
 /** Entities whose turn is remembered; one that is forgotten is as one that had none. */
 const MAX_SERVED = 10_000;
 
+interface Interruption {
+  /** The start counts as one without progress, where there was none. */
+  counts: boolean;
+  /** What a job that may not be run again ends with; null: it goes on. */
+  fault: string | null;
+}
+
+/** A stop that was asked for is no crash. */
+const STOPPED: Interruption = { counts: false, fault: null };
+
 interface Running {
   job: StoredJob;
   abort: AbortController;
@@ -40,8 +51,8 @@ export class JobLoop {
   #running: Running | null = null;
   /** Entities that had a turn, the last one last. */
   #served: string[] = [];
-  /** Jobs whose run is over and whose state does not say so yet, and whether the start counts. */
-  readonly #unsettled = new Map<string, boolean>();
+  /** Jobs whose run is over and whose state does not say so yet. */
+  readonly #unsettled = new Map<string, Interruption>();
   #crashes = 0;
   #timer: NodeJS.Timeout | null = null;
   #looking = false;
@@ -79,7 +90,7 @@ export class JobLoop {
     // From here on it is not started any more; one that has been is found by the abort.
     if (!(await this.#options.repository.requestCancel(jobId))) return;
     await this.#abort((job) => job.id === jobId, CANCELLED);
-    await this.#settle(jobId, false);
+    await this.#settle(jobId, STOPPED);
   }
 
   /** Resolves when nothing trains the model. */
@@ -166,9 +177,11 @@ export class JobLoop {
   async #run(job: StoredJob, signal: AbortSignal): Promise<void> {
     const { log } = this.#options;
     log.info({ job: job.id, model: job.modelId, kind: job.kind }, 'training job runs');
-    let store = false;
+    let interruption: Interruption = { counts: true, fault: null };
     const rest = await this.#options.run(job, signal).catch((error: unknown): JobRest => {
-      store = error instanceof SqliteError;
+      // A database that fails is not the job's fault.
+      const fault = error instanceof InterruptedError ? error.message : null;
+      interruption = { counts: !(error instanceof SqliteError), fault };
       if (!signal.aborted) {
         this.#crashes++;
         log.error({ err: error, job: job.id, crashes: this.#crashes }, 'training job was interrupted');
@@ -177,8 +190,7 @@ export class JobLoop {
       return 'stopped';
     });
     if (rest !== 'stopped') this.#crashes = 0;
-    // A stop that was asked for is no crash, and a database that fails is not the job's fault.
-    this.#unsettled.set(job.id, !signal.aborted && !store);
+    this.#unsettled.set(job.id, signal.aborted ? STOPPED : interruption);
     await this.#settleAll().catch((error: unknown) => {
       log.error({ err: error, job: job.id }, 'a job could not be queued again');
       this.#retry();
@@ -187,18 +199,19 @@ export class JobLoop {
   }
 
   async #settleAll(): Promise<void> {
-    for (const [jobId, counts] of this.#unsettled) {
-      await this.#settle(jobId, counts);
+    for (const [jobId, interruption] of this.#unsettled) {
+      await this.#settle(jobId, interruption);
       this.#unsettled.delete(jobId);
     }
   }
 
   /** A run that came to rest without an end is queued again, or ends where its client wanted that. */
-  async #settle(jobId: string, counts: boolean): Promise<void> {
-    const { repository } = this.#options;
+  async #settle(jobId: string, { counts, fault }: Interruption): Promise<void> {
+    const { repository, maxAttempts } = this.#options;
     const job = await repository.find(jobId);
     if (job === null || hasEnded(job.state)) return;
     if (job.cancelRequested) await this.end(jobId, 'cancel', CANCELLED_MESSAGE);
+    else if (fault !== null && job.attempts >= maxAttempts) await this.end(jobId, 'fail', fault);
     else await repository.requeue(jobId, counts);
   }
 

@@ -23,6 +23,7 @@ import type {
   WantedBatch,
 } from '../ports.ts';
 import type { RlBatch } from '../rl-batch.ts';
+import { isShortage } from '../service-error.ts';
 import { readTensors, type TensorFile } from '../tensor-file.ts';
 
 const SNAPSHOT_FILE = 'snapshot';
@@ -104,7 +105,7 @@ export class StoredSnapshots implements JobSnapshots {
     if (job === null) throw new GoneError('Job', jobId);
     if (job.snapshotKey === null) return null;
     const digest = createHash('sha256');
-    const file = await readTensors(this.#blobs.path(job.snapshotKey, SNAPSHOT_FILE), { digest }).catch(() => null);
+    const file = await readTensors(this.#blobs.path(job.snapshotKey, SNAPSHOT_FILE), { digest }).catch(damagedAsNull);
     if (file !== null && digest.digest('hex') === job.snapshotSha256) return file;
     // The job begins again, and with the same data ends the same.
     this.#log.error({ job: jobId }, 'the snapshot of a job is damaged: the job begins again');
@@ -124,6 +125,12 @@ export class StoredSnapshots implements JobSnapshots {
       throw error;
     }
   }
+}
+
+/** What cannot be read for now is as good as it was. */
+function damagedAsNull(error: unknown): null {
+  if (isShortage(error)) throw error;
+  return null;
 }
 
 export class StoredCheckpoints implements Checkpoints {
