@@ -105,16 +105,16 @@ function readPattern(fields: Fields, name: string, fine: (value: number) => bool
     // PEFT reads keys as regular expressions; plain ends of names are what people write, and what is safe to run.
     if (!/^\^?[\w.]{1,256}$/.test(key)) fields.fail(name, `has the key ${show(key)}; only ends of module names are supported.`);
     if (typeof value !== 'number' || !fine(value)) fields.fail(name, `has the value ${show(value)} for ${show(key)}.`);
-    pattern.set(key.replace(/^\^/, ''), value);
+    pattern.set(key, value);
     if (pattern.size > MAX_PATTERNS) fields.fail(name, `has more than ${MAX_PATTERNS} entries.`);
   }
   return pattern;
 }
 
-/** The entry whose key is the module's name or an end of it at a dot, else the default. */
+/** The first entry whose key is the module's name or an end of it at a dot, else the default. Behind ^ a key is the whole name. */
 export function patternValue(pattern: Map<string, number>, module: string, fallback: number): number {
   for (const [key, value] of pattern) {
-    if (module === key || module.endsWith(`.${key}`)) return value;
+    if (module === key || `^${module}` === key || module.endsWith(`.${key}`)) return value;
   }
   return fallback;
 }

@@ -54,7 +54,9 @@ test('a plain adapter: one entry per projection with its scale', async () => {
 test('rslora divides by the root of the rank; patterns change single modules', async () => {
   const rslora = await read(adapter({ rank: 16, alpha: 8, config: { use_rslora: true } }));
   expect(new Set(rslora.factors.map(({ scale }) => scale))).toEqual(new Set([2]));
-  const config = { alpha_pattern: { 'layers.1.mlp.down_proj': 2, '^model.layers.0.self_attn.q_proj': 4 } };
+  // Behind ^ a key is the whole name, as PEFT has it: the last one is that of no module.
+  const alphas = { 'layers.1.mlp.down_proj': 2, '^model.layers.0.self_attn.q_proj': 4, '^down_proj': 32 };
+  const config = { alpha_pattern: alphas };
   const { factors } = await read(adapter({ rank: 8, alpha: 16, config }));
   const scaleOf = (layer: number, module: string) =>
     factors.find((each) => each.layer === layer && each.module === module)?.scale;
