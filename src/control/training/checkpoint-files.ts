@@ -22,20 +22,19 @@ export interface CheckpointContent {
   kind: TrainingKind | null;
 }
 
-/** Writes and syncs the files into an existing folder. Returns the adapter's version: the digest of what serves. */
+/** Writes the files into the folder of a draft, whose seal syncs them. Returns the adapter's version: the digest of what serves. */
 export async function writeCheckpoint(directory: string, content: CheckpointContent): Promise<string> {
   const { weights, optimizer } = content.state;
   const config = Buffer.from(`${JSON.stringify(adapterConfig(weights, content.baseModel), null, 2)}\n`);
   const adapter = encodeTensors({ tensors: factorTensors(weights.factors), metadata: { format: 'pt' } });
   const digest = createHash('sha256');
-  await writeSynced(join(directory, ADAPTER_CONFIG_FILE), [config], digest);
-  await writeSynced(join(directory, ADAPTER_WEIGHTS_FILE), adapter, digest);
+  await writePieces(join(directory, ADAPTER_CONFIG_FILE), [config], digest);
+  await writePieces(join(directory, ADAPTER_WEIGHTS_FILE), adapter, digest);
   if (optimizer && content.kind) {
     const tensors = momentTensors(weights.factors, optimizer);
     const metadata = { kind: content.kind, steps: String(optimizer.steps) };
-    await writeSynced(join(directory, OPTIMIZER_FILE), encodeTensors({ tensors, metadata }));
+    await writePieces(join(directory, OPTIMIZER_FILE), encodeTensors({ tensors, metadata }));
   }
-  await syncFolder(directory);
   return digest.digest('hex');
 }
 
@@ -91,25 +90,15 @@ function adapterConfig(weights: AdapterWeights, baseModel: string): object {
   };
 }
 
-async function writeSynced(path: string, pieces: Iterable<Uint8Array>, digest?: Hash): Promise<void> {
+async function writePieces(path: string, pieces: Iterable<Uint8Array>, digest?: Hash): Promise<void> {
   const file = await open(path, 'w');
   try {
     for (const piece of pieces) {
       digest?.update(piece);
       await file.writeFile(piece);
     }
-    await file.sync();
   } finally {
     await file.close();
-  }
-}
-
-async function syncFolder(directory: string): Promise<void> {
-  const folder = await open(directory, 'r');
-  try {
-    await folder.sync();
-  } finally {
-    await folder.close();
   }
 }
 

@@ -82,7 +82,7 @@ export interface Checkpoints {
   /** An empty folder for the job's checkpoint, on the file system of the checkpoints. What an earlier attempt left is removed. */
   stage(jobId: string): Promise<string>;
   /**
-   * The files of `directory` are complete and synced: moves the folder in place and lists the checkpoint under the model's next
+   * The files of `directory` are complete: syncs them, moves the folder in place and lists the checkpoint under the model's next
    * step (largest step ever + 1). Idempotent by job: a second call returns the first one's checkpoint.
    */
   commit(jobId: string, directory: string, version: string): Promise<Checkpoint>;

@@ -72,7 +72,6 @@ export async function readTensors(path: string, options: ReadOptions = {}): Prom
 async function decodeTensors(file: FileHandle, size: number, { digest, readBytes }: ReadOptions): Promise<TensorFile> {
   let at = 0;
   const fill = async (into: ArrayBuffer) => {
-    if (into.byteLength > size - at) throw new Error('The tensor file is cut off.');
     for (let done = 0; done < into.byteLength;) {
       const piece = new Uint8Array(into, done, Math.min(readBytes ?? READ_BYTES, into.byteLength - done));
       const { bytesRead } = await file.read(piece, 0, piece.length, at);

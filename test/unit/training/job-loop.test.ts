@@ -214,11 +214,11 @@ test.each([1, 2, 3])(
   },
 );
 
-test.each([
-  [new SqliteError('disk I/O error', 'SQLITE_IOERR'), 6, 'succeeded'],
+test.each<[Error, number, string, string | null]>([
+  [new SqliteError('disk I/O error', 'SQLITE_IOERR'), 6, 'succeeded', null],
   [new Error('a fault'), 3, 'failed', 'The job was interrupted 3 times in a row without progress.'],
   [new InterruptedError('The disk is full.', { cause: null }), 3, 'failed', 'The disk is full.'],
-] as const)('%s: crashes that count against a job, of six', async (fault, runs, state, message = null) => {
+])('%s: crashes that count against a job, of six', async (fault, runs, state, message) => {
   const plane = await start({ paused: true });
   const { id: modelId } = await createModel(plane, 'agent');
   const job = String((await plane.ok(JOBS, rl(modelId)))['id']);

@@ -58,15 +58,23 @@ describe('an SFT job', () => {
     }
   });
 
-  it('learns what it is shown', async () => {
+  it('learns what it is shown, and tells its speed in seconds', async () => {
     const ports = memory(
       Array<string>(30)
         .fill(LINES[0] ?? '')
         .join('\n'),
     );
+    const started = performance.now();
     await run(ports, sft({ batch_size: 1, learning_rate: 0.05 }));
-    const losses = ports.log.filter(({ type }) => type === 'gradient_step').map(({ data }) => Number(data['loss']));
-    expect(losses.at(-1)).toBeLessThan((losses[0] ?? 0) / 2);
+    const seconds = (performance.now() - started) / 1000;
+    const steps = ports.log.filter(({ type }) => type === 'gradient_step').map(({ data }) => data);
+    const told = (name: string) => steps.map((data) => Number(data[name]));
+    expect(told('loss').at(-1)).toBeLessThan((told('loss')[0] ?? 0) / 2);
+    // Of the clock: the steps took no longer than all did, and those that have still to come take as long.
+    const took = told('num_tokens').map((tokens, i) => tokens / (told('tokens_per_second')[i] ?? 0));
+    expect(took.reduce((sum, each) => sum + each, 0)).toBeLessThanOrEqual(seconds);
+    expect(told('eta_seconds').at(-1)).toBe(0);
+    expect((told('eta_seconds')[0] ?? Infinity) / 29).toBeLessThanOrEqual(seconds);
   });
 
   it('goes on with the batch where it was killed', async () => {

@@ -1,6 +1,15 @@
 /** Reading what training wrote. */
 import { createHash } from 'node:crypto';
-import { appendFileSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import {
+  appendFileSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -52,6 +61,9 @@ test('a file that was cut, or goes on, or whose tensors lie elsewhere is refused
   await expect(readTensors(path)).rejects.toThrow('cut off');
   truncateSync(path, 0);
   await expect(readTensors(path)).rejects.toThrow('cut off');
+  // A header of 2 ** 63 bytes.
+  writeFileSync(path, Buffer.from('0000000000000080', 'hex'));
+  await expect(readTensors(path)).rejects.toThrow('cut off');
   for (const offsets of [
     [0, 8],
     [4, 8],
@@ -64,4 +76,14 @@ test('a file that was cut, or goes on, or whose tensors lie elsewhere is refused
     writeFileSync(path, Buffer.concat([length, header, Buffer.alloc(8)]));
     await expect(readTensors(path)).rejects.toThrow('Tensor a of the file is not whole.');
   }
+  expect(readdirSync('/proc/self/fd').map(fileOf)).not.toContain(path);
 });
+
+/** Empty for a descriptor that is closed by now. */
+function fileOf(fd: string): string {
+  try {
+    return readlinkSync(`/proc/self/fd/${fd}`);
+  } catch {
+    return '';
+  }
+}
