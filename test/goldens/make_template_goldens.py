@@ -1,4 +1,4 @@
-"""What jinja2's filters, tests and raw blocks give: template-filters.json. Needs jinja2 3.1."""
+"""What jinja2's filters, tests, raw blocks and white space give: template-filters.json. Needs jinja2 3.1."""
 import json
 import pathlib
 
@@ -47,6 +47,9 @@ TEXTS = [
     "{% raw %}   {% endraw %}|", "{% raw %}y   {% endraw %}|", "{# {% raw %} #}{{ 1 }}{# {% endraw %} #}", "a{% raw %}\n   {% endraw %}|", "  {% raw %}a{% endraw %}  {% raw %}b{% endraw %}\n  {% raw %}c{% endraw %}",
     "{% raw -%}\n  {% endraw %}|", "{% raw %}\n  {%+ endraw %}|", "{{ 1 }}  {% raw %}b{% endraw %}", "{%- raw %}x{% endraw %}\n\n y", "{%raw%}'\\'\\n{{\"}}{#é🙂{%endraw%}", "{% raw %} b{% endraw %}\n", "{% raw %}b{% endraw %}\n\n",
     "{% if true %}\n  {% raw %}{% endif %}{% endraw %}\n{% endif %}\n", "{% set s %}{% raw %}{{ s }}{% endraw %}{% endset %}{{ s | upper }}",
+    "a\n  {%+ if true +%}\nx {%- endif %}\n y", "a\n  {#+ c +#}\n b {#- c -#} c\n  {# c #}\nd\n\n", "{{ 1 -}}\n {{- 2 }} {{+ 3 }}{{ 4 }}\nx", "{{--1}}{{- -1 }}{{ {'a': {'b': 1}} }}",
+    "  {- a -}\nb %}\nc #}\nd", "{{ 'a\n  {% b %}\n{# c #}' }}{{ '{% raw %}' ~ \"{{'}}\" }}", "{ {%- if true %}%{% endif %}}{# c #}{ x }", "a \u2028{%- if true -%} \x1c\x85 b{% endif %}\ufeff{%- if true %}c{% endif %}",
+    "\u00a0\n \u3000{% if true %}x{% endif %}", "it's \\n {{ 'it\\'s' }}", "{{ 1 }}\n  {% if true %}\n  {# c #}\n  {% endif %}\n",
     "{{ 'aé🙂' | reverse }}", "{{ n | reverse | list }}", "{{ text | wordcount }}", "{{ '' | wordcount }}", "{{ 'a--b_c d' | wordcount }}",
     "{{ [1e3, 1_000, 2.5E-1, 1e+2] }} {{ 1e3 if 1e-1 else 2 }} {{ [1, 2e0][0] }}", "{{ words | unique | list }} {{ words | unique(true) | list }} {{ [1, true, 1.0, 'x'] | unique | list }}",
     "{{ rows | unique(attribute='in.w') | map(attribute='k') | list }}", "{{ words | sort }} {{ words | sort(true) }} {{ words | sort(case_sensitive=true) }} {{ d | sort }}",

@@ -5,7 +5,7 @@ import goldens from '../../goldens/template-filters.json' with { type: 'json' };
 const render = (source: string): string => new ChatTemplate(source).render(goldens.variables);
 
 /** Expected values are what jinja2 gives (test/goldens/make_template_goldens.py). */
-describe('filters, tests and raw blocks of jinja2', () => {
+describe('filters, tests, raw blocks and white space of jinja2', () => {
   it.each(goldens.texts)('%s', (source, expected) => {
     expect(render(source as string)).toBe(expected);
   });

@@ -337,6 +337,8 @@ const hostile: [string, string][] = [
   ['wide indentation', '{{ [1] | tojson(indent=1000000000) }}'],
   ['deep parentheses', `{{ ${'('.repeat(100_000)}1${')'.repeat(100_000)} }}`],
   ['deep tests', `{{ ${'1 is eq('.repeat(30_000)}1${')'.repeat(30_000)} }}`],
+  ['white space without end', `{{ 1 ${' '.repeat(1_000_000)}`],
+  ['quotes without end', `{{ ${"'\\\\".repeat(300_000)}`],
   ['deep lists', `{{ ${'['.repeat(100_000)}${']'.repeat(100_000)} }}`],
   ['not a template', '{% for %}'],
   ['a constructor', "{{ ''.constructor.constructor('return process')() }}"],
@@ -381,6 +383,11 @@ describe('a hostile template', () => {
       expect(render(`{{ 'text'.${name} is defined }}{{ [1].${name} is defined }}`)).toBe('FalseFalse');
     },
   );
+
+  it('takes no longer for its white space than for other characters', () => {
+    const space = ' \n'.repeat(200_000);
+    expect(render(`${space}{{ 'a${space}b' ${space}}}${space}.`)).toBe(`${space}a${space}b${space}.`);
+  });
 
   it('cannot change what the next rendering sees', () => {
     const template = new ChatTemplate('{{ x is defined }}{% set x = 1 %}{% set range = 2 %}');

@@ -5,7 +5,7 @@ import { detectContentUse, type ContentUse } from './content-format.ts';
 import { TemplateError } from './errors.ts';
 import { ChatInterpreter, prepare } from './interpreter.ts';
 import { withNumbers } from './numbers.ts';
-import { withoutRawBlocks } from './raw-blocks.ts';
+import { plainSource } from './plain-source.ts';
 import { strftime } from './strftime.ts';
 import { parseWithTests } from './test-arguments.ts';
 import { box, boxData, boxFunction, toText } from './values.ts';
@@ -42,9 +42,7 @@ export class ChatTemplate {
     this.source = source;
     this.#now = now;
     try {
-      // Line ends as jinja2 reads them, whatever system the file was saved on.
-      const plain = withoutRawBlocks(source.replaceAll(/\r\n?/g, '\n'));
-      const program = parseWithTests(withNumbers(tokenize(plain, { lstrip_blocks: true, trim_blocks: true })));
+      const program = parseWithTests(withNumbers(tokenize(plainSource(source))));
       this.content = detectContentUse(program);
       this.#program = prepare(program);
     } catch (error) {

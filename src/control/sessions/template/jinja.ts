@@ -31,7 +31,7 @@ interface BaseInterpreter {
 interface Library {
   Environment: new (parent?: Scope) => Scope;
   Interpreter: new (scope?: Scope) => BaseInterpreter;
-  tokenize: (source: string, options: { lstrip_blocks: boolean; trim_blocks: boolean }) => Token[];
+  tokenize: (source: string) => Token[];
   parse: (tokens: readonly Token[]) => ProgramNode;
 }
 

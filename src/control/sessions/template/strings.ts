@@ -3,8 +3,8 @@ import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
 import { bounded, box, boxArray, isArray, isString, isTuple, toText } from './values.ts';
 
-/** What str.strip() and str.split() call whitespace: not JavaScript's set. */
-const SPACE = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
+/** What str.strip() and str.split() call whitespace, as a part of a class of characters: not JavaScript's set. */
+export const SPACE = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
 const LEADING = new RegExp(`^[${SPACE}]+`);
 const TRAILING = new RegExp(`[${SPACE}]$`);
 
