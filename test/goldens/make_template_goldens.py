@@ -50,6 +50,10 @@ TEXTS = [
     "a\n  {%+ if true +%}\nx {%- endif %}\n y", "a\n  {#+ c +#}\n b {#- c -#} c\n  {# c #}\nd\n\n", "{{ 1 -}}\n {{- 2 }} {{+ 3 }}{{ 4 }}\nx", "{{--1}}{{- -1 }}{{ {'a': {'b': 1}} }}",
     "  {- a -}\nb %}\nc #}\nd", "{{ 'a\n  {% b %}\n{# c #}' }}{{ '{% raw %}' ~ \"{{'}}\" }}", "{ {%- if true %}%{% endif %}}{# c #}{ x }", "a \u2028{%- if true -%} \x1c\x85 b{% endif %}\ufeff{%- if true %}c{% endif %}",
     "\u00a0\n \u3000{% if true %}x{% endif %}", "it's \\n {{ 'it\\'s' }}", "{{ 1 }}\n  {% if true %}\n  {# c #}\n  {% endif %}\n",
+    "{{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ 2 == 2 == true }} {{ (2 == 2) == true }} {{ 'a' in 'abc' == true }} {{ 1 not in n in [false] }} {{ (1 not in n) in [false] }} {{ 3 > 2 > 1 != 4 }} {{ 'a' < 'b' < 'c' }}",
+    "{{ [1 < 2 < 3, 3 < 2 < 5] }} {{ {'a': 0 <= n | length < 3} }} {{ 1 == 1 if 2 == 2 else 3 == 3 }} {{ 1 == 1 and 1 == 1 }} {{ 'y' if 1 is not in n == false else 'n' }} {{ n[1 if 1 == 1 else 0:2] }} {{ 2 == 2 | default(3 == 3) == 2 }}",
+    "{% for x in n if 0 < x < 3 %}{{ x }}{% endfor %}{% if 1 in n not in [[1]] %}!{% endif %}{% macro m(x) %}{{ 1 == 2 == x.y.z }}{% endmacro %}{{ m(4) }}",
+    "{{ dict() }}{{ dict(a=1, b='x') }}{{ dict({'a': 1, 'c': 2}, a=3) }}{{ dict([('k', 1), ['l', 2]]) }}{{ dict(d.items(), **{'z': 0}) }}{% set o = dict(a=n) %}{{ o.a[0] }}{{ o | items | list }}", "{{ [1, 2] == (1, 2) }} {{ (1, 2) == (1, 2) }} {{ [1, 2] in [(1, 2)] }}",
     "{{ 'aé🙂' | reverse }}", "{{ n | reverse | list }}", "{{ text | wordcount }}", "{{ '' | wordcount }}", "{{ 'a--b_c d' | wordcount }}",
     "{{ [1e3, 1_000, 2.5E-1, 1e+2] }} {{ 1e3 if 1e-1 else 2 }} {{ [1, 2e0][0] }}", "{{ words | unique | list }} {{ words | unique(true) | list }} {{ [1, true, 1.0, 'x'] | unique | list }}",
     "{{ rows | unique(attribute='in.w') | map(attribute='k') | list }}", "{{ words | sort }} {{ words | sort(true) }} {{ words | sort(case_sensitive=true) }} {{ d | sort }}",
@@ -66,6 +70,7 @@ REFUSED = [
     "{{ n | dictsort }}", "{{ {'a': 1, 'b': 'x'} | dictsort(by='value') }}", "{{ d | dictsort(by='other') }}", "{{ [1] | select('nonsense') | list }}", "{{ [[1], 2] | sum }}",
     "{{ 4 is divisibleby }}", "{{ 4 is defined(1) }}", "{{ 4 is divisibleby 0 }}", "{{ 'a' is gt 1 }}", "{{ n | select('divisibleby') | list }}", "{{ 4 is eq -4 }}", "{{ 4 is eq(1, 2) }}",
     "{{ 4 is nonsense(1) }}", "{% raw %}x", "{% endraw %}", "{% raw %}{% raw %}{% endraw %}{% endraw %}", "{{ 4 is eq( }}", "{{ 4 is eq) }}",
+    "{{ 1 == 2 < }}", "{{ dict(1) }}", "{{ dict('ab') }}", "{{ dict([1]) }}", "{{ dict({}, {}) }}", "{{ dict([([], 1)]) }}",
     "{{ 1e }}", "{{ 1e- }}", "{{ [[1]] | unique | list }}", "{{ [1, 'a'] | sort }}", "{{ nothing | float }}", "{{ 'a' | indent(1.5) }}",
 ]
 

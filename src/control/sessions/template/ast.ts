@@ -43,7 +43,7 @@ export interface KeywordNode extends Node {
   value: Node;
 }
 export interface BinaryNode extends Node {
-  operator: { value: string };
+  operator: { value: string; chained?: boolean };
   left: Node;
   right: Node;
 }

@@ -1,6 +1,7 @@
 /** A compiled chat template with the settings and globals that transformers gives one. */
-import { Environment, tokenize, type Scope } from './jinja.ts';
+import { Environment, tokenize, type Scope, type Value } from './jinja.ts';
 import type { Node } from './ast.ts';
+import { withChains } from './comparisons.ts';
 import { detectContentUse, type ContentUse } from './content-format.ts';
 import { TemplateError } from './errors.ts';
 import { ChatInterpreter, prepare } from './interpreter.ts';
@@ -8,7 +9,18 @@ import { withNumbers } from './numbers.ts';
 import { plainSource } from './plain-source.ts';
 import { strftime } from './strftime.ts';
 import { parseWithTests } from './test-arguments.ts';
-import { box, boxData, boxFunction, toText } from './values.ts';
+import {
+  asKey,
+  box,
+  boxData,
+  boxFunction,
+  boxItems,
+  boxObject,
+  isArray,
+  isObject,
+  toText,
+  type Key,
+} from './values.ts';
 
 /** jinja2's own bound for sandboxed templates. */
 const MAX_RANGE = 100_000;
@@ -16,6 +28,7 @@ const MAX_RANGE = 100_000;
 const GLOBALS = [
   'raise_exception',
   'range',
+  'dict',
   'strftime_now',
   'namespace',
   'true',
@@ -42,7 +55,7 @@ export class ChatTemplate {
     this.source = source;
     this.#now = now;
     try {
-      const program = parseWithTests(withNumbers(tokenize(plainSource(source))));
+      const program = parseWithTests(withChains(withNumbers(tokenize(plainSource(source)))));
       this.content = detectContentUse(program);
       this.#program = prepare(program);
     } catch (error) {
@@ -89,6 +102,7 @@ function setGlobals(scope: Scope, now: () => Date): void {
     'range',
     boxFunction((args) => box(range(args.map((arg) => Number(arg.value))))),
   );
+  scope.setVariable('dict', boxFunction(dict));
   scope.setVariable(
     'strftime_now',
     boxFunction(([format]) => box(strftime(now(), format ? toText(format) : ''))),
@@ -101,4 +115,21 @@ function range(args: number[]): number[] {
   const count = Math.max(0, Math.ceil((stop - start) / step));
   if (count > MAX_RANGE) throw new TemplateError(`range() is limited to ${MAX_RANGE} items.`);
   return Array.from({ length: count }, (_, i) => start + i * step);
+}
+
+/** Of a dictionary or of pairs, and of what is given by name. */
+function dict(args: Value[]): Value {
+  const named = args.at(-1)?.type === 'KeywordArgumentsValue' ? args.at(-1) : undefined;
+  const [source = boxObject(new Map()), ...others] = named ? args.slice(0, -1) : args;
+  const pairs = isObject(source) ? boxItems(source.value) : source;
+  if (others.length > 0 || !isArray(pairs))
+    throw new TemplateError('dict() takes a dictionary or a list of pairs, and names.');
+  const entries = new Map<Key, Value>();
+  for (const pair of pairs.value) {
+    const [key, item] = isArray(pair) && pair.value.length === 2 ? pair.value : [];
+    if (!key || !item) throw new TemplateError('dict() takes a list of pairs.');
+    entries.set(asKey(key), item);
+  }
+  if (named && isObject(named)) for (const [name, item] of named.value) entries.set(name, item);
+  return boxObject(entries);
 }

@@ -5,7 +5,8 @@
  * - a macro sees the names of where it stands, not of where it is called;
  * - values print as Python prints them (True, None, lists, floats), == compares by value;
  * - string methods take their arguments and count characters, `dict.items()` works when there is a key `items`, undefined iterates as empty;
- * - numbers are keys of dictionaries, what has no item for a key is undefined.
+ * - numbers are keys of dictionaries, what has no item for a key is undefined;
+ * - comparisons in a row are those of Python, a tuple equals no list.
  */
 import type {
   BinaryNode,
@@ -26,6 +27,7 @@ import type {
   TupleNode,
 } from './ast.ts';
 import { walk } from './ast.ts';
+import { COMPARISONS } from './comparisons.ts';
 import { TemplateError } from './errors.ts';
 import type { Arguments } from './filter-parts.ts';
 import { applyFilter, FILTERS } from './filters.ts';
@@ -34,6 +36,7 @@ import { contains, operate, subscript } from './operators.ts';
 import { passes } from './value-tests.ts';
 import { STRING_METHODS, STRING_PARAMETERS } from './strings.ts';
 import {
+  asKey,
   bounded,
   box,
   boxArray,
@@ -136,7 +139,7 @@ export class ChatInterpreter extends Interpreter {
     else if (isArray(value)) {
       if (value.value.length > MAX_ITEMS) throw new TemplateError(`a list has more than ${MAX_ITEMS} items.`);
       this.#spend(value.value.length);
-    }
+    } else if (isObject(value)) this.#spend(value.value.size);
     return value;
   }
 
@@ -199,6 +202,7 @@ export class ChatInterpreter extends Interpreter {
   }
 
   #binary(node: BinaryNode, scope: Scope): Value {
+    if (node.operator.chained && isComparison(node.left)) return box(this.#chain(node, scope).holds);
     switch (node.operator.value) {
       case '==':
         return box(isEqual(this.evaluate(node.left, scope), this.evaluate(node.right, scope)));
@@ -225,6 +229,16 @@ export class ChatInterpreter extends Interpreter {
     }
   }
 
+  /** Each operand of comparisons in a row is evaluated once, and none behind the first that does not hold. */
+  #chain(node: BinaryNode, scope: Scope): { holds: boolean; right: Value } {
+    const before = node.operator.chained && isComparison(node.left) ? this.#chain(node.left, scope) : null;
+    if (before?.holds === false) return before;
+    const left = before?.right ?? this.evaluate(node.left, scope);
+    const right = this.evaluate(node.right, scope);
+    const single = { ...node, left: hold(left), right: hold(right) } as BinaryNode;
+    return { holds: this.#binary(single, scope).__bool__().value, right };
+  }
+
   /** What a block sets ends with it; the library would let it stay. */
   #set(node: SetNode, scope: Scope): Value {
     if (node.value !== null) return super.evaluate(node, scope);
@@ -249,10 +263,8 @@ export class ChatInterpreter extends Interpreter {
   #dictionary(node: DictionaryNode, scope: Scope): Value {
     const entries = new Map<Key, Value>();
     for (const [name, item] of node.value) {
-      const key = this.evaluate(name, scope);
-      if (!isString(key) && key.type !== 'IntegerValue')
-        throw new TemplateError(`a ${key.type} cannot be a key of a dictionary.`);
-      entries.set(key.value as Key, this.evaluate(item, scope));
+      const key = asKey(this.evaluate(name, scope));
+      entries.set(key, this.evaluate(item, scope));
     }
     return boxObject(entries);
   }
@@ -329,6 +341,10 @@ interface HeldNode extends Node {
 
 function hold(held: Value): HeldNode {
   return { type: 'Held', held };
+}
+
+function isComparison(node: Node): node is BinaryNode {
+  return node.type === 'BinaryExpression' && COMPARISONS.has((node as BinaryNode).operator.value);
 }
 
 function isKeyword(node: Node): node is KeywordNode {

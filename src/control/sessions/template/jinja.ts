@@ -15,6 +15,8 @@ export interface Value {
 export interface Token {
   type: string;
   value: string;
+  /** Ours (comparisons.ts); operators come into the tree as they are. */
+  chained?: boolean;
 }
 
 export interface Scope {

@@ -52,6 +52,12 @@ export function boxItems(entries: Map<Key, Value>): Value {
   return boxArray([...entries].map(([key, value]) => new TupleValue([boxKey(key), value])));
 }
 
+/** What a dictionary is asked by; Python has more kinds. */
+export function asKey(value: Value): Key {
+  if (isString(value) || value.type === 'IntegerValue') return value.value as Key;
+  throw new TemplateError(`a ${value.type} cannot be a key of a dictionary.`);
+}
+
 export function boxKey(key: Key): Value {
   return typeof key === 'string' ? box(key) : new IntegerValue(key);
 }
@@ -158,6 +164,7 @@ export function isEqual(a: Value, b: Value, count = new ItemCount()): boolean {
   count.add();
   if (isArray(a) && isArray(b)) {
     return (
+      isTuple(a) === isTuple(b) &&
       a.value.length === b.value.length &&
       a.value.every((item, i) => isEqual(item, b.value[i] ?? box(undefined), count))
     );
