@@ -74,11 +74,14 @@ export class Beams {
     for (const [at, beam] of this.#open.entries()) {
       const top = outputs[at]?.top[0];
       if (!top) continue;
+      // The best that may come. What the client asks to be shown beyond them changes nothing.
+      let left = 2 * width;
       for (const [place, id] of top.ids.entries()) {
         const logprob = top.logprobs[place] ?? -Infinity;
         if (!Number.isFinite(logprob)) continue;
         const ended = endIds.has(id);
         if ((ended || barredIds.has(id)) && beam.tokens.length < minTokens) continue;
+        if (left-- === 0) break;
         (ended ? this.#ended : candidates).push(grow(beam, id, logprob, place + 1, top, ended));
       }
     }

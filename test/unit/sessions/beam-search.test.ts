@@ -47,7 +47,8 @@ class FormulaEngine extends FakeEngine {
 function answer(request: Submitted, index: number): SequenceOutput {
   const order = distribution([...request.promptIds])
     .map((logprob, at) => ({ id: IDS[at] ?? 0, logprob }))
-    .sort((a, b) => b.logprob - a.logprob);
+    .sort((a, b) => b.logprob - a.logprob)
+    .slice(0, request.sampling.logprobs);
   const top = {
     ids: Int32Array.from(order, ({ id }) => id),
     logprobs: Float32Array.from(order, ({ logprob }) => logprob),
@@ -125,6 +126,16 @@ it('a step is one token of every beam, with twice the width of alternatives', as
     expect(logprobs.every((entry) => entry.top.length === 1)).toBe(true);
   }
   expect(generation.usage().completionTokens).toEqual(deltas.map((delta) => delta.tokenIds.length));
+});
+
+it('the alternatives that the client is shown lead to no other outputs', async () => {
+  const found = async (topLogprobs: number) => {
+    const fields = { n: 1, maxTokens: 8, beamSearch: { lengthPenalty: 0 }, topLogprobs };
+    const prompt = { kind: 'ids', ids: [2, ...PROMPT] } as const;
+    const generation = await sessions.start({ ...input({ temperature: 0, ...fields }, prompt), reply: null });
+    return (await collect(generation)).map(({ tokenIds }) => tokenIds);
+  };
+  expect(await found(3)).toEqual(await found(0));
 });
 
 it('ignore_eos and min_tokens keep outputs going', async () => {
