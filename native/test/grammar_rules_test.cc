@@ -171,10 +171,44 @@ TEST_ONCE(grammar_structural_tags) {
       "{\"begin\":\"<ab>\",\"content\":{\"type\":\"const_string\",\"value\":\"2\"},\"end\":\"!\"}],\"at_least_one\":true,\"stop_after_"
       "first\":true}}",
       options, budget);
-  expect(*once, "triggered", {"x<a>1!", "<ab>2!"}, {"", "x", "<a>1!x", "<ab>1!"});
+  expect(*once, "triggered", {"<a>1!", "<ab>2!"}, {"", "x", "x<a>1!", "<a>1!x", "<ab>1!"});
   CHECK_ERROR(kType, "structural_tag", compile_structural_tag("{\"format\":{\"type\":\"tag\"}}", options, budget));
   CHECK_ERROR(kType, "structural_tag", compile_structural_tag("{\"structures\":[],\"triggers\":[\"a\"]}", options, budget));
   CHECK_ERROR(kUnsupported, "structural_tag", compile_structural_tag("{\"format\":{\"type\":\"magic\"}}", options, budget));
 }
 
 }  // namespace
+std::string tagged(const std::string& content, const std::string& end) {
+  return R"({"type":"tag","begin":"<","content":)" + content + R"(,"end":")" + end + R"("})";
+}
+
+TEST_ONCE(grammar_free_text_within_a_tag_stops_at_its_end) {
+  auto expect_format = [](const std::string& format, const std::vector<std::string>& in, const std::vector<std::string>& out) {
+    Budget budget = patient_budget();
+    const std::string tags = R"({"format":{"type":"sequence","elements":[)" + format + R"(,{"type":"const_string","value":"."}]}})";
+    expect(*compile_structural_tag(tags, {}, budget), tags, in, out);
+  };
+  const std::string any = R"({"type":"any_text"})", x = R"({"type":"const_string","value":"x"})";
+  const std::vector<std::string> once = {"<x>.", "<xa<b>."}, twice = {"<x>>.", "<xa>b>.", "<xa."};
+  expect_format(tagged(R"({"type":"sequence","elements":[)" + x + "," + any + "]}", ">"), once, twice);
+  expect_format(tagged(R"({"type":"or","elements":[)" + any + "," + x + "]}", ">"), once, twice);
+  expect_format(tagged(R"({"type":"structural_tag","structural_tag":{"format":)" + any + "}}", ">"), once, twice);
+  // The text before, between and behind the tags, too; an end that begins with a trigger is an end.
+  auto triggered = [&](const std::string& flags) {
+    return R"({"type":"triggered_tags","triggers":["["],"tags":[{"begin":"[1","content":)" + x + R"(,"end":"]"}])" + flags + "}";
+  };
+  expect_format(tagged(triggered(""), "[/]"), {"<[/].", "<a[1x]b]c[/]."}, {"<a[/]b[/].", "<[1x]a[/][/].", "<[2x][/].", "<a."});
+  expect_format(tagged(triggered(R"(,"at_least_one":true)"), "[/]"), {"<[1x]a[1x][/]."}, {"<[/].", "<a[1x][/]."});
+  expect_format(tagged(triggered(R"(,"stop_after_first":true)"), ">"), {"<a>.", "<a[1x]>."}, {"<a[1x]b>.", "<a[1x]>>."});
+}
+
+TEST_ONCE(grammar_tags_refuse_by_name_what_they_would_ignore) {
+  for (const char* field : {R"("excludes":["a"])", R"("excluded_strs":["a"])", R"("style":"qwen_xml")"}) {
+    Budget budget = patient_budget();
+    const std::string format = std::string(R"({"type":"any_text",)") + field + "}";
+    CHECK_ERROR(kUnsupported, std::string(field).substr(1, 5), compile_structural_tag(R"({"format":)" + format + "}", {}, budget));
+  }
+  Budget budget = patient_budget();
+  compile_structural_tag(R"({"format":{"type":"json_schema","json_schema":true,"style":"json","excludes":[]}})", {}, budget);
+}
+

@@ -32,9 +32,8 @@ DfaRef texts_with(const std::vector<std::string>& list, bool more_after, Budget&
 Symbol lexer(DfaRef dfa) { return {Symbol::kLexer, std::make_shared<DfaLexer>(std::move(dfa)), 0, nullptr}; }
 
 struct Tag {
-  std::string begin, end;
-  Sequence content;
-  bool free_content = false;  // any text until `end`
+  std::string begin;
+  Sequence rest;  // content and end
 };
 
 class TagReader {
@@ -44,7 +43,7 @@ class TagReader {
   GrammarRef compile(const Json& source) {
     rules_.rules.emplace_back();
     rules_.names.push_back("(start)");
-    Sequence whole = top(source);
+    Sequence whole = top(source, "");
     rules_.rules[0] = {std::move(whole)};
     auto grammar = std::make_shared<Grammar>(std::move(rules_), budget_);
     if (grammar->empty()) throw Refused("empty language", "no text satisfies the structural tag");
@@ -85,10 +84,10 @@ class TagReader {
     return {lexer(words({text}, budget_))};
   }
 
-  Sequence top(const Json& source) {
+  Sequence top(const Json& source, const std::string& end) {
     const Json* format = source.find("format");
     if (!format && !source.find("structures")) malformed("structural_tag: format is missing");
-    return format ? read(*format) : legacy(source);
+    return format ? read(*format, end) : legacy(source, end);
   }
   Sequence choice(const std::vector<Json>& choices) {
     std::vector<std::string> list;
@@ -121,8 +120,7 @@ class TagReader {
   Sequence separated(const std::vector<Tag>& tags, const std::string& separator, bool at_least_one, bool stop_after_first) {
     int32_t one = fresh_rule(), more = fresh_rule(), all = fresh_rule();
     for (const Tag& tag : tags) {
-      Sequence whole = literal(tag.begin);
-      append(whole, inner(tag));
+      Sequence whole = whole_of(tag);
       if (!stop_after_first) whole.push_back(rule(more));
       rules_.rules[size_t(one)].push_back(std::move(whole));
     }
@@ -134,18 +132,16 @@ class TagReader {
     return {rule(all)};
   }
 
-  Sequence legacy(const Json& source) {
+  Sequence legacy(const Json& source, const std::string& end) {
     std::vector<Tag> tags;
     for (const Json& structure : list_of(source, "structures")) {
-      Tag tag;
-      tag.begin = text_of(structure, "begin");
-      tag.end = text_of(structure, "end");
       const Json* schema = structure.find("schema");
       if (!schema) malformed("structural_tag: schema is missing");
-      tag.content = schema_symbols(*schema, options_, budget_);
+      Tag tag{text_of(structure, "begin"), schema_symbols(*schema, options_, budget_)};
+      append(tag.rest, literal(text_of(structure, "end")));
       tags.push_back(std::move(tag));
     }
-    return triggered(tags, triggers_of(source), false, false);
+    return triggered(tags, triggers_of(source), end, false, false);
   }
   static std::vector<std::string> triggers_of(const Json& source) {
     std::vector<std::string> out;
@@ -156,70 +152,78 @@ class TagReader {
     return out;
   }
 
-  // No deeper than the reader of JSON went.
-  Sequence read(const Json& format) {
+  // The format, and behind it `end`: free text that the format ends with stops where `end` first occurs. No
+  // deeper than the reader of JSON went.
+  Sequence read(const Json& format, const std::string& end) {
     budget_.tick();
+    refuse_unknown(format);
     const std::string& type = text_of(format, "type");
+    if (type == "any_text") return {lexer(end.empty() ? any_string() : up_to(end, {end}))};
+    if (type == "triggered_tags")
+      return triggered(tags_of(format), triggers_of(format), end, flag(format, "at_least_one"), flag(format, "stop_after_first"));
+    if (type == "sequence") {
+      Sequence out;
+      const std::vector<Json>& elements = list_of(format, "elements");
+      for (const Json& element : elements) append(out, read(element, &element == &elements.back() ? end : ""));
+      return out;
+    }
+    if (type == "or") {
+      std::vector<Sequence> options;
+      for (const Json& element : list_of(format, "elements")) options.push_back(read(element, end));
+      int32_t index = fresh_rule();
+      rules_.rules[size_t(index)] = std::move(options);
+      return {rule(index)};
+    }
+    if (type == "structural_tag") {
+      const Json* whole = format.find("structural_tag");
+      if (!whole || !whole->is(Json::kObject)) malformed("structural_tag: must be an object");
+      return top(*whole, end);
+    }
+    Sequence out = closed(type, format);
+    append(out, literal(end));
+    return out;
+  }
+  // A format that says itself where it ends.
+  Sequence closed(const std::string& type, const Json& format) {
     if (type == "const_string") return literal(text_of(format, "value"));
     if (type == "json_schema") return schema_symbols(schema_of(format), options_, budget_);
     if (type == "bare_string") return bare_string(format);
     if (type == "regex") return {lexer(compile_regex(text_of(format, "pattern"), Anchoring::kWhole, budget_))};
     if (type == "grammar") return grammar(text_of(format, "grammar"));
-    if (type == "any_text") return {lexer(any_string())};
-    if (type == "sequence") {
-      Sequence out;
-      for (const Json& element : list_of(format, "elements")) {
-        for (Symbol& symbol : read(element)) out.push_back(std::move(symbol));
-      }
-      return out;
-    }
-    if (type == "or") {
-      std::vector<Sequence> options;
-      for (const Json& element : list_of(format, "elements")) options.push_back(read(element));
-      int32_t index = fresh_rule();
-      rules_.rules[size_t(index)] = std::move(options);
-      return {rule(index)};
-    }
-    if (type == "tag") {
-      Tag tag = read_tag(format);
-      Sequence out = literal(tag.begin);
-      append(out, inner(tag));
-      return out;
-    }
     if (type == "choice") return choice(list_of(format, "choices"));
-    if (type == "structural_tag") {
-      const Json* whole = format.find("structural_tag");
-      if (!whole || !whole->is(Json::kObject)) malformed("structural_tag: must be an object");
-      return top(*whole);
-    }
-    if (type == "tags_with_separator") {
-      std::vector<Tag> tags;
-      for (const Json& tag : list_of(format, "tags")) tags.push_back(read_tag(tag));
-      return separated(tags, text_of(format, "separator"), flag(format, "at_least_one"), flag(format, "stop_after_first"));
-    }
-    if (type == "triggered_tags") {
-      std::vector<Tag> tags;
-      for (const Json& tag : list_of(format, "tags")) tags.push_back(read_tag(tag));
-      return triggered(tags, triggers_of(format), flag(format, "at_least_one"), flag(format, "stop_after_first"));
-    }
+    if (type == "tag") return whole_of(read_tag(format));
+    if (type == "tags_with_separator")
+      return separated(tags_of(format), text_of(format, "separator"), flag(format, "at_least_one"), flag(format, "stop_after_first"));
     throw Refused("structural_tag " + type.substr(0, 60), "this format is not supported");
   }
+  // XGrammar's fields that would change what is allowed.
+  static void refuse_unknown(const Json& format) {
+    for (const char* field : {"excludes", "excluded_str", "excluded_strs"}) {
+      const Json* words = format.find(field);
+      if (words && !words->is(Json::kNull) && !(words->is(Json::kArray) && words->items.empty()))
+        throw Refused(std::string("structural_tag ") + field, "this field is not supported");
+    }
+    const Json* style = format.find("style");
+    if (style && !style->is(Json::kNull) && style->text != "json") throw Refused("structural_tag style", "only JSON can be written");
+  }
+  std::vector<Tag> tags_of(const Json& format) {
+    std::vector<Tag> tags;
+    for (const Json& tag : list_of(format, "tags")) tags.push_back(read_tag(tag));
+    return tags;
+  }
   Tag read_tag(const Json& format) {
-    Tag tag;
-    tag.begin = text_of(format, "begin");
-    tag.end = text_of(format, "end");
+    Tag tag{text_of(format, "begin"), {}};
+    const std::string& end = text_of(format, "end");
     const Json* content = format.find("content");
     if (!content || !content->is(Json::kObject)) malformed("structural_tag: content must be a format");
-    const Json* type = content->find("type");
-    tag.free_content = type && type->is(Json::kString) && type->text == "any_text" && !tag.end.empty();
-    if (!tag.free_content) tag.content = read_content(tag.begin, *content);
+    tag.rest = read_content(tag.begin, *content, end);
     return tag;
   }
   // An error says in which tag it lies.
-  Sequence read_content(const std::string& begin, const Json& content) {
+  Sequence read_content(const std::string& begin, const Json& content, const std::string& end) {
     std::string where = begin.empty() ? "" : "in the tag \"" + begin.substr(0, 100) + "\": ";
     try {
-      return read(content);
+      return read(content, end);
     } catch (const Refused& refused) {
       std::string why = refused.what();
       throw Refused(refused.keyword(), where + why.substr(std::min(why.size(), refused.keyword().size() + 2)));
@@ -230,16 +234,32 @@ class TagReader {
   static void append(Sequence& to, Sequence from) {
     for (Symbol& symbol : from) to.push_back(std::move(symbol));
   }
-  // Content and end. Free content stops at the first end.
-  Sequence inner(const Tag& tag) {
-    if (tag.free_content) return {lexer(up_to(tag.end, {tag.end}))};
-    Sequence out = tag.content;
-    append(out, literal(tag.end));
+  Sequence whole_of(const Tag& tag) {
+    Sequence out = literal(tag.begin);
+    append(out, tag.rest);
     return out;
   }
   // Texts in which the first occurrence of any of the words is `word` at the very end.
   DfaRef up_to(const std::string& word, const std::vector<std::string>& list) {
     return intersect(ending_with(word), complement(texts_with(list, true, budget_), budget_), budget_);
+  }
+  // Texts up to the first `end` in which no trigger stands before it.
+  DfaRef closing(const std::vector<std::string>& triggers, const std::string& end) {
+    Nfa nfa(budget_);
+    int32_t start = nfa.add_state(), met = nfa.add_state(), at = met;
+    for (int32_t state : {start, met}) add_code_points(nfa, state, state, {{0, 0x10FFFF}});
+    auto word = [&](int32_t from, const std::string& bytes, int32_t to) {
+      for (size_t i = 0; i < bytes.size(); ++i) {
+        int32_t next = i + 1 == bytes.size() && to != kNone ? to : nfa.add_state();
+        nfa.add_bytes(from, next, uint8_t(bytes[i]), uint8_t(bytes[i]));
+        from = next;
+      }
+      return from;
+    };
+    for (const std::string& trigger : triggers) word(start, trigger, met);
+    at = word(met, end, kNone);
+    DfaRef opened = determinize(nfa, start, [at](int32_t state) { return state == at ? 0 : kNone; });
+    return intersect(up_to(end, {end}), complement(opened, budget_), budget_);
   }
   DfaRef ending_with(const std::string& word) {
     Nfa nfa(budget_);
@@ -268,36 +288,49 @@ class TagReader {
     return {rule(offset)};
   }
 
-  // Free text; after each trigger one of the tags that begin with it. Where several triggers end at the same byte, the tags of all
-  // of them are possible.
-  Sequence triggered(const std::vector<Tag>& tags, const std::vector<std::string>& triggers, bool at_least_one, bool stop_after_first) {
-    for (const Tag& tag : tags) {
-      bool opened =
-          std::any_of(triggers.begin(), triggers.end(), [&](const std::string& trigger) { return tag.begin.rfind(trigger, 0) == 0; });
-      if (!opened) malformed("structural_tag: no trigger starts the tag \"" + tag.begin.substr(0, 100) + '"');
-    }
-    Symbol quiet = lexer(complement(texts_with(triggers, false, budget_), budget_));
-    int32_t again = fresh_rule(), first = at_least_one ? fresh_rule() : again;
-    std::vector<Sequence> options;
+  // Free text up to `end`, if there is one; after each trigger one of the tags that begin with it. Where several triggers end at the
+  // same byte, the tags of all of them are possible, and so is the end where it has begun with a trigger. `at_least_one`: the text
+  // begins with a tag.
+  Sequence triggered(const std::vector<Tag>& tags, const std::vector<std::string>& triggers, const std::string& end, bool at_least_one,
+                     bool stop_after_first) {
+    std::vector<std::string> stops = triggers;
+    if (!end.empty()) stops.push_back(end);
+    int32_t again = fresh_rule();
+    auto followed = [&](Sequence sequence) {
+      append(sequence, stop_after_first ? literal(end) : Sequence{rule(again)});
+      return sequence;
+    };
+    std::vector<Sequence> options = {
+        {lexer(end.empty() ? complement(texts_with(triggers, false, budget_), budget_) : closing(triggers, end))}};
     for (const std::string& trigger : triggers) {
-      std::vector<Sequence> following;
-      for (const Tag& tag : tags) {
-        if (tag.begin.rfind(trigger, 0) != 0) continue;
-        Sequence rest = literal(tag.begin.substr(trigger.size()));
-        append(rest, inner(tag));
-        following.push_back(std::move(rest));
-      }
+      std::vector<Sequence> following = behind(trigger, tags);
       if (following.empty()) continue;
       int32_t choice = fresh_rule();
       rules_.rules[size_t(choice)] = std::move(following);
-      Sequence option = {lexer(up_to(trigger, triggers)), rule(choice)};
-      if (!stop_after_first) option.push_back(rule(again));
-      options.push_back(std::move(option));
+      options.push_back(followed({lexer(up_to(trigger, stops)), rule(choice)}));
     }
-    if (at_least_one) rules_.rules[size_t(first)] = options;
-    options.push_back({quiet});
     rules_.rules[size_t(again)] = std::move(options);
-    return {rule(first)};
+    std::vector<Sequence> first;
+    for (const Tag& tag : tags) {
+      auto opens = [&](const std::string& trigger) { return tag.begin.rfind(trigger, 0) == 0; };
+      if (std::none_of(triggers.begin(), triggers.end(), opens))
+        malformed("structural_tag: no trigger starts the tag \"" + tag.begin.substr(0, 100) + '"');
+      first.push_back(followed(whole_of(tag)));
+    }
+    if (!at_least_one) return {rule(again)};
+    int32_t begin = fresh_rule();
+    rules_.rules[size_t(begin)] = std::move(first);
+    return {rule(begin)};
+  }
+  // What may follow the trigger.
+  std::vector<Sequence> behind(const std::string& trigger, const std::vector<Tag>& tags) {
+    std::vector<Sequence> out;
+    for (const Tag& tag : tags) {
+      if (tag.begin.rfind(trigger, 0) != 0) continue;
+      out.push_back(literal(tag.begin.substr(trigger.size())));
+      append(out.back(), tag.rest);
+    }
+    return out;
   }
 
   GrammarOptions options_;
