@@ -154,6 +154,7 @@ TEST_ONCE(grammar_faults_are_named) {
       {regex, "^*", "after an anchor"},
       {regex, "$+", "after an anchor"},
       {regex, "[b-a]", "wrong range"},
+      {regex, "a\\01", "an octal escape"},
       {regex, std::string("a\0b", 3), "NUL is not allowed"},
       {ebnf, "root ::= \"a\"{3,2}", "numbers out of order"},
       {ebnf, "start: item~3..2\nitem: \"a\"", "numbers out of order after ~"},
@@ -171,6 +172,7 @@ TEST_ONCE(grammar_faults_are_named) {
       {schema, "{\"unevaluatedItems\":{\"type\":\"null\"}}", "unevaluatedItems"},
       {tags, "{\"format\":{\"type\":\"regex\",\"pattern\":\"[]\"}}", "no text satisfies the structural tag"},
       {ebnf, "root ::= root", "no text satisfies"},
+      {regex, "\\p{\u00cc}", "the Unicode property \u00cc is not known"},
   };
   Budget budget = patient_budget();
   for (const Wrong& wrong : malformed) CHECK_ERROR(kType, wrong.text, wrong.compile(wrong.source, budget));

@@ -42,6 +42,7 @@ TEST_ONCE(grammar_gbnf) {
   expect_grammar("root ::= root \"+\" num | num\nnum ::= [0-9]", {"1", "1+2+3"}, {"+", "1+", "12"});
   expect_grammar("root ::= \"SELECT \" col \" from \" tab\ncol ::= \"a\" | \"b\"\ntab ::= \"t1\"", {"SELECT a from t1"},
                  {"SELECT c from t1"});
+  expect_grammar("root ::= .[\\U0001F600-\\U0001F64F[]", {"\n\U0001F601", "a["}, {"a", "aU", "a\U0001F650"});
 }
 
 TEST_ONCE(grammar_lark) {
@@ -49,6 +50,13 @@ TEST_ONCE(grammar_lark) {
   expect_grammar("?start: sum\nsum: product | sum \"+\" product -> add\nproduct: \"0\"..\"9\" | \"[\" sum \"]\"\n", {"1", "1+2", "[1+2]+3"},
                  {"+1", "12"});
   expect_grammar("start: item~2..3 [\"!\"]\nitem: \"ab\"\n", {"abab", "ababab!"}, {"ab", "abababab"});
+  expect_grammar("start: \"\u00e0\"..\"\u00ff\" \"\\u0430\"..\"\u044f\"", {"\u00e9\u0431"}, {"\u00e9a", "\u00e9", "a\u0431"});
+}
+
+// What stands in texts and comments says nothing.
+TEST_ONCE(grammar_notations_are_told_by_the_first_definition) {
+  expect_grammar("// x ::= y\nstart.2: \"::=\" // z ::= y\n", {"::="}, {"", "z"});
+  expect_grammar("# start: x\nroot = \"a:\" b # c: \"d\"\nb = \":\"", {"a::"}, {"a:"});
 }
 
 TEST_ONCE(grammar_rules_are_checked) {
@@ -60,6 +68,7 @@ TEST_ONCE(grammar_rules_are_checked) {
   CHECK_ERROR(kUnsupported, "empty language", compile_ebnf("root ::= \"a\" root", budget));
   CHECK_ERROR(kType, "grammar", compile_ebnf("root ::= (\"a\"", budget));
   CHECK_ERROR(kUnsupported, "pattern", compile_ebnf("root ::= /(?=a)b/", budget));
+  CHECK_ERROR(kType, "a line of its own", compile_ebnf("root ::= \"a\" root.b\nroot.b ::= \"c\"", budget));
   std::string nested = "root ::= ";
   for (int i = 0; i < 100'000; ++i) nested += '(';
   CHECK_ERROR(kRange, "nested", compile_ebnf(nested, budget));
@@ -74,6 +83,7 @@ TEST_ONCE(grammar_classes_are_unions) {
   expect_regex("[^\\D_]", {"0", "9"}, {"_", "a", "z", "é", "\u65e5", "\ue000"});
   expect_regex("[^\\W_]", {"a", "Z", "5"}, {"_", "-", "é"});
   expect_regex("[^b-\\uffffd]", {"a", "\U0001F600"}, {"b", "d", "z", "\ud7ff", "\ue000", "\uffff"});
+  expect_regex("\\p{Close_Punctuation}\\p{Nonspacing_Mark}\\p{gc=LC}", {")\u0301a", "]\u0301\u01c5"}, {"(\u0301a", ")a", ")\u0301\u65e5"});
   expect_regex("[d\\u{80}-\\u{10ffff}a-fé]", {"a", "é", "\ud7ff", "\U0010ffff"}, {"g", "A"});
 }
 
@@ -177,7 +187,6 @@ TEST_ONCE(grammar_structural_tags) {
   CHECK_ERROR(kUnsupported, "structural_tag", compile_structural_tag("{\"format\":{\"type\":\"magic\"}}", options, budget));
 }
 
-}  // namespace
 std::string tagged(const std::string& content, const std::string& end) {
   return R"({"type":"tag","begin":"<","content":)" + content + R"(,"end":")" + end + R"("})";
 }
@@ -212,3 +221,4 @@ TEST_ONCE(grammar_tags_refuse_by_name_what_they_would_ignore) {
   compile_structural_tag(R"({"format":{"type":"json_schema","json_schema":true,"style":"json","excludes":[]}})", {}, budget);
 }
 
+}  // namespace

@@ -63,9 +63,19 @@ class GrammarReader {
     at_ += word.size();
     return true;
   }
-  bool looks_like_lark() {
-    size_t at = text_.find(':');
-    return text_.find("::=") == std::string_view::npos && at != std::string_view::npos;
+  // By the sign behind the first name.
+  bool looks_like_lark() const {
+    size_t at = 0;
+    while (at < text_.size() && (isspace(uint8_t(text_[at])) || text_[at] == '#' || text_.substr(at, 2) == "//")) {
+      if (isspace(uint8_t(text_[at]))) ++at;
+      else at = std::min(text_.find('\n', at), text_.size());
+    }
+    if (at < text_.size() && (text_[at] == '%' || text_[at] == '?' || text_[at] == '!')) return true;
+    while (at < text_.size() && name_char(text_[at])) ++at;
+    if (text_.substr(at, 1) == ".")
+      for (++at; at < text_.size() && isdigit(uint8_t(text_[at]));) ++at;
+    while (at < text_.size() && (text_[at] == ' ' || text_[at] == '\t')) ++at;
+    return text_.substr(at, 1) == ":" && text_.substr(at, 3) != "::=";
   }
   void space(bool lines) {
     while (at_ < text_.size()) {
@@ -114,6 +124,7 @@ class GrammarReader {
       }
       while (after < text_.size() && (text_[after] == ' ' || text_[after] == '\t')) ++after;
       bool sign = lark_ ? text_.substr(after, 1) == ":" : text_.substr(after, 3) == "::=" || text_.substr(after, 1) == "=";
+      if (sign && text_.substr(before, at_ - before).find('\n') == std::string_view::npos) fail("a rule begins on a line of its own");
       if (sign) return at_ = before, true;
     }
     return false;
@@ -214,7 +225,7 @@ class GrammarReader {
     if (c == '.' && !lark_) {
       ++at_;
       out.kind = Expression::kRegex;
-      out.text = "[^\\n]";
+      out.text = "[^]";
       return out;
     }
     out.kind = Expression::kName;
@@ -238,14 +249,20 @@ class GrammarReader {
     ++at_;
     if (lark_ && peek() == 'i' && !name_char(peek(1))) throw Refused("case-insensitive text", "spell the variants");
     if (lark_ && take("..")) {
-      Expression high = quoted(peek());
-      if (out.text.size() != 1 || high.text.size() != 1 || out.text > high.text) fail("a wrong range of characters");
+      uint32_t low = only_character(out.text), high = only_character(quoted(peek()).text);
+      if (low > high) fail("a wrong range of characters");
       out.kind = Expression::kRegex;
       char spelled[32];
-      std::snprintf(spelled, sizeof spelled, "[\\x%02x-\\x%02x]", uint8_t(out.text[0]), uint8_t(high.text[0]));
+      std::snprintf(spelled, sizeof spelled, "[\\u{%x}-\\u{%x}]", low, high);
       out.text = spelled;
     }
     return out;
+  }
+  uint32_t only_character(const std::string& text) const {
+    size_t end = 0;
+    uint32_t code = text.empty() ? 0 : read_utf8(text, end);
+    if (text.empty() || end != text.size()) fail("a wrong range of characters");
+    return code;
   }
   void escape(std::string& out) {
     static constexpr std::string_view kLetters = "nrt\\\"'/[]-", kMeaning = "\n\r\t\\\"'/[]-";
@@ -279,9 +296,10 @@ class GrammarReader {
     }
     ++at_;
     out.text = std::string(text_.substr(begin, at_ - begin));
-    for (size_t i = 1; i < out.text.size(); ++i) {  // a bare bracket within is itself
-      if (out.text[i] == '\\') ++i;
-      else if (out.text[i] == '[') out.text.insert(i++, "\\");
+    for (size_t i = 1; i < out.text.size(); ++i) {  // a bare bracket within is itself, and \U has eight digits
+      if (out.text[i] == '[') out.text.insert(i++, "\\");
+      else if (out.text[i] == '\\' && out.text.compare(++i, 3, "U00") == 0 && i + 9 < out.text.size())
+        out.text.replace(i, 9, "u{" + out.text.substr(i + 3, 6) + "}");
     }
     return out;
   }

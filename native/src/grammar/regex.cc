@@ -191,7 +191,9 @@ class Parser {
       case 't': return one('\t');
       case 'f': return one('\f');
       case 'v': return one('\v');
-      case '0': return one(0);
+      case '0':
+        if (peek() >= '0' && peek() <= '9') fail("an octal escape");
+        return one(0);
       case 'x': return one(peek() == '{' ? braced_hex() : hex(2));
       case 'u': return one(unicode_escape());
       case 'c': return one(control());
@@ -249,10 +251,10 @@ class Parser {
   std::vector<CodeRange> property(bool negative) {
     std::string name;
     if (take('{')) {
-      while (!done() && peek() != '}') name += char(codes_[at_++] & 127);
+      while (!done() && peek() != '}') append_utf8(codes_[at_++], name);
       if (!take('}')) fail("an unclosed \\p{}");
     } else if (!done()) {
-      name = char(codes_[at_++] & 127);
+      append_utf8(codes_[at_++], name);
     }
     for (const char* prefix : {"General_Category=", "gc="}) {
       if (name.rfind(prefix, 0) == 0) name = name.substr(std::string(prefix).size());
@@ -261,9 +263,14 @@ class Parser {
                                                                 {"Uppercase_Letter", "Lu"},
                                                                 {"Lowercase_Letter", "Ll"},
                                                                 {"Titlecase_Letter", "Lt"},
+                                                                {"Cased_Letter", "LC"},
                                                                 {"Modifier_Letter", "Lm"},
                                                                 {"Other_Letter", "Lo"},
                                                                 {"Mark", "M"},
+                                                                {"Combining_Mark", "M"},
+                                                                {"Nonspacing_Mark", "Mn"},
+                                                                {"Spacing_Mark", "Mc"},
+                                                                {"Enclosing_Mark", "Me"},
                                                                 {"Number", "N"},
                                                                 {"Decimal_Number", "Nd"},
                                                                 {"digit", "Nd"},
@@ -271,21 +278,39 @@ class Parser {
                                                                 {"Other_Number", "No"},
                                                                 {"Punctuation", "P"},
                                                                 {"punct", "P"},
+                                                                {"Connector_Punctuation", "Pc"},
+                                                                {"Dash_Punctuation", "Pd"},
+                                                                {"Open_Punctuation", "Ps"},
+                                                                {"Close_Punctuation", "Pe"},
+                                                                {"Initial_Punctuation", "Pi"},
+                                                                {"Final_Punctuation", "Pf"},
+                                                                {"Other_Punctuation", "Po"},
                                                                 {"Symbol", "S"},
                                                                 {"Math_Symbol", "Sm"},
                                                                 {"Currency_Symbol", "Sc"},
+                                                                {"Modifier_Symbol", "Sk"},
+                                                                {"Other_Symbol", "So"},
                                                                 {"Separator", "Z"},
                                                                 {"Space_Separator", "Zs"},
+                                                                {"Line_Separator", "Zl"},
+                                                                {"Paragraph_Separator", "Zp"},
                                                                 {"Other", "C"},
                                                                 {"Control", "Cc"},
-                                                                {"Format", "Cf"}};
+                                                                {"cntrl", "Cc"},
+                                                                {"Format", "Cf"},
+                                                                {"Private_Use", "Co"},
+                                                                {"Unassigned", "Cn"}};
     for (auto [long_name, short_name] : kLong) {
       if (name == long_name) name = short_name;
     }
     std::vector<CodeRange> out;
     if (name == "Any") out = {{0, 0x10FFFF}};
     if (name == "ASCII") out = {{0, 127}};
-    if (name.size() == 1 || name.size() == 2) add_category(name, out);
+    if (name == "LC") {
+      for (const char* cased : {"Lu", "Ll", "Lt"}) add_category(cased, out);
+    } else if (name.size() <= 2) {
+      add_category(name, out);
+    }
     if (out.empty()) throw Refused("pattern", "the Unicode property " + name.substr(0, 40) + " is not known");
     return negative ? negated(out) : normalised(out);
   }
