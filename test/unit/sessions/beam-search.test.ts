@@ -131,7 +131,7 @@ it('a step is one token of every beam, with twice the width of alternatives', as
 it('the alternatives that the client is shown lead to no other outputs', async () => {
   const found = async (topLogprobs: number) => {
     const fields = { n: 1, maxTokens: 8, beamSearch: { lengthPenalty: 0 }, topLogprobs };
-    const prompt = { kind: 'ids', ids: [2, ...PROMPT] } as const;
+    const prompt = { kind: 'ids' as const, ids: [2, ...PROMPT] };
     const generation = await sessions.start({ ...input({ temperature: 0, ...fields }, prompt), reply: null });
     return (await collect(generation)).map(({ tokenIds }) => tokenIds);
   };
