@@ -1,5 +1,8 @@
 // What the emulation shows of faults that a device shows only sometimes: launches that begin early, shared memory, descriptors of bulk copies.
 #ifdef TANDEM_GPU_EMULATION
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <stdexcept>
 #include <string>
 
@@ -98,6 +101,38 @@ TEST(emulated_early_launches_must_wait) {
   int numbers[2] = {}, *const x = numbers, *const to = numbers + 1;
   const std::string said = fault_of([&] { GPU_LAUNCH_EARLY(copy_carelessly, dim3(1), dim3(1), 0, cudaStream_t{}, x, to); });
   CHECK(said.find("never waits") != std::string::npos);
+}
+
+// Whether a process that does it is ended by it.
+template <class Body>
+bool ends(const Body& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    close(STDERR_FILENO);
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  return WIFSIGNALED(status);
+}
+
+TEST(emulated_memory_ends_where_its_buffers_end) {
+  if (sanitized()) return;  // the sanitizer sees to it
+  DeviceBuffer<int> four(size_t(4)), three(size_t(3));
+  volatile int *const whole = four.data(), *const odd = three.data();
+  CHECK(!ends([&] { whole[3] = odd[2]; }));
+  CHECK(ends([&] { odd[0] = whole[4]; }));
+  CHECK(ends([&] { whole[0] = odd[4]; }));
+  CHECK(ends([&] { whole[0] = whole[-1024]; }));
+  // Where nothing ends, what is read is no number and points nowhere; and what was written is seen when the buffer is given back.
+  CHECK_EQ(odd[3], 0x7fff7fff);
+  for (int at : {-1, 3}) {
+    CHECK(ends([&] {
+      const DeviceBuffer<int> own(std::move(three));
+      odd[at] = 0;
+    }));
+  }
 }
 
 TEST(emulated_shared_memory_is_asked_for) {
