@@ -12,7 +12,7 @@ struct AttentionShape {
   cuda::AttentionKernel kernel = cuda::AttentionKernel::kMma;
 };
 
-// Sequences with their new tokens last; pages in random order, the unused positions NaN.
+// Sequences with their new tokens last; pages in random order. NaN: unused positions, and splits that lie before the window of all new tokens.
 struct AttentionBatch {
   AttentionBatch(const AttentionShape& shape, const std::vector<std::pair<int, int>>& sequences, uint64_t seed) : s(shape), random(seed) {
     for (auto [length, fresh] : sequences) longest = std::max<int64_t>(longest, length);
@@ -33,7 +33,8 @@ struct AttentionBatch {
       table.push_back(p * 16 < length ? free.back() : -1);
       if (p * 16 < length) free.pop_back();
     }
-    for (int position = 0; position < length; ++position) {
+    const int first_seen = s.window == 0 ? 0 : std::max(0, length - fresh - int(s.window) + 1);
+    for (int position = first_seen / cuda::kSplitPositions * cuda::kSplitPositions; position < length; ++position) {
       for (int64_t h = 0; h < s.kv_heads; ++h) {
         for (int64_t i = 0; i < s.dim; ++i) {
           keys[size_t(at(sequence, position, h) + i)] = cuda::to_bf16(random.normal());
@@ -49,9 +50,9 @@ struct AttentionBatch {
     return ((page * s.kv_heads + head) * 16 + position % 16) * s.dim;
   }
 
-  // Rows cut into tiles; groups of four of one sequence, padded with empty ones.
+  // Rows cut into tiles; groups of four of one sequence, padded with empty ones; before and behind them groups that are empty.
   std::vector<cuda::AttentionTile> tiles() const {
-    std::vector<cuda::AttentionTile> out;
+    std::vector<cuda::AttentionTile> out(size_t(4 * empty_before), {0, 0, 0, rows[0].first});
     const int64_t most = cuda::attention_tile_tokens(s.heads, s.kv_heads);
     for (size_t i = 0; i < rows.size();) {
       if (i > 0 && rows[i].first != rows[i - 1].first) {
@@ -63,10 +64,13 @@ struct AttentionBatch {
       i = end;
     }
     while (out.size() % 4 != 0) out.push_back({0, 0, 0, rows.back().first});
+    out.resize(out.size() + size_t(4 * empty_behind), {0, 0, 0, rows.back().first});
     return out;
   }
 
-  std::vector<bf16> run(bool splits_in_grid) const {
+  // Leaves the logs of the sums of exp(score) in `logs`, if that is there.
+  std::vector<bf16> run(bool splits_in_grid, std::vector<float>* logs = nullptr) const {
+    DeviceBuffer<float> log_sums(rows.size() * size_t(s.heads));
     DeviceBuffer<bf16> k(keys), v(values), q(queries), out(queries.size());
     DeviceBuffer<int32_t> t(table);
     DeviceBuffer<cuda::AttentionTile> cut(tiles());
@@ -91,12 +95,15 @@ struct AttentionBatch {
     args.arrivals = arrivals.data();
     args.splits_in_grid = splits_in_grid;
     args.kernel = s.kernel;
+    if (logs != nullptr) args.log_sums = log_sums.data();
     cuda::paged_attention(args, nullptr);
     CHECK(arrivals.download() == std::vector<int32_t>(arrivals.size()));
+    if (logs != nullptr) *logs = log_sums.download();
     return out.download();
   }
 
-  std::vector<double> wanted(size_t row, int64_t head) const {
+  // And the log of the sum of exp(score).
+  std::vector<double> wanted(size_t row, int64_t head, double& log_sum) const {
     const auto [sequence, position] = rows[row];
     const int64_t kv_head = head / (s.heads / s.kv_heads);
     const int64_t first = s.window == 0 ? 0 : std::max<int64_t>(0, position - s.window + 1);
@@ -113,6 +120,7 @@ struct AttentionBatch {
       for (int64_t i = 0; i < s.dim; ++i) out[size_t(i)] += weight * cuda::to_float(values[size_t(at(sequence, key, kv_head) + i)]);
     }
     for (double& x : out) x /= sum;
+    log_sum = std::log(sum);
     return out;
   }
 
@@ -120,6 +128,7 @@ struct AttentionBatch {
   Random random;
   float scale = 0.125f;
   int64_t longest = 0, max_pages = 0, pages = 0;
+  int64_t empty_before = 0, empty_behind = 0;
   std::vector<int32_t> table;
   std::vector<bf16> keys, values, queries;
   std::vector<std::pair<int32_t, int32_t>> rows;  // sequence and position of each new token
@@ -127,16 +136,36 @@ struct AttentionBatch {
 
 // The same bits from one block per split and from blocks of all splits, near plain loops in double.
 inline void check_attention(const AttentionBatch& batch) {
-  const std::vector<bf16> wide = batch.run(false), split = batch.run(true);
+  std::vector<float> wide_logs, split_logs;
+  const std::vector<bf16> wide = batch.run(false, &wide_logs), split = batch.run(true, &split_logs);
   CHECK(same_bits(wide, split));
+  CHECK(same_bits(wide_logs, split_logs));
+  CHECK(same_bits(batch.run(true), split));
   for (size_t row = 0; row < batch.rows.size(); ++row) {
     for (int64_t head = 0; head < batch.s.heads; ++head) {
-      const std::vector<double> wanted = batch.wanted(row, head);
+      double log_sum = 0;
+      const std::vector<double> wanted = batch.wanted(row, head, log_sum);
+      CHECK_NEAR(wide_logs[row * size_t(batch.s.heads) + size_t(head)], log_sum, 1e-4);
       for (size_t i = 0; i < wanted.size(); ++i) {
         CHECK_NEAR(cuda::to_float(wide[(row * size_t(batch.s.heads) + size_t(head)) * wanted.size() + i]), wanted[i], 0.02);
       }
     }
   }
+}
+
+// A page before the first one and one behind the last, and a sequence longer than its row of the table.
+inline void check_missing_pages(const AttentionShape& shape) {
+  AttentionBatch zeros(shape, {{140, 1}}, 17);
+  AttentionBatch missing = zeros;
+  const int64_t page_size = shape.kv_heads * 16 * shape.dim;
+  for (size_t page : {2, 5, 8}) {
+    for (auto* values : {&zeros.keys, &zeros.values}) std::fill_n(values->begin() + zeros.table[page] * page_size, page_size, bf16{0});
+  }
+  missing.table[2] = -1;
+  missing.table[5] = int32_t(missing.pages);
+  missing.table.pop_back();
+  missing.max_pages = 8;
+  for (bool splits_in_grid : {false, true}) CHECK(same_bits(missing.run(splits_in_grid), zeros.run(splits_in_grid)));
 }
 
 // A sequence with 40 new tokens at once, and some of them alone in their tile.
@@ -168,7 +197,8 @@ inline void check_prefixes(const AttentionShape& shape, const std::vector<int>& 
   }
   std::vector<cuda::AttentionTile> tiles;
   for (size_t i = 0; i < batch.rows.size(); ++i) tiles.push_back({int32_t(i), 1, batch.rows[i].second, batch.rows[i].first});
-  std::vector<cuda::PrefixTile> prefixes{{0, 0, 0, 0}};  // an empty one is left out
+  // An empty one, and one without members that are there, are left out.
+  std::vector<cuda::PrefixTile> prefixes{{0, 0, 0, 0}, {1 << 20, 1, splits, 0}, {-1 << 20, 1, splits, 0}};
   std::vector<cuda::PrefixMember> members;
   auto run = [&](int64_t first, int64_t count, std::vector<bf16> start) {
     DeviceBuffer<bf16> k(batch.keys), v(batch.values), q(batch.queries), out(start);

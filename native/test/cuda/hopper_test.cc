@@ -397,7 +397,7 @@ TEST(hopper_attention_merges_splits) {
   if (!on_hopper()) return;
   check_hopper_attention({.heads = 3, .kv_heads = 1, .dim = 128}, {{1100, 1}, {256, 1}, {250, 1}, {257, 2}}, 7);
   check_hopper_attention({.heads = 16, .kv_heads = 1, .dim = 96}, {{300, 1}}, 8);
-  check_hopper_attention({.heads = 2, .kv_heads = 1, .dim = 32}, {{4200, 1}}, 9);
+  check_hopper_attention({.heads = 16, .kv_heads = 1, .dim = 32}, {{4200, 1}}, 9);
 }
 
 // In prefill a block has two groups of four tiles: of one sequence or of two, and the last one may be alone.
@@ -409,6 +409,15 @@ TEST(hopper_attention_groups_share_their_keys) {
   // One after the other, through stages of which some have been cleared: one key of a tile, and all but one.
   check_hopper_attention({.heads = 4, .kv_heads = 1, .dim = 32}, {{449, 3}, {703, 17}, {130, 2}}, 9);
   check_hopper_attention({.heads = 2, .kv_heads = 1, .dim = 128}, {{63, 2}, {450, 2}}, 10);
+}
+
+TEST(hopper_attention_groups_may_be_empty) {
+  if (!on_hopper()) return;
+  AttentionBatch batch({.heads = 4, .kv_heads = 1, .dim = 32, .kernel = kWgmmaAttention}, {{70, 9}}, 14);
+  batch.empty_behind = 1;
+  check_attention(batch);
+  std::swap(batch.empty_before, batch.empty_behind);
+  check_attention(batch);
 }
 
 TEST(hopper_attention_groups_have_windows_of_their_own) {
@@ -423,7 +432,7 @@ TEST(hopper_attention_groups_have_windows_of_their_own) {
 TEST(hopper_attention_sees_its_window_only) {
   if (!on_hopper()) return;
   check_hopper_attention({.heads = 4, .kv_heads = 2, .window = 5}, {{3, 3}, {90, 20}}, 5);
-  check_hopper_attention({.heads = 4, .kv_heads = 1, .dim = 32, .window = 40}, {{600, 2}}, 6);
+  check_hopper_attention({.heads = 4, .kv_heads = 1, .dim = 32, .window = 40}, {{295, 1}, {296, 1}, {552, 1}, {600, 2}}, 6);
 }
 
 TEST(hopper_attention_rows_do_not_depend_on_their_batch) {
@@ -433,8 +442,14 @@ TEST(hopper_attention_rows_do_not_depend_on_their_batch) {
 
 TEST(hopper_attention_reads_shared_prefixes_once) {
   if (!on_hopper()) return;
-  check_prefixes({.heads = 6, .kv_heads = 2, .dim = 32, .kernel = kWgmmaAttention}, {600, 30, 513, 580, 520}, {{2, 0, 4}}, 1);
+  check_prefixes({.heads = 6, .kv_heads = 2, .dim = 32, .kernel = kWgmmaAttention}, {600, 30, 513, 580, 520, 540, 700}, {{2, 0, 4}, {5, 6}},
+                 1);
   check_prefixes({.heads = 2, .kv_heads = 1, .dim = 64, .kernel = kWgmmaAttention}, {1030, 1025, 1100}, {{0, 1, 2}}, 2);
+}
+
+TEST(hopper_attention_takes_pages_that_are_not_there_for_zeros) {
+  if (!on_hopper()) return;
+  check_missing_pages({.heads = 4, .kv_heads = 2, .dim = 32, .kernel = kWgmmaAttention});
 }
 
 TEST(hopper_attention_is_chosen_by_name) {
