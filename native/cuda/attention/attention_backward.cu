@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads) queries_kernel(AttentionBackward a, 
         GPU_UNROLL
         for (int j = 0; j < 4; ++j) {
           const int r = j / 2, key = n * 16 + half * 8 + lane % 4 * 2 + (j & 1);
-          const bool seen = row[r] < a.rows && sees(token[r], row[r], keys + key, s.tokens[key].position, a.window);
+          const bool seen = sees(token[r], row[r], keys + key, s.tokens[key].position, a.window);
           soften(seen, a.scale, log_sum[r], delta[r], score[half][j], d[half][j]);
         }
       }

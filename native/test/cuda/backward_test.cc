@@ -321,15 +321,15 @@ void check_slots(int64_t heads, int64_t dim) {
   const std::vector<bf16> ks = bf16s(random, size_t(pages * heads * 16 * dim)), vs = bf16s(random, ks.size());
   DeviceBuffer<bf16> keys(ks), values(vs), k(size_t(3 * heads * dim)), v(size_t(3 * heads * dim));
   const cuda::KvLayer kv{keys.data(), values.data(), pages, heads, dim};
-  DeviceBuffer<cuda::SlotCopy> copies(std::vector<cuda::SlotCopy>{{5, 40}, {5, 48}, {-1, 3}});
+  DeviceBuffer<cuda::SlotCopy> copies(std::vector<cuda::SlotCopy>{{15, 47}, {15, 48}, {-1, 3}});
   cuda::copy_slots(kv, copies.data(), 3, nullptr);
-  DeviceBuffer<int32_t> slots(std::vector<int32_t>{40, 17, 48});
+  DeviceBuffer<int32_t> slots(std::vector<int32_t>{47, 31, 48});
   cuda::gather_slots({kv, slots.data(), k.data(), v.data(), 3}, nullptr);
   const auto seen_k = k.download(), seen_v = v.download();
   for (int64_t h = 0; h < heads; ++h) {
     for (int64_t i = 0; i < dim; ++i) {
-      CHECK_EQ(seen_k[size_t(h * dim + i)].bits, ks[size_t(kv.offset(0, h, 5) + i)].bits);
-      CHECK_EQ(seen_v[size_t((heads + h) * dim + i)].bits, vs[size_t(kv.offset(1, h, 1) + i)].bits);
+      CHECK_EQ(seen_k[size_t(h * dim + i)].bits, ks[size_t(kv.offset(0, h, 15) + i)].bits);
+      CHECK_EQ(seen_v[size_t((heads + h) * dim + i)].bits, vs[size_t(kv.offset(1, h, 15) + i)].bits);
       CHECK_EQ(seen_v[size_t((2 * heads + h) * dim + i)].bits, uint16_t(0));
     }
   }
@@ -344,11 +344,12 @@ TEST(gpu_slots_are_copied_and_gathered) {
 
 void check_rope_backward(int64_t heads, int64_t dim) {
   Random random(36);
-  const int64_t rows = 3, kv_heads = 1, half = dim / 2, positions = 9, all = heads + 2 * kv_heads;
+  const int64_t rows = 4, kv_heads = 1, half = dim / 2, positions = 9, all = heads + 2 * kv_heads;
   DeviceBuffer<bf16> qk(bf16s(random, size_t(rows * (heads + kv_heads) * dim), 2)), d(size_t(rows * all * dim));
   DeviceBuffer<float> q_norm(random.normals(size_t(dim))), k_norm(random.normals(size_t(dim)));
   DeviceBuffer<float> cosines(random.normals(size_t(positions * half))), sines(random.normals(size_t(positions * half)));
-  DeviceBuffer<int32_t> where(std::vector<int32_t>{0, 8, 3});
+  const std::vector<int32_t> at_positions{0, 8, 3, 9};  // of the last one no turn is known
+  DeviceBuffer<int32_t> where(at_positions);
   DeviceBuffer<float> dq(random.normals(size_t(rows * heads * dim))), dk(random.normals(size_t(rows * dim))),
       dv(random.normals(size_t(rows * dim)));
   for (bool norm : {true, false}) {
@@ -362,8 +363,9 @@ void check_rope_backward(int64_t heads, int64_t dim) {
       for (int64_t head = 0; head < all; ++head) {
         const bool query = head<heads, value = head> heads;
         std::vector<double> given = query ? doubles(dqs, (row * heads + head) * dim, dim) : doubles(value ? dvs : dks, row * dim, dim);
-        for (int64_t i = 0; !value && i < half; ++i) {
-          const double c = cs[size_t(where.download()[size_t(row)] * half + i)], s = sn[size_t(where.download()[size_t(row)] * half + i)];
+        const int64_t position = at_positions[size_t(row)];
+        for (int64_t i = 0; !value && position < positions && i < half; ++i) {
+          const double c = cs[size_t(position * half + i)], s = sn[size_t(position * half + i)];
           const double low = given[size_t(i)], high = given[size_t(i + half)];
           given[size_t(i)] = low * c + high * s;
           given[size_t(i + half)] = high * c - low * s;
@@ -389,7 +391,7 @@ TEST(gpu_rope_backward_matches_plain_loops) {
 TEST(gpu_attention_backward_matches_plain_loops) {
   check_attention_gradient({1, 1, 32, 0, {{1, -1}}, 1});
   check_attention_gradient({2, 1, 64, 0, {{20, -1}, {70, -1}}, 2});
-  check_attention_gradient({2, 2, 96, 9, {{30, -1}}, 3});
+  check_attention_gradient({4, 2, 96, 9, {{30, -1}}, 3});
   check_attention_gradient({1, 1, 128, 0, {{17, -1}}, 4});
 }
 
@@ -397,6 +399,7 @@ TEST(gpu_attention_backward_matches_plain_loops) {
 TEST(gpu_attention_backward_sees_shared_prefixes) {
   check_attention_gradient({2, 1, 32, 0, {{20, -1}, {30, 0}, {5, 0}, {80, -1}, {9, 0}, {1, 3}}, 5});
   check_attention_gradient({1, 1, 32, 13, {{20, -1}, {30, 0}, {24, 0}}, 6});
+  check_attention_gradient({1, 1, 32, 0, kSingleRowsOfTiles, 7});
 }
 
 TEST(gpu_attention_backward_refuses_what_does_not_fit) {

@@ -58,6 +58,8 @@ TEST(hopper_attention_backward_knows_where_all_of_a_tile_is_seen) {
   if (!on_hopper()) return;
   check_attention_gradient({1, 1, 32, 0, {{65, -1}, {130, -1}}, 11}, kWgmmaGradient);
   check_attention_gradient({1, 1, 32, 0, {{63, -1}, {130, 0}, {127, 0}}, 12}, kWgmmaGradient);
+  check_attention_gradient({1, 1, 32, 0, {{65, -1}, {63, -1}, {64, 1}}, 15}, kWgmmaGradient);
+  check_attention_gradient({1, 1, 32, 0, kSingleRowsOfTiles, 16}, kWgmmaGradient);
 }
 
 // More tiles than stages, and for some blocks an odd number of them.
