@@ -173,7 +173,7 @@ cuda::SampleRow any_row(Random& random, int64_t masks, int64_t edits) {
 void check_all_ways(Sampler& sampler, int64_t count) {
   sampler.masks.assign(size_t((sampler.vocab + 31) / 32) * 2, 0x5a5af00fu);
   for (size_t i = 0; i < sampler.masks.size() / 2; ++i) sampler.masks[i] = i == 5 ? ~0u : 0;
-  for (int32_t i = 0; i < 300; ++i) sampler.edits.push_back({i * 13, i % 7 - 3.0f, i % 3 ? 1.0f : 1.2f, 0.25f * float(i % 2)});
+  for (int32_t i = 0; i < 300; ++i) sampler.edits.push_back({i * 16, i % 7 - 3.0f, i % 3 ? 1.0f : 1.2f, 0.25f * float(i % 2)});
   std::vector<cuda::SampleRow> rows;
   int32_t best = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -220,6 +220,79 @@ TEST_ENGINE(gpu_sampling_goes_through_rows_with_many_candidates) {
     }
     check_all_ways(sampler, 12);
   }
+}
+
+// As many equal ids as are sorted, and one more.
+TEST(gpu_sampling_sorts_as_many_candidates_as_there_is_room_for) {
+  Sampler sampler(46, 9001);
+  ops::SamplingParams params;
+  params.top_p = 0.9;
+  for (size_t count : {2048, 2049}) {
+    sampler.logits.assign(sampler.logits.size(), -kInfinity);
+    for (size_t i = 0; i < count; ++i) sampler.logits[4 * i] = 1;
+    check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
+  }
+}
+
+// More ids than are sorted, of two values a bit apart, behind some that are far above both. The first value ends with top_k.
+TEST(gpu_sampling_tells_crowded_candidates_apart) {
+  Sampler sampler(47, 9001);
+  for (size_t id = 0; id < sampler.logits.size(); ++id)
+    sampler.logits[id] = id < 200 ? 5.5f : id < 3200 ? 5.0f : std::nextafter(5.0f, 0.0f);
+  sampler.plain = true;
+  ops::SamplingParams some, share;
+  some.top_k = 3200;
+  share.top_p = 0.6;
+  for (const ops::SamplingParams& params : {some, share}) {
+    check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
+  }
+}
+
+// Ids beside each other and their masses alike: what is wanted is reached by exactly two of them.
+TEST(gpu_sampling_leaves_no_more_than_was_asked_for) {
+  Sampler sampler(48);
+  sampler.logits.assign(size_t(kVocab), -kInfinity);
+  for (size_t id : {3, 4, 5, 6}) sampler.logits[id] = 1;
+  for (bool plain : {false, true}) {
+    sampler.plain = plain;
+    cuda::SampleRow row = row_of({}, 0.999);
+    row.logprob_of = cuda::LogprobOf::kProcessed;
+    row.best = 6;
+    row.top_p = 0.5;
+    const cuda::Sampled half = sampler.run({row})[0];
+    CHECK_EQ(half.token, 4);
+    CHECK_EQ(half.best_count, 2);
+    // Fewer than top_k.
+    sampler.logits[6] = -1;
+    row.top_p = 1;
+    row.top_k = 50;
+    const cuda::Sampled all = sampler.run({row})[0];
+    CHECK_EQ(all.token, 6);
+    CHECK_EQ(all.best_count, 4);
+    sampler.logits[6] = 1;
+  }
+}
+
+// The last id that is sampled, in the last place but one of a slice.
+TEST(gpu_sampling_ends_with_the_last_id_that_is_sampled) {
+  Sampler sampler(49, 4785);
+  sampler.samplable = 4095;
+  sampler.logits[4094] = 40;
+  sampler.logits[4095] = 50;
+  for (float top_p : {1.0f, 0.9f}) {
+    cuda::SampleRow row = row_of({}, 0.5);
+    row.top_p = top_p;
+    CHECK_EQ(sampler.run({row})[0].token, 4094);
+  }
+}
+
+// A lane has the first slice and the last one.
+TEST(gpu_sampling_takes_the_first_of_equal_ids) {
+  Sampler sampler(50, 33 * 4096);
+  sampler.logits[7] = sampler.logits[32 * 4096 + 9] = 30;
+  ops::SamplingParams greedy;
+  greedy.temperature = 0;
+  CHECK_EQ(sampler.run({row_of(greedy, 0.5)})[0].token, 7);
 }
 
 TEST(gpu_sampling_ranks_tokens_that_are_not_listed) {
@@ -277,7 +350,8 @@ TEST(gpu_sampling_leaves_tokens_at_their_places) {
 
 TEST(gpu_sampling_applies_edits_and_masks) {
   Sampler sampler(12);
-  sampler.edits = {{0, 99, 1, 0}, {3, 2, 1, 0}, {5, 0, 1.7f, 0.5f}, {17, -kInfinity, 1, 0}, {600, 1, 0.5f, -2}};
+  sampler.edits = {{0, 99, 1, 0}, {3, 2, 1, 0}, {12, 0, 1.7f, 0.5f}, {17, -kInfinity, 1, 0}, {601, 1, 0.5f, -7}};
+  sampler.logits[12] = 12, sampler.logits[601] = -2;
   sampler.masks.assign(size_t((kVocab + 31) / 32) * 2, 0x5a5af00fu);
   ops::SamplingParams params;
   params.top_p = 0.95;
@@ -409,6 +483,8 @@ TEST(gpu_sampling_ends_a_row_that_cannot_go_on) {
   cuda::SampleRow stray = row_of({}, 0.5);
   stray.mask = 7, stray.first_edit = 1 << 20, stray.edit_count = 3;
   CHECK_EQ(sampler.run({stray})[0].token, sampler.run({row_of({}, 0.5)})[0].token);
+  stray.given = 1 << 28;
+  CHECK_EQ(sampler.run({stray})[0].token, cuda::kForbidden);
 }
 
 }  // namespace
