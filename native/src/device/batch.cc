@@ -44,10 +44,9 @@ struct Tiles {
   std::vector<cuda::PrefixMember> members;
 };
 
-// Whole splits, before both runs' positions, whose pages are the same, at most `most`.
+// Of the first `most` splits, which lie before the position of `a`, those before the position of `b` whose pages are the same.
 int64_t shared_splits(const ops::AttentionRun& a, const ops::AttentionRun& b, int64_t most) {
-  most = std::min({most, a.first_position / cuda::kSplitPositions, b.first_position / cuda::kSplitPositions});
-  const int64_t pages = most * kSplitPages;
+  const int64_t pages = std::min(most, b.first_position / cuda::kSplitPositions) * kSplitPages;
   return std::distance(a.pages, std::mismatch(a.pages, a.pages + pages, b.pages).first) / kSplitPages;
 }
 
