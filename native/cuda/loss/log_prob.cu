@@ -47,7 +47,6 @@ __device__ float entropy_of(const LogProbSlice* slices, int count, const Normali
   float sum = 0, weighted = 0;
   for (int s = int(threadIdx.x) % kWarp; s < count; s += kWarp) {
     const LogProbSlice& slice = slices[s];
-    if (slice.largest == -INFINITY) continue;
     const float d = slice.largest - n.largest, factor = expf(d);
     sum += slice.sum * factor;
     weighted += factor > 0 ? factor * fmaf(slice.sum, d, slice.weighted) : 0.0f;

@@ -215,7 +215,9 @@ void check_lora_silu(int64_t width, int64_t odd) {
   DeviceBuffer<cuda::LoraWeights> gates(gate), ups(up);
   DeviceBuffer<int32_t> adapters(which);
   DeviceBuffer<float> gate_u(c.random.normals(size_t(rows * ranks))), up_u(c.random.normals(size_t(rows * ranks)));
-  DeviceBuffer<float> x(c.random.normals(size_t(rows * 2 * width), 4));
+  std::vector<float> xs = c.random.normals(size_t(rows * 2 * width), 4);
+  for (int64_t row : {8, 13}) xs[size_t(row * 2 * width)] = -0.0f;  // stays it where there is no adapter, and where one has no rank
+  DeviceBuffer<float> x(xs);
   DeviceBuffer<bf16> seen(size_t(rows * width)), wanted(size_t(rows * width)), kept(size_t(rows * 2 * width)), kept_wanted(kept.size());
   cuda::LoraSilu args{{x.data(), 2 * width, seen.data(), width, rows, width, {}, kept.data()},
                       gates.data(),
@@ -279,12 +281,12 @@ TEST(gpu_lora_outer_sums_all_rows_and_ranks) {
   Random random(25);
   // Ranks that are whole groups, in rows that are whole vectors, and others; x likewise.
   for (auto [rows, ranks, ldu, columns] : {std::array<int64_t, 4>{45, 16, 16, 70},
-                                           {130, 10, 12, 33},
+                                           {136, 10, 12, 33},
                                            {3, 8, 9, 32},
                                            {1900, 16, 16, 72},
                                            {257, 8, 8, 100},
                                            {130, 10, 12, 40},
-                                           {9, 3, 3, 8}}) {
+                                           {12, 3, 3, 8}}) {
     const std::vector<float> us = random.normals(size_t(rows * ldu)), old = random.normals(size_t(ranks * columns));
     const std::vector<bf16> xs = bf16s(random, size_t(rows * columns));
     DeviceBuffer<float> u(us), gradient(old);
@@ -309,9 +311,10 @@ TEST(gpu_lora_outer_sums_all_rows_and_ranks) {
 
 TEST(gpu_log_prob_and_its_gradient) {
   Random random(22);
-  const int64_t rows = 4, vocab = 1100, ld = 1104;
+  // Rows of gradients that do not begin with whole pieces, and targets that there are not.
+  const int64_t rows = 5, vocab = 1100, ld = 1103;
   const std::vector<float> values = random.normals(size_t(rows * ld), 4);
-  const std::vector<int32_t> targets{0, 1099, -1, 17};
+  const std::vector<int32_t> targets{0, 1099, -1, 17, 1100};
   DeviceBuffer<float> logits(values), scores{size_t(rows)}, entropies{size_t(rows)};
   DeviceBuffer<bf16> g(bf16s(random, size_t(rows * ld)));
   DeviceBuffer<int32_t> device_targets(targets);
@@ -327,13 +330,33 @@ TEST(gpu_log_prob_and_its_gradient) {
     for (int64_t i = 0; i < vocab; ++i) sum += std::exp(double(l[i]));
     for (int64_t i = 0; i < vocab; ++i) entropy -= std::exp(double(l[i])) / sum * (l[i] - std::log(sum));
     const int32_t target = targets[size_t(t)];
-    CHECK_NEAR(seen[size_t(t)], target < 0 ? 0 : l[target] - std::log(sum), 1e-5);
-    CHECK_NEAR(seen_entropies[size_t(t)], target < 0 ? 0 : entropy, 1e-4);
+    const bool there = target >= 0 && target < vocab;
+    CHECK_NEAR(seen[size_t(t)], there ? l[target] - std::log(sum) : 0, 1e-5);
+    CHECK_NEAR(seen_entropies[size_t(t)], there ? entropy : 0, 1e-4);
     for (int64_t i = 0; i < ld; ++i) {
-      const double wanted = target < 0 || i >= vocab ? 0 : (i == target) - std::exp(double(l[i])) / sum;
+      const double wanted = !there || i >= vocab ? 0 : (i == target) - std::exp(double(l[i])) / sum;
       CHECK_NEAR(cuda::to_float(gradients[size_t(t * ld + i)]), wanted, 1.0 / 256 * std::fabs(wanted) + 1e-6);
     }
   }
+}
+
+// A slice without its last id, and one in which nothing counts; what lies behind the ids is larger than they are.
+TEST(gpu_log_prob_goes_through_slices) {
+  Random random(24);
+  const int64_t slice = 4096, vocab = 2 * slice - 1, ld = vocab + 1;
+  std::vector<float> values = random.normals(size_t(ld), 2);
+  std::fill(values.begin(), values.begin() + slice, -std::numeric_limits<float>::infinity());
+  values[size_t(vocab)] = 50;
+  DeviceBuffer<float> logits(values), score{size_t(1)}, entropy{size_t(1)};
+  DeviceBuffer<int32_t> target(std::vector<int32_t>{int32_t(vocab) - 1});
+  DeviceBuffer<float> work(size_t(cuda::log_prob_workspace_floats(1, vocab)));
+  cuda::log_prob({logits.data(), ld, 1, vocab, target.data(), score.data(), entropy.data(), nullptr, 0, work.data(), int64_t(work.size())},
+                 nullptr);
+  double sum = 0, wanted = 0;
+  for (int64_t i = slice; i < vocab; ++i) sum += std::exp(double(values[size_t(i)]));
+  for (int64_t i = slice; i < vocab; ++i) wanted -= std::exp(double(values[size_t(i)])) / sum * (values[size_t(i)] - std::log(sum));
+  CHECK_NEAR(score.download()[0], values[size_t(vocab) - 1] - std::log(sum), 1e-4);
+  CHECK_NEAR(entropy.download()[0], wanted, 1e-3);
 }
 
 TEST(gpu_log_prob_marks_rows_that_are_not_finite) {
@@ -393,6 +416,20 @@ TEST(gpu_adamw_follows_the_formula) {
     }
   }
   for (float x : o.gradients.download()) CHECK_EQ(x, 0.0f);
+}
+
+// Every part of the sum has something, and some more than others; it is added to what was there.
+TEST(gpu_gradients_are_clipped_by_their_norm) {
+  const int64_t count = cuda::kSumParts * 256 + 5;
+  DeviceBuffer<float> values(std::vector<float>(size_t(count), 1)), parts{size_t(cuda::kSumParts)}, total(std::vector<float>{2});
+  cuda::add_sum_squares({values.data(), count, parts.data(), total.data()}, nullptr);
+  CHECK_EQ(total.download()[0], float(count + 2));
+  // A norm of the largest size is left alone, and a small one is not taken for it.
+  for (auto [square, largest, wanted] : {std::array<float, 3>{4, 2, 1}, {4e-12f, 1e-6f, 1.0f / 3}}) {
+    DeviceBuffer<float> sum(std::vector<float>{square}), norm{size_t(1)}, scale{size_t(1)};
+    cuda::clip_scale(sum.data(), largest, norm.data(), scale.data(), nullptr);
+    CHECK_NEAR(scale.download()[0], wanted, 1e-7);
+  }
 }
 
 TEST(gpu_adamw_skips_a_step_that_is_not_finite) {
