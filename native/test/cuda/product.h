@@ -46,10 +46,24 @@ inline void check_near(const Product& p, const std::vector<float>& seen, const s
   }
 }
 
+// What lies between rows of y that are apart is left alone.
+inline void check_rows_apart(Product& p, const std::vector<float>& wanted) {
+  const int64_t ld = (p.n + 4) / 4 * 4;
+  DeviceBuffer<float> out(std::vector<float>(size_t(p.m * ld), 7.5f)), workspace(size_t(cuda::matmul_workspace_floats(p.m, p.n, p.k)));
+  const int64_t floats = int64_t(workspace.size());
+  cuda::matmul({p.x.data(), p.k, p.m, p.w.data(), p.n, p.k, out.data(), ld, false, workspace.data(), floats, {}, p.kernel}, nullptr);
+  const std::vector<float> seen = out.download();
+  for (int64_t t = 0; t < p.m; ++t) {
+    for (int64_t o = 0; o < ld; ++o) CHECK_EQ(seen[size_t(t * ld + o)], o < p.n ? wanted[size_t(t * p.n + o)] : 7.5f);
+  }
+}
+
 // Against plain loops in double.
 inline void check_product(int64_t m, int64_t n, int64_t k, cuda::MatMulKernel kernel = cuda::MatMulKernel::kMma) {
   Product p(m, n, k, uint64_t(m * 1000003 + n * 101 + k), kernel);
-  check_near(p, p.run(0, m), std::vector<float>(size_t(m * n)));
+  const std::vector<float> product = p.run(0, m);
+  check_near(p, product, std::vector<float>(size_t(m * n)));
+  check_rows_apart(p, product);
   const std::vector<float> added = p.run(0, m, true);
   check_near(p, added, p.y.download());
   CHECK(same_bits(p.run(0, m, true, true), added));

@@ -15,8 +15,16 @@ void check_bf16(bf16 seen, double wanted) { CHECK_NEAR(cuda::to_float(seen), wan
 TEST(gpu_rms_norm_matches_plain_loops) {
   Random random(1);
   // Held by 256 threads and by 512, in one piece each, in two, in four, and by nobody.
-  for (const auto& [width, ld] : std::vector<std::pair<int64_t, int64_t>>{
-           {1, 6}, {31, 36}, {192, 196}, {1000, 1005}, {1500, 1500}, {3000, 3000}, {4096, 4101}, {5120, 5120}, {8300, 8300}}) {
+  for (const auto& [width, ld] : std::vector<std::pair<int64_t, int64_t>>{{1, 6},
+                                                                          {31, 36},
+                                                                          {192, 196},
+                                                                          {1000, 1005},
+                                                                          {1028, 1028},
+                                                                          {1500, 1500},
+                                                                          {2052, 2052},
+                                                                          {4096, 4101},
+                                                                          {4100, 4100},
+                                                                          {8196, 8196}}) {
     const int64_t rows = 3;
     DeviceBuffer<float> x(random.normals(size_t(rows * ld), 3)), weight(random.normals(size_t(width)));
     DeviceBuffer<bf16> y(size_t(rows * ld));
@@ -125,14 +133,15 @@ TEST(gpu_embedding_widens_quantised_rows) {
   for (ops::QuantFormat format : kDeviceFormats) {
     const QuantSource table(random, format, 70, 72);
     const device::Matrix matrix = device::quantised_matrix({table.part()}, table.k, pool);
-    DeviceBuffer<int32_t> tokens(std::vector<int32_t>{69, 0, 70});
-    DeviceBuffer<float> y(size_t(3 * table.k));
-    cuda::embed_tokens({tokens.data(), nullptr, table.rows, table.k, 3, y.data(), table.k, matrix.quantised()}, nullptr);
+    // Of the last panel the last, of the first one both ends, and none.
+    const std::vector<int32_t> rows{69, 0, 63, 70};
+    DeviceBuffer<int32_t> tokens(rows);
+    DeviceBuffer<float> y(size_t(4 * table.k));
+    cuda::embed_tokens({tokens.data(), nullptr, table.rows, table.k, 4, y.data(), table.k, matrix.quantised()}, nullptr);
     const auto ys = y.download();
     for (int64_t i = 0; i < table.k; ++i) {
-      CHECK_EQ(ys[size_t(i)], cuda::to_float(cuda::to_bf16(table.at(69, i))));
-      CHECK_EQ(ys[size_t(table.k + i)], cuda::to_float(cuda::to_bf16(table.at(0, i))));
-      CHECK(std::isnan(ys[size_t(2 * table.k + i)]));
+      for (int64_t t = 0; t < 3; ++t) CHECK_EQ(ys[size_t(t * table.k + i)], cuda::to_float(cuda::to_bf16(table.at(rows[size_t(t)], i))));
+      CHECK(std::isnan(ys[size_t(3 * table.k + i)]));
     }
   }
 }
@@ -284,7 +293,7 @@ TEST(gpu_rope_store_matches_plain_loops) {
   plain.dim = 32;
   check_rope(plain);
   // Heads of other sizes: of whole pieces and not, with threads that have no pair; and more heads than a block takes.
-  for (int64_t dim : {6, 36, 96, 128, 256}) {
+  for (int64_t dim : {6, 36, 68, 96, 132, 256}) {
     RopeCase other;
     other.dim = dim;
     other.heads = 15;
