@@ -453,6 +453,7 @@ const BOMBS: Record<string, Body> = {
   'a $ref cycle': schemaFormat({ $defs: { a: { $ref: '#/$defs/b' }, b: { $ref: '#/$defs/a' } }, $ref: '#/$defs/a' }),
   'a large enum': schemaFormat({ enum: Array.from({ length: 60_000 }, (_, i) => `value ${i * 7919}`) }),
   'an ambiguous grammar': { structured_outputs: { grammar: 'root ::= x x x x x x\nx ::= "a" x | "aa" x | "a" | ""' } },
+  readings: { max_tokens: 60, ignore_eos: true, structured_outputs: { grammar: 'root ::= "a" root{3} | ""' } },
   '(a+)+b': { structured_outputs: { regex: '(a+)+b' } },
 };
 

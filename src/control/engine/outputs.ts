@@ -5,7 +5,8 @@ import type { FinishReason, SequenceOutput, StepMessage, TopLogprobs } from './p
 
 const NOTHING: readonly never[] = [];
 const NO_ALTERNATIVES: TopLogprobs = { ids: new Int32Array(0), logprobs: new Float32Array(0) };
-const GRAMMAR_TOO_AMBIGUOUS = 'The grammar became too ambiguous to follow; this sequence was ended.';
+const GRAMMAR_TOO_AMBIGUOUS =
+  'The grammar became too ambiguous to follow: the text so far can be read in too many ways. Write it with fewer of them.';
 const NOT_FINITE = 'The model produced numbers that are not finite; this sequence was ended.';
 
 /** FinishCode -> FinishReason. */
@@ -85,7 +86,8 @@ function promptOutput(id: number, row: number, end: number, result: StepResult):
 function outputOf(id: number, row: number, result: StepResult): SequenceOutput {
   const code = result.finish[row] ?? 0;
   const finish = REASONS[code] ?? null;
-  if (finish === 'error') return errorOutput(id, code === GRAMMAR_FAILED ? GRAMMAR_TOO_AMBIGUOUS : NOT_FINITE);
+  if (code === GRAMMAR_FAILED) return { ...errorOutput(id, GRAMMAR_TOO_AMBIGUOUS), requestError: true };
+  if (finish === 'error') return errorOutput(id, NOT_FINITE);
   if (finish === 'none_allowed') return { ...errorOutput(id, ''), finish };
   // Lists: a typed array of one number takes several times the memory.
   const tokens = [result.tokens[row] as number];

@@ -149,6 +149,8 @@ export interface SequenceOutput {
   finish: FinishReason | null;
   /** Set with finish 'error': a sentence for the log and the client. */
   error?: string;
+  /** The error is of what the request asked for, not of the engine. */
+  requestError?: true;
   /** Of a 'stop' without a token: what the extension that ended it says. */
   stopReason?: string;
   /** With the last output of a sequence whose prompt's blocks are held for a peer. */

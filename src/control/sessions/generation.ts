@@ -132,7 +132,8 @@ export class RunningGeneration implements Generation {
     this.#heldBlocks ??= output.blocks ?? null;
     if (output.promptLogprobs) this.#score(output.promptLogprobs);
     if (output.finish === 'error') {
-      this.#fail(new SessionError('engine_failed', output.error ?? 'The engine could not finish the request.'));
+      const code = output.requestError ? 'bad_request' : 'engine_failed';
+      this.#fail(new SessionError(code, output.error ?? 'The engine could not finish the request.'));
       return;
     }
     const choice = this.#choices[index];
