@@ -159,6 +159,7 @@ TEST_ONCE(grammar_faults_are_named) {
       {ebnf, "root ::= \"a\"{3,2}", "numbers out of order"},
       {ebnf, "start: item~3..2\nitem: \"a\"", "numbers out of order after ~"},
       {ebnf, "start: \"z\"..\"a\"", "wrong range of characters"},
+      {ebnf, "start: \"a\"..", "wrong range of characters"},
       {ebnf, "root ::= \"\\U00110000\"", "no code point"},
       {ebnf, "root ::= \"\\uD800\"", "no code point"},
       {schema, "{\"anyOf\":[{}],\"$ref\":\"#/anyOf/1\"}", "nothing is found"},

@@ -249,7 +249,8 @@ class GrammarReader {
     ++at_;
     if (lark_ && peek() == 'i' && !name_char(peek(1))) throw Refused("case-insensitive text", "spell the variants");
     if (lark_ && take("..")) {
-      uint32_t low = only_character(out.text), high = only_character(quoted(peek()).text);
+      if (peek() != quote) fail("a wrong range of characters");
+      uint32_t low = only_character(out.text), high = only_character(quoted(quote).text);
       if (low > high) fail("a wrong range of characters");
       out.kind = Expression::kRegex;
       char spelled[32];
