@@ -8,6 +8,8 @@ import { isObject, type JsonObject } from './json-file.ts';
 import { TOKENIZER_FILE } from './tokenizer-files.ts';
 
 const GPT2_WORDS = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+/** What Whitespace calls a part of a word: a number such as ² is none, what joins characters is one. */
+const WORD = '\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}';
 const PUNCTUATION = '[\\p{P}\\x24\\x2b\\x3c-\\x3e\\x5e\\x60\\x7c\\x7e]';
 
 /** null: a text is one word. */
@@ -38,7 +40,7 @@ function stepsOf(value: unknown): JsonObject[] {
     case 'WhitespaceSplit':
       return [pieces('\\S+', 'Removed')];
     case 'Whitespace':
-      return [pieces('\\w+|[^\\w\\s]+', 'Removed')];
+      return [pieces(`[${WORD}]+|[^${WORD}\\s]+`, 'Removed')];
     default:
       return fields.fail('type', `${show(type ?? null)} is not supported.`);
   }

@@ -6,6 +6,7 @@ import { Tokenizer } from '@huggingface/tokenizers';
 import { ModelError } from './errors.ts';
 import { show } from './fields.ts';
 import { isObject } from './json-file.ts';
+import { exactNormalizer } from './normalizer.ts';
 import { exactPreTokenizer } from './pre-tokenizer.ts';
 import { TOKENIZER_FILE, type TokenizerFiles } from './tokenizer-files.ts';
 import { SpecialSplitter } from './special-splitter.ts';
@@ -95,8 +96,8 @@ function createLibrary(files: TokenizerFiles): Tokenizer {
   const ordinary = added.filter((token: unknown) => isObject(token) && token['special'] !== true);
   const marker = { id: files.vocabulary.length, content: NOT_FIRST, special: false, normalized: false };
   const json = {
-    normalizer: null,
     ...files.tokenizer,
+    normalizer: exactNormalizer(files.tokenizer['normalizer']),
     pre_tokenizer: exactPreTokenizer(files.tokenizer['pre_tokenizer']),
     post_processor: null,
     decoder: null,

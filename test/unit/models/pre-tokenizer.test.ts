@@ -32,6 +32,8 @@ const CASES: [string, Json, string, string[]][] = [
   ['runs of punctuation', sequence({ type: 'Punctuation', behavior: 'Contiguous' }, BYTES), 'a?? $+b', ['a', '??', 'Ġ', '$+', 'b']],
   ['words between spaces', sequence({ type: 'WhitespaceSplit' }, BYTES), 'a \ufeff b\u0085c', ['a', 'ï»¿', 'b', 'c']],
   ['words and signs', sequence({ type: 'Whitespace' }, BYTES), 'été ?!a1', ['Ã©tÃ©', '?!', 'a1']],
+  ['numbers that are no words', sequence({ type: 'Whitespace' }, BYTES), 'x²½ Ⅷ①', ['x', 'Â²Â½', 'âħ§', 'âĳł']],
+  ['what joins characters', sequence({ type: 'Whitespace' }, BYTES), 'a\u200db \u203f_', ['aâĢįb', 'âĢ¿_']],
   ['isolated, inverted', sequence(split({ Regex: '\\p{N}' }, 'Isolated', true), BYTES), 'a1b', ['a', '1', 'b']],
   ['removed, inverted', sequence(split({ Regex: '\\p{N}+' }, 'Removed', true), BYTES), 'a12b3', ['12', '3']],
 ];
@@ -77,6 +79,22 @@ describe('a pattern that is none', () => {
   it.each([{ pre_tokenizer: sequence(split(glob, 'Isolated', false), BYTES) }, { normalizer }])('is refused: %j', async (steps) => {
     const files = await readFiles({ ...byteTokenizer().json, ...steps }, 260);
     expect(() => new PromptEncoder(files)).toThrow('tokenizer.json: has the pattern {"Glob":" "}, which is neither String nor Regex.');
+  });
+});
+
+/** What the crate tokenizers 0.23 answers to normalize_str. */
+describe('a normalizer', () => {
+  const lowercase = { type: 'Lowercase' };
+  const replace = { type: 'Replace', pattern: { String: 'a' }, content: "$&$'$$" };
+  const replaceMatch = { type: 'Replace', pattern: { Regex: '(b)' }, content: '$1' };
+
+  it.each([
+    [lowercase, 'ΑΣ ΣΑΣ. İ', 'ασ σασ. i̇'],
+    [{ type: 'Sequence', normalizers: [lowercase, replace, replaceMatch] }, 'AΣb', "$&$'$$σ$1"],
+  ])('%j', async (normalizer, text, expected) => {
+    const files = await readFiles({ ...byteTokenizer().json, added_tokens: [], normalizer, model: { type: 'BPE', vocab: bytes(), merges: [] } }, 260);
+    const ids = new PromptEncoder(files).encode(text, { addSpecialTokens: false, mark: null });
+    expect(Buffer.from(ids).toString()).toBe(expected);
   });
 });
 
