@@ -5,6 +5,7 @@ import { openMessages, type OpenChat } from './open-chat.ts';
 import type { PromptEncoder } from '../models/prompt-encoder.ts';
 import { SessionError, type ChatMessage, type PromptInput } from './session.ts';
 import { isReservedName, ChatTemplate } from './template/chat-template.ts';
+import { strip } from './template/strings.ts';
 import { TemplateError } from './template/errors.ts';
 import { MAX_TEXT } from './template/values.ts';
 import { encodeWords } from './word-forms.ts';
@@ -114,7 +115,7 @@ export class PromptRenderer {
       add_generation_prompt: addGenerationPrompt,
     };
     const text = renderTemplate(template, variables);
-    return { text: final === null ? text : cutAtTag(text, tag), mark };
+    return { text: final === null ? text : cutAtTag(text, tag, final), mark };
   }
 
   /** The text shows one character per open text; the ids have SLOT_OPEN, that text's ids and SLOT_CLOSE in its place. */
@@ -240,9 +241,10 @@ function tagFinalMessage(chat: Record<string, unknown>[], tag: string): string {
 }
 
 /** Everything up to the end of the final message's text; the closing part of its turn is dropped. */
-function cutAtTag(text: string, tag: string): string {
+function cutAtTag(text: string, tag: string, final: string): string {
   const at = text.lastIndexOf(tag);
-  if (at === -1) {
+  // Some templates leave out what a reply thought: the rest is not what the client wants continued.
+  if (at === -1 || !text.includes(strip(final, null, 'both'))) {
     throw new SessionError(
       'bad_request',
       'continue_final_message is set but the final message does not appear in the chat after applying the chat template!',
