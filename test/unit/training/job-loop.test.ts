@@ -45,6 +45,13 @@ const rl = (modelId: string, groups = 2) => ({
   experimental_config: { packed_sequence_length: 32, logprob_calculation_chunk_size: 32, learning_rate: 0.01 },
 });
 
+/** One that has been accepted and does not run. */
+async function waitingJob(): Promise<{ plane: Plane; job: string }> {
+  const plane = await start({ paused: true });
+  const { id: modelId } = await createModel(plane, 'agent');
+  return { plane, job: String((await plane.ok(JOBS, rl(modelId)))['id']) };
+}
+
 test('a stopped server takes its job up again; events that were seen stay', async () => {
   let plane = await start({ paused: true });
   const { id: modelId } = await createModel(plane, 'agent');
@@ -181,9 +188,7 @@ class SlowCancel extends JobRepository {
 test.each([1, 2, 3])(
   'a cancel that meets the start of its job, at instant %d, stops it and ends it once',
   async (at) => {
-    const plane = await start({ paused: true });
-    const { id: modelId } = await createModel(plane, 'agent');
-    const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+    const { plane, job } = await waitingJob();
     const repository = new SlowCancel(plane.database.db);
     let running = false;
     const loop: JobLoop = new JobLoop({
@@ -219,9 +224,7 @@ test.each<[Error, number, string, string | null]>([
   [new Error('a fault'), 3, 'failed', 'The job was interrupted 3 times in a row without progress.'],
   [new InterruptedError('The disk is full.', { cause: null }), 3, 'failed', 'The disk is full.'],
 ])('%s: crashes that count against a job, of six', async (fault, runs, state, message) => {
-  const plane = await start({ paused: true });
-  const { id: modelId } = await createModel(plane, 'agent');
-  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const { plane, job } = await waitingJob();
   const repository = new JobRepository(plane.database.db);
   let crashes = 0;
   const loop = new JobLoop({
@@ -251,19 +254,11 @@ test('a stop that meets a start which fails is no failure: nothing runs, and the
   const plane = await start({ paused: true });
   const { id: modelId } = await createModel(plane, 'agent');
   const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
-  const repository = new JobRepository(plane.database.db);
+  const { loop, repository } = loopOf(plane, () => Promise.reject(new Error('It does not come to that.')));
   let fail = (_: Error): void => undefined;
   const starting = vi
     .spyOn(repository, 'start')
     .mockImplementation(() => new Promise<void>((_, reject) => (fail = reject)));
-  const loop = new JobLoop({
-    repository,
-    blobs: new FolderBlobStore(join(dataDir, 'blobs')),
-    run: () => Promise.reject(new Error('It does not come to that.')),
-    maxAttempts: 3,
-    retryDelayMs: 1,
-    log: pino({ level: 'silent' }),
-  });
   await loop.start();
   await expect.poll(() => starting.mock.calls.length).toBe(1);
   const stopped = Promise.all([loop.stopModel(modelId), loop.stop()]);
@@ -274,10 +269,13 @@ test('a stop that meets a start which fails is no failure: nothing runs, and the
 });
 
 /** A loop of its own over the plane's store, whose jobs run as `run` says. */
-function loopOf(plane: Plane, run: RunJob): { loop: JobLoop; repository: JobRepository } {
+function loopOf(
+  plane: Plane,
+  run: RunJob,
+  log = pino({ level: 'silent' }),
+): { loop: JobLoop; repository: JobRepository } {
   const repository = new JobRepository(plane.database.db);
   const blobs = new FolderBlobStore(join(dataDir, 'blobs'));
-  const log = pino({ level: 'silent' });
   return { loop: new JobLoop({ repository, blobs, run, maxAttempts: 3, retryDelayMs: 1, log }), repository };
 }
 
@@ -292,10 +290,24 @@ function endless(): { run: RunJob; signals: Map<string, AbortSignal> } {
   return { run, signals };
 }
 
+test('a job that is cancelled between its turn and its start is no fault of the queue', async () => {
+  const { plane, job } = await waitingJob();
+  const log = pino({ level: 'silent' });
+  const told = vi.spyOn(log, 'error');
+  const { loop, repository } = loopOf(plane, endless().run, log);
+  const { start: begin } = repository;
+  vi.spyOn(repository, 'start').mockImplementationOnce(async (...args) => {
+    await repository.requestCancel(job);
+    return begin.apply(repository, args);
+  });
+  await loop.start();
+  await expect.poll(async () => (await repository.find(job))?.state).toBe('cancelled');
+  expect(told).not.toHaveBeenCalled();
+  await loop.stop();
+});
+
 test('a job that comes while the queue is found empty runs at once', async () => {
-  const plane = await start({ paused: true });
-  const { id: modelId } = await createModel(plane, 'agent');
-  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const { plane, job } = await waitingJob();
   const { run, signals } = endless();
   const { loop, repository } = loopOf(plane, run);
   vi.spyOn(repository, 'nextQueued').mockImplementationOnce(() => {
@@ -329,9 +341,7 @@ test('a cancel stops its own job, a deleted model its own; a queue that cannot b
 });
 
 test('a job that could not be queued again when it crashed is, as soon as the database works', async () => {
-  const plane = await start({ paused: true });
-  const { id: modelId } = await createModel(plane, 'agent');
-  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const { plane, job } = await waitingJob();
   let runs = 0;
   const { run, signals } = endless();
   const { loop, repository } = loopOf(plane, (...given) =>
@@ -345,9 +355,7 @@ test('a job that could not be queued again when it crashed is, as soon as the da
 });
 
 test('an event is on the disk when its writer goes on', async () => {
-  const plane = await start({ paused: true });
-  const { id: modelId } = await createModel(plane, 'agent');
-  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  const { plane, job } = await waitingJob();
   const blobs = new FolderBlobStore(join(dataDir, 'blobs'));
   const events = new StoredEvents(new JobRepository(plane.database.db), blobs, pino({ level: 'silent' }));
   const other = await Database.open(dataDir);
