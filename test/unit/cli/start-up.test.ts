@@ -1,5 +1,5 @@
 import { resolve } from 'node:path';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import { banner, keysCommand, type BannerFacts } from '../../../src/cli/banner.ts';
 import { engineConfig, parameterCount, refuseSettings, servedNames } from '../../../src/cli/engine-config.ts';
 import { LoadingBar } from '../../../src/cli/progress.ts';
@@ -165,11 +165,21 @@ test('the longest sequence is what the KV cache holds, unless a length was asked
   expect(warnings).toHaveLength(1);
 });
 
-test('the default KV memory holds what all slots can use, and no more', () => {
-  const { kvCacheBytes } = engineConfig(testSettings({ maxNumSeqs: 4 }), model);
+test('the default KV memory holds what all slots can use, and no more; a quarter of the memory at most, as training', () => {
+  const settings = testSettings({ maxNumSeqs: 4 });
+  const { kvCacheBytes } = engineConfig(settings, model);
   const perToken = 2 * 2 * 2 * 16 * 2;
   expect(kvCacheBytes).toBeGreaterThanOrEqual(4 * 512 * perToken);
   expect(kvCacheBytes).toBeLessThan(4 * 600 * perToken);
+  // Heads are padded to 16.
+  const narrow = { ...model, spec: { ...model.spec, headDim: 9 } };
+  expect(engineConfig(settings, narrow).kvCacheBytes).toBe(kvCacheBytes);
+  const memory = vi.spyOn(process, 'constrainedMemory').mockReturnValue(2 ** 20);
+  try {
+    expect(engineConfig(settings, model)).toMatchObject({ kvCacheBytes: 2 ** 18, maxTrainingRowBytes: 2 ** 18 });
+  } finally {
+    memory.mockRestore();
+  }
 });
 
 test('a GPU computes in bfloat16 and gives what memory it has', () => {
