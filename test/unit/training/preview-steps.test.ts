@@ -1,5 +1,7 @@
 /** Which step a job makes, and which steps it goes by: after deletes, of its own model alone. */
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { readCheckpoint } from '../../../src/control/training/checkpoint-files.ts';
 import { createModel, finished, group, startPlane, type Plane } from './plane.ts';
 
 const JOBS = '/v1/preview/training-jobs';
@@ -26,6 +28,18 @@ const deleteSteps = (modelId: string, ...steps: number[]) =>
 const train = async (modelId: string, config: object = {}) =>
   finished(plane, String((await plane.ok(JOBS, rl(modelId, config)))['id']));
 
+/** That the optimizer of a checkpoint has taken. */
+async function optimizerSteps(modelId: string, step: number): Promise<number> {
+  const row = await plane.database.db
+    .selectFrom('checkpoints')
+    .select('blob_key')
+    .where('model_id', '=', modelId)
+    .where('step', '=', step)
+    .executeTakeFirstOrThrow();
+  const { optimizer } = await readCheckpoint(join(plane.dataDir, 'blobs', row.blob_key), 'rl');
+  return optimizer?.steps ?? 0;
+}
+
 test('jobs of a model go in order, and steps only grow', async () => {
   const { id: modelId, run_id: run } = await createModel(plane, 'series');
   const ids: string[] = [];
@@ -36,6 +50,8 @@ test('jobs of a model go in order, and steps only grow', async () => {
   await deleteSteps(modelId, 4);
   const { id } = await plane.ok(JOBS, rl(modelId));
   expect((await finished(plane, String(id))).at(-1)?.data['step']).toBe(5);
+  // It went on from step 3, with the optimizer as it was then.
+  expect(await optimizerSteps(modelId, 5)).toBe(4 * (await optimizerSteps(modelId, 1)));
   // Its numbers are told of the step that it made, not of the one that is gone.
   const metrics = { 'train/loss': expect.any(Number) as number };
   const page = await plane.json(`/v1/preview/models/${modelId}/checkpoints?limit=1&order=desc`);
