@@ -124,6 +124,22 @@ TEST_ENGINE(constrained_outputs_stay_in_the_language_and_end_in_time) {
   }
 }
 
+// Nothing that could follow it fits: more tokens than are refused one by one.
+TEST_ENGINE(an_answer_that_is_whole_and_has_no_room_to_go_on_ends) {
+  auto model = TinyModel().load(ops::Element::kF32, 1);
+  for (const char* pattern : {"([a-h]z{9})?", "x([a-h]z{9})?"}) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      Job j = job(regex(pattern), seed, 4, seed == 1 ? 0 : 1.5);
+      Driver driver(model, options());
+      driver.start(0, j);
+      driver.run();
+      CHECK_EQ(text_of(j), std::string(pattern[0] == 'x' ? "x" : ""));
+      CHECK_EQ(j.output.back().id, kEnd);
+      CHECK(j.output.back().finish == Finish::kStopToken);
+    }
+  }
+}
+
 TEST_ENGINE(an_answer_whose_shortest_text_does_not_fit_is_cut) {
   auto model = TinyModel().load(ops::Element::kF32, 1);
   Job j = job(regex("[a-c]{30}"), 3, 8);

@@ -185,6 +185,10 @@ void Constraint::fill(int64_t index) {
   matcher_.fill_mask(mask_.data(), mask_.size());
   // No ending but the rest of the grammar's shortest text is known to fit.
   if (steers_ && matcher_.bytes_to_end() > int64_t(kEndingBytes) && room(max_tokens_ - index) == Room::kAlongPlan) leave_only_ending();
+  allow_ends();
+}
+
+void Constraint::allow_ends() {
   if (!matcher_.can_end()) return;
   for (int32_t id : ends_) mask_[size_t(id) / 32] |= 1u << (id % 32);
 }
@@ -228,6 +232,7 @@ void Constraint::leave_only_ending() {
   }
   std::fill(mask_.begin(), mask_.end(), 0u);
   if (token >= 0) mask_[size_t(token) / 32] |= 1u << (token % 32);
+  allow_ends();
 }
 
 }  // namespace tandem::engine

@@ -55,7 +55,7 @@ class Constraint {
     kGoesOn,
     kEnded,     // an end token
     kComplete,  // the text can only end now
-    kTooLong,   // not taken: no ending would fit any more. It is gone from the mask, or only a token of a shortest ending is left there
+    kTooLong,   // not taken: no ending would fit any more. It is gone from the mask, or only a shortest ending is left there
     kFailed,
   };
   // A token sampled under the mask, as output number `index`.
@@ -65,7 +65,9 @@ class Constraint {
   enum class Room { kEnough, kAlongPlan, kNone };
   // Whether the text can be ended with so many more tokens.
   Room room(int64_t tokens) const;
+  // Of a text that may end already: its end tokens.
   void leave_only_ending();
+  void allow_ends();
   bool advance(int32_t token);
   Verdict judge(int32_t token);
   void fill(int64_t index);
