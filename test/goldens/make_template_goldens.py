@@ -54,6 +54,8 @@ TEXTS = [
     "{{ [1 < 2 < 3, 3 < 2 < 5] }} {{ {'a': 0 <= n | length < 3} }} {{ 1 == 1 if 2 == 2 else 3 == 3 }} {{ 1 == 1 and 1 == 1 }} {{ 'y' if 1 is not in n == false else 'n' }} {{ n[1 if 1 == 1 else 0:2] }} {{ 2 == 2 | default(3 == 3) == 2 }}",
     "{% for x in n if 0 < x < 3 %}{{ x }}{% endfor %}{% if 1 in n not in [[1]] %}!{% endif %}{% macro m(x) %}{{ 1 == 2 == x.y.z }}{% endmacro %}{{ m(4) }}",
     "{{ dict() }}{{ dict(a=1, b='x') }}{{ dict({'a': 1, 'c': 2}, a=3) }}{{ dict([('k', 1), ['l', 2]]) }}{{ dict(d.items(), **{'z': 0}) }}{% set o = dict(a=n) %}{{ o.a[0] }}{{ o | items | list }}", "{{ [1, 2] == (1, 2) }} {{ (1, 2) == (1, 2) }} {{ [1, 2] in [(1, 2)] }}",
+    "{{ 'x' + 1 ~ 2 }} {{ 'a' ~ 1 + 'b' }} {{ 'a' + 1 ~ 'b' + 'c' ~ 2 ~ 'd' }} {{ ('a' + 'b') ~ 1 }} {{ 'a' + ('b' + 1 ~ 2) ~ n[1 - 1] ~ -1 }} {{ ['a' + 1 ~ 2, 1 + 2] }} {{ 'a' ~ 2 * 3 }} {{ 3 - 1 }}",
+    "{{ 'x1' == 'x' + 1 ~ '' }} {{ 'y' + 1 ~ 2 if 1 + 1 == 2 else 'z' + 3 ~ 4 }} {% set s = '-' + n | length ~ '-' %}{{ s + 1 ~ 's' | upper }}{% if 'a' + 1 ~ 2 in ['a12'] %}!{% endif %}",
     "{{ 'aé🙂' | reverse }}", "{{ n | reverse | list }}", "{{ text | wordcount }}", "{{ '' | wordcount }}", "{{ 'a--b_c d' | wordcount }}",
     "{{ [1e3, 1_000, 2.5E-1, 1e+2] }} {{ 1e3 if 1e-1 else 2 }} {{ [1, 2e0][0] }}", "{{ words | unique | list }} {{ words | unique(true) | list }} {{ [1, true, 1.0, 'x'] | unique | list }}",
     "{{ rows | unique(attribute='in.w') | map(attribute='k') | list }}", "{{ words | sort }} {{ words | sort(true) }} {{ words | sort(case_sensitive=true) }} {{ d | sort }}",

@@ -1,12 +1,12 @@
 /** A compiled chat template with the settings and globals that transformers gives one. */
 import { Environment, tokenize, type Scope, type Value } from './jinja.ts';
 import type { Node } from './ast.ts';
-import { withChains } from './comparisons.ts';
 import { detectContentUse, type ContentUse } from './content-format.ts';
 import { TemplateError } from './errors.ts';
 import { ChatInterpreter, prepare } from './interpreter.ts';
 import { withNumbers } from './numbers.ts';
 import { plainSource } from './plain-source.ts';
+import { withChains, withConcatenations } from './precedence.ts';
 import { strftime } from './strftime.ts';
 import { parseWithTests } from './test-arguments.ts';
 import {
@@ -55,7 +55,7 @@ export class ChatTemplate {
     this.source = source;
     this.#now = now;
     try {
-      const program = parseWithTests(withChains(withNumbers(tokenize(plainSource(source)))));
+      const program = parseWithTests(withConcatenations(withChains(withNumbers(tokenize(plainSource(source))))));
       this.content = detectContentUse(program);
       this.#program = prepare(program);
     } catch (error) {

@@ -1,6 +1,7 @@
 /**
- * Comparisons in a row: `a < b < c` is `a < b and b < c`, as in Python. The parser of @huggingface/jinja makes the tree of `(a < b) < c` of it,
- * so the tokens of operators that go on with a comparison are marked.
+ * How operators bind in jinja2 where the parser of @huggingface/jinja has it otherwise, told to it by the tokens:
+ * - `a < b < c` is `a < b and b < c`, as in Python, and not `(a < b) < c`: operators that go on with a comparison are marked;
+ * - `a + b ~ c` is `a + (b ~ c)`: parentheses are put in.
  */
 import type { Token } from './jinja.ts';
 
@@ -42,6 +43,44 @@ export function withChains(tokens: readonly Token[]): Token[] {
     }
   }
   return marked;
+}
+
+const PLUS = new Set(['+', '-']);
+const OPEN: Token = { type: 'OpenParen', value: '(' };
+const CLOSE: Token = { type: 'CloseParen', value: ')' };
+
+/** What has been read of a sum: where a parenthesis may open behind its last + or -, and whether a `~` has come since. */
+interface Sum {
+  place: number;
+  joins: boolean;
+}
+
+export function withConcatenations(tokens: readonly Token[]): Token[] {
+  const placed: (Token | null)[] = [];
+  const levels: Sum[] = [{ place: -1, joins: false }];
+  const endOperand = (): void => {
+    const sum = levels.at(-1);
+    if (!sum) return;
+    if (sum.joins) {
+      placed[sum.place] = OPEN;
+      placed.push(CLOSE);
+    }
+    Object.assign(sum, { place: -1, joins: false });
+  };
+  for (const [at, token] of tokens.entries()) {
+    const adds = token.type === 'AdditiveBinaryOperator';
+    const opens = OPENING.has(token.type);
+    if (CLOSING.has(token.type)) {
+      endOperand();
+      levels.pop();
+    } else if ((adds && PLUS.has(token.value)) || ends(tokens, at) || operatorAt(tokens, at) !== null) endOperand();
+    placed.push(token);
+    const sum = levels.at(-1);
+    if (opens) levels.push({ place: -1, joins: false });
+    else if (sum && adds && PLUS.has(token.value)) sum.place = placed.push(null) - 1;
+    else if (sum && adds) sum.joins = sum.place !== -1;
+  }
+  return placed.filter((token) => token !== null);
 }
 
 function isWord(token: Token | undefined, word: string): boolean {

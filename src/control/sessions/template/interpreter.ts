@@ -27,12 +27,12 @@ import type {
   TupleNode,
 } from './ast.ts';
 import { walk } from './ast.ts';
-import { COMPARISONS } from './comparisons.ts';
 import { TemplateError } from './errors.ts';
 import type { Arguments } from './filter-parts.ts';
 import { applyFilter, FILTERS } from './filters.ts';
 import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
 import { contains, operate, subscript } from './operators.ts';
+import { COMPARISONS } from './precedence.ts';
 import { passes } from './value-tests.ts';
 import { STRING_METHODS, STRING_PARAMETERS } from './strings.ts';
 import {

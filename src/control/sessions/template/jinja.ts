@@ -15,7 +15,7 @@ export interface Value {
 export interface Token {
   type: string;
   value: string;
-  /** Ours (comparisons.ts); operators come into the tree as they are. */
+  /** Ours (precedence.ts); operators come into the tree as they are. */
   chained?: boolean;
 }
 
