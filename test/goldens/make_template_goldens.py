@@ -56,6 +56,9 @@ TEXTS = [
     "{{ dict() }}{{ dict(a=1, b='x') }}{{ dict({'a': 1, 'c': 2}, a=3) }}{{ dict([('k', 1), ['l', 2]]) }}{{ dict(d.items(), **{'z': 0}) }}{% set o = dict(a=n) %}{{ o.a[0] }}{{ o | items | list }}", "{{ [1, 2] == (1, 2) }} {{ (1, 2) == (1, 2) }} {{ [1, 2] in [(1, 2)] }}",
     "{{ 'x' + 1 ~ 2 }} {{ 'a' ~ 1 + 'b' }} {{ 'a' + 1 ~ 'b' + 'c' ~ 2 ~ 'd' }} {{ ('a' + 'b') ~ 1 }} {{ 'a' + ('b' + 1 ~ 2) ~ n[1 - 1] ~ -1 }} {{ ['a' + 1 ~ 2, 1 + 2] }} {{ 'a' ~ 2 * 3 }} {{ 3 - 1 }}",
     "{{ 'x1' == 'x' + 1 ~ '' }} {{ 'y' + 1 ~ 2 if 1 + 1 == 2 else 'z' + 3 ~ 4 }} {% set s = '-' + n | length ~ '-' %}{{ s + 1 ~ 's' | upper }}{% if 'a' + 1 ~ 2 in ['a12'] %}!{% endif %}",
+    r"""{{ 'a\
+b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
+'\"" }}""",
     "{{ 'aé🙂' | reverse }}", "{{ n | reverse | list }}", "{{ text | wordcount }}", "{{ '' | wordcount }}", "{{ 'a--b_c d' | wordcount }}",
     "{{ [1e3, 1_000, 2.5E-1, 1e+2] }} {{ 1e3 if 1e-1 else 2 }} {{ [1, 2e0][0] }}", "{{ words | unique | list }} {{ words | unique(true) | list }} {{ [1, true, 1.0, 'x'] | unique | list }}",
     "{{ rows | unique(attribute='in.w') | map(attribute='k') | list }}", "{{ words | sort }} {{ words | sort(true) }} {{ words | sort(case_sensitive=true) }} {{ d | sort }}",
@@ -72,7 +75,7 @@ REFUSED = [
     "{{ n | dictsort }}", "{{ {'a': 1, 'b': 'x'} | dictsort(by='value') }}", "{{ d | dictsort(by='other') }}", "{{ [1] | select('nonsense') | list }}", "{{ [[1], 2] | sum }}",
     "{{ 4 is divisibleby }}", "{{ 4 is defined(1) }}", "{{ 4 is divisibleby 0 }}", "{{ 'a' is gt 1 }}", "{{ n | select('divisibleby') | list }}", "{{ 4 is eq -4 }}", "{{ 4 is eq(1, 2) }}",
     "{{ 4 is nonsense(1) }}", "{% raw %}x", "{% endraw %}", "{% raw %}{% raw %}{% endraw %}{% endraw %}", "{{ 4 is eq( }}", "{{ 4 is eq) }}",
-    "{{ 1 == 2 < }}", "{{ dict(1) }}", "{{ dict('ab') }}", "{{ dict([1]) }}", "{{ dict({}, {}) }}", "{{ dict([([], 1)]) }}",
+    "{{ 1 == 2 < }}", r"{{ '\x4' }}", r"{{ '\u00e' }}", r"{{ '\U0001F60' }}", r"{{ '\UFFFFFFFF' }}", r"{{ '\N{nonsense}' }}", "{{ dict(1) }}", "{{ dict('ab') }}", "{{ dict([1]) }}", "{{ dict({}, {}) }}", "{{ dict([([], 1)]) }}",
     "{{ 1e }}", "{{ 1e- }}", "{{ [[1]] | unique | list }}", "{{ [1, 'a'] | sort }}", "{{ nothing | float }}", "{{ 'a' | indent(1.5) }}",
 ]
 

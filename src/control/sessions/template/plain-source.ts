@@ -18,6 +18,9 @@ const PART = new RegExp(
 );
 /** Marks what the loss of a reply is taken of in training; a prompt is the same without it. */
 const GENERATION = /^\s*(?:end)?generation\s*$/;
+const ESCAPE = /\\([0-7]{1,3}|U[\da-fA-F]{0,8}|[^])/g;
+/** `N` is none, but must not become a text. */
+const KNOWN_ESCAPES = new Set('\\\'"nrtbfvxuN');
 const MANY = new RegExp(`${S}{64,}`, 'g');
 
 /** Throws SyntaxError for what has no end. */
@@ -102,8 +105,26 @@ function endOf(found: RegExpExecArray | null, what: string): number {
 }
 
 function inTag(text: string): string {
-  if (text.startsWith("'") || text.startsWith('"')) return text.replaceAll('{%', '\\x7b%').replaceAll(MANY, escaped);
+  if (text.startsWith("'") || text.startsWith('"')) {
+    const plain = text.replace(ESCAPE, (whole: string, kind: string) => unescaped(whole, kind));
+    return plain.replaceAll('{%', '\\x7b%').replaceAll(MANY, escaped);
+  }
   return strip(text, null, 'left') === '' ? ' ' : text;
+}
+
+/** What Python's escapes stand for, where the lexer does not know them; a backslash before any other character is one. */
+function unescaped(whole: string, kind: string): string {
+  if (kind === '\n') return '';
+  if (kind === 'a') return escaped('\x07');
+  if (/^[0-7]/.test(kind)) return escaped(String.fromCharCode(Number.parseInt(kind, 8)));
+  if (kind.startsWith('U')) return character(kind.slice(1));
+  return KNOWN_ESCAPES.has(kind) ? whole : `\\${whole}`;
+}
+
+function character(hex: string): string {
+  const code = Number.parseInt(hex, 16);
+  if (hex.length !== 8 || !(code <= 0x10ffff)) throw new SyntaxError(`\\U${hex} is no character.`);
+  return escaped(String.fromCodePoint(code));
 }
 
 /** Within a string literal. */
