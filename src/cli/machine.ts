@@ -4,8 +4,8 @@ import { availableParallelism, totalmem } from 'node:os';
 import { dirname, join } from 'node:path';
 
 /** Physical cores that this process may use: a second hyper-thread adds nothing to the kernels. */
-export function usableCores(): number {
-  const most = Math.min(availableParallelism(), physicalCores() ?? Infinity, quotaCores() ?? Infinity);
+export function usableCores(root = '/'): number {
+  const most = Math.min(availableParallelism(), physicalCores(root) ?? Infinity, quotaCores(root) ?? Infinity);
   return Math.max(1, Math.floor(most));
 }
 
@@ -46,17 +46,14 @@ function readText(path: string): string {
   }
 }
 
-function physicalCores(): number | null {
-  try {
-    const cores = new Set<string>();
-    for (const block of readFileSync('/proc/cpuinfo', 'utf8').split('\n\n')) {
-      const core = /^core id\s*:\s*(\d+)/m.exec(block)?.[1];
-      if (core !== undefined) cores.add(`${/^physical id\s*:\s*(\d+)/m.exec(block)?.[1] ?? '0'}/${core}`);
-    }
-    return cores.size > 0 ? cores.size : null;
-  } catch {
-    return null; // Not Linux: the number of usable threads stands.
+/** null where nothing says so: not on Linux, nor on every virtual machine. */
+function physicalCores(root: string): number | null {
+  const cores = new Set<string>();
+  for (const block of readText(join(root, 'proc/cpuinfo')).split('\n\n')) {
+    const core = /^core id\s*:\s*(\d+)/m.exec(block)?.[1];
+    if (core !== undefined) cores.add(`${/^physical id\s*:\s*(\d+)/m.exec(block)?.[1] ?? '0'}/${core}`);
   }
+  return cores.size > 0 ? cores.size : null;
 }
 
 /** Bytes of memory, or of the container's limit where that is lower. */

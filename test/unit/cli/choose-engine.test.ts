@@ -168,8 +168,8 @@ describe('the KV cache of llama.cpp', () => {
   const share = (changes: Partial<Settings>, model = MODEL) => {
     const warnings: string[] = [];
     const config = llamaConfig(testSettings(changes), model as ForeignModel, (text) => warnings.push(text));
-    const { maxSequences, maxModelLen } = config;
-    return { maxSequences, maxModelLen, warnings };
+    const { maxSequences, maxModelLen, samplableVocab } = config;
+    return { maxSequences, maxModelLen, samplableVocab, warnings };
   };
   const MiB = 2 ** 20;
 
@@ -178,7 +178,7 @@ describe('the KV cache of llama.cpp', () => {
       'room for all',
       { maxNumSeqs: 4, kvCacheMemoryBytes: 128 * MiB },
       {},
-      { maxSequences: 4, maxModelLen: 32_768, warnings: [] },
+      { maxSequences: 4, maxModelLen: 32_768, samplableVocab: 90, warnings: [] },
     ],
     ['shared evenly', { maxNumSeqs: 8, kvCacheMemoryBytes: 64 * MiB }, {}, { maxSequences: 8, maxModelLen: 8192 }],
     [

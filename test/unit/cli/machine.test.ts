@@ -1,5 +1,5 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { availableParallelism, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { quotaCores, usableCores } from '../../../src/cli/machine.ts';
@@ -53,7 +53,15 @@ test.each<[string, Record<string, string>, number | null]>([
   expect(quotaCores(root)).toBe(cores);
 });
 
-test('a whole number of threads, one at least', () => {
-  expect(Number.isInteger(usableCores())).toBe(true);
-  expect(usableCores()).toBeGreaterThanOrEqual(1);
+test('a thread per core, not per hyper-thread, as far as the container goes: a whole number, one at least', () => {
+  expect(usableCores(root)).toBe(availableParallelism());
+  const thread = (id: number) => `processor\t: ${id}\nphysical id\t: 0\ncore id\t\t: 0`;
+  write({ 'proc/cpuinfo': `${[0, 1].map(thread).join('\n\n')}\n\n` });
+  expect(usableCores(root)).toBe(1);
+  write({ 'proc/self/cgroup': '0::/\n', 'sys/fs/cgroup/cpu.max': '50000 100000\n' });
+  expect(usableCores(root)).toBe(1);
+  // Sockets number their cores from 0, each.
+  write({ 'proc/cpuinfo': `${thread(0)}\n\n${thread(1).replace('id\t: 0', 'id\t: 1')}\n` });
+  write({ 'sys/fs/cgroup/cpu.max': '250000 100000\n' });
+  expect(usableCores(root)).toBe(Math.min(availableParallelism(), 2));
 });

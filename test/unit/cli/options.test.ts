@@ -70,6 +70,15 @@ test("numbers of the template's variables stay as they were written", () => {
   expect(writeJson(defaultChatTemplateKwargs)).toBe(written);
 });
 
+test('bounds are a part of what may be given', () => {
+  for (const share of [0, 0.25, 0.9])
+    expect(resolve(['--training-floor', String(share)])).toMatchObject({ trainingFloor: share });
+  expect(resolve(['--kv-peers', 'a:1,[::1]:65535']).kvPeers).toEqual([
+    { host: 'a', port: 1 },
+    { host: '::1', port: 65_535 },
+  ]);
+});
+
 test('lists repeat and take commas', () => {
   expect(resolve(['--served-model-name', 'a,b', '--served-model-name', 'c']).servedModelNames).toEqual(['a', 'b', 'c']);
 });
@@ -81,6 +90,7 @@ test.each([
   ['1.5G', 1_610_612_736],
   ['2GiB', 2_147_483_648],
   ['1gb', 1_073_741_824],
+  ['1024', 1024],
 ])('--kv-cache-memory %s', (text, bytes) => {
   expect(resolve(['--kv-cache-memory', text]).kvCacheMemoryBytes).toBe(bytes);
 });
@@ -120,6 +130,9 @@ describe('what cannot be read is an error that names it', () => {
     ['kv-peers', 'host:0'],
     ['kv-peers', 'a:1,b:99999'],
     ['kv-port', '70000'],
+    ['training-floor', '0.91'],
+    ['training-floor', '-0.1'],
+    ['training-floor', '1e-1'],
     ['default-chat-template-kwargs', '[1]'],
     ['default-chat-template-kwargs', '{a: 1}'],
   ];
