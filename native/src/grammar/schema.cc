@@ -124,23 +124,39 @@ class SchemaReader {
   FormulaId exactly_one(const Json& list, const std::string& base) {
     std::vector<FormulaId> parts = read_list(list, "oneOf", base), options;
     require(parts.size() <= 400, ErrorKind::kRange, "oneOf: too many schemas");
+    std::vector<Locations::Place> places;
+    for (const Json& item : list.items) places.push_back(behind(item, base));
     for (size_t i = 0; i < parts.size(); ++i) {
       std::vector<FormulaId> terms = {parts[i]};
       for (size_t j = 0; j < parts.size(); ++j) {
-        if (i != j && !disjoint(list.items[i], list.items[j])) terms.push_back(negation(parts[j]));
+        if (i != j && !disjoint(places[i], places[j])) terms.push_back(negation(parts[j]));
       }
       options.push_back(both(std::move(terms)));
     }
     return either(std::move(options));
   }
 
+  // The schema that a chain of references leads to: its keywords hold of every value, whatever stands beside a reference.
+  Locations::Place behind(const Json& schema, const std::string& outer) {
+    Locations::Place place{&schema, outer};
+    for (int steps = 0; steps < 8 && place.schema->is(Json::kObject); ++steps) {
+      budget_.tick();
+      const Json* ref = place.schema->find("$ref");
+      place.base = locations_.base_of(*place.schema, place.base);
+      if (!ref || !ref->is(Json::kString)) break;
+      place = locations_.resolve(place.base, ref->text);
+    }
+    return place;
+  }
+
   // What a schema's own keywords say of its values, as far as disjoint() asks.
   struct Outline {
     uint8_t types = kAllTypes;
-    std::vector<uint64_t> listed;                                    // hashes of the values of const or enum, ascending; empty: any
-    std::vector<std::pair<std::string_view, const Json*>> required;  // properties that must be there, by their names
+    std::vector<uint64_t> listed;                                         // hashes of the values of const or enum, ascending; empty: any
+    std::vector<std::pair<std::string_view, Locations::Place>> required;  // properties that must be there, by their names
   };
-  const Outline& outline(const Json& schema) {
+  const Outline& outline(const Locations::Place& place) {
+    const Json& schema = *place.schema;
     auto [known, fresh] = outlines_.try_emplace(&schema);
     Outline& out = known->second;
     if (!fresh) return out;
@@ -154,9 +170,9 @@ class SchemaReader {
     if (!properties || !required || out.types != kObjectBit) return out;
     for (const Json& name : required->items) {
       const Json* property = name.is(Json::kString) ? properties->find(name.text) : nullptr;
-      if (property) out.required.emplace_back(name.text, property);
+      if (property) out.required.emplace_back(name.text, behind(*property, place.base));
     }
-    std::sort(out.required.begin(), out.required.end());
+    std::sort(out.required.begin(), out.required.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     return out;
   }
   // Calls both(a, b) for the entries of two ascending lists that have the same key, until one says true.
@@ -171,9 +187,9 @@ class SchemaReader {
     return false;
   }
   // True only where no value can satisfy both, seen from their own keywords.
-  bool disjoint(const Json& a, const Json& b, int depth = 0) {
+  bool disjoint(const Locations::Place& a, const Locations::Place& b, int depth = 0) {
     budget_.tick();
-    if (!a.is(Json::kObject) || !b.is(Json::kObject) || a.find("$ref") || b.find("$ref") || depth > 4) return false;
+    if (depth > 4 || !has_outline(*a.schema) || !has_outline(*b.schema)) return false;
     const Outline &left = outline(a), &right = outline(b);
     if (!(left.types & right.types)) return true;
     if (!left.listed.empty() && !right.listed.empty())
@@ -181,8 +197,9 @@ class SchemaReader {
           left.listed, right.listed, [](uint64_t hash) { return hash; }, [](uint64_t, uint64_t) { return true; });
     return any_alike(
         left.required, right.required, [](const auto& property) { return property.first; },
-        [&](const auto& mine, const auto& other) { return disjoint(*mine.second, *other.second, depth + 1); });
+        [&](const auto& mine, const auto& other) { return disjoint(mine.second, other.second, depth + 1); });
   }
+  static bool has_outline(const Json& schema) { return schema.is(Json::kObject) && !schema.find("$ref"); }
   static uint8_t possible_types(const Json& schema) {
     const Json* type = schema.find("type");
     if (!type) return kAllTypes;

@@ -11,6 +11,11 @@ interface Verdict {
   invalid: string[];
 }
 
+/** An object with exactly these properties. */
+function closed(properties: Record<string, Schema>): Schema {
+  return { type: 'object', properties, required: Object.keys(properties), additionalProperties: false };
+}
+
 const VERDICTS: readonly Verdict[] = [
   {
     what: 'another array than a constant one may be shorter, longer or hold other items',
@@ -41,6 +46,34 @@ const VERDICTS: readonly Verdict[] = [
     schema: { oneOf: [{ enum: [1, [1, 'a'], 'x'] }, { enum: [2, [1, 'a'], 'y'] }] },
     valid: ['1', '2', '"x"', '"y"'],
     invalid: ['[1,"a"]', '3', '[2]'],
+  },
+  {
+    what: 'closed objects behind references, of which a constant tells the kind',
+    schema: {
+      oneOf: [{ $ref: '#/$defs/cat' }, { $ref: '#/$defs/pet' }],
+      $defs: {
+        cat: closed({ kind: { const: 'cat' }, lives: { type: 'integer' } }),
+        pet: { $ref: '#/$defs/dog' },
+        dog: closed({ kind: { $ref: '#/$defs/woof' }, friend: { $ref: '#' } }),
+        woof: { const: 'dog' },
+      },
+    },
+    valid: ['{"kind":"cat","lives":7}', '{"kind":"dog","friend":{"lives":1,"kind":"cat"}}'],
+    invalid: [
+      '{"kind":"cat"}',
+      '{"kind":"dog","lives":7}',
+      '{"kind":"cat","lives":7,"friend":1}',
+      '{"kind":"cow","lives":7}',
+    ],
+  },
+  {
+    what: 'what two references of a oneOf share is in neither',
+    schema: {
+      oneOf: [{ $ref: '#/$defs/a' }, { $ref: '#/$defs/b' }],
+      $defs: { a: { enum: [1, 2] }, b: { enum: [2, 3] } },
+    },
+    valid: ['1', '3'],
+    invalid: ['2', '4'],
   },
   {
     what: 'a dependent schema says nothing about what is no object',
