@@ -154,6 +154,8 @@ class SchemaReader {
     uint8_t types = kAllTypes;
     std::vector<uint64_t> listed;                                         // hashes of the values of const or enum, ascending; empty: any
     std::vector<std::pair<std::string_view, Locations::Place>> required;  // properties that must be there, by their names
+    std::vector<const std::string*> needed;                               // all names that must be there
+    bool closed = false;                                                  // no names but those of `properties`
   };
   const Outline& outline(const Locations::Place& place) {
     const Json& schema = *place.schema;
@@ -166,10 +168,13 @@ class SchemaReader {
       for (const Json& item : list->items) out.listed.push_back(hash_of(item));
     }
     std::sort(out.listed.begin(), out.listed.end());
-    const Json *properties = schema.find("properties"), *required = schema.find("required");
-    if (!properties || !required || out.types != kObjectBit) return out;
+    const Json *properties = schema.find("properties"), *required = schema.find("required"), *others = schema.find("additionalProperties");
+    out.closed = others && others->is(Json::kFalse) && !schema.find("patternProperties");
+    if (!required || out.types != kObjectBit) return out;
     for (const Json& name : required->items) {
-      const Json* property = name.is(Json::kString) ? properties->find(name.text) : nullptr;
+      if (!name.is(Json::kString)) continue;
+      out.needed.push_back(&name.text);
+      const Json* property = properties ? properties->find(name.text) : nullptr;
       if (property) out.required.emplace_back(name.text, behind(*property, place.base));
     }
     std::sort(out.required.begin(), out.required.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -195,9 +200,18 @@ class SchemaReader {
     if (!left.listed.empty() && !right.listed.empty())
       return !any_alike(
           left.listed, right.listed, [](uint64_t hash) { return hash; }, [](uint64_t, uint64_t) { return true; });
-    return any_alike(
-        left.required, right.required, [](const auto& property) { return property.first; },
-        [&](const auto& mine, const auto& other) { return disjoint(mine.second, other.second, depth + 1); });
+    return needs_more(left, right, *b.schema) || needs_more(right, left, *a.schema) ||
+           any_alike(
+               left.required, right.required, [](const auto& property) { return property.first; },
+               [&](const auto& mine, const auto& other) { return disjoint(mine.second, other.second, depth + 1); });
+  }
+  // Whether objects of one schema must have a property that the other one knows nothing of and rules out.
+  bool needs_more(const Outline& one, const Outline& other, const Json& schema) {
+    const Json* properties = schema.find("properties");
+    return other.closed && std::any_of(one.needed.begin(), one.needed.end(), [&](const std::string* name) {
+             budget_.tick();
+             return !properties || !properties->find(*name);
+           });
   }
   static bool has_outline(const Json& schema) { return schema.is(Json::kObject) && !schema.find("$ref"); }
   static uint8_t possible_types(const Json& schema) {

@@ -67,6 +67,18 @@ const VERDICTS: readonly Verdict[] = [
     ],
   },
   {
+    what: 'closed objects of which each must have what the other rules out',
+    schema: { oneOf: [closed({ id: { type: 'integer' } }), closed({ name: {} }), closed({})] },
+    valid: ['{"id":7}', '{"name":7}', '{}'],
+    invalid: ['{"id":7,"name":7}', '{"id":"x"}', '{"other":1}', '7'],
+  },
+  {
+    what: 'a closed object and one that needs what the first rules out',
+    schema: { oneOf: [closed({ a: {} }), { type: 'object', required: ['b'] }] },
+    valid: ['{"a":1}', '{"b":1}', '{"a":1,"b":1}'],
+    invalid: ['{"c":1}', '{}', '7'],
+  },
+  {
     what: 'what two references of a oneOf share is in neither',
     schema: {
       oneOf: [{ $ref: '#/$defs/a' }, { $ref: '#/$defs/b' }],
