@@ -128,7 +128,10 @@ TEST_ONCE(grammar_sources_are_what_they_should_be) {
     CHECK_ERROR(kType, "more than JSON white space", compile_json_object({.space = space}, budget));
   }
   CHECK_ERROR(kType, "must match the empty text", compile_json_object({.space = " +"}, budget));
-  compile_json_object({.space = "[ \\n]?"}, budget);
+  for (const char* space : {"[ \\n]?", "^[ \\n]?$"}) {
+    Matcher matcher(masks_of(compile_json_object({.space = space}, budget)));
+    CHECK(matcher.advance_bytes("{\n\"a\" :[ 1\n]}") && matcher.can_end());
+  }
   for (const char* bytes :
        {"\xc0\x80", "\xc1\xbf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xe0\x80\x80", "\xc3(", "\x80", "\xf0\x9f"}) {
     CHECK_ERROR(kType, "not valid UTF-8", regex(bytes, budget));

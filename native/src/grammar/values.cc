@@ -1,31 +1,42 @@
 #include "grammar/values.h"
 
 #include <algorithm>
+#include <array>
 
 #include "grammar/regex.h"
 
 namespace tandem::grammar {
 namespace {
 
-LexerRef raw(const std::string& space, const std::string& regex, Budget& budget) {
-  return std::make_shared<DfaLexer>(compile_regex("(?:" + space + ")(?:" + regex + ")", Anchoring::kWhole, budget));
+constexpr char kSpaces[] = {' ', '\t', '\n', '\r'};
+
+LexerRef raw(const std::string& regex, Budget& budget) {
+  return std::make_shared<DfaLexer>(compile_regex(regex, Anchoring::kWhole, budget));
 }
 
-// White space, then a comma (label 0) or a bracket (label 1).
-LexerRef separator(const std::string& space, bool comma, bool bracket, char closing, Budget& budget) {
+// White space, then one of the marks, whose place is the label; a mark of 0 never comes. The space is an automaton of its own: what its
+// expression says of a text's start and end holds for it alone.
+LexerRef separator(const Dfa& space, std::array<char, 2> marks, Budget& budget) {
   Nfa nfa(budget);
-  auto [start, after] = add_regex(space, nfa);
+  for (size_t state = 0; state < space.size(); ++state) nfa.add_state();
   int32_t end[2] = {nfa.add_state(), nfa.add_state()};
-  if (comma) nfa.add_bytes(after, end[0], ',', ',');
-  if (bracket) nfa.add_bytes(after, end[1], uint8_t(closing), uint8_t(closing));
-  return std::make_shared<DfaLexer>(determinize(nfa, start, [end](int32_t state) {
+  for (int32_t state = 0; size_t(state) < space.size(); ++state) {
+    for (char byte : kSpaces) {
+      int32_t next = space.next(state, uint8_t(byte));
+      if (next != kNone) nfa.add_bytes(state, next, uint8_t(byte), uint8_t(byte));
+    }
+    for (size_t i = 0; i < 2 && space.label[size_t(state)] != kNone; ++i) {
+      if (marks[i] != 0) nfa.add_bytes(state, end[i], uint8_t(marks[i]), uint8_t(marks[i]));
+    }
+  }
+  return std::make_shared<DfaLexer>(determinize(nfa, space.start, [end](int32_t state) {
     return state == end[0] ? 0 : state == end[1] ? 1 : kNone;
   }));
 }
 
 void check_space(const std::string& space, const DfaRef& dfa) {
   for (int byte = 0; byte < 256; ++byte) {
-    if (byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r') continue;
+    if (std::find(std::begin(kSpaces), std::end(kSpaces), char(byte)) != std::end(kSpaces)) continue;
     for (size_t state = 0; state < dfa->size(); ++state) {
       if (dfa->next(int32_t(state), uint8_t(byte)) != kNone)
         malformed("whitespace_pattern: \"" + space + "\" matches more than JSON white space");
@@ -38,17 +49,18 @@ void check_space(const std::string& space, const DfaRef& dfa) {
 
 std::shared_ptr<const Punctuation> make_punctuation(const std::string& space, Budget& budget) {
   auto out = std::make_shared<Punctuation>();
+  DfaRef dfa = compile_regex(space, Anchoring::kWhole, budget);
   if (!space.empty()) {
-    DfaRef dfa = compile_regex(space, Anchoring::kWhole, budget);
     check_space(space, dfa);
     out->space = std::make_shared<DfaLexer>(dfa);
   }
-  out->open_array = raw("", "\\[", budget);
-  out->open_object = raw("", "\\{", budget);
-  out->colon = raw(space, ":", budget);
+  out->open_array = raw("\\[", budget);
+  out->open_object = raw("\\{", budget);
+  out->colon = separator(*dfa, {':', '\0'}, budget);
   for (int allowed = 1; allowed < 4; ++allowed) {
-    out->array_next[allowed] = separator(space, allowed & 1, allowed & 2, ']', budget);
-    out->object_next[allowed] = separator(space, allowed & 1, allowed & 2, '}', budget);
+    char comma = allowed & 1 ? ',' : '\0';
+    out->array_next[allowed] = separator(*dfa, {comma, allowed & 2 ? ']' : '\0'}, budget);
+    out->object_next[allowed] = separator(*dfa, {comma, allowed & 2 ? '}' : '\0'}, budget);
   }
   return out;
 }
