@@ -135,13 +135,14 @@ function readOptions(fields: Fields): NativeGrammarOptions {
   checkBackend(fields);
   // There is no second engine to fall back to, so both values of disable_fallback mean the same.
   readFlag(fields, 'disable_fallback');
-  const space = fields['whitespace_pattern'] ?? '';
-  if (typeof space !== 'string') throw new GrammarRequestError(STRUCTURED, 'whitespace_pattern must be a string.');
+  const space = fields['whitespace_pattern'] ?? null;
+  if (space !== null && typeof space !== 'string')
+    throw new GrammarRequestError(STRUCTURED, 'whitespace_pattern must be a string.');
   return {
     ...SERVE,
-    anySpace: !readFlag(fields, 'disable_any_whitespace'),
+    anySpace: !readFlag(fields, 'disable_any_whitespace') && space !== '',
     onlyDeclared: readFlag(fields, 'disable_additional_properties'),
-    space,
+    space: space ?? '',
   };
 }
 

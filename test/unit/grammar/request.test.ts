@@ -27,6 +27,14 @@ describe('grammarRequest', () => {
     expect(grammarRequest({ type: 'json_object' }, { disable_any_whitespace: true })?.options.anySpace).toBe(false);
   });
 
+  it('takes a pattern of white space as it is, an empty one for none', () => {
+    const options = (fields: object) => grammarRequest({ type: 'json_object' }, fields)?.options;
+    expect(options({ whitespace_pattern: ' ?' })).toMatchObject({ anySpace: true, space: ' ?' });
+    expect(options({ whitespace_pattern: '' })).toMatchObject({ anySpace: false });
+    expect(options({ whitespace_pattern: null })).toMatchObject({ anySpace: true, space: '' });
+    expect(() => options({ whitespace_pattern: 3 })).toThrow('whitespace_pattern must be a string');
+  });
+
   it('names what is wrong with a kind', () => {
     expect(() => grammarRequest(null, { choice: [] })).toThrow('choice must be a list that is not empty');
     expect(() => grammarRequest(null, { regex: 3 })).toThrow('regex must be a string');
