@@ -79,6 +79,12 @@ const VERDICTS: readonly Verdict[] = [
     invalid: ['{"c":1}', '{}', '7'],
   },
   {
+    what: 'open objects that need different names share those with both',
+    schema: { oneOf: ['a', 'b'].map((name) => ({ type: 'object', required: [name] })) },
+    valid: ['{"a":1}', '{"b":1}', '{"c":1,"b":1}'],
+    invalid: ['{"a":1,"b":1}', '{}'],
+  },
+  {
     what: 'what two references of a oneOf share is in neither',
     schema: {
       oneOf: [{ $ref: '#/$defs/a' }, { $ref: '#/$defs/b' }],
