@@ -334,9 +334,8 @@ describe('continue_final_message', () => {
 
   it('is refused when the template drops the final text or a part of it, or there is none', async () => {
     const unthinks = PLAIN.replace('m.content', "m.content.split('</think>')[-1]");
-    await expect(render(unthinks, [{ role: 'assistant', content: '<think>a</think>b' }], go)).rejects.toMatchObject({
-      param: 'continue_final_message',
-    });
+    const thought = [{ role: 'assistant', content: '<think>a</think>b' }];
+    await expect(render(unthinks, thought, go)).rejects.toMatchObject({ param: 'continue_final_message' });
     expect((await render(unthinks, [{ role: 'assistant', content: 'b' }], go)).text).toBe('<s>assistant:b');
     const drops = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
     await expect(render(drops, [user('a'), { role: 'assistant', content: 'b' }], go)).rejects.toMatchObject({
