@@ -116,8 +116,7 @@ __global__ void __launch_bounds__(kThreads) queries_kernel(AttentionBackward a, 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t tile = first_tile + blockIdx.x, first = tile * kBackwardTile, head = blockIdx.y, kv_head = head / (a.heads / a.kv_heads);
   load_rows<kDim>(s.own, a.queries, a.rows, a.heads, head, first);
-  load_rows<kDim>(s.own_other, a.d_out, a.rows, a.heads, head, first);
-  cp_async_commit();
+  load_rows<kDim>(s.own_other, a.d_out, a.rows, a.heads, head, first);  // waited for with the first keys
   PackedToken token[2] = {};
   float log_sum[2] = {}, delta[2] = {};
   int64_t row[2];
@@ -182,8 +181,7 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(AttentionBackward a, int
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, group = int(a.heads / a.kv_heads);
   const int64_t first = (first_tile + blockIdx.x) * kBackwardTile, kv_head = blockIdx.y;
   load_rows<kDim>(s.own, a.keys, a.rows, a.kv_heads, kv_head, first);
-  load_rows<kDim>(s.own_other, a.values, a.rows, a.kv_heads, kv_head, first);
-  cp_async_commit();
+  load_rows<kDim>(s.own_other, a.values, a.rows, a.kv_heads, kv_head, first);  // waited for with the first queries
   int position[2];
   int64_t row[2];
   for (int r = 0; r < 2; ++r) {

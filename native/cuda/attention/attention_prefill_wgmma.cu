@@ -132,7 +132,7 @@ __device__ __forceinline__ void clear_values_of_group(Barrier* cleared, unsigned
   for (int i = int(threadIdx.x) % kGroupThreads; i < (kTileKeys - keys) * kChunks; i += kGroupThreads) {
     GPU_UNROLL
     for (int panel = 0; panel < Stage<kDim>::kPanels; ++panel) {
-      reinterpret_cast<uint4*>(values + panel * kPanelBytes + keys * kRowBytes)[i] = uint4{0, 0, 0, 0};
+      store_same(reinterpret_cast<uint4*>(values + panel * kPanelBytes + keys * kRowBytes) + i, uint4{0, 0, 0, 0});
     }
   }
   shared_writes_fence();

@@ -28,9 +28,14 @@
 #define GPU_NO_UNROLL
 #endif
 #define GPU_SHARED_BYTES(name) extern __shared__ __align__(1024) unsigned char name[]
+// A variable of the block: GPU_SHARED(parts, float[kWarps]).
+#define GPU_SHARED(name, ...) __shared__ __align__(16) tandem::cuda::Is<__VA_ARGS__> name
 #endif
 
 namespace tandem::cuda {
+
+template <class T>
+using Is = T;
 
 // bfloat16 as its 16 bits, so that host code and the emulation read it too.
 struct bf16 {

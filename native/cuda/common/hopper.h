@@ -35,6 +35,7 @@ using gpu_emulation::prefetch_map;
 using gpu_emulation::settle;
 using gpu_emulation::shared_address;
 using gpu_emulation::shared_writes_fence;
+using gpu_emulation::store_same;
 using gpu_emulation::take_registers;
 using gpu_emulation::TensorMap;
 using gpu_emulation::wgmma;
@@ -115,6 +116,9 @@ template <int kCount>
 __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
+
+// To where others may store the same value at the same time.
+__device__ __forceinline__ void store_same(uint4* to, uint4 value) { *to = value; }
 
 // Before a wgmma reads what threads wrote.
 __device__ __forceinline__ void shared_writes_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

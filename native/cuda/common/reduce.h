@@ -26,7 +26,7 @@ __device__ __forceinline__ float group_sum(float v) {
 template <int kThreads, int kSums>
 __device__ __forceinline__ void block_sums_once(float (&v)[kSums]) {
   constexpr int kWarps = kThreads / kWarp;
-  alignas(16) __shared__ float parts[kSums][kWarps];
+  GPU_SHARED(parts, float[kSums][kWarps]);
   GPU_UNROLL
   for (int s = 0; s < kSums; ++s) v[s] = group_sum<kWarp>(v[s]);
   if (threadIdx.x % kWarp == 0) {
@@ -44,7 +44,7 @@ __device__ __forceinline__ void block_sums_once(float (&v)[kSums]) {
 
 // All threads of the block call and all get the result. blockDim.x a multiple of 32.
 __device__ inline float block_sum(float v) {
-  __shared__ float parts[kWarp];
+  GPU_SHARED(parts, float[kWarp]);
   v = warp_sum(v);
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = v;
   __syncthreads();
@@ -55,7 +55,7 @@ __device__ inline float block_sum(float v) {
 }
 
 __device__ inline float block_max(float v) {
-  __shared__ float parts[kWarp];
+  GPU_SHARED(parts, float[kWarp]);
   v = warp_max(v);
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = v;
   __syncthreads();

@@ -77,7 +77,7 @@ __device__ __forceinline__ void sum_strips(const LoraBack& a, const Projection& 
 
 // Block (tile of rows, group of ranks, projection): each warp sums its share of the columns, then come the warps' sums in order.
 __global__ void __launch_bounds__(kBackWarps* kWarp, 1) back_shrink_kernel(LoraBack a) {
-  __shared__ float parts[kBackWarps][kBackRows][kRanks];
+  GPU_SHARED(parts, float[kBackWarps][kBackRows][kRanks]);
   wait_for_inputs();
   const Projection& p = a.projections[blockIdx.z];
   const int64_t first = int64_t(blockIdx.x) * kBackRows, first_rank = int64_t(blockIdx.y) * kRanks;

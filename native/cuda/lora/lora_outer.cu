@@ -87,7 +87,7 @@ __device__ __forceinline__ void sum_rows(const LoraOuter& a, int64_t first_colum
 
 // Block (tile of columns, group of ranks, which outer product): each warp sums its share of the rows, then come the warps' sums in order.
 __global__ void __launch_bounds__(kOuterWarps* kWarp, 2) outer_kernel(Outers all) {
-  alignas(16) __shared__ float parts[kOuterWarps][kRanks][kTileColumns];
+  GPU_SHARED(parts, float[kOuterWarps][kRanks][kTileColumns]);
   wait_for_inputs();
   const LoraOuter& a = all.each[blockIdx.z];
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;

@@ -75,7 +75,8 @@ struct Pair {
 // A row goes with the next one of its adapter, if as many before it have that adapter as make pairs.
 __device__ __forceinline__ Pair pair_of(const LoraPart& a, int row) {
   if (a.rows == 1) return {row, row, 1};
-  __shared__ int before, next;
+  GPU_SHARED(before, int);
+  GPU_SHARED(next, int);
   constexpr int kNone = int(LoraPart::kMostRows);
   if (threadIdx.x == 0) before = 0, next = kNone;
   __syncthreads();  // both are set
@@ -124,7 +125,7 @@ __device__ __forceinline__ void shrink_pair(const LoraPart& a, const Pair& pair,
 
 // Whether all of the pair's u is there: of the blocks that make it, the last to come goes on.
 __device__ __forceinline__ bool last_of_pair(const LoraPart& a, const Pair& pair, int which, int blocks) {
-  __shared__ bool last;
+  GPU_SHARED(last, bool);
   __syncthreads();  // u of the block is written
   if (blocks == 1) return true;
   if (threadIdx.x == 0) {

@@ -203,7 +203,7 @@ __device__ __forceinline__ float sum_of_segments(const float (&segments)[kSegmen
 template <int kRows>
 __device__ __forceinline__ float shrink(const bf16* x, int64_t ldx, int rows, bool vectors, const bf16* a, int in, int ranks) {
   constexpr int kCount = kRanks * kRows, kCopies = kWarp / kCount;
-  __shared__ float segments[kSegments][kCount];
+  GPU_SHARED(segments, float[kSegments][kCount]);
   float sums[kCount] = {};
   sum_segment<kRows>(x, ldx, rows, vectors, a, in, ranks, sums);
   const float mine = sum_of_lane(sums);
@@ -259,7 +259,7 @@ __device__ __forceinline__ void load_u(const ExpandTile& t, int64_t first_rank, 
 // sums[r][j] go on by the ranks, of a tile's rows and the thread's outputs. All threads of the block call.
 template <bool kVector>
 __device__ __forceinline__ void sum_ranks(const ExpandTile& t, int64_t output, float (&sums)[kExpandRows][kOutputs]) {
-  __shared__ float4 u[kRanks][kExpandRows / 4];
+  GPU_SHARED(u, float4[kRanks][kExpandRows / 4]);
   for (int64_t first_rank = 0; first_rank < t.rank; first_rank += kRanks) {
     const int ranks = int(min(int64_t(kRanks), t.rank - first_rank));
     float factors[kRanks][kOutputs];

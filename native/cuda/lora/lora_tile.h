@@ -20,7 +20,7 @@ struct TileFactors {
 // call, with the same factors; with rank 0 nothing is added.
 template <bool kWhole>
 __device__ __forceinline__ void add_ranks(const TileFactors& f, int64_t width, int count, int column, int left, Four (&rows)[kTileRows]) {
-  __shared__ float4 u[kRanks];
+  GPU_SHARED(u, float4[kRanks]);
   Four sums[kTileRows] = {};
   for (int64_t first_rank = 0; first_rank < f.rank; first_rank += kRanks) {
     const int ranks = int(min(int64_t(kRanks), f.rank - first_rank));

@@ -20,7 +20,7 @@ __device__ inline Narrowed narrow(const Row& row, const Candidate* list, int cou
 
 // The first of the sorted places whose key is below that of the place `at`.
 __device__ inline int end_of_ties(const uint64_t (&places)[kSorted], int count, int at) {
-  __shared__ int end;
+  GPU_SHARED(end, int);
   if (threadIdx.x == 0) end = count;
   __syncthreads();
   const uint32_t key = key_of(places[at]);

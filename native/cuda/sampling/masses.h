@@ -31,7 +31,7 @@ __device__ __forceinline__ float value_of_key(uint32_t key) {
 // The whole block; the result for all.
 template <class T>
 __device__ T block_total(T v) {
-  __shared__ T parts[kWarp];
+  GPU_SHARED(parts, T[kWarp]);
   for (int mask = 16; mask > 0; mask >>= 1) v += __shfl_xor_sync(kAllLanes, v, mask);
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = v;
   __syncthreads();
@@ -48,7 +48,7 @@ __device__ inline int warp_least(int v) {
 
 // The sum of v in the threads before this one.
 __device__ inline Mass block_before(Mass v) {
-  __shared__ Mass totals[kWarp];
+  GPU_SHARED(totals, Mass[kWarp]);
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   Mass sum = v;
   for (int delta = 1; delta < kWarp; delta <<= 1) {
@@ -71,7 +71,7 @@ struct Found {
 // Of amounts in a row, of which each thread holds Count neighbours, the first at which the running amount exceeds `target`.
 template <int Count>
 __device__ Found block_find(const Mass (&amounts)[Count], Mass target) {
-  __shared__ Found found;
+  GPU_SHARED(found, Found);
   if (threadIdx.x == 0) found = {-1, 0};
   Mass own = 0;
   GPU_UNROLL

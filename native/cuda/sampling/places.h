@@ -8,7 +8,7 @@ constexpr int kSorted = 2048;
 constexpr int kEachSorted = kSorted / kFinishThreads;
 
 __device__ inline uint64_t (&shared_places())[kSorted] {
-  __shared__ uint64_t places[kSorted];
+  GPU_SHARED(places, uint64_t[kSorted]);
   return places;
 }
 
@@ -39,7 +39,7 @@ __device__ inline void sort_places(uint64_t (&places)[kSorted], int count) {
 // Those of at(0), ..., at(count - 1) for which in(candidate), unsorted; how many there are: the first that fit are in `places`.
 template <class At, class In>
 __device__ int gather(int count, uint64_t (&places)[kSorted], const At& at, const In& in) {
-  __shared__ int taken;
+  GPU_SHARED(taken, int);
   __syncthreads();
   if (threadIdx.x == 0) taken = 0;
   __syncthreads();

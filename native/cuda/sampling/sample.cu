@@ -26,7 +26,7 @@ __device__ void mask_slice(const SampleBatch& a, const SampleRow& p, int slice, 
 }
 
 __device__ void edit_slice(const SampleBatch& a, const SampleRow& p, int slice, float (&v)[kSliceValues]) {
-  __shared__ float values[kSliceIds];
+  GPU_SHARED(values, float[kSliceIds]);
   const int begin = slice * kSliceIds;
   GPU_UNROLL
   for (int i = 0; i < kSliceValues; ++i) values[slice_id(slice, i) - begin] = v[i];
@@ -68,7 +68,7 @@ __device__ int count_above(const float (&v)[kSliceValues], float value) {
 }
 
 __device__ int first_with(int slice, const float (&v)[kSliceValues], float largest) {
-  __shared__ int firsts[kSliceWarps];
+  GPU_SHARED(firsts, int[kSliceWarps]);
   int first = INT32_MAX;
   GPU_UNROLL
   for (int i = kSliceValues - 1; i >= 0; --i) first = v[i] == largest ? slice_id(slice, i) : first;
@@ -178,7 +178,8 @@ __device__ float filter_cutoff(const SampleBatch& a, const SampleRow& p, const R
 
 // The block's ids whose values are not below the cutoff; `count` goes on where there is no more room.
 __device__ void collect(const CandidateList& list, uint32_t* count, int slice, const float (&v)[kSliceValues], float cutoff) {
-  __shared__ uint32_t taken, base;
+  GPU_SHARED(taken, uint32_t);
+  GPU_SHARED(base, uint32_t);
   __syncthreads();
   if (threadIdx.x == 0) taken = 0;
   __syncthreads();
@@ -232,7 +233,7 @@ __device__ void list_slice(const SampleBatch& a, const SampleRow& p, const RowSp
 // Blocks that share a row's slices; of the rows that need it.
 __global__ void __launch_bounds__(kSliceThreads, 3) sample_list_kernel(SampleBatch a) {
   wait_for_inputs();
-  __shared__ float cutoffs[2];
+  GPU_SHARED(cutoffs, float[2]);
   const int slices = slices_of(a.vocab), warp = int(threadIdx.x) / kWarp;
   const int64_t row = blockIdx.y;
   const SampleRow p = a.params[row];
@@ -241,8 +242,10 @@ __global__ void __launch_bounds__(kSliceThreads, 3) sample_list_kernel(SampleBat
   const RowSpace space(a, row);
   const float largest = draw_largest(space, slices);
   const bool draws = filters(a, p) && isfinite(largest);
-  if (draws && warp == 0) cutoffs[0] = filter_cutoff(a, p, space, slices, largest);
-  if (best && warp == 1) cutoffs[1] = bound_of(space.best_tiles, slices * kSliceWarps, p.best);
+  float cutoff = 0;
+  if (draws && warp == 0) cutoff = filter_cutoff(a, p, space, slices, largest);
+  if (best && warp == 1) cutoff = bound_of(space.best_tiles, slices * kSliceWarps, p.best);
+  if (warp < 2 && threadIdx.x % kWarp == 0) cutoffs[warp] = cutoff;
   __syncthreads();
   const Listing wanted{draws, best, cutoffs[0], cutoffs[1]};
   const Row drawn = row_of(a, p, draw_values(a, p, space, row), largest);

@@ -32,7 +32,7 @@ struct MassCounters {
 // One for all that use them by turns.
 template <int Count>
 __device__ MassCounters<Count>& shared_counters() {
-  __shared__ MassCounters<Count> counters;
+  GPU_SHARED(counters, MassCounters<Count>);
   return counters;
 }
 
@@ -75,7 +75,7 @@ __device__ int find_in_slice(int slice, int count, Mass target, const Amount& am
 // Thread s gets the sum of slice s; each warp adds up every so many of them.
 template <class Amount>
 __device__ Mass slice_amount(int count, const Amount& amount) {
-  __shared__ Mass totals[kMostSlices];
+  GPU_SHARED(totals, Mass[kMostSlices]);
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp, slices = slices_of(count);
   for (int slice = warp; slice < slices; slice += kFinishThreads / kWarp) {
     const int end = min(count, (slice + 1) * kSliceIds);
@@ -201,7 +201,7 @@ __device__ inline int draw_kept(const Row& row, double uniform, Mass& total) {
 template <class Picks, class Write>
 __device__ void compact(int count, const Picks& picks, const Write& write) {
   constexpr int kFinishWarps = kFinishThreads / kWarp;
-  __shared__ int totals[kFinishWarps];
+  GPU_SHARED(totals, int[kFinishWarps]);
   const int warp = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp;
   const int run = (count + kFinishWarps - 1) / kFinishWarps, begin = warp * run, end = min(count, begin + run);
   int mine = 0;

@@ -11,6 +11,7 @@
 #include "cuda/common/stream.h"
 #include "cuda/common/tensor_map.h"
 #include "gpu_support.h"
+#include "race_probe.h"
 
 namespace tandem::test {
 namespace {
@@ -133,6 +134,37 @@ TEST(emulated_memory_ends_where_its_buffers_end) {
       odd[at] = 0;
     }));
   }
+}
+
+TEST(emulated_kernels_order_what_they_do_to_the_same_memory) {
+  const std::string kept = fault_of([] { run_without(LeftOut::kNothing); });
+  CHECK_EQ(kept, std::string());
+  if (!gpu_emulation::watched()) return;
+  for (const LeftOut what : {LeftOut::kBarrier, LeftOut::kBarrierBeforeReuse, LeftOut::kWarpMeeting, LeftOut::kWarpMemoryOrder,
+                             LeftOut::kMeetingBeforeArrival, LeftOut::kWaitForCopy}) {
+    CHECK(fault_of([&] { run_without(what); }).find("a race at byte") != std::string::npos);
+  }
+  CHECK(fault_of([] { run_without(LeftOut::kFences); }).find("wrote without a fence") != std::string::npos);
+  for (const LeftOut what : {LeftOut::kWaitForInputs, LeftOut::kWaitForReaders}) {
+    CHECK(fault_of([&] { run_without(what); }).find("has not waited") != std::string::npos);
+  }
+}
+
+__global__ void read_shared(float* out, int* bits) {
+  GPU_SHARED(number, float);
+  GPU_SHARED(word, int);
+  *out = number;
+  *bits = word;
+  number = 1;
+}
+TEST(emulated_shared_variables_begin_as_nan_in_every_block) {
+  float out = 0;
+  int bits = 0;
+  float* const to = &out;
+  int* const bits_to = &bits;
+  GPU_LAUNCH(read_shared, dim3(2), dim3(1), 0, cudaStream_t{}, to, bits_to);
+  CHECK(std::isnan(out));
+  CHECK_EQ(bits, -1);
 }
 
 TEST(emulated_shared_memory_is_asked_for) {

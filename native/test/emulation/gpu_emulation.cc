@@ -46,8 +46,12 @@ namespace {
 
 constexpr size_t kStack = 64 << 10;
 constexpr unsigned kMaxThreads = 1024;
+// Of variables; and what lies between two of them.
+constexpr size_t kMostVariables = 48 << 10, kSharedGap = 64;
 
 thread_local Block* current_block = nullptr;
+thread_local uint32_t launches = 0;  // run by this thread
+thread_local LaunchOverlaps overlaps;
 thread_local std::mt19937 shuffle_order(1);
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -66,11 +70,15 @@ void to_main(Fiber& f, bool dying) {
 void arrived() { __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_size); }
 // The frames of a fiber that was left where it stood never returned: their marks are still there.
 void forget_frames(const unsigned char* stack) { __asan_unpoison_memory_region(stack, kStack); }
+void forbid(const unsigned char* memory, size_t bytes) { __asan_poison_memory_region(memory, bytes); }
+void permit(const unsigned char* memory, size_t bytes) { __asan_unpoison_memory_region(memory, bytes); }
 #else
 void to_fiber(Fiber& f) { tandem_fiber_switch(&current_block->main_stack_pointer, f.stack->pointer); }
 void to_main(Fiber& f, bool) { tandem_fiber_switch(&f.stack->pointer, current_block->main_stack_pointer); }
 void arrived() {}
 void forget_frames(const unsigned char*) {}
+void forbid(const unsigned char*, size_t) {}
+void permit(const unsigned char*, size_t) {}
 #endif
 
 void fiber_entry() {
@@ -89,6 +97,7 @@ void fiber_entry() {
 void start(Fiber& f, Stack& stack, dim3 thread) {
   f = Fiber{};
   f.stack = &stack;
+  f.stack_memory = stack.memory;
   f.done = false;
   f.thread = thread;
   if (!stack.resting) {
@@ -101,30 +110,36 @@ void start(Fiber& f, Stack& stack, dim3 thread) {
   stack.resting = false;
 }
 
-// Runs a warp until all of its threads have ended or wait for the block. True when anything ran.
-bool run_warp(Block& b, std::vector<int>& order, int begin, int end) {
+// Runs a warp until all of its threads have ended or wait, but for one that stays behind (-1: none). True when anything ran.
+bool run_warp(Block& b, std::vector<int>& order, int begin, int end, int straggler) {
   bool ran = false;
   for (;;) {
     bool moved = false;
     std::shuffle(order.begin() + begin, order.begin() + end, shuffle_order);
     for (int i = begin; i < end; ++i) {
+      if (order[size_t(i)] == straggler) continue;
       Fiber& f = b.fibers[size_t(order[size_t(i)])];
-      if (f.wait == Wait::kBarrier && f.barrier->passed(f.parity)) f.wait = Wait::kNone;
+      if (f.wait == Wait::kBarrier && f.barrier->passed(f.parity)) {
+        f.wait = Wait::kNone;
+        if (kWatched) b.races->waited(order[size_t(i)], f.barrier, f.barrier->phase);
+      }
       if (f.wait == Wait::kInputs && b.inputs_there) f.wait = Wait::kNone;
       if (f.done || f.wait != Wait::kNone) continue;
       b.current = order[size_t(i)];
       to_fiber(f);
       moved = true;
     }
-    bool any = false, all = true;
-    for (int t = begin; t < end; ++t) {
-      const Fiber& f = b.fibers[size_t(t)];
-      if (f.done) continue;
-      any = true;
-      all = all && f.wait == Wait::kWarp;
-    }
-    if (any && all) {
+    for (const Wait kind : {Wait::kWarp, Wait::kShow}) {
+      bool any = false, all = true;
+      for (int t = begin; t < end; ++t) {
+        const Fiber& f = b.fibers[size_t(t)];
+        if (f.done) continue;
+        any = true;
+        all = all && f.wait == kind;
+      }
+      if (!any || !all) continue;
       for (int t = begin; t < end; ++t) b.fibers[size_t(t)].wait = Wait::kNone;
+      if (kWatched && kind == Wait::kWarp) b.races->warp_met(begin);
       moved = true;
     }
     ran = ran || moved;
@@ -151,11 +166,15 @@ bool run_block(Block& b, std::vector<int>& order) {
   const int threads = int(b.fibers.size());
   std::vector<int> warps;
   for (int w = 0; w < threads; w += 32) warps.push_back(w);
+  // A thread that runs only when the others cannot go on without it.
+  int straggler = -1;
   for (;;) {
+    if (straggler < 0 && shuffle_order() % 8 == 0) straggler = int(shuffle_order() % size_t(threads));
     bool ran = false;
     std::shuffle(warps.begin(), warps.end(), shuffle_order);
-    for (int w : warps) ran = run_warp(b, order, w, std::min(w + 32, threads)) || ran;
-    if (b.fault) throw std::runtime_error(std::string("emulated kernel: ") + b.fault);
+    for (int w : warps) ran = run_warp(b, order, w, std::min(w + 32, threads), straggler) || ran;
+    if (b.fault.empty()) b.fault = b.races->found();
+    if (!b.fault.empty()) throw std::runtime_error("emulated kernel: " + b.fault);
     bool any = false, all = true;
     for (const Fiber& f : b.fibers) {
       if (f.done) continue;
@@ -165,14 +184,23 @@ bool run_block(Block& b, std::vector<int>& order) {
     if (!any && !b.in_flight.empty()) throw std::runtime_error("emulated kernel: a block ended before its copies had come");
     if (!any) return true;
     if (all) {
-      for (Fiber& f : b.fibers) f.wait = Wait::kNone;
-    } else if (!ran && waits_for_inputs(b)) {
+      const bool waited = std::any_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.waited; });
+      for (Fiber& f : b.fibers) {
+        f.wait = Wait::kNone;
+        f.waited = waited;
+      }
+      if (kWatched) b.races->block_met();
+    } else if (!ran && straggler >= 0 && !(toss() && land_one(b))) {
+      straggler = -1;
+    } else if (!ran && straggler < 0 && waits_for_inputs(b)) {
       return false;
-    } else if (!ran && !land_one(b)) {
+    } else if (!ran && straggler < 0 && !land_one(b)) {
       throw std::runtime_error("emulated kernel: threads of a block wait at different barriers, or for what never comes");
     }
   }
 }
+
+size_t padded(size_t bytes) { return (bytes + kSharedGap - 1) / kSharedGap * kSharedGap; }
 
 struct Restore {
   Block* saved;
@@ -196,12 +224,56 @@ Stack::~Stack() {
 }
 
 Block& block() { return *current_block; }
+Block* running_block() { return current_block; }
+int lane() { return current_block->current % 32; }
+Fiber& fiber() { return current_block->fibers[size_t(current_block->current)]; }
+dim3 thread_index() { return fiber().thread; }
+dim3 block_index() { return current_block->index; }
+dim3 block_size() { return current_block->size; }
+dim3 grid_size() { return current_block->grid; }
+
+unsigned char* shared_variable(const void* key, size_t bytes) {
+  Block& b = block();
+  for (const SharedVariable& v : b.variables) {
+    if (v.key == key) return v.memory;
+  }
+  unsigned char* const first = b.shared + padded(b.shared_bytes) + kSharedGap;
+  unsigned char* at = b.variables.empty() ? first : b.variables.back().memory + padded(b.variables.back().bytes) + kSharedGap;
+  if (at + bytes > first + kMostVariables) {
+    b.fault = "more shared variables than a block has room for";
+    at = first;
+  }
+  permit(at, bytes);
+  std::memset(at, 0xff, bytes);
+  b.variables.push_back({key, at, bytes});
+  return at;
+}
 
 void wait(Wait kind) {
   Fiber& f = fiber();
   f.wait = kind;
   to_main(f, false);
 }
+
+int vote_any(bool own) {
+  Block& b = block();
+  if (own) b.votes = 1;
+  wait(Wait::kBlock);
+  const int all = b.votes;
+  wait(Wait::kBlock);
+  b.votes = 0;
+  wait(Wait::kBlock);
+  return all;
+}
+
+void atomic_load(const void* from, void* to, size_t bytes) {
+  Block& b = block();
+  if (kWatched && b.holds(from)) b.races->atomic(b.current, from, bytes, __builtin_return_address(0));
+  else if (kWatched) touch_global(b, from, bytes, true, __builtin_return_address(0));
+  std::memcpy(to, from, bytes);
+}
+
+void atomic_store(const void* from, void* to, size_t bytes) { std::memcpy(to, from, bytes); }
 
 bool toss() { return shuffle_order() & 1; }
 
@@ -212,36 +284,46 @@ class Begun {
     const size_t threads = order_.size();
     if (threads == 0 || threads > kMaxThreads) throw std::runtime_error("emulated kernel: bad block size");
     stacks_ = take_stacks(threads);
-    const size_t bytes = launch.shared_bytes;
-    shared_.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, (bytes + 1023) / 1024 * 1024 + 1024)));
+    block_.races = take_races();
+    const size_t bytes = launch.shared_bytes, room = (bytes + kMostVariables + 2 * kSharedGap + 1023) / 1024 * 1024;
+    shared_.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, room)));
+    forbid(shared_.get() + bytes, room - bytes);
     block_.grid = launch.grid;
     block_.size = launch.size;
     block_.shared = shared_.get();
     block_.shared_bytes = bytes;
+    block_.room = room;
     block_.body = &launch.body;
     block_.fibers.resize(threads);
     block_.lanes.resize(threads);
     std::iota(order_.begin(), order_.end(), 0);
   }
-  ~Begun() { spare_stacks.push_back(std::move(stacks_)); }
+  ~Begun() {
+    spare_stacks.push_back(std::move(stacks_));
+    spare_races.push_back(std::move(block_.races));
+  }
 
   // False: it waits for its inputs.
-  bool run(unsigned number, bool inputs_there) {
+  bool run(unsigned number, bool inputs_there, const Ahead& ahead) {
     const dim3 grid = block_.grid, size = block_.size;
     number_ = number;
     block_.index = dim3(number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y);
     block_.inputs_there = inputs_there;
-    block_.lets_next_begin = false;
+    block_.lets_next_begin = block_.lets_next_run_beside = false;
+    block_.ahead = ahead;
     block_.seen_by_async.clear();
+    if (kWatched) block_.races->begin(block_.fibers.size(), block_.shared, block_.room);
     std::memset(block_.shared, 0xff, block_.shared_bytes);
+    for (const SharedVariable& v : block_.variables) std::memset(v.memory, 0xff, v.bytes);
     const Restore restore{std::exchange(current_block, &block_)};
     for (unsigned t = 0; t < block_.fibers.size(); ++t) {
       start(block_.fibers[t], (*stacks_)[t], dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
     }
     return run_block(block_, order_);
   }
-  void go_on() {
+  void go_on(const Ahead& ahead) {
     block_.inputs_there = true;
+    block_.ahead = ahead;
     const Restore restore{std::exchange(current_block, &block_)};
     run_block(block_, order_);
   }
@@ -256,7 +338,14 @@ class Begun {
     while (stacks->size() < count) stacks->emplace_back();
     return stacks;
   }
+  static std::unique_ptr<SharedRaces> take_races() {
+    if (spare_races.empty()) return std::make_unique<SharedRaces>();
+    auto races = std::move(spare_races.back());
+    spare_races.pop_back();
+    return races;
+  }
   static thread_local std::vector<Stacks> spare_stacks;
+  static thread_local std::vector<std::unique_ptr<SharedRaces>> spare_races;
 
   Stacks stacks_;
   SharedMemory shared_;
@@ -265,132 +354,72 @@ class Begun {
   unsigned number_ = 0;
 };
 thread_local std::vector<Begun::Stacks> Begun::spare_stacks;
+thread_local std::vector<std::unique_ptr<SharedRaces>> Begun::spare_races;
 
 bool lets_next_begin(const Begun& begun) { return begun.block().lets_next_begin; }
 
 std::shared_ptr<Begun> begin(const Launch& launch) {
   auto begun = std::make_shared<Begun>(launch);
-  begun->run(unsigned(shuffle_order() % (size_t(launch.grid.x) * launch.grid.y * launch.grid.z)), false);
+  begun->run(unsigned(shuffle_order() % (size_t(launch.grid.x) * launch.grid.y * launch.grid.z)), false, {});
   return begun;
 }
 
-void run(const Launch& launch, Begun* begun) {
+void end_launches(Ahead& ahead) { ahead.running = ahead.unseen = launches + 1; }
+
+void run(const Launch& launch, Ahead& ahead, Begun* begun) {
+  const uint32_t number = ++launches;
+  if (!launch.early) ahead.running = ahead.unseen = number;
   std::vector<unsigned> numbers(size_t(launch.grid.x) * launch.grid.y * launch.grid.z);
   std::iota(numbers.begin(), numbers.end(), 0);
   bool waits = false;
   if (begun) {
     numbers.erase(numbers.begin() + begun->number());
-    begun->go_on();
+    begun->go_on(ahead);
     waits = begun->block().waits;
   }
   std::shuffle(numbers.begin(), numbers.end(), shuffle_order);
   Begun blocks(launch);
-  for (unsigned i : numbers) blocks.run(i, true);
+  for (unsigned i : numbers) blocks.run(i, true, ahead);
   if (launch.early && !waits && !blocks.block().waits) throw std::runtime_error("emulated kernel: it may begin early, and never waits");
+  const Block& last = numbers.empty() ? begun->block() : blocks.block();
+  if (!last.lets_next_begin) ahead.running = number + 1;
+  else if (!last.lets_next_run_beside) ahead.running = number;
 }
 
 void wait_for_inputs() {
-  block().lets_next_begin = true;
+  begin_beside();
   end_beside();
 }
 void wait_for_inputs_first() {
   end_beside();
   block().lets_next_begin = true;
 }
-void begin_beside() { block().lets_next_begin = true; }
+void begin_beside() {
+  block().lets_next_begin = block().lets_next_run_beside = true;
+  fiber().beside = true;
+}
 void end_beside() {
   block().waits = true;
   if (!block().inputs_there) wait(Wait::kInputs);
+  fiber().waited = true;
 }
 
-// Fragment layouts: PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".
-void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  struct Fragment {
-    uint32_t a[4], b[2];
-  } mine;
-  std::memcpy(mine.a, a, sizeof mine.a);
-  std::memcpy(mine.b, b, sizeof mine.b);
-  auto unpack = [](uint32_t pair, float* to) {
-    to[0] = cuda::to_float(cuda::bf16{uint16_t(pair)});
-    to[1] = cuda::to_float(cuda::bf16{uint16_t(pair >> 16)});
+bool Block::is_global(const void* p) const {
+  const auto within = [at = static_cast<const unsigned char*>(p)](const void* memory, size_t bytes) {
+    return size_t(at - static_cast<const unsigned char*>(memory)) < bytes;
   };
-  const int l = lane();
-  warp_exchange(mine, [&](const auto& get) {
-    // The two rows and the two columns of this thread's sums.
-    float rows[2][16], columns[2][16];
-    for (int q = 0; q < 4; ++q) {
-      const Fragment left = get(l / 4 * 4 + q);
-      for (int h = 0; h < 2; ++h) {
-        const Fragment right = get((l % 4 * 2 + h) * 4 + q);
-        for (int k : {0, 8}) {
-          unpack(left.a[k / 8 * 2 + h], rows[h] + k + q * 2);
-          unpack(right.b[k / 8], columns[h] + k + q * 2);
-        }
-      }
-    }
-    for (int i = 0; i < 4; ++i) {
-      for (int k = 0; k < 16; ++k) d[i] += rows[i / 2][k] * columns[i & 1][k];
-    }
-    return 0;
-  });
+  const Fiber& f = fibers[size_t(current)];
+  return !within(f.stack_memory, kStack) && !within(this, sizeof *this) && !within(fibers.data(), fibers.size() * sizeof f) &&
+         !within(lanes.data(), lanes.size() * sizeof lanes[0]);
 }
 
-namespace {
-
-uint16_t element(const void* row, int column) {
-  uint16_t value;
-  std::memcpy(&value, static_cast<const unsigned char*>(row) + column * 2, 2);
-  return value;
-}
-
-template <bool kTranspose>
-void load_matrices(uint32_t (&r)[4], const void* row) {
-  const int l = lane();
-  warp_exchange(row, [&](const auto& get) {
-    for (int m = 0; m < 4; ++m) {
-      uint32_t pair = 0;
-      for (int e = 0; e < 2; ++e) {
-        const int first = l / 4, second = (l % 4) * 2 + e;
-        const int at_row = kTranspose ? second : first, column = kTranspose ? first : second;
-        pair |= uint32_t(element(get(m * 8 + at_row), column)) << (16 * e);
-      }
-      r[m] = pair;
-    }
-    return 0;
-  });
-}
-
-}  // namespace
-
-void ldmatrix_x4(uint32_t (&r)[4], const void* row) { load_matrices<false>(r, row); }
-void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) { load_matrices<true>(r, row); }
-
-namespace {
-
-void land(std::vector<Copy>& group) {
-  for (const Copy& c : group) {
-    std::memset(c.to, 0, 16);
-    std::memcpy(c.to, c.from, size_t(c.valid));
-  }
-  group.clear();
-}
-
-}  // namespace
-
-// At once, over what somebody may still read; or when it is waited for, after somebody may have read.
-void cp_async_commit() {
-  Fiber& f = fiber();
-  if (toss()) land(f.open_group);
-  f.groups.push_back(std::move(f.open_group));
-  f.open_group.clear();
-}
-
-void cp_async_land(int pending) {
-  Fiber& f = fiber();
-  while (int(f.groups.size()) > pending) {
-    land(f.groups.front());
-    f.groups.erase(f.groups.begin());
-  }
+void touch_global(Block& b, const void* p, size_t bytes, bool writes, const void* where) {
+  if (!b.ahead.counts || !b.inputs_there || !b.is_global(p)) return;
+  const Fiber& f = b.fibers[size_t(b.current)];
+  const uint32_t oldest = f.waited ? launches : f.beside ? b.ahead.running : b.ahead.unseen;
+  if (!overlaps.touch(p, bytes, writes, launches, oldest) || !b.fault.empty()) return;
+  b.fault = "a thread that has not waited " + std::string(writes ? "writes" : "reads") + " at " + place_in_program(where) +
+            " what a kernel ahead of it uses";
 }
 
 }  // namespace tandem::gpu_emulation

@@ -1,8 +1,9 @@
 // CUDA on the CPU for tests: every thread of a block is a fiber, barriers and shuffles yield. Blocks run one after the other in shuffled
-// order, warps as far ahead as they can, in shuffled order too, shared memory begins as NaN and asynchronous copies land at once or only
-// when somebody waits, by turns: a missing barrier, a dropped wait or a read before a write shows as a wrong result, a divergent barrier as
-// an exception. Where launches may begin early, a block of one runs as far as it can before the kernel ahead of it does. It says nothing of
-// speed, bank conflicts or fences, but for those of Hopper (hopper_emulation.h).
+// order, warps as far ahead as they can, in shuffled order too, now and then without one of their threads; shared memory begins as NaN and
+// asynchronous copies land at once or only when somebody waits, by turns: a missing barrier, a dropped wait or a read before a write shows as
+// a wrong result, a divergent barrier as an exception. Where launches may begin early, a block of one runs as far as it can before the kernel
+// ahead of it does. What shows in no order of threads or blocks here, shared_races.h and launch_overlaps.h see. It says nothing of speed, bank
+// conflicts or fences, but for those of Hopper (hopper_emulation.h).
 #pragma once
 #include <algorithm>
 #include <array>
@@ -15,6 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "emulation/launch_overlaps.h"
+#include "emulation/shared_races.h"
+
 #define __global__
 #define __device__
 #define __host__
@@ -22,8 +26,10 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __restrict__
-#define __shared__ static thread_local
 #define GPU_SHARED_BYTES(name) unsigned char* name = tandem::gpu_emulation::block().shared
+#define GPU_SHARED(name, ...)       \
+  static const char name##_key = 0; \
+  auto& name = *reinterpret_cast<tandem::cuda::Is<__VA_ARGS__>*>(tandem::gpu_emulation::shared_variable(&name##_key, sizeof(__VA_ARGS__)))
 #define GPU_LAUNCH(kernel, grid, block_size, shared_bytes, stream, ...) \
   GPU_LAUNCH_AS(false, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
 #define GPU_LAUNCH_EARLY(kernel, grid, block_size, shared_bytes, stream, ...) \
@@ -55,12 +61,17 @@ using cudaStream_t = void*;
 
 namespace tandem::gpu_emulation {
 
-enum class Wait { kNone, kBlock, kWarp, kBarrier, kInputs };
+// kShow: for a warp whose threads show each other something, which orders nothing else.
+enum class Wait { kNone, kBlock, kWarp, kShow, kBarrier, kInputs };
 
 struct Copy {
   void* to;
   const void* from;
   int valid;
+};
+struct CopyGroup {
+  std::vector<Copy> copies;
+  bool landed;
 };
 
 // An mbarrier of Hopper (hopper_emulation.h). A phase ends when all arrivals and all announced bytes have come.
@@ -84,19 +95,29 @@ struct Stack;
 
 struct Fiber {
   Stack* stack = nullptr;
+  const unsigned char* stack_memory = nullptr;
   bool done = true;
   Wait wait = Wait::kNone;
   dim3 thread;
-  std::vector<Copy> open_group;           // cp.async since the last commit
-  std::vector<std::vector<Copy>> groups;  // committed, oldest first
-  const Barrier* barrier = nullptr;       // waited for
+  std::vector<Copy> open_group;      // cp.async since the last commit
+  std::vector<CopyGroup> groups;     // committed, oldest first
+  const Barrier* barrier = nullptr;  // waited for
   int32_t parity = 0;
   bool fenced = false;                      // since the last wgmma was committed
   std::vector<GroupProduct> open_products;  // since then
   std::vector<std::vector<GroupProduct>> products;
+  uint32_t products_landed = 0;
+  bool waited = false, beside = false;  // for the kernel's inputs; or runs beside what makes them
 };
 
 constexpr int kLaneBytes = 64;
+
+// What a kernel declares by GPU_SHARED.
+struct SharedVariable {
+  const void* key;
+  unsigned char* memory;
+  size_t bytes;
+};
 
 struct Block {
   std::vector<Fiber> fibers;
@@ -104,18 +125,31 @@ struct Block {
   int current = 0;
   dim3 grid, size, index;
   unsigned char* shared = nullptr;
-  size_t shared_bytes = 0;
+  size_t shared_bytes = 0, room = 0;                         // the kernel's own, and with its variables
+  std::vector<SharedVariable> variables;                     // of the kernel, as far as its blocks came by them
   const std::function<void()>* body = nullptr;               // none: fibers end
   std::vector<std::array<unsigned char, kLaneBytes>> lanes;  // what each thread shows its warp
   std::vector<std::function<void()>> in_flight;              // bulk copies on their way
   std::vector<const Barrier*> unfenced;                      // initialised, and not yet seen by bulk copies
-  const char* fault = nullptr;                               // what a thread did that no kernel may
+  std::string fault;                                         // what a thread did that no kernel may; empty: nothing
   std::vector<unsigned char> seen_by_async;  // shared memory as bulk copies and wgmma know it; empty: neither has been there
   bool inputs_there = true;                  // the kernels before this one on the stream have run
   bool lets_next_begin = false, waits = false;
+  bool lets_next_run_beside = false;  // the next kernel may begin before this one's inputs are there
+  Ahead ahead;                        // of the kernel
+  int votes = 0;                      // of __syncthreads_or
+  std::unique_ptr<SharedRaces> races;
+
+  bool holds(const void* p) const { return size_t(static_cast<const unsigned char*>(p) - shared) < room; }
+  // Whether it is the device's memory.
+  bool is_global(const void* p) const;
 };
 
 Block& block();
+// Null where none runs on this thread.
+Block* running_block();
+// Where the block has what it declares under that key.
+unsigned char* shared_variable(const void* key, size_t bytes);
 
 // A kernel with its arguments.
 struct Launch {
@@ -130,9 +164,13 @@ class Begun;
 std::shared_ptr<Begun> begin(const Launch& launch);
 // Whether the next launch may begin too.
 bool lets_next_begin(const Begun& begun);
-// The kernel for every thread of every block, one of which may have begun. Throws std::runtime_error on a divergent barrier, and where no
-// thread of what may begin early waits.
-void run(const Launch& launch, Begun* begun = nullptr);
+// The kernel for every thread of every block, one of which may have begun, behind these launches; those of the next one are left there.
+// Throws std::runtime_error on a divergent barrier, and where no thread of what may begin early waits.
+void run(const Launch& launch, Ahead& ahead, Begun* begun = nullptr);
+// Nothing that was launched before still runs.
+void end_launches(Ahead& ahead);
+// Before a thread reads or writes the device's memory.
+void touch_global(Block& block, const void* p, size_t bytes, bool writes, const void* where);
 
 // To be done in a stream's turn.
 struct Work {
@@ -164,6 +202,7 @@ class Queue {
   std::deque<Work> waiting_;
   int64_t done_ = 0;
   bool at_once_;
+  Ahead ahead_;
 };
 
 // What this thread's streams were told to do and have not done.
@@ -184,11 +223,29 @@ void begin_beside();
 void end_beside();
 
 void wait(Wait kind);
+// Whether any thread of the block says so.
+int vote_any(bool own);
+// Of an atomic operation: the emulation runs one thread at a time.
+void atomic_load(const void* from, void* to, size_t bytes);
+void atomic_store(const void* from, void* to, size_t bytes);
+template <class T, class Change>
+T change(T* p, const Change& to) {
+  T old;
+  atomic_load(p, &old, sizeof old);
+  const T now = to(old);
+  atomic_store(&now, p, sizeof now);
+  return old;
+}
 // Half of the time true, in an order that is always the same.
 bool toss();
 
-inline int lane() { return block().current % 32; }
-inline Fiber& fiber() { return block().fibers[size_t(block().current)]; }
+// Not inline: what kernels read of the emulation itself need not call back.
+int lane();
+Fiber& fiber();
+dim3 thread_index();
+dim3 block_index();
+dim3 block_size();
+dim3 grid_size();
 
 // Every lane of the warp puts a value, all wait, then each reads what it wants with read(lane). All must call.
 template <class T, class Read>
@@ -197,7 +254,7 @@ auto warp_exchange(const T& value, const Read& read) {
   Block& b = block();
   const int me = b.current, warp = me / 32 * 32;
   std::memcpy(b.lanes[size_t(me)].data(), &value, sizeof value);
-  wait(Wait::kWarp);
+  wait(Wait::kShow);
   auto get = [&](int from) {
     T other;
     const int index = warp + from < int(b.fibers.size()) ? warp + from : me;
@@ -205,14 +262,14 @@ auto warp_exchange(const T& value, const Read& read) {
     return other;
   };
   auto result = read(get);
-  wait(Wait::kWarp);
+  wait(Wait::kShow);
   return result;
 }
 
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void ldmatrix_x4(uint32_t (&r)[4], const void* row);
 void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row);
-inline void cp_async_16(void* shared, const void* global, int valid) { fiber().open_group.push_back({shared, global, valid}); }
+void cp_async_16(void* shared, const void* global, int valid);
 void cp_async_commit();
 void cp_async_land(int pending);
 template <int Pending>
@@ -222,22 +279,13 @@ void cp_async_wait() {
 
 }  // namespace tandem::gpu_emulation
 
-#define threadIdx (tandem::gpu_emulation::fiber().thread)
-#define blockIdx (tandem::gpu_emulation::block().index)
-#define blockDim (tandem::gpu_emulation::block().size)
-#define gridDim (tandem::gpu_emulation::block().grid)
+#define threadIdx (tandem::gpu_emulation::thread_index())
+#define blockIdx (tandem::gpu_emulation::block_index())
+#define blockDim (tandem::gpu_emulation::block_size())
+#define gridDim (tandem::gpu_emulation::grid_size())
 
 inline void __syncthreads() { tandem::gpu_emulation::wait(tandem::gpu_emulation::Wait::kBlock); }
-inline int __syncthreads_or(int own) {
-  static thread_local int any = 0;
-  if (own != 0) any = 1;
-  __syncthreads();
-  const int all = any;
-  __syncthreads();
-  any = 0;
-  __syncthreads();
-  return all;
-}
+inline int __syncthreads_or(int own) { return tandem::gpu_emulation::vote_any(own != 0); }
 inline void __syncwarp(unsigned = ~0u) { tandem::gpu_emulation::wait(tandem::gpu_emulation::Wait::kWarp); }
 template <class T>
 T __shfl_sync(unsigned, T v, int from) {
@@ -266,18 +314,13 @@ template <class T>
 T __ldcg(const T* p) {
   return *p;
 }
-// The emulation runs one thread at a time: a plain read and write is atomic.
 template <class T>
 T atomicAdd(T* p, T v) {
-  T old = *p;
-  *p += v;
-  return old;
+  return tandem::gpu_emulation::change(p, [v](T old) { return T(old + v); });
 }
 template <class T>
 T atomicMin(T* p, T v) {
-  T old = *p;
-  *p = std::min(old, v);
-  return old;
+  return tandem::gpu_emulation::change(p, [v](T old) { return std::min(old, v); });
 }
 template <class T>
 T min(T a, T b) {

@@ -25,6 +25,7 @@ void settle(Barrier& b) {
   if (b.pending != 0 || b.bytes != 0) return;
   ++b.phase;
   b.pending = b.count;
+  if (kWatched) block().races->phase_ended(&b);
 }
 
 void copy_box(uint32_t to, const TensorMap& map, Barrier& barrier, int first_column, int first_row) {
@@ -56,10 +57,16 @@ class Described {
   void line(uint32_t index, float (&out)[16]) const {
     for (uint32_t k = 0; k < 16; ++k) {
       cuda::bf16 value{};
-      const uint32_t at = swizzled(start_ + (across_ ? below(index, k) : beside(index, k)));
-      if (is_element(at)) std::memcpy(&value, seen_by_async() + at, 2);
+      const uint32_t place = at(index, k);
+      if (is_element(place)) std::memcpy(&value, seen_by_async() + place, 2);
       out[k] = cuda::to_float(value);
     }
+  }
+  uint32_t at(uint32_t index, uint32_t k) const { return swizzled(start_ + (across_ ? below(index, k) : beside(index, k))); }
+  // The sixteen bytes that lie beside each other, of a row of consecutive k.
+  template <class Each>
+  void each_chunk(uint32_t row, const Each& each) const {
+    for (uint32_t k = 0; k < 16; k += 8) each(at(row, k), size_t(16));
   }
 
  private:
@@ -90,6 +97,28 @@ void rows_of_quad(const uint32_t* registers, float (&rows)[2][16]) {
   });
 }
 
+// What the product reads of shared memory: of the left side the warp's rows; all of the right side, which the four warps of a group read
+// alike, each time of one of them.
+void watch(const GroupProduct& product, uint32_t number) {
+  Block& b = block();
+  auto reads = [&](uint32_t address, size_t bytes) {
+    if (size_t(address) + bytes <= b.shared_bytes) b.races->product_read(b.current, number, b.shared + address, bytes);
+  };
+  if (!product.rows) {
+    const Described a(product.a, false);
+    for (uint32_t row = 0; row < 16; ++row) a.each_chunk(uint32_t(b.current) / 32 % 4 * 16 + row, reads);
+  }
+  if ((number + number / 4 + uint32_t(b.current) / 32) % 4 != 0) return;
+  const Described right(product.b, product.across);
+  if (!product.across) {
+    for (int column = 0; column < product.columns; ++column) right.each_chunk(uint32_t(column), reads);
+    return;
+  }
+  for (int column = 0; column < product.columns; column += 8) {
+    for (uint32_t k = 0; k < 16; ++k) reads(right.at(uint32_t(column), k), 16);
+  }
+}
+
 // This thread's elements of sums[64][columns]: rows of its warp, two and eight apart (PTX ISA, "wgmma .m64nNk16: accumulator D").
 void multiply(const GroupProduct& product) {
   const int l = lane(), warp = block().current / 32 % 4;
@@ -117,15 +146,30 @@ void multiply(const GroupProduct& product) {
 }  // namespace
 
 void barrier_init(Barrier* barrier, int count) {
+  if (kWatched) block().races->write(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
   *barrier = {count, count, 0, 0};
   block().unfenced.push_back(barrier);
 }
 
-void shared_writes_fence() { std::memcpy(seen_by_async(), block().shared, block().shared_bytes); }
+// Who comes later changes nothing.
+void store_same(uint4* to, uint4 value) {
+  if (std::memcmp(to, &value, sizeof value) == 0) return;
+  if (kWatched) block().races->write(block().current, to, sizeof *to, __builtin_return_address(0), Access::kSame);
+  *to = value;
+}
+
+void shared_writes_fence() {
+  if (kWatched) block().races->fenced(block().current);
+  std::memcpy(seen_by_async(), block().shared, block().shared_bytes);
+}
 
 void barrier_init_fence() { block().unfenced.clear(); }
 
 void barrier_arrive(Barrier* barrier) {
+  if (kWatched) {
+    block().races->atomic(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
+    block().races->arrived(block().current, barrier);
+  }
   if (--barrier->pending < 0) block().fault = "more arrivals at a barrier than it counts";
   settle(*barrier);
 }
@@ -136,7 +180,11 @@ void barrier_expect(Barrier* barrier, int bytes) {
 }
 
 void barrier_wait(Barrier* barrier, int parity) {
-  if (barrier->passed(parity)) return;
+  if (kWatched) block().races->atomic(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
+  if (barrier->passed(parity)) {
+    if (kWatched) block().races->waited(block().current, barrier, barrier->phase);
+    return;
+  }
   fiber().barrier = barrier;
   fiber().parity = parity;
   wait(Wait::kBarrier);
@@ -148,6 +196,12 @@ void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column,
   if (to % (8 * kSwizzleBytes) != 0) b.fault = "a bulk copy to where no pattern of the swizzle begins";
   if (std::find(b.unfenced.begin(), b.unfenced.end(), barrier) != b.unfenced.end())
     b.fault = "a bulk copy with a barrier that it may not see";
+  if (kWatched) b.races->bulk_issued(b.current, shared, size_t(map->box_rows) * kSwizzleBytes, barrier, barrier->phase);
+  for (int r = 0; kWatched && r < map->box_rows; ++r) {
+    const int64_t from = int64_t(row) + r, columns = std::min<int64_t>(kSwizzleBytes / 2, map->columns - column);
+    if (from < 0 || from >= map->rows || columns <= 0) continue;
+    touch_global(b, static_cast<const uint16_t*>(map->data) + from * map->ld + column, size_t(columns) * 2, false, nullptr);
+  }
   auto copy = [=, map = *map] { copy_box(to, map, *barrier, column, row); };
   if (toss()) copy();
   else b.in_flight.push_back(copy);
@@ -178,10 +232,16 @@ void wgmma_commit() {
 }
 
 void wgmma_land(int pending) {
+  Block& b = block();
   Fiber& f = fiber();
   while (int(f.products.size()) > pending) {
+    if (kWatched && b.races->first_of_warp(b.current, f.products_landed + 1)) {
+      for (const GroupProduct& product : f.products.front()) watch(product, f.products_landed + 1);
+    }
     for (const GroupProduct& product : f.products.front()) multiply(product);
     f.products.erase(f.products.begin());
+    ++f.products_landed;
+    if (kWatched) b.races->product_landed(b.current, f.products_landed);
   }
 }
 

@@ -34,6 +34,7 @@ void bulk_load_panels(void* shared, const TensorMap* map, Barrier* barrier, int 
 inline void bulk_prefetch(const TensorMap*, int, int) {}
 inline void bulk_prefetch_panels(const TensorMap*, int, int) {}
 inline void prefetch_map(const TensorMap*) {}
+void store_same(uint4* to, uint4 value);
 void shared_writes_fence();
 template <int kCount>
 void give_registers() {}

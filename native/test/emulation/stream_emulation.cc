@@ -33,12 +33,16 @@ void launch_or_record(cudaStream_t stream, const Launch& launch, const void* ker
   const Work work{nullptr, std::make_shared<const Launch>(launch)};
   if (recording) return recording->push_back(work);
   if (stream) return static_cast<Queue*>(stream)->add(work);
-  run(launch);
+  Ahead none;
+  run(launch, none);
 }
 
 int64_t undone() { return undone_work; }
 
-Queue::Queue() : at_once_(toss()) {}
+Queue::Queue() : at_once_(toss()) {
+  ahead_.counts = true;
+  end_launches(ahead_);
+}
 
 Queue::~Queue() { undone_work -= int64_t(waiting_.size()); }
 
@@ -50,7 +54,9 @@ void Queue::add(Work work) {
 
 void Queue::run_to(int64_t end) {
   while (done_ < end) run_next();
-  if (waiting_.empty()) at_once_ = toss();
+  if (!waiting_.empty()) return;
+  at_once_ = toss();
+  end_launches(ahead_);
 }
 
 bool Queue::run_one(int64_t end) {
@@ -75,8 +81,9 @@ void Queue::run_next() {
   waiting_.pop_front();
   ++done_;
   --undone_work;
-  if (work.launch) run(*work.launch, work.begun.get());
-  else work.run();
+  if (work.launch) return run(*work.launch, ahead_, work.begun.get());
+  work.run();
+  end_launches(ahead_);
 }
 
 std::vector<Work> record(const std::function<void()>& body) {
