@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(kThreads, 1) keys_wgmma_kernel(const __grid_co
       barrier_expect(m.own_ready, kGroups * L::kOwnBytes);
       for (int i = 0; i < kGroups; ++i) bring_pair<kDim>(m.own + i * L::kOwnBytes, keys, m.own_ready, kv_head, tiles.of_group(i));
     }
-    __syncwarp();
+    __syncwarp();  // it goes on as one
     bring_queries<kDim>(a, m, queries, tiles, kv_head * heads, (kv_head + 1) * heads);
     return;
   }

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, 1) queries_wgmma_kernel(const __grid
       barrier_expect(m.own_ready, kGroups * L::kOwnBytes);
       for (int i = 0; i < kGroups; ++i) bring_matrix<kDim>(m.own + i * L::kOwnBytes, &queries.second, m.own_ready, head, tiles.of_group(i));
     }
-    __syncwarp();
+    __syncwarp();  // it goes on as one
     bring_keys<kDim>(a, m, keys, tiles, head / int(a.heads / a.kv_heads));
     return;
   }

@@ -224,9 +224,9 @@ __device__ __forceinline__ void multiply_block(const TensorMap* weights, const T
   const Place at = own_place<S, kTokens>(a, block);
   if (own_warp() == kGroups * kGroupThreads / kWarp) {
     if (threadIdx.x % kWarp == 0) bring_stages<S, kTokens>(shared, ring, weights, tokens, a, at, block, begin, stages);
-    __syncwarp();
+    __syncwarp();  // it comes to the barriers as one
     if constexpr (kKind == kGated) {
-      for (int i = 0; i < 3; ++i) __syncthreads();  // those of the others
+      for (int i = 0; i < 3; ++i) __syncthreads();  // those of the others, which would not wait for a warp that has ended either
     }
     return;
   }

@@ -33,7 +33,7 @@ __device__ __forceinline__ Ring open_ring(unsigned char* barriers, int stages, i
   return ring;
 }
 
-// This warp is done with the first `until` of the block's tiles.
+// This warp is done with the first `until` of the block's tiles. Where only wgmma reads them it has met already, in the wait for its products.
 template <class S>
 __device__ void give_back(const Ring& ring, int& done, int until) {
   __syncwarp();

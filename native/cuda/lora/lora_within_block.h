@@ -94,7 +94,6 @@ class TileWithin {
   }
 
   __device__ __forceinline__ void run() {
-    cp_async_wait<0>();  // nothing is read any more where units come to
     fetch_factors();
     Place ahead = next_;
     GPU_UNROLL_1
@@ -178,7 +177,8 @@ class TileWithin {
     for (int r = 0; r < kRows; ++r) bring(slot(unit, kRanks + r), a_.x + rows_[r] * a_.ldx + (left > 0 ? at : 0), left, true);
   }
 
-  // The unit that is next is there; another one comes in place of the one before, which has been used.
+  // The unit that is next is there; another one comes in place of the one before, which has been used. So when the last one has been taken,
+  // no copy is under way.
   __device__ __forceinline__ int take() {
     cp_async_wait<kUnits - 2>();
     const int unit = unit_, used = unit == 0 ? kUnits - 1 : unit - 1;
