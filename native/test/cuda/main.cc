@@ -1,10 +1,15 @@
 // Runs every kernel test, or those whose name holds the first argument (with a leading '!': holds it not), and names the slow ones; the last
-// line counts. --list only names them, --device only says which device they would run on, and fails where there is none.
+// line counts. --list only names them, --device only says which device they would run on, and fails where there is none. In tests of whole
+// engines, which take long, the emulation watches accesses where TANDEM_WATCH_ENGINES is set.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "cuda/common/device_info.h"
 #include "harness.h"
+#ifdef TANDEM_GPU_EMULATION
+#include "emulation/shared_races.h"
+#endif
 
 namespace tandem::test {
 namespace {
@@ -19,6 +24,9 @@ int run_all(const char* filter) {
   int passed = 0, failed = 0;
   for (const Case& test : cases()) {
     if (!wanted(test, filter)) continue;
+#ifdef TANDEM_GPU_EMULATION
+    gpu_emulation::watch_accesses(test.sets != Sets::kAllUnlessSanitized || std::getenv("TANDEM_WATCH_ENGINES") != nullptr);
+#endif
     const bool ok = run_case(test);
     std::printf("%s %s\n", ok ? "ok    " : "FAILED", test.name);
     (ok ? passed : failed)++;

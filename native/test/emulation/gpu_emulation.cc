@@ -1,5 +1,6 @@
 #include "emulation/gpu_emulation.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <deque>
 #include <memory>
@@ -50,6 +51,7 @@ constexpr unsigned kMaxThreads = 1024;
 constexpr size_t kMostVariables = 48 << 10, kSharedGap = 64;
 
 thread_local Block* current_block = nullptr;
+std::atomic<bool> watching{true};
 thread_local uint32_t launches = 0;  // run by this thread
 thread_local LaunchOverlaps overlaps;
 thread_local std::mt19937 shuffle_order(1);
@@ -224,7 +226,8 @@ Stack::~Stack() {
 }
 
 Block& block() { return *current_block; }
-Block* running_block() { return current_block; }
+Block* running_block() { return watching ? current_block : nullptr; }
+void watch_accesses(bool on) { watching = on; }
 int lane() { return current_block->current % 32; }
 Fiber& fiber() { return current_block->fibers[size_t(current_block->current)]; }
 dim3 thread_index() { return fiber().thread; }

@@ -146,7 +146,7 @@ struct Block {
 };
 
 Block& block();
-// Null where none runs on this thread.
+// Null where none runs on this thread, and while accesses do not count.
 Block* running_block();
 // Where the block has what it declares under that key.
 unsigned char* shared_variable(const void* key, size_t bytes);

@@ -18,6 +18,8 @@ inline constexpr bool kWatched = false;
 
 // Whether this program's kernels call back.
 bool watched();
+// Whether what they do by themselves counts from now on; copies and products always do.
+void watch_accesses(bool on);
 // As addr2line takes it.
 std::string place_in_program(const void* where);
 
