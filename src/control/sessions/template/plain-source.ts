@@ -16,8 +16,6 @@ const PART = new RegExp(
   `'[^'\\\\]*(?:\\\\.[^'\\\\]*)*'|"[^"\\\\]*(?:\\\\.[^"\\\\]*)*"|${S}+|[([{]|[)\\]}]|[^'"${SPACE}()[\\]{}%+-]+|.`,
   'sy',
 );
-/** Marks what the loss of a reply is taken of in training; a prompt is the same without it. */
-const GENERATION = /^\s*(?:end)?generation\s*$/;
 const ESCAPE = /\\([0-7]{1,3}|U[\da-fA-F]{0,8}|[^])/g;
 /** `N` is none, but must not become a text. */
 const KNOWN_ESCAPES = new Set('\\\'"nrtbfvxuN');
@@ -95,7 +93,7 @@ class SourceReader {
       inner.push(inTag(text));
     }
     const content = inner.join('');
-    if (!GENERATION.test(content)) this.#parts.push(kind === '{' ? `{{ ${content} }}` : `{% ${content} %}`);
+    this.#parts.push(kind === '{' ? `{{ ${content} }}` : `{% ${content} %}`);
   }
 }
 
