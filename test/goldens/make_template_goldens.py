@@ -59,6 +59,7 @@ TEXTS = [
     r"""{{ 'a\
 b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
 '\"" }}""",
+    "{{ 1 == rows[0].in }} {{ true == 1 is in [1] }} {{ true == 2 is not in [1] }} {{ 'a' + '' or 'c' ~ 'd' }} {{ 'a' + d.or ~ 'b' }} {{ {'a' + 'b': 'c' ~ 'd'} }}",
     "{% raw %}{% generation %}{% endraw %} {{ '{% generation %}' }}",
     "{{ 'aé🙂' | reverse }}", "{{ n | reverse | list }}", "{{ text | wordcount }}", "{{ '' | wordcount }}", "{{ 'a--b_c d' | wordcount }}",
     "{{ [1e3, 1_000, 2.5E-1, 1e+2] }} {{ 1e3 if 1e-1 else 2 }} {{ [1, 2e0][0] }}", "{{ words | unique | list }} {{ words | unique(true) | list }} {{ [1, true, 1.0, 'x'] | unique | list }}",
