@@ -121,6 +121,26 @@ describe('lines of training data', () => {
     }
   });
 
+  test('are kept each once, as many as a file may have, blank ones too; no file stays open', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'rows-'));
+    try {
+      const [source, target] = [join(folder, 'train.jsonl'), join(folder, 'content')];
+      // Some at once are compressed.
+      const limits = { ...ROW_LIMITS, maxRowBytes: 2 ** 20 };
+      const line = `{"messages":[{"role":"assistant","content":"${'b'.repeat(400_000)}"}],"tools":null}\n`;
+      writeFileSync(source, `\n${line.repeat(8)}`);
+      expect(await readRows(source, target, limits, TAKEN)).toMatchObject({ rows: 8 });
+      expect((await text(readContent(target))) === `\n${line.repeat(8)}`).toBe(true);
+      writeFileSync(source, `\n${line.repeat(9)}`);
+      await expect(readRows(source, target, limits, TAKEN)).rejects.toThrow(
+        'Line 10 of the training data is one too many: the file may have 9.',
+      );
+      expect(readdirSync('/proc/self/fd').map((fd) => readlink(`/proc/self/fd/${fd}`))).not.toContain(target);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
+
   const calling = (given: unknown) => ({ function: { name: 'f', arguments: given } });
   test.each([
     [{ content: [{ type: 'text', text: 5 }] }, 'content[0].text must be a text.'],
