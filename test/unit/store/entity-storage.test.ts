@@ -204,5 +204,7 @@ async function forget({ db }: Database): Promise<void> {
   await db.schema.createIndex('checkpoint_bytes').on('checkpoints').columns(['model_id', 'bytes']).execute();
   await db.schema.createIndex('log_bytes').on('trajectory_logs').columns(['model_id', 'bytes']).execute();
   const name = Object.keys(MIGRATIONS).find((migration) => migration.endsWith('-entity-storage'));
-  await sql`delete from kysely_migration where name = ${name}`.execute(db);
+  // What came after them is undone as well.
+  await db.schema.alterTable('artifacts').dropColumn('same_as').execute();
+  await sql`delete from kysely_migration where name >= ${name}`.execute(db);
 }
