@@ -33,6 +33,7 @@ export const OTHER_VARIABLES = [
 /** Of the repository's examples, tests, benchmarks and scripts, which may be run from the same shell. */
 export const WORKING_VARIABLES = [
   'TANDEM_URL',
+  'TANDEM_WATCH_ENGINES',
   'TANDEM_CHECK_SCHEMAS',
   'TANDEM_FUZZ_CASES',
   'TANDEM_FUZZ_SECONDS',
