@@ -86,9 +86,11 @@ if(TANDEM_TESTS)
   endif()
   target_compile_definitions(kernel_tests PRIVATE TANDEM_GPU_EMULATION=1 $<$<NOT:$<BOOL:${TANDEM_SANITIZE}>>:TANDEM_WATCHED_KERNELS=1>)
   target_link_libraries(kernel_tests PRIVATE ${CMAKE_DL_LIBS})
-  add_test(NAME kernels_emulated COMMAND kernel_tests)
-  # What the engine's tests compare with: the same arithmetic on every machine.
-  set_tests_properties(kernels_emulated PROPERTIES ENVIRONMENT "TANDEM_ISA=scalar" TIMEOUT 2400)
+  # By halves, beside each other. What the engine's tests compare with: the same arithmetic on every machine.
+  foreach(HALF 1 2)
+    add_test(NAME kernels_emulated_${HALF} COMMAND kernel_tests ${HALF}/2)
+    set_tests_properties(kernels_emulated_${HALF} PROPERTIES ENVIRONMENT "TANDEM_ISA=scalar" TIMEOUT 2400)
+  endforeach()
 endif()
 
 # For a machine with a GPU (scripts/gpu-check).

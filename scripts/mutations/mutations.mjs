@@ -536,6 +536,17 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: "CUDA: no barrier between a block's largest value and the next use of its memory",
+    edits: [
+      {
+        file: 'native/cuda/common/reduce.h',
+        search: 'best = fmaxf(best, parts[i]);\n  __syncthreads();\n',
+        replace: 'best = fmaxf(best, parts[i]);\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: a dropped wait',
     edits: [
       {
@@ -564,6 +575,28 @@ export const mutations = [
         file: 'native/src/device/batch.cc',
         search: 'const int64_t position = run.first_position + i;',
         replace: 'const int64_t position = i;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: the longest run of a step counts one position too few',
+    edits: [
+      {
+        file: 'native/src/device/batch.cc',
+        search: 'longest = std::max(longest, run.first_position + 1);',
+        replace: 'longest = std::max(longest, run.first_position);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: merged splits leave out the logs of their sums',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_merge.h',
+        search: 'if (a.log_sums != nullptr && threadIdx.x % kWarp == 0) a.log_sums[out]',
+        replace: 'if (false && threadIdx.x % kWarp == 0) a.log_sums[out]',
       },
     ],
     tests: ['native/test/cuda'],

@@ -1,9 +1,11 @@
-// Runs every kernel test, or those whose name holds the first argument (with a leading '!': holds it not), and names the slow ones; the last
-// line counts. --list only names them, --device only says which device they would run on, and fails where there is none. In tests of whole
-// engines, which take long, the emulation watches accesses where TANDEM_WATCH_ENGINES is set.
+// Runs every kernel test, those whose name holds the first argument (with a leading '!': holds it not), or every second one ('1/2', '2/2'), and
+// names the slow ones; the last line counts. --list only names them, --device only says which device they would run on, and fails where
+// there is none. In tests of whole engines, which take long, the emulation watches accesses where TANDEM_WATCH_ENGINES is set.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "cuda/common/device_info.h"
 #include "harness.h"
@@ -14,16 +16,27 @@
 namespace tandem::test {
 namespace {
 
-bool wanted(const Case& test, const char* filter) {
-  if (sanitized() && test.sets == Sets::kAllUnlessSanitized) return false;
-  if (!filter) return true;
+bool named(const Case& test, const char* filter) {
   return *filter == '!' ? !std::strstr(test.name, filter + 1) : std::strstr(test.name, filter) != nullptr;
+}
+
+std::vector<Case> wanted(const char* filter) {
+  const std::string which = filter ? filter : "";
+  std::vector<Case> all, some;
+  for (const Case& test : cases()) {
+    if (!sanitized() || test.sets != Sets::kAllUnlessSanitized) all.push_back(test);
+  }
+  if (which.empty()) return all;
+  const bool halves = which == "1/2" || which == "2/2";
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (halves ? i % 2 == size_t(which[0] - '1') : named(all[i], filter)) some.push_back(all[i]);
+  }
+  return some;
 }
 
 int run_all(const char* filter) {
   int passed = 0, failed = 0;
-  for (const Case& test : cases()) {
-    if (!wanted(test, filter)) continue;
+  for (const Case& test : wanted(filter)) {
 #ifdef TANDEM_GPU_EMULATION
     gpu_emulation::watch_accesses(test.sets != Sets::kAllUnlessSanitized || std::getenv("TANDEM_WATCH_ENGINES") != nullptr);
 #endif
