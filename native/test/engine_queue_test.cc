@@ -21,12 +21,15 @@ struct Asked {
   std::vector<engine::Draw> draws;
 };
 
-// Each fetch answers the next list of tokens; an empty one fails.
+// Each fetch answers the next list of tokens; an empty one fails. A token that is not taken is drawn again from `again`.
 struct Script {
   engine::QueueLimits limits{2, 8, 4};
   std::deque<std::vector<int32_t>> tokens;
-  bool queue_fails = false;
+  std::deque<int32_t> again;
+  bool queue_fails = false, draws_fail = false;
   std::vector<Asked> queued;
+  std::string order;  // of what was asked: whole steps (w), layers (l), draws (d), results (r)
+  size_t fetched = 0;
   std::vector<engine::ScoreQuery> scored;
 };
 
@@ -53,13 +56,32 @@ class ScriptedBackend final : public engine::Backend {
   void queue(const model::ForwardBatch& batch, const std::vector<engine::Draw>& draws) override {
     require(!script_.queue_fails, ErrorKind::kState, "the launch failed");
     script_.queued.push_back({batch, draws});
+    script_.order += 'w';
+  }
+  void queue_layers(const model::ForwardBatch& batch) override {
+    script_.queued.push_back({batch, {}});
+    script_.order += 'l';
+  }
+  void queue_draws(const std::vector<engine::Draw>& draws) override {
+    require(!script_.draws_fail, ErrorKind::kState, "the draws failed");
+    script_.queued[script_.fetched].draws = draws;
+    script_.order += 'd';
   }
   std::vector<Answer> fetch() override {
-    const std::vector<int32_t> tokens = script_.tokens.front();
+    script_.order += 'r';
+    std::vector<int32_t> tokens = script_.tokens.front();
     script_.tokens.pop_front();
     require(!tokens.empty(), ErrorKind::kState, "the GPU failed");
+    const std::vector<engine::Draw>& draws = script_.queued[script_.fetched++].draws;
+    CHECK_EQ(draws.size(), tokens.size());
     std::vector<Answer> answers;
-    for (int32_t token : tokens) answers.push_back(answer(token));
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      while (draws[i].input.takes && !draws[i].input.takes(tokens[i])) {
+        tokens[i] = script_.again.front();
+        script_.again.pop_front();
+      }
+      answers.push_back(answer(tokens[i]));
+    }
     return answers;
   }
 
@@ -184,14 +206,165 @@ TEST_ONCE(engine_queues_no_step_that_closes_what_is_awaited) {
   CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({1, 61}));
 }
 
-// Over a token per letter.
-std::shared_ptr<engine::Constraint> letters_only() {
+// Over a token per letter: token 0 is an a, and so is 26.
+std::shared_ptr<engine::Constraint> letters_only(const char* regex = "[a-y]*", bool jumps = false) {
   std::vector<std::string> tokens;
   for (int i = 0; i < 103; ++i) tokens.emplace_back(1, char('a' + i % 26));
   auto masks = std::make_shared<const grammar::SharedMasks>(std::make_shared<const grammar::Vocabulary>(tokens, std::vector<int32_t>()));
   grammar::Budget budget = grammar::patient_budget();
-  auto program = engine::make_program(grammar::compile_whole_regex("[a-y]*", budget), masks, budget);
-  return std::make_shared<engine::Constraint>(program, std::vector<int32_t>(), 10);
+  auto program = engine::make_program(grammar::compile_whole_regex(regex, budget), masks, budget);
+  return std::make_shared<engine::Constraint>(program, std::vector<int32_t>(), 10, jumps);
+}
+
+bool allows(const engine::Draw& draw, int32_t token) { return (draw.input.mask[token / 32] >> token % 32 & 1) != 0; }
+
+TEST_ONCE(engine_draws_under_a_grammar_when_the_token_before_is_known) {
+  Script script;
+  script.tokens = {{0, 60}, {1, 61}, {2, 62}};
+  engine::Engine engine = scripted_engine(script);
+  Plan plan = prompts();
+  plan.opens[0].constraint = letters_only("a[ab]c");
+  CHECK(engine.queue(plan));
+  engine.draw();
+  CHECK(allows(script.queued[0].draws[0], 0) && !allows(script.queued[0].draws[0], 1));
+  CHECK(engine.queue(decode(1, {0, 1})));
+  engine.draw();  // it is the first step's turn still
+  CHECK_EQ(script.order, "ldl");
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({0, 0, 1, 60}));
+  CHECK_EQ(script.order, "ldlr");
+  // Whoever queues the next one has the draws put before it.
+  CHECK(engine.queue(decode(2, {0, 1})));
+  CHECK_EQ(script.order, "ldlrdl");
+  const std::vector<engine::Draw>& second = script.queued[1].draws;
+  CHECK(allows(second[0], 1) && !allows(second[0], 2));
+  CHECK(second[1].input.mask == nullptr);
+  CHECK_EQ(second[0].input.index, uint64_t(1));
+  CHECK_EQ(second[1].input.index, uint64_t(1));
+  CHECK(script.queued[2].batch.tokens == std::vector<int32_t>({engine::sampled_by(0), engine::sampled_by(1)}));
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({0, 1, 1, 61}));
+  const engine::StepResult last = engine.finish();
+  CHECK_EQ(script.order, "ldlrdlrdr");
+  CHECK(tokens_of(last) == std::vector<int32_t>({0, 2, 1, 62}));
+  CHECK_EQ(last.samples[0].finish, Finish::kComplete);
+}
+
+TEST_ONCE(engine_draws_nothing_of_what_the_step_before_ended) {
+  Script script;
+  script.tokens = {{0, 60}, {61}};
+  engine::Engine engine = scripted_engine(script);
+  Plan plan = prompts();
+  plan.opens[0].constraint = letters_only("a");
+  plan.opens[1].constraint = letters_only();
+  engine.queue(plan);
+  engine.queue(decode(1, {0, 1}));
+  CHECK_EQ(engine.finish().samples[0].finish, Finish::kComplete);
+  engine.draw();
+  CHECK_EQ(script.queued[1].draws.size(), size_t(1));
+  CHECK_EQ(script.queued[1].draws[0].slot, int64_t(1));
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({1, 61}));
+}
+
+TEST_ONCE(engine_tells_of_a_grammar_that_fails_between_two_queued_steps) {
+  Script script;
+  script.tokens = {{0, 60}, {61}};
+  engine::Engine engine = scripted_engine(script);
+  Plan plan = prompts();
+  plan.opens[0].constraint = letters_only();
+  const std::shared_ptr<engine::Constraint> constraint = plan.opens[0].constraint;
+  engine.queue(plan);
+  engine.queue(decode(1, {0, 1}));
+  engine.finish();
+  constraint->take(1, 25);
+  const engine::StepResult result = engine.finish();
+  CHECK(tokens_of(result) == std::vector<int32_t>({0, -1, 1, 61}));
+  CHECK_EQ(result.samples[0].finish, Finish::kGrammar);
+}
+
+// "b" needs more letters than are left.
+TEST_ONCE(engine_has_a_token_drawn_again_that_its_grammar_does_not_take) {
+  Script script;
+  script.tokens = {{1, 60}, {0, 61}};
+  script.again = {27, 26};
+  engine::Engine engine = scripted_engine(script);
+  Plan plan = prompts();
+  plan.opens[0].constraint = letters_only("a*|b[a-z]{20}");
+  CHECK(engine.queue(plan));
+  engine.draw();
+  // What came out first may be in the way of everybody's layers: no step behind it draws before it is known.
+  CHECK(engine.queue(decode(1, {0, 1})));
+  CHECK_EQ(script.order, "ldl");
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({0, 26, 1, 60}));
+  CHECK(script.again.empty());
+  CHECK(tokens_of(engine.finish()) == std::vector<int32_t>({0, 0, 1, 61}));
+}
+
+TEST_ONCE(engine_queues_no_whole_step_behind_one_whose_tokens_may_be_drawn_again) {
+  for (bool asks : {false, true}) {
+    Script script;
+    script.tokens = {{0, 60}, {61}};
+    engine::Engine engine = scripted_engine(script);
+    Plan plan = prompts();
+    if (asks) plan.opens[0].constraint = letters_only("a");
+    else plan.opens[0].params.sampling.presence_penalty = 1;
+    engine.queue(plan);
+    CHECK(engine.queue(decode(1, {1})));
+    CHECK_EQ(script.order, asks ? "ldl" : "ldw");
+    engine.finish();
+    engine.finish();
+  }
+}
+
+TEST_ONCE(engine_penalises_the_tokens_of_the_step_before) {
+  Script script;
+  script.tokens = {{50, 60}, {51, 61}, {52, 62}};
+  script.limits.edits = 16;
+  engine::Engine engine = scripted_engine(script);
+  Plan plan = prompts();
+  plan.opens[0].params.sampling.presence_penalty = 1;
+  plan.opens[1].params.sampling.bad_words = {{60, 61}};
+  CHECK(engine.queue(plan));
+  CHECK(engine.queue(decode(1, {0, 1})));
+  engine.finish();
+  CHECK(engine.queue(decode(2, {0, 1})));
+  engine.finish();
+  engine.draw();
+  CHECK_EQ(script.order, "ldlrdlrd");
+  CHECK(script.queued[0].draws[0].input.history->tokens() == std::vector<int32_t>({0, 1, 2, 3, 50, 51}));
+  CHECK(script.queued[2].draws[1].input.history->tokens() == std::vector<int32_t>({0, 1, 2, 3, 4, 60, 61}));
+  engine.finish();
+  CHECK_EQ(script.order, "ldlrdlrdr");
+}
+
+TEST_ONCE(engine_queues_no_more_ids_to_change_than_the_device_takes) {
+  // Of both a stop id; four tokens and five, then one more of each, which the histories do not know yet.
+  for (int64_t edits : {10, 11, 12, 13}) {
+    for (bool repeats : {false, true}) {
+      Script script;
+      script.limits.edits = edits;
+      engine::Engine engine = scripted_engine(script);
+      Plan plan = prompts();
+      for (engine::Open& open : plan.opens) open.params.sampling.repetition_penalty = 2;
+      if (repeats) plan.tokens[3] = plan.tokens[2];
+      CHECK_EQ(engine.queue(plan), edits >= 11);
+      if (edits >= 11) CHECK_EQ(engine.queue(decode(1, {0, 1})), edits >= (repeats ? 12 : 13));
+    }
+  }
+}
+
+TEST_ONCE(engine_tells_why_draws_failed_when_the_step_is_finished) {
+  Script script;
+  engine::Engine engine = scripted_engine(script);
+  Plan plan = prompts();
+  plan.opens[0].constraint = letters_only();
+  engine.queue(plan);
+  script.draws_fail = true;
+  CHECK_ERROR(kState, "the draws failed", engine.draw());
+  script.draws_fail = false;
+  CHECK_ERROR(kState, "half-way", engine.queue(decode(1, {0, 1})));
+  engine.draw();
+  CHECK_EQ(script.order, "l");
+  CHECK_ERROR(kState, "the draws failed", engine.finish());
+  CHECK_ERROR(kState, "half-way", engine.finish());
 }
 
 TEST_ONCE(engine_asks_for_scores_of_the_prompt_as_it_is_and_of_outputs_as_their_sequence_wants) {
@@ -237,15 +410,11 @@ TEST_ONCE(engine_tells_of_a_grammar_that_cannot_go_on_and_no_log_probability_tha
   CHECK(std::isnan(result.samples[1].logprob));
 }
 
-TEST_ONCE(engine_queues_nothing_whose_results_decide) {
+TEST_ONCE(engine_queues_nothing_whose_results_decide_what_is_computed) {
   using Change = std::function<void(Plan&)>;
   const std::vector<Change> changes = {
-      [](Plan& p) { p.opens[0].params.sampling.presence_penalty = 1; },
-      [](Plan& p) {
-        p.opens[1].params.sampling.bad_words = {{1, 2}};
-      },
       [](Plan& p) { p.opens[0].prompt_logprobs = 0; },
-      [](Plan& p) { p.opens[0].constraint = letters_only(); },
+      [](Plan& p) { p.opens[0].constraint = letters_only("[a-y]*", true); },
       [](Plan& p) { p.rows[1].scored = 1; },
       [](Plan& p) {
         p.controls = {{1, {}}};

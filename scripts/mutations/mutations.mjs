@@ -628,8 +628,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/device/backend.cc',
-        search: '  stream_.follow(lane.sent);\n',
-        replace: '',
+        search: '  stream_.follow(lane.sent);\n  launch_layers(index);\n',
+        replace: '  launch_layers(index);\n',
       },
     ],
     tests: ['native/test/cuda'],
@@ -661,11 +661,38 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/device/backend.cc',
-        search: '  return sampler_.answers(index);\n',
-        replace: '  return sampler_.answers(kLanes - 1 - index);\n',
+        search: 'sampler_.answers(index, again)',
+        replace: 'sampler_.answers(kLanes - 1 - index, again)',
       },
     ],
     tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: layers that were fed a token that its grammar refused are kept',
+    edits: [
+      {
+        file: 'native/src/device/backend.cc',
+        search: '  launch_layers(queued_.front());\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: a queued step is drawn before the results that decide its masks',
+    edits: [
+      {
+        file: 'native/src/engine/queue.cc',
+        search: 'if (!flight.late || flight.drawn || flight.failure) return;',
+        replace: 'if (flight.drawn || flight.failure) return;',
+      },
+      {
+        file: 'native/src/engine/queue.cc',
+        search: '  if (flight.late) {\n',
+        replace: '  if (false) {\n',
+      },
+    ],
+    tests: ['native/test/engine_queue_test.cc'],
   },
   {
     name: 'GPU engine: pages are copied out while a queued step writes them',

@@ -52,10 +52,10 @@ void adapters(Bench& bench) {
     const std::string name = "adapters, " + streams_of(streams) + ", ";
     bench.add_time(name + "none, a step queued ahead", without.ahead);
     const std::string rank = "one of rank " + std::to_string(2 * counts.least_rank);
-    add_adapters(bench, name + rank, time_steps(bench, streams, every, Steps::kBoth), without);
+    add_adapters(bench, name + rank, time_steps(bench, streams, every), without);
     if (streams == 1) continue;
     const std::string all = std::to_string(counts.adapters) + " of ranks " + std::to_string(counts.least_rank) + " to ";
-    add_adapters(bench, name + all + std::to_string(counts.most_rank), time_steps(bench, streams, by_turns, Steps::kBoth), without);
+    add_adapters(bench, name + all + std::to_string(counts.most_rank), time_steps(bench, streams, by_turns), without);
   }
 }
 

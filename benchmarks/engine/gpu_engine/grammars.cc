@@ -51,14 +51,15 @@ void grammars(Bench& bench) {
     job.params.sampling.seed = i;
   };
   if (profiled_step(bench, streams, constrained)) return;
-  const StepTimes free = time_steps(bench, streams, drawn, Steps::kBoth), greedy = time_greedy(bench, streams);
-  const StepTimes with = time_steps(bench, streams, constrained, Steps::kInTurn);
-  const StepTimes known = time_steps(bench, streams, masked, Steps::kBoth);
+  const StepTimes free = time_steps(bench, streams, drawn), greedy = time_greedy(bench, streams);
+  const StepTimes with = time_steps(bench, streams, constrained);
+  const StepTimes known = time_steps(bench, streams, masked);
   const std::string name = "grammars, " + streams_of(streams) + ", ";
   bench.add_time(name + "none, a step in turn", free.in_turn);
   bench.add_time(name + "one per row, a step that waits for the host", with.in_turn);
   bench.add_cost(name + "one per row, cost over a step in turn", with.in_turn, free.in_turn);
-  bench.add_cost(name + "one per row, cost over a step queued ahead", with.in_turn, free.ahead);
+  bench.add_time(name + "one per row, a step whose layers are queued ahead", with.ahead);
+  bench.add_cost(name + "one per row, cost over a step queued ahead", with.ahead, free.ahead);
   bench.add_time(name + "masks known before (the device's part), a step queued ahead", known.ahead);
   bench.add_cost(name + "masks known before (the device's part), cost", known.ahead, greedy.ahead);
 }

@@ -10,14 +10,11 @@ struct StepTimes {
 };
 // What a step holds: each request may be changed by its number.
 using Change = std::function<void(size_t, Job&)>;
-enum class Steps { kBoth, kInTurn };
 
-// Of so many streams. kInTurn: their steps wait for the host, so they are not queued. Throws Error(kState) where a step is of another kind or a
-// stream ends.
-StepTimes time_steps(Bench& bench, int64_t streams, const Change& change, Steps steps);
+// Of so many streams. Throws Error(kState) where a step is of another kind or a stream ends.
+StepTimes time_steps(Bench& bench, int64_t streams, const Change& change);
 inline StepTimes time_greedy(Bench& bench, int64_t streams) {
-  return time_steps(
-      bench, streams, [](size_t, Job&) {}, Steps::kBoth);
+  return time_steps(bench, streams, [](size_t, Job&) {});
 }
 
 // False: no profiler is meant to watch. Else it sees one such step, and nothing is timed.

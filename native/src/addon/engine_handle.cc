@@ -110,7 +110,13 @@ class StepCall final : public JsThread::Job, public StepWork {
     measure();
   }
   // The engine stays while a step is queued.
-  void wait_nearly() override { holder_->engine->wait_nearly(); }
+  void wait_nearly() override {
+    {
+      std::lock_guard<std::mutex> lock(holder_->running);
+      holder_->engine->draw();
+    }
+    holder_->engine->wait_nearly();
+  }
   bool ran() override { return holder_->engine->ran(); }
   void finish() override {
     std::lock_guard<std::mutex> lock(holder_->running);

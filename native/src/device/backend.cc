@@ -7,6 +7,12 @@
 namespace tandem::device {
 namespace {
 
+std::vector<Request> requests_of(const std::vector<engine::Draw>& draws) {
+  std::vector<Request> requests;
+  for (const engine::Draw& draw : draws) requests.push_back({{draw.row, nullptr}, &draw.input, -1, 0, 1, int32_t(draw.slot)});
+  return requests;
+}
+
 // Sizes of decode batches; more are launched kernel by kernel.
 constexpr size_t kMostRecorded = 256;
 
@@ -43,34 +49,55 @@ size_t DeviceBackend::next_lane() { return lane_ = (lane_ + 1) % kLanes; }
 
 void DeviceBackend::run_layers(const model::ForwardBatch& batch, size_t index) {
   Lane& lane = lanes_[index];
-  const std::optional<DecodeSize> size = records_ ? decode_size(batch, facts_->spec, sizes_.decode_rows) : std::nullopt;
-  Batch sent = send_batch(batch, facts_->spec, size, lane.inputs, uploads_);
-  sent.last_tokens = sampler_.last_tokens();
-  sent.last_count = sizes_.sequences;
+  lane.size = records_ ? decode_size(batch, facts_->spec, sizes_.decode_rows) : std::nullopt;
+  lane.batch = send_batch(batch, facts_->spec, lane.size, lane.inputs, uploads_);
+  lane.batch.last_tokens = sampler_.last_tokens();
+  lane.batch.last_count = sizes_.sequences;
   lane.sent.record(uploads_);
   stream_.follow(lane.sent);
-  if (!size) return forward_.run(sent);
-  const auto known = recorded_.find(*size);
+  launch_layers(index);
+}
+
+void DeviceBackend::launch_layers(size_t index) {
+  const Lane& lane = lanes_[index];
+  if (!lane.size) return forward_.run(lane.batch);
+  const auto known = recorded_.find(*lane.size);
   if (known == recorded_.end()) {
-    if (recorded_.size() < kMostRecorded) recorded_[*size];
-    return forward_.run(sent);
+    if (recorded_.size() < kMostRecorded) recorded_[*lane.size];
+    return forward_.run(lane.batch);
   }
   cuda::Graph& graph = known->second[index];
-  if (!graph.recorded()) graph.record(stream_, [&] { forward_.run(sent); });
+  if (!graph.recorded()) graph.record(stream_, [&] { forward_.run(lane.batch); });
   graph.launch(stream_);
 }
 
 void DeviceBackend::queue(const model::ForwardBatch& batch, const std::vector<engine::Draw>& draws) {
   if (queued_.empty()) stream_.wait();
   const size_t index = next_lane();
-  std::vector<Request> requests;
-  for (const engine::Draw& draw : draws) requests.push_back({{draw.row, nullptr}, &draw.input, -1, 0, 1, int32_t(draw.slot)});
-  sampler_.send(index, requests, uploads_);
+  sampler_.send(index, requests_of(draws), uploads_);
   run_layers(batch, index);
   lanes_[index].layers.record(stream_);
   sampler_.launch(index, forward_);
   lanes_[index].done.record(stream_);
   queued_.push_back(index);
+}
+
+void DeviceBackend::queue_layers(const model::ForwardBatch& batch) {
+  if (queued_.empty()) stream_.wait();
+  const size_t index = next_lane();
+  run_layers(batch, index);
+  lanes_[index].layers.record(stream_);
+  queued_.push_back(index);
+}
+
+void DeviceBackend::queue_draws(const std::vector<engine::Draw>& draws) {
+  const size_t index = queued_.front();
+  Lane& lane = lanes_[index];
+  sampler_.send(index, requests_of(draws), uploads_);
+  lane.sent.record(uploads_);
+  stream_.follow(lane.sent);
+  sampler_.launch(index, forward_);
+  lane.done.record(stream_);
 }
 
 void DeviceBackend::wait_for_layers() { lanes_[queued_.front()].layers.wait(); }
@@ -81,7 +108,12 @@ std::vector<engine::Answer> DeviceBackend::fetch() {
   const size_t index = queued_.front();
   lanes_[index].done.wait();
   queued_.pop_front();
-  return sampler_.answers(index);
+  bool again = false;
+  std::vector<engine::Answer> answers = sampler_.answers(index, again);
+  if (!again || queued_.empty()) return answers;
+  launch_layers(queued_.front());
+  lanes_[queued_.front()].layers.record(stream_);
+  return answers;
 }
 
 void DeviceBackend::copy_hidden(int64_t row, float* out) {

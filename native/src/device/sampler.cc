@@ -1,6 +1,7 @@
 #include "device/sampler.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "device/controls.h"
 
@@ -25,10 +26,10 @@ std::vector<Answer> Sampler::run(const std::vector<Request>& requests, Forward& 
     while (group.rows.size() < left && add(group, first[group.rows.size()])) {
     }
     const float* logits = compute(first, int64_t(group.rows.size()), forward);
-    sample(logits, group);
-    const size_t begin = answers.size();
-    for (size_t i = 0; i < group.rows.size(); ++i) answers.push_back(answer_of(group.rows[i], int64_t(i), lanes_[0]));
-    for (size_t i = 0; i < group.rows.size(); ++i) settle(first[i], logits + int64_t(i) * sizes_.vocab, answers[begin + i]);
+    sample(logits, group, lanes_[0]);
+    std::vector<Answer> drawn = answers_of(group, lanes_[0]);
+    for (size_t i = 0; i < drawn.size(); ++i) settle(first[i], logits + int64_t(i) * sizes_.vocab, drawn[i], lanes_[0]);
+    std::move(drawn.begin(), drawn.end(), std::back_inserter(answers));
   }
   return answers;
 }
@@ -112,8 +113,7 @@ void Sampler::launch(cuda::SampleBatch batch, const float* logits, Lane& lane) {
   if (batch.best_total > 0) stream_.download(lane.best.data(), device_best_.data(), size_t(batch.best_total) * sizeof(cuda::BestEntry));
 }
 
-void Sampler::sample(const float* logits, const Group& group) {
-  Lane& lane = lanes_[0];
+void Sampler::sample(const float* logits, const Group& group, Lane& lane) {
   lane.inputs.begin();
   const cuda::SampleBatch batch = put(group, lane.inputs);
   lane.inputs.send(stream_);
@@ -124,10 +124,12 @@ void Sampler::sample(const float* logits, const Group& group) {
 void Sampler::send(size_t index, const std::vector<Request>& requests, cuda::Stream& uploads) {
   Lane& lane = lanes_[index];
   lane.group = Group();
+  lane.asking.clear();
   std::vector<int32_t> from;
   for (const Request& request : requests) {
     require(add(lane.group, request), ErrorKind::kState, "the draws of a step are more than planned");
     from.push_back(int32_t(request.hidden.row));
+    if (request.input->takes) lane.asking = requests;
   }
   lane.inputs.begin();
   lane.from = lane.inputs.put(from);
@@ -137,13 +139,23 @@ void Sampler::send(size_t index, const std::vector<Request>& requests, cuda::Str
 
 void Sampler::launch(size_t index, Forward& forward) {
   Lane& lane = lanes_[index];
-  if (lane.batch.rows > 0) launch(lane.batch, forward.logits(lane.from, lane.batch.rows), lane);
+  if (lane.batch.rows == 0) return;
+  lane.logits = forward.logits(lane.from, lane.batch.rows);
+  launch(lane.batch, lane.logits, lane);
 }
 
-std::vector<Answer> Sampler::answers(size_t index) const {
-  const Lane& lane = lanes_[index];
+std::vector<Answer> Sampler::answers(size_t index, bool& again) {
+  Lane& lane = lanes_[index];
+  std::vector<Answer> all = answers_of(lane.group, lane);
+  for (size_t i = 0; i < lane.asking.size(); ++i) {
+    if (settle(lane.asking[i], lane.logits + int64_t(i) * sizes_.vocab, all[i], lane)) again = true;
+  }
+  return all;
+}
+
+std::vector<Answer> Sampler::answers_of(const Group& group, const Lane& lane) {
   std::vector<Answer> all;
-  for (size_t i = 0; i < lane.group.rows.size(); ++i) all.push_back(answer_of(lane.group.rows[i], int64_t(i), lane));
+  for (size_t i = 0; i < group.rows.size(); ++i) all.push_back(answer_of(group.rows[i], int64_t(i), lane));
   return all;
 }
 
@@ -164,14 +176,17 @@ Answer Sampler::answer_of(const cuda::SampleRow& row, int64_t index, const Lane&
   return answer;
 }
 
-void Sampler::settle(const Request& request, const float* logits, Answer& answer) {
-  if (!request.input || !request.input->takes) return;
+bool Sampler::settle(const Request& request, const float* logits, Answer& answer, Lane& lane) {
+  if (!request.input || !request.input->takes) return false;
+  bool again = false;
   while (answer.sample.token >= 0 && !request.input->takes(answer.sample.token)) {
     Group group;
     add(group, request);
-    sample(logits, group);
-    answer = answer_of(group.rows[0], 0, lanes_[0]);
+    sample(logits, group, lane);
+    answer = answer_of(group.rows[0], 0, lane);
+    again = true;
   }
+  return again;
 }
 
 }  // namespace tandem::device

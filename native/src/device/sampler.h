@@ -26,12 +26,13 @@ class Sampler {
   // Waits for the answers, group by group. Nothing is queued.
   std::vector<engine::Answer> run(const std::vector<Request>& requests, Forward& forward);
 
-  // The same without the host in between, for one group of draws that take any token (limits()): their inputs are sent on `uploads`, the
-  // work is put on the stream, the answers are read once it has been done. A lane is used again when its answers have been read.
+  // The same without the host in between, for one group of draws (limits()): their inputs are sent on `uploads`, the work is put on the
+  // stream, the answers are read once it has been done. A lane is used again when its answers have been read.
   engine::QueueLimits limits() const { return {sizes_.logit_rows, sizes_.edits, sizes_.best}; }
   void send(size_t lane, const std::vector<Request>& requests, cuda::Stream& uploads);
   void launch(size_t lane, Forward& forward);
-  std::vector<engine::Answer> answers(size_t lane) const;
+  // Where inputs ask, they are asked now, and the logits are still there. `again`: some token was drawn again, behind what the stream was given.
+  std::vector<engine::Answer> answers(size_t lane, bool& again);
   // [sequences], written by launch().
   const int32_t* last_tokens() const { return last_tokens_.data(); }
 
@@ -50,6 +51,8 @@ class Sampler {
     cuda::PinnedBuffer<cuda::BestEntry> best;
     // What send() has sent.
     Group group;
+    std::vector<Request> asking;  // all of them, where some ask
+    const float* logits = nullptr;
     const int32_t* from = nullptr;
     cuda::SampleBatch batch{};
   };
@@ -61,11 +64,12 @@ class Sampler {
   // All of it but the logits.
   cuda::SampleBatch put(const Group& group, cuda::Inputs& inputs);
   void launch(cuda::SampleBatch batch, const float* logits, Lane& lane);
-  // Waits for the rows' results in the first lane.
-  void sample(const float* logits, const Group& group);
+  // Waits for the rows' results in the lane.
+  void sample(const float* logits, const Group& group, Lane& lane);
+  static std::vector<engine::Answer> answers_of(const Group& group, const Lane& lane);
   static engine::Answer answer_of(const cuda::SampleRow& row, int64_t index, const Lane& lane);
-  // Draws the row again until its input takes the token.
-  void settle(const Request& request, const float* logits, engine::Answer& answer);
+  // Draws the row again until its input takes the token; false: it took the first.
+  bool settle(const Request& request, const float* logits, engine::Answer& answer, Lane& lane);
 
   Sizes sizes_;
   cuda::Stream& stream_;

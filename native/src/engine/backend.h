@@ -89,8 +89,13 @@ class Backend {
   // Steps that are handed over whole: while one runs, the next can be prepared and put behind it, and begins without the host. Two at most
   // are not fetched; what is above is called only when all are.
   virtual QueueLimits queue_limits() const { return {}; }
-  // Does not wait for what was queued before. The inputs are read before it returns.
+  // Does not wait for what was queued before. The inputs are read before it returns. No draw asks whether its token is taken.
   virtual void queue(const model::ForwardBatch&, const std::vector<Draw>&) {}
+  // The same in two parts, where what may be drawn is known only from the results of the step before: the layers, which take that step's
+  // tokens on the device; and, once those results have been fetched, the draws. These may ask whether a token is taken, when they are fetched,
+  // and stay until then. Nothing but layers is queued behind such a step before it is fetched: they run again where a token was drawn again.
+  virtual void queue_layers(const model::ForwardBatch&) {}
+  virtual void queue_draws(const std::vector<Draw>&) {}
   // Until the layers of the oldest have run: what is left of it is short, and begins without the host.
   virtual void wait_for_layers() {}
   // Whether all of the oldest has run.

@@ -94,25 +94,26 @@ model::ForwardBatch Engine::build_batch(const Plan& plan) {
   return batch;
 }
 
-void Engine::remember(const Plan& plan, const model::ForwardBatch& batch) {
+void Engine::remember(const std::vector<Row>& rows, const std::vector<int32_t>& tokens) {
   size_t next = 0;
-  for (const Row& row : plan.rows) {
+  for (const Row& row : rows) {
     Slot& slot = slots_[size_t(row.slot)];
     // Proposals are remembered when they have been sampled.
     int64_t fed = row.count - row.proposals();
     for (int64_t i = 0; i < fed && slot.params.sampling.uses_history(); ++i) {
-      slot.history.add(batch.tokens[next + size_t(i)], row.first_position + i >= slot.prompt_length);
+      const int32_t token = tokens[next + size_t(i)];
+      slot.history.add(token == sampled_by(row.slot) ? slot.last_token : token, row.first_position + i >= slot.prompt_length);
     }
     next += size_t(row.count);
   }
 }
 
-void Engine::prepare_masks(const Plan& plan) {
+void Engine::prepare_masks(const std::vector<Row>& rows) {
   std::vector<std::pair<Constraint*, int64_t>> work;
-  for (const Row& row : plan.rows) {
+  for (const Row& row : rows) {
     const Slot& slot = slots_[size_t(row.slot)];
     int64_t index = row.first_position + row.count - row.proposals() - slot.prompt_length;
-    if (row.samples > 0 && slot.constraint) work.emplace_back(slot.constraint.get(), index);
+    if (row.samples > 0 && slot.constraint && !slot.ended) work.emplace_back(slot.constraint.get(), index);
   }
   if (work.empty()) return;
   masks_.start([work = std::move(work)] {
@@ -160,8 +161,8 @@ StepResult Engine::run_checked(const Plan& plan) {
 StepResult Engine::run_rows(const Plan& plan) {
   if (plan.rows.empty()) return {};
   model::ForwardBatch batch = build_batch(plan);
-  remember(plan, batch);
-  prepare_masks(plan);
+  remember(plan.rows, batch.tokens);
+  prepare_masks(plan.rows);
   backend_->forward(batch);
   masks_.wait();
   for (const Row& row : plan.rows) slots_[size_t(row.slot)].position = row.first_position + row.count - row.proposals();

@@ -30,13 +30,17 @@ class Engine {
   // The same in two parts, on a device: queue() puts the step behind the one that runs and returns at once, finish() waits for the oldest
   // that was queued. The token that a slot samples goes from one step to the next on the device; what the first step ended, the second
   // computes in vain and gives no result for. False: nothing has happened, and the plan is to be run with step() when every queued one is
-  // finished. So it is where a result decides what is to be computed or allowed (grammars, proposals, forced text, penalties and bad words,
-  // controls of a step, scores of a prompt), for a slot's closing while its token is still awaited, for a third step, and on the CPU.
+  // finished. So it is where a result decides what is to be computed (proposals, forced text, scores of a prompt) or comes from outside
+  // (controls of a step), for a slot's closing while its token is still awaited, for a third step, and on the CPU.
+  // Where a result decides only what may be drawn (grammars, penalties, bad words), the layers of the step behind it run meanwhile, and its
+  // draws follow with draw().
   // A step fails by itself: an error of queue() leaves those before it to be finished, one of finish() takes those behind it along.
   bool queue(const Plan& plan);
-  // Waits until the step that finish() is for has little left to do, and begins what is queued behind it by itself.
+  // Of the step that finish() is for: puts its draws behind its layers, where they had to wait for the results before.
+  void draw();
+  // Behind draw(): waits until that step has little left to do, and begins what is queued behind it by itself.
   void wait_nearly() { backend_->wait_for_layers(); }
-  // Whether finish() returns without waiting.
+  // Behind draw(): whether finish() returns without waiting.
   bool ran() { return backend_->ran(); }
   StepResult finish();
 
@@ -62,9 +66,10 @@ class Engine {
   void apply_slots(const Plan& plan);
   model::ForwardBatch build_batch(const Plan& plan);
   std::vector<std::shared_ptr<const model::Adapter>> adapters_of(const Plan& plan) const;
-  void remember(const Plan& plan, const model::ForwardBatch& batch);
+  // The tokens of the rows join the histories that need them.
+  void remember(const std::vector<Row>& rows, const std::vector<int32_t>& tokens);
   // Starts on the masks of the rows that sample; they are ready when masks_ has been waited for.
-  void prepare_masks(const Plan& plan);
+  void prepare_masks(const std::vector<Row>& rows);
   // A position that samples, what its grammar said of the token, and what came out.
   struct Drawing {
     int64_t slot;
@@ -96,7 +101,20 @@ class Engine {
   struct Flight {
     std::vector<Drawing> drawings;
     std::vector<std::shared_ptr<const model::Adapter>> adapters;  // their weights are read until it has run
+    // Its draws wait for the results of the step before it; what they need of its plan.
+    bool late = false;
+    std::vector<Row> rows = {};
+    std::vector<int32_t> tokens = {};
+    // Once they are known: of those drawings that may be sampled.
+    bool drawn = false, asks = false;  // asks: a token that is drawn may not be taken
+    std::vector<Draw> draws = {};
+    std::vector<size_t> sampled = {};      // the drawing of each
+    std::exception_ptr failure = nullptr;  // of its draws; finish() tells it
   };
+  bool draws_late(const Plan& plan) const;
+  void begin_draws(Flight& flight);
+  // Of a late flight whose turn it is: what its draws are to know of the tokens before them.
+  void prepare_draws(Flight& flight);
   // What an earlier step has ended gives no result.
   void leave_out(int64_t slot, Flight& flight);
   // The token before the drawing was proposed and has been sampled: it counts as fed.

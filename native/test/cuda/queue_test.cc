@@ -119,20 +119,68 @@ TEST(gpu_engine_keeps_the_adapters_of_a_step_that_may_still_run) {
   }
 }
 
-std::shared_ptr<const engine::Program> letters_program() {
+std::shared_ptr<const engine::Program> letters_program(const char* regex = "[a-z]*") {
   std::vector<std::string> tokens = {""};
   for (char byte = ' '; byte <= '~'; ++byte) tokens.push_back(std::string(1, byte));
   while (tokens.size() < 100) tokens.push_back("ab");
   auto masks = std::make_shared<const grammar::SharedMasks>(std::make_shared<const grammar::Vocabulary>(tokens, std::vector<int32_t>{}));
   grammar::Budget budget;
-  return engine::make_program(grammar::compile_whole_regex("[a-z]*", budget), masks, budget);
+  return engine::make_program(grammar::compile_whole_regex(regex, budget), masks, budget);
+}
+
+// Grammars that end somewhere, and one that refuses a third of its letters as there is no room for what would have to follow: these are drawn
+// again, and the step behind them had been fed the first. Penalties of single tokens, and words that may not come.
+std::vector<Job> jobs_with_late_draws() {
+  std::vector<Job> jobs = {device_job(21, 6, 12, 1), device_job(22, 9, 12, 1), device_job(23, 4, 12, 1), device_job(24, 20, 14),
+                           device_job(25, 18, 10, 1.5)};
+  jobs[0].params.sampling.repetition_penalty = 1.5;
+  jobs[0].params.sampling.frequency_penalty = 0.5;
+  jobs[1].program = letters_program("([a-r]|[s-z]{30})*");
+  jobs[2].program = letters_program("[a-z]{2,7}");
+  for (int32_t first = 0; first < 50; ++first) jobs[4].params.sampling.bad_words.push_back({first, 99 - first});
+  return jobs;
+}
+
+TEST_ENGINE(gpu_engine_same_bits_when_draws_wait_for_results) {
+  auto model = load_on_device(tiny_for_device());
+  const std::vector<Job> jobs = jobs_with_late_draws(), truth = in_turn(model, jobs);
+  CHECK_EQ(truth[2].output.back().finish, Finish::kComplete);
+  for (int64_t chunk : {int64_t(1) << 30, int64_t(5)}) {
+    std::vector<Job> queued = jobs;
+    Driver driver = device_driver(model, device_options(), 4);
+    driver.set_chunk(chunk);
+    for (size_t i = 0; i < queued.size(); ++i) driver.start(int64_t(i), queued[i]);
+    CHECK(driver.run_ahead() > 8);
+    check_same_jobs(queued, truth);
+  }
+}
+
+// The layers that were fed a token that was not taken are repeated, those that are recorded and those that are not.
+TEST_ENGINE(gpu_engine_feeds_the_token_that_was_drawn_again) {
+  auto model = load_on_device(tiny_for_device());
+  std::vector<Job> jobs;
+  for (uint64_t i = 0; i < 5; ++i) {
+    jobs.push_back(device_job(70 + i, int64_t(3 + 4 * i), 9, 1));
+    if (i < 3) jobs[i].program = letters_program("([a-r]|[s-z]{30})*");
+  }
+  std::vector<Job> truth = jobs;
+  for (Job& job : truth) {
+    Driver alone = device_driver(model, device_options());
+    alone.start(0, job);
+    alone.run();
+  }
+  for (int i = 0; i < 4; ++i) {
+    std::vector<Job> queued = jobs;
+    Driver driver = device_driver(model, device_options());
+    for (size_t slot = 0; slot < queued.size(); ++slot) driver.start(int64_t(slot), queued[slot]);
+    CHECK_EQ(driver.run_ahead(), int64_t(8));
+    check_same_jobs(queued, truth);
+  }
 }
 
 TEST_ENGINE(gpu_engine_takes_turns_where_results_decide) {
   auto model = load_on_device(tiny_for_device());
   std::vector<Job> jobs = {device_job(21, 6, 4, 1), device_job(22, 9, 5, 1), device_job(23, 4, 12, 1), device_job(24, 20, 14)};
-  jobs[0].params.sampling.repetition_penalty = 1.5;
-  jobs[1].program = letters_program();
   const std::vector<Job> truth = in_turn(model, jobs);
   std::vector<Job> queued = jobs;
   Driver driver = device_driver(model, device_options());
@@ -141,7 +189,7 @@ TEST_ENGINE(gpu_engine_takes_turns_where_results_decide) {
     return proposes ? std::vector<int32_t>{truth[3].output[job.output.size()].id, 5} : std::vector<int32_t>();
   });
   for (size_t i = 0; i < queued.size(); ++i) driver.start(int64_t(i), queued[i]);
-  // Once the penalties, the grammar and the proposals are over.
+  // Once the proposals are over.
   CHECK(driver.run_ahead() > 1);
   check_same_jobs(queued, truth);
 }
