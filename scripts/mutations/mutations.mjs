@@ -374,7 +374,7 @@ export const mutations = [
     edits: [
       { file: 'src/control/training/rl-plan.ts', search: '  weightDecay: 0.1,\n', replace: '  weightDecay: 0,\n' },
     ],
-    tests: ['test/unit/training/runner.test.ts'],
+    tests: ['test/unit/training/runner.test.ts', 'test/unit/training/runner-interruptions.test.ts'],
   },
   {
     name: 'a job replayed twice',
@@ -385,7 +385,7 @@ export const mutations = [
         replace: '    if (made && !made) return made;\n',
       },
     ],
-    tests: ['test/unit/training/runner.test.ts'],
+    tests: ['test/unit/training/runner.test.ts', 'test/unit/training/runner-interruptions.test.ts'],
   },
   {
     name: 'grammar: one allowed token masked',
@@ -486,7 +486,7 @@ export const mutations = [
           "    const failed = { error_message: 'x' };\n    await events.append(job.id, 'end', 'training_ended', { step: checkpoint.step }).catch(() =>\n      events.append(job.id, 'end', 'training_failed', failed),\n    );\n    return 'ended';",
       },
     ],
-    tests: ['test/unit/training/runner.test.ts'],
+    tests: ['test/unit/training/runner.test.ts', 'test/unit/training/runner-interruptions.test.ts'],
   },
   {
     name: 'a cut-off job not queued again',
@@ -692,7 +692,7 @@ export const mutations = [
         replace: '  if (false) {\n',
       },
     ],
-    tests: ['native/test/engine_queue_test.cc'],
+    tests: ['native/test'],
   },
   {
     name: 'GPU engine: pages are copied out while a queued step writes them',

@@ -441,6 +441,12 @@ export const OPTIONS: OptionTable = {
     default: () => 5,
     help: 'times that a job is interrupted in a row without progress before it fails',
   },
+  trainingTurnSeconds: {
+    flag: 'training-turn',
+    parse: integer(0, 86_400),
+    default: () => 60,
+    help: 'seconds after which a job lets waiting jobs of other models go first, between two of its steps; 0: it runs to its end',
+  },
   trainingFileRoot: {
     flag: 'training-file-root',
     parse: text(),

@@ -48,6 +48,7 @@ export interface TrainingSetup {
     | 'maxTrainingBodyBytes'
     | 'maxOpenJobs'
     | 'maxTrainingAttempts'
+    | 'trainingTurnSeconds'
     | 'trainingFileRoot'
     | 'trainingUrlHosts'
   >;
@@ -213,8 +214,10 @@ function createLoop(parts: Parts): JobLoop {
   return new JobLoop({
     repository: repositories.jobs,
     blobs,
-    run: ({ id, modelId, kind, config }, signal) => runner.run({ id, modelId, kind, config } as TrainingJob, signal),
+    run: ({ id, modelId, kind, config }, signal, turnIsOver) =>
+      runner.run({ id, modelId, kind, config } as TrainingJob, signal, turnIsOver),
     maxAttempts: settings.maxTrainingAttempts,
+    turnMs: 1000 * settings.trainingTurnSeconds,
     retryDelayMs: RETRY_DELAY_MS,
     log,
   });

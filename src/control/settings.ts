@@ -127,6 +127,8 @@ export interface Settings {
   maxOpenJobs: number;
   /** Starts of a job without progress before it fails. */
   maxTrainingAttempts: number;
+  /** After which a job lets waiting jobs of other models go first; 0: it runs to its end. */
+  trainingTurnSeconds: number;
   /** Folder below which file:// URLs of training data may lie; null: none may. */
   trainingFileRoot: string | null;
   /** Hosts of http(s) URLs of training data; empty: none. */

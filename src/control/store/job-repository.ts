@@ -148,12 +148,12 @@ export class JobRepository {
 
   /**
    * A queued job whose model has no running one: jobs of a model go in order. Entities have their turns: `served` are those that had one,
-   * the last one last. Of an entity the oldest job comes.
+   * the last one last. Of an entity the oldest job comes, of models in `yielded` only when no other has one, the last one last.
    */
-  async nextQueued(served: readonly string[]): Promise<StoredJob | null> {
+  async nextQueued(served: readonly string[], yielded: readonly string[]): Promise<StoredJob | null> {
     const oldest = await this.#db
       .selectFrom('jobs')
-      .select(({ fn }) => ['entity', fn.min<number>('sequence').as('sequence')])
+      .select(({ fn }) => ['entity', 'model_id', fn.min<number>('sequence').as('sequence')])
       .where('state', '=', 'queued')
       .where(({ not, exists, selectFrom }) =>
         not(
@@ -165,14 +165,29 @@ export class JobRepository {
           ),
         ),
       )
-      .groupBy('entity')
+      .groupBy(['entity', 'model_id'])
       .execute();
     const [first] = oldest.sort(
-      (x, y) => served.indexOf(x.entity) - served.indexOf(y.entity) || x.sequence - y.sequence,
+      (x, y) =>
+        served.indexOf(x.entity) - served.indexOf(y.entity) ||
+        yielded.indexOf(x.model_id) - yielded.indexOf(y.model_id) ||
+        x.sequence - y.sequence,
     );
     if (first === undefined) return null;
     const row = await this.#db.selectFrom('jobs').selectAll().where('sequence', '=', first.sequence).executeTakeFirst();
     return row === undefined ? null : fromRow(row);
+  }
+
+  /** Whether a job of another model waits. */
+  async othersQueued(modelId: string): Promise<boolean> {
+    const row = await this.#db
+      .selectFrom('jobs')
+      .select('id')
+      .where('state', '=', 'queued' satisfies JobState)
+      .where('model_id', '!=', modelId)
+      .limit(1)
+      .executeTakeFirst();
+    return row !== undefined;
   }
 
   /** Throws TransitionError where the job is not queued, or is to be cancelled. */

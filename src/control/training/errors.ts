@@ -18,6 +18,14 @@ export class InterruptedError extends Error {
   }
 }
 
+/** Nothing is wrong: the job rests behind a snapshot, so that others have their turn. */
+export class TurnOverError extends Error {
+  constructor() {
+    super('Other jobs have their turn.');
+    this.name = 'TurnOverError';
+  }
+}
+
 /** Nothing is wrong with one field, but the job cannot go on. Its message is for the client. */
 export class TrainingFailedError extends Error {
   constructor(message: string) {

@@ -106,8 +106,14 @@ export interface TrainingProgress {
   metrics: EventData;
 }
 
-/** How a run of a job came to rest. `stopped`: no terminal event; running it again goes on from its last snapshot. */
-export type JobRest = 'ended' | 'failed' | 'stopped';
+/**
+ * How a run of a job came to rest. `stopped` and `yielded`: no terminal event; running it again goes on from its last snapshot, which of one
+ * that yielded holds every step that it took.
+ */
+export type JobRest = 'ended' | 'failed' | 'stopped' | 'yielded';
+
+/** Asked between two steps: whether the job is to let others go first. */
+export type TurnIsOver = () => Promise<boolean>;
 
 /** A job's abort signal carries this as its reason where the client asked; any other reason stops the job for now. */
 export const CANCELLED = 'cancelled';

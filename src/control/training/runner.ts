@@ -17,7 +17,7 @@ import { untilAborted } from '../until-aborted.ts';
 import { identityAdapter } from './adapter-init.ts';
 import { readCheckpoint, writeCheckpoint } from './checkpoint-files.ts';
 import { createPlan } from './create-plan.ts';
-import { InterruptedError, TrainingFailedError, TrainingInputError } from './errors.ts';
+import { InterruptedError, TrainingFailedError, TrainingInputError, TurnOverError } from './errors.ts';
 import { ENDLESS_ROOM } from './pack.ts';
 import { patient } from './patient-chat.ts';
 import type { JobPlan, StepMetrics } from './plan.ts';
@@ -28,6 +28,7 @@ import {
   type JobRest,
   type TrainingJob,
   type TrainingPorts,
+  type TurnIsOver,
 } from './ports.ts';
 import { StepReporter } from './reporter.ts';
 import { isDiskFull, isShortage, mayPass } from './service-error.ts';
@@ -57,12 +58,13 @@ export class JobRunner {
   }
 
   /** Rejects only where the stores and the disk fail, or the engine does not take the finished step: the job may be run again. */
-  async run(job: TrainingJob, signal: AbortSignal): Promise<JobRest> {
+  async run(job: TrainingJob, signal: AbortSignal, turnIsOver: TurnIsOver = hasNoTurns): Promise<JobRest> {
     const { engine, events } = this.#ports;
     let checkpoint: Checkpoint;
     try {
-      checkpoint = await this.#train(job, signal);
+      checkpoint = await this.#train(job, { signal, turnIsOver });
     } catch (error) {
+      if (error instanceof TurnOverError) return 'yielded';
       const message = this.#explain(job, error, signal);
       if (message === null) return 'stopped';
       await events.append(job.id, 'end', 'training_failed', { error_message: message });
@@ -97,12 +99,12 @@ export class JobRunner {
     return 'The training job failed because of an internal error of the server.';
   }
 
-  async #train(job: TrainingJob, signal: AbortSignal): Promise<Checkpoint> {
+  async #train(job: TrainingJob, run: Run): Promise<Checkpoint> {
     const made = await this.#ports.checkpoints.ofJob(job.id);
     if (made) return made;
     const start = (await this.#loadSnapshot(job)) ?? (await this.#firstSnapshot(job));
-    signal.throwIfAborted();
-    const { plan, end } = await this.#steps(job, start, signal);
+    run.signal.throwIfAborted();
+    const { plan, end } = await this.#steps(job, start, run);
     const reporter = new StepReporter(this.#ports, job, plan, end);
     await reporter.finish();
     return this.#checkpoint(job, end.state);
@@ -145,18 +147,15 @@ export class JobRunner {
   }
 
   /** Begins again at the last snapshot whenever the engine is lost. */
-  async #steps(
-    job: TrainingJob,
-    start: JobSnapshot,
-    signal: AbortSignal,
-  ): Promise<{ plan: JobPlan; end: JobSnapshot }> {
+  async #steps(job: TrainingJob, start: JobSnapshot, run: Run): Promise<{ plan: JobPlan; end: JobSnapshot }> {
+    const { signal } = run;
     let plan: JobPlan | null = null;
     // The first engine says what a row may take. Steps that are taken stay those of the rows that they were taken with.
     const planFor = async (room: RowRoom): Promise<JobPlan> => (plan ??= await this.#plan(job, start, room, signal));
     let from = start;
     for (let losses = 1; ; losses++) {
       try {
-        return await this.#attempt(job, planFor, from, signal);
+        return await this.#attempt(job, planFor, from, run);
       } catch (error) {
         signal.throwIfAborted();
         if (!(error instanceof TrainerLostError)) throw error;
@@ -173,8 +172,9 @@ export class JobRunner {
     job: TrainingJob,
     planFor: (room: RowRoom) => Promise<JobPlan>,
     from: JobSnapshot,
-    signal: AbortSignal,
+    run: Run,
   ): Promise<{ plan: JobPlan; end: JobSnapshot }> {
+    const { signal } = run;
     const session = await this.#open(from.state, signal);
     // A call in the engine ends with the session, not with the step.
     const close = (): void => session.close();
@@ -185,7 +185,7 @@ export class JobRunner {
       try {
         // The first one is saved once: again, it would look like progress.
         const saved = from.room !== null;
-        return { plan, end: await this.#drive(job, plan, { ...from, room }, { session, saved, signal }) };
+        return { plan, end: await this.#drive(job, plan, { ...from, room }, { ...run, session, saved }) };
       } finally {
         await plan.close();
       }
@@ -211,7 +211,7 @@ export class JobRunner {
     job: TrainingJob,
     plan: JobPlan,
     from: JobSnapshot,
-    { session, saved, signal }: Attempt,
+    { session, saved, signal, turnIsOver }: Attempt,
   ): Promise<JobSnapshot> {
     const check = (): void => signal.throwIfAborted();
     const writer = new SnapshotWriter(this.#ports.snapshots, job.id);
@@ -224,11 +224,13 @@ export class JobRunner {
       check();
       const metrics = await plan.step(index, { session, logprobs, check });
       await reporter.step(index + 1, finite(metrics));
-      const due = writer.isDue() || index + 1 === plan.steps;
-      if (!due) continue;
+      const last = index + 1 === plan.steps;
+      const yields = !last && (await turnIsOver());
+      if (!yields && !last && !writer.isDue()) continue;
       const state = await session.state();
       snapshot = { ...snapshot, step: index + 1, state, totals: reporter.totals() };
       await writer.save(snapshot);
+      if (yields) throw new TurnOverError();
     }
     return snapshot;
   }
@@ -246,12 +248,18 @@ export class JobRunner {
   }
 }
 
-interface Attempt {
+interface Run {
+  signal: AbortSignal;
+  turnIsOver: TurnIsOver;
+}
+
+interface Attempt extends Run {
   session: TrainerSession;
   /** Where the attempt begins. */
   saved: boolean;
-  signal: AbortSignal;
 }
+
+const hasNoTurns: TurnIsOver = () => Promise.resolve(false);
 
 /** The database's own faults stay what they are: none of them is the job's. */
 function interrupted(error: unknown): unknown {

@@ -86,7 +86,8 @@ test('no query of a request or a step reads a table from its beginning', async (
     ['events', () => jobs.events(JOB, 5, 10), [/\(job_id=\? AND sequence>\?\)/]],
     ['record', () => logs.record(MODEL, `${JOB}/step-1`, 1, {}, null), [/\(model_id=\? AND key=\?\)/]],
     ['publish', () => models.publish({ ...published(), id: randomUUID() }), [/\(model_id=\? AND key>\? AND key<\?\)/]],
-    ['nextQueued', () => jobs.nextQueued([]), [/jobs_by_state/]],
+    ['nextQueued', () => jobs.nextQueued([], []), [/jobs_by_state/]],
+    ['othersQueued', () => jobs.othersQueued('model'), [/jobs_by_state/]],
     ['running', () => jobs.running(), [/jobs_by_state/]],
   ];
   for (const [name, work, ways] of calls) {

@@ -104,12 +104,12 @@ test('a job is found by its own entity only', async () => {
 
 test('the oldest job of the entity whose turn is longest ago comes next, past models that train', async () => {
   const [mine, busy, theirs] = [await addModel(), await addModel(), await addModel('d')];
-  expect(await jobs.nextQueued([])).toBeNull();
+  expect(await jobs.nextQueued([], [])).toBeNull();
   const running = await started(busy);
   await accept(busy);
   const [first, second] = [await accept(mine), await accept(mine)];
   const foreign = await accept(theirs, { entity: 'd' });
-  const next = async (served: string[]) => (await jobs.nextQueued(served))?.id;
+  const next = async (served: string[]) => (await jobs.nextQueued(served, []))?.id;
   expect(await next([])).toBe(first);
   expect(await next(['e'])).toBe(foreign);
   expect(await next(['d', 'e'])).toBe(foreign);
@@ -121,6 +121,31 @@ test('the oldest job of the entity whose turn is longest ago comes next, past mo
   expect(await next([])).toBeUndefined();
   await end(running);
   expect(await next([])).toBeDefined();
+});
+
+test('of an entity the job of a model that has not yielded comes first, then the one that has not for longest', async () => {
+  const [long, short, third, theirs] = [await addModel(), await addModel(), await addModel(), await addModel('d')];
+  const running = await started(long);
+  expect(await jobs.othersQueued(long)).toBe(false);
+  const behind = await accept(long);
+  expect(await jobs.othersQueued(long)).toBe(false);
+  const [first, second] = [await accept(short), await accept(third)];
+  expect(await jobs.othersQueued(long)).toBe(true);
+  await jobs.requeue(running, false);
+  const next = async (served: string[], yielded: string[]) => (await jobs.nextQueued(served, yielded))?.id;
+  expect(await next([], [])).toBe(running);
+  expect(await next([], [long])).toBe(first);
+  expect(await next([], [short, long])).toBe(second);
+  expect(await next([], [third, long, short])).toBe(second);
+  expect(await next([], [long, short, third])).toBe(running);
+  const foreign = await accept(theirs, { entity: 'd' });
+  expect(await next(['e'], [theirs])).toBe(foreign);
+  expect(await next(['d', 'e'], [])).toBe(foreign);
+  // Those of the model that yielded stay in order.
+  for (const id of [first, second, foreign]) await end(id);
+  expect(await next([], [long])).toBe(running);
+  await end(running);
+  expect(await next([], [long])).toBe(behind);
 });
 
 test('each start counts, one that was taken back does not, and the first one’s time stays', async () => {

@@ -12,7 +12,7 @@ import { SqliteError } from '../../../src/control/store/sqlite-client.ts';
 import { InterruptedError } from '../../../src/control/training/errors.ts';
 import { JobLoop, type RunJob } from '../../../src/control/training/jobs/job-loop.ts';
 import { StoredEvents } from '../../../src/control/training/jobs/stored-ports.ts';
-import { allEvents, BASE, createModel, finished, group, startPlane, type Plane } from './plane.ts';
+import { allEvents, createModel, finished, group, startPlane, type Plane } from './plane.ts';
 
 const JOBS = '/v1/preview/training-jobs';
 
@@ -201,6 +201,7 @@ test.each([1, 2, 3])(
         return 'stopped';
       },
       maxAttempts: 3,
+      turnMs: 0,
       retryDelayMs: 1,
       log: pino({ level: 'silent' }),
     });
@@ -240,6 +241,7 @@ test.each<[Error, number, string, string | null]>([
       return 'ended';
     },
     maxAttempts: 3,
+    turnMs: 0,
     retryDelayMs: 1,
     log: pino({ level: 'silent' }),
   });
@@ -273,10 +275,11 @@ function loopOf(
   plane: Plane,
   run: RunJob,
   log = pino({ level: 'silent' }),
+  turnMs = 0,
 ): { loop: JobLoop; repository: JobRepository } {
   const repository = new JobRepository(plane.database.db);
   const blobs = new FolderBlobStore(join(dataDir, 'blobs'));
-  return { loop: new JobLoop({ repository, blobs, run, maxAttempts: 3, retryDelayMs: 1, log }), repository };
+  return { loop: new JobLoop({ repository, blobs, run, maxAttempts: 3, retryDelayMs: 1, turnMs, log }), repository };
 }
 
 /** Runs until it is stopped. */
@@ -465,30 +468,4 @@ test('the system check says what does not work', async () => {
   const { checks } = (await response.json()) as { checks: { name: string; ok: boolean; message: string }[] };
   expect(checks.filter(({ ok }) => !ok).map(({ name }) => name)).toEqual(['storage']);
   expect(JSON.stringify(checks)).not.toContain(dataDir);
-});
-
-test('entities have their turns: a long queue of one lets the others through', async () => {
-  const plane = await start({ paused: true });
-  const ids: string[] = [];
-  for (const [entity, jobs] of [
-    ['default', 4],
-    ['rivals', 2],
-  ] as const) {
-    const model = await plane.post(
-      '/v1/preview/models',
-      { project: 'p', name: 'm', base_model: BASE },
-      plane.as(entity),
-    );
-    const { id } = (await model.json()) as { id: string };
-    for (let i = 0; i < jobs; i++) {
-      const response = await plane.post(JOBS, rl(id, 1), plane.as(entity));
-      ids.push(((await response.json()) as { id: string }).id);
-    }
-  }
-  await plane.side.start();
-  await finished(plane, ids[3] ?? '');
-  const repository = new JobRepository(plane.database.db);
-  const jobs = await Promise.all(ids.map((id) => repository.find(id)));
-  const order = jobs.map((job, i) => ({ i, at: job?.startedAt ?? '' })).sort((a, b) => a.at.localeCompare(b.at));
-  expect(order.map(({ i }) => i)).toEqual([0, 4, 1, 5, 2, 3]);
 });

@@ -18,6 +18,7 @@ import type {
   TrainingJob,
   TrainingPorts,
   TrainingProgress,
+  TurnIsOver,
   WantedBatch,
 } from '../../../src/control/training/ports.ts';
 import { JobRunner } from '../../../src/control/training/runner.ts';
@@ -142,8 +143,12 @@ async function* stream<T>(items: readonly T[]): AsyncGenerator<T> {
 }
 
 /** Runs a job to its rest. */
-export const run = (ports: MemoryPorts, job: TrainingJob, signal = new AbortController().signal) =>
-  new JobRunner(ports, { retryMs: 1 }).run(job, signal);
+export const run = (
+  ports: MemoryPorts,
+  job: TrainingJob,
+  signal = new AbortController().signal,
+  turnIsOver?: TurnIsOver,
+) => new JobRunner(ports, { retryMs: 1 }).run(job, signal, turnIsOver);
 
 export const types = (ports: MemoryPorts): TrainingEventType[] => ports.log.map(({ type }) => type);
 

@@ -1,17 +1,19 @@
 /**
- * Runs accepted jobs one at a time: entities in turn, of each the oldest first, those of one model strictly in order. What a crash or a stop
- * interrupted is queued again and goes on from its last snapshot; a job that keeps crashing without progress fails.
+ * Runs accepted jobs one at a time: entities in turn, of each the oldest first, those of one model strictly in order. One that has run for its
+ * turn lets jobs of other models go first. What a crash or a stop interrupted is queued again and goes on from its last snapshot; a job that
+ * keeps crashing without progress fails.
  */
+import { performance } from 'node:perf_hooks';
 import type { Logger } from 'pino';
 import { hasEnded, TransitionError } from '../../lifecycle.ts';
 import { removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
 import type { JobRepository, StoredJob } from '../../store/job-repository.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
 import { InterruptedError } from '../errors.ts';
-import { CANCELLED, CANCELLED_MESSAGE, type JobRest } from '../ports.ts';
+import { CANCELLED, CANCELLED_MESSAGE, type JobRest, type TurnIsOver } from '../ports.ts';
 
 /** Trains one job. Rejects only where something outside of the job is wrong; the job then runs again. */
-export type RunJob = (job: StoredJob, signal: AbortSignal) => Promise<JobRest>;
+export type RunJob = (job: StoredJob, signal: AbortSignal, turnIsOver: TurnIsOver) => Promise<JobRest>;
 
 export interface JobLoopOptions {
   repository: JobRepository;
@@ -19,6 +21,8 @@ export interface JobLoopOptions {
   run: RunJob;
   /** Starts without progress before a job fails. */
   maxAttempts: number;
+  /** After which a job lets others go first; 0: it runs to its end. */
+  turnMs: number;
   log: Logger;
   /** Wait before a job that crashed runs again; doubled with every crash in a row. */
   retryDelayMs: number;
@@ -27,7 +31,7 @@ export interface JobLoopOptions {
 /** Key of a job's last event. */
 const END = 'end';
 const MAX_DELAY_FACTOR = 64;
-/** Entities whose turn is remembered; one that is forgotten is as one that had none. */
+/** Entities and models whose turn is remembered; one that is forgotten is as one that had none. */
 const MAX_SERVED = 10_000;
 
 interface Interruption {
@@ -49,8 +53,9 @@ interface Running {
 export class JobLoop {
   readonly #options: JobLoopOptions;
   #running: Running | null = null;
-  /** Entities that had a turn, the last one last. */
+  /** Entities that had a turn, and models whose job has let others go first; the last one last. */
   #served: string[] = [];
+  #yielded: string[] = [];
   /** Jobs whose run is over and whose state does not say so yet. */
   readonly #unsettled = new Map<string, Interruption>();
   #crashes = 0;
@@ -139,9 +144,9 @@ export class JobLoop {
   /** Runs the next job to its rest. False where there is none. */
   async #next(): Promise<boolean> {
     const { repository, maxAttempts } = this.#options;
-    const job = await repository.nextQueued(this.#served);
+    const job = await repository.nextQueued(this.#served, this.#yielded);
     if (job === null || this.#stopped) return false;
-    this.#served = [...this.#served.filter((entity) => entity !== job.entity), job.entity].slice(-MAX_SERVED);
+    this.#served = withLast(this.#served, job.entity);
     if (job.cancelRequested) {
       await this.end(job.id, 'cancel', CANCELLED_MESSAGE);
       return true;
@@ -178,7 +183,7 @@ export class JobLoop {
     const { log } = this.#options;
     log.info({ job: job.id, model: job.modelId, kind: job.kind }, 'training job runs');
     let interruption: Interruption = { counts: true, fault: null };
-    const rest = await this.#options.run(job, signal).catch((error: unknown): JobRest => {
+    const rest = await this.#options.run(job, signal, this.#turnOf(job)).catch((error: unknown): JobRest => {
       // A database that fails is not the job's fault.
       const fault = error instanceof InterruptedError ? error.message : null;
       interruption = { counts: !(error instanceof SqliteError), fault };
@@ -190,12 +195,29 @@ export class JobLoop {
       return 'stopped';
     });
     if (rest !== 'stopped') this.#crashes = 0;
-    this.#unsettled.set(job.id, signal.aborted ? STOPPED : interruption);
+    this.#yielded =
+      rest === 'yielded' ? withLast(this.#yielded, job.modelId) : this.#yielded.filter((id) => id !== job.modelId);
+    this.#unsettled.set(job.id, signal.aborted || rest === 'yielded' ? STOPPED : interruption);
     await this.#settleAll().catch((error: unknown) => {
       log.error({ err: error, job: job.id }, 'a job could not be queued again');
       this.#retry();
     });
     log.info({ job: job.id, rest }, 'training job rests');
+  }
+
+  /** It begins behind the first step: what a job reads at its start is not to be most of what it does. */
+  #turnOf(job: StoredJob): TurnIsOver {
+    const { repository, turnMs, log } = this.#options;
+    let begin: number | null = null;
+    return async () => {
+      begin ??= performance.now();
+      if (turnMs === 0 || performance.now() - begin < turnMs) return false;
+      // Asked again after the next step; what the database's fault means for the job, its own writes tell.
+      return repository.othersQueued(job.modelId).catch((error: unknown) => {
+        log.error({ err: error, job: job.id }, 'whether other jobs wait could not be read');
+        return false;
+      });
+    };
   }
 
   async #settleAll(): Promise<void> {
@@ -224,4 +246,8 @@ export class JobLoop {
     }, this.#options.retryDelayMs * factor);
     this.#timer.unref();
   }
+}
+
+function withLast(all: readonly string[], one: string): string[] {
+  return [...all.filter((other) => other !== one), one].slice(-MAX_SERVED);
 }
