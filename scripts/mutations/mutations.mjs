@@ -476,6 +476,29 @@ export const mutations = [
     tests: ['test/unit/training/torn-files.test.ts'],
   },
   {
+    name: 'a job that lets others go first forgets its last steps',
+    edits: [
+      {
+        file: 'src/control/training/runner.ts',
+        search: '      if (!yields && !last && !writer.isDue()) continue;\n',
+        replace:
+          '      if (yields && !writer.isDue()) throw new TurnOverError();\n      if (!last && !writer.isDue()) continue;\n',
+      },
+    ],
+    tests: ['test/unit/training/runner-interruptions.test.ts'],
+  },
+  {
+    name: 'a job that has yielded goes before those that it yielded to',
+    edits: [
+      {
+        file: 'src/control/store/job-repository.ts',
+        search: '        yielded.indexOf(x.model_id) - yielded.indexOf(y.model_id) ||\n',
+        replace: '',
+      },
+    ],
+    tests: ['test/unit/store/jobs.test.ts', 'test/unit/training/job-turns.test.ts'],
+  },
+  {
     name: 'a finished job called failed',
     edits: [
       {
