@@ -45,6 +45,20 @@ function emptyDelta(index: number): ChoiceDelta {
   };
 }
 
+/** Appends pieces in order; text of one kind that follows text of that kind is one piece. Takes `pieces` over. */
+export function addPieces(delta: ChoiceDelta, pieces: ParsedDelta[]): void {
+  if (delta.pieces === undefined) {
+    delta.pieces = pieces;
+    return;
+  }
+  for (const piece of pieces) {
+    const last = delta.pieces.at(-1);
+    if (last && 'content' in last && 'content' in piece) last.content += piece.content;
+    else if (last && 'reasoning' in last && 'reasoning' in piece) last.reasoning += piece.reasoning;
+    else delta.pieces.push(piece);
+  }
+}
+
 /** A text that its grammar ended has stopped by itself. */
 function finishOf(finish: FinishReason): ChoiceFinish {
   if (finish === 'complete' || finish === 'none_allowed') return 'stop';
@@ -127,7 +141,8 @@ export class ChoiceStream {
       this.#ahead?.push(text);
       const stopped = this.#feed(piece, text);
       // The tag that begins the thoughts goes with them.
-      if (!(this.#hidesThoughts && (thought || this.#inReasoning))) this.#tell(piece, output, i, text);
+      const inThoughts = thought || this.#inReasoning;
+      if (!(this.#hidesThoughts && inThoughts)) this.#tell(piece, output, i, text, inThoughts);
       if (stopped) return this.#stoppedByText(piece, output, i === last);
       // Last of all checks: what ends at this token for another reason keeps that reason.
       if (this.#repeats(id) && !(i === last && output.finish !== null)) return this.#stoppedByRepetition(piece);
@@ -167,9 +182,11 @@ export class ChoiceStream {
     return thought;
   }
 
-  #tell(piece: ChoiceDelta, output: SequenceOutput, i: number, text: string): void {
+  #tell(piece: ChoiceDelta, output: SequenceOutput, i: number, text: string, thought: boolean): void {
     piece.tokenIds.push(output.tokens[i] ?? 0);
-    if (this.#rules.withLogprobs) piece.logprobs.push(this.#logprob(output, i, codePoints(text)));
+    if (!this.#rules.withLogprobs) return;
+    const logprob = this.#logprob(output, i, codePoints(text));
+    piece.logprobs.push(thought ? { ...logprob, thought } : logprob);
   }
 
   /** Text that no stop string holds back any more. */
@@ -184,6 +201,7 @@ export class ChoiceStream {
       else if ('reasoning' in delta) piece.reasoning += delta.reasoning;
       else piece.toolCalls.push(delta.toolCall);
     }
+    if (deltas.length > 0) addPieces(piece, deltas);
     this.#hasCalls ||= piece.toolCalls.length > 0;
   }
 

@@ -8,7 +8,7 @@ import type { SamplingSpec } from '../engine/native.ts';
 import type { ExtensionArguments } from '../extensions/extension.ts';
 import type { PromptLogprobs, SequenceOutput } from '../engine/protocol.ts';
 import type { AdapterRef } from '../engine/training.ts';
-import type { ChoiceStream } from './choice-stream.ts';
+import { addPieces, type ChoiceStream } from './choice-stream.ts';
 import type { BlockHandle, KvTransferRequest } from '../transfer/transfer.ts';
 import type { PromptScores } from './prompt-scores.ts';
 import {
@@ -155,6 +155,7 @@ export class RunningGeneration implements Generation {
       waiting.text += piece.text;
       waiting.reasoning += piece.reasoning;
       for (const call of piece.toolCalls) waiting.toolCalls.push(call);
+      if (piece.pieces) addPieces(waiting, piece.pieces);
       waiting.tokens += piece.tokens;
       waiting.reasoningTokens += piece.reasoningTokens;
       for (const id of piece.tokenIds) waiting.tokenIds.push(id);

@@ -11,7 +11,7 @@ import type { ModelTokenizer } from './model-tokenizer.ts';
 import type { BlockHandle, KvTransferRequest } from '../transfer/transfer.ts';
 import type { FillTokens } from './fill-in-middle.ts';
 import type { ReasoningParserName, ToolMode, ToolParserName } from './parsers/create-parser.ts';
-import type { ToolCallDelta } from './parsers/output-parser.ts';
+import type { ParsedDelta, ToolCallDelta } from './parsers/output-parser.ts';
 import type { RepetitionRule } from './repetition.ts';
 
 export interface ChatMessage {
@@ -44,7 +44,7 @@ export interface SamplingRequest {
   /** null = context minus prompt (or generation_config's max_new_tokens). 0 = nothing: only the prompt is scored. */
   maxTokens: number | null;
   /** The field name that gave maxTokens, for error texts. */
-  maxTokensField: 'max_tokens' | 'max_completion_tokens';
+  maxTokensField: 'max_tokens' | 'max_completion_tokens' | 'max_output_tokens';
   minTokens: number;
   stop: string[];
   stopTokenIds: number[];
@@ -137,6 +137,8 @@ export interface TokenScore {
 export interface TokenLogprob extends TokenScore {
   /** Code points that the reply's text gets by it: none where it is not shown or its character goes on. */
   chars: number;
+  /** It belongs to the reasoning, tags included. */
+  thought?: true;
 }
 
 /** One token of a scored prompt. */
@@ -154,6 +156,8 @@ export interface ChoiceDelta {
   text: string;
   reasoning: string;
   toolCalls: ToolCallDelta[];
+  /** The same three in the order in which the model wrote them; absent where nothing takes the output apart. */
+  pieces?: ParsedDelta[];
   /** Tokens generated, and those of them that are reasoning: hidden ones too, which `tokenIds` lacks. */
   tokens: number;
   reasoningTokens: number;
