@@ -467,5 +467,18 @@ export const OPTIONS: OptionTable = {
     defaultText: '64M',
     help: 'memory for sampled ids of trained models, which trajectories may name by request_id',
   },
+  maxStoredResponses: {
+    flag: 'max-stored-responses',
+    parse: integer(0, 100_000_000),
+    default: () => 10_000,
+    help: 'answers of /v1/responses that are kept for one entity, the oldest leave; 0 keeps none',
+  },
+  maxStoredResponseBytes: {
+    flag: 'max-response-storage',
+    parse: bytes(1),
+    default: () => 256 * 2 ** 20,
+    defaultText: '256M',
+    help: 'disk for the kept answers of /v1/responses of one entity',
+  },
   faults: { flag: '', parse: list(), default: () => [], help: 'faults to inject, for tests (variable only)' },
 };

@@ -135,6 +135,10 @@ export interface Settings {
   trainingUrlHosts: string[];
   /** Bytes of ids and log-probabilities of completions that trajectories may name by request_id. */
   sampleMemoryBytes: number;
+  /** Responses that are kept for one entity; 0 = none. The oldest leave. */
+  maxStoredResponses: number;
+  /** Bytes that they may take. */
+  maxStoredResponseBytes: number;
   /** Faults that the engine process injects (engine/faults.ts); tests only. */
   faults: string[];
 }

@@ -184,6 +184,30 @@ export interface EntityStorageTable {
   bytes: number;
 }
 
+export interface ResponsesTable {
+  sequence: Generated<number>;
+  entity: string;
+  /** Of one entity's responses it is unique. */
+  id: string;
+  /** Not a reference: the one that it continues may go first. */
+  previous_id: string | null;
+  /** Of head, output and input. */
+  bytes: number;
+  created_at: string;
+  /** JSON of the response without its output. */
+  head: string;
+  /** JSON lists of items: those of the response, and the request's own. */
+  output: string;
+  input: string;
+}
+
+/** Sums that triggers keep, which alone write here. */
+export interface ResponseTotalsTable {
+  entity: string;
+  count: number;
+  bytes: number;
+}
+
 export interface Tables {
   entities: EntitiesTable;
   api_keys: ApiKeysTable;
@@ -201,4 +225,6 @@ export interface Tables {
   artifacts: ArtifactsTable;
   artifact_files: ArtifactFilesTable;
   entity_storage: EntityStorageTable;
+  responses: ResponsesTable;
+  response_totals: ResponseTotalsTable;
 }

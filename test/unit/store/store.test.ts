@@ -25,6 +25,8 @@ const TABLES = [
   'job_references',
   'jobs',
   'models',
+  'response_totals',
+  'responses',
   'run_history',
   'trajectory_logs',
 ];

@@ -8,6 +8,7 @@ import { growingTables } from './0005-growing-tables.ts';
 import { jobReferences } from './0006-job-references.ts';
 import { entityStorage } from './0007-entity-storage.ts';
 import { sameArtifact } from './0008-same-artifact.ts';
+import { responses } from './0009-responses.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
@@ -18,4 +19,5 @@ export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0006-job-references': jobReferences,
   '0007-entity-storage': entityStorage,
   '0008-same-artifact': sameArtifact,
+  '0009-responses': responses,
 };

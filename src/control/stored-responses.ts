@@ -1,0 +1,34 @@
+/** What is kept of responses so that they can be read and continued. Each is its entity's alone. */
+export interface StoredResponse {
+  id: string;
+  /** The response that it continues. */
+  previousId: string | null;
+  /** JSON of the response without its output, of its output items, and of the request's own input items. */
+  head: string;
+  output: string;
+  input: string;
+}
+
+/** A response with all that it continues. */
+export interface StoredChain {
+  /** Input and output items as JSON, oldest first. */
+  links: Pick<StoredResponse, 'input' | 'output'>[];
+  /** What the oldest of them continues and is no longer kept. */
+  missing: string | null;
+  /** There is more than was asked for. */
+  isCut: boolean;
+}
+
+export interface ResponseStore {
+  /** False: none are kept. */
+  readonly keeps: boolean;
+  /** Oldest ones of the entity leave where it has too many. One of the same id gives way. False: it alone is too large. */
+  insert(entity: string, response: StoredResponse): Promise<boolean>;
+  find(entity: string, id: string): Promise<StoredResponse | null>;
+  /** False: there was none. */
+  delete(entity: string, id: string): Promise<boolean>;
+  /** null: there is no such response. Reads little more than `maxBytes`. */
+  chain(entity: string, id: string, maxBytes: number): Promise<StoredChain | null>;
+  /** Output items of those that are there, by the response's id; null: they have more than `maxBytes`. */
+  outputs(entity: string, ids: readonly string[], maxBytes: number): Promise<ReadonlyMap<string, string> | null>;
+}
