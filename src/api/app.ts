@@ -20,7 +20,9 @@ import { health, healthAsJson } from './routes/health.ts';
 import { loadLoraAdapter, unloadLoraAdapter } from './routes/lora-adapters.ts';
 import { metrics } from './routes/metrics.ts';
 import { model, models } from './routes/models.ts';
+import { responses } from './routes/responses.ts';
 import { ready } from './routes/ready.ts';
+import { deleteResponse, inputItems, storedResponse } from './routes/stored-responses.ts';
 import { tokenize } from './routes/tokenize.ts';
 import { PREVIEW_ROUTES } from './routes/preview/routes.ts';
 import { version } from './routes/version.ts';
@@ -32,6 +34,11 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: '/v1/chat/completions', handler: chatCompletions },
   { method: 'POST', path: '/v1/chat/completions/', handler: chatCompletions },
   { method: 'POST', path: '/v1/completions', handler: completions },
+  { method: 'POST', path: '/v1/responses', handler: responses },
+  { method: 'POST', path: '/v1/responses/', handler: responses },
+  { method: 'GET', path: '/v1/responses/:id', handler: storedResponse },
+  { method: 'DELETE', path: '/v1/responses/:id', handler: deleteResponse },
+  { method: 'GET', path: '/v1/responses/:id/input_items', handler: inputItems },
   { method: 'POST', path: '/tokenize', handler: tokenize },
   { method: 'POST', path: '/detokenize', handler: detokenize },
   { method: 'GET', path: '/v1/models', handler: models },

@@ -7,6 +7,7 @@ import type { Sessions } from '../control/sessions/session.ts';
 import type { SampleMemory } from '../control/training/samples/sample-memory.ts';
 import type { TrainingServices } from '../control/training/services.ts';
 import type { Settings } from '../control/settings.ts';
+import type { ResponseStore } from '../control/stored-responses.ts';
 import type { ArgumentCheck } from './requests/extension-arguments.ts';
 import type { Metrics } from './metrics.ts';
 
@@ -40,6 +41,8 @@ export interface ApiDeps {
   training: TrainingServices;
   /** False: what is there can be read; nothing is created, logged or trained. */
   trains: boolean;
+  /** What is kept of responses. */
+  responses: ResponseStore;
   /** Ids and log-probabilities of what trained models said. */
   samples: SampleMemory;
   /** Every name that `model` may have; the base model's among them. */

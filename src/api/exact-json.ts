@@ -38,6 +38,7 @@ const SHOWN: ReadonlySet<string> = new Set([
   'chat_template_kwargs',
   'response_format',
   'structured_outputs',
+  'text',
 ]);
 /** Of a SHOWN field with every character escaped, and some. */
 const LONGEST_KEY = 128;

@@ -21,6 +21,7 @@ import type { Settings } from '../control/settings.ts';
 import { DataDirLock } from '../control/store/data-dir-lock.ts';
 import { FolderBlobStore } from '../control/store/blob-store.ts';
 import { Database } from '../control/store/database.ts';
+import { ResponseRepository } from '../control/store/response-repository.ts';
 import { banner, keysCommand, type KeyNote } from './banner.ts';
 import { chooseEngine, engineFacts, trainedBase } from './choose-engine.ts';
 import { extensionSettings, refuseSettings, servedNames } from './engine-config.ts';
@@ -131,6 +132,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
     model: served,
     training: training.services,
     trains: chosen.engine === 'native',
+    responses: storedResponses(database, settings),
     samples,
     // Trained models before adapters, which anybody may have named: an entity's own name means its own model.
     models: new FirstResolver([new BaseModelResolver(names), training.resolver, ...(adapters ? [adapters] : [])]),
@@ -200,6 +202,11 @@ async function openStore(settings: Settings, undo: Undo[]): Promise<{ keys: Serv
   const keys = await ServerKeys.open(database, settings.apiKey);
   undo.push(() => keys.close());
   return { keys, database };
+}
+
+function storedResponses(database: Database, settings: Settings): ResponseRepository {
+  const bounds = { maxCount: settings.maxStoredResponses, maxBytes: settings.maxStoredResponseBytes };
+  return new ResponseRepository(database.db, bounds);
 }
 
 function startSessions(

@@ -216,6 +216,7 @@ const SAMPLING: ReadonlySet<string> = new Set([
   'n',
   'max_tokens',
   'max_completion_tokens',
+  'max_output_tokens',
   'min_tokens',
   'temperature',
   'top_p',

@@ -36,14 +36,18 @@ export class BodyReader {
     const body = await this.#read(ctx.req, entity);
     try {
       const parse = () => parseExactJson(decode(body.bytes()), EXACT_FIELDS);
-      if (body.length <= SMALL_BYTES) return parse();
-      return await this.#turns.run(entity, () => {
+      return await this.inTurn(entity, body.length, () => {
         if (ctx.res.closed || ctx.res.destroyed) throw new ClientGoneError();
         return parse();
       });
     } finally {
       this.#inFlight.add(entity, -body.capacity);
     }
+  }
+
+  /** Work on so many bytes of JSON: at once where they are few, else when it is the entity's turn. */
+  async inTurn<Result>(entity: string, bytes: number, work: () => Result): Promise<Result> {
+    return bytes <= SMALL_BYTES ? work() : this.#turns.run(entity, work);
   }
 
   /**

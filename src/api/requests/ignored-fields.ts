@@ -6,9 +6,14 @@ import { isPlainObject } from '../../schemas/validator.ts';
 /** Names that the header shows. */
 const MAX_IGNORED_FIELDS = 16;
 
-/** `known`: top-level keys that mean something. */
-export function reportIgnored(ctx: Context, body: unknown, known: ReadonlySet<string>): void {
-  const nested = Object.entries(NESTED_FIELDS).flatMap(([path, fields]) =>
+/** `known`: top-level keys that mean something; `nestedKnown`: those of objects in the body. */
+export function reportIgnored(
+  ctx: Context,
+  body: unknown,
+  known: ReadonlySet<string>,
+  nestedKnown = NESTED_FIELDS,
+): void {
+  const nested = Object.entries(nestedKnown).flatMap(([path, fields]) =>
     known.has(path.split('.', 1)[0] ?? '')
       ? unknownKeys(valueAt(body, path), fields).map((key) => `${path}.${key}`)
       : [],

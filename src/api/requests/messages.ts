@@ -5,7 +5,7 @@ import type { MessagePart, RequestMessage } from '../../schemas/chat-completion.
 import { shorten } from '../../schemas/shorten.ts';
 import { ApiError } from '../errors.ts';
 
-const MEDIA_PARTS: ReadonlySet<string> = new Set([
+export const MEDIA_PARTS: ReadonlySet<string> = new Set([
   'image_url',
   'image_pil',
   'image_embeds',
@@ -15,6 +15,7 @@ const MEDIA_PARTS: ReadonlySet<string> = new Set([
   'input_audio',
   'video_url',
   'file',
+  'input_file',
 ]);
 
 export function toMessages(messages: RequestMessage[]): ChatMessage[] {

@@ -42,20 +42,21 @@ export class EventStream {
   }
 
   /** JSON.stringify leaves no line break in the text, so one event is one `data:` line. */
-  send(payload: object): void {
-    this.#append(`data: ${JSON.stringify(payload)}\n\n`);
+  send(payload: object, name: string | null = null): void {
+    const event = name === null ? '' : `event: ${name}\n`;
+    this.#append(`${event}data: ${JSON.stringify(payload)}\n\n`);
   }
 
   /** What the reader may take its time for, however large it is. */
-  sendAtOnce(payload: object): void {
+  sendAtOnce(payload: object, name: string | null = null): void {
     this.#pendingAtOnce = true;
-    this.send(payload);
+    this.send(payload, name);
   }
 
-  /** `[DONE]`, once, always last. */
-  end(): void {
+  /** Once; `last` is always last. */
+  end(last = 'data: [DONE]\n\n'): void {
     if (this.#over) return;
-    this.#append('data: [DONE]\n\n');
+    if (last !== '') this.#append(last);
     this.#flush();
     if (this.#over) return;
     this.#over = true;

@@ -21,6 +21,7 @@ import { Extensions } from '../../../src/control/extensions/extensions.ts';
 import type { FillTokens } from '../../../src/control/sessions/fill-in-middle.ts';
 import type { BlockHandle } from '../../../src/control/transfer/transfer.ts';
 import type { Settings } from '../../../src/control/settings.ts';
+import type { ResponseStore, StoredChain, StoredResponse } from '../../../src/control/stored-responses.ts';
 import { SampleMemory } from '../../../src/control/training/samples/sample-memory.ts';
 import type { TrainingServices } from '../../../src/control/training/services.ts';
 import { OPTIONS } from '../../../src/cli/options.ts';
@@ -190,6 +191,38 @@ export function testSettings(changes: Partial<Settings> = {}): Settings {
   return { ...(Object.fromEntries(defaults) as unknown as Settings), port: 0, ...changes };
 }
 
+/** What is stored of responses, in memory. */
+export class FakeResponses implements ResponseStore {
+  keeps = true;
+  readonly kept = new Map<string, StoredResponse>();
+  failure: Error | null = null;
+
+  insert(entity: string, response: StoredResponse): Promise<boolean> {
+    if (this.failure) return Promise.reject(this.failure);
+    this.kept.set(`${entity} ${response.id}`, response);
+    return Promise.resolve(true);
+  }
+  find(entity: string, id: string): Promise<StoredResponse | null> {
+    return Promise.resolve(this.kept.get(`${entity} ${id}`) ?? null);
+  }
+  delete(entity: string, id: string): Promise<boolean> {
+    return Promise.resolve(this.kept.delete(`${entity} ${id}`));
+  }
+  chain(entity: string, id: string): Promise<StoredChain | null> {
+    const links: StoredResponse[] = [];
+    for (let next: string | null = id; next !== null; next = links[0]?.previousId ?? null) {
+      const found = this.kept.get(`${entity} ${next}`);
+      if (!found) return Promise.resolve(links.length === 0 ? null : { links, missing: next, isCut: false });
+      links.unshift(found);
+    }
+    return Promise.resolve({ links, missing: null, isCut: false });
+  }
+  outputs(entity: string, ids: readonly string[]): Promise<ReadonlyMap<string, string>> {
+    const found = ids.flatMap((id) => this.kept.get(`${entity} ${id}`) ?? []);
+    return Promise.resolve(new Map(found.map(({ id, output }) => [id, output])));
+  }
+}
+
 /** No models; calling a service is a mistake of the test. */
 export function noTraining(): TrainingServices {
   const services = { check: () => Promise.resolve([]) };
@@ -201,6 +234,7 @@ export interface TestServer {
   port: number;
   sessions: FakeSessions;
   engine: FakeEngine;
+  responses: FakeResponses;
   deps: ApiDeps;
   /** Fetch with the key. */
   call(path: string, init?: RequestInit): Promise<Response>;
@@ -216,6 +250,7 @@ export async function startTestServer(
 ): Promise<TestServer> {
   const sessions = new FakeSessions();
   const engine = new FakeEngine();
+  const responses = new FakeResponses();
   const settings = testSettings(changes);
   const hash = (text: string) => createHash('sha256').update(text).digest('hex');
   const deps: ApiDeps = {
@@ -228,6 +263,7 @@ export async function startTestServer(
     model: { names: ['first', 'second'], root: 'model', created: 1, systemFingerprint: 'fp_test' },
     training: noTraining(),
     trains: true,
+    responses,
     samples: new SampleMemory(2 ** 20),
     metrics: new Metrics({ modelName: 'first', settings, engine }),
     extensions: new Extensions(new Map(), 100, 320),
@@ -247,7 +283,7 @@ export async function startTestServer(
       body: typeof body === 'string' ? body : JSON.stringify(body),
       headers: { 'content-type': 'application/json', ...headers },
     });
-  return { url, port, sessions, engine, deps, call, post, close: () => http.drain(0) };
+  return { url, port, sessions, engine, responses, deps, call, post, close: () => http.drain(0) };
 }
 
 /** The payloads of a stream, `[DONE]` as a string. */

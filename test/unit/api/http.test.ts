@@ -362,8 +362,8 @@ describe('keys', () => {
 
 describe('paths and methods', () => {
   test('unknown path is 404, unknown method 405, both as errors', async () => {
-    const nowhere = { message: 'This server has no path /v1/responses.', type: 'Not Found', code: 404 };
-    expect(await errorOf(await server.call('/v1/responses?a=b'))).toMatchObject(nowhere);
+    const nowhere = { message: 'This server has no path /v1/embeddings.', type: 'Not Found', code: 404 };
+    expect(await errorOf(await server.call('/v1/embeddings?a=b'))).toMatchObject(nowhere);
     const long = (await errorOf(await server.call(`/${'a'.repeat(4000)}`))) as { message: string };
     expect(long.message.length).toBeLessThan(300);
     const response = await server.call(CHAT);

@@ -1,0 +1,124 @@
+/** The items that a request of the Responses API stands for: those of the responses that it continues, and its own with references resolved. */
+import type { ResponseStore } from '../../control/stored-responses.ts';
+import { MAX_ITEMS, type ResponsesRequest } from '../../schemas/responses.ts';
+import { shorten } from '../../schemas/shorten.ts';
+import { ApiError } from '../errors.ts';
+import type { BodyReader } from '../middleware/body.ts';
+import { itemId } from '../responses/output-items.ts';
+import { typeOf, type PlacedItem } from './responses-items.ts';
+
+type Item = Record<string, unknown>;
+
+export interface HistoryDeps {
+  responses: ResponseStore;
+  bodies: Pick<BodyReader, 'inTurn'>;
+  /** As much of what is stored as a body could have brought. */
+  maxBytes: number;
+}
+
+export interface History {
+  items: PlacedItem[];
+  /** The request's own, as they are stored and listed. */
+  own: Item[];
+}
+
+const PREVIOUS = 'previous_response_id';
+
+/** `token`: what makes ids of items this response's. */
+export async function readHistory(
+  deps: HistoryDeps,
+  entity: string,
+  body: ResponsesRequest,
+  token: string,
+): Promise<History> {
+  const before = await previousItems(deps, entity, body.previous_response_id ?? null);
+  const own = await ownItems(deps, entity, body, token);
+  const items = [...before.map((item) => ({ item, at: PREVIOUS })), ...own.map(placed)];
+  if (items.length > MAX_ITEMS) refuse(`A conversation may have at most ${MAX_ITEMS} items.`, PREVIOUS);
+  if (items.length === 0) refuse('`input` must not be empty.', 'input');
+  return { items, own };
+}
+
+function placed(item: Item, index: number): PlacedItem {
+  return { item, at: `input[${index}]` };
+}
+
+async function previousItems(deps: HistoryDeps, entity: string, id: string | null): Promise<Item[]> {
+  if (id === null) return [];
+  const chain = await deps.responses.chain(entity, id, deps.maxBytes);
+  if (chain === null) throw notFound(id, PREVIOUS);
+  if (chain.isCut) {
+    const message = `The conversation of '${shorten(id, 64)}' is longer than a request may be: send its newer items instead.`;
+    refuse(message, PREVIOUS);
+  }
+  if (chain.missing !== null) throw notFound(chain.missing, PREVIOUS);
+  const lists: Item[][] = [];
+  for (const { input, output } of chain.links) {
+    lists.push(await parseItems(deps, entity, input), await parseItems(deps, entity, output));
+  }
+  return lists.flat();
+}
+
+async function ownItems(deps: HistoryDeps, entity: string, body: ResponsesRequest, token: string): Promise<Item[]> {
+  const { input } = body;
+  const listed = typeof input === 'string' ? [{ role: 'user', content: input }] : (input ?? []);
+  const known = await referred(deps, entity, listed);
+  return listed.map((item, index) => {
+    if (!isReference(item)) return normal(item, itemId('msg', token, `in${index}`));
+    const found = known.get(String(item['id']));
+    if (found) return found;
+    throw notStored(item, `input[${index}].id`);
+  });
+}
+
+function isReference(item: Item): boolean {
+  const type = item['type'] ?? null;
+  return type === 'item_reference' || (type === null && typeOf(item) === undefined && typeof item['id'] === 'string');
+}
+
+/** The stored items that references name. */
+async function referred(deps: HistoryDeps, entity: string, items: readonly Item[]): Promise<Map<string, Item>> {
+  const references = items.filter(isReference).map((item) => responseOf(item['id']));
+  const ids = [...new Set(references)].filter((id) => id !== null);
+  const known = new Map<string, Item>();
+  if (ids.length === 0) return known;
+  const outputs = await deps.responses.outputs(entity, ids, deps.maxBytes);
+  if (outputs === null) refuse('The items that `input` refers to are larger than a request may be.', 'input');
+  for (const output of outputs.values()) {
+    for (const item of await parseItems(deps, entity, output)) known.set(String(item['id']), item);
+  }
+  return known;
+}
+
+/** The response of which an item was an output; null: the id is none of this server's. */
+function responseOf(id: unknown): string | null {
+  const token = typeof id === 'string' ? /^(?:msg|rs|fc)_(.+)_\d+$/s.exec(id)?.[1] : undefined;
+  return token === undefined ? null : `resp_${token}`;
+}
+
+/** Of a message, the form in which it is listed; other items as they are. */
+function normal(item: Item, id: string): Item {
+  const identified = { ...item, id: typeof item['id'] === 'string' ? item['id'] : id };
+  if (typeOf(item) !== 'message') return identified;
+  const { content, role } = item;
+  const type = role === 'assistant' ? 'output_text' : 'input_text';
+  const parts = typeof content === 'string' ? [{ type, text: content }] : content;
+  return { ...identified, type: 'message', status: 'completed', content: parts };
+}
+
+function parseItems({ bodies }: HistoryDeps, entity: string, text: string): Promise<Item[]> {
+  return bodies.inTurn(entity, text.length, () => JSON.parse(text) as Item[]);
+}
+
+export function notFound(id: string, param: string): ApiError {
+  return new ApiError('no_such_resource', `Response with id '${shorten(id, 300)}' not found.`, param);
+}
+
+function notStored(item: Item, at: string): ApiError {
+  const message = `Item with id '${shorten(String(item['id']), 300)}' not found: only output items of stored responses can be referred to.`;
+  return new ApiError('no_such_resource', message, at);
+}
+
+function refuse(message: string, param: string): never {
+  throw new ApiError('invalid_parameter', message, param);
+}

@@ -1,0 +1,88 @@
+/** tools and tool_choice as the Responses API writes them, in the form of chat completions. */
+import type { ChatCompletionRequest } from '../../schemas/chat-completion.ts';
+import type { ResponsesRequest, ToolChoice } from '../../schemas/responses.ts';
+import { shorten } from '../../schemas/shorten.ts';
+import { echo, isPlainObject } from '../../schemas/validator.ts';
+import { ApiError } from '../errors.ts';
+
+type Tool = Record<string, unknown>;
+
+/** `tools`: null where the model is to know none. */
+export type ChatTools = Required<Pick<ChatCompletionRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>>;
+
+export function toChatTools(body: ResponsesRequest): ChatTools {
+  const tools = (body.tools ?? []).map((tool, index) => toChatTool(tool, `tools[${index}]`));
+  const choice = body.tool_choice ?? 'auto';
+  const parallel = { parallel_tool_calls: body.parallel_tool_calls ?? true };
+  if (isPlainObject(choice) && choice['type'] === 'allowed_tools') return { ...allowed(choice, tools), ...parallel };
+  const tool_choice = toChatChoice(choice, tools.length);
+  return { tools: tools.length === 0 ? null : tools, tool_choice, ...parallel };
+}
+
+function toChatTool(tool: Tool, at: string): Tool {
+  const { type, name, description, parameters, strict } = tool;
+  if (type !== 'function') {
+    const message = `Tools of type ${echo(type)} are not supported by this server: only functions, which the client runs, are.`;
+    throw new ApiError('not_built', message, `${at}.type`);
+  }
+  if (typeof name !== 'string' || name === '') refuse(`${at}.name must be a text that is not empty.`, `${at}.name`);
+  const described = isUnset(description) ? {} : { description };
+  const shaped = isUnset(parameters) ? {} : { parameters };
+  return { type, function: { name, ...described, ...shaped, ...(strict === true ? { strict } : {}) } };
+}
+
+/** Without tools the model chooses none: `auto` asks for nothing then. */
+function toChatChoice(choice: ToolChoice, tools: number): ToolChoice | null {
+  if (choice === 'none') return choice;
+  if (choice === 'auto') return tools === 0 ? null : choice;
+  if (tools === 0) refuse('When using `tool_choice`, `tools` must be set.', 'tool_choice');
+  if (choice === 'required') return choice;
+  if (typeof choice === 'string') {
+    refuse(
+      `tool_choice must be "none", "auto", "required" or an object, got ${JSON.stringify(shorten(choice, 40))}.`,
+      'tool_choice',
+    );
+  }
+  if (choice['type'] !== 'function') {
+    const message = `tool_choice of type ${echo(choice['type'])} is not supported: "function" and "allowed_tools" are.`;
+    throw new ApiError('not_built', message, 'tool_choice.type');
+  }
+  if (typeof choice['name'] !== 'string') {
+    refuse('tool_choice must have the form {"type": "function", "name": ...}.', 'tool_choice.name');
+  }
+  return { type: 'function', function: { name: choice['name'] } };
+}
+
+/** The others are left out, of the prompt too. */
+function allowed(choice: Tool, tools: Tool[]): Pick<ChatTools, 'tools' | 'tool_choice'> {
+  const { mode, tools: wanted } = choice;
+  if (mode !== 'auto' && mode !== 'required') {
+    refuse(`tool_choice.mode must be "auto" or "required", got ${echo(mode)}.`, 'tool_choice.mode');
+  }
+  if (!Array.isArray(wanted) || wanted.length === 0) {
+    refuse('tool_choice.tools must be a list that is not empty.', 'tool_choice.tools');
+  }
+  const known = new Set(tools.map(nameOf));
+  const names = new Set(
+    wanted.map((entry: unknown, index) => allowedName(entry, known, `tool_choice.tools[${index}]`)),
+  );
+  return { tools: tools.filter((tool) => names.has(nameOf(tool))), tool_choice: mode };
+}
+
+function allowedName(entry: unknown, known: ReadonlySet<unknown>, at: string): unknown {
+  const name = isPlainObject(entry) && entry['type'] === 'function' ? entry['name'] : undefined;
+  if (known.has(name)) return name;
+  refuse(`${at} must be {"type": "function", "name": ...} of one of the tools.`, at);
+}
+
+function nameOf(tool: Tool): unknown {
+  return (tool['function'] as Tool)['name'];
+}
+
+function isUnset(value: unknown): value is undefined | null {
+  return value === undefined || value === null;
+}
+
+function refuse(message: string, param: string): never {
+  throw new ApiError('invalid_parameter', message, param);
+}

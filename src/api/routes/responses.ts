@@ -1,0 +1,153 @@
+import type { Context, Middleware } from 'koa';
+import type { ChoiceFinish } from '../../control/sessions/session.ts';
+import { RESPONSES_NESTED_FIELDS, responsesFields } from '../../schemas/responses.ts';
+import type { ResponseHead, ResponseObject } from '../../schemas/response-object.ts';
+import { ApiError } from '../errors.ts';
+import { deltaBytes, type AnswerBytes } from '../generation/answer-room.ts';
+import { ClientWatch, startRun, type Run } from '../generation/run.ts';
+import { recordSamples } from '../generation/sample-record.ts';
+import { entityOf } from '../middleware/auth.ts';
+import { requestId } from '../middleware/request-id.ts';
+import { reportIgnored } from '../requests/ignored-fields.ts';
+import { readHistory, type History } from '../requests/responses-history.ts';
+import { toRequestMessages } from '../requests/responses-items.ts';
+import { ownTerms, readResponsesRequest, type ResponsesWishes } from '../requests/responses-request.ts';
+import { LARGE_ANSWER } from '../responses/answer-size.ts';
+import { OutputItems } from '../responses/output-items.ts';
+import { MadeList } from '../responses/pieces.ts';
+import { closedHead, endOf, openHead } from '../responses/response-object.ts';
+import { streamResponse } from '../sse/response-events.ts';
+import { requestContext, sendPieces, type RouteDeps } from './context.ts';
+
+/** What belongs to one request. */
+interface Task {
+  ctx: Context;
+  deps: RouteDeps;
+  entity: string;
+  wishes: ResponsesWishes;
+  history: History;
+  head: ResponseHead;
+  items: OutputItems;
+  room: AnswerBytes;
+}
+
+export function responses(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    const raw = await deps.bodies.json(ctx);
+    try {
+      await answer(ctx, deps, raw);
+    } catch (error) {
+      throw ownTerms(error);
+    }
+  };
+}
+
+async function answer(ctx: Context, deps: RouteDeps, raw: unknown): Promise<void> {
+  const entity = entityOf(ctx);
+  const wishes = readResponsesRequest(raw, await requestContext(ctx, deps, raw));
+  const { body, model } = wishes;
+  const token = requestId(ctx, body.request_id);
+  const id = `resp_${token}`;
+  const store = storesIt(deps, body.store ?? null);
+  const historyDeps = { responses: deps.responses, bodies: deps.bodies, maxBytes: deps.settings.maxBodyBytes };
+  const history = await readHistory(historyDeps, entity, body, token);
+  const input = wishes.toInput(toRequestMessages(history.items, body.instructions ?? null));
+  reportIgnored(ctx, raw, responsesFields, RESPONSES_NESTED_FIELDS);
+  const watch = new ClientWatch(ctx.res);
+  const run = recordSamples(deps, id, input, await startRun(deps, input, model, watch.signal));
+  const createdAt = Math.floor(Date.now() / 1000);
+  const serviceTier = input.priority === 0 ? 'default' : 'priority';
+  const task: Task = {
+    ctx,
+    deps,
+    entity,
+    wishes,
+    history,
+    head: openHead({ id, createdAt, model: model.displayName, store, serviceTier }, body),
+    items: new OutputItems(token, {
+      ...wishes.included,
+      maxLogprobs: body.stream === true ? LARGE_ANSWER : Infinity,
+    }),
+    room: deps.answerRoom.open(entity, ctx.res),
+  };
+  if (body.stream === true) return stream(task, run);
+  const whole = await gather(task, run);
+  watch.done();
+  send(ctx, await keep(task, whole));
+}
+
+/** Kept unless the caller says otherwise, as with OpenAI; what cannot be kept at all is refused only to whoever asks for it. */
+function storesIt({ responses: store }: RouteDeps, asked: boolean | null): boolean {
+  if (asked !== true || store.keeps) return (asked ?? true) && store.keeps;
+  const message = '`store` true is not possible: this server keeps no responses (--max-stored-responses 0).';
+  throw new ApiError('not_built', message, 'store');
+}
+
+async function gather({ items, room, head }: Task, { deltas, generation }: Run): Promise<ResponseObject> {
+  let finish: ChoiceFinish = 'abort';
+  for await (const delta of deltas) {
+    room.grow(deltaBytes(delta));
+    items.push(delta);
+    if (delta.finish !== null) finish = delta.finish;
+  }
+  const { status } = endOf(finish);
+  items.end(status === 'completed' ? status : 'incomplete');
+  return { ...closedHead(head, finish, generation), output: items.items };
+}
+
+async function stream(task: Task, run: Run): Promise<void> {
+  const { ctx, deps, head, items, room } = task;
+  ctx.respond = false;
+  const { deltas, generation } = run;
+  const store = (response: ResponseObject) => keep(task, response);
+  const parts = { head, items, deltas, generation, room, store };
+  await streamResponse(ctx.res, parts, deps.streamBuffers, deps.log);
+}
+
+/** The answer is there and is not lost with the disk: one that could not be kept says so. */
+async function keep({ deps, entity, history }: Task, whole: ResponseObject): Promise<ResponseObject> {
+  if (!whole.store) return whole;
+  if (logprobCount(whole) >= LARGE_ANSWER) return { ...whole, store: false };
+  const { output, ...head } = whole;
+  const stored = {
+    id: whole.id,
+    previousId: whole.previous_response_id,
+    head: JSON.stringify(head),
+    output: JSON.stringify(output),
+    input: JSON.stringify(history.own),
+  };
+  try {
+    return { ...whole, store: await deps.responses.insert(entity, stored) };
+  } catch (error) {
+    deps.log.error({ err: error, id: whole.id }, 'response not stored');
+    return { ...whole, store: false };
+  }
+}
+
+/** Alternatives included. */
+function logprobCount({ output }: ResponseObject): number {
+  let count = 0;
+  for (const item of output) {
+    if (item.type !== 'message') continue;
+    for (const { logprobs } of item.content) for (const { top_logprobs } of logprobs) count += 1 + top_logprobs.length;
+  }
+  return count;
+}
+
+function send(ctx: Context, whole: ResponseObject): void {
+  if (logprobCount(whole) < LARGE_ANSWER) ctx.body = whole;
+  else
+    sendPieces(ctx, {
+      ...whole,
+      output: new MadeList(
+        whole.output.map((item) => [inPieces(item)]),
+        true,
+      ),
+    });
+}
+
+/** Lists of log-probabilities are written some at a time where they stand in lists that are made. */
+function inPieces(item: ResponseObject['output'][number]): object {
+  if (item.type !== 'message') return item;
+  return { ...item, content: new MadeList([item.content], true) };
+}
