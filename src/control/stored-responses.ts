@@ -15,20 +15,23 @@ export interface StoredChain {
   links: Pick<StoredResponse, 'input' | 'output'>[];
   /** What the oldest of them continues and is no longer kept. */
   missing: string | null;
-  /** There is more than was asked for. */
+  /** There are more than are followed. */
   isCut: boolean;
 }
+
+/** Told how many bytes are about to be read; throws where they must not be. */
+export type Reserve = (bytes: number) => void;
 
 export interface ResponseStore {
   /** False: none are kept. */
   readonly keeps: boolean;
   /** Oldest ones of the entity leave where it has too many. One of the same id gives way. False: it alone is too large. */
   insert(entity: string, response: StoredResponse): Promise<boolean>;
-  find(entity: string, id: string): Promise<StoredResponse | null>;
+  find(entity: string, id: string, reserve: Reserve): Promise<StoredResponse | null>;
   /** False: there was none. */
   delete(entity: string, id: string): Promise<boolean>;
-  /** null: there is no such response. Reads little more than `maxBytes`. */
-  chain(entity: string, id: string, maxBytes: number): Promise<StoredChain | null>;
-  /** Output items of those that are there, by the response's id; null: they have more than `maxBytes`. */
-  outputs(entity: string, ids: readonly string[], maxBytes: number): Promise<ReadonlyMap<string, string> | null>;
+  /** null: there is no such response. */
+  chain(entity: string, id: string, reserve: Reserve): Promise<StoredChain | null>;
+  /** Output items of those that are there, by the response's id. */
+  outputs(entity: string, ids: readonly string[], reserve: Reserve): Promise<ReadonlyMap<string, string>>;
 }

@@ -128,6 +128,9 @@ const reasoningProperties = {
   generate_summary: oneOf('auto', 'concise', 'detailed'),
 } satisfies Record<keyof ReasoningConfig, JsonSchema>;
 
+/** What the answer and its events repeat. */
+const label = string({ maxLength: 1024 });
+
 const streamOptionsProperties = { include_obfuscation: nullable(boolean()) };
 
 const metadata = nullable(
@@ -161,8 +164,9 @@ const properties: Record<keyof ResponsesRequest, JsonSchema> = {
   metadata,
   truncation: oneOf('auto', 'disabled'),
   service_tier: nullable(string()),
-  safety_identifier: nullable(string()),
-  prompt_cache_key: nullable(string()),
+  user: nullable(label),
+  safety_identifier: nullable(label),
+  prompt_cache_key: nullable(label),
   prompt_cache_retention: nullable(string()),
   background: nullable(boolean()),
   conversation: {},

@@ -45,6 +45,14 @@ export class BodyReader {
     }
   }
 
+  /** For what is read from elsewhere as if the request had brought it. */
+  hold(entity: string): HeldBytes {
+    return new HeldBytes(
+      (bytes) => this.#reserve(entity, bytes),
+      (bytes) => this.#inFlight.add(entity, -bytes),
+    );
+  }
+
   /** Work on so many bytes of JSON: at once where they are few, else when it is the entity's turn. */
   async inTurn<Result>(entity: string, bytes: number, work: () => Result): Promise<Result> {
     return bytes <= SMALL_BYTES ? work() : this.#turns.run(entity, work);
@@ -92,6 +100,34 @@ export class BodyReader {
 
   #tooLarge(): ApiError {
     return new ApiError('body_too_large', `The body is larger than ${this.#maxBytes} bytes.`);
+  }
+}
+
+/** Bytes of one request that are booked with those of all. */
+export class HeldBytes {
+  readonly #take: (bytes: number) => void;
+  readonly #give: (bytes: number) => void;
+  #bytes = 0;
+
+  constructor(take: (bytes: number) => void, give: (bytes: number) => void) {
+    this.#take = take;
+    this.#give = give;
+  }
+
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** Throws where there is no room. */
+  reserve(bytes: number): void {
+    this.#take(bytes);
+    this.#bytes += bytes;
+  }
+
+  /** Idempotent. */
+  release(): void {
+    if (this.#bytes > 0) this.#give(this.#bytes);
+    this.#bytes = 0;
   }
 }
 

@@ -1,9 +1,9 @@
 /** The items that a request of the Responses API stands for: those of the responses that it continues, and its own with references resolved. */
-import type { ResponseStore } from '../../control/stored-responses.ts';
+import type { Reserve, ResponseStore } from '../../control/stored-responses.ts';
 import { MAX_ITEMS, type ResponsesRequest } from '../../schemas/responses.ts';
 import { shorten } from '../../schemas/shorten.ts';
 import { ApiError } from '../errors.ts';
-import type { BodyReader } from '../middleware/body.ts';
+import type { BodyReader, HeldBytes } from '../middleware/body.ts';
 import { itemId } from '../responses/output-items.ts';
 import { typeOf, type PlacedItem } from './responses-items.ts';
 
@@ -12,6 +12,8 @@ type Item = Record<string, unknown>;
 export interface HistoryDeps {
   responses: ResponseStore;
   bodies: Pick<BodyReader, 'inTurn'>;
+  /** Of what is read for this request. */
+  held: HeldBytes;
   /** As much of what is stored as a body could have brought. */
   maxBytes: number;
 }
@@ -22,6 +24,9 @@ export interface History {
   own: Item[];
 }
 
+/** request_id and what stands around it. */
+const MAX_ID_LENGTH = 300;
+const REFERENCES_TOO_LONG = 'The items that `input` refers to are larger than a request may be.';
 const PREVIOUS = 'previous_response_id';
 
 /** `token`: what makes ids of items this response's. */
@@ -45,12 +50,10 @@ function placed(item: Item, index: number): PlacedItem {
 
 async function previousItems(deps: HistoryDeps, entity: string, id: string | null): Promise<Item[]> {
   if (id === null) return [];
-  const chain = await deps.responses.chain(entity, id, deps.maxBytes);
+  const tooLong = `The conversation of '${shorten(id, 64)}' is longer than a request may be: send its newer items instead.`;
+  const chain = await deps.responses.chain(entity, id, reserver(deps, tooLong, PREVIOUS));
   if (chain === null) throw notFound(id, PREVIOUS);
-  if (chain.isCut) {
-    const message = `The conversation of '${shorten(id, 64)}' is longer than a request may be: send its newer items instead.`;
-    refuse(message, PREVIOUS);
-  }
+  if (chain.isCut) refuse(tooLong, PREVIOUS);
   if (chain.missing !== null) throw notFound(chain.missing, PREVIOUS);
   const lists: Item[][] = [];
   for (const { input, output } of chain.links) {
@@ -62,13 +65,48 @@ async function previousItems(deps: HistoryDeps, entity: string, id: string | nul
 async function ownItems(deps: HistoryDeps, entity: string, body: ResponsesRequest, token: string): Promise<Item[]> {
   const { input } = body;
   const listed = typeof input === 'string' ? [{ role: 'user', content: input }] : (input ?? []);
-  const known = await referred(deps, entity, listed);
+  const reserve = reserver(deps, REFERENCES_TOO_LONG, 'input');
+  const known = await referred(deps, entity, listed, reserve);
   return listed.map((item, index) => {
     if (!isReference(item)) return normal(item, itemId('msg', token, `in${index}`));
     const found = known.get(String(item['id']));
-    if (found) return found;
-    throw notStored(item, `input[${index}].id`);
+    if (found === undefined) throw notStored(item, `input[${index}].id`);
+    // Each time anew: a small request may name a large item very often.
+    reserve(found.chars);
+    return found.item;
   });
+}
+
+interface StoredItem {
+  item: Item;
+  chars: number;
+}
+
+/** The stored items that references name. */
+async function referred(
+  deps: HistoryDeps,
+  entity: string,
+  items: readonly Item[],
+  reserve: Reserve,
+): Promise<Map<string, StoredItem>> {
+  const references = items.filter(isReference).map((item) => responseOf(item['id']));
+  const ids = [...new Set(references)].filter((id) => id !== null);
+  const known = new Map<string, StoredItem>();
+  if (ids.length === 0) return known;
+  for (const output of (await deps.responses.outputs(entity, ids, reserve)).values()) {
+    for (const item of await parseItems(deps, entity, output)) {
+      known.set(String(item['id']), { item, chars: JSON.stringify(item).length });
+    }
+  }
+  return known;
+}
+
+/** What is stored is read for as many requests at once as could have sent it. */
+function reserver({ held, maxBytes }: HistoryDeps, tooLong: string, param: string): Reserve {
+  return (bytes) => {
+    if (held.bytes + bytes > maxBytes) refuse(tooLong, param);
+    held.reserve(bytes);
+  };
 }
 
 function isReference(item: Item): boolean {
@@ -76,23 +114,10 @@ function isReference(item: Item): boolean {
   return type === 'item_reference' || (type === null && typeOf(item) === undefined && typeof item['id'] === 'string');
 }
 
-/** The stored items that references name. */
-async function referred(deps: HistoryDeps, entity: string, items: readonly Item[]): Promise<Map<string, Item>> {
-  const references = items.filter(isReference).map((item) => responseOf(item['id']));
-  const ids = [...new Set(references)].filter((id) => id !== null);
-  const known = new Map<string, Item>();
-  if (ids.length === 0) return known;
-  const outputs = await deps.responses.outputs(entity, ids, deps.maxBytes);
-  if (outputs === null) refuse('The items that `input` refers to are larger than a request may be.', 'input');
-  for (const output of outputs.values()) {
-    for (const item of await parseItems(deps, entity, output)) known.set(String(item['id']), item);
-  }
-  return known;
-}
-
 /** The response of which an item was an output; null: the id is none of this server's. */
 function responseOf(id: unknown): string | null {
-  const token = typeof id === 'string' ? /^(?:msg|rs|fc)_(.+)_\d+$/s.exec(id)?.[1] : undefined;
+  const readable = typeof id === 'string' && id.length <= MAX_ID_LENGTH;
+  const token = readable ? /^(?:msg|rs|fc)_(.+)_\d+$/s.exec(id)?.[1] : undefined;
   return token === undefined ? null : `resp_${token}`;
 }
 

@@ -79,16 +79,16 @@ function renderFields(body: ResponsesRequest, { tools }: ChatTools): Parameters<
 }
 
 /** Fields of a chat by the names that they have here. */
-const NAMES: Readonly<Record<string, string>> = {
-  messages: 'input',
-  logprobs: 'top_logprobs',
-  type: 'input',
-};
+const NAMES: ReadonlyMap<string | null, string> = new Map([
+  ['messages', 'input'],
+  ['logprobs', 'top_logprobs'],
+  ['type', 'input'],
+]);
 
 /** Errors of what is shared with chats name this endpoint's fields. */
 export function ownTerms(error: unknown): unknown {
   if (!(error instanceof ApiError || error instanceof SessionError)) return error;
-  const param = NAMES[error.param ?? ''];
+  const param = NAMES.get(error.param);
   if (param === undefined) return error;
   if (error instanceof SessionError) return new SessionError(error.code, error.message, param, error.retryAfterSeconds);
   return new ApiError(error.code, error.message, param, error.retryAfterSeconds);

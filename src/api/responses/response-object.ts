@@ -37,13 +37,17 @@ export function openHead(identity: ResponseIdentity, body: ResponsesRequest): Re
     temperature: body.temperature ?? null,
     text: { format: body.text?.format ?? { type: 'text' }, verbosity: body.text?.verbosity ?? 'medium' },
     tool_choice: body.tool_choice ?? 'auto',
-    tools: (body.tools ?? []).map((tool) => ({ ...tool, strict: tool['strict'] ?? false })),
+    tools: (body.tools ?? []).map(shownTool),
     top_logprobs: body.top_logprobs ?? 0,
     top_p: body.top_p ?? null,
     truncation: 'disabled',
     usage: null,
     user: body.user ?? null,
   };
+}
+
+function shownTool({ type, name, description, parameters, strict }: Record<string, unknown>): Record<string, unknown> {
+  return { type, name, description: description ?? null, parameters: parameters ?? null, strict: strict ?? false };
 }
 
 /** How the generation ended; no other reasons are known to strict clients than that of `length`. */

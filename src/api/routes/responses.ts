@@ -24,8 +24,8 @@ interface Task {
   ctx: Context;
   deps: RouteDeps;
   entity: string;
-  wishes: ResponsesWishes;
-  history: History;
+  /** The request's items, as they are stored. */
+  own: History['own'];
   head: ResponseHead;
   items: OutputItems;
   room: AnswerBytes;
@@ -45,35 +45,49 @@ export function responses(deps: RouteDeps): Middleware {
 async function answer(ctx: Context, deps: RouteDeps, raw: unknown): Promise<void> {
   const entity = entityOf(ctx);
   const wishes = readResponsesRequest(raw, await requestContext(ctx, deps, raw));
-  const { body, model } = wishes;
+  const { body } = wishes;
   const token = requestId(ctx, body.request_id);
-  const id = `resp_${token}`;
   const store = storesIt(deps, body.store ?? null);
-  const historyDeps = { responses: deps.responses, bodies: deps.bodies, maxBytes: deps.settings.maxBodyBytes };
-  const history = await readHistory(historyDeps, entity, body, token);
-  const input = wishes.toInput(toRequestMessages(history.items, body.instructions ?? null));
   reportIgnored(ctx, raw, responsesFields, RESPONSES_NESTED_FIELDS);
   const watch = new ClientWatch(ctx.res);
-  const run = recordSamples(deps, id, input, await startRun(deps, input, model, watch.signal));
+  const { run, own, serviceTier } = await begin(ctx, deps, wishes, token, watch.signal);
   const createdAt = Math.floor(Date.now() / 1000);
-  const serviceTier = input.priority === 0 ? 'default' : 'priority';
+  const identity = { id: idOf(token), createdAt, model: wishes.model.displayName, store, serviceTier };
+  const maxLogprobs = body.stream === true ? LARGE_ANSWER : Infinity;
   const task: Task = {
     ctx,
     deps,
     entity,
-    wishes,
-    history,
-    head: openHead({ id, createdAt, model: model.displayName, store, serviceTier }, body),
-    items: new OutputItems(token, {
-      ...wishes.included,
-      maxLogprobs: body.stream === true ? LARGE_ANSWER : Infinity,
-    }),
+    own,
+    head: openHead(identity, body),
+    items: new OutputItems(token, { ...wishes.included, maxLogprobs }),
     room: deps.answerRoom.open(entity, ctx.res),
   };
   if (body.stream === true) return stream(task, run);
   const whole = await gather(task, run);
   watch.done();
   send(ctx, await keep(task, whole));
+}
+
+function idOf(token: string): string {
+  return `resp_${token}`;
+}
+
+/** What is read of the conversation is held until its prompt has been made. */
+async function begin(ctx: Context, deps: RouteDeps, wishes: ResponsesWishes, token: string, signal: AbortSignal) {
+  const { body, model } = wishes;
+  const entity = entityOf(ctx);
+  const held = deps.bodies.hold(entity);
+  const { responses: store, bodies, settings } = deps;
+  try {
+    const history = { responses: store, bodies, held, maxBytes: settings.maxBodyBytes };
+    const { items, own } = await readHistory(history, entity, body, token);
+    const input = wishes.toInput(toRequestMessages(items, body.instructions ?? null));
+    const run = recordSamples(deps, idOf(token), input, await startRun(deps, input, model, signal));
+    return { run, own, serviceTier: input.priority === 0 ? ('default' as const) : ('priority' as const) };
+  } finally {
+    held.release();
+  }
 }
 
 /** Kept unless the caller says otherwise, as with OpenAI; what cannot be kept at all is refused only to whoever asks for it. */
@@ -86,7 +100,7 @@ function storesIt({ responses: store }: RouteDeps, asked: boolean | null): boole
 async function gather({ items, room, head }: Task, { deltas, generation }: Run): Promise<ResponseObject> {
   let finish: ChoiceFinish = 'abort';
   for await (const delta of deltas) {
-    room.grow(deltaBytes(delta));
+    room.grow(deltaBytes({ ...delta, tokenIds: [] }));
     items.push(delta);
     if (delta.finish !== null) finish = delta.finish;
   }
@@ -105,18 +119,19 @@ async function stream(task: Task, run: Run): Promise<void> {
 }
 
 /** The answer is there and is not lost with the disk: one that could not be kept says so. */
-async function keep({ deps, entity, history }: Task, whole: ResponseObject): Promise<ResponseObject> {
+async function keep({ ctx, deps, entity, own }: Task, whole: ResponseObject): Promise<ResponseObject> {
   if (!whole.store) return whole;
   if (logprobCount(whole) >= LARGE_ANSWER) return { ...whole, store: false };
   const { output, ...head } = whole;
-  const stored = {
+  const text = () => ({
     id: whole.id,
     previousId: whole.previous_response_id,
     head: JSON.stringify(head),
     output: JSON.stringify(output),
-    input: JSON.stringify(history.own),
-  };
+    input: JSON.stringify(own),
+  });
   try {
+    const stored = await deps.bodies.inTurn(entity, ctx.request.length ?? Infinity, text);
     return { ...whole, store: await deps.responses.insert(entity, stored) };
   } catch (error) {
     deps.log.error({ err: error, id: whole.id }, 'response not stored');

@@ -7,6 +7,8 @@ import { entityOf } from '../middleware/auth.ts';
 import { notFound } from '../requests/responses-history.ts';
 import type { RouteDeps } from './context.ts';
 
+/** Of a text in memory, at most. */
+const CHAR_BYTES = 2;
 const DEFAULT_LIMIT = 20;
 const MAX_LIMIT = 100;
 
@@ -50,7 +52,8 @@ export function inputItems(deps: RouteDeps): Middleware {
 
 async function find(ctx: Context, deps: RouteDeps): Promise<StoredResponse> {
   const id = idOf(ctx);
-  const found = await deps.responses.find(entityOf(ctx), id);
+  const room = deps.answerRoom.open(entityOf(ctx), ctx.res);
+  const found = await deps.responses.find(entityOf(ctx), id, (bytes) => room.grow(CHAR_BYTES * bytes));
   if (found === null) throw notFound(id, 'response_id');
   return found;
 }

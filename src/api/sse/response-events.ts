@@ -15,7 +15,7 @@ export interface ResponseStream {
   items: OutputItems;
   deltas: AsyncIterable<ChoiceDelta>;
   generation: Generation;
-  /** Of what is gathered for the last events. */
+  /** Of the text that is gathered for the last events; they hold a bounded number of log-probabilities. */
   room: AnswerBytes;
   /** Before the last event says that it is stored: the response as it became. */
   store: (response: ResponseObject) => Promise<ResponseObject>;
@@ -46,7 +46,7 @@ async function sendAll(events: NumberedEvents, parts: ResponseStream): Promise<v
   for await (const delta of parts.deltas) {
     if (!begun) generation.markStreamed();
     begun = true;
-    parts.room.grow(deltaBytes(delta));
+    parts.room.grow(deltaBytes({ ...delta, tokenIds: [], logprobs: [] }));
     for (const event of items.push(delta)) events.send(event);
     if (delta.finish !== null) finish = delta.finish;
   }

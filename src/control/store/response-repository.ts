@@ -1,6 +1,6 @@
 /** SQL of stored responses. */
-import { sql, type Kysely, type Transaction } from 'kysely';
-import type { ResponseStore, StoredChain, StoredResponse } from '../stored-responses.ts';
+import { sql, type Kysely, type RawBuilder, type Transaction } from 'kysely';
+import type { Reserve, ResponseStore, StoredChain, StoredResponse } from '../stored-responses.ts';
 import type { Tables } from './tables.ts';
 
 /** Of one entity. */
@@ -18,9 +18,6 @@ const BATCH = 100;
 interface ChainRow {
   depth: number;
   previous_id: string | null;
-  input: string;
-  output: string;
-  total: number;
 }
 
 export class ResponseRepository implements ResponseStore {
@@ -76,13 +73,12 @@ export class ResponseRepository implements ResponseStore {
     }
   }
 
-  async find(entity: string, id: string): Promise<StoredResponse | null> {
-    const row = await this.#db
-      .selectFrom('responses')
-      .select(['previous_id', 'head', 'output', 'input'])
-      .where('entity', '=', entity)
-      .where('id', '=', id)
-      .executeTakeFirst();
+  async find(entity: string, id: string, reserve: Reserve): Promise<StoredResponse | null> {
+    const of = this.#db.selectFrom('responses').where('entity', '=', entity).where('id', '=', id);
+    const size = await of.select('bytes').executeTakeFirst();
+    if (size === undefined) return null;
+    reserve(size.bytes);
+    const row = await of.select(['previous_id', 'head', 'output', 'input']).executeTakeFirst();
     if (row === undefined) return null;
     const { previous_id: previousId, head, output, input } = row;
     return { id, previousId, head, output, input };
@@ -93,31 +89,38 @@ export class ResponseRepository implements ResponseStore {
     return (await query.executeTakeFirst()).numDeletedRows > 0n;
   }
 
-  async chain(entity: string, id: string, maxBytes: number): Promise<StoredChain | null> {
-    const { rows } = await sql<ChainRow>`
-      with recursive chain(depth, previous_id, input, output, total) as (
-        select 1, previous_id, input, output, bytes from responses where entity = ${entity} and id = ${id}
-        union all
-        select depth + 1, older.previous_id, older.input, older.output, total + older.bytes
-        from chain join responses older on older.entity = ${entity} and older.id = chain.previous_id
-        where depth <= ${MAX_CHAIN} and total <= ${maxBytes}
-      )
-      select * from chain order by depth desc`.execute(this.#db);
+  async chain(entity: string, id: string, reserve: Reserve): Promise<StoredChain | null> {
+    const { rows: sizes } = await this.#chain<{ bytes: number }>(entity, id, sql`bytes`);
+    if (sizes.length === 0) return null;
+    reserve(sizes.reduce((sum, { bytes }) => sum + bytes, 0));
+    const { rows } = await this.#chain<StoredChain['links'][number]>(entity, id, sql`input, output`);
     const [oldest] = rows;
     if (oldest === undefined) return null;
     const links = rows.map(({ input, output }) => ({ input, output }));
-    return { links, missing: oldest.previous_id, isCut: oldest.depth > MAX_CHAIN || oldest.total > maxBytes };
+    return { links, missing: oldest.previous_id, isCut: oldest.depth > MAX_CHAIN };
   }
 
-  async outputs(entity: string, ids: readonly string[], maxBytes: number): Promise<ReadonlyMap<string, string> | null> {
+  /** A response and what it continues, the oldest first. */
+  #chain<Row>(entity: string, id: string, columns: RawBuilder<unknown>) {
+    return sql<Row & ChainRow>`
+      with recursive chain(depth, sequence, previous_id) as (
+        select 1, sequence, previous_id from responses where entity = ${entity} and id = ${id}
+        union all
+        select depth + 1, older.sequence, older.previous_id
+        from chain join responses older on older.entity = ${entity} and older.id = chain.previous_id
+        where depth <= ${MAX_CHAIN}
+      )
+      select depth, chain.previous_id, ${columns} from chain join responses using (sequence)
+      order by depth desc`.execute(this.#db);
+  }
+
+  async outputs(entity: string, ids: readonly string[], reserve: Reserve): Promise<ReadonlyMap<string, string>> {
     const found = new Map<string, string>();
-    let bytes = 0;
-    for (let from = 0; from < ids.length && bytes <= maxBytes; from += BATCH) {
+    for (let from = 0; from < ids.length; from += BATCH) {
       const wanted = ids.slice(from, from + BATCH);
-      const length = sql<number>`coalesce(sum(length(output)), 0)`.as('length');
       const of = this.#db.selectFrom('responses').where('entity', '=', entity).where('id', 'in', wanted);
-      bytes += (await of.select(length).executeTakeFirstOrThrow()).length;
-      if (bytes > maxBytes) return null;
+      const size = sql<number>`coalesce(sum(length(output)), 0)`.as('bytes');
+      reserve((await of.select(size).executeTakeFirstOrThrow()).bytes);
       for (const { id, output } of await of.select(['id', 'output']).execute()) found.set(id, output);
     }
     return found;

@@ -21,7 +21,7 @@ import { Extensions } from '../../../src/control/extensions/extensions.ts';
 import type { FillTokens } from '../../../src/control/sessions/fill-in-middle.ts';
 import type { BlockHandle } from '../../../src/control/transfer/transfer.ts';
 import type { Settings } from '../../../src/control/settings.ts';
-import type { ResponseStore, StoredChain, StoredResponse } from '../../../src/control/stored-responses.ts';
+import type { Reserve, ResponseStore, StoredChain, StoredResponse } from '../../../src/control/stored-responses.ts';
 import { SampleMemory } from '../../../src/control/training/samples/sample-memory.ts';
 import type { TrainingServices } from '../../../src/control/training/services.ts';
 import { OPTIONS } from '../../../src/cli/options.ts';
@@ -208,11 +208,12 @@ export class FakeResponses implements ResponseStore {
   delete(entity: string, id: string): Promise<boolean> {
     return Promise.resolve(this.kept.delete(`${entity} ${id}`));
   }
-  chain(entity: string, id: string): Promise<StoredChain | null> {
+  chain(entity: string, id: string, reserve: Reserve): Promise<StoredChain | null> {
     const links: StoredResponse[] = [];
     for (let next: string | null = id; next !== null; next = links[0]?.previousId ?? null) {
       const found = this.kept.get(`${entity} ${next}`);
       if (!found) return Promise.resolve(links.length === 0 ? null : { links, missing: next, isCut: false });
+      reserve(found.input.length + found.output.length);
       links.unshift(found);
     }
     return Promise.resolve({ links, missing: null, isCut: false });

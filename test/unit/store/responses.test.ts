@@ -21,6 +21,7 @@ afterEach(async () => {
 });
 
 const LARGE = 2 ** 30;
+const ANY = () => undefined;
 
 function repository(bounds: Partial<ResponseBounds> = {}): ResponseRepository {
   return new ResponseRepository(database.db, { maxCount: 1000, maxBytes: LARGE, ...bounds });
@@ -52,21 +53,21 @@ test('what was stored is there, for its entity alone, until it is deleted', asyn
   const store = repository();
   const stored = { id: 'a', previousId: null, head: '{"é":1}', output: '[1]', input: '[2]' };
   expect(await store.insert('one', stored)).toBe(true);
-  expect(await store.find('one', 'a')).toEqual(stored);
-  for (const found of [await store.find('two', 'a'), await store.chain('two', 'a', LARGE)]) expect(found).toBeNull();
-  expect(await store.outputs('two', ['a'], LARGE)).toEqual(new Map());
-  expect(await store.outputs('one', ['b', 'a'], LARGE)).toEqual(new Map([['a', '[1]']]));
+  expect(await store.find('one', 'a', ANY)).toEqual(stored);
+  for (const found of [await store.find('two', 'a', ANY), await store.chain('two', 'a', ANY)]) expect(found).toBeNull();
+  expect(await store.outputs('two', ['a'], ANY)).toEqual(new Map());
+  expect(await store.outputs('one', ['b', 'a'], ANY)).toEqual(new Map([['a', '[1]']]));
   expect(await store.delete('two', 'a')).toBe(false);
   expect(await store.delete('one', 'a')).toBe(true);
   expect(await store.delete('one', 'a')).toBe(false);
-  expect(await store.find('one', 'a')).toBeNull();
+  expect(await store.find('one', 'a', ANY)).toBeNull();
 });
 
 test('it is there after a restart', async () => {
   await repository().insert('one', response('a'));
   await database.close();
   database = await Database.open(directory);
-  expect(await repository().find('one', 'a')).toEqual(response('a'));
+  expect(await repository().find('one', 'a', ANY)).toEqual(response('a'));
 });
 
 test('one of the same id gives way, and another entity may have it', async () => {
@@ -74,7 +75,7 @@ test('one of the same id gives way, and another entity may have it', async () =>
   await store.insert('one', response('a', null, 20));
   await store.insert('two', response('a', null, 30));
   await store.insert('one', response('a', 'z', 40));
-  expect(await store.find('one', 'a')).toEqual(response('a', 'z', 40));
+  expect(await store.find('one', 'a', ANY)).toEqual(response('a', 'z', 40));
   expect(await totals('one')).toEqual([
     { count: 1, bytes: 40 },
     { count: 1, bytes: 40 },
@@ -137,31 +138,38 @@ test('a conversation is followed to its beginning, and says what is missing', as
   ] as const) {
     await store.insert('one', { ...response(id, previous), input: `["${id}"]` });
   }
-  const chain = await store.chain('one', 'c', LARGE);
+  const chain = await store.chain('one', 'c', ANY);
   expect(chain).toMatchObject({ missing: null, isCut: false });
   expect(chain?.links.map(({ input }) => input)).toEqual(['["a"]', '["b"]', '["c"]']);
   await store.delete('one', 'a');
-  expect(await store.chain('one', 'c', LARGE)).toMatchObject({ missing: 'a', isCut: false });
-  expect(await store.chain('one', 'a', LARGE)).toBeNull();
+  expect(await store.chain('one', 'c', ANY)).toMatchObject({ missing: 'a', isCut: false });
+  expect(await store.chain('one', 'a', ANY)).toBeNull();
 });
 
-test('a conversation that is too large or too long, or goes in a circle, is cut', async () => {
+test('what is read is announced before, and a conversation that goes in a circle is cut', async () => {
   const store = repository({ maxCount: 5000 });
   for (let at = 0; at < 5; at++) await store.insert('one', response(`r${at}`, at === 0 ? null : `r${at - 1}`, 100));
-  expect(await store.chain('one', 'r4', 500)).toMatchObject({ isCut: false });
-  const cut = await store.chain('one', 'r4', 250);
-  expect(cut?.isCut).toBe(true);
-  expect(cut?.links).toHaveLength(3);
+  expect(await store.chain('one', 'r4', ANY)).toMatchObject({ isCut: false });
+  const asked: number[] = [];
+  const refuse = (bytes: number) => {
+    asked.push(bytes);
+    throw new Error('too much');
+  };
+  await expect(store.chain('one', 'r4', refuse)).rejects.toThrow('too much');
+  await expect(store.find('one', 'r4', refuse)).rejects.toThrow('too much');
+  expect(asked).toEqual([500, 100]);
   await store.insert('one', response('circle', 'circle'));
-  const circle = await store.chain('one', 'circle', LARGE);
+  const circle = await store.chain('one', 'circle', ANY);
   expect(circle?.isCut).toBe(true);
   expect(circle?.links.length).toBeLessThan(1100);
 });
 
-test('outputs are read in batches, and not beyond a bound', async () => {
+test('outputs are read in batches, each announced before', async () => {
   const store = repository();
   const wanted = Array.from({ length: 230 }, (_, at) => `r${at}`);
   for (const id of wanted) await store.insert('one', response(id));
-  expect((await store.outputs('one', [...wanted, 'nothing'], LARGE))?.size).toBe(230);
-  expect(await store.outputs('one', wanted, 300)).toBeNull();
+  expect((await store.outputs('one', [...wanted, 'nothing'], ANY)).size).toBe(230);
+  const asked: number[] = [];
+  await store.outputs('one', wanted, (bytes) => asked.push(bytes));
+  expect(asked).toEqual([200, 200, 60]);
 });
