@@ -185,6 +185,23 @@ test('error classes, before a stream begins too', async () => {
   await expect(output).rejects.toMatchObject({ status: 400, param: 'max_output_tokens' });
 });
 
+test('what no longer fits is refused, or its oldest items leave', async () => {
+  const old = Array.from({ length: 40 }, (_, at) => [
+    { role: 'user' as const, content: `${at}: ${'word '.repeat(20)}` },
+    { role: 'assistant' as const, content: 'Yes.' },
+  ]).flat();
+  const long = {
+    ...hello,
+    instructions: 'Be short.',
+    input: [...old, { role: 'user' as const, content: hello.input }],
+  };
+  await expect(client.responses.create(long)).rejects.toMatchObject({ status: 400 });
+  const cut = await client.responses.create({ ...long, truncation: 'auto' });
+  expect(cut).toMatchObject({ status: 'completed', truncation: 'auto' });
+  expect(cut.usage?.input_tokens).toBeLessThanOrEqual(1024 - 32);
+  expect(cut.usage?.input_tokens).toBeGreaterThan(900);
+});
+
 /** One that goes on until somebody ends it. */
 const endless = { ...hello, max_output_tokens: 900, stream: true, ...({ ignore_eos: true } as object) } as const;
 

@@ -58,10 +58,6 @@ const LIMITED: Readonly<Record<string, { takes: (value: unknown) => boolean; mes
     takes: (value) => value === null || (Array.isArray(value) && value.length === 0),
     message: '`context_management` is not supported.',
   },
-  truncation: {
-    takes: among('disabled'),
-    message: '`truncation` "auto" is not supported: send fewer items where a conversation no longer fits.',
-  },
   service_tier: { takes: among('auto', 'default'), message: '`service_tier` must be "auto" or "default".' },
   prompt_cache_retention: {
     takes: among('in_memory'),

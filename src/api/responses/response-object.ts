@@ -40,7 +40,7 @@ export function openHead(identity: ResponseIdentity, body: ResponsesRequest): Re
     tools: (body.tools ?? []).map(shownTool),
     top_logprobs: body.top_logprobs ?? 0,
     top_p: body.top_p ?? null,
-    truncation: 'disabled',
+    truncation: body.truncation ?? 'disabled',
     usage: null,
     user: body.user ?? null,
   };

@@ -1,5 +1,6 @@
 import type { Context, Middleware } from 'koa';
-import type { ChoiceFinish } from '../../control/sessions/session.ts';
+import type { RequestMessage } from '../../schemas/chat-completion.ts';
+import { SessionError, type ChoiceFinish } from '../../control/sessions/session.ts';
 import { RESPONSES_NESTED_FIELDS, responsesFields } from '../../schemas/responses.ts';
 import type { ResponseHead, ResponseObject } from '../../schemas/response-object.ts';
 import { ApiError } from '../errors.ts';
@@ -12,6 +13,7 @@ import { reportIgnored } from '../requests/ignored-fields.ts';
 import { readHistory, type History } from '../requests/responses-history.ts';
 import { toRequestMessages } from '../requests/responses-items.ts';
 import { ownTerms, readResponsesRequest, type ResponsesWishes } from '../requests/responses-request.ts';
+import { fitConversation } from '../requests/truncate-conversation.ts';
 import { LARGE_ANSWER } from '../responses/answer-size.ts';
 import { OutputItems } from '../responses/output-items.ts';
 import { MadeList } from '../responses/pieces.ts';
@@ -82,11 +84,31 @@ async function begin(ctx: Context, deps: RouteDeps, wishes: ResponsesWishes, tok
   try {
     const history = { responses: store, bodies, held, maxBytes: settings.maxBodyBytes };
     const { items, own } = await readHistory(history, entity, body, token);
-    const input = wishes.toInput(toRequestMessages(items, body.instructions ?? null));
+    const messages = toRequestMessages(items, body.instructions ?? null);
+    const fits = (some: RequestMessage[]) => fitsContext(deps, wishes, some, signal);
+    const shown = body.truncation === 'auto' ? await fitConversation(messages, fits) : messages;
+    const input = wishes.toInput(shown);
     const run = recordSamples(deps, idOf(token), input, await startRun(deps, input, model, signal));
     return { run, own, serviceTier: input.priority === 0 ? ('default' as const) : ('priority' as const) };
   } finally {
     held.release();
+  }
+}
+
+/** Beside the output that was asked for, or one token of it. */
+async function fitsContext(
+  { sessions }: RouteDeps,
+  { toInput }: ResponsesWishes,
+  messages: RequestMessage[],
+  signal: AbortSignal,
+): Promise<boolean> {
+  const { prompt, tenant, sampling } = toInput(messages);
+  try {
+    const { length } = await sessions.tokenize(prompt, tenant, signal);
+    return length + (sampling.maxTokens ?? 1) <= sessions.maxModelLen;
+  } catch (error) {
+    if (error instanceof SessionError && error.code === 'context_length') return false;
+    throw error;
   }
 }
 

@@ -333,7 +333,7 @@ describe('refused', () => {
     ['conversation', { conversation: 'conv_1' }],
     ['prompt', { prompt: { id: 'p' } }],
     ['context_management', { context_management: [{ type: 'compaction' }] }],
-    ['truncation', { truncation: 'auto' }],
+    ['truncation', { truncation: 'some' }],
     ['service_tier', { service_tier: 'flex' }],
     ['prompt_cache_retention', { prompt_cache_retention: '24h' }],
     ['metadata', { metadata: { ['k'.repeat(65)]: 'v' } }],
