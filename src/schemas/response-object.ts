@@ -40,6 +40,8 @@ export interface FunctionCallItem {
   type: 'function_call';
   status: ItemStatus;
   call_id: string;
+  /** Where the function is one of a namespace. */
+  namespace?: string;
   name: string;
   /** JSON text of an object, unless the call is incomplete. */
   arguments: string;

@@ -96,16 +96,15 @@ export interface ResponsesRequest extends SharedFields {
 }
 
 /** Which of its types this server has is asked where tools are translated. */
-const tool = object({
-  required: ['type'],
-  properties: {
-    type: string(),
-    name: nullable(string()),
-    description: nullable(string()),
-    parameters: nullable(object()),
-    strict: nullable(boolean()),
-  },
-});
+const toolProperties = {
+  type: string(),
+  name: nullable(string()),
+  description: nullable(string()),
+  parameters: nullable(object()),
+  strict: nullable(boolean()),
+};
+const namespaced = nullable(array(object({ required: ['type'], properties: toolProperties })));
+const tool = object({ required: ['type'], properties: { ...toolProperties, tools: namespaced } });
 
 const oneOf = (...values: string[]): JsonSchema => ({ type: ['string', 'null'], enum: [...values, null] });
 

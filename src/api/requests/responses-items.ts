@@ -6,6 +6,7 @@ import { echo, isPlainObject } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
 import { openThoughts } from './encrypted-thoughts.ts';
 import { MEDIA_PARTS } from './messages.ts';
+import { flatName } from './responses-tools.ts';
 
 type Item = Record<string, unknown>;
 
@@ -74,7 +75,7 @@ function readItem(conversation: Conversation, item: Item, at: string): void {
       return;
     }
     case 'function_call': {
-      const called = { name: textIn(item, 'name', at), arguments: textIn(item, 'arguments', at) };
+      const called = { name: calledName(item, at), arguments: textIn(item, 'arguments', at) };
       const call = { id: textIn(item, 'call_id', at), type: 'function' as const, function: called };
       conversation.turn(() => true).calls.push(call);
       return;
@@ -150,6 +151,11 @@ function thoughtsOf(item: Item, at: string): string {
   if (thoughts !== null) return thoughts;
   const message = 'encrypted_content is not what this server gave out; leave the reasoning item out.';
   throw new ApiError('invalid_parameter', message, `${at}.encrypted_content`);
+}
+
+function calledName(item: Item, at: string): string {
+  const name = textIn(item, 'name', at);
+  return (item['namespace'] ?? null) === null ? name : flatName(textIn(item, 'namespace', at), name);
 }
 
 function thoughtIn(part: unknown, at: string): string {

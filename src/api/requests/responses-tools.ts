@@ -10,13 +10,60 @@ type Tool = Record<string, unknown>;
 /** `tools`: null where the model is to know none. */
 export type ChatTools = Required<Pick<ChatCompletionRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>>;
 
+/** A function of a namespace, as the client knows it. */
+export interface NamespacedName {
+  namespace: string;
+  name: string;
+}
+
+/** To the model a namespace is the beginning of a name. */
+export function flatName(namespace: string, name: string): string {
+  return `${namespace}__${name}`;
+}
+
+/** The functions of namespaces by the names that the model knows. */
+export function namespacedNames(body: ResponsesRequest): ReadonlyMap<string, NamespacedName> {
+  const names = new Map<string, NamespacedName>();
+  for (const { type, name: namespace, tools } of body.tools ?? []) {
+    if (type !== 'namespace' || !Array.isArray(tools)) continue;
+    for (const { name } of tools as Tool[]) {
+      names.set(flatName(String(namespace), String(name)), { namespace: String(namespace), name: String(name) });
+    }
+  }
+  return names;
+}
+
 export function toChatTools(body: ResponsesRequest): ChatTools {
-  const tools = (body.tools ?? []).map((tool, index) => toChatTool(tool, `tools[${index}]`));
+  const tools = (body.tools ?? []).flatMap((tool, index) => withNamespace(tool, `tools[${index}]`));
+  refuseTwins(tools, namespacedNames(body));
   const choice = body.tool_choice ?? 'auto';
   const parallel = { parallel_tool_calls: body.parallel_tool_calls ?? true };
   if (isPlainObject(choice) && choice['type'] === 'allowed_tools') return { ...allowed(choice, tools), ...parallel };
   const tool_choice = toChatChoice(choice, tools.length);
   return { tools: tools.length === 0 ? null : tools, tool_choice, ...parallel };
+}
+
+function withNamespace(tool: Tool, at: string): Tool[] {
+  if (tool['type'] !== 'namespace') return [toChatTool(tool, at)];
+  const { name, description, tools } = tool;
+  if (typeof name !== 'string' || name === '') refuse(`${at}.name must be a text that is not empty.`, `${at}.name`);
+  if (!Array.isArray(tools)) refuse(`${at}.tools: Field required (missing)`, `${at}.tools`);
+  return (tools as Tool[]).map((each, index) => {
+    const chat = toChatTool(each, `${at}.tools[${index}]`);
+    const called = chat['function'] as Tool;
+    const described = [description, called['description']].filter((text) => typeof text === 'string').join(' ');
+    const full = described === '' ? {} : { description: described };
+    return { ...chat, function: { ...called, ...full, name: flatName(name, String(called['name'])) } };
+  });
+}
+
+/** Which of two was called could not be told. */
+function refuseTwins(tools: readonly Tool[], namespaces: ReadonlyMap<string, NamespacedName>): void {
+  const seen = new Set<unknown>();
+  for (const name of namespaces.size === 0 ? [] : tools.map(nameOf)) {
+    if (seen.has(name)) refuse(`Two tools have the name ${echo(name)} where their namespace is a part of it.`, 'tools');
+    seen.add(name);
+  }
 }
 
 function toChatTool(tool: Tool, at: string): Tool {

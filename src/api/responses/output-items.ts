@@ -15,11 +15,14 @@ import type {
   ResponseEvent,
 } from '../../schemas/response-object.ts';
 import { packThoughts } from '../requests/encrypted-thoughts.ts';
+import type { NamespacedName } from '../requests/responses-tools.ts';
 import { TextLogprobs } from './text-logprobs.ts';
 
 export interface ItemOptions {
   logprobs: boolean;
   encryptedContent: boolean;
+  /** Functions of namespaces, by the names that the model knows. */
+  names: ReadonlyMap<string, NamespacedName>;
   /** Alternatives included. More of them are in the events alone that they come with. */
   maxLogprobs: number;
 }
@@ -178,7 +181,8 @@ export class OutputItems {
   }
 
   #newCall(call_id: string, name: string): FunctionCallItem {
-    return { id: this.#idOf('fc'), type: 'function_call', status: 'in_progress', call_id, name, arguments: '' };
+    const known = this.#options.names.get(name) ?? { name };
+    return { id: this.#idOf('fc'), type: 'function_call', status: 'in_progress', call_id, ...known, arguments: '' };
   }
 
   #idOf(prefix: string): string {

@@ -46,7 +46,9 @@ export function openHead(identity: ResponseIdentity, body: ResponsesRequest): Re
   };
 }
 
-function shownTool({ type, name, description, parameters, strict }: Record<string, unknown>): Record<string, unknown> {
+function shownTool({ type, name, description, ...tool }: Record<string, unknown>): Record<string, unknown> {
+  const { parameters, strict, tools } = tool;
+  if (Array.isArray(tools)) return { type, name, description: description ?? null, tools: tools.map(shownTool) };
   return { type, name, description: description ?? null, parameters: parameters ?? null, strict: strict ?? false };
 }
 

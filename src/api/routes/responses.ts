@@ -12,6 +12,7 @@ import { requestId } from '../middleware/request-id.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import { readHistory, type History } from '../requests/responses-history.ts';
 import { toRequestMessages } from '../requests/responses-items.ts';
+import { namespacedNames } from '../requests/responses-tools.ts';
 import { ownTerms, readResponsesRequest, type ResponsesWishes } from '../requests/responses-request.ts';
 import { fitConversation } from '../requests/truncate-conversation.ts';
 import { LARGE_ANSWER } from '../responses/answer-size.ts';
@@ -62,7 +63,7 @@ async function answer(ctx: Context, deps: RouteDeps, raw: unknown): Promise<void
     entity,
     own,
     head: openHead(identity, body),
-    items: new OutputItems(token, { ...wishes.included, maxLogprobs }),
+    items: new OutputItems(token, { ...wishes.included, names: namespacedNames(body), maxLogprobs }),
     room: deps.answerRoom.open(entity, ctx.res),
   };
   if (body.stream === true) return stream(task, run);

@@ -10,7 +10,7 @@ import { byteTokenizer, writeModel } from '../models/model-directory.ts';
 import { FakeEngine } from '../sessions/fake-engine.ts';
 import { delta } from './fakes.ts';
 
-const OPTIONS = { logprobs: true, encryptedContent: false, maxLogprobs: Infinity };
+const OPTIONS = { logprobs: true, encryptedContent: false, names: new Map(), maxLogprobs: Infinity };
 const TEMPLATE = '{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}assistant: ';
 const TOOLS = [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }];
 const call = (x: number) => `<tool_call>\n{"name": "f", "arguments": {"x": ${x}}}\n</tool_call>`;

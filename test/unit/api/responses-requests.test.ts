@@ -140,6 +140,24 @@ describe('what a request means', () => {
     });
   });
 
+  test('functions of a namespace have it before their names, and calls of them are told apart', async () => {
+    const namespace = { type: 'namespace', name: 'n', description: 'All.', tools };
+    server.sessions.script = () => [
+      delta({ toolCalls: [{ index: 0, id: 'c', name: 'n__f', arguments: '{}' }], tokenIds: [1], finish: 'tool_calls' }),
+    ];
+    const { output, tools: shown } = await asking.answer({ tools: [namespace, ...tools] });
+    const { prompt } = server.sessions.inputs.at(-1) ?? {};
+    expect(prompt).toMatchObject({
+      render: {
+        tools: [{ function: { name: 'n__f', description: 'All. F', strict: true } }, { function: { name: 'f' } }],
+      },
+    });
+    expect(shown).toEqual([namespace, ...tools]);
+    expect(output).toMatchObject([{ type: 'function_call', namespace: 'n', name: 'f', call_id: 'c' }]);
+    const [, reply] = await asking.messages([{ role: 'user', content: 'x' }, ...output]);
+    expect(reply).toMatchObject({ tool_calls: [{ function: { name: 'n__f' } }] });
+  });
+
   test('allowed_tools leaves the others out', async () => {
     const two = [...tools, { ...tools[0], name: 'g' }];
     const choice = (mode: string) => ({ type: 'allowed_tools', mode, tools: [{ type: 'function', name: 'g' }] });
@@ -301,6 +319,21 @@ describe('refused', () => {
     ].map((type): [string, object] => ['tools[1].type', { tools: [...tools, { type, name: 'x' }] }]),
     ['tools[0].type', { tools: [{ name: 'f' }] }],
     ['tools[0].name', { tools: [{ type: 'function' }] }],
+    ['tools[0].tools', { tools: [{ type: 'namespace', name: 'n' }] }],
+    ['tools[0].tools[0].type', { tools: [{ type: 'namespace', name: 'n', tools: [{ type: 'custom', name: 'x' }] }] }],
+    [
+      'tools',
+      {
+        tools: [
+          { type: 'namespace', name: 'n', tools },
+          { ...tools[0], name: 'n__f' },
+        ],
+      },
+    ],
+    [
+      'input[0].namespace',
+      { input: [{ type: 'function_call', call_id: '1', namespace: 5, name: 'f', arguments: '' }] },
+    ],
     ['tools[0].parameters', { tools: [{ type: 'function', name: 'f', parameters: 'x' }] }],
     ['tools[0].strict', { tools: [{ type: 'function', name: 'f', strict: 'x' }] }],
     ['tool_choice', { tool_choice: 'required' }],
