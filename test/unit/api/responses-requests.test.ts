@@ -1,7 +1,10 @@
 /** What a request to /v1/responses means: the chat that it is, its items as messages, what is refused. */
+import { readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { writeJson } from '../../../src/control/json-numbers.ts';
 import { SessionError } from '../../../src/control/sessions/session.ts';
+import { responsesFields } from '../../../src/schemas/responses.ts';
 import { delta, errorOf, FakeSessions, startTestServer, type TestServer } from './fakes.ts';
 import { Asking, PATH, twoEntities } from './responses-asking.ts';
 
@@ -26,7 +29,24 @@ const chatTools = [
 describe('what a request means', () => {
   test('it is the generation of the chat that asks for the same', async () => {
     const schema = { type: 'object', properties: { x: { type: 'number', multipleOf: 1.0 } } };
-    const shared = { temperature: 0.5, top_p: 0.9, top_k: 3, seed: 7, stop: ['x'], min_tokens: 2, bad_words: ['y'] };
+    const shared = {
+      ...{ temperature: 0.5, top_p: 0.9, top_k: 3, min_p: 0.1, seed: 7, min_tokens: 2, ignore_eos: true },
+      ...{ frequency_penalty: 0.1, presence_penalty: 0.2, repetition_penalty: 1.1, logit_bias: { 5: 1 } },
+      ...{
+        stop: ['x'],
+        stop_token_ids: [3],
+        include_stop_str_in_output: true,
+        bad_words: ['y'],
+        allowed_token_ids: [1],
+      },
+      ...{
+        skip_special_tokens: false,
+        spaces_between_special_tokens: true,
+        logprobs_mode: 'processed',
+        cache_salt: 's',
+      },
+      ...{ repetition_detection: { max_pattern_size: 2, min_count: 3 }, chat_template_kwargs: { a: 1 }, priority: 0 },
+    };
     const own = await asking.input({
       ...shared,
       instructions: 'Be kind.',
@@ -37,8 +57,6 @@ describe('what a request means', () => {
       max_output_tokens: 9,
       include: ['message.output_text.logprobs'],
       top_logprobs: 2,
-      cache_salt: 's',
-      chat_template_kwargs: { a: 1 },
     });
     await server.post('/v1/chat/completions', {
       ...shared,
@@ -53,8 +71,6 @@ describe('what a request means', () => {
       max_completion_tokens: 9,
       logprobs: true,
       top_logprobs: 2,
-      cache_salt: 's',
-      chat_template_kwargs: { a: 1 },
     });
     const chat = server.sessions.inputs.at(-1);
     if (!chat) throw new Error('no chat');
@@ -377,6 +393,8 @@ describe('refused', () => {
     ['priority', { priority: 1 }],
     ['chat_template', { chat_template: 'x' }],
     ['chat_template_kwargs', { chat_template_kwargs: { tools: 1 } }],
+    ['engine_xargs', { engine_xargs: { nobody: 1 } }],
+    ['vllm_xargs', { vllm_xargs: { nobody: 1 } }],
     ['request_id', { request_id: 'a\nb' }],
     ['store', { store: 'yes' }],
     ['model', { model: 'nobody' }, 404],
@@ -390,6 +408,11 @@ describe('refused', () => {
     // As a stream too: before the 200.
     const streamed = { input: 'Hi', stream: true, ...fields };
     if (!('stream_options' in fields)) expect((await server.post(PATH, streamed)).status).toBe(status);
+  });
+
+  test('every field has a place in these tests', () => {
+    const text = readFileSync(fileURLToPath(import.meta.url), 'utf8');
+    expect([...responsesFields].filter((field) => !new RegExp(`\\b${field}\\b`).test(text))).toEqual([]);
   });
 
   test('what sessions refuse names the fields of this endpoint', async () => {

@@ -1,6 +1,7 @@
 /** /v1/responses over sessions in memory: answers, how a stream goes and ends, what is stored. */
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import type { ApiDeps } from '../../../src/api/deps.ts';
+import type { Generation, GenerationInput } from '../../../src/control/sessions/session.ts';
 import type { ResolvedModel } from '../../../src/control/models/resolver.ts';
 import { delta, errorOf, FakeSessions, KEY, startTestServer, type TestServer } from './fakes.ts';
 import { Asking, OTHER_KEY, PATH, twoEntities, type Answer } from './responses-asking.ts';
@@ -279,6 +280,33 @@ describe('stored responses', () => {
     const reference = { type: 'item_reference', id: item?.id };
     const twice = await errorOf(await server.post(PATH, { input: [reference, reference] }));
     expect(twice).toMatchObject({ code: 400, param: 'input' });
+  });
+
+  test('many that continue long conversations at once find no room', async () => {
+    let release: () => void = () => undefined;
+    const held = new Promise<void>((resolve) => (release = resolve));
+    class Waiting extends FakeSessions {
+      override async start(input: GenerationInput): Promise<Generation> {
+        if (input.tenant === 'default') await held;
+        return super.start(input);
+      }
+    }
+    const busy = await startTestServer({ maxBodyBytes: 2000 }, { sessions: new Waiting(), keys: twoEntities });
+    const long = JSON.stringify([{ role: 'user', content: 'x'.repeat(1500) }]);
+    for (const entity of ['default', 'other']) {
+      await busy.responses.insert(entity, { id: 'resp_a', previousId: null, head: '{}', output: '[]', input: long });
+    }
+    const body = { input: 'And?', previous_response_id: 'resp_a' };
+    const asked = Array.from({ length: 40 }, () => busy.post(PATH, body).then(({ status }) => status));
+    // The refused ones are answered while the others wait.
+    const first = await Promise.race(asked);
+    expect(first).toBe(503);
+    expect((await busy.post(PATH, body, { authorization: `Bearer ${OTHER_KEY}` })).status).toBe(200);
+    release();
+    const statuses = await Promise.all(asked);
+    expect(new Set(statuses)).toEqual(new Set([200, 503]));
+    expect((await busy.post(PATH, body)).status).toBe(200);
+    await busy.close();
   });
 
   test('references stand for stored items, and are stored as these', async () => {
