@@ -102,8 +102,7 @@ export class ResponseRepository implements ResponseStore {
 
   /** A response and what it continues, the oldest first. */
   #chain<Row>(entity: string, id: string, columns: RawBuilder<unknown>) {
-    return sql<Row & ChainRow>`
-      with recursive chain(depth, sequence, previous_id) as (
+    return sql<Row & ChainRow>`with recursive chain(depth, sequence, previous_id) as (
         select 1, sequence, previous_id from responses where entity = ${entity} and id = ${id}
         union all
         select depth + 1, older.sequence, older.previous_id

@@ -9,10 +9,12 @@ import { Database } from '../../../src/control/store/database.ts';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { LogRepository } from '../../../src/control/store/log-repository.ts';
 import { ModelRepository } from '../../../src/control/store/model-repository.ts';
+import { ResponseRepository } from '../../../src/control/store/response-repository.ts';
 import { SqliteClient } from '../../../src/control/store/sqlite-client.ts';
 import { StorageRepository } from '../../../src/control/store/storage-repository.ts';
 
 const AT = '2026-01-01T00:00:00.000Z';
+const ANY = () => undefined;
 const MODEL = randomUUID();
 const JOB = randomUUID();
 
@@ -77,6 +79,9 @@ const published = () => ({ modelId: MODEL, jobId: JOB, version: 'v', blobKey: 'a
 test('no query of a request or a step reads a table from its beginning', async () => {
   const logs = new LogRepository(database.db);
   const storage = new StorageRepository(database.db);
+  const responses = new ResponseRepository(database.db, { maxCount: 1, maxBytes: 100 });
+  const response = { id: 'r', previousId: null, head: '{}', output: '[]', input: '[]' };
+  await responses.insert('e', { ...response, id: 'before' });
   const event = { key: 'step-1', type: 'gradient_step', data: { gradient_step: 1 }, at: AT };
   const calls: [string, () => Promise<unknown>, RegExp[]][] = [
     ['countOpen', () => jobs.countOpen(MODEL), [/open_jobs_by_model/]],
@@ -89,12 +94,16 @@ test('no query of a request or a step reads a table from its beginning', async (
     ['nextQueued', () => jobs.nextQueued([], []), [/jobs_by_state/]],
     ['othersQueued', () => jobs.othersQueued('model'), [/jobs_by_state/]],
     ['running', () => jobs.running(), [/jobs_by_state/]],
+    ['store', () => responses.insert('e', response), [/\(entity=\? AND id=\?\)/, /\(entity=\?\)/, /sequence<\?\)/]],
+    ['chain', () => responses.chain('e', 'r', ANY), [/older USING INDEX \S+ \(entity=\? AND id=\?\)/]],
+    ['outputs', () => responses.outputs('e', ['r'], ANY), [/\(entity=\? AND id=\?\)/]],
+    ['find', () => responses.find('e', 'r', ANY), [/\(entity=\? AND id=\?\)/]],
   ];
   for (const [name, work, ways] of calls) {
     const plan = await plansOf(work);
     for (const way of ways) expect(plan, name).toMatch(way);
-    // `kept` is a query's own result.
-    expect(plan, name).not.toMatch(/^SCAN (?!kept)/m);
+    // `kept` and `chain` are queries' own results.
+    expect(plan, name).not.toMatch(/^SCAN (?!kept|chain)/m);
   }
 });
 
