@@ -165,6 +165,8 @@ function readProcessor(processor: unknown): Around {
   if (!isObject(processor)) return fail();
   if (processor['type'] === 'ByteLevel') return { before: [], after: [] };
   if (processor['type'] === 'TemplateProcessing') return readTemplate(processor) ?? fail();
+  if (processor['type'] === 'BertProcessing' || processor['type'] === 'RobertaProcessing')
+    return readPair(processor) ?? fail();
   if (processor['type'] !== 'Sequence' || !Array.isArray(processor['processors'])) return fail();
   return processor['processors']
     .map(readProcessor)
@@ -172,6 +174,13 @@ function readProcessor(processor: unknown): Around {
       (inner, outer) => ({ before: [...outer.before, ...inner.before], after: [...inner.after, ...outer.after] }),
       { before: [], after: [] },
     );
+}
+
+/** `[text, id]` of what stands before and behind. */
+function readPair({ cls, sep }: Record<string, unknown>): Around | null {
+  const ids = [cls, sep].map((token) => (Array.isArray(token) ? (token[1] as unknown) : null));
+  const [before, after] = ids.map((id) => (typeof id === 'number' && Number.isInteger(id) && id >= 0 ? id : null));
+  return typeof before === 'number' && typeof after === 'number' ? { before: [before], after: [after] } : null;
 }
 
 function readTemplate(processor: Record<string, unknown>): Around | null {

@@ -8,7 +8,7 @@ const NOTHING = new Uint8Array(0);
 
 export interface DetokenizerOptions {
   skipSpecialTokens: boolean;
-  /** The text has nothing before it: the tokenizer's rule for a leading space applies. */
+  /** The text has nothing before it: the tokenizer's rule for the first token applies. */
   startsText: boolean;
 }
 
@@ -16,12 +16,12 @@ export class Detokenizer {
   readonly #table: TokenTable;
   readonly #skipSpecial: boolean;
   readonly #decoder = new TextDecoder('utf-8', { ignoreBOM: true });
-  #stripSpace: boolean;
+  #atStart: boolean;
 
   constructor(table: TokenTable, options: DetokenizerOptions) {
     this.#table = table;
     this.#skipSpecial = options.skipSpecialTokens;
-    this.#stripSpace = options.startsText && table.stripsLeadingSpace;
+    this.#atStart = options.startsText;
   }
 
   /** The characters that this token completes; bytes of an unfinished one are kept. */
@@ -43,9 +43,9 @@ export class Detokenizer {
   #shown(id: number): Uint8Array {
     const bytes = this.#table.bytes(id);
     if (bytes.length === 0 || (this.#skipSpecial && this.#table.isSpecial(id))) return NOTHING;
-    const strips = this.#stripSpace && bytes[0] === 0x20;
-    this.#stripSpace = false;
-    return strips ? bytes.subarray(1) : bytes;
+    if (!this.#atStart) return bytes;
+    this.#atStart = false;
+    return this.#table.firstBytes(id);
   }
 }
 

@@ -7,8 +7,7 @@ const encoder = new TextEncoder();
 
 export class TokenTable {
   readonly size: number;
-  /** A text that begins with a space loses it: the decoder of sentencepiece-like tokenizers. */
-  readonly stripsLeadingSpace: boolean;
+  readonly #decoder: TokenDecoder;
   readonly #vocabulary: string[];
   readonly #special: Uint8Array;
   readonly #bytes: Uint8Array;
@@ -19,16 +18,13 @@ export class TokenTable {
 
   constructor(files: TokenizerFiles) {
     const decoder = readDecoder(files.tokenizer['decoder'] ?? null);
+    this.#decoder = decoder;
     this.size = files.vocabulary.length;
-    this.stripsLeadingSpace = decoder.stripsLeadingSpace;
     this.#vocabulary = files.vocabulary;
     this.#special = new Uint8Array(this.size);
-    const added = new Set<number>();
-    for (const token of files.addedTokens) {
-      added.add(token.id);
-      if (token.special) this.#special[token.id] = 1;
-    }
-    const pieces = files.vocabulary.map((text, id) => (added.has(id) ? encoder.encode(text) : decoder.decode(text)));
+    for (const token of files.addedTokens) if (token.special) this.#special[token.id] = 1;
+    // Added tokens go through the decoder like the others: `▁▁` is two spaces.
+    const pieces = files.vocabulary.map((text) => decoder.decode(text));
     this.#offsets = new Uint32Array(this.size + 1);
     for (const [id, piece] of pieces.entries()) this.#offsets[id + 1] = (this.#offsets[id] ?? 0) + piece.length;
     this.#bytes = new Uint8Array(this.#offsets[this.size] ?? 0);
@@ -38,6 +34,13 @@ export class TokenTable {
   /** Empty for ids beyond the tokenizer (padding rows of the embedding). Do not write to it. */
   bytes(id: number): Uint8Array {
     return this.#bytes.subarray(this.#offsets[id] ?? 0, this.#offsets[id + 1] ?? 0);
+  }
+
+  /** As the first token of a text, where a space may be the tokenizer's own (sentencepiece-like ones put one there). */
+  firstBytes(id: number): Uint8Array {
+    const bytes = this.bytes(id);
+    if (this.#decoder.first === 'withoutMarks') return this.#decoder.decode(this.vocabularyText(id), true);
+    return this.#decoder.first === 'withoutSpace' && bytes[0] === 0x20 ? bytes.subarray(1) : bytes;
   }
 
   isSpecial(id: number): boolean {
@@ -90,8 +93,9 @@ export function tokenEntry(table: TokenTable, tokenId: number, logprob: number |
 }
 
 interface TokenDecoder {
-  decode(text: string): Uint8Array;
-  stripsLeadingSpace: boolean;
+  decode: (text: string, withoutMarks?: boolean) => Uint8Array;
+  /** What the first token of a text loses: nothing, one space, or all marks of spaces. */
+  first: 'whole' | 'withoutSpace' | 'withoutMarks';
 }
 
 function unsupported(part: unknown): never {
@@ -101,7 +105,7 @@ function unsupported(part: unknown): never {
 
 function readDecoder(decoder: unknown): TokenDecoder {
   if (!isObject(decoder)) return unsupported(decoder);
-  if (decoder['type'] === 'ByteLevel') return { decode: byteLevelBytes, stripsLeadingSpace: false };
+  if (decoder['type'] === 'ByteLevel') return { decode: byteLevelBytes, first: 'whole' };
   if (decoder['type'] === 'Metaspace') return readMetaspace(decoder);
   if (decoder['type'] === 'Sequence' && Array.isArray(decoder['decoders'])) return readSequence(decoder['decoders']);
   return unsupported(decoder);
@@ -110,7 +114,9 @@ function readDecoder(decoder: unknown): TokenDecoder {
 function readMetaspace(decoder: Record<string, unknown>): TokenDecoder {
   const mark = typeof decoder['replacement'] === 'string' ? decoder['replacement'] : '\u2581';
   const strips = decoder['prepend_scheme'] !== 'never' && decoder['add_prefix_space'] !== false;
-  return { decode: (text) => encoder.encode(text.replaceAll(mark, ' ')), stripsLeadingSpace: strips };
+  const decode = (text: string, withoutMarks = false): Uint8Array =>
+    encoder.encode(text.replaceAll(mark, withoutMarks ? '' : ' '));
+  return { decode, first: strips ? 'withoutMarks' : 'whole' };
 }
 
 /** Replace, ByteFallback, Fuse and Strip in the order that sentencepiece conversions write them. */
@@ -118,14 +124,14 @@ function readSequence(parts: unknown[]): TokenDecoder {
   const replaces: [string, string][] = [];
   let byteFallback = false;
   let fused = false;
-  let stripsLeadingSpace = false;
+  let first: TokenDecoder['first'] = 'whole';
   for (const part of parts) {
     const type = isObject(part) ? part['type'] : undefined;
     if (isObject(part) && type === 'Replace' && !fused) replaces.push(readReplace(part));
     else if (type === 'ByteFallback' && !fused) byteFallback = true;
     else if (type === 'Fuse') fused = true;
-    else if (isObject(part) && type === 'Strip' && fused && isLeadingStrip(part)) stripsLeadingSpace = true;
-    else if (type === 'ByteLevel' && parts.length === 1) return { decode: byteLevelBytes, stripsLeadingSpace: false };
+    else if (isObject(part) && type === 'Strip' && fused && isLeadingStrip(part)) first = 'withoutSpace';
+    else if (type === 'ByteLevel' && parts.length === 1) return { decode: byteLevelBytes, first: 'whole' };
     else if (isObject(part) && type === 'Metaspace' && parts.length === 1) return readMetaspace(part);
     else unsupported(part);
   }
@@ -134,7 +140,7 @@ function readSequence(parts: unknown[]): TokenDecoder {
     if (byte?.[1]) return Uint8Array.of(Number.parseInt(byte[1], 16));
     return encoder.encode(replaces.reduce((done, [from, to]) => done.replaceAll(from, to), text));
   };
-  return { decode, stripsLeadingSpace };
+  return { decode, first };
 }
 
 function readReplace(part: Record<string, unknown>): [string, string] {

@@ -68,6 +68,29 @@ describe('the detokenizer', () => {
     expect(decodeAll(table, [3 + 0x41, 263], SKIP)).toBe('A hi');
   });
 
+  /** Expected is what tokenizers 0.23 decodes. */
+  it.each([
+    ['always', [0, 3, 0], 'hi  hi'],
+    ['first', [2, 0], ' hi'],
+    ['first', [1, 2, 0], '</s>   hi'],
+    ['never', [2, 0], '   hi'],
+    ['always', [4, 4], 'a a '],
+  ])('drops all marks of the first token alone where Metaspace puts them: %s %j', async (scheme, ids, expected) => {
+    const vocab = { '▁hi': 0, '</s>': 1, '▁▁': 2, '▁': 3, '▁a▁': 4 };
+    const added = [{ id: 1, content: '</s>', special: true, normalized: false }];
+    const decoder = { type: 'Metaspace', replacement: '▁', prepend_scheme: scheme, split: true };
+    const model = { type: 'BPE', vocab, merges: [] };
+    const table = new TokenTable(await readFiles({ added_tokens: added, pre_tokenizer: null, decoder, model }, 5));
+    expect(decodeAll(table, ids, SHOW)).toBe(expected);
+  });
+
+  it('decodes added tokens as all others: their marks of spaces are spaces', async () => {
+    const json = sentencePiece();
+    const added = [{ id: 264, content: '▁▁', special: false, normalized: false }];
+    const files = await readFiles({ ...json, added_tokens: [...(json['added_tokens'] as []), ...added] }, 265);
+    expect(decodeAll(new TokenTable(files), [263, 264, 263], SHOW)).toBe('hi   hi');
+  });
+
   it('reads very many ids piece by piece, others being served in between, to a bound', async () => {
     const table = new TokenTable(await byteFiles());
     // Characters of two, three and four bytes: pieces end within them.

@@ -413,6 +413,13 @@ describe('the encoder', () => {
   });
 });
 
+it.each(['BertProcessing', 'RobertaProcessing'])('%s puts its tokens around a text', async (type) => {
+  const post_processor = { type, sep: ['</s>', 257], cls: ['<s>', 256], trim_offsets: true, add_prefix_space: false };
+  const encoder = new PromptEncoder(await readFiles({ ...byteTokenizer().json, post_processor }, 260));
+  expect([...encoder.encode('a', { addSpecialTokens: true, mark: null })]).toEqual([256, 97, 257]);
+  expect([...encoder.encode('a', { addSpecialTokens: false, mark: null })]).toEqual([97]);
+});
+
 describe('what came before tools', () => {
   const TOOLS =
     "{% for m in messages %}{% if m.role == 'tool' %}[{{ m.name }}={{ m.content }}]{% elif m.role == 'user' %}{{ m.content }}" +
