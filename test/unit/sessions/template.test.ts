@@ -162,6 +162,12 @@ const semantics: [string, string, Record<string, unknown>, string][] = [
     {},
     '2024-02-03 3 Feb February 09:05:07 Saturday AM %',
   ],
+  [
+    'strftime_now knows what a C library does',
+    "{{ strftime_now('%e|%-e|%h|%j|%-j|%w|%u|%f|%C|%F|%D|%x|%T|%X|%R|%r|%c|%Z|%z|%%') }}",
+    {},
+    ' 3|3|Feb|034|34|6|6|000000|20|2024-02-03|02/03/24|02/03/24|09:05:07|09:05:07|09:05|09:05:07 AM|Sat Feb  3 09:05:07 2024|||%',
+  ],
   ['slices', '{{ [1,2,3][1:] }} {{ "abc"[::-1] }} {{ [1,2,3][-1] }}', {}, '[2, 3] cba 3'],
   [
     'a character beyond 16 bits is one',

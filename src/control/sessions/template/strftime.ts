@@ -19,6 +19,11 @@ function two(value: number): string {
   return String(value).padStart(2, '0');
 }
 
+function dayOfYear(date: Date): number {
+  const first = Date.UTC(date.getFullYear(), 0, 1);
+  return Math.round((Date.UTC(date.getFullYear(), date.getMonth(), date.getDate()) - first) / 86_400_000) + 1;
+}
+
 const DIRECTIVES: Readonly<Record<string, (date: Date) => string>> = {
   Y: (date) => String(date.getFullYear()),
   y: (date) => two(date.getFullYear() % 100),
@@ -33,6 +38,26 @@ const DIRECTIVES: Readonly<Record<string, (date: Date) => string>> = {
   M: (date) => two(date.getMinutes()),
   S: (date) => two(date.getSeconds()),
   p: (date) => (date.getHours() < 12 ? 'AM' : 'PM'),
+  e: (date) => String(date.getDate()).padStart(2),
+  h: (date) => (MONTHS[date.getMonth()] ?? '').slice(0, 3),
+  j: (date) => String(dayOfYear(date)).padStart(3, '0'),
+  w: (date) => String(date.getDay()),
+  u: (date) => String(date.getDay() || 7),
+  f: (date) => `${String(date.getMilliseconds()).padStart(3, '0')}000`,
+  C: (date) => two(Math.floor(date.getFullYear() / 100)),
+  F: (date) => strftime(date, '%Y-%m-%d'),
+  D: (date) => strftime(date, '%m/%d/%y'),
+  x: (date) => strftime(date, '%m/%d/%y'),
+  T: (date) => strftime(date, '%H:%M:%S'),
+  X: (date) => strftime(date, '%H:%M:%S'),
+  R: (date) => strftime(date, '%H:%M'),
+  r: (date) => strftime(date, '%I:%M:%S %p'),
+  c: (date) => strftime(date, '%a %b %e %H:%M:%S %Y'),
+  // A time without a zone, as transformers asks for it.
+  Z: () => '',
+  z: () => '',
+  n: () => '\n',
+  t: () => '\t',
   '%': () => '%',
 };
 
@@ -41,6 +66,6 @@ export function strftime(date: Date, format: string): string {
   return format.replace(/%(-?)([A-Za-z%])/g, (whole, dash: string, name: string) => {
     const text = Object.hasOwn(DIRECTIVES, name) ? DIRECTIVES[name]?.(date) : undefined;
     if (text === undefined) return whole;
-    return dash === '-' ? text.replace(/^0+(?=\d)/, '') : text;
+    return dash === '-' ? text.replace(/^[0 ]+(?=\d)/, '') : text;
   });
 }
