@@ -235,7 +235,7 @@ class Bench {
   void quantised_product(const Format& format, int64_t m) {
     const int64_t n = 24576, k = 4096;
     const QuantPanel& shape = format.shape;
-    const int64_t groups = k / shape.group, panel_bytes = shape.head_bytes() + groups * shape.group_bytes();
+    const int64_t tiles = k / kQuantTile, panel_bytes = shape.bytes(k);
     std::vector<uint8_t> bytes(size_t(n / kQuantPanel * panel_bytes));
     // Of codes of FP8 none is NaN without the lowest bit.
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = uint8_t(int32_t(noise_at(i % 4093) * 128.0f)) & (shape.floating ? 0xfe : 0xff);
@@ -245,9 +245,10 @@ class Bench {
       panels.back().first_byte = p * panel_bytes;
       const float output_scale = 0x1p-10f;
       for (int i = 0; i < shape.head_bytes(); i += 4) memcpy(&bytes[size_t(p * panel_bytes + i)], &output_scale, 4);
-      for (int64_t g = 0; g < groups && !shape.floating; ++g) {
+      for (int64_t t = 0; t < tiles; ++t) {
         const uint16_t scale = 0x1400;  // 2^-10
-        for (int i = 0; i < kQuantPanel; ++i) memcpy(&bytes[size_t(p * panel_bytes + g * shape.group_bytes() + 2 * i)], &scale, 2);
+        uint8_t* tile = &bytes[size_t(p * panel_bytes + shape.head_bytes() + t * shape.tile_bytes())];
+        for (int i = 0; i < kQuantPairs * shape.scale_bytes(); i += 2) memcpy(tile + i, &scale, 2);
       }
     }
     const DeviceBuffer<uint8_t> data(bytes);

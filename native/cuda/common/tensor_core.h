@@ -26,6 +26,36 @@ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   auto half = [](uint32_t pair, int high) { return to_float(bf16{uint16_t(high ? pair >> 16 : pair)}); };
   return pack_rounded(half(a, 0) * half(b, 0), half(a, 1) * half(b, 1));
 }
+// bits & mask | more
+inline uint32_t mask_or(uint32_t bits, uint32_t mask, uint32_t more) { return (bits & mask) | more; }
+// The pair's low half (0) or its high half (1), twice.
+template <int kHalf>
+inline uint32_t both_halves(uint32_t pair) {
+  const uint32_t half = kHalf == 0 ? pair & 0xffffu : pair >> 16;
+  return half << 16 | half;
+}
+// Each rounded once: a double holds what bf16's product and sum need but for what is far below, of which one bit tells.
+inline uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
+  auto one = [&](int shift) {
+    auto part = [&](uint32_t pair) { return double(to_float(bf16{uint16_t(pair >> shift)})); };
+    const double exact = std::fma(part(a), part(b), part(c));
+    float cut = float(exact);
+    if (std::fabs(double(cut)) > std::fabs(exact)) cut = std::nextafterf(cut, 0.0f);
+    uint32_t bits;
+    memcpy(&bits, &cut, 4);
+    if (double(cut) != exact && exact == exact) bits |= 1;
+    memcpy(&cut, &bits, 4);
+    return to_bf16(cut);
+  };
+  return pack(one(0), one(16));
+}
+// 16 bytes that this thread alone takes, and once.
+inline void load_once(uint32_t (&words)[4], const uint8_t* from) { memcpy(words, __builtin_assume_aligned(from, 16), 16); }
+// That others take too, from memory that no kernel writes.
+template <int kCount>
+inline void load_among_lanes(uint32_t (&words)[kCount], const uint8_t* from) {
+  memcpy(words, __builtin_assume_aligned(from, 4 * kCount), 4 * kCount);
+}
 #else
 
 // threadIdx.x, of which the compiler does not know that it was read before: what was computed from it needs no register until here.
@@ -42,6 +72,46 @@ __device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   uint32_t pair;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(0x80008000u));
   return pair;
+}
+
+// bits & mask | more, by one instruction, also where mask and more are known when it is compiled.
+__device__ __forceinline__ uint32_t mask_or(uint32_t bits, uint32_t mask, uint32_t more) {
+  uint32_t out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(bits), "r"(mask), "r"(more));
+  return out;
+}
+
+// The pair's low half (0) or its high half (1), twice; as an operand of what follows, in whose instruction it is named.
+template <int kHalf>
+__device__ __forceinline__ uint32_t both_halves(uint32_t pair) {
+  uint32_t out;
+  if constexpr (kHalf == 0) asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l};}" : "=r"(out) : "r"(pair));
+  else asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h};}" : "=r"(out) : "r"(pair));
+  return out;
+}
+
+// a b + c of two bf16 each, rounded once to the nearest bf16.
+__device__ __forceinline__ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t pair;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(c));
+  return pair;
+}
+
+// 16 bytes that this thread alone takes, and once. Where the source has it: a load that is made early stays there.
+__device__ __forceinline__ void load_once(uint32_t (&words)[4], const uint8_t* from) {
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "l"(from));
+}
+
+// Two words or four that other lanes take too, from memory that no kernel writes; likewise.
+__device__ __forceinline__ void load_among_lanes(uint32_t (&words)[2], const uint8_t* from) {
+  asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from));
+}
+__device__ __forceinline__ void load_among_lanes(uint32_t (&words)[4], const uint8_t* from) {
+  asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "l"(from));
 }
 
 // 2^x by one instruction, within two units in the last place; what is smaller than the smallest normal number is 0.

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) embed_quantised_kernel(EmbedTokens a
   float* y = a.y + int64_t(blockIdx.x) * a.ldy;
   for (int64_t k = int64_t(threadIdx.x) * 8; k < a.width; k += kThreads * 8) {
     bf16 weights[8] = {};
-    if (valid) dequantise_8(panel, head, head + panel.head_bytes(), token % kQuantPanel, int(k), weights);
+    if (valid) dequantise_8(panel, head, token % kQuantPanel, int(k), weights);
     GPU_UNROLL
     for (int j = 0; j < 8; j += 4) {
       Four v;

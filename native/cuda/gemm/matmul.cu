@@ -4,6 +4,8 @@
 
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
+#include "cuda/gemm/matmul_few.h"
+#include "cuda/gemm/matmul_store.h"
 #include "cuda/gemm/matmul_tiles.h"
 #include "cuda/gemm/variants.h"
 #include "cuda/lora/lora_within.h"
@@ -36,48 +38,12 @@ __host__ __device__ int stage_bytes(const MatMul& a) {
   return Tiles::stage_bytes(a) + S::kTokenBytes;
 }
 
-// `to` = the sums, or what lies at `onto` and the sums: of kCount outputs beside each other, of which `left` are there.
-template <int kCount>
-__device__ __forceinline__ void store_sums(float* to, const float* onto, const float (&sums)[kCount], int64_t left, bool aligned) {
-  if constexpr (kCount > 1) {
-    using Vector = std::conditional_t<kCount == 2, float2, float4>;
-    static_assert(sizeof(Vector) == sizeof sums);
-    if (aligned && left >= kCount) {
-      Vector vector = {};
-      if (onto != nullptr) vector = *reinterpret_cast<const Vector*>(onto);
-      float out[kCount];
-      memcpy(out, &vector, sizeof out);
-      GPU_UNROLL
-      for (int i = 0; i < kCount; ++i) out[i] = onto != nullptr ? out[i] + sums[i] : sums[i];
-      memcpy(&vector, out, sizeof out);
-      *reinterpret_cast<Vector*>(to) = vector;
-      return;
-    }
-  }
-  GPU_UNROLL
-  for (int i = 0; i < kCount; ++i) {
-    if (i < left) to[i] = onto != nullptr ? onto[i] + sums[i] : sums[i];
-  }
-}
-
-// Where a block's sums go: its part of the workspace [part][m][outputs], or y.
-struct Target {
-  float* to;
-  const float* onto;  // null: nothing is added to
-  int64_t ld, outputs, tokens;
-
-  __device__ bool aligned(int bytes) const {
-    return ld * int64_t(sizeof(float)) % bytes == 0 && (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(onto)) % bytes == 0;
-  }
-};
-
 // This thread's sums, of the block's tokens from `first_token` and outputs from `first_output` on.
-template <class S, bool kBeside>
+template <class S, class Tiles>
 __device__ __forceinline__ void store_tile(const typename S::Sums& sums, const Target& target, int first_token, int first_output) {
-  constexpr int kCount = kBeside ? 2 * S::kTiles : 1;
+  constexpr int kCount = Tiles::kBeside;
   const int thread = thread_again(), row = thread % kWarp / 4, pair = thread % 4, warp = thread / kWarp;
   first_token += warp / kOutputWarps * S::kWarpTokens;
-  first_output += warp % kOutputWarps * 16 * S::kTiles + row * kCount;
   const bool aligned = target.aligned(kCount * int(sizeof(float)));
   GPU_UNROLL
   for (int i = 0; i < S::kWarpTokens / 4; ++i) {
@@ -85,7 +51,7 @@ __device__ __forceinline__ void store_tile(const typename S::Sums& sums, const T
     if (token >= target.tokens) continue;
     GPU_UNROLL
     for (int j = 0; j < 2 * S::kTiles; j += kCount) {
-      const int64_t output = first_output + (kBeside ? 0 : j * 8), at = token * target.ld + output;
+      const int64_t output = first_output + Tiles::output_of(warp % kOutputWarps, row, j / 2) + j % 2 * 8, at = token * target.ld + output;
       float run[kCount];
       GPU_UNROLL
       for (int c = 0; c < kCount; ++c) run[c] = sums[(j + c) / 2][i / 2][(j + c) % 2 * 2 + i % 2];
@@ -117,8 +83,7 @@ __device__ __forceinline__ void add_part(typename S::Sums& total, typename S::Su
 template <class S, bool kQuantised, bool kTransposed>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocks) matmul_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
   using Tiles = TilesOf<S, kQuantised, kTransposed>;
-  constexpr int kStages = Tiles::kStages, kBatch = Tiles::kBatch;
-  static_assert(kStages % kBatch == 0 && kStages > kBatch && (kBatch == 1 || !S::kSums));
+  constexpr int kStages = S::kStages;
   GPU_SHARED_BYTES(shared);
   const int64_t outputs = sides_of<kTransposed>(a).outputs, depth = sides_of<kTransposed>(a).depth;
   const int first_token = int(blockIdx.x) * S::kTokens, first_output = int(blockIdx.y) * S::kOutputs;
@@ -140,44 +105,37 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocks) matmul_kernel(MatMul 
   if constexpr (S::kSums) set_sums<S>(total, -0.0f);  // the first part added to it is that part
   // Weights are there before the tokens; the first group of copies has all of these.
   GPU_NO_UNROLL
-  for (int i = 0; i < kStages - kBatch; ++i) load_weights(i * stage, begin + i);
+  for (int i = 0; i < kStages - 1; ++i) load_weights(i * stage, begin + i);
   wait_for_inputs();
   GPU_NO_UNROLL
-  for (int i = 0; i < kStages - kBatch; ++i) {
+  for (int i = 0; i < kStages - 1; ++i) {
     load_tokens(i * stage, begin + i);
-    if (i % kBatch == kBatch - 1) cp_async_commit();  // also when empty: the count of groups stays in step
+    cp_async_commit();  // also when empty: the count of groups stays in step
   }
-  int at = 0, next = (kStages - kBatch) * stage;
+  int at = 0, next = (kStages - 1) * stage;
   for (int tile = begin; tile < end;) {
     const int until = S::kSums ? min(tile + tiles_per_part, end) : end;
-    for (; tile < until; tile += kBatch) {
-      cp_async_wait<kStages / kBatch - 2>();
-      __syncthreads();  // the tiles are there for all, and all are done with the stages that are loaded next
-      GPU_UNROLL
-      for (int i = 0; i < kBatch; ++i) {
-        load_weights(next + i * stage, tile + kStages - kBatch + i);
-        load_tokens(next + i * stage, tile + kStages - kBatch + i);
-      }
+    for (; tile < until; ++tile) {
+      cp_async_wait<kStages - 2>();
+      __syncthreads();  // the tile is there for all, and all are done with the stage that is loaded next
+      load_weights(next, tile + kStages - 1);
+      load_tokens(next, tile + kStages - 1);
       cp_async_commit();
-      GPU_UNROLL
-      for (int i = 0; i < kBatch; ++i) {
-        if (i == 0 || tile + i < until) weights.multiply(part, shared + at + i * stage, tokens_of(at + i * stage), tile + i);
-      }
+      weights.multiply(part, shared + at, tokens_of(at), tile);
       next = at;
-      at = at + kBatch * stage == kStages * stage ? 0 : at + kBatch * stage;
+      at = at + stage == kStages * stage ? 0 : at + stage;
     }
     if constexpr (S::kSums) add_part<S>(total, part);
   }
-  Target target{a.y, !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y, a.ldy, outputs, a.m};
-  if (parts_in_grid) target = {a.workspace + part_index * a.m * outputs, nullptr, outputs, outputs, a.m};
-  if constexpr (S::kSums) store_tile<S, Tiles::kBeside>(total, target, first_token, first_output);
-  else store_tile<S, Tiles::kBeside>(part, target, first_token, first_output);
+  const Target target = target_of(a, outputs, parts_in_grid, part_index);
+  if constexpr (S::kSums) store_tile<S, Tiles>(total, target, first_token, first_output);
+  else store_tile<S, Tiles>(part, target, first_token, first_output);
 }
 
 template <class S, bool kQuantised, bool kTransposed>
 void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
   using Tiles = TilesOf<S, kQuantised, kTransposed>;
-  const size_t bytes = size_t(Tiles::kStages) * size_t(stage_bytes<S, Tiles>(a));
+  const size_t bytes = size_t(S::kStages) * size_t(stage_bytes<S, Tiles>(a));
   // Blocks of all tokens follow each other: while they run, their weights are read from memory once.
   const dim3 grid(unsigned(ceil_div(a.m, S::kTokens)), unsigned(ceil_div(sides_of<kTransposed>(a).outputs, S::kOutputs)),
                   split.in_grid ? unsigned(split.parts) : 1);
@@ -212,10 +170,11 @@ void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
 
 void matmul_mma(const MatMul& a, const Split& split, cudaStream_t stream) {
   if (split.parts > 1 && !split.in_grid) return launch<Tokens128Sums, false>(a, split, stream);
-  if (a.m <= 16) return launch<Tokens16, false>(a, split, stream);
-  if (a.m <= 32) return launch<Tokens32, false>(a, split, stream);
-  if (a.m <= 64) return launch<Tokens64, false>(a, split, stream);
-  launch<Tokens128, false>(a, split, stream);
+  if (a.quantised.data != nullptr) return a.m <= kFewTokens ? matmul_few(a, split, stream) : launch<Tokens128, true, false>(a, split, stream);
+  if (a.m <= 16) return launch<Tokens16, false, false>(a, split, stream);
+  if (a.m <= 32) return launch<Tokens32, false, false>(a, split, stream);
+  if (a.m <= 64) return launch<Tokens64, false, false>(a, split, stream);
+  launch<Tokens128, false, false>(a, split, stream);
 }
 
 Split split_transposed_mma(int64_t n, int64_t k) {

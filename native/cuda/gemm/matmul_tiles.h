@@ -99,13 +99,17 @@ __device__ __forceinline__ void multiply_step(typename S::Sums& part, const uint
 template <class S, bool kTransposed>
 class PlainTiles {
  public:
-  static constexpr bool kBeside = !kTransposed;
-  static constexpr int kStages = S::kStages, kBatch = 1;
+  static constexpr int kBeside = kTransposed ? 1 : 2 * S::kTiles;
   __host__ __device__ static int stage_bytes(const MatMul&) { return S::kOutputs * kTileDepth * int(sizeof(bf16)); }
 
   __device__ PlainTiles(const MatMul& a, int first_output, int begin)
       : loader_(a.w, a.k, kTransposed ? begin * kTileDepth : first_output, a.n, kTransposed ? first_output : begin * kTileDepth, a.k),
         loader_beside_(a.w, a.k, kTransposed ? begin * kTileDepth : first_output, a.n, kTransposed ? first_output + kTileDepth : 0, a.k) {}
+
+  // Of a block's outputs, the first of this lane's that lie beside each other in fragment `tile`; the others are 8 on.
+  __device__ static int output_of(int warp, int row, int tile) {
+    return warp * 16 * S::kTiles + (kTransposed ? tile * 16 + row : row * 2 * S::kTiles);
+  }
 
   // The next tile, which is that number.
   __device__ __forceinline__ void load(unsigned char* stage, int) {
@@ -145,25 +149,23 @@ class PlainTiles {
   Loader loader_, loader_beside_;  // the second of the other 64 outputs, where these are a row's
 };
 
-// Quantised weights: a stage holds the numbers of a tile, all groups' one after the other, and then the groups' scales and minima.
+// Quantised weights: a stage holds tiles as they lie in memory; of 64 outputs each, or on the way back of 64 outputs and the block's inputs.
 template <class S, bool kTransposed>
 class QuantTiles {
  public:
-  static constexpr bool kBeside = true;
-  static constexpr int kStages = S::kTokens <= 16 && S::kTiles == 1 ? 8 : S::kStages;
-  // Tiles from one barrier to the next: few tokens leave little work between two.
-  static constexpr int kBatch = S::kTokens <= 32 && !S::kSums ? 2 : 1;
-  static_assert(!kTransposed || S::kTiles == 2);
-  // A panel's tile per 64 outputs; on the way back also the scales of floating numbers.
-  __host__ __device__ static int stage_bytes(const MatMul& a) {
-    return S::kTiles * int(a.quantised.most_tile_bytes) + (kTransposed ? kFloats : 0);
-  }
+  static constexpr int kBeside = 2;
+  static_assert(S::kTiles == 2);
+  __host__ __device__ static int stage_bytes(const MatMul& a) { return 2 * int(a.quantised.most_tile_bytes) + (kTransposed ? kFloats : 0); }
 
   __device__ QuantTiles(const MatMul& a, int first_output, int begin) : a_(a) {
-    inputs_ = (int(a.k) + kQuantStep - 1) / kQuantStep * kQuantStep - (kTransposed ? first_output : begin * kTileDepth);
     first_output_ = first_output;
     if constexpr (kTransposed) ahead_ = panel_of(begin);
     else take_panel(begin);
+  }
+
+  // Of a block's outputs, the first of this lane's that lie beside each other in fragment `tile`.
+  __device__ static int output_of(int warp, int row, int tile) {
+    return warp * 32 + (kTransposed ? row / 4 * 16 + tile * 8 + row % 4 * 2 : tile * 16 + row * 2);
   }
 
   // The next tile, which is that number.
@@ -172,19 +174,16 @@ class QuantTiles {
       // A panel's facts are asked for a tile before they are used.
       const QuantPanel panel = ahead_;
       ahead_ = panel_of(tile + 1);
-      const int shape = shape_number(panel), at = tile % kRemembered * 4;
-      if (shape != shape_) find_places(panel);
-      shape_ = shape;
-      shapes_ = (shapes_ & ~(15u << at)) | uint32_t(shape) << at;
+      const int at = tile % kRemembered * 4, bytes = panel.tile_bytes(), left = (int(a_.k) - first_output_ + kQuantTile - 1) / kQuantTile;
+      shapes_ = (shapes_ & ~(15u << at)) | uint32_t(shape_number(panel)) << at;
       const uint8_t* head = a_.quantised.data + panel.first_byte;
-      bring(stage, head + panel.head_bytes() + first_output_ / panel.group * panel.group_bytes(), inputs_);
+      bring(stage, head + panel.head_bytes() + int64_t(first_output_ / kQuantTile) * bytes, 2 * bytes, left < 2 ? bytes : 2 * bytes);
       if (panel.floating && threadIdx.x < kFloats / 16) {
-        cp_async_16(stage + S::kTiles * a_.quantised.most_tile_bytes + threadIdx.x * 16, head + threadIdx.x * 16, 16);
+        cp_async_16(stage + 2 * a_.quantised.most_tile_bytes + threadIdx.x * 16, head + threadIdx.x * 16, 16);
       }
     } else {
-      bring(panel_stage(stage), numbers_, inputs_);
-      numbers_ += tile_chunks_ * 16;
-      inputs_ -= kTileDepth;
+      bring(panel_stage(stage), numbers_, tile_bytes_, there_ ? tile_bytes_ : 0);
+      numbers_ += tile_bytes_;
     }
   }
 
@@ -192,28 +191,24 @@ class QuantTiles {
     if constexpr (kTransposed) {
       with_shape(int(shapes_ >> tile % kRemembered * 4 & 15), [&](auto shape) { multiply_across<decltype(shape)>(part, stage, tokens); });
     } else {
-      with_shape(shape_, [&](auto shape) { multiply_blocks<decltype(shape)>(part, panel_stage(stage), tokens); });
+      with_shape(shape_, [&](auto shape) { multiply_along<decltype(shape)>(part, panel_stage(stage), tokens); });
     }
   }
 
  private:
   static constexpr int kFloats = kQuantPanel * 4;  // bytes
   static constexpr int kRemembered = 8;            // tiles whose shapes are kept, four bits each
-  static_assert(kStages <= kRemembered);
+  static_assert(S::kStages <= kRemembered);
 
   __device__ __forceinline__ int own_panel() const { return output_warp() * S::kTiles / kOutputWarps; }
   __device__ __forceinline__ unsigned char* panel_stage(unsigned char* stage) const {
     return stage + own_panel() * a_.quantised.most_tile_bytes;
   }
 
-  // Threads that bring a panel's bytes of a tile, in 16-byte chunks, and most chunks of one of them; the threads whose outputs are a panel's.
+  // Threads that bring a panel's tiles, in 16-byte chunks, and most chunks of one of them.
   static constexpr int kWarps = kTransposed ? S::kThreads / kWarp : kOutputWarps / S::kTiles;
   static constexpr int kBringers = kTransposed ? S::kThreads : S::kThreads / S::kTiles;
-  static constexpr int kWanted = kTransposed ? S::kOutputs : kTileDepth;  // inputs
-  static constexpr int kMostBytes =
-      kWanted / Int8FineMinShape::kGroup * (Int8FineMinShape::kHeadBytes + kQuantPanel * Int8FineMinShape::kGroup);
-  static constexpr int kMost = kMostBytes / 16 / kBringers;
-  static_assert(kMostBytes % (16 * kBringers) == 0);
+  static constexpr int kMost = ((kTransposed ? 2 : 1) * Int8FineMinShape::kTileBytes / 16 + kBringers - 1) / kBringers;
   __device__ __forceinline__ int bringer() const {
     if constexpr (kTransposed) return int(threadIdx.x);
     else return token_warp() * kWarps * kWarp + int(threadIdx.x) % (kWarps * kWarp);
@@ -230,85 +225,83 @@ class QuantTiles {
     const int panel = first_output_ / kQuantPanel + own_panel();
     const QuantPanel own = panel_of(panel);
     shape_ = shape_number(own);
-    numbers_ = a_.quantised.data + own.first_byte + own.head_bytes() + int64_t(begin) * own.tile_bytes();
-    find_places(own);
-    if (int64_t(panel) * kQuantPanel >= a_.n) inputs_ = 0;
-    output_ = (output_warp() * 16 * S::kTiles) % kQuantPanel + fragment_row() * 2 * S::kTiles;
+    tile_bytes_ = own.tile_bytes();
+    numbers_ = a_.quantised.data + own.first_byte + own.head_bytes() + int64_t(begin) * tile_bytes_;
+    there_ = int64_t(panel) * kQuantPanel < a_.n;
     if (!own.floating) return;
-    float scales[2 * S::kTiles];
-    load_beside(scales, a_.quantised.data + own.first_byte + output_ * 4);
     GPU_UNROLL
-    for (int i = 0; i < S::kTiles; ++i) scales_[i] = pack_rounded(scales[2 * i], scales[2 * i + 1]);
+    for (int i = 0; i < 2; ++i) floats_[i] = load_float_scaling(a_.quantised.data + own.first_byte + (own_strip(i) * 8 + fragment_row()) * 8);
   }
+  // In its panel.
+  __device__ __forceinline__ int own_strip(int tile) const { return output_warp() % 2 * 2 + tile; }
 
-  // Where in a stage this thread's chunks belong.
-  __device__ void find_places(const QuantPanel& panel) {
-    const int numbers = panel.number_bytes() / 16, group = panel.group_bytes() / 16, head = group - numbers;
-    tile_chunks_ = kWanted / panel.group * group;
+  // So many bytes that lie one after the other; behind those that are there are zeros: weights that are zero.
+  __device__ __forceinline__ void bring(unsigned char* to, const uint8_t* from, int bytes, int there) const {
     GPU_UNROLL
     for (int i = 0; i < kMost; ++i) {
-      const int chunk = bringer() + i * kBringers, before = chunk / group, rest = chunk - before * group;
-      const int behind = kWanted / panel.group * numbers + before * head + rest;
-      places_[i] = 16 * (rest < head ? behind : word_chunk(before * numbers + rest - head));
-    }
-  }
-
-  // The bytes of a tile, which lie one after the other; of its inputs `there` are there, if so many. What is not is zero: weights that are zero.
-  __device__ __forceinline__ void bring(unsigned char* to, const uint8_t* from, int there) const {
-    const int chunks_there = there >= kWanted ? tile_chunks_ : there > 0 ? there * tile_chunks_ / kWanted : 0;
-    GPU_UNROLL
-    for (int i = 0; i < kMost; ++i) {
-      const int chunk = bringer() + i * kBringers;
-      if (chunk < tile_chunks_) cp_async_16(to + places_[i], from + chunk * 16, chunk < chunks_there ? 16 : 0);
+      const int at = (bringer() + i * kBringers) * 16;
+      if (at < bytes) cp_async_16(to + at, from + at, at < there ? 16 : 0);
     }
   }
 
   template <class F>
-  __device__ __forceinline__ void multiply_blocks(typename S::Sums& part, const unsigned char* stage, bf16* tokens) const {
-    constexpr int kBlocks = kTileDepth / 32;
-    // Beside many sums there are no registers for a second block's fragments; beside few, instructions that both share are worth more.
-    if constexpr (S::kTiles > 1) {
-      GPU_NO_UNROLL
-      for (int block = 0; block < kBlocks; ++block) multiply_block<F>(part, stage, tokens, block);
-    } else {
-      GPU_UNROLL
-      for (int block = 0; block < kBlocks; ++block) multiply_block<F>(part, stage, tokens, block);
-    }
+  __device__ __forceinline__ Scaling<F> scaling(const unsigned char* tile, int pair, int group, int strip) const {
+    if constexpr (F::kFloating) return floats_[strip];
+    else return load_scaling<F>(tile + pair * F::kPairBytes, group);
   }
 
   template <class F>
-  __device__ __forceinline__ void multiply_block(typename S::Sums& part, const unsigned char* stage, bf16* tokens, int block) const {
-    const unsigned char* heads = stage + kQuantPanel * kTileDepth * F::kBits / 8;
-    uint32_t low[S::kTiles][4], high[S::kTiles][4];
-    widen_step<F, 0>(low, stage, heads, block, output_, scales_);
-    multiply_step<S>(part, low, tokens, block * 2);
-    widen_step<F, 1>(high, stage, heads, block, output_, scales_);
-    multiply_step<S>(part, high, tokens, block * 2 + 1);
-  }
-
-  template <class F>
-  __device__ __forceinline__ void multiply_across(typename S::Sums& part, const unsigned char* stage, bf16* tokens) const {
-    const int first = output_warp() * 32;  // of the warp's 32 outputs
-    const unsigned char* heads = stage + kQuantPanel * S::kOutputs * F::kBits / 8 + first / F::kGroup * F::kHeadBytes;
-    const unsigned char* scales = stage + S::kTiles * a_.quantised.most_tile_bytes;
-    GPU_UNROLL
+  __device__ __forceinline__ void multiply_along(typename S::Sums& part, const unsigned char* tile, bf16* tokens) const {
+    // Two steps share instructions; beside many sums there are no registers for more.
+    GPU_UNROLL_2
     for (int step = 0; step < kTileDepth / 16; ++step) {
       uint32_t a[2][4];
-      widen_across<F>(a, stage, heads, first * F::kBits / 32, step, scales);
+      GPU_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int strip = own_strip(i), lane = int(threadIdx.x) % kWarp;
+        const unsigned char* numbers = tile + F::kHeadBytes + strip * F::kStripBytes;
+        uint32_t words[F::kStepWords];
+        if constexpr (F::kBits == 8) load_beside(words, numbers + (step / 2 * kWarp + lane) * 16 + step % 2 * 8);
+        else load_beside(words, numbers + lane * 16 + step * 4);
+        widen_step<F>(a[i], words, scaling<F>(tile, strip * 8 + fragment_row(), step * 16 / F::kGroup, i));
+      }
       multiply_step<S>(part, a, tokens, step);
     }
   }
 
+  // Strips of the panel's outputs one after the other: 16 inputs of a warp's fragments. The inputs are of one of the stage's two tiles, half of it.
+  template <class F>
+  __device__ __forceinline__ void multiply_across(typename S::Sums& part, const unsigned char* stage, bf16* tokens) const {
+    const int own = fragment_row(), step = output_warp() % 2 * 2 + own / 4;
+    const unsigned char* tile = stage + output_warp() / 2 * F::kTileBytes;
+    const unsigned char* floats = stage + 2 * a_.quantised.most_tile_bytes;
+    GPU_UNROLL
+    for (int strip = 0; strip < kTileDepth / 16; ++strip) {
+      uint32_t a[2][4];
+      GPU_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const int row = h * 4 + fragment_pair(), pair = strip * 8 + row, lane = row * 4 + own % 4;
+        const unsigned char* numbers = tile + F::kHeadBytes + strip * F::kStripBytes;
+        uint32_t words[F::kStepWords], two[2][2];
+        if constexpr (F::kBits == 8) load_beside(words, numbers + (step / 2 * kWarp + lane) * 16 + step % 2 * 8);
+        else load_beside(words, numbers + lane * 16 + step * 4);
+        if constexpr (F::kFloating) widen_across<F>(two, words, load_float_scaling(floats + pair * 8));
+        else widen_across<F>(two, words, load_scaling<F>(tile + pair * F::kPairBytes, step * 16 / F::kGroup));
+        GPU_UNROLL
+        for (int i = 0; i < 4; ++i) a[i / 2][h * 2 + i % 2] = two[i / 2][i % 2];
+      }
+      multiply_step<S>(part, a, tokens, strip);
+    }
+  }
+
   const MatMul& a_;
-  int shape_ = -1;                    // of the panel that is brought
-  const uint8_t* numbers_ = nullptr;  // of the panel's next tile
-  int first_output_, inputs_;         // inputs from the next tile's (on the way back: the block's) first on, with those that pad them
-  int output_ = 0;                    // the first of this lane's, in its panel
-  int tile_chunks_ = 0;
-  QuantPanel ahead_ = {};            // on the way back: of the next tile
-  uint32_t shapes_ = 0;              // and of the tiles that are brought
-  int places_[kMost] = {};           // of this thread's chunks in a stage
-  uint32_t scales_[S::kTiles] = {};  // of floating numbers, two by two
+  int first_output_;
+  int shape_ = -1, tile_bytes_ = 0;   // of the panel of this thread's outputs
+  bool there_ = true;
+  const uint8_t* numbers_ = nullptr;  // of its next tile
+  QuantPanel ahead_ = {};             // on the way back: of the next tile
+  uint32_t shapes_ = 0;               // and of the tiles that are brought
+  Scaling<Fp8Shape> floats_[2] = {};  // of floating numbers
 };
 
 }  // namespace tandem::cuda

@@ -1,9 +1,14 @@
-// Quantised weights as fragments of mma_m16n8k16, in bf16, straight from the bytes of a panel: a lane loads words of numbers that lie beside
-// each other and widens those that it multiplies. One type per format, so that nothing of a format is asked for where numbers are widened.
+// Quantised weights as fragments of mma_m16n8k16, in bf16, straight from the bytes of a panel (quant_weights.h): a lane's numbers lie beside
+// each other, those that meet in a register 16 bits apart. One type per format, so that nothing of a format is asked for where numbers are widened.
 //
-// An integer becomes a float without a conversion: as byte 1 of a float whose other bytes are those of 2^15, where it counts ones. Scales
-// of 11 bits (f16) times that number less its offset are exact in fmaf(scale, 2^15 + stored, -scale * (2^15 + offset)), of which the last
-// term is exact too; those of f32 are multiplied and added one by one, as they were quantised.
+// No number is converted. 4 bits behind the high bits of 128 are the bf16 128 + stored, two at a time, and
+//   stored - offset                              is exact in bf16, as is
+//   low = scale's last 3 of f16's 11 bits        (high: the other 8) and
+//   (stored - offset) * low                      of 3 bits and 4, so
+//   fma((stored - offset), high, that)           is rounded once: what stored stands for, three instructions for two weights.
+// 8 bits are byte 1 of a float whose other bytes are those of 2^15, where it counts ones. Scales of 11 bits times that number less its offset are
+// exact in fmaf(scale, 2^15 + stored, -scale * (2^15 + offset)), of which the last term is exact too; those of f32 are multiplied and added
+// one by one, as they were quantised.
 #pragma once
 #include "cuda/common/tensor_core.h"
 #include "cuda/gemm/quant_weights.h"
@@ -14,9 +19,13 @@ template <int bits, int group, int offset, bool wide_scales, bool minima, bool f
 struct QuantShape {
   static constexpr int kBits = bits, kGroup = group, kOffset = offset;
   static constexpr bool kWide = wide_scales, kMinima = minima, kFloating = floating;
-  // Of a group's scales, and of them with its minima, of a panel.
-  static constexpr int kScaleBytes = floating ? 0 : kQuantPanel * (wide_scales ? 4 : 2);
-  static constexpr int kHeadBytes = kScaleBytes + (minima ? kQuantPanel * 4 : 0);
+  // As those of QuantPanel.
+  static constexpr int kScaleBytes = floating ? 0 : kQuantTile / group * (wide_scales ? 8 : 4);
+  static constexpr int kPairBytes = kScaleBytes + (minima ? kQuantTile / group * 8 : 0);
+  static constexpr int kHeadBytes = kQuantPairs * kPairBytes, kTileBytes = kHeadBytes + kQuantPanel * kQuantTile * bits / 8;
+  static constexpr int kGroupWords = floating ? 1 : (wide_scales ? 2 : 1) + (minima ? 2 : 0);
+  // Of a strip of a tile; words of a lane, and of them for 16 inputs.
+  static constexpr int kStripBytes = 16 * kQuantTile * bits / 8, kWords = kStripBytes / 4 / kWarp, kStepWords = kWords / 4;
 };
 using Int8Shape = QuantShape<8, 32, 128, false, false>;
 using Int4Shape = QuantShape<4, 32, 8, false, false>;
@@ -46,141 +55,180 @@ __device__ __forceinline__ void with_shape(int number, const Run& run) {
   }
 }
 
-constexpr int kWordRowBytes = kQuantPanel * 4;  // a word of every output
-
-// Where in a tile's numbers the word `row` of an output lies: rows of 256 bytes, in which four rows have their runs of 32 bytes elsewhere, so
-// that lanes that read the same outputs of such rows meet no bank twice.
-__device__ __forceinline__ int word_place(int row, int output) { return row * kWordRowBytes + ((output * 4) ^ ((row & 3) << 5)); }
-
-// Likewise of 16-byte chunks.
-__device__ __forceinline__ int word_chunk(int chunk) { return chunk ^ (chunk >> 3 & 6); }
-
 template <int kCount, class T>
 __device__ __forceinline__ void load_beside(T (&values)[kCount], const uint8_t* from) {
   memcpy(values, __builtin_assume_aligned(from, sizeof values), sizeof values);
-}
-
-// What makes weights of the numbers of one output and group.
-template <class F>
-struct QuantLine {
-  float scale, other;            // `other`: what is added last, where anything is
-  float high_scale, high_other;  // of the high halves of bytes, which count sixteens
-};
-
-// Of kCount outputs beside each other from `output` on; `head` is the group's scales and minima.
-template <class F, int kCount>
-__device__ __forceinline__ void load_lines(QuantLine<F> (&lines)[kCount], const uint8_t* head, int output) {
-  [[maybe_unused]] float scales[kCount], minima[kCount];
-  if constexpr (F::kWide) {
-    load_beside(scales, head + output * 4);
-    if constexpr (F::kMinima) load_beside(minima, head + F::kScaleBytes + output * 4);
-  } else {
-    uint16_t halves[kCount];
-    load_beside(halves, head + output * 2);
-    GPU_UNROLL
-    for (int i = 0; i < kCount; ++i) scales[i] = half_to_float(halves[i]);
-  }
-  GPU_UNROLL
-  for (int i = 0; i < kCount; ++i) {
-    lines[i].scale = scales[i];
-    if constexpr (F::kMinima) lines[i].other = minima[i];
-    if constexpr (F::kWide) continue;
-    lines[i].other = scales[i] * float(-(32768 + F::kOffset));
-    lines[i].high_scale = scales[i] * 0.0625f;
-    lines[i].high_other = scales[i] * float(-(2048 + F::kOffset));
-  }
-}
-
-// The weight of a number in byte 1 of 2^15; kHigh: a half of a byte, times 16.
-template <class F, bool kHigh>
-__device__ __forceinline__ float weight_of(uint32_t placed, const QuantLine<F>& line) {
-  if constexpr (F::kBits == 4) placed &= kHigh ? 0xfffff0ffu : 0xffff0fffu;
-  float x;
-  memcpy(&x, &placed, 4);
-  if constexpr (!F::kWide) return kHigh ? fmaf(line.high_scale, x, line.high_other) : fmaf(line.scale, x, line.other);
-  const float number = kHigh ? fmaf(x, 0.0625f, float(-(2048 + F::kOffset))) : x - float(32768 + F::kOffset);
-  const float product = line.scale * number;
-  return F::kMinima ? product + line.other : product;
-}
-
-// Byte `byte` of the word, placed.
-__device__ __forceinline__ uint32_t place_byte(uint32_t word, int byte) {
-  return pick_bytes(word, 0x47000000u, 0x7604u | uint32_t(byte) << 4);
-}
-
-// Two codes of E4M3, in bytes 1 and 3, times their scales in bf16. As the high bits of a bf16 a code has an exponent that is 120 less.
-__device__ __forceinline__ uint32_t widen_codes(uint32_t codes, uint32_t scales) {
-  const uint32_t small = (codes & 0x80008000u) | (codes & 0x7f007f00u) >> 4;
-  return multiply_pairs(multiply_pairs(small, 0x7b807b80u), scales);
 }
 
 // In a fragment a lane's rows are fragment_row() and that + 8, its columns 2 fragment_pair(), + 1, + 8 and + 9.
 __device__ __forceinline__ int fragment_row() { return int(threadIdx.x) % kWarp / 4; }
 __device__ __forceinline__ int fragment_pair() { return int(threadIdx.x) % 4; }
 
-// Fragments of 16 kTiles outputs by inputs [32 block + 16 kStep, + 16). A lane's outputs are the 2 kTiles from `output` on; rows fragment_row()
-// and that + 8 of tile i are numbers 2 i and 2 i + 1 of them. `scales`: those of floating numbers, two by two.
-template <class F, int kStep, int kTiles>
-__device__ __forceinline__ void widen_step(uint32_t (&a)[kTiles][4], const uint8_t* numbers, const uint8_t* heads, int block, int output,
-                                           const uint32_t (&scales)[kTiles]) {
-  constexpr bool kHigh = F::kBits == 4 && kStep == 1;
-  const int half = fragment_pair() % 2 * 2;  // of a word: which two of its four inputs are this lane's
-  uint32_t words[2][2 * kTiles];
+// What makes weights of the numbers of two outputs beside each other. Of formats with a scale per group, one group's.
+template <class F>
+struct Scaling {
+  float scale[2];
+  float other[2];  // what is added last, where anything is
+};
+template <>
+struct Scaling<Int4Shape> {
+  uint32_t high, low;  // parts of both outputs' scales
+};
+template <>
+struct Scaling<Fp8Shape> {
+  uint32_t scales;
+};
+
+// Two f16 as two pairs of bf16 whose sums they are.
+__device__ __forceinline__ Scaling<Int4Shape> split_scales(uint32_t halves) {
+  const float scales[2] = {half_to_float(uint16_t(halves)), half_to_float(uint16_t(halves >> 16))};
+  float rest[2];
+  uint32_t high[2];
+  memcpy(high, scales, sizeof high);
   GPU_UNROLL
-  for (int h = 0; h < 2; ++h) {
-    const int row = block * F::kBits + (F::kBits == 8 ? kStep * 4 : 0) + h * 2;
-    load_beside(words[h], numbers + word_place(row | fragment_pair() / 2, output));
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t cut = high[i] & 0xffff0000u;
+    float first;
+    memcpy(&first, &cut, 4);
+    rest[i] = scales[i] - first;
   }
-  [[maybe_unused]] QuantLine<F> lines[2 * kTiles];
-  if constexpr (!F::kFloating) load_lines(lines, heads + (block * 32 + kStep * 16) / F::kGroup * F::kHeadBytes, output);
+  return {pick_bytes(high[0], high[1], 0x7632u), pack_rounded(rest[0], rest[1])};
+}
+
+// Of a group, of whose scales and minima `words` are a pair's.
+template <class F>
+__device__ __forceinline__ Scaling<F> scaling_of(const uint32_t (&words)[F::kGroupWords]) {
+  static_assert(!F::kFloating);
+  if constexpr (F::kBits == 4 && !F::kWide) {
+    return split_scales(words[0]);
+  } else {
+    Scaling<F> s = {};
+    GPU_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (F::kWide) {
+        memcpy(&s.scale[i], &words[i], 4);
+        if constexpr (F::kMinima) memcpy(&s.other[i], &words[2 + i], 4);
+      } else {
+        s.scale[i] = half_to_float(uint16_t(words[0] >> 16 * i));
+        s.other[i] = s.scale[i] * float(-(32768 + F::kOffset));
+      }
+    }
+    return s;
+  }
+}
+
+// Of group `index` of a tile; `pair`: what its head has of the outputs.
+template <class F>
+__device__ __forceinline__ Scaling<F> load_scaling(const uint8_t* pair, int index) {
+  constexpr int kScaleWords = F::kWide ? 2 : 1;
+  uint32_t words[F::kGroupWords], some[kScaleWords];
+  load_beside(some, pair + index * kScaleWords * 4);
+  memcpy(words, some, sizeof some);
+  if constexpr (F::kMinima) {
+    load_beside(some, pair + F::kScaleBytes + index * 8);
+    memcpy(words + kScaleWords, some, sizeof some);
+  }
+  return scaling_of<F>(words);
+}
+
+// Of two outputs of floating numbers.
+__device__ __forceinline__ Scaling<Fp8Shape> load_float_scaling(const uint8_t* scales) {
+  float two[2];
+  load_beside(two, scales);
+  return {pack_rounded(two[0], two[1])};
+}
+
+// One of a pair, twice.
+__device__ __forceinline__ uint32_t both_of(uint32_t pair, int which) { return which == 0 ? both_halves<0>(pair) : both_halves<1>(pair); }
+
+// The number in `bits` bits of the word from `bit` on, less its offset, exactly; `bit` is known when this is compiled.
+template <class F>
+__device__ __forceinline__ float number_at(uint32_t word, int bit) {
+  float x;
+  if constexpr (F::kBits == 8) {
+    const uint32_t placed = pick_bytes(word, 0x47000000u, 0x7604u | uint32_t(bit / 8) << 4);
+    memcpy(&x, &placed, 4);
+    return x - float(32768 + F::kOffset);
+  } else {
+    // Where it lies, behind 2^23; of the word's high half after a shift that all share.
+    const uint32_t placed = mask_or(bit < 16 ? word : word >> 16, 15u << bit % 16, 0x4b000000u);
+    memcpy(&x, &placed, 4);
+    const float unit = 1.0f / float(1 << bit % 16);
+    return fmaf(x, unit, -8388608.0f * unit - float(F::kOffset));
+  }
+}
+
+// Two codes of E4M3, in the bytes 1 and 3 or 0 and 2, times their scales in bf16. As the high bits of a bf16 a code has an exponent that is 120 less.
+__device__ __forceinline__ uint32_t widen_codes(uint32_t word, bool high, uint32_t scales) {
+  const uint32_t small = mask_or(high ? word >> 4 : word << 4, 0x07f007f0u, (high ? word : word << 8) & 0x80008000u);
+  return multiply_pairs(multiply_pairs(small, 0x7b807b80u), scales);
+}
+
+// The two numbers of the word at `bit`, of output `which` of the pair, and at `bit` + 16, of the same output or (kAcross) of the other.
+template <class F, bool kAcross>
+__device__ __forceinline__ uint32_t widen_two(uint32_t first, uint32_t second, int bit, int second_bit, int which, const Scaling<F>& s) {
+  const int other = kAcross ? 1 - which : which;
+  float low, high;
+  if constexpr (!F::kWide) {
+    uint32_t placed[2] = {pick_bytes(first, 0x47000000u, 0x7604u | uint32_t(bit / 8) << 4),
+                          pick_bytes(second, 0x47000000u, 0x7604u | uint32_t(second_bit / 8) << 4)};
+    float x[2];
+    memcpy(x, placed, sizeof x);
+    low = fmaf(s.scale[which], x[0], s.other[which]);
+    high = fmaf(s.scale[other], x[1], s.other[other]);
+  } else {
+    low = s.scale[which] * number_at<F>(first, bit);
+    high = s.scale[other] * number_at<F>(second, second_bit);
+    if constexpr (F::kMinima) {
+      low += s.other[which];
+      high += s.other[other];
+    }
+  }
+  return pack_rounded(low, high);
+}
+
+// 128 and the two numbers of 4 bits in the low bits of each half, less 128 and the offset; times their scales, rounded once.
+__device__ __forceinline__ uint32_t widen_nibbles(uint32_t halves, uint32_t high, uint32_t low) {
+  const uint32_t numbers = fma_pairs(mask_or(halves, 0x000f000fu, 0x43004300u), 0x3f803f80u, 0xc308c308u);
+  return fma_pairs(numbers, high, multiply_pairs(numbers, low));
+}
+
+// A fragment of 16 outputs by 16 inputs, of the lane's words for these inputs.
+template <class F>
+__device__ __forceinline__ void widen_step(uint32_t (&a)[4], const uint32_t* words, const Scaling<F>& s) {
   GPU_UNROLL
-  for (int i = 0; i < 4 * kTiles; ++i) {
-    const int at = i / 4 * 2 + i % 2;  // the output
-    const uint32_t word = words[i % 4 / 2][at];
-    uint32_t& pair = a[i / 4][i % 4];
+  for (int i = 0; i < 4; ++i) {
+    const int which = i % 2, half = i / 2;
+    const uint32_t word = words[F::kBits == 8 ? half : 0];
     if constexpr (F::kFloating) {
-      const uint32_t codes = pick_bytes(word, word, 0x1000u + uint32_t(half) * 0x1010u);
-      pair = widen_codes(codes, pick_bytes(scales[i / 4], 0, i % 2 ? 0x3232u : 0x1010u));
+      a[i] = widen_codes(word, which == 1, both_of(s.scales, which));
+    } else if constexpr (F::kBits == 4 && !F::kWide) {
+      a[i] = widen_nibbles(word >> 4 * i, both_of(s.high, which), both_of(s.low, which));
     } else {
-      pair =
-          pack_rounded(weight_of<F, kHigh>(place_byte(word, half), lines[at]), weight_of<F, kHigh>(place_byte(word, half + 1), lines[at]));
+      const int bit = F::kBits == 8 ? 8 * which : 4 * i;
+      a[i] = widen_two<F, false>(word, word, bit, bit + 16, which, s);
     }
   }
 }
 
-// The way back: fragments of 32 inputs by outputs [16 step, 16 step + 16) of the panel. A lane's inputs are the four of a word, the
-// `row`th of the 32; rows `row` and row + 8 of tile i are numbers 2 i and 2 i + 1 of them. `scales`: a float per output.
+// The way back, of one word per 16 inputs (4 bits) or two: fragments of 16 inputs by two outputs beside each other. The lane's inputs in tile h are
+// the words' numbers 8 h + 2 t (row of the fragment's upper half) and 8 h + 2 t + 1 (lower half): a[h][0] and a[h][1].
 template <class F>
-__device__ __forceinline__ void widen_across(uint32_t (&a)[2][4], const uint8_t* numbers, const uint8_t* heads, int first_row, int step,
-                                             const uint8_t* scales) {
-  constexpr bool narrow = F::kBits == 4;
-  const int own = fragment_row(), row = first_row + (narrow ? own % 4 : own);
+__device__ __forceinline__ void widen_across(uint32_t (&a)[2][2], const uint32_t* words, const Scaling<F>& s) {
   GPU_UNROLL
-  for (int h = 0; h < 2; ++h) {
-    const int output = step * 16 + h * 8 + fragment_pair() * 2;
-    uint32_t words[2];
-    load_beside(words, numbers + word_place(row, output));
-    [[maybe_unused]] QuantLine<F> lines[2];
-    [[maybe_unused]] uint32_t pair_scales = 0;
+  for (int i = 0; i < 4; ++i) {
+    const int tile = i / 2, lower = i % 2;
+    const uint32_t word = words[F::kBits == 8 ? tile : 0];
+    uint32_t& pair = a[tile][lower];
     if constexpr (F::kFloating) {
-      float two[2];
-      load_beside(two, scales + output * 4);
-      pair_scales = pack_rounded(two[0], two[1]);
+      // Both codes of a half, as bytes 1 and 3.
+      pair = widen_codes(pick_bytes(word, 0, lower ? 0x3424u : 0x1404u), true, s.scales);
+    } else if constexpr (F::kBits == 4 && !F::kWide) {
+      const uint32_t half = word >> (16 * lower + 8 * tile);
+      pair = widen_nibbles((half & 15u) | half << 12, s.high, s.low);
     } else {
-      load_lines(lines, heads + (F::kGroup == 16 ? own / 4 : 0) * F::kHeadBytes, output);
-    }
-    if constexpr (narrow) {
-      GPU_UNROLL
-      for (int i = 0; i < 2; ++i) words[i] >>= own / 4 * 4;
-    }
-    GPU_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      uint32_t& pair = a[i / 2][h * 2 + i % 2];
-      if constexpr (F::kFloating) {
-        pair = widen_codes(pick_bytes(words[0], words[1], 0x4000u + uint32_t(i) * 0x1010u), pair_scales);
-      } else {
-        pair = pack_rounded(weight_of<F, false>(place_byte(words[0], i), lines[0]), weight_of<F, false>(place_byte(words[1], i), lines[1]));
-      }
+      const int bit = 16 * lower + (F::kBits == 8 ? 0 : 8 * tile);
+      pair = widen_two<F, true>(word, word, bit, bit + F::kBits, 0, s);
     }
   }
 }

@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include "cuda/common/stream.h"
+#include "device/quant_panels.h"
 
 namespace tandem::device {
 namespace {
 
-// Elements that go to the device with one copy, and those that one thread reads at once: whole rows, at most so many (but one row).
+// Elements (of quantised weights: bytes) that go to the device with one copy, and elements that one thread reads at once: whole rows, at
+// most so many (but one row).
 constexpr int64_t kChunk = int64_t(16) << 20;
 constexpr int64_t kPiece = int64_t(1) << 18;
 
@@ -124,16 +126,28 @@ class Loader {
 
 Matrix quantised_matrix(const std::vector<ops::QuantPart>& parts, int64_t columns, ThreadPool& pool) {
   const ops::QuantisedMatrix packed(cuda::kQuantPanel, columns, parts, pool);
-  const uint8_t* begin = packed.panel_data(0);
+  const int64_t count = packed.rows_padded() / cuda::kQuantPanel;
   std::vector<cuda::QuantPanel> panels;
-  int64_t most = 0;
-  for (int64_t p = 0; p < packed.rows_padded() / cuda::kQuantPanel; ++p) {
-    const simd::QuantTraits t = simd::traits_of(packed.format(p));
-    panels.push_back({packed.panel_data(p) - begin, t.bits, t.group, t.offset, t.wide_scales, t.minima, t.floating});
+  int64_t bytes = 0, most = 0;
+  for (int64_t p = 0; p < count; ++p) {
+    panels.push_back(panel_of(packed.format(p)));
+    panels.back().first_byte = bytes;
+    bytes += panels.back().bytes(columns);
     most = std::max<int64_t>(most, panels.back().tile_bytes());
   }
-  Matrix matrix{packed.rows(), columns, {}, DeviceBuffer<uint8_t>(packed.bytes()), DeviceBuffer<cuda::QuantPanel>(panels), most};
-  cuda::device_copy(matrix.numbers.data(), begin, packed.bytes());
+  Matrix matrix{packed.rows(), columns, {}, DeviceBuffer<uint8_t>(size_t(bytes)), DeviceBuffer<cuda::QuantPanel>(panels), most};
+  // Some panels at a time: the whole matrix lies here once already.
+  std::vector<uint8_t> reordered;
+  for (int64_t first = 0, end = 0; first < count; first = end) {
+    const int64_t begin = panels[size_t(first)].first_byte;
+    auto end_of = [&](int64_t panel) { return panel + 1 < count ? panels[size_t(panel + 1)].first_byte : bytes; };
+    for (end = first + 1; end < count && end_of(end) - begin <= kChunk; ++end) {}
+    reordered.resize(size_t(end_of(end - 1) - begin));
+    pool.run(end - first, [&](int64_t i) {
+      reorder_panel(packed, first + i, reordered.data() + panels[size_t(first + i)].first_byte - begin);
+    });
+    cuda::device_copy(matrix.numbers.data() + begin, reordered.data(), reordered.size());
+  }
   return matrix;
 }
 

@@ -22,7 +22,7 @@ struct Matrix {
   size_t bytes() const { return data.size() * sizeof(bf16) + numbers.size(); }
 };
 
-// Packed as on the CPU, in the kernels' panels. Throws Error(kIo) when a part cannot be read.
+// The numbers that the CPU has, in the kernels' order (quant_panels.h). Throws Error(kIo) when a part cannot be read.
 Matrix quantised_matrix(const std::vector<ops::QuantPart>& parts, int64_t columns, ThreadPool& pool);
 
 struct Layer {

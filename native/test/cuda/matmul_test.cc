@@ -3,6 +3,7 @@
 #include "device/weights.h"
 #include "product.h"
 #include "quant_parts.h"
+#include "widen_probe.h"
 
 namespace tandem::test {
 namespace {
@@ -75,6 +76,45 @@ TEST(gpu_matmul_takes_quantised_weights_for_what_they_stand_for) {
   check_quantised({ops::QuantFormat::kInt8}, {64}, 130, 96);
   check_quantised({ops::QuantFormat::kFp8, ops::QuantFormat::kFp8}, {40, 72}, 20, 544);
   check_quantised({fine, ops::QuantFormat::kInt8}, {64, 64}, 66, 544);
+}
+
+// Every number of tokens that blocks have, and ends of k in each tile of a unit and round the rings.
+TEST(gpu_matmul_takes_quantised_weights_with_few_tokens) {
+  const int64_t widths[] = {40, 72, 136, 200, 256, 264, 456, 520, 1032};
+  for (ops::QuantFormat format : kDeviceFormats) {
+    for (int64_t k : widths) check_quantised({format}, {68}, 1 + k % 8, k);
+    for (int64_t m : {8, 9, 16, 17, 33, 64, 65}) check_quantised({format}, {70}, m, 328);
+  }
+  // A panel of each format.
+  const std::vector<ops::QuantFormat> formats(std::begin(kDeviceFormats), std::end(kDeviceFormats));
+  for (int64_t m : {1, 16, 30, 64}) check_quantised(formats, {64, 64, 64, 64, 64, 40}, m, 328);
+}
+
+// Weights of 4 bits are rounded once, whatever the scale: subnormal, zero, negative, the largest. (The sign of a zero changes no sum.)
+TEST(gpu_matmul_widens_4_bits_by_every_scale) {
+  DeviceBuffer<uint32_t> out(size_t(kScales) * kPerScale);
+  widen_every_scale(out.data());
+  const std::vector<uint32_t> seen = out.download();
+  int64_t wrong = 0;
+  auto check = [&](uint32_t bits, uint32_t scale, uint32_t stored) {
+    const float weight = cuda::half_to_float(uint16_t(scale)) * float(int(stored) - 8);
+    if (!std::isfinite(weight)) return;
+    const uint16_t wanted = cuda::to_bf16(weight).bits;
+    wrong += (wanted & 0x7fff) == 0 ? (bits & 0x7fff) != 0 : bits != wanted;
+  };
+  for (uint32_t scale = 0; scale < uint32_t(kScales); ++scale) {
+    for (int i = 0; i < kProbeWords; ++i) {
+      const uint32_t* pairs = &seen[size_t(scale) * kPerScale + size_t(i) * 8];
+      auto number = [&](int bit) { return kNumberWords[i] >> bit & 15; };
+      for (int j = 0; j < 4; ++j) {
+        for (int high = 0; high < 2; ++high) {
+          check(pairs[j] >> 16 * high & 0xffff, j % 2 ? other_scale(scale) : scale, number(4 * j + 16 * high));
+          check(pairs[4 + j] >> 16 * high & 0xffff, high ? other_scale(scale) : scale, number(16 * (j % 2) + 8 * (j / 2) + 4 * high));
+        }
+      }
+    }
+  }
+  CHECK_EQ(wrong, int64_t(0));
 }
 
 TEST(gpu_matmul_refuses_what_does_not_fit) {

@@ -1,0 +1,279 @@
+// Quantised weights times few tokens. A warp has 16 outputs; what a lane multiplies of their weights it loads into its own registers, several
+// tiles ahead, so weights meet no barrier and no shared memory. Tokens come through shared memory, some tiles per barrier. What is done per weight is
+// what bounds this kernel: its loops are of one format each, of whose tiles every place is known when they are compiled.
+#include "cuda/gemm/matmul_few.h"
+
+#include "cuda/common/early_launch.h"
+#include "cuda/common/launch.h"
+#include "cuda/gemm/matmul_store.h"
+#include "cuda/gemm/widen.h"
+
+namespace tandem::cuda {
+namespace {
+
+constexpr int kThreads = 4 * kWarp;
+constexpr int kChunk = 8;  // elements of a 16-byte copy
+constexpr int kRowChunks = kQuantTile / kChunk;
+static_assert(kQuantTile == kSplitDepth);
+
+// kUnit tiles of tokens are a stage; kBlocks have room on a multiprocessor.
+template <int kTokens_, int kUnit_, int kBlocks_>
+struct FewShape {
+  static constexpr int kTokens = kTokens_, kUnit = kUnit_, kBlocks = kBlocks_, kStages = 3;
+  static constexpr int kTileBytes = kTokens * kQuantTile * int(sizeof(bf16)), kStageBytes = kUnit * kTileBytes;
+  using Sums = float[kTokens / 8][4];
+};
+using Few8 = FewShape<8, 4, 4>;
+using Few16 = FewShape<16, 4, 4>;
+using Few32 = FewShape<32, 2, 4>;
+using Few64 = FewShape<64, 2, 3>;
+static_assert(kSplitTiles % Few8::kUnit == 0 && kSplitTiles % Few64::kUnit == 0);  // a part's last unit is whole, but at the end of k
+
+// A block's tiles of one part.
+struct Range {
+  int begin, end;
+};
+
+// Brings a block's tokens. A tile is rows of 128 bytes, whose chunks are permuted so that ldmatrix meets no bank twice.
+template <class S>
+class TokenRing {
+ public:
+  __device__ __forceinline__ TokenRing(const MatMul& a, unsigned char* shared, const Range& range) : shared_(shared), ld_(a.ldx) {
+    const int thread = int(threadIdx.x), chunk = thread % kRowChunks, row = thread / kRowChunks % kRows, tile = thread / kRowChunks / kRows;
+    const int column = (range.begin + tile) * kQuantTile + chunk * kChunk;
+    from_ = a.x + row * a.ldx + column;
+    rows_left_ = int(a.m) - row;
+    // To the end of x's columns, which are whole chunks.
+    columns_left_ = int((a.k + kChunk - 1) / kChunk * kChunk) - column;
+    own_ = tile * S::kTileBytes + row * kRowBytes + (chunk ^ row % 8) * 16;
+    const int lane = thread % kWarp;
+    GPU_UNROLL
+    for (int i = 0; i < 2; ++i) matrices_[i] = lane % 8 * kRowBytes + ((i * 4 + lane / 8) ^ lane % 8) * 16;
+  }
+
+  // The next unit. Where nothing is there, nothing is read.
+  __device__ __forceinline__ void load() {
+    GPU_UNROLL
+    for (int i = 0; i < S::kUnit; i += kTiles) {
+      GPU_UNROLL
+      for (int j = 0; j < S::kTokens; j += kRows) {
+        const bool there = j < rows_left_ && i * kQuantTile < columns_left_;
+        cp_async_16(shared_ + next_ + own_ + i * S::kTileBytes + j * kRowBytes, from_ + i * kQuantTile + j * ld_, there ? 16 : 0);
+      }
+    }
+    cp_async_commit();
+    from_ += S::kUnit * kQuantTile;
+    columns_left_ -= S::kUnit * kQuantTile;
+    next_ = next_ == (S::kStages - 1) * S::kStageBytes ? 0 : next_ + S::kStageBytes;
+  }
+
+  // When the next unit is there for all.
+  __device__ __forceinline__ void take() {
+    cp_async_wait<S::kStages - 2>();
+    __syncthreads();  // and all are done with the stage that is loaded next
+    unit_ = at_;
+    at_ = at_ == (S::kStages - 1) * S::kStageBytes ? 0 : at_ + S::kStageBytes;
+  }
+
+  // Of the unit's tile: inputs [32 half, + 32) of tokens [8 block, + 8), two fragments.
+  __device__ __forceinline__ void fragments(uint32_t (&b)[4], int tile, int half, int block) const {
+    ldmatrix_x4(b, shared_ + unit_ + matrices_[half] + tile * S::kTileBytes + block * 8 * kRowBytes);
+  }
+
+ private:
+  static constexpr int kRowBytes = kQuantTile * int(sizeof(bf16));
+  // Rows of a tile, and tiles, that the block brings at once.
+  static constexpr int kRows = S::kTokens < kThreads / kRowChunks ? S::kTokens : kThreads / kRowChunks, kTiles = kThreads / kRowChunks / kRows;
+  unsigned char* shared_;
+  const bf16* from_;
+  int64_t ld_;
+  int rows_left_, columns_left_, own_, matrices_[2];
+  int next_ = 0, at_ = 0, unit_ = 0;
+};
+
+// What a lane has of a tile.
+template <class F>
+struct LaneTile {
+  uint32_t words[F::kWords];
+  uint32_t head[F::kFloating ? 1 : F::kPairBytes / 4];
+};
+
+// A warp's weights: a ring of tiles in registers.
+template <class F, class S>
+class WeightRing {
+ public:
+  // As many as there are registers for.
+  static constexpr int kMost = F::kBits == 4 && !F::kWide && S::kTokens <= 16 ? 8 : 4;
+  static constexpr int kTiles = F::kGroup == 32 ? kMost : F::kMinima ? 1 : 2;
+
+  __device__ __forceinline__ WeightRing(const uint8_t* panel, int begin) {
+    const int strip = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp, pair = strip * 8 + fragment_row();
+    const uint8_t* tile = panel + (F::kFloating ? kQuantPanel * 4 : 0) + int64_t(begin) * F::kTileBytes;
+    numbers_ = tile + F::kHeadBytes + strip * F::kStripBytes + lane * 16;
+    heads_ = tile + pair * F::kPairBytes;
+    if constexpr (F::kFloating) floats_ = load_float_scaling(panel + pair * 8);
+  }
+
+  // That tile, counted from the ring's; `slot` is that modulo kTiles.
+  __device__ __forceinline__ void load(int slot, int tile) {
+    GPU_UNROLL
+    for (int i = 0; i < F::kWords / 4; ++i) {
+      uint32_t words[4];
+      load_once(words, numbers_ + tile * F::kTileBytes + i * kWarp * 16);
+      GPU_UNROLL
+      for (int j = 0; j < 4; ++j) tiles_[slot].words[4 * i + j] = words[j];
+    }
+    if constexpr (!F::kFloating) load_head(tiles_[slot].head, heads_ + tile * F::kTileBytes);
+  }
+
+  // Weights that are zero.
+  __device__ __forceinline__ void clear(int slot) { tiles_[slot] = {}; }
+
+  __device__ __forceinline__ void advance(int tiles) {
+    numbers_ += tiles * F::kTileBytes;
+    heads_ += tiles * F::kTileBytes;
+  }
+
+  // sums += the product of a tile.
+  __device__ __forceinline__ void multiply(typename S::Sums& sums, int slot, const TokenRing<S>& tokens, int tile) const {
+    const LaneTile<F>& own = tiles_[slot];
+    GPU_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      uint32_t a[2][4], b[4];
+      GPU_UNROLL
+      for (int i = 0; i < 2; ++i) widen_step<F>(a[i], own.words + (half * 2 + i) * F::kStepWords, scaling(own, (half * 2 + i) * 16 / F::kGroup));
+      GPU_UNROLL
+      for (int block = 0; block < S::kTokens / 8; ++block) {
+        tokens.fragments(b, tile, half, block);
+        const uint32_t first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
+        mma_m16n8k16(sums[block], a[0], first);
+        mma_m16n8k16(sums[block], a[1], second);
+      }
+    }
+  }
+
+ private:
+  template <int kCount>
+  __device__ __forceinline__ static void load_head(uint32_t (&head)[kCount], const uint8_t* from) {
+    constexpr int kRun = kCount < 4 ? kCount : 4;
+    GPU_UNROLL
+    for (int i = 0; i < kCount; i += kRun) {
+      uint32_t run[kRun];
+      load_among_lanes(run, from + i * 4);
+      GPU_UNROLL
+      for (int j = 0; j < kRun; ++j) head[i + j] = run[j];
+    }
+  }
+
+  __device__ __forceinline__ Scaling<F> scaling(const LaneTile<F>& tile, int group) const {
+    if constexpr (F::kFloating) {
+      return floats_;
+    } else {
+      constexpr int kScaleWords = F::kWide ? 2 : 1;
+      uint32_t words[F::kGroupWords];
+      GPU_UNROLL
+      for (int i = 0; i < F::kGroupWords; ++i) {
+        words[i] = tile.head[i < kScaleWords ? group * kScaleWords + i : F::kScaleBytes / 4 + group * 2 + i - kScaleWords];
+      }
+      return scaling_of<F>(words);
+    }
+  }
+
+  const uint8_t *numbers_, *heads_;
+  LaneTile<F> tiles_[kTiles] = {};
+  Scaling<Fp8Shape> floats_ = {};
+};
+
+// sums += the product of a unit, whose first tile is number `first` of those that are `left`.
+template <class F, class S>
+__device__ __forceinline__ void multiply_unit(typename S::Sums& sums, WeightRing<F, S>& weights, TokenRing<S>& tokens, int first, int left) {
+  constexpr int kTiles = WeightRing<F, S>::kTiles, kHeld = kTiles < S::kUnit ? kTiles : S::kUnit;
+  tokens.take();
+  tokens.load();
+  // At the end of k the unit may be short.
+  if (left < first + S::kUnit) {
+    GPU_UNROLL
+    for (int i = 1; i < kHeld; ++i) {
+      if (first + i >= left) weights.clear((first + i) % kTiles);
+    }
+  }
+  GPU_UNROLL
+  for (int i = 0; i < S::kUnit; ++i) {
+    const int tile = first + i, next = tile + kTiles;
+    weights.multiply(sums, tile % kTiles, tokens, i);
+    if (next < left) weights.load(tile % kTiles, next);
+    else if (i + kTiles < S::kUnit) weights.clear(tile % kTiles);
+  }
+}
+
+// The sums of a part, of one format.
+template <class F, class S>
+__device__ __forceinline__ void sum_part(typename S::Sums& sums, const MatMul& a, const uint8_t* panel, unsigned char* shared, const Range& range) {
+  using Ring = WeightRing<F, S>;
+  constexpr int kBody = Ring::kTiles > S::kUnit ? Ring::kTiles : S::kUnit;
+  Ring weights(panel, range.begin);
+  GPU_UNROLL
+  for (int i = 0; i < Ring::kTiles; ++i) {
+    if (range.begin + i < range.end) weights.load(i, i);
+  }
+  TokenRing<S> tokens(a, shared, range);
+  wait_for_inputs();
+  GPU_NO_UNROLL
+  for (int i = 0; i < S::kStages - 1; ++i) tokens.load();
+  GPU_NO_UNROLL
+  for (int left = range.end - range.begin; left > 0; left -= kBody) {
+    GPU_UNROLL
+    for (int first = 0; first < kBody; first += S::kUnit) {
+      if (left > first) multiply_unit<F, S>(sums, weights, tokens, first, left);
+    }
+    weights.advance(kBody);
+  }
+}
+
+template <class S>
+__device__ __forceinline__ void store(const typename S::Sums& sums, const Target& target) {
+  const int thread = thread_again(), output = int(blockIdx.y) * kQuantPanel + thread / kWarp * 16 + thread % kWarp / 4 * 2;
+  const bool aligned = target.aligned(2 * int(sizeof(float)));
+  GPU_UNROLL
+  for (int i = 0; i < S::kTokens / 4; ++i) {
+    const int64_t token = i / 2 * 8 + thread % 4 * 2 + i % 2, at = token * target.ld + output;
+    if (token >= target.tokens) continue;
+    const float run[2] = {sums[i / 2][i % 2], sums[i / 2][2 + i % 2]};
+    store_sums(target.to + at, target.onto != nullptr ? target.onto + at : nullptr, run, target.outputs - output, aligned);
+  }
+}
+
+// Block (0, panel, part).
+template <class S>
+__global__ void __launch_bounds__(kThreads, S::kBlocks) matmul_few_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
+  GPU_SHARED_BYTES(shared);
+  const QuantPanel panel = a.quantised.panels[blockIdx.y];
+  const int all_tiles = int((a.k + kQuantTile - 1) / kQuantTile), begin = int(blockIdx.z) * tiles_per_part;
+  const Range range{begin, parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles};
+  typename S::Sums sums = {};
+  with_shape(shape_number(panel),
+             [&](auto shape) { sum_part<decltype(shape), S>(sums, a, a.quantised.data + panel.first_byte, shared, range); });
+  store<S>(sums, target_of(a, a.n, parts_in_grid, int(blockIdx.z)));
+}
+
+template <class S>
+void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
+  const size_t bytes = size_t(S::kStages) * S::kStageBytes;
+  const dim3 grid(1, unsigned(ceil_div(a.n, kQuantPanel)), split.in_grid ? unsigned(split.parts) : 1);
+  const auto kernel = &matmul_few_kernel<S>;
+  allow_shared_bytes(kernel, bytes, "matmul");
+  GPU_LAUNCH_EARLY(kernel, grid, dim3(kThreads), bytes, stream, a, split.tiles, split.in_grid);
+  check_launch("matmul");
+  if (split.in_grid) add_parts(a, split, stream);
+}
+
+}  // namespace
+
+void matmul_few(const MatMul& a, const Split& split, cudaStream_t stream) {
+  if (a.m <= 8) return launch<Few8>(a, split, stream);
+  if (a.m <= 16) return launch<Few16>(a, split, stream);
+  if (a.m <= 32) return launch<Few32>(a, split, stream);
+  launch<Few64>(a, split, stream);
+}
+
+}  // namespace tandem::cuda
