@@ -109,9 +109,7 @@ __device__ __forceinline__ void load_among_lanes(uint32_t (&words)[2], const uin
   asm volatile("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "l"(from));
 }
 __device__ __forceinline__ void load_among_lanes(uint32_t (&words)[4], const uint8_t* from) {
-  asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "l"(from));
+  asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(from));
 }
 
 // 2^x by one instruction, within two units in the last place; what is smaller than the smallest normal number is 0.

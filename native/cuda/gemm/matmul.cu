@@ -170,7 +170,8 @@ void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
 
 void matmul_mma(const MatMul& a, const Split& split, cudaStream_t stream) {
   if (split.parts > 1 && !split.in_grid) return launch<Tokens128Sums, false>(a, split, stream);
-  if (a.quantised.data != nullptr) return a.m <= kFewTokens ? matmul_few(a, split, stream) : launch<Tokens128, true, false>(a, split, stream);
+  if (a.quantised.data != nullptr)
+    return a.m <= kFewTokens ? matmul_few(a, split, stream) : launch<Tokens128, true, false>(a, split, stream);
   if (a.m <= 16) return launch<Tokens16, false, false>(a, split, stream);
   if (a.m <= 32) return launch<Tokens32, false, false>(a, split, stream);
   if (a.m <= 64) return launch<Tokens64, false, false>(a, split, stream);

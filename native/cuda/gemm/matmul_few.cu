@@ -83,7 +83,8 @@ class TokenRing {
  private:
   static constexpr int kRowBytes = kQuantTile * int(sizeof(bf16));
   // Rows of a tile, and tiles, that the block brings at once.
-  static constexpr int kRows = S::kTokens < kThreads / kRowChunks ? S::kTokens : kThreads / kRowChunks, kTiles = kThreads / kRowChunks / kRows;
+  static constexpr int kRows = S::kTokens < kThreads / kRowChunks ? S::kTokens : kThreads / kRowChunks,
+                       kTiles = kThreads / kRowChunks / kRows;
   unsigned char* shared_;
   const bf16* from_;
   int64_t ld_;
@@ -91,11 +92,16 @@ class TokenRing {
   int next_ = 0, at_ = 0, unit_ = 0;
 };
 
-// What a lane has of a tile.
-template <class F>
+// What a lane has of a tile. Scales of 4 bits take as long to prepare as three weights; so of a unit of four tiles lane t of the four that have
+// the same outputs prepares tile t's.
+template <class F, class S>
+constexpr bool kTradesScales = F::kBits == 4 && !F::kWide && S::kUnit == 4;
+
+template <class F, class S>
 struct LaneTile {
+  static constexpr int kHeadWords = F::kFloating || kTradesScales<F, S> ? 1 : F::kPairBytes / 4;
   uint32_t words[F::kWords];
-  uint32_t head[F::kFloating ? 1 : F::kPairBytes / 4];
+  uint32_t head[kHeadWords];
 };
 
 // A warp's weights: a ring of tiles in registers.
@@ -105,54 +111,100 @@ class WeightRing {
   // As many as there are registers for.
   static constexpr int kMost = F::kBits == 4 && !F::kWide && S::kTokens <= 16 ? 8 : 4;
   static constexpr int kTiles = F::kGroup == 32 ? kMost : F::kMinima ? 1 : 2;
+  static constexpr bool kTrades = kTradesScales<F, S>;
 
   __device__ __forceinline__ WeightRing(const uint8_t* panel, int begin) {
     const int strip = int(threadIdx.x) / kWarp, lane = int(threadIdx.x) % kWarp, pair = strip * 8 + fragment_row();
     const uint8_t* tile = panel + (F::kFloating ? kQuantPanel * 4 : 0) + int64_t(begin) * F::kTileBytes;
     numbers_ = tile + F::kHeadBytes + strip * F::kStripBytes + lane * 16;
-    heads_ = tile + pair * F::kPairBytes;
+    heads_ = tile + pair * F::kPairBytes + (kTrades ? fragment_pair() * F::kTileBytes : 0);
     if constexpr (F::kFloating) floats_ = load_float_scaling(panel + pair * 8);
   }
 
-  // That tile, counted from the ring's; `slot` is that modulo kTiles.
-  __device__ __forceinline__ void load(int slot, int tile) {
+  // The first tiles of `left`.
+  __device__ __forceinline__ void begin(int left) {
     GPU_UNROLL
-    for (int i = 0; i < F::kWords / 4; ++i) {
-      uint32_t words[4];
-      load_once(words, numbers_ + tile * F::kTileBytes + i * kWarp * 16);
-      GPU_UNROLL
-      for (int j = 0; j < 4; ++j) tiles_[slot].words[4 * i + j] = words[j];
+    for (int i = 0; i < kTiles; ++i) {
+      if (kTrades && i % S::kUnit == 0) load_unit_head(i, left);
+      if (i < left) load(i);
     }
-    if constexpr (!F::kFloating) load_head(tiles_[slot].head, heads_ + tile * F::kTileBytes);
   }
 
-  // Weights that are zero.
-  __device__ __forceinline__ void clear(int slot) { tiles_[slot] = {}; }
-
-  __device__ __forceinline__ void advance(int tiles) {
-    numbers_ += tiles * F::kTileBytes;
-    heads_ += tiles * F::kTileBytes;
+  // Before the unit whose first tile is `first`.
+  __device__ __forceinline__ void begin_unit(int first, int left) {
+    if constexpr (kTrades) {
+      // Numbers that are not there have scales of 0.
+      uint32_t(&head)[2] = unit_heads_[first / S::kUnit % kUnits];
+      GPU_UNROLL
+      for (int i = 0; i < 2; ++i) own_[i] = split_scales(head[i]);
+      load_unit_head(first + kTiles, left);
+    } else if (left < first + S::kUnit) {
+      // At the end of k the unit may be short.
+      GPU_UNROLL
+      for (int i = 1; i < S::kUnit && i < kTiles; ++i) {
+        if (first + i >= left) clear(first + i);
+      }
+    }
   }
 
-  // sums += the product of a tile.
-  __device__ __forceinline__ void multiply(typename S::Sums& sums, int slot, const TokenRing<S>& tokens, int tile) const {
-    const LaneTile<F>& own = tiles_[slot];
+  // sums += the product of a tile, which is the tokens' `at`; then its registers are those of the tile that comes so many later.
+  __device__ __forceinline__ void multiply(typename S::Sums& sums, int tile, const TokenRing<S>& tokens, int at) const {
+    const LaneTile<F, S>& own = tiles_[tile % kTiles];
     GPU_UNROLL
     for (int half = 0; half < 2; ++half) {
       uint32_t a[2][4], b[4];
       GPU_UNROLL
-      for (int i = 0; i < 2; ++i) widen_step<F>(a[i], own.words + (half * 2 + i) * F::kStepWords, scaling(own, (half * 2 + i) * 16 / F::kGroup));
+      for (int i = 0; i < 2; ++i) {
+        const int step = half * 2 + i;
+        widen_step<F>(a[i], own.words + step * F::kStepWords, scaling(own, step * 16 / F::kGroup, at));
+      }
       GPU_UNROLL
       for (int block = 0; block < S::kTokens / 8; ++block) {
-        tokens.fragments(b, tile, half, block);
+        tokens.fragments(b, at, half, block);
         const uint32_t first[2] = {b[0], b[1]}, second[2] = {b[2], b[3]};
         mma_m16n8k16(sums[block], a[0], first);
         mma_m16n8k16(sums[block], a[1], second);
       }
     }
   }
+  __device__ __forceinline__ void load_next(int tile, int at, int left) {
+    if (tile + kTiles < left) load(tile + kTiles);
+    else if (!kTrades && at + kTiles < S::kUnit) clear(tile + kTiles);
+  }
+
+  __device__ __forceinline__ void advance(int tiles) {
+    numbers_ += tiles * F::kTileBytes;
+    heads_ += tiles * F::kTileBytes;
+  }
 
  private:
+  static constexpr int kUnits = kTrades ? kTiles / S::kUnit : 1;
+
+  __device__ __forceinline__ void load(int tile) {
+    LaneTile<F, S>& to = tiles_[tile % kTiles];
+    GPU_UNROLL
+    for (int i = 0; i < F::kWords / 4; ++i) {
+      uint32_t words[4];
+      load_once(words, numbers_ + tile * F::kTileBytes + i * kWarp * 16);
+      GPU_UNROLL
+      for (int j = 0; j < 4; ++j) to.words[4 * i + j] = words[j];
+    }
+    if constexpr (!F::kFloating && !kTrades) load_head(to.head, heads_ + tile * F::kTileBytes);
+  }
+
+  // Weights that are zero.
+  __device__ __forceinline__ void clear(int tile) { tiles_[tile % kTiles] = {}; }
+
+  __device__ __forceinline__ void load_unit_head(int first, int left) {
+    uint32_t(&head)[2] = unit_heads_[first / S::kUnit % kUnits];
+    if (first + fragment_pair() < left) {
+      load_among_lanes(head, heads_ + first * F::kTileBytes);
+    } else {
+      head[0] = 0;
+      head[1] = 0;
+    }
+  }
+
   template <int kCount>
   __device__ __forceinline__ static void load_head(uint32_t (&head)[kCount], const uint8_t* from) {
     constexpr int kRun = kCount < 4 ? kCount : 4;
@@ -165,9 +217,11 @@ class WeightRing {
     }
   }
 
-  __device__ __forceinline__ Scaling<F> scaling(const LaneTile<F>& tile, int group) const {
+  __device__ __forceinline__ Scaling<F> scaling(const LaneTile<F, S>& tile, int group, int at) const {
     if constexpr (F::kFloating) {
       return floats_;
+    } else if constexpr (kTrades) {
+      return {__shfl_sync(kAllLanes, own_[group].high, at, 4), __shfl_sync(kAllLanes, own_[group].low, at, 4)};
     } else {
       constexpr int kScaleWords = F::kWide ? 2 : 1;
       uint32_t words[F::kGroupWords];
@@ -180,42 +234,34 @@ class WeightRing {
   }
 
   const uint8_t *numbers_, *heads_;
-  LaneTile<F> tiles_[kTiles] = {};
+  LaneTile<F, S> tiles_[kTiles] = {};
+  uint32_t unit_heads_[kUnits][2] = {};
+  Scaling<Int4Shape> own_[2] = {};  // of the two groups of this lane's tile of the unit
   Scaling<Fp8Shape> floats_ = {};
 };
 
 // sums += the product of a unit, whose first tile is number `first` of those that are `left`.
 template <class F, class S>
-__device__ __forceinline__ void multiply_unit(typename S::Sums& sums, WeightRing<F, S>& weights, TokenRing<S>& tokens, int first, int left) {
-  constexpr int kTiles = WeightRing<F, S>::kTiles, kHeld = kTiles < S::kUnit ? kTiles : S::kUnit;
+__device__ __forceinline__ void multiply_unit(typename S::Sums& sums, WeightRing<F, S>& weights, TokenRing<S>& tokens, int first,
+                                              int left) {
   tokens.take();
   tokens.load();
-  // At the end of k the unit may be short.
-  if (left < first + S::kUnit) {
-    GPU_UNROLL
-    for (int i = 1; i < kHeld; ++i) {
-      if (first + i >= left) weights.clear((first + i) % kTiles);
-    }
-  }
+  weights.begin_unit(first, left);
   GPU_UNROLL
   for (int i = 0; i < S::kUnit; ++i) {
-    const int tile = first + i, next = tile + kTiles;
-    weights.multiply(sums, tile % kTiles, tokens, i);
-    if (next < left) weights.load(tile % kTiles, next);
-    else if (i + kTiles < S::kUnit) weights.clear(tile % kTiles);
+    weights.multiply(sums, first + i, tokens, i);
+    weights.load_next(first + i, i, left);
   }
 }
 
 // The sums of a part, of one format.
 template <class F, class S>
-__device__ __forceinline__ void sum_part(typename S::Sums& sums, const MatMul& a, const uint8_t* panel, unsigned char* shared, const Range& range) {
+__device__ __forceinline__ void sum_part(typename S::Sums& sums, const MatMul& a, const uint8_t* panel, unsigned char* shared,
+                                         const Range& range) {
   using Ring = WeightRing<F, S>;
   constexpr int kBody = Ring::kTiles > S::kUnit ? Ring::kTiles : S::kUnit;
   Ring weights(panel, range.begin);
-  GPU_UNROLL
-  for (int i = 0; i < Ring::kTiles; ++i) {
-    if (range.begin + i < range.end) weights.load(i, i);
-  }
+  weights.begin(range.end - range.begin);
   TokenRing<S> tokens(a, shared, range);
   wait_for_inputs();
   GPU_NO_UNROLL

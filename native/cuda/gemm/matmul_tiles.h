@@ -230,7 +230,8 @@ class QuantTiles {
     there_ = int64_t(panel) * kQuantPanel < a_.n;
     if (!own.floating) return;
     GPU_UNROLL
-    for (int i = 0; i < 2; ++i) floats_[i] = load_float_scaling(a_.quantised.data + own.first_byte + (own_strip(i) * 8 + fragment_row()) * 8);
+    for (int i = 0; i < 2; ++i)
+      floats_[i] = load_float_scaling(a_.quantised.data + own.first_byte + (own_strip(i) * 8 + fragment_row()) * 8);
   }
   // In its panel.
   __device__ __forceinline__ int own_strip(int tile) const { return output_warp() % 2 * 2 + tile; }
@@ -296,7 +297,7 @@ class QuantTiles {
 
   const MatMul& a_;
   int first_output_;
-  int shape_ = -1, tile_bytes_ = 0;   // of the panel of this thread's outputs
+  int shape_ = -1, tile_bytes_ = 0;  // of the panel of this thread's outputs
   bool there_ = true;
   const uint8_t* numbers_ = nullptr;  // of its next tile
   QuantPanel ahead_ = {};             // on the way back: of the next tile

@@ -1,11 +1,11 @@
 // Quantised weights as fragments of mma_m16n8k16, in bf16, straight from the bytes of a panel (quant_weights.h): a lane's numbers lie beside
 // each other, those that meet in a register 16 bits apart. One type per format, so that nothing of a format is asked for where numbers are widened.
 //
-// No number is converted. 4 bits behind the high bits of 128 are the bf16 128 + stored, two at a time, and
-//   stored - offset                              is exact in bf16, as is
-//   low = scale's last 3 of f16's 11 bits        (high: the other 8) and
-//   (stored - offset) * low                      of 3 bits and 4, so
-//   fma((stored - offset), high, that)           is rounded once: what stored stands for, three instructions for two weights.
+// No number is converted. 4 bits are the last of the bf16 32 + stored / 4, or with nothing before them those of stored 2^-129, a number without a
+// leading one; two at a time, as they lie in a word. Of either one instruction makes n = (stored - offset) / 4, exactly. A scale of f16
+// has 11 bits; 4 scale = high + low, where high has the first 8 and low the last 3, both bf16. n has 4, so
+//   n low                is exact in bf16, and
+//   fma(n, high, n low)  is rounded once: three instructions for two weights.
 // 8 bits are byte 1 of a float whose other bytes are those of 2^15, where it counts ones. Scales of 11 bits times that number less its offset are
 // exact in fmaf(scale, 2^15 + stored, -scale * (2^15 + offset)), of which the last term is exact too; those of f32 are multiplied and added
 // one by one, as they were quantised.
@@ -72,14 +72,14 @@ struct Scaling {
 };
 template <>
 struct Scaling<Int4Shape> {
-  uint32_t high, low;  // parts of both outputs' scales
+  uint32_t high, low;  // parts of both outputs' scales, four times
 };
 template <>
 struct Scaling<Fp8Shape> {
   uint32_t scales;
 };
 
-// Two f16 as two pairs of bf16 whose sums they are.
+// Two f16 as two pairs of bf16 whose sums they are, four times.
 __device__ __forceinline__ Scaling<Int4Shape> split_scales(uint32_t halves) {
   const float scales[2] = {half_to_float(uint16_t(halves)), half_to_float(uint16_t(halves >> 16))};
   float rest[2];
@@ -92,7 +92,8 @@ __device__ __forceinline__ Scaling<Int4Shape> split_scales(uint32_t halves) {
     memcpy(&first, &cut, 4);
     rest[i] = scales[i] - first;
   }
-  return {pick_bytes(high[0], high[1], 0x7632u), pack_rounded(rest[0], rest[1])};
+  constexpr uint32_t kFour = 0x40804080u;
+  return {multiply_pairs(pick_bytes(high[0], high[1], 0x7632u), kFour), multiply_pairs(pack_rounded(rest[0], rest[1]), kFour)};
 }
 
 // Of a group, of whose scales and minima `words` are a pair's.
@@ -187,10 +188,13 @@ __device__ __forceinline__ uint32_t widen_two(uint32_t first, uint32_t second, i
   return pack_rounded(low, high);
 }
 
-// 128 and the two numbers of 4 bits in the low bits of each half, less 128 and the offset; times their scales, rounded once.
+// Two numbers of 4 bits, of each half the lowest (kFirst: 0) or the next (4), times their scales, of which high and low are parts.
+template <int kFirst>
 __device__ __forceinline__ uint32_t widen_nibbles(uint32_t halves, uint32_t high, uint32_t low) {
-  const uint32_t numbers = fma_pairs(mask_or(halves, 0x000f000fu, 0x43004300u), 0x3f803f80u, 0xc308c308u);
-  return fma_pairs(numbers, high, multiply_pairs(numbers, low));
+  uint32_t quarters;
+  if constexpr (kFirst == 0) quarters = fma_pairs(mask_or(halves, 0x000f000fu, 0x42004200u), 0x3f803f80u, 0xc208c208u);  // 32 + n / 4 - 34
+  else quarters = fma_pairs(halves & 0x00f000f0u, 0x7f007f00u, 0xc000c000u);  // 2^127 n 2^-129 - 2
+  return fma_pairs(quarters, high, multiply_pairs(quarters, low));
 }
 
 // A fragment of 16 outputs by 16 inputs, of the lane's words for these inputs.
@@ -203,7 +207,8 @@ __device__ __forceinline__ void widen_step(uint32_t (&a)[4], const uint32_t* wor
     if constexpr (F::kFloating) {
       a[i] = widen_codes(word, which == 1, both_of(s.scales, which));
     } else if constexpr (F::kBits == 4 && !F::kWide) {
-      a[i] = widen_nibbles(word >> 4 * i, both_of(s.high, which), both_of(s.low, which));
+      const uint32_t halves = word >> 8 * half, high = both_of(s.high, which), low = both_of(s.low, which);
+      a[i] = which == 0 ? widen_nibbles<0>(halves, high, low) : widen_nibbles<4>(halves, high, low);
     } else {
       const int bit = F::kBits == 8 ? 8 * which : 4 * i;
       a[i] = widen_two<F, false>(word, word, bit, bit + 16, which, s);
@@ -225,7 +230,7 @@ __device__ __forceinline__ void widen_across(uint32_t (&a)[2][2], const uint32_t
       pair = widen_codes(pick_bytes(word, 0, lower ? 0x3424u : 0x1404u), true, s.scales);
     } else if constexpr (F::kBits == 4 && !F::kWide) {
       const uint32_t half = word >> (16 * lower + 8 * tile);
-      pair = widen_nibbles((half & 15u) | half << 12, s.high, s.low);
+      pair = widen_nibbles<0>((half & 15u) | half << 12, s.high, s.low);
     } else {
       const int bit = 16 * lower + (F::kBits == 8 ? 0 : 8 * tile);
       pair = widen_two<F, true>(word, word, bit, bit + F::kBits, 0, s);

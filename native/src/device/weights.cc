@@ -141,11 +141,11 @@ Matrix quantised_matrix(const std::vector<ops::QuantPart>& parts, int64_t column
   for (int64_t first = 0, end = 0; first < count; first = end) {
     const int64_t begin = panels[size_t(first)].first_byte;
     auto end_of = [&](int64_t panel) { return panel + 1 < count ? panels[size_t(panel + 1)].first_byte : bytes; };
-    for (end = first + 1; end < count && end_of(end) - begin <= kChunk; ++end) {}
+    end = first + 1;
+    while (end < count && end_of(end) - begin <= kChunk) ++end;
     reordered.resize(size_t(end_of(end - 1) - begin));
-    pool.run(end - first, [&](int64_t i) {
-      reorder_panel(packed, first + i, reordered.data() + panels[size_t(first + i)].first_byte - begin);
-    });
+    pool.run(end - first,
+             [&](int64_t i) { reorder_panel(packed, first + i, reordered.data() + panels[size_t(first + i)].first_byte - begin); });
     cuda::device_copy(matrix.numbers.data() + begin, reordered.data(), reordered.size());
   }
   return matrix;

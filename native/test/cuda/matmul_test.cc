@@ -105,7 +105,7 @@ TEST(gpu_matmul_widens_4_bits_by_every_scale) {
   for (uint32_t scale = 0; scale < uint32_t(kScales); ++scale) {
     for (int i = 0; i < kProbeWords; ++i) {
       const uint32_t* pairs = &seen[size_t(scale) * kPerScale + size_t(i) * 8];
-      auto number = [&](int bit) { return kNumberWords[i] >> bit & 15; };
+      auto number = [&](int bit) { return number_word(i) >> bit & 15; };
       for (int j = 0; j < 4; ++j) {
         for (int high = 0; high < 2; ++high) {
           check(pairs[j] >> 16 * high & 0xffff, j % 2 ? other_scale(scale) : scale, number(4 * j + 16 * high));

@@ -17,8 +17,9 @@ __global__ void widen_scales(uint32_t* out) {
     uint32_t* to = out + scale * kPerScale;
     for (int i = 0; i < kProbeWords; ++i) {
       uint32_t along[4], across[2][2];
-      widen_step<Int4Shape>(along, kNumberWords + i, scaling);
-      widen_across<Int4Shape>(across, kNumberWords + i, scaling);
+      const uint32_t word[1] = {number_word(i)};
+      widen_step<Int4Shape>(along, word, scaling);
+      widen_across<Int4Shape>(across, word, scaling);
       for (int j = 0; j < 4; ++j) to[i * 8 + j] = along[j];
       for (int j = 0; j < 4; ++j) to[i * 8 + 4 + j] = across[j / 2][j % 2];
     }

@@ -288,8 +288,9 @@ inline void __syncthreads() { tandem::gpu_emulation::wait(tandem::gpu_emulation:
 inline int __syncthreads_or(int own) { return tandem::gpu_emulation::vote_any(own != 0); }
 inline void __syncwarp(unsigned = ~0u) { tandem::gpu_emulation::wait(tandem::gpu_emulation::Wait::kWarp); }
 template <class T>
-T __shfl_sync(unsigned, T v, int from) {
-  return tandem::gpu_emulation::warp_exchange(v, [&](const auto& get) { return get(from & 31); });
+T __shfl_sync(unsigned, T v, int from, int width = 32) {
+  const int at = (tandem::gpu_emulation::lane() & -width) | (from & (width - 1));
+  return tandem::gpu_emulation::warp_exchange(v, [&](const auto& get) { return get(at); });
 }
 template <class T>
 T __shfl_xor_sync(unsigned, T v, int mask) {
