@@ -255,7 +255,7 @@ class Bench {
     const DeviceBuffer<QuantPanel> table(panels);
     DeviceBuffer<bf16> x(device_noise(size_t(m * k), 1));
     DeviceBuffer<float> y(size_t(m * n)), workspace(size_t(matmul_workspace_floats(m, n, k)));
-    const QuantWeights w{data.data(), table.data(), shape.tile_bytes()};
+    const QuantWeights w{data.data(), table.data(), shape.tile_bytes(), shape, panel_bytes};
     const MatMul args{x.data(), k, m, nullptr, n, k, y.data(), n, false, workspace.data(), int64_t(workspace.size()), w};
     const Timing t = time_of([&] { matmul(args, nullptr); });
     const std::string name = std::string("product of ") + format.name + " m=" + std::to_string(m) + " n=24576 k=4096";

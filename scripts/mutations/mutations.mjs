@@ -574,7 +574,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul.cu',
-        search: '      cp_async_wait<kStages / kBatch - 2>();\n',
+        search: '      cp_async_wait<kStages - 2>();\n',
         replace: '',
       },
     ],
@@ -830,8 +830,30 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/widen.h',
-        search: 'place_byte(word, half + 1), lines[at])',
-        replace: 'place_byte(word, half), lines[at])',
+        search: 'widen_two<F, false>(word, word, bit, bit + 16, which, s)',
+        replace: 'widen_two<F, false>(word, word, bit, bit, which, s)',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a 4-bit weight without the last bits of its scale',
+    edits: [
+      {
+        file: 'native/cuda/gemm/widen.h',
+        search: 'fma_pairs(quarters, high, multiply_pairs(quarters, low))',
+        replace: 'multiply_pairs(quarters, high)',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: few tokens of quantised weights taken before all have brought them',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_few.cu',
+        search: '    __syncthreads();  // and all are done',
+        replace: '    // and all are done',
       },
     ],
     tests: ['native/test/cuda'],

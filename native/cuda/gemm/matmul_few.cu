@@ -293,7 +293,9 @@ __device__ __forceinline__ void store(const typename S::Sums& sums, const Target
 template <class S>
 __global__ void __launch_bounds__(kThreads, S::kBlocks) matmul_few_kernel(MatMul a, int tiles_per_part, bool parts_in_grid) {
   GPU_SHARED_BYTES(shared);
-  const QuantPanel panel = a.quantised.panels[blockIdx.y];
+  QuantPanel panel = a.quantised.alike;
+  if (a.quantised.alike_bytes > 0) panel.first_byte = int64_t(blockIdx.y) * a.quantised.alike_bytes;
+  else panel = a.quantised.panels[blockIdx.y];
   const int all_tiles = int((a.k + kQuantTile - 1) / kQuantTile), begin = int(blockIdx.z) * tiles_per_part;
   const Range range{begin, parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles};
   typename S::Sums sums = {};

@@ -38,6 +38,9 @@ struct QuantWeights {
   const uint8_t* data = nullptr;  // null: there are none; 16-byte aligned
   const QuantPanel* panels = nullptr;
   int64_t most_tile_bytes = 0;  // of any panel
+  // Where all panels are of one format: it, and the bytes of each; who knows these need not wait for `panels`. Otherwise 0.
+  QuantPanel alike = {};
+  int64_t alike_bytes = 0;
 };
 
 // Where a number of a tile lies: the byte of its word among the tile's numbers, and its lowest bit in the word.

@@ -129,13 +129,19 @@ Matrix quantised_matrix(const std::vector<ops::QuantPart>& parts, int64_t column
   const int64_t count = packed.rows_padded() / cuda::kQuantPanel;
   std::vector<cuda::QuantPanel> panels;
   int64_t bytes = 0, most = 0;
+  bool alike = true;
   for (int64_t p = 0; p < count; ++p) {
     panels.push_back(panel_of(packed.format(p)));
     panels.back().first_byte = bytes;
     bytes += panels.back().bytes(columns);
     most = std::max<int64_t>(most, panels.back().tile_bytes());
+    alike = alike && packed.format(p) == packed.format(0);
   }
   Matrix matrix{packed.rows(), columns, {}, DeviceBuffer<uint8_t>(size_t(bytes)), DeviceBuffer<cuda::QuantPanel>(panels), most};
+  if (alike) {
+    matrix.alike = panels[0];
+    matrix.alike_bytes = panels[0].bytes(columns);
+  }
   // Some panels at a time: the whole matrix lies here once already.
   std::vector<uint8_t> reordered;
   for (int64_t first = 0, end = 0; first < count; first = end) {

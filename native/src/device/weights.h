@@ -17,8 +17,10 @@ struct Matrix {
   DeviceBuffer<uint8_t> numbers = {};
   DeviceBuffer<cuda::QuantPanel> panels = {};
   int64_t most_tile_bytes = 0;
+  cuda::QuantPanel alike = {};  // as of cuda::QuantWeights
+  int64_t alike_bytes = 0;
 
-  cuda::QuantWeights quantised() const { return {numbers.data(), panels.data(), most_tile_bytes}; }
+  cuda::QuantWeights quantised() const { return {numbers.data(), panels.data(), most_tile_bytes, alike, alike_bytes}; }
   size_t bytes() const { return data.size() * sizeof(bf16) + numbers.size(); }
 };
 
