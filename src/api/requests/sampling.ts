@@ -25,6 +25,8 @@ export interface LogprobCounts {
 export interface LengthLimit {
   maxTokens: number | null;
   field: SamplingRequest['maxTokensField'];
+  /** More than there is room for means as many as there is room for; absent: it is refused. */
+  fits?: true;
 }
 
 export function toSampling(
@@ -44,6 +46,7 @@ export function toSampling(
     seed: body.seed === undefined || body.seed === null ? null : BigInt(body.seed),
     maxTokens: length.maxTokens,
     maxTokensField: length.field,
+    fitsMaxTokens: length.fits ?? false,
     minTokens: body.min_tokens ?? 0,
     stop: toStop(body.stop),
     stopTokenIds: toStopIds(body.stop_token_ids ?? [], limits.vocabSize),

@@ -78,6 +78,7 @@ function resolveMaxTokens(request: SamplingRequest, context: SamplingContext): n
   if (maxTokens === null) return Math.min(left, generation.maxNewTokens ?? left);
   // The engine scores a prompt on its way to a token.
   if (maxTokens === 0) return 1;
+  if (maxTokens > left && request.fitsMaxTokens) return left;
   if (maxTokens > left) {
     const total = promptTokens + maxTokens;
     const reason =

@@ -45,6 +45,8 @@ export interface SamplingRequest {
   maxTokens: number | null;
   /** The field name that gave maxTokens, for error texts. */
   maxTokensField: 'max_tokens' | 'max_completion_tokens' | 'max_output_tokens';
+  /** More tokens than the context has room for beside the prompt: as many as it has, not a refusal. */
+  fitsMaxTokens: boolean;
   minTokens: number;
   stop: string[];
   stopTokenIds: number[];
