@@ -33,12 +33,15 @@ type Span = [start: number, end: number];
 
 /** Top-level fields that reach a template or a grammar as they were written. */
 const SHOWN: ReadonlySet<string> = new Set([
+  'messages',
   'tools',
   'documents',
   'chat_template_kwargs',
   'response_format',
   'structured_outputs',
   'text',
+  'output_config',
+  'output_format',
 ]);
 /** Of a SHOWN field with every character escaped, and some. */
 const LONGEST_KEY = 128;

@@ -79,8 +79,9 @@ export function compileBody<T>(schema: JsonSchema): BodyValidator<T> {
   };
 }
 
+/** Boxed numbers are numbers: `1.0` of an exact body. */
 export function isPlainObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
+  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Number);
 }
 
 function kindOf(value: unknown): string {
