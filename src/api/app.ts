@@ -9,6 +9,7 @@ import { authenticate } from './middleware/auth.ts';
 import { BodyReader } from './middleware/body.ts';
 import { errorResponses } from './middleware/errors.ts';
 import { closeWhenDraining, cutStalledReaders, limitHeaders } from './middleware/limits.ts';
+import { messagesIds } from './middleware/messages-ids.ts';
 import { refuseTraining } from './middleware/no-training.ts';
 import { allowOrigins } from './middleware/origins.ts';
 import { echoRequestIds, requestIds } from './middleware/request-id.ts';
@@ -18,6 +19,7 @@ import type { RouteDeps } from './routes/context.ts';
 import { detokenize } from './routes/detokenize.ts';
 import { health, healthAsJson } from './routes/health.ts';
 import { loadLoraAdapter, unloadLoraAdapter } from './routes/lora-adapters.ts';
+import { countTokens, messages } from './routes/messages.ts';
 import { metrics } from './routes/metrics.ts';
 import { model, models } from './routes/models.ts';
 import { responses } from './routes/responses.ts';
@@ -39,6 +41,8 @@ export const ROUTES: readonly Route[] = [
   { method: 'GET', path: '/v1/responses/:id', handler: storedResponse },
   { method: 'DELETE', path: '/v1/responses/:id', handler: deleteResponse },
   { method: 'GET', path: '/v1/responses/:id/input_items', handler: inputItems },
+  { method: 'POST', path: '/v1/messages', handler: messages },
+  { method: 'POST', path: '/v1/messages/count_tokens', handler: countTokens },
   { method: 'POST', path: '/tokenize', handler: tokenize },
   { method: 'POST', path: '/detokenize', handler: detokenize },
   { method: 'GET', path: '/v1/models', handler: models },
@@ -78,6 +82,7 @@ export function createApp(deps: ApiDeps, readerIdleMs = READER_IDLE_MS): Koa {
   });
   app.use(cutStalledReaders(readerIdleMs));
   app.use(countRequests(deps));
+  app.use(messagesIds());
   app.use(errorResponses(deps.log));
   app.use(closeWhenDraining(deps.draining));
   app.use(limitHeaders());

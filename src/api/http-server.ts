@@ -3,6 +3,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo, Socket } from 'node:net';
 import type Koa from 'koa';
 import { ApiError, type ErrorCode } from './errors.ts';
+import { isMessagesPath, messagesError } from './responses/messages-error.ts';
 
 const MAX_HEADER_BYTES = 32 * 1024;
 const HEADERS_TIMEOUT_MS = 20_000;
@@ -132,7 +133,8 @@ function closeWithConnection({ socket }: IncomingMessage, res: ServerResponse): 
 
 function answerTimeout(req: IncomingMessage, res: ServerResponse): void {
   const error = new ApiError('request_timeout', 'The request did not arrive in time.');
-  const body = JSON.stringify(error.toBody());
+  const path = (req.url ?? '').split('?', 1)[0] ?? '';
+  const body = JSON.stringify(isMessagesPath(path) ? messagesError(error, null) : error.toBody());
   res.writeHead(error.status, {
     'Content-Type': 'application/json; charset=utf-8',
     'Content-Length': Buffer.byteLength(body),

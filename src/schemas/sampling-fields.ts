@@ -71,15 +71,18 @@ export interface SamplingFields {
 const penalty = (name: string): JsonSchema =>
   nullable(number({ minimum: -2, maximum: 2 }, `${name} must be in [-2, 2], got {value}.`));
 
+/** `name`: what the field is called. */
+export function stopStrings(name: string): JsonSchema {
+  const errorText = { minLength: `${name} cannot contain an empty string.` };
+  const items = { ...string({ minLength: 1, maxLength: MAX_STOP_LENGTH }), errorText };
+  return array(items, { maxItems: MAX_STOP_STRINGS });
+}
+
 const stop: JsonSchema = {
+  ...stopStrings('stop'),
   type: ['string', 'array', 'null'],
   minLength: 1,
   maxLength: MAX_STOP_LENGTH,
-  maxItems: MAX_STOP_STRINGS,
-  items: {
-    ...string({ minLength: 1, maxLength: MAX_STOP_LENGTH }),
-    errorText: { minLength: 'stop cannot contain an empty string.' },
-  },
   errorText: { minLength: 'stop cannot contain an empty string.' },
 };
 
@@ -226,6 +229,7 @@ const SAMPLING: ReadonlySet<string> = new Set([
   'presence_penalty',
   'repetition_penalty',
   'stop',
+  'stop_sequences',
   'stop_token_ids',
   'bad_words',
   'allowed_token_ids',

@@ -1,7 +1,8 @@
-/** `Authorization: Bearer` on every path but the health checks, known or unknown, whatever the method. */
+/** `Authorization: Bearer` on every path but the health checks, known or unknown, whatever the method; for the Messages API `x-api-key` too. */
 import type { Context, Middleware } from 'koa';
 import type { Caller, KeyDirectory } from '../deps.ts';
 import { ApiError } from '../errors.ts';
+import { isMessagesPath } from '../responses/messages-error.ts';
 
 /** Compared with the raw path: an encoded or doubled slash makes another path, which needs a key. */
 export const OPEN_PATHS: ReadonlySet<string> = new Set(['/health', '/v1/health', '/ready', '/ping']);
@@ -21,9 +22,12 @@ export function entityOf(ctx: Context): string {
 export function authenticate(keys: KeyDirectory): Middleware {
   return async (ctx, next) => {
     if (OPEN_PATHS.has(ctx.path)) return next();
-    const caller = findCaller(ctx.get('authorization'), keys);
+    const takesHeader = isMessagesPath(ctx.path);
+    const caller =
+      findCaller(ctx.get('authorization'), keys) ?? (takesHeader ? findKey(ctx.get('x-api-key').trim(), keys) : null);
     if (caller === null) {
-      throw new ApiError('unauthorized', 'Give a valid API key in the header `Authorization: Bearer <key>`.');
+      const headers = `${takesHeader ? '`x-api-key: <key>` or ' : ''}\`Authorization: Bearer <key>\``;
+      throw new ApiError('unauthorized', `Give a valid API key in the header ${headers}.`);
     }
     (ctx.state as AuthState).caller = caller;
     return next();
@@ -32,7 +36,9 @@ export function authenticate(keys: KeyDirectory): Middleware {
 
 function findCaller(header: string, keys: KeyDirectory): Caller | null {
   const match = /^bearer +([^\s]+)\s*$/i.exec(header.slice(0, MAX_TOKEN_LENGTH + 16));
-  const token = match?.[1];
-  if (token === undefined || token.length > MAX_TOKEN_LENGTH) return null;
-  return keys.find(token);
+  return findKey(match?.[1] ?? '', keys);
+}
+
+function findKey(token: string, keys: KeyDirectory): Caller | null {
+  return token === '' || token.length > MAX_TOKEN_LENGTH ? null : keys.find(token);
 }

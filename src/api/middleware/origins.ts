@@ -3,7 +3,7 @@ import type { Context, Middleware } from 'koa';
 
 const METHODS = 'GET, POST, PUT, DELETE';
 /** What a page may read besides the body. */
-const READABLE = 'Retry-After, X-Request-Id, X-Tandem-Ignored-Fields';
+const READABLE = 'Request-Id, Retry-After, X-Request-Id, X-Tandem-Ignored-Fields';
 /** For how long a browser need not ask again. */
 const REMEMBERED_SECONDS = 600;
 /** Header names with commas between them. */

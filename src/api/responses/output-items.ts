@@ -16,6 +16,7 @@ import type {
 } from '../../schemas/response-object.ts';
 import { packThoughts } from '../requests/encrypted-thoughts.ts';
 import type { NamespacedName } from '../requests/responses-tools.ts';
+import { piecesOf } from './reply-pieces.ts';
 import { TextLogprobs } from './text-logprobs.ts';
 
 export interface ItemOptions {
@@ -197,14 +198,4 @@ export function itemId(prefix: string, token: string, at: number | string): stri
 
 function added(output_index: number, item: OutputItem): ResponseEvent {
   return { type: 'response.output_item.added', output_index, item };
-}
-
-/** In order; of a reply that nothing took apart, what there is. */
-function piecesOf({ pieces, reasoning, text, toolCalls }: ChoiceDelta): ParsedDelta[] {
-  if (pieces) return pieces;
-  return [
-    ...(reasoning === '' ? [] : [{ reasoning }]),
-    ...(text === '' ? [] : [{ content: text }]),
-    ...toolCalls.map((toolCall) => ({ toolCall })),
-  ];
 }

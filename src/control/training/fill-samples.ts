@@ -23,7 +23,7 @@ export interface SampledTokens {
 }
 
 /** What the ids of completions begin with; the request_id follows. */
-export const COMPLETION_PREFIXES = ['chatcmpl-', 'cmpl-', 'resp_'];
+export const COMPLETION_PREFIXES = ['chatcmpl-', 'cmpl-', 'resp_', 'msg_'];
 
 /**
  * A completion's choices by its id, or by the request_id that it was made from. null: never known, forgotten, or another entity's; for a choice,

@@ -1,0 +1,27 @@
+/** Errors as clients of the Messages API know them, on its paths. */
+import type { MessagesErrorBody } from '../../schemas/message-object.ts';
+import type { ApiError } from '../errors.ts';
+
+const PATH = '/v1/messages';
+
+/** Unknown paths below it too. */
+export function isMessagesPath(path: string): boolean {
+  return path === PATH || path.startsWith(`${PATH}/`);
+}
+
+const TYPES: ReadonlyMap<number, string> = new Map([
+  [401, 'authentication_error'],
+  [403, 'permission_error'],
+  [404, 'not_found_error'],
+  [413, 'request_too_large'],
+  [429, 'rate_limit_error'],
+  [503, 'overloaded_error'],
+]);
+
+export function messagesError(error: ApiError, requestId: string | null): MessagesErrorBody {
+  const { status, message, param } = error;
+  const type = TYPES.get(status) ?? (status >= 500 ? 'api_error' : 'invalid_request_error');
+  // The shape has no place for it.
+  const named = param === null || message.includes(param) ? message : `${param}: ${message}`;
+  return { type: 'error', error: { type, message: named }, request_id: requestId };
+}

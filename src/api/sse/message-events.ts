@@ -1,0 +1,57 @@
+/** Runs the stream of one message, from `message_start` to `message_stop`. */
+import type { ServerResponse } from 'node:http';
+import type { Logger } from 'pino';
+import type { ChoiceDelta, Generation } from '../../control/sessions/session.ts';
+import type { MessageEvent } from '../../schemas/message-object.ts';
+import { ClientGoneError, toApiError } from '../errors.ts';
+import { MessageBlocks } from '../responses/message-blocks.ts';
+import { MessageEnding, messageTokens, openMessage, type MessageFacts } from '../responses/message.ts';
+import { messagesError } from '../responses/messages-error.ts';
+import { EventStream } from './event-stream.ts';
+import type { StreamBuffers } from './stream-buffers.ts';
+
+export interface MessageStream {
+  facts: MessageFacts;
+  deltas: AsyncIterable<ChoiceDelta>;
+  generation: Generation;
+  requestId: string;
+}
+
+export async function streamMessage(
+  response: ServerResponse,
+  parts: MessageStream,
+  buffers: StreamBuffers,
+  log: Logger,
+): Promise<void> {
+  const stream = new EventStream(response, buffers);
+  stream.open();
+  try {
+    for await (const event of eventsOf(parts)) stream.send(event, event.type);
+  } catch (error) {
+    if (error instanceof ClientGoneError) return;
+    log.error({ err: error }, 'stream failed');
+    stream.send(messagesError(toApiError(error), parts.requestId), 'error');
+  }
+  // The last event says that it is the last.
+  stream.end('');
+}
+
+/** The first waits for the first delta: only then it is known how much of the prompt was cached. */
+async function* eventsOf({ facts, deltas, generation }: MessageStream): AsyncGenerator<MessageEvent> {
+  const blocks = new MessageBlocks(facts.omitsThoughts);
+  const ending = new MessageEnding();
+  let begun = false;
+  for await (const delta of deltas) {
+    if (!begun) {
+      generation.markStreamed();
+      yield { type: 'message_start', message: openMessage(facts, generation) };
+    }
+    begun = true;
+    ending.delta(delta);
+    yield* blocks.push(delta);
+  }
+  yield* blocks.end();
+  const usage = messageTokens(generation);
+  yield { type: 'message_delta', delta: ending.end(facts, usage.output_tokens), usage };
+  yield { type: 'message_stop' };
+}
