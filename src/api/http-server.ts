@@ -110,9 +110,12 @@ function limitArrival(req: IncomingMessage, res: ServerResponse, timeoutMs: numb
   };
   req.once('close', () => timer && clearTimeout(timer));
   req.once('end', () => timer && clearTimeout(timer));
-  const path = (req.url ?? '').split('?', 1)[0] ?? '';
-  if (isUpload(req.method ?? '', path)) res.once('finish', arm);
+  if (isUpload(req.method ?? '', pathOf(req))) res.once('finish', arm);
   else arm();
+}
+
+function pathOf({ url }: IncomingMessage): string {
+  return (url ?? '').split('?', 1)[0] ?? '';
 }
 
 /**
@@ -133,8 +136,9 @@ function closeWithConnection({ socket }: IncomingMessage, res: ServerResponse): 
 
 function answerTimeout(req: IncomingMessage, res: ServerResponse): void {
   const error = new ApiError('request_timeout', 'The request did not arrive in time.');
-  const path = (req.url ?? '').split('?', 1)[0] ?? '';
-  const body = JSON.stringify(isMessagesPath(path) ? messagesError(error, null) : error.toBody());
+  const id = res.getHeader('request-id');
+  const isMessages = isMessagesPath(pathOf(req));
+  const body = JSON.stringify(isMessages ? messagesError(error, id === undefined ? null : String(id)) : error.toBody());
   res.writeHead(error.status, {
     'Content-Type': 'application/json; charset=utf-8',
     'Content-Length': Buffer.byteLength(body),

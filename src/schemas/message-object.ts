@@ -2,7 +2,6 @@
 export interface TextBlock {
   type: 'text';
   text: string;
-  citations: null;
 }
 
 export interface ThinkingBlock {

@@ -90,13 +90,13 @@ const TOO_LONG = 'prompt is too long: ';
 export function messagesTerms(error: unknown): unknown {
   if (!(error instanceof ApiError || error instanceof SessionError)) return error;
   const { message, param } = error;
-  if (error.code === 'context_length' && param !== 'max_tokens') return renamed(error, TOO_LONG + message, 'messages');
+  if (error.code === 'context_length' && param !== 'max_tokens') return renamed(error, TOO_LONG + message, null);
   if (param !== CONTINUES) return error;
   const own = message.replace(`${CONTINUES} is set but`, 'messages: the reply continues a last assistant message, but');
   return renamed(error, own, 'messages');
 }
 
-function renamed(error: ApiError | SessionError, message: string, param: string): ApiError | SessionError {
+function renamed(error: ApiError | SessionError, message: string, param: string | null): ApiError | SessionError {
   if (error instanceof SessionError) return new SessionError(error.code, message, param, error.retryAfterSeconds);
   return new ApiError(error.code, message, param, error.retryAfterSeconds);
 }

@@ -41,8 +41,7 @@ export class MessageBlocks {
 
   #text(text: string): BlockEvent[] {
     if (text === '') return [];
-    const begun =
-      this.#open?.kind === 'text' ? [] : this.#begin({ kind: 'text' }, { type: 'text', text: '', citations: null });
+    const begun = this.#open?.kind === 'text' ? [] : this.#begin({ kind: 'text' }, { type: 'text', text: '' });
     return [...begun, this.#delta({ type: 'text_delta', text })];
   }
 

@@ -56,6 +56,8 @@ describe('sampling', () => {
     ['top_k beyond the vocabulary is off', { topK: 1000 }, {}, { topK: 0 }],
     ['a negative seed as unsigned bits', { seed: -1n }, {}, { seed: 2n ** 64n - 1n }],
     ['the whole context where nothing is said', { maxTokens: null }, {}, { maxTokens: 80 }],
+    ['as much as fits where more may be said', { maxTokens: 101, fitsMaxTokens: true }, {}, { maxTokens: 80 }],
+    ['what was said where it fits', { maxTokens: 80, fitsMaxTokens: true }, {}, { maxTokens: 80 }],
     [
       "the model's own length",
       { maxTokens: null },
