@@ -1820,4 +1820,37 @@ export const mutations = [
     ],
     tests: ['test/boundary/native-addon.test.ts'],
   },
+  {
+    name: 'x-api-key taken on every path',
+    edits: [
+      {
+        file: 'src/api/middleware/auth.ts',
+        search: 'const takesHeader = isMessagesPath(ctx.path);',
+        replace: 'const takesHeader = true;',
+      },
+    ],
+    tests: ['test/unit/api/messages.test.ts'],
+  },
+  {
+    name: 'cached tokens of a message counted twice',
+    edits: [
+      {
+        file: 'src/api/responses/message.ts',
+        search: 'input_tokens: promptTokens - cachedTokens',
+        replace: 'input_tokens: promptTokens',
+      },
+    ],
+    tests: ['test/unit/api/messages.test.ts'],
+  },
+  {
+    name: 'two calls of a message taken for one',
+    edits: [
+      {
+        file: 'src/api/responses/message-blocks.ts',
+        search: "this.#open?.kind !== 'call' || this.#open.index !== index",
+        replace: "this.#open?.kind !== 'call'",
+      },
+    ],
+    tests: ['test/unit/api/message-blocks.test.ts'],
+  },
 ];

@@ -193,10 +193,11 @@ describe('messages', () => {
     const result = { type: 'tool_result', tool_use_id: 'toolu_1', content: [text('a'), text('b')] };
     const failed = { type: 'tool_result', tool_use_id: 'toolu_1', content: 'no', is_error: true };
     const bare = { type: 'tool_result', tool_use_id: 'toolu_1' };
-    const answer = { role: 'user', content: [result, failed, bare, text('And?')] };
+    const answer = { role: 'user', content: [text('Here:'), result, failed, bare, text('And?')] };
     expect(await asking.messages(user, { role: 'assistant', content: reply }, answer)).toEqual([
       user,
       { role: 'assistant', content: 'So', reasoning: 'hm', tool_calls: [called] },
+      { role: 'user', content: 'Here:' },
       { role: 'tool', tool_call_id: 'toolu_1', content: [text('a'), text('b')] },
       { role: 'tool', tool_call_id: 'toolu_1', content: 'Error: no' },
       { role: 'tool', tool_call_id: 'toolu_1', content: '' },
