@@ -275,7 +275,7 @@ describe('refusals', () => {
     ['messages.0.content.0.type', block(use)],
     ['messages.0.content.0.type', block({ type: '__proto__' })],
     ['messages.0.content.0.type', block({ type: 'server_tool_use', id: 'c', name: 'w', input: {} }, 'assistant')],
-    ['messages.0.content.0.type', block({ type: 'text', text: 'x', ...{ type: 'tool_result' } }, 'assistant')],
+    ['messages.0.content.0.type', block({ type: 'tool_result', tool_use_id: 'c' }, 'assistant')],
     ['messages.0.content.0.text', block({ type: 'text' })],
     ['messages.0.content.0.text', block({ type: 'text', text: 1 })],
     ['messages.0.content.0.thinking', block({ type: 'thinking' }, 'assistant')],
