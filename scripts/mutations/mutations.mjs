@@ -492,8 +492,19 @@ export const mutations = [
     edits: [
       {
         file: 'src/control/store/job-repository.ts',
-        search: '        yielded.indexOf(x.model_id) - yielded.indexOf(y.model_id) ||\n',
-        replace: '',
+        search: 'Math.max(job.sequence, yielded.get(job.model_id) ?? 0)',
+        replace: 'job.sequence',
+      },
+    ],
+    tests: ['test/unit/store/jobs.test.ts', 'test/unit/training/job-turns.test.ts'],
+  },
+  {
+    name: 'a job that has yielded waits for all that come later',
+    edits: [
+      {
+        file: 'src/control/store/job-repository.ts',
+        search: 'Math.max(job.sequence, yielded.get(job.model_id) ?? 0)',
+        replace: '(yielded.has(job.model_id) ? Number.MAX_SAFE_INTEGER : job.sequence)',
       },
     ],
     tests: ['test/unit/store/jobs.test.ts', 'test/unit/training/job-turns.test.ts'],

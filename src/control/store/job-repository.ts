@@ -148,9 +148,10 @@ export class JobRepository {
 
   /**
    * A queued job whose model has no running one: jobs of a model go in order. Entities have their turns: `served` are those that had one,
-   * the last one last. Of an entity the oldest job comes, of models in `yielded` only when no other has one, the last one last.
+   * the last one last. Of an entity the oldest job comes. One of a model in `yielded` counts as accepted behind the sequence there, the first
+   * one first.
    */
-  async nextQueued(served: readonly string[], yielded: readonly string[]): Promise<StoredJob | null> {
+  async nextQueued(served: readonly string[], yielded: ReadonlyMap<string, number>): Promise<StoredJob | null> {
     const oldest = await this.#db
       .selectFrom('jobs')
       .select(({ fn }) => ['entity', 'model_id', fn.min<number>('sequence').as('sequence')])
@@ -167,27 +168,28 @@ export class JobRepository {
       )
       .groupBy(['entity', 'model_id'])
       .execute();
+    const order = [...yielded.keys()];
+    const place = (job: (typeof oldest)[number]) => Math.max(job.sequence, yielded.get(job.model_id) ?? 0);
     const [first] = oldest.sort(
       (x, y) =>
         served.indexOf(x.entity) - served.indexOf(y.entity) ||
-        yielded.indexOf(x.model_id) - yielded.indexOf(y.model_id) ||
-        x.sequence - y.sequence,
+        place(x) - place(y) ||
+        order.indexOf(x.model_id) - order.indexOf(y.model_id),
     );
     if (first === undefined) return null;
     const row = await this.#db.selectFrom('jobs').selectAll().where('sequence', '=', first.sequence).executeTakeFirst();
     return row === undefined ? null : fromRow(row);
   }
 
-  /** Whether a job of another model waits. */
-  async othersQueued(modelId: string): Promise<boolean> {
-    const row = await this.#db
+  /** Sequence of the newest job of another model that waits; null where none does. */
+  async newestOther(modelId: string): Promise<number | null> {
+    const { newest } = await this.#db
       .selectFrom('jobs')
-      .select('id')
+      .select(({ fn }) => fn.max<number | null>('sequence').as('newest'))
       .where('state', '=', 'queued' satisfies JobState)
       .where('model_id', '!=', modelId)
-      .limit(1)
-      .executeTakeFirst();
-    return row !== undefined;
+      .executeTakeFirstOrThrow();
+    return newest;
   }
 
   /** Throws TransitionError where the job is not queued, or is to be cancelled. */

@@ -104,12 +104,12 @@ test('a job is found by its own entity only', async () => {
 
 test('the oldest job of the entity whose turn is longest ago comes next, past models that train', async () => {
   const [mine, busy, theirs] = [await addModel(), await addModel(), await addModel('d')];
-  expect(await jobs.nextQueued([], [])).toBeNull();
+  expect(await jobs.nextQueued([], new Map())).toBeNull();
   const running = await started(busy);
   await accept(busy);
   const [first, second] = [await accept(mine), await accept(mine)];
   const foreign = await accept(theirs, { entity: 'd' });
-  const next = async (served: string[]) => (await jobs.nextQueued(served, []))?.id;
+  const next = async (served: string[]) => (await jobs.nextQueued(served, new Map()))?.id;
   expect(await next([])).toBe(first);
   expect(await next(['e'])).toBe(foreign);
   expect(await next(['d', 'e'])).toBe(foreign);
@@ -123,29 +123,41 @@ test('the oldest job of the entity whose turn is longest ago comes next, past mo
   expect(await next([])).toBeDefined();
 });
 
-test('of an entity the job of a model that has not yielded comes first, then the one that has not for longest', async () => {
+test('of an entity a job that yielded comes behind those that waited then, and before those that came later', async () => {
   const [long, short, third, theirs] = [await addModel(), await addModel(), await addModel(), await addModel('d')];
   const running = await started(long);
-  expect(await jobs.othersQueued(long)).toBe(false);
+  expect(await jobs.newestOther(long)).toBeNull();
   const behind = await accept(long);
-  expect(await jobs.othersQueued(long)).toBe(false);
-  const [first, second] = [await accept(short), await accept(third)];
-  expect(await jobs.othersQueued(long)).toBe(true);
+  expect(await jobs.newestOther(long)).toBeNull();
+  const first = await accept(short);
+  const waited = (await jobs.newestOther(long)) ?? 0;
+  const second = await accept(third);
+  const newest = (await jobs.newestOther(long)) ?? 0;
+  expect(newest).toBeGreaterThan(waited);
   await jobs.requeue(running, false);
-  const next = async (served: string[], yielded: string[]) => (await jobs.nextQueued(served, yielded))?.id;
+  const next = async (served: string[], yielded: [string, number][]) =>
+    (await jobs.nextQueued(served, new Map(yielded)))?.id;
   expect(await next([], [])).toBe(running);
-  expect(await next([], [long])).toBe(first);
-  expect(await next([], [short, long])).toBe(second);
-  expect(await next([], [third, long, short])).toBe(second);
-  expect(await next([], [long, short, third])).toBe(running);
+  expect(await next([], [[long, waited]])).toBe(first);
+  const both: [string, number][] = [
+    [long, waited],
+    [short, newest],
+  ];
+  expect(await next([], both)).toBe(running);
+  const all: [string, number][] = [...both, [third, newest]];
+  expect(await next([], [...all.slice(1), [long, newest]])).toBe(first);
+  expect(await next([], [...all.slice(2), [long, newest], [short, newest]])).toBe(second);
   const foreign = await accept(theirs, { entity: 'd' });
-  expect(await next(['e'], [theirs])).toBe(foreign);
+  expect(await next(['e'], [[theirs, newest]])).toBe(foreign);
   expect(await next(['d', 'e'], [])).toBe(foreign);
+  for (const id of [first, foreign]) await end(id);
+  // Of those that came after it has yielded none goes first.
+  expect(await next([], [[long, waited]])).toBe(running);
+  await end(second);
   // Those of the model that yielded stay in order.
-  for (const id of [first, second, foreign]) await end(id);
-  expect(await next([], [long])).toBe(running);
+  expect(await next([], [[long, newest]])).toBe(running);
   await end(running);
-  expect(await next([], [long])).toBe(behind);
+  expect(await next([], [[long, newest]])).toBe(behind);
 });
 
 test('each start counts, one that was taken back does not, and the first one’s time stays', async () => {

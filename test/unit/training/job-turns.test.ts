@@ -94,6 +94,34 @@ test('a turn is over behind its time while a job of another model waits; jobs ta
   expect((await repository.find(first))?.attempts).toBe(1);
 });
 
+test('a job that let others go first has its turn, however many of these come one after another', async () => {
+  const plane = await start({ paused: true });
+  const [long, left, right] = [
+    await createModel(plane, 'l'),
+    await createModel(plane, 'a'),
+    await createModel(plane, 'b'),
+  ];
+  const accept = async (id: string) => String((await plane.ok(JOBS, rl(id)))['id']);
+  const job = await accept(long.id);
+  await accept(left.id);
+  const runs: string[] = [];
+  const run: RunJob = async ({ id, modelId }, _signal, turnIsOver) => {
+    runs.push(modelId);
+    await turnIsOver();
+    await sleep(5);
+    if (id === job && runs.length < 4) return (await turnIsOver()) ? 'yielded' : 'ended';
+    // The next one waits before this one has ended.
+    if (id !== job && runs.length < 8) await accept(modelId === left.id ? right.id : left.id);
+    await loop.end(id, 'fail', 'played');
+    return 'failed';
+  };
+  const { loop, repository } = loopOf(plane, run, undefined, 2);
+  await loop.start();
+  await expect.poll(async () => (await repository.find(job))?.state).toBe('failed');
+  await loop.stop();
+  expect(runs.slice(0, 5)).toEqual([long.id, left.id, long.id, right.id, long.id]);
+});
+
 test.each([0, 2])('a job goes on where turns have no end (%i) or nobody can say who waits', async (turnMs) => {
   const plane = await start({ paused: true });
   const [mine, other] = [await createModel(plane, 'mine'), await createModel(plane, 'other')];
@@ -111,7 +139,7 @@ test.each([0, 2])('a job goes on where turns have no end (%i) or nobody can say 
     return 'stopped';
   };
   const { loop, repository } = loopOf(plane, run, log, turnMs);
-  vi.spyOn(repository, 'othersQueued').mockRejectedValue(new SqliteError('disk I/O error', 'SQLITE_IOERR'));
+  vi.spyOn(repository, 'newestOther').mockRejectedValue(new SqliteError('disk I/O error', 'SQLITE_IOERR'));
   await loop.start();
   await expect.poll(() => asked).toBe(false);
   expect(told).toHaveBeenCalledTimes(turnMs === 0 ? 0 : 1);

@@ -53,9 +53,10 @@ interface Running {
 export class JobLoop {
   readonly #options: JobLoopOptions;
   #running: Running | null = null;
-  /** Entities that had a turn, and models whose job has let others go first; the last one last. */
+  /** Entities that had a turn, the last one last. */
   #served: string[] = [];
-  #yielded: string[] = [];
+  /** Models whose job has let others go first, the last one last, with the newest of these: who came later does not go first as well. */
+  readonly #yielded = new Map<string, number>();
   /** Jobs whose run is over and whose state does not say so yet. */
   readonly #unsettled = new Map<string, Interruption>();
   #crashes = 0;
@@ -195,8 +196,7 @@ export class JobLoop {
       return 'stopped';
     });
     if (rest !== 'stopped') this.#crashes = 0;
-    this.#yielded =
-      rest === 'yielded' ? withLast(this.#yielded, job.modelId) : this.#yielded.filter((id) => id !== job.modelId);
+    if (rest !== 'yielded') this.#yielded.delete(job.modelId);
     this.#unsettled.set(job.id, signal.aborted || rest === 'yielded' ? STOPPED : interruption);
     await this.#settleAll().catch((error: unknown) => {
       log.error({ err: error, job: job.id }, 'a job could not be queued again');
@@ -213,11 +213,20 @@ export class JobLoop {
       begin ??= performance.now();
       if (turnMs === 0 || performance.now() - begin < turnMs) return false;
       // Asked again after the next step; what the database's fault means for the job, its own writes tell.
-      return repository.othersQueued(job.modelId).catch((error: unknown) => {
+      const newest = await repository.newestOther(job.modelId).catch((error: unknown) => {
         log.error({ err: error, job: job.id }, 'whether other jobs wait could not be read');
-        return false;
+        return null;
       });
+      if (newest !== null) this.#goesBehind(job.modelId, newest);
+      return newest !== null;
     };
+  }
+
+  #goesBehind(modelId: string, sequence: number): void {
+    this.#yielded.delete(modelId);
+    this.#yielded.set(modelId, sequence);
+    const [oldest] = this.#yielded.keys();
+    if (this.#yielded.size > MAX_SERVED && oldest !== undefined) this.#yielded.delete(oldest);
   }
 
   async #settleAll(): Promise<void> {
