@@ -12,7 +12,7 @@ export interface StoredResponse {
 /** A response with all that it continues. */
 export interface StoredChain {
   /** Input and output items as JSON, oldest first. */
-  links: Pick<StoredResponse, 'input' | 'output'>[];
+  links: Pick<StoredResponse, 'id' | 'input' | 'output'>[];
   /** What the oldest of them continues and is no longer kept. */
   missing: string | null;
   /** There are more than are followed. */

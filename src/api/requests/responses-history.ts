@@ -36,7 +36,7 @@ export async function readHistory(
   body: ResponsesRequest,
   token: string,
 ): Promise<History> {
-  const before = await previousItems(deps, entity, body.previous_response_id ?? null);
+  const before = await previousItems(deps, entity, body.previous_response_id ?? null, `resp_${token}`);
   const own = await ownItems(deps, entity, body, token);
   const items = [...before.map((item) => ({ item, at: PREVIOUS })), ...own.map(placed)];
   if (items.length > MAX_ITEMS) refuse(`A conversation may have at most ${MAX_ITEMS} items.`, PREVIOUS);
@@ -48,13 +48,16 @@ function placed(item: Item, index: number): PlacedItem {
   return { item, at: `input[${index}]` };
 }
 
-async function previousItems(deps: HistoryDeps, entity: string, id: string | null): Promise<Item[]> {
+async function previousItems(deps: HistoryDeps, entity: string, id: string | null, newId: string): Promise<Item[]> {
   if (id === null) return [];
   const tooLong = `The conversation of '${shorten(id, 64)}' is longer than a request may be: send its newer items instead.`;
   const chain = await deps.responses.chain(entity, id, reserver(deps, tooLong, PREVIOUS));
   if (chain === null) throw notFound(id, PREVIOUS);
   if (chain.isCut) refuse(tooLong, PREVIOUS);
   if (chain.missing !== null) throw notFound(chain.missing, PREVIOUS);
+  // It would take the place of what it continues.
+  if (chain.links.some((link) => link.id === newId))
+    refuse(`'${newId}' is the id of a response that this one continues.`, 'request_id');
   const lists: Item[][] = [];
   for (const { input, output } of chain.links) {
     lists.push(await parseItems(deps, entity, input), await parseItems(deps, entity, output));

@@ -93,10 +93,10 @@ export class ResponseRepository implements ResponseStore {
     const { rows: sizes } = await this.#chain<{ bytes: number }>(entity, id, sql`bytes`);
     if (sizes.length === 0) return null;
     reserve(sizes.reduce((sum, { bytes }) => sum + bytes, 0));
-    const { rows } = await this.#chain<StoredChain['links'][number]>(entity, id, sql`input, output`);
+    const { rows } = await this.#chain<StoredChain['links'][number]>(entity, id, sql`id, input, output`);
     const [oldest] = rows;
     if (oldest === undefined) return null;
-    const links = rows.map(({ input, output }) => ({ input, output }));
+    const links = rows.map(({ id, input, output }) => ({ id, input, output }));
     return { links, missing: oldest.previous_id, isCut: oldest.depth > MAX_CHAIN };
   }
 

@@ -269,6 +269,18 @@ describe('stored responses', () => {
     expect(broken.message).toContain(first.id);
   });
 
+  test('none takes the place of a response that it continues', async () => {
+    const first = await asking.answer({ input: 'One', request_id: 'mine' });
+    const second = await asking.answer({ input: 'Two', previous_response_id: first.id });
+    for (const previous_response_id of [first.id, second.id]) {
+      const body = { input: 'Three', request_id: 'mine', previous_response_id };
+      expect(await errorOf(await server.post(PATH, body))).toMatchObject({ code: 400, param: 'request_id' });
+    }
+    expect((await asking.messages('Three', { previous_response_id: second.id })).length).toBe(5);
+    // What was asked before is asked again.
+    await asking.answer({ input: 'One', request_id: 'mine' });
+  });
+
   test('no conversation is longer than a body may be, and references count as often as they stand there', async () => {
     const large = 'x'.repeat(60_000);
     const first = await asking.answer({ input: large });
