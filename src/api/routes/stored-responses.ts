@@ -33,6 +33,7 @@ export function deleteResponse(deps: RouteDeps): Middleware {
 /** The items that the request brought itself, the newest first unless asked otherwise. */
 export function inputItems(deps: RouteDeps): Middleware {
   return async (ctx) => {
+    refuseQueries(ctx);
     const { limit, order, after } = pageOf(ctx);
     const { input } = await find(ctx, deps);
     const items = await deps.bodies.inTurn(entityOf(ctx), input.length, () => JSON.parse(input) as { id: string }[]);

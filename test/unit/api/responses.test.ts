@@ -378,6 +378,7 @@ describe('stored responses', () => {
       ['include[]=message.output_text.logprobs', 'include'],
     ]) {
       expect((await errorOf(await server.call(`${PATH}/${id}?${query}`))).param).toBe(param);
+      expect((await errorOf(await server.call(`${PATH}/${id}/input_items?${query}`))).param).toBe(param);
     }
   });
 });
