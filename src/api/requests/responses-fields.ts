@@ -74,10 +74,12 @@ export function refuseLimited(body: ResponsesRequest): void {
     const message = '`stream_options.include_obfuscation` is not supported: events carry no padding.';
     throw new ApiError('not_built', message, 'stream_options.include_obfuscation');
   }
-  const summary = body.reasoning?.summary ?? body.reasoning?.generate_summary ?? 'auto';
-  if (summary !== 'auto') {
-    const message = `Summaries are not made: the thoughts come whole. \`reasoning.summary\` may be "auto", got "${summary}".`;
-    throw new ApiError('not_built', message, 'reasoning.summary');
+  for (const field of ['summary', 'generate_summary'] as const) {
+    const summary = body.reasoning?.[field] ?? 'auto';
+    if (summary === 'auto') continue;
+    const at = `reasoning.${field}`;
+    const message = `Summaries are not made: the thoughts come whole. \`${at}\` may be "auto", got "${summary}".`;
+    throw new ApiError('not_built', message, at);
   }
 }
 

@@ -5,7 +5,7 @@ import { shorten } from '../../schemas/shorten.ts';
 import { ApiError } from '../errors.ts';
 import type { BodyReader, HeldBytes } from '../middleware/body.ts';
 import { itemId } from '../responses/output-items.ts';
-import { typeOf, type PlacedItem } from './responses-items.ts';
+import { textIn, typeOf, type PlacedItem } from './responses-items.ts';
 
 type Item = Record<string, unknown>;
 
@@ -72,7 +72,7 @@ async function ownItems(deps: HistoryDeps, entity: string, body: ResponsesReques
   const known = await referred(deps, entity, listed, reserve);
   return listed.map((item, index) => {
     if (!isReference(item)) return normal(item, itemId('msg', token, `in${index}`));
-    const found = known.get(String(item['id']));
+    const found = known.get(textIn(item, 'id', `input[${index}]`));
     if (found === undefined) throw notStored(item, `input[${index}].id`);
     // Each time anew: a small request may name a large item very often.
     reserve(found.chars);

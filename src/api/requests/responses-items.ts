@@ -163,7 +163,7 @@ function thoughtIn(part: unknown, at: string): string {
   return textIn(part, 'text', at);
 }
 
-function textIn(item: Item, key: string, at: string): string {
+export function textIn(item: Item, key: string, at: string): string {
   const value = Object.hasOwn(item, key) ? item[key] : undefined;
   if (typeof value !== 'string') refuseType(value, 'string', `${at}.${key}`);
   return value;

@@ -28,6 +28,8 @@ export interface ResponsesWishes {
   body: ResponsesRequest;
   included: Included;
   model: ResolvedModel;
+  /** Where each tool that the model knows stands in the request. */
+  toolPlaces: readonly string[];
   /** All of the generation but the messages. */
   toInput: (messages: RequestMessage[]) => GenerationInput;
 }
@@ -40,7 +42,7 @@ export function readResponsesRequest(raw: unknown, context: RequestContext): Res
   const included = toIncluded(body);
   const priority = toPriority(body, context);
   refuseLimited(body);
-  const tools = toChatTools(exact);
+  const { places: toolPlaces, ...tools } = toChatTools(exact);
   const reply = toReplyOptions({ messages: [], ...tools });
   const constraint = toTextConstraint(exact, reply.tools);
   const model = requireModel(context.model, body.model);
@@ -66,10 +68,10 @@ export function readResponsesRequest(raw: unknown, context: RequestContext): Res
     ...fixed,
     prompt: toChatPrompt(messages, renderFields(exact, tools), context),
   });
-  return { body, included, model, toInput };
+  return { body, included, model, toolPlaces, toInput };
 }
 
-function renderFields(body: ResponsesRequest, { tools }: ChatTools): Parameters<typeof toChatPrompt>[1] {
+function renderFields(body: ResponsesRequest, { tools }: Pick<ChatTools, 'tools'>): Parameters<typeof toChatPrompt>[1] {
   return {
     tools,
     reasoning_effort: body.reasoning?.effort ?? null,
@@ -85,11 +87,17 @@ const NAMES: ReadonlyMap<string | null, string> = new Map([
   ['type', 'input'],
 ]);
 
+const TOOL_FIELD = /^tools\.(\d+)\.function(?=\.)/;
+
 /** Errors of what is shared with chats name this endpoint's fields. */
-export function ownTerms(error: unknown): unknown {
+export function ownTerms(error: unknown, toolPlaces: readonly string[] = []): unknown {
   if (!(error instanceof ApiError || error instanceof SessionError)) return error;
-  const param = NAMES.get(error.param);
-  if (param === undefined) return error;
-  if (error instanceof SessionError) return new SessionError(error.code, error.message, param, error.retryAfterSeconds);
-  return new ApiError(error.code, error.message, param, error.retryAfterSeconds);
+  const tool = TOOL_FIELD.exec(error.param ?? '');
+  const place = toolPlaces[Number(tool?.[1])];
+  const inTerms = (text: string) => (tool && place !== undefined ? text.replace(tool[0], () => place) : text);
+  const param = NAMES.get(error.param) ?? (error.param === null ? null : inTerms(error.param));
+  if (param === error.param) return error;
+  const message = inTerms(error.message);
+  if (error instanceof SessionError) return new SessionError(error.code, message, param, error.retryAfterSeconds);
+  return new ApiError(error.code, message, param, error.retryAfterSeconds);
 }

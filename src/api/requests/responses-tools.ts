@@ -8,7 +8,17 @@ import { ApiError } from '../errors.ts';
 type Tool = Record<string, unknown>;
 
 /** `tools`: null where the model is to know none. */
-export type ChatTools = Required<Pick<ChatCompletionRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>>;
+export interface ChatTools extends Required<
+  Pick<ChatCompletionRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>
+> {
+  /** Where each of the tools stands in the request. */
+  places: string[];
+}
+
+interface Placed {
+  tool: Tool;
+  at: string;
+}
 
 /** A function of a namespace, as the client knows it. */
 export interface NamespacedName {
@@ -34,31 +44,37 @@ export function namespacedNames(body: ResponsesRequest): ReadonlyMap<string, Nam
 }
 
 export function toChatTools(body: ResponsesRequest): ChatTools {
-  const tools = (body.tools ?? []).flatMap((tool, index) => withNamespace(tool, `tools[${index}]`));
-  refuseTwins(tools, namespacedNames(body));
+  const placed = (body.tools ?? []).flatMap((tool, index) => withNamespace(tool, `tools[${index}]`));
+  refuseTwins(placed, namespacedNames(body));
   const choice = body.tool_choice ?? 'auto';
   const parallel = { parallel_tool_calls: body.parallel_tool_calls ?? true };
-  if (isPlainObject(choice) && choice['type'] === 'allowed_tools') return { ...allowed(choice, tools), ...parallel };
-  const tool_choice = toChatChoice(choice, tools.length);
-  return { tools: tools.length === 0 ? null : tools, tool_choice, ...parallel };
+  if (isPlainObject(choice) && choice['type'] === 'allowed_tools') return { ...allowed(choice, placed), ...parallel };
+  return { ...listed(placed), tool_choice: toChatChoice(choice, placed.length), ...parallel };
 }
 
-function withNamespace(tool: Tool, at: string): Tool[] {
-  if (tool['type'] !== 'namespace') return [toChatTool(tool, at)];
+function listed(placed: readonly Placed[]): Pick<ChatTools, 'tools' | 'places'> {
+  const tools = placed.length === 0 ? null : placed.map(({ tool }) => tool);
+  return { tools, places: placed.map(({ at }) => at) };
+}
+
+function withNamespace(tool: Tool, at: string): Placed[] {
+  if (tool['type'] !== 'namespace') return [{ tool: toChatTool(tool, at), at }];
   const { name, description, tools } = tool;
   if (typeof name !== 'string' || name === '') refuse(`${at}.name must be a text that is not empty.`, `${at}.name`);
   if (!Array.isArray(tools)) refuse(`${at}.tools: Field required (missing)`, `${at}.tools`);
   return (tools as Tool[]).map((each, index) => {
-    const chat = toChatTool(each, `${at}.tools[${index}]`);
+    const place = `${at}.tools[${index}]`;
+    const chat = toChatTool(each, place);
     const called = chat['function'] as Tool;
     const described = [description, called['description']].filter((text) => typeof text === 'string').join(' ');
     const full = described === '' ? {} : { description: described };
-    return { ...chat, function: { ...called, ...full, name: flatName(name, String(called['name'])) } };
+    const named = { ...called, ...full, name: flatName(name, String(called['name'])) };
+    return { tool: { ...chat, function: named }, at: place };
   });
 }
 
 /** Which of two was called could not be told. */
-function refuseTwins(tools: readonly Tool[], namespaces: ReadonlyMap<string, NamespacedName>): void {
+function refuseTwins(tools: readonly Placed[], namespaces: ReadonlyMap<string, NamespacedName>): void {
   const seen = new Set<unknown>();
   for (const name of namespaces.size === 0 ? [] : tools.map(nameOf)) {
     if (seen.has(name)) refuse(`Two tools have the name ${echo(name)} where their namespace is a part of it.`, 'tools');
@@ -101,7 +117,7 @@ function toChatChoice(choice: ToolChoice, tools: number): ToolChoice | null {
 }
 
 /** The others are left out, of the prompt too. */
-function allowed(choice: Tool, tools: Tool[]): Pick<ChatTools, 'tools' | 'tool_choice'> {
+function allowed(choice: Tool, tools: Placed[]): Omit<ChatTools, 'parallel_tool_calls'> {
   const { mode, tools: wanted } = choice;
   if (mode !== 'auto' && mode !== 'required') {
     refuse(`tool_choice.mode must be "auto" or "required", got ${echo(mode)}.`, 'tool_choice.mode');
@@ -113,7 +129,7 @@ function allowed(choice: Tool, tools: Tool[]): Pick<ChatTools, 'tools' | 'tool_c
   const names = new Set(
     wanted.map((entry: unknown, index) => allowedName(entry, known, `tool_choice.tools[${index}]`)),
   );
-  return { tools: tools.filter((tool) => names.has(nameOf(tool))), tool_choice: mode };
+  return { ...listed(tools.filter((tool) => names.has(nameOf(tool)))), tool_choice: mode };
 }
 
 function allowedName(entry: unknown, known: ReadonlySet<unknown>, at: string): unknown {
@@ -122,7 +138,7 @@ function allowedName(entry: unknown, known: ReadonlySet<unknown>, at: string): u
   refuse(`${at} must be {"type": "function", "name": ...} of one of the tools.`, at);
 }
 
-function nameOf(tool: Tool): unknown {
+function nameOf({ tool }: Placed): unknown {
   return (tool['function'] as Tool)['name'];
 }
 

@@ -91,6 +91,8 @@ async function begin(ctx: Context, deps: RouteDeps, wishes: ResponsesWishes, tok
     const input = wishes.toInput(shown);
     const run = recordSamples(deps, idOf(token), input, await startRun(deps, input, model, signal));
     return { run, own, serviceTier: input.priority === 0 ? ('default' as const) : ('priority' as const) };
+  } catch (error) {
+    throw ownTerms(error, wishes.toolPlaces);
   } finally {
     held.release();
   }

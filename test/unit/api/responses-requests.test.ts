@@ -321,6 +321,16 @@ describe('refused', () => {
     ['input[0].content[0].text', { input: [{ type: 'reasoning', content: [{}] }] }],
     ['input[0].id', { input: [{ type: 'item_reference', id: 'msg_nothing_0' }] }, 404],
     ['input[0].id', { input: [{ type: 'item_reference', id: 'x'.repeat(1000) }] }, 404],
+    ['input[0].id', { input: [{ type: 'item_reference' }] }],
+    [
+      'input[1].id',
+      {
+        input: [
+          { role: 'user', content: 'x' },
+          { type: 'item_reference', id: 5 },
+        ],
+      },
+    ],
     ['previous_response_id', { previous_response_id: 'resp_nothing' }, 404],
     ['instructions', { instructions: ['x'] }],
     ...[
@@ -368,7 +378,7 @@ describe('refused', () => {
     ['structured_outputs', { text: { format: { type: 'json_object' } }, structured_outputs: { regex: 'a' } }],
     ['reasoning.effort', { reasoning: { effort: 'huge' } }],
     ['reasoning.summary', { reasoning: { summary: 'detailed' } }],
-    ['reasoning.summary', { reasoning: { generate_summary: 'concise' } }],
+    ['reasoning.generate_summary', { reasoning: { summary: 'auto', generate_summary: 'concise' } }],
     ['max_output_tokens', { max_output_tokens: 0 }],
     ['max_tool_calls', { max_tool_calls: 0 }],
     ['temperature', { temperature: -1 }],
@@ -418,6 +428,19 @@ describe('refused', () => {
   test('what sessions refuse names the fields of this endpoint', async () => {
     server.sessions.refuse = new SessionError('bad_request', 'The template cannot show it.', 'messages');
     expect(await errorOf(await server.post(PATH, { input: 'Hi' }))).toMatchObject({ param: 'input', code: 400 });
+    const named = { type: 'namespace', name: 'n', tools: [{ type: 'function', name: 'g' }, ...tools] };
+    const choice = { type: 'allowed_tools', mode: 'required', tools: [{ type: 'function', name: 'n__f' }] };
+    for (const [at, place, more] of [
+      [0, 'tools[0].parameters', {}],
+      [2, 'tools[1].tools[1].parameters', {}],
+      // The others are not among those that sessions see.
+      [0, 'tools[1].tools[1].parameters', { tool_choice: choice }],
+    ] as const) {
+      const param = `tools.${at}.function.parameters`;
+      server.sessions.refuse = new SessionError('bad_request', `${param} must describe an object.`, param);
+      const error = await errorOf(await server.post(PATH, { input: 'Hi', tools: [tools[0], named], ...more }));
+      expect(error).toMatchObject({ param: place, message: `${place} must describe an object.`, code: 400 });
+    }
     server.sessions.refuse = new SessionError('queue_full', 'Full.', null, 3);
     expect((await server.post(PATH, { input: 'Hi', stream: true })).headers.get('retry-after')).toBe('3');
   });
