@@ -3,58 +3,17 @@ import { MessageStream } from '@anthropic-ai/sdk/lib/MessageStream';
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest';
 import { MessageBlocks, WholeBlocks } from '../../../src/api/responses/message-blocks.ts';
 import { writeJson } from '../../../src/control/json-numbers.ts';
-import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
-import type { ChoiceDelta, Sessions } from '../../../src/control/sessions/session.ts';
+import type { ChoiceDelta } from '../../../src/control/sessions/session.ts';
 import type { BlockEvent, ContentBlock } from '../../../src/schemas/message-object.ts';
-import { generationInput, RENDER, REPLY, SAMPLING } from '../../fixtures/generation-input.ts';
-import { byteTokenizer, writeModel } from '../models/model-directory.ts';
-import { FakeEngine } from '../sessions/fake-engine.ts';
+import { call, CutReplies } from './cut-replies.ts';
 import { delta } from './fakes.ts';
 import { withoutIds } from './messages-asking.ts';
 
-const TEMPLATE = '{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}assistant: ';
-const TOOLS = [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }];
-const call = (x: number) => `<tool_call>\n{"name": "f", "arguments": {"x": ${x}}}\n</tool_call>`;
-
-let engine: FakeEngine;
-let sessions: Sessions;
+let replies: CutReplies;
 beforeAll(async () => {
-  engine = new FakeEngine();
-  sessions = await createSessions({
-    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: TEMPLATE } }),
-    engine,
-    maxModelLen: 4096,
-    workers: 1,
-    renderTimeoutMs: 10_000,
-    toolParser: 'hermes',
-    reasoningParser: 'qwen3',
-  });
+  replies = await CutReplies.start();
 });
-afterAll(() => sessions.close());
-
-/** The deltas of a reply of which the engine gives `step` tokens at once; a late reader gets all of them in one. */
-async function deltasOf(text: string, step: number, late = false): Promise<ChoiceDelta[]> {
-  const generation = await sessions.start(
-    generationInput({
-      prompt: { kind: 'chat', messages: [{ role: 'user', content: 'Hi' }], render: RENDER },
-      reply: { ...REPLY, tools: 'auto', toolDefinitions: TOOLS },
-      sampling: { ...SAMPLING, maxTokens: 500 },
-    }),
-  );
-  const deltas: ChoiceDelta[] = [];
-  const read = async () => {
-    for await (const each of generation.deltas) deltas.push(structuredClone(each));
-  };
-  const reading = late ? null : read();
-  const ids = [...new TextEncoder().encode(text)];
-  for (let from = 0; from < ids.length; from += step) {
-    engine.emit(0, ids.slice(from, from + step), null);
-    await Promise.resolve();
-  }
-  engine.emit(0, [257], 'stop');
-  await (reading ?? read());
-  return deltas;
-}
+afterAll(() => replies.close());
 
 function eventsOf(deltas: ChoiceDelta[], omitsThoughts = false): BlockEvent[] {
   const blocks = new MessageBlocks(omitsThoughts);
@@ -93,10 +52,10 @@ describe.each<[string, string, string[]]>([
   ['a broken call', 'x<tool_call>{"name": ', ['text']],
 ])('%s', (_, text, expected) => {
   it('is the same blocks however it was cut, and its events add up to them', async () => {
-    const whole = wholeOf(eventsOf(await deltasOf(text, 1000)));
+    const whole = wholeOf(eventsOf(await replies.deltasOf(text, 1000)));
     expect(whole.map(({ type }) => type)).toEqual(expected);
     for (const [step, late] of [1, 2, 3, 7, 1000].flatMap((size) => [[size, false] as const, [size, true] as const])) {
-      const events = eventsOf(await deltasOf(text, step, late));
+      const events = eventsOf(await replies.deltasOf(text, step, late));
       const blocks = wholeOf(events);
       expect(withoutIds(blocks)).toEqual(withoutIds(whole));
       expect(await folded(events)).toEqual(blocks);
@@ -145,7 +104,7 @@ test.each([
 });
 
 test('thoughts that are omitted are in the signature alone', async () => {
-  const events = eventsOf(await deltasOf('<think>secret é</think>Yes', 3), true);
+  const events = eventsOf(await replies.deltasOf('<think>secret é</think>Yes', 3), true);
   const [thinking, text] = wholeOf(events);
   expect([thinking, text]).toMatchObject([{ type: 'thinking', thinking: '' }, { text: 'Yes' }]);
   expect(events.filter((event) => 'delta' in event && event.delta.type === 'thinking_delta')).toEqual([]);

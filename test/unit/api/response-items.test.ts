@@ -2,59 +2,17 @@
 import { accumulateResponse } from 'openai/lib/responses/ResponseAccumulator';
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest';
 import { OutputItems } from '../../../src/api/responses/output-items.ts';
-import { createSessions } from '../../../src/control/sessions/create-sessions.ts';
-import type { ChoiceDelta, Sessions } from '../../../src/control/sessions/session.ts';
+import type { ChoiceDelta } from '../../../src/control/sessions/session.ts';
 import type { OutputItem, ResponseEvent } from '../../../src/schemas/response-object.ts';
-import { generationInput, RENDER, REPLY, SAMPLING } from '../../fixtures/generation-input.ts';
-import { byteTokenizer, writeModel } from '../models/model-directory.ts';
-import { FakeEngine } from '../sessions/fake-engine.ts';
+import { call, CutReplies } from './cut-replies.ts';
 import { delta } from './fakes.ts';
 
 const OPTIONS = { logprobs: true, encryptedContent: false, names: new Map(), maxLogprobs: Infinity };
-const TEMPLATE = '{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}assistant: ';
-const TOOLS = [{ type: 'function', function: { name: 'f', parameters: { type: 'object' } } }];
-const call = (x: number) => `<tool_call>\n{"name": "f", "arguments": {"x": ${x}}}\n</tool_call>`;
-
-let engine: FakeEngine;
-let sessions: Sessions;
+let replies: CutReplies;
 beforeAll(async () => {
-  engine = new FakeEngine();
-  sessions = await createSessions({
-    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: TEMPLATE } }),
-    engine,
-    maxModelLen: 4096,
-    workers: 1,
-    renderTimeoutMs: 10_000,
-    toolParser: 'hermes',
-    reasoningParser: 'qwen3',
-  });
+  replies = await CutReplies.start();
 });
-afterAll(() => sessions.close());
-
-/** The deltas of a reply of which the engine gives `step` tokens at once; a late reader gets all of them in one. */
-async function deltasOf(text: string, step: number, late = false): Promise<ChoiceDelta[]> {
-  const generation = await sessions.start(
-    generationInput({
-      prompt: { kind: 'chat', messages: [{ role: 'user', content: 'Hi' }], render: RENDER },
-      reply: { ...REPLY, tools: 'auto', toolDefinitions: TOOLS },
-      sampling: { ...SAMPLING, maxTokens: 500, topLogprobs: 0 },
-    }),
-  );
-  const deltas: ChoiceDelta[] = [];
-  const read = async () => {
-    for await (const each of generation.deltas) deltas.push(structuredClone(each));
-  };
-  const reading = late ? null : read();
-  const ids = [...new TextEncoder().encode(text)];
-  for (let from = 0; from < ids.length; from += step) {
-    const some = ids.slice(from, from + step);
-    engine.emit(0, some, null, { logprobs: some.map(() => -1), ranks: some.map(() => 1) });
-    await Promise.resolve();
-  }
-  engine.emit(0, [257], 'stop', { logprobs: [-1], ranks: [1] });
-  await (reading ?? read());
-  return deltas;
-}
+afterAll(() => replies.close());
 
 function itemsOf(deltas: ChoiceDelta[], options = OPTIONS): { items: OutputItem[]; events: ResponseEvent[] } {
   const output = new OutputItems('t', options);
@@ -95,10 +53,10 @@ describe.each<[string, string, string[]]>([
   ['a broken call', 'x<tool_call>{"name": ', ['message']],
 ])('%s', (_, text, expected) => {
   it('is the same items however it was cut, and its events add up to them', async () => {
-    const whole = itemsOf(await deltasOf(text, 1000));
+    const whole = itemsOf(await replies.deltasOf(text, 1000));
     expect(kinds(whole.items)).toEqual(expected);
     for (const [step, late] of [1, 2, 3, 7, 1000].flatMap((size) => [[size, false] as const, [size, true] as const])) {
-      const { items, events } = itemsOf(await deltasOf(text, step, late));
+      const { items, events } = itemsOf(await replies.deltasOf(text, step, late));
       expect(withoutCallIds(items)).toEqual(withoutCallIds(whole.items));
       expect(folded(events)).toEqual(items);
       const streamed = events.filter(({ type }) => type === 'response.output_text.delta');
@@ -112,13 +70,13 @@ describe.each<[string, string, string[]]>([
 test('log-probabilities of a message are those of its own tokens, its end included', async () => {
   const textOf = (items: OutputItem[]) =>
     items.flatMap((item) => (item.type === 'message' ? item.content[0]?.logprobs.map(({ token }) => token) : []));
-  expect(textOf(itemsOf(await deltasOf('<think>hm</think>Yes', 1)).items)).toHaveLength('Yes'.length + 1);
-  expect(textOf(itemsOf(await deltasOf(`So ${call(1)}`, 1)).items)?.join('')).toBe('So ');
-  expect(textOf(itemsOf(await deltasOf('Yes', 1), { ...OPTIONS, logprobs: false }).items)).toEqual([]);
+  expect(textOf(itemsOf(await replies.deltasOf('<think>hm</think>Yes', 1)).items)).toHaveLength('Yes'.length + 1);
+  expect(textOf(itemsOf(await replies.deltasOf(`So ${call(1)}`, 1)).items)?.join('')).toBe('So ');
+  expect(textOf(itemsOf(await replies.deltasOf('Yes', 1), { ...OPTIONS, logprobs: false }).items)).toEqual([]);
 });
 
 test('too many log-probabilities are left to the events that they came with', async () => {
-  const { items, events } = itemsOf(await deltasOf('Hello', 1), { ...OPTIONS, maxLogprobs: 3 });
+  const { items, events } = itemsOf(await replies.deltasOf('Hello', 1), { ...OPTIONS, maxLogprobs: 3 });
   expect(items).toMatchObject([{ content: [{ text: 'Hello', logprobs: [] }] }]);
   expect(events.flatMap((event) => event['logprobs'] ?? [])).toHaveLength(5);
 });
