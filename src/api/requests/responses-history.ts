@@ -71,7 +71,7 @@ async function ownItems(deps: HistoryDeps, entity: string, body: ResponsesReques
   const reserve = reserver(deps, REFERENCES_TOO_LONG, 'input');
   const known = await referred(deps, entity, listed, reserve);
   return listed.map((item, index) => {
-    if (!isReference(item)) return normal(item, itemId('msg', token, `in${index}`));
+    if (!isReference(item)) return normal(item, `input[${index}]`, itemId('msg', token, `in${index}`));
     const found = known.get(textIn(item, 'id', `input[${index}]`));
     if (found === undefined) throw notStored(item, `input[${index}].id`);
     // Each time anew: a small request may name a large item very often.
@@ -124,9 +124,11 @@ function responseOf(id: unknown): string | null {
   return token === undefined ? null : `resp_${token}`;
 }
 
-/** Of a message, the form in which it is listed; other items as they are. */
-function normal(item: Item, id: string): Item {
-  const identified = { ...item, id: typeof item['id'] === 'string' ? item['id'] : id };
+/** Of a message, the form in which it is listed; other items as they are. `id`: of one that has none. */
+function normal(item: Item, at: string, id: string): Item {
+  const own: unknown = item['id'] ?? id;
+  if (typeof own !== 'string') refuse(`${at}.id must be a text.`, `${at}.id`);
+  const identified = { ...item, id: own };
   if (typeOf(item) !== 'message') return identified;
   const { content, role } = item;
   const type = role === 'assistant' ? 'output_text' : 'input_text';

@@ -140,13 +140,13 @@ function toPart(part: unknown, at: string): MessagePart {
   return { type: 'text', text: textIn(part, key, at) };
 }
 
-/** What the item shows, else what it carries for whoever shows nothing. */
+/** What the item shows, else what it carries for whoever shows nothing, else what was made of them by another server. */
 function thoughtsOf(item: Item, at: string): string {
-  const content = item['content'] ?? [];
-  if (!Array.isArray(content)) refuseType(content, 'array', `${at}.content`);
-  if (content.length > 0) return content.map((part, index) => thoughtIn(part, `${at}.content[${index}]`)).join('');
+  const shown = thoughtsIn(item, 'content', at);
+  const summary = thoughtsIn(item, 'summary', at);
+  if (shown.length > 0) return shown.join('');
   const carried = item['encrypted_content'] ?? null;
-  if (carried === null) return '';
+  if (carried === null) return summary.join('\n\n');
   const thoughts = typeof carried === 'string' ? openThoughts(carried) : null;
   if (thoughts !== null) return thoughts;
   const message = 'encrypted_content is not what this server gave out; leave the reasoning item out.';
@@ -158,9 +158,14 @@ function calledName(item: Item, at: string): string {
   return (item['namespace'] ?? null) === null ? name : flatName(textIn(item, 'namespace', at), name);
 }
 
-function thoughtIn(part: unknown, at: string): string {
-  if (!isPlainObject(part)) refuseType(part, 'object', at);
-  return textIn(part, 'text', at);
+function thoughtsIn(item: Item, key: string, at: string): string[] {
+  const parts = item[key] ?? [];
+  if (!Array.isArray(parts)) refuseType(parts, 'array', `${at}.${key}`);
+  return parts.map((part, index) => {
+    const place = `${at}.${key}[${index}]`;
+    if (!isPlainObject(part)) refuseType(part, 'object', place);
+    return textIn(part, 'text', place);
+  });
 }
 
 export function textIn(item: Item, key: string, at: string): string {

@@ -277,6 +277,18 @@ describe('items as messages', () => {
     expect((await asking.messages([...bare, { role: 'user', content: 'And?' }]))[0]).toEqual(reply);
   });
 
+  test('where a reasoning item has nothing else, its summary stands for the thoughts', async () => {
+    const summary = ['First.', 'Then.'].map((text) => ({ type: 'summary_text', text }));
+    const thought = (more: object) =>
+      asking.messages([
+        { type: 'reasoning', summary, ...more },
+        { role: 'user', content: 'x' },
+      ]);
+    expect((await thought({}))[0]).toMatchObject({ reasoning: 'First.\n\nThen.' });
+    const content = [{ type: 'reasoning_text', text: 'All of it' }];
+    expect((await thought({ content }))[0]).toMatchObject({ reasoning: 'All of it' });
+  });
+
   test('very many items, and names that objects inherit', async () => {
     const input = JSON.parse(
       `[${'{"role":"user","content":"x"},'.repeat(2000)}{"role":"user","content":"y","__proto__":{"a":1},"constructor":1}]`,
@@ -319,6 +331,9 @@ describe('refused', () => {
     ],
     ['input[0].encrypted_content', { input: [{ type: 'reasoning', summary: [], encrypted_content: 'gAAAA' }] }],
     ['input[0].content[0].text', { input: [{ type: 'reasoning', content: [{}] }] }],
+    ['input[0].summary', { input: [{ type: 'reasoning', summary: 'short' }] }],
+    ['input[0].summary[0].text', { input: [{ type: 'reasoning', summary: [{}], content: [] }] }],
+    ['input[0].id', { input: [{ role: 'user', content: 'x', id: 5 }] }],
     ['input[0].id', { input: [{ type: 'item_reference', id: 'msg_nothing_0' }] }, 404],
     ['input[0].id', { input: [{ type: 'item_reference', id: 'x'.repeat(1000) }] }, 404],
     ['input[0].id', { input: [{ type: 'item_reference' }] }],
