@@ -870,6 +870,50 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: warps whose largest value is the cutoff list nothing',
+    edits: [
+      {
+        file: 'native/cuda/sampling/sample.cu',
+        search: 'space.best_tiles[tile] >= wanted.best_cutoff',
+        replace: 'space.best_tiles[tile] > wanted.best_cutoff',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a slice whose largest value is the cutoff lists nothing',
+    edits: [
+      {
+        file: 'native/cuda/sampling/sample.cu',
+        search: '(mass || largest >= wanted.cutoff)',
+        replace: '(mass || largest > wanted.cutoff)',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: ranks that go by the first warp of each slice',
+    edits: [
+      {
+        file: 'native/cuda/sampling/sample.cu',
+        search: 'if (space.best_tiles[tile] > value)',
+        replace: 'if (space.best_tiles[slice * kSliceWarps] > value)',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a missing barrier before few candidates are put in their places',
+    edits: [
+      {
+        file: 'native/cuda/sampling/places.h',
+        search: '  __syncthreads();\n  if (own < count) places[before] = place;\n',
+        replace: '  if (own < count) places[before] = place;\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: "CUDA: a missing barrier before pairs of Hopper's product trade their sums",
     edits: [
       {

@@ -6,6 +6,7 @@ namespace tandem::cuda {
 
 constexpr int kSorted = 2048;
 constexpr int kEachSorted = kSorted / kFinishThreads;
+constexpr int kFewPlaces = 256;  // beyond them comparing each with each takes longer than exchanging
 
 __device__ inline uint64_t (&shared_places())[kSorted] {
   GPU_SHARED(places, uint64_t[kSorted]);
@@ -18,8 +19,24 @@ __device__ __forceinline__ uint32_t key_of(uint64_t place) { return ~uint32_t(pl
 __device__ __forceinline__ int id_of(uint64_t place) { return int(uint32_t(place)); }
 __device__ __forceinline__ float value_of(uint64_t place) { return value_of_key(key_of(place)); }
 
-// Sorts the first `count` ascending; what follows is overwritten up to the next power of two. Barriers at both ends.
+// Each goes behind those that are smaller: two barriers instead of one per exchange of a sort. No two are equal.
+__device__ inline void sort_few_places(uint64_t (&places)[kSorted], int count) {
+  __syncthreads();
+  const int own = int(threadIdx.x);
+  const uint64_t place = own < count ? places[own] : 0;
+  int before = 0;
+  if (own < count) {
+    GPU_UNROLL_8
+    for (int i = 0; i < count; ++i) before += places[i] < place;
+  }
+  __syncthreads();
+  if (own < count) places[before] = place;
+  __syncthreads();
+}
+
+// Sorts the first `count`, of which no two are equal, ascending; what follows is overwritten up to the next power of two. Barriers at both ends.
 __device__ inline void sort_places(uint64_t (&places)[kSorted], int count) {
+  if (count <= kFewPlaces) return sort_few_places(places, count);
   int size = 2;
   while (size < count) size *= 2;
   for (int i = count + int(threadIdx.x); i < size; i += kFinishThreads) places[i] = ~uint64_t(0);

@@ -64,7 +64,7 @@ __device__ int count_above(const float (&v)[kSliceValues], float value) {
   int greater = 0;
   GPU_UNROLL
   for (int i = 0; i < kSliceValues; ++i) greater += v[i] > value;
-  return block_total(greater);
+  return greater;
 }
 
 __device__ int first_with(int slice, const float (&v)[kSliceValues], float largest) {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kSliceThreads, 6) sample_slices_kernel(SampleB
   if (threadIdx.x == 0) space.raw[slice] = raw;
   if (leads && !describes_draw(p)) space.best_tiles[tile] = warp_largest;
   if (p.given >= 0) {
-    const int greater = p.given < a.vocab ? count_above(v, logits[p.given]) : 0;
+    const int greater = block_total(p.given < a.vocab ? count_above(v, logits[p.given]) : 0);
     if (threadIdx.x == 0) space.draws[slice] = {0, largest, greater};
     return;
   }
@@ -216,18 +216,32 @@ struct Listing {
   float cutoff, best_cutoff;
 };
 
+// Nothing is read for a warp that has nothing of the slice to list.
+__device__ void load_listed(bool here, const float* values, int count, int slice, float (&v)[kSliceValues]) {
+  if (here) return load_slice(values, count, slice, v);
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; ++i) v[i] = -INFINITY;
+}
+
 __device__ void list_slice(const SampleBatch& a, const SampleRow& p, const RowSpace& space, const Row& row, const float* logits, int slice,
                            const Listing& wanted) {
+  const bool processed = describes_draw(p);
+  const bool mass = wanted.draws && p.top_p < 1 && !limits_count(a, p);  // of all ids
+  const float largest = space.draws[slice].largest;
+  const bool draws = wanted.draws && (mass || largest >= wanted.cutoff);
+  const bool best = wanted.best && (processed ? largest : space.raw[slice].largest) >= wanted.best_cutoff;
+  const int tile = slice * kSliceWarps + int(threadIdx.x) / kWarp;
+  const bool draws_here = draws && (mass || space.tiles[tile] >= wanted.cutoff);
+  const bool best_here = best && space.best_tiles[tile] >= wanted.best_cutoff;
   float v[kSliceValues], w[kSliceValues];
-  const bool processed = describes_draw(p), raw = wanted.best && !processed;
-  if (wanted.draws || processed) load_slice(row.logits, row.samplable, slice, v);
-  if (raw) load_slice(logits, int(a.vocab), slice, w);
-  if (wanted.draws) collect(list_of(a, p, space), &space.state->listed, slice, v, wanted.cutoff);
-  if (wanted.draws && p.top_p < 1 && !limits_count(a, p)) add_mass(row, p, slice, v, &space.state->mass);
-  const CandidateList best{space.best_list, kListedBest};
-  uint32_t* best_count = &space.state->listed_best;
-  if (raw) collect(best, best_count, slice, w, wanted.best_cutoff);
-  if (wanted.best && processed) collect(best, best_count, slice, v, wanted.best_cutoff);
+  if (draws || (best && processed)) load_listed(draws_here || (best_here && processed), row.logits, row.samplable, slice, v);
+  if (best && !processed) load_listed(best_here, logits, int(a.vocab), slice, w);
+  if (draws) collect(list_of(a, p, space), &space.state->listed, slice, v, wanted.cutoff);
+  if (mass) add_mass(row, p, slice, v, &space.state->mass);
+  const CandidateList list{space.best_list, kListedBest};
+  uint32_t* count = &space.state->listed_best;
+  if (best && !processed) collect(list, count, slice, w, wanted.best_cutoff);
+  if (best && processed) collect(list, count, slice, v, wanted.best_cutoff);
 }
 
 // Blocks that share a row's slices; of the rows that need it.
@@ -381,11 +395,17 @@ __global__ void __launch_bounds__(kSliceThreads, 4) sample_rank_kernel(SampleBat
   const int64_t row = blockIdx.y;
   const RowSpace space(a, row);
   if (space.state->ranks == 0) return;
-  const SampleRow p = a.params[row];
-  const bool processed = describes_draw(p);
-  float v[kSliceValues];
-  load_slice(processed ? draw_values(a, p, space, row) : a.logits + row * a.ld, int(processed ? a.samplable : a.vocab), int(blockIdx.x), v);
-  const int greater = count_above(v, space.state->rank_value);
+  const float value = space.state->rank_value;
+  const int slice = int(blockIdx.x), tile = slice * kSliceWarps + int(threadIdx.x) / kWarp;
+  int greater = 0;
+  if (space.best_tiles[tile] > value) {
+    const SampleRow p = a.params[row];
+    const bool processed = describes_draw(p);
+    float v[kSliceValues];
+    load_slice(processed ? draw_values(a, p, space, row) : a.logits + row * a.ld, int(processed ? a.samplable : a.vocab), slice, v);
+    greater = count_above(v, value);
+  }
+  greater = block_total(greater);
   if (threadIdx.x == 0 && greater > 0) atomicAdd(&a.out[row].rank, greater);
 }
 
