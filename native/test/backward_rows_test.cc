@@ -58,17 +58,20 @@ TEST(silu_mul_backward_matches_finite_differences) {
 
 TEST(rope_backward_is_the_transpose) {
   Random random(73);
-  ops::RopeSpec spec;
-  spec.scaling = ops::RopeScaling::kLlama3;
-  spec.factor = 4;
-  ops::RopeTable table(spec, 50, 20);
-  for (int64_t position : {0, 1, 49}) {
-    std::vector<float> x = random.normals(20), d = random.normals(20), y = x, dx = d;
-    table.rotate(y.data(), position);
-    table.rotate_back(dx.data(), position);
-    double left = 0, right = 0;
-    for (size_t i = 0; i < 20; ++i) left += double(y[i]) * d[i], right += double(x[i]) * dx[i];
-    CHECK_NEAR(left, right, 1e-5);
+  for (ops::RopeScaling scaling : {ops::RopeScaling::kLlama3, ops::RopeScaling::kYarn}) {
+    ops::RopeSpec spec;
+    spec.scaling = scaling;
+    spec.factor = 4;
+    spec.attention_factor = 1.5;
+    ops::RopeTable table(spec, 50, 20);
+    for (int64_t position : {0, 1, 49}) {
+      std::vector<float> x = random.normals(20), d = random.normals(20), y = x, dx = d;
+      table.rotate(y.data(), position);
+      table.rotate_back(dx.data(), position);
+      double left = 0, right = 0;
+      for (size_t i = 0; i < 20; ++i) left += double(y[i]) * d[i], right += double(x[i]) * dx[i];
+      CHECK_NEAR(left, right, 1e-5);
+    }
   }
 }
 

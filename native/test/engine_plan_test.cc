@@ -276,6 +276,14 @@ TEST_ONCE(the_spec_is_checked_by_name) {
   }
   refuse("must differ", [](auto& s) { s.rope.low_freq_factor = s.rope.high_freq_factor = 2; });
   refuse("originalMaxPosition", [](auto& s) { s.rope.original_max_position = 0; });
+  auto yarn = [](auto& s) { s.rope.scaling = ops::RopeScaling::kYarn; };
+  for (double bad : {0.0, -1.0, double(NAN), double(INFINITY)}) {
+    refuse("betaFast", [&](auto& s) { yarn(s), s.rope.beta_fast = bad; });
+    refuse("betaSlow", [&](auto& s) { yarn(s), s.rope.beta_slow = bad; });
+    refuse("attentionFactor", [&](auto& s) { yarn(s), s.rope.attention_factor = bad; });
+  }
+  refuse("ropeTheta", [&](auto& s) { yarn(s), s.rope.theta = 1; });
+  refuse("originalMaxPosition", [&](auto& s) { yarn(s), s.rope.original_max_position = 0; });
   auto factors = [](auto& s, size_t count) { s.rope.scaling = ops::RopeScaling::kFactors, s.rope.factors.assign(count, 1.0f); };
   refuse("ropeScaling.factors", [&](auto& s) { factors(s, 4); });
   for (float bad : {0.0f, -1.0f, NAN, INFINITY}) {

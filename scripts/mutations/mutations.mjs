@@ -18,6 +18,17 @@ export const mutations = [
     tests: ['test/native/families.test.ts', 'test/native/starter.test.ts'],
   },
   {
+    name: 'YaRN without its factor of attention',
+    edits: [
+      {
+        file: 'native/src/ops/rope.cc',
+        search: 'spec.scaling == RopeScaling::kYarn ? spec.attention_factor : 1;',
+        replace: 'spec.scaling == RopeScaling::kFactors ? spec.attention_factor : 1;',
+      },
+    ],
+    tests: ['test/native/families.test.ts'],
+  },
+  {
     name: 'one KV block swapped',
     edits: [
       {

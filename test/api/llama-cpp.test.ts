@@ -1,6 +1,7 @@
 /**
- * A server on llama.cpp, through the `openai` client: the starter model as a GGUF file that the native engine refuses (YaRN, of factor 1, which
- * changes nothing), so that the model's own goldens say what is right. Skipped, and said so, where `npm run setup:llama-cpp` has not been run.
+ * A server on llama.cpp, through the `openai` client: the starter model as a GGUF file that the native engine refuses (LongRoPE, which
+ * changes nothing without its tensors), so that the model's own goldens say what is right. Skipped, and said so, where
+ * `npm run setup:llama-cpp` has not been run.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -26,11 +27,11 @@ interface Refusal {
 
 const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'Hello! What can you do?' }];
 const folder = mkdtempSync(join(tmpdir(), 'tandem-llama-api-'));
-const file = join(folder, 'Starter-YaRN.gguf');
+const file = join(folder, 'Starter-LongRoPE.gguf');
 
 beforeAll(async () => {
   const extra = [
-    entry('qwen3.rope.scaling.type', 'string', 'yarn'),
+    entry('qwen3.rope.scaling.type', 'string', 'longrope'),
     entry('qwen3.rope.scaling.factor', 'float32', 1),
     entry('qwen3.rope.scaling.original_context_length', 'uint32', 1024),
   ];
@@ -40,11 +41,11 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 test('the native engine refuses the file by its key', async () => {
   const start = ApiServer.start({ flags: ['--model', file, '--engine', 'native'] });
-  await expect(start).rejects.toThrow(/Starter-YaRN\.gguf: qwen3\.rope\.scaling\.type "yarn" is not supported/);
+  await expect(start).rejects.toThrow(/Starter-LongRoPE\.gguf: qwen3\.rope\.scaling\.type "longrope" is not supported/);
 });
 
 test.skipIf(llamaIsInstalled())('without llama.cpp the start ends with the step that installs it', async () => {
-  await expect(ApiServer.start({ flags: ['--model', file] })).rejects.toThrow(/yarn.*npm run setup:llama-cpp/s);
+  await expect(ApiServer.start({ flags: ['--model', file] })).rejects.toThrow(/longrope.*npm run setup:llama-cpp/s);
 });
 
 describe.skipIf(!llamaIsInstalled())('llama.cpp (skipped without `npm run setup:llama-cpp`)', () => {

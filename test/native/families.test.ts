@@ -4,7 +4,7 @@
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { join } from 'node:path';
-import type { ComputeDType, ModelSpec } from '../../src/control/engine/native.ts';
+import type { ComputeDType, ModelSpec, YarnScaling } from '../../src/control/engine/native.ts';
 import { Driver, fullLogprobs, openModel, type OpenModel } from '../fixtures/engine-driver.ts';
 import { familyPlan, temporaryDirectory, writeFamily } from '../fixtures/tiny-model.ts';
 import { familyGoldens, goldenRows, logitError, TOLERANCE } from './logit-error.ts';
@@ -82,11 +82,24 @@ describe.each(familyPlan.families)('$name', ({ name }) => {
 const NO_ROPE: Partial<ModelSpec> = { ropeScaling: { type: 'linear', factor: 1e9 } };
 const NO_SCALING: Partial<ModelSpec> = { ropeScaling: { type: 'none' } };
 const NO_WINDOW: Partial<ModelSpec> = { slidingWindow: 0 };
+const YARN: YarnScaling = {
+  type: 'yarn',
+  factor: 4,
+  betaFast: 32,
+  betaSlow: 1,
+  truncate: true,
+  attentionFactor: 0.1 * Math.log(4) + 1,
+  originalMaxPosition: 40,
+};
 
 const ABLATIONS: [string, string, Partial<ModelSpec>][] = [
   ...familyPlan.families.map(({ name }): [string, string, Partial<ModelSpec>] => [name, 'RoPE', NO_ROPE]),
   ['llama3', 'llama3 rope scaling', NO_SCALING],
   ['llama-linear', 'linear rope scaling', NO_SCALING],
+  ['qwen3-yarn', 'yarn', NO_SCALING],
+  ['qwen3-yarn', "yarn's attention factor", { ropeScaling: { ...YARN, attentionFactor: 1 } }],
+  ['qwen3-yarn', "yarn's ramp", { ropeScaling: { ...YARN, betaFast: 1 } }],
+  ['llama-yarn', 'yarn', NO_SCALING],
   ['mistral', 'window', NO_WINDOW],
   ['mistral', 'exact window', { slidingWindow: 25 }],
   ['qwen2-window', 'window', NO_WINDOW],

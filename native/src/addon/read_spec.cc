@@ -25,10 +25,19 @@ ops::RopeSpec read_rope(const Napi::Object& spec) {
     rope.scaling = ops::RopeScaling::kLinear;
     return rope;
   }
-  if (type != "llama3") throw Error(ErrorKind::kRange, "ropeScaling.type must be none, linear, llama3 or factors");
-  rope.scaling = ops::RopeScaling::kLlama3;
-  rope.low_freq_factor = read_number(scaling, "lowFreqFactor");
-  rope.high_freq_factor = read_number(scaling, "highFreqFactor");
+  if (type == "yarn") {
+    rope.scaling = ops::RopeScaling::kYarn;
+    rope.beta_fast = read_number(scaling, "betaFast");
+    rope.beta_slow = read_number(scaling, "betaSlow");
+    rope.truncate = read_bool(scaling, "truncate");
+    rope.attention_factor = read_number(scaling, "attentionFactor");
+  } else if (type == "llama3") {
+    rope.scaling = ops::RopeScaling::kLlama3;
+    rope.low_freq_factor = read_number(scaling, "lowFreqFactor");
+    rope.high_freq_factor = read_number(scaling, "highFreqFactor");
+  } else {
+    throw Error(ErrorKind::kRange, "ropeScaling.type must be none, linear, llama3, yarn or factors");
+  }
   rope.original_max_position = read_int(scaling, "originalMaxPosition");
   return rope;
 }

@@ -12,6 +12,14 @@ void finite_positive(const char* field, double value) {
   if (!std::isfinite(value) || value <= 0) throw Error(ErrorKind::kRange, std::string(field) + " must be positive and finite");
 }
 
+void check_yarn(const ops::RopeSpec& rope) {
+  if (rope.theta <= 1) throw Error(ErrorKind::kRange, "ropeTheta must be greater than 1 with yarn");
+  finite_positive("ropeScaling.betaFast", rope.beta_fast);
+  finite_positive("ropeScaling.betaSlow", rope.beta_slow);
+  finite_positive("ropeScaling.attentionFactor", rope.attention_factor);
+  in_range("ropeScaling.originalMaxPosition", rope.original_max_position, 1, 1 << 24);
+}
+
 }  // namespace
 
 void check(const Spec& spec) {
@@ -39,6 +47,7 @@ void check(const Spec& spec) {
       throw Error(ErrorKind::kRange, "ropeScaling.lowFreqFactor and highFreqFactor must differ");
     }
   }
+  if (spec.rope.scaling == ops::RopeScaling::kYarn) check_yarn(spec.rope);
   if (spec.rope.scaling == ops::RopeScaling::kFactors) {
     if (int64_t(spec.rope.factors.size()) != spec.head_dim / 2) {
       throw Error(ErrorKind::kRange, "ropeScaling.factors must have one number per pair of a head");

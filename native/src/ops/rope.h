@@ -8,7 +8,7 @@
 
 namespace tandem::ops {
 
-enum class RopeScaling { kNone, kLinear, kLlama3, kFactors };
+enum class RopeScaling { kNone, kLinear, kLlama3, kYarn, kFactors };
 
 struct RopeSpec {
   double theta = 10000;
@@ -17,7 +17,12 @@ struct RopeSpec {
   double low_freq_factor = 1;
   double high_freq_factor = 4;
   int64_t original_max_position = 8192;
-  std::vector<float> factors;  // [head_dim / 2], kFactors only: what each frequency is divided by
+  // kYarn only (Peng et al., "YaRN"). A frequency that turns at least beta_fast times within original_max_position stays, one that turns at
+  // most beta_slow times is divided by the factor; between them lies a ramp, which begins and ends at whole pairs where `truncate`.
+  double beta_fast = 32, beta_slow = 1;
+  bool truncate = true;
+  double attention_factor = 1;  // queries and keys are multiplied by it
+  std::vector<float> factors;   // [head_dim / 2], kFactors only: what each frequency is divided by
 };
 
 class RopeTable {

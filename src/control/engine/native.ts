@@ -30,12 +30,17 @@ export interface ModelSpec {
   headDim: number;
   rmsNormEps: number;
   ropeTheta: number;
-  /** `linear`: positions divided by factor; `llama3`: the frequency-dependent rule of Llama 3.1; `factors`: frequency i divided by factors[i]. */
+  /**
+   * `linear`: positions divided by factor; `llama3`: the frequency-dependent rule of Llama 3.1; `factors`: frequency i divided by factors[i].
+   * `yarn`: frequencies with at least betaFast turns in originalMaxPosition stay, those with at most betaSlow are divided, between them is a
+   * ramp (from and to whole pairs where `truncate`); queries and keys are multiplied by attentionFactor.
+   */
   ropeScaling:
     | { type: 'none' }
     | { type: 'linear'; factor: number }
     | { type: 'factors'; factors: Float32Array }
-    | { type: 'llama3'; factor: number; lowFreqFactor: number; highFreqFactor: number; originalMaxPosition: number };
+    | { type: 'llama3'; factor: number; lowFreqFactor: number; highFreqFactor: number; originalMaxPosition: number }
+    | YarnScaling;
   maxPosition: number;
   /** Keys further back than this many positions are not seen (a query sees itself and window-1 before it); 0 = no window. */
   slidingWindow: number;
@@ -49,6 +54,16 @@ export interface ModelSpec {
   qkNorm: boolean;
   /** lm_head is the embedding matrix. */
   tiedEmbeddings: boolean;
+}
+
+export interface YarnScaling {
+  type: 'yarn';
+  factor: number;
+  betaFast: number;
+  betaSlow: number;
+  truncate: boolean;
+  attentionFactor: number;
+  originalMaxPosition: number;
 }
 
 /** One tensor: Hugging Face name, row-major shape, and where its bytes lie. */

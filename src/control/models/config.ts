@@ -4,7 +4,7 @@ import { FAMILIES, type Family } from './families.ts';
 import { Fields, show } from './fields.ts';
 import type { JsonObject } from './json-file.ts';
 import { MAX_GROUP, MAX_HEADS, MAX_INTERMEDIATE, MAX_POSITIONS } from './limits.ts';
-import { readRope } from './rope.ts';
+import { reachOf, readRope } from './rope.ts';
 
 export const CONFIG_FILE = 'config.json';
 
@@ -136,7 +136,8 @@ function readSpec(config: Fields, family: Family): ModelSpec {
   const layers = config.integer('num_hidden_layers', { max: 1024 });
   const heads = config.integer('num_attention_heads', { max: MAX_HEADS });
   const kvHeads = readKvHeads(config, family, heads);
-  const rope = readRope(config);
+  const maxPosition = config.integer('max_position_embeddings', { max: MAX_POSITIONS, fallback: family.defaultMaxPosition });
+  const rope = readRope(config, maxPosition);
   return {
     architecture: family.architecture,
     vocabSize: config.integer('vocab_size', { max: 2 ** 22 }),
@@ -149,7 +150,7 @@ function readSpec(config: Fields, family: Family): ModelSpec {
     rmsNormEps: config.number('rms_norm_eps', { min: 1e-12, max: 0.1, fallback: 1e-6 }),
     ropeTheta: rope.theta,
     ropeScaling: rope.scaling,
-    maxPosition: config.integer('max_position_embeddings', { max: MAX_POSITIONS, fallback: family.defaultMaxPosition }),
+    maxPosition: reachOf(rope.scaling, maxPosition),
     ...family.window(config, layers),
     ...family.biases(config),
     qkNorm: family.qkNorm,

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { readConfig } from '../../../src/control/models/config.ts';
 import { ModelError } from '../../../src/control/models/errors.ts';
 import { readGenerationConfig } from '../../../src/control/models/generation-config.ts';
-import type { ModelSpec } from '../../../src/control/engine/native.ts';
+import type { ModelSpec, YarnScaling } from '../../../src/control/engine/native.ts';
 import { CONFIG, type Json } from './model-directory.ts';
 
 function spec(changes: Json): ModelSpec {
@@ -21,6 +21,17 @@ const llama3 = {
 };
 const llama3Spec = { type: 'llama3', factor: 8, lowFreqFactor: 1, highFreqFactor: 4, originalMaxPosition: 32 };
 
+const yarn = { rope_type: 'yarn', factor: 4, original_max_position_embeddings: 64 };
+const yarnSpec: YarnScaling = {
+  type: 'yarn',
+  factor: 4,
+  betaFast: 32,
+  betaSlow: 1,
+  truncate: true,
+  attentionFactor: 0.1 * Math.log(4) + 1,
+  originalMaxPosition: 64,
+};
+
 const accepted: [string, Json, Partial<ModelSpec>][] = [
   ['llama', {}, { architecture: 'llama', headDim: 4, kvHeads: 1, qkvBias: false, ropeTheta: 10000, slidingWindow: 0 }],
   ['llama: heads without groups', { num_key_value_heads: null }, { kvHeads: 2 }],
@@ -34,6 +45,27 @@ const accepted: [string, Json, Partial<ModelSpec>][] = [
   ['rope: old llama3', { rope_theta: 5e5, rope_scaling: llama3 }, { ropeTheta: 5e5, ropeScaling: llama3Spec as never }],
   ['rope: new llama3', { rope_parameters: { ...llama3, rope_theta: 7e4 } }, { ropeTheta: 7e4, ropeScaling: llama3Spec as never }],
   ['rope: new default', { rope_theta: 1e4, rope_parameters: { rope_type: 'default', rope_theta: 1e4 } }, { ropeTheta: 1e4 }],
+  ['rope: yarn', { rope_scaling: { rope_type: 'yarn', factor: 4 }, max_position_embeddings: 64 }, { ropeScaling: yarnSpec, maxPosition: 256 }],
+  [
+    'rope: yarn of fewer positions than the model has',
+    { rope_scaling: { type: 'yarn', factor: 2, original_max_position_embeddings: 64 }, max_position_embeddings: 200 },
+    { ropeScaling: { ...yarnSpec, factor: 2, attentionFactor: 0.1 * Math.log(2) + 1 }, maxPosition: 200 },
+  ],
+  [
+    'rope: yarn with everything said',
+    { rope_parameters: { ...yarn, beta_fast: 8, beta_slow: 2, truncate: false, attention_factor: 1.5, mscale: 1, mscale_all_dim: 2 } },
+    { ropeScaling: { ...yarnSpec, betaFast: 8, betaSlow: 2, truncate: false, attentionFactor: 1.5 } },
+  ],
+  [
+    'rope: yarn by two multipliers',
+    { rope_parameters: { ...yarn, mscale: 0.5, mscale_all_dim: 2 } },
+    { ropeScaling: { ...yarnSpec, attentionFactor: (0.05 * Math.log(4) + 1) / (0.2 * Math.log(4) + 1) } },
+  ],
+  [
+    'rope: an original size beside the settings',
+    { rope_scaling: { ...yarn, factor: 4 }, original_max_position_embeddings: 32, max_position_embeddings: 64 },
+    { ropeScaling: { ...yarnSpec, originalMaxPosition: 32 }, maxPosition: 128 },
+  ],
   ['rope: null', { rope_scaling: null }, { ropeScaling: { type: 'none' } }],
   ['mistral: window', { ...mistral, sliding_window: 16 }, { slidingWindow: 16, windowLayers: Uint8Array.of(1, 1) }],
   ['mistral: no window', { ...mistral, sliding_window: null }, { slidingWindow: 0, windowLayers: Uint8Array.of(0, 0) }],
@@ -74,7 +106,12 @@ const refused: [string, Json, string][] = [
   ['tensor parallel slicing', { pretraining_tp: 2 }, 'pretraining_tp'],
   ['remote code', { auto_map: { AutoModel: 'x' } }, 'auto_map'],
   ['scaled embeddings', { embedding_multiplier: 12 }, 'embedding_multiplier'],
-  ['yarn', { rope_scaling: { rope_type: 'yarn', factor: 4 } }, 'yarn'],
+  ['yarn without factor', { rope_scaling: { rope_type: 'yarn' } }, 'rope_scaling.factor'],
+  ['yarn that shrinks', { rope_scaling: { ...yarn, factor: 0.5 } }, 'rope_scaling.factor'],
+  ['yarn of disordered turns', { rope_scaling: { ...yarn, beta_fast: 0.5 } }, 'rope_scaling.beta_fast'],
+  ['yarn whose truncation is a number', { rope_scaling: { ...yarn, truncate: 1 } }, 'rope_scaling.truncate'],
+  ['yarn without attention', { rope_scaling: { ...yarn, attention_factor: 0 } }, 'rope_scaling.attention_factor'],
+  ['yarn of one frequency', { rope_theta: 1, rope_scaling: yarn }, 'rope_theta'],
   ['dynamic', { rope_scaling: { type: 'dynamic', factor: 4 } }, 'dynamic'],
   ['longrope', { rope_parameters: { rope_type: 'longrope' } }, 'longrope'],
   ['an inherited rope type', { rope_scaling: { rope_type: 'constructor' } }, 'constructor'],

@@ -36,6 +36,13 @@ function keys(changes: Record<string, Scalar | null> = {}): Buffer[] {
   return Object.entries(all).flatMap(([key, value]) => (value ? [entry(key, value[0], value[1])] : []));
 }
 
+/** Over the 64 positions of `keys`. */
+function yarn(factor = 4): Record<string, Scalar> {
+  return { 'llama.rope.scaling.type': ['string', 'yarn'], 'llama.rope.scaling.factor': ['float32', factor] };
+}
+
+const YARN = { type: 'yarn', factor: 4, betaFast: 32, betaSlow: 1, truncate: true, attentionFactor: 0.1 * Math.log(4) + 1 };
+
 const LISTS = {
   tokens: arrayEntry('tokenizer.ggml.tokens', 'string', TOKENS),
   kinds: arrayEntry('tokenizer.ggml.token_type', 'int32', KINDS),
@@ -114,6 +121,15 @@ describe('a GGUF model', () => {
     ['linear scaling', { 'llama.rope.scaling.type': ['string', 'linear'], 'llama.rope.scaling.factor': ['float32', 4] }, TENSORS, { ropeScaling: { type: 'linear', factor: 4 } }],
     ['scaling without a type', { 'llama.rope.scale_linear': ['float32', 2] }, TENSORS, { ropeScaling: { type: 'linear', factor: 2 } }],
     ['a factor that is switched off', { 'llama.rope.scaling.type': ['string', 'none'], 'llama.rope.scaling.factor': ['float32', 4] }, TENSORS, { ropeScaling: { type: 'none' } }],
+    ['yarn', yarn(), TENSORS, { ropeScaling: { ...YARN, originalMaxPosition: 64 }, maxPosition: 256 }],
+    ['yarn of a size', { ...yarn(), 'llama.rope.scaling.original_context_length': ['uint32', 32] }, TENSORS, { ropeScaling: { ...YARN, originalMaxPosition: 32 }, maxPosition: 128 }],
+    [
+      'yarn of other turns',
+      { ...yarn(), 'llama.rope.scaling.yarn_beta_fast': ['float32', 16], 'llama.rope.scaling.yarn_beta_slow': ['float32', 2] },
+      TENSORS,
+      { ropeScaling: { ...YARN, betaFast: 16, betaSlow: 2, originalMaxPosition: 64 } },
+    ],
+    ['yarn that changes nothing', yarn(1), TENSORS, { ropeScaling: { type: 'none' }, maxPosition: 64 }],
     ['factors of frequencies', {}, [...TENSORS, factors([1, 8])], { ropeScaling: { type: 'factors', factors: Float32Array.of(1, 8) } }],
     ['a sliding window', { 'llama.attention.sliding_window': ['uint32', 16] }, TENSORS, { slidingWindow: 16, windowLayers: Uint8Array.of(1, 1) }],
     ['base frequency', { 'llama.rope.freq_base': ['float32', 5e5] }, TENSORS, { ropeTheta: 5e5 }],
@@ -153,7 +169,11 @@ describe('a GGUF model', () => {
     ['key heads that do not divide', { 'llama.attention.head_count': ['uint32', 4], 'llama.attention.head_count_kv': ['uint32', 3] }, 'llama.attention.head_count_kv'],
     ['another size of values', { 'llama.attention.value_length': ['uint32', 6] }, 'llama.attention.value_length'],
     ['a part of the head rotated', { 'llama.rope.dimension_count': ['uint32', 2] }, 'llama.rope.dimension_count'],
-    ['yarn', { 'llama.rope.scaling.type': ['string', 'yarn'] }, 'llama.rope.scaling.type "yarn"'],
+    ['longrope', { 'llama.rope.scaling.type': ['string', 'longrope'] }, 'llama.rope.scaling.type "longrope"'],
+    ['yarn that shrinks', yarn(0.5), 'llama.rope.scaling.factor'],
+    ['yarn of disordered turns', { ...yarn(), 'llama.rope.scaling.yarn_beta_fast': ['float32', 0.5] }, 'llama.rope.scaling.yarn_beta_fast'],
+    ['yarn with a factor of attention', { ...yarn(), 'llama.rope.scaling.yarn_attn_factor': ['float32', 0.5] }, 'llama.rope.scaling.yarn_attn_factor'],
+    ['yarn of one frequency', { ...yarn(), 'llama.rope.freq_base': ['float32', 1] }, 'llama.rope.freq_base'],
     ['experts', { 'llama.expert_count': ['uint32', 8] }, 'llama.expert_count 8'],
     ['a logit scale', { 'llama.logit_scale': ['float32', 0.5] }, 'llama.logit_scale'],
     ['no epsilon', { 'llama.attention.layer_norm_rms_epsilon': null }, 'llama.attention.layer_norm_rms_epsilon is missing'],
@@ -211,7 +231,7 @@ describe('a GGUF model', () => {
   it.each<[string, Record<string, Scalar | null>, boolean]>([
     ['another architecture', { 'general.architecture': ['string', 'gemma3'] }, true],
     ['experts', { 'llama.expert_count': ['uint32', 8] }, true],
-    ['yarn', { 'llama.rope.scaling.type': ['string', 'yarn'] }, true],
+    ['longrope', { 'llama.rope.scaling.type': ['string', 'longrope'] }, true],
     ['a part of the head rotated', { 'llama.rope.dimension_count': ['uint32', 2] }, true],
     ['no layers', { 'llama.block_count': ['uint32', 0] }, false],
     ['no architecture', { 'general.architecture': null }, false],

@@ -1,11 +1,12 @@
 /** Metadata -> ModelConfig. Whatever would change the mathematics and is not built is refused by its key. */
-import type { ModelSpec } from '../../engine/native.ts';
+import type { ModelSpec, YarnScaling } from '../../engine/native.ts';
 import type { ModelConfig } from '../config.ts';
 import { ModelError } from '../errors.ts';
 import { Fields, show } from '../fields.ts';
 import { MAX_GROUP, MAX_HEADS, MAX_INTERMEDIATE, MAX_POSITIONS } from '../limits.ts';
 import type { GenerationDefaults } from '../model.ts';
 import type { GgufHeader } from './header.ts';
+import { reachOf, yarnAttentionFactor } from '../rope.ts';
 import { readRopeFactors, ROPE_FACTORS } from './rope-factors.ts';
 
 type Architecture = Exclude<ModelSpec['architecture'], 'mistral'>;
@@ -49,6 +50,9 @@ const UNSUPPORTED: Readonly<Record<string, readonly unknown[]>> = {
   'rope.freq_base_swa': [],
   'rope.scaling.attn_factor': [1],
   'rope.scaling.alpha': [0],
+  'rope.scaling.yarn_ext_factor': [1],
+  'rope.scaling.yarn_attn_factor': [1],
+  'rope.scaling.yarn_log_multiplier': [0],
 };
 
 /** Keys behind the architecture's name that are read below, or that serving does not depend on. */
@@ -56,7 +60,8 @@ const KNOWN = new Set([
   'block_count', 'context_length', 'embedding_length', 'feed_forward_length', 'vocab_size', 'attention.head_count',
   'attention.head_count_kv', 'attention.key_length', 'attention.value_length', 'attention.layer_norm_rms_epsilon',
   'attention.sliding_window', 'rope.dimension_count', 'rope.freq_base', 'rope.scale_linear', 'rope.scaling.type',
-  'rope.scaling.factor', 'rope.scaling.original_context_length', 'rope.scaling.finetuned',
+  'rope.scaling.factor', 'rope.scaling.original_context_length', 'rope.scaling.finetuned', 'rope.scaling.yarn_beta_fast',
+  'rope.scaling.yarn_beta_slow',
 ]);
 
 export interface GgufConfig extends ModelConfig {
@@ -124,6 +129,10 @@ async function readSpec(header: GgufHeader, metadata: Fields, architecture: Arch
   const hiddenSize = integer('embedding_length', 2 ** 17);
   const has = (name: string): boolean => header.tensors.has(name);
   const headDim = readHeadDim(metadata, own, hiddenSize, heads);
+  const maxPosition = integer('context_length', MAX_POSITIONS);
+  const ropeTheta = metadata.number(own('rope.freq_base'), { min: 1, max: 1e15, fallback: 10_000 });
+  const ropeScaling = await readScaling(header, metadata, own, { headDim, maxPosition });
+  if (ropeScaling.type === 'yarn' && ropeTheta === 1) metadata.fail(own('rope.freq_base'), 'must be greater than 1 with yarn.');
   return {
     architecture,
     vocabSize: readVocabSize(header),
@@ -134,9 +143,9 @@ async function readSpec(header: GgufHeader, metadata: Fields, architecture: Arch
     kvHeads,
     headDim,
     rmsNormEps: metadata.number(own('attention.layer_norm_rms_epsilon'), { min: 1e-12, max: 0.1 }),
-    ropeTheta: metadata.number(own('rope.freq_base'), { min: 1, max: 1e15, fallback: 10_000 }),
-    ropeScaling: await readScaling(header, metadata, own, headDim),
-    maxPosition: integer('context_length', MAX_POSITIONS),
+    ropeTheta,
+    ropeScaling,
+    maxPosition: reachOf(ropeScaling, maxPosition),
     ...readWindow(metadata, own, architecture, layers),
     qkvBias: has('blk.0.attn_q.bias'),
     outputBias: has('blk.0.attn_output.bias'),
@@ -175,25 +184,42 @@ function readWindow(
   return { slidingWindow, windowLayers: new Uint8Array(layers).fill(slidingWindow > 0 ? 1 : 0) };
 }
 
-/** Scaling of the whole (linear), or a factor per frequency (how Llama 3.1's rule is stored). */
+/** Scaling of the whole (linear), YaRN's by llama.cpp's defaults, or a factor per frequency (how Llama 3.1's rule is stored). */
 async function readScaling(
   header: GgufHeader,
   metadata: Fields,
   own: Naming,
-  headDim: number,
+  { headDim, maxPosition }: Pick<ModelSpec, 'headDim' | 'maxPosition'>,
 ): Promise<ModelSpec['ropeScaling']> {
   const type = metadata.string(own('rope.scaling.type')) ?? 'linear';
-  if (type !== 'none' && type !== 'linear') {
-    metadata.unsupported(own('rope.scaling.type'), `${show(type)} is not supported (none, linear are).`);
+  if (!['none', 'linear', 'yarn'].includes(type)) {
+    metadata.unsupported(own('rope.scaling.type'), `${show(type)} is not supported (none, linear, yarn are).`);
   }
   const range = { min: 0, max: 65_536, fallback: 0 };
   const name = metadata.has(own('rope.scaling.factor')) ? own('rope.scaling.factor') : own('rope.scale_linear');
   // 0 and no number mean no scaling, as in llama.cpp.
   const factor = metadata.number(name, range) || 1;
-  const linear = type === 'linear' && factor !== 1;
-  if (!header.tensors.has(ROPE_FACTORS)) return linear ? { type: 'linear', factor } : { type: 'none' };
-  if (linear) metadata.fail(name, `is not supported beside the tensor ${ROPE_FACTORS}.`);
-  return { type: 'factors', factors: await readRopeFactors(header, headDim) };
+  const scaled = type !== 'none' && factor !== 1;
+  if (header.tensors.has(ROPE_FACTORS)) {
+    if (scaled) metadata.fail(name, `is not supported beside the tensor ${ROPE_FACTORS}.`);
+    return { type: 'factors', factors: await readRopeFactors(header, headDim) };
+  }
+  if (!scaled) return { type: 'none' };
+  return type === 'linear' ? { type, factor } : readYarn(metadata, own, factor, maxPosition);
+}
+
+function readYarn(metadata: Fields, own: Naming, factor: number, maxPosition: number): YarnScaling {
+  if (factor < 1) metadata.fail(own('rope.scaling.factor'), `must be at least 1 with yarn, got ${factor}.`);
+  const beta = (name: string, fallback: number): number => metadata.number(own(name), { min: 1e-6, max: 1e6, fallback });
+  const betaFast = beta('rope.scaling.yarn_beta_fast', 32);
+  const betaSlow = beta('rope.scaling.yarn_beta_slow', 1);
+  if (betaFast < betaSlow) metadata.fail(own('rope.scaling.yarn_beta_fast'), 'must not be less than that of yarn_beta_slow.');
+  const originalMaxPosition = metadata.integer(own('rope.scaling.original_context_length'), {
+    max: MAX_POSITIONS,
+    fallback: maxPosition,
+  });
+  const attentionFactor = yarnAttentionFactor(factor);
+  return { type: 'yarn', factor, betaFast, betaSlow, truncate: true, attentionFactor, originalMaxPosition };
 }
 
 /** The author's sampling defaults: temperature and what is cut away. */
