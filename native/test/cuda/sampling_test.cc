@@ -234,6 +234,16 @@ TEST(gpu_sampling_sorts_as_many_candidates_as_there_is_room_for) {
   }
 }
 
+// As many ids as top_k, in as many warps' parts of two slices, of which only the first has one that is larger than the cutoff.
+TEST(gpu_sampling_draws_candidates_as_large_as_the_cutoff) {
+  Sampler sampler(48, 9001);
+  sampler.logits.assign(sampler.logits.size(), -1.0f);
+  for (size_t i = 0; i < 10; ++i) sampler.logits[900 * i + 5] = i == 0 ? 2.0f : 1.0f;
+  ops::SamplingParams params;
+  params.top_k = 10;
+  check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
+}
+
 // More ids than are sorted, of two values a bit apart, behind some that are far above both. The first value ends with top_k.
 TEST(gpu_sampling_tells_crowded_candidates_apart) {
   Sampler sampler(47, 9001);
