@@ -197,7 +197,7 @@ export const OPTIONS: OptionTable = {
     parse: integer(1, 256),
     default: usableCores,
     defaultText: 'the cores',
-    help: 'engine threads',
+    help: 'engine threads; on a GPU those that make masks of grammars',
   },
   maxLogprobs: {
     flag: 'max-logprobs',

@@ -21,16 +21,25 @@ void add_top(const std::vector<ops::TopEntry>& top, Token& token, StepResult& re
   result.top.insert(result.top.end(), top.begin(), top.end());
 }
 
+std::unique_ptr<Backend> make_backend(const MakeBackend& make, const Options& options, const model::Spec& spec) {
+  check_options(options, spec);
+  return make(options);
+}
+
+// On the CPU the model has the cores; a device leaves them.
+int mask_threads(const Backend& backend, const model::Model& model) {
+  return backend.queue_limits().draws > 0 ? int(model.pool.threads()) : 1;
+}
+
 }  // namespace
 
 Engine::Engine(std::shared_ptr<model::Model> model, const Options& options)
     : Engine(model, options, [&](const Options& o) { return std::make_unique<CpuBackend>(model, o); }) {}
 
 Engine::Engine(std::shared_ptr<model::Model> model, const Options& options, const MakeBackend& make)
-    : model_(std::move(model)), options_(options) {
-  check_options(options_, model_->spec);
+    : model_(std::move(model)), options_(options), backend_(make_backend(make, options_, model_->spec)),
+      masks_(mask_threads(*backend_, *model_)) {
   slots_.resize(size_t(options_.max_sequences));
-  backend_ = make(options_);
 }
 
 std::vector<uint8_t> Engine::read_pages(const std::vector<int32_t>& pages) const {
@@ -116,9 +125,8 @@ void Engine::prepare_masks(const std::vector<Row>& rows) {
     if (row.samples > 0 && slot.constraint && !slot.ended) work.emplace_back(slot.constraint.get(), index);
   }
   if (work.empty()) return;
-  masks_.start([work = std::move(work)] {
-    for (const auto& [constraint, index] : work) constraint->prepare(index);
-  });
+  const size_t count = work.size();
+  masks_.start(count, [work = std::move(work)](size_t i) { work[i].first->prepare(work[i].second); });
 }
 
 StepResult Engine::step(const Plan& plan) {

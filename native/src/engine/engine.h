@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/backend.h"
-#include "engine/mask_worker.h"
+#include "engine/mask_workers.h"
 #include "engine/slot.h"
 
 namespace tandem::engine {
@@ -128,7 +128,7 @@ class Engine {
   std::vector<std::shared_ptr<const model::Adapter>> running_;  // of a step that drew nothing, for which nothing has been waited
   std::unique_ptr<Backend> backend_;                            // gone before what its last steps read
   bool broken_ = false;
-  MaskWorker masks_;
+  MaskWorkers masks_;
 };
 
 }  // namespace tandem::engine
