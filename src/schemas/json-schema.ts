@@ -41,6 +41,8 @@ export const boolean = (): JsonSchema => ({ type: 'boolean' });
 export const string = (bounds: Bounds = {}): JsonSchema => ({ type: 'string', ...bounds });
 export const object = (bounds: Bounds = {}): JsonSchema => ({ type: 'object', ...bounds });
 export const array = (items: JsonSchema, bounds: Bounds = {}): JsonSchema => ({ type: 'array', items, ...bounds });
+/** One of these texts, or null. */
+export const oneOf = (...values: string[]): JsonSchema => ({ type: ['string', 'null'], enum: [...values, null] });
 
 /** `outOfRange` is the sentence for every violated bound. */
 export function number(bounds: Bounds = {}, outOfRange?: string): JsonSchema {

@@ -2,42 +2,19 @@
  * Bodies of POST /v1/messages and /v1/messages/count_tokens. Content blocks and tools are read where they are translated, which names each
  * place.
  */
-import { array, boolean, integer, nullable, object, string, type JsonSchema } from './json-schema.ts';
-import { samplingProperties, splitSampling, stopStrings, type SamplingFields } from './sampling-fields.ts';
+import { array, boolean, integer, nullable, object, oneOf, string, type JsonSchema } from './json-schema.ts';
+import {
+  CHAT_FIELDS,
+  propertiesOf,
+  samplingProperties,
+  splitSampling,
+  stopStrings,
+  type ChatFields,
+} from './sampling-fields.ts';
 import { compileBody } from './validator.ts';
 
 /** As many as messages of a chat. */
 const MAX_MESSAGES = 16_384;
-
-/** Fields of vLLM's extensions and of sampling that mean the same as in a chat. */
-const SHARED = [
-  'model',
-  'temperature',
-  'top_p',
-  'top_k',
-  'min_p',
-  'frequency_penalty',
-  'presence_penalty',
-  'repetition_penalty',
-  'logit_bias',
-  'seed',
-  'stop_token_ids',
-  'ignore_eos',
-  'min_tokens',
-  'skip_special_tokens',
-  'spaces_between_special_tokens',
-  'stream',
-  'request_id',
-  'allowed_token_ids',
-  'bad_words',
-  'priority',
-  'structured_outputs',
-  'engine_xargs',
-  'vllm_xargs',
-  'cache_salt',
-] as const satisfies readonly (keyof SamplingFields)[];
-
-type SharedFields = Pick<SamplingFields, (typeof SHARED)[number]>;
 
 export interface Message {
   role: 'user' | 'assistant' | 'system';
@@ -82,7 +59,7 @@ export interface CountTokensRequest {
   cache_control?: Record<string, unknown> | null;
 }
 
-export interface MessagesRequest extends SharedFields, CountTokensRequest {
+export interface MessagesRequest extends ChatFields, CountTokensRequest {
   max_tokens: number;
   stop_sequences?: string[] | null;
   metadata?: { user_id?: string | null } | null;
@@ -107,8 +84,6 @@ const LIMITED = [
 ] as const;
 
 export type LimitedField = (typeof LIMITED)[number];
-
-const oneOf = (...values: string[]): JsonSchema => ({ type: ['string', 'null'], enum: [...values, null] });
 
 const textOrBlocks: JsonSchema = { type: ['string', 'array'], items: object() };
 
@@ -169,13 +144,8 @@ const counted: Record<keyof CountTokensRequest | LimitedField, JsonSchema> = {
   ...limited,
 };
 
-const shared = Object.fromEntries(SHARED.map((name) => [name, samplingProperties[name]])) as Record<
-  (typeof SHARED)[number],
-  JsonSchema
->;
-
 const properties: Record<keyof MessagesRequest | LimitedField, JsonSchema> = {
-  ...shared,
+  ...propertiesOf(CHAT_FIELDS),
   ...counted,
   max_tokens: integer({ minimum: 1 }, 'max_tokens must be at least 1, got {value}.'),
   stop_sequences: nullable(stopStrings('stop_sequences')),

@@ -1,6 +1,12 @@
 /** Body of POST /v1/responses. Items of `input` and tools are read where they are translated, which names each place. */
-import { array, boolean, integer, nullable, object, string, type JsonSchema } from './json-schema.ts';
-import { samplingProperties, splitSampling, type SamplingFields, type StreamOptions } from './sampling-fields.ts';
+import { array, boolean, integer, nullable, object, oneOf, string, type JsonSchema } from './json-schema.ts';
+import {
+  CHAT_FIELDS,
+  propertiesOf,
+  splitSampling,
+  type SamplingFields,
+  type StreamOptions,
+} from './sampling-fields.ts';
 import { compileBody, SchemaError } from './validator.ts';
 
 /** As many as messages of a chat. */
@@ -10,36 +16,13 @@ const MAX_METADATA_KEYS = 16;
 const MAX_METADATA_KEY_LENGTH = 64;
 const MAX_METADATA_VALUE_LENGTH = 512;
 
-/** Fields of vLLM's extensions and of sampling that mean the same as in a chat. */
+/** Fields that mean the same as in a chat. */
 const SHARED = [
-  'model',
-  'temperature',
-  'top_p',
-  'top_k',
-  'min_p',
-  'frequency_penalty',
-  'presence_penalty',
-  'repetition_penalty',
-  'logit_bias',
-  'seed',
+  ...CHAT_FIELDS,
   'stop',
-  'stop_token_ids',
   'include_stop_str_in_output',
-  'ignore_eos',
-  'min_tokens',
-  'skip_special_tokens',
-  'spaces_between_special_tokens',
-  'stream',
   'user',
-  'request_id',
-  'allowed_token_ids',
-  'bad_words',
-  'priority',
-  'structured_outputs',
   'repetition_detection',
-  'engine_xargs',
-  'vllm_xargs',
-  'cache_salt',
   'logprobs_mode',
 ] as const satisfies readonly (keyof SamplingFields)[];
 
@@ -106,8 +89,6 @@ const toolProperties = {
 const namespaced = nullable(array(object({ required: ['type'], properties: toolProperties })));
 const tool = object({ required: ['type'], properties: { ...toolProperties, tools: namespaced } });
 
-const oneOf = (...values: string[]): JsonSchema => ({ type: ['string', 'null'], enum: [...values, null] });
-
 const formatProperties = {
   type: { type: 'string', enum: ['text', 'json_object', 'json_schema'] },
   name: { ...string({ minLength: 1 }), errorText: { minLength: 'text.format.name must not be empty.' } },
@@ -139,13 +120,8 @@ const metadata = nullable(
   }),
 );
 
-const shared = Object.fromEntries(SHARED.map((name) => [name, samplingProperties[name]])) as Record<
-  (typeof SHARED)[number],
-  JsonSchema
->;
-
 const properties: Record<keyof ResponsesRequest, JsonSchema> = {
-  ...shared,
+  ...propertiesOf(SHARED),
   input: { type: ['string', 'array', 'null'], items: object(), maxItems: MAX_ITEMS },
   instructions: nullable(string()),
   previous_response_id: nullable(string({ minLength: 1, maxLength: 512 })),

@@ -214,6 +214,40 @@ export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
   return_token_ids: nullable(boolean()),
 };
 
+/** Fields that mean the same in every form of a chat: those of the Messages API are these. */
+export const CHAT_FIELDS = [
+  'model',
+  'temperature',
+  'top_p',
+  'top_k',
+  'min_p',
+  'frequency_penalty',
+  'presence_penalty',
+  'repetition_penalty',
+  'logit_bias',
+  'seed',
+  'stop_token_ids',
+  'ignore_eos',
+  'min_tokens',
+  'skip_special_tokens',
+  'spaces_between_special_tokens',
+  'stream',
+  'request_id',
+  'allowed_token_ids',
+  'bad_words',
+  'priority',
+  'structured_outputs',
+  'engine_xargs',
+  'vllm_xargs',
+  'cache_salt',
+] as const satisfies readonly (keyof SamplingFields)[];
+
+export type ChatFields = Pick<SamplingFields, (typeof CHAT_FIELDS)[number]>;
+
+export function propertiesOf<Name extends keyof SamplingFields>(names: readonly Name[]): Record<Name, JsonSchema> {
+  return Object.fromEntries(names.map((name) => [name, samplingProperties[name]])) as Record<Name, JsonSchema>;
+}
+
 /** How to sample. What these may hold matters once there is a model to sample from; their types matter at once. */
 const SAMPLING: ReadonlySet<string> = new Set([
   'n',

@@ -12,7 +12,8 @@ import { withExactNumbers } from '../exact-json.ts';
 import { toConstraint } from './constraint.ts';
 import { requireModel } from './model-name.ts';
 import { toMessages } from './messages.ts';
-import { toExtensionArguments, type ArgumentCheck } from './extension-arguments.ts';
+import type { ArgumentCheck } from './extension-arguments.ts';
+import { toGenerationFields } from './generation-fields.ts';
 import { toKvTransfer, type TransferRules } from './kv-transfer.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { checkContinuation, toChatPrompt, type TemplateRules } from './render.ts';
@@ -77,12 +78,8 @@ export function readChatRequest(raw: unknown, context: RequestContext): ChatRequ
       constraint,
       truncatePromptTokens: body.truncate_prompt_tokens ?? null,
       priority,
-      tenant: context.tenant,
-      cacheSalt: body.cache_salt ?? null,
       kvTransfer: toKvTransfer(body, context, logprobs.prompt !== null),
-      extensionArguments: toExtensionArguments(body, context.extensions),
-      adapter: model.adapter,
-      modelDefaults: !model.trainable,
+      ...toGenerationFields(body, model, context),
     },
     output: toOutputOptions(body, context.forceIncludeUsage, model),
     model,

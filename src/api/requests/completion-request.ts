@@ -11,7 +11,7 @@ import {
 import { ApiError } from '../errors.ts';
 import { withExactNumbers } from '../exact-json.ts';
 import type { RequestContext } from './chat-request.ts';
-import { toExtensionArguments } from './extension-arguments.ts';
+import { toGenerationFields } from './generation-fields.ts';
 import { toConstraint } from './constraint.ts';
 import { toKvTransfer } from './kv-transfer.ts';
 import { requireModel } from './model-name.ts';
@@ -59,7 +59,7 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
     const message = 'kv_transfer_params: one prompt can be transferred at a time.';
     throw new ApiError('invalid_parameter', message, 'kv_transfer_params');
   }
-  const extensionArguments = toExtensionArguments(body, context.extensions);
+  const fields = toGenerationFields(body, model, context);
   checkSequenceCount(prompts.length * sampling.n, context.limits.maxChoices);
   return {
     inputs: prompts.map((prompt) => ({
@@ -69,12 +69,8 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
       constraint,
       truncatePromptTokens: body.truncate_prompt_tokens ?? null,
       priority,
-      tenant: context.tenant,
-      cacheSalt: body.cache_salt ?? null,
       kvTransfer,
-      extensionArguments,
-      adapter: model.adapter,
-      modelDefaults: !model.trainable,
+      ...fields,
     })),
     n: sampling.n,
     output: toOutputOptions(body, context.forceIncludeUsage, model),

@@ -2,7 +2,7 @@
 import { ExtensionArgumentError } from '../../control/extensions/extensions.ts';
 import type { ExtensionArguments } from '../../control/extensions/extension.ts';
 import type { SamplingFields } from '../../schemas/sampling-fields.ts';
-import { ApiError } from '../errors.ts';
+import { refuse } from './refuse.ts';
 
 export interface ArgumentCheck {
   /** Throws ExtensionArgumentError. */
@@ -26,8 +26,4 @@ export function toExtensionArguments(body: SamplingFields, extensions: ArgumentC
     throw error;
   }
   return values;
-}
-
-function refuse(message: string, param: string): never {
-  throw new ApiError('invalid_parameter', message, param);
 }

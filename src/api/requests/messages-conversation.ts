@@ -5,6 +5,7 @@ import { shorten } from '../../schemas/shorten.ts';
 import { echo, isPlainObject } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
 import { openThoughts } from './encrypted-thoughts.ts';
+import { refuseType } from './refuse.ts';
 
 type Block = Record<string, unknown>;
 
@@ -147,10 +148,4 @@ function textIn(block: Block, key: string, at: string): string {
   const value = Object.hasOwn(block, key) ? block[key] : undefined;
   if (typeof value !== 'string') refuseType(value, 'string', `${at}.${key}`);
   return value;
-}
-
-function refuseType(value: unknown, wanted: string, at: string): never {
-  const message =
-    value === undefined ? `${at}: Field required (missing)` : `${at}: Input should be ${wanted}, got ${echo(value)}.`;
-  throw new ApiError('invalid_body', message, at);
 }

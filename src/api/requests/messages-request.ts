@@ -11,12 +11,13 @@ import {
 import { ApiError } from '../errors.ts';
 import { withExactNumbers } from '../exact-json.ts';
 import type { RequestContext } from './chat-request.ts';
-import { toExtensionArguments } from './extension-arguments.ts';
+import { toGenerationFields } from './generation-fields.ts';
 import { toConversation } from './messages-conversation.ts';
 import { refuseLimited, templateKwargs, toFormatConstraint } from './messages-fields.ts';
 import { toChatTools } from './messages-tools.ts';
 import { requireModel } from './model-name.ts';
 import { toPriority } from './priority.ts';
+import { reworded } from './refuse.ts';
 import { toChatPrompt, type TemplateRules } from './render.ts';
 import { toSampling } from './sampling.ts';
 import { toReplyOptions } from './tools.ts';
@@ -48,12 +49,8 @@ export function readMessagesRequest(raw: unknown, context: RequestContext): Mess
     constraint,
     truncatePromptTokens: null,
     priority,
-    tenant: context.tenant,
-    cacheSalt: body.cache_salt ?? null,
     kvTransfer: null,
-    extensionArguments: toExtensionArguments(body, context.extensions),
-    adapter: model.adapter,
-    modelDefaults: !model.trainable,
+    ...toGenerationFields(body, model, context),
   };
   return { body, input, model };
 }
@@ -90,13 +87,8 @@ const TOO_LONG = 'prompt is too long: ';
 export function messagesTerms(error: unknown): unknown {
   if (!(error instanceof ApiError || error instanceof SessionError)) return error;
   const { message, param } = error;
-  if (error.code === 'context_length' && param !== 'max_tokens') return renamed(error, TOO_LONG + message, null);
+  if (error.code === 'context_length' && param !== 'max_tokens') return reworded(error, TOO_LONG + message, null);
   if (param !== CONTINUES) return error;
   const own = message.replace(`${CONTINUES} is set but`, 'messages: the reply continues a last assistant message, but');
-  return renamed(error, own, 'messages');
-}
-
-function renamed(error: ApiError | SessionError, message: string, param: string | null): ApiError | SessionError {
-  if (error instanceof SessionError) return new SessionError(error.code, message, param, error.retryAfterSeconds);
-  return new ApiError(error.code, message, param, error.retryAfterSeconds);
+  return reworded(error, own, 'messages');
 }

@@ -3,6 +3,7 @@ import type { ChatCompletionRequest } from '../../schemas/chat-completion.ts';
 import type { CountTokensRequest, MessagesToolChoice } from '../../schemas/messages.ts';
 import { echo, isPlainObject } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
+import { refuse } from './refuse.ts';
 
 type Tool = Record<string, unknown>;
 type ChatTools = Required<Pick<ChatCompletionRequest, 'tools' | 'tool_choice' | 'parallel_tool_calls'>>;
@@ -74,8 +75,4 @@ function toChatChoice({ type, name }: MessagesToolChoice, tools: readonly Tool[]
     refuse(`tool_choice.name: there is no tool ${echo(name)}.`, 'tool_choice.name');
   }
   return { type: 'function', function: { name } };
-}
-
-function refuse(message: string, param: string): never {
-  throw new ApiError('invalid_parameter', message, param);
 }

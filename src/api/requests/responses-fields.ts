@@ -4,6 +4,7 @@ import type { ResponsesRequest, TextFormat } from '../../schemas/responses.ts';
 import { shorten } from '../../schemas/shorten.ts';
 import { ApiError } from '../errors.ts';
 import { toConstraint } from './constraint.ts';
+import { refuse } from './refuse.ts';
 
 const LOGPROBS = 'message.output_text.logprobs';
 const ENCRYPTED = 'reasoning.encrypted_content';
@@ -111,8 +112,4 @@ function toResponseFormat(format: TextFormat | null): Record<string, unknown> | 
 export function templateKwargs(body: ResponsesRequest): Record<string, unknown> {
   const verbosity = body.text?.verbosity ?? null;
   return { ...(verbosity === null ? {} : { verbosity }), ...body.chat_template_kwargs };
-}
-
-function refuse(message: string, param: string): never {
-  throw new ApiError('invalid_parameter', message, param);
 }

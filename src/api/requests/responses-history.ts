@@ -5,6 +5,7 @@ import { shorten } from '../../schemas/shorten.ts';
 import { ApiError } from '../errors.ts';
 import type { BodyReader, HeldBytes } from '../middleware/body.ts';
 import { itemId } from '../responses/output-items.ts';
+import { refuse } from './refuse.ts';
 import { textIn, typeOf, type PlacedItem } from './responses-items.ts';
 
 type Item = Record<string, unknown>;
@@ -147,8 +148,4 @@ export function notFound(id: string, param: string): ApiError {
 function notStored(item: Item, at: string): ApiError {
   const message = `Item with id '${shorten(String(item['id']), 300)}' not found: only output items of stored responses can be referred to.`;
   return new ApiError('no_such_resource', message, at);
-}
-
-function refuse(message: string, param: string): never {
-  throw new ApiError('invalid_parameter', message, param);
 }

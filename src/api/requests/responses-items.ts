@@ -6,6 +6,7 @@ import { echo, isPlainObject } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
 import { openThoughts } from './encrypted-thoughts.ts';
 import { MEDIA_PARTS } from './messages.ts';
+import { refuseType } from './refuse.ts';
 import { flatName } from './responses-tools.ts';
 
 type Item = Record<string, unknown>;
@@ -172,10 +173,4 @@ export function textIn(item: Item, key: string, at: string): string {
   const value = Object.hasOwn(item, key) ? item[key] : undefined;
   if (typeof value !== 'string') refuseType(value, 'string', `${at}.${key}`);
   return value;
-}
-
-function refuseType(value: unknown, wanted: string, at: string): never {
-  const message =
-    value === undefined ? `${at}: Field required (missing)` : `${at}: Input should be ${wanted}, got ${echo(value)}.`;
-  throw new ApiError('invalid_body', message, at);
 }

@@ -6,9 +6,10 @@ import { validateResponses, validateResponsesSampling, type ResponsesRequest } f
 import { ApiError } from '../errors.ts';
 import { withExactNumbers } from '../exact-json.ts';
 import type { RequestContext } from './chat-request.ts';
-import { toExtensionArguments } from './extension-arguments.ts';
+import { toGenerationFields } from './generation-fields.ts';
 import { requireModel } from './model-name.ts';
 import { toPriority } from './priority.ts';
+import { reworded } from './refuse.ts';
 import { toChatPrompt } from './render.ts';
 import {
   checkStreaming,
@@ -57,12 +58,8 @@ export function readResponsesRequest(raw: unknown, context: RequestContext): Res
     constraint,
     truncatePromptTokens: null,
     priority,
-    tenant: context.tenant,
-    cacheSalt: body.cache_salt ?? null,
     kvTransfer: null,
-    extensionArguments: toExtensionArguments(body, context.extensions),
-    adapter: model.adapter,
-    modelDefaults: !model.trainable,
+    ...toGenerationFields(body, model, context),
   };
   const toInput = (messages: RequestMessage[]) => ({
     ...fixed,
@@ -97,7 +94,5 @@ export function ownTerms(error: unknown, toolPlaces: readonly string[] = []): un
   const inTerms = (text: string) => (tool && place !== undefined ? text.replace(tool[0], () => place) : text);
   const param = NAMES.get(error.param) ?? (error.param === null ? null : inTerms(error.param));
   if (param === error.param) return error;
-  const message = inTerms(error.message);
-  if (error instanceof SessionError) return new SessionError(error.code, message, param, error.retryAfterSeconds);
-  return new ApiError(error.code, message, param, error.retryAfterSeconds);
+  return reworded(error, inTerms(error.message), param);
 }

@@ -4,6 +4,7 @@ import type { ResponsesRequest, ToolChoice } from '../../schemas/responses.ts';
 import { shorten } from '../../schemas/shorten.ts';
 import { echo, isPlainObject } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
+import { refuse } from './refuse.ts';
 
 type Tool = Record<string, unknown>;
 
@@ -144,8 +145,4 @@ function nameOf({ tool }: Placed): unknown {
 
 function isUnset(value: unknown): value is undefined | null {
   return value === undefined || value === null;
-}
-
-function refuse(message: string, param: string): never {
-  throw new ApiError('invalid_parameter', message, param);
 }

@@ -1,7 +1,7 @@
 /** tools, tool_choice, parallel_tool_calls and include_reasoning: their rules, and how the reply is to be read. */
 import type { ReplyOptions } from '../../control/sessions/session.ts';
 import type { ChatCompletionRequest } from '../../schemas/chat-completion.ts';
-import { ApiError } from '../errors.ts';
+import { refuse } from './refuse.ts';
 
 /** Most tools of one request; every prompt holds them all. */
 const MAX_TOOLS = 1024;
@@ -51,8 +51,4 @@ function functionOf(tool: unknown): Record<string, unknown> | null {
 
 function isRecord(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
-function refuse(message: string, param: string): never {
-  throw new ApiError('invalid_parameter', message, param);
 }

@@ -2,8 +2,8 @@
 import type { Context, Middleware } from 'koa';
 import type { StoredResponse } from '../../control/stored-responses.ts';
 import { echo } from '../../schemas/validator.ts';
-import { ApiError } from '../errors.ts';
 import { entityOf } from '../middleware/auth.ts';
+import { refuse } from '../requests/refuse.ts';
 import { notFound } from '../requests/responses-history.ts';
 import type { RouteDeps } from './context.ts';
 
@@ -77,8 +77,4 @@ function pageOf({ query }: Context): { limit: number; order: 'asc' | 'desc'; aft
   if (order !== 'asc' && order !== 'desc') refuse(`order must be "asc" or "desc", got ${echo(order)}.`, 'order');
   if (Array.isArray(after)) refuse('after must be one id.', 'after');
   return { limit: count, order, after };
-}
-
-function refuse(message: string, param: string): never {
-  throw new ApiError('invalid_parameter', message, param);
 }
