@@ -1891,7 +1891,7 @@ export const mutations = [
     edits: [
       {
         file: 'src/api/middleware/auth.ts',
-        search: 'const takesHeader = isMessagesPath(ctx.path);',
+        search: 'const takesHeader = takesApiKeyHeader(ctx.path);',
         replace: 'const takesHeader = true;',
       },
     ],

@@ -3,7 +3,8 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo, Socket } from 'node:net';
 import type Koa from 'koa';
 import { ApiError, type ErrorCode } from './errors.ts';
-import { isMessagesPath, messagesError } from './responses/messages-error.ts';
+import { isOfMessages } from './messages-clients.ts';
+import { messagesError } from './responses/messages-error.ts';
 
 const MAX_HEADER_BYTES = 32 * 1024;
 const HEADERS_TIMEOUT_MS = 20_000;
@@ -137,7 +138,7 @@ function closeWithConnection({ socket }: IncomingMessage, res: ServerResponse): 
 function answerTimeout(req: IncomingMessage, res: ServerResponse): void {
   const error = new ApiError('request_timeout', 'The request did not arrive in time.');
   const id = res.getHeader('request-id');
-  const isMessages = isMessagesPath(pathOf(req));
+  const isMessages = isOfMessages(pathOf(req), req.headers);
   const body = JSON.stringify(isMessages ? messagesError(error, id === undefined ? null : String(id)) : error.toBody());
   res.writeHead(error.status, {
     'Content-Type': 'application/json; charset=utf-8',

@@ -30,3 +30,23 @@ export interface ModelList {
   object: 'list';
   data: ModelCard[];
 }
+
+/** A model as clients of the Messages API know it. */
+export interface ModelInfo {
+  type: 'model';
+  id: string;
+  display_name: string;
+  /** RFC 3339. */
+  created_at: string;
+  /** Prompt and reply share them. */
+  max_input_tokens: number;
+  max_tokens: number;
+}
+
+export interface ModelPage {
+  data: ModelInfo[];
+  /** In the direction in which was asked. */
+  has_more: boolean;
+  first_id: string | null;
+  last_id: string | null;
+}

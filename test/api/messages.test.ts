@@ -165,6 +165,16 @@ test('errors are those that the client knows, before a stream begins too', async
   expect(textOf(await bearer.messages.create(hello))).not.toBe('');
 });
 
+test('models are listed and described', async () => {
+  const page = await client.models.list();
+  const [starter] = page.data;
+  expect(starter).toMatchObject({ type: 'model', id: 'starter', display_name: 'starter', max_input_tokens: 1024 });
+  expect(Date.parse(starter?.created_at ?? '')).toBeGreaterThan(0);
+  expect(page.hasNextPage()).toBe(false);
+  expect(await client.models.retrieve('starter')).toEqual(starter);
+  await expect(client.models.retrieve('none')).rejects.toBeInstanceOf(Anthropic.NotFoundError);
+});
+
 /** One that goes on until somebody ends it. */
 const endless = { ...hello, max_tokens: 900, stream: true as const, ...({ ignore_eos: true } as object) };
 

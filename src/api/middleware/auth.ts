@@ -1,8 +1,8 @@
-/** `Authorization: Bearer` on every path but the health checks, known or unknown, whatever the method; for the Messages API `x-api-key` too. */
+/** `Authorization: Bearer` on every path but the health checks, known or unknown, whatever the method; for clients of the Messages API `x-api-key` too. */
 import type { Context, Middleware } from 'koa';
 import type { Caller, KeyDirectory } from '../deps.ts';
 import { ApiError } from '../errors.ts';
-import { isMessagesPath } from '../responses/messages-error.ts';
+import { takesApiKeyHeader } from '../messages-clients.ts';
 
 /** Compared with the raw path: an encoded or doubled slash makes another path, which needs a key. */
 export const OPEN_PATHS: ReadonlySet<string> = new Set(['/health', '/v1/health', '/ready', '/ping']);
@@ -22,7 +22,7 @@ export function entityOf(ctx: Context): string {
 export function authenticate(keys: KeyDirectory): Middleware {
   return async (ctx, next) => {
     if (OPEN_PATHS.has(ctx.path)) return next();
-    const takesHeader = isMessagesPath(ctx.path);
+    const takesHeader = takesApiKeyHeader(ctx.path);
     const caller =
       findCaller(ctx.get('authorization'), keys) ?? (takesHeader ? findKey(ctx.get('x-api-key').trim(), keys) : null);
     if (caller === null) {

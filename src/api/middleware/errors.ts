@@ -1,8 +1,9 @@
-/** Outermost: every error leaves as the one error object of its endpoint's interface, and nothing of the inside leaves with it. */
+/** Outermost: every error leaves as the one error object of its interface, and nothing of the inside leaves with it. */
 import type { Middleware } from 'koa';
 import type { Logger } from 'pino';
 import { ApiError, ClientGoneError, ERRORS, toApiError } from '../errors.ts';
-import { isMessagesPath, messagesError } from '../responses/messages-error.ts';
+import { isOfMessages } from '../messages-clients.ts';
+import { messagesError } from '../responses/messages-error.ts';
 import { messagesId } from './messages-ids.ts';
 
 export function errorResponses(log: Logger): Middleware {
@@ -31,5 +32,5 @@ function sendError(ctx: Parameters<Middleware>[0], error: ApiError): void {
   ctx.status = ERRORS[error.code].status;
   if (error.retryAfterSeconds !== null) ctx.set('Retry-After', String(error.retryAfterSeconds));
   if (error.code === 'unauthorized') ctx.set('WWW-Authenticate', 'Bearer');
-  ctx.body = isMessagesPath(ctx.path) ? messagesError(error, messagesId(ctx)) : error.toBody();
+  ctx.body = isOfMessages(ctx.path, ctx.headers) ? messagesError(error, messagesId(ctx)) : error.toBody();
 }

@@ -1,13 +1,13 @@
-/** Answers of the Messages API carry an id of their request, refusals too: its clients log it. */
+/** Answers to clients of the Messages API carry an id of their request, refusals too: they log it. */
 import { randomBytes } from 'node:crypto';
 import type { Context, Middleware } from 'koa';
-import { isMessagesPath } from '../responses/messages-error.ts';
+import { isOfMessages } from '../messages-clients.ts';
 
 const HEADER = 'Request-Id';
 
 export function messagesIds(): Middleware {
   return (ctx, next) => {
-    if (isMessagesPath(ctx.path)) ctx.set(HEADER, `req_${randomBytes(12).toString('hex')}`);
+    if (isOfMessages(ctx.path, ctx.headers)) ctx.set(HEADER, `req_${randomBytes(12).toString('hex')}`);
     return next();
   };
 }

@@ -1,13 +1,6 @@
-/** Errors as clients of the Messages API know them, on its paths. */
+/** Errors as clients of the Messages API know them. */
 import type { MessagesErrorBody } from '../../schemas/message-object.ts';
 import type { ApiError } from '../errors.ts';
-
-const PATH = '/v1/messages';
-
-/** Unknown paths below it too. */
-export function isMessagesPath(path: string): boolean {
-  return path === PATH || path.startsWith(`${PATH}/`);
-}
 
 const TYPES: ReadonlyMap<number, string> = new Map([
   [401, 'authentication_error'],

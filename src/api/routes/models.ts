@@ -2,16 +2,31 @@ import type { Context, Middleware } from 'koa';
 import type { ListedModel } from '../../control/models/resolver.ts';
 import type { ModelCard, ModelList } from '../../schemas/models-response.ts';
 import type { ApiDeps } from '../deps.ts';
+import { isOfMessages } from '../messages-clients.ts';
 import { entityOf } from '../middleware/auth.ts';
 import { requireModel } from '../requests/model-name.ts';
+import { readModelPage } from '../requests/model-page.ts';
+import { modelInfo, modelPage } from '../responses/model-page.ts';
 
 const PATH = '/v1/models/';
+
+interface Shown extends ListedModel {
+  /** null: the base model. */
+  parent: string | null;
+}
 
 /** Every served name of the base model, then the adapters that the caller may name, with `parent` set. */
 export function models(deps: ApiDeps): Middleware {
   return async (ctx) => {
-    const list: ModelList = { object: 'list', data: await cards(deps, ctx) };
-    ctx.body = list;
+    const all = await shown(deps, ctx);
+    if (!isOfMessages(ctx.path, ctx.headers)) {
+      const list: ModelList = { object: 'list', data: all.map((each) => card(deps, each)) };
+      ctx.body = list;
+      return;
+    }
+    const { maxModelLen } = deps.sessions;
+    const infos = all.map((each) => modelInfo(each, maxModelLen));
+    ctx.body = modelPage(infos, readModelPage(ctx));
   };
 }
 
@@ -19,28 +34,31 @@ export function models(deps: ApiDeps): Middleware {
 export function model(deps: ApiDeps): Middleware {
   return async (ctx) => {
     const name = decoded(ctx.path.slice(PATH.length));
-    if (deps.model.names.includes(name)) {
-      ctx.body = baseCard(deps, name);
-      return;
-    }
-    const found = await deps.models.describe(name, entityOf(ctx));
-    ctx.body = found === null ? requireModel(null, name) : adapterCard(deps, found);
+    const found = await find(deps, ctx, name);
+    if (found === null) requireModel(null, name);
+    else if (isOfMessages(ctx.path, ctx.headers)) ctx.body = modelInfo(found, deps.sessions.maxModelLen);
+    else ctx.body = card(deps, found);
   };
 }
 
-async function cards(deps: ApiDeps, ctx: Context): Promise<ModelCard[]> {
+async function shown(deps: ApiDeps, ctx: Context): Promise<Shown[]> {
   const adapters = await deps.models.list(entityOf(ctx));
-  const base = deps.model.names.map((name) => baseCard(deps, name));
-  return [...base, ...adapters.map((each) => adapterCard(deps, each))];
+  const base = deps.model.names.map((name) => baseModel(deps, name));
+  return [...base, ...adapters.map((each) => adapterModel(deps, each))];
 }
 
-function baseCard(deps: ApiDeps, name: string): ModelCard {
-  const { root, created } = deps.model;
-  return card(deps, { name, root, created }, null);
+async function find(deps: ApiDeps, ctx: Context, name: string): Promise<Shown | null> {
+  if (deps.model.names.includes(name)) return baseModel(deps, name);
+  const adapter = await deps.models.describe(name, entityOf(ctx));
+  return adapter && adapterModel(deps, adapter);
 }
 
-function adapterCard(deps: ApiDeps, adapter: ListedModel): ModelCard {
-  return card(deps, adapter, deps.model.names[0] ?? null);
+function baseModel({ model: { root, created } }: ApiDeps, name: string): Shown {
+  return { name, root, created, parent: null };
+}
+
+function adapterModel(deps: ApiDeps, adapter: ListedModel): Shown {
+  return { ...adapter, parent: deps.model.names[0] ?? null };
 }
 
 function decoded(text: string): string {
@@ -51,7 +69,7 @@ function decoded(text: string): string {
   }
 }
 
-function card(deps: ApiDeps, { name, root, created }: ListedModel, parent: string | null): ModelCard {
+function card(deps: ApiDeps, { name, root, created, parent }: Shown): ModelCard {
   return {
     id: name,
     object: 'model',

@@ -194,7 +194,7 @@ describe('keys', () => {
   });
 
   test('in x-api-key count nowhere else', async () => {
-    for (const path of ['/v1/chat/completions', '/v1/models', '/v1/messagesx', '/V1/messages', '//v1/messages']) {
+    for (const path of ['/v1/chat/completions', '/v1/modelsx', '/v1/messagesx', '/V1/messages', '//v1/messages']) {
       expect(await status(path, { 'x-api-key': KEY }), path).toBe(401);
     }
   });
