@@ -33,7 +33,7 @@ export type BlockEvent =
 
 export type StopReason = 'end_turn' | 'max_tokens' | 'stop_sequence' | 'tool_use' | 'model_context_window_exceeded';
 
-/** The prompt's tokens are the first three together. */
+/** The prompt's tokens are the first three together; at the beginning of a stream they are all in the first. */
 export interface MessageTokens {
   input_tokens: number;
   cache_creation_input_tokens: number;
@@ -64,7 +64,8 @@ export type MessageEvent =
   | { type: 'message_start'; message: MessageObject }
   | BlockEvent
   | { type: 'message_delta'; delta: MessageEnd; usage: MessageTokens }
-  | { type: 'message_stop' };
+  | { type: 'message_stop' }
+  | { type: 'ping' };
 
 export interface MessagesErrorBody {
   type: 'error';

@@ -47,9 +47,15 @@ export class MessageEnding {
   }
 }
 
-/** Before anything of the reply is told. */
+/** Before anything is known of the reply: what of its prompt was cached is told at its end, as clients of streams expect. */
 export function openMessage(facts: MessageFacts, generation: Generation): MessageObject {
-  const usage = { ...messageTokens(generation), output_tokens: 0, service_tier: facts.serviceTier };
+  const usage = {
+    input_tokens: generation.usage().promptTokens,
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: 0,
+    output_tokens: 0,
+    service_tier: facts.serviceTier,
+  };
   return frame(facts, [], { stop_reason: null, stop_sequence: null }, usage);
 }
 

@@ -8,6 +8,7 @@ import { MessageBlocks } from '../responses/message-blocks.ts';
 import { MessageEnding, messageTokens, openMessage, type MessageFacts } from '../responses/message.ts';
 import { messagesError } from '../responses/messages-error.ts';
 import { EventStream } from './event-stream.ts';
+import { Pings } from './pings.ts';
 import type { StreamBuffers } from './stream-buffers.ts';
 
 export interface MessageStream {
@@ -25,27 +26,33 @@ export async function streamMessage(
 ): Promise<void> {
   const stream = new EventStream(response, buffers);
   stream.open();
+  const send = (event: MessageEvent) => stream.send(event, event.type);
+  const pings = new Pings(() => send({ type: 'ping' }));
   try {
-    for await (const event of eventsOf(parts)) stream.send(event, event.type);
+    for await (const event of eventsOf(parts)) {
+      pings.reset();
+      send(event);
+    }
   } catch (error) {
     if (error instanceof ClientGoneError) return;
     log.error({ err: error }, 'stream failed');
     stream.send(messagesError(toApiError(error), parts.requestId), 'error');
+  } finally {
+    pings.end();
   }
   // The last event says that it is the last.
   stream.end('');
 }
 
-/** The first waits for the first delta: only then it is known how much of the prompt was cached. */
+/** The first waits for nothing: clients time the rest by it. */
 async function* eventsOf({ facts, deltas, generation }: MessageStream): AsyncGenerator<MessageEvent> {
   const blocks = new MessageBlocks(facts.omitsThoughts);
   const ending = new MessageEnding();
+  yield { type: 'message_start', message: openMessage(facts, generation) };
   let begun = false;
   for await (const delta of deltas) {
-    if (!begun) {
-      generation.markStreamed();
-      yield { type: 'message_start', message: openMessage(facts, generation) };
-    }
+    // What was sent before says nothing of the reply: it may still be begun again.
+    if (!begun) generation.markStreamed();
     begun = true;
     ending.delta(delta);
     yield* blocks.push(delta);

@@ -1,7 +1,8 @@
 /** /v1/messages over sessions in memory: answers, how a stream goes and ends, keys, errors. */
-import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import type { ApiDeps } from '../../../src/api/deps.ts';
 import type { ResolvedModel } from '../../../src/control/models/resolver.ts';
+import { PING_MS } from '../../../src/api/sse/pings.ts';
 import type { ChoiceDelta } from '../../../src/control/sessions/session.ts';
 import type { MessageObject, MessagesErrorBody } from '../../../src/schemas/message-object.ts';
 import { delta, errorOf, FakeSessions, KEY, startTestServer, type TestServer } from './fakes.ts';
@@ -127,19 +128,56 @@ describe('streams', () => {
     ]);
   });
 
-  test('have their 200 before the first token, and do not count as streamed until it comes', async () => {
+  /** One that says nothing before `release` is called. */
+  async function heldStream() {
     let release: () => void = () => undefined;
     const held = new Promise<void>((resolve) => (release = resolve));
-    server.sessions.script = async function* () {
+    server.sessions.script = async function* (_, generation) {
       await held;
+      generation.usage = () => ({ promptTokens: 3, completionTokens: [1], reasoningTokens: null, cachedTokens: 2 });
       yield delta({ text: 'Yes', tokenIds: [1], finish: 'stop' });
     };
     const response = await server.post(PATH, { ...HI, stream: true });
+    const reader = response.body?.getReader();
+    const decoder = new TextDecoder();
+    const read = async () => decoder.decode((await reader?.read())?.value);
+    const rest = async () => {
+      let text = '';
+      for (let piece = await read(); piece !== ''; piece = await read()) text += piece;
+      return text;
+    };
+    return { response, read, rest, release };
+  }
+
+  test('begin before the first token, do not count as streamed until it comes, and then say what was cached', async () => {
+    const { response, read, rest, release } = await heldStream();
     expect(response.headers.get('content-type')).toContain('text/event-stream');
+    const first = await read();
+    expect(first).toMatch(/^event: message_start\n.*"input_tokens":3,.*"cache_read_input_tokens":0,.*\n\n$/);
     expect(server.sessions.generations.at(-1)?.streamed).toBe(false);
     release();
-    expect(await response.text()).toMatch(/event: message_stop\ndata: .*\n\n$/);
+    const after = await rest();
+    expect(after).toMatch(/event: message_delta\n.*"input_tokens":1,.*"cache_read_input_tokens":2,/);
+    expect(after).toMatch(/event: message_stop\ndata: .*\n\n$/);
     expect(server.sessions.generations.at(-1)?.streamed).toBe(true);
+  });
+
+  test('say that they live where nothing comes for long', async () => {
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+    try {
+      const timers = vi.getTimerCount();
+      const { read, rest, release } = await heldStream();
+      expect(await read()).toMatch(/^event: message_start\n/);
+      vi.advanceTimersByTime(2 * PING_MS);
+      expect(await read()).toBe('event: ping\ndata: {"type":"ping"}\n\n');
+      vi.advanceTimersByTime(PING_MS);
+      expect(await read()).toBe('event: ping\ndata: {"type":"ping"}\n\n');
+      release();
+      expect(await rest()).toMatch(/event: message_stop\n/);
+      await expect.poll(() => vi.getTimerCount()).toBe(timers);
+    } finally {
+      vi.useRealTimers();
+    }
   });
 
   test('of an engine that fails end with an error, and nothing of the inside', async () => {
