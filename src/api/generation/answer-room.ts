@@ -52,11 +52,20 @@ export class AnswerBytes {
 
   /** Before the answer takes so much more; throws ApiError where it must not. */
   grow(bytes: number): void {
+    if (this.#bytes + bytes > this.#max) throw tooLarge(this.#max);
+    this.#take(bytes, false);
+  }
+
+  /** The same of an answer that was kept: it was bounded then, and can be read however large it is. */
+  reread(bytes: number): void {
+    this.#take(bytes, this.#held.total === 0);
+  }
+
+  #take(bytes: number, fits: boolean): void {
     this.#bytes += bytes;
-    if (this.#bytes > this.#max) throw tooLarge(this.#max);
     const step = Math.floor(this.#bytes / STEP_BYTES) * STEP_BYTES - this.#booked;
     if (step === 0 || this.#response.destroyed) return;
-    if (!this.#held.fits(this.#tenant, step)) throw noRoom();
+    if (!fits && !this.#held.fits(this.#tenant, step)) throw noRoom();
     this.#book(step);
   }
 

@@ -54,7 +54,7 @@ export function inputItems(deps: RouteDeps): Middleware {
 async function find(ctx: Context, deps: RouteDeps): Promise<StoredResponse> {
   const id = idOf(ctx);
   const room = deps.answerRoom.open(entityOf(ctx), ctx.res);
-  const found = await deps.responses.find(entityOf(ctx), id, (bytes) => room.grow(CHAR_BYTES * bytes));
+  const found = await deps.responses.find(entityOf(ctx), id, (bytes) => room.reread(CHAR_BYTES * bytes));
   if (found === null) throw notFound(id, 'response_id');
   return found;
 }

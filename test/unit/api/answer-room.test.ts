@@ -46,6 +46,19 @@ test('room comes back when the response closes, and only then', () => {
   expect(answers.held).toBe(0);
 });
 
+test('an answer that was kept is read however large it is, and waits like others for those that hold all room', () => {
+  const answers = room();
+  const large = response();
+  answers.open('a', large).reread(100 * MIB);
+  expect(answers.held).toBe(100 * MIB);
+  expect(() => answers.open('a', response()).reread(MIB)).toThrow(expect.objectContaining({ status: 503 }));
+  expect(() => answers.open('a', response()).grow(MIB)).toThrow(expect.objectContaining({ status: 503 }));
+  large.emit('close');
+  answers.open('a', response()).grow(MIB);
+  expect(() => answers.open('a', response()).reread(100 * MIB)).toThrow(expect.objectContaining({ status: 503 }));
+  answers.open('a', response()).reread(7 * MIB);
+});
+
 test('an answer whose reader has gone takes nothing', () => {
   const answers = room();
   const gone = Object.assign(response(), { destroyed: true });

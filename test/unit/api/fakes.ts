@@ -202,8 +202,10 @@ export class FakeResponses implements ResponseStore {
     this.kept.set(`${entity} ${response.id}`, response);
     return Promise.resolve(true);
   }
-  find(entity: string, id: string): Promise<StoredResponse | null> {
-    return Promise.resolve(this.kept.get(`${entity} ${id}`) ?? null);
+  find(entity: string, id: string, reserve: Reserve): Promise<StoredResponse | null> {
+    const found = this.kept.get(`${entity} ${id}`) ?? null;
+    if (found) reserve(found.head.length + found.output.length + found.input.length);
+    return Promise.resolve(found);
   }
   delete(entity: string, id: string): Promise<boolean> {
     return Promise.resolve(this.kept.delete(`${entity} ${id}`));

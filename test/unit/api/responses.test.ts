@@ -237,6 +237,15 @@ describe('stored responses', () => {
     expect((await server.call(path, { method: 'DELETE' })).status).toBe(404);
   });
 
+  test('are read however large an answer may be', async () => {
+    const small = await startTestServer({ maxAnswerBytes: 2000 });
+    const own = new Asking(() => small);
+    const answer = await own.answer({ input: 'x'.repeat(100_000) });
+    expect(await (await small.call(`${PATH}/${answer.id}`)).json()).toEqual(answer);
+    expect((await small.call(`${PATH}/${answer.id}/input_items`)).status).toBe(200);
+    await small.close();
+  });
+
   test('are not kept where the request, the server or the disk says so', async () => {
     const gone = async ({ id }: Answer) => expect((await server.call(`${PATH}/${id}`)).status).toBe(404);
     const unwanted = await asking.answer({ store: false });
