@@ -1898,6 +1898,17 @@ export const mutations = [
     tests: ['test/unit/api/messages.test.ts'],
   },
   {
+    name: 'responses that take too many bytes stay',
+    edits: [
+      {
+        file: 'src/control/store/response-repository.ts',
+        search: 'where leaving.count > 0 or leaving.bytes > 0',
+        replace: 'where leaving.count > 0',
+      },
+    ],
+    tests: ['test/unit/store/responses.test.ts'],
+  },
+  {
     name: 'cached tokens of a message counted twice',
     edits: [
       {

@@ -206,7 +206,7 @@ async function openStore(settings: Settings, undo: Undo[]): Promise<{ keys: Serv
 
 function storedResponses(database: Database, settings: Settings): ResponseRepository {
   const bounds = { maxCount: settings.maxStoredResponses, maxBytes: settings.maxStoredResponseBytes };
-  return new ResponseRepository(database.db, bounds);
+  return new ResponseRepository(database, bounds);
 }
 
 function startSessions(

@@ -1,7 +1,7 @@
 /** Opens the database of a data directory and brings it to the newest schema. SQL runs on a thread of its own. */
 import { chmodSync, closeSync, existsSync, openSync } from 'node:fs';
 import { join } from 'node:path';
-import { Kysely, Migrator, sql } from 'kysely';
+import { Kysely, Migrator, sql, type CompiledQuery } from 'kysely';
 import { makeDataDir } from './data-dir.ts';
 import { MIGRATIONS } from './migrations/list.ts';
 import { SqliteClient, sqliteThreadDialect } from './sqlite-client.ts';
@@ -12,8 +12,10 @@ const BUSY_TIMEOUT_MS = 5_000;
 
 export class Database {
   readonly db: Kysely<Tables>;
+  readonly #client: SqliteClient;
 
   private constructor(client: SqliteClient) {
+    this.#client = client;
     this.db = new Kysely<Tables>({ dialect: sqliteThreadDialect(client) });
   }
 
@@ -35,6 +37,11 @@ export class Database {
       throw error;
     }
     return database;
+  }
+
+  /** All queries or none, in one round trip to the thread. */
+  transact(queries: readonly CompiledQuery[]): Promise<void> {
+    return this.#client.transact(queries);
   }
 
   /** Changes when another connection has committed: whoever caches rows reads them again. */

@@ -1,6 +1,7 @@
 /** SQL of stored responses. */
-import { sql, type Kysely, type RawBuilder, type Transaction } from 'kysely';
+import { sql, type CompiledQuery, type Kysely, type RawBuilder } from 'kysely';
 import type { Reserve, ResponseStore, StoredChain, StoredResponse } from '../stored-responses.ts';
+import type { Database } from './database.ts';
 import type { Tables } from './tables.ts';
 
 /** Of one entity. */
@@ -12,7 +13,7 @@ export interface ResponseBounds {
 
 /** A conversation of more is refused; each of them is looked up. */
 const MAX_CHAIN = 1024;
-/** Looked at, or looked for, in one statement. */
+/** Looked for in one statement. */
 const BATCH = 100;
 
 interface ChainRow {
@@ -21,12 +22,16 @@ interface ChainRow {
 }
 
 export class ResponseRepository implements ResponseStore {
-  readonly #db: Kysely<Tables>;
+  readonly #database: Pick<Database, 'db' | 'transact'>;
   readonly #bounds: ResponseBounds;
 
-  constructor(db: Kysely<Tables>, bounds: ResponseBounds) {
-    this.#db = db;
+  constructor(database: Pick<Database, 'db' | 'transact'>, bounds: ResponseBounds) {
+    this.#database = database;
     this.#bounds = bounds;
+  }
+
+  get #db(): Kysely<Tables> {
+    return this.#database.db;
   }
 
   get keeps(): boolean {
@@ -47,30 +52,27 @@ export class ResponseRepository implements ResponseStore {
       bytes,
       created_at: new Date().toISOString(),
     };
-    await this.#db.transaction().execute(async (trx) => {
-      await trx.deleteFrom('responses').where('entity', '=', entity).where('id', '=', id).execute();
-      await trx.insertInto('responses').values(row).execute();
-      await this.#shrink(trx, entity);
-    });
+    const replaced = this.#db.deleteFrom('responses').where('entity', '=', entity).where('id', '=', id);
+    const inserted = this.#db.insertInto('responses').values(row);
+    await this.#database.transact([replaced.compile(), inserted.compile(), this.#shrink(entity)]);
     return true;
   }
 
-  /** Costs what leaves, however many are kept. */
-  async #shrink(trx: Transaction<Tables>, entity: string): Promise<void> {
+  /** Deletes the oldest until the bounds are kept: costs what leaves, however many are kept. */
+  #shrink(entity: string): CompiledQuery {
     const { maxCount, maxBytes } = this.#bounds;
-    for (;;) {
-      const held = await trx.selectFrom('response_totals').selectAll().where('entity', '=', entity).executeTakeFirst();
-      if (!held || (held.count <= maxCount && held.bytes <= maxBytes)) return;
-      const oldest = await trx
-        .selectFrom('responses')
-        .select(['sequence', 'bytes'])
-        .where('entity', '=', entity)
-        .orderBy('sequence')
-        .limit(BATCH)
-        .execute();
-      const last = lastToLeave(oldest, held.count - maxCount, held.bytes - maxBytes);
-      await trx.deleteFrom('responses').where('entity', '=', entity).where('sequence', '<=', last).execute();
-    }
+    return sql`delete from responses where entity = ${entity} and sequence <= (
+        with recursive leaving(sequence, count, bytes) as (
+          select 0, count - ${maxCount}, bytes - ${maxBytes} from response_totals where entity = ${entity}
+          union all
+          select oldest.sequence, leaving.count - 1, leaving.bytes - oldest.bytes
+          from leaving join responses oldest on oldest.sequence = (
+            select min(sequence) from responses where entity = ${entity} and sequence > leaving.sequence
+          )
+          where leaving.count > 0 or leaving.bytes > 0
+        )
+        select max(sequence) from leaving
+      )`.compile(this.#db);
   }
 
   async find(entity: string, id: string, reserve: Reserve): Promise<StoredResponse | null> {
@@ -124,16 +126,4 @@ export class ResponseRepository implements ResponseStore {
     }
     return found;
   }
-}
-
-/** Of the oldest, which must go with all before it. */
-function lastToLeave(oldest: { sequence: number; bytes: number }[], count: number, bytes: number): number {
-  let left = bytes;
-  for (const [at, row] of oldest.entries()) {
-    left -= row.bytes;
-    if (at + 1 >= count && left <= 0) return row.sequence;
-  }
-  const last = oldest.at(-1);
-  if (last === undefined) throw new Error('An entity without responses has too many of them.');
-  return last.sequence;
 }

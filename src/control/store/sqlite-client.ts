@@ -33,6 +33,7 @@ export class SqliteClient implements DatabaseConnection {
   readonly #worker: Worker;
   readonly #waiting = new Map<number, Waiting>();
   readonly #ended: Promise<void>;
+  #turn: Promise<void> = Promise.resolve();
   #nextId = 0;
   #closed = false;
 
@@ -49,15 +50,37 @@ export class SqliteClient implements DatabaseConnection {
     });
   }
 
-  async executeQuery<R>(query: CompiledQuery): Promise<QueryResult<R>> {
+  /** Resolves when nobody else has the connection; whoever has it calls what it resolves with. First come first served. */
+  async acquire(): Promise<() => void> {
+    const before = this.#turn;
+    let release: () => void = () => undefined;
+    this.#turn = new Promise((resolve) => (release = resolve));
+    await before;
+    return release;
+  }
+
+  async executeQuery<R>({ sql, parameters }: CompiledQuery): Promise<QueryResult<R>> {
+    return this.#ask((id) => ({ id, query: { sql, parameters } }));
+  }
+
+  /** All or none, in one message: a transaction in which no query needs another's result. */
+  async transact(queries: readonly CompiledQuery[]): Promise<void> {
+    const release = await this.acquire();
+    const transaction = queries.map(({ sql, parameters }) => ({ sql, parameters }));
+    const done = this.#ask((id) => ({ id, transaction }));
+    // Whatever is asked from now on comes behind it.
+    release();
+    await done;
+  }
+
+  async #ask<R>(request: (id: number) => SqliteRequest): Promise<QueryResult<R>> {
     if (this.#closed) throw new Error('The database is closed.');
     const id = this.#nextId++;
-    const request: SqliteRequest = { id, sql: query.sql, parameters: query.parameters };
     return new Promise<QueryResult<R>>((resolve, reject) => {
       // The event loop stays alive while an answer is due.
       if (this.#waiting.size === 0) this.#worker.ref();
       this.#waiting.set(id, { resolve, reject });
-      this.#worker.postMessage(request);
+      this.#worker.postMessage(request(id));
     });
   }
 
@@ -99,8 +122,7 @@ export class SqliteClient implements DatabaseConnection {
 
 class SqliteThreadDriver implements Driver {
   readonly #client: SqliteClient;
-  #turn: Promise<void> = Promise.resolve();
-  #endTurn: () => void = () => undefined;
+  #release: () => void = () => undefined;
 
   constructor(client: SqliteClient) {
     this.#client = client;
@@ -111,16 +133,12 @@ class SqliteThreadDriver implements Driver {
   }
 
   async acquireConnection(): Promise<DatabaseConnection> {
-    const before = this.#turn;
-    let end: () => void = () => undefined;
-    this.#turn = new Promise((resolve) => (end = resolve));
-    await before;
-    this.#endTurn = end;
+    this.#release = await this.#client.acquire();
     return this.#client;
   }
 
   releaseConnection(): Promise<void> {
-    this.#endTurn();
+    this.#release();
     return Promise.resolve();
   }
 

@@ -5,11 +5,13 @@ export interface SqliteOptions {
   busyTimeoutMs: number;
 }
 
-export interface SqliteRequest {
-  id: number;
+export interface SqliteQuery {
   sql: string;
   parameters: readonly unknown[];
 }
+
+/** `transaction`: all or none of them, and nothing else between; answered without rows. */
+export type SqliteRequest = { id: number; query: SqliteQuery } | { id: number; transaction: SqliteQuery[] };
 
 export type SqliteReply =
   | { id: number; rows: unknown[]; changes: number | null; insertId: bigint | null }

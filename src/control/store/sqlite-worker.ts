@@ -1,7 +1,7 @@
 /** Thread entry: owns one SQLite connection, so that no commit waits for a disk on the thread that streams tokens. */
 import { parentPort, workerData } from 'node:worker_threads';
 import SqliteDatabase from 'better-sqlite3';
-import type { SqliteOptions, SqliteReply, SqliteRequest } from './sqlite-protocol.ts';
+import type { SqliteOptions, SqliteQuery, SqliteReply, SqliteRequest } from './sqlite-protocol.ts';
 
 const port = parentPort;
 if (!port) throw new Error('sqlite-worker is not an entry of its own.');
@@ -33,12 +33,30 @@ function prepare(text: string): SqliteDatabase.Statement {
   return statement;
 }
 
-function run({ id, sql, parameters }: SqliteRequest): SqliteReply {
+type Result = Pick<Exclude<SqliteReply, { error: unknown }>, 'rows' | 'changes' | 'insertId'>;
+
+const NO_RESULT: Result = { rows: [], changes: null, insertId: null };
+
+function run({ sql, parameters }: SqliteQuery): Result {
+  const statement = prepare(sql);
+  if (statement.reader) return { ...NO_RESULT, rows: statement.all(parameters) };
+  const { changes, lastInsertRowid } = statement.run(parameters);
+  return { rows: [], changes, insertId: BigInt(lastInsertRowid) };
+}
+
+/** IMMEDIATE, as the transactions that are begun from outside. */
+function transact(queries: readonly SqliteQuery[]): Result {
+  const all = open().transaction(() => {
+    for (const query of queries) run(query);
+  });
+  all.immediate();
+  return NO_RESULT;
+}
+
+function answer(request: SqliteRequest): SqliteReply {
+  const { id } = request;
   try {
-    const statement = prepare(sql);
-    if (statement.reader) return { id, rows: statement.all(parameters), changes: null, insertId: null };
-    const { changes, lastInsertRowid } = statement.run(parameters);
-    return { id, rows: [], changes, insertId: BigInt(lastInsertRowid) };
+    return { id, ...('query' in request ? run(request.query) : transact(request.transaction)) };
   } catch (error) {
     const { message, code } = error as { message?: unknown; code?: unknown };
     return { id, error: { message: String(message), code: typeof code === 'string' ? code : null } };
@@ -51,5 +69,5 @@ port.on('message', (request: SqliteRequest | 'close') => {
     port.close();
     return;
   }
-  port.postMessage(run(request));
+  port.postMessage(answer(request));
 });

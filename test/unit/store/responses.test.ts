@@ -24,7 +24,7 @@ const LARGE = 2 ** 30;
 const ANY = () => undefined;
 
 function repository(bounds: Partial<ResponseBounds> = {}): ResponseRepository {
-  return new ResponseRepository(database.db, { maxCount: 1000, maxBytes: LARGE, ...bounds });
+  return new ResponseRepository(database, { maxCount: 1000, maxBytes: LARGE, ...bounds });
 }
 
 /** Of `bytes` bytes. */

@@ -74,6 +74,43 @@ test('what SQLite refuses is told by its code, also where it has rolled the tran
   expect(await names()).toEqual(['one', 'three']);
 });
 
+const added = (name: string) => database.db.insertInto('entities').values({ name, created_at: AT }).compile();
+
+test('queries in one message are all done or none, and tell why', async () => {
+  await database.transact([added('one'), added('two')]);
+  expect(await names()).toEqual(['one', 'two']);
+  const failing = database.transact([added('three'), added('two'), added('four')]);
+  await expect(failing).rejects.toMatchObject({ code: 'SQLITE_CONSTRAINT_PRIMARYKEY' });
+  expect(await names()).toEqual(['one', 'two']);
+  await database.transact([added('three')]);
+  expect(await names()).toEqual(['one', 'three', 'two']);
+});
+
+test('queries in one message wait for the transaction that is open, and later ones for them', async () => {
+  const order: string[] = [];
+  const open = database.db.transaction().execute(async (trx) => {
+    await add(trx, 'a');
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    order.push((await names(trx)).join(''));
+    throw new Error('given up');
+  });
+  const both = [database.transact([added('b'), added('c')]), database.transact([added('d')])];
+  const later = names().then((found) => order.push(found.join('')));
+  await expect(open).rejects.toThrow('given up');
+  await Promise.all([...both, later]);
+  expect(order).toEqual(['a', 'bcd']);
+});
+
+test('queries in one message that find the disk full leave nothing, and the next ones work', async () => {
+  const { rows } = await sql<{ page_count: number }>`pragma page_count`.execute(database.db);
+  await sql.raw(`pragma max_page_count = ${(rows[0]?.page_count ?? 0) + 2}`).execute(database.db);
+  const full = database.transact([added('one'), added('x'.repeat(100_000))]);
+  await expect(full).rejects.toMatchObject({ code: 'SQLITE_FULL' });
+  expect(await names()).toEqual([]);
+  await database.transact([added('two')]);
+  expect(await names()).toEqual(['two']);
+});
+
 test('what was asked before a close is on the disk, what is asked after it is refused', async () => {
   const pending = Promise.all(Array.from({ length: 5 }, (_, i) => add(database.db, `${i}`)));
   await pending;
