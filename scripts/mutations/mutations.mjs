@@ -1909,6 +1909,17 @@ export const mutations = [
     tests: ['test/unit/store/responses.test.ts'],
   },
   {
+    name: 'content before a mark placed as if the mark were not there',
+    edits: [
+      {
+        file: 'src/control/sessions/parsers/delta-writer.ts',
+        search: 'return this.#input.taken - behind - text.length;',
+        replace: 'return this.#input.taken - text.length;',
+      },
+    ],
+    tests: ['test/unit/parsers/chunking.test.ts', 'test/unit/parsers/json-formats.test.ts'],
+  },
+  {
     name: 'cached tokens of a message counted twice',
     edits: [
       {

@@ -173,6 +173,23 @@ test('log-probabilities are those of the chat', async () => {
   expect((await streamed(scored)).response.output).toMatchObject([{ content: [{ logprobs }] }]);
 });
 
+test('log-probabilities of what a stop string ended are those of the chat', async () => {
+  const whole = (await client.responses.create(hello)).output_text;
+  // At the very start, and behind some text.
+  for (const stop of [[whole.slice(0, 2)], [whole.slice(6, 12)]]) {
+    const fields = { ...greedy, ...({ stop } as object) };
+    const include = ['message.output_text.logprobs'] as ['message.output_text.logprobs'];
+    const [item] = (await client.responses.create({ ...hello, ...fields, include })).output;
+    const messages = [{ role: 'user' as const, content: hello.input }];
+    const chat = await client.chat.completions.create({ ...fields, messages, logprobs: true, stop });
+    const [part] = item?.type === 'message' ? item.content : [];
+    if (part?.type !== 'output_text') throw new Error('no text');
+    expect(part.text).toBe(chat.choices[0]?.message.content ?? '');
+    expect(part.logprobs).toEqual(chat.choices[0]?.logprobs?.content);
+    expect(part.logprobs?.length).toBeGreaterThan(0);
+  }
+});
+
 test('error classes, before a stream begins too', async () => {
   const refused = client.responses.create({ ...hello, stream: true, top_p: 0 });
   await expect(refused).rejects.toBeInstanceOf(OpenAI.BadRequestError);

@@ -31,7 +31,7 @@ export interface UnscoredToken {
 }
 
 /** A token of a text: of the prompt's or the reply's. */
-export type TextToken = TokenLogprob | UnscoredToken;
+export type TextToken = Omit<TokenLogprob, 'at'> | UnscoredToken;
 
 /** What each list of CompletionLogprobs has of a token. `offset`: where the first token's text begins in the answer's, in characters. */
 export function completionColumns(tokensAsIds: boolean, offset: number) {

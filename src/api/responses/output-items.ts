@@ -2,7 +2,6 @@
  * The deltas of a reply to the items of a response and to the events that tell of them. Neighbouring pieces of one kind are one item, so items
  * do not depend on how the reply was cut into deltas.
  */
-import { codePoints } from '../../control/sessions/code-points.ts';
 import type { ParsedDelta, ToolCallDelta } from '../../control/sessions/parsers/output-parser.ts';
 import type { ChoiceDelta } from '../../control/sessions/session.ts';
 import type { ChatTokenLogprob } from '../../schemas/chat-completion-response.ts';
@@ -36,10 +35,11 @@ export class OutputItems {
   readonly #token: string;
   readonly #options: ItemOptions;
   #open: Open | null = null;
-  /** Of the first message, until it is closed. */
-  #logprobs: TextLogprobs | null;
+  readonly #logprobs: TextLogprobs | null;
   /** Log-probabilities of the items, alternatives included. */
   #kept = 0;
+  /** Where the output ended from which the items were made. */
+  #textEnd: number | undefined;
 
   /** `token`: what makes the items' ids this response's. */
   constructor(token: string, options: ItemOptions) {
@@ -50,36 +50,38 @@ export class OutputItems {
 
   push(delta: ChoiceDelta): ResponseEvent[] {
     this.#logprobs?.add(delta.logprobs);
-    return piecesOf(delta).flatMap((piece) => this.#take(piece));
+    const events = piecesOf(delta).flatMap((piece) => this.#take(piece));
+    if (delta.textEnd !== undefined) this.#textEnd = delta.textEnd;
+    else this.#logprobs?.forget(this.#options.maxLogprobs);
+    return events;
   }
 
   /** Call once. `status`: of the item that the reply ended in. A reply of nothing is an empty message. */
   end(status: Exclude<ItemStatus, 'in_progress'>): ResponseEvent[] {
-    const empty = this.items.length === 0 ? this.#message('') : [];
-    const rest = this.#logprobs?.rest() ?? [];
-    if (this.#open?.kind === 'message') this.#keepLogprobs(this.#open.item, rest);
+    const empty = this.items.length === 0 ? this.#message('', this.#textEnd) : [];
+    if (this.#open?.kind === 'message') {
+      this.#keepLogprobs(this.#open.item, this.#logprobs?.rest(this.#textEnd) ?? []);
+    }
     return [...empty, ...this.#close(status)];
   }
 
   #take(piece: ParsedDelta): ResponseEvent[] {
-    if ('content' in piece) return this.#message(piece.content);
+    if ('content' in piece) return this.#message(piece.content, piece.at);
     if ('reasoning' in piece) return this.#reasoning(piece.reasoning);
     return this.#call(piece.toolCall);
   }
 
-  #message(text: string): ResponseEvent[] {
+  /** `at`: where the text stands in the output. */
+  #message(text: string, at: number | undefined): ResponseEvent[] {
     const events: ResponseEvent[] = [];
     if (this.#open?.kind !== 'message') {
-      events.push(...this.#close('completed'));
-      // What comes before it has text of its own, in which the message's place is not known.
-      if (this.items.some(({ type }) => type !== 'reasoning')) this.#logprobs = null;
-      events.push(...this.#begin({ kind: 'message', item: this.#newMessage() }));
+      events.push(...this.#close('completed'), ...this.#begin({ kind: 'message', item: this.#newMessage() }));
     }
     if (this.#open?.kind !== 'message') throw new Error('No message is open.');
     const { item } = this.#open;
     const [part] = item.content;
     if (part) part.text += text;
-    const logprobs = this.#logprobs?.take(codePoints(text)) ?? [];
+    const logprobs = this.#logprobs?.take(text, at) ?? [];
     this.#keepLogprobs(item, logprobs);
     if (text === '') return events;
     return [...events, { type: 'response.output_text.delta', ...this.#partPlace(item), delta: text, logprobs }];
@@ -140,7 +142,6 @@ export class OutputItems {
     this.#open = null;
     const { item } = open;
     item.status = status;
-    if (open.kind === 'message') this.#logprobs = null;
     const done = { type: 'response.output_item.done', output_index: this.items.length - 1, item };
     return [...this.#doneOf(item), done];
   }

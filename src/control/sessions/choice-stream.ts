@@ -2,7 +2,7 @@
 import type { FinishReason, SequenceOutput } from '../engine/protocol.ts';
 import { codePoints } from './code-points.ts';
 import type { Detokenizer } from './detokenizer.ts';
-import type { OutputParser, ParsedDelta } from './parsers/output-parser.ts';
+import { appendDelta, type OutputParser, type ParsedDelta } from './parsers/output-parser.ts';
 import { finishReason } from './parsers/reply-rules.ts';
 import type { ReplyParsing } from './reply-parser.ts';
 import { RepetitionScan, type RepetitionRule } from './repetition.ts';
@@ -45,18 +45,10 @@ function emptyDelta(index: number): ChoiceDelta {
   };
 }
 
-/** Appends pieces in order; text of one kind that follows text of that kind is one piece. Takes `pieces` over. */
+/** Appends pieces in order. Takes `pieces` over. */
 export function addPieces(delta: ChoiceDelta, pieces: ParsedDelta[]): void {
-  if (delta.pieces === undefined) {
-    delta.pieces = pieces;
-    return;
-  }
-  for (const piece of pieces) {
-    const last = delta.pieces.at(-1);
-    if (last && 'content' in last && 'content' in piece) last.content += piece.content;
-    else if (last && 'reasoning' in last && 'reasoning' in piece) last.reasoning += piece.reasoning;
-    else delta.pieces.push(piece);
-  }
+  if (delta.pieces === undefined) delta.pieces = pieces;
+  else for (const piece of pieces) appendDelta(delta.pieces, piece);
 }
 
 /** A text that its grammar ended has stopped by itself. */
@@ -76,6 +68,9 @@ export class ChoiceStream {
   readonly #repetition: RepetitionScan | null;
   #tokens = 0;
   #reasoningTokens = 0;
+  /** Characters that tokens made, and those of them that no stop string took or holds back. */
+  #made = 0;
+  #shown = 0;
   #hasCalls = false;
   #cut = false;
 
@@ -121,6 +116,7 @@ export class ChoiceStream {
     if (this.#parser && piece.finish !== null) {
       this.#take(piece, this.#parser.finish());
       piece.finish = finishReason(piece.finish, this.#rules.reply?.tools ?? 'none', this.#hasCalls);
+      piece.textEnd = this.#shown;
     }
     return piece;
   }
@@ -141,8 +137,9 @@ export class ChoiceStream {
       this.#ahead?.push(text);
       const stopped = this.#feed(piece, text);
       // The tag that begins the thoughts goes with them.
-      const inThoughts = thought || this.#inReasoning;
-      if (!(this.#hidesThoughts && inThoughts)) this.#tell(piece, output, i, text, inThoughts);
+      const hidden = this.#hidesThoughts && (thought || this.#inReasoning);
+      if (!hidden) this.#tell(piece, output, i, text);
+      this.#made += text.length;
       if (stopped) return this.#stoppedByText(piece, output, i === last);
       // Last of all checks: what ends at this token for another reason keeps that reason.
       if (this.#repeats(id) && !(i === last && output.finish !== null)) return this.#stoppedByRepetition(piece);
@@ -182,15 +179,14 @@ export class ChoiceStream {
     return thought;
   }
 
-  #tell(piece: ChoiceDelta, output: SequenceOutput, i: number, text: string, thought: boolean): void {
+  #tell(piece: ChoiceDelta, output: SequenceOutput, i: number, text: string): void {
     piece.tokenIds.push(output.tokens[i] ?? 0);
-    if (!this.#rules.withLogprobs) return;
-    const logprob = this.#logprob(output, i, codePoints(text));
-    piece.logprobs.push(thought ? { ...logprob, thought } : logprob);
+    if (this.#rules.withLogprobs) piece.logprobs.push(this.#logprob(output, i, codePoints(text)));
   }
 
   /** Text that no stop string holds back any more. */
   #show(piece: ChoiceDelta, text: string): void {
+    this.#shown += text.length;
     if (this.#parser) this.#take(piece, this.#parser.push(text));
     else piece.text += text;
   }
@@ -239,6 +235,6 @@ export class ChoiceStream {
     const id = output.tokens[i] ?? 0;
     const top = output.top[i];
     const alternatives = top ? [...top.ids].map((topId, k) => tokenEntry(this.#table, topId, top.logprobs[k])) : [];
-    return { ...tokenEntry(this.#table, id, output.logprobs[i]), top: alternatives, chars };
+    return { ...tokenEntry(this.#table, id, output.logprobs[i]), top: alternatives, chars, at: this.#made };
   }
 }

@@ -161,6 +161,7 @@ export class RunningGeneration implements Generation {
       for (const id of piece.tokenIds) waiting.tokenIds.push(id);
       for (const logprob of piece.logprobs) waiting.logprobs.push(logprob);
       waiting.finish = piece.finish;
+      if (piece.textEnd !== undefined) waiting.textEnd = piece.textEnd;
       waiting.stopReason = piece.stopReason;
     } else {
       this.#pending[piece.index] = piece;

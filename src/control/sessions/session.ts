@@ -139,8 +139,8 @@ export interface TokenScore {
 export interface TokenLogprob extends TokenScore {
   /** Code points that the reply's text gets by it: none where it is not shown or its character goes on. */
   chars: number;
-  /** It belongs to the reasoning, tags included. */
-  thought?: true;
+  /** Where its text begins in that of the whole output, thoughts and marks included: in characters as JavaScript counts them. */
+  at: number;
 }
 
 /** One token of a scored prompt. */
@@ -160,6 +160,8 @@ export interface ChoiceDelta {
   toolCalls: ToolCallDelta[];
   /** The same three in the order in which the model wrote them; absent where nothing takes the output apart. */
   pieces?: ParsedDelta[];
+  /** With `finish`, where there are pieces: where the text that they were taken from ends. Tokens from there on ended it: an end token, a stop string. */
+  textEnd?: number;
   /** Tokens generated, and those of them that are reasoning: hidden ones too, which `tokenIds` lacks. */
   tokens: number;
   reasoningTokens: number;

@@ -80,7 +80,9 @@ test('one answer ends at its own bound, and all of them at half of the heap', ()
 test('all that a delta brings counts: both texts, calls, ids, log-probabilities with their alternatives', () => {
   const entry = { token: 'a', logprob: -1, bytes: [97], tokenId: 1 };
   const scored = (alternatives: number) =>
-    deltaBytes(delta({ logprobs: [{ ...entry, chars: 1, top: Array.from({ length: alternatives }, () => entry) }] }));
+    deltaBytes(
+      delta({ logprobs: [{ ...entry, chars: 1, at: 0, top: Array.from({ length: alternatives }, () => entry) }] }),
+    );
   expect(deltaBytes(delta())).toBe(0);
   expect(deltaBytes(delta({ text: 'abc' }))).toBe(6);
   expect(deltaBytes(delta({ reasoning: 'abc' }))).toBe(6);

@@ -20,7 +20,7 @@ export class CutReplies {
     this.#sessions = sessions;
   }
 
-  static async start(): Promise<CutReplies> {
+  static async start(format: 'hermes' | 'harmony' = 'hermes'): Promise<CutReplies> {
     const engine = new FakeEngine();
     const sessions = await createSessions({
       modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: TEMPLATE } }),
@@ -28,8 +28,8 @@ export class CutReplies {
       maxModelLen: 4096,
       workers: 1,
       renderTimeoutMs: 10_000,
-      toolParser: 'hermes',
-      reasoningParser: 'qwen3',
+      toolParser: format,
+      reasoningParser: format === 'hermes' ? 'qwen3' : format,
     });
     return new CutReplies(engine, sessions);
   }
@@ -39,12 +39,12 @@ export class CutReplies {
   }
 
   /** With log-probabilities. The engine gives `step` tokens at once; a late reader gets all of them in one delta. */
-  async deltasOf(text: string, step: number, late = false): Promise<ChoiceDelta[]> {
+  async deltasOf(text: string, step: number, late = false, stop: string[] = []): Promise<ChoiceDelta[]> {
     const generation = await this.#sessions.start(
       generationInput({
         prompt: { kind: 'chat', messages: [{ role: 'user', content: 'Hi' }], render: RENDER },
         reply: { ...REPLY, tools: 'auto', toolDefinitions: TOOLS },
-        sampling: { ...SAMPLING, maxTokens: 500, topLogprobs: 0 },
+        sampling: { ...SAMPLING, maxTokens: 500, topLogprobs: 0, stop },
       }),
     );
     const deltas: ChoiceDelta[] = [];

@@ -47,19 +47,19 @@ export function delta(part: Partial<ChoiceDelta> = {}): ChoiceDelta {
 /** Two pieces and a finish per choice. */
 function defaultScript(input: GenerationInput): ChoiceDelta[] {
   const choices = Array.from({ length: input.sampling.n }, (_, index) => index);
-  const logprobs = (tokenId: number, chars: number) => {
+  const logprobs = (tokenId: number, at: number, chars: number) => {
     if (input.sampling.topLogprobs === null) return [];
     const top = Array.from({ length: input.sampling.topLogprobs }, (_, rank) => token(tokenId + rank, -rank));
-    return [{ ...token(tokenId, 0), top, chars }];
+    return [{ ...token(tokenId, 0), top, chars, at }];
   };
   return [
-    ...choices.map((index) => delta({ index, text: 'Hello', tokenIds: [10], logprobs: logprobs(10, 5) })),
+    ...choices.map((index) => delta({ index, text: 'Hello', tokenIds: [10], logprobs: logprobs(10, 0, 5) })),
     ...choices.map((index) =>
       delta({
         index,
         text: ' there',
         tokenIds: [11, 2],
-        logprobs: [...logprobs(11, 6), ...logprobs(2, 0)],
+        logprobs: [...logprobs(11, 5, 6), ...logprobs(2, 11, 0)],
         finish: 'stop',
       }),
     ),

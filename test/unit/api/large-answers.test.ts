@@ -26,7 +26,7 @@ function scores(count: number): TokenLogprob[] {
     tokenId,
   });
   const top = (id: number) => Array.from({ length: ALTERNATIVES }, (_, rank) => entry(id + rank));
-  return Array.from({ length: count }, (_, id) => ({ ...entry(id), top: top(id), chars: 1 }));
+  return Array.from({ length: count }, (_, id) => ({ ...entry(id), top: top(id), chars: 1, at: id }));
 }
 
 let server: TestServer;

@@ -125,7 +125,7 @@ test('streams and text completions of a trained model carry them too', async () 
 
 test('what a trained model said is remembered, but not where part of it was hidden', async () => {
   const reply = (index: number) => {
-    const logprobs = [{ token: 'a', logprob: -1, bytes: [97], tokenId: 7, top: [], chars: 1 }];
+    const logprobs = [{ token: 'a', logprob: -1, bytes: [97], tokenId: 7, top: [], chars: 1, at: 0 }];
     return delta({ index, text: 'a', tokenIds: [7], logprobs, finish: 'stop' });
   };
   server.sessions.script = () => [delta({ index: 1, tokens: 2, reasoningTokens: 2 }), reply(0), reply(1)];

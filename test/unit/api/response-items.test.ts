@@ -2,6 +2,7 @@
 import { accumulateResponse } from 'openai/lib/responses/ResponseAccumulator';
 import { afterAll, beforeAll, describe, expect, it, test } from 'vitest';
 import { OutputItems } from '../../../src/api/responses/output-items.ts';
+import { TextLogprobs } from '../../../src/api/responses/text-logprobs.ts';
 import type { ChoiceDelta } from '../../../src/control/sessions/session.ts';
 import type { OutputItem, ResponseEvent } from '../../../src/schemas/response-object.ts';
 import { call, CutReplies } from './cut-replies.ts';
@@ -59,20 +60,98 @@ describe.each<[string, string, string[]]>([
       const { items, events } = itemsOf(await replies.deltasOf(text, step, late));
       expect(withoutCallIds(items)).toEqual(withoutCallIds(whole.items));
       expect(folded(events)).toEqual(items);
-      const streamed = events.filter(({ type }) => type === 'response.output_text.delta');
-      const [first] = items.flatMap((item) => (item.type === 'message' ? item.content : []));
-      const told = streamed.flatMap((event) => event['logprobs']);
-      expect(first?.logprobs.slice(0, told.length) ?? []).toEqual(told);
+      checkLogprobs(items, events);
     }
   });
 });
 
-test('log-probabilities of a message are those of its own tokens, its end included', async () => {
-  const textOf = (items: OutputItem[]) =>
-    items.flatMap((item) => (item.type === 'message' ? item.content[0]?.logprobs.map(({ token }) => token) : []));
-  expect(textOf(itemsOf(await replies.deltasOf('<think>hm</think>Yes', 1)).items)).toHaveLength('Yes'.length + 1);
-  expect(textOf(itemsOf(await replies.deltasOf(`So ${call(1)}`, 1)).items)?.join('')).toBe('So ');
-  expect(textOf(itemsOf(await replies.deltasOf('Yes', 1), { ...OPTIONS, logprobs: false }).items)).toEqual([]);
+const textParts = (items: OutputItem[]) => items.flatMap((item) => (item.type === 'message' ? item.content : []));
+const END = '</s>';
+
+/** What the tokens spell is the text, and the token that ended the reply behind it; a stream tells them with the text. */
+function checkLogprobs(items: OutputItem[], events: ResponseEvent[]): void {
+  for (const { text, logprobs } of textParts(items)) {
+    const spelled = Buffer.from(logprobs.flatMap(({ bytes }) => bytes)).toString();
+    expect([text, text + END]).toContain(spelled);
+  }
+  const streamed = events.filter(({ type }) => type === 'response.output_text.delta');
+  const told = streamed.flatMap((event) => event['logprobs']);
+  const all = textParts(items).flatMap(({ logprobs }) => logprobs);
+  expect(all.slice(0, told.length)).toEqual(told);
+  expect(all.length - told.length).toBeLessThanOrEqual(1);
+}
+
+describe('log-probabilities of messages', () => {
+  const spelled = (items: OutputItem[]) =>
+    textParts(items).map(({ logprobs }) => logprobs.map(({ token }) => token).join(''));
+  const spelledIn = async (text: string) => spelled(itemsOf(await replies.deltasOf(text, 1)).items);
+
+  test('are those of their own tokens, what ended the reply included', async () => {
+    expect(await spelledIn('<think>hm</think>Yes')).toEqual([`Yes${END}`]);
+    expect(await spelledIn(`So ${call(1)}`)).toEqual(['So ']);
+    expect(await spelledIn(`${call(1)} \n Done${call(2)}No`)).toEqual([' \n Done', `No${END}`]);
+    const { items } = itemsOf(await replies.deltasOf('Yes', 1), { ...OPTIONS, logprobs: false });
+    expect(spelled(items)).toEqual(['']);
+  });
+
+  test.each([
+    ['at its start', 'Stop here', ['Sto']],
+    ['in its middle', 'Go on, stop', [', st']],
+    ['after thoughts', '<think>hm</think>So stop', ['stop']],
+    ['nowhere', 'So', ['stop']],
+    ['of nothing', '', ['stop']],
+  ])('are those of the chat where the text stops %s', async (_, text, stop) => {
+    for (const [step, late] of [[1, false] as const, [3, false] as const, [1, true] as const]) {
+      const deltas = await replies.deltasOf(text, step, late, stop);
+      const chat = deltas.flatMap(({ logprobs }) => logprobs.map(({ token }) => token)).join('');
+      expect(spelled(itemsOf(deltas).items)).toEqual([chat.replace('<think>hm</think>', '')]);
+    }
+  });
+
+  test('of thoughts and calls do not pile up', () => {
+    const logprobs = new TextLogprobs();
+    const token = (at: number) => ({ token: 'a', logprob: -1, bytes: [97], tokenId: 1, top: [], chars: 1, at });
+    for (let at = 0; at < 50; at++) {
+      logprobs.add([token(at)]);
+      logprobs.forget(3);
+    }
+    expect(logprobs.take('x'.repeat(50), 0)).toHaveLength(3);
+  });
+});
+
+describe('harmony', () => {
+  let harmony: CutReplies;
+  beforeAll(async () => {
+    harmony = await CutReplies.start('harmony');
+  });
+  afterAll(() => harmony.close());
+  const on = (channel: string, text: string) => `<|channel|>${channel}<|message|>${text}`;
+  const next = '<|end|><|start|>assistant';
+
+  test.each([
+    ['thoughts and text', `${on('analysis', 'hm')}${next}${on('final', 'Yes é')}`, [`Yes é${END}`]],
+    ['text alone', on('final', 'final'), [`final${END}`]],
+    ['two texts, which are one', `${on('commentary', 'So')}${next}${on('final', 'Yes')}`, [`SoYes${END}`]],
+    [
+      'texts with thoughts between',
+      `${on('commentary', 'So')}${next}${on('analysis', 'So')}${next}${on('final', 'So')}`,
+      ['So', `So${END}`],
+    ],
+    [
+      'a call between',
+      `${on('final', 'So')}${next}${on('commentary to=functions.f', '{"x": 1}')}<|call|><|start|>assistant${on('final', 'Yes')}`,
+      ['So', `Yes${END}`],
+    ],
+    ['a mark at the end', `${on('final', 'Yes')}<|end|>`, ['Yes']],
+    ['no harmony', 'Yes', [`Yes${END}`]],
+  ])('%s: the tokens of a message spell its text', async (_, text, expected) => {
+    for (const [step, late] of [1, 2, 5, 1000].flatMap((size) => [[size, false] as const, [size, true] as const])) {
+      const { items, events } = itemsOf(await harmony.deltasOf(text, step, late));
+      const bytes = textParts(items).map(({ logprobs }) => logprobs.flatMap((token) => token.bytes));
+      expect(bytes.map((some) => Buffer.from(some).toString())).toEqual(expected);
+      checkLogprobs(items, events);
+    }
+  });
 });
 
 test('too many log-probabilities are left to the events that they came with', async () => {

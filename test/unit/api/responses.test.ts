@@ -83,14 +83,8 @@ describe('answers', () => {
       { token: '<2>' },
     ]);
     const entry = { token: 'a', logprob: -1, bytes: [97], tokenId: 1, top: [], chars: 1 };
-    server.sessions.script = () => [
-      delta({
-        text: 'a'.repeat(12_000),
-        tokenIds: [1],
-        logprobs: Array.from({ length: 12_000 }, () => entry),
-        finish: 'stop',
-      }),
-    ];
+    const logprobs = Array.from({ length: 12_000 }, (_, at) => ({ ...entry, at }));
+    server.sessions.script = () => [delta({ text: 'a'.repeat(12_000), tokenIds: [1], logprobs, finish: 'stop' })];
     const large = await asking.answer({ include });
     expect(logprobsOf(large)).toHaveLength(12_000);
     expect(large.store).toBe(false);

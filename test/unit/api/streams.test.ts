@@ -68,7 +68,7 @@ describe('order', () => {
   });
 
   test('what several kinds of news came with is told once, with the first of them', async () => {
-    const entry = { token: 'a', logprob: -1, bytes: [97], tokenId: 1, top: [], chars: 1 };
+    const entry = { token: 'a', logprob: -1, bytes: [97], tokenId: 1, top: [], chars: 1, at: 0 };
     server.sessions.script = () => [
       delta({ reasoning: 'So', text: 'Yes', tokenIds: [1, 2], logprobs: [entry, entry], finish: 'stop' }),
     ];
@@ -185,7 +185,7 @@ describe('the whole answer', () => {
         text: 'a',
         tokenIds: [5],
         finish: 'length',
-        logprobs: [{ token: 'a', logprob: -Infinity, bytes: [97], tokenId: 5, top, chars: 1 }],
+        logprobs: [{ token: 'a', logprob: -Infinity, bytes: [97], tokenId: 5, top, chars: 1, at: 0 }],
       }),
     ];
     const read = async (fields: object) =>

@@ -65,6 +65,8 @@ describe('hermes', () => {
     ['an empty name', '<tool_call>{"name": "", "arguments": {}}</tool_call>'],
     ['a name that is no string', '<tool_call>{"name": 1, "arguments": {}}</tool_call>'],
     ['no arguments', '<tool_call>{"name": "f"}</tool_call>'],
+    ['no arguments, and half a closing tag', '<tool_call>{"name": "f"}</tool_'],
+    ['no arguments, and an opening tag', '<tool_call>{"name": "f"}<tool_call>'],
     ['arguments that are no object', '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'],
     ['a string that holds no object', '<tool_call>{"name": "f", "arguments": "Rome"}</tool_call>'],
     ['an array', '<tool_call>[{"name": "f", "arguments": {}}]</tool_call>'],
@@ -110,12 +112,12 @@ describe('hermes', () => {
       ' bye',
     ];
     expect(deltasOf(optionsFor({ toolParser: 'hermes' }), pieces)).toEqual([
-      { content: 'Hel' },
-      { content: 'lo ' },
-      { content: '<tools> ' },
+      { content: 'Hel', at: 0 },
+      { content: 'lo ', at: 3 },
+      { content: '<tools> ', at: 6 },
       { toolCall: { index: 0, id: 'call-0', name: 'f' } },
       { toolCall: { index: 0, arguments: '{}' } },
-      { content: ' bye' },
+      { content: ' bye', at: 67 },
     ]);
   });
 

@@ -1,6 +1,6 @@
 /** Formats with markup of their own: qwen3_coder, pythonic, harmony. */
 import { describe, expect, it } from 'vitest';
-import { callsIn, deltasOf, optionsFor, parse, parseEveryWay, seeded, tool } from './support.ts';
+import { callsIn, deltasOf, optionsFor, parse, parseEveryWay, piecesOf, seeded, tool } from './support.ts';
 
 describe('qwen3_coder', () => {
   const types = tool('f', {
@@ -276,7 +276,10 @@ describe('pythonic', () => {
   });
 
   it('streams text that begins with a bracket as soon as it is no call', () => {
-    expect(deltasOf(options, ['[No', 'te: ', 'x]'])).toEqual([{ content: '[Note: ' }, { content: 'x]' }]);
+    expect(deltasOf(options, ['[No', 'te: ', 'x]'])).toEqual([
+      { content: '[Note: ', at: 0 },
+      { content: 'x]', at: 7 },
+    ]);
   });
 });
 
@@ -324,6 +327,23 @@ describe('harmony', () => {
   ])('%s', (_, text, reasoning, content, calls) => {
     const output = parseEveryWay(options, text, seeded(1));
     expect({ ...output, toolCalls: callsIn(output) }).toEqual({ reasoning, content, toolCalls: calls });
+  });
+
+  it('says where content stands, however many marks and thoughts lie between', () => {
+    const preamble = '<|channel|>commentary<|message|>I look.<|end|>';
+    const text = preamble + `<|start|>assistant${analysis}` + final;
+    for (const size of [1, 4, text.length]) {
+      const deltas = deltasOf(options, piecesOf(text, size)).filter((delta) => 'content' in delta);
+      const places = deltas.flatMap(({ content, at = NaN }) => Array.from(content, (_, index) => at + index));
+      const expected = ['I look.', 'Hi.'].flatMap((part) => Array.from(part, (_, index) => text.indexOf(part) + index));
+      expect(places).toEqual(expected);
+    }
+    // White space before a call that never comes stands where it was.
+    const spaces = '<|channel|>final<|message|> <|end|><|start|>assistant<|channel|>final<|message|>Hi';
+    expect(deltasOf(options, [spaces])).toEqual([
+      { content: ' ', at: spaces.indexOf(' ') },
+      { content: 'Hi', at: spaces.indexOf('Hi') },
+    ]);
   });
 
   it('leaves calls in the content where they were not asked for', () => {

@@ -58,7 +58,7 @@ describe.each(['qwen3', 'deepseek_r1'] as const)('%s', (reasoningParser) => {
       [[], true],
       [[], true],
       [[], false],
-      [[{ content: 'Hi.' }], false],
+      [[{ content: 'Hi.', at: 18 }], false],
     ]);
   });
 

@@ -239,6 +239,7 @@ describe('sessions', () => {
         bytes: [0xf0],
         tokenId: 0xf0,
         chars: 0,
+        at: 0,
         top: [
           { token: '\ufffd', logprob: -0.5, bytes: [0xf0], tokenId: 0xf0 },
           { token: 'a', logprob: -1, bytes: [97], tokenId: 97 },
@@ -250,6 +251,7 @@ describe('sessions', () => {
         bytes: [104, 105],
         tokenId: 259,
         chars: '\ufffdhi'.length,
+        at: 0,
         top: [
           { token: '</s>', logprob: -0.25, bytes: bytes('</s>'), tokenId: 257 },
           { token: 'b', logprob: -2, bytes: [98], tokenId: 98 },

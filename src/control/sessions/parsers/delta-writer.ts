@@ -1,6 +1,6 @@
 /** Collects what a machine found as deltas: numbers calls, gives them ids, joins neighbouring pieces of text. */
-import { spaceEnd } from './input.ts';
-import type { ParsedDelta } from './output-parser.ts';
+import { spaceEnd, type Input } from './input.ts';
+import { appendDelta, type ParsedDelta } from './output-parser.ts';
 
 export interface DeltaWriterOptions {
   newCallId: () => string;
@@ -9,14 +9,17 @@ export interface DeltaWriterOptions {
 }
 
 export class DeltaWriter {
+  readonly #input: Pick<Input, 'taken'>;
   readonly #options: DeltaWriterOptions;
   #deltas: ParsedDelta[] = [];
   /** White space at the start or after a call, which a call would swallow. */
-  #space = '';
+  #space: { content: string; at: number }[] = [];
   #atEdge = true;
   #calls = 0;
 
-  constructor(options: DeltaWriterOptions) {
+  /** `input`: what the machine reads. */
+  constructor(input: Pick<Input, 'taken'>, options: DeltaWriterOptions) {
+    this.#input = input;
     this.#options = options;
   }
 
@@ -25,31 +28,26 @@ export class DeltaWriter {
   }
 
   reasoning(text: string): void {
-    if (text === '') return;
-    const last = this.#deltas.at(-1);
-    if (last && 'reasoning' in last) last.reasoning += text;
-    else this.#deltas.push({ reasoning: text });
+    if (text !== '') appendDelta(this.#deltas, { reasoning: text });
   }
 
-  content(text: string): void {
-    if (this.#atEdge) {
-      const end = spaceEnd(text, 0);
-      this.#space += text.slice(0, end);
-      if (end === text.length) return;
-      text = text.slice(end);
-    }
-    this.verbatim(text);
+  /** What was taken last of the input, but for the `behind` characters of marks that came after it. */
+  content(text: string, behind = 0): void {
+    const end = this.#atEdge ? spaceEnd(text, 0) : 0;
+    if (end > 0) this.#space.push({ content: text.slice(0, end), at: this.#placeOf(text, behind) });
+    if (end < text.length) this.verbatim(text.slice(end), behind);
   }
 
   /** Content that keeps its white space. */
-  verbatim(text: string): void {
-    const all = this.#space + text;
-    this.#space = '';
+  verbatim(text: string, behind = 0): void {
+    for (const space of this.#space) appendDelta(this.#deltas, space);
+    this.#space = [];
     this.#atEdge = false;
-    if (all === '') return;
-    const last = this.#deltas.at(-1);
-    if (last && 'content' in last) last.content += all;
-    else this.#deltas.push({ content: all });
+    if (text !== '') appendDelta(this.#deltas, { content: text, at: this.#placeOf(text, behind) });
+  }
+
+  #placeOf(text: string, behind: number): number {
+    return this.#input.taken - behind - text.length;
   }
 
   /** A complete call. */
@@ -60,7 +58,7 @@ export class DeltaWriter {
 
   /** The first delta of a call; formats under a grammar send the first argument piece with it. */
   beginCall(name: string, json?: string): void {
-    this.#space = '';
+    this.#space = [];
     this.#atEdge = true;
     const index = this.#calls++;
     if (this.#muted) return;
@@ -75,7 +73,7 @@ export class DeltaWriter {
 
   /** The output ended: white space that no call swallowed is content. */
   end(): void {
-    if (this.#calls === 0 && this.#space !== '') this.verbatim('');
+    if (this.#calls === 0 && this.#space.length > 0) this.verbatim('');
   }
 
   drain(): ParsedDelta[] {

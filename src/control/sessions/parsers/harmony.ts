@@ -67,7 +67,7 @@ export class HarmonyMachine implements Machine {
     const match = input.take([...HEADER_STARTS, ...MESSAGE_ENDS]);
     if (match === 'unsure') return false;
     if (match === 'no') {
-      if (input.takeCutTag(MARKS)) return true;
+      if (input.takeCutTag(MARKS) !== null) return true;
       return this.#break(out, this.#header);
     }
     if (HEADER_STARTS.includes(match.tag)) {
@@ -145,7 +145,7 @@ export class HarmonyMachine implements Machine {
   #endCall(input: Input, out: DeltaWriter, json: string): boolean {
     const match = input.take(MESSAGE_ENDS);
     if (match === 'unsure') return false;
-    if (match === 'no' && !input.takeCutTag(MESSAGE_ENDS)) return this.#break(out, this.#held);
+    if (match === 'no' && input.takeCutTag(MESSAGE_ENDS) === null) return this.#break(out, this.#held);
     out.call(this.#name, json);
     this.#held = '';
     this.#state = 'start';

@@ -28,7 +28,7 @@ export class HermesMachine implements Machine {
 
   #readText(input: Input, out: DeltaWriter): boolean {
     const { text, tag } = input.takeThrough([OPEN]);
-    out.content(text);
+    out.content(text, tag?.length);
     if (tag !== null) this.#beginCall();
     return tag !== null;
   }
@@ -55,11 +55,14 @@ export class HermesMachine implements Machine {
     const match = input.take([CLOSE, OPEN]);
     if (match === 'unsure') return false;
     if (match === 'no') {
-      if (!input.takeCutTag([CLOSE])) return this.#break(out);
-      return this.#finishCall(out);
+      const cut = input.takeCutTag([CLOSE]);
+      if (cut === null) return this.#break(out);
+      this.#held += cut;
+      this.#finishCall(out);
+      return true;
     }
     if (match.tag === CLOSE) this.#held += CLOSE;
-    const isCall = this.#finishCall(out);
+    const isCall = this.#finishCall(out, match.tag === OPEN ? OPEN.length : 0);
     if (match.tag === OPEN) {
       if (isCall) this.#beginCall();
       else out.verbatim(OPEN);
@@ -67,10 +70,11 @@ export class HermesMachine implements Machine {
     return true;
   }
 
-  #finishCall(out: DeltaWriter): boolean {
+  /** `behind`: characters that were taken after what is held. */
+  #finishCall(out: DeltaWriter, behind = 0): boolean {
     const call = callOf(this.#json, this.#scanner, ['arguments']);
     if (!call) {
-      this.#break(out);
+      this.#break(out, behind);
       return false;
     }
     out.call(call.name, call.json);
@@ -79,8 +83,8 @@ export class HermesMachine implements Machine {
     return true;
   }
 
-  #break(out: DeltaWriter): boolean {
-    out.verbatim(this.#held);
+  #break(out: DeltaWriter, behind = 0): boolean {
+    out.verbatim(this.#held, behind);
     this.#held = '';
     this.#state = 'broken';
     return true;

@@ -7,9 +7,12 @@ export type Match = { tag: string } | 'no' | 'unsure';
 export class Input {
   #text = '';
   #at = 0;
+  /** Characters that came before `#text`. */
+  #before = 0;
   #ended = false;
 
   append(text: string): void {
+    this.#before += this.#at;
     this.#text = this.#at === this.#text.length ? text : this.#text.slice(this.#at) + text;
     this.#at = 0;
   }
@@ -20,6 +23,11 @@ export class Input {
 
   get ended(): boolean {
     return this.#ended;
+  }
+
+  /** Characters of the output that were taken. */
+  get taken(): number {
+    return this.#before + this.#at;
   }
 
   get empty(): boolean {
@@ -70,12 +78,10 @@ export class Input {
     return match;
   }
 
-  /** At the end of the output: takes the rest if it is nothing or the cut beginning of one of the tags. */
-  takeCutTag(tags: readonly string[]): boolean {
+  /** At the end of the output: takes the rest if it is nothing or the cut beginning of one of the tags; else null. */
+  takeCutTag(tags: readonly string[]): string | null {
     const rest = this.#text.slice(this.#at);
-    if (!this.#ended || !tags.some((tag) => tag.startsWith(rest))) return false;
-    this.takeAll();
-    return true;
+    return this.#ended && tags.some((tag) => tag.startsWith(rest)) ? this.takeAll() : null;
   }
 
   /** Lets the scanner read on; returns what it read. */

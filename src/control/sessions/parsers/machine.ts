@@ -19,7 +19,7 @@ export class MachineParser implements OutputParser {
 
   constructor(machine: Machine, options: DeltaWriterOptions) {
     this.#machine = machine;
-    this.#out = new DeltaWriter(options);
+    this.#out = new DeltaWriter(this.#input, options);
   }
 
   get inReasoning(): boolean {
@@ -48,9 +48,13 @@ export class MachineParser implements OutputParser {
 /** No markup at all: text goes through as it comes. */
 export class PlainParser implements OutputParser {
   readonly inReasoning = false;
+  #at = 0;
 
   push(text: string): ParsedDelta[] {
-    return text === '' ? [] : [{ content: text }];
+    if (text === '') return [];
+    const at = this.#at;
+    this.#at += text.length;
+    return [{ content: text, at }];
   }
 
   finish(): ParsedDelta[] {

@@ -43,7 +43,7 @@ export class MistralMachine implements Machine {
 
   #readText(input: Input, out: DeltaWriter): boolean {
     const { text, tag } = input.takeThrough([OPEN]);
-    out.content(text);
+    out.content(text, tag?.length);
     if (tag === null) return false;
     this.#held = OPEN;
     this.#name = '';

@@ -20,7 +20,21 @@ export interface ToolCallDelta {
   arguments?: string;
 }
 
-export type ParsedDelta = { reasoning: string } | { content: string } | { toolCall: ToolCallDelta };
+/** `at`: where the content begins in the output; absent where nothing took that apart: behind the content before it. */
+export type ParsedDelta = { reasoning: string } | { content: string; at?: number } | { toolCall: ToolCallDelta };
+
+/** Text that follows on text of its kind is one delta with it. */
+export function appendDelta(deltas: ParsedDelta[], delta: ParsedDelta): void {
+  const last = deltas.at(-1);
+  if (last && 'content' in last && 'content' in delta && follows(last, delta)) last.content += delta.content;
+  else if (last && 'reasoning' in last && 'reasoning' in delta) last.reasoning += delta.reasoning;
+  else deltas.push(delta);
+}
+
+/** Between two contents there may be marks of the format. */
+function follows(last: { content: string; at?: number }, { at }: { at?: number }): boolean {
+  return at === undefined || last.at === undefined || at === last.at + last.content.length;
+}
 
 export interface OutputParser {
   /** What the text so far decides; text that may still become markup stays inside. */

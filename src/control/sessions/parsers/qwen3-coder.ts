@@ -59,7 +59,7 @@ export class Qwen3CoderMachine implements Machine {
 
   #readText(input: Input, out: DeltaWriter): boolean {
     const { text, tag } = input.takeThrough([OPEN, FUNCTION]);
-    out.content(text);
+    out.content(text, tag?.length);
     return tag !== null && this.#open(tag);
   }
 

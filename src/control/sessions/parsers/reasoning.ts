@@ -25,6 +25,8 @@ export class ThinkParser implements OutputParser {
   /** White space before a start tag, or markup that may be a call. */
   #held = '';
   #deltas: ParsedDelta[] = [];
+  /** Where the text of the parser behind begins; null: it has none yet. */
+  #restAt: number | null = null;
 
   constructor(options: ThinkParserOptions, rest: OutputParser) {
     this.#options = options;
@@ -44,7 +46,7 @@ export class ThinkParser implements OutputParser {
 
   finish(): ParsedDelta[] {
     this.#input.end();
-    return [...this.#run(), ...this.#rest.finish()];
+    return [...this.#run(), ...this.#ofRest(this.#rest.finish())];
   }
 
   #run(): ParsedDelta[] {
@@ -109,7 +111,14 @@ export class ThinkParser implements OutputParser {
   }
 
   #pass(text: string): void {
-    if (text !== '') this.#deltas.push(...this.#rest.push(text));
+    if (text === '') return;
+    this.#restAt ??= this.#input.taken - text.length;
+    this.#deltas.push(...this.#ofRest(this.#rest.push(text)));
+  }
+
+  #ofRest(deltas: ParsedDelta[]): ParsedDelta[] {
+    for (const delta of deltas) if ('content' in delta && delta.at !== undefined) delta.at += this.#restAt ?? 0;
+    return deltas;
   }
 }
 
