@@ -4,6 +4,10 @@ import { SessionError, type GenerationInput } from './session.ts';
 export function truncatePrompt(ids: Int32Array, input: GenerationInput, maxModelLen: number): Int32Array {
   const wanted = input.truncatePromptTokens;
   if (wanted === null) return ids;
+  if (wanted === 0) {
+    const message = 'truncate_prompt_tokens=0 leaves nothing of the prompt. The decoder prompt cannot be empty';
+    throw new SessionError('bad_request', message, 'truncate_prompt_tokens');
+  }
   const output = input.sampling.maxTokens;
   // Without a wish for the output at least one token of it must fit.
   const most = maxModelLen - (output ?? 1);

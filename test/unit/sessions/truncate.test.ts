@@ -26,3 +26,12 @@ test('more than leaves room for the output is refused', () => {
   expect(() => cut(3, 8)).toThrow('truncate_prompt_tokens=3 cannot be greater than max_model_len - max_tokens = 2.');
   expect(() => cut(4, null, 4)).toThrow('truncate_prompt_tokens=4 cannot be greater than max_model_len - 1 = 3.');
 });
+
+test('what leaves nothing of a prompt is refused by its own name', () => {
+  expect(() => cut(0, 8)).toThrow(
+    expect.objectContaining({
+      message: expect.stringMatching(/cannot be empty/) as string,
+      param: 'truncate_prompt_tokens',
+    }) as Error,
+  );
+});
