@@ -5,29 +5,26 @@ import { ApiError } from '../errors.ts';
 
 /** Printable ASCII: no line break can reach a header or a log line. */
 const ALLOWED = /^[\x20-\x7e]{1,256}$/;
+const HEADER = 'X-Request-Id';
 
 export interface RequestIdState {
   requestIdHeader: string | null;
 }
 
-/** Every answer carries the id that its request came with, refusals too; a random one where none can be repeated. */
+/** Every answer carries the id of its request, refusals too: that which it came with, or a random one, which is then its answer's. */
 export function echoRequestIds(): Middleware {
   return async (ctx, next) => {
-    const header = ctx.get('x-request-id');
-    ctx.set('X-Request-Id', ALLOWED.test(header) ? header : newRequestId());
+    const header = ctx.get(HEADER);
+    ctx.set(HEADER, ALLOWED.test(header) ? header : newRequestId());
     return next();
   };
 }
 
 export function requestIds(): Middleware {
   return async (ctx, next) => {
-    const header = ctx.get('x-request-id');
+    const header = ctx.get(HEADER);
     if (header !== '' && !ALLOWED.test(header)) {
-      throw new ApiError(
-        'invalid_parameter',
-        'X-Request-Id must be 1 to 256 printable ASCII characters.',
-        'X-Request-Id',
-      );
+      throw new ApiError('invalid_parameter', `${HEADER} must be 1 to 256 printable ASCII characters.`, HEADER);
     }
     (ctx.state as RequestIdState).requestIdHeader = header === '' ? null : header;
     return next();
@@ -38,7 +35,11 @@ export function requestId(ctx: Context, fromBody: string | undefined): string {
   if (fromBody !== undefined && !ALLOWED.test(fromBody)) {
     throw new ApiError('invalid_parameter', 'request_id must be 1 to 256 printable ASCII characters.', 'request_id');
   }
-  return (ctx.state as RequestIdState).requestIdHeader ?? fromBody ?? newRequestId();
+  // '' where answers carry none.
+  const told = ctx.response.get(HEADER);
+  const id = (ctx.state as RequestIdState).requestIdHeader ?? fromBody ?? (told || newRequestId());
+  if (told !== '') ctx.set(HEADER, id);
+  return id;
 }
 
 /** 32 hex digits. */

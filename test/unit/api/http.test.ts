@@ -297,6 +297,23 @@ describe('keys', () => {
     await own.close();
   });
 
+  test.each([false, true])(
+    'an id that answers carry is the one that they are named by (stream: %j)',
+    async (stream) => {
+      const own = await startTestServer({ enableRequestIdHeaders: true });
+      const ids = async (fields: object, headers: Record<string, string> = {}) => {
+        const response = await own.post(CHAT, { messages, stream, ...fields }, headers);
+        return [response.headers.get('x-request-id'), /"id":"chatcmpl-([^"]*)"/.exec(await response.text())?.[1]];
+      };
+      const [header, id] = await ids({});
+      expect(id).toMatch(/^[0-9a-f]{32}$/);
+      expect(header).toBe(id);
+      expect(await ids({ request_id: 'mine' })).toEqual(['mine', 'mine']);
+      expect(await ids({ request_id: 'mine' }, { 'x-request-id': 'theirs' })).toEqual(['theirs', 'theirs']);
+      await own.close();
+    },
+  );
+
   test('every route but the health checks asks for one, however it is written', async () => {
     const methods = ['GET', 'POST', 'HEAD', 'OPTIONS', 'PUT', 'PATCH', 'DELETE'];
     const spellings = (path: string) => [
