@@ -191,7 +191,8 @@ function namedTemplate(list: unknown[], name: string): unknown {
   return isObject(entry) ? (entry['template'] ?? null) : null;
 }
 
-const SPECIAL_NAMES = ['bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token', 'cls_token', 'mask_token'];
+/** What the template knows these tokens by. */
+export const SPECIAL_NAMES = ['bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token', 'cls_token', 'mask_token'];
 
 /** Each is a string or an object with `content`. */
 function readSpecialTokens(config: JsonObject): Record<string, string> {

@@ -3,6 +3,7 @@ import { mapStrings, SpecialText, unusedMarks } from './special-text.ts';
 import { prepareMessages, prepareTools } from './messages.ts';
 import { openMessages, type OpenChat } from './open-chat.ts';
 import type { PromptEncoder } from '../models/prompt-encoder.ts';
+import { SPECIAL_NAMES } from '../models/tokenizer-files.ts';
 import { SessionError, type ChatMessage, type PromptInput } from './session.ts';
 import { isReservedName, ChatTemplate } from './template/chat-template.ts';
 import { strip } from './template/strings.ts';
@@ -46,6 +47,7 @@ const RESERVED_KWARGS = new Set([
   'continue_final_message',
   'chat_template',
   'tokenize',
+  ...SPECIAL_NAMES,
 ]);
 
 /** Far above the templates that models have. */
@@ -192,14 +194,9 @@ function compileRequested(source: string): ChatTemplate {
 }
 
 function checkKwargs(kwargs: Record<string, unknown>): void {
-  const bad = Object.keys(kwargs).filter(
-    (name) => RESERVED_KWARGS.has(name) || isReservedName(name) || /_token$/.test(name),
-  );
+  const bad = Object.keys(kwargs).filter((name) => RESERVED_KWARGS.has(name) || isReservedName(name));
   if (bad.length === 0) return;
-  const names = bad
-    .slice(0, 10)
-    .map((name) => JSON.stringify(name))
-    .join(', ');
+  const names = bad.map((name) => JSON.stringify(name)).join(', ');
   throw new SessionError(
     'bad_request',
     `Found unexpected chat template kwargs from request: {${names}}`,

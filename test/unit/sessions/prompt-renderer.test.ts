@@ -264,11 +264,18 @@ describe('rendering', () => {
     'tokenize',
     'raise_exception',
     'bos_token',
+    'mask_token',
     'range',
   ])('refuses %s as a template variable of the client', async (name) => {
     await expect(render(PLAIN, [user('a')], { templateKwargs: { [name]: 1 } })).rejects.toMatchObject({
       param: 'chat_template_kwargs',
     });
+  });
+
+  it('takes other names that look like those of special tokens, however long', async () => {
+    const templateKwargs = { user_token: 'a', [`${'x'.repeat(100_000)}_token`]: 1 };
+    const { text } = await render('{{ bos_token }}{{ user_token }}', [user('a')], { templateKwargs });
+    expect(text).toBe('<s>a');
   });
 
   it('takes __proto__ and constructor as the plain names they are', async () => {
