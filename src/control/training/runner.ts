@@ -11,7 +11,6 @@ import {
   type TrainerSession,
   type TrainerState,
 } from '../engine/training.ts';
-import { SessionError } from '../sessions/session.ts';
 import { SqliteError } from '../store/sqlite-client.ts';
 import { untilAborted } from '../until-aborted.ts';
 import { identityAdapter } from './adapter-init.ts';
@@ -31,7 +30,7 @@ import {
   type TurnIsOver,
 } from './ports.ts';
 import { StepReporter } from './reporter.ts';
-import { isDiskFull, isShortage, mayPass } from './service-error.ts';
+import { isDiskFull, isShortage, isUnavailable, mayPass } from './service-error.ts';
 import { decodeSnapshot, type JobSnapshot } from './snapshot.ts';
 import { SnapshotWriter } from './snapshot-writer.ts';
 
@@ -57,7 +56,7 @@ export class JobRunner {
     this.#retryMs = options.retryMs ?? RETRY_MS;
   }
 
-  /** Rejects only where the stores and the disk fail, or the engine does not take the finished step: the job may be run again. */
+  /** Rejects only where the server's own parts fail, or the engine does not take the finished step: the job may be run again. */
   async run(job: TrainingJob, signal: AbortSignal, turnIsOver: TurnIsOver = hasNoTurns): Promise<JobRest> {
     const { engine, events } = this.#ports;
     let checkpoint: Checkpoint;
@@ -91,7 +90,7 @@ export class JobRunner {
   /** What the client is told; null where the job only rests. Throws what may pass. */
   #explain(job: TrainingJob, error: unknown, signal: AbortSignal): string | null {
     if (signal.aborted) return signal.reason === CANCELLED ? CANCELLED_MESSAGE : null;
-    if (error instanceof SessionError && error.code === 'unavailable') return null;
+    if (isUnavailable(error)) throw error;
     if (error instanceof TrainingFailedError || error instanceof TrainingInputError) return error.message;
     if (error instanceof RowRefusedError) return `The job does not fit: ${error.message}. ${SHORTER}`;
     if (mayPass(error)) throw interrupted(error);
@@ -202,7 +201,7 @@ export class JobRunner {
       return await untilAborted(opening, signal);
     } catch (error) {
       if (signal.aborted) opening.then((session) => session.close()).catch(() => undefined);
-      if (error instanceof TrainerLostError || !(error instanceof Error)) throw error;
+      if (error instanceof TrainerLostError || isUnavailable(error) || !(error instanceof Error)) throw error;
       throw new TrainingFailedError(error.message);
     }
   }

@@ -1,4 +1,7 @@
-/** What a training service refuses; the HTTP layer gives each its status. */
+/** What a training service refuses; the HTTP layer gives each its status. Whose fault an error is. */
+import { EngineUnavailableError } from '../engine/client.ts';
+import { SessionError } from '../sessions/session.ts';
+
 export type ServiceErrorCode =
   | 'not_found'
   | 'forbidden'
@@ -47,6 +50,11 @@ export function mayPass(error: unknown): boolean {
   return (
     SHORT.has(code) || FAILING.has(code) || isDiskFull(error) || /^SQLITE_(?:IOERR|BUSY|CANTOPEN|NOMEM)/.test(code)
   );
+}
+
+/** A part of the server has ended, and comes back with the next start at the latest: whoever needs it waits. */
+export function isUnavailable(error: unknown): boolean {
+  return error instanceof EngineUnavailableError || (error instanceof SessionError && error.code === 'unavailable');
 }
 
 function codeOf(error: unknown): string {

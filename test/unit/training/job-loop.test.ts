@@ -5,6 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pino } from 'pino';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { EngineUnavailableError } from '../../../src/control/engine/client.ts';
+import { SessionError } from '../../../src/control/sessions/session.ts';
 import { Database } from '../../../src/control/store/database.ts';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { FolderBlobStore, type BlobStore } from '../../../src/control/store/blob-store.ts';
@@ -222,6 +224,8 @@ test.each([1, 2, 3])(
 
 test.each<[Error, number, string, string | null]>([
   [new SqliteError('disk I/O error', 'SQLITE_IOERR'), 6, 'succeeded', null],
+  [new EngineUnavailableError('The engine is not running.'), 6, 'succeeded', null],
+  [new SessionError('unavailable', 'Prompt rendering is not available.'), 6, 'succeeded', null],
   [new Error('a fault'), 3, 'failed', 'The job was interrupted 3 times in a row without progress.'],
   [new InterruptedError('The disk is full.', { cause: null }), 3, 'failed', 'The disk is full.'],
 ])('%s: crashes that count against a job, of six', async (fault, runs, state, message) => {

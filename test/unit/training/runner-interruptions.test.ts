@@ -1,6 +1,8 @@
 /** Jobs that do not run in one piece: kills, faults, lost engines, stops, turns of others. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterEach, describe, expect, it, vi } from 'vitest';
+import { EngineUnavailableError } from '../../../src/control/engine/client.ts';
+import { SessionError } from '../../../src/control/sessions/session.ts';
 import { CANCELLED } from '../../../src/control/training/ports.ts';
 import { filesOf, MemoryPorts, run, story, types } from './memory-ports.ts';
 import { group, GROUPS, THREE_ROWS, rl } from './memory-jobs.ts';
@@ -79,6 +81,21 @@ describe('an interrupted job', () => {
       expect([story(ports), filesOf(ports)]).toEqual([story(whole), filesOf(whole)]);
       ports.remove();
     }
+  });
+
+  it('waits for an engine, or for threads that render, where the server has them no more', async () => {
+    const whole = await unbroken();
+    const ports = memory();
+    for (const fault of [new EngineUnavailableError('not running'), new SessionError('unavailable', 'no threads')]) {
+      ports.engine.openError = fault;
+      await expect(run(ports, rl(config))).rejects.toBe(fault);
+    }
+    ports.engine.openError = null;
+    const load = vi.spyOn(ports.engine, 'loadAdapter').mockRejectedValueOnce(new EngineUnavailableError('not running'));
+    await expect(run(ports, rl(config))).rejects.toThrow('not running');
+    expect(types(ports)).not.toContain('training_failed');
+    expect([await run(ports, rl(config)), load.mock.calls.length]).toEqual(['ended', 2]);
+    expect([story(ports), filesOf(ports)]).toEqual([story(whole), filesOf(whole)]);
   });
 
   it('counts no start as progress where no step is taken', async () => {

@@ -11,6 +11,7 @@ import type { JobRepository, StoredJob } from '../../store/job-repository.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
 import { InterruptedError } from '../errors.ts';
 import { CANCELLED, CANCELLED_MESSAGE, type JobRest, type TurnIsOver } from '../ports.ts';
+import { isUnavailable } from '../service-error.ts';
 
 /** Trains one job. Rejects only where something outside of the job is wrong; the job then runs again. */
 export type RunJob = (job: StoredJob, signal: AbortSignal, turnIsOver: TurnIsOver) => Promise<JobRest>;
@@ -185,9 +186,9 @@ export class JobLoop {
     log.info({ job: job.id, model: job.modelId, kind: job.kind }, 'training job runs');
     let interruption: Interruption = { counts: true, fault: null };
     const rest = await this.#options.run(job, signal, this.#turnOf(job)).catch((error: unknown): JobRest => {
-      // A database that fails is not the job's fault.
       const fault = error instanceof InterruptedError ? error.message : null;
-      interruption = { counts: !(error instanceof SqliteError), fault };
+      // A database that fails, or an engine that is not started again, is not the job's fault.
+      interruption = { counts: !(error instanceof SqliteError || isUnavailable(error)), fault };
       if (!signal.aborted) {
         this.#crashes++;
         log.error({ err: error, job: job.id, crashes: this.#crashes }, 'training job was interrupted');
