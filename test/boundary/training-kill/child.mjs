@@ -28,8 +28,8 @@ const { engine, chat, spec, pid, close } = await openEngine(kind, mode === 'sett
 if (pid !== null) say('engine', String(pid));
 const database = await Database.open(dataDir);
 const side = await setUpTraining({
-  // Kills are no crashes of the job's own: they must not end it here.
-  settings: { ...settings, maxTrainingAttempts: 100_000 },
+  // Kills are no crashes of the job's own: they must not end it here. A job lets those of other models go first whenever it may.
+  settings: { ...settings, maxTrainingAttempts: 100_000, trainingTurnSeconds: 1e-6 },
   database,
   blobs: new FolderBlobStore(join(dataDir, 'blobs')),
   model: { spec, vocabSize: spec.vocabSize, directory: 'base', digest: 'base' },
