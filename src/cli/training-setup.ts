@@ -12,6 +12,7 @@ import { JobRepository } from '../control/store/job-repository.ts';
 import { LogRepository } from '../control/store/log-repository.ts';
 import { ModelRepository } from '../control/store/model-repository.ts';
 import { StorageRepository } from '../control/store/storage-repository.ts';
+import { DEFAULT_ADAPTER_SHAPE } from '../control/training/adapter-init.ts';
 import { ArtifactService } from '../control/training/artifacts/artifact-service.ts';
 import { trainingDataOpener } from '../control/training/artifacts/training-data.ts';
 import { writeIdentityCheckpoint } from '../control/training/checkpoint-files.ts';
@@ -200,11 +201,12 @@ function createLoop(parts: Parts): JobLoop {
       return specOf(setup);
     },
     baseModel: baseName(setup),
-    adapterShape: { rank: settings.loraRank, alpha: settings.loraAlpha },
     inputs: new StoredInputs(repositories.jobs, inputs),
     events: new StoredEvents(repositories.jobs, blobs, log),
     snapshots: new StoredSnapshots(repositories.jobs, blobs, log),
     checkpoints: new StoredCheckpoints(repositories.models, repositories.jobs, blobs, registry),
+    // One that has gone trains nothing any more.
+    model: (modelId) => registry.find(modelId) ?? { usable: false, lora: DEFAULT_ADAPTER_SHAPE },
     run: new StoredRunLog(repositories.logs, registry),
     chat,
     progress: (progress) => stats.progress(progress),

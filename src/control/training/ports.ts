@@ -92,6 +92,14 @@ export interface Checkpoints {
   ofJob(jobId: string): Promise<Checkpoint | null>;
 }
 
+/** What was settled when a model was made. */
+export interface ModelFacts {
+  /** False where the engine has other base weights. */
+  usable: boolean;
+  /** Of its step 0. */
+  lora: AdapterShape;
+}
+
 /** The history of a model's metrics. */
 export interface RunLog {
   /** Idempotent by key. `step`: the model's step that the row belongs to. */
@@ -125,12 +133,11 @@ export interface TrainingPorts {
   /** The base model: shapes of the adapters, and its name in their files. */
   spec: ModelSpec;
   baseModel: string;
-  /** Of an adapter that begins anew; absent: DEFAULT_ADAPTER_SHAPE. */
-  adapterShape?: AdapterShape;
   inputs: JobInputs;
   events: JobEvents;
   snapshots: JobSnapshots;
   checkpoints: Checkpoints;
+  model(modelId: string): ModelFacts;
   run: RunLog;
   chat: ChatEncoder;
   /** For the log line and /metrics; must not throw. */

@@ -47,6 +47,8 @@ const RETRY_MS = 1000;
 const SHORTER =
   'Shorter trajectories or lines make shorter rows; the server may give training more (--training-memory).';
 
+const OTHER_BASE = 'The model was made on other base weights than the server has now.';
+
 export class JobRunner {
   readonly #ports: TrainingPorts;
   readonly #retryMs: number;
@@ -58,7 +60,7 @@ export class JobRunner {
 
   /** Rejects only where the server's own parts fail, or the engine does not take the finished step: the job may be run again. */
   async run(job: TrainingJob, signal: AbortSignal, turnIsOver: TurnIsOver = hasNoTurns): Promise<JobRest> {
-    const { engine, events } = this.#ports;
+    const { events } = this.#ports;
     let checkpoint: Checkpoint;
     try {
       checkpoint = await this.#train(job, { signal, turnIsOver });
@@ -70,13 +72,16 @@ export class JobRunner {
       return 'failed';
     }
     // The step is there: what fails from here on does not make the job a failed one.
-    if (!(await this.#serves(engine.loadAdapter(checkpoint.adapter), signal))) return 'stopped';
+    if (!(await this.#serves(job, checkpoint, signal))) return 'stopped';
     await events.append(job.id, 'end', 'training_ended', { step: checkpoint.step });
     return 'ended';
   }
 
   /** False where the job stops before an engine has answered, which may be starting for minutes. A cancel comes too late for that. */
-  async #serves(loading: Promise<void>, signal: AbortSignal): Promise<boolean> {
+  async #serves({ modelId }: TrainingJob, { adapter }: Checkpoint, signal: AbortSignal): Promise<boolean> {
+    // On other base weights nobody can ask for it.
+    if (!this.#ports.model(modelId).usable) return true;
+    const loading = this.#ports.engine.loadAdapter(adapter);
     try {
       await untilAborted(loading, signal);
     } catch (error) {
@@ -101,6 +106,7 @@ export class JobRunner {
   async #train(job: TrainingJob, run: Run): Promise<Checkpoint> {
     const made = await this.#ports.checkpoints.ofJob(job.id);
     if (made) return made;
+    if (!this.#ports.model(job.modelId).usable) throw new TrainingFailedError(OTHER_BASE);
     const start = (await this.#loadSnapshot(job)) ?? (await this.#firstSnapshot(job));
     run.signal.throwIfAborted();
     const { plan, end } = await this.#steps(job, start, run);
@@ -125,11 +131,11 @@ export class JobRunner {
 
   /** From the newest checkpoint, or from the beginning where all are deleted. */
   async #firstSnapshot(job: TrainingJob): Promise<JobSnapshot> {
-    const { checkpoints, spec, adapterShape } = this.#ports;
+    const { checkpoints, spec } = this.#ports;
     const latest = await checkpoints.latest(job.modelId);
     const state = latest
       ? await this.#readCheckpoint(job, latest)
-      : { weights: await identityAdapter(spec, job.modelId, adapterShape), optimizer: null };
+      : { weights: await identityAdapter(spec, job.modelId, this.#ports.model(job.modelId).lora), optimizer: null };
     return { step: 0, modelStep: latest?.step ?? 0, state, room: null, logprobs: null, totals: {} };
   }
 

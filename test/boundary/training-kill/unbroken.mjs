@@ -6,6 +6,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
+import { DEFAULT_ADAPTER_SHAPE } from '../../../dist/control/training/adapter-init.js';
 import { rlBatch } from '../../../dist/control/training/rl-batch.js';
 import { JobRunner } from '../../../dist/control/training/runner.js';
 import { bodyOf } from './bodies.mjs';
@@ -48,6 +49,7 @@ async function run({ id, modelId, key, start, step }, index) {
       unstage: () => Promise.resolve(),
       ofJob: () => Promise.resolve(null),
     },
+    model: () => ({ usable: true, lora: DEFAULT_ADAPTER_SHAPE }),
     run: { record: () => Promise.resolve() },
     progress: () => undefined,
     report: (_job, error) => {

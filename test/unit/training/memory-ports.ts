@@ -11,6 +11,7 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { DEFAULT_ADAPTER_SHAPE } from '../../../src/control/training/adapter-init.ts';
 import type {
   Checkpoint,
   EventData,
@@ -49,6 +50,7 @@ export class MemoryPorts implements TrainingPorts {
   readonly rows = new Map<string, Record<string, number>>();
   readonly told: TrainingProgress[] = [];
   readonly faults: unknown[] = [];
+  usable = true;
   writes = 0;
   beforeWrite: (write: number) => void = () => undefined;
 
@@ -104,6 +106,8 @@ export class MemoryPorts implements TrainingPorts {
     },
     ofJob: (jobId: string) => Promise.resolve(this.made.find((made) => made.jobId === jobId) ?? null),
   };
+
+  readonly model = () => ({ usable: this.usable, lora: DEFAULT_ADAPTER_SHAPE });
 
   readonly run = {
     record: async (_model: string, key: string, step: number, metrics: Record<string, number>) => {

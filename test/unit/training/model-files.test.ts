@@ -1,5 +1,5 @@
 /** What deletes leave on the disk and in the engine, when that goes, and what becomes of models under other weights. */
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
@@ -100,6 +100,7 @@ test('a model that was made on other base weights stays, and neither trains nor 
   const dataDir = mkdtempSync(join(tmpdir(), 'tandem-other-base-'));
   const first = await startPlane({ paused: true, dataDir });
   const { id } = await createModel(first, 'agent');
+  const accepted = await first.ok('/v1/preview/training-jobs', { model_id: id, trajectory_groups: [group([1, 0])] });
   await first.database.db.updateTable('models').set({ base_digest: 'of other weights' }).execute();
   await first.end();
   const second = await startPlane({ paused: true, dataDir });
@@ -112,8 +113,32 @@ test('a model that was made on other base weights stays, and neither trains nor 
       expect(refused.status).toBe(409);
       expect(await refused.text()).toContain('was made on other base weights');
     }
+    // A job of before ends, and says why.
+    await second.side.start();
+    expect((await finished(second, String(accepted['id']))).map(({ type, data }) => [type, data])).toEqual([
+      ['training_failed', { error_message: 'The model was made on other base weights than the server has now.' }],
+    ]);
     const page = await second.json(`/v1/preview/models/${id}/checkpoints`);
     expect(page['data']).toHaveLength(1);
+  } finally {
+    await second.end();
+    rmSync(dataDir, { recursive: true });
+  }
+});
+
+test('a model keeps the shape that it was made with: without a step it begins again as it did', async () => {
+  const dataDir = mkdtempSync(join(tmpdir(), 'tandem-shape-'));
+  const first = await startPlane({ paused: true, dataDir, settings: { loraRank: 4, loraAlpha: 12 } });
+  const { id } = await createModel(first, 'agent');
+  await first.side.services.models.deleteCheckpoints(id, 'default', [0]);
+  await first.end();
+  const second = await startPlane({ dataDir, settings: { loraRank: 2, loraAlpha: 2 } });
+  try {
+    const job = await second.ok('/v1/preview/training-jobs', { model_id: id, trajectory_groups: [group([1, 0])] });
+    expect((await finished(second, String(job['id']))).at(-1)?.type).toBe('training_ended');
+    const [folder = ''] = readdirSync(join(dataDir, 'blobs', 'adapters'));
+    const config = readFileSync(join(dataDir, 'blobs', 'adapters', folder, 'adapter_config.json'), 'utf8');
+    expect(JSON.parse(config)).toMatchObject({ r: 4, lora_alpha: 12 });
   } finally {
     await second.end();
     rmSync(dataDir, { recursive: true });

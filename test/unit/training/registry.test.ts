@@ -14,6 +14,7 @@ const model: RegisteredModel = {
   baseModel: 'base',
   runId: 'run',
   usable: true,
+  lora: { rank: 4, alpha: 8 },
   created: 0,
 };
 const checkpoint = (step: number) => ({
@@ -65,10 +66,11 @@ test('a model of other base weights, or without a step, is not served and not li
   const registry = new ModelRegistry();
   const resolver = new TrainedModelResolver(registry);
   const at = '2026-01-01T00:00:01.000Z';
-  const stored = { ...model, baseDigest: 'now', lora: {}, nextStep: 1, createdAt: at };
+  const stored = { ...model, baseDigest: 'now', nextStep: 1, createdAt: at };
   const fits = registeredModel(stored, 'now');
   const foreign = registeredModel({ ...stored, id: 'two', name: 'old', runId: 'r', baseDigest: 'before' }, 'now');
   expect([fits.usable, foreign.usable, fits.created]).toEqual([true, false, Date.parse(at) / 1000]);
+  expect(fits.lora).toEqual({ rank: 4, alpha: 8 });
   registry.add(foreign, [checkpoint(0)]);
   registry.add(fits, []);
   const seen = async () => [

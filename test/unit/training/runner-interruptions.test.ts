@@ -98,6 +98,31 @@ describe('an interrupted job', () => {
     expect([story(ports), filesOf(ports)]).toEqual([story(whole), filesOf(whole)]);
   });
 
+  it('fails on other base weights than those of its model, unless its step is there', async () => {
+    const ports = memory();
+    const stop = new AbortController();
+    ports.beforeWrite = () => {
+      if (types(ports).length === 2) stop.abort('the server stops');
+    };
+    expect(await run(ports, rl(config), stop.signal)).toBe('stopped');
+    ports.usable = false;
+    expect(await run(ports, rl(config))).toBe('failed');
+    expect(ports.log.at(-1)?.data['error_message']).toBe(
+      'The model was made on other base weights than the server has now.',
+    );
+    expect(ports.made).toEqual([]);
+    const made = memory();
+    made.beforeWrite = () => {
+      if (made.made.length > 0) throw hiccup();
+    };
+    await expect(run(made, rl(config))).rejects.toThrow('hiccups');
+    const { length } = made.engine.loaded;
+    made.beforeWrite = () => undefined;
+    made.usable = false;
+    expect([await run(made, rl(config)), types(made).at(-1)]).toEqual(['ended', 'training_ended']);
+    expect(made.engine.loaded).toHaveLength(length);
+  });
+
   it('counts no start as progress where no step is taken', async () => {
     const ports = memory();
     const save = vi.spyOn(ports.snapshots, 'save');

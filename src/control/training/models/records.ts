@@ -1,6 +1,7 @@
 /** Stored rows as the registry keeps them. */
 import type { BlobStore } from '../../store/blob-store.ts';
 import type { StoredCheckpoint, StoredModel } from '../../store/model-repository.ts';
+import type { AdapterShape } from '../adapter-init.ts';
 import type { RegisteredCheckpoint, RegisteredModel } from './registry.ts';
 
 /**
@@ -25,6 +26,7 @@ export function registeredModel(model: StoredModel, baseDigest: string): Registe
     baseModel: model.baseModel,
     runId: model.runId,
     usable: model.baseDigest === baseDigest,
+    lora: model.lora as AdapterShape,
     created: Math.floor(Date.parse(model.createdAt) / 1000),
   };
 }

@@ -3,6 +3,7 @@
  * there, belongs to another entity or never was. The store is written first, the registry after it.
  */
 import type { AdapterRef } from '../../engine/training.ts';
+import type { AdapterShape } from '../adapter-init.ts';
 import { parseModelName } from './names.ts';
 
 export interface RegisteredModel {
@@ -14,6 +15,8 @@ export interface RegisteredModel {
   readonly runId: string;
   /** False where the server now runs on other base weights: nothing of it can be served or trained. */
   readonly usable: boolean;
+  /** Shape of its adapters, whatever the server gives to new models now. */
+  readonly lora: AdapterShape;
   /** Unix seconds. */
   readonly created: number;
 }
@@ -74,6 +77,11 @@ export class ModelRegistry {
   owned(modelId: string, entity: string): RegisteredModel | null {
     const model = this.#byId.get(modelId)?.model;
     return model?.entity === entity ? model : null;
+  }
+
+  /** Whosever it is. */
+  find(modelId: string): RegisteredModel | null {
+    return this.#byId.get(modelId)?.model ?? null;
   }
 
   /** The model whose run this is; null for another entity's. */
