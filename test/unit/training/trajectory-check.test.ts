@@ -97,6 +97,7 @@ test('a group with every field is taken, and one without what is not needed', ()
   }
   expect(faultOf(changed('trajectories.0.reward', undefined))).toBeNull();
   expect(faultOf(changed(`${HISTORY}.1.logprobs.content`, []))).toBeNull();
+  expect(faultOf(changed('metrics', { ['m'.repeat(256)]: 1 }))).toBeNull();
 });
 
 test.each<[place: string, value: unknown, told?: string]>([
@@ -108,10 +109,12 @@ test.each<[place: string, value: unknown, told?: string]>([
   ['metadata', []],
   ['metrics', []],
   ['metrics.a', 'x'],
+  ['metrics', { ['m'.repeat(257)]: 1 }, `metrics.${'m'.repeat(64)}…`],
   ['logs', 'a'],
   ['logs.0', 1],
   ['trajectories.0.metadata', 'a'],
   ['trajectories.0.metrics.a', null],
+  ['trajectories.0.metrics', { ['m'.repeat(257)]: true }, `trajectories.0.metrics.${'m'.repeat(64)}…`],
   ['trajectories.0.metrics', Object.fromEntries(Array.from({ length: 1001 }, (_, i) => [i, 1]))],
   ['trajectories.0.logs.0', null],
   ['trajectories.0.logs', Array<string>(100_001).fill('')],

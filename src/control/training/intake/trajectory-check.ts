@@ -14,6 +14,8 @@ const MIN_LOGPROB = -1e6;
 const MAX_LOG_LINES = 100_000;
 /** Of one trajectory, and different ones of all that is logged at once: each becomes a metric of the checkpoint. */
 export const MAX_METRICS = 1_000;
+/** They are kept by name, in the database and in every list of checkpoints. */
+const MAX_METRIC_NAME = 256;
 const DATE_TIME = /^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?([Zz]|[+-]\d{2}:?\d{2})?$/;
 
 /** Throws ValidationError at the first fault. */
@@ -171,7 +173,10 @@ function checkMetrics(holder: Json, loc: Loc): void {
   const entries = Object.entries(metrics);
   if (entries.length > MAX_METRICS) throw invalid([...loc, 'metrics'], `At most ${MAX_METRICS} metrics`, 'too_long');
   for (const [name, value] of entries) {
-    if (typeof value !== 'boolean') finite(value, [...loc, 'metrics', shorten(name, 64)]);
+    const at = [...loc, 'metrics', shorten(name, 64)];
+    if (name.length > MAX_METRIC_NAME)
+      throw invalid(at, `A metric's name has at most ${MAX_METRIC_NAME} characters`, 'string_too_long');
+    if (typeof value !== 'boolean') finite(value, at);
   }
 }
 
