@@ -254,7 +254,7 @@ async function bury(
     .where('artifact_id', '=', row.id)
     .returning('blob_key')
     .execute();
-  await trx.updateTable('artifacts').set({ state, same_as: sameAs }).where('id', '=', row.id).execute();
+  await trx.updateTable('artifacts').set({ state, same_as: sameAs, metadata: '{}' }).where('id', '=', row.id).execute();
   return files.map((file) => file.blob_key);
 }
 

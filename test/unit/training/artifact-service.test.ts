@@ -11,6 +11,7 @@ import { ArtifactService, type NewArtifact } from '../../../src/control/training
 import { StorageQuota } from '../../../src/control/training/storage-quota.ts';
 
 const MAX_BYTES = 100;
+const ANY: NewArtifact = { entity: null, project: 'p', name: 'n', type: 'dataset', metadata: {} };
 
 let directory: string;
 let database: Database;
@@ -47,8 +48,7 @@ async function* unread(): AsyncGenerator<Uint8Array> {
 }
 
 async function begin(more: Partial<NewArtifact> = {}): Promise<string> {
-  const artifact = { entity: null, project: 'p', name: 'n', type: 'dataset', metadata: {}, ...more };
-  return (await artifacts.create('e', artifact)).id;
+  return (await artifacts.create('e', { ...ANY, ...more })).id;
 }
 
 async function version(files: Record<string, string>, more: Partial<NewArtifact> = {}): Promise<string | null> {
@@ -97,6 +97,17 @@ test('what is refused when its size is known, or when there are 64 files, is not
   await expect(artifacts.upload(id, 'e', 'f64', source('x'))).rejects.toMatchObject({ code: 'conflict' });
   await artifacts.upload(id, 'e', 'f63', source('y'));
   expect([uploads(), drafts(), (await artifacts.get(id, 'e')).files.length]).toEqual([64, 0, 64]);
+});
+
+test('the metadata of an artifact have a size, and go with it', async () => {
+  const metadata = (characters: number) => ({ a: 'x'.repeat(characters - '{"a":""}'.length) });
+  await expect(begin({ metadata: metadata(65_537) })).rejects.toMatchObject({
+    details: [{ loc: ['body', 'metadata'] }],
+  });
+  const id = await begin({ metadata: metadata(65_536) });
+  await artifacts.delete(id, 'e');
+  const row = await database.db.selectFrom('artifacts').select('metadata').where('id', '=', id).executeTakeFirst();
+  expect(row?.metadata).toBe('{}');
 });
 
 test('an upload that ends when its artifact has been committed, or has gone, is refused and leaves nothing', async () => {

@@ -50,6 +50,8 @@ const FILE_NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$/;
 const MAX_FILES = 64;
 const MAX_OPEN = 100;
 const MAX_METADATA_BYTES = 2 ** 20;
+/** Of an artifact itself, as JSON: it comes with every list, and its row outlives it. */
+const MAX_OWN_METADATA = 2 ** 16;
 /** An artifact that is not committed within this time is removed. */
 const OPEN_MS = 24 * 3600 * 1000;
 const CONTENT = 'content';
@@ -67,6 +69,9 @@ export class ArtifactService {
     }
     const { repository } = this.#options;
     const { project, name, type, metadata } = artifact;
+    if (JSON.stringify(metadata).length > MAX_OWN_METADATA) {
+      throw invalid(['body', 'metadata'], `More than ${MAX_OWN_METADATA} characters; upload it as a file.`, 'too_long');
+    }
     const id = randomUUID();
     const createdAt = new Date().toISOString();
     const begun = { id, entity: caller, project, name, type, metadata, createdAt };
