@@ -33,6 +33,7 @@ import { TrainedModelResolver } from '../control/training/models/model-resolver.
 import { ModelService } from '../control/training/models/model-service.ts';
 import { ModelRegistry } from '../control/training/models/registry.ts';
 import type { TrainingJob, TrainingPorts } from '../control/training/ports.ts';
+import { Receiving } from '../control/training/receiving.ts';
 import { JobRunner } from '../control/training/runner.ts';
 import { StorageQuota } from '../control/training/storage-quota.ts';
 import type { TrainingServices } from '../control/training/services.ts';
@@ -104,7 +105,8 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
   if (swept > 0) log.info({ swept }, 'removed what unfinished writes had left');
   const registry = new ModelRegistry();
   const pool = new IntakePool(intakeSettings(setup), setup.samples, setup.chat);
-  const inputs = new TrainingInputs(blobs, pool, settings.maxTrainingBodyBytes);
+  const receiving = new Receiving();
+  const inputs = new TrainingInputs(blobs, pool, receiving, settings.maxTrainingBodyBytes);
   const stats = new TrainingStats(log);
   const storage = new StorageRepository(db);
   const quota = new StorageQuota((entity) => storage.usedBytes(entity), settings.maxEntityStorageBytes);
@@ -112,18 +114,13 @@ export async function setUpTraining(setup: TrainingSetup): Promise<TrainingSide>
   const loop = createLoop(parts);
   const models = createModels(parts, loop);
   await models.load();
-  const artifacts = new ArtifactService({
-    repository: repositories.artifacts,
-    blobs,
-    quota,
-    maxBytes: settings.maxTrainingBodyBytes,
-    log,
-  });
+  const maxBytes = settings.maxTrainingBodyBytes;
+  const artifacts = new ArtifactService({ repository: repositories.artifacts, blobs, quota, receiving, maxBytes, log });
   const openTrainingData = trainingDataOpener({
     artifacts,
     fileRoot: settings.trainingFileRoot,
     hosts: settings.trainingUrlHosts,
-    maxBytes: settings.maxTrainingBodyBytes,
+    maxBytes,
   });
   const stopTidying = await keepTidy(repositories, artifacts, log);
   const { maxOpenJobs } = settings;

@@ -8,6 +8,7 @@ import { ArtifactRepository } from '../../../src/control/store/artifact-reposito
 import { FolderBlobStore } from '../../../src/control/store/blob-store.ts';
 import { Database } from '../../../src/control/store/database.ts';
 import { ArtifactService, type NewArtifact } from '../../../src/control/training/artifacts/artifact-service.ts';
+import { Receiving } from '../../../src/control/training/receiving.ts';
 import { StorageQuota } from '../../../src/control/training/storage-quota.ts';
 
 const MAX_BYTES = 100;
@@ -26,6 +27,7 @@ beforeEach(async () => {
     repository: new ArtifactRepository(database.db),
     blobs: new FolderBlobStore(join(directory, 'blobs')),
     quota: new StorageQuota(() => Promise.resolve(used), 1000),
+    receiving: new Receiving(),
     maxBytes: MAX_BYTES,
     log: pino({ level: 'silent' }),
   });
@@ -97,6 +99,24 @@ test('what is refused when its size is known, or when there are 64 files, is not
   await expect(artifacts.upload(id, 'e', 'f64', source('x'))).rejects.toMatchObject({ code: 'conflict' });
   await artifacts.upload(id, 'e', 'f63', source('y'));
   expect([uploads(), drafts(), (await artifacts.get(id, 'e')).files.length]).toEqual([64, 0, 64]);
+});
+
+test('of one entity so many uploads are on their way at once; one more is refused unread, others have their own', async () => {
+  const ids = [await begin(), (await artifacts.create('f', { ...ANY, name: 'theirs' })).id];
+  let end: () => void = () => undefined;
+  const held = new Promise<void>((resolve) => (end = resolve));
+  const slow = async function* (): AsyncGenerator<Uint8Array> {
+    await held;
+    yield Buffer.from('slow');
+  };
+  const [id = '', theirs = ''] = ids;
+  const under = Array.from({ length: 32 }, (_, i) => artifacts.upload(id, 'e', `f${i}`, slow()));
+  await expect.poll(drafts).toBe(32);
+  await expect(artifacts.upload(id, 'e', 'more', unread())).rejects.toMatchObject({ code: 'unavailable' });
+  await artifacts.upload(theirs, 'f', 'a', source('a'));
+  end();
+  await Promise.all(under);
+  await artifacts.upload(id, 'e', 'more', source('a'));
 });
 
 test('the metadata of an artifact have a size, and go with it', async () => {

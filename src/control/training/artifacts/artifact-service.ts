@@ -7,6 +7,7 @@ import { TransitionError } from '../../lifecycle.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import type { ArtifactRepository, StoredArtifact } from '../../store/artifact-repository.ts';
 import { BlobTooLargeError, removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
+import type { Receiving } from '../receiving.ts';
 import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
 import { formatArtifactUrl } from './artifact-url.ts';
@@ -15,6 +16,7 @@ export interface ArtifactServiceOptions {
   repository: ArtifactRepository;
   blobs: BlobStore;
   quota: StorageQuota;
+  receiving: Receiving;
   /** Bytes of one file. */
   maxBytes: number;
   log: Logger;
@@ -103,8 +105,17 @@ export class ArtifactService {
     }
     const artifact = await this.#require(id, entity);
     if (artifact.state !== 'open') throw conflict(artifact.state);
+    await this.#options.quota.check(entity);
+    return this.#options.receiving.run(entity, () => this.#receive(id, entity, file, source));
+  }
+
+  async #receive(
+    id: string,
+    entity: string,
+    file: string,
+    source: AsyncIterable<Uint8Array>,
+  ): Promise<{ name: string; bytes: number; sha256: string }> {
     const { repository, blobs, maxBytes, quota, log } = this.#options;
-    await quota.check(entity);
     const draft = await blobs.draft('uploads');
     try {
       const limit = file === METADATA_FILE ? Math.min(maxBytes, MAX_METADATA_BYTES) : maxBytes;

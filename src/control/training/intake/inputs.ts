@@ -2,6 +2,7 @@
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { BlobTooLargeError, type BlobArea, type BlobDraft, type BlobStore } from '../../store/blob-store.ts';
+import type { Receiving } from '../receiving.ts';
 import { ServiceError } from '../service-error.ts';
 import { readContent } from './content.ts';
 import type { IntakePool } from './intake-pool.ts';
@@ -9,10 +10,6 @@ import type { RowsRead, TrajectoriesRead } from './protocol.ts';
 
 const BODY_FILE = 'body';
 const CONTENT_FILE = 'content.jsonl.gz';
-
-/** Bodies on their way at once, of one entity and of all: each may take as much of the disk as one body may have. */
-const MAX_RECEIVING_OF_ENTITY = 32;
-const MAX_RECEIVING = 256;
 
 export interface Received<Read> {
   draft: BlobDraft;
@@ -22,13 +19,13 @@ export interface Received<Read> {
 export class TrainingInputs {
   readonly #blobs: BlobStore;
   readonly #pool: IntakePool;
+  readonly #receiving: Receiving;
   readonly #maxBytes: number;
-  /** Bodies on their way, by entity. One that sends many slowly must not keep the others out. */
-  readonly #receiving = new Map<string, number>();
 
-  constructor(blobs: BlobStore, pool: IntakePool, maxBytes: number) {
+  constructor(blobs: BlobStore, pool: IntakePool, receiving: Receiving, maxBytes: number) {
     this.#blobs = blobs;
     this.#pool = pool;
+    this.#receiving = receiving;
     this.#maxBytes = maxBytes;
   }
 
@@ -38,57 +35,36 @@ export class TrainingInputs {
     entity: string,
     source: AsyncIterable<Uint8Array>,
   ): Promise<Received<TrajectoriesRead>> {
-    return this.#receive(use === 'train' ? 'inputs' : 'trajectories', entity, source, (body, target) =>
-      this.#pool.run({ kind: 'trajectories', use, source: body, target }, entity),
-    );
+    const read = (body: string, target: string) =>
+      this.#pool.run({ kind: 'trajectories', use, source: body, target }, entity);
+    const area = use === 'train' ? 'inputs' : 'trajectories';
+    return this.#receiving.run(entity, () => this.#receive(area, source, read));
   }
 
   /** A file of training rows. */
   receiveRows(entity: string, source: AsyncIterable<Uint8Array>): Promise<Received<RowsRead>> {
-    return this.#receive('inputs', entity, source, (body, target) =>
-      this.#pool.run({ kind: 'rows', source: body, target }, entity),
-    );
+    const read = (body: string, target: string) => this.#pool.run({ kind: 'rows', source: body, target }, entity);
+    return this.#receiving.run(entity, () => this.#receive('inputs', source, read));
   }
 
   async #receive<Read>(
     area: BlobArea,
-    entity: string,
     source: AsyncIterable<Uint8Array>,
     read: (body: string, target: string) => Promise<Read>,
   ): Promise<Received<Read>> {
-    this.#enter(entity);
-    let draft: BlobDraft | null = null;
+    const draft = await this.#blobs.draft(area);
     try {
-      draft = await this.#blobs.draft(area);
       await draft.write(BODY_FILE, source, this.#maxBytes);
       const result = await read(join(draft.directory, BODY_FILE), join(draft.directory, CONTENT_FILE));
       await rm(join(draft.directory, BODY_FILE));
       return { draft, read: result };
     } catch (error) {
-      await draft?.discard();
+      await draft.discard();
       if (error instanceof BlobTooLargeError) {
         throw new ServiceError('too_large', `The body is larger than ${error.maxBytes} bytes.`);
       }
       throw error;
-    } finally {
-      this.#leave(entity);
     }
-  }
-
-  #enter(entity: string): void {
-    const own = this.#receiving.get(entity) ?? 0;
-    let all = 0;
-    for (const count of this.#receiving.values()) all += count;
-    if (own >= MAX_RECEIVING_OF_ENTITY || all >= MAX_RECEIVING) {
-      throw new ServiceError('unavailable', 'Too many uploads at once; try again.');
-    }
-    this.#receiving.set(entity, own + 1);
-  }
-
-  #leave(entity: string): void {
-    const left = (this.#receiving.get(entity) ?? 1) - 1;
-    if (left === 0) this.#receiving.delete(entity);
-    else this.#receiving.set(entity, left);
   }
 
   /** All that is kept for a job. */
