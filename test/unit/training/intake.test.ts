@@ -78,6 +78,22 @@ test('chats are rendered until one of their kind was, and a bounded number of ki
   expect(asked).toBe(256);
 });
 
+test('chats of one body that take long are rendered for ten seconds: others wait to be read', async () => {
+  let clock = 0;
+  const find = () => {
+    clock += 2_500;
+    return Promise.resolve(null);
+  };
+  const check = new ChatCheck(find, () => clock);
+  const chat = { tools: null, templateKwargs: {}, slots: [], continueFinalMessage: false };
+  for (let i = 1; i < 9; i++) {
+    // What happens between them is not theirs.
+    clock += 60_000;
+    await check.refusal({ ...chat, messages: Array.from({ length: i }, () => ({ role: 'user', content: 'a' })) });
+  }
+  expect(clock).toBe(8 * 60_000 + 4 * 2_500);
+});
+
 /** Of rows; the limits of groups are no matter there. */
 const ROW_LIMITS = {
   vocabSize: 9,

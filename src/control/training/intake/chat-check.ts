@@ -4,6 +4,7 @@
  * costs a few renderings. All else is found when a chat is trained on, and fails the job.
  */
 import { createHash } from 'node:crypto';
+import { performance } from 'node:perf_hooks';
 import { writeJson } from '../../json-numbers.ts';
 import type { OpenChat } from '../../sessions/open-chat.ts';
 
@@ -12,25 +13,33 @@ export type FindRefusal = (chat: OpenChat) => Promise<string | null>;
 
 /** Rendered of one body: the thread reads for one body at a time, and others wait. */
 const MAX_SHAPES = 256;
+/** The same as time: a chat of very many messages takes seconds. */
+const MAX_MS = 10_000;
 
 export class ChatCheck {
   readonly #find: FindRefusal;
+  readonly #now: () => number;
   readonly #seen = new Set<string>();
+  #spentMs = 0;
 
-  constructor(find: FindRefusal) {
+  constructor(find: FindRefusal, now: () => number = () => performance.now()) {
     this.#find = find;
+    this.#now = now;
   }
 
   /** null also for a chat that is like one that was rendered. */
   async refusal(chat: OpenChat): Promise<string | null> {
-    if (this.#seen.size >= MAX_SHAPES) return null;
+    if (this.#seen.size >= MAX_SHAPES || this.#spentMs >= MAX_MS) return null;
     const { messages, slots, tools } = chat;
     const shape = writeJson([shapeOf(messages), slots.map(({ message }) => message), tools]);
     // Hashed: a list of tools may be long.
     const key = createHash('sha256').update(shape).digest('base64');
     if (this.#seen.has(key)) return null;
     this.#seen.add(key);
-    return this.#find(chat);
+    const begun = this.#now();
+    const refusal = await this.#find(chat);
+    this.#spentMs += this.#now() - begun;
+    return refusal;
   }
 }
 
