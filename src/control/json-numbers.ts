@@ -6,7 +6,8 @@ import { randomBytes } from 'node:crypto';
 
 /** Python's own bound: reading digits costs quadratic time. */
 const MAX_DIGITS = 4300;
-const STRING_OR_NUMBER = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
+/** Where a string begins is no place for a number. */
+const QUOTE_OR_NUMBER = /"|-?\d[\d.eE+-]*/g;
 /** What JavaScript's numbers may change. */
 const DELICATE = /\d[.eE]|\d{16}/;
 /** No text that a client or a model writes begins with it. */
@@ -35,9 +36,28 @@ export function isDelicate(token: string): boolean {
 /** JSON with delicate numbers as tagged strings: what JSON.parse makes of it goes through fromTagged. `text` must be JSON. */
 export function tagNumbers(text: string): string {
   if (!DELICATE.test(text)) return text;
-  return text.replace(STRING_OR_NUMBER, (token) =>
-    token.startsWith('"') || !isDelicate(token) ? token : JSON.stringify(TAG + token),
-  );
+  const pieces: string[] = [];
+  const tokens = new RegExp(QUOTE_OR_NUMBER);
+  let from = 0;
+  for (let match = tokens.exec(text); match; match = tokens.exec(text)) {
+    const [token] = match;
+    if (token === '"') tokens.lastIndex = stringEnd(text, match.index);
+    else if (isDelicate(token)) {
+      pieces.push(text.slice(from, match.index), JSON.stringify(TAG + token));
+      from = tokens.lastIndex;
+    }
+  }
+  return from === 0 ? text : pieces.join('') + text.slice(from);
+}
+
+/** Behind the string that begins at `start`, of text that is JSON. By hand: a pattern's stack does not hold a string of megabytes. */
+export function stringEnd(text: string, start: number): number {
+  for (let at = text.indexOf('"', start + 1); at !== -1; at = text.indexOf('"', at + 1)) {
+    let before = at;
+    while (text[before - 1] === '\\') before--;
+    if ((at - before) % 2 === 0) return at + 1;
+  }
+  return text.length;
 }
 
 export function fromTagged(value: unknown): unknown {

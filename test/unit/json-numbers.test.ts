@@ -42,3 +42,9 @@ test('an integer has at most as many digits as Python reads', () => {
   expect(writeJson(parseJsonNumbers('9'.repeat(4300)))).toBe('9'.repeat(4300));
   expect(() => parseJsonNumbers('9'.repeat(4301))).toThrow('an integer has more than 4300 digits');
 });
+
+test.each(['a', '\\n', '\\"', '\\\\'])('a string of many megabytes of %s beside a number is read', (piece) => {
+  const text = `{"a":"${piece.repeat(12_000_000 / piece.length)}","b":1.0}`;
+  const { a, b } = parseJsonNumbers(text) as { a: string; b: unknown };
+  expect([a.length, b]).toEqual([12_000_000 / piece.length, new Number(1)]);
+});

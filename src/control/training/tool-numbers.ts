@@ -2,7 +2,7 @@
  * Trajectory groups and rows as JSON whose tools keep their numbers (`control/json-numbers.ts`) within `parameters`, as those of a chat do:
  * a tool's bound of 1.0 is to be the same text in the prompt that is trained on as in the one that was answered.
  */
-import { fromTagged, tagNumbers, toTagged, untagText } from '../json-numbers.ts';
+import { fromTagged, stringEnd, tagNumbers, toTagged, untagText } from '../json-numbers.ts';
 import type { History, Trajectory, TrajectoryGroup } from './trajectories.ts';
 
 /** Exact in JSON: within a text its quotes would be escaped. */
@@ -49,11 +49,12 @@ function tagTools(text: string): string {
 
 /** Of the list that begins at `start`. */
 function listEnd(text: string, start: number): number {
-  const marks = /"(?:[^"\\]|\\.)*"|[[\]]/g;
+  const marks = /["[\]]/g;
   marks.lastIndex = start;
   let depth = 0;
   for (let match = marks.exec(text); match; match = marks.exec(text)) {
-    if (match[0] === '[') depth++;
+    if (match[0] === '"') marks.lastIndex = stringEnd(text, match.index);
+    else if (match[0] === '[') depth++;
     else if (match[0] === ']' && --depth === 0) break;
   }
   return marks.lastIndex;

@@ -24,6 +24,7 @@ describe('a group that is stored', () => {
     ['of its other histories', group('', others(tool('9007199254740993')))],
     ['of both', group(`${tool('1')},${tool('-0.0')}`, others(tool('2.0')))],
     ['beside text that looks like them', group(tool('1.0'), ',"logs":["{\\"tools\\":[2.0]} ]"]')],
+    ['behind a text of many megabytes', group(tool('1.0').replace('"f"', `"f","description":"${'a]'.repeat(8e6)}"`))],
     ['without any that would change', group(tool('0.5'))],
   ])('keeps the numbers in the tools %s', (_name, text) => {
     expect(stored(text)).toBe(text);
