@@ -35,17 +35,20 @@ interface Streamed {
   reasoning: string;
   calls: { index: number; id?: string; name?: string; arguments: string }[];
   finishes: (string | null)[];
+  /** Chunks with a part of a call. */
+  pieces: number;
 }
 
 async function streamed(body: object): Promise<Streamed> {
   const stream = await client.chat.completions.create({ ...asked, ...body, stream: true });
-  const got: Streamed = { content: '', reasoning: '', calls: [], finishes: [] };
+  const got: Streamed = { content: '', reasoning: '', calls: [], finishes: [], pieces: 0 };
   for await (const { choices } of stream) {
     const [choice] = choices;
     if (!choice) continue;
     const delta = choice.delta as typeof choice.delta & { reasoning?: string };
     got.content += delta.content ?? '';
     got.reasoning += delta.reasoning ?? '';
+    if (delta.tool_calls) got.pieces++;
     for (const call of delta.tool_calls ?? []) {
       const known = got.calls[call.index];
       if (known) known.arguments += call.function?.arguments ?? '';
@@ -84,6 +87,20 @@ test('the same call streamed', async () => {
   expect(got).toMatchObject({ content: '', finishes: ['tool_calls'], calls: [{ index: 0, name: 'lock_weather' }] });
   expect(got.calls).toHaveLength(1);
   expect(JSON.parse(got.calls[0]?.arguments ?? '')).toEqual({ size: 'large', repeat: true });
+  expect(got.pieces).toBeGreaterThan(4);
+});
+
+test('a call that its token limit cuts: content, or in a stream what came of it', async () => {
+  const whole = await client.chat.completions.create(asked);
+  const cut = { max_completion_tokens: (whole.usage?.completion_tokens ?? 0) - 6 };
+  const [reply] = (await client.chat.completions.create({ ...asked, ...cut })).choices;
+  expect(reply).toMatchObject({ finish_reason: 'length' });
+  expect(reply?.message.tool_calls).toBeUndefined();
+  expect(reply?.message.content).toContain('<tool_call>');
+  const got = await streamed(cut);
+  expect(got).toMatchObject({ content: '', finishes: ['length'], calls: [{ index: 0, name: 'lock_weather' }] });
+  expect(got.calls[0]?.arguments).toMatch(/^\{"size": "large"/);
+  expect(reply?.message.content).toContain(got.calls[0]?.arguments);
 });
 
 test('a strict call, a required one and a named one keep to the schema', async () => {

@@ -34,7 +34,7 @@ export function readMessagesRequest(raw: unknown, context: RequestContext): Mess
   const priority = toPriority(body, context);
   refuseLimited(body);
   const tools = toChatTools(body);
-  const reply = toReplyOptions({ messages: [], ...tools });
+  const reply = toReplyOptions({ messages: [], stream: body.stream ?? null, ...tools });
   const constraint = toFormatConstraint(body, reply.tools);
   const model = requireModel(context.model, body.model);
   const prompt = promptOf(body, tools, context);

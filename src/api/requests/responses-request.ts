@@ -44,7 +44,7 @@ export function readResponsesRequest(raw: unknown, context: RequestContext): Res
   const priority = toPriority(body, context);
   refuseLimited(body);
   const { places: toolPlaces, ...tools } = toChatTools(exact);
-  const reply = toReplyOptions({ messages: [], ...tools });
+  const reply = toReplyOptions({ messages: [], stream: body.stream ?? null, ...tools });
   const constraint = toTextConstraint(exact, reply.tools);
   const model = requireModel(context.model, body.model);
   validateResponsesSampling(body);

@@ -14,6 +14,7 @@ export function toReplyOptions(body: ChatCompletionRequest): ReplyOptions {
     needsToolFormat: tools.length === 0 || body.tool_choice !== null,
     toolDefinitions: tools,
     parallelToolCalls: body.parallel_tool_calls ?? true,
+    streamsCalls: body.stream ?? false,
     includeReasoning: body.include_reasoning ?? true,
   };
 }

@@ -79,6 +79,7 @@ export function replyParsing(input: GenerationInput, parsers: ModelParsers, prom
     promptReasoning,
     constrained,
     parallelToolCalls: reply.parallelToolCalls,
+    callTiming: reply.streamsCalls ? 'begun' : 'complete',
     includeReasoning: reply.includeReasoning,
   };
   return {

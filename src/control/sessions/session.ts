@@ -87,6 +87,8 @@ export interface ReplyOptions {
   /** The request's tools, whose schemas give the types of bare values. */
   toolDefinitions: readonly unknown[];
   parallelToolCalls: boolean;
+  /** Calls that the model chose are handed out from the beginning of their arguments on; false: when they are complete and valid. */
+  streamsCalls: boolean;
   /** false: reasoning is dropped, with its ids and logprobs; its tokens still count. */
   includeReasoning: boolean;
 }

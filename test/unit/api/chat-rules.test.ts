@@ -172,8 +172,9 @@ describe('accepted', () => {
       [{ tool_choice: null }, false],
     ] as const) {
       const { reply } = await accepted({ tools, ...choice });
-      expect(reply).toMatchObject({ tools: 'auto', needsToolFormat });
+      expect(reply).toMatchObject({ tools: 'auto', needsToolFormat, streamsCalls: false });
     }
+    expect((await accepted({ tools, stream: true })).reply).toMatchObject({ streamsCalls: true });
   });
 
   test('sampling fields reach the session', async () => {

@@ -1,10 +1,29 @@
 /** However an output is cut, it means the same: for every format, with generated and with broken outputs. */
 import { describe, expect, it } from 'vitest';
 import type { ReasoningParserName, ToolParserName } from '../../../src/control/sessions/parsers/create-parser.ts';
+import type { CallTiming } from '../../../src/control/sessions/parsers/call-reader.ts';
+import { scanJson } from '../../../src/control/sessions/parsers/json-scanner.ts';
+import type { ParsedOutput } from '../../../src/control/sessions/parsers/output-parser.ts';
 import * as generate from './generate.ts';
 import { callsIn, optionsFor, parseEveryWay, pick, seeded } from './support.ts';
 
 const SAMPLES = 250;
+
+const TIMINGS: CallTiming[] = ['complete', 'begun'];
+
+/** Calls that were handed out as they began: all that are complete are among them, and what broke off is the beginning of an object. */
+function expectBegun(begun: ParsedOutput, complete: ParsedOutput, text: string): void {
+  const found = begun.toolCalls.map(({ name, arguments: json }) => JSON.stringify([name, json]));
+  let at = -1;
+  for (const { name, arguments: json } of complete.toolCalls) {
+    at = found.indexOf(JSON.stringify([name, json]), at + 1);
+    expect(at, text).toBeGreaterThanOrEqual(0);
+  }
+  for (const call of begun.toolCalls) {
+    expect(call.arguments, text).toMatch(/^\{/);
+    if (scanJson(call.arguments) === null) expect(text, text).toContain(call.arguments);
+  }
+}
 
 const FORMATS: [string, ToolParserName, (random: () => number) => generate.Sample][] = [
   ['hermes', 'hermes', generate.hermes],
@@ -18,11 +37,11 @@ const FORMATS: [string, ToolParserName, (random: () => number) => generate.Sampl
 describe.each(FORMATS)('%s', (_, toolParser, sample) => {
   const options = optionsFor({ toolParser });
 
-  it('finds what was generated, cut anywhere', () => {
+  it.each(TIMINGS)('finds what was generated, cut anywhere, calls %s', (callTiming) => {
     const random = seeded(1);
     for (let i = 0; i < SAMPLES; i++) {
       const { text, calls, content } = sample(random);
-      const output = parseEveryWay(options, text, random);
+      const output = parseEveryWay({ ...options, callTiming }, text, random);
       expect(callsIn(output), text).toEqual(calls);
       expect(output.content, text).toBe(content);
     }
@@ -40,6 +59,15 @@ describe.each(FORMATS)('%s', (_, toolParser, sample) => {
       withoutCalls++;
     }
     expect(withoutCalls).toBeGreaterThan(5);
+  });
+
+  it('agrees with itself on broken outputs whose calls are handed out as they begin', () => {
+    const random = seeded(11);
+    for (let i = 0; i < SAMPLES; i++) {
+      const text = generate.broken(random, sample(random).text);
+      const begun = parseEveryWay({ ...options, callTiming: 'begun' }, text, random);
+      expectBegun(begun, parseEveryWay(options, text, random), text);
+    }
   });
 
   it('keeps the first of several calls only, if asked', () => {
@@ -74,11 +102,11 @@ describe.each(FORMATS)('%s', (_, toolParser, sample) => {
 describe('harmony', () => {
   const options = optionsFor({ toolParser: 'harmony', reasoningParser: 'harmony' });
 
-  it('finds what was generated, cut anywhere', () => {
+  it.each(TIMINGS)('finds what was generated, cut anywhere, calls %s', (callTiming) => {
     const random = seeded(5);
     for (let i = 0; i < SAMPLES; i++) {
       const { text, calls, content, reasoning } = generate.harmony(random);
-      const output = parseEveryWay(options, text, random);
+      const output = parseEveryWay({ ...options, callTiming }, text, random);
       expect({ ...output, toolCalls: callsIn(output) }, text).toEqual({ reasoning, content, toolCalls: calls });
     }
   });
@@ -89,6 +117,7 @@ describe('harmony', () => {
       const text = generate.broken(random, generate.harmony(random).text);
       const output = parseEveryWay(options, text, random);
       for (const call of output.toolCalls) expect(JSON.parse(call.arguments), text).toBeTypeOf('object');
+      expectBegun(parseEveryWay({ ...options, callTiming: 'begun' }, text, random), output, text);
     }
   });
 });

@@ -1,5 +1,6 @@
 /** Parsers by name, put together for one choice of one request. */
 import { randomBytes, randomInt, randomUUID } from 'node:crypto';
+import type { CallTiming } from './call-reader.ts';
 import { NamedMachine, RequiredMachine } from './grammar-calls.ts';
 import { HarmonyMachine } from './harmony.ts';
 import { HermesMachine } from './hermes.ts';
@@ -39,6 +40,8 @@ export interface OutputParserOptions {
   promptReasoning: PromptReasoning;
   parallelToolCalls: boolean;
   includeReasoning: boolean;
+  /** When calls of auto are handed out, in formats that leave a choice. Default complete. */
+  callTiming?: CallTiming;
   /** The output is held to a grammar: content, calls in the layout that all formats share, or with auto those of strict tools. Default false. */
   constrained?: boolean;
   /** For tests; absent: random, in the model's own layout. */
@@ -76,26 +79,29 @@ function isHarmony(
 }
 
 function callParser(options: OutputParserOptions): OutputParser {
-  const machine = isHarmony(options) ? new HarmonyMachine(options.tools !== 'none') : callMachine(options);
+  const { callTiming = 'complete' } = options;
+  const machine = isHarmony(options)
+    ? new HarmonyMachine(options.tools !== 'none', callTiming)
+    : callMachine(options, callTiming);
   if (!machine) return new PlainParser();
   const newCallId = options.newCallId ?? (() => callIdFor(options.toolParser));
   return new MachineParser(machine, { newCallId, parallel: options.parallelToolCalls });
 }
 
-function callMachine({ tools, toolParser, toolDefinitions }: OutputParserOptions): Machine | null {
+function callMachine({ tools, toolParser, toolDefinitions }: OutputParserOptions, timing: CallTiming): Machine | null {
   if (tools === 'none') return null;
   if (tools === 'required') return new RequiredMachine();
   if (typeof tools === 'object') return new NamedMachine(tools.named);
   switch (toolParser) {
     case 'hermes':
-      return new HermesMachine();
+      return new HermesMachine(timing);
     case 'qwen3_coder':
     case 'qwen3_xml':
       return new Qwen3CoderMachine(parameterSchemas(toolDefinitions));
     case 'llama3_json':
-      return new Llama3JsonMachine();
+      return new Llama3JsonMachine(timing);
     case 'mistral':
-      return new MistralMachine();
+      return new MistralMachine(timing);
     case 'pythonic':
       return new PythonicMachine();
     default:

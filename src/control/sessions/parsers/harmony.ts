@@ -4,6 +4,7 @@
  * than functions are reasoning; `to=functions.f` is a call whose body is the arguments; all else is content.
  * The marks are special tokens: they are seen only when special tokens are kept in the text.
  */
+import type { CallTiming } from './call-reader.ts';
 import type { DeltaWriter } from './delta-writer.ts';
 import type { Input } from './input.ts';
 import { JsonScanner } from './json-scanner.ts';
@@ -22,17 +23,20 @@ const FUNCTIONS = 'functions.';
 export class HarmonyMachine implements Machine {
   /** False: calls were not asked for, so their text is content. */
   readonly #callsAreOn: boolean;
+  readonly #timing: CallTiming;
   #state: 'start' | 'header' | 'body' | 'call' | 'callEnd' | 'broken' = 'start';
   #header = '';
   #target: 'reasoning' | 'content' = 'content';
   #name = '';
-  /** The call's text so far, its header included. */
+  /** The call's text so far, its header included, without what was handed out. */
   #held = '';
+  #isBegun = false;
   #json = '';
   #scanner = new JsonScanner();
 
-  constructor(callsAreOn: boolean) {
+  constructor(callsAreOn: boolean, timing: CallTiming) {
     this.#callsAreOn = callsAreOn;
+    this.#timing = timing;
   }
 
   get inReasoning(): boolean {
@@ -103,6 +107,7 @@ export class HarmonyMachine implements Machine {
     this.#state = isCall ? 'call' : 'body';
     this.#name = recipient.slice(FUNCTIONS.length);
     this.#held = this.#header;
+    this.#isBegun = false;
     this.#json = '';
     this.#scanner = new JsonScanner();
     this.#header = '';
@@ -117,19 +122,29 @@ export class HarmonyMachine implements Machine {
   }
 
   #readCall(input: Input, out: DeltaWriter): boolean {
-    if (this.#json === '') {
+    if (this.#json === '' && !this.#isBegun) {
       const space = input.takeSpace();
       this.#held += space;
       // No body at all: a call without arguments.
       if (input.next !== '{') return this.#readEmptyCall(input, out);
     }
-    const read = input.feed(this.#scanner);
-    this.#json += read;
-    this.#held += read;
+    this.#take(input.feed(this.#scanner), out);
     if (this.#scanner.status === 'done') this.#state = 'callEnd';
     else if (this.#scanner.status === 'invalid' || input.ended) return this.#break(out, this.#held);
     else return false;
     return true;
+  }
+
+  #take(piece: string, out: DeltaWriter): void {
+    if (this.#timing === 'complete') {
+      this.#json += piece;
+      this.#held += piece;
+      return;
+    }
+    if (!this.#isBegun) out.beginCall(this.#name);
+    out.arguments(piece);
+    this.#isBegun = true;
+    this.#held = '';
   }
 
   #readEmptyCall(input: Input, out: DeltaWriter): boolean {
@@ -146,7 +161,7 @@ export class HarmonyMachine implements Machine {
     const match = input.take(MESSAGE_ENDS);
     if (match === 'unsure') return false;
     if (match === 'no' && input.takeCutTag(MESSAGE_ENDS) === null) return this.#break(out, this.#held);
-    out.call(this.#name, json);
+    if (!this.#isBegun) out.call(this.#name, json);
     this.#held = '';
     this.#state = 'start';
     const opensNext = typeof match === 'object' && (match.tag === START || match.tag === CHANNEL);

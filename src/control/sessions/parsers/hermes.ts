@@ -2,21 +2,24 @@
  * Hermes, Qwen2.5, Qwen3: `<tool_call>{"name": "f", "arguments": {...}}</tool_call>`, repeated. The end of the output, or the
  * next opening tag, may stand for the closing tag.
  */
-import { callOf } from './call-json.ts';
+import { CallReader, type CallTiming } from './call-reader.ts';
 import type { DeltaWriter } from './delta-writer.ts';
 import type { Input } from './input.ts';
-import { JsonScanner } from './json-scanner.ts';
 import type { Machine } from './machine.ts';
 
 const OPEN = '<tool_call>';
 const CLOSE = '</tool_call>';
 
 export class HermesMachine implements Machine {
+  readonly #timing: CallTiming;
   #state: 'text' | 'json' | 'close' | 'broken' = 'text';
-  /** All that was read since the opening tag, itself included: content if the call proves broken. */
-  #held = '';
-  #scanner = new JsonScanner();
-  #json = '';
+  /** Holds all since the opening tag, itself included, that was not handed out: content if the call proves broken. */
+  #call: CallReader;
+
+  constructor(timing: CallTiming) {
+    this.#timing = timing;
+    this.#call = this.#reader();
+  }
 
   step(input: Input, out: DeltaWriter): boolean {
     if (this.#state === 'text') return this.#readText(input, out);
@@ -35,33 +38,33 @@ export class HermesMachine implements Machine {
 
   #beginCall(): void {
     this.#state = 'json';
-    this.#held = OPEN;
-    this.#json = '';
-    this.#scanner = new JsonScanner();
+    this.#call = this.#reader();
+  }
+
+  #reader(): CallReader {
+    return new CallReader(this.#timing, ['arguments'], OPEN);
   }
 
   #readJson(input: Input, out: DeltaWriter): boolean {
-    const read = input.feed(this.#scanner);
-    this.#json += read;
-    this.#held += read;
-    if (this.#scanner.status === 'open') return input.ended && this.#break(out);
-    if (this.#scanner.status === 'invalid') return this.#break(out);
+    const status = this.#call.read(input, out);
+    if (status === 'open') return input.ended && this.#break(out);
+    if (status === 'invalid') return this.#break(out);
     this.#state = 'close';
     return true;
   }
 
   #readClose(input: Input, out: DeltaWriter): boolean {
-    this.#held += input.takeSpace();
+    this.#call.held += input.takeSpace();
     const match = input.take([CLOSE, OPEN]);
     if (match === 'unsure') return false;
     if (match === 'no') {
       const cut = input.takeCutTag([CLOSE]);
       if (cut === null) return this.#break(out);
-      this.#held += cut;
+      this.#call.held += cut;
       this.#finishCall(out);
       return true;
     }
-    if (match.tag === CLOSE) this.#held += CLOSE;
+    if (match.tag === CLOSE) this.#call.held += CLOSE;
     const isCall = this.#finishCall(out, match.tag === OPEN ? OPEN.length : 0);
     if (match.tag === OPEN) {
       if (isCall) this.#beginCall();
@@ -72,20 +75,16 @@ export class HermesMachine implements Machine {
 
   /** `behind`: characters that were taken after what is held. */
   #finishCall(out: DeltaWriter, behind = 0): boolean {
-    const call = callOf(this.#json, this.#scanner, ['arguments']);
-    if (!call) {
+    if (!this.#call.finish(out)) {
       this.#break(out, behind);
       return false;
     }
-    out.call(call.name, call.json);
-    this.#held = '';
     this.#state = 'text';
     return true;
   }
 
   #break(out: DeltaWriter, behind = 0): boolean {
-    out.verbatim(this.#held, behind);
-    this.#held = '';
+    out.verbatim(this.#call.held, behind);
     this.#state = 'broken';
     return true;
   }

@@ -3,20 +3,24 @@
  * `<|python_tag|>`. Any `{` may begin one. What is no JSON is text, and the search goes on behind the character that broke
  * it (never back, so the work stays linear); a JSON object that is no call makes all the rest content.
  */
-import { callOf } from './call-json.ts';
+import { CallReader, type CallTiming } from './call-reader.ts';
 import type { DeltaWriter } from './delta-writer.ts';
 import type { Input } from './input.ts';
-import { JsonScanner } from './json-scanner.ts';
 import type { Machine } from './machine.ts';
 
 const PYTHON_TAG = '<|python_tag|>';
 
 export class Llama3JsonMachine implements Machine {
+  readonly #timing: CallTiming;
   #state: 'text' | 'tagged' | 'json' | 'between' | 'broken' = 'text';
-  /** A tag, and what was read of the JSON. */
+  /** A tag, and what follows it before any JSON. */
   #held = '';
-  #scanner = new JsonScanner();
-  #json = '';
+  #call: CallReader;
+
+  constructor(timing: CallTiming) {
+    this.#timing = timing;
+    this.#call = this.#reader();
+  }
 
   step(input: Input, out: DeltaWriter): boolean {
     switch (this.#state) {
@@ -50,9 +54,13 @@ export class Llama3JsonMachine implements Machine {
 
   #beginJson(): boolean {
     this.#state = 'json';
-    this.#json = '';
-    this.#scanner = new JsonScanner();
+    this.#call = this.#reader();
+    this.#held = '';
     return true;
+  }
+
+  #reader(): CallReader {
+    return new CallReader(this.#timing, ['parameters', 'arguments'], this.#held);
   }
 
   #readTagged(input: Input, out: DeltaWriter): boolean {
@@ -62,20 +70,16 @@ export class Llama3JsonMachine implements Machine {
   }
 
   #readJson(input: Input, out: DeltaWriter): boolean {
-    const read = input.feed(this.#scanner);
-    this.#json += read;
-    this.#held += read;
-    if (this.#scanner.status === 'open') return input.ended && this.#release(out);
-    if (this.#scanner.status === 'invalid') return this.#release(out);
-    const call = callOf(this.#json, this.#scanner, ['parameters', 'arguments']);
-    if (call) {
-      out.call(call.name, call.json);
-      this.#held = '';
-      this.#state = 'between';
-    } else {
-      out.verbatim(this.#held);
-      this.#state = 'broken';
+    const status = this.#call.read(input, out);
+    if (status === 'open' && !input.ended) return false;
+    if (status !== 'done') {
+      this.#held = this.#call.held;
+      return this.#release(out);
     }
+    this.#state = 'between';
+    if (this.#call.finish(out)) return true;
+    out.verbatim(this.#call.held);
+    this.#state = 'broken';
     return true;
   }
 

@@ -1,9 +1,11 @@
 /**
  * Mistral, three layouts after `[TOOL_CALLS]`: a JSON array of {"name", "arguments"}; `name{...}`; `name[ARGS]{...}`, perhaps
  * with `[CALL_ID]id` before [ARGS]. Each tag opens one call or one array. The end of the output may stand for the array's
- * closing bracket. (The tag is a special token: it is seen only when special tokens are kept in the text.)
+ * closing bracket. (The tag is a special token: it is seen only when special tokens are kept in the text.) The calls of an array are
+ * handed out together when it is complete, whatever the timing.
  */
-import { type CallText, callOf, callsOf } from './call-json.ts';
+import { type CallText, callsOf } from './call-json.ts';
+import { CallReader, type CallTiming } from './call-reader.ts';
 import type { DeltaWriter } from './delta-writer.ts';
 import type { Input } from './input.ts';
 import { JsonScanner, scanJson } from './json-scanner.ts';
@@ -16,14 +18,23 @@ const KEYS = ['arguments', 'parameters'];
 const NAME_LENGTH_MAX = 256;
 
 export class MistralMachine implements Machine {
-  #state: 'text' | 'head' | 'name' | 'json' | 'broken' = 'text';
-  /** All that was read since the tag, itself included. */
+  readonly #timing: CallTiming;
+  #state: 'text' | 'head' | 'name' | 'object' | 'json' | 'broken' = 'text';
+  /** All that was read since the tag, itself included, and not handed out. */
   #held = '';
   /** Empty: the JSON holds the names. */
   #name = '';
   #nameIsRead = false;
+  #isBegun = false;
   #scanner = new JsonScanner();
   #json = '';
+  /** Of an object that holds its name. */
+  #call: CallReader;
+
+  constructor(timing: CallTiming) {
+    this.#timing = timing;
+    this.#call = this.#reader();
+  }
 
   step(input: Input, out: DeltaWriter): boolean {
     switch (this.#state) {
@@ -33,6 +44,8 @@ export class MistralMachine implements Machine {
         return this.#readHead(input, out);
       case 'name':
         return this.#readName(input, out);
+      case 'object':
+        return this.#readObject(input, out);
       case 'json':
         return this.#readJson(input, out);
       case 'broken':
@@ -48,6 +61,7 @@ export class MistralMachine implements Machine {
     this.#held = OPEN;
     this.#name = '';
     this.#nameIsRead = false;
+    this.#isBegun = false;
     this.#json = '';
     this.#scanner = new JsonScanner();
     this.#state = 'head';
@@ -57,8 +71,24 @@ export class MistralMachine implements Machine {
   #readHead(input: Input, out: DeltaWriter): boolean {
     this.#held += input.takeSpace();
     if (input.empty) return input.ended && this.#break(out);
-    this.#state = input.next === '[' || input.next === '{' ? 'json' : 'name';
+    this.#state = input.next === '[' ? 'json' : input.next === '{' ? 'object' : 'name';
+    this.#call = this.#reader();
     return true;
+  }
+
+  #reader(): CallReader {
+    return new CallReader(this.#timing, KEYS, this.#held);
+  }
+
+  #readObject(input: Input, out: DeltaWriter): boolean {
+    const status = this.#call.read(input, out);
+    if (status === 'open' && !input.ended) return false;
+    if (status === 'done' && this.#call.finish(out)) {
+      this.#state = 'text';
+      return true;
+    }
+    this.#held = this.#call.held;
+    return this.#break(out);
   }
 
   #readName(input: Input, out: DeltaWriter): boolean {
@@ -80,9 +110,7 @@ export class MistralMachine implements Machine {
   }
 
   #readJson(input: Input, out: DeltaWriter): boolean {
-    const read = input.feed(this.#scanner);
-    this.#json += read;
-    this.#held += read;
+    this.#take(input.feed(this.#scanner), out);
     if (this.#scanner.status === 'open' && !input.ended) return false;
     const calls = this.#calls();
     if (!calls) return this.#break(out);
@@ -91,18 +119,29 @@ export class MistralMachine implements Machine {
     return true;
   }
 
+  #take(piece: string, out: DeltaWriter): void {
+    if (this.#isBegun) return out.arguments(piece);
+    this.#json += piece;
+    this.#held += piece;
+    if (this.#timing === 'complete' || this.#name === '' || this.#scanner.root !== '{') return;
+    out.beginCall(this.#name);
+    out.arguments(this.#json.trimStart());
+    this.#held = '';
+    this.#isBegun = true;
+  }
+
+  /** Those that are not handed out yet. */
   #calls(): CallText[] | null {
-    if (this.#scanner.lacksArrayEnd && this.#name === '') {
+    const { status, root, lacksArrayEnd } = this.#scanner;
+    if (lacksArrayEnd && this.#name === '') {
       const closed = `${this.#json}]`;
       const scanner = scanJson(closed);
       return scanner && callsOf(closed, scanner, KEYS);
     }
-    if (this.#scanner.status !== 'done') return null;
-    const isObject = this.#scanner.root === '{';
-    if (this.#name !== '') return isObject ? [{ name: this.#name, json: this.#json.trim() }] : null;
-    if (!isObject) return callsOf(this.#json, this.#scanner, KEYS);
-    const call = callOf(this.#json, this.#scanner, KEYS);
-    return call && [call];
+    if (status !== 'done') return null;
+    if (this.#isBegun) return [];
+    if (this.#name === '') return callsOf(this.#json, this.#scanner, KEYS);
+    return root === '{' ? [{ name: this.#name, json: this.#json.trim() }] : null;
   }
 
   #break(out: DeltaWriter): boolean {

@@ -1,0 +1,113 @@
+/** Calls of streams: handed out from the beginning of their arguments on. */
+import { describe, expect, it } from 'vitest';
+import type { ToolParserName } from '../../../src/control/sessions/parsers/create-parser.ts';
+import { deltasOf, optionsFor, parseEveryWay, seeded } from './support.ts';
+
+const begun = (toolParser: ToolParserName) => optionsFor({ toolParser, callTiming: 'begun' });
+
+/** [what, output, calls as [name, arguments as they came], content] */
+type Case = [string, string, [string, string][], string];
+
+const HERMES: Case[] = [
+  ['cut', 'So:\n<tool_call>{"name": "f", "arguments": {"a": "b', [['f', '{"a": "b']], 'So:\n'],
+  ['cut behind the arguments', '<tool_call>{"name": "f", "arguments": {"a": 1}', [['f', '{"a": 1}']], ''],
+  ['broken', '<tool_call>{"name": "f", "arguments": {"a": }}</tool_call>', [['f', '{"a": ']], '}}</tool_call>'],
+  [
+    'a lacking brace',
+    '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>',
+    [['f', '{"a": 1}']],
+    '</tool_call>',
+  ],
+  ['a brace too many', '<tool_call>{"name":"f","arguments":{}}}</tool_call>', [['f', '{}']], '}</tool_call>'],
+  ['text instead of a closing tag', '<tool_call>{"name":"f","arguments":{}}\n so', [['f', '{}']], '\n so'],
+  ['members behind the arguments', '<tool_call>{"name":"f","arguments":{},"b":{"c":1}}</tool_call>', [['f', '{}']], ''],
+  ['a name twice: the later one', '<tool_call>{"name":"g","name":"f","arguments":{}}</tool_call>', [['f', '{}']], ''],
+  ['arguments first', '<tool_call>{"arguments":{"a":1},"name":"f"}</tool_call>', [['f', '{"a":1}']], ''],
+  ['a string of JSON', '<tool_call>{"name":"f","arguments":"{}"}</tool_call>', [['f', '{}']], ''],
+  ['an array', '<tool_call>[{"name":"f","arguments":{}}]', [], '<tool_call>[{"name":"f","arguments":{}}]'],
+  ['no name', '<tool_call>{"arguments": {"a', [], '<tool_call>{"arguments": {"a'],
+  ['an empty name', '<tool_call>{"name": "", "arguments": {"a', [], '<tool_call>{"name": "", "arguments": {"a'],
+  ['arguments that are no object', '<tool_call>{"name":"f","arguments":[', [], '<tool_call>{"name":"f","arguments":['],
+];
+
+const LLAMA: Case[] = [
+  ['cut', '<|python_tag|>{"name": "f", "parameters": {"a": [1', [['f', '{"a": [1']], ''],
+  ['by the other name', '{"name": "f", "arguments": {"a": 1}}; ', [['f', '{"a": 1}']], ''],
+  [
+    'broken, and the search goes on',
+    '{"name":"f","parameters":{"a":x}} {"name":"g","parameters":{}}',
+    [
+      ['f', '{"a":'],
+      ['g', '{}'],
+    ],
+    'x}} ',
+  ],
+];
+
+const MISTRAL: Case[] = [
+  ['a cut call by its name', 'x[TOOL_CALLS]f{"a": {"b', [['f', '{"a": {"b']], 'x'],
+  ['space before the arguments', '[TOOL_CALLS]f[ARGS] {"a": 1', [['f', '{"a": 1']], ''],
+  ['a broken call by its name', '[TOOL_CALLS]f{"a"}', [['f', '{"a"']], '}'],
+  ['an object that holds the name', '[TOOL_CALLS]{"name": "f", "arguments": {"a', [['f', '{"a']], ''],
+  [
+    'two calls',
+    '[TOOL_CALLS]f{"a":1}[TOOL_CALLS]g{',
+    [
+      ['f', '{"a":1}'],
+      ['g', '{'],
+    ],
+    '',
+  ],
+  [
+    'an array is handed out whole',
+    '[TOOL_CALLS][{"name":"f","arguments":{"a',
+    [],
+    '[TOOL_CALLS][{"name":"f","arguments":{"a',
+  ],
+];
+
+const CALL = '<|channel|>commentary to=functions.f<|constrain|>json<|message|>';
+const HARMONY: Case[] = [
+  ['cut', `${CALL}{"a": "b`, [['f', '{"a": "b']], ''],
+  ['whole', `${CALL} {"a": 1} <|call|>`, [['f', '{"a": 1}']], ''],
+  ['broken', `${CALL}{"a": b}<|call|>`, [['f', '{"a": ']], 'b}<|call|>'],
+  ['no arguments', `${CALL}<|call|>`, [['f', '{}']], ''],
+];
+
+describe.each<[ToolParserName, Case[]]>([
+  ['hermes', HERMES],
+  ['llama3_json', LLAMA],
+  ['mistral', MISTRAL],
+  ['harmony', HARMONY],
+])('%s', (toolParser, cases) => {
+  it.each(cases)('%s', (_, text, calls, content) => {
+    const output = parseEveryWay(begun(toolParser), text, seeded(1));
+    expect(output.toolCalls.map((call) => [call.name, call.arguments])).toEqual(calls);
+    expect(output.content).toBe(content);
+  });
+});
+
+it('each piece of the arguments comes with the text that brings it', () => {
+  const pieces = ['<tool_call>{"name": "f", "argu', 'ments": {"a', '": "b', ' c"}', '}</tool_call>', '\nyes'];
+  expect(deltasOf(begun('hermes'), pieces)).toEqual([
+    { toolCall: { index: 0, id: 'call-0', name: 'f' } },
+    { toolCall: { index: 0, arguments: '{' } },
+    { toolCall: { index: 0, arguments: '"a' } },
+    { toolCall: { index: 0, arguments: '": "b' } },
+    { toolCall: { index: 0, arguments: ' c"}' } },
+    { content: '\nyes', at: 63 },
+  ]);
+});
+
+it('of several calls only the first is handed out, if asked', () => {
+  const text = '<tool_call>{"name":"f","arguments":{}}</tool_call><tool_call>{"name":"g","arguments":{"a';
+  const output = parseEveryWay({ ...begun('hermes'), parallelToolCalls: false }, text, seeded(1));
+  expect(output).toMatchObject({ content: '', toolCalls: [{ name: 'f', arguments: '{}' }] });
+  expect(output.toolCalls).toHaveLength(1);
+});
+
+it('an object of very many members is read once', () => {
+  const members = Array.from({ length: 100_000 }, (_, i) => `"k${i}":${i}`).join(',');
+  const [call] = deltasOf(begun('hermes'), [`<tool_call>{${members},"name":"f","arguments":{"a`]);
+  expect(call).toEqual({ toolCall: { index: 0, id: 'call-0', name: 'f' } });
+});
