@@ -1,7 +1,7 @@
 /** Calls of streams: handed out from the beginning of their arguments on. */
 import { describe, expect, it } from 'vitest';
 import type { ToolParserName } from '../../../src/control/sessions/parsers/create-parser.ts';
-import { deltasOf, optionsFor, parseEveryWay, seeded } from './support.ts';
+import { deltasOf, optionsFor, parseEveryWay, piecesOf, seeded } from './support.ts';
 
 const begun = (toolParser: ToolParserName) => optionsFor({ toolParser, callTiming: 'begun' });
 
@@ -111,3 +111,14 @@ it('an object of very many members is read once', () => {
   const [call] = deltasOf(begun('hermes'), [`<tool_call>{${members},"name":"f","arguments":{"a`]);
   expect(call).toEqual({ toolCall: { index: 0, id: 'call-0', name: 'f' } });
 });
+
+it('a long value before the arguments is read once', () => {
+  const digits = '1'.repeat(200_000);
+  for (const value of [digits, `"${digits}"`, `[${digits}]`]) {
+    const text = `<tool_call>{"name":"f","x":${value},"arguments":{"a`;
+    const [call] = deltasOf(begun('hermes'), piecesOf(text, 2));
+    expect(call).toEqual({ toolCall: { index: 0, id: 'call-0', name: 'f' } });
+  }
+  const text = `<tool_call>{"name":"f","arguments":"{\\"a\\":${digits}}"}</tool_call>`;
+  expect(deltasOf(begun('hermes'), piecesOf(text, 2))).toHaveLength(2);
+}, 10_000);

@@ -72,7 +72,9 @@ export class CallReader {
       this.#recent = this.#slice(ended.end);
       this.#recentAt = ended.end;
     }
-    if (!openMember || this.#name === null || this.#slice(openMember.start) !== '{') return;
+    // Pieces end where a value begins, so only the one that brings its first character is looked at: values may be long.
+    const isStart = openMember?.start === this.#recentAt + this.#recent.length - 1 && piece.endsWith('{');
+    if (!openMember || !isStart || this.#name === null) return;
     if (!this.#argumentKeys.includes(this.#keyOf(openMember))) return;
     out.beginCall(this.#name);
     out.arguments('{');
