@@ -1,4 +1,6 @@
 /** A message object: its head, how it ended, what it took. */
+import type { ToolCallDelta } from '../../control/sessions/parsers/output-parser.ts';
+import { CallWatch } from '../../control/sessions/parsers/reply-rules.ts';
 import type { ChoiceFinish, Generation } from '../../control/sessions/session.ts';
 import type { ContentBlock, MessageEnd, MessageObject, MessageTokens } from '../../schemas/message-object.ts';
 
@@ -17,7 +19,7 @@ export interface MessageFacts {
 export class MessageEnding {
   #finish: ChoiceFinish = 'abort';
   #stopReason: string | number | null = null;
-  #calls = false;
+  readonly #calls = new CallWatch();
 
   delta({
     finish,
@@ -26,9 +28,9 @@ export class MessageEnding {
   }: {
     finish: ChoiceFinish | null;
     stopReason: string | number | null;
-    toolCalls: unknown[];
+    toolCalls: ToolCallDelta[];
   }): void {
-    if (toolCalls.length > 0) this.#calls = true;
+    for (const call of toolCalls) this.#calls.take(call);
     if (finish === null) return;
     this.#finish = finish;
     this.#stopReason = stopReason;
@@ -43,7 +45,7 @@ export class MessageEnding {
     const stop = this.#stopReason;
     if (typeof stop === 'string' && stopSequences.includes(stop))
       return { stop_reason: 'stop_sequence', stop_sequence: stop };
-    return { stop_reason: this.#calls ? 'tool_use' : 'end_turn', stop_sequence: null };
+    return { stop_reason: this.#calls.hasWhole ? 'tool_use' : 'end_turn', stop_sequence: null };
   }
 }
 

@@ -3,6 +3,7 @@
  * do not depend on how the reply was cut into deltas.
  */
 import type { ParsedDelta, ToolCallDelta } from '../../control/sessions/parsers/output-parser.ts';
+import { isWholeCall } from '../../control/sessions/parsers/reply-rules.ts';
 import type { ChoiceDelta } from '../../control/sessions/session.ts';
 import type { ChatTokenLogprob } from '../../schemas/chat-completion-response.ts';
 import type {
@@ -141,7 +142,9 @@ export class OutputItems {
     if (open === null) return [];
     this.#open = null;
     const { item } = open;
-    item.status = status;
+    // Its arguments are all that tells whether a call can be run.
+    const brokeOff = item.type === 'function_call' && !isWholeCall(item.arguments);
+    item.status = brokeOff ? 'incomplete' : status;
     const done = { type: 'response.output_item.done', output_index: this.items.length - 1, item };
     return [...this.#doneOf(item), done];
   }

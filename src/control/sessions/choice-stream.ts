@@ -3,7 +3,7 @@ import type { FinishReason, SequenceOutput } from '../engine/protocol.ts';
 import { codePoints } from './code-points.ts';
 import type { Detokenizer } from './detokenizer.ts';
 import { appendDelta, type OutputParser, type ParsedDelta } from './parsers/output-parser.ts';
-import { finishReason } from './parsers/reply-rules.ts';
+import { CallWatch, finishReason } from './parsers/reply-rules.ts';
 import type { ReplyParsing } from './reply-parser.ts';
 import { RepetitionScan, type RepetitionRule } from './repetition.ts';
 import type { ChoiceDelta, ChoiceFinish, ReplyOptions, TokenLogprob } from './session.ts';
@@ -71,7 +71,7 @@ export class ChoiceStream {
   /** Characters that tokens made, and those of them that no stop string took or holds back. */
   #made = 0;
   #shown = 0;
-  #hasCalls = false;
+  readonly #calls = new CallWatch();
   #cut = false;
 
   /** `index`: of the choice; `parsing`: makes parsers of the choice's text; null: all of it is content. */
@@ -115,7 +115,7 @@ export class ChoiceStream {
     this.#read(piece, output);
     if (this.#parser && piece.finish !== null) {
       this.#take(piece, this.#parser.finish());
-      piece.finish = finishReason(piece.finish, this.#rules.reply?.tools ?? 'none', this.#hasCalls);
+      piece.finish = finishReason(piece.finish, this.#rules.reply?.tools ?? 'none', this.#calls.hasWhole);
       piece.textEnd = this.#shown;
     }
     return piece;
@@ -195,10 +195,12 @@ export class ChoiceStream {
     for (const delta of deltas) {
       if ('content' in delta) piece.text += delta.content;
       else if ('reasoning' in delta) piece.reasoning += delta.reasoning;
-      else piece.toolCalls.push(delta.toolCall);
+      else {
+        piece.toolCalls.push(delta.toolCall);
+        this.#calls.take(delta.toolCall);
+      }
     }
     if (deltas.length > 0) addPieces(piece, deltas);
-    this.#hasCalls ||= piece.toolCalls.length > 0;
   }
 
   /** True when a stop string was completed. */

@@ -56,6 +56,7 @@ describe('answers', () => {
   });
 
   const call = { toolCalls: [{ index: 0, id: 'c', name: 'f', arguments: '{}' }] };
+  const cutCall = { toolCalls: [{ index: 0, id: 'c', name: 'f', arguments: '{"x": ' }] };
   test.each<[string, Partial<ChoiceDelta>, string, string | null]>([
     ['the end', { finish: 'stop' }, 'end_turn', null],
     ['an end token of the model', { finish: 'stop', stopReason: 7 }, 'end_turn', null],
@@ -65,6 +66,7 @@ describe('answers', () => {
     ['the end of the context', { finish: 'length', tokenIds: [1] }, 'model_context_window_exceeded', null],
     ['calls', { finish: 'tool_calls', ...call }, 'tool_use', null],
     ['a named call, which chats end with stop', { finish: 'stop', ...call }, 'tool_use', null],
+    ['a call that broke off', { finish: 'stop', ...cutCall }, 'end_turn', null],
     ['a stop sequence behind a call', { finish: 'stop', stopReason: 'x', ...call }, 'stop_sequence', 'x'],
   ])('end by %s', async (_, last, stop_reason, stop_sequence) => {
     server.sessions.script = () => [delta({ text: 'So' }), delta(last)];

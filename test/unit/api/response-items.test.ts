@@ -65,6 +65,20 @@ describe.each<[string, string, string[]]>([
   });
 });
 
+it('a call that broke off is incomplete, whatever follows it and however the reply ends', () => {
+  const call = (args: string) => delta({ toolCalls: [{ index: 0, id: 'c', name: 'f', arguments: args }] });
+  for (const [args, status] of [
+    ['{"x": 1}', 'completed'],
+    ['{"x": ', 'incomplete'],
+  ] as const) {
+    for (const rest of [[], [delta({ text: 'y}' })]]) {
+      const { items, events } = itemsOf([call(args), ...rest]);
+      expect(items[0]).toMatchObject({ type: 'function_call', arguments: args, status });
+      expect(folded(events)).toEqual(items);
+    }
+  }
+});
+
 const textParts = (items: OutputItem[]) => items.flatMap((item) => (item.type === 'message' ? item.content : []));
 const END = '</s>';
 

@@ -215,3 +215,17 @@ it('leaves text completions alone', async () => {
   expect([whole.content, whole.reasoning, whole.calls]).toEqual([`<think>a</think>${CALL}`, '', []]);
   expect(whole.usage.reasoningTokens).toBeNull();
 });
+
+it('ends a stream for its calls only where one of them is whole, as an answer that is not streamed', async () => {
+  const cut = '<tool_call>{"name": "f", "arguments": {"x": "a';
+  const ends = async (text: string, stop: string[] = []) => {
+    const request = input({ tools: 'auto', streamsCalls: true });
+    const whole = await reply({ ...request, sampling: { ...request.sampling, stop } }, text);
+    return [whole.calls.filter(({ id }) => id !== undefined).length, whole.finish];
+  };
+  expect(await ends(CALL)).toEqual([1, 'tool_calls']);
+  expect(await ends(cut)).toEqual([1, 'stop']);
+  expect(await ends(`${cut} END`, ['END'])).toEqual([1, 'stop']);
+  expect(await ends('<tool_call>{"name": "f", "arguments": {"x": y}}</tool_call>')).toEqual([1, 'stop']);
+  expect(await ends(CALL + cut)).toEqual([2, 'tool_calls']);
+});
