@@ -29,7 +29,10 @@ describe('required', () => {
   it.each([
     ['cut arguments stay cut', '[{"name": "f", "parameters": {"a": "b', [['f', '{"a": "b']], ''],
     ['a cut second call is dropped', '[{"name":"f","parameters":{}}, {"name": "g"', [['f', '{}']], ''],
-    ['a cut name', '[{"name": "f', [], '[{"name": "f'],
+    ['a cut name is dropped', '[{"name": "f', [], ''],
+    ['a cut key is dropped', '[{"name": "f", "param', [], ''],
+    ['a bracket alone is dropped', ' [', [], ''],
+    ['nothing', '', [], ''],
     ['no array', 'Hello', [], 'Hello'],
     ['an array of arrays', '[[1]]', [], '[[1]]'],
     ['no calls', '[]', [], '[]'],

@@ -109,9 +109,9 @@ export class RequiredMachine implements Machine {
     return true;
   }
 
-  /** The output ended too early: its cut markup is content only where there is no call. */
+  /** The output ended too early: cut markup is no content, also where there is no call. */
   #cut(out: DeltaWriter): boolean {
-    if (out.calls > 0) this.#held = '';
+    this.#held = '';
     return this.#break(out);
   }
 
