@@ -316,10 +316,12 @@ describe('thoughts', () => {
   });
 });
 
+const spaced = (kind: Body): Body => ({ structured_outputs: { ...kind, whitespace_pattern: '(' } });
 describe('refused by name, and the next request works', () => {
   test.each<[string, Body, string, string]>([
     ['a broken regex', { structured_outputs: { regex: '[.*' } }, 'structured_outputs', 'missing ]'],
     ['a broken grammar', { structured_outputs: { grammar: 'root ::= (' } }, 'structured_outputs', 'cannot be used'],
+    ['broken white space', spaced({ regex: 'a' }), 'structured_outputs', 'whitespace_pattern cannot be used: pattern'],
     ['a broken schema', schemaFormat({ type: 'nothing' }), 'response_format', 'cannot be used'],
     ['look-around', { structured_outputs: { regex: 'a(?=b)' } }, 'structured_outputs', 'look'],
     [

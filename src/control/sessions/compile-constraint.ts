@@ -18,8 +18,18 @@ export async function compileConstraint(
   { grammar, param, refusal }: ContentConstraint,
   signal: AbortSignal | undefined,
 ): Promise<void> {
+  const { options } = grammar;
+  if (options.space !== '') {
+    // By itself: grammars without JSON would never read it, and others would not say what of them is wrong.
+    const failure = await compile(engine, tenant, { source: { kind: 'json_object' }, options }, signal);
+    if (failure) refuse(failure, `${param}.whitespace_pattern cannot be used:`, param);
+  }
   const failure = await compile(engine, tenant, grammar, signal);
-  if (failure === null) return;
+  if (failure) refuse(failure, refusal, param);
+}
+
+/** `refusal`: how to say that the client is wrong. */
+function refuse(failure: GrammarFailure, refusal: string | undefined, param: string): never {
   const code = CODES[failure.kind];
   const opening = (code === 'bad_request' && refusal) || `${param} cannot be used:`;
   throw new SessionError(code, `${opening} ${failure.message}`, param);

@@ -306,6 +306,20 @@ describe('accepted', () => {
     expect(response.headers.get('x-tandem-ignored-fields')).toBe(named);
   });
 
+  test('so are options about JSON where there is none', async () => {
+    const options = { disable_any_whitespace: true, disable_additional_properties: false, whitespace_pattern: ' ?' };
+    const ignored = async (kind: object) => {
+      const response = await chat({ structured_outputs: { ...kind, ...options } });
+      expect(response.status).toBe(200);
+      return response.headers.get('x-tandem-ignored-fields');
+    };
+    const named = 'structured_outputs.disable_any_whitespace, structured_outputs.whitespace_pattern';
+    for (const kind of [{ regex: 'a' }, { choice: ['a'] }, { grammar: 'root ::= "a"' }])
+      expect(await ignored(kind)).toBe(named);
+    for (const kind of [{ json: {} }, { json_object: true }, { structural_tag: '{}' }, { regex: null, json: {} }])
+      expect(await ignored(kind)).toBeNull();
+  });
+
   test('__proto__ and constructor keys pollute nothing', async () => {
     const kwargs = '{"__proto__":{"polluted":1},"constructor":{"prototype":{"polluted":1}},"a":1}';
     const body = `{"__proto__":{"n":3},"constructor":1,"messages":[{"role":"user","content":"Hi","__proto__":{"x":1}}],"chat_template_kwargs":${kwargs}}`;
