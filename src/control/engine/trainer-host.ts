@@ -37,6 +37,10 @@ export class TrainerHost implements BackgroundWork {
   #planned = false;
   readonly #sessions = new Map<number, Session>();
   #slicing: Session | null = null;
+  /** Of the running slice. */
+  #sliceEnd: Promise<void> = Promise.resolve();
+  /** Trainers are made one after the other: there is memory for one. */
+  #made: Promise<unknown> = Promise.resolve();
   #ended = false;
   onPending: () => void = () => {};
 
@@ -74,16 +78,24 @@ export class TrainerHost implements BackgroundWork {
 
   async #begin(session: Session): Promise<RowRoom> {
     if (session.trainer) throw new Error('The trainer has begun.');
-    const trainer = await this.#addon.createTrainer(this.#model, this.#options, joined(session.parts.splice(0)));
-    if (session.closed) {
-      trainer.close();
-      throw new Error(CLOSED);
-    }
+    const making = this.#made.then(() => this.#make(session));
+    this.#made = making.catch(() => undefined);
+    const trainer = await making;
     session.trainer = trainer;
     const room = rowRoom(trainer, this.#options);
     if (!this.#planned) this.#log(memoryPlan(room, this.#options));
     this.#planned = true;
     return room;
+  }
+
+  /** When what was closed has given its memory back. */
+  async #make(session: Session): Promise<NativeTrainer> {
+    if (this.#slicing?.closed) await this.#sliceEnd;
+    if (session.closed) throw new Error(CLOSED);
+    const trainer = await this.#addon.createTrainer(this.#model, this.#options, joined(session.parts.splice(0)));
+    if (!session.closed) return trainer;
+    trainer.close();
+    throw new Error(CLOSED);
   }
 
   /** Work that is under way ends with the running slice. Idempotent. */
@@ -111,6 +123,8 @@ export class TrainerHost implements BackgroundWork {
     const [id, session] = found;
     const call = session.calls[0] as Call;
     this.#slicing = session;
+    let end = (): void => undefined;
+    this.#sliceEnd = new Promise((resolve) => (end = resolve));
     try {
       const answer = await this.#advance(session, call, micros);
       if (answer !== undefined) this.#finish(id, session, () => call.resolve(answer));
@@ -119,6 +133,7 @@ export class TrainerHost implements BackgroundWork {
     } finally {
       this.#slicing = null;
       if (session.closed) free(session);
+      end();
     }
   }
 

@@ -227,6 +227,31 @@ describe('trainers', () => {
     expect(host.pending).toBe(false);
   });
 
+  it('begin when those that were closed have given their memory back: in a slice, or while they were made', async () => {
+    const trainers: FakeTrainer[] = [];
+    const addon = fakeAddon(trainers);
+    const alone: boolean[] = [];
+    const createTrainer: NativeAddon['createTrainer'] = async (...args) => {
+      alone.push(trainers.every(({ closed }) => closed));
+      const made = await addon.createTrainer(...args);
+      await new Promise((resolve) => setImmediate(resolve));
+      return made;
+    };
+    const host = new TrainerHost({ ...addon, createTrainer }, {} as NativeModel, TRAINER_OPTIONS, () => {});
+    await begin(host, 1);
+    const told = expect(host.call(1, { kind: 'backward', gradients })).rejects.toThrow('closed');
+    const running = host.slice(1000);
+    host.close(1);
+    const second = expect(begin(host, 2)).rejects.toThrow('closed');
+    await Promise.all([running, told]);
+    while (trainers.length < 2) await new Promise((resolve) => setImmediate(resolve));
+    host.close(2);
+    await begin(host, 3);
+    await second;
+    expect(alone).toEqual([true, true, true]);
+    expect(trainers.map(({ closed }) => closed)).toEqual([true, true, false]);
+  });
+
   it('fill the loop when nothing runs, and give way when something does', async () => {
     const trainers: FakeTrainer[] = [];
     const host = hostOf(trainers);
