@@ -173,7 +173,7 @@ TEST_ONCE(grammar_masks_of_counted_lengths_equal_brute_force) {
       for (const std::string& text : begun) {
         for (const auto& shared : {small_vocabulary(), wide_vocabulary()}) {
           // Under sanitizers, where it takes long, other texts would find nothing else.
-          for (int round = 0; round < (sanitized() ? 1 : 3); ++round)
+          for (int round = 0; round < (test::sanitized() ? 1 : 3); ++round)
             walk(grammar, schema, ++seed, 12, mode == Mode::kGenerate, shared, text);
         }
       }
