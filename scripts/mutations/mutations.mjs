@@ -339,7 +339,7 @@ export const mutations = [
     name: 'a parser drops its last brace',
     edits: [
       {
-        file: 'src/control/sessions/parsers/hermes.ts',
+        file: 'src/control/sessions/parsers/call-reader.ts',
         search: 'out.call(call.name, call.json);',
         replace: 'out.call(call.name, call.json.slice(0, -1));',
       },
