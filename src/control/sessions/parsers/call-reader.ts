@@ -16,7 +16,7 @@ export class CallReader {
   #part: 'head' | 'whole' | 'arguments' | 'tail';
   /** The object, as far as it is in `head` or `whole`. */
   #text = '';
-  /** What came of it behind the last whole member, and where that is: short, for it is looked at again and again. */
+  /** What came of it behind the last whole member, and where that is: slices of the whole text would copy it again for each member. */
   #recent = '';
   #recentAt = 0;
   #name: string | null = null;
