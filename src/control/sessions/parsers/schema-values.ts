@@ -18,12 +18,14 @@ export function parameterSchemas(tools: readonly unknown[]): Map<string, Schema>
 }
 
 /**
- * "null" is null for every type, and a boolean that is not "true" is false. Otherwise text that is no value of its type
+ * "null" is null for every type. So is "None" where no text can stand: templates of such models write null so in a history, and the model
+ * after them. A boolean that is neither "true" nor "1" is false. Otherwise text that is no value of its type
  * stays a string, as does that of an unknown parameter or type. Of several types the first that fits counts, string last.
  */
 export function valueAsJson(text: string, parameters: Schema | undefined, key: string): string {
   if (text.trim().toLowerCase() === 'null') return 'null';
   const kinds = kindsOf(child(child(parameters, 'properties'), key), parameters);
+  if (text.trim() === 'None' && !kinds.includes('string') && !kinds.includes('unknown')) return 'null';
   for (const kind of kinds) {
     const json = convert(text.trim(), kind, kinds.length === 1);
     if (json !== null) return json;
@@ -54,7 +56,8 @@ function numberAsJson(text: string): string | null {
 function booleanAsJson(text: string, isOnly: boolean): string | null {
   const lower = text.toLowerCase();
   if (lower === 'true' || lower === 'false') return lower;
-  return isOnly ? 'false' : null;
+  if (!isOnly) return null;
+  return text === '1' ? 'true' : 'false';
 }
 
 function structureAsJson(text: string): string | null {
@@ -79,6 +82,8 @@ function kindsOf(schema: unknown, root: unknown): Kind[] {
 function shownKinds(schema: Schema): Kind[] {
   const kinds = typeKinds(schema);
   if (kinds.length > 0) return kinds;
+  const listed = listedKinds(schema);
+  if (listed.length > 0) return listed;
   const isStructure = child(schema, 'properties') !== undefined || child(schema, 'items') !== undefined;
   return isStructure ? ['structure'] : ['unknown'];
 }
@@ -88,6 +93,18 @@ function typeKinds(schema: Schema): Kind[] {
   const names: unknown[] = Array.isArray(type) ? type : [type];
   const texts = names.filter((name) => typeof name === 'string' && name !== 'null');
   return [...new Set(texts.map((name) => kindOf(String(name))))];
+}
+
+/** Those of the values that `enum` or `const` names. */
+function listedKinds(schema: Schema): Kind[] {
+  const values: unknown = 'const' in schema ? [schema['const']] : schema['enum'];
+  return Array.isArray(values) ? [...new Set(values.filter((value) => value !== null).map(kindOfValue))] : [];
+}
+
+function kindOfValue(value: unknown): Kind {
+  if (typeof value === 'string') return 'string';
+  if (typeof value === 'boolean') return 'boolean';
+  return Array.isArray(value) || isSchema(value) ? 'structure' : 'number';
 }
 
 /** Type names of JSON Schema, and those of Python that tools come with. */
