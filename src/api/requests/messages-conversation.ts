@@ -9,6 +9,12 @@ import { refuseType } from './refuse.ts';
 
 type Block = Record<string, unknown>;
 
+/**
+ * What Claude Code writes before its instructions for Anthropic's accounts. It is another one in each request, so no prompt that began with
+ * it would be found in the cache.
+ */
+const ACCOUNTING = 'x-anthropic-billing-header:';
+
 /** What a text model cannot be shown. */
 const MEDIA: ReadonlySet<unknown> = new Set(['image', 'document', 'container_upload']);
 
@@ -32,14 +38,27 @@ export function toConversation(body: Pick<CountTokensRequest, 'messages' | 'syst
 
 function systemText(system: CountTokensRequest['system']): RequestMessage[] {
   if (system === null || system === undefined || system.length === 0) return [];
-  return [{ role: 'system', content: textOnly(system, 'system', 'system') }];
+  return readSystem(system, 'system', 'system');
+}
+
+function readSystem(content: string | unknown[], at: string, where: string): RequestMessage[] {
+  const shown = textOnly(content, at, where);
+  const parts = typeof shown === 'string' ? [{ type: 'text', text: shown }] : shown;
+  const kept = parts.flatMap(withoutAccounting);
+  return kept.length === 0 ? [] : [{ role: 'system', content: simplest(kept) }];
+}
+
+function withoutAccounting(part: MessagePart): MessagePart[] {
+  const text = String(part['text']);
+  if (!text.startsWith(ACCOUNTING)) return [part];
+  const end = text.indexOf('\n');
+  return end < 0 ? [] : [{ ...part, text: text.slice(end + 1) }];
 }
 
 function readMessage({ role, content }: Message, at: string): RequestMessage[] {
   if (role === 'assistant') return [readReply(content, `${at}.content`)];
-  if (typeof content === 'string' || role === 'system') {
-    return [{ role, content: textOnly(content, `${at}.content`, 'a system message') }];
-  }
+  if (role === 'system') return readSystem(content, `${at}.content`, 'a system message');
+  if (typeof content === 'string') return [{ role, content }];
   return readUser(content, `${at}.content`);
 }
 

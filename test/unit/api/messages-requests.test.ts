@@ -188,6 +188,20 @@ describe('messages', () => {
     expect((await asking.input({ system: '' })).prompt.messages).toEqual([user]);
   });
 
+  test('what Claude Code writes for accounts is left out of instructions', async () => {
+    const header = text('x-anthropic-billing-header: cc_version=2.1.160.bca; cc_entrypoint=cli; cch=d1d48;');
+    const shown = async (system: unknown, ...messages: Fields[]) =>
+      (await asking.input({ system, messages: [...messages, user] })).prompt.messages;
+    const system = (content: unknown) => ({ role: 'system', content });
+    expect(await shown([header, text('a'), text('b')])).toEqual([system([text('a'), text('b')]), user]);
+    expect(await shown([header, text('a')], system([header, text('b')]))).toEqual([system('a'), system('b'), user]);
+    expect(await shown([header], system(header.text))).toEqual([user]);
+    expect(await shown(`${header.text}\nBe brief.\n`)).toEqual([system('Be brief.\n'), user]);
+    // Only where it begins instructions.
+    const asked = { role: 'user', content: header.text };
+    expect(await shown([text(` ${header.text}`)], asked)).toEqual([system(` ${header.text}`), asked, user]);
+  });
+
   test('thoughts, text and calls are one message, results are messages of their own', async () => {
     const reply = [{ type: 'thinking', thinking: 'hm', signature: 's' }, text('So'), use];
     const result = { type: 'tool_result', tool_use_id: 'toolu_1', content: [text('a'), text('b')] };
