@@ -1,6 +1,6 @@
 /** Body of POST /v1/chat/completions. */
 import { array, boolean, integer, nullable, object, string, type JsonSchema } from './json-schema.ts';
-import { samplingProperties, splitSampling, type SamplingFields } from './sampling-fields.ts';
+import { reasoningEffort, samplingProperties, splitSampling, type SamplingFields } from './sampling-fields.ts';
 import { compileBody } from './validator.ts';
 
 /** Bounds the template's work; far above any conversation that fits a context. */
@@ -96,7 +96,7 @@ const properties: Record<keyof ChatCompletionRequest, JsonSchema> = {
   },
   tool_choice: { type: ['string', 'object', 'null'] },
   parallel_tool_calls: nullable(boolean()),
-  reasoning_effort: { type: ['string', 'null'], enum: ['none', 'low', 'medium', 'high', null] },
+  reasoning_effort: reasoningEffort,
   include_reasoning: boolean(),
   add_generation_prompt: boolean(),
   continue_final_message: boolean(),

@@ -3,6 +3,7 @@ import { array, boolean, integer, nullable, object, oneOf, string, type JsonSche
 import {
   CHAT_FIELDS,
   propertiesOf,
+  reasoningEffort,
   splitSampling,
   type SamplingFields,
   type StreamOptions,
@@ -103,7 +104,7 @@ const textProperties = {
 } satisfies Record<keyof TextConfig, JsonSchema>;
 
 const reasoningProperties = {
-  effort: oneOf('none', 'minimal', 'low', 'medium', 'high', 'xhigh'),
+  effort: reasoningEffort,
   summary: oneOf('auto', 'concise', 'detailed'),
   generate_summary: oneOf('auto', 'concise', 'detailed'),
 } satisfies Record<keyof ReasoningConfig, JsonSchema>;

@@ -1,5 +1,5 @@
 /** Fields that chat and text completions share: one definition of types, bounds and error sentences. */
-import { array, boolean, integer, nullable, number, object, string, type JsonSchema } from './json-schema.ts';
+import { array, boolean, integer, nullable, number, object, oneOf, string, type JsonSchema } from './json-schema.ts';
 import { kvTransferParams, type KvTransferParams } from './kv-transfer.ts';
 
 /** Most stop strings of one request, and characters of one: each is compared with every piece of text. */
@@ -146,6 +146,9 @@ export const NESTED_FIELDS: Readonly<Record<string, ReadonlySet<string>>> = {
 };
 
 /** Alphabetical within what belongs together; the not-built table says which of them only take their default yet. */
+/** All that OpenAI's libraries and vLLM name; what they mean is the template's affair, but for `none`. */
+export const reasoningEffort = oneOf('none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max');
+
 export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
   model: nullable(string()),
   max_tokens: nullable(integer({ minimum: 1 }, 'max_tokens must be at least 1, got {value}.')),

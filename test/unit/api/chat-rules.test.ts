@@ -374,6 +374,17 @@ test("the server's template variables stand below those of a request", async () 
   }
 });
 
+test("every effort that OpenAI's libraries and vLLM name reaches the template", async () => {
+  for (const effort of ['minimal', 'low', 'medium', 'high', 'xhigh', 'max']) {
+    const templateKwargs = { reasoning_effort: effort, enable_thinking: true };
+    expect((await accepted({ reasoning_effort: effort })).prompt).toMatchObject({ render: { templateKwargs } });
+    const response = await server.post('/v1/responses', { input: 'Hi', reasoning: { effort } });
+    expect(response.status, effort).toBe(200);
+    await response.text();
+    expect(server.sessions.inputs.at(-1)?.prompt).toMatchObject({ render: { templateKwargs } });
+  }
+});
+
 test('a server that forces usage sends it with every chunk, whatever the client says', async () => {
   const forcing = await startTestServer({ forceIncludeUsage: true });
   try {
