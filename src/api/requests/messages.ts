@@ -1,5 +1,5 @@
 /** Messages as clients write them to messages as templates read them. */
-import { textKey } from '../../control/sessions/content-parts.ts';
+import { textKey, textPart } from '../../control/sessions/content-parts.ts';
 import type { ChatMessage, ContentPart } from '../../control/sessions/session.ts';
 import type { MessagePart, RequestMessage } from '../../schemas/chat-completion.ts';
 import { shorten } from '../../schemas/shorten.ts';
@@ -41,7 +41,7 @@ function toPart(part: string | MessagePart, index: number): ContentPart[] {
   const key = textKey(part.type);
   if (key === undefined) throw refusePart(part.type, index);
   const text = part[key];
-  return typeof text === 'string' ? [{ type: 'text', text }] : [];
+  return typeof text === 'string' ? [textPart(part, text)] : [];
 }
 
 function refusePart(type: string, index: number): ApiError {

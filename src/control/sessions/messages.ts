@@ -1,12 +1,10 @@
 /** Chat messages and tools as a template expects them, from what the API accepts. */
 import { fitCallIds } from './call-ids.ts';
-import { textKey } from './content-parts.ts';
+import { textKey, textPart, type TextPart } from './content-parts.ts';
 import { parseJsonNumbers } from '../json-numbers.ts';
 import type { ChatMessage, ContentPart } from './session.ts';
 import { SessionError } from './session.ts';
 import type { ContentFormat, ContentUse } from './template/content-format.ts';
-
-type TextPart = { type: 'text'; text: string };
 
 /** `source`: the template's text. */
 export function prepareMessages(
@@ -59,10 +57,16 @@ function prepareContent(message: ChatMessage, format: ContentFormat): string | T
   const content = message.content ?? null;
   if (content === null) return format === 'partsOnly' ? [] : '';
   if (typeof content === 'string') return format === 'partsOnly' ? [{ type: 'text', text: content }] : content;
-  const parts = content.map(textOf).filter((text) => text !== null);
+  const parts = content.map(prepareContentPart).filter((part) => part !== null);
   // No template knows a list as a tool's answer.
-  if (format === 'string' || message.role === 'tool') return parts.join('\n');
-  return parts.map((text) => ({ type: 'text', text }));
+  if (format === 'string' || message.role === 'tool') return parts.map(({ text }) => text).join('\n');
+  return parts;
+}
+
+function prepareContentPart(part: ContentPart | string): TextPart | null {
+  const text = textOf(part);
+  if (text === null) return null;
+  return typeof part === 'string' ? { type: 'text', text } : textPart(part, text);
 }
 
 /** null = a text part without text, which is skipped. */

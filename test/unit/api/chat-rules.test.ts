@@ -264,7 +264,7 @@ describe('accepted', () => {
           role: 'user',
           name: 'ann',
           content: [
-            { type: 'text', text: 'a' },
+            { type: 'text', text: 'a', lang: 'en' },
             'b',
             { type: 'input_text', text: 'c' },
             { type: 'text', text: null },
@@ -284,7 +284,10 @@ describe('accepted', () => {
     expect(prompt.messages.at(-1)).toEqual({
       role: 'user',
       name: 'ann',
-      content: ['a', 'b', 'c', 'd', 'e'].map((text) => ({ type: 'text', text })),
+      content: [
+        { type: 'text', text: 'a', lang: 'en' },
+        ...['b', 'c', 'd', 'e'].map((text) => ({ type: 'text', text })),
+      ],
     });
   });
 

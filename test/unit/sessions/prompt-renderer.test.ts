@@ -181,6 +181,17 @@ describe('messages', () => {
     expect((await render(PLAIN, [user(parts)])).text).toBe('<s>user:a\nb</s>');
   });
 
+  it('keep what else a text part says', async () => {
+    const asks = '{% for m in messages %}{% for p in m.content %}{{ p | tojson }};{% endfor %}{% endfor %}';
+    const parts = [
+      { type: 'text', text: 'a', source_lang_code: '<s>' },
+      { type: 'refusal', refusal: 'b', text: 'c' },
+    ];
+    const { text, ids } = await render(asks, [user(parts)]);
+    expect(text).toBe('{"type": "text", "text": "a", "source_lang_code": "<s>"};{"type": "text", "text": "b"};');
+    expect(specials(ids)).toEqual([]);
+  });
+
   it('have null content as an empty text', async () => {
     expect((await render(PLAIN, [{ role: 'assistant', content: null }])).text).toBe('<s>assistant:</s>');
   });
