@@ -69,6 +69,6 @@ export type MessageEvent =
 
 export interface MessagesErrorBody {
   type: 'error';
-  error: { type: string; message: string };
+  error: { type: string; message: string; details?: { error_code: string } };
   request_id: string | null;
 }

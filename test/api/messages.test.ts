@@ -95,6 +95,24 @@ test('a call, its result, and the reply', async () => {
   expect(reply.usage.cache_read_input_tokens).toBeGreaterThan(0);
 });
 
+test('the tool runner of the client does without the thread that it asks for first', async () => {
+  const sizes: unknown[] = [];
+  const run = ({ size }: { size: string }): string => {
+    sizes.push(size);
+    return '{"temperature": 23}';
+  };
+  const runnable = tools.map((tool) => ({ ...tool, type: 'custom' as const, run, parse: (input: unknown) => input }));
+  for (const stream of [false, true]) {
+    const body = { ...weather, stream, tools: runnable, max_iterations: 2 };
+    const runner = client.beta.messages.toolRunner(
+      body as unknown as Parameters<typeof client.beta.messages.toolRunner>[0],
+    );
+    const last = await runner.runUntilDone();
+    expect(JSON.stringify(last.content)).toContain('23');
+  }
+  expect(sizes).toEqual(['large', 'large']);
+});
+
 test('tool_choice asks for a call or forbids it', async () => {
   const one = { type: 'any' as const, disable_parallel_tool_use: true };
   for (const tool_choice of [one, { type: 'tool' as const, name: 'lock_weather' }]) {

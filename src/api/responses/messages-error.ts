@@ -16,5 +16,8 @@ export function messagesError(error: ApiError, requestId: string | null): Messag
   const type = TYPES.get(status) ?? (status >= 500 ? 'api_error' : 'invalid_request_error');
   // The shape has no place for it.
   const named = param === null || message.includes(param) ? message : `${param}: ${message}`;
-  return { type: 'error', error: { type, message: named }, request_id: requestId };
+  // Anthropic's libraries know by it to send the whole conversation without `thread`, which their tool runners ask for first.
+  const unthreaded = error.code === 'not_built' && param === 'thread';
+  const details = unthreaded ? { details: { error_code: 'thread_unsupported_request' } } : {};
+  return { type: 'error', error: { type, message: named, ...details }, request_id: requestId };
 }
