@@ -22,7 +22,7 @@ import { loadLoraAdapter, unloadLoraAdapter } from './routes/lora-adapters.ts';
 import { countTokens, messages } from './routes/messages.ts';
 import { metrics } from './routes/metrics.ts';
 import { model, models } from './routes/models.ts';
-import { responses } from './routes/responses.ts';
+import { responses, responsesInputTokens } from './routes/responses.ts';
 import { ready } from './routes/ready.ts';
 import { deleteResponse, inputItems, storedResponse } from './routes/stored-responses.ts';
 import { tokenize } from './routes/tokenize.ts';
@@ -38,6 +38,7 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: '/v1/completions', handler: completions },
   { method: 'POST', path: '/v1/responses', handler: responses },
   { method: 'POST', path: '/v1/responses/', handler: responses },
+  { method: 'POST', path: '/v1/responses/input_tokens', handler: responsesInputTokens },
   { method: 'GET', path: '/v1/responses/:id', handler: storedResponse },
   { method: 'DELETE', path: '/v1/responses/:id', handler: deleteResponse },
   { method: 'GET', path: '/v1/responses/:id/input_items', handler: inputItems },

@@ -202,6 +202,18 @@ test('error classes, before a stream begins too', async () => {
   await expect(output).rejects.toMatchObject({ status: 400, param: 'max_output_tokens' });
 });
 
+test('what a response would read is counted', async () => {
+  const first = await client.responses.create(weather);
+  const { max_output_tokens, temperature, ...asked } = weather;
+  const counted = await client.responses.inputTokens.count(asked);
+  expect(counted).toEqual({ object: 'response.input_tokens', input_tokens: first.usage?.input_tokens });
+  const next = { model: 'starter', tools, input: 'And again.', previous_response_id: first.id };
+  const second = await client.responses.create({ ...next, max_output_tokens, temperature });
+  const { input_tokens } = await client.responses.inputTokens.count(next);
+  expect(input_tokens).toBe(second.usage?.input_tokens);
+  expect(input_tokens).toBeGreaterThan(counted.input_tokens);
+});
+
 test('what no longer fits is refused, or its oldest items leave', async () => {
   const old = Array.from({ length: 40 }, (_, at) => [
     { role: 'user' as const, content: `${at}: ${'word '.repeat(20)}` },

@@ -1,9 +1,9 @@
 import type { Context, Middleware } from 'koa';
 import type { RequestMessage } from '../../schemas/chat-completion.ts';
-import { SessionError, type ChoiceFinish } from '../../control/sessions/session.ts';
+import { SessionError, type ChoiceFinish, type GenerationInput } from '../../control/sessions/session.ts';
 import { RESPONSES_NESTED_FIELDS, responsesFields } from '../../schemas/responses.ts';
 import type { ResponseHead, ResponseObject } from '../../schemas/response-object.ts';
-import { ApiError } from '../errors.ts';
+import { ApiError, ClientGoneError } from '../errors.ts';
 import { deltaBytes, type AnswerBytes } from '../generation/answer-room.ts';
 import { ClientWatch, startRun, type Run } from '../generation/run.ts';
 import { recordSamples } from '../generation/sample-record.ts';
@@ -45,6 +45,34 @@ export function responses(deps: RouteDeps): Middleware {
   };
 }
 
+/** Of the prompt that such a request would have. */
+export function responsesInputTokens(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    const raw = await deps.bodies.json(ctx);
+    try {
+      ctx.body = { object: 'response.input_tokens', input_tokens: await countInput(ctx, deps, raw) };
+    } catch (error) {
+      throw ownTerms(error);
+    }
+  };
+}
+
+async function countInput(ctx: Context, deps: RouteDeps, raw: unknown): Promise<number> {
+  const wishes = readResponsesRequest(raw, await requestContext(ctx, deps, raw));
+  reportIgnored(ctx, raw, responsesFields, RESPONSES_NESTED_FIELDS);
+  const token = requestId(ctx, wishes.body.request_id);
+  const watch = new ClientWatch(ctx.res);
+  const count = async ({ prompt, tenant }: GenerationInput) =>
+    (await deps.sessions.tokenize(prompt, tenant, watch.signal)).length;
+  try {
+    return await withInput(ctx, deps, wishes, token, watch.signal, count);
+  } catch (error) {
+    throw watch.signal.aborted ? new ClientGoneError() : error;
+  } finally {
+    watch.done();
+  }
+}
+
 async function answer(ctx: Context, deps: RouteDeps, raw: unknown): Promise<void> {
   const entity = entityOf(ctx);
   const wishes = readResponsesRequest(raw, await requestContext(ctx, deps, raw));
@@ -76,9 +104,23 @@ function idOf(token: string): string {
   return `resp_${token}`;
 }
 
-/** What is read of the conversation is held until its prompt has been made. */
 async function begin(ctx: Context, deps: RouteDeps, wishes: ResponsesWishes, token: string, signal: AbortSignal) {
-  const { body, model } = wishes;
+  return withInput(ctx, deps, wishes, token, signal, async (input, own) => {
+    const run = recordSamples(deps, idOf(token), input, await startRun(deps, input, wishes.model, signal));
+    return { run, own, serviceTier: input.priority === 0 ? ('default' as const) : ('priority' as const) };
+  });
+}
+
+/** What is read of the conversation is held until its prompt has been made, which `use` does. */
+async function withInput<T>(
+  ctx: Context,
+  deps: RouteDeps,
+  wishes: ResponsesWishes,
+  token: string,
+  signal: AbortSignal,
+  use: (input: GenerationInput, own: History['own']) => Promise<T>,
+): Promise<T> {
+  const { body } = wishes;
   const entity = entityOf(ctx);
   const held = deps.bodies.hold(entity);
   const { responses: store, bodies, settings } = deps;
@@ -88,9 +130,7 @@ async function begin(ctx: Context, deps: RouteDeps, wishes: ResponsesWishes, tok
     const messages = toRequestMessages(items, body.instructions ?? null);
     const fits = (some: RequestMessage[]) => fitsContext(deps, wishes, some, signal);
     const shown = body.truncation === 'auto' ? await fitConversation(messages, fits) : messages;
-    const input = wishes.toInput(shown);
-    const run = recordSamples(deps, idOf(token), input, await startRun(deps, input, model, signal));
-    return { run, own, serviceTier: input.priority === 0 ? ('default' as const) : ('priority' as const) };
+    return await use(wishes.toInput(shown), own);
   } catch (error) {
     throw ownTerms(error, wishes.toolPlaces);
   } finally {

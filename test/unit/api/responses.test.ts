@@ -212,6 +212,45 @@ test('what a trained model said is remembered under the id of the response', asy
   await training.close();
 });
 
+describe('input_tokens', () => {
+  const COUNT = `${PATH}/input_tokens`;
+
+  test('are those of the prompt that the response would have, which is not made', async () => {
+    const first = await asking.answer({ input: 'One' });
+    const fields = {
+      tools,
+      instructions: 'I',
+      input: 'Two',
+      previous_response_id: first.id,
+      reasoning: { effort: 'low' },
+    };
+    const sent = await asking.input(fields);
+    const began = server.sessions.inputs.length;
+    const counted = await server.post(COUNT, { ...fields, personality: 'friendly' });
+    expect([counted.status, await counted.json()]).toEqual([200, { object: 'response.input_tokens', input_tokens: 2 }]);
+    expect(counted.headers.get('x-tandem-ignored-fields')).toBe('personality');
+    expect(server.sessions.tokenized.at(-1)).toEqual(sent.prompt);
+    expect(server.sessions.inputs.length).toBe(began);
+  });
+
+  test.each<[string, object]>([
+    ['input[0].content[0].type', { input: [{ role: 'user', content: [{ type: 'input_image' }] }] }],
+    ['tools[0].type', { tools: [{ type: 'web_search' }] }],
+    ['tool_choice', { tools, tool_choice: { type: 'function', name: 'g' } }],
+    ['top_p', { top_p: 0 }],
+  ])('%s is refused', async (param, fields) => {
+    const refused = await errorOf(await server.post(COUNT, { input: 'Hi', ...fields }));
+    expect(refused).toMatchObject({ code: 400, param });
+  });
+
+  test('an unknown response that it would continue, and one of another entity', async () => {
+    const first = await asking.answer({});
+    const body = { input: 'Hi', previous_response_id: first.id };
+    const stranger = await server.post(COUNT, body, { authorization: `Bearer ${OTHER_KEY}` });
+    expect(await errorOf(stranger)).toMatchObject({ code: 404, param: 'previous_response_id' });
+  });
+});
+
 describe('stored responses', () => {
   const other = { headers: { authorization: `Bearer ${OTHER_KEY}` } };
 
