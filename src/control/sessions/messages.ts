@@ -15,16 +15,38 @@ export function prepareMessages(
   // Where no role is compared with tool's, any role is written as it is.
   const knowsFunctions = !/['"]tool['"]/.test(source) || /\brole\b[^{}%]{0,80}['"]function['"]/.test(source);
   const knowsCalls = source.includes('function_call');
-  const knowsDevelopers = !/['"]system['"]/.test(source) || source.includes('developer');
+  const instructs = takesDevelopers(source);
   return messages
-    .map((message) => (knowsDevelopers ? message : instruct(message)))
+    .map((message) => (instructs ? message : instruct(message)))
     .map((message) => fitCallIds(modernise(message, knowsFunctions, knowsCalls), source))
     .map((message) => prepareMessage(message, use));
+}
+
+function takesDevelopers(source: string): boolean {
+  return !/['"]system['"]/.test(source) || source.includes('developer');
 }
 
 /** Developer messages are what system messages were before. A template that does not know them would leave them out of the prompt. */
 function instruct(message: ChatMessage): ChatMessage {
   return message.role === 'developer' ? { ...message, role: 'system' } : message;
+}
+
+/**
+ * For a template that takes one system message, at the beginning: developer messages that have become system messages, joined with the
+ * others. null: there is nothing to join, or the conversation would end otherwise.
+ */
+export function joinInstructions(messages: readonly ChatMessage[], source: string): ChatMessage[] | null {
+  if (takesDevelopers(source) || !messages.some(({ role }) => role === 'developer')) return null;
+  const instructs = ({ role }: ChatMessage) => role === 'developer' || role === 'system';
+  const [first, ...more] = messages.filter(instructs);
+  const last = messages.at(-1);
+  if (!first || !last || instructs(last)) return null;
+  if (more.length === 0 && first === messages[0]) return null;
+  const texts = [first, ...more].map((message) => prepareContent(message, 'string')).filter((text) => text !== '');
+  return [
+    { ...first, role: 'system', content: texts.join('\n\n') },
+    ...messages.filter((message) => !instructs(message)),
+  ];
 }
 
 /**

@@ -1,13 +1,13 @@
 /** A chat -> the prompt's text and ids. Runs in a render worker; nothing here waits. */
 import { mapStrings, SpecialText, unusedMarks } from './special-text.ts';
-import { prepareMessages, prepareTools } from './messages.ts';
+import { joinInstructions, prepareMessages, prepareTools } from './messages.ts';
 import { openMessages, type OpenChat } from './open-chat.ts';
 import type { PromptEncoder } from '../models/prompt-encoder.ts';
 import { SPECIAL_NAMES } from '../models/tokenizer-files.ts';
-import { SessionError, type ChatMessage, type PromptInput } from './session.ts';
+import { SessionError, type ChatMessage, type PromptInput, type RenderOptions } from './session.ts';
 import { isReservedName, ChatTemplate } from './template/chat-template.ts';
 import { strip } from './template/strings.ts';
-import { TemplateError } from './template/errors.ts';
+import { TemplateError, TemplateRefusal } from './template/errors.ts';
 import { MAX_TEXT } from './template/values.ts';
 import { encodeWords } from './word-forms.ts';
 
@@ -98,10 +98,14 @@ export class PromptRenderer {
 
   #renderChat(input: ChatInput): { text: string; mark: string } {
     const template = this.#template(input.render.chatTemplate, input.render.tools);
-    const { tools, documents, templateKwargs: kwargs, addGenerationPrompt, continueFinalMessage } = input.render;
-    checkKwargs(kwargs);
+    checkKwargs(input.render.templateKwargs);
     this.#checkWritable(input.messages);
-    const messages = prepareMessages(input.messages, template.content, template.source);
+    return renderAccepted(template, input.messages, (taken) => this.#chatText(template, taken, input.render));
+  }
+
+  #chatText(template: ChatTemplate, taken: ChatMessage[], render: RenderOptions): { text: string; mark: string } {
+    const { tools, documents, templateKwargs: kwargs, addGenerationPrompt, continueFinalMessage } = render;
+    const messages = prepareMessages(taken, template.content, template.source);
     const marks = unusedMarks([messages, tools, documents, kwargs], [template.source, ...this.#parts.specialTexts], 2);
     if (!marks) throw new SessionError('bad_request', 'The messages hold too many private-use characters.', 'messages');
     const [mark = '', tag = ''] = marks;
@@ -116,7 +120,7 @@ export class PromptRenderer {
       documents: protect(documents),
       add_generation_prompt: addGenerationPrompt,
     };
-    const text = renderTemplate(template, variables);
+    const text = template.render(variables);
     return { text: final === null ? text : cutAtTag(text, tag, final), mark };
   }
 
@@ -131,14 +135,17 @@ export class PromptRenderer {
     if (!marks) throw new SessionError('bad_request', 'The messages hold too many private-use characters.', 'messages');
     const [mark = '', slot = ''] = marks;
     const protect = (value: unknown): unknown => mapStrings(value, (text) => this.#special.mark(text, mark));
-    const messages = prepareMessages(openMessages(chat, slot), template.content, template.source);
-    const whole = renderTemplate(template, {
+    const variables = {
       ...this.#parts.specialTokens,
       ...(protect(kwargs) as Record<string, unknown>),
-      messages: messages.map((message) => this.#protectMessage(message, mark, template.source)),
       tools: protect(prepareTools(tools)),
       documents: null,
       add_generation_prompt: false,
+    };
+    const whole = renderAccepted(template, openMessages(chat, slot), (taken) => {
+      const messages = prepareMessages(taken, template.content, template.source);
+      const safe = messages.map((message) => this.#protectMessage(message, mark, template.source));
+      return template.render({ ...variables, messages: safe });
     });
     const text = chat.continueFinalMessage ? whole.slice(0, whole.lastIndexOf(slot) + 1) : whole;
     this.#checkLength(text.length);
@@ -204,10 +211,13 @@ function checkKwargs(kwargs: Record<string, unknown>): void {
   );
 }
 
-function renderTemplate(template: ChatTemplate, variables: Record<string, unknown>): string {
+/** With instructions joined where the template refuses them as they stand. */
+function renderAccepted<T>(template: ChatTemplate, messages: ChatMessage[], render: (taken: ChatMessage[]) => T): T {
   try {
-    return template.render(variables);
+    return render(messages);
   } catch (error) {
+    const joined = error instanceof TemplateRefusal ? joinInstructions(messages, template.source) : null;
+    if (joined) return renderAccepted(template, joined, render);
     if (error instanceof TemplateError) throw new SessionError('bad_request', error.message, 'messages');
     throw error;
   }

@@ -437,6 +437,40 @@ describe('developer messages', () => {
     expect((await render(knows, messages)).text).toBe('Truedeveloper;Falseuser;');
     expect((await render('{% for m in messages %}{{ m.role }};{% endfor %}', messages)).text).toBe('developer;user;');
   });
+  describe('and a template that takes one system message, at the beginning', () => {
+    const strict =
+      "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('At the beginning.') }}{% endif %}" +
+      '[{{ m.role }}:{{ m.content }}]{% endfor %}';
+    const [d] = messages as [ChatMessage];
+    const system: ChatMessage = { role: 'system', content: [{ type: 'text', text: 's' }] };
+    const reply: ChatMessage = { role: 'assistant', content: 'r' };
+    it('are joined with the others where it refuses them', async () => {
+      expect((await render(strict, [system, d, user('q')])).text).toBe('[system:s\n\nd][user:q]');
+      expect((await render(strict, [user('q'), d, user('p')])).text).toBe('[system:d][user:q][user:p]');
+      const { text } = await render(strict, [system, user('q'), d, reply], { continueFinalMessage: true });
+      expect(text).toBe('[system:s\n\nd][user:q][assistant:r');
+      expect(specials((await render(strict, [system, { ...d, content: '<s>' }, user('q')])).ids)).toEqual([]);
+    });
+    it('are so in conversations to be trained on', async () => {
+      const chat = {
+        messages: [system, d, user('q'), reply],
+        tools: null,
+        templateKwargs: {},
+        continueFinalMessage: false,
+      };
+      const input = { kind: 'open' as const, chat: { ...chat, slots: [{ message: 3, text: 'r' }] } };
+      expect((await renderer(strict)).render(input).text).toMatch(/^\[system:s\n\nd\]\[user:q\]\[assistant:.\]$/u);
+    });
+    it('are not touched where they are the end, and system messages alone never', async () => {
+      for (const refused of [
+        [user('q'), d],
+        [system, system, user('q')],
+        [user('q'), system, user('p')],
+      ]) {
+        await expect(render(strict, refused)).rejects.toThrow('At the beginning.');
+      }
+    });
+  });
 });
 
 describe('a template of the request', () => {

@@ -2,7 +2,7 @@
 import { Environment, tokenize, type Scope, type Value } from './jinja.ts';
 import type { Node } from './ast.ts';
 import { detectContentUse, type ContentUse } from './content-format.ts';
-import { TemplateError } from './errors.ts';
+import { TemplateError, TemplateRefusal } from './errors.ts';
 import { ChatInterpreter, prepare } from './interpreter.ts';
 import { withNumbers } from './numbers.ts';
 import { plainSource } from './plain-source.ts';
@@ -95,7 +95,7 @@ function setGlobals(scope: Scope, now: () => Date): void {
   scope.setVariable(
     'raise_exception',
     boxFunction(([message]) => {
-      throw new TemplateError(message ? toText(message) : 'the chat template raised an exception.');
+      throw new TemplateRefusal(message ? toText(message) : 'the chat template raised an exception.');
     }),
   );
   scope.setVariable(

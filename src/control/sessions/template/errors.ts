@@ -5,3 +5,6 @@ export class TemplateError extends Error {
     this.name = 'TemplateError';
   }
 }
+
+/** Its own raise_exception: the template does not take this conversation. */
+export class TemplateRefusal extends TemplateError {}
