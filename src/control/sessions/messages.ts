@@ -32,21 +32,21 @@ function instruct(message: ChatMessage): ChatMessage {
 }
 
 /**
- * For a template that takes one system message, at the beginning: developer messages that have become system messages, joined with the
- * others. null: there is nothing to join, or the conversation would end otherwise.
+ * For a template that takes one system message, at the beginning: system messages, and developer messages that become such, joined there.
+ * null: there is nothing to join, or the message that is to be continued would be among them.
  */
-export function joinInstructions(messages: readonly ChatMessage[], source: string): ChatMessage[] | null {
-  if (takesDevelopers(source) || !messages.some(({ role }) => role === 'developer')) return null;
-  const instructs = ({ role }: ChatMessage) => role === 'developer' || role === 'system';
-  const [first, ...more] = messages.filter(instructs);
+export function joinInstructions(
+  messages: readonly ChatMessage[],
+  source: string,
+  continues: boolean,
+): ChatMessage[] | null {
+  const joins = ({ role }: ChatMessage) => role === 'system' || (role === 'developer' && !takesDevelopers(source));
+  const [first, ...more] = messages.filter(joins);
   const last = messages.at(-1);
-  if (!first || !last || instructs(last)) return null;
+  if (!first || !last || (continues && joins(last))) return null;
   if (more.length === 0 && first === messages[0]) return null;
   const texts = [first, ...more].map((message) => prepareContent(message, 'string')).filter((text) => text !== '');
-  return [
-    { ...first, role: 'system', content: texts.join('\n\n') },
-    ...messages.filter((message) => !instructs(message)),
-  ];
+  return [{ ...first, role: 'system', content: texts.join('\n\n') }, ...messages.filter((message) => !joins(message))];
 }
 
 /**

@@ -100,12 +100,13 @@ export class PromptRenderer {
     const template = this.#template(input.render.chatTemplate, input.render.tools);
     checkKwargs(input.render.templateKwargs);
     this.#checkWritable(input.messages);
-    return renderAccepted(template, input.messages, (taken) => this.#chatText(template, taken, input.render));
+    const chat = { messages: input.messages, continues: input.render.continueFinalMessage };
+    return renderAccepted(template, chat, (messages) => this.#chatText(template, messages, input.render));
   }
 
-  #chatText(template: ChatTemplate, taken: ChatMessage[], render: RenderOptions): { text: string; mark: string } {
+  #chatText(template: ChatTemplate, given: ChatMessage[], render: RenderOptions): { text: string; mark: string } {
     const { tools, documents, templateKwargs: kwargs, addGenerationPrompt, continueFinalMessage } = render;
-    const messages = prepareMessages(taken, template.content, template.source);
+    const messages = prepareMessages(given, template.content, template.source);
     const marks = unusedMarks([messages, tools, documents, kwargs], [template.source, ...this.#parts.specialTexts], 2);
     if (!marks) throw new SessionError('bad_request', 'The messages hold too many private-use characters.', 'messages');
     const [mark = '', tag = ''] = marks;
@@ -142,8 +143,9 @@ export class PromptRenderer {
       documents: null,
       add_generation_prompt: false,
     };
-    const whole = renderAccepted(template, openMessages(chat, slot), (taken) => {
-      const messages = prepareMessages(taken, template.content, template.source);
+    const open = { messages: openMessages(chat, slot), continues: chat.continueFinalMessage };
+    const whole = renderAccepted(template, open, (given) => {
+      const messages = prepareMessages(given, template.content, template.source);
       const safe = messages.map((message) => this.#protectMessage(message, mark, template.source));
       return template.render({ ...variables, messages: safe });
     });
@@ -211,13 +213,20 @@ function checkKwargs(kwargs: Record<string, unknown>): void {
   );
 }
 
-/** With instructions joined where the template refuses them as they stand. */
-function renderAccepted<T>(template: ChatTemplate, messages: ChatMessage[], render: (taken: ChatMessage[]) => T): T {
+interface Conversation {
+  messages: ChatMessage[];
+  /** Its last message is to be continued. */
+  continues: boolean;
+}
+
+/** With system messages joined where the template refuses them as they stand. */
+function renderAccepted<T>(template: ChatTemplate, chat: Conversation, render: (messages: ChatMessage[]) => T): T {
+  const { messages, continues } = chat;
   try {
     return render(messages);
   } catch (error) {
-    const joined = error instanceof TemplateRefusal ? joinInstructions(messages, template.source) : null;
-    if (joined) return renderAccepted(template, joined, render);
+    const joined = error instanceof TemplateRefusal ? joinInstructions(messages, template.source, continues) : null;
+    if (joined) return renderAccepted(template, { messages: joined, continues }, render);
     if (error instanceof TemplateError) throw new SessionError('bad_request', error.message, 'messages');
     throw error;
   }

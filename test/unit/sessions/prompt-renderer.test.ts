@@ -1,55 +1,7 @@
 import { describe, expect, it } from 'vitest';
-import { PromptEncoder } from '../../../src/control/models/prompt-encoder.ts';
-import { PromptRenderer } from '../../../src/control/sessions/prompt-renderer.ts';
 import { SessionError, type ChatMessage, type RenderOptions } from '../../../src/control/sessions/session.ts';
 import { SpecialText } from '../../../src/control/sessions/special-text.ts';
-import { ChatTemplate } from '../../../src/control/sessions/template/chat-template.ts';
-import { byteFiles } from './tokenizer-fixture.ts';
-
-const PLAIN =
-  '{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<s>assistant:{% endif %}';
-
-const OPTIONS: RenderOptions = {
-  addGenerationPrompt: false,
-  continueFinalMessage: false,
-  addSpecialTokens: false,
-  tools: null,
-  documents: null,
-  templateKwargs: {},
-  chatTemplate: null,
-};
-
-async function renderer(template: string | null, specialTexts = ['<s>', '</s>']): Promise<PromptRenderer> {
-  return new PromptRenderer({
-    template: template === null ? null : new ChatTemplate(template),
-    toolTemplate: null,
-    encoder: new PromptEncoder(await byteFiles()),
-    specialTokens: { bos_token: '<s>' },
-    specialTexts,
-    maxTextLength: 100_000,
-    maxModelLen: 512,
-  });
-}
-
-async function render(
-  template: string,
-  messages: ChatMessage[],
-  options: Partial<RenderOptions> = {},
-): Promise<{ text: string; ids: number[] }> {
-  const { text, ids } = (await renderer(template)).render({
-    kind: 'chat',
-    messages,
-    render: { ...OPTIONS, ...options },
-  });
-  return { text, ids: [...ids] };
-}
-
-/** Special tokens among the ids, by number. */
-function specials(ids: number[]): number[] {
-  return ids.filter((id) => id === 256 || id === 257);
-}
-
-const user = (content: ChatMessage['content']): ChatMessage => ({ role: 'user', content });
+import { OPTIONS, PLAIN, render, renderer, specials, user } from './renderer-fixture.ts';
 
 describe('ids of calls', () => {
   const template = (check: string) =>
@@ -424,53 +376,6 @@ it('the name of a call stands before its arguments, whichever order they came in
     const { text } = await render(template, [{ role: 'assistant', content: '', tool_calls: [call] }]);
     expect(text.replaceAll(' ', '')).toBe('{"name":"f","arguments":{"b":1,"a":2},"x":1}');
   }
-});
-
-describe('developer messages', () => {
-  const messages: ChatMessage[] = [{ role: 'developer', content: 'd' }, user('q')];
-  it('are system messages to a template that knows only those', async () => {
-    const systems = "{% for m in messages %}{% if m.role == 'system' %}[{{ m.content }}]{% endif %}{% endfor %}";
-    expect((await render(systems, messages)).text).toBe('[d]');
-  });
-  it('and stay as they are where the template knows them, or every role', async () => {
-    const knows = "{% for m in messages %}{{ m.role in ['system', 'developer'] }}{{ m.role }};{% endfor %}";
-    expect((await render(knows, messages)).text).toBe('Truedeveloper;Falseuser;');
-    expect((await render('{% for m in messages %}{{ m.role }};{% endfor %}', messages)).text).toBe('developer;user;');
-  });
-  describe('and a template that takes one system message, at the beginning', () => {
-    const strict =
-      "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('At the beginning.') }}{% endif %}" +
-      '[{{ m.role }}:{{ m.content }}]{% endfor %}';
-    const [d] = messages as [ChatMessage];
-    const system: ChatMessage = { role: 'system', content: [{ type: 'text', text: 's' }] };
-    const reply: ChatMessage = { role: 'assistant', content: 'r' };
-    it('are joined with the others where it refuses them', async () => {
-      expect((await render(strict, [system, d, user('q')])).text).toBe('[system:s\n\nd][user:q]');
-      expect((await render(strict, [user('q'), d, user('p')])).text).toBe('[system:d][user:q][user:p]');
-      const { text } = await render(strict, [system, user('q'), d, reply], { continueFinalMessage: true });
-      expect(text).toBe('[system:s\n\nd][user:q][assistant:r');
-      expect(specials((await render(strict, [system, { ...d, content: '<s>' }, user('q')])).ids)).toEqual([]);
-    });
-    it('are so in conversations to be trained on', async () => {
-      const chat = {
-        messages: [system, d, user('q'), reply],
-        tools: null,
-        templateKwargs: {},
-        continueFinalMessage: false,
-      };
-      const input = { kind: 'open' as const, chat: { ...chat, slots: [{ message: 3, text: 'r' }] } };
-      expect((await renderer(strict)).render(input).text).toMatch(/^\[system:s\n\nd\]\[user:q\]\[assistant:.\]$/u);
-    });
-    it('are not touched where they are the end, and system messages alone never', async () => {
-      for (const refused of [
-        [user('q'), d],
-        [system, system, user('q')],
-        [user('q'), system, user('p')],
-      ]) {
-        await expect(render(strict, refused)).rejects.toThrow('At the beginning.');
-      }
-    });
-  });
 });
 
 describe('a template of the request', () => {
