@@ -393,7 +393,7 @@ export const OPTIONS: OptionTable = {
     parse: bytes(1),
     default: () => 100 * 2 ** 30,
     defaultText: '100G',
-    help: 'checkpoints, logs, artifacts and job inputs that one entity may keep',
+    help: 'checkpoints, logs, artifacts, jobs and their events and inputs that one entity may keep',
   },
   trainingFloor: {
     flag: 'training-floor',

@@ -1,4 +1,4 @@
-/** How much of the disk an entity's data take. */
+/** How much of the disk an entity's data take, in files and in the database. */
 import type { Kysely } from 'kysely';
 import type { Tables } from './tables.ts';
 
@@ -9,7 +9,10 @@ export class StorageRepository {
     this.#db = db;
   }
 
-  /** Bytes of the entity's checkpoints, logs, artifacts and inputs of jobs that have not ended; what is linked counts once. */
+  /**
+   * Bytes of the entity's checkpoints, logs and artifacts, of the rows of these, of its jobs, their events and the history of its runs, and
+   * of inputs of jobs that have not ended; what is linked counts once.
+   */
   async usedBytes(entity: string): Promise<number> {
     const db = this.#db;
     const sums = await Promise.all([

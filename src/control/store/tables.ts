@@ -180,7 +180,7 @@ export interface ArtifactFilesTable {
 /** Sums that triggers keep, which alone write here. */
 export interface EntityStorageTable {
   entity: string;
-  /** Of the entity's checkpoints, logs and files of artifacts. */
+  /** Of the entity's checkpoints, logs and files of artifacts, and of rows that would grow without end. */
   bytes: number;
 }
 

@@ -7,11 +7,13 @@ import { sql } from 'kysely';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { ArtifactRepository } from '../../../src/control/store/artifact-repository.ts';
 import { Database } from '../../../src/control/store/database.ts';
+import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { LogRepository } from '../../../src/control/store/log-repository.ts';
 import { MIGRATIONS } from '../../../src/control/store/migrations/list.ts';
 import { ModelRepository } from '../../../src/control/store/model-repository.ts';
 import { StorageRepository } from '../../../src/control/store/storage-repository.ts';
 import { seededRandom } from '../../../src/control/training/random.ts';
+import { COUNTED_ROWS } from './row-bytes.ts';
 
 const AT = '2026-01-01T00:00:00.000Z';
 const ENTITIES = ['one', 'two'];
@@ -24,11 +26,12 @@ afterEach(() => rmSync(directory, { recursive: true, force: true }));
 
 /** By the rows themselves. */
 async function counted({ db }: Database): Promise<number[]> {
-  const held = [
-    ['checkpoints', 'models', 'model_id'],
-    ['trajectory_logs', 'models', 'model_id'],
-    ['artifact_files', 'artifacts', 'artifact_id'],
-  ].map(([table, owner, key]) => `select entity, bytes from ${table} join ${owner} on ${owner}.id = ${key}`);
+  const files = [
+    'checkpoints join models on models.id = model_id',
+    'trajectory_logs join models on models.id = model_id',
+    'artifact_files join artifacts on artifacts.id = artifact_id',
+  ].map((rows) => `select entity, bytes from ${rows}`);
+  const held = [...files, ...COUNTED_ROWS];
   const { rows } = await sql
     .raw<{ entity: string; bytes: number }>(
       `select entity, sum(bytes) bytes from (${held.join(' union all ')}) group by 1`,
@@ -52,6 +55,7 @@ class Writer {
   readonly #models: ModelRepository;
   readonly #logs: LogRepository;
   readonly #artifacts: ArtifactRepository;
+  readonly #jobs: JobRepository;
   readonly #random: () => number;
   readonly #owned: (Owned & { steps: number })[] = [];
   readonly #uploads: Owned[] = [];
@@ -60,6 +64,7 @@ class Writer {
     this.#models = new ModelRepository(db);
     this.#logs = new LogRepository(db);
     this.#artifacts = new ArtifactRepository(db);
+    this.#jobs = new JobRepository(db);
     this.#random = random;
   }
 
@@ -72,7 +77,7 @@ class Writer {
     const model = this.#owned[this.#below(this.#owned.length)];
     const upload = this.#uploads[this.#below(this.#uploads.length)];
     const bytes = this.#below(1000);
-    const kind = this.#below(8);
+    const kind = this.#below(9);
     if (kind === 0 || !model) await this.#addModel(entity, bytes);
     else if (kind === 1) await this.#publish(model, bytes);
     else if (kind === 2) await this.#log(model.id, bytes);
@@ -80,6 +85,7 @@ class Writer {
     else if (kind === 4) await this.#removeModel(model);
     else if (kind === 5 || !upload) await this.#addArtifact(entity);
     else if (kind === 6) await this.#addFile(upload, bytes);
+    else if (kind === 7) await this.#runJob(model);
     else await this.#removeArtifact(upload);
   }
 
@@ -108,8 +114,24 @@ class Writer {
   }
 
   async #log(modelId: string, bytes: number): Promise<void> {
-    const log = { id: randomUUID(), modelId, split: 's', step: 0, groups: 1, trajectories: 1, metrics: {} };
+    const metrics = { ['é'.repeat(this.#below(100))]: 1 };
+    const log = { id: randomUUID(), modelId, split: 's', step: 0, groups: 1, trajectories: 1, metrics };
     await this.#logs.insert({ ...log, blobKey: 'trajectories/x', bytes, createdAt: AT }, null);
+  }
+
+  /** What it was sent no longer counts when it has ended; its events and its row of the run do. */
+  async #runJob({ id: modelId, entity }: Owned): Promise<void> {
+    const id = randomUUID();
+    const config = { learning_rate: new Array(this.#below(50)).fill(0.5) };
+    const job = { id, modelId, entity, kind: 'sft' as const, config, inputKey: 'inputs/x', inputBytes: 1 };
+    await this.#jobs.accept({ ...job, references: [], createdAt: AT }, null, 1);
+    await this.#jobs.start(id, AT);
+    for (let step = 1; step <= this.#below(4); step++) {
+      const event = { key: `step-${step}`, type: 'gradient_step', data: { loss: this.#random() }, at: AT };
+      await this.#jobs.append(id, event);
+    }
+    await this.#logs.record(modelId, `${id}/end`, 1, { loss: this.#random() }, null);
+    await this.#jobs.end(id, 'fail', { key: 'end', type: 'training_failed', data: { error_message: 'é' }, at: AT });
   }
 
   async #removeModel(model: Owned & { steps: number }): Promise<void> {
@@ -119,7 +141,8 @@ class Writer {
 
   async #addArtifact(entity: string): Promise<void> {
     const id = randomUUID();
-    const artifact = { id, entity, project: 'p', name: id, type: 'dataset', digest: null, metadata: {}, createdAt: AT };
+    const metadata = { note: 'é'.repeat(this.#below(1000)) };
+    const artifact = { id, entity, project: 'p', name: id, type: 'dataset', digest: null, metadata, createdAt: AT };
     await this.#artifacts.insert(artifact, 1000);
     this.#uploads.push({ id, entity });
   }
@@ -182,7 +205,7 @@ test('rows go with their owner wherever they are deleted from, and a write that 
 test('a data folder from before begins with what its rows sum up to', async () => {
   const database = await Database.open(directory);
   const writer = new Writer(database, seededRandom('before'));
-  for (let i = 0; i < 100; i++) await writer.write();
+  for (let i = 0; i < 200; i++) await writer.write();
   const rows = await counted(database);
   await forget(database);
   await database.close();
@@ -198,7 +221,7 @@ test('a data folder from before begins with what its rows sum up to', async () =
 /** The folder is as it was before the sums. */
 async function forget({ db }: Database): Promise<void> {
   const { rows } = await sql<{ name: string }>`select name from sqlite_master where type = 'trigger'`.execute(db);
-  expect(rows.length).toBe(10);
+  expect(rows.length).toBe(20);
   for (const { name } of rows) await sql`drop trigger ${sql.ref(name)}`.execute(db);
   await db.schema.dropTable('entity_storage').execute();
   await db.schema.createIndex('checkpoint_bytes').on('checkpoints').columns(['model_id', 'bytes']).execute();

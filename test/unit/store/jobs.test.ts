@@ -256,17 +256,22 @@ test('what a job was sent counts for its entity until it ends; a step that it ke
   const used = () => Promise.all(['e', 'f'].map((entity) => storage.usedBytes(entity)));
   // Of each model's first step.
   expect(await used()).toEqual([1, 1]);
+  // Rows of jobs and of the events that end them, which stay.
+  const [row, last] = [{}, { error_message: 'why' }].map((json) => 512 + JSON.stringify(json).length) as [
+    number,
+    number,
+  ];
   const references = [{ checkpointId: `${model}-0`, bytes: 100 }];
   const first = await accept(model, { references });
   const second = await accept(model, { inputBytes: 20, references });
   await accept(theirs, { entity: 'f', inputBytes: 300 });
-  expect(await used()).toEqual([28, 301]);
+  expect(await used()).toEqual([28 + 2 * row, 301 + row]);
   await new ModelRepository(database.db).removeCheckpoints(model, [0]);
-  expect(await used()).toEqual([127, 301]);
+  expect(await used()).toEqual([127 + 2 * row, 301 + row]);
   await end(first);
-  expect(await used()).toEqual([120, 301]);
+  expect(await used()).toEqual([120 + 2 * row + last, 301 + row]);
   await end(second);
-  expect(await used()).toEqual([0, 301]);
+  expect(await used()).toEqual([2 * (row + last), 301 + row]);
 });
 
 test('what was running is told in the order of its acceptance', async () => {

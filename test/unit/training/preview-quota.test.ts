@@ -4,6 +4,7 @@ import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { StorageRepository } from '../../../src/control/store/storage-repository.ts';
+import { rowBytes } from '../store/row-bytes.ts';
 import { BASE, createModel, finished, group, startPlane, type Plane } from './plane.ts';
 
 const MODELS = '/v1/preview/models';
@@ -49,6 +50,7 @@ test('a full entity is refused by name, others are not, its accepted job ends, a
     await plane.post(JOBS, rl(modelId), keyed),
     await plane.post(MODELS, { project: 'p', name: 'second', base_model: BASE }),
     await upload(artifact, 1),
+    await plane.post(ARTIFACTS, { project: 'p', name: 'more' }),
   ]) {
     expect(response.status, response.url).toBe(403);
     expect(await response.json()).toMatchObject({
@@ -84,7 +86,8 @@ test('a step that waiting jobs compare with counts once, and until the last of t
   await first.end();
   const paused = await startPlane({ dataDir, paused: true });
   try {
-    const used = () => new StorageRepository(paused.database.db).usedBytes('default');
+    const { db } = paused.database;
+    const used = async () => (await new StorageRepository(db).usedBytes('default')) - (await rowBytes(db, 'default'));
     const steps = await used();
     await paused.ok(JOBS, rl(modelId));
     const input = (await used()) - steps;
@@ -102,6 +105,34 @@ test('a step that waiting jobs compare with counts once, and until the last of t
     expect(await used()).toBe(input);
   } finally {
     await paused.end();
+    rmSync(dataDir, { recursive: true });
+  }
+});
+
+test('rows of the database fill an entity as files do, and those of a job that was accepted are never left out', async () => {
+  const dataDir = mkdtempSync(join(tmpdir(), 'tandem-rows-'));
+  const settings = { maxEntityStorageBytes: QUOTA };
+  const paused = await startPlane({ dataDir, paused: true, settings });
+  const { id: modelId } = await createModel(paused, 'agent');
+  const job = String((await paused.ok(JOBS, rl(modelId)))['id']);
+  const log = () => paused.post(`${MODELS}/${modelId}/log`, { split: 'val', trajectory_groups: [] });
+  let logs = 0;
+  while ((await log()).status === 200) logs++;
+  // Each has a row of its own and one of the run.
+  expect(logs).toBeLessThan(QUOTA / 1024);
+  const artifact = { project: 'p', name: 'data', metadata: { note: 'x'.repeat(1000) } };
+  expect((await paused.post(ARTIFACTS, artifact)).status).toBe(403);
+  await paused.end();
+  const going = await startPlane({ dataDir, settings });
+  try {
+    const types = (await finished(going, job)).map(({ type }) => type);
+    expect(types).toEqual(['training_started', 'gradient_step', 'training_ended']);
+    expect((await going.post(JOBS, rl(modelId))).status).toBe(403);
+    expect((await going.call(`${MODELS}/${modelId}`, { method: 'DELETE' })).status).toBe(200);
+    expect(await new StorageRepository(going.database.db).usedBytes('default')).toBe(0);
+    await createModel(going, 'agent');
+  } finally {
+    await going.end();
     rmSync(dataDir, { recursive: true });
   }
 });

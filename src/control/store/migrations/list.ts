@@ -9,6 +9,7 @@ import { jobReferences } from './0006-job-references.ts';
 import { entityStorage } from './0007-entity-storage.ts';
 import { sameArtifact } from './0008-same-artifact.ts';
 import { responses } from './0009-responses.ts';
+import { rowStorage } from './0010-row-storage.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
@@ -20,4 +21,5 @@ export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0007-entity-storage': entityStorage,
   '0008-same-artifact': sameArtifact,
   '0009-responses': responses,
+  '0010-row-storage': rowStorage,
 };

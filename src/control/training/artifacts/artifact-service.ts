@@ -74,6 +74,7 @@ export class ArtifactService {
     if (JSON.stringify(metadata).length > MAX_OWN_METADATA) {
       throw invalid(['body', 'metadata'], `More than ${MAX_OWN_METADATA} characters; upload it as a file.`, 'too_long');
     }
+    await this.#options.quota.check(caller);
     const id = randomUUID();
     const createdAt = new Date().toISOString();
     const begun = { id, entity: caller, project, name, type, metadata, createdAt };

@@ -1,0 +1,25 @@
+/** What an entity's rows in the database count, by the rows themselves. */
+import { sql, type Kysely } from 'kysely';
+import type { Tables } from '../../../src/control/store/tables.ts';
+
+/** Besides its JSON, which counts in bytes of UTF-8. */
+const ROW_BYTES = 512;
+
+const row = (json: string) => `length(cast(${json} as blob)) + ${ROW_BYTES}`;
+
+/** One row for each of theirs: `entity` and `bytes`. */
+export const COUNTED_ROWS = [
+  [row('metrics'), 'trajectory_logs join models on models.id = model_id'],
+  [row('data'), 'run_history join models on models.id = model_id'],
+  [row('data'), 'job_events join jobs on jobs.id = job_id'],
+  [row('config'), 'jobs'],
+  [row('metadata'), 'artifacts'],
+].map(([bytes, rows]) => `select entity, ${bytes} bytes from ${rows}`);
+
+export async function rowBytes(db: Kysely<Tables>, entity: string): Promise<number> {
+  const all = sql.raw(COUNTED_ROWS.join(' union all '));
+  const { rows } = await sql<{ bytes: number }>`select sum(bytes) bytes from (${all}) where entity = ${entity}`.execute(
+    db,
+  );
+  return rows[0]?.bytes ?? 0;
+}
