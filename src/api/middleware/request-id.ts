@@ -35,10 +35,10 @@ export function requestId(ctx: Context, fromBody: string | undefined): string {
   if (fromBody !== undefined && !ALLOWED.test(fromBody)) {
     throw new ApiError('invalid_parameter', 'request_id must be 1 to 256 printable ASCII characters.', 'request_id');
   }
-  // '' where answers carry none.
-  const told = ctx.response.get(HEADER);
-  const id = (ctx.state as RequestIdState).requestIdHeader ?? fromBody ?? (told || newRequestId());
-  if (told !== '') ctx.set(HEADER, id);
+  const echoes = ctx.res.hasHeader(HEADER);
+  const made = echoes ? ctx.response.get(HEADER) : newRequestId();
+  const id = (ctx.state as RequestIdState).requestIdHeader ?? fromBody ?? made;
+  if (echoes) ctx.set(HEADER, id);
   return id;
 }
 

@@ -314,6 +314,15 @@ describe('keys', () => {
     },
   );
 
+  test('answers carry none where the setting is off', async () => {
+    for (const headers of [{}, { 'x-request-id': 'theirs' }])
+      for (const stream of [false, true]) {
+        const response = await server.post(CHAT, { messages, stream, request_id: 'mine' }, headers);
+        expect([response.status, response.headers.get('x-request-id')]).toEqual([200, null]);
+        await response.text();
+      }
+  });
+
   test('every route but the health checks asks for one, however it is written', async () => {
     const methods = ['GET', 'POST', 'HEAD', 'OPTIONS', 'PUT', 'PATCH', 'DELETE'];
     const spellings = (path: string) => [
