@@ -11,7 +11,7 @@ import { EngineSupervisor } from '../control/engine/supervisor.ts';
 import { loadExtensions } from '../control/extensions/load.ts';
 import { llamaIsInstalled } from '../control/llama/binding.ts';
 import type { LlamaConfig } from '../control/llama/config.ts';
-import { AdapterRegistry } from '../control/models/adapter-registry.ts';
+import { AdapterRegistry, type NamedAdapter } from '../control/models/adapter-registry.ts';
 import { BaseModelResolver, FirstResolver } from '../control/models/resolver.ts';
 import type { LoadedModel } from '../control/models/model.ts';
 import { createSessions } from '../control/sessions/create-sessions.ts';
@@ -185,13 +185,22 @@ async function operatorAdapters(
 ): Promise<AdapterRegistry> {
   const baseNames = [...names, model.name];
   const adapters = new AdapterRegistry({ engine, spec: model.spec, maxRank: settings.maxLoraRank, baseNames });
-  for (const adapter of settings.loraModules) await adapters.inspect(adapter);
+  for (const adapter of settings.loraModules) await blamed(adapter, adapters.inspect(adapter));
   return adapters;
 }
 
 /** One after the other: they are listed in the order of the flags. */
 async function addInOrder(adapters: AdapterRegistry, settings: Settings): Promise<void> {
-  for (const adapter of settings.loraModules) await adapters.add(adapter);
+  for (const adapter of settings.loraModules) await blamed(adapter, adapters.add(adapter));
+}
+
+/** There may be several of them: an error names its own. */
+async function blamed({ name, path }: NamedAdapter, work: Promise<unknown>): Promise<void> {
+  try {
+    await work;
+  } catch (error) {
+    throw new Error(`--lora-modules ${name}=${path}: ${(error as Error).message}`, { cause: error });
+  }
 }
 
 async function openStore(settings: Settings, undo: Undo[]): Promise<{ keys: ServerKeys; database: Database }> {

@@ -133,7 +133,11 @@ test('a server that does not allow it has no such endpoints; bad adapters at sta
   await plain.stop();
   writeAdapter(folder('broken'), spec, { seed: 'b' });
   writeFileSync(join(folder('broken'), 'adapter_config.json'), '{');
-  await expect(ApiServer.start({ flags: ['--lora-modules', `b=${folder('broken')}`] })).rejects.toThrow(
-    'adapter_config.json: is not valid JSON',
+  const started = (...modules: string[]) => ApiServer.start({ flags: ['--lora-modules', modules.join()] });
+  const [sound, broken] = [`a=${folder('one')}`, `b=${folder('broken')}`];
+  await expect(started(sound, broken)).rejects.toThrow(
+    `--lora-modules ${broken}: adapter_config.json: is not valid JSON`,
   );
+  await expect(started(sound, 'c=/nowhere')).rejects.toThrow('--lora-modules c=/nowhere: adapter: the folder does not');
+  await expect(started(sound, sound)).rejects.toThrow(`--lora-modules ${sound}: The lora adapter 'a' has already`);
 }, 120_000);
