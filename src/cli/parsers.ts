@@ -66,6 +66,29 @@ export function list(): Parser<string[]> {
   };
 }
 
+/** As browsers send them, so that they are found: lower case, without a default port or a path. */
+export function origins(): Parser<string[]> {
+  return (value) =>
+    list()(value).map((item) => {
+      if (item === '*' || /^(?!https?:)[a-z][a-z0-9+.-]*:\/\/[^/\s]+$/.test(item)) return item;
+      const url = /^https?:\/\/[^/?#@]+\/?$/i.test(item) && URL.canParse(item) ? new URL(item) : null;
+      if (url !== null) return url.origin;
+      throw new InvalidArgumentError(
+        'Give origins such as https://chat.example.org, or *: a scheme and a host, no path.',
+      );
+    });
+}
+
+/** As they stand in a URL that was read. */
+export function hosts(): Parser<string[]> {
+  return (value) =>
+    list()(value).map((item) => {
+      if (item === '*') return item;
+      if (/^[^/:?#@\s]+$/.test(item) && URL.canParse(`http://${item}`)) return new URL(`http://${item}`).hostname;
+      throw new InvalidArgumentError('Give names of hosts such as data.example.org, or *: no scheme, no port.');
+    });
+}
+
 /** `host:port`, comma-separated; an IPv6 address in brackets. */
 export function addresses(): Parser<PeerAddress[]> {
   return (value) =>

@@ -83,6 +83,14 @@ test('lists repeat and take commas', () => {
   expect(resolve(['--served-model-name', 'a,b', '--served-model-name', 'c']).servedModelNames).toEqual(['a', 'b', 'c']);
 });
 
+test('origins and hosts are what browsers send and what URLs say', () => {
+  const origins = ['*', 'https://Chat.example.org:443/', 'http://localhost:3000', 'chrome-extension://abc'];
+  const sent = ['*', 'https://chat.example.org', 'http://localhost:3000', 'chrome-extension://abc'];
+  expect(resolve(['--allowed-origins', origins.join()]).allowedOrigins).toEqual(sent);
+  const { trainingUrlHosts } = resolve(['--training-url-hosts', '*,Data.example.org,bücher.example']);
+  expect(trainingUrlHosts).toEqual(['*', 'data.example.org', 'xn--bcher-kva.example']);
+});
+
 test.each([
   ['1048576', 1_048_576],
   ['512K', 524_288],
@@ -130,6 +138,11 @@ describe('what cannot be read is an error that names it', () => {
     ['kv-peers', 'host:0'],
     ['kv-peers', 'a:1,b:99999'],
     ['kv-port', '70000'],
+    ['allowed-origins', 'chat.example.org'],
+    ['allowed-origins', 'https://chat.example.org/app'],
+    ['allowed-origins', 'localhost:3000'],
+    ['training-url-hosts', 'https://data.example.org'],
+    ['training-url-hosts', 'data.example.org:8080'],
     ['training-floor', '0.91'],
     ['training-floor', '-0.1'],
     ['training-floor', '1e-1'],
