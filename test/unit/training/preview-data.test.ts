@@ -82,6 +82,25 @@ describe('log', () => {
     expect((await plane.call(`${logPath(id)}?step=x`)).status).toBe(422);
   });
 
+  test('what a list is not asked by is refused, instead of showing all', async () => {
+    const { id, run_id: run } = await createModel(plane, 'asked');
+    const job = await plane.ok('/v1/preview/training-jobs', { model_id: id, trajectory_groups: [] });
+    for (const [list, field] of [
+      [logPath(id), 'order'],
+      [`/v1/preview/runs/${run}/history`, 'step'],
+      [`/v1/preview/training-jobs/${String(job['id'])}/events`, 'order'],
+      ['/v1/preview/artifacts', 'name'],
+      [`/v1/preview/models/${id}/checkpoints`, 'offset'],
+    ] as const) {
+      const refused = await plane.call(`${list}?${field}=1`);
+      expect([refused.status, await refused.json()], list).toMatchObject([
+        422,
+        { detail: [{ loc: ['query', field], msg: expect.stringContaining("'after', 'limit'") as string }] },
+      ]);
+    }
+    await finished(plane, String(job['id']));
+  });
+
   test('belongs to the newest step, and goes with the model', async () => {
     const { id, run_id: run } = await createModel(plane, 'stepping');
     const job = await plane.ok('/v1/preview/training-jobs', { model_id: id, trajectory_groups: [group([1, 0])] });

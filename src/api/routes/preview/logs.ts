@@ -24,7 +24,7 @@ export function logTrajectories(deps: RouteDeps): Middleware {
 
 export function listLogs(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    const { after, limit } = readPage(ctx);
+    const { after, limit } = readPage(ctx, ['split', 'step']);
     const query = { after, limit, split: single(ctx, 'split') ?? null, step: readStep(ctx) };
     const logs = await deps.training.logs.page(pathId(ctx, 'model_id'), entityOf(ctx), query);
     const body: PageBody<LogItem> = toPage(logs.map(toItem), limit);

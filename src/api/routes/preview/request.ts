@@ -2,6 +2,7 @@
 import type { Context } from 'koa';
 import { DEFAULT_PAGE_LIMIT, MAX_PAGE_LIMIT, type PageQuery } from '../../../schemas/preview/page.ts';
 import { canonicalUuid } from '../../../schemas/preview/uuid.ts';
+import { shorten } from '../../../schemas/shorten.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { ApiError } from '../../errors.ts';
 import { isJson } from '../../middleware/content.ts';
@@ -32,7 +33,18 @@ export function pathId(ctx: Context, name: string): string {
   return canonicalUuid(pathParameter(ctx, name));
 }
 
-export function readPage(ctx: Context): PageQuery {
+/** `more`: what the list may be asked besides where to begin and how long to be. Nothing else is: a filter that is none would show all. */
+export function readPage(ctx: Context, more: readonly string[] = []): PageQuery {
+  const known = ['after', 'limit', ...more];
+  const extra = Object.keys(ctx.query).find((name) => !known.includes(name));
+  if (extra !== undefined) {
+    const names = known.map((name) => `'${name}'`).join(', ');
+    throw invalid(
+      ['query', shorten(extra, 64)],
+      `Extra inputs are not permitted: this list takes ${names}`,
+      'extra_forbidden',
+    );
+  }
   return { after: canonicalUuid(single(ctx, 'after') ?? '') || null, limit: readLimit(ctx), order: readOrder(ctx) };
 }
 
