@@ -148,6 +148,11 @@ describe('artifacts', () => {
     expect(other.body.version).toBe('v1');
     const file = await plane.call(`${ARTIFACTS}/${other.body.id}/files/train.jsonl`);
     expect(await file.text()).toBe(`${row('b')}\n`);
+    const absent = await plane.call(`${ARTIFACTS}/${other.body.id}/files/metadata.json`);
+    expect([absent.status, await absent.json()]).toMatchObject([
+      404,
+      { error: { message: 'There is no such file of the artifact.' } },
+    ]);
     expect(file.headers.get('content-disposition')).toBe('attachment');
     const list = await plane.json(`${ARTIFACTS}?limit=1`);
     expect(list).toMatchObject({ data: [{ id: first.body.id }], has_more: true });

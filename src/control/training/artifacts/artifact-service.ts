@@ -164,7 +164,7 @@ export class ArtifactService {
   async read(id: string, entity: string, file: string): Promise<{ bytes: number; content: NodeJS.ReadableStream }> {
     const artifact = await this.#require(id, entity);
     const found = artifact.files.find(({ name }) => name === file);
-    if (found === undefined) throw notFound('artifact');
+    if (found === undefined) throw notFound('file of the artifact');
     return { bytes: found.bytes, content: createReadStream(this.#options.blobs.path(found.blobKey, CONTENT)) };
   }
 
