@@ -58,12 +58,20 @@ const MISTRAL: Case[] = [
     ],
     '',
   ],
+  ['an array', '[TOOL_CALLS][{"name":"f","arguments":{"a', [['f', '{"a']], ''],
   [
-    'an array is handed out whole',
-    '[TOOL_CALLS][{"name":"f","arguments":{"a',
-    [],
-    '[TOOL_CALLS][{"name":"f","arguments":{"a',
+    'an array of two',
+    '[TOOL_CALLS] [ {"name":"f","arguments":{"a":1}} , {"arguments":{"b":2},"name":"g"}, {"name":"h","arguments":{"c":',
+    [
+      ['f', '{"a":1}'],
+      ['g', '{"b":2}'],
+      ['h', '{"c":'],
+    ],
+    '',
   ],
+  ['a broken call in an array', '[TOOL_CALLS][{"name":"f","arguments":{"a":x}}]', [['f', '{"a":']], 'x}}]'],
+  ['no call in an array', '[TOOL_CALLS][{"name":"f","arguments":{}},{"a":1}]', [['f', '{}']], ',{"a":1}]'],
+  ['an array without a name', '[TOOL_CALLS][{"arguments":{"a', [], '[TOOL_CALLS][{"arguments":{"a'],
 ];
 
 const CALL = '<|channel|>commentary to=functions.f<|constrain|>json<|message|>';
@@ -74,11 +82,33 @@ const HARMONY: Case[] = [
   ['no arguments', `${CALL}<|call|>`, [['f', '{}']], ''],
 ];
 
+const PYTHONIC: Case[] = [
+  ['cut in a string', '[f(a="b', [['f', '{"a": "b']], ''],
+  ['cut in an escape', String.raw`[f(a="b\u00`, [['f', '{"a": "b']], ''],
+  ['cut behind a string', '[f(a="b"', [['f', '{"a": "b']], ''],
+  ['cut in a first number', '[f(a=12', [], '[f(a=12'],
+  ['cut in a second number', '[f(a=1, b=12', [['f', '{"a": 1']], ''],
+  ['cut in a list', '[f(a=[1, {"k": (2,', [['f', '{"a": [1, {"k": ']], ''],
+  ['cut between calls', '[f(a=1), ', [['f', '{"a": 1}']], ''],
+  ['cut before an argument', '[f(', [], '[f('],
+  ['broken in a string', '[f(a="b\nc")]', [['f', '{"a": "b']], '\nc")]'],
+  ['a broken escape', String.raw`[f(a='\xyz')]`, [['f', '{"a": "']], String.raw`\xyz')]`],
+  ['broken in a list', '[f(a=[1, (2, x)])]', [['f', '{"a": [1']], ', (2, x)])]'],
+  ['broken behind a string', '[f(a="b" + "c")]', [['f', '{"a": "b"']], '+ "c")]'],
+  ['broken behind a string by a prefix', '[f(a="b" random)]', [['f', '{"a": "b']], 'random)]'],
+  ['a broken second argument', '[f(a=1, b=c)]', [['f', '{"a": 1']], ', b=c)]'],
+  ['an argument twice', '[f(a=1, a=2)]', [['f', '{"a": 1']], ', a=2)]'],
+  ['a broken second call', '[f(a=1), g(b)]', [['f', '{"a": 1}']], ', g(b)]'],
+  ['no arguments', '[f()', [['f', '{}']], ''],
+  ['text', '[see (above)]', [], '[see (above)]'],
+];
+
 describe.each<[ToolParserName, Case[]]>([
   ['hermes', HERMES],
   ['llama3_json', LLAMA],
   ['mistral', MISTRAL],
   ['harmony', HARMONY],
+  ['pythonic', PYTHONIC],
 ])('%s', (toolParser, cases) => {
   it.each(cases)('%s', (_, text, calls, content) => {
     const output = parseEveryWay(begun(toolParser), text, seeded(1));
@@ -97,6 +127,36 @@ it('each piece of the arguments comes with the text that brings it', () => {
     { toolCall: { index: 0, arguments: ' c"}' } },
     { content: '\nyes', at: 63 },
   ]);
+});
+
+it('a Python call comes piece by piece, in JSON', () => {
+  const pieces = ['[f(te', 'xt="a\\', 'n', '\ud83d', '\udc4d', '", n=[1', ', (2', ',), {None: ', 'True}', '])', ']'];
+  const deltas = deltasOf(begun('pythonic'), pieces);
+  expect(deltas).toEqual([
+    { toolCall: { index: 0, id: 'call-0', name: 'f' } },
+    ...['{"text": "a', '\\n', '👍', '"', ', "n": [', '1', ', [2], {"null": ', 'true}', ']', '}'].map((json) => ({
+      toolCall: { index: 0, arguments: json },
+    })),
+  ]);
+});
+
+it.each(['begun', 'complete'] as const)('strings of a Python call are the same in any cut: %s', (callTiming) => {
+  const strings = [
+    String.raw`'\ud83d\udc4d'`,
+    String.raw`"\ud83d" '\udc4d'`,
+    String.raw`'\ud83d'`,
+    String.raw`'\101\1018\7x\0'`,
+    String.raw`r'\'' u"\""`,
+    `'''a''b"'''`,
+    `"" '' ""`,
+    String.raw`'\U0001F44D\x41\q'`,
+  ];
+  const values = ['👍', '👍', '\ud83d', 'AA8\x07x\0', `\\'"`, `a''b"`, '', '👍A\\q'];
+  strings.forEach((string, i) => {
+    const output = parseEveryWay({ ...begun('pythonic'), callTiming }, `[f(a=${string}, b=[${string}])]`, seeded(i));
+    expect(output.content).toBe('');
+    expect(JSON.parse(output.toolCalls[0]?.arguments ?? '')).toEqual({ a: values[i], b: [values[i]] });
+  });
 });
 
 it('of several calls only the first is handed out, if asked', () => {

@@ -173,6 +173,11 @@ describe('mistral', () => {
     ['a name and [ARGS]', '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}', [ROME], ''],
     ['a name, an id and [ARGS]', '[TOOL_CALLS]f[CALL_ID]abc123XYZ[ARGS]{"a": 1}', [['f', { a: 1 }]], ''],
     ['braces and tags in strings', '[TOOL_CALLS]f{"a": "}[TOOL_CALLS]{"}', [['f', { a: '}[TOOL_CALLS]{' }]], ''],
+    ['a call in an array, then a broken one', `${rome.slice(0, -1)}, {"name": ""}] ok`, [ROME], ', {"name": ""}] ok'],
+    ['a call in an array, then a cut one', `${rome.slice(0, -1)}, {"name": "g"`, [ROME], ', {"name": "g"'],
+    ['a call in an array, then no other', `${rome.slice(0, -1)} is it`, [ROME], ' is it'],
+    ['a comma at the end', `${rome.slice(0, -1)} , `, [ROME], ''],
+    ['a comma before the closing bracket', `${rome.slice(0, -1)},]`, [ROME], ',]'],
     ['a call, then a broken one', '[TOOL_CALLS]f{}[TOOL_CALLS]g{x}', [['f', {}]], '[TOOL_CALLS]g{x}'],
   ]);
 
@@ -180,8 +185,9 @@ describe('mistral', () => {
     '[TOOL_CALLS]',
     '[TOOL_CALLS][]',
     '[TOOL_CALLS][{"name": "f"}]',
-    '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": ""}]',
-    '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g"',
+    '[TOOL_CALLS][',
+    '[TOOL_CALLS][{"name": ""}, {"name": "f", "arguments": {}}]',
+    '[TOOL_CALLS][[{"name": "f", "arguments": {}}]]',
     '[TOOL_CALLS]f',
     '[TOOL_CALLS]f{"a": 1',
     '[TOOL_CALLS]f{a}',

@@ -264,6 +264,11 @@ describe('pythonic', () => {
       '',
     ],
     ['text after', '[f()] ok', [['f', {}]], 'ok'],
+    ['a comma at the end', '[f(), ', [['f', {}]], ''],
+    ['a call, then a broken one', '[f(a=1), g(b=c)] ok', [['f', { a: 1 }]], ', g(b=c)] ok'],
+    ['a call, then a cut one', '[f(), g(a="x", b=1', [['f', {}]], ', g(a="x", b=1'],
+    ['a call, then something else', '[f() or g()]', [['f', {}]], ' or g()]'],
+    ['an argument named by a letter of two units', '[f(𠮷=1)]', [['f', { 𠮷: 1 }]], ''],
   ])('%s', (_, text, calls, content) => {
     const output = parseEveryWay(options, text, seeded(1));
     expect(callsIn(output)).toEqual(calls);
@@ -289,6 +294,13 @@ describe('pythonic', () => {
     '[f(a=1',
     '[f(a=[1)]',
     '[f(a=1+1)]',
+    '[f(,)]',
+    '[f(a=1,,)]',
+    '[,]',
+    '[1f()]',
+    '[f(1a=1)]',
+    '[f(a)]',
+    '[f(a=.)]',
     '<|python_start|>print(1)<|python_end|>',
     `[f(a=${'['.repeat(100)}${']'.repeat(100)})]`,
   ])('%j: all is content', (text) => {

@@ -169,6 +169,8 @@ describe('endless markup', () => {
     ['mistral', '', '[TOOL_CALLS]'],
     ['mistral', '[TOOL_CALLS]f[CALL_ID]', 'x'],
     ['mistral', '[TOOL_CALLS][', '{"name":"f","arguments":{}},'],
+    ['mistral', '[TOOL_CALLS][{"name":"f","arguments":{}}', ' '],
+    ['mistral', '[TOOL_CALLS][', '{"a":'],
     ['qwen3_coder', '', '<tool_call><function=f><parameter=a>'],
     ['qwen3_coder', '<function=f><parameter=a>', '</paramete'],
     ['qwen3_coder', '<function=f><parameter=', 'a'],
@@ -177,6 +179,15 @@ describe('endless markup', () => {
     ['pythonic', '[f(a=', '1'],
     ['pythonic', '[f(a="', '\\"'],
     ['pythonic', '[f(a=', '"x" '],
+    ['pythonic', '[f(a=(', '"x" '],
+    ['pythonic', '[f(a=(', '1,'],
+    ['pythonic', '[f(a=', '- '],
+    ['pythonic', '[f(a={', '1:(2),'],
+    ['pythonic', '[f(a=', '"""x"" """'],
+    ['pythonic', '[', 'f(),'],
+    ['pythonic', '[f', 'f'],
+    ['pythonic', '[f(a', 'a'],
+    ['pythonic', '[f(a=1', ' '],
     ['harmony', '', '<|channel|>analysis<|message|>'],
     ['harmony', '<|channel|>commentary to=functions.f<|message|>', '{"a":'],
     ['harmony', '', '<|start|>'],
@@ -184,12 +195,21 @@ describe('endless markup', () => {
 
   it.each(endless)('%s: %s, then %j', (toolParser, start, more) => {
     const schema = { function: { name: 'f', parameters: { properties: { whole: { type: 'number' } } } } };
-    const parser = createOutputParser(optionsFor({ toolParser, toolDefinitions: [schema] }));
     const text = start + more.repeat(Math.ceil(LENGTH / more.length));
-    let deltas = 0;
-    for (let at = 0; at < text.length; at += 4) deltas += parser.push(text.slice(at, at + 4)).length;
-    deltas += parser.finish().length;
-    expect(deltas).toBeLessThanOrEqual(text.length);
+    for (const callTiming of ['complete', 'begun'] as const) {
+      const parser = createOutputParser(optionsFor({ toolParser, toolDefinitions: [schema], callTiming }));
+      let deltas = 0;
+      for (let at = 0; at < text.length; at += 4) deltas += parser.push(text.slice(at, at + 4)).length;
+      deltas += parser.finish().length;
+      expect(deltas).toBeLessThanOrEqual(text.length);
+    }
+  });
+
+  it('pythonic: many arguments', () => {
+    const parser = createOutputParser(optionsFor({ toolParser: 'pythonic', callTiming: 'begun' }));
+    parser.push('[f(a=1');
+    for (let i = 0; i < LENGTH / 8; i++) parser.push(`, a${i}=${i}`);
+    expect(parser.push(')]')).not.toEqual([]);
   });
 
   it('required: a long argument comes out piece by piece', () => {

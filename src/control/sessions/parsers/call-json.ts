@@ -18,20 +18,6 @@ export function callOf(text: string, scanner: JsonScanner, argumentKeys: readonl
   return name === null || json === null ? null : { name, json };
 }
 
-/** The calls of an array of such objects; null if one element is no call, or there is none. */
-export function callsOf(text: string, scanner: JsonScanner, argumentKeys: readonly string[]): CallText[] | null {
-  if (scanner.status !== 'done' || scanner.root !== '[' || scanner.members.length === 0) return null;
-  const calls: CallText[] = [];
-  for (const { start, end } of scanner.members) {
-    const element = text.slice(start, end);
-    const read = scanJson(element);
-    const call = read && callOf(element, read, argumentKeys);
-    if (!call) return null;
-    calls.push(call);
-  }
-  return calls;
-}
-
 export function keyOf(text: string, member: JsonMember): string {
   return String(JSON.parse(text.slice(member.keyStart, member.keyEnd)));
 }

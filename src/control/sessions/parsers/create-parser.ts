@@ -103,7 +103,7 @@ function callMachine({ tools, toolParser, toolDefinitions }: OutputParserOptions
     case 'mistral':
       return new MistralMachine(timing);
     case 'pythonic':
-      return new PythonicMachine();
+      return new PythonicMachine(timing);
     default:
       throw new RangeError('automatic tool calls need a tool parser');
   }

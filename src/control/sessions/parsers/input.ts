@@ -43,6 +43,10 @@ export class Input {
     return this.#takeTo(this.#text.length);
   }
 
+  takeOne(): string {
+    return this.#takeTo(this.#at + 1);
+  }
+
   takeSpace(): string {
     return this.#takeTo(spaceEnd(this.#text, this.#at));
   }

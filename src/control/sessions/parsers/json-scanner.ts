@@ -66,11 +66,6 @@ export class JsonScanner {
     return this.#open;
   }
 
-  /** An array that lacks its closing bracket alone. */
-  get lacksArrayEnd(): boolean {
-    return this.status === 'open' && this.root === '[' && this.#closers.length === 1 && this.#state === 'after';
-  }
-
   /** Reads from `at` on; returns the index after what belongs to the value. An invalid character is not read. */
   feed(text: string, at: number): number {
     while (this.status === 'open' && at < text.length) {

@@ -1,14 +1,12 @@
 /**
  * Mistral, three layouts after `[TOOL_CALLS]`: a JSON array of {"name", "arguments"}; `name{...}`; `name[ARGS]{...}`, perhaps
  * with `[CALL_ID]id` before [ARGS]. Each tag opens one call or one array. The end of the output may stand for the array's
- * closing bracket. (The tag is a special token: it is seen only when special tokens are kept in the text.) The calls of an array are
- * handed out together when it is complete, whatever the timing.
+ * closing bracket. (The tag is a special token: it is seen only when special tokens are kept in the text.)
  */
-import { type CallText, callsOf } from './call-json.ts';
 import { CallReader, type CallTiming } from './call-reader.ts';
 import type { DeltaWriter } from './delta-writer.ts';
 import type { Input } from './input.ts';
-import { JsonScanner, scanJson } from './json-scanner.ts';
+import { JsonScanner } from './json-scanner.ts';
 import type { Machine } from './machine.ts';
 
 const OPEN = '[TOOL_CALLS]';
@@ -19,10 +17,11 @@ const NAME_LENGTH_MAX = 256;
 
 export class MistralMachine implements Machine {
   readonly #timing: CallTiming;
-  #state: 'text' | 'head' | 'name' | 'object' | 'json' | 'broken' = 'text';
+  #state: 'text' | 'head' | 'name' | 'element' | 'object' | 'between' | 'json' | 'broken' = 'text';
   /** All that was read since the tag, itself included, and not handed out. */
   #held = '';
-  /** Empty: the JSON holds the names. */
+  /** Of objects that hold their names: they stand in an array. */
+  #inArray = false;
   #name = '';
   #nameIsRead = false;
   #isBegun = false;
@@ -44,8 +43,12 @@ export class MistralMachine implements Machine {
         return this.#readHead(input, out);
       case 'name':
         return this.#readName(input, out);
+      case 'element':
+        return this.#readElement(input, out);
       case 'object':
         return this.#readObject(input, out);
+      case 'between':
+        return this.#readBetween(input, out);
       case 'json':
         return this.#readJson(input, out);
       case 'broken':
@@ -71,9 +74,27 @@ export class MistralMachine implements Machine {
   #readHead(input: Input, out: DeltaWriter): boolean {
     this.#held += input.takeSpace();
     if (input.empty) return input.ended && this.#break(out);
-    this.#state = input.next === '[' ? 'json' : input.next === '{' ? 'object' : 'name';
-    this.#call = this.#reader();
+    this.#inArray = input.next === '[';
+    if (this.#inArray) this.#held += input.takeOne();
+    if (this.#inArray) this.#state = 'element';
+    else if (input.next === '{') this.#beginObject();
+    else this.#state = 'name';
     return true;
+  }
+
+  #readElement(input: Input, out: DeltaWriter): boolean {
+    this.#held += input.takeSpace();
+    // At the end of the output, a comma behind a call is dropped.
+    if (input.empty) return input.ended && this.#held.startsWith(OPEN) && this.#break(out);
+    if (input.next !== '{') return this.#break(out);
+    this.#beginObject();
+    return true;
+  }
+
+  #beginObject(): void {
+    this.#state = 'object';
+    this.#call = this.#reader();
+    this.#held = '';
   }
 
   #reader(): CallReader {
@@ -84,11 +105,22 @@ export class MistralMachine implements Machine {
     const status = this.#call.read(input, out);
     if (status === 'open' && !input.ended) return false;
     if (status === 'done' && this.#call.finish(out)) {
-      this.#state = 'text';
+      this.#state = this.#inArray ? 'between' : 'text';
       return true;
     }
     this.#held = this.#call.held;
     return this.#break(out);
+  }
+
+  /** Behind an element: commas between calls are dropped, before other text they are text. */
+  #readBetween(input: Input, out: DeltaWriter): boolean {
+    this.#held += input.takeSpace();
+    if (input.empty) return false;
+    if (input.next !== ',' && input.next !== ']') return this.#break(out);
+    const mark = input.takeOne();
+    this.#held = mark === ',' ? this.#held + mark : '';
+    this.#state = mark === ',' ? 'element' : 'text';
+    return true;
   }
 
   #readName(input: Input, out: DeltaWriter): boolean {
@@ -112,9 +144,8 @@ export class MistralMachine implements Machine {
   #readJson(input: Input, out: DeltaWriter): boolean {
     this.#take(input.feed(this.#scanner), out);
     if (this.#scanner.status === 'open' && !input.ended) return false;
-    const calls = this.#calls();
-    if (!calls) return this.#break(out);
-    for (const { name, json } of calls) out.call(name, json);
+    if (this.#scanner.status !== 'done' || this.#scanner.root !== '{') return this.#break(out);
+    if (!this.#isBegun) out.call(this.#name, this.#json.trim());
     this.#state = 'text';
     return true;
   }
@@ -123,25 +154,11 @@ export class MistralMachine implements Machine {
     if (this.#isBegun) return out.arguments(piece);
     this.#json += piece;
     this.#held += piece;
-    if (this.#timing === 'complete' || this.#name === '' || this.#scanner.root !== '{') return;
+    if (this.#timing === 'complete' || this.#scanner.root !== '{') return;
     out.beginCall(this.#name);
     out.arguments(this.#json.trimStart());
     this.#held = '';
     this.#isBegun = true;
-  }
-
-  /** Those that are not handed out yet. */
-  #calls(): CallText[] | null {
-    const { status, root, lacksArrayEnd } = this.#scanner;
-    if (lacksArrayEnd && this.#name === '') {
-      const closed = `${this.#json}]`;
-      const scanner = scanJson(closed);
-      return scanner && callsOf(closed, scanner, KEYS);
-    }
-    if (status !== 'done') return null;
-    if (this.#isBegun) return [];
-    if (this.#name === '') return callsOf(this.#json, this.#scanner, KEYS);
-    return root === '{' ? [{ name: this.#name, json: this.#json.trim() }] : null;
   }
 
   #break(out: DeltaWriter): boolean {

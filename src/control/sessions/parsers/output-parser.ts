@@ -6,9 +6,11 @@
  * - A call is handed out when nothing can make it invalid any more: JSON and Python calls when their text is complete and
  *   valid, parameter-tag calls (qwen3_coder) piece by piece, since any text makes a valid value, and calls under a grammar
  *   (required, named) as they come. With the timing `begun`, for streams, JSON calls come piece by piece too, once their name is known and
- *   an object begins as their arguments: whoever waits for a long call sees it grow. What breaks off then leaves its arguments cut.
+ *   an object begins as their arguments, and Python calls, once their first value begins: whoever waits for a long call sees it grow. What
+ *   breaks off then leaves its arguments cut.
  * - From the first broken call on, everything that was not handed out is content, verbatim. Where no call stood before it (nearly
- *   always), that is the whole output; calls that were complete before it stand.
+ *   always), that is the whole output; calls that were complete before it
+ *   stand, in one list or array with it too.
  * - White space around calls is dropped; other text before, between and after calls is content.
  */
 export interface ToolCallDelta {

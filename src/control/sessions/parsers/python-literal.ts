@@ -1,7 +1,9 @@
 /**
- * Python literals as JSON text: None, True, False, numbers, strings, lists, tuples, dicts. Integers keep all their digits.
- * No expressions, no byte strings, no f-strings.
+ * Reads one Python literal that comes in pieces, each character once, and writes it as JSON text: None, True, False, numbers, strings,
+ * lists, tuples, dicts. Integers keep all their digits. No expressions.
  */
+import { isPythonSpace, isQuote, PythonStrings } from './python-strings.ts';
+
 const DEPTH_MAX = 64;
 /** Longer integers in other bases are refused: their conversion is not linear. */
 const BASED_DIGITS_MAX = 1000;
@@ -15,192 +17,223 @@ const WORDS: Readonly<Record<string, string>> = {
   true: 'true',
   false: 'false',
 };
-const ESCAPES: Readonly<Record<string, string>> = {
-  '\n': '',
-  '\\': '\\',
-  "'": "'",
-  '"': '"',
-  a: '\x07',
-  b: '\b',
-  f: '\f',
-  n: '\n',
-  r: '\r',
-  t: '\t',
-  v: '\v',
-};
-const HEX_LENGTHS: Readonly<Record<string, number>> = { x: 2, u: 4, U: 8 };
+const WORD_LENGTH_MAX = 5;
 
-/** Ends the reading; never leaves this folder's functions. */
-export class PythonSyntaxError extends Error {}
+/** An open bracket. */
+interface Frame {
+  close: ']' | ')' | '}';
+  /** Values that began in it; of a dict, keys that were written. */
+  values: number;
+  hasComma: boolean;
+  /** JSON text that is held back: all of a parenthesis, since (x) is x, and a dict's key; null elsewhere. */
+  back: string | null;
+}
 
-/** A recursive-descent reader; all methods throw PythonSyntaxError where the text is something else. */
-export class PythonReader {
-  readonly #text: string;
-  #at: number;
+type Part = 'value' | 'valueOrEnd' | 'sign' | 'number' | 'word' | 'string' | 'after';
 
-  constructor(text: string) {
-    this.#text = text;
-    this.#at = 0;
+export class PythonLiteral {
+  /** `open` until it is complete, which of a word, a number or a string the character behind it tells. */
+  status: 'open' | 'done' | 'invalid' = 'open';
+  /** What was read since the JSON text that take() gave or will give. */
+  held = '';
+  #part: Part = 'value';
+  #frames: Frame[] = [];
+  /** A word or a number. */
+  #token = '';
+  #sign = '';
+  #strings = new PythonStrings('');
+  #json = '';
+  #wrote = false;
+
+  /** The JSON text since the last call. `isLast`: no more characters will be given. */
+  take(isLast: boolean): string {
+    if (this.#part === 'string') {
+      this.#write(this.#strings.take(isLast));
+      if (!this.#holder) this.held = this.#strings.held;
+    }
+    const json = this.#json;
+    this.#json = '';
+    return json;
   }
 
-  get ended(): boolean {
-    return this.#at >= this.#text.length;
+  /** False: the character was not read; either it is invalid, or it stands behind the literal. */
+  accept(character: string): boolean {
+    while (this.status === 'open') {
+      this.#wrote = false;
+      if (!this.#step(character)) continue;
+      if (!this.#wrote) this.held += character;
+      return true;
+    }
+    return false;
   }
 
-  space(): void {
-    while (/^[ \t\r\n\f]$/.test(this.#text.charAt(this.#at))) this.#at++;
+  /** False: the character was not read; it is invalid, or it ended something and is to be read again. */
+  #step(character: string): boolean {
+    switch (this.#part) {
+      case 'word':
+        return this.#readWord(character);
+      case 'number':
+        return this.#readNumber(character);
+      case 'string':
+        return this.#readString(character);
+    }
+    if (isPythonSpace(character)) return true;
+    switch (this.#part) {
+      case 'value':
+        return this.#beginValue(character);
+      case 'valueOrEnd':
+        return character === this.#frames.at(-1)?.close ? this.#close(character) : this.#beginValue(character);
+      case 'sign':
+        return this.#readSign(character);
+      case 'after':
+        return this.#readAfter(character);
+    }
   }
 
-  /** Takes the token, white space around it included, if it comes next. */
-  accept(token: string): boolean {
-    this.space();
-    if (!this.#text.startsWith(token, this.#at)) return false;
-    this.#at += token.length;
-    this.space();
+  #beginValue(character: string): boolean {
+    if (character === '[' || character === '(' || character === '{') return this.#open(character);
+    if (isQuote(character)) {
+      this.#beginString('');
+      return this.#strings.accept(character);
+    }
+    if (/^[A-Za-z_]$/.test(character)) {
+      this.#token = character;
+      return this.#go('word');
+    }
+    this.#sign = '';
+    return this.#readSign(character);
+  }
+
+  #readSign(character: string): boolean {
+    if (character === '-') this.#sign = this.#sign === '-' ? '' : '-';
+    if (character === '-' || character === '+') return this.#go('sign');
+    if (!/^[0-9.]$/.test(character)) return this.#refuse();
+    this.#token = character;
+    return this.#go('number');
+  }
+
+  #readNumber(character: string): boolean {
+    const isSign = character === '+' || character === '-';
+    if (/^[0-9A-Za-z_.]$/.test(character) || (isSign && /^[0-9._]+[eE]$/.test(this.#token))) {
+      this.#token += character;
+      return true;
+    }
+    const json = numberAsJson(this.#token);
+    if (json === null) return this.#refuse();
+    this.#writeScalar(this.#sign + json);
+    return this.#endValue(false);
+  }
+
+  #readWord(character: string): boolean {
+    if (/^[A-Za-z_0-9]$/.test(character)) {
+      this.#token += character;
+      return this.#token.length <= WORD_LENGTH_MAX || this.#refuse();
+    }
+    if (isQuote(character) && /^[rRuU]$/.test(this.#token)) {
+      this.#beginString(this.#token);
+      return this.#strings.accept(character);
+    }
+    const json = Object.hasOwn(WORDS, this.#token) ? WORDS[this.#token] : undefined;
+    if (json === undefined) return this.#refuse();
+    this.#writeScalar(json);
+    return this.#endValue(false);
+  }
+
+  #beginString(prefix: string): void {
+    this.#writeScalar('"');
+    this.#strings = new PythonStrings(prefix);
+    this.#part = 'string';
+  }
+
+  #readString(character: string): boolean {
+    if (this.#strings.accept(character)) return true;
+    if (this.#strings.status === 'invalid') return this.#refuse();
+    this.#write(`${this.#strings.take(true)}"`);
+    return this.#endValue(false);
+  }
+
+  #open(character: '[' | '(' | '{'): boolean {
+    if (this.#frames.length > DEPTH_MAX) return this.#refuse();
+    if (character !== '(') this.#writeScalar(character);
+    const close = character === '[' ? ']' : character === '(' ? ')' : '}';
+    this.#frames.push({ close, values: 0, hasComma: false, back: character === '[' ? null : '' });
+    return this.#go('valueOrEnd');
+  }
+
+  #close(character: string): boolean {
+    const frame = this.#frames.at(-1);
+    if (frame?.close !== character) return this.#refuse();
+    this.#frames.pop();
+    const { values, hasComma, back } = frame;
+    if (character === ')') this.#writeScalar(values === 1 && !hasComma ? (back ?? '') : `[${back ?? ''}]`);
+    else this.#write(character);
+    return this.#endValue(true);
+  }
+
+  /** Behind a value that stands in brackets. */
+  #readAfter(character: string): boolean {
+    const frame = this.#frames.at(-1);
+    if (!frame) return this.#refuse();
+    if (frame.close === '}' && frame.back !== null)
+      return character === ':' ? this.#endKey(frame, frame.back) : this.#refuse();
+    if (character !== ',') return this.#close(character);
+    frame.hasComma = true;
+    if (frame.close === '}') frame.back = '';
+    return this.#go('valueOrEnd');
+  }
+
+  /** Of a dict. JSON's keys are strings. */
+  #endKey(frame: Frame, key: string): boolean {
+    if (key.startsWith('[') || key.startsWith('{')) return this.#refuse();
+    frame.back = null;
+    this.#write(`${frame.values++ > 0 ? ', ' : ''}${key.startsWith('"') ? key : JSON.stringify(key)}: `);
+    return this.#go('value');
+  }
+
+  /** The beginning of a value, or all of it. */
+  #writeScalar(json: string): void {
+    const frame = this.#frames.at(-1);
+    const isItem = frame !== undefined && frame.close !== '}';
+    this.#write(isItem && frame.values++ > 0 ? `, ${json}` : json);
+  }
+
+  /** Of what is written: the innermost of the brackets that hold text back. */
+  get #holder(): Frame | undefined {
+    return this.#frames.findLast(({ back }) => back !== null);
+  }
+
+  #write(json: string): void {
+    if (json === '') return;
+    const holder = this.#holder;
+    if (holder) {
+      holder.back += json;
+      return;
+    }
+    this.#json += json;
+    this.held = '';
+    this.#wrote = true;
+  }
+
+  #endValue(isRead: boolean): boolean {
+    this.#part = 'after';
+    if (this.#frames.length === 0) this.status = 'done';
+    return isRead;
+  }
+
+  #go(part: Part): boolean {
+    this.#part = part;
     return true;
   }
 
-  expect(token: string): void {
-    if (!this.accept(token)) throw new PythonSyntaxError(`expected ${token} at ${this.#at}`);
-  }
-
-  /** The longest piece that the sticky pattern matches here; the pattern must not backtrack. */
-  match(pattern: RegExp): string | null {
-    pattern.lastIndex = this.#at;
-    const found = pattern.exec(this.#text)?.[0] ?? '';
-    this.#at += found.length;
-    return found === '' ? null : found;
-  }
-
-  /** Items up to `close`, comma between them, one allowed behind the last. Returns whether there was any comma. */
-  items(close: string, item: () => void): boolean {
-    let commas = false;
-    while (!this.accept(close)) {
-      item();
-      if (this.accept(',')) commas = true;
-      else {
-        this.expect(close);
-        break;
-      }
-    }
-    return commas;
-  }
-
-  /** The next literal as JSON text. */
-  literal(depth = 0): string {
-    if (depth > DEPTH_MAX) throw new PythonSyntaxError('too deep');
-    this.space();
-    if (this.accept('[')) return this.#list(']', depth);
-    if (this.accept('(')) return this.#tuple(depth);
-    if (this.accept('{')) return this.#dict(depth);
-    const word = this.match(/[A-Za-z_][A-Za-z_0-9]*/y);
-    if (word !== null && Object.hasOwn(WORDS, word)) return WORDS[word] ?? '';
-    if (word !== null && !this.#isQuote) throw new PythonSyntaxError(`unknown name ${word}`);
-    if (this.#isQuote) return JSON.stringify(this.#strings(word ?? ''));
-    return this.#number();
-  }
-
-  #list(close: string, depth: number): string {
-    const values: string[] = [];
-    this.items(close, () => values.push(this.literal(depth + 1)));
-    return `[${values.join(', ')}]`;
-  }
-
-  /** (x) is x, (x,) a tuple. */
-  #tuple(depth: number): string {
-    const values: string[] = [];
-    const commas = this.items(')', () => values.push(this.literal(depth + 1)));
-    return values.length === 1 && !commas ? (values[0] ?? '') : `[${values.join(', ')}]`;
-  }
-
-  #dict(depth: number): string {
-    const members: string[] = [];
-    this.items('}', () => {
-      const key = this.literal(depth + 1);
-      if (key.startsWith('[') || key.startsWith('{')) throw new PythonSyntaxError('a key must be a scalar');
-      this.expect(':');
-      members.push(`${key.startsWith('"') ? key : JSON.stringify(key)}: ${this.literal(depth + 1)}`);
-    });
-    return `{${members.join(', ')}}`;
-  }
-
-  #number(): string {
-    let sign = '';
-    for (let mark = this.match(/[+-]/y); mark !== null; mark = this.match(/[+-]/y)) {
-      if (mark === '-') sign = sign === '-' ? '' : '-';
-      this.space();
-    }
-    const text =
-      this.match(/0[xXoObB][0-9a-fA-F_]+/y) ??
-      this.match(/[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][+-]?[0-9_]+)?/y) ??
-      this.match(/\.[0-9][0-9_]*(?:[eE][+-]?[0-9_]+)?/y);
-    const json = text === null ? null : numberAsJson(text);
-    if (json === null) throw new PythonSyntaxError(`no literal at ${this.#at}`);
-    return sign + json;
-  }
-
-  get #isQuote(): boolean {
-    return this.#text.charAt(this.#at) === '"' || this.#text.charAt(this.#at) === "'";
-  }
-
-  /** One string literal, or several side by side, which are one. */
-  #strings(prefix: string): string {
-    let value = '';
-    for (let next: string | null = prefix; next !== null;) {
-      if (!/^[rRuU]?$/.test(next)) throw new PythonSyntaxError(`unknown string prefix ${next}`);
-      value += this.#string(next.toLowerCase() === 'r');
-      this.space();
-      const from = this.#at;
-      next = this.match(/[A-Za-z]+/y) ?? '';
-      if (this.#isQuote) continue;
-      this.#at = from;
-      next = null;
-    }
-    return value;
-  }
-
-  #string(isRaw: boolean): string {
-    const quote = this.#text.charAt(this.#at);
-    const isTriple = this.#text.startsWith(quote.repeat(3), this.#at);
-    const end = isTriple ? quote.repeat(3) : quote;
-    this.#at += end.length;
-    let value = '';
-    while (!this.#text.startsWith(end, this.#at)) {
-      const character = this.#text.charAt(this.#at++);
-      if (character === '' || (character === '\n' && !isTriple)) throw new PythonSyntaxError('string without end');
-      if (character !== '\\') value += character;
-      else value += isRaw ? `\\${this.#text.charAt(this.#at++)}` : this.#escape();
-    }
-    this.#at += end.length;
-    return value;
-  }
-
-  #escape(): string {
-    const character = this.#text.charAt(this.#at++);
-    const plain = Object.hasOwn(ESCAPES, character) ? ESCAPES[character] : undefined;
-    if (plain !== undefined) return plain;
-    const length = Object.hasOwn(HEX_LENGTHS, character) ? HEX_LENGTHS[character] : undefined;
-    if (length !== undefined) {
-      const digits = this.#text.slice(this.#at, this.#at + length);
-      const code = Number.parseInt(digits, 16);
-      if (!/^[0-9a-fA-F]+$/.test(digits) || digits.length < length || code > 0x10ffff) {
-        throw new PythonSyntaxError('bad escape');
-      }
-      this.#at += length;
-      return String.fromCodePoint(code);
-    }
-    if (/^[0-7]$/.test(character)) {
-      this.#at--;
-      return String.fromCharCode(Number.parseInt(this.match(/[0-7]{1,3}/y) ?? '0', 8));
-    }
-    if (character === 'N' || character === '') throw new PythonSyntaxError('bad escape');
-    return `\\${character}`;
+  #refuse(): boolean {
+    this.status = 'invalid';
+    return false;
   }
 }
 
 /** null: no Python number, or one that JSON cannot hold. */
 function numberAsJson(text: string): string | null {
-  if (/__|_$|_\.|\._/.test(text)) return null;
+  if (!/^\.?[0-9]/.test(text) || /__|_$|_\.|\._/.test(text)) return null;
   const plain = text.replaceAll('_', '');
   if (/^0[xXoObB][0-9a-fA-F]+$/.test(plain)) {
     if (plain.length > BASED_DIGITS_MAX) return null;
@@ -221,13 +254,11 @@ function numberAsJson(text: string): string | null {
 
 /** The text as one Python literal, as JSON text; null if it is none. */
 export function pythonLiteralAsJson(text: string): string | null {
-  try {
-    const reader = new PythonReader(text);
-    const json = reader.literal();
-    reader.space();
-    return reader.ended ? json : null;
-  } catch (error) {
-    if (error instanceof PythonSyntaxError) return null;
-    throw error;
-  }
+  const literal = new PythonLiteral();
+  let at = 0;
+  while (at < text.length && literal.accept(text.charAt(at))) at++;
+  // What stands behind a literal ends it.
+  literal.accept(',');
+  while (isPythonSpace(text.charAt(at)) && at < text.length) at++;
+  return literal.status === 'done' && at === text.length ? literal.take(true) : null;
 }

@@ -1,140 +1,202 @@
 /**
  * Llama 4 and others: the output begins with a Python list of calls, `[f(a=1), g()]`, perhaps between `<|python_start|>` and
- * `<|python_end|>`; the values are literals. The list is all or nothing; its closing bracket may lack at the end of the output.
+ * `<|python_end|>`; the values are literals. The list's closing bracket may lack at the end of the output.
  */
-import type { CallText } from './call-json.ts';
+import type { CallTiming } from './call-reader.ts';
 import type { DeltaWriter } from './delta-writer.ts';
 import type { Input } from './input.ts';
 import type { Machine } from './machine.ts';
-import { PythonReader, PythonSyntaxError } from './python-literal.ts';
+import { PythonLiteral } from './python-literal.ts';
+import { isPythonSpace } from './python-strings.ts';
 
 const START = '<|python_start|>';
 const END = '<|python_end|>';
-const NAME = /[A-Za-z_][A-Za-z_0-9.-]*/y;
+const KEY = /^[\p{L}_][\p{L}\p{N}_]*$/u;
+/** Halves of characters too: what they make is looked at when the key is whole. */
+const KEY_CHARACTER = /^[\p{L}\p{N}_\ud800-\udfff]$/u;
 
-/** Finds the end of a bracketed Python expression that comes in pieces, and sees early that a list is none of calls. */
-class ListScanner {
-  status: 'open' | 'done' | 'invalid' = 'open';
-  #depth = 0;
-  /** The first call's head, `[name(`, is checked at once: text often begins with a bracket. */
-  #head: 'bracket' | 'nameStart' | 'name' | 'parenthesis' | 'passed' = 'bracket';
-  /** '' outside of strings. */
-  #quote = '';
-  /** Quotes seen in a row that may open or close a triple quote. */
-  #run = 0;
-  #isTriple = false;
-  #isEscaped = false;
-
-  accept(character: string): boolean {
-    if (this.#quote !== '' && this.#acceptInString(character)) return true;
-    if (this.#head !== 'passed' && !this.#acceptHead(character)) this.status = 'invalid';
-    else this.#acceptOutside(character);
-    return this.status !== 'invalid';
-  }
-
-  #acceptHead(character: string): boolean {
-    const isSpace = character.trim() === '';
-    if (this.#head === 'bracket') this.#head = 'nameStart';
-    else if (this.#head === 'nameStart') {
-      if (isSpace) return true;
-      this.#head = 'name';
-      return /[A-Za-z_]/.test(character);
-    } else if (character === '(') this.#head = 'passed';
-    else if (isSpace) this.#head = 'parenthesis';
-    else return this.#head === 'name' && /[A-Za-z_0-9.-]/.test(character);
-    return true;
-  }
-
-  #acceptOutside(character: string): void {
-    if (character === '"' || character === "'") {
-      this.#quote = character;
-      this.#run = 1;
-      this.#isTriple = false;
-    } else if ('([{'.includes(character)) this.#depth++;
-    else if (')]}'.includes(character) && --this.#depth === 0) this.status = 'done';
-  }
-
-  /** False: the character is not the string's any more. */
-  #acceptInString(character: string): boolean {
-    if (this.#run > 0 && !this.#isTriple) return this.#acceptOpening(character);
-    if (this.#isEscaped) this.#isEscaped = false;
-    else if (character === this.#quote) {
-      this.#run++;
-      if (!this.#isTriple || this.#run === 3) this.#quote = '';
-    } else {
-      this.#run = 0;
-      this.#isEscaped = character === '\\';
-      if (character === '\n' && !this.#isTriple) this.status = 'invalid';
-    }
-    return true;
-  }
-
-  /** After the first quote: a second one makes an empty string, a third a triple quote. */
-  #acceptOpening(character: string): boolean {
-    if (character === this.#quote) {
-      this.#run++;
-      if (this.#run < 3) return true;
-      this.#isTriple = true;
-      this.#run = 0;
-      return true;
-    }
-    if (this.#run === 2) {
-      this.#quote = '';
-      return false;
-    }
-    this.#run = 0;
-    return this.#acceptInString(character);
-  }
-}
+type State =
+  | 'start'
+  | 'element'
+  | 'name'
+  | 'parenthesis'
+  | 'parameter'
+  | 'key'
+  | 'equals'
+  | 'value'
+  | 'afterValue'
+  | 'afterCall'
+  | 'end'
+  | 'text'
+  | 'broken';
 
 export class PythonicMachine implements Machine {
-  #state: 'start' | 'list' | 'end' | 'text' | 'broken' = 'start';
+  readonly #timing: CallTiming;
+  #state: State = 'start';
+  /** What was read and not handed out. */
   #held = '';
   #tagSeen = false;
-  #list = '';
-  readonly #scanner = new ListScanner();
+  #name = '';
+  #keys = new Set<string>();
+  #key = '';
+  /** What stands before the value in JSON, until the value begins. */
+  #label = '';
+  #value = new PythonLiteral();
+  /** The arguments, where the call is handed out when it is complete. */
+  #json = '';
+  /** Something of the call that is being read was handed out. */
+  #isBegun = false;
+
+  constructor(timing: CallTiming) {
+    this.#timing = timing;
+  }
 
   step(input: Input, out: DeltaWriter): boolean {
-    if (this.#state === 'start') return this.#readStart(input, out);
-    if (this.#state === 'list') return this.#readList(input, out);
-    if (this.#state === 'end') return this.#readEnd(input);
-    if (this.#state === 'text') out.content(input.takeAll());
-    else out.verbatim(input.takeAll());
-    return false;
+    switch (this.#state) {
+      case 'start':
+        return this.#readStart(input, out);
+      case 'name':
+        return this.#readName(input, out);
+      case 'key':
+        return this.#readKey(input, out);
+      case 'value':
+        return this.#readValue(input, out);
+      case 'end':
+        return this.#readEnd(input);
+      case 'text':
+        out.content(input.takeAll());
+        return false;
+      case 'broken':
+        out.verbatim(input.takeAll());
+        return false;
+      default:
+        return this.#readMark(input, out);
+    }
   }
 
   #readStart(input: Input, out: DeltaWriter): boolean {
     this.#held += input.takeSpace();
-    if (input.next === '[') {
-      this.#state = 'list';
-      return true;
-    }
+    if (input.next === '[') return this.#pass(input, 'element');
     const match = this.#tagSeen && !input.empty ? 'no' : input.take([START]);
     if (match === 'unsure') return false;
-    if (match === 'no') return this.#break(out);
+    if (match === 'no') return this.#break(input, out);
     this.#tagSeen = true;
     this.#held += START;
     return true;
   }
 
-  #readList(input: Input, out: DeltaWriter): boolean {
-    const scanner = this.#scanner;
-    // A done or broken list takes nothing more: the predicate is asked before each character.
-    this.#list += input.takeWhile((character) => scanner.status === 'open' && scanner.accept(character));
-    if (scanner.status === 'open' && !input.ended) return false;
-    const calls = this.#calls();
-    if (!calls) {
-      this.#held += this.#list;
-      return this.#break(out);
+  /** Where the next character that is no space decides. */
+  #readMark(input: Input, out: DeltaWriter): boolean {
+    this.#held += input.takeWhile(isPythonSpace);
+    const isBetween = (this.#state === 'element' && out.calls > 0) || this.#state === 'afterCall';
+    if (input.empty) return input.ended && (isBetween ? this.#endList() : this.#break(input, out));
+    const { next } = input;
+    if (isBetween && next === ']') {
+      input.takeOne();
+      return this.#endList();
     }
-    for (const { name, json } of calls) out.call(name, json);
-    this.#state = 'end';
+    if (this.#state === 'element') return this.#beginName();
+    if (this.#state === 'afterCall' && next === ',') return this.#pass(input, 'element');
+    if (this.#state === 'parenthesis' && next === '(') return this.#beginCall(input);
+    if ((this.#state === 'parameter' || this.#state === 'afterValue') && next === ')') return this.#endCall(input, out);
+    if (this.#state === 'parameter') return this.#beginKey();
+    if (this.#state === 'equals' && next === '=') return this.#beginValue(input, out);
+    if (this.#state === 'afterValue' && next === ',') return this.#pass(input, 'parameter');
+    return this.#break(input, out);
+  }
+
+  /** Takes the mark that leads on. */
+  #pass(input: Input, state: State): boolean {
+    this.#held += input.takeOne();
+    this.#state = state;
     return true;
   }
 
-  #calls(): CallText[] | null {
-    if (this.#scanner.status === 'invalid') return null;
-    return pythonCalls(this.#scanner.status === 'done' ? this.#list : `${this.#list}]`);
+  #beginName(): boolean {
+    this.#name = '';
+    this.#state = 'name';
+    return true;
+  }
+
+  #readName(input: Input, out: DeltaWriter): boolean {
+    const text = input.takeWhile((character) => /^[A-Za-z_0-9.-]$/.test(character));
+    this.#held += text;
+    this.#name += text;
+    if (input.empty) return input.ended && this.#break(input, out);
+    if (!/^[A-Za-z_]/.test(this.#name)) return this.#break(input, out);
+    this.#state = 'parenthesis';
+    return true;
+  }
+
+  #beginCall(input: Input): boolean {
+    this.#keys = new Set();
+    this.#json = '';
+    return this.#pass(input, 'parameter');
+  }
+
+  #beginKey(): boolean {
+    this.#key = '';
+    this.#state = 'key';
+    return true;
+  }
+
+  #readKey(input: Input, out: DeltaWriter): boolean {
+    const text = input.takeWhile((character) => KEY_CHARACTER.test(character));
+    this.#held += text;
+    this.#key += text;
+    if (input.empty) return input.ended && this.#break(input, out);
+    this.#state = 'equals';
+    return true;
+  }
+
+  #beginValue(input: Input, out: DeltaWriter): boolean {
+    if (!KEY.test(this.#key) || this.#keys.has(this.#key)) return this.#break(input, out);
+    this.#label = `${this.#keys.size === 0 ? '{' : ', '}${JSON.stringify(this.#key)}: `;
+    this.#keys.add(this.#key);
+    this.#value = new PythonLiteral();
+    return this.#pass(input, 'value');
+  }
+
+  #readValue(input: Input, out: DeltaWriter): boolean {
+    const value = this.#value;
+    this.#held += input.takeWhile((character) => value.accept(character));
+    const isLast = value.status !== 'open' || input.ended;
+    const json = value.take(isLast);
+    if (json !== '') {
+      this.#tell(this.#label + json, out);
+      this.#label = '';
+    }
+    if (this.#isBegun && this.#label === '') this.#held = value.held;
+    if (!isLast) return false;
+    if (value.status !== 'done') return this.#break(input, out);
+    this.#state = 'afterValue';
+    return true;
+  }
+
+  #tell(json: string, out: DeltaWriter): void {
+    if (this.#timing === 'complete') {
+      this.#json += json;
+      return;
+    }
+    if (!this.#isBegun) out.beginCall(this.#name);
+    this.#isBegun = true;
+    out.arguments(json);
+  }
+
+  #endCall(input: Input, out: DeltaWriter): boolean {
+    input.takeOne();
+    this.#tell(this.#keys.size > 0 ? '}' : '{}', out);
+    if (!this.#isBegun) out.call(this.#name, this.#json);
+    this.#isBegun = false;
+    this.#held = '';
+    this.#state = 'afterCall';
+    return true;
+  }
+
+  #endList(): boolean {
+    this.#held = '';
+    this.#state = 'end';
+    return true;
   }
 
   #readEnd(input: Input): boolean {
@@ -146,39 +208,12 @@ export class PythonicMachine implements Machine {
     return true;
   }
 
-  #break(out: DeltaWriter): boolean {
-    out.verbatim(this.#held);
+  #break(input: Input, out: DeltaWriter): boolean {
+    // Of a call that is cut by the end of the output, what was not told is no content: it is not text of its own.
+    const isCut = this.#isBegun && input.ended && input.empty;
+    if (!isCut) out.verbatim(this.#held);
     this.#held = '';
     this.#state = 'broken';
     return true;
   }
-}
-
-/** The calls of `[f(a=1), g()]`; null if the text is something else, or has none. */
-function pythonCalls(text: string): CallText[] | null {
-  try {
-    const reader = new PythonReader(text);
-    const calls: CallText[] = [];
-    reader.expect('[');
-    reader.items(']', () => calls.push(readCall(reader)));
-    return reader.ended && calls.length > 0 ? calls : null;
-  } catch (error) {
-    if (error instanceof PythonSyntaxError) return null;
-    throw error;
-  }
-}
-
-function readCall(reader: PythonReader): CallText {
-  const name = reader.match(NAME);
-  if (name === null) throw new PythonSyntaxError('a call needs a name');
-  const values = new Map<string, string>();
-  reader.expect('(');
-  reader.items(')', () => {
-    const key = reader.match(/[\p{L}_][\p{L}\p{N}_]*/uy);
-    if (key === null || values.has(key)) throw new PythonSyntaxError('arguments need names of their own');
-    reader.expect('=');
-    values.set(key, reader.literal());
-  });
-  const members = [...values].map(([key, value]) => `${JSON.stringify(key)}: ${value}`);
-  return { name, json: `{${members.join(', ')}}` };
 }
