@@ -159,11 +159,44 @@ it.each(['begun', 'complete'] as const)('strings of a Python call are the same i
   });
 });
 
-it('of several calls only the first is handed out, if asked', () => {
-  const text = '<tool_call>{"name":"f","arguments":{}}</tool_call><tool_call>{"name":"g","arguments":{"a';
-  const output = parseEveryWay({ ...begun('hermes'), parallelToolCalls: false }, text, seeded(1));
-  expect(output).toMatchObject({ content: '', toolCalls: [{ name: 'f', arguments: '{}' }] });
-  expect(output.toolCalls).toHaveLength(1);
+/** [format, what follows on a call, the content] */
+const DROPPED: [ToolParserName, string, string][] = [
+  ['hermes', '<tool_call>{"name":"g","arguments":{"a', ''],
+  ['hermes', '<tool_call>{"name":"g","arguments":{"a": x}}</tool_call> so', ''],
+  ['hermes', '<tool_call>{"name":"g","arguments":{}</tool_call> so', ''],
+  ['hermes', '<tool_call>{"name":"g","arguments":{}}</tool_call> so', ' so'],
+  [
+    'hermes',
+    '<tool_call>{"name":"g","arguments":[]}</tool_call> so',
+    '<tool_call>{"name":"g","arguments":[]}</tool_call> so',
+  ],
+  ['llama3_json', '; {"name":"g","parameters":{"a": x}} so', ''],
+  ['llama3_json', '; {"name":"g","parameters":{}} and {x}', ' and {x}'],
+  ['llama3_json', ' and {x}', ' and {x}'],
+  ['mistral', '[TOOL_CALLS]g{"a": x} so', ''],
+  ['mistral', '[TOOL_CALLS][{"name":"g","arguments":{"a', ''],
+  ['mistral', '[TOOL_CALLS]g{} so', ' so'],
+  ['harmony', '<|start|>assistant<|channel|>commentary to=functions.g<|message|>{"a": x}<|call|> so', ''],
+  ['pythonic', ', g(a="x", b=y)] so', ''],
+  ['pythonic', ', g(a="x", b=1', ''],
+  ['pythonic', ', g()] so', 'so'],
+  ['pythonic', ', g(y)] so', ', g(y)] so'],
+];
+const FIRST: Partial<Record<ToolParserName, string>> = {
+  hermes: '<tool_call>{"name":"f","arguments":{}}</tool_call>',
+  llama3_json: '{"name":"f","parameters":{}}',
+  mistral: '[TOOL_CALLS]f{}',
+  harmony: '<|channel|>commentary to=functions.f<|message|>{}<|call|>',
+  pythonic: '[f()',
+};
+
+it.each(DROPPED)('%s: of several calls only the first is handed out, if asked: %s', (toolParser, more, content) => {
+  for (const callTiming of ['complete', 'begun'] as const) {
+    const options = optionsFor({ toolParser, callTiming, parallelToolCalls: false });
+    const output = parseEveryWay(options, `${FIRST[toolParser]}${more}`, seeded(1));
+    expect(output).toMatchObject({ content, toolCalls: [{ name: 'f', arguments: '{}' }] });
+    expect(output.toolCalls).toHaveLength(1);
+  }
 });
 
 it('an object of very many members is read once', () => {

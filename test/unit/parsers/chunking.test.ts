@@ -5,7 +5,7 @@ import type { CallTiming } from '../../../src/control/sessions/parsers/call-read
 import { JsonScanner, scanJson } from '../../../src/control/sessions/parsers/json-scanner.ts';
 import type { ParsedOutput } from '../../../src/control/sessions/parsers/output-parser.ts';
 import * as generate from './generate.ts';
-import { callsIn, optionsFor, parseEveryWay, pick, seeded } from './support.ts';
+import { callsIn, optionsFor, parse, parseEveryWay, pick, seeded } from './support.ts';
 
 const SAMPLES = 250;
 
@@ -86,6 +86,23 @@ describe.each(FORMATS)('%s', (_, toolParser, sample) => {
       expect(callsIn(output), text).toEqual(calls.slice(0, 1));
       expect(output.content).toBe(content);
     }
+  });
+
+  it('leaves the same content in a stream and a whole answer behind the first call, if asked to keep that', () => {
+    const random = seeded(12);
+    let dropped = 0;
+    for (let i = 0; i < SAMPLES; i++) {
+      const text = generate.broken(random, sample(random).text);
+      const [whole, begun] = TIMINGS.map((callTiming) =>
+        parseEveryWay({ ...options, callTiming, parallelToolCalls: false }, text, random),
+      );
+      const first = whole?.toolCalls[0];
+      // Where the first call of the stream broke off, they differ.
+      if (!first || begun?.toolCalls[0]?.arguments !== first.arguments) continue;
+      expect(begun, text).toEqual(whole);
+      if (parse(options, text).toolCalls.length > 1) dropped++;
+    }
+    expect(dropped).toBeGreaterThan(10);
   });
 
   it.each(['qwen3', 'deepseek_r1'] satisfies ReasoningParserName[])('reads on after the thoughts of %s', (name) => {

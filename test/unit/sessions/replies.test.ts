@@ -201,6 +201,15 @@ it('keeps one call when parallel calls are off', async () => {
   expect(new Set(whole.calls.map((call) => call.index))).toEqual(new Set([0]));
 });
 
+it.each([true, false])('keeps one call when a second one breaks off: streamed %s', async (streamsCalls) => {
+  const request = input({ tools: 'auto', parallelToolCalls: false, streamsCalls });
+  for (const second of ['<tool_call>{"name": "f", "arguments": {"x": y}}</tool_call>', CALL.slice(0, -16)]) {
+    const whole = await reply(request, `So: ${CALL}\n${second}`);
+    expect(whole).toMatchObject({ content: 'So: ', finish: 'tool_calls' });
+    expect(new Set(whole.calls.map((call) => call.index))).toEqual(new Set([0]));
+  }
+});
+
 it('shows the end token with the stop string only where special tokens are shown: an open call is still read', async () => {
   const request = input({ tools: 'auto' });
   const open = CALL.replace('\n</tool_call>', '');

@@ -29,6 +29,11 @@ export class CallReader {
     this.held = before;
   }
 
+  /** Something of the call was handed out. */
+  get isBegun(): boolean {
+    return this.#part === 'arguments' || this.#part === 'tail';
+  }
+
   /** Reads as much of the object as there is. */
   read(input: Input, out: DeltaWriter): JsonScanner['status'] {
     while (this.#scanner.status === 'open' && !input.empty) this.#take(input.feed(this.#scanner), out);

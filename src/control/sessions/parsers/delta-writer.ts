@@ -1,4 +1,5 @@
 /** Collects what a machine found as deltas: numbers calls, gives them ids, joins neighbouring pieces of text. */
+import type { CallTiming } from './call-reader.ts';
 import { spaceEnd, type Input } from './input.ts';
 import { appendDelta, type ParsedDelta } from './output-parser.ts';
 
@@ -16,6 +17,8 @@ export class DeltaWriter {
   #space: { content: string; at: number }[] = [];
   #atEdge = true;
   #calls = 0;
+  /** A call that was dropped broke off: nothing behind it can be told from its text. */
+  #isOver = false;
 
   /** `input`: what the machine reads. */
   constructor(input: Pick<Input, 'taken'>, options: DeltaWriterOptions) {
@@ -25,6 +28,11 @@ export class DeltaWriter {
 
   get calls(): number {
     return this.#calls;
+  }
+
+  /** When the next call is to be handed out. One that is dropped counts as soon as it begins, in a stream and in a whole answer. */
+  timing(timing: CallTiming): CallTiming {
+    return this.#calls > 0 && !this.#options.parallel ? 'begun' : timing;
   }
 
   reasoning(text: string): void {
@@ -40,10 +48,17 @@ export class DeltaWriter {
 
   /** Content that keeps its white space. */
   verbatim(text: string, behind = 0): void {
+    if (this.#isOver) return;
     for (const space of this.#space) appendDelta(this.#deltas, space);
     this.#space = [];
     this.#atEdge = false;
     if (text !== '') appendDelta(this.#deltas, { content: text, at: this.#placeOf(text, behind) });
+  }
+
+  /** What was held of a call that is none, or broke off: content, unless the call was dropped. All behind it goes the same way. */
+  broken(text: string, behind = 0): void {
+    if (this.#muted) this.#isOver = true;
+    else this.verbatim(text, behind);
   }
 
   #placeOf(text: string, behind: number): number {

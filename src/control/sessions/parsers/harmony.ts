@@ -136,7 +136,7 @@ export class HarmonyMachine implements Machine {
   }
 
   #take(piece: string, out: DeltaWriter): void {
-    if (this.#timing === 'complete') {
+    if (out.timing(this.#timing) === 'complete') {
       this.#json += piece;
       this.#held += piece;
       return;
@@ -173,7 +173,7 @@ export class HarmonyMachine implements Machine {
   }
 
   #break(out: DeltaWriter, held: string): boolean {
-    out.verbatim(held);
+    out.broken(held);
     this.#held = '';
     this.#header = '';
     this.#state = 'broken';

@@ -18,7 +18,7 @@ export class HermesMachine implements Machine {
 
   constructor(timing: CallTiming) {
     this.#timing = timing;
-    this.#call = this.#reader();
+    this.#call = this.#reader(timing);
   }
 
   step(input: Input, out: DeltaWriter): boolean {
@@ -32,17 +32,17 @@ export class HermesMachine implements Machine {
   #readText(input: Input, out: DeltaWriter): boolean {
     const { text, tag } = input.takeThrough([OPEN]);
     out.content(text, tag?.length);
-    if (tag !== null) this.#beginCall();
+    if (tag !== null) this.#beginCall(out);
     return tag !== null;
   }
 
-  #beginCall(): void {
+  #beginCall(out: DeltaWriter): void {
     this.#state = 'json';
-    this.#call = this.#reader();
+    this.#call = this.#reader(out.timing(this.#timing));
   }
 
-  #reader(): CallReader {
-    return new CallReader(this.#timing, ['arguments'], OPEN);
+  #reader(timing: CallTiming): CallReader {
+    return new CallReader(timing, ['arguments'], OPEN);
   }
 
   #readJson(input: Input, out: DeltaWriter): boolean {
@@ -67,7 +67,7 @@ export class HermesMachine implements Machine {
     if (match.tag === CLOSE) this.#call.held += CLOSE;
     const isCall = this.#finishCall(out, match.tag === OPEN ? OPEN.length : 0);
     if (match.tag === OPEN) {
-      if (isCall) this.#beginCall();
+      if (isCall) this.#beginCall(out);
       else out.verbatim(OPEN);
     }
     return true;
@@ -84,7 +84,7 @@ export class HermesMachine implements Machine {
   }
 
   #break(out: DeltaWriter, behind = 0): boolean {
-    out.verbatim(this.#call.held, behind);
+    out.broken(this.#call.held, behind);
     this.#state = 'broken';
     return true;
   }

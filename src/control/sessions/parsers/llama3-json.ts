@@ -19,7 +19,7 @@ export class Llama3JsonMachine implements Machine {
 
   constructor(timing: CallTiming) {
     this.#timing = timing;
-    this.#call = this.#reader();
+    this.#call = this.#reader(timing);
   }
 
   step(input: Input, out: DeltaWriter): boolean {
@@ -41,31 +41,31 @@ export class Llama3JsonMachine implements Machine {
   #readText(input: Input, out: DeltaWriter): boolean {
     const { text, tag } = input.takeBefore([PYTHON_TAG, '{']);
     out.content(text);
-    return tag !== null && this.#begin(input, tag);
+    return tag !== null && this.#begin(input, out, tag);
   }
 
-  #begin(input: Input, tag: string): boolean {
-    if (tag === '{') return this.#beginJson();
+  #begin(input: Input, out: DeltaWriter, tag: string): boolean {
+    if (tag === '{') return this.#beginJson(out);
     input.take([PYTHON_TAG]);
     this.#held += PYTHON_TAG;
     this.#state = 'tagged';
     return true;
   }
 
-  #beginJson(): boolean {
+  #beginJson(out: DeltaWriter): boolean {
     this.#state = 'json';
-    this.#call = this.#reader();
+    this.#call = this.#reader(out.timing(this.#timing));
     this.#held = '';
     return true;
   }
 
-  #reader(): CallReader {
-    return new CallReader(this.#timing, ['parameters', 'arguments'], this.#held);
+  #reader(timing: CallTiming): CallReader {
+    return new CallReader(timing, ['parameters', 'arguments'], this.#held);
   }
 
   #readTagged(input: Input, out: DeltaWriter): boolean {
     this.#held += input.takeSpace();
-    if (input.next === '{') return this.#beginJson();
+    if (input.next === '{') return this.#beginJson(out);
     return (!input.empty || input.ended) && this.#release(out);
   }
 
@@ -73,12 +73,13 @@ export class Llama3JsonMachine implements Machine {
     const status = this.#call.read(input, out);
     if (status === 'open' && !input.ended) return false;
     if (status !== 'done') {
-      this.#held = this.#call.held;
+      if (this.#call.isBegun) out.broken(this.#call.held);
+      else this.#held = this.#call.held;
       return this.#release(out);
     }
     this.#state = 'between';
     if (this.#call.finish(out)) return true;
-    out.verbatim(this.#call.held);
+    out.broken(this.#call.held);
     this.#state = 'broken';
     return true;
   }
@@ -96,7 +97,7 @@ export class Llama3JsonMachine implements Machine {
     this.#held += input.takeWhile((character) => character === ';' || character.trim() === '');
     if (input.next === '{') {
       this.#held = '';
-      return this.#beginJson();
+      return this.#beginJson(out);
     }
     const match = input.take([PYTHON_TAG]);
     if (match === 'unsure') return false;

@@ -32,7 +32,7 @@ export class MistralMachine implements Machine {
 
   constructor(timing: CallTiming) {
     this.#timing = timing;
-    this.#call = this.#reader();
+    this.#call = this.#reader(timing);
   }
 
   step(input: Input, out: DeltaWriter): boolean {
@@ -77,7 +77,7 @@ export class MistralMachine implements Machine {
     this.#inArray = input.next === '[';
     if (this.#inArray) this.#held += input.takeOne();
     if (this.#inArray) this.#state = 'element';
-    else if (input.next === '{') this.#beginObject();
+    else if (input.next === '{') this.#beginObject(out);
     else this.#state = 'name';
     return true;
   }
@@ -87,18 +87,18 @@ export class MistralMachine implements Machine {
     // At the end of the output, a comma behind a call is dropped.
     if (input.empty) return input.ended && this.#held.startsWith(OPEN) && this.#break(out);
     if (input.next !== '{') return this.#break(out);
-    this.#beginObject();
+    this.#beginObject(out);
     return true;
   }
 
-  #beginObject(): void {
+  #beginObject(out: DeltaWriter): void {
     this.#state = 'object';
-    this.#call = this.#reader();
+    this.#call = this.#reader(out.timing(this.#timing));
     this.#held = '';
   }
 
-  #reader(): CallReader {
-    return new CallReader(this.#timing, KEYS, this.#held);
+  #reader(timing: CallTiming): CallReader {
+    return new CallReader(timing, KEYS, this.#held);
   }
 
   #readObject(input: Input, out: DeltaWriter): boolean {
@@ -154,7 +154,7 @@ export class MistralMachine implements Machine {
     if (this.#isBegun) return out.arguments(piece);
     this.#json += piece;
     this.#held += piece;
-    if (this.#timing === 'complete' || this.#scanner.root !== '{') return;
+    if (out.timing(this.#timing) === 'complete' || this.#scanner.root !== '{') return;
     out.beginCall(this.#name);
     out.arguments(this.#json.trimStart());
     this.#held = '';
@@ -162,7 +162,7 @@ export class MistralMachine implements Machine {
   }
 
   #break(out: DeltaWriter): boolean {
-    out.verbatim(this.#held);
+    out.broken(this.#held);
     this.#held = '';
     this.#state = 'broken';
     return true;

@@ -11,6 +11,8 @@
  * - From the first broken call on, everything that was not handed out is content, verbatim. Where no call stood before it (nearly
  *   always), that is the whole output; calls that were complete before it
  *   stand, in one list or array with it too.
+ * - Where only the first call is wanted, a later one is dropped once it begins, in streams and whole outputs alike; if it then breaks off,
+ *   all behind it is dropped with it.
  * - White space around calls is dropped; other text before, between and after calls is content.
  */
 export interface ToolCallDelta {

@@ -174,7 +174,7 @@ export class PythonicMachine implements Machine {
   }
 
   #tell(json: string, out: DeltaWriter): void {
-    if (this.#timing === 'complete') {
+    if (out.timing(this.#timing) === 'complete') {
       this.#json += json;
       return;
     }
@@ -211,7 +211,7 @@ export class PythonicMachine implements Machine {
   #break(input: Input, out: DeltaWriter): boolean {
     // Of a call that is cut by the end of the output, what was not told is no content: it is not text of its own.
     const isCut = this.#isBegun && input.ended && input.empty;
-    if (!isCut) out.verbatim(this.#held);
+    if (!isCut) out.broken(this.#held);
     this.#held = '';
     this.#state = 'broken';
     return true;

@@ -153,7 +153,7 @@ export class Qwen3CoderMachine implements Machine {
   }
 
   #break(out: DeltaWriter): boolean {
-    out.verbatim(this.#held);
+    out.broken(this.#held);
     this.#held = '';
     return this.#go('broken');
   }
