@@ -70,6 +70,20 @@ b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
     "{{ n | count }} {{ d | count }} {{ (1, 2) | list }} {{ (1, 2)[1:] }} {{ (1, 2, 3)[::-1] }}", "{{ 1e20 | int }} {{ '7.9' | int }}",
     "{{ ' a b  c '.rsplit(none, 1) }} {{ ' a b  c '.rsplit() }} {{ 'a'.rsplit(none, 0) }}", "{% for x in n %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}",
     "{{ 'hello'.startswith('l', 2) }} {{ 'hello'.startswith(('x', 'he')) }} {{ 'hello'.endswith('l', 0, 4) }} {{ 'hello'.endswith('') }} {{ 'a'.startswith('', 2) }}",
+    "{% with %}a{% set x = 1 %}{% endwith %}{{ x }}", "{% with a = 1, b = n[0] %}{{ a + b }}{% endwith %}{{ a }}", "{% set a = 1 %}{% with a = 2, b = a %}{{ a }}{{ b }}{% set a = 3 %}{{ a }}{% endwith %}{{ a }}",
+    "{% for x in n %}{% with y = x * 2 %}{{ loop.index }}:{{ y }}{% if x == 1 %}!{% endif %}{% endwith %};{% endfor %}", "a\n  {% with a = 'x' -%}\n  {{ a }}\n  {% endwith %}\nb", "{% with d = {'a': [1, 2]} %}{% with n = d.a %}{{ n | sum }}{% endwith %}{{ n }}{% endwith %}",
+    "{% with a = 1 == 1, b = 'x' + 1 | string ~ 2 %}{{ a }}{{ b }}{% endwith %}{{ {'with': 1}.with }}{{ {'endwith': 2}.endwith }}", "{% set x = 1 %}{% filter upper %}a{{ x }}{% set x = 2 %}{% endfilter %}{{ x }}", "{% filter truncate(5, true, leeway=0) %}abcdefgh{% endfilter %}{% filter e %}<{% endfilter %}{% filter replace('a', 'b') %}a{% with %}a{% endwith %}{% endfilter %}",
+    "{% for g in rows | groupby('v') %}{{ g.grouper }}{{ g.list }}{{ g[0] }}{{ g['grouper'] }};{% endfor %}", "{% for k, list in words | map('string') | groupby(0) %}{{ k }}={{ list }};{% endfor %}", "{{ rows | groupby('in.w') }} {{ [] | groupby('x') }} {{ nothing | groupby('x') }}",
+    "{{ [{'c': 'b'}, {'c': 'A'}, {'c': 'B'}, {}] | groupby('c', default='a') }} {{ [{'c': 'b'}, {'c': 'B'}, {'c': 'b'}] | groupby('c', case_sensitive=true) }} {{ [{'c': 1}, {'c': true}, {'c': 1.0}] | groupby(attribute='c') }}",
+    "{{ 'foo bar baz qux' | truncate(9) }}|{{ 'foo bar baz qux' | truncate(9, true) }}|{{ 'foo bar baz qux' | truncate(11) }}|{{ 'foo bar baz qux' | truncate(11, false, '...', 0) }}|{{ 'éé🙂🙂éé' | truncate(4, true, '…', leeway=0) }}|{{ '' | truncate }}|{{ 'abcdefghij' | truncate(3, leeway=0) }}|{{ 'x' * 261 == ('x' * 261) | truncate }}|{{ ('x' * 261) | truncate | length }}",
+    "{{ '<a href=\"x\">&\\'' | e }} {{ '<' | escape | e }} {{ '<' | e | forceescape }} {{ 1 | e }} {{ none | e }} {{ nothing | e }} {{ ['<'] | e }}", "{{ '<' | e + '>' }} {{ '<' + '>' | e }} {{ ('<' | e) ~ '>' }} {{ '<' | safe + '&' }} {{ '<' | safe | e }} {{ '<' | safe }} {{ '&' | e | length }}",
+    "{% set x = '<' | e %}{{ x + '<' }}{{ x | upper + '<' }}{{ x | string + '<' }}{{ (x + '<') | e }}{{ [x, '<'] | join }}{{ x | e | replace('&', '<') + '>' }} {{ ('%s<' | safe) % '<' }} {{ '%s' | e | format('<') }} {{ '%s' % x + '<' }}",
+    "{{ '%s is %d' % ('a', 3) }} {{ '%s' % 'a' }} {{ '%s' % n }} {{ '%s' % none }} [{{ '%s' % nothing }}] {{ '%r' % 'it' }} {{ '%5s|%-5s|%.1s' % ('a', 'b', 'éx') }} {{ '100%%' | format }} {{ 'x' % n }} {{ 'x' % d }} {{ '%c%c' % ('é', 128512) }}",
+    "{{ '%d %i %u' % (1.9, true, -3) }} {{ '%05d|%+d|% d|%-4d|%.3d' % (42, 42, 42, 42, 4) }} {{ '%x %X %o %#x %#o' % (255, 255, 8, 255, 8) }} {{ '%d' % 9007199254740991 }} {{ '%x' % -255 }} {{ '%ld' % 4 }}",
+    "{{ '%f %.2f %.0f %8.3f|%-8.1f|%08.2f|%+.1f' % (0.5, 2.675, 2.5, 3.14159, 2.25, -1.5, 0.05) }} {{ '%e %.0e %.2E' % (12345.678, 0.00025, 1e100) }} {{ '%g %g %g %g %.3g %G' % (0.0001, 0.00001, 123456, 1234567, 0.00012345, 1e-10) }} {{ '%.3f' % 1e22 }} {{ '%f' % tiny }} {{ '%.20f' % 0.1 }}",
+    "{{ '%(a)s-%(b)05.1f' % {'a': 'x', 'b': 2.25} }} {{ '%(k)s' | format(k='v') }} {{ '%s, %s' | format('a', n) }} {{ '%.2f' | format(0.125) }} {{ '%*d|%-*d|%.*f' % (5, 42, 5, 42, 1, 2.25) }} {{ '%s %s' % (1, 2) }}",
+    "{{ 'ab'.center(5) }}|{{ 'abc'.center(6, '*') }}|{{ 'a'.ljust(3) }}|{{ 'a'.rjust(3, '🙂') }}|{{ '-7'.zfill(4) }}|{{ '7'.zfill(3) }}|{{ 'abc'.zfill(2) }}|{{ ''.zfill(2) }}|{{ 'é'.isascii() }}{{ ''.isascii() }}", "{{ 'a=b=c'.partition('=') }} {{ 'a=b=c'.rpartition('=') }} {{ 'abc'.partition('x') }} {{ 'abc'.rpartition('x') }} {{ 'k: v'.partition(': ')[2] }}",
+    "{{ n | slice(2) | list }} {{ n | slice(2, 'x') | list }} {{ n | slice(4) | list }} {{ n | slice(4, 0) | list }} {{ [] | slice(2, 0) | list }} {{ 'abcde' | slice(2) | list }} {{ n | slice(1, fill_with='x') | list }} {{ [1, 2, 3, 4] | slice(2, 'x') | list }}",
 ]
 
 REFUSED = [
@@ -79,6 +93,9 @@ REFUSED = [
     "{{ 4 is nonsense(1) }}", "{% raw %}x", "{% endraw %}", "{% raw %}{% raw %}{% endraw %}{% endraw %}", "{{ 4 is eq( }}", "{{ 4 is eq) }}",
     "{{ 1 == 2 < }}", r"{{ '\x4' }}", r"{{ '\u00e' }}", r"{{ '\U0001F60' }}", r"{{ '\UFFFFFFFF' }}", r"{{ '\N{nonsense}' }}", "{{ dict(1) }}", "{{ dict('ab') }}", "{{ dict([1]) }}", "{{ dict({}, {}) }}", "{{ dict([([], 1)]) }}",
     "{{ 1e }}", "{{ 1e- }}", "{{ [[1]] | unique | list }}", "{{ [1, 'a'] | sort }}", "{{ nothing | float }}", "{{ 'a' | indent(1.5) }}",
+    "{% with %}x", "{% endwith %}", "{% with %}{% endfilter %}", "{% filter upper %}{% endwith %}", "{% with a %}{% endwith %}", "{% with 1 = a %}{% endwith %}", "{% for x in n %}{% with %}{% endfor %}{% endwith %}",
+    "{{ rows | groupby }}", "{{ [{'c': 1}, {}] | groupby('c') }}", "{{ [{'c': 1}, {'c': 'x'}] | groupby('c') }}", "{{ 'abc' | truncate(2) }}", "{{ 'abc' | truncate(5, leeway=-1) }}", "{{ '%s %s' % 'a' }}", "{{ 'x' % 'a' }}", "{{ '%s' % (1, 2) }}", "{{ '%s' % () }}", "{{ '%d' % 'a' }}", "{{ '%x' % 1.5 }}", "{{ '%' % 1 }}", "{{ '%q' % 1 }}", "{{ '%(a)s' % 1 }}", "{{ '%(a)s' % {'b': 1} }}", "{{ '%c' % 'ab' }}", "{{ '%c' % -1 }}", "{{ '%s' | format(1, a=2) }}", "{{ '%d' % none }}", "{{ '%f' % 'a' }}", "{{ '%*d' % ('a', 1) }}", "{{ 'x' % 1 }}", "{{ 1 % 'x' }}",
+    "{{ 'a'.center('b') }}", "{{ 'a'.ljust(3, 'xy') }}", "{{ 'a'.partition('') }}", "{{ n | slice(0) | list }}", "{{ n | slice | list }}",
 ]
 
 environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)

@@ -21,6 +21,14 @@ describe('filters, tests, raw blocks and white space of jinja2', () => {
     ['{{ 4 is divisibleby }}', 'the test "divisibleby" takes one argument'],
     ["{{ [1] | select('odd', 2) | list }}", 'the test "odd" takes no argument'],
     ['{{ 4 is divisibleby(num=2) }}', 'the test "divisibleby" takes no named arguments'],
+    ["{{ '%.101f' % 1 }}", 'at most 100 digits'],
+    ["{{ '%10001d' % 1 }}", 'width must be at most 10000'],
+    ["{{ '%*d' % (10001, 1) }}", 'width must be at most 10000'],
+    ["{{ '%a' % 1 }}", 'the format "%a" is not supported'],
+    ["{{ '%#g' % 1 }}", 'the format "%#g" is not supported'],
+    ["{{ 'x'.zfill(10001) }}", 'width must be at most 10000'],
+    ['{{ [1] | slice(500001) }}', 'slices must be from 1 to 500000'],
+    ['{% with a %}{% endwith %}', 'takes names and their values'],
     ['{{ [1] | batch(500001) }}', 'linecount must be from 1 to 500000'],
   ])('%s says what it does not do', (source, message) => {
     expect(() => render(source)).toThrow(message);

@@ -51,6 +51,11 @@ export interface FilterNode extends Node {
   operand: Node;
   filter: IdentifierNode | CallNode;
 }
+/** A filter around a block of text. */
+export interface FilterBlockNode extends Node {
+  filter: IdentifierNode | CallNode;
+  body: Node[];
+}
 export interface TestNode extends Node {
   operand: Node;
   negate: boolean;

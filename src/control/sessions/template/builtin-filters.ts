@@ -2,7 +2,8 @@
 import { TemplateError } from './errors.ts';
 import { argument, isTrue, iterated, member, numberOf, rankOf, type Arguments, type Filter } from './filter-parts.ts';
 import type { Value } from './jinja.ts';
-import { compare } from './operators.ts';
+import { compare, formatted } from './operators.ts';
+import { boxMarkup, escapedText } from './markup.ts';
 import { lines } from './strings.ts';
 import {
   bounded,
@@ -14,15 +15,16 @@ import {
   isNumeric,
   isString,
   isTuple,
+  boxObject,
+  boxTuple,
   isUndefined,
   MAX_ITEMS,
+  MAX_WIDTH,
   toText,
 } from './values.ts';
 
 /** Digits behind the point that a double can have a use for. */
 const MAX_PRECISION = 20;
-/** Of the texts that `center` makes, and of what `indent` puts before a line. */
-const MAX_WIDTH = 10_000;
 
 function whole(value: Value | undefined, otherwise: number, what: string): number {
   if (value === undefined) return otherwise;
@@ -168,6 +170,76 @@ function indent(operand: Value, args: Arguments): Value {
   return box(bounded([(isTrue(argument(args, 1, 'first')) ? before : '') + first, ...shifted].join('\n')));
 }
 
+/** Groups of the items whose attribute is equal, in its order; texts in any case unless asked otherwise. */
+function groupby(operand: Value, args: Arguments): Value {
+  const path = argument(args, 0, 'attribute');
+  if (!path) throw new TemplateError('groupby: the attribute is missing.');
+  const otherwise = argument(args, 1, 'default');
+  const exact = isTrue(argument(args, 2, 'case_sensitive'));
+  const keyed = iterated(operand).map((item) => {
+    const found = member(item, path);
+    const key = isUndefined(found) ? (otherwise ?? found) : found;
+    return { item, key, rank: rankOf(key, exact) };
+  });
+  const groups: { key: Value; rank: Value; items: Value[] }[] = [];
+  for (const { item, key, rank } of keyed.sort((a, b) => compare(a.rank, b.rank))) {
+    const last = groups.at(-1);
+    if (last && compare(last.rank, rank) === 0) last.items.push(item);
+    else groups.push({ key, rank, items: [item] });
+  }
+  return boxArray(groups.map(({ key, items }) => boxGroup(key, boxArray(items))));
+}
+
+/** A pair whose parts have names. */
+function boxGroup(grouper: Value, list: Value): Value {
+  const pair = boxTuple([grouper, list]);
+  const names = pair.builtins as Map<string, Value>;
+  names.set('grouper', grouper).set('list', list);
+  return pair;
+}
+
+/** A text that is longer by more than the leeway is cut, at a space unless asked otherwise. */
+function truncate(operand: Value, args: Arguments): Value {
+  const length = whole(argument(args, 0, 'length'), 255, 'truncate: length');
+  const end = toText(argument(args, 2, 'end') ?? box('...'));
+  const leeway = whole(argument(args, 3, 'leeway'), 5, 'truncate: leeway');
+  const chars = [...toText(operand)];
+  const room = length - [...end].length;
+  if (room < 0 || leeway < 0) throw new TemplateError('truncate: length and leeway are too small.');
+  if (chars.length <= length + leeway) return box(chars.join(''));
+  const head = chars.slice(0, room);
+  const space = isTrue(argument(args, 1, 'killwords')) ? -1 : head.lastIndexOf(' ');
+  return box((space === -1 ? head : head.slice(0, space)).join('') + end);
+}
+
+/** In so many columns, the first ones longer by one where they cannot be equal; the others filled up where there is something to do so. */
+function slice(operand: Value, args: Arguments): Value {
+  const count = whole(argument(args, 0, 'slices'), 0, 'slice: slices');
+  if (count < 1 || count > MAX_ITEMS) throw new TemplateError(`slice: slices must be from 1 to ${MAX_ITEMS}.`);
+  const all = iterated(operand);
+  const fill = argument(args, 1, 'fill_with');
+  const [least, longer] = [Math.floor(all.length / count), all.length % count];
+  const columns: Value[][] = [];
+  for (let from = 0; columns.length < count;) {
+    const size = least + (columns.length < longer ? 1 : 0);
+    const column = all.slice(from, from + size);
+    if (fill && fill.type !== 'NullValue' && columns.length >= longer) column.push(fill);
+    columns.push(column);
+    from += size;
+  }
+  return boxArray(columns.map(boxArray));
+}
+
+function format(operand: Value, { positional, keyword }: Arguments): Value {
+  if (positional.length > 0 && keyword.size > 0) throw new TemplateError('format: values come in order or by name.');
+  const values = keyword.size > 0 ? boxObject(new Map(keyword)) : boxTuple(positional);
+  return formatted(operand, toText(operand), values);
+}
+
+function escape(operand: Value): Value {
+  return boxMarkup(bounded(escapedText(operand)));
+}
+
 export const BUILTIN_FILTERS: Readonly<Record<string, Filter>> = {
   sum,
   round,
@@ -178,5 +250,13 @@ export const BUILTIN_FILTERS: Readonly<Record<string, Filter>> = {
   unique,
   float,
   indent,
+  groupby,
+  truncate,
+  slice,
+  format,
+  escape,
+  e: escape,
+  forceescape: (operand) => boxMarkup(bounded(escapedText(box(toText(operand))))),
+  safe: (operand) => boxMarkup(toText(operand)),
   wordcount: (operand) => box([...toText(operand).matchAll(/[\p{L}\p{N}_]+/gu)].length),
 };

@@ -9,6 +9,7 @@ import { plainSource } from './plain-source.ts';
 import { withChains, withConcatenations } from './precedence.ts';
 import { strftime } from './strftime.ts';
 import { parseWithTests } from './test-arguments.ts';
+import { withBlocks } from './with-blocks.ts';
 import {
   asKey,
   box,
@@ -55,7 +56,9 @@ export class ChatTemplate {
     this.source = source;
     this.#now = now;
     try {
-      const program = parseWithTests(withConcatenations(withChains(withNumbers(tokenize(plainSource(source))))));
+      const program = parseWithTests(
+        withConcatenations(withChains(withNumbers(withBlocks(tokenize(plainSource(source)))))),
+      );
       this.content = detectContentUse(program);
       this.#program = prepare(program);
     } catch (error) {

@@ -3,6 +3,7 @@ import type { Value } from './jinja.ts';
 import { BUILTIN_FILTERS } from './builtin-filters.ts';
 import { TemplateError } from './errors.ts';
 import { argument, isTrue, iterated, member, numberOf, rankOf, type Arguments, type Filter } from './filter-parts.ts';
+import { likeOperand } from './markup.ts';
 import { capitalize, joinTexts, strip } from './strings.ts';
 import { jsonOptions, toJson } from './tojson.ts';
 import { compare } from './operators.ts';
@@ -29,7 +30,7 @@ const NONE: Arguments = { positional: [], keyword: new Map() };
 function trim(operand: Value, args: Arguments): Value {
   const chars = argument(args, 0, 'chars');
   if (chars && !isString(chars)) throw new TemplateError('trim: chars must be a string.');
-  return box(strip(toText(operand), chars ? chars.value : null, 'both'));
+  return likeOperand(operand, box(strip(toText(operand), chars ? chars.value : null, 'both')));
 }
 
 function length(operand: Value): Value | undefined {
@@ -132,9 +133,9 @@ function edge(index: number): Filter {
 export const FILTERS: Readonly<Record<string, Filter>> = Object.assign(Object.create(null), {
   tojson: (operand: Value, args: Arguments) =>
     box(bounded(toJson(operand, jsonOptions(args.positional, args.keyword)))),
-  string: (operand: Value) => box(toText(operand)),
-  upper: (operand: Value) => box(toText(operand).toUpperCase()),
-  lower: (operand: Value) => box(toText(operand).toLowerCase()),
+  string: (operand: Value) => (isString(operand) ? operand : box(toText(operand))),
+  upper: (operand: Value) => likeOperand(operand, box(toText(operand).toUpperCase())),
+  lower: (operand: Value) => likeOperand(operand, box(toText(operand).toLowerCase())),
   trim,
   length,
   count: length,

@@ -12,6 +12,7 @@ import type {
   BinaryNode,
   CallNode,
   DictionaryNode,
+  FilterBlockNode,
   FilterNode,
   ForNode,
   IdentifierNode,
@@ -34,6 +35,7 @@ import { Environment, Interpreter, parse, type Scope, type Value } from './jinja
 import { contains, operate, subscript } from './operators.ts';
 import { COMPARISONS } from './precedence.ts';
 import { passes } from './value-tests.ts';
+import { WITH } from './with-blocks.ts';
 import { STRING_METHODS, STRING_PARAMETERS } from './strings.ts';
 import {
   asKey,
@@ -101,7 +103,7 @@ export class ChatInterpreter extends Interpreter {
       case 'Macro':
         return this.#macro(statement as MacroNode, scope);
       case 'FilterStatement':
-        return super.evaluate(statement, new Environment(scope));
+        return this.#filterBlock(statement as FilterBlockNode, scope);
       case 'ObjectLiteral':
         return this.#dictionary(statement as DictionaryNode, scope);
       case 'Program':
@@ -214,8 +216,10 @@ export class ChatInterpreter extends Interpreter {
         return box(contains(this.evaluate(node.right, scope), this.evaluate(node.left, scope)));
       case 'not in':
         return box(!contains(this.evaluate(node.right, scope), this.evaluate(node.left, scope)));
-      case '%':
-        return remainder(this.evaluate(node.left, scope), this.evaluate(node.right, scope));
+      case '%': {
+        const [left, right] = [this.evaluate(node.left, scope), this.evaluate(node.right, scope)];
+        return this.#made(operate('%', left, right) ?? remainder(left, right));
+      }
       case 'and':
       case 'or':
         return this.#made(super.evaluate(node, scope));
@@ -314,6 +318,22 @@ export class ChatInterpreter extends Interpreter {
     const operand = this.evaluate(node.operand, scope);
     const own = applyFilter(name, operand, this.#arguments(args, scope));
     return this.#made(own ?? super.evaluate({ ...node, operand: hold(operand) } as FilterNode, scope));
+  }
+
+  #filterBlock(node: FilterBlockNode, scope: Scope): Value {
+    const call = node.filter.type === 'CallExpression' ? (node.filter as CallNode) : null;
+    const isWith = (call?.callee as IdentifierNode | undefined)?.value === WITH;
+    const inner = new Environment(scope);
+    if (!isWith) {
+      const text = box(this.#block(node.body, inner));
+      return this.#filter({ type: 'FilterExpression', operand: hold(text), filter: node.filter } as FilterNode, scope);
+    }
+    // The values are those outside of the block.
+    for (const arg of call?.args ?? []) {
+      if (!isKeyword(arg)) throw new TemplateError('"with" takes names and their values.');
+      inner.setVariable(arg.key.value, this.evaluate(arg.value, scope));
+    }
+    return box(this.#block(node.body, inner));
   }
 
   #arguments(nodes: Node[], scope: Scope): Arguments {

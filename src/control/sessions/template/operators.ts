@@ -1,6 +1,8 @@
 /** Operators and subscripts of jinja2 on runtime values, where @huggingface/jinja lacks them or differs. */
 import { TemplateError } from './errors.ts';
 import type { Value } from './jinja.ts';
+import { boxMarkup, escapedText, isMarkup } from './markup.ts';
+import { printf } from './printf.ts';
 import { characters } from './strings.ts';
 import { jsonOptions, toJson } from './tojson.ts';
 import {
@@ -25,8 +27,11 @@ const LARGEST = 10n ** 4300n;
 /** undefined = not for these operands: the library decides. */
 export function operate(operator: string, left: Value, right: Value): Value | undefined {
   if (operator === '*' && (isString(left) || isString(right))) return repeated(left, right) ?? repeated(right, left);
+  if (operator === '+' && (isMarkup(left) || isMarkup(right)) && isString(left) && isString(right))
+    return boxMarkup(bounded(escapedText(left) + escapedText(right)));
   if (operator === '+' && (isString(left) || isString(right)))
     return box(bounded(addend(left, right) + addend(right, left)));
+  if (operator === '%' && isString(left)) return formatted(left, left.value, right);
   if ((operator === '/' || operator === '//') && isNumber(right) && Number(right.value) === 0)
     throw new TemplateError('division by zero');
   if (isNumber(left) && isNumber(right) && (typeof left.value === 'bigint' || typeof right.value === 'bigint'))
@@ -45,6 +50,11 @@ export function operate(operator: string, left: Value, right: Value): Value | un
     default:
       return undefined;
   }
+}
+
+/** Python's `%` of a text. */
+export function formatted(operand: Value, text: string, values: Value): Value {
+  return isMarkup(operand) ? boxMarkup(printf(text, values, escapedText)) : box(printf(text, values));
 }
 
 /** Arithmetic with an integer beyond 2^53, for which the library has none. */

@@ -1,7 +1,7 @@
 /** Python's string methods and the filters built on them, where @huggingface/jinja lacks them or differs. */
 import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
-import { bounded, box, boxArray, isArray, isString, isTuple, toText } from './values.ts';
+import { bounded, box, boxArray, boxTuple, isArray, isString, isTuple, MAX_WIDTH, toText } from './values.ts';
 
 /** What str.strip() and str.split() call whitespace, as a part of a class of characters: not JavaScript's set. */
 export const SPACE = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
@@ -171,6 +171,37 @@ function format(self: string, args: (Value | undefined)[]): Value {
   return box(bounded(self.replace(/\{\{|\}\}|\{(\d*)\}|[{}]/g, fill)));
 }
 
+/** Characters that lack for a width. */
+function roomFor(self: string, width: Value | undefined): number {
+  if (width?.type !== 'IntegerValue') throw new TemplateError('a width must be a whole number.');
+  if (Number(width.value) > MAX_WIDTH) throw new TemplateError(`a width must be at most ${MAX_WIDTH}.`);
+  return Math.max(0, Number(width.value) - characters(self).length);
+}
+
+function aligned(
+  self: string,
+  [width, fill]: (Value | undefined)[],
+  before: (room: number, width: number) => number,
+): Value {
+  const character = fill ? text(fill, 'justify') : ' ';
+  if (characters(character).length !== 1) throw new TemplateError('a text is filled up with one character.');
+  const room = roomFor(self, width);
+  const left = before(room, Number(width?.value));
+  return box(bounded(character.repeat(left) + self + character.repeat(room - left)));
+}
+
+function separator(value: Value | undefined): string {
+  const found = text(value, 'partition');
+  if (found === '') throw new TemplateError('empty separator');
+  return found;
+}
+
+/** What stands before a separator, itself, and what stands behind it. */
+function parted(self: string, at: number, found: string, fromRight: boolean): Value {
+  const whole = fromRight ? ['', '', self] : [self, '', ''];
+  return boxTuple((at === -1 ? whole : [self.slice(0, at), found, self.slice(at + found.length)]).map(box));
+}
+
 /** Names of arguments, for those that may be given by name; all other keyword arguments are left to the library. */
 export const STRING_PARAMETERS: Readonly<Record<string, readonly string[]>> = {
   split: ['sep', 'maxsplit'],
@@ -210,6 +241,16 @@ export const STRING_METHODS: Readonly<Record<string, (self: string, args: (Value
   isnumeric: (self) => box(/^\p{N}+$/u.test(self)),
   isalpha: (self) => box(/^\p{L}+$/u.test(self)),
   isalnum: (self) => box(/^[\p{L}\p{N}]+$/u.test(self)),
+  isascii: (self) => box(/^[\0-\x7f]*$/.test(self)),
+  center: (self, args) => aligned(self, args, (room, width) => Math.floor(room / 2) + (room & width & 1)),
+  ljust: (self, args) => aligned(self, args, () => 0),
+  rjust: (self, args) => aligned(self, args, (room) => room),
+  zfill: (self, [width]) => {
+    const sign = /^[+-]/.exec(self)?.[0] ?? '';
+    return box(sign + '0'.repeat(roomFor(self, width)) + self.slice(sign.length));
+  },
+  partition: (self, [part]) => parted(self, self.indexOf(separator(part)), separator(part), false),
+  rpartition: (self, [part]) => parted(self, self.lastIndexOf(separator(part)), separator(part), true),
   isspace: (self) => box(self !== '' && strip(self, null, 'both') === ''),
   isupper: (self) => box(self === self.toUpperCase() && self !== self.toLowerCase()),
   islower: (self) => box(self === self.toLowerCase() && self !== self.toUpperCase()),

@@ -104,7 +104,8 @@ export function toText(value: Value): string {
   return isString(value) ? value.value : isUndefined(value) ? '' : toRepr(value);
 }
 
-function toRepr(value: Value, count = new ItemCount()): string {
+/** Python's repr(). */
+export function toRepr(value: Value, count = new ItemCount()): string {
   count.add();
   if (isString(value)) return stringRepr(value.value);
   if (isArray(value)) return arrayRepr(value, count);
@@ -202,6 +203,8 @@ export function remainder(a: Value, b: Value): Value {
 /** Characters of any one string or rendering: far beyond every context window, far below what hurts. */
 export const MAX_TEXT = 8 * 1024 * 1024;
 export const MAX_ITEMS = 500_000;
+/** Of what is padded, and of what `indent` puts before a line. */
+export const MAX_WIDTH = 10_000;
 
 /** Bounds one walk through a value: shared parts make it far larger than what is in memory. */
 export class ItemCount {
