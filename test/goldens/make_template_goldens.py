@@ -84,6 +84,9 @@ b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
     "{{ '%(a)s-%(b)05.1f' % {'a': 'x', 'b': 2.25} }} {{ '%(k)s' | format(k='v') }} {{ '%s, %s' | format('a', n) }} {{ '%.2f' | format(0.125) }} {{ '%*d|%-*d|%.*f' % (5, 42, 5, 42, 1, 2.25) }} {{ '%s %s' % (1, 2) }}",
     "{{ 'ab'.center(5) }}|{{ 'abc'.center(6, '*') }}|{{ 'a'.ljust(3) }}|{{ 'a'.rjust(3, '🙂') }}|{{ '-7'.zfill(4) }}|{{ '7'.zfill(3) }}|{{ 'abc'.zfill(2) }}|{{ ''.zfill(2) }}|{{ 'é'.isascii() }}{{ ''.isascii() }}", "{{ 'a=b=c'.partition('=') }} {{ 'a=b=c'.rpartition('=') }} {{ 'abc'.partition('x') }} {{ 'abc'.rpartition('x') }} {{ 'k: v'.partition(': ')[2] }}",
     "{{ n | slice(2) | list }} {{ n | slice(2, 'x') | list }} {{ n | slice(4) | list }} {{ n | slice(4, 0) | list }} {{ [] | slice(2, 0) | list }} {{ 'abcde' | slice(2) | list }} {{ n | slice(1, fill_with='x') | list }} {{ [1, 2, 3, 4] | slice(2, 'x') | list }}",
+    "{{ () }} {{ (1,) }} {{ (1, 2,) }} {{ ((),) }} {{ [(), (1,),] }} {{ {'a': (1,),} }} {{ () | length }} {{ (n,)[0] | sum }} {{ ((1)) }} {{ (1, 2) }} {{ (1,) + () }} {{ (1,) == (1,) }} {{ 1 in (1,) }} {{ 1 not in () }} {{ 'a' ~ (1,) }}",
+    "{{ 'ab'.startswith(('x', 'a',)) }} {{ 'ab'.endswith(('b',)) }} {% for x in (1, 2,) %}{{ x }}{% endfor %}{% if () %}a{% elif (0,) %}b{% endif %}{% set t = (n,) %}{{ t }} {{ dict(a=(1,)) }} {{ range(3,) | list }} {{ n | join(',',) }} {{ 3 is divisibleby(3,) }} {{ 1 is in([1],) }} {{ 1 if not () else (2,) }} {{ '%s' % (n,) }}{{ '%%' % () }}",
+    "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1,) }}{{ m((1,),) }}{% with t = (1,), u = () %}{{ t }}{{ u }}{% endwith %}{{ d.keys() | list }} {{ n * 2 }} {{ 2 * [0] }} {{ (1, 2) * 2 }} {{ n * 0 }} {{ n * -1 }} {{ [] * 100000000 }} {{ n + [[1]] }} {{ (1, 2) + (3, 4) }}",
 ]
 
 REFUSED = [
@@ -96,6 +99,8 @@ REFUSED = [
     "{% with %}x", "{% endwith %}", "{% with %}{% endfilter %}", "{% filter upper %}{% endwith %}", "{% with a %}{% endwith %}", "{% with 1 = a %}{% endwith %}", "{% for x in n %}{% with %}{% endfor %}{% endwith %}",
     "{{ rows | groupby }}", "{{ [{'c': 1}, {}] | groupby('c') }}", "{{ [{'c': 1}, {'c': 'x'}] | groupby('c') }}", "{{ 'abc' | truncate(2) }}", "{{ 'abc' | truncate(5, leeway=-1) }}", "{{ '%s %s' % 'a' }}", "{{ 'x' % 'a' }}", "{{ '%s' % (1, 2) }}", "{{ '%s' % () }}", "{{ '%d' % 'a' }}", "{{ '%x' % 1.5 }}", "{{ '%' % 1 }}", "{{ '%q' % 1 }}", "{{ '%(a)s' % 1 }}", "{{ '%(a)s' % {'b': 1} }}", "{{ '%c' % 'ab' }}", "{{ '%c' % -1 }}", "{{ '%s' | format(1, a=2) }}", "{{ '%d' % none }}", "{{ '%f' % 'a' }}", "{{ '%*d' % ('a', 1) }}", "{{ 'x' % 1 }}", "{{ 1 % 'x' }}",
     "{{ 'a'.center('b') }}", "{{ 'a'.ljust(3, 'xy') }}", "{{ 'a'.partition('') }}", "{{ n | slice(0) | list }}", "{{ n | slice | list }}",
+    "{{ (,) }}", "{{ (1,,) }}", "{{ (a=1,) }}", "{{ f(,) }}",
+    "{{ n + (1,) }}", "{{ (1,) + n }}", "{{ n * n }}", "{{ n * 1.5 }}", "{{ n + 1 }}",
 ]
 
 environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)

@@ -350,6 +350,7 @@ const hostile: [string, string][] = [
   ['a format with very many wide numbers', "{% set f = '%(a)9999d' * 800000 %}{{ f % {'a': 1} }}"],
   ['a format with very many values', "{{ ('%(a)s' * 1000000) % {'a': x} }}"],
   ['a text that is escaped again and again', "{% set ns = namespace(x='&' * 4000000) %}{{ ns.x | e }}"],
+  ['very long lists', '{{ ([0, 1] * 1000000) | length }}'],
   ['very wide texts', "{{ 'a'.ljust(10001) }}"],
   ['a with block without an end', '{% with %}' + '{% with %}'],
   ['a constructor', "{{ ''.constructor.constructor('return process')() }}"],

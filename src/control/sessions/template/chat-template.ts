@@ -9,6 +9,7 @@ import { plainSource } from './plain-source.ts';
 import { withChains, withConcatenations } from './precedence.ts';
 import { strftime } from './strftime.ts';
 import { parseWithTests } from './test-arguments.ts';
+import { TUPLE, withTuples } from './tuples.ts';
 import { withBlocks } from './with-blocks.ts';
 import {
   asKey,
@@ -17,6 +18,7 @@ import {
   boxFunction,
   boxItems,
   boxObject,
+  boxTuple,
   isArray,
   isObject,
   toText,
@@ -57,7 +59,7 @@ export class ChatTemplate {
     this.#now = now;
     try {
       const program = parseWithTests(
-        withConcatenations(withChains(withNumbers(withBlocks(tokenize(plainSource(source)))))),
+        withConcatenations(withChains(withNumbers(withTuples(withBlocks(tokenize(plainSource(source))))))),
       );
       this.content = detectContentUse(program);
       this.#program = prepare(program);
@@ -106,6 +108,7 @@ function setGlobals(scope: Scope, now: () => Date): void {
     boxFunction((args) => box(range(args.map((arg) => Number(arg.value))))),
   );
   scope.setVariable('dict', boxFunction(dict));
+  scope.setVariable(TUPLE, boxFunction(tuple));
   scope.setVariable(
     'strftime_now',
     boxFunction(([format]) => box(strftime(now(), format ? toText(format) : ''))),
@@ -118,6 +121,11 @@ function range(args: number[]): number[] {
   const count = Math.max(0, Math.ceil((stop - start) / step));
   if (count > MAX_RANGE) throw new TemplateError(`range() is limited to ${MAX_RANGE} items.`);
   return Array.from({ length: count }, (_, i) => start + i * step);
+}
+
+function tuple(items: Value[]): Value {
+  if (items.some(({ type }) => type === 'KeywordArgumentsValue')) throw new TemplateError('a tuple has no names.');
+  return boxTuple(items);
 }
 
 /** Of a dictionary or of pairs, and of what is given by name. */

@@ -8,6 +8,10 @@ import { jsonOptions, toJson } from './tojson.ts';
 import {
   bounded,
   box,
+  boxArray,
+  boxTuple,
+  isTuple,
+  MAX_ITEMS,
   boxFloat,
   boxInteger,
   isArray,
@@ -26,7 +30,8 @@ const LARGEST = 10n ** 4300n;
 
 /** undefined = not for these operands: the library decides. */
 export function operate(operator: string, left: Value, right: Value): Value | undefined {
-  if (operator === '*' && (isString(left) || isString(right))) return repeated(left, right) ?? repeated(right, left);
+  if (operator === '*' && (isRow(left) || isRow(right))) return repeated(left, right) ?? repeated(right, left);
+  if (operator === '+' && isArray(left) && isArray(right)) return joined(left, right);
   if (operator === '+' && (isMarkup(left) || isMarkup(right)) && isString(left) && isString(right))
     return boxMarkup(bounded(escapedText(left) + escapedText(right)));
   if (operator === '+' && (isString(left) || isString(right)))
@@ -86,10 +91,32 @@ function addend(value: Value, other: Value): string {
   throw new TemplateError(`"+" does not work between a ${value.type} and a ${other.type}.`);
 }
 
-/** A text so many times. */
+/** Two lists, or two tuples. */
+function joined(left: Value & { value: Value[] }, right: Value & { value: Value[] }): Value {
+  if (isTuple(left) !== isTuple(right)) throw new TemplateError('"+" does not work between a list and a tuple.');
+  checkItems(left.value.length + right.value.length);
+  const items = [...left.value, ...right.value];
+  return isTuple(left) ? boxTuple(items) : boxArray(items);
+}
+
+function isRow(value: Value): boolean {
+  return isString(value) || isArray(value);
+}
+
+function checkItems(count: number): void {
+  if (count > MAX_ITEMS) throw new TemplateError(`a list has more than ${MAX_ITEMS} items.`);
+}
+
+/** A text, or the items of a list, so many times. */
 function repeated(text: Value, times: Value): Value | undefined {
-  if (!isString(text) || times.type !== 'IntegerValue') return undefined;
+  if (!isRow(text) || times.type !== 'IntegerValue') return undefined;
   const count = Math.max(0, Number(times.value));
+  if (isArray(text)) {
+    checkItems(text.value.length * count);
+    const items = text.value.length === 0 ? [] : Array.from({ length: count }, () => text.value).flat();
+    return isTuple(text) ? boxTuple(items) : boxArray(items);
+  }
+  if (!isString(text)) return undefined;
   return box(text.value.length * count > MAX_TEXT ? bounded(' '.repeat(MAX_TEXT + 1)) : text.value.repeat(count));
 }
 
