@@ -87,6 +87,8 @@ b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
     "{{ () }} {{ (1,) }} {{ (1, 2,) }} {{ ((),) }} {{ [(), (1,),] }} {{ {'a': (1,),} }} {{ () | length }} {{ (n,)[0] | sum }} {{ ((1)) }} {{ (1, 2) }} {{ (1,) + () }} {{ (1,) == (1,) }} {{ 1 in (1,) }} {{ 1 not in () }} {{ 'a' ~ (1,) }}",
     "{{ 'ab'.startswith(('x', 'a',)) }} {{ 'ab'.endswith(('b',)) }} {% for x in (1, 2,) %}{{ x }}{% endfor %}{% if () %}a{% elif (0,) %}b{% endif %}{% set t = (n,) %}{{ t }} {{ dict(a=(1,)) }} {{ range(3,) | list }} {{ n | join(',',) }} {{ 3 is divisibleby(3,) }} {{ 1 is in([1],) }} {{ 1 if not () else (2,) }} {{ '%s' % (n,) }}{{ '%%' % () }}",
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1,) }}{{ m((1,),) }}{% with t = (1,), u = () %}{{ t }}{{ u }}{% endwith %}{{ d.keys() | list }} {{ n * 2 }} {{ 2 * [0] }} {{ (1, 2) * 2 }} {{ n * 0 }} {{ n * -1 }} {{ [] * 100000000 }} {{ n + [[1]] }} {{ (1, 2) + (3, 4) }}",
+    "{{ d | first }} {{ d | last }} [{{ nothing | first }}] [{{ {} | first }}] {{ d | join('-') }} {{ n | truncate }} {{ [n, '<' | e, (1 is string) | e] }} {{ true + 1 }} {{ 2 * true }} {{ n * true }} {{ true % 2 }} {{ 1 < true }} {{ 7 // true }} {{ true - 1.5 }} {{ ('a' is string) + ('b' is string) }}",
+    "{{ [1, 2] < [1, 3] }} {{ (1,) <= (1, 0) }} {{ ['b'] > ['a', 'z'] }} {{ () < (1,) }} {{ d.items() | sort }} {{ rows | map(attribute='in') | map('list') | sort }} {{ [(2, 'b'), (1, 'z'), (2, 'a')] | sort }} {{ [(2, 1), (1, 5)] | max }} {{ [[1, [2]], [1, [1]]] | min }}",
 ]
 
 REFUSED = [
@@ -101,6 +103,7 @@ REFUSED = [
     "{{ 'a'.center('b') }}", "{{ 'a'.ljust(3, 'xy') }}", "{{ 'a'.partition('') }}", "{{ n | slice(0) | list }}", "{{ n | slice | list }}",
     "{{ (,) }}", "{{ (1,,) }}", "{{ (a=1,) }}", "{{ f(,) }}",
     "{{ n + (1,) }}", "{{ (1,) + n }}", "{{ n * n }}", "{{ n * 1.5 }}", "{{ n + 1 }}",
+    "{{ [1] < (1,) }}", "{{ [1] < ['a'] }}", "{{ [none] < [1] }}", "{{ {} < {} }}", "{{ ['a', 'b'] | truncate(1, leeway=0, end='') }}",
 ]
 
 environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)

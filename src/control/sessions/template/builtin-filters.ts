@@ -203,10 +203,11 @@ function truncate(operand: Value, args: Arguments): Value {
   const length = whole(argument(args, 0, 'length'), 255, 'truncate: length');
   const end = toText(argument(args, 2, 'end') ?? box('...'));
   const leeway = whole(argument(args, 3, 'leeway'), 5, 'truncate: leeway');
-  const chars = [...toText(operand)];
   const room = length - [...end].length;
   if (room < 0 || leeway < 0) throw new TemplateError('truncate: length and leeway are too small.');
-  if (chars.length <= length + leeway) return box(chars.join(''));
+  const chars = isString(operand) ? [...operand.value] : null;
+  if ((chars ?? iterated(operand)).length <= length + leeway) return operand;
+  if (!chars) throw new TemplateError(`truncate: a ${operand.type} is no text.`);
   const head = chars.slice(0, room);
   const space = isTrue(argument(args, 1, 'killwords')) ? -1 : head.lastIndexOf(' ');
   return box((space === -1 ? head : head.slice(0, space)).join('') + end);

@@ -126,6 +126,8 @@ function map(operand: Value, args: Arguments): Value | undefined {
 function edge(index: number): Filter {
   return (operand) => {
     if (isString(operand)) return box([...operand.value].at(index));
+    if (isUndefined(operand)) return operand;
+    if (isObject(operand)) return [...operand.value.keys()].map(boxKey).at(index) ?? box(undefined);
     return isArray(operand) ? (operand.value.at(index) ?? box(undefined)) : undefined;
   };
 }

@@ -32,7 +32,7 @@ import { TemplateError } from './errors.ts';
 import type { Arguments } from './filter-parts.ts';
 import { applyFilter, FILTERS } from './filters.ts';
 import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
-import { contains, operate, subscript } from './operators.ts';
+import { contains, counted, operate, subscript } from './operators.ts';
 import { COMPARISONS } from './precedence.ts';
 import { passes } from './value-tests.ts';
 import { WITH } from './with-blocks.ts';
@@ -217,20 +217,24 @@ export class ChatInterpreter extends Interpreter {
       case 'not in':
         return box(!contains(this.evaluate(node.right, scope), this.evaluate(node.left, scope)));
       case '%': {
-        const [left, right] = [this.evaluate(node.left, scope), this.evaluate(node.right, scope)];
+        const [left, right] = this.#operands(node, scope);
         return this.#made(operate('%', left, right) ?? remainder(left, right));
       }
       case 'and':
       case 'or':
         return this.#made(super.evaluate(node, scope));
       default: {
-        const [left, right] = [this.evaluate(node.left, scope), this.evaluate(node.right, scope)];
+        const [left, right] = this.#operands(node, scope);
         const own = operate(node.operator.value, left, right);
         return this.#made(
           own ?? super.evaluate({ ...node, left: hold(left), right: hold(right) } as BinaryNode, scope),
         );
       }
     }
+  }
+
+  #operands({ operator, left, right }: BinaryNode, scope: Scope): [Value, Value] {
+    return [counted(operator.value, this.evaluate(left, scope)), counted(operator.value, this.evaluate(right, scope))];
   }
 
   /** Each operand of comparisons in a row is evaluated once, and none behind the first that does not hold. */

@@ -1,8 +1,6 @@
 /** Texts that are marked as escaped: jinja2 escapes no text twice, and what is added to one. */
 import type { Value } from './jinja.ts';
-import { box, isString, toText } from './values.ts';
-
-const marked = new WeakSet<Value>();
+import { box, isString, marked, toText } from './values.ts';
 
 const ENTITIES: Readonly<Record<string, string>> = {
   '&': '&amp;',

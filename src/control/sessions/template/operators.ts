@@ -28,6 +28,14 @@ import {
 /** As many digits as Python writes. */
 const LARGEST = 10n ** 4300n;
 
+const ORDERS = new Set(['<', '<=', '>', '>=']);
+const COUNTING = new Set(['+', '-', '*', '/', '//', '%', '<', '<=', '>', '>=']);
+
+/** Booleans are numbers to what counts. */
+export function counted(operator: string, value: Value): Value {
+  return value.type === 'BooleanValue' && COUNTING.has(operator) ? box(value.value ? 1 : 0) : value;
+}
+
 /** undefined = not for these operands: the library decides. */
 export function operate(operator: string, left: Value, right: Value): Value | undefined {
   if (operator === '*' && (isRow(left) || isRow(right))) return repeated(left, right) ?? repeated(right, left);
@@ -41,7 +49,8 @@ export function operate(operator: string, left: Value, right: Value): Value | un
     throw new TemplateError('division by zero');
   if (isNumber(left) && isNumber(right) && (typeof left.value === 'bigint' || typeof right.value === 'bigint'))
     return withLarge(operator, left, right);
-  if (!isString(left) || !isString(right)) return undefined;
+  const areOrdered = (isString(left) && isString(right)) || (isArray(left) && isArray(right));
+  if (!areOrdered || !ORDERS.has(operator)) return undefined;
   const order = compare(left, right);
   switch (operator) {
     case '<':
@@ -120,13 +129,23 @@ function repeated(text: Value, times: Value): Value | undefined {
   return box(text.value.length * count > MAX_TEXT ? bounded(' '.repeat(MAX_TEXT + 1)) : text.value.repeat(count));
 }
 
-/** Python's order of two numbers or two texts (by code points): below, above or 0. */
+/** Python's order of two numbers, two texts (by code points), or two lists or tuples (by the first items that differ): below, above or 0. */
 export function compare(a: Value, b: Value): number {
   if (isNumeric(a) && isNumeric(b)) return Number(a.value) - Number(b.value);
+  if (isArray(a) && isArray(b) && isTuple(a) === isTuple(b)) return compareItems(a.value, b.value);
   if (!isString(a) || !isString(b)) throw new TemplateError(`a ${a.type} and a ${b.type} have no order.`);
   let at = 0;
   while (at < a.value.length && a.value[at] === b.value[at]) at++;
   return (a.value.codePointAt(at) ?? -1) - (b.value.codePointAt(at) ?? -1);
+}
+
+function compareItems(a: Value[], b: Value[]): number {
+  for (const [i, item] of a.entries()) {
+    const other = b[i];
+    if (!other) return 1;
+    if (!isEqual(item, other)) return compare(item, other);
+  }
+  return a.length - b.length;
 }
 
 /** `a[b]`: the item; where there is none, a method of that name or undefined. */

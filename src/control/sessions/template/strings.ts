@@ -1,7 +1,7 @@
 /** Python's string methods and the filters built on them, where @huggingface/jinja lacks them or differs. */
 import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
-import { bounded, box, boxArray, boxTuple, isArray, isString, isTuple, MAX_WIDTH, toText } from './values.ts';
+import { bounded, box, boxArray, boxTuple, isArray, isObject, isString, isTuple, MAX_WIDTH, toText } from './values.ts';
 
 /** What str.strip() and str.split() call whitespace, as a part of a class of characters: not JavaScript's set. */
 export const SPACE = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
@@ -154,9 +154,13 @@ function split(source: string, args: (Value | undefined)[]): Value {
 }
 
 export function joinTexts(items: Value, separator: string): Value {
-  const list = isArray(items) ? items.value.map(toText) : isString(items) ? [...items.value] : null;
+  const list = isArray(items) ? items.value.map(toText) : isString(items) ? [...items.value] : keysOf(items);
   if (!list) throw new TemplateError(`cannot join a ${items.type}.`);
   return box(bounded(list.join(separator)));
+}
+
+function keysOf(value: Value): string[] | null {
+  return isObject(value) ? [...value.value.keys()].map(String) : null;
 }
 
 /** str.format() of `{}` and `{0}`: names, attributes and formats are not here. */

@@ -91,6 +91,9 @@ export function isObject(value: Value): value is Value & { value: Map<Key, Value
   return value.value instanceof Map && value.type !== 'NamespaceValue';
 }
 
+/** Texts that are marked as escaped (markup.ts). */
+export const marked = new WeakSet<Value>();
+
 export function isUndefined(value: Value): boolean {
   return value.type === 'UndefinedValue';
 }
@@ -107,7 +110,7 @@ export function toText(value: Value): string {
 /** Python's repr(). */
 export function toRepr(value: Value, count = new ItemCount()): string {
   count.add();
-  if (isString(value)) return stringRepr(value.value);
+  if (isString(value)) return marked.has(value) ? `Markup(${stringRepr(value.value)})` : stringRepr(value.value);
   if (isArray(value)) return arrayRepr(value, count);
   if (value.value instanceof Map) {
     const entries = [...(value.value as Map<Key, Value>)].map(
