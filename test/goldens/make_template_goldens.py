@@ -89,6 +89,7 @@ b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1,) }}{{ m((1,),) }}{% with t = (1,), u = () %}{{ t }}{{ u }}{% endwith %}{{ d.keys() | list }} {{ n * 2 }} {{ 2 * [0] }} {{ (1, 2) * 2 }} {{ n * 0 }} {{ n * -1 }} {{ [] * 100000000 }} {{ n + [[1]] }} {{ (1, 2) + (3, 4) }}",
     "{{ d | first }} {{ d | last }} [{{ nothing | first }}] [{{ {} | first }}] {{ d | join('-') }} {{ n | truncate }} {{ [n, '<' | e, (1 is string) | e] }} {{ true + 1 }} {{ 2 * true }} {{ n * true }} {{ true % 2 }} {{ 1 < true }} {{ 7 // true }} {{ true - 1.5 }} {{ ('a' is string) + ('b' is string) }}",
     "{{ [1, 2] < [1, 3] }} {{ (1,) <= (1, 0) }} {{ ['b'] > ['a', 'z'] }} {{ () < (1,) }} {{ d.items() | sort }} {{ rows | map(attribute='in') | map('list') | sort }} {{ [(2, 'b'), (1, 'z'), (2, 'a')] | sort }} {{ [(2, 1), (1, 5)] | max }} {{ [[1, [2]], [1, [1]]] | min }}",
+    "{{ '{a}-{b_1}-{}-{0}'.replace('{0}', '').format('x', a=1, b_1=n) }} {{ 'é{e}{{a}}'.format(e='y') }} {{ '{1}{0}{k}'.format('a', 'b', k='{}') }} {{ '{format}'.format(format=1) }} {{ 'a b c'.split(sep=' ', maxsplit=1) }} {{ 'a b c'.rsplit(maxsplit=1) }} {{ 'a\n'.splitlines(keepends=true) }}",
 ]
 
 REFUSED = [
@@ -104,6 +105,7 @@ REFUSED = [
     "{{ (,) }}", "{{ (1,,) }}", "{{ (a=1,) }}", "{{ f(,) }}",
     "{{ n + (1,) }}", "{{ (1,) + n }}", "{{ n * n }}", "{{ n * 1.5 }}", "{{ n + 1 }}",
     "{{ [1] < (1,) }}", "{{ [1] < ['a'] }}", "{{ [none] < [1] }}", "{{ {} < {} }}", "{{ ['a', 'b'] | truncate(1, leeway=0, end='') }}",
+    "{{ '{a}'.format(1) }}", "{{ '{'.format(1) }}",
 ]
 
 environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)

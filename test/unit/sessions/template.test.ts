@@ -369,6 +369,7 @@ it('says what it does not have instead of writing something else', () => {
   expect(() => render('{{ 5 | select | list }}')).toThrow('has no items');
   expect(() => render('{{ {1.5: 2} }}')).toThrow('cannot be a key');
   expect(() => render("{{ '{x}'.format('a') }}")).toThrow('no value for');
+  expect(() => render("{{ '{:>3} {a.b}'.format(1) }}")).toThrow('the field "{:>3}" is not supported');
   expect(() => render("{{ '{} {}'.format('a') }}")).toThrow('no value for');
   expect(() => render('{{ [1, "a"] | max }}')).toThrow('no order');
   expect(() => render('{{ 1 / 0 }}')).toThrow('division by zero');

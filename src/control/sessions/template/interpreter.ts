@@ -285,13 +285,15 @@ export class ChatInterpreter extends Interpreter {
     if (
       method &&
       own &&
-      node.args.every((arg) => isPositional(arg) || (isKeyword(arg) && names.includes(arg.key.value)))
+      node.args.every(
+        (arg) => isPositional(arg) || (isKeyword(arg) && (name === 'format' || names.includes(arg.key.value))),
+      )
     ) {
       const self = this.evaluate(method.object, scope);
       if (isString(self)) {
         const { positional, keyword } = this.#arguments(node.args, scope);
-        for (const [key, value] of keyword) positional[names.indexOf(key)] = value;
-        return this.#made(own(self.value, positional));
+        for (const [key, value] of keyword) if (names.includes(key)) positional[names.indexOf(key)] = value;
+        return this.#made(own(self.value, positional, keyword));
       }
       return this.#made(super.evaluate({ ...node, callee: { ...method, object: hold(self) } } as CallNode, scope));
     }

@@ -163,16 +163,17 @@ function keysOf(value: Value): string[] | null {
   return isObject(value) ? [...value.value.keys()].map(String) : null;
 }
 
-/** str.format() of `{}` and `{0}`: names, attributes and formats are not here. */
-function format(self: string, args: (Value | undefined)[]): Value {
+/** str.format() of `{}`, `{0}` and `{name}`: attributes and formats are not here. */
+function format(self: string, args: (Value | undefined)[], named: ReadonlyMap<string, Value>): Value {
   let next = 0;
-  const fill = (field: string, index: string | undefined): string => {
+  const fill = (field: string, name: string | undefined): string => {
     if (field === '{{' || field === '}}') return field.slice(1);
-    const value = index === undefined ? undefined : args[index === '' ? next++ : Number(index)];
+    if (name === undefined) throw new TemplateError(`format: the field ${JSON.stringify(field)} is not supported.`);
+    const value = name === '' ? args[next++] : /^\d+$/.test(name) ? args[Number(name)] : named.get(name);
     if (!value) throw new TemplateError(`format: there is no value for ${JSON.stringify(field)}.`);
     return toText(value);
   };
-  return box(bounded(self.replace(/\{\{|\}\}|\{(\d*)\}|[{}]/g, fill)));
+  return box(bounded(self.replace(/\{\{|\}\}|\{([\p{L}\p{N}_]*)\}|\{[^{}]*\}|[{}]/gu, fill)));
 }
 
 /** Characters that lack for a width. */
@@ -214,7 +215,9 @@ export const STRING_PARAMETERS: Readonly<Record<string, readonly string[]>> = {
 };
 
 /** Methods by name. */
-export const STRING_METHODS: Readonly<Record<string, (self: string, args: (Value | undefined)[]) => Value>> = {
+export const STRING_METHODS: Readonly<
+  Record<string, (self: string, args: (Value | undefined)[], named: ReadonlyMap<string, Value>) => Value>
+> = {
   strip: (self, [chars]) => box(strip(self, optionalText(chars, 'strip'), 'both')),
   lstrip: (self, [chars]) => box(strip(self, optionalText(chars, 'lstrip'), 'left')),
   rstrip: (self, [chars]) => box(strip(self, optionalText(chars, 'rstrip'), 'right')),
