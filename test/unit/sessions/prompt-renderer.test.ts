@@ -229,6 +229,7 @@ describe('rendering', () => {
     'bos_token',
     'mask_token',
     'range',
+    'tuple ',
   ])('refuses %s as a template variable of the client', async (name) => {
     await expect(render(PLAIN, [user('a')], { templateKwargs: { [name]: 1 } })).rejects.toMatchObject({
       param: 'chat_template_kwargs',

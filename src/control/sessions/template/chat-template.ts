@@ -41,7 +41,7 @@ const GLOBALS = [
   'False',
   'None',
 ];
-const RESERVED = new Set([...GLOBALS, 'loop', 'caller', 'varargs', 'kwargs']);
+const RESERVED = new Set([...GLOBALS, TUPLE, 'loop', 'caller', 'varargs', 'kwargs']);
 
 /** Names that no client value may take: it would replace a function of the template language. */
 export function isReservedName(name: string): boolean {
