@@ -234,7 +234,10 @@ export class ChatInterpreter extends Interpreter {
   }
 
   #operands({ operator, left, right }: BinaryNode, scope: Scope): [Value, Value] {
-    return [counted(operator.value, this.evaluate(left, scope)), counted(operator.value, this.evaluate(right, scope))];
+    const [first, second] = [this.evaluate(left, scope), this.evaluate(right, scope)];
+    // A format writes a boolean by its name.
+    if (operator.value === '%' && isString(first)) return [first, second];
+    return [counted(operator.value, first), counted(operator.value, second)];
   }
 
   /** Each operand of comparisons in a row is evaluated once, and none behind the first that does not hold. */

@@ -71,7 +71,7 @@ export function printf(format: string, all: Value, written: (value: Value) => st
     if (kind === '%') text += '%';
     else {
       const [size, isLeft] = widthOf(width, values);
-      const digits = precision === '*' ? wholeNumber(values.next()) : Number(precision ?? 0);
+      const digits = precision === '*' ? Math.max(0, wholeNumber(values.next())) : Number(precision ?? 0);
       if (digits > MAX_DIGITS && kind !== 's')
         throw new TemplateError(`a number is formatted with at most ${MAX_DIGITS} digits.`);
       const spec = {
