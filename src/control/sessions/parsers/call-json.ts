@@ -7,11 +7,19 @@ export interface CallText {
   json: string;
 }
 
-/** null: not a call. `scanner` has read exactly `text`; the first of `argumentKeys` that is there holds the arguments. */
+/**
+ * null: not a call. `scanner` has read exactly `text`. The arguments are the first object under one of `argumentKeys` behind a name, as a stream
+ * tells them; without one, what the first of the keys that is there holds.
+ */
 export function callOf(text: string, scanner: JsonScanner, argumentKeys: readonly string[]): CallText | null {
   if (scanner.status !== 'done' || scanner.root !== '{') return null;
   const values = new Map<string, string>();
-  for (const member of scanner.members) values.set(keyOf(text, member), text.slice(member.start, member.end));
+  for (const member of scanner.members) {
+    const [key, json] = [keyOf(text, member), text.slice(member.start, member.end)];
+    values.set(key, json);
+    const named = argumentKeys.includes(key) && json.startsWith('{') ? nameOf(values.get('name')) : null;
+    if (named !== null) return { name: named, json };
+  }
   const name = nameOf(values.get('name'));
   const key = argumentKeys.find((candidate) => values.has(candidate));
   const json = key === undefined ? null : argumentsOf(values.get(key) ?? '');
