@@ -33,6 +33,9 @@ const HERMES: Case[] = [
 const LLAMA: Case[] = [
   ['cut', '<|python_tag|>{"name": "f", "parameters": {"a": [1', [['f', '{"a": [1']], ''],
   ['by the other name', '{"name": "f", "arguments": {"a": 1}}; ', [['f', '{"a": 1}']], ''],
+  ['by both names: the first', '{"name":"f","arguments":{"a":1},"parameters":{}}', [['f', '{"a":1}']], ''],
+  ['no object by the first name', '{"name":"f","arguments":"{}","parameters":{"a":1}}', [['f', '{"a":1}']], ''],
+  ['a name behind the arguments too', '{"name":"f","parameters":{},"name":"g"}', [['f', '{}']], ''],
   [
     'broken, and the search goes on',
     '{"name":"f","parameters":{"a":x}} {"name":"g","parameters":{}}',
@@ -101,6 +104,8 @@ const PYTHONIC: Case[] = [
   ['a broken second call', '[f(a=1), g(b)]', [['f', '{"a": 1}']], ', g(b)]'],
   ['no arguments', '[f()', [['f', '{}']], ''],
   ['text', '[see (above)]', [], '[see (above)]'],
+  ['text like a call of no tool', '[see(a="x") for more]', [], '[see(a="x") for more]'],
+  ['a call of no tool', '[see(a="x")]', [['see', '{"a": "x"}']], ''],
 ];
 
 describe.each<[ToolParserName, Case[]]>([
@@ -181,6 +186,7 @@ const DROPPED: [ToolParserName, string, string][] = [
   ['pythonic', ', g(a="x", b=1', ''],
   ['pythonic', ', g()] so', 'so'],
   ['pythonic', ', g(y)] so', ', g(y)] so'],
+  ['pythonic', ', see(a="x") for more', ''],
 ];
 const FIRST: Partial<Record<ToolParserName, string>> = {
   hermes: '<tool_call>{"name":"f","arguments":{}}</tool_call>',

@@ -268,6 +268,10 @@ describe('pythonic', () => {
     ['a call, then a broken one', '[f(a=1), g(b=c)] ok', [['f', { a: 1 }]], ', g(b=c)] ok'],
     ['a call, then a cut one', '[f(), g(a="x", b=1', [['f', {}]], ', g(a="x", b=1'],
     ['a call, then something else', '[f() or g()]', [['f', {}]], ' or g()]'],
+    ['a call of no tool', '[nothing(a=1)]', [['nothing', { a: 1 }]], ''],
+    ['a call of no tool, cut', '[nothing(a=1)', [['nothing', { a: 1 }]], ''],
+    ['a call of no tool, then a broken one', '[nothing() , f(a=b)]', [['nothing', {}]], ' , f(a=b)]'],
+    ['a call, then text like one', '[f(), see(a=1) for more]', [['f', {}]], ', see(a=1) for more]'],
     ['an argument named by a letter of two units', '[f(𠮷=1)]', [['f', { 𠮷: 1 }]], ''],
   ])('%s', (_, text, calls, content) => {
     const output = parseEveryWay(options, text, seeded(1));
@@ -284,6 +288,8 @@ describe('pythonic', () => {
     '[see (this)]',
     '[Note: f(a=1)]',
     '[f(1)](http://x)',
+    '[see(a=1) for details]',
+    ' [ see() or f(a=1)]',
     '[f(a=b)]',
     '[f(a=1, a=2)]',
     '[f(**{"a": 1})]',

@@ -24,12 +24,14 @@ export function pick<Item>(random: Random, items: readonly Item[]): Item {
   return item;
 }
 
+const TOOLS = ['get_weather', 'f', 'g', 'search.web'].map((name) => ({ type: 'function', function: { name } }));
+
 /** Ids are numbered, so that outcomes can be compared. */
 export function optionsFor(options: Partial<OutputParserOptions> = {}): OutputParserOptions {
   return {
     tools: 'auto',
     toolParser: null,
-    toolDefinitions: [],
+    toolDefinitions: TOOLS,
     reasoningParser: null,
     promptReasoning: 'none',
     parallelToolCalls: true,

@@ -103,7 +103,7 @@ function callMachine({ tools, toolParser, toolDefinitions }: OutputParserOptions
     case 'mistral':
       return new MistralMachine(timing);
     case 'pythonic':
-      return new PythonicMachine(timing);
+      return new PythonicMachine(timing, parameterSchemas(toolDefinitions));
     default:
       throw new RangeError('automatic tool calls need a tool parser');
   }

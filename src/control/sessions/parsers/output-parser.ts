@@ -13,6 +13,7 @@
  *   stand, in one list or array with it too.
  * - Where only the first call is wanted, a later one is dropped once it begins, in streams and whole outputs alike; if it then breaks off,
  *   all behind it is dropped with it.
+ * - Names are not compared with the tools that there are, as in vLLM, but for Python's calls, which prose can look like (pythonic.ts).
  * - White space around calls is dropped; other text before, between and after calls is content.
  */
 export interface ToolCallDelta {

@@ -1,6 +1,7 @@
 /**
  * Llama 4 and others: the output begins with a Python list of calls, `[f(a=1), g()]`, perhaps between `<|python_start|>` and
- * `<|python_end|>`; the values are literals. The list's closing bracket may lack at the end of the output.
+ * `<|python_end|>`; the values are literals. The list's closing bracket may lack at the end of the output. Text in brackets may look like a
+ * call, as `[see(a=1) for more]` does: one whose name no tool has is a call only if a list goes on or ends behind it.
  */
 import type { CallTiming } from './call-reader.ts';
 import type { DeltaWriter } from './delta-writer.ts';
@@ -32,6 +33,8 @@ type State =
 
 export class PythonicMachine implements Machine {
   readonly #timing: CallTiming;
+  /** By name. */
+  readonly #tools: ReadonlyMap<string, unknown>;
   #state: State = 'start';
   /** What was read and not handed out. */
   #held = '';
@@ -46,9 +49,12 @@ export class PythonicMachine implements Machine {
   #json = '';
   /** Something of the call that is being read was handed out. */
   #isBegun = false;
+  /** The text of a call that is complete, while it may be no call. */
+  #pending = '';
 
-  constructor(timing: CallTiming) {
+  constructor(timing: CallTiming, tools: ReadonlyMap<string, unknown>) {
     this.#timing = timing;
+    this.#tools = tools;
   }
 
   step(input: Input, out: DeltaWriter): boolean {
@@ -89,14 +95,17 @@ export class PythonicMachine implements Machine {
   #readMark(input: Input, out: DeltaWriter): boolean {
     this.#held += input.takeWhile(isPythonSpace);
     const isBetween = (this.#state === 'element' && out.calls > 0) || this.#state === 'afterCall';
-    if (input.empty) return input.ended && (isBetween ? this.#endList() : this.#break(input, out));
+    if (input.empty) return input.ended && (isBetween ? this.#endList(out) : this.#break(input, out));
     const { next } = input;
     if (isBetween && next === ']') {
       input.takeOne();
-      return this.#endList();
+      return this.#endList(out);
     }
     if (this.#state === 'element') return this.#beginName();
-    if (this.#state === 'afterCall' && next === ',') return this.#pass(input, 'element');
+    if (this.#state === 'afterCall' && next === ',') {
+      this.#release(out);
+      return this.#pass(input, 'element');
+    }
     if (this.#state === 'parenthesis' && next === '(') return this.#beginCall(input);
     if ((this.#state === 'parameter' || this.#state === 'afterValue') && next === ')') return this.#endCall(input, out);
     if (this.#state === 'parameter') return this.#beginKey();
@@ -174,7 +183,7 @@ export class PythonicMachine implements Machine {
   }
 
   #tell(json: string, out: DeltaWriter): void {
-    if (out.timing(this.#timing) === 'complete') {
+    if (out.timing(this.#isOffered ? this.#timing : 'complete') === 'complete') {
       this.#json += json;
       return;
     }
@@ -183,17 +192,28 @@ export class PythonicMachine implements Machine {
     out.arguments(json);
   }
 
+  get #isOffered(): boolean {
+    return this.#tools.has(this.#name);
+  }
+
   #endCall(input: Input, out: DeltaWriter): boolean {
-    input.takeOne();
+    this.#held += input.takeOne();
     this.#tell(this.#keys.size > 0 ? '}' : '{}', out);
-    if (!this.#isBegun) out.call(this.#name, this.#json);
+    if (!this.#isBegun) this.#pending = this.#held;
+    if (this.#isOffered) this.#release(out);
     this.#isBegun = false;
     this.#held = '';
     this.#state = 'afterCall';
     return true;
   }
 
-  #endList(): boolean {
+  #release(out: DeltaWriter): void {
+    if (this.#pending !== '') out.call(this.#name, this.#json);
+    this.#pending = '';
+  }
+
+  #endList(out: DeltaWriter): boolean {
+    this.#release(out);
     this.#held = '';
     this.#state = 'end';
     return true;
@@ -211,7 +231,7 @@ export class PythonicMachine implements Machine {
   #break(input: Input, out: DeltaWriter): boolean {
     // Of a call that is cut by the end of the output, what was not told is no content: it is not text of its own.
     const isCut = this.#isBegun && input.ended && input.empty;
-    if (!isCut) out.broken(this.#held);
+    if (!isCut) out.broken(this.#pending + this.#held);
     this.#held = '';
     this.#state = 'broken';
     return true;
