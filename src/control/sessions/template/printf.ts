@@ -118,7 +118,7 @@ function padded(value: Value, spec: Spec, written: (value: Value) => string): st
 
 function character(value: Value): string {
   if (isString(value) && characters(value.value).length === 1) return value.value;
-  const code = value.type === 'IntegerValue' ? Number(value.value) : -1;
+  const code = value.type === 'IntegerValue' || value.type === 'BooleanValue' ? Number(value.value) : -1;
   if (code < 0 || code > 0x10ffff) throw new TemplateError('"%c" wants one character.');
   return String.fromCodePoint(code);
 }
