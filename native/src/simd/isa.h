@@ -8,7 +8,7 @@ enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Vnni, kAvx512Bf16, kAmx };
 
 const char* isa_name(Isa isa);
 
-// All that this build, this CPU and its operating system support, best first; never empty (scalar is always there). Asks Linux to let this
+// All that this build, this CPU and its operating system support, fastest first; never empty (scalar is always there). Asks Linux to let this
 // process use AMX's tiles, where the CPU has them: threads begun before and after may.
 std::vector<Isa> supported_isas();
 
