@@ -17,15 +17,22 @@ const BATCH = 512;
 class LlamaContext {
   #native;
   #samplers;
+  /** By sequence, how many tokens it holds. */
+  #lengths;
 
   constructor(native, samplers) {
     this.#native = native;
     this.#samplers = samplers;
+    this.#lengths = samplers.map(() => 0);
   }
 
-  /** Forgets a sequence's tokens. */
-  clear(sequence) {
-    this.#native.disposeSequence(sequence);
+  /** Forgets a sequence's tokens but for the first `count`; returns how many it holds then. */
+  keep(sequence, count) {
+    const kept = Math.min(count, this.#lengths[sequence]);
+    if (kept === 0) this.#native.disposeSequence(sequence);
+    else this.#native.removeTokenCellsFromSequence(sequence, kept, -1);
+    this.#lengths[sequence] = kept;
+    return kept;
   }
 
   /**
@@ -56,6 +63,7 @@ class LlamaContext {
     const [index] = this.#native.addToBatch(piece.sequence, piece.position, tokens, logits);
     piece.ids = piece.ids.slice(count);
     piece.position += count;
+    this.#lengths[piece.sequence] = piece.position;
     return ends ? { sequence: piece.sequence, index } : null;
   }
 }

@@ -8,11 +8,11 @@ let llama;
 /** One context per kind of case and attention variant, made when first used: each has just the sequences that it needs. */
 const contexts = new Map();
 
-async function contextFor({ kind, n, flashAttention }) {
-  const key = `${kind}/${n}/${flashAttention}`;
+async function contextFor({ kind, n, context = 0, flashAttention }) {
+  const key = `${kind}/${n}/${context}/${flashAttention}`;
   if (!contexts.has(key)) {
     const sequences = kind === 'decode' ? n : 1;
-    const contextSize = kind === 'decode' ? DECODE_PROMPT + DECODE_OUTPUT + 16 : n + 16;
+    const contextSize = kind === 'decode' ? context + DECODE_PROMPT + DECODE_OUTPUT + 16 : n + 16;
     contexts.set(key, await llama.createContext({ sequences, contextSize, flashAttention }));
   }
   return contexts.get(key);
@@ -29,11 +29,16 @@ async function feed(context, pieces) {
   return pieces.map(({ sequence }) => sampled.get(sequence));
 }
 
-/** All prompts together to the same length; the ids of each stream and the times (ms) at which they came. */
-async function generate(context, prompts, maxTokens) {
-  prompts.forEach((_, sequence) => context.clear(sequence));
+/**
+ * All prompts together to the same length; the ids of each stream and the times (ms) at which they came. Their first `common` tokens are
+ * the same at every call with this context, and are fed at the first one only.
+ */
+async function generate(context, prompts, maxTokens, common = 0) {
   const streams = prompts.map(() => ({ ids: [], times: [] }));
-  let pieces = prompts.map((ids, sequence) => ({ sequence, position: 0, ids }));
+  let pieces = prompts.map((ids, sequence) => {
+    const position = context.keep(sequence, common);
+    return { sequence, position, ids: ids.slice(position) };
+  });
   for (let step = 0; step < maxTokens; step++) {
     const tokens = await feed(context, pieces);
     const now = performance.now();
@@ -59,9 +64,9 @@ serveCalls({
     return results.map(({ ids }) => ids);
   },
 
-  async decode({ prompts, flashAttention }) {
-    const context = await contextFor({ kind: 'decode', n: prompts.length, flashAttention });
-    const streams = await generate(context, prompts, DECODE_OUTPUT);
+  async decode({ prompts, context: common, flashAttention }) {
+    const context = await contextFor({ kind: 'decode', n: prompts.length, context: common, flashAttention });
+    const streams = await generate(context, prompts, DECODE_OUTPUT, common);
     return batchedRate(streams.map(({ times }) => times));
   },
 

@@ -33,6 +33,8 @@ const FORMATS = ['bf16', 'q8_0', 'q4_0'];
 /** Per round: what one stream reads of the bandwidth is measured more often, as it moves most. */
 const READINGS = 3;
 const GREEDY = { prompts: 4, length: 24, count: 16 };
+/** Room for the cases with a context and the others' prompts beside them. */
+const SIZES = { maxModelLen: 4224, sequences: 32, kvCacheBytes: 3 * 2 ** 30 };
 
 function parse() {
   const { values } = parseArgs({
@@ -69,7 +71,7 @@ async function startEngines(options, model) {
   const file = (name) => path.join(import.meta.dirname, name);
   const env = options.isa ? { TANDEM_ISA: options.isa } : {};
   const tandem = new Worker('Tandem', file('tandem-worker.mjs'), env);
-  const size = { maxBatchTokens: options.maxBatchTokens, maxModelLen: 4096, sequences: 32 };
+  const size = { maxBatchTokens: options.maxBatchTokens, ...SIZES };
   const source = options.format === 'bf16' ? model.directory : model.gguf;
   const { variant } = await tandem.call('load', { directory: source, threads: options.threads, ...size });
   console.log(`  ${variant}`);
@@ -106,7 +108,7 @@ async function compareOutputs({ tandem, peer }, shape) {
 async function warmUp({ tandem, peer }, chosen, shape) {
   const variants = new Map();
   for (const one of chosen) {
-    const argument = { prompts: promptsOf(shape, one, 0) };
+    const argument = { prompts: promptsOf(shape, one, 0), context: one.context };
     await tandem.call(one.kind, argument);
     if (!peer) continue;
     const off = await peer.call(one.kind, { ...argument, flashAttention: false });
@@ -122,7 +124,7 @@ async function measure({ tandem, peer }, chosen, options, shape, flash) {
   for (let round = 1; round <= options.rounds; round++) {
     limits.push(await measureLimits(options.threads));
     for (const run of runs) {
-      const argument = { prompts: promptsOf(shape, run.one, round) };
+      const argument = { prompts: promptsOf(shape, run.one, round), context: run.one.context };
       run.tandem.push(await tandem.call(run.one.kind, argument));
       if (peer) run.peer.push(await peer.call(run.one.kind, { ...argument, flashAttention: flash.get(run.one) }));
     }
@@ -134,7 +136,7 @@ async function measure({ tandem, peer }, chosen, options, shape, flash) {
 /** Memory is shared with others: its bandwidth moves by half within minutes. So what one stream reads is compared with what reading alone
  * gets right before and after, a second of it each. */
 async function measureReading({ tandem }, runs, { threads, rounds }, shape, format) {
-  const run = runs.find(({ one }) => one.kind === 'decode' && one.n === 1);
+  const run = runs.find(({ one }) => one.kind === 'decode' && one.n === 1 && !one.context);
   if (!run) return;
   run.shares = [];
   for (let round = 1; round <= rounds * READINGS; round++) {

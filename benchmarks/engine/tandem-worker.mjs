@@ -3,7 +3,7 @@ import { createLocalEngine } from '../../dist/control/engine/local.js';
 import { loadModel } from '../../dist/control/models/load.js';
 import { serveCalls } from '../lib/worker.mjs';
 import { batchedRate, DECODE_OUTPUT } from './cases.mjs';
-import { engineConfig } from '../lib/engine-config.mjs';
+import { engineConfig, KV_CACHE_BYTES } from '../lib/engine-config.mjs';
 
 let engine;
 let adapters = [];
@@ -36,10 +36,10 @@ function generate(prompts, maxTokens, refs = []) {
 }
 
 serveCalls({
-  async load({ directory, threads, maxBatchTokens, maxModelLen, sequences }) {
+  async load({ directory, threads, maxBatchTokens, maxModelLen, sequences, kvCacheBytes = KV_CACHE_BYTES }) {
     const model = await loadModel(directory);
     const sizes = { maxSequences: sequences, maxBatchTokens, maxModelLen };
-    engine = await createLocalEngine(engineConfig(model, threads, sizes));
+    engine = await createLocalEngine({ ...engineConfig(model, threads, sizes), kvCacheBytes });
     return { variant: `Tandem ${engine.info.isa}`, tokenizer: model.tokenizerSize };
   },
 

@@ -86,6 +86,11 @@ export function weightBytes(shape, format) {
   return tensorsOf(shape).reduce((sum, tensor) => sum + (elements(tensor) * (tensor.norm ? 32 : BITS[format])) / 8, 0);
 }
 
+/** Bytes of a token's keys and values in all layers, 16 bits each. */
+export function kvBytes({ layers, kvHeads, headDim }) {
+  return layers * 2 * kvHeads * headDim * 2;
+}
+
 /** Floating-point operations of the matrices for one token, without and with the logits. */
 export function flopsPerToken(shape) {
   const matrices = tensorsOf(shape).filter((tensor) => !tensor.norm);

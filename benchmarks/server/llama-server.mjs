@@ -37,7 +37,7 @@ class Batcher {
     while (this.#free.length > 0 && this.#waiting.length > 0) {
       const job = this.#waiting.shift();
       const sequence = this.#free.pop();
-      this.#context.clear(sequence);
+      this.#context.keep(sequence, 0);
       this.#running.push({ ...job, piece: { sequence, position: 0, ids: job.ids } });
     }
   }
