@@ -145,10 +145,10 @@ export const NESTED_FIELDS: Readonly<Record<string, ReadonlySet<string>>> = {
   'response_format.json_schema': new Set(['name', 'description', 'schema', 'strict', 'json_schema']),
 };
 
-/** Alphabetical within what belongs together; the not-built table says which of them only take their default yet. */
 /** All that OpenAI's libraries and vLLM name; what they mean is the template's affair, but for `none`. */
 export const reasoningEffort = oneOf('none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max');
 
+/** Alphabetical within what belongs together; the not-built table says which of them only take their default yet. */
 export const samplingProperties: Record<keyof SamplingFields, JsonSchema> = {
   model: nullable(string()),
   max_tokens: nullable(integer({ minimum: 1 }, 'max_tokens must be at least 1, got {value}.')),
