@@ -66,11 +66,11 @@ export function list(): Parser<string[]> {
   };
 }
 
-/** As browsers send them, so that they are found: lower case, without a default port or a path. */
+/** As browsers send them, so that they are found: lower case, without a default port or a path; `null` for pages out of files. */
 export function origins(): Parser<string[]> {
   return (value) =>
     list()(value).map((item) => {
-      if (item === '*' || /^(?!https?:)[a-z][a-z0-9+.-]*:\/\/[^/\s]+$/.test(item)) return item;
+      if (item === '*' || item === 'null' || /^(?!https?:)[a-z][a-z0-9+.-]*:\/\/[^/\s]+$/.test(item)) return item;
       const url = /^https?:\/\/[^/?#@]+\/?$/i.test(item) && URL.canParse(item) ? new URL(item) : null;
       if (url !== null) return url.origin;
       throw new InvalidArgumentError(
@@ -84,7 +84,8 @@ export function hosts(): Parser<string[]> {
   return (value) =>
     list()(value).map((item) => {
       if (item === '*') return item;
-      if (/^[^/:?#@\s]+$/.test(item) && URL.canParse(`http://${item}`)) return new URL(`http://${item}`).hostname;
+      if (/^([^/:?#@\s]+|\[[\da-f:.]+\])$/i.test(item) && URL.canParse(`http://${item}`))
+        return new URL(`http://${item}`).hostname;
       throw new InvalidArgumentError('Give names of hosts such as data.example.org, or *: no scheme, no port.');
     });
 }

@@ -84,11 +84,11 @@ test('lists repeat and take commas', () => {
 });
 
 test('origins and hosts are what browsers send and what URLs say', () => {
-  const origins = ['*', 'https://Chat.example.org:443/', 'http://localhost:3000', 'chrome-extension://abc'];
-  const sent = ['*', 'https://chat.example.org', 'http://localhost:3000', 'chrome-extension://abc'];
+  const origins = ['*', 'null', 'https://Chat.example.org:443/', 'http://localhost:3000', 'chrome-extension://abc'];
+  const sent = ['*', 'null', 'https://chat.example.org', 'http://localhost:3000', 'chrome-extension://abc'];
   expect(resolve(['--allowed-origins', origins.join()]).allowedOrigins).toEqual(sent);
-  const { trainingUrlHosts } = resolve(['--training-url-hosts', '*,Data.example.org,bücher.example']);
-  expect(trainingUrlHosts).toEqual(['*', 'data.example.org', 'xn--bcher-kva.example']);
+  const { trainingUrlHosts } = resolve(['--training-url-hosts', '*,Data.example.org,bücher.example,[2001:DB8::1]']);
+  expect(trainingUrlHosts).toEqual(['*', 'data.example.org', 'xn--bcher-kva.example', '[2001:db8::1]']);
 });
 
 test.each([
