@@ -52,7 +52,8 @@ function withoutAccounting(part: MessagePart): MessagePart[] {
   const text = String(part['text']);
   if (!text.startsWith(ACCOUNTING)) return [part];
   const end = text.indexOf('\n');
-  return end < 0 ? [] : [{ ...part, text: text.slice(end + 1) }];
+  const rest = end < 0 ? '' : text.slice(end + 1);
+  return rest === '' ? [] : [{ ...part, text: rest }];
 }
 
 function readMessage({ role, content }: Message, at: string): RequestMessage[] {

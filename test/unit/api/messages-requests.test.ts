@@ -196,6 +196,7 @@ describe('messages', () => {
     expect(await shown([header, text('a'), text('b')])).toEqual([system([text('a'), text('b')]), user]);
     expect(await shown([header, text('a')], system([header, text('b')]))).toEqual([system('a'), system('b'), user]);
     expect(await shown([header], system(header.text))).toEqual([user]);
+    expect(await shown(`${header.text}\n`)).toEqual([user]);
     expect(await shown(`${header.text}\nBe brief.\n`)).toEqual([system('Be brief.\n'), user]);
     // Only where it begins instructions.
     const asked = { role: 'user', content: header.text };
