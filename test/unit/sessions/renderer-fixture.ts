@@ -3,20 +3,13 @@ import { PromptEncoder } from '../../../src/control/models/prompt-encoder.ts';
 import { PromptRenderer } from '../../../src/control/sessions/prompt-renderer.ts';
 import type { ChatMessage, RenderOptions } from '../../../src/control/sessions/session.ts';
 import { ChatTemplate } from '../../../src/control/sessions/template/chat-template.ts';
+import { RENDER } from '../../fixtures/generation-input.ts';
 import { byteFiles } from './tokenizer-fixture.ts';
 
 export const PLAIN =
   '{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<s>assistant:{% endif %}';
 
-export const OPTIONS: RenderOptions = {
-  addGenerationPrompt: false,
-  continueFinalMessage: false,
-  addSpecialTokens: false,
-  tools: null,
-  documents: null,
-  templateKwargs: {},
-  chatTemplate: null,
-};
+export const OPTIONS: RenderOptions = { ...RENDER, addGenerationPrompt: false };
 
 export async function renderer(template: string | null, specialTexts = ['<s>', '</s>']): Promise<PromptRenderer> {
   return new PromptRenderer({
