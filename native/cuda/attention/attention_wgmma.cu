@@ -234,6 +234,7 @@ void attention_wgmma(const PagedAttention& a, cudaStream_t stream) {
   const int64_t most_rows = (a.kv.pages + 1) * a.kv.kv_heads * kPagePositions;
   check_argument(a.kv.pages >= 1 && most_rows < int64_t(1) << 31, "attention_wgmma", "kv.pages");
   if (!a.splits_in_grid) return attend_groups_wgmma(a, stream);
+  if (attend_few_wgmma(a, stream)) return;
   by_dim(a.kv.dim, "paged_attention", [&](auto dim) { launch<decltype(dim)::value>(a, stream); });
 }
 

@@ -39,7 +39,7 @@ struct KeyRing {
 __device__ __forceinline__ int pool_row(const PagedAttention& a, int sequence, int kv_head, int end, int position) {
   const int64_t index = position / kPagePositions;
   const bool wanted = position < end && index < a.max_pages;
-  const int64_t page = wanted ? a.page_table[sequence * a.max_pages + index] : -1;
+  const int64_t page = wanted ? __ldcg(a.page_table + sequence * a.max_pages + index) : -1;
   const int64_t place = page >= 0 && page < a.kv.pages ? page : a.kv.pages;
   return int((place * a.kv.kv_heads + kv_head) * kPagePositions);
 }
@@ -118,6 +118,8 @@ TensorMap pool_map(const PagedAttention& a, const bf16* data) {
   return tensor_map(data, a.kv.pages * a.kv.kv_heads * kPagePositions, kDim, kDim, kPagePositions);
 }
 
+// Of at most `few_blocks` tiles and splits (attention_few_wgmma.cu); false: there are more, and nothing is done.
+bool attend_few_wgmma(const PagedAttention& args, cudaStream_t stream);
 // Of groups of tiles, every split in turn (attention_prefill_wgmma.cu).
 void attend_groups_wgmma(const PagedAttention& args, cudaStream_t stream);
 

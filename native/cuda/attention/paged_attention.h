@@ -20,6 +20,7 @@ struct AttentionTile {
   int32_t first_position;     // of the first token in its sequence
   int32_t sequence;           // row of the page table
   int32_t shared_splits = 0;  // so many of its first splits a prefix tile computes
+  int32_t stored = 0;         // positions of the sequence before the batch's first one
 };
 
 // Tokens of several sequences, each alone in its tile, that begin with the same pages: the splits of these are read once for all of them.
@@ -62,6 +63,11 @@ struct PagedAttention {
   const PrefixMember* members = nullptr;
   int64_t member_count = 0;
   int64_t first_tile = 0;
+  // What tiles say is stored was written before the last launch on the stream that waited for all ahead of it, as a pass's first one does: it
+  // may be read before the kernels ahead have ended.
+  bool stored_is_old = false;
+  // Where splits_in_grid makes at most so many blocks each has a multiprocessor of a large device to itself (wgmma). It changes no bit.
+  int64_t few_blocks = 132;
   float* log_sums = nullptr;  // [rows][heads], for the way back: the log of the sum of exp(score); may be null
   AttentionKernel kernel = AttentionKernel::kMma;
 };

@@ -15,6 +15,7 @@ namespace tandem::cuda {
 
 using gpu_emulation::begin_beside;
 using gpu_emulation::end_beside;
+using gpu_emulation::let_next_begin;
 using gpu_emulation::wait_for_inputs;
 using gpu_emulation::wait_for_inputs_first;
 
@@ -23,10 +24,17 @@ using gpu_emulation::wait_for_inputs_first;
 #define GPU_LAUNCH_EARLY(kernel, grid, block, shared_bytes, stream, ...) \
   launch_early((kernel), (grid), (block), (shared_bytes), (stream), __VA_ARGS__)
 
-// The next kernel may begin when every block of this one has come here, and waits itself.
-__device__ __forceinline__ void wait_for_inputs() {
+// The first half of wait_for_inputs(), by blocks that do much before they wait: the next kernel may begin when every block has come here.
+__device__ __forceinline__ void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// The next kernel may begin when every block of this one has come here, and waits itself.
+__device__ __forceinline__ void wait_for_inputs() {
+  let_next_begin();
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

@@ -86,7 +86,8 @@ Tiles tiles_of(const model::ForwardBatch& batch, int64_t tile_tokens) {
     std::vector<cuda::AttentionTile>& tiles = wide ? out.wide : out.split;
     for (int64_t i = 0; i < run.count; i += tile_tokens) {
       const int64_t tokens = std::min(tile_tokens, run.count - i);
-      tiles.push_back({int32_t(run.first_row + i), int32_t(tokens), int32_t(run.first_position + i), int32_t(r)});
+      tiles.push_back(
+          {int32_t(run.first_row + i), int32_t(tokens), int32_t(run.first_position + i), int32_t(r), 0, int32_t(run.first_position)});
     }
     while (wide && tiles.size() % kGroup != 0) tiles.push_back({0, 0, 0, int32_t(r)});
     int64_t& longest = wide ? out.wide_longest : out.split_longest;

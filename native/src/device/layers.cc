@@ -67,7 +67,7 @@ void Layers::logits(float* rows, int64_t count, float* out) {
 void Layers::attend(const Batch& batch, int64_t index, const cuda::KvLayer& kv, float* hidden, const LayerTap* tap) {
   const bf16* queries = store(batch, index, kv, hidden, tap);
   bf16* attended = tap && tap->attended ? tap->attended : activation_.data();
-  run_attention(batch, index, kv, queries, attended, tap ? tap->log_sums : nullptr);
+  run_attention(batch, index, kv, queries, attended, tap);
   add_attended(batch, index, attended, hidden, tap);
 }
 
@@ -133,7 +133,8 @@ void Layers::rotate_and_store(const Batch& batch, int64_t index, const cuda::KvL
   cuda::rope_store(args, stream_.get());
 }
 
-void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out, float* log_sums) {
+void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out,
+                           const LayerTap* tap) {
   cuda::PagedAttention args{};
   args.queries = queries;
   args.kv = kv;
@@ -147,7 +148,9 @@ void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLaye
   args.workspace = workspace_.data();
   args.workspace_floats = sizes_.workspace_floats;
   args.arrivals = arrivals_.data();
-  args.log_sums = log_sums;
+  args.log_sums = tap ? tap->log_sums : nullptr;
+  // A trainer's batches follow one another within a layer.
+  args.stored_is_old = tap == nullptr;
   args.kernel = weights_.kernels.attention;
   if (batch.wide_count > 0) {
     args.tiles = batch.wide_tiles;

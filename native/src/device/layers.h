@@ -56,7 +56,7 @@ class Layers {
   // What the rows attended to, through the output projection to the residual stream.
   void add_attended(const Batch& batch, int64_t layer, const bf16* attended, float* hidden, const LayerTap* tap);
   void rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts, bf16* queries, bf16* qk);
-  void run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out, float* log_sums);
+  void run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out, const LayerTap* tap);
   // What parts are left of the residual stream's last product are added to it first.
   void normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& weight);
   // y = W x, or `onto`, where that is not null, and W x; of rows of w.k inputs. Parts that it leaves are in workspace_ until the next product.

@@ -54,13 +54,15 @@ struct AttentionBatch {
   std::vector<cuda::AttentionTile> tiles() const {
     std::vector<cuda::AttentionTile> out(size_t(4 * empty_before), {0, 0, 0, rows[0].first});
     const int64_t most = cuda::attention_tile_tokens(s.heads, s.kv_heads);
+    int32_t stored = 0;
     for (size_t i = 0; i < rows.size();) {
       if (i > 0 && rows[i].first != rows[i - 1].first) {
         while (out.size() % 4 != 0) out.push_back({0, 0, 0, rows[i - 1].first});
       }
       size_t end = i;
       while (end < rows.size() && end - i < size_t(most) && rows[end].first == rows[i].first) ++end;
-      out.push_back({int32_t(i), int32_t(end - i), rows[i].second, rows[i].first});
+      if (i == 0 || rows[i].first != rows[i - 1].first) stored = rows[i].second;
+      out.push_back({int32_t(i), int32_t(end - i), rows[i].second, rows[i].first, 0, stored});
       i = end;
     }
     while (out.size() % 4 != 0) out.push_back({0, 0, 0, rows.back().first});
@@ -69,7 +71,7 @@ struct AttentionBatch {
   }
 
   // Leaves the logs of the sums of exp(score) in `logs`, if that is there.
-  std::vector<bf16> run(bool splits_in_grid, std::vector<float>* logs = nullptr) const {
+  std::vector<bf16> run(bool splits_in_grid, std::vector<float>* logs = nullptr, int64_t few_blocks = 0) const {
     DeviceBuffer<float> log_sums(rows.size() * size_t(s.heads));
     DeviceBuffer<bf16> k(keys), v(values), q(queries), out(queries.size());
     DeviceBuffer<int32_t> t(table);
@@ -94,6 +96,8 @@ struct AttentionBatch {
     args.workspace_floats = int64_t(workspace.size());
     args.arrivals = arrivals.data();
     args.splits_in_grid = splits_in_grid;
+    args.few_blocks = few_blocks;
+    args.stored_is_old = true;
     args.kernel = s.kernel;
     if (logs != nullptr) args.log_sums = log_sums.data();
     cuda::paged_attention(args, nullptr);
@@ -134,13 +138,17 @@ struct AttentionBatch {
   std::vector<std::pair<int32_t, int32_t>> rows;  // sequence and position of each new token
 };
 
-// The same bits from one block per split and from blocks of all splits, near plain loops in double.
+constexpr int64_t kAnyBlocks = int64_t(1) << 40;
+
+// The same bits from one block per split, whether or not it has room for all of it, and from blocks of all splits, near plain loops in double.
 inline void check_attention(const AttentionBatch& batch) {
-  std::vector<float> wide_logs, split_logs;
+  std::vector<float> wide_logs, split_logs, few_logs;
   const std::vector<bf16> wide = batch.run(false, &wide_logs), split = batch.run(true, &split_logs);
   CHECK(same_bits(wide, split));
   CHECK(same_bits(wide_logs, split_logs));
   CHECK(same_bits(batch.run(true), split));
+  CHECK(same_bits(batch.run(true, &few_logs, kAnyBlocks), split));
+  CHECK(same_bits(few_logs, split_logs));
   for (size_t row = 0; row < batch.rows.size(); ++row) {
     for (int64_t head = 0; head < batch.s.heads; ++head) {
       double log_sum = 0;
@@ -166,6 +174,7 @@ inline void check_missing_pages(const AttentionShape& shape) {
   missing.table.pop_back();
   missing.max_pages = 8;
   for (bool splits_in_grid : {false, true}) CHECK(same_bits(missing.run(splits_in_grid), zeros.run(splits_in_grid)));
+  CHECK(same_bits(missing.run(true, nullptr, kAnyBlocks), zeros.run(true)));
 }
 
 // A sequence with 40 new tokens at once, and some of them alone in their tile.
@@ -179,6 +188,7 @@ inline void check_rows_alone(const AttentionShape& shape) {
     one.queries.assign(all.queries.begin() + int64_t(row * width), all.queries.begin() + int64_t((row + 1) * width));
     const std::vector<bf16> wanted(together.begin() + int64_t(row * width), together.begin() + int64_t((row + 1) * width));
     CHECK(same_bits(one.run(true), wanted));
+    CHECK(same_bits(one.run(true, nullptr, kAnyBlocks), wanted));
     CHECK(same_bits(one.run(false), wanted));
   }
 }

@@ -389,6 +389,7 @@ void run(const Launch& launch, Ahead& ahead, Begun* begun) {
   else if (!last.lets_next_run_beside) ahead.running = number;
 }
 
+void let_next_begin() { block().lets_next_begin = block().lets_next_run_beside = true; }
 void wait_for_inputs() {
   begin_beside();
   end_beside();
@@ -398,7 +399,7 @@ void wait_for_inputs_first() {
   block().lets_next_begin = true;
 }
 void begin_beside() {
-  block().lets_next_begin = block().lets_next_run_beside = true;
+  let_next_begin();
   fiber().beside = true;
 }
 void end_beside() {

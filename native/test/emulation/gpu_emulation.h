@@ -217,6 +217,7 @@ std::vector<Work> record(const std::function<void()>& body);
 bool allow_shared_bytes(const void* kernel, size_t bytes);
 
 // As common/early_launch.h has them.
+void let_next_begin();
 void wait_for_inputs();
 void wait_for_inputs_first();
 void begin_beside();
