@@ -5,10 +5,10 @@
 namespace tandem::cuda {
 namespace {
 
-// The first is the default. None is put there before it has passed scripts/gpu-check on a device.
+// The first that a device has the instructions for is its default. None is put there before it has passed scripts/gpu-check on a device.
 constexpr AdapterVariant kAdapterVariants[] = {
-    {AdapterKernel::kBehind, "behind", 8, 99},
     {AdapterKernel::kWithin, "within", 9, 9},
+    {AdapterKernel::kBehind, "behind", 8, 99},
 };
 
 }  // namespace

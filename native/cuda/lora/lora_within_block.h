@@ -317,6 +317,7 @@ __device__ __forceinline__ void add_within(const LoraPart& a, int which, const L
 // By the threads of block number `block` of the launch's first ones, which have kBytes of shared memory.
 template <int kBytes>
 __device__ __forceinline__ void run_within(const LoraWithin& within, int block, unsigned char* memory) {
+  let_next_begin();
   if (threadIdx.x >= LoraWithin::kThreads) return;
   const LoraPart& a = within.part;
   WithinShared& shared = *reinterpret_cast<WithinShared*>(memory);

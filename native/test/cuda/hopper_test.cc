@@ -346,12 +346,13 @@ TEST_ENGINE(hopper_adapters_run_beside_their_product) {
 }
 
 TEST(hopper_adapters_are_chosen_by_name) {
-  for (int major : {8, 9, 12}) CHECK(cuda::adapter_kernel(nullptr, major, 0) == cuda::AdapterKernel::kBehind);
+  CHECK(cuda::adapter_kernel(nullptr, 9, 0) == cuda::AdapterKernel::kWithin);
+  for (int major : {8, 10, 12}) CHECK(cuda::adapter_kernel(nullptr, major, 0) == cuda::AdapterKernel::kBehind);
   CHECK(cuda::adapter_kernel("within", 9, 0) == cuda::AdapterKernel::kWithin);
   CHECK(cuda::adapter_kernel("behind", 8, 6) == cuda::AdapterKernel::kBehind);
   CHECK_ERROR(kUnsupported, "TANDEM_CUDA_ADAPTERS=within needs a GPU of compute capability 9.x, and this one has 8.6",
               cuda::adapter_kernel("within", 8, 6));
-  CHECK_ERROR(kRange, "TANDEM_CUDA_ADAPTERS must be behind or within", cuda::adapter_kernel("beside", 9, 0));
+  CHECK_ERROR(kRange, "TANDEM_CUDA_ADAPTERS must be within or behind", cuda::adapter_kernel("beside", 9, 0));
 }
 
 TEST(hopper_matmul_is_chosen_by_name) {

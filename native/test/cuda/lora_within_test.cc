@@ -262,7 +262,7 @@ TEST_ENGINE(hopper_engine_has_the_same_bits_with_adapters_within) {
 
 TEST_ENGINE(hopper_adapters_within_need_products_that_have_them) {
   if (!on_hopper()) return;
-  CHECK_ERROR(kRange, "TANDEM_CUDA_ADAPTERS must be behind or within", load_with_adapters(tiny_for_device(), "beside"));
+  CHECK_ERROR(kRange, "TANDEM_CUDA_ADAPTERS must be within or behind", load_with_adapters(tiny_for_device(), "beside"));
   const SettingTo products("TANDEM_CUDA_MATMUL", "mma"), adapters("TANDEM_CUDA_ADAPTERS", "within");
   CHECK_ERROR(kUnsupported, "TANDEM_CUDA_ADAPTERS=within needs TANDEM_CUDA_MATMUL=wgmma", load_on_device(tiny_for_device()));
 }
