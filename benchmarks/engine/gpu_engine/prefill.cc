@@ -31,6 +31,20 @@ void prefill(Bench& bench, int64_t tokens) {
   bench.add_rate(name + ", of the large product's rate", work / rate, time, "");
 }
 
+constexpr int64_t kLoggedSteps = 50;
+
+// How far all requests are: from these lines one sees what is slow, prompts, many streams or the last few.
+void log_progress(const std::vector<Job>& all, double seconds) {
+  int64_t outputs = 0, running = 0, context = 0;
+  for (const Job& j : all) {
+    outputs += int64_t(j.output.size());
+    if (j.finished()) continue;
+    ++running;
+    context += j.length();
+  }
+  std::printf("  after %.3f s: %ld tokens, %ld requests go on with %ld of context\n", seconds, long(outputs), long(running), long(context));
+}
+
 // All at once, input and output of mixed lengths, temperature 0.6.
 void throughput(Bench& bench, double most_seconds) {
   if (profiling()) return;
@@ -50,7 +64,10 @@ void throughput(Bench& bench, double most_seconds) {
   for (size_t i = 0; i < all.size(); ++i) driver.start(int64_t(i), all[i]);
   const auto start = Clock::now();
   auto unfinished = [&] { return std::any_of(all.begin(), all.end(), [](const Job& j) { return !j.finished(); }); };
-  while (seconds_since(start) < most_seconds && unfinished()) driver.run_ahead([] {}, 50);
+  while (seconds_since(start) < most_seconds && unfinished()) {
+    driver.run_ahead([] {}, kLoggedSteps);
+    log_progress(all, seconds_since(start));
+  }
   const double time = seconds_since(start);
   double outputs = 0;
   for (const Job& j : all) outputs += double(j.output.size());
