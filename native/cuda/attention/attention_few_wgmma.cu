@@ -14,6 +14,8 @@ namespace {
 
 constexpr int kTiles = kSplitPositions / kTileKeys;  // of a split, and groups of four warps
 constexpr int kThreads = kTiles * kGroupThreads;
+// As for so many threads a thread's registers are counted: the rest is for blocks of the product behind, which fetch their weights meanwhile.
+constexpr int kCountedThreads = kThreads + 3 * kWarp;
 
 // Behind the tiles.
 struct Shared {
@@ -270,7 +272,7 @@ __device__ __forceinline__ void open_barriers() {
 
 // Block (tile, kv head, split).
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kCountedThreads, 1)
     attend_few_kernel(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values, PagedAttention a) {
 #if TANDEM_HOPPER_CODE
   let_next_begin();

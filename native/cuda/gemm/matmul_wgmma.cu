@@ -19,28 +19,45 @@ constexpr int kGroupBytes = kGroupRows * kDepth * int(sizeof(bf16));
 // them being gates, the activation.
 enum Kind { kPlain, kSummed, kGated };
 
+// Where warps trade registers: of the group that brings stages, and of those that multiply.
+constexpr int kBringingRegisters = 32, kMultiplyingRegisters = 160;
+
+// Of a multiprocessor's shared memory, and of a block's what lies in front of its stages.
+constexpr int kRoom = 224 << 10, kBarrierBytes = 1 << 10;
+
 // How many tokens and groups of outputs a block has.
 template <int kTokens, int kGroups, Kind kKind, int kPerMultiprocessor, int kTiles>
 struct Shape {
   static constexpr int kOutputs = kGroups * kGroupRows;
   // Rows of weights that lie beside each other: of gated ones the gates, and as many others.
   static constexpr int kBoxRows = kKind == kGated ? kOutputs / 2 : kOutputs;
-  static constexpr int kMultiplying = kGroups * kGroupThreads, kThreads = kMultiplying + kWarp;
+  // Three groups of 256 tokens need more registers than their share: a fourth, of which one warp brings stages, gives them its own.
+  static constexpr bool kTradesRegisters = kGroups == 3 && kTokens == 256;
+  static constexpr int kMultiplying = kGroups * kGroupThreads, kThreads = kMultiplying + (kTradesRegisters ? kGroupThreads : kWarp);
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
   static constexpr int kTokenBytes = kTokens * kDepth * int(sizeof(bf16));
   // So many tiles come by one copy of weights and one of tokens.
   static constexpr int kStageTiles = kTiles, kStageBytes = kStageTiles * (kWeightBytes + kTokenBytes);
-  // So many blocks have room on a multiprocessor, and share what it has.
-  static constexpr int kBlocks = kPerMultiprocessor, kRoom = 224 << 10, kMostStages = 24;
+  // So many blocks share a multiprocessor's room.
+  static constexpr int kBlocks = kPerMultiprocessor, kMostStages = 24;
   static constexpr int kFit = (kRoom / kBlocks - (2 << 10)) / kStageBytes;
   static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
   static_assert(kStages >= 2, "a stage is given back when the next one is multiplied");
-  static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * int(sizeof(Barrier));
+  static_assert(2 * kStages * int(sizeof(Barrier)) <= kBarrierBytes);
+  // What write_gated() needs.
+  static constexpr int kTradedBytes = kKind == kGated ? kTokens / 2 * (kMultiplying / 2) * int(sizeof(float)) : 0;
+  static constexpr int kGatedBytes = kKind == kGated ? kTradedBytes + kTokens * (kBoxRows + 8) * int(sizeof(bf16)) : 0;
+  static_assert(kGatedBytes <= kStages * kStageBytes);
+
+  // Of a block that multiplies so many stages: not more than they take, and the barriers in front.
+  static constexpr int shared_bytes(int stages) {
+    return kBarrierBytes + std::max((stages < kStages ? stages : kStages) * kStageBytes, kGatedBytes);
+  }
 };
 
 // Of a block where some make what adapters add, which have use for all that there is.
 template <class S>
-constexpr int kAdapterBytes = std::max(S::kRoom / S::kBlocks - (2 << 10), S::kSharedBytes);
+constexpr int kAdapterBytes = std::max(kRoom / S::kBlocks - (2 << 10), S::shared_bytes(S::kStages));
 
 // A block's place in the product: the tile of tokens within tile of outputs, the part of k; and its number.
 struct BlockPlace {
@@ -111,6 +128,22 @@ __device__ void bring_stages(unsigned char* memory, const Ring& ring, const Tens
   }
 }
 
+// One wgmma; or of registers that are traded two, for an instruction cannot name more than a thread began with.
+template <int kTokens, class S>
+__device__ __forceinline__ void multiply_step(float (&part)[kTokens / 2], const unsigned char* weights, const unsigned char* tokens,
+                                              int step) {
+  if constexpr (S::kTradesRegisters) {
+    constexpr int kHalf = kTokens / 2, kSums = kHalf / 2;
+    GPU_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      wgmma<kHalf>(reinterpret_cast<float(&)[kSums]>(part[half * kSums]), tile_descriptor(weights, step),
+                   tile_descriptor(tokens + half * S::kTokenBytes / 2, step));
+    }
+  } else {
+    wgmma<kTokens>(part, tile_descriptor(weights, step), tile_descriptor(tokens, step));
+  }
+}
+
 // Stage number i of the block, brought by now: its products are under way when this returns.
 template <int kTokens, class S>
 __device__ __forceinline__ void multiply_stage(float (&part)[kTokens / 2], const unsigned char* memory, const Ring& ring, int i) {
@@ -122,7 +155,7 @@ __device__ __forceinline__ void multiply_stage(float (&part)[kTokens / 2], const
   for (int tile = 0; tile < S::kStageTiles; ++tile) {
     GPU_UNROLL
     for (int step = 0; step < kDepth / kStep; ++step) {
-      wgmma<kTokens>(part, tile_descriptor(own + tile * S::kWeightBytes, step), tile_descriptor(tokens + tile * S::kTokenBytes, step));
+      multiply_step<kTokens, S>(part, own + tile * S::kWeightBytes, tokens + tile * S::kTokenBytes, step);
     }
   }
   wgmma_commit();
@@ -216,13 +249,18 @@ __device__ __forceinline__ void write_gated(const MatMul& a, Place at, const flo
 // order where there are several (kSummed).
 template <int kTokens, int kGroups, Kind kKind, class S>
 __device__ __forceinline__ void multiply_block(const TensorMap* weights, const TensorMap* tokens, const MatMul& a, int tiles_per_part,
-                                               bool parts_in_grid, const BlockPlace& block, unsigned char* shared) {
-  const Ring ring = open_ring(shared + S::kStages * S::kStageBytes, S::kStages, kGroups);
+                                               bool parts_in_grid, const BlockPlace& block, unsigned char* memory) {
+  const Ring ring = open_ring(memory, S::kStages, kGroups);
+  unsigned char* shared = memory + kBarrierBytes;
   const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? block.part * tiles_per_part : 0;
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
   const int stages = (end - begin + S::kStageTiles - 1) / S::kStageTiles;
   const Place at = own_place<S, kTokens>(a, block);
-  if (own_warp() == kGroups * kGroupThreads / kWarp) {
+  if (own_warp() >= S::kMultiplying / kWarp) {
+    if constexpr (S::kTradesRegisters) {
+      give_registers<kBringingRegisters>();
+      if (own_warp() > S::kMultiplying / kWarp) return;
+    }
     if (threadIdx.x % kWarp == 0) bring_stages<S, kTokens>(shared, ring, weights, tokens, a, at, block, begin, stages);
     __syncwarp();  // it comes to the barriers as one
     if constexpr (kKind == kGated) {
@@ -230,6 +268,7 @@ __device__ __forceinline__ void multiply_block(const TensorMap* weights, const T
     }
     return;
   }
+  if constexpr (S::kTradesRegisters) take_registers<kMultiplyingRegisters>();
   wait(a);
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
   multiply_stages<kTokens, kKind, S>(part, total, shared, ring, stages, kKind == kSummed ? tiles_per_part : stages);
@@ -258,7 +297,7 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles
 
 // The same behind blocks that make what adapters add, which are placed first; `tiles` blocks of each part.
 template <int kTokens, int kGroups, int kBlocks, int kTiles>
-__global__ void __launch_bounds__(Shape<kTokens, kGroups, kPlain, kBlocks, kTiles>::kThreads, kBlocks)
+__global__ void __launch_bounds__(Shape<kTokens, kGroups, kPlain, kBlocks, kTiles>::kThreads, kGroups == 1 ? 4 : 3)
     matmul_wgmma_adapters_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a,
                                  int tiles_per_part, bool parts_in_grid, int tiles, const __grid_constant__ LoraWithin adapters) {
 #if TANDEM_HOPPER_CODE
@@ -294,7 +333,7 @@ void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
   const TensorMap tokens = kTiles > 1 ? panels_map(a.x, a.m, a.k, a.ldx, kTokens, 1, kTiles) : tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
   const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
   // Whole tiles have the kernels.
-  if constexpr (kKind == kPlain && kTokens <= LoraWithin::kMostRows && (kTiles > 1 || kTokens > 32)) {
+  if constexpr (kKind == kPlain && kGroups < 3 && kTokens <= LoraWithin::kMostRows && (kTiles > 1 || kTokens > 32)) {
     if (a.adapters != nullptr) {
       const int64_t blocks = int64_t(grid.x) * grid.y;
       const LoraWithin adapters = lora_within(*a.adapters, free_places(blocks, kBlocks));
@@ -305,8 +344,10 @@ void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
       return end_launch(a, split, stream);
     }
   }
-  allow_shared_bytes(kernel, S::kSharedBytes, "matmul_wgmma");
-  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), S::kSharedBytes, stream, weights, tokens, a, split.tiles, split.in_grid);
+  allow_shared_bytes(kernel, S::shared_bytes(S::kStages), "matmul_wgmma");
+  const int64_t tiles = split.in_grid ? split.tiles : ceil_div(a.k, kDepth);
+  const int bytes = S::shared_bytes(int(std::min<int64_t>(ceil_div(tiles, kTiles), S::kStages)));
+  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), bytes, stream, weights, tokens, a, split.tiles, split.in_grid);
   end_launch(a, split, stream);
 }
 
@@ -330,6 +371,13 @@ void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
   launch_shape<kTokens, kGroups, kKind, kMost>(a, split, stream);
 }
 
+// Whether blocks of three groups fill a large device nearly, all at once, and blocks of two do not.
+bool fits_three_groups(const MatMul& a, const Split& split, int64_t tokens) {
+  constexpr int64_t kOutputs = 3 * kGroupRows, kNearly = kMultiprocessors * 9 / 10;
+  const int64_t blocks = ceil_div(a.m, tokens) * a.n / kOutputs * (split.in_grid ? split.parts : 1);
+  return a.n % kOutputs == 0 && blocks >= kNearly && blocks <= kMultiprocessors;
+}
+
 // Blocks by the number of tokens: tiles wide enough that the cache can feed them, where enough of them are left to fill a large device.
 template <Kind kKind>
 void launch_by_tokens(const MatMul& a, const Split& split, cudaStream_t stream) {
@@ -337,8 +385,11 @@ void launch_by_tokens(const MatMul& a, const Split& split, cudaStream_t stream) 
   if (a.m <= 8) return launch<8, 1, kKind, 3>(a, split, stream);
   if (a.m <= 16) return launch<16, 1, kKind, 3>(a, split, stream);
   if (a.m <= 32) return launch<32, 1, kKind, 3>(a, split, stream);
+  if (a.m <= 64 && a.adapters == nullptr && fits_three_groups(a, split, 64)) return launch<64, 3, kKind, 1>(a, split, stream);
   if (a.m <= 64 && wide_outputs < kMultiprocessors) return launch<64, 1, kKind, 3>(a, split, stream);
   if (a.m <= 64) return launch<64, 2, kKind, 2>(a, split, stream);
+  if (a.m > 128 && a.m <= 256 && fits_three_groups(a, split, 256)) return launch<256, 3, kKind, 1>(a, split, stream);
+  if (a.m <= 256 && fits_three_groups(a, split, 128)) return launch<128, 3, kKind, 1>(a, split, stream);
   if (a.m <= 128 && wide_outputs < kMultiprocessors / 2) return launch<128, 1, kKind, 3>(a, split, stream);
   if (ceil_div(a.m, 256) * wide_outputs < 2 * kMultiprocessors) return launch<128, 2, kKind, 2>(a, split, stream);
   launch<256, 2, kKind, 1>(a, split, stream);

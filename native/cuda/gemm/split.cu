@@ -14,10 +14,10 @@ constexpr int kAddThreads = 128;
 constexpr int64_t kWantedBlocks = 128, kBlockOutputs = 64;
 // Three quarters of them do where a part would be short.
 constexpr int64_t kEnoughBlocks = 96, kLeastSplitDepth = 256, kLongSplitDepth = 2048;
-// Beyond so many tokens one block adds up all parts itself, unless there would be so few blocks, of so many tokens and outputs, that half of
-// a large device idles. Which of both it is changes no bit.
+// Beyond so many tokens one block adds up all parts itself, unless there would be so few blocks, of so many tokens and outputs, that a quarter
+// of a large device idles. Which of both it is changes no bit.
 constexpr int64_t kMostSplitTokens = 64;
-constexpr int64_t kFewBlocks = 66, kBlockTokens = 128, kManyOutputs = 128;
+constexpr int64_t kFewBlocks = 96, kBlockTokens = 128, kManyOutputs = 128;
 
 int64_t most_split_tokens(int64_t n) { return std::max(kMostSplitTokens, kFewBlocks / ceil_div(n, kManyOutputs) * kBlockTokens); }
 

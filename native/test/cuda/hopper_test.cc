@@ -184,6 +184,13 @@ TEST_ENGINE(hopper_matmul_takes_wide_blocks) {
   check_product(2200, 130, 520, kWgmma);
 }
 
+// Blocks of three groups for 64, 128 and 256 tokens, whose stages come round, beside those of two.
+TEST_ENGINE(hopper_matmul_takes_three_groups) {
+  if (!on_hopper()) return;
+  Product p(260, 192 * 119, 64 * 4 + 8, 12, kWgmma);
+  check_batches(p, {{3, 250}, {30, 100}, {7, 40}});
+}
+
 // The activation of gate and up: the bits of silu_multiply() of the product.
 void check_gated(const std::vector<std::array<int64_t, 3>>& shapes) {
   for (auto [m, n, k] : shapes) {
@@ -214,6 +221,7 @@ TEST(hopper_matmul_gates) {
 TEST_ENGINE(hopper_matmul_gates_in_wide_blocks) {
   if (!on_hopper()) return;
   check_gated({{30, 17024, 192}, {50, 17024, 8}, {2100, 256, 72}, {17000, 1024, 8}});
+  check_gated({{40, 23040, 8}, {100, 23040, 8}, {200, 23040, 72}});
 }
 
 TEST(hopper_matmul_goes_round_its_stages) {
