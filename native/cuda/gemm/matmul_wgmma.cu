@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles
 
 // The same behind blocks that make what adapters add, which are placed first; `tiles` blocks of each part.
 template <int kTokens, int kGroups, int kBlocks, int kTiles>
-__global__ void __launch_bounds__(Shape<kTokens, kGroups, kPlain, kBlocks, kTiles>::kThreads, kGroups == 1 ? 4 : 3)
+__global__ void __launch_bounds__(Shape<kTokens, kGroups, kPlain, kBlocks, kTiles>::kThreads, kTokens < 64 ? 4 : kBlocks)
     matmul_wgmma_adapters_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a,
                                  int tiles_per_part, bool parts_in_grid, int tiles, const __grid_constant__ LoraWithin adapters) {
 #if TANDEM_HOPPER_CODE
