@@ -247,17 +247,32 @@ __device__ __forceinline__ void leave_panel(const PagedAttention& a, const Atten
   }
 }
 
-template <int kDim, int kPanel>
-__device__ __forceinline__ void attend_panel(const PagedAttention& a, const AttentionTile& tile, bool more, int tiles, bool alone) {
-  constexpr int kCount = kDim - kPanel * kColumns < kColumns ? kDim - kPanel * kColumns : kColumns;
+template <int kDim, int kCount>
+__device__ __forceinline__ void attend_panel(const PagedAttention& a, const AttentionTile& tile, int panel, bool more, int tiles,
+                                             bool alone) {
   float values[kCount / 8][4] = {};
-  add_panel<kDim, kCount>(more, kPanel, tiles, values);
-  if (has_rows()) leave_panel<kDim, kCount>(a, tile, kPanel, alone, all_peaks(shared_of<kDim>(), more, tiles), values);
+  add_panel<kDim, kCount>(more, panel, tiles, values);
+  if (has_rows()) leave_panel<kDim, kCount>(a, tile, panel, alone, all_peaks(shared_of<kDim>(), more, tiles), values);
+}
+
+// By the groups that have one. Code is fetched by each step anew, so those that are alike have the same.
+template <int kDim>
+__device__ __forceinline__ void attend_panels(const PagedAttention& a, const AttentionTile& tile, bool more, int tiles, bool alone) {
+  constexpr int kWhole = kDim / kColumns, kRest = kDim % kColumns;
+  const int panel = group_number();
+  if constexpr (kWhole > 0) {
+    if (panel < kWhole) attend_panel<kDim, kColumns>(a, tile, panel, more, tiles, alone);
+  }
+  if constexpr (kRest > 0) {
+    if (panel == kWhole) attend_panel<kDim, kRest>(a, tile, panel, more, tiles, alone);
+  }
 }
 
 template <int kDim>
-__device__ __forceinline__ void open_barriers() {
+__device__ __forceinline__ void open_barriers(const TensorMap& keys, const TensorMap& values) {
   if (threadIdx.x == 0) {
+    prefetch_map(&keys);
+    prefetch_map(&values);
     Shared& shared = shared_of<kDim>();
     for (int tile = 0; tile < kTiles; ++tile) {
       barrier_init(&shared.keys[tile], 1);
@@ -276,7 +291,7 @@ __global__ void __launch_bounds__(kCountedThreads, 1)
     attend_few_kernel(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values, PagedAttention a) {
 #if TANDEM_HOPPER_CODE
   let_next_begin();
-  open_barriers<kDim>();
+  open_barriers<kDim>(keys, values);
   const AttentionTile tile = fresh_tile(a.tiles + blockIdx.x);
   const int kv_head = blockIdx.y, split = blockIdx.z;
   const Span span = own_span(a, tile, split);
@@ -297,10 +312,7 @@ __global__ void __launch_bounds__(kCountedThreads, 1)
   make_weights<kDim>(a, rows, more, span);
   const Span splits = seen_splits(a, tile);
   const bool alone = splits.end - splits.begin == 1;
-  if (group_number() == 0) attend_panel<kDim, 0>(a, tile, more, tiles, alone);
-  if constexpr (Stage<kDim>::kPanels > 1) {
-    if (group_number() == 1) attend_panel<kDim, 1>(a, tile, more, tiles, alone);
-  }
+  attend_panels<kDim>(a, tile, more, tiles, alone);
   if (alone) return;
   __syncthreads();  // the block's states are there
   const bool last = brings && comes_last(tile, splits, a.arrivals + int64_t(blockIdx.x) * a.kv.kv_heads + kv_head);

@@ -26,7 +26,9 @@ using gpu_emulation::barrier_init;
 using gpu_emulation::barrier_init_fence;
 using gpu_emulation::barrier_wait;
 using gpu_emulation::bulk_load;
+using gpu_emulation::bulk_load_once;
 using gpu_emulation::bulk_load_panels;
+using gpu_emulation::bulk_load_panels_once;
 using gpu_emulation::bulk_prefetch;
 using gpu_emulation::bulk_prefetch_panels;
 using gpu_emulation::give_registers;
@@ -85,6 +87,28 @@ __device__ __forceinline__ void bulk_load(void* shared, const TensorMap* map, Ba
                    shared_address(shared)),
                "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
                : "memory");
+}
+
+// For what one block reads, and no other: the L2 cache drops it before what is read again. Else a layer's weights leave nothing there of norms,
+// tables, activations and pages of keys, and the kernels between products wait behind all that products have asked memory for.
+__device__ __forceinline__ uint64_t dropped_first() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void bulk_load_once(void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(
+          shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "l"(dropped_first())
+      : "memory");
+}
+__device__ __forceinline__ void bulk_load_panels_once(void* shared, const TensorMap* map, Barrier* barrier, int panel, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%5, %3, %5, %4}], [%2], "
+      "%6;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(row), "r"(panel), "r"(0), "l"(dropped_first())
+      : "memory");
 }
 
 // The same from a map of panels (panels_map): boxes from that row of each half on, in panels from that number on, one behind the other.

@@ -36,6 +36,8 @@ struct Shape {
   static constexpr int kMultiplying = kGroups * kGroupThreads, kThreads = kMultiplying + (kTradesRegisters ? kGroupThreads : kWarp);
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
   static constexpr int kTokenBytes = kTokens * kDepth * int(sizeof(bf16));
+  // Larger ones may be one of several that read the same weights.
+  static constexpr bool kOneTileOfTokens = kTokens <= 64;
   // So many tiles come by one copy of weights and one of tokens.
   static constexpr int kStageTiles = kTiles, kStageBytes = kStageTiles * (kWeightBytes + kTokenBytes);
   // So many blocks share a multiprocessor's room.
@@ -85,9 +87,13 @@ __device__ __forceinline__ Place own_place(const MatMul& a, const BlockPlace& bl
 template <class S>
 __device__ __forceinline__ void load_weights(unsigned char* to, const TensorMap* weights, Barrier* full, const MatMul& a, Place at,
                                              int tile) {
-  if constexpr (S::kStageTiles > 1) return bulk_load_panels(to, weights, full, tile, at.output);
-  bulk_load(to, weights, full, tile * kDepth, at.output);
-  if constexpr (S::kBoxRows < S::kOutputs) bulk_load(to + S::kWeightBytes / 2, weights, full, tile * kDepth, int(a.n / 2) + at.output);
+  if constexpr (S::kStageTiles > 1) return bulk_load_panels_once(to, weights, full, tile, at.output);
+  const auto load = [&](unsigned char* box, int row) {
+    if constexpr (S::kOneTileOfTokens) bulk_load_once(box, weights, full, tile * kDepth, row);
+    else bulk_load(box, weights, full, tile * kDepth, row);
+  };
+  load(to, at.output);
+  if constexpr (S::kBoxRows < S::kOutputs) load(to + S::kWeightBytes / 2, int(a.n / 2) + at.output);
 }
 
 template <class S>

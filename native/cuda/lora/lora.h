@@ -59,6 +59,9 @@ struct LoraPart {
   int32_t* arrived;  // [kMostRows][kMost]: zeros, as they are again afterwards
   float* part;       // [rows][columns]: B u, or what changes no sum where a row has none
   int64_t columns;
+  // What the product behind this one will read: its factors may be fetched to the L2 cache meanwhile (LoraWithin).
+  Projection next[kMost] = {};
+  int64_t next_count = 0, next_in = 0;
   // The kernel right before on the stream is a product by wgmma with MatMul::beside, of the same rows, that uses nothing written here.
   bool beside = false;
 };

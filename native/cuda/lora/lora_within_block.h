@@ -314,6 +314,24 @@ __device__ __forceinline__ void add_within(const LoraPart& a, int which, const L
   TileWithin < kRows, kFit<kMost ? kFit : kMost>(a, which, w, rows, begin, end, shared).run();
 }
 
+// To the L2 cache the factors that the product behind this one reads, by all blocks together: when they ask for them themselves, memory is
+// busy with that product's weights, for longer than one row's adapters take in all.
+__device__ __forceinline__ void fetch_next(const LoraPart& a, int block, int blocks) {
+  constexpr int64_t kPiece = 2048;  // elements
+  const int64_t first = (block * LoraWithin::kThreads + int64_t(threadIdx.x)) * kPiece, step = blocks * LoraWithin::kThreads * kPiece;
+  const auto fetch_all = [&](const bf16* from, int64_t count) {
+    if (!whole_vectors(from, count, count)) return;
+    for (int64_t at = first; at < count; at += step) fetch(from + at, count - at < kPiece ? count - at : kPiece);
+  };
+  GPU_UNROLL_1
+  for (int64_t i = 0; i < a.next_count * a.adapter_count; ++i) {
+    const LoraPart::Projection& projection = a.next[i / a.adapter_count];
+    const LoraWeights w = load_fresh(projection.adapters + i % a.adapter_count);
+    fetch_all(w.a, w.rank * a.next_in);
+    fetch_all(w.b, w.rank * projection.out);
+  }
+}
+
 // By the threads of block number `block` of the launch's first ones, which have kBytes of shared memory.
 template <int kBytes>
 __device__ __forceinline__ void run_within(const LoraWithin& within, int block, unsigned char* memory) {
@@ -321,6 +339,7 @@ __device__ __forceinline__ void run_within(const LoraWithin& within, int block, 
   if (threadIdx.x >= LoraWithin::kThreads) return;
   const LoraPart& a = within.part;
   WithinShared& shared = *reinterpret_cast<WithinShared*>(memory);
+  fetch_next(a, block, within.blocks);
   find_tiles(a, shared);
   const int slice = int(within.slice);
   int per_tile = 0;

@@ -105,13 +105,14 @@ __global__ void __launch_bounds__(kThreads) rope_store_kernel(RopeStore a, unsig
     if (norm != nullptr) weight[j] = load_four<kWhole>(norm + s.pair + j * half, s.left);
     if (a.bias != nullptr) bias[j] = load_four<kWhole>(a.bias + s.column + j * half, s.left);
   }
-  wait_for_inputs();
-  const int position = a.positions[s.row], slot = a.slots[s.row];
+  // Inputs of the step and a table, which no kernel writes.
+  const int position = __ldcg(a.positions + s.row), slot = __ldcg(a.slots + s.row);
   const bool valid = position >= 0 && position < a.table_positions && slot >= 0 && slot < a.kv.pages * kPagePositions;
-  load_pairs<kWhole, kParts>(a, s, half, pairs);
   const int64_t turn = int64_t(valid ? position : 0) * half + s.pair;
   const int turned = valid && s.kind != Kind::kValue ? s.left : 0;
   const Four cosine = load_four<kWhole>(a.cosines + turn, turned), sine = load_four<kWhole>(a.sines + turn, turned);
+  wait_for_inputs();
+  load_pairs<kWhole, kParts>(a, s, half, pairs);
   if (a.bias != nullptr) {
     GPU_UNROLL
     for (int j = 0; j < 2; ++j) {

@@ -13,6 +13,9 @@
 namespace tandem::device {
 namespace {
 
+// Elements of factors that the cache has room for beside what products bring.
+constexpr int64_t kMostFetched = int64_t(4) << 20;
+
 struct Modules {
   int first, count;
 };
@@ -283,6 +286,7 @@ std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t la
     const ops::LoraShape shape = model::shape_of(spec_, module);
     part.projections[i] = {adapters_of(batch, layer, module), shape.first_out, shape.out};
   }
+  add_next(batch, layer, which, part);
   part.adapter_count = batch.adapter_count;
   part.row_adapters = batch.row_adapters;
   part.rows = batch.rows;
@@ -304,6 +308,22 @@ std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t la
   }
   ++parts.count;
   return parts;
+}
+
+void Layers::add_next(const Batch& batch, int64_t layer, model::Product which, cuda::LoraPart& part) const {
+  const bool last = which == model::Product::kDown;
+  const int64_t next_layer = layer + last;
+  if (next_layer == spec_.layers) return;
+  const Modules modules = modules_in(last ? model::Product::kQkv : model::Product(int(which) + 1));
+  int64_t columns = 0;
+  for (int i = 0; i < modules.count; ++i) {
+    const auto module = model::Module(modules.first + i);
+    const ops::LoraShape shape = model::shape_of(spec_, module);
+    part.next[i] = {adapters_of(batch, next_layer, module), shape.first_out, shape.out};
+    part.next_in = shape.in;
+    columns += shape.in + shape.out;
+  }
+  if (batch.adapter_count * batch.most_rank * columns <= kMostFetched) part.next_count = modules.count;
 }
 
 const cuda::LoraWeights* Layers::adapters_of(const Batch& batch, int64_t layer, model::Module module) const {

@@ -78,6 +78,8 @@ class Layers {
   // Of one projection and `rows` rows from `first` on; A x goes to the tape, or to scratch that `before` floats are taken of.
   cuda::Lora adapter_of(const Batch& batch, int64_t layer, model::Module module, const bf16* x, int64_t first, int64_t rows,
                         const LayerTap* tap, int64_t before);
+  // Tells what the product behind reads of adapters, if that is not too much.
+  void add_next(const Batch& batch, int64_t layer, model::Product which, cuda::LoraPart& part) const;
   const cuda::LoraWeights* adapters_of(const Batch& batch, int64_t layer, model::Module module) const;
   void add_bias(const DeviceBuffer<float>& bias, int64_t rows, float* y);
 

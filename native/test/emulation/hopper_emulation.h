@@ -31,6 +31,12 @@ void barrier_wait(Barrier* barrier, int parity);
 void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row);
 // Its box of each panel and half of the rows, one behind the other.
 void bulk_load_panels(void* shared, const TensorMap* map, Barrier* barrier, int panel, int row);
+inline void bulk_load_once(void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
+  bulk_load(shared, map, barrier, column, row);
+}
+inline void bulk_load_panels_once(void* shared, const TensorMap* map, Barrier* barrier, int panel, int row) {
+  bulk_load_panels(shared, map, barrier, panel, row);
+}
 inline void bulk_prefetch(const TensorMap*, int, int) {}
 inline void bulk_prefetch_panels(const TensorMap*, int, int) {}
 inline void prefetch_map(const TensorMap*) {}
