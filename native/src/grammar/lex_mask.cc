@@ -53,6 +53,7 @@ class LexWalk {
     path_[0] = state;
     if (takes_text(0, state)) add_text(0);
     else walk();
+    if constexpr (!kString) drop_settled_exits();
     out_.inside = bits_.take();
     if (with_rests) make_rests();
     return std::move(out_);
@@ -104,6 +105,16 @@ class LexWalk {
   void add_exit(uint32_t node, int32_t label) {
     if (kString || !trie_.leaf(node)) out_.exits.push_back({node, label});
     if constexpr (kString) shared_.append_quoted(node, out_.with_strings);
+  }
+
+  // Behind an exit whose longer tokens are all allowed already, nothing is to be found: of a number mostly longer numbers. After strings exits are
+  // looked at for the names that end there.
+  void drop_settled_exits() {
+    std::erase_if(out_.exits, [&](const LexMask::Exit& exit) {
+      const uint32_t first = trie_.nodes()[exit.node + 1].tokens, last = trie_.nodes()[trie_.nodes()[exit.node].end].tokens;
+      return std::all_of(trie_.ids().begin() + first, trie_.ids().begin() + last, [&](int32_t token) { return bits_.has(token); });
+    });
+    out_.exits.shrink_to_fit();
   }
 
   // Whether every token below the node is allowed because the state stays as it is all the way down.

@@ -39,6 +39,7 @@ class TokenBits {
     word |= 1u << (token % 32);
   }
   void clear(int32_t token) { clear_bit(bits_.data(), token); }
+  bool has(int32_t token) const { return bits_[size_t(token) / 32] >> (token % 32) & 1; }
   void unite(const TokenSet& set);
   // Keeps only the tokens of the set.
   void cut(const TokenSet& set);
@@ -59,7 +60,7 @@ struct LexMask {
     uint32_t node;  // of the vocabulary's trie: the lexeme may end here
     int32_t label;
   };
-  std::vector<Exit> exits;  // in the trie's order; those without longer tokens are left out, except after strings
+  std::vector<Exit> exits;  // in the trie's order; those without longer tokens to be found are left out, except after strings
   // What longer tokens hold beyond the exits, one trie per label, made for shared masks only. Empty: the exits are followed one by one.
   std::unordered_map<int32_t, Trie> rests;
   // Longer tokens that may hold a whole further string: their names are looked at one by one.
