@@ -63,7 +63,7 @@ bool take_two(State& state, int64_t near, std::string& bytes, size_t& steps) {
 Matcher::Matcher(std::shared_ptr<GrammarMasks> masks) : masks_(std::move(masks)) { points_.push_back({masks_->grammar().start()}); }
 
 void Matcher::push(Point point) {
-  if (points_.size() == kMostPoints) points_.erase(points_.begin());
+  if (points_.size() == kMostPoints) points_.pop_front();
   points_.push_back(std::move(point));
 }
 

@@ -1,5 +1,7 @@
 // One constrained text in progress. What the engine and the addon use.
 #pragma once
+#include <deque>
+
 #include "grammar/budget.h"
 #include "grammar/mask.h"
 
@@ -41,7 +43,7 @@ class Matcher {
   const Point& current() const { return points_.back(); }
   void push(Point point);
   std::shared_ptr<GrammarMasks> masks_;
-  std::vector<Point> points_;
+  std::deque<Point> points_;
 };
 
 }  // namespace tandem::grammar
