@@ -10,7 +10,7 @@ MaskWorkers::~MaskWorkers() {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
+  begun_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -23,14 +23,14 @@ void MaskWorkers::start(size_t count, std::function<void(size_t)> work) {
     next_ = 0;
     failure_ = nullptr;
   }
-  changed_.notify_all();
+  begun_.notify_all();
 }
 
 void MaskWorkers::wait() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (take(lock)) {
   }
-  changed_.wait(lock, [this] { return left_ == 0; });
+  done_.wait(lock, [this] { return left_ == 0; });
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
@@ -46,14 +46,14 @@ bool MaskWorkers::take(std::unique_lock<std::mutex>& lock) {
   }
   lock.lock();
   if (!failure_) failure_ = failure;
-  if (--left_ == 0) changed_.notify_all();
+  if (--left_ == 0) done_.notify_all();
   return true;
 }
 
 void MaskWorkers::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return next_ < count_ || stopping_; });
+    begun_.wait(lock, [this] { return next_ < count_ || stopping_; });
     while (!stopping_ && take(lock)) {
     }
     if (stopping_) return;

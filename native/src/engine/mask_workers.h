@@ -28,8 +28,8 @@ class MaskWorkers {
 
   const size_t most_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::function<void(size_t)> work_;  // not changed while anything is left
+  std::condition_variable begun_, done_;  // for the threads, and for who waits
+  std::function<void(size_t)> work_;      // not changed while anything is left
   size_t count_ = 0, next_ = 0, left_ = 0;
   std::exception_ptr failure_;
   bool stopping_ = false;
