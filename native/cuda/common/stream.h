@@ -164,10 +164,17 @@ class Inputs {
   void begin() { used_ = 0; }
   template <typename T>
   const T* put(const std::vector<T>& values) {
+    return put<T>(values.size(), [&](T* to) {
+      if (!values.empty()) std::memcpy(to, values.data(), values.size() * sizeof(T));
+    });
+  }
+  // The same of so many values that `write` writes where they are sent from.
+  template <typename T, typename Write>
+  const T* put(size_t count, const Write& write) {
     static_assert(std::is_trivially_copyable_v<T>);
-    const size_t bytes = values.size() * sizeof(T), at = used_;
+    const size_t bytes = count * sizeof(T), at = used_;
     require(at <= host_.size() && bytes <= host_.size() - at, ErrorKind::kState, "the inputs of a step are larger than planned");
-    if (bytes > 0) std::memcpy(host_.data() + at, values.data(), bytes);
+    write(reinterpret_cast<T*>(host_.data() + at));
     used_ = padded(at + bytes);
     return reinterpret_cast<const T*>(device_.data() + at);
   }

@@ -46,12 +46,10 @@ class Edits {
   std::unordered_map<int32_t, cuda::LogitEdit> by_id_;
 };
 
-void keep_allowed(const std::vector<int32_t>& allowed, uint32_t* mask, int64_t words) {
-  std::vector<uint32_t> own(size_t(words), 0u);
-  for (int32_t id : allowed) {
-    if (id / 32 < words) own[size_t(id) / 32] |= 1u << (id % 32);
-  }
-  for (int64_t w = 0; w < words; ++w) mask[w] &= own[size_t(w)];
+void keep_bits(const std::vector<uint32_t>& bits, uint32_t* mask, int64_t words) {
+  const int64_t known = std::min(words, int64_t(bits.size()));
+  for (int64_t w = 0; w < known; ++w) mask[w] &= bits[size_t(w)];
+  std::fill(mask + known, mask + words, 0u);
 }
 
 }  // namespace
@@ -88,12 +86,14 @@ std::vector<cuda::LogitEdit> edits_of(const ops::SampleInput& in) {
 
 bool has_mask(const ops::SampleInput& in) { return in.mask || !in.params->allowed.empty() || (in.step && !in.step->allowed.empty()); }
 
-void append_mask(const ops::SampleInput& in, int64_t words, std::vector<uint32_t>& masks) {
-  masks.resize(masks.size() + size_t(words), ~0u);
-  uint32_t* mask = masks.data() + masks.size() - words;
-  if (in.mask) std::copy(in.mask, in.mask + std::min(words, (in.samplable + 31) / 32), mask);
-  if (!in.params->allowed.empty()) keep_allowed(in.params->allowed, mask, words);
-  if (in.step && !in.step->allowed.empty()) keep_allowed(in.step->allowed, mask, words);
+void write_mask(const ops::SampleInput& in, int64_t words, uint32_t* mask) {
+  const int64_t known = in.mask ? std::min(words, (in.samplable + 31) / 32) : 0;
+  std::copy(in.mask, in.mask + known, mask);
+  std::fill(mask + known, mask + words, ~0u);
+  const ops::SamplingParams& p = *in.params;
+  if (!p.allowed_bits.empty()) keep_bits(p.allowed_bits, mask, words);
+  else if (!p.allowed.empty()) keep_bits(ops::id_bits(p.allowed, in.vocab), mask, words);
+  if (in.step && !in.step->allowed.empty()) keep_bits(ops::id_bits(in.step->allowed, in.vocab), mask, words);
 }
 
 }  // namespace tandem::device

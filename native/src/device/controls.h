@@ -11,7 +11,7 @@ namespace tandem::device {
 cuda::SampleRow row_of(const ops::SampleInput& input);
 std::vector<cuda::LogitEdit> edits_of(const ops::SampleInput& input);
 bool has_mask(const ops::SampleInput& input);
-// Appends `words` words: the ids that grammar and lists of allowed ids leave.
-void append_mask(const ops::SampleInput& input, int64_t words, std::vector<uint32_t>& masks);
+// Writes `words` words: the ids that grammar and lists of allowed ids leave.
+void write_mask(const ops::SampleInput& input, int64_t words, uint32_t* mask);
 
 }  // namespace tandem::device

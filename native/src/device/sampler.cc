@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "device/controls.h"
 
@@ -53,18 +54,15 @@ bool Sampler::add(Group& group, const Request& request) const {
   row.edit_count = int32_t(edits.size());
   row.first_best = int32_t(group.best);
   row.place = request.slot;
-  if (request.input) set_mask(group, row, *request.input);
+  if (request.input && has_mask(*request.input)) {
+    row.mask = int32_t(group.masked.size());
+    group.masked.push_back(request.input);
+  }
   group.samplable = request.input ? request.input->samplable : std::max<int64_t>(1, group.samplable);
   group.best += row.best;
   group.edits.insert(group.edits.end(), edits.begin(), edits.end());
   group.rows.push_back(row);
   return true;
-}
-
-void Sampler::set_mask(Group& group, cuda::SampleRow& row, const ops::SampleInput& input) const {
-  if (!has_mask(input)) return;
-  row.mask = int32_t(int64_t(group.masks.size()) / sizes_.mask_words);
-  append_mask(input, sizes_.mask_words, group.masks);
 }
 
 const float* Sampler::compute(const Request* requests, int64_t count, Forward& forward) {
@@ -92,9 +90,11 @@ cuda::SampleBatch Sampler::put(const Group& group, cuda::Inputs& inputs) {
   batch.params = inputs.put(group.rows);
   batch.edits = inputs.put(group.edits);
   batch.edit_total = int64_t(group.edits.size());
-  batch.masks = inputs.put(group.masks);
+  batch.mask_rows = int64_t(group.masked.size());
   batch.mask_words = sizes_.mask_words;
-  batch.mask_rows = int64_t(group.masks.size()) / sizes_.mask_words;
+  batch.masks = inputs.put<uint32_t>(group.masked.size() * size_t(batch.mask_words), [&](uint32_t* to) {
+    for (const ops::SampleInput* input : group.masked) write_mask(*input, batch.mask_words, std::exchange(to, to + batch.mask_words));
+  });
   batch.work = work_.data();
   batch.work_floats = int64_t(work_.size());
   batch.best = device_best_.data();

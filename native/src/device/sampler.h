@@ -41,7 +41,7 @@ class Sampler {
   struct Group {
     std::vector<cuda::SampleRow> rows;
     std::vector<cuda::LogitEdit> edits;
-    std::vector<uint32_t> masks;
+    std::vector<const ops::SampleInput*> masked;  // read before the requests are gone
     int64_t samplable = 0, best = 0;
   };
   struct Lane {
@@ -58,7 +58,6 @@ class Sampler {
   };
   // False: it does not fit any more.
   bool add(Group& group, const Request& request) const;
-  void set_mask(Group& group, cuda::SampleRow& row, const ops::SampleInput& input) const;
   // The rows' logits, on their way.
   const float* compute(const Request* requests, int64_t count, Forward& forward);
   // All of it but the logits.
