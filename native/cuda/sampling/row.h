@@ -90,9 +90,23 @@ __device__ __forceinline__ CandidateList list_of(const SampleBatch& a, const Sam
   return {reinterpret_cast<Candidate*>(space.processed), room};
 }
 
-// What is drawn from: `samplable` values.
+// Whether values of a row that is changed are read again. Of greedy rows they are not, and where a mask alone changes a row that is drawn from all
+// its ids, those of one slice are found again (masked_value): to keep all of 64 rows would write as much as all logits are.
+__device__ __forceinline__ bool keeps_values(const SampleBatch& a, const SampleRow& p) {
+  return changed(p) && (describes_draw(p) || filters(a, p) || (p.scale > 0 && p.edit_count > 0));
+}
+
+// What is drawn from: `samplable` values, under the mask where they are not kept.
 __device__ __forceinline__ const float* draw_values(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int64_t row) {
-  return changed(p) ? space.processed : a.logits + row * a.ld;
+  return keeps_values(a, p) ? space.processed : a.logits + row * a.ld;
+}
+
+__device__ __forceinline__ const uint32_t* mask_of(const SampleBatch& a, const SampleRow& p) {
+  return p.mask >= 0 && p.mask < a.mask_rows ? a.masks + int64_t(p.mask) * a.mask_words : nullptr;
+}
+__device__ __forceinline__ bool may_be(const SampleBatch& a, const SampleRow& p, int id) {
+  const uint32_t* mask = mask_of(a, p);
+  return !mask || (mask[id / 32] >> (id % 32) & 1u);
 }
 
 // The processed logits of a row and which of them may still be drawn.

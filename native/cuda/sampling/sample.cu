@@ -12,12 +12,11 @@ constexpr int kMostTiles = kMostSlices * kSliceWarps;
 
 // Ids of the slice that may not be sampled become -infinity.
 __device__ void mask_slice(const SampleBatch& a, const SampleRow& p, int slice, float (&v)[kSliceValues]) {
-  const bool masked = p.mask >= 0 && p.mask < a.mask_rows;
-  const uint32_t* mask = masked ? a.masks + int64_t(p.mask) * a.mask_words : nullptr;
+  const uint32_t* mask = mask_of(a, p);
   GPU_UNROLL
   for (int i = 0; i < kSliceValues; i += 4) {
     const int first = slice_id(slice, i);
-    const uint32_t bits = !masked ? ~0u : first / 32 < a.mask_words ? mask[first / 32] >> (first % 32) : 0u;
+    const uint32_t bits = !mask ? ~0u : first / 32 < a.mask_words ? mask[first / 32] >> (first % 32) : 0u;
     GPU_UNROLL
     for (int e = 0; e < 4; ++e) {
       if (first + e >= a.samplable || (bits >> e & 1u) == 0) v[i + e] = -INFINITY;
@@ -122,7 +121,7 @@ __global__ void __launch_bounds__(kSliceThreads, 6) sample_slices_kernel(SampleB
   if (leads && describes_draw(p)) space.best_tiles[tile] = warp_largest;
   const DrawSlice draw = measure_draw(p, slice, v, largest);
   if (threadIdx.x == 0) space.draws[slice] = draw;
-  if (!changed(p)) return;
+  if (!keeps_values(a, p)) return;
   GPU_UNROLL
   for (int i = 0; i < kSliceValues; i += 4) {
     *reinterpret_cast<float4*>(space.processed + slice_id(slice, i)) = float4{v[i], v[i + 1], v[i + 2], v[i + 3]};
@@ -285,16 +284,19 @@ __device__ int32_t draw_greedy(const RowSpace& space, int slices, float largest)
 }
 
 // First the slice, then the id in it. The mass of all goes to `mass`.
-__device__ int32_t draw_unfiltered(const RowSpace& space, int slices, const Row& row, double uniform, Mass& mass) {
+__device__ int32_t draw_unfiltered(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int slices, const Row& row,
+                                   Mass& mass) {
   const bool there = int(threadIdx.x) < slices;
   const Mass mine[1] = {there ? scaled_mass(space.draws[threadIdx.x], row.largest, row.scale) : 0};
   mass = block_total(mine[0]);
-  const Mass target = target_of(uniform, mass);
+  const Mass target = target_of(p.uniform, mass);
   const Found found = block_find(mine, target);
   const DrawSlice slice = space.draws[found.index];
   const double factor = double(expf((slice.largest - row.largest) * row.scale));
   const Mass inside = min(Mass(double(target - found.before) / factor), slice.mass - 1);
-  return find_in_slice(found.index, row.samplable, inside, [&](int id) { return mass_of(row.logits[id], slice.largest, row.scale); });
+  // Of kept values the mask takes nothing more.
+  return find_in_slice(found.index, row.samplable, inside,
+                       [&](int id) { return may_be(a, p, id) ? mass_of(row.logits[id], slice.largest, row.scale) : Mass(0); });
 }
 
 __device__ int32_t draw_filtered(const SampleBatch& a, const SampleRow& p, const RowSpace& space, Row& row, Mass& mass) {
@@ -321,7 +323,7 @@ __device__ Drawn choose(const SampleBatch& a, const SampleRow& p, const RowSpace
   } else if (filters(a, p)) {
     drawn.token = draw_filtered(a, p, space, drawn.row, drawn.mass);
   } else if (p.scale > 0 || describes_draw(p)) {
-    drawn.token = draw_unfiltered(space, slices, drawn.row, p.uniform, drawn.mass);
+    drawn.token = draw_unfiltered(a, p, space, slices, drawn.row, drawn.mass);
   }
   if (isfinite(largest) && p.scale <= 0) drawn.token = draw_greedy(space, slices, largest);
   return drawn;

@@ -101,6 +101,27 @@ TEST(gpu_sampling_is_the_same_alone_and_without_lists) {
   check_all_ways(sampler, 40);
 }
 
+// Values under a mask alone are not kept where only one slice is read again: an edit that changes nothing has them kept.
+TEST(gpu_sampling_draws_the_same_under_a_mask_whether_its_values_are_kept) {
+  Sampler sampler(43, 9001);
+  for (size_t i = 0; i < size_t((sampler.vocab + 31) / 32); ++i) sampler.masks.push_back(i % 3 == 0 ? 0x80f05a01u : 0);
+  sampler.edits = {{5000, 0, 1, 0}};
+  std::vector<cuda::SampleRow> rows;
+  for (int i = 0; i < 40; ++i) {
+    cuda::SampleRow row;
+    row.mask = 0;
+    row.uniform = i / 40.0;
+    row.scale = i % 8 == 0 ? 0.0f : 0.3f;
+    row.logprob_of = cuda::LogprobOf(i % 3);
+    for (int32_t edits : {0, 1}) row.edit_count = edits, rows.push_back(row);
+  }
+  const std::vector<cuda::Sampled> drawn = sampler.run(rows);
+  for (size_t i = 0; i < rows.size(); i += 2) {
+    CHECK(same(drawn[i], drawn[i + 1]));
+    CHECK(drawn[i].token >= 0 && (sampler.masks[size_t(drawn[i].token) / 32] >> (drawn[i].token % 32) & 1));
+  }
+}
+
 // So many candidates that they are narrowed down before they are sorted, or that there is no room for them; and so many equal ones.
 TEST_ENGINE(gpu_sampling_goes_through_rows_with_many_candidates) {
   const int64_t ids = 5 * 4096 - 77;
