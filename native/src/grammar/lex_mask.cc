@@ -47,7 +47,7 @@ class LexWalk {
     if constexpr (kString) base_ = shared.text(lexer.mode());
   }
 
-  LexMask run(LexState state, bool with_rests) {
+  LexMask run(LexState state, bool of_all) {
     if (base_ && whole(state)) return std::move(out_);
     path_.assign(size_t(trie_.depth()) + 1, kDead);
     path_[0] = state;
@@ -55,7 +55,8 @@ class LexWalk {
     else walk();
     if constexpr (!kString) drop_settled_exits();
     out_.inside = bits_.take();
-    if (with_rests) make_rests();
+    if (of_all) make_rests();
+    if (of_all) make_texts(state);
     return std::move(out_);
   }
 
@@ -185,6 +186,18 @@ class LexWalk {
     for (auto& [label, list] : words) out_.rests.emplace(label, Trie(std::move(list)));
   }
 
+  void make_texts(LexState start) {
+    for (const LexMask::Exit& exit : out_.exits) {
+      const Trie::Node& node = trie_.nodes()[exit.node];
+      LexState state = start;
+      std::string& text = out_.texts.emplace_back();
+      for (char byte : std::string_view(vocabulary_.bytes(trie_.ids()[node.tokens])).substr(0, node.depth)) {
+        lexer_.decode(state, uint8_t(byte), text);
+        state = lexer_.next(state, uint8_t(byte));
+      }
+    }
+  }
+
   const L& lexer_;
   const Vocabulary& vocabulary_;
   const Trie& trie_;
@@ -196,11 +209,11 @@ class LexWalk {
   std::vector<LexState> path_;
 };
 
-LexMask walk_lexer(const Lexer& lexer, LexState state, const SharedMasks& shared, TokenBits& bits, bool with_rests) {
+LexMask walk_lexer(const Lexer& lexer, LexState state, const SharedMasks& shared, TokenBits& bits, bool of_all) {
   bits.reset();
-  if (auto* text = dynamic_cast<const StringLexer*>(&lexer)) return LexWalk<StringLexer>(*text, shared, bits).run(state, with_rests);
-  if (auto* plain = dynamic_cast<const DfaLexer*>(&lexer)) return LexWalk<DfaLexer>(*plain, shared, bits).run(state, with_rests);
-  return LexWalk<Lexer>(lexer, shared, bits).run(state, with_rests);
+  if (auto* text = dynamic_cast<const StringLexer*>(&lexer)) return LexWalk<StringLexer>(*text, shared, bits).run(state, of_all);
+  if (auto* plain = dynamic_cast<const DfaLexer*>(&lexer)) return LexWalk<DfaLexer>(*plain, shared, bits).run(state, of_all);
+  return LexWalk<Lexer>(lexer, shared, bits).run(state, of_all);
 }
 
 }  // namespace
@@ -253,6 +266,7 @@ bool TokenSet::has(int32_t token) const {
 
 size_t LexMask::bytes() const {
   size_t total = inside.bytes() + exits.capacity() * sizeof(Exit) + (with_strings.capacity() + excluded.capacity()) * 4 + 256;
+  for (const std::string& text : texts) total += sizeof text + text.capacity();
   for (const auto& [label, trie] : rests) total += trie.size() * sizeof(Trie::Node) + trie.ids().size() * 4;
   return total;
 }

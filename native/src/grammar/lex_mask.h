@@ -63,6 +63,8 @@ struct LexMask {
   std::vector<Exit> exits;  // in the trie's order; those without longer tokens to be found are left out, except after strings
   // What longer tokens hold beyond the exits, one trie per label, made for shared masks only. Empty: the exits are followed one by one.
   std::unordered_map<int32_t, Trie> rests;
+  // What the text says up to each exit, escapes read; made for shared masks only.
+  std::vector<std::string> texts;
   // Longer tokens that may hold a whole further string: their names are looked at one by one.
   std::vector<int32_t> with_strings;
   // Where most of the state's tokens are those of a string of any text: all of that mask, with this label, but for `excluded` and for
@@ -77,7 +79,7 @@ struct LexMask {
 class SharedMasks;
 // `bits` has nothing set, before and after.
 LexMask make_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared, TokenBits& bits);
-// The mask of a state that is shared between grammars: on its own, and with rests.
+// The mask of a state that is shared between grammars: on its own, with rests and texts.
 LexMask make_shared_lex_mask(const Lexer& lexer, LexState state, const SharedMasks& shared, TokenBits& bits);
 
 }  // namespace tandem::grammar

@@ -113,9 +113,7 @@ TokenSet MaskWalk::mask(const Thread& thread, const LexMask& lex) {
 
 // Takes out the tokens that would end a name met before, and decides one by one those that hold another whole name.
 void MaskWalk::check_names(const Thread& thread, const LexMask& lex) {
-  if (thread.parent->frame->remembers(*thread.parent)) {
-    for (const LexMask::Exit& exit : lex.exits) clear_repeated(thread, exit);
-  }
+  if (thread.parent->frame->remembers(*thread.parent)) clear_repeated(thread, lex);
   for (int32_t token : lex.with_strings) judge(thread, token);
 }
 
@@ -148,22 +146,32 @@ void MaskWalk::clear_below(uint32_t node) {
   for (uint32_t i = trie.nodes()[node].tokens; i < trie.nodes()[trie.nodes()[node].end].tokens; ++i) bits_.clear(trie.ids()[i]);
 }
 
-void MaskWalk::clear_repeated(const Thread& thread, const LexMask::Exit& exit) {
-  const Trie& trie = vocabulary().trie();
-  const Trie::Node& node = trie.nodes()[exit.node];
-  const std::string& bytes = vocabulary().bytes(trie.ids()[node.tokens]);
-  LexState state = thread.state;
-  std::string decoded;
-  for (size_t i = 0; i < node.depth; ++i) {
-    LexState next = thread.lexer->next(state, uint8_t(bytes[i]));
-    if (next == kDead) return;
-    thread.lexer->decode(state, uint8_t(bytes[i]), decoded);
-    state = next;
+// Where the texts of the exits are known, the name may be of any text, so all that end it end it alike.
+void MaskWalk::clear_repeated(const Thread& thread, const LexMask& lex) {
+  const Frame& frame = *thread.parent->frame;
+  const LexState closed = lex.texts.empty() ? kDead : thread.lexer->next(thread.state, '"');
+  Thread ended = thread;
+  for (size_t i = 0; i < lex.exits.size(); ++i) {
+    ended.state = closed == kDead ? thread.state : closed;
+    ended.text = thread.text;
+    if (closed != kDead) ended.text.add(lex.texts[i], Reading::kHash);
+    else if (!read_name(lex.exits[i].node, ended)) continue;
+    if (!frame.admits(ended)) clear_below(lex.exits[i].node);
   }
-  int32_t label = thread.lexer->label(state);
-  Thread ended{thread.lexer, state, thread.parent, thread.text};
-  ended.text.add(decoded, Reading::kHash);
-  if (label != kNone && !thread.parent->frame->admits(ended)) clear_below(exit.node);
+}
+
+// Carries a thread at the beginning of the token to a node of the trie; false where no name ends there.
+bool MaskWalk::read_name(uint32_t node, Thread& thread) const {
+  const Trie& trie = vocabulary().trie();
+  std::string decoded;
+  for (char byte : std::string_view(vocabulary().bytes(trie.ids()[trie.nodes()[node].tokens])).substr(0, trie.nodes()[node].depth)) {
+    const LexState next = thread.lexer->next(thread.state, uint8_t(byte));
+    if (next == kDead) return false;
+    thread.lexer->decode(thread.state, uint8_t(byte), decoded);
+    thread.state = next;
+  }
+  thread.text.add(decoded, Reading::kHash);
+  return thread.lexer->label(thread.state) != kNone;
 }
 
 }  // namespace tandem::grammar

@@ -27,7 +27,8 @@ class MaskWalk {
   void beyond(const Thread& thread, const LexMask& lex, int32_t label);
   void walk(const Trie& trie, uint32_t root, int32_t from);
   void check_names(const Thread& thread, const LexMask& lex);
-  void clear_repeated(const Thread& thread, const LexMask::Exit& exit);
+  void clear_repeated(const Thread& thread, const LexMask& lex);
+  bool read_name(uint32_t node, Thread& thread) const;
   void clear_refused(const Thread& thread, uint32_t node);
   void clear_below(uint32_t node);
   void judge(const Thread& thread, int32_t token);
