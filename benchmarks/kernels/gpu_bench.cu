@@ -112,9 +112,12 @@ class Bench {
     for (int64_t m : {256, 512, 2048, 8192}) prefill_products(m);
     for (int64_t m : {1424, 2048}) products_back(m);
     attempt("a product back", [&] { product(256, 151936, 4096, 2e-12 * 256 * 151936 * 4096, 0, "TFLOP/s", true); });
-    for (auto [sequences, length] : {std::pair<int64_t, int64_t>{32, 2048}, {1, 512}, {1, 8192}}) {
-      attempt("decode attention", [&, sequences = sequences, length = length] { decode_attention(sequences, length); });
+    for (auto [sequences, length] : {std::pair<int64_t, int64_t>{32, 2048}, {64, 700}, {1, 512}, {1, 8192}}) {
+      attempt("decode attention", [&, sequences = sequences, length = length] {
+        decode_attention(std::to_string(length), std::vector<int64_t>(size_t(sequences), length));
+      });
     }
+    attempt("decode attention", [&] { decode_attention("100 to 2047", mixed_lengths(256)); });
     for (int64_t length : {2048, 8192}) {
       attempt("prefill attention", [&] { prefill_attention(length); });
       attempt("gradient of attention", [&] { attention_gradient(length); });
@@ -297,7 +300,7 @@ class Bench {
     DeviceBuffer<AttentionTile> device_tiles(tiles);
     const int64_t count = int64_t(tiles.size());
     DeviceBuffer<float> workspace(split ? size_t(attention_workspace_floats(count, kKvHeads, kDim, length)) : 0);
-    DeviceBuffer<int32_t> arrivals(size_t(count * kKvHeads));
+    DeviceBuffer<int32_t> arrivals(size_t(attention_arrivals(count, kKvHeads)));
     PagedAttention args{};
     args.queries = queries.data();
     args.kv = cache.layer;
@@ -318,13 +321,29 @@ class Bench {
     return time_of([&] { paged_attention(args, nullptr); });
   }
 
-  void decode_attention(int64_t sequences, int64_t length) {
-    Cache cache(sequences, length, kKvHeads, kDim);
+  void decode_attention(const std::string& name, const std::vector<int64_t>& lengths) {
+    const int64_t sequences = int64_t(lengths.size()), longest = *std::max_element(lengths.begin(), lengths.end());
+    Cache cache(sequences, longest, kKvHeads, kDim);
     std::vector<AttentionTile> tiles;
-    for (int64_t s = 0; s < sequences; ++s) tiles.push_back({int32_t(s), 1, int32_t(length - 1), int32_t(s)});
-    const Timing t = attention(cache, tiles, sequences, sequences, length, true);
-    const double bytes = double(sequences * length * kKvHeads * kDim) * 4;
-    add("decode attention " + std::to_string(sequences) + " x " + std::to_string(length), bytes / 1e9, t, bandwidth_, "GB/s");
+    int64_t positions = 0;
+    for (int64_t s = 0; s < sequences; ++s) {
+      tiles.push_back({int32_t(s), 1, int32_t(lengths[size_t(s)] - 1), int32_t(s)});
+      positions += lengths[size_t(s)];
+    }
+    number_items(tiles);
+    const Timing t = attention(cache, tiles, sequences, sequences, longest, true);
+    const double bytes = double(positions * kKvHeads * kDim) * 4;
+    add("decode attention " + std::to_string(sequences) + " x " + name, bytes / 1e9, t, bandwidth_, "GB/s");
+  }
+
+  // As where requests of mixed lengths are served together: a mean of 590 positions, few that are long.
+  static std::vector<int64_t> mixed_lengths(int64_t sequences) {
+    std::vector<int64_t> lengths;
+    for (int64_t i = 0; i < sequences; ++i) {
+      const double part = double(i * 7919 % sequences + 1) / double(sequences);
+      lengths.push_back(100 + int64_t(1947 * part * part * part));
+    }
+    return lengths;
   }
 
   void prefill_attention(int64_t length) {

@@ -50,17 +50,6 @@ __device__ __forceinline__ Shared& shared_of() {
   return *reinterpret_cast<Shared*>(keys_of<kDim>(kTiles));
 }
 
-// Inputs of a step, which its kernels read before those ahead have ended: not from the first-level cache, which may hold an earlier step's.
-__device__ __forceinline__ AttentionTile fresh_tile(const AttentionTile* from) {
-  static_assert(sizeof(AttentionTile) % sizeof(int32_t) == 0);
-  int32_t words[sizeof(AttentionTile) / sizeof(int32_t)];
-  GPU_UNROLL
-  for (size_t i = 0; i < sizeof words / sizeof words[0]; ++i) words[i] = __ldcg(reinterpret_cast<const int32_t*>(from) + i);
-  AttentionTile tile;
-  memcpy(&tile, words, sizeof tile);
-  return tile;
-}
-
 // The tiles [first, end) of the split, by the first warp; `row` is the pool's row of each lane's page.
 template <int kDim>
 __device__ __forceinline__ void bring(const TensorMap& keys, const TensorMap& values, int first, int end, int row) {
@@ -292,7 +281,7 @@ __global__ void __launch_bounds__(kCountedThreads, 1)
 #if TANDEM_HOPPER_CODE
   let_next_begin();
   open_barriers<kDim>(keys, values);
-  const AttentionTile tile = fresh_tile(a.tiles + blockIdx.x);
+  const AttentionTile tile = load_tile(a.tiles + blockIdx.x);
   const int kv_head = blockIdx.y, split = blockIdx.z;
   const Span span = own_span(a, tile, split);
   const int tiles = max(0, span.end - span.begin + kTileKeys - 1) / kTileKeys;
@@ -316,7 +305,8 @@ __global__ void __launch_bounds__(kCountedThreads, 1)
   if (alone) return;
   __syncthreads();  // the block's states are there
   const bool last = brings && comes_last(tile, splits, a.arrivals + int64_t(blockIdx.x) * a.kv.kv_heads + kv_head);
-  if (__syncthreads_or(last)) merge_splits<kDim>(a, tile, kv_head, splits);
+  const Item item{tile, int(blockIdx.x), kv_head, split};
+  if (__syncthreads_or(last)) merge_splits<kDim>(a, item, splits, kThreads / kWarp);
 #endif
 }
 

@@ -1,4 +1,4 @@
-// What blocks of one split each leave for one another, where splits are in the grid: the state of each row after its split, and how the last
+// What blocks leave for one another where each attends to splits by themselves: the state of each row after its split, and how the last
 // of a tile's blocks to come merges them. Which block that is changes nothing: splits are merged in order.
 #pragma once
 #include "cuda/attention/attention_rows.h"
@@ -74,8 +74,7 @@ struct Columns {
       if constexpr (kRun == 1) *to = bf16{uint16_t(pack_rounded(fmaf(v[0], share, 0.0f), 0.0f))};
       GPU_UNROLL
       for (int i = 0; i + 1 < kRun; i += 2) {
-        const uint32_t pair = pack_rounded(fmaf(v[i], share, 0.0f), fmaf(v[i + 1], share, 0.0f));
-        memcpy(to + i, &pair, 4);
+        *reinterpret_cast<uint32_t*>(to + i) = pack_rounded(fmaf(v[i], share, 0.0f), fmaf(v[i + 1], share, 0.0f));
       }
     }
   }
@@ -91,7 +90,7 @@ struct MergedRow {
   // `count` states more, at most kAtOnce, `stride` floats from one to the next.
   __device__ void add(const float* states, int64_t stride, int count) {
     const int lane = threadIdx.x % kWarp;
-    float parts[kAtOnce][Columns<kDim>::kCount];
+    float parts[kAtOnce][Columns<kDim>::kCount] = {};  // what is never written would take registers from one item of a block to the next
     const bool own = lane < count;
     const float2 none{-INFINITY, 0};
     const float2 state = own ? __ldcg(reinterpret_cast<const float2*>(states + lane * stride + kDim)) : none;
@@ -141,18 +140,24 @@ __device__ __forceinline__ int64_t place_of(const PagedAttention& a, const Atten
   return (int64_t(tile.first_row) + row / group) * a.heads + kv_head * group + row % group;
 }
 
-// By the block's warps, row by row.
+// What is attended to at a time: a split of a tile and a kv head.
+struct Item {
+  AttentionTile tile;
+  int32_t place;  // the tile's in the launch
+  int32_t kv_head, split;
+};
+
+// By the first `warps` of the block, row by row.
 template <int kDim>
-__device__ void merge_splits(const PagedAttention& a, const AttentionTile& tile, int kv_head, const Span& splits) {
+__device__ void merge_splits(const PagedAttention& a, const Item& item, const Span& splits, int warps) {
   using Merged = MergedRow<kDim>;
-  const int group = group_of(a), warps = int(blockDim.x) / kWarp;
   const int64_t stride = a.tile_rows * kStateFloats<kDim>;
-  for (int row = int(threadIdx.x) / kWarp; row < tile.tokens * group; row += warps) {
+  for (int row = int(threadIdx.x) / kWarp; row < item.tile.tokens * group_of(a); row += warps) {
     Merged merged;
     for (int split = splits.begin; split < splits.end; split += Merged::kAtOnce) {
-      merged.add(state_of<kDim>(a, blockIdx.x, kv_head, split, row), stride, min(splits.end - split, Merged::kAtOnce));
+      merged.add(state_of<kDim>(a, item.place, item.kv_head, split, row), stride, min(splits.end - split, Merged::kAtOnce));
     }
-    const int64_t out = place_of(a, tile, kv_head, row);
+    const int64_t out = place_of(a, item.tile, item.kv_head, row);
     if (a.log_sums != nullptr && threadIdx.x % kWarp == 0) a.log_sums[out] = log_sum(merged.largest, merged.sum);
     Columns<kDim>::write(a.out + out * kDim, merged.values, merged.sum);
   }
@@ -160,34 +165,33 @@ __device__ void merge_splits(const PagedAttention& a, const AttentionTile& tile,
 
 // By the first warp: each row's state is stored; or written as its result, where no other split has anything of it.
 template <int kDim>
-__device__ void store_or_write(const PagedAttention& a, const AttentionTile& tile, int kv_head, int split, const Softmax<kDim>& s,
-                               bool store) {
-  const int count = tile.tokens * group_of(a);
+__device__ void store_or_write(const PagedAttention& a, const Item& item, const Softmax<kDim>& s, bool store) {
+  const int count = item.tile.tokens * group_of(a);
   GPU_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = int(threadIdx.x) / 4 + 8 * r;
     if (row >= count) continue;
-    if (store) store_state<kDim>(state_of<kDim>(a, blockIdx.x, kv_head, split, row), s, r);
-    else write_row<kDim>(a, a.out + place_of(a, tile, kv_head, row) * kDim, s, r);
+    if (store) store_state<kDim>(state_of<kDim>(a, item.place, item.kv_head, item.split, row), s, r);
+    else write_row<kDim>(a, a.out + place_of(a, item.tile, item.kv_head, row) * kDim, s, r);
   }
 }
 
-// By all threads of the block of a tile (blockIdx.x) and a split; the tile's rows are the first warp's.
-template <int kDim>
-__device__ void finish_split(const PagedAttention& a, int kv_head, int split, const Softmax<kDim>& s) {
-  const AttentionTile tile = a.tiles[blockIdx.x];  // read again: while products are made, all registers are needed
-  const Span splits = seen_splits(a, tile);
+// By the first `warps` of the block; the tile's rows are the first one's. meet(vote): all of these threads, whether the first one votes for it.
+template <int kDim, class Meet>
+__device__ __forceinline__ void finish_split(const PagedAttention& a, const Item& item, const Softmax<kDim>& s, int warps,
+                                             const Meet& meet) {
+  const Span splits = seen_splits(a, item.tile);
   const bool first_warp = threadIdx.x < kWarp;
   if (splits.end - splits.begin == 1) {
-    if (first_warp) store_or_write<kDim>(a, tile, kv_head, split, s, false);
+    if (first_warp) store_or_write<kDim>(a, item, s, false);
     return;
   }
   bool last = false;
   if (first_warp) {
-    store_or_write<kDim>(a, tile, kv_head, split, s, true);
-    last = comes_last(tile, splits, a.arrivals + int64_t(blockIdx.x) * a.kv.kv_heads + kv_head);
+    store_or_write<kDim>(a, item, s, true);
+    last = comes_last(item.tile, splits, a.arrivals + int64_t(item.place) * a.kv.kv_heads + item.kv_head);
   }
-  if (__syncthreads_or(last)) merge_splits<kDim>(a, tile, kv_head, splits);
+  if (meet(last)) merge_splits<kDim>(a, item, splits, warps);
 }
 
 }  // namespace tandem::cuda

@@ -49,12 +49,7 @@ __device__ __forceinline__ Barriers open_barriers(unsigned char* memory) {
   return barriers;
 }
 
-// Where tile by tile is: rounds of the stages have parities by turns.
-struct Turn {
-  int stage = 0, parity = 0;
-
-  __device__ __forceinline__ Turn next() const { return stage + 1 == kPrefillStages ? Turn{0, parity ^ 1} : Turn{stage + 1, parity}; }
-};
+using Turn = RingTurn<kPrefillStages>;
 
 // The keys that a block walks over are those of its groups together, or one after the other where they are of several sequences.
 struct Walks {

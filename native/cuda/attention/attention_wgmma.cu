@@ -1,141 +1,272 @@
 // Attention on Hopper: pages come by TMA, four warps multiply them by wgmma, 16 query rows each. A warp's rows are those of a tile, as with
 // mma.sync, so a group of tiles fills the 64 rows of a product (attention_prefill_wgmma.cu). Where a tile is alone with its split (decode,
-// here), three warps have none: so a row's bits come from the same instructions everywhere. One of them brings the pages.
+// here), three warps have none: so a row's bits come from the same instructions everywhere.
+//
+// As many blocks as the device has room for take items (a split of a tile and a head) until there are no more. While four warps multiply,
+// store and merge an item's states, a fifth one brings the pages of those that come next, so memory always has something to do; and nothing
+// is empty but what a window hides. How many items there are the device's memory says alone: launches are recorded for any lengths.
 #include "cuda/attention/attention_wgmma.h"
+
+#include <algorithm>
+
 #include "cuda/attention/attention_merge.h"
 #include "cuda/attention/attention_variants.h"
+#include "cuda/common/device_info.h"
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 
 namespace tandem::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * kWarp;
+constexpr int kWarps = 4;  // that multiply
+constexpr int kThreads = (kWarps + 1) * kWarp;
 constexpr int kSplitPages = kSplitPositions / kPagePositions;
 static_assert(kSplitPages <= kWarp, "each lane of the bringing warp knows one page");
+constexpr int kItems = 4;  // of which the four warps may not know yet that the fifth brings them
 
-// A slot has the keys or the values of a tile. As many as let three blocks share a multiprocessor.
+// A slot has the keys or the values of a tile. As many blocks share a multiprocessor as registers let, and have most of its shared memory.
 template <int kDim>
 struct Slots {
+  static constexpr int kBlocks = kDim > 64 ? 2 : 3;
   static constexpr int kBytes = Stage<kDim>::kKeyBytes;
-  static constexpr int kCount = (64 << 10) / kBytes;
-  static constexpr int kSharedBytes = kCount * (kBytes + 2 * int(sizeof(Barrier)));
+  static constexpr int kCount = (192 << 10) / kBlocks / kBytes;
 };
+
+// What warps tell each other. It lies behind the slots.
+template <int kDim>
+struct Control {
+  Barrier full[Slots<kDim>::kCount], empty[Slots<kDim>::kCount];  // of each slot: it has come, and all four warps are done with it
+  Barrier given[kItems], taken[kItems];                           // of each item alike
+  Barrier met;                                                    // the four warps
+  Item items[kItems];                                             // place -1: there are no more
+  int32_t votes[2];                                               // of meetings by turns
+};
+
+template <int kDim>
+constexpr int kSharedBytes = Slots<kDim>::kCount* Slots<kDim>::kBytes + int(sizeof(Control<kDim>));
 
 #if TANDEM_HOPPER_CODE
 
-constexpr int kBringer = kWarps - 1;
+constexpr int kBringer = kWarps;
 
-// The keys and the values of a split's tiles by turns: number 2 i are the keys of tile i, 2 i + 1 its values. Number n takes slot
-// n % kCount: full() says that it has come, empty() that all warps are done with it.
 template <int kDim>
-struct Line {
-  const TensorMap *keys, *values;  // of the whole pool: rows are positions of pages
-  int end;                         // of the positions
-  int row;                         // of the pool: of the bringing warp, each lane's page of the span
+using Turn = RingTurn<Slots<kDim>::kCount>;
+using ItemTurn = RingTurn<kItems>;
 
-  __device__ static unsigned char* slot(int number) {
-    GPU_SHARED_BYTES(shared);
-    return shared + number % Slots<kDim>::kCount * Slots<kDim>::kBytes;
-  }
-  __device__ static Barrier* full(int number) { return reinterpret_cast<Barrier*>(slots_end()) + number % Slots<kDim>::kCount; }
-  __device__ static Barrier* empty(int number) { return full(number) + Slots<kDim>::kCount; }
-  __device__ static int begin() { return int(blockIdx.z) * kSplitPositions; }
-  __device__ int count() const { return 2 * ((end - begin() + kTileKeys - 1) / kTileKeys); }
-
- private:
-  __device__ static unsigned char* slots_end() {
-    GPU_SHARED_BYTES(shared);
-    return shared + Slots<kDim>::kCount * Slots<kDim>::kBytes;
-  }
-};
+template <int kDim>
+__device__ __forceinline__ unsigned char* slot_of(const Turn<kDim>& turn) {
+  GPU_SHARED_BYTES(shared);
+  return shared + turn.stage * Slots<kDim>::kBytes;
+}
+template <int kDim>
+__device__ __forceinline__ Control<kDim>& control() {
+  GPU_SHARED_BYTES(shared);
+  return *reinterpret_cast<Control<kDim>*>(shared + Slots<kDim>::kCount * Slots<kDim>::kBytes);
+}
 
 __device__ __forceinline__ bool first_warp() { return threadIdx.x < kWarp; }
-__device__ __forceinline__ int warp_number() { return int(threadIdx.x) / kWarp; }
+__device__ __forceinline__ int lane_number() { return int(threadIdx.x) % kWarp; }
+// The same for all lanes, as the compiler knows.
+__device__ __forceinline__ int warp_number() { return __shfl_sync(kAllLanes, int(threadIdx.x) / kWarp, 0); }
 
 // Before the kernel's inputs are there.
 template <int kDim>
-__device__ Line<kDim> empty_line(const TensorMap& keys, const TensorMap& values) {
-  const Line<kDim> line{&keys, &values, 0, 0};
+__device__ __forceinline__ void open_barriers(const TensorMap* keys, const TensorMap* values) {
   if (threadIdx.x == kBringer * kWarp) {
-    prefetch_map(&keys);
-    prefetch_map(&values);
-    for (int slot = 0; slot < Slots<kDim>::kCount; ++slot) {
-      barrier_init(line.full(slot), 1);
-      barrier_init(line.empty(slot), kWarps);
-    }
+    prefetch_map(keys);
+    prefetch_map(values);
+    Control<kDim>& c = control<kDim>();
+    for (int i = 0; i < Slots<kDim>::kCount; ++i) barrier_init(&c.full[i], 1), barrier_init(&c.empty[i], kWarps);
+    for (int i = 0; i < kItems; ++i) barrier_init(&c.given[i], 1), barrier_init(&c.taken[i], kWarps);
+    barrier_init(&c.met, kWarps);
     barrier_init_fence();
   }
   __syncthreads();  // the barriers are there for all
-  return line;
 }
 
-// By the bringing warp.
+// What the bringing warp knows of a launch's items: kv head by kv head of each split of each tile.
+struct List {
+  int first;         // items_before of the first tile
+  int count;         // of the items
+  int stride, mark;  // of every stride-th tile one lane has how many splits are before it
+};
+
+// From tile `first` on, of `count`; a lane without one has more than there can be.
+__device__ __forceinline__ int mark_of(const PagedAttention& a, int before, int first, int count, int stride) {
+  const int own = lane_number() * stride;
+  return own < count ? __ldcg(&a.tiles[first + own].items_before) - before : 1 << 30;
+}
+
+__device__ __forceinline__ List list_of(const PagedAttention& a) {
+  const int tiles = int(a.tile_count), stride = (tiles + kWarp - 1) / kWarp;
+  const int first = __ldcg(&a.tiles->items_before);
+  const AttentionTile last = load_tile(a.tiles + tiles - 1);
+  const int count = (last.items_before - first + splits_of(last)) * int(a.kv.kv_heads);
+  return {first, count, stride, mark_of(a, first, 0, tiles, stride)};
+}
+
+// By the whole warp, which halves what is left of the tiles five times at once: the last one that has no more splits before it than `splits`.
+// An empty tile is none, as the next one has as many before it.
+__device__ __forceinline__ int tile_of(const PagedAttention& a, const List& list, int splits) {
+  int first = 0, count = int(a.tile_count), stride = list.stride, mark = list.mark;
+  for (;;) {
+    const int marks = __popc(__ballot_sync(kAllLanes, mark <= splits));
+    first += (marks - 1) * stride;
+    if (stride == 1) return first;
+    count = min(stride, int(a.tile_count) - first);
+    stride = (count + kWarp - 1) / kWarp;
+    mark = mark_of(a, list.first, first, count, stride);
+  }
+}
+
+struct Found {
+  Item item;
+  Span span;
+  int row;  // of the pool: each lane's page of the span
+};
+
+// By the whole warp. It reads nothing but the step's inputs (common/early_launch.h).
+__device__ __forceinline__ Found find_item(const PagedAttention& a, const List& list, int number) {
+  if (number >= list.count) return {{{}, -1, 0, 0}, {0, 0}, 0};
+  const int heads = int(a.kv.kv_heads), before = number / heads, kv_head = number % heads, place = tile_of(a, list, before);
+  const AttentionTile tile = load_tile(a.tiles + place);
+  const int split = tile.shared_splits + before - (tile.items_before - list.first);
+  const Span span = own_span(a, tile, split);
+  const int row = pool_row(a, tile.sequence, kv_head, span.end, span.begin + lane_number() * kPagePositions);
+  return {{tile, place, kv_head, split}, span, row};
+}
+
+// By the bringing warp: keys or values to the next slot; the row of a lane's page, where it is one of the tile's.
 template <int kDim>
-__device__ __forceinline__ void bring(const Line<kDim>& line, const TensorMap* map, int number) {
-  using S = Slots<kDim>;
-  const int lane = int(threadIdx.x) % kWarp;
-  Barrier* full = line.full(number);
-  if (lane == 0) barrier_expect(full, S::kBytes);
+__device__ __forceinline__ void bring(const TensorMap* map, Turn<kDim>& turn, bool own, int row) {
+  Control<kDim>& c = control<kDim>();
+  Barrier* full = &c.full[turn.stage];
+  barrier_wait(&c.empty[turn.stage], turn.parity ^ 1);
+  if (lane_number() == 0) barrier_expect(full, Slots<kDim>::kBytes);
   __syncwarp();
-  if (lane / kTilePages == number / 2) {
-    unsigned char* to = line.slot(number) + lane % kTilePages * kPageBytes;
+  if (own) {
+    unsigned char* to = slot_of<kDim>(turn) + lane_number() % kTilePages * kPageBytes;
     GPU_UNROLL
-    for (int panel = 0; panel < Stage<kDim>::kPanels; ++panel) bulk_load(to + panel * kPanelBytes, map, full, panel * kColumns, line.row);
+    for (int panel = 0; panel < Stage<kDim>::kPanels; ++panel) bulk_load(to + panel * kPanelBytes, map, full, panel * kColumns, row);
   }
-  __syncwarp();
+  turn = turn.next();
 }
 
-// All that there is room for is on its way when this returns.
+// The tiles of a span from position `first` on, as far as those that lie before `end`.
 template <int kDim>
-__device__ __forceinline__ void begin_line(const PagedAttention& a, Line<kDim>& line, int sequence, int kv_head, Span span) {
-  line.end = span.end;
-  if (warp_number() != kBringer) return;
-  line.row = pool_row(a, sequence, kv_head, span.end, span.begin + int(threadIdx.x) % kWarp * kPagePositions);
-  const int count = min(line.count(), Slots<kDim>::kCount);
-  for (int number = 0; number < count; number += 2) {
-    bring<kDim>(line, line.keys, number);
-    bring<kDim>(line, line.values, number + 1);
+__device__ __forceinline__ void bring_span(const TensorMap* keys, const TensorMap* values, const Span& span, int first, int end, int row,
+                                           Turn<kDim>& turn) {
+  for (int at = first; at < end; at += kTileKeys) {
+    const bool own = lane_number() / kTilePages == (at - span.begin) / kTileKeys;
+    bring<kDim>(keys, turn, own, row);
+    bring<kDim>(values, turn, own, row);
   }
 }
 
 template <int kDim>
-__device__ __forceinline__ unsigned char* take(const Line<kDim>& line, int number) {
-  barrier_wait(line.full(number), number / Slots<kDim>::kCount & 1);
-  return line.slot(number);
+__device__ __forceinline__ void give_item(const Item& item, ItemTurn& turn) {
+  Control<kDim>& c = control<kDim>();
+  barrier_wait(&c.taken[turn.stage], turn.parity ^ 1);
+  if (lane_number() == 0) {
+    c.items[turn.stage] = item;
+    barrier_arrive(&c.given[turn.stage]);
+  }
+  turn = turn.next();
 }
 
-// By each warp, when what it has multiplied with it is there: the slot is for the number that comes kCount later.
+// Where the tiles of an item end that were stored before the step, as many as the slots hold.
 template <int kDim>
-__device__ __forceinline__ void give_back(const Line<kDim>& line, const TensorMap* map, int number) {
-  using S = Slots<kDim>;
-  if (number + S::kCount >= line.count()) return;
-  Barrier* empty = line.empty(number);
-  if (threadIdx.x % kWarp == 0) barrier_arrive(empty);
-  if (warp_number() != kBringer) return;
-  barrier_wait(empty, number / S::kCount & 1);
-  bring<kDim>(line, map, number + S::kCount);
+__device__ __forceinline__ int old_end(const Found& found) {
+  const int stored = min(found.item.tile.stored, found.span.end) - found.span.begin;
+  return found.span.begin + min(max(stored, 0) / kTileKeys, Slots<kDim>::kCount / 2) * kTileKeys;
 }
+
+// By the bringing warp. A block begins with the item of its own number, which it finds before the kernel's inputs are there, and asks for
+// another one whenever it has begun to bring one: blocks that begin late or have long ones take fewer. So there are as many claims as items,
+// and who makes the last one leaves zero for the next launch.
+template <int kDim>
+__device__ __forceinline__ void bring_items(const PagedAttention& a, const TensorMap* keys, const TensorMap* values) {
+  const List list = list_of(a);
+  int number = int(blockIdx.x);
+  Found found = find_item(a, list, number);
+  Turn<kDim> turn;
+  // Of the first item what no kernel writes that may still run, as far as there is room.
+  int brought = a.stored_is_old ? old_end<kDim>(found) : found.span.begin;
+  bring_span<kDim>(keys, values, found.span, found.span.begin, brought, found.row, turn);
+  wait_for_inputs();
+  int32_t* claims = a.arrivals + a.tile_count * a.kv.kv_heads;
+  ItemTurn item_turn;
+  while (number < list.count) {
+    int claim = 0;
+    if (lane_number() == 0) claim = atomicAdd(claims, 1);  // it is known when these pages are on their way
+    if (found.span.begin < found.span.end) {
+      give_item<kDim>(found.item, item_turn);
+      bring_span<kDim>(keys, values, found.span, brought, found.span.end, found.row, turn);
+    }
+    if (lane_number() == 0 && claim == list.count - 1) *claims = 0;
+    number = int(gridDim.x) + __shfl_sync(kAllLanes, claim, 0);
+    found = find_item(a, list, number);
+    brought = found.span.begin;
+  }
+  give_item<kDim>(found.item, item_turn);
+}
+
+// Where a warp that multiplies is.
+template <int kDim>
+struct Progress {
+  Turn<kDim> turn;
+  ItemTurn item_turn;
+  int meeting = 0;  // of two
+
+  __device__ __forceinline__ unsigned char* take() const {
+    barrier_wait(&control<kDim>().full[turn.stage], turn.parity);
+    return slot_of<kDim>(turn);
+  }
+  // When what the warp has multiplied with it is there.
+  __device__ __forceinline__ void give_back() {
+    if (lane_number() == 0) barrier_arrive(&control<kDim>().empty[turn.stage]);
+    turn = turn.next();
+  }
+  __device__ __forceinline__ const Item& take_item() const {
+    barrier_wait(&control<kDim>().given[item_turn.stage], item_turn.parity);
+    return control<kDim>().items[item_turn.stage];
+  }
+  __device__ __forceinline__ void give_item_back() {
+    __syncwarp();
+    if (lane_number() == 0) barrier_arrive(&control<kDim>().taken[item_turn.stage]);
+    item_turn = item_turn.next();
+  }
+  // All four warps, and whether the first thread votes for it. All have read a vote before they meet again, so before the one after that.
+  __device__ __forceinline__ bool meet(bool vote) {
+    Control<kDim>& c = control<kDim>();
+    if (threadIdx.x == 0) c.votes[meeting] = vote;
+    __syncwarp();
+    if (lane_number() == 0) barrier_arrive(&c.met);
+    barrier_wait(&c.met, meeting);
+    const bool voted = c.votes[meeting] != 0;
+    meeting ^= 1;
+    return voted;
+  }
+};
 
 // Of a tile's values those from number `keys` on that share its page: nothing has been written there, it may be NaN, and zero times that is
 // not zero. By the warps without rows, while the first one makes weights.
 template <int kDim>
-__device__ void clear_page_end(unsigned char* values, int keys) {
+__device__ void clear_page_end(unsigned char* values, int keys, Progress<kDim>& progress) {
   constexpr int kChunks = kRowBytes / int(sizeof(uint4));
   const int behind = (keys + kPagePositions - 1) / kPagePositions * kPagePositions - keys;
-  for (int i = int(threadIdx.x) - kWarp; i >= 0 && i < behind * kChunks; i += kThreads - kWarp) {
+  for (int i = int(threadIdx.x) - kWarp; i >= 0 && i < behind * kChunks; i += (kWarps - 1) * kWarp) {
     GPU_UNROLL
     for (int panel = 0; panel < Stage<kDim>::kPanels; ++panel) {
       reinterpret_cast<uint4*>(values + panel * kPanelBytes + keys * kRowBytes)[i] = uint4{0, 0, 0, 0};
     }
   }
   shared_writes_fence();
-  __syncthreads();  // all of it is zero
+  progress.meet(false);  // all of it is zero
 }
 
 // What the first warp's rows make of the products with the keys from `first` on; the second half of the rows only where there are `more`.
-// The positions that some do not see are the last of the line.
+// The positions that some do not see are the last of the sequence.
 template <int kDim>
 __device__ __forceinline__ void make_weights(const PagedAttention& a, const Rows<kDim>& rows, bool more, int first, int end,
                                              Softmax<kDim>& s, float (&scores)[kTileKeys / 8][4]) {
@@ -148,81 +279,92 @@ __device__ __forceinline__ void make_weights(const PagedAttention& a, const Rows
   }
 }
 
-// The line's tiles, all of one split.
+// The tiles of a span, all of one split.
 template <int kDim>
-__device__ __forceinline__ Softmax<kDim> attend_line(const PagedAttention& a, const Rows<kDim>& rows, bool more, const Line<kDim>& line) {
+__device__ __forceinline__ Softmax<kDim> attend_span(const PagedAttention& a, const Rows<kDim>& rows, bool more, const Span& span,
+                                                     Progress<kDim>& progress) {
   Softmax<kDim> s;
-  for (int number = 0; number < line.count(); number += 2) {
-    const int first = line.begin() + number / 2 * kTileKeys;
+  for (int first = span.begin; first < span.end; first += kTileKeys) {
     float scores[kTileKeys / 8][4] = {};
-    score_keys<kDim>(rows, take<kDim>(line, number), scores);
-    give_back<kDim>(line, line.keys, number);
-    if (first_warp()) make_weights<kDim>(a, rows, more, first, line.end, s, scores);
-    unsigned char* values = take<kDim>(line, number + 1);
-    if (line.end < first + kTileKeys) clear_page_end<kDim>(values, line.end - first);
+    score_keys<kDim>(rows, progress.take(), scores);
+    progress.give_back();
+    if (first_warp()) make_weights<kDim>(a, rows, more, first, span.end, s, scores);
+    unsigned char* values = progress.take();
+    if (span.end < first + kTileKeys) clear_page_end<kDim>(values, span.end - first, progress);
     add_values<kDim>(s, scores, values);
-    give_back<kDim>(line, line.values, number + 1);
+    progress.give_back();
   }
   return s;
 }
 
 #endif
 
-// Block (tile, kv head, split); the tile's rows are the first warp's.
+// The tile's rows are the first warp's.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, Slots<kDim>::kBlocks)
     attend_splits_kernel(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values, PagedAttention a) {
 #if TANDEM_HOPPER_CODE
-  Line<kDim> line = empty_line<kDim>(keys, values);
+  open_barriers<kDim>(&keys, &values);
+  if (warp_number() == kBringer) return bring_items<kDim>(a, &keys, &values);
   wait_for_inputs();
-  const AttentionTile tile = a.tiles[blockIdx.x];
-  const int kv_head = blockIdx.y, split = int(blockIdx.z);
-  const Span span = own_span(a, tile, split);
-  if (span.end <= span.begin) return;
-  begin_line<kDim>(a, line, tile.sequence, kv_head, span);
-  AttentionTile own = tile;
-  if (!first_warp()) own.tokens = 0;
-  const Rows<kDim> rows = load_rows<kDim>(a, own, kv_head);
-  const bool more = tile.tokens * group_of(a) > kTileRows / 2;
-  const Softmax<kDim> s = attend_line<kDim>(a, rows, more, line);
-  finish_split<kDim>(a, kv_head, split, s);
+  Progress<kDim> progress;
+  for (;;) {
+    const Item& item = progress.take_item();
+    if (item.place < 0) return;
+    AttentionTile own = item.tile;
+    if (!first_warp()) own.tokens = 0;
+    const Rows<kDim> rows = load_rows<kDim>(a, own, item.kv_head);
+    const bool more = item.tile.tokens * group_of(a) > kTileRows / 2;
+    const Softmax<kDim> s = attend_span<kDim>(a, rows, more, own_span(a, item.tile, item.split), progress);
+    finish_split<kDim>(a, item, s, kWarps, [&](bool last) { return progress.meet(last); });
+    progress.give_item_back();
+  }
 #endif
 }
 
 // Block (prefix tile, kv head, split); the members' rows are the first warp's.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, Slots<kDim>::kBlocks)
     attend_prefixes_kernel(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values, PagedAttention a) {
 #if TANDEM_HOPPER_CODE
-  Line<kDim> line = empty_line<kDim>(keys, values);
+  open_barriers<kDim>(&keys, &values);
   wait_for_inputs();
   const PrefixTile tile = a.prefixes[blockIdx.x];
-  const int kv_head = blockIdx.y, split = int(blockIdx.z), begin = split * kSplitPositions, end = begin + kSplitPositions;
+  const int kv_head = blockIdx.y, split = int(blockIdx.z);
+  const Span span{split * kSplitPositions, (split + 1) * kSplitPositions};
   if (split >= tile.splits) return;
-  begin_line<kDim>(a, line, tile.sequence, kv_head, {begin, end});
+  if (warp_number() == kBringer) {
+    const int row = pool_row(a, tile.sequence, kv_head, span.end, span.begin + lane_number() * kPagePositions);
+    Turn<kDim> turn;
+    return bring_span<kDim>(&keys, &values, span, span.begin, span.end, row, turn);
+  }
   const Rows<kDim> rows = load_placed_rows<kDim>(a, kv_head, [&](int token) {
     if (!first_warp()) return Place{-1, -1};
     const PrefixMember member = member_of(a, tile, token);
     return Place{member.row, member.position};
   });
-  const Softmax<kDim> s = attend_line<kDim>(a, rows, true, line);
+  Progress<kDim> progress;
+  const Softmax<kDim> s = attend_span<kDim>(a, rows, true, span, progress);
   if (first_warp()) store_members<kDim>(a, tile, kv_head, split, s);
 #endif
 }
 
 template <int kDim>
 void launch(const PagedAttention& a, cudaStream_t stream) {
-  constexpr int kBytes = Slots<kDim>::kSharedBytes;
+  constexpr int kBytes = kSharedBytes<kDim>;
   const TensorMap keys = pool_map<kDim>(a, a.kv.keys), values = pool_map<kDim>(a, a.kv.values);
-  const unsigned heads = unsigned(a.kv.kv_heads), splits = unsigned(ceil_div(a.longest, kSplitPositions));
+  const int64_t heads = a.kv.kv_heads, splits = ceil_div(a.longest, kSplitPositions);
   if (a.prefix_count > 0) {
     allow_shared_bytes(&attend_prefixes_kernel<kDim>, kBytes, "attention_wgmma");
-    const dim3 grid(unsigned(a.prefix_count), heads, splits);
+    const dim3 grid(unsigned(a.prefix_count), unsigned(heads), unsigned(splits));
     GPU_LAUNCH_EARLY(attend_prefixes_kernel<kDim>, grid, dim3(kThreads), kBytes, stream, keys, values, a);
     check_launch("attention_wgmma: prefixes");
   }
   allow_shared_bytes(&attend_splits_kernel<kDim>, kBytes, "attention_wgmma");
-  const dim3 grid(unsigned(a.tile_count), heads, splits);
+  // At most, and small enough that a block's number and theirs add up.
+  const int64_t items = a.tile_count * splits * heads, places = int64_t(Slots<kDim>::kBlocks) * device_multiprocessors();
+  check_argument(items < int64_t(1) << 30, "attention_wgmma", "tile_count");
+  const dim3 grid(unsigned(std::min(items, places)));
   GPU_LAUNCH_EARLY(attend_splits_kernel<kDim>, grid, dim3(kThreads), kBytes, stream, keys, values, a);
   check_launch("attention_wgmma: splits");
 }

@@ -35,7 +35,26 @@ struct KeyRing {
   int at;     // position of the next tile
 };
 
-// The pool's row at which the page of a position begins; beyond the last, where all is zero, if there is none.
+// Where slot by slot of a ring is: its rounds have parities by turns.
+template <int kCount>
+struct RingTurn {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ RingTurn next() const { return stage + 1 == kCount ? RingTurn{0, parity ^ 1} : RingTurn{stage + 1, parity}; }
+};
+
+// An input of the step, which is read before the kernels ahead have ended: not from the first-level cache, which may hold an earlier step's.
+__device__ __forceinline__ AttentionTile load_tile(const AttentionTile* from) {
+  int32_t words[sizeof(AttentionTile) / sizeof(int32_t)];
+  GPU_UNROLL
+  for (int i = 0; i < int(sizeof words / sizeof words[0]); ++i) words[i] = __ldcg(reinterpret_cast<const int32_t*>(from) + i);
+  AttentionTile tile;
+  memcpy(&tile, words, sizeof tile);
+  return tile;
+}
+
+// The pool's row at which the page of a position begins; beyond the last, where all is zero, if there is none. The table is an input of the
+// step (common/early_launch.h).
 __device__ __forceinline__ int pool_row(const PagedAttention& a, int sequence, int kv_head, int end, int position) {
   const int64_t index = position / kPagePositions;
   const bool wanted = position < end && index < a.max_pages;

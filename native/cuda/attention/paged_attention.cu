@@ -132,7 +132,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks) attend_splits_kernel(PagedA
   const Walk walk = begin_walk<kDim>(a, tile.sequence, kv_head, span);
   const Rows<kDim> rows = load_rows<kDim>(a, tile, kv_head);
   const Softmax<kDim> s = attend_split<kDim>(a, rows, first_warp(), walk, span.begin, span.end);
-  finish_split<kDim>(a, kv_head, split, s);
+  // The tile is read again: while products are made, all registers are needed.
+  finish_split<kDim>(a, {a.tiles[blockIdx.x], int(blockIdx.x), kv_head, split}, s, kGroupTiles,
+                     [](bool last) { return __syncthreads_or(last) != 0; });
 }
 
 // Block (prefix tile, kv head, split); the members' rows are the first warp's.
@@ -208,6 +210,17 @@ int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads) { return kTileRow
 
 int64_t attention_workspace_floats(int64_t tile_count, int64_t kv_heads, int64_t dim, int64_t longest, int64_t tile_rows) {
   return tile_count * kv_heads * ceil_div(longest, kSplitPositions) * tile_rows * (dim + 4);
+}
+
+int64_t attention_arrivals(int64_t tile_count, int64_t kv_heads) { return tile_count * kv_heads + 1; }
+
+void number_items(std::vector<AttentionTile>& tiles) {
+  int64_t items = 0;
+  for (AttentionTile& tile : tiles) {
+    tile.items_before = int32_t(items);
+    items += splits_of(tile);
+    check_argument(items < int64_t(1) << 31, "paged_attention", "tiles");
+  }
 }
 
 void attention_mma(const PagedAttention& a, cudaStream_t stream) {

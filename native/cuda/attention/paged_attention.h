@@ -5,6 +5,8 @@
 // does all splits of a row or each its own, and which rows share a tile, changes nothing: a tile in which a row sees nothing
 // multiplies by exactly 1 and adds exactly 0. It does depend on the kernel (attention_variants.h), so one serves all of an engine's rows.
 #pragma once
+#include <vector>
+
 #include "cuda/attention/kv_layout.h"
 #include "cuda/common/gpu.h"
 
@@ -21,7 +23,16 @@ struct AttentionTile {
   int32_t sequence;           // row of the page table
   int32_t shared_splits = 0;  // so many of its first splits a prefix tile computes
   int32_t stored = 0;         // positions of the sequence before the batch's first one
+  int32_t items_before = 0;   // splits_of() of all tiles before it in the list: needed where splits_in_grid (number_items)
 };
+
+// Splits that a tile attends to by itself, whether or not its window shows them.
+__host__ __device__ inline int splits_of(const AttentionTile& tile) {
+  return tile.tokens == 0 ? 0 : (tile.first_position + tile.tokens - 1) / kSplitPositions + 1 - tile.shared_splits;
+}
+
+// Makes the numbers of a list. Throws Error(kRange) where they are too large.
+void number_items(std::vector<AttentionTile>& tiles);
 
 // Tokens of several sequences, each alone in its tile, that begin with the same pages: the splits of these are read once for all of them.
 struct PrefixTile {
@@ -43,7 +54,7 @@ struct PagedAttention {
   KvLayer kv;                 // dim 32, 64, 96 or 128
   const int32_t* page_table;  // [sequences][max_pages]
   int64_t sequences, max_pages;
-  const AttentionTile* tiles;
+  const AttentionTile* tiles;  // where splits_in_grid any part of a list that has its numbers
   int64_t tile_count;
   int64_t longest;   // positions of the longest sequence, with its new tokens
   int64_t heads;     // a multiple of kv_heads, at most 16 times as many
@@ -53,8 +64,8 @@ struct PagedAttention {
   float* workspace;  // attention_workspace_floats(...): needed where splits_in_grid
   int64_t workspace_floats;
   int64_t tile_rows = kTileRows;  // for which there is room: as many as any tile has, its tokens times the heads of a group
-  int32_t* arrivals;              // tile_count * kv.kv_heads zeros, needed where splits_in_grid; zeros again when it is done
-  // true: one block per tile and split (few tokens, long contexts). false: blocks of four tiles, which must be of one sequence.
+  int32_t* arrivals;              // attention_arrivals(...) zeros, needed where splits_in_grid; zeros again when it is done
+  // true: every tile and split by itself (few tokens, long contexts). false: blocks of four tiles, which must be of one sequence.
   bool splits_in_grid;
   // Only where splits_in_grid. Members' tiles are counted from a place that lies `first_tile` before `tiles`; those that are not in `tiles`
   // are left out.
@@ -73,6 +84,8 @@ struct PagedAttention {
 };
 
 int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads);
+// Blocks that have come to each tile and head, and what was given out to blocks.
+int64_t attention_arrivals(int64_t tile_count, int64_t kv_heads);
 int64_t attention_workspace_floats(int64_t tile_count, int64_t kv_heads, int64_t dim, int64_t longest, int64_t tile_rows = kTileRows);
 
 // Throws Error(kRange) naming the argument. A page id outside the memory reads as zeros.

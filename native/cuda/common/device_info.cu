@@ -9,6 +9,8 @@ namespace tandem::cuda {
 
 // Of the emulation, which has every instruction that a kernel uses.
 DeviceInfo device_info() { return {1, "emulated", gpu_emulation::kDeviceBytes, 9, 0}; }
+// Few, so that a block has many things to do.
+int device_multiprocessors() { return 2; }
 size_t device_free_bytes() { return gpu_emulation::free_bytes(); }
 
 #else
@@ -27,6 +29,16 @@ DeviceInfo device_info() {
   if (error != cudaSuccess) return {0, cudaGetErrorString(error), 0, 0, 0};
   if (properties.major < kLeastMajor) return {0, std::string(properties.name) + " is older than compute capability 8.0", 0, 0, 0};
   return {count, properties.name, properties.totalGlobalMem, properties.major, properties.minor};
+}
+
+int device_multiprocessors() {
+  static const int count = [] {
+    int device = 0, found = 0;
+    check_call(cudaGetDevice(&device), "cudaGetDevice");
+    check_call(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+    return found;
+  }();
+  return count;
 }
 
 size_t device_free_bytes() {

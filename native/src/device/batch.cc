@@ -220,6 +220,7 @@ Batch send_batch(const model::ForwardBatch& batch, const model::Spec& spec, cons
   Rows rows = rows_of(batch, size ? size->positions / cuda::kPagePositions : 1);
   Tiles tiles = tiles_of(batch, cuda::attention_tile_tokens(spec.heads, spec.kv_heads));
   if (size) pad(*size, rows, tiles);
+  cuda::number_items(tiles.split);
   inputs.begin();
   Batch out;
   out.rows = int64_t(rows.tokens.size());

@@ -49,7 +49,7 @@ Sizes::Sizes(const model::Spec& s, const engine::Options& o)
   const int64_t tile_tokens = cuda::attention_tile_tokens(s.heads, s.kv_heads);
   // At worst every sequence ends in a tile that is not full, and in a group of four that is not.
   const int64_t tiles = (rows + tile_tokens - 1) / tile_tokens + 4 * std::min(rows, sequences);
-  arrivals = tiles * s.kv_heads;
+  arrivals = cuda::attention_arrivals(tiles, s.kv_heads);
   workspace_floats = std::max({product_workspace(s, rows, logit_rows), one, std::min(kAttentionFloats, tiles * one)});
   using cuda::Inputs;
   const int64_t table = std::max(sequences, decode_rows) * ((padded + cuda::kPagePositions - 1) / cuda::kPagePositions);

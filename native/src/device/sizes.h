@@ -25,7 +25,7 @@ struct Sizes {
   int64_t workspace_floats;                        // of products and of attention, one after the other
   int64_t lora_floats;                             // of A x
   int64_t rope_floats;                             // of the cosines and sines of all positions
-  int64_t arrivals;                                // at the tiles of attention, one per KV head
+  int64_t arrivals;                                // of attention: attention_arrivals()
   size_t forward_input_bytes, sample_input_bytes;  // of one step; a second one is prepared while it runs
 
   std::vector<MemoryPart> parts() const;

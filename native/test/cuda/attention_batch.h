@@ -3,6 +3,8 @@
 #include <limits>
 
 #include "cuda/attention/paged_attention.h"
+#include "cuda/common/device_info.h"
+#include "cuda/common/graph.h"
 #include "gpu_support.h"
 
 namespace tandem::test {
@@ -67,44 +69,12 @@ struct AttentionBatch {
     }
     while (out.size() % 4 != 0) out.push_back({0, 0, 0, rows.back().first});
     out.resize(out.size() + size_t(4 * empty_behind), {0, 0, 0, rows.back().first});
+    cuda::number_items(out);
     return out;
   }
 
   // Leaves the logs of the sums of exp(score) in `logs`, if that is there.
-  std::vector<bf16> run(bool splits_in_grid, std::vector<float>* logs = nullptr, int64_t few_blocks = 0) const {
-    DeviceBuffer<float> log_sums(rows.size() * size_t(s.heads));
-    DeviceBuffer<bf16> k(keys), v(values), q(queries), out(queries.size());
-    DeviceBuffer<int32_t> t(table);
-    DeviceBuffer<cuda::AttentionTile> cut(tiles());
-    const int64_t count = int64_t(cut.size());
-    DeviceBuffer<float> workspace(size_t(cuda::attention_workspace_floats(count, s.kv_heads, s.dim, longest)));
-    DeviceBuffer<int32_t> arrivals(size_t(count * s.kv_heads));
-    cuda::PagedAttention args{};
-    args.queries = q.data();
-    args.kv = {k.data(), v.data(), pages, s.kv_heads, s.dim};
-    args.page_table = t.data();
-    args.sequences = int64_t(table.size()) / max_pages;
-    args.max_pages = max_pages;
-    args.tiles = cut.data();
-    args.tile_count = count;
-    args.longest = longest;
-    args.heads = s.heads;
-    args.scale = scale;
-    args.window = s.window;
-    args.out = out.data();
-    args.workspace = workspace.data();
-    args.workspace_floats = int64_t(workspace.size());
-    args.arrivals = arrivals.data();
-    args.splits_in_grid = splits_in_grid;
-    args.few_blocks = few_blocks;
-    args.stored_is_old = true;
-    args.kernel = s.kernel;
-    if (logs != nullptr) args.log_sums = log_sums.data();
-    cuda::paged_attention(args, nullptr);
-    CHECK(arrivals.download() == std::vector<int32_t>(arrivals.size()));
-    if (logs != nullptr) *logs = log_sums.download();
-    return out.download();
-  }
+  std::vector<bf16> run(bool splits_in_grid, std::vector<float>* logs = nullptr, int64_t few_blocks = 0) const;
 
   // And the log of the sum of exp(score).
   std::vector<double> wanted(size_t row, int64_t head, double& log_sum) const {
@@ -140,7 +110,64 @@ struct AttentionBatch {
 
 constexpr int64_t kAnyBlocks = int64_t(1) << 40;
 
-// The same bits from one block per split, whether or not it has room for all of it, and from blocks of all splits, near plain loops in double.
+// A batch on the device, and a list of tiles for it.
+struct AttentionLaunch {
+  AttentionLaunch(const AttentionBatch& batch, const std::vector<cuda::AttentionTile>& list, bool splits_in_grid, int64_t few_blocks = 0)
+      : k(batch.keys), v(batch.values), q(batch.queries), out(batch.queries.size()), table(batch.table), tiles(list),
+        workspace(
+            std::vector<float>(size_t(cuda::attention_workspace_floats(int64_t(list.size()), batch.s.kv_heads, batch.s.dim, batch.longest)),
+                               std::numeric_limits<float>::quiet_NaN())),
+        arrivals(size_t(cuda::attention_arrivals(int64_t(list.size()), batch.s.kv_heads))) {
+    args.queries = q.data();
+    args.kv = {k.data(), v.data(), batch.pages, batch.s.kv_heads, batch.s.dim};
+    args.page_table = table.data();
+    args.sequences = int64_t(batch.table.size()) / batch.max_pages;
+    args.max_pages = batch.max_pages;
+    args.tiles = tiles.data();
+    args.tile_count = int64_t(list.size());
+    args.longest = batch.longest;
+    args.heads = batch.s.heads;
+    args.scale = batch.scale;
+    args.window = batch.s.window;
+    args.out = out.data();
+    args.workspace = workspace.data();
+    args.workspace_floats = int64_t(workspace.size());
+    args.arrivals = arrivals.data();
+    args.splits_in_grid = splits_in_grid;
+    args.few_blocks = few_blocks;
+    args.stored_is_old = true;
+    args.kernel = batch.s.kernel;
+  }
+
+  // Of the list `count` tiles.
+  void run(int64_t first, int64_t count) {
+    cuda::PagedAttention part = args;
+    part.tiles = tiles.data() + first;
+    part.first_tile = first;
+    part.tile_count = count;
+    cuda::paged_attention(part, nullptr);
+    CHECK(arrivals.download() == std::vector<int32_t>(arrivals.size()));
+  }
+
+  DeviceBuffer<bf16> k, v, q, out;
+  DeviceBuffer<int32_t> table;
+  DeviceBuffer<cuda::AttentionTile> tiles;
+  DeviceBuffer<float> workspace;
+  DeviceBuffer<int32_t> arrivals;
+  cuda::PagedAttention args{};
+};
+
+inline std::vector<bf16> AttentionBatch::run(bool splits_in_grid, std::vector<float>* logs, int64_t few_blocks) const {
+  DeviceBuffer<float> log_sums(rows.size() * size_t(s.heads));
+  AttentionLaunch launch(*this, tiles(), splits_in_grid, few_blocks);
+  if (logs != nullptr) launch.args.log_sums = log_sums.data();
+  launch.run(0, launch.args.tile_count);
+  if (logs != nullptr) *logs = log_sums.download();
+  return launch.out.download();
+}
+
+// The same bits from blocks that take splits as they come, from one with room for all of a split and from blocks of all splits, near plain
+// loops in double.
 inline void check_attention(const AttentionBatch& batch) {
   std::vector<float> wide_logs, split_logs, few_logs;
   const std::vector<bf16> wide = batch.run(false, &wide_logs), split = batch.run(true, &split_logs);
@@ -210,43 +237,20 @@ inline void check_prefixes(const AttentionShape& shape, const std::vector<int>& 
   // An empty one, and one without members that are there, are left out.
   std::vector<cuda::PrefixTile> prefixes{{0, 0, 0, 0}, {1 << 20, 1, splits, 0}, {-1 << 20, 1, splits, 0}};
   std::vector<cuda::PrefixMember> members;
-  auto run = [&](int64_t first, int64_t count, std::vector<bf16> start) {
-    DeviceBuffer<bf16> k(batch.keys), v(batch.values), q(batch.queries), out(start);
-    DeviceBuffer<int32_t> t(batch.table);
-    DeviceBuffer<cuda::AttentionTile> cut(tiles);
+  auto run = [&](int64_t first, int64_t count, const std::vector<bf16>& start) {
+    cuda::number_items(tiles);
     DeviceBuffer<cuda::PrefixTile> p(prefixes);
     DeviceBuffer<cuda::PrefixMember> m(members);
-    const int64_t group = shape.heads / shape.kv_heads;
-    const int64_t floats = cuda::attention_workspace_floats(count, shape.kv_heads, shape.dim, batch.longest, group);
-    DeviceBuffer<float> workspace(std::vector<float>(size_t(floats), std::numeric_limits<float>::quiet_NaN()));
-    DeviceBuffer<int32_t> arrivals(size_t(count * shape.kv_heads));
-    cuda::PagedAttention args{};
-    args.queries = q.data();
-    args.kv = {k.data(), v.data(), batch.pages, shape.kv_heads, shape.dim};
-    args.page_table = t.data();
-    args.sequences = int64_t(lengths.size());
-    args.max_pages = batch.max_pages;
-    args.tiles = cut.data() + first;
-    args.tile_count = count;
-    args.longest = batch.longest;
-    args.heads = shape.heads;
-    args.scale = batch.scale;
-    args.window = shape.window;
-    args.out = out.data();
-    args.workspace = workspace.data();
-    args.workspace_floats = floats;
-    args.tile_rows = group;
-    args.arrivals = arrivals.data();
-    args.splits_in_grid = true;
-    args.kernel = shape.kernel;
-    args.prefixes = p.data();
-    args.prefix_count = int64_t(prefixes.size());
-    args.members = m.data();
-    args.member_count = int64_t(members.size());
-    args.first_tile = first;
-    cuda::paged_attention(args, nullptr);
-    CHECK(arrivals.download() == std::vector<int32_t>(arrivals.size()));
-    return out.download();
+    AttentionLaunch launch(batch, tiles, true);
+    launch.out = DeviceBuffer<bf16>(start);
+    launch.args.out = launch.out.data();
+    launch.args.tile_rows = shape.heads / shape.kv_heads;
+    launch.args.prefixes = p.data();
+    launch.args.prefix_count = int64_t(prefixes.size());
+    launch.args.members = m.data();
+    launch.args.member_count = int64_t(members.size());
+    launch.run(first, count);
+    return launch.out.download();
   };
   const int64_t count = int64_t(tiles.size());
   const std::vector<bf16> none(batch.queries.size()), alone = run(0, count, none);
@@ -260,6 +264,59 @@ inline void check_prefixes(const AttentionShape& shape, const std::vector<int>& 
   CHECK(same_bits(run(0, count, none), alone));
   // In two pieces, as where the workspace is small.
   CHECK(same_bits(run(2, count - 2, run(0, 2, none)), alone));
+}
+
+// One new token per sequence, as many that blocks take several items each, with empty tiles between them: the bits of blocks that do all
+// splits, in one launch and in pieces that begin and end anywhere.
+inline void check_lists(const AttentionShape& shape) {
+  Random random(23);
+  std::vector<std::pair<int, int>> sequences;
+  for (int i = 0; i < 6 * cuda::device_multiprocessors(); ++i) sequences.push_back({int(random.whole(1, i % 3 == 0 ? 700 : 90)), 1});
+  const AttentionBatch batch(shape, sequences, 24);
+  const std::vector<bf16> wanted = batch.run(false);
+  std::vector<cuda::AttentionTile> list(2);
+  for (size_t i = 0; i < batch.rows.size(); ++i) {
+    list.push_back({int32_t(i), 1, batch.rows[i].second, batch.rows[i].first});
+    list.resize(list.size() + size_t(random.whole(0, 2)));
+  }
+  list.resize(list.size() + 40);
+  cuda::number_items(list);
+  const int64_t count = int64_t(list.size());
+  for (int64_t most : {count, count / 2, int64_t(5)}) {
+    AttentionLaunch launch(batch, list, true);
+    for (int64_t first = 0; first < count; first += most) launch.run(first, std::min(most, count - first));
+    CHECK(same_bits(launch.out.download(), wanted));
+  }
+}
+
+// A launch that is recorded once serves whatever lengths the lists have that come into its place, none too.
+inline void check_replays(const AttentionShape& shape, int64_t few_blocks = 0) {
+  AttentionBatch batch(shape, {{700, 1}, {700, 1}, {700, 1}, {700, 1}, {700, 1}}, 25);
+  cuda::Stream stream;
+  cuda::Graph graph;
+  AttentionLaunch launch(batch, std::vector<cuda::AttentionTile>(8), true, few_blocks);
+  cuda::paged_attention(launch.args, stream.get());  // what is recorded has run before
+  graph.record(stream, [&] { cuda::paged_attention(launch.args, stream.get()); });
+  const size_t width = size_t(shape.heads * shape.dim);
+  for (const std::vector<int>& positions :
+       std::vector<std::vector<int>>{{}, {699, 3, 256, 255, 500}, {0}, {511, 699, 699, 699, 699}, {}, {64, 64, 64}}) {
+    std::vector<cuda::AttentionTile> list;
+    for (size_t i = 0; i < positions.size(); ++i) {
+      batch.rows[i].second = positions[i];
+      list.push_back({int32_t(i), 1, positions[i], int32_t(i)});
+    }
+    list.resize(8);
+    cuda::number_items(list);
+    stream.wait();
+    cuda::device_copy(launch.tiles.data(), list.data(), list.size() * sizeof list[0]);
+    graph.launch(stream);
+    stream.wait();
+    CHECK(launch.arrivals.download() == std::vector<int32_t>(launch.arrivals.size()));
+    std::vector<bf16> seen = launch.out.download(), wanted = batch.run(false);
+    seen.resize(positions.size() * width);
+    wanted.resize(seen.size());
+    CHECK(same_bits(seen, wanted));
+  }
 }
 
 }  // namespace tandem::test

@@ -30,6 +30,10 @@ TEST(gpu_attention_reads_shared_prefixes_once) {
   check_prefixes({.heads = 2, .kv_heads = 1, .dim = 64}, {1030, 1025, 1100}, {{0, 1, 2}}, 2);
 }
 
+TEST(gpu_attention_takes_lists_of_mixed_lengths) { check_lists({.heads = 4, .kv_heads = 2, .dim = 32}); }
+
+TEST(gpu_attention_recorded_once_serves_other_lengths) { check_replays({.heads = 4, .kv_heads = 1, .dim = 32}); }
+
 TEST(gpu_attention_takes_pages_that_are_not_there_for_zeros) { check_missing_pages({.heads = 4, .kv_heads = 2, .dim = 32}); }
 
 TEST(gpu_attention_refuses_what_does_not_fit) {

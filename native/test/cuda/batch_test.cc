@@ -37,6 +37,20 @@ struct Runs {
     return out;
   }
 
+  std::vector<int32_t> items_before() const {
+    std::vector<cuda::AttentionTile> tiles(size_t(sent.split_count));
+    cuda::device_copy(tiles.data(), sent.split_tiles, tiles.size() * sizeof tiles[0]);
+    std::vector<int32_t> out;
+    for (const cuda::AttentionTile& tile : tiles) out.push_back(tile.items_before);
+    return out;
+  }
+  void send_padded() {
+    const std::optional<device::DecodeSize> size = device::decode_size(batch, spec, 16);
+    inputs = cuda::Inputs(device::batch_bytes({size->rows, size->rows, size->rows, size->rows * size->positions / 16, 0}, spec.layers));
+    sent = device::send_batch(batch, spec, size, inputs, stream);
+    stream.wait();
+  }
+
   std::vector<int32_t> pages;
   model::Spec spec = spec_of_heads();
   model::ForwardBatch batch;
@@ -84,6 +98,19 @@ TEST(gpu_batch_counts_positions_with_the_new_tokens) {
     CHECK_EQ(one.sent.max_pages, first / 16 + 1);
     CHECK_EQ(device::decode_size(one.batch, one.spec, 8)->positions, first == 255 ? 256 : 512);
   }
+}
+
+// Splits of its own that each tile's predecessors have; behind the last one, of all.
+TEST(gpu_batch_numbers_what_tiles_attend_to) {
+  Runs some({{255, 1}, {256, 1}, {100, 6}}, pages_from(5, 80));
+  CHECK(some.items_before() == std::vector<int32_t>({0, 1, 3, 4}));
+  // Two splits of these are shared.
+  Runs alike({{600, 1}, {10, 1}, {1100, 1}}, pages_from(5, 80));
+  CHECK(alike.items_before() == std::vector<int32_t>({0, 1, 2}));
+  alike.send_padded();
+  Runs padded({{300, 1}, {10, 1}, {255, 1}}, pages_from(5, 80));
+  padded.send_padded();
+  CHECK(padded.items_before() == std::vector<int32_t>({0, 2, 3, 4}));
 }
 
 // Whole groups of whole tiles go by blocks of all splits, and what is one token short of that does not.

@@ -456,6 +456,26 @@ TEST(hopper_attention_reads_shared_prefixes_once) {
   check_prefixes({.heads = 2, .kv_heads = 1, .dim = 64, .kernel = kWgmmaAttention}, {1030, 1025, 1100}, {{0, 1, 2}}, 2);
 }
 
+TEST(hopper_attention_takes_lists_of_mixed_lengths) {
+  if (!on_hopper()) return;
+  check_lists({.heads = 4, .kv_heads = 2, .dim = 32, .kernel = kWgmmaAttention});
+  check_lists({.heads = 2, .kv_heads = 1, .dim = 128, .kernel = kWgmmaAttention});
+  // The first splits of the long ones are not seen.
+  check_lists({.heads = 2, .kv_heads = 1, .dim = 32, .window = 100, .kernel = kWgmmaAttention});
+}
+
+TEST(hopper_attention_recorded_once_serves_other_lengths) {
+  if (!on_hopper()) return;
+  for (int64_t few_blocks : {int64_t(0), kAnyBlocks})
+    check_replays({.heads = 4, .kv_heads = 1, .dim = 32, .kernel = kWgmmaAttention}, few_blocks);
+}
+
+TEST(hopper_attention_takes_one_item) {
+  if (!on_hopper()) return;
+  check_hopper_attention({.heads = 2, .kv_heads = 1, .dim = 32}, {{5, 1}}, 26);
+  check_hopper_attention({.heads = 2, .kv_heads = 1, .dim = 128}, {{256, 1}}, 27);
+}
+
 TEST(hopper_attention_takes_pages_that_are_not_there_for_zeros) {
   if (!on_hopper()) return;
   check_missing_pages({.heads = 4, .kv_heads = 2, .dim = 32, .kernel = kWgmmaAttention});
