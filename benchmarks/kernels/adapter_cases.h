@@ -66,6 +66,41 @@ inline void time_adapter(int64_t count, const TimeAdapter& time) {
   if (count <= LoraPart::kMostRows) time_adapter_part(args, name, time);
 }
 
+// What a chunk of training takes of a product's adapters of rank 8, in the launches that it makes: bytes of rows of x and of d, each moved once.
+inline void time_adapters_of_product(int64_t rows, int64_t k, const std::vector<int64_t>& outs, const TimeAdapter& time) {
+  const int64_t rank = 8, count = int64_t(outs.size());
+  int64_t n = 0;
+  for (int64_t out : outs) n += out;
+  DeviceBuffer<bf16> a(device_noise(size_t(count * rank * k), 1)), b(device_noise(size_t(rank * n), 1));
+  DeviceBuffer<bf16> x(device_noise(size_t(rows * k), 1)), d(device_noise(size_t(rows * n), 1));
+  DeviceBuffer<float> u(size_t(count * rows * rank)), du(u.size()), y(size_t(rows * n)), gradients(size_t(rank * (count * k + n)));
+  const DeviceBuffer<int32_t> which{size_t(rows)};
+  std::vector<LoraWeights> weights;
+  LoraBack back{{}, count, rows, k, d.data(), n, nullptr, k};
+  std::vector<LoraOuter> outers;
+  int64_t first = 0;
+  for (int64_t i = 0; i < count; first += outs[size_t(i++)]) {
+    const int64_t out = outs[size_t(i)];
+    weights.push_back({a.data() + i * rank * k, b.data() + rank * first, int32_t(rank), 1.0f});
+    float *of_rows = u.data() + i * rows * rank, *of_back = du.data() + i * rows * rank;
+    back.projections[i] = {weights.back().a, weights.back().b, rank, 1.0f, first, out, of_back};
+    outers.push_back({of_rows, rank, d.data() + first, n, rows, rank, out, gradients.data() + rank * (i * k + first)});
+    outers.push_back({of_back, rank, x.data(), k, rows, rank, k, outers.back().gradient + rank * out});
+  }
+  const DeviceBuffer<LoraWeights> table(weights);
+  std::vector<Lora> loras;
+  for (int64_t i = 0; i < count; ++i) {
+    const LoraBack::Projection& p = back.projections[i];
+    loras.push_back(
+        {table.data() + i, 1, which.data(), rows, k, p.out, rank, x.data(), k, u.data() + i * rows * rank, y.data() + p.first, n});
+  }
+  const double of_x = 2 * double(rows * k), of_d = 2 * double(rows * n);
+  const std::string name = "adapters of a product n=" + std::to_string(n) + " k=" + std::to_string(k) + ", ";
+  time(name + "A x", of_x, [&] { lora_shrink(loras.data(), count, nullptr); });
+  time(name + "d B", of_d, [&] { lora_back_shrink(back, nullptr); });
+  time(name + "gradients", of_x + of_d, [&] { lora_outer(outers.data(), int64_t(outers.size()), nullptr); });
+}
+
 // A product of an 8B model and an adapter of rank 16 on all of its projections, which follow each other: the product alone, with a launch behind
 // it, and with both in one.
 inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int64_t>& outs, const TimeAdapter& time) {

@@ -133,6 +133,7 @@ class Bench {
     attempt("log-probabilities", [&] { log_probabilities(256); });
     for (int64_t count : {1, 64, 8192}) attempt("rows", [&] { rows(count); });
     for (int64_t count : {1, 64, 2048}) attempt("an adapter", [&] { adapter(count); });
+    attempt("adapters in training", [&] { adapters_in_training(2048); });
     if (matmul_ != MatMulKernel::kWgmma) return;
     for (int64_t count : {1, 64}) attempt("a product with an adapter", [&] { adapted_products(count); });
   }
@@ -409,10 +410,14 @@ class Bench {
   // The share is of the bandwidth, rows of x and y being moved once; of what fetches weights for others the time.
   void adapter(int64_t count) { tandem::benchmarks::time_adapter(count, adapter_timer()); }
   void adapted_products(int64_t rows) {
-    for (auto [k, outs] :
-         {std::pair<int64_t, std::vector<int64_t>>{4096, {4096, 1024, 1024}}, {4096, {4096}}, {4096, {12288, 12288}}, {12288, {4096}}}) {
-      tandem::benchmarks::time_adapted_product(rows, k, outs, adapter_timer());
-    }
+    for (const auto& [k, outs] : products_of_model()) tandem::benchmarks::time_adapted_product(rows, k, outs, adapter_timer());
+  }
+  void adapters_in_training(int64_t rows) {
+    for (const auto& [k, outs] : products_of_model()) tandem::benchmarks::time_adapters_of_product(rows, k, outs, adapter_timer());
+  }
+  // Inputs, and outputs of each projection.
+  static std::vector<std::pair<int64_t, std::vector<int64_t>>> products_of_model() {
+    return {{4096, {4096, 1024, 1024}}, {4096, {4096}}, {4096, {12288, 12288}}, {12288, {4096}}};
   }
   tandem::benchmarks::TimeAdapter adapter_timer() {
     return [this](const std::string& name, double bytes, const std::function<void()>& call) {

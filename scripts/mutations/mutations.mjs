@@ -1482,10 +1482,26 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_outer.cu',
-        search: 'columns[j] = sums[j][side] + sums[j][side + 2];',
-        replace: 'columns[j] = sums[j][side];',
+        search: 'both = {sums[g][c][0] + sums[g][c][2], sums[g][c][1] + sums[g][c][3]};',
+        replace: 'both = {sums[g][c][0], sums[g][c][1]};',
       },
     ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: no barrier before the rows that a warp has brought for the gradient of a factor are used',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_outer.cu',
+        search: '      __syncwarp();  // the tile is there for all lanes',
+        replace: '      // the tile is there for all lanes',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: gradients of factors share rows that are not the same',
+    edits: [{ file: 'native/cuda/lora/lora_outer.cu', search: 'return a.x == b.x && a.ldx == b.ldx', replace: 'return a.ldx == b.ldx' }],
     tests: ['native/test/cuda'],
   },
   {

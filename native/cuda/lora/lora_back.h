@@ -33,7 +33,7 @@ void lora_back_shrink(const LoraBack& args, cudaStream_t stream);
 void lora_back_expand(const LoraBack& args, cudaStream_t stream);
 
 // gradient[r][j] += sum over rows t of u[t][r] * x[t][j]: the gradient of a factor. The order of the sum follows from the number of rows.
-// u is taken as the sum of two bf16, 16 bits of it.
+// u is taken as the sum of two bf16, 16 bits of it. Those of the same rows x, wherever they stand, share what is read of them.
 struct LoraOuter {
   static constexpr int kMost = 6;  // by one launch
 

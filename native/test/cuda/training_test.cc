@@ -309,6 +309,26 @@ TEST(gpu_lora_outer_sums_all_rows_and_ranks) {
   }
 }
 
+// Rows that several outer products share are read once for two groups of ranks: what each gets is what it gets alone.
+TEST(gpu_lora_outer_has_the_same_bits_beside_others) {
+  Random random(26);
+  const int64_t rows = 150, columns = 136, most = 24;
+  DeviceBuffer<bf16> shared(bf16s(random, size_t(rows * columns))), own(bf16s(random, size_t(rows * columns)));
+  const DeviceBuffer<float> u(random.normals(size_t(rows * most)));
+  std::vector<DeviceBuffer<float>> alone, beside;
+  std::vector<cuda::LoraOuter> all;
+  for (int64_t ranks : {8, 16, 11, 3, 24}) {
+    alone.emplace_back(size_t(ranks * columns));
+    beside.emplace_back(size_t(ranks * columns));
+    const bf16* x = ranks == 16 ? own.data() : shared.data();
+    all.push_back({u.data(), most, x, columns, rows, ranks, columns, alone.back().data()});
+    cuda::lora_outer(&all.back(), 1, nullptr);
+    all.back().gradient = beside.back().data();
+  }
+  cuda::lora_outer(all.data(), int64_t(all.size()), nullptr);
+  for (size_t i = 0; i < all.size(); ++i) CHECK(same_bits(alone[i].download(), beside[i].download()));
+}
+
 TEST(gpu_log_prob_and_its_gradient) {
   Random random(22);
   // Rows of gradients that do not begin with whole pieces, and targets that there are not.
