@@ -1470,8 +1470,30 @@ export const mutations = [
     name: 'CUDA: no barrier between adapters that share a tile of rows',
     edits: [
       {
-        file: 'native/cuda/lora/lora.cu',
-        search: '    if (row > 0) __syncthreads();  // the row before has left shared memory\n',
+        file: 'native/cuda/lora/lora_shrink.cu',
+        search: '      __syncthreads();  // the row before has left shared memory\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: no barrier before the A x of a tile of many rows takes the place of the one before',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_shrink.cu',
+        search: '  __syncthreads();  // the segments of the tile before have left shared memory\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: no barrier between the sums of ranks that pass through the same memory',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_shrink.cu',
+        search: '  __syncwarp();  // all lanes are done with what was there\n',
         replace: '',
       },
     ],

@@ -19,4 +19,7 @@ int device_multiprocessors();
 // Memory of the device that is free now. Throws Error(kState).
 size_t device_free_bytes();
 
+// Of the device, asked for once. Throws Error(kState).
+int device_multiprocessors();
+
 }  // namespace tandem::cuda

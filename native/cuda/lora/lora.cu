@@ -3,33 +3,24 @@
 #include <algorithm>
 
 #include "cuda/common/early_launch.h"
-#include "cuda/common/launch.h"
-#include "cuda/lora/lora_sums.h"
+#include "cuda/lora/lora_launch.h"
 
 namespace tandem::cuda {
 namespace {
 
+using lora::checked;
 using lora::kExpandRows;
+using lora::kManyRows;
 using lora::kOutputs;
-using lora::kRanks;
 using lora::kThreads;
 using lora::load_factors;
 using lora::load_outputs;
+using lora::Loras;
+using lora::no_rank;
 using lora::store_outputs;
+using lora::weights_of;
 
-// Many rows, as in prefill and in training, most of them of one adapter: a block takes several, so that factors are read for all of them.
-constexpr int64_t kManyRows = 256;
-constexpr int kShrinkRows = 4;
 constexpr int64_t kTileOutputs = int64_t(kThreads) * kOutputs;
-
-// Of one launch, a layer of the grid each.
-struct Loras {
-  Lora each[Lora::kMost];
-};
-
-__device__ __forceinline__ LoraWeights weights_of(const Lora& a, int64_t row) {
-  return lora::weights_of(a.adapters, a.adapter_count, a.most_rank, a.row_adapters[row]);
-}
 
 // Whether rows [first, first + kCount) that there are have one adapter.
 template <int kCount>
@@ -41,32 +32,6 @@ __device__ __forceinline__ bool one_adapter(const Lora& a, int64_t first) {
   GPU_UNROLL
   for (int i = 1; i < kCount; ++i) one = one && adapters[i] == adapters[0];
   return one;
-}
-
-// u of rows [first, first + rows), at most kRows, for at most kRanks ranks from `first_rank` on.
-template <int kRows>
-__device__ __forceinline__ void shrink_rows(const Lora& a, int64_t first, int rows, int first_rank) {
-  const LoraWeights w = weights_of(a, first);
-  const int ranks = min(kRanks, w.rank - first_rank);
-  if (ranks <= 0) return;
-  const bool vectors = lora::whole_vectors(a.x, a.in, a.ldx) && lora::whole_vectors(w.a, a.in, a.in);
-  const float sum = lora::shrink<kRows>(a.x + first * a.ldx, a.ldx, rows, vectors, w.a + first_rank * a.in, int(a.in), ranks);
-  const int rank = int(threadIdx.x) / kRows, row = int(threadIdx.x) % kRows;
-  if (rank < ranks && row < rows) a.u[(first + row) * a.most_rank + first_rank + rank] = w.scale * sum;
-}
-
-// Block (tile of kRows rows, group of ranks).
-template <int kRows>
-__global__ void __launch_bounds__(kThreads, 2) shrink_kernel(Loras all) {
-  wait_for_inputs();
-  const Lora& a = all.each[blockIdx.z];
-  const int64_t first = int64_t(blockIdx.x) * kRows;
-  const int rows = int(min(int64_t(kRows), a.rows - first)), at_once = one_adapter<kRows>(a, first) ? rows : 1;
-  GPU_UNROLL_1
-  for (int row = 0; row < rows; row += at_once) {
-    if (row > 0) __syncthreads();  // the row before has left shared memory
-    shrink_rows<kRows>(a, first + row, at_once, int(blockIdx.y) * kRanks);
-  }
 }
 
 // Whether a row's outputs are taken kOutputs at a time, one instruction each.
@@ -160,40 +125,7 @@ __global__ void __launch_bounds__(kThreads, 2) expand_rows_kernel(Loras all) {
   expand_tile(a, w, first, count, output);
 }
 
-void check(const Lora& a, const char* name) {
-  check_argument(a.rows >= 0 && a.rows < 1 << 30, name, "rows");
-  check_argument(a.in >= 1 && a.in <= a.ldx && a.in < 1 << 23, name, "in");
-  check_argument(a.out >= 1 && a.out <= a.ldy && a.out < 1 << 23, name, "out");
-  check_argument(a.most_rank >= 0 && a.most_rank <= 1024, name, "most_rank");
-  check_argument((a.onto == nullptr) == (a.whole == nullptr), name, "onto");
-}
-
-Loras checked(const Lora* all, int64_t count, const char* name) {
-  check_argument(count >= 1 && count <= Lora::kMost, name, "count");
-  Loras out{};
-  for (int64_t i = 0; i < count; ++i) {
-    check(all[i], name);
-    const bool alike = all[i].rows == all[0].rows && all[i].most_rank == all[0].most_rank && all[i].adapter_count == all[0].adapter_count;
-    check_argument(alike && (all[i].onto == nullptr) == (all[0].onto == nullptr), name, "all");
-    out.each[i] = all[i];
-  }
-  return out;
-}
-
-bool no_rank(const Lora& a) { return a.most_rank == 0 || a.adapter_count == 0; }
-
 }  // namespace
-
-void lora_shrink(const Lora* all, int64_t count, cudaStream_t stream) {
-  const Loras loras = checked(all, count, "lora_shrink");
-  const Lora& a = loras.each[0];
-  if (a.rows == 0 || no_rank(a)) return;
-  const unsigned groups = unsigned(ceil_div(a.most_rank, kRanks));
-  const dim3 tiles(unsigned(ceil_div(a.rows, kShrinkRows)), groups, unsigned(count)), rows(unsigned(a.rows), groups, unsigned(count));
-  if (a.rows >= kManyRows) GPU_LAUNCH_EARLY(shrink_kernel<kShrinkRows>, tiles, dim3(kThreads), 0, stream, loras);
-  else GPU_LAUNCH_EARLY(shrink_kernel<1>, rows, dim3(kThreads), 0, stream, loras);
-  check_launch("lora_shrink");
-}
 
 void lora_expand(const Lora* all, int64_t count, cudaStream_t stream) {
   const Loras loras = checked(all, count, "lora_expand");

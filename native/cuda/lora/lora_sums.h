@@ -111,14 +111,12 @@ __device__ __forceinline__ void multiply_step(const StepInputs<kRows>& step, flo
   }
 }
 
-// The same by factors in memory, [k, k + kEach) of rows of `a`; of ranks that there are not the last again. fetch() comes half-way, when
-// registers are free again.
-template <int kRows, class Fetch>
+// The same by factors in memory, [k, k + kEach) of rows of `a`; of ranks that there are not the last again.
+template <int kRows>
 __device__ __forceinline__ void sum_step(const StepInputs<kRows>& step, const bf16* a, int in, int last_rank, int k,
-                                         float (&sums)[kRanks * kRows], const Fetch& fetch) {
+                                         float (&sums)[kRanks * kRows]) {
   multiply_step<kRows>(step, sums, [&](int i, float(&factors)[kEach]) {
     if (i > 0) a += i <= last_rank ? in : 0;
-    if (i == kRanks / 2) fetch();
     load(a, k, in, factors);
   });
 }
@@ -150,16 +148,9 @@ __device__ __forceinline__ void sum_segment(const bf16* x, int64_t ldx, int rows
   const int begin = int(threadIdx.x) / kWarp * segment, end = min(begin + segment, in);
   const int lane_input = int(threadIdx.x) % kWarp * kEach;
   if (vectors) {
-    // Of several rows the inputs of the next step are under way while those of one are multiplied.
-    constexpr bool kAhead = kRows >= 4;
-    StepInputs<kRows> next{};
-    if (kAhead && begin < end) next = load_inputs<kRows>(x, ldx, rows - 1, in, begin + lane_input);
     GPU_UNROLL_1
     for (int step = begin; step < end; step += kStep) {
-      const StepInputs<kRows> now = kAhead ? next : load_inputs<kRows>(x, ldx, rows - 1, in, step + lane_input);
-      sum_step<kRows>(now, a, in, ranks - 1, step + lane_input, sums, [&] {
-        if (kAhead && step + kStep < end) next = load_inputs<kRows>(x, ldx, rows - 1, in, step + kStep + lane_input);
-      });
+      sum_step<kRows>(load_inputs<kRows>(x, ldx, rows - 1, in, step + lane_input), a, in, ranks - 1, step + lane_input, sums);
     }
   } else {
     GPU_UNROLL_1

@@ -123,6 +123,39 @@ TEST(gpu_lora_rows_do_not_depend_on_their_batch) {
   }
 }
 
+// Projections of one launch with adapters of their own, of which one's factors do not begin with a whole vector.
+TEST(gpu_lora_shrinks_many_rows_as_one) {
+  const int64_t in = 2312, most = LoraCase::kMostRank;
+  LoraCase c(in, 8);
+  std::vector<cuda::LoraWeights> others(c.weights.rbegin(), c.weights.rend());
+  const DeviceBuffer<bf16> odd(bf16s(c.random, size_t(others[3].rank * in + 1)));
+  others[3].a = odd.data() + 1;
+  const DeviceBuffer<cuda::LoraWeights> tables[] = {DeviceBuffer(c.weights), DeviceBuffer(others)};
+  std::vector<int32_t> which;
+  for (int32_t i = 0; i < 301; ++i) which.push_back(i < 100 ? 0 : i < 112 ? i % 5 - 1 : i < 200 ? 3 : 1);
+  const int64_t rows = int64_t(which.size());
+  const DeviceBuffer<int32_t> adapters(which);
+  const DeviceBuffer<bf16> x(bf16s(c.random, size_t(rows * in)));
+  std::vector<DeviceBuffer<float>> together, alone;
+  std::vector<cuda::Lora> all;
+  for (const auto& table : tables) {
+    together.emplace_back(size_t(rows * most));
+    alone.emplace_back(size_t(rows * most));
+    all.push_back(
+        {table.data(), int64_t(table.size()), adapters.data(), rows, in, 8, most, x.data(), in, together.back().data(), nullptr, 8});
+  }
+  cuda::lora_shrink(all.data(), 2, nullptr);
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (int64_t row = 0; row < rows; ++row) {
+      cuda::Lora one = all[i];
+      one.row_adapters += row, one.x += row * in, one.rows = 1;
+      one.u = alone[i].data() + row * most;
+      cuda::lora_shrink(&one, 1, nullptr);
+    }
+    CHECK(same_bits(together[i].download(), alone[i].download()));
+  }
+}
+
 // Two projections beside each other, the second with other adapters than the first.
 void check_lora_part(LoraCase& c, const std::vector<int32_t>& rows) {
   const int64_t count = int64_t(rows.size()), columns = 2 * c.out + 8;
