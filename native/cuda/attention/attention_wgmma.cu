@@ -105,15 +105,15 @@ __device__ __forceinline__ List list_of(const PagedAttention& a) {
   return {first, count, stride, mark_of(a, first, 0, tiles, stride)};
 }
 
-// By the whole warp, which halves what is left of the tiles five times at once: the last one that has no more splits before it than `splits`.
-// An empty tile is none, as the next one has as many before it.
+// By the whole warp, which cuts what is left of the tiles in 32: the last one that has no more than `splits` before it. It is not an empty
+// tile, as behind such a one the next has as many before it.
 __device__ __forceinline__ int tile_of(const PagedAttention& a, const List& list, int splits) {
-  int first = 0, count = int(a.tile_count), stride = list.stride, mark = list.mark;
+  int first = 0, stride = list.stride, mark = list.mark;
   for (;;) {
     const int marks = __popc(__ballot_sync(kAllLanes, mark <= splits));
     first += (marks - 1) * stride;
     if (stride == 1) return first;
-    count = min(stride, int(a.tile_count) - first);
+    const int count = min(stride, int(a.tile_count) - first);
     stride = (count + kWarp - 1) / kWarp;
     mark = mark_of(a, list.first, first, count, stride);
   }

@@ -19,7 +19,7 @@ struct Batch {
   const int32_t* slots = nullptr;      // rows: page * 16 + offset
   const int32_t* page_table = nullptr;
   int64_t max_pages = 0;
-  // Runs that fill whole groups of four tiles share the reads of their keys; of the others each split gets its own block.
+  // Runs that fill whole groups of four tiles share the reads of their keys; of the others each split is attended to by itself.
   const cuda::AttentionTile* wide_tiles = nullptr;
   const cuda::AttentionTile* split_tiles = nullptr;
   int64_t wide_count = 0, wide_longest = 1, split_count = 0, split_longest = 1;
