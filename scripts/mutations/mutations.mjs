@@ -1523,7 +1523,13 @@ export const mutations = [
   },
   {
     name: 'CUDA: gradients of factors share rows that are not the same',
-    edits: [{ file: 'native/cuda/lora/lora_outer.cu', search: 'return a.x == b.x && a.ldx == b.ldx', replace: 'return a.ldx == b.ldx' }],
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_outer.cu',
+        search: 'return a.x == b.x && a.ldx == b.ldx',
+        replace: 'return a.ldx == b.ldx',
+      },
+    ],
     tests: ['native/test/cuda'],
   },
   {

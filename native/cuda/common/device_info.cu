@@ -12,7 +12,6 @@ DeviceInfo device_info() { return {1, "emulated", gpu_emulation::kDeviceBytes, 9
 // Few, so that a block has many things to do.
 int device_multiprocessors() { return 2; }
 size_t device_free_bytes() { return gpu_emulation::free_bytes(); }
-int device_multiprocessors() { return 40; }
 
 #else
 
@@ -46,16 +45,6 @@ size_t device_free_bytes() {
   size_t free = 0, total = 0;
   check_call(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return free;
-}
-
-int device_multiprocessors() {
-  static const int count = [] {
-    int device = 0, there = 0;
-    check_call(cudaGetDevice(&device), "cudaGetDevice");
-    check_call(cudaDeviceGetAttribute(&there, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-    return there;
-  }();
-  return count;
 }
 
 #endif

@@ -14,12 +14,10 @@ struct DeviceInfo {
 // Never throws: also where there is no driver.
 DeviceInfo device_info();
 
-// Of the device that is used. Throws Error(kState).
-int device_multiprocessors();
 // Memory of the device that is free now. Throws Error(kState).
 size_t device_free_bytes();
 
-// Of the device, asked for once. Throws Error(kState).
+// Of the device that is used, asked for once. Throws Error(kState).
 int device_multiprocessors();
 
 }  // namespace tandem::cuda

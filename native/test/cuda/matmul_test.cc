@@ -28,9 +28,9 @@ TEST(gpu_matmul_rows_do_not_depend_on_their_batch) {
 }
 
 TEST(gpu_matmul_splits_parts_among_blocks_where_these_are_few) {
-  // 64 blocks of 128 outputs and up to 256 tokens; then 96.
-  CHECK(cuda::matmul_workspace_floats(256, 4096, 4096) > 0);
-  CHECK_EQ(cuda::matmul_workspace_floats(257, 4096, 4096), int64_t(0));
+  // 96 blocks of 128 outputs and up to 384 tokens; then 128.
+  CHECK(cuda::matmul_workspace_floats(384, 4096, 4096) > 0);
+  CHECK_EQ(cuda::matmul_workspace_floats(385, 4096, 4096), int64_t(0));
   for (int64_t n : {1024, 4096, 24576}) {
     int64_t most = 0;
     for (int64_t m = 1; m <= 3000; ++m) {
