@@ -403,8 +403,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/grammar/mask.cc',
-        search: '    entry->second.unite_into(mask);\n',
-        replace: '    entry->second.unite_into(mask);\n    mask[3] &= mask[3] - 1;\n',
+        search: '    masks[i]->tokens.unite_into(mask);\n',
+        replace: '    masks[i]->tokens.unite_into(mask);\n    mask[3] &= mask[3] - 1;\n',
       },
     ],
     tests: ['test/native/grammar/fuzz.test.ts'],
@@ -414,8 +414,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/grammar/mask.cc',
-        search: '    entry->second.unite_into(mask);\n',
-        replace: '    entry->second.unite_into(mask);\n    mask[3] |= ~mask[3] & (mask[3] + 1);\n',
+        search: '    masks[i]->tokens.unite_into(mask);\n',
+        replace: '    masks[i]->tokens.unite_into(mask);\n    mask[3] |= ~mask[3] & (mask[3] + 1);\n',
       },
     ],
     tests: ['test/native/grammar/fuzz.test.ts'],
@@ -777,12 +777,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/rope/rope_store.cu',
-        search: '  wait_for_inputs();\n  const int position = a.positions[s.row]',
-        replace: '  const int position = a.positions[s.row]',
-      },
-      {
-        file: 'native/cuda/rope/rope_store.cu',
-        search: '  load_pairs<kWhole, kParts>(a, s, half, pairs);\n',
+        search: '  wait_for_inputs();\n  load_pairs<kWhole, kParts>(a, s, half, pairs);\n',
         replace: '  load_pairs<kWhole, kParts>(a, s, half, pairs);\n  wait_for_inputs();\n',
       },
     ],
@@ -1473,6 +1468,28 @@ export const mutations = [
         file: 'native/cuda/lora/lora_shrink.cu',
         search: '      __syncthreads();  // the row before has left shared memory\n',
         replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a tile of many rows takes the A of its first row',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_shrink.cu',
+        search: '__ballot_sync(kAllLanes, mine != adapter) == 0;',
+        replace: '__ballot_sync(kAllLanes, mine != adapter) != 1;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: the last group of ranks of many rows is left out',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_shrink.cu',
+        search: '!more_ranks<kRows>(a, first_rank)) return;',
+        replace: '!more_ranks<kRows>(a, first_rank + kRanks)) return;',
       },
     ],
     tests: ['native/test/cuda'],
