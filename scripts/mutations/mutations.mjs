@@ -1012,7 +1012,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/attention/attention_wgmma.cu',
-        search: '  barrier_wait(empty, number / S::kCount & 1);\n',
+        search: '  barrier_wait(&c.empty[turn.stage], turn.parity ^ 1);\n',
         replace: '',
       },
     ],
@@ -1023,7 +1023,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/attention/attention_wgmma.cu',
-        search: '  barrier_wait(line.full(number), number / Slots<kDim>::kCount & 1);\n',
+        search: '    barrier_wait(&control<kDim>().full[turn.stage], turn.parity);\n',
         replace: '',
       },
     ],
@@ -1034,8 +1034,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/attention/attention_wgmma.cu',
-        search: 'if (line.end < first + kTileKeys) clear_page_end',
-        replace: 'if (line.end + kPagePositions < first + kTileKeys) clear_page_end',
+        search: 'if (span.end < first + kTileKeys) clear_page_end',
+        replace: 'if (span.end + kPagePositions < first + kTileKeys) clear_page_end',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1047,6 +1047,50 @@ export const mutations = [
         file: 'native/cuda/attention/attention_wgmma.cu',
         search: 'first + kTileKeys <= end - kTileRows;',
         replace: 'first + kTileKeys <= end + kTileRows;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: decode on Hopper passes an item over',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: 'number = int(gridDim.x) + __shfl_sync',
+        replace: 'number = int(gridDim.x) + 1 + __shfl_sync',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: decode on Hopper gives an item to warps that still read the one before it there',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: '  barrier_wait(&c.taken[turn.stage], turn.parity ^ 1);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: items that decode on Hopper has given out are not counted anew',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_wgmma.cu',
+        search: '    if (lane_number() == 0 && claim == list.count - 1) *claims = 0;\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU engine: items are counted before a batch is padded',
+    edits: [
+      {
+        file: 'native/src/device/batch.cc',
+        search: '  if (size) pad(*size, rows, tiles);\n  cuda::number_items(tiles.split);\n',
+        replace: '  cuda::number_items(tiles.split);\n  if (size) pad(*size, rows, tiles);\n',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1896,8 +1940,8 @@ export const mutations = [
     name: 'a name repeated within one token allowed',
     edits: [
       {
-        file: 'native/src/grammar/mask.cc',
-        search: 'for (int32_t token : mask.with_strings) judge(thread, token, out);',
+        file: 'native/src/grammar/mask_walk.cc',
+        search: 'for (int32_t token : lex.with_strings) judge(thread, token);',
         replace: '',
       },
     ],
