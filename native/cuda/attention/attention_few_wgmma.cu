@@ -222,8 +222,8 @@ __device__ __forceinline__ void leave_panel(const PagedAttention& a, const Atten
       const float share = 1.0f / peaks.sum[r];
       GPU_UNROLL
       for (int i = 0; i < kCount / 8; ++i) {
-        const uint32_t pair = pack_rounded(fmaf(values[i][2 * r], share, 0.0f), fmaf(values[i][2 * r + 1], share, 0.0f));
-        memcpy(out + i * 8, &pair, 4);
+        *reinterpret_cast<uint32_t*>(out + i * 8) =
+            pack_rounded(fmaf(values[i][2 * r], share, 0.0f), fmaf(values[i][2 * r + 1], share, 0.0f));
       }
       continue;
     }
