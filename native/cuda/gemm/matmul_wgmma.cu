@@ -19,9 +19,6 @@ constexpr int kGroupBytes = kGroupRows * kDepth * int(sizeof(bf16));
 // them being gates, the activation.
 enum Kind { kPlain, kSummed, kGated };
 
-// Where warps trade registers: of the group that brings stages, and of those that multiply.
-constexpr int kBringingRegisters = 32, kMultiplyingRegisters = 160;
-
 // Of a multiprocessor's shared memory, and of a block's what lies in front of its stages.
 constexpr int kRoom = 224 << 10, kBarrierBytes = 1 << 10;
 
@@ -36,8 +33,6 @@ struct Shape {
   static constexpr int kMultiplying = kGroups * kGroupThreads, kThreads = kMultiplying + (kTradesRegisters ? kGroupThreads : kWarp);
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
   static constexpr int kTokenBytes = kTokens * kDepth * int(sizeof(bf16));
-  // Larger ones may be one of several that read the same weights.
-  static constexpr bool kOneTileOfTokens = kTokens <= 64;
   // So many tiles come by one copy of weights and one of tokens.
   static constexpr int kStageTiles = kTiles, kStageBytes = kStageTiles * (kWeightBytes + kTokenBytes);
   // So many blocks share a multiprocessor's room.
@@ -68,6 +63,13 @@ struct BlockPlace {
 
 #if TANDEM_HOPPER_CODE
 
+// Where warps trade registers: of the group that brings stages, and of those that multiply.
+constexpr int kBringingRegisters = 32, kMultiplyingRegisters = 160;
+
+// Larger tiles of tokens may be one of several that read the same weights.
+template <class S>
+constexpr bool kOneTileOfTokens = S::kTokenBytes <= 64 * kDepth* int(sizeof(bf16));
+
 __device__ __forceinline__ void wait(const MatMul& a) { a.beside ? wait_for_inputs_first() : wait_for_inputs(); }
 
 struct Place {
@@ -89,7 +91,7 @@ __device__ __forceinline__ void load_weights(unsigned char* to, const TensorMap*
                                              int tile) {
   if constexpr (S::kStageTiles > 1) return bulk_load_panels_once(to, weights, full, tile, at.output);
   const auto load = [&](unsigned char* box, int row) {
-    if constexpr (S::kOneTileOfTokens) bulk_load_once(box, weights, full, tile * kDepth, row);
+    if constexpr (kOneTileOfTokens<S>) bulk_load_once(box, weights, full, tile * kDepth, row);
     else bulk_load(box, weights, full, tile * kDepth, row);
   };
   load(to, at.output);
