@@ -111,7 +111,7 @@ __device__ __forceinline__ void bulk_load_panels_once(void* shared, const Tensor
       : "memory");
 }
 
-// The same from a map of panels (panels_map): boxes from that row of each half on, in panels from that number on, one behind the other.
+// As bulk_load from a map of panels (panels_map): boxes from that row of each half on, in panels from that number on, one behind the other.
 __device__ __forceinline__ void bulk_load_panels(void* shared, const TensorMap* map, Barrier* barrier, int panel, int row) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%5, %3, %5, %4}], [%2];" ::"r"(
                    shared_address(shared)),

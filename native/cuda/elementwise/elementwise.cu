@@ -165,7 +165,7 @@ void embed_tokens(const EmbedTokens& a, cudaStream_t stream) {
   const unsigned runs = runs_of(a.width, 2 * kRun);
   const bool whole = a.width % 4 == 0 && in_fours(a.embedding) && in_fours(a.y, a.ldy);
   const dim3 grid = blocks_of(a.rows, runs, "embed_tokens"), block(kThreads);
-  // First in a pass: it also waits for what came on another stream.
+  // First in a pass: it also waits for what came on another stream, and attention counts on it that earlier passes have ended (stored_is_old).
   if (quantised && in_fours(a.y, a.ldy)) GPU_LAUNCH(embed_quantised_kernel<true>, dim3(unsigned(a.rows)), block, 0, stream, a);
   else if (quantised) GPU_LAUNCH(embed_quantised_kernel<false>, dim3(unsigned(a.rows)), block, 0, stream, a);
   else if (whole) GPU_LAUNCH(embed_kernel<true>, grid, block, 0, stream, a, runs);

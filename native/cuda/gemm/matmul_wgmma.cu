@@ -303,7 +303,8 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles
 #endif
 }
 
-// The same behind blocks that make what adapters add, which are placed first; `tiles` blocks of each part.
+// The same behind blocks that make what adapters add, which are placed first; `tiles` blocks of each part. Registers of few tokens are counted
+// as for four blocks, so that what follows has room beside them; with 64 tokens that would spill more than it gains (both seen on an H200).
 template <int kTokens, int kGroups, int kBlocks, int kTiles>
 __global__ void __launch_bounds__(Shape<kTokens, kGroups, kPlain, kBlocks, kTiles>::kThreads, kTokens < 64 ? 4 : kBlocks)
     matmul_wgmma_adapters_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a,
