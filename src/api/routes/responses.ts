@@ -59,8 +59,10 @@ export function responsesInputTokens(deps: RouteDeps): Middleware {
 
 async function countInput(ctx: Context, deps: RouteDeps, raw: unknown): Promise<number> {
   const wishes = readResponsesRequest(raw, await requestContext(ctx, deps, raw));
-  reportIgnored(ctx, raw, responsesFields, RESPONSES_NESTED_FIELDS);
   const token = requestId(ctx, wishes.body.request_id);
+  // For what it refuses: the request may be sent as it is afterwards.
+  storesIt(deps, wishes.body.store ?? null);
+  reportIgnored(ctx, raw, responsesFields, RESPONSES_NESTED_FIELDS);
   const watch = new ClientWatch(ctx.res);
   const count = async ({ prompt, tenant }: GenerationInput) =>
     (await deps.sessions.tokenize(prompt, tenant, watch.signal)).length;

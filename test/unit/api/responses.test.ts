@@ -243,6 +243,15 @@ describe('input_tokens', () => {
     expect(refused).toMatchObject({ code: 400, param });
   });
 
+  test('what cannot be stored is refused as it would be when it is made', async () => {
+    server.responses.keeps = false;
+    const asked = { input: 'Hi', store: true };
+    const refused = await errorOf(await server.post(COUNT, asked));
+    expect(refused).toMatchObject({ code: 400, param: 'store' });
+    expect(await errorOf(await server.post(PATH, asked))).toEqual(refused);
+    expect((await server.post(COUNT, { input: 'Hi' })).status).toBe(200);
+  });
+
   test('an unknown response that it would continue, and one of another entity', async () => {
     const first = await asking.answer({});
     const body = { input: 'Hi', previous_response_id: first.id };
