@@ -10,8 +10,8 @@ export class StorageRepository {
   }
 
   /**
-   * Bytes of the entity's checkpoints, logs and artifacts, of the rows of these, of its jobs, their events and the history of its runs, and
-   * of inputs of jobs that have not ended; what is linked counts once.
+   * Bytes of the entity's checkpoints, logs and artifacts, of the rows of these, of its jobs, their events and the history of its runs, of
+   * what is remembered of deleted models and of idempotency keys, and of inputs of jobs that have not ended; what is linked counts once.
    */
   async usedBytes(entity: string): Promise<number> {
     const db = this.#db;

@@ -77,7 +77,7 @@ class Writer {
     const model = this.#owned[this.#below(this.#owned.length)];
     const upload = this.#uploads[this.#below(this.#uploads.length)];
     const bytes = this.#below(1000);
-    const kind = this.#below(9);
+    const kind = this.#below(10);
     if (kind === 0 || !model) await this.#addModel(entity, bytes);
     else if (kind === 1) await this.#publish(model, bytes);
     else if (kind === 2) await this.#log(model.id, bytes);
@@ -86,6 +86,7 @@ class Writer {
     else if (kind === 5 || !upload) await this.#addArtifact(entity);
     else if (kind === 6) await this.#addFile(upload, bytes);
     else if (kind === 7) await this.#runJob(model);
+    else if (kind === 8) await this.forget();
     else await this.#removeArtifact(upload);
   }
 
@@ -124,7 +125,8 @@ class Writer {
     const id = randomUUID();
     const config = { learning_rate: new Array(this.#below(50)).fill(0.5) };
     const job = { id, modelId, entity, kind: 'sft' as const, config, inputKey: 'inputs/x', inputBytes: 1 };
-    await this.#jobs.accept({ ...job, references: [], createdAt: AT }, null, 1);
+    const repeatable = { operation: 'o', key: randomUUID().repeat(1 + this.#below(5)), digest: 'd' };
+    await this.#jobs.accept({ ...job, references: [], createdAt: AT }, this.#below(2) === 0 ? repeatable : null, 1);
     await this.#jobs.start(id, AT);
     for (let step = 1; step <= this.#below(4); step++) {
       const event = { key: `step-${step}`, type: 'gradient_step', data: { loss: this.#random() }, at: AT };
@@ -132,6 +134,12 @@ class Writer {
     }
     await this.#logs.record(modelId, `${id}/end`, 1, { loss: this.#random() }, null);
     await this.#jobs.end(id, 'fail', { key: 'end', type: 'training_failed', data: { error_message: 'é' }, at: AT });
+  }
+
+  /** What was remembered for repeated requests. */
+  async forget(): Promise<void> {
+    await this.#jobs.forgetKeys('2027');
+    await this.#models.forgetDeleted('2027');
   }
 
   async #removeModel(model: Owned & { steps: number }): Promise<void> {
@@ -193,6 +201,8 @@ test('rows go with their owner wherever they are deleted from, and a write that 
     expect(await kept(database)).toEqual(before);
     await database.db.deleteFrom('models').execute();
     await database.db.deleteFrom('artifacts').execute();
+    expect(await kept(database)).toEqual(await counted(database));
+    await writer.forget();
     expect([await kept(database), await counted(database)]).toEqual([
       [0, 0],
       [0, 0],
@@ -221,7 +231,7 @@ test('a data folder from before begins with what its rows sum up to', async () =
 /** The folder is as it was before the sums. */
 async function forget({ db }: Database): Promise<void> {
   const { rows } = await sql<{ name: string }>`select name from sqlite_master where type = 'trigger'`.execute(db);
-  expect(rows.length).toBe(20);
+  expect(rows.length).toBe(26);
   for (const { name } of rows) await sql`drop trigger ${sql.ref(name)}`.execute(db);
   await db.schema.dropTable('entity_storage').execute();
   await db.schema.createIndex('checkpoint_bytes').on('checkpoints').columns(['model_id', 'bytes']).execute();

@@ -2,10 +2,10 @@
 import { sql, type Kysely } from 'kysely';
 import type { Tables } from '../../../src/control/store/tables.ts';
 
-/** Besides its JSON, which counts in bytes of UTF-8. */
+/** Besides its JSON or key, which counts in bytes of UTF-8. */
 const ROW_BYTES = 512;
 
-const row = (json: string) => `length(cast(${json} as blob)) + ${ROW_BYTES}`;
+const row = (text: string) => `length(cast(${text} as blob)) + ${ROW_BYTES}`;
 
 /** One row for each of theirs: `entity` and `bytes`. */
 export const COUNTED_ROWS = [
@@ -14,6 +14,9 @@ export const COUNTED_ROWS = [
   [row('data'), 'job_events join jobs on jobs.id = job_id'],
   [row('config'), 'jobs'],
   [row('metadata'), 'artifacts'],
+  [row(`''`), 'artifact_files join artifacts on artifacts.id = artifact_id'],
+  [row(`''`), 'deleted_models'],
+  [row('key'), 'idempotency_keys'],
 ].map(([bytes, rows]) => `select entity, ${bytes} bytes from ${rows}`);
 
 export async function rowBytes(db: Kysely<Tables>, entity: string): Promise<number> {

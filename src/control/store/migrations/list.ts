@@ -10,6 +10,7 @@ import { entityStorage } from './0007-entity-storage.ts';
 import { sameArtifact } from './0008-same-artifact.ts';
 import { responses } from './0009-responses.ts';
 import { rowStorage } from './0010-row-storage.ts';
+import { rememberedRows } from './0011-remembered-rows.ts';
 
 export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0001-entities-and-keys': entitiesAndKeys,
@@ -22,4 +23,5 @@ export const MIGRATIONS: Readonly<Record<string, Migration>> = {
   '0008-same-artifact': sameArtifact,
   '0009-responses': responses,
   '0010-row-storage': rowStorage,
+  '0011-remembered-rows': rememberedRows,
 };
