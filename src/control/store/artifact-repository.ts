@@ -1,5 +1,5 @@
 /** SQL of uploaded artifacts: open while files come, committed under a version that never changes. */
-import type { Kysely, Selectable, Transaction } from 'kysely';
+import { sql, type Kysely, type Selectable, type Transaction } from 'kysely';
 import { transition, type StateOf } from '../lifecycle.ts';
 import type { ArtifactsTable, Tables } from './tables.ts';
 
@@ -24,6 +24,10 @@ export interface StoredArtifact {
   /** By name. */
   files: StoredArtifactFile[];
 }
+
+/** In the words of the indices that answer them: a value that is bound later finds none. */
+const IS_OPEN = sql<boolean>`state = 'open'`;
+const IS_PRESENT = sql<boolean>`state != 'deleted'`;
 
 export class ArtifactRepository {
   readonly #db: Kysely<Tables>;
@@ -103,7 +107,7 @@ export class ArtifactRepository {
       .selectFrom('artifacts')
       .selectAll()
       .where('entity', '=', entity)
-      .where('state', '!=', 'deleted')
+      .where(IS_PRESENT)
       .where('sequence', '>', from)
       .orderBy('sequence')
       .limit(limit)
@@ -116,7 +120,7 @@ export class ArtifactRepository {
     const rows = await this.#db
       .selectFrom('artifacts')
       .selectAll()
-      .where('state', '=', 'open')
+      .where(IS_OPEN)
       .where('created_at', '<', before)
       .execute();
     return Promise.all(rows.map((row) => this.#withFiles(row)));
@@ -237,7 +241,7 @@ async function countOpen(trx: Transaction<Tables>, entity: string): Promise<numb
     .selectFrom('artifacts')
     .select(({ fn }) => fn.countAll<number>().as('count'))
     .where('entity', '=', entity)
-    .where('state', '=', 'open')
+    .where(IS_OPEN)
     .executeTakeFirstOrThrow();
   return count;
 }

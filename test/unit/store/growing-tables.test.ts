@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { CompiledQuery, type QueryResult } from 'kysely';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { ArtifactRepository } from '../../../src/control/store/artifact-repository.ts';
 import { Database } from '../../../src/control/store/database.ts';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { LogRepository } from '../../../src/control/store/log-repository.ts';
@@ -83,6 +84,8 @@ const published = () => ({ modelId: MODEL, jobId: JOB, version: 'v', blobKey: 'a
 test('no query of a request or a step reads a table from its beginning', async () => {
   const logs = new LogRepository(database.db);
   const storage = new StorageRepository(database.db);
+  const artifacts = new ArtifactRepository(database.db);
+  const artifact = { id: 'a', entity: 'e', project: 'p', name: 'n', type: 't', metadata: {}, createdAt: AT };
   const responses = new ResponseRepository(database, { maxCount: 1, maxBytes: 100 });
   const response = { id: 'r', previousId: null, head: '{}', output: '[]', input: '[]' };
   await responses.insert('e', { ...response, id: 'before' });
@@ -98,6 +101,8 @@ test('no query of a request or a step reads a table from its beginning', async (
     ['nextQueued', () => jobs.nextQueued([], new Map()), [/jobs_by_state/]],
     ['newestOther', () => jobs.newestOther('model'), [/jobs_by_state/]],
     ['running', () => jobs.running(), [/jobs_by_state/]],
+    ['begin', () => artifacts.insert(artifact, 1), [/open_artifacts \(entity=\?\)/]],
+    ['artifacts', () => artifacts.page('e', null, 10), [/present_artifacts \(entity=\? AND sequence>\?\)/]],
     ['store', () => responses.insert('e', response), [/\(entity=\? AND id=\?\)/, /\(entity=\?\)/, /sequence<\?\)/]],
     ['chain', () => responses.chain('e', 'r', ANY), [/older USING INDEX \S+ \(entity=\? AND id=\?\)/]],
     ['outputs', () => responses.outputs('e', ['r'], ANY), [/\(entity=\? AND id=\?\)/]],
