@@ -1,5 +1,5 @@
 /** SQL of models, their checkpoints and the checkpoints' metrics. */
-import type { Kysely, Transaction } from 'kysely';
+import { sql, type Kysely, type Transaction } from 'kysely';
 import { transition } from '../lifecycle.ts';
 import { upsertMetrics } from './log-repository.ts';
 import type { ModelsTable, Tables } from './tables.ts';
@@ -31,6 +31,8 @@ export interface StoredCheckpoint {
 
 export interface DeletedModel {
   deletedCheckpoints: number;
+  /** Of their files. */
+  checkpointBytes: number;
   /** Blobs that no row names any more. */
   blobs: string[];
   /** False where the answer is that of an earlier delete. */
@@ -82,15 +84,18 @@ export class ModelRepository {
       if (model === undefined) return deletedBefore(trx, id, entity);
       transition('model', 'active', 'delete');
       const blobs = await blobsOfModel(trx, id);
-      const { checkpoints } = await trx
+      const { checkpoints, bytes } = await trx
         .selectFrom('checkpoints')
-        .select(({ fn }) => fn.countAll<number>().as('checkpoints'))
+        .select(({ fn }) => [
+          fn.countAll<number>().as('checkpoints'),
+          fn.coalesce(fn.sum<number>('bytes'), sql.lit(0)).as('bytes'),
+        ])
         .where('model_id', '=', id)
         .executeTakeFirstOrThrow();
       const row = { id, entity, deleted_checkpoints: checkpoints, deleted_at: at };
       await trx.insertInto('deleted_models').values(row).execute();
       await trx.deleteFrom('models').where('id', '=', id).execute();
-      return { deletedCheckpoints: checkpoints, blobs, first: true };
+      return { deletedCheckpoints: checkpoints, checkpointBytes: bytes, blobs, first: true };
     });
   }
 
@@ -247,7 +252,8 @@ async function deletedBefore(trx: Transaction<Tables>, id: string, entity: strin
     .where('id', '=', id)
     .where('entity', '=', entity)
     .executeTakeFirst();
-  return row === undefined ? null : { deletedCheckpoints: row.deleted_checkpoints, blobs: [], first: false };
+  if (row === undefined) return null;
+  return { deletedCheckpoints: row.deleted_checkpoints, checkpointBytes: 0, blobs: [], first: false };
 }
 
 async function blobsOfModel(trx: Transaction<Tables>, id: string): Promise<string[]> {

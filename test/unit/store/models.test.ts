@@ -130,8 +130,9 @@ test('a model goes with all that is its own; its files and the number of its ste
   const removed = await models.remove(model, 'e', AT);
   const adapters = [`adapters/${model}-0`, `adapters/${step}`];
   const blobs = [...adapters, `inputs/${job}`, `snapshots/${job}`, `trajectories/${log}`].sort();
-  expect({ ...removed, blobs: removed?.blobs.sort() }).toEqual({ deletedCheckpoints: 2, blobs, first: true });
-  expect(await models.remove(model, 'e', LATER)).toEqual({ deletedCheckpoints: 2, blobs: [], first: false });
+  const told = { deletedCheckpoints: 2, checkpointBytes: 2, blobs, first: true };
+  expect({ ...removed, blobs: removed?.blobs.sort() }).toEqual(told);
+  expect(await models.remove(model, 'e', LATER)).toEqual({ ...told, checkpointBytes: 0, blobs: [], first: false });
   expect(await models.remove(model, 'f', LATER)).toBeNull();
   expect((await models.all()).models.map(({ id }) => id)).toEqual([other]);
 });

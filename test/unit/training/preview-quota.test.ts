@@ -1,5 +1,5 @@
 /** The storage of an entity: what counts, what is refused, what makes room. */
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -135,6 +135,38 @@ test('rows of the database fill an entity as files do, and those of a job that w
   } finally {
     await going.end();
     rmSync(dataDir, { recursive: true });
+  }
+});
+
+test('files that a delete leaves on the disk for a while take as much as may be stored, and no more', async () => {
+  const held: (() => void)[] = [];
+  const real = setTimeout;
+  const later = vi.spyOn(globalThis, 'setTimeout').mockImplementation(((run: () => void, ms: number) => {
+    if (ms !== 120_000) return real(run, ms);
+    held.push(run);
+    return { unref: () => undefined };
+  }) as unknown as typeof setTimeout);
+  const adapters = `${plane.dataDir}/blobs/adapters`;
+  const others = readdirSync(adapters).length;
+  const headers = { ...plane.as('rivals'), 'content-type': 'application/json' };
+  const body = JSON.stringify({ project: 'p', name: 'again', base_model: BASE });
+  const create = () => plane.call(MODELS, { method: 'POST', body, headers });
+  try {
+    let made = await create();
+    while (made.status === 200) {
+      const { id } = (await made.json()) as { id: string };
+      expect((await plane.call(`${MODELS}/${id}`, { method: 'DELETE', headers })).status).toBe(200);
+      made = await create();
+    }
+    expect([made.status, made.headers.get('retry-after')]).toEqual([429, '1']);
+    expect(await made.json()).toMatchObject({
+      error: { message: expect.stringMatching(/of checkpoints that were deleted are still on the disk/) as string },
+    });
+    for (const remove of held) remove();
+    await vi.waitFor(async () => expect((await create()).status).toBe(200));
+    expect(readdirSync(adapters).length).toBe(others + 1);
+  } finally {
+    later.mockRestore();
   }
 });
 

@@ -127,7 +127,8 @@ export class ModelService {
     const gone = await this.#options.repository.removeCheckpoints(modelId, asked);
     for (const { step } of gone) this.#options.registry.removeCheckpoint(modelId, step);
     await this.#forget(gone.map((checkpoint) => checkpointRef(checkpoint, this.#options.blobs).adapter.version));
-    this.#removeLater(gone.map(({ blobKey }) => blobKey));
+    const bytes = gone.reduce((sum, checkpoint) => sum + checkpoint.bytes, 0);
+    this.#removeLater(entity, gone.map(({ blobKey }) => blobKey), bytes);
     const found = new Set(gone.map(({ step }) => step));
     return { deleted: gone.length, notFound: asked.filter((step) => !found.has(step)) };
   }
@@ -143,7 +144,8 @@ export class ModelService {
       await this.#forget(checkpoints.map(({ adapter }) => adapter.version));
       const { blobs, log } = this.#options;
       await removeUnnamed(blobs, result.blobs.filter((key) => !key.startsWith('adapters/')), log);
-      this.#removeLater(result.blobs.filter((key) => key.startsWith('adapters/')));
+      const adapters = result.blobs.filter((key) => key.startsWith('adapters/'));
+      this.#removeLater(entity, adapters, result.checkpointBytes);
     }
     return { deletedCheckpoints: result.deletedCheckpoints };
   }
@@ -225,8 +227,9 @@ export class ModelService {
   }
 
   /** A request that was admitted before the delete may still have to load its adapter. */
-  #removeLater(keys: string[]): void {
-    const { blobs, log } = this.#options;
-    setTimeout(() => void removeUnnamed(blobs, keys, log), ADAPTER_GRACE_MS).unref();
+  #removeLater(entity: string, keys: string[], bytes: number): void {
+    const { blobs, log, quota } = this.#options;
+    const { gone } = quota.leave(entity, bytes);
+    setTimeout(() => void removeUnnamed(blobs, keys, log).finally(gone), ADAPTER_GRACE_MS).unref();
   }
 }
