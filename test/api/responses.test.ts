@@ -40,6 +40,16 @@ const thinking = {
   max_output_tokens: 120,
 } as const;
 
+const conversation = [
+  { role: 'developer', content: 'Be short.' },
+  { role: 'user', content: [{ type: 'input_text', text: 'é' }] },
+  { type: 'reasoning', id: 'rs_1', summary: [], content: [{ type: 'reasoning_text', text: 'Lock it.' }] },
+  { type: 'function_call', call_id: 'c', name: 'lock_weather', arguments: '{"size": "small", "repeat": true}' },
+  { type: 'function_call_output', call_id: 'c', output: 'locked' },
+  { role: 'assistant', content: 'Done.' },
+  { role: 'user', content: 'Thanks.' },
+];
+
 /** By what is random or of the clock. */
 function comparable({ output, usage, status, output_text }: OpenAI.Responses.Response): object {
   const items = output.map((item) => ({ ...item, id: '', ...('call_id' in item ? { call_id: '' } : {}) }));
@@ -212,6 +222,28 @@ test('what a response would read is counted', async () => {
   const { input_tokens } = await client.responses.inputTokens.count(next);
   expect(input_tokens).toBe(second.usage?.input_tokens);
   expect(input_tokens).toBeGreaterThan(counted.input_tokens);
+});
+
+test.each<[string, object]>([
+  ['instructions', { instructions: 'Be short.' }],
+  ['thoughts', { reasoning: { effort: 'high' } }],
+  ['no thoughts', { reasoning: { effort: 'none' } }],
+  ['a schema', { text: { format: { type: 'json_schema', name: 's', schema: parameters } } }],
+  ['a tool that must be called', { tools, tool_choice: 'required' }],
+  ['tools of which some are allowed', { tools, tool_choice: { type: 'allowed_tools', mode: 'auto', tools } }],
+  ['items of all kinds', { input: conversation }],
+  [
+    'items that leave',
+    {
+      input: [...Array<object>(300).fill({ role: 'user', content: hello.input }), ...conversation],
+      truncation: 'auto',
+    },
+  ],
+])('as many are counted as a response tells that it read: %s', async (_, fields) => {
+  const body = { model: 'starter', input: 'Hi', ...fields } as const;
+  const { input_tokens } = await client.responses.inputTokens.count(body);
+  const made = await client.responses.create({ ...body, max_output_tokens: 1 });
+  expect(made.usage?.input_tokens).toBe(input_tokens);
 });
 
 test('what no longer fits is refused, or its oldest items leave', async () => {
