@@ -1,8 +1,8 @@
 /**
  * `kill -9` over accept, log, step, snapshot, optimizer write, checkpoint, event and delete: first once at each of these very instants (the
  * process kills itself there, see fixtures/faults.mjs), then at random ones too. Afterwards every acknowledged job has ended once, events
- * have no gap and no double, what was deleted is gone, and the weights are those of an unbroken run. With a trainer of plain arithmetic,
- * which gives many kills in little time, and with the real engine, whose process is killed as well.
+ * have no gap and no double, what was deleted is gone, sums are those of the rows, and the weights are those of an unbroken run. With a
+ * trainer of plain arithmetic, which gives many kills in little time, and with the real engine, whose process is killed as well.
  * TANDEM_KILL_ROUNDS sets the number of kills; each instant comes first.
  */
 import { spawn, type ChildProcess } from 'node:child_process';
@@ -15,6 +15,7 @@ import { Database } from '../../src/control/store/database.ts';
 import { FolderBlobStore } from '../../src/control/store/blob-store.ts';
 import { ModelRepository } from '../../src/control/store/model-repository.ts';
 import { seededRandom } from '../../src/control/training/random.ts';
+import { storedBytes } from '../unit/store/row-bytes.ts';
 
 const ROUNDS = Number(process.env['TANDEM_KILL_ROUNDS'] ?? 26);
 const NATIVE_ROUNDS = Math.max(3, Math.floor(ROUNDS / 10));
@@ -176,6 +177,7 @@ async function killRounds(rounds: number, instants: Instant[]): Promise<void> {
     await checkCheckpoints(database);
     await checkLogs(database);
     await checkBlobs(database);
+    await checkSums(database);
     await checkWeights(database);
   } finally {
     await database.close();
@@ -283,6 +285,11 @@ async function checkBlobs({ db }: Database): Promise<void> {
   }
   await blobs.sweep(referenced);
   for (const key of referenced) expect(existsSync(blobs.path(key)), key).toBe(true);
+}
+
+async function checkSums({ db }: Database): Promise<void> {
+  const sums = await db.selectFrom('entity_storage').selectAll().execute();
+  expect(new Map(sums.map(({ entity, bytes }) => [entity, bytes]))).toEqual(await storedBytes(db));
 }
 
 /** The same jobs one after the other, without a store and without a kill. */

@@ -13,7 +13,7 @@ import { MIGRATIONS } from '../../../src/control/store/migrations/list.ts';
 import { ModelRepository } from '../../../src/control/store/model-repository.ts';
 import { StorageRepository } from '../../../src/control/store/storage-repository.ts';
 import { seededRandom } from '../../../src/control/training/random.ts';
-import { COUNTED_ROWS } from './row-bytes.ts';
+import { storedBytes } from './row-bytes.ts';
 
 const AT = '2026-01-01T00:00:00.000Z';
 const ENTITIES = ['one', 'two'];
@@ -26,18 +26,8 @@ afterEach(() => rmSync(directory, { recursive: true, force: true }));
 
 /** By the rows themselves. */
 async function counted({ db }: Database): Promise<number[]> {
-  const files = [
-    'checkpoints join models on models.id = model_id',
-    'trajectory_logs join models on models.id = model_id',
-    'artifact_files join artifacts on artifacts.id = artifact_id',
-  ].map((rows) => `select entity, bytes from ${rows}`);
-  const held = [...files, ...COUNTED_ROWS];
-  const { rows } = await sql
-    .raw<{ entity: string; bytes: number }>(
-      `select entity, sum(bytes) bytes from (${held.join(' union all ')}) group by 1`,
-    )
-    .execute(db);
-  return ENTITIES.map((entity) => rows.find((row) => row.entity === entity)?.bytes ?? 0);
+  const stored = await storedBytes(db);
+  return ENTITIES.map((entity) => stored.get(entity) ?? 0);
 }
 
 function kept({ db }: Database): Promise<number[]> {
