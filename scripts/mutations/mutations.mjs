@@ -1774,7 +1774,7 @@ export const mutations = [
     edits: [
       {
         file: 'src/control/store/artifact-repository.ts',
-        search: "      .where('state', '=', 'open')\n      .where('created_at', '<', before)",
+        search: "      .where(IS_OPEN)\n      .where('created_at', '<', before)",
         replace: "      .where('created_at', '<', before)",
       },
     ],
@@ -1785,8 +1785,8 @@ export const mutations = [
     edits: [
       {
         file: 'src/control/store/artifact-repository.ts',
-        search: "      .where('entity', '=', entity)\n      .where('state', '!=', 'deleted')",
-        replace: "      .where('state', '!=', 'deleted')",
+        search: "      .where('entity', '=', entity)\n      .where(IS_PRESENT)",
+        replace: '      .where(IS_PRESENT)',
       },
     ],
     tests: ['test/unit/store/artifacts.test.ts'],
@@ -1847,6 +1847,17 @@ export const mutations = [
       },
     ],
     tests: ['test/unit/training/model-files.test.ts'],
+  },
+  {
+    name: 'a disk that is filled by making models and deleting them',
+    edits: [
+      {
+        file: 'src/control/training/models/model-service.ts',
+        search: 'this.#removeLater(entity, adapters, result.checkpointBytes);',
+        replace: 'this.#removeLater(entity, adapters, 0);',
+      },
+    ],
+    tests: ['test/unit/training/preview-quota.test.ts'],
   },
   {
     name: 'a look at changed keys that fails taken for done',
