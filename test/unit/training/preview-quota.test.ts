@@ -153,7 +153,7 @@ test('files that a delete leaves on the disk for a while take as much as may be 
   const create = () => plane.call(MODELS, { method: 'POST', body, headers });
   try {
     let made = await create();
-    while (made.status === 200) {
+    while (made.status === 200 && held.length < 50) {
       const { id } = (await made.json()) as { id: string };
       expect((await plane.call(`${MODELS}/${id}`, { method: 'DELETE', headers })).status).toBe(200);
       made = await create();
