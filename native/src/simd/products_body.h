@@ -20,14 +20,19 @@ struct F32Step {
   static VF fma(X x, const T* w, VF acc) { return vfma(x, vload(w), acc); }
 };
 
-// Bytes ahead of the reader that a stream of weights is fetched: hardware prefetchers stop at the end of each 4 KiB page.
-constexpr int64_t kStreamAhead = 8192;
-// How near: 3 is L1, 0 is L1 past the other levels. Measured on a Zen 5: 1.02x with 0. Not measured elsewhere, and quite another thing with AMX
-// (quant_tile_body.h).
+// How near weights are fetched that are read once, and how many bytes ahead of the reader, as hardware prefetchers stop at the end of each 4 KiB
+// page. 3 is L1 with the levels behind it, 2 is L2, 0 is L1 past the other levels (prefetchnta). quant_tile_body.h has those of 8 and 4 bits.
+// L1 alone, for the set that AMD's cores get: measured on a Zen 5, 1.02x. On an Emerald Rapids, whose lines on their way to L1 are few, it reads
+// half of what L2 does: 13.7 and 29.4 GB/s per two threads of 31.2 (avx2: 14.6 and 22.1), 27.9 where 8 KiB ahead.
 #if TANDEM_AMX
 constexpr int kAheadLevel = 3;
-#else
+constexpr int64_t kStreamAhead = 8192;
+#elif TANDEM_DOT_BF16
 constexpr int kAheadLevel = 0;
+constexpr int64_t kStreamAhead = 8192;
+#else
+constexpr int kAheadLevel = 2;
+constexpr int64_t kStreamAhead = 4096;
 #endif
 
 // R rows x one panel, `steps` steps from the running values in y. Weights are fetched with every step: Lines lines from `prefetch` on, one
