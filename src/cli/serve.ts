@@ -147,7 +147,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   const port = await http.listen();
   undo.push(() => http.drain(0));
   await engine.ready();
-  if (adapters) await Promise.all([training.start(), addInOrder(adapters, settings)]);
+  if (adapters) await Promise.all([training.start(), loadAdapters(adapters, settings)]);
   const ready = { isa: engine.info?.isa ?? 'unknown', ...facts };
   served.systemFingerprint = systemFingerprint({ version, model, ...ready });
   log.info({ port, enginePid: engine.pid, isa: ready.isa }, 'ready');
@@ -176,7 +176,7 @@ async function drain(
   await closed;
 }
 
-/** What is wrong with the files of the adapters to serve shows before the weights are loaded. */
+/** Named before there is a port: who asks early waits for them as for the model. What is wrong with their files shows before the weights are loaded. */
 async function operatorAdapters(
   settings: Settings,
   model: LoadedModel,
@@ -185,13 +185,12 @@ async function operatorAdapters(
 ): Promise<AdapterRegistry> {
   const baseNames = [...names, model.name];
   const adapters = new AdapterRegistry({ engine, spec: model.spec, maxRank: settings.maxLoraRank, baseNames });
-  for (const adapter of settings.loraModules) await blamed(adapter, adapters.inspect(adapter));
+  for (const adapter of settings.loraModules) await blamed(adapter, adapters.name(adapter));
   return adapters;
 }
 
-/** One after the other: they are listed in the order of the flags. */
-async function addInOrder(adapters: AdapterRegistry, settings: Settings): Promise<void> {
-  for (const adapter of settings.loraModules) await blamed(adapter, adapters.add(adapter));
+async function loadAdapters(adapters: AdapterRegistry, settings: Settings): Promise<void> {
+  for (const adapter of settings.loraModules) await blamed(adapter, adapters.load(adapter.name));
 }
 
 /** There may be several of them: an error names its own. */

@@ -66,9 +66,8 @@ export class AdapterRegistry implements ModelResolver {
     return Promise.resolve([...this.#entries].map(([name, entry]) => listed(name, entry)));
   }
 
-  /** Checks the name and the files, without the engine. Throws AdapterNameError or ModelError. */
-  async inspect({ name, path }: NamedAdapter): Promise<AdapterRef> {
-    this.#checkName(name);
+  /** Checks the files, without the engine. */
+  async #inspect({ path }: NamedAdapter): Promise<AdapterRef> {
     const { spec, maxRank, baseNames } = this.#options;
     const { directory, baseModel } = await readAdapterFiles(path, { spec, maxRank });
     if (baseModel !== null && !baseNames.some((base) => lastPart(base) === lastPart(baseModel))) {
@@ -80,22 +79,30 @@ export class AdapterRegistry implements ModelResolver {
     return { version: await adapterVersion(directory), directory };
   }
 
-  /** Resolves when requests may use the name. Throws as `inspect`, or EngineUnavailableError. `replace`: the name may be there; requests that run keep what they have. */
+  /** Requests may use the name from here on: theirs wait for the engine. Throws AdapterNameError or ModelError. */
+  async name(adapter: NamedAdapter): Promise<void> {
+    const { name } = adapter;
+    this.#checkFree(name);
+    const found = await this.#inspect(adapter);
+    this.#entries.set(name, { adapter: found, created: unixSeconds() });
+  }
+
+  /** Reads a named adapter into the engine, which checks more of it than `name` did. Throws ModelError or EngineUnavailableError. */
+  async load(name: string): Promise<void> {
+    const entry = this.#entries.get(name);
+    if (entry) await this.#load(entry.adapter);
+  }
+
+  /** Resolves when the engine has it and requests may use the name. Throws as `name` and `load`. `replace`: the name may be there; requests that run keep what they have. */
   async add(adapter: NamedAdapter, replace = false): Promise<void> {
     const { name } = adapter;
-    this.#checkName(name);
-    if ((this.#entries.has(name) && !replace) || this.#coming.has(name)) {
-      throw new AdapterNameError('taken', `The lora adapter '${name}' has already been loaded.`);
-    }
-    if (this.#entries.size + this.#coming.size >= MAX_ADAPTERS) {
-      throw new AdapterNameError('invalid', `At most ${MAX_ADAPTERS} adapters can be named.`);
-    }
+    this.#checkFree(name, replace);
     this.#coming.add(name);
     try {
-      const found = await this.inspect(adapter);
+      const found = await this.#inspect(adapter);
       await this.#load(found);
       const before = this.#entries.get(name);
-      this.#entries.set(name, { adapter: found, created: Math.floor(Date.now() / 1000) });
+      this.#entries.set(name, { adapter: found, created: unixSeconds() });
       if (before) await this.#unload(before);
     } finally {
       this.#coming.delete(name);
@@ -124,6 +131,16 @@ export class AdapterRegistry implements ModelResolver {
     if (!shared) await this.#options.engine.unloadAdapter(adapter.version);
   }
 
+  #checkFree(name: string, replace = false): void {
+    this.#checkName(name);
+    if ((this.#entries.has(name) && !replace) || this.#coming.has(name)) {
+      throw new AdapterNameError('taken', `The lora adapter '${name}' has already been loaded.`);
+    }
+    if (this.#entries.size + this.#coming.size >= MAX_ADAPTERS) {
+      throw new AdapterNameError('invalid', `At most ${MAX_ADAPTERS} adapters can be named.`);
+    }
+  }
+
   #checkName(name: string): void {
     if (name === '' || name.length > MAX_NAME || /[\u0000-\u001f\u007f]/.test(name)) {
       throw new AdapterNameError('invalid', `An adapter's name has 1 to ${MAX_NAME} printable characters.`);
@@ -144,4 +161,8 @@ function listed(name: string, { adapter, created }: Entry): ListedModel {
 /** Hub names and paths end in the model's own name. */
 function lastPart(name: string): string {
   return name.replace(/\/+$/, '').split('/').at(-1) ?? '';
+}
+
+function unixSeconds(): number {
+  return Math.floor(Date.now() / 1000);
 }

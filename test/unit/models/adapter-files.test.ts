@@ -241,3 +241,16 @@ test('one of two that come at once has the name; an engine that is down is told 
     if (!replace) await registry.remove(named.name);
   }
 });
+
+test('what the operator names at start is there before the engine is, and what the engine finds wrong with it is told', async () => {
+  let load = () => Promise.reject(new Error('the engine is asked too early'));
+  const engine = { loadAdapter: () => load(), unloadAdapter: () => Promise.resolve() };
+  const registry = new AdapterRegistry({ engine, spec, maxRank: 64, baseNames: ['served'] });
+  await registry.name({ name: 'a', path: adapter({}) });
+  expect(await registry.resolve('a')).toMatchObject({ displayName: 'a', trainable: false });
+  expect((await registry.list()).map(({ name }) => name)).toEqual(['a']);
+  await expect(registry.name({ name: 'a', path: adapter({}) })).rejects.toThrow('already been loaded');
+  await expect(registry.name({ name: 'served', path: adapter({}) })).rejects.toThrow('base model');
+  load = () => Promise.reject(new Error('lora_A holds a number that is not finite'));
+  await expect(registry.load('a')).rejects.toThrow('not finite');
+});
