@@ -212,6 +212,11 @@ describe('Idempotency-Key', () => {
     await finished(plane, String(first.id));
     const page = await plane.json(`/v1/preview/models/${modelId}/checkpoints`);
     expect((page['data'] as unknown[]).length).toBe(2);
+    const empty = await plane.post(JOBS, rl(modelId), { 'idempotency-key': '' });
+    expect([empty.status, await empty.json()]).toMatchObject([
+      422,
+      { detail: [{ loc: ['header', 'Idempotency-Key'] }] },
+    ]);
     // Another entity's key of the same text is another key.
     const theirs = await plane.post(
       '/v1/preview/models',

@@ -59,8 +59,9 @@ export function listTrainingEvents(deps: RouteDeps): Middleware {
   };
 }
 
+/** One that is sent empty is refused like other bad keys: its sender counts on it. */
 function idempotencyKey(ctx: Context): string | null {
-  return ctx.get('idempotency-key') || null;
+  return 'idempotency-key' in ctx.headers ? ctx.get('idempotency-key') : null;
 }
 
 function toResponse({ job, gradientSteps, numSequences }: JobView): TrainingJobResponse {
