@@ -35,8 +35,8 @@ const ENTRY = fileURLToPath(new URL('./engine-process.js', import.meta.url));
 const FIRST_BACKOFF_MS = 100;
 const LAST_BACKOFF_MS = 5000;
 /**
- * Crashes in a row, without one finished sequence or a minute of life between them, after which it is given up. One while a trainer has work
- * is not among them: what its job's rows need may be more than the machine has, and the job ends after a few of these.
+ * Crashes in a row, without a finished sequence, an answer to a trainer or a minute of life between them, after which it is given up. One
+ * while a trainer has work is not among them: what its job's rows need may be more than the machine has, and the job ends after a few of these.
  */
 const MAX_CRASHES = 5;
 const STABLE_MS = 60_000;
@@ -63,7 +63,7 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
   #info: EngineInfo | null = null;
   #restarts = 0;
   #crashesInARow = 0;
-  #completedAtCrash = 0;
+  #doneAtCrash = 0;
   #readySince: number | null = null;
   #respawnTimer: NodeJS.Timeout | null = null;
   /** Resolved when the last sequence has ended. */
@@ -268,9 +268,10 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
 
   #countCrash(trained: boolean): void {
     const livedMs = this.#readySince === null ? 0 : performance.now() - this.#readySince;
-    const worked = this.#ledger.completed > this.#completedAtCrash || livedMs > STABLE_MS;
+    const done = this.#ledger.completed + this.#trainers.answers;
+    const worked = done > this.#doneAtCrash || livedMs > STABLE_MS;
     this.#crashesInARow = worked ? 1 : Math.max(1, this.#crashesInARow + (trained ? 0 : 1));
-    this.#completedAtCrash = this.#ledger.completed;
+    this.#doneAtCrash = done;
   }
 
   /** The end: whatever is still owed gets an error. */

@@ -19,6 +19,7 @@ export class TrainerCalls {
   /** Wait for an engine that is ready. */
   #waiting: { go: () => void; fail: (error: Error) => void }[] = [];
   #nextId = 1;
+  #answers = 0;
   #open = false;
   #dead: string | null = null;
 
@@ -29,6 +30,11 @@ export class TrainerCalls {
   /** A trainer of the present engine has work. */
   get busy(): boolean {
     return this.#calls.size > 0;
+  }
+
+  /** Pieces of work that engines have finished so far. */
+  get answers(): number {
+    return this.#answers;
   }
 
   /** Waits for an engine that is starting. */
@@ -47,6 +53,7 @@ export class TrainerCalls {
   answered({ call: id, answer, error, refused }: Extract<FromEngine, { type: 'trainer' }>): void {
     const call = this.#calls.get(id);
     this.#calls.delete(id);
+    this.#answers++;
     if (error === null) call?.resolve(answer);
     else call?.reject(refused ? new RowRefusedError(error) : new Error(error));
   }
