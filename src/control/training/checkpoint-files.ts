@@ -50,17 +50,25 @@ export async function writeIdentityCheckpoint(
   return writeCheckpoint(directory, { state, baseModel, kind: null });
 }
 
-/** `kind`: of the training that goes on from it. */
-export async function readCheckpoint(directory: string, kind: TrainingKind): Promise<TrainerState> {
-  const weights = await readAdapter(directory);
+/**
+ * `kind`: of the training that goes on from it. `version`: what `writeCheckpoint` returned, and perhaps a dot and more; throws where the
+ * adapter's files are others by now.
+ */
+export async function readCheckpoint(directory: string, kind: TrainingKind, version?: string): Promise<TrainerState> {
+  const weights = await readAdapter(directory, version);
   const file = await readTensors(join(directory, OPTIMIZER_FILE)).catch(missingAsNull);
   if (file === null || file.metadata['kind'] !== kind) return { weights, optimizer: null };
   return { weights, optimizer: readMoments(weights.factors, file, Number(file.metadata['steps'])) };
 }
 
-export async function readAdapter(directory: string): Promise<AdapterWeights> {
-  const config = JSON.parse(await readFile(join(directory, ADAPTER_CONFIG_FILE), 'utf8')) as PeftConfig;
-  const file = await readTensors(join(directory, ADAPTER_WEIGHTS_FILE));
+export async function readAdapter(directory: string, version?: string): Promise<AdapterWeights> {
+  const text = await readFile(join(directory, ADAPTER_CONFIG_FILE));
+  const digest = createHash('sha256').update(text);
+  const config = JSON.parse(text.toString()) as PeftConfig;
+  const file = await readTensors(join(directory, ADAPTER_WEIGHTS_FILE), { digest });
+  if (version !== undefined && digest.digest('hex') !== version.split('.')[0]) {
+    throw new Error('The adapter is not what was written.');
+  }
   return { scale: config.lora_alpha / config.r, factors: readFactors(file) };
 }
 

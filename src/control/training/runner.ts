@@ -141,7 +141,7 @@ export class JobRunner {
 
   async #readCheckpoint(job: TrainingJob, { step, adapter }: Checkpoint): Promise<TrainerState> {
     try {
-      return await readCheckpoint(adapter.directory, job.kind);
+      return await readCheckpoint(adapter.directory, job.kind, adapter.version);
     } catch (error) {
       if (isShortage(error)) throw error;
       this.#ports.report(job.id, error);

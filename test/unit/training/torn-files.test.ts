@@ -10,6 +10,7 @@ import { pino } from 'pino';
 import { FolderBlobStore } from '../../../src/control/store/blob-store.ts';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
 import { readAdapterFiles } from '../../../src/control/models/adapter-files.ts';
+import { holdsVersion } from '../../../src/control/models/adapter-version.ts';
 import { OPTIMIZER_FILE, readCheckpoint } from '../../../src/control/training/checkpoint-files.ts';
 import { StoredSnapshots } from '../../../src/control/training/jobs/stored-ports.ts';
 import { readTensors } from '../../../src/control/training/tensor-file.ts';
@@ -148,6 +149,32 @@ test(
   },
   EVERY_BYTE_MS,
 );
+
+test('a checkpoint of which a bit is another serves nobody and is not trained on', async () => {
+  const plane = await start(dataDir, false);
+  const { id: modelId } = await createModel(plane, 'agent');
+  await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));
+  const made = await plane.database.db
+    .selectFrom('checkpoints')
+    .select(['blob_key', 'version'])
+    .where('step', '=', 1)
+    .executeTakeFirstOrThrow();
+  const folder = join(dataDir, 'blobs', made.blob_key);
+  const path = join(folder, 'adapter_model.safetensors');
+  const version = `${made.version}.of-this-step`;
+  expect(await holdsVersion(folder, version)).toBe(true);
+  const whole = readFileSync(path);
+  writeFileSync(
+    path,
+    whole.map((byte, at) => (at === whole.length - 3 ? byte ^ 1 : byte)),
+  );
+  expect(await holdsVersion(folder, version)).toBe(false);
+  const events = await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));
+  expect(events.at(-1)).toMatchObject({
+    type: 'training_failed',
+    data: { error_message: expect.stringContaining('The files of step 1 are damaged') as string },
+  });
+});
 
 test(
   'a checkpoint that is cut at any byte neither serves nor trains',
