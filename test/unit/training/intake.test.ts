@@ -176,7 +176,7 @@ describe('lines of training data', () => {
       const choice = { finish_reason: 'stop', message: { role: 'assistant', content: null, ...more } };
       writeFileSync(source, `\n${JSON.stringify({ messages: [{ role: 'user', content: 'one?' }, choice] })}`);
       await expect(readRows(source, join(folder, 'content'), ROW_LIMITS, TAKEN)).rejects.toMatchObject({
-        details: [{ msg: expect.stringContaining(`Line 2 of the training data messages[1].${problem}`) as string }],
+        details: [{ msg: expect.stringContaining(`Line 2 of the training data: messages[1].${problem}`) as string }],
       });
     } finally {
       rmSync(folder, { recursive: true });

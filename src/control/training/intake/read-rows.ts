@@ -135,7 +135,7 @@ function readRow(line: string, number: number): StoredRow {
   const messages = list.map((element: unknown, index) => checkMessage(element, number, `${name}[${index}]`));
   if (messages.at(-1)?.role !== 'assistant') throw fault(number, 'must end with a message of the assistant.');
   if (tools !== null && !(Array.isArray(tools) && tools.every(isObject))) {
-    throw fault(number, '`tools` must be a list of objects.');
+    throw faultAt(number, 'tools must be a list of objects.');
   }
   const size = findSizeFault([messages, tools]);
   if (size !== null) throw fault(number, size);
@@ -144,17 +144,17 @@ function readRow(line: string, number: number): StoredRow {
 
 /** A choice of a trajectory counts as the assistant's message. */
 function checkMessage(element: unknown, number: number, where: string): MessageElement {
-  if (!isObject(element)) throw fault(number, `${where} is no object.`);
+  if (!isObject(element)) throw faultAt(number, `${where} is no object.`);
   const given = element as HistoryElement;
   const message = messageOf(given);
-  if (typeof message.role !== 'string') throw fault(number, `${where} needs a \`role\`.`);
-  if (!ROLES.includes(message.role)) throw fault(number, `${where}.role must be one of ${ROLES.join(', ')}.`);
+  if (typeof message.role !== 'string') throw faultAt(number, `${where} needs a \`role\`.`);
+  if (!ROLES.includes(message.role)) throw faultAt(number, `${where}.role must be one of ${ROLES.join(', ')}.`);
   const content = message.content ?? null;
   if (content !== null && typeof content !== 'string' && !Array.isArray(content)) {
-    throw fault(number, `${where}.content must be a text, a list of parts, or null.`);
+    throw faultAt(number, `${where}.content must be a text, a list of parts, or null.`);
   }
   const wrong = findMessageFault(message) ?? (message.role === 'assistant' ? findArgumentsFault(message) : null);
-  if (wrong) throw fault(number, `${where}${written(wrong.place)} ${wrong.problem}`);
+  if (wrong) throw faultAt(number, `${where}${written(wrong.place)} ${wrong.problem}`);
   return message;
 }
 
@@ -186,4 +186,9 @@ function isObject(value: unknown): value is Record<string, unknown> {
 
 function fault(line: number, message: string): ValidationError {
   return invalid(['body', 'training_data_url'], `Line ${line} of the training data ${message}`);
+}
+
+/** `message` begins with the place within the line. */
+function faultAt(line: number, message: string): ValidationError {
+  return invalid(['body', 'training_data_url'], `Line ${line} of the training data: ${message}`);
 }
