@@ -47,10 +47,10 @@ const SHOWN: ReadonlySet<string> = new Set([
 const LONGEST_KEY = 128;
 const shownFields = new WeakMap<object, Record<string, unknown>>();
 
-/** Of a body that parseExactJson gave: `tools` and their like with numbers as in json-numbers.ts. For bodies that have been checked. */
-export function withExactNumbers<T extends object>(body: T): T {
-  const exact = shownFields.get(body);
-  return exact ? { ...body, ...exact } : body;
+/** `body`: what has been checked of `raw`, which parseExactJson gave: `tools` and their like with numbers as in json-numbers.ts. */
+export function withExactNumbers<T extends object>(body: T, raw: unknown): T {
+  const exact = Object.entries(shownFields.get(raw as object) ?? {}).filter(([name]) => Object.hasOwn(body, name));
+  return exact.length > 0 ? { ...body, ...Object.fromEntries(exact) } : body;
 }
 
 /** Integers beyond 2^53 are bigints under the given top-level names; elsewhere they are rounded as JSON.parse does. */

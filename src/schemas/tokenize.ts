@@ -14,6 +14,8 @@ export interface TokenizeRequest {
   chat_template?: string | null;
   chat_template_kwargs?: Record<string, unknown> | null;
   tools?: unknown[] | null;
+  documents?: Record<string, unknown>[] | null;
+  reasoning_effort?: string | null;
   return_token_strs?: boolean | null;
 }
 
@@ -34,6 +36,8 @@ const properties: Record<keyof TokenizeRequest, JsonSchema> = {
   chat_template: nullable(string()),
   chat_template_kwargs: nullable(object()),
   tools: chatCompletionSchema.properties?.['tools'] ?? {},
+  documents: chatCompletionSchema.properties?.['documents'] ?? {},
+  reasoning_effort: chatCompletionSchema.properties?.['reasoning_effort'] ?? {},
   return_token_strs: nullable(boolean()),
 };
 

@@ -55,7 +55,7 @@ export interface ChatRequest {
 
 /** Order of checks: shapes, rules between fields, model, its template, then how to sample. */
 export function readChatRequest(raw: unknown, context: RequestContext): ChatRequest {
-  const body = withExactNumbers(validateChatCompletion(raw));
+  const body = withExactNumbers(validateChatCompletion(raw), raw);
   checkStreamOptions(body);
   checkTopLogprobs(body);
   checkPromptLogprobs(body);

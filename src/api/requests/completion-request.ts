@@ -37,7 +37,7 @@ export interface TextRequest {
 }
 
 export function readCompletionRequest(raw: unknown, context: RequestContext): TextRequest {
-  const body = withExactNumbers(validateCompletion(raw));
+  const body = withExactNumbers(validateCompletion(raw), raw);
   checkStreamOptions(body);
   checkPromptLogprobs(body);
   const priority = toPriority(body, context);

@@ -30,7 +30,7 @@ export interface MessagesWishes {
 
 /** Order of checks as for a chat. */
 export function readMessagesRequest(raw: unknown, context: RequestContext): MessagesWishes {
-  const body = withExactNumbers(validateMessages(raw));
+  const body = withExactNumbers(validateMessages(raw), raw);
   const priority = toPriority(body, context);
   refuseLimited(body);
   const tools = toChatTools(body);
@@ -57,7 +57,7 @@ export function readMessagesRequest(raw: unknown, context: RequestContext): Mess
 
 /** `model`: what the body names; null: nothing that exists. */
 export function readCountRequest(raw: unknown, model: ResolvedModel | null, rules: TemplateRules): PromptInput {
-  const body = withExactNumbers(validateCountTokens(raw));
+  const body = withExactNumbers(validateCountTokens(raw), raw);
   refuseLimited(body);
   const tools = toChatTools(body);
   requireModel(model, body.model);

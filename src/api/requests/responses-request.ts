@@ -38,7 +38,7 @@ export interface ResponsesWishes {
 /** Order of checks as for a chat. */
 export function readResponsesRequest(raw: unknown, context: RequestContext): ResponsesWishes {
   const body = validateResponses(raw);
-  const exact = withExactNumbers(body);
+  const exact = withExactNumbers(body, raw);
   checkStreaming(body);
   const included = toIncluded(body);
   const priority = toPriority(body, context);

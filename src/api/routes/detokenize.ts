@@ -10,8 +10,9 @@ const BYTES_PER_CHAR = 2;
 
 export function detokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    const body = validateDetokenize(await deps.bodies.json(ctx));
-    reportIgnored(ctx, body, detokenizeFields);
+    const raw = await deps.bodies.json(ctx);
+    const body = validateDetokenize(raw);
+    reportIgnored(ctx, raw, detokenizeFields);
     requireModel(await resolveModel(deps, body, entityOf(ctx)), body.model);
     const { vocabSize } = deps.sessions;
     const outside = body.tokens.find((id) => id >= vocabSize);

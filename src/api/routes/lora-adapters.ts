@@ -17,8 +17,9 @@ import type { RouteDeps } from './context.ts';
 export function loadLoraAdapter(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const adapters = allowedAdapters(deps);
-    const body = validateLoadLoraAdapter(await deps.bodies.json(ctx));
-    reportIgnored(ctx, body, loadLoraAdapterFields);
+    const raw = await deps.bodies.json(ctx);
+    const body = validateLoadLoraAdapter(raw);
+    reportIgnored(ctx, raw, loadLoraAdapterFields);
     const name = body.lora_name;
     if (name === '' || body.lora_path === '') {
       throw new ApiError('invalid_user_input', "Both 'lora_name' and 'lora_path' must be provided.");
@@ -33,8 +34,9 @@ export function loadLoraAdapter(deps: RouteDeps): Middleware {
 export function unloadLoraAdapter(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const adapters = allowedAdapters(deps);
-    const body = validateUnloadLoraAdapter(await deps.bodies.json(ctx));
-    reportIgnored(ctx, body, unloadLoraAdapterFields);
+    const raw = await deps.bodies.json(ctx);
+    const body = validateUnloadLoraAdapter(raw);
+    reportIgnored(ctx, raw, unloadLoraAdapterFields);
     const name = body.lora_name;
     if (name === '')
       throw new ApiError('invalid_user_input', "'lora_name' needs to be provided to unload a LoRA adapter.");

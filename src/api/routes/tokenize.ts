@@ -19,12 +19,13 @@ import { sendPieces, templateRules, type RouteDeps } from './context.ts';
 
 export function tokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    const body = validateTokenize(await deps.bodies.json(ctx));
-    reportIgnored(ctx, body, tokenizeFields);
+    const raw = await deps.bodies.json(ctx);
+    const body = validateTokenize(raw);
+    reportIgnored(ctx, raw, tokenizeFields);
     checkContinuation(body);
     const entity = entityOf(ctx);
     requireModel(await resolveModel(deps, body, entity), body.model);
-    const prompt = toPrompt(withExactNumbers(body), templateRules(deps));
+    const prompt = toPrompt(withExactNumbers(body, raw), templateRules(deps));
     const watch = new ClientWatch(ctx.res);
     const ids = await deps.sessions.tokenize(prompt, entity, watch.signal).catch((error: unknown) => {
       throw watch.signal.aborted ? new ClientGoneError() : error;

@@ -241,12 +241,25 @@ describe('tokenize', () => {
       token_strs: null,
     });
   });
+  test('documents and reasoning_effort, as in a chat', async () => {
+    const fields = { messages: [], documents: [{ title: 'a' }], reasoning_effort: 'none' };
+    const response = await server.post('/tokenize', fields);
+    expect([response.status, response.headers.get('x-tandem-ignored-fields')]).toEqual([200, null]);
+    expect(server.sessions.tokenized.at(-1)).toMatchObject({
+      render: {
+        documents: [{ title: 'a' }],
+        templateKwargs: { reasoning_effort: 'none', enable_thinking: false },
+      },
+    });
+  });
   test.each([
     [{}, 'prompt'],
     [{ prompt: 'a', messages: [] }, 'prompt'],
     [{ prompt: 7 }, 'prompt'],
     [{ prompt: 'a', model: 'other' }, 'model'],
     [{ messages: [], chat_template: 'x' }, 'chat_template'],
+    [{ messages: [], documents: 'x' }, 'documents'],
+    [{ messages: [], reasoning_effort: 5 }, 'reasoning_effort'],
   ])('%j is refused', async (body, param) => {
     const response = await server.post('/tokenize', body);
     expect(response.status).toBe(param === 'model' ? 404 : 400);

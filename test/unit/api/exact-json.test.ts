@@ -96,7 +96,10 @@ describe('integers', () => {
 });
 
 describe('what a template or a grammar is shown', () => {
-  const shown = (text: string) => writeJson(withExactNumbers(parse(text) as object));
+  const shown = (text: string) => {
+    const raw = parse(text);
+    return writeJson(withExactNumbers(raw as object, raw));
+  };
 
   test.each(['tools', 'documents', 'chat_template_kwargs', 'response_format', 'structured_outputs'])(
     'keeps its numbers in %s, once the body has been checked',

@@ -151,6 +151,15 @@ describe('what a request means', () => {
     expect(await ignored({}, COUNT)).toBe('max_tokens');
   });
 
+  test('fields of a chat that this endpoint does not have do nothing', async () => {
+    const stray = {
+      ...{ n: 2, use_beam_search: true, length_penalty: 'x', logprobs_mode: 'x', include_stop_str_in_output: true },
+      repetition_detection: { max_pattern_size: 1, min_count: 2 },
+    };
+    expect(await asking.input(stray)).toEqual(await asking.input({}));
+    expect((await asking.answer({ n: 'x' })).type).toBe('message');
+  });
+
   test('numbers of inputs, schemas and tools stay as they were written', async () => {
     const call = '{"type":"tool_use","id":"c","name":"f","input":{"x":1.0,"y":12345678901234567890}}';
     const messages = `[{"role":"assistant","content":[${call}]},{"role":"user","content":"Go on"}]`;

@@ -194,6 +194,12 @@ describe('what a request means', () => {
   });
 });
 
+test('fields of a chat that this endpoint does not have do nothing', async () => {
+  const stray = { n: 2, use_beam_search: true, length_penalty: 'x', prompt_logprobs: 1, kv_transfer_params: 'x' };
+  expect(await asking.input({ input: 'Hi', ...stray })).toEqual(await asking.input({ input: 'Hi' }));
+  expect((await server.post(PATH, { input: 'Hi', n: 'x' })).status).toBe(200);
+});
+
 describe('items as messages', () => {
   const fc = (id: string, args = '{}') => ({ type: 'function_call', call_id: id, name: 'f', arguments: args });
   const toolCall = (id: string, args = '{}') => ({ id, type: 'function', function: { name: 'f', arguments: args } });

@@ -63,7 +63,7 @@ describe('the prompt that is trained on is the one that was answered', () => {
   const answered = (): string => {
     const body = parseExactJson(`{"tools":${TOOLS}}`, new Set());
     const rules = { trustsTemplates: false, defaultTemplateKwargs: {} };
-    const prompt = toChatPrompt(MESSAGES, withExactNumbers(body as object), rules) as RenderInput;
+    const prompt = toChatPrompt(MESSAGES, withExactNumbers(body as object, body), rules) as RenderInput;
     return chat.text(renderer.render(prompt).ids);
   };
 
