@@ -65,7 +65,7 @@ function idOf(ctx: Context): string {
 
 function refuseQueries({ query }: Context): void {
   if (query['stream'] === 'true') refuse('A stored response is not streamed again.', 'stream');
-  if (Object.keys(query).some((name) => name.startsWith('include'))) {
+  if (Object.keys(query).some((name) => /^include(\[|$)/.test(name))) {
     refuse('What a response includes is decided when it is made.', 'include');
   }
 }

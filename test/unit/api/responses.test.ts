@@ -431,5 +431,6 @@ describe('stored responses', () => {
       expect((await errorOf(await server.call(`${PATH}/${id}?${query}`))).param).toBe(param);
       expect((await errorOf(await server.call(`${PATH}/${id}/input_items?${query}`))).param).toBe(param);
     }
+    expect((await server.call(`${PATH}/${id}?include_obfuscation=false`)).status).toBe(200);
   });
 });
