@@ -48,7 +48,7 @@ export class EngineHost {
     try {
       this.#dispatch(message);
     } catch (error) {
-      console.error(`The engine ignored a message: ${textOf(error)}`);
+      complain(error);
     }
   }
 
@@ -69,7 +69,7 @@ export class EngineHost {
         this.#running().resetPrefixCache();
         break;
       case 'compile':
-        void this.#compile(message.id, message.tenant, message.grammar);
+        this.#compile(message.id, message.tenant, message.grammar).catch(complain);
         break;
       case 'cancel-compile':
         this.#compiling.get(message.id)?.abort();
@@ -129,9 +129,12 @@ export class EngineHost {
     if (!this.#grammars) return answer({ kind: 'refused', message: NO_GRAMMARS });
     const controller = new AbortController();
     this.#compiling.set(id, controller);
-    const compiled = await this.#grammars.compile(tenant, grammar, controller.signal);
-    this.#compiling.delete(id);
-    answer('failure' in compiled ? compiled.failure : null);
+    try {
+      const compiled = await this.#grammars.compile(tenant, grammar, controller.signal);
+      answer('failure' in compiled ? compiled.failure : null);
+    } finally {
+      this.#compiling.delete(id);
+    }
   }
 
   async #load(config: EngineConfig | LlamaConfig): Promise<LoadedEngine | null> {
@@ -181,6 +184,10 @@ export class EngineHost {
     if (!this.#loop) throw new Error('the model is not loaded');
     return this.#loop;
   }
+}
+
+function complain(error: unknown): void {
+  console.error(`The engine ignored a message: ${textOf(error)}`);
 }
 
 function textOf(error: unknown): string {

@@ -106,6 +106,7 @@ describe('EngineHost', () => {
   it('survives malformed and misplaced messages', async () => {
     const { port, receive } = host();
     receive({ type: 'submit', requests: [] });
+    receive({ type: 'compile', id: 1, tenant: 't', grammar: null });
     receive({ type: 'start', config: config() });
     await vi.waitUntil(() => port.types().includes('ready'));
     const bad = [null, 7, 'text', {}, { type: 'nonsense' }, { type: 'submit' }, { type: 'submit', requests: [null] }];
@@ -114,7 +115,7 @@ describe('EngineHost', () => {
     receive({ type: 'drain' });
     await vi.waitUntil(() => port.exits.length > 0);
     expect(port.exits[0]?.[0]).toBe(0);
-    expect(complaints).toHaveLength(1 + bad.length + 2);
+    expect(complaints).toHaveLength(2 + bad.length + 2);
     const steps = port.sent.filter((message) => message.type === 'step');
     expect(steps.flatMap(({ refused }) => refused.map(({ id }) => id))).toEqual([5, 6]);
     expect(steps.flatMap(({ ids }) => [...(ids ?? [])])).toHaveLength(10);
