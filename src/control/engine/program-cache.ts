@@ -9,8 +9,8 @@ const ENTRY_BYTES = 512;
 
 /**
  * Compiled grammars in least-recently-used order, bounded in bytes per tenant and in all. A tenant's entries make room for its own
- * first; only when all tenants together hold too much, the one that holds most gives way. What an entry holds grows as masks are made, so it
- * is measured anew with every addition.
+ * first; only when all tenants together hold too much, those that hold most give way. The entry that was added last stays, however large: it
+ * is in use. What an entry holds grows as masks are made, so it is measured anew with every addition.
  */
 export class ProgramCache {
   readonly #perTenant: number;
@@ -38,7 +38,7 @@ export class ProgramCache {
     entries.delete(key);
     entries.set(key, program);
     this.#shrink(entries, this.#perTenant);
-    this.#shrinkAll();
+    this.#shrinkAll(tenant);
   }
 
   /** Bytes that a tenant's entries hold. */
@@ -47,7 +47,7 @@ export class ProgramCache {
     return entries ? bytesOf(entries) : 0;
   }
 
-  /** The newest entry stays, however large: it is in use. */
+  /** Down to the newest entry, at most. */
   #shrink(entries: Map<string, NativeProgram>, most: number): void {
     let held = bytesOf(entries);
     for (const [key, program] of entries) {
@@ -57,17 +57,26 @@ export class ProgramCache {
     }
   }
 
-  #shrinkAll(): void {
+  /** `added`: the tenant whose newest entry stays. */
+  #shrinkAll(added: string): void {
     const sizes = new Map([...this.#tenants].map(([tenant, entries]) => [tenant, bytesOf(entries)]));
     let held = [...sizes.values()].reduce((sum, bytes) => sum + bytes, 0);
-    while (held > this.#inAll) {
+    while (held > this.#inAll && sizes.size > 0) {
       const [tenant, bytes] = [...sizes].reduce((most, one) => (one[1] > most[1] ? one : most));
-      const entries = this.#tenants.get(tenant);
-      if (!entries || entries.size <= 1) return;
-      this.#shrink(entries, bytes / 2);
-      sizes.set(tenant, bytesOf(entries));
-      held += (sizes.get(tenant) ?? 0) - bytes;
+      const left = this.#shrinkTo(bytes / 2, tenant, tenant === added);
+      held += left - bytes;
+      if (left < bytes) sizes.set(tenant, left);
+      else sizes.delete(tenant);
     }
+  }
+
+  /** Bytes that the tenant holds afterwards. */
+  #shrinkTo(most: number, tenant: string, keepsOne: boolean): number {
+    const entries = this.#tenants.get(tenant);
+    if (!entries) return 0;
+    if (entries.size > 1) this.#shrink(entries, most);
+    else if (!keepsOne) entries.clear();
+    return bytesOf(entries);
   }
 }
 

@@ -77,6 +77,19 @@ describe('ProgramCache', () => {
     const all = ['a', 'b', 'c', 'd', 't'].reduce((sum, tenant) => sum + cache.bytesOf(tenant), 0);
     expect(all).toBeLessThanOrEqual(8000);
   });
+
+  it('bounds all tenants together where each has one entry, and keeps the newest of all', () => {
+    const cache = new ProgramCache(5000, 8000);
+    cache.add('large', 'a', program(4000));
+    const tenants = Array.from({ length: 20 }, (_, at) => `t${at}`);
+    for (const tenant of tenants) cache.add(tenant, 'a', program(1000));
+    const all = ['large', ...tenants].reduce((sum, tenant) => sum + cache.bytesOf(tenant), 0);
+    expect(all).toBeLessThanOrEqual(8000);
+    expect(all).toBeGreaterThan(4000);
+    cache.add('new', 'a', program(9000));
+    expect(cache.find('new', 'a')).not.toBeNull();
+    expect(tenants.map((tenant) => cache.bytesOf(tenant))).toEqual(tenants.map(() => 0));
+  });
 });
 
 describe('Grammars', () => {
