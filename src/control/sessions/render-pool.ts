@@ -132,10 +132,12 @@ export class RenderPool {
 
   #dispatch(): void {
     for (const slot of this.#slots) {
-      if (!slot.ready || slot.job) continue;
-      const job = this.#nextJob();
-      if (!job) return;
-      this.#assign(slot, job);
+      // A job that cannot be handed over leaves the slot to the next one.
+      while (slot.ready && !slot.job) {
+        const job = this.#nextJob();
+        if (!job) return;
+        this.#assign(slot, job);
+      }
     }
   }
 

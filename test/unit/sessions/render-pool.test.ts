@@ -47,3 +47,18 @@ test('as many wait as were allowed, the next is told to try again', async () => 
     await pool.close();
   }
 });
+
+test('one that cannot be handed to a thread is refused, and the next has its turn', async () => {
+  const pool = await start();
+  try {
+    // No thread takes a function.
+    const stuck = { ...text('hello'), addSpecialTokens: (() => false) as unknown as boolean };
+    const [, refused, after] = await Promise.allSettled(
+      [text('hello'), stuck, text('hello')].map((input) => pool.run('a', input)),
+    );
+    expect(refused).toMatchObject({ status: 'rejected', reason: { code: 'bad_request' } });
+    expect(after?.status).toBe('fulfilled');
+  } finally {
+    await pool.close();
+  }
+});
