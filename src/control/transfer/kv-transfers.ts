@@ -85,9 +85,12 @@ export class KvTransfers implements SubmitGate, BlockSource {
   }
 
   cancel(id: number): boolean {
-    for (const { waiting, controller } of this.#pulls.values()) {
+    for (const [key, { waiting, controller }] of this.#pulls) {
       if (!waiting.delete(id)) continue;
-      if (waiting.size === 0) controller.abort();
+      if (waiting.size > 0) return true;
+      // Whoever asks for the same from now on starts afresh.
+      this.#pulls.delete(key);
+      controller.abort();
       return true;
     }
     return false;
@@ -152,7 +155,7 @@ export class KvTransfers implements SubmitGate, BlockSource {
     const pull: Pull = { waiting: new Map(), controller: new AbortController() };
     this.#pulls.set(key, pull);
     void this.#run(request, handle, pull).finally(() => {
-      this.#pulls.delete(key);
+      if (this.#pulls.get(key) === pull) this.#pulls.delete(key);
       for (const pass of pull.waiting.values()) pass();
     });
     return pull;

@@ -134,6 +134,16 @@ describe('a pull', () => {
     expect(peer.of(2).tokens).toEqual([]);
   });
 
+  it('that was aborted is begun anew for who asks again', async () => {
+    const holder = await start();
+    const handle = await prefill(holder);
+    const peer = await start({ peers: [holder.address] });
+    peer.loop.submit([pulling(3, handle)]);
+    peer.loop.abort([3]);
+    expect(await decode(peer, handle)).toMatchObject({ tokens: expected(), cachedTokens: FULL_BLOCKS * 16 });
+    expect(peer.transfers.stats).toMatchObject({ pulls: 1, pullFailures: 0 });
+  });
+
   it('goes on for those who still want it when another leaves', async () => {
     const holder = await start();
     const handle = await prefill(holder);
