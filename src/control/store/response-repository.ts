@@ -120,7 +120,7 @@ export class ResponseRepository implements ResponseStore {
     for (let from = 0; from < ids.length; from += BATCH) {
       const wanted = ids.slice(from, from + BATCH);
       const of = this.#db.selectFrom('responses').where('entity', '=', entity).where('id', 'in', wanted);
-      const size = sql<number>`coalesce(sum(length(output)), 0)`.as('bytes');
+      const size = sql<number>`coalesce(sum(octet_length(output)), 0)`.as('bytes');
       reserve((await of.select(size).executeTakeFirstOrThrow()).bytes);
       for (const { id, output } of await of.select(['id', 'output']).execute()) found.set(id, output);
     }

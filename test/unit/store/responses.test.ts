@@ -173,3 +173,12 @@ test('outputs are read in batches, each announced before', async () => {
   await store.outputs('one', wanted, (bytes) => asked.push(bytes));
   expect(asked).toEqual([200, 200, 60]);
 });
+
+test('what is about to be read is announced in bytes, not in characters', async () => {
+  const store = repository();
+  const output = '["日本語"]';
+  await store.insert('one', { ...response('r'), output });
+  const asked: number[] = [];
+  await store.outputs('one', ['r'], (bytes) => asked.push(bytes));
+  expect(asked).toEqual([Buffer.byteLength(output)]);
+});
