@@ -21,8 +21,6 @@ export interface AdapterFiles {
   files: string[];
   tensors: TensorEntry[];
   factors: StoredFactors[];
-  /** Numbers of all factors together. */
-  elements: number;
 }
 
 export interface AdapterLimits {
@@ -47,7 +45,6 @@ export async function readAdapterFiles(directory: string, limits: AdapterLimits)
     files: [file.path],
     tensors: stored.map(toEntry),
     factors,
-    elements: stored.reduce((sum, { shape }) => sum + shape.reduce((a, b) => a * b, 1), 0),
   };
 }
 

@@ -97,7 +97,6 @@ interface Parts {
 class ModelSessions implements ModelSessionsHandle {
   readonly maxModelLen: number;
   readonly vocabSize: number;
-  readonly hasChatTemplate: boolean;
   readonly fillTokens: FillTokens | null;
   readonly chat: ChatEncoder;
   readonly #parts: Parts;
@@ -106,7 +105,6 @@ class ModelSessions implements ModelSessionsHandle {
     this.maxModelLen = parts.maxModelLen;
     this.vocabSize = parts.vocabSize;
     this.fillTokens = fillTokensOf(parts.table);
-    this.hasChatTemplate = parts.chatTemplate !== null;
     this.#parts = parts;
     this.chat = {
       maxModelLen: parts.maxModelLen,

@@ -232,7 +232,6 @@ export interface Generation {
 export interface Sessions {
   readonly maxModelLen: number;
   readonly vocabSize: number;
-  readonly hasChatTemplate: boolean;
   /** null: the tokenizer has no tokens to fill a middle with. */
   readonly fillTokens: FillTokens | null;
   /** Renders, tokenises, checks lengths and ranges, queues. Everything refusable is refused here, by SessionError. */

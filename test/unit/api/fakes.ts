@@ -122,7 +122,6 @@ export class FakeGeneration implements Generation {
 export class FakeSessions implements Sessions {
   readonly maxModelLen = 128;
   readonly vocabSize = 100;
-  readonly hasChatTemplate = true;
   fillTokens: FillTokens | null = null;
   readonly inputs: GenerationInput[] = [];
   readonly tokenized: PromptInput[] = [];

@@ -48,7 +48,6 @@ test('a plain adapter: one entry per projection with its scale', async () => {
     a: peftName(0, 'q', 'A'),
     b: peftName(0, 'q', 'B'),
   });
-  expect(found.elements).toBe(2 * 4 * (32 + 32 + 48 + 32));
 });
 
 test('rslora divides by the root of the rank; patterns change single modules', async () => {

@@ -342,7 +342,7 @@ describe('sessions', () => {
     expect(sessions.detokenize([256, 259, 0xf0])).toBe('<s>hi\ufffd');
     expect(() => sessions.detokenize([260])).toThrow('out of vocabulary');
     expect(sessions.tokenString(32)).toBe('Ġ');
-    expect(sessions).toMatchObject({ vocabSize: 260, maxModelLen: 64, hasChatTemplate: true });
+    expect(sessions).toMatchObject({ vocabSize: 260, maxModelLen: 64 });
   });
 });
 

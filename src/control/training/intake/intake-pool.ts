@@ -98,7 +98,6 @@ export class IntakePool {
   }
 
   #receive(message: FromWorker): void {
-    if (message.type === 'ready') return;
     if (message.type === 'find') {
       const found = new Map(
         message.requestIds.map((requestId) => [requestId, this.#samples(requestId, message.entity) ?? []]),

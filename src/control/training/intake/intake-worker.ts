@@ -59,4 +59,3 @@ port.on('message', (message: ToWorker) => {
   asked.delete(message.id);
   answer?.(message);
 });
-tell({ type: 'ready' });

@@ -68,7 +68,6 @@ export type ToWorker =
   | { type: 'rendered'; id: number; refusal: string | null; failed: string | null };
 
 export type FromWorker =
-  | { type: 'ready' }
   | { type: 'done'; id: number; result: IntakeResult }
   | { type: 'invalid'; id: number; details: ValidationDetail[] }
   | { type: 'failed'; id: number; message: string; code: string | null }
