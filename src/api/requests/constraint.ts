@@ -10,16 +10,16 @@ const NOT_BOTH = 'You can only either use constraints for structured outputs or 
 
 /** null = anything. Calls that must come (`tools` required or named) leave no content that response_format could be about. */
 export function toConstraint(body: SamplingFields, tools: ReplyOptions['tools']): ContentConstraint | null {
-  const outputs = body.structured_outputs ?? null;
-  const asked = outputs === null ? null : outputs;
-  const grammar = read(body.response_format, asked);
+  const grammar = read(body.response_format, body.structured_outputs);
   if (grammar === null) return null;
-  const param = asked === null ? 'response_format' : 'structured_outputs';
+  // An empty object asks for nothing.
+  const isStructured = Object.keys(body.structured_outputs ?? {}).length > 0;
+  const param = isStructured ? 'structured_outputs' : 'response_format';
   if (tools !== 'required' && typeof tools !== 'object') {
     const isTag = param === 'response_format' && grammar.source.kind === 'structural_tag';
     return { grammar, param, ...(isTag ? { refusal: INVALID_TAG } : {}) };
   }
-  if (asked !== null) throw new ApiError('invalid_parameter', NOT_BOTH, param);
+  if (isStructured) throw new ApiError('invalid_parameter', NOT_BOTH, param);
   return null;
 }
 

@@ -164,6 +164,14 @@ describe('accepted', () => {
     });
   });
 
+  test('empty structured_outputs change nothing of response_format', async () => {
+    const json_schema = { name: 'x', schema: { type: 'object' } };
+    const fields = { response_format: { type: 'json_schema', json_schema }, structured_outputs: {} };
+    expect((await accepted(fields)).constraint?.param).toBe('response_format');
+    const tools = [{ type: 'function', function: { name: 'f' } }];
+    expect((await accepted({ ...fields, tools, tool_choice: 'required' })).constraint).toBeNull();
+  });
+
   test('tool_choice null lets the model choose, and asks for nothing that it could lack', async () => {
     const tools = [{ type: 'function', function: { name: 'f' } }];
     for (const [choice, needsToolFormat] of [
