@@ -1,11 +1,11 @@
 /** Settings and a loaded model to what the engine process needs. Refuses what cannot work by flag name. */
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { RESERVED_KWARGS } from '../api/requests/render.ts';
 import type { EngineConfig } from '../control/engine/protocol.ts';
 import type { ExtensionSettings } from '../control/extensions/load.ts';
 import { PAGE_SIZE, type ComputeDType, type ModelSpec, type TensorEntry } from '../control/engine/native.ts';
 import { MAX_BEAM_ALTERNATIVES } from '../control/sessions/beams.ts';
+import { reservedNames } from '../control/sessions/reserved-names.ts';
 import type { LoadedModel } from '../control/models/model.ts';
 import { isInBlocks } from '../control/models/tensors.ts';
 import type { Settings } from '../control/settings.ts';
@@ -29,7 +29,7 @@ export function refuseSettings(settings: Settings): void {
   if (settings.device !== 'cuda' && kvMemory > memory)
     throw new Error(`--kv-cache-memory is ${inGiB(kvMemory)}, and this machine has ${inGiB(memory)}.`);
   refuseTransferSettings(settings);
-  const reserved = RESERVED_KWARGS.find((name) => Object.hasOwn(settings.defaultChatTemplateKwargs, name));
+  const [reserved] = reservedNames(settings.defaultChatTemplateKwargs);
   if (reserved !== undefined) throw new Error(`--default-chat-template-kwargs must not set '${reserved}'.`);
   const { trainingFileRoot: root } = settings;
   if (root !== null && !isFolder(root)) throw new Error(`--training-file-root ${root} is no folder.`);

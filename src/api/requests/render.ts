@@ -1,19 +1,9 @@
 /** The fields that steer the chat template, shared by chat completions and /tokenize. */
+import { reservedNames } from '../../control/sessions/reserved-names.ts';
 import type { PromptInput } from '../../control/sessions/session.ts';
 import type { RequestMessage } from '../../schemas/chat-completion.ts';
 import { ApiError } from '../errors.ts';
 import { toMessages } from './messages.ts';
-
-/** Names that the renderer sets itself. */
-export const RESERVED_KWARGS: readonly string[] = [
-  'chat_template',
-  'tokenize',
-  'messages',
-  'tools',
-  'documents',
-  'add_generation_prompt',
-  'continue_final_message',
-];
 
 const UNTRUSTED_TEMPLATE =
   'Chat template is passed with request, but --trust-request-chat-template is not set. ' +
@@ -78,7 +68,7 @@ function reasoningKwargs(effort: string | null): Record<string, unknown> {
 }
 
 function checkKwargs(kwargs: Record<string, unknown>): Record<string, unknown> {
-  const found = RESERVED_KWARGS.filter((name) => Object.hasOwn(kwargs, name));
+  const found = reservedNames(kwargs);
   if (found.length === 0) return kwargs;
   const message = `Found unexpected chat template kwargs from request: {${found.map((name) => `'${name}'`).join(', ')}}`;
   throw new ApiError('invalid_parameter', message, 'chat_template_kwargs');

@@ -3,9 +3,9 @@ import { mapStrings, SpecialText, unusedMarks } from './special-text.ts';
 import { joinInstructions, prepareMessages, prepareTools } from './messages.ts';
 import { openMessages, type OpenChat } from './open-chat.ts';
 import type { PromptEncoder } from '../models/prompt-encoder.ts';
-import { SPECIAL_NAMES } from '../models/tokenizer-files.ts';
+import { reservedNames } from './reserved-names.ts';
 import { SessionError, type ChatMessage, type PromptInput, type RenderOptions } from './session.ts';
-import { isReservedName, ChatTemplate } from './template/chat-template.ts';
+import { ChatTemplate } from './template/chat-template.ts';
 import { strip } from './template/strings.ts';
 import { TemplateError, TemplateRefusal } from './template/errors.ts';
 import { MAX_TEXT } from './template/values.ts';
@@ -38,17 +38,6 @@ export interface PromptParts {
 const NO_TEMPLATE =
   'As of transformers v4.44, default chat template is no longer allowed, so you must provide a chat template if the ' +
   'tokenizer does not define one.';
-
-const RESERVED_KWARGS = new Set([
-  'messages',
-  'tools',
-  'documents',
-  'add_generation_prompt',
-  'continue_final_message',
-  'chat_template',
-  'tokenize',
-  ...SPECIAL_NAMES,
-]);
 
 /** Far above the templates that models have. */
 const MAX_TEMPLATE_LENGTH = 262_144;
@@ -203,7 +192,7 @@ function compileRequested(source: string): ChatTemplate {
 }
 
 function checkKwargs(kwargs: Record<string, unknown>): void {
-  const bad = Object.keys(kwargs).filter((name) => RESERVED_KWARGS.has(name) || isReservedName(name));
+  const bad = reservedNames(kwargs);
   if (bad.length === 0) return;
   const names = bad.map((name) => JSON.stringify(name)).join(', ');
   throw new SessionError(

@@ -222,10 +222,10 @@ test('what is not built is refused by flag name', () => {
   );
   refuseSettings(testSettings({ kvCacheMemoryBytes: 2 ** 20 }));
   refuseSettings(testSettings({ defaultChatTemplateKwargs: { enable_thinking: false } }));
-  const reserved = { defaultChatTemplateKwargs: { messages: [] } };
-  expect(() => refuseSettings(testSettings(reserved))).toThrow(
-    "--default-chat-template-kwargs must not set 'messages'",
-  );
+  for (const name of ['messages', 'bos_token', 'range'])
+    expect(() => refuseSettings(testSettings({ defaultChatTemplateKwargs: { [name]: [] } }))).toThrow(
+      `--default-chat-template-kwargs must not set '${name}'`,
+    );
   refuseSettings(testSettings({ trainingFileRoot: import.meta.dirname }));
   for (const trainingFileRoot of [import.meta.filename, `${import.meta.dirname}/missing`, `${import.meta.filename}/x`])
     expect(() => refuseSettings(testSettings({ trainingFileRoot }))).toThrow(

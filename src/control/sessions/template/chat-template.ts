@@ -28,26 +28,6 @@ import {
 /** jinja2's own bound for sandboxed templates. */
 const MAX_RANGE = 100_000;
 
-const GLOBALS = [
-  'raise_exception',
-  'range',
-  'dict',
-  'strftime_now',
-  'namespace',
-  'true',
-  'false',
-  'none',
-  'True',
-  'False',
-  'None',
-];
-const RESERVED = new Set([...GLOBALS, TUPLE, 'loop', 'caller', 'varargs', 'kwargs']);
-
-/** Names that no client value may take: it would replace a function of the template language. */
-export function isReservedName(name: string): boolean {
-  return RESERVED.has(name);
-}
-
 export class ChatTemplate {
   readonly source: string;
   readonly content: ContentUse;
