@@ -40,6 +40,16 @@ export interface Beam {
   ended: boolean;
 }
 
+/** A beam with one more token, which most candidates are never made into: it copies all that the beam has. */
+interface Candidate {
+  beam: Beam;
+  id: number;
+  logprob: number;
+  rank: number;
+  top: TopLogprobs;
+  score: number;
+}
+
 export interface BeamRules {
   width: number;
   /** Ids that end a sequence. */
@@ -70,7 +80,7 @@ export class Beams {
   /** `outputs`: for each open beam its next token's alternatives. */
   extend(outputs: readonly SequenceOutput[]): void {
     const { width, endIds, barredIds, minTokens } = this.#rules;
-    const candidates: Beam[] = [];
+    const candidates: Candidate[] = [];
     for (const [at, beam] of this.#open.entries()) {
       const top = outputs[at]?.top[0];
       if (!top) continue;
@@ -82,10 +92,13 @@ export class Beams {
         const ended = endIds.has(id);
         if ((ended || barredIds.has(id)) && beam.tokens.length < minTokens) continue;
         if (left-- === 0) break;
-        (ended ? this.#ended : candidates).push(grow(beam, id, logprob, place + 1, top, ended));
+        const candidate = { beam, id, logprob, rank: place + 1, top, score: beam.score + logprob };
+        if (ended) this.#ended.push(grow(candidate, true));
+        else candidates.push(candidate);
       }
     }
-    this.#open = candidates.sort((a, b) => b.score - a.score).slice(0, width);
+    const best = candidates.sort((a, b) => b.score - a.score).slice(0, width);
+    this.#open = best.map((candidate) => grow(candidate, false));
     this.#ended = this.#rank(this.#ended);
   }
 
@@ -104,13 +117,13 @@ export class Beams {
   }
 }
 
-function grow(beam: Beam, id: number, logprob: number, rank: number, top: TopLogprobs, ended: boolean): Beam {
+function grow({ beam, id, logprob, rank, top, score }: Candidate, ended: boolean): Beam {
   return {
     tokens: [...beam.tokens, id],
     logprobs: [...beam.logprobs, logprob],
     ranks: [...beam.ranks, rank],
     top: [...beam.top, top],
-    score: beam.score + logprob,
+    score,
     ended,
   };
 }
