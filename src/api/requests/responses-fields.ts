@@ -84,7 +84,7 @@ export function refuseLimited(body: ResponsesRequest): void {
   }
 }
 
-/** null: nothing that a stream could say. */
+/** Empty ones ask for nothing that a stream could say. */
 export function checkStreaming(body: ResponsesRequest): void {
   if (body.stream === true || Object.keys(body.stream_options ?? {}).length === 0) return;
   refuse('`stream_options` need `stream` true.', 'stream_options');

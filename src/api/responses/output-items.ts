@@ -195,7 +195,7 @@ export class OutputItems {
   }
 }
 
-/** Items say which response they are of: `responseOf` (stored-items.ts) reads it. */
+/** Items say which response they are of: `responseOf` (responses-history.ts) reads it. */
 export function itemId(prefix: string, token: string, at: number | string): string {
   return `${prefix}_${token}_${at}`;
 }

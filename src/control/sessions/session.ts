@@ -234,7 +234,10 @@ export interface Sessions {
   readonly vocabSize: number;
   /** null: the tokenizer has no tokens to fill a middle with. */
   readonly fillTokens: FillTokens | null;
-  /** Renders, tokenises, checks lengths and ranges, queues. Everything refusable is refused here, by SessionError. */
+  /**
+   * Renders, tokenises, checks lengths and ranges, queues. Everything refusable is refused here, by SessionError. An abort of the signal ends
+   * that, and later on the generation.
+   */
   start(input: GenerationInput, signal?: AbortSignal): Promise<Generation>;
   /** Prompt ids only (for /tokenize). */
   tokenize(prompt: PromptInput, tenant: string, signal?: AbortSignal): Promise<Int32Array>;
