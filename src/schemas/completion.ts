@@ -7,7 +7,7 @@ import { compileBody } from './validator.ts';
 export const MAX_PROMPTS = 1024;
 
 export interface CompletionRequest extends SamplingFields {
-  /** One text, several, one list of ids, or several: completionPrompts() tells which. */
+  /** One text, several, one list of ids, or several. */
   prompt: string | (string | number | number[])[];
   logprobs?: number | null;
   suffix?: string | null;

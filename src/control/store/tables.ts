@@ -27,7 +27,7 @@ export interface ModelsTable {
   /** Digest of the base weights: adapters fit no others. */
   base_digest: string;
   run_id: string;
-  /** JSON of LoraSettings. */
+  /** JSON of the rank and alpha of its adapters. */
   lora: string;
   /** Step of the next checkpoint: grows even when the newest checkpoint is deleted. */
   next_step: number;
