@@ -49,7 +49,13 @@ const entry = {
   bool: (key, value) => Buffer.concat([text(key), u32(VALUE_TYPES.bool), Buffer.from([value ? 1 : 0])]),
   string: (key, value) => Buffer.concat([text(key), u32(VALUE_TYPES.string), text(value)]),
   strings: (key, values) =>
-    Buffer.concat([text(key), u32(VALUE_TYPES.array), u32(VALUE_TYPES.string), u64(values.length), ...values.map(text)]),
+    Buffer.concat([
+      text(key),
+      u32(VALUE_TYPES.array),
+      u32(VALUE_TYPES.string),
+      u64(values.length),
+      ...values.map(text),
+    ]),
   integers: (key, values) =>
     Buffer.concat([text(key), u32(VALUE_TYPES.array), u32(VALUE_TYPES.int32), u64(values.length), ...values.map(u32)]),
 };
@@ -110,7 +116,13 @@ export function beginGguf(fd, name, shape, tensors, format = 'bf16') {
     // GGUF lists the fastest dimension first.
     const dimensions = [...tensor.shape].reverse();
     const type = tensor.norm ? 'F32' : FORMATS[format].type;
-    parts.push(text(tensor.gguf), u32(dimensions.length), ...dimensions.map(u64), u32(STORAGE_TYPES[type].id), u64(begin));
+    parts.push(
+      text(tensor.gguf),
+      u32(dimensions.length),
+      ...dimensions.map(u64),
+      u32(STORAGE_TYPES[type].id),
+      u64(begin),
+    );
     offset = align(begin + storedBytes(type, elements(tensor)));
     return begin;
   });

@@ -2,7 +2,17 @@
  * Makes a Qwen3-shaped model with random weights, twice: a Hugging Face directory and a GGUF file with the same numbers.
  * A command too: --help tells its options.
  */
-import { closeSync, existsSync, ftruncateSync, mkdirSync, openSync, renameSync, rmSync, writeFileSync, writeSync } from 'node:fs';
+import {
+  closeSync,
+  existsSync,
+  ftruncateSync,
+  mkdirSync,
+  openSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+  writeSync,
+} from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';

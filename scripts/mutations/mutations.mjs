@@ -252,8 +252,8 @@ export const mutations = [
     edits: [
       {
         file: 'src/control/models/adapter-registry.ts',
-        search: 'this.#entries.set(name, {',
-        replace: 'if (!before) this.#entries.set(name, {',
+        search: '      this.#entries.set(name, {',
+        replace: '      if (!before) this.#entries.set(name, {',
       },
     ],
     tests: ['test/unit/models/adapter-files.test.ts', 'test/api/adapters.test.ts'],

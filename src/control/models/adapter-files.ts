@@ -59,7 +59,10 @@ async function resolveFolder(directory: string): Promise<string> {
 }
 
 async function openAdapter(path: string): ReturnType<typeof openWeightFile> {
-  if ((await resolveModelFile(path, ADAPTER_WEIGHTS_FILE)) === null && (await resolveModelFile(path, PICKLE_FILE)) !== null) {
+  if (
+    (await resolveModelFile(path, ADAPTER_WEIGHTS_FILE)) === null &&
+    (await resolveModelFile(path, PICKLE_FILE)) !== null
+  ) {
     throw new ModelError(PICKLE_FILE, `is a pickle, which can run code; save the adapter as ${ADAPTER_WEIGHTS_FILE}.`);
   }
   return openWeightFile(path, ADAPTER_WEIGHTS_FILE, MAX_HEADER_BYTES);
@@ -74,7 +77,8 @@ interface Pair {
   b: StoredTensor | null;
 }
 
-const NAME = /^base_model\.model\.(model\.layers\.(\d{1,6})\.(self_attn|mlp)\.(\w+)_proj)\.lora_(A|B)(?:\.default)?\.weight$/;
+const NAME =
+  /^base_model\.model\.(model\.layers\.(\d{1,6})\.(self_attn|mlp)\.(\w+)_proj)\.lora_(A|B)(?:\.default)?\.weight$/;
 const ATTENTION: ReadonlySet<string> = new Set(['q', 'k', 'v', 'o']);
 
 /** Every tensor must be a factor of a projection that the engine knows. */
@@ -85,7 +89,9 @@ function pairTensors(stored: StoredTensor[]): Map<string, Pair> {
     const [, module = '', layer = '', part, name, side] = match ?? [];
     const kind = ADAPTER_MODULES.find((known) => known === name);
     if (!kind || (part === 'self_attn') !== ATTENTION.has(kind)) {
-      fail(`has the tensor ${show(tensor.name)}; only LoRA factors of ${ADAPTER_MODULES.map((m) => `${m}_proj`).join(', ')} are supported.`);
+      fail(
+        `has the tensor ${show(tensor.name)}; only LoRA factors of ${ADAPTER_MODULES.map((m) => `${m}_proj`).join(', ')} are supported.`,
+      );
     }
     const pair = pairs.get(module) ?? { module, layer: Number(layer), kind, a: null, b: null };
     const key = side === 'A' ? 'a' : 'b';
@@ -135,7 +141,8 @@ function checkTargets(factors: StoredFactors[], { targets }: PeftConfig): void {
 }
 
 function toEntry({ name, dtype, shape, file, offset }: StoredTensor): TensorEntry {
-  if (dtype !== 'F32' && dtype !== 'F16' && dtype !== 'BF16') fail(`${show(name)} has dtype ${dtype}; BF16, F16 and F32 are supported.`);
+  if (dtype !== 'F32' && dtype !== 'F16' && dtype !== 'BF16')
+    fail(`${show(name)} has dtype ${dtype}; BF16, F16 and F32 are supported.`);
   return { name, dtype, shape, file, offset };
 }
 

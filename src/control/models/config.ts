@@ -127,7 +127,8 @@ function refuseUnsupported(config: Fields): void {
   }
   for (const name of ACTIVATIONS) {
     const value = config.get(name);
-    if (value !== undefined && value !== 'silu' && value !== 'swish') config.fail(name, `${show(value)} is not supported (silu is).`);
+    if (value !== undefined && value !== 'silu' && value !== 'swish')
+      config.fail(name, `${show(value)} is not supported (silu is).`);
   }
 }
 
@@ -136,7 +137,10 @@ function readSpec(config: Fields, family: Family): ModelSpec {
   const layers = config.integer('num_hidden_layers', { max: 1024 });
   const heads = config.integer('num_attention_heads', { max: MAX_HEADS });
   const kvHeads = readKvHeads(config, family, heads);
-  const maxPosition = config.integer('max_position_embeddings', { max: MAX_POSITIONS, fallback: family.defaultMaxPosition });
+  const maxPosition = config.integer('max_position_embeddings', {
+    max: MAX_POSITIONS,
+    fallback: family.defaultMaxPosition,
+  });
   const rope = readRope(config, maxPosition);
   return {
     architecture: family.architecture,
@@ -161,9 +165,13 @@ function readSpec(config: Fields, family: Family): ModelSpec {
 function readKvHeads(config: Fields, family: Family, heads: number): number {
   const fallback = family.defaultKvHeads === 'heads' ? heads : family.defaultKvHeads;
   const kvHeads = config.integer('num_key_value_heads', { max: heads, fallback });
-  if (heads % kvHeads !== 0) config.fail('num_key_value_heads', `${kvHeads} does not divide num_attention_heads ${heads}.`);
+  if (heads % kvHeads !== 0)
+    config.fail('num_key_value_heads', `${kvHeads} does not divide num_attention_heads ${heads}.`);
   if (heads / kvHeads > MAX_GROUP) {
-    config.fail('num_key_value_heads', `${kvHeads} is not supported with num_attention_heads ${heads}: at most ${MAX_GROUP} heads may share one.`);
+    config.fail(
+      'num_key_value_heads',
+      `${kvHeads} is not supported with num_attention_heads ${heads}: at most ${MAX_GROUP} heads may share one.`,
+    );
   }
   return kvHeads;
 }

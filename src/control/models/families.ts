@@ -89,7 +89,8 @@ function refuse(config: Fields, names: string[]): void {
 
 function noWindow(config: Fields, layers: number): Window {
   const types = layerTypes(config, layers);
-  if (types?.includes('sliding_attention')) config.fail('layer_types', 'has sliding_attention without a sliding window.');
+  if (types?.includes('sliding_attention'))
+    config.fail('layer_types', 'has sliding_attention without a sliding window.');
   return { slidingWindow: 0, windowLayers: new Uint8Array(layers) };
 }
 
@@ -120,7 +121,8 @@ function qwenWindow(config: Fields, layers: number): Window {
 function layerTypes(config: Fields, layers: number): string[] | undefined {
   const value = config.get('layer_types');
   if (value === undefined) return undefined;
-  if (!Array.isArray(value) || value.length !== layers) config.fail('layer_types', `must be a list of ${layers} names.`);
+  if (!Array.isArray(value) || value.length !== layers)
+    config.fail('layer_types', `must be a list of ${layers} names.`);
   return value.map((type: unknown) => {
     if (type === 'full_attention' || type === 'sliding_attention') return type;
     return config.fail('layer_types', `${JSON.stringify(type)} is not supported.`);

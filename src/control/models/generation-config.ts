@@ -7,7 +7,11 @@ import type { GenerationDefaults } from './model.ts';
 export const GENERATION_FILE = 'generation_config.json';
 
 /** `eosTokenIds` of config.json count as well: some checkpoints name their turn end in one file only. */
-export function readGenerationConfig(object: JsonObject | null, configEos: number[], vocabSize: number): GenerationDefaults {
+export function readGenerationConfig(
+  object: JsonObject | null,
+  configEos: number[],
+  vocabSize: number,
+): GenerationDefaults {
   const fields = new Fields(GENERATION_FILE, object ?? {});
   const own = readTokenIds(fields, 'eos_token_id');
   const eosTokenIds = [...new Set([...own, ...configEos])];

@@ -9,7 +9,10 @@ export type JsonObject = Record<string, unknown>;
 const MAX_JSON_DEPTH = 64;
 
 /** Opens `name` in the directory. Links are followed (hub caches are made of them) but must end at a regular file. */
-export async function resolveModelFile(directory: string, name: string): Promise<{ path: string; size: number } | null> {
+export async function resolveModelFile(
+  directory: string,
+  name: string,
+): Promise<{ path: string; size: number } | null> {
   if (name !== basename(name) || name === '.' || name === '..' || name === '' || /[\0\\]/.test(name)) {
     throw new ModelError(name, 'is not a plain file name inside the model directory.');
   }

@@ -33,7 +33,10 @@ async function resolve(path: string): Promise<{ path: string; isFile: boolean }>
     const info = await stat(found);
     if (info.isDirectory() || info.isFile()) return { path: found, isFile: info.isFile() };
   } catch {
-    throw new ModelError(path, 'does not exist or cannot be read. Name a directory or a GGUF file of this machine: nothing is downloaded.');
+    throw new ModelError(
+      path,
+      'does not exist or cannot be read. Name a directory or a GGUF file of this machine: nothing is downloaded.',
+    );
   }
   throw new ModelError(path, 'is neither a directory nor a file.');
 }

@@ -10,7 +10,8 @@ export function exactNormalizer(value: unknown): JsonObject | null {
   if (value === null || value === undefined) return null;
   if (!isObject(value)) throw new ModelError(TOKENIZER_FILE, 'normalizer must be an object.');
   const { type, normalizers, content } = value;
-  if (type === 'Sequence' && Array.isArray(normalizers)) return { ...value, normalizers: normalizers.map(exactNormalizer) };
+  if (type === 'Sequence' && Array.isArray(normalizers))
+    return { ...value, normalizers: normalizers.map(exactNormalizer) };
   if (type === 'Replace' && typeof content === 'string') return { ...value, content: content.replaceAll('$', '$$$$') };
   if (type !== 'Lowercase') return value;
   return { type: 'Sequence', normalizers: [{ type: 'Replace', pattern: { String: 'Σ' }, content: 'σ' }, value] };

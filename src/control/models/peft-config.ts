@@ -26,13 +26,40 @@ export interface PeftConfig {
 
 /** Does not change what a loaded adapter computes. */
 const WITHOUT_EFFECT = new Set([
-  'auto_mapping', 'base_model_class', 'inference_mode', 'init_lora_weights', 'lora_dropout', 'peft_version', 'revision', 'runtime_config',
-  'task_type', 'layers_pattern', 'layers_to_transform', 'exclude_modules', 'megatron_core', 'qalora_group_size', 'loftq_config', 'eva_config',
-  'corda_config', 'lora_ga_config', 'ensure_weight_tying', 'target_module_class', 'unsloth_fixed', 'unsloth_version',
+  'auto_mapping',
+  'base_model_class',
+  'inference_mode',
+  'init_lora_weights',
+  'lora_dropout',
+  'peft_version',
+  'revision',
+  'runtime_config',
+  'task_type',
+  'layers_pattern',
+  'layers_to_transform',
+  'exclude_modules',
+  'megatron_core',
+  'qalora_group_size',
+  'loftq_config',
+  'eva_config',
+  'corda_config',
+  'lora_ga_config',
+  'ensure_weight_tying',
+  'target_module_class',
+  'unsloth_fixed',
+  'unsloth_version',
 ]);
 
 const UNDERSTOOD = new Set([
-  'peft_type', 'base_model_name_or_path', 'r', 'lora_alpha', 'use_rslora', 'target_modules', 'rank_pattern', 'alpha_pattern', 'bias',
+  'peft_type',
+  'base_model_name_or_path',
+  'r',
+  'lora_alpha',
+  'use_rslora',
+  'target_modules',
+  'rank_pattern',
+  'alpha_pattern',
+  'bias',
   'fan_in_fan_out',
 ]);
 
@@ -61,23 +88,35 @@ export async function readPeftConfig(directory: string, maxRank: number): Promis
     alpha: fields.number('lora_alpha', { min: 0, max: MAX_ALPHA, fallback: 8 }),
     rslora: fields.boolean('use_rslora', false),
     targets: readTargets(fields),
-    rankPattern: readPattern(fields, 'rank_pattern', (value) => Number.isInteger(value) && value >= 1 && value <= maxRank),
+    rankPattern: readPattern(
+      fields,
+      'rank_pattern',
+      (value) => Number.isInteger(value) && value >= 1 && value <= maxRank,
+    ),
     alphaPattern: readPattern(fields, 'alpha_pattern', (value) => value >= 0 && value <= MAX_ALPHA),
   };
 }
 
 function checkOptions(fields: Fields): void {
-  if (fields.get('peft_type') !== 'LORA') fields.fail('peft_type', `must be "LORA", got ${show(fields.get('peft_type'))}.`);
-  if ((fields.string('bias') ?? 'none') !== 'none') fields.fail('bias', 'must be "none": adapters with biases are not supported.');
+  if (fields.get('peft_type') !== 'LORA')
+    fields.fail('peft_type', `must be "LORA", got ${show(fields.get('peft_type'))}.`);
+  if ((fields.string('bias') ?? 'none') !== 'none')
+    fields.fail('bias', 'must be "none": adapters with biases are not supported.');
   if (fields.boolean('fan_in_fan_out', false)) fields.fail('fan_in_fan_out', 'must be false.');
   const init = fields.get('init_lora_weights');
   if (typeof init === 'string' && CHANGES_BASE.test(init)) {
-    fields.fail('init_lora_weights', `is ${show(init)}, which changes the base weights; convert the adapter to a plain LoRA.`);
+    fields.fail(
+      'init_lora_weights',
+      `is ${show(init)}, which changes the base weights; convert the adapter to a plain LoRA.`,
+    );
   }
   for (const name of fields.names()) {
     if (UNDERSTOOD.has(name) || WITHOUT_EFFECT.has(name) || isNeutral(fields.get(name))) continue;
     const reason = Object.hasOwn(REASONS, name) ? REASONS[name] : undefined;
-    fields.fail(name.slice(0, 100), reason ? `is set: ${reason}` : `is ${show(fields.get(name))}, an option that is not supported.`);
+    fields.fail(
+      name.slice(0, 100),
+      reason ? `is set: ${reason}` : `is ${show(fields.get(name))}, an option that is not supported.`,
+    );
   }
 }
 
@@ -91,7 +130,11 @@ function isNeutral(value: unknown): boolean {
 function readTargets(fields: Fields): string[] | null {
   const value = fields.get('target_modules');
   if (value === undefined || typeof value === 'string') return null;
-  if (!Array.isArray(value) || value.length > MAX_PATTERNS || !value.every((name) => typeof name === 'string' && name !== '')) {
+  if (
+    !Array.isArray(value) ||
+    value.length > MAX_PATTERNS ||
+    !value.every((name) => typeof name === 'string' && name !== '')
+  ) {
     fields.fail('target_modules', 'must be a list of module names.');
   }
   return (value as string[]).map((name) => name.split('.').at(-1) as string);
@@ -103,7 +146,8 @@ function readPattern(fields: Fields, name: string, fine: (value: number) => bool
   for (const key of entries?.names() ?? []) {
     const value = entries?.get(key);
     // PEFT reads keys as regular expressions; plain ends of names are what people write, and what is safe to run.
-    if (!/^\^?[\w.]{1,256}$/.test(key)) fields.fail(name, `has the key ${show(key)}; only ends of module names are supported.`);
+    if (!/^\^?[\w.]{1,256}$/.test(key))
+      fields.fail(name, `has the key ${show(key)}; only ends of module names are supported.`);
     if (typeof value !== 'number' || !fine(value)) fields.fail(name, `has the value ${show(value)} for ${show(key)}.`);
     pattern.set(key, value);
     if (pattern.size > MAX_PATTERNS) fields.fail(name, `has more than ${MAX_PATTERNS} entries.`);

@@ -65,7 +65,10 @@ function splitStep(fields: Fields, step: JsonObject): JsonObject {
   // Both sides are kept, whichever of them the pattern names.
   if (behavior === 'Isolated') return { ...step, invert: false };
   if (behavior === 'Removed' && fields.boolean('invert', false)) return step;
-  return fields.fail('behavior', `${show(behavior ?? null)} is not supported (Isolated is, and Removed of what does not match).`);
+  return fields.fail(
+    'behavior',
+    `${show(behavior ?? null)} is not supported (Isolated is, and Removed of what does not match).`,
+  );
 }
 
 function punctuation(fields: Fields): JsonObject {
@@ -79,7 +82,8 @@ function metaspace(fields: Fields): JsonObject[] {
   const replacement = fields.string('replacement') ?? '▁';
   // Older files say so in this way.
   const scheme = fields.boolean('add_prefix_space', true) ? (fields.string('prepend_scheme') ?? 'always') : 'never';
-  if (!['always', 'first', 'never'].includes(scheme)) fields.fail('prepend_scheme', `${show(scheme)} is not supported.`);
+  if (!['always', 'first', 'never'].includes(scheme))
+    fields.fail('prepend_scheme', `${show(scheme)} is not supported.`);
   if (Array.from(replacement).length !== 1) fields.fail('replacement', 'must be one character.');
   const mark = `\\x{${(replacement.codePointAt(0) ?? 0).toString(16)}}`;
   return [

@@ -126,7 +126,8 @@ function checkPatterns(step: unknown): void {
   if (!isObject(step)) return;
   const { pattern, normalizers, pretokenizers } = step;
   const known = isObject(pattern) && (typeof pattern['String'] === 'string' || typeof pattern['Regex'] === 'string');
-  if (pattern !== undefined && !known) throw new ModelError(TOKENIZER_FILE, `has the pattern ${show(pattern)}, which is neither String nor Regex.`);
+  if (pattern !== undefined && !known)
+    throw new ModelError(TOKENIZER_FILE, `has the pattern ${show(pattern)}, which is neither String nor Regex.`);
   checkPatterns(normalizers);
   checkPatterns(pretokenizers);
 }

@@ -35,7 +35,8 @@ export function readRope(config: Fields, maxPosition: number): Rope {
   if (parameters && scaling && JSON.stringify(read(scaling)) !== JSON.stringify(rope.scaling)) {
     config.fail('rope_scaling', 'disagrees with rope_parameters.');
   }
-  if (rope.scaling.type === 'yarn' && rope.theta === 1) config.fail('rope_theta', 'must be greater than 1 with rope type yarn.');
+  if (rope.scaling.type === 'yarn' && rope.theta === 1)
+    config.fail('rope_theta', 'must be greater than 1 with rope type yarn.');
   return rope;
 }
 
@@ -57,7 +58,8 @@ function readTheta(fields: Fields): number {
 function readScaling(settings: Fields, config: Fields, maxPosition: number): Rope['scaling'] {
   const type = settings.string('rope_type') ?? settings.string('type') ?? 'default';
   const known = KEYS[Object.hasOwn(KEYS, type) ? type : ''];
-  if (!known) settings.fail('rope_type', `${JSON.stringify(type)} is not supported (${Object.keys(KEYS).join(', ')} are).`);
+  if (!known)
+    settings.fail('rope_type', `${JSON.stringify(type)} is not supported (${Object.keys(KEYS).join(', ')} are).`);
   for (const name of settings.names()) {
     if (name === 'rope_theta' || name === 'rope_type' || name === 'type' || known.includes(name)) continue;
     if (name === 'partial_rotary_factor' && settings.get(name) === 1) continue;
@@ -96,7 +98,9 @@ function readYarn(settings: Fields, originalMaxPosition: number): YarnScaling {
   const own = multiplier('mscale');
   const allDim = multiplier('mscale_all_dim');
   const both = own > 0 && allDim > 0;
-  const ratio = both ? yarnAttentionFactor(factor, own) / yarnAttentionFactor(factor, allDim) : yarnAttentionFactor(factor);
+  const ratio = both
+    ? yarnAttentionFactor(factor, own) / yarnAttentionFactor(factor, allDim)
+    : yarnAttentionFactor(factor);
   const attentionFactor = settings.number('attention_factor', { min: 1e-3, max: 1e3, fallback: ratio });
   return { type: 'yarn', factor, betaFast, betaSlow, truncate, attentionFactor, originalMaxPosition };
 }

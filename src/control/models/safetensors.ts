@@ -18,8 +18,23 @@ const MAX_DIMENSIONS = 8;
 
 /** Bytes per element of every dtype the format names. */
 const DTYPE_BYTES: Readonly<Record<string, number>> = {
-  BOOL: 1, U8: 1, I8: 1, F8_E5M2: 1, F8_E4M3: 1, F8_E8M0: 1, I16: 2, U16: 2, F16: 2, BF16: 2,
-  I32: 4, U32: 4, F32: 4, F64: 8, I64: 8, U64: 8, C64: 8,
+  BOOL: 1,
+  U8: 1,
+  I8: 1,
+  F8_E5M2: 1,
+  F8_E4M3: 1,
+  F8_E8M0: 1,
+  I16: 2,
+  U16: 2,
+  F16: 2,
+  BF16: 2,
+  I32: 4,
+  U32: 4,
+  F32: 4,
+  F64: 8,
+  I64: 8,
+  U64: 8,
+  C64: 8,
 };
 
 /** As found in the file; whether the dtype is one we run is decided by what the model needs. */
@@ -62,12 +77,18 @@ export async function readWeights(directory: string): Promise<Weights> {
     for (const tensor of parseHeader(opened, file)) addTensor(tensors, tensor, opened.name, placed);
   }
   for (const name of placed?.keys() ?? []) {
-    if (!tensors.has(name)) throw new ModelError(INDEX_FILE, `names ${show(name)}, which ${placed?.get(name)} does not have.`);
+    if (!tensors.has(name))
+      throw new ModelError(INDEX_FILE, `names ${show(name)}, which ${placed?.get(name)} does not have.`);
   }
   return { files, tensors };
 }
 
-function addTensor(all: Map<string, StoredTensor>, tensor: StoredTensor, file: string, placed: Map<string, string> | null): void {
+function addTensor(
+  all: Map<string, StoredTensor>,
+  tensor: StoredTensor,
+  file: string,
+  placed: Map<string, string> | null,
+): void {
   if (all.has(tensor.name)) throw new ModelError(file, `has ${show(tensor.name)}, which another file has as well.`);
   if (placed && placed.get(tensor.name) !== file) {
     throw new ModelError(file, `has ${show(tensor.name)}, which ${INDEX_FILE} does not place there.`);
@@ -81,7 +102,10 @@ function readIndex(index: Record<string, unknown>): Map<string, string> {
   const placed = new Map<string, string>();
   for (const [name, file] of Object.entries(map)) {
     if (typeof file !== 'string' || !/^[^/\\\0]+\.safetensors$/.test(file)) {
-      throw new ModelError(INDEX_FILE, `places ${show(name)} in ${show(file)}, which is not a plain safetensors file name.`);
+      throw new ModelError(
+        INDEX_FILE,
+        `places ${show(name)} in ${show(file)}, which is not a plain safetensors file name.`,
+      );
     }
     placed.set(name, file);
   }
@@ -100,8 +124,10 @@ export async function openWeightFile(
   const start = await readExactly(name, file.path, 0, 8);
   if (GIT_LFS_MARK.startsWith(start.toString('latin1'))) throw new ModelError(name, GIT_LFS_POINTER);
   const length = start.readBigUInt64LE();
-  if (length > BigInt(maxHeaderBytes)) throw new ModelError(name, `has a header of ${length} bytes; at most ${maxHeaderBytes} are read.`);
-  if (length > BigInt(file.size - 8)) throw new ModelError(name, `has a header of ${length} bytes but is only ${file.size} bytes long.`);
+  if (length > BigInt(maxHeaderBytes))
+    throw new ModelError(name, `has a header of ${length} bytes; at most ${maxHeaderBytes} are read.`);
+  if (length > BigInt(file.size - 8))
+    throw new ModelError(name, `has a header of ${length} bytes but is only ${file.size} bytes long.`);
   const header = await readExactly(name, file.path, 8, Number(length));
   return { name, path: file.path, size: file.size, header };
 }
@@ -114,7 +140,8 @@ export function parseHeader(file: WeightFile, index: number): StoredTensor[] {
   const tensors: StoredTensor[] = [];
   for (const [name, entry] of Object.entries(header)) {
     if (name === '__metadata__') continue;
-    if (name === '' || name.length > MAX_NAME) throw new ModelError(file.name, `has a tensor name of ${name.length} characters.`);
+    if (name === '' || name.length > MAX_NAME)
+      throw new ModelError(file.name, `has a tensor name of ${name.length} characters.`);
     tensors.push(parseEntry(file, index, start, name, entry));
     if (tensors.length > MAX_TENSORS) throw new ModelError(file.name, `has more than ${MAX_TENSORS} tensors.`);
   }
@@ -127,7 +154,10 @@ export function parseHeader(file: WeightFile, index: number): StoredTensor[] {
     next += tensor.bytes;
   }
   if (next !== file.size) {
-    throw new ModelError(file.name, `holds ${file.size} bytes but its header describes ${next}${next > file.size ? ': it is truncated' : ''}.`);
+    throw new ModelError(
+      file.name,
+      `holds ${file.size} bytes but its header describes ${next}${next > file.size ? ': it is truncated' : ''}.`,
+    );
   }
   return tensors;
 }

@@ -64,7 +64,10 @@ export function selectTensors(spec: ModelSpec, weights: Weights): TensorEntry[] 
     if (expected.has(stored.name) || IGNORED.test(stored.name)) continue;
     // transformers drops a stored head when the embeddings are tied.
     if (stored.name === LM_HEAD && spec.tiedEmbeddings) continue;
-    throw new ModelError(fileOf(stored, weights), `has the tensor ${show(stored.name)}, which this architecture does not use.`);
+    throw new ModelError(
+      fileOf(stored, weights),
+      `has the tensor ${show(stored.name)}, which this architecture does not use.`,
+    );
   }
   return selected;
 }
@@ -75,7 +78,10 @@ function checkTensor(stored: StoredTensor, shape: number[], weights: Weights): T
     throw new ModelError(fileOf(stored, weights), `${show(name)} has dtype ${dtype}; BF16, F16 and F32 are supported.`);
   }
   if (stored.shape.length !== shape.length || stored.shape.some((size, i) => size !== shape[i])) {
-    throw new ModelError(fileOf(stored, weights), `${show(name)} has shape ${show(stored.shape)}; config.json asks for ${show(shape)}.`);
+    throw new ModelError(
+      fileOf(stored, weights),
+      `${show(name)} has shape ${show(stored.shape)}; config.json asks for ${show(shape)}.`,
+    );
   }
   return { name, dtype, shape, file, offset };
 }
@@ -89,7 +95,11 @@ export function isInBlocks({ dtype }: TensorEntry): boolean {
   return dtype !== 'F32' && dtype !== 'F16' && dtype !== 'BF16';
 }
 
-const NAMES: Record<WeightDType, 'float32' | 'float16' | 'bfloat16'> = { F32: 'float32', F16: 'float16', BF16: 'bfloat16' };
+const NAMES: Record<WeightDType, 'float32' | 'float16' | 'bfloat16'> = {
+  F32: 'float32',
+  F16: 'float16',
+  BF16: 'bfloat16',
+};
 
 /** The dtype that most of the weights have; blocks of small numbers count as BF16, which holds them best. */
 export function majorityDType(tensors: TensorEntry[]): 'float32' | 'float16' | 'bfloat16' {

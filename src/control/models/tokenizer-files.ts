@@ -69,7 +69,8 @@ function withLaterTokens(tokenizer: JsonObject, config: JsonObject, later: JsonO
   const described = config['added_tokens_decoder'] ?? {};
   if (!Array.isArray(added) || !isObject(described)) return tokenizer;
   const special = new Set<unknown>(Object.values(readSpecialTokens(config)));
-  for (const token of listOf(config['additional_special_tokens'])) special.add(isObject(token) ? token['content'] : token);
+  for (const token of listOf(config['additional_special_tokens']))
+    special.add(isObject(token) ? token['content'] : token);
   const known = new Set(added.map((token: unknown) => (isObject(token) ? token['content'] : undefined)));
   const missing: JsonObject[] = [];
   const add = (token: JsonObject, file: string, label: string): void => {
@@ -80,7 +81,11 @@ function withLaterTokens(tokenizer: JsonObject, config: JsonObject, later: JsonO
     missing.push(token);
   };
   for (const [id, token] of Object.entries(described)) {
-    add({ ...(isObject(token) && token), id: Number(id) }, TOKENIZER_CONFIG_FILE, `added_tokens_decoder.${id.slice(0, 100)}`);
+    add(
+      { ...(isObject(token) && token), id: Number(id) },
+      TOKENIZER_CONFIG_FILE,
+      `added_tokens_decoder.${id.slice(0, 100)}`,
+    );
   }
   for (const [content, id] of Object.entries(later)) {
     add({ id, content, special: special.has(content) }, LATER_TOKENS_FILE, show(content));
@@ -142,7 +147,10 @@ export function readVocabularyTexts(tokenizer: JsonObject, added: AddedToken[], 
   for (const [text, id] of Object.entries(vocab)) place(byId, id, text, vocabSize);
   for (const token of added) place(byId, token.id, token.content, vocabSize);
   if (byId.size === 0) fail('has no tokens.');
-  return Array.from({ length: byId.size }, (_, id) => byId.get(id) ?? fail(`has no token of id ${id}, but higher ids.`));
+  return Array.from(
+    { length: byId.size },
+    (_, id) => byId.get(id) ?? fail(`has no token of id ${id}, but higher ids.`),
+  );
 }
 
 /** As the original has it. The library takes others, and drops the text of which they make no token. */
@@ -150,7 +158,8 @@ function checkMerge(merge: unknown, rank: number, vocab: JsonObject): void {
   const sides: unknown = typeof merge === 'string' ? merge.split(' ') : merge;
   if (!Array.isArray(sides) || sides.length !== 2) fail(`has ${show(merge)} as merge ${rank}, which is not two texts.`);
   const [left, right] = sides as unknown[];
-  if (typeof left !== 'string' || typeof right !== 'string') fail(`has ${show(merge)} as merge ${rank}, which is not two texts.`);
+  if (typeof left !== 'string' || typeof right !== 'string')
+    fail(`has ${show(merge)} as merge ${rank}, which is not two texts.`);
   const missing = [left, right, left + right].find((text) => !Object.hasOwn(vocab, text));
   if (missing !== undefined) fail(`has ${show(merge)} as merge ${rank}, but ${show(missing)} is not in model.vocab.`);
 }
@@ -175,13 +184,15 @@ async function readTemplates(directory: string, config: JsonObject): Promise<Tem
   if (file !== null) return { chatTemplate: file, toolTemplate };
   if (!Array.isArray(value)) return { chatTemplate: checkTemplate(value), toolTemplate };
   const chatTemplate = checkTemplate(named('default'));
-  if (chatTemplate === null) throw new ModelError(TOKENIZER_CONFIG_FILE, "chat_template has no template named 'default'.");
+  if (chatTemplate === null)
+    throw new ModelError(TOKENIZER_CONFIG_FILE, "chat_template has no template named 'default'.");
   return { chatTemplate, toolTemplate };
 }
 
 function checkTemplate(template: unknown): string | null {
   if (template === null) return null;
-  if (typeof template !== 'string') throw new ModelError(TOKENIZER_CONFIG_FILE, 'chat_template must be a string or a list of named templates.');
+  if (typeof template !== 'string')
+    throw new ModelError(TOKENIZER_CONFIG_FILE, 'chat_template must be a string or a list of named templates.');
   if (template.length > MAX_TEMPLATE_BYTES) throw new ModelError(TOKENIZER_CONFIG_FILE, 'chat_template is too long.');
   return template;
 }
@@ -192,7 +203,15 @@ function namedTemplate(list: unknown[], name: string): unknown {
 }
 
 /** What the template knows these tokens by. */
-export const SPECIAL_NAMES = ['bos_token', 'eos_token', 'unk_token', 'sep_token', 'pad_token', 'cls_token', 'mask_token'];
+export const SPECIAL_NAMES = [
+  'bos_token',
+  'eos_token',
+  'unk_token',
+  'sep_token',
+  'pad_token',
+  'cls_token',
+  'mask_token',
+];
 
 /** Each is a string or an object with `content`. */
 function readSpecialTokens(config: JsonObject): Record<string, string> {

@@ -43,9 +43,21 @@ const accepted: [string, Json, Partial<ModelSpec>][] = [
   ['rope: theta', { rope_theta: 5e5 }, { ropeTheta: 5e5, ropeScaling: { type: 'none' } }],
   ['rope: old linear', { rope_scaling: { type: 'linear', factor: 2 } }, { ropeScaling: { type: 'linear', factor: 2 } }],
   ['rope: old llama3', { rope_theta: 5e5, rope_scaling: llama3 }, { ropeTheta: 5e5, ropeScaling: llama3Spec as never }],
-  ['rope: new llama3', { rope_parameters: { ...llama3, rope_theta: 7e4 } }, { ropeTheta: 7e4, ropeScaling: llama3Spec as never }],
-  ['rope: new default', { rope_theta: 1e4, rope_parameters: { rope_type: 'default', rope_theta: 1e4 } }, { ropeTheta: 1e4 }],
-  ['rope: yarn', { rope_scaling: { rope_type: 'yarn', factor: 4 }, max_position_embeddings: 64 }, { ropeScaling: yarnSpec, maxPosition: 256 }],
+  [
+    'rope: new llama3',
+    { rope_parameters: { ...llama3, rope_theta: 7e4 } },
+    { ropeTheta: 7e4, ropeScaling: llama3Spec as never },
+  ],
+  [
+    'rope: new default',
+    { rope_theta: 1e4, rope_parameters: { rope_type: 'default', rope_theta: 1e4 } },
+    { ropeTheta: 1e4 },
+  ],
+  [
+    'rope: yarn',
+    { rope_scaling: { rope_type: 'yarn', factor: 4 }, max_position_embeddings: 64 },
+    { ropeScaling: yarnSpec, maxPosition: 256 },
+  ],
   [
     'rope: yarn of fewer positions than the model has',
     { rope_scaling: { type: 'yarn', factor: 2, original_max_position_embeddings: 64 }, max_position_embeddings: 200 },
@@ -53,7 +65,17 @@ const accepted: [string, Json, Partial<ModelSpec>][] = [
   ],
   [
     'rope: yarn with everything said',
-    { rope_parameters: { ...yarn, beta_fast: 8, beta_slow: 2, truncate: false, attention_factor: 1.5, mscale: 1, mscale_all_dim: 2 } },
+    {
+      rope_parameters: {
+        ...yarn,
+        beta_fast: 8,
+        beta_slow: 2,
+        truncate: false,
+        attention_factor: 1.5,
+        mscale: 1,
+        mscale_all_dim: 2,
+      },
+    },
     { ropeScaling: { ...yarnSpec, betaFast: 8, betaSlow: 2, truncate: false, attentionFactor: 1.5 } },
   ],
   [
@@ -119,7 +141,11 @@ const refused: [string, Json, string][] = [
   ['linear without factor', { rope_scaling: { type: 'linear' } }, 'factor'],
   ['llama3 frequencies in disorder', { rope_scaling: { ...llama3, high_freq_factor: 1 } }, 'high_freq_factor'],
   ['two thetas', { rope_theta: 1e4, rope_parameters: { rope_theta: 5e5 } }, 'rope_theta'],
-  ['two scalings', { rope_scaling: { type: 'linear', factor: 2 }, rope_parameters: { rope_type: 'default' } }, 'rope_scaling'],
+  [
+    'two scalings',
+    { rope_scaling: { type: 'linear', factor: 2 }, rope_parameters: { rope_type: 'default' } },
+    'rope_scaling',
+  ],
   ['rope per layer type', { rope_parameters: { full_attention: { rope_type: 'default' } } }, 'full_attention'],
   ['a missing size', { hidden_size: null }, 'hidden_size'],
   ['a zero', { num_hidden_layers: 0 }, 'num_hidden_layers'],
@@ -129,7 +155,11 @@ const refused: [string, Json, string][] = [
   ['groups that do not divide', { num_attention_heads: 4, num_key_value_heads: 3 }, 'num_key_value_heads'],
   ['more groups than heads', { num_key_value_heads: 4 }, 'num_key_value_heads'],
   ['more than 32 heads of one group', { num_attention_heads: 64, head_dim: 2 }, 'num_key_value_heads'],
-  ['more heads than native code takes', { num_attention_heads: 2048, num_key_value_heads: 2048, head_dim: 2 }, 'num_attention_heads'],
+  [
+    'more heads than native code takes',
+    { num_attention_heads: 2048, num_key_value_heads: 2048, head_dim: 2 },
+    'num_attention_heads',
+  ],
   ['a wider layer than native code takes', { intermediate_size: 2 ** 20 }, 'intermediate_size'],
   ['more positions than native code takes', { max_position_embeddings: 2 ** 25 }, 'max_position_embeddings'],
   ['an odd head', { head_dim: 5 }, 'head_dim'],
@@ -138,7 +168,11 @@ const refused: [string, Json, string][] = [
   ['llama with a window', { sliding_window: 8 }, 'sliding_window'],
   ['mistral with biases', { ...mistral, attention_bias: true }, 'attention_bias'],
   ['qwen2 with mlp_bias', { ...qwen2, mlp_bias: true }, 'mlp_bias'],
-  ['mistral with a mixed window', { ...mistral, sliding_window: 8, layer_types: ['full_attention', 'sliding_attention'] }, 'layer_types'],
+  [
+    'mistral with a mixed window',
+    { ...mistral, sliding_window: 8, layer_types: ['full_attention', 'sliding_attention'] },
+    'layer_types',
+  ],
   ['a window that is off', { ...qwen3, layer_types: ['sliding_attention', 'full_attention'] }, 'layer_types'],
   ['layer types of another count', { ...qwen3, layer_types: ['full_attention'] }, 'layer_types'],
   ['chunked attention', { ...qwen3, layer_types: ['chunked_attention', 'full_attention'] }, 'chunked_attention'],

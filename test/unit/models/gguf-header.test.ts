@@ -5,7 +5,17 @@ import { describe, expect, it } from 'vitest';
 import { ModelError } from '../../../src/control/models/errors.ts';
 import { STORAGE_TYPES, VALUE_TYPES } from '../../../src/control/models/gguf/format.ts';
 import { readGgufHeader, type GgufHeader } from '../../../src/control/models/gguf/header.ts';
-import { arrayEntry, entry, ggufFile, ggufHead, rawEntry, tensorInfo, text, u32, u64 } from '../../fixtures/gguf-writer.ts';
+import {
+  arrayEntry,
+  entry,
+  ggufFile,
+  ggufHead,
+  rawEntry,
+  tensorInfo,
+  text,
+  u32,
+  u64,
+} from '../../fixtures/gguf-writer.ts';
 import { temporaryDirectory } from './model-directory.ts';
 
 const { array, bool, string, uint32 } = VALUE_TYPES;
@@ -35,7 +45,9 @@ const DATA = Buffer.alloc(128, 1);
 const vector = (name: string) => ({ name, type: 'F32' as const, shape: [4], data: DATA.subarray(0, 16) });
 
 /** One vector of 4 floats whose line in the table is replaced in part. */
-function withInfo(info: Partial<{ dimensions: (number | bigint)[]; type: number; offset: number | bigint; count: number }>): Buffer {
+function withInfo(
+  info: Partial<{ dimensions: (number | bigint)[]; type: number; offset: number | bigint; count: number }>,
+): Buffer {
   const line = tensorInfo('blk.0.w', { dimensions: [4], type: STORAGE_TYPES.F32.id, offset: 0, ...info });
   return Buffer.concat([ggufHead([KEY], [line]), DATA]);
 }
@@ -70,12 +82,31 @@ describe('a GGUF header', () => {
       ),
     );
     expect({ ...header.metadata }).toEqual({
-      'a.u8': 255, 'a.i8': -128, 'a.u16': 65_535, 'a.i16': -2, 'a.u32': 2 ** 32 - 1, 'a.i32': -5, 'a.f32': 0.7, 'a.f64': 0.1,
-      'a.u64': 2 ** 53, 'a.i64': -7, 'a.bool': true, 'a.text': '\ufeffé\u0000', 'a.list': ['x', ''], 'a.none': [], ['__proto__']: 3,
+      'a.u8': 255,
+      'a.i8': -128,
+      'a.u16': 65_535,
+      'a.i16': -2,
+      'a.u32': 2 ** 32 - 1,
+      'a.i32': -5,
+      'a.f32': 0.7,
+      'a.f64': 0.1,
+      'a.u64': 2 ** 53,
+      'a.i64': -7,
+      'a.bool': true,
+      'a.text': '\ufeffé\u0000',
+      'a.list': ['x', ''],
+      'a.none': [],
+      ['__proto__']: 3,
     });
     expect(Object.getPrototypeOf(header.metadata)).toBeNull();
     expect(header.dataOffset % 32).toBe(0);
-    expect(header.tensors.get('one')).toEqual({ name: 'one', type: 'F32', shape: [4], offset: header.dataOffset, bytes: 16 });
+    expect(header.tensors.get('one')).toEqual({
+      name: 'one',
+      type: 'F32',
+      shape: [4],
+      offset: header.dataOffset,
+      bytes: 16,
+    });
     expect(header.tensors.get('two')).toMatchObject({ shape: [2, 32], offset: header.dataOffset + 32, bytes: 68 });
   });
 
@@ -89,7 +120,9 @@ describe('a GGUF header', () => {
   it('reads values that lie across its windows', () => {
     const long = 'é'.repeat(700_000);
     const tokens = Array.from({ length: 200_000 }, (_, i) => `token ${i}`);
-    const header = read(ggufFile([entry('long', 'string', long), arrayEntry('tokens', 'string', tokens)], [vector('one')]));
+    const header = read(
+      ggufFile([entry('long', 'string', long), arrayEntry('tokens', 'string', tokens)], [vector('one')]),
+    );
     expect(header.metadata['long']).toBe(long);
     expect(header.metadata['tokens']).toEqual(tokens);
   });
@@ -110,19 +143,47 @@ const hostile: [string, Buffer, string][] = [
   ['a key longer than the file', counts(0n, 1n, Buffer.concat([u64(60_000), DATA])), 'key 0'],
   ['a key of 2^63 bytes', counts(0n, 1n, Buffer.concat([u64(2n ** 63n), DATA])), 'key 0'],
   ['a key that is not UTF-8', ggufHead([rawEntry(Buffer.from([0xff, 0xfe]), uint32, u32(1))], []), 'key 0'],
-  ['a key given twice', ggufHead([KEY, entry('general.architecture', 'string', 'qwen3')], []), '"general.architecture" is given twice'],
+  [
+    'a key given twice',
+    ggufHead([KEY, entry('general.architecture', 'string', 'qwen3')], []),
+    '"general.architecture" is given twice',
+  ],
   ['an unknown value type', ggufHead([rawEntry('a.key', 13, u32(1))], []), '"a.key" has the unknown value type 13'],
   ['value type 2^32 - 1', ggufHead([rawEntry('a.key', 2 ** 32 - 1, u32(1))], []), '"a.key"'],
   ['a string of 2^63 bytes', ggufHead([rawEntry('a.key', string, u64(2n ** 63n))], []), '"a.key"'],
   ['a string of 2^64 - 1 bytes', ggufHead([rawEntry('a.key', string, u64(2n ** 64n - 1n))], []), '"a.key"'],
   ['a string longer than the file', ggufHead([rawEntry('a.key', string, u64(5000))], []), '"a.key"'],
-  ['a string that is not UTF-8', ggufHead([rawEntry('a.key', string, text(Buffer.from([0xc3])))], []), '"a.key" is not valid UTF-8'],
+  [
+    'a string that is not UTF-8',
+    ggufHead([rawEntry('a.key', string, text(Buffer.from([0xc3])))], []),
+    '"a.key" is not valid UTF-8',
+  ],
   ['a truth value of 2', ggufHead([rawEntry('a.key', bool, Buffer.from([2]))], []), '"a.key"'],
-  ['an array of 2^63 entries', ggufHead([rawEntry('a.key', array, Buffer.concat([u32(string), u64(2n ** 63n)]))], []), '"a.key"'],
-  ['an array of 2^61 entries of 8 bytes', ggufHead([rawEntry('a.key', array, Buffer.concat([u32(10), u64(2n ** 61n)]))], []), '"a.key"'],
-  ['an array longer than the file', ggufHead([rawEntry('a.key', array, Buffer.concat([u32(uint32), u64(1000)]))], []), '"a.key" says 1000 entries'],
-  ['an array of an unknown type', ggufHead([rawEntry('a.key', array, Buffer.concat([u32(77), u64(1)]))], []), '"a.key" has the unknown value type 77'],
-  ['an array of arrays', ggufHead([rawEntry('a.key', array, Buffer.concat([u32(array), u64(0)]))], []), '"a.key" is an array of arrays'],
+  [
+    'an array of 2^63 entries',
+    ggufHead([rawEntry('a.key', array, Buffer.concat([u32(string), u64(2n ** 63n)]))], []),
+    '"a.key"',
+  ],
+  [
+    'an array of 2^61 entries of 8 bytes',
+    ggufHead([rawEntry('a.key', array, Buffer.concat([u32(10), u64(2n ** 61n)]))], []),
+    '"a.key"',
+  ],
+  [
+    'an array longer than the file',
+    ggufHead([rawEntry('a.key', array, Buffer.concat([u32(uint32), u64(1000)]))], []),
+    '"a.key" says 1000 entries',
+  ],
+  [
+    'an array of an unknown type',
+    ggufHead([rawEntry('a.key', array, Buffer.concat([u32(77), u64(1)]))], []),
+    '"a.key" has the unknown value type 77',
+  ],
+  [
+    'an array of arrays',
+    ggufHead([rawEntry('a.key', array, Buffer.concat([u32(array), u64(0)]))], []),
+    '"a.key" is an array of arrays',
+  ],
   ['alignment 0', ggufHead([entry('general.alignment', 'uint32', 0)], []), 'general.alignment'],
   ['alignment 3', ggufHead([entry('general.alignment', 'uint32', 3)], []), 'general.alignment'],
   ['alignment 48', ggufHead([entry('general.alignment', 'uint32', 48)], []), 'general.alignment'],
@@ -134,12 +195,28 @@ const hostile: [string, Buffer, string][] = [
   ['five dimensions', withInfo({ dimensions: [1, 1, 1, 1, 4] }), '"blk.0.w" has 5 dimensions'],
   ['a dimension of 0', withInfo({ dimensions: [4, 0] }), '"blk.0.w" has the impossible size 0'],
   ['a dimension of 2^63', withInfo({ dimensions: [2n ** 63n] }), '"blk.0.w" has the impossible size'],
-  ['dimensions whose product is 2^64', withInfo({ dimensions: [2n ** 32n, 2n ** 32n] }), '"blk.0.w" has the impossible size'],
-  ['dimensions whose product wraps to 4', withInfo({ dimensions: [2n ** 62n + 1n, 4] }), '"blk.0.w" has the impossible size'],
+  [
+    'dimensions whose product is 2^64',
+    withInfo({ dimensions: [2n ** 32n, 2n ** 32n] }),
+    '"blk.0.w" has the impossible size',
+  ],
+  [
+    'dimensions whose product wraps to 4',
+    withInfo({ dimensions: [2n ** 62n + 1n, 4] }),
+    '"blk.0.w" has the impossible size',
+  ],
   ['a type out of range', withInfo({ type: 2 ** 31 }), '"blk.0.w" has type number 2147483648'],
   ['a removed type', withInfo({ type: 4 }), '"blk.0.w" has type number 4'],
-  ['rows that are no whole blocks of a type of others', withInfo({ type: 13, dimensions: [250] }), '"blk.0.w" has rows of 250 elements'],
-  ['a tensor of another type outside of the file', withInfo({ type: 13, dimensions: [256] }), '"blk.0.w" lies outside the file'],
+  [
+    'rows that are no whole blocks of a type of others',
+    withInfo({ type: 13, dimensions: [250] }),
+    '"blk.0.w" has rows of 250 elements',
+  ],
+  [
+    'a tensor of another type outside of the file',
+    withInfo({ type: 13, dimensions: [256] }),
+    '"blk.0.w" lies outside the file',
+  ],
   ['rows that are no whole blocks', withInfo({ type: STORAGE_TYPES.Q8_0.id }), '"blk.0.w" has rows of 4 elements'],
   ['an offset of 2^63', withInfo({ offset: 2n ** 63n }), '"blk.0.w" lies outside'],
   ['an offset of 2^64 - 32', withInfo({ offset: 2n ** 64n - 32n }), '"blk.0.w" lies outside'],
@@ -151,10 +228,13 @@ const hostile: [string, Buffer, string][] = [
   [
     'tensors that overlap',
     Buffer.concat([
-      ggufHead([KEY], [
-        tensorInfo('first', { dimensions: [16], type: STORAGE_TYPES.F32.id, offset: 0 }),
-        tensorInfo('second', { dimensions: [4], type: STORAGE_TYPES.F32.id, offset: 32 }),
-      ]),
+      ggufHead(
+        [KEY],
+        [
+          tensorInfo('first', { dimensions: [16], type: STORAGE_TYPES.F32.id, offset: 0 }),
+          tensorInfo('second', { dimensions: [4], type: STORAGE_TYPES.F32.id, offset: 32 }),
+        ],
+      ),
       DATA,
     ]),
     'tensor "second" overlaps',

@@ -38,40 +38,83 @@ function ids(encoder: PromptEncoder, text: string): number[] {
 
 /** Scripts, spaces, line ends, digits, contractions, marks, emoji, special tokens and what looks like them. */
 const TEXTS = [
-  '', ' ', '  ', '   a', 'a   ', '\n', '\n\n\n', '\r\n', '\t\t', 'a\n b\n  c\n\n\nd', ' \n \n x', "I'm we'll they'VE don'T 's 'S",
-  '0 12 345 6789 1234567890 3.14 1,000', 'x1y22z333', 'Äpfel café naïve e\u0301 n\u0303o', 'ｆｕｌｌ ｗｉｄｔｈ １２３', 'ﬁ ﬂ ſ K Å',
-  '你好，世界！今天天气怎么样？', 'こんにちは世界', '안녕하세요 세계', 'Привет, мир!', 'مرحبا بالعالم', 'नमस्ते दुनिया', 'สวัสดีชาวโลก',
-  '🙂🙃 👩‍👩‍👧‍👦 🇩🇪', '\u00a0\u2003\u3000x', '\ufeffmark', 'a\u0000b\u0001', 'a_b-c.d/e\\f', '--- *** ### /// ...', '(a)[b]{c}<d>',
-  'function f(x) {\n\treturn x + 1; // two\n}\n', '<|im_start|>user\nhi<|im_end|>', '<|im_start', '|im_end|>', '<think>a</think>', '<tool_call>',
-  'https://example.org/a?b=c&d=%20e#f', 'camelCaseWords ALLCAPS MixedCASEWords', 'ЁЖИК ёжик', 'ǅ ǈ ª º ²³', '１２３四五', '\u0301\u0301a',
+  '',
+  ' ',
+  '  ',
+  '   a',
+  'a   ',
+  '\n',
+  '\n\n\n',
+  '\r\n',
+  '\t\t',
+  'a\n b\n  c\n\n\nd',
+  ' \n \n x',
+  "I'm we'll they'VE don'T 's 'S",
+  '0 12 345 6789 1234567890 3.14 1,000',
+  'x1y22z333',
+  'Äpfel café naïve e\u0301 n\u0303o',
+  'ｆｕｌｌ ｗｉｄｔｈ １２３',
+  'ﬁ ﬂ ſ K Å',
+  '你好，世界！今天天气怎么样？',
+  'こんにちは世界',
+  '안녕하세요 세계',
+  'Привет, мир!',
+  'مرحبا بالعالم',
+  'नमस्ते दुनिया',
+  'สวัสดีชาวโลก',
+  '🙂🙃 👩‍👩‍👧‍👦 🇩🇪',
+  '\u00a0\u2003\u3000x',
+  '\ufeffmark',
+  'a\u0000b\u0001',
+  'a_b-c.d/e\\f',
+  '--- *** ### /// ...',
+  '(a)[b]{c}<d>',
+  'function f(x) {\n\treturn x + 1; // two\n}\n',
+  '<|im_start|>user\nhi<|im_end|>',
+  '<|im_start',
+  '|im_end|>',
+  '<think>a</think>',
+  '<tool_call>',
+  'https://example.org/a?b=c&d=%20e#f',
+  'camelCaseWords ALLCAPS MixedCASEWords',
+  'ЁЖИК ёжик',
+  'ǅ ǈ ª º ²³',
+  '１２３四五',
+  '\u0301\u0301a',
 ];
 
 function someTexts(): string[] {
   const rows = sharedText('datasets', 'gsm8k', 'train-2000.jsonl').split('\n').slice(0, 150);
   const lines = rows.filter(Boolean).map((row) => (JSON.parse(row) as { question: string }).question);
-  const templates = ['Qwen-Qwen3-0.6B.jinja', 'meta-llama-Llama-3.1-8B-Instruct.jinja'].map((name) => sharedText('chat-templates', name));
+  const templates = ['Qwen-Qwen3-0.6B.jinja', 'meta-llama-Llama-3.1-8B-Instruct.jinja'].map((name) =>
+    sharedText('chat-templates', name),
+  );
   return [...TEXTS, ...lines, ...templates];
 }
 
-describe.skipIf(!hasSharedData)('byte-level pairs of the shared data (needs ../shared/data)', { timeout: 240_000 }, () => {
-  it.each([
-    ['qwen', 'qwen2', 151_936],
-    ['gpt2', 'gpt-2', 50_257],
-  ])('%s under the name %s', async (folder, pre, rows) => {
-    const truth = await readFiles(sharedJson('tokenizers', folder, 'tokenizer.json') as Metadata, rows);
-    const files = tokenizerOf(bytePairs(truth, pre), rows);
-    expect(files.vocabulary).toEqual(truth.vocabulary);
-    expect(files.addedTokens).toEqual(truth.addedTokens);
-    const [own, expected] = [new PromptEncoder(files), new PromptEncoder(truth)];
-    const [table, other] = [new TokenTable(files), new TokenTable(truth)];
-    for (const text of someTexts()) {
-      const encoded = ids(own, text);
-      expect(encoded, JSON.stringify(text)).toEqual(ids(expected, text));
-      const options = { skipSpecialTokens: false, startsText: true };
-      expect(decodeAll(table, encoded, options)).toBe(decodeAll(other, encoded, options));
-    }
-  });
-});
+describe.skipIf(!hasSharedData)(
+  'byte-level pairs of the shared data (needs ../shared/data)',
+  { timeout: 240_000 },
+  () => {
+    it.each([
+      ['qwen', 'qwen2', 151_936],
+      ['gpt2', 'gpt-2', 50_257],
+    ])('%s under the name %s', async (folder, pre, rows) => {
+      const truth = await readFiles(sharedJson('tokenizers', folder, 'tokenizer.json') as Metadata, rows);
+      const files = tokenizerOf(bytePairs(truth, pre), rows);
+      expect(files.vocabulary).toEqual(truth.vocabulary);
+      expect(files.addedTokens).toEqual(truth.addedTokens);
+      const [own, expected] = [new PromptEncoder(files), new PromptEncoder(truth)];
+      const [table, other] = [new TokenTable(files), new TokenTable(truth)];
+      for (const text of someTexts()) {
+        const encoded = ids(own, text);
+        expect(encoded, JSON.stringify(text)).toEqual(ids(expected, text));
+        const options = { skipSpecialTokens: false, startsText: true };
+        expect(decodeAll(table, encoded, options)).toBe(decodeAll(other, encoded, options));
+      }
+    });
+  },
+);
 
 /** The fields of sentencepiece's model file that count: text, score and kind of each piece. */
 function sentencePieces(model: Buffer): { text: string; score: number; kind: number }[] {
@@ -141,7 +184,9 @@ describe.skipIf(!hasSharedData)('sentencepiece of the shared data (needs ../shar
   });
 
   it('llama 2: begins with <s> unless the file says otherwise', () => {
-    const first = (files: TokenizerFiles): number[] => [...new PromptEncoder(files).encode('Hello', { addSpecialTokens: true, mark: null })];
+    const first = (files: TokenizerFiles): number[] => [
+      ...new PromptEncoder(files).encode('Hello', { addSpecialTokens: true, mark: null }),
+    ];
     expect(first(llama2())).toEqual([1, 15043]);
     expect(first(llama2({ 'tokenizer.ggml.add_bos_token': false }))).toEqual([15043]);
     expect(first(llama2({ 'tokenizer.ggml.add_eos_token': true }))).toEqual([1, 15043, 2]);
@@ -187,10 +232,34 @@ describe('a tokenizer in a GGUF file', () => {
   it.each([
     // Digits one by one, up to three, or all; a contraction of its own.
     ['gpt-2', [[258], [97, 256]]],
-    ['qwen2', [[49, 50, 51, 52], [97, 49, 50]]],
-    ['llama-bpe', [[257, 52], [97, 256]]],
-    ['smollm', [[49, 50, 51, 52], [97, 49, 50]]],
-    ['tekken', [[49, 50, 51, 52], [97, 49, 50]]],
+    [
+      'qwen2',
+      [
+        [49, 50, 51, 52],
+        [97, 49, 50],
+      ],
+    ],
+    [
+      'llama-bpe',
+      [
+        [257, 52],
+        [97, 256],
+      ],
+    ],
+    [
+      'smollm',
+      [
+        [49, 50, 51, 52],
+        [97, 49, 50],
+      ],
+    ],
+    [
+      'tekken',
+      [
+        [49, 50, 51, 52],
+        [97, 49, 50],
+      ],
+    ],
   ])('cuts digits as %s does', (pre, expected) => {
     expect(pairs(pre, ['1 2', '12 3', '123 4']).slice(0, 2)).toEqual(expected);
   });
@@ -206,9 +275,15 @@ describe('a tokenizer in a GGUF file', () => {
 
   it('refuses a tokenizer.json of another size', () => {
     const own = JSON.stringify({ added_tokens: [], model: { type: 'BPE', vocab: { a: 0, b: 1 }, merges: [] } });
-    const metadata = { 'tokenizer.ggml.model': 'gpt2', 'tokenizer.ggml.tokens': ['a', 'b'], 'tokenizer.huggingface.json': own };
+    const metadata = {
+      'tokenizer.ggml.model': 'gpt2',
+      'tokenizer.ggml.tokens': ['a', 'b'],
+      'tokenizer.huggingface.json': own,
+    };
     expect(tokenizerOf(metadata, 2).vocabulary).toEqual(['a', 'b']);
     const large = JSON.stringify({ added_tokens: [], model: { type: 'BPE', vocab: { a: 0, b: 1, c: 2 }, merges: [] } });
-    expect(() => tokenizerOf({ ...metadata, 'tokenizer.huggingface.json': large }, 2)).toThrow(/model\.gguf: tokenizer\.huggingface\.json/);
+    expect(() => tokenizerOf({ ...metadata, 'tokenizer.huggingface.json': large }, 2)).toThrow(
+      /model\.gguf: tokenizer\.huggingface\.json/,
+    );
   });
 });

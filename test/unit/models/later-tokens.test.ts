@@ -7,19 +7,31 @@ import { byteTokenizer, writeModel, type Json } from './model-directory.ts';
 
 const ROWS = 262;
 const { config, json } = byteTokenizer();
-const token = (content: string, special = true): Json => ({ content, special, normalized: false, lstrip: false, rstrip: false });
+const token = (content: string, special = true): Json => ({
+  content,
+  special,
+  normalized: false,
+  lstrip: false,
+  rstrip: false,
+});
 
 async function read(files: Record<string, Json>, tokenizerConfig: Json = config) {
   const directory = writeModel({ config: { vocab_size: ROWS }, tokenizerConfig });
   for (const [name, value] of Object.entries(files)) writeFileSync(join(directory, name), JSON.stringify(value));
   const read = await readTokenizerFiles(directory, ROWS);
-  const ids = (text: string): number[] => [...new PromptEncoder(read).encode(text, { addSpecialTokens: false, mark: null })];
+  const ids = (text: string): number[] => [
+    ...new PromptEncoder(read).encode(text, { addSpecialTokens: false, mark: null }),
+  ];
   return { ...read, ids };
 }
 
 describe('tokens that tokenizer.json does not have', () => {
   it('come from added_tokens_decoder with all that it says of them', async () => {
-    const decoder = { 256: token('<s>', false), 260: token('<|im_end|>'), 261: { ...token('<x>', false), rstrip: true } };
+    const decoder = {
+      256: token('<s>', false),
+      260: token('<|im_end|>'),
+      261: { ...token('<x>', false), rstrip: true },
+    };
     const files = await read({}, { ...config, added_tokens_decoder: decoder });
     expect(files.ids('hi<|im_end|><x>  hi')).toEqual([259, 260, 261, 259]);
     expect(files.vocabulary.slice(256)).toEqual(['<s>', '</s>', '<think>', 'hi', '<|im_end|>', '<x>']);
@@ -52,11 +64,16 @@ describe('tokens that tokenizer.json does not have', () => {
     [{ 260: 3 }, 'added_tokens_decoder.260.content has 0 characters'],
     [{ 260: { content: '<y>', special: 1 } }, 'added_tokens_decoder.260.special must be true or false'],
   ])('%j is refused by its own file', async (decoder, problem) => {
-    await expect(read({}, { ...config, added_tokens_decoder: decoder })).rejects.toThrow(`tokenizer_config.json: ${problem}`);
+    await expect(read({}, { ...config, added_tokens_decoder: decoder })).rejects.toThrow(
+      `tokenizer_config.json: ${problem}`,
+    );
   });
 
   it('are none where the files agree', async () => {
-    const files = await read({ 'added_tokens.json': { '<think>': 258 } }, { ...config, added_tokens_decoder: { 257: token('</s>') } });
+    const files = await read(
+      { 'added_tokens.json': { '<think>': 258 } },
+      { ...config, added_tokens_decoder: { 257: token('</s>') } },
+    );
     expect(files.tokenizer).toEqual(json);
   });
 });

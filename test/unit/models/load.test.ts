@@ -1,9 +1,26 @@
-import { appendFileSync, readFileSync, renameSync, rmSync, symlinkSync, truncateSync, writeFileSync, mkdirSync } from 'node:fs';
+import {
+  appendFileSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  truncateSync,
+  writeFileSync,
+  mkdirSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { ModelError } from '../../../src/control/models/errors.ts';
 import { loadModel, readModelTexts } from '../../../src/control/models/load.ts';
-import { byteTokenizer, CONFIG, plainHeader, temporaryDirectory, writeModel, writeSafetensors, type Json } from './model-directory.ts';
+import {
+  byteTokenizer,
+  CONFIG,
+  plainHeader,
+  temporaryDirectory,
+  writeModel,
+  writeSafetensors,
+  type Json,
+} from './model-directory.ts';
 import { expectedTensors } from '../../../src/control/models/tensors.ts';
 import { readConfig } from '../../../src/control/models/config.ts';
 import { STARTER } from '../../fixtures/starter.ts';
@@ -80,7 +97,8 @@ describe('a model directory', () => {
     const model = await loadModel(directory);
     expect(model.files.length).toBe(2);
     expect(new Set(model.tensors.map((tensor) => tensor.file))).toEqual(new Set([0, 1]));
-    const index = (map: Json): void => writeFileSync(join(directory, 'model.safetensors.index.json'), JSON.stringify({ weight_map: map }));
+    const index = (map: Json): void =>
+      writeFileSync(join(directory, 'model.safetensors.index.json'), JSON.stringify({ weight_map: map }));
     index({ ...weightMap, 'model.norm.weight': '../model-00001-of-00002.safetensors' });
     expect(await refusal(directory)).toContain('plain safetensors file name');
     index({ ...weightMap, 'model.absent.weight': 'model-00001-of-00002.safetensors' });
@@ -116,15 +134,43 @@ describe('a model directory', () => {
     ['a missing directory', () => '/nonexistent/model', 'does not exist'],
     ['a file that is no GGUF', () => join(writeModel(), 'config.json'), 'does not begin with GGUF'],
     ['no config', () => temporaryDirectory(), 'config.json: is missing in /'],
-    ['a pointer of Git LFS for weights', () => withPointer('model.safetensors'), 'model.safetensors: is a Git LFS pointer'],
-    ['a pointer of Git LFS for the tokenizer', () => withPointer('tokenizer.json'), 'tokenizer.json: is a Git LFS pointer'],
-    ['a pointer of Git LFS for a GGUF file', () => join(withPointer('model.gguf'), 'model.gguf'), 'model.gguf: is a Git LFS pointer'],
+    [
+      'a pointer of Git LFS for weights',
+      () => withPointer('model.safetensors'),
+      'model.safetensors: is a Git LFS pointer',
+    ],
+    [
+      'a pointer of Git LFS for the tokenizer',
+      () => withPointer('tokenizer.json'),
+      'tokenizer.json: is a Git LFS pointer',
+    ],
+    [
+      'a pointer of Git LFS for a GGUF file',
+      () => join(withPointer('model.gguf'), 'model.gguf'),
+      'model.gguf: is a Git LFS pointer',
+    ],
     ['no weights', () => writeModel({ tensors: null }), 'model.safetensors: is missing'],
     ['a missing tensor', () => writeModel({ tensors: [...shapes()].slice(1) }), 'embed_tokens'],
-    ['a head that is missing', () => writeModel({ tensors: [...shapes({ tie_word_embeddings: true })] }), 'lm_head.weight'],
-    ['a wrong shape', () => writeModel({ tensors: new Map([...shapes(), ['model.norm.weight', [4]]]) }), 'model.norm.weight'],
-    ['an extra bias', () => writeModel({ tensors: new Map([...shapes(), ['model.layers.0.self_attn.q_proj.bias', [8]]]) }), 'q_proj.bias'],
-    ['an adapter', () => writeModel({ tensors: new Map([...shapes(), ['base.lora_A.weight', [8]]]) }), 'base.lora_A.weight'],
+    [
+      'a head that is missing',
+      () => writeModel({ tensors: [...shapes({ tie_word_embeddings: true })] }),
+      'lm_head.weight',
+    ],
+    [
+      'a wrong shape',
+      () => writeModel({ tensors: new Map([...shapes(), ['model.norm.weight', [4]]]) }),
+      'model.norm.weight',
+    ],
+    [
+      'an extra bias',
+      () => writeModel({ tensors: new Map([...shapes(), ['model.layers.0.self_attn.q_proj.bias', [8]]]) }),
+      'q_proj.bias',
+    ],
+    [
+      'an adapter',
+      () => writeModel({ tensors: new Map([...shapes(), ['base.lora_A.weight', [8]]]) }),
+      'base.lora_A.weight',
+    ],
   ];
   it.each(directories)('refuses %s', async (_, make, named) => {
     expect(await refusal(make())).toContain(named);
@@ -172,13 +218,16 @@ describe('a hostile safetensors file', () => {
     expect(message.length).toBeLessThan(500);
   });
 
-  it.each([2n ** 63n, 2n ** 64n - 1n, 1_000_000n, 100n * 1024n * 1024n + 1n])('is refused: header length %d', async (length) => {
-    const directory = writeModel({ tensors: null });
-    const bytes = Buffer.alloc(64);
-    bytes.writeBigUInt64LE(length);
-    writeFileSync(join(directory, 'model.safetensors'), bytes);
-    expect(await refusal(directory)).toContain('header of');
-  });
+  it.each([2n ** 63n, 2n ** 64n - 1n, 1_000_000n, 100n * 1024n * 1024n + 1n])(
+    'is refused: header length %d',
+    async (length) => {
+      const directory = writeModel({ tensors: null });
+      const bytes = Buffer.alloc(64);
+      bytes.writeBigUInt64LE(length);
+      writeFileSync(join(directory, 'model.safetensors'), bytes);
+      expect(await refusal(directory)).toContain('header of');
+    },
+  );
 
   it('is refused: truncated anywhere', async () => {
     const directory = writeModel();
@@ -200,8 +249,12 @@ describe('a hostile safetensors file', () => {
 describe('a hostile tokenizer.json', () => {
   const base = (): Json => byteTokenizer().json;
   const model = (changes: Json): Json => ({ ...base(), model: { ...(base()['model'] as Json), ...changes } });
-  const vocab = (changes: Json): Json => model({ vocab: { ...((base()['model'] as Json)['vocab'] as Json), ...changes } });
-  const added = (...tokens: Json[]): Json => ({ ...base(), added_tokens: [...(base()['added_tokens'] as Json[]), ...tokens] });
+  const vocab = (changes: Json): Json =>
+    model({ vocab: { ...((base()['model'] as Json)['vocab'] as Json), ...changes } });
+  const added = (...tokens: Json[]): Json => ({
+    ...base(),
+    added_tokens: [...(base()['added_tokens'] as Json[]), ...tokens],
+  });
   const cases: [string, Json, string][] = [
     ['an id above the embedding', added({ id: 260, content: '<x>' }), 'the embedding has 260 rows'],
     ['an id given twice', vocab({ zz: 3 }), 'the id 3'],
@@ -211,7 +264,11 @@ describe('a hostile tokenizer.json', () => {
     ['a negative id', vocab({ zz: -1 }), 'the id -1'],
     ['a fractional id', vocab({ zz: 1.5 }), 'the id 1.5'],
     ['an empty added token', added({ id: 256, content: '' }), 'content'],
-    ['very many added tokens', { ...base(), added_tokens: Array.from({ length: 70_000 }, (_, id) => ({ id, content: `t${id}` })) }, 'added_tokens'],
+    [
+      'very many added tokens',
+      { ...base(), added_tokens: Array.from({ length: 70_000 }, (_, id) => ({ id, content: `t${id}` })) },
+      'added_tokens',
+    ],
     ['another model', model({ type: 'Unigram' }), 'Unigram'],
     ['no vocabulary', model({ vocab: null }), 'model.vocab'],
     ['no merges', model({ merges: 'x' }), 'model.merges'],

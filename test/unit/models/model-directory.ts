@@ -74,7 +74,10 @@ interface HeaderEntry {
 }
 
 /** Zeros of the given tensors, with their honest header. */
-export function plainHeader(shapes: Iterable<[string, number[]]>): { header: Record<string, HeaderEntry>; bytes: number } {
+export function plainHeader(shapes: Iterable<[string, number[]]>): {
+  header: Record<string, HeaderEntry>;
+  bytes: number;
+} {
   const header: Record<string, HeaderEntry> = {};
   let at = 0;
   for (const [name, shape] of shapes) {

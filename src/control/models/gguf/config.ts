@@ -57,10 +57,25 @@ const UNSUPPORTED: Readonly<Record<string, readonly unknown[]>> = {
 
 /** Keys behind the architecture's name that are read below, or that serving does not depend on. */
 const KNOWN = new Set([
-  'block_count', 'context_length', 'embedding_length', 'feed_forward_length', 'vocab_size', 'attention.head_count',
-  'attention.head_count_kv', 'attention.key_length', 'attention.value_length', 'attention.layer_norm_rms_epsilon',
-  'attention.sliding_window', 'rope.dimension_count', 'rope.freq_base', 'rope.scale_linear', 'rope.scaling.type',
-  'rope.scaling.factor', 'rope.scaling.original_context_length', 'rope.scaling.finetuned', 'rope.scaling.yarn_beta_fast',
+  'block_count',
+  'context_length',
+  'embedding_length',
+  'feed_forward_length',
+  'vocab_size',
+  'attention.head_count',
+  'attention.head_count_kv',
+  'attention.key_length',
+  'attention.value_length',
+  'attention.layer_norm_rms_epsilon',
+  'attention.sliding_window',
+  'rope.dimension_count',
+  'rope.freq_base',
+  'rope.scale_linear',
+  'rope.scaling.type',
+  'rope.scaling.factor',
+  'rope.scaling.original_context_length',
+  'rope.scaling.finetuned',
+  'rope.scaling.yarn_beta_fast',
   'rope.scaling.yarn_beta_slow',
 ]);
 
@@ -95,9 +110,11 @@ function isUnknown(name: string, architecture: string): boolean {
 /** The architecture's name, or a refusal of what is no whole model. */
 export function readArchitecture(metadata: Fields): string {
   const type = metadata.string('general.type');
-  if (type !== undefined && type !== 'model') metadata.fail('general.type', `${show(type)} is not supported (model is).`);
+  if (type !== undefined && type !== 'model')
+    metadata.fail('general.type', `${show(type)} is not supported (model is).`);
   const splits = metadata.integer('split.count', { min: 0, max: 65_535, fallback: 1 });
-  if (splits > 1) metadata.fail('split.count', `is ${splits}: merge the parts into one file first (llama-gguf-split --merge).`);
+  if (splits > 1)
+    metadata.fail('split.count', `is ${splits}: merge the parts into one file first (llama-gguf-split --merge).`);
   return metadata.string('general.architecture') ?? metadata.fail('general.architecture', 'is missing.');
 }
 
@@ -122,9 +139,13 @@ async function readSpec(header: GgufHeader, metadata: Fields, architecture: Arch
   const layers = integer('block_count', 1024);
   const heads = integer('attention.head_count', MAX_HEADS);
   const kvHeads = integer('attention.head_count_kv', heads, heads);
-  if (heads % kvHeads !== 0) metadata.fail(own('attention.head_count_kv'), `${kvHeads} does not divide ${heads} heads.`);
+  if (heads % kvHeads !== 0)
+    metadata.fail(own('attention.head_count_kv'), `${kvHeads} does not divide ${heads} heads.`);
   if (heads / kvHeads > MAX_GROUP) {
-    metadata.unsupported(own('attention.head_count_kv'), `${kvHeads} is not supported with ${heads} heads: at most ${MAX_GROUP} may share one.`);
+    metadata.unsupported(
+      own('attention.head_count_kv'),
+      `${kvHeads} is not supported with ${heads} heads: at most ${MAX_GROUP} may share one.`,
+    );
   }
   const hiddenSize = integer('embedding_length', 2 ** 17);
   const has = (name: string): boolean => header.tensors.has(name);
@@ -132,7 +153,8 @@ async function readSpec(header: GgufHeader, metadata: Fields, architecture: Arch
   const maxPosition = integer('context_length', MAX_POSITIONS);
   const ropeTheta = metadata.number(own('rope.freq_base'), { min: 1, max: 1e15, fallback: 10_000 });
   const ropeScaling = await readScaling(header, metadata, own, { headDim, maxPosition });
-  if (ropeScaling.type === 'yarn' && ropeTheta === 1) metadata.fail(own('rope.freq_base'), 'must be greater than 1 with yarn.');
+  if (ropeScaling.type === 'yarn' && ropeTheta === 1)
+    metadata.fail(own('rope.freq_base'), 'must be greater than 1 with yarn.');
   return {
     architecture,
     vocabSize: readVocabSize(header),
@@ -210,10 +232,12 @@ async function readScaling(
 
 function readYarn(metadata: Fields, own: Naming, factor: number, maxPosition: number): YarnScaling {
   if (factor < 1) metadata.fail(own('rope.scaling.factor'), `must be at least 1 with yarn, got ${factor}.`);
-  const beta = (name: string, fallback: number): number => metadata.number(own(name), { min: 1e-6, max: 1e6, fallback });
+  const beta = (name: string, fallback: number): number =>
+    metadata.number(own(name), { min: 1e-6, max: 1e6, fallback });
   const betaFast = beta('rope.scaling.yarn_beta_fast', 32);
   const betaSlow = beta('rope.scaling.yarn_beta_slow', 1);
-  if (betaFast < betaSlow) metadata.fail(own('rope.scaling.yarn_beta_fast'), 'must not be less than that of yarn_beta_slow.');
+  if (betaFast < betaSlow)
+    metadata.fail(own('rope.scaling.yarn_beta_fast'), 'must not be less than that of yarn_beta_slow.');
   const originalMaxPosition = metadata.integer(own('rope.scaling.original_context_length'), {
     max: MAX_POSITIONS,
     fallback: maxPosition,

@@ -97,9 +97,10 @@ export class FileCursor {
     if (this.#window.length - this.#at >= bytes) return this.#window;
     const { position } = this;
     if (bytes > this.left) this.fail(what, 'is cut off: the file is truncated.');
-    if (position + bytes > this.#limit) this.fail(what, `lies beyond the ${this.#limit} bytes of metadata that are read.`);
+    if (position + bytes > this.#limit)
+      this.fail(what, `lies beyond the ${this.#limit} bytes of metadata that are read.`);
     const window = Buffer.alloc(Math.min(Math.max(bytes, WINDOW_BYTES), this.left));
-    for (let done = 0; done < window.length; ) {
+    for (let done = 0; done < window.length;) {
       const got = readSync(this.#descriptor, window, done, window.length - done, position + done);
       if (got === 0) this.fail(what, 'is cut off: the file is truncated.');
       done += got;

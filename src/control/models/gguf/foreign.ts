@@ -35,7 +35,8 @@ export async function loadForeignGguf(path: string): Promise<ForeignModel> {
 /** What gives a vector for a text has no next token. */
 function refuseEncoders(metadata: Fields, architecture: string): void {
   const causal = `${architecture}.attention.causal`;
-  if (!metadata.boolean(causal, true)) metadata.fail(causal, 'is false: the model does not generate text from left to right.');
+  if (!metadata.boolean(causal, true))
+    metadata.fail(causal, 'is false: the model does not generate text from left to right.');
   const pooling = `${architecture}.pooling_type`;
   if (metadata.integer(pooling, { min: 0, max: 2 ** 31 - 1, fallback: 0 }) !== 0) {
     metadata.fail(pooling, 'is set: the model makes embeddings, not text.');

@@ -9,7 +9,15 @@ import { show } from '../fields.ts';
 import type { JsonObject } from '../json-file.ts';
 import { FileCursor } from './cursor.ts';
 import {
-  ALIGNMENT_KEY, DEFAULT_ALIGNMENT, GGUF_MAGIC, storedBytes, storedName, STORED_TYPES, VALUE_BYTES, valueType, type StoredName,
+  ALIGNMENT_KEY,
+  DEFAULT_ALIGNMENT,
+  GGUF_MAGIC,
+  storedBytes,
+  storedName,
+  STORED_TYPES,
+  VALUE_BYTES,
+  valueType,
+  type StoredName,
   type ValueType,
 } from './format.ts';
 
@@ -79,7 +87,9 @@ class HeaderReader {
     const stored = this.#readTensors(tensorCount);
     const alignment = this.#alignment(metadata);
     const dataOffset = Math.ceil(this.#cursor.position / alignment) * alignment;
-    const tensors = new Map(stored.map(({ offset, ...tensor }) => [tensor.name, this.#place(tensor, offset, dataOffset, alignment)]));
+    const tensors = new Map(
+      stored.map(({ offset, ...tensor }) => [tensor.name, this.#place(tensor, offset, dataOffset, alignment)]),
+    );
     this.#refuseOverlap([...tensors.values()]);
     return { path, file, size, metadata, tensors, dataOffset };
   }
@@ -88,7 +98,8 @@ class HeaderReader {
     const cursor: FileCursor = this.#cursor;
     const magic = cursor.bytes(4, 'the file').toString('latin1');
     if (GIT_LFS_MARK.startsWith(magic)) throw new ModelError(cursor.file, GIT_LFS_POINTER);
-    if (magic !== GGUF_MAGIC) cursor.fail('the file', 'does not begin with GGUF. Name a GGUF file, or the directory of a model.');
+    if (magic !== GGUF_MAGIC)
+      cursor.fail('the file', 'does not begin with GGUF. Name a GGUF file, or the directory of a model.');
     const version = cursor.uint32('the version');
     if (version === 2 || version === 3) return;
     const known = (version & 0xffff) === 0 ? 'is big-endian' : `is version ${version}`;
@@ -119,14 +130,18 @@ class HeaderReader {
   #readValue(type: ValueType, what: string): unknown {
     if (type === 'string') return this.#cursor.string(MAX_STRING_BYTES, what);
     if (type === 'array') return this.#readArray(what);
-    return readNumber(type, this.#cursor.bytes(VALUE_BYTES[type], what)) ?? this.#cursor.fail(what, 'is a truth value that is neither 0 nor 1.');
+    return (
+      readNumber(type, this.#cursor.bytes(VALUE_BYTES[type], what)) ??
+      this.#cursor.fail(what, 'is a truth value that is neither 0 nor 1.')
+    );
   }
 
   #readArray(what: string): unknown[] {
     const type = this.#readType(what);
     if (type === 'array') this.#cursor.fail(what, 'is an array of arrays.');
     const length = this.#cursor.uint64(what);
-    if (length > BigInt(MAX_ARRAY)) this.#cursor.fail(what, `is an array of ${length} entries; at most ${MAX_ARRAY} are read.`);
+    if (length > BigInt(MAX_ARRAY))
+      this.#cursor.fail(what, `is an array of ${length} entries; at most ${MAX_ARRAY} are read.`);
     const count = this.#cursor.room(length, VALUE_BYTES[type], what);
     this.#entries += count;
     if (this.#entries > MAX_ENTRIES) this.#cursor.fail(what, `brings the arrays to more than ${MAX_ENTRIES} entries.`);
@@ -151,13 +166,15 @@ class HeaderReader {
     const cursor: FileCursor = this.#cursor;
     const what = `tensor ${show(name)}`;
     const dimensions = cursor.uint32(what);
-    if (dimensions < 1 || dimensions > MAX_DIMENSIONS) cursor.fail(what, `has ${dimensions} dimensions; 1 to ${MAX_DIMENSIONS} are possible.`);
+    if (dimensions < 1 || dimensions > MAX_DIMENSIONS)
+      cursor.fail(what, `has ${dimensions} dimensions; 1 to ${MAX_DIMENSIONS} are possible.`);
     const shape: number[] = [];
     let elements = 1n;
     for (let i = 0; i < dimensions; i++) {
       const size = cursor.uint64(what);
       elements *= size;
-      if (size === 0n || elements > BigInt(Number.MAX_SAFE_INTEGER)) cursor.fail(what, `has the impossible size ${size} in dimension ${i}.`);
+      if (size === 0n || elements > BigInt(Number.MAX_SAFE_INTEGER))
+        cursor.fail(what, `has the impossible size ${size} in dimension ${i}.`);
       shape.unshift(Number(size));
     }
     const id = cursor.uint32(what);
@@ -171,7 +188,12 @@ class HeaderReader {
 
   #alignment(metadata: JsonObject): number {
     const value = metadata[ALIGNMENT_KEY] ?? DEFAULT_ALIGNMENT;
-    const ok = typeof value === 'number' && Number.isInteger(value) && value > 0 && value <= MAX_ALIGNMENT && (value & (value - 1)) === 0;
+    const ok =
+      typeof value === 'number' &&
+      Number.isInteger(value) &&
+      value > 0 &&
+      value <= MAX_ALIGNMENT &&
+      (value & (value - 1)) === 0;
     if (!ok) this.#cursor.fail(ALIGNMENT_KEY, `must be a power of two up to ${MAX_ALIGNMENT}, got ${show(value)}.`);
     return value;
   }
@@ -179,9 +201,13 @@ class HeaderReader {
   #place(tensor: Omit<GgufTensor, 'offset'>, offset: bigint, dataOffset: number, alignment: number): GgufTensor {
     const what = `tensor ${show(tensor.name)}`;
     const { size } = this.#cursor;
-    if (offset % BigInt(alignment) !== 0n) this.#cursor.fail(what, `begins at ${offset}, which is not a multiple of ${ALIGNMENT_KEY} ${alignment}.`);
+    if (offset % BigInt(alignment) !== 0n)
+      this.#cursor.fail(what, `begins at ${offset}, which is not a multiple of ${ALIGNMENT_KEY} ${alignment}.`);
     if (offset > BigInt(size) || dataOffset + Number(offset) + tensor.bytes > size) {
-      this.#cursor.fail(what, `lies outside the file: ${tensor.bytes} bytes from ${offset} on, of ${Math.max(0, size - dataOffset)}.`);
+      this.#cursor.fail(
+        what,
+        `lies outside the file: ${tensor.bytes} bytes from ${offset} on, of ${Math.max(0, size - dataOffset)}.`,
+      );
     }
     return { ...tensor, offset: dataOffset + Number(offset) };
   }
@@ -200,16 +226,26 @@ type Unplaced = Omit<GgufTensor, 'offset'> & { offset: bigint };
 
 function readNumber(type: Exclude<ValueType, 'string' | 'array'>, bytes: Buffer): number | boolean | undefined {
   switch (type) {
-    case 'uint8': return bytes.readUInt8();
-    case 'int8': return bytes.readInt8();
-    case 'uint16': return bytes.readUInt16LE();
-    case 'int16': return bytes.readInt16LE();
-    case 'uint32': return bytes.readUInt32LE();
-    case 'int32': return bytes.readInt32LE();
-    case 'float32': return shortest(bytes.readFloatLE());
-    case 'float64': return bytes.readDoubleLE();
-    case 'uint64': return Number(bytes.readBigUInt64LE());
-    case 'int64': return Number(bytes.readBigInt64LE());
+    case 'uint8':
+      return bytes.readUInt8();
+    case 'int8':
+      return bytes.readInt8();
+    case 'uint16':
+      return bytes.readUInt16LE();
+    case 'int16':
+      return bytes.readInt16LE();
+    case 'uint32':
+      return bytes.readUInt32LE();
+    case 'int32':
+      return bytes.readInt32LE();
+    case 'float32':
+      return shortest(bytes.readFloatLE());
+    case 'float64':
+      return bytes.readDoubleLE();
+    case 'uint64':
+      return Number(bytes.readBigUInt64LE());
+    case 'int64':
+      return Number(bytes.readBigInt64LE());
     case 'bool': {
       const byte = bytes.readUInt8();
       return byte > 1 ? undefined : byte === 1;

@@ -29,7 +29,9 @@ export async function loadGguf(path: string): Promise<LoadedModel> {
     tokenizerSize: tokenizer.files.vocabulary.length,
     maxPosition: config.spec.maxPosition,
     digest: await digestGguf(header),
-    warnings: config.unknownOptions.map((key) => `${header.file}: the key ${JSON.stringify(key.slice(0, 100))} is not known and has no effect.`),
+    warnings: config.unknownOptions.map(
+      (key) => `${header.file}: the key ${JSON.stringify(key.slice(0, 100))} is not known and has no effect.`,
+    ),
   };
 }
 

@@ -37,7 +37,12 @@ function byteLevel(ownWords: boolean): JsonObject {
 
 const PLAIN = { normalizer: null, ignoreMerges: false, addBos: false };
 const QWEN: PreTokenizer = { ...PLAIN, normalizer: { type: 'NFC' }, steps: [split(words('\\p{N}')), byteLevel(false)] };
-const LLAMA3: PreTokenizer = { ...PLAIN, steps: [split(words('\\p{N}{1,3}')), byteLevel(false)], ignoreMerges: true, addBos: true };
+const LLAMA3: PreTokenizer = {
+  ...PLAIN,
+  steps: [split(words('\\p{N}{1,3}')), byteLevel(false)],
+  ignoreMerges: true,
+  addBos: true,
+};
 const GPT2: PreTokenizer = { ...PLAIN, steps: [byteLevel(true)] };
 const DIGITS: PreTokenizer = { ...PLAIN, steps: [{ type: 'Digits', individual_digits: true }, byteLevel(true)] };
 const MISTRAL: PreTokenizer = { ...PLAIN, steps: [split(TEKKEN), byteLevel(false)], ignoreMerges: true, addBos: true };

@@ -13,12 +13,17 @@ interface Merge {
 }
 
 /** `pieces`: text -> id of what text may become, `scores` by id. Best merges first. */
-export function mergesOf(pieces: ReadonlyMap<string, number>, scores: readonly number[], file: string): [string, string][] {
+export function mergesOf(
+  pieces: ReadonlyMap<string, number>,
+  scores: readonly number[],
+  file: string,
+): [string, string][] {
   const merges: Merge[] = [];
   let work = 0;
   for (const [text, id] of pieces) {
     work += text.length ** 2;
-    if (work > MAX_WORK) throw new ModelError(file, 'tokenizer.ggml.tokens holds too much text for a sentencepiece vocabulary.');
+    if (work > MAX_WORK)
+      throw new ModelError(file, 'tokenizer.ggml.tokens holds too much text for a sentencepiece vocabulary.');
     for (const merge of cutsOf(text, pieces)) merges.push({ ...merge, score: scores[id] ?? 0 });
   }
   merges.sort((a, b) => b.score - a.score || b.leftLength - a.leftLength || b.rightLength - a.rightLength);

@@ -49,10 +49,16 @@ function entryOf(tensor: GgufTensor, name: string, shape: number[], spec: ModelS
   const { type, offset } = tensor;
   if (!isReadHere(type)) {
     const known = Object.keys(STORAGE_TYPES).join(', ');
-    throw new UnsupportedModelError(header.file, `tensor ${show(tensor.name)} has type ${type}; ${known} are supported.`);
+    throw new UnsupportedModelError(
+      header.file,
+      `tensor ${show(tensor.name)} has type ${type}; ${known} are supported.`,
+    );
   }
   if (tensor.shape.length !== shape.length || tensor.shape.some((size, i) => size !== shape[i])) {
-    throw new ModelError(header.file, `tensor ${show(tensor.name)} has shape ${show(tensor.shape)}; the metadata asks for ${show(shape)}.`);
+    throw new ModelError(
+      header.file,
+      `tensor ${show(tensor.name)} has shape ${show(tensor.shape)}; the metadata asks for ${show(shape)}.`,
+    );
   }
   if (shape.length === 1 && type !== 'F32' && type !== 'F16' && type !== 'BF16') {
     throw new ModelError(header.file, `tensor ${show(tensor.name)} has type ${type}; vectors are BF16, F16 or F32.`);

@@ -77,7 +77,12 @@ function common(metadata: Fields, vocabulary: GgufVocabulary): Common {
     if (name !== undefined) specialTokens[name] = vocabulary.tokens[id] ?? '';
   }
   const chatTemplate = templateAt(metadata, TEMPLATE);
-  return { config: {}, chatTemplate, toolTemplate: templateAt(metadata, `${TEMPLATE}.${TOOL_TEMPLATE}`), specialTokens };
+  return {
+    config: {},
+    chatTemplate,
+    toolTemplate: templateAt(metadata, `${TEMPLATE}.${TOOL_TEMPLATE}`),
+    specialTokens,
+  };
 }
 
 function templateAt(metadata: Fields, key: string): string | null {
@@ -89,7 +94,8 @@ function templateAt(metadata: Fields, key: string): string | null {
 function build(metadata: Fields, vocabulary: GgufVocabulary): TokenizerFiles {
   const { model, tokens } = vocabulary;
   const pieces = piecesOf(metadata, vocabulary);
-  const parts = model === 'gpt2' ? bytePairs(metadata, vocabulary, pieces) : sentencePiece(metadata, vocabulary, pieces);
+  const parts =
+    model === 'gpt2' ? bytePairs(metadata, vocabulary, pieces) : sentencePiece(metadata, vocabulary, pieces);
   const tokenizer = { version: '1.0', added_tokens: addedOf(vocabulary), ...parts };
   const addedTokens = underKey(metadata, 'tokenizer.ggml.tokens', () => readAddedTokens(tokenizer));
   return { ...common(metadata, vocabulary), tokenizer, addedTokens, vocabulary: tokens };
@@ -147,7 +153,8 @@ function readMerges(metadata: Fields, pieces: Map<string, number>): [string, str
   return strings(metadata, MERGES).map((text, rank) => {
     const space = text.indexOf(' ', 1);
     const [left, right] = [text.slice(0, space), text.slice(space + 1)];
-    if (space === -1 || right === '' || right.includes(' ')) metadata.fail(MERGES, `has ${show(text)} at ${rank}, which are not two texts.`);
+    if (space === -1 || right === '' || right.includes(' '))
+      metadata.fail(MERGES, `has ${show(text)} at ${rank}, which are not two texts.`);
     // It would leave a text that is no token, which the library drops.
     if (!pieces.has(left + right)) metadata.fail(MERGES, `makes ${show(left + right)} at ${rank}, which is no token.`);
     return [left, right];
@@ -206,6 +213,8 @@ function around(metadata: Fields, { roles, tokens }: GgufVocabulary, addBos: boo
     type: 'TemplateProcessing',
     single: [...before.map(special), { Sequence: { id: 'A', type_id: 0 } }, ...after.map(special)],
     pair: [],
-    special_tokens: Object.fromEntries([...before, ...after].map(({ text, id }) => [text, { id: text, ids: [id], tokens: [text] }])),
+    special_tokens: Object.fromEntries(
+      [...before, ...after].map(({ text, id }) => [text, { id: text, ids: [id], tokens: [text] }]),
+    ),
   };
 }

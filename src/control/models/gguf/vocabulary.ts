@@ -51,14 +51,19 @@ export function readVocabulary(header: GgufHeader, rows: number): GgufVocabulary
   }
   const all = strings(metadata, `${PREFIX}.tokens`);
   if (all.length === 0) metadata.fail(`${PREFIX}.tokens`, 'is empty.');
-  if (all.length > rows) metadata.fail(`${PREFIX}.tokens`, `has ${all.length} tokens, but the embedding has ${rows} rows.`);
+  if (all.length > rows)
+    metadata.fail(`${PREFIX}.tokens`, `has ${all.length} tokens, but the embedding has ${rows} rows.`);
   for (const [id, text] of all.entries()) {
-    if (text.length > MAX_TOKEN_CHARS) metadata.fail(`${PREFIX}.tokens`, `has a token of ${text.length} characters: ${id}.`);
+    if (text.length > MAX_TOKEN_CHARS)
+      metadata.fail(`${PREFIX}.tokens`, `has a token of ${text.length} characters: ${id}.`);
   }
   const kinds = numbers(metadata, 'token_type', all.length, TOKEN.normal);
   const scores = numbers(metadata, 'scores', all.length, 0);
   const roles = readRoles(metadata, model, all.length);
-  const last = Math.max(...roles.values(), kinds.findLastIndex((kind) => kind !== TOKEN.unused));
+  const last = Math.max(
+    ...roles.values(),
+    kinds.findLastIndex((kind) => kind !== TOKEN.unused),
+  );
   const tokens = all.slice(0, last + 1);
   if (tokens.length === 0) metadata.fail(`${PREFIX}.token_type`, 'marks all tokens as unused.');
   for (const [role, id] of roles) {

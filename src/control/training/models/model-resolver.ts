@@ -28,9 +28,7 @@ export class TrainedModelResolver implements ModelResolver {
     const servable = this.#registry
       .ofEntity(entity)
       .filter((model) => model.usable && this.#registry.checkpoint(model.id, null) !== null);
-    return Promise.resolve(
-      servable.map((model) => listed(formatModelName({ ...model, step: null }), model)),
-    );
+    return Promise.resolve(servable.map((model) => listed(formatModelName({ ...model, step: null }), model)));
   }
 }
 

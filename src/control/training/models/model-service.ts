@@ -71,7 +71,9 @@ export class ModelService {
     const { repository, registry, blobs, base, obstacle } = this.#options;
     const { models, checkpoints } = await repository.all();
     if (obstacle !== null && models.length > 0)
-      throw new Error(`${obstacle} The data directory has ${models.length}: start without it, or with another --data-dir.`);
+      throw new Error(
+        `${obstacle} The data directory has ${models.length}: start without it, or with another --data-dir.`,
+      );
     for (const model of models) registry.add(registeredModel(model, base.digest), []);
     for (const checkpoint of checkpoints) registry.addCheckpoint(checkpoint.modelId, checkpointRef(checkpoint, blobs));
   }
@@ -128,7 +130,11 @@ export class ModelService {
     for (const { step } of gone) this.#options.registry.removeCheckpoint(modelId, step);
     await this.#forget(gone.map((checkpoint) => checkpointRef(checkpoint, this.#options.blobs).adapter.version));
     const bytes = gone.reduce((sum, checkpoint) => sum + checkpoint.bytes, 0);
-    this.#removeLater(entity, gone.map(({ blobKey }) => blobKey), bytes);
+    this.#removeLater(
+      entity,
+      gone.map(({ blobKey }) => blobKey),
+      bytes,
+    );
     const found = new Set(gone.map(({ step }) => step));
     return { deleted: gone.length, notFound: asked.filter((step) => !found.has(step)) };
   }
@@ -143,7 +149,11 @@ export class ModelService {
       await this.#options.stopJobs(modelId);
       await this.#forget(checkpoints.map(({ adapter }) => adapter.version));
       const { blobs, log } = this.#options;
-      await removeUnnamed(blobs, result.blobs.filter((key) => !key.startsWith('adapters/')), log);
+      await removeUnnamed(
+        blobs,
+        result.blobs.filter((key) => !key.startsWith('adapters/')),
+        log,
+      );
       const adapters = result.blobs.filter((key) => key.startsWith('adapters/'));
       this.#removeLater(entity, adapters, result.checkpointBytes);
     }
@@ -167,7 +177,10 @@ export class ModelService {
     const { names, root } = this.#options.base;
     const known = [...names, root];
     const last = (name: string) => name.slice(name.lastIndexOf('/') + 1);
-    if (known.includes(asked) || (/^\w[\w.-]*\/\w[\w.-]*$/.test(asked) && known.some((name) => last(name) === last(asked)))) {
+    if (
+      known.includes(asked) ||
+      (/^\w[\w.-]*\/\w[\w.-]*$/.test(asked) && known.some((name) => last(name) === last(asked)))
+    ) {
       return;
     }
     throw invalid(['body', 'base_model'], `The server has one base model: ${names[0] ?? root}.`, 'value_error');
@@ -211,7 +224,11 @@ export class ModelService {
     } catch (error) {
       await draft.discard();
       if (error instanceof SqliteError && error.code === 'SQLITE_CONSTRAINT_UNIQUE') {
-        throw new ServiceError('conflict', `The model ${request.name} exists in the project ${request.project}.`, 'name');
+        throw new ServiceError(
+          'conflict',
+          `The model ${request.name} exists in the project ${request.project}.`,
+          'name',
+        );
       }
       throw error;
     }
