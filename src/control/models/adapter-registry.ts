@@ -133,10 +133,11 @@ export class AdapterRegistry implements ModelResolver {
 
   #checkFree(name: string, replace = false): void {
     this.#checkName(name);
-    if ((this.#entries.has(name) && !replace) || this.#coming.has(name)) {
+    const isThere = this.#entries.has(name);
+    if ((isThere && !replace) || this.#coming.has(name)) {
       throw new AdapterNameError('taken', `The lora adapter '${name}' has already been loaded.`);
     }
-    if (this.#entries.size + this.#coming.size >= MAX_ADAPTERS) {
+    if (!isThere && this.#entries.size + this.#coming.size >= MAX_ADAPTERS) {
       throw new AdapterNameError('invalid', `At most ${MAX_ADAPTERS} adapters can be named.`);
     }
   }
