@@ -21,7 +21,7 @@ export interface RenderPoolOptions extends WorkerSettings {
 const OWN = '';
 /** Old-generation heap of one thread: a tokenizer of 150,000 tokens takes about a third. */
 const MAX_HEAP_MB = 768;
-/** Threads in a row that end before they are ready; then the pool gives up. */
+/** Threads in a row that end before they are ready; then the pool gives up, until the next job where none is left. */
 const MAX_FAILED_STARTS = 3;
 const RETRY_AFTER_SECONDS = 1;
 
@@ -73,8 +73,8 @@ export class RenderPool {
   /** `tenant`: who asks; null = the server itself. */
   run(tenant: string | null, input: RenderInput, signal?: AbortSignal): Promise<Int32Array> {
     if (this.#closed) return Promise.reject(new SessionError('unavailable', 'The server is shutting down.'));
-    if (this.#slots.size === 0)
-      return Promise.reject(new SessionError('unavailable', 'Prompt rendering is not available.'));
+    // All have been given up. What keeps a thread from starting, a file that is gone or memory, may have passed.
+    if (this.#slots.size === 0) this.#spawn();
     return new Promise((resolve, reject) => {
       if (this.#waiting.push(tenant ?? OWN, { input, signal, resolve, reject })) return this.#dispatch();
       const message = 'Too many prompts are waiting to be rendered. Please try again later.';
@@ -111,6 +111,7 @@ export class RenderPool {
       slot.ready = true;
       slot.worker.unref();
       this.#failedStarts = 0;
+      while (this.#slots.size < this.#options.workers) this.#spawn();
       this.#settleStart?.resolve();
       this.#settleStart = null;
     } else if (reply.type === 'failed') {

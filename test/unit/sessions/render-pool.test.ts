@@ -1,4 +1,7 @@
 /** Whose turn it is: not of those whose client has left, and of every tenant in turn; more than may wait are refused. */
+import { cp, mkdtemp, rename, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { RenderPool } from '../../../src/control/sessions/render-pool.ts';
 import { STARTER } from '../../fixtures/starter.ts';
@@ -60,5 +63,26 @@ test('one that cannot be handed to a thread is refused, and the next has its tur
     expect(after?.status).toBe('fulfilled');
   } finally {
     await pool.close();
+  }
+});
+
+test('after threads could not start any more, a prompt finds one as soon as they can', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'tandem-render-'));
+  const modelPath = join(folder, 'model');
+  await cp(STARTER, modelPath, { recursive: true });
+  const pool = await RenderPool.start({ modelPath, maxModelLen: 1e8, workers: 2, timeoutMs: 1000, maxWaiting: 100 });
+  const long = () => pool.run('a', text('a word or two '.repeat(1_500_000)));
+  try {
+    expect((await pool.run('a', text('hello'))).length).toBeGreaterThan(0);
+    await rename(modelPath, `${modelPath}-gone`);
+    // Each costs its thread.
+    await Promise.all([long(), long()].map((run) => expect(run).rejects.toMatchObject({ code: 'bad_request' })));
+    await expect(pool.run('a', text('hello'))).rejects.toMatchObject({ code: 'unavailable' });
+    await expect(pool.run('a', text('hello'))).rejects.toMatchObject({ code: 'unavailable' });
+    await rename(`${modelPath}-gone`, modelPath);
+    expect((await pool.run('a', text('hello'))).length).toBeGreaterThan(0);
+  } finally {
+    await pool.close();
+    await rm(folder, { recursive: true });
   }
 });
