@@ -1,6 +1,6 @@
 /**
  * Runs jobs without a store and without an interruption: `unbroken.mjs plain|native` reads [{id, modelId, key, start}] from standard input, where `start`
- * is the folder of the checkpoint that the job began with or the number of an earlier job of the list, and writes the digests of their results.
+ * is the number of an earlier job of the list, whose result the job began with, or null, and writes the versions of their results.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -25,7 +25,7 @@ async function* stream(groups) {
 async function run({ id, modelId, key, start, step }, index) {
   const { trajectory_groups: groups, experimental_config: config } = bodyOf(modelId, key);
   const directory = mkdtempSync(join(folder, 'job-'));
-  const begin = typeof start === 'number' ? folders[start] : start;
+  const begin = start === null ? null : { directory: folders[start], version: results[start] };
   let made = null;
   const runner = new JobRunner({
     engine,
@@ -38,7 +38,7 @@ async function run({ id, modelId, key, start, step }, index) {
     events: { append: () => Promise.resolve() },
     snapshots: { load: () => Promise.resolve(null), save: () => Promise.resolve() },
     checkpoints: {
-      latest: () => Promise.resolve(begin === null ? null : { step, adapter: { directory: begin, version: 'x' } }),
+      latest: () => Promise.resolve(begin === null ? null : { step, adapter: begin }),
       at: () => Promise.resolve(null),
       nextStep: () => Promise.resolve(step + 1),
       stage: () => Promise.resolve(directory),
