@@ -153,6 +153,7 @@ std::vector<Fault> row_faults() {
       {"write the same page", [](Plan& p) { p.pages[0].page = 5; }},
       {"rows: scored must be", [](Plan& p) { p.rows[1].scored = 5; }},
       {"rows: scored must be", [](Plan& p) { p.rows[1].scored = -1; }},
+      {"before a scored token was not fed", [](Plan& p) { p.rows[1].samples = 2, p.rows[1].scored = p.rows[1].count - 1; }},
       {"tokens: fewer", [](Plan& p) { p.tokens.pop_back(); }},
       {"tokens: more", [](Plan& p) { p.tokens.push_back(1); }},
       {"tokens: id", [](Plan& p) { p.tokens[1] = 103; }},

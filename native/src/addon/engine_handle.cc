@@ -274,6 +274,8 @@ Napi::Value create_engine(const Napi::CallbackInfo& info) {
     object.Set("close", Napi::Function::New(info.Env(), [holder](const Napi::CallbackInfo& call) -> Napi::Value {
                  std::unique_lock<std::mutex> lock(holder->running);
                  holder->landed.wait(lock, [&] { return holder->queued == 0; });
+                 // What a step left to the pool comes before the answers of those that find no engine any more.
+                 if (holder->engine) holder->engine->settle();
                  holder->engine.reset();
                  return call.Env().Undefined();
                }));

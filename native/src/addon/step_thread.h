@@ -44,8 +44,15 @@ class StepThread {
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      waiting_.push_back({&work, ++given_});
-      unfinished_.insert(given_);
+      // Only what waits is the thread's: where memory for either is refused the caller keeps its work.
+      const auto unfinished = unfinished_.insert(unfinished_.end(), given_ + 1);
+      try {
+        waiting_.push_back({&work, given_ + 1});
+      } catch (...) {
+        unfinished_.erase(unfinished);
+        throw;
+      }
+      ++given_;
     }
     changed_.notify_one();
   }

@@ -156,7 +156,8 @@ class PlanCheck {
     require(end <= slot.pages * simd::kPage, ErrorKind::kRange, "rows: a position has no page");
     require(size_t(row.count) <= tokens_left, ErrorKind::kRange, "tokens: fewer than the rows need");
     in_range("rows: scored", row.scored, 0, row.count - row.proposals());
-    require(row.scored < row.count || slot.last_hidden, ErrorKind::kRange, "rows: the position before a scored token was not fed");
+    require(row.scored < row.count - row.proposals() || slot.last_hidden, ErrorKind::kRange,
+            "rows: the position before a scored token was not fed");
     const bool outputs = row.samples <= 1 || end - row.samples >= slot.prompt_length - 1;
     require(outputs, ErrorKind::kRange, "rows: a proposed token lies in the prompt");
   }

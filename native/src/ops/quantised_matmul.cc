@@ -27,9 +27,10 @@ struct Rows {
 
   void reserve(int64_t elements) {
     if (int64_t(values.size()) >= elements) return;
-    values = Buffer<int8_t>(size_t(elements));
     scales = Buffer<float>(size_t(elements / simd::kQuantRowGroup));
     sums = Buffer<int32_t>(size_t(elements / simd::kQuantSumGroup));
+    // What is asked above comes last: where memory for one of them is refused, the next call makes all anew.
+    values = Buffer<int8_t>(size_t(elements));
   }
   // From a row on.
   simd::QuantRowsView from(int64_t row, const Layout& layout) const {
