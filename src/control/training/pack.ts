@@ -68,6 +68,12 @@ interface OpenRow extends Size {
 /** Rows that are looked at for one more sequence. A hundred thousand sequences must not keep the server from answering. */
 const MAX_OPEN_ROWS = 256;
 
+/**
+ * Sequences of a row. Each has its own copy of the page in which a common beginning ends, and all copies are written between two looks at
+ * whether somebody waits to be served: of an 8B model's layer 32 MiB for so many.
+ */
+export const MAX_MEMBERS = 512;
+
 /** First fit in the order given. A sequence that is too large for a row has one of its own: whoever takes rows refuses it. */
 export function packRows(
   sequences: readonly TrainSequence[],
@@ -97,7 +103,8 @@ export function packRows(
     row.members.push(index);
     row.groups.add(group);
     // A row without room for the shortest is not looked at again.
-    if (!isRoom(row, least, most)) open = open.filter((candidate) => candidate !== row);
+    if (row.members.length >= MAX_MEMBERS || !isRoom(row, least, most))
+      open = open.filter((candidate) => candidate !== row);
   });
   return rows.map(({ members }) => layOut(members, sequences, prefixes));
 }

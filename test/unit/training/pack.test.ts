@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import {
+  MAX_MEMBERS,
   packRows,
   rowLengthFor,
   sharedPrefixLength,
@@ -123,6 +124,15 @@ describe('packing', () => {
     const long = sequence(0, Array(150).fill(1) as number[], 1);
     const rows = packRows([sequence(1, [1, 2], 1), long, sequence(2, [1, 3], 1)], 2048, room);
     expect(rows.map(({ members }) => members)).toEqual([[0, 2], [1]]);
+  });
+
+  it('puts no more sequences into a row than serving may wait for', () => {
+    const many = Array.from({ length: 2 * MAX_MEMBERS + 1 }, () => sequence(0, [7, 8, 9, 10], 3));
+    const rows = packRows(many, 32_768);
+    expect(rows.map(({ members }) => members.length)).toEqual([MAX_MEMBERS, MAX_MEMBERS, 1]);
+    expect(rows.flatMap((row) => unpack(row).map(({ tokens }) => tokens))).toEqual(
+      many.map(({ tokens }) => [...tokens]),
+    );
   });
 
   it('takes a moment where no row is ever full', () => {
