@@ -107,6 +107,8 @@ export class RenderPool {
   }
 
   #receive(slot: Slot, reply: WorkerReply): void {
+    // What a thread still says that is being ended: nothing may start for it once the pool is closed.
+    if (!this.#slots.has(slot)) return;
     if (reply.type === 'ready') {
       slot.ready = true;
       slot.worker.unref();
