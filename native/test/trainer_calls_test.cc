@@ -1,10 +1,14 @@
 // What a trainer is asked for: bad rows, states and steps are refused by name, calls have their order, work that failed half-way ends the
 // trainer, and nothing that a row left reaches the next one.
 #include <atomic>
+#include <fstream>
 #include <functional>
 #include <limits>
 
+#include <unistd.h>
+
 #include "test.h"
+#include "train/cpu_compute.h"
 #include "train_support.h"
 
 namespace tandem::test {
@@ -262,6 +266,75 @@ TEST_ENGINE(trainer_keeps_keys_and_values_as_they_are_beside_an_engine_of_int8_p
   f.model = f.tiny.load(Element::kF32, 1);
   const std::vector<float> beside = logprobs_of(*f.trainer(), row);
   CHECK(same_bits(plain.data(), beside.data(), plain.size()));
+}
+
+// One that needs tokens most, and one that needs pages most: `count` sequences of 120 tokens; as many times six of one token behind one.
+std::vector<Row> unlike_rows(Fixture& f, int64_t count) {
+  Row tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    tokens.segments.push_back({tokens.size(), 120, -1, 0});
+    Group::append(tokens, random_tokens(f.random, 120, f.tiny.spec.vocab_size));
+  }
+  return {tokens, Group(f.random, f.tiny.spec.vocab_size, 1, std::vector<int64_t>(size_t(6 * count), 1)).packed()};
+}
+
+int64_t most_of(const train::CpuCompute& compute, const std::vector<Row>& rows) {
+  int64_t most = 0;
+  for (const Row& row : rows) most = std::max(most, compute.row_bytes(row, Under::kCurrent, nullptr));
+  return most;
+}
+
+// Memory counts once it is asked for: nothing here is touched.
+TEST_ONCE(trainer_holds_no_more_memory_than_it_may_whatever_shapes_follow_one_another) {
+  auto held = [] {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    return pages * int64_t(sysconf(_SC_PAGESIZE));
+  };
+  Fixture f;
+  f.tiny.spec.max_position = 120;
+  f.model = f.tiny.load(Element::kF32, 1);
+  const std::vector<Row> rows = unlike_rows(f, 1000);
+  const int64_t most = most_of({f.model, {1 << 20, kRoom, false}, f.state}, rows);
+  train::Scores scores;
+  for (bool both : {false, true}) {
+    train::CpuCompute compute(f.model, {1 << 20, both ? 2 * most : most, false}, f.state);
+    const int64_t before = held();
+    for (int round = 0; round < 3; ++round) {
+      for (Under under : {Under::kCurrent, Under::kBase}) {
+        for (const Row& row : rows) {
+          compute.forward(row, under, nullptr, scores);
+          CHECK(held() - before < most * 11 / 10 || both);
+        }
+      }
+    }
+    // With room for all of them nothing is given back.
+    CHECK(held() - before > most * 12 / 10 || !both);
+  }
+}
+
+TEST_ENGINE(trainer_computes_the_same_where_rows_take_one_anothers_memory) {
+  Fixture f;
+  f.tiny.spec.max_position = 120;
+  f.model = f.tiny.load(Element::kBf16, 1);
+  const std::vector<Row> rows = unlike_rows(f, 3);
+  const train::Options roomy{4096, kRoom, false}, tight{4096, most_of({f.model, roomy, f.state}, rows), false};
+  Trainer trainer(f.model, tight, f.state), free(f.model, roomy, f.state);
+  for (int round = 0; round < 2; ++round) {
+    for (const Row& row : rows) {
+      std::vector<std::vector<float>> found;
+      for (Trainer* t : {&trainer, &free}) {
+        t->forward(row, Under::kBase);
+        run(*t);
+        found.push_back(logprobs_of(*t, row));
+        t->backward(weights_of(row, 7));
+        run(*t);
+        const std::vector<float> gradient = gradients(*t);
+        found.back().insert(found.back().end(), gradient.begin(), gradient.end());
+      }
+      CHECK(same_bits(found[0].data(), found[1].data(), found[0].size()));
+    }
+  }
 }
 
 // Token 101 has an embedding that is not finite: it fills pages, activations and gradients with NaN.

@@ -53,6 +53,13 @@ void TrainBackward::begin(const TrainTape& tape) {
   at_least(dk_, rows * kv);
   at_least(dv_, rows * kv);
   at_least(deltas_, rows * spec_.heads);
+  tokens_ = std::max(tokens_, rows);
+}
+
+void TrainBackward::release() {
+  residual_ = {}, dq_ = {}, dk_ = {}, dv_ = {}, deltas_ = {};
+  d_attended_ = {}, keys_ = {}, values_ = {};
+  tokens_ = 0;
 }
 
 train::Steps TrainBackward::run(TrainTape& tape, int64_t index, bool reach) {

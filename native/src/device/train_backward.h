@@ -15,6 +15,10 @@ class TrainBackward {
   // Memory of its own, and of a row of so many tokens.
   static int64_t bytes(const model::Spec& spec, const Sizes& sizes, const Kernels& kernels, int64_t most_rank);
   static int64_t row_bytes(const model::Spec& spec, int64_t tokens);
+  // What is held of that with such a row too.
+  int64_t held_with(int64_t tokens) const { return row_bytes(spec_, std::max(tokens, tokens_)); }
+  // Gives it back. Nothing that reads it may be under way.
+  void release();
 
   // Makes room for a row, whose gradient at the end of the layers goes to gradient(), one row per token.
   void begin(const TrainTape& tape);
@@ -59,6 +63,7 @@ class TrainBackward {
   DeviceBuffer<float> residual_;                   // [T][hidden]
   DeviceBuffer<bf16> d_attended_, keys_, values_;  // [T][query], [T][kv]
   DeviceBuffer<float> dq_, dk_, dv_, deltas_;      // [T][query], [T][kv], [T][heads]
+  int64_t tokens_ = 0;                             // that there is room for
 };
 
 }  // namespace tandem::device

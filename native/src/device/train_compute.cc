@@ -55,21 +55,33 @@ TrainCompute::TrainCompute(std::shared_ptr<const Weights> weights, std::shared_p
                            const train::State& state)
     : weights_(std::move(weights)), facts_(std::move(facts)), unit_work_(options.unit_work * kThreadsWorth),
       layer_work_(work_of(weights_->layers.front())), sizes_(sizes_of(facts_->spec, options, unit_work_, layer_work_)),
-      fixed_bytes_(checked(bytes_of(facts_->spec, sizes_, weights_->kernels, state), options)), stream_(cuda::Priority::kLow),
-      factors_(facts_, state, stream_), layers_(facts_->spec, *weights_, sizes_, stream_),
+      fixed_bytes_(checked(bytes_of(facts_->spec, sizes_, weights_->kernels, state), options)), most_bytes_(options.max_row_bytes),
+      stream_(cuda::Priority::kLow), factors_(facts_, state, stream_), layers_(facts_->spec, *weights_, sizes_, stream_),
       backward_(facts_->spec, *weights_, layers_, factors_, sizes_, unit_work_, stream_),
       head_(facts_->spec, *weights_, layers_, sizes_.logit_rows, stream_),
       kept_(facts_->spec, options.recompute ? Keep::kInputs : Keep::kActivations, sizes_.rows, factors_.most_rank()),
       passing_(facts_->spec, Keep::kNothing, sizes_.rows, 0) {}
 
-// Memory that was taken stays taken, so a row that is only scored counts like one that is trained on, and either as both.
+// A row that is only scored counts like one that is trained on, and either as both: the two follow one another.
 int64_t TrainCompute::row_bytes(const train::Row& row, train::Under, const model::Adapter*) const {
   return fixed_bytes_ + kept_.bytes(row) + passing_.bytes(row) + TrainBackward::row_bytes(facts_->spec, row.size());
+}
+
+// What earlier rows left is given back where this one would not fit beside it.
+void TrainCompute::make_room(const train::Row& row, bool current) {
+  const int64_t rows = kept_.held_with(row) + passing_.held_with(row) + backward_.held_with(row.size());
+  if (fixed_bytes_ + rows <= most_bytes_) return;
+  stream_.wait();
+  passing_.release();
+  if (kept_.ready && !current) return;
+  kept_.release();
+  backward_.release();
 }
 
 train::Steps TrainCompute::forward(train::Row row, train::Under under, std::shared_ptr<const model::Adapter> other, train::Scores& scores) {
   const bool current = under == train::Under::kCurrent;
   TrainTape& tape = current ? kept_ : passing_;
+  make_room(row, current);
   tape.begin(std::move(row), current ? factors_.current() : std::move(other), stream_);
   return run_forward(tape, scores);
 }

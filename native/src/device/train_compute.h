@@ -23,6 +23,7 @@ class TrainCompute final : public train::Compute {
   std::shared_ptr<const model::Adapter> adapter() const override { return factors_.adapter(); }
 
  private:
+  void make_room(const train::Row& row, bool current);
   train::Steps run_forward(TrainTape& tape, train::Scores& scores);
   train::Steps run_layer(TrainTape& tape, int64_t layer);
   void pass(TrainTape& tape, int64_t layer, const TrainTape::Chunk& chunk);
@@ -32,7 +33,7 @@ class TrainCompute final : public train::Compute {
   // Multiply-adds of a unit of work, and of a row in one layer.
   int64_t unit_work_, layer_work_;
   Sizes sizes_;
-  int64_t fixed_bytes_;
+  int64_t fixed_bytes_, most_bytes_;
   // Destroyed after what runs on it.
   cuda::Stream stream_;
   TrainFactors factors_;

@@ -51,7 +51,7 @@ TrainTape::TrainTape(const model::Spec& spec, train::Keep keep, int64_t chunk_ro
       inputs_(keep == train::Keep::kNothing ? 2 : size_t(spec.layers + 1)),
       layers_(keep == train::Keep::kActivations ? size_t(spec.layers) : 1), kv_(layers_.size()) {}
 
-int64_t TrainTape::bytes(const train::Row& row) const {
+int64_t TrainTape::bytes(const train::Room& room) const {
   const int64_t f = sizeof(float), e = sizeof(bf16), h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size();
   int64_t layer = h * f, token = int64_t(inputs_.size()) * h * f + 2 * int64_t(sizeof(PackedToken));
   if (keep_ != train::Keep::kNothing) {
@@ -59,8 +59,8 @@ int64_t TrainTape::bytes(const train::Row& row) const {
         (2 * q + 2 * spec_.intermediate_size) * e + (spec_.heads + model::kModules * most_rank_) * f + (spec_.qk_norm ? (q + kv) * e : 0);
     token += h * f;  // d logprob / d x of each target
   }
-  const int64_t pages = train::RowPages(row).pages() * cuda::kPagePositions * 2 * kv * e;
-  return row.size() * (token + int64_t(layers_.size()) * layer) + int64_t(kv_.size()) * pages;
+  const int64_t pages = room.pages * cuda::kPagePositions * 2 * kv * e;
+  return room.tokens * (token + int64_t(layers_.size()) * layer) + int64_t(kv_.size()) * pages;
 }
 
 void TrainTape::begin(train::Row row, std::shared_ptr<const model::Adapter> adapter, cuda::Stream& stream) {
@@ -68,7 +68,7 @@ void TrainTape::begin(train::Row row, std::shared_ptr<const model::Adapter> adap
   row_ = std::move(row);
   pages_ = train::RowPages(row_);
   adapter_ = std::move(adapter);
-  grow();
+  grow(room_for(row_));
   targets.clear();
   std::vector<int32_t> ids;
   for (int64_t i = 0; i < size(); ++i) {
@@ -89,10 +89,20 @@ void TrainTape::put_tokens() {
   put(tiles_, tiles_of(tokens));
 }
 
-void TrainTape::grow() {
-  const int64_t rows = size(), q = spec_.query_size();
+void TrainTape::release() {
+  ready = false;
+  room_ = {};
+  for (auto& input : inputs_) input = {};
+  for (auto& kv : kv_) kv = {};
+  for (KeptLayer& layer : layers_) layer = {};
+  directions = {};
+  tokens_ = {}, tiles_ = {};
+}
+
+void TrainTape::grow(const train::Room& room) {
+  const int64_t rows = room.tokens, q = spec_.query_size();
   for (auto& input : inputs_) at_least(input, rows * spec_.hidden_size);
-  for (auto& kv : kv_) at_least(kv, 2 * kv_layer_elements());
+  for (auto& kv : kv_) at_least(kv, 2 * kv_layer_elements());  // of the row's pages
   for (KeptLayer& layer : layers_) {
     at_least(layer.middle, rows * spec_.hidden_size);
     if (keep_ == train::Keep::kNothing) continue;
@@ -103,6 +113,7 @@ void TrainTape::grow() {
     at_least(layer.log_sums, rows * spec_.heads);
     at_least(layer.shrunk, model::kModules * rows * most_rank_);
   }
+  room_ = room_.with(room);
 }
 
 void TrainTape::send_chunks(const model::Adapter* adapter, cuda::Stream& stream) {

@@ -46,9 +46,13 @@ class TrainTape {
   TrainTape(const model::Spec& spec, train::Keep keep, int64_t chunk_rows, int64_t most_rank);
 
   train::Keep keep() const { return keep_; }
-  // Memory that `begin` makes room for.
-  int64_t bytes(const train::Row& row) const;
-  // Makes room for a row under an adapter (null: none) and sends what is known of it. Memory only grows.
+  // Memory that a row takes by itself.
+  int64_t bytes(const train::Row& row) const { return bytes(room_for(row)); }
+  // Memory that is held with a row too.
+  int64_t held_with(const train::Row& row) const { return bytes(room_.with(room_for(row))); }
+  // Gives all of it back. Nothing that reads it may be under way.
+  void release();
+  // Makes room for a row under an adapter (null: none) and sends what is known of it; what there is of room stays.
   void begin(train::Row row, std::shared_ptr<const model::Adapter> adapter, cuda::Stream& stream);
 
   const train::Row& row() const { return row_; }
@@ -73,7 +77,9 @@ class TrainTape {
   DeviceBuffer<float> directions;  // [targets][hidden]
 
  private:
-  void grow();
+  static train::Room room_for(const train::Row& row) { return {row.size(), train::RowPages(row).pages()}; }
+  int64_t bytes(const train::Room& room) const;
+  void grow(const train::Room& room);
   void send_chunks(const model::Adapter* adapter, cuda::Stream& stream);
   std::vector<cuda::SlotCopy> copies_of(int64_t first, int64_t count) const;
   void put_tokens();
@@ -82,6 +88,7 @@ class TrainTape {
   const model::Spec& spec_;
   train::Keep keep_;
   int64_t chunk_rows_, most_rank_;
+  train::Room room_;
   train::Row row_;
   train::RowPages pages_;
   std::shared_ptr<const model::Adapter> adapter_;

@@ -15,20 +15,36 @@ constexpr int64_t kChunkRows = 256;
 }  // namespace
 
 CpuCompute::CpuCompute(std::shared_ptr<model::Model> model, const Options& options, const State& state)
-    : model_(std::move(model)), factors_(model_, state), chunk_(std::min(kChunkRows, round_up(options.max_row_tokens, 16))),
+    : model_(std::move(model)), factors_(model_, state), most_bytes_(options.max_row_bytes),
+      chunk_(std::min(kChunkRows, round_up(options.max_row_tokens, 16))),
       forward_(*model_, {model_->pool, options.unit_work}, chunk_, std::min(options.max_row_tokens, model_->spec.max_position)),
       backward_(*model_, forward_, chunk_), head_(*model_, {model_->pool, options.unit_work}),
       kept_(*model_, options.recompute ? Keep::kInputs : Keep::kActivations), passing_(*model_, Keep::kNothing) {}
 
 int64_t CpuCompute::row_bytes(const Row& row, Under under, const model::Adapter* other) const {
   if (under == Under::kCurrent) return kept_.bytes(row, factors_.adapter().get()) + backward_.bytes(kept_, row.size());
-  return passing_.bytes(row, other);
+  // Beside a row that waits for its backward pass.
+  int64_t waiting = kept_.ready ? kept_.held() + backward_.held_with(kept_, kept_.size()) : 0;
+  return passing_.bytes(row, other) + waiting;
+}
+
+// What earlier rows left is given back where this one would not fit beside it: to take it anew costs some percent of a row's time at most.
+void CpuCompute::make_room(const Row& row, bool current, const model::Adapter* adapter) {
+  int64_t kept = current ? kept_.held_with(row, adapter) : kept_.held();
+  int64_t passing = current ? passing_.held() : passing_.held_with(row, adapter);
+  if (kept + passing + backward_.held_with(kept_, current ? row.size() : 0) <= most_bytes_) return;
+  passing_.release();
+  if (kept_.ready && !current) return;
+  kept_.release();
+  backward_.release();
 }
 
 Steps CpuCompute::forward(Row row, Under under, std::shared_ptr<const model::Adapter> other, Scores& scores) {
   const bool current = under == Under::kCurrent;
   Tape& tape = current ? kept_ : passing_;
-  tape.begin(std::move(row), current ? factors_.adapter() : std::move(other));
+  std::shared_ptr<const model::Adapter> adapter = current ? factors_.adapter() : std::move(other);
+  make_room(row, current, adapter.get());
+  tape.begin(std::move(row), std::move(adapter));
   return run_forward(tape, current, scores);
 }
 

@@ -23,12 +23,14 @@ class CpuCompute final : public Compute {
   std::shared_ptr<const model::Adapter> adapter() const override { return factors_.adapter(); }
 
  private:
+  void make_room(const Row& row, bool current, const model::Adapter* adapter);
   std::vector<Chunk> chunks(const Tape& tape) const;
   Steps run_layer(Tape& tape, int64_t layer);
   Steps run_forward(Tape& tape, bool directions, Scores& scores);
 
   std::shared_ptr<model::Model> model_;
   FactorSet factors_;
+  int64_t most_bytes_;  // of rows
   int64_t chunk_;
   LayerForward forward_;
   LayerBackward backward_;

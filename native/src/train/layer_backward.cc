@@ -36,12 +36,18 @@ int64_t LayerBackward::bytes(const Tape& tape, int64_t tokens) const {
   return tokens * (tape.ld_residual() + 2 * keys) * int64_t(sizeof(float));
 }
 
+void LayerBackward::release() {
+  residual_ = {}, dk_ = {}, dv_ = {};
+  tokens_ = 0;
+}
+
 void LayerBackward::begin(const Tape& tape) {
   int64_t keys = model_.spec.kv_heads * model_.kv_shape().dim();
   ld_residual_ = tape.ld_residual();
   at_least(residual_, tape.size() * ld_residual_);
   at_least(dk_, tape.size() * keys);
   at_least(dv_, tape.size() * keys);
+  tokens_ = std::max(tokens_, tape.size());
   int64_t width = 0;
   for (model::Product which : kAllProducts) {
     for (int64_t layer = 0; layer < model_.spec.layers; ++layer) width = std::max(width, tape.width(layer, which));

@@ -13,8 +13,11 @@ class LayerBackward {
  public:
   LayerBackward(model::Model& model, LayerForward& forward, int64_t rows);
 
-  // Memory of a row of so many tokens.
+  // Memory of a row of so many tokens; what is held, and what would be with such a row too.
   int64_t bytes(const Tape& tape, int64_t tokens) const;
+  int64_t held_with(const Tape& tape, int64_t tokens) const { return bytes(tape, std::max(tokens, tokens_)); }
+  // Gives it back.
+  void release();
   // Takes the gradient of the residual stream after the last layer from gradient(), one row per token.
   void begin(const Tape& tape);
   float* gradient() { return residual_.data(); }
@@ -50,6 +53,7 @@ class LayerBackward {
   LayerForward& forward_;
   UnitSize unit_;
   int64_t ld_out_, ld_wide_, ld_residual_;
+  int64_t tokens_ = 0;                // that there is room for
   Buffer<float> residual_, dk_, dv_;  // per token of the row
   Buffer<uint8_t> d_out_;             // [rows][ld_out_]: the gradient of a product's outputs
   Buffer<uint8_t> x_;                 // [rows][ld_activation]

@@ -1,7 +1,5 @@
 #include "train/tape.h"
 
-#include <algorithm>
-
 namespace tandem::train {
 std::vector<model::Module> modules_of(model::Product product) {
   switch (product) {
@@ -33,7 +31,16 @@ void Tape::begin(Row row, std::shared_ptr<const model::Adapter> adapter) {
   row_ = std::move(row);
   pages_ = RowPages(row_);
   adapter_ = std::move(adapter);
-  grow(adapter_.get());
+  grow(room_for(row_, adapter_.get()));
+}
+
+void Tape::release() {
+  ready = false;
+  room_ = {};
+  for (Buffer<float>& input : inputs_) input = {};
+  for (LayerTape& layer : layers_) layer = {};
+  kv_.reset();
+  directions = {};
 }
 
 ops::KvShape Tape::kv_shape() const {
@@ -43,29 +50,35 @@ ops::KvShape Tape::kv_shape() const {
   return shape;
 }
 
-int64_t Tape::bytes(const Row& row, const model::Adapter* adapter) const {
-  int64_t element = int64_t(ops::element_size(model_.element)), residual = ld_residual_ * int64_t(sizeof(float));
-  int64_t elements = ld_qk_ + ld_attended_ + 2 * model_.spec.intermediate_size;
-  int64_t u = adapter ? int64_t(kProducts) * adapter->widest() * int64_t(sizeof(float)) : 0;
-  int64_t token = int64_t(inputs_.size()) * residual + int64_t(layers_.size()) * (residual + elements * element + u);
-  // d logprob / d x of each target.
-  if (keep_ != Keep::kNothing) token += model_.spec.hidden_size * int64_t(sizeof(float));
-  return row.size() * token + RowPages(row).pages() * int64_t(kv_shape().page_bytes());
+Room Tape::room_for(const Row& row, const model::Adapter* adapter) const {
+  return {row.size(), RowPages(row).pages(), adapter ? row.size() * adapter->widest() : 0};
 }
 
-void Tape::grow(const model::Adapter* adapter) {
-  int64_t rows = size(), size_of = int64_t(ops::element_size(model_.element));
+int64_t Tape::bytes(const Room& room) const {
+  int64_t element = int64_t(ops::element_size(model_.element)), residual = ld_residual_ * int64_t(sizeof(float));
+  int64_t elements = ld_qk_ + ld_attended_ + 2 * model_.spec.intermediate_size;
+  int64_t token = int64_t(inputs_.size()) * residual + int64_t(layers_.size()) * (residual + elements * element);
+  // d logprob / d x of each target.
+  if (keep_ != Keep::kNothing) token += model_.spec.hidden_size * int64_t(sizeof(float));
+  int64_t u = int64_t(layers_.size()) * kProducts * int64_t(sizeof(float));
+  return room.tokens * token + room.u * u + room.pages * int64_t(kv_shape().page_bytes());
+}
+
+void Tape::grow(const Room& room) {
+  int64_t rows = room.tokens, size_of = int64_t(ops::element_size(model_.element));
   for (Buffer<float>& input : inputs_) at_least(input, rows * ld_residual_);
   for (LayerTape& layer : layers_) {
     at_least(layer.middle, rows * ld_residual_);
     at_least(layer.qk, rows * ld_qk_ * size_of);
     at_least(layer.attended, rows * ld_attended_ * size_of);
     at_least(layer.gate_up, rows * 2 * model_.spec.intermediate_size * size_of);
-    for (Buffer<float>& u : layer.u) at_least(u, rows * (adapter ? adapter->widest() : 0));
+    for (Buffer<float>& u : layer.u) at_least(u, room.u);
   }
-  if (kv_ && kv_->pages() >= pages_.pages()) return;
-  kv_.reset();
-  kv_ = std::make_unique<ops::KvPages>(kv_shape(), pages_.pages());
+  if (!kv_ || kv_->pages() < room.pages) {
+    kv_.reset();
+    kv_ = std::make_unique<ops::KvPages>(kv_shape(), room.pages);
+  }
+  room_ = room_.with(room);
 }
 
 }  // namespace tandem::train

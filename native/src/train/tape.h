@@ -1,5 +1,6 @@
 // What the forward pass of one row leaves behind: everything that backward needs, layer inputs only, or nothing.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -11,8 +12,18 @@ namespace tandem::train {
 // Room for `count`; what a smaller buffer held is lost.
 template <typename T>
 void at_least(Buffer<T>& buffer, int64_t count) {
-  if (buffer.size() < size_t(count)) buffer = Buffer<T>(size_t(count));
+  if (buffer.size() >= size_t(count)) return;
+  buffer = {};
+  buffer = Buffer<T>(size_t(count));
 }
+
+// What buffers have room for. Rows that follow one another may need most of different ones: many tokens, or pages for many short sequences.
+struct Room {
+  int64_t tokens = 0, pages = 0;
+  int64_t u = 0;  // floats of u of a product
+
+  Room with(const Room& other) const { return {std::max(tokens, other.tokens), std::max(pages, other.pages), std::max(u, other.u)}; }
+};
 
 enum class Keep {
   kActivations,  // all of every layer
@@ -42,9 +53,14 @@ class Tape {
   Tape(const model::Model& model, Keep keep);
 
   Keep keep() const { return keep_; }
-  // Memory that `begin` makes room for.
-  int64_t bytes(const Row& row, const model::Adapter* adapter) const;
-  // Makes room for a row under an adapter (null: none). Memory only grows.
+  // Memory that a row takes by itself.
+  int64_t bytes(const Row& row, const model::Adapter* adapter) const { return bytes(room_for(row, adapter)); }
+  // Memory that is held, and that would be with a row too.
+  int64_t held() const { return bytes(room_); }
+  int64_t held_with(const Row& row, const model::Adapter* adapter) const { return bytes(room_.with(room_for(row, adapter))); }
+  // Gives all of it back.
+  void release();
+  // Makes room for a row under an adapter (null: none); what there is of it stays.
   void begin(Row row, std::shared_ptr<const model::Adapter> adapter);
   // Nothing of the row may be used any more.
   void drop() { ready = false; }
@@ -70,12 +86,15 @@ class Tape {
   Buffer<float> directions;  // [targets][hidden]
 
  private:
-  void grow(const model::Adapter* adapter);
+  Room room_for(const Row& row, const model::Adapter* adapter) const;
+  int64_t bytes(const Room& room) const;
+  void grow(const Room& room);
   ops::KvShape kv_shape() const;
 
   const model::Model& model_;
   Keep keep_;
   int64_t ld_residual_, ld_attended_, ld_qk_;
+  Room room_;
   Row row_;
   RowPages pages_;
   std::shared_ptr<const model::Adapter> adapter_;

@@ -291,6 +291,29 @@ TEST(gpu_trainer_takes_the_memory_that_it_says) {
   // But for a few numbers of each token.
   CHECK(taken > said * 99 / 100 && taken < said * 101 / 100);
 }
+
+TEST(gpu_trainer_holds_no_more_memory_than_it_may_whatever_shapes_follow_one_another) {
+  Random random(98);
+  const TinyModel source = tiny_for_device(kWindow);
+  auto model = load_on_device(source);
+  const train::State state = random_state(random, source.spec, {model::Module::kQ}, 3);
+  const int64_t vocab = source.spec.vocab_size;
+  // Tokens most, and pages most.
+  const Row tokens = Group(random, vocab, 90, {7}).alone(0), pages = Group(random, vocab, 1, std::vector<int64_t>(30, 1)).packed();
+  const train::Options roomy{100, kRoom, false, 1};
+  const int64_t most = model->make_trainer(roomy, state)->row_bytes(tokens.size());
+  auto tight = model->make_trainer({100, most, false, 1}, state), free = model->make_trainer(roomy, state);
+  for (const Row& row : {tokens, pages, tokens}) {
+    CHECK(same_bits(logprobs_of(*tight, row), logprobs_of(*free, row)));
+  }
+  for (Trainer* trainer : {tight.get(), free.get()}) gradients_of(*trainer, tokens, weights_of(tokens, 6));
+  const size_t both = cuda::device_free_bytes();
+  free.reset();
+  const size_t one = cuda::device_free_bytes();
+  tight.reset();
+  CHECK(int64_t(cuda::device_free_bytes() - one) <= most);
+  CHECK(int64_t(one - both) > most);
+}
 #endif
 
 TEST(gpu_trainer_refuses_what_does_not_fit) {
