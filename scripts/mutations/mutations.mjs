@@ -957,8 +957,41 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul_wgmma.cu',
-        search: '      give_back<S>(ring, done, i);\n',
-        replace: '      give_back<S>(ring, done, i + 1);\n',
+        search: '      give_back<S>(ring, done, i, peer);\n',
+        replace: '      give_back<S>(ring, done, i + 1, peer);\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a block of a pair fills a stage that the other still reads',
+    edits: [
+      {
+        file: 'native/cuda/gemm/wgmma_ring.h',
+        search: '    if (peer >= 0) barrier_arrive_at(empty, peer);\n',
+        replace: '    if (peer >= 0) barrier_arrive(empty);\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a block of a pair brings tokens before the other has barriers for them',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        search: '  if (paired) cluster_meet();  // the barriers of both are there\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: "CUDA: both blocks of a pair bring tokens to the first half's place",
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        search: 'bulk_load_all(to + block.rank * kHalfBytes,',
+        replace: 'bulk_load_all(to,',
       },
     ],
     tests: ['native/test/cuda'],

@@ -1,5 +1,9 @@
 // A product on Hopper: a warp brings boxes of weights and of tokens by TMA through a ring of stages, groups of four warps multiply them by
 // wgmma, 64 outputs each. Weights are on the side of 64 rows and tokens on the other, so that few tokens cost few columns.
+//
+// Pairs (MatMulBlocks): what bounds products of many tokens is the L2 cache, of which blocks of 128 outputs and 128 tokens read 7.9 TB/s on an
+// H200, those of 256 tokens 7.2. Two blocks of a cluster with the same tokens and outputs beside each other bring half of the tokens each, to
+// both: a quarter of those bytes less, or a third. A stage is filled when the groups of both blocks have given it back.
 #include <algorithm>
 
 #include "cuda/common/early_launch.h"
@@ -46,6 +50,9 @@ struct Shape {
   static constexpr int kGatedBytes = kKind == kGated ? kTradedBytes + kTokens * (kBoxRows + 8) * int(sizeof(bf16)) : 0;
   static_assert(kGatedBytes <= kStages * kStageBytes);
 
+  // Whether two blocks may bring tokens to each other: with 64 and fewer weights are most of what is read.
+  static constexpr bool kPairs = kTokens > 64;
+
   // Of a block that multiplies so many stages: not more than they take, and the barriers in front.
   static constexpr int shared_bytes(int stages) {
     return kBarrierBytes + std::max((stages < kStages ? stages : kStages) * kStageBytes, kGatedBytes);
@@ -59,6 +66,7 @@ constexpr int kAdapterBytes = std::max(kRoom / S::kBlocks - (2 << 10), S::shared
 // A block's place in the product: the tile of tokens within tile of outputs, the part of k; and its number.
 struct BlockPlace {
   int tile, part, number;
+  int rank = -1;  // in a pair; -1: none
 };
 
 #if TANDEM_HOPPER_CODE
@@ -78,12 +86,15 @@ struct Place {
 
 template <class S, int kTokens>
 __device__ __forceinline__ Place own_place(const MatMul& a, const BlockPlace& block) {
-  const int token_tiles = int((a.m + kTokens - 1) / kTokens), output_tiles = int((a.n + S::kOutputs - 1) / S::kOutputs);
+  // Of a pair both have the same tokens, and outputs beside each other.
+  const bool paired = block.rank >= 0;
+  const int wide = paired ? 2 : 1, tile = block.tile / wide, outputs = wide * S::kOutputs;
+  const int token_tiles = int((a.m + kTokens - 1) / kTokens), output_tiles = int((a.n + outputs - 1) / outputs);
   // Of many tokens: blocks that run at the same time share them, so that the cache holds what they read.
   constexpr int kShared = 2048 / kTokens;
-  const int group = block.tile / (kShared * output_tiles), first = group * kShared;
-  const int width = min(kShared, token_tiles - first), own = block.tile - first * output_tiles;
-  return {(first + own % width) * kTokens, own / width * S::kBoxRows};
+  const int group = tile / (kShared * output_tiles), first = group * kShared;
+  const int width = min(kShared, token_tiles - first), own = tile - first * output_tiles;
+  return {(first + own % width) * kTokens, (own / width * wide + (paired ? block.rank : 0)) * S::kBoxRows};
 }
 
 template <class S>
@@ -121,8 +132,13 @@ __device__ void bring_stages(unsigned char* memory, const Ring& ring, const Tens
   const auto bring_tokens = [&](int i) {
     unsigned char* to = memory + i % S::kStages * S::kStageBytes + S::kStageTiles * S::kWeightBytes;
     const int tile = begin + i * S::kStageTiles;
-    if constexpr (S::kStageTiles > 1) bulk_load_panels(to, tokens, &ring.full[i % S::kStages], tile, at.token);
-    else bulk_load(to, tokens, &ring.full[i % S::kStages], tile * kDepth, at.token);
+    Barrier* full = &ring.full[i % S::kStages];
+    if (block.rank >= 0) {
+      constexpr int kHalf = kTokens / 2, kHalfBytes = S::kTokenBytes / 2;
+      return bulk_load_all(to + block.rank * kHalfBytes, tokens, full, tile * kDepth, at.token + block.rank * kHalf);
+    }
+    if constexpr (S::kStageTiles > 1) bulk_load_panels(to, tokens, full, tile, at.token);
+    else bulk_load(to, tokens, full, tile * kDepth, at.token);
   };
   for (int i = 0; i < early; ++i) bring_weights(i);
   const int ahead = block.number < kAtOnce ? kAhead : 0;
@@ -171,7 +187,7 @@ __device__ __forceinline__ void multiply_stage(float (&part)[kTokens / 2], const
 
 template <int kTokens, Kind kKind, class S>
 __device__ __forceinline__ void multiply_stages(float (&part)[kTokens / 2], float (&total)[kTokens / 2], const unsigned char* memory,
-                                                const Ring& ring, int stages, int stages_per_part) {
+                                                const Ring& ring, int stages, int stages_per_part, int peer) {
   int done = 0;
   for (int first = 0; first < stages; first += stages_per_part) {
     const int end = min(first + stages_per_part, stages);
@@ -179,7 +195,7 @@ __device__ __forceinline__ void multiply_stages(float (&part)[kTokens / 2], floa
       multiply_stage<kTokens, S>(part, memory, ring, i);
       // The stage before has been multiplied; this one goes on while the next is waited for.
       wgmma_wait<1>(part);
-      give_back<S>(ring, done, i);
+      give_back<S>(ring, done, i, peer);
     }
     wgmma_wait<0>(part);
     if constexpr (kKind == kSummed) {
@@ -258,7 +274,9 @@ __device__ __forceinline__ void write_gated(const MatMul& a, Place at, const flo
 template <int kTokens, int kGroups, Kind kKind, class S>
 __device__ __forceinline__ void multiply_block(const TensorMap* weights, const TensorMap* tokens, const MatMul& a, int tiles_per_part,
                                                bool parts_in_grid, const BlockPlace& block, unsigned char* memory) {
-  const Ring ring = open_ring(memory, S::kStages, kGroups);
+  const bool paired = block.rank >= 0;
+  const Ring ring = open_ring(memory, S::kStages, kGroups, paired ? 2 : 1);
+  if (paired) cluster_meet();  // the barriers of both are there
   unsigned char* shared = memory + kBarrierBytes;
   const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? block.part * tiles_per_part : 0;
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
@@ -274,31 +292,35 @@ __device__ __forceinline__ void multiply_block(const TensorMap* weights, const T
     if constexpr (kKind == kGated) {
       for (int i = 0; i < 3; ++i) __syncthreads();  // those of the others, which would not wait for a warp that has ended either
     }
+    if (paired) cluster_meet();
     return;
   }
   if constexpr (S::kTradesRegisters) take_registers<kMultiplyingRegisters>();
   wait(a);
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
-  multiply_stages<kTokens, kKind, S>(part, total, shared, ring, stages, kKind == kSummed ? tiles_per_part : stages);
+  const int peer = paired ? block.rank ^ 1 : -1;
+  multiply_stages<kTokens, kKind, S>(part, total, shared, ring, stages, kKind == kSummed ? tiles_per_part : stages, peer);
   if constexpr (kKind == kGated) {
     __syncthreads();  // all are done with the stages
     write_gated<kTokens, S>(a, at, part, shared);
   } else {
     write_sums<kTokens, S>(a, at, block.part, parts_in_grid, kKind == kSummed ? total : part);
   }
+  if (paired) cluster_meet();  // neither ends before the other has told it of its last stages
 }
 
 #endif
 
-// Block (tile of tokens within tile of outputs, part).
+// Block (tile of tokens within tile of outputs, part); of pairs (rank within tile of tokens within tile of both's outputs, part).
 template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
 __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kBlocks)
     matmul_wgmma_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a, int tiles_per_part,
-                        bool parts_in_grid) {
+                        bool parts_in_grid, bool paired) {
 #if TANDEM_HOPPER_CODE
   using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
   GPU_SHARED_BYTES(shared);
-  const BlockPlace block{int(blockIdx.x), int(blockIdx.y), int(blockIdx.y * gridDim.x + blockIdx.x)};
+  BlockPlace block{int(blockIdx.x), int(blockIdx.y), int(blockIdx.y * gridDim.x + blockIdx.x)};
+  if (S::kPairs && paired) block.rank = cluster_rank();
   multiply_block<kTokens, kGroups, kKind, S>(&weights, &tokens, a, tiles_per_part, parts_in_grid, block, shared);
 #endif
 }
@@ -339,7 +361,9 @@ void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
   constexpr int kHalves = kKind == kGated ? 2 : 1;
   const TensorMap weights =
       kTiles > 1 ? panels_map(a.w, a.n, a.k, a.k, S::kBoxRows, kHalves, kTiles) : tensor_map(a.w, a.n, a.k, a.k, S::kBoxRows);
-  const TensorMap tokens = kTiles > 1 ? panels_map(a.x, a.m, a.k, a.ldx, kTokens, 1, kTiles) : tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
+  const bool paired = S::kPairs && a.blocks == MatMulBlocks::kPairs && a.n % (2 * S::kOutputs) == 0;
+  const TensorMap tokens =
+      kTiles > 1 ? panels_map(a.x, a.m, a.k, a.ldx, kTokens, 1, kTiles) : tensor_map(a.x, a.m, a.k, a.ldx, paired ? kTokens / 2 : kTokens);
   const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
   // Whole tiles have the kernels.
   if constexpr (kKind == kPlain && kGroups < 3 && kTokens <= LoraWithin::kMostRows && (kTiles > 1 || kTokens > 32)) {
@@ -356,7 +380,8 @@ void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
   allow_shared_bytes(kernel, S::shared_bytes(S::kStages), "matmul_wgmma");
   const int64_t tiles = split.in_grid ? split.tiles : ceil_div(a.k, kDepth);
   const int bytes = S::shared_bytes(int(std::min<int64_t>(ceil_div(tiles, kTiles), S::kStages)));
-  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), bytes, stream, weights, tokens, a, split.tiles, split.in_grid);
+  GPU_LAUNCH_EARLY_CLUSTERS(paired ? 2 : 1, kernel, grid, dim3(S::kThreads), bytes, stream, weights, tokens, a, split.tiles, split.in_grid,
+                            paired);
   end_launch(a, split, stream);
 }
 

@@ -30,4 +30,14 @@ const MatMulVariant& variant_of(MatMulKernel kernel);
 // By its name in TANDEM_CUDA_MATMUL, as choose_variant (common/variant.h).
 MatMulKernel matmul_kernel(const char* name, int major, int minor);
 
+struct MatMulBlocksVariant {
+  MatMulBlocks kernel;
+  const char* name;
+  int least_major, most_major;
+};
+
+const MatMulBlocksVariant& variant_of(MatMulBlocks blocks);
+// By its name in TANDEM_CUDA_CLUSTERS.
+MatMulBlocks matmul_blocks(const char* name, int major, int minor);
+
 }  // namespace tandem::cuda

@@ -145,6 +145,9 @@ TEST(emulated_kernels_order_what_they_do_to_the_same_memory) {
     CHECK(fault_of([&] { run_without(what); }).find("a race at byte") != std::string::npos);
   }
   CHECK(fault_of([] { run_without(LeftOut::kFences); }).find("wrote without a fence") != std::string::npos);
+  for (const LeftOut what : {LeftOut::kPeersBarrier, LeftOut::kPeersReaders}) {
+    CHECK(!fault_of([&] { run_without(what); }).empty());
+  }
   for (const LeftOut what : {LeftOut::kWaitForInputs, LeftOut::kWaitForReaders}) {
     CHECK(fault_of([&] { run_without(what); }).find("has not waited") != std::string::npos);
   }

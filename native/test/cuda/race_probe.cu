@@ -4,6 +4,7 @@
 #include "cuda/common/early_launch.h"
 #include "cuda/common/hopper.h"
 #include "cuda/common/stream.h"
+#include "cuda/common/tensor_map.h"
 
 namespace tandem::test {
 namespace {
@@ -76,6 +77,38 @@ __global__ void add_one_hastily(LeftOut without, const int* from, int* to) {
   *to = seen + *from;
 }
 
+// Two blocks bring each other a half of every box, through one stage.
+__global__ void share_boxes(LeftOut without, const TensorMap map, int* out) {
+  constexpr int kHalf = 1 << 10, kBoxes = 4;
+  GPU_SHARED_BYTES(shared);
+  const int rank = cluster_rank();
+  const bool alone = without == LeftOut::kPeersReaders;
+  Barrier *full = reinterpret_cast<Barrier*>(shared + 2 * kHalf), *empty = full + 1;
+  if (threadIdx.x == 0) {
+    barrier_init(full, 1);
+    barrier_init(empty, alone ? 1 : 2);
+    barrier_init_fence();
+  }
+  if (without != LeftOut::kPeersBarrier) cluster_meet();
+  int seen = 0;
+  for (int box = 0; box < kBoxes; ++box) {
+    if (threadIdx.x == 0) {
+      barrier_wait(empty, (box & 1) ^ 1);
+      barrier_expect(full, 2 * kHalf);
+      bulk_load_all(shared + rank * kHalf, &map, full, 0, 0);
+    }
+    __syncwarp();
+    barrier_wait(full, box & 1);
+    seen += reinterpret_cast<const int*>(shared)[threadIdx.x];
+    __syncwarp();
+    if (threadIdx.x != 0) continue;
+    barrier_arrive(empty);
+    if (!alone) barrier_arrive_at(empty, rank ^ 1);
+  }
+  out[rank * kWarp + int(threadIdx.x)] = seen;
+  cluster_meet();
+}
+
 }  // namespace
 
 void run_without(LeftOut what) {
@@ -84,7 +117,7 @@ void run_without(LeftOut what) {
   for (int i = 0; i < 8; ++i) {
     alignas(8) int first = 0;
     alignas(8) int second = 0;
-    alignas(16) const int given[4] = {};
+    alignas(16) const int given[8 * kWarp] = {};
     int left[4 * kWarp];
     float products[4 * kWarp];
     int *const x = &first, *const y = &second, *const out = left;
@@ -97,6 +130,8 @@ void run_without(LeftOut what) {
     GPU_LAUNCH(multiply_zeros, one, dim3(4 * kWarp), 16 << 10, stream.get(), what, sums);
     GPU_LAUNCH_EARLY(add_one, one, one, 0, stream.get(), x, y);
     GPU_LAUNCH_EARLY(add_one_hastily, one, one, 0, stream.get(), what, y, what == LeftOut::kWaitForReaders ? x : out);
+    const TensorMap map = tensor_map(reinterpret_cast<const bf16*>(given), 8, 64, 64, 8);
+    GPU_LAUNCH_CLUSTERS(false, 2, share_boxes, dim3(2), dim3(kWarp), 4 << 10, stream.get(), what, map, out);
     stream.wait();
   }
 }

@@ -14,6 +14,8 @@ enum class LeftOut {
   kFences,                // of all threads but one, before a wgmma reads what they wrote
   kWaitForInputs,         // of a launch that may begin early, before it reads
   kWaitForReaders,        // and before it writes
+  kPeersBarrier,          // of a block that a bulk copy goes to: it is not there yet
+  kPeersReaders,          // of that block, before the next copy
 };
 
 // Throws what the emulation finds.

@@ -1,4 +1,4 @@
-#include "emulation/gpu_emulation.h"
+#include "emulation/fibers.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -9,34 +9,8 @@
 #include <stdexcept>
 
 #include "cuda/common/gpu.h"
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
-
-// Saves the callee-saved registers of the System V ABI on the old stack and takes the new one's.
-asm(R"(.text
-.globl tandem_fiber_switch
-tandem_fiber_switch:
- pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
- movq %rsp,(%rdi); movq %rsi,%rsp
- popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
- ret)");
-extern "C" void tandem_fiber_switch(void** save, void* load);
 
 namespace tandem::gpu_emulation {
-
-// What a fiber runs on. Having run a thread of a kernel, it stays for one of a later block: the address sanitizer keeps memory of its own for
-// every fiber, and to map that anew for each thread took most of the time of its run.
-struct Stack {
-  unsigned char* memory;
-  void* pointer = nullptr;  // of the fiber while it does not run
-  bool resting = false;     // it has run its thread to the end
-
-  Stack();
-  Stack(const Stack&) = delete;
-  ~Stack();
-};
 
 struct FreeMemory {
   void operator()(unsigned char* p) const { std::free(p); }
@@ -45,72 +19,21 @@ using SharedMemory = std::unique_ptr<unsigned char, FreeMemory>;
 
 namespace {
 
-constexpr size_t kStack = 64 << 10;
+thread_local Block* current_block = nullptr;
+
+struct Restore {
+  Block* saved;
+  ~Restore() { current_block = saved; }
+};
+
 constexpr unsigned kMaxThreads = 1024;
 // Of variables; and what lies between two of them.
 constexpr size_t kMostVariables = 48 << 10, kSharedGap = 64;
 
-thread_local Block* current_block = nullptr;
 std::atomic<bool> watching{true};
 thread_local uint32_t launches = 0;  // run by this thread
 thread_local LaunchOverlaps overlaps;
 thread_local std::mt19937 shuffle_order(1);
-
-#if defined(__SANITIZE_ADDRESS__)
-thread_local const void* main_stack = nullptr;
-thread_local size_t main_stack_size = 0;
-void switch_stacks(void** save, void* load, const void* stack, size_t size, bool dying) {
-  void* fake = nullptr;
-  __sanitizer_start_switch_fiber(dying ? nullptr : &fake, stack, size);
-  tandem_fiber_switch(save, load);
-  __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
-}
-void to_fiber(Fiber& f) { switch_stacks(&current_block->main_stack_pointer, f.stack->pointer, f.stack->memory, kStack, false); }
-void to_main(Fiber& f, bool dying) {
-  switch_stacks(&f.stack->pointer, current_block->main_stack_pointer, main_stack, main_stack_size, dying);
-}
-void arrived() { __sanitizer_finish_switch_fiber(nullptr, &main_stack, &main_stack_size); }
-// The frames of a fiber that was left where it stood never returned: their marks are still there.
-void forget_frames(const unsigned char* stack) { __asan_unpoison_memory_region(stack, kStack); }
-void forbid(const unsigned char* memory, size_t bytes) { __asan_poison_memory_region(memory, bytes); }
-void permit(const unsigned char* memory, size_t bytes) { __asan_unpoison_memory_region(memory, bytes); }
-#else
-void to_fiber(Fiber& f) { tandem_fiber_switch(&current_block->main_stack_pointer, f.stack->pointer); }
-void to_main(Fiber& f, bool) { tandem_fiber_switch(&f.stack->pointer, current_block->main_stack_pointer); }
-void arrived() {}
-void forget_frames(const unsigned char*) {}
-void forbid(const unsigned char*, size_t) {}
-void permit(const unsigned char*, size_t) {}
-#endif
-
-void fiber_entry() {
-  arrived();
-  while (const std::function<void()>* body = current_block->body) {
-    (*body)();
-    Fiber& f = fiber();
-    f.done = true;
-    f.stack->resting = true;
-    to_main(f, false);
-  }
-  to_main(fiber(), true);
-  std::abort();  // a fiber that ended is never resumed
-}
-
-void start(Fiber& f, Stack& stack, dim3 thread) {
-  f = Fiber{};
-  f.stack = &stack;
-  f.stack_memory = stack.memory;
-  f.done = false;
-  f.thread = thread;
-  if (!stack.resting) {
-    forget_frames(stack.memory);
-    void** top = reinterpret_cast<void**>(stack.memory + kStack) - 1;
-    *top-- = nullptr;
-    *top = reinterpret_cast<void*>(&fiber_entry);
-    stack.pointer = top - 6;
-  }
-  stack.resting = false;
-}
 
 // Runs a warp until all of its threads have ended or wait, but for one that stays behind (-1: none). True when anything ran.
 bool run_warp(Block& b, std::vector<int>& order, int begin, int end, int straggler) {
@@ -123,7 +46,7 @@ bool run_warp(Block& b, std::vector<int>& order, int begin, int end, int straggl
       Fiber& f = b.fibers[size_t(order[size_t(i)])];
       if (f.wait == Wait::kBarrier && f.barrier->passed(f.parity)) {
         f.wait = Wait::kNone;
-        if (kWatched) b.races->waited(order[size_t(i)], f.barrier, f.barrier->phase);
+        if (kWatched) b.races->waited(b.rank * int(b.fibers.size()) + order[size_t(i)], f.barrier, f.barrier->phase);
       }
       if (f.wait == Wait::kInputs && b.inputs_there) f.wait = Wait::kNone;
       if (f.done || f.wait != Wait::kNone) continue;
@@ -141,7 +64,7 @@ bool run_warp(Block& b, std::vector<int>& order, int begin, int end, int straggl
       }
       if (!any || !all) continue;
       for (int t = begin; t < end; ++t) b.fibers[size_t(t)].wait = Wait::kNone;
-      if (kWatched && kind == Wait::kWarp) b.races->warp_met(begin);
+      if (kWatched && kind == Wait::kWarp) b.races->warp_met(b.rank * int(b.fibers.size()) + begin);
       moved = true;
     }
     ran = ran || moved;
@@ -149,54 +72,107 @@ bool run_warp(Block& b, std::vector<int>& order, int begin, int end, int straggl
   }
 }
 
+// Blocks that run at the same time: one, or those of a cluster.
+using Blocks = std::vector<Block>;
+
 // Any of the bulk copies that are on their way. False: there is none.
-bool land_one(Block& b) {
-  if (b.in_flight.empty()) return false;
-  const size_t index = shuffle_order() % b.in_flight.size();
-  const std::function<void()> copy = b.in_flight[index];
-  b.in_flight.erase(b.in_flight.begin() + int64_t(index));
-  copy();
+bool land_one(Blocks& blocks) {
+  size_t count = 0;
+  for (const Block& b : blocks) count += b.in_flight.size();
+  if (count == 0) return false;
+  size_t index = shuffle_order() % count;
+  for (Block& b : blocks) {
+    if (index < b.in_flight.size()) {
+      const std::function<void()> copy = b.in_flight[index];
+      b.in_flight.erase(b.in_flight.begin() + int64_t(index));
+      copy();
+      return true;
+    }
+    index -= b.in_flight.size();
+  }
+  return false;
+}
+
+bool waits_for_inputs(const Blocks& blocks) {
+  return std::any_of(blocks.begin(), blocks.end(), [](const Block& b) {
+    return !b.inputs_there && std::any_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.wait == Wait::kInputs; });
+  });
+}
+
+// A thread that runs only when the others cannot go on without it; -1: none.
+struct Straggler {
+  int rank = 0, thread = -1;
+};
+
+// Every warp as far as it comes. True when anything ran.
+bool run_warps(Block& b, std::vector<int>& order, const Straggler& straggler) {
+  const int threads = int(b.fibers.size()), left = straggler.rank == b.rank ? straggler.thread : -1;
+  std::vector<int> warps;
+  for (int w = 0; w < threads; w += 32) warps.push_back(w);
+  std::shuffle(warps.begin(), warps.end(), shuffle_order);
+  bool ran = false;
+  current_block = &b;
+  for (int w : warps) ran = run_warp(b, order, w, std::min(w + 32, threads), left) || ran;
+  if (b.fault.empty()) b.fault = b.races->found();
+  if (!b.fault.empty()) throw std::runtime_error("emulated kernel: " + b.fault);
+  return ran;
+}
+
+bool ended(const Block& b) {
+  return std::all_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.done; });
+}
+
+bool all_wait(const Block& b, Wait kind) {
+  return std::all_of(b.fibers.begin(), b.fibers.end(), [kind](const Fiber& f) { return f.done || f.wait == kind; });
+}
+
+void release(Block& b) {
+  const bool waited = std::any_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.waited; });
+  for (Fiber& f : b.fibers) {
+    f.wait = Wait::kNone;
+    f.waited = waited;
+  }
+}
+
+// Lets go on who met at a barrier of a block, or of the cluster. False: nobody did.
+bool meet(Blocks& blocks) {
+  bool met = false;
+  for (Block& b : blocks) {
+    if (ended(b) || !all_wait(b, Wait::kBlock)) continue;
+    release(b);
+    const size_t threads = b.fibers.size(), first = size_t(b.rank) * threads;
+    if (kWatched) b.races->block_met(first, first + threads);
+    met = true;
+  }
+  if (met || !std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return all_wait(b, Wait::kCluster); })) return met;
+  for (Block& b : blocks) release(b);
+  if (kWatched) blocks[0].races->all_met();
   return true;
 }
 
-bool waits_for_inputs(const Block& b) {
-  return !b.inputs_there && std::any_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.wait == Wait::kInputs; });
-}
-
 // False: threads wait for the kernel's inputs, and others for them.
-bool run_block(Block& b, std::vector<int>& order) {
-  const int threads = int(b.fibers.size());
-  std::vector<int> warps;
-  for (int w = 0; w < threads; w += 32) warps.push_back(w);
-  // A thread that runs only when the others cannot go on without it.
-  int straggler = -1;
+bool run_blocks(Blocks& blocks, std::vector<int>& order) {
+  const size_t threads = blocks[0].fibers.size();
+  Straggler straggler;
   for (;;) {
-    if (straggler < 0 && shuffle_order() % 8 == 0) straggler = int(shuffle_order() % size_t(threads));
-    bool ran = false;
-    std::shuffle(warps.begin(), warps.end(), shuffle_order);
-    for (int w : warps) ran = run_warp(b, order, w, std::min(w + 32, threads), straggler) || ran;
-    if (b.fault.empty()) b.fault = b.races->found();
-    if (!b.fault.empty()) throw std::runtime_error("emulated kernel: " + b.fault);
-    bool any = false, all = true;
-    for (const Fiber& f : b.fibers) {
-      if (f.done) continue;
-      any = true;
-      all = all && f.wait == Wait::kBlock;
+    if (straggler.thread < 0 && shuffle_order() % 8 == 0) {
+      straggler = {blocks.size() > 1 ? int(shuffle_order() % blocks.size()) : 0, int(shuffle_order() % threads)};
     }
-    if (!any && !b.in_flight.empty()) throw std::runtime_error("emulated kernel: a block ended before its copies had come");
+    bool ran = false, any = false;
+    const size_t turn = blocks.size() > 1 ? shuffle_order() % blocks.size() : 0;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      Block& b = blocks[(turn + i) % blocks.size()];
+      ran = run_warps(b, order, straggler) || ran;
+      if (!ended(b)) any = true;
+      else if (!b.in_flight.empty()) throw std::runtime_error("emulated kernel: a block ended before its copies had come");
+    }
     if (!any) return true;
-    if (all) {
-      const bool waited = std::any_of(b.fibers.begin(), b.fibers.end(), [](const Fiber& f) { return f.waited; });
-      for (Fiber& f : b.fibers) {
-        f.wait = Wait::kNone;
-        f.waited = waited;
-      }
-      if (kWatched) b.races->block_met();
-    } else if (!ran && straggler >= 0 && !(toss() && land_one(b))) {
-      straggler = -1;
-    } else if (!ran && straggler < 0 && waits_for_inputs(b)) {
+    if (meet(blocks)) continue;
+    if (!ran && straggler.thread >= 0 && !(toss() && land_one(blocks))) {
+      straggler.thread = -1;
+    } else if (!ran && straggler.thread < 0 && waits_for_inputs(blocks)) {
       return false;
-    } else if (!ran && straggler < 0 && !land_one(b)) {
+    } else if (!ran && straggler.thread < 0 && !land_one(blocks)) {
       throw std::runtime_error("emulated kernel: threads of a block wait at different barriers, or for what never comes");
     }
   }
@@ -204,26 +180,7 @@ bool run_block(Block& b, std::vector<int>& order) {
 
 size_t padded(size_t bytes) { return (bytes + kSharedGap - 1) / kSharedGap * kSharedGap; }
 
-struct Restore {
-  Block* saved;
-  ~Restore() { current_block = saved; }
-};
-
 }  // namespace
-
-Stack::Stack() : memory(static_cast<unsigned char*>(std::aligned_alloc(64, kStack))) {}
-
-Stack::~Stack() {
-  if (resting) {
-    Block b;
-    b.fibers.resize(1);
-    b.fibers[0].stack = this;
-    Restore restore{current_block};
-    current_block = &b;
-    to_fiber(b.fibers[0]);
-  }
-  std::free(memory);
-}
 
 Block& block() { return *current_block; }
 Block* running_block() { return watching ? current_block : nullptr; }
@@ -258,6 +215,11 @@ void wait(Wait kind) {
   to_main(f, false);
 }
 
+void run_within(Block& block, const std::function<void()>& body) {
+  const Restore restore{std::exchange(current_block, &block)};
+  body();
+}
+
 int vote_any(bool own) {
   Block& b = block();
   if (own) b.votes = 1;
@@ -280,61 +242,77 @@ void atomic_store(const void* from, void* to, size_t bytes) { std::memcpy(to, fr
 
 bool toss() { return shuffle_order() & 1; }
 
-// Blocks of a kernel, one at a time, and what they run on.
+// Blocks of a kernel, one at a time or those of a cluster, and what they run on.
 class Begun {
  public:
-  explicit Begun(const Launch& launch) : order_(launch.size.x * launch.size.y * launch.size.z) {
-    const size_t threads = order_.size();
+  explicit Begun(const Launch& launch) : blocks_(launch.cluster), order_(launch.size.x * launch.size.y * launch.size.z) {
+    const size_t threads = order_.size(), count = blocks_.size();
     if (threads == 0 || threads > kMaxThreads) throw std::runtime_error("emulated kernel: bad block size");
-    stacks_ = take_stacks(threads);
-    block_.races = take_races();
+    if (launch.grid.x % launch.cluster != 0) throw std::runtime_error("emulated kernel: a grid that is no whole number of clusters");
+    stacks_ = take_stacks(threads * count);
+    races_ = take_races();
     const size_t bytes = launch.shared_bytes, room = (bytes + kMostVariables + 2 * kSharedGap + 1023) / 1024 * 1024;
-    shared_.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, room)));
-    forbid(shared_.get() + bytes, room - bytes);
-    block_.grid = launch.grid;
-    block_.size = launch.size;
-    block_.shared = shared_.get();
-    block_.shared_bytes = bytes;
-    block_.room = room;
-    block_.body = &launch.body;
-    block_.fibers.resize(threads);
-    block_.lanes.resize(threads);
+    shared_.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, room * count)));
+    for (size_t rank = 0; rank < count; ++rank) {
+      Block& b = blocks_[rank];
+      b.shared = shared_.get() + rank * room;
+      forbid(b.shared + bytes, room - bytes);
+      b.grid = launch.grid;
+      b.size = launch.size;
+      b.shared_bytes = bytes;
+      b.room = room;
+      b.body = &launch.body;
+      b.fibers.resize(threads);
+      b.lanes.resize(threads);
+      b.races = races_.get();
+      b.cluster = blocks_.data();
+      b.cluster_size = int(count);
+      b.rank = int(rank);
+    }
     std::iota(order_.begin(), order_.end(), 0);
   }
   ~Begun() {
     spare_stacks.push_back(std::move(stacks_));
-    spare_races.push_back(std::move(block_.races));
+    spare_races.push_back(std::move(races_));
   }
 
   // False: it waits for its inputs.
   bool run(unsigned number, bool inputs_there, const Ahead& ahead) {
-    const dim3 grid = block_.grid, size = block_.size;
     number_ = number;
-    block_.index = dim3(number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y);
-    block_.inputs_there = inputs_there;
-    block_.lets_next_begin = block_.lets_next_run_beside = false;
-    block_.ahead = ahead;
-    block_.seen_by_async.clear();
-    if (kWatched) block_.races->begin(block_.fibers.size(), block_.shared, block_.room);
-    std::memset(block_.shared, 0xff, block_.shared_bytes);
-    for (const SharedVariable& v : block_.variables) std::memset(v.memory, 0xff, v.bytes);
-    const Restore restore{std::exchange(current_block, &block_)};
-    for (unsigned t = 0; t < block_.fibers.size(); ++t) {
-      start(block_.fibers[t], (*stacks_)[t], dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
-    }
-    return run_block(block_, order_);
+    const Restore restore{current_block};
+    if (kWatched) races_->begin(blocks_.size() * order_.size(), blocks_[0].shared, blocks_.size() * blocks_[0].room);
+    for (Block& b : blocks_) prepare(b, inputs_there, ahead);
+    return run_blocks(blocks_, order_);
   }
   void go_on(const Ahead& ahead) {
-    block_.inputs_there = true;
-    block_.ahead = ahead;
-    const Restore restore{std::exchange(current_block, &block_)};
-    run_block(block_, order_);
+    for (Block& b : blocks_) {
+      b.inputs_there = true;
+      b.ahead = ahead;
+    }
+    const Restore restore{current_block};
+    run_blocks(blocks_, order_);
   }
   unsigned number() const { return number_; }
-  const Block& block() const { return block_; }
+  const Block& block() const { return blocks_[0]; }
 
  private:
   using Stacks = std::unique_ptr<std::deque<Stack>>;
+  void prepare(Block& b, bool inputs_there, const Ahead& ahead) {
+    const unsigned count = unsigned(b.cluster_size), along = b.grid.x / count;
+    b.index = dim3(number_ % along * count + unsigned(b.rank), number_ / along % b.grid.y, number_ / along / b.grid.y);
+    b.inputs_there = inputs_there;
+    b.lets_next_begin = b.lets_next_run_beside = false;
+    b.ahead = ahead;
+    b.seen_by_async.clear();
+    std::memset(b.shared, 0xff, b.shared_bytes);
+    for (const SharedVariable& v : b.variables) std::memset(v.memory, 0xff, v.bytes);
+    current_block = &b;
+    const dim3 size = b.size;
+    const size_t first = size_t(b.rank) * b.fibers.size();
+    for (unsigned t = 0; t < b.fibers.size(); ++t) {
+      start(b.fibers[t], (*stacks_)[first + t], dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
+    }
+  }
   static Stacks take_stacks(size_t count) {
     Stacks stacks = spare_stacks.empty() ? std::make_unique<std::deque<Stack>>() : std::move(spare_stacks.back());
     if (!spare_stacks.empty()) spare_stacks.pop_back();
@@ -351,19 +329,23 @@ class Begun {
   static thread_local std::vector<std::unique_ptr<SharedRaces>> spare_races;
 
   Stacks stacks_;
+  std::unique_ptr<SharedRaces> races_;
   SharedMemory shared_;
-  Block block_;
+  std::vector<Block> blocks_;
   std::vector<int> order_;
   unsigned number_ = 0;
 };
 thread_local std::vector<Begun::Stacks> Begun::spare_stacks;
 thread_local std::vector<std::unique_ptr<SharedRaces>> Begun::spare_races;
 
+// In a grid.
+static size_t clusters_of(const Launch& launch) { return size_t(launch.grid.x) * launch.grid.y * launch.grid.z / launch.cluster; }
+
 bool lets_next_begin(const Begun& begun) { return begun.block().lets_next_begin; }
 
 std::shared_ptr<Begun> begin(const Launch& launch) {
   auto begun = std::make_shared<Begun>(launch);
-  begun->run(unsigned(shuffle_order() % (size_t(launch.grid.x) * launch.grid.y * launch.grid.z)), false, {});
+  begun->run(unsigned(shuffle_order() % clusters_of(launch)), false, {});
   return begun;
 }
 
@@ -372,7 +354,7 @@ void end_launches(Ahead& ahead) { ahead.running = ahead.unseen = launches + 1; }
 void run(const Launch& launch, Ahead& ahead, Begun* begun) {
   const uint32_t number = ++launches;
   if (!launch.early) ahead.running = ahead.unseen = number;
-  std::vector<unsigned> numbers(size_t(launch.grid.x) * launch.grid.y * launch.grid.z);
+  std::vector<unsigned> numbers(clusters_of(launch));
   std::iota(numbers.begin(), numbers.end(), 0);
   bool waits = false;
   if (begun) {

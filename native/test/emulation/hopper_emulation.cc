@@ -9,14 +9,13 @@ namespace {
 uint32_t swizzled(uint32_t address) { return address ^ ((address >> 7 & 7) << 4); }
 
 // Whether two bytes of shared memory are there; it is a fault where they are not.
-bool is_element(uint32_t address) {
-  const bool there = size_t(address) + 2 <= block().shared_bytes;
-  if (!there) block().fault = "an access beyond shared memory";
+bool is_element(Block& b, uint32_t address) {
+  const bool there = size_t(address) + 2 <= b.shared_bytes;
+  if (!there) b.fault = "an access beyond shared memory";
   return there;
 }
 
-unsigned char* seen_by_async() {
-  Block& b = block();
+unsigned char* seen_by_async(Block& b) {
   if (b.seen_by_async.empty()) b.seen_by_async.assign(b.shared_bytes, 0xff);
   return b.seen_by_async.data();
 }
@@ -28,7 +27,13 @@ void settle(Barrier& b) {
   if (kWatched) block().races->phase_ended(&b);
 }
 
-void copy_box(uint32_t to, const TensorMap& map, Barrier& barrier, int first_column, int first_row) {
+// The same place of another block of the cluster.
+template <class T>
+T* place_in(Block& b, T* own) {
+  return reinterpret_cast<T*>(b.shared + shared_address(own));
+}
+
+void copy_box(Block& b, uint32_t to, const TensorMap& map, Barrier& barrier, int first_column, int first_row) {
   for (int r = 0; r < map.box_rows; ++r) {
     for (int c = 0; c < kSwizzleBytes / 2; ++c) {
       const int64_t row = int64_t(first_row) + r, column = int64_t(first_column) + c;
@@ -36,9 +41,9 @@ void copy_box(uint32_t to, const TensorMap& map, Barrier& barrier, int first_col
       const bool inside = row >= 0 && row < map.rows && column >= 0 && column < map.columns;
       if (inside) std::memcpy(&value, static_cast<const uint16_t*>(map.data) + row * map.ld + column, 2);
       const uint32_t at = swizzled(to + uint32_t(r * kSwizzleBytes + c * 2));
-      if (!is_element(at)) continue;
-      std::memcpy(block().shared + at, &value, 2);
-      std::memcpy(seen_by_async() + at, &value, 2);
+      if (!is_element(b, at)) continue;
+      std::memcpy(b.shared + at, &value, 2);
+      std::memcpy(seen_by_async(b) + at, &value, 2);
     }
   }
   barrier.bytes -= map.box_rows * kSwizzleBytes;
@@ -58,7 +63,7 @@ class Described {
     for (uint32_t k = 0; k < 16; ++k) {
       cuda::bf16 value{};
       const uint32_t place = at(index, k);
-      if (is_element(place)) std::memcpy(&value, seen_by_async() + place, 2);
+      if (is_element(block(), place)) std::memcpy(&value, seen_by_async(block()) + place, 2);
       out[k] = cuda::to_float(value);
     }
   }
@@ -102,7 +107,7 @@ void rows_of_quad(const uint32_t* registers, float (&rows)[2][16]) {
 void watch(const GroupProduct& product, uint32_t number) {
   Block& b = block();
   auto reads = [&](uint32_t address, size_t bytes) {
-    if (size_t(address) + bytes <= b.shared_bytes) b.races->product_read(b.current, number, b.shared + address, bytes);
+    if (size_t(address) + bytes <= b.shared_bytes) b.races->product_read(b.agent(), number, b.shared + address, bytes);
   };
   if (!product.rows) {
     const Described a(product.a, false);
@@ -146,7 +151,7 @@ void multiply(const GroupProduct& product) {
 }  // namespace
 
 void barrier_init(Barrier* barrier, int count) {
-  if (kWatched) block().races->write(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
+  if (kWatched) block().races->write(block().agent(), barrier, sizeof *barrier, __builtin_return_address(0));
   *barrier = {count, count, 0, 0};
   block().unfenced.push_back(barrier);
 }
@@ -154,21 +159,21 @@ void barrier_init(Barrier* barrier, int count) {
 // Who comes later changes nothing.
 void store_same(uint4* to, uint4 value) {
   if (std::memcmp(to, &value, sizeof value) == 0) return;
-  if (kWatched) block().races->write(block().current, to, sizeof *to, __builtin_return_address(0), Access::kSame);
+  if (kWatched) block().races->write(block().agent(), to, sizeof *to, __builtin_return_address(0), Access::kSame);
   *to = value;
 }
 
 void shared_writes_fence() {
-  if (kWatched) block().races->fenced(block().current);
-  std::memcpy(seen_by_async(), block().shared, block().shared_bytes);
+  if (kWatched) block().races->fenced(block().agent());
+  std::memcpy(seen_by_async(block()), block().shared, block().shared_bytes);
 }
 
 void barrier_init_fence() { block().unfenced.clear(); }
 
 void barrier_arrive(Barrier* barrier) {
   if (kWatched) {
-    block().races->atomic(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
-    block().races->arrived(block().current, barrier);
+    block().races->atomic(block().agent(), barrier, sizeof *barrier, __builtin_return_address(0));
+    block().races->arrived(block().agent(), barrier);
   }
   if (--barrier->pending < 0) block().fault = "more arrivals at a barrier than it counts";
   settle(*barrier);
@@ -180,9 +185,9 @@ void barrier_expect(Barrier* barrier, int bytes) {
 }
 
 void barrier_wait(Barrier* barrier, int parity) {
-  if (kWatched) block().races->atomic(block().current, barrier, sizeof *barrier, __builtin_return_address(0));
+  if (kWatched) block().races->atomic(block().agent(), barrier, sizeof *barrier, __builtin_return_address(0));
   if (barrier->passed(parity)) {
-    if (kWatched) block().races->waited(block().current, barrier, barrier->phase);
+    if (kWatched) block().races->waited(block().agent(), barrier, barrier->phase);
     return;
   }
   fiber().barrier = barrier;
@@ -190,19 +195,36 @@ void barrier_wait(Barrier* barrier, int parity) {
   wait(Wait::kBarrier);
 }
 
+void barrier_arrive_at(Barrier* barrier, int rank) { barrier_arrive(place_in(block().cluster[rank], barrier)); }
+
+void cluster_meet() { wait(Wait::kCluster); }
+
+int cluster_rank() { return block().rank; }
+
 void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
+  bulk_load_to(block(), shared, map, barrier, column, row);
+}
+
+void bulk_load_all(void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
+  for (int rank = 0; rank < block().cluster_size; ++rank) {
+    Block& to = block().cluster[rank];
+    bulk_load_to(to, place_in(to, shared), map, place_in(to, barrier), column, row);
+  }
+}
+
+void bulk_load_to(Block& to_block, void* shared, const TensorMap* map, Barrier* barrier, int column, int row) {
   Block& b = block();
-  const uint32_t to = shared_address(shared);
+  const uint32_t to = uint32_t(static_cast<unsigned char*>(shared) - to_block.shared);
   if (to % (8 * kSwizzleBytes) != 0) b.fault = "a bulk copy to where no pattern of the swizzle begins";
-  if (std::find(b.unfenced.begin(), b.unfenced.end(), barrier) != b.unfenced.end())
+  if (std::find(to_block.unfenced.begin(), to_block.unfenced.end(), barrier) != to_block.unfenced.end())
     b.fault = "a bulk copy with a barrier that it may not see";
-  if (kWatched) b.races->bulk_issued(b.current, shared, size_t(map->box_rows) * kSwizzleBytes, barrier, barrier->phase);
+  if (kWatched) b.races->bulk_issued(b.agent(), shared, size_t(map->box_rows) * kSwizzleBytes, barrier, barrier->phase);
   for (int r = 0; kWatched && r < map->box_rows; ++r) {
     const int64_t from = int64_t(row) + r, columns = std::min<int64_t>(kSwizzleBytes / 2, map->columns - column);
     if (from < 0 || from >= map->rows || columns <= 0) continue;
     touch_global(b, static_cast<const uint16_t*>(map->data) + from * map->ld + column, size_t(columns) * 2, false, nullptr);
   }
-  auto copy = [=, map = *map] { copy_box(to, map, *barrier, column, row); };
+  auto copy = [=, map = *map, &to_block] { copy_box(to_block, to, map, *barrier, column, row); };
   if (toss()) copy();
   else b.in_flight.push_back(copy);
 }
@@ -235,13 +257,13 @@ void wgmma_land(int pending) {
   Block& b = block();
   Fiber& f = fiber();
   while (int(f.products.size()) > pending) {
-    if (kWatched && b.races->first_of_warp(b.current, f.products_landed + 1)) {
+    if (kWatched && b.races->first_of_warp(b.agent(), f.products_landed + 1)) {
       for (const GroupProduct& product : f.products.front()) watch(product, f.products_landed + 1);
     }
     for (const GroupProduct& product : f.products.front()) multiply(product);
     f.products.erase(f.products.begin());
     ++f.products_landed;
-    if (kWatched) b.races->product_landed(b.current, f.products_landed);
+    if (kWatched) b.races->product_landed(b.agent(), f.products_landed);
   }
 }
 
