@@ -8,6 +8,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { isDelicate, parseJsonNumbers } from '../control/json-numbers.ts';
+import { isPlainObject } from '../schemas/plain-object.ts';
 import { ApiError } from './errors.ts';
 
 const MAX_DEPTH = 128;
@@ -57,7 +58,7 @@ export function withExactNumbers<T extends object>(body: T, raw: unknown): T {
 export function parseExactJson(text: string, exactFields: ReadonlySet<string>): unknown {
   const { unsafe, shown } = scan(text);
   const value = parseIntegers(text, unsafe, exactFields);
-  if (shown.size > 0 && typeof value === 'object' && value !== null && !Array.isArray(value)) {
+  if (shown.size > 0 && isPlainObject(value)) {
     const fields = [...shown].map(([name, [start, end]]) => [name, parse(text.slice(start, end), parseJsonNumbers)]);
     shownFields.set(value, Object.fromEntries(fields) as Record<string, unknown>);
   }

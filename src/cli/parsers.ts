@@ -1,6 +1,7 @@
 /** Readers for flag and variable values. Each throws a sentence that says what would be right. */
 import { InvalidArgumentError } from 'commander';
 import type { PeerAddress } from '../control/transfer/transfer.ts';
+import { isPlainObject } from '../schemas/plain-object.ts';
 
 export type Parser<T> = ((text: string) => T) & { choices?: readonly string[] };
 
@@ -110,8 +111,7 @@ export function jsonObject(
   return (value) => {
     try {
       const parsed = parse(value);
-      if (typeof parsed === 'object' && parsed !== null && !Array.isArray(parsed))
-        return parsed as Record<string, unknown>;
+      if (isPlainObject(parsed)) return parsed;
     } catch {
       // The sentence below says what would be right.
     }

@@ -1,6 +1,7 @@
 /** Compiles each body schema once and turns the first violation into one sentence with the field's path. */
 import { Ajv, type ErrorObject, type ValidateFunction } from 'ajv';
 import type { JsonSchema } from './json-schema.ts';
+import { isPlainObject } from './plain-object.ts';
 import { shorten } from './shorten.ts';
 
 /** `shape`: a wrong type or a missing field. `range`: the right type with a value the field does not take. */
@@ -83,11 +84,6 @@ export function compileBody<T>(schema: JsonSchema): BodyValidator<T> {
 function only<T>(body: T & Record<string, unknown>, fields: readonly string[]): T {
   const present = fields.filter((field) => Object.hasOwn(body, field));
   return Object.fromEntries(present.map((field) => [field, body[field]])) as T;
-}
-
-/** Boxed numbers are numbers: `1.0` of an exact body. */
-export function isPlainObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Number);
 }
 
 function kindOf(value: unknown): string {

@@ -1,7 +1,7 @@
 /** Unknown keys are accepted, as vLLM does, and named in a header so that a typo can be found; so are options that do nothing where they stand. */
 import type { Context } from 'koa';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { NESTED_FIELDS } from '../../schemas/sampling-fields.ts';
-import { isPlainObject } from '../../schemas/validator.ts';
 
 /** Names that the header shows. */
 const MAX_IGNORED_FIELDS = 16;

@@ -1,8 +1,9 @@
 /** Messages of the Messages API to those of a chat: a reply's thoughts, text and calls are one message, results of tools messages of their own. */
 import type { MessagePart, RequestMessage } from '../../schemas/chat-completion.ts';
 import type { CountTokensRequest, Message } from '../../schemas/messages.ts';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { shorten } from '../../schemas/shorten.ts';
-import { echo, isPlainObject } from '../../schemas/validator.ts';
+import { echo } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
 import { openThoughts } from './encrypted-thoughts.ts';
 import { refuseType } from './refuse.ts';

@@ -1,7 +1,7 @@
 /** Fields of the Messages API that are refused, and those that other fields of a chat stand for. */
 import type { ContentConstraint, ReplyOptions } from '../../control/sessions/session.ts';
 import type { CountTokensRequest, LimitedField, MessagesRequest } from '../../schemas/messages.ts';
-import { isPlainObject } from '../../schemas/validator.ts';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { ApiError } from '../errors.ts';
 import { toConstraint } from './constraint.ts';
 

@@ -1,7 +1,8 @@
 /** tools and tool_choice as the Messages API writes them, in the form of chat completions. */
 import type { ChatCompletionRequest } from '../../schemas/chat-completion.ts';
 import type { CountTokensRequest, MessagesToolChoice } from '../../schemas/messages.ts';
-import { echo, isPlainObject } from '../../schemas/validator.ts';
+import { isPlainObject } from '../../schemas/plain-object.ts';
+import { echo } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
 import { refuse } from './refuse.ts';
 

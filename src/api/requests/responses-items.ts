@@ -1,8 +1,9 @@
 /** Items of a Responses conversation to the messages of a chat. Reasoning, text and calls of one reply are one message again. */
 import { textKey } from '../../control/sessions/content-parts.ts';
 import type { MessagePart, RequestMessage } from '../../schemas/chat-completion.ts';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { shorten } from '../../schemas/shorten.ts';
-import { echo, isPlainObject } from '../../schemas/validator.ts';
+import { echo } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
 import { openThoughts } from './encrypted-thoughts.ts';
 import { MEDIA_PARTS } from './messages.ts';

@@ -1,8 +1,9 @@
 /** tools and tool_choice as the Responses API writes them, in the form of chat completions. */
 import type { ChatCompletionRequest } from '../../schemas/chat-completion.ts';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import type { ResponsesRequest, ToolChoice } from '../../schemas/responses.ts';
 import { shorten } from '../../schemas/shorten.ts';
-import { echo, isPlainObject } from '../../schemas/validator.ts';
+import { echo } from '../../schemas/validator.ts';
 import { ApiError } from '../errors.ts';
 import { refuse } from './refuse.ts';
 

@@ -1,6 +1,7 @@
 /** tools, tool_choice, parallel_tool_calls and include_reasoning: their rules, and how the reply is to be read. */
 import type { ReplyOptions } from '../../control/sessions/session.ts';
 import type { ChatCompletionRequest } from '../../schemas/chat-completion.ts';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { refuse } from './refuse.ts';
 
 /** Most tools of one request; every prompt holds them all. */
@@ -36,7 +37,7 @@ function namedTool(choice: string | Record<string, unknown>, tools: readonly unk
       'tool_choice',
     );
   }
-  const name = isRecord(choice['function']) ? choice['function']['name'] : undefined;
+  const name = isPlainObject(choice['function']) ? choice['function']['name'] : undefined;
   if (choice['type'] !== 'function' || typeof name !== 'string') {
     refuse('tool_choice must have the form {"type": "function", "function": {"name": ...}}.', 'tool_choice');
   }
@@ -47,9 +48,5 @@ function namedTool(choice: string | Record<string, unknown>, tools: readonly unk
 }
 
 function functionOf(tool: unknown): Record<string, unknown> | null {
-  return isRecord(tool) && isRecord(tool['function']) ? tool['function'] : null;
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
+  return isPlainObject(tool) && isPlainObject(tool['function']) ? tool['function'] : null;
 }

@@ -1,11 +1,9 @@
 /** Log-probabilities in the shapes of the two completion APIs. */
 import type { PromptTokenLogprob, TokenLogprob, TokenScore } from '../../control/sessions/session.ts';
+import { LOGPROB_FLOOR } from '../../control/sessions/token-table.ts';
 import type { ChatLogprobs, ChatTokenLogprob, ChatTopLogprob } from '../../schemas/chat-completion-response.ts';
 import type { CompletionLogprobs } from '../../schemas/completion-response.ts';
 import type { PromptLogprob } from '../../schemas/prompt-logprobs.ts';
-
-/** Minus infinity has no JSON: this is the floor. */
-const LOWEST_LOGPROB = -9999;
 
 type Token = TokenScore['top'][number];
 
@@ -85,5 +83,5 @@ function tokenText(token: Pick<Token, 'token' | 'tokenId'>, tokensAsIds: boolean
 }
 
 function floor(logprob: number): number {
-  return Math.max(logprob, LOWEST_LOGPROB);
+  return Math.max(logprob, LOGPROB_FLOOR);
 }

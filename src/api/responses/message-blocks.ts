@@ -7,7 +7,7 @@ import { parseJsonNumbers } from '../../control/json-numbers.ts';
 import type { ParsedDelta, ToolCallDelta } from '../../control/sessions/parsers/output-parser.ts';
 import type { ChoiceDelta } from '../../control/sessions/session.ts';
 import type { BlockDelta, BlockEvent, ContentBlock } from '../../schemas/message-object.ts';
-import { isPlainObject } from '../../schemas/validator.ts';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { packThoughts } from '../requests/encrypted-thoughts.ts';
 import { piecesOf } from './reply-pieces.ts';
 

@@ -1,4 +1,5 @@
 /** The adapters in the engine's memory: loaded from disk when asked for, pinned while used, off-loaded oldest first. */
+import { mebibytes } from '../mebibytes.ts';
 import type { NativeAdapter } from './native.ts';
 import type { AdapterStats } from './protocol.ts';
 import type { AdapterRef } from './training.ts';
@@ -143,8 +144,4 @@ export class AdapterStore {
     this.#residents.delete(version);
     this.#residents.set(version, resident);
   }
-}
-
-function mebibytes(bytes: number): string {
-  return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 }

@@ -1,4 +1,5 @@
 import { loadExtensions } from '../extensions/load.ts';
+import { mebibytes } from '../mebibytes.ts';
 import { checkOptions, type SchedulerOptions } from '../scheduler/admission.ts';
 import type { Speller } from '../scheduler/jumps.ts';
 import { pagesFor } from '../scheduler/pages.ts';
@@ -192,8 +193,4 @@ function pageCount(config: EngineConfig, { pageBytes, gpu }: NativeModel, option
 
 function memoryText(parts: { name: string; bytes: number }[]): string {
   return `GPU memory: ${parts.map(({ name, bytes }) => `${name} ${mebibytes(bytes)}`).join(', ')}`;
-}
-
-function mebibytes(bytes: number): string {
-  return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 }

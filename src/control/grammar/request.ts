@@ -1,4 +1,5 @@
 /** response_format and structured_outputs of a request -> what to compile. */
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import type { GrammarSpec, NativeGrammarOptions, NativeGrammarSource } from '../engine/native-grammar.ts';
 import { writeJson } from '../json-numbers.ts';
 import { SERVE } from './compile.ts';
@@ -45,13 +46,13 @@ export function grammarRequest(responseFormat: unknown, structuredOutputs: unkno
 
 function readFields(value: unknown): Fields | null {
   if (value === null || value === undefined) return null;
-  if (!isObject(value)) throw new GrammarRequestError(STRUCTURED, `${STRUCTURED} must be an object.`);
+  if (!isPlainObject(value)) throw new GrammarRequestError(STRUCTURED, `${STRUCTURED} must be an object.`);
   return Object.keys(value).length === 0 ? null : value;
 }
 
 function readResponseFormat(value: unknown): NativeGrammarSource | null {
   if (value === null || value === undefined) return null;
-  if (!isObject(value)) throw new GrammarRequestError(FORMAT, `${FORMAT} must be an object.`);
+  if (!isPlainObject(value)) throw new GrammarRequestError(FORMAT, `${FORMAT} must be an object.`);
   switch (value['type']) {
     case 'text':
       return null;
@@ -67,13 +68,13 @@ function readResponseFormat(value: unknown): NativeGrammarSource | null {
 }
 
 function readSchemaFormat(format: unknown): NativeGrammarSource {
-  if (!isObject(format)) {
+  if (!isPlainObject(format)) {
     const message = "When response_format type is 'json_schema', the 'json_schema' field must be provided.";
     throw new GrammarRequestError(FORMAT, message);
   }
   checkSchemaLabels(format);
   const schema = format['schema'] ?? format['json_schema'];
-  if (!isObject(schema)) {
+  if (!isPlainObject(schema)) {
     throw new GrammarRequestError(FORMAT, `${FORMAT}.json_schema.schema must be an object.`);
   }
   return { kind: 'json_schema', text: writeJson(schema) };
@@ -113,7 +114,7 @@ function readKind(kind: (typeof KINDS)[number], value: unknown): NativeGrammarSo
 
 /** A text is parsed where it is compiled, on a thread of its own: JSON of very many names takes seconds. */
 function readObject(kind: string, value: unknown): string {
-  return isObject(value) ? writeJson(value) : readText(kind, value);
+  return isPlainObject(value) ? writeJson(value) : readText(kind, value);
 }
 
 function readText(kind: string, value: unknown): string {
@@ -162,8 +163,4 @@ function readFlag(fields: Fields, name: string): boolean {
 
 function isGiven(value: unknown): boolean {
   return value !== undefined && value !== null;
-}
-
-function isObject(value: unknown): value is Fields {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Number);
 }

@@ -1,6 +1,7 @@
 /** Typed reads of one JSON object with errors that name file and field. */
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { ModelError, UnsupportedModelError } from './errors.ts';
-import { isObject, type JsonObject } from './json-file.ts';
+import type { JsonObject } from './json-file.ts';
 
 export class Fields {
   readonly file: string;
@@ -74,7 +75,7 @@ export class Fields {
   object(name: string): Fields | undefined {
     const value = this.get(name);
     if (value === undefined) return undefined;
-    if (!isObject(value)) this.fail(name, `must be an object, got ${show(value)}.`);
+    if (!isPlainObject(value)) this.fail(name, `must be an object, got ${show(value)}.`);
     return new Fields(this.file, value, this.label(name));
   }
 }

@@ -1,6 +1,7 @@
 /** Reading the small files of a model directory, which are as hostile as any request: bounded in bytes, depth and names. */
 import { open, realpath, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { GIT_LFS_MARK, GIT_LFS_POINTER, ModelError } from './errors.ts';
 
 export type JsonObject = Record<string, unknown>;
@@ -80,12 +81,8 @@ export function parseJsonObject(name: string, text: string, options: { uniqueKey
   } catch {
     throw new ModelError(name, text.startsWith(GIT_LFS_MARK) ? GIT_LFS_POINTER : 'is not valid JSON.');
   }
-  if (!isObject(value)) throw new ModelError(name, 'must hold a JSON object.');
+  if (!isPlainObject(value)) throw new ModelError(name, 'must hold a JSON object.');
   return value;
-}
-
-export function isObject(value: unknown): value is JsonObject {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 const QUOTE = 0x22;

@@ -1,7 +1,8 @@
 /** adapter_config.json of PEFT: what of it changes the numbers is understood or refused by name. */
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { ModelError } from './errors.ts';
 import { Fields, show } from './fields.ts';
-import { isObject, readModelJson } from './json-file.ts';
+import { readModelJson } from './json-file.ts';
 
 export const ADAPTER_CONFIG_FILE = 'adapter_config.json';
 
@@ -123,7 +124,7 @@ function checkOptions(fields: Fields): void {
 /** Newer versions of PEFT write options that older files lack; unset they mean nothing. */
 function isNeutral(value: unknown): boolean {
   if (value === undefined || value === false || value === '') return true;
-  return Array.isArray(value) ? value.length === 0 : isObject(value) && Object.keys(value).length === 0;
+  return Array.isArray(value) ? value.length === 0 : isPlainObject(value) && Object.keys(value).length === 0;
 }
 
 /** A regular expression is not run: which modules it meant shows in the tensors. */

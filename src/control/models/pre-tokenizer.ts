@@ -2,9 +2,10 @@
  * tokenizer.json's pre_tokenizer in the steps that @huggingface/tokenizers takes as the original does. Its own digits are ASCII, its spaces
  * JavaScript's, and it knows neither Metaspace's cuts nor all behaviours of Split: other tokens would come, and nobody would be told.
  */
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { ModelError } from './errors.ts';
 import { Fields, show } from './fields.ts';
-import { isObject, type JsonObject } from './json-file.ts';
+import type { JsonObject } from './json-file.ts';
 import { TOKENIZER_FILE } from './tokenizer-files.ts';
 
 const GPT2_WORDS = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
@@ -19,7 +20,7 @@ export function exactPreTokenizer(value: unknown): JsonObject | null {
 }
 
 function stepsOf(value: unknown): JsonObject[] {
-  if (!isObject(value)) throw new ModelError(TOKENIZER_FILE, 'pre_tokenizer must be an object.');
+  if (!isPlainObject(value)) throw new ModelError(TOKENIZER_FILE, 'pre_tokenizer must be an object.');
   const fields: Fields = new Fields(TOKENIZER_FILE, value, 'pre_tokenizer');
   const type = fields.string('type');
   switch (type) {

@@ -3,9 +3,9 @@
  * here first, so that the caller decides what counts as one (see special-text.ts).
  */
 import { Tokenizer } from '@huggingface/tokenizers';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { ModelError } from './errors.ts';
 import { show } from './fields.ts';
-import { isObject } from './json-file.ts';
 import { exactNormalizer } from './normalizer.ts';
 import { exactPreTokenizer } from './pre-tokenizer.ts';
 import { TOKENIZER_FILE, type TokenizerFiles } from './tokenizer-files.ts';
@@ -93,7 +93,7 @@ function wellFormed(text: string): string {
 
 function createLibrary(files: TokenizerFiles): Tokenizer {
   const added = Array.isArray(files.tokenizer['added_tokens']) ? files.tokenizer['added_tokens'] : [];
-  const ordinary = added.filter((token: unknown) => isObject(token) && token['special'] !== true);
+  const ordinary = added.filter((token: unknown) => isPlainObject(token) && token['special'] !== true);
   const marker = { id: files.vocabulary.length, content: NOT_FIRST, special: false, normalized: false };
   const json = {
     ...files.tokenizer,
@@ -115,7 +115,7 @@ function checkModel(files: TokenizerFiles): void {
   checkPatterns(files.tokenizer['normalizer']);
   checkPatterns(files.tokenizer['pre_tokenizer']);
   const model = files.tokenizer['model'];
-  if (!isObject(model)) return;
+  if (!isPlainObject(model)) return;
   for (const name of ['dropout', 'continuing_subword_prefix', 'end_of_word_suffix']) {
     if (model[name]) throw new ModelError(TOKENIZER_FILE, `model.${name} is not supported.`);
   }
@@ -123,9 +123,10 @@ function checkModel(files: TokenizerFiles): void {
 
 function checkPatterns(step: unknown): void {
   if (Array.isArray(step)) return step.forEach(checkPatterns);
-  if (!isObject(step)) return;
+  if (!isPlainObject(step)) return;
   const { pattern, normalizers, pretokenizers } = step;
-  const known = isObject(pattern) && (typeof pattern['String'] === 'string' || typeof pattern['Regex'] === 'string');
+  const known =
+    isPlainObject(pattern) && (typeof pattern['String'] === 'string' || typeof pattern['Regex'] === 'string');
   if (pattern !== undefined && !known)
     throw new ModelError(TOKENIZER_FILE, `has the pattern ${show(pattern)}, which is neither String nor Regex.`);
   checkPatterns(normalizers);
@@ -160,10 +161,10 @@ function idOf(files: TokenizerFiles, name: string): number | null {
 function readProcessor(processor: unknown): Around {
   if (processor === null) return { before: [], after: [] };
   const fail = (): never => {
-    const type = isObject(processor) ? JSON.stringify(processor['type']) : 'that is not an object';
+    const type = isPlainObject(processor) ? JSON.stringify(processor['type']) : 'that is not an object';
     throw new ModelError(TOKENIZER_FILE, `post_processor ${type} is not supported.`);
   };
-  if (!isObject(processor)) return fail();
+  if (!isPlainObject(processor)) return fail();
   if (processor['type'] === 'ByteLevel') return { before: [], after: [] };
   if (processor['type'] === 'TemplateProcessing') return readTemplate(processor) ?? fail();
   if (processor['type'] === 'BertProcessing' || processor['type'] === 'RobertaProcessing')
@@ -186,16 +187,16 @@ function readPair({ cls, sep }: Record<string, unknown>): Around | null {
 
 function readTemplate(processor: Record<string, unknown>): Around | null {
   const { single, special_tokens: tokens } = processor;
-  if (!Array.isArray(single) || !isObject(tokens)) return null;
+  if (!Array.isArray(single) || !isPlainObject(tokens)) return null;
   const around: Around = { before: [], after: [] };
   let side = around.before;
   for (const item of single as unknown[]) {
-    if (!isObject(item)) return null;
-    if (isObject(item['Sequence'])) side = around.after;
+    if (!isPlainObject(item)) return null;
+    if (isPlainObject(item['Sequence'])) side = around.after;
     const special = item['SpecialToken'];
-    if (!isObject(special)) continue;
+    if (!isPlainObject(special)) continue;
     const entry = Object.hasOwn(tokens, String(special['id'])) ? tokens[String(special['id'])] : null;
-    if (!isObject(entry) || !Array.isArray(entry['ids'])) return null;
+    if (!isPlainObject(entry) || !Array.isArray(entry['ids'])) return null;
     for (const id of entry['ids']) {
       if (typeof id !== 'number' || !Number.isInteger(id) || id < 0) return null;
       side.push(id);

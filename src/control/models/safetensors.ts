@@ -2,9 +2,10 @@
  * Headers of safetensors files: 8 bytes of length (little-endian), that many bytes of JSON, then the data.
  * Every number is checked against the file before it is believed.
  */
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { GIT_LFS_MARK, GIT_LFS_POINTER, ModelError } from './errors.ts';
 import { Fields, show } from './fields.ts';
-import { decodeUtf8, isObject, parseJsonObject, readExactly, readModelJson, resolveModelFile } from './json-file.ts';
+import { decodeUtf8, parseJsonObject, readExactly, readModelJson, resolveModelFile } from './json-file.ts';
 
 const SINGLE_FILE = 'model.safetensors';
 const INDEX_FILE = 'model.safetensors.index.json';
@@ -98,7 +99,7 @@ function addTensor(
 
 function readIndex(index: Record<string, unknown>): Map<string, string> {
   const map = new Fields(INDEX_FILE, index).get('weight_map');
-  if (!isObject(map)) throw new ModelError(INDEX_FILE, 'weight_map must be an object.');
+  if (!isPlainObject(map)) throw new ModelError(INDEX_FILE, 'weight_map must be an object.');
   const placed = new Map<string, string>();
   for (const [name, file] of Object.entries(map)) {
     if (typeof file !== 'string' || !/^[^/\\\0]+\.safetensors$/.test(file)) {
@@ -167,7 +168,7 @@ function parseEntry(file: WeightFile, index: number, start: number, name: string
   const fail = (problem: string): never => {
     throw new ModelError(file.name, `${label} ${problem}`);
   };
-  if (!isObject(entry)) return fail('must be an object.');
+  if (!isPlainObject(entry)) return fail('must be an object.');
   const { dtype, shape, data_offsets: offsets } = entry;
   const width = typeof dtype === 'string' && Object.hasOwn(DTYPE_BYTES, dtype) ? DTYPE_BYTES[dtype] : undefined;
   if (typeof dtype !== 'string' || width === undefined) return fail(`has the unknown dtype ${show(dtype)}.`);

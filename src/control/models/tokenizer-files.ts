@@ -1,8 +1,9 @@
 /** tokenizer.json, tokenizer_config.json and the chat template, read and checked before any library sees them. */
 import { join } from 'node:path';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { ModelError } from './errors.ts';
 import { Fields, show } from './fields.ts';
-import { isObject, readModelJson, readModelText, type JsonObject } from './json-file.ts';
+import { readModelJson, readModelText, type JsonObject } from './json-file.ts';
 
 export const TOKENIZER_FILE = 'tokenizer.json';
 export const TOKENIZER_CONFIG_FILE = 'tokenizer_config.json';
@@ -67,11 +68,11 @@ export async function readTokenizerFiles(directory: string, vocabSize: number): 
 function withLaterTokens(tokenizer: JsonObject, config: JsonObject, later: JsonObject, vocabSize: number): JsonObject {
   const added: unknown = tokenizer['added_tokens'] ?? [];
   const described = config['added_tokens_decoder'] ?? {};
-  if (!Array.isArray(added) || !isObject(described)) return tokenizer;
+  if (!Array.isArray(added) || !isPlainObject(described)) return tokenizer;
   const special = new Set<unknown>(Object.values(readSpecialTokens(config)));
   for (const token of listOf(config['additional_special_tokens']))
-    special.add(isObject(token) ? token['content'] : token);
-  const known = new Set(added.map((token: unknown) => (isObject(token) ? token['content'] : undefined)));
+    special.add(isPlainObject(token) ? token['content'] : token);
+  const known = new Set(added.map((token: unknown) => (isPlainObject(token) ? token['content'] : undefined)));
   const missing: JsonObject[] = [];
   const add = (token: JsonObject, file: string, label: string): void => {
     const { id, content } = token;
@@ -82,7 +83,7 @@ function withLaterTokens(tokenizer: JsonObject, config: JsonObject, later: JsonO
   };
   for (const [id, token] of Object.entries(described)) {
     add(
-      { ...(isObject(token) && token), id: Number(id) },
+      { ...(isPlainObject(token) && token), id: Number(id) },
       TOKENIZER_CONFIG_FILE,
       `added_tokens_decoder.${id.slice(0, 100)}`,
     );
@@ -108,7 +109,7 @@ export function readAddedTokens(tokenizer: JsonObject): AddedToken[] {
   const contents = new Set<string>();
   let chars = 0;
   return list.map((entry: unknown) => {
-    if (!isObject(entry)) fail('added_tokens must hold objects.');
+    if (!isPlainObject(entry)) fail('added_tokens must hold objects.');
     const token = readAddedToken(entry, TOKENIZER_FILE, 'added_tokens');
     chars += token.content.length;
     if (chars > MAX_ADDED_CHARS) fail(`has added_tokens of more than ${MAX_ADDED_CHARS} characters.`);
@@ -135,11 +136,11 @@ function readAddedToken(entry: JsonObject, file: string, label: string): AddedTo
 /** Texts by id. */
 export function readVocabularyTexts(tokenizer: JsonObject, added: AddedToken[], vocabSize: number): string[] {
   const model = tokenizer['model'];
-  if (!isObject(model)) fail('model must be an object.');
+  if (!isPlainObject(model)) fail('model must be an object.');
   const type = model['type'] ?? (Array.isArray(model['merges']) ? 'BPE' : undefined);
   if (type !== 'BPE') fail(`model.type ${show(model['type'])} is not supported (BPE is).`);
   const { vocab, merges } = model;
-  if (!isObject(vocab)) fail('model.vocab must be an object.');
+  if (!isPlainObject(vocab)) fail('model.vocab must be an object.');
   if (!Array.isArray(merges)) fail('model.merges must be a list.');
   if (merges.length > MAX_VOCABULARY) fail(`has ${merges.length} merges; at most ${MAX_VOCABULARY} are read.`);
   for (const [rank, merge] of merges.entries()) checkMerge(merge, rank, vocab);
@@ -198,8 +199,8 @@ function checkTemplate(template: unknown): string | null {
 }
 
 function namedTemplate(list: unknown[], name: string): unknown {
-  const entry = list.find((item) => isObject(item) && item['name'] === name);
-  return isObject(entry) ? (entry['template'] ?? null) : null;
+  const entry = list.find((item) => isPlainObject(item) && item['name'] === name);
+  return isPlainObject(entry) ? (entry['template'] ?? null) : null;
 }
 
 /** What the template knows these tokens by. */
@@ -218,7 +219,7 @@ function readSpecialTokens(config: JsonObject): Record<string, string> {
   const tokens: Record<string, string> = {};
   for (const name of SPECIAL_NAMES) {
     const value = config[name] ?? null;
-    const text = isObject(value) ? value['content'] : value;
+    const text = isPlainObject(value) ? value['content'] : value;
     if (text === null) continue;
     if (typeof text !== 'string') throw new ModelError(TOKENIZER_CONFIG_FILE, `${name} must be a string.`);
     tokens[name] = text;

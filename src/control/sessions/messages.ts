@@ -1,4 +1,5 @@
 /** Chat messages and tools as a template expects them, from what the API accepts. */
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { fitCallIds } from './call-ids.ts';
 import { textKey, textPart, type TextPart } from './content-parts.ts';
 import { parseJsonNumbers } from '../json-numbers.ts';
@@ -56,7 +57,7 @@ export function joinInstructions(
 function modernise(message: ChatMessage, knowsFunctions: boolean, knowsCalls: boolean): ChatMessage {
   const { function_call: call, ...rest } = message;
   const role = message.role === 'function' && !knowsFunctions ? 'tool' : message.role;
-  if (!isRecord(call) || knowsCalls || Array.isArray(rest['tool_calls'])) return { ...message, role };
+  if (!isPlainObject(call) || knowsCalls || Array.isArray(rest['tool_calls'])) return { ...message, role };
   return { ...rest, role, content: message.content, tool_calls: [{ type: 'function', function: call }] };
 }
 
@@ -115,7 +116,7 @@ function textOf(part: ContentPart | string): string | null {
 
 /** Templates write arguments with `tojson`, so a JSON string becomes the object that it holds; some write calls whole. */
 function prepareCall(call: unknown): unknown {
-  if (!isRecord(call) || !isRecord(call['function'])) return call;
+  if (!isPlainObject(call) || !isPlainObject(call['function'])) return call;
   const { arguments: args } = call['function'];
   const isText = typeof args === 'string' || args === undefined || args === null;
   const called = { ...call['function'], arguments: isText ? parseArguments(args ?? '') : args };
@@ -125,7 +126,7 @@ function prepareCall(call: unknown): unknown {
 function parseArguments(text: string): unknown {
   try {
     const value = parseJsonNumbers(text);
-    return isRecord(value) ? value : {};
+    return isPlainObject(value) ? value : {};
   } catch {
     return {};
   }
@@ -145,17 +146,13 @@ export function prepareTools(tools: readonly unknown[] | null): unknown[] | null
 }
 
 function prepareTool(tool: unknown): unknown {
-  if (!isRecord(tool)) return tool;
+  if (!isPlainObject(tool)) return tool;
   const called = tool['function'];
-  const whole = isRecord(called) ? { ...tool, function: inOrder(called, FUNCTION_KEYS) } : tool;
+  const whole = isPlainObject(called) ? { ...tool, function: inOrder(called, FUNCTION_KEYS) } : tool;
   return inOrder(whole, TOOL_KEYS);
 }
 
 function inOrder(record: Record<string, unknown>, first: readonly string[]): Record<string, unknown> {
   const known = first.filter((key) => Object.hasOwn(record, key)).map((key): [string, unknown] => [key, record[key]]);
   return Object.fromEntries([...known, ...Object.entries(record)]);
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Number);
 }

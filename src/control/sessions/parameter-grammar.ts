@@ -1,6 +1,7 @@
 /** Arguments in formats that are not JSON as a whole: one value per parameter, in the order of the schema. */
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { writeJson } from '../json-numbers.ts';
-import { followed, isSchema, type Schema } from './parsers/schema-refs.ts';
+import { followed, type Schema } from './parsers/schema-refs.ts';
 import { SessionError } from './session.ts';
 import { constant, either, perhaps, schemaFormat, sequence, type Format, type Tool } from './tag-formats.ts';
 
@@ -72,7 +73,7 @@ function parametersOf(tool: Tool): Parameter[] {
   const unknown = names.find((name) => !schemas.some(([known]) => known === name));
   if (unknown !== undefined) refuse(tool, 'required', `${writeJson(unknown)} is not among the properties`);
   return schemas.map(([name, schema]) => {
-    if (!isSchema(schema)) refuse(tool, `properties.${name}`, 'must be a schema with a type');
+    if (!isPlainObject(schema)) refuse(tool, `properties.${name}`, 'must be a schema with a type');
     const shared = { ...($defs === undefined ? {} : { $defs }), ...(definitions === undefined ? {} : { definitions }) };
     return { name, schema: followed(schema, tool.parameters), shared, required: names.includes(name) };
   });

@@ -1,6 +1,6 @@
 /** Token id -> exact bytes, as the tokenizer's decoder makes them. Shared by everything that turns ids into text. */
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { ModelError } from '../models/errors.ts';
-import { isObject } from '../models/json-file.ts';
 import { TOKENIZER_FILE, type TokenizerFiles } from '../models/tokenizer-files.ts';
 
 const encoder = new TextEncoder();
@@ -76,7 +76,7 @@ export interface ShownToken {
 }
 
 /** Lower values, infinity included, have no JSON form that clients accept. */
-const LOGPROB_FLOOR = -9999;
+export const LOGPROB_FLOOR = -9999;
 
 export interface TokenEntry {
   token: string;
@@ -99,12 +99,12 @@ interface TokenDecoder {
 }
 
 function unsupported(part: unknown): never {
-  const name = isObject(part) ? String(part['type']) : String(part);
+  const name = isPlainObject(part) ? String(part['type']) : String(part);
   throw new ModelError(TOKENIZER_FILE, `decoder ${JSON.stringify(name.slice(0, 80))} is not supported.`);
 }
 
 function readDecoder(decoder: unknown): TokenDecoder {
-  if (!isObject(decoder)) return unsupported(decoder);
+  if (!isPlainObject(decoder)) return unsupported(decoder);
   if (decoder['type'] === 'ByteLevel') return { decode: byteLevelBytes, first: 'whole' };
   if (decoder['type'] === 'Metaspace') return readMetaspace(decoder);
   if (decoder['type'] === 'Sequence' && Array.isArray(decoder['decoders'])) return readSequence(decoder['decoders']);
@@ -126,13 +126,13 @@ function readSequence(parts: unknown[]): TokenDecoder {
   let fused = false;
   let first: TokenDecoder['first'] = 'whole';
   for (const part of parts) {
-    const type = isObject(part) ? part['type'] : undefined;
-    if (isObject(part) && type === 'Replace' && !fused) replaces.push(readReplace(part));
+    const type = isPlainObject(part) ? part['type'] : undefined;
+    if (isPlainObject(part) && type === 'Replace' && !fused) replaces.push(readReplace(part));
     else if (type === 'ByteFallback' && !fused) byteFallback = true;
     else if (type === 'Fuse') fused = true;
-    else if (isObject(part) && type === 'Strip' && fused && isLeadingStrip(part)) first = 'withoutSpace';
+    else if (isPlainObject(part) && type === 'Strip' && fused && isLeadingStrip(part)) first = 'withoutSpace';
     else if (type === 'ByteLevel' && parts.length === 1) return { decode: byteLevelBytes, first: 'whole' };
-    else if (isObject(part) && type === 'Metaspace' && parts.length === 1) return readMetaspace(part);
+    else if (isPlainObject(part) && type === 'Metaspace' && parts.length === 1) return readMetaspace(part);
     else unsupported(part);
   }
   const decode = (text: string): Uint8Array => {
@@ -144,7 +144,7 @@ function readSequence(parts: unknown[]): TokenDecoder {
 }
 
 function readReplace(part: Record<string, unknown>): [string, string] {
-  const pattern = isObject(part['pattern']) ? part['pattern']['String'] : undefined;
+  const pattern = isPlainObject(part['pattern']) ? part['pattern']['String'] : undefined;
   const content = part['content'];
   if (typeof pattern !== 'string' || pattern === '' || typeof content !== 'string') return unsupported(part);
   return [pattern, content];

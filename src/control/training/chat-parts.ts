@@ -1,4 +1,5 @@
 /** What a chat must not hold to be rendered for training, found before its job is accepted. */
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { textKey } from '../sessions/content-parts.ts';
 
 /** Values within one chat. It goes from thread to thread to be rendered, and streams wait while it does. */
@@ -24,7 +25,7 @@ function findPartFault(content: unknown): MessageFault | null {
   for (const [index, part] of (content as unknown[]).entries()) {
     if (typeof part === 'string') continue;
     const place = ['content', index];
-    if (!isObject(part)) return { place, problem: 'is neither a text nor an object.' };
+    if (!isPlainObject(part)) return { place, problem: 'is neither a text nor an object.' };
     const key = textKey(part['type']);
     if (key === undefined) {
       const type = typeof part['type'] === 'string' ? part['type'].slice(0, 64) : '';
@@ -48,13 +49,13 @@ export function textOf(content: unknown): string {
 /** Calls have the form that requests have: a template writes names and arguments without asking whether they are there. */
 function findCallFault({ tool_calls: calls = null, function_call: call }: ChatShape): MessageFault | null {
   // What tool_calls were before; beside these it is not shown.
-  if (calls === null) return isObject(call) ? findFunctionFault(call, ['function_call']) : null;
+  if (calls === null) return isPlainObject(call) ? findFunctionFault(call, ['function_call']) : null;
   if (!Array.isArray(calls)) return { place: ['tool_calls'], problem: 'must be a list.' };
   for (const [index, item] of (calls as unknown[]).entries()) {
     const place = ['tool_calls', index];
-    if (!isObject(item)) return { place, problem: 'must be an object.' };
+    if (!isPlainObject(item)) return { place, problem: 'must be an object.' };
     const called = item['function'];
-    if (!isObject(called))
+    if (!isPlainObject(called))
       return { place: [...place, 'function'], problem: 'must be an object with name and arguments.' };
     const wrong = findFunctionFault(called, [...place, 'function']);
     if (wrong) return wrong;
@@ -65,7 +66,7 @@ function findCallFault({ tool_calls: calls = null, function_call: call }: ChatSh
 function findFunctionFault(called: Record<string, unknown>, place: MessageFault['place']): MessageFault | null {
   if (typeof called['name'] !== 'string') return { place: [...place, 'name'], problem: 'must be a text.' };
   const given = called['arguments'] ?? null;
-  if (given === null || typeof given === 'string' || isObject(given)) return null;
+  if (given === null || typeof given === 'string' || isPlainObject(given)) return null;
   return { place: [...place, 'arguments'], problem: 'must be JSON as a text, or an object.' };
 }
 
@@ -73,7 +74,7 @@ function findFunctionFault(called: Record<string, unknown>, place: MessageFault[
 export function findArgumentsFault({ tool_calls: calls, function_call: call }: ChatShape): MessageFault | null {
   const called = Array.isArray(calls) ? (calls as { function?: unknown }[]).map((item) => item.function) : [call];
   for (const [index, item] of called.entries()) {
-    const text = isObject(item) ? item['arguments'] : null;
+    const text = isPlainObject(item) ? item['arguments'] : null;
     if (typeof text !== 'string' || text.trim() === '' || holdsObject(text)) continue;
     const way = Array.isArray(calls) ? ['tool_calls', index, 'function'] : ['function_call'];
     return { place: [...way, 'arguments'], problem: 'is not the JSON of an object.' };
@@ -83,14 +84,10 @@ export function findArgumentsFault({ tool_calls: calls, function_call: call }: C
 
 function holdsObject(text: string): boolean {
   try {
-    return isObject(JSON.parse(text));
+    return isPlainObject(JSON.parse(text));
   } catch {
     return false;
   }
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 /** What is wrong with the size of a chat's messages and tools; null: nothing. */

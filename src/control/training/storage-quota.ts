@@ -3,6 +3,7 @@
  * before it is kept. Uploads under way at once may together go beyond it by what they are; a job that was accepted always gets room for
  * its checkpoint.
  */
+import { mebibytes } from '../mebibytes.ts';
 import { ServiceError } from './service-error.ts';
 
 export class StorageQuota {
@@ -49,8 +50,4 @@ export class StorageQuota {
         'delete checkpoints, models or artifacts that are no longer needed.',
     );
   }
-}
-
-function mebibytes(bytes: number): string {
-  return `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 }

@@ -2,6 +2,7 @@
  * Trajectory groups and rows as JSON whose tools keep their numbers (`control/json-numbers.ts`) within `parameters`, as those of a chat do:
  * a tool's bound of 1.0 is to be the same text in the prompt that is trained on as in the one that was answered.
  */
+import { isPlainObject } from '../../schemas/plain-object.ts';
 import { fromTagged, stringEnd, tagNumbers, toTagged, untagText } from '../json-numbers.ts';
 import type { History, Trajectory, TrajectoryGroup } from './trajectories.ts';
 
@@ -66,19 +67,19 @@ function holdersOf(value: unknown): Json[] {
     trajectory,
     ...listIn(trajectory, 'additional_histories'),
   ]);
-  return [value, ...histories].filter(isObject);
+  return [value, ...histories].filter(isPlainObject);
 }
 
 function listIn(value: unknown, key: string): unknown[] {
-  const list = isObject(value) ? value[key] : null;
+  const list = isPlainObject(value) ? value[key] : null;
   return Array.isArray(list) ? list : [];
 }
 
 function takeParameters(tools: unknown, tagged: unknown): void {
   if (!Array.isArray(tools) || !Array.isArray(tagged)) return;
   for (const [index, tool] of tools.entries()) {
-    const called: unknown = isObject(tool) ? tool['function'] : null;
-    if (!isObject(called) || !isObject(called['parameters'])) continue;
+    const called: unknown = isPlainObject(tool) ? tool['function'] : null;
+    if (!isPlainObject(called) || !isPlainObject(called['parameters'])) continue;
     const source = (tagged[index] as { function: Json }).function['parameters'];
     called['parameters'] = fromTagged(source);
   }
@@ -99,8 +100,4 @@ function withTaggedTools<T extends { tools?: unknown }>(holder: T): T {
 function changed<T>(list: T[], change: (item: T) => T): T[] {
   const items = list.map(change);
   return items.some((item, index) => item !== list[index]) ? items : list;
-}
-
-function isObject(value: unknown): value is Json {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }

@@ -5,6 +5,7 @@
 import { hkdfSync } from 'node:crypto';
 import type { Socket } from 'node:net';
 import type { TlsOptions } from 'node:tls';
+import { isPlainObject } from '../../schemas/plain-object.ts';
 
 const LENGTH_BYTES = 4;
 /** Largest frame that holds JSON. */
@@ -68,9 +69,8 @@ export class FrameSocket {
     } catch {
       value = null;
     }
-    if (typeof value !== 'object' || value === null || Array.isArray(value))
-      throw new Error('The peer sent something that is no JSON object.');
-    return value as Record<string, unknown>;
+    if (!isPlainObject(value)) throw new Error('The peer sent something that is no JSON object.');
+    return value;
   }
 
   async #take(bytes: number): Promise<Buffer> {

@@ -147,6 +147,7 @@ describe('what cannot be read is an error that names it', () => {
     ['training-floor', '-0.1'],
     ['training-floor', '1e-1'],
     ['default-chat-template-kwargs', '[1]'],
+    ['default-chat-template-kwargs', '1.0'],
     ['default-chat-template-kwargs', '{a: 1}'],
   ];
   test.each(BAD)('--%s %j', (flag, value) => {

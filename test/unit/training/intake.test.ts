@@ -157,6 +157,19 @@ describe('lines of training data', () => {
     }
   });
 
+  test('have tools that are objects: a number that is kept as it was written is none', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'rows-'));
+    try {
+      const source = join(folder, 'train.jsonl');
+      writeFileSync(source, '{"messages": [{"role": "assistant", "content": "a"}], "tools": [1.0]}');
+      await expect(readRows(source, join(folder, 'content'), ROW_LIMITS, TAKEN)).rejects.toMatchObject({
+        details: [{ msg: expect.stringContaining('tools must be a list of objects.') as string }],
+      });
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
+
   const calling = (given: unknown) => ({ function: { name: 'f', arguments: given } });
   test.each([
     [{ content: [{ type: 'text', text: 5 }] }, 'content[0].text must be a text.'],

@@ -1,4 +1,5 @@
 /** References within a tool's parameters, as pydantic writes nested models and enums: `{"$ref": "#/$defs/Place"}`. */
+import { isPlainObject } from '../../../schemas/plain-object.ts';
 
 export type Schema = Record<string, unknown>;
 
@@ -22,13 +23,9 @@ function pointedAt(reference: string, root: unknown): Schema | null {
   const keys = reference.slice(2).split('/');
   let at = root;
   for (const key of keys) at = child(at, key.replaceAll('~1', '/').replaceAll('~0', '~'));
-  return isSchema(at) ? at : null;
-}
-
-export function isSchema(value: unknown): value is Schema {
-  return typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Number);
+  return isPlainObject(at) ? at : null;
 }
 
 export function child(value: unknown, key: string): unknown {
-  return isSchema(value) && Object.hasOwn(value, key) ? value[key] : undefined;
+  return isPlainObject(value) && Object.hasOwn(value, key) ? value[key] : undefined;
 }

@@ -1,7 +1,8 @@
 /** Parameter values that came as bare text, as JSON text of the type that the tool's schema gives them. */
+import { isPlainObject } from '../../../schemas/plain-object.ts';
 import { scanJson } from './json-scanner.ts';
 import { pythonLiteralAsJson } from './python-literal.ts';
-import { child, followed, isSchema, type Schema } from './schema-refs.ts';
+import { child, followed, type Schema } from './schema-refs.ts';
 
 type Kind = 'string' | 'integer' | 'number' | 'boolean' | 'structure' | 'unknown';
 
@@ -12,7 +13,7 @@ export function parameterSchemas(tools: readonly unknown[]): Map<string, Schema>
     const fn = child(tool, 'function');
     const name = child(fn, 'name');
     const parameters = child(fn, 'parameters');
-    if (typeof name === 'string') schemas.set(name, isSchema(parameters) ? parameters : {});
+    if (typeof name === 'string') schemas.set(name, isPlainObject(parameters) ? parameters : {});
   }
   return schemas;
 }
@@ -69,11 +70,11 @@ const COMBINERS = ['anyOf', 'oneOf', 'allOf'];
 
 /** The kinds that a schema names, in its order; `null` counts for nothing, since "null" is null anyway. */
 function kindsOf(schema: unknown, root: unknown): Kind[] {
-  const whole = isSchema(schema) ? followed(schema, root) : {};
+  const whole = isPlainObject(schema) ? followed(schema, root) : {};
   const parts = COMBINERS.flatMap((combiner) => {
     const list = child(whole, combiner);
     // One level is enough for optional values, which is what it is used for.
-    return Array.isArray(list) ? list.filter(isSchema).flatMap((part) => shownKinds(followed(part, root))) : [];
+    return Array.isArray(list) ? list.filter(isPlainObject).flatMap((part) => shownKinds(followed(part, root))) : [];
   });
   return parts.length === 0 ? shownKinds(whole) : [...new Set([...typeKinds(whole), ...parts])];
 }
@@ -104,7 +105,7 @@ function listedKinds(schema: Schema): Kind[] {
 function kindOfValue(value: unknown): Kind {
   if (typeof value === 'string') return 'string';
   if (typeof value === 'boolean') return 'boolean';
-  return Array.isArray(value) || isSchema(value) ? 'structure' : 'number';
+  return Array.isArray(value) || isPlainObject(value) ? 'structure' : 'number';
 }
 
 /** Type names of JSON Schema, and those of Python that tools come with. */

@@ -3,6 +3,7 @@ import { createHash, randomUUID } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import type { Logger } from 'pino';
+import { isPlainObject } from '../../../schemas/plain-object.ts';
 import { TransitionError } from '../../lifecycle.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import type { ArtifactRepository, StoredArtifact } from '../../store/artifact-repository.ts';
@@ -208,7 +209,7 @@ export class ArtifactService {
     if (file === undefined) return;
     try {
       const value: unknown = JSON.parse(await readFile(this.#options.blobs.path(file.blobKey, CONTENT), 'utf8'));
-      if (typeof value === 'object' && value !== null && !Array.isArray(value)) return;
+      if (isPlainObject(value)) return;
     } catch (error) {
       // Another took its place meanwhile: the commit finds that out.
       if ((error as { code?: unknown }).code === 'ENOENT') return;

@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { open, type FileHandle } from 'node:fs/promises';
+import { isPlainObject } from '../../../schemas/plain-object.ts';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
 import { findArgumentsFault, findMessageFault, findSizeFault } from '../chat-parts.ts';
 import { conversationOf, type StoredRow } from '../sft-data.ts';
@@ -126,7 +127,7 @@ function readRow(line: string, number: number): StoredRow {
   } catch (error) {
     throw fault(number, `is no JSON: ${(error as Error).message.slice(0, 120)}`);
   }
-  if (!isObject(row)) throw fault(number, 'is no JSON object.');
+  if (!isPlainObject(row)) throw fault(number, 'is no JSON object.');
   const { messages: plain = null, messages_and_choices: elements, tools = null } = row;
   const [name, list] = plain === null ? ['messages_and_choices', elements] : ['messages', plain];
   if (!Array.isArray(list) || list.length === 0) {
@@ -134,7 +135,7 @@ function readRow(line: string, number: number): StoredRow {
   }
   const messages = list.map((element: unknown, index) => checkMessage(element, number, `${name}[${index}]`));
   if (messages.at(-1)?.role !== 'assistant') throw fault(number, 'must end with a message of the assistant.');
-  if (tools !== null && !(Array.isArray(tools) && tools.every(isObject))) {
+  if (tools !== null && !(Array.isArray(tools) && tools.every(isPlainObject))) {
     throw faultAt(number, 'tools must be a list of objects.');
   }
   const size = findSizeFault([messages, tools]);
@@ -144,7 +145,7 @@ function readRow(line: string, number: number): StoredRow {
 
 /** A choice of a trajectory counts as the assistant's message. */
 function checkMessage(element: unknown, number: number, where: string): MessageElement {
-  if (!isObject(element)) throw faultAt(number, `${where} is no object.`);
+  if (!isPlainObject(element)) throw faultAt(number, `${where} is no object.`);
   const given = element as HistoryElement;
   const message = messageOf(given);
   if (typeof message.role !== 'string') throw faultAt(number, `${where} needs a \`role\`.`);
@@ -178,10 +179,6 @@ function tooDeep(line: string): boolean {
     } else if (code === 0x5d || code === 0x7d) depth--;
   }
   return false;
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
 function fault(line: number, message: string): ValidationError {

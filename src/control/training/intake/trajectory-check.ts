@@ -1,4 +1,5 @@
 /** Trajectory groups as clients send them, checked before anything is stored. What is not named here is kept as it came. */
+import { isPlainObject } from '../../../schemas/plain-object.ts';
 import { shorten } from '../../../schemas/shorten.ts';
 import { invalid } from '../../../schemas/validation-error.ts';
 import { ROLES, type TrajectoryGroup } from '../trajectories.ts';
@@ -201,7 +202,7 @@ function required(holder: Json, key: string, loc: Loc): unknown {
 }
 
 function object(value: unknown, loc: Loc): Json {
-  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value as Json;
+  if (isPlainObject(value)) return value;
   throw invalid(loc, 'Input should be a valid dictionary', 'dict_type');
 }
 
