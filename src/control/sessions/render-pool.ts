@@ -73,12 +73,15 @@ export class RenderPool {
   /** `tenant`: who asks; null = the server itself. */
   run(tenant: string | null, input: RenderInput, signal?: AbortSignal): Promise<Int32Array> {
     if (this.#closed) return Promise.reject(new SessionError('unavailable', 'The server is shutting down.'));
-    // All have been given up. What keeps a thread from starting, a file that is gone or memory, may have passed.
-    if (this.#slots.size === 0) this.#spawn();
     return new Promise((resolve, reject) => {
-      if (this.#waiting.push(tenant ?? OWN, { input, signal, resolve, reject })) return this.#dispatch();
-      const message = 'Too many prompts are waiting to be rendered. Please try again later.';
-      reject(new SessionError('queue_full', message, null, RETRY_AFTER_SECONDS));
+      if (!this.#waiting.push(tenant ?? OWN, { input, signal, resolve, reject })) {
+        const message = 'Too many prompts are waiting to be rendered. Please try again later.';
+        reject(new SessionError('queue_full', message, null, RETRY_AFTER_SECONDS));
+        return;
+      }
+      // All have been given up. What keeps a thread from starting, a file that is gone or memory, may have passed.
+      if (this.#slots.size === 0) this.#spawn();
+      this.#dispatch();
     });
   }
 
@@ -93,12 +96,13 @@ export class RenderPool {
   }
 
   #spawn(): void {
-    const { modelPath, maxModelLen } = this.#options;
-    const settings: WorkerSettings = { modelPath, maxModelLen };
-    const worker = new Worker(workerFile('sessions/render-worker'), {
-      workerData: settings,
-      resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
-    });
+    let worker: Worker;
+    try {
+      worker = startThread(this.#options);
+    } catch (error) {
+      this.#startFailed(error as Error);
+      return;
+    }
     const slot: Slot = { worker, ready: false, job: null, timer: null };
     this.#slots.add(slot);
     worker.on('message', (reply: WorkerReply) => this.#receive(slot, reply));
@@ -113,7 +117,7 @@ export class RenderPool {
       slot.ready = true;
       slot.worker.unref();
       this.#failedStarts = 0;
-      while (this.#slots.size < this.#options.workers) this.#spawn();
+      while (this.#slots.size < this.#options.workers && this.#failedStarts < MAX_FAILED_STARTS) this.#spawn();
       this.#settleStart?.resolve();
       this.#settleStart = null;
     } else if (reply.type === 'failed') {
@@ -192,12 +196,22 @@ export class RenderPool {
     this.#finish(slot)?.reject(error);
     void slot.worker.terminate();
     if (this.#closed) return;
-    this.#failedStarts = slot.ready ? 0 : this.#failedStarts + 1;
+    if (!slot.ready) {
+      this.#startFailed(new Error('The threads that render prompts cannot start.'));
+      return;
+    }
+    this.#failedStarts = 0;
+    this.#spawn();
+  }
+
+  /** Another one is tried, a few times. */
+  #startFailed(error: Error): void {
+    this.#failedStarts++;
     if (this.#failedStarts < MAX_FAILED_STARTS) {
       this.#spawn();
       return;
     }
-    this.#settleStart?.reject(new Error('The threads that render prompts cannot start.'));
+    this.#settleStart?.reject(error);
     this.#settleStart = null;
     if (this.#slots.size === 0)
       this.#failWaiting(new SessionError('unavailable', 'Prompt rendering is not available.'));
@@ -206,6 +220,15 @@ export class RenderPool {
   #failWaiting(error: SessionError): void {
     for (const job of this.#waiting.takeAll()) job.reject(error);
   }
+}
+
+/** Throws where the system has no thread to give. */
+function startThread({ modelPath, maxModelLen }: RenderPoolOptions): Worker {
+  const settings: WorkerSettings = { modelPath, maxModelLen };
+  return new Worker(workerFile('sessions/render-worker'), {
+    workerData: settings,
+    resourceLimits: { maxOldGenerationSizeMb: MAX_HEAP_MB },
+  });
 }
 
 function paramOf(job: Job | null): string | null {

@@ -75,8 +75,9 @@ test('after threads could not start any more, a prompt finds one as soon as they
   try {
     expect((await pool.run('a', text('hello'))).length).toBeGreaterThan(0);
     await rename(modelPath, `${modelPath}-gone`);
-    // Each costs its thread.
-    await Promise.all([long(), long()].map((run) => expect(run).rejects.toMatchObject({ code: 'bad_request' })));
+    // Each costs its thread. One that was slow to start finds no files, and its job no thread.
+    const code = expect.stringMatching(/^(bad_request|unavailable)$/) as string;
+    await Promise.all([long(), long()].map((run) => expect(run).rejects.toMatchObject({ code })));
     await expect(pool.run('a', text('hello'))).rejects.toMatchObject({ code: 'unavailable' });
     await expect(pool.run('a', text('hello'))).rejects.toMatchObject({ code: 'unavailable' });
     await rename(`${modelPath}-gone`, modelPath);
@@ -84,5 +85,24 @@ test('after threads could not start any more, a prompt finds one as soon as they
   } finally {
     await pool.close();
     await rm(folder, { recursive: true });
+  }
+});
+
+test('a thread that the system refuses at once costs nothing but its own jobs', async () => {
+  const options = { modelPath: STARTER, maxModelLen: 1e8, workers: 2, timeoutMs: 1000, maxWaiting: 100 };
+  const pool = await RenderPool.start(options);
+  const long = () => pool.run('a', text('a word or two '.repeat(1_500_000)));
+  try {
+    // What no thread can be given: `new Worker` throws, as it does where there is no memory for one.
+    options.modelPath = (() => STARTER) as unknown as string;
+    await Promise.all([long(), long()].map((run) => expect(run).rejects.toMatchObject({ code: 'bad_request' })));
+    for (let i = 0; i < 2; i++)
+      await expect(pool.run('a', text('hello'))).rejects.toMatchObject({ code: 'unavailable' });
+    options.modelPath = STARTER;
+    expect((await pool.run('a', text('hello'))).length).toBeGreaterThan(0);
+    options.modelPath = (() => STARTER) as unknown as string;
+    await expect(RenderPool.start(options)).rejects.toThrow(/could not be cloned/);
+  } finally {
+    await pool.close();
   }
 });

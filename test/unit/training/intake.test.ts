@@ -212,6 +212,18 @@ test('a thread that a fault ends is not told as a body that is too large', async
   }
 });
 
+test('tasks whose thread cannot be started fail, each of them, and hold up none', async () => {
+  // What no thread can be given: `new Worker` throws, as it does where there is no memory for one.
+  const chat = { chatTemplate: () => '', maxModelLen: 1 } as unknown as ChatEncoder;
+  const pool = new IntakePool(ROW_LIMITS, () => null, chat);
+  try {
+    const task = { kind: 'rows', source: '', target: '' } as const;
+    for (let i = 0; i < 2; i++) await expect(pool.run(task, 'e')).rejects.toThrow(/could not be cloned/);
+  } finally {
+    await pool.close();
+  }
+});
+
 test('what is told of logged trajectories does not grow with them', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'groups-'));
   try {

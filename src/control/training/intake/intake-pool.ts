@@ -76,9 +76,16 @@ export class IntakePool {
     if (this.#running !== null || this.#closed) return;
     const job = this.#waiting.take();
     if (job === undefined) return;
+    try {
+      this.#worker ??= this.#spawn();
+    } catch (error) {
+      // No thread is to be had, for want of memory or of its file. Whoever comes next asks again.
+      job.reject(error);
+      this.#dispatch();
+      return;
+    }
     this.#running = job;
-    const worker = (this.#worker ??= this.#spawn());
-    worker.ref();
+    this.#worker.ref();
     this.#tell({ type: 'task', id: job.id, task: job.task, entity: job.entity });
   }
 
