@@ -15,6 +15,8 @@ const CLOSE_IDLE_INTERVAL_MS = 50;
 /** For a sender to read the refusal and close its end; Node waits for that for ever. */
 const REFUSED_GRACE_MS = 2_000;
 const MAX_CONNECTIONS = 16_384;
+/** What a timer can hold; it would fire at once for more. */
+const MAX_TIMER_MS = 2 ** 31 - 1;
 /** An upload may take as long as it goes on; its handler cuts a sender that falls silent. */
 const UPLOAD_TIMEOUT_MS = 24 * 3600 * 1000;
 
@@ -76,7 +78,7 @@ export class HttpServer {
   /** Takes no new connection and resolves when the last one has ended; after the time they are cut. */
   async drain(timeoutMs: number): Promise<void> {
     const idle = setInterval(() => this.#server.closeIdleConnections(), CLOSE_IDLE_INTERVAL_MS);
-    const cut = setTimeout(() => this.#server.closeAllConnections(), timeoutMs);
+    const cut = setTimeout(() => this.#server.closeAllConnections(), Math.min(timeoutMs, MAX_TIMER_MS));
     await new Promise<void>((resolve) => this.#server.close(() => resolve()));
     clearInterval(idle);
     clearTimeout(cut);

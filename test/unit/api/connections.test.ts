@@ -73,6 +73,22 @@ test('a stream that waits behind another, and piles up, ends with its generation
   await aborted([true, true]);
 });
 
+test('a drain for longer than a timer can wait cuts nothing early', async () => {
+  let finish: () => void = () => undefined;
+  const told = new Promise<void>((resolve) => (finish = resolve));
+  server.sessions.script = async function* () {
+    await told;
+    yield delta({ text: 'last', tokenIds: [1], finish: 'stop' });
+  };
+  const answer = server.post(CHAT, { messages: [{ role: 'user', content: 'a' }] });
+  await generations(1);
+  const drained = server.close(2 ** 31);
+  await new Promise((resolve) => setTimeout(resolve, 200));
+  finish();
+  expect((await answer).status).toBe(200);
+  await drained;
+});
+
 test.each([
   ['bytes that are no HTTP', 'nonsense\r\n\r\n'],
   ['a header that never ends', 'GET /health HTTP/1.1\r\nX-Slow: '],

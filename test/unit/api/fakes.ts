@@ -242,7 +242,7 @@ export interface TestServer {
   call(path: string, init?: RequestInit): Promise<Response>;
   /** POST of a JSON body with the key. */
   post(path: string, body: unknown, headers?: Record<string, string>): Promise<Response>;
-  close(): Promise<void>;
+  close(timeoutMs?: number): Promise<void>;
 }
 
 export async function startTestServer(
@@ -285,7 +285,7 @@ export async function startTestServer(
       body: typeof body === 'string' ? body : JSON.stringify(body),
       headers: { 'content-type': 'application/json', ...headers },
     });
-  return { url, port, sessions, engine, responses, deps, call, post, close: () => http.drain(0) };
+  return { url, port, sessions, engine, responses, deps, call, post, close: (timeoutMs = 0) => http.drain(timeoutMs) };
 }
 
 /** The payloads of a stream, `[DONE]` as a string. */
