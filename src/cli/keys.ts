@@ -1,10 +1,12 @@
 /** `tandem keys create | list | revoke`. Works beside a running server, which notices within a second. */
 import { resolve } from 'node:path';
-import type { Command } from 'commander';
+import { Option, type Command } from 'commander';
 import { createKey, DEFAULT_ENTITY } from '../control/store/api-keys.ts';
 import { Database } from '../control/store/database.ts';
 import { KeyRepository, type StoredKey } from '../control/store/key-repository.ts';
 import { OPTIONS } from './options.ts';
+import { text } from './parsers.ts';
+import { variableName } from './resolve-settings.ts';
 
 type Print = (line: string) => void;
 
@@ -13,10 +15,13 @@ const ENTITY = /^(?!\.{1,2}$)[^/\\#?%:\s\p{Cc}]{1,128}$/u;
 
 export function addKeysCommand(program: Command, print: Print): void {
   const keys = program.command('keys').description('make, list and revoke API keys');
-  const dataDir = process.env['TANDEM_DATA_DIR'] ?? OPTIONS.dataDir.default();
-  const withDataDir = (command: Command) => command.option('--data-dir <value>', OPTIONS.dataDir.help, dataDir);
+  const { help, parse, default: dataDir } = OPTIONS.dataDir;
+  const withDataDir = (command: Command) =>
+    command.addOption(
+      new Option('--data-dir <value>', help).default(dataDir()).env(variableName('dataDir')).argParser(parse),
+    );
   withDataDir(keys.command('create').description('make a key; it is shown once'))
-    .option('--name <value>', 'what the key is for', 'unnamed')
+    .option('--name <value>', 'what the key is for', text(), 'unnamed')
     .option('--entity <value>', 'team or user that owns it', DEFAULT_ENTITY)
     .action((options: { dataDir: string; name: string; entity: string }) => create(options, print));
   withDataDir(keys.command('list').description('list keys (never the keys themselves)')).action(
