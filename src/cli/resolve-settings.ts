@@ -18,6 +18,7 @@ const SWITCHES: ReadonlySet<keyof Settings> = new Set([
 
 /** Never shown. */
 const SECRETS: ReadonlySet<keyof Settings> = new Set(['apiKey', 'kvSecret']);
+const HIDDEN = '(hidden)';
 
 /** Read elsewhere: by the native code, and by its build. */
 export const OTHER_VARIABLES = [
@@ -96,7 +97,7 @@ function resolve(
     return OPTIONS[key].parse(variable);
   } catch (error) {
     if (!(error instanceof InvalidArgumentError)) throw error;
-    const shown = SECRETS.has(key) ? '(hidden)' : JSON.stringify(variable);
+    const shown = SECRETS.has(key) ? HIDDEN : JSON.stringify(variable);
     throw new Error(`${variableName(key)}=${shown} is not valid. ${error.message}`);
   }
 }
@@ -118,8 +119,18 @@ export function flagsKeptByNpm(env: NodeJS.ProcessEnv): string[] {
 
 /** Lists may be given several times. */
 function parseFlag(key: keyof Settings, value: string, before: unknown): unknown {
-  const parsed = OPTIONS[key].parse(value);
+  const { flag, parse } = OPTIONS[key];
+  const parsed = SECRETS.has(key) ? parseSecret(flag, parse, value) : parse(value);
   return Array.isArray(parsed) && Array.isArray(before) ? [...(before as unknown[]), ...parsed] : parsed;
+}
+
+/** What an InvalidArgumentError is told with has the value. */
+function parseSecret(flag: string, parse: (text: string) => unknown, value: string): unknown {
+  try {
+    return parse(value);
+  } catch (error) {
+    throw new Error(`--${flag} ${HIDDEN} is not valid. ${(error as Error).message}`, { cause: error });
+  }
 }
 
 /** `--max-num-seqs` reads TANDEM_MAX_NUM_SEQS. */

@@ -165,6 +165,8 @@ describe('what cannot be read is an error that names it', () => {
   });
   test('a key is not repeated in the error', () => {
     expect(() => resolve([], { TANDEM_API_KEY: 'my secret' })).toThrow(/^(?!.*my secret)/);
+    for (const flag of ['--api-key', '--kv-secret'])
+      expect(() => resolve([flag, 'my secret'])).toThrow(new RegExp(`^(?!.*my secret)${flag} .*without spaces`));
   });
 });
 
