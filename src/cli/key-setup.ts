@@ -42,6 +42,7 @@ export class ServerKeys {
 /** Keys made or revoked by the keys command take effect without a restart. */
 function followChanges(database: Database, cache: KeyCache): NodeJS.Timeout {
   let version: number | null = null;
+  let looking = false;
   const look = async () => {
     const now = await database.dataVersion();
     if (now === version) return;
@@ -49,6 +50,13 @@ function followChanges(database: Database, cache: KeyCache): NodeJS.Timeout {
     // Not before: a look that fails (the database is locked, or closing) is repeated by the next one.
     version = now;
   };
-  const timer = setInterval(() => void look().catch(() => undefined), POLL_MS);
+  const timer = setInterval(() => {
+    // One at a time: they would pile up behind a disk that is slow.
+    if (looking) return;
+    looking = true;
+    void look()
+      .catch(() => undefined)
+      .finally(() => (looking = false));
+  }, POLL_MS);
   return timer.unref();
 }

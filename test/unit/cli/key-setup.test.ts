@@ -38,6 +38,25 @@ test('keys that are made and revoked elsewhere count within a moment, also where
   }
 });
 
+test('looks at the keys wait for the one before them, however slow the database is', async () => {
+  vi.useFakeTimers();
+  let answer: (version: number) => void = () => undefined;
+  const look = vi.spyOn(mine, 'dataVersion').mockImplementation(() => new Promise((resolve) => (answer = resolve)));
+  const keys = await ServerKeys.open(mine, null);
+  try {
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(look).toHaveBeenCalledTimes(1);
+    answer(1);
+    await vi.waitFor(async () => {
+      await vi.advanceTimersByTimeAsync(1_000);
+      expect(look).toHaveBeenCalledTimes(2);
+    });
+  } finally {
+    keys.close();
+    vi.useRealTimers();
+  }
+});
+
 test('the first key is made where there never was one, and where none is given with the command', async () => {
   const given = await ServerKeys.open(mine, 'given');
   given.close();
