@@ -31,7 +31,11 @@ export function refuseSettings(settings: Settings): void {
   refuseTransferSettings(settings);
   const [reserved] = reservedNames(settings.defaultChatTemplateKwargs);
   if (reserved !== undefined) throw new Error(`--default-chat-template-kwargs must not set '${reserved}'.`);
-  const { trainingFileRoot: root } = settings;
+  const { loraRank, maxLoraRank, trainingFileRoot: root } = settings;
+  if (loraRank > maxLoraRank)
+    throw new Error(
+      `--lora-rank ${loraRank} is more than --max-lora-rank (${maxLoraRank}): no new model could be served.`,
+    );
   if (root !== null && !isFolder(root)) throw new Error(`--training-file-root ${root} is no folder.`);
 }
 
@@ -145,7 +149,7 @@ export function extensionSettings(settings: Settings): ExtensionSettings {
 }
 
 export function servedNames(settings: Settings, model: Pick<LoadedModel, 'name'>): string[] {
-  return settings.servedModelNames.length > 0 ? settings.servedModelNames : [model.name];
+  return settings.servedModelNames.length > 0 ? [...new Set(settings.servedModelNames)] : [model.name];
 }
 
 export function parameterCount(tensors: TensorEntry[]): number {

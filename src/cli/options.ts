@@ -377,7 +377,12 @@ export const OPTIONS: OptionTable = {
     default: () => 'auto',
     help: "auto takes sampling defaults from the model's generation_config.json",
   },
-  loraRank: { flag: 'lora-rank', parse: integer(1, 256), default: () => 8, help: 'rank of the adapters of new models' },
+  loraRank: {
+    flag: 'lora-rank',
+    parse: integer(1, 256),
+    default: () => 8,
+    help: 'rank of the adapters of new models, --max-lora-rank at most',
+  },
   loraAlpha: {
     flag: 'lora-alpha',
     parse: integer(1, 4096),

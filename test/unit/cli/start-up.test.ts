@@ -205,7 +205,7 @@ test('a GPU computes in bfloat16 and gives what memory it has', () => {
 
 test('names and sizes', () => {
   expect(servedNames(testSettings(), model)).toEqual(['tiny']);
-  expect(servedNames(testSettings({ servedModelNames: ['x', 'y'] }), model)).toEqual(['x', 'y']);
+  expect(servedNames(testSettings({ servedModelNames: ['x', 'y', 'x'] }), model)).toEqual(['x', 'y']);
   expect(parameterCount(model.tensors)).toBe(200);
 });
 
@@ -221,6 +221,8 @@ test('what is not built is refused by flag name', () => {
     /^--kv-cache-memory is 102400\.0 GiB, and this machine has [\d.]+ GiB\.$/,
   );
   refuseSettings(testSettings({ kvCacheMemoryBytes: 2 ** 20 }));
+  expect(() => refuseSettings(testSettings({ loraRank: 129 }))).toThrow('--lora-rank 129 is more than --max-lora-rank');
+  refuseSettings(testSettings({ loraRank: 129, maxLoraRank: 129 }));
   refuseSettings(testSettings({ defaultChatTemplateKwargs: { enable_thinking: false } }));
   for (const name of ['messages', 'bos_token', 'range'])
     expect(() => refuseSettings(testSettings({ defaultChatTemplateKwargs: { [name]: [] } }))).toThrow(
