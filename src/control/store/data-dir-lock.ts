@@ -15,12 +15,13 @@ export class DataDirLock {
 
   static acquire(dataDir: string): DataDirLock {
     makeDataDir(dataDir);
-    const sqlite = openLock(dataDir);
+    const path = join(dataDir, 'server.lock');
+    const sqlite = openLock(path);
     try {
       sqlite.exec('BEGIN EXCLUSIVE');
     } catch (error) {
       sqlite.close();
-      if ((error as { code?: unknown }).code !== 'SQLITE_BUSY') throw error;
+      if ((error as { code?: unknown }).code !== 'SQLITE_BUSY') throw unusable(path, 'locked', error);
       throw new Error(
         `Another server is using the data directory ${dataDir}: stop it, or give --data-dir another folder.`,
       );
@@ -34,12 +35,15 @@ export class DataDirLock {
   }
 }
 
-/** SQLite itself names no file. */
-function openLock(dataDir: string): SqliteDatabase.Database {
-  const path = join(dataDir, 'server.lock');
+function openLock(path: string): SqliteDatabase.Database {
   try {
     return new SqliteDatabase(path, { timeout: 0 });
   } catch (error) {
-    throw new Error(`${path} in the data directory cannot be opened for writing: ${(error as Error).message}`);
+    throw unusable(path, 'opened for writing', error);
   }
+}
+
+/** SQLite itself names no file. */
+function unusable(path: string, what: string, error: unknown): Error {
+  return new Error(`${path} in the data directory cannot be ${what}: ${(error as Error).message}`);
 }

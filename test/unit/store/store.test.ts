@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { CompiledQuery, QueryResult } from 'kysely';
@@ -157,10 +157,13 @@ test('another connection shows in the data version', async () => {
   });
 });
 
-test('a lock file that cannot be opened is named', () => {
+test('a lock file that cannot be opened, or is something else, is named', () => {
   const path = join(directory, 'server.lock');
   mkdirSync(path);
   expect(() => DataDirLock.acquire(directory)).toThrow(`${path} in the data directory cannot be opened for writing: `);
+  rmSync(path, { recursive: true });
+  writeFileSync(path, 'no lock '.repeat(1000));
+  expect(() => DataDirLock.acquire(directory)).toThrow(`${path} in the data directory cannot be locked: `);
 });
 
 test('a data directory is made with its parents, or it is said why not', async () => {
