@@ -36,6 +36,8 @@ type OptionTable = { [Key in keyof Settings]: OptionSpec<Settings[Key]> };
 
 const STARTER_MODEL = fileURLToPath(new URL('../../models/starter', import.meta.url));
 const MAX_INT = 2 ** 31 - 1;
+/** A body becomes one string, and a string has less than 2^29 characters. */
+const MAX_BODY_BYTES = 511 * 2 ** 20;
 
 export const OPTIONS: OptionTable = {
   host: { flag: 'host', parse: text(), default: () => '127.0.0.1', help: 'address to listen on' },
@@ -221,10 +223,10 @@ export const OPTIONS: OptionTable = {
   },
   maxBodyBytes: {
     flag: 'max-body-size',
-    parse: bytes(1024),
+    parse: bytes(1024, MAX_BODY_BYTES),
     default: () => 16 * 2 ** 20,
     defaultText: '16M',
-    help: 'largest request body',
+    help: 'largest request body, 511M at most',
   },
   maxStreamBufferBytes: {
     flag: 'max-stream-buffer',

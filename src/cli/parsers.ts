@@ -5,7 +5,8 @@ import { isPlainObject } from '../schemas/plain-object.ts';
 
 export type Parser<T> = ((text: string) => T) & { choices?: readonly string[] };
 
-const UNITS: Readonly<Record<string, number>> = { '': 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30, T: 2 ** 40 };
+const MEBIBYTE = 2 ** 20;
+const UNITS: Readonly<Record<string, number>> = { '': 1, K: 2 ** 10, M: MEBIBYTE, G: 2 ** 30, T: 2 ** 40 };
 
 export function integer(minimum: number, maximum: number): Parser<number> {
   return (text) => {
@@ -24,12 +25,13 @@ export function fraction(minimum: number, maximum: number): Parser<number> {
 }
 
 /** `4096`, `512K`, `64M`, `4G`, with an optional `B` or `iB` behind; powers of 1024. */
-export function bytes(minimum: number): Parser<number> {
+export function bytes(minimum: number, maximum = Number.MAX_SAFE_INTEGER): Parser<number> {
   return (text) => {
     const match = /^(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?$/i.exec(text.trim());
     const value = match ? Math.floor(Number(match[1]) * (UNITS[(match[2] ?? '').toUpperCase()] ?? NaN)) : NaN;
-    if (value >= minimum && Number.isSafeInteger(value)) return value;
-    throw new InvalidArgumentError(`Give a size of at least ${minimum} bytes, such as 512M or 4G.`);
+    if (value >= minimum && value <= maximum) return value;
+    const sizes = maximum < Number.MAX_SAFE_INTEGER ? `, ${maximum / MEBIBYTE}M at most` : ', such as 512M or 4G';
+    throw new InvalidArgumentError(`Give a size of at least ${minimum} bytes${sizes}.`);
   };
 }
 

@@ -103,6 +103,11 @@ test.each([
   expect(resolve(['--kv-cache-memory', text]).kvCacheMemoryBytes).toBe(bytes);
 });
 
+test('a size may have an upper bound too, and the error tells it', () => {
+  expect(resolve(['--max-body-size', '511M']).maxBodyBytes).toBe(511 * 2 ** 20);
+  expect(() => resolve(['--max-body-size', '1G'])).toThrow('Give a size of at least 1024 bytes, 511M at most.');
+});
+
 test.each([
   ['auto', 'auto'],
   ['bf16', 'bfloat16'],
@@ -131,6 +136,7 @@ describe('what cannot be read is an error that names it', () => {
     ['kv-cache-memory', '4X'],
     ['kv-cache-memory', '0'],
     ['max-body-size', '10'],
+    ['max-body-size', '512M'],
     ['served-model-name', 'a,,b'],
     ['log-level', 'loud'],
     ['scheduling-policy', 'lifo'],
