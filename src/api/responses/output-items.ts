@@ -132,7 +132,8 @@ export class OutputItems {
     const [part] = item.content;
     return [
       added(output_index, { ...item, content: [] }),
-      { type: 'response.content_part.added', ...this.#partPlace(item), part: { ...part } },
+      // Before it grows: what is added to its lists meanwhile is told by events of its own.
+      { type: 'response.content_part.added', ...this.#partPlace(item), part: structuredClone(part) },
     ];
   }
 

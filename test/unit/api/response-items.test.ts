@@ -93,6 +93,10 @@ function checkLogprobs(items: OutputItem[], events: ResponseEvent[]): void {
   const all = textParts(items).flatMap(({ logprobs }) => logprobs);
   expect(all.slice(0, told.length)).toEqual(told);
   expect(all.length - told.length).toBeLessThanOrEqual(1);
+  // None of them twice: a part begins without any.
+  const begun = events.flatMap(({ type, part }) => (type === 'response.content_part.added' ? [part] : []));
+  for (const part of begun) expect(part).toMatchObject({ text: '' });
+  expect(begun.flatMap((part) => (part as { logprobs?: unknown[] }).logprobs ?? [])).toEqual([]);
 }
 
 describe('log-probabilities of messages', () => {
