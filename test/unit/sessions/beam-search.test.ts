@@ -192,12 +192,15 @@ it('that is aborted while it waits for room asks for nothing more', async () => 
   expect(engine.steps).toBe(steps);
 });
 
-it('fails with its engine, and leaves no sequence behind', async () => {
+it.each([
+  ['engine_failed', { error: 'its logits were not finite' }],
+  ['unavailable', { error: 'the server shuts down', unavailable: true }],
+] as const)('fails with its engine, and leaves no sequence behind: %s', async (code, output) => {
   engine.silent = true;
   engine.aborted = [];
   const generation = await search({ n: 2 });
-  engine.emit(0, [], 'error', { error: 'its logits were not finite' });
-  await expect(collect(generation)).rejects.toMatchObject({ code: 'engine_failed' });
+  engine.emit(0, [], 'error', output);
+  await expect(collect(generation)).rejects.toMatchObject({ code, message: output.error });
   expect(engine.aborted).toEqual([0]);
 });
 
