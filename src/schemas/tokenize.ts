@@ -45,4 +45,13 @@ const tokenizeSchema: JsonSchema = { type: 'object', properties };
 
 export const validateTokenize = compileBody<TokenizeRequest>(tokenizeSchema);
 
+/** What means something beside messages. */
 export const tokenizeFields: ReadonlySet<string> = new Set(Object.keys(properties));
+
+/** Beside a text, which no template is asked for. */
+export const tokenizeTextFields: ReadonlySet<string> = new Set<keyof TokenizeRequest>([
+  'model',
+  'prompt',
+  'add_special_tokens',
+  'return_token_strs',
+]);

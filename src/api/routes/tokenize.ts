@@ -2,6 +2,7 @@ import type { Middleware } from 'koa';
 import type { PromptInput } from '../../control/sessions/session.ts';
 import {
   tokenizeFields,
+  tokenizeTextFields,
   validateTokenize,
   type TokenizeRequest,
   type TokenizeResponse,
@@ -21,7 +22,7 @@ export function tokenize(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const raw = await deps.bodies.json(ctx);
     const body = validateTokenize(raw);
-    reportIgnored(ctx, raw, tokenizeFields);
+    reportIgnored(ctx, raw, body.prompt === undefined ? tokenizeFields : tokenizeTextFields);
     checkContinuation(body);
     const entity = entityOf(ctx);
     requireModel(await resolveModel(deps, body, entity), body.model);

@@ -241,6 +241,12 @@ describe('tokenize', () => {
       token_strs: null,
     });
   });
+  test('what is for messages does nothing beside a text, and the header says so', async () => {
+    const fields = { tools: [{ type: 'function', function: { name: 'f' } }], add_generation_prompt: true };
+    const response = await server.post('/tokenize', { prompt: 'a', add_special_tokens: false, ...fields });
+    const named = 'tools, add_generation_prompt';
+    expect([response.status, response.headers.get('x-tandem-ignored-fields')]).toEqual([200, named]);
+  });
   test('documents and reasoning_effort, as in a chat', async () => {
     const fields = { messages: [], documents: [{ title: 'a' }], reasoning_effort: 'none' };
     const response = await server.post('/tokenize', fields);
