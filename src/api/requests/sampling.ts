@@ -81,7 +81,7 @@ function checkChoices(body: SamplingFields, limits: SamplingLimits): void {
 function checkMinTokens(body: SamplingFields, length: LengthLimit): void {
   const minTokens = body.min_tokens ?? 0;
   if (length.maxTokens === null || minTokens <= length.maxTokens) return;
-  const message = `min_tokens must be less than or equal to max_tokens=${length.maxTokens}, got ${minTokens}.`;
+  const message = `min_tokens must be less than or equal to ${length.field}=${length.maxTokens}, got ${minTokens}.`;
   throw new ApiError('invalid_parameter', message, 'min_tokens');
 }
 

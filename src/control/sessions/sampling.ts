@@ -31,7 +31,8 @@ export function resolveSampling(request: SamplingRequest, context: SamplingConte
     refuse(`n must be 1 when using greedy sampling, got ${request.n}.`, 'n');
   const maxTokens = resolveMaxTokens(request, context);
   if (request.minTokens > maxTokens) {
-    refuse(`min_tokens must be less than or equal to max_tokens=${maxTokens}, got ${request.minTokens}.`, 'min_tokens');
+    const limit = `${request.maxTokensField}=${maxTokens}`;
+    refuse(`min_tokens must be less than or equal to ${limit}, got ${request.minTokens}.`, 'min_tokens');
   }
   const spec = {
     ...shape,

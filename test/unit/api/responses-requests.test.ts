@@ -446,6 +446,12 @@ describe('refused', () => {
     expect([...responsesFields].filter((field) => !new RegExp(`\\b${field}\\b`).test(text))).toEqual([]);
   });
 
+  test('min_tokens is compared with the field of this endpoint', async () => {
+    const error = await errorOf(await server.post(PATH, { input: 'Hi', max_output_tokens: 5, min_tokens: 6 }));
+    const message = 'min_tokens must be less than or equal to max_output_tokens=5, got 6.';
+    expect(error).toMatchObject({ param: 'min_tokens', message });
+  });
+
   test('what sessions refuse names the fields of this endpoint', async () => {
     server.sessions.refuse = new SessionError('bad_request', 'The template cannot show it.', 'messages');
     expect(await errorOf(await server.post(PATH, { input: 'Hi' }))).toMatchObject({ param: 'input', code: 400 });

@@ -166,6 +166,13 @@ describe('sampling', () => {
       'min_tokens',
     ],
     [
+      { minTokens: 11, maxTokensField: 'max_output_tokens' },
+      {},
+      'bad_request',
+      'min_tokens must be less than or equal to max_output_tokens=10, got 11.',
+      'min_tokens',
+    ],
+    [
       { stopTokenIds: Array.from({ length: 1025 }, (_, i) => i) },
       { vocabSize: 5000 },
       'bad_request',
