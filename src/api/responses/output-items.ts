@@ -66,6 +66,11 @@ export class OutputItems {
     return [...empty, ...this.#close(status)];
   }
 
+  /** The reply failed: no event tells the end of the item that it was in, and nobody works on it any more. */
+  breakOff(): void {
+    this.#close('incomplete');
+  }
+
   #take(piece: ParsedDelta): ResponseEvent[] {
     if ('content' in piece) return this.#message(piece.content, piece.at);
     if ('reasoning' in piece) return this.#reasoning(piece.reasoning);

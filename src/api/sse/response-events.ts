@@ -86,6 +86,7 @@ class NumberedEvents {
     const { message, param } = error;
     const code = codeOf(error);
     this.send({ type: 'error', code, message, param, ...error.toErrorBody() });
+    items.breakOff();
     const failed = { ...failedHead(head, code, message), output: items.items };
     this.sendAtOnce({ type: 'response.failed', response: failed });
   }

@@ -161,9 +161,11 @@ describe('streams', () => {
       { type: 'error', ...failure, param: null, error: { message: failure.message, code: 500 } },
       {
         type: 'response.failed',
-        response: { status: 'failed', error: failure, output: [{ content: [{ text: 'So' }] }] },
+        response: { status: 'failed', error: failure, output: [{ status: 'incomplete', content: [{ text: 'So' }] }] },
       },
     ]);
+    const added = events.flatMap(({ type, item }) => (type === 'response.output_item.added' ? [item] : []));
+    expect(added).toMatchObject([{ status: 'in_progress' }]);
     expect(text).not.toContain('secret');
     expect((await server.call(`${PATH}/resp_broken`)).status).toBe(404);
     expect((await server.post(PATH, { input: 'Hi' })).status).toBe(500);
