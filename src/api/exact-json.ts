@@ -9,6 +9,7 @@
 import { randomBytes } from 'node:crypto';
 import { isDelicate, parseJsonNumbers } from '../control/json-numbers.ts';
 import { isPlainObject } from '../schemas/plain-object.ts';
+import { shorten } from '../schemas/shorten.ts';
 import { ApiError } from './errors.ts';
 
 const MAX_DEPTH = 128;
@@ -127,7 +128,7 @@ function scan(text: string): Scan {
       const end = numberEnd(text, at + 1);
       if (end - at > SAFE_DIGITS && isUnsafeInteger(text.slice(at, Math.min(end, at + 64)), end - at))
         unsafe.push([at, end]);
-      if (depth > 1 && shown.open && isDelicate(text.slice(at, end))) shown.mark();
+      if (depth > 1 && shown.open) shown.number(text.slice(at, end));
       at = end;
       continue;
     }
@@ -166,8 +167,13 @@ class ShownFields {
     this.#marked = false;
   }
 
-  mark(): void {
-    this.#marked = true;
+  /** Within the field that is open. No schema and no prompt could have one that is infinite here: JSON.stringify makes null of it. */
+  number(token: string): void {
+    if (isDelicate(token)) this.#marked = true;
+    else if (Math.abs(Number(token)) === Infinity) {
+      const message = `${this.#name}: ${shorten(token, 40)} is larger than a number may be.`;
+      throw new ApiError('invalid_parameter', message, this.#name);
+    }
   }
 
   /** The value of the field that is open, if any, ends before `end`. */

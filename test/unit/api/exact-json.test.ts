@@ -124,6 +124,20 @@ describe('what a template or a grammar is shown', () => {
     expect(shown(text)).toBe(written);
   });
 
+  test('a float that no number holds is refused by the field, not shown as null', () => {
+    for (const number of ['1e400', '-1E999', '1.5e309', `1${'0'.repeat(400)}.5`]) {
+      const text = `{"model": "m", "response_format": {"schema": {"const": [${number}]}}}`;
+      expect(() => parse(text)).toThrow(
+        expect.objectContaining({
+          param: 'response_format',
+          message: expect.stringMatching(/^response_format: -?1.* is larger than a number may be\.$/),
+        }),
+      );
+    }
+    expect(parse('{"tools": [1e308, 1e-400, "1e400"], "other": [1e400]}')).toMatchObject({ other: [Infinity] });
+    expect(() => parse('{"tools": [-]}')).toThrow('not valid JSON');
+  });
+
   test('an integer without end is refused', () => {
     expect(() => parse(`{"tools":[${'9'.repeat(5000)}]}`)).toThrow('an integer has more than 4300 digits');
   });
