@@ -83,10 +83,22 @@ const CONTINUES = 'continue_final_message';
 /** By these words clients know that they must shorten a conversation. */
 const TOO_LONG = 'prompt is too long: ';
 
+/** What a tool of a chat has in its function. */
+const TOOL_FIELD = /^(tools\.\d+)\.function\.(\w+)/;
+
 /** Errors of what is shared with chats name this endpoint's fields. */
 export function messagesTerms(error: unknown): unknown {
   if (!(error instanceof ApiError || error instanceof SessionError)) return error;
   const { message, param } = error;
+  const [tool, at, field] = TOOL_FIELD.exec(param ?? '') ?? [];
+  if (param !== null && tool !== undefined) {
+    const place = `${at}.${field === 'parameters' ? 'input_schema' : field}`;
+    return reworded(
+      error,
+      message.replace(tool, () => place),
+      param.replace(tool, place),
+    );
+  }
   if (error.code === 'context_length' && param !== 'max_tokens') return reworded(error, TOO_LONG + message, null);
   if (param !== CONTINUES) return error;
   const own = message.replace(`${CONTINUES} is set but`, 'messages: the reply continues a last assistant message, but');

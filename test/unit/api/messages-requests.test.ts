@@ -387,6 +387,11 @@ describe('refusals', () => {
     expect(await asking.refusal({})).toEqual({ status: 429, type: 'rate_limit_error', message: 'Full.' });
     server.sessions.refuse = new SessionError('unavailable', 'Starting.', null, 2);
     expect(await asking.refusal({})).toEqual({ status: 503, type: 'overloaded_error', message: 'Starting.' });
+    const parameters = 'tools.1.function.parameters';
+    server.sessions.refuse = new SessionError('bad_request', `${parameters}.x cannot be strict: why.`, parameters);
+    expect(await asking.refusal({})).toMatchObject({ message: 'tools.1.input_schema.x cannot be strict: why.' });
+    server.sessions.refuse = new SessionError('bad_request', 'No strict tools.', 'tools.0.function.strict');
+    expect(await asking.refusal({})).toMatchObject({ message: 'tools.0.strict: No strict tools.' });
   });
 
   test('a model that is not there, a body that is too deep or too large', async () => {
