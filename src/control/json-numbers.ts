@@ -70,6 +70,8 @@ export function fromTagged(value: unknown): unknown {
 export function toTagged(value: unknown): unknown {
   return mapLeaves(value, (leaf) => {
     if (typeof leaf === 'bigint') return `${TAG}${leaf}`;
+    // JSON.stringify would make null of it.
+    if (leaf === Infinity || leaf === -Infinity) return TAG + floatText(leaf);
     return leaf instanceof Number ? TAG + floatText(leaf.valueOf()) : leaf;
   });
 }
@@ -79,13 +81,14 @@ export function untagText(text: string): string {
 }
 
 function exactNumber(source: string): unknown {
-  if (/[.eE]/.test(source)) return new Number(Number(source));
+  if (/[.eE]/.test(source)) return Number.isFinite(Number(source)) ? new Number(Number(source)) : Number(source);
   if (source.length > MAX_DIGITS) throw new SyntaxError(`an integer has more than ${MAX_DIGITS} digits`);
   return BigInt(source);
 }
 
-/** Of a whole number: `1.0`, `-0.0`, `1e+21`. */
+/** Of a whole number: `1.0`, `-0.0`, `1e+21`; of one that was beyond doubles, another that is. */
 function floatText(value: number): string {
+  if (!Number.isFinite(value)) return value < 0 ? '-1e999' : '1e999';
   const text = Object.is(value, -0) ? '-0' : String(value);
   return text.includes('e') ? text : `${text}.0`;
 }

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { parseJsonNumbers, writeJson } from '../../src/control/json-numbers.ts';
+import { fromTagged, parseJsonNumbers, toTagged, writeJson } from '../../src/control/json-numbers.ts';
 
 const KEPT = '{"a":[1.0,-0.0,100000.0,1e+21,9007199254740993,-12345678901234567890],"b":{"c":2.0}}';
 
@@ -27,6 +27,12 @@ test.each([
 ])('%s is what JSON.parse makes of it', (text) => {
   expect(parseJsonNumbers(text)).toEqual(JSON.parse(text));
   expect(writeJson(parseJsonNumbers(text))).toBe(text);
+});
+
+test('a number beyond doubles is written as one, never as null', () => {
+  const written = writeJson(parseJsonNumbers('{"const":1e309,"enum":[-1e400,1.0]}'));
+  expect(written).toBe('{"const":1e999,"enum":[-1e999,1.0]}');
+  expect(writeJson(fromTagged(toTagged([Infinity])))).toBe('[1e999]');
 });
 
 test('an own __proto__ stays a key beside exact numbers', () => {
