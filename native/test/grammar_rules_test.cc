@@ -42,6 +42,7 @@ TEST_ONCE(grammar_gbnf) {
   expect_grammar("root ::= root \"+\" num | num\nnum ::= [0-9]", {"1", "1+2+3"}, {"+", "1+", "12"});
   expect_grammar("root ::= \"SELECT \" col \" from \" tab\ncol ::= \"a\" | \"b\"\ntab ::= \"t1\"", {"SELECT a from t1"},
                  {"SELECT c from t1"});
+  expect_grammar("root ::= \"a\" * [b-c] {2} (\"d\" ) ?\nx ::= \"e\" # y\n", {"bc", "aabbd"}, {"a", "abcdd"});
   expect_grammar("root ::= .[\\U0001F600-\\U0001F64F[]", {"\n\U0001F601", "a["}, {"a", "aU", "a\U0001F650"});
 }
 
@@ -49,6 +50,7 @@ TEST_ONCE(grammar_lark) {
   expect_grammar("start: \"a\" NAME? (\",\" NAME)*\nNAME: /[a-z]+/\n// note\n", {"a", "abc", "a,x,yz"}, {"a,", "A"});
   expect_grammar("?start: sum\nsum: product | sum \"+\" product -> add\nproduct: \"0\"..\"9\" | \"[\" sum \"]\"\n", {"1", "1+2", "[1+2]+3"},
                  {"+1", "12"});
+  expect_grammar("start: \"a\" * item ~2\n?item: \"b\" | \"c\" ?\n", {"bb", "aab", ""}, {"a b", "bbb"});
   expect_grammar("start: item~2..3 [\"!\"]\nitem: \"ab\"\n", {"abab", "ababab!"}, {"ab", "abababab"});
   expect_grammar("start: \"\u00e0\"..\"\u00ff\" \"\\u0430\"..\"\u044f\"", {"\u00e9\u0431"}, {"\u00e9a", "\u00e9", "a\u0431"});
 }

@@ -158,6 +158,7 @@ class GrammarReader {
   }
   Expression repeated(Expression item) {
     int64_t least = 1, most = 1;
+    space(false);  // both notations let blanks stand before the sign
     if (take("*")) least = 0, most = -1;
     else if (take("+")) most = -1;
     else if (take("?")) least = 0;
