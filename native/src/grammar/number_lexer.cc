@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <numeric>
 #include <unordered_map>
 
 namespace tandem::grammar {
@@ -59,21 +60,20 @@ struct Side {
     if (order > 0) return false;
     if (avoid.empty()) return true;
     std::optional<Step> both = least_common_multiple(*step, avoid[0]);
-    const uint64_t times = both ? ratio(*both) : 0;
     // Of two neighbouring multiples of the step at most one is a multiple of a coarser step, and both are multiples of one that divides it.
-    return times == 0 || (times > 1 && (order < 0 || first.modulo(times) != 0));
+    return !both || (*both != *step && (order < 0 || !in_steps_of(*both, first)));
   }
-  uint64_t ratio(const Step& coarse) const {
-    bool exact;
-    Decimal value = make_decimal(false, std::to_string(coarse.factor), coarse.exponent);
-    Natural times = quotient(value, *step, exact);
-    uint64_t out = 0;
-    for (uint64_t place = 1'000'000'000'000'000'000ull; place > 0; place /= 10) {
-      Natural copy = times;
-      copy.divide(place);
-      out += copy.modulo(10) * place;
+  // Whether `count` steps are a multiple of a coarse step, itself a multiple of the step: by factors, whose product may be beyond 64 bits.
+  bool in_steps_of(const Step& coarse, Natural count) const {
+    const uint64_t common = std::gcd(coarse.factor, step->factor);
+    uint64_t left = step->factor / common;
+    bool even = count.divide(coarse.factor / common) == 0;
+    for (int64_t exponent = step->exponent; even && exponent < coarse.exponent; ++exponent) {
+      const uint64_t shared = std::gcd(uint64_t(10), left);
+      left /= shared;
+      even = count.divide(10 / shared) == 0;
     }
-    return std::max<uint64_t>(out, 1);
+    return even;
   }
   // The powers X for which digits * 10^X is a member; empty when first > second. `digits` has no zeros at its ends.
   std::pair<int64_t, int64_t> powers(const std::string& digits) const {

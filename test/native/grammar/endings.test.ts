@@ -18,6 +18,8 @@ it.each<[string, unknown, string, unknown]>([
   ['nothing but zero, of many', { oneOf: [{}, { exclusiveMinimum: 0 }] }, '0.', 0],
   ['a fraction, where no whole number may come', quarters, '2', 2.25],
   ['a fraction behind a point', quarters, '2.', 2.25],
+  ['no multiple of a coarse step', { type: 'number', not: { multipleOf: 1000 } }, '2000.', 2000.1],
+  ['a multiple of a fine step alone', { type: 'number', not: { multipleOf: 1234e5 } }, '1234', 1234],
   ['a shorter value behind an escape', names({ const: false }), '{"x1', { 'x1\n': 0 }],
   ['a name that goes on', names({ type: 'integer' }), '{"x1', { x1: 0 }],
 ])('%s', async (_, schema, begun, expected) => {
