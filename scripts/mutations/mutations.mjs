@@ -986,6 +986,17 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: both blocks of a pair bring the same half of the weights on the way back',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_transposed_wgmma.cu',
+        search: 'first = rank < 0 ? 0 : rank * own;',
+        replace: 'first = 0;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: "CUDA: both blocks of a pair bring tokens to the first half's place",
     edits: [
       {
@@ -1023,8 +1034,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul_transposed_wgmma.cu',
-        search: '    give_back<S>(ring, done, i);\n',
-        replace: '    give_back<S>(ring, done, i + 1);\n',
+        search: '    give_back<S>(ring, done, i, peer);\n',
+        replace: '    give_back<S>(ring, done, i + 1, peer);\n',
       },
     ],
     tests: ['native/test/cuda'],

@@ -361,10 +361,14 @@ void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
   constexpr int kHalves = kKind == kGated ? 2 : 1;
   const TensorMap weights =
       kTiles > 1 ? panels_map(a.w, a.n, a.k, a.k, S::kBoxRows, kHalves, kTiles) : tensor_map(a.w, a.n, a.k, a.k, S::kBoxRows);
-  const bool paired = S::kPairs && a.blocks == MatMulBlocks::kPairs && a.n % (2 * S::kOutputs) == 0;
+  // Of an odd number of tiles of outputs the last block has a partner without any; an activation is written in whole tiles.
+  const bool whole = kKind != kGated || a.n % (2 * S::kOutputs) == 0;
+  const bool paired = S::kPairs && a.blocks == MatMulBlocks::kPairs && whole;
+  const int64_t cluster = paired ? 2 : 1;
   const TensorMap tokens =
       kTiles > 1 ? panels_map(a.x, a.m, a.k, a.ldx, kTokens, 1, kTiles) : tensor_map(a.x, a.m, a.k, a.ldx, paired ? kTokens / 2 : kTokens);
-  const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
+  const int64_t output_tiles = ceil_div(a.n, cluster * S::kOutputs) * cluster;
+  const dim3 grid(unsigned(ceil_div(a.m, kTokens) * output_tiles), split.in_grid ? unsigned(split.parts) : 1);
   // Whole tiles have the kernels.
   if constexpr (kKind == kPlain && kGroups < 3 && kTokens <= LoraWithin::kMostRows && (kTiles > 1 || kTokens > 32)) {
     if (a.adapters != nullptr) {
@@ -380,8 +384,8 @@ void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
   allow_shared_bytes(kernel, S::shared_bytes(S::kStages), "matmul_wgmma");
   const int64_t tiles = split.in_grid ? split.tiles : ceil_div(a.k, kDepth);
   const int bytes = S::shared_bytes(int(std::min<int64_t>(ceil_div(tiles, kTiles), S::kStages)));
-  GPU_LAUNCH_EARLY_CLUSTERS(paired ? 2 : 1, kernel, grid, dim3(S::kThreads), bytes, stream, weights, tokens, a, split.tiles, split.in_grid,
-                            paired);
+  GPU_LAUNCH_EARLY_CLUSTERS(unsigned(cluster), kernel, grid, dim3(S::kThreads), bytes, stream, weights, tokens, a, split.tiles,
+                            split.in_grid, paired);
   end_launch(a, split, stream);
 }
 

@@ -94,7 +94,7 @@ cuda::LoraBack TrainBackward::product(TrainTape& tape, const Back& back, float* 
   const int64_t rows = chunk.count;
   if (dx)
     cuda::matmul_transposed({d_out_.data(), w.n, rows, w.data.data(), w.n, w.k, dx, w.k, false, workspace_.data(),
-                             int64_t(workspace_.size()), w.quantised(), weights_.kernels.matmul},
+                             int64_t(workspace_.size()), w.quantised(), weights_.kernels.matmul, weights_.kernels.blocks},
                             stream_.get());
   cuda::LoraBack lora{{}, 0, rows, w.k, d_out_.data(), w.n, dx, w.k};
   std::array<cuda::LoraOuter, cuda::LoraOuter::kMost> outers;

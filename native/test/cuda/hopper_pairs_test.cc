@@ -6,6 +6,7 @@
 #include "hopper_probe.h"
 #include "product.h"
 #include "train_support.h"
+#include "transposed_product.h"
 
 namespace tandem::test {
 namespace {
@@ -44,13 +45,26 @@ TEST(hopper_pairs_have_the_bits_of_single_blocks) {
   check_pairs(100, 256, 72);    // one tile of tokens
   check_pairs(300, 512, 1096);  // parts of k, which a block adds up; stages come round
   check_pairs(70, 256, 600);    // and parts in blocks of their own
-  check_pairs(130, 384, 200);   // an odd number of tiles: no pairs
+  check_pairs(130, 384, 200);   // an odd number of tiles: one has no partner
 }
 
 TEST_ENGINE(hopper_pairs_have_the_bits_of_single_blocks_of_256_tokens) {
   if (!on_hopper()) return;
   check_pairs(17000, 512, 24);
   check_pairs(200, 192 * 120, 64 * 4 + 8);  // three groups
+}
+
+// The way back: outputs of 128 and of 256, parts, and an odd number of tiles of tokens, which stay single.
+TEST(hopper_pairs_have_the_bits_of_single_blocks_back) {
+  if (!on_hopper()) return;
+  for (auto [m, n, k] : {std::array<int64_t, 3>{200, 700, 320}, {2048, 72, 2080}, {300, 136, 128}}) {
+    TransposedProduct p(m, n, k, uint64_t(m + n), MatMulKernel::kWgmma);
+    const cuda::Split parts{4, int((n + 255) / 256), n > 256};
+    const std::vector<float> wanted = p.run(0, m, true), in_parts = p.run(0, m, false, &parts);
+    p.blocks = MatMulBlocks::kPairs;
+    CHECK(same_bits(p.run(0, m, true), wanted));
+    CHECK(same_bits(p.run(0, m, false, &parts), in_parts));
+  }
 }
 
 // The activation of gate and up.
@@ -80,7 +94,7 @@ TEST_ENGINE(hopper_engine_has_the_same_bits_with_pairs) {
   Random random(21);
   const train::State state = random_state(random, source.spec, all_modules(), 3);
   const Row row = Group(random, source.spec.vocab_size, 70, {20}).alone(0);
-  std::vector<float> logprobs[2];
+  std::vector<float> learnt[2];
   for (auto [jobs, setting] : {std::pair{&single, "single"}, {&pairs, "pairs"}}) {
     const SettingTo clusters("TANDEM_CUDA_CLUSTERS", setting);
     auto model = load_with_wgmma(source, {"TANDEM_CUDA_MATMUL"});
@@ -89,10 +103,12 @@ TEST_ENGINE(hopper_engine_has_the_same_bits_with_pairs) {
     auto trainer = model->make_trainer({128, kRoom, false, 1}, state);
     trainer->forward(row, train::Under::kCurrent);
     run(*trainer);
-    logprobs[jobs == &pairs] = trainer->scores().logprobs;
+    trainer->backward(weights_of(row, 5));
+    run(*trainer);
+    learnt[jobs == &pairs] = gradients(*trainer);
   }
   check_same_jobs(single, pairs);
-  CHECK(same_bits(logprobs[0], logprobs[1]));
+  CHECK(same_bits(learnt[0], learnt[1]));
 }
 
 TEST(hopper_pairs_need_products_that_have_them) {

@@ -131,7 +131,7 @@ void run_without(LeftOut what) {
     GPU_LAUNCH_EARLY(add_one, one, one, 0, stream.get(), x, y);
     GPU_LAUNCH_EARLY(add_one_hastily, one, one, 0, stream.get(), what, y, what == LeftOut::kWaitForReaders ? x : out);
     const TensorMap map = tensor_map(reinterpret_cast<const bf16*>(given), 8, 64, 64, 8);
-    GPU_LAUNCH_CLUSTERS(false, 2, share_boxes, dim3(2), dim3(kWarp), 4 << 10, stream.get(), what, map, out);
+    GPU_LAUNCH_CLUSTERS(2, share_boxes, dim3(2), dim3(kWarp), 4 << 10, stream.get(), what, map, out);
     stream.wait();
   }
 }

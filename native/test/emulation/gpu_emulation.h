@@ -35,10 +35,12 @@
 #define GPU_LAUNCH_EARLY(kernel, grid, block_size, shared_bytes, stream, ...) \
   GPU_LAUNCH_AS(true, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
 #define GPU_LAUNCH_AS(early, kernel, grid, block_size, shared_bytes, stream, ...) \
-  GPU_LAUNCH_CLUSTERS(early, 1, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
+  GPU_LAUNCH_WITH(early, 1, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
+#define GPU_LAUNCH_CLUSTERS(cluster, kernel, grid, block_size, shared_bytes, stream, ...) \
+  GPU_LAUNCH_WITH(false, cluster, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
 #define GPU_LAUNCH_EARLY_CLUSTERS(cluster, kernel, grid, block_size, shared_bytes, stream, ...) \
-  GPU_LAUNCH_CLUSTERS(true, cluster, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
-#define GPU_LAUNCH_CLUSTERS(early, cluster, kernel, grid, block_size, shared_bytes, stream, ...)                      \
+  GPU_LAUNCH_WITH(true, cluster, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
+#define GPU_LAUNCH_WITH(early, cluster, kernel, grid, block_size, shared_bytes, stream, ...)                          \
   tandem::gpu_emulation::launch_or_record(                                                                            \
       (stream), {(grid), (block_size), size_t(shared_bytes), [=] { kernel(__VA_ARGS__); }, early, unsigned(cluster)}, \
       reinterpret_cast<const void*>(+(kernel)))
