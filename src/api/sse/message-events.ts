@@ -3,14 +3,13 @@ import type { ServerResponse } from 'node:http';
 import type { Logger } from 'pino';
 import type { ChoiceDelta, Generation } from '../../control/sessions/session.ts';
 import type { MessageEvent } from '../../schemas/message-object.ts';
-import { ClientGoneError } from '../errors.ts';
+import { ClientGoneError, toApiError } from '../errors.ts';
 import { MessageBlocks } from '../responses/message-blocks.ts';
 import { MessageEnding, messageTokens, openMessage, type MessageFacts } from '../responses/message.ts';
 import { messagesError } from '../responses/messages-error.ts';
 import { EventStream } from './event-stream.ts';
 import { Pings } from './pings.ts';
 import type { StreamBuffers } from './stream-buffers.ts';
-import { streamFailure } from './stream-failure.ts';
 
 export interface MessageStream {
   facts: MessageFacts;
@@ -36,7 +35,8 @@ export async function streamMessage(
     }
   } catch (error) {
     if (error instanceof ClientGoneError) return;
-    stream.send(messagesError(streamFailure(error, log), parts.requestId), 'error');
+    log.error({ err: error }, 'stream failed');
+    stream.send(messagesError(toApiError(error), parts.requestId), 'error');
   } finally {
     pings.end();
   }

@@ -3,13 +3,12 @@ import type { ServerResponse } from 'node:http';
 import type { Logger } from 'pino';
 import type { ChoiceDelta, ChoiceFinish, Generation } from '../../control/sessions/session.ts';
 import type { ResponseEvent, ResponseHead, ResponseObject } from '../../schemas/response-object.ts';
-import { ClientGoneError, type ApiError } from '../errors.ts';
+import { ClientGoneError, toApiError, type ApiError } from '../errors.ts';
 import { deltaBytes, type AnswerBytes } from '../generation/answer-room.ts';
 import type { OutputItems } from '../responses/output-items.ts';
 import { closedHead, endOf, failedHead } from '../responses/response-object.ts';
 import { EventStream } from './event-stream.ts';
 import type { StreamBuffers } from './stream-buffers.ts';
-import { streamFailure } from './stream-failure.ts';
 
 export interface ResponseStream {
   head: ResponseHead;
@@ -34,7 +33,8 @@ export async function streamResponse(
     await sendAll(events, parts);
   } catch (error) {
     if (error instanceof ClientGoneError) return;
-    events.fail(parts, streamFailure(error, log));
+    log.error({ err: error }, 'stream failed');
+    events.fail(parts, toApiError(error));
   }
   events.end();
 }

@@ -2,10 +2,9 @@
 import type { ServerResponse } from 'node:http';
 import type { Logger } from 'pino';
 import type { ChoiceDelta } from '../../control/sessions/session.ts';
-import { ClientGoneError } from '../errors.ts';
+import { ClientGoneError, toApiError } from '../errors.ts';
 import { EventStream } from './event-stream.ts';
 import type { StreamBuffers } from './stream-buffers.ts';
-import { streamFailure } from './stream-failure.ts';
 
 export interface StreamParts {
   deltas: AsyncIterable<ChoiceDelta>;
@@ -45,7 +44,9 @@ export async function streamEvents(
     for (const chunk of parts.last()) stream.send(chunk);
   } catch (error) {
     if (error instanceof ClientGoneError) return;
-    stream.send(streamFailure(error, log).toBody());
+    const shown = toApiError(error);
+    log.error({ err: error }, 'stream failed');
+    stream.send(shown.toBody());
   }
   stream.end();
 }

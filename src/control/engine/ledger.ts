@@ -153,9 +153,8 @@ export class SequenceLedger {
     }
   }
 
-  /** The end: no engine follows. */
   failAll(error: string): void {
-    for (const entry of this.#entries.values()) this.#fail(entry, error, { unavailable: true });
+    for (const entry of this.#entries.values()) this.#fail(entry, error);
   }
 
   #checkRoom(requests: SubmitRequest[]): void {
@@ -211,9 +210,9 @@ export class SequenceLedger {
     this.remove(entry);
   }
 
-  #fail(entry: LedgerEntry, error: string, why: Pick<SequenceOutput, 'unavailable'> = {}): void {
+  #fail(entry: LedgerEntry, error: string): void {
     this.remove(entry);
-    this.#tell(entry, { ...errorOutput(entry.id, error), ...why, cachedTokens: entry.cachedTokens ?? 0 });
+    this.#tell(entry, { ...errorOutput(entry.id, error), cachedTokens: entry.cachedTokens ?? 0 });
   }
 
   #reset(entry: LedgerEntry): void {

@@ -151,8 +151,6 @@ export interface SequenceOutput {
   error?: string;
   /** The error is of what the request asked for, not of the engine. */
   requestError?: true;
-  /** No engine will go on: the server shuts down, or starts none any more. */
-  unavailable?: true;
   /** Of a 'stop' without a token: what the extension that ended it says. */
   stopReason?: string;
   /** With the last output of a sequence whose prompt's blocks are held for a peer. */

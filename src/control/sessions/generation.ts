@@ -132,7 +132,8 @@ export class RunningGeneration implements Generation {
     this.#heldBlocks ??= output.blocks ?? null;
     if (output.promptLogprobs) this.#score(output.promptLogprobs);
     if (output.finish === 'error') {
-      this.#fail(sequenceError(output));
+      const code = output.requestError ? 'bad_request' : 'engine_failed';
+      this.#fail(new SessionError(code, output.error ?? 'The engine could not finish the request.'));
       return;
     }
     const choice = this.#choices[index];
@@ -236,10 +237,4 @@ export function submit<Result>(call: () => Result): Result {
     if (error instanceof EngineUnavailableError) throw new SessionError('unavailable', error.message);
     throw error;
   }
-}
-
-/** Of an output that ended with an error. */
-export function sequenceError({ error, requestError, unavailable }: SequenceOutput): SessionError {
-  const failed = unavailable ? 'unavailable' : 'engine_failed';
-  return new SessionError(requestError ? 'bad_request' : failed, error ?? 'The engine could not finish the request.');
 }

@@ -1,19 +1,13 @@
 import { EventEmitter } from 'node:events';
 import type { Context } from 'koa';
-import { pino, type Logger } from 'pino';
+import { pino } from 'pino';
 import { expect, test } from 'vitest';
 import { ApiError } from '../../../src/api/errors.ts';
 import { errorResponses } from '../../../src/api/middleware/errors.ts';
-import { streamFailure } from '../../../src/api/sse/stream-failure.ts';
-import { SessionError } from '../../../src/control/sessions/session.ts';
-
-function logInto(lines: Record<string, unknown>[]): Logger {
-  return pino({ level: 'info' }, { write: (line) => lines.push(JSON.parse(line) as Record<string, unknown>) });
-}
 
 async function logOf(error: Error): Promise<Record<string, unknown>[]> {
   const lines: Record<string, unknown>[] = [];
-  const log = logInto(lines);
+  const log = pino({ level: 'info' }, { write: (line) => lines.push(JSON.parse(line) as Record<string, unknown>) });
   const ctx = { res: new EventEmitter(), path: '/ready', set: () => undefined } as unknown as Context;
   await errorResponses(log)(ctx as never, () => Promise.reject(error));
   return lines;
@@ -26,15 +20,4 @@ test('a probe of a server that loads is no fault in the log, a fault is one with
   const [fault] = await logOf(new Error('a bug'));
   expect(fault).toMatchObject({ level: 50, path: '/ready', err: { message: 'a bug' } });
   expect(await logOf(new ApiError('not_found', 'Not Found'))).toEqual([]);
-});
-
-test('nor is a stream that a stop cuts; one that fails is', () => {
-  const lines: Record<string, unknown>[] = [];
-  const log = logInto(lines);
-  expect(streamFailure(new SessionError('unavailable', 'The server is shutting down.'), log).status).toBe(503);
-  expect(streamFailure(new SessionError('engine_failed', 'a bug'), log).status).toBe(500);
-  const [cut, failed] = lines;
-  expect(cut).toMatchObject({ level: 30, reason: 'The server is shutting down.' });
-  expect(cut).not.toHaveProperty('err');
-  expect(failed).toMatchObject({ level: 50, err: { message: 'a bug' } });
 });

@@ -187,19 +187,6 @@ describe('SequenceLedger', () => {
     ]);
   });
 
-  it('tells those that no engine follows for that they may be sent elsewhere, and a crash not', () => {
-    const { ledger, entries, ids, outputs } = ledgerWith(2);
-    ledger.receive(step([[ids[0] as number, 4, 0]], ids));
-    (entries[0] as (typeof entries)[0]).streamed = true;
-    ledger.crashed();
-    ledger.failAll('the end');
-    const ends = outputs.filter(([, { finish }]) => finish === 'error');
-    expect(ends.map(([index, { unavailable }]) => [index, unavailable])).toEqual([
-      [0, undefined],
-      [1, true],
-    ]);
-  });
-
   it('replays one that is marked streamed only after the crash: it continues where its client stands', () => {
     const { ledger, entries, ids } = ledgerWith(1);
     ledger.receive(step([[ids[0] as number, 4, 0]], ids));

@@ -192,15 +192,12 @@ it('that is aborted while it waits for room asks for nothing more', async () => 
   expect(engine.steps).toBe(steps);
 });
 
-it.each([
-  ['engine_failed', { error: 'its logits were not finite' }],
-  ['unavailable', { error: 'the server shuts down', unavailable: true }],
-] as const)('fails with its engine, and leaves no sequence behind: %s', async (code, output) => {
+it('fails with its engine, and leaves no sequence behind', async () => {
   engine.silent = true;
   engine.aborted = [];
   const generation = await search({ n: 2 });
-  engine.emit(0, [], 'error', output);
-  await expect(collect(generation)).rejects.toMatchObject({ code, message: output.error });
+  engine.emit(0, [], 'error', { error: 'its logits were not finite' });
+  await expect(collect(generation)).rejects.toMatchObject({ code: 'engine_failed' });
   expect(engine.aborted).toEqual([0]);
 });
 

@@ -283,13 +283,6 @@ describe('sessions', () => {
     expect(engine.aborted).toContain(0);
   });
 
-  it('are unavailable where no engine goes on with them', async () => {
-    const generation = await sessions.start(input());
-    engine.emit(0, [], 'error', { error: 'the server shuts down', unavailable: true });
-    const end = { code: 'unavailable', message: 'the server shuts down' };
-    await expect(collect(generation)).rejects.toMatchObject(end);
-  });
-
   it('end quietly when aborted, by the caller, a signal, or a reader that leaves', async () => {
     const generation = await sessions.start(input());
     const reading = collect(generation);
