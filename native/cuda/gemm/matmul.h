@@ -13,7 +13,8 @@ struct LoraPart;
 
 // How a product of BF16 weights is computed (variants.h).
 enum class MatMulKernel : uint8_t { kMma, kWgmma };
-// Whether blocks of one by wgmma that have the same tokens, more than 64, bring them to each other. It changes no bit.
+// Whether two blocks of one by wgmma bring each other what both multiply: of more than 64 tokens these, on the way back weights. It changes
+// no bit, and is left where tiles do not pair (matmul_wgmma.cu, matmul_transposed_wgmma.cu).
 enum class MatMulBlocks : uint8_t { kSingle, kPairs };
 
 struct MatMul {

@@ -109,7 +109,8 @@ __device__ __forceinline__ void write_sums(const MatMul& a, int first_token, int
 
 #endif
 
-// Block (tile of tokens within tile of outputs, part); pairs of tiles of tokens where they are `paired`. Where there are several parts, each goes to the workspace [part][m][k].
+// Block (tile of tokens within tile of outputs, part); pairs of tiles of tokens where they are `paired`. Where there are several parts, each goes
+// to the workspace [part][m][k].
 template <int kOutputs>
 __global__ void __launch_bounds__(kThreads)
     transposed_wgmma_kernel(const __grid_constant__ TensorMap tokens, const __grid_constant__ TensorMap weights, MatMul a,
@@ -144,6 +145,7 @@ void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
   const TensorMap tokens = tensor_map(a.x, a.m, a.n, a.ldx, kTokens), weights = tensor_map(a.w, a.n, a.k, a.k, kDepth);
   const int64_t token_tiles = ceil_div(a.m, kTokens);
   const dim3 grid(unsigned(token_tiles * ceil_div(a.k, kOutputs)), unsigned(split.parts));
+  // With an odd number of them the last one would have a partner at other outputs.
   const bool paired = a.blocks == MatMulBlocks::kPairs && token_tiles % 2 == 0;
   GPU_LAUNCH_CLUSTERS(paired ? 2 : 1, kernel, grid, dim3(kThreads), kBytes, stream, tokens, weights, a, split.tiles, paired);
   check_launch("matmul_transposed_wgmma");

@@ -40,7 +40,8 @@ struct Layer {
   DeviceBuffer<float> down_bias;
 };
 
-// Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them (not on those of adapters, nor on blocks).
+// Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them (not on those of adapters,
+// nor on blocks).
 struct Kernels {
   cuda::MatMulKernel matmul = {};  // of products of bf16 weights
   cuda::AttentionKernel attention = {};
