@@ -122,9 +122,15 @@ describe('qwen3_coder', () => {
     expect(callsIn(parse(nested, call(parameter(key, value))))).toEqual([['f', { [key]: expected }]]);
   });
 
-  it('keeps all digits of a whole number', () => {
-    const output = parse(options, call(parameter('whole', '123456789012345678901234567890')));
-    expect(output.toolCalls[0]?.arguments).toBe('{"whole": 123456789012345678901234567890}');
+  it.each([
+    ['whole', '123456789012345678901234567890', '123456789012345678901234567890'],
+    ['number', '+12345678901234567890.5', '12345678901234567890.5'],
+    ['number', '1.e400', '1e400'],
+    ['number', '-00.50E-3', '-0.50E-3'],
+    ['number', '7.', '7'],
+  ])('keeps all digits of a number: %s %j', (key, value, json) => {
+    const output = parse(options, call(parameter(key, value)));
+    expect(output.toolCalls[0]?.arguments).toBe(`{"${key}": ${json}}`);
   });
 
   const ab = { text: 'a', bare: 'b' };

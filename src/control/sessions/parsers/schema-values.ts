@@ -48,10 +48,15 @@ function integerAsJson(text: string): string | null {
   return (match[1] === '-' ? '-' : '') + digits;
 }
 
+/** All digits stay: a double would lose some, or be infinite. */
 function numberAsJson(text: string): string | null {
   if (/^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$/.test(text)) return text;
-  if (!/^[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$/.test(text)) return null;
-  return integerAsJson(text) ?? JSON.stringify(Number(text));
+  const parts = /^([+-]?)(?:([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))([eE][+-]?[0-9]+)?$/.exec(text);
+  if (!parts) return null;
+  const [, sign = '', whole = '', behind, alone, exponent = ''] = parts;
+  const fraction = alone ?? behind ?? '';
+  const digits = whole.replace(/^0+(?=[0-9])/, '') || '0';
+  return `${sign === '-' ? '-' : ''}${digits}${fraction === '' ? '' : `.${fraction}`}${exponent}`;
 }
 
 function booleanAsJson(text: string, isOnly: boolean): string | null {
