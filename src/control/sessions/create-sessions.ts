@@ -23,6 +23,7 @@ import {
   type ReplyParsing,
 } from './reply-parser.ts';
 import { readModelTokenizer } from './model-tokenizer.ts';
+import { THOUGHT_TAGS } from './parsers/reasoning.ts';
 import { RenderPool } from './render-pool.ts';
 import { logprobCount, resolveSampling } from './sampling.ts';
 import {
@@ -100,11 +101,14 @@ class ModelSessions implements ModelSessionsHandle {
   readonly fillTokens: FillTokens | null;
   readonly chat: ChatEncoder;
   readonly #parts: Parts;
+  /** Special tokens in some models. */
+  readonly #thoughtMarks: ReadonlySet<number>;
 
   constructor(parts: Parts) {
     this.maxModelLen = parts.maxModelLen;
     this.vocabSize = parts.vocabSize;
     this.fillTokens = fillTokensOf(parts.table);
+    this.#thoughtMarks = new Set(THOUGHT_TAGS.map((tag) => parts.table.idOf(tag)).filter((id) => id !== null));
     this.#parts = parts;
     this.chat = {
       maxModelLen: parts.maxModelLen,
@@ -246,6 +250,7 @@ class ModelSessions implements ModelSessionsHandle {
     const detokenizing = {
       // A grammar lets no special token in but marks, which are its text.
       skipSpecialTokens: sampling.skipSpecialTokens && parsing?.showSpecialTokens !== true && !constrained,
+      ...(parsing !== null && parsing.thoughts !== 'none' && { marks: this.#thoughtMarks }),
       startsText: this.#startsText(input.prompt, promptIds),
     };
     const rules = this.#rules(sampling, parsing);

@@ -8,6 +8,8 @@ const NOTHING = new Uint8Array(0);
 
 export interface DetokenizerOptions {
   skipSpecialTokens: boolean;
+  /** Special tokens that are not skipped. */
+  marks?: ReadonlySet<number>;
   /** The text has nothing before it: the tokenizer's rule for the first token applies. */
   startsText: boolean;
 }
@@ -15,12 +17,14 @@ export interface DetokenizerOptions {
 export class Detokenizer {
   readonly #table: TokenTable;
   readonly #skipSpecial: boolean;
+  readonly #marks: ReadonlySet<number> | undefined;
   readonly #decoder = new TextDecoder('utf-8', { ignoreBOM: true });
   #atStart: boolean;
 
   constructor(table: TokenTable, options: DetokenizerOptions) {
     this.#table = table;
     this.#skipSpecial = options.skipSpecialTokens;
+    this.#marks = options.marks;
     this.#atStart = options.startsText;
   }
 
@@ -42,10 +46,14 @@ export class Detokenizer {
 
   #shown(id: number): Uint8Array {
     const bytes = this.#table.bytes(id);
-    if (bytes.length === 0 || (this.#skipSpecial && this.#table.isSpecial(id))) return NOTHING;
+    if (bytes.length === 0 || this.#skips(id)) return NOTHING;
     if (!this.#atStart) return bytes;
     this.#atStart = false;
     return this.#table.firstBytes(id);
+  }
+
+  #skips(id: number): boolean {
+    return this.#skipSpecial && this.#table.isSpecial(id) && this.#marks?.has(id) !== true;
   }
 }
 

@@ -22,9 +22,9 @@ const TEMPLATE =
 let engine: FakeEngine;
 let sessions: Sessions;
 
-function sessionsWith(template: string): Promise<Sessions> {
+function sessionsWith(template: string, tokenizer = byteTokenizer().json): Promise<Sessions> {
   return createSessions({
-    modelPath: writeModel({ tokenizerConfig: { ...byteTokenizer().config, chat_template: template } }),
+    modelPath: writeModel({ tokenizer, tokenizerConfig: { ...byteTokenizer().config, chat_template: template } }),
     engine,
     maxModelLen: 4096,
     workers: 1,
@@ -90,6 +90,29 @@ it('tells reasoning from content, and counts its tokens', async () => {
   expect(whole.content.trim()).toBe('Yes');
   expect(whole.usage.reasoningTokens?.[0]).toBeGreaterThan(5);
   expect(whole.usage.reasoningTokens?.[0]).toBeLessThan(whole.usage.completionTokens[0] ?? 0);
+});
+
+it('tells thoughts by tags that are special tokens, and shows no others', async () => {
+  const { json } = byteTokenizer();
+  const vocab = { ...(json['model'] as { vocab: Record<string, number> }).vocab };
+  delete vocab['hi'];
+  const added_tokens = ['<s>', '</s>', '<think>', '</think>'].map((content, i) => {
+    return { id: 256 + i, content, special: true, normalized: false };
+  });
+  const special = await sessionsWith(TEMPLATE, { ...json, added_tokens, model: { type: 'BPE', vocab, merges: [] } });
+  const read = async (templateKwargs: Record<string, unknown>, ids: number[]) => {
+    const generation = await special.start(input({}, templateKwargs));
+    engine.emit(0, [...ids, 257], 'stop', { logprobs: [...ids, 0].map(() => -1), ranks: [...ids, 0].map(() => 1) });
+    let [reasoning, content] = ['', ''];
+    for await (const delta of generation.deltas)
+      [reasoning, content] = [reasoning + delta.reasoning, content + delta.text];
+    return [reasoning, content, generation.usage().reasoningTokens?.[0]];
+  };
+  const [h, y, start, end, other] = [104, 121, 258, 259, 256];
+  expect(await read({}, [start, h, other, h, end, y])).toEqual(['hh', 'y', 4]);
+  expect(await read({ open: true }, [h, end, y])).toEqual(['h', 'y', 2]);
+  expect(await read({ closed: true }, [end, y])).toEqual(['', 'y', 0]);
+  await special.close();
 });
 
 it('knows from the prompt that the thoughts are open, or closed', async () => {

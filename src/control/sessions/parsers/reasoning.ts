@@ -9,6 +9,8 @@ const START = '<think>';
 const END = '</think>';
 const CALL = '<tool_call>';
 const FUNCTION = '<function';
+/** What tells thoughts from the rest. */
+export const THOUGHT_TAGS: readonly string[] = [START, END];
 
 export interface ThinkParserOptions {
   /** The prompt ends inside the thoughts; a start tag that is generated again is dropped. */
