@@ -176,6 +176,11 @@ TEST_ONCE(grammar_faults_are_named) {
       {schema, "{\"unevaluatedItems\":{\"type\":\"null\"}}", "unevaluatedItems"},
       {tags, "{\"format\":{\"type\":\"regex\",\"pattern\":\"[]\"}}", "no text satisfies the structural tag"},
       {ebnf, "root ::= root", "no text satisfies"},
+      {regex, "(?>a)b", "an atomic group"},
+      {regex, "a(?#b)", "a comment"},
+      {regex, "(a)?(?(1)b)", "a condition"},
+      {regex, "(?P<a>b)(?P=a)", "a back-reference"},
+      {regex, "(?i)a", "a group with flags"},
       {regex, "\\p{\u00cc}", "the Unicode property \u00cc is not known"},
   };
   Budget budget = patient_budget();

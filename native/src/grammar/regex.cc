@@ -146,6 +146,15 @@ class Parser {
     return out;
   }
 
+  // What other languages write behind "(?".
+  const char* special_group() const {
+    if (peek() == '>') return "an atomic group";
+    if (peek() == '#') return "a comment";
+    if (peek() == '(') return "a condition";
+    if (peek() == 'P' && peek(1) == '=') return "a back-reference";
+    return "a group with flags";
+  }
+
   NodeRef group(int depth) {
     if (take('?')) {
       if (peek() == '=' || peek() == '!' || (peek() == '<' && (peek(1) == '=' || peek(1) == '!'))) refuse("look-around");
@@ -153,7 +162,7 @@ class Parser {
         while (!done() && peek() != '>') ++at_;
         if (!take('>')) fail("an unclosed group name");
       } else if (!take(':')) {
-        refuse("a group with flags");
+        refuse(special_group());
       }
     }
     NodeRef out = either(depth + 1);
