@@ -84,9 +84,13 @@ const char* const kObject =
     "\"required\":[\"ab\",\"c\"]}";
 
 std::vector<std::shared_ptr<const Program>> programs() {
-  return {schema(kObject),   schema("{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"),
-          schema("{}"),      regex("[a-c]{3,}x"),
-          regex("(ab|cd)*"), schema("{\"type\":\"object\",\"minProperties\":2,\"additionalProperties\":{\"type\":\"boolean\"}}")};
+  return {schema(kObject),
+          schema("{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"minItems\":1}"),
+          schema("{}"),
+          regex("[a-c]{3,}x"),
+          regex("(ab|cd)*"),
+          schema("{\"type\":\"object\",\"minProperties\":2,\"additionalProperties\":{\"type\":\"boolean\"}}"),
+          schema("{\"type\":\"string\",\"pattern\":\"\\\\u0001\\\\u0002\\\"\"}")};
 }
 
 std::vector<Job> jobs(int64_t most) {

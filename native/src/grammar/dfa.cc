@@ -370,32 +370,6 @@ std::vector<int32_t> distances(const Dfa& dfa) {
   return distance;
 }
 
-std::vector<LabelDistances> label_distances(const Dfa& dfa) {
-  constexpr size_t kMost = 4'000'000;
-  const std::vector<std::vector<int32_t>> back = reversed(dfa);
-  std::map<int32_t, std::vector<int32_t>> ends;
-  for (size_t state = 0; state < dfa.size(); ++state) {
-    if (dfa.label[state] != kNone) ends[dfa.label[state]].push_back(int32_t(state));
-  }
-  std::vector<LabelDistances> out(dfa.size());
-  std::vector<int32_t> distance(dfa.size(), kNone);
-  size_t count = 0;
-  for (auto& [label, queue] : ends) {
-    for (int32_t state : queue) distance[size_t(state)] = 0;
-    for (size_t i = 0; i < queue.size(); ++i) {
-      for (int32_t from : back[size_t(queue[i])]) {
-        if (distance[size_t(from)] != kNone) continue;
-        distance[size_t(from)] = distance[size_t(queue[i])] + 1;
-        queue.push_back(from);
-      }
-    }
-    count += queue.size();
-    require(count <= kMost, ErrorKind::kRange, "the grammar needs too many states");
-    for (int32_t state : queue) out[size_t(state)].emplace_back(label, std::exchange(distance[size_t(state)], kNone));
-  }
-  return out;
-}
-
 namespace {
 
 // Follows the characters beyond ASCII side by side with the automaton of any text.

@@ -83,9 +83,5 @@ bool is_ascii(const Dfa& dfa);
 bool list_words(const Dfa& dfa, int32_t state, const std::string& text, std::vector<std::string>& out);
 // Fewest bytes from each state to an accepting one.
 std::vector<int32_t> distances(const Dfa& dfa);
-// The labels that completions of a state can get, ascending, each with the fewest bytes to it.
-using LabelDistances = std::vector<std::pair<int32_t, int32_t>>;
-// Of all states. Throws Error(kRange) where they would be too many: every label may be possible from every state.
-std::vector<LabelDistances> label_distances(const Dfa& dfa);
 
 }  // namespace tandem::grammar

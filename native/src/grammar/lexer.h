@@ -53,6 +53,14 @@ class DfaLexer final : public Lexer {
 std::vector<int32_t> distances_to(const Dfa& dfa, int32_t label);
 std::vector<int32_t> labels_of(const Dfa& dfa);
 
+// The labels that completions of a state can get, ascending, each with the fewest bytes to it, as they are written.
+using LabelDistances = std::vector<std::pair<int32_t, int32_t>>;
+// What each byte is written with: 1 to kMostWritten bytes.
+using WrittenBytes = std::array<uint8_t, 256>;
+constexpr int32_t kMostWritten = 6;
+// Of all states. Throws Error(kRange) where they would be too many: every label may be possible from every state.
+std::vector<LabelDistances> label_distances(const Dfa& dfa, const WrittenBytes& written);
+
 // A JSON string whose decoded text is in a language, quotes included. Accept mode takes every escape, generate mode one spelling of
 // each character. `least`/`most` count code points, beyond what the automaton says; they are only for automata with equal
 // languages from every state at a character's start (any_string), `most` also for automata of ASCII text (`is_ascii`): what the shortest text
@@ -62,6 +70,8 @@ class StringLexer final : public Lexer {
   StringLexer(DfaRef text, Mode mode, int64_t least = 0, int64_t most = -1);
   // The same strings, but only those with one of these labels. Shares the automaton.
   std::shared_ptr<const StringLexer> restricted(const std::vector<bool>& allowed) const;
+  // What the bytes of a text are written with.
+  static const WrittenBytes& written();
   bool empty() const;
   LexState start() const override;
   LexState next(LexState state, uint8_t byte) const override;
@@ -135,6 +145,9 @@ class StringLexer final : public Lexer {
   bool text_possible(int32_t text, uint32_t count, uint32_t low, uint32_t high) const;
   bool escape_possible(const Place& place, uint32_t low, uint32_t high) const;
   void restrict_to(const std::vector<bool>& allowed);
+  // The fewest bytes from a state of the automaton, behind `count` code points, to the end of its text.
+  int64_t text_distance(int32_t text, int64_t count, int32_t label) const;
+  int64_t escape_distance(const Place& place, LexState state, int32_t label) const;
 
   DfaRef text_;
   Mode mode_;

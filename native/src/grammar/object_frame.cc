@@ -19,7 +19,12 @@ constexpr size_t kMostChoices = 64;
 class ObjectFrame final : public NestedFrame {
  public:
   ObjectFrame(const ValueTable& table, ObjectRule rule)
-      : table_(table), rule_(std::move(rule)), words_(rule_.plain ? 0 : (rule_.names.size() + 63) / 64) {}
+      : table_(table), rule_(std::move(rule)), words_(rule_.plain ? 0 : (rule_.names.size() + 63) / 64) {
+    for (const auto& property : rule_.names) {
+      int64_t& bytes = name_bytes_.emplace_back(3);
+      for (char byte : property.name) bytes += StringLexer::written()[uint8_t(byte)];
+    }
+  }
   const Lexer& opening() const override { return *table_.punctuation->open_object; }
 
   int64_t shortest() const override { return settled_ ? shortest_ : capped(1, finish({Seen(words_, 0)}, true)); }
@@ -266,10 +271,8 @@ class ObjectFrame final : public NestedFrame {
     uint64_t used = space().bounded() ? others(node).beginning(thread.text.whole) : others(node).count();
     return used == 0 ? shortest : capped(shortest, space().reach(at, used) - space().reach(at, 0));
   }
-  // Bytes of `"name":value` for a name (escapes counted roughly), or of the shortest property of a class.
-  int64_t property_cost(size_t name) const {
-    return capped(int64_t(rule_.names[name].name.size()) + 3, table_.at(rule_.names[name].value).cost);
-  }
+  // Bytes of `"name":value`.
+  int64_t property_cost(size_t name) const { return capped(name_bytes_[name], table_.at(rule_.names[name].value).cost); }
   int64_t class_cost() const {
     int64_t best = kNever, name = tracks() ? space().shortest() : 0;
     for (ValueId id : rule_.classes) best = std::min(best, capped(8 + name, table_.at(id).cost));
@@ -347,6 +350,7 @@ class ObjectFrame final : public NestedFrame {
   const ValueTable& table_;
   ObjectRule rule_;
   size_t words_;
+  std::vector<int64_t> name_bytes_;  // of `"name":`, for each declared name
   bool settled_ = false;
   mutable std::unique_ptr<NameSpace> space_;  // as far as classes are known to be possible, all after settling
   int64_t shortest_ = kNever;

@@ -39,6 +39,18 @@ bool long_control(uint32_t code) { return code < 0x20 && code != 8 && code != 9 
 
 }  // namespace
 
+const WrittenBytes& StringLexer::written() {
+  static const WrittenBytes bytes = [] {
+    WrittenBytes out;
+    for (size_t byte = 0; byte < 256; ++byte) {
+      const bool is_short = byte < 0x20 || byte == '"' || byte == '\\';
+      out[byte] = long_control(uint32_t(byte)) ? 6 : is_short ? 2 : 1;
+    }
+    return out;
+  }();
+  return bytes;
+}
+
 StringLexer::StringLexer(DfaRef text, Mode mode, int64_t least, int64_t most)
     : text_(std::move(text)), mode_(mode), least_(least), most_(most) {
   static_assert(kInsidePhase == kInside && kClosed < (1u << kPhaseBits));
@@ -284,20 +296,35 @@ int32_t StringLexer::label(LexState state) const {
 }
 
 const LabelDistances& StringLexer::labels_ahead(LexState state) const {
-  std::call_once(distances_->once, [&] { distances_->by_state = label_distances(*text_); });
+  std::call_once(distances_->once, [&] { distances_->by_state = label_distances(*text_, written()); });
   return distances_->by_state[size_t(unpack(state).text)];
 }
 
 int64_t StringLexer::distance(LexState state, int32_t label) const {
   Place place = unpack(state);
   if (place.phase == kClosed) return this->label(state) == label ? 0 : kNever;
-  int64_t missing = std::max<int64_t>(0, least_ - int64_t(place.count));
-  // Inside an escape the rest of it comes first; its text state is not known yet, so this is an upper bound by one character.
-  int64_t escape = place.phase >= kEscape ? 12 : 0;
-  const LabelDistances& ahead = labels_ahead(state);
+  if (!allowed_.empty() && !allowed_[size_t(label)]) return kNever;
+  int64_t text = place.phase >= kEscape ? escape_distance(place, state, label) : text_distance(place.text, place.count, label);
+  return text >= kNever ? kNever : text + (place.phase == kOpen ? 2 : 1);
+}
+
+int64_t StringLexer::text_distance(int32_t text, int64_t count, int32_t label) const {
+  const LabelDistances& ahead = labels_ahead(pack({text, kInside, 0, 0}));
   auto found = std::lower_bound(ahead.begin(), ahead.end(), std::pair(label, 0));
-  if (found == ahead.end() || found->first != label || (!allowed_.empty() && !allowed_[size_t(label)])) return kNever;
-  return (place.phase == kOpen ? 2 : 1) + escape + std::max<int64_t>(found->second, missing);
+  if (found == ahead.end() || found->first != label) return kNever;
+  return std::max({int64_t(found->second), least_ - count, int64_t(0)});
+}
+
+// Inside an escape its rest comes first.
+int64_t StringLexer::escape_distance(const Place& place, LexState state, int32_t label) const {
+  // What it may become is not listed, so this is an upper bound by one character.
+  if (mode_ == Mode::kAccept) return std::min(kNever, 12 + text_distance(place.text, place.count, label));
+  int64_t best = kNever;
+  for (auto [character, text] : escapes(state)) {
+    const int64_t rest = place.phase >= kHex ? int64_t(kHex) + 4 - place.phase : long_control(uint8_t(character)) ? 5 : 1;
+    best = std::min(best, rest + text_distance(text, int64_t(place.count) + 1, label));
+  }
+  return best;
 }
 
 namespace {

@@ -21,6 +21,8 @@ it.each<[string, unknown, string, unknown]>([
   ['no multiple of a coarse step', { type: 'number', not: { multipleOf: 1000 } }, '2000.', 2000.1],
   ['a multiple of a fine step alone', { type: 'number', not: { multipleOf: 1234e5 } }, '1234', 1234],
   ['a shorter value behind an escape', names({ const: false }), '{"x1', { 'x1\n': 0 }],
+  ['a character that is written in six bytes', { type: 'string', pattern: '\u0001' }, '"', '\u0001'],
+  ['the same, begun', { type: 'string', pattern: '\u0001"' }, '"a\\u0', 'a\u0001"'],
   ['a name that goes on', names({ type: 'integer' }), '{"x1', { x1: 0 }],
 ])('%s', async (_, schema, begun, expected) => {
   const grammar = await compile({ kind: 'json_schema', text: JSON.stringify(schema) }, generateOptions);
