@@ -91,6 +91,9 @@ b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
     "{{ d | first }} {{ d | last }} [{{ nothing | first }}] [{{ {} | first }}] {{ d | join('-') }} {{ n | truncate }} {{ [n, '<' | e, (1 is string) | e] }} {{ true + 1 }} {{ 2 * true }} {{ n * true }} {{ true % 2 }} {{ 1 < true }} {{ 7 // true }} {{ true - 1.5 }} {{ ('a' is string) + ('b' is string) }}",
     "{{ [1, 2] < [1, 3] }} {{ (1,) <= (1, 0) }} {{ ['b'] > ['a', 'z'] }} {{ () < (1,) }} {{ d.items() | sort }} {{ rows | map(attribute='in') | map('list') | sort }} {{ [(2, 'b'), (1, 'z'), (2, 'a')] | sort }} {{ [(2, 1), (1, 5)] | max }} {{ [[1, [2]], [1, [1]]] | min }}",
     "{{ '{a}-{b_1}-{}-{0}'.replace('{0}', '').format('x', a=1, b_1=n) }} {{ 'é{e}{{a}}'.format(e='y') }} {{ '{1}{0}{k}'.format('a', 'b', k='{}') }} {{ '{format}'.format(format=1) }} {{ 'a b c'.split(sep=' ', maxsplit=1) }} {{ 'a b c'.rsplit(maxsplit=1) }} {{ 'a\n'.splitlines(keepends=true) }}",
+    "{{ 2 | replace(2, 'x') }} {{ none | replace('o', '0') }} {{ n | replace(', ', ';') }} {{ 'aaa' | replace('a', 'b', 2) }} {{ 'aaa' | replace('a', 'b', count=1) }} {{ 'aé🙂' | replace('', '-') }} {{ 'abc' | replace('', '-', 2) }} {{ '' | replace('', 'x') }} {{ nothing | replace('a', 'b') }}",
+    "{{ words | map('replace', 'A', 'x') | list }} {{ [-1, -2.5, true, -9007199254740991] | map('abs') | list }} {{ -3 | abs }} {{ ('<' | e) | replace('&', '<') }} {{ 'a' | replace('a', 'b', 0) }}",
+    "{{ d | join('-', attribute='k') }} {{ 'ab' | join('-', attribute='k') }} {{ rows | join('-', attribute='k') }} {{ 0.5 is odd }} {{ 0.5 is even }} {{ -3 is odd }} {{ d is lower }} {{ true is upper }} {{ none is lower }} {{ 1 is lower }}",
 ]
 
 REFUSED = [

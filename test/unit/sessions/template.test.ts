@@ -41,6 +41,12 @@ const semantics: [string, string, Record<string, unknown>, string][] = [
   ],
   ['else of an empty loop', '{% for i in [] %}a{% else %}none{% endfor %}', {}, 'none'],
   [
+    'else of a loop that never came to an end of its body',
+    '{% for i in [1,2] %}{{ i }}{% continue %}{% else %}none{% endfor %}{% for i in [1] %}{% break %}{% else %}!{% endfor %}',
+    {},
+    '12none!',
+  ],
+  [
     'a filtered loop counts what is left',
     '{% for i in [1,2,3] if i > 1 %}{{ loop.index }}/{{ loop.length }} {% endfor %}',
     {},

@@ -66,6 +66,13 @@ function round(operand: Value, args: Arguments): Value {
   return boxFloat(nearest(Number(operand.value), precision));
 }
 
+function abs(operand: Value): Value {
+  if (!isNumeric(operand)) throw new TemplateError(`abs: a ${operand.type} is no number.`);
+  if (operand.type === 'FloatValue') return boxFloat(Math.abs(Number(operand.value)));
+  const whole = BigInt(operand.value as number);
+  return boxInteger(whole < 0n ? -whole : whole);
+}
+
 /** To so many digits; from the middle between two to the even one. */
 function nearest(value: number, digits: number): number {
   if (!Number.isFinite(value) || Math.abs(value) >= 1e21) return value;
@@ -243,6 +250,7 @@ function escape(operand: Value): Value {
 
 export const BUILTIN_FILTERS: Readonly<Record<string, Filter>> = {
   sum,
+  abs,
   round,
   batch,
   center,

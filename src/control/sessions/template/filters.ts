@@ -4,7 +4,7 @@ import { BUILTIN_FILTERS } from './builtin-filters.ts';
 import { TemplateError } from './errors.ts';
 import { argument, isTrue, iterated, member, numberOf, rankOf, type Arguments, type Filter } from './filter-parts.ts';
 import { likeOperand } from './markup.ts';
-import { capitalize, joinTexts, strip } from './strings.ts';
+import { capitalize, joinTexts, replaced, strip } from './strings.ts';
 import { jsonOptions, toJson } from './tojson.ts';
 import { compare } from './operators.ts';
 import { passes } from './value-tests.ts';
@@ -18,6 +18,7 @@ import {
   isArray,
   isEqual,
   isNumber,
+  isNumeric,
   isObject,
   isString,
   isUndefined,
@@ -57,8 +58,17 @@ function join(operand: Value, args: Arguments): Value | undefined {
   const separator = argument(args, 0, 'd') ?? args.keyword.get('separator');
   const attribute = argument(args, 1, 'attribute');
   const items = isUndefined(operand) ? boxArray([]) : operand;
-  const joined = attribute && isArray(items) ? boxArray(items.value.map((item) => member(item, attribute))) : items;
+  const joined = attribute ? boxArray(iterated(items).map((item) => member(item, attribute))) : items;
   return joinTexts(joined, separator ? toText(separator) : '');
+}
+
+/** The library replaces in texts that are no part of a list. */
+function replace(operand: Value, args: Arguments): Value {
+  const [from, to] = [argument(args, 0, 'old'), argument(args, 1, 'new')];
+  if (!from || !to) throw new TemplateError('replace: takes what is replaced and by what.');
+  const most = argument(args, 2, 'count');
+  const count = most && isNumeric(most) ? Number(most.value) : -1;
+  return box(replaced(toText(operand), toText(from), toText(to), count));
 }
 
 /** As Python's int(): a text is a whole number or a float as a whole; all else is the default. */
@@ -144,6 +154,7 @@ export const FILTERS: Readonly<Record<string, Filter>> = Object.assign(Object.cr
   list,
   join,
   map,
+  replace,
   default: defaultTo,
   d: defaultTo,
   first: edge(0),

@@ -171,14 +171,15 @@ export class ChatInterpreter extends Interpreter {
     const items = filtered ? all.filter((item) => this.#passes(node, filtered, item, scope)) : all;
     this.#spend(all.length * ITERATION_STEPS);
     const seesLoop = readsLoop(node);
-    if (items.length === 0) return this.#block(node.defaultBlock, new Environment(scope));
     let text = '';
+    let isDone = false;
     for (const [index, item] of items.entries()) {
       const inner = new Environment(scope);
       if (seesLoop) inner.setVariable('loop', loopValue(items, index));
       bind(node.loopvar, item, inner);
       try {
         text += this.#block(node.body, inner);
+        isDone = true;
       } catch (error) {
         if (!(error instanceof LoopControl)) throw error;
         text += error.partial;
@@ -186,7 +187,8 @@ export class ChatInterpreter extends Interpreter {
       }
       bounded(text);
     }
-    return text;
+    // As jinja2 has it: also where no item came to the end of the body.
+    return isDone ? text : bounded(text + this.#block(node.defaultBlock, new Environment(scope)));
   }
 
   #passes(node: ForNode, filtered: SelectNode, item: Value, scope: Scope): boolean {

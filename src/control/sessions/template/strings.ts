@@ -1,7 +1,19 @@
 /** Python's string methods and the filters built on them, where @huggingface/jinja lacks them or differs. */
 import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
-import { bounded, box, boxArray, boxTuple, isArray, isObject, isString, isTuple, MAX_WIDTH, toText } from './values.ts';
+import {
+  bounded,
+  box,
+  boxArray,
+  boxTuple,
+  isArray,
+  isObject,
+  isString,
+  isTuple,
+  MAX_TEXT,
+  MAX_WIDTH,
+  toText,
+} from './values.ts';
 
 /** What str.strip() and str.split() call whitespace, as a part of a class of characters: not JavaScript's set. */
 export const SPACE = '\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000';
@@ -90,6 +102,20 @@ function count(self: string, args: (Value | undefined)[]): Value {
   const part = within(self, args.slice(1));
   if (!part) return box(0);
   return box(wanted === '' ? characters(part.text).length + 1 : part.text.split(wanted).length - 1);
+}
+
+/** Python's replace(): `count` times from the left, always where it is negative; an empty text stands before each character and at the end. */
+export function replaced(self: string, from: string, to: string, count: number): string {
+  const parts = from === '' ? ['', ...self, ''] : self.split(from);
+  const most = count < 0 ? parts.length - 1 : Math.min(count, parts.length - 1);
+  if (most * to.length > MAX_TEXT) bounded(' '.repeat(MAX_TEXT + 1));
+  return bounded(
+    parts.slice(0, most + 1).join(to) +
+      parts
+        .slice(most + 1)
+        .map((part) => from + part)
+        .join(''),
+  );
 }
 
 const LINE = /[^\n-\r\x1c-\x1e\x85\u2028\u2029]*(?:\r\n|[\n-\r\x1c-\x1e\x85\u2028\u2029]|$)/g;

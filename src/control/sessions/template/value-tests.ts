@@ -2,13 +2,16 @@
 import { TemplateError } from './errors.ts';
 import type { Value } from './jinja.ts';
 import { compare, contains } from './operators.ts';
-import { box, isArray, isEqual, isNumeric, isObject, isString, isUndefined, remainder } from './values.ts';
+import { box, isArray, isEqual, isNumeric, isObject, isString, isUndefined, remainder, toText } from './values.ts';
 
 type Test = (value: Value) => boolean;
 type Comparison = (value: Value, other: Value) => boolean;
 
 const isIterable: Test = (value) => isArray(value) || isObject(value) || isString(value) || isUndefined(value);
-const isTwice: Test = (value) => Number(remainder(value, box(2)).value) === 0;
+const leaves =
+  (rest: number): Test =>
+  (value) =>
+    Number(remainder(value, box(2)).value) === rest;
 
 const TESTS: Readonly<Record<string, Test>> = Object.assign(Object.create(null), {
   iterable: isIterable,
@@ -25,10 +28,10 @@ const TESTS: Readonly<Record<string, Test>> = Object.assign(Object.create(null),
   none: (value: Value) => value.type === 'NullValue',
   defined: (value: Value) => !isUndefined(value),
   undefined: isUndefined,
-  even: isTwice,
-  odd: (value: Value) => !isTwice(value),
-  lower: (value: Value) => isString(value) && isCased(value.value) && value.value === value.value.toLowerCase(),
-  upper: (value: Value) => isString(value) && isCased(value.value) && value.value === value.value.toUpperCase(),
+  even: leaves(0),
+  odd: leaves(1),
+  lower: (value: Value) => isCased(toText(value)) && toText(value) === toText(value).toLowerCase(),
+  upper: (value: Value) => isCased(toText(value)) && toText(value) === toText(value).toUpperCase(),
 });
 
 const isNotEqual: Comparison = (value, other) => !isEqual(value, other);
