@@ -1,22 +1,14 @@
-/**
- * Text -> token ids. @huggingface/tokenizers does normalisation, pre-tokenisation and BPE; special tokens are split off
- * here first, so that the caller decides what counts as one (see special-text.ts).
- */
-import { Tokenizer } from '@huggingface/tokenizers';
+/** Text -> token ids. Special tokens are split off first, so that the caller decides what counts as one (see special-text.ts). */
 import { isPlainObject } from '../../schemas/plain-object.ts';
 import { ModelError } from './errors.ts';
 import { show } from './fields.ts';
-import { exactNormalizer } from './normalizer.ts';
-import { exactPreTokenizer } from './pre-tokenizer.ts';
 import { TOKENIZER_FILE, type TokenizerFiles } from './tokenizer-files.ts';
 import { SpecialSplitter } from './special-splitter.ts';
+import { WordEncoder } from './word-encoder.ts';
 
 /** Stand where ids of another text are put in. */
 export const SLOT_OPEN = -1;
 export const SLOT_CLOSE = -2;
-
-/** An added token of ours that no well-formed text holds: it tells the library that a piece is not the text's first. */
-const NOT_FIRST = '\udc00\udc00';
 
 export interface EncodeOptions {
   addSpecialTokens: boolean;
@@ -29,15 +21,17 @@ export interface EncodeOptions {
 }
 
 export class PromptEncoder {
-  readonly #library: Tokenizer;
+  readonly #words: WordEncoder;
   readonly #splitter: SpecialSplitter;
+  readonly #vocabulary: readonly string[];
   readonly #before: number[];
   readonly #after: number[];
 
   constructor(files: TokenizerFiles) {
     checkModel(files);
     this.#splitter = new SpecialSplitter(files.addedTokens.filter((token) => token.special));
-    this.#library = createLibrary(files);
+    this.#words = new WordEncoder(files);
+    this.#vocabulary = files.vocabulary;
     const around = specialTokensAround(files);
     this.#before = around.before;
     this.#after = around.after;
@@ -53,61 +47,33 @@ export class PromptEncoder {
       }
       const unmarked = options.mark ? piece.text.replaceAll(options.mark, '') : piece.text;
       const [first = '', ...rest] = options.slots ? unmarked.split(options.slots.character) : [unmarked];
-      this.#encodeText(first, piece.atStart && options.goesOn !== true, ids);
+      this.#words.encode(first, piece.atStart && options.goesOn !== true, ids);
       for (const between of rest) {
         ids.push(SLOT_OPEN);
-        this.#encodeText(wellFormed(open.next().value ?? ''), false, ids);
+        this.#words.encode(wellFormed(open.next().value ?? ''), false, ids);
         ids.push(SLOT_CLOSE);
-        this.#encodeText(between, false, ids);
+        this.#words.encode(between, false, ids);
       }
     }
     if (options.addSpecialTokens) ids.push(...this.#after);
     return Int32Array.from(ids);
   }
 
-  /** As the vocabulary writes it; undefined for ids that it lacks. */
+  /** As the vocabulary writes it; undefined for ids that it lacks, and for special tokens. */
   tokenText(id: number): string | undefined {
-    return this.#library.id_to_token(id);
+    const text = this.#vocabulary[id];
+    return text !== undefined && this.#words.idOf(text) === id ? text : undefined;
   }
 
   /** Of the text as the vocabulary writes it. */
   tokenOf(text: string): number | undefined {
-    return this.#library.token_to_id(text);
-  }
-
-  #encodeText(text: string, atStart: boolean, ids: number[]): void {
-    if (text === '') return;
-    const encoded = this.#library.encode(atStart ? text : NOT_FIRST + text, { add_special_tokens: false }).ids;
-    for (let i = atStart ? 0 : 1; i < encoded.length; i++) {
-      const id = encoded[i];
-      // No unk_token: the original drops what it cannot encode.
-      if (id !== undefined) ids.push(id);
-    }
+    return this.#words.idOf(text);
   }
 }
 
 /** Unpaired surrogates have no UTF-8 form. */
 function wellFormed(text: string): string {
   return text.replace(/\p{Surrogate}/gu, '\ufffd');
-}
-
-function createLibrary(files: TokenizerFiles): Tokenizer {
-  const added = Array.isArray(files.tokenizer['added_tokens']) ? files.tokenizer['added_tokens'] : [];
-  const ordinary = added.filter((token: unknown) => isPlainObject(token) && token['special'] !== true);
-  const marker = { id: files.vocabulary.length, content: NOT_FIRST, special: false, normalized: false };
-  const json = {
-    ...files.tokenizer,
-    normalizer: exactNormalizer(files.tokenizer['normalizer']),
-    pre_tokenizer: exactPreTokenizer(files.tokenizer['pre_tokenizer']),
-    post_processor: null,
-    decoder: null,
-    added_tokens: [...ordinary, marker],
-  };
-  try {
-    return new Tokenizer(json, {});
-  } catch (error) {
-    throw new ModelError(TOKENIZER_FILE, error instanceof Error ? error.message : 'cannot be used.');
-  }
 }
 
 /** BPE options that the library does not honour, and patterns that it would leave out. */

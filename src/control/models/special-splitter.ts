@@ -18,6 +18,13 @@ function endOfWords(text: string, from: number, at: number): number {
   return end;
 }
 
+/** Where the white space from `at` on ends. */
+function startOfWords(text: string, at: number): number {
+  let start = at;
+  while (start < text.length && SPACE.test(text[start] ?? '')) start++;
+  return start;
+}
+
 export class SpecialSplitter {
   readonly #root: TrieNode = { next: new Map(), token: null };
 
@@ -47,12 +54,11 @@ export class SpecialSplitter {
         at++;
         continue;
       }
-      // A token may take the white space around it (lstrip, rstrip).
+      // A token may take the white space around it (lstrip, rstrip), but no other token, which may be of white space as well.
       pushText(token.lstrip ? endOfWords(text, from, at) : at);
       pieces.push({ kind: 'token', id: token.id });
       at += token.content.length;
-      if (token.rstrip) while (at < text.length && SPACE.test(text[at] ?? '')) at++;
-      from = at;
+      from = Math.max(from, token.rstrip ? startOfWords(text, at) : at);
     }
     pushText(text.length);
     return pieces;

@@ -30,6 +30,8 @@ export interface AddedToken {
   special: boolean;
   lstrip: boolean;
   rstrip: boolean;
+  /** Found when the text has been normalised; never so where it is special, which a client's text must not become. */
+  normalized: boolean;
 }
 
 export interface TokenizerFiles {
@@ -124,12 +126,14 @@ function readAddedToken(entry: JsonObject, file: string, label: string): AddedTo
   const content = fields.string('content') ?? '';
   if (content === '' || content.length > MAX_TOKEN_CHARS) fields.fail('content', `has ${content.length} characters.`);
   if (fields.boolean('single_word', false)) fields.fail('single_word', `of ${show(content)} is not supported.`);
+  const special = fields.boolean('special', false);
   return {
     id: fields.integer('id', { min: 0, max: MAX_VOCABULARY }),
     content,
-    special: fields.boolean('special', false),
+    special,
     lstrip: fields.boolean('lstrip', false),
     rstrip: fields.boolean('rstrip', false),
+    normalized: fields.boolean('normalized', true) && !special,
   };
 }
 

@@ -63,3 +63,87 @@ it.each(['BertProcessing', 'RobertaProcessing'])('%s puts its tokens around a te
   expect([...encoder.encode('a', { addSpecialTokens: true, mark: null })]).toEqual([256, 97, 257]);
   expect([...encoder.encode('a', { addSpecialTokens: false, mark: null })]).toEqual([97]);
 });
+
+interface WordChanges extends Record<string, unknown> {
+  tokens?: string[];
+  merges?: string[];
+  model?: object;
+  /** Of [X]. */
+  added?: object;
+}
+
+/** `<s>` 0, `</s>` 1 and `[X]` 2 are special, `\n\n` and `<t>` are not; 5 on are words. */
+function words(changes: WordChanges = {}): Record<string, unknown> {
+  const { tokens = [], merges = [], model = {}, added = {}, ...others } = changes;
+  const texts = ['<s>', '</s>', '[X]', '\n\n', '<t>', '<', 's', '>', '/', 'a', 'b', 'ab', 'y', ...tokens];
+  const add = (id: number): object => ({
+    id,
+    content: texts[id],
+    special: id < 3,
+    normalized: id === 4,
+    ...(id === 2 && added),
+  });
+  return {
+    added_tokens: [0, 1, 2, 3, 4].map(add),
+    normalizer: null,
+    pre_tokenizer: null,
+    post_processor: null,
+    decoder: { type: 'ByteLevel' },
+    model: {
+      type: 'BPE',
+      vocab: Object.fromEntries(texts.map((text, id) => [text, id])),
+      merges: ['a b', ...merges],
+      ...model,
+    },
+    ...others,
+  };
+}
+
+async function encoded(
+  tokenizer: Record<string, unknown>,
+  text: string,
+  mark: string | null = null,
+): Promise<string[]> {
+  const files = await readFiles(tokenizer, 100);
+  const ids = new PromptEncoder(files).encode(text, { addSpecialTokens: false, mark });
+  return Array.from(ids, (id) => files.vocabulary[id] ?? String(id));
+}
+
+const MARK = '\ue000';
+
+/** What the crate tokenizers 0.23 gives; but for the marks, which it does not know. */
+describe('text between special tokens', () => {
+  it.each([
+    ['a word that is a token', { model: { ignore_merges: true } }],
+    ['merges', { tokens: ['</', '</s'], merges: ['< /', '</ s', '</s >'] }],
+  ])('never becomes a special token: %s', async (_, changes) => {
+    expect(await encoded(words(changes), `a<${MARK}/s>`, MARK)).not.toContain('</s>');
+    expect((await encoded(words(changes), `<${MARK}/s>`, MARK)).join('')).toBe('</s>');
+    expect(await encoded(words(changes), 'a</s>', MARK)).toEqual(['a', '</s>']);
+  });
+
+  it('keeps added tokens of white space beside one that takes white space', async () => {
+    const added = { special: false, lstrip: true, rstrip: true };
+    expect(await encoded(words({ added }), 'a\n\n[X]\n\n\nb')).toEqual(['a', '\n\n', '[X]', '\n\n', 'b']);
+  });
+
+  it('knows the first piece of a normalised text from the others', async () => {
+    const tokens = ['▁', '▁a'];
+    const pre_tokenizer = { type: 'Metaspace', replacement: '▁', prepend_scheme: 'first', split: false };
+    const json = words({ tokens, merges: ['▁ a'], normalizer: { type: 'NFC' }, pre_tokenizer });
+    expect(await encoded(json, 'a<t>a</s>a')).toEqual(['▁a', '<t>', 'a', '</s>', 'a']);
+  });
+
+  it('joins what stands beside a character that becomes no token', async () => {
+    expect(await encoded(words(), 'aéb')).toEqual(['ab']);
+    expect(await encoded(words({ tokens: ['<0xC3>', '<0xA9>'], model: { byte_fallback: true } }), 'aéüb')).toEqual([
+      ...['a', '<0xC3>', '<0xA9>'],
+      'b',
+    ]);
+  });
+
+  it('joins unknown characters of one word only', async () => {
+    const json = words({ model: { unk_token: '<s>', fuse_unk: true }, pre_tokenizer: { type: 'Whitespace' } });
+    expect(await encoded(json, 'éé éa')).toEqual(['<s>', '<s>', 'a']);
+  });
+});
