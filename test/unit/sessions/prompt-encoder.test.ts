@@ -50,6 +50,11 @@ describe('the encoder', () => {
   it.each([
     [{ post_processor: { type: 'RobertaProcessing' } }, 'RobertaProcessing'],
     [{ normalizer: { type: 'Nonsense' } }, 'Nonsense'],
+    [{ normalizer: { type: 'Precompiled', precompiled_charsmap: 'ALQCAACEAAA=' } }, 'normalizer.type "Precompiled"'],
+    [{ normalizer: { type: 'BertNormalizer' } }, 'normalizer.type "BertNormalizer"'],
+    [{ normalizer: { type: 'Prepend' } }, 'normalizer.prepend is missing'],
+    [{ normalizer: { type: 'Replace', pattern: { String: 'a' } } }, 'normalizer.content is missing'],
+    [{ normalizer: { type: 'Sequence', normalizers: {} } }, 'normalizer.normalizers must be a list'],
     [{ pre_tokenizer: { type: 'Split', pattern: { Regex: '(' }, behavior: 'Isolated' } }, 'tokenizer.json'],
   ])('refuses %j', async (changes, named) => {
     const files = await readFiles({ ...byteTokenizer().json, ...changes }, 260);
@@ -145,5 +150,14 @@ describe('text between special tokens', () => {
   it('joins unknown characters of one word only', async () => {
     const json = words({ model: { unk_token: '<s>', fuse_unk: true }, pre_tokenizer: { type: 'Whitespace' } });
     expect(await encoded(json, 'éé éa')).toEqual(['<s>', '<s>', 'a']);
+  });
+
+  it('strips what Unicode calls white space', async () => {
+    const json = words({
+      tokens: ['\ufeff', '\u0085'],
+      normalizer: { type: 'Strip', strip_left: true, strip_right: true },
+    });
+    expect(await encoded(json, '\u0085 a\u0085b\ufeff \u0085')).toEqual(['a', '\u0085', 'b', '\ufeff']);
+    expect(await encoded(json, `a${' '.repeat(200_000)}b`)).toEqual(['ab']);
   });
 });
