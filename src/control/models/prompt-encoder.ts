@@ -33,6 +33,7 @@ export class PromptEncoder {
     this.#words = new WordEncoder(files);
     this.#vocabulary = files.vocabulary;
     const around = specialTokensAround(files);
+    checkIds(around, files.vocabulary.length);
     this.#before = around.before;
     this.#after = around.after;
   }
@@ -116,6 +117,12 @@ function specialTokensAround(files: TokenizerFiles): Around {
     before: typeof addBos === 'boolean' ? (addBos && bos !== null ? [bos] : []) : around.before,
     after: typeof addEos === 'boolean' ? (addEos && eos !== null ? [eos] : []) : around.after,
   };
+}
+
+function checkIds({ before, after }: Around, tokens: number): void {
+  const beyond = [...before, ...after].find((id) => id >= tokens);
+  if (beyond !== undefined)
+    throw new ModelError(TOKENIZER_FILE, `post_processor adds the id ${beyond}, but there are ${tokens} tokens.`);
 }
 
 function idOf(files: TokenizerFiles, name: string): number | null {

@@ -148,6 +148,8 @@ export function readVocabularyTexts(tokenizer: JsonObject, added: AddedToken[], 
   if (!Array.isArray(merges)) fail('model.merges must be a list.');
   if (merges.length > MAX_VOCABULARY) fail(`has ${merges.length} merges; at most ${MAX_VOCABULARY} are read.`);
   for (const [rank, merge] of merges.entries()) checkMerge(merge, rank, vocab);
+  if (merges.some((merge) => typeof merge !== typeof merges[0]))
+    fail('model.merges must be texts or pairs of texts, not both.');
   const byId = new Map<number, string>();
   for (const [text, id] of Object.entries(vocab)) place(byId, id, text, vocabSize);
   for (const token of added) place(byId, token.id, token.content, vocabSize);

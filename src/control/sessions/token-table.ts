@@ -1,6 +1,7 @@
 /** Token id -> exact bytes, as the tokenizer's decoder makes them. Shared by everything that turns ids into text. */
 import { isPlainObject } from '../../schemas/plain-object.ts';
 import { ModelError } from '../models/errors.ts';
+import { show } from '../models/fields.ts';
 import { TOKENIZER_FILE, type TokenizerFiles } from '../models/tokenizer-files.ts';
 
 const encoder = new TextEncoder();
@@ -99,8 +100,8 @@ interface TokenDecoder {
 }
 
 function unsupported(part: unknown): never {
-  const name = isPlainObject(part) ? String(part['type']) : String(part);
-  throw new ModelError(TOKENIZER_FILE, `decoder ${JSON.stringify(name.slice(0, 80))} is not supported.`);
+  const name = isPlainObject(part) ? part['type'] : part;
+  throw new ModelError(TOKENIZER_FILE, `decoder ${show(name ?? null)} is not supported.`);
 }
 
 function readDecoder(decoder: unknown): TokenDecoder {

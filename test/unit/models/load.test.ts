@@ -276,6 +276,7 @@ describe('a hostile tokenizer.json', () => {
     ['a merge of three texts', model({ merges: ['h i', 'h i a'] }), 'merge 1'],
     ['a merge that is no text', model({ merges: [['h', 'i'], 7] }), 'merge 1'],
     ['a merge that makes no token', model({ merges: ['h i', 'h a'] }), '"ha" is not in model.vocab'],
+    ['merges in two ways', model({ merges: [['h', 'i'], 'h i'] }), 'model.merges must be texts or pairs'],
     ['a merge of no token', model({ merges: [['hi', 'zz']] }), '"zz" is not in model.vocab'],
   ];
   it.each(cases)('is refused: %s', async (_, tokenizer, named) => {

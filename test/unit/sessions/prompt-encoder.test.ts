@@ -55,6 +55,7 @@ describe('the encoder', () => {
     [{ normalizer: { type: 'Prepend' } }, 'normalizer.prepend is missing'],
     [{ normalizer: { type: 'Replace', pattern: { String: 'a' } } }, 'normalizer.content is missing'],
     [{ normalizer: { type: 'Sequence', normalizers: {} } }, 'normalizer.normalizers must be a list'],
+    [{ post_processor: { type: 'RobertaProcessing', cls: ['<s>', 256], sep: ['x', 260] } }, 'adds the id 260'],
     [{ pre_tokenizer: { type: 'Split', pattern: { Regex: '(' }, behavior: 'Isolated' } }, 'tokenizer.json'],
   ])('refuses %j', async (changes, named) => {
     const files = await readFiles({ ...byteTokenizer().json, ...changes }, 260);
