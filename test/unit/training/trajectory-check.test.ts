@@ -98,6 +98,10 @@ test('a group with every field is taken, and one without what is not needed', ()
   expect(faultOf(changed('trajectories.0.reward', undefined))).toBeNull();
   expect(faultOf(changed(`${HISTORY}.1.logprobs.content`, []))).toBeNull();
   expect(faultOf(changed('metrics', { ['m'.repeat(256)]: 1 }))).toBeNull();
+  // What a chat takes as content can be trained.
+  for (const place of [`${HISTORY}.0.content`, `${HISTORY}.1.message.content`, `${ANOTHER}.0.content`]) {
+    expect(faultOf(changed(place, ['a', { type: 'text', text: 'b' }])), place).toBeNull();
+  }
 });
 
 test.each<[place: string, value: unknown, told?: string]>([
@@ -136,7 +140,7 @@ test.each<[place: string, value: unknown, told?: string]>([
     [`${list}.0.role`, 1],
     [`${list}.0.role`, 'nobody'],
     [`${list}.0.content`, 1],
-    [`${list}.0.content.0`, 'a'],
+    [`${list}.0.content.0`, 1],
     [`${list}.0.tool_calls`, {}],
     [`${list}.0.tool_calls.0`, 1],
     [`${list}.1.finish_reason`, 1],
@@ -147,7 +151,7 @@ test.each<[place: string, value: unknown, told?: string]>([
     [`${list}.1.message`, 'a'],
     [`${list}.1.message.role`, 'user'],
     [`${list}.1.message.content`, 1],
-    [`${list}.1.message.content`, ['a'], `${list}.1.message.content.0`],
+    [`${list}.1.message.content`, [null], `${list}.1.message.content.0`],
     [`${list}.1.message.tool_calls.0`, 'a'],
     [`${list}.1.token_ids`, 'a'],
     [`${list}.1.token_ids`, [1], `${list}.1.logprobs.content`],

@@ -71,7 +71,8 @@ function checkContent(message: Json, loc: Loc): void {
   const content = message['content'] ?? null;
   if (content === null || typeof content === 'string') return;
   if (!Array.isArray(content)) throw invalid([...loc, 'content'], 'Input should be a valid string', 'string_type');
-  content.forEach((part, index) => object(part, [...loc, 'content', index]));
+  // A part may be a text by itself, as in a chat.
+  for (const [index, part] of content.entries()) if (typeof part !== 'string') object(part, [...loc, 'content', index]);
 }
 
 function checkTool(value: unknown, loc: Loc): void {
