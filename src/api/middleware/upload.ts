@@ -24,10 +24,10 @@ export async function* uploadOf(ctx: Context, maxBytes: number): AsyncGenerator<
       yield chunk as Uint8Array;
     }
     if (!req.complete) throw new ClientGoneError();
-  } catch (error) {
+  } catch {
     if (watch.fired) throw new ApiError('request_timeout', 'The request did not arrive in time.');
-    if (req.destroyed && !req.complete) throw new ClientGoneError();
-    throw error;
+    // Only the connection fails here: also behind the last byte, while what came before it is being stored.
+    throw new ClientGoneError();
   } finally {
     watch.stop();
     req.on('error', () => undefined).resume();

@@ -3,6 +3,7 @@ import { connect } from 'node:net';
 import { PassThrough } from 'node:stream';
 import type { Context } from 'koa';
 import { expect, test, vi } from 'vitest';
+import { ClientGoneError } from '../../../src/api/errors.ts';
 import { uploadOf } from '../../../src/api/middleware/upload.ts';
 import { startTestServer } from './fakes.ts';
 
@@ -45,13 +46,27 @@ test('a body gives its room back when it has been read, whether it was taken or 
   await server.close();
 }, 60_000);
 
+function upload() {
+  const req = Object.assign(new PassThrough(), { headers: {}, complete: false });
+  return { req, bytes: uploadOf({ req, get: () => '' } as unknown as Context, 1000) };
+}
+
+test.each([false, true])(
+  'a sender of a file that leaves while it is read has gone, its last byte sent: %s',
+  async (complete) => {
+    const { req, bytes } = upload();
+    req.write('x');
+    expect((await bytes.next()).value).toEqual(Buffer.from('x'));
+    req.write('y');
+    req.complete = complete;
+    req.destroy(Object.assign(new Error('aborted'), { code: 'ECONNRESET' }));
+    await expect(bytes.next()).rejects.toThrow(ClientGoneError);
+  },
+);
+
 test('a sender of a file may take its time, is cut after a minute without a byte, and not after its end', async () => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
   try {
-    const upload = () => {
-      const req = Object.assign(new PassThrough(), { headers: {}, complete: false });
-      return { req, bytes: uploadOf({ req, get: () => '' } as unknown as Context, 1000) };
-    };
     const slow = upload();
     for (let piece = 0; piece < 3; piece++) {
       slow.req.write('x');
