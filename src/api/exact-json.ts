@@ -8,6 +8,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { isDelicate, parseJsonNumbers } from '../control/json-numbers.ts';
+import { hasLoneSurrogate } from '../schemas/lone-surrogate.ts';
 import { isPlainObject } from '../schemas/plain-object.ts';
 import { shorten } from '../schemas/shorten.ts';
 import { ApiError } from './errors.ts';
@@ -68,7 +69,9 @@ export function parseExactJson(text: string, exactFields: ReadonlySet<string>): 
 
 function parseIntegers(text: string, unsafe: Span[], exactFields: ReadonlySet<string>): unknown {
   const plain = parse(text);
-  if (/\\u[dD][89a-fA-F]/.test(text)) refuseLoneSurrogates(plain);
+  if (hasLoneSurrogate(text, plain)) {
+    throw new ApiError('invalid_body', 'A string in the body has a lone surrogate.');
+  }
   if (unsafe.length === 0) return plain;
   const exact = JSON.parse(quoteSpans(text, unsafe), (_key, value: unknown) =>
     typeof value === 'string' && value.startsWith(MARK) ? BigInt(value.slice(MARK.length)) : value,
@@ -249,17 +252,4 @@ function quoteSpans(text: string, spans: Span[]): string {
   }
   pieces.push(text.slice(from));
   return pieces.join('');
-}
-
-/** A `\ud800` alone has no UTF-8: it would silently become another character on its way to the tokenizer. */
-function refuseLoneSurrogates(value: unknown): void {
-  if (typeof value === 'string') {
-    if (/\p{Surrogate}/u.test(value)) throw new ApiError('invalid_body', 'A string in the body has a lone surrogate.');
-    return;
-  }
-  if (typeof value !== 'object' || value === null) return;
-  for (const [key, item] of Object.entries(value)) {
-    refuseLoneSurrogates(key);
-    refuseLoneSurrogates(item);
-  }
 }

@@ -182,14 +182,16 @@ describe('lines of training data', () => {
     ],
     [{ tool_calls: [calling('"x"')] }, 'tool_calls[0].function.arguments is not the JSON of an object.'],
     [{ function_call: { name: 'f', arguments: '[]' } }, 'function_call.arguments is not the JSON of an object.'],
+    [{ content: '\ud800' }, null],
   ])('name what would not be trained as it is (%#)', async (more, problem) => {
     const folder = mkdtempSync(join(tmpdir(), 'rows-'));
     try {
       const source = join(folder, 'train.jsonl');
       const choice = { finish_reason: 'stop', message: { role: 'assistant', content: null, ...more } };
       writeFileSync(source, `\n${JSON.stringify({ messages: [{ role: 'user', content: 'one?' }, choice] })}`);
+      const told = problem === null ? ' has a string with a lone surrogate.' : `: messages[1].${problem}`;
       await expect(readRows(source, join(folder, 'content'), ROW_LIMITS, TAKEN)).rejects.toMatchObject({
-        details: [{ msg: expect.stringContaining(`Line 2 of the training data: messages[1].${problem}`) as string }],
+        details: [{ msg: expect.stringContaining(`Line 2 of the training data${told}`) as string }],
       });
     } finally {
       rmSync(folder, { recursive: true });
@@ -357,6 +359,14 @@ describe('JsonSplitter', () => {
     '{"a":1}}',
   ])('%s is refused, as JSON.parse does', async (text) => {
     await expect(split(Buffer.from(text), [])).rejects.toMatchObject({ name: 'ValidationError' });
+  });
+
+  // They would be trained, or stored, as another character.
+  test.each([
+    ['{"a":["\\ud800"]}', ['body', 'a']],
+    ['{"items":[1,{"\\ud83d \\ude00":1}]}', ['body', 'items', 1]],
+  ])('a lone surrogate is refused: %s', async (text, loc) => {
+    await expect(split(Buffer.from(text), [])).rejects.toMatchObject({ details: [{ loc }] });
   });
 
   test('a byte order mark before it is dropped, and stays in texts', async () => {

@@ -2,6 +2,7 @@
  * Cuts a large JSON object into parts that fit in memory: every top-level field, and of one field (an array) every element by itself.
  * Bytes are scanned once; what a part means is left to JSON.parse. The text outside of parts is checked here.
  */
+import { hasLoneSurrogate } from '../../../schemas/lone-surrogate.ts';
 import { shorten } from '../../../schemas/shorten.ts';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
 import { parseWithTools } from '../tool-numbers.ts';
@@ -252,12 +253,17 @@ class Part {
   parse(loc: (string | number)[]): unknown {
     const bytes = this.#chunks.length === 1 ? this.#chunks[0] : Buffer.concat(this.#chunks);
     this.#chunks = [];
+    let text: string;
+    let value: unknown;
     try {
-      return parseWithTools(new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes));
+      text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
+      value = parseWithTools(text);
     } catch (error) {
       const why = error instanceof SyntaxError ? error.message.slice(0, 160) : 'not valid UTF-8';
       throw invalid(loc, `JSON decode error: ${why}`, 'json_invalid');
     }
+    if (hasLoneSurrogate(text, value)) throw invalid(loc, 'A string has a lone surrogate.', 'json_invalid');
+    return value;
   }
 }
 

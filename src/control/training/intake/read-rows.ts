@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { open, type FileHandle } from 'node:fs/promises';
+import { hasLoneSurrogate } from '../../../schemas/lone-surrogate.ts';
 import { isPlainObject } from '../../../schemas/plain-object.ts';
 import { invalid, type ValidationError } from '../../../schemas/validation-error.ts';
 import { findArgumentsFault, findMessageFault, findSizeFault } from '../chat-parts.ts';
@@ -127,6 +128,7 @@ function readRow(line: string, number: number): StoredRow {
   } catch (error) {
     throw fault(number, `is no JSON: ${(error as Error).message.slice(0, 120)}`);
   }
+  if (hasLoneSurrogate(line, row)) throw fault(number, 'has a string with a lone surrogate.');
   if (!isPlainObject(row)) throw fault(number, 'is no JSON object.');
   const { messages: plain = null, messages_and_choices: elements, tools = null } = row;
   const [name, list] = plain === null ? ['messages_and_choices', elements] : ['messages', plain];
