@@ -207,6 +207,25 @@ describe('a schema with long names', () => {
     }
   });
 
+  test('gives the same where tokens are proposed: none of them takes the place of forced text', async () => {
+    const item = {
+      ...SCHEMA,
+      properties: { ...SCHEMA.properties, favourite_animal: { type: 'string', maxLength: 8 } },
+    };
+    const requests = seeds.map((seed) => {
+      const changes = { temperature: seed % 2, maxTokens: 200 };
+      return requestOf(json({ type: 'array', items: item, minItems: 3, maxItems: 4 }), seed, changes);
+    });
+    const without = await answer(requests);
+    const limits = { promptLookupMax: 3, promptLookupMin: 1, disableByBatchSize: 4097, measured: false };
+    const other = await createLocalEngine({ ...config, speculation: { numSpeculativeTokens: 5, ...limits } });
+    const proposed = await answer(requests, other);
+    expect(other.stats().speculation?.acceptedTokens).toBeGreaterThan(10);
+    await other.close();
+    for (const [index, { tokens, logprobs, ranks, topIds, finish }] of proposed.entries())
+      expect(without[index]).toMatchObject({ tokens, logprobs, ranks, topIds, finish });
+  });
+
   test('keeps to max_tokens, and ends in time where the shortest answer fits', async () => {
     for (const maxTokens of [1, 2, 5, 9, 20, 40, 60, 80]) {
       const [one] = await answer([requestOf(json(SCHEMA), 3, { maxTokens })]);

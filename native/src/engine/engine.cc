@@ -278,7 +278,8 @@ void Engine::take(Drawing& drawing, Answer&& answer) {
   out.rank = s.rank;
   out.finish = finish_of(p, s, drawing.verdict == Constraint::Verdict::kComplete, outputs + 1, drawing.position + 1);
   out.forced = out.finish == Finish::kNone && slot.constraint && slot.constraint->jumps() && slot.constraint->is_forced();
-  if (out.finish == Finish::kNone && out.token == drawing.proposed) drawing.outcome = Drawing::kAccepted;
+  // What is forced comes next, spelled as the tokenizer does: a proposal would take its place.
+  if (out.finish == Finish::kNone && !out.forced && out.token == drawing.proposed) drawing.outcome = Drawing::kAccepted;
 }
 
 void Engine::sample_rows(const Plan& plan, const model::ForwardBatch& batch, StepResult& result) {
