@@ -102,7 +102,7 @@ inline void time_adapters_of_product(int64_t rows, int64_t k, const std::vector<
 }
 
 // A product of an 8B model and an adapter of rank 16 on all of its projections, which follow each other: the product alone, with a launch behind
-// it, and with both in one.
+// it, and with both in one, by blocks of their own and by warps of the product's.
 inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int64_t>& outs, const TimeAdapter& time) {
   const int64_t rank = 16;
   int64_t n = 0;
@@ -111,10 +111,12 @@ inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int6
   DeviceBuffer<bf16> w(device_noise(size_t(n * k), 1)), x(device_noise(size_t(rows * k), 1));
   DeviceBuffer<bf16> a(device_noise(size_t(int64_t(outs.size()) * rank * k), 1)), b(device_noise(size_t(rank * n), 1));
   DeviceBuffer<float> workspace(size_t((splits + 1) * rows * n));
-  DeviceBuffer<float> u(size_t(std::max(rows, LoraPart::kLeastRows) * LoraPart::kMost * rank));
+  LoraPart part{};
+  part.rows = rows, part.count = LoraPart::kMost, part.most_rank = rank;
+  DeviceBuffer<float> u(size_t(std::max(std::max(rows, LoraPart::kLeastRows) * LoraPart::kMost * rank, cuda::lora_along_floats(part))));
   DeviceBuffer<int32_t> arrived(size_t(LoraPart::kMostRows * LoraPart::kMost)), which{size_t(rows)};
   std::vector<LoraWeights> weights;
-  LoraPart part{};
+  part.count = 0;
   for (int64_t out : outs) {
     part.projections[part.count] = {nullptr, part.columns, out};
     weights.push_back({a.data() + part.count++ * rank * k, b.data() + part.columns * rank, int32_t(rank), 1.0f});
@@ -124,9 +126,7 @@ inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int6
   for (int64_t i = 0; i < part.count; ++i) part.projections[i].adapters = table.data() + i;
   part.adapter_count = 1;
   part.row_adapters = which.data();
-  part.rows = rows;
   part.in = part.ldx = k;
-  part.most_rank = rank;
   part.x = x.data();
   part.u = u.data();
   part.arrived = arrived.data();
@@ -145,6 +145,8 @@ inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int6
     lora_part(beside, nullptr);
   });
   time(name + ", adapter within", 0, [&] { matmul(holding, nullptr); });
+  holding.adapters_by = cuda::AdapterKernel::kAlong;
+  time(name + ", adapter along", 0, [&] { matmul(holding, nullptr); });
 }
 
 }  // namespace tandem::benchmarks

@@ -1505,6 +1505,121 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: adapters along a product are added before their pieces are there',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_along_warp.h',
+        search: '      wait_for_count(a_.arrived + tile, shared_.before[tile + 1] - shared_.before[tile]);\n',
+        replace: '\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters along a product wait for one piece too few',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_along_warp.h',
+        search: 'shared_.before[tile + 1] - shared_.before[tile]);',
+        replace: 'shared_.before[tile + 1] - shared_.before[tile] - 1);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters along a product count a piece before they make it',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_along_warp.h',
+        search: '    count_up(a_.arrived + tile);\n',
+        replace: '',
+      },
+      {
+        file: 'native/cuda/lora/lora_along_warp.h',
+        search: '    const int32_t* rows = shared_.tiles[tile] + first_row;\n',
+        replace: '    const int32_t* rows = shared_.tiles[tile] + first_row;\n    count_up(a_.arrived + tile);\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a warp along a product makes only its first piece',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_along_warp.h',
+        search: 'piece += along_.makers) make(piece);',
+        replace: 'piece += shared_.before[tile_count_]) make(piece);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters along a product end a segment one step early',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_along_warp.h',
+        search: 'end = min(begin + length, in)',
+        replace: 'end = min(begin + length - kStep, in)',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters along a product leave what they counted',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_along_warp.h',
+        search: 'before != along_.adders - 1) return;',
+        replace: 'before != along_.adders) return;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: rows without an adapter have +0 added along a product',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_along_warp.h',
+        search: 'adapted ? sums[r][j] : -0.0f;',
+        replace: 'adapted ? sums[r][j] : 0.0f;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters along a product read u before all lanes have made it',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_along_warp.h',
+        search: '    __syncwarp();  // u is there\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: adapters along a product make the first rows of a tile alone',
+    edits: [
+      {
+        file: 'native/cuda/lora/lora_along_warp.h',
+        search: 'const int first_row = left / kSegments % pairs * kPieceRows;',
+        replace: 'const int first_row = 0;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: an activation is made before what adapters add is there',
+    edits: [
+      {
+        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        search: '  warp.add();\n  for (int i = 0; kKind == kGated && i < 3; ++i) __syncthreads();  // those of the others\n',
+        replace: '  for (int i = 0; kKind == kGated && i < 3; ++i) __syncthreads();  // those of the others\n  warp.add();\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: a product does not begin behind the blocks of its adapters',
     edits: [
       {

@@ -8,6 +8,7 @@
 #include "cuda/gemm/matmul_store.h"
 #include "cuda/gemm/matmul_tiles.h"
 #include "cuda/gemm/variants.h"
+#include "cuda/lora/lora_along.h"
 #include "cuda/lora/lora_within.h"
 
 namespace tandem::cuda {
@@ -194,10 +195,18 @@ bool matmul_gates(const MatMul& a) {
   return whole_blocks && a.kernel == MatMulKernel::kWgmma && a.quantised.data == nullptr;
 }
 
+// Whether all outputs of an activation have a projection.
+static bool gates_and_others(const LoraPart& adapters, int64_t n) {
+  const LoraPart::Projection &gates = adapters.projections[0], &others = adapters.projections[1];
+  return adapters.count == 2 && gates.first == 0 && gates.out == n / 2 && others.first == n / 2 && others.out == n / 2;
+}
+
 bool matmul_takes_adapters(const MatMul& a, const LoraPart& adapters) {
-  const bool plain = a.gated == nullptr && !a.accumulate && a.onto == nullptr && a.quantised.data == nullptr;
+  const bool along = a.adapters_by == AdapterKernel::kAlong, plain = !a.accumulate && a.onto == nullptr && a.quantised.data == nullptr;
+  const bool gated = along && gates_and_others(adapters, a.n);
   const bool same_rows = adapters.rows == a.m && adapters.in == a.k && adapters.x == a.x && adapters.ldx == a.ldx;
-  return plain && same_rows && a.kernel == MatMulKernel::kWgmma && a.k % kSplitDepth == 0 && lora_fits_within(adapters);
+  const bool fits = (along ? lora_fits_along(adapters) : lora_fits_within(adapters)) && (a.gated == nullptr || gated);
+  return plain && same_rows && a.kernel == MatMulKernel::kWgmma && a.k % kSplitDepth == 0 && fits;
 }
 
 void matmul(const MatMul& a, cudaStream_t stream) {

@@ -9,6 +9,7 @@ namespace {
 constexpr AdapterVariant kAdapterVariants[] = {
     {AdapterKernel::kWithin, "within", 9, 9},
     {AdapterKernel::kBehind, "behind", 8, 99},
+    {AdapterKernel::kAlong, "along", 9, 9},
 };
 
 }  // namespace

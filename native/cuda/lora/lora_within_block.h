@@ -5,7 +5,7 @@
 #pragma once
 #include "cuda/common/early_launch.h"
 #include "cuda/common/tensor_core.h"
-#include "cuda/lora/lora_sums.h"
+#include "cuda/lora/lora_factors.h"
 #include "cuda/lora/lora_within.h"
 
 namespace tandem::cuda::lora {
@@ -21,20 +21,6 @@ struct WithinShared {
   int32_t unused[3];
 };
 static_assert(sizeof(WithinShared) % 16 == 0);
-
-// Not from the first-level cache, which may hold what was there in an earlier step: nothing has been waited for yet.
-template <class T>
-__device__ __forceinline__ T load_fresh(const T* from) {
-  static_assert(sizeof(T) % sizeof(uint64_t) == 0);
-  uint64_t words[sizeof(T) / sizeof(uint64_t)];
-  GPU_UNROLL
-  for (size_t i = 0; i < sizeof(T) / sizeof(uint64_t); ++i) {
-    words[i] = __ldcg(reinterpret_cast<const unsigned long long*>(from) + i);
-  }
-  T out;
-  memcpy(&out, words, sizeof out);
-  return out;
-}
 
 // The rows of each adapter, kTileRows at a time.
 __device__ __forceinline__ void find_tiles(const LoraPart& a, WithinShared& shared) {
@@ -314,24 +300,6 @@ __device__ __forceinline__ void add_within(const LoraPart& a, int which, const L
   TileWithin < kRows, kFit<kMost ? kFit : kMost>(a, which, w, rows, begin, end, shared).run();
 }
 
-// To the L2 cache the factors that the product behind this one reads, by all blocks together: when they ask for them themselves, memory is
-// busy with that product's weights, for longer than one row's adapters take in all.
-__device__ __forceinline__ void fetch_next(const LoraPart& a, int block, int blocks) {
-  constexpr int64_t kPiece = 2048;  // elements
-  const int64_t first = (block * LoraWithin::kThreads + int64_t(threadIdx.x)) * kPiece, step = blocks * LoraWithin::kThreads * kPiece;
-  const auto fetch_all = [&](const bf16* from, int64_t count) {
-    if (!whole_vectors(from, count, count)) return;
-    for (int64_t at = first; at < count; at += step) fetch(from + at, count - at < kPiece ? count - at : kPiece);
-  };
-  GPU_UNROLL_1
-  for (int64_t i = 0; i < a.next_count * a.adapter_count; ++i) {
-    const LoraPart::Projection& projection = a.next[i / a.adapter_count];
-    const LoraWeights w = load_fresh(projection.adapters + i % a.adapter_count);
-    fetch_all(w.a, w.rank * a.next_in);
-    fetch_all(w.b, w.rank * projection.out);
-  }
-}
-
 // By the threads of block number `block` of the launch's first ones, which have kBytes of shared memory.
 template <int kBytes>
 __device__ __forceinline__ void run_within(const LoraWithin& within, int block, unsigned char* memory) {
@@ -339,7 +307,7 @@ __device__ __forceinline__ void run_within(const LoraWithin& within, int block, 
   if (threadIdx.x >= LoraWithin::kThreads) return;
   const LoraPart& a = within.part;
   WithinShared& shared = *reinterpret_cast<WithinShared*>(memory);
-  fetch_next(a, block, within.blocks);
+  fetch_next(a, block * LoraWithin::kThreads + int(threadIdx.x), within.blocks * LoraWithin::kThreads);
   find_tiles(a, shared);
   const int slice = int(within.slice);
   int per_tile = 0;

@@ -186,8 +186,8 @@ void Layers::feed_forward(const Batch& batch, int64_t index, float* hidden, cons
   const bool leave = tap == nullptr;
   normalise(hidden, batch.rows, layer.mlp_norm);
   const bool bias = layer.gate_up_bias.size() > 0;
-  if (leave && !bias && !adapted(batch) && gates(layer.gate_up)) {
-    x = gated_product(layer.gate_up, x, batch.rows);
+  if (const bf16* activated = leave && !bias ? gated_product(batch, index, x) : nullptr) {
+    x = activated;
   } else if (bias || !adapted_activation(batch, index, tap)) {
     const cuda::Parts parts = project(batch, index, Product::kGateUp, layer.gate_up, x, wide_.data(), nullptr, leave && !bias, tap);
     add_bias(layer.gate_up_bias, batch.rows, wide_.data());
@@ -240,11 +240,19 @@ cuda::MatMul Layers::product_of(const Matrix& w, const bf16* x, int64_t rows, fl
   return args;
 }
 
-bool Layers::gates(const Matrix& w) { return cuda::matmul_gates(product_of(w, nullptr, 0, nullptr)); }
-
-const bf16* Layers::gated_product(const Matrix& w, const bf16* x, int64_t rows) {
-  cuda::MatMul args = product_of(w, x, rows, wide_.data());
+const bf16* Layers::gated_product(const Batch& batch, int64_t layer, const bf16* x) {
+  const Matrix& w = weights_.layers[size_t(layer)].gate_up;
+  cuda::MatMul args = product_of(w, x, batch.rows, wide_.data());
   args.gated = reinterpret_cast<bf16*>(wide_.data());  // x is where an activation is otherwise
+  if (!cuda::matmul_gates(args)) return nullptr;
+  if (!adapted(batch)) {
+    cuda::matmul(args, stream_.get());
+    return args.gated;
+  }
+  const cuda::LoraPart part = part_of(batch, layer, model::Product::kGateUp, w, x, workspace_.data());
+  args.adapters_by = weights_.kernels.adapters;
+  if (args.adapters_by == cuda::AdapterKernel::kBehind || !cuda::matmul_takes_adapters(args, part)) return nullptr;
+  args.adapters = &part;
   cuda::matmul(args, stream_.get());
   return args.gated;
 }
@@ -279,6 +287,22 @@ std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t la
   if (parts.count == 0) parts = {workspace_.data(), 1, batch.rows, w.n};
   const int64_t each = batch.rows * w.n;
   if (batch.rows > cuda::LoraPart::kMostRows || (parts.count + 1) * each > sizes_.workspace_floats) return {};
+  cuda::LoraPart part = part_of(batch, layer, which, w, x, workspace_.data() + parts.count * each);
+  args.adapters_by = weights_.kernels.adapters;
+  if (args.adapters_by != cuda::AdapterKernel::kBehind && cuda::matmul_takes_adapters(args, part)) {
+    args.adapters = &part;
+    cuda::matmul(args, stream_.get());
+  } else {
+    // Both read x and write parts of their own; `leave_parts`: no kernel comes between them.
+    args.beside = part.beside = lets_next_begin(args);
+    cuda::matmul(args, stream_.get());
+    cuda::lora_part(part, stream_.get());
+  }
+  ++parts.count;
+  return parts;
+}
+
+cuda::LoraPart Layers::part_of(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* to) {
   const Modules modules = modules_in(which);
   cuda::LoraPart part{};
   part.count = modules.count;
@@ -296,19 +320,9 @@ std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t la
   part.x = x;
   part.u = lora_.data();
   part.arrived = arrived_.data();
-  part.part = workspace_.data() + parts.count * each;
+  part.part = to;
   part.columns = w.n;
-  if (weights_.kernels.adapters == cuda::AdapterKernel::kWithin && cuda::matmul_takes_adapters(args, part)) {
-    args.adapters = &part;
-    cuda::matmul(args, stream_.get());
-  } else {
-    // Both read x and write parts of their own; `leave_parts`: no kernel comes between them.
-    args.beside = part.beside = lets_next_begin(args);
-    cuda::matmul(args, stream_.get());
-    cuda::lora_part(part, stream_.get());
-  }
-  ++parts.count;
-  return parts;
+  return part;
 }
 
 void Layers::add_next(const Batch& batch, int64_t layer, model::Product which, cuda::LoraPart& part) const {

@@ -62,14 +62,15 @@ class Layers {
   // y = W x, or `onto`, where that is not null, and W x; of rows of w.k inputs. Parts that it leaves are in workspace_ until the next product.
   cuda::Parts product(const Matrix& w, const bf16* x, int64_t rows, float* y, const float* onto, bool leave = false);
   cuda::MatMul product_of(const Matrix& w, const bf16* x, int64_t rows, float* y);
-  // Whether one launch computes a product of gate and up and its activation, and that, which lies where wide rows do.
-  bool gates(const Matrix& w);
-  const bf16* gated_product(const Matrix& w, const bf16* x, int64_t rows);
+  // The activation of gate and up, with what adapters add, where one launch computes it: it lies where wide rows do. Else null.
+  const bf16* gated_product(const Batch& batch, int64_t layer, const bf16* x);
   // As product(), with what the rows' adapters add: y = `onto` + (W x + B u). With few rows, where parts may be left, that is one part more.
   cuda::Parts project(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* y, const float* onto,
                       bool leave, const LayerTap* tap);
   // Parts of the product with that of the adapters, if there is room for them; nothing is done otherwise.
   std::optional<cuda::Parts> project_beside(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x);
+  // What adapters add to that product, to be written to `to`, its rows as wide as w.
+  cuda::LoraPart part_of(const Batch& batch, int64_t layer, model::Product which, const Matrix& w, const bf16* x, float* to);
   // The rows' adapters of a product, added to `sums`, or with `onto` to that, into y; rows `ld` apart.
   void adapt(const Batch& batch, int64_t layer, model::Product which, const bf16* x, float* sums, const float* onto, float* y, int64_t ld,
              const LayerTap* tap);

@@ -34,9 +34,9 @@ Kernels chosen_kernels(const cuda::DeviceInfo& found) {
                            cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), found.major, found.minor),
                            cuda::adapter_kernel(adapters, found.major, found.minor),
                            cuda::matmul_blocks(std::getenv("TANDEM_CUDA_CLUSTERS"), found.major, found.minor)};
-  const bool asked = adapters != nullptr && *adapters != 0 && kernels.adapters == cuda::AdapterKernel::kWithin;
+  const bool asked = adapters != nullptr && *adapters != 0 && kernels.adapters != cuda::AdapterKernel::kBehind;
   if (asked && kernels.matmul != cuda::MatMulKernel::kWgmma) {
-    throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_ADAPTERS=within needs TANDEM_CUDA_MATMUL=wgmma");
+    throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_ADAPTERS=" + std::string(adapters) + " needs TANDEM_CUDA_MATMUL=wgmma");
   }
   if (kernels.blocks == cuda::MatMulBlocks::kPairs && kernels.matmul != cuda::MatMulKernel::kWgmma) {
     throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_CLUSTERS=pairs needs TANDEM_CUDA_MATMUL=wgmma");

@@ -18,6 +18,9 @@ constexpr int64_t kBest = int64_t(1) << 16;
 // Longer contexts of many sequences are attended to in pieces.
 constexpr int64_t kAttentionFloats = int64_t(32) << 20;
 constexpr int64_t kLoraFloats = int64_t(4) << 20;
+static_assert(kLoraFloats >=
+                  cuda::LoraAlong::kMostRows * cuda::LoraPart::kMost * cuda::LoraAlong::kMostRank * cuda::LoraAlong::kPieceFloats,
+              "pieces of eight ranks in eight segments");
 // So many rows have room for the part of their adapters beside those of a product.
 constexpr int64_t kPartRows = 64;
 

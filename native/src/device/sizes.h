@@ -1,6 +1,6 @@
 // All sizes of an engine's device memory, known before any of it is taken: nothing is allocated in a step.
 #pragma once
-#include "cuda/lora/lora.h"
+#include "cuda/lora/lora_along.h"
 #include "device/device.h"
 
 namespace tandem::device {
@@ -10,6 +10,7 @@ inline constexpr size_t kLanes = 2;
 
 // Counters of adapters beside a product.
 inline constexpr int64_t kLoraArrivals = cuda::LoraPart::kMostRows * cuda::LoraPart::kMost;
+static_assert(kLoraArrivals >= cuda::LoraAlong::kCounters);
 
 struct Sizes {
   Sizes(const model::Spec& spec, const engine::Options& options);
