@@ -5,7 +5,6 @@
 #include <deque>
 #include <memory>
 #include <numeric>
-#include <random>
 #include <stdexcept>
 
 #include "cuda/common/gpu.h"
@@ -33,43 +32,61 @@ constexpr size_t kMostVariables = 48 << 10, kSharedGap = 64;
 std::atomic<bool> watching{true};
 thread_local uint32_t launches = 0;  // run by this thread
 thread_local LaunchOverlaps overlaps;
-thread_local std::mt19937 shuffle_order(1);
+
+// Of orders that are always the same. The standard library's took longer than what they order: every warp that goes on draws one.
+class Dice {
+ public:
+  uint32_t below(size_t end) {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return uint32_t((state_ >> 32) * end >> 32);
+  }
+  template <class T>
+  void shuffle(T* begin, T* end) {
+    for (size_t left = size_t(end - begin); left > 1; --left) std::swap(begin[left - 1], begin[below(left)]);
+  }
+
+ private:
+  uint64_t state_ = 1;
+};
+thread_local Dice dice;
+
+// Lets the thread go on if what it waits for has come, as far as its warp need not meet.
+void look_again(Block& b, int thread) {
+  Fiber& f = b.fibers[size_t(thread)];
+  if (f.wait == Wait::kInputs && b.inputs_there) f.wait = Wait::kNone;
+  if (f.wait == Wait::kCount && *f.counter >= f.count) f.wait = Wait::kNone;
+  if (f.wait != Wait::kBarrier || !f.barrier->passed(f.parity)) return;
+  f.wait = Wait::kNone;
+  if (kWatched) b.races->waited(b.rank * int(b.fibers.size()) + thread, f.barrier, f.barrier->phase);
+}
 
 // Runs a warp until all of its threads have ended or wait, but for one that stays behind (-1: none). True when anything ran.
 bool run_warp(Block& b, std::vector<int>& order, int begin, int end, int straggler) {
-  bool ran = false;
-  for (;;) {
+  for (bool ran = false;;) {
     bool moved = false;
-    std::shuffle(order.begin() + begin, order.begin() + end, shuffle_order);
+    int going = 0, meeting = 0, showing = 0, at_barriers = 0;
+    dice.shuffle(order.data() + begin, order.data() + end);
     for (int i = begin; i < end; ++i) {
-      if (order[size_t(i)] == straggler) continue;
-      Fiber& f = b.fibers[size_t(order[size_t(i)])];
-      if (f.wait == Wait::kBarrier && f.barrier->passed(f.parity)) {
-        f.wait = Wait::kNone;
-        if (kWatched) b.races->waited(b.rank * int(b.fibers.size()) + order[size_t(i)], f.barrier, f.barrier->phase);
+      const int thread = order[size_t(i)];
+      Fiber& f = b.fibers[size_t(thread)];
+      if (f.done) continue;
+      if (thread != straggler && f.wait != Wait::kNone) look_again(b, thread);
+      if (thread != straggler && f.wait == Wait::kNone) {
+        b.current = thread;
+        to_fiber(f);
+        moved = true;
       }
-      if (f.wait == Wait::kInputs && b.inputs_there) f.wait = Wait::kNone;
-      if (f.wait == Wait::kCount && *f.counter >= f.count) f.wait = Wait::kNone;
-      if (f.done || f.wait != Wait::kNone) continue;
-      b.current = order[size_t(i)];
-      to_fiber(f);
-      moved = true;
+      going += !f.done;
+      meeting += !f.done && f.wait == Wait::kWarp;
+      showing += !f.done && f.wait == Wait::kShow;
+      at_barriers += !f.done && f.wait == Wait::kBarrier;
     }
-    for (const Wait kind : {Wait::kWarp, Wait::kShow}) {
-      bool any = false, all = true;
-      for (int t = begin; t < end; ++t) {
-        const Fiber& f = b.fibers[size_t(t)];
-        if (f.done) continue;
-        any = true;
-        all = all && f.wait == kind;
-      }
-      if (!any || !all) continue;
-      for (int t = begin; t < end; ++t) b.fibers[size_t(t)].wait = Wait::kNone;
-      if (kWatched && kind == Wait::kWarp) b.races->warp_met(b.rank * int(b.fibers.size()) + begin);
-      moved = true;
-    }
-    ran = ran || moved;
-    if (!moved) return ran;
+    const bool met = going > 0 && (meeting == going || showing == going);
+    for (int t = begin; met && t < end; ++t) b.fibers[size_t(t)].wait = Wait::kNone;
+    if (kWatched && met && meeting > 0) b.races->warp_met(b.rank * int(b.fibers.size()) + begin);
+    ran = ran || moved || met;
+    // Who waits at an mbarrier may have had its turn before what it waits for came.
+    if (!met && (!moved || at_barriers == 0)) return ran;
   }
 }
 
@@ -81,7 +98,7 @@ bool land_one(Blocks& blocks) {
   size_t count = 0;
   for (const Block& b : blocks) count += b.in_flight.size();
   if (count == 0) return false;
-  size_t index = shuffle_order() % count;
+  size_t index = dice.below(count);
   for (Block& b : blocks) {
     if (index < b.in_flight.size()) {
       const std::function<void()> copy = b.in_flight[index];
@@ -111,7 +128,7 @@ bool run_warps(Block& b, std::vector<int>& order, const Straggler& straggler) {
   const int threads = int(b.fibers.size()), left = straggler.block == &b ? straggler.thread : -1;
   std::vector<int> warps;
   for (int w = 0; w < threads; w += 32) warps.push_back(w);
-  std::shuffle(warps.begin(), warps.end(), shuffle_order);
+  dice.shuffle(warps.data(), warps.data() + warps.size());
   bool ran = false;
   for (Fiber& f : b.fibers) {
     if (f.wait == Wait::kOthers) f.wait = Wait::kNone, ran = true;
@@ -160,11 +177,11 @@ bool run_blocks(Blocks& blocks, std::vector<int>& order) {
   const size_t threads = blocks[0].fibers.size();
   Straggler straggler;
   for (;;) {
-    if (straggler.thread < 0 && shuffle_order() % 8 == 0) {
-      straggler = {&blocks[blocks.size() > 1 ? shuffle_order() % blocks.size() : 0], int(shuffle_order() % threads)};
+    if (straggler.thread < 0 && dice.below(8) == 0) {
+      straggler = {&blocks[dice.below(blocks.size())], int(dice.below(threads))};
     }
     bool ran = false, any = false;
-    const size_t turn = blocks.size() > 1 ? shuffle_order() % blocks.size() : 0;
+    const size_t turn = dice.below(blocks.size());
     for (size_t i = 0; i < blocks.size(); ++i) {
       Block& b = blocks[(turn + i) % blocks.size()];
       ran = run_warps(b, order, straggler) || ran;
@@ -220,6 +237,20 @@ void wait(Wait kind) {
   to_main(f, false);
 }
 
+// It shows by turns: where it does so next, nobody still looks, so that they need not meet again.
+void show(const void* value, size_t bytes) {
+  Block& b = block();
+  std::memcpy(b.lanes[size_t(b.current)].bytes[++fiber().shown % 2], value, bytes);
+  wait(Wait::kShow);
+}
+
+void see(int lane, void* to, size_t bytes) {
+  const Block& b = block();
+  const int at = b.current / 32 * 32 + lane;
+  const Shown& shown = b.lanes[size_t(at < int(b.fibers.size()) ? at : b.current)];
+  std::memcpy(to, shown.bytes[fiber().shown % 2], bytes);
+}
+
 void run_within(Block& block, const std::function<void()>& body) {
   const Restore restore{std::exchange(current_block, &block)};
   body();
@@ -245,7 +276,7 @@ void atomic_load(const void* from, void* to, size_t bytes) {
 
 void atomic_store(const void* from, void* to, size_t bytes) { std::memcpy(to, from, bytes); }
 
-bool toss() { return shuffle_order() & 1; }
+bool toss() { return dice.below(2) != 0; }
 
 static size_t blocks_of(const Launch& launch) { return size_t(launch.grid.x) * launch.grid.y * launch.grid.z; }
 // That run at the same time.
@@ -321,6 +352,7 @@ class Begun {
     b.lets_next_begin = b.lets_next_run_beside = false;
     b.ahead = ahead;
     b.seen_by_async.clear();
+    b.right_sides.clear();
     std::memset(b.shared, 0xff, b.shared_bytes);
     for (const SharedVariable& v : b.variables) std::memset(v.memory, 0xff, v.bytes);
     current_block = &b;
@@ -362,7 +394,7 @@ bool lets_next_begin(const Begun& begun) { return begun.block().lets_next_begin;
 
 std::shared_ptr<Begun> begin(const Launch& launch) {
   auto begun = std::make_shared<Begun>(launch);
-  begun->run(unsigned(shuffle_order() % clusters_of(launch)), false, {});
+  begun->run(dice.below(clusters_of(launch)), false, {});
   return begun;
 }
 
@@ -379,7 +411,7 @@ void run(const Launch& launch, Ahead& ahead, Begun* begun) {
     begun->go_on(ahead);
     waits = begun->block().waits;
   }
-  std::shuffle(numbers.begin(), numbers.end(), shuffle_order);
+  dice.shuffle(numbers.data(), numbers.data() + numbers.size());
   Begun blocks(launch);
   for (unsigned i : numbers) blocks.run(i, true, ahead);
   if (launch.early && !waits && !blocks.block().waits) throw std::runtime_error("emulated kernel: it may begin early, and never waits");

@@ -6,7 +6,6 @@
 // conflicts or fences, but for those of Hopper (hopper_emulation.h).
 #pragma once
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -100,28 +99,43 @@ struct GroupProduct {
   bool first = false;    // what the sums were does not count
 };
 
+// A right side as numbers: [4][16 k][columns / 4], by the threads of a quad.
+struct RightSide {
+  uint64_t descriptor;
+  int columns;
+  bool across;
+  std::vector<float> numbers;
+};
+
 struct Stack;
 
-struct Fiber {
+// What is looked at each time that its turn comes lies in one line of the cache.
+struct alignas(64) Fiber {
   Stack* stack = nullptr;
   const unsigned char* stack_memory = nullptr;
   bool done = true;
+  bool waited = false, beside = false;  // for the kernel's inputs; or runs beside what makes them
+  bool fenced = false;                  // since the last wgmma was committed
   Wait wait = Wait::kNone;
   dim3 thread;
-  std::vector<Copy> open_group;      // cp.async since the last commit
-  std::vector<CopyGroup> groups;     // committed, oldest first
+  unsigned shown = 0;                // how often it showed its warp something
   const Barrier* barrier = nullptr;  // waited for
   int32_t parity = 0;
-  const int32_t* counter = nullptr;  // likewise, until it has come to
-  int32_t count = 0;
-  bool fenced = false;                      // since the last wgmma was committed
-  std::vector<GroupProduct> open_products;  // since then
-  std::vector<std::vector<GroupProduct>> products;
   uint32_t products_landed = 0;
-  bool waited = false, beside = false;  // for the kernel's inputs; or runs beside what makes them
+  std::vector<Copy> open_group;             // cp.async since the last commit
+  std::vector<CopyGroup> groups;            // committed, oldest first
+  std::vector<GroupProduct> open_products;  // since the last wgmma was committed
+  std::vector<std::vector<GroupProduct>> products;
+  const int32_t* counter = nullptr;  // waited for, until it has come to
+  int32_t count = 0;
 };
 
-constexpr int kLaneBytes = 64;
+constexpr size_t kLaneBytes = 64;
+
+// What a thread shows its warp, by turns.
+struct Shown {
+  unsigned char bytes[2][kLaneBytes];
+};
 
 // What a kernel declares by GPU_SHARED.
 struct SharedVariable {
@@ -136,15 +150,16 @@ struct Block {
   int current = 0;
   dim3 grid, size, index;
   unsigned char* shared = nullptr;
-  size_t shared_bytes = 0, room = 0;                         // the kernel's own, and with its variables
-  std::vector<SharedVariable> variables;                     // of the kernel, as far as its blocks came by them
-  const std::function<void()>* body = nullptr;               // none: fibers end
-  std::vector<std::array<unsigned char, kLaneBytes>> lanes;  // what each thread shows its warp
-  std::vector<std::function<void()>> in_flight;              // bulk copies on their way
-  std::vector<const Barrier*> unfenced;                      // initialised, and not yet seen by bulk copies
-  std::string fault;                                         // what a thread did that no kernel may; empty: nothing
-  std::vector<unsigned char> seen_by_async;  // shared memory as bulk copies and wgmma know it; empty: neither has been there
-  bool inputs_there = true;                  // the kernels before this one on the stream have run
+  size_t shared_bytes = 0, room = 0;            // the kernel's own, and with its variables
+  std::vector<SharedVariable> variables;        // of the kernel, as far as its blocks came by them
+  const std::function<void()>* body = nullptr;  // none: fibers end
+  std::vector<Shown> lanes;
+  std::vector<std::function<void()>> in_flight;  // bulk copies on their way
+  std::vector<const Barrier*> unfenced;          // initialised, and not yet seen by bulk copies
+  std::string fault;                             // what a thread did that no kernel may; empty: nothing
+  std::vector<unsigned char> seen_by_async;      // shared memory as bulk copies and wgmma know it; empty: neither has been there
+  std::deque<RightSide> right_sides;             // read there since it changed: many threads multiply by the same
+  bool inputs_there = true;                      // the kernels before this one on the stream have run
   bool lets_next_begin = false, waits = false;
   bool lets_next_run_beside = false;  // the next kernel may begin before this one's inputs are there
   Ahead ahead;                        // of the kernel
@@ -273,23 +288,20 @@ dim3 block_index();
 dim3 block_size();
 dim3 grid_size();
 
+// Shows the warp so many bytes, and waits for what its other threads show; then sees what the one at that lane did.
+void show(const void* value, size_t bytes);
+void see(int lane, void* to, size_t bytes);
+
 // Every lane of the warp puts a value, all wait, then each reads what it wants with read(lane). All must call.
 template <class T, class Read>
 auto warp_exchange(const T& value, const Read& read) {
   static_assert(sizeof(T) <= kLaneBytes);
-  Block& b = block();
-  const int me = b.current, warp = me / 32 * 32;
-  std::memcpy(b.lanes[size_t(me)].data(), &value, sizeof value);
-  wait(Wait::kShow);
-  auto get = [&](int from) {
+  show(&value, sizeof value);
+  return read([](int from) {
     T other;
-    const int index = warp + from < int(b.fibers.size()) ? warp + from : me;
-    std::memcpy(&other, b.lanes[size_t(index)].data(), sizeof other);
+    see(from, &other, sizeof other);
     return other;
-  };
-  auto result = read(get);
-  wait(Wait::kShow);
-  return result;
+  });
 }
 
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);

@@ -20,6 +20,11 @@ unsigned char* seen_by_async(Block& b) {
   return b.seen_by_async.data();
 }
 
+unsigned char* changed_for_async(Block& b) {
+  b.right_sides.clear();
+  return seen_by_async(b);
+}
+
 void settle(Barrier& b) {
   if (b.pending != 0 || b.bytes != 0) return;
   ++b.phase;
@@ -34,6 +39,7 @@ T* place_in(Block& b, T* own) {
 }
 
 void copy_box(Block& b, uint32_t to, const TensorMap& map, Barrier& barrier, int first_column, int first_row) {
+  unsigned char* const seen = changed_for_async(b);
   for (int r = 0; r < map.box_rows; ++r) {
     for (int c = 0; c < kSwizzleBytes / 2; ++c) {
       const int64_t row = int64_t(first_row) + r, column = int64_t(first_column) + c;
@@ -43,7 +49,7 @@ void copy_box(Block& b, uint32_t to, const TensorMap& map, Barrier& barrier, int
       const uint32_t at = swizzled(to + uint32_t(r * kSwizzleBytes + c * 2));
       if (!is_element(b, at)) continue;
       std::memcpy(b.shared + at, &value, 2);
-      std::memcpy(seen_by_async(b) + at, &value, 2);
+      std::memcpy(seen + at, &value, 2);
     }
   }
   barrier.bytes -= map.box_rows * kSwizzleBytes;
@@ -54,18 +60,17 @@ void copy_box(Block& b, uint32_t to, const TensorMap& map, Barrier& barrier, int
 // rows of 64 columns for each k, groups of eight k one stride apart and the next 64 columns one other stride.
 class Described {
  public:
-  Described(uint64_t descriptor, bool across)
-      : start_(field(descriptor, 0)), panel_(field(descriptor, 16)), stride_(field(descriptor, 32)), across_(across) {
-    if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) block().fault = "a descriptor without 128-byte swizzle";
+  Described(Block& b, uint64_t descriptor, bool across)
+      : block_(b), seen_(seen_by_async(b)), start_(field(descriptor, 0)), panel_(field(descriptor, 16)), stride_(field(descriptor, 32)),
+        across_(across) {
+    if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) b.fault = "a descriptor without 128-byte swizzle";
   }
-  // Of one row, or column of the product.
-  void line(uint32_t index, float (&out)[16]) const {
-    for (uint32_t k = 0; k < 16; ++k) {
-      cuda::bf16 value{};
-      const uint32_t place = at(index, k);
-      if (is_element(block(), place)) std::memcpy(&value, seen_by_async(block()) + place, 2);
-      out[k] = cuda::to_float(value);
-    }
+  // Of a row, or column of the product.
+  float number(uint32_t index, uint32_t k) const {
+    cuda::bf16 value{};
+    const uint32_t place = at(index, k);
+    if (is_element(block_, place)) std::memcpy(&value, seen_ + place, 2);
+    return cuda::to_float(value);
   }
   uint32_t at(uint32_t index, uint32_t k) const { return swizzled(start_ + (across_ ? below(index, k) : beside(index, k))); }
   // The sixteen bytes that lie beside each other, of a row of consecutive k.
@@ -80,6 +85,8 @@ class Described {
   uint32_t below(uint32_t column, uint32_t k) const {
     return column / 64 * panel_ + k / 8 * stride_ + k % 8 * kSwizzleBytes + column % 64 * 2;
   }
+  Block& block_;
+  const unsigned char* seen_;
   uint32_t start_, panel_, stride_;
   bool across_;
 };
@@ -110,11 +117,11 @@ void watch(const GroupProduct& product, uint32_t number) {
     if (size_t(address) + bytes <= b.shared_bytes) b.races->product_read(b.agent(), number, b.shared + address, bytes);
   };
   if (!product.rows) {
-    const Described a(product.a, false);
+    const Described a(b, product.a, false);
     for (uint32_t row = 0; row < 16; ++row) a.each_chunk(uint32_t(b.current) / 32 % 4 * 16 + row, reads);
   }
   if ((number + number / 4 + uint32_t(b.current) / 32) % 4 != 0) return;
-  const Described right(product.b, product.across);
+  const Described right(b, product.b, product.across);
   if (!product.across) {
     for (int column = 0; column < product.columns; ++column) right.each_chunk(uint32_t(column), reads);
     return;
@@ -124,27 +131,51 @@ void watch(const GroupProduct& product, uint32_t number) {
   }
 }
 
+const std::vector<float>& numbers_of_right_side(Block& b, const GroupProduct& product) {
+  for (const RightSide& r : b.right_sides) {
+    if (r.descriptor == product.b && r.columns == product.columns && r.across == product.across) return r.numbers;
+  }
+  std::vector<float>& numbers = b.right_sides.emplace_back(RightSide{product.b, product.columns, product.across, {}}).numbers;
+  numbers.reserve(16 * size_t(product.columns));
+  const Described right(b, product.b, product.across);
+  for (uint32_t in_quad = 0; in_quad < 4; ++in_quad) {
+    for (uint32_t k = 0; k < 16; ++k) {
+      for (uint32_t own = 0; own < uint32_t(product.columns) / 4; ++own) {
+        numbers.push_back(right.number(own / 2 * 8 + in_quad * 2 + own % 2, k));
+      }
+    }
+  }
+  return numbers;
+}
+
+// Of numbers that were looked at where they were read; a sanitizer would keep the compiler from doing several at once.
+[[gnu::no_sanitize("address", "undefined")]] void add_products(float* __restrict sums, const float (&row)[16],
+                                                               const float* __restrict right, int columns) {
+  for (int k = 0; k < 16; ++k, right += columns) {
+    for (int c = 0; c < columns; ++c) sums[c] += row[k] * right[c];
+  }
+}
+
 // This thread's elements of sums[64][columns]: rows of its warp, two and eight apart (PTX ISA, "wgmma .m64nNk16: accumulator D").
 void multiply(const GroupProduct& product) {
-  const int l = lane(), warp = block().current / 32 % 4;
+  constexpr int kMost = 256 / 4;
+  Block& b = block();
+  const int l = lane(), warp = b.current / 32 % 4, own = product.columns / 4;
   float rows[2][16];
   if (product.rows) {
     rows_of_quad(product.rows, rows);
   } else {
-    const Described a(product.a, false);
-    for (int h = 0; h < 2; ++h) a.line(uint32_t(warp * 16 + h * 8 + l / 4), rows[h]);
-  }
-  const Described b(product.b, product.across);
-  for (int j = 0; j < product.columns / 8; ++j) {
-    for (int e = 0; e < 2; ++e) {
-      float column[16];
-      b.line(uint32_t(j * 8 + l % 4 * 2 + e), column);
-      for (int h = 0; h < 2; ++h) {
-        float& sum = product.sums[j * 4 + h * 2 + e];
-        if (product.first) sum = 0;
-        for (int k = 0; k < 16; ++k) sum += rows[h][k] * column[k];
-      }
+    const Described a(b, product.a, false);
+    for (int h = 0; h < 2; ++h) {
+      for (int k = 0; k < 16; ++k) rows[h][k] = a.number(uint32_t(warp * 16 + h * 8 + l / 4), uint32_t(k));
     }
+  }
+  const float* const right = numbers_of_right_side(b, product).data() + l % 4 * 16 * own;
+  for (int h = 0; h < 2; ++h) {
+    float sums[kMost];
+    for (int c = 0; c < own; ++c) sums[c] = product.first ? 0 : product.sums[c / 2 * 4 + h * 2 + c % 2];
+    add_products(sums, rows[h], right, own);
+    for (int c = 0; c < own; ++c) product.sums[c / 2 * 4 + h * 2 + c % 2] = sums[c];
   }
 }
 
@@ -165,7 +196,7 @@ void store_same(uint4* to, uint4 value) {
 
 void shared_writes_fence() {
   if (kWatched) block().races->fenced(block().agent());
-  std::memcpy(seen_by_async(block()), block().shared, block().shared_bytes);
+  std::memcpy(changed_for_async(block()), block().shared, block().shared_bytes);
 }
 
 void barrier_init_fence() { block().unfenced.clear(); }

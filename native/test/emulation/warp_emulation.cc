@@ -38,22 +38,20 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 
 namespace {
 
-uint16_t element(const void* row, int column) {
-  uint16_t value;
-  std::memcpy(&value, static_cast<const unsigned char*>(row) + column * 2, 2);
-  return value;
-}
-
 template <bool kTranspose>
 void load_matrices(uint32_t (&r)[4], const void* row) {
+  struct Row {
+    uint16_t elements[8];
+  } mine;
+  std::memcpy(&mine, row, sizeof mine);
   const int l = lane();
-  warp_exchange(row, [&](const auto& get) {
+  warp_exchange(mine, [&](const auto& get) {
     for (int m = 0; m < 4; ++m) {
       uint32_t pair = 0;
       for (int e = 0; e < 2; ++e) {
         const int first = l / 4, second = (l % 4) * 2 + e;
         const int at_row = kTranspose ? second : first, column = kTranspose ? first : second;
-        pair |= uint32_t(element(get(m * 8 + at_row), column)) << (16 * e);
+        pair |= uint32_t(get(m * 8 + at_row).elements[column]) << (16 * e);
       }
       r[m] = pair;
     }
