@@ -923,7 +923,7 @@ export const mutations = [
     name: "CUDA: a missing barrier before pairs of Hopper's product trade their sums",
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        file: 'native/cuda/gemm/matmul_wgmma_block.h',
         search: '  __syncthreads();  // what pairs gave each other is there\n',
         replace: '',
       },
@@ -934,7 +934,7 @@ export const mutations = [
     name: "CUDA: a missing barrier in Hopper's product",
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        file: 'native/cuda/gemm/matmul_wgmma_block.h',
         search: '    barrier_wait(&ring.empty[i % S::kStages], (i / S::kStages & 1) ^ 1);\n',
         replace: '',
       },
@@ -945,7 +945,7 @@ export const mutations = [
     name: "CUDA: a dropped wait in Hopper's product",
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        file: 'native/cuda/gemm/matmul_wgmma_block.h',
         search: '  barrier_wait(&ring.full[i % S::kStages], i / S::kStages & 1);\n',
         replace: '',
       },
@@ -956,7 +956,7 @@ export const mutations = [
     name: "CUDA: Hopper's product gives a stage back before it has been multiplied",
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        file: 'native/cuda/gemm/matmul_wgmma_block.h',
         search: '      give_back<S>(ring, done, i, peer);\n',
         replace: '      give_back<S>(ring, done, i + 1, peer);\n',
       },
@@ -978,7 +978,7 @@ export const mutations = [
     name: 'CUDA: a block of a pair brings tokens before the other has barriers for them',
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        file: 'native/cuda/gemm/matmul_wgmma_block.h',
         search: '  if (paired) cluster_meet();  // the barriers of both are there\n',
         replace: '',
       },
@@ -1000,7 +1000,7 @@ export const mutations = [
     name: "CUDA: both blocks of a pair bring tokens to the first half's place",
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_wgmma.cu',
+        file: 'native/cuda/gemm/matmul_wgmma_block.h',
         search: 'bulk_load_all(to + block.rank * kHalfBytes,',
         replace: 'bulk_load_all(to,',
       },
@@ -1531,13 +1531,13 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_along_warp.h',
-        search: '    count_up(a_.arrived + tile);\n',
+        search: '    count_up(a_.arrived + p.tile);\n',
         replace: '',
       },
       {
         file: 'native/cuda/lora/lora_along_warp.h',
-        search: '    const int32_t* rows = shared_.tiles[tile] + first_row;\n',
-        replace: '    const int32_t* rows = shared_.tiles[tile] + first_row;\n    count_up(a_.arrived + tile);\n',
+        search: '    const int32_t* rows = shared_.tiles[p.tile] + p.first_row;\n',
+        replace: '    const int32_t* rows = shared_.tiles[p.tile] + p.first_row;\n    count_up(a_.arrived + p.tile);\n',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1547,8 +1547,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_along_warp.h',
-        search: 'piece += along_.makers) make(piece);',
-        replace: 'piece += shared_.before[tile_count_]) make(piece);',
+        search: 'number += along_.makers;',
+        replace: 'number += count;',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1602,8 +1602,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/lora/lora_along_warp.h',
-        search: 'const int first_row = left / kSegments % pairs * kPieceRows;',
-        replace: 'const int first_row = 0;',
+        search: 'left / kSegments % pairs * kPieceRows, w};',
+        replace: '0, w};',
       },
     ],
     tests: ['native/test/cuda'],

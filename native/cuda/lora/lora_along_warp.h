@@ -12,7 +12,7 @@ struct AlongShared {
   float u[LoraAlong::kMostRank][LoraAlong::kTileRows];        // of a tile
   int32_t tiles[LoraAlong::kMostRows][LoraAlong::kTileRows];  // rows, -1 = no more
   int32_t adapters[LoraAlong::kMostRows];                     // of each row, -1 = none
-  int32_t leads[LoraAlong::kMostRows];                        // whether the row is the first of its tile
+  int32_t firsts[LoraAlong::kMostRows];                       // the first row of each row's tile
   int32_t before[LoraAlong::kMostRows + 1];                   // pieces before each tile
   int32_t unused[3];
 };
@@ -40,19 +40,20 @@ class AlongWarp {
     if (maker < along_.makers) fetch_next(a_, maker * kWarp + lane(), along_.makers * kWarp);
     find_tiles();
     count_pieces();
+    const int count = maker < along_.makers ? shared_.before[tile_count_] : 0;
+    Piece piece = maker < count ? find(maker) : Piece{};
     wait_for_inputs();
     GPU_UNROLL_1
-    for (int piece = maker; maker < along_.makers && piece < shared_.before[tile_count_]; piece += along_.makers) make(piece);
+    for (int number = maker; number < count;) {
+      make(piece);
+      number += along_.makers;
+      if (number < count) piece = find(number);
+    }
   }
 
   // B u of its tiles.
   __device__ __forceinline__ void add() {
     if (!block_.adds) return;
-    // For all tiles at once: to ask for one after the other would take longer than to add.
-    for (int tile = lane(); tile < tile_count_; tile += kWarp) {
-      wait_for_count(a_.arrived + tile, shared_.before[tile + 1] - shared_.before[tile]);
-    }
-    __syncwarp();  // all pieces are there
     GPU_UNROLL_1
     for (int tile = own_; tile < tile_count_; tile += kWarps) {
       GPU_UNROLL_1
@@ -60,7 +61,8 @@ class AlongWarp {
     }
   }
 
-  // Who is the last to have added makes the counters zero for the next launch: all have waited for all that is counted.
+  // Who is the last to have added makes the counters zero for the next launch. By then all has been counted: a tile's pieces are of ranks that
+  // somebody adds, who has waited for the pieces of all tiles.
   __device__ __forceinline__ void leave() const {
     if (!block_.adds) return;
     const int32_t before = count_up(a_.arrived + kMostRows);
@@ -83,17 +85,23 @@ class AlongWarp {
       shared_.adapters[row] = adapter >= 0 && adapter < a_.adapter_count ? adapter : -1;
     }
     __syncwarp();  // all rows' adapters are there
-    for (int row = lane(); row < rows; row += kWarp) shared_.leads[row] = place_of(row).first == row;
-    __syncwarp();  // all know who leads
-    for (int row = lane(); row < rows; row += kWarp) {
+    int numbers[2] = {};
+    static_assert(kMostRows <= 2 * kWarp);
+    for (int row = lane(), i = 0; row < rows; row += kWarp, ++i) {
       const Place place = place_of(row);
-      int tile = 0;
-      for (int other = 0; other < place.first; ++other) tile += shared_.leads[other];
-      shared_.tiles[tile][place.number] = row;
+      shared_.firsts[row] = place.first;
+      numbers[i] = place.number;
     }
-    tile_count_ = 0;
-    for (int row = 0; row < rows; ++row) tile_count_ += shared_.leads[row];
+    __syncwarp();  // all know who is first
+    for (int row = lane(), i = 0; row < rows; row += kWarp, ++i) shared_.tiles[tiles_before(shared_.firsts[row])][numbers[i]] = row;
+    tile_count_ = tiles_before(rows);
     __syncwarp();  // the tiles are there
+  }
+
+  __device__ __forceinline__ int tiles_before(int row) const {
+    int tiles = 0;
+    for (int other = 0; other < row; ++other) tiles += shared_.firsts[other] == other;
+    return tiles;
   }
 
   // A row's tile begins with that row, and it is that many-th there.
@@ -148,7 +156,12 @@ class AlongWarp {
     return a_.u + number * LoraAlong::kPieceFloats;
   }
 
-  __device__ __forceinline__ void make(int piece) const {
+  // Of A x: a segment of the inputs, eight ranks, two rows of a tile from `first_row` on.
+  struct Piece {
+    int tile, which, group, segment, first_row;
+    LoraWeights w;
+  };
+  __device__ __forceinline__ Piece find(int piece) const {
     int tile = 0;
     for (int first = 0; first < tile_count_; first += kWarp) {
       const int own = first + lane();
@@ -161,12 +174,15 @@ class AlongWarp {
       w = weights_of(tile, ++which);
     }
     const int pairs = pairs_of(tile), segment = left % kSegments, group = left / kSegments / pairs;
-    const int first_row = left / kSegments % pairs * kPieceRows;
-    float* to = piece_at(tile, which, group, segment) + first_row;
-    const int32_t* rows = shared_.tiles[tile] + first_row;
-    if (rows[1] < 0) sum_piece<1>(w, rows, group, segment, to);
-    else sum_piece<kPieceRows>(w, rows, group, segment, to);
-    count_up(a_.arrived + tile);
+    return {tile, which, group, segment, left / kSegments % pairs * kPieceRows, w};
+  }
+
+  __device__ __forceinline__ void make(const Piece& p) const {
+    float* to = piece_at(p.tile, p.which, p.group, p.segment) + p.first_row;
+    const int32_t* rows = shared_.tiles[p.tile] + p.first_row;
+    if (rows[1] < 0) sum_piece<1>(p.w, rows, p.group, p.segment, to);
+    else sum_piece<kPieceRows>(p.w, rows, p.group, p.segment, to);
+    count_up(a_.arrived + p.tile);
   }
 
   template <int kRows>
@@ -224,7 +240,7 @@ class AlongWarp {
 
   // So many ranks' factors are on their way together, as registers allow.
   static constexpr int kAtOnce = kEachLane > 2 ? 4 : 8;
-  using Factors = float[kAtOnce][kEachLane];
+  using Factors = bf16[kAtOnce][kEachLane];
 
   // B of ranks from `first` on: of those that there are not, and of outputs that are not the block's, anything.
   __device__ __forceinline__ void load_factors(const LoraWeights& w, int64_t out, const Range& range, int first, Factors& to) const {
@@ -232,7 +248,7 @@ class AlongWarp {
     for (int i = 0; i < kAtOnce; ++i) {
       const bf16* from = w.b + min(first + i, w.rank - 1) * out;
       GPU_UNROLL
-      for (int j = 0; j < kEachLane; ++j) to[i][j] = to_float(from[min(range.begin + j * kWarp + lane(), range.end - 1)]);
+      for (int j = 0; j < kEachLane; ++j) to[i][j] = from[min(range.begin + j * kWarp + lane(), range.end - 1)];
     }
   }
 
@@ -241,6 +257,7 @@ class AlongWarp {
     const int64_t out = a_.projections[which].out;
     Factors factors;
     load_factors(w, out, range, 0, factors);
+    wait_for_pieces();
     make_u(tile, which, w);
     GPU_UNROLL_1
     for (int first = 0; first < w.rank; first += kAtOnce) {
@@ -253,10 +270,20 @@ class AlongWarp {
         GPU_UNROLL
         for (int r = 0; r < kTileRows; ++r) {
           GPU_UNROLL
-          for (int j = 0; j < kEachLane; ++j) sums[r][j] = fmaf(factors[i][j], each[r], sums[r][j]);
+          for (int j = 0; j < kEachLane; ++j) sums[r][j] = fmaf(to_float(factors[i][j]), each[r], sums[r][j]);
         }
       }
     }
+  }
+
+  // Of all tiles at once: to ask for one after the other would take longer than to add.
+  __device__ __forceinline__ void wait_for_pieces() {
+    if (pieces_there_) return;
+    for (int tile = lane(); tile < tile_count_; tile += kWarp) {
+      wait_for_count(a_.arrived + tile, shared_.before[tile + 1] - shared_.before[tile]);
+    }
+    __syncwarp();  // all are there for all lanes
+    pieces_there_ = true;
   }
 
   // u of a tile whose pieces are there: a lane has a rank and a row of each eight.
@@ -298,6 +325,7 @@ class AlongWarp {
   AlongShared& shared_;
   const int groups_;  // of ranks, at most
   int tile_count_ = 0;
+  bool pieces_there_ = false;
 };
 
 }  // namespace tandem::cuda::lora
