@@ -26,7 +26,7 @@ function ask(port: number, stream: boolean): Socket {
 
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
-test.each([
+test.concurrent.each([
   ['an answer', false],
   ['what is left of a stream', true],
 ])(
