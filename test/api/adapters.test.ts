@@ -1,6 +1,6 @@
 /** Adapters through HTTP: named at start and while the server runs, used by requests, replaced, removed, and there again after a crash. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { writeFileSync } from 'node:fs';
+import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { ModelSpec } from '../../src/control/engine/native.ts';
 import { loadModel } from '../../src/control/models/load.ts';
@@ -97,6 +97,13 @@ test('what cannot be loaded is refused with its reason', async () => {
   writeAdapter(folder('other'), spec, { seed: 'o', config: { base_model_name_or_path: 'somebody/else' } });
   expect((await load('other', folder('other'))).text).toContain('base_model_name_or_path');
   expect((await load('none', folder('nowhere'))).status).toBe(404);
+  for (const name of ['adapter_config.json', 'adapter_model.safetensors']) {
+    writeAdapter(folder('half'), spec, { seed: 'half' });
+    rmSync(join(folder('half'), name));
+    const half = await load('half', folder('half'));
+    expect(half.status).toBe(404);
+    expect(half.text).toContain(`${name}: is missing.`);
+  }
   expect((await load('', folder('one'))).text).toContain('InvalidUserInput');
   expect((await load('starter', folder('one'))).status).toBe(400);
   expect((await listed()).length).toBe(3);

@@ -1,9 +1,8 @@
 /** Adapters named while the server runs, as vLLM does it; off unless the operator allows it, because paths are the server's. */
 import type { Middleware } from 'koa';
 import { EngineUnavailableError } from '../../control/engine/client.ts';
-import { MISSING_FOLDER } from '../../control/models/adapter-files.ts';
 import { AdapterNameError } from '../../control/models/adapter-registry.ts';
-import { ModelError } from '../../control/models/errors.ts';
+import { MissingFileError, ModelError } from '../../control/models/errors.ts';
 import {
   loadLoraAdapterFields,
   unloadLoraAdapterFields,
@@ -66,9 +65,7 @@ async function asApiError(work: () => Promise<void>): Promise<void> {
       throw new ApiError('invalid_user_input', error.message, 'lora_name');
     }
     if (error instanceof EngineUnavailableError) throw new ApiError('unavailable', error.message, null, 1);
-    if (error instanceof ModelError && error.file === MISSING_FOLDER) {
-      throw new ApiError('no_such_resource', error.message, 'lora_path');
-    }
+    if (error instanceof MissingFileError) throw new ApiError('no_such_resource', error.message, 'lora_path');
     if (error instanceof ModelError) throw new ApiError('invalid_parameter', error.message, 'lora_path');
     throw error;
   }

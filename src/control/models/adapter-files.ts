@@ -2,14 +2,14 @@
 import { realpath, stat } from 'node:fs/promises';
 import type { ModelSpec, StoredFactors, TensorEntry } from '../engine/native.ts';
 import { ADAPTER_MODULES, type AdapterModule } from '../engine/training.ts';
-import { ModelError } from './errors.ts';
+import { MissingFileError, ModelError } from './errors.ts';
 import { show } from './fields.ts';
 import { resolveModelFile } from './json-file.ts';
 import { patternValue, readPeftConfig, type PeftConfig } from './peft-config.ts';
 import { openWeightFile, parseHeader, type StoredTensor } from './safetensors.ts';
 
 /** Named by errors about the folder itself. */
-export const MISSING_FOLDER = 'adapter';
+const FOLDER = 'adapter';
 export const ADAPTER_WEIGHTS_FILE = 'adapter_model.safetensors';
 const PICKLE_FILE = 'adapter_model.bin';
 const MAX_HEADER_BYTES = 16 * 1024 * 1024;
@@ -53,9 +53,9 @@ async function resolveFolder(directory: string): Promise<string> {
     const path = await realpath(directory);
     if ((await stat(path)).isDirectory()) return path;
   } catch {
-    throw new ModelError(MISSING_FOLDER, 'the folder does not exist or cannot be read.');
+    throw new MissingFileError(FOLDER, 'the folder does not exist or cannot be read.');
   }
-  throw new ModelError(MISSING_FOLDER, 'is not a folder.');
+  throw new MissingFileError(FOLDER, 'is not a folder.');
 }
 
 async function openAdapter(path: string): ReturnType<typeof openWeightFile> {

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { ADAPTER_WEIGHTS_FILE } from './adapter-files.ts';
-import { ModelError } from './errors.ts';
+import { MissingFileError } from './errors.ts';
 import { resolveModelFile } from './json-file.ts';
 import { ADAPTER_CONFIG_FILE } from './peft-config.ts';
 
@@ -28,7 +28,7 @@ async function digestFiles(directory: string, withSizes: boolean): Promise<strin
   const hash = createHash('sha256');
   for (const name of [ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE]) {
     const file = await resolveModelFile(directory, name);
-    if (!file) throw new ModelError(name, 'is missing.');
+    if (!file) throw new MissingFileError(name);
     // The length first, so that no two folders give the same stream.
     if (withSizes) hash.update(`${name}:${file.size}:`);
     for await (const piece of createReadStream(file.path, { highWaterMark: PIECE_BYTES })) hash.update(piece as Buffer);

@@ -8,6 +8,13 @@ export class ModelError extends Error {
   }
 }
 
+/** A folder, or a file that belongs in it, is not there. */
+export class MissingFileError extends ModelError {
+  constructor(file: string, message = 'is missing.') {
+    super(file, message);
+  }
+}
+
 /** What `git clone` leaves in place of a large file where Git LFS is not installed. */
 export const GIT_LFS_MARK = 'version https://git-lfs';
 export const GIT_LFS_POINTER = 'is a Git LFS pointer instead of the file itself: `git lfs pull` fetches it.';

@@ -1,6 +1,6 @@
 /** adapter_config.json of PEFT: what of it changes the numbers is understood or refused by name. */
 import { isPlainObject } from '../../schemas/plain-object.ts';
-import { ModelError } from './errors.ts';
+import { MissingFileError } from './errors.ts';
 import { Fields, show } from './fields.ts';
 import { readModelJson } from './json-file.ts';
 
@@ -80,7 +80,7 @@ const CHANGES_BASE = /^(pissa|olora|corda|loftq|lora_ga)/;
 
 export async function readPeftConfig(directory: string, maxRank: number): Promise<PeftConfig> {
   const json = await readModelJson(directory, ADAPTER_CONFIG_FILE, MAX_CONFIG_BYTES);
-  if (!json) throw new ModelError(ADAPTER_CONFIG_FILE, 'is missing.');
+  if (!json) throw new MissingFileError(ADAPTER_CONFIG_FILE);
   const fields = new Fields(ADAPTER_CONFIG_FILE, json);
   checkOptions(fields);
   return {

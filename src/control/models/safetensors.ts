@@ -3,7 +3,7 @@
  * Every number is checked against the file before it is believed.
  */
 import { isPlainObject } from '../../schemas/plain-object.ts';
-import { GIT_LFS_MARK, GIT_LFS_POINTER, ModelError } from './errors.ts';
+import { GIT_LFS_MARK, GIT_LFS_POINTER, MissingFileError, ModelError } from './errors.ts';
 import { Fields, show } from './fields.ts';
 import { decodeUtf8, parseJsonObject, readExactly, readModelJson, resolveModelFile } from './json-file.ts';
 
@@ -120,7 +120,7 @@ export async function openWeightFile(
   maxHeaderBytes = MAX_HEADER_BYTES,
 ): Promise<WeightFile> {
   const file = await resolveModelFile(directory, name);
-  if (!file) throw new ModelError(name, 'is missing.');
+  if (!file) throw new MissingFileError(name);
   if (file.size < 8) throw new ModelError(name, 'is truncated.');
   const start = await readExactly(name, file.path, 0, 8);
   if (GIT_LFS_MARK.startsWith(start.toString('latin1'))) throw new ModelError(name, GIT_LFS_POINTER);
