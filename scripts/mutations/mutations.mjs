@@ -1613,8 +1613,10 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul_wgmma.cu',
-        search: '  warp.add();\n  for (int i = 0; kKind == kGated && i < 3; ++i) __syncthreads();  // those of the others\n',
-        replace: '  for (int i = 0; kKind == kGated && i < 3; ++i) __syncthreads();  // those of the others\n  warp.add();\n',
+        search:
+          '  warp.add();\n  for (int i = 0; kKind == kGated && i < 3; ++i) __syncthreads();  // those of the others\n',
+        replace:
+          '  for (int i = 0; kKind == kGated && i < 3; ++i) __syncthreads();  // those of the others\n  warp.add();\n',
       },
     ],
     tests: ['native/test/cuda'],
