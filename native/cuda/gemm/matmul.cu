@@ -201,11 +201,20 @@ static bool gates_and_others(const LoraPart& adapters, int64_t n) {
   return adapters.count == 2 && gates.first == 0 && gates.out == n / 2 && others.first == n / 2 && others.out == n / 2;
 }
 
+// Who makes A x waits for who adds B u of outputs of the product.
+static bool within_product(const LoraPart& adapters, int64_t n) {
+  for (int64_t i = 0; i < adapters.count; ++i) {
+    if (adapters.projections[i].first + adapters.projections[i].out > n) return false;
+  }
+  return true;
+}
+
 bool matmul_takes_adapters(const MatMul& a, const LoraPart& adapters) {
   const bool along = a.adapters_by == AdapterKernel::kAlong, plain = !a.accumulate && a.onto == nullptr && a.quantised.data == nullptr;
   const bool gated = along && gates_and_others(adapters, a.n);
   const bool same_rows = adapters.rows == a.m && adapters.in == a.k && adapters.x == a.x && adapters.ldx == a.ldx;
-  const bool fits = (along ? lora_fits_along(adapters) : lora_fits_within(adapters)) && (a.gated == nullptr || gated);
+  const bool fits =
+      (along ? lora_fits_along(adapters) : lora_fits_within(adapters)) && (a.gated == nullptr || gated) && within_product(adapters, a.n);
   return plain && same_rows && a.kernel == MatMulKernel::kWgmma && a.k % kSplitDepth == 0 && fits;
 }
 

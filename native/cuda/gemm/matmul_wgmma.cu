@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kPlain, kBlocks, kTile
 #endif
 }
 
-// The same with warps that make what adapters add, one or, with 64 tokens, three per block: a multiple of four in all, in which registers
-// are given out.
+// The same with warps that make what adapters add, one or, with 64 tokens, three per block: a multiple of four in all then, in which registers
+// are given out. Of few tokens they are counted as for one block more, so that what follows has room beside them.
 template <int kTokens>
 constexpr int kAlongWarps = kTokens < 64 ? 1 : 3;
 template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
@@ -55,7 +55,7 @@ template <class S>
 constexpr int kAlongBytes = S::shared_bytes(S::kStages);
 
 template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
-__global__ void __launch_bounds__(AlongShape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kTokens < 64 ? 4 : kBlocks)
+__global__ void __launch_bounds__(AlongShape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kTokens < 64 ? kBlocks + 1 : kBlocks)
     matmul_wgmma_along_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a,
                               int tiles_per_part, bool parts_in_grid, const __grid_constant__ LoraAlong adapters) {
 #if TANDEM_HOPPER_CODE
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(AlongShape<kTokens, kGroups, kKind, kBlocks, k
   __syncthreads();  // that of open_ring(), whose barriers these warps do not use
   const int own = own_warp() - S::kProducts / kWarp, output = own_place<S, kTokens>(a, block).output;
   const lora::AlongBlock part{block.number, output, int(a.n / 2) + output, blockIdx.y == gridDim.y - 1, added, S::kAddedRow};
-  lora::AlongWarp<S::kBoxRows, S::kOtherWarps, kKind == kGated> warp(adapters, part, own, memory[own]);
+  lora::AlongWarp<S::kBoxRows, S::kOtherWarps, kBlocks == 1 || (kBlocks == 2 && kTokens < 64) ? 8 : 4, kKind == kGated> warp(
+      adapters, part, own, memory[own]);
   warp.make();
   warp.add();
   for (int i = 0; kKind == kGated && i < 3; ++i) __syncthreads();  // those of the others

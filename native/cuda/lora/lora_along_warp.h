@@ -12,7 +12,7 @@ struct AlongShared {
   float u[LoraAlong::kMostRank][LoraAlong::kTileRows];        // of a tile
   int32_t tiles[LoraAlong::kMostRows][LoraAlong::kTileRows];  // rows, -1 = no more
   int32_t adapters[LoraAlong::kMostRows];                     // of each row, -1 = none
-  int32_t firsts[LoraAlong::kMostRows];                       // the first row of each row's tile
+  int32_t places[LoraAlong::kMostRows];                       // of each row: the first of its tile, times kTileRows, and its number there
   int32_t before[LoraAlong::kMostRows + 1];                   // pieces before each tile
   int32_t unused[3];
 };
@@ -28,7 +28,8 @@ struct AlongBlock {
 
 // Of a launch's warps one that makes pieces and adds. kOutputs are those of a block, of an activation the gates; kWarps those of a block that
 // do so, of which this is number `own`.
-template <int kOutputs, int kWarps, bool kGated>
+// kAtOnce ranks of A are under way together, as registers allow.
+template <int kOutputs, int kWarps, int kAtOnce, bool kGated>
 class AlongWarp {
  public:
   __device__ __forceinline__ AlongWarp(const LoraAlong& along, const AlongBlock& block, int own, AlongShared& shared)
@@ -37,11 +38,11 @@ class AlongWarp {
   // Its pieces of A x.
   __device__ __forceinline__ void make() {
     const int maker = block_.number * kWarps + own_;
-    if (maker < along_.makers) fetch_next(a_, maker * kWarp + lane(), along_.makers * kWarp);
     find_tiles();
     count_pieces();
     const int count = maker < along_.makers ? shared_.before[tile_count_] : 0;
     Piece piece = maker < count ? find(maker) : Piece{};
+    if (maker < count) fetch_factors(piece);
     wait_for_inputs();
     GPU_UNROLL_1
     for (int number = maker; number < count;) {
@@ -49,6 +50,7 @@ class AlongWarp {
       number += along_.makers;
       if (number < count) piece = find(number);
     }
+    if (maker < along_.makers) fetch_next(a_, maker * kWarp + lane(), along_.makers * kWarp);
   }
 
   // B u of its tiles.
@@ -85,37 +87,30 @@ class AlongWarp {
       shared_.adapters[row] = adapter >= 0 && adapter < a_.adapter_count ? adapter : -1;
     }
     __syncwarp();  // all rows' adapters are there
-    int numbers[2] = {};
-    static_assert(kMostRows <= 2 * kWarp);
-    for (int row = lane(), i = 0; row < rows; row += kWarp, ++i) {
-      const Place place = place_of(row);
-      shared_.firsts[row] = place.first;
-      numbers[i] = place.number;
-    }
+    for (int row = lane(); row < rows; row += kWarp) shared_.places[row] = place_of(row);
     __syncwarp();  // all know who is first
-    for (int row = lane(), i = 0; row < rows; row += kWarp, ++i) shared_.tiles[tiles_before(shared_.firsts[row])][numbers[i]] = row;
+    for (int row = lane(); row < rows; row += kWarp) {
+      const int place = shared_.places[row];
+      shared_.tiles[tiles_before(place / kTileRows)][place % kTileRows] = row;
+    }
     tile_count_ = tiles_before(rows);
     __syncwarp();  // the tiles are there
   }
 
   __device__ __forceinline__ int tiles_before(int row) const {
     int tiles = 0;
-    for (int other = 0; other < row; ++other) tiles += shared_.firsts[other] == other;
+    for (int other = 0; other < row; ++other) tiles += shared_.places[other] == other * kTileRows;
     return tiles;
   }
 
-  // A row's tile begins with that row, and it is that many-th there.
-  struct Place {
-    int first, number;
-  };
-  __device__ __forceinline__ Place place_of(int row) const {
+  __device__ __forceinline__ int place_of(int row) const {
     int before = 0, first = row;
     for (int other = 0; other < row; ++other) {
       if (shared_.adapters[other] != shared_.adapters[row]) continue;
       if (before % kTileRows == 0) first = other;
       ++before;
     }
-    return {before % kTileRows == 0 ? row : first, before % kTileRows};
+    return (before % kTileRows == 0 ? row : first) * kTileRows + before % kTileRows;
   }
 
   __device__ __forceinline__ int adapter_of(int tile) const { return shared_.adapters[shared_.tiles[tile][0]]; }
@@ -177,6 +172,15 @@ class AlongWarp {
     return {tile, which, group, segment, left / kSegments % pairs * kPieceRows, w};
   }
 
+  // To the L2 cache what the piece needs of A.
+  __device__ __forceinline__ void fetch_factors(const Piece& p) const {
+    const int begin = p.segment * segment_inputs(), count = min(segment_inputs(), int(a_.in) - begin), rank = p.group * kRanks + lane();
+    if (lane() < kRanks && rank < p.w.rank && count > 0 && whole_a(p.w)) fetch(p.w.a + rank * a_.in + begin, count);
+  }
+
+  __device__ __forceinline__ int segment_inputs() const { return (int(a_.in) + kSegments * kStep - 1) / (kSegments * kStep) * kStep; }
+  __device__ __forceinline__ bool whole_a(const LoraWeights& w) const { return whole_vectors(w.a, a_.in, a_.in); }
+
   __device__ __forceinline__ void make(const Piece& p) const {
     float* to = piece_at(p.tile, p.which, p.group, p.segment) + p.first_row;
     const int32_t* rows = shared_.tiles[p.tile] + p.first_row;
@@ -187,9 +191,9 @@ class AlongWarp {
 
   template <int kRows>
   __device__ __forceinline__ void sum_piece(const LoraWeights& w, const int32_t* rows, int group, int segment, float* to) const {
-    const int in = int(a_.in), length = (in + kSegments * kStep - 1) / (kSegments * kStep) * kStep;
+    const int in = int(a_.in), length = segment_inputs();
     const int begin = segment * length, end = min(begin + length, in), last_rank = w.rank - 1 - group * kRanks;
-    const bool whole = whole_vectors(w.a, a_.in, a_.in);
+    const bool whole = whole_a(w);
     const bf16* factors = w.a + int64_t(group) * kRanks * in;
     const bf16* x[kRows];
     GPU_UNROLL
@@ -204,7 +208,7 @@ class AlongWarp {
         if (at < in) inputs.rows[r] = *reinterpret_cast<const uint4*>(x[r] + at);
       }
       if (whole) {
-        sum_step<kRows>(inputs, factors, in, last_rank, at, sums);
+        sum_whole(inputs, factors, last_rank, at, sums);
       } else {
         multiply_step<kRows>(inputs, sums, [&](int i, float(&out)[kEach]) { load_each(factors + min(i, last_rank) * in, at, in, out); });
       }
@@ -216,6 +220,21 @@ class AlongWarp {
   }
 
   __device__ __forceinline__ int first_of(int half) const { return half == 0 ? block_.first_output : block_.other_output; }
+
+  // As sum_step(), with all loads of kAtOnce ranks before the first product.
+  template <int kRows>
+  __device__ __forceinline__ void sum_whole(const StepInputs<kRows>& inputs, const bf16* factors, int last_rank, int at,
+                                            float (&sums)[kRanks * kRows]) const {
+    const int in = int(a_.in), from = min(at, in - kEach);
+    uint4 packed[kAtOnce];
+    multiply_step<kRows>(inputs, sums, [&](int i, float(&out)[kEach]) {
+      if (i % kAtOnce == 0) {
+        GPU_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) packed[j] = *reinterpret_cast<const uint4*>(factors + min(i + j, last_rank) * in + from);
+      }
+      unpack(at < in ? packed[i % kAtOnce] : uint4{0, 0, 0, 0}, out);
+    });
+  }
 
   // Of a projection's outputs those of the block.
   struct Range {
@@ -238,14 +257,13 @@ class AlongWarp {
     }
   }
 
-  // So many ranks' factors are on their way together, as registers allow.
-  static constexpr int kAtOnce = kEachLane > 2 ? 4 : 8;
-  using Factors = bf16[kAtOnce][kEachLane];
+  static constexpr int kOfB = kEachLane > 2 ? 4 : 8;  // ranks that are on their way together
+  using Factors = bf16[kOfB][kEachLane];
 
   // B of ranks from `first` on: of those that there are not, and of outputs that are not the block's, anything.
   __device__ __forceinline__ void load_factors(const LoraWeights& w, int64_t out, const Range& range, int first, Factors& to) const {
     GPU_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < kOfB; ++i) {
       const bf16* from = w.b + min(first + i, w.rank - 1) * out;
       GPU_UNROLL
       for (int j = 0; j < kEachLane; ++j) to[i][j] = from[min(range.begin + j * kWarp + lane(), range.end - 1)];
@@ -260,10 +278,10 @@ class AlongWarp {
     wait_for_pieces();
     make_u(tile, which, w);
     GPU_UNROLL_1
-    for (int first = 0; first < w.rank; first += kAtOnce) {
+    for (int first = 0; first < w.rank; first += kOfB) {
       if (first > 0) load_factors(w, out, range, first, factors);
       GPU_UNROLL
-      for (int i = 0; i < kAtOnce; ++i) {
+      for (int i = 0; i < kOfB; ++i) {
         if (first + i >= w.rank) break;
         const float4 u = *reinterpret_cast<const float4*>(shared_.u[first + i]);
         const float each[kTileRows] = {u.x, u.y, u.z, u.w};

@@ -27,6 +27,13 @@ __host__ __device__ __forceinline__ bool whole_vectors(const void* p, int64_t co
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && count % kEach == 0 && ld % kEach == 0;
 }
 
+// Eight elements, two to a word.
+__device__ __forceinline__ void unpack(const uint4& packed, float (&out)[kEach]) {
+  const uint32_t words[kEach / 2] = {packed.x, packed.y, packed.z, packed.w};
+  GPU_UNROLL
+  for (int i = 0; i < kEach; ++i) out[i] = to_float(bf16{uint16_t(words[i / 2] >> (i % 2 * 16))});
+}
+
 // Elements [at, at + kCount) of a row that has `count`; zero from there on.
 template <int kCount>
 __device__ __forceinline__ void load(const bf16* row, int64_t at, int64_t count, float (&out)[kCount]) {
@@ -94,11 +101,7 @@ template <int kRows, class Factors>
 __device__ __forceinline__ void multiply_step(const StepInputs<kRows>& step, float (&sums)[kRanks * kRows], const Factors& factors_of) {
   float inputs[kRows][kEach];
   GPU_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    const uint32_t words[kEach / 2] = {step.rows[r].x, step.rows[r].y, step.rows[r].z, step.rows[r].w};
-    GPU_UNROLL
-    for (int j = 0; j < kEach; ++j) inputs[r][j] = to_float(bf16{uint16_t(words[j / 2] >> (j % 2 * 16))});
-  }
+  for (int r = 0; r < kRows; ++r) unpack(step.rows[r], inputs[r]);
   GPU_UNROLL
   for (int i = 0; i < kRanks; ++i) {
     float factors[kEach];

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/error.h"
 #include "cuda/elementwise/elementwise.h"
 #include "cuda/lora/lora_silu.h"
 #include "cuda/norm/rms_norm.h"
@@ -274,6 +275,7 @@ cuda::Parts Layers::project(const Batch& batch, int64_t layer, model::Product wh
   }
   // The adapters belong to the product, which is whole before it is added to anything. Nobody else uses wide_ where a product has `onto`.
   float* sums = onto == y ? wide_.data() : y;
+  require(static_cast<const void*>(x) != sums, ErrorKind::kState, "a product of wide rows has no room for its adapters");
   product(w, x, batch.rows, sums, nullptr);
   adapt(batch, layer, which, x, sums, onto, y, w.n, tap);
   return {};
