@@ -28,13 +28,10 @@ TEST(hopper_adapters_along_their_product_have_the_bits_of_those_behind) {
 
 TEST(hopper_adapters_along_take_odd_sizes) {
   if (!on_hopper()) return;
-  check_along({304, 128, {{0, 303}}, 1}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
-  check_along({306, 128, {{3, 102}, {105, 200}}}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
-  check_along({640, 320, {{0, 320}, {320, 320}}, 4}, {0, 1}, kMixedRanks);
-  check_along({64, 64, {{0, 64}}}, {0, 1, 1}, {256, 250});
+  check_odd_sizes(cuda::AdapterKernel::kAlong);
 }
 
-// Warps that make several pieces one after the other and add to several tiles; two per block, of one, two and three groups of outputs.
+// Warps that make several pieces one after the other and add to several tiles; three per block, of one, two and three groups of outputs.
 TEST(hopper_adapters_along_of_many_rows) {
   if (!on_hopper()) return;
   std::vector<int32_t> own, ranks;

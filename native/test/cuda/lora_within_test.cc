@@ -31,10 +31,7 @@ TEST(hopper_adapters_within_their_product_have_the_bits_of_those_behind) {
 
 TEST(hopper_adapters_within_take_odd_sizes) {
   if (!on_hopper()) return;
-  check_within({304, 128, {{0, 303}}, 1}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
-  check_within({306, 128, {{3, 102}, {105, 200}}}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
-  check_within({640, 320, {{0, 320}, {320, 320}}, 4}, {0, 1}, kMixedRanks);
-  check_within({64, 64, {{0, 64}}}, {0, 1, 1}, {256, 250});
+  check_odd_sizes(cuda::AdapterKernel::kWithin);
 }
 
 // Blocks that have several tiles one after the other, and tiles that have several passes.

@@ -151,6 +151,14 @@ inline std::vector<int32_t> turns(int count, int adapters) {
 
 const std::vector<int32_t> kMixedRanks{8, 40, 1, 0};
 
+// Sizes and places that no vector fits.
+inline void check_odd_sizes(cuda::AdapterKernel kernel) {
+  check_adapters(kernel, {304, 128, {{0, 303}}, 1}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
+  check_adapters(kernel, {306, 128, {{3, 102}, {105, 200}}}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
+  check_adapters(kernel, {640, 320, {{0, 320}, {320, 320}}, 4}, {0, 1}, kMixedRanks);
+  check_adapters(kernel, {64, 64, {{0, 64}}}, {0, 1, 1}, {256, 250});
+}
+
 // Of projections of 4,096 inputs with so many outputs each, beside each other; nothing of it is there.
 inline cuda::LoraPart planned(int64_t rows, int64_t adapters, std::vector<int64_t> outs) {
   cuda::LoraPart part{};
