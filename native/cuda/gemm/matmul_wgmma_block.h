@@ -117,7 +117,8 @@ __device__ __forceinline__ void prefetch_weights(const TensorMap* weights, const
   if constexpr (S::kBoxRows < S::kOutputs) bulk_prefetch(weights, tile * kDepth, int(a.n / 2) + at.output);
 }
 
-// Fills the block's stages, whose tiles begin at number `begin`, one after the other. Weights, which no kernel writes, come before the kernels ahead have ended.
+// Fills the block's stages, whose tiles begin at number `begin`, one after the other. Weights, which no kernel writes, come before the kernels
+// ahead have ended.
 template <class S, int kTokens>
 __device__ void bring_stages(unsigned char* memory, const Ring& ring, const TensorMap* weights, const TensorMap* tokens, const MatMul& a,
                              Place at, const BlockPlace& block, int begin, int stages) {

@@ -27,8 +27,7 @@ struct AlongBlock {
 };
 
 // Of a launch's warps one that makes pieces and adds. kOutputs are those of a block, of an activation the gates; kWarps those of a block that
-// do so, of which this is number `own`.
-// kAtOnce ranks of A are under way together, as registers allow.
+// do so, of which this is number `own`. kAtOnce ranks of A are under way together, as registers allow.
 template <int kOutputs, int kWarps, int kAtOnce, bool kGated>
 class AlongWarp {
  public:

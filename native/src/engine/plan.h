@@ -36,8 +36,9 @@ struct Open {
 
 // The last `samples` positions of a row are sampled, in order; from the first of them on the row's next tokens are proposals. Sampling
 // goes on while the sampled token is the proposed one, the sequence has not finished and nothing is forced behind it: what it samples is
-// then what it would have sampled one row at a time, whatever was proposed. The slot stands after the last position that was sampled; what lies behind it is
-// written again. Proposals must give finite numbers, as tokens do that the sequence holds already: one that does not ends the sequence.
+// then what it would have sampled one row at a time, whatever was proposed. The slot stands after the last position that was sampled; what
+// lies behind it is written again. Proposals must give finite numbers, as tokens do that the sequence holds already: one that does not ends
+// the sequence.
 struct Row {
   int64_t slot, first_position, count, samples;
   // So many of the last tokens before the proposals are outputs that were forced, not sampled: their log-probabilities are wanted like those

@@ -119,10 +119,11 @@ std::shared_ptr<device::Model> load_with_adapters(const TinyModel& source, const
 }
 
 // Prompts of more and of fewer rows than have them within, steps that are recorded, adapters that come and go.
-std::vector<Job> run_with_adapters(const char* setting) {
+std::vector<Job> run_with_adapters(const char* setting, int64_t hidden = 512) {
   TinyModel source = tiny_for_device();
   source.spec.output_bias = source.spec.mlp_bias = false;
-  source.spec.hidden_size = source.spec.intermediate_size = 512;
+  source.spec.hidden_size = hidden;
+  source.spec.intermediate_size = 512;
   source.spec.heads = 16;
   source.spec.kv_heads = 4;
   std::vector<Job> jobs = {device_job(12, 9, 6, 1), device_job(13, 70, 5), device_job(14, 3, 8), device_job(15, 30, 4)};
@@ -144,6 +145,9 @@ TEST_ENGINE(hopper_engine_has_the_same_bits_with_adapters_within) {
 TEST_ENGINE(hopper_engine_has_the_same_bits_with_adapters_along) {
   if (!on_hopper()) return;
   check_same_jobs(run_with_adapters("behind"), run_with_adapters("along"));
+  // Gate and up are one part of k, so their activation is made by the same launch.
+  CHECK_EQ(cuda::matmul_splits(1024, 256), int64_t(1));
+  check_same_jobs(run_with_adapters("behind", 256), run_with_adapters("along", 256));
 }
 
 TEST_ENGINE(hopper_adapters_within_need_products_that_have_them) {
