@@ -876,23 +876,23 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: warps whose largest value is the cutoff list nothing',
+    name: 'CUDA: warps whose largest value is the cutoff list no alternatives',
     edits: [
       {
-        file: 'native/cuda/sampling/sample.cu',
-        search: 'space.best_tiles[tile] >= wanted.best_cutoff',
-        replace: 'space.best_tiles[tile] > wanted.best_cutoff',
+        file: 'native/cuda/sampling/listing.cu',
+        search: 'best && best_tiles[tile] >= best_cutoff',
+        replace: 'best && best_tiles[tile] > best_cutoff',
       },
     ],
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: a slice whose largest value is the cutoff lists nothing',
+    name: 'CUDA: warps whose largest value is the cutoff list no candidates',
     edits: [
       {
-        file: 'native/cuda/sampling/sample.cu',
-        search: '(mass || largest >= wanted.cutoff)',
-        replace: '(mass || largest > wanted.cutoff)',
+        file: 'native/cuda/sampling/listing.cu',
+        search: 'draws && tiles[tile] >= cutoff',
+        replace: 'draws && tiles[tile] > cutoff',
       },
     ],
     tests: ['native/test/cuda'],
@@ -901,9 +901,65 @@ export const mutations = [
     name: 'CUDA: ranks that go by the first warp of each slice',
     edits: [
       {
-        file: 'native/cuda/sampling/sample.cu',
-        search: 'if (space.best_tiles[tile] > value)',
-        replace: 'if (space.best_tiles[slice * kSliceWarps] > value)',
+        file: 'native/cuda/sampling/listing.cu',
+        search: 'return space.best_tiles[tile] > value;',
+        replace: 'return space.best_tiles[tile / kSliceWarps * kSliceWarps] > value;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: edits of a listed tile without those of its second round',
+    edits: [
+      {
+        file: 'native/cuda/sampling/processed.h',
+        search: 'for (int first = 0; first < count; first += kWarp) {',
+        replace: 'for (int first = 0; first < min(count, kWarp); first += kWarp) {',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: values that are found again without their edits',
+    edits: [
+      {
+        file: 'native/cuda/sampling/processed.h',
+        search: 'i < edit_count(a, p); i += kFinishThreads',
+        replace: 'i < 0 * edit_count(a, p); i += kFinishThreads',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: top_p is a share of no mass',
+    edits: [
+      {
+        file: 'native/cuda/sampling/row.h',
+        search: 'if (filters(a, p)) return p.top_p < 1 && !limits_count(a, p);',
+        replace: 'if (filters(a, p)) return false;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: bins of ids that forget what is before them',
+    edits: [
+      {
+        file: 'native/cuda/sampling/candidates.h',
+        search: 'return target - bin.before;',
+        replace: 'return target;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: edits of a tile that are read before they are made',
+    edits: [
+      {
+        file: 'native/cuda/sampling/processed.h',
+        search:
+          '    __syncwarp();\n    GPU_UNROLL\n    for (int i = 0; i < kSliceValues; ++i) v[i] = values[place_in_tile',
+        replace: '    GPU_UNROLL\n    for (int i = 0; i < kSliceValues; ++i) v[i] = values[place_in_tile',
       },
     ],
     tests: ['native/test/cuda'],

@@ -44,7 +44,7 @@ Counts counts_of(const std::string& shape) {
   c.compared = {5, 18, 37};
   c.prefills = {40};
   c.requests = 5, c.shortest = 3, c.longest = 9;
-  c.row = c.profiled_row = 24;
+  c.row = c.profiled_row = 24, c.packed = 7;
   c.product = 64;
   c.copied = c.beyond_cache = size_t(1) << 16;
   return c;

@@ -22,8 +22,8 @@ struct Counts {
   std::vector<int64_t> compared = {33, 90, 257, 700};  // lengths of the prompts whose bits are compared
   std::vector<int64_t> prefills = {2048, 8192};
   int64_t requests = 256, shortest = 100, longest = 1024;
-  int64_t row = 8192, profiled_row = 2048;  // of a LoRA step
-  int64_t product = 8192;                   // a large one has so many rows, columns and inputs
+  int64_t row = 8192, packed = 2048, profiled_row = 2048;  // of a LoRA step: tokens, and those of each packed sequence
+  int64_t product = 8192;                                  // a large one has so many rows, columns and inputs
   size_t copied = size_t(1) << 30;
   size_t beyond_cache = size_t(256) << 20;
 };

@@ -4,32 +4,43 @@
 #include "training_steps.h"
 
 namespace tandem::benchmarks {
+namespace {
 
-// The activations again where memory is short.
+void time_row(Bench& bench, train::Trainer& trainer, const train::Row& row, const std::string& name) {
+  std::vector<double> times;
+  for (int i = 0; i < 5; ++i) {
+    const auto start = Clock::now();
+    whole_step(trainer, row);
+    times.push_back(seconds_since(start));
+  }
+  const Timing time = timing_of(times);
+  // There and back through the weights and the head; attention's own products are not counted.
+  const double tokens = double(row.size());
+  const double work = 4.0 * double(bench.weights_per_token() + bench.spec().vocab_size * bench.spec().hidden_size) * tokens;
+  bench.add_rate(name, tokens, time, "tokens/s");
+  bench.add_rate(name + ", products", work / 1e12, time, "TFLOP/s");
+  bench.add_rate(name + ", of the large product's rate", work / bench.product_rate(), time, "");
+}
+
+}  // namespace
+
+// A row of one sequence, and one packed from shorter ones. The activations again where memory is short.
 void lora_step(Bench& bench) {
   const int64_t tokens = profiling() ? bench.counts().profiled_row : bench.counts().row;
-  const double rate = profiling() ? 1 : bench.product_rate();
+  if (!profiling()) bench.product_rate();  // which takes memory, before the trainer does
   auto trainer = bench.trainer_of(tokens, false);
   const bool recompute = double(trainer->row_bytes(tokens)) > 0.9 * double(cuda::device_free_bytes());
   if (recompute) {
     trainer.reset();
     trainer = bench.trainer_of(tokens, true);
   }
-  const train::Row row = row_of(bench.jobs(1, tokens + 1, 1)[0].prompt);
+  const std::vector<int32_t> prompt = bench.jobs(1, tokens + 1, 1)[0].prompt;
+  const train::Row row = row_of(prompt);
   if (profiled([&] { whole_step(*trainer, row); })) return;
-  std::vector<double> times;
-  for (int i = 0; i < 5; ++i) {
-    const auto start = Clock::now();
-    whole_step(*trainer, row);
-    times.push_back(seconds_since(start));
-  }
-  const Timing time = timing_of(times);
-  // There and back through the weights and the head.
-  const double work = 4.0 * double(bench.weights_per_token() + bench.spec().vocab_size * bench.spec().hidden_size) * double(tokens);
-  const std::string name = "LoRA step of " + std::to_string(tokens) + (recompute ? ", activations again" : "");
-  bench.add_rate(name, double(tokens), time, "tokens/s");
-  bench.add_rate(name + ", products", work / 1e12, time, "TFLOP/s");
-  bench.add_rate(name + ", of the large product's rate", work / rate, time, "");
+  const int64_t packed = bench.counts().packed;
+  const std::string name = "LoRA step of " + std::to_string(tokens), again = recompute ? ", activations again" : "";
+  time_row(bench, *trainer, row, name + again);
+  time_row(bench, *trainer, packed_row_of(prompt, packed), name + " packed from sequences of " + std::to_string(packed) + again);
 }
 
 // From an optimizer step that has ended to a token that was sampled under the new factors, while others decode: the factors become an adapter

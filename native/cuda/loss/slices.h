@@ -13,23 +13,30 @@ constexpr int kSliceIds = kSliceThreads * kSliceValues;
 __host__ __device__ inline int slices_of(int64_t vocab) { return int((vocab + kSliceIds - 1) / kSliceIds); }
 
 // The id of a thread's value.
-__device__ __forceinline__ int slice_id(int slice, int i) {
-  return slice * kSliceIds + i / 4 * (4 * kSliceThreads) + int(threadIdx.x) * 4 + i % 4;
+__device__ __forceinline__ int slice_id(int slice, int thread, int i) {
+  return slice * kSliceIds + i / 4 * (4 * kSliceThreads) + thread * 4 + i % 4;
 }
+__device__ __forceinline__ int slice_id(int slice, int i) { return slice_id(slice, int(threadIdx.x), i); }
 
-// The slice's ids of `row`, which has `count`; -infinity after them.
-__device__ __forceinline__ void load_slice(const float* __restrict__ row, int count, int slice, float (&v)[kSliceValues]) {
+// A thread's ids of a slice of `row`, which has `count`; -infinity after them.
+__device__ __forceinline__ void load_slice(const float* __restrict__ row, int count, int slice, int thread, float (&v)[kSliceValues]) {
   const bool whole = (slice + 1) * kSliceIds <= count && reinterpret_cast<uintptr_t>(row) % 16 == 0;
   if (whole) {
     GPU_UNROLL
     for (int i = 0; i < kSliceValues; i += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(row + slice_id(slice, i));
+      const float4 four = *reinterpret_cast<const float4*>(row + slice_id(slice, thread, i));
       v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
     }
     return;
   }
   GPU_UNROLL
-  for (int i = 0; i < kSliceValues; ++i) v[i] = slice_id(slice, i) < count ? row[slice_id(slice, i)] : -INFINITY;
+  for (int i = 0; i < kSliceValues; ++i) {
+    const int id = slice_id(slice, thread, i);
+    v[i] = id < count ? row[id] : -INFINITY;
+  }
+}
+__device__ __forceinline__ void load_slice(const float* __restrict__ row, int count, int slice, float (&v)[kSliceValues]) {
+  load_slice(row, count, slice, int(threadIdx.x), v);
 }
 
 __device__ __forceinline__ float largest_of(const float (&v)[kSliceValues]) {
@@ -37,6 +44,13 @@ __device__ __forceinline__ float largest_of(const float (&v)[kSliceValues]) {
   GPU_UNROLL
   for (int i = 1; i < kSliceValues; ++i) largest = fmaxf(largest, v[i]);
   return largest;
+}
+
+__device__ __forceinline__ int count_above(const float (&v)[kSliceValues], float value) {
+  int greater = 0;
+  GPU_UNROLL
+  for (int i = 0; i < kSliceValues; ++i) greater += v[i] > value;
+  return greater;
 }
 
 // What a slice's exponentials are relative to: a slice may hold nothing but -infinity, whose exponentials are 0.

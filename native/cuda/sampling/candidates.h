@@ -1,22 +1,9 @@
-// Filters, draws and alternatives of a row from its listed candidates, which come in any order: they are sorted in shared memory.
+// Filters, draws and alternatives of a row from its listed candidates, which come in any order. A few are sorted in shared memory; of more the
+// places that matter are looked for by bins.
 #pragma once
 #include "cuda/sampling/thresholds.h"
 
 namespace tandem::cuda {
-
-// How many of the list are in bins up to that of the place from which `wanted` is reached, and the bin; for a list that is too long to sort.
-struct Narrowed {
-  int bin, count;
-};
-__device__ inline Narrowed narrow(const Row& row, const Candidate* list, int count, Mass wanted) {
-  auto value = [&](int i) { return list[i].value; };
-  auto amount = [&](int i) { return row.keeps(list[i].id, list[i].value) ? row.mass(list[i].value) : Mass(0); };
-  const Found found = find_bin(count, wanted, row.largest, value, amount);
-  const int bin = found.index < 0 ? kBins : found.index;
-  int mine = 0;
-  for (int i = int(threadIdx.x); i < count; i += kFinishThreads) mine += bin_of(row.largest, list[i].value) <= bin;
-  return {bin, block_total(mine)};
-}
 
 // The first of the sorted places whose key is below that of the place `at`.
 __device__ inline int end_of_ties(const uint64_t (&places)[kSorted], int count, int at) {
@@ -64,8 +51,9 @@ __device__ inline int filtered_count(const Row& row, const uint64_t (&places)[kS
   return found.index + 1;
 }
 
-// By ascending id; `places` is sorted by ids then. The mass of all goes to `total`.
-__device__ inline int draw_sorted(const Row& row, uint64_t (&places)[kSorted], int count, double uniform, Mass& total) {
+// By ascending id; `places` is sorted by ids then. The mass of all goes to `total`, of which target(total) is drawn.
+template <class Target>
+__device__ int draw_at(const Row& row, uint64_t (&places)[kSorted], int count, const Target& target, Mass& total) {
   // The same bits, the other way round.
   for (int i = int(threadIdx.x); i < count; i += kFinishThreads) places[i] = places[i] << 32 | places[i] >> 32;
   sort_places(places, count);
@@ -74,7 +62,7 @@ __device__ inline int draw_sorted(const Row& row, uint64_t (&places)[kSorted], i
   Mass masses[kEachSorted];
   masses_of(row, places, count, masses);
   total = sum_of(masses);
-  const Found found = block_find(masses, target_of(uniform, total));
+  const Found found = block_find(masses, target(total));
   return found.index < 0 ? -1 : id_of(places[found.index]);
 }
 
@@ -96,28 +84,87 @@ __device__ inline int list_best(const Row& source, const Candidate* list, int co
   return taken;
 }
 
-// top_k (0: off), top_p and the draw from the list, and in `row` what they leave and in `kept` its mass. False: it takes the whole row.
-__device__ inline bool draw_listed(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
-                                   Mass& kept) {
+__device__ inline bool draw_few(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
+                                Mass& kept) {
   uint64_t(&places)[kSorted] = shared_places();
-  int bin = kBins;
-  if (count > kSorted) {
-    if (top_k > 0 || p.top_p >= 1) return false;
-    const Narrowed narrowed = narrow(row, list, count, share_of(total, p.top_p));
-    if (narrowed.count > kSorted) return false;
-    bin = narrowed.bin;
-  }
   count = gather(
-      count, places, [&](int i) { return list[i]; },
-      [&](const Candidate& c) { return row.keeps(c.id, c.value) && bin_of(row.largest, c.value) <= bin; });
+      count, places, [&](int i) { return list[i]; }, [&](const Candidate& c) { return row.keeps(c.id, c.value); });
   sort_places(places, count);
   count = filtered_count(row, places, count, top_k, p.top_p, total);
   if (count == 0) return false;
-  row.least_key = row.tie_key = key_of(places[count - 1]);
-  row.tie_end = id_of(places[count - 1]) + 1;
+  row.end_at(key_of(places[count - 1]), id_of(places[count - 1]));
   __syncthreads();  // before the order changes
-  token = draw_sorted(row, places, count, p.uniform, kept);
+  token = draw_at(
+      row, places, count, [&](Mass all) { return target_of(p.uniform, all); }, kept);
   return true;
+}
+
+template <class Amount>
+__device__ Mass listed_amount(const Candidate* list, int count, const Amount& amount) {
+  Mass mine = 0;
+  GPU_UNROLL_4
+  for (int i = int(threadIdx.x); i < count; i += kFinishThreads) mine += amount(list[i]);
+  return block_total(mine);
+}
+
+constexpr int kIdsOfBin = kMostSlices * kSliceIds / kBins;
+static_assert(kIdsOfBin <= kFewPlaces, "ids of a bin are sorted by comparing each with each");
+
+// By ascending id: bins of neighbours first. The mass of all goes to `total`.
+__device__ inline int draw_by_ids(const Row& row, const Candidate* list, int count, double uniform, Mass& total) {
+  MassCounters<kBins>& bins = shared_counters<kBins>();
+  bins.clear();
+  GPU_UNROLL_4
+  for (int i = int(threadIdx.x); i < count; i += kFinishThreads) {
+    const Mass add = row.kept_mass(list[i]);
+    if (add != 0) bins.add(list[i].id / kIdsOfBin, add);
+  }
+  __syncthreads();
+  const int first = 2 * int(threadIdx.x);
+  const Mass mine[2] = {bins[first], bins[first + 1]};
+  total = block_total(mine[0] + mine[1]);
+  const Mass target = target_of(uniform, total);
+  const Found bin = block_find(mine, target);
+  uint64_t(&places)[kSorted] = shared_places();
+  const int there = gather(
+      count, places, [&](int i) { return list[i]; },
+      [&](const Candidate& c) { return c.id / kIdsOfBin == bin.index && row.kept_mass(c) != 0; });
+  Mass inside;
+  return draw_at(
+      row, places, there, [&](Mass) { return target - bin.before; }, inside);
+}
+
+// By bins, in a list that is too long to be sorted.
+__device__ inline bool draw_many(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
+                                 Mass& kept) {
+  auto at = [&](int i) { return list[i]; };
+  auto one = [&](const Candidate& c) { return Mass(row.keeps(c.id, c.value)); };
+  auto mass = [&](const Candidate& c) { return row.kept_mass(c); };
+  Threshold t;
+  if (top_k > 0) {
+    const Found bin = find_bin(count, Mass(top_k), row.largest, at, one);
+    if (bin.index >= 0 && !find_sorted(count, Mass(top_k), row.largest, bin, at, one, t)) return false;
+    if (bin.index >= 0) row.least_key = max(row.least_key, t.key);
+  }
+  if (p.top_p < 1) {
+    if (top_k > 0) total = listed_amount(list, count, mass);
+    const Mass wanted = share_of(total, p.top_p);
+    const Found bin = find_bin(count, wanted, row.largest, at, mass);
+    if (bin.index < 0 || !find_sorted(count, wanted, row.largest, bin, at, mass, t)) return false;
+    row.end_at(t.key, t.id);
+  }
+  token = draw_by_ids(row, list, count, p.uniform, kept);
+  return true;
+}
+
+// top_k (0: off), top_p and the draw from the list, and in `row` what they leave and in `kept` its mass. False: it takes the whole row.
+__device__ inline bool draw_listed(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
+                                   Mass& kept) {
+  if (count <= kFewPlaces) return draw_few(row, list, count, top_k, p, total, token, kept);
+  const Row before = row;
+  if (draw_many(row, list, count, top_k, p, total, token, kept)) return true;
+  row = before;
+  return false;
 }
 
 }  // namespace tandem::cuda

@@ -40,8 +40,9 @@ struct RowState {
   float best_cutoff;  // all ids that are not below it are listed
 };
 
-// A row's part of the workspace.
+// A row's logits, and its part of the workspace.
 struct RowSpace {
+  const float* logits;
   RawSlice* raw;              // slices
   DrawSlice* draws;           // slices
   float *tiles, *best_tiles;  // the largest of each warp of each slice: of the draw's values, of those of the alternatives
@@ -55,6 +56,7 @@ struct RowSpace {
   }
   __device__ RowSpace(const SampleBatch& a, int64_t row) {
     const int slices = slices_of(a.vocab);
+    logits = a.logits + row * a.ld;
     unsigned char* at = reinterpret_cast<unsigned char*>(a.work) + row * bytes(a.vocab);
     processed = reinterpret_cast<float*>(at);
     draws = reinterpret_cast<DrawSlice*>(processed + int64_t(slices) * kSliceIds);
@@ -90,23 +92,45 @@ __device__ __forceinline__ CandidateList list_of(const SampleBatch& a, const Sam
   return {reinterpret_cast<Candidate*>(space.processed), room};
 }
 
-// Whether values of a row that is changed are read again. Of greedy rows they are not, and where a mask alone changes a row that is drawn from all
-// its ids, those of one slice are found again (masked_value): to keep all of 64 rows would write as much as all logits are.
-__device__ __forceinline__ bool keeps_values(const SampleBatch& a, const SampleRow& p) {
-  return changed(p) && (describes_draw(p) || filters(a, p) || (p.scale > 0 && p.edit_count > 0));
+// Whether the values that a row is drawn from are kept, all of them: where ranks are asked for among them. Otherwise those that are read again
+// are found again (processed.h): to keep all of 64 rows would write as much as all logits are.
+__device__ __forceinline__ bool keeps_values(const SampleRow& p) { return changed(p) && describes_draw(p); }
+
+// What is drawn from: `samplable` values, of which those of a changed row are not there yet where they are not kept.
+__device__ __forceinline__ const float* draw_values(const SampleRow& p, const RowSpace& space) {
+  return changed(p) ? space.processed : space.logits;
 }
 
-// What is drawn from: `samplable` values, under the mask where they are not kept.
-__device__ __forceinline__ const float* draw_values(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int64_t row) {
-  return keeps_values(a, p) ? space.processed : a.logits + row * a.ld;
+// Of what top_p is a share: of what min_p leaves of all ids, whose mass is added up by itself; or, without min_p, of the slices' sums.
+__device__ __forceinline__ bool shares_what_min_p_leaves(const SampleBatch& a, const SampleRow& p) {
+  return p.top_p < 1 && p.min_p > 0 && !limits_count(a, p);
+}
+
+// Whether sums over slices are asked for: of all that the row is drawn from, or of what top_p is a share of.
+__device__ __forceinline__ bool needs_masses(const SampleBatch& a, const SampleRow& p) {
+  // Of what is listed no more than top_p may leave out is missing; only the slices' sums tell how much that is.
+  if (filters(a, p)) return p.top_p < 1 && !limits_count(a, p);
+  return p.scale > 0 || describes_draw(p);
 }
 
 __device__ __forceinline__ const uint32_t* mask_of(const SampleBatch& a, const SampleRow& p) {
   return p.mask >= 0 && p.mask < a.mask_rows ? a.masks + int64_t(p.mask) * a.mask_words : nullptr;
 }
-__device__ __forceinline__ bool may_be(const SampleBatch& a, const SampleRow& p, int id) {
-  const uint32_t* mask = mask_of(a, p);
-  return !mask || (mask[id / 32] >> (id % 32) & 1u);
+// exp((l - largest) / T) >= min_p
+__device__ __forceinline__ float min_p_value(const SampleRow& p, float largest) {
+  return p.min_p > 0 ? largest + logf(p.min_p) / draw_scale(p) : -INFINITY;
+}
+
+// Each warp by itself.
+__device__ __forceinline__ float draw_largest(const RowSpace& space, int slices) {
+  float largest = -INFINITY;
+  for (int s = int(threadIdx.x) % kWarp; s < slices; s += kWarp) largest = fmaxf(largest, space.draws[s].largest);
+  return warp_max(largest);
+}
+
+// Sums of slices, relative to the row's largest.
+__device__ __forceinline__ Mass scaled_mass(const DrawSlice& draw, float largest, float scale) {
+  return Mass(double(draw.mass) * double(expf((draw.largest - largest) * scale)));
 }
 
 // The processed logits of a row and which of them may still be drawn.
@@ -124,9 +148,15 @@ struct Row {
     return key >= least_key && !(key == tie_key && id >= tie_end) && logit != -INFINITY;
   }
   __device__ bool kept(int id) const { return keeps(id, logits[id]); }
-  // exp((l - largest) / T) >= min_p
-  __device__ void filter_min_p(float min_p) {
-    if (min_p > 0) least_key = max(least_key, order_key(largest + logf(min_p) / scale));
+  __device__ Mass kept_mass(const Candidate& c) const { return keeps(c.id, c.value) ? mass(c.value) : Mass(0); }
+  // What is behind this place is out.
+  __device__ void end_at(uint32_t key, int id) {
+    least_key = max(least_key, key);
+    tie_key = key;
+    tie_end = id + 1;
+  }
+  __device__ void filter_min_p(const SampleRow& p) {
+    if (p.min_p > 0) least_key = max(least_key, order_key(min_p_value(p, largest)));
   }
 };
 

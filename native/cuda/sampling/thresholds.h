@@ -44,15 +44,17 @@ __device__ __forceinline__ int bin_of(float largest, float value) {
   return int(min((bits - 0x3f800000u) >> 17, uint32_t(kBins - 1)));
 }
 
-// The first bin with which the bins up to it amount to at least `wanted`, and what lies before it. amount(i) is 0 for what is out.
-template <class Value, class Amount>
-__device__ Found find_bin(int count, Mass wanted, float largest, const Value& value, const Amount& amount) {
+// The first bin with which the bins up to it amount to at least `wanted`, and what lies before it; -1 where all amount to less. Of at(0), ...,
+// at(count - 1); amount(candidate) is 0 for what is out.
+template <class At, class Amount>
+__device__ Found find_bin(int count, Mass wanted, float largest, const At& at, const Amount& amount) {
   MassCounters<kBins>& bins = shared_counters<kBins>();
   bins.clear();
   GPU_UNROLL_4
   for (int i = int(threadIdx.x); i < count; i += kFinishThreads) {
-    const Mass add = amount(i);
-    if (add != 0) bins.add(bin_of(largest, value(i)), add);
+    const Candidate c = at(i);
+    const Mass add = amount(c);
+    if (add != 0) bins.add(bin_of(largest, c.value), add);
   }
   __syncthreads();
   const int first = 2 * int(threadIdx.x);
@@ -103,7 +105,28 @@ struct Threshold {
   int id;
 };
 
-// The same by digits, for a bin of too many ids.
+// Among the candidates of the bin in which it lies; false where they are more than are sorted.
+template <class At, class Amount>
+__device__ bool find_sorted(int count, Mass wanted, float largest, const Found& bin, const At& at, const Amount& amount, Threshold& out) {
+  uint64_t(&places)[kSorted] = shared_places();
+  auto inside = [&](const Candidate& c) { return c.value != -INFINITY && bin_of(largest, c.value) == bin.index && amount(c) != 0; };
+  const int there = gather(count, places, at, inside);
+  if (there > kSorted) return false;
+  sort_places(places, there);
+  Mass mine[kEachSorted];
+  GPU_UNROLL
+  for (int i = 0; i < kEachSorted; ++i) {
+    const int own = int(threadIdx.x) * kEachSorted + i;
+    mine[i] = own < there ? amount(Candidate{id_of(places[own]), value_of(places[own])}) : 0;
+  }
+  const Found found = block_find(mine, wanted - bin.before - 1);
+  const uint64_t place = places[max(found.index, 0)];
+  __syncthreads();  // before the places are used again
+  out = {key_of(place), id_of(place)};
+  return true;
+}
+
+// The same of a row's values by digits, for a bin of too many ids.
 template <class Amount>
 __device__ Threshold find_crowded(const float* values, int count, Mass wanted, float largest, const Found& bin, const Amount& amount) {
   MassCounters<kDigits>& digits = shared_counters<kDigits>();
@@ -113,10 +136,10 @@ __device__ Threshold find_crowded(const float* values, int count, Mass wanted, f
     digits.clear();
     GPU_UNROLL_4
     for (int i = int(threadIdx.x); i < count; i += kFinishThreads) {
-      const float value = values[i];
-      const uint32_t key = order_key(value);
+      const Candidate c{i, values[i]};
+      const uint32_t key = order_key(c.value);
       const bool inside = shift == 24 || key >> (shift + 8) == prefix >> (shift + 8);
-      const Mass add = inside && value != -INFINITY && bin_of(largest, value) == bin.index ? amount(i) : 0;
+      const Mass add = inside && c.value != -INFINITY && bin_of(largest, c.value) == bin.index ? amount(c) : 0;
       if (add != 0) digits.add(int(key >> shift & 255u), add);
     }
     __syncthreads();
@@ -127,71 +150,51 @@ __device__ Threshold find_crowded(const float* values, int count, Mass wanted, f
     prefix |= uint32_t(kDigits - 1 - found.index) << shift;
     above += found.before;
   }
-  auto tied = [&](int id) { return order_key(values[id]) == prefix ? amount(id) : Mass(0); };
+  auto tied = [&](int id) { return order_key(values[id]) == prefix ? amount(Candidate{id, values[id]}) : Mass(0); };
   return {prefix, find_running(count, wanted - above - 1, slice_amount(count, tied), tied)};
 }
 
-// The first place, from the largest value down and of equal ones from the smallest id up, with which the places up to it amount to at least
-// `wanted`, which is not more than all of them.
+// Of a row's values the first place, from the largest down and of equal ones from the smallest id up, with which the places up to it amount to
+// at least `wanted`; false where all amount to less.
 template <class Amount>
-__device__ Threshold find_threshold(const float* values, int count, Mass wanted, float largest, const Amount& amount) {
-  auto value = [&](int i) { return values[i]; };
-  const Found bin = find_bin(count, wanted, largest, value, amount);
-  uint64_t(&places)[kSorted] = shared_places();
-  auto inside = [&](const Candidate& c) { return c.value != -INFINITY && bin_of(largest, c.value) == bin.index && amount(c.id) != 0; };
-  const int there = gather(
-      count, places,
-      [&](int i) {
-        return Candidate{i, values[i]};
-      },
-      inside);
-  if (there > kSorted) return find_crowded(values, count, wanted, largest, bin, amount);
-  sort_places(places, there);
-  Mass mine[kEachSorted];
-  GPU_UNROLL
-  for (int i = 0; i < kEachSorted; ++i) {
-    const int at = int(threadIdx.x) * kEachSorted + i;
-    mine[i] = at < there ? amount(id_of(places[at])) : 0;
-  }
-  const Found found = block_find(mine, wanted - bin.before - 1);
-  const uint64_t place = places[max(found.index, 0)];
-  __syncthreads();  // before the places are used again
-  return {key_of(place), id_of(place)};
+__device__ bool find_threshold(const float* values, int count, Mass wanted, float largest, const Amount& amount, Threshold& out) {
+  auto at = [&](int i) { return Candidate{i, values[i]}; };
+  const Found bin = find_bin(count, wanted, largest, at, amount);
+  if (bin.index < 0) return false;
+  if (!find_sorted(count, wanted, largest, bin, at, amount, out)) out = find_crowded(values, count, wanted, largest, bin, amount);
+  return true;
 }
 
 __device__ inline Mass kept_mass(const Row& row) {
   Mass mine = 0;
   GPU_UNROLL_8
-  for (int i = int(threadIdx.x); i < row.samplable; i += kFinishThreads) mine += row.kept(i) ? row.mass(row.logits[i]) : Mass(0);
+  for (int i = int(threadIdx.x); i < row.samplable; i += kFinishThreads) mine += row.kept_mass({i, row.logits[i]});
   return block_total(mine);
 }
 
+// What is above -infinity.
+__device__ __forceinline__ Mass one_each(const Candidate& c) { return Mass(c.value != -INFINITY); }
+
 // Ids with equal values at the k-th place stay.
 __device__ inline void filter_top_k(Row& row, int top_k) {
-  Mass mine = 0;
-  for (int i = int(threadIdx.x); i < row.samplable; i += kFinishThreads) mine += row.logits[i] != -INFINITY;
-  const Mass wanted = min(Mass(top_k), block_total(mine));
-  const Threshold t =
-      find_threshold(row.logits, row.samplable, wanted, row.largest, [&](int id) { return Mass(row.logits[id] != -INFINITY); });
-  row.least_key = max(row.least_key, t.key);
+  Threshold t;
+  if (find_threshold(row.logits, row.samplable, Mass(top_k), row.largest, one_each, t)) row.least_key = max(row.least_key, t.key);
 }
 
 __device__ __forceinline__ Mass share_of(Mass total, double top_p) { return max(Mass(1), min(total, Mass(ceil(top_p * double(total))))); }
 
-// The smallest set of most probable ids that holds the wanted mass; of equal ones the smaller ids.
+// The smallest set of most probable ids that holds the wanted mass; of equal ones the smaller ids. All, where they have less.
 __device__ inline void filter_top_p(Row& row, Mass wanted) {
-  const Threshold t = find_threshold(row.logits, row.samplable, wanted, row.largest,
-                                     [&](int id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); });
-  row.least_key = max(row.least_key, t.key);
-  row.tie_key = t.key;
-  row.tie_end = t.id + 1;
+  Threshold t;
+  auto mass = [&](const Candidate& c) { return row.kept_mass(c); };
+  if (find_threshold(row.logits, row.samplable, wanted, row.largest, mass, t)) row.end_at(t.key, t.id);
 }
 
 __device__ __forceinline__ Mass target_of(double uniform, Mass total) { return min(Mass(uniform * double(total)), total - 1); }
 
 // From what the row keeps, whose mass goes to `total`.
 __device__ inline int draw_kept(const Row& row, double uniform, Mass& total) {
-  auto amount = [&](int id) { return row.kept(id) ? row.mass(row.logits[id]) : Mass(0); };
+  auto amount = [&](int id) { return row.kept_mass({id, row.logits[id]}); };
   const Mass mine = slice_amount(row.samplable, amount);
   total = block_total(mine);
   return find_running(row.samplable, target_of(uniform, total), mine, amount);
@@ -231,7 +234,9 @@ __device__ inline int find_best(const Row& source, int wanted, const Normaliser&
   for (int i = int(threadIdx.x); i < source.samplable; i += kFinishThreads) mine += source.kept(i);
   const int taken = min(wanted, block_total(mine));
   if (taken <= 0) return 0;
-  const Threshold t = find_threshold(values, source.samplable, Mass(taken), source.largest, [&](int id) { return Mass(source.kept(id)); });
+  Threshold t{};
+  auto one = [&](const Candidate& c) { return Mass(source.keeps(c.id, c.value)); };
+  find_threshold(values, source.samplable, Mass(taken), source.largest, one, t);
   auto picks = [&](int id) {
     const uint32_t key = order_key(values[id]);
     return source.kept(id) && (key > t.key || (key == t.key && id <= t.id));

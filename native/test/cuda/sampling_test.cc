@@ -101,24 +101,43 @@ TEST(gpu_sampling_is_the_same_alone_and_without_lists) {
   check_all_ways(sampler, 40);
 }
 
-// Values under a mask alone are not kept where only one slice is read again: an edit that changes nothing has them kept.
-TEST(gpu_sampling_draws_the_same_under_a_mask_whether_its_values_are_kept) {
+// A changed row's values are kept where ranks among them are asked for; otherwise those that are listed, or drawn from, are found again.
+TEST(gpu_sampling_draws_the_same_whether_changed_values_are_kept) {
   Sampler sampler(43, 9001);
   for (size_t i = 0; i < size_t((sampler.vocab + 31) / 32); ++i) sampler.masks.push_back(i % 3 == 0 ? 0x80f05a01u : 0);
-  sampler.edits = {{5000, 0, 1, 0}};
+  // Many of each warp's part of a slice, the largest ones too.
+  for (int32_t i = 0; i < 2000; ++i) sampler.edits.push_back({i * 7 % 9001, i % 5 * 0.3f, 1.1f, 0.1f});
   std::vector<cuda::SampleRow> rows;
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 60; ++i) {
     cuda::SampleRow row;
-    row.mask = 0;
-    row.uniform = i / 40.0;
-    row.scale = i % 8 == 0 ? 0.0f : 0.3f;
-    row.logprob_of = cuda::LogprobOf(i % 3);
-    for (int32_t edits : {0, 1}) row.edit_count = edits, rows.push_back(row);
+    row.mask = i % 3 == 0 ? -1 : 0;
+    row.edit_count = i % 3 == 1 ? 0 : 2000;
+    row.uniform = i / 60.0;
+    row.scale = 0.3f;
+    if (i % 4 == 1) row.top_k = 1 + 10 * i;
+    if (i % 4 == 2) row.top_p = 0.8;
+    if (i % 4 == 3) row.top_p = 0.9, row.min_p = 0.01f;
+    for (auto of : {cuda::LogprobOf::kProcessed, cuda::LogprobOf::kNone}) row.logprob_of = of, rows.push_back(row);
   }
-  const std::vector<cuda::Sampled> drawn = sampler.run(rows);
-  for (size_t i = 0; i < rows.size(); i += 2) {
-    CHECK(same(drawn[i], drawn[i + 1]));
-    CHECK(drawn[i].token >= 0 && (sampler.masks[size_t(drawn[i].token) / 32] >> (drawn[i].token % 32) & 1));
+  for (bool plain : {false, true}) {
+    sampler.plain = plain;
+    const std::vector<cuda::Sampled> drawn = sampler.run(rows);
+    for (size_t i = 0; i < rows.size(); i += 2) {
+      const int32_t token = drawn[i].token;
+      CHECK(token >= 0 && token == drawn[i + 1].token);
+      if (token >= 0 && rows[i].mask >= 0) CHECK(sampler.masks[size_t(token) / 32] >> (token % 32) & 1);
+    }
+  }
+}
+
+// top_p so near to one that it is a share of more than rounding leaves of the masses.
+TEST(gpu_sampling_takes_all_where_top_p_is_a_share_of_more) {
+  Sampler sampler(49, 9001);
+  ops::SamplingParams params;
+  params.top_p = std::nextafter(1.0, 0.0);
+  for (bool plain : {false, true}) {
+    sampler.plain = plain;
+    check_draws(sampler, params, sampler.reference(params, sampler.logits), row_of(params, 0));
   }
 }
 

@@ -348,6 +348,7 @@ inline unsigned __ballot_sync(unsigned, bool vote) {
   });
 }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline int __ffs(int v) { return __builtin_ffs(v); }
 inline void __threadfence() {}
 template <class T>
 T __ldcg(const T* p) {
