@@ -68,6 +68,7 @@ class AlongWarp {
     if (!block_.adds) return;
     const int32_t before = count_up(a_.arrived + kMostRows);
     if (lane() != 0 || before != along_.adders - 1) return;
+    GPU_NO_UNROLL
     for (int i = 0; i <= kMostRows; ++i) a_.arrived[i] = 0;
   }
 
@@ -80,14 +81,18 @@ class AlongWarp {
   // The rows of each adapter, kTileRows at a time, in the order of the first ones: the same for all warps.
   __device__ __forceinline__ void find_tiles() {
     const int rows = int(a_.rows);
+    GPU_NO_UNROLL
     for (int i = lane(); i < rows * kTileRows; i += kWarp) shared_.tiles[i / kTileRows][i % kTileRows] = -1;
+    GPU_NO_UNROLL
     for (int row = lane(); row < rows; row += kWarp) {
       const int32_t adapter = __ldcg(a_.row_adapters + row);
       shared_.adapters[row] = adapter >= 0 && adapter < a_.adapter_count ? adapter : -1;
     }
     __syncwarp();  // all rows' adapters are there
+    GPU_NO_UNROLL
     for (int row = lane(); row < rows; row += kWarp) shared_.places[row] = place_of(row);
     __syncwarp();  // all know who is first
+    GPU_NO_UNROLL
     for (int row = lane(); row < rows; row += kWarp) {
       const int place = shared_.places[row];
       shared_.tiles[tiles_before(place / kTileRows)][place % kTileRows] = row;
@@ -129,14 +134,17 @@ class AlongWarp {
   }
 
   __device__ __forceinline__ void count_pieces() {
+    GPU_NO_UNROLL
     for (int tile = lane(); tile < tile_count_; tile += kWarp) {
       int pieces = 0;
+      GPU_NO_UNROLL
       for (int which = 0; which < int(a_.count); ++which) pieces += pieces_of(tile, weights_of(tile, which));
       shared_.before[tile + 1] = pieces;
     }
     __syncwarp();  // each tile's are there
     if (lane() == 0) {
       int before = 0;
+      GPU_NO_UNROLL
       for (int tile = 0; tile <= tile_count_; ++tile) {
         before += tile == 0 ? 0 : shared_.before[tile];
         shared_.before[tile] = before;
@@ -157,12 +165,14 @@ class AlongWarp {
   };
   __device__ __forceinline__ Piece find(int piece) const {
     int tile = 0;
+    GPU_NO_UNROLL
     for (int first = 0; first < tile_count_; first += kWarp) {
       const int own = first + lane();
       tile += __popc(__ballot_sync(kAllLanes, own < tile_count_ && shared_.before[own + 1] <= piece));
     }
     int which = 0, left = piece - shared_.before[tile];
     LoraWeights w = weights_of(tile, which);
+    GPU_NO_UNROLL
     while (left >= pieces_of(tile, w)) {
       left -= pieces_of(tile, w);
       w = weights_of(tile, ++which);
@@ -201,21 +211,37 @@ class AlongWarp {
     GPU_UNROLL_1
     for (int step = begin; step < end; step += kStep) {
       const int at = step + lane() * kEach;
+      if (!whole) {
+        sum_each<kRows>(rows, factors, last_rank, at, sums);
+        continue;
+      }
       StepInputs<kRows> inputs{};
       GPU_UNROLL
       for (int r = 0; r < kRows; ++r) {
         if (at < in) inputs.rows[r] = *reinterpret_cast<const uint4*>(x[r] + at);
       }
-      if (whole) {
-        sum_whole(inputs, factors, last_rank, at, sums);
-      } else {
-        multiply_step<kRows>(inputs, sums, [&](int i, float(&out)[kEach]) { load_each(factors + min(i, last_rank) * in, at, in, out); });
-      }
+      sum_whole(inputs, factors, last_rank, at, sums);
     }
     constexpr int kCount = kRanks * kRows, kCopies = kWarp / kCount;
     const float mine = sum_of_lane(sums);
     const int sum = lane() / kCopies;
     if (lane() % kCopies == 0) to[sum / kRows * kTileRows + sum % kRows] = mine;
+  }
+
+  // As lora_sums.h has it, one input after the other.
+  template <int kRows>
+  __device__ __forceinline__ void sum_each(const int32_t* rows, const bf16* factors, int last_rank, int at,
+                                           float (&sums)[kRanks * kRows]) const {
+    const int in = int(a_.in), end = min(at + kEach, in);
+    GPU_NO_UNROLL
+    for (; at < end; ++at) {
+      GPU_UNROLL
+      for (int i = 0; i < kRanks; ++i) {
+        const float factor = to_float(factors[min(i, last_rank) * in + at]);
+        GPU_UNROLL
+        for (int r = 0; r < kRows; ++r) sums[i * kRows + r] = fmaf(to_float(a_.x[rows[r] * a_.ldx + at]), factor, sums[i * kRows + r]);
+      }
+    }
   }
 
   __device__ __forceinline__ int first_of(int half) const { return half == 0 ? block_.first_output : block_.other_output; }
@@ -296,6 +322,7 @@ class AlongWarp {
   // Of all tiles at once: to ask for one after the other would take longer than to add.
   __device__ __forceinline__ void wait_for_pieces() {
     if (pieces_there_) return;
+    GPU_NO_UNROLL
     for (int tile = lane(); tile < tile_count_; tile += kWarp) {
       wait_for_count(a_.arrived + tile, shared_.before[tile + 1] - shared_.before[tile]);
     }

@@ -25,6 +25,7 @@ __device__ __forceinline__ void fetch_next(const LoraPart& a, int thread, int th
   const int64_t first = thread * kPiece, step = threads * kPiece;
   const auto fetch_all = [&](const bf16* from, int64_t count) {
     if (!whole_vectors(from, count, count)) return;
+    GPU_NO_UNROLL
     for (int64_t at = first; at < count; at += step) fetch(from + at, count - at < kPiece ? count - at : kPiece);
   };
   GPU_UNROLL_1

@@ -26,6 +26,7 @@ static_assert(sizeof(WithinShared) % 16 == 0);
 __device__ __forceinline__ void find_tiles(const LoraPart& a, WithinShared& shared) {
   constexpr int kTileRows = LoraWithin::kTileRows;
   const int row = int(threadIdx.x), rows = int(a.rows);
+  GPU_NO_UNROLL
   for (int i = row; i < rows * kTileRows; i += LoraWithin::kThreads) shared.tiles[i / kTileRows][i % kTileRows] = -1;
   if (row < rows) {
     const int32_t adapter = __ldcg(a.row_adapters + row);
@@ -135,14 +136,11 @@ class TileWithin {
   __device__ __forceinline__ int output_of(int pass) const { return begin_ + pass * kPass + int(threadIdx.x) * kEach; }
 
   // kEach elements, of which `left` are there.
-  __device__ __forceinline__ static void bring(uint4* to, const bf16* from, int left, bool whole) {
-    if (whole) return cp_async_16(to, from, left > 0 ? 16 : 0);
-    uint32_t words[kEach / 2] = {};
-    GPU_UNROLL
-    for (int i = 0; i < kEach; ++i) {
-      if (i < left) words[i / 2] |= uint32_t(__ldcg(reinterpret_cast<const uint16_t*>(from) + i)) << (i % 2 * 16);
-    }
-    *to = {words[0], words[1], words[2], words[3]};
+  __device__ __forceinline__ static void bring(uint4* to, const bf16* from, int left) { cp_async_16(to, from, left > 0 ? 16 : 0); }
+  __device__ __forceinline__ static void bring_each(uint4* to, const bf16* from, int left) {
+    auto* elements = reinterpret_cast<uint16_t*>(to);
+    GPU_NO_UNROLL
+    for (int i = 0; i < kEach; ++i) elements[i] = i < left ? __ldcg(reinterpret_cast<const uint16_t*>(from) + i) : uint16_t(0);
   }
 
   // Of ranks that there are not the last again.
@@ -151,16 +149,20 @@ class TileWithin {
     const int64_t apart = p.expands ? projection_.out : a_.in;
     const int at = p.expands ? output_of(p.at) : input_of(p), left = (p.expands ? end_ : int(a_.in)) - at;
     const bf16* from = (p.expands ? w_.b : w_.a) + p.rank * apart + (left > 0 ? at : 0);
-    const bool whole = p.expands ? whole_b_ : whole_a_;
-    GPU_UNROLL
-    for (int i = 0; i < kRanks; ++i, from += p.rank + i < w_.rank ? apart : 0) bring(slot(unit, i), from, left, whole);
+    if (p.expands ? whole_b_ : whole_a_) {
+      GPU_UNROLL
+      for (int i = 0; i < kRanks; ++i, from += p.rank + i < w_.rank ? apart : 0) bring(slot(unit, i), from, left);
+    } else {
+      GPU_NO_UNROLL
+      for (int i = 0; i < kRanks; ++i, from += p.rank + i < w_.rank ? apart : 0) bring_each(slot(unit, i), from, left);
+    }
   }
 
   __device__ __forceinline__ void bring_inputs(const Place& p, int unit) const {
     if (p.expands) return;
     const int at = input_of(p), left = int(a_.in) - at;
     GPU_UNROLL
-    for (int r = 0; r < kRows; ++r) bring(slot(unit, kRanks + r), a_.x + rows_[r] * a_.ldx + (left > 0 ? at : 0), left, true);
+    for (int r = 0; r < kRows; ++r) bring(slot(unit, kRanks + r), a_.x + rows_[r] * a_.ldx + (left > 0 ? at : 0), left);
   }
 
   // The unit that is next is there; another one comes in place of the one before, which has been used. So when the last one has been taken,
@@ -287,6 +289,7 @@ __device__ __forceinline__ void clear_within(const LoraPart& a, int which, const
   GPU_UNROLL_1
   for (int r = 0; r < LoraWithin::kTileRows && rows[r] >= 0; ++r) {
     float* to = a.part + rows[r] * a.columns + a.projections[which].first;
+    GPU_NO_UNROLL
     for (int output = begin + int(threadIdx.x); output < end; output += LoraWithin::kThreads) to[output] = -0.0f;
   }
 }
@@ -311,10 +314,12 @@ __device__ __forceinline__ void run_within(const LoraWithin& within, int block, 
   find_tiles(a, shared);
   const int slice = int(within.slice);
   int per_tile = 0;
+  GPU_NO_UNROLL
   for (int i = 0; i < int(a.count); ++i) per_tile += (int(a.projections[i].out) + slice - 1) / slice;
   GPU_UNROLL_1
   for (int item = block; item < shared.tile_count * per_tile; item += within.blocks) {
     int which = 0, begin = item % per_tile * slice;
+    GPU_NO_UNROLL
     for (; begin >= int(a.projections[which].out); ++which) {
       begin -= (int(a.projections[which].out) + slice - 1) / slice * slice;
     }
