@@ -19,6 +19,9 @@
 #define GPU_UNROLL_8 _Pragma("unroll 8")
 // Of a loop that would only make code longer.
 #define GPU_NO_UNROLL _Pragma("unroll 1")
+// A function that is called, not made part of each place that does: code that runs once per launch is fetched from the L2 cache, and takes as
+// long to come as to run.
+#define GPU_CALLED __noinline__ inline
 #else
 #define GPU_UNROLL
 #define GPU_UNROLL_1
@@ -26,6 +29,7 @@
 #define GPU_UNROLL_4
 #define GPU_UNROLL_8
 #define GPU_NO_UNROLL
+#define GPU_CALLED inline
 #endif
 #define GPU_SHARED_BYTES(name) extern __shared__ __align__(1024) unsigned char name[]
 // A variable of the block: GPU_SHARED(parts, float[kWarps]).

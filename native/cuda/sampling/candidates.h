@@ -67,7 +67,7 @@ __device__ int draw_at(const Row& row, uint64_t (&places)[kSorted], int count, c
 }
 
 // As find_best, from a list that holds them.
-__device__ inline int list_best(const Row& source, const Candidate* list, int count, int wanted, const Normaliser& n, BestEntry* out) {
+__device__ GPU_CALLED int list_best(const Row& source, const Candidate* list, int count, int wanted, const Normaliser& n, BestEntry* out) {
   uint64_t(&places)[kSorted] = shared_places();
   const int there = gather(
       count, places, [&](int i) { return list[i]; }, [&](const Candidate& c) { return source.keeps(c.id, c.value); });
@@ -84,8 +84,8 @@ __device__ inline int list_best(const Row& source, const Candidate* list, int co
   return taken;
 }
 
-__device__ inline bool draw_few(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
-                                Mass& kept) {
+__device__ GPU_CALLED bool draw_few(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
+                                    Mass& kept) {
   uint64_t(&places)[kSorted] = shared_places();
   count = gather(
       count, places, [&](int i) { return list[i]; }, [&](const Candidate& c) { return row.keeps(c.id, c.value); });
@@ -135,8 +135,8 @@ __device__ inline int draw_by_ids(const Row& row, const Candidate* list, int cou
 }
 
 // By bins, in a list that is too long to be sorted.
-__device__ inline bool draw_many(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
-                                 Mass& kept) {
+__device__ GPU_CALLED bool draw_many(Row& row, const Candidate* list, int count, int top_k, const SampleRow& p, Mass total, int& token,
+                                     Mass& kept) {
   auto at = [&](int i) { return list[i]; };
   auto one = [&](const Candidate& c) { return Mass(row.keeps(c.id, c.value)); };
   auto mass = [&](const Candidate& c) { return row.kept_mass(c); };

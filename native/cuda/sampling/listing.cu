@@ -11,7 +11,7 @@ constexpr int kMostTiles = kMostSlices * kSliceWarps;
 constexpr int64_t kManyRows = 8;  // that fill a device with fewer blocks than each has slices
 
 // A value below which there is none of the k largest of all; -infinity where there are fewer than k tiles. One warp.
-__device__ float bound_of(const float* tiles, int count, int k) {
+__device__ GPU_CALLED float bound_of(const float* tiles, int count, int k) {
   if (k > count) return -INFINITY;
   constexpr int kEach = kMostTiles / kWarp;
   uint32_t keys[kEach];
@@ -22,6 +22,7 @@ __device__ float bound_of(const float* tiles, int count, int k) {
   }
   // The k-th largest but for its last bits.
   uint32_t bound = 0;
+  GPU_NO_UNROLL
   for (int bit = 31; bit >= 12; --bit) {
     const uint32_t trial = bound | 1u << bit;
     int there = 0;
@@ -99,23 +100,27 @@ __device__ void collect(const CandidateList& list, uint32_t* count, int tile, co
 __device__ Mass list_tile(const SampleBatch& a, const SampleRow& p, const RowSpace& space, const Row& row, int tile, TileValues& memory,
                           const Listing& wanted) {
   const bool draws = wanted.draws_of(tile), adds = wanted.adds_of(tile), best = wanted.best_of(tile), processed = describes_draw(p);
-  const CandidateList best_list{space.best_list, kListedBest};
   const int slice = tile / kSliceWarps, thread = tile_thread(tile);
+  const CandidateList best_list{space.best_list, kListedBest}, draw_list = list_of(a, p, space);
   float v[kSliceValues];
   load_slice(space.logits, int(a.vocab), slice, thread, v);
-  if (best && !processed) collect(best_list, &space.state->listed_best, tile, v, wanted.best_cutoff);
-  if (!draws && !adds && !processed) return 0;
-  if (changed(p) || (slice + 1) * kSliceIds > a.samplable) {
-    mask_values(a, p, slice, thread, v);
-    edit_tile(a, p, tile, memory, v);
+  // The alternatives before or behind what changes values, and the candidates of the draw behind it: one code for all of them.
+  GPU_NO_UNROLL
+  for (int turn = 0; turn < 3; ++turn) {
+    if (turn == 1 && (draws || adds || processed) && (changed(p) || (slice + 1) * kSliceIds > a.samplable)) {
+      mask_values(a, p, slice, thread, v);
+      edit_tile(a, p, tile, memory, v);
+    }
+    const bool of_draw = turn == 2;
+    if (!(of_draw ? draws : best && processed == (turn == 1))) continue;
+    RowState& state = *space.state;
+    collect(of_draw ? draw_list : best_list, of_draw ? &state.listed : &state.listed_best, tile, v,
+            of_draw ? wanted.cutoff : wanted.best_cutoff);
   }
-  if (best && processed) collect(best_list, &space.state->listed_best, tile, v, wanted.best_cutoff);
-  if (draws) collect(list_of(a, p, space), &space.state->listed, tile, v, wanted.cutoff);
+  if (!adds) return 0;
   Mass mass = 0;
   GPU_UNROLL
-  for (int i = 0; i < kSliceValues; ++i) {
-    mass += adds && row.keeps(slice_id(slice, thread, i), v[i]) ? row.mass(v[i]) : Mass(0);
-  }
+  for (int i = 0; i < kSliceValues; ++i) mass += row.kept_mass({slice_id(slice, thread, i), v[i]});
   return mass;
 }
 

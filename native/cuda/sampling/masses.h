@@ -30,7 +30,7 @@ __device__ __forceinline__ float value_of_key(uint32_t key) {
 
 // The whole block; the result for all.
 template <class T>
-__device__ T block_total(T v) {
+__device__ GPU_CALLED T block_total(T v) {
   GPU_SHARED(parts, T[kWarp]);
   for (int mask = 16; mask > 0; mask >>= 1) v += __shfl_xor_sync(kAllLanes, v, mask);
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = v;
@@ -47,7 +47,7 @@ __device__ inline int warp_least(int v) {
 }
 
 // The sum of v in the threads before this one.
-__device__ inline Mass block_before(Mass v) {
+__device__ GPU_CALLED Mass block_before(Mass v) {
   GPU_SHARED(totals, Mass[kWarp]);
   const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
   Mass sum = v;

@@ -35,7 +35,7 @@ __device__ inline void sort_few_places(uint64_t (&places)[kSorted], int count) {
 }
 
 // Sorts the first `count`, of which no two are equal, ascending; what follows is overwritten up to the next power of two. Barriers at both ends.
-__device__ inline void sort_places(uint64_t (&places)[kSorted], int count) {
+__device__ GPU_CALLED void sort_places(uint64_t (&places)[kSorted], int count) {
   if (count <= kFewPlaces) return sort_few_places(places, count);
   int size = 2;
   while (size < count) size *= 2;

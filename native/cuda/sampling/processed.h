@@ -78,7 +78,7 @@ __device__ inline void edit_tile(const SampleBatch& a, const SampleRow& p, int t
 }
 
 // Of a changed row the values of ids [first, end), where they are not kept.
-__device__ inline void find_again(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int first, int end) {
+__device__ GPU_CALLED void find_again(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int first, int end) {
   if (!changed(p) || keeps_values(p)) return;
   const uint32_t* mask = mask_of(a, p);
   const LogitEdit* edits = edits_of(a, p);

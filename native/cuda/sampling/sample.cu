@@ -171,8 +171,8 @@ __device__ int32_t rank_in(const SampleBatch& a, const SampleRow& p, const RowSp
 }
 
 // Log-probability and alternatives among the ids that the source keeps, and the rank among them where it is not known.
-__device__ Sampled describe(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int32_t token, int32_t rank, const Row& source,
-                            const Normaliser& n) {
+__device__ GPU_CALLED Sampled describe(const SampleBatch& a, const SampleRow& p, const RowSpace& space, int32_t token, int32_t rank,
+                                       const Row& source, const Normaliser& n) {
   Sampled result{token, NAN, 0, 0};
   if (token >= 0) {
     const float value = source.logits[token];
@@ -205,7 +205,7 @@ __device__ Sampled finish(const SampleBatch& a, const SampleRow& p, const RowSpa
 }
 
 // A block per row.
-__global__ void __launch_bounds__(kFinishThreads, 2) sample_finish_kernel(SampleBatch a) {
+__global__ void __launch_bounds__(kFinishThreads, 2) sample_finish_kernel(const __grid_constant__ SampleBatch a) {
   wait_for_inputs();
   const int64_t row = blockIdx.x;
   const SampleRow p = a.params[row];

@@ -165,7 +165,7 @@ __device__ bool find_threshold(const float* values, int count, Mass wanted, floa
   return true;
 }
 
-__device__ inline Mass kept_mass(const Row& row) {
+__device__ GPU_CALLED Mass kept_mass(const Row& row) {
   Mass mine = 0;
   GPU_UNROLL_8
   for (int i = int(threadIdx.x); i < row.samplable; i += kFinishThreads) mine += row.kept_mass({i, row.logits[i]});
@@ -176,7 +176,7 @@ __device__ inline Mass kept_mass(const Row& row) {
 __device__ __forceinline__ Mass one_each(const Candidate& c) { return Mass(c.value != -INFINITY); }
 
 // Ids with equal values at the k-th place stay.
-__device__ inline void filter_top_k(Row& row, int top_k) {
+__device__ GPU_CALLED void filter_top_k(Row& row, int top_k) {
   Threshold t;
   if (find_threshold(row.logits, row.samplable, Mass(top_k), row.largest, one_each, t)) row.least_key = max(row.least_key, t.key);
 }
@@ -184,7 +184,7 @@ __device__ inline void filter_top_k(Row& row, int top_k) {
 __device__ __forceinline__ Mass share_of(Mass total, double top_p) { return max(Mass(1), min(total, Mass(ceil(top_p * double(total))))); }
 
 // The smallest set of most probable ids that holds the wanted mass; of equal ones the smaller ids. All, where they have less.
-__device__ inline void filter_top_p(Row& row, Mass wanted) {
+__device__ GPU_CALLED void filter_top_p(Row& row, Mass wanted) {
   Threshold t;
   auto mass = [&](const Candidate& c) { return row.kept_mass(c); };
   if (find_threshold(row.logits, row.samplable, wanted, row.largest, mass, t)) row.end_at(t.key, t.id);
@@ -193,7 +193,7 @@ __device__ inline void filter_top_p(Row& row, Mass wanted) {
 __device__ __forceinline__ Mass target_of(double uniform, Mass total) { return min(Mass(uniform * double(total)), total - 1); }
 
 // From what the row keeps, whose mass goes to `total`.
-__device__ inline int draw_kept(const Row& row, double uniform, Mass& total) {
+__device__ GPU_CALLED int draw_kept(const Row& row, double uniform, Mass& total) {
   auto amount = [&](int id) { return row.kept_mass({id, row.logits[id]}); };
   const Mass mine = slice_amount(row.samplable, amount);
   total = block_total(mine);
@@ -227,7 +227,7 @@ __device__ void compact(int count, const Picks& picks, const Write& write) {
 }
 
 // The `wanted` largest of the ids that `source` keeps, of equal ones the smaller ids; how many there were.
-__device__ inline int find_best(const Row& source, int wanted, const Normaliser& n, BestEntry* out) {
+__device__ GPU_CALLED int find_best(const Row& source, int wanted, const Normaliser& n, BestEntry* out) {
   const float* values = source.logits;
   int mine = 0;
   GPU_UNROLL_8

@@ -51,6 +51,7 @@
 #define GPU_UNROLL_4
 #define GPU_UNROLL_8
 #define GPU_NO_UNROLL
+#define GPU_CALLED inline
 
 struct dim3 {
   unsigned x, y, z;
