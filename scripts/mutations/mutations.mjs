@@ -976,6 +976,52 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: states that are handed over before those before them are taken',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_handed.h',
+        search: '  barrier_wait(&handed.empty, round ^ 1);\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: states that are given back before they are stored',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_handed.h',
+        search:
+          '    leave_states<kDim>(handed, a, item, count);\n    __syncwarp();\n    if (lane == 0) barrier_arrive(&handed.empty);\n',
+        replace:
+          '    __syncwarp();\n    if (lane == 0) barrier_arrive(&handed.empty);\n    leave_states<kDim>(handed, a, item, count);\n',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: merged rows of which the last is another one',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_merge.h',
+        search: 'min(row + r, last)',
+        replace: 'min(row + r, last - 1)',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: splits of a merge beyond those that come at once',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_merge.h',
+        search: 'split < splits.end; split += kAtOnce',
+        replace: 'split < min(splits.end, splits.begin + kAtOnce); split += kAtOnce',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: "CUDA: a missing barrier before pairs of Hopper's product trade their sums",
     edits: [
       {

@@ -80,25 +80,33 @@ struct Columns {
   }
 };
 
-// What a warp has merged of a row, as Softmax::merge does it.
-template <int kDim>
+// What a warp has merged of a row, as Softmax::merge does it, kAtOnce splits at a time; how many that are changes no bit.
+template <int kDim, int kAtOnce>
 struct MergedRow {
-  static constexpr int kAtOnce = 16;  // splits whose states are on their way together
   float largest = -INFINITY, sum = 0;
   float values[Columns<kDim>::kCount] = {};
 
-  // `count` states more, at most kAtOnce, `stride` floats from one to the next.
-  __device__ void add(const float* states, int64_t stride, int count) {
+  // States of splits: a lane has the largest score and the sum of its own.
+  struct Parts {
+    float2 state;
+    float values[kAtOnce][Columns<kDim>::kCount];
+  };
+
+  // `count` states, at most kAtOnce, `stride` floats from one to the next. All of them are on their way together.
+  __device__ __forceinline__ static void load(const float* states, int64_t stride, int count, Parts& parts) {
     const int lane = threadIdx.x % kWarp;
-    float parts[kAtOnce][Columns<kDim>::kCount] = {};  // what is never written would take registers from one item of a block to the next
-    const bool own = lane < count;
     const float2 none{-INFINITY, 0};
-    const float2 state = own ? __ldcg(reinterpret_cast<const float2*>(states + lane * stride + kDim)) : none;
+    parts.state = lane < count ? __ldcg(reinterpret_cast<const float2*>(states + lane * stride + kDim)) : none;
     GPU_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
-      if (i < count) Columns<kDim>::load(states + i * stride, parts[i]);
+      if (i < count) Columns<kDim>::load(states + i * stride, parts.values[i]);
     }
+  }
+
+  __device__ __forceinline__ void add(const Parts& parts) {
     // A lane has the largest scores before and with its split; what came before and the split itself are weighed by these.
+    const int lane = threadIdx.x % kWarp;
+    const float2 state = parts.state;
     float top = fmaxf(largest, state.x);
     for (int distance = 1; distance < kAtOnce; distance *= 2) top = fmaxf(top, __shfl_up_sync(kAllLanes, top, distance));
     const float below = __shfl_up_sync(kAllLanes, top, 1), before = lane == 0 ? largest : below;
@@ -109,7 +117,7 @@ struct MergedRow {
       const float m = __shfl_sync(kAllLanes, mine, i), t = __shfl_sync(kAllLanes, theirs, i);
       sum = fmaf(sum, m, __shfl_sync(kAllLanes, state.y, i) * t);
       GPU_UNROLL
-      for (int c = 0; c < Columns<kDim>::kCount; ++c) values[c] = fmaf(values[c], m, parts[i][c] * t);
+      for (int c = 0; c < Columns<kDim>::kCount; ++c) values[c] = fmaf(values[c], m, parts.values[i][c] * t);
     }
     largest = __shfl_sync(kAllLanes, top, kAtOnce - 1);
   }
@@ -120,11 +128,11 @@ __device__ __forceinline__ Span seen_splits(const PagedAttention& a, const Atten
   return {first_seen(a, tile.first_position) / kSplitPositions, (tile.first_position + tile.tokens - 1) / kSplitPositions + 1};
 }
 
-// By the first warp, which has stored the block's states. To its first thread: whether all others of the tile had come before.
+// By a warp, which has stored the block's states. To its first lane: whether all others of the tile had come before.
 __device__ __forceinline__ bool comes_last(const AttentionTile& tile, const Span& splits, int* arrivals) {
   bool last = false;
   __syncwarp();
-  if (threadIdx.x == 0) {
+  if (threadIdx.x % kWarp == 0) {
     const int blocks = splits.end - max(splits.begin, tile.shared_splits);
     __threadfence();  // the states are there for who sees the arrival
     last = atomicAdd(arrivals, 1) == blocks - 1;
@@ -147,19 +155,37 @@ struct Item {
   int32_t kv_head, split;
 };
 
+// By a warp: rows `row`, ... of kRows beside each other, of which the last one may be there several times.
+template <int kDim, int kRows, int kAtOnce>
+__device__ __forceinline__ void merge_rows(const PagedAttention& a, const Item& item, const Span& splits, int row) {
+  using Merged = MergedRow<kDim, kAtOnce>;
+  const int64_t stride = a.tile_rows * kStateFloats<kDim>;
+  const int last = item.tile.tokens * group_of(a) - 1;
+  Merged merged[kRows];
+  for (int split = splits.begin; split < splits.end; split += kAtOnce) {
+    typename Merged::Parts parts[kRows] = {};  // what is never written would take registers from one item of a block to the next
+    GPU_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const float* states = state_of<kDim>(a, item.place, item.kv_head, split, min(row + r, last));
+      Merged::load(states, stride, min(splits.end - split, kAtOnce), parts[r]);
+    }
+    GPU_UNROLL
+    for (int r = 0; r < kRows; ++r) merged[r].add(parts[r]);
+  }
+  GPU_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    if (row + r > last) break;
+    const int64_t out = place_of(a, item.tile, item.kv_head, row + r);
+    if (a.log_sums != nullptr && threadIdx.x % kWarp == 0) a.log_sums[out] = log_sum(merged[r].largest, merged[r].sum);
+    Columns<kDim>::write(a.out + out * kDim, merged[r].values, merged[r].sum);
+  }
+}
+
 // By the first `warps` of the block, row by row.
 template <int kDim>
 __device__ void merge_splits(const PagedAttention& a, const Item& item, const Span& splits, int warps) {
-  using Merged = MergedRow<kDim>;
-  const int64_t stride = a.tile_rows * kStateFloats<kDim>;
   for (int row = int(threadIdx.x) / kWarp; row < item.tile.tokens * group_of(a); row += warps) {
-    Merged merged;
-    for (int split = splits.begin; split < splits.end; split += Merged::kAtOnce) {
-      merged.add(state_of<kDim>(a, item.place, item.kv_head, split, row), stride, min(splits.end - split, Merged::kAtOnce));
-    }
-    const int64_t out = place_of(a, item.tile, item.kv_head, row);
-    if (a.log_sums != nullptr && threadIdx.x % kWarp == 0) a.log_sums[out] = log_sum(merged.largest, merged.sum);
-    Columns<kDim>::write(a.out + out * kDim, merged.values, merged.sum);
+    merge_rows<kDim, 1, 16>(a, item, splits, row);
   }
 }
 

@@ -41,12 +41,13 @@ struct Layer {
 };
 
 // Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them (not on those of adapters,
-// nor on blocks).
+// nor on blocks and states).
 struct Kernels {
   cuda::MatMulKernel matmul = {};  // of products of bf16 weights
   cuda::AttentionKernel attention = {};
   cuda::AdapterKernel adapters = {};
   cuda::MatMulBlocks blocks = {};
+  cuda::AttentionStates states = {};
 };
 
 struct Weights {
