@@ -2,6 +2,7 @@
 // of a tile's blocks to come merges them. Which block that is changes nothing: splits are merged in order.
 #pragma once
 #include "cuda/attention/attention_rows.h"
+#include "cuda/common/count.h"
 
 namespace tandem::cuda {
 
@@ -128,17 +129,11 @@ __device__ __forceinline__ Span seen_splits(const PagedAttention& a, const Atten
   return {first_seen(a, tile.first_position) / kSplitPositions, (tile.first_position + tile.tokens - 1) / kSplitPositions + 1};
 }
 
-// By a warp, which has stored the block's states. To its first lane: whether all others of the tile had come before.
+// By a warp, when the block's states are stored. To its first lane: whether all others of the tile had come before; theirs are there then.
 __device__ __forceinline__ bool comes_last(const AttentionTile& tile, const Span& splits, int* arrivals) {
-  bool last = false;
-  __syncwarp();
-  if (threadIdx.x % kWarp == 0) {
-    const int blocks = splits.end - max(splits.begin, tile.shared_splits);
-    __threadfence();  // the states are there for who sees the arrival
-    last = atomicAdd(arrivals, 1) == blocks - 1;
-    if (last) *arrivals = 0;  // for the next launch
-    __threadfence();          // and those of the others here
-  }
+  const int blocks = splits.end - max(splits.begin, tile.shared_splits);
+  const bool last = count_up(arrivals) == blocks - 1 && threadIdx.x % kWarp == 0;
+  if (last) *arrivals = 0;  // for the next launch
   return last;
 }
 

@@ -2,6 +2,7 @@
 // their numbers, so those of the first ones, not more than the device has multiprocessors, which wait for nobody before they have counted.
 // Kernels of other streams end by themselves; but two such launches at the same time, of two engines on one device, might wait for each other.
 #pragma once
+#include "cuda/common/count.h"
 #include "cuda/common/early_launch.h"
 
 namespace tandem::cuda {
@@ -27,19 +28,5 @@ __device__ __forceinline__ void wait_for_count(const int32_t* counter, int32_t c
 }
 
 #endif
-
-// By a whole warp, when its threads have written what it counts: that is there for who sees the count. Returns, to its first lane, what was
-// counted before.
-__device__ __forceinline__ int32_t count_up(int32_t* counter) {
-  __syncwarp();
-  if (threadIdx.x % kWarp != 0) return 0;
-#ifdef TANDEM_GPU_EMULATION
-  return atomicAdd(counter, 1);
-#else
-  int32_t before;
-  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-  return before;
-#endif
-}
 
 }  // namespace tandem::cuda
