@@ -1000,6 +1000,39 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'CUDA: states of a cluster that are read before all are there',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_few_wgmma.cu',
+        search: '  cluster_meet();  // all states are there\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: a block that ends while its cluster reads its states',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_few_wgmma.cu',
+        search: '  cluster_meet();  // nobody ends whose states are still read\n',
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'CUDA: states of the own block instead of the cluster',
+    edits: [
+      {
+        file: 'native/cuda/attention/attention_few_wgmma.cu',
+        search: 'return cluster_place(states[r], split);',
+        replace: 'return cluster_place(states[r], min(split, place.split));',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'CUDA: merged rows of which the last is another one',
     edits: [
       {
@@ -1246,7 +1279,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/attention/attention_merge.h',
-        search: '    if (last) *arrivals = 0;  // for the next launch\n',
+        search: '  if (last) *arrivals = 0;  // for the next launch\n',
         replace: '',
       },
     ],
@@ -1257,8 +1290,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/attention/attention_merge.h',
-        search: 'last = atomicAdd(arrivals, 1) == blocks - 1;',
-        replace: 'last = atomicAdd(arrivals, 1) == blocks - 2;',
+        search: 'count_up(arrivals) == blocks - 1',
+        replace: 'count_up(arrivals) == blocks - 2',
       },
     ],
     tests: ['native/test/cuda'],

@@ -70,7 +70,7 @@ __device__ __forceinline__ void finish_handed(Handed<kDim>& handed, const PagedA
     const bool last = comes_last(item.tile, splits, a.arrivals + int64_t(item.place) * a.kv.kv_heads + item.kv_head);
     if (__ballot_sync(kAllLanes, last) == 0) continue;
     GPU_UNROLL_1
-    for (int row = 0; row < count; row += 2) merge_rows<kDim, 2, 8>(a, item, splits, row);
+    for (int row = 0; row < count; row += 2) merge_left<kDim, 2, 8>(a, item, splits, row);
   }
 }
 

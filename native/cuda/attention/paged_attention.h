@@ -49,7 +49,7 @@ struct PrefixMember {
 
 enum class AttentionKernel : uint8_t { kMma, kWgmma };
 // Who leaves a row's state after a split for the others and merges them, where blocks go from split to split (wgmma): the warps that multiply, or,
-// with heads larger than 64, one more that does nothing else. It changes no bit.
+// with heads larger than 64, one more that does nothing else; and of up to eight splits with a multiprocessor each, a cluster. It changes no bit.
 enum class AttentionStates : uint8_t { kOwn, kHanded };
 
 struct PagedAttention {

@@ -34,6 +34,7 @@ using gpu_emulation::bulk_load_panels_once;
 using gpu_emulation::bulk_prefetch;
 using gpu_emulation::bulk_prefetch_panels;
 using gpu_emulation::cluster_meet;
+using gpu_emulation::cluster_place;
 using gpu_emulation::cluster_rank;
 using gpu_emulation::give_registers;
 using gpu_emulation::keep_rows;
@@ -95,6 +96,14 @@ __device__ __forceinline__ int cluster_rank() {
 __device__ __forceinline__ void cluster_meet() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// The same place in the shared memory of the block with that rank, which must not end before it has been read: the cluster meets again.
+template <class T>
+__device__ __forceinline__ const T* cluster_place(const T* own, int rank) {
+  const T* there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(own), "r"(rank));
+  return there;
 }
 
 // At the barrier in that place of the block with that rank.

@@ -1,4 +1,4 @@
-// Decode attention whose states one more warp stores and merges: the same bits, whatever items its block takes.
+// Decode attention whose states one more warp stores and merges, or of few splits the blocks of a cluster: the same bits.
 #include "attention_batch.h"
 #include "cuda/attention/attention_variants.h"
 #include "engine_fixture.h"
@@ -38,7 +38,7 @@ TEST(hopper_handed_states_beside_shared_prefixes) {
 
 TEST(hopper_handed_states_recorded_once_serve_other_lengths) {
   if (!on_hopper()) return;
-  check_replays(handed({.heads = 4, .kv_heads = 1, .dim = 128}));
+  for (int64_t few_blocks : {int64_t(0), kAnyBlocks}) check_replays(handed({.heads = 4, .kv_heads = 1, .dim = 128}), few_blocks);
 }
 
 // Of more splits than there are multiprocessors, one sequence has two.

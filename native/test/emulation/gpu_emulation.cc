@@ -450,6 +450,19 @@ void show_others() {
   if (block().beside_all) wait(Wait::kOthers);
 }
 
+const Block* Block::other_with(const void* p) const {
+  for (int i = 0; i < cluster_size; ++i) {
+    if (cluster[i].holds(p)) return &cluster[i];
+  }
+  return nullptr;
+}
+
+bool touch_cluster(Block& b, const void* p) {
+  const Block* const other = b.cluster_size > 1 ? b.other_with(p) : nullptr;
+  if (other != nullptr && ended(*other) && b.fault.empty()) b.fault = "shared memory of a block that has ended";
+  return other != nullptr;
+}
+
 bool Block::is_global(const void* p) const {
   const auto within = [at = static_cast<const unsigned char*>(p)](const void* memory, size_t bytes) {
     return size_t(at - static_cast<const unsigned char*>(memory)) < bytes;

@@ -173,6 +173,8 @@ struct Block {
   int agent() const { return rank * int(fibers.size()) + current; }
 
   bool holds(const void* p) const { return size_t(static_cast<const unsigned char*>(p) - shared) < room; }
+  // Another block of its cluster, in whose shared memory that is; null if there is none.
+  const Block* other_with(const void* p) const;
   // Whether it is the device's memory.
   bool is_global(const void* p) const;
 };
@@ -205,6 +207,8 @@ void run(const Launch& launch, Ahead& ahead, Begun* begun = nullptr);
 // Nothing that was launched before still runs.
 void end_launches(Ahead& ahead);
 // Before a thread reads or writes the device's memory.
+// Whether that is in the shared memory of another block of the cluster, which must not have ended.
+bool touch_cluster(Block& block, const void* p);
 void touch_global(Block& block, const void* p, size_t bytes, bool writes, const void* where);
 
 // To be done in a stream's turn.

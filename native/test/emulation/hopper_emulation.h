@@ -33,6 +33,11 @@ void barrier_wait(Barrier* barrier, int parity);
 void barrier_arrive_at(Barrier* barrier, int rank);
 // All threads of the cluster that have not ended.
 void cluster_meet();
+// To be read before that block ends.
+template <class T>
+const T* cluster_place(const T* own, int rank) {
+  return reinterpret_cast<const T*>(block().cluster[rank].shared + shared_address(own));
+}
 int cluster_rank();
 
 void bulk_load(void* shared, const TensorMap* map, Barrier* barrier, int column, int row);
