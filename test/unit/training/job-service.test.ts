@@ -70,6 +70,31 @@ test('a repeated job on examples is answered though its data have gone and the e
   expect(await jobs.createRl('default', body(), 'key')).not.toBe(first);
 });
 
+test('a repeated job is answered though the completions that it names are forgotten, until its model goes', async () => {
+  const { id: model } = await createModel(plane, 'forgetful');
+  const named = (reward: number) => {
+    const message = { role: 'assistant', content: 'x' };
+    const choice = { finish_reason: 'stop', index: 0, message, request_id: 'chatcmpl-once' };
+    return { messages_and_choices: [{ role: 'user', content: 'hi' }, choice], reward };
+  };
+  const text = JSON.stringify({ model_id: model, trajectory_groups: [{ trajectories: [named(1), named(0)] }] });
+  async function* source(): AsyncGenerator<Uint8Array> {
+    yield Buffer.from(text);
+  }
+  plane.samples.remember('chatcmpl-once', 'default', Int32Array.from([1, 2]), [{ ids: [3], logprobs: [-1] }]);
+  const first = await jobs.createRl('default', source(), 'named');
+  plane.samples.remember('chatcmpl-once', 'default', new Int32Array(), [null]);
+  await expect(jobs.createRl('default', source(), 'unnamed')).rejects.toMatchObject({
+    details: [{ msg: expect.stringContaining('is not remembered') as string }],
+  });
+  const before = files();
+  expect(await jobs.createRl('default', source(), 'named')).toBe(first);
+  expect(files()).toEqual(before);
+  plane.samples.remember('chatcmpl-once', 'default', Int32Array.from([1, 2]), [{ ids: [3], logprobs: [-1] }]);
+  await plane.json(`/v1/preview/models/${model}`, { method: 'DELETE' });
+  await expect(jobs.createRl('default', source(), 'named')).rejects.toMatchObject({ code: 'not_found' });
+});
+
 test('a key has 256 characters at most, printable ones', async () => {
   expect(await jobs.createRl('default', body(), 'k'.repeat(256))).toBeDefined();
   for (const key of ['', 'k'.repeat(257), 'a b', 'ä'])

@@ -16,6 +16,15 @@ export interface Received<Read> {
   read: Read;
 }
 
+/** As it came, in a draft. */
+interface Body {
+  draft: BlobDraft;
+  sha256: string;
+}
+
+/** Reads the body `from`, and writes what is kept of it. */
+type Read<Result> = (from: string, target: string) => Promise<Result>;
+
 export class TrainingInputs {
   readonly #blobs: BlobStore;
   readonly #pool: IntakePool;
@@ -29,42 +38,55 @@ export class TrainingInputs {
     this.#maxBytes = maxBytes;
   }
 
-  /** A body with trajectory groups. The draft is the caller's to seal or discard. */
-  receiveTrajectories(
-    use: 'train' | 'log',
+  /** Trajectory groups that are only logged. A draft is the caller's to seal or discard. */
+  receiveLog(entity: string, source: AsyncIterable<Uint8Array>): Promise<Received<TrajectoriesRead>> {
+    return this.#receiving.run(entity, async () => {
+      const body = await this.#receive('trajectories', source);
+      return this.#read(body, this.#readTrajectories('log', entity));
+    });
+  }
+
+  /** Trajectory groups of a job. `find`: what is known of a body by its SHA-256; where there is something nothing is read or kept. */
+  receiveTrajectories<Known>(
     entity: string,
     source: AsyncIterable<Uint8Array>,
-  ): Promise<Received<TrajectoriesRead>> {
-    const read = (body: string, target: string) =>
-      this.#pool.run({ kind: 'trajectories', use, source: body, target }, entity);
-    const area = use === 'train' ? 'inputs' : 'trajectories';
-    return this.#receiving.run(entity, () => this.#receive(area, source, read));
+    find: (digest: string) => Promise<Known | null>,
+  ): Promise<Received<TrajectoriesRead> | { known: Known }> {
+    return this.#receiving.run(entity, async () => {
+      const body = await this.#receive('inputs', source);
+      const known = await discarding(body.draft, () => find(body.sha256));
+      if (known === null) return this.#read(body, this.#readTrajectories('train', entity));
+      await body.draft.discard();
+      return { known };
+    });
   }
 
   /** A file of training rows. */
   receiveRows(entity: string, source: AsyncIterable<Uint8Array>): Promise<Received<RowsRead>> {
-    const read = (body: string, target: string) => this.#pool.run({ kind: 'rows', source: body, target }, entity);
-    return this.#receiving.run(entity, () => this.#receive('inputs', source, read));
+    return this.#receiving.run(entity, async () => {
+      const body = await this.#receive('inputs', source);
+      return this.#read(body, (from, target) => this.#pool.run({ kind: 'rows', source: from, target }, entity));
+    });
   }
 
-  async #receive<Read>(
-    area: BlobArea,
-    source: AsyncIterable<Uint8Array>,
-    read: (body: string, target: string) => Promise<Read>,
-  ): Promise<Received<Read>> {
+  #readTrajectories(use: 'train' | 'log', entity: string): Read<TrajectoriesRead> {
+    return (from, target) => this.#pool.run({ kind: 'trajectories', use, source: from, target }, entity);
+  }
+
+  async #receive(area: BlobArea, source: AsyncIterable<Uint8Array>): Promise<Body> {
     const draft = await this.#blobs.draft(area);
-    try {
-      await draft.write(BODY_FILE, source, this.#maxBytes);
+    return discarding(draft, async () => {
+      const { sha256 } = await draft.write(BODY_FILE, source, this.#maxBytes);
+      return { draft, sha256 };
+    });
+  }
+
+  async #read<Result>({ draft }: Body, read: Read<Result>): Promise<Received<Result>> {
+    return discarding(draft, async () => {
       const result = await read(join(draft.directory, BODY_FILE), join(draft.directory, CONTENT_FILE));
       await rm(join(draft.directory, BODY_FILE));
       return { draft, read: result };
-    } catch (error) {
-      await draft.discard();
-      if (error instanceof BlobTooLargeError) {
-        throw new ServiceError('too_large', `The body is larger than ${error.maxBytes} bytes.`);
-      }
-      throw error;
-    }
+    });
   }
 
   /** All that is kept for a job. */
@@ -80,5 +102,18 @@ export class TrainingInputs {
   /** The same, decompressed. */
   content(key: string): AsyncIterable<Buffer> {
     return readContent(this.file(key));
+  }
+}
+
+/** Where the work fails nothing of the draft stays. */
+async function discarding<Result>(draft: BlobDraft, work: () => Promise<Result>): Promise<Result> {
+  try {
+    return await work();
+  } catch (error) {
+    await draft.discard();
+    if (error instanceof BlobTooLargeError) {
+      throw new ServiceError('too_large', `The body is larger than ${error.maxBytes} bytes.`);
+    }
+    throw error;
   }
 }

@@ -61,7 +61,10 @@ export class JobService {
     checkKey(idempotencyKey);
     // A repeated request is answered, whatever is full by now.
     if (idempotencyKey === null) await this.#options.quota.check(entity);
-    const { draft, read } = await this.#options.inputs.receiveTrajectories('train', entity, source);
+    const find = (digest: string) => this.#findRepeated(entity, toRepeatable('training-jobs', idempotencyKey, digest));
+    const received = await this.#options.inputs.receiveTrajectories(entity, source, find);
+    if ('known' in received) return idOf(received.known);
+    const { draft, read } = received;
     try {
       const fields = validateRlJobFields(read.fields);
       if (read.groups === null) throw missingGroups(read.fields);
@@ -126,6 +129,13 @@ export class JobService {
     if ((await this.#options.repository.findOwned(id, entity)) === null) throw notFound('training job');
     await this.#options.loop.cancel(id);
     return this.get(id, entity);
+  }
+
+  /** Before a body is read, which may name completions that are forgotten by now. Null also for a job that went with its model. */
+  async #findRepeated(entity: string, repeatable: Repeatable | null): Promise<Repeated | null> {
+    const { repository } = this.#options;
+    const before = repeatable === null ? null : await repository.findRepeated(entity, repeatable);
+    return before?.kind === 'existing' && (await repository.find(before.id)) === null ? null : before;
   }
 
   #trainable(modelId: string, entity: string): RegisteredModel {

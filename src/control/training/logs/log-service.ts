@@ -42,7 +42,7 @@ export class LogService {
     const { repository, registry, models, inputs, quota } = this.#options;
     models.require(modelId, entity);
     await quota.check(entity);
-    const { draft, read } = await inputs.receiveTrajectories('log', entity, source);
+    const { draft, read } = await inputs.receiveLog(entity, source);
     try {
       const fields = validateLogFields(read.fields);
       if (read.groups === null) throw missingGroups(read.fields);
