@@ -62,6 +62,30 @@ describe('log', () => {
     expect(history['data']).toMatchObject([{ step: 0, metrics }]);
   });
 
+  test('gives numbers back as they were sent, beside completions that are filled in as well', async () => {
+    const { id } = await createModel(plane, 'numbers');
+    const prompt = Int32Array.from([1, 2]);
+    plane.samples.remember('chatcmpl-7', 'default', prompt, [{ ids: [3], logprobs: [-1] }]);
+    const metadata = `"metadata": {"user": 12345678901234567890, "score": 1.0, "text": "1.0\\n12345678901234567890"}`;
+    const reply = '{"finish_reason": "stop", "index": 0, "message": {"content": "x"}, "request_id": "chatcmpl-7"}';
+    const body = `{"split": "val", "trajectory_groups": [
+      {"trajectories":
+        [{"reward": 1.0, ${metadata}}], "metrics": {"m": 1e2}},
+      {"trajectories": [{"messages_and_choices": [{"role": "user", "content": "hi"}, ${reply}], ${metadata}}]}
+    ]}`;
+    const logged = (await (await plane.post(logPath(id), body)).json()) as { id: string; metrics: object };
+    expect(logged.metrics).toMatchObject({ 'val/reward': 0.5, 'val/group_m': 100 });
+    const back = await (await plane.call(`${logPath(id)}/${logged.id}`)).text();
+    const compact = (text: string) => text.replaceAll(/\s/g, '');
+    expect(compact(back)).toContain(
+      compact(`"trajectory_groups":[{"trajectories":[{"reward":1.0,${metadata}}],"metrics":{"m":1e2}},`),
+    );
+    expect(compact(back).split(compact(metadata))).toHaveLength(3);
+    expect((JSON.parse(back) as { trajectory_groups: unknown[] }).trajectory_groups[1]).toMatchObject({
+      trajectories: [{ messages_and_choices: [{}, { prompt_token_ids: [1, 2], token_ids: [3] }] }],
+    });
+  });
+
   test('the last log of a name wins; splits stand beside each other; filters', async () => {
     const { id } = await createModel(plane, 'twice');
     for (const [split, reward] of [

@@ -17,8 +17,8 @@ export interface SplitterLimits {
 
 export interface SplitterSink {
   field(key: string, value: unknown): void;
-  /** Elements come in order; the next one waits for the promise. */
-  element(index: number, value: unknown): Promise<void> | void;
+  /** Elements come in order; the next one waits for the promise. `text`: the JSON that the value is of. */
+  element(index: number, value: unknown, text: string): Promise<void> | void;
 }
 
 type State =
@@ -145,7 +145,7 @@ export class JsonSplitter {
     if (this.#part.tooLong) throw invalid(loc, this.#tooLong(), 'json_invalid');
     if (this.#part.open) return end;
     if (this.#state !== 'element') this.#fieldBytes += this.#part.bytes;
-    const value = this.#part.parse(loc);
+    const { text, value } = this.#part.parse(loc);
     if (this.#state === 'key') {
       this.#key = String(value);
       this.#state = 'colon';
@@ -153,7 +153,7 @@ export class JsonSplitter {
       this.#sink.field(this.#key, value);
       this.#state = 'after-value';
     } else {
-      await this.#sink.element(this.#index++, value);
+      await this.#sink.element(this.#index++, value, text);
       this.#state = 'after-element';
     }
     return end;
@@ -250,7 +250,7 @@ class Part {
     return at + 1;
   }
 
-  parse(loc: (string | number)[]): unknown {
+  parse(loc: (string | number)[]): { text: string; value: unknown } {
     const bytes = this.#chunks.length === 1 ? this.#chunks[0] : Buffer.concat(this.#chunks);
     this.#chunks = [];
     let text: string;
@@ -263,7 +263,7 @@ class Part {
       throw invalid(loc, `JSON decode error: ${why}`, 'json_invalid');
     }
     if (hasLoneSurrogate(text, value)) throw invalid(loc, 'A string has a lone surrogate.', 'json_invalid');
-    return value;
+    return { text, value };
   }
 }
 

@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { open, type FileHandle } from 'node:fs/promises';
+import { parseJsonNumbers, writeJson } from '../../json-numbers.ts';
 import { invalid, ValidationError, type ValidationDetail } from '../../../schemas/validation-error.ts';
 import { groupAdvantages } from '../advantages.ts';
 import { TrainingInputError } from '../errors.ts';
@@ -85,11 +86,11 @@ class Reader {
       // defineProperty: `__proto__` is a field like any other.
       field: (key, value) =>
         void Object.defineProperty(this.fields, key, { value, enumerable: true, configurable: true, writable: true }),
-      element: (index, value) => this.#group(index, value),
+      element: (index, value, text) => this.#group(index, value, text),
     });
   }
 
-  async #group(index: number, value: unknown): Promise<void> {
+  async #group(index: number, value: unknown, text: string): Promise<void> {
     const { vocabSize, maxTrajectories } = this.#settings;
     const trained = this.#use === 'train';
     checkGroup(value, ['body', GROUPS_KEY, index], trained ? vocabSize : Infinity);
@@ -97,11 +98,14 @@ class Reader {
     if (this.trajectories > maxTrajectories || index >= maxTrajectories) {
       throw invalid(['body', GROUPS_KEY], `At most ${maxTrajectories} trajectories`, 'too_long');
     }
-    await this.#fill(value, index);
-    if (trained) await this.#checkTrained(value, index);
-    else this.#measure(value, index);
+    const find = await this.#remembered(value);
+    if (trained) {
+      if (find !== null) asValidation(() => fillSamples(value, index, find, 'train'));
+      await this.#checkTrained(value, index);
+    } else this.#measure(value, index);
+    const written = trained ? writeGroup(value) : logged(text, index, find);
     this.groups++;
-    await this.#output.writeFile(await compressed(`${writeGroup(value)}\n`));
+    await this.#output.writeFile(await compressed(`${written}\n`));
   }
 
   async #checkTrained(group: TrajectoryGroup, index: number): Promise<void> {
@@ -135,12 +139,25 @@ class Reader {
     this.meter.add(group);
   }
 
-  async #fill(group: TrajectoryGroup, index: number): Promise<void> {
+  /** What is remembered of the completions that the group names; null: it names none. */
+  async #remembered(group: TrajectoryGroup): Promise<FindSample | null> {
     const requestIds = namedCompletions(group);
-    if (requestIds.length === 0) return;
+    if (requestIds.length === 0) return null;
     const found = await this.#others.find(requestIds);
-    const sample: FindSample = (requestId) => found.get(requestId) ?? null;
-    asValidation(() => fillSamples(group, index, sample, this.#use));
+    return (requestId) => found.get(requestId) ?? null;
+  }
+}
+
+/** As it was sent, on one line: what a client reads back has its own numbers, such as ids beyond 2^53 in metadata. */
+function logged(text: string, index: number, find: FindSample | null): string {
+  // Within a string a line break is no JSON.
+  if (find === null) return text.replaceAll('\n', ' ');
+  try {
+    const group = parseJsonNumbers(text) as TrajectoryGroup;
+    fillSamples(group, index, find, 'log');
+    return writeJson(group);
+  } catch (error) {
+    throw error instanceof SyntaxError ? invalid(['body', GROUPS_KEY, index], error.message, 'json_invalid') : error;
   }
 }
 
