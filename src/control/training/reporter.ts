@@ -62,11 +62,19 @@ export class StepReporter {
     await this.#ports.run.record(this.#job.modelId, `${this.#job.id}/step-${number}`, step, row);
   }
 
-  /** One row of means for the whole job. */
+  /** One row of means for the whole job; where it had no step to take, of what it was given. */
   async finish(): Promise<void> {
-    const means = Object.entries(this.#totals).map(([name, [sum, count]]) => [name, sum / count] as const);
-    const row = { ...prefixed('train', Object.fromEntries(means)), 'train/num_gradient_steps': this.#plan.steps };
+    const { steps, summary } = this.#plan;
+    const told = steps === 0 ? given(summary) : this.#means();
+    const row = { ...prefixed('train', told), 'train/num_gradient_steps': steps };
     await this.#ports.run.record(this.#job.modelId, `${this.#job.id}/end`, await this.#nextStep(), row);
+  }
+
+  #means(): StepMetrics {
+    // The share of all steps: those that were not skipped do not say so.
+    const countOf = (name: string, count: number) => (name === 'skipped_step' ? this.#plan.steps : count);
+    const means = Object.entries(this.#totals).map(([name, [sum, count]]) => [name, sum / countOf(name, count)]);
+    return Object.fromEntries(means) as StepMetrics;
   }
 
   /** Not one more than where the job began: the newest steps may have been deleted, and are not given again. */
@@ -77,4 +85,10 @@ export class StepReporter {
 
 function prefixed(prefix: string, metrics: StepMetrics): StepMetrics {
   return Object.fromEntries(Object.entries(metrics).map(([name, value]) => [`${prefix}/${name}`, value]));
+}
+
+/** No trajectories have no reward, which is not one of 0. */
+function given(summary: StepMetrics): StepMetrics {
+  if (summary['num_trajectories'] !== 0) return summary;
+  return Object.fromEntries(Object.entries(summary).filter(([name]) => !/^reward(_std_dev)?$/.test(name)));
 }

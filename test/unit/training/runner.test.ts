@@ -104,6 +104,12 @@ describe('an RL job', () => {
     expect(ports.log[0]?.data).toMatchObject({ num_sequences: 0, num_groups_submitted: 3, num_groups_trainable: 0 });
     expect(ports.made).toHaveLength(1);
     expect(ports.engine.calls).toBe(0);
+    const row = { 'train/num_gradient_steps': 0, 'train/reward': 2.5 / 3, 'train/num_groups_submitted': 3 };
+    expect(ports.rows.get('job/end')).toMatchObject(row);
+    const none = memory({ groups: [{ trajectories: [], exceptions: [{}] }] });
+    await run(none, rl());
+    expect(none.rows.get('job/end')).toMatchObject({ 'train/exception_rate': 1 });
+    expect(none.rows.get('job/end')).not.toHaveProperty('train/reward');
   });
 
   it('drops what is too long, and says so', async () => {
@@ -202,6 +208,10 @@ describe('an RL job', () => {
     expect(await run(ports, rl())).toBe('ended');
     expect(ports.log[1]?.data).toMatchObject({ skipped_step: 1 });
     expect(ports.log[1]?.data).not.toHaveProperty('grad_norm');
+    const three = memory();
+    three.engine.poison = true;
+    await run(three, rl());
+    expect(three.rows.get('job/end')?.['train/skipped_step']).toBeCloseTo(1 / 3);
     const clean = memory({ groups: [] });
     await run(clean, rl());
     expect(filesOf(ports)['adapter_model.safetensors']).toBe(filesOf(clean)['adapter_model.safetensors']);
