@@ -267,13 +267,16 @@ export class JobRepository {
     });
   }
 
-  /** True where the job has not ended and has now been asked to. */
+  /** True where the job has not ended and has now been asked to. One whose step is listed has nothing left but to say so: too late. */
   async requestCancel(id: string): Promise<boolean> {
     const result = await this.#db
       .updateTable('jobs')
       .set({ cancel_requested: 1 })
       .where('id', '=', id)
       .where('ended_at', 'is', null)
+      .where(({ not, exists, selectFrom }) =>
+        not(exists(selectFrom('checkpoints').select('checkpoints.id').where('checkpoints.job_id', '=', id))),
+      )
       .executeTakeFirst();
     return result.numUpdatedRows > 0n;
   }

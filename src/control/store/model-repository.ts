@@ -112,7 +112,7 @@ export class ModelRepository {
     return row === undefined ? null : fromCheckpointRow(row);
   }
 
-  /** Lists a checkpoint under the model's next step. Null: the model has gone. */
+  /** Lists a checkpoint under the model's next step. Null: the model has gone, or the job is to be cancelled. */
   async publish(checkpoint: Omit<StoredCheckpoint, 'step'>): Promise<StoredCheckpoint | null> {
     return this.#db.transaction().execute(async (trx) => {
       const model = await trx
@@ -120,7 +120,7 @@ export class ModelRepository {
         .select('next_step')
         .where('id', '=', checkpoint.modelId)
         .executeTakeFirst();
-      if (model === undefined) return null;
+      if (model === undefined || (await isCancelled(trx, checkpoint.jobId))) return null;
       const published = { ...checkpoint, step: model.next_step };
       await insertCheckpoint(trx, published);
       if (published.jobId !== null) await upsertMetrics(trx, published.id, await toldMetrics(trx, published));
@@ -208,6 +208,12 @@ export class ModelRepository {
     ]);
     return new Set(keys.flat().flatMap(({ key }) => (key === null ? [] : [key])));
   }
+}
+
+async function isCancelled(trx: Transaction<Tables>, jobId: string | null): Promise<boolean> {
+  if (jobId === null) return false;
+  const job = await trx.selectFrom('jobs').select('cancel_requested').where('id', '=', jobId).executeTakeFirst();
+  return (job?.cancel_requested ?? 0) !== 0;
 }
 
 async function insertCheckpoint(trx: Transaction<Tables>, checkpoint: StoredCheckpoint): Promise<void> {

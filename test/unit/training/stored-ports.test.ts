@@ -159,6 +159,17 @@ test('a step that was listed although its commit is told as failed keeps its fil
   expect(await checkpoints.latest(MODEL)).toEqual(made);
 });
 
+test('a job has its step or is cancelled, whichever comes first', async () => {
+  expect(await jobs.requestCancel(JOB)).toBe(true);
+  await expect(checkpoints.commit(JOB, await checkpoints.stage(JOB), 'version')).rejects.toThrow('was cancelled');
+  await checkpoints.unstage(JOB);
+  expect([await checkpoints.ofJob(JOB), await checkpoints.nextStep(MODEL), left('adapters')]).toEqual([null, 1, 0]);
+  await database.db.updateTable('jobs').set({ cancel_requested: 0 }).execute();
+  await checkpoints.commit(JOB, await checkpoints.stage(JOB), 'version');
+  expect(await jobs.requestCancel(JOB)).toBe(false);
+  expect((await jobs.find(JOB))?.cancelRequested).toBe(false);
+});
+
 test('where the model has gone, so have the job and what it was about to list', async () => {
   const folder = await checkpoints.stage(JOB);
   const find = jobs.find.bind(jobs);

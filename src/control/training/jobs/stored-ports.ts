@@ -11,16 +11,18 @@ import type { TrainingInputs } from '../intake/inputs.ts';
 import { checkpointRef } from '../models/records.ts';
 import { keptReference } from './kept-references.ts';
 import type { ModelRegistry } from '../models/registry.ts';
-import type {
-  Checkpoint,
-  Checkpoints,
-  EventData,
-  JobEvents,
-  JobInputs,
-  JobSnapshots,
-  RunLog,
-  TrainingEventType,
-  WantedBatch,
+import { TrainingFailedError } from '../errors.ts';
+import {
+  CANCELLED_MESSAGE,
+  type Checkpoint,
+  type Checkpoints,
+  type EventData,
+  type JobEvents,
+  type JobInputs,
+  type JobSnapshots,
+  type RunLog,
+  type TrainingEventType,
+  type WantedBatch,
 } from '../ports.ts';
 import type { RlBatch } from '../rl-batch.ts';
 import { isShortage } from '../service-error.ts';
@@ -197,6 +199,8 @@ export class StoredCheckpoints implements Checkpoints {
     this.#staged.delete(jobId);
     if (published === null) {
       await this.#blobs.remove(draft.key);
+      // A cancel that came first may not have reached the run yet.
+      if ((await this.#jobs.find(jobId))?.cancelRequested) throw new TrainingFailedError(CANCELLED_MESSAGE);
       throw new GoneError('Job', jobId);
     }
     return this.#register(published);
