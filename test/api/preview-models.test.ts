@@ -341,4 +341,32 @@ describe('chat by the names of clients', () => {
     expect((await train(id.replace('chatcmpl-', ''))).status).toBe(200);
     expect((await train('chatcmpl-never')).status).toBe(422);
   });
+
+  test.each([false, true])('text completions too, each choice with its own prompt (stream %s)', async (stream) => {
+    const { id: modelId } = await create('texts');
+    const request_id = `texts-${stream}`;
+    const body = { model: 'default/p/texts', prompt: ['Once', 'There was a'], n: 2, max_tokens: 4, request_id, stream };
+    await (await server.post('/v1/completions', body)).text();
+    const choice = (index: number) => ({
+      finish_reason: 'length',
+      index,
+      message: { content: 'x' },
+      request_id: `cmpl-${request_id}`,
+    });
+    const trajectories = [0, 1, 2, 3].map((index) => ({ messages_and_choices: [choice(index)], reward: index }));
+    const groups = [{ trajectories }];
+    const logged = await json(server, `${MODELS}/${modelId}/log`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ split: 'train', trajectory_groups: groups }),
+    });
+    const back = await json(server, `${MODELS}/${modelId}/log/${String(logged['id'])}`);
+    type Filled = { messages_and_choices: { prompt_token_ids: number[]; token_ids: number[] }[] };
+    const [{ trajectories: filled } = { trajectories: [] }] = back['trajectory_groups'] as { trajectories: Filled[] }[];
+    const prompts = filled.map(({ messages_and_choices: [reply] }) => reply?.prompt_token_ids.length);
+    expect(prompts).toEqual([prompts[0], prompts[0], prompts[2], prompts[2]]);
+    expect(prompts[2]).toBeGreaterThan(prompts[0] ?? 0);
+    const job = { model_id: modelId, trajectory_groups: groups };
+    expect((await server.post('/v1/preview/training-jobs', job)).status).toBe(200);
+  });
 });

@@ -5,16 +5,44 @@ import type { ChoiceRecord } from '../../control/training/samples/sample-memory.
 import type { ApiDeps } from '../deps.ts';
 import type { Run } from './run.ts';
 
-/** The run with its deltas observed; as it is where nothing is to be remembered. Other log-probabilities than raw ones train nothing. */
+/** The run with its deltas observed; as it is where nothing is to be remembered. */
 export function recordSamples(deps: ApiDeps, id: string, input: GenerationInput, run: Run): Run {
-  const { topLogprobs, logprobsMode, beamSearch } = input.sampling;
-  const raw = topLogprobs !== null && logprobsMode === 'raw' && beamSearch === null;
-  return raw && input.adapter !== null ? { ...run, deltas: observe(deps, id, input.tenant, run) } : run;
+  return { ...run, deltas: recordRuns(deps, id, input, [run], run.deltas) };
 }
 
-async function* observe(deps: ApiDeps, id: string, entity: string, run: Run): AsyncGenerator<ChoiceDelta> {
-  const choices: (ChoiceRecord | null)[] = Array.from({ length: run.n }, () => ({ ids: [], logprobs: [] }));
-  for await (const delta of run.deltas) {
+/** The same for runs that have their sampling in common, whose choices `deltas` counts from one to the next. */
+export function recordRuns(
+  deps: ApiDeps,
+  id: string,
+  { sampling, adapter, tenant }: GenerationInput,
+  runs: readonly Run[],
+  deltas: AsyncIterable<ChoiceDelta>,
+): AsyncIterable<ChoiceDelta> {
+  const { topLogprobs, logprobsMode, beamSearch } = sampling;
+  // Other log-probabilities than raw ones train nothing.
+  const raw = topLogprobs !== null && logprobsMode === 'raw' && beamSearch === null;
+  if (!raw || adapter === null) return deltas;
+  const remember = (choices: readonly (ChoiceRecord | null)[]) =>
+    deps.samples.remember(
+      id,
+      tenant,
+      runs.map(({ generation }) => generation.promptIds),
+      choices,
+    );
+  return observe(
+    runs.reduce((sum, { n }) => sum + n, 0),
+    deltas,
+    remember,
+  );
+}
+
+async function* observe(
+  n: number,
+  deltas: AsyncIterable<ChoiceDelta>,
+  remember: (choices: readonly (ChoiceRecord | null)[]) => void,
+): AsyncGenerator<ChoiceDelta> {
+  const choices: (ChoiceRecord | null)[] = Array.from({ length: n }, () => ({ ids: [], logprobs: [] }));
+  for await (const delta of deltas) {
     const choice = choices[delta.index];
     // What follows hidden reasoning was not sampled behind the prompt.
     if (delta.tokens > delta.tokenIds.length) choices[delta.index] = null;
@@ -24,5 +52,5 @@ async function* observe(deps: ApiDeps, id: string, entity: string, run: Run): As
     }
     yield delta;
   }
-  deps.samples.remember(id, entity, run.generation.promptIds, choices);
+  remember(choices);
 }

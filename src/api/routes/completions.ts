@@ -1,9 +1,11 @@
 import type { Context, Middleware } from 'koa';
+import type { ChoiceDelta } from '../../control/sessions/session.ts';
 import { completionFields } from '../../schemas/completion.ts';
 import { scoreBytes } from '../generation/answer-room.ts';
 import { collectChoices } from '../generation/collect.ts';
 import { mergeRuns } from '../generation/merge.ts';
 import { ClientWatch, startRuns, type Run } from '../generation/run.ts';
+import { recordRuns } from '../generation/sample-record.ts';
 import { requestId } from '../middleware/request-id.ts';
 import { reportIgnored } from '../requests/ignored-fields.ts';
 import { readCompletionRequest, type TextRequest } from '../requests/completion-request.ts';
@@ -28,9 +30,10 @@ export function completions(deps: RouteDeps): Middleware {
     const watch = new ClientWatch(ctx.res);
     const runs = await startRuns(deps, request.inputs, request.model, watch.signal);
     const prompts = promptParts(deps, request, runs);
-    if (request.output.stream) return stream(ctx, deps, request, envelope, runs, prompts);
+    const deltas = recordRuns(deps, id, input, runs, mergeRuns(runs));
+    if (request.output.stream) return stream(ctx, deps, request, { envelope, runs, prompts, deltas });
     const room = deps.answerRoom.open(input.tenant, ctx.res);
-    const choices = await collectChoices(mergeRuns(runs), runs.length * request.n, room);
+    const choices = await collectChoices(deltas, runs.length * request.n, room);
     watch.done();
     const entries = promptEntries(runs, request.inputs, deps.sessions.vocabSize);
     room.grow(scoreBytes(entries));
@@ -47,18 +50,24 @@ function repeatedPrompts({ output }: TextRequest, runs: Run[], prompts: PromptPa
   return { chars, ids: output.returnTokenIds ? ids : 0 };
 }
 
+interface Started {
+  envelope: Envelope;
+  runs: Run[];
+  prompts: PromptPart[];
+  /** Of all runs. */
+  deltas: AsyncIterable<ChoiceDelta>;
+}
+
 async function stream(
   ctx: Context,
   deps: RouteDeps,
   request: TextRequest,
-  envelope: Envelope,
-  runs: Run[],
-  prompts: PromptPart[],
+  { envelope, runs, prompts, deltas }: Started,
 ): Promise<void> {
   ctx.respond = false;
   const chunks = new CompletionChunks(envelope, runs, prompts);
   const parts = {
-    deltas: mergeRuns(runs),
+    deltas,
     first: () => [],
     chunks: chunks.delta.bind(chunks),
     last: () => (request.output.includeUsage ? [chunks.usage()] : []),

@@ -447,7 +447,7 @@ describe('SampleMemory', () => {
   const choice = { ids: [3, 4], logprobs: [-1, -0.5] };
   test('gives back what was sampled, to its entity only', () => {
     const memory = new SampleMemory(10_000);
-    memory.remember('c-1', 'a', prompt, [choice, null]);
+    memory.remember('c-1', 'a', [prompt], [choice, null]);
     expect(memory.find('c-1', 'a')).toEqual([
       { promptIds: prompt, tokenIds: Int32Array.from([3, 4]), logprobs: Float32Array.from([-1, -0.5]) },
       null,
@@ -457,8 +457,8 @@ describe('SampleMemory', () => {
   });
   test('knows a completion by the request_id that it was asked with', () => {
     const memory = new SampleMemory(10_000);
-    memory.remember('chatcmpl-mine', 'a', prompt, [choice]);
-    memory.remember('cmpl-other', 'a', prompt, [null]);
+    memory.remember('chatcmpl-mine', 'a', [prompt], [choice]);
+    memory.remember('cmpl-other', 'a', [prompt], [null]);
     expect(memory.find('mine', 'a')).toEqual(memory.find('chatcmpl-mine', 'a'));
     expect(memory.find('other', 'a')).toEqual([null]);
     expect(memory.find('mine', 'b')).toBeNull();
@@ -466,15 +466,15 @@ describe('SampleMemory', () => {
   test('forgets the oldest beyond its bytes, and all after an hour', () => {
     let now = 0;
     const memory = new SampleMemory(3000, () => now);
-    for (let i = 0; i < 20; i++) memory.remember(`c-${i}`, 'a', prompt, [choice]);
+    for (let i = 0; i < 20; i++) memory.remember(`c-${i}`, 'a', [prompt], [choice]);
     expect(memory.bytes).toBeLessThanOrEqual(3000);
     expect(memory.find('c-0', 'a')).toBeNull();
     expect(memory.find('c-19', 'a')).not.toBeNull();
-    memory.remember('huge', 'a', new Int32Array(10_000), [choice]);
+    memory.remember('huge', 'a', [new Int32Array(10_000)], [choice]);
     expect(memory.find('huge', 'a')).toBeNull();
     expect(memory.find('c-19', 'a')).not.toBeNull();
     // Nor is what had its id before taken for it.
-    memory.remember('c-18', 'a', new Int32Array(10_000), [choice]);
+    memory.remember('c-18', 'a', [new Int32Array(10_000)], [choice]);
     expect(memory.find('c-18', 'a')).toBeNull();
     now = 3_600_001;
     expect(memory.find('c-19', 'a')).toBeNull();
@@ -482,9 +482,9 @@ describe('SampleMemory', () => {
   });
   test('the same id again replaces; lists that do not fit are nothing', () => {
     const memory = new SampleMemory(10_000);
-    memory.remember('c', 'a', prompt, [choice]);
+    memory.remember('c', 'a', [prompt], [choice]);
     const bytes = memory.bytes;
-    memory.remember('c', 'a', prompt, [{ ids: [1, 2], logprobs: [-1] }]);
+    memory.remember('c', 'a', [prompt], [{ ids: [1, 2], logprobs: [-1] }]);
     expect(memory.bytes).toBe(bytes);
     expect(memory.find('c', 'a')).toEqual([null]);
   });

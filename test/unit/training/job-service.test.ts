@@ -81,16 +81,16 @@ test('a repeated job is answered though the completions that it names are forgot
   async function* source(): AsyncGenerator<Uint8Array> {
     yield Buffer.from(text);
   }
-  plane.samples.remember('chatcmpl-once', 'default', Int32Array.from([1, 2]), [{ ids: [3], logprobs: [-1] }]);
+  plane.samples.remember('chatcmpl-once', 'default', [Int32Array.from([1, 2])], [{ ids: [3], logprobs: [-1] }]);
   const first = await jobs.createRl('default', source(), 'named');
-  plane.samples.remember('chatcmpl-once', 'default', new Int32Array(), [null]);
+  plane.samples.remember('chatcmpl-once', 'default', [new Int32Array()], [null]);
   await expect(jobs.createRl('default', source(), 'unnamed')).rejects.toMatchObject({
     details: [{ msg: expect.stringContaining('is not remembered') as string }],
   });
   const before = files();
   expect(await jobs.createRl('default', source(), 'named')).toBe(first);
   expect(files()).toEqual(before);
-  plane.samples.remember('chatcmpl-once', 'default', Int32Array.from([1, 2]), [{ ids: [3], logprobs: [-1] }]);
+  plane.samples.remember('chatcmpl-once', 'default', [Int32Array.from([1, 2])], [{ ids: [3], logprobs: [-1] }]);
   await plane.json(`/v1/preview/models/${model}`, { method: 'DELETE' });
   await expect(jobs.createRl('default', source(), 'named')).rejects.toMatchObject({ code: 'not_found' });
 });

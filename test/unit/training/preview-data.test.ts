@@ -65,7 +65,7 @@ describe('log', () => {
   test('gives numbers back as they were sent, beside completions that are filled in as well', async () => {
     const { id } = await createModel(plane, 'numbers');
     const prompt = Int32Array.from([1, 2]);
-    plane.samples.remember('chatcmpl-7', 'default', prompt, [{ ids: [3], logprobs: [-1] }]);
+    plane.samples.remember('chatcmpl-7', 'default', [prompt], [{ ids: [3], logprobs: [-1] }]);
     const metadata = `"metadata": {"user": 12345678901234567890, "score": 1.0, "text": "1.0\\n12345678901234567890"}`;
     const reply = '{"finish_reason": "stop", "index": 0, "message": {"content": "x"}, "request_id": "chatcmpl-7"}';
     const body = `{"split": "val", "trajectory_groups": [

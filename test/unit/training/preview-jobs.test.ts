@@ -454,8 +454,8 @@ describe('a completion named by its id', () => {
     const { id: modelId } = await createModel(plane, 'named');
     const prompt = Int32Array.from(plane.chat.ids('<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n'));
     const say = (ids: number[]) => ({ ids, logprobs: ids.map(() => -0.5) });
-    plane.samples.remember('chatcmpl-1', 'default', prompt, [say([7, 8]), say([9])]);
-    plane.samples.remember('chatcmpl-2', 'rivals', prompt, [say([7, 8])]);
+    plane.samples.remember('chatcmpl-1', 'default', [prompt], [say([7, 8]), say([9])]);
+    plane.samples.remember('chatcmpl-2', 'rivals', [prompt], [say([7, 8])]);
     const named = (requestId: string, index: number, reward: number) => ({
       messages_and_choices: [
         { role: 'user', content: 'hi' },

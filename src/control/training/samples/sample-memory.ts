@@ -37,17 +37,27 @@ export class SampleMemory {
     return this.#bytes;
   }
 
-  /** A completion has ended. `id` as the client saw it; a second one of the same id and entity replaces the first. */
-  remember(id: string, entity: string, promptIds: Int32Array, choices: readonly (ChoiceRecord | null)[]): void {
+  /**
+   * A completion has ended. `id` as the client saw it; a second one of the same id and entity replaces the first. As many choices belong to each
+   * prompt, in order.
+   */
+  remember(
+    id: string,
+    entity: string,
+    prompts: readonly Int32Array[],
+    choices: readonly (ChoiceRecord | null)[],
+  ): void {
     const tokens = choices.reduce((sum, choice) => sum + (choice?.ids.length ?? 0), 0);
-    const bytes = ENTRY_BYTES + 2 * id.length + 4 * promptIds.length + BYTES_PER_TOKEN * tokens;
+    const promptTokens = prompts.reduce((sum, { length }) => sum + length, 0);
+    const bytes = ENTRY_BYTES + 2 * id.length + 4 * promptTokens + BYTES_PER_TOKEN * tokens;
     const key = keyOf(id, entity);
     this.#forget(key);
     if (bytes > this.#maxBytes) return;
-    const kept = Int32Array.from(promptIds);
-    const samples = choices.map((choice) => {
+    const kept = prompts.map((promptIds) => Int32Array.from(promptIds));
+    const samples = choices.map((choice, index) => {
       if (choice === null || choice.ids.length !== choice.logprobs.length) return null;
-      return { promptIds: kept, tokenIds: Int32Array.from(choice.ids), logprobs: Float32Array.from(choice.logprobs) };
+      const promptIds = kept[Math.floor((index * kept.length) / choices.length)] ?? new Int32Array();
+      return { promptIds, tokenIds: Int32Array.from(choice.ids), logprobs: Float32Array.from(choice.logprobs) };
     });
     this.#entries.set(key, { choices: samples, bytes, at: this.#now() });
     this.#bytes += bytes;
