@@ -1,4 +1,5 @@
 /** Which engine runs the model that --model names, and what its process gets. */
+import { adapterObstacle } from '../control/engine/adapter-bytes.ts';
 import { arithmeticName } from '../control/engine/arithmetic.ts';
 import type { EngineConfig } from '../control/engine/protocol.ts';
 import { INSTALL_COMMAND } from '../control/llama/binding.ts';
@@ -9,6 +10,7 @@ import type { ForeignModel, LoadedModel } from '../control/models/model.ts';
 import { grammarVocabulary, type ModelTokenizer } from '../control/sessions/model-tokenizer.ts';
 import type { Settings } from '../control/settings.ts';
 import { engineConfig, parameterCount } from './engine-config.ts';
+import type { ServingObstacle } from '../control/training/models/records.ts';
 import { llamaConfig, refuseLlamaSettings } from './llama-config.ts';
 
 export type ChosenEngine = { engine: 'native'; model: LoadedModel } | { engine: 'llama.cpp'; model: ForeignModel };
@@ -18,6 +20,7 @@ export interface EngineFacts {
   parameters: number;
   /** The arithmetic, or how the weights are stored. */
   dtype: string;
+  servingObstacle: ServingObstacle;
 }
 
 type Warn = (text: string) => void;
@@ -54,11 +57,15 @@ export function engineFacts(
 ): EngineFacts {
   if (chosen.engine === 'llama.cpp') {
     const { parameters, storage } = chosen.model;
-    return { config: llamaConfig(settings, chosen.model, warn), parameters, dtype: storage };
+    const config = llamaConfig(settings, chosen.model, warn);
+    return { config, parameters, dtype: storage, servingObstacle: () => null };
   }
   const { model } = chosen;
   const config = { ...engineConfig(settings, model, warn), vocabulary: grammarVocabulary(tokenizer) };
-  return { config, parameters: parameterCount(model.tensors), dtype: arithmeticName(config) };
+  const { spec, dtype } = config;
+  const limits = { spec, dtype, maxRank: settings.maxLoraRank, maxBytes: settings.maxAdapterMemoryBytes };
+  const servingObstacle = (rank: number) => adapterObstacle(rank, limits);
+  return { config, parameters: parameterCount(model.tensors), dtype: arithmeticName(config), servingObstacle };
 }
 
 /** What training must know of the base model. Nothing that was trained natively belongs to llama.cpp's reading of the same file. */

@@ -98,7 +98,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   const { model } = chosen;
   if ('warnings' in model) model.warnings.forEach(warn);
   const tokenizer = modelTokenizer(model.texts);
-  const { config, ...facts } = engineFacts(chosen, tokenizer, settings, warn);
+  const { config, servingObstacle, ...facts } = engineFacts(chosen, tokenizer, settings, warn);
   const extensions = await loadExtensions(extensionSettings(settings), config.samplableVocab);
   const names = servedNames(settings, model);
   const engine = startEngine(settings, config, log);
@@ -111,7 +111,7 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
     settings,
     database,
     blobs: new FolderBlobStore(join(settings.dataDir, 'blobs')),
-    model: trainedBase(chosen),
+    model: { ...trainedBase(chosen), servingObstacle },
     names,
     engine,
     chat: sessions.chat,

@@ -31,6 +31,7 @@ import { TrainingStats } from '../control/training/jobs/training-stats.ts';
 import { LogService } from '../control/training/logs/log-service.ts';
 import { TrainedModelResolver } from '../control/training/models/model-resolver.ts';
 import { ModelService } from '../control/training/models/model-service.ts';
+import type { ServingObstacle } from '../control/training/models/records.ts';
 import { ModelRegistry } from '../control/training/models/registry.ts';
 import type { TrainingJob, TrainingPorts } from '../control/training/ports.ts';
 import { Receiving } from '../control/training/receiving.ts';
@@ -58,7 +59,13 @@ export interface TrainingSetup {
   /** Files of models, jobs and artifacts; swept here. */
   blobs: BlobStore;
   /** `spec`: null where the engine trains nothing: then nothing may be created, and `start` must not be called. */
-  model: { spec: ModelSpec | null; vocabSize: number; name: string; digest: string };
+  model: {
+    spec: ModelSpec | null;
+    vocabSize: number;
+    name: string;
+    digest: string;
+    servingObstacle: ServingObstacle;
+  };
   /** Served names of the base model. */
   names: string[];
   engine: TrainingEngine;
@@ -203,7 +210,7 @@ function createLoop(parts: Parts): JobLoop {
     snapshots: new StoredSnapshots(repositories.jobs, blobs, log),
     checkpoints: new StoredCheckpoints(repositories.models, repositories.jobs, blobs, registry),
     // One that has gone trains nothing any more.
-    model: (modelId) => registry.find(modelId) ?? { usable: false, lora: DEFAULT_ADAPTER_SHAPE },
+    model: (modelId) => registry.find(modelId) ?? { obstacle: 'The model has gone.', lora: DEFAULT_ADAPTER_SHAPE },
     run: new StoredRunLog(repositories.logs, registry),
     chat,
     progress: (progress) => stats.progress(progress),
@@ -235,6 +242,7 @@ function createModels({ setup, repositories, blobs, registry, quota }: Parts, lo
     },
     base: { names, root: model.name, digest: model.digest },
     obstacle: settings.kvCacheDtype === 'int8' ? INT8_KV_OBSTACLE : null,
+    servingObstacle: model.servingObstacle,
     maxModelsPerEntity: settings.maxModelsPerEntity,
     quota,
     log,

@@ -94,8 +94,8 @@ export interface Checkpoints {
 
 /** What was settled when a model was made. */
 export interface ModelFacts {
-  /** False where the engine has other base weights. */
-  usable: boolean;
+  /** Why it can be trained no further on this server; null: nothing keeps it from that. */
+  obstacle: string | null;
   /** Of its step 0. */
   lora: AdapterShape;
 }

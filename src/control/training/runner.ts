@@ -47,8 +47,6 @@ const RETRY_MS = 1000;
 const SHORTER =
   'Shorter trajectories or lines make shorter rows; the server may give training more (--training-memory).';
 
-const OTHER_BASE = 'The model was made on other base weights than the server has now.';
-
 export class JobRunner {
   readonly #ports: TrainingPorts;
   readonly #retryMs: number;
@@ -79,8 +77,8 @@ export class JobRunner {
 
   /** False where the job stops before an engine has answered, which may be starting for minutes. A cancel comes too late for that. */
   async #serves({ modelId }: TrainingJob, { adapter }: Checkpoint, signal: AbortSignal): Promise<boolean> {
-    // On other base weights nobody can ask for it.
-    if (!this.#ports.model(modelId).usable) return true;
+    // Nobody can ask for it.
+    if (this.#ports.model(modelId).obstacle !== null) return true;
     const loading = this.#ports.engine.loadAdapter(adapter);
     try {
       await untilAborted(loading, signal);
@@ -106,7 +104,8 @@ export class JobRunner {
   async #train(job: TrainingJob, run: Run): Promise<Checkpoint> {
     const made = await this.#ports.checkpoints.ofJob(job.id);
     if (made) return made;
-    if (!this.#ports.model(job.modelId).usable) throw new TrainingFailedError(OTHER_BASE);
+    const { obstacle } = this.#ports.model(job.modelId);
+    if (obstacle !== null) throw new TrainingFailedError(obstacle);
     const start = (await this.#loadSnapshot(job)) ?? (await this.#firstSnapshot(job));
     run.signal.throwIfAborted();
     const { plan, end } = await this.#steps(job, start, run);

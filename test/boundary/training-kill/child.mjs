@@ -32,7 +32,7 @@ const side = await setUpTraining({
   settings: { ...settings, maxTrainingAttempts: 100_000, trainingTurnSeconds: 1e-6 },
   database,
   blobs: new FolderBlobStore(join(dataDir, 'blobs')),
-  model: { spec, vocabSize: spec.vocabSize, directory: 'base', digest: 'base' },
+  model: { spec, vocabSize: spec.vocabSize, directory: 'base', digest: 'base', servingObstacle: () => null },
   names: ['base'],
   engine,
   chat,

@@ -50,7 +50,7 @@ export class MemoryPorts implements TrainingPorts {
   readonly rows = new Map<string, Record<string, number>>();
   readonly told: TrainingProgress[] = [];
   readonly faults: unknown[] = [];
-  usable = true;
+  obstacle: string | null = null;
   writes = 0;
   beforeWrite: (write: number) => void = () => undefined;
 
@@ -107,7 +107,7 @@ export class MemoryPorts implements TrainingPorts {
     ofJob: (jobId: string) => Promise.resolve(this.made.find((made) => made.jobId === jobId) ?? null),
   };
 
-  readonly model = () => ({ usable: this.usable, lora: DEFAULT_ADAPTER_SHAPE });
+  readonly model = () => ({ obstacle: this.obstacle, lora: DEFAULT_ADAPTER_SHAPE });
 
   readonly run = {
     record: async (_model: string, key: string, step: number, metrics: Record<string, number>) => {

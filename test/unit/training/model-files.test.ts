@@ -126,6 +126,42 @@ test('a model that was made on other base weights stays, and neither trains nor 
   }
 });
 
+test('a model whose adapters the server cannot serve is not trained for nothing, and says why', async () => {
+  const dataDir = mkdtempSync(join(tmpdir(), 'tandem-unservable-'));
+  const first = await startPlane({ paused: true, dataDir });
+  const { id } = await createModel(first, 'agent');
+  const accepted = await first.ok('/v1/preview/training-jobs', { model_id: id, trajectory_groups: [group([1, 0])] });
+  await first.end();
+  const servingObstacle = (rank: number) => (rank > 4 ? `Rank ${rank} is too much.` : null);
+  const second = await startPlane({ dataDir, servingObstacle, settings: { loraRank: 4 } });
+  try {
+    const job = { model_id: id, trajectory_groups: [group([1, 0])] };
+    const refused = [
+      await second.post('/v1/preview/training-jobs', job),
+      await second.post('/v1/preview/models', { project: 'p', name: 'agent', base_model: BASE, return_existing: true }),
+    ];
+    for (const response of refused) {
+      expect([response.status, await response.text()]).toEqual([409, expect.stringContaining('Rank 8 is too much.')]);
+    }
+    expect(await finished(second, String(accepted['id']))).toMatchObject([
+      { type: 'training_failed', data: { error_message: 'Rank 8 is too much.' } },
+    ]);
+    expect((await second.json(`/v1/preview/models/${id}/checkpoints`))['data']).toHaveLength(1);
+    // One of a rank that it serves is made.
+    await createModel(second, 'smaller');
+  } finally {
+    await second.end();
+  }
+  const third = await startPlane({ dataDir, servingObstacle });
+  try {
+    const response = await third.post('/v1/preview/models', { project: 'p', name: 'new', base_model: BASE });
+    expect([response.status, await response.text()]).toEqual([409, expect.stringContaining('Rank 8 is too much.')]);
+  } finally {
+    await third.end();
+    rmSync(dataDir, { recursive: true });
+  }
+});
+
 test('a model keeps the shape that it was made with: without a step it begins again as it did', async () => {
   const dataDir = mkdtempSync(join(tmpdir(), 'tandem-shape-'));
   const first = await startPlane({ paused: true, dataDir, settings: { loraRank: 4, loraAlpha: 12 } });

@@ -39,6 +39,8 @@ export interface PlaneOptions {
   blobs?: (store: BlobStore) => BlobStore;
   /** The jobs wait. */
   paused?: boolean;
+  /** Why an adapter of a rank cannot be served. */
+  servingObstacle?: (rank: number) => string | null;
 }
 
 export async function startPlane(options: PlaneOptions = {}): Promise<Plane> {
@@ -53,7 +55,13 @@ export async function startPlane(options: PlaneOptions = {}): Promise<Plane> {
     settings,
     database,
     blobs: (options.blobs ?? ((store) => store))(new FolderBlobStore(join(dataDir, 'blobs'))),
-    model: { spec: FAKE_SPEC, vocabSize: FAKE_SPEC.vocabSize, name: 'starter', digest: 'base-digest' },
+    model: {
+      spec: FAKE_SPEC,
+      vocabSize: FAKE_SPEC.vocabSize,
+      name: 'starter',
+      digest: 'base-digest',
+      servingObstacle: options.servingObstacle ?? (() => null),
+    },
     names,
     engine: engine satisfies TrainingEngine,
     chat,

@@ -14,6 +14,7 @@ const model: RegisteredModel = {
   baseModel: 'base',
   runId: 'run',
   usable: true,
+  obstacle: null,
   lora: { rank: 4, alpha: 8 },
   created: 0,
 };

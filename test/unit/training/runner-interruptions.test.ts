@@ -98,18 +98,16 @@ describe('an interrupted job', () => {
     expect([story(ports), filesOf(ports)]).toEqual([story(whole), filesOf(whole)]);
   });
 
-  it('fails on other base weights than those of its model, unless its step is there', async () => {
+  it('fails on a server that cannot train its model, unless its step is there', async () => {
     const ports = memory();
     const stop = new AbortController();
     ports.beforeWrite = () => {
       if (types(ports).length === 2) stop.abort('the server stops');
     };
     expect(await run(ports, rl(config), stop.signal)).toBe('stopped');
-    ports.usable = false;
+    ports.obstacle = 'Not here.';
     expect(await run(ports, rl(config))).toBe('failed');
-    expect(ports.log.at(-1)?.data['error_message']).toBe(
-      'The model was made on other base weights than the server has now.',
-    );
+    expect(ports.log.at(-1)?.data['error_message']).toBe('Not here.');
     expect(ports.made).toEqual([]);
     const made = memory();
     made.beforeWrite = () => {
@@ -118,7 +116,7 @@ describe('an interrupted job', () => {
     await expect(run(made, rl(config))).rejects.toThrow('hiccups');
     const { length } = made.engine.loaded;
     made.beforeWrite = () => undefined;
-    made.usable = false;
+    made.obstacle = 'Not here.';
     expect([await run(made, rl(config)), types(made).at(-1)]).toEqual(['ended', 'training_ended']);
     expect(made.engine.loaded).toHaveLength(length);
   });

@@ -140,8 +140,8 @@ export class JobService {
 
   #trainable(modelId: string, entity: string): RegisteredModel {
     const model = this.#options.models.require(canonicalUuid(modelId), entity);
-    if (model.usable) return model;
-    throw new ServiceError('conflict', 'The model was made on other base weights than the server has now.', 'model_id');
+    if (model.obstacle === null) return model;
+    throw new ServiceError('conflict', model.obstacle, 'model_id');
   }
 
   /**

@@ -9,7 +9,7 @@ import type { ModelRepository, StoredCheckpoint, StoredModel } from '../../store
 import { SqliteError } from '../../store/sqlite-client.ts';
 import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
-import { checkpointRef, registeredModel } from './records.ts';
+import { checkpointRef, registeredModel, type ServingObstacle } from './records.ts';
 import type { ModelRegistry, RegisteredModel } from './registry.ts';
 
 /** Makes the adapter of step 0, which changes nothing. */
@@ -37,6 +37,7 @@ export interface ModelServiceOptions {
   base: BaseModel;
   /** What of the server's settings keeps models from being trained; null: nothing. */
   obstacle: string | null;
+  servingObstacle: ServingObstacle;
   maxModelsPerEntity: number;
   quota: StorageQuota;
   log: Logger;
@@ -68,13 +69,13 @@ export class ModelService {
 
   /** Fills the registry from the store. Call once, before the first request. */
   async load(): Promise<void> {
-    const { repository, registry, blobs, base, obstacle } = this.#options;
+    const { repository, registry, blobs, base, obstacle, servingObstacle } = this.#options;
     const { models, checkpoints } = await repository.all();
     if (obstacle !== null && models.length > 0)
       throw new Error(
         `${obstacle} The data directory has ${models.length}: start without it, or with another --data-dir.`,
       );
-    for (const model of models) registry.add(registeredModel(model, base.digest), []);
+    for (const model of models) registry.add(registeredModel(model, base.digest, servingObstacle), []);
     for (const checkpoint of checkpoints) registry.addCheckpoint(checkpoint.modelId, checkpointRef(checkpoint, blobs));
   }
 
@@ -89,6 +90,8 @@ export class ModelService {
     // No await where nothing is under way: between the look and the entry below nobody else may look.
     const existing = under === undefined ? registry.named(caller, request.project, request.name) : await under;
     if (existing !== null) return this.#existing(existing, request);
+    const unservable = this.#options.servingObstacle(this.#options.identity.lora.rank);
+    if (unservable !== null) throw new ServiceError('conflict', unservable);
     const making = [...this.#making.keys()].filter((other) => other.startsWith(`${caller}/`)).length;
     if (registry.ofEntity(caller).length + making >= this.#options.maxModelsPerEntity) {
       throw new ServiceError('conflict', `An entity may have ${this.#options.maxModelsPerEntity} models; delete one.`);
@@ -165,7 +168,8 @@ export class ModelService {
       const message = `The model ${model.name} exists in the project ${model.project}; return_existing returns it.`;
       throw new ServiceError('conflict', message, 'name');
     }
-    if (model.usable) return model;
+    if (model.obstacle === null) return model;
+    if (model.usable) throw new ServiceError('conflict', model.obstacle, 'name');
     const message = `The model ${model.name} was made on other base weights (${model.baseModel}) than the server has now.`;
     throw new ServiceError('conflict', message, 'base_model');
   }
@@ -218,7 +222,7 @@ export class ModelService {
         createdAt,
       };
       await repository.create(model, first);
-      const registered = registeredModel(model, base.digest);
+      const registered = registeredModel(model, base.digest, this.#options.servingObstacle);
       registry.add(registered, [checkpointRef(first, blobs)]);
       return registered;
     } catch (error) {

@@ -17,7 +17,18 @@ export function checkpointRef(checkpoint: StoredCheckpoint, blobs: BlobStore): R
   };
 }
 
-export function registeredModel(model: StoredModel, baseDigest: string): RegisteredModel {
+const OTHER_BASE = 'The model was made on other base weights than the server has now.';
+
+/** Why an adapter of this rank cannot be served; null: it can. */
+export type ServingObstacle = (rank: number) => string | null;
+
+export function registeredModel(
+  model: StoredModel,
+  baseDigest: string,
+  servingObstacle: ServingObstacle = () => null,
+): RegisteredModel {
+  const usable = model.baseDigest === baseDigest;
+  const lora = model.lora as AdapterShape;
   return {
     id: model.id,
     entity: model.entity,
@@ -25,8 +36,9 @@ export function registeredModel(model: StoredModel, baseDigest: string): Registe
     name: model.name,
     baseModel: model.baseModel,
     runId: model.runId,
-    usable: model.baseDigest === baseDigest,
-    lora: model.lora as AdapterShape,
+    usable,
+    obstacle: usable ? servingObstacle(lora.rank) : OTHER_BASE,
+    lora,
     created: Math.floor(Date.parse(model.createdAt) / 1000),
   };
 }
