@@ -219,11 +219,12 @@ export class JobRunner {
   ): Promise<JobSnapshot> {
     const check = (): void => signal.throwIfAborted();
     const writer = new SnapshotWriter(this.#ports.snapshots, job.id);
-    const reporter = new StepReporter(this.#ports, job, plan, from);
     check();
     const logprobs = from.logprobs ?? (from.step === 0 ? await plan.prepare({ session, check }) : null);
     let snapshot: JobSnapshot = { ...from, logprobs };
     if (!saved) await writer.save(snapshot);
+    // Its clock begins: what comes before the steps is not theirs.
+    const reporter = new StepReporter(this.#ports, job, plan, from);
     for (let index = from.step; index < plan.steps; index++) {
       check();
       const metrics = await plan.step(index, { session, logprobs, check });

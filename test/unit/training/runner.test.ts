@@ -97,6 +97,14 @@ describe('an RL job', () => {
     expect(plain.log[1]?.data['probs_corr']).not.toBeCloseTo(1, 3);
   });
 
+  it('counts no time before its steps as theirs', async () => {
+    const ports = memory();
+    ports.engine.beforeCall = (call) =>
+      call < 3 ? new Promise((resolve) => setTimeout(resolve, 400)) : Promise.resolve();
+    await run(ports, rl({ ...THREE_ROWS, precalculate_logprobs: true }));
+    expect(ports.log[1]?.data['eta_seconds']).toBeLessThan(1);
+  });
+
   it('advances the step where nothing is to be trained', async () => {
     const ports = memory({ groups: [group('a', [1, 1]), group('b', [0.5]), { trajectories: [] }] });
     expect(await run(ports, rl())).toBe('ended');
