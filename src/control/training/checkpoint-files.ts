@@ -20,12 +20,14 @@ export interface CheckpointContent {
   baseModel: string;
   /** null: not trained yet. */
   kind: TrainingKind | null;
+  /** What the scale was made from, which in single precision is another number; absent: it is computed back. */
+  alpha?: number;
 }
 
 /** Writes the files into the folder of a draft, whose seal syncs them. Returns the adapter's version: the digest of what serves. */
 export async function writeCheckpoint(directory: string, content: CheckpointContent): Promise<string> {
   const { weights, optimizer } = content.state;
-  const config = Buffer.from(`${JSON.stringify(adapterConfig(weights, content.baseModel), null, 2)}\n`);
+  const config = Buffer.from(`${JSON.stringify(adapterConfig(weights, content), null, 2)}\n`);
   const adapter = encodeTensors({ tensors: factorTensors(weights.factors), metadata: { format: 'pt' } });
   const digest = createHash('sha256');
   await writePieces(join(directory, ADAPTER_CONFIG_FILE), [config], digest);
@@ -47,7 +49,7 @@ export async function writeIdentityCheckpoint(
   shape: AdapterShape = DEFAULT_ADAPTER_SHAPE,
 ): Promise<string> {
   const state = { weights: await identityAdapter(spec, modelId, shape), optimizer: null };
-  return writeCheckpoint(directory, { state, baseModel, kind: null });
+  return writeCheckpoint(directory, { state, baseModel, kind: null, alpha: shape.alpha });
 }
 
 /**
@@ -77,7 +79,7 @@ interface PeftConfig {
   lora_alpha: number;
 }
 
-function adapterConfig(weights: AdapterWeights, baseModel: string): object {
+function adapterConfig(weights: AdapterWeights, { baseModel, alpha }: CheckpointContent): object {
   const modules = new Set(weights.factors.map(({ module }) => peftModuleName(module)));
   const rank = weights.factors[0]?.rank ?? 0;
   return {
@@ -85,7 +87,7 @@ function adapterConfig(weights: AdapterWeights, baseModel: string): object {
     task_type: 'CAUSAL_LM',
     base_model_name_or_path: baseModel,
     r: rank,
-    lora_alpha: rank === 0 ? DEFAULT_ADAPTER_SHAPE.alpha : weights.scale * rank,
+    lora_alpha: rank === 0 ? DEFAULT_ADAPTER_SHAPE.alpha : alphaOf(weights.scale, rank, alpha),
     lora_dropout: 0,
     bias: 'none',
     target_modules: [...modules],
@@ -96,6 +98,10 @@ function adapterConfig(weights: AdapterWeights, baseModel: string): object {
     init_lora_weights: true,
     inference_mode: true,
   };
+}
+
+function alphaOf(scale: number, rank: number, asked: number | undefined): number {
+  return asked !== undefined && Math.fround(asked / rank) === Math.fround(scale) ? asked : scale * rank;
 }
 
 async function writePieces(path: string, pieces: Iterable<Uint8Array>, digest?: Hash): Promise<void> {

@@ -240,14 +240,15 @@ export class JobRunner {
     return snapshot;
   }
 
-  async #checkpoint(job: TrainingJob, state: TrainerState): Promise<Checkpoint> {
+  async #checkpoint({ id, modelId, kind }: TrainingJob, state: TrainerState): Promise<Checkpoint> {
     const { checkpoints, baseModel } = this.#ports;
-    const directory = await checkpoints.stage(job.id);
+    const { alpha } = this.#ports.model(modelId).lora;
+    const directory = await checkpoints.stage(id);
     try {
-      const version = await writeCheckpoint(directory, { state, baseModel, kind: job.kind });
-      return await checkpoints.commit(job.id, directory, version);
+      const version = await writeCheckpoint(directory, { state, baseModel, kind, alpha });
+      return await checkpoints.commit(id, directory, version);
     } catch (error) {
-      await checkpoints.unstage(job.id);
+      await checkpoints.unstage(id);
       throw error;
     }
   }

@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { FolderBlobStore } from '../../../src/control/store/blob-store.ts';
+import { readAdapter, writeCheckpoint } from '../../../src/control/training/checkpoint-files.ts';
 import { BASE, createModel, finished, group, startPlane, type Plane } from './plane.ts';
 
 /** Longer than a request waits for its adapter. */
@@ -159,6 +160,26 @@ test('a model whose adapters the server cannot serve is not trained for nothing,
   } finally {
     await third.end();
     rmSync(dataDir, { recursive: true });
+  }
+});
+
+test.each([
+  ['as asked, though the scale went through single precision', 7, 49, 7],
+  ['computed from a scale of its own', 16, 8, 32],
+])('the alpha of an adapter is that %s', async (_, asked, rank, written) => {
+  const directory = mkdtempSync(join(tmpdir(), 'tandem-alpha-'));
+  const scale = Math.fround(written / rank);
+  const factors = [
+    { layer: 0, module: 'q' as const, rank, a: new Float32Array(rank * 8), b: new Float32Array(8 * rank) },
+  ];
+  try {
+    const state = { weights: { scale, factors }, optimizer: null };
+    await writeCheckpoint(directory, { state, baseModel: 'm', kind: 'rl', alpha: asked });
+    const config = readFileSync(join(directory, 'adapter_config.json'), 'utf8');
+    expect(JSON.parse(config)).toMatchObject({ r: rank, lora_alpha: written });
+    expect(Math.fround((await readAdapter(directory)).scale)).toBe(scale);
+  } finally {
+    rmSync(directory, { recursive: true });
   }
 });
 
