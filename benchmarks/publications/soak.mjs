@@ -28,6 +28,7 @@ const MODEL = {
   baseModel: 'starter',
   runId: 'run',
   usable: true,
+  obstacle: null,
   created: 0,
 };
 /** Adapters with different numbers; more than are kept, so that none is met while it is still in memory. */

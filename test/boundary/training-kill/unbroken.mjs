@@ -49,7 +49,7 @@ async function run({ id, modelId, key, start, step }, index) {
       unstage: () => Promise.resolve(),
       ofJob: () => Promise.resolve(null),
     },
-    model: () => ({ usable: true, lora: DEFAULT_ADAPTER_SHAPE }),
+    model: () => ({ obstacle: null, lora: DEFAULT_ADAPTER_SHAPE }),
     run: { record: () => Promise.resolve() },
     progress: () => undefined,
     report: (_job, error) => {
