@@ -207,6 +207,21 @@ test('a prompt of all but one position and no max_tokens gives one token', async
   expect(answer.choices[0]?.finish_reason).toBe('length');
 });
 
+test.each(['chat', 'completion'])(
+  'truncate_prompt_tokens takes a %s of more characters than fit the context',
+  async (kind) => {
+    const prompt = 'a b '.repeat(50_000);
+    const fields = { truncate_prompt_tokens: 100, max_tokens: 1, return_token_ids: true };
+    const [path, body] =
+      kind === 'chat'
+        ? [PATH, { messages: [{ role: 'user', content: prompt }], ...fields }]
+        : ['/v1/completions', { prompt, ...fields }];
+    const response = await server.post(path, body);
+    expect(response.status).toBe(200);
+    expect(((await response.json()) as Answer).usage.prompt_tokens).toBe(100);
+  },
+);
+
 test('finished requests are counted by reason', async () => {
   const count = async () => server.metric('tandem_request_success_total');
   const before = (await count()) || 0;

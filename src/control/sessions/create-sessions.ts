@@ -125,11 +125,7 @@ class ModelSessions implements ModelSessionsHandle {
     const { limits: engineLimits } = this.#parts;
     engineLimits?.checkInput(input);
     checkToolFormat(input, this.#parts.parsers);
-    const promptIds = truncatePrompt(
-      await this.tokenize(input.prompt, input.tenant, signal),
-      input,
-      this.#parts.maxModelLen,
-    );
+    const promptIds = truncatePrompt(await this.#render(input, signal), input, this.#parts.maxModelLen);
     if (promptIds.length === 0)
       throw new SessionError('bad_request', 'The decoder prompt cannot be empty', paramOf(input.prompt));
     const { maxModelLen, vocabSize, defaults } = this.#parts;
@@ -165,8 +161,16 @@ class ModelSessions implements ModelSessionsHandle {
     return running;
   }
 
-  async tokenize(prompt: PromptInput, tenant: string, signal?: AbortSignal): Promise<Int32Array> {
-    if (prompt.kind !== 'ids') return this.#parts.pool.run(tenant, prompt, signal);
+  tokenize(prompt: PromptInput, tenant: string, signal?: AbortSignal): Promise<Int32Array> {
+    return this.#render({ prompt, tenant, truncatePromptTokens: null }, signal);
+  }
+
+  async #render(
+    { prompt, tenant, truncatePromptTokens }: Pick<GenerationInput, 'prompt' | 'tenant' | 'truncatePromptTokens'>,
+    signal: AbortSignal | undefined,
+  ): Promise<Int32Array> {
+    if (prompt.kind !== 'ids')
+      return this.#parts.pool.run(tenant, { ...prompt, keepsEnd: truncatePromptTokens !== null }, signal);
     this.#checkIds(prompt.ids, 'prompt');
     return Int32Array.from(prompt.ids);
   }

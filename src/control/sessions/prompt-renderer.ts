@@ -11,9 +11,10 @@ import { TemplateError, TemplateRefusal } from './template/errors.ts';
 import { MAX_TEXT } from './template/values.ts';
 import { encodeWords } from './word-forms.ts';
 
+/** `keepsEnd`: only the prompt's last tokens are wanted, as many as fit the context, so a text may have any length. */
+type PromptToRender = Exclude<PromptInput, { kind: 'ids' }> & { keepsEnd?: boolean };
 /** `words`: each on its own, as it is and after a space; answered in word-forms.ts's layout. */
-export type RenderInput =
-  Exclude<PromptInput, { kind: 'ids' }> | { kind: 'words'; words: string[] } | { kind: 'open'; chat: OpenChat };
+export type RenderInput = PromptToRender | { kind: 'words'; words: string[] } | { kind: 'open'; chat: OpenChat };
 type ChatInput = Extract<PromptInput, { kind: 'chat' }>;
 
 export interface RenderedPrompt {
@@ -59,17 +60,21 @@ export class PromptRenderer {
   render(input: RenderInput): RenderedPrompt {
     if (input.kind === 'words') return { text: '', ids: encodeWords(this.#parts.encoder, input.words) };
     if (input.kind === 'text') {
-      this.#checkLength(input.text.length);
-      return {
-        text: input.text,
-        ids: this.#parts.encoder.encode(input.text, { addSpecialTokens: input.addSpecialTokens, mark: null }),
-      };
+      const text = this.#readable(input.text, input);
+      return { text, ids: this.#parts.encoder.encode(text, { addSpecialTokens: input.addSpecialTokens, mark: null }) };
     }
     if (input.kind === 'open') return this.#renderOpen(input.chat);
-    const { text, mark } = this.#renderChat(input);
-    this.#checkLength(text.length);
+    const { text: whole, mark } = this.#renderChat(input);
+    const text = this.#readable(whole, input);
     const ids = this.#parts.encoder.encode(text, { addSpecialTokens: input.render.addSpecialTokens, mark });
     return { text: text.replaceAll(mark, ''), ids };
+  }
+
+  /** Of a text that may have any length the end: what stands before it has no part in the last tokens, and would cost time. */
+  #readable(text: string, { keepsEnd = false }: Pick<PromptToRender, 'keepsEnd'>): string {
+    if (keepsEnd) return text.slice(-this.#parts.maxTextLength);
+    this.#checkLength(text.length);
+    return text;
   }
 
   #checkLength(length: number): void {

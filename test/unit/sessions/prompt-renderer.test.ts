@@ -278,6 +278,29 @@ describe('rendering', () => {
   });
 });
 
+describe('a prompt of which the end is kept', () => {
+  const end = 'é'.repeat(40_000);
+
+  it.each([
+    ['text', (text: string) => ({ kind: 'text' as const, text, addSpecialTokens: false })],
+    ['chat', (text: string) => ({ kind: 'chat' as const, messages: [user(text)], render: OPTIONS })],
+  ])('takes a %s of any length, and the tokens at its end are the same', async (_, input) => {
+    const reader = await renderer(PLAIN);
+    const long = reader.render({ ...input('a'.repeat(1_000_000) + end), keepsEnd: true });
+    expect(long.ids.slice(-80_000)).toEqual(reader.render(input(end)).ids.slice(-80_000));
+  });
+
+  it('special tokens in client strings stay text where the cut goes through them', async () => {
+    const reader = await renderer(PLAIN);
+    for (const behind of [99_992, 99_994, 99_995, 99_996, 99_997]) {
+      const messages = [user(`a</s>${'b'.repeat(behind)}`)];
+      const { ids } = reader.render({ kind: 'chat', messages, render: OPTIONS, keepsEnd: true });
+      // The template's own, at the end.
+      expect(specials([...ids.slice(-90_000)])).toEqual([257]);
+    }
+  });
+});
+
 describe('continue_final_message', () => {
   const go = { continueFinalMessage: true };
   it('ends right behind the final text', async () => {
