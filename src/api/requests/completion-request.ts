@@ -18,7 +18,13 @@ import { requireModel } from './model-name.ts';
 import { refuseNotBuilt } from './not-built.ts';
 import { toOutputOptions, type OutputOptions } from './output-options.ts';
 import { toPriority } from './priority.ts';
-import { checkLogprobCounts, checkPromptLogprobs, checkStreamOptions, toSampling } from './sampling.ts';
+import {
+  checkLogprobCounts,
+  checkPromptLogprobs,
+  checkStreamOptions,
+  toSampling,
+  type LengthLimit,
+} from './sampling.ts';
 
 /** max_tokens of a text completion where none is given (the OpenAI default). */
 const DEFAULT_MAX_TOKENS = 16;
@@ -52,7 +58,7 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
   const promptLogprobs = body.prompt_logprobs ?? null;
   checkLogprobCounts({ top: topLogprobs, prompt: promptLogprobs }, context.limits);
   const logprobs = { top: topLogprobs, prompt: deepest(promptLogprobs, echo ? topLogprobs : null) };
-  const length = { maxTokens: body.max_tokens ?? DEFAULT_MAX_TOKENS, field: 'max_tokens' } as const;
+  const length = lengthLimit(body.max_tokens ?? null);
   const sampling = toSampling(body, length, logprobs, context.limits);
   const kvTransfer = toKvTransfer(body, context, logprobs.prompt !== null);
   if (kvTransfer !== null && prompts.length > 1) {
@@ -79,6 +85,12 @@ export function readCompletionRequest(raw: unknown, context: RequestContext): Te
     promptLogprobs,
     requestId: body.request_id,
   };
+}
+
+/** A default is held to what there is room for: nobody is refused for what they did not ask for. */
+function lengthLimit(maxTokens: number | null): LengthLimit {
+  if (maxTokens !== null) return { maxTokens, field: 'max_tokens' };
+  return { maxTokens: DEFAULT_MAX_TOKENS, field: 'max_tokens', fits: true };
 }
 
 function checkCompletionFields(body: CompletionRequest): void {

@@ -8,8 +8,10 @@ export function truncatePrompt(ids: Int32Array, input: GenerationInput, maxModel
     const message = 'truncate_prompt_tokens=0 leaves nothing of the prompt. The decoder prompt cannot be empty';
     throw new SessionError('bad_request', message, 'truncate_prompt_tokens');
   }
-  const output = input.sampling.maxTokens;
+  const { maxTokens, fitsMaxTokens } = input.sampling;
+  if (wanted === -1 && maxTokens !== null && fitsMaxTokens) return lastOf(ids, Math.max(maxModelLen - maxTokens, 1));
   // Without a wish for the output at least one token of it must fit.
+  const output = fitsMaxTokens ? null : maxTokens;
   const most = maxModelLen - (output ?? 1);
   // No prompt has room beside such an output: it is max_tokens that will be refused.
   if (wanted === -1 && most < 1) return ids;
@@ -18,6 +20,9 @@ export function truncatePrompt(ids: Int32Array, input: GenerationInput, maxModel
     const message = `truncate_prompt_tokens=${wanted} cannot be greater than ${shown} = ${most}.`;
     throw new SessionError('bad_request', message, 'truncate_prompt_tokens');
   }
-  const kept = wanted === -1 ? most : wanted;
-  return kept >= ids.length ? ids : ids.slice(ids.length - kept);
+  return lastOf(ids, wanted === -1 ? most : wanted);
+}
+
+function lastOf(ids: Int32Array, count: number): Int32Array {
+  return count >= ids.length ? ids : ids.slice(ids.length - count);
 }

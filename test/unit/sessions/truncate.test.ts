@@ -27,6 +27,16 @@ test('more than leaves room for the output is refused', () => {
   expect(() => cut(4, null, 4)).toThrow('truncate_prompt_tokens=4 cannot be greater than max_model_len - 1 = 3.');
 });
 
+test('a length that is held to what there is room for leaves it where the prompt is asked for, and refuses no other', () => {
+  const cutBefore = (truncatePromptTokens: number, maxTokens: number) => [
+    ...truncatePrompt(IDS, { ...input({ maxTokens, fitsMaxTokens: true }), truncatePromptTokens }, 6),
+  ];
+  expect(cutBefore(-1, 4)).toEqual([5, 6]);
+  expect(cutBefore(-1, 16)).toEqual([6]);
+  expect(cutBefore(5, 16)).toEqual([2, 3, 4, 5, 6]);
+  expect(() => cutBefore(6, 16)).toThrow('cannot be greater than max_model_len - 1 = 5.');
+});
+
 test('what leaves nothing of a prompt is refused by its own name', () => {
   expect(() => cut(0, 8)).toThrow(
     expect.objectContaining({
