@@ -70,7 +70,9 @@ export function replyParsing(input: GenerationInput, parsers: ModelParsers, prom
   // Constrained content holds no calls.
   const tools = unknown || (input.constraint !== null && reply.tools === 'auto') ? 'none' : reply.tools;
   const constrained = forced || (tools === 'auto' && reply.toolDefinitions.some(isStrict));
-  const promptReasoning = forced && !reply.includeReasoning ? 'closed' : reasoningOf(input, promptEnd);
+  const withoutThoughts = !reply.includeReasoning && (isForced(reply.tools) || leavesNoThoughts(input));
+  const found = reasoningOf(input, promptEnd);
+  const promptReasoning = withoutThoughts && found === 'open' ? 'closed' : found;
   const options: OutputParserOptions = {
     tools,
     toolParser: parsers.tool,
@@ -86,10 +88,15 @@ export function replyParsing(input: GenerationInput, parsers: ModelParsers, prom
     create: () => createOutputParser(options),
     options: { ...reply, tools },
     toolParser: parsers.tool,
-    thoughts: thoughtsBefore(options),
+    thoughts: withoutThoughts ? 'none' : thoughtsBefore(options),
     showSpecialTokens: needsSpecialTokens(options),
     countsReasoning: parsers.reasoning !== null,
   };
+}
+
+/** Structural tags have free text, in which a model that reasons would do so: its thoughts come before them. */
+function leavesNoThoughts({ constraint }: GenerationInput): boolean {
+  return constraint !== null && constraint.grammar.source.kind !== 'structural_tag';
 }
 
 function isForced(tools: ToolMode): boolean {

@@ -154,6 +154,32 @@ it('drops reasoning with its ids and logprobs when it is not wanted', async () =
   expect(whole.usage.reasoningTokens?.[0]).toBeGreaterThan(0);
 });
 
+it('shows no thoughts of a constrained reply when they are not wanted', async () => {
+  const constrained = async (source: NativeGrammarSource, open: boolean, text: string) => {
+    const constraint = { grammar: { source, options: SERVE }, param: 'structured_outputs' };
+    const { content, reasoning } = await reply({ ...input({ includeReasoning: false }, { open }), constraint }, text);
+    return { content, reasoning, grammar: engine.requests[0]?.grammar?.source };
+  };
+  const choice: NativeGrammarSource = { kind: 'choice', choices: ['Yes'] };
+  const tag: NativeGrammarSource = { kind: 'structural_tag', text: '{"format":{"type":"any_text"}}' };
+  const hidden = { content: 'Yes', reasoning: '' };
+  // Nothing is left to think.
+  expect(await constrained(choice, true, 'Yes')).toEqual({ ...hidden, grammar: choice });
+  expect(await constrained(choice, false, 'Yes')).toEqual({ ...hidden, grammar: choice });
+  // A language that begins with the first token may still have room for thoughts.
+  const regex: NativeGrammarSource = { kind: 'regex', text: '[\\s\\S]*' };
+  expect(await constrained(regex, false, '<think>hm</think>Yes')).toEqual({ ...hidden, grammar: regex });
+  // Free text lets the model think.
+  for (const [open, text] of [
+    [true, 'hm</think>Yes'],
+    [false, '<think>hm</think>Yes'],
+  ] as const) {
+    const told = await constrained(tag, open, text);
+    expect(told).toMatchObject(hidden);
+    expect((told.grammar as { text?: string } | undefined)?.text).toContain('</think>');
+  }
+});
+
 it('tells hidden tokens apart within one output of the engine, and counts them in its deltas', async () => {
   for (const step of [1, 3, 1000]) {
     const hidden = await reply(input({ includeReasoning: false }, { open: true }), 'hm</think>Yes', step);
