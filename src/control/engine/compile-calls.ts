@@ -6,7 +6,12 @@ interface Call {
   message: Extract<ToEngine, { type: 'compile' }>;
   resolve: (failure: GrammarFailure | null) => void;
   reject: (error: Error) => void;
+  /** Of engines that it was sent to. */
+  crashes: number;
 }
+
+/** Something else mostly is the cause of a crash, so what was compiled is tried again, but once. */
+const MAX_CRASHES = 2;
 
 const CRASHED: GrammarFailure = { kind: 'failed', message: 'The engine stopped while this grammar was compiled.' };
 const CANCELLED: GrammarFailure = { kind: 'cancelled', message: 'The compilation was cancelled.' };
@@ -26,7 +31,7 @@ export class CompileCalls {
     if (signal?.aborted) return Promise.resolve(CANCELLED);
     const id = this.#nextId++;
     const answer = new Promise<GrammarFailure | null>((resolve, reject) => {
-      this.#calls.set(id, { message: { type: 'compile', id, tenant, grammar }, resolve, reject });
+      this.#calls.set(id, { message: { type: 'compile', id, tenant, grammar }, resolve, reject, crashes: 0 });
     });
     const cancel = () => this.#cancel(id);
     signal?.addEventListener('abort', cancel, { once: true });
@@ -46,9 +51,9 @@ export class CompileCalls {
     call?.resolve(failure);
   }
 
-  /** Any of those that were sent may be the cause: none is tried again. */
+  /** Those that wait go to the next engine. */
   crashed(): void {
-    if (this.#open) for (const id of this.#calls.keys()) this.answered(id, CRASHED);
+    if (this.#open) for (const [id, call] of this.#calls) if (++call.crashes >= MAX_CRASHES) this.answered(id, CRASHED);
     this.#open = false;
   }
 

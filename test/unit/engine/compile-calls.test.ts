@@ -1,0 +1,44 @@
+/** Compilations that are asked of an engine process which may end. */
+import { expect, test } from 'vitest';
+import { CompileCalls } from '../../../src/control/engine/compile-calls.ts';
+import type { GrammarSpec } from '../../../src/control/engine/native-grammar.ts';
+import type { ToEngine } from '../../../src/control/engine/protocol.ts';
+import { SERVE } from '../../../src/control/grammar/compile.ts';
+
+const GRAMMAR: GrammarSpec = { source: { kind: 'regex', text: 'a' }, options: SERVE };
+
+function compiling() {
+  const sent: ToEngine[] = [];
+  const calls = new CompileCalls((message) => sent.push(message));
+  return { calls, sentIds: () => sent.splice(0).map((message) => (message.type === 'compile' ? message.id : null)) };
+}
+
+test('what an engine did not answer before it ended is asked of the next one, once', async () => {
+  const { calls, sentIds } = compiling();
+  calls.open();
+  const [first, second] = [calls.call('a', GRAMMAR), calls.call('b', GRAMMAR)];
+  expect(sentIds()).toEqual([1, 2]);
+  calls.crashed();
+  const third = calls.call('a', GRAMMAR);
+  expect(sentIds()).toEqual([]);
+  calls.open();
+  expect(sentIds()).toEqual([1, 2, 3]);
+  calls.answered(1, null);
+  expect(await first).toBeNull();
+  calls.crashed();
+  expect(await second).toMatchObject({ kind: 'failed' });
+  calls.open();
+  expect(sentIds()).toEqual([3]);
+  calls.answered(3, null);
+  expect(await third).toBeNull();
+});
+
+test('an engine that ends before it is ready has not compiled anything', async () => {
+  const { calls, sentIds } = compiling();
+  const call = calls.call('a', GRAMMAR);
+  for (let end = 0; end < 5; end++) calls.crashed();
+  calls.open();
+  expect(sentIds()).toEqual([1]);
+  calls.answered(1, null);
+  expect(await call).toBeNull();
+});
