@@ -82,13 +82,26 @@ describe('stop strings', () => {
     }
   });
 
-  it('take linear time and space for many long strings', () => {
-    const stops = Array.from({ length: 1000 }, (_, i) => 'a'.repeat(60) + i);
-    expect(
-      scan(
-        stops,
-        Array.from({ length: 1000 }, () => 'a'.repeat(100)),
-      ).stop,
-    ).toBeNull();
+  it('take linear time for as many and as long ones as a request may have', () => {
+    const stops = Array.from({ length: 64 }, (_, i) => 'a'.repeat(1020) + i);
+    const pieces = Array.from({ length: 1000 }, () => 'a'.repeat(100));
+    expect(scan(stops, pieces).stop).toBeNull();
+  });
+
+  it('take little memory while their requests wait', () => {
+    // No two begin alike, which would be a tree of 65,536 nodes.
+    const many = (seed: number) =>
+      Array.from({ length: 64 }, (_, i) =>
+        Array.from({ length: 1024 }, (__, k) =>
+          String.fromCharCode(256 + ((seed + i * 7919 + k * (i + 31)) % 5003)),
+        ).join(''),
+      );
+    const lists = Array.from({ length: 32 }, (_, seed) => many(seed));
+    const before = process.memoryUsage();
+    const kept = lists.map((stops) => new StopStrings(stops));
+    const after = process.memoryUsage();
+    const bytes = after.heapUsed - before.heapUsed + after.arrayBuffers - before.arrayBuffers;
+    expect(kept).toHaveLength(32);
+    expect(bytes / 32).toBeLessThan(1024 * 1024);
   });
 });
