@@ -17,15 +17,16 @@ export class PromptPart {
   readonly text: string;
   readonly #run: Run;
   readonly #request: PromptWishes;
-  readonly #input: GenerationInput;
+  readonly #topLogprobs: number | null;
   readonly #sessions: Sessions;
 
-  constructor(run: Run, input: GenerationInput, request: PromptWishes, sessions: Sessions) {
+  /** Keeps nothing of the input but the text. */
+  constructor(run: Run, input: GenerationInput, { echo, promptLogprobs, output }: PromptWishes, sessions: Sessions) {
     this.#run = run;
-    this.#request = request;
-    this.#input = input;
+    this.#request = { echo, promptLogprobs, output };
+    this.#topLogprobs = input.sampling.topLogprobs;
     this.#sessions = sessions;
-    this.text = request.echo ? this.#promptText() : '';
+    this.text = echo ? this.#promptText(input) : '';
   }
 
   /** With echo and logprobs: the prompt's entries, which come before the output's. From the first delta on. */
@@ -36,7 +37,7 @@ export class PromptPart {
 
   /** What these entries are made from. */
   tokens(): TextToken[] | null {
-    const count = this.#input.sampling.topLogprobs;
+    const count = this.#topLogprobs;
     if (!this.#request.echo || count === null) return null;
     const { promptIds } = this.#run.generation;
     const scores = this.#run.generation.promptLogprobs() ?? [];
@@ -65,8 +66,7 @@ export class PromptPart {
     return this.#request.promptLogprobs === -1 ? Infinity : this.#request.promptLogprobs;
   }
 
-  #promptText(): string {
-    const { prompt, truncatePromptTokens } = this.#input;
+  #promptText({ prompt, truncatePromptTokens }: GenerationInput): string {
     if (prompt.kind === 'text' && truncatePromptTokens === null) return prompt.text;
     if (prompt.kind === 'ids' && truncatePromptTokens === null) return this.#sessions.detokenize(prompt.ids);
     return this.#sessions.detokenize([...this.#run.generation.promptIds]);
@@ -83,21 +83,19 @@ function shownLengths(pieces: string[], text: string): number[] {
   });
 }
 
-/** Every choice repeats its prompt's scores: throws when one answer would hold too many. */
-export function checkScoredPrompts(runs: Run[], inputs: GenerationInput[], vocabSize: number): void {
-  const entries = promptEntries(runs, inputs, vocabSize);
+/** Every choice repeats its prompt's scores: throws when one answer would hold too many. `count`: as for promptEntries. */
+export function checkScoredPrompts(runs: Run[], count: number | null, vocabSize: number): void {
+  const entries = promptEntries(runs, count, vocabSize);
   if (entries <= MAX_PROMPT_LOGPROBS) return;
   const message = `The log-probabilities of these prompts make ${entries} entries; an answer has at most ${MAX_PROMPT_LOGPROBS}.`;
   throw new ApiError('invalid_parameter', message, 'prompt_logprobs');
 }
 
-/** Scores of all prompts in an answer, alternatives included. */
-export function promptEntries(runs: Run[], inputs: readonly GenerationInput[], vocabSize: number): number {
-  return runs.reduce((sum, run, at) => {
-    const count = inputs[at]?.sampling.promptLogprobs ?? null;
-    if (count === null) return sum;
-    return sum + run.n * run.generation.promptIds.length * ((count === -1 ? vocabSize : count) + 1);
-  }, 0);
+/** Scores of all prompts in an answer, alternatives included. `count`: of alternatives, -1 = the whole vocabulary; null = there are no scores. */
+export function promptEntries(runs: Run[], count: number | null, vocabSize: number): number {
+  if (count === null) return 0;
+  const each = (count === -1 ? vocabSize : count) + 1;
+  return runs.reduce((sum, run) => sum + run.n * run.generation.promptIds.length * each, 0);
 }
 
 export function joinLogprobs(prompt: CompletionLogprobs | null, output: CompletionLogprobs): CompletionLogprobs {

@@ -24,32 +24,43 @@ import { requestContext, templateRules, type RouteDeps } from './context.ts';
 
 export function messages(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    const raw = await deps.bodies.json(ctx);
     try {
-      await answer(ctx, deps, raw);
+      await answer(ctx, deps);
     } catch (error) {
       throw messagesTerms(error);
     }
   };
 }
 
-async function answer(ctx: Context, deps: RouteDeps, raw: unknown): Promise<void> {
-  const wishes = readMessagesRequest(raw, await requestContext(ctx, deps, raw));
-  const { body, input, model } = wishes;
-  const facts = factsOf(wishes, `msg_${requestId(ctx, body.request_id)}`);
-  reportIgnored(ctx, raw, messagesFields, MESSAGES_NESTED_FIELDS);
-  const watch = new ClientWatch(ctx.res);
-  const run = recordSamples(deps, facts.id, input, await startRun(deps, input, model, watch.signal));
-  if (body.stream === true) {
+async function answer(ctx: Context, deps: RouteDeps): Promise<void> {
+  const { facts, tenant, run, watch, isStreamed } = await begin(ctx, deps);
+  if (isStreamed) {
     ctx.respond = false;
     const { deltas, generation } = run;
     const parts = { facts, deltas, generation, requestId: messagesId(ctx) };
     return streamMessage(ctx.res, parts, deps.streamBuffers, deps.log);
   }
-  const whole = await gather(facts, run, deps.answerRoom.open(input.tenant, ctx.res));
+  const whole = await gather(facts, run, deps.answerRoom.open(tenant, ctx.res));
   watch.done();
   ctx.body = writeJson(whole);
   ctx.type = 'json';
+}
+
+/** Leaves the body behind: it may be large, and the request may wait for long. */
+async function begin(ctx: Context, deps: RouteDeps) {
+  const { facts, input, model, isStreamed } = await read(ctx, deps);
+  const watch = new ClientWatch(ctx.res);
+  const run = recordSamples(deps, facts.id, input, await startRun(deps, input, model, watch.signal));
+  return { facts, tenant: input.tenant, run, watch, isStreamed };
+}
+
+async function read(ctx: Context, deps: RouteDeps) {
+  const raw = await deps.bodies.json(ctx);
+  const wishes = readMessagesRequest(raw, await requestContext(ctx, deps, raw));
+  const { body, input, model } = wishes;
+  const facts = factsOf(wishes, `msg_${requestId(ctx, body.request_id)}`);
+  reportIgnored(ctx, raw, messagesFields, MESSAGES_NESTED_FIELDS);
+  return { facts, input, model, isStreamed: body.stream === true };
 }
 
 function factsOf({ body, input, model }: MessagesWishes, id: string): MessageFacts {

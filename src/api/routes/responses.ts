@@ -36,9 +36,8 @@ interface Task {
 
 export function responses(deps: RouteDeps): Middleware {
   return async (ctx) => {
-    const raw = await deps.bodies.json(ctx);
     try {
-      await answer(ctx, deps, raw);
+      await answer(ctx, deps);
     } catch (error) {
       throw ownTerms(error);
     }
@@ -75,7 +74,17 @@ async function countInput(ctx: Context, deps: RouteDeps, raw: unknown): Promise<
   }
 }
 
-async function answer(ctx: Context, deps: RouteDeps, raw: unknown): Promise<void> {
+async function answer(ctx: Context, deps: RouteDeps): Promise<void> {
+  const { task, run, watch, isStreamed } = await begin(ctx, deps);
+  if (isStreamed) return stream(task, run);
+  const whole = await gather(task, run);
+  watch.done();
+  send(ctx, await keep(task, whole));
+}
+
+/** Leaves of the body behind what is neither repeated nor stored: it may be large, and the request may wait for long. */
+async function begin(ctx: Context, deps: RouteDeps) {
+  const raw = await deps.bodies.json(ctx);
   const entity = entityOf(ctx);
   const wishes = readResponsesRequest(raw, await requestContext(ctx, deps, raw));
   const { body } = wishes;
@@ -83,30 +92,28 @@ async function answer(ctx: Context, deps: RouteDeps, raw: unknown): Promise<void
   const store = storesIt(deps, body.store ?? null);
   reportIgnored(ctx, raw, responsesFields, RESPONSES_NESTED_FIELDS);
   const watch = new ClientWatch(ctx.res);
-  const { run, own, serviceTier } = await begin(ctx, deps, wishes, token, watch.signal);
+  const { run, own, serviceTier } = await start(ctx, deps, wishes, token, watch.signal);
   const createdAt = Math.floor(Date.now() / 1000);
   const identity = { id: idOf(token), createdAt, model: wishes.model.displayName, store, serviceTier };
-  const maxLogprobs = body.stream === true ? LARGE_ANSWER : Infinity;
+  const isStreamed = body.stream === true;
+  const maxLogprobs = isStreamed ? LARGE_ANSWER : Infinity;
   const task: Task = {
     ctx,
     deps,
     entity,
-    own,
+    own: store ? own : [],
     head: openHead(identity, body),
     items: new OutputItems(token, { ...wishes.included, names: namespacedNames(body), maxLogprobs }),
     room: deps.answerRoom.open(entity, ctx.res),
   };
-  if (body.stream === true) return stream(task, run);
-  const whole = await gather(task, run);
-  watch.done();
-  send(ctx, await keep(task, whole));
+  return { task, run, watch, isStreamed };
 }
 
 function idOf(token: string): string {
   return `resp_${token}`;
 }
 
-async function begin(ctx: Context, deps: RouteDeps, wishes: ResponsesWishes, token: string, signal: AbortSignal) {
+async function start(ctx: Context, deps: RouteDeps, wishes: ResponsesWishes, token: string, signal: AbortSignal) {
   return withInput(ctx, deps, wishes, token, signal, async (input, own) => {
     const run = recordSamples(deps, idOf(token), input, await startRun(deps, input, wishes.model, signal));
     return { run, own, serviceTier: input.priority === 0 ? ('default' as const) : ('priority' as const) };
