@@ -219,7 +219,7 @@ export const OPTIONS: OptionTable = {
     flag: 'max-waiting-tokens',
     parse: integer(1, MAX_INT),
     default: () => 4_194_304,
-    help: 'prompt tokens that may wait; more get 429',
+    help: 'prompt tokens that may wait (four characters of a grammar or schema count as one); more get 429',
   },
   maxBodyBytes: {
     flag: 'max-body-size',

@@ -1,5 +1,6 @@
 import { EngineUnavailableError } from './client.ts';
-import type { GrammarSpec } from './native-grammar.ts';
+import { SharedBound } from '../shared-bound.ts';
+import { grammarSize, type GrammarSpec } from './native-grammar.ts';
 import type { GrammarFailure, ToEngine } from './protocol.ts';
 
 interface Call {
@@ -13,6 +14,10 @@ interface Call {
 /** Something else mostly is the cause of a crash, so what was compiled is tried again, but once. */
 const MAX_CRASHES = 2;
 
+/** Characters of all grammars that wait, in two processes. */
+const MAX_WAITING_CHARS = 64 * 2 ** 20;
+
+const BUSY: GrammarFailure = { kind: 'busy', message: 'Too many grammars wait to be compiled.' };
 const CRASHED: GrammarFailure = { kind: 'failed', message: 'The engine stopped while this grammar was compiled.' };
 const CANCELLED: GrammarFailure = { kind: 'cancelled', message: 'The compilation was cancelled.' };
 
@@ -20,6 +25,7 @@ const CANCELLED: GrammarFailure = { kind: 'cancelled', message: 'The compilation
 export class CompileCalls {
   readonly #send: (message: ToEngine) => void;
   readonly #calls = new Map<number, Call>();
+  readonly #waiting = new SharedBound(MAX_WAITING_CHARS);
   #nextId = 1;
   #open = false;
 
@@ -29,6 +35,9 @@ export class CompileCalls {
 
   call(tenant: string, grammar: GrammarSpec, signal?: AbortSignal): Promise<GrammarFailure | null> {
     if (signal?.aborted) return Promise.resolve(CANCELLED);
+    const size = grammarSize(grammar);
+    if (!this.#waiting.fits(tenant, size)) return Promise.resolve(BUSY);
+    this.#waiting.add(tenant, size);
     const id = this.#nextId++;
     const answer = new Promise<GrammarFailure | null>((resolve, reject) => {
       this.#calls.set(id, { message: { type: 'compile', id, tenant, grammar }, resolve, reject, crashes: 0 });
@@ -36,7 +45,10 @@ export class CompileCalls {
     const cancel = () => this.#cancel(id);
     signal?.addEventListener('abort', cancel, { once: true });
     if (this.#open) this.#send({ type: 'compile', id, tenant, grammar });
-    return answer.finally(() => signal?.removeEventListener('abort', cancel));
+    return answer.finally(() => {
+      signal?.removeEventListener('abort', cancel);
+      this.#waiting.add(tenant, -size);
+    });
   }
 
   /** An engine is ready. */

@@ -1,5 +1,6 @@
 import { SharedBound } from '../shared-bound.ts';
 import { QueueFullError } from './client.ts';
+import { grammarSize } from './native-grammar.ts';
 import { errorOutput, forEachOutput } from './outputs.ts';
 import type { SequenceOutput, SequenceRequest, StepMessage } from './protocol.ts';
 
@@ -10,9 +11,12 @@ export interface LedgerLimits {
   maxSequences: number;
   /** Sequences that may wait beyond those that find a free place. */
   maxWaitingRequests: number;
-  /** Their prompt tokens; the lone waiting request of a tenant may have more. */
+  /** Their prompt tokens, and grammars by their size; the lone waiting request of a tenant may have more. */
   maxWaitingTokens: number;
 }
+
+/** Characters of a grammar that take as much memory as a token. */
+const CHARS_PER_TOKEN = 4;
 
 /** A crash may hit a sequence this often before it is held to be the cause. */
 const MAX_REPLAYS = 2;
@@ -29,6 +33,8 @@ const CRASHED = 'The engine stopped while this request was running.';
 export interface LedgerEntry {
   readonly id: number;
   readonly request: SubmitRequest;
+  /** What it counts as while it waits, in tokens. */
+  readonly weight: number;
   readonly deliver: (output: SequenceOutput) => void;
   /** Outputs so far: after a crash the engine continues from them. */
   readonly received: number[];
@@ -84,11 +90,13 @@ export class SequenceLedger {
 
   /** Books all requests or throws QueueFullError. */
   add(requests: SubmitRequest[], sink: (index: number, output: SequenceOutput) => void): LedgerEntry[] {
-    this.#checkRoom(requests);
+    const weights = weightsOf(requests);
+    this.#checkRoom(requests, weights);
     return requests.map((request, index) => {
       const entry: LedgerEntry = {
         id: this.#nextId++,
         request,
+        weight: weights[index] ?? 0,
         deliver: (output) => sink(index, output),
         received: [],
         promptScored: 0,
@@ -157,8 +165,8 @@ export class SequenceLedger {
     for (const entry of this.#entries.values()) this.#fail(entry, error);
   }
 
-  #checkRoom(requests: SubmitRequest[]): void {
-    const tokens = requests.reduce((sum, request) => sum + request.promptIds.length, 0);
+  #checkRoom(requests: SubmitRequest[], weights: readonly number[]): void {
+    const tokens = weights.reduce((sum, weight) => sum + weight, 0);
     const tenant = requests[0]?.tenant ?? '';
     if (!this.#requests.fits(tenant, requests.length)) {
       throw new QueueFullError(
@@ -167,7 +175,7 @@ export class SequenceLedger {
       );
     }
     if (this.#waitingTokens.of(tenant) > 0 && !this.#waitingTokens.fits(tenant, tokens)) {
-      const text = `The queue is full: ${this.#waitingTokens.total} prompt tokens are waiting.`;
+      const text = `The queue is full: ${this.#waitingTokens.total} prompt tokens (grammars counted by their size) are waiting.`;
       throw new QueueFullError(text, this.#retryAfterSeconds());
     }
   }
@@ -178,9 +186,9 @@ export class SequenceLedger {
     return Math.min(MAX_RETRY_SECONDS, Math.max(1, Math.ceil((rounds * this.#meanRunMs) / 1000)));
   }
 
-  #countWaiting({ request }: LedgerEntry, sign: 1 | -1): void {
+  #countWaiting({ request, weight }: LedgerEntry, sign: 1 | -1): void {
     this.#waiting += sign;
-    this.#waitingTokens.add(request.tenant, sign * request.promptIds.length);
+    this.#waitingTokens.add(request.tenant, sign * weight);
   }
 
   #start(id: number, cachedTokens: number, now: number): void {
@@ -233,4 +241,12 @@ export class SequenceLedger {
       return !this.remove(entry);
     }
   }
+}
+
+/** All choices of a request have one grammar, which the first counts. */
+function weightsOf(requests: SubmitRequest[]): number[] {
+  return requests.map(({ promptIds, grammar }, index) => {
+    const shared = grammar === undefined || (index > 0 && requests[index - 1]?.grammar === grammar);
+    return promptIds.length + (shared ? 0 : Math.ceil(grammarSize(grammar) / CHARS_PER_TOKEN));
+  });
 }

@@ -27,6 +27,12 @@ export interface GrammarSpec {
   options: NativeGrammarOptions;
 }
 
+/** Characters of what it was written as: what it takes while it waits. */
+export function grammarSize({ source }: GrammarSpec): number {
+  if (source.kind === 'json_object') return 0;
+  return source.kind === 'choice' ? source.choices.reduce((sum, text) => sum + text.length, 0) : source.text.length;
+}
+
 /** Opaque; one per tokenizer. */
 export interface NativeVocabulary {
   readonly size: number;

@@ -7,6 +7,7 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
 import { EngineUnavailableError, QueueFullError, type EngineState } from '../../../src/control/engine/client.ts';
+import { SERVE } from '../../../src/control/grammar/compile.ts';
 import type { SubmitRequest } from '../../../src/control/engine/ledger.ts';
 import type { EngineSupervisor } from '../../../src/control/engine/supervisor.ts';
 import { TrainerLostError } from '../../../src/control/engine/training.ts';
@@ -391,7 +392,7 @@ describe('a crash', () => {
     const states: EngineState[] = [];
     const supervisor = start({ config: config(['load-crashes']), onStateChange: (state) => states.push(state) });
     const [receiver] = submit(supervisor, [submission(1, 5)]);
-    const compiling = supervisor.compileGrammar('a', {} as never);
+    const compiling = supervisor.compileGrammar('a', { source: { kind: 'json_object' }, options: SERVE });
     const loading = supervisor.loadAdapter({ version: 'v', directory: '/v' });
     for (const asked of [compiling, loading]) asked.catch(() => {});
     await expect(supervisor.ready()).rejects.toThrow('SIGKILL');

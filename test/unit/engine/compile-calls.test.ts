@@ -42,3 +42,18 @@ test('an engine that ends before it is ready has not compiled anything', async (
   calls.answered(1, null);
   expect(await call).toBeNull();
 });
+
+test('a tenant whose large grammars wait gets no more of them in until some are compiled; another one does', async () => {
+  const { calls, sentIds } = compiling();
+  calls.open();
+  const large: GrammarSpec = { source: { kind: 'json_schema', text: ' '.repeat(16 * 2 ** 20) }, options: SERVE };
+  const asked = Array.from({ length: 4 }, () => calls.call('a', large));
+  expect(await calls.call('a', large)).toMatchObject({ kind: 'busy' });
+  expect(sentIds()).toEqual([1, 2, 3, 4]);
+  const other = calls.call('b', large);
+  expect(sentIds()).toEqual([5]);
+  for (const id of [1, 2, 3, 4, 5]) calls.answered(id, null);
+  expect(await Promise.all([...asked, other])).toEqual([null, null, null, null, null]);
+  void calls.call('a', large);
+  expect(sentIds()).toEqual([6]);
+});

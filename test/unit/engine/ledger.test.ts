@@ -2,6 +2,7 @@ import { describe, expect, it, vi } from 'vitest';
 import { QueueFullError } from '../../../src/control/engine/client.ts';
 import { SequenceLedger, type LedgerEntry } from '../../../src/control/engine/ledger.ts';
 import type { SequenceOutput, StepMessage } from '../../../src/control/engine/protocol.ts';
+import { SERVE } from '../../../src/control/grammar/compile.ts';
 import { submission } from '../../boundary/engine-process/harness.ts';
 
 const LIMITS = { maxSequences: 2, maxWaitingRequests: 2, maxWaitingTokens: 100 };
@@ -129,6 +130,27 @@ describe('SequenceLedger', () => {
     expect(() => add('b', 1)).toThrow('prompt tokens');
     add('c', 90);
     expect(() => add('c', 1)).toThrow('prompt tokens');
+  });
+
+  it('counts grammars by their size while they wait, once for all choices of a request', () => {
+    const ledger = new SequenceLedger({ maxSequences: 2, maxWaitingRequests: 100, maxWaitingTokens: 100 });
+    const grammar = (chars: number) => ({
+      source: { kind: 'regex' as const, text: 'a'.repeat(chars) },
+      options: SERVE,
+    });
+    const add = (count: number, chars: number) => {
+      const constrained = { ...submission(1, 5), tenant: 'a', grammar: grammar(chars) };
+      return ledger.add(
+        Array.from({ length: count }, () => constrained),
+        () => {},
+      );
+    };
+    const entries = add(3, 320);
+    expect(() => add(1, 4)).toThrow('prompt tokens');
+    for (const entry of entries) ledger.remove(entry);
+    add(3, 320);
+    add(1, 0);
+    expect(() => add(1, 0)).toThrow('100 prompt tokens');
   });
 
   it('asks clients to come back after 1 to 59 whole seconds', () => {
