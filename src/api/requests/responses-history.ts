@@ -71,13 +71,29 @@ async function ownItems(deps: HistoryDeps, entity: string, body: ResponsesReques
   const listed = typeof input === 'string' ? [{ role: 'user', content: input }] : (input ?? []);
   const reserve = reserver(deps, REFERENCES_TOO_LONG, 'input');
   const known = await referred(deps, entity, listed, reserve);
-  return listed.map((item, index) => {
-    if (!isReference(item)) return normal(item, `input[${index}]`, itemId('msg', token, `in${index}`));
+  const items = listed.map((item, index) => {
+    if (!isReference(item)) return normal(item, `input[${index}]`, newId(token, index));
     const found = known.get(textIn(item, 'id', `input[${index}]`));
     if (found === undefined) throw notStored(item, `input[${index}].id`);
     // Each time anew: a small request may name a large item very often.
     reserve(found.chars);
     return found.item;
+  });
+  return withIdsOfTheirOwn(items, token);
+}
+
+function newId(token: string, index: number): string {
+  return itemId('msg', token, `in${index}`);
+}
+
+/** Lists of items go on behind an id: with two of the same they would begin again and again. */
+function withIdsOfTheirOwn(items: readonly Item[], token: string): Item[] {
+  const taken = new Set<unknown>();
+  return items.map((item, index) => {
+    let id = item['id'];
+    for (let n = 1; taken.has(id); n++) id = n === 1 ? newId(token, index) : `${newId(token, index)}_${n}`;
+    taken.add(id);
+    return id === item['id'] ? item : { ...item, id };
   });
 }
 

@@ -435,4 +435,33 @@ describe('stored responses', () => {
     }
     expect((await server.call(`${PATH}/${id}?include_obfuscation=false`)).status).toBe(200);
   });
+
+  test('items of the same id are listed once each, page by page', async () => {
+    const twice = await asking.answer({});
+    const reference = { type: 'item_reference', id: twice.output[0]?.id };
+    const input = [
+      reference,
+      ...Array.from({ length: 3 }, () => ({ role: 'user', content: 'm', id: 'same' })),
+      reference,
+    ];
+    const { id } = await asking.answer({
+      input: [...input, { role: 'user', content: 'm', id: 'msg_x_in2' }],
+      request_id: 'x',
+    });
+    const seen: string[] = [];
+    let after = '';
+    for (let pages = 0; pages < 9; pages++) {
+      const page = (await (await server.call(`${PATH}/${id}/input_items?limit=2&order=asc${after}`)).json()) as {
+        data: { id: string }[];
+        has_more: boolean;
+        last_id: string;
+      };
+      seen.push(...page.data.map((item) => item.id));
+      after = `&after=${page.last_id}`;
+      if (!page.has_more) break;
+    }
+    expect(seen).toHaveLength(6);
+    expect(new Set(seen).size).toBe(6);
+    expect(seen.slice(0, 2)).toEqual([reference.id, 'same']);
+  });
 });
