@@ -20,6 +20,8 @@ export interface ChatTools extends Required<
 interface Placed {
   tool: Tool;
   at: string;
+  /** Of a function of a namespace: its name without it. */
+  ownName?: unknown;
 }
 
 /** A function of a namespace, as the client knows it. */
@@ -51,7 +53,7 @@ export function toChatTools(body: ResponsesRequest): ChatTools {
   const choice = body.tool_choice ?? 'auto';
   const parallel = { parallel_tool_calls: body.parallel_tool_calls ?? true };
   if (isPlainObject(choice) && choice['type'] === 'allowed_tools') return { ...allowed(choice, placed), ...parallel };
-  return { ...listed(placed), tool_choice: toChatChoice(choice, placed.length), ...parallel };
+  return { ...listed(placed), tool_choice: toChatChoice(choice, placed), ...parallel };
 }
 
 function listed(placed: readonly Placed[]): Pick<ChatTools, 'tools' | 'places'> {
@@ -71,7 +73,7 @@ function withNamespace(tool: Tool, at: string): Placed[] {
     const described = [description, called['description']].filter((text) => typeof text === 'string').join(' ');
     const full = described === '' ? {} : { description: described };
     const named = { ...called, ...full, name: flatName(name, String(called['name'])) };
-    return { tool: { ...chat, function: named }, at: place };
+    return { tool: { ...chat, function: named }, at: place, ownName: called['name'] };
   });
 }
 
@@ -97,10 +99,10 @@ function toChatTool(tool: Tool, at: string): Tool {
 }
 
 /** Without tools the model chooses none: `auto` asks for nothing then. */
-function toChatChoice(choice: ToolChoice, tools: number): ToolChoice | null {
+function toChatChoice(choice: ToolChoice, tools: readonly Placed[]): ToolChoice | null {
   if (choice === 'none') return choice;
-  if (choice === 'auto') return tools === 0 ? null : choice;
-  if (tools === 0) refuse('When using `tool_choice`, `tools` must be set.', 'tool_choice');
+  if (choice === 'auto') return tools.length === 0 ? null : choice;
+  if (tools.length === 0) refuse('When using `tool_choice`, `tools` must be set.', 'tool_choice');
   if (choice === 'required') return choice;
   if (typeof choice === 'string') {
     refuse(
@@ -115,7 +117,21 @@ function toChatChoice(choice: ToolChoice, tools: number): ToolChoice | null {
   if (typeof choice['name'] !== 'string') {
     refuse('tool_choice must have the form {"type": "function", "name": ...}.', 'tool_choice.name');
   }
-  return { type: 'function', function: { name: choice['name'] } };
+  return { type: 'function', function: { name: nameChooser(tools)(choice) } };
+}
+
+/** From what a choice says to the name that the model knows. A namespace may be left out where the function's own name tells which it is. */
+function nameChooser(tools: readonly Placed[]): (choice: Tool) => unknown {
+  const known = new Set(tools.map(nameOf));
+  const byOwnName = new Map<unknown, unknown>();
+  for (const tool of tools) {
+    const { ownName } = tool;
+    if (ownName !== undefined) byOwnName.set(ownName, byOwnName.has(ownName) ? undefined : nameOf(tool));
+  }
+  return ({ name, namespace }) => {
+    if (typeof namespace === 'string') return flatName(namespace, String(name));
+    return known.has(name) ? name : (byOwnName.get(name) ?? name);
+  };
 }
 
 /** The others are left out, of the prompt too. */
@@ -128,16 +144,16 @@ function allowed(choice: Tool, tools: Placed[]): Omit<ChatTools, 'parallel_tool_
     refuse('tool_choice.tools must be a list that is not empty.', 'tool_choice.tools');
   }
   const known = new Set(tools.map(nameOf));
+  const nameIn = nameChooser(tools);
   const names = new Set(
-    wanted.map((entry: unknown, index) => allowedName(entry, known, `tool_choice.tools[${index}]`)),
+    wanted.map((entry: unknown, index) => {
+      const name = isPlainObject(entry) && entry['type'] === 'function' ? nameIn(entry) : undefined;
+      if (known.has(name)) return name;
+      const at = `tool_choice.tools[${index}]`;
+      refuse(`${at} must be {"type": "function", "name": ...} of one of the tools.`, at);
+    }),
   );
   return { ...listed(tools.filter((tool) => names.has(nameOf(tool)))), tool_choice: mode };
-}
-
-function allowedName(entry: unknown, known: ReadonlySet<unknown>, at: string): unknown {
-  const name = isPlainObject(entry) && entry['type'] === 'function' ? entry['name'] : undefined;
-  if (known.has(name)) return name;
-  refuse(`${at} must be {"type": "function", "name": ...} of one of the tools.`, at);
 }
 
 function nameOf({ tool }: Placed): unknown {

@@ -183,6 +183,32 @@ describe('what a request means', () => {
     expect((await asking.input({ tools: two, tool_choice: choice('auto') })).reply?.tools).toBe('auto');
   });
 
+  test('a choice names functions of namespaces as the calls do, or by their own names where these are enough', async () => {
+    const [first] = tools;
+    const named = [...tools, { type: 'namespace', name: 'n', tools: [{ ...first, name: 'g' }, ...tools] }];
+    const both = [...named, { type: 'namespace', name: 'm', tools: [{ ...first, name: 'g' }] }];
+    const chosen = async (choice: object, among = named) =>
+      (await asking.input({ tools: among, tool_choice: { type: 'function', ...choice } })).reply?.tools;
+    expect(await chosen({ name: 'g' })).toEqual({ named: 'n__g' });
+    expect(await chosen({ name: 'n__g' })).toEqual({ named: 'n__g' });
+    expect(await chosen({ name: 'f' })).toEqual({ named: 'f' });
+    expect(await chosen({ name: 'f', namespace: 'n' })).toEqual({ named: 'n__f' });
+    expect(await chosen({ name: 'g', namespace: 'm' }, both)).toEqual({ named: 'm__g' });
+    for (const choice of [{ name: 'g' }, { name: 'f', namespace: 'x' }]) {
+      const body = { input: 'Hi', tools: both, tool_choice: { type: 'function', ...choice } };
+      expect((await server.post(PATH, body)).status).toBe(400);
+    }
+    const allowed = [
+      { type: 'function', name: 'g' },
+      { type: 'function', name: 'f', namespace: 'n' },
+    ];
+    const input = await asking.input({
+      tools: named,
+      tool_choice: { type: 'allowed_tools', mode: 'auto', tools: allowed },
+    });
+    expect(input.prompt.render.tools).toMatchObject([{ function: { name: 'n__g' } }, { function: { name: 'n__f' } }]);
+  });
+
   test('unknown keys are named in a header', async () => {
     const response = await server.post(PATH, {
       input: 'Hi',
