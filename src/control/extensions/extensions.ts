@@ -143,6 +143,11 @@ function adviceOf(wishes: StepWishes, allowedByRequest: Int32Array | undefined):
   return { control };
 }
 
+/** Never throws, whatever was thrown: an object without a text, or a message that is none. */
 function textOf(error: unknown): string {
-  return (error instanceof Error ? error.message : String(error)).slice(0, 500);
+  try {
+    return String(error instanceof Error ? error.message : error).slice(0, 500);
+  } catch {
+    return 'it threw something that has no text.';
+  }
 }

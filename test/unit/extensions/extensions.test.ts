@@ -80,6 +80,7 @@ describe('arguments', () => {
     [{ say: 'x' }, 'say: give token ids.'],
     [{ thinking_budget: [1] }, 'thinking_budget: give [budget'],
     [{ check_hangs: 1 }, 'check_hangs: It ran longer than 500 ms.'],
+    [{ check_throws_no_text: 1 }, 'check_throws_no_text: it threw something that has no text.'],
     [{ constructor: 1 }, 'No extension'],
   ])('%j are refused', (values, message) => {
     const refused = caught(() => extensions.check(values));
@@ -138,6 +139,7 @@ describe('advice', () => {
     ['nothing', 'it allows no token'],
     ['misspelt', "unknown field 'alowed'"],
     ['hangs', 'took longer than 500 ms'],
+    ['throws_no_text', "'throws_no_text' failed: it threw something that has no text."],
     ['create_throws', "'create_throws' failed: not today"],
     ['create_empty', "has no function 'step'"],
   ])('of one that %s is an error', (name, message) => {
