@@ -290,7 +290,7 @@ export const OPTIONS: OptionTable = {
     parse: integer(0, 65_535),
     default: () => null,
     defaultText: 'none: nothing is held for peers',
-    help: 'port at which peers pull KV blocks; 0 takes a free one',
+    help: 'port at which peers pull KV blocks; 0 takes a free one, and keeps it',
   },
   kvPeers: {
     flag: 'kv-peers',

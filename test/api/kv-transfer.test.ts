@@ -179,6 +179,19 @@ describe('refused with 400', () => {
   });
 });
 
+test('an engine that is started again is pulled from where the one before it was, though the port was free to choose', async () => {
+  const before = await prefill('Of the first engine');
+  const { failures } = await counts(decoder);
+  process.kill(prefiller.enginePid(), 'SIGKILL');
+  const after = await prefill('Of the second engine');
+  expect(after).toMatchObject({ remote_host: before.remote_host, remote_port: before.remote_port });
+  expect(after.remote_engine_id).not.toBe(before.remote_engine_id);
+  expect(await compare('Of the second engine', after)).toBeGreaterThan(0);
+  expect(await compare('Of the first engine', before)).toBe(0);
+  expect((await counts(decoder)).failures).toBe(failures + 1);
+  expect(decoder.log).toContain('the engine has been restarted');
+}, 60_000);
+
 test('when the prefill server is killed in between, the decode server still answers', async () => {
   const asked = { ...body('The last one'), max_tokens: 24 };
   const whole = await ask(prefiller, asked);

@@ -113,7 +113,8 @@ export class EngineHost {
     if (background) background.onSign = () => void this.#port.send({ type: 'training' });
     const services = { grammars, gate: transfers, adapters: this.#adapters, background };
     this.#loop = new SchedulerLoop(scheduler, engine, report, services);
-    this.#port.send({ type: 'ready', isa, weightBytes, pages, pageBytes });
+    const kvPort = transfers?.port;
+    this.#port.send({ type: 'ready', isa, weightBytes, pages, pageBytes, ...(kvPort !== undefined && { kvPort }) });
     try {
       await this.#loop.run();
       loaded.close();

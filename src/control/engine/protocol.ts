@@ -214,7 +214,8 @@ export type ToEngine =
 
 export type FromEngine =
   | { type: 'loading'; done: number; total: number }
-  | { type: 'ready'; isa: string; weightBytes: number; pages: number; pageBytes: number }
+  /** `kvPort`: where peers pull. */
+  | { type: 'ready'; isa: string; weightBytes: number; pages: number; pageBytes: number; kvPort?: number }
   | { type: 'failed'; message: string }
   | { type: 'compiled'; id: number; failure: GrammarFailure | null }
   /** A line for the operator. */

@@ -58,6 +58,8 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
   readonly #firstReady = deferred();
   readonly #watchdog: Watchdog;
   readonly #compiles = new CompileCalls((message) => this.#child?.send(message));
+  /** What the next engine process is started with. */
+  #config: EngineConfig | LlamaConfig;
   #state: EngineState = 'starting';
   #child: EngineChild | null = null;
   #info: EngineInfo | null = null;
@@ -74,6 +76,7 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
   constructor(options: SupervisorOptions) {
     this.#options = options;
     const { config, maxWaitingRequests, maxWaitingTokens } = options;
+    this.#config = config;
     this.#ledger = new SequenceLedger({ maxSequences: config.maxSequences, maxWaitingRequests, maxWaitingTokens });
     this.#outbox = new Outbox(this.#ledger, (message) => this.#child?.send(message));
     const owes = () =>
@@ -178,7 +181,7 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
 
   #spawn(): void {
     this.#readySince = null;
-    this.#child = new EngineChild(this.#options.entry ?? ENTRY, this.#options.config, {
+    this.#child = new EngineChild(this.#options.entry ?? ENTRY, this.#config, {
       message: (child, message) => {
         if (child === this.#child) this.#receive(message);
       },
@@ -213,8 +216,9 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
     }
   }
 
-  #becomeReady({ isa, weightBytes, pages, pageBytes }: EngineInfo): void {
-    this.#info = { isa, weightBytes, pages, pageBytes };
+  #becomeReady({ isa, weightBytes, pages, pageBytes, kvPort }: EngineInfo): void {
+    this.#info = { isa, weightBytes, pages, pageBytes, ...(kvPort !== undefined && { kvPort }) };
+    if (kvPort !== undefined) this.#config = listeningAt(this.#config, kvPort);
     this.#readySince = performance.now();
     if (this.#state !== 'draining') this.#setState('ready');
     this.#adapters.open();
@@ -324,6 +328,13 @@ export class EngineSupervisor implements EngineClient, TrainingEngine {
   #log(line: string): void {
     this.#options.log?.(line);
   }
+}
+
+/** Peers know the port by then, whoever chose it. */
+function listeningAt(config: EngineConfig | LlamaConfig, port: number): EngineConfig | LlamaConfig {
+  if ('engine' in config || !config.kvTransfer?.listen) return config;
+  const { kvTransfer } = config;
+  return { ...config, kvTransfer: { ...kvTransfer, listen: { host: config.kvTransfer.listen.host, port } } };
 }
 
 interface Deferred {

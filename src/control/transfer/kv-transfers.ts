@@ -66,6 +66,11 @@ export class KvTransfers implements SubmitGate, BlockSource {
     return transfers;
   }
 
+  /** Where peers pull; undefined where they may not. */
+  get port(): number | undefined {
+    return this.#address?.port;
+  }
+
   get size(): number {
     return [...this.#pulls.values()].reduce((sum, { waiting }) => sum + waiting.size, 0);
   }
