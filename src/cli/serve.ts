@@ -234,6 +234,7 @@ function startSessions(
     workers: settings.tokenizerWorkers,
     renderTimeoutMs: settings.templateTimeoutMs,
     maxWaitingRenders: settings.maxNumSeqs + settings.maxWaitingRequests,
+    maxWaitingTokens: settings.maxWaitingTokens,
     templateKwargs: settings.defaultChatTemplateKwargs,
     generationConfig: settings.generationConfig,
     toolParser: settings.toolCallParser === 'none' ? null : settings.toolCallParser,

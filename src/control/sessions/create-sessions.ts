@@ -44,6 +44,9 @@ import { readWordForms, type WordForm } from './word-forms.ts';
 const PROMPT_END_TOKENS = 16;
 /** Training renders as well, whatever little the engine's queue takes. */
 const MIN_WAITING_RENDERS = 1024;
+/** Four bodies of the default size. */
+const MIN_WAITING_CHARS = 2 ** 26;
+const CHARS_PER_TOKEN = 4;
 
 /** Sessions whose template and tokenizer also serve training. */
 export interface ModelSessionsHandle extends Sessions {
@@ -59,6 +62,7 @@ export async function createSessions(options: SessionsOptions): Promise<ModelSes
     workers: options.workers,
     timeoutMs: options.renderTimeoutMs,
     maxWaiting: Math.max(MIN_WAITING_RENDERS, options.maxWaitingRenders ?? 0),
+    maxWaitingChars: Math.max(MIN_WAITING_CHARS, CHARS_PER_TOKEN * (options.maxWaitingTokens ?? 0)),
   });
   return new ModelSessions({
     engine: options.engine,

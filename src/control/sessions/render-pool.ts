@@ -3,7 +3,9 @@
  * sender an error and the pool one thread's restart; the jobs of others go on, tenants in turn.
  */
 import { Worker } from 'node:worker_threads';
+import { jsonWeight } from '../json-weight.ts';
 import { ModelError } from '../models/errors.ts';
+import { SharedBound } from '../shared-bound.ts';
 import { Turns } from '../turns.ts';
 import { workerFile } from '../worker-file.ts';
 import type { RenderInput } from './prompt-renderer.ts';
@@ -13,8 +15,10 @@ import type { WorkerReply, WorkerSettings } from './worker-protocol.ts';
 export interface RenderPoolOptions extends WorkerSettings {
   workers: number;
   timeoutMs: number;
-  /** Jobs that may wait for a thread. */
+  /** Jobs that may wait for a thread, */
   maxWaiting: number;
+  /** and their characters (json-weight.ts); a tenant's only job that waits may have more. */
+  maxWaitingChars: number;
 }
 
 /** Whose turn the server's own jobs are; no entity has an empty name. */
@@ -26,7 +30,9 @@ const MAX_FAILED_STARTS = 3;
 const RETRY_AFTER_SECONDS = 1;
 
 interface Job {
+  tenant: string;
   input: RenderInput;
+  weight: number;
   /** Its client has left: it is not rendered any more. */
   signal: AbortSignal | undefined;
   resolve: (ids: Int32Array) => void;
@@ -44,6 +50,7 @@ export class RenderPool {
   readonly #options: RenderPoolOptions;
   readonly #slots = new Set<Slot>();
   readonly #waiting: Turns<Job>;
+  readonly #chars: SharedBound;
   readonly #started: Promise<void>;
   #settleStart: { resolve: () => void; reject: (error: Error) => void } | null = null;
   #failedStarts = 0;
@@ -52,6 +59,7 @@ export class RenderPool {
   private constructor(options: RenderPoolOptions) {
     this.#options = options;
     this.#waiting = new Turns(options.maxWaiting);
+    this.#chars = new SharedBound(options.maxWaitingChars);
     this.#started = new Promise((resolve, reject) => {
       this.#settleStart = { resolve, reject };
     });
@@ -74,7 +82,7 @@ export class RenderPool {
   run(tenant: string | null, input: RenderInput, signal?: AbortSignal): Promise<Int32Array> {
     if (this.#closed) return Promise.reject(new SessionError('unavailable', 'The server is shutting down.'));
     return new Promise((resolve, reject) => {
-      if (!this.#waiting.push(tenant ?? OWN, { input, signal, resolve, reject })) {
+      if (!this.#queue({ tenant: tenant ?? OWN, input, weight: jsonWeight(input), signal, resolve, reject })) {
         const message = 'Too many prompts are waiting to be rendered. Please try again later.';
         reject(new SessionError('queue_full', message, null, RETRY_AFTER_SECONDS));
         return;
@@ -83,6 +91,15 @@ export class RenderPool {
       if (this.#slots.size === 0) this.#spawn();
       this.#dispatch();
     });
+  }
+
+  /** False where it may not wait. */
+  #queue(job: Job): boolean {
+    const { tenant, weight } = job;
+    if (this.#chars.of(tenant) > 0 && !this.#chars.fits(tenant, weight)) return false;
+    if (!this.#waiting.push(tenant, job)) return false;
+    this.#chars.add(tenant, weight);
+    return true;
   }
 
   async close(): Promise<void> {
@@ -151,6 +168,7 @@ export class RenderPool {
   #nextJob(): Job | undefined {
     for (;;) {
       const job = this.#waiting.take();
+      if (job) this.#chars.add(job.tenant, -job.weight);
       if (!job?.signal?.aborted) return job;
       job.reject(new SessionError('unavailable', 'The request was cancelled.'));
     }
@@ -218,7 +236,10 @@ export class RenderPool {
   }
 
   #failWaiting(error: SessionError): void {
-    for (const job of this.#waiting.takeAll()) job.reject(error);
+    for (const job of this.#waiting.takeAll()) {
+      this.#chars.add(job.tenant, -job.weight);
+      job.reject(error);
+    }
   }
 }
 

@@ -270,6 +270,8 @@ export interface SessionsOptions {
   renderTimeoutMs: number;
   /** Prompts that may wait to be rendered: whatever the engine's queue takes must get that far. Default and least 1,024. */
   maxWaitingRenders?: number;
+  /** As the engine's queue takes, four characters each. Default and least 2^26. */
+  maxWaitingTokens?: number;
   /** The server's own template variables, for the chats of training. Those of requests come with these in them. */
   templateKwargs?: Record<string, unknown>;
   /** none: sampling defaults of generation_config.json are not used (its end-of-sequence ids are). Default auto. */

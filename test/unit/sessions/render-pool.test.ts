@@ -8,8 +8,15 @@ import { STARTER } from '../../fixtures/starter.ts';
 
 const text = (value: string) => ({ kind: 'text', text: value, addSpecialTokens: false }) as const;
 
-const start = (maxWaiting = 100) =>
-  RenderPool.start({ modelPath: STARTER, maxModelLen: 1024, workers: 1, timeoutMs: 30_000, maxWaiting });
+const start = (maxWaiting = 100, maxWaitingChars = 1_000_000) =>
+  RenderPool.start({
+    modelPath: STARTER,
+    maxModelLen: 1024,
+    workers: 1,
+    timeoutMs: 30_000,
+    maxWaiting,
+    maxWaitingChars,
+  });
 
 test('what was cancelled while it waited is dropped; what comes after is rendered', async () => {
   const pool = await start();
@@ -51,6 +58,26 @@ test('as many wait as were allowed, the next is told to try again', async () => 
   }
 });
 
+test('as many characters wait as were allowed; who waits for nothing else may have more', async () => {
+  const pool = await start(100, 1000);
+  try {
+    const run = (tenant: string, length: number) => pool.run(tenant, text('word '.repeat(length / 5)));
+    // The first one is at work at once, and none of those that wait; with the fourth a tenant has more than its half.
+    const jobs = [run('a', 2000), run('a', 300), run('b', 2000), run('a', 300), run('b', 5)];
+    const settled = await Promise.allSettled(jobs);
+    expect(settled.map(({ status }) => status)).toEqual([
+      ...Array<string>(3).fill('fulfilled'),
+      'rejected',
+      'rejected',
+    ]);
+    expect(settled[3]).toMatchObject({ reason: { code: 'queue_full', retryAfterSeconds: 1 } });
+    // What has been rendered waits no more.
+    await Promise.all([run('b', 300), run('b', 300)]);
+  } finally {
+    await pool.close();
+  }
+});
+
 test('one that cannot be handed to a thread is refused, and the next has its turn', async () => {
   const pool = await start();
   try {
@@ -71,7 +98,14 @@ test('after threads could not start any more, a prompt finds one as soon as they
   const modelPath = join(folder, 'model');
   await cp(STARTER, modelPath, { recursive: true });
   // One thread: a second might still be starting when its files go.
-  const pool = await RenderPool.start({ modelPath, maxModelLen: 1e8, workers: 1, timeoutMs: 1000, maxWaiting: 100 });
+  const pool = await RenderPool.start({
+    modelPath,
+    maxModelLen: 1e8,
+    workers: 1,
+    timeoutMs: 1000,
+    maxWaiting: 100,
+    maxWaitingChars: 1_000_000,
+  });
   try {
     expect((await pool.run('a', text('hello'))).length).toBeGreaterThan(0);
     await rename(modelPath, `${modelPath}-gone`);
@@ -88,7 +122,14 @@ test('after threads could not start any more, a prompt finds one as soon as they
 });
 
 test('a thread that the system refuses at once costs nothing but its own jobs', async () => {
-  const options = { modelPath: STARTER, maxModelLen: 1e8, workers: 2, timeoutMs: 1000, maxWaiting: 100 };
+  const options = {
+    modelPath: STARTER,
+    maxModelLen: 1e8,
+    workers: 2,
+    timeoutMs: 1000,
+    maxWaiting: 100,
+    maxWaitingChars: 1_000_000,
+  };
   const pool = await RenderPool.start(options);
   const long = () => pool.run('a', text('a word or two '.repeat(1_500_000)));
   try {
