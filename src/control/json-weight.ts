@@ -1,3 +1,6 @@
+/** What is bounded in tokens counts its text so: about as much memory. */
+export const CHARS_PER_TOKEN = 4;
+
 /** Of an object, a list or a field: about what it takes beside its text. */
 const PER_VALUE = 16;
 

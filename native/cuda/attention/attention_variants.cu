@@ -1,7 +1,5 @@
 #include "cuda/attention/attention_variants.h"
 
-#include "cuda/common/variant.h"
-
 namespace tandem::cuda {
 namespace {
 
@@ -12,7 +10,7 @@ constexpr AttentionVariant kVariants[] = {
 };
 
 // Likewise.
-constexpr AttentionStatesVariant kStatesVariants[] = {
+constexpr NamedVariant<AttentionStates> kStatesVariants[] = {
     {AttentionStates::kOwn, "own", 8, 99},
     {AttentionStates::kHanded, "handed", 9, 9},
 };
@@ -25,7 +23,7 @@ AttentionKernel attention_kernel(const char* name, int major, int minor) {
   return choose_variant("TANDEM_CUDA_ATTENTION", kVariants, name, major, minor).kernel;
 }
 
-const AttentionStatesVariant& variant_of(AttentionStates states) { return variant_with(kStatesVariants, states); }
+const NamedVariant<AttentionStates>& variant_of(AttentionStates states) { return variant_with(kStatesVariants, states); }
 
 AttentionStates attention_states(const char* name, int major, int minor) {
   return choose_variant("TANDEM_CUDA_STATES", kStatesVariants, name, major, minor).kernel;

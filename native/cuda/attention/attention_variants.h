@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cuda/attention/attention_backward.h"
 #include "cuda/attention/paged_attention.h"
+#include "cuda/common/variant.h"
 
 namespace tandem::cuda {
 
@@ -32,13 +33,7 @@ const AttentionVariant& variant_of(AttentionKernel kernel);
 // By its name in TANDEM_CUDA_ATTENTION, as choose_variant (common/variant.h).
 AttentionKernel attention_kernel(const char* name, int major, int minor);
 
-struct AttentionStatesVariant {
-  AttentionStates kernel;
-  const char* name;
-  int least_major, most_major;
-};
-
-const AttentionStatesVariant& variant_of(AttentionStates states);
+const NamedVariant<AttentionStates>& variant_of(AttentionStates states);
 // By its name in TANDEM_CUDA_STATES.
 AttentionStates attention_states(const char* name, int major, int minor);
 

@@ -1,10 +1,19 @@
 // Choosing one of the kernels that compute the same, from the table in which they are.
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "base/error.h"
 
 namespace tandem::cuda {
+
+// One of which there is nothing to know but its name and the compute capabilities that it runs on.
+template <class Kernel>
+struct NamedVariant {
+  Kernel kernel;
+  const char* name;
+  int least_major, most_major;
+};
 
 template <class Variant>
 bool runs_on(const Variant& variant, int major) {

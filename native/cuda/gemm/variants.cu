@@ -1,7 +1,5 @@
 #include "cuda/gemm/variants.h"
 
-#include "cuda/common/variant.h"
-
 namespace tandem::cuda {
 namespace {
 
@@ -12,7 +10,7 @@ constexpr MatMulVariant kVariants[] = {
 };
 
 // Likewise.
-constexpr MatMulBlocksVariant kBlocksVariants[] = {
+constexpr NamedVariant<MatMulBlocks> kBlocksVariants[] = {
     {MatMulBlocks::kSingle, "single", 8, 99},
     {MatMulBlocks::kPairs, "pairs", 9, 9},
 };
@@ -25,7 +23,7 @@ MatMulKernel matmul_kernel(const char* name, int major, int minor) {
   return choose_variant("TANDEM_CUDA_MATMUL", kVariants, name, major, minor).kernel;
 }
 
-const MatMulBlocksVariant& variant_of(MatMulBlocks blocks) { return variant_with(kBlocksVariants, blocks); }
+const NamedVariant<MatMulBlocks>& variant_of(MatMulBlocks blocks) { return variant_with(kBlocksVariants, blocks); }
 
 MatMulBlocks matmul_blocks(const char* name, int major, int minor) {
   return choose_variant("TANDEM_CUDA_CLUSTERS", kBlocksVariants, name, major, minor).kernel;

@@ -1,6 +1,7 @@
 // The kernels that compute a product of BF16 weights (matmul.h). One serves all of an engine's products, whatever their number of tokens:
 // which one it is may change bits. Quantised weights have one kernel and take no part in this.
 #pragma once
+#include "cuda/common/variant.h"
 #include "cuda/gemm/split.h"
 
 namespace tandem::cuda {
@@ -30,13 +31,7 @@ const MatMulVariant& variant_of(MatMulKernel kernel);
 // By its name in TANDEM_CUDA_MATMUL, as choose_variant (common/variant.h).
 MatMulKernel matmul_kernel(const char* name, int major, int minor);
 
-struct MatMulBlocksVariant {
-  MatMulBlocks kernel;
-  const char* name;
-  int least_major, most_major;
-};
-
-const MatMulBlocksVariant& variant_of(MatMulBlocks blocks);
+const NamedVariant<MatMulBlocks>& variant_of(MatMulBlocks blocks);
 // By its name in TANDEM_CUDA_CLUSTERS.
 MatMulBlocks matmul_blocks(const char* name, int major, int minor);
 

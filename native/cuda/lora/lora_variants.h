@@ -1,6 +1,6 @@
 // Who makes what the adapters of few rows add to a product (LoraPart), with the same bits.
 #pragma once
-#include <cstdint>
+#include "cuda/common/variant.h"
 
 namespace tandem::cuda {
 
@@ -10,13 +10,7 @@ enum class AdapterKernel : uint8_t {
   kAlong,   // warps of the blocks that multiply (lora_along), likewise
 };
 
-struct AdapterVariant {
-  AdapterKernel kernel;
-  const char* name;
-  int least_major, most_major;  // compute capabilities that it runs on
-};
-
-const AdapterVariant& variant_of(AdapterKernel kernel);
+const NamedVariant<AdapterKernel>& variant_of(AdapterKernel kernel);
 
 // By its name in TANDEM_CUDA_ADAPTERS, as choose_variant (common/variant.h).
 AdapterKernel adapter_kernel(const char* name, int major, int minor);

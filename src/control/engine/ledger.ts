@@ -1,3 +1,4 @@
+import { CHARS_PER_TOKEN } from '../json-weight.ts';
 import { SharedBound } from '../shared-bound.ts';
 import { QueueFullError } from './client.ts';
 import { grammarSize } from './native-grammar.ts';
@@ -14,9 +15,6 @@ export interface LedgerLimits {
   /** Their prompt tokens, and grammars by their size; the lone waiting request of a tenant may have more. */
   maxWaitingTokens: number;
 }
-
-/** Characters of a grammar that take as much memory as a token. */
-const CHARS_PER_TOKEN = 4;
 
 /** A crash may hit a sequence this often before it is held to be the cause. */
 const MAX_REPLAYS = 2;

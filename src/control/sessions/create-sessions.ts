@@ -1,6 +1,7 @@
 /** The implementation of Sessions: a render pool in front of the engine, text assembly behind it. */
 import { EngineUnavailableError, type EngineClient } from '../engine/client.ts';
 import type { AdapterRef, TrainingEngine } from '../engine/training.ts';
+import { CHARS_PER_TOKEN } from '../json-weight.ts';
 import type { GenerationDefaults } from '../models/model.ts';
 import type { SamplingSpec } from '../engine/native.ts';
 import { BeamGeneration } from './beam-search.ts';
@@ -46,7 +47,6 @@ const PROMPT_END_TOKENS = 16;
 const MIN_WAITING_RENDERS = 1024;
 /** Four bodies of the default size. */
 const MIN_WAITING_CHARS = 2 ** 26;
-const CHARS_PER_TOKEN = 4;
 
 /** Sessions whose template and tokenizer also serve training. */
 export interface ModelSessionsHandle extends Sessions {
