@@ -39,6 +39,8 @@ export interface SubmitGate {
   /** Requests that wait. */
   readonly size: number;
   readonly stats: TransferStats;
+  /** Called when `stats` have changed outside of a step. */
+  onChange: () => void;
   /** True: it waits; `pass` is called when it may be submitted, later. */
   enter(request: SequenceRequest, pass: () => void): boolean;
   /** False: it does not wait here. */
@@ -102,6 +104,7 @@ export class SchedulerLoop {
     this.#adapters = services.adapters ?? null;
     this.#background = services.background ?? null;
     this.#background?.wakes(() => this.#stir());
+    if (this.#gate) this.#gate.onChange = () => this.#tellSoon();
     if (this.#adapters) this.#adapters.onChange = () => this.#tellSoon();
     this.#scheduler = scheduler;
     this.#engine = engine;

@@ -42,6 +42,7 @@ interface Pull {
 export class KvTransfers implements SubmitGate, BlockSource {
   readonly engineId = randomUUID();
   readonly identity: EngineIdentity;
+  onChange: () => void = () => {};
   readonly #settings: TransferSettings;
   readonly #parts: TransferParts;
   readonly #pulls = new Map<string, Pull>();
@@ -56,7 +57,7 @@ export class KvTransfers implements SubmitGate, BlockSource {
     this.#settings = settings;
     this.#parts = parts;
     this.identity = parts.identity;
-    this.#expiry = setInterval(() => parts.scheduler.holds.expire(), EXPIRY_CHECK_MS).unref();
+    this.#expiry = setInterval(() => this.#expire(), EXPIRY_CHECK_MS).unref();
   }
 
   /** Rejects when the address to listen on cannot be had. */
@@ -127,6 +128,7 @@ export class KvTransfers implements SubmitGate, BlockSource {
         if (!pulled) return;
         holds.release(hold);
         this.#counts.served++;
+        this.onChange();
       },
     };
   }
@@ -142,6 +144,13 @@ export class KvTransfers implements SubmitGate, BlockSource {
       waiting.clear();
       controller.abort();
     }
+  }
+
+  #expire(): void {
+    const { holds } = this.#parts.scheduler;
+    const before = holds.pages;
+    holds.expire();
+    if (holds.pages !== before) this.onChange();
   }
 
   async #listen(address: PeerAddress): Promise<void> {

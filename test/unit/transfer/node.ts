@@ -12,6 +12,7 @@ import type {
   EngineIdentity,
   PeerAddress,
   TransferSettings,
+  TransferStats,
 } from '../../../src/control/transfer/transfer.ts';
 import { options, VOCABULARY } from '../scheduler/drive.ts';
 import { FakeNativeEngine } from '../scheduler/fake-native.mjs';
@@ -59,6 +60,8 @@ export class Node {
   readonly #outcomes = new Map<number, Outcome>();
   readonly #cached = new Map<number, number>();
   readonly #ended: Promise<void>;
+  /** As the loop told last. */
+  reported: TransferStats | undefined;
   onOutput: (output: SequenceOutput) => void = () => {};
 
   private constructor(scheduler: Scheduler, engine: FakeNativeEngine, transfers: KvTransfers, lines: string[]) {
@@ -71,6 +74,7 @@ export class Node {
       engine,
       (report) => {
         report.started.forEach((id, index) => this.#cached.set(id, report.cached[index] ?? 0));
+        this.reported = report.stats.transfers;
         forEachOutput({ type: 'step', ...report }, (output) => this.#take(output));
         return undefined;
       },

@@ -70,6 +70,8 @@ describe('a pull', () => {
     expect(peer.transfers.stats).toMatchObject({ pulls: 1, pullFailures: 0, pulledTokens: FULL_BLOCKS * 16 });
     await expect.poll(() => holder.transfers.stats).toMatchObject({ heldBlocks: 0, served: 1 });
     expect(holder.scheduler.holds.loans).toBe(0);
+    // Nothing else is asked of it that would make it speak.
+    await expect.poll(() => holder.reported).toMatchObject({ heldBlocks: 0, served: 1 });
   });
 
   it('of many blocks, of a prompt that ends with a block, and one shared by the choices of a request', async () => {
@@ -237,6 +239,7 @@ describe('held blocks', () => {
     expect(holder.transfers.stats.heldBlocks).toBe(FULL_BLOCKS);
     now = 1000;
     await expect.poll(() => holder.transfers.stats.heldBlocks).toBe(0);
+    await expect.poll(() => holder.reported?.heldBlocks).toBe(0);
     const peer = await start({ peers: [holder.address] });
     await expectFallback(peer, handle, /not held/);
   });
