@@ -172,7 +172,7 @@ function computeDType(asked: Settings['dtype'], checkpoint: LoadedModel['checkpo
 function kvType(asked: Settings['kvCacheDtype'], dtype: ComputeDType): 'int8' | undefined {
   if (asked === 'int8') return asked;
   if (asked === 'bfloat16' && dtype !== asked)
-    throw new Error(`--kv-cache-dtype bf16 needs --dtype bfloat16, and this is ${dtype}.`);
+    throw new Error(`--kv-cache-dtype bfloat16 needs --dtype bfloat16, and this is ${dtype}.`);
   return undefined;
 }
 

@@ -39,6 +39,11 @@ const MAX_INT = 2 ** 31 - 1;
 /** A body becomes one string, and a string has less than 2^29 characters. */
 const MAX_BODY_BYTES = 511 * 2 ** 20;
 
+function kvCacheType(): Parser<Settings['kvCacheDtype']> {
+  const named = oneOf('auto', 'bfloat16', 'int8');
+  return Object.assign((value: string) => named(value === 'bf16' ? 'bfloat16' : value), { choices: named.choices });
+}
+
 export const OPTIONS: OptionTable = {
   host: { flag: 'host', parse: text(), default: () => '127.0.0.1', help: 'address to listen on' },
   port: { flag: 'port', parse: integer(0, 65_535), default: () => 8000, help: 'port; 0 takes a free one' },
@@ -123,9 +128,9 @@ export const OPTIONS: OptionTable = {
   },
   kvCacheDtype: {
     flag: 'kv-cache-dtype',
-    parse: (value) => oneOf('auto', 'bfloat16', 'int8')(value === 'bf16' ? 'bfloat16' : value),
+    parse: kvCacheType(),
     default: () => 'auto',
-    help: 'keys and values: auto (as --dtype), bf16, or int8, which takes half the memory; int8 serves no trained models',
+    help: 'type of keys and values; auto is that of --dtype, int8 takes half the memory and serves no trained models',
   },
   enableChunkedPrefill: {
     flag: 'enable-chunked-prefill',

@@ -35,7 +35,7 @@ export function bytes(minimum: number, maximum = Number.MAX_SAFE_INTEGER): Parse
   };
 }
 
-export function oneOf<const T extends string>(...values: T[]): Parser<T> {
+export function oneOf<const T extends string>(...values: T[]): Parser<T> & { choices: readonly T[] } {
   const parse = (text: string) => {
     const found = values.find((value) => value === text);
     if (found !== undefined) return found;

@@ -1,9 +1,9 @@
 /** Settings from flags, then TANDEM_* variables, then defaults, by the table of options.ts. */
-import { InvalidArgumentError, Option, type Command } from 'commander';
+import { Help, InvalidArgumentError, Option, type Command } from 'commander';
 import type { Settings } from '../control/settings.ts';
 import { OPTIONS } from './options.ts';
 
-/** Flags that need no value: `--name` and `--no-name`. */
+/** Flags that need no value: `--name` and `--no-name`; `--name=false` is understood too. */
 const SWITCHES: ReadonlySet<keyof Settings> = new Set([
   'enableChunkedPrefill',
   'enablePrefixCaching',
@@ -58,17 +58,24 @@ export const WORKING_VARIABLES = [
 const KEYS = Object.keys(OPTIONS) as (keyof Settings)[];
 
 export function addServeOptions(command: Command): void {
-  const switches = new Set([...SWITCHES].map((key) => `--${OPTIONS[key].flag}`));
   command.configureHelp({
-    optionTerm: ({ flags }) => (switches.has(flags) ? flags.replace('--', '--[no-]') : flags),
+    optionTerm: ({ flags, optional }) => (optional ? flags.replace('--', '--[no-]').replace(' [value]', '') : flags),
+    optionDescription: ({ description }) => description,
+    // A switch and its opposite share a line, and both are what a misspelt one may have meant.
+    formatHelp: (shown, helper) => {
+      const visible = helper.visibleOptions(shown).filter(({ negate }) => !negate);
+      return new Help().formatHelp.call(helper, shown, Object.assign(helper, { visibleOptions: () => visible }));
+    },
   });
+  command.usage('[options]').argument('[rest...]');
   for (const key of KEYS) {
     const { flag, help, parse } = OPTIONS[key];
     if (flag === '') continue;
     const choices = parse.choices ? `${parse.choices.join(', ')}; ` : '';
     const note = `${help} (${choices}default: ${defaultText(key)}; ${variableName(key)})`;
     if (SWITCHES.has(key)) {
-      command.addOption(new Option(`--${flag}`, note)).addOption(new Option(`--no-${flag}`).hideHelp());
+      const on = new Option(`--${flag} [value]`, note).preset('true').argParser((value) => parse(value));
+      command.addOption(on).addOption(new Option(`--no-${flag}`));
     } else {
       command.addOption(
         new Option(`--${flag} <value>`, note).argParser((value, before) => parseFlag(key, value, before)),
@@ -79,6 +86,8 @@ export function addServeOptions(command: Command): void {
 
 /** Flags, then variables, then defaults. Throws a sentence that names the variable it could not read. */
 export function resolveSettings(command: Command, env: NodeJS.ProcessEnv): Settings {
+  const [rest] = command.args;
+  if (rest !== undefined) command.error(`error: '${rest}' belongs to no flag (a model is given as --model PATH)`);
   const flags: Record<string, unknown> = command.opts();
   const entries = KEYS.map((key) => [key, resolve(key, flags, command, env)] as const);
   return Object.fromEntries(entries) as unknown as Settings;
@@ -113,9 +122,11 @@ export function unknownVariables(env: NodeJS.ProcessEnv): string[] {
 export function flagsKeptByNpm(env: NodeJS.ProcessEnv): string[] {
   if (env['npm_lifecycle_event'] !== 'start') return [];
   const flags = KEYS.map((key) => OPTIONS[key].flag).filter((flag) => flag !== '');
+  const kept = (flag: string) => env[`npm_config_${flag.replaceAll('-', '_')}`];
+  // An empty text is what npm makes of a flag that begins with --no.
   return flags
-    .filter((flag) => env[`npm_config_${flag.replaceAll('-', '_')}`] !== undefined)
-    .map((flag) => `--${flag}`);
+    .filter((flag) => kept(flag) !== undefined)
+    .map((flag) => (kept(flag) === '' ? `--no-${flag}` : `--${flag}`));
 }
 
 /** Lists may be given several times. */

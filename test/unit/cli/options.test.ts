@@ -60,8 +60,22 @@ test('flags that npm took for its own are found', () => {
     npm_config_enable_prefix_caching: '',
     npm_config_loglevel: 'warn',
   };
-  expect(flagsKeptByNpm(env)).toEqual(['--port', '--enable-prefix-caching']);
+  // An empty text is npm's for false.
+  expect(flagsKeptByNpm(env)).toEqual(['--port', '--no-enable-prefix-caching']);
+  expect(flagsKeptByNpm({ ...env, npm_config_enable_prefix_caching: 'true' })).toContain('--enable-prefix-caching');
   expect(flagsKeptByNpm({ ...env, npm_lifecycle_event: 'test' })).toEqual([]);
+});
+
+test.each([
+  [['--enable-prefix-caching'], true],
+  [['--enable-prefix-caching', '--port', '1'], true],
+  [['--no-enable-prefix-caching'], false],
+  [['--enable-prefix-caching=false'], false],
+  [['--enable-prefix-caching', 'False'], false],
+  [['--enable-prefix-caching=true'], true],
+  [['--no-enable-prefix-caching', '--enable-prefix-caching'], true],
+])('the switch %j', (args, on) => {
+  expect(resolve(args).enablePrefixCaching).toBe(on);
 });
 
 test("numbers of the template's variables stay as they were written", () => {
@@ -169,6 +183,21 @@ describe('what cannot be read is an error that names it', () => {
   test('an unknown flag', () => {
     expect(() => resolve(['--nonsense'])).toThrow('--nonsense');
   });
+  test.each([
+    ['--prot', '--port'],
+    ['--enable-prefix-cashing', '--enable-prefix-caching'],
+    ['--no-enable-prefix-cashing', '--no-enable-prefix-caching'],
+  ])('%s, with what may be meant', (flag, meant) => {
+    expect(() => resolve([flag])).toThrow(`(Did you mean ${meant}?)`);
+  });
+  test('a model without its flag, as vLLM takes it', () => {
+    expect(() => resolve(['models/starter'])).toThrow(
+      "'models/starter' belongs to no flag (a model is given as --model",
+    );
+  });
+  test('a switch that is neither on nor off', () => {
+    expect(() => resolve(['--enable-prefix-caching', 'models/starter'])).toThrow('Give true or false.');
+  });
   test('a key is not repeated in the error', () => {
     expect(() => resolve([], { TANDEM_API_KEY: 'my secret' })).toThrow(/^(?!.*my secret)/);
     for (const flag of ['--api-key', '--kv-secret'])
@@ -244,6 +273,9 @@ test('the help names the values of a flag, and how a switch is turned off', () =
   const text = command.helpInformation().replaceAll(/\s+/g, ' ');
   expect(text).toContain('(none, int8, int4, fp8; default: none; TANDEM_QUANTIZE)');
   expect(text).toContain('--[no-]enable-prefix-caching keep');
+  expect(text).not.toContain('preset');
+  expect(text.match(/enable-prefix-caching/g)).toHaveLength(1);
+  expect(text).toMatch(/^Usage: serve \[options\] Options:/);
 });
 
 test('a default that is shown reads as the default', () => {

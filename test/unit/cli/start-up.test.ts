@@ -154,7 +154,7 @@ test('the KV cache has the type of the arithmetic or int8; what cannot be is ref
   expect(page({ kvCacheDtype: 'int8' }) / page({})).toBe(20 / 32);
   expect(page({ kvCacheDtype: 'int8', dtype: 'float32' })).toBe(page({ kvCacheDtype: 'int8' }));
   expect(() => engineConfig(testSettings({ kvCacheDtype: 'bfloat16', dtype: 'float32' }), model)).toThrow(
-    '--kv-cache-dtype bf16 needs --dtype bfloat16, and this is float32.',
+    '--kv-cache-dtype bfloat16 needs --dtype bfloat16, and this is float32.',
   );
 });
 
