@@ -24,13 +24,17 @@ export async function runExample(
   main: (options: ExampleOptions) => Promise<void>,
   args: string[] = process.argv.slice(2),
 ): Promise<number> {
-  let options: ExampleOptions;
+  const usage = `npm run ${name} -- [options]\n${USAGE}${steps === 0 ? '' : `${STEPS_USAGE} (default ${steps})`}`;
+  let options: ExampleOptions | null;
   try {
     options = readArguments(args, steps);
   } catch (error) {
-    const usage = `npm run ${name} -- [options]\n${USAGE}${steps === 0 ? '' : `${STEPS_USAGE} (default ${steps})`}`;
     console.error(`${(error as Error).message}\n\n${usage}`);
     return 2;
+  }
+  if (options === null) {
+    console.log(usage);
+    return 0;
   }
   try {
     await main(options);
@@ -41,7 +45,8 @@ export async function runExample(
   }
 }
 
-function readArguments(args: string[], steps: number): ExampleOptions {
+/** null: asked for help. */
+function readArguments(args: string[], steps: number): ExampleOptions | null {
   const text = (value: string) => ({ type: 'string', default: value }) as const;
   const { values } = parseArgs({
     args,
@@ -49,9 +54,11 @@ function readArguments(args: string[], steps: number): ExampleOptions {
       url: text(process.env['TANDEM_URL'] ?? 'http://127.0.0.1:8000'),
       key: text(process.env['TANDEM_API_KEY'] ?? ''),
       project: text('examples'),
+      help: { type: 'boolean' },
       ...(steps === 0 ? {} : { steps: text(String(steps)) }),
     },
   });
+  if (values.help === true) return null;
   const given = values as { url: string; key: string; project: string; steps?: string };
   const count = Number(given.steps ?? 0);
   if (!/^https?:/.test(given.url) || !URL.canParse(given.url)) {

@@ -74,6 +74,15 @@ test.each([
   expect(said).toContain('npm run example:x -- [options]\n  --url');
 });
 
+test('an example tells its options', async () => {
+  const told = vi.spyOn(console, 'log').mockImplementation(() => undefined);
+  const main = vi.fn(() => Promise.resolve());
+  expect(await example(30, ['--help'], main)).toEqual([0, '']);
+  expect(told.mock.calls.flat().join()).toMatch(/^npm run example:x -- \[options\]\n {2}--url[^]*--steps/);
+  expect(main).not.toHaveBeenCalled();
+  told.mockRestore();
+});
+
 test('an example takes steps where it has them, and tells what goes wrong in one line', async () => {
   expect(await example(30, ['--key', 'k', '--steps', '2'])).toEqual([0, '']);
   expect(await example(0, ['--key', 'k'])).toEqual([0, '']);
