@@ -53,7 +53,7 @@ export interface ReplyParsing {
 /** What no prompt could change is refused before one is rendered. */
 export function checkToolFormat({ reply }: GenerationInput, parsers: ModelParsers): void {
   if (reply === null || !reply.needsToolFormat || !chosenInUnknownFormat(reply, parsers)) return;
-  const message = '"auto" tool choice requires --tool-call-parser to be set: the chat template shows no known format.';
+  const message = '"auto" tool choice requires --tool-call-parser to be set: the format of the calls is not known.';
   throw new SessionError('bad_request', message, 'tool_choice');
 }
 

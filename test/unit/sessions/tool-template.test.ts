@@ -5,8 +5,9 @@ import type { GgufHeader } from '../../../src/control/models/gguf/header.ts';
 import { readGgufTokenizer } from '../../../src/control/models/gguf/tokenizer.ts';
 import { readTokenizerFiles } from '../../../src/control/models/tokenizer-files.ts';
 import { loadPromptRenderer } from '../../../src/control/sessions/load-renderer.ts';
-import { chooseParsers } from '../../../src/control/sessions/reply-parser.ts';
+import { checkToolFormat, chooseParsers } from '../../../src/control/sessions/reply-parser.ts';
 import { byteTokenizer, writeModel } from '../models/model-directory.ts';
+import { input, REPLY } from './inputs.ts';
 
 const PLAIN = 'plain {{ messages[0].content }}';
 const TOOLS = '<tool_call> {{ messages[0].content }} {{ tools | length }}';
@@ -73,5 +74,14 @@ describe('the template of chats with tools', () => {
       reasoning: null,
     });
     expect(await found(PLAIN)).toEqual({ tool: null, reasoning: null });
+  });
+
+  it('is not blamed where the server was told to read no calls', () => {
+    const parsers = chooseParsers({ toolParser: null }, { chatTemplate: TOOLS, toolTemplate: null });
+    const reply = { ...REPLY, tools: 'auto' as const, needsToolFormat: true };
+    const asked = () => checkToolFormat({ ...input(), reply }, parsers);
+    expect(asked).toThrow(
+      '"auto" tool choice requires --tool-call-parser to be set: the format of the calls is not known.',
+    );
   });
 });
