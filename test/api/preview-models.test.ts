@@ -1,8 +1,9 @@
 /** Models and checkpoints under /v1/preview, as the clients' wire format has them. */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { readPeftConfig } from '../../src/control/models/peft-config.ts';
 import { ApiServer } from './server.ts';
 import { createEntityKey, json, UUID } from './preview.ts';
 
@@ -151,6 +152,35 @@ describe('checkpoints', () => {
     expect(await response.json()).toMatchObject({ detail: [{ loc: ['query', field], type }] });
   });
 
+  test('hand out their adapter, as PEFT has it', async () => {
+    const { id } = await create('taken-home');
+    const path = (step: string, file: string) => `${MODELS}/${id}/checkpoints/${step}/files/${file}`;
+    const files = ['adapter_config.json', 'adapter_model.safetensors'];
+    const folder = mkdtempSync(join(tmpdir(), 'tandem-adapter-'));
+    for (const file of files) {
+      const response = await server.call(path('0', file));
+      expect(response.status).toBe(200);
+      expect(response.headers.get('content-disposition')).toBe('attachment');
+      const bytes = Buffer.from(await response.arrayBuffer());
+      expect(Number(response.headers.get('content-length'))).toBe(bytes.length);
+      writeFileSync(join(folder, file), bytes);
+    }
+    await expect(readPeftConfig(folder, 8)).resolves.toBeTruthy();
+    const tensors = readFileSync(join(folder, files[1] ?? ''));
+    expect(tensors.subarray(8, 8 + Number(tensors.readBigUInt64LE(0))).toString()).toContain('q_proj.lora_A.weight');
+    for (const [step, file] of [
+      ['1', files[0]],
+      ['-0', files[0]],
+      ['latest', files[0]],
+      ['0', 'optimizer.safetensors'],
+      ['0', '..%2Fadapter_config.json'],
+    ] as const) {
+      const response = await server.call(path(step, file ?? ''));
+      expect([response.status, await response.json()]).toMatchObject([404, { error: { type: 'NotFoundError' } }]);
+    }
+    rmSync(folder, { recursive: true });
+  });
+
   test('are deleted by step; what was not there is named', async () => {
     const { id } = await create('pruned');
     const path = `${MODELS}/${id}/checkpoints`;
@@ -201,6 +231,7 @@ describe('of another entity', () => {
     const calls: [string, RequestInit][] = [
       ['/checkpoints', {}],
       ['/checkpoints', { method: 'DELETE', body: '{"steps":[0]}' }],
+      ['/checkpoints/0/files/adapter_config.json', {}],
       ['', { method: 'DELETE' }],
     ];
     for (const [path, init] of calls) {

@@ -12,6 +12,7 @@ import { refuseWhileDraining } from '../../middleware/limits.ts';
 import { uploadOf } from '../../middleware/upload.ts';
 import type { RouteDeps } from '../context.ts';
 import { pathId, pathParameter, readJson, readPage } from './request.ts';
+import { sendFile } from './send-file.ts';
 
 export function createArtifact(deps: RouteDeps): Middleware {
   return async (ctx) => {
@@ -55,13 +56,7 @@ export function uploadArtifactFile(deps: RouteDeps): Middleware {
 export function readArtifactFile(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const [id, file] = [pathId(ctx, 'artifact_id'), pathParameter(ctx, 'file')];
-    const { bytes, content } = await deps.training.artifacts.read(id, entityOf(ctx), file);
-    // Never shown by a browser: the bytes are a client's.
-    ctx.set('Content-Disposition', 'attachment');
-    ctx.set('X-Content-Type-Options', 'nosniff');
-    ctx.type = 'application/octet-stream';
-    ctx.length = bytes;
-    ctx.body = content;
+    sendFile(ctx, await deps.training.artifacts.read(id, entityOf(ctx), file));
   };
 }
 

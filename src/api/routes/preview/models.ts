@@ -11,7 +11,10 @@ import {
 } from '../../../schemas/preview/models.ts';
 import { entityOf } from '../../middleware/auth.ts';
 import type { RouteDeps } from '../context.ts';
-import { pathId, readJson, readPage } from './request.ts';
+import { pathId, pathParameter, readJson, readPage } from './request.ts';
+import { sendFile } from './send-file.ts';
+
+const STEP = /^\d{1,15}$/;
 
 export function createModel(deps: RouteDeps): Middleware {
   return async (ctx) => {
@@ -41,6 +44,15 @@ export function listCheckpoints(deps: RouteDeps): Middleware {
     const items = await deps.training.models.checkpoints(pathId(ctx, 'model_id'), entityOf(ctx), page);
     const body: PageBody<CheckpointItem> = toPage(items, page.limit);
     ctx.body = body;
+  };
+}
+
+export function readAdapterFile(deps: RouteDeps): Middleware {
+  return async (ctx) => {
+    const [step, file] = [pathParameter(ctx, 'step'), pathParameter(ctx, 'file')];
+    // What is no step has no checkpoint.
+    const number = STEP.test(step) ? Number(step) : NaN;
+    sendFile(ctx, await deps.training.models.adapterFile(pathId(ctx, 'model_id'), entityOf(ctx), number, file));
   };
 }
 

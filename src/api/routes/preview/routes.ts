@@ -11,7 +11,7 @@ import {
 } from './artifacts.ts';
 import { baseModels } from './base-models.ts';
 import { getLog, listLogs, logTrajectories, runHistory } from './logs.ts';
-import { createModel, deleteCheckpoints, deleteModel, listCheckpoints } from './models.ts';
+import { createModel, deleteCheckpoints, deleteModel, listCheckpoints, readAdapterFile } from './models.ts';
 import { systemCheck } from './system-check.ts';
 import {
   cancelTrainingJob,
@@ -26,6 +26,7 @@ export const PREVIEW_ROUTES: readonly Route[] = [
   { method: 'DELETE', path: '/v1/preview/models/:model_id', handler: deleteModel },
   { method: 'GET', path: '/v1/preview/models/:model_id/checkpoints', handler: listCheckpoints },
   { method: 'DELETE', path: '/v1/preview/models/:model_id/checkpoints', handler: deleteCheckpoints },
+  { method: 'GET', path: '/v1/preview/models/:model_id/checkpoints/:step/files/:file', handler: readAdapterFile },
   { method: 'POST', path: '/v1/preview/models/:model_id/log', handler: logTrajectories, upload: true },
   { method: 'GET', path: '/v1/preview/models/:model_id/log', handler: listLogs },
   { method: 'GET', path: '/v1/preview/models/:model_id/log/:log_id', handler: getLog },

@@ -1,5 +1,8 @@
 /** Creating, listing and deleting models and their checkpoints. */
 import { randomUUID } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { stat } from 'node:fs/promises';
+import { join } from 'node:path';
 import type { Logger } from 'pino';
 import type { CheckpointItem } from '../../../schemas/preview/models.ts';
 import type { PageQuery } from '../../../schemas/preview/page.ts';
@@ -7,6 +10,8 @@ import { invalid } from '../../../schemas/validation-error.ts';
 import { folderBytes, removeUnnamed, type BlobStore } from '../../store/blob-store.ts';
 import type { ModelRepository, StoredCheckpoint, StoredModel } from '../../store/model-repository.ts';
 import { SqliteError } from '../../store/sqlite-client.ts';
+import { ADAPTER_WEIGHTS_FILE } from '../../models/adapter-files.ts';
+import { ADAPTER_CONFIG_FILE } from '../../models/peft-config.ts';
 import { notFound, ServiceError } from '../service-error.ts';
 import type { StorageQuota } from '../storage-quota.ts';
 import { checkpointRef, registeredModel, type ServingObstacle } from './records.ts';
@@ -54,6 +59,8 @@ export interface CreateModel {
   entity: string | null;
   returnExisting: boolean;
 }
+
+const ADAPTER_FILES = [ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE];
 
 /** Longer than a request waits for its adapter; a restart removes what is left. */
 const ADAPTER_GRACE_MS = 120_000;
@@ -120,6 +127,21 @@ export class ModelService {
     const found = await repository.checkpointPage(modelId, { after, limit: query.limit + 1, order: query.order });
     const metrics = await repository.metrics(found.map(({ id }) => id));
     return found.map(({ id, step }) => ({ id, step, metrics: metrics.get(id) ?? {} }));
+  }
+
+  /** A file of a step's adapter; the optimizer's state stays here. */
+  async adapterFile(
+    modelId: string,
+    entity: string,
+    step: number,
+    file: string,
+  ): Promise<{ bytes: number; content: NodeJS.ReadableStream }> {
+    this.require(modelId, entity);
+    const checkpoint = this.#options.registry.checkpoint(modelId, step);
+    if (checkpoint === null) throw notFound('checkpoint');
+    if (!ADAPTER_FILES.includes(file)) throw notFound('file of the checkpoint');
+    const path = join(checkpoint.adapter.directory, file);
+    return { bytes: (await stat(path)).size, content: createReadStream(path) };
   }
 
   async deleteCheckpoints(
