@@ -11,6 +11,8 @@ import { readVersion } from './version.ts';
 /** A terminal signals npm and the server, and npm passes on what it gets: one stop that arrives twice. */
 const SAME_STOP_MS = 500;
 
+let serves = false;
+
 async function main(): Promise<void> {
   const [kept] = flagsKeptByNpm(process.env);
   if (kept !== undefined)
@@ -24,6 +26,7 @@ async function main(): Promise<void> {
     for (const name of unknownVariables(process.env))
       process.stderr.write(`tandem: ${name} is no setting; it is ignored.\n`);
     const settings = resolveSettings(command, process.env);
+    serves = true;
     const stopWhenAsked = listenForStops();
     // The server's modules take most of a start: other commands, and settings that cannot be, do without them.
     const { serve } = await import('./serve.ts');
@@ -64,6 +67,12 @@ function fail(error: unknown): void {
   process.exit(1);
 }
 
-// Who read the output may be gone (`npm start | tee log`, a closed terminal), and a disk full: no reason to cut off requests.
-for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {});
+/**
+ * Who read the output may be gone (`npm start | tee log`, a closed terminal), and a disk full: no reason to cut off requests. Other commands are
+ * there for what they print, a key that is shown once among it.
+ */
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (!serves && error.code !== 'EPIPE') fail(new Error(`What this prints cannot be written: ${error.message}`));
+});
+process.stderr.on('error', () => {});
 main().catch(fail);

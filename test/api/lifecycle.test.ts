@@ -1,5 +1,5 @@
 /** Start and stop: the first key, the keys command, one server per data directory, SIGTERM, bad settings. */
-import { execFile, spawn } from 'node:child_process';
+import { execFile, spawn, spawnSync } from 'node:child_process';
 import {
   closeSync,
   existsSync,
@@ -121,6 +121,17 @@ test(
   },
   TIMEOUT_MS,
 );
+
+test('a key that cannot be shown is no success', () => {
+  const full = openSync('/dev/full', 'w');
+  onTestFinished(() => closeSync(full));
+  const args = [MAIN, 'keys', 'create', '--data-dir', dataDir];
+  const { status: code, stderr } = spawnSync(process.execPath, args, {
+    stdio: ['ignore', full, 'pipe'],
+    encoding: 'utf8',
+  });
+  expect([code, stderr]).toEqual([1, expect.stringMatching(/^tandem: What this prints cannot be written: ENOSPC/)]);
+});
 
 describe('SIGTERM', () => {
   const messages = [{ role: 'user', content: 'Tell me a story.' }];
