@@ -71,7 +71,7 @@ export const OPTIONS: OptionTable = {
     flag: 'dtype',
     parse: oneOf('auto', 'float32', 'bfloat16'),
     default: () => 'auto',
-    help: 'arithmetic; auto follows the weights',
+    help: 'arithmetic; auto is float32 for F32 and F16 weights on the CPU, else bfloat16',
   },
   quantize: {
     flag: 'quantize',
