@@ -121,12 +121,13 @@ export function unknownVariables(env: NodeJS.ProcessEnv): string[] {
 /** Flags that `npm start` took for its own, as it does with those that do not follow `--`: the server would start without them. */
 export function flagsKeptByNpm(env: NodeJS.ProcessEnv): string[] {
   if (env['npm_lifecycle_event'] !== 'start') return [];
-  const flags = KEYS.map((key) => OPTIONS[key].flag).filter((flag) => flag !== '');
-  const kept = (flag: string) => env[`npm_config_${flag.replaceAll('-', '_')}`];
-  // An empty text is what npm makes of a flag that begins with --no.
-  return flags
-    .filter((flag) => kept(flag) !== undefined)
-    .map((flag) => (kept(flag) === '' ? `--no-${flag}` : `--${flag}`));
+  return KEYS.flatMap((key) => {
+    const { flag } = OPTIONS[key];
+    const kept = env[`npm_config_${flag.replaceAll('-', '_')}`];
+    if (flag === '' || kept === undefined) return [];
+    // An empty text is what npm makes of false.
+    return [kept === '' && SWITCHES.has(key) ? `--no-${flag}` : `--${flag}`];
+  });
 }
 
 /** Lists may be given several times. */

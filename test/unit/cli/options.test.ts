@@ -57,11 +57,12 @@ test('flags that npm took for its own are found', () => {
   const env = {
     npm_lifecycle_event: 'start',
     npm_config_port: '8123',
+    npm_config_host: '',
     npm_config_enable_prefix_caching: '',
     npm_config_loglevel: 'warn',
   };
   // An empty text is npm's for false.
-  expect(flagsKeptByNpm(env)).toEqual(['--port', '--no-enable-prefix-caching']);
+  expect(flagsKeptByNpm(env)).toEqual(['--host', '--port', '--no-enable-prefix-caching']);
   expect(flagsKeptByNpm({ ...env, npm_config_enable_prefix_caching: 'true' })).toContain('--enable-prefix-caching');
   expect(flagsKeptByNpm({ ...env, npm_lifecycle_event: 'test' })).toEqual([]);
 });
