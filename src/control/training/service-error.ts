@@ -23,9 +23,9 @@ export class ServiceError extends Error {
   }
 }
 
-/** One text for what never was, what has gone and what belongs to others. */
 type Resource = 'model' | 'checkpoint' | 'training job' | 'artifact' | 'run' | 'log';
 
+/** One text for what never was, what has gone and what belongs to others. */
 export function notFound(what: Resource | 'file of the artifact' | 'file of the checkpoint'): ServiceError {
   return new ServiceError('not_found', `There is no such ${what}.`);
 }
