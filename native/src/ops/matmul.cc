@@ -38,6 +38,20 @@ void multiply(const simd::Kernels& kernels, const void* x, int64_t ldx, int64_t 
   }
 }
 
+// Some panels of the outputs of all rows; y begins with those of the first.
+void multiply_blocks(const simd::Kernels& kernels, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, PanelRange panels,
+                     float* y, int64_t ldy, bool accumulate, const AfterPanel& after) {
+  const int64_t blocks = (m - 1) / kernels.row_block + 1;
+  for (int64_t block = 0; block < blocks; ++block) {
+    int64_t row = block * m / blocks, rows = (block + 1) * m / blocks - row;
+    const uint8_t* from = static_cast<const uint8_t*>(x) + row * ldx * int64_t(element_size(w.element()));
+    for (int64_t p = panels.first; p < panels.end; ++p) {
+      multiply(kernels, from, ldx, rows, w, p, y + row * ldy + (p - panels.first) * w.panel(), ldy, accumulate);
+      if (after && block == blocks - 1) after(p);
+    }
+  }
+}
+
 }  // namespace
 
 PackedMatrix::PackedMatrix(const simd::Kernels& kernels, Element element, int64_t n, int64_t k, ThreadPool& pool, const ReadRows& read_rows)
@@ -101,6 +115,34 @@ PanelRange PanelClaims::operator[](int64_t claim) const {
   return {first, std::min(range_.end, first + small_)};
 }
 
+void JobClaims::assign(const std::vector<MatmulJob>& jobs, int threads) {
+  jobs_.clear();
+  ends_.clear();
+  for (const MatmulJob& job : jobs) {
+    jobs_.emplace_back(job.panels, threads);
+    ends_.push_back(count() + jobs_.back().count());
+  }
+}
+
+JobClaims::Claim JobClaims::operator[](int64_t claim) const {
+  const size_t job = size_t(std::upper_bound(ends_.begin(), ends_.end(), claim) - ends_.begin());
+  return {job, jobs_[job][job == 0 ? claim : claim - ends_[job - 1]]};
+}
+
+void matmul_all(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<MatmulJob>& jobs, const PackedMatrix& w, int64_t ldx,
+                int64_t ldy) {
+  if (w.quantised()) return quantised_matmul_all(kernels, pool, jobs, w, ldx, ldy);
+  thread_local JobClaims claims;
+  claims.assign(jobs, pool.threads());
+  const JobClaims& all = claims;  // the calling thread's
+  pool.run(all.count(), [&](int64_t index) {
+    const JobClaims::Claim claim = all[index];
+    const MatmulJob& job = jobs[claim.job];
+    float* y = job.y + (claim.panels.first - job.panels.first) * w.panel();
+    multiply_blocks(kernels, job.x, ldx, job.m, w, claim.panels, y, ldy, false, {});
+  });
+}
+
 void matmul(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w, float* y,
             int64_t ldy, bool accumulate, const AfterPanel& after) {
   matmul_panels(kernels, pool, x, ldx, m, w, all_panels(w), y, ldy, accumulate, after);
@@ -111,17 +153,9 @@ void matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x
   if (m == 0) return;
   if (w.quantised()) return quantised_matmul_panels(kernels, pool, x, ldx, m, w, range, y, ldy, accumulate, after);
   const PanelClaims claims(range, pool.threads());
-  int64_t blocks = (m - 1) / kernels.row_block + 1;
   pool.run(claims.count(), [&](int64_t claim) {
     const PanelRange mine = claims[claim];
-    for (int64_t block = 0; block < blocks; ++block) {
-      int64_t row = block * m / blocks, rows = (block + 1) * m / blocks - row;
-      const uint8_t* from = static_cast<const uint8_t*>(x) + row * ldx * int64_t(element_size(w.element()));
-      for (int64_t p = mine.first; p < mine.end; ++p) {
-        multiply(kernels, from, ldx, rows, w, p, y + row * ldy + p * w.panel(), ldy, accumulate);
-        if (after && block == blocks - 1) after(p);
-      }
-    }
+    multiply_blocks(kernels, x, ldx, m, w, mine, y + mine.first * w.panel(), ldy, accumulate, after);
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "base/buffer.h"
 #include "base/thread_pool.h"
@@ -72,6 +73,34 @@ class PanelClaims {
  private:
   PanelRange range_;
   int64_t run_, small_, large_, tail_;  // panels of a large and of a small claim; large claims; where the small ones begin
+};
+
+// One of several products with parts of the same weights: rows of x, m >= 1 of them, and the outputs in some panels, y beginning with those of
+// the first.
+struct MatmulJob {
+  const void* x;
+  int64_t m;
+  PanelRange panels;
+  float* y;
+};
+// All of them in one loop of the pool, so that none waits for the last panels of another; rows as for matmul. The bits are those of matmul.
+void matmul_all(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<MatmulJob>& jobs, const PackedMatrix& w, int64_t ldx,
+                int64_t ldy);
+
+// The claims of several products, one behind the other. Asks for no memory where it was assigned as many before.
+class JobClaims {
+ public:
+  void assign(const std::vector<MatmulJob>& jobs, int threads);
+  int64_t count() const { return ends_.empty() ? 0 : ends_.back(); }
+  struct Claim {
+    size_t job;
+    PanelRange panels;
+  };
+  Claim operator[](int64_t claim) const;
+
+ private:
+  std::vector<PanelClaims> jobs_;
+  std::vector<int64_t> ends_;  // claims of a job and of those before it
 };
 
 // The columns of y that lie in those panels.

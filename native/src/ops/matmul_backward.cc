@@ -77,7 +77,7 @@ struct Turn {
 // One panel of columns of dx, some rows of it.
 template <typename T>
 void columns_of(const Turn& turn, const T* dy, int64_t ld_dy, int64_t m, PanelRange range, int64_t k0, float* dx, int64_t ld_dx,
-                bool accumulate) {
+                bool accumulate, int64_t dy_panel) {
   int64_t panel = turn.w.panel(), columns = std::min(panel, turn.w.columns_padded() - k0), step = std::max<int64_t>(1, kInnerBlock / panel);
   Buffer<T>& space = scratch<T>(size_t(step * panel * panel));
   // Columns past the weights are not turned: they stay zero.
@@ -85,7 +85,7 @@ void columns_of(const Turn& turn, const T* dy, int64_t ld_dy, int64_t m, PanelRa
   for (int64_t p = range.first; p < range.end; p += step) {
     int64_t count = std::min(step, range.end - p);
     turn.tile(p, count, k0, columns, space.data());
-    turn.gemm(dy + p * panel, ld_dy, m, space.data(), count * panel, dx, ld_dx, accumulate || p > range.first);
+    turn.gemm(dy + (p - dy_panel) * panel, ld_dy, m, space.data(), count * panel, dx, ld_dx, accumulate || p > range.first);
   }
 }
 
@@ -103,7 +103,7 @@ void gather(const simd::BackwardKernels& backward, const T* x, int64_t ldx, int6
 }  // namespace
 
 void matmul_backward(const simd::Kernels& kernels, ThreadPool& pool, const void* dy, int64_t ld_dy, int64_t m, const PackedMatrix& w,
-                     PanelRange range, PanelRange columns, float* dx, int64_t ld_dx, bool accumulate) {
+                     PanelRange range, PanelRange columns, float* dx, int64_t ld_dx, bool accumulate, int64_t dy_panel) {
   if (m == 0 || columns.first == columns.end) return;
   Turn turn{kernels, simd::backward_kernels_for(kernels.isa), simd::quant_kernels_for(kernels.isa), w};
   int64_t panels = columns.end - columns.first;
@@ -114,9 +114,9 @@ void matmul_backward(const simd::Kernels& kernels, ThreadPool& pool, const void*
     if (count <= 0) return;
     float* out = dx + first * ld_dx + k0;
     if (w.element() == Element::kBf16) {
-      columns_of(turn, static_cast<const uint16_t*>(dy) + first * ld_dy, ld_dy, count, range, k0, out, ld_dx, accumulate);
+      columns_of(turn, static_cast<const uint16_t*>(dy) + first * ld_dy, ld_dy, count, range, k0, out, ld_dx, accumulate, dy_panel);
     } else {
-      columns_of(turn, static_cast<const float*>(dy) + first * ld_dy, ld_dy, count, range, k0, out, ld_dx, accumulate);
+      columns_of(turn, static_cast<const float*>(dy) + first * ld_dy, ld_dy, count, range, k0, out, ld_dx, accumulate, dy_panel);
     }
   });
 }

@@ -32,62 +32,118 @@ struct Rows {
     // What is asked above comes last: where memory for one of them is refused, the next call makes all anew.
     values = Buffer<int8_t>(size_t(elements));
   }
+};
+
+// The rows of one product among them, from element `base` on.
+struct JobRows {
+  Rows* rows;
+  int64_t base;
+  Layout layout;
+
   // From a row on.
-  simd::QuantRowsView from(int64_t row, const Layout& layout) const {
-    int64_t at = row * layout.block;
-    return {values.data() + at, scales.data() + at / simd::kQuantRowGroup, sums.data() + at / simd::kQuantSumGroup, layout.block,
-            layout.rows};
+  simd::QuantRowsView from(int64_t row) const {
+    const int64_t at = base + row * layout.block;
+    return {rows->values.data() + at, rows->scales.data() + at / simd::kQuantRowGroup, rows->sums.data() + at / simd::kQuantSumGroup,
+            layout.block, layout.rows};
+  }
+  // Rows first .. end - 1 of x become numbers.
+  void quantise(const simd::QuantKernels& kernels, Element element, const void* x, int64_t ldx, int64_t first, int64_t end) const {
+    for (int64_t r = first; r < end; ++r) {
+      for (int64_t at = 0; at < layout.k; at += layout.block) {
+        quantise_part(kernels, element, x, r * ldx + at, r, at, std::min(layout.block, layout.k - at));
+      }
+    }
+  }
+  // Some panels of the outputs of all rows; y begins with those of the first.
+  void multiply(const simd::QuantKernels& kernels, const QuantisedMatrix& w, PanelRange panels, float* y, int64_t ldy, bool accumulate,
+                const AfterPanel& after) const {
+    const int64_t m = layout.rows, blocks = (m - 1) / kernels.row_block + 1;
+    for (int64_t block = 0; block < blocks; ++block) {
+      const int64_t row = block * m / blocks, count = (block + 1) * m / blocks - row;
+      const simd::QuantRowsView view = from(row);
+      for (int64_t p = panels.first; p < panels.end; ++p) {
+        kernels.gemm(
+            {view, count, w.format(p), w.panel_data(p), layout.k, y + row * ldy + (p - panels.first) * w.panel(), ldy, accumulate});
+        if (after && block == blocks - 1) after(p);
+      }
+    }
+  }
+
+ private:
+  void quantise_part(const simd::QuantKernels& kernels, Element element, const void* x, int64_t from, int64_t row, int64_t first,
+                     int64_t count) const {
+    const int64_t at = base + this->from(0).place(row, first);
+    int8_t* values = rows->values.data() + at;
+    float* scales = rows->scales.data() + at / simd::kQuantRowGroup;
+    int32_t* sums = rows->sums.data() + at / simd::kQuantSumGroup;
+    if (element == Element::kBf16) {
+      kernels.quantise_bf16(static_cast<const uint16_t*>(x) + from, count, values, scales, sums);
+    } else {
+      kernels.quantise_f32(static_cast<const float*>(x) + from, count, values, scales, sums);
+    }
   }
 };
 
-void quantise_rows(const simd::QuantKernels& kernels, ThreadPool& pool, Element element, const void* x, int64_t ldx, const Layout& layout,
-                   Rows& rows) {
-  auto part = [&](int64_t r, int64_t first, int64_t count) {
-    int64_t at = rows.from(0, layout).place(r, first);
-    int8_t* values = rows.values.data() + at;
-    float* scales = rows.scales.data() + at / simd::kQuantRowGroup;
-    int32_t* sums = rows.sums.data() + at / simd::kQuantSumGroup;
-    if (element == Element::kBf16) {
-      kernels.quantise_bf16(static_cast<const uint16_t*>(x) + r * ldx + first, count, values, scales, sums);
-    } else {
-      kernels.quantise_f32(static_cast<const float*>(x) + r * ldx + first, count, values, scales, sums);
-    }
-  };
-  const int64_t m = layout.rows, k = layout.k;
-  int64_t step = std::max<int64_t>(1, kRowWork / k), claims = (m + step - 1) / step;
-  auto claim = [&](int64_t index) {
-    for (int64_t r = index * step; r < std::min(m, (index + 1) * step); ++r) {
-      for (int64_t first = 0; first < k; first += layout.block) part(r, first, std::min(layout.block, k - first));
-    }
-  };
-  if (claims == 1) return claim(0);
-  pool.run(claims, claim);
+Rows& rows_of_thread(int64_t elements) {
+  thread_local Rows rows;
+  rows.reserve(elements);
+  return rows;
 }
+
+// Rows that one claim quantises.
+int64_t claimed_rows(int64_t k) { return std::max<int64_t>(1, kRowWork / k); }
 
 }  // namespace
 
 void quantised_matmul_panels(const simd::Kernels& kernels, ThreadPool& pool, const void* x, int64_t ldx, int64_t m, const PackedMatrix& w,
                              PanelRange range, float* y, int64_t ldy, bool accumulate, const AfterPanel& after) {
-  thread_local Rows rows;
   const simd::QuantKernels& quant = simd::quant_kernels_for(kernels.isa);
-  const QuantisedMatrix& q = *w.quantised();
-  const int64_t k = w.columns_padded();
-  const Layout layout(quant, m, k);
-  rows.reserve(layout.elements());
-  quantise_rows(quant, pool, w.element(), x, ldx, layout, rows);
-  const Rows& quantised = rows;  // the calling thread's
-  const int64_t blocks = (m - 1) / quant.row_block + 1;
+  const Layout layout(quant, m, w.columns_padded());
+  const JobRows rows{&rows_of_thread(layout.elements()), 0, layout};
+  const int64_t step = claimed_rows(layout.k), row_claims = (m + step - 1) / step;
+  auto quantise = [&](int64_t claim) { rows.quantise(quant, w.element(), x, ldx, claim * step, std::min(m, (claim + 1) * step)); };
+  if (row_claims == 1) quantise(0);
+  else pool.run(row_claims, quantise);
   const PanelClaims claims(range, pool.threads());
   pool.run(claims.count(), [&](int64_t claim) {
     const PanelRange mine = claims[claim];
-    for (int64_t block = 0; block < blocks; ++block) {
-      int64_t row = block * m / blocks, count = (block + 1) * m / blocks - row;
-      simd::QuantRowsView view = quantised.from(row, layout);
-      for (int64_t p = mine.first; p < mine.end; ++p) {
-        quant.gemm({view, count, q.format(p), q.panel_data(p), k, y + row * ldy + p * w.panel(), ldy, accumulate});
-        if (after && block == blocks - 1) after(p);
-      }
-    }
+    rows.multiply(quant, *w.quantised(), mine, y + mine.first * w.panel(), ldy, accumulate, after);
+  });
+}
+
+void quantised_matmul_all(const simd::Kernels& kernels, ThreadPool& pool, const std::vector<MatmulJob>& jobs, const PackedMatrix& w,
+                          int64_t ldx, int64_t ldy) {
+  struct Scratch {
+    std::vector<JobRows> rows;
+    std::vector<std::pair<size_t, int64_t>> row_claims;  // a job and the first of its rows
+    JobClaims claims;
+  };
+  thread_local Scratch scratch;
+  auto& [rows, row_claims, claims] = scratch;
+  const simd::QuantKernels& quant = simd::quant_kernels_for(kernels.isa);
+  const int64_t k = w.columns_padded(), step = claimed_rows(k);
+  int64_t elements = 0;
+  for (const MatmulJob& job : jobs) elements += Layout(quant, job.m, k).elements();
+  Rows& space = rows_of_thread(elements);
+  rows.clear();
+  row_claims.clear();
+  elements = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    rows.push_back({&space, elements, Layout(quant, jobs[i].m, k)});
+    elements += rows.back().layout.elements();
+    for (int64_t first = 0; first < jobs[i].m; first += step) row_claims.emplace_back(i, first);
+  }
+  claims.assign(jobs, pool.threads());
+  const Scratch& mine = scratch;  // the calling thread's
+  pool.run(int64_t(row_claims.size()), [&](int64_t claim) {
+    const auto [job, first] = mine.row_claims[size_t(claim)];
+    mine.rows[job].quantise(quant, w.element(), jobs[job].x, ldx, first, std::min(jobs[job].m, first + step));
+  });
+  pool.run(claims.count(), [&](int64_t index) {
+    const JobClaims::Claim claim = mine.claims[index];
+    const MatmulJob& job = jobs[claim.job];
+    float* y = job.y + (claim.panels.first - job.panels.first) * w.panel();
+    mine.rows[claim.job].multiply(quant, *w.quantised(), claim.panels, y, ldy, false, {});
   });
 }
 
