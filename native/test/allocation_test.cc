@@ -94,7 +94,7 @@ bool step_with_failure(const std::shared_ptr<model::Model>& model, int64_t n, co
 
 TEST_ONCE(engine_survives_running_out_of_memory_anywhere_in_a_step) {
   for (int threads : {1, 2}) {
-    auto model = TinyModel().load(ops::Element::kBf16, threads);
+    auto model = (threads == 1 ? TinyModel() : TinyModel::mixture()).load(ops::Element::kBf16, threads);
     engine::Engine calm(model, options());
     engine::StepResult truth = calm.step(plan_of(3));
     int64_t n = 0;
@@ -138,7 +138,7 @@ bool forward_with_failure(const std::shared_ptr<model::Model>& model, const trai
 
 TEST_ONCE(trainer_survives_running_out_of_memory_anywhere_in_a_forward_pass) {
   Random random(17);
-  TinyModel tiny;
+  TinyModel tiny = TinyModel::mixture();
   auto model = tiny.load(ops::Element::kF32, 1);
   const train::State state = random_state(random, tiny.spec, all_modules(), 2);
   const Row first = Group(random, 100, 20, {9, 5}).packed(), second = Group(random, 100, 40, {20, 9}).packed();
@@ -224,8 +224,8 @@ class Decode {
 
 TEST_ENGINE(a_token_costs_no_allocation_in_the_forward_pass_and_the_sampler) {
   for (ops::Element element : {ops::Element::kF32, ops::Element::kBf16}) {
-    for (bool small : {false, true}) {
-      TinyModel tiny;
+    for (auto [small, mixes] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+      TinyModel tiny = mixes ? TinyModel::mixture() : TinyModel();
       tiny.int8_kv = small;
       if (small) tiny.quantise = model::Quantise{ops::QuantFormat::kInt8};
       // One thread: which of several has run what, and has its memory, is chance.

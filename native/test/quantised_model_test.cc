@@ -213,7 +213,8 @@ TEST(cached_weights_are_those_that_were_made) {
   for (QuantFormat format : kFormats) {
     for (bool tied : {false, true}) {
       TempFolder folder;
-      TinyModel tiny = quantised(format);
+      TinyModel tiny = tied ? TinyModel::mixture() : TinyModel();
+      tiny.quantise = model::Quantise{format};
       tiny.spec.tied_embeddings = tied;
       auto plain = tiny.load(Element::kF32, 2);
       CHECK(plain->weights.cache == CacheOutcome::kUnused);

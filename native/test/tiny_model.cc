@@ -34,6 +34,20 @@ TinyModel::TinyModel() {
   spec.qkv_bias = spec.output_bias = spec.mlp_bias = spec.qk_norm = true;
 }
 
+TinyModel TinyModel::mixture() {
+  TinyModel tiny;
+  tiny.spec.mlp_bias = false;
+  tiny.spec.experts = {7, 3, 44, true};
+  tiny.spec.expert_layers = {1, 0, 1};
+  return tiny;
+}
+
+const std::vector<model::Module>& attention_modules() {
+  using model::Module;
+  static const std::vector<Module> some = {Module::kQ, Module::kK, Module::kV, Module::kO};
+  return some;
+}
+
 const std::vector<model::Module>& all_modules() {
   using model::Module;
   static const std::vector<Module> all = {Module::kQ, Module::kK, Module::kV, Module::kO, Module::kGate, Module::kUp, Module::kDown};
@@ -46,6 +60,7 @@ std::vector<model::Factors> tiny_factors(const model::Spec& spec, uint64_t seed,
   std::vector<model::Factors> all;
   for (int64_t layer = 0; layer < spec.layers; ++layer) {
     for (model::Module module : modules) {
+      if (!model::has(spec, layer, module)) continue;
       ops::LoraShape shape = model::shape_of(spec, module);
       std::vector<float> a = random.normals(size_t(rank * shape.in), 1 / std::sqrt(float(shape.in)));
       std::vector<float> b = identity ? std::vector<float>(size_t(shape.out * rank)) : random.normals(size_t(shape.out * rank));
@@ -82,9 +97,17 @@ TensorList tensors_of(const model::Spec& spec) {
     linear(layer + "self_attn.o_proj", h, q, spec.output_bias);
     if (spec.qk_norm) list.add(layer + "self_attn.q_norm.weight", {spec.head_dim});
     if (spec.qk_norm) list.add(layer + "self_attn.k_norm.weight", {spec.head_dim});
-    linear(layer + "mlp.gate_proj", f, h, spec.mlp_bias);
-    linear(layer + "mlp.up_proj", f, h, spec.mlp_bias);
-    linear(layer + "mlp.down_proj", h, f, spec.mlp_bias);
+    auto feed_forward = [&](const std::string& name, int64_t size) {
+      linear(name + "gate_proj", size, h, spec.mlp_bias);
+      linear(name + "up_proj", size, h, spec.mlp_bias);
+      linear(name + "down_proj", h, size, spec.mlp_bias);
+    };
+    if (!spec.mixes(i)) {
+      feed_forward(layer + "mlp.", f);
+      continue;
+    }
+    linear(layer + "mlp.gate", spec.experts.count, h, false);
+    for (int64_t e = 0; e < spec.experts.count; ++e) feed_forward(layer + "mlp.experts." + std::to_string(e) + ".", spec.experts.size);
   }
   return list;
 }

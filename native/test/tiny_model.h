@@ -21,6 +21,8 @@ struct TinyModel {
   std::function<void(const std::string& name, std::vector<float>& values)> edit;
 
   TinyModel();
+  // Its first and its last feed-forward are mixtures of experts.
+  static TinyModel mixture();
   std::shared_ptr<model::Model> load(ops::Element element, int threads) const;
   // Calls with the files and the tensors in them; they are gone afterwards.
   void with_files(const std::function<void(const std::vector<std::string>& files, const std::vector<model::Tensor>& tensors)>& use) const;
@@ -30,6 +32,7 @@ struct TinyModel {
 std::vector<model::Factors> tiny_factors(const model::Spec& spec, uint64_t seed, int64_t rank, const std::vector<model::Module>& modules,
                                          bool identity = false);
 const std::vector<model::Module>& all_modules();
+const std::vector<model::Module>& attention_modules();
 
 // All tensors that the spec asks for, one after the other in one F32 file.
 struct TensorList {

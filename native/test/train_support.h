@@ -1,6 +1,7 @@
 // What tests of trainers share: random states and packed rows, running work to its end, gradients and how far they are apart.
 #pragma once
 
+#include "driver.h"
 #include "support.h"
 #include "tiny_model.h"
 #include "train/trainer.h"
@@ -16,6 +17,7 @@ inline train::State random_state(Random& random, const model::Spec& spec, const 
   state.scale = 2;
   for (int64_t layer = 0; layer < spec.layers; ++layer) {
     for (model::Module module : modules) {
+      if (!model::has(spec, layer, module)) continue;
       ops::LoraShape s = model::shape_of(spec, module);
       // Ranks differ: each projection has its own.
       int64_t r = rank + int64_t(module) % 3;
@@ -100,6 +102,52 @@ inline double relative_error(const std::vector<float>& got, const std::vector<fl
     size += std::pow(double(wanted[i]), 2);
   }
   return std::sqrt(difference / size);
+}
+
+inline double weighted(Trainer& trainer, const Row& row, const std::vector<float>& weights) {
+  trainer.forward(row, train::Under::kCurrent);
+  run(trainer);
+  double sum = 0;
+  for (size_t i = 0; i < weights.size(); ++i) sum += double(weights[i]) * double(trainer.scores().logprobs[i]);
+  return sum;
+}
+
+inline std::vector<float> row_gradients(const std::shared_ptr<model::Model>& model, const train::State& state, const std::vector<Row>& rows,
+                                        const std::vector<std::vector<float>>& weights, bool recompute = false, int64_t micros = 1 << 30) {
+  Trainer trainer(model, {4096, kRoom, recompute}, state);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    trainer.forward(rows[i], train::Under::kCurrent);
+    run(trainer, micros);
+    trainer.backward(weights[i]);
+    run(trainer, micros);
+  }
+  return gradients(trainer);
+}
+
+// The sampled tokens of an engine with their raw log-probabilities, under an adapter or none.
+inline Job sampled(const std::shared_ptr<model::Model>& model, std::shared_ptr<const model::Adapter> adapter,
+                   const std::vector<int32_t>& prompt) {
+  Driver driver(model, {4, 64, 100, 400, model->spec.vocab_size, 0}, 3);
+  driver.set_chunk(7);
+  Job job;
+  job.prompt = prompt;
+  job.params.sampling.seed = 11;
+  job.params.sampling.logprobs = 0;
+  job.params.max_tokens = 60;
+  job.adapter = std::move(adapter);
+  driver.start(1, job);
+  driver.run();
+  return job;
+}
+
+// Each of its tokens as the target of those before it.
+inline Row row_of(const Job& job) {
+  Row row;
+  row.tokens = job.tokens();
+  row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
+  row.tokens.pop_back();
+  row.segments.push_back({0, row.size(), -1, 0});
+  return row;
 }
 
 }  // namespace tandem::test

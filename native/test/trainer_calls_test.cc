@@ -340,10 +340,12 @@ TEST_ENGINE(trainer_computes_the_same_where_rows_take_one_anothers_memory) {
 // Token 101 has an embedding that is not finite: it fills pages, activations and gradients with NaN.
 TEST_ENGINE(trainer_leaves_nothing_of_a_broken_row_to_the_next) {
   for (Element element : {Element::kF32, Element::kBf16}) {
-    for (bool wide : {false, true}) {
+    TinyModel wide;
+    wide.spec.head_dim = 14, wide.spec.intermediate_size = 90;
+    for (const TinyModel& tiny : {TinyModel(), wide, TinyModel::mixture()}) {
       Fixture f;
+      f.tiny = tiny;
       f.tiny.broken_tokens = {{101, NAN}};
-      if (wide) f.tiny.spec.head_dim = 14, f.tiny.spec.intermediate_size = 90;
       f.model = f.tiny.load(element, 1);
       f.state = random_state(f.random, f.tiny.spec, all_modules(), 2);
       auto finite_row = [&](int64_t prefix, int64_t ending) {

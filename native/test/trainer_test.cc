@@ -13,14 +13,6 @@ namespace {
 
 using ops::Element;
 
-double weighted(Trainer& trainer, const Row& row, const std::vector<float>& weights) {
-  trainer.forward(row, train::Under::kCurrent);
-  run(trainer);
-  double sum = 0;
-  for (size_t i = 0; i < weights.size(); ++i) sum += double(weights[i]) * double(trainer.scores().logprobs[i]);
-  return sum;
-}
-
 // One unit per slice; the multiply-adds of each.
 std::vector<int64_t> run_units(Trainer& trainer) {
   std::vector<int64_t> units;
@@ -49,18 +41,6 @@ struct Products {
     head = targets * model.head().rows_padded() * model.head().columns_padded();
   }
 };
-
-std::vector<float> row_gradients(const std::shared_ptr<model::Model>& model, const train::State& state, const std::vector<Row>& rows,
-                                 const std::vector<std::vector<float>>& weights, bool recompute = false, int64_t micros = 1 << 30) {
-  Trainer trainer(model, {4096, kRoom, recompute}, state);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    trainer.forward(rows[i], train::Under::kCurrent);
-    run(trainer, micros);
-    trainer.backward(weights[i]);
-    run(trainer, micros);
-  }
-  return gradients(trainer);
-}
 
 TEST_ENGINE(trainer_gradients_match_finite_differences) {
   Random random(91);
@@ -194,21 +174,6 @@ TEST_ENGINE(trainer_refuses_a_row_that_needs_too_much_memory) {
   }
 }
 
-// The sampled tokens of an engine with their raw log-probabilities, under an adapter or none.
-Job sampled(const std::shared_ptr<model::Model>& model, std::shared_ptr<const model::Adapter> adapter, const std::vector<int32_t>& prompt) {
-  Driver driver(model, {4, 64, 100, 400, model->spec.vocab_size, 0}, 3);
-  driver.set_chunk(7);
-  Job job;
-  job.prompt = prompt;
-  job.params.sampling.seed = 11;
-  job.params.sampling.logprobs = 0;
-  job.params.max_tokens = 60;
-  job.adapter = std::move(adapter);
-  driver.start(1, job);
-  driver.run();
-  return job;
-}
-
 TEST_ENGINE(trainer_logprobs_have_the_bits_of_the_engine) {
   Random random(94);
   TinyModel tiny;
@@ -217,11 +182,7 @@ TEST_ENGINE(trainer_logprobs_have_the_bits_of_the_engine) {
     Trainer trainer(model, {4096, kRoom, false}, random_state(random, tiny.spec, all_modules(), 3));
     for (bool current : {true, false}) {
       Job job = sampled(model, current ? trainer.adapter() : nullptr, random_tokens(random, 45, tiny.spec.vocab_size));
-      Row row;
-      row.tokens = job.tokens();
-      row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
-      row.tokens.pop_back();
-      row.segments.push_back({0, row.size(), -1, 0});
+      Row row = row_of(job);
       trainer.forward(row, current ? train::Under::kCurrent : train::Under::kBase);
       run(trainer, 100);
       size_t first = job.prompt.size() - 1;

@@ -7,6 +7,83 @@
 /** @type {{ name: string, edits: { file: string, search: string, replace: string }[], tests: string[] }[]} */
 export const mutations = [
   {
+    name: 'experts: all of a row count the same',
+    edits: [
+      {
+        file: 'native/src/model/experts.cc',
+        search: 'const float weight = weights ? weights[pair] : 1.0f;',
+        replace: 'const float weight = weights ? 1.0f / float(used()) : 1.0f;',
+      },
+    ],
+    tests: ['test/native/families.test.ts'],
+  },
+  {
+    name: 'experts: of equal logits the last is chosen',
+    edits: [
+      {
+        file: 'native/src/ops/expert_routing.cc',
+        search: 'if (logits[e] > (best < 0',
+        replace: 'if (logits[e] >= (best < 0',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'experts: the part of an expert that a batch cuts off is lost',
+    edits: [
+      {
+        file: 'native/src/model/experts.cc',
+        search: '    end_ += count;\n    if (count < left) break;',
+        replace: '    end_ += left;\n    if (count < left) break;',
+      },
+    ],
+    tests: ['native/test'],
+  },
+  {
+    name: 'experts: weights of a neighbour',
+    edits: [
+      {
+        file: 'native/src/model/weights.h',
+        search: 'return {expert * panels, (expert + 1) * panels};',
+        replace: 'return {expert / 2 * panels, (expert / 2 + 1) * panels};',
+      },
+    ],
+    tests: ['test/native/families.test.ts'],
+  },
+  {
+    name: 'experts: the router gets no gradient',
+    edits: [
+      {
+        file: 'native/src/train/experts_backward.cc',
+        search: 'd_weights_[size_t(pair)] = sum;',
+        replace: 'd_weights_[size_t(pair)] = 0 * sum;',
+      },
+    ],
+    tests: ['test/native/training.test.ts'],
+  },
+  {
+    name: 'experts: gradients without the weight of the expert',
+    edits: [
+      {
+        file: 'native/src/train/experts_backward.cc',
+        search: 'd[j] *= experts_.weight(pair);',
+        replace: 'd[j] *= 1.0f;',
+      },
+    ],
+    tests: ['test/native/training.test.ts'],
+  },
+  {
+    name: 'experts: layers without experts are taken for mixtures',
+    edits: [
+      {
+        file: 'src/control/models/families.ts',
+        search: '(i + 1) % step === 0 && !plain.has(i) ? 1 : 0',
+        replace: '(i + 1) % step === 0 ? 1 : 0',
+      },
+    ],
+    tests: ['test/unit/models/config.test.ts'],
+  },
+  {
     name: 'RoPE off',
     edits: [
       {

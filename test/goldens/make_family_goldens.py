@@ -23,18 +23,36 @@ from hash_weights import checksum, hash_tokens, round_bfloat16, tensor_values
 HERE = Path(__file__).parent
 
 
+def stored_parts(model_type: str, name: str, parameter) -> list[tuple[str, torch.Tensor]]:
+    """What checkpoints call a parameter, and its part: transformers holds all experts of a layer as one tensor."""
+    if ".experts." not in name:
+        moe = model_type == "mixtral" and name.endswith(".mlp.gate.weight")
+        return [(name.replace(".mlp.", ".block_sparse_moe.") if moe else name, parameter.data)]
+    prefix, kind = name.rsplit(".", 1)
+    names = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
+    if model_type == "mixtral":
+        prefix, names = prefix.replace(".mlp.", ".block_sparse_moe."), {"gate": "w1", "up": "w3", "down": "w2"}
+    parts = []
+    for expert, matrix in enumerate(parameter.data):
+        kinds = {"gate": matrix.chunk(2)[0], "up": matrix.chunk(2)[1]} if kind == "gate_up_proj" else {"down": matrix}
+        parts += [(f"{prefix}.{expert}.{names[part]}.weight", values) for part, values in kinds.items()]
+    return parts
+
+
 def build(family: dict, plan: dict, rounded: bool, config_changes: dict | None = None):
     """A transformers model with hashed weights; returns it with its tensors as {name: float32 array}."""
     raw = {**family["config"], **(config_changes or {})}
     config = AutoConfig.for_model(**raw)
     config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     tensors = {}
-    for name, parameter in model.named_parameters():
-        values = tensor_values(family["name"], name, tuple(parameter.shape), plan)
-        tensors[name] = round_bfloat16(values) if rounded else values
-        parameter.data.copy_(torch.from_numpy(tensors[name]))
+    for whole, parameter in model.named_parameters():
+        for name, part in stored_parts(family["config"]["model_type"], whole, parameter):
+            values = tensor_values(family["name"], name, tuple(part.shape), plan)
+            tensors[name] = round_bfloat16(values) if rounded else values
+            part.copy_(torch.from_numpy(tensors[name]))
     return model, tensors
 
 
@@ -82,8 +100,8 @@ def relative(a: np.ndarray, b: np.ndarray) -> float:
 def bf16_inputs(model) -> None:
     """Round what enters every projection to bfloat16, as an engine with bfloat16 products does."""
     for module in model.modules():
-        if isinstance(module, torch.nn.Linear):
-            module.register_forward_pre_hook(lambda _, args: (args[0].bfloat16().float(),))
+        if isinstance(module, torch.nn.Linear) or type(module).__name__.endswith(("TopKRouter", "Experts")):
+            module.register_forward_pre_hook(lambda _, args: (args[0].bfloat16().float(), *args[1:]))
     for name, module in model.named_modules():
         if name.endswith(("k_proj", "v_proj")):
             module.register_forward_hook(lambda _, __, out: out.bfloat16().float())

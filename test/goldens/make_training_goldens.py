@@ -2,7 +2,7 @@
 
     python test/goldens/make_training_goldens.py      (torch 2.13, transformers 5.18, peft 0.21; only to make goldens)
 
-Every family carries LoRA factors of rank RANK on all seven projections, drawn from the hash, and three sequences with a common prefix.
+Every family carries LoRA factors of rank RANK on all seven projections (of layers with experts: on those of attention), drawn from the hash, and three sequences with a common prefix.
 "F32", "BF16": d sum(weight_t * logprob_t) / d factor, in order layer, module, A then B, flattened; float32 for F32, the upper halves
 (bfloat16) for BF16, base64. For BF16 weights and factors are rounded to bfloat16, and so is what enters every projection and what
 attention reads: the function that is served, in float32 arithmetic and differentiated as if nothing was rounded. (The same without that
@@ -11,6 +11,7 @@ rounding is another function: its gradients differ by 1 to 4 % on these models, 
 """
 import argparse
 import base64
+import functools
 import importlib
 import json
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.utils import transformers_weight_conversion as weight_conversion
 
 from hash_weights import hash_tokens, hash_uniform, round_bfloat16
 from make_family_goldens import build
@@ -31,6 +33,8 @@ ADAMW = {"learningRate": 0.02, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight
 def with_factors(model, family: str, rounded: bool):
     """The model under PEFT with hashed factors, and these in order: layer, module, A then B."""
     config = LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, bias="none", target_modules=MODULES)
+    # Of "gate_proj" and its like PEFT would make factors of the experts, where a model has any.
+    weight_conversion._convert_peft_config_moe = lambda *_: None
     model = get_peft_model(model, config).eval()
     named = dict(model.named_parameters())
     factors = []
@@ -38,7 +42,9 @@ def with_factors(model, family: str, rounded: bool):
         for module in MODULES:
             room = "self_attn" if module in MODULES[:4] else "mlp"
             for half, gain in (("A", 1.0), ("B", 0.3)):
-                parameter = named[f"base_model.model.model.layers.{layer}.{room}.{module}.lora_{half}.default.weight"]
+                parameter = named.get(f"base_model.model.model.layers.{layer}.{room}.{module}.lora_{half}.default.weight")
+                if parameter is None:  # the layer's feed-forward is a mixture of experts
+                    continue
                 amplitude = gain * float(np.sqrt(3.0 / parameter.shape[1]))
                 values = hash_uniform(f"{family}/lora/{layer}/{module}/{half}", parameter.numel(), 0.0, amplitude)
                 values = round_bfloat16(values) if rounded else values
@@ -98,11 +104,26 @@ def served_attention(code):
     return attend
 
 
+def served_experts(experts, hidden, chosen, weights):
+    """A mixture of experts whose inputs and activations are rounded to bfloat16."""
+    out, hidden = torch.zeros_like(hidden), Round.apply(hidden)
+    for index in range(experts.num_experts):
+        rows, places = torch.where(chosen == index)
+        gate, up = torch.nn.functional.linear(hidden[rows], experts.gate_up_proj[index]).chunk(2, dim=-1)
+        active = Round.apply(torch.nn.functional.silu(gate) * up)
+        out = out.index_add(0, rows, torch.nn.functional.linear(active, experts.down_proj[index]) * weights[rows, places, None])
+    return out
+
+
 def round_as_served(model, family: dict):
     """Rounds what the engine rounds in bfloat16: inputs of the base projections and the head, queries, keys, values and their weights."""
     for name, module in model.named_modules():
         if name.endswith(("_proj", "lm_head")):
             module.register_forward_pre_hook(lambda _, args: (Round.apply(args[0]), *args[1:]))
+        if name.endswith("mlp.gate"):
+            module.register_forward_pre_hook(lambda _, args: (Round.apply(args[0]),))
+        if name.endswith("mlp.experts"):
+            module.forward = functools.partial(served_experts, module)
         if name.endswith("v_proj"):
             module.register_forward_hook(lambda _, __, out: Round.apply(out))
     kind = family["config"]["model_type"]

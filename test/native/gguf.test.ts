@@ -10,7 +10,7 @@ import { grammarVocabulary, readModelTokenizer } from '../../src/control/session
 import { PromptEncoder } from '../../src/control/models/prompt-encoder.ts';
 import { Driver, fullLogprobs, generate, openModel } from '../fixtures/engine-driver.ts';
 import { readBlocks, storeAs } from '../fixtures/gguf-blocks.ts';
-import { writeGguf } from '../fixtures/gguf-model.ts';
+import { storedType, writeGguf } from '../fixtures/gguf-model.ts';
 import { familyPlan, temporaryDirectory, writeFamily, writeRandomModel } from '../fixtures/tiny-model.ts';
 import { familyGoldens, goldenRows, logitError, TOLERANCE } from './logit-error.ts';
 import { STARTER } from '../fixtures/starter.ts';
@@ -34,8 +34,20 @@ async function logprobs(path: string, dtype: ComputeDType, tokens: number[]): Pr
   return samples.map((sample) => fullLogprobs(sample, vocab));
 }
 
-// The window is on some layers only, which the format does not say; nor does it know all of YaRN's settings.
-const families = familyPlan.families.filter(({ name }) => name !== 'qwen2-window' && name !== 'llama-yarn');
+// The window is on some layers only, which the format does not say; nor does it know all of YaRN's settings, layers of Qwen3-MoE without
+// experts, or experts whose weights do not sum to 1.
+const UNKNOWN = ['qwen2-window', 'llama-yarn', 'qwen3-moe', 'qwen3-moe-step'];
+const families = familyPlan.families.filter(({ name }) => !UNKNOWN.includes(name));
+
+/** Every layer of it a mixture. */
+const MOE = {
+  architectures: ['Qwen3MoeForCausalLM'],
+  model_type: 'qwen3_moe',
+  num_experts: 5,
+  num_experts_per_tok: 2,
+  moe_intermediate_size: 256,
+  norm_topk_prob: true,
+};
 
 describe.each(families)('$name as GGUF', ({ name }) => {
   test.each([
@@ -57,6 +69,17 @@ describe.each(families)('$name as GGUF', ({ name }) => {
   });
 });
 
+test.each([
+  ['F32', 'float32'],
+  ['BF16', 'bfloat16'],
+] as const)('experts in %s give the bits of the directory', async (type, dtype) => {
+  const directory = join(temporary.path, `moe-${type}`);
+  writeRandomModel(directory, { ...MOE, num_hidden_layers: 2 }, { dtype: type });
+  await writeGguf(`${directory}.gguf`, directory, { type });
+  const tokens = Array.from({ length: 150 }, (_, i) => (i * 37) % 320);
+  expect(await logprobs(`${directory}.gguf`, dtype, tokens)).toEqual(await logprobs(directory, dtype, tokens));
+});
+
 describe('blocks', { timeout: 240_000 }, () => {
   const goldens = JSON.parse(readFileSync(new URL('../goldens/gguf-blocks.json', import.meta.url), 'utf8')) as Record<
     string,
@@ -72,8 +95,9 @@ describe('blocks', { timeout: 240_000 }, () => {
   type Choice = StorageName | ((name: string) => StorageName);
 
   /** A file, and a directory with the values that its blocks hold, in F32. */
-  async function models(label: string, type: Choice): Promise<{ file: string; directory: string }> {
+  async function models(label: string, type: Choice, more = {}): Promise<{ file: string; directory: string }> {
     const size = {
+      ...more,
       hidden_size: 256,
       intermediate_size: 512,
       num_attention_heads: 4,
@@ -84,7 +108,7 @@ describe('blocks', { timeout: 240_000 }, () => {
     writeRandomModel(plain, { ...size, num_hidden_layers: 1 }, { dtype: 'F32' });
     const directory = join(temporary.path, `blocks-${label}`);
     const edit = (name: string, values: Float32Array, shape: number[]): void => {
-      const stored = typeof type === 'string' ? type : type(ggufName(name));
+      const stored = storedType(ggufName(name), shape, type);
       if (shape.length === 2 && stored !== 'F32') values.set(readBlocks(stored, storeAs(stored, values)));
     };
     writeRandomModel(directory, { ...size, num_hidden_layers: 1 }, { dtype: 'F32', edit });
@@ -98,12 +122,13 @@ describe('blocks', { timeout: 240_000 }, () => {
     /attn_v|token_embd/.test(name) ? 'Q6_K' : /ffn_down/.test(name) ? 'Q8_0' : 'Q4_K';
   const besidePlain = (name: string): StorageName => (/attn_v|ffn_up/.test(name) ? 'F32' : 'Q4_K');
 
-  test.each<[string, Choice]>([
+  test.each<[string, Choice, object?]>([
     ...BLOCK_TYPES.map((type): [string, Choice] => [type, type]),
     ['mixed', mixed],
     ['beside plain elements', besidePlain],
-  ])('%s: the engine computes with their values', async (label, type) => {
-    const { file, directory } = await models(label, type);
+    ['of experts', mixed, MOE],
+  ])('%s: the engine computes with their values', async (label, type, more) => {
+    const { file, directory } = await models(label, type, more);
     const tokens = Array.from({ length: 150 }, (_, i) => (i * 37) % 320);
     const truth = await logprobs(directory, 'float32', tokens);
     // Products round their inputs to 8 bits; the weights are exact.

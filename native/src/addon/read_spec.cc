@@ -1,6 +1,7 @@
 #include "addon/read_spec.h"
 
 #include <cmath>
+#include <set>
 
 #include "addon/adapter_handle.h"
 #include "addon/grammar_handle.h"
@@ -42,11 +43,22 @@ ops::RopeSpec read_rope(const Napi::Object& spec) {
   return rope;
 }
 
+bool given(const Napi::Object& object, const char* field) { return !read_property(object, field).IsUndefined(); }
+
+void read_experts(const Napi::Object& object, model::Spec& spec) {
+  spec.experts.count = read_int(object, "count");
+  spec.experts.used = read_int(object, "used");
+  spec.experts.size = read_int(object, "size");
+  spec.experts.normalise = read_bool(object, "normalise");
+  spec.expert_layers = read_uint8_array(object, "layers");
+}
+
 model::Spec read_spec(const Napi::Object& object) {
   model::Spec spec;
   std::string architecture = read_string(object, "architecture");
-  if (architecture != "llama" && architecture != "mistral" && architecture != "qwen2" && architecture != "qwen3") {
-    throw Error(ErrorKind::kRange, "architecture must be llama, mistral, qwen2 or qwen3");
+  static const std::set<std::string> kArchitectures = {"llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe"};
+  if (!kArchitectures.contains(architecture)) {
+    throw Error(ErrorKind::kRange, "architecture must be llama, mistral, mixtral, qwen2, qwen3 or qwen3_moe");
   }
   spec.vocab_size = read_int(object, "vocabSize");
   spec.hidden_size = read_int(object, "hiddenSize");
@@ -65,6 +77,7 @@ model::Spec read_spec(const Napi::Object& object) {
   spec.mlp_bias = read_bool(object, "mlpBias");
   spec.qk_norm = read_bool(object, "qkNorm");
   spec.tied_embeddings = read_bool(object, "tiedEmbeddings");
+  if (given(object, "experts")) read_experts(read_object(read_property(object, "experts"), "experts"), spec);
   model::check(spec);
   return spec;
 }
@@ -110,8 +123,6 @@ std::vector<std::vector<int32_t>> read_words(const Napi::Object& sampling) {
   });
   return words;
 }
-
-bool given(const Napi::Object& object, const char* field) { return !read_property(object, field).IsUndefined(); }
 
 std::vector<std::pair<int32_t, float>> read_bias(const Napi::Object& object) {
   std::vector<std::pair<int32_t, float>> bias;

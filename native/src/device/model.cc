@@ -20,6 +20,7 @@ void supported(bool ok, const std::string& what) {
 }
 
 void check_shape(const model::Spec& s) {
+  supported(s.experts.count == 0, "it has mixtures of experts");
   const bool dim = s.head_dim == 32 || s.head_dim == 64 || s.head_dim == 96 || s.head_dim == 128;
   supported(dim, "its heads have " + std::to_string(s.head_dim) + " dimensions, and kernels are there for 32, 64, 96 and 128");
   supported(s.heads / s.kv_heads <= cuda::kTileRows, "more than 16 heads share one KV head");

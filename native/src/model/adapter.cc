@@ -28,12 +28,15 @@ ModuleRange modules_of(Product product) {
 
 std::string label(int64_t layer, Module module) { return "layers." + std::to_string(layer) + "." + name_of(module); }
 
-void check_place(int64_t layer, Module module, int64_t rank, int64_t layers) {
-  if (layer < 0 || layer >= layers) throw Error(ErrorKind::kRange, "the model has no " + label(layer, module));
+void check_place(const Spec& spec, int64_t layer, Module module, int64_t rank) {
+  if (layer < 0 || layer >= spec.layers || !has(spec, layer, module))
+    throw Error(ErrorKind::kRange, "the model has no " + label(layer, module));
   if (rank < 1 || rank > ops::kMaxLoraRank) throw Error(ErrorKind::kRange, label(layer, module) + ": the rank must be in 1..1024");
 }
 
 }  // namespace
+
+bool has(const Spec& spec, int64_t layer, Module module) { return int(module) <= int(Module::kO) || !spec.mixes(layer); }
 
 ops::LoraShape shape_of(const Spec& spec, Module module) {
   int64_t h = spec.hidden_size, q = spec.query_size(), kv = spec.kv_size(), f = spec.intermediate_size;
@@ -70,7 +73,7 @@ Adapter::Adapter(const std::shared_ptr<Model>& model, const std::vector<std::str
     : model_(model), layers_(size_t(model->spec.layers)) {
   TensorFiles open_files(files, tensors);
   for (const StoredFactors& stored : factors) {
-    check_place(stored.layer, stored.module, stored.rank, model->spec.layers);
+    check_place(model->spec, stored.layer, stored.module, stored.rank);
     ops::LoraShape s = shape_of(model->spec, stored.module);
     const Tensor& a = open_files.find(stored.a, {stored.rank, s.in});
     const Tensor& b = open_files.find(stored.b, {s.out, stored.rank});
@@ -91,7 +94,7 @@ Adapter::Adapter(const std::shared_ptr<Model>& model, std::vector<std::array<ops
 }
 
 void Adapter::add(const Model& model, const Factors& f) {
-  check_place(f.layer, f.module, f.rank, int64_t(layers_.size()));
+  check_place(model.spec, f.layer, f.module, f.rank);
   ops::LoraShape shape = shape_of(model.spec, f.module);
   shape.rank = f.rank;
   std::string name = label(f.layer, f.module);

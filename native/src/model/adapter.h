@@ -17,6 +17,8 @@ enum class Module { kQ, kK, kV, kO, kGate, kUp, kDown };
 constexpr int kModules = 7;
 enum class Product { kQkv, kOutput, kGateUp, kDown };
 
+// Whether a layer has that projection: where its feed-forward is a mixture it has those of attention alone.
+bool has(const Spec& spec, int64_t layer, Module module);
 // Sizes of a projection: its inputs, its outputs and where these begin in its product. The rank is left 0.
 ops::LoraShape shape_of(const Spec& spec, Module module);
 // As in a checkpoint: "self_attn.q_proj" and so on.

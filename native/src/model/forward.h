@@ -8,6 +8,7 @@
 #include "base/buffer.h"
 #include "base/thread_pool.h"
 #include "model/adapter.h"
+#include "model/experts.h"
 #include "model/weights.h"
 #include "ops/attention.h"
 #include "ops/kv_pages.h"
@@ -77,10 +78,13 @@ class Forward {
   // Puts the residual stream of these back to their places.
   void widen(const std::vector<int32_t>& wanted);
   void feed_forward(const Layer& layer, int64_t index, int64_t rows);
+  // The same where it is a mixture of experts.
+  void mix(const Layer& layer, int64_t index, int64_t rows);
 
   Model& model_;
   ops::RopeTable rope_;
   AdapterBatch adapters_;
+  ExpertRows experts_;
   ops::AttentionGroups groups_;                   // of the batch's runs
   bool decodes_ = false;                          // each of them is one query
   std::vector<const ops::AttentionRun*> owners_;  // of its rows

@@ -1,5 +1,6 @@
 #include "model/spec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -20,6 +21,19 @@ void check_yarn(const ops::RopeSpec& rope) {
   in_range("ropeScaling.originalMaxPosition", rope.original_max_position, 1, 1 << 24);
 }
 
+void check_experts(const Spec& spec) {
+  const Experts& experts = spec.experts;
+  if (experts.count == 0) {
+    require(spec.expert_layers.empty(), ErrorKind::kRange, "expertLayers must be empty where there are no experts");
+    return;
+  }
+  in_range("experts.count", experts.count, 1, 4096);
+  in_range("experts.used", experts.used, 1, std::min<int64_t>(experts.count, 256));
+  in_range("experts.size", experts.size, 1, 1 << 19);
+  if (int64_t(spec.expert_layers.size()) != spec.layers) throw Error(ErrorKind::kRange, "expertLayers must have one byte per layer");
+  if (spec.mlp_bias) throw Error(ErrorKind::kRange, "experts have no bias");
+}
+
 }  // namespace
 
 void check(const Spec& spec) {
@@ -36,6 +50,7 @@ void check(const Spec& spec) {
   if (spec.heads / spec.kv_heads > 32) throw Error(ErrorKind::kRange, "at most 32 heads may share one KV head");
   if (spec.head_dim % 2 != 0) throw Error(ErrorKind::kRange, "headDim must be even");
   if (int64_t(spec.window_layers.size()) != spec.layers) throw Error(ErrorKind::kRange, "windowLayers must have one byte per layer");
+  check_experts(spec);
   finite_positive("rmsNormEps", spec.rms_norm_eps);
   finite_positive("ropeTheta", spec.rope.theta);
   finite_positive("ropeScaling.factor", spec.rope.factor);

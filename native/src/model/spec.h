@@ -1,5 +1,6 @@
 // A model as facts: dimensions and switches. Read from JSON by TypeScript, checked here again.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +9,12 @@
 #include "ops/rope.h"
 
 namespace tandem::model {
+
+// Feed-forwards that are a mixture: each token goes to `used` of `count` experts of `size` intermediate numbers. count 0: there are none.
+struct Experts {
+  int64_t count = 0, used = 0, size = 0;
+  bool normalise = true;  // the weights of those that are used sum to 1
+};
 
 struct Spec {
   int64_t vocab_size = 0;
@@ -25,9 +32,22 @@ struct Spec {
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;
   bool tied_embeddings = false;
+  Experts experts;
+  std::vector<uint8_t> expert_layers;  // one per layer: 1 where the feed-forward is a mixture; empty: nowhere
 
+  // Outputs of gate and up that a token has in a layer, at most.
+  int64_t gate_up_size() const {
+    return 2 * (experts.count == 0 ? intermediate_size : std::max(widest_dense(), experts.used * experts.size));
+  }
+  bool mixes(int64_t layer) const { return !expert_layers.empty() && expert_layers[size_t(layer)] != 0; }
   int64_t query_size() const { return heads * head_dim; }
   int64_t kv_size() const { return kv_heads * head_dim; }
+
+ private:
+  int64_t widest_dense() const {
+    const bool all = std::all_of(expert_layers.begin(), expert_layers.end(), [](uint8_t mixes) { return mixes != 0; });
+    return all ? 0 : intermediate_size;
+  }
 };
 
 // Throws Error(kRange) naming the first field that is impossible.

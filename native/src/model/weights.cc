@@ -28,7 +28,7 @@ class Loader {
   }
 
  private:
-  // One part of a matrix whose rows come from several tensors.
+  // One part of a matrix whose rows come from several tensors; without a name, zeros.
   struct Part {
     std::string name;
     int64_t rows;
@@ -62,13 +62,13 @@ class Loader {
     weights.embedding = matrix({{"model.embed_tokens.weight", v}}, h);
     if (!spec_.tied_embeddings) weights.head = matrix({{"lm_head.weight", v}}, h);
     weights.final_norm = vector("model.norm.weight", h);
-    for (int64_t i = 0; i < spec_.layers; ++i) weights.layers.push_back(layer("model.layers." + std::to_string(i) + "."));
+    for (int64_t i = 0; i < spec_.layers; ++i) weights.layers.push_back(layer(i));
     return weights;
   }
 
-  Layer layer(const std::string& prefix) {
-    int64_t h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size(), f = spec_.intermediate_size;
-    std::string a = prefix + "self_attn.", m = prefix + "mlp.";
+  Layer layer(int64_t index) {
+    int64_t h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size();
+    const std::string prefix = "model.layers." + std::to_string(index) + ".", a = prefix + "self_attn.";
     Layer layer;
     layer.attention_norm = vector(prefix + "input_layernorm.weight", h);
     layer.mlp_norm = vector(prefix + "post_attention_layernorm.weight", h);
@@ -80,14 +80,36 @@ class Loader {
     }
     layer.output = matrix({{a + "o_proj.weight", h}}, q);
     if (spec_.output_bias) layer.output_bias = vector(a + "o_proj.bias", h);
-    layer.gate_up = matrix({{m + "gate_proj.weight", f}, {m + "up_proj.weight", f}}, h);
-    layer.down = matrix({{m + "down_proj.weight", h}}, f);
-    if (spec_.mlp_bias) {
-      layer.gate_up_bias = vectors({{m + "gate_proj.bias", f}, {m + "up_proj.bias", f}});
-      layer.down_bias = vector(m + "down_proj.bias", h);
-    }
+    if (spec_.mixes(index)) mixture(layer, prefix + "mlp.");
+    else feed_forward(layer, prefix + "mlp.");
     return layer;
   }
+
+  void feed_forward(Layer& layer, const std::string& m) {
+    const int64_t h = spec_.hidden_size, f = spec_.intermediate_size;
+    layer.gate_up = matrix({{m + "gate_proj.weight", f}, {m + "up_proj.weight", f}}, h);
+    layer.down = matrix({{m + "down_proj.weight", h}}, f);
+    if (!spec_.mlp_bias) return;
+    layer.gate_up_bias = vectors({{m + "gate_proj.bias", f}, {m + "up_proj.bias", f}});
+    layer.down_bias = vector(m + "down_proj.bias", h);
+  }
+
+  void mixture(Layer& layer, const std::string& m) {
+    const int64_t h = spec_.hidden_size, f = spec_.experts.size;
+    // Choices hang on small differences, and the router is a thousandth of a layer.
+    layer.router = plain_matrix({{m + "gate.weight", spec_.experts.count}}, h);
+    std::vector<Part> gate_up, down;
+    for (int64_t i = 0; i < spec_.experts.count; ++i) {
+      const std::string e = m + "experts." + std::to_string(i) + ".";
+      gate_up.insert(gate_up.end(), {{e + "gate_proj.weight", f}, {e + "up_proj.weight", f}, padding(2 * f)});
+      down.insert(down.end(), {{e + "down_proj.weight", h}, padding(h)});
+    }
+    layer.gate_up = matrix(gate_up, h);
+    layer.down = matrix(down, f);
+  }
+
+  // Rows of zeros after `rows` others, to the next panel.
+  Part padding(int64_t rows) const { return {"", round_up(rows, kernels_.panel) - rows}; }
 
   std::vector<float> vector(const std::string& name, int64_t n) const { return vectors({{name, n}}); }
 
@@ -104,24 +126,58 @@ class Loader {
   }
 
   ops::PackedMatrix matrix(const std::vector<Part>& parts, int64_t columns) {
-    std::vector<const Tensor*> tensors;
-    int64_t rows = 0;
-    for (const Part& part : parts) {
-      tensors.push_back(&files_.find(part.name, {part.rows, columns}));
-      rows += part.rows;
+    const std::vector<const Tensor*> tensors = find(parts, columns);
+    const auto format = quantise_ ? std::optional(quantise_->format) : std::nullopt;
+    std::vector<ops::QuantPart> quantised = quant_parts(files_, named(tensors), format);
+    if (!quantised.empty()) {
+      for (size_t i = 0; i < parts.size(); ++i) {
+        if (!tensors[i]) quantised.insert(quantised.begin() + int64_t(i), zeros(parts[i].rows, quantised[i - 1].format, columns));
+      }
     }
-    const std::vector<ops::QuantPart> quantised = quant_parts(files_, tensors, quantise_ ? std::optional(quantise_->format) : std::nullopt);
+    return packed(parts, tensors, columns, quantised);
+  }
+
+  // Never quantised, whatever the others are.
+  ops::PackedMatrix plain_matrix(const std::vector<Part>& parts, int64_t columns) {
+    return packed(parts, find(parts, columns), columns, {});
+  }
+
+  // Null for zeros.
+  std::vector<const Tensor*> find(const std::vector<Part>& parts, int64_t columns) const {
+    std::vector<const Tensor*> tensors;
+    for (const Part& part : parts) tensors.push_back(part.name.empty() ? nullptr : &files_.find(part.name, {part.rows, columns}));
+    return tensors;
+  }
+
+  static std::vector<const Tensor*> named(std::vector<const Tensor*> tensors) {
+    std::erase(tensors, nullptr);
+    return tensors;
+  }
+
+  static ops::QuantPart zeros(int64_t rows, ops::QuantFormat format, int64_t columns) {
+    const simd::QuantTraits traits = simd::traits_of(format);
+    return {rows, format, [=](int64_t, int64_t count, const ops::QuantRows& out) {
+              std::fill_n(out.values, count * columns, uint8_t(traits.offset));
+              std::fill_n(out.scales, count * traits.scales_of(columns), 0.0f);
+              if (out.minima) std::fill_n(out.minima, count * traits.scales_of(columns), 0.0f);
+              return true;
+            }};
+  }
+
+  ops::PackedMatrix packed(const std::vector<Part>& parts, const std::vector<const Tensor*>& tensors, int64_t columns,
+                           const std::vector<ops::QuantPart>& quantised) {
+    int64_t rows = 0;
+    for (const Part& part : parts) rows += part.rows;
     if (dry_) {
       total_ += quantised.empty() ? rows * columns * int64_t(ops::element_size(element_)) : packed_bytes(quantised, columns);
       return {};
     }
-    ops::PackedMatrix packed = cached_ ? from_cache(rows, columns)
-                               : quantised.empty()
-                                   ? elements(parts, tensors, rows, columns)
-                                   : ops::PackedMatrix(element_, ops::QuantisedMatrix(kernels_.panel, columns, quantised, pool_));
-    done_ += int64_t(packed.bytes());
+    ops::PackedMatrix matrix = quantised.empty() ? elements(parts, tensors, rows, columns)
+                               : cached_         ? from_cache(rows, columns)
+                                         : ops::PackedMatrix(element_, ops::QuantisedMatrix(kernels_.panel, columns, quantised, pool_));
+    done_ += int64_t(matrix.bytes());
     if (progress_) progress_(std::min(done_, total_), total_);
-    return packed;
+    return matrix;
   }
 
   ops::PackedMatrix elements(const std::vector<Part>& parts, const std::vector<const Tensor*>& tensors, int64_t rows, int64_t columns) {
@@ -129,9 +185,10 @@ class Loader {
       int64_t part_first = 0;
       for (size_t i = 0; i < parts.size(); ++i) {
         int64_t from = std::max(first, part_first), to = std::min(first + count, part_first + parts[i].rows);
-        if (from < to && !files_.read(*tensors[i], (from - part_first) * columns, (to - from) * columns, out + (from - first) * columns)) {
+        float* rows_out = out + (from - first) * columns;
+        if (from < to && !tensors[i]) std::fill_n(rows_out, (to - from) * columns, 0.0f);
+        if (from < to && tensors[i] && !files_.read(*tensors[i], (from - part_first) * columns, (to - from) * columns, rows_out))
           return false;
-        }
         part_first += parts[i].rows;
       }
       return true;
@@ -168,8 +225,23 @@ class Loader {
 
 size_t Weights::bytes() const {
   size_t total = embedding.bytes() + head.bytes();
-  for (const Layer& layer : layers) total += layer.qkv.bytes() + layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes();
+  for (const Layer& layer : layers) {
+    total += layer.qkv.bytes() + layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes() + layer.router.bytes();
+  }
   return total;
+}
+
+Widths widths_of(const Weights& weights) {
+  Widths widths;
+  for (const Layer& layer : weights.layers) {
+    widths.residual = std::max(widths.residual, layer.output.rows_padded());
+    widths.wide = std::max(widths.wide, layer.qkv.rows_padded());
+    widths.activation = std::max({widths.activation, layer.qkv.columns_padded(), layer.output.columns_padded()});
+    if (layer.mixes()) continue;
+    widths.wide = std::max(widths.wide, layer.gate_up.rows_padded());
+    widths.activation = std::max(widths.activation, layer.down.columns_padded());
+  }
+  return widths;
 }
 
 Weights load(const Spec& spec, const std::vector<std::string>& files, const std::vector<Tensor>& tensors, ops::Element element,

@@ -22,11 +22,22 @@ struct Layer {
   std::vector<float> q_norm, k_norm;            // [head_dim] or empty
   ops::PackedMatrix output;                     // [hidden, query]
   std::vector<float> output_bias;               // [hidden] or empty
-  ops::PackedMatrix gate_up;                    // [2 intermediate, hidden]: gate above up
-  std::vector<float> gate_up_bias;              // [2 intermediate] or empty
-  ops::PackedMatrix down;                       // [hidden, intermediate]
-  std::vector<float> down_bias;                 // [hidden] or empty
+  // [2 intermediate, hidden]: gate above up. Of a mixture those of all experts, one below the other, each from a panel of its own on
+  // (expert_panels); its down too.
+  ops::PackedMatrix gate_up;
+  std::vector<float> gate_up_bias;  // [2 intermediate] or empty
+  ops::PackedMatrix down;           // [hidden, intermediate]
+  std::vector<float> down_bias;     // [hidden] or empty
+  ops::PackedMatrix router;         // of a mixture [experts, hidden], never quantised; else empty
+
+  bool mixes() const { return router.rows() > 0; }
 };
+
+// The panels of one expert's `outputs` outputs.
+inline ops::PanelRange expert_panels(const ops::PackedMatrix& w, int64_t expert, int64_t outputs) {
+  const int64_t panels = (outputs + w.panel() - 1) / w.panel();
+  return {expert * panels, (expert + 1) * panels};
+}
 
 // Weights that are quantised while they are loaded.
 struct Quantise {
@@ -47,6 +58,13 @@ struct Weights {
 
   size_t bytes() const;
 };
+
+// What rows need at most, over all layers, the feed-forwards of mixtures left out (model/experts.h): floats of what a product makes of
+// hidden_size, floats of what others make, elements of what enters one.
+struct Widths {
+  int64_t residual = 0, wide = 0, activation = 0;
+};
+Widths widths_of(const Weights& weights);
 
 using Progress = std::function<void(int64_t done, int64_t total)>;
 

@@ -11,12 +11,20 @@ namespace {
 
 // Rows that go through a product together: enough that turning the weights for the backward pass pays.
 constexpr int64_t kChunkRows = 256;
+// Rows of one expert for which the same pays.
+constexpr int64_t kExpertRows = 64;
+constexpr int64_t kMostChunkRows = 1024;
+
+int64_t chunk_rows(const model::Experts& experts) {
+  if (experts.count == 0) return kChunkRows;
+  return std::clamp(kExpertRows * experts.count / experts.used / 16 * 16, kChunkRows, kMostChunkRows);
+}
 
 }  // namespace
 
 CpuCompute::CpuCompute(std::shared_ptr<model::Model> model, const Options& options, const State& state)
     : model_(std::move(model)), factors_(model_, state), most_bytes_(options.max_row_bytes),
-      chunk_(std::min(kChunkRows, round_up(options.max_row_tokens, 16))),
+      chunk_(std::min(chunk_rows(model_->spec.experts), round_up(options.max_row_tokens, 16))),
       forward_(*model_, {model_->pool, options.unit_work}, chunk_, std::min(options.max_row_tokens, model_->spec.max_position)),
       backward_(*model_, forward_, chunk_), head_(*model_, {model_->pool, options.unit_work}),
       kept_(*model_, options.recompute ? Keep::kInputs : Keep::kActivations), passing_(*model_, Keep::kNothing) {}

@@ -16,11 +16,11 @@ constexpr int64_t kSlack = 32;
 }  // namespace
 
 LayerBackward::LayerBackward(model::Model& model, LayerForward& forward, int64_t rows)
-    : model_(model), forward_(forward), unit_(forward.unit()), all_rows_(size_t(rows)) {
-  const model::Layer& layer = model.weights.layers.front();
+    : model_(model), forward_(forward), unit_(forward.unit()), experts_(model, forward), all_rows_(size_t(rows)) {
+  const model::Widths widths = model::widths_of(model.weights);
   int64_t size = int64_t(forward.element()), attended = model.spec.heads * model.kv_shape().dim();
-  ld_out_ = std::max({layer.qkv.rows_padded(), layer.output.rows_padded(), layer.gate_up.rows_padded(), layer.down.rows_padded()}) + kSlack;
-  ld_wide_ = std::max({ops::ld_backward(layer.qkv), ops::ld_backward(layer.output), ops::ld_backward(layer.down)});
+  ld_out_ = std::max(widths.wide, widths.residual) + kSlack;
+  ld_wide_ = round_up(widths.activation, model.kernels.panel);
   ld_residual_ = 0;
   d_out_ = Buffer<uint8_t>(size_t(rows * ld_out_ * size));
   x_ = Buffer<uint8_t>(size_t(rows * forward.ld_activation() * size));
@@ -103,8 +103,9 @@ Steps LayerBackward::product(Tape& tape, FactorSet& factors, Back back, float* d
 
 Steps LayerBackward::run(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk, bool reach) {
   using Part = Steps (LayerBackward::*)(Tape&, FactorSet&, int64_t, Chunk);
-  static constexpr Part kParts[] = {&LayerBackward::mlp_out, &LayerBackward::mlp_in, &LayerBackward::attention_out};
-  for (Part part : kParts) {
+  std::vector<Part> parts = {&LayerBackward::mlp_out, &LayerBackward::mlp_in, &LayerBackward::attention_out};
+  if (model_.spec.mixes(layer)) parts = {&LayerBackward::mixture, &LayerBackward::attention_out};
+  for (Part part : parts) {
     Steps steps = (this->*part)(tape, factors, layer, chunk);
     for (steps.next(); !steps.finished(); steps.next()) co_yield steps.work();
   }
@@ -155,6 +156,16 @@ Steps LayerBackward::mlp_in(Tape& tape, FactorSet& factors, int64_t index, Chunk
   forward_.normalise(middle + chunk.first * tape.ld_residual(), tape.ld_residual(), chunk.count, layer.mlp_norm, x_.data());
   Steps gate_up = product(tape, factors, {index, model::Product::kGateUp, chunk, x_.data(), forward_.ld_activation()}, wide_.data());
   for (gate_up.next(); !gate_up.finished(); gate_up.next()) co_yield gate_up.work();
+  norm(middle, tape.ld_residual(), chunk, layer.mlp_norm);
+}
+
+Steps LayerBackward::mixture(Tape& tape, FactorSet&, int64_t index, Chunk chunk) {
+  const model::Layer& layer = model_.weights.layers[size_t(index)];
+  const float* middle = tape.layer(index).middle.data();
+  round_residual(tape, chunk, model_.spec.hidden_size, layer.output.rows_padded());
+  forward_.normalise(middle + chunk.first * tape.ld_residual(), tape.ld_residual(), chunk.count, layer.mlp_norm, x_.data());
+  Steps mixture = experts_.run(tape, index, chunk, {x_.data(), forward_.ld_activation(), d_out_.data(), ld_out_, wide_.data(), ld_wide_});
+  for (mixture.next(); !mixture.finished(); mixture.next()) co_yield mixture.work();
   norm(middle, tape.ld_residual(), chunk, layer.mlp_norm);
 }
 

@@ -4,6 +4,7 @@
 // The gradients of factors gather chunk by chunk, in that order.
 #pragma once
 #include "ops/attention_backward.h"
+#include "train/experts_backward.h"
 #include "train/factors.h"
 #include "train/layer_forward.h"
 
@@ -42,6 +43,8 @@ class LayerBackward {
   Steps outer(const float* u, int64_t ldu, const void* x, int64_t ldx, int64_t count, Trained& factor);
   Steps mlp_out(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
   Steps mlp_in(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
+  // Both where the feed-forward is a mixture.
+  Steps mixture(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
   Steps attention_out(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk);
   Steps attention_in(Tape& tape, FactorSet& factors, int64_t layer, Chunk chunk, bool reach);
   void round_residual(const Tape& tape, Chunk chunk, int64_t columns, int64_t padded);
@@ -52,6 +55,7 @@ class LayerBackward {
   model::Model& model_;
   LayerForward& forward_;
   UnitSize unit_;
+  ExpertsBackward experts_;
   int64_t ld_out_, ld_wide_, ld_residual_;
   int64_t tokens_ = 0;                // that there is room for
   Buffer<float> residual_, dk_, dv_;  // per token of the row

@@ -9,6 +9,9 @@
 namespace tandem::train {
 namespace {
 
+// Fewer pairs of rows and experts would not pay for the weights that they read: where an expert is so large, a unit is longer.
+constexpr int64_t kLeastPairs = 16;
+
 void add_bias(ThreadPool& pool, float* rows, int64_t ld, int64_t count, const std::vector<float>& bias) {
   if (bias.empty()) return;
   for_rows(pool, count, [&](int64_t r) {
@@ -60,10 +63,11 @@ ops::AttentionShape attention_shape(const model::Spec& spec, int64_t layer) {
 }
 
 LayerForward::LayerForward(model::Model& model, const UnitSize& unit, int64_t rows, int64_t positions)
-    : model_(model), unit_(unit), rope_(model.spec.rope, positions, model.spec.head_dim), all_rows_(size_t(rows)) {
-  const model::Layer& layer = model.weights.layers.front();
-  ld_activation_ = std::max({layer.qkv.columns_padded(), layer.output.columns_padded(), layer.down.columns_padded()});
-  wide_ = Buffer<float>(size_t(rows * std::max(layer.qkv.rows_padded(), layer.gate_up.rows_padded())));
+    : model_(model), unit_(unit), rope_(model.spec.rope, positions, model.spec.head_dim),
+      experts_(model, rows, std::max(rows, kLeastPairs)), all_rows_(size_t(rows)) {
+  const model::Widths widths = model::widths_of(model.weights);
+  ld_activation_ = widths.activation;
+  wide_ = Buffer<float>(size_t(rows * widths.wide));
   activation_ = Buffer<uint8_t>(size_t(rows * ld_activation_) * element());
   queries_ = Buffer<uint8_t>(size_t(rows * model.spec.heads * model.kv_shape().dim()) * element());
   std::iota(all_rows_.begin(), all_rows_.end(), 0);
@@ -122,9 +126,10 @@ Steps LayerForward::product(Tape& tape, int64_t layer, Chunk chunk, Operands o) 
 
 Steps LayerForward::run(Tape& tape, int64_t layer, Chunk chunk) {
   using Part = Steps (LayerForward::*)(Tape&, int64_t, Chunk);
-  static constexpr Part kParts[] = {&LayerForward::attention_in, &LayerForward::attention_out, &LayerForward::mlp_in,
-                                    &LayerForward::mlp_out};
-  for (Part part : kParts) {
+  std::vector<Part> parts = {&LayerForward::attention_in, &LayerForward::attention_out};
+  if (model_.spec.mixes(layer)) parts.push_back(&LayerForward::mixture);
+  else parts.insert(parts.end(), {&LayerForward::mlp_in, &LayerForward::mlp_out});
+  for (Part part : parts) {
     Steps steps = (this->*part)(tape, layer, chunk);
     for (steps.next(); !steps.finished(); steps.next()) co_yield steps.work();
   }
@@ -251,20 +256,22 @@ Steps LayerForward::mlp_in(Tape& tape, int64_t index, Chunk chunk) {
   co_yield chunk.count* ld;
 }
 
+void LayerForward::activate_row(const uint8_t* gate_up, int64_t f, uint8_t* out) const {
+  if (model_.element == ops::Element::kF32) {
+    auto* gate = reinterpret_cast<const float*>(gate_up);
+    model_.kernels.silu_mul_f32(gate, gate + f, f, reinterpret_cast<float*>(out));
+    return;
+  }
+  thread_local std::vector<float> wide;
+  wide.resize(size_t(2 * f));
+  read_elements(gate_up, 0, 2 * f, wide.data());
+  model_.kernels.silu_mul_bf16(wide.data(), wide.data() + f, f, reinterpret_cast<uint16_t*>(out));
+}
+
 void LayerForward::activate(const uint8_t* gate_up, int64_t count, uint8_t* to) const {
-  int64_t f = model_.spec.intermediate_size;
-  for_rows(model_.pool, count, [&](int64_t r) {
-    uint8_t* out = to + size_t(r * ld_activation_) * element();
-    if (model_.element == ops::Element::kF32) {
-      auto* gate = reinterpret_cast<const float*>(gate_up) + r * 2 * f;
-      model_.kernels.silu_mul_f32(gate, gate + f, f, reinterpret_cast<float*>(out));
-      return;
-    }
-    thread_local std::vector<float> wide;
-    wide.resize(size_t(2 * f));
-    read_elements(gate_up, r * 2 * f, 2 * f, wide.data());
-    model_.kernels.silu_mul_bf16(wide.data(), wide.data() + f, f, reinterpret_cast<uint16_t*>(out));
-  });
+  const int64_t f = model_.spec.intermediate_size;
+  for_rows(model_.pool, count,
+           [&](int64_t r) { activate_row(gate_up + size_t(r * 2 * f) * element(), f, to + size_t(r * ld_activation_) * element()); });
 }
 
 Steps LayerForward::mlp_out(Tape& tape, int64_t index, Chunk chunk) {
@@ -275,6 +282,39 @@ Steps LayerForward::mlp_out(Tape& tape, int64_t index, Chunk chunk) {
   Steps down = product(tape, index, chunk, {model::Product::kDown, activation_.data(), ld_activation_, out, tape.ld_residual(), true});
   for (down.next(); !down.finished(); down.next()) co_yield down.work();
   add_bias(model_.pool, out, tape.ld_residual(), chunk.count, layer.down_bias);
+}
+
+int64_t LayerForward::expert_pairs() const {
+  const int64_t f = model_.spec.experts.size, unit = unit_.rows(model_.spec.hidden_size, 3 * f);
+  return std::clamp(unit, kLeastPairs, experts_.max_pairs());
+}
+
+Steps LayerForward::mixture(Tape& tape, int64_t index, Chunk chunk) {
+  const model::Layer& layer = model_.weights.layers[size_t(index)];
+  const int64_t h = model_.spec.hidden_size, f = model_.spec.experts.size, offset = chunk.first * tape.ld_residual();
+  const float* middle = tape.layer(index).middle.data() + offset;
+  normalise(middle, tape.ld_residual(), chunk.count, layer.mlp_norm, activation_.data());
+  experts_.route(layer, activation_.data(), ld_activation_, chunk.count);
+  float* out = tape.input(index + 1) + offset;
+  std::memcpy(out, middle, size_t(chunk.count * tape.ld_residual()) * sizeof(float));
+  co_yield chunk.count* h* model_.spec.experts.count;
+  while (experts_.take(expert_pairs())) {
+    experts_.gather(activation_.data(), ld_activation_);
+    experts_.gate_up(layer);
+    keep_gate_up(tape, index, chunk);
+    experts_.activate();
+    experts_.down(layer);
+    experts_.combine(out, tape.ld_residual());
+    co_yield experts_.batch_rows() * h * 3 * f;
+  }
+}
+
+void LayerForward::keep_gate_up(Tape& tape, int64_t index, Chunk chunk) {
+  const int64_t width = 2 * model_.spec.experts.size, first = chunk.first * experts_.used();
+  for_rows(model_.pool, experts_.batch_rows(), [&](int64_t i) {
+    uint8_t* kept = tape.layer(index).gate_up.data() + size_t((first + experts_.pair(i)) * width) * element();
+    write_elements(experts_.wide() + i * experts_.ld_wide(), width, kept);
+  });
 }
 
 }  // namespace tandem::train

@@ -1,6 +1,7 @@
 // The forward pass of one layer over some rows, in four parts: the very operations of serving, in the same order (model/forward.cc), with
 // what backward needs written to the tape.
 #pragma once
+#include "model/experts.h"
 #include "train/steps.h"
 #include "train/tape.h"
 #include "train/unit_size.h"
@@ -33,12 +34,19 @@ class LayerForward {
   // For the backward pass: what entered the products, computed again into rows ld_activation() apart.
   void normalise(const float* rows, int64_t ld, int64_t count, const std::vector<float>& weight, uint8_t* out) const;
   void activate(const uint8_t* gate_up, int64_t count, uint8_t* out) const;
+  // One row of `size` outputs of gate and as many of up.
+  void activate_row(const uint8_t* gate_up, int64_t size, uint8_t* out) const;
   // Queries of a chunk as attention takes them, from the tape.
   void queries(Tape& tape, int64_t layer, Chunk chunk, uint8_t* out) const;
 
   // n elements from index `at` on, as floats.
   void read_elements(const uint8_t* from, int64_t at, int64_t n, float* out) const;
   void write_elements(const float* x, int64_t n, uint8_t* out) const;
+
+  // The experts of a chunk's rows; whoever routes rows has it until others are routed.
+  model::ExpertRows& experts() { return experts_; }
+  // Pairs of a mixture that make a unit.
+  int64_t expert_pairs() const;
 
   const UnitSize& unit() const { return unit_; }
   const ops::RopeTable& rope() const { return rope_; }
@@ -60,6 +68,10 @@ class LayerForward {
   Steps attention_out(Tape& tape, int64_t layer, Chunk chunk);
   Steps mlp_in(Tape& tape, int64_t layer, Chunk chunk);
   Steps mlp_out(Tape& tape, int64_t layer, Chunk chunk);
+  // Both where the feed-forward is a mixture.
+  Steps mixture(Tape& tape, int64_t layer, Chunk chunk);
+  // Keeps a batch's outputs of gate and up.
+  void keep_gate_up(Tape& tape, int64_t layer, Chunk chunk);
   void clear_pages(Tape& tape, int64_t layer, Chunk chunk);
   void store_keys(Tape& tape, int64_t layer, Chunk chunk);
   // One head of queries or keys, normed and rotated in place.
@@ -68,6 +80,7 @@ class LayerForward {
   model::Model& model_;
   UnitSize unit_;
   ops::RopeTable rope_;
+  model::ExpertRows experts_;
   int64_t ld_activation_;
   Buffer<float> wide_;
   Buffer<uint8_t> activation_, queries_;

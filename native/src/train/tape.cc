@@ -12,9 +12,8 @@ std::vector<model::Module> modules_of(model::Product product) {
 }
 
 Tape::Tape(const model::Model& model, Keep keep) : model_(model), keep_(keep) {
-  const model::Layer& layer = model.weights.layers.front();
-  ld_residual_ = std::max({layer.output.rows_padded(), layer.down.rows_padded(), model.spec.hidden_size});
-  ld_attended_ = layer.output.columns_padded();
+  ld_residual_ = std::max(model::widths_of(model.weights).residual, model.spec.hidden_size);
+  ld_attended_ = model.weights.layers.front().output.columns_padded();
   ld_qk_ = model.spec.query_size() + model.spec.kv_size();
   inputs_.resize(keep == Keep::kNothing ? 2 : size_t(model.spec.layers + 1));
   layers_.resize(keep == Keep::kActivations ? size_t(model.spec.layers) : 1);
@@ -56,7 +55,7 @@ Room Tape::room_for(const Row& row, const model::Adapter* adapter) const {
 
 int64_t Tape::bytes(const Room& room) const {
   int64_t element = int64_t(ops::element_size(model_.element)), residual = ld_residual_ * int64_t(sizeof(float));
-  int64_t elements = ld_qk_ + ld_attended_ + 2 * model_.spec.intermediate_size;
+  int64_t elements = ld_qk_ + ld_attended_ + model_.spec.gate_up_size();
   int64_t token = int64_t(inputs_.size()) * residual + int64_t(layers_.size()) * (residual + elements * element);
   // d logprob / d x of each target.
   if (keep_ != Keep::kNothing) token += model_.spec.hidden_size * int64_t(sizeof(float));
@@ -71,7 +70,7 @@ void Tape::grow(const Room& room) {
     at_least(layer.middle, rows * ld_residual_);
     at_least(layer.qk, rows * ld_qk_ * size_of);
     at_least(layer.attended, rows * ld_attended_ * size_of);
-    at_least(layer.gate_up, rows * 2 * model_.spec.intermediate_size * size_of);
+    at_least(layer.gate_up, rows * model_.spec.gate_up_size() * size_of);
     for (Buffer<float>& u : layer.u) at_least(u, room.u);
   }
   if (!kv_ || kv_->pages() < room.pages) {

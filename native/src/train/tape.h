@@ -43,7 +43,8 @@ struct LayerTape {
   Buffer<float> middle;      // [T][ld_residual]: the residual stream between attention and MLP
   Buffer<uint8_t> qk;        // [T][query + kv] E: before norm and rotation
   Buffer<uint8_t> attended;  // [T][ld_attended] E: the input of the output projection
-  Buffer<uint8_t> gate_up;   // [T][2 intermediate] E
+  // [T][2 intermediate] E; of a mixture [T][used][2 size] E, a token's experts ascending.
+  Buffer<uint8_t> gate_up;
   // The adapter's u of each product, the projections' padded ranks beside each other.
   std::array<Buffer<float>, kProducts> u;
 };

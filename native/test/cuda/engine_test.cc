@@ -489,6 +489,7 @@ TEST(gpu_engine_refuses_shapes_without_kernels) {
   source = tiny_for_device();
   source.spec.intermediate_size = 73;
   CHECK_ERROR(kUnsupported, "multiples of 8", load_on_device(source));
+  CHECK_ERROR(kUnsupported, "mixtures of experts", load_on_device(TinyModel::mixture()));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 import { mebibytes } from '../mebibytes.ts';
 import { sizesOf } from '../models/adapter-files.ts';
 import type { ComputeDType, ModelSpec } from './native.ts';
-import { ADAPTER_MODULES, type AdapterModule } from './training.ts';
+import { modulesOf, type AdapterModule } from './training.ts';
 
 /** Outputs of one panel at most: what packing may add at both ends of a projection. */
 const LARGEST_PANEL = 64;
@@ -35,12 +35,13 @@ export function adapterObstacle(rank: number, limits: AdapterLimits): string | n
   if (rank > maxRank) {
     return `The model's adapters have rank ${rank}, and the server serves ranks of up to ${maxRank} (--max-lora-rank).`;
   }
-  const bytes =
-    spec.layers *
-    adapterBytes(
-      ADAPTER_MODULES.map((module) => ({ module, rank })),
+  let bytes = 0;
+  for (let layer = 0; layer < spec.layers; layer++) {
+    bytes += adapterBytes(
+      modulesOf(spec, layer).map((module) => ({ module, rank })),
       limits,
     );
+  }
   if (bytes <= maxBytes) return null;
   return `The model's adapters need ${mebibytes(bytes)} each, and --max-adapter-memory is ${mebibytes(maxBytes)}.`;
 }

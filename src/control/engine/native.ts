@@ -20,7 +20,7 @@ export type WeightQuantization = 'int8' | 'int4' | 'fp8';
 
 /** The model as facts; native code reads no JSON. All counts are checked again there. */
 export interface ModelSpec {
-  architecture: 'llama' | 'mistral' | 'qwen2' | 'qwen3';
+  architecture: 'llama' | 'mistral' | 'mixtral' | 'qwen2' | 'qwen3' | 'qwen3_moe';
   vocabSize: number;
   hiddenSize: number;
   intermediateSize: number;
@@ -54,6 +54,18 @@ export interface ModelSpec {
   qkNorm: boolean;
   /** lm_head is the embedding matrix. */
   tiedEmbeddings: boolean;
+  experts?: Experts;
+}
+
+/** Feed-forwards that are mixtures: each token goes to `used` of `count` experts, each of `size` intermediate numbers. */
+export interface Experts {
+  count: number;
+  used: number;
+  size: number;
+  /** The weights of those that are used sum to 1. */
+  normalise: boolean;
+  /** One byte per layer: 1 where the feed-forward is a mixture. */
+  layers: Uint8Array;
 }
 
 export interface YarnScaling {

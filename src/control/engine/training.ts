@@ -3,9 +3,17 @@
  * Shapes: T = tokens of a row; `in` and `out` are the input and output sizes of a projection.
  */
 
+import type { ModelSpec } from './native.ts';
+
 /** The projections that an adapter may change. */
 export const ADAPTER_MODULES = ['q', 'k', 'v', 'o', 'gate', 'up', 'down'] as const;
 export type AdapterModule = (typeof ADAPTER_MODULES)[number];
+const ATTENTION_MODULES: readonly AdapterModule[] = ADAPTER_MODULES.slice(0, 4);
+
+/** Those that a layer has: where its feed-forward is a mixture of experts, the ones of attention. */
+export function modulesOf({ experts }: ModelSpec, layer: number): readonly AdapterModule[] {
+  return experts?.layers[layer] === 1 ? ATTENTION_MODULES : ADAPTER_MODULES;
+}
 
 /** A servable adapter: a folder with adapter_config.json and adapter_model.safetensors (PEFT), immutable under its version. */
 export interface AdapterRef {

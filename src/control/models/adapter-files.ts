@@ -1,7 +1,7 @@
 /** An adapter's folder in PEFT's layout -> where its factors lie. Reads headers only; native code reads and checks the numbers. */
 import { realpath, stat } from 'node:fs/promises';
 import type { ModelSpec, StoredFactors, TensorEntry } from '../engine/native.ts';
-import { ADAPTER_MODULES, type AdapterModule } from '../engine/training.ts';
+import { ADAPTER_MODULES, modulesOf, type AdapterModule } from '../engine/training.ts';
 import { MissingFileError, ModelError } from './errors.ts';
 import { show } from './fields.ts';
 import { resolveModelFile } from './json-file.ts';
@@ -79,6 +79,7 @@ interface Pair {
 
 const NAME =
   /^base_model\.model\.(model\.layers\.(\d{1,6})\.(self_attn|mlp)\.(\w+)_proj)\.lora_(A|B)(?:\.default)?\.weight$/;
+const EXPERT = /\.layers\.\d+\.(mlp|block_sparse_moe)\.(experts|gate)\./;
 const ATTENTION: ReadonlySet<string> = new Set(['q', 'k', 'v', 'o']);
 
 /** Every tensor must be a factor of a projection that the engine knows. */
@@ -88,6 +89,7 @@ function pairTensors(stored: StoredTensor[]): Map<string, Pair> {
     const match = NAME.exec(tensor.name);
     const [, module = '', layer = '', part, name, side] = match ?? [];
     const kind = ADAPTER_MODULES.find((known) => known === name);
+    if (EXPERT.test(tensor.name)) fail(`has the tensor ${show(tensor.name)}; factors of experts are not supported.`);
     if (!kind || (part === 'self_attn') !== ATTENTION.has(kind)) {
       fail(
         `has the tensor ${show(tensor.name)}; only LoRA factors of ${ADAPTER_MODULES.map((m) => `${m}_proj`).join(', ')} are supported.`,
@@ -105,6 +107,9 @@ function pairTensors(stored: StoredTensor[]): Map<string, Pair> {
 function toFactors({ module, layer, kind, a, b }: Pair, config: PeftConfig, { spec }: AdapterLimits): StoredFactors {
   if (!a || !b) fail(`has only one of the two factors of ${module}.`);
   if (layer >= spec.layers) fail(`has factors of ${module}, but the model has ${spec.layers} layers.`);
+  if (!modulesOf(spec, layer).includes(kind)) {
+    fail(`has factors of ${module}, but that layer of the model is a mixture of experts.`);
+  }
   const rank = patternValue(config.rankPattern, module, config.rank);
   const [inputs, outputs] = sizesOf(kind, spec);
   checkShape(a, [rank, inputs]);

@@ -3,7 +3,7 @@ import type { ModelSpec } from '../engine/native.ts';
 import { FAMILIES, type Family } from './families.ts';
 import { Fields, show } from './fields.ts';
 import type { JsonObject } from './json-file.ts';
-import { MAX_GROUP, MAX_HEADS, MAX_INTERMEDIATE, MAX_POSITIONS } from './limits.ts';
+import { MAX_EXPERTS, MAX_GROUP, MAX_HEADS, MAX_INTERMEDIATE, MAX_POSITIONS } from './limits.ts';
 import { reachOf, readRope } from './rope.ts';
 
 export const CONFIG_FILE = 'config.json';
@@ -28,6 +28,13 @@ const UNSUPPORTED: Readonly<Record<string, readonly unknown[]>> = {
   num_experts_per_tok: [0],
   n_routed_experts: [0],
   moe_intermediate_size: [0],
+  n_shared_experts: [0],
+  shared_expert_intermediate_size: [0],
+  first_k_dense_replace: [0],
+  n_group: [1],
+  topk_group: [1],
+  routed_scaling_factor: [1],
+  scoring_func: ['softmax'],
   mlp_only_layers: [[]],
   decoder_sparse_step: [],
   kv_lora_rank: [],
@@ -59,6 +66,7 @@ const UNSUPPORTED: Readonly<Record<string, readonly unknown[]>> = {
   use_parallel_residual: [],
   parallel_attn: [],
   use_qk_norm: [],
+  qkv_bias: [],
   qk_layernorm: [],
   layer_norm_eps: [],
   norm_bias: [],
@@ -80,6 +88,7 @@ const KNOWN = new Set(
   bos_token_id eos_token_id pad_token_id unk_token_id dtype torch_dtype transformers_version initializer_range
   attention_dropout hidden_dropout resid_pdrop use_cache _name_or_path name_or_path output_attentions
   output_hidden_states return_dict gradient_checkpointing _attn_implementation_autoset id2label label2id
+  norm_topk_prob output_router_logits router_aux_loss_coef router_jitter_noise
   original_max_position_embeddings max_sequence_length unsloth_version unsloth_fixed chunk_size_feed_forward
   task_specific_params`.split(/\s+/),
 );
@@ -89,7 +98,7 @@ const ACTIVATIONS = ['hidden_act', 'hidden_activation', 'activation_function'];
 export function readConfig(object: JsonObject): ModelConfig {
   const config = new Fields(CONFIG_FILE, object);
   const family = findFamily(config);
-  refuseUnsupported(config);
+  refuseUnsupported(config, family);
   return {
     spec: readSpec(config, family),
     eosTokenIds: readTokenIds(config, 'eos_token_id'),
@@ -118,8 +127,12 @@ function findFamily(config: Fields): Family {
   return family;
 }
 
-function refuseUnsupported(config: Fields): void {
+function refuseUnsupported(config: Fields, family: Family): void {
+  const own = family.experts?.options ?? [];
   for (const [name, neutral] of Object.entries(UNSUPPORTED)) {
+    if (own.includes(name)) continue;
+    // Qwen3-Coder's way to say what all of its architecture have.
+    if (name === 'use_qk_norm' && family.qkNorm) continue;
     const value = config.get(name);
     if (value === undefined || value === false) continue;
     if (neutral.some((allowed) => JSON.stringify(allowed) === JSON.stringify(value))) continue;
@@ -159,7 +172,21 @@ function readSpec(config: Fields, family: Family): ModelSpec {
     ...family.biases(config),
     qkNorm: family.qkNorm,
     tiedEmbeddings: config.boolean('tie_word_embeddings', false),
+    ...readExperts(config, family, layers),
   };
+}
+
+/** A model of which no layer is a mixture has none. */
+function readExperts(config: Fields, family: Family, layers: number): Pick<ModelSpec, 'experts'> {
+  const experts = family.experts?.read(config, layers);
+  if (!experts?.layers.includes(1)) return {};
+  if (experts.count * layers > MAX_EXPERTS) {
+    config.fail(
+      config.has('num_experts') ? 'num_experts' : 'num_local_experts',
+      `${experts.count} is not supported with ${layers} layers: at most ${MAX_EXPERTS} experts in all.`,
+    );
+  }
+  return { experts };
 }
 
 function readKvHeads(config: Fields, family: Family, heads: number): number {

@@ -1,7 +1,7 @@
 /** The architectures we run: what each adds to the common reading of config.json. One small entry per family. */
-import type { ModelSpec } from '../engine/native.ts';
+import type { Experts, ModelSpec } from '../engine/native.ts';
 import type { Fields } from './fields.ts';
-import { MAX_POSITIONS } from './limits.ts';
+import { MAX_INTERMEDIATE, MAX_LAYER_EXPERTS, MAX_POSITIONS, MAX_USED_EXPERTS } from './limits.ts';
 
 export interface Window {
   slidingWindow: number;
@@ -18,7 +18,17 @@ export interface Family {
   biases(config: Fields): Pick<ModelSpec, 'qkvBias' | 'outputBias' | 'mlpBias'>;
   qkNorm: boolean;
   window(config: Fields, layers: number): Window;
+  experts?: ExpertOptions;
 }
+
+/** How a family tells of its mixtures of experts. */
+export interface ExpertOptions {
+  /** Options that are read here and mean something else, or nothing, elsewhere. */
+  options: readonly string[];
+  read(config: Fields, layers: number): Experts;
+}
+
+const EXPERT_COUNTS = ['num_experts', 'num_local_experts', 'num_experts_per_tok'] as const;
 
 export const FAMILIES: Readonly<Record<string, Family>> = {
   LlamaForCausalLM: {
@@ -66,7 +76,71 @@ export const FAMILIES: Readonly<Record<string, Family>> = {
     qkNorm: true,
     window: qwenWindow,
   },
+  Qwen3MoeForCausalLM: {
+    architecture: 'qwen3_moe',
+    defaultKvHeads: 4,
+    defaultHeadDim: null,
+    defaultMaxPosition: 32_768,
+    biases: (config) => {
+      const attention = config.boolean('attention_bias', false);
+      return { ...noMlpBias(config), qkvBias: attention, outputBias: attention };
+    },
+    qkNorm: true,
+    window: (config, layers) => {
+      refuse(config, ['use_sliding_window']);
+      return noWindow(config, layers);
+    },
+    experts: {
+      options: [...EXPERT_COUNTS, 'moe_intermediate_size', 'norm_topk_prob', 'decoder_sparse_step', 'mlp_only_layers'],
+      read: qwenExperts,
+    },
+  },
+  MixtralForCausalLM: {
+    architecture: 'mixtral',
+    defaultKvHeads: 8,
+    defaultHeadDim: null,
+    defaultMaxPosition: 131_072,
+    biases: noBiases,
+    qkNorm: false,
+    window: (config, layers) =>
+      config.has('sliding_window') ? mistralWindow(config, layers) : noWindow(config, layers),
+    experts: {
+      options: EXPERT_COUNTS,
+      read: (config, layers) => ({
+        ...countExperts(config, { experts: 8, used: 2 }),
+        size: config.integer('intermediate_size', { max: MAX_INTERMEDIATE }),
+        normalise: true,
+        layers: new Uint8Array(layers).fill(1),
+      }),
+    },
+  },
 };
+
+/** transformers writes either name of the first. */
+function countExperts(config: Fields, fallback: { experts: number; used: number }): Pick<Experts, 'count' | 'used'> {
+  const name = config.has('num_experts') ? 'num_experts' : 'num_local_experts';
+  const count = config.integer(name, { max: MAX_LAYER_EXPERTS, fallback: fallback.experts });
+  const used = config.integer('num_experts_per_tok', {
+    max: Math.min(count, MAX_USED_EXPERTS),
+    fallback: fallback.used,
+  });
+  return { count, used };
+}
+
+/** Every decoder_sparse_step-th layer but those of mlp_only_layers. */
+function qwenExperts(config: Fields, layers: number): Experts {
+  const step = config.integer('decoder_sparse_step', { max: 1024, fallback: 1 });
+  const dense = config.get('mlp_only_layers') ?? [];
+  if (!Array.isArray(dense) || !dense.every((layer) => Number.isInteger(layer)))
+    config.fail('mlp_only_layers', 'must be a list of layers.');
+  const plain = new Set<unknown>(dense);
+  return {
+    ...countExperts(config, { experts: 128, used: 8 }),
+    size: config.integer('moe_intermediate_size', { max: MAX_INTERMEDIATE, fallback: 768 }),
+    normalise: config.boolean('norm_topk_prob', false),
+    layers: Uint8Array.from({ length: layers }, (_, i) => ((i + 1) % step === 0 && !plain.has(i) ? 1 : 0)),
+  };
+}
 
 function noBiases(config: Fields): { qkvBias: false; outputBias: false; mlpBias: false } {
   refuse(config, ['attention_bias', 'mlp_bias']);

@@ -1,5 +1,5 @@
 /** Which tensors a spec needs, and whether the files hold exactly those. */
-import type { ModelSpec, TensorEntry, WeightDType } from '../engine/native.ts';
+import type { Experts, ModelSpec, TensorEntry, WeightDType } from '../engine/native.ts';
 import { ModelError } from './errors.ts';
 import { show } from './fields.ts';
 import type { StoredTensor, Weights } from './safetensors.ts';
@@ -14,15 +14,15 @@ export function expectedTensors(spec: ModelSpec): Map<string, number[]> {
   const expected = new Map<string, number[]>();
   expected.set('model.embed_tokens.weight', [vocab, hidden]);
   for (let layer = 0; layer < spec.layers; layer++) {
-    for (const [name, shape] of layerTensors(spec)) expected.set(`model.layers.${layer}.${name}`, shape);
+    for (const [name, shape] of layerTensors(spec, layer)) expected.set(`model.layers.${layer}.${name}`, shape);
   }
   expected.set('model.norm.weight', [hidden]);
   if (!spec.tiedEmbeddings) expected.set(LM_HEAD, [vocab, hidden]);
   return expected;
 }
 
-function layerTensors(spec: ModelSpec): [string, number[]][] {
-  const { hiddenSize: hidden, intermediateSize: inner, headDim } = spec;
+function layerTensors(spec: ModelSpec, layer: number): [string, number[]][] {
+  const { hiddenSize: hidden, headDim } = spec;
   const queries = spec.heads * headDim;
   const keys = spec.kvHeads * headDim;
   return [
@@ -33,10 +33,33 @@ function layerTensors(spec: ModelSpec): [string, number[]][] {
     ...linear('self_attn.v_proj', keys, hidden, spec.qkvBias),
     ...linear('self_attn.o_proj', hidden, queries, spec.outputBias),
     ...(spec.qkNorm ? qkNorms(headDim) : []),
-    ...linear('mlp.gate_proj', inner, hidden, spec.mlpBias),
-    ...linear('mlp.up_proj', inner, hidden, spec.mlpBias),
-    ...linear('mlp.down_proj', hidden, inner, spec.mlpBias),
+    ...(spec.experts?.layers[layer] === 1
+      ? mixture(hidden, spec.experts)
+      : feedForward('mlp', spec.intermediateSize, hidden, spec.mlpBias)),
   ];
+}
+
+function feedForward(name: string, inner: number, hidden: number, bias: boolean): [string, number[]][] {
+  return [
+    ...linear(`${name}.gate_proj`, inner, hidden, bias),
+    ...linear(`${name}.up_proj`, inner, hidden, bias),
+    ...linear(`${name}.down_proj`, hidden, inner, bias),
+  ];
+}
+
+function mixture(hidden: number, { count, size }: Experts): [string, number[]][] {
+  const experts = Array.from({ length: count }, (_, i) => feedForward(`mlp.experts.${i}`, size, hidden, false));
+  return [['mlp.gate.weight', [count, hidden]], ...experts.flat()];
+}
+
+const MIXTRAL_NAMES: Readonly<Record<string, string>> = { gate_proj: 'w1', up_proj: 'w3', down_proj: 'w2' };
+
+/** What a checkpoint calls the tensor. */
+function storedName(spec: ModelSpec, name: string): string {
+  if (spec.architecture !== 'mixtral') return name;
+  return name
+    .replace('.mlp.', '.block_sparse_moe.')
+    .replace(/(\.experts\.\d+\.)(\w+)/, (_, before: string, projection: string) => before + MIXTRAL_NAMES[projection]);
 }
 
 function linear(name: string, out: number, input: number, bias: boolean): [string, number[]][] {
@@ -53,12 +76,14 @@ function qkNorms(headDim: number): [string, number[]][] {
 
 /** The table for native code, in the order of the layers. A missing or unknown tensor is refused by its name. */
 export function selectTensors(spec: ModelSpec, weights: Weights): TensorEntry[] {
-  const expected = expectedTensors(spec);
+  const expected = new Set<string>();
   const selected: TensorEntry[] = [];
-  for (const [name, shape] of expected) {
-    const stored = weights.tensors.get(name);
-    if (!stored) throw new ModelError(weights.files[0]?.name ?? 'weights', `has no tensor ${show(name)}.`);
-    selected.push(checkTensor(stored, shape, weights));
+  for (const [name, shape] of expectedTensors(spec)) {
+    const own = storedName(spec, name);
+    const stored = weights.tensors.get(own);
+    if (!stored) throw new ModelError(weights.files[0]?.name ?? 'weights', `has no tensor ${show(own)}.`);
+    expected.add(own);
+    selected.push({ ...checkTensor(stored, shape, weights), name });
   }
   for (const stored of weights.tensors.values()) {
     if (expected.has(stored.name) || IGNORED.test(stored.name)) continue;

@@ -1,6 +1,6 @@
 /** The adapter that a model starts from: A random as PEFT draws it, B zero, so that it changes nothing. */
 import type { ModelSpec } from '../engine/native.ts';
-import { ADAPTER_MODULES, type AdapterFactors, type AdapterModule, type AdapterWeights } from '../engine/training.ts';
+import { modulesOf, type AdapterFactors, type AdapterModule, type AdapterWeights } from '../engine/training.ts';
 import { seededRandom } from './random.ts';
 
 export interface AdapterShape {
@@ -32,7 +32,7 @@ function projectionShape(spec: ModelSpec, module: AdapterModule): ProjectionShap
 }
 
 /**
- * The same for the same model id, whenever it is asked for. Order of factors: layers, then ADAPTER_MODULES. Drawing millions of numbers takes
+ * The same for the same model id, whenever it is asked for. Order of factors: layers, then ADAPTER_MODULES as far as the layer has them. Drawing millions of numbers takes
  * a while: others get their turn after each factor.
  */
 export async function identityAdapter(
@@ -43,7 +43,7 @@ export async function identityAdapter(
   const random = seededRandom(`adapter ${modelId}`);
   const factors: AdapterFactors[] = [];
   for (let layer = 0; layer < spec.layers; layer++) {
-    for (const module of ADAPTER_MODULES) {
+    for (const module of modulesOf(spec, layer)) {
       const shape = projectionShape(spec, module);
       // kaiming_uniform_(a = sqrt(5)) over `in` inputs.
       const bound = 1 / Math.sqrt(shape.in);

@@ -12,6 +12,14 @@ function spec(changes: Json): ModelSpec {
 const mistral = { architectures: ['MistralForCausalLM'], model_type: 'mistral' };
 const qwen2 = { architectures: ['Qwen2ForCausalLM'], model_type: 'qwen2' };
 const qwen3 = { architectures: ['Qwen3ForCausalLM'], model_type: 'qwen3' };
+const qwen3Moe = {
+  architectures: ['Qwen3MoeForCausalLM'],
+  model_type: 'qwen3_moe',
+  num_experts: 8,
+  num_experts_per_tok: 2,
+  moe_intermediate_size: 12,
+};
+const mixtral = { architectures: ['MixtralForCausalLM'], model_type: 'mixtral' };
 const llama3 = {
   rope_type: 'llama3',
   factor: 8,
@@ -111,6 +119,27 @@ const accepted: [string, Json, Partial<ModelSpec>][] = [
     { ...qwen3, use_sliding_window: true, sliding_window: 8, layer_types: ['sliding_attention', 'full_attention'] },
     { slidingWindow: 8, windowLayers: Uint8Array.of(1, 0) },
   ],
+  [
+    'qwen3_moe',
+    { ...qwen3Moe, norm_topk_prob: true },
+    { qkNorm: true, experts: { count: 8, used: 2, size: 12, normalise: true, layers: Uint8Array.of(1, 1) } },
+  ],
+  [
+    'qwen3_moe: as transformers writes it, layers without experts',
+    { ...qwen3Moe, num_experts: null, num_local_experts: 6, norm_topk_prob: false, mlp_only_layers: [0] },
+    { experts: { count: 6, used: 2, size: 12, normalise: false, layers: Uint8Array.of(0, 1) } },
+  ],
+  [
+    'qwen3_moe: every second layer',
+    { ...qwen3Moe, decoder_sparse_step: 2, use_sliding_window: false, sliding_window: 4096 },
+    { slidingWindow: 0, experts: { count: 8, used: 2, size: 12, normalise: false, layers: Uint8Array.of(0, 1) } },
+  ],
+  [
+    'mixtral',
+    { ...mixtral, num_local_experts: 4, sliding_window: null },
+    { slidingWindow: 0, experts: { count: 4, used: 2, size: 16, normalise: true, layers: Uint8Array.of(1, 1) } },
+  ],
+  ['mixtral: a window', { ...mixtral, sliding_window: 32 }, { slidingWindow: 32, windowLayers: Uint8Array.of(1, 1) }],
 ];
 
 /** [what, changes, the option that the message names] */
@@ -122,6 +151,13 @@ const refused: [string, Json, string][] = [
   ['gelu', { hidden_act: 'gelu' }, 'hidden_act'],
   ['quantisation', { quantization_config: { quant_method: 'gptq' } }, 'quantization_config'],
   ['experts', { num_local_experts: 8 }, 'num_local_experts'],
+  ['experts of a dense family', { ...qwen3, num_experts: 8 }, 'num_experts'],
+  ['more experts used than there are', { ...qwen3Moe, num_experts_per_tok: 9 }, 'num_experts_per_tok'],
+  ['experts beyond counting', { ...qwen3Moe, num_experts: 4096, num_hidden_layers: 8 }, 'num_experts'],
+  ['experts without a size', { ...qwen3Moe, moe_intermediate_size: 0 }, 'moe_intermediate_size'],
+  ['layers that are no list', { ...qwen3Moe, mlp_only_layers: 1 }, 'mlp_only_layers'],
+  ['a window over experts', { ...qwen3Moe, use_sliding_window: true, sliding_window: 32 }, 'use_sliding_window'],
+  ['shared experts', { ...qwen3Moe, shared_expert_intermediate_size: 8 }, 'shared_expert_intermediate_size'],
   ['partial rotation', { partial_rotary_factor: 0.5 }, 'partial_rotary_factor'],
   ['soft capping', { final_logit_softcapping: 30 }, 'final_logit_softcapping'],
   ['attention soft capping', { attn_logit_softcapping: 50 }, 'attn_logit_softcapping'],
@@ -180,6 +216,56 @@ const refused: [string, Json, string][] = [
 ];
 
 describe('config.json', () => {
+  it('reads what Qwen3-Coder-30B-A3B says, without a doubt', () => {
+    const config = {
+      ...qwen3Moe,
+      attention_dropout: 0,
+      decoder_sparse_step: 1,
+      eos_token_id: 151_645,
+      head_dim: 128,
+      hidden_act: 'silu',
+      hidden_size: 2048,
+      intermediate_size: 5472,
+      max_position_embeddings: 262_144,
+      max_window_layers: 28,
+      mlp_only_layers: [],
+      moe_intermediate_size: 768,
+      norm_topk_prob: true,
+      num_attention_heads: 32,
+      num_experts: 128,
+      num_experts_per_tok: 8,
+      num_hidden_layers: 48,
+      num_key_value_heads: 4,
+      output_router_logits: false,
+      qkv_bias: false,
+      rms_norm_eps: 1e-6,
+      rope_scaling: null,
+      rope_theta: 10_000_000,
+      router_aux_loss_coef: 0,
+      shared_expert_intermediate_size: 0,
+      sliding_window: null,
+      tie_word_embeddings: false,
+      use_cache: true,
+      use_qk_norm: true,
+      use_sliding_window: false,
+      vocab_size: 151_936,
+    };
+    const { spec: read, unknownOptions } = readConfig({ ...CONFIG, ...config });
+    expect(unknownOptions).toEqual([]);
+    expect(read).toMatchObject({ layers: 48, headDim: 128, qkNorm: true, qkvBias: false, maxPosition: 262_144 });
+    expect(read.experts).toEqual({
+      count: 128,
+      used: 8,
+      size: 768,
+      normalise: true,
+      layers: new Uint8Array(48).fill(1),
+    });
+  });
+
+  it('tells of no experts where no layer has any', () => {
+    expect(spec({ ...qwen3Moe, mlp_only_layers: [0, 1] })).not.toHaveProperty('experts');
+  });
+
   it.each(accepted)('accepts %s', (_, changes, expected) => {
     expect(spec(changes)).toMatchObject(expected);
   });

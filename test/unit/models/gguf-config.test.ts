@@ -36,6 +36,17 @@ function keys(changes: Record<string, Scalar | null> = {}): Buffer[] {
   return Object.entries(all).flatMap(([key, value]) => (value ? [entry(key, value[0], value[1])] : []));
 }
 
+/** The keys of the architecture under another name. */
+function renamed(architecture: string): Record<string, Scalar> {
+  const counts = { block_count: 2, context_length: 64, embedding_length: 8, feed_forward_length: 16 };
+  const heads = { 'attention.head_count': 2, 'attention.head_count_kv': 1 };
+  const whole = Object.entries({ ...counts, ...heads }).map(([key, value]): [string, Scalar] => [
+    `${architecture}.${key}`,
+    ['uint32', value],
+  ]);
+  return { ...Object.fromEntries(whole), [`${architecture}.attention.layer_norm_rms_epsilon`]: ['float32', 1e-5] };
+}
+
 /** Over the 64 positions of `keys`. */
 function yarn(factor = 4): Record<string, Scalar> {
   return { 'llama.rope.scaling.type': ['string', 'yarn'], 'llama.rope.scaling.factor': ['float32', factor] };
@@ -313,7 +324,27 @@ describe('a GGUF model', () => {
       'llama.rope.scaling.yarn_attn_factor',
     ],
     ['yarn of one frequency', { ...yarn(), 'llama.rope.freq_base': ['float32', 1] }, 'llama.rope.freq_base'],
-    ['experts', { 'llama.expert_count': ['uint32', 8] }, 'llama.expert_count 8'],
+    [
+      'experts, but not how many are used',
+      { 'llama.expert_count': ['uint32', 8] },
+      'llama.expert_used_count is missing',
+    ],
+    [
+      'experts beyond counting',
+      { 'llama.expert_count': ['uint32', 4096], 'llama.block_count': ['uint32', 9] },
+      'llama.expert_count 4096 in each of 9 layers',
+    ],
+    [
+      'experts by another rule',
+      { 'llama.expert_count': ['uint32', 8], 'llama.expert_gating_func': ['uint32', 2] },
+      'llama.expert_gating_func 2',
+    ],
+    ['shared experts', { 'llama.expert_shared_count': ['uint32', 1] }, 'llama.expert_shared_count 1'],
+    [
+      'an architecture of experts without any',
+      { 'general.architecture': ['string', 'qwen3moe'], ...renamed('qwen3moe') },
+      'qwen3moe.expert_count is missing or 0',
+    ],
     ['a logit scale', { 'llama.logit_scale': ['float32', 0.5] }, 'llama.logit_scale'],
     [
       'no epsilon',
@@ -424,7 +455,7 @@ describe('a GGUF model', () => {
 
   it.each<[string, Record<string, Scalar | null>, boolean]>([
     ['another architecture', { 'general.architecture': ['string', 'gemma3'] }, true],
-    ['experts', { 'llama.expert_count': ['uint32', 8] }, true],
+    ['shared experts', { 'llama.expert_shared_count': ['uint32', 8] }, true],
     ['longrope', { 'llama.rope.scaling.type': ['string', 'longrope'] }, true],
     ['a part of the head rotated', { 'llama.rope.dimension_count': ['uint32', 2] }, true],
     ['no layers', { 'llama.block_count': ['uint32', 0] }, false],

@@ -1,22 +1,41 @@
 /** Metadata -> ModelConfig. Whatever would change the mathematics and is not built is refused by its key. */
-import type { ModelSpec, YarnScaling } from '../../engine/native.ts';
+import type { Experts, ModelSpec, YarnScaling } from '../../engine/native.ts';
 import type { ModelConfig } from '../config.ts';
 import { ModelError } from '../errors.ts';
 import { Fields, show } from '../fields.ts';
-import { MAX_GROUP, MAX_HEADS, MAX_INTERMEDIATE, MAX_POSITIONS } from '../limits.ts';
+import {
+  MAX_EXPERTS,
+  MAX_GROUP,
+  MAX_HEADS,
+  MAX_INTERMEDIATE,
+  MAX_LAYER_EXPERTS,
+  MAX_POSITIONS,
+  MAX_USED_EXPERTS,
+} from '../limits.ts';
 import type { GenerationDefaults } from '../model.ts';
 import type { GgufHeader } from './header.ts';
 import { reachOf, yarnAttentionFactor } from '../rope.ts';
 import { readRopeFactors, ROPE_FACTORS } from './rope-factors.ts';
 
-type Architecture = Exclude<ModelSpec['architecture'], 'mistral'>;
+interface Architecture {
+  /** general.architecture, which keys begin with. */
+  name: string;
+  dense: ModelSpec['architecture'] | null;
+  /** Where the file tells of experts; null: it may not. */
+  mixture: ModelSpec['architecture'] | null;
+  qkNorm: boolean;
+}
 
-/** Mistral models are stored as llama. */
-const ARCHITECTURES: Readonly<Record<Architecture, { qkNorm: boolean }>> = {
-  llama: { qkNorm: false },
-  qwen2: { qkNorm: false },
-  qwen3: { qkNorm: true },
-};
+/** Mistral models are stored as llama, and so is Mixtral. */
+const ARCHITECTURES: readonly Architecture[] = [
+  { name: 'llama', dense: 'llama', mixture: 'mixtral', qkNorm: false },
+  { name: 'qwen2', dense: 'qwen2', mixture: null, qkNorm: false },
+  { name: 'qwen3', dense: 'qwen3', mixture: null, qkNorm: true },
+  { name: 'qwen3moe', dense: null, mixture: 'qwen3_moe', qkNorm: true },
+];
+
+/** Read below where an architecture may have experts, refused elsewhere. */
+const EXPERT_KEYS = ['expert_count', 'expert_used_count', 'expert_feed_forward_length'];
 
 /** Keys behind the architecture's name that other models need, with the values that change nothing. */
 const UNSUPPORTED: Readonly<Record<string, readonly unknown[]>> = {
@@ -24,6 +43,13 @@ const UNSUPPORTED: Readonly<Record<string, readonly unknown[]>> = {
   expert_used_count: [0],
   expert_feed_forward_length: [0],
   expert_shared_count: [0],
+  expert_shared_feed_forward_length: [0],
+  expert_group_count: [0, 1],
+  expert_group_used_count: [0, 1],
+  // 1: softmax. Weights of the chosen ones sum to 1 in these architectures, whether it is said or not.
+  expert_gating_func: [0, 1],
+  expert_weights_norm: [true],
+  expert_weights_scale: [0, 1],
   leading_dense_block_count: [0],
   nextn_predict_layers: [0],
   tensor_data_layout: [],
@@ -87,8 +113,9 @@ export interface GgufConfig extends ModelConfig {
 export async function readGgufConfig(header: GgufHeader): Promise<GgufConfig> {
   const metadata: Fields = new Fields(header.file, header.metadata);
   const architecture = nativeArchitecture(metadata);
-  const own = (name: string): string => `${architecture}.${name}`;
+  const own = naming(architecture);
   for (const [name, neutral] of Object.entries(UNSUPPORTED)) {
+    if (architecture.mixture !== null && EXPERT_KEYS.includes(name)) continue;
     const value = metadata.get(own(name));
     if (value === undefined || value === false || neutral.includes(value)) continue;
     metadata.unsupported(own(name), `${show(value)} is not supported.`);
@@ -101,7 +128,11 @@ export async function readGgufConfig(header: GgufHeader): Promise<GgufConfig> {
   };
 }
 
-function isUnknown(name: string, architecture: string): boolean {
+function naming({ name: architecture }: Architecture): Naming {
+  return (name) => `${architecture}.${name}`;
+}
+
+function isUnknown(name: string, { name: architecture }: Architecture): boolean {
   if (!name.startsWith(`${architecture}.`)) return false;
   const own = name.slice(architecture.length + 1);
   return !KNOWN.has(own) && !Object.hasOwn(UNSUPPORTED, own);
@@ -120,8 +151,9 @@ export function readArchitecture(metadata: Fields): string {
 
 function nativeArchitecture(metadata: Fields): Architecture {
   const name = readArchitecture(metadata);
-  if (Object.hasOwn(ARCHITECTURES, name)) return name as Architecture;
-  const known = Object.keys(ARCHITECTURES).join(', ');
+  const found = ARCHITECTURES.find((architecture) => architecture.name === name);
+  if (found) return found;
+  const known = ARCHITECTURES.map((architecture) => architecture.name).join(', ');
   return metadata.unsupported('general.architecture', `${show(name)} is not supported (${known} are).`);
 }
 
@@ -133,7 +165,7 @@ export function readVocabSize(header: GgufHeader): number {
 }
 
 async function readSpec(header: GgufHeader, metadata: Fields, architecture: Architecture): Promise<ModelSpec> {
-  const own = (name: string): string => `${architecture}.${name}`;
+  const own = naming(architecture);
   const integer = (name: string, max: number, fallback?: number): number =>
     metadata.integer(own(name), { max, ...(fallback !== undefined && { fallback }) });
   const layers = integer('block_count', 1024);
@@ -155,8 +187,9 @@ async function readSpec(header: GgufHeader, metadata: Fields, architecture: Arch
   const ropeScaling = await readScaling(header, metadata, own, { headDim, maxPosition });
   if (ropeScaling.type === 'yarn' && ropeTheta === 1)
     metadata.fail(own('rope.freq_base'), 'must be greater than 1 with yarn.');
+  const experts = readExperts(metadata, architecture, layers);
   return {
-    architecture,
+    architecture: specArchitecture(metadata, architecture, experts),
     vocabSize: readVocabSize(header),
     hiddenSize,
     intermediateSize: integer('feed_forward_length', MAX_INTERMEDIATE),
@@ -172,12 +205,39 @@ async function readSpec(header: GgufHeader, metadata: Fields, architecture: Arch
     qkvBias: has('blk.0.attn_q.bias'),
     outputBias: has('blk.0.attn_output.bias'),
     mlpBias: has('blk.0.ffn_gate.bias'),
-    qkNorm: ARCHITECTURES[architecture].qkNorm,
+    qkNorm: architecture.qkNorm,
     tiedEmbeddings: !has('output.weight'),
+    ...(experts && { experts }),
   };
 }
 
 type Naming = (name: string) => string;
+
+function specArchitecture(
+  metadata: Fields,
+  architecture: Architecture,
+  experts: Experts | undefined,
+): ModelSpec['architecture'] {
+  const found = experts ? architecture.mixture : architecture.dense;
+  return found ?? metadata.fail(naming(architecture)('expert_count'), 'is missing or 0.');
+}
+
+/** All layers' feed-forwards or none. */
+function readExperts(metadata: Fields, architecture: Architecture, layers: number): Experts | undefined {
+  const own = naming(architecture);
+  const count = metadata.integer(own('expert_count'), { min: 0, max: MAX_LAYER_EXPERTS, fallback: 0 });
+  if (architecture.mixture === null || count === 0) return undefined;
+  if (count * layers > MAX_EXPERTS)
+    metadata.unsupported(own('expert_count'), `${count} in each of ${layers} layers are not supported.`);
+  const size = metadata.has(own('expert_feed_forward_length')) ? 'expert_feed_forward_length' : 'feed_forward_length';
+  return {
+    count,
+    used: metadata.integer(own('expert_used_count'), { max: Math.min(count, MAX_USED_EXPERTS) }),
+    size: metadata.integer(own(size), { max: MAX_INTERMEDIATE }),
+    normalise: true,
+    layers: new Uint8Array(layers).fill(1),
+  };
+}
 
 function readHeadDim(metadata: Fields, own: Naming, hiddenSize: number, heads: number): number {
   if (!metadata.has(own('attention.key_length')) && hiddenSize % heads !== 0) {
@@ -200,7 +260,7 @@ function readWindow(
   layers: number,
 ): Pick<ModelSpec, 'slidingWindow' | 'windowLayers'> {
   const slidingWindow = metadata.integer(own('attention.sliding_window'), { min: 0, max: MAX_POSITIONS, fallback: 0 });
-  if (slidingWindow > 0 && architecture !== 'llama') {
+  if (slidingWindow > 0 && architecture.name !== 'llama') {
     metadata.unsupported(own('attention.sliding_window'), `${slidingWindow} is not supported for this architecture.`);
   }
   return { slidingWindow, windowLayers: new Uint8Array(layers).fill(slidingWindow > 0 ? 1 : 0) };

@@ -22,21 +22,33 @@ const NAMES: Readonly<Record<string, string>> = {
   'mlp.gate_proj': 'ffn_gate',
   'mlp.up_proj': 'ffn_up',
   'mlp.down_proj': 'ffn_down',
+  'mlp.gate': 'ffn_gate_inp',
+  'mlp.experts.gate_proj': 'ffn_gate_exps',
+  'mlp.experts.up_proj': 'ffn_up_exps',
+  'mlp.experts.down_proj': 'ffn_down_exps',
 };
 
-/** `model.layers.3.mlp.up_proj.weight` -> `blk.3.ffn_up.weight`. */
-export function ggufName(name: string): string {
+const EXPERT = /\.experts\.(\d+)\./;
+
+/** `model.layers.3.mlp.up_proj.weight` -> `blk.3.ffn_up.weight`. All experts of a layer are one tensor. */
+export function ggufName(stored: string): string {
+  const name = stored.replace(EXPERT, '.experts.');
   const [, layer, module = '', kind = ''] = /^(?:model\.layers\.(\d+)\.)?(.+)\.(weight|bias)$/.exec(name) ?? [];
   return `${layer === undefined ? '' : `blk.${layer}.`}${NAMES[module] ?? module}.${kind}`;
 }
 
 /** A missing or unknown tensor is refused by its name. */
 export function selectGgufTensors(spec: ModelSpec, header: GgufHeader): TensorEntry[] {
-  const expected = new Map([...expectedTensors(spec)].map(([name, shape]) => [ggufName(name), { name, shape }]));
-  const entries = [...expected].map(([own, { name, shape }]) => {
+  const expected = new Set<string>();
+  const entries = [...expectedTensors(spec)].map(([name, shape]) => {
+    const own = ggufName(name);
+    expected.add(own);
     const tensor = header.tensors.get(own);
     if (!tensor) throw new ModelError(header.file, `has no tensor ${show(own)}.`);
-    return entryOf(tensor, name, shape, spec, header);
+    const expert = EXPERT.exec(name)?.[1];
+    return expert === undefined
+      ? entryOf(tensor, name, shape, spec, header)
+      : expertOf(tensor, name, shape, Number(expert), spec, header);
   });
   for (const name of header.tensors.keys()) {
     if (expected.has(name) || name === ROPE_FACTORS) continue;
@@ -66,7 +78,21 @@ function entryOf(tensor: GgufTensor, name: string, shape: number[], spec: ModelS
   return { name, dtype: type, shape, file: 0, offset, ...(isInterleaved(name, spec) && { interleaved: spec.headDim }) };
 }
 
+/** One of the matrices that lie one behind the other in the tensor of a layer's experts. */
+function expertOf(
+  tensor: GgufTensor,
+  name: string,
+  shape: number[],
+  expert: number,
+  spec: ModelSpec,
+  header: GgufHeader,
+): TensorEntry {
+  const count = spec.experts?.count ?? 1;
+  const entry = entryOf(tensor, name, [count, ...shape], spec, header);
+  return { ...entry, shape, offset: entry.offset + (tensor.bytes / count) * expert };
+}
+
 /** llama.cpp stores queries and keys of this architecture with the two halves of each head interleaved. */
 function isInterleaved(name: string, spec: ModelSpec): boolean {
-  return spec.architecture === 'llama' && /\.self_attn\.[qk]_proj\./.test(name);
+  return ['llama', 'mixtral'].includes(spec.architecture) && /\.self_attn\.[qk]_proj\./.test(name);
 }
