@@ -18,7 +18,7 @@ import { ensurePeers, PEER_NAME } from './peers.mjs';
 import { combineLimits, limitOf } from './shares.mjs';
 
 const USAGE = `npm run bench:engine -- [options]
-  --shape NAME        qwen3-0.6b (default) or small
+  --shape NAME        qwen3-0.6b (default), qwen3-moe or small
   --format NAME       bf16 (default), q8_0 or q4_0: both engines read the same GGUF file of that format
   --rounds N          rounds of A B A B (default 5)
   --threads N         threads of both engines (default 2)

@@ -11,7 +11,7 @@ export function limitOf(shape, format, { kind, n, context = 0 }, limits) {
   const peak = Math.max(unit ?? 0, limits.fp32_gflop_s) * 1e9;
   const flops = flopsPerToken(shape);
   if (kind === 'prefill') return peak / flops.withoutLogits;
-  const bytes = weightBytes(shape, format) + n * context * kvBytes(shape);
+  const bytes = weightBytes(shape, format, n) + n * context * kvBytes(shape);
   return Math.min((n * limits.dram_read_gb_s * 1e9) / bytes, peak / flops.withLogits);
 }
 

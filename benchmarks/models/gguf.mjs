@@ -1,4 +1,4 @@
-/** Writes one GGUF file (version 3) of a Qwen3 model: metadata, tensor table, aligned tensors. Norms are F32, matrices BF16, Q8_0 or Q4_0. */
+/** Writes one GGUF file (version 3) of a Qwen3 model: metadata, tensor table, aligned tensors. Norms and routers are F32, matrices BF16, Q8_0 or Q4_0. */
 import { writeSync } from 'node:fs';
 import {
   DEFAULT_ALIGNMENT,
@@ -83,22 +83,33 @@ function tokenizerEntries(shape) {
 }
 
 function metadata(name, shape, format) {
+  const architecture = shape.experts ? 'qwen3moe' : 'qwen3';
   return [
-    entry.string('general.architecture', 'qwen3'),
+    entry.string('general.architecture', architecture),
     entry.string('general.name', name),
     entry.u32('general.alignment', ALIGNMENT),
     entry.u32('general.file_type', FORMATS[format].file),
-    entry.u32('qwen3.block_count', shape.layers),
-    entry.u32('qwen3.context_length', shape.context),
-    entry.u32('qwen3.embedding_length', shape.hidden),
-    entry.u32('qwen3.feed_forward_length', shape.ffn),
-    entry.u32('qwen3.attention.head_count', shape.heads),
-    entry.u32('qwen3.attention.head_count_kv', shape.kvHeads),
-    entry.u32('qwen3.attention.key_length', shape.headDim),
-    entry.u32('qwen3.attention.value_length', shape.headDim),
-    entry.f32('qwen3.attention.layer_norm_rms_epsilon', RMS_EPS),
-    entry.f32('qwen3.rope.freq_base', ROPE_THETA),
+    entry.u32(`${architecture}.block_count`, shape.layers),
+    entry.u32(`${architecture}.context_length`, shape.context),
+    entry.u32(`${architecture}.embedding_length`, shape.hidden),
+    entry.u32(`${architecture}.feed_forward_length`, shape.ffn),
+    entry.u32(`${architecture}.attention.head_count`, shape.heads),
+    entry.u32(`${architecture}.attention.head_count_kv`, shape.kvHeads),
+    entry.u32(`${architecture}.attention.key_length`, shape.headDim),
+    entry.u32(`${architecture}.attention.value_length`, shape.headDim),
+    entry.f32(`${architecture}.attention.layer_norm_rms_epsilon`, RMS_EPS),
+    entry.f32(`${architecture}.rope.freq_base`, ROPE_THETA),
+    ...expertEntries(shape),
     ...tokenizerEntries(shape),
+  ];
+}
+
+function expertEntries({ experts }) {
+  if (!experts) return [];
+  return [
+    entry.u32('qwen3moe.expert_count', experts.count),
+    entry.u32('qwen3moe.expert_used_count', experts.used),
+    entry.u32('qwen3moe.expert_feed_forward_length', experts.size),
   ];
 }
 
@@ -115,7 +126,7 @@ export function beginGguf(fd, name, shape, tensors, format = 'bf16') {
     const begin = offset;
     // GGUF lists the fastest dimension first.
     const dimensions = [...tensor.shape].reverse();
-    const type = tensor.norm ? 'F32' : FORMATS[format].type;
+    const type = tensor.plain ? 'F32' : FORMATS[format].type;
     parts.push(
       text(tensor.gguf),
       u32(dimensions.length),

@@ -31,8 +31,14 @@ const FORMAT = 1;
 
 function configJson(shape) {
   return {
-    architectures: ['Qwen3ForCausalLM'],
-    model_type: 'qwen3',
+    architectures: [shape.experts ? 'Qwen3MoeForCausalLM' : 'Qwen3ForCausalLM'],
+    model_type: shape.experts ? 'qwen3_moe' : 'qwen3',
+    ...(shape.experts && {
+      num_experts: shape.experts.count,
+      num_experts_per_tok: shape.experts.used,
+      moe_intermediate_size: shape.experts.size,
+      norm_topk_prob: true,
+    }),
     hidden_act: 'silu',
     hidden_size: shape.hidden,
     intermediate_size: shape.ffn,
@@ -59,7 +65,7 @@ function writeJson(folder, name, value) {
   writeFileSync(path.join(folder, name), `${JSON.stringify(value, null, name === 'tokenizer.json' ? 0 : 2)}\n`);
 }
 
-/** Norms are F32 in the GGUF; every BF16 number is one exactly. */
+/** Norms and routers are F32 in the GGUF; every BF16 number is one exactly. */
 function widened(piece) {
   return Float32Array.from(piece, (bits) => fromBf16(bits));
 }
@@ -74,7 +80,7 @@ function writeWeights(folder, name, shape) {
     let [at, ggufAt] = [hfOffsets[index], ggufOffsets[index]];
     for (const piece of weightPieces(tensor, elements(tensor), index + 1)) {
       at += writeSync(hf, piece, 0, piece.byteLength, at);
-      const other = tensor.norm ? widened(piece) : piece;
+      const other = tensor.plain ? widened(piece) : piece;
       ggufAt += writeSync(gguf, other, 0, other.byteLength, ggufAt);
     }
     if (index === tensors.length - 1) ftruncateSync(gguf, Math.ceil(ggufAt / 32) * 32);
@@ -118,7 +124,7 @@ export function ensureQuantisedGguf({ shape, directory }, name, format) {
   tensors.forEach((tensor, index) => {
     let at = offsets[index];
     for (const piece of weightPieces(tensor, elements(tensor), index + 1)) {
-      const stored = tensor.norm ? widened(piece) : quantised(widened(piece), format);
+      const stored = tensor.plain ? widened(piece) : quantised(widened(piece), format);
       at += writeSync(gguf, stored, 0, stored.byteLength, at);
     }
     end = at;
@@ -130,7 +136,7 @@ export function ensureQuantisedGguf({ shape, directory }, name, format) {
 }
 
 const USAGE = `node benchmarks/models/make-random-model.mjs [options]
-  --shape NAME   qwen3-0.6b (default) or small
+  --shape NAME   qwen3-0.6b (default), qwen3-moe or small
   --out FOLDER   where to, if not benchmarks/.models`;
 
 function parse() {

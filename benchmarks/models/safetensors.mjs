@@ -10,8 +10,13 @@ export function beginSafetensors(fd, tensors) {
   let offset = 0;
   const offsets = tensors.map((tensor) => {
     const begin = offset;
-    offset += elements(tensor) * 2;
-    header[tensor.name] = { dtype: 'BF16', shape: tensor.shape, data_offsets: [begin, offset] };
+    // Experts lie one behind the other, as in their one tensor.
+    const { names = [tensor.name], shape } = tensor;
+    const bytes = (elements(tensor) * 2) / names.length;
+    for (const name of names) {
+      header[name] = { dtype: 'BF16', shape: shape.slice(-2), data_offsets: [offset, offset + bytes] };
+      offset += bytes;
+    }
     return begin;
   });
   const text = Buffer.from(JSON.stringify(header));

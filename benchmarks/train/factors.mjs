@@ -1,6 +1,7 @@
 /** The adapter that is trained, as it begins. */
 import { randomFrom } from '../lib/stats.mjs';
-import { ALPHA, MODULES, RANK } from './cases.mjs';
+import { modulesOf } from '../../dist/control/engine/training.js';
+import { ALPHA, RANK } from './cases.mjs';
 
 function shapeOf(spec, module) {
   const [hidden, ffn] = [spec.hiddenSize, spec.intermediateSize];
@@ -21,7 +22,7 @@ export function weightsOf(spec) {
   const uniform = (count, bound) => Float32Array.from({ length: count }, () => (2 * random() - 1) * bound);
   const factors = [];
   for (let layer = 0; layer < spec.layers; layer++) {
-    for (const module of MODULES) {
+    for (const module of modulesOf(spec, layer)) {
       const [inputs, outputs] = shapeOf(spec, module);
       const a = uniform(RANK * inputs, 1 / Math.sqrt(inputs));
       factors.push({ layer, module, rank: RANK, a, b: uniform(outputs * RANK, 1e-3) });
