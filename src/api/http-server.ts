@@ -1,6 +1,7 @@
 /** The listening socket: limits against slow and oversized senders, and an orderly end. */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, Socket } from 'node:net';
+import { setImmediate } from 'node:timers/promises';
 import type Koa from 'koa';
 import { ApiError, type ErrorCode } from './errors.ts';
 import { isOfMessages } from './messages-clients.ts';
@@ -15,6 +16,9 @@ const CLOSE_IDLE_INTERVAL_MS = 50;
 /** For a sender to read the refusal and close its end; Node waits for that for ever. */
 const REFUSED_GRACE_MS = 2_000;
 const MAX_CONNECTIONS = 16_384;
+/** Turns of the event loop without a new connection after which none waits to be accepted, and the time after which whoever still comes is late. */
+const QUIET_TURNS = 3;
+const MAX_ACCEPT_MS = 1_000;
 /** What a timer can hold; it would fire at once for more. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 /** An upload may take as long as it goes on; its handler cuts a sender that falls silent. */
@@ -33,6 +37,7 @@ export type IsUpload = (method: string, path: string) => boolean;
 export class HttpServer {
   readonly #server: Server;
   readonly #options: HttpServerOptions;
+  #accepted = 0;
 
   constructor(app: Koa, options: HttpServerOptions, isUpload: IsUpload = () => false) {
     this.#options = options;
@@ -61,6 +66,7 @@ export class HttpServer {
     this.#server.maxHeadersCount = 0;
     this.#server.maxConnections = MAX_CONNECTIONS;
     this.#server.on('clientError', answerClientError);
+    this.#server.on('connection', () => this.#accepted++);
   }
 
   /** Resolves with the bound port. */
@@ -73,6 +79,19 @@ export class HttpServer {
         resolve((this.#server.address() as AddressInfo).port);
       });
     });
+  }
+
+  /**
+   * Reads what clients have sent by now on connections that still wait to be accepted: Node takes one of them in a turn of its loop, and a
+   * socket that is closed resets the others.
+   */
+  async acceptWaiting(): Promise<void> {
+    const end = performance.now() + MAX_ACCEPT_MS;
+    for (let quiet = 0; quiet < QUIET_TURNS && performance.now() < end;) {
+      const before = this.#accepted;
+      await setImmediate();
+      quiet = this.#accepted === before ? quiet + 1 : 0;
+    }
   }
 
   /** Takes no new connection and resolves when the last one has ended; after the time they are cut. */

@@ -153,20 +153,23 @@ async function start(settings: Settings, undo: Undo[]): Promise<RunningServer> {
   log.info({ port, enginePid: engine.pid, isa: ready.isa }, 'ready');
   announce(settings, { port, ...ready, names, version, info: engine.info, key: await keys.note() });
   const stop = async () => {
-    draining = true;
-    await drain(settings, http, training, engine);
+    await drain(settings, { http, training, engine }, () => (draining = true));
     await unwind(undo);
   };
   return { port, stop };
 }
 
-/** Requests end before the engine does: until their answers are written they may ask it again, as a beam search does for each token. */
+/**
+ * What has come is served, what comes from `refuse` on is not. Requests end before the engine does: until their answers are written they may ask
+ * it again, as a beam search does for each token.
+ */
 async function drain(
   { shutdownTimeoutMs }: Settings,
-  http: HttpServer,
-  training: TrainingSide,
-  engine: EngineSupervisor,
+  { http, training, engine }: { http: HttpServer; training: TrainingSide; engine: EngineSupervisor },
+  refuse: () => void,
 ): Promise<void> {
+  await http.acceptWaiting();
+  refuse();
   const closed = http.drain(shutdownTimeoutMs + CLOSE_GRACE_MS);
   const inTime = sleep(shutdownTimeoutMs, undefined, { ref: false });
   // A slice of training that does not end must not hold the requests.

@@ -11,6 +11,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { open } from 'node:fs/promises';
+import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -48,6 +49,15 @@ async function tandem(args: string[], env: Record<string, string> = {}): Promise
   } catch (error) {
     const failure = error as { code: number; stdout: string; stderr: string };
     return { code: failure.code, out: failure.stdout + failure.stderr };
+  }
+}
+
+/** Until the other end closes; what it broke off by, where it does. */
+async function readSocket(socket: Socket): Promise<string> {
+  try {
+    return (await socket.setEncoding('utf8').toArray()).join('');
+  } catch (error) {
+    return String(error);
   }
 }
 
@@ -187,19 +197,54 @@ describe('SIGTERM', () => {
   );
 
   test(
-    'what does not finish in time ends with an error event',
+    'what has been sent on connections that the server had no time to accept is answered',
+    async () => {
+      const server = await start();
+      const text = JSON.stringify({ ...body, max_tokens: 2 });
+      const request =
+        `POST ${PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${server.key}\r\nContent-Type: application/json\r\n` +
+        `Content-Length: ${text.length}\r\nConnection: close\r\n\r\n${text}`;
+      server.child.kill('SIGSTOP');
+      const answers = Array.from({ length: 40 }, () => {
+        const socket = connect(Number(new URL(server.url).port), '127.0.0.1');
+        const sent = new Promise((resolve) => socket.write(request, resolve));
+        return { sent, answer: readSocket(socket) };
+      });
+      await Promise.all(answers.map(({ sent }) => sent));
+      server.child.kill('SIGTERM');
+      server.child.kill('SIGCONT');
+      for (const { answer } of answers) expect((await answer).split('\r\n', 1)).toEqual(['HTTP/1.1 200 OK']);
+      expect(await server.exited).toBe(0);
+    },
+    TIMEOUT_MS,
+  );
+
+  test(
+    'what does not finish in time ends with an error that says so',
     async () => {
       const server = await start({
         env: { TANDEM_FAULTS: 'slow-steps-ms=100' },
         flags: ['--shutdown-timeout-ms', '300'],
       });
-      const response = await server.post(PATH, { ...body, max_tokens: 900, stream: true });
-      const text = response.text();
-      await waitFor(async () => (await server.load()).running === 1, 10_000);
+      const long = { ...body, max_tokens: 900 };
+      const text = server.post(PATH, { ...long, stream: true }).then((response) => response.text());
+      const whole = server.post(PATH, long);
+      const search = server.post(PATH, { ...long, use_beam_search: true, n: 2 });
+      await waitFor(async () => (await server.load()).running === 4, 10_000);
       server.child.kill('SIGTERM');
-      const events = readEvents(await text);
-      expect(events.at(-1)).toBe('[DONE]');
-      expect(events.at(-2)).toMatchObject({ error: { code: 500 } });
+      const error = {
+        message: 'The server is shutting down.',
+        type: 'ServiceUnavailableError',
+        param: null,
+        code: 503,
+      };
+      expect(readEvents(await text).slice(-2)).toEqual([{ error }, '[DONE]']);
+      for (const response of await Promise.all([whole, search])) {
+        expect([response.status, response.headers.get('retry-after')]).toEqual([503, '1']);
+        expect(await response.json()).toEqual({ error });
+      }
+      // No fault of the server's.
+      expect(server.log).not.toContain('"level":50');
       expect(await server.exited).toBe(0);
     },
     TIMEOUT_MS,

@@ -7,6 +7,7 @@ import { ClientGoneError, toApiError } from '../errors.ts';
 import { MessageBlocks } from '../responses/message-blocks.ts';
 import { MessageEnding, messageTokens, openMessage, type MessageFacts } from '../responses/message.ts';
 import { messagesError } from '../responses/messages-error.ts';
+import { logBrokenStream } from './broken-stream.ts';
 import { EventStream } from './event-stream.ts';
 import { Pings } from './pings.ts';
 import type { StreamBuffers } from './stream-buffers.ts';
@@ -35,7 +36,7 @@ export async function streamMessage(
     }
   } catch (error) {
     if (error instanceof ClientGoneError) return;
-    log.error({ err: error }, 'stream failed');
+    logBrokenStream(log, error);
     stream.send(messagesError(toApiError(error), parts.requestId), 'error');
   } finally {
     pings.end();

@@ -7,6 +7,7 @@ import { ClientGoneError, toApiError, type ApiError } from '../errors.ts';
 import { deltaBytes, type AnswerBytes } from '../generation/answer-room.ts';
 import type { OutputItems } from '../responses/output-items.ts';
 import { closedHead, endOf, failedHead } from '../responses/response-object.ts';
+import { logBrokenStream } from './broken-stream.ts';
 import { EventStream } from './event-stream.ts';
 import type { StreamBuffers } from './stream-buffers.ts';
 
@@ -33,7 +34,7 @@ export async function streamResponse(
     await sendAll(events, parts);
   } catch (error) {
     if (error instanceof ClientGoneError) return;
-    log.error({ err: error }, 'stream failed');
+    logBrokenStream(log, error);
     events.fail(parts, toApiError(error));
   }
   events.end();

@@ -3,6 +3,7 @@ import type { ServerResponse } from 'node:http';
 import type { Logger } from 'pino';
 import type { ChoiceDelta } from '../../control/sessions/session.ts';
 import { ClientGoneError, toApiError } from '../errors.ts';
+import { logBrokenStream } from './broken-stream.ts';
 import { EventStream } from './event-stream.ts';
 import type { StreamBuffers } from './stream-buffers.ts';
 
@@ -44,9 +45,8 @@ export async function streamEvents(
     for (const chunk of parts.last()) stream.send(chunk);
   } catch (error) {
     if (error instanceof ClientGoneError) return;
-    const shown = toApiError(error);
-    log.error({ err: error }, 'stream failed');
-    stream.send(shown.toBody());
+    logBrokenStream(log, error);
+    stream.send(toApiError(error).toBody());
   }
   stream.end();
 }

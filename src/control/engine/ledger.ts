@@ -159,8 +159,9 @@ export class SequenceLedger {
     }
   }
 
+  /** No engine comes any more. */
   failAll(error: string): void {
-    for (const entry of this.#entries.values()) this.#fail(entry, error);
+    for (const entry of this.#entries.values()) this.#fail(entry, error, { unavailable: true });
   }
 
   #checkRoom(requests: SubmitRequest[], weights: readonly number[]): void {
@@ -216,9 +217,9 @@ export class SequenceLedger {
     this.remove(entry);
   }
 
-  #fail(entry: LedgerEntry, error: string): void {
+  #fail(entry: LedgerEntry, error: string, why: Pick<SequenceOutput, 'unavailable'> = {}): void {
     this.remove(entry);
-    this.#tell(entry, { ...errorOutput(entry.id, error), cachedTokens: entry.cachedTokens ?? 0 });
+    this.#tell(entry, { ...errorOutput(entry.id, error), ...why, cachedTokens: entry.cachedTokens ?? 0 });
   }
 
   #reset(entry: LedgerEntry): void {

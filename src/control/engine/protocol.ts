@@ -151,6 +151,8 @@ export interface SequenceOutput {
   error?: string;
   /** The error is of what the request asked for, not of the engine. */
   requestError?: true;
+  /** Nothing went wrong: the engine was ended, and is not started again. */
+  unavailable?: true;
   /** Of a 'stop' without a token: what the extension that ended it says. */
   stopReason?: string;
   /** With the last output of a sequence whose prompt's blocks are held for a peer. */

@@ -7,7 +7,7 @@ import type { SamplingSpec } from '../engine/native.ts';
 import type { SequenceOutput, TopLogprobs } from '../engine/protocol.ts';
 import { barredCount, Beams, type Beam } from './beams.ts';
 import type { ChoiceStream } from './choice-stream.ts';
-import { submit, type GenerationStart } from './generation.ts';
+import { failureOf, submit, type GenerationStart } from './generation.ts';
 import { SessionError, type ChoiceDelta, type Generation, type GenerationUsage } from './session.ts';
 
 const LONGEST_RETRY_MS = 1000;
@@ -129,7 +129,7 @@ export class BeamGeneration implements Generation {
       (index, output) => {
         this.#cachedTokens ??= output.cachedTokens;
         if (output.promptLogprobs) this.#start.promptScores?.scores.add(output.promptLogprobs);
-        if (output.finish === 'error') reject(new SessionError('engine_failed', output.error ?? 'The engine failed.'));
+        if (output.finish === 'error') reject(failureOf(output));
         if (output.tokens.length === 0) return;
         this.#startedAt ??= this.#handles[0]?.startedAt ?? null;
         outputs.set(index, output);

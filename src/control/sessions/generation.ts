@@ -132,8 +132,7 @@ export class RunningGeneration implements Generation {
     this.#heldBlocks ??= output.blocks ?? null;
     if (output.promptLogprobs) this.#score(output.promptLogprobs);
     if (output.finish === 'error') {
-      const code = output.requestError ? 'bad_request' : 'engine_failed';
-      this.#fail(new SessionError(code, output.error ?? 'The engine could not finish the request.'));
+      this.#fail(failureOf(output));
       return;
     }
     const choice = this.#choices[index];
@@ -225,6 +224,12 @@ export class RunningGeneration implements Generation {
 /** All choices begin with a peer's blocks; the prompt is held once. */
 function kvTransferOf(asked: KvTransferRequest | null, choice: number): { kvTransfer?: KvTransferRequest } {
   return asked === null || ('hold' in asked && choice > 0) ? {} : { kvTransfer: asked };
+}
+
+/** Of an output that ends its sequence with an error. */
+export function failureOf({ requestError, unavailable, error }: SequenceOutput): SessionError {
+  const code = requestError ? 'bad_request' : unavailable ? 'unavailable' : 'engine_failed';
+  return new SessionError(code, error ?? 'The engine could not finish the request.');
 }
 
 /** The engine's refusals as errors for the client. */

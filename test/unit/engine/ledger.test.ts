@@ -203,6 +203,8 @@ describe('SequenceLedger', () => {
     ledger.receive(message({ started: [ids[0] as number], cached: [0] }));
     ledger.receive(step([[ids[0] as number, 4, 2]]));
     ledger.failAll('the end');
+    // Which is no failure of the engine's.
+    expect(outputs.at(-1)?.[1]).toMatchObject({ error: 'the end', unavailable: true });
     expect(outputs.map(([index, { finish, cachedTokens }]) => [index, finish, cachedTokens])).toEqual([
       [0, 'length', 32],
       [1, 'error', 48],
