@@ -59,6 +59,8 @@ function listenForStops(): (server: RunningServer) => void {
     running.stop().then(() => process.exit(0), fail);
   };
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, stop);
+  // Node would open a debugger on port 9229, for whoever is on this machine.
+  process.on('SIGUSR1', () => {});
   return (server) => (running = server);
 }
 

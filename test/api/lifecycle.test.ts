@@ -260,19 +260,36 @@ describe('a stop', () => {
   };
 
   test.each(['SIGINT', 'SIGHUP'] as const)(
-    '%s finishes running requests, also when it comes twice at once and nobody reads the output',
+    '%s finishes running requests, also when the engine gets it too, it comes twice at once and nobody reads the output',
     async (signal) => {
       const server = await start({ env: { TANDEM_FAULTS: 'slow-steps-ms=30' } });
       const stream = server.post('/v1/chat/completions', body).then((response) => response.text());
       await waitFor(async () => (await server.load()).running === 1, 10_000);
+      const engine = server.enginePid();
       server.child.stdout?.destroy();
       server.child.stderr?.destroy();
       server.child.kill(signal);
+      // A terminal sends it to all of its processes.
+      process.kill(engine, signal);
       // As npm passes on what the terminal has sent to both.
       await sleep(50);
       server.child.kill(signal);
       expect(readEvents(await stream).slice(-2)).toMatchObject([{ choices: [{ finish_reason: 'length' }] }, '[DONE]']);
       expect(await server.exited).toBe(0);
+    },
+    TIMEOUT_MS,
+  );
+
+  test(
+    'SIGUSR1 is none, and opens no debugger',
+    async () => {
+      const server = await start();
+      for (const pid of [server.child.pid as number, server.enginePid()]) process.kill(pid, 'SIGUSR1');
+      const whole = await server.post('/v1/chat/completions', { ...body, stream: false });
+      expect(whole.status).toBe(200);
+      server.child.kill('SIGTERM');
+      expect(await server.exited).toBe(0);
+      expect(server.log).not.toContain('Debugger');
     },
     TIMEOUT_MS,
   );

@@ -16,9 +16,8 @@ export function serveParent(addon: () => NativeAddon): void {
   process.on('message', (message: ToEngine) => host.receive(message));
   // The channel closes also when the parent was killed. SIGKILL, because native threads may be in the middle of a step.
   process.on('disconnect', () => process.kill(process.pid, 'SIGKILL'));
-  // A terminal sends these to the whole process group; when to end is the parent's decision.
-  process.on('SIGINT', () => {});
-  process.on('SIGTERM', () => {});
+  // A terminal sends these to the whole process group, SIGHUP when it is closed; when to end is the parent's decision. SIGUSR1 would open a debugger.
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGUSR1'] as const) process.on(signal, () => {});
 }
 
 export class ProcessPort implements EnginePort {
