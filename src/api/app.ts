@@ -7,6 +7,7 @@ import { ApiError } from './errors.ts';
 import { AnswerRoom } from './generation/answer-room.ts';
 import { authenticate } from './middleware/auth.ts';
 import { BodyReader } from './middleware/body.ts';
+import { entityTurns } from './middleware/entity-turns.ts';
 import { errorResponses } from './middleware/errors.ts';
 import { closeWhenDraining, cutStalledReaders, limitHeaders } from './middleware/limits.ts';
 import { messagesIds } from './middleware/messages-ids.ts';
@@ -39,9 +40,9 @@ export const ROUTES: readonly Route[] = [
   { method: 'POST', path: '/v1/responses', handler: responses },
   { method: 'POST', path: '/v1/responses/', handler: responses },
   { method: 'POST', path: '/v1/responses/input_tokens', handler: responsesInputTokens },
-  { method: 'GET', path: '/v1/responses/:id', handler: storedResponse },
-  { method: 'DELETE', path: '/v1/responses/:id', handler: deleteResponse },
-  { method: 'GET', path: '/v1/responses/:id/input_items', handler: inputItems },
+  { method: 'GET', path: '/v1/responses/:id', handler: storedResponse, turns: true },
+  { method: 'DELETE', path: '/v1/responses/:id', handler: deleteResponse, turns: true },
+  { method: 'GET', path: '/v1/responses/:id/input_items', handler: inputItems, turns: true },
   { method: 'POST', path: '/v1/messages', handler: messages },
   { method: 'POST', path: '/v1/messages/count_tokens', handler: countTokens },
   { method: 'POST', path: '/tokenize', handler: tokenize },
@@ -111,7 +112,9 @@ function logUnexpected(deps: ApiDeps, error: unknown): void {
 function makeRouter(deps: RouteDeps): Router {
   // strict: a trailing slash is another path; sensitive: so is another case.
   const router = new Router({ strict: true, sensitive: true });
-  for (const { method, path, handler } of ROUTES) router.register(path, [method], [handler(deps)]);
+  const turn = entityTurns();
+  for (const { method, path, handler, turns } of ROUTES)
+    router.register(path, [method], turns ? [turn, handler(deps)] : [handler(deps)]);
   return router;
 }
 

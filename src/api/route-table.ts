@@ -9,6 +9,8 @@ export interface Route {
   handler: (deps: RouteDeps) => Middleware;
   /** The body is streamed and may take as long as it needs. */
   upload?: boolean;
+  /** It asks the database, briefly: each entity has its turns. */
+  turns?: boolean;
 }
 
 export class RouteTable {

@@ -7,8 +7,11 @@ import { entityOf } from '../middleware/auth.ts';
 import { requireModel } from '../requests/model-name.ts';
 import { readModelPage } from '../requests/model-page.ts';
 import { modelInfo, modelPage } from '../responses/model-page.ts';
+import type { RouteDeps } from './context.ts';
 
 const PATH = '/v1/models/';
+/** About what a card takes. */
+const CARD_BYTES = 512;
 
 interface Shown extends ListedModel {
   /** null: the base model. */
@@ -16,18 +19,22 @@ interface Shown extends ListedModel {
 }
 
 /** Every served name of the base model, then the adapters that the caller may name, with `parent` set. */
-export function models(deps: ApiDeps): Middleware {
+export function models(deps: RouteDeps): Middleware {
   return async (ctx) => {
     const all = await shown(deps, ctx);
-    if (!isOfMessages(ctx.path, ctx.headers)) {
-      const list: ModelList = { object: 'list', data: all.map((each) => card(deps, each)) };
-      ctx.body = list;
-      return;
-    }
-    const { maxModelLen } = deps.sessions;
-    const infos = all.map((each) => modelInfo(each, maxModelLen));
-    ctx.body = modelPage(infos, readModelPage(ctx));
+    ctx.body = await deps.bodies.inTurn(entityOf(ctx), CARD_BYTES * all.length, () => listText(deps, ctx, all));
+    ctx.type = 'json';
   };
+}
+
+function listText(deps: ApiDeps, ctx: Context, all: Shown[]): string {
+  if (!isOfMessages(ctx.path, ctx.headers)) {
+    const list: ModelList = { object: 'list', data: all.map((each) => card(deps, each)) };
+    return JSON.stringify(list);
+  }
+  const { maxModelLen } = deps.sessions;
+  const infos = all.map((each) => modelInfo(each, maxModelLen));
+  return JSON.stringify(modelPage(infos, readModelPage(ctx)));
 }
 
 /** Of every name that a request may give, whether it is listed or not. Names have slashes: clients write them as they are, or as %2F. */
