@@ -2,6 +2,7 @@
  * Prometheus metrics. Labels take values from closed sets only (the served model, the operator's adapters, finish reasons, known routes), so that
  * no client can grow them.
  */
+import { setImmediate } from 'node:timers/promises';
 import { Counter, Gauge, Histogram, Registry, collectDefaultMetrics } from 'prom-client';
 import type { EngineClient } from '../control/engine/client.ts';
 import { PAGE_SIZE } from '../control/engine/native.ts';
@@ -51,6 +52,8 @@ export class Metrics {
   readonly #success: Counter<ModelLabels | 'finished_reason'>;
   readonly #promptTokens: Counter<ModelLabels>;
   #generationTokens = 0;
+  /** Not begun yet. */
+  #rendering: Promise<string> | null = null;
   readonly #ttft: Histogram<ModelLabels>;
   readonly #itl = new Buckets(ITL_SECONDS);
   readonly #e2e: Histogram<ModelLabels>;
@@ -100,8 +103,16 @@ export class Metrics {
     collectDefaultMetrics({ register: this.#registry, prefix: PREFIX });
   }
 
-  /** The exposition text. */
-  async render(): Promise<string> {
+  /** The exposition text. Those who ask in one turn of the event loop share it: it takes some milliseconds. */
+  render(): Promise<string> {
+    this.#rendering ??= setImmediate().then(() => {
+      this.#rendering = null;
+      return this.#render();
+    });
+    return this.#rendering;
+  }
+
+  async #render(): Promise<string> {
     const text = await this.#registry.metrics();
     return this.#options.settings.vllmMetricNames ? `${text}${vllmAliases(text)}` : text;
   }

@@ -31,3 +31,22 @@ test('tokens and the times between them, counted with every token', async () => 
   expect(await samples(`${name}_count`)).toEqual(['{} 3']);
   expect(await samples(`${name}_sum`)).toEqual(['{} 100.0201']);
 });
+
+test('many who ask at once share one text; whoever asks later gets a new one', async () => {
+  const engine = new FakeEngine();
+  let reads = 0;
+  const stats = engine.stats.bind(engine);
+  engine.stats = () => {
+    reads++;
+    return stats();
+  };
+  const metrics = new Metrics({ modelName: 'm', settings: { vllmMetricNames: false, maxNumSeqs: 4 }, engine });
+  await metrics.render();
+  const once = reads;
+  const together = Promise.all([metrics.render(), metrics.render(), metrics.render()]);
+  metrics.tokens(5);
+  for (const text of await together) expect(text).toMatch(/^tandem_generation_tokens_total\{.*\} 5$/m);
+  expect(reads).toBe(2 * once);
+  metrics.tokens(1);
+  expect(await metrics.render()).toMatch(/^tandem_generation_tokens_total\{.*\} 6$/m);
+});
