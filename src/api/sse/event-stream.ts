@@ -1,7 +1,8 @@
 /**
  * Server-sent events on one response. Events of one tick leave in one write. A reader that lets too much pile up is cut:
  * memory is bounded, and a stalled client never stalls the engine. What comes all at once, such as the scores of a long prompt, counts as
- * piled up for all readers together, but not for its own, who could not have read it yet.
+ * piled up for all readers together, but not for its own, who could not have read it yet; what one tick brings is looked at once the socket has
+ * had it.
  */
 import type { ServerResponse } from 'node:http';
 import type { StreamBuffers } from './stream-buffers.ts';
@@ -20,6 +21,7 @@ export class EventStream {
   /** Of these, at most so many came at once. */
   #atOnce = 0;
   #pendingAtOnce = false;
+  #judging = false;
 
   constructor(response: ServerResponse, buffers: StreamBuffers) {
     this.#response = response;
@@ -98,6 +100,16 @@ export class EventStream {
     this.#book();
     if (this.#pendingAtOnce) this.#atOnce = this.#held;
     this.#pendingAtOnce = false;
+    if (this.#judging) return;
+    this.#judging = true;
+    process.nextTick(() => this.#judge());
+  }
+
+  /** Behind the write: the socket is given what one tick brought only when all of it is there, however fast its reader is. */
+  #judge(): void {
+    this.#judging = false;
+    if (this.#over) return;
+    this.#book();
     if (this.#buffers.exceeds(this.#held, this.#atOnce)) this.cut();
   }
 
