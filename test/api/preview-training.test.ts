@@ -146,16 +146,25 @@ test(
   TIMEOUT_MS,
 );
 
-test(
-  'rows that training has no memory for fail the job, which says so; the server goes on',
-  async () => {
-    const server = await start({ TANDEM_TRAINING_MEMORY: '1M' });
+test.each([
+  [
+    'TANDEM_TRAINING_MEMORY',
+    '1M',
+    /a packed row of \d+ tokens needs \d+ MiB, and training may take 1 MiB\. Shorter trajectories/,
+  ],
+  [
+    'TANDEM_MAX_TRAINING_ROW_TOKENS',
+    '9',
+    /a packed row of \d+ tokens is longer than the 9 of --max-training-row-tokens\. Shorter trajectories/,
+  ],
+])(
+  'rows that training has no memory for fail the job, which says so; the server goes on: %s',
+  async (variable, value, message) => {
+    const server = await start({ [variable]: value });
     const { id } = await createModel(server);
     const all = await ended(server, await job(server, id));
     expect(all.map(({ type }) => type)).toEqual(['training_started', 'training_failed']);
-    expect(String(all[1]?.data['error_message'])).toMatch(
-      /a packed row of \d+ tokens needs \d+ MiB, and training may take 1 MiB\. Shorter trajectories/,
-    );
+    expect(String(all[1]?.data['error_message'])).toMatch(message);
     expect((await json(server, `/v1/preview/models/${id}/checkpoints`))['data']).toMatchObject([{ step: 0 }]);
     expect((await sample(server, 'default/p/agent', 1)).token_ids.length).toBeGreaterThan(0);
   },

@@ -170,7 +170,7 @@ export class TrainerHost implements BackgroundWork {
     const { maxRowTokens } = this.#options;
     if (row.tokens.length > maxRowTokens) {
       throw new RowRefusedError(
-        `a packed row of ${row.tokens.length} tokens is longer than training takes (${maxRowTokens})`,
+        `a packed row of ${row.tokens.length} tokens is longer than the ${maxRowTokens} of --max-training-row-tokens`,
       );
     }
     try {

@@ -45,7 +45,7 @@ const RETRY_MS = 1000;
 
 /** Rows are packed for what training may take: what is refused is one sequence, or a job that goes on under smaller settings. */
 const SHORTER =
-  'Shorter trajectories or lines make shorter rows; the server may give training more (--training-memory).';
+  'Shorter trajectories or lines make shorter rows; the server may give training more (--training-memory, --max-training-row-tokens).';
 
 export class JobRunner {
   readonly #ports: TrainingPorts;
