@@ -61,8 +61,13 @@ export class ModelRepository {
     });
   }
 
+  /** Models in the order in which they were made, whatever the clock said. */
   async all(): Promise<{ models: StoredModel[]; checkpoints: StoredCheckpoint[] }> {
-    const models = await this.#db.selectFrom('models').selectAll().orderBy('created_at').orderBy('id').execute();
+    const models = await this.#db
+      .selectFrom('models')
+      .selectAll()
+      .orderBy(sql`rowid`)
+      .execute();
     const checkpoints = await this.#db.selectFrom('checkpoints').selectAll().orderBy('step').execute();
     return { models: models.map(fromRow), checkpoints: checkpoints.map(fromCheckpointRow) };
   }

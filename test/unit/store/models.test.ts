@@ -81,13 +81,13 @@ async function addLog(modelId: string, more: { split?: string; step?: number; me
 
 const metricsOf = async (id: string) => (await models.metrics([id])).get(id);
 
-test('models are read oldest first, with their steps in order', async () => {
-  const second = await addModel({ id: 'a', createdAt: LATER });
-  const first = await addModel({ id: 'b' });
-  await publish(second);
+test('models are read in the order in which they were made, also where the clock jumped back, with their steps in order', async () => {
+  const first = await addModel({ id: 'c', createdAt: LATER });
+  const others = [await addModel({ id: 'b' }), await addModel({ id: 'a' })];
+  await publish(first);
   const { models: read, checkpoints } = await models.all();
-  expect(read.map(({ id }) => id)).toEqual([first, second]);
-  expect(checkpoints.map(({ step }) => step)).toEqual([0, 0, 1]);
+  expect(read.map(({ id }) => id)).toEqual([first, ...others]);
+  expect(checkpoints.map(({ step }) => step)).toEqual([0, 0, 0, 1]);
 });
 
 test('steps are numbered within their own model; pages of them go both ways from any, also from one that is deleted', async () => {
