@@ -38,7 +38,7 @@ export async function readAdapterFiles(directory: string, limits: AdapterLimits)
   const pairs = pairTensors(stored);
   if (pairs.size === 0) fail('holds no LoRA factors.');
   const factors = [...pairs.values()].map((pair) => toFactors(pair, config, limits));
-  checkTargets(factors, config);
+  checkTargets(factors, config, limits);
   return {
     directory: path,
     baseModel: config.baseModel,
@@ -135,14 +135,21 @@ function checkShape(tensor: StoredTensor, shape: number[]): void {
   fail(`${show(tensor.name)} has shape ${show(tensor.shape)}; its rank and the model ask for ${show(shape)}.`);
 }
 
-/** The list of targets and the tensors must tell the same. */
-function checkTargets(factors: StoredFactors[], { targets }: PeftConfig): void {
+/** The list of targets and the tensors must tell the same. PEFT keeps names that meet nothing, as gate_proj does where all layers have experts. */
+function checkTargets(factors: StoredFactors[], { targets }: PeftConfig, { spec }: AdapterLimits): void {
   if (!targets) return;
   const stored = new Set(factors.map(({ module }) => `${module}_proj`));
-  const missing = targets.find((name) => !stored.has(name));
+  const absent = absentModules(spec);
+  const missing = targets.find((name) => !stored.has(name) && !absent.has(name));
   if (missing !== undefined) fail(`has no factors of ${show(missing)}, which target_modules names.`);
   const extra = [...stored].find((name) => !targets.includes(name));
   if (extra !== undefined) fail(`has factors of ${extra}, which target_modules does not name.`);
+}
+
+/** Projections that no layer of the model has. */
+function absentModules(spec: ModelSpec): Set<string> {
+  const present = new Set(Array.from({ length: spec.layers }, (_, layer) => modulesOf(spec, layer)).flat());
+  return new Set(ADAPTER_MODULES.filter((module) => !present.has(module)).map((module) => `${module}_proj`));
 }
 
 function toEntry({ name, dtype, shape, file, offset }: StoredTensor): TensorEntry {

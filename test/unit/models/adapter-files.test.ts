@@ -80,6 +80,20 @@ test('options that mean nothing are accepted, whatever the version of PEFT', asy
   await expect(read(adapter({ config: { target_modules: 'all-linear' } }))).resolves.toBeDefined();
 });
 
+/** Every layer, or the second one alone, with experts. */
+function mixture(layers: [number, number]): ModelSpec {
+  return { ...spec, experts: { count: 4, used: 2, size: 16, normalise: true, layers: Uint8Array.from(layers) } };
+}
+
+test('targets that no layer has need no factors: PEFT keeps their names', async () => {
+  const config = { target_modules: ['q_proj', 'v_proj', 'gate_proj', 'down_proj'] };
+  const folder = adapter({ modules: ['q', 'v'], config });
+  const found = await readAdapterFiles(folder, { spec: mixture([1, 1]), maxRank: 64 });
+  expect(found.factors).toHaveLength(4);
+  await expect(readAdapterFiles(folder, { spec: mixture([0, 1]), maxRank: 64 })).rejects.toThrow('"gate_proj"');
+  await expect(read(folder)).rejects.toThrow('"gate_proj"');
+});
+
 const REFUSED: [string, Record<string, unknown>, string][] = [
   ['another kind', { peft_type: 'IA3' }, 'peft_type must be "LORA"'],
   ['a huge rank', { r: 1_000_000 }, 'r must be an integer in [1, 64]'],
