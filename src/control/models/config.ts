@@ -131,8 +131,9 @@ function refuseUnsupported(config: Fields, family: Family): void {
   const own = family.experts?.options ?? [];
   for (const [name, neutral] of Object.entries(UNSUPPORTED)) {
     if (own.includes(name)) continue;
-    // Qwen3-Coder's way to say what all of its architecture have.
+    // Qwen3-Coder's way to say what the architecture has anyway.
     if (name === 'use_qk_norm' && family.qkNorm) continue;
+    if (name === 'qkv_bias' && family.biases(config).qkvBias) continue;
     const value = config.get(name);
     if (value === undefined || value === false) continue;
     if (neutral.some((allowed) => JSON.stringify(allowed) === JSON.stringify(value))) continue;
@@ -154,7 +155,7 @@ function readSpec(config: Fields, family: Family): ModelSpec {
     max: MAX_POSITIONS,
     fallback: family.defaultMaxPosition,
   });
-  const rope = readRope(config, maxPosition);
+  const rope = readRope(config, maxPosition, family.defaultTheta);
   return {
     architecture: family.architecture,
     vocabSize: config.integer('vocab_size', { max: 2 ** 22 }),
@@ -164,7 +165,7 @@ function readSpec(config: Fields, family: Family): ModelSpec {
     heads,
     kvHeads,
     headDim: readHeadDim(config, family, hiddenSize, heads),
-    rmsNormEps: config.number('rms_norm_eps', { min: 1e-12, max: 0.1, fallback: 1e-6 }),
+    rmsNormEps: config.number('rms_norm_eps', { min: 1e-12, max: 0.1, fallback: family.defaultNormEps ?? 1e-6 }),
     ropeTheta: rope.theta,
     ropeScaling: rope.scaling,
     maxPosition: reachOf(rope.scaling, maxPosition),

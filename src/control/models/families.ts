@@ -15,6 +15,10 @@ export interface Family {
   /** null = hidden_size / heads. */
   defaultHeadDim: number | null;
   defaultMaxPosition: number;
+  /** 1e-6 where not given. */
+  defaultNormEps?: number;
+  /** 10,000 where not given. */
+  defaultTheta?: number;
   biases(config: Fields): Pick<ModelSpec, 'qkvBias' | 'outputBias' | 'mlpBias'>;
   qkNorm: boolean;
   window(config: Fields, layers: number): Window;
@@ -100,6 +104,8 @@ export const FAMILIES: Readonly<Record<string, Family>> = {
     defaultKvHeads: 8,
     defaultHeadDim: null,
     defaultMaxPosition: 131_072,
+    defaultNormEps: 1e-5,
+    defaultTheta: 1_000_000,
     biases: noBiases,
     qkNorm: false,
     window: (config, layers) =>

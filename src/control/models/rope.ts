@@ -20,18 +20,18 @@ const KEYS: Record<string, readonly string[]> = {
 };
 
 /** `maxPosition`: that of the model where no scaling is. */
-export function readRope(config: Fields, maxPosition: number): Rope {
+export function readRope(config: Fields, maxPosition: number, defaultTheta = DEFAULT_THETA): Rope {
   const parameters = config.object('rope_parameters');
   const scaling = config.object('rope_scaling');
   const top = config.has('rope_theta') ? readTheta(config) : undefined;
   const settings = parameters ?? scaling;
-  if (!settings) return { theta: top ?? DEFAULT_THETA, scaling: { type: 'none' } };
+  if (!settings) return { theta: top ?? defaultTheta, scaling: { type: 'none' } };
   const inner = settings.has('rope_theta') ? readTheta(settings) : undefined;
   if (inner !== undefined && top !== undefined && inner !== top) {
     settings.fail('rope_theta', `is ${inner} but rope_theta is ${top}.`);
   }
   const read = (fields: Fields): Rope['scaling'] => readScaling(fields, config, maxPosition);
-  const rope = { theta: inner ?? top ?? DEFAULT_THETA, scaling: read(settings) };
+  const rope = { theta: inner ?? top ?? defaultTheta, scaling: read(settings) };
   if (parameters && scaling && JSON.stringify(read(scaling)) !== JSON.stringify(rope.scaling)) {
     config.fail('rope_scaling', 'disagrees with rope_parameters.');
   }

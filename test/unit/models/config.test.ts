@@ -112,6 +112,7 @@ const accepted: [string, Json, Partial<ModelSpec>][] = [
     { ...qwen2, use_sliding_window: true, sliding_window: 16, max_window_layers: 2 },
     { slidingWindow: 0, windowLayers: Uint8Array.of(0, 0) },
   ],
+  ['qwen2: its biases by another name', { ...qwen2, qkv_bias: true }, { qkvBias: true }],
   ['qwen3', { ...qwen3 }, { qkNorm: true, headDim: 128, qkvBias: false, outputBias: false }],
   ['qwen3: attention_bias', { ...qwen3, attention_bias: true, head_dim: 4 }, { qkvBias: true, outputBias: true }],
   [
@@ -139,6 +140,7 @@ const accepted: [string, Json, Partial<ModelSpec>][] = [
     { ...mixtral, num_local_experts: 4, sliding_window: null },
     { slidingWindow: 0, experts: { count: 4, used: 2, size: 16, normalise: true, layers: Uint8Array.of(1, 1) } },
   ],
+  ['mixtral: silent', { ...mixtral, rms_norm_eps: null, rope_theta: null }, { rmsNormEps: 1e-5, ropeTheta: 1e6 }],
   ['mixtral: a window', { ...mixtral, sliding_window: 32 }, { slidingWindow: 32, windowLayers: Uint8Array.of(1, 1) }],
 ];
 
@@ -202,6 +204,7 @@ const refused: [string, Json, string][] = [
   ['heads that do not divide', { num_attention_heads: 3, num_key_value_heads: 3 }, 'hidden_size'],
   ['a negative epsilon', { rms_norm_eps: -1 }, 'rms_norm_eps'],
   ['llama with a window', { sliding_window: 8 }, 'sliding_window'],
+  ['biases by another name', { qkv_bias: true }, 'qkv_bias'],
   ['mistral with biases', { ...mistral, attention_bias: true }, 'attention_bias'],
   ['qwen2 with mlp_bias', { ...qwen2, mlp_bias: true }, 'mlp_bias'],
   [
