@@ -26,10 +26,9 @@ int32_t next_largest(const Routing& routing, const float* logits, const int32_t*
 
 // The largest logit, or not a number where one is none.
 float largest(const Routing& routing, const float* logits) {
-  float max = logits[0];
-  for (int64_t e = 1; e < routing.experts; ++e) {
-    if (!(logits[e] <= max)) max = logits[e];  // a NaN stays
-    if (std::isnan(max)) break;
+  float max = -std::numeric_limits<float>::infinity();
+  for (int64_t e = 0; e < routing.experts && !std::isnan(max); ++e) {
+    if (!(logits[e] <= max)) max = logits[e];
   }
   return max;
 }
