@@ -209,6 +209,22 @@ TEST_ENGINE(mixtures_are_weighted_sums_of_their_experts_whatever_the_batches) {
   }
 }
 
+// What a unit of training reads: without it, a batch of few rows would go through the weights of all experts.
+TEST_ONCE(batches_hold_few_experts_where_each_counts_as_many_rows) {
+  TinyModel tiny = TinyModel::mixture();
+  auto model = tiny.load(Element::kF32, 1);
+  const int64_t rows = 9, ldx = 64, pairs = rows * tiny.spec.experts.used;
+  Random random(78);
+  std::vector<float> x = random.normals(size_t(rows * ldx));
+  model::ExpertRows experts(*model, rows, pairs);
+  experts.route(model->weights.layers[0], x.data(), ldx, rows);
+  CHECK(experts.take(pairs) && experts.pieces().size() > 4 && !experts.take(pairs));
+  experts.route(model->weights.layers[0], x.data(), ldx, rows);
+  int64_t taken = 0;
+  for (; experts.take(20, 10); taken += experts.batch_rows()) CHECK(experts.pieces().size() <= 2);
+  CHECK(taken == pairs);
+}
+
 TEST_ENGINE(sequences_over_experts_do_not_depend_on_the_batch) {
   for (auto format : {std::optional<model::Quantise>(), std::optional(model::Quantise{ops::QuantFormat::kInt8}),
                       std::optional(model::Quantise{ops::QuantFormat::kInt4})}) {

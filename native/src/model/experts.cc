@@ -87,18 +87,18 @@ void ExpertRows::sort() {
   }
 }
 
-bool ExpertRows::take(int64_t most) {
+bool ExpertRows::take(int64_t most, int64_t least) {
   begin_ = end_;
   pieces_.clear();
   const int64_t pairs = int64_t(order_.size());
-  while (end_ < pairs) {
+  for (int64_t room = most; end_ < pairs && room > 0;) {
     const int32_t expert = chosen_[size_t(order_[size_t(end_)])];
-    const int64_t left = starts_[size_t(expert) + 1] - end_, room = most - (end_ - begin_);
-    if (left > room && end_ > begin_) break;
+    const int64_t left = starts_[size_t(expert) + 1] - end_;
+    if (std::max(left, least) > room && end_ > begin_) break;
     const int64_t count = std::min(left, room);
     pieces_.push_back({expert, end_ - begin_, count});
     end_ += count;
-    if (count < left) break;
+    room -= std::max(left, least);
   }
   return end_ > begin_;
 }

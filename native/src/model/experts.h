@@ -1,6 +1,6 @@
 // The feed-forward of a layer whose rows go to some of many experts each: y[r] += sum over the experts of r, ascending, of
-// weight * down(silu(gate x) * up x). Rows are sorted by expert, and each expert multiplies its own together. What a row gets depends on the
-// row alone: an expert's product for it is the same beside any others, and the sum has one order.
+// weight * down(silu(gate x) * up x). Rows are sorted by expert, and each expert multiplies its own together. What a row gets depends on
+// the row alone: an expert's product for it is the same beside any others, and the sum has one order.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -25,8 +25,8 @@ class ExpertRows {
   // The same in parts, for those who do something between them. First the experts of every row:
   void route(const Layer& layer, const void* x, int64_t ldx, int64_t rows);
   // then batch after batch, while there is one: whole experts as long as they have at most `most` (<= max_pairs) pairs together; one that
-  // has more by itself is cut.
-  bool take(int64_t most);
+  // has more by itself is cut. An expert counts as `least` pairs at least.
+  bool take(int64_t most, int64_t least = 1);
   void gather(const void* x, int64_t ldx);
   void gate_up(const Layer& layer);
   void activate();

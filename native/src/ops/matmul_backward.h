@@ -13,7 +13,8 @@ inline int64_t ld_backward(const PackedMatrix& w) { return round_up(w.columns_pa
 inline PanelRange backward_panels(const PackedMatrix& w) { return {0, ld_backward(w) / w.panel()}; }
 
 // dx[m, k] (+)= dy[m, n] . w[n, k], n over the panels of `range`, k over the panels of `columns`. dy: rows of element(w) type, ld_dy
-// apart, beginning with the outputs of panel `dy_panel` and as long as `range` asks for, what pads them zero. dx: rows of floats, ld_dx apart (>= ld_backward(w); all of `columns` is written).
+// apart, beginning with the outputs of panel `dy_panel` and as long as `range` asks for, what pads them zero. dx: rows of floats, ld_dx
+// apart (>= ld_backward(w); all of `columns` is written).
 // Quantised weights are dequantised tile by tile, rounded to element(w).
 // Panels are turned tile by tile into the layout of the forward product, so no second copy of the weights exists. Each dx[i][j] is one
 // chain over n ascending: calls over consecutive ranges with `accumulate` give the bits of one call over them all.

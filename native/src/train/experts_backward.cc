@@ -29,7 +29,7 @@ Steps ExpertsBackward::run(Tape& tape, int64_t index, Chunk chunk, Rows rows) {
   d_weights_.assign(size_t(chunk.count * experts_.used()), 0.0f);
   for_rows(model_.pool, chunk.count, [&](int64_t r) { std::fill_n(rows.dx + r * rows.ld_dx, rows.ld_dx, 0.0f); });
   co_yield router_work;
-  while (experts_.take(forward_.expert_pairs())) {
+  while (forward_.take_experts()) {
     back_down(layer, rows);
     back_activation(tape, index, chunk);
     back_gate_up(layer, rows);

@@ -9,7 +9,8 @@
 namespace tandem::train {
 namespace {
 
-// Fewer pairs of rows and experts would not pay for the weights that they read: where an expert is so large, a unit is longer.
+// Pairs of rows and experts that take about as long as reading their expert's weights: an expert counts as so many at least, or a unit of
+// few rows would go through the weights of nearly all. Where an expert is so large, a unit is longer.
 constexpr int64_t kLeastPairs = 16;
 
 void add_bias(ThreadPool& pool, float* rows, int64_t ld, int64_t count, const std::vector<float>& bias) {
@@ -284,9 +285,9 @@ Steps LayerForward::mlp_out(Tape& tape, int64_t index, Chunk chunk) {
   add_bias(model_.pool, out, tape.ld_residual(), chunk.count, layer.down_bias);
 }
 
-int64_t LayerForward::expert_pairs() const {
+bool LayerForward::take_experts() {
   const int64_t f = model_.spec.experts.size, unit = unit_.rows(model_.spec.hidden_size, 3 * f);
-  return std::clamp(unit, kLeastPairs, experts_.max_pairs());
+  return experts_.take(std::clamp(unit, kLeastPairs, experts_.max_pairs()), kLeastPairs);
 }
 
 Steps LayerForward::mixture(Tape& tape, int64_t index, Chunk chunk) {
@@ -298,7 +299,7 @@ Steps LayerForward::mixture(Tape& tape, int64_t index, Chunk chunk) {
   float* out = tape.input(index + 1) + offset;
   std::memcpy(out, middle, size_t(chunk.count * tape.ld_residual()) * sizeof(float));
   co_yield chunk.count* h* model_.spec.experts.count;
-  while (experts_.take(expert_pairs())) {
+  while (take_experts()) {
     experts_.gather(activation_.data(), ld_activation_);
     experts_.gate_up(layer);
     keep_gate_up(tape, index, chunk);

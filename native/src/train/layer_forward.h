@@ -45,8 +45,8 @@ class LayerForward {
 
   // The experts of a chunk's rows; whoever routes rows has it until others are routed.
   model::ExpertRows& experts() { return experts_; }
-  // Pairs of a mixture that make a unit.
-  int64_t expert_pairs() const;
+  // The next batch of a mixture that makes a unit, if there is one.
+  bool take_experts();
 
   const UnitSize& unit() const { return unit_; }
   const ops::RopeTable& rope() const { return rope_; }
