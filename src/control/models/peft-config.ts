@@ -71,7 +71,7 @@ const REASONS: Readonly<Record<string, string>> = {
   auto_map: 'code that comes with an adapter is never run.',
   trainable_token_indices: 'adapters with trained embeddings are not supported.',
   layer_replication: 'replicated layers are not supported.',
-  target_parameters: 'adapters of bare parameters are not supported.',
+  target_parameters: 'adapters of bare parameters, as those of experts are, are not supported.',
   lora_bias: 'adapters with biases are not supported.',
 };
 
