@@ -33,8 +33,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/src/model/experts.cc',
-        search: '    end_ += count;\n    if (count < left) break;',
-        replace: '    end_ += left;\n    if (count < left) break;',
+        search: 'end_ += count;',
+        replace: 'end_ += left;',
       },
     ],
     tests: ['native/test'],
