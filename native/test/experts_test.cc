@@ -53,8 +53,12 @@ TEST_ONCE(routes_take_the_largest_logits_in_their_proportions) {
 
 TEST_ONCE(routes_of_what_is_no_number_are_still_different_experts) {
   const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
-  for (const std::vector<float>& logits :
-       {std::vector<float>{nan, nan, nan, nan}, {1, nan, 2, 3}, {nan, 1, 2, 3}, {inf, 1, 2, inf}, {-inf, -inf, -inf, -inf}, {nan, -inf, inf, 0}}) {
+  for (const std::vector<float>& logits : {std::vector<float>{nan, nan, nan, nan},
+                                           {1, nan, 2, 3},
+                                           {nan, 1, 2, 3},
+                                           {inf, 1, 2, inf},
+                                           {-inf, -inf, -inf, -inf},
+                                           {nan, -inf, inf, 0}}) {
     for (bool normalise : {true, false}) {
       Choice found = route({4, 3, normalise}, logits);
       for (size_t i = 0; i < 3; ++i)

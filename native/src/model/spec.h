@@ -37,17 +37,13 @@ struct Spec {
 
   // Outputs of gate and up that a token has in a layer, at most.
   int64_t gate_up_size() const {
-    return 2 * (experts.count == 0 ? intermediate_size : std::max(widest_dense(), experts.used * experts.size));
+    int64_t most = 0;
+    for (int64_t layer = 0; layer < layers; ++layer) most = std::max(most, mixes(layer) ? experts.used * experts.size : intermediate_size);
+    return 2 * most;
   }
   bool mixes(int64_t layer) const { return !expert_layers.empty() && expert_layers[size_t(layer)] != 0; }
   int64_t query_size() const { return heads * head_dim; }
   int64_t kv_size() const { return kv_heads * head_dim; }
-
- private:
-  int64_t widest_dense() const {
-    const bool all = std::all_of(expert_layers.begin(), expert_layers.end(), [](uint8_t mixes) { return mixes != 0; });
-    return all ? 0 : intermediate_size;
-  }
 };
 
 // Throws Error(kRange) naming the first field that is impossible.

@@ -201,7 +201,7 @@ class Loader {
     return matrix ? ops::PackedMatrix(element_, std::move(*matrix)) : ops::PackedMatrix();
   }
 
-  // About what will be packed; padding is left out, so it is only for showing progress.
+  // About what will be packed: only for showing progress.
   static int64_t packed_bytes(const std::vector<ops::QuantPart>& parts, int64_t columns) {
     int64_t bytes = 0;
     for (const ops::QuantPart& part : parts) bytes += simd::traits_of(part.format).panel_bytes(1, part.rows * columns);
