@@ -309,23 +309,6 @@ TEST_ENGINE(training_over_experts_does_not_depend_on_slices_threads_or_recomputi
   }
 }
 
-TEST_ENGINE(trainer_logprobs_over_experts_have_the_bits_of_the_engine) {
-  Random random(77);
-  TinyModel tiny = TinyModel::mixture();
-  for (Element element : {Element::kF32, Element::kBf16}) {
-    auto model = tiny.load(element, 2);
-    Trainer trainer(model, {4096, kRoom, false}, random_state(random, tiny.spec, all_modules(), 3));
-    for (bool current : {true, false}) {
-      Job job = sampled(model, current ? trainer.adapter() : nullptr, random_tokens(random, 45, tiny.spec.vocab_size));
-      Row row = row_of(job);
-      trainer.forward(row, current ? train::Under::kCurrent : train::Under::kBase);
-      run(trainer, 100);
-      size_t first = job.prompt.size() - 1;
-      for (size_t i = 0; i < job.output.size(); ++i) CHECK(same_bits(trainer.scores().logprobs[first + i], job.output[i].logprob));
-    }
-  }
-}
-
 TEST_ONCE(mixtures_are_checked) {
   auto refuse = [](const char* text, auto change) {
     TinyModel tiny = TinyModel::mixture();

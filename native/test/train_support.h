@@ -1,7 +1,6 @@
 // What tests of trainers share: random states and packed rows, running work to its end, gradients and how far they are apart.
 #pragma once
 
-#include "driver.h"
 #include "support.h"
 #include "tiny_model.h"
 #include "train/trainer.h"
@@ -122,32 +121,6 @@ inline std::vector<float> row_gradients(const std::shared_ptr<model::Model>& mod
     run(trainer, micros);
   }
   return gradients(trainer);
-}
-
-// The sampled tokens of an engine with their raw log-probabilities, under an adapter or none.
-inline Job sampled(const std::shared_ptr<model::Model>& model, std::shared_ptr<const model::Adapter> adapter,
-                   const std::vector<int32_t>& prompt) {
-  Driver driver(model, {4, 64, 100, 400, model->spec.vocab_size, 0}, 3);
-  driver.set_chunk(7);
-  Job job;
-  job.prompt = prompt;
-  job.params.sampling.seed = 11;
-  job.params.sampling.logprobs = 0;
-  job.params.max_tokens = 60;
-  job.adapter = std::move(adapter);
-  driver.start(1, job);
-  driver.run();
-  return job;
-}
-
-// Each of its tokens as the target of those before it.
-inline Row row_of(const Job& job) {
-  Row row;
-  row.tokens = job.tokens();
-  row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
-  row.tokens.pop_back();
-  row.segments.push_back({0, row.size(), -1, 0});
-  return row;
 }
 
 }  // namespace tandem::test

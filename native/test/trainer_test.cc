@@ -174,14 +174,38 @@ TEST_ENGINE(trainer_refuses_a_row_that_needs_too_much_memory) {
   }
 }
 
+// The sampled tokens of an engine with their raw log-probabilities, under an adapter or none.
+Job sampled(const std::shared_ptr<model::Model>& model, std::shared_ptr<const model::Adapter> adapter, const std::vector<int32_t>& prompt) {
+  Driver driver(model, {4, 64, 100, 400, model->spec.vocab_size, 0}, 3);
+  driver.set_chunk(7);
+  Job job;
+  job.prompt = prompt;
+  job.params.sampling.seed = 11;
+  job.params.sampling.logprobs = 0;
+  job.params.max_tokens = 60;
+  job.adapter = std::move(adapter);
+  driver.start(1, job);
+  driver.run();
+  return job;
+}
+
+// Each of its tokens as the target of those before it.
+Row row_of(const Job& job) {
+  Row row;
+  row.tokens = job.tokens();
+  row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
+  row.tokens.pop_back();
+  row.segments.push_back({0, row.size(), -1, 0});
+  return row;
+}
+
 TEST_ENGINE(trainer_logprobs_have_the_bits_of_the_engine) {
   Random random(94);
-  TinyModel tiny;
-  for (Element element : {Element::kF32, Element::kBf16}) {
-    auto model = tiny.load(element, 2);
-    Trainer trainer(model, {4096, kRoom, false}, random_state(random, tiny.spec, all_modules(), 3));
+  for (auto [element, mixes] : {std::pair{Element::kF32, false}, {Element::kF32, true}, {Element::kBf16, false}, {Element::kBf16, true}}) {
+    auto model = (mixes ? TinyModel::mixture() : TinyModel()).load(element, 2);
+    Trainer trainer(model, {4096, kRoom, false}, random_state(random, model->spec, all_modules(), 3));
     for (bool current : {true, false}) {
-      Job job = sampled(model, current ? trainer.adapter() : nullptr, random_tokens(random, 45, tiny.spec.vocab_size));
+      Job job = sampled(model, current ? trainer.adapter() : nullptr, random_tokens(random, 45, model->spec.vocab_size));
       Row row = row_of(job);
       trainer.forward(row, current ? train::Under::kCurrent : train::Under::kBase);
       run(trainer, 100);
