@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "model/forward.h"
+#include "model/rows.h"
 
 namespace tandem::model {
 namespace {
@@ -12,13 +13,6 @@ namespace {
 constexpr int64_t kMovedRows = 8;
 // Bytes by which rows are further apart than they are long (forward.cc: lines of rows share sets of L1 otherwise).
 constexpr int64_t kGapBytes = 64;
-
-template <typename Body>
-void for_moved_rows(ThreadPool& pool, int64_t rows, const Body& body) {
-  pool.run((rows + kMovedRows - 1) / kMovedRows, [&](int64_t block) {
-    for (int64_t r = block * kMovedRows; r < std::min(rows, (block + 1) * kMovedRows); ++r) body(r);
-  });
-}
 
 }  // namespace
 
@@ -66,9 +60,10 @@ void ExpertRows::route(const Layer& layer, const void* x, int64_t ldx, int64_t r
   begin_ = end_ = 0;
   chosen_.resize(size_t(rows * used()));
   weights_.resize(chosen_.size());
-  for_moved_rows(model_.pool, rows, [&](int64_t r) {
-    ops::route(routing(), logits_.data() + r * ld_logits_, chosen_.data() + r * used(), weights_.data() + r * used());
-  });
+  for_rows(
+      model_.pool, rows,
+      [&](int64_t r) { ops::route(routing(), logits_.data() + r * ld_logits_, chosen_.data() + r * used(), weights_.data() + r * used()); },
+      kMovedRows);
   sort();
 }
 
@@ -105,9 +100,12 @@ bool ExpertRows::take(int64_t most, int64_t least) {
 
 void ExpertRows::gather(const void* x, int64_t ldx) {
   const int64_t size = int64_t(ops::element_size(model_.element)), bytes = round_up(model_.spec.hidden_size, 32) * size;
-  for_moved_rows(model_.pool, batch_rows(), [&](int64_t i) {
-    std::memcpy(elements_.data() + i * ld_elements_ * size, static_cast<const uint8_t*>(x) + row(i) * ldx * size, size_t(bytes));
-  });
+  for_rows(
+      model_.pool, batch_rows(),
+      [&](int64_t i) {
+        std::memcpy(elements_.data() + i * ld_elements_ * size, static_cast<const uint8_t*>(x) + row(i) * ldx * size, size_t(bytes));
+      },
+      kMovedRows);
 }
 
 void ExpertRows::multiply(const ops::PackedMatrix& w, int64_t outputs) {
@@ -125,31 +123,31 @@ void ExpertRows::gate_up(const Layer& layer) { multiply(layer.gate_up, 2 * model
 void ExpertRows::down(const Layer& layer) { multiply(layer.down, model_.spec.hidden_size); }
 
 void ExpertRows::activate() {
-  const int64_t f = model_.spec.experts.size, size = int64_t(ops::element_size(model_.element)), padded = round_up(f, 32);
-  for_moved_rows(model_.pool, batch_rows(), [&](int64_t i) {
-    const float* gate = wide_.data() + i * ld_wide_;
-    uint8_t* out = elements_.data() + i * ld_elements_ * size;
-    if (model_.element == ops::Element::kBf16) {
-      model_.kernels.silu_mul_bf16(gate, gate + f, f, reinterpret_cast<uint16_t*>(out));
-    } else {
-      model_.kernels.silu_mul_f32(gate, gate + f, f, reinterpret_cast<float*>(out));
-    }
-    std::memset(out + f * size, 0, size_t((padded - f) * size));
-  });
+  const int64_t size = int64_t(ops::element_size(model_.element));
+  for_rows(
+      model_.pool, batch_rows(),
+      [&](int64_t i) {
+        model::activate(model_.kernels, model_.element, wide_.data() + i * ld_wide_, model_.spec.experts.size,
+                        elements_.data() + i * ld_elements_ * size);
+      },
+      kMovedRows);
 }
 
 void ExpertRows::combine(float* y, int64_t ldy, const float* z, int64_t ldz, const float* weights) {
   const int64_t h = model_.spec.hidden_size;
-  for_moved_rows(model_.pool, rows_, [&](int64_t r) {
-    float* out = y + r * ldy;
-    for (int64_t pair = r * used(); pair < (r + 1) * used(); ++pair) {
-      const int64_t place = places_[size_t(pair)];
-      if (place < begin_ || place >= end_) continue;
-      const float* from = z + (place - begin_) * ldz;
-      const float weight = weights ? weights[pair] : 1.0f;
-      for (int64_t i = 0; i < h; ++i) out[i] += weight * from[i];
-    }
-  });
+  for_rows(
+      model_.pool, rows_,
+      [&](int64_t r) {
+        float* out = y + r * ldy;
+        for (int64_t pair = r * used(); pair < (r + 1) * used(); ++pair) {
+          const int64_t place = places_[size_t(pair)];
+          if (place < begin_ || place >= end_) continue;
+          const float* from = z + (place - begin_) * ldz;
+          const float weight = weights ? weights[pair] : 1.0f;
+          for (int64_t i = 0; i < h; ++i) out[i] += weight * from[i];
+        }
+      },
+      kMovedRows);
 }
 
 }  // namespace tandem::model

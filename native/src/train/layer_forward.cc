@@ -237,7 +237,7 @@ Steps LayerForward::attention_out(Tape& tape, int64_t index, Chunk chunk) {
 
 Steps LayerForward::mlp_in(Tape& tape, int64_t index, Chunk chunk) {
   const model::Layer& layer = model_.weights.layers[size_t(index)];
-  int64_t f = model_.spec.intermediate_size, ld = layer.gate_up.rows_padded(), padded = layer.down.columns_padded();
+  int64_t f = model_.spec.intermediate_size, ld = layer.gate_up.rows_padded();
   normalise(tape.layer(index).middle.data() + chunk.first * tape.ld_residual(), tape.ld_residual(), chunk.count, layer.mlp_norm,
             activation_.data());
   Steps gate_up = product(tape, index, chunk, {model::Product::kGateUp, activation_.data(), ld_activation_, wide_.data(), ld, false});
@@ -246,13 +246,7 @@ Steps LayerForward::mlp_in(Tape& tape, int64_t index, Chunk chunk) {
   for_rows(model_.pool, chunk.count, [&](int64_t r) {
     const float* gate = wide_.data() + r * ld;
     write_elements(gate, 2 * f, tape.layer(index).gate_up.data() + size_t((chunk.first + r) * 2 * f) * element());
-    uint8_t* out = activation_.data() + size_t(r * ld_activation_) * element();
-    if (model_.element == ops::Element::kBf16) {
-      model_.kernels.silu_mul_bf16(gate, gate + f, f, reinterpret_cast<uint16_t*>(out));
-    } else {
-      model_.kernels.silu_mul_f32(gate, gate + f, f, reinterpret_cast<float*>(out));
-    }
-    std::memset(out + size_t(f) * element(), 0, size_t(padded - f) * element());
+    model::activate(model_.kernels, model_.element, gate, f, activation_.data() + size_t(r * ld_activation_) * element());
   });
   co_yield chunk.count* ld;
 }

@@ -2,6 +2,7 @@
 // what backward needs written to the tape.
 #pragma once
 #include "model/experts.h"
+#include "model/rows.h"
 #include "train/steps.h"
 #include "train/tape.h"
 #include "train/unit_size.h"
@@ -13,14 +14,7 @@ struct Chunk {
   int64_t first, count;
 };
 
-// Row-wise loops, a few rows per claim.
-template <typename Body>
-void for_rows(ThreadPool& pool, int64_t count, const Body& body) {
-  constexpr int64_t kBlock = 4;
-  pool.run((count + kBlock - 1) / kBlock, [&](int64_t block) {
-    for (int64_t r = block * kBlock; r < std::min(count, (block + 1) * kBlock); ++r) body(r);
-  });
-}
+using model::for_rows;
 
 // Memory of at most `rows` rows, shared by the passes.
 class LayerForward {
