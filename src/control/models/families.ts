@@ -73,10 +73,7 @@ export const FAMILIES: Readonly<Record<string, Family>> = {
     defaultKvHeads: 32,
     defaultHeadDim: 128,
     defaultMaxPosition: 32_768,
-    biases: (config) => {
-      const attention = config.boolean('attention_bias', false);
-      return { ...noMlpBias(config), qkvBias: attention, outputBias: attention };
-    },
+    biases: qwen3Biases,
     qkNorm: true,
     window: qwenWindow,
   },
@@ -85,10 +82,7 @@ export const FAMILIES: Readonly<Record<string, Family>> = {
     defaultKvHeads: 4,
     defaultHeadDim: null,
     defaultMaxPosition: 32_768,
-    biases: (config) => {
-      const attention = config.boolean('attention_bias', false);
-      return { ...noMlpBias(config), qkvBias: attention, outputBias: attention };
-    },
+    biases: qwen3Biases,
     qkNorm: true,
     window: (config, layers) => {
       refuse(config, ['use_sliding_window']);
@@ -151,6 +145,11 @@ function qwenExperts(config: Fields, layers: number): Experts {
 function noBiases(config: Fields): { qkvBias: false; outputBias: false; mlpBias: false } {
   refuse(config, ['attention_bias', 'mlp_bias']);
   return { qkvBias: false, outputBias: false, mlpBias: false };
+}
+
+function qwen3Biases(config: Fields): Pick<ModelSpec, 'qkvBias' | 'outputBias' | 'mlpBias'> {
+  const attention = config.boolean('attention_bias', false);
+  return { ...noMlpBias(config), qkvBias: attention, outputBias: attention };
 }
 
 function noMlpBias(config: Fields): { mlpBias: false } {
