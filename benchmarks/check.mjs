@@ -32,7 +32,9 @@ function check(file, { baselines, tolerance }) {
     throw new Error(`${file}: these are no results of a benchmark: there are no cases.`);
   const known = baselinesFor(baselines, result);
   if (known.length === 0)
-    throw new Error(`${file}: there is no baseline of this machine (${result.machine.gpu ?? result.machine.cpu}).`);
+    throw new Error(
+      `${file}: there is no baseline of this machine and shape (${result.machine.gpu ?? result.machine.cpu}).`,
+    );
   const compared = known.flatMap((baseline) => compareCases(result, baseline, tolerance));
   if (compared.length === 0) throw new Error(`${file}: no baseline of this machine has one of its cases.`);
   const cell = (value) => (value === undefined ? '-' : value.toFixed(2));

@@ -14,12 +14,13 @@ import { measureLimits } from '../limits/limits.mjs';
 import { ensureRandomModel } from '../models/make-random-model.mjs';
 import { beginSafetensors } from '../models/safetensors.mjs';
 import { elements } from '../models/shapes.mjs';
+import { modulesOf } from '../train/cases.mjs';
 import { weightPieces } from '../models/weights.mjs';
 import { promptsOf } from './cases.mjs';
 import { combineLimits } from './shares.mjs';
 
 const USAGE = `npm run bench:adapters -- [options]
-  --shape NAME     qwen3-0.6b (default) or small
+  --shape NAME     qwen3-0.6b (default), qwen3-moe or small
   --rounds N       rounds of base, adapters, base, adapters ... (default 5)
   --streams N      streams of the batch (default 32)
   --threads N      threads of the engine (default 2)
@@ -27,7 +28,6 @@ const USAGE = `npm run bench:adapters -- [options]
   --json FILE      write the results there`;
 
 const ATTENTION = ['q', 'k', 'v', 'o'];
-const MODULES = [...ATTENTION, 'gate', 'up', 'down'];
 
 function parse() {
   const { values } = parseArgs({
@@ -67,7 +67,7 @@ function sizesOf(shape, module) {
 function adapterTensors(shape, rank) {
   const tensors = [];
   for (let layer = 0; layer < shape.layers; layer++) {
-    for (const module of MODULES) {
+    for (const module of modulesOf(shape)) {
       const [inputs, outputs] = sizesOf(shape, module);
       const block = ATTENTION.includes(module) ? 'self_attn' : 'mlp';
       const name = `base_model.model.model.layers.${layer}.${block}.${module}_proj`;
@@ -80,7 +80,7 @@ function adapterTensors(shape, rank) {
 
 function writeAdapter(folder, shape, rank, seed) {
   mkdirSync(folder, { recursive: true });
-  const targets = MODULES.map((module) => `${module}_proj`);
+  const targets = modulesOf(shape).map((module) => `${module}_proj`);
   const config = { peft_type: 'LORA', r: rank, lora_alpha: 2 * rank, target_modules: targets };
   writeFileSync(path.join(folder, 'adapter_config.json'), JSON.stringify(config));
   const file = openSync(path.join(folder, 'adapter_model.safetensors'), 'w');

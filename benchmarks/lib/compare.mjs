@@ -47,8 +47,9 @@ function verdictOf(gains, bestGain, tolerance) {
   return lost.length === gains.length && bestGain < 1 - tolerance ? 'worse' : 'unclear';
 }
 
-/** Results of another CPU, core count or instruction set, of other forced kernels, or of another GPU say nothing about each other. */
+/** Results of another CPU, core count or instruction set, of other forced kernels, another shape, or another GPU say nothing about each other. */
 export function sameMachine(a, b) {
-  const facts = ({ gpu, cpu, cores, flags, forced = '' }) => JSON.stringify(gpu ? [gpu] : [cpu, cores, flags, forced]);
+  const facts = ({ gpu, cpu, cores, flags, forced = '', shape }) =>
+    JSON.stringify(gpu ? [gpu] : [cpu, cores, flags, forced, shape]);
   return facts(a) === facts(b);
 }

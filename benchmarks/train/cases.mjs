@@ -3,7 +3,8 @@ import { randomFrom } from '../lib/stats.mjs';
 
 export const RANK = 8;
 export const ALPHA = 16;
-export const MODULES = ['q', 'k', 'v', 'o', 'gate', 'up', 'down'];
+/** The projections that carry factors: of models with experts those of attention. */
+export const modulesOf = ({ experts }) => ['q', 'k', 'v', 'o', ...(experts ? [] : ['gate', 'up', 'down'])];
 export const ADAMW = { learningRate: 5e-6, beta1: 0.9, beta2: 0.99, eps: 1e-8, weightDecay: 0.1, maxGradNorm: 0.1 };
 
 export const ROW = 512;

@@ -1,7 +1,6 @@
 /** The adapter that is trained, as it begins. */
 import { randomFrom } from '../lib/stats.mjs';
-import { modulesOf } from '../../dist/control/engine/training.js';
-import { ALPHA, RANK } from './cases.mjs';
+import { ALPHA, modulesOf, RANK } from './cases.mjs';
 
 function shapeOf(spec, module) {
   const [hidden, ffn] = [spec.hiddenSize, spec.intermediateSize];
@@ -22,7 +21,7 @@ export function weightsOf(spec) {
   const uniform = (count, bound) => Float32Array.from({ length: count }, () => (2 * random() - 1) * bound);
   const factors = [];
   for (let layer = 0; layer < spec.layers; layer++) {
-    for (const module of modulesOf(spec, layer)) {
+    for (const module of modulesOf(spec)) {
       const [inputs, outputs] = shapeOf(spec, module);
       const a = uniform(RANK * inputs, 1 / Math.sqrt(inputs));
       factors.push({ layer, module, rank: RANK, a, b: uniform(outputs * RANK, 1e-3) });

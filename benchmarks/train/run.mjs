@@ -11,11 +11,11 @@ import { median, quantile, rounded, spread } from '../lib/stats.mjs';
 import { Worker } from '../lib/worker.mjs';
 import { measureLimits } from '../limits/limits.mjs';
 import { ensureRandomModel } from '../models/make-random-model.mjs';
-import { ALPHA, GROUP, groupRows, plainRow, RANK, ROW } from './cases.mjs';
+import { ALPHA, GROUP, groupRows, modulesOf, plainRow, RANK, ROW } from './cases.mjs';
 import { hasPeer, PEER_NAME, TorchPeer } from './torch-peer.mjs';
 
 const USAGE = `npm run bench:train -- [options]
-  --shape NAME    qwen3-0.6b (default) or small
+  --shape NAME    qwen3-0.6b (default), qwen3-moe or small
   --rounds N      rounds of A B A B (default 5)
   --threads N     threads of both (default 2)
   --recompute     Tandem computes activations again instead of keeping them
@@ -59,7 +59,13 @@ async function startPeer(options, model, row) {
   }
   const load = async (adapterDtype) => {
     const peer = new TorchPeer(options.python, options.threads);
-    const settings = { directory: model.directory, threads: options.threads, rank: RANK, alpha: ALPHA };
+    const settings = {
+      directory: model.directory,
+      threads: options.threads,
+      rank: RANK,
+      alpha: ALPHA,
+      modules: modulesOf(model.shape),
+    };
     return { peer, ...(await peer.call('load', { ...settings, dtype: options['peer-dtype'], adapterDtype })) };
   };
   const wanted = options['peer-adapters'] ?? (await fasterAdapters(load, row));

@@ -10,7 +10,7 @@ def peak_memory() -> int:
 
 
 class Peer:
-    def load(self, directory, threads, rank, alpha, dtype, adapterDtype):
+    def load(self, directory, threads, rank, alpha, dtype, adapterDtype, modules):
         import peft
         import torch
         import transformers
@@ -21,7 +21,7 @@ class Peer:
         self.torch = torch
         model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, dtype))
         model.config.use_cache = False
-        targets = [f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")]
+        targets = [f"{name}_proj" for name in modules]
         config = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=targets)
         self.model = peft.get_peft_model(model, config, autocast_adapter_dtype=adapterDtype == "float32").train()
         factors = [p for n, p in self.model.named_parameters() if "lora_" in n]

@@ -50,6 +50,7 @@ describe('a case against its baseline', () => {
     expect(sameMachine(machine, { ...machine, load_average: [2] })).toBe(true);
     expect(sameMachine(machine, { ...machine, flags: [] })).toBe(false);
     expect(sameMachine(machine, { ...machine, forced: 'avx2 haswell' })).toBe(false);
+    expect(sameMachine(machine, { ...machine, shape: 'qwen3-moe' })).toBe(false);
     expect(sameMachine({ ...machine, gpu: 'NVIDIA H200' }, { gpu: 'NVIDIA H200' })).toBe(true);
     expect(sameMachine(machine, { ...machine, gpu: 'NVIDIA H200' })).toBe(false);
   });
