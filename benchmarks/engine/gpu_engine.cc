@@ -2,7 +2,7 @@
 // steps queued ahead and in turn: the difference is the gap between two steps), prefill, a LoRA step, what adapters, sampling controls and
 // grammars cost, how soon new factors serve, what batch invariance costs, offline throughput; beside the device's copy bandwidth and the rate
 // of a large BF16 product measured in the same run. Needs no Node and no files.
-// Usage: gpu_engine 0.6b|8b[:LAYERS] [FILE.json [bf16|int8|int4|fp8 [PART...]]], PART being some of the name of what is to run, as "decode"
+// Usage: gpu_engine 0.6b|8b|30b-a3b[:LAYERS] [FILE.json [bf16|int8|int4|fp8 [PART...]]], PART being some of the name of what is to run, as "decode"
 // (gpu_engine/parts.cc).
 // With TANDEM_GPU_PROFILE=1 nothing is timed: a profiler sees one step of each kind (kernels/profiled.h).
 #include <cstdio>

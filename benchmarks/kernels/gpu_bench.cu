@@ -14,6 +14,7 @@
 #include "adapter_cases.h"
 #include "cublaslt_peer.h"
 #include "device_noise.h"
+#include "expert_cases.h"
 #include "profiled.h"
 #include "row_cases.h"
 #include "sampling_cases.h"
@@ -133,6 +134,7 @@ class Bench {
     attempt("log-probabilities", [&] { log_probabilities(256); });
     for (int64_t count : {1, 64, 8192}) attempt("rows", [&] { rows(count); });
     for (int64_t count : {1, 64, 2048}) attempt("an adapter", [&] { adapter(count); });
+    for (int64_t count : {1, 8, 64, 256, 2048}) attempt("experts", [&] { experts(count); });
     attempt("adapters in training", [&] { adapters_in_training(2048); });
     if (matmul_ != MatMulKernel::kWgmma) return;
     for (int64_t count : {1, 64}) attempt("a product with an adapter", [&] { adapted_products(count); });
@@ -429,6 +431,16 @@ class Bench {
     tandem::benchmarks::time_norms(count, time);
     tandem::benchmarks::time_activations(count, time);
     tandem::benchmarks::time_rotation(count, time);
+  }
+
+  // Of few rows the share is of the bandwidth, the weights of all experts that are used being read once.
+  void experts(int64_t count) {
+    tandem::benchmarks::time_experts(count, [&](const std::string& name, double bytes, double work, const std::function<void()>& call) {
+      const Timing t = time_of(call);
+      if (bytes == 0) keep({name, t.median * 1e6, t.least * 1e6, t.most * 1e6, 0, "us"});
+      else if (count < 1024) add(name, bytes / 1e9, t, bandwidth_, "GB/s");
+      else add(name, work / 1e12, t, 0, "TFLOP/s");
+    });
   }
 
   // The share is of the bandwidth, rows of x and y being moved once; of what fetches weights for others the time.

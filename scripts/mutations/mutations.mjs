@@ -62,6 +62,66 @@ export const mutations = [
     tests: ['test/native/training.test.ts'],
   },
   {
+    name: 'GPU experts: a row is routed where the one before is still read',
+    edits: [
+      {
+        file: 'native/cuda/experts/route.cu',
+        search: "  __syncwarp();  // the space is the next row's",
+        replace: '',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU experts: of equal logits the last is chosen',
+    edits: [
+      {
+        file: 'native/cuda/experts/route.cu',
+        search: '<< 32 | (0xffffffffu - uint32_t(expert));',
+        replace: '<< 32 | uint32_t(expert + 1);',
+      },
+      {
+        file: 'native/cuda/experts/route.cu',
+        search: 'const uint32_t expert = 0xffffffffu - uint32_t(best);',
+        replace: 'const uint32_t expert = uint32_t(best) - 1;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU experts: no tile for what is left of an expert',
+    edits: [
+      {
+        file: 'native/cuda/experts/experts_matmul.cu',
+        search: 'return used + (pairs - used) / tile_pairs;',
+        replace: 'return std::max<int64_t>(1, pairs / tile_pairs);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU experts: quantised weights of a neighbour',
+    edits: [
+      {
+        file: 'native/cuda/experts/pair_rows.h',
+        search: 'return int64_t(tile.expert) * ((e.n + kQuantPanel - 1) / kQuantPanel);',
+        replace: 'return int64_t(tile.expert) * (e.n / kQuantPanel);',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU experts: the router gets no gradient',
+    edits: [
+      {
+        file: 'native/cuda/experts/combine.cu',
+        search: 'if (threadIdx.x == 0) a.d_weights[pair] = sums[0];',
+        replace: 'if (threadIdx.x == 0) a.d_weights[pair] = 0 * sums[0];',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'experts: gradients without the weight of the expert',
     edits: [
       {
@@ -672,7 +732,7 @@ export const mutations = [
     name: 'CUDA: a dropped wait',
     edits: [
       {
-        file: 'native/cuda/gemm/matmul.cu',
+        file: 'native/cuda/gemm/matmul_mma_block.h',
         search: '      cp_async_wait<kStages - 2>();\n',
         replace: '',
       },
@@ -945,7 +1005,7 @@ export const mutations = [
     name: 'CUDA: few tokens of quantised weights taken before all have brought them',
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_few.cu',
+        file: 'native/cuda/gemm/matmul_few_block.h',
         search: '    __syncthreads();  // and all are done',
         replace: '    // and all are done',
       },

@@ -27,6 +27,10 @@ DeviceAdapter::DeviceAdapter(const Bench& bench, int64_t rank) {
   const cuda::bf16* next = memory_.data();
   for (int64_t layer = 0; layer < spec.layers; ++layer) {
     for (model::Module module : test::all_modules()) {
+      if (!model::has(spec, layer, module)) {
+        weights.push_back({nullptr, nullptr, 0, 0});
+        continue;
+      }
       const ops::LoraShape shape = model::shape_of(spec, module);
       weights.push_back({next, next + rank * shape.in, int32_t(rank), 1.0f});
       next += rank * (shape.in + shape.out);

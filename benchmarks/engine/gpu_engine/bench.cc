@@ -1,6 +1,7 @@
 #include "bench.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -116,14 +117,18 @@ std::unique_ptr<train::Trainer> Bench::trainer_of(int64_t tokens, bool recompute
   return model_->make_trainer({tokens, int64_t(1) << 40, recompute}, state);
 }
 
-int64_t Bench::weights_per_token() const {
-  const int64_t h = spec_.hidden_size;
-  return spec_.layers * (h * (2 * spec_.query_size() + 2 * spec_.kv_size()) + 3 * h * spec_.intermediate_size);
+double Bench::weights_of(double experts) const {
+  const int64_t h = spec_.hidden_size, f = spec_.experts.size;
+  const double mlp = spec_.experts.count == 0 ? double(3 * h * spec_.intermediate_size)
+                                              : double(h) * (double(spec_.experts.count) + experts * double(3 * f));
+  return double(spec_.layers) * (double(h * (2 * spec_.query_size() + 2 * spec_.kv_size())) + mlp);
 }
 
-double Bench::bytes_per_step() const {
-  const int64_t table = spec_.vocab_size * spec_.hidden_size, read = weights_per_token() + table;
-  return double(model_->weight_bytes()) * double(read) / double(read + (spec_.tied_embeddings ? 0 : table));
+double Bench::bytes_per_step(int64_t streams) const {
+  const double table = double(spec_.vocab_size * spec_.hidden_size), count = double(spec_.experts.count);
+  const double used = count == 0 ? 0 : count * (1 - std::pow(1 - double(spec_.experts.used) / count, double(streams)));
+  const double all = weights_of(count) + table + (spec_.tied_embeddings ? 0 : table);
+  return double(model_->weight_bytes()) * (weights_of(used) + table) / all;
 }
 
 }  // namespace tandem::benchmarks

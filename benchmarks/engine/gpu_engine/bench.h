@@ -58,9 +58,10 @@ class Bench {
   std::unique_ptr<train::Trainer> trainer_of(int64_t tokens, bool recompute) const;
 
   // All but the head, which prefill uses for one row.
-  int64_t weights_per_token() const;
-  // Weights that a decode step reads: of an embedding that is not the head a row per token.
-  double bytes_per_step() const;
+  double weights_per_token() const { return weights_of(double(spec_.experts.used)); }
+  // Weights that a decode step of so many streams reads: of an embedding that is not the head a row per token, of experts as many as that many tokens
+  // use on average where each takes any of them.
+  double bytes_per_step(int64_t streams) const;
 
   // The device's limits, measured when they are first asked for: operations of a large BF16 product per second (cuBLASLt's where the machine
   // has it, else ours), and bytes read and written per second by a copy.
@@ -68,6 +69,9 @@ class Bench {
   double copy_rate();
 
  private:
+  // With so many experts per layer.
+  double weights_of(double experts) const;
+
   std::string shape_, weights_;
   bool prints_;
   model::Spec spec_;

@@ -89,8 +89,8 @@ void decode(Bench& bench) {
     bench.add_time(name + ", a step queued ahead", t.ahead);
     bench.add(name + ", gap that queueing closes", (t.in_turn.median - t.ahead.median) * 1e6, "us");
     bench.add_rate(name, double(streams), t.ahead, "tokens/s");
-    bench.add_rate(name + ", weights read", bench.bytes_per_step() / 1e9, t.ahead, "GB/s");
-    bench.add_rate(name + ", of the copy's bandwidth", bench.bytes_per_step() / limit, t.ahead, "");
+    bench.add_rate(name + ", weights read", bench.bytes_per_step(streams) / 1e9, t.ahead, "GB/s");
+    bench.add_rate(name + ", of the copy's bandwidth", bench.bytes_per_step(streams) / limit, t.ahead, "");
   }
 }
 

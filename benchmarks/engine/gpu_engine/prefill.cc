@@ -24,7 +24,7 @@ void prefill(Bench& bench, int64_t tokens) {
     times.push_back(seconds_since(start));
   }
   const Timing time = timing_of(times);
-  const double work = 2.0 * double(bench.weights_per_token()) * double(tokens);
+  const double work = 2.0 * bench.weights_per_token() * double(tokens);
   const std::string name = "prefill of " + std::to_string(tokens);
   bench.add_rate(name, double(tokens), time, "tokens/s");
   bench.add_rate(name + ", products", work / 1e12, time, "TFLOP/s");

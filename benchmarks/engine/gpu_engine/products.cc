@@ -90,13 +90,15 @@ double Bench::copy_rate() {
 void invariance(Bench& bench) {
   if (profiling() || bench.quantised()) return;
   const model::Spec& s = bench.spec();
-  const int64_t h = s.hidden_size, q = s.query_size(), f = s.intermediate_size, bytes = 2 * bench.weights_per_token() / s.layers;
+  const int64_t h = s.hidden_size, q = s.query_size(), f = s.dense_size();
+  const double bytes = 2 * bench.weights_per_token() / double(s.layers);
   // Layers enough that none finds its weights in the cache.
-  const int64_t copies = std::clamp<int64_t>(int64_t(bench.counts().beyond_cache) / bytes + 1, 1, s.layers);
+  const int64_t copies = std::clamp<int64_t>(int64_t(double(bench.counts().beyond_cache) / bytes) + 1, 1, s.layers);
   const auto peer = CublasLt::open();
   for (int64_t m : {int64_t(1), bench.counts().streams, bench.counts().prefills.front()}) {
     std::vector<std::unique_ptr<Products>> layer;
     for (auto [n, k] : {std::pair{q + 2 * s.kv_size(), h}, {h, q}, {2 * f, h}, {h, f}}) {
+      if (n == 0 || k == 0) continue;  // of experts
       layer.push_back(std::make_unique<Products>(peer.get(), m, n, k, copies));
     }
     const auto each = [&](void (Products::*run)(int64_t, cudaStream_t)) {

@@ -11,20 +11,23 @@ model::Spec shape_of(const std::string& name) {
   model::Spec s;
   const size_t colon = name.find(':');
   const std::string size = name.substr(0, colon);
-  const bool large = size == "8b", tiny = size == "tiny";
-  require(large || tiny || size == "0.6b", ErrorKind::kRange, "the shape must be 0.6b or 8b");
+  const bool large = size == "8b", mixed = size == "30b-a3b", tiny = size == "tiny" || size == "tiny-a3b";
+  require(large || mixed || tiny || size == "0.6b", ErrorKind::kRange, "the shape must be 0.6b, 8b or 30b-a3b");
   s.vocab_size = tiny ? 512 : 151936;
-  s.hidden_size = tiny ? 64 : large ? 4096 : 1024;
+  s.hidden_size = tiny ? 64 : large ? 4096 : mixed ? 2048 : 1024;
   s.intermediate_size = 3 * s.hidden_size;
-  s.layers = colon != std::string::npos ? std::atoi(name.c_str() + colon + 1) : tiny ? 2 : large ? 36 : 28;
-  s.heads = tiny ? 4 : large ? 32 : 16;
-  s.kv_heads = tiny ? 2 : 8;
+  s.layers = colon != std::string::npos ? std::atoi(name.c_str() + colon + 1) : tiny ? 2 : large ? 36 : mixed ? 48 : 28;
+  s.heads = tiny ? 4 : large || mixed ? 32 : 16;
+  s.kv_heads = tiny ? 2 : mixed ? 4 : 8;
   s.head_dim = tiny ? 32 : 128;
   s.rope.theta = 1e6;
   s.max_position = 40960;
   s.window_layers.assign(size_t(s.layers), 0);
   s.qk_norm = true;
-  s.tied_embeddings = !large;
+  s.tied_embeddings = !large && !mixed;
+  if (mixed) s.experts = {128, 8, 768, true};
+  if (size == "tiny-a3b") s.experts = {8, 3, 40, true};
+  if (s.experts.count > 0) s.expert_layers.assign(size_t(s.layers), 1);
   return s;
 }
 
@@ -38,7 +41,7 @@ std::optional<ops::QuantFormat> format_of(const std::string& name) {
 
 Counts counts_of(const std::string& shape) {
   Counts c;
-  if (shape.substr(0, shape.find(':')) != "tiny") return c;
+  if (!shape.starts_with("tiny")) return c;
   c.streams = 4, c.prompt = 8, c.warm = 3, c.steps = 3, c.rounds = 1;
   c.adapters = 3, c.least_rank = 2, c.most_rank = 6;
   c.compared = {5, 18, 37};

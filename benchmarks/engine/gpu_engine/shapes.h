@@ -9,7 +9,8 @@
 
 namespace tandem::benchmarks {
 
-// "0.6b" or "8b", Qwen3's; or "tiny", on which the emulation shows that all of this works. Of fewer layers where ":LAYERS" follows.
+// "0.6b", "8b" or "30b-a3b" (a mixture of experts), Qwen3's; or "tiny" and "tiny-a3b", on which the emulation shows that all of this works. Of
+// fewer layers where ":LAYERS" follows.
 model::Spec shape_of(const std::string& name);
 // Of "bf16", "int8", "int4" or "fp8"; nothing for the first.
 std::optional<ops::QuantFormat> format_of(const std::string& name);

@@ -16,7 +16,7 @@ void time_row(Bench& bench, train::Trainer& trainer, const train::Row& row, cons
   const Timing time = timing_of(times);
   // There and back through the weights and the head; attention's own products are not counted.
   const double tokens = double(row.size());
-  const double work = 4.0 * double(bench.weights_per_token() + bench.spec().vocab_size * bench.spec().hidden_size) * tokens;
+  const double work = 4.0 * (bench.weights_per_token() + double(bench.spec().vocab_size * bench.spec().hidden_size)) * tokens;
   bench.add_rate(name, tokens, time, "tokens/s");
   bench.add_rate(name + ", products", work / 1e12, time, "TFLOP/s");
   bench.add_rate(name + ", of the large product's rate", work / bench.product_rate(), time, "");

@@ -47,4 +47,16 @@ __device__ __forceinline__ Target target_of(const MatMul& a, int64_t outputs, bo
   return {a.y, !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y, a.ldy, outputs, a.m};
 }
 
+// Where the sums of a block's tokens go: rows as they lie.
+struct OwnPlaces {
+  // Where a token's row begins.
+  __device__ __forceinline__ int64_t place(const Target& target, int64_t token) const { return token * target.ld; }
+  template <int kCount>
+  __device__ __forceinline__ void store(const Target& target, int64_t place, int64_t output, const float (&sums)[kCount],
+                                        bool aligned) const {
+    const int64_t at = place + output;
+    store_sums(target.to + at, target.onto != nullptr ? target.onto + at : nullptr, sums, target.outputs - output, aligned);
+  }
+};
+
 }  // namespace tandem::cuda

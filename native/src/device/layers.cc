@@ -47,7 +47,7 @@ Layers::Layers(const model::Spec& spec, const Weights& weights, const Sizes& siz
     : spec_(spec), weights_(weights), sizes_(sizes), stream_(stream), wide_(size_t(sizes.rows * sizes.wide)),
       activation_(size_t(std::max(sizes.rows, sizes.logit_rows) * sizes.activation)), queries_(size_t(sizes.rows * sizes.queries)),
       workspace_(size_t(sizes.workspace_floats)), lora_(size_t(sizes.lora_floats)), arrived_(size_t(kLoraArrivals)),
-      arrivals_(size_t(sizes.arrivals)) {
+      arrivals_(size_t(sizes.arrivals)), mixture_(spec, sizes.mixed_rows, stream) {
   const ops::RopeTable table(spec.rope, sizes.positions, spec.head_dim);
   const int64_t count = sizes.positions * spec.head_dim / 2;
   cosines_ = upload(table.cosines(), count);
@@ -80,6 +80,7 @@ Batch Layers::attend_wanted(const Batch& batch, int64_t index, const cuda::KvLay
   Batch rest = batch;
   rest.rows = batch.wanted_count;
   rest.row_adapters = batch.wanted_adapters;
+  rest.slots = nullptr;  // which are the batch's rows'
   if (rest.rows == 0) return rest;
   run_attention(batch, index, kv, queries, activation_.data(), nullptr);
   const auto gather = [&](const float* from, float* to, int64_t width) {
@@ -187,6 +188,7 @@ void Layers::feed_forward(const Batch& batch, int64_t index, float* hidden, cons
   const bf16* x = activation_.data();
   const bool leave = tap == nullptr;
   normalise(hidden, batch.rows, layer.mlp_norm);
+  if (spec_.mixes(index)) return mix(batch, layer, hidden, tap, tap ? tap->after : hidden);
   const bool bias = layer.gate_up_bias.size() > 0;
   if (const bf16* activated = leave && !bias ? gated_product(batch, index, x) : nullptr) {
     x = activated;
@@ -199,6 +201,21 @@ void Layers::feed_forward(const Batch& batch, int64_t index, float* hidden, cons
   float* out = tap ? tap->after : hidden;
   residual_ = project(batch, index, Product::kDown, layer.down, x, out, hidden, leave && layer.down_bias.size() == 0, tap);
   add_bias(layer.down_bias, batch.rows, out);
+}
+
+void Layers::mix(const Batch& batch, const Layer& layer, const float* hidden, const LayerTap* tap, float* out) {
+  const int64_t h = spec_.hidden_size, kept = 2 * spec_.experts.used * spec_.experts.size;
+  for (int64_t first = 0; first < batch.rows; first += mixture_.most_rows()) {
+    const bf16* x = activation_.data() + first * h;
+    const int32_t* slots = batch.slots ? batch.slots + first : nullptr;
+    route(layer, slots, x, std::min(mixture_.most_rows(), batch.rows - first), false);
+    mixture_.run(layer, x, hidden + first * h, out + first * h, tap && tap->gate_up ? tap->gate_up + first * kept : nullptr);
+  }
+}
+
+void Layers::route(const Layer& layer, const int32_t* slots, const bf16* x, int64_t rows, bool whole) {
+  const cuda::Parts parts = product(layer.router, x, rows, mixture_.logits(), nullptr, !whole);
+  mixture_.route(slots, rows, parts);
 }
 
 bool Layers::adapted_activation(const Batch& batch, int64_t index, const LayerTap* tap) {
@@ -331,7 +348,8 @@ cuda::LoraPart Layers::part_of(const Batch& batch, int64_t layer, model::Product
 void Layers::add_next(const Batch& batch, int64_t layer, model::Product which, cuda::LoraPart& part) const {
   const bool last = which == model::Product::kDown;
   const int64_t next_layer = layer + last;
-  if (next_layer == spec_.layers) return;
+  // Experts have no adapters.
+  if (next_layer == spec_.layers || (which == model::Product::kOutput && spec_.mixes(layer))) return;
   const Modules modules = modules_in(last ? model::Product::kQkv : model::Product(int(which) + 1));
   int64_t columns = 0;
   for (int i = 0; i < modules.count; ++i) {

@@ -7,6 +7,7 @@
 #include "cuda/elementwise/row_backward.h"
 #include "cuda/gemm/matmul.h"
 #include "device/batch.h"
+#include "device/mixture.h"
 #include "device/sizes.h"
 #include "device/weights.h"
 
@@ -18,7 +19,7 @@ struct LayerTap {
   bf16* queries;    // [rows][query]
   float* log_sums;  // [rows][heads]
   bf16* attended;   // [rows][query]
-  bf16* gate_up;    // [rows][2 intermediate]
+  bf16* gate_up;    // [rows][2 intermediate], of a mixture [rows][used][2 size]
   // [module][rows][most rank of the batch], modules shrunk_ld apart: A x of every projection.
   float* shrunk;
   int64_t shrunk_ld;
@@ -46,6 +47,10 @@ class Layers {
   // Rows of the final residual stream to rows of vocab floats.
   void logits(float* rows, int64_t count, float* out);
 
+  // The experts of normed rows, by a layer's router. `whole`: its logits are wanted on the way back.
+  void route(const Layer& layer, const int32_t* slots, const bf16* x, int64_t rows, bool whole);
+  Mixture& mixture() { return mixture_; }
+
   const Matrix& head() const { return spec_.tied_embeddings ? weights_.embedding : weights_.head; }
   const float* cosines() const { return cosines_.data(); }
   const float* sines() const { return sines_.data(); }
@@ -57,6 +62,8 @@ class Layers {
   void add_attended(const Batch& batch, int64_t layer, const bf16* attended, float* hidden, const LayerTap* tap);
   void rotate_and_store(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const cuda::Parts& parts, bf16* queries, bf16* qk);
   void run_attention(const Batch& batch, int64_t index, const cuda::KvLayer& kv, const bf16* queries, bf16* out, const LayerTap* tap);
+  // A feed-forward that is a mixture of experts, of normed rows.
+  void mix(const Batch& batch, const Layer& layer, const float* hidden, const LayerTap* tap, float* out);
   // What parts are left of the residual stream's last product are added to it first.
   void normalise(float* hidden, int64_t rows, const DeviceBuffer<float>& weight);
   // y = W x, or `onto`, where that is not null, and W x; of rows of w.k inputs. Parts that it leaves are in workspace_ until the next product.
@@ -95,7 +102,8 @@ class Layers {
   DeviceBuffer<float> workspace_, lora_;
   DeviceBuffer<int32_t> arrived_;   // of adapters beside a product
   DeviceBuffer<int32_t> arrivals_;  // of splits of attention
-  cuda::Parts residual_;            // of the residual stream's last product
+  Mixture mixture_;
+  cuda::Parts residual_;  // of the residual stream's last product
 };
 
 }  // namespace tandem::device

@@ -20,11 +20,10 @@ void supported(bool ok, const std::string& what) {
 }
 
 void check_shape(const model::Spec& s) {
-  supported(s.experts.count == 0, "it has mixtures of experts");
   const bool dim = s.head_dim == 32 || s.head_dim == 64 || s.head_dim == 96 || s.head_dim == 128;
   supported(dim, "its heads have " + std::to_string(s.head_dim) + " dimensions, and kernels are there for 32, 64, 96 and 128");
   supported(s.heads / s.kv_heads <= cuda::kTileRows, "more than 16 heads share one KV head");
-  supported(s.hidden_size % 8 == 0 && s.intermediate_size % 8 == 0, "its hidden sizes are no multiples of 8");
+  supported(s.hidden_size % 8 == 0 && s.dense_size() % 8 == 0 && s.experts.size % 8 == 0, "its hidden sizes are no multiples of 8");
   supported(s.vocab_size <= 1 << 18, "its vocabulary has more than 262,144 tokens");
 }
 

@@ -7,6 +7,7 @@
 #include "cuda/gemm/matmul.h"
 #include "cuda/sampling/sample.h"
 #include "device/batch.h"
+#include "device/mixture.h"
 
 namespace tandem::device {
 namespace {
@@ -21,13 +22,15 @@ constexpr int64_t kLoraFloats = int64_t(4) << 20;
 static_assert(kLoraFloats >=
                   cuda::LoraAlong::kMostRows * cuda::LoraPart::kMost * cuda::LoraAlong::kMostRank * cuda::LoraAlong::kPieceFloats,
               "pieces of eight ranks in eight segments");
+// Of a mixture: with more, each expert has enough rows to be bound by its products.
+constexpr int64_t kMixedRows = 2048;
 // So many rows have room for the part of their adapters beside those of a product.
 constexpr int64_t kPartRows = 64;
 
 int64_t product_workspace(const model::Spec& s, int64_t rows, int64_t logit_rows) {
-  const int64_t h = s.hidden_size, q = s.query_size(), f = s.intermediate_size;
+  const int64_t h = s.hidden_size;
   int64_t most = cuda::matmul_most_workspace_floats(logit_rows, s.vocab_size, h);
-  for (auto [n, k] : {std::pair{q + 2 * s.kv_size(), h}, {h, q}, {2 * f, h}, {h, f}}) {
+  for (auto [n, k] : product_shapes(s)) {
     const int64_t with_adapters = (cuda::matmul_splits(n, k) + 1) * n * std::min(rows, kPartRows);
     most = std::max({most, cuda::matmul_most_workspace_floats(rows, n, k), with_adapters});
   }
@@ -36,16 +39,24 @@ int64_t product_workspace(const model::Spec& s, int64_t rows, int64_t logit_rows
 
 }  // namespace
 
+std::vector<std::pair<int64_t, int64_t>> product_shapes(const model::Spec& s) {
+  const int64_t h = s.hidden_size, q = s.query_size(), f = s.dense_size();
+  std::vector<std::pair<int64_t, int64_t>> shapes = {{q + 2 * s.kv_size(), h}, {h, q}};
+  if (f > 0) shapes.insert(shapes.end(), {{2 * f, h}, {h, f}});
+  if (s.experts.count > 0) shapes.push_back({s.experts.count, h});
+  return shapes;
+}
+
 Sizes::Sizes(const model::Spec& s, const engine::Options& o)
     : layers(s.layers), rows(o.max_batch_tokens), sequences(o.max_sequences), positions(o.max_model_len), pages(o.pages),
-      vocab(s.vocab_size), hidden(s.hidden_size),
-      wide(std::max({s.query_size() + 2 * s.kv_size(), 2 * s.intermediate_size, s.hidden_size})),
-      activation(std::max({s.hidden_size, s.query_size(), s.intermediate_size})), queries(s.query_size()),
+      vocab(s.vocab_size), hidden(s.hidden_size), wide(std::max({s.query_size() + 2 * s.kv_size(), 2 * s.dense_size(), s.hidden_size})),
+      activation(std::max({s.hidden_size, s.query_size(), s.dense_size()})), queries(s.query_size()),
       kv_layer_elements(o.pages * cuda::kPagePositions * s.kv_size()),
       page_bytes(s.layers * 2 * cuda::kPagePositions * s.kv_size() * int64_t(sizeof(cuda::bf16))),
       decode_rows(std::min(rows, 2 * sequences)), logit_rows(std::min({o.max_sequences, o.max_batch_tokens, kLogitRows})),
       mask_words((s.vocab_size + 31) / 32), edits(std::max(s.vocab_size, kEdits)), best(std::max(s.vocab_size, kBest)),
-      lora_floats(kLoraFloats), rope_floats(o.max_model_len * s.head_dim) {
+      lora_floats(kLoraFloats), rope_floats(o.max_model_len * s.head_dim), mixed_rows(s.experts.count > 0 ? std::min(rows, kMixedRows) : 0),
+      mixture_bytes(Mixture::bytes(s, mixed_rows)) {
   // Decode batches are padded to twice as many positions at most.
   const int64_t padded = std::max(2 * positions, kPositionStep);
   const int64_t one = cuda::attention_workspace_floats(1, s.kv_heads, s.head_dim, padded);
@@ -75,7 +86,7 @@ std::vector<MemoryPart> Sizes::parts() const {
 size_t Sizes::layer_bytes() const {
   const size_t f = sizeof(float), b = sizeof(cuda::bf16);
   return size_t(rows) * (size_t(wide) * f + size_t(queries) * b) + size_t(std::max(rows, logit_rows)) * size_t(activation) * b +
-         size_t(workspace_floats + lora_floats + rope_floats) * f + size_t(kLoraArrivals + arrivals) * sizeof(int32_t);
+         size_t(workspace_floats + lora_floats + rope_floats) * f + size_t(kLoraArrivals + arrivals) * sizeof(int32_t) + mixture_bytes;
 }
 
 size_t Sizes::fixed_bytes() const {

@@ -12,12 +12,13 @@
 namespace tandem::device {
 namespace {
 
-int64_t widest_output(const model::Spec& s) { return std::max({s.query_size() + 2 * s.kv_size(), 2 * s.intermediate_size, s.hidden_size}); }
+int64_t widest_output(const model::Spec& s) { return std::max({s.query_size() + 2 * s.kv_size(), s.gate_up_size(), s.hidden_size}); }
+
+int64_t ld_logits(const model::Spec& s) { return (s.experts.count + 7) / 8 * 8; }
 
 int64_t backward_floats(const model::Spec& s, const Sizes& sizes, const Kernels& kernels) {
-  const int64_t h = s.hidden_size, q = s.query_size(), f = s.intermediate_size;
   int64_t most = 0;
-  for (auto [n, k] : {std::pair{q + 2 * s.kv_size(), h}, {h, q}, {2 * f, h}, {h, f}}) {
+  for (auto [n, k] : product_shapes(s)) {
     most = std::max(most, cuda::matmul_transposed_floats(kernels.matmul, sizes.rows, n, k));
   }
   return most;
@@ -25,16 +26,18 @@ int64_t backward_floats(const model::Spec& s, const Sizes& sizes, const Kernels&
 
 }  // namespace
 
-TrainBackward::TrainBackward(const model::Spec& spec, const Weights& weights, const Layers& layers, TrainFactors& factors,
-                             const Sizes& sizes, int64_t unit_work, cuda::Stream& stream)
+TrainBackward::TrainBackward(const model::Spec& spec, const Weights& weights, Layers& layers, TrainFactors& factors, const Sizes& sizes,
+                             int64_t unit_work, cuda::Stream& stream)
     : spec_(spec), weights_(weights), layers_(layers), factors_(factors), sizes_(sizes), unit_work_(unit_work), stream_(stream),
       d_out_(size_t(sizes.rows * widest_output(spec))), x_(size_t(sizes.rows * sizes.activation)),
       wide_(size_t(sizes.rows * sizes.activation)), u_(size_t(cuda::LoraBack::kMost * sizes.rows * factors.most_rank())),
-      workspace_(size_t(backward_floats(spec, sizes, weights.kernels))) {}
+      workspace_(size_t(backward_floats(spec, sizes, weights.kernels))), d_weights_(size_t(sizes.rows * spec.experts.used)),
+      d_logits_(size_t(sizes.rows * ld_logits(spec))) {}
 
 int64_t TrainBackward::bytes(const model::Spec& spec, const Sizes& sizes, const Kernels& kernels, int64_t most_rank) {
   const int64_t f = sizeof(float), e = sizeof(bf16);
-  return sizes.rows * (widest_output(spec) * e + sizes.activation * (e + f) + cuda::LoraBack::kMost * most_rank * f) +
+  const int64_t mixture = spec.experts.used * f + ld_logits(spec) * e;
+  return sizes.rows * (widest_output(spec) * e + sizes.activation * (e + f) + cuda::LoraBack::kMost * most_rank * f + mixture) +
          backward_floats(spec, sizes, kernels) * f;
 }
 
@@ -64,9 +67,10 @@ void TrainBackward::release() {
 
 train::Steps TrainBackward::run(TrainTape& tape, int64_t index, bool reach) {
   const Layer& layer = weights_.layers[size_t(index)];
-  const int64_t mlp_work = layer.gate_up.n * layer.gate_up.k + layer.down.n * layer.down.k + layer.output.n * layer.output.k;
+  const int64_t mlp_work = feed_forward_work(spec_, index) + layer.output.n * layer.output.k;
   for (const Chunk& chunk : tape.chunks()) {
-    mlp(tape, index, chunk);
+    if (spec_.mixes(index)) mixture(tape, index, chunk);
+    else mlp(tape, index, chunk);
     attention_out(tape, index, chunk);
     stream_.wait();
     co_yield chunk.count* mlp_work;
@@ -146,7 +150,7 @@ void TrainBackward::mlp(TrainTape& tape, int64_t index, const Chunk& chunk) {
   const Layer& layer = weights_.layers[size_t(index)];
   const int64_t f = spec_.intermediate_size, h = spec_.hidden_size;
   KeptLayer& kept = tape.layer(index);
-  const bf16* gate_up = kept.gate_up.data() + chunk.first * 2 * f;
+  const bf16* gate_up = kept.gate_up.data() + chunk.first * spec_.gate_up_size();
   round_residual(chunk);
   cuda::silu_multiply_backward({gate_up, nullptr, 0, nullptr, x_.data(), chunk.count, f}, stream_.get());
   const cuda::LoraBack down = product(tape, {index, Product::kDown, &layer.down, &chunk, x_.data()}, wide_.data());
@@ -158,6 +162,26 @@ void TrainBackward::mlp(TrainTape& tape, int64_t index, const Chunk& chunk) {
   cuda::lora_silu_multiply_backward(silu, stream_.get());
   normalise(kept.middle.data() + chunk.first * h, chunk.count, layer.mlp_norm);
   add_adapters(product(tape, {index, Product::kGateUp, &layer.gate_up, &chunk, x_.data()}, wide_.data()));
+  normalise_back(kept.middle.data(), chunk, layer.mlp_norm);
+}
+
+void TrainBackward::mixture(TrainTape& tape, int64_t index, const Chunk& chunk) {
+  const Layer& layer = weights_.layers[size_t(index)];
+  const int64_t h = spec_.hidden_size, experts = spec_.experts.count, ld = ld_logits(spec_);
+  KeptLayer& kept = tape.layer(index);
+  round_residual(chunk);
+  normalise(kept.middle.data() + chunk.first * h, chunk.count, layer.mlp_norm);
+  layers_.route(layer, nullptr, x_.data(), chunk.count, true);
+  Mixture& mixture = layers_.mixture();
+  mixture.back(layer, d_out_.data(), kept.gate_up.data() + chunk.first * spec_.gate_up_size(), d_out_.data(), d_weights_.data(),
+               wide_.data());
+  mixture.back_router(d_weights_.data(), d_logits_.data(), ld);
+  cuda::MatMul router{
+      d_logits_.data(),          ld, chunk.count, layer.router.data.data(), experts, h, wide_.data(), h, true, workspace_.data(),
+      int64_t(workspace_.size())};
+  router.kernel = weights_.kernels.matmul;
+  router.blocks = weights_.kernels.blocks;
+  cuda::matmul_transposed(router, stream_.get());
   normalise_back(kept.middle.data(), chunk, layer.mlp_norm);
 }
 

@@ -9,7 +9,7 @@ namespace tandem::device {
 
 class TrainBackward {
  public:
-  TrainBackward(const model::Spec& spec, const Weights& weights, const Layers& layers, TrainFactors& factors, const Sizes& sizes,
+  TrainBackward(const model::Spec& spec, const Weights& weights, Layers& layers, TrainFactors& factors, const Sizes& sizes,
                 int64_t unit_work, cuda::Stream& stream);
 
   // Memory of its own, and of a row of so many tokens.
@@ -40,6 +40,8 @@ class TrainBackward {
   cuda::LoraBack product(TrainTape& tape, const Back& back, float* dx);
   void add_adapters(const cuda::LoraBack& lora);
   void mlp(TrainTape& tape, int64_t index, const Chunk& chunk);
+  // The same of a mixture of experts, whose weights are all frozen: through the experts and through the router.
+  void mixture(TrainTape& tape, int64_t index, const Chunk& chunk);
   void attention_out(TrainTape& tape, int64_t index, const Chunk& chunk);
   void attention_in(TrainTape& tape, int64_t index, const Chunk& chunk, bool reach);
   cuda::AttentionBackward attention(TrainTape& tape, int64_t index);
@@ -50,7 +52,7 @@ class TrainBackward {
 
   const model::Spec& spec_;
   const Weights& weights_;
-  const Layers& layers_;
+  Layers& layers_;
   TrainFactors& factors_;
   Sizes sizes_;
   int64_t unit_work_;
@@ -59,6 +61,8 @@ class TrainBackward {
   DeviceBuffer<float> wide_;       // [chunk][inputs of a product]: its gradient
   DeviceBuffer<float> u_;          // [projection of a product][chunk][most rank]: of the way back
   DeviceBuffer<float> workspace_;  // of a product
+  DeviceBuffer<float> d_weights_;  // [chunk][experts of a row]
+  DeviceBuffer<bf16> d_logits_;    // [chunk][experts, to a multiple of 8]
   // Of the whole row.
   DeviceBuffer<float> residual_;                   // [T][hidden]
   DeviceBuffer<bf16> d_attended_, keys_, values_;  // [T][query], [T][kv]

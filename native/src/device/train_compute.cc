@@ -14,10 +14,11 @@ constexpr int64_t kThreadsWorth = 1536;
 // Rows whose logits exist at a time.
 constexpr int64_t kScoredRows = 256;
 
-int64_t work_of(const Layer& layer) {
-  int64_t work = 0;
-  for (const Matrix* w : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) work += w->n * w->k;
-  return work;
+// Of a row in the largest layer.
+int64_t layer_work(const model::Spec& spec) {
+  int64_t most = 0;
+  for (int64_t layer = 0; layer < spec.layers; ++layer) most = std::max(most, feed_forward_work(spec, layer));
+  return most + spec.hidden_size * 2 * (spec.query_size() + spec.kv_size());
 }
 
 // Of chunks of rows; a chunk is a unit of work. A function of the model and the options, so that sums have one order.
@@ -54,7 +55,7 @@ int64_t checked(int64_t bytes, const train::Options& options) {
 TrainCompute::TrainCompute(std::shared_ptr<const Weights> weights, std::shared_ptr<model::Model> facts, const train::Options& options,
                            const train::State& state)
     : weights_(std::move(weights)), facts_(std::move(facts)), unit_work_(options.unit_work * kThreadsWorth),
-      layer_work_(work_of(weights_->layers.front())), sizes_(sizes_of(facts_->spec, options, unit_work_, layer_work_)),
+      layer_work_(layer_work(facts_->spec)), sizes_(sizes_of(facts_->spec, options, unit_work_, layer_work_)),
       fixed_bytes_(checked(bytes_of(facts_->spec, sizes_, weights_->kernels, state), options)), most_bytes_(options.max_row_bytes),
       stream_(cuda::Priority::kLow), factors_(facts_, state, stream_), layers_(facts_->spec, *weights_, sizes_, stream_),
       backward_(facts_->spec, *weights_, layers_, factors_, sizes_, unit_work_, stream_),

@@ -55,8 +55,7 @@ int64_t TrainTape::bytes(const train::Room& room) const {
   const int64_t f = sizeof(float), e = sizeof(bf16), h = spec_.hidden_size, q = spec_.query_size(), kv = spec_.kv_size();
   int64_t layer = h * f, token = int64_t(inputs_.size()) * h * f + 2 * int64_t(sizeof(PackedToken));
   if (keep_ != train::Keep::kNothing) {
-    layer +=
-        (2 * q + 2 * spec_.intermediate_size) * e + (spec_.heads + model::kModules * most_rank_) * f + (spec_.qk_norm ? (q + kv) * e : 0);
+    layer += (2 * q + spec_.gate_up_size()) * e + (spec_.heads + model::kModules * most_rank_) * f + (spec_.qk_norm ? (q + kv) * e : 0);
     token += h * f;  // d logprob / d x of each target
   }
   const int64_t pages = room.pages * cuda::kPagePositions * 2 * kv * e;
@@ -109,7 +108,7 @@ void TrainTape::grow(const train::Room& room) {
     if (spec_.qk_norm) at_least(layer.qk, rows * (q + spec_.kv_size()));
     at_least(layer.queries, rows * q);
     at_least(layer.attended, rows * q);
-    at_least(layer.gate_up, rows * 2 * spec_.intermediate_size);
+    at_least(layer.gate_up, rows * spec_.gate_up_size());
     at_least(layer.log_sums, rows * spec_.heads);
     at_least(layer.shrunk, model::kModules * rows * most_rank_);
   }
@@ -165,7 +164,7 @@ LayerTap TrainTape::tap(int64_t index, const Chunk& chunk) {
   tap.attended = kept.attended.data() + chunk.first * q;
   tap.shrunk = kept.shrunk.data() + chunk.first * most_rank_;
   tap.shrunk_ld = size() * most_rank_;
-  tap.gate_up = kept.gate_up.data() + chunk.first * 2 * spec_.intermediate_size;
+  tap.gate_up = kept.gate_up.data() + chunk.first * spec_.gate_up_size();
   return tap;
 }
 

@@ -25,7 +25,7 @@ void put(DeviceBuffer<T>& buffer, const std::vector<T>& values) {
 struct KeptLayer {
   DeviceBuffer<float> middle;                     // [T][hidden]: the residual stream between attention and MLP
   DeviceBuffer<bf16> qk;                          // [T][query + kv] before norm and rotation; only where there is a norm
-  DeviceBuffer<bf16> queries, attended, gate_up;  // [T][query], [T][query], [T][2 intermediate]
+  DeviceBuffer<bf16> queries, attended, gate_up;  // [T][query], [T][query], [T][the most that a layer has of gate and up]
   DeviceBuffer<float> log_sums;                   // [T][heads]
   DeviceBuffer<float> shrunk;                     // [module][T][most rank]: A x of every projection
 };

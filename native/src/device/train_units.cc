@@ -22,6 +22,12 @@ int64_t chunk_rows(int64_t unit_work, int64_t layer_work) {
   return wanted / step * step;
 }
 
+int64_t feed_forward_work(const model::Spec& spec, int64_t layer) {
+  const model::Experts& experts = spec.experts;
+  if (!spec.mixes(layer)) return 3 * spec.hidden_size * spec.intermediate_size;
+  return spec.hidden_size * (experts.count + 3 * experts.used * experts.size);
+}
+
 std::vector<TileRange> attention_units(int64_t unit_work, int64_t rows, int64_t width, bool of_keys) {
   constexpr int64_t kTile = cuda::kBackwardTile;
   const int64_t tiles = (rows + kTile - 1) / kTile;

@@ -34,10 +34,13 @@ struct Layer {
   DeviceBuffer<float> q_norm, k_norm;            // [head_dim]
   Matrix output;                                 // [hidden, query]
   DeviceBuffer<float> output_bias;
-  Matrix gate_up;  // [2 intermediate, hidden]
+  // [2 intermediate, hidden]: gate above up. Of a mixture those of all experts, one below the other (quantised: each from a panel of its own on),
+  // an expert's gate and up row by row by turns. Its down likewise.
+  Matrix gate_up;
   DeviceBuffer<float> gate_up_bias;
   Matrix down;  // [hidden, intermediate]
   DeviceBuffer<float> down_bias;
+  Matrix router;  // of a mixture [experts, hidden], never quantised; else empty
 };
 
 // Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them (not on those of adapters,

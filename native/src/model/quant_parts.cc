@@ -39,4 +39,14 @@ std::vector<ops::QuantPart> quant_parts(const TensorFiles& files, const std::vec
   return parts;
 }
 
+ops::QuantPart zero_part(int64_t rows, ops::QuantFormat format, int64_t columns) {
+  const simd::QuantTraits traits = simd::traits_of(format);
+  return {rows, format, [=](int64_t, int64_t count, const ops::QuantRows& out) {
+            std::fill_n(out.values, count * columns, uint8_t(traits.offset));
+            std::fill_n(out.scales, count * traits.scales_of(columns), 0.0f);
+            if (out.minima) std::fill_n(out.minima, count * traits.scales_of(columns), 0.0f);
+            return true;
+          }};
+}
+
 }  // namespace tandem::model

@@ -13,4 +13,7 @@ namespace tandem::model {
 std::vector<ops::QuantPart> quant_parts(const TensorFiles& files, const std::vector<const Tensor*>& tensors,
                                         std::optional<ops::QuantFormat> quantise);
 
+// Rows of zeros, of that many columns.
+ops::QuantPart zero_part(int64_t rows, ops::QuantFormat format, int64_t columns);
+
 }  // namespace tandem::model

@@ -41,6 +41,13 @@ struct Spec {
     for (int64_t layer = 0; layer < layers; ++layer) most = std::max(most, mixes(layer) ? experts.used * experts.size : intermediate_size);
     return 2 * most;
   }
+  // Of the feed-forwards that are no mixtures; 0 where all are.
+  int64_t dense_size() const {
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      if (!mixes(layer)) return intermediate_size;
+    }
+    return 0;
+  }
   bool mixes(int64_t layer) const { return !expert_layers.empty() && expert_layers[size_t(layer)] != 0; }
   int64_t query_size() const { return heads * head_dim; }
   int64_t kv_size() const { return kv_heads * head_dim; }

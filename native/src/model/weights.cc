@@ -131,7 +131,7 @@ class Loader {
     std::vector<ops::QuantPart> quantised = quant_parts(files_, named(tensors), format);
     if (!quantised.empty()) {
       for (size_t i = 0; i < parts.size(); ++i) {
-        if (!tensors[i]) quantised.insert(quantised.begin() + int64_t(i), zeros(parts[i].rows, quantised[i - 1].format, columns));
+        if (!tensors[i]) quantised.insert(quantised.begin() + int64_t(i), zero_part(parts[i].rows, quantised[i - 1].format, columns));
       }
     }
     return packed(parts, tensors, columns, quantised);
@@ -152,16 +152,6 @@ class Loader {
   static std::vector<const Tensor*> named(std::vector<const Tensor*> tensors) {
     std::erase(tensors, nullptr);
     return tensors;
-  }
-
-  static ops::QuantPart zeros(int64_t rows, ops::QuantFormat format, int64_t columns) {
-    const simd::QuantTraits traits = simd::traits_of(format);
-    return {rows, format, [=](int64_t, int64_t count, const ops::QuantRows& out) {
-              std::fill_n(out.values, count * columns, uint8_t(traits.offset));
-              std::fill_n(out.scales, count * traits.scales_of(columns), 0.0f);
-              if (out.minima) std::fill_n(out.minima, count * traits.scales_of(columns), 0.0f);
-              return true;
-            }};
   }
 
   ops::PackedMatrix packed(const std::vector<Part>& parts, const std::vector<const Tensor*>& tensors, int64_t columns,

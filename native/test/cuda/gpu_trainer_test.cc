@@ -2,38 +2,13 @@
 // what bf16 rounds, and nothing depends on slices or on what is kept.
 #include <limits>
 
-#include "driver.h"
-#include "gpu_fixture.h"
-#include "gpu_support.h"
-#include "train_support.h"
+#include "trainer_fixture.h"
 #include "widened.h"
 
 namespace tandem::test {
 namespace {
 
 using ops::Element;
-
-constexpr int64_t kWindow = 21;
-
-// Chunks of 16 rows, so that rows have several.
-train::Options trainer_options(bool recompute = false) { return {128, kRoom, recompute, 1}; }
-
-std::vector<float> logprobs_of(Trainer& trainer, const Row& row, train::Under under = train::Under::kCurrent,
-                               std::shared_ptr<const model::Adapter> other = nullptr) {
-  trainer.forward(row, under, std::move(other));
-  run(trainer);
-  return trainer.scores().logprobs;
-}
-
-std::vector<float> gradients_of(Trainer& trainer, const Row& row, const std::vector<float>& weights) {
-  logprobs_of(trainer, row);
-  trainer.backward(weights);
-  run(trainer);
-  return gradients(trainer);
-}
-
-// A prefix whose last page is not full, endings in it and behind it; chunks and tiles end in the middle of them.
-Row packed(Random& random, const model::Spec& spec) { return Group(random, spec.vocab_size, 21, {9, 1, 16}).packed(); }
 
 // One optimizer step per round on the row's weighted log-probabilities; the sum before each.
 std::vector<double> learn(Trainer& trainer, const Row& row, const std::vector<float>& weights, int rounds) {
@@ -55,37 +30,6 @@ std::vector<double> learn(Trainer& trainer, const Row& row, const std::vector<fl
   return sums;
 }
 
-void check_logprobs(const TinyModel& source, const std::shared_ptr<device::Model>& model) {
-  Random random(94);
-  auto trainer = model->make_trainer(trainer_options(), random_state(random, source.spec, all_modules(), 3));
-  engine::Options o;
-  o.max_sequences = 2;
-  o.max_batch_tokens = 24;
-  o.pages = 10;
-  o.max_model_len = 80;
-  o.samplable_vocab = source.spec.vocab_size;
-  for (bool current : {true, false}) {
-    auto make = [&](const engine::Options& checked) { return model->make_backend(checked, 0); };
-    Driver driver(std::make_unique<engine::Engine>(model->facts(), o, make), o, 3);
-    Job job;
-    job.prompt = random_tokens(random, 25, source.spec.vocab_size);
-    job.params.sampling.seed = 11;
-    job.params.sampling.logprobs = 0;
-    job.params.max_tokens = 6;
-    job.adapter = current ? trainer->adapter() : nullptr;
-    driver.start(1, job);
-    driver.run();
-    Row row;
-    row.tokens = job.tokens();
-    row.targets.assign(row.tokens.begin() + 1, row.tokens.end());
-    row.tokens.pop_back();
-    row.segments.push_back({0, row.size(), -1, 0});
-    const std::vector<float> logprobs = logprobs_of(*trainer, row, current ? train::Under::kCurrent : train::Under::kBase);
-    CHECK_EQ(job.output.size(), size_t(6));
-    for (size_t i = 0; i < job.output.size(); ++i) CHECK(same_bits(logprobs[job.prompt.size() - 1 + i], job.output[i].logprob));
-  }
-}
-
 TEST_ENGINE(gpu_trainer_logprobs_have_the_bits_of_the_engine) {
   const TinyModel source = tiny_for_device(kWindow);
   check_logprobs(source, load_on_device(source));
@@ -97,21 +41,6 @@ TEST_ENGINE(gpu_trainer_logprobs_have_the_bits_of_the_engine_where_products_come
   source.spec.output_bias = source.spec.mlp_bias = false;
   source.spec.hidden_size = source.spec.intermediate_size = 512;
   check_logprobs(source, load_on_device(source));
-}
-
-// Of each factor, so that none is hidden behind larger ones.
-void check_gradients(const train::State& state, const std::vector<float>& seen, const std::vector<float>& wanted) {
-  CHECK_EQ(seen.size(), wanted.size());
-  size_t at = 0;
-  for (const model::Factors& f : state.factors) {
-    for (size_t size : {f.a.size(), f.b.size()}) {
-      auto part = [&](const std::vector<float>& all) {
-        return std::vector<float>(all.begin() + int64_t(at), all.begin() + int64_t(at + size));
-      };
-      CHECK_NEAR(relative_error(part(seen), part(wanted)), 0, 0.04);
-      at += size;
-    }
-  }
 }
 
 // Of many rows at a time other kernels add the adapters, with the same bits; so they have where layers are computed again.
@@ -143,34 +72,15 @@ TEST_ENGINE(hopper_trainer_logprobs_have_the_bits_of_the_engine) {
   check_logprobs(source, load_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"}));
 }
 
-void check_against_cpu(const TinyModel& source, const std::shared_ptr<device::Model>& model, uint64_t seed, bool recompute = false) {
-  Random random(seed);
-  const train::State state = random_state(random, source.spec, all_modules(), 3);
-  const Row row = packed(random, source.spec);
-  const std::vector<float> weights = weights_of(row, 6);
-  Trainer cpu(source.load(Element::kBf16, 1), {128, kRoom, false}, state);
-  const std::vector<float> wanted = gradients_of(cpu, row, weights);
-  auto trainer = model->make_trainer(trainer_options(), state);
-  const std::vector<float> seen = gradients_of(*trainer, row, weights);
-  for (size_t i = 0; i < row.targets.size(); ++i) {
-    CHECK_NEAR(trainer->scores().logprobs[i], cpu.scores().logprobs[i], 0.2);
-    CHECK_NEAR(trainer->scores().entropies[i], cpu.scores().entropies[i], 0.1);
-  }
-  check_gradients(state, seen, wanted);
-  if (!recompute) return;
-  auto again = model->make_trainer(trainer_options(true), state);
-  CHECK(same_bits(gradients_of(*again, row, weights), seen));
-}
-
 TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu) {
   const TinyModel source = tiny_for_device(kWindow);
-  check_against_cpu(source, load_on_device(source), 92, true);
+  check_gradients_against_cpu(source, load_on_device(source), 92, true);
 }
 
 TEST_ENGINE(hopper_trainer_gives_the_gradients_of_the_cpu) {
   if (!on_hopper()) return;
   const TinyModel source = tiny_for_device(kWindow);
-  check_against_cpu(source, load_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"}), 92, true);
+  check_gradients_against_cpu(source, load_with_wgmma(source, {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"}), 92, true);
 }
 
 TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu_for_other_families) {
@@ -181,7 +91,7 @@ TEST_ENGINE(gpu_trainer_gives_the_gradients_of_the_cpu_for_other_families) {
   llama.spec.tied_embeddings = true;
   llama.spec.heads = 3;
   llama.spec.kv_heads = 1;
-  check_against_cpu(llama, load_on_device(llama), 95);
+  check_gradients_against_cpu(llama, load_on_device(llama), 95);
 }
 
 TEST_ENGINE(gpu_trainer_shares_a_prefix_without_a_change) {

@@ -16,7 +16,8 @@ class Widened final : public device::WeightSource {
     const model::Tensor& tensor = files_.find(name, shape);
     if (count == 0) return;
     require(files_.read(tensor, first, count, out), ErrorKind::kIo, "could not read");
-    if (shape.size() != 2) return;
+    // A router is never quantised.
+    if (shape.size() != 2 || name.ends_with("mlp.gate.weight")) return;
     for (float* row = out; row < out + count; row += shape[1]) dequantise_row(format_, row, shape[1]);
   }
   std::vector<ops::QuantPart> quantised(const std::vector<std::pair<std::string, int64_t>>&, int64_t) const override { return {}; }

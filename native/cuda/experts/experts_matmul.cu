@@ -1,0 +1,114 @@
+#include <algorithm>
+
+#include "cuda/common/early_launch.h"
+#include "cuda/common/launch.h"
+#include "cuda/experts/pair_rows.h"
+#include "cuda/gemm/matmul_mma_block.h"
+
+namespace tandem::cuda {
+namespace {
+
+// Tiles of few pairs, which wait for weights; and of many. On the way back a warp has two fragments.
+using Pairs16 = MmaShape<1, 16, 1, false, 4>;
+using Pairs32 = MmaShape<1, 32, 1, false, 4>;
+using Pairs64 = MmaShape<1, 64, 1, false, 3>;
+using Pairs128 = MmaShape<2, 128, 1, false, 2>;
+using BackPairs16 = MmaShape<2, 16, 1, false, 3>;
+using BackPairs64 = MmaShape<2, 64, 1, false, 2>;
+
+// Block (tile of pairs, tile of outputs).
+template <class S, bool kQuantised, bool kTransposed>
+__global__ void __launch_bounds__(S::kThreads, S::kBlocks) experts_matmul_kernel(ExpertsMatMul e, int tiles) {
+  wait_for_inputs();
+  const ExpertTile tile = e.tiles[blockIdx.x];
+  if (tile.count == 0) return;
+  const MatMul a = product_of(e, tile);
+  matmul_block<S, kQuantised, kTransposed>(a, PairRows<S>(places_of(e, tile)), int(blockIdx.y) * S::kOutputs, tiles, false);
+}
+
+template <class S, bool kQuantised, bool kTransposed>
+void launch(const ExpertsMatMul& e, cudaStream_t stream) {
+  MatMul a{};
+  a.n = e.n, a.k = e.k, a.quantised = e.quantised;
+  const Sides sides = sides_of<kTransposed>(a);
+  const size_t bytes = size_t(S::kStages) * size_t(stage_bytes<S, TilesOf<S, kQuantised, kTransposed>>(a));
+  const dim3 grid(unsigned(expert_tiles(e.pairs, e.experts)), unsigned(ceil_div(sides.outputs, S::kOutputs)));
+  const auto kernel = &experts_matmul_kernel<S, kQuantised, kTransposed>;
+  allow_shared_bytes(kernel, bytes, "experts_matmul");
+  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), bytes, stream, e, int(ceil_div(sides.depth, kTileDepth)));
+  check_launch("experts_matmul");
+}
+
+template <bool kQuantised>
+void launch_back(const ExpertsMatMul& e, int64_t tile_pairs, cudaStream_t stream) {
+  if (tile_pairs <= 16) return launch<BackPairs16, kQuantised, true>(e, stream);
+  if (tile_pairs <= 64) return launch<BackPairs64, kQuantised, true>(e, stream);
+  launch<Pairs128, kQuantised, true>(e, stream);
+}
+
+void check(const ExpertsMatMul& e, bool transposed) {
+  const char* name = transposed ? "experts_matmul_transposed" : "experts_matmul";
+  const int64_t depth = transposed ? e.n : e.k, outputs = transposed ? e.k : e.n;
+  check_argument(e.pairs >= 0 && e.pairs < 1 << 30, name, "pairs");
+  check_argument(e.shared >= 1 && e.shared < 1 << 30, name, "shared");
+  check_argument(e.experts >= 1 && e.experts <= kMostExperts, name, "experts");
+  check_argument(e.n >= 1 && e.n < 1 << 22, name, "n");
+  check_argument(e.k >= 8 && e.k % 8 == 0 && e.k < 1 << 22, name, "k");
+  check_argument(e.ldx >= depth && e.ldx % 8 == 0, name, "ldx");
+  check_argument(ceil_div(e.pairs, e.shared) * (e.ldx / kTileChunk) < int64_t(1) << 32, name, "ldx");
+  check_argument(e.gated != nullptr || e.ldy >= outputs, name, "ldy");
+  check_argument(reinterpret_cast<uintptr_t>(e.x) % 16 == 0, name, "x");
+  check_argument(reinterpret_cast<uintptr_t>(e.w) % 16 == 0, name, "w");
+  const QuantWeights& q = e.quantised;
+  const bool placed = reinterpret_cast<uintptr_t>(q.data) % 16 == 0 && q.panels != nullptr && q.most_tile_bytes > 0;
+  check_argument(q.data == nullptr || (placed && q.most_tile_bytes % 128 == 0), name, "quantised");
+}
+
+}  // namespace
+
+// Tiles that hold an expert's share of the pairs and some more: with fewer its weights would be read twice.
+int64_t expert_tile_pairs(int64_t pairs, int64_t experts) {
+  const int64_t share = ceil_div(pairs, experts);
+  return share <= 4 ? 8 : share <= 10 ? 16 : share <= 24 ? 32 : share <= 48 ? 64 : 128;
+}
+
+// Each expert that has pairs may end in a tile that is not full.
+int64_t expert_tiles(int64_t pairs, int64_t experts) {
+  const int64_t tile_pairs = expert_tile_pairs(pairs, experts), used = std::min(pairs, experts);
+  return used + (pairs - used) / tile_pairs;
+}
+
+int64_t most_expert_tiles(int64_t most_pairs, int64_t experts) {
+  int64_t most = 0;
+  // Tiles become more with pairs, but where these become larger.
+  for (int64_t share : {4, 10, 24, 48}) most = std::max(most, expert_tiles(std::min(most_pairs, share * experts), experts));
+  return std::max(most, expert_tiles(most_pairs, experts));
+}
+
+void experts_matmul(const ExpertsMatMul& e, cudaStream_t stream) {
+  check(e, false);
+  const bool whole = e.n % 4 == 0 && (reinterpret_cast<uintptr_t>(e.gated) | reinterpret_cast<uintptr_t>(e.kept)) % 8 == 0;
+  check_argument(e.gated != nullptr ? whole : e.kept == nullptr, "experts_matmul", "gated");
+  if (e.pairs == 0) return;
+  const int64_t tile_pairs = expert_tile_pairs(e.pairs, e.experts);
+  if (e.quantised.data != nullptr) {
+    return tile_pairs <= kFewPairs ? experts_matmul_few(e, tile_pairs, stream) : launch<Pairs128, true, false>(e, stream);
+  }
+  if (tile_pairs <= 16) return launch<Pairs16, false, false>(e, stream);
+  if (tile_pairs <= 32) return launch<Pairs32, false, false>(e, stream);
+  if (tile_pairs <= 64) return launch<Pairs64, false, false>(e, stream);
+  launch<Pairs128, false, false>(e, stream);
+}
+
+void experts_matmul_transposed(const ExpertsMatMul& e, cudaStream_t stream) {
+  check(e, true);
+  check_argument(e.gated == nullptr && e.kept == nullptr, "experts_matmul_transposed", "gated");
+  check_argument(e.ldy % 2 == 0, "experts_matmul_transposed", "ldy");
+  check_argument(reinterpret_cast<uintptr_t>(e.y) % 8 == 0, "experts_matmul_transposed", "y");
+  if (e.pairs == 0) return;
+  const int64_t tile_pairs = expert_tile_pairs(e.pairs, e.experts);
+  if (e.quantised.data != nullptr) launch_back<true>(e, tile_pairs, stream);
+  else launch_back<false>(e, tile_pairs, stream);
+}
+
+}  // namespace tandem::cuda
