@@ -8,42 +8,66 @@
 namespace tandem::cuda {
 namespace {
 
-// Tiles of few pairs, which wait for weights; and of many. On the way back a warp has two fragments.
-using Pairs16 = MmaShape<1, 16, 1, false, 4>;
-using Pairs32 = MmaShape<1, 32, 1, false, 4>;
-using Pairs64 = MmaShape<1, 64, 1, false, 3>;
-using Pairs128 = MmaShape<2, 128, 1, false, 2>;
-using BackPairs16 = MmaShape<2, 16, 1, false, 3>;
-using BackPairs64 = MmaShape<2, 64, 1, false, 2>;
+// Tiles of few pairs, which wait for weights; of many, and on the way back, a warp has two fragments of outputs.
+using Few16 = MmaShape<1, 16, 1, false, 4>;
+using Few32 = MmaShape<1, 32, 1, false, 4>;
+using Few64 = MmaShape<1, 64, 1, false, 3>;
+using Wide16 = MmaShape<2, 16, 1, false, 3>;
+using Wide64 = MmaShape<2, 64, 1, false, 2>;
+using Wide128 = MmaShape<2, 128, 1, false, 2>;
 
-// Block (tile of pairs, tile of outputs).
-template <class S, bool kQuantised, bool kTransposed>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocks) experts_matmul_kernel(ExpertsMatMul e, int tiles) {
-  wait_for_inputs();
-  const ExpertTile tile = e.tiles[blockIdx.x];
-  if (tile.count == 0) return;
-  const MatMul a = product_of(e, tile);
+template <class... S>
+constexpr int fewest_blocks() {
+  return std::min({S::kBlocks...});
+}
+
+// By the smallest of these shapes that holds the tile: most are not full, and what is not there would cost as much.
+template <bool kQuantised, bool kTransposed, class S, class... Larger>
+__device__ __forceinline__ void multiply_tile(const ExpertsMatMul& e, const MatMul& a, const ExpertTile& tile, int tiles) {
+  if constexpr (sizeof...(Larger) > 0) {
+    if (tile.count > S::kTokens) return multiply_tile<kQuantised, kTransposed, Larger...>(e, a, tile, tiles);
+  }
   matmul_block<S, kQuantised, kTransposed>(a, PairRows<S>(places_of(e, tile)), int(blockIdx.y) * S::kOutputs, tiles, false);
 }
 
-template <class S, bool kQuantised, bool kTransposed>
+// Block (tile of pairs, tile of outputs).
+template <bool kQuantised, bool kTransposed, class S, class... Larger>
+__global__ void __launch_bounds__(S::kThreads, fewest_blocks<S, Larger...>()) experts_matmul_kernel(ExpertsMatMul e, int tiles) {
+  wait_for_inputs();
+  const ExpertTile tile = e.tiles[blockIdx.x];
+  if (tile.count == 0) return;
+  multiply_tile<kQuantised, kTransposed, S, Larger...>(e, product_of(e, tile), tile, tiles);
+}
+
+template <bool kQuantised, bool kTransposed, class... S>
+size_t shared_bytes(const MatMul& a) {
+  return std::max({size_t(S::kStages) * size_t(stage_bytes<S, TilesOf<S, kQuantised, kTransposed>>(a))...});
+}
+
+// By the smallest of these shapes that holds a tile.
+template <bool kQuantised, bool kTransposed, class S, class... Larger>
 void launch(const ExpertsMatMul& e, cudaStream_t stream) {
+  static_assert(((S::kOutputs == Larger::kOutputs && S::kThreads == Larger::kThreads) && ...));
   MatMul a{};
   a.n = e.n, a.k = e.k, a.quantised = e.quantised;
   const Sides sides = sides_of<kTransposed>(a);
-  const size_t bytes = size_t(S::kStages) * size_t(stage_bytes<S, TilesOf<S, kQuantised, kTransposed>>(a));
+  const size_t bytes = shared_bytes<kQuantised, kTransposed, S, Larger...>(a);
   const dim3 grid(unsigned(expert_tiles(e.pairs, e.experts)), unsigned(ceil_div(sides.outputs, S::kOutputs)));
-  const auto kernel = &experts_matmul_kernel<S, kQuantised, kTransposed>;
+  const auto kernel = &experts_matmul_kernel<kQuantised, kTransposed, S, Larger...>;
   allow_shared_bytes(kernel, bytes, "experts_matmul");
   GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), bytes, stream, e, int(ceil_div(sides.depth, kTileDepth)));
   check_launch("experts_matmul");
 }
 
+template <bool kQuantised, bool kTransposed>
+void launch_wide(const ExpertsMatMul& e, cudaStream_t stream) {
+  launch<kQuantised, kTransposed, Wide16, Wide64, Wide128>(e, stream);
+}
+
 template <bool kQuantised>
-void launch_back(const ExpertsMatMul& e, int64_t tile_pairs, cudaStream_t stream) {
-  if (tile_pairs <= 16) return launch<BackPairs16, kQuantised, true>(e, stream);
-  if (tile_pairs <= 64) return launch<BackPairs64, kQuantised, true>(e, stream);
-  launch<Pairs128, kQuantised, true>(e, stream);
+void launch_back(const ExpertsMatMul& e, cudaStream_t stream) {
+  if (expert_tile_pairs(e.pairs, e.experts) <= 16) return launch<kQuantised, true, Wide16>(e, stream);
+  launch_wide<kQuantised, true>(e, stream);
 }
 
 void check(const ExpertsMatMul& e, bool transposed) {
@@ -91,13 +115,12 @@ void experts_matmul(const ExpertsMatMul& e, cudaStream_t stream) {
   check_argument(e.gated != nullptr ? whole : e.kept == nullptr, "experts_matmul", "gated");
   if (e.pairs == 0) return;
   const int64_t tile_pairs = expert_tile_pairs(e.pairs, e.experts);
-  if (e.quantised.data != nullptr) {
-    return tile_pairs <= kFewPairs ? experts_matmul_few(e, tile_pairs, stream) : launch<Pairs128, true, false>(e, stream);
-  }
-  if (tile_pairs <= 16) return launch<Pairs16, false, false>(e, stream);
-  if (tile_pairs <= 32) return launch<Pairs32, false, false>(e, stream);
-  if (tile_pairs <= 64) return launch<Pairs64, false, false>(e, stream);
-  launch<Pairs128, false, false>(e, stream);
+  const bool few = tile_pairs <= kFewPairs;
+  if (e.quantised.data != nullptr) return few ? experts_matmul_few(e, tile_pairs, stream) : launch_wide<true, false>(e, stream);
+  if (!few) return launch_wide<false, false>(e, stream);
+  if (tile_pairs <= 16) return launch<false, false, Few16>(e, stream);
+  if (tile_pairs <= 32) return launch<false, false, Few16, Few32>(e, stream);
+  launch<false, false, Few16, Few32, Few64>(e, stream);
 }
 
 void experts_matmul_transposed(const ExpertsMatMul& e, cudaStream_t stream) {
@@ -106,9 +129,8 @@ void experts_matmul_transposed(const ExpertsMatMul& e, cudaStream_t stream) {
   check_argument(e.ldy % 2 == 0, "experts_matmul_transposed", "ldy");
   check_argument(reinterpret_cast<uintptr_t>(e.y) % 8 == 0, "experts_matmul_transposed", "y");
   if (e.pairs == 0) return;
-  const int64_t tile_pairs = expert_tile_pairs(e.pairs, e.experts);
-  if (e.quantised.data != nullptr) launch_back<true>(e, tile_pairs, stream);
-  else launch_back<false>(e, tile_pairs, stream);
+  if (e.quantised.data != nullptr) launch_back<true>(e, stream);
+  else launch_back<false>(e, stream);
 }
 
 }  // namespace tandem::cuda
