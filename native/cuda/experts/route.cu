@@ -10,6 +10,7 @@ constexpr int kRouteWarps = 4;
 constexpr int kSortThreads = 1024, kSortWarps = kSortThreads / kWarp;
 // So few rows are routed and sorted by one block: a launch less, and one of few blocks either way.
 constexpr int64_t kMostTogether = 64, kMostExpertsTogether = 256;
+constexpr int kPartsAtOnce = 8;  // of a logit, whose loads are under way at a time
 
 // A warp's row: its logits, and a bit for each expert that is chosen.
 struct RowSpace {
@@ -27,9 +28,19 @@ __device__ RowSpace space_of(unsigned char* shared, int warp, int64_t experts) {
 
 __device__ float logit_of(const RouteExperts& a, int64_t row, int expert) {
   if (a.parts.count == 0) return a.logits[row * a.ld + expert];
+  const int64_t apart = a.parts.rows * a.parts.columns;
   const float* from = a.parts.data + row * a.parts.columns + expert;
-  float sum = from[0];
-  for (int64_t part = 1; part < a.parts.count; ++part) sum += from[part * a.parts.rows * a.parts.columns];
+  const int count = int(a.parts.count);
+  float sum = 0;
+  for (int first = 0; first < count; first += kPartsAtOnce, from += kPartsAtOnce * apart) {
+    float some[kPartsAtOnce];
+    GPU_UNROLL
+    for (int i = 0; i < kPartsAtOnce; ++i) some[i] = first + i < count ? from[i * apart] : 0.0f;
+    GPU_UNROLL
+    for (int i = 0; i < kPartsAtOnce; ++i) {
+      if (first + i < count) sum = first + i == 0 ? some[i] : sum + some[i];
+    }
+  }
   return sum;
 }
 
@@ -128,7 +139,10 @@ __device__ int sum_to_lane(int v) {
 // Of each expert its number of pairs, and where its pairs and its tiles begin.
 struct SortSpace {
   int32_t *counts, *pairs, *tiles;
+  int32_t* all_tiles;
 };
+
+constexpr size_t sort_bytes(int64_t experts) { return size_t(3 * experts + 1) * sizeof(int32_t); }
 
 // By the first warp: counts to begins. Returns the number of all tiles.
 __device__ int sum_counts(const SortSpace& s, int experts, int tile_pairs) {
@@ -146,10 +160,9 @@ __device__ int sum_counts(const SortSpace& s, int experts, int tile_pairs) {
 
 // The pairs by expert, and their tiles; by one block. Those of an expert come in any order.
 __device__ void sort_pairs(const RouteExperts& a, unsigned char* shared, int tile_pairs, int most_tiles) {
-  GPU_SHARED(all_tiles, int);
   const int thread = int(threadIdx.x), experts = int(a.experts), pairs = int(a.rows * a.used);
   int32_t* words = reinterpret_cast<int32_t*>(shared);
-  const SortSpace s{words, words + experts, words + 2 * experts};
+  const SortSpace s{words, words + experts, words + 2 * experts, words + 3 * experts};
   for (int e = thread; e < experts; e += kSortThreads) s.counts[e] = 0;
   __syncthreads();
   for (int p = thread; p < pairs; p += kSortThreads) {
@@ -158,7 +171,7 @@ __device__ void sort_pairs(const RouteExperts& a, unsigned char* shared, int til
   __syncthreads();
   if (thread < kWarp) {
     const int tiles = sum_counts(s, experts, tile_pairs);
-    if (thread == 0) all_tiles = tiles;
+    if (thread == 0) *s.all_tiles = tiles;
   }
   __syncthreads();
   for (int e = thread; e < experts; e += kSortThreads) {
@@ -167,7 +180,7 @@ __device__ void sort_pairs(const RouteExperts& a, unsigned char* shared, int til
       *tiles++ = {e, s.pairs[e] + done, min(tile_pairs, s.counts[e] - done)};
     }
   }
-  for (int i = all_tiles + thread; i < most_tiles; i += kSortThreads) a.tiles[i] = {0, 0, 0};
+  for (int i = *s.all_tiles + thread; i < most_tiles; i += kSortThreads) a.tiles[i] = {0, 0, 0};
   __syncthreads();  // begins of pairs are counted on from here
   for (int p = thread; p < pairs; p += kSortThreads) {
     if (a.chosen[p] >= 0) a.order[atomicAdd(&s.pairs[a.chosen[p]], 1)] = p;
@@ -230,7 +243,7 @@ void route_experts(const RouteExperts& a, cudaStream_t stream) {
   check_argument(a.parts.count == 0 || (a.parts.rows == a.rows && a.parts.columns == a.experts), name, "parts");
   if (a.rows == 0) return;
   const int64_t pairs = a.rows * a.used, tile_pairs = expert_tile_pairs(pairs, a.experts), tiles = expert_tiles(pairs, a.experts);
-  const size_t row = size_t(row_bytes(a.experts)), sorting = size_t(a.experts) * 3 * sizeof(int32_t);
+  const size_t row = size_t(row_bytes(a.experts)), sorting = sort_bytes(a.experts);
   const dim3 one(1), block(kSortThreads);
   if (a.rows <= kMostTogether && a.experts <= kMostExpertsTogether) {
     const size_t bytes = kSortWarps * row > sorting ? kSortWarps * row : sorting;

@@ -180,6 +180,25 @@ TEST(emulated_shared_memory_is_asked_for) {
   CHECK_ERROR(kUnsupported, "too little shared memory", cuda::allow_shared_bytes(&copy_patiently, size_t(228) << 10, "copy"));
 }
 
+__global__ void share_with_a_variable(int* out) {
+  GPU_SHARED_BYTES(shared);
+  GPU_SHARED(number, int);
+  shared[0] = 3;
+  number = 4;
+  *out = shared[0] + number;
+}
+TEST(emulated_shared_memory_is_asked_for_with_what_a_kernel_declares) {
+  int seen = 0, *const to = &seen;
+  // Its variables take as much as what is asked for is aligned to.
+  constexpr size_t kAll = 48 << 10, kRest = kAll - 1024;
+  auto launch = [&](size_t bytes) { GPU_LAUNCH(share_with_a_variable, dim3(1), dim3(1), bytes, cudaStream_t{}, to); };
+  CHECK_EQ(fault_of([&] { launch(kRest); }), std::string());
+  CHECK_EQ(seen, 7);
+  CHECK(fault_of([&] { launch(kRest + 4); }).find("more shared memory with its variables") != std::string::npos);
+  cuda::allow_shared_bytes(&share_with_a_variable, kAll + 4, "share");
+  CHECK_EQ(fault_of([&] { launch(kAll + 4); }), std::string());
+}
+
 TEST(emulated_bulk_copies_have_the_limits_of_the_driver) {
   alignas(16) const bf16 data[512] = {};
   const char* refused = "cuTensorMapEncodeTiled";

@@ -90,18 +90,20 @@ TEST(gpu_routes_of_what_is_no_number_are_those_of_the_cpu) {
 // A router whose parts have not been added up.
 TEST(gpu_routes_add_up_the_parts_of_their_logits) {
   Random random(82);
-  const int64_t rows = 9, experts = 20, parts = 3;
-  const std::vector<float> pieces = random.normals(size_t(parts * rows * experts));
-  std::vector<float> sums(size_t(rows * experts));
-  for (size_t i = 0; i < sums.size(); ++i) sums[i] = pieces[i] + pieces[sums.size() + i] + pieces[2 * sums.size() + i];
-  Routed whole(sums, experts, rows, experts, 4, false), seen(sums, experts, rows, experts, 4, false);
-  const DeviceBuffer<float> data(pieces);
-  cuda::RouteExperts args = seen.args();
-  args.logits = nullptr;
-  args.parts = {data.data(), parts, rows, experts};
-  cuda::route_experts(args, nullptr);
-  CHECK(same_bits(seen.weights.download(), whole.weights.download()));
-  CHECK(seen.chosen.download() == whole.chosen.download());
+  const int64_t rows = 9, experts = 20;
+  for (int64_t parts : {3, 19}) {
+    const std::vector<float> pieces = random.normals(size_t(parts * rows * experts));
+    std::vector<float> sums(pieces.begin(), pieces.begin() + rows * experts);
+    for (size_t i = sums.size(); i < pieces.size(); ++i) sums[i % sums.size()] += pieces[i];
+    Routed whole(sums, experts, rows, experts, 4, false), seen(sums, experts, rows, experts, 4, false);
+    const DeviceBuffer<float> data(pieces);
+    cuda::RouteExperts args = seen.args();
+    args.logits = nullptr;
+    args.parts = {data.data(), parts, rows, experts};
+    cuda::route_experts(args, nullptr);
+    CHECK(same_bits(seen.weights.download(), whole.weights.download()));
+    CHECK(seen.chosen.download() == whole.chosen.download());
+  }
 }
 
 TEST(gpu_gradients_of_routes_are_those_of_the_cpu) {

@@ -214,6 +214,13 @@ dim3 block_index() { return current_block->index; }
 dim3 block_size() { return current_block->size; }
 dim3 grid_size() { return current_block->grid; }
 
+// Of a block on a device: what it asks for begins at a multiple of 1,024 bytes (GPU_SHARED_BYTES), behind its variables.
+size_t shared_on_device(const Block& b) {
+  size_t variables = 0;
+  for (const SharedVariable& v : b.variables) variables += (v.bytes + 15) / 16 * 16;
+  return b.shared_bytes > 0 ? (variables + 1023) / 1024 * 1024 + b.shared_bytes : variables;
+}
+
 unsigned char* shared_variable(const void* key, size_t bytes) {
   Block& b = block();
   for (const SharedVariable& v : b.variables) {
@@ -228,6 +235,7 @@ unsigned char* shared_variable(const void* key, size_t bytes) {
   permit(at, bytes);
   std::memset(at, 0xff, bytes);
   b.variables.push_back({key, at, bytes});
+  if (shared_on_device(b) > b.most_shared) b.fault = "more shared memory with its variables than it was allowed";
   return at;
 }
 
@@ -304,6 +312,7 @@ class Begun {
       b.size = launch.size;
       b.shared_bytes = bytes;
       b.room = room;
+      b.most_shared = launch.most_shared;
       b.body = &launch.body;
       b.fibers.resize(threads);
       b.lanes.resize(threads);

@@ -152,6 +152,7 @@ struct Block {
   dim3 grid, size, index;
   unsigned char* shared = nullptr;
   size_t shared_bytes = 0, room = 0;            // the kernel's own, and with its variables
+  size_t most_shared = 0;                       // of both, on a device
   std::vector<SharedVariable> variables;        // of the kernel, as far as its blocks came by them
   const std::function<void()>* body = nullptr;  // none: fibers end
   std::vector<Shown> lanes;
@@ -192,6 +193,7 @@ struct Launch {
   std::function<void()> body;
   bool early;            // its blocks may begin while the kernels before it on the stream run
   unsigned cluster = 1;  // so many blocks, beside each other along x, run at the same time
+  size_t most_shared = size_t(48) << 10;
 };
 // Instead of a cluster's: all of the grid, where blocks wait for what others count (wait_for_count).
 inline constexpr unsigned kAllBlocks = 0;

@@ -27,14 +27,17 @@ bool allow_shared_bytes(const void* kernel, size_t bytes) {
 
 void launch_or_record(cudaStream_t stream, const Launch& launch, const void* kernel) {
   const auto allowed = allowed_shared.find(kernel);
-  if (launch.shared_bytes > (allowed == allowed_shared.end() ? kPlainShared : allowed->second)) {
+  const bool asked = allowed != allowed_shared.end();
+  if (launch.shared_bytes > (asked ? allowed->second : kPlainShared)) {
     throw std::runtime_error("emulated kernel: more shared memory than it was allowed");
   }
-  const Work work{nullptr, std::make_shared<const Launch>(launch)};
+  Launch own = launch;
+  own.most_shared = asked ? kMostShared : kPlainShared;
+  const Work work{nullptr, std::make_shared<const Launch>(std::move(own))};
   if (recording) return recording->push_back(work);
   if (stream) return static_cast<Queue*>(stream)->add(work);
   Ahead none;
-  run(launch, none);
+  run(*work.launch, none);
 }
 
 int64_t undone() { return undone_work; }
