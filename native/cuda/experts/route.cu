@@ -57,21 +57,32 @@ __device__ uint64_t rank_of(float logit, int expert) {
 
 __device__ bool taken(const RowSpace& s, int expert) { return s.taken[expert / kWarp] >> expert % kWarp & 1; }
 
-// Marks the largest one that is not taken. All lanes call.
-__device__ void take_next(const RouteExperts& a, const RowSpace& s, int lane) {
+// The first rank of this lane's experts that comes after `last`; 0: there is none.
+__device__ uint64_t next_of_lane(const RouteExperts& a, const RowSpace& s, int lane, uint64_t last) {
   uint64_t best = 0;
   for (int e = lane; e < int(a.experts); e += kWarp) {
-    const uint64_t rank = taken(s, e) ? 0 : rank_of(s.logits[e], e);
-    best = rank > best ? rank : best;
+    const uint64_t rank = rank_of(s.logits[e], e);
+    best = rank < last && rank > best ? rank : best;
   }
-  for (int mask = kWarp / 2; mask > 0; mask >>= 1) {
-    const uint64_t other = __shfl_xor_sync(kAllLanes, best, mask);
-    best = other > best ? other : best;
+  return best;
+}
+
+// Marks those that are chosen, one after the other: only the lane whose expert that is looks for its next one. All lanes call.
+__device__ void take_largest(const RouteExperts& a, const RowSpace& s, int lane) {
+  uint64_t own = next_of_lane(a, s, lane, ~uint64_t(0));
+  for (int64_t i = 0; i < a.used; ++i) {
+    uint64_t best = own;
+    for (int mask = kWarp / 2; mask > 0; mask >>= 1) {
+      const uint64_t other = __shfl_xor_sync(kAllLanes, best, mask);
+      best = other > best ? other : best;
+    }
+    if (own == best) {
+      const uint32_t expert = 0xffffffffu - uint32_t(best);
+      s.taken[expert / kWarp] |= 1u << expert % kWarp;
+      own = next_of_lane(a, s, lane, best);
+    }
+    __syncwarp();  // the word may be another lane's next
   }
-  __syncwarp();  // all have asked what is taken
-  const uint32_t expert = 0xffffffffu - uint32_t(best);
-  if (lane == 0) s.taken[expert / kWarp] |= 1u << expert % kWarp;
-  __syncwarp();
 }
 
 // The largest logit, or not a number where one is none.
@@ -98,7 +109,7 @@ __device__ void route_row(const RouteExperts& a, int64_t row, const RowSpace& s)
   for (int e = lane; e < experts; e += kWarp) s.logits[e] = logit_of(a, row, e);
   for (int i = lane; i < words_of(a.experts); i += kWarp) s.taken[i] = 0;
   __syncwarp();
-  for (int64_t i = 0; i < a.used; ++i) take_next(a, s, lane);
+  take_largest(a, s, lane);
   const float max = largest(s.logits, experts, lane);
   float sum = 0;
   for (int e = lane; e < experts; e += kWarp) {
