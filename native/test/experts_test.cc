@@ -213,22 +213,6 @@ TEST_ENGINE(mixtures_are_weighted_sums_of_their_experts_whatever_the_batches) {
   }
 }
 
-// What a unit of training reads: without it, a batch of few rows would go through the weights of all experts.
-TEST_ONCE(batches_hold_few_experts_where_each_counts_as_many_rows) {
-  TinyModel tiny = TinyModel::mixture();
-  auto model = tiny.load(Element::kF32, 1);
-  const int64_t rows = 9, ldx = 64, pairs = rows * tiny.spec.experts.used;
-  Random random(78);
-  std::vector<float> x = random.normals(size_t(rows * ldx));
-  model::ExpertRows experts(*model, rows, pairs);
-  experts.route(model->weights.layers[0], x.data(), ldx, rows);
-  CHECK(experts.take(pairs) && experts.pieces().size() > 4 && !experts.take(pairs));
-  experts.route(model->weights.layers[0], x.data(), ldx, rows);
-  int64_t taken = 0;
-  for (; experts.take(20, 10); taken += experts.batch_rows()) CHECK(experts.pieces().size() <= 2);
-  CHECK(taken == pairs);
-}
-
 TEST_ENGINE(sequences_over_experts_do_not_depend_on_the_batch) {
   for (auto format : {std::optional<model::Quantise>(), std::optional(model::Quantise{ops::QuantFormat::kInt8}),
                       std::optional(model::Quantise{ops::QuantFormat::kInt4})}) {
@@ -305,6 +289,64 @@ TEST_ENGINE(training_over_experts_does_not_depend_on_slices_threads_or_recomputi
       units.backward(weights);
       run(units, 0);
       CHECK(same_bits(gradients(units).data(), whole.data(), whole.size()));
+    }
+  }
+}
+
+// Every panel of every expert once, in order; as many as a unit may have, or one.
+TEST_ONCE(products_of_experts_are_cut_into_units) {
+  using train::UnitSize;
+  ThreadPool pool(2);
+  const int64_t panels = 11, row_work = 100;
+  const std::vector<model::ExpertRows::Piece> pieces = {{3, 0, 1}, {4, 1, 70}, {6, 71, 5}, {9, 76, 3}};
+  for (int64_t unit : {1, 1000, 5000, 30000, 1 << 20}) {
+    int64_t piece = 0, panel = 0;
+    for (const auto& part : UnitSize(pool, unit).cut(pieces, panels, row_work)) {
+      int64_t work = 0;
+      for (const auto& [some, range] : part.runs) {
+        CHECK(some.expert == pieces[size_t(piece)].expert && range.first == panel && range.end > panel);
+        // An expert of few rows is read all the same.
+        work += (range.end - range.first) * std::max(some.count, UnitSize::kLeastRows) * row_work;
+        panel = range.end % panels;
+        if (panel == 0) ++piece;
+      }
+      CHECK(part.work == work);
+      CHECK(work <= 2 * unit || (part.runs.size() == 1 && part.runs[0].panels.end - part.runs[0].panels.first == 1));
+    }
+    CHECK(piece == int64_t(pieces.size()) && panel == 0);
+  }
+}
+
+// Nothing is left out either, and cuts change no bit.
+TEST_ENGINE(no_unit_of_training_over_large_experts_is_larger_than_asked_for) {
+  Random random(77);
+  TinyModel tiny = TinyModel::mixture();
+  tiny.spec.hidden_size = 320;
+  tiny.spec.experts = {4, 2, 256, true};
+  for (auto format : {std::optional<model::Quantise>(), std::optional(model::Quantise{ops::QuantFormat::kInt8})}) {
+    tiny.quantise = format;
+    for (Element element : {Element::kF32, Element::kBf16}) {
+      auto model = tiny.load(element, 2);
+      train::State state = random_state(random, tiny.spec, all_modules(), 4);
+      Row row = Group(random, tiny.spec.vocab_size, 14, {7, 3}).packed();
+      std::vector<float> weights = weights_of(row, 6), whole = row_gradients(model, state, {row}, {weights});
+      // What cannot be cut: a panel of outputs of either direction over the rows of one expert, or a block of queries.
+      const int64_t panel = model->kernels.panel, outputs = round_up(2 * tiny.spec.experts.size, panel);
+      const int64_t block = 4 * 5 * simd::kAttendRows * tiny.spec.kv_heads * row.size() * model->kv_shape().dim();
+      const int64_t least = std::max(train::UnitSize::kLeastRows * panel * outputs, block);
+      const int64_t products = 2 * row.size() * tiny.spec.experts.used * 3 * tiny.spec.experts.size * tiny.spec.hidden_size;
+      for (int64_t unit : {int64_t(1) << 12, int64_t(1) << 20, int64_t(1) << 40}) {
+        Trainer trainer(model, {4096, kRoom, false, unit}, state);
+        trainer.forward(row, train::Under::kCurrent);
+        std::vector<int64_t> forward = run_units(trainer);
+        trainer.backward(weights);
+        std::vector<int64_t> backward = run_units(trainer);
+        for (const auto& units : {forward, backward}) {
+          CHECK(*std::max_element(units.begin(), units.end()) <= std::max(2 * unit, least));
+          CHECK(std::accumulate(units.begin(), units.end(), int64_t(0)) >= products);
+        }
+        CHECK(same_bits(gradients(trainer).data(), whole.data(), whole.size()));
+      }
     }
   }
 }

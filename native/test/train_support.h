@@ -75,6 +75,16 @@ inline void run(Trainer& trainer, int64_t micros = 1 << 30) {
   }
 }
 
+// One unit per slice; the multiply-adds of each.
+inline std::vector<int64_t> run_units(Trainer& trainer) {
+  std::vector<int64_t> units;
+  for (bool done = false; !done;) {
+    done = trainer.slice(0);
+    units.push_back(trainer.unit_work());
+  }
+  return units;
+}
+
 inline std::vector<float> weights_of(const Row& row, uint64_t seed) {
   Random random(seed);
   std::vector<float> out;

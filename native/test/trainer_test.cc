@@ -13,16 +13,6 @@ namespace {
 
 using ops::Element;
 
-// One unit per slice; the multiply-adds of each.
-std::vector<int64_t> run_units(Trainer& trainer) {
-  std::vector<int64_t> units;
-  for (bool done = false; !done;) {
-    done = trainer.slice(0);
-    units.push_back(trainer.unit_work());
-  }
-  return units;
-}
-
 // Multiply-adds of the products with the weights of the layers and of the head, and their sizes.
 struct Products {
   int64_t layers = 0, head = 0;

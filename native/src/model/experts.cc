@@ -45,11 +45,11 @@ ops::Routing ExpertRows::routing() const {
 
 void ExpertRows::run(const Layer& layer, const void* x, int64_t ldx, int64_t rows, float* y, int64_t ldy) {
   route(layer, x, ldx, rows);
-  while (take(max_pairs_)) {
+  while (take()) {
     gather(x, ldx);
-    gate_up(layer);
+    multiply(layer.gate_up, 2 * model_.spec.experts.size);
     activate();
-    down(layer);
+    multiply(layer.down, model_.spec.hidden_size);
     combine(y, ldy);
   }
 }
@@ -82,18 +82,18 @@ void ExpertRows::sort() {
   }
 }
 
-bool ExpertRows::take(int64_t most, int64_t least) {
+bool ExpertRows::take() {
   begin_ = end_;
   pieces_.clear();
   const int64_t pairs = int64_t(order_.size());
-  for (int64_t room = most; end_ < pairs && room > 0;) {
+  for (int64_t room = max_pairs_; end_ < pairs && room > 0;) {
     const int32_t expert = chosen_[size_t(order_[size_t(end_)])];
     const int64_t left = starts_[size_t(expert) + 1] - end_;
-    if (std::max(left, least) > room && end_ > begin_) break;
+    if (left > room && end_ > begin_) break;
     const int64_t count = std::min(left, room);
     pieces_.push_back({expert, end_ - begin_, count});
     end_ += count;
-    room -= std::max(left, least);
+    room -= count;
   }
   return end_ > begin_;
 }
@@ -108,19 +108,29 @@ void ExpertRows::gather(const void* x, int64_t ldx) {
       kMovedRows);
 }
 
-void ExpertRows::multiply(const ops::PackedMatrix& w, int64_t outputs) {
+// From elements_ to wide_.
+ops::MatmulJob ExpertRows::job(const ops::PackedMatrix& w, int64_t outputs, const Piece& piece) {
   const int64_t size = int64_t(ops::element_size(model_.element));
+  return {elements_.data() + piece.first * ld_elements_ * size, piece.count, expert_panels(w, piece.expert, outputs),
+          wide_.data() + piece.first * ld_wide_};
+}
+
+void ExpertRows::multiply(const ops::PackedMatrix& w, int64_t outputs) {
   jobs_.clear();
-  for (const Piece& piece : pieces_) {
-    jobs_.push_back({elements_.data() + piece.first * ld_elements_ * size, piece.count, expert_panels(w, piece.expert, outputs),
-                     wide_.data() + piece.first * ld_wide_});
-  }
+  for (const Piece& piece : pieces_) jobs_.push_back(job(w, outputs, piece));
   ops::matmul_all(model_.kernels, model_.pool, jobs_, w, ld_elements_, ld_wide_);
 }
 
-void ExpertRows::gate_up(const Layer& layer) { multiply(layer.gate_up, 2 * model_.spec.experts.size); }
-
-void ExpertRows::down(const Layer& layer) { multiply(layer.down, model_.spec.hidden_size); }
+void ExpertRows::multiply(const ops::PackedMatrix& w, int64_t outputs, const std::vector<Part>& parts) {
+  jobs_.clear();
+  for (const Part& part : parts) {
+    ops::MatmulJob some = job(w, outputs, part.piece);
+    some.panels = {some.panels.first + part.panels.first, some.panels.first + part.panels.end};
+    some.y += part.panels.first * w.panel();
+    jobs_.push_back(some);
+  }
+  ops::matmul_all(model_.kernels, model_.pool, jobs_, w, ld_elements_, ld_wide_);
+}
 
 void ExpertRows::activate() {
   const int64_t size = int64_t(ops::element_size(model_.element));

@@ -24,13 +24,13 @@ class ExpertRows {
 
   // The same in parts, for those who do something between them. First the experts of every row:
   void route(const Layer& layer, const void* x, int64_t ldx, int64_t rows);
-  // then batch after batch, while there is one: whole experts as long as they have at most `most` (<= max_pairs) pairs together; one that
-  // has more by itself is cut. An expert counts as `least` pairs at least.
-  bool take(int64_t most, int64_t least = 1);
+  // then batch after batch, while there is one: whole experts as long as they have at most max_pairs pairs together; one that has more by
+  // itself is cut.
+  bool take();
   void gather(const void* x, int64_t ldx);
-  void gate_up(const Layer& layer);
+  // Each piece's rows times its expert's `outputs` outputs of w: gate and up of what was gathered, down of what was activated.
+  void multiply(const ops::PackedMatrix& w, int64_t outputs);
   void activate();
-  void down(const Layer& layer);
   void combine(float* y, int64_t ldy) { combine(y, ldy, wide_.data(), ld_wide_, weights_.data()); }
 
   // One expert's rows within a batch: `count` from the batch's row `first` on.
@@ -39,6 +39,13 @@ class ExpertRows {
     int64_t first, count;
   };
   const std::vector<Piece>& pieces() const { return pieces_; }
+  // Some panels of a piece's product, counted from its expert's first.
+  struct Part {
+    Piece piece;
+    ops::PanelRange panels;
+  };
+  // The same of these alone.
+  void multiply(const ops::PackedMatrix& w, int64_t outputs, const std::vector<Part>& parts);
   int64_t batch_rows() const { return end_ - begin_; }
   // Of a row of the batch.
   int64_t pair(int64_t batch_row) const { return order_[size_t(begin_ + batch_row)]; }
@@ -50,7 +57,7 @@ class ExpertRows {
 
   int64_t max_pairs() const { return max_pairs_; }
   int64_t used() const;
-  // What the last of gate_up and down left, a row of the batch each.
+  // What the last product left, a row of the batch each.
   const float* wide() const { return wide_.data(); }
   int64_t ld_wide() const { return ld_wide_; }
   // Of a routed row: its logits, experts and weights.
@@ -61,8 +68,7 @@ class ExpertRows {
 
  private:
   void sort();
-  // Each piece's rows times its expert's part of w, from elements_ to wide_.
-  void multiply(const ops::PackedMatrix& w, int64_t outputs);
+  ops::MatmulJob job(const ops::PackedMatrix& w, int64_t outputs, const Piece& piece);
 
   Model& model_;
   int64_t max_pairs_, ld_elements_ = 0, ld_wide_ = 0, ld_logits_ = 0;

@@ -29,31 +29,39 @@ Steps ExpertsBackward::run(Tape& tape, int64_t index, Chunk chunk, Rows rows) {
   d_weights_.assign(size_t(chunk.count * experts_.used()), 0.0f);
   for_rows(model_.pool, chunk.count, [&](int64_t r) { std::fill_n(rows.dx + r * rows.ld_dx, rows.ld_dx, 0.0f); });
   co_yield router_work;
-  while (forward_.take_experts()) {
-    back_down(layer, rows);
+  while (experts_.take()) {
+    gather(rows);
+    Steps down = back(layer.down, h);
+    for (down.next(); !down.finished(); down.next()) co_yield down.work();
     back_activation(tape, index, chunk);
-    back_gate_up(layer, rows);
-    co_yield experts_.batch_rows() * h * 3 * f;
+    co_yield experts_.batch_rows() * 2 * f;
+    Steps gate_up = back(layer.gate_up, 2 * f);
+    for (gate_up.next(); !gate_up.finished(); gate_up.next()) co_yield gate_up.work();
+    experts_.combine(rows.dx, rows.ld_dx, floats_.data(), ld_floats_, nullptr);
+    co_yield experts_.batch_rows() * h;
   }
   back_router(layer, chunk, rows);
   co_yield router_work;
 }
 
-void ExpertsBackward::back(const ops::PackedMatrix& w, int64_t outputs) {
-  for (const model::ExpertRows::Piece& piece : experts_.pieces()) {
-    const ops::PanelRange panels = model::expert_panels(w, piece.expert, outputs);
-    const uint8_t* dy = elements_.data() + size_t(piece.first * ld_elements_) * forward_.element();
-    ops::matmul_backward(model_.kernels, model_.pool, dy, ld_elements_, piece.count, w, panels, ops::backward_panels(w),
-                         floats_.data() + piece.first * ld_floats_, ld_floats_, false, panels.first);
+Steps ExpertsBackward::back(const ops::PackedMatrix& w, int64_t outputs) {
+  const int64_t row_work = model::expert_panels(w, 0, outputs).end * w.panel() * w.panel();
+  for (const auto& part : forward_.unit().cut(experts_.pieces(), ops::backward_panels(w).end, row_work)) {
+    for (const auto& [piece, columns] : part.runs) {
+      const ops::PanelRange panels = model::expert_panels(w, piece.expert, outputs);
+      const uint8_t* dy = elements_.data() + size_t(piece.first * ld_elements_) * forward_.element();
+      ops::matmul_backward(model_.kernels, model_.pool, dy, ld_elements_, piece.count, w, panels, columns,
+                           floats_.data() + piece.first * ld_floats_, ld_floats_, false, panels.first);
+    }
+    co_yield part.work;
   }
 }
 
-void ExpertsBackward::back_down(const model::Layer& layer, const Rows& rows) {
+void ExpertsBackward::gather(const Rows& rows) {
   const size_t size = forward_.element(), bytes = size_t(round_up(model_.spec.hidden_size, model_.kernels.panel)) * size;
   for_rows(model_.pool, experts_.batch_rows(), [&](int64_t i) {
     std::memcpy(elements_.data() + size_t(i * ld_elements_) * size, rows.d_out + size_t(experts_.row(i) * rows.ld_out) * size, bytes);
   });
-  back(layer.down, model_.spec.hidden_size);
 }
 
 // y = weight * down(active): d weight = d_out . down(active) = (d_out . W_down) . active.
@@ -79,11 +87,6 @@ void ExpertsBackward::back_activation(Tape& tape, int64_t index, Chunk chunk) {
     ops::silu_mul_backward(model_.kernels, model_.element, gate_up, d, f, out);
     std::memset(out + size_t(2 * f) * size, 0, size_t(padded - 2 * f) * size);
   });
-}
-
-void ExpertsBackward::back_gate_up(const model::Layer& layer, const Rows& rows) {
-  back(layer.gate_up, 2 * model_.spec.experts.size);
-  experts_.combine(rows.dx, rows.ld_dx, floats_.data(), ld_floats_, nullptr);
 }
 
 void ExpertsBackward::back_router(const model::Layer& layer, Chunk chunk, const Rows& rows) {

@@ -22,14 +22,13 @@ class ExpertsBackward {
   Steps run(Tape& tape, int64_t layer, Chunk chunk, Rows rows);
 
  private:
-  // From d_out of a batch's rows to d of its activations, without the weights of the experts yet.
-  void back_down(const model::Layer& layer, const Rows& rows);
-  // To d of the outputs of gate and up; leaves d of the weights.
-  void back_activation(Tape& tape, int64_t layer, Chunk chunk);
-  void back_gate_up(const model::Layer& layer, const Rows& rows);
-  void back_router(const model::Layer& layer, Chunk chunk, const Rows& rows);
+  // d_out of a batch's rows.
+  void gather(const Rows& rows);
   // One product back for every expert of the batch, from elements_ to floats_.
-  void back(const ops::PackedMatrix& w, int64_t outputs);
+  Steps back(const ops::PackedMatrix& w, int64_t outputs);
+  // From d of a batch's activations, without the weights of the experts yet, to d of the outputs of gate and up; leaves d of the weights.
+  void back_activation(Tape& tape, int64_t layer, Chunk chunk);
+  void back_router(const model::Layer& layer, Chunk chunk, const Rows& rows);
 
   model::Model& model_;
   LayerForward& forward_;

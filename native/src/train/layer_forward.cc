@@ -9,10 +9,6 @@
 namespace tandem::train {
 namespace {
 
-// Pairs of rows and experts that take about as long as reading their expert's weights: an expert counts as so many at least, or a unit of
-// few rows would go through the weights of nearly all. Where an expert is so large, a unit is longer.
-constexpr int64_t kLeastPairs = 16;
-
 void add_bias(ThreadPool& pool, float* rows, int64_t ld, int64_t count, const std::vector<float>& bias) {
   if (bias.empty()) return;
   for_rows(pool, count, [&](int64_t r) {
@@ -64,8 +60,8 @@ ops::AttentionShape attention_shape(const model::Spec& spec, int64_t layer) {
 }
 
 LayerForward::LayerForward(model::Model& model, const UnitSize& unit, int64_t rows, int64_t positions)
-    : model_(model), unit_(unit), rope_(model.spec.rope, positions, model.spec.head_dim),
-      experts_(model, rows, std::max(rows, kLeastPairs)), all_rows_(size_t(rows)) {
+    : model_(model), unit_(unit), rope_(model.spec.rope, positions, model.spec.head_dim), experts_(model, rows, rows),
+      all_rows_(size_t(rows)) {
   const model::Widths widths = model::widths_of(model.weights);
   ld_activation_ = widths.activation;
   wide_ = Buffer<float>(size_t(rows * widths.wide));
@@ -279,9 +275,12 @@ Steps LayerForward::mlp_out(Tape& tape, int64_t index, Chunk chunk) {
   add_bias(model_.pool, out, tape.ld_residual(), chunk.count, layer.down_bias);
 }
 
-bool LayerForward::take_experts() {
-  const int64_t f = model_.spec.experts.size, unit = unit_.rows(model_.spec.hidden_size, 3 * f);
-  return experts_.take(std::clamp(unit, kLeastPairs, experts_.max_pairs()), kLeastPairs);
+Steps LayerForward::multiply(const ops::PackedMatrix& w, int64_t outputs) {
+  const int64_t panels = model::expert_panels(w, 0, outputs).end;
+  for (const auto& part : unit_.cut(experts_.pieces(), panels, w.columns_padded() * w.panel())) {
+    experts_.multiply(w, outputs, part.runs);
+    co_yield part.work;
+  }
 }
 
 Steps LayerForward::mixture(Tape& tape, int64_t index, Chunk chunk) {
@@ -293,14 +292,17 @@ Steps LayerForward::mixture(Tape& tape, int64_t index, Chunk chunk) {
   float* out = tape.input(index + 1) + offset;
   std::memcpy(out, middle, size_t(chunk.count * tape.ld_residual()) * sizeof(float));
   co_yield chunk.count* h* model_.spec.experts.count;
-  while (take_experts()) {
+  while (experts_.take()) {
     experts_.gather(activation_.data(), ld_activation_);
-    experts_.gate_up(layer);
+    Steps gate_up = multiply(layer.gate_up, 2 * f);
+    for (gate_up.next(); !gate_up.finished(); gate_up.next()) co_yield gate_up.work();
     keep_gate_up(tape, index, chunk);
     experts_.activate();
-    experts_.down(layer);
+    co_yield experts_.batch_rows() * 2 * f;
+    Steps down = multiply(layer.down, h);
+    for (down.next(); !down.finished(); down.next()) co_yield down.work();
     experts_.combine(out, tape.ld_residual());
-    co_yield experts_.batch_rows() * h * 3 * f;
+    co_yield experts_.batch_rows() * h;
   }
 }
 

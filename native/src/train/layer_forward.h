@@ -39,8 +39,6 @@ class LayerForward {
 
   // The experts of a chunk's rows; whoever routes rows has it until others are routed.
   model::ExpertRows& experts() { return experts_; }
-  // The next batch of a mixture that makes a unit, if there is one.
-  bool take_experts();
 
   const UnitSize& unit() const { return unit_; }
   const ops::RopeTable& rope() const { return rope_; }
@@ -64,6 +62,8 @@ class LayerForward {
   Steps mlp_out(Tape& tape, int64_t layer, Chunk chunk);
   // Both where the feed-forward is a mixture.
   Steps mixture(Tape& tape, int64_t layer, Chunk chunk);
+  // A product of a batch of it.
+  Steps multiply(const ops::PackedMatrix& w, int64_t outputs);
   // Keeps a batch's outputs of gate and up.
   void keep_gate_up(Tape& tape, int64_t layer, Chunk chunk);
   void clear_pages(Tape& tape, int64_t layer, Chunk chunk);

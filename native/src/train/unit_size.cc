@@ -64,4 +64,19 @@ std::vector<UnitSize::Part<ops::AttentionBackwardRun>> UnitSize::cut(const ops::
   return cut_runs(work_, 5, shape, kv, runs);
 }
 
+std::vector<UnitSize::Part<model::ExpertRows::Part>> UnitSize::cut(const std::vector<model::ExpertRows::Piece>& pieces, int64_t panels,
+                                                                   int64_t row_work) const {
+  std::vector<Part<model::ExpertRows::Part>> parts(1);
+  for (const model::ExpertRows::Piece& piece : pieces) {
+    const int64_t panel_work = std::max(piece.count, kLeastRows) * row_work;
+    for (const ops::PanelRange range : cut(panels, panel_work)) {
+      const int64_t work = (range.end - range.first) * panel_work;
+      if (parts.back().work > 0 && parts.back().work + work > work_) parts.emplace_back();
+      parts.back().runs.push_back({piece, range});
+      parts.back().work += work;
+    }
+  }
+  return parts;
+}
+
 }  // namespace tandem::train

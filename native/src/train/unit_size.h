@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/experts.h"
 #include "ops/attention_backward.h"
 #include "ops/matmul.h"
 
@@ -13,6 +14,8 @@ class UnitSize {
  public:
   // Multiply-adds that each thread gets: 1 to 2 ms at the peak of a core with BF16 products, 4 to 5 without.
   static constexpr int64_t kPerThread = int64_t(1) << 28;
+  // Rows of a product that take about as long as reading its weights, or as turning them for the way back: fewer count as so many.
+  static constexpr int64_t kLeastRows = 32;
 
   UnitSize(const ThreadPool& pool, int64_t per_thread) : work_(per_thread * pool.threads()) {}
 
@@ -32,6 +35,9 @@ class UnitSize {
                                            const std::vector<ops::AttentionRun>& runs) const;
   std::vector<Part<ops::AttentionBackwardRun>> cut(const ops::AttentionShape& shape, const ops::KvShape& kv,
                                                    const std::vector<ops::AttentionBackwardRun>& runs) const;
+  // The products of experts, of `panels` panels each that cost so much per row.
+  std::vector<Part<model::ExpertRows::Part>> cut(const std::vector<model::ExpertRows::Piece>& pieces, int64_t panels,
+                                                 int64_t row_work) const;
 
  private:
   int64_t work_;
