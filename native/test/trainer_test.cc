@@ -78,6 +78,30 @@ TEST_ENGINE(trainer_gradients_do_not_depend_on_slices_threads_or_recomputing) {
 }
 
 // Of the shapes alone: no unit is larger than asked for, nothing is left out, and cuts change no bit.
+void check_units(const std::shared_ptr<model::Model>& model, const train::State& state, const Row& row, const Products& products) {
+  const int threads = model->pool.threads();
+  std::vector<float> weights = weights_of(row, 6), whole = row_gradients(model, state, {row}, {weights});
+  for (int64_t unit : {int64_t(1) << 16, int64_t(1) << 18, int64_t(1) << 40}) {
+    Trainer trainer(model, {4096, kRoom, false, unit}, state);
+    trainer.forward(row, train::Under::kCurrent);
+    std::vector<int64_t> forward = run_units(trainer);
+    trainer.backward(weights);
+    std::vector<int64_t> backward = run_units(trainer);
+    int64_t limit = std::max(unit * threads, products.least), sums[2] = {0, 0};
+    for (const auto* units : {&forward, &backward}) {
+      for (int64_t work : *units) {
+        CHECK(work <= limit);
+        sums[units == &forward ? 0 : 1] += work;
+      }
+    }
+    // What is beside the products (attention, factors, softmax) counts too, and is a small part of real shapes only.
+    CHECK(sums[0] >= products.layers + 2 * products.head);
+    CHECK(sums[1] >= products.layers - products.layers / model->spec.layers);
+    if (unit < int64_t(1) << 20) CHECK(int64_t(forward.size()) >= (products.layers + 2 * products.head) / limit);
+    CHECK(same_bits(gradients(trainer).data(), whole.data(), whole.size()));
+  }
+}
+
 TEST_ENGINE(trainer_cuts_work_into_bounded_units) {
   Random random(95);
   TinyModel tiny;
@@ -86,27 +110,10 @@ TEST_ENGINE(trainer_cuts_work_into_bounded_units) {
       auto model = tiny.load(element, threads);
       train::State state = random_state(random, tiny.spec, all_modules(), 4);
       Row row = Group(random, tiny.spec.vocab_size, 200, {30, 9}).packed();
-      Products products(*model, row.size(), 39);
-      std::vector<float> weights = weights_of(row, 6), whole = row_gradients(model, state, {row}, {weights});
-      for (int64_t unit : {int64_t(1) << 16, int64_t(1) << 18, int64_t(1) << 40}) {
-        Trainer trainer(model, {4096, kRoom, false, unit}, state);
-        trainer.forward(row, train::Under::kCurrent);
-        std::vector<int64_t> forward = run_units(trainer);
-        trainer.backward(weights);
-        std::vector<int64_t> backward = run_units(trainer);
-        int64_t limit = std::max(unit * threads, products.least), sums[2] = {0, 0};
-        for (const auto* units : {&forward, &backward}) {
-          for (int64_t work : *units) {
-            CHECK(work <= limit);
-            sums[units == &forward ? 0 : 1] += work;
-          }
-        }
-        // What is beside the products (attention, factors, softmax) counts too, and is a small part of real shapes only.
-        CHECK(sums[0] >= products.layers + 2 * products.head);
-        CHECK(sums[1] >= products.layers - products.layers / model->spec.layers);
-        if (unit < int64_t(1) << 20) CHECK(int64_t(forward.size()) >= (products.layers + 2 * products.head) / limit);
-        CHECK(same_bits(gradients(trainer).data(), whole.data(), whole.size()));
-      }
+      check_units(model, state, row, Products(*model, row.size(), 39));
+      // Few rows go through the same weights.
+      const int64_t counted = train::UnitSize::kLeastRows;
+      check_units(model, state, Group(random, tiny.spec.vocab_size, 1, {2}).packed(), Products(*model, counted, counted));
     }
   }
 }

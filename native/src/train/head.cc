@@ -18,7 +18,7 @@ Head::Head(model::Model& model, const UnitSize& unit) : model_(model), unit_(uni
 // Blocks of the vocabulary.
 std::vector<ops::PanelRange> Head::ranges(int64_t rows) const {
   const ops::PackedMatrix& w = model_.head();
-  return unit_.cut(ops::all_panels(w).end, rows * w.columns_padded() * w.panel());
+  return unit_.cut(ops::all_panels(w).end, UnitSize::counted(rows) * w.columns_padded() * w.panel());
 }
 
 void Head::normalise(Tape& tape, const int32_t* indices, int64_t count) {
@@ -98,7 +98,7 @@ Steps Head::logits(int64_t rows) {
   const ops::PackedMatrix& w = model_.head();
   for (ops::PanelRange range : ranges(rows)) {
     ops::matmul_panels(model_.kernels, model_.pool, input_.data(), ld_input_, rows, w, range, logits_.data(), ld_logits_, false);
-    co_yield (range.end - range.first) * rows* w.columns_padded() * w.panel();
+    co_yield (range.end - range.first) * UnitSize::counted(rows) * w.columns_padded() * w.panel();
   }
 }
 
@@ -118,7 +118,7 @@ Steps Head::mean(int64_t rows) {
   for (ops::PanelRange range : ranges(rows)) {
     ops::matmul_backward(model_.kernels, model_.pool, terms, ld_logits_, rows, w, range, ops::backward_panels(w), gradient_.data(),
                          ld_gradient_, range.first > 0);
-    co_yield (range.end - range.first) * rows* w.columns_padded() * w.panel();
+    co_yield (range.end - range.first) * UnitSize::counted(rows) * w.columns_padded() * w.panel();
   }
 }
 

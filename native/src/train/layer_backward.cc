@@ -92,7 +92,7 @@ Steps LayerBackward::product(Tape& tape, FactorSet& factors, Back back, float* d
   }
   if (!dx) co_return;
   ops::PanelRange all = ops::backward_panels(w);
-  int64_t panel_work = count * (w.rows_padded() + at) * w.panel();
+  int64_t panel_work = UnitSize::counted(count) * (w.rows_padded() + at) * w.panel();
   for (ops::PanelRange columns : unit_.cut(all.end, panel_work)) {
     ops::matmul_backward(model_.kernels, model_.pool, d_out_.data(), ld_out_, count, w, ops::all_panels(w), columns, dx, ld_wide_, false);
     model_.pool.run(tasks.empty() ? 0 : columns.end - columns.first,

@@ -114,7 +114,7 @@ Steps LayerForward::product(Tape& tape, int64_t layer, Chunk chunk, Operands o) 
   Steps down = shrink(model_, unit_, tasks, o.x, o.ldx);
   for (down.next(); !down.finished(); down.next()) co_yield down.work();
   const ops::PackedMatrix& w = weights_of(model_.weights.layers[size_t(layer)], o.product);
-  int64_t panel_work = chunk.count * (w.columns_padded() + width) * w.panel();
+  int64_t panel_work = UnitSize::counted(chunk.count) * (w.columns_padded() + width) * w.panel();
   for (ops::PanelRange range : unit_.cut(ops::all_panels(w).end, panel_work)) {
     ops::lora_matmul_panels(model_.kernels, model_.pool, tasks, o.x, o.ldx, chunk.count, w, range, o.y, o.ldy, o.accumulate);
     co_yield (range.end - range.first) * panel_work;

@@ -68,7 +68,7 @@ std::vector<UnitSize::Part<model::ExpertRows::Part>> UnitSize::cut(const std::ve
                                                                    int64_t row_work) const {
   std::vector<Part<model::ExpertRows::Part>> parts(1);
   for (const model::ExpertRows::Piece& piece : pieces) {
-    const int64_t panel_work = std::max(piece.count, kLeastRows) * row_work;
+    const int64_t panel_work = counted(piece.count) * row_work;
     for (const ops::PanelRange range : cut(panels, panel_work)) {
       const int64_t work = (range.end - range.first) * panel_work;
       if (parts.back().work > 0 && parts.back().work + work > work_) parts.emplace_back();

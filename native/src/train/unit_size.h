@@ -16,6 +16,7 @@ class UnitSize {
   static constexpr int64_t kPerThread = int64_t(1) << 28;
   // Rows of a product that take about as long as reading its weights, or as turning them for the way back: fewer count as so many.
   static constexpr int64_t kLeastRows = 32;
+  static int64_t counted(int64_t rows) { return std::max(rows, kLeastRows); }
 
   UnitSize(const ThreadPool& pool, int64_t per_thread) : work_(per_thread * pool.threads()) {}
 
