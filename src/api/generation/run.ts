@@ -83,9 +83,12 @@ async function begin(deps: ApiDeps, input: GenerationInput, model: ResolvedModel
   if (signal.aborted) abort();
   else signal.addEventListener('abort', abort, { once: true });
   const { n, maxTokens } = input.sampling;
-  deps.metrics.accepted(generation.promptIds.length, n, maxTokens);
   const clock = new RunClock(deps.metrics, generation, arrived, n);
-  const use = () => deps.metrics.adapters.begin(generation, model);
+  const use = () => {
+    // Only now: another prompt of the request may have been refused.
+    deps.metrics.accepted(generation.promptIds.length, n, maxTokens);
+    return deps.metrics.adapters.begin(generation, model);
+  };
   const deltas = observe(generation, signal, clock, use, finishNames(deps.settings));
   return { generation, n, deltas };
 }

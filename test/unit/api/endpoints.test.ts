@@ -1,5 +1,6 @@
 /** The small endpoints: models, health, metrics, tokenize, and the fields of text completions. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { SessionError } from '../../../src/control/sessions/session.ts';
 import { delta, errorOf, startTestServer, type TestServer } from './fakes.ts';
 
 let server: TestServer;
@@ -97,6 +98,22 @@ describe('metrics', () => {
     await (await server.post('/v1/chat/completions', { messages: [{ role: 'user', content: 'Hi' }], n: 2 })).json();
     const after = await all();
     expect(after.map((value, at) => value - (before[at] ?? 0))).toEqual([2, 3, 6, 1, 2]);
+  });
+
+  test('a request is none of them where one of its prompts is refused after another was accepted', async () => {
+    const counts = async () =>
+      (await text()).split('\n').filter((line) => /^tandem_(prompt_tokens_total|request_params)/.test(line));
+    const before = await counts();
+    const start = server.sessions.start.bind(server.sessions);
+    server.sessions.start = (input) =>
+      (input.prompt as { text: string }).text === 'bad'
+        ? Promise.reject(new SessionError('queue_full', 'full'))
+        : start(input);
+    const response = await server.post('/v1/completions', { prompt: ['good', 'bad'] });
+    server.sessions.start = start;
+    expect(response.status).toBe(429);
+    expect(before).not.toEqual([]);
+    expect(await counts()).toEqual(before);
   });
 
   test('adapters of requests that run and wait, by the names that the operator gave', async () => {
