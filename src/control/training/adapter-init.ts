@@ -1,6 +1,7 @@
 /** The adapter that a model starts from: A random as PEFT draws it, B zero, so that it changes nothing. */
 import type { ModelSpec } from '../engine/native.ts';
-import { modulesOf, type AdapterFactors, type AdapterModule, type AdapterWeights } from '../engine/training.ts';
+import { modulesOf, type AdapterFactors, type AdapterWeights } from '../engine/training.ts';
+import { sizesOf } from '../models/adapter-files.ts';
 import { seededRandom } from './random.ts';
 
 export interface AdapterShape {
@@ -9,27 +10,6 @@ export interface AdapterShape {
 }
 
 export const DEFAULT_ADAPTER_SHAPE: AdapterShape = { rank: 8, alpha: 16 };
-
-interface ProjectionShape {
-  in: number;
-  out: number;
-}
-
-function projectionShape(spec: ModelSpec, module: AdapterModule): ProjectionShape {
-  const { hiddenSize, intermediateSize, headDim } = spec;
-  const queries = spec.heads * headDim;
-  const keys = spec.kvHeads * headDim;
-  const shapes: Record<AdapterModule, ProjectionShape> = {
-    q: { in: hiddenSize, out: queries },
-    k: { in: hiddenSize, out: keys },
-    v: { in: hiddenSize, out: keys },
-    o: { in: queries, out: hiddenSize },
-    gate: { in: hiddenSize, out: intermediateSize },
-    up: { in: hiddenSize, out: intermediateSize },
-    down: { in: intermediateSize, out: hiddenSize },
-  };
-  return shapes[module];
-}
 
 /**
  * The same for the same model id, whenever it is asked for. Order of factors: layers, then ADAPTER_MODULES as far as the layer has them. Drawing millions of numbers takes
@@ -44,12 +24,12 @@ export async function identityAdapter(
   const factors: AdapterFactors[] = [];
   for (let layer = 0; layer < spec.layers; layer++) {
     for (const module of modulesOf(spec, layer)) {
-      const shape = projectionShape(spec, module);
-      // kaiming_uniform_(a = sqrt(5)) over `in` inputs.
-      const bound = 1 / Math.sqrt(shape.in);
-      const a = new Float32Array(rank * shape.in);
+      const [inputs, outputs] = sizesOf(module, spec);
+      // kaiming_uniform_(a = sqrt(5)).
+      const bound = 1 / Math.sqrt(inputs);
+      const a = new Float32Array(rank * inputs);
       for (let i = 0; i < a.length; i++) a[i] = (random() * 2 - 1) * bound;
-      factors.push({ layer, module, rank, a, b: new Float32Array(shape.out * rank) });
+      factors.push({ layer, module, rank, a, b: new Float32Array(outputs * rank) });
       await new Promise((resolve) => setImmediate(resolve));
     }
   }
