@@ -134,7 +134,7 @@ class ModelSessions implements ModelSessionsHandle {
       throw new SessionError('bad_request', 'The decoder prompt cannot be empty', paramOf(input.prompt));
     const { maxModelLen, vocabSize, defaults } = this.#parts;
     const generation = input.modelDefaults ? defaults : { eosTokenIds: defaults.eosTokenIds };
-    const wordForms = await this.#wordForms(input.sampling.badWords, input.tenant);
+    const wordForms = await this.#wordForms(input.sampling.badWords, input.tenant, signal);
     const context = { wordForms, promptTokens: promptIds.length, maxModelLen, vocabSize, generation };
     const sampling = resolveSampling(input.sampling, context);
     for (const spec of sampling.slice(0, 1)) engineLimits?.checkSampling(spec);
@@ -220,8 +220,10 @@ class ModelSessions implements ModelSessionsHandle {
     }
   }
 
-  async #wordForms(words: string[], tenant: string): Promise<WordForm[]> {
-    return words.length === 0 ? [] : readWordForms(await this.#parts.pool.run(tenant, { kind: 'words', words }));
+  async #wordForms(words: string[], tenant: string, signal: AbortSignal | undefined): Promise<WordForm[]> {
+    return words.length === 0
+      ? []
+      : readWordForms(await this.#parts.pool.run(tenant, { kind: 'words', words }, signal));
   }
 
   #generate(request: SamplingRequest, sampling: SamplingSpec[], start: Omit<GenerationStart, 'sampling'>): Generation {

@@ -308,6 +308,10 @@ describe('sessions', () => {
     const gone = new AbortController();
     gone.abort();
     await expect(sessions.start(input(), gone.signal)).rejects.toMatchObject({ code: 'unavailable' });
+    // Nor are its words looked at.
+    const long = input({ badWords: ['no '.repeat(200)] }, { kind: 'ids', ids: [97] });
+    await expect(sessions.start(long, new AbortController().signal)).rejects.toMatchObject({ param: 'bad_words' });
+    await expect(sessions.start(long, gone.signal)).rejects.toMatchObject({ code: 'unavailable' });
   });
 
   it('pass on that bytes went out', async () => {
