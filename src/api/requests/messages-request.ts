@@ -60,6 +60,8 @@ export function readCountRequest(raw: unknown, model: ResolvedModel | null, rule
   const body = withExactNumbers(validateCountTokens(raw), raw);
   refuseLimited(body);
   const tools = toChatTools(body);
+  // For its refusals: what is counted is a message that can be sent.
+  toReplyOptions({ messages: [], ...tools });
   requireModel(model, body.model);
   return promptOf(body, tools, rules);
 }

@@ -430,6 +430,7 @@ describe('count_tokens', () => {
     ['messages.0.content.0.type', { messages: [{ role: 'user', content: [{ type: 'image' }] }] }],
     ['tools.0.type', { tools: [{ type: 'computer_20250124', name: 'computer' }] }],
     ['tool_choice.name', { tools, tool_choice: { type: 'tool', name: 'g' } }],
+    ['at most 1024', { tools: Array.from({ length: 1025 }, (_, i) => ({ name: `f${i}`, input_schema: {} })) }],
     ['context_management', { context_management: { edits: [{}] } }],
   ])('%s is refused', async (field, fields) => {
     const { status, message } = await asking.refusal(fields, COUNT);
