@@ -14,6 +14,7 @@ import { SqliteError } from '../../../src/control/store/sqlite-client.ts';
 import { InterruptedError } from '../../../src/control/training/errors.ts';
 import { JobLoop, type RunJob } from '../../../src/control/training/jobs/job-loop.ts';
 import { StoredEvents } from '../../../src/control/training/jobs/stored-ports.ts';
+import { loopOf, rl } from './job-loops.ts';
 import { allEvents, createModel, finished, group, startPlane, type Plane } from './plane.ts';
 
 const JOBS = '/v1/preview/training-jobs';
@@ -39,13 +40,6 @@ async function end(plane: Plane): Promise<void> {
   planes = planes.filter((other) => other !== plane);
   await plane.end();
 }
-
-const rl = (modelId: string, groups = 2) => ({
-  model_id: modelId,
-  trajectory_groups: Array.from({ length: groups }, (_, i) => group([i + 1, 0, 0.5])),
-  // Rows of 32 tokens: several steps.
-  experimental_config: { packed_sequence_length: 32, logprob_calculation_chunk_size: 32, learning_rate: 0.01 },
-});
 
 /** One that has been accepted and does not run. */
 async function waitingJob(): Promise<{ plane: Plane; job: string }> {
@@ -273,18 +267,6 @@ test('a stop that meets a start which fails is no failure: nothing runs, and the
   expect(starting).toHaveBeenCalledTimes(1);
   expect(await repository.find(job)).toMatchObject({ state: 'queued', attempts: 0 });
 });
-
-/** A loop of its own over the plane's store, whose jobs run as `run` says. */
-function loopOf(
-  plane: Plane,
-  run: RunJob,
-  log = pino({ level: 'silent' }),
-  turnMs = 0,
-): { loop: JobLoop; repository: JobRepository } {
-  const repository = new JobRepository(plane.database.db);
-  const blobs = new FolderBlobStore(join(dataDir, 'blobs'));
-  return { loop: new JobLoop({ repository, blobs, run, maxAttempts: 3, retryDelayMs: 1, turnMs, log }), repository };
-}
 
 /** Runs until it is stopped. */
 function endless(): { run: RunJob; signals: Map<string, AbortSignal> } {

@@ -7,10 +7,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { pino } from 'pino';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { JobRepository } from '../../../src/control/store/job-repository.ts';
-import { FolderBlobStore } from '../../../src/control/store/blob-store.ts';
 import { SqliteError } from '../../../src/control/store/sqlite-client.ts';
-import { JobLoop, type RunJob } from '../../../src/control/training/jobs/job-loop.ts';
-import { BASE, createModel, finished, group, startPlane, type Plane } from './plane.ts';
+import type { RunJob } from '../../../src/control/training/jobs/job-loop.ts';
+import { loopOf, rl } from './job-loops.ts';
+import { BASE, createModel, finished, startPlane, type Plane } from './plane.ts';
 
 const JOBS = '/v1/preview/training-jobs';
 
@@ -29,29 +29,6 @@ async function start(options: Parameters<typeof startPlane>[0] = {}): Promise<Pl
   const plane = await startPlane({ dataDir, ...options });
   planes.push(plane);
   return plane;
-}
-
-async function end(plane: Plane): Promise<void> {
-  planes = planes.filter((other) => other !== plane);
-  await plane.end();
-}
-
-const rl = (modelId: string, groups = 2) => ({
-  model_id: modelId,
-  trajectory_groups: Array.from({ length: groups }, (_, i) => group([i + 1, 0, 0.5])),
-  // Rows of 32 tokens: several steps.
-  experimental_config: { packed_sequence_length: 32, logprob_calculation_chunk_size: 32, learning_rate: 0.01 },
-});
-
-function loopOf(
-  plane: Plane,
-  run: RunJob,
-  log = pino({ level: 'silent' }),
-  turnMs = 0,
-): { loop: JobLoop; repository: JobRepository } {
-  const repository = new JobRepository(plane.database.db);
-  const blobs = new FolderBlobStore(join(dataDir, 'blobs'));
-  return { loop: new JobLoop({ repository, blobs, run, maxAttempts: 3, retryDelayMs: 1, turnMs, log }), repository };
 }
 
 test('a turn is over behind its time while a job of another model waits; jobs take turns until they end', async () => {
