@@ -19,7 +19,6 @@ import type { EngineConfig, EngineStats, SequenceOutput } from '../../src/contro
 import type { AdapterRef } from '../../src/control/engine/training.ts';
 import { SERVE } from '../../src/control/grammar/compile.ts';
 import { adapterVersion } from '../../src/control/models/adapter-version.ts';
-import { loadModel } from '../../src/control/models/load.ts';
 import { writeAdapter } from '../fixtures/adapters.ts';
 import { hashTokens } from '../fixtures/hash-weights.ts';
 import { tinyEngine } from '../fixtures/tiny-engine.ts';

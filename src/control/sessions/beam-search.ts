@@ -6,7 +6,6 @@ import type { EngineClient, SequenceHandle } from '../engine/client.ts';
 import type { SamplingSpec } from '../engine/native.ts';
 import type { SequenceOutput, TopLogprobs } from '../engine/protocol.ts';
 import { barredCount, Beams, type Beam } from './beams.ts';
-import type { ChoiceStream } from './choice-stream.ts';
 import { failureOf, submit, type GenerationStart } from './generation.ts';
 import { SessionError, type ChoiceDelta, type Generation, type GenerationUsage } from './session.ts';
 

@@ -23,7 +23,7 @@ export interface PlanSources {
 
 /** `modelStep`: the model's step when the job started. */
 export async function createPlan(job: TrainingJob, modelStep: number, sources: PlanSources): Promise<JobPlan> {
-  const { inputs, checkpoints, chat, room, signal } = sources;
+  const { inputs, chat, room, signal } = sources;
   if (job.kind === 'sft') {
     const config = resolveSftConfig(job.config);
     return createSftPlan(() => inputs.trainingData(job.id), config, new SftTokenizer(chat, config));

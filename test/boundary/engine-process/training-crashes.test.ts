@@ -1,5 +1,5 @@
 /** An engine that trains and serves nobody: what it has trained counts for it when it crashes. */
-import { expect, it } from 'vitest';
+import { it } from 'vitest';
 import { config, supervise, until } from './harness.ts';
 
 const FACTOR = { layer: 0, module: 'q' as const, rank: 1, a: new Float32Array(8), b: new Float32Array(8) };

@@ -12,7 +12,7 @@ import {
 import type { TrajectoryGroup } from '../../../src/control/training/trajectories.ts';
 import { FAKE_SPEC } from './fake-engine.ts';
 import { filesOf, MemoryPorts, run, types } from './memory-ports.ts';
-import { chat, user, choice, group, GROUPS, THREE_ROWS, rl, sft } from './memory-jobs.ts';
+import { user, choice, group, GROUPS, THREE_ROWS, rl, sft } from './memory-jobs.ts';
 
 const opened: MemoryPorts[] = [];
 afterEach(() => {

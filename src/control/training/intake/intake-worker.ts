@@ -18,7 +18,7 @@ function tell(message: FromWorker): void {
   port?.postMessage(message);
 }
 
-function ask<Type extends Answer['type']>(type: Type, question: FromWorker & { id: number }) {
+function ask<Type extends Answer['type']>(question: FromWorker & { id: number }) {
   return new Promise<Extract<Answer, { type: Type }>>((resolve) => {
     asked.set(question.id, (answer) => resolve(answer as Extract<Answer, { type: Type }>));
     tell(question);
@@ -27,13 +27,13 @@ function ask<Type extends Answer['type']>(type: Type, question: FromWorker & { i
 
 function work(id: number, task: IntakeTask, entity: string): Promise<IntakeResult> {
   const chats = new ChatCheck(async (chat) => {
-    const { refusal, failed } = await ask('rendered', { type: 'render', id, chat });
+    const { refusal, failed } = await ask<'rendered'>({ type: 'render', id, chat });
     if (failed !== null) throw new Error(failed);
     return refusal;
   });
   if (task.kind === 'rows') return readRows(task.source, task.target, settings, chats);
   const find: FindSamples = async (requestIds) =>
-    (await ask('samples', { type: 'find', id, entity, requestIds })).found;
+    (await ask<'samples'>({ type: 'find', id, entity, requestIds })).found;
   return readTrajectories(task, settings, find, chats);
 }
 
