@@ -33,7 +33,7 @@ export function trainingMetrics(registry: Registry, services: Pick<TrainingServi
   gauge('tokens_per_second', 'Of the last gradient step.', () => stats.last.tokensPerSecond);
   gauge(
     'eta_seconds',
-    'Time left to the job that took the last gradient step, as estimated then.',
+    'Time left to the running job, as estimated at its last gradient step; 0 where none runs.',
     () => stats.last.etaSeconds,
   );
   const counter = (name: string, help: string, read: () => number) => {

@@ -221,7 +221,7 @@ function createLoop(parts: Parts): JobLoop {
     repository: repositories.jobs,
     blobs,
     run: ({ id, modelId, kind, config }, signal, turnIsOver) =>
-      runner.run({ id, modelId, kind, config } as TrainingJob, signal, turnIsOver),
+      runner.run({ id, modelId, kind, config } as TrainingJob, signal, turnIsOver).finally(() => stats.rest()),
     maxAttempts: settings.maxTrainingAttempts,
     turnMs: 1000 * settings.trainingTurnSeconds,
     retryDelayMs: RETRY_DELAY_MS,

@@ -5,6 +5,7 @@ import type { TrainingProgress } from '../ports.ts';
 /** Of the last gradient step of whatever job took it; null before the first. */
 export interface StepNumbers {
   tokensPerSecond: number | null;
+  /** null as well where that job runs no more. */
   etaSeconds: number | null;
 }
 
@@ -42,5 +43,10 @@ export class TrainingStats {
       },
       'gradient step',
     );
+  }
+
+  /** The job runs no more, however it came to rest. */
+  rest(): void {
+    this.last.etaSeconds = null;
   }
 }
