@@ -3,6 +3,7 @@
  * TANDEM_CUDA=0 builds without CUDA.
  */
 import { spawn } from 'node:child_process';
+import { readFlags } from './lib/flags.mjs';
 import { buildNative, nativeIsStale } from './lib/native.mjs';
 import { root } from './lib/paths.mjs';
 import { SetupError } from './lib/step.mjs';
@@ -16,6 +17,7 @@ function runShown(command, args) {
   });
 }
 
+readFlags('node scripts/build-native.mjs', []);
 try {
   checkNode();
   if (nativeIsStale()) await buildNative(runShown);

@@ -4,10 +4,13 @@
  */
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { readFlags } from './lib/flags.mjs';
 import { fromRoot } from './lib/paths.mjs';
 import { runQuietly, SetupError, step } from './lib/step.mjs';
 
 const FOLDER = fromRoot('llama-cpp');
+const USAGE = `npm run setup:llama-cpp
+  Installs llama.cpp as the second engine: about 100 MB, in the folder llama-cpp. Takes no options.`;
 
 /** Its version. Only what was installed is loaded: nothing is fetched or compiled. */
 async function loadOnce() {
@@ -29,6 +32,7 @@ async function setup() {
   console.log(`llama.cpp ${version} is ready: GGUF files that the native engine cannot run are served with it.`);
 }
 
+readFlags(USAGE, []);
 try {
   await setup();
   // Nothing of the library is left to wait for.

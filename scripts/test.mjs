@@ -6,7 +6,14 @@ import { checks, runCheck } from './lib/checks.mjs';
 import { nativeTests } from './lib/native-tests.mjs';
 import { vitestTests } from './lib/vitest.mjs';
 
+const USAGE = `npm test                    all tests
+npm test -- [ARGUMENT...]   vitest alone, with these arguments: PATH..., -t NAME and its other options`;
+
 const args = process.argv.slice(2);
+if (args.includes('--help') || args.includes('-h')) {
+  console.log(USAGE);
+  process.exit(0);
+}
 const total = { passed: 0, failed: 0, skipped: 0 };
 
 function add(counts) {
