@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 /** `tandem serve`, `tandem keys`, `tandem grammar`. */
-import { Command } from 'commander';
+import { Command, CommanderError } from 'commander';
 import { addGrammarCommand } from './grammar.ts';
 import { addKeysCommand } from './keys.ts';
 import { lossyOutput } from './output.ts';
@@ -19,7 +19,8 @@ async function main(): Promise<void> {
     throw new Error(`npm kept ${kept} for itself: flags follow \`--\`, as in \`npm start -- ${kept}\`.`);
   const program = new Command('tandem')
     .description('Serve chat completions and train LoRA adapters on the same weights')
-    .version(readVersion());
+    .version(readVersion())
+    .exitOverride();
   const command = program.command('serve').description('load a model and answer on HTTP');
   addServeOptions(command);
   command.action(async () => {
@@ -34,7 +35,13 @@ async function main(): Promise<void> {
   });
   addKeysCommand(program, (line) => process.stdout.write(`${line}\n`));
   addGrammarCommand(program, (line) => process.stdout.write(`${line}\n`));
-  await program.parseAsync();
+  await program.parseAsync().catch(endOfParsing);
+}
+
+/** Of --help, --version and mistakes, which are told by now. The process ends by itself: what was printed is written before that, or fails. */
+function endOfParsing(error: unknown): void {
+  if (!(error instanceof CommanderError)) throw error;
+  process.exitCode = error.exitCode;
 }
 
 /**

@@ -132,15 +132,30 @@ test(
   TIMEOUT_MS,
 );
 
-test('a key that cannot be shown is no success', () => {
-  const full = openSync('/dev/full', 'w');
-  onTestFinished(() => closeSync(full));
-  const args = [MAIN, 'keys', 'create', '--data-dir', dataDir];
-  const { status: code, stderr } = spawnSync(process.execPath, args, {
-    stdio: ['ignore', full, 'pipe'],
-    encoding: 'utf8',
-  });
-  expect([code, stderr]).toEqual([1, expect.stringMatching(/^tandem: What this prints cannot be written: ENOSPC/)]);
+test.each(['keys create', 'keys create --help', 'serve --help', 'help', '--version'])(
+  'tandem %s: what cannot be shown is no success',
+  (command) => {
+    const full = openSync('/dev/full', 'w');
+    onTestFinished(() => closeSync(full));
+    const { status: code, stderr } = spawnSync(process.execPath, [MAIN, ...command.split(' ')], {
+      stdio: ['ignore', full, 'pipe'],
+      encoding: 'utf8',
+      env: { ...process.env, TANDEM_DATA_DIR: dataDir },
+    });
+    expect([code, stderr]).toEqual([1, expect.stringMatching(/^tandem: What this prints cannot be written: ENOSPC/)]);
+  },
+);
+
+test.each([
+  ['--version', 0],
+  ['serve --help', 0],
+  ['serve --wrong', 1],
+  ['wrong', 1],
+  ['keys revoke', 1],
+])('tandem %s ends with %d', async (command, expected) => {
+  const { code, out } = await tandem(command.split(' '));
+  expect(code).toBe(expected);
+  expect(out.includes('error:')).toBe(expected !== 0);
 });
 
 describe('SIGTERM', () => {
