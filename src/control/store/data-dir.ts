@@ -1,13 +1,44 @@
 /** The data directory itself: made with its parents, for its owner alone. */
-import { mkdirSync, statSync } from 'node:fs';
-import { dirname, resolve } from 'node:path';
+import { mkdirSync, realpathSync, statSync } from 'node:fs';
+import { basename, dirname, join, resolve } from 'node:path';
 
-/** Nothing where it is there. Throws a sentence that names it. */
+/** Of the longest name in it that SQLite opens, `/server.lock`: SQLite's paths end at 504 bytes, links resolved or not. */
+const MAX_PATH_BYTES = 504 - 12;
+/** Of one folder's name, on all common file systems. */
+const MAX_NAME_BYTES = 255;
+
+/** Nothing where it is there. Throws a sentence that names it, before anything is made where its path is too long. */
 export function makeDataDir(dataDir: string): void {
+  const path = resolve(dataDir);
+  checkLength(path);
   try {
-    makeFolder(resolve(dataDir));
+    makeFolder(path);
   } catch (error) {
     throw new Error(`The data directory ${dataDir} cannot be made: ${(error as Error).message}`);
+  }
+}
+
+function checkLength(path: string): void {
+  const name = Math.max(...path.split('/').map((part) => Buffer.byteLength(part)));
+  const whole = Buffer.byteLength(path);
+  if (whole > MAX_PATH_BYTES) throw tooLong(`The path of the data directory has ${whole} bytes`, MAX_PATH_BYTES);
+  if (name > MAX_NAME_BYTES)
+    throw tooLong(`A name in the path of the data directory has ${name} bytes`, MAX_NAME_BYTES);
+  const real = Buffer.byteLength(realPath(path));
+  if (real > MAX_PATH_BYTES)
+    throw tooLong(`The path of the data directory, its links followed, has ${real} bytes`, MAX_PATH_BYTES);
+}
+
+function tooLong(what: string, limit: number): Error {
+  return new Error(`${what}, and may have ${limit} at most: give --data-dir a shorter one.`);
+}
+
+/** Of what is there of it; what cannot be looked at, making it tells. */
+function realPath(path: string): string {
+  try {
+    return realpathSync(path);
+  } catch {
+    return dirname(path) === path ? path : join(realPath(dirname(path)), basename(path));
   }
 }
 

@@ -1,6 +1,15 @@
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { CompiledQuery, QueryResult } from 'kysely';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createKey, KeyCache } from '../../../src/control/store/api-keys.ts';
@@ -175,6 +184,38 @@ test('a data directory is made with its parents, or it is said why not', async (
     expect(() => DataDirLock.acquire(path)).toThrow(`The data directory ${path} cannot be made: `);
     await expect(Database.open(path)).rejects.toThrow(`The data directory ${path} cannot be made: `);
   }
+});
+
+test('a data directory whose path is too long is refused before anything is made', async () => {
+  const ofBytes = (base: string, bytes: number): string => {
+    const left = bytes - Buffer.byteLength(base) - 1;
+    return left > 250 ? ofBytes(join(base, 'é'.repeat(50)), bytes) : join(base, 'a'.repeat(left));
+  };
+  const longest = ofBytes(directory, 492);
+  DataDirLock.acquire(longest).release();
+  await (await Database.open(longest)).close();
+  expect(readdirSync(longest)).toContain('tandem.db');
+  rmSync(longest, { recursive: true });
+  symlinkSync(dirname(longest), join(directory, 'link'));
+  const before = readdirSync(directory, { recursive: true });
+  const name = 492 - Buffer.byteLength(dirname(longest));
+  const refused: [string, RegExp][] = [
+    [
+      ofBytes(directory, 493),
+      /^The path of the data directory has 493 bytes, and may have 492 at most: give --data-dir/,
+    ],
+    [ofBytes(directory, 6000), /has 6000 bytes, and may have 492 at most/],
+    [
+      join(directory, 'made', 'a'.repeat(256)),
+      /^A name in the path of the data directory has 256 bytes, and may have 255/,
+    ],
+    [join(directory, 'link', 'a'.repeat(name)), /^The path of the data directory, its links followed, has 493 bytes/],
+  ];
+  for (const [path, message] of refused) {
+    expect(() => DataDirLock.acquire(path)).toThrow(message);
+    await expect(Database.open(path)).rejects.toThrow(message);
+  }
+  expect(readdirSync(directory, { recursive: true })).toEqual(before);
 });
 
 test('one holder of a data directory; releasing frees it', () => {
