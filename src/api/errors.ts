@@ -136,12 +136,9 @@ const SERVICE_CODES: Record<ServiceErrorCode, ErrorCode> = {
   unavailable: 'unavailable',
 };
 
-function retryAfter(code: ServiceErrorCode): number | null {
-  return code === 'unavailable' || code === 'queue_full' ? 1 : null;
-}
-
-function fromService(error: ServiceError): ApiError {
-  return new ApiError(SERVICE_CODES[error.code], error.message, error.param, retryAfter(error.code));
+function fromService({ code, message, param, retryAfterSeconds }: ServiceError): ApiError {
+  const retry = code === 'unavailable' || code === 'queue_full' ? wholeSeconds(retryAfterSeconds) : null;
+  return new ApiError(SERVICE_CODES[code], message, param, retry);
 }
 
 function wholeSeconds(seconds: number | null): number {

@@ -24,7 +24,7 @@ const MAX_REPLAYS = 2;
  */
 const MAX_CRASHES_BEFORE = 3;
 /** The `openai` client before its version 6 does not believe a minute or more, and tries again at once. */
-const MAX_RETRY_SECONDS = 59;
+export const MAX_RETRY_SECONDS = 59;
 const CRASHED = 'The engine stopped while this request was running.';
 
 /** One sequence that has not finished. */

@@ -15,11 +15,19 @@ export type ServiceErrorCode =
 export class ServiceError extends Error {
   readonly code: ServiceErrorCode;
   readonly param: string | null;
-  constructor(code: ServiceErrorCode, message: string, param: string | null = null) {
+  /** With code queue_full: when to try again; null where nothing is known. */
+  readonly retryAfterSeconds: number | null;
+  constructor(
+    code: ServiceErrorCode,
+    message: string,
+    param: string | null = null,
+    retryAfterSeconds: number | null = null,
+  ) {
     super(message);
     this.name = 'ServiceError';
     this.code = code;
     this.param = param;
+    this.retryAfterSeconds = retryAfterSeconds;
   }
 }
 

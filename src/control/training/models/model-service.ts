@@ -272,7 +272,7 @@ export class ModelService {
   /** A request that was admitted before the delete may still have to load its adapter. */
   #removeLater(entity: string, keys: string[], bytes: number): void {
     const { blobs, log, quota } = this.#options;
-    const { gone } = quota.leave(entity, bytes);
+    const { gone } = quota.leave(entity, bytes, ADAPTER_GRACE_MS);
     setTimeout(() => void removeUnnamed(blobs, keys, log).finally(gone), ADAPTER_GRACE_MS).unref();
   }
 }
