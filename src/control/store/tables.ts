@@ -48,7 +48,7 @@ export interface CheckpointsTable {
   step: number;
   /** The job that made it; null for step 0. Not a reference: the job's row may go first. */
   job_id: string | null;
-  /** Digest of the adapter's content. */
+  /** Digest of the adapter's content; behind a dot, where there is one, that of the optimizer's file. */
   version: string;
   blob_key: string;
   bytes: number;

@@ -3,10 +3,12 @@ import { createHash, type Hash } from 'node:crypto';
 import { open, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { ModelSpec } from '../engine/native.ts';
-import type { AdapterWeights, TrainerState } from '../engine/training.ts';
+import type { AdapterFactors, AdapterWeights, OptimizerState, TrainerState } from '../engine/training.ts';
 import { ADAPTER_WEIGHTS_FILE } from '../models/adapter-files.ts';
 import { ADAPTER_CONFIG_FILE } from '../models/peft-config.ts';
 import { DEFAULT_ADAPTER_SHAPE, identityAdapter, type AdapterShape } from './adapter-init.ts';
+import { TrainingFailedError } from './errors.ts';
+import { mayBeReadLater } from './service-error.ts';
 import { factorTensors, momentTensors, peftModuleName, readFactors, readMoments } from './state-files.ts';
 import { encodeTensors, readTensors } from './tensor-file.ts';
 
@@ -24,7 +26,25 @@ export interface CheckpointContent {
   alpha?: number;
 }
 
-/** Writes the files into the folder of a draft, whose seal syncs them. Returns the adapter's version: the digest of what serves. */
+/** What was written is not there any more, or something else is. `files`: which, or which of them. */
+export class DamagedFilesError extends Error {
+  readonly files: string;
+  constructor(files: string, options?: ErrorOptions) {
+    super(`${files}: not what was written.`, options);
+    this.name = 'DamagedFilesError';
+    this.files = files;
+  }
+}
+
+/** What the client of a job is told. */
+export function damagedStep(step: number, { files }: DamagedFilesError, advice: string): TrainingFailedError {
+  return new TrainingFailedError(`The files of step ${step} are damaged (${files}): ${advice}`);
+}
+
+/**
+ * Writes the files into the folder of a draft, whose seal syncs them. Returns the adapter's version: the digest of what serves, and behind a dot
+ * that of the optimizer's file, where there is one.
+ */
 export async function writeCheckpoint(directory: string, content: CheckpointContent): Promise<string> {
   const { weights, optimizer } = content.state;
   const config = Buffer.from(`${JSON.stringify(adapterConfig(weights, content), null, 2)}\n`);
@@ -35,7 +55,9 @@ export async function writeCheckpoint(directory: string, content: CheckpointCont
   if (optimizer && content.kind) {
     const tensors = momentTensors(weights.factors, optimizer);
     const metadata = { kind: content.kind, steps: String(optimizer.steps) };
-    await writePieces(join(directory, OPTIMIZER_FILE), encodeTensors({ tensors, metadata }));
+    const own = createHash('sha256');
+    await writePieces(join(directory, OPTIMIZER_FILE), encodeTensors({ tensors, metadata }), own);
+    return `${digest.digest('hex')}.${own.digest('hex')}`;
   }
   return digest.digest('hex');
 }
@@ -53,25 +75,67 @@ export async function writeIdentityCheckpoint(
 }
 
 /**
- * `kind`: of the training that goes on from it. `version`: what `writeCheckpoint` returned, and perhaps a dot and more; throws where the
- * adapter's files are others by now.
+ * `kind`: of the training that goes on from it. `version`: what `writeCheckpoint` returned, and perhaps a dot and more; throws DamagedFilesError
+ * where the files are others by now. Versions of old have no digest of the optimizer's file: nobody can tell then.
  */
 export async function readCheckpoint(directory: string, kind: TrainingKind, version?: string): Promise<TrainerState> {
   const weights = await readAdapter(directory, version);
-  const file = await readTensors(join(directory, OPTIMIZER_FILE)).catch(missingAsNull);
-  if (file === null || file.metadata['kind'] !== kind) return { weights, optimizer: null };
-  return { weights, optimizer: readMoments(weights.factors, file, Number(file.metadata['steps'])) };
+  const optimizer = await orDamaged(
+    OPTIMIZER_FILE,
+    readOptimizer(directory, kind, weights, digestsOf(version).optimizer),
+  );
+  return { weights, optimizer };
 }
 
+async function readOptimizer(
+  directory: string,
+  kind: TrainingKind,
+  { factors }: AdapterWeights,
+  written: string | undefined,
+): Promise<OptimizerState | null> {
+  const digest = createHash('sha256');
+  const reading = readTensors(join(directory, OPTIMIZER_FILE), { digest });
+  const file = await (written === undefined ? reading.catch(missingAsNull) : reading);
+  if (file === null) return null;
+  if (written !== undefined && digest.digest('hex') !== written) throw new DamagedFilesError(OPTIMIZER_FILE);
+  return file.metadata['kind'] === kind ? readMoments(factors, file, Number(file.metadata['steps'])) : null;
+}
+
+/** Also throws DamagedFilesError where the adapter's files are not those that the version names. */
 export async function readAdapter(directory: string, version?: string): Promise<AdapterWeights> {
-  const text = await readFile(join(directory, ADAPTER_CONFIG_FILE));
-  const digest = createHash('sha256').update(text);
-  const config = JSON.parse(text.toString()) as PeftConfig;
-  const file = await readTensors(join(directory, ADAPTER_WEIGHTS_FILE), { digest });
-  if (version !== undefined && digest.digest('hex') !== version.split('.')[0]) {
-    throw new Error('The adapter is not what was written.');
+  const digest = createHash('sha256');
+  const config = await orDamaged(ADAPTER_CONFIG_FILE, readConfig(join(directory, ADAPTER_CONFIG_FILE), digest));
+  const factors = await orDamaged(ADAPTER_WEIGHTS_FILE, readWeights(join(directory, ADAPTER_WEIGHTS_FILE), digest));
+  const written = digestsOf(version).adapter;
+  if (written !== undefined && digest.digest('hex') !== written)
+    throw new DamagedFilesError(`${ADAPTER_CONFIG_FILE} or ${ADAPTER_WEIGHTS_FILE}`);
+  return { scale: config.lora_alpha / config.r, factors };
+}
+
+async function readConfig(path: string, digest: Hash): Promise<PeftConfig> {
+  const text = await readFile(path);
+  digest.update(text);
+  return JSON.parse(text.toString()) as PeftConfig;
+}
+
+async function readWeights(path: string, digest: Hash): Promise<AdapterFactors[]> {
+  return readFactors(await readTensors(path, { digest }));
+}
+
+/** What can be read at another time says nothing about the file. */
+async function orDamaged<T>(file: string, reading: Promise<T>): Promise<T> {
+  try {
+    return await reading;
+  } catch (error) {
+    throw error instanceof DamagedFilesError || mayBeReadLater(error)
+      ? error
+      : new DamagedFilesError(file, { cause: error });
   }
-  return { scale: config.lora_alpha / config.r, factors: readFactors(file) };
+}
+
+function digestsOf(version = ''): { adapter: string | undefined; optimizer: string | undefined } {
+  const [adapter, optimizer] = version.split('.');
+  return { adapter: adapter || undefined, optimizer: /^[0-9a-f]{64}$/.test(optimizer ?? '') ? optimizer : undefined };
 }
 
 interface PeftConfig {

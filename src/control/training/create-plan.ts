@@ -1,7 +1,7 @@
 /** From a stored job to the steps that it takes. */
 import type { AdapterWeights, RowRoom } from '../engine/training.ts';
 import type { ChatEncoder } from '../sessions/open-chat.ts';
-import { readAdapter } from './checkpoint-files.ts';
+import { DamagedFilesError, damagedStep, readAdapter } from './checkpoint-files.ts';
 import { TrainingInputError } from './errors.ts';
 import type { JobPlan } from './plan.ts';
 import type { Checkpoints, JobInputs, TrainingJob } from './ports.ts';
@@ -42,8 +42,12 @@ async function readReference(
 ): Promise<'base' | AdapterWeights> {
   const step = referenceStep(reference, modelStep);
   if (step === null) return 'base';
-  const folder = (await inputs.reference(id, step)) ?? (await checkpoints.at(modelId, step))?.adapter.directory;
-  if (folder !== undefined) return readAdapter(folder);
+  const kept = (await inputs.reference(id, step)) ?? (await checkpoints.at(modelId, step))?.adapter;
   const field = `experimental_config.${referenceField(reference)}`;
+  if (kept !== undefined) {
+    return readAdapter(kept.directory, kept.version).catch((error: unknown) => {
+      throw error instanceof DamagedFilesError ? damagedStep(step, error, `${field} needs another one.`) : error;
+    });
+  }
   throw new TrainingInputError(field, `the model has no checkpoint of step ${step}.`);
 }

@@ -36,12 +36,18 @@ export interface WantedBatch {
   room: RowRoom;
 }
 
+export interface KeptAdapter {
+  directory: string;
+  /** Absent: it was kept before there was one. */
+  version?: string;
+}
+
 /** What the client sent; the same however often it is asked. */
 export interface JobInputs {
   /** The trajectories as rows (`rlBatch`, seeded by the job's id). They may take long to make, which must hold up nothing but the job. */
   rlBatch(wanted: WantedBatch, chat: ChatEncoder, signal: AbortSignal): Promise<RlBatch>;
-  /** Folder of the adapter of a step that was kept for the job when it was accepted; null: the step was not. */
-  reference(jobId: string, step: number): Promise<string | null>;
+  /** The adapter of a step that was kept for the job when it was accepted; null: the step was not. */
+  reference(jobId: string, step: number): Promise<KeptAdapter | null>;
   /** train.jsonl or trajectories.jsonl behind training_data_url, decompressed. */
   trainingData(jobId: string): AsyncIterable<Uint8Array>;
 }

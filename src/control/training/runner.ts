@@ -14,7 +14,7 @@ import {
 import { SqliteError } from '../store/sqlite-client.ts';
 import { untilAborted } from '../until-aborted.ts';
 import { identityAdapter } from './adapter-init.ts';
-import { readCheckpoint, writeCheckpoint } from './checkpoint-files.ts';
+import { DamagedFilesError, damagedStep, readAdapter, readCheckpoint, writeCheckpoint } from './checkpoint-files.ts';
 import { createPlan } from './create-plan.ts';
 import { InterruptedError, TrainingFailedError, TrainingInputError, TurnOverError } from './errors.ts';
 import { ENDLESS_ROOM } from './pack.ts';
@@ -69,21 +69,28 @@ export class JobRunner {
       await events.append(job.id, 'end', 'training_failed', { error_message: message });
       return 'failed';
     }
-    // The step is there: what fails from here on does not make the job a failed one.
-    if (!(await this.#serves(job, checkpoint, signal))) return 'stopped';
+    // The step is there: what fails from here on does not make the job a failed one, but that its files are gone or others does.
+    try {
+      if (!(await this.#serves(job, checkpoint, signal))) return 'stopped';
+    } catch (error) {
+      if (!(error instanceof TrainingFailedError)) throw error;
+      this.#ports.report(job.id, error);
+      await events.append(job.id, 'end', 'training_failed', { error_message: error.message });
+      return 'failed';
+    }
     await events.append(job.id, 'end', 'training_ended', { step: checkpoint.step });
     return 'ended';
   }
 
   /** False where the job stops before an engine has answered, which may be starting for minutes. A cancel comes too late for that. */
-  async #serves({ modelId }: TrainingJob, { adapter }: Checkpoint, signal: AbortSignal): Promise<boolean> {
+  async #serves({ modelId }: TrainingJob, checkpoint: Checkpoint, signal: AbortSignal): Promise<boolean> {
     // Nobody can ask for it.
     if (this.#ports.model(modelId).obstacle !== null) return true;
-    const loading = this.#ports.engine.loadAdapter(adapter);
+    const loading = this.#ports.engine.loadAdapter(checkpoint.adapter);
     try {
       await untilAborted(loading, signal);
     } catch (error) {
-      if (!signal.aborted) throw error;
+      if (!signal.aborted) throw await causeOfRefusal(error, checkpoint);
       if (signal.reason !== CANCELLED) return false;
       await loading;
     }
@@ -142,11 +149,9 @@ export class JobRunner {
     try {
       return await readCheckpoint(adapter.directory, job.kind, adapter.version);
     } catch (error) {
-      if (isShortage(error)) throw error;
+      if (!(error instanceof DamagedFilesError)) throw error;
       this.#ports.report(job.id, error);
-      throw new TrainingFailedError(
-        `The files of step ${step} are damaged: delete this step to go on from the one before.`,
-      );
+      throw damagedStep(step, error, 'delete this step to go on from the one before.');
     }
   }
 
@@ -251,6 +256,17 @@ export class JobRunner {
       await checkpoints.unstage(id);
       throw error;
     }
+  }
+}
+
+/** An engine does not say why it takes no adapter. */
+async function causeOfRefusal(error: unknown, { step, adapter }: Checkpoint): Promise<unknown> {
+  try {
+    await readAdapter(adapter.directory, adapter.version);
+    return error;
+  } catch (fault) {
+    if (!(fault instanceof DamagedFilesError)) return error;
+    return damagedStep(step, fault, 'delete this step and train it again.');
   }
 }
 

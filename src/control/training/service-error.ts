@@ -62,6 +62,11 @@ export function mayPass(error: unknown): boolean {
   );
 }
 
+/** It could not be read, which says nothing about the file; that the disk fails at it (EIO) does. */
+export function mayBeReadLater(error: unknown): boolean {
+  return mayPass(error) && codeOf(error) !== 'EIO';
+}
+
 /** A part of the server has ended, and comes back with the next start at the latest: whoever needs it waits. */
 export function isUnavailable(error: unknown): boolean {
   return error instanceof EngineUnavailableError || (error instanceof SessionError && error.code === 'unavailable');

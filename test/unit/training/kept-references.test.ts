@@ -18,12 +18,13 @@ test.each([
   for (const each of [from, draft]) mkdirSync(each);
   writeFileSync(join(from, 'adapter_config.json'), '{}');
   writeFileSync(join(from, 'adapter_model.safetensors'), 'weights');
-  const checkpoint = { step: 3, adapter: { version: 'v', directory: from } };
+  const checkpoint = { step: 3, adapter: { version: 'digest.of-this-step', directory: from } };
   expect(await keepReference({ directory: draft }, checkpoint, linkFile)).toEqual(bytes);
   expect(statSync(join(from, 'adapter_config.json')).nlink).toBe(links);
   rmSync(from, { recursive: true });
   const kept = await keptReference(draft, 3);
-  expect(readFileSync(join(kept ?? '', 'adapter_model.safetensors'), 'utf8')).toBe('weights');
+  expect(kept?.version).toBe('digest');
+  expect(readFileSync(join(kept?.directory ?? '', 'adapter_model.safetensors'), 'utf8')).toBe('weights');
   expect(await keptReference(draft, 2)).toBeNull();
   expect(await keepReference({ directory: draft }, { ...checkpoint, step: 4 }, linkFile)).toBeNull();
 });

@@ -41,7 +41,7 @@ describe('an RL job', () => {
       progress: { gradient_steps: 1, num_sequences: 1 },
     });
     // The version was made servable before the end was told.
-    expect(plane.engine_.loaded.at(-1)?.version).toMatch(/^[0-9a-f]{64}\.[0-9a-f-]{36}$/);
+    expect(plane.engine_.loaded.at(-1)?.version).toMatch(/^[0-9a-f]{64}\.[0-9a-f]{64}\.[0-9a-f-]{36}$/);
   });
 
   test.each([(id: string) => id.toUpperCase(), (id: string) => id.replaceAll('-', '')])(

@@ -2,7 +2,16 @@
  * What a disk may leave of the newest snapshot or checkpoint although it was told to sync: cut at any byte, zeros, nothing. A damaged
  * snapshot costs the work since the job began, never its result; a damaged checkpoint is told, and others serve on.
  */
-import { cpSync, mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import {
+  cpSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -150,7 +159,16 @@ test(
   EVERY_BYTE_MS,
 );
 
-test('a checkpoint of which a bit is another serves nobody and is not trained on', async () => {
+function flip(path: string): void {
+  const bytes = readFileSync(path);
+  writeFileSync(
+    path,
+    bytes.map((byte, at) => (at === bytes.length - 3 ? byte ^ 1 : byte)),
+  );
+}
+
+/** A plane whose model has step 1: its row and its folder. */
+async function trained(): Promise<{ plane: Plane; modelId: string; version: string; folder: string }> {
   const plane = await start(dataDir, false);
   const { id: modelId } = await createModel(plane, 'agent');
   await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));
@@ -159,21 +177,92 @@ test('a checkpoint of which a bit is another serves nobody and is not trained on
     .select(['blob_key', 'version'])
     .where('step', '=', 1)
     .executeTakeFirstOrThrow();
-  const folder = join(dataDir, 'blobs', made.blob_key);
-  const path = join(folder, 'adapter_model.safetensors');
-  const version = `${made.version}.of-this-step`;
+  return { plane, modelId, version: made.version, folder: join(dataDir, 'blobs', made.blob_key) };
+}
+
+const failure = (message: string) => ({ type: 'training_failed', data: { error_message: message } });
+
+test('a checkpoint of which a bit is another serves nobody and is not trained on', async () => {
+  const { plane, modelId, folder, version: made } = await trained();
+  const version = `${made}.of-this-step`;
   expect(await holdsVersion(folder, version)).toBe(true);
-  const whole = readFileSync(path);
-  writeFileSync(
-    path,
-    whole.map((byte, at) => (at === whole.length - 3 ? byte ^ 1 : byte)),
-  );
+  flip(join(folder, 'adapter_model.safetensors'));
   expect(await holdsVersion(folder, version)).toBe(false);
   const events = await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));
-  expect(events.at(-1)).toMatchObject({
-    type: 'training_failed',
-    data: { error_message: expect.stringContaining('The files of step 1 are damaged') as string },
-  });
+  expect(events.at(-1)).toMatchObject(
+    failure(
+      'The files of step 1 are damaged (adapter_config.json or adapter_model.safetensors): ' +
+        'delete this step to go on from the one before.',
+    ),
+  );
+});
+
+test.each<[string, (path: string) => void]>([
+  ['of which a bit is another', flip],
+  ['that is gone', rmSync],
+])('an optimizer %s is not trained on', async (_, damage) => {
+  const { plane, modelId, folder, version } = await trained();
+  damage(join(folder, OPTIMIZER_FILE));
+  expect(await holdsVersion(folder, version)).toBe(true);
+  const events = await finished(plane, String((await plane.ok(JOBS, rl(modelId)))['id']));
+  expect(events.at(-1)).toMatchObject(
+    failure('The files of step 1 are damaged (optimizer.safetensors): delete this step to go on from the one before.'),
+  );
+  // Before versions told of optimizers nobody could tell.
+  await plane.end();
+  const old = await start(dataDir, true);
+  await old.database.db
+    .updateTable('checkpoints')
+    .set({ version: version.split('.')[0] ?? '' })
+    .where('step', '=', 1)
+    .execute();
+  await old.end();
+  const later = await start(dataDir, false);
+  const going = await finished(later, String((await later.ok(JOBS, rl(modelId)))['id']));
+  expect(going.at(-1)?.type).toBe('training_ended');
+});
+
+test('a step that a waiting job compares with: damaged meanwhile, it fails the job', async () => {
+  const { plane, modelId, folder } = await trained();
+  await plane.end();
+  const paused = await start(dataDir, true);
+  const field = 'kl_penalty_reference_step';
+  const job = { ...rl(modelId), experimental_config: { kl_penalty_coef: 0.1, [field]: 1 } };
+  const [first, second] = [await paused.ok(JOBS, job), await paused.ok(JOBS, job)].map(({ id }) => String(id));
+  const { inputKey } = (await new JobRepository(paused.database.db).find(second ?? '')) ?? {};
+  const headers = { 'content-type': 'application/json' };
+  await paused.json(`/v1/preview/models/${modelId}/checkpoints`, { method: 'DELETE', body: '{"steps":[1]}', headers });
+  await paused.end();
+  flip(join(folder, 'adapter_model.safetensors'));
+  // As it was kept before its digest was.
+  const input = join(dataDir, 'blobs', String(inputKey));
+  const [kept = ''] = readdirSync(input).filter((name) => name.startsWith('step-1-'));
+  renameSync(join(input, kept), join(input, 'step-1'));
+  const going = await start(dataDir, false);
+  expect((await finished(going, first ?? '')).at(-1)).toMatchObject(
+    failure(
+      'The files of step 1 are damaged (adapter_config.json or adapter_model.safetensors): ' +
+        `experimental_config.${field} needs another one.`,
+    ),
+  );
+  expect((await finished(going, second ?? '')).at(-1)?.type).toBe('training_ended');
+});
+
+test('a step whose files are damaged before it serves fails its job at once', async () => {
+  const plane = await start(dataDir, false);
+  const { id: modelId } = await createModel(plane, 'agent');
+  let loads = 0;
+  plane.engine_.loadAdapter = ({ directory }) => {
+    if (loads++ === 0) flip(join(directory, 'adapter_model.safetensors'));
+    return Promise.reject(new Error('Its files have changed since it was named.'));
+  };
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  expect((await finished(plane, job)).at(-1)).toMatchObject(
+    failure(
+      'The files of step 1 are damaged (adapter_config.json or adapter_model.safetensors): delete this step and train it again.',
+    ),
+  );
+  expect(loads).toBe(1);
 });
 
 test(

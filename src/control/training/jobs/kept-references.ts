@@ -2,12 +2,12 @@
  * Steps that an accepted job compares with stay beside its data, as links to their files: whoever deletes such a step meanwhile, even
  * between a crash and the next start, does not fail the job.
  */
-import { copyFile, link, mkdir, stat } from 'node:fs/promises';
+import { copyFile, link, mkdir, readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { BlobDraft } from '../../store/blob-store.ts';
 import { ADAPTER_WEIGHTS_FILE } from '../../models/adapter-files.ts';
 import { ADAPTER_CONFIG_FILE } from '../../models/peft-config.ts';
-import type { Checkpoint } from '../ports.ts';
+import type { Checkpoint, KeptAdapter } from '../ports.ts';
 
 /** Bytes of files that are kept: as links, which take no room of their own while the step is there, or as copies. */
 export interface KeptBytes {
@@ -21,7 +21,7 @@ export async function keepReference(
   { step, adapter }: Checkpoint,
   linkFile: typeof link = link,
 ): Promise<KeptBytes | null> {
-  const folder = join(draft.directory, folderOf(step));
+  const folder = join(draft.directory, `${nameOf(step)}-${adapter.version.split('.')[0] ?? ''}`);
   await mkdir(folder, { mode: 0o700 });
   const kept: KeptBytes = { linked: 0, copied: 0 };
   for (const file of [ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE]) {
@@ -41,13 +41,16 @@ export async function keepReference(
   return kept;
 }
 
-/** The folder of an adapter in that of the job's data; null: the step was not kept. */
-export async function keptReference(dataFolder: string, step: number): Promise<string | null> {
-  const folder = join(dataFolder, folderOf(step));
-  const found = await stat(join(folder, ADAPTER_WEIGHTS_FILE)).catch(() => null);
-  return found === null ? null : folder;
+/** From the folder of the job's data, where the names of folders end with the digest of what is in them; null: the step was not kept. */
+export async function keptReference(dataFolder: string, step: number): Promise<KeptAdapter | null> {
+  for (const name of await readdir(dataFolder)) {
+    const directory = join(dataFolder, name);
+    if (name.startsWith(`${nameOf(step)}-`)) return { directory, version: name.slice(nameOf(step).length + 1) };
+    if (name === nameOf(step)) return { directory };
+  }
+  return null;
 }
 
-function folderOf(step: number): string {
+function nameOf(step: number): string {
   return `step-${step}`;
 }

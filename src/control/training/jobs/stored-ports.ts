@@ -20,6 +20,7 @@ import {
   type JobEvents,
   type JobInputs,
   type JobSnapshots,
+  type KeptAdapter,
   type RunLog,
   type TrainingEventType,
   type WantedBatch,
@@ -52,7 +53,7 @@ export class StoredInputs implements JobInputs {
     return threadedBatch({ file, config, room, seed: jobId }, chat, signal);
   }
 
-  async reference(jobId: string, step: number): Promise<string | null> {
+  async reference(jobId: string, step: number): Promise<KeptAdapter | null> {
     return keptReference(this.#inputs.folder(await this.#key(jobId)), step);
   }
 
