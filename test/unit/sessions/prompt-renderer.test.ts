@@ -366,7 +366,7 @@ describe('what came before tools', () => {
   });
   it('and stay as they are where the template knows them, or every role', async () => {
     const knows =
-      "{% for m in messages %}{{ m.role }}{{ m.function_call.name }}{{ m.role == 'tool' or m.role == 'function' }};{% endfor %}";
+      "{% for m in messages %}{{ m.role }}{{ m.function_call.name if m.function_call }}{{ m.role == 'tool' or m.role == 'function' }};{% endfor %}";
     expect((await render(knows, history.slice(1))).text).toBe('assistantfFalse;functionTrue;');
     expect((await render('{% for m in messages %}{{ m.role }};{% endfor %}', history)).text).toBe(
       'user;assistant;function;',

@@ -294,12 +294,49 @@ const semantics: [string, string, Record<string, unknown>, string][] = [
     `["it's", '"a"', 'it\\'s "a"']`,
   ],
   [
+    'what is undefined is asked for nothing',
+    `{{ missing }}{{ d.x }}{{ d.n.x }}{{ d.get('x').y }}{{ missing is defined and missing.x }}{{ missing and missing.x }}{{ (missing or d).n }}{{ (missing|default({})).x }}{{ missing.x if missing else '-' }}{% for i in [1, 2] %}{{ loop.previtem and loop.previtem.x }}{% endfor %}`,
+    { d: { n: null } },
+    'FalseNone-',
+  ],
+  [
+    'attributes of items',
+    `{{ l|map(attribute='a.b', default=0)|list }} {{ l|map(attribute='a')|list|length }} {{ missing|map(attribute='a.b')|list }} {{ [[1, 2]]|map(attribute=1)|list }}`,
+    { l: [{ a: { b: 1 } }, { a: {} }] },
+    '[1, 0] 2 [] [2]',
+  ],
+  [
     'a method of a dictionary hides a key of its name',
     '{% for v in d.values() %}{{ v }},{% endfor %}{{ d.get("a") }}{{ d["get"] }}',
     { d: { values: 1, get: 2, a: 3 } },
     '1,2,3,32',
   ],
 ];
+
+/** What is printed before it is what jinja2 prints; it raises UndefinedError for the rest. */
+const nothing: [string, string][] = [
+  ['{{ missing }}{{ missing.x }}', 'x of missing'],
+  ["{{ missing['x'] }}", "'x' of missing"],
+  ['{{ missing[0] }}', '0 of missing'],
+  ['{{ missing[1:] }}', 'a slice of missing'],
+  ['{{ missing.strip() }}', 'strip of missing'],
+  ["{{ missing.get('x') }}", 'get of missing'],
+  ['{{ missing.x is defined }}', 'x of missing'],
+  ["{{ missing.x | default('d') }}", 'x of missing'],
+  ['{{ d.x }}{{ d.n.x }}{{ d.x.y }}', 'y of d.x'],
+  ["{{ d['x'].y.z }}", 'y of d[...]'],
+  ['{{ d.n.x.y }}', 'y of d.n.x'],
+  ['{{ (missing or other).c }}', 'c of a value'],
+  ['{% for i in [1] %}{{ loop.previtem.role }}{% endfor %}', 'role of loop.previtem'],
+  ['{% macro f(x) %}{{ x.y }}{% endmacro %}{{ f() }}', 'y of x'],
+  ["{{ [d]|map(attribute='a.b')|list }}", "'b' of a"],
+  ["{{ [d]|selectattr('a.b')|list }}", "'b' of a"],
+];
+
+it.each(nothing)('what is undefined has no items: %s', (source, what) => {
+  const message = `the chat template reads ${what}, which is undefined.`;
+  expect(() => render(source, { d: { n: null } })).toThrow(new TemplateError(message));
+});
 
 describe('templates render as jinja2 with the settings of transformers', () => {
   it.each(semantics)('%s', (_, source, variables, expected) => {

@@ -3,7 +3,7 @@ import type { Value } from './jinja.ts';
 import { TemplateError } from './errors.ts';
 import { subscript } from './operators.ts';
 import { strip } from './strings.ts';
-import { box, boxKey, isArray, isObject, isString, toText } from './values.ts';
+import { box, boxKey, isArray, isObject, isString, isUndefined, toText } from './values.ts';
 
 export interface Arguments {
   positional: Value[];
@@ -32,11 +32,15 @@ export function numberOf(text: string): number {
   return /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/.test(digits) ? Number(digits) : NaN;
 }
 
-/** `a.b` is a member of a member, `a.0` the first of a list. */
-export function member(item: Value, path: Value): Value {
+/** `a.b` is a member of a member, `a.0` the first of a list. `otherwise` stands for each that is undefined, unless it is None. */
+export function member(item: Value, path: Value, otherwise?: Value): Value {
   return toText(path)
     .split('.')
-    .reduce((value, name) => subscript(value, box(/^\d+$/.test(name) ? Number(name) : name)), item);
+    .reduce((value, name, at, names) => {
+      const key = box(/^\d+$/.test(name) ? Number(name) : name);
+      const found = subscript(value, key, at === 0 ? 'an item' : names.slice(0, at).join('.'));
+      return otherwise && otherwise.type !== 'NullValue' && isUndefined(found) ? otherwise : found;
+    }, item);
 }
 
 /** What is false has no items, whatever it is. */

@@ -122,9 +122,14 @@ function items(operand: Value): Value | undefined {
   return isObject(operand) ? boxItems(operand.value) : undefined;
 }
 
-/** `map('upper')`: a filter by name on every item; `map(attribute=...)` is the library's. */
+/** `map('upper')`: a filter by name on every item; `map(attribute='a.b')`: what each has there. */
 function map(operand: Value, args: Arguments): Value | undefined {
   const [name, ...rest] = args.positional;
+  const path = args.keyword.get('attribute');
+  if (!name && path) {
+    const otherwise = args.keyword.get('default');
+    return boxArray(iterated(operand).map((item) => member(item, path, otherwise)));
+  }
   if (!name || !isString(name) || !isArray(operand)) return undefined;
   const filter = FILTERS[name.value];
   const mapped = operand.value.map((item) => filter?.(item, { ...args, positional: rest }));

@@ -5,7 +5,7 @@
  * - a macro sees the names of where it stands, not of where it is called;
  * - values print as Python prints them (True, None, lists, floats), == compares by value;
  * - string methods take their arguments and count characters, `dict.items()` works when there is a key `items`, undefined iterates as empty;
- * - numbers are keys of dictionaries, what has no item for a key is undefined;
+ * - numbers are keys of dictionaries, what has no item for a key is undefined, and what is undefined has no items at all;
  * - comparisons in a row are those of Python, a tuple equals no list.
  */
 import type {
@@ -32,7 +32,7 @@ import { TemplateError } from './errors.ts';
 import type { Arguments } from './filter-parts.ts';
 import { applyFilter, FILTERS } from './filters.ts';
 import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
-import { contains, counted, operate, subscript } from './operators.ts';
+import { contains, counted, nothingOf, operate, subscript } from './operators.ts';
 import { COMPARISONS } from './precedence.ts';
 import { passes } from './value-tests.ts';
 import { WITH } from './with-blocks.ts';
@@ -295,6 +295,7 @@ export class ChatInterpreter extends Interpreter {
       )
     ) {
       const self = this.evaluate(method.object, scope);
+      if (isUndefined(self)) throw nothingOf(nameOf(method.object), name);
       if (isString(self)) {
         const { positional, keyword } = this.#arguments(node.args, scope);
         for (const [key, value] of keyword) if (names.includes(key)) positional[names.indexOf(key)] = value;
@@ -309,9 +310,10 @@ export class ChatInterpreter extends Interpreter {
   #member(node: MemberNode, scope: Scope): Value {
     const object = this.evaluate(node.object, scope);
     if (node.computed && node.property.type !== 'SliceExpression') {
-      return subscript(object, this.evaluate(node.property, scope));
+      return subscript(object, this.evaluate(node.property, scope), nameOf(node.object));
     }
     const name = node.computed ? '' : (node.property as IdentifierNode).value;
+    if (isUndefined(object)) throw nothingOf(nameOf(node.object), name || 'a slice');
     if (isObject(object) && name === 'items') return boxFunction(() => boxItems(object.value));
     if (isObject(object) && name === 'keys') return boxFunction(() => boxArray([...object.value.keys()].map(boxKey)));
     if (isObject(object) && DICTIONARY_METHODS.has(name)) return object.builtins.get(name) ?? box(undefined);
@@ -372,6 +374,15 @@ interface HeldNode extends Node {
 
 function hold(held: Value): HeldNode {
   return { type: 'Held', held };
+}
+
+/** For people: what an expression is called in its template. */
+function nameOf(node: Node): string {
+  if (node.type === 'Identifier') return (node as IdentifierNode).value;
+  if (node.type === 'CallExpression') return `${nameOf((node as CallNode).callee)}()`;
+  if (node.type !== 'MemberExpression') return 'a value';
+  const { object, property, computed } = node as MemberNode;
+  return computed ? `${nameOf(object)}[...]` : `${nameOf(object)}.${(property as IdentifierNode).value}`;
 }
 
 function isComparison(node: Node): node is BinaryNode {

@@ -22,6 +22,7 @@ import {
   isString,
   isUndefined,
   MAX_TEXT,
+  toRepr,
   type Key,
 } from './values.ts';
 
@@ -148,13 +149,18 @@ function compareItems(a: Value[], b: Value[]): number {
   return a.length - b.length;
 }
 
-/** `a[b]`: the item; where there is none, a method of that name or undefined. */
-export function subscript(object: Value, key: Value): Value {
+/** `a[b]`: the item; where there is none, a method of that name or undefined. What is undefined itself has neither. */
+export function subscript(object: Value, key: Value, name = 'a value'): Value {
+  if (isUndefined(object)) throw nothingOf(name, toRepr(key));
   if (key.type === 'IntegerValue' && isArray(object)) return object.value.at(Number(key.value)) ?? box(undefined);
   if (key.type === 'IntegerValue' && isString(object)) return box(characters(object.value).at(Number(key.value)));
   const entries = object.value instanceof Map ? (object.value as Map<Key, Value>) : null;
   const item = isString(key) || key.type === 'IntegerValue' ? entries?.get(key.value as Key) : undefined;
   return item ?? (isString(key) ? object.builtins.get(key.value) : undefined) ?? box(undefined);
+}
+
+export function nothingOf(name: string, key: string): TemplateError {
+  return new TemplateError(`the chat template reads ${key} of ${name}, which is undefined.`);
 }
 
 export function contains(container: Value, item: Value): boolean {
