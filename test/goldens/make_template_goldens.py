@@ -94,6 +94,15 @@ b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
     "{{ 2 | replace(2, 'x') }} {{ none | replace('o', '0') }} {{ n | replace(', ', ';') }} {{ 'aaa' | replace('a', 'b', 2) }} {{ 'aaa' | replace('a', 'b', count=1) }} {{ 'aé🙂' | replace('', '-') }} {{ 'abc' | replace('', '-', 2) }} {{ '' | replace('', 'x') }} {{ nothing | replace('a', 'b') }}",
     "{{ words | map('replace', 'A', 'x') | list }} {{ [-1, -2.5, true, -9007199254740991] | map('abs') | list }} {{ -3 | abs }} {{ ('<' | e) | replace('&', '<') }} {{ 'a' | replace('a', 'b', 0) }}",
     "{{ d | join('-', attribute='k') }} {{ 'ab' | join('-', attribute='k') }} {{ rows | join('-', attribute='k') }} {{ 0.5 is odd }} {{ 0.5 is even }} {{ -3 is odd }} {{ d is lower }} {{ true is upper }} {{ none is lower }} {{ 1 is lower }}",
+    "{% set t = [{'n': 'a', 'c': [{'n': 'b', 'c': []}, {'n': 'd', 'c': [{'n': 'e', 'c': []}]}]}, {'n': 'f', 'c': []}] %}{% for i in t recursive %}[{{ loop.depth }}{{ loop.depth0 }}{{ loop.index }}/{{ loop.length }}{{ loop.first }} {{ i.n }}{{ loop(i.c) if i.c }}]{% endfor %}",
+    "{% set t = [{'n': 'a', 'c': [{'n': 'b', 'c': []}, {'n': 'd', 'c': [{'n': 'e', 'c': []}]}]}, {'n': 'f', 'c': []}] %}{% for i in t if i.n != 'b' recursive %}{{ i.n }}({{ loop(i.c) }}){% else %}-{% endfor %}",
+    "{% set t = [{'n': 'a', 'c': [{'n': 'b', 'c': []}, {'n': 'd', 'c': [{'n': 'e', 'c': []}]}]}, {'n': 'f', 'c': []}] %}{% set x = 0 %}{% for i in t recursive %}{{ x }}{% set x = 5 %}{% set s = loop(i.c) %}{% set outer = loop %}{% for j in [1] %}{{ i.n }}<{{ outer(i.c) | upper }}>{{ s }}{% endfor %}{% endfor %}{{ x }}",
+    "{% for k, v in {'a': {'b': {}}}.items() recursive %}{{ k }}{{ loop(v.items()) }}{% endfor %}{% for (k, v) in {'a': {}}.items() recursive %}{{ k }}{{ loop(v.items()) }}{{ loop(v.missing) }}{% endfor %}",
+    "{% for recursive in n %}{{ recursive }}{% endfor %}{% set recursive = n %}{% for i in recursive %}{{ i }}{% endfor %}{% for i in [[1, [2]]] recursive %}{{ i if i is number else loop(i) }},{% endfor %}{% for i in n if recursive %}{{ i }}{% endfor %}{% for i in n if not recursive %}{{ i }}{% endfor %}{% for i in {'recursive': n}.recursive %}{{ i }}{% endfor %}{% for i in recursive recursive %}{{ i }}{{ loop['index'] }}{{ loop.cycle('x', 'y') }}{% endfor %}",
+    "{% set c = cycler('a', 'b') %}{{ c.current }}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.next() }}{{ c.reset() }}{{ c.next() }}{% for i in n %}{{ c.next() }}{% endfor %}[{{ c.x }}]",
+    "{% set j = joiner() %}{% set k = joiner('|') %}{% set l = joiner(sep='; ') %}{% for i in n %}{{ j() }}{{ i }}{{ k() if i != 1 }}{{ l() }}{% endfor %}",
+    "{{ 'upper' is filter }} {{ 'nonsense' is filter }} {{ 3 is filter }} {{ nothing is filter }} {{ 'tojson' is not filter }} {{ 'toString' is filter }} {{ ['upper', 'x'] | select('filter') | list }}{% if 'trim' is filter %}!{% endif %}",
+    "{{ 'even' is test }} {{ 'filter' is test }} {{ '==' is test }} {{ 'nonsense' is test }} {{ 'toString' is test }} {{ 'a' is escaped }} {{ ('a' | e) is escaped }} {{ 3 is escaped }}",
 ]
 
 REFUSED = [
@@ -110,6 +119,8 @@ REFUSED = [
     "{{ n + (1,) }}", "{{ (1,) + n }}", "{{ n * n }}", "{{ n * 1.5 }}", "{{ n + 1 }}",
     "{{ [1] < (1,) }}", "{{ [1] < ['a'] }}", "{{ [none] < [1] }}", "{{ {} < {} }}", "{{ ['a', 'b'] | truncate(1, leeway=0, end='') }}",
     "{{ '{a}'.format(1) }}", "{{ '{'.format(1) }}",
+    "{% for i in n %}{{ loop(n) }}{% endfor %}", "{% for i in n recursive %}{{ loop() }}{% endfor %}", "{% for i in n recursive %}{{ loop(3) }}{% endfor %}", "{% for i in n recursive recursive %}{% endfor %}",
+    "{{ cycler() }}", "{{ joiner('a', 'b') }}", "{{ joiner(x='a') }}", "{{ 'upper' is filter(1) }}",
 ]
 
 environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)

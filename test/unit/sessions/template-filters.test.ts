@@ -17,7 +17,7 @@ describe('filters, tests, raw blocks and white space of jinja2', () => {
   it.each([
     ['{{ 1 | round(-1) }}', 'precision must be from 0 to 20'],
     ["{{ 'x' | center(10001) }}", 'width must be at most 10000'],
-    ["{{ 'x' is filter }}", 'the test "filter" is not supported'],
+    ["{{ 'x' is nonsense }}", 'the test "nonsense" is not supported'],
     ['{{ 4 is divisibleby }}', 'the test "divisibleby" takes one argument'],
     ["{{ [1] | select('odd', 2) | list }}", 'the test "odd" takes no argument'],
     ['{{ 4 is divisibleby(num=2) }}', 'the test "divisibleby" takes no named arguments'],

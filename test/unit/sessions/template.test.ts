@@ -382,6 +382,11 @@ const hostile: [string, string][] = [
     '{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}',
   ],
   ['a list that holds itself', '{% set ns = namespace(x=1) %}{% set ns.x = ns %}{{ ns | tojson }}'],
+  ['a loop in itself without end', '{% for i in [1] recursive %}{{ loop([1]) }}{% endfor %}'],
+  [
+    'a loop in itself that multiplies',
+    '{% for i in [1] recursive %}{{ loop([1, 1, 1, 1]) if loop.depth < 99 }}{% endfor %}',
+  ],
   ['a macro without end', '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}'],
   ['wide indentation', '{{ [1] | tojson(indent=1000000000) }}'],
   ['deep parentheses', `{{ ${'('.repeat(100_000)}1${')'.repeat(100_000)} }}`],
@@ -407,7 +412,7 @@ const hostile: [string, string][] = [
 
 it('says what it does not have instead of writing something else', () => {
   const render = (source: string) => new ChatTemplate(source).render({ m: [{ f: { n: 'x' } }] });
-  expect(() => render("{{ m | selectattr('f.n', 'escaped') | list }}")).toThrow('"escaped" is not supported');
+  expect(() => render("{{ m | selectattr('f.n', 'nonsense') | list }}")).toThrow('"nonsense" is not supported');
   expect(() => render('{{ m | rejectattr }}')).toThrow('the attribute is missing');
   expect(() => render('{{ 5 | select | list }}')).toThrow('has no items');
   expect(() => render('{{ {1.5: 2} }}')).toThrow('cannot be a key');

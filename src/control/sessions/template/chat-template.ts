@@ -7,6 +7,8 @@ import { ChatInterpreter, prepare } from './interpreter.ts';
 import { withNumbers } from './numbers.ts';
 import { plainSource } from './plain-source.ts';
 import { withChains, withConcatenations } from './precedence.ts';
+import { recursiveLoops, withRecursion } from './recursive-loops.ts';
+import { cycler, joiner } from './stateful.ts';
 import { strftime } from './strftime.ts';
 import { parseWithTests } from './test-arguments.ts';
 import { TUPLE, withTuples } from './tuples.ts';
@@ -32,6 +34,7 @@ export class ChatTemplate {
   readonly source: string;
   readonly content: ContentUse;
   readonly #program: Node;
+  readonly #recursive: ReadonlySet<Node>;
   readonly #now: () => Date;
 
   constructor(source: string, now: () => Date = () => new Date()) {
@@ -39,8 +42,11 @@ export class ChatTemplate {
     this.#now = now;
     try {
       const program = parseWithTests(
-        withConcatenations(withChains(withNumbers(withTuples(withBlocks(tokenize(plainSource(source))))))),
+        withConcatenations(
+          withChains(withNumbers(withTuples(withRecursion(withBlocks(tokenize(plainSource(source))))))),
+        ),
       );
+      this.#recursive = recursiveLoops(program);
       this.content = detectContentUse(program);
       this.#program = prepare(program);
     } catch (error) {
@@ -54,7 +60,7 @@ export class ChatTemplate {
       const scope = new Environment();
       setGlobals(scope, this.#now);
       for (const [name, value] of Object.entries(variables)) scope.setVariable(name, boxData(value));
-      return toText(new ChatInterpreter(scope).evaluate(this.#program, scope));
+      return toText(new ChatInterpreter(scope, this.#recursive).evaluate(this.#program, scope));
     } catch (error) {
       if (error instanceof TemplateError) throw error;
       throw new TemplateError(messageOf(error));
@@ -88,6 +94,8 @@ function setGlobals(scope: Scope, now: () => Date): void {
     boxFunction((args) => box(range(args.map((arg) => Number(arg.value))))),
   );
   scope.setVariable('dict', boxFunction(dict));
+  scope.setVariable('cycler', boxFunction(cycler));
+  scope.setVariable('joiner', boxFunction(joiner));
   scope.setVariable(TUPLE, boxFunction(tuple));
   scope.setVariable(
     'strftime_now',

@@ -86,7 +86,7 @@ function int(operand: Value, args: Arguments): Value | undefined {
 function chosen(keep: boolean, byAttribute: boolean): Filter {
   return (operand, { positional }) => {
     const [name, ...others] = byAttribute ? positional.slice(1) : positional;
-    const test = (value: Value) => (name ? passes(toText(name), value, others) : value.__bool__().value);
+    const test = (value: Value) => (name ? holds(toText(name), value, others) : value.__bool__().value);
     const [path] = positional;
     if (byAttribute && !path) throw new TemplateError('selectattr: the attribute is missing.');
     const subject = (item: Value): Value => (byAttribute && path ? member(item, path) : item);
@@ -178,6 +178,12 @@ export const FILTERS: Readonly<Record<string, Filter>> = Object.assign(Object.cr
   dictsort,
   ...BUILTIN_FILTERS,
 });
+
+/** A test; that for the names of filters is not among the others, which know none. */
+export function holds(name: string, value: Value, args: readonly Value[]): boolean {
+  if (name !== 'filter' || args.length > 0) return passes(name, value, args);
+  return isString(value) && Object.hasOwn(FILTERS, value.value);
+}
 
 export function applyFilter(name: string, operand: Value, args: Arguments = NONE): Value | undefined {
   return FILTERS[name]?.(operand, args);

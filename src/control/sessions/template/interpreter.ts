@@ -30,11 +30,11 @@ import type {
 import { walk } from './ast.ts';
 import { TemplateError } from './errors.ts';
 import type { Arguments } from './filter-parts.ts';
-import { applyFilter, FILTERS } from './filters.ts';
+import { applyFilter, FILTERS, holds } from './filters.ts';
 import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
+import { loopValue } from './loop-value.ts';
 import { contains, counted, nothingOf, operate, subscript } from './operators.ts';
 import { COMPARISONS } from './precedence.ts';
-import { passes } from './value-tests.ts';
 import { WITH } from './with-blocks.ts';
 import { STRING_METHODS, STRING_PARAMETERS } from './strings.ts';
 import {
@@ -89,8 +89,21 @@ export function prepare(program: Node): Node {
   return program;
 }
 
+/** Where a loop stands in its template, and how deep in itself. */
+interface LoopStart {
+  scope: Scope;
+  depth: number;
+}
+
 export class ChatInterpreter extends Interpreter {
+  readonly #recursive: ReadonlySet<Node>;
   #steps = 0;
+
+  /** `recursive`: the loops that may call themselves. */
+  constructor(scope: Scope, recursive: ReadonlySet<Node>) {
+    super(scope);
+    this.#recursive = recursive;
+  }
 
   override evaluate(statement: Node | undefined, scope: Scope): Value {
     if (!statement) return super.evaluate(statement, scope);
@@ -167,15 +180,28 @@ export class ChatInterpreter extends Interpreter {
 
   #for(node: ForNode, scope: Scope): string {
     const filtered = node.iterable.type === 'SelectExpression' ? (node.iterable as SelectNode) : null;
-    const all = this.#items(this.evaluate(filtered ? filtered.lhs : node.iterable, scope));
+    return this.#loop(node, filtered, this.evaluate(filtered ? filtered.lhs : node.iterable, scope), {
+      scope,
+      depth: 1,
+    });
+  }
+
+  #loop(node: ForNode, filtered: SelectNode | null, over: Value, { scope, depth }: LoopStart): string {
+    const all = this.#items(over);
     const items = filtered ? all.filter((item) => this.#passes(node, filtered, item, scope)) : all;
     this.#spend(all.length * ITERATION_STEPS);
     const seesLoop = readsLoop(node);
+    const again = (args: Value[]): Value => {
+      const [inner, ...others] = args;
+      if (!inner || others.length > 0) throw new TemplateError('loop() takes what to loop over.');
+      return box(this.#loop(node, filtered, inner, { scope, depth: depth + 1 }));
+    };
+    const recursion = this.#recursive.has(node) ? again : null;
     let text = '';
     let isDone = false;
     for (const [index, item] of items.entries()) {
       const inner = new Environment(scope);
-      if (seesLoop) inner.setVariable('loop', loopValue(items, index));
+      if (seesLoop) inner.setVariable('loop', loopValue({ items, index, depth }, recursion));
       bind(node.loopvar, item, inner);
       try {
         text += this.#block(node.body, inner);
@@ -363,7 +389,7 @@ export class ChatInterpreter extends Interpreter {
     const name = node.test.value;
     if (!node.args.every(isPositional)) throw new TemplateError(`the test "${name}" takes no named arguments.`);
     const value = this.evaluate(node.operand, scope);
-    return box(passes(name, value, this.#arguments(node.args, scope).positional) !== node.negate);
+    return box(holds(name, value, this.#arguments(node.args, scope).positional) !== node.negate);
   }
 }
 
@@ -419,23 +445,4 @@ function readsLoop(node: ForNode): boolean {
   );
   loopReaders.set(node, reads);
   return reads;
-}
-
-function loopValue(items: Value[], index: number): Value {
-  const left = items.length - index;
-  const entries: [string, Value][] = [
-    ['index', box(index + 1)],
-    ['index0', box(index)],
-    ['revindex', box(left)],
-    ['revindex0', box(left - 1)],
-    ['first', box(index === 0)],
-    ['last', box(left === 1)],
-    ['length', box(items.length)],
-    ['depth', box(1)],
-    ['depth0', box(0)],
-    ['previtem', items[index - 1] ?? box(undefined)],
-    ['nextitem', items[index + 1] ?? box(undefined)],
-    ['cycle', boxFunction((args) => args[index % Math.max(1, args.length)] ?? box(undefined))],
-  ];
-  return boxObject(new Map(entries));
 }

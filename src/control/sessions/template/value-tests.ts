@@ -2,7 +2,18 @@
 import { TemplateError } from './errors.ts';
 import type { Value } from './jinja.ts';
 import { compare, contains } from './operators.ts';
-import { box, isArray, isEqual, isNumeric, isObject, isString, isUndefined, remainder, toText } from './values.ts';
+import {
+  box,
+  isArray,
+  isEqual,
+  isNumeric,
+  isObject,
+  isString,
+  isUndefined,
+  marked,
+  remainder,
+  toText,
+} from './values.ts';
 
 type Test = (value: Value) => boolean;
 type Comparison = (value: Value, other: Value) => boolean;
@@ -28,6 +39,9 @@ const TESTS: Readonly<Record<string, Test>> = Object.assign(Object.create(null),
   none: (value: Value) => value.type === 'NullValue',
   defined: (value: Value) => !isUndefined(value),
   undefined: isUndefined,
+  escaped: (value: Value) => marked.has(value),
+  test: (value: Value) =>
+    isString(value) && (value.value === 'filter' || value.value in TESTS || value.value in COMPARISONS),
   even: leaves(0),
   odd: leaves(1),
   lower: (value: Value) => isCased(toText(value)) && toText(value) === toText(value).toLowerCase(),

@@ -1,0 +1,38 @@
+/** `loop` within a loop. */
+import type { Scope, Value } from './jinja.ts';
+import { box, boxFunction, boxObject } from './values.ts';
+
+export interface LoopPlace {
+  items: readonly Value[];
+  index: number;
+  /** 1 for a loop that no call of its own `loop` has begun. */
+  depth: number;
+}
+
+/** Of a recursive loop it is a function, which `again` is. */
+export function loopValue(place: LoopPlace, again: ((args: Value[], scope: Scope) => Value) | null): Value {
+  const entries = loopEntries(place);
+  if (again === null) return boxObject(new Map(entries));
+  const value = boxFunction(again);
+  const members = value.builtins as Map<string, Value>;
+  for (const [name, member] of entries) members.set(name, member);
+  return value;
+}
+
+function loopEntries({ items, index, depth }: LoopPlace): [string, Value][] {
+  const left = items.length - index;
+  return [
+    ['index', box(index + 1)],
+    ['index0', box(index)],
+    ['revindex', box(left)],
+    ['revindex0', box(left - 1)],
+    ['first', box(index === 0)],
+    ['last', box(left === 1)],
+    ['length', box(items.length)],
+    ['depth', box(depth)],
+    ['depth0', box(depth - 1)],
+    ['previtem', items[index - 1] ?? box(undefined)],
+    ['nextitem', items[index + 1] ?? box(undefined)],
+    ['cycle', boxFunction((args) => args[index % Math.max(1, args.length)] ?? box(undefined))],
+  ];
+}
