@@ -9,6 +9,7 @@ import {
   isChoice,
   type ChoiceElement,
   type HistoryElement,
+  type LogprobEntry,
   type Trajectory,
   type TrajectoryGroup,
 } from './trajectories.ts';
@@ -46,7 +47,7 @@ export function fillSamples(group: TrajectoryGroup, groupIndex: number, find: Fi
 
 /**
  * metadata.request_id of a trajectory is that of its last reply, which may be a plain message. Metadata are the client's own, so an id that
- * is no completion's is left alone.
+ * is no completion's is left alone; so is, where replies carry their tokens, one that is not known, or that is the id of one of these.
  */
 function nameLastReply(trajectory: Trajectory, path: string, find: FindSample, use: 'train' | 'log'): void {
   const requestId = trajectory.metadata?.['request_id'];
@@ -56,6 +57,8 @@ function nameLastReply(trajectory: Trajectory, path: string, find: FindSample, u
   const reply = elements[at];
   if (reply && isChoice(reply) && (reply.logprobs ?? null) !== null) return;
   const choices = find(requestId) ?? [];
+  const carried = historiesOf(trajectory).flatMap((history) => history.messages_and_choices.filter(carriesTokens));
+  if (carried.length > 0 && (choices.length === 0 || carried.some((one) => isOneOf(one, choices)))) return;
   const ambiguous = reply !== undefined && !isChoice(reply) && choices.length > 1;
   if (reply && !ambiguous && choices[isChoice(reply) ? indexOf(reply) : 0]) {
     if (isChoice(reply)) reply.request_id ??= requestId;
@@ -73,6 +76,23 @@ const NOT_REMEMBERED = 'is not remembered: send token_ids and logprobs instead.'
 
 function indexOf({ index }: ChoiceElement): number {
   return index ?? 0;
+}
+
+function carriesTokens(element: HistoryElement): element is ChoiceElement {
+  return isChoice(element) && entriesOf(element).length > 0;
+}
+
+function entriesOf({ logprobs }: ChoiceElement): LogprobEntry[] {
+  return logprobs?.content ?? logprobs?.refusal ?? [];
+}
+
+function isOneOf(choice: ChoiceElement, samples: readonly (SampledTokens | null)[]): boolean {
+  const entries = entriesOf(choice);
+  const ids = choice.token_ids ?? null;
+  const is = (sampled: ArrayLike<number>) =>
+    sampled.length === entries.length &&
+    entries.every(({ token }, i) => (ids ? ids[i] === sampled[i] : token === `token_id:${sampled[i]}`));
+  return samples.some((sample) => sample !== null && is(sample.tokenIds));
 }
 
 function isReply(element: HistoryElement): boolean {

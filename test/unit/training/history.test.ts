@@ -314,6 +314,29 @@ describe('replies named by their completion', () => {
     }
   });
 
+  it('metadata of a trajectory whose replies carry their tokens may name any completion, or one of these', async () => {
+    const logprobs = { content: ['token_id:3', 'token_id:4'].map((token) => ({ token, logprob: -1 })) };
+    const written = choice('yes', { logprobs });
+    const carried = choice('yes', { logprobs, token_ids: [3, 4] });
+    const other: HistoryElement = { role: 'assistant', content: 'Well done.' };
+    for (const [first, id] of [
+      [carried, 'chatcmpl-2'],
+      [carried, 'chatcmpl-1'],
+      [written, 'chatcmpl-1'],
+      [carried, 'of-two'],
+    ] as const) {
+      for (const last of [other, bare({})]) {
+        const elements = [user('a'), first, user('b'), last];
+        const before = structuredClone(elements);
+        await fill({ messages_and_choices: elements, metadata: { request_id: id } });
+        expect(elements).toEqual(before);
+      }
+    }
+    const elements: HistoryElement[] = [user('a'), choice('yes'), user('b'), other];
+    await fill({ messages_and_choices: elements, metadata: { request_id: 'chatcmpl-1' } });
+    expect(elements[3]).toMatchObject({ token_ids: [3, 4], prompt_token_ids: [1, 2] });
+  });
+
   it('stay as they came in a log where the completion is not known', async () => {
     for (const elements of [[user('a')], [user('a'), bare({ request_id: 'chatcmpl-2' })]]) {
       const before = structuredClone(elements);
