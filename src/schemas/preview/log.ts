@@ -9,8 +9,8 @@ export interface LogFields {
 }
 
 const split: JsonSchema = {
-  ...string({ minLength: 1, maxLength: 64, pattern: '^[^/\\u0000-\\u001f\\u007f]+$' }),
-  errorText: { pattern: 'A split may have any printable characters but a slash.' },
+  ...string({ minLength: 1, maxLength: 64, pattern: '^[^\\u0000-\\u001f\\u007f]+$' }),
+  errorText: { pattern: 'A split may have any printable characters.' },
 };
 
 export const validateLogFields = compilePreview<LogFields>({

@@ -92,15 +92,19 @@ describe('log', () => {
       ['train', 1],
       ['val', 2],
       ['val', 4],
+      ['val/hard', 8],
     ] as const) {
       await plane.ok(logPath(id), { split, trajectory_groups: [group([reward])] });
     }
     const checkpoints = await plane.json(`/v1/preview/models/${id}/checkpoints`);
-    expect(checkpoints).toMatchObject({ data: [{ metrics: { 'train/reward': 1, 'val/reward': 4 } }] });
+    expect(checkpoints).toMatchObject({
+      data: [{ metrics: { 'train/reward': 1, 'val/reward': 4, 'val/hard/reward': 8 } }],
+    });
     const count = async (query: string) => ((await plane.json(`${logPath(id)}${query}`))['data'] as unknown[]).length;
     expect(await count('?split=val')).toBe(2);
+    expect(await count('?split=val/hard')).toBe(1);
     expect(await count('?split=none')).toBe(0);
-    expect(await count('?step=0')).toBe(3);
+    expect(await count('?step=0')).toBe(4);
     expect(await count('?step=1')).toBe(0);
     expect(await count('?limit=2')).toBe(2);
     expect((await plane.call(`${logPath(id)}?step=x`)).status).toBe(422);
@@ -215,7 +219,7 @@ describe('log', () => {
   test.each([
     [{ trajectory_groups: [] }, ['body', 'split']],
     [{ split: '', trajectory_groups: [] }, ['body', 'split']],
-    [{ split: 'a/b', trajectory_groups: [] }, ['body', 'split']],
+    [{ split: 'a\nb', trajectory_groups: [] }, ['body', 'split']],
     [{ split: 'x'.repeat(65), trajectory_groups: [] }, ['body', 'split']],
     [{ split: 'val' }, ['body', 'trajectory_groups']],
     [{ split: 'val', trajectory_groups: {} }, ['body', 'trajectory_groups']],
