@@ -40,7 +40,7 @@ export interface RlConfigBody {
   plot_tensors?: boolean | null;
   ppo?: boolean | null;
   precalculate_logprobs?: boolean | null;
-  /** Only false is taken. */
+  /** Changes nothing. */
   scale_learning_rate_by_reward_std_dev?: boolean | null;
   scale_rewards?: boolean | null;
   truncated_importance_sampling?: number | null;
@@ -89,11 +89,7 @@ const properties: Record<keyof RlConfigBody, JsonSchema> = {
   plot_tensors: nullable(boolean()),
   ppo: nullable(boolean()),
   precalculate_logprobs: nullable(boolean()),
-  scale_learning_rate_by_reward_std_dev: {
-    ...nullable(boolean()),
-    enum: [false, null],
-    errorText: { enum: 'scale_learning_rate_by_reward_std_dev is not supported: set learning_rate instead.' },
-  },
+  scale_learning_rate_by_reward_std_dev: nullable(boolean()),
   scale_rewards: nullable(boolean()),
   truncated_importance_sampling: between('truncated_importance_sampling', 0, 1_000_000),
 };

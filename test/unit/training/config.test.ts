@@ -59,6 +59,10 @@ describe('the configuration of an RL job', () => {
     expect(resolve({ scale_rewards: false, normalize_advantages: true }).scaleRewards).toBe(false);
   });
 
+  it('takes what changes nothing in the clients that send it', () => {
+    expect(resolve({ scale_learning_rate_by_reward_std_dev: true, plot_tensors: true })).toEqual(resolve({}));
+  });
+
   it('reads the KL reference', () => {
     expect(resolve({ kl_penalty_step_lag: 2 }).klPenalty).toBeNull();
     expect(resolve({ kl_penalty_coef: 0.1 }).klPenalty?.reference).toEqual({ kind: 'base' });
@@ -86,7 +90,7 @@ describe('the configuration of an RL job', () => {
     [{ kl_penalty_step_lag: 1, kl_penalty_reference_step: 1 }, 'experimental_config.kl_penalty_step_lag'],
     [{ packed_sequence_length: 1e9 }, 'experimental_config.packed_sequence_length'],
     [{ packed_sequence_length: 1000 }, 'experimental_config.packed_sequence_length'],
-    [{ scale_learning_rate_by_reward_std_dev: true }, 'experimental_config.scale_learning_rate_by_reward_std_dev'],
+    [{ scale_learning_rate_by_reward_std_dev: 1 }, 'experimental_config.scale_learning_rate_by_reward_std_dev'],
     [{ learning_rat: 1 }, 'experimental_config.learning_rat'],
     [{ constructor: 1 }, 'experimental_config.constructor'],
     [[], 'experimental_config'],
