@@ -41,7 +41,8 @@ export interface History {
 
 export interface Trajectory extends Partial<History> {
   additional_histories?: History[] | null;
-  reward?: number;
+  /** true is 1, false 0. */
+  reward?: number | boolean;
   initial_policy_version?: number | null;
   final_policy_version?: number | null;
   metrics?: Record<string, number | boolean> | null;
@@ -69,7 +70,7 @@ export function messageOf(element: HistoryElement): MessageElement {
 }
 
 export function rewardsOf({ trajectories }: TrajectoryGroup): number[] {
-  return trajectories.map(({ reward }) => reward ?? 0);
+  return trajectories.map(({ reward }) => Number(reward ?? 0));
 }
 
 /** The main history and the additional ones. */

@@ -32,6 +32,11 @@ describe('logged metrics', () => {
     });
   });
 
+  it('count a reward that is true as 1', () => {
+    const metrics = measure('val', [{ trajectories: [{ reward: true }, { reward: false }, { reward: true }, {}] }]);
+    expect(metrics).toMatchObject({ 'val/reward': 0.5, 'val/reward_std_dev': 0.5 });
+  });
+
   it('have no reward without trajectories', () => {
     expect(measure('train', [{ trajectories: [] }])).toEqual({
       'train/exception_rate': 0,

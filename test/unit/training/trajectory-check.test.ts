@@ -96,6 +96,7 @@ test('a group with every field is taken, and one without what is not needed', ()
     if (!place.endsWith('finish_reason')) expect(faultOf(changed(place, undefined)), place).toBeNull();
   }
   expect(faultOf(changed('trajectories.0.reward', undefined))).toBeNull();
+  expect(faultOf(changed('trajectories.0.reward', true))).toBeNull();
   expect(faultOf(changed(`${HISTORY}.1.logprobs.content`, []))).toBeNull();
   expect(faultOf(changed('metrics', { ['m'.repeat(256)]: 1 }))).toBeNull();
   // What a chat takes as content can be trained.

@@ -152,7 +152,8 @@ function outsideVocabulary(loc: Loc, id: number, vocabSize: number): Error {
 /** null is not the default here: NaN is written as null in a client's JSON, and would be trained as a reward of 0. */
 function checkReward(trajectory: Json, loc: Loc): void {
   const reward = trajectory['reward'];
-  if (reward === undefined) return;
+  // As clients write whether an answer was right.
+  if (reward === undefined || typeof reward === 'boolean') return;
   if (Math.abs(finite(reward, [...loc, 'reward'])) > MAX_REWARD) {
     throw invalid([...loc, 'reward'], `A reward lies between -${MAX_REWARD} and ${MAX_REWARD}`, 'less_than_equal');
   }
