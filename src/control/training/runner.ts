@@ -30,7 +30,7 @@ import {
   type TurnIsOver,
 } from './ports.ts';
 import { StepReporter } from './reporter.ts';
-import { isDiskFull, isShortage, isUnavailable, mayPass } from './service-error.ts';
+import { isDiskFull, isUnavailable, mayPass } from './service-error.ts';
 import { decodeSnapshot, type JobSnapshot } from './snapshot.ts';
 import { SnapshotWriter } from './snapshot-writer.ts';
 
