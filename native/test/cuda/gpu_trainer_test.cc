@@ -188,19 +188,7 @@ TEST_ENGINE(gpu_trainer_takes_quantised_weights_for_what_they_stand_for) {
 
 // A device gives memory in pieces of its own size.
 #ifdef TANDEM_GPU_EMULATION
-TEST(gpu_trainer_takes_the_memory_that_it_says) {
-  Random random(97);
-  const TinyModel source = tiny_for_device(kWindow);
-  auto model = load_on_device(source);
-  const size_t before = cuda::device_free_bytes();
-  auto trainer = model->make_trainer({32, kRoom, false, 1}, random_state(random, source.spec, {model::Module::kQ}, 3));
-  const Row row = Group(random, source.spec.vocab_size, 25, {7}).alone(0);
-  gradients_of(*trainer, row, weights_of(row, 6));
-  logprobs_of(*trainer, row, train::Under::kBase);
-  const int64_t said = trainer->row_bytes(row.size()), taken = int64_t(before - cuda::device_free_bytes());
-  // But for a few numbers of each token.
-  CHECK(taken > said * 99 / 100 && taken < said * 101 / 100);
-}
+TEST(gpu_trainer_takes_the_memory_that_it_says) { check_trainer_memory(tiny_for_device(kWindow)); }
 
 TEST(gpu_trainer_holds_no_more_memory_than_it_may_whatever_shapes_follow_one_another) {
   Random random(98);

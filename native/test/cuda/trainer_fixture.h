@@ -1,5 +1,6 @@
 // What the tests of a trainer on a device share.
 #pragma once
+#include "cuda/common/device_info.h"
 #include "driver.h"
 #include "gpu_fixture.h"
 #include "gpu_support.h"
@@ -93,6 +94,20 @@ inline void check_gradients_against_cpu(const TinyModel& source, const std::shar
   if (!recompute) return;
   auto again = model->make_trainer(trainer_options(true), state);
   CHECK(same_bits(gradients_of(*again, row, weights), seen));
+}
+
+// Under the emulation: a device gives memory in pieces of its own size.
+inline void check_trainer_memory(const TinyModel& source) {
+  Random random(97);
+  auto model = load_on_device(source);
+  const size_t before = cuda::device_free_bytes();
+  auto trainer = model->make_trainer({32, kRoom, false, 1}, random_state(random, source.spec, {model::Module::kQ}, 3));
+  const Row row = Group(random, source.spec.vocab_size, 25, {7}).alone(0);
+  gradients_of(*trainer, row, weights_of(row, 6));
+  logprobs_of(*trainer, row, train::Under::kBase);
+  const int64_t said = trainer->row_bytes(row.size()), taken = int64_t(before - cuda::device_free_bytes());
+  // But for a few numbers of each token.
+  CHECK(taken > said * 99 / 100 && taken < said * 101 / 100);
 }
 
 }  // namespace tandem::test
