@@ -20,6 +20,7 @@
 #include "sampling_cases.h"
 #include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_buffer.h"
+#include "cuda/common/device_info.h"
 #include "cuda/gemm/variants.h"
 
 namespace {
@@ -435,12 +436,18 @@ class Bench {
 
   // Of few rows the share is of the bandwidth, the weights of all experts that are used being read once.
   void experts(int64_t count) {
-    tandem::benchmarks::time_experts(count, [&](const std::string& name, double bytes, double work, const std::function<void()>& call) {
+    const tandem::benchmarks::TimeExperts time = [&](const std::string& name, double bytes, double work,
+                                                     const std::function<void()>& call) {
       const Timing t = time_of(call);
       if (bytes == 0) keep({name, t.median * 1e6, t.least * 1e6, t.most * 1e6, 0, "us"});
       else if (count < 1024) add(name, bytes / 1e9, t, bandwidth_, "GB/s");
       else add(name, work / 1e12, t, 0, "TFLOP/s");
-    });
+    };
+    tandem::benchmarks::ExpertCases cases(count, time);
+    cases.time_routes();
+    cases.time_products(ExpertKernel::kMma);
+    if (device_info().major == 9) cases.time_products(ExpertKernel::kWgmma);
+    cases.time_joining();
   }
 
   // The share is of the bandwidth, rows of x and y being moved once; of what fetches weights for others the time.

@@ -122,6 +122,44 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
+    name: 'GPU experts: by wgmma, rows of what is gated lie by their pairs',
+    edits: [
+      {
+        file: 'native/cuda/experts/experts_wgmma.cu',
+        search: 'e.gated + (place * e.n + output) / 2',
+        replace: 'e.gated + (pair * e.n + output) / 2',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU experts: by wgmma, sums of the next tile are stored too',
+    edits: [
+      {
+        file: 'native/cuda/experts/experts_transposed_wgmma.cu',
+        search: 'if (row + half * 8 >= tile.count) continue;',
+        replace: 'if (row + half * 8 > tile.count) continue;',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
+    name: 'GPU experts: by wgmma, rows of sums are read before they are there',
+    edits: [
+      {
+        file: 'native/cuda/experts/experts_wgmma.cu',
+        search: '  __syncthreads();  // the rows are there',
+        replace: '',
+      },
+      {
+        file: 'native/cuda/experts/experts_wgmma.cu',
+        search: 'for (int i = 0; i < 2; ++i) __syncthreads();',
+        replace: '__syncthreads();',
+      },
+    ],
+    tests: ['native/test/cuda'],
+  },
+  {
     name: 'experts: gradients without the weight of the expert',
     edits: [
       {

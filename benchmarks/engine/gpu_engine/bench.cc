@@ -9,6 +9,7 @@
 
 #include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_info.h"
+#include "cuda/experts/expert_variants.h"
 #include "cuda/gemm/variants.h"
 #include "cuda/lora/lora_variants.h"
 
@@ -60,13 +61,14 @@ void Bench::write(const char* path) const {
                shape_.c_str(), weights_.c_str());
   std::fprintf(file,
                "  \"matmul\": \"%s\",\n  \"attention\": \"%s\",\n  \"adapters\": \"%s\",\n  \"clusters\": \"%s\",\n  \"states\": \"%s\",\n "
-               " \"early_launch\": "
+               " \"experts\": \"%s\",\n  \"early_launch\": "
                "\"%s\",\n  \"cases\": [",
                cuda::variant_of(cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), device.major, device.minor)).name,
                cuda::variant_of(cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), device.major, device.minor)).name,
                cuda::variant_of(cuda::adapter_kernel(std::getenv("TANDEM_CUDA_ADAPTERS"), device.major, device.minor)).name,
                cuda::variant_of(cuda::matmul_blocks(std::getenv("TANDEM_CUDA_CLUSTERS"), device.major, device.minor)).name,
                cuda::variant_of(cuda::attention_states(std::getenv("TANDEM_CUDA_STATES"), device.major, device.minor)).name,
+               cuda::variant_of(cuda::expert_kernel(std::getenv("TANDEM_CUDA_EXPERTS"), device.major, device.minor)).name,
                setting("TANDEM_CUDA_EARLY_LAUNCH"));
   const char* comma = "";
   for (const Result& r : results_) {

@@ -44,11 +44,12 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(CombineExperts a, uns
 // A block has a pair, a thread two columns at a time.
 template <bool kWhole>
 __global__ void __launch_bounds__(kThreads) silu_backward_kernel(ExpertsSiluBackward a) {
-  const int64_t pair = blockIdx.x;
+  const int64_t pair = a.order != nullptr ? a.order[blockIdx.x] : int64_t(blockIdx.x);
+  if (pair < 0) return;
   const int width = int(a.width);
   const bf16* x = a.x + pair * 2 * width;
   const float* d = a.d + pair * a.ldd;
-  bf16* dx = a.dx + pair * 2 * width;
+  bf16* dx = a.dx + int64_t(blockIdx.x) * 2 * width;
   const float weight = a.weights[pair];
   float sums[1] = {0};
   for (int i = 2 * int(threadIdx.x); i < width; i += 2 * kThreads) {
@@ -69,7 +70,29 @@ __global__ void __launch_bounds__(kThreads) silu_backward_kernel(ExpertsSiluBack
   if (threadIdx.x == 0) a.d_weights[pair] = sums[0];
 }
 
+__global__ void __launch_bounds__(kThreads) gather_kernel(GatherPairs a) {
+  wait_for_inputs();
+  const int32_t pair = a.order[blockIdx.x];
+  if (pair < 0) return;
+  const bf16* x = a.x + pair / a.shared * a.ldx;
+  bf16* y = a.y + int64_t(blockIdx.x) * a.width;
+  for (int64_t i = int64_t(threadIdx.x) * 8; i < a.width; i += kThreads * 8) {
+    *reinterpret_cast<uint4*>(y + i) = *reinterpret_cast<const uint4*>(x + i);
+  }
+}
+
 }  // namespace
+
+void gather_pairs(const GatherPairs& a, cudaStream_t stream) {
+  const char* name = "gather_pairs";
+  check_argument(a.pairs >= 0 && a.pairs < 1 << 30, name, "pairs");
+  check_argument(a.shared >= 1, name, "shared");
+  check_argument(a.width >= 8 && a.width % 8 == 0 && a.width <= a.ldx && a.ldx % 8 == 0, name, "width");
+  check_argument((reinterpret_cast<uintptr_t>(a.x) | reinterpret_cast<uintptr_t>(a.y)) % 16 == 0, name, "x");
+  if (a.pairs == 0) return;
+  GPU_LAUNCH_EARLY(gather_kernel, dim3(unsigned(a.pairs)), dim3(kThreads), 0, stream, a);
+  check_launch(name);
+}
 
 void combine_experts(const CombineExperts& a, cudaStream_t stream) {
   const char* name = "combine_experts";

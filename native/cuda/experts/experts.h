@@ -2,6 +2,7 @@
 // pair, number row * used + i for the i-th of its experts (ascending). Pairs lie where their numbers say; `order` has them by expert, cut in
 // tiles. Which pairs share a tile, and in what order, changes no bit of a pair.
 #pragma once
+#include "cuda/experts/expert_variants.h"
 #include "cuda/gemm/parts.h"
 #include "cuda/gemm/quant_weights.h"
 
@@ -31,7 +32,7 @@ struct RouteExperts {
   bool normalise;
   int32_t* chosen;    // [rows][used]; of nobody's row -1
   float* weights;     // [rows][used]
-  int32_t* order;     // [rows * used]
+  int32_t* order;     // [rows * used]; -1 behind the last
   ExpertTile* tiles;  // [expert_tiles(rows * used, experts)]
   Parts parts = {};   // instead of the logits, where there are any
 };
@@ -51,6 +52,17 @@ struct RouteExpertsBackward {
 };
 void route_experts_backward(const RouteExpertsBackward& args, cudaStream_t stream);
 
+// y[i] = x[order[i] / shared], and nothing where that is -1.
+struct GatherPairs {
+  const bf16* x;  // rows, ldx elements apart; 16-byte aligned, ldx a multiple of 8
+  int64_t ldx;
+  int64_t shared;
+  const int32_t* order;
+  int64_t pairs, width;  // width a multiple of 8
+  bf16* y;               // [pairs][width], 16-byte aligned
+};
+void gather_pairs(const GatherPairs& args, cudaStream_t stream);
+
 // Per pair y[pair] = w[its expert] . x[pair / shared], by the chain of products of matmul.h in one part. On the way back
 // y[pair] = x[pair / shared] . w[its expert]. An expert's gate and up lie row by row by turns: those of gate are outputs 2 i, of up 2 i + 1.
 struct ExpertsMatMul {
@@ -67,6 +79,9 @@ struct ExpertsMatMul {
   QuantWeights quantised = {};  // each expert's from a panel of its own on
   // Instead of y: [pairs][n / 2], swiglu() (elementwise/swiglu.h) of gate and up; n is a multiple of 4. And both rounded, [pairs][n]; null: not wanted.
   bf16 *gated = nullptr, *kept = nullptr;
+  // By wgmma (which takes no quantised weights) rows of x, and of what is gated, lie in the order of `order`: row i is that of pair order[i], and
+  // `shared` is 1. n is a multiple of 8 then, of 16 where it is gated, ldy one of 4, y and what is gated 16-byte aligned.
+  ExpertKernel kernel = ExpertKernel::kMma;
 };
 void experts_matmul(const ExpertsMatMul& args, cudaStream_t stream);
 // x's columns from n to the next multiple of 8 are zero; ldy is even and y 8-byte aligned.
@@ -95,6 +110,7 @@ struct ExpertsSiluBackward {
   bf16* dx;              // [pairs][width][2]
   float* d_weights;      // pairs
   int64_t pairs, width;
+  const int32_t* order = nullptr;  // row i of dx is that of pair order[i], where that is not -1; null: of pair i
 };
 void experts_silu_backward(const ExpertsSiluBackward& args, cudaStream_t stream);
 

@@ -2,6 +2,7 @@
 
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
+#include "cuda/experts/experts_wgmma.h"
 #include "cuda/experts/pair_rows.h"
 #include "cuda/gemm/matmul_mma_block.h"
 
@@ -86,6 +87,11 @@ void check(const ExpertsMatMul& e, bool transposed) {
   const QuantWeights& q = e.quantised;
   const bool placed = reinterpret_cast<uintptr_t>(q.data) % 16 == 0 && q.panels != nullptr && q.most_tile_bytes > 0;
   check_argument(q.data == nullptr || (placed && q.most_tile_bytes % 128 == 0), name, "quantised");
+  if (e.kernel == ExpertKernel::kMma) return;
+  check_argument(q.data == nullptr && e.shared == 1, name, "kernel");
+  check_argument(e.n % (e.gated != nullptr ? 16 : 8) == 0 && e.experts * e.n < int64_t(1) << 31, name, "n");
+  const uintptr_t places = reinterpret_cast<uintptr_t>(e.y) | reinterpret_cast<uintptr_t>(e.gated) | reinterpret_cast<uintptr_t>(e.kept);
+  check_argument(e.ldy % 4 == 0 && places % 16 == 0, name, "ldy");
 }
 
 }  // namespace
@@ -114,6 +120,7 @@ void experts_matmul(const ExpertsMatMul& e, cudaStream_t stream) {
   const bool whole = e.n % 4 == 0 && (reinterpret_cast<uintptr_t>(e.gated) | reinterpret_cast<uintptr_t>(e.kept)) % 8 == 0;
   check_argument(e.gated != nullptr ? whole : e.kept == nullptr, "experts_matmul", "gated");
   if (e.pairs == 0) return;
+  if (e.kernel == ExpertKernel::kWgmma) return experts_wgmma(e, stream);
   const int64_t tile_pairs = expert_tile_pairs(e.pairs, e.experts);
   const bool few = tile_pairs <= kFewPairs;
   if (e.quantised.data != nullptr) return few ? experts_matmul_few(e, tile_pairs, stream) : launch_wide<true, false>(e, stream);
@@ -129,6 +136,7 @@ void experts_matmul_transposed(const ExpertsMatMul& e, cudaStream_t stream) {
   check_argument(e.ldy % 2 == 0, "experts_matmul_transposed", "ldy");
   check_argument(reinterpret_cast<uintptr_t>(e.y) % 8 == 0, "experts_matmul_transposed", "y");
   if (e.pairs == 0) return;
+  if (e.kernel == ExpertKernel::kWgmma) return experts_transposed_wgmma(e, stream);
   if (e.quantised.data != nullptr) launch_back<true>(e, stream);
   else launch_back<false>(e, stream);
 }

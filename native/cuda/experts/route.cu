@@ -147,16 +147,20 @@ __device__ int sum_to_lane(int v) {
   return v;
 }
 
+struct Totals {
+  int pairs, tiles;
+};
+
 // Of each expert its number of pairs, and where its pairs and its tiles begin.
 struct SortSpace {
   int32_t *counts, *pairs, *tiles;
-  int32_t* all_tiles;
+  Totals* all;  // of all experts
 };
 
-constexpr size_t sort_bytes(int64_t experts) { return size_t(3 * experts + 1) * sizeof(int32_t); }
+constexpr size_t sort_bytes(int64_t experts) { return size_t(3 * experts) * sizeof(int32_t) + sizeof(Totals); }
 
-// By the first warp: counts to begins. Returns the number of all tiles.
-__device__ int sum_counts(const SortSpace& s, int experts, int tile_pairs) {
+// By the first warp: counts to begins.
+__device__ Totals sum_counts(const SortSpace& s, int experts, int tile_pairs) {
   const int lane = threadIdx.x % kWarp;
   int pairs = 0, tiles = 0;
   for (int e = lane; e - lane < experts; e += kWarp) {
@@ -166,14 +170,14 @@ __device__ int sum_counts(const SortSpace& s, int experts, int tile_pairs) {
     pairs += __shfl_sync(kAllLanes, to_pairs, kWarp - 1);
     tiles += __shfl_sync(kAllLanes, to_tiles, kWarp - 1);
   }
-  return tiles;
+  return {pairs, tiles};
 }
 
 // The pairs by expert, and their tiles; by one block. Those of an expert come in any order.
 __device__ void sort_pairs(const RouteExperts& a, unsigned char* shared, int tile_pairs, int most_tiles) {
   const int thread = int(threadIdx.x), experts = int(a.experts), pairs = int(a.rows * a.used);
   int32_t* words = reinterpret_cast<int32_t*>(shared);
-  const SortSpace s{words, words + experts, words + 2 * experts, words + 3 * experts};
+  const SortSpace s{words, words + experts, words + 2 * experts, reinterpret_cast<Totals*>(words + 3 * experts)};
   for (int e = thread; e < experts; e += kSortThreads) s.counts[e] = 0;
   __syncthreads();
   for (int p = thread; p < pairs; p += kSortThreads) {
@@ -181,8 +185,8 @@ __device__ void sort_pairs(const RouteExperts& a, unsigned char* shared, int til
   }
   __syncthreads();
   if (thread < kWarp) {
-    const int tiles = sum_counts(s, experts, tile_pairs);
-    if (thread == 0) *s.all_tiles = tiles;
+    const Totals totals = sum_counts(s, experts, tile_pairs);
+    if (thread == 0) *s.all = totals;
   }
   __syncthreads();
   for (int e = thread; e < experts; e += kSortThreads) {
@@ -191,7 +195,8 @@ __device__ void sort_pairs(const RouteExperts& a, unsigned char* shared, int til
       *tiles++ = {e, s.pairs[e] + done, min(tile_pairs, s.counts[e] - done)};
     }
   }
-  for (int i = *s.all_tiles + thread; i < most_tiles; i += kSortThreads) a.tiles[i] = {0, 0, 0};
+  for (int i = s.all->tiles + thread; i < most_tiles; i += kSortThreads) a.tiles[i] = {0, 0, 0};
+  for (int i = s.all->pairs + thread; i < pairs; i += kSortThreads) a.order[i] = -1;
   __syncthreads();  // begins of pairs are counted on from here
   for (int p = thread; p < pairs; p += kSortThreads) {
     if (a.chosen[p] >= 0) a.order[atomicAdd(&s.pairs[a.chosen[p]], 1)] = p;

@@ -47,7 +47,7 @@ Layers::Layers(const model::Spec& spec, const Weights& weights, const Sizes& siz
     : spec_(spec), weights_(weights), sizes_(sizes), stream_(stream), wide_(size_t(sizes.rows * sizes.wide)),
       activation_(size_t(std::max(sizes.rows, sizes.logit_rows) * sizes.activation)), queries_(size_t(sizes.rows * sizes.queries)),
       workspace_(size_t(sizes.workspace_floats)), lora_(size_t(sizes.lora_floats)), arrived_(size_t(kLoraArrivals)),
-      arrivals_(size_t(sizes.arrivals)), mixture_(spec, sizes.mixed_rows, stream) {
+      arrivals_(size_t(sizes.arrivals)), mixture_(spec, weights.kernels.experts, sizes.mixed_rows, stream) {
   const ops::RopeTable table(spec.rope, sizes.positions, spec.head_dim);
   const int64_t count = sizes.positions * spec.head_dim / 2;
   cosines_ = upload(table.cosines(), count);

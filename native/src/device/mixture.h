@@ -8,8 +8,8 @@ namespace tandem::device {
 
 class Mixture {
  public:
-  // Of at most so many rows at a time; 0: the model has none.
-  Mixture(const model::Spec& spec, int64_t most_rows, cuda::Stream& stream);
+  // Of at most so many rows at a time; 0: the model has none. `kernel`: of bf16 weights.
+  Mixture(const model::Spec& spec, cuda::ExpertKernel kernel, int64_t most_rows, cuda::Stream& stream);
   static size_t bytes(const model::Spec& spec, int64_t most_rows);
 
   int64_t most_rows() const { return most_rows_; }
@@ -29,18 +29,23 @@ class Mixture {
   int64_t pairs() const { return rows_ * spec_.experts.used; }
 
  private:
-  // Per pair with its expert's [n][k], of rows of x that `shared` pairs read, to wide_; `back`: transposed.
-  cuda::ExpertsMatMul product_of(const Matrix& w, int64_t n, int64_t k, int64_t shared, const bf16* x, bool back = false);
+  // One for all of a layer's experts.
+  cuda::ExpertKernel kernel_of(const Layer& layer) const;
+  // Of rows of x, or of pairs.
+  enum class Input { kRows, kPairs };
+  // Per pair with its expert's [n][k], to wide_; `back`: transposed.
+  cuda::ExpertsMatMul product_of(const Layer& layer, const Matrix& w, int64_t n, int64_t k, const bf16* x, Input input, bool back = false);
   void combine(const float* weights, const float* onto, float* y);
 
   const model::Spec& spec_;
+  cuda::ExpertKernel kernel_;
   cuda::Stream& stream_;
   int64_t most_rows_, rows_ = 0;  // those that are routed
   DeviceBuffer<float> logits_;    // [rows][experts]
   DeviceBuffer<int32_t> chosen_, order_;
   DeviceBuffer<float> weights_;
   DeviceBuffer<cuda::ExpertTile> tiles_;
-  DeviceBuffer<float> wide_;   // [pairs][hidden, or on the way back size]
+  DeviceBuffer<float> wide_;   // [pairs][hidden, or on the way back size]; behind so many sizes also sorted rows
   DeviceBuffer<bf16> active_;  // [pairs][size]
 };
 

@@ -3,6 +3,7 @@
 
 #include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_info.h"
+#include "cuda/experts/expert_variants.h"
 #include "cuda/gemm/variants.h"
 #include "device/backend.h"
 #include "device/train_compute.h"
@@ -34,7 +35,8 @@ Kernels chosen_kernels(const cuda::DeviceInfo& found) {
                            cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), found.major, found.minor),
                            cuda::adapter_kernel(adapters, found.major, found.minor),
                            cuda::matmul_blocks(std::getenv("TANDEM_CUDA_CLUSTERS"), found.major, found.minor),
-                           cuda::attention_states(std::getenv("TANDEM_CUDA_STATES"), found.major, found.minor)};
+                           cuda::attention_states(std::getenv("TANDEM_CUDA_STATES"), found.major, found.minor),
+                           cuda::expert_kernel(std::getenv("TANDEM_CUDA_EXPERTS"), found.major, found.minor)};
   const bool asked = adapters != nullptr && *adapters != 0 && kernels.adapters != cuda::AdapterKernel::kBehind;
   if (asked && kernels.matmul != cuda::MatMulKernel::kWgmma) {
     throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_ADAPTERS=" + std::string(adapters) + " needs TANDEM_CUDA_MATMUL=wgmma");
@@ -82,7 +84,9 @@ class LoadedModel final : public Model {
   size_t weight_bytes() const override { return weights_->bytes(); }
   std::string kernels() const override {
     const Kernels& k = weights_->kernels;
-    return std::string("cuda, ") + cuda::variant_of(k.matmul).name + " products, " + cuda::variant_of(k.attention).name + " attention";
+    const std::string experts = facts_->spec.experts.count > 0 ? std::string(", ") + cuda::variant_of(k.experts).name + " experts" : "";
+    return std::string("cuda, ") + cuda::variant_of(k.matmul).name + " products, " + cuda::variant_of(k.attention).name + " attention" +
+           experts;
   }
 
   int64_t most_pages(const engine::Options& options, size_t reserve) const override {

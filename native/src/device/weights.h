@@ -2,6 +2,7 @@
 #pragma once
 #include "cuda/attention/paged_attention.h"
 #include "cuda/common/device_buffer.h"
+#include "cuda/experts/expert_variants.h"
 #include "cuda/gemm/matmul.h"
 #include "cuda/lora/lora_variants.h"
 #include "device/device.h"
@@ -51,6 +52,7 @@ struct Kernels {
   cuda::AdapterKernel adapters = {};
   cuda::MatMulBlocks blocks = {};
   cuda::AttentionStates states = {};
+  cuda::ExpertKernel experts = {};  // of bf16 weights
 };
 
 struct Weights {

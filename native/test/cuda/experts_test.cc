@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "device/weights.h"
+#include "expert_pairs.h"
 #include "ops/expert_routing.h"
 #include "quant_parts.h"
-#include "routed.h"
 
 namespace tandem::test {
 namespace {
@@ -134,63 +134,6 @@ TEST(gpu_gradients_of_routes_are_those_of_the_cpu) {
   }
 }
 
-// Products of pairs: x has rows that `shared` pairs read.
-struct Pairs {
-  Pairs(Routed& routed, Random& random, int64_t n, int64_t k, int64_t shared, bool transposed)
-      : routed(routed), n(n), k(k), shared(shared), transposed(transposed), depth(transposed ? (n + 7) / 8 * 8 : k),
-        outputs(transposed ? k : n), xs(bf16s(random, size_t(routed.pairs() / shared * depth))),
-        ws(bf16s(random, size_t(routed.experts * n * k))) {
-    for (size_t i = 0; i < xs.size(); ++i) {
-      if (transposed && int64_t(i) % depth >= n) xs[i] = {0};
-    }
-    x = DeviceBuffer<bf16>(xs);
-    w = DeviceBuffer<bf16>(ws);
-  }
-
-  cuda::ExpertsMatMul args(float* y) const {
-    return {x.data(), depth, shared, routed.pairs(), routed.order.data(), routed.tiles.data(), w.data(), routed.experts,
-            n,        k,     y,      outputs + 2};
-  }
-  static std::vector<float> run(const cuda::ExpertsMatMul& e, bool transposed) {
-    DeviceBuffer<float> y(std::vector<float>(size_t(e.pairs * e.ldy), 7.5f));
-    cuda::ExpertsMatMul args = e;
-    args.y = y.data();
-    if (transposed) cuda::experts_matmul_transposed(args, nullptr);
-    else cuda::experts_matmul(args, nullptr);
-    return y.download();
-  }
-  std::vector<float> run() const { return run(args(nullptr), transposed); }
-
-  Routed& routed;
-  int64_t n, k, shared;
-  bool transposed;
-  int64_t depth, outputs;
-  std::vector<bf16> xs, ws;
-  DeviceBuffer<bf16> x, w;
-};
-
-void check_pairs(Routed& routed, int64_t n, int64_t k, int64_t shared, bool transposed) {
-  Random random(uint64_t(n * 1009 + k));
-  const Pairs p(routed, random, n, k, shared, transposed);
-  const std::vector<float> seen = p.run();
-  const auto chosen = routed.chosen.download();
-  const int64_t ldy = p.outputs + 2;
-  for (int64_t pair = 0; pair < routed.pairs(); ++pair) {
-    const bool there = chosen[size_t(pair)] >= 0;
-    const bf16* x = p.xs.data() + pair / shared * p.depth;
-    const bf16* w = p.ws.data() + int64_t(std::max(chosen[size_t(pair)], 0)) * n * k;
-    for (int64_t o = 0; o < ldy; ++o) {
-      double sum = 0, size = 1;
-      for (int64_t i = 0; o < p.outputs && i < (transposed ? n : k); ++i) {
-        const double term = double(cuda::to_float(x[i])) * cuda::to_float(transposed ? w[i * k + o] : w[o * k + i]);
-        sum += term;
-        size += std::fabs(term);
-      }
-      CHECK_NEAR(seen[size_t(pair * ldy + o)], there && o < p.outputs ? sum : 7.5, 1e-6 * size);
-    }
-  }
-}
-
 TEST(gpu_experts_multiply_their_pairs) {
   Random random(84);
   // Tiles of 16, 32, 64 and 128 pairs, which are full, nearly empty, or not there.
@@ -207,58 +150,19 @@ TEST(gpu_experts_multiply_their_pairs) {
   check_pairs(padded, 70, 136, 2, false);
 }
 
-// With the activation, of plain weights and of quantised ones, which have the same outputs: the bits of the product's.
+// Of plain weights and of quantised ones, which have the same outputs.
 TEST(gpu_experts_gate_what_they_multiply) {
   Random random(90);
   for (auto [rows, experts, used] : std::vector<std::array<int64_t, 3>>{{5, 4, 3}, {20, 3, 2}, {70, 3, 1}, {70, 2, 2}}) {
     Routed routed(random, rows, experts, used);
     for (int64_t n : {40, 136}) {
-      const Pairs p(routed, random, n, 72, used, false);
-      const std::vector<float> sums = p.run();
-      for (bool keeps : {false, true}) {
-        DeviceBuffer<bf16> active(size_t(routed.pairs() * n / 2)), kept(keeps ? size_t(routed.pairs() * n) : 0);
-        cuda::ExpertsMatMul args = p.args(nullptr);
-        args.gated = active.data();
-        args.kept = keeps ? kept.data() : nullptr;
-        cuda::experts_matmul(args, nullptr);
-        const auto seen = active.download(), both = kept.download();
-        for (int64_t pair = 0; pair < routed.pairs(); ++pair) {
-          for (int64_t i = 0; i < n; ++i) {
-            const float* gate = &sums[size_t(pair * (n + 2) + i / 2 * 2)];
-            if (keeps) CHECK_EQ(both[size_t(pair * n + i)].bits, cuda::to_bf16(gate[i % 2]).bits);
-            const double wanted = double(gate[0]) / (1 + std::exp(-double(gate[0]))) * double(gate[1]);
-            CHECK_NEAR(cuda::to_float(seen[size_t((pair * n + i) / 2)]), wanted, kBf16 * std::fabs(wanted) + 1e-5);
-          }
-        }
-      }
+      for (bool keeps : {false, true}) check_gates(routed, n, 72, keeps);
     }
   }
 }
 
-// A pair has the bits that it has alone, which are those of its expert's own product.
 TEST(gpu_pairs_do_not_depend_on_their_batch) {
-  Random random(85);
-  for (bool transposed : {false, true}) {
-    const int64_t rows = 67, experts = 3, used = 2, n = 72, k = 200;
-    Routed routed(random, rows, experts, used);
-    const Pairs p(routed, random, n, k, used, transposed);
-    const std::vector<float> all = p.run();
-    const auto chosen = routed.chosen.download();
-    const int64_t ldy = p.outputs + 2;
-    for (int64_t pair : {0, 1, 40, 133}) {
-      const DeviceBuffer<int32_t> order(std::vector<int32_t>{0});
-      const DeviceBuffer<cuda::ExpertTile> tiles(std::vector<cuda::ExpertTile>{{chosen[size_t(pair)], 0, 1}});
-      cuda::ExpertsMatMul one = p.args(nullptr);
-      one.x += pair / used * p.depth, one.pairs = one.shared = 1, one.order = order.data(), one.tiles = tiles.data();
-      const std::vector<float> row(all.begin() + pair * ldy, all.begin() + (pair + 1) * ldy);
-      CHECK(same_bits(Pairs::run(one, transposed), row));
-      DeviceBuffer<float> y(std::vector<float>(size_t(ldy), 7.5f));
-      cuda::MatMul plain{one.x, p.depth, 1, p.w.data() + int64_t(chosen[size_t(pair)]) * n * k, n, k, y.data(), ldy, false, nullptr, 0};
-      if (transposed) cuda::matmul_transposed(plain, nullptr);
-      else cuda::matmul(plain, nullptr);
-      CHECK(same_bits(y.download(), row));
-    }
-  }
+  for (bool transposed : {false, true}) check_pairs_alone(transposed);
 }
 
 std::vector<bf16> gated(cuda::ExpertsMatMul args) {
@@ -282,11 +186,11 @@ void check_quantised(Routed& routed, const std::vector<ops::QuantFormat>& format
       std::copy_n(weights.plain.begin() + e * padded * k, n * k, p.ws.begin() + e * n * k);
     }
     p.w = DeviceBuffer<bf16>(p.ws);
-    cuda::ExpertsMatMul args = p.args(nullptr);
+    cuda::ExpertsMatMul args = p.args();
     args.w = nullptr;
     args.quantised = matrix.quantised();
     CHECK(same_bits(Pairs::run(args, transposed), p.run()));
-    if (!transposed) CHECK(same_bits(gated(args), gated(p.args(nullptr))));
+    if (!transposed) CHECK(same_bits(gated(args), gated(p.args())));
   }
 }
 

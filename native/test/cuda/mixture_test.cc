@@ -1,20 +1,9 @@
 // Mixtures of experts on a device, served and trained: the CPU's tokens and gradients, and the same bits however work is cut.
-#include "cuda/common/device_info.h"
-#include "engine_fixture.h"
-#include "trainer_fixture.h"
+#include "mixture_checks.h"
 #include "widened.h"
 
 namespace tandem::test {
 namespace {
-
-// Its first feed-forward is a mixture, or both are.
-TinyModel mixture_for_device(bool all = false, int64_t window = 40) {
-  TinyModel model = tiny_for_device(window);
-  model.spec.mlp_bias = false;
-  model.spec.experts = {7, 3, 40, true};
-  model.spec.expert_layers = {1, uint8_t(all)};
-  return model;
-}
 
 TEST_ENGINE(gpu_mixture_gives_the_tokens_of_the_cpu) {
   check_against_cpu(mixture_for_device(), {device_job(1, 1, 6), device_job(2, 40, 6), device_job(3, 70, 4)});
@@ -33,60 +22,12 @@ TEST_ENGINE(gpu_mixture_same_bits_alone_batched_chunked_and_recorded) {
     auto model = load_on_device(source);
     std::vector<Job> jobs = {device_job(11, 1, 4, 1), device_job(12, 17, 3, 1), device_job(13, 30, 2), device_job(14, 5, 3)};
     jobs[3].adapter = model->place(model::Adapter(model->facts(), tiny_factors(source.spec, 5, 4, all_modules())));
-    std::vector<Job> truth = jobs;
-    const SettingTo graphs("TANDEM_CUDA_GRAPHS", "0");
-    for (Job& j : truth) {
-      Driver alone = device_driver(model, device_options());
-      alone.start(0, j);
-      alone.run();
-    }
-    for (int64_t chunk : {1 << 30, 7}) {
-      const SettingTo recorded("TANDEM_CUDA_GRAPHS", "1");
-      std::vector<Job> all = jobs;
-      Driver together = device_driver(model, device_options(), 3);
-      together.set_chunk(chunk);
-      run_together(together, all);
-      check_same_jobs(all, truth);
-    }
+    const std::vector<Job> truth = check_same_bits(model, jobs);
     CHECK(!same_bits(truth[3].output[0].logprob, truth[2].output[0].logprob));
   }
 }
 
-// More rows than go through a mixture together.
-TEST_ENGINE(gpu_mixture_same_bits_of_thousands_of_rows) {
-  auto model = load_on_device(mixture_for_device());
-  engine::Options o = device_options();
-  o.max_sequences = 42;
-  o.max_batch_tokens = 2200;
-  o.pages = 42 * 4;
-  std::vector<Job> jobs;
-  for (uint64_t i = 0; i < 42; ++i) jobs.push_back(device_job(100 + i, 50, 1));
-  std::vector<Job> alone = {jobs[0], jobs[41]};
-  Driver together = device_driver(model, o);
-  run_together(together, jobs);
-  for (Job& job : alone) {
-    Driver driver = device_driver(model, device_options());
-    driver.start(0, job);
-    driver.run();
-  }
-  check_same_jobs({jobs[0], jobs[41]}, alone);
-}
-
-TEST_ENGINE(hopper_mixture_gives_the_same_bits) {
-  if (!on_hopper()) return;
-  auto model = load_with_wgmma(mixture_for_device(), {"TANDEM_CUDA_MATMUL", "TANDEM_CUDA_ATTENTION"});
-  std::vector<Job> jobs = {device_job(11, 1, 3), device_job(12, 70, 2), device_job(13, 20, 3)}, alone = jobs;
-  for (Job& j : alone) {
-    Driver driver = device_driver(model, device_options());
-    driver.start(0, j);
-    driver.run();
-  }
-  Driver driver = device_driver(model, device_options());
-  driver.set_chunk(13);
-  run_together(driver, jobs);
-  check_same_jobs(alone, jobs);
-  check_logprobs(mixture_for_device(), model);
-}
+TEST_ENGINE(gpu_mixture_same_bits_of_thousands_of_rows) { check_thousands_of_rows(load_on_device(mixture_for_device())); }
 
 // Whole panels, and experts that end within one.
 TEST_ENGINE(gpu_mixture_keeps_quantised_weights_and_gives_the_bits_of_what_they_stand_for) {
@@ -150,17 +91,10 @@ TEST_ENGINE(gpu_mixture_gives_the_gradients_of_few_rows_at_a_time) {
   check_gradients(state, seen, wanted);
 }
 
-// A device gives memory in pieces of its own size.
 #ifdef TANDEM_GPU_EMULATION
 TEST(gpu_mixture_takes_the_memory_that_it_plans) {
-  const TinyModel source = mixture_for_device();
-  auto model = load_on_device(source);
-  size_t planned = 0;
-  for (const device::MemoryPart& part : model->memory_plan(device_options(), 0)) planned += part.bytes;
-  const size_t before = cuda::device_free_bytes();
-  const Driver driver = device_driver(model, device_options());
-  CHECK_EQ(before - cuda::device_free_bytes(), planned - model->weight_bytes());
-  check_trainer_memory(source);
+  check_planned_memory(mixture_for_device());
+  check_trainer_memory(mixture_for_device());
 }
 #endif
 
