@@ -30,6 +30,15 @@ class ExpertCases {
         down_(device_noise(size_t(kExperts * kHidden * kSize), 0.05f)), active_(device_noise(size_t(pairs_ * kSize), 1)),
         kept_(device_noise(size_t(pairs_ * 2 * kSize), 1)), d_gate_up_(size_t(pairs_ * 2 * kSize)) {}
 
+  // `hopper`: products by wgmma too.
+  void time_all(bool hopper) {
+    time_routes();
+    time_products(cuda::ExpertKernel::kMma);
+    if (hopper) time_products(cuda::ExpertKernel::kWgmma);
+    time_joining();
+  }
+
+ private:
   void time_routes() {
     const cuda::RouteExperts route{logits_.data(), kExperts,       nullptr,         rows_,         kExperts,     kUsed,
                                    true,           chosen_.data(), weights_.data(), order_.data(), tiles_.data()};
@@ -65,7 +74,6 @@ class ExpertCases {
           [&] { cuda::experts_matmul_transposed(back, nullptr); });
   }
 
- private:
   static std::vector<float> scores(int64_t count) {
     std::vector<float> out;
     for (int64_t i = 0; i < count; ++i) out.push_back(noise_at(uint64_t(i)));

@@ -443,11 +443,7 @@ class Bench {
       else if (count < 1024) add(name, bytes / 1e9, t, bandwidth_, "GB/s");
       else add(name, work / 1e12, t, 0, "TFLOP/s");
     };
-    tandem::benchmarks::ExpertCases cases(count, time);
-    cases.time_routes();
-    cases.time_products(ExpertKernel::kMma);
-    if (device_info().major == 9) cases.time_products(ExpertKernel::kWgmma);
-    cases.time_joining();
+    tandem::benchmarks::ExpertCases(count, time).time_all(device_info().major == 9);
   }
 
   // The share is of the bandwidth, rows of x and y being moved once; of what fetches weights for others the time.

@@ -153,8 +153,8 @@ export const mutations = [
       },
       {
         file: 'native/cuda/experts/experts_wgmma.cu',
-        search: 'for (int i = 0; i < 2; ++i) __syncthreads();',
-        replace: '__syncthreads();',
+        search: '  __syncthreads();  // all are done with the stages',
+        replace: '  __syncthreads();\n  __syncthreads();',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1299,7 +1299,7 @@ export const mutations = [
     name: 'CUDA: both blocks of a pair bring the same half of the weights on the way back',
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_transposed_wgmma.cu',
+        file: 'native/cuda/gemm/matmul_transposed_wgmma_block.h',
         search: 'first = rank < 0 ? 0 : rank * own;',
         replace: 'first = 0;',
       },
@@ -1321,7 +1321,7 @@ export const mutations = [
     name: "CUDA: a missing barrier in Hopper's product of the way back",
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_transposed_wgmma.cu',
+        file: 'native/cuda/gemm/matmul_transposed_wgmma_block.h',
         search: '    barrier_wait(&ring.empty[stage], (round & 1) ^ 1);\n',
         replace: '',
       },
@@ -1332,7 +1332,7 @@ export const mutations = [
     name: "CUDA: a dropped wait in Hopper's product of the way back",
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_transposed_wgmma.cu',
+        file: 'native/cuda/gemm/matmul_transposed_wgmma_block.h',
         search: '    barrier_wait(&ring.full[i % S::kStages], i / S::kStages & 1);\n',
         replace: '',
       },
@@ -1343,7 +1343,7 @@ export const mutations = [
     name: "CUDA: Hopper's product of the way back gives a stage back before it has been multiplied",
     edits: [
       {
-        file: 'native/cuda/gemm/matmul_transposed_wgmma.cu',
+        file: 'native/cuda/gemm/matmul_transposed_wgmma_block.h',
         search: '    give_back<S>(ring, done, i, peer);\n',
         replace: '    give_back<S>(ring, done, i + 1, peer);\n',
       },
