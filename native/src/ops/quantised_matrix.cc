@@ -21,13 +21,21 @@ struct Overlap {
   int64_t first_in_part, first_in_panel, count;
 };
 
-std::vector<Overlap> overlaps(const std::vector<QuantPart>& parts, int64_t first, int64_t end) {
+// Where each part ends in the matrix.
+std::vector<int64_t> ends_of(const std::vector<QuantPart>& parts) {
+  std::vector<int64_t> ends;
+  for (const QuantPart& part : parts) ends.push_back((ends.empty() ? 0 : ends.back()) + part.rows);
+  return ends;
+}
+
+// A matrix may have a part per row, so those before `first` are not gone through.
+std::vector<Overlap> overlaps(const std::vector<QuantPart>& parts, const std::vector<int64_t>& ends, int64_t first, int64_t end) {
   std::vector<Overlap> found;
-  int64_t part_first = 0;
-  for (const QuantPart& part : parts) {
-    int64_t from = std::max(first, part_first), to = std::min(end, part_first + part.rows);
-    if (from < to) found.push_back({&part, from - part_first, from - first, to - from});
-    part_first += part.rows;
+  size_t i = size_t(std::upper_bound(ends.begin(), ends.end(), first) - ends.begin());
+  for (; i < parts.size() && ends[i] - parts[i].rows < end; ++i) {
+    const int64_t part_first = ends[i] - parts[i].rows;
+    int64_t from = std::max(first, part_first), to = std::min(end, ends[i]);
+    if (from < to) found.push_back({&parts[i], from - part_first, from - first, to - from});
   }
   return found;
 }
@@ -94,12 +102,13 @@ QuantisedMatrix::QuantisedMatrix(int64_t panel, int64_t k, const std::vector<Qua
   for (const QuantPart& part : parts) n_ += part.rows;
   require(n_ > 0 && k > 0, ErrorKind::kRange, "matrix dimensions must be positive");
   n_padded_ = round_up(n_, panel);
-  place_panels(parts);
+  const std::vector<int64_t> ends = ends_of(parts);
+  place_panels(parts, ends);
   std::atomic<bool> ok{true};
   pool.run(int64_t(formats_.size()), [&](int64_t p) {
     thread_local std::vector<uint8_t> values;
     thread_local std::vector<float> numbers;
-    if (ok && !pack_panel(p, parts, values, numbers)) ok = false;
+    if (ok && !pack_panel(p, parts, ends, values, numbers)) ok = false;
   });
   require(ok, ErrorKind::kIo, "could not read the weights");
 }
@@ -108,14 +117,14 @@ QuantisedMatrix::QuantisedMatrix(int64_t panel, int64_t n, int64_t k, QuantForma
                                  const std::function<bool(uint8_t* data, int64_t bytes)>& fill)
     : n_(n), n_padded_(round_up(n, panel)), k_(k), k_padded_(round_up(k, simd::kQuantRowGroup)), panel_(panel) {
   require(n > 0 && k > 0, ErrorKind::kRange, "matrix dimensions must be positive");
-  place_panels({{n, format, nullptr}});
+  place_panels({{n, format, nullptr}}, {n});
   if (!fill(data_.data(), int64_t(data_.size()))) *this = {};
 }
 
-void QuantisedMatrix::place_panels(const std::vector<QuantPart>& parts) {
+void QuantisedMatrix::place_panels(const std::vector<QuantPart>& parts, const std::vector<int64_t>& ends) {
   size_t bytes = 0;
   for (int64_t first = 0; first < n_; first += panel_) {
-    std::vector<Overlap> rows = overlaps(parts, first, first + panel_);
+    std::vector<Overlap> rows = overlaps(parts, ends, first, first + panel_);
     QuantFormat format = rows.front().part->format;
     for (const Overlap& overlap : rows) {
       if (overlap.part->format == format) continue;
@@ -130,8 +139,8 @@ void QuantisedMatrix::place_panels(const std::vector<QuantPart>& parts) {
   data_ = Buffer<uint8_t>(bytes);
 }
 
-bool QuantisedMatrix::pack_panel(int64_t panel, const std::vector<QuantPart>& parts, std::vector<uint8_t>& values,
-                                 std::vector<float>& numbers) {
+bool QuantisedMatrix::pack_panel(int64_t panel, const std::vector<QuantPart>& parts, const std::vector<int64_t>& ends,
+                                 std::vector<uint8_t>& values, std::vector<float>& numbers) {
   const QuantTraits to = traits_of(format(panel));
   uint8_t* data = data_.data() + offsets_[size_t(panel)];
   uint8_t* group_data = data + to.head_bytes(panel_);
@@ -143,7 +152,7 @@ bool QuantisedMatrix::pack_panel(int64_t panel, const std::vector<QuantPart>& pa
       }
     }
   }
-  for (const Overlap& overlap : overlaps(parts, panel * panel_, (panel + 1) * panel_)) {
+  for (const Overlap& overlap : overlaps(parts, ends, panel * panel_, (panel + 1) * panel_)) {
     const QuantTraits from = traits_of(overlap.part->format);
     int64_t groups = from.scales_of(k_);
     values.resize(size_t(overlap.count * k_));

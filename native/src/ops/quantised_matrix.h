@@ -52,8 +52,10 @@ class QuantisedMatrix {
   void copy_row(int64_t row, float* out) const;
 
  private:
-  void place_panels(const std::vector<QuantPart>& parts);
-  bool pack_panel(int64_t panel, const std::vector<QuantPart>& parts, std::vector<uint8_t>& values, std::vector<float>& numbers);
+  // `ends`: where each part ends in the matrix.
+  void place_panels(const std::vector<QuantPart>& parts, const std::vector<int64_t>& ends);
+  bool pack_panel(int64_t panel, const std::vector<QuantPart>& parts, const std::vector<int64_t>& ends, std::vector<uint8_t>& values,
+                  std::vector<float>& numbers);
 
   int64_t n_ = 0, n_padded_ = 0, k_ = 0, k_padded_ = 0, panel_ = 0;
   std::vector<QuantFormat> formats_;  // one per panel
