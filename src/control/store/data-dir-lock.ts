@@ -3,8 +3,9 @@
  * releases it whatever way the process ends.
  */
 import { join } from 'node:path';
-import SqliteDatabase from 'better-sqlite3';
+import type SqliteDatabase from 'better-sqlite3';
 import { makeDataDir } from './data-dir.ts';
+import { NotBuiltError, openSqlite } from './open-sqlite.ts';
 
 export class DataDirLock {
   readonly #sqlite: SqliteDatabase.Database;
@@ -37,9 +38,9 @@ export class DataDirLock {
 
 function openLock(path: string): SqliteDatabase.Database {
   try {
-    return new SqliteDatabase(path, { timeout: 0 });
+    return openSqlite(path, 0);
   } catch (error) {
-    throw unusable(path, 'opened for writing', error);
+    throw error instanceof NotBuiltError ? error : unusable(path, 'opened for writing', error);
   }
 }
 

@@ -1,6 +1,7 @@
 /** Thread entry: owns one SQLite connection, so that no commit waits for a disk on the thread that streams tokens. */
 import { parentPort, workerData } from 'node:worker_threads';
-import SqliteDatabase from 'better-sqlite3';
+import type SqliteDatabase from 'better-sqlite3';
+import { openSqlite } from './open-sqlite.ts';
 import type { SqliteOptions, SqliteQuery, SqliteReply, SqliteRequest } from './sqlite-protocol.ts';
 
 const port = parentPort;
@@ -16,7 +17,7 @@ let sqlite: SqliteDatabase.Database | null = null;
 /** Opened by the first request, so that a failure has someone to tell. */
 function open(): SqliteDatabase.Database {
   if (sqlite !== null) return sqlite;
-  const opened = new SqliteDatabase(options.path, { timeout: options.busyTimeoutMs });
+  const opened = openSqlite(options.path, options.busyTimeoutMs);
   opened.pragma('journal_mode = WAL');
   opened.pragma('synchronous = FULL');
   opened.pragma('foreign_keys = ON');
