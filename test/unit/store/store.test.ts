@@ -1,4 +1,6 @@
+import { spawnSync } from 'node:child_process';
 import {
+  chmodSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -9,7 +11,8 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import type { CompiledQuery, QueryResult } from 'kysely';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createKey, KeyCache } from '../../../src/control/store/api-keys.ts';
@@ -173,6 +176,24 @@ test('a lock file that cannot be opened, or is something else, is named', () => 
   rmSync(path, { recursive: true });
   writeFileSync(path, 'no lock '.repeat(1000));
   expect(() => DataDirLock.acquire(directory)).toThrow(`${path} in the data directory cannot be locked: `);
+});
+
+test('a lock file that may only be read is no lock', () => {
+  const path = join(directory, 'server.lock');
+  writeFileSync(path, '', { mode: 0o444 });
+  // Root may write everything: it becomes somebody else, with SQLite loaded.
+  const lock = pathToFileURL(resolve('dist/control/store/data-dir-lock.js')).href;
+  const code = `import Sqlite from 'better-sqlite3';
+    new Sqlite(':memory:').close();
+    const { DataDirLock } = await import('${lock}');
+    if (process.getuid() === 0) process.setuid(65534);
+    DataDirLock.acquire(process.argv[1]);`;
+  chmodSync(directory, 0o777);
+  const { stderr, status } = spawnSync(process.execPath, ['--input-type=module', '-e', code, directory], {
+    encoding: 'utf8',
+  });
+  expect(stderr).toContain(`${path} in the data directory cannot be opened for writing: EACCES`);
+  expect(status).toBe(1);
 });
 
 test('a data directory is made with its parents, or it is said why not', async () => {
