@@ -71,7 +71,7 @@ async function withStoredKeys<T>(dataDir: string, use: (repository: KeyRepositor
 }
 
 async function withKeys<T>(dataDir: string, use: (repository: KeyRepository) => Promise<T>): Promise<T> {
-  const database = await Database.open(dataDir);
+  const database = await Database.openBeside(dataDir);
   try {
     return await use(new KeyRepository(database.db));
   } finally {

@@ -16,6 +16,15 @@ export class DataDirLock {
   }
 
   static acquire(dataDir: string): DataDirLock {
+    const lock = DataDirLock.tryAcquire(dataDir);
+    if (lock !== null) return lock;
+    throw new Error(
+      `Another server is using the data directory ${dataDir}: stop it, or give --data-dir another folder.`,
+    );
+  }
+
+  /** null where another process has it. */
+  static tryAcquire(dataDir: string): DataDirLock | null {
     makeDataDir(dataDir);
     const path = join(dataDir, 'server.lock');
     const sqlite = openLock(path);
@@ -24,9 +33,7 @@ export class DataDirLock {
     } catch (error) {
       sqlite.close();
       if ((error as { code?: unknown }).code !== 'SQLITE_BUSY') throw unusable(path, 'locked', error);
-      throw new Error(
-        `Another server is using the data directory ${dataDir}: stop it, or give --data-dir another folder.`,
-      );
+      return null;
     }
     return new DataDirLock(sqlite);
   }

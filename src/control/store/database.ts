@@ -1,7 +1,9 @@
 /** Opens the database of a data directory and brings it to the newest schema. SQL runs on a thread of its own. */
 import { chmodSync, closeSync, existsSync, openSync } from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { Kysely, Migrator, sql, type CompiledQuery } from 'kysely';
+import { DataDirLock } from './data-dir-lock.ts';
 import { makeDataDir } from './data-dir.ts';
 import { MIGRATIONS } from './migrations/list.ts';
 import { SqliteClient, sqliteThreadDialect } from './sqlite-client.ts';
@@ -9,6 +11,7 @@ import type { Tables } from './tables.ts';
 
 const FILE = 'tandem.db';
 const BUSY_TIMEOUT_MS = 5_000;
+const LOCK_RETRY_MS = 100;
 
 export class Database {
   readonly db: Kysely<Tables>;
@@ -23,7 +26,24 @@ export class Database {
     return existsSync(join(dataDir, FILE));
   }
 
-  static async open(dataDir: string): Promise<Database> {
+  /** For the server, which holds the directory's lock. */
+  static open(dataDir: string): Promise<Database> {
+    return Database.#open(dataDir, (database) => database.#migrate());
+  }
+
+  /** For everybody else: a server of an older version that runs keeps the schema that it knows. */
+  static openBeside(dataDir: string): Promise<Database> {
+    return Database.#open(dataDir, async (database) => {
+      const lock = await database.#lockToChange(dataDir);
+      try {
+        await database.#migrate();
+      } finally {
+        lock?.release();
+      }
+    });
+  }
+
+  static async #open(dataDir: string, migrate: (database: Database) => Promise<void>): Promise<Database> {
     makeDataDir(dataDir);
     const path = join(dataDir, FILE);
     // Made here with the narrow mode: there is no moment in which others may read it.
@@ -31,7 +51,7 @@ export class Database {
     chmodSync(path, 0o600);
     const database = new Database(new SqliteClient({ path, busyTimeoutMs: BUSY_TIMEOUT_MS }));
     try {
-      await database.#migrate();
+      await migrate(database);
     } catch (error) {
       await database.close();
       throw error;
@@ -55,9 +75,33 @@ export class Database {
     await this.db.destroy();
   }
 
+  /** null: there is nothing to change, or nothing yet. A server that has just been started is about to change it itself. */
+  async #lockToChange(dataDir: string): Promise<DataDirLock | null> {
+    const end = performance.now() + BUSY_TIMEOUT_MS;
+    while (await this.#isOld()) {
+      const lock = DataDirLock.tryAcquire(dataDir);
+      if (lock !== null) return lock;
+      if (performance.now() > end)
+        throw new Error(
+          `A server of an older version is using the data directory ${dataDir}, which this version would change: stop it first.`,
+        );
+      await sleep(LOCK_RETRY_MS);
+    }
+    return null;
+  }
+
+  async #isOld(): Promise<boolean> {
+    const migrations = await this.#migrator().getMigrations();
+    const made = migrations.filter(({ executedAt }) => executedAt !== undefined).length;
+    return made > 0 && made < migrations.length;
+  }
+
+  #migrator(): Migrator {
+    return new Migrator({ db: this.db, provider: { getMigrations: () => Promise.resolve({ ...MIGRATIONS }) } });
+  }
+
   async #migrate(): Promise<void> {
-    const provider = { getMigrations: () => Promise.resolve({ ...MIGRATIONS }) };
-    const { error } = await new Migrator({ db: this.db, provider }).migrateToLatest();
+    const { error } = await this.#migrator().migrateToLatest();
     if (error === undefined) return;
     const reason = error instanceof Error ? error.message : JSON.stringify(error);
     const later = /previously executed migration (\S+) is missing/.exec(reason)?.[1];

@@ -3,8 +3,13 @@ import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Command } from 'commander';
+import { Kysely, Migrator } from 'kysely';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { addKeysCommand } from '../../../src/cli/keys.ts';
+import { Database } from '../../../src/control/store/database.ts';
+import { DataDirLock } from '../../../src/control/store/data-dir-lock.ts';
+import { MIGRATIONS } from '../../../src/control/store/migrations/list.ts';
+import { SqliteClient, sqliteThreadDialect } from '../../../src/control/store/sqlite-client.ts';
 
 let directory: string;
 let printed: string[];
@@ -49,4 +54,47 @@ test('the variable names the data directory, a flag wins over it', async () => {
 test.each(['', 'a\nb', 'a\u001b[2Jb'])('a name that would spoil the list is refused (%j)', async (name) => {
   await expect(keys('create', '--data-dir', directory, '--name', name)).rejects.toThrow("'--name <value>'");
   expect(readdirSync(directory)).toEqual([]);
+});
+
+/** What was made by a version that lacks the last migration: those that are made now. */
+async function ofOlderVersion<T>(use: (made: () => Promise<string[]>) => Promise<T>): Promise<T> {
+  const client = new SqliteClient({ path: join(directory, 'tandem.db'), busyTimeoutMs: 5_000 });
+  const db = new Kysely<{ kysely_migration: { name: string } }>({ dialect: sqliteThreadDialect(client) });
+  const known = Object.fromEntries(Object.entries(MIGRATIONS).slice(0, -1));
+  await new Migrator({ db, provider: { getMigrations: () => Promise.resolve(known) } }).migrateToLatest();
+  try {
+    return await use(async () =>
+      (await db.selectFrom('kysely_migration').select('name').execute()).map(({ name }) => name).sort(),
+    );
+  } finally {
+    await db.destroy();
+  }
+}
+
+test('what a running server of an older version uses is left as it is; without one it is brought up to date', async () => {
+  await ofOlderVersion(async (made) => {
+    const server = DataDirLock.acquire(directory);
+    const before = await made();
+    await expect(keys('list', '--data-dir', directory)).rejects.toThrow(
+      `A server of an older version is using the data directory ${directory}, which this version would change: stop it first.`,
+    );
+    expect(await made()).toEqual(before);
+    expect(printed).toEqual([]);
+    server.release();
+    await keys('create', '--data-dir', directory);
+    expect(await made()).toEqual(Object.keys(MIGRATIONS));
+    // Nobody has the lock any more.
+    DataDirLock.acquire(directory).release();
+  });
+});
+
+test('a server that is just starting brings its data up to date first', async () => {
+  await ofOlderVersion(async (made) => {
+    const server = DataDirLock.acquire(directory);
+    const created = keys('create', '--data-dir', directory);
+    await (await Database.open(directory)).close();
+    await created;
+    expect(await made()).toEqual(Object.keys(MIGRATIONS));
+    server.release();
+  });
 });
