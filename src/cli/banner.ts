@@ -1,5 +1,5 @@
 /** What a person reads when the server is up: address, model, key, and a line to paste. */
-import { basename, relative } from 'node:path';
+import { basename, relative, resolve } from 'node:path';
 
 export interface BannerFacts {
   version: string;
@@ -34,9 +34,16 @@ export function banner(facts: BannerFacts): string {
   return [`Tandem ${facts.version} is ready.`, ...lines, '', curlLine(address, facts.key), ''].join('\n');
 }
 
-/** The keys command as this process was called, for its data directory. */
-export function keysCommand(script: string, dataDir: string, isDefault: boolean): string {
-  const program = basename(script) === 'main.js' ? `node ${relative(process.cwd(), script)}` : basename(script);
+/**
+ * The keys command as this process was called, for its data directory. Where nobody types in the folder that it was called in (a service's is
+ * the root), the command is one for everywhere.
+ */
+export function keysCommand(script: string, dataDir: string, isDefault: boolean, folder = process.cwd()): string {
+  const isInstalled = basename(script) !== 'main.js';
+  const path = relative(folder, script);
+  const isHere = isInstalled || (folder !== '/' && !path.startsWith('..'));
+  const program = isInstalled ? basename(script) : `node ${isHere ? path : script}`;
+  if (!isHere) return `${program} keys create --data-dir ${resolve(folder, dataDir)}`;
   return `${program} keys create${isDefault ? '' : ` --data-dir ${dataDir}`}`;
 }
 

@@ -47,6 +47,15 @@ test('the command for another key is one that can be typed, for the same data', 
   expect(banner({ ...facts, key: { kind: 'stored', count: 1 }, keysCommand: installed })).toContain(installed);
 });
 
+test('it is one for everywhere where a service runs in no folder of a person', () => {
+  const script = '/opt/tandem/dist/cli/main.js';
+  const everywhere = `node ${script} keys create --data-dir /var/lib/tandem`;
+  expect(keysCommand(script, '/var/lib/tandem', false, '/')).toBe(everywhere);
+  expect(keysCommand(script, '/var/lib/tandem', false, '/srv')).toBe(everywhere);
+  expect(keysCommand(script, 'data', true, '/')).toBe(`node ${script} keys create --data-dir /data`);
+  expect(keysCommand(script, 'data', true, '/opt')).toBe('node tandem/dist/cli/main.js keys create');
+});
+
 test('IPv6 addresses are bracketed', () => {
   expect(banner({ ...facts, host: '::1' })).toContain('http://[::1]:8123');
 });
