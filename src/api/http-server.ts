@@ -113,6 +113,9 @@ function listenError(error: NodeJS.ErrnoException, { host, port }: HttpServerOpt
       return new Error(`Port ${port} is not allowed to this user: give --port one from 1024 on.`);
     case 'EADDRNOTAVAIL':
     case 'ENOTFOUND':
+    // Of a link without its interface (fe80::1), and IPv6 where the machine has none.
+    case 'EINVAL':
+    case 'EAFNOSUPPORT':
       return new Error(`--host ${host} is no address of this machine.`);
     default:
       return error;
