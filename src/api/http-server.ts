@@ -55,6 +55,7 @@ export class HttpServer {
     const onRequest = (req: IncomingMessage, res: ServerResponse) => {
       // Refused already: its answer could not be written any more, so it must not be run.
       if (req.socket.writableEnded) return void req.socket.destroy();
+      lastRequests.set(req.socket, req);
       limitArrival(req, res, options.requestTimeoutMs, isUpload);
       closeWithConnection(req, res);
       void handle(req, res);
@@ -66,7 +67,10 @@ export class HttpServer {
     this.#server.maxHeadersCount = 0;
     this.#server.maxConnections = MAX_CONNECTIONS;
     this.#server.on('clientError', answerClientError);
-    this.#server.on('connection', () => this.#accepted++);
+    this.#server.on('connection', (socket: Socket) => {
+      this.#accepted++;
+      closeBehindBody(socket);
+    });
   }
 
   /** Resolves with the bound port. */
@@ -102,6 +106,24 @@ export class HttpServer {
     clearInterval(idle);
     clearTimeout(cut);
   }
+}
+
+const lastRequests = new WeakMap<Socket, IncomingMessage>();
+
+/**
+ * Node closes a connection at once behind an answer that ends it. What still comes of its request would meet a reset, which can take the answer
+ * from its reader (a proxy makes a 502 of it): it is read and dropped for a while.
+ */
+function closeBehindBody(socket: Socket): void {
+  const close = socket.destroySoon.bind(socket);
+  socket.destroySoon = () => {
+    const request = lastRequests.get(socket);
+    if (request === undefined || request.complete) return close();
+    socket.end();
+    const timer = setTimeout(close, REFUSED_GRACE_MS);
+    request.once('end', close);
+    socket.once('close', () => clearTimeout(timer));
+  };
 }
 
 /** What to change, by the flags that say where to listen. */

@@ -129,3 +129,29 @@ test.each([
   },
   30_000,
 );
+
+test.each(['whole', 'stalled'])(
+  'a body that is refused while it comes is read on where its connection ends with the answer (%s)',
+  async (rest) => {
+    const bytes = server.deps.settings.maxBodyBytes + 1;
+    const head = `Host: a\r\nAuthorization: Bearer ${KEY}\r\nContent-Type: application/json\r\nConnection: close`;
+    const socket = open(`POST ${CHAT} HTTP/1.1\r\n${head}\r\nContent-Length: ${bytes}\r\n\r\n`);
+    let answer = '';
+    const told: string[] = [];
+    socket.on('data', (chunk: Buffer) => (answer += chunk.toString('latin1')));
+    socket.on('error', (error: NodeJS.ErrnoException) => told.push(error.code ?? '?'));
+    socket.on('end', () => told.push('end'));
+    await vi.waitFor(() => expect(answer).toMatch(/^HTTP\/1.1 413 [^]*\}$/), { timeout: 10_000 });
+    // In pieces: a reset shows to the one behind it.
+    for (let piece = 0; piece < 4; piece++) {
+      socket.write(Buffer.alloc(rest === 'whole' ? Math.ceil(bytes / 4) : 1000));
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    expect(told).toEqual(['end']);
+    let closed = false;
+    socket.once('close', () => (closed = true));
+    // It is not kept for longer, whether the rest has come or not.
+    await vi.waitFor(() => socket.write('\r\n') && expect(closed).toBe(true), { timeout: 15_000, interval: 100 });
+  },
+  30_000,
+);
