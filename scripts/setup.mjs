@@ -32,7 +32,7 @@ async function setup(withDev) {
     checkCMake();
     checkCompiler();
     checkBuildTool();
-    await installPackages();
+    await installPackages(withDev);
   }
   const built = await buildWork(packages !== null);
   if (built || packages) console.log(`  set-up finished in ${((Date.now() - started) / 1000).toFixed(1)} s`);

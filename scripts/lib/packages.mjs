@@ -40,9 +40,13 @@ export function packageWork(withDev) {
   return null;
 }
 
-/** Unpacks the packages without running their scripts, so that the slow native parts can be built side by side afterwards. */
-export async function installPackages() {
-  await step('packages (npm ci)', () => runQuietly('npm', ['ci', '--ignore-scripts', '--no-audit', '--no-fund']));
+/**
+ * Unpacks the packages without running their scripts, so that the slow native parts can be built side by side afterwards. Those of tests npm leaves
+ * out where NODE_ENV says production, unless they are asked for.
+ */
+export async function installPackages(withDev) {
+  const args = ['ci', '--ignore-scripts', '--no-audit', '--no-fund', ...(withDev ? ['--include=dev'] : [])];
+  await step('packages (npm ci)', () => runQuietly('npm', args));
 }
 
 export async function buildSqlite() {

@@ -1,5 +1,9 @@
 /** What people run asks before it installs, builds or formats. */
 import { spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { expect, test } from 'vitest';
 
 /** Neither npm nor a compiler is found: what does not look at its flags breaks off. */
@@ -47,4 +51,21 @@ test.each([
   expect(status).toBe(code);
   expect(stdout).toContain(`scripts/${name} `);
   expect(stdout).not.toMatch(/^#|^set /m);
+});
+
+test.each([
+  [true, 'ci --ignore-scripts --no-audit --no-fund --include=dev'],
+  [false, 'ci --ignore-scripts --no-audit --no-fund'],
+])('packages of tests are asked for where they are wanted, whatever NODE_ENV says (%j)', (withDev, wanted) => {
+  const folder = mkdtempSync(join(tmpdir(), 'tandem-npm-'));
+  try {
+    writeFileSync(join(folder, 'npm'), `#!/bin/sh\necho "$*" > "${folder}/asked"\n`, { mode: 0o755 });
+    const lib = pathToFileURL(resolve('scripts/lib/packages.mjs')).href;
+    const code = `import { installPackages } from '${lib}'; await installPackages(${withDev});`;
+    const env = { PATH: folder, NODE_ENV: 'production' };
+    expect(run(process.execPath, ['--input-type=module', '-e', code], env)).toMatchObject({ status: 0, stderr: '' });
+    expect(readFileSync(join(folder, 'asked'), 'utf8')).toBe(`${wanted}\n`);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
