@@ -2,10 +2,9 @@
  * One server per data directory. The lock is a transaction held open on a SQLite file of its own, so the operating system
  * releases it whatever way the process ends.
  */
-import { closeSync, openSync } from 'node:fs';
 import { join } from 'node:path';
 import type SqliteDatabase from 'better-sqlite3';
-import { makeDataDir } from './data-dir.ts';
+import { makeDataDir, makeOwnFile } from './data-dir.ts';
 import { NotBuiltError, openSqlite } from './open-sqlite.ts';
 
 export class DataDirLock {
@@ -45,9 +44,9 @@ export class DataDirLock {
 }
 
 function openLock(path: string): SqliteDatabase.Database {
+  // SQLite falls back to reading a file that it must not write, and whoever reads alone locks out nobody.
+  makeOwnFile(path);
   try {
-    // SQLite falls back to reading a file that it must not write, and whoever reads alone locks out nobody.
-    closeSync(openSync(path, 'a', 0o600));
     return openSqlite(path, 0);
   } catch (error) {
     throw error instanceof NotBuiltError ? error : unusable(path, 'opened for writing', error);

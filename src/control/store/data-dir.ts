@@ -1,5 +1,5 @@
 /** The data directory itself: made with its parents, for its owner alone. */
-import { mkdirSync, realpathSync, statSync } from 'node:fs';
+import { chmodSync, closeSync, mkdirSync, openSync, realpathSync, statSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 
 /** Of the longest name in it that SQLite opens, `/server.lock`: SQLite's paths end at 504 bytes, links resolved or not. */
@@ -15,6 +15,37 @@ export function makeDataDir(dataDir: string): void {
     makeFolder(path);
   } catch (error) {
     throw new Error(`The data directory ${dataDir} cannot be made: ${(error as Error).message}`);
+  }
+}
+
+/** A file in it, with the narrow mode from its first moment on. Throws a sentence that names it, and whose it is where that is the reason. */
+export function makeOwnFile(path: string): void {
+  try {
+    closeSync(openSync(path, 'a', 0o600));
+    chmodSync(path, 0o600);
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    const owner = code === 'EACCES' || code === 'EPERM' ? ownerNote(path) : '';
+    throw new Error(`${path} in the data directory cannot be opened for writing: ${message}${owner}`);
+  }
+}
+
+/** What root has restored from a backup, or made with the keys command, is not the server's. */
+function ownerNote(path: string): string {
+  const me = process.getuid?.();
+  for (const place of [path, dirname(path)]) {
+    const owner = ownerOf(place);
+    if (owner !== null && owner !== me)
+      return ` (${basename(place)} belongs to user ${owner}, this process runs as ${me})`;
+  }
+  return '';
+}
+
+function ownerOf(path: string): number | null {
+  try {
+    return statSync(path).uid;
+  } catch {
+    return null;
   }
 }
 

@@ -1,10 +1,10 @@
 /** Opens the database of a data directory and brings it to the newest schema. SQL runs on a thread of its own. */
-import { chmodSync, closeSync, existsSync, openSync } from 'node:fs';
+import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Kysely, Migrator, sql, type CompiledQuery } from 'kysely';
 import { DataDirLock } from './data-dir-lock.ts';
-import { makeDataDir } from './data-dir.ts';
+import { makeDataDir, makeOwnFile } from './data-dir.ts';
 import { MIGRATIONS } from './migrations/list.ts';
 import { SqliteClient, sqliteThreadDialect } from './sqlite-client.ts';
 import type { Tables } from './tables.ts';
@@ -46,9 +46,7 @@ export class Database {
   static async #open(dataDir: string, migrate: (database: Database) => Promise<void>): Promise<Database> {
     makeDataDir(dataDir);
     const path = join(dataDir, FILE);
-    // Made here with the narrow mode: there is no moment in which others may read it.
-    closeSync(openSync(path, 'a', 0o600));
-    chmodSync(path, 0o600);
+    makeOwnFile(path);
     const database = new Database(new SqliteClient({ path, busyTimeoutMs: BUSY_TIMEOUT_MS }));
     try {
       await migrate(database);

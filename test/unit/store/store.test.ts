@@ -11,7 +11,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join, resolve } from 'node:path';
+import { basename, dirname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import type { CompiledQuery, QueryResult } from 'kysely';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -178,22 +178,46 @@ test('a lock file that cannot be opened, or is something else, is named', () => 
   expect(() => DataDirLock.acquire(directory)).toThrow(`${path} in the data directory cannot be locked: `);
 });
 
+/** What goes wrong for another user; only root can become one. */
+function asNobody(call: string): string {
+  const module = (name: string) => pathToFileURL(resolve(`dist/control/store/${name}.js`)).href;
+  // With SQLite loaded before: whoever it becomes may read nothing of ours.
+  const code = `import Sqlite from 'better-sqlite3';
+    new Sqlite(':memory:').close();
+    const { DataDirLock } = await import('${module('data-dir-lock')}');
+    const { Database } = await import('${module('database')}');
+    if (process.getuid() === 0) process.setuid(65534);
+    await ${call}(process.argv[1]);`;
+  const args = ['--input-type=module', '-e', code, directory];
+  const { stderr, status } = spawnSync(process.execPath, args, { encoding: 'utf8' });
+  expect(status).toBe(1);
+  return stderr;
+}
+
 test('a lock file that may only be read is no lock', () => {
   const path = join(directory, 'server.lock');
   writeFileSync(path, '', { mode: 0o444 });
-  // Root may write everything: it becomes somebody else, with SQLite loaded.
-  const lock = pathToFileURL(resolve('dist/control/store/data-dir-lock.js')).href;
-  const code = `import Sqlite from 'better-sqlite3';
-    new Sqlite(':memory:').close();
-    const { DataDirLock } = await import('${lock}');
-    if (process.getuid() === 0) process.setuid(65534);
-    DataDirLock.acquire(process.argv[1]);`;
   chmodSync(directory, 0o777);
-  const { stderr, status } = spawnSync(process.execPath, ['--input-type=module', '-e', code, directory], {
-    encoding: 'utf8',
-  });
-  expect(stderr).toContain(`${path} in the data directory cannot be opened for writing: EACCES`);
-  expect(status).toBe(1);
+  expect(asNobody('DataDirLock.acquire')).toContain(
+    `${path} in the data directory cannot be opened for writing: EACCES`,
+  );
+});
+
+test.runIf(process.getuid?.() === 0)('files of another user are told with whose they are', async () => {
+  const path = join(directory, 'tandem.db');
+  const start = (name: string) =>
+    `${name} in the data directory cannot be opened for writing: EACCES: permission denied`;
+  const end = (name: string) => `(${name} belongs to user 0, this process runs as 65534)`;
+  // The folder itself, as a backup leaves it that root has restored.
+  for (const mode of [0o700, 0o755]) {
+    chmodSync(directory, mode);
+    expect(asNobody('DataDirLock.acquire')).toContain(start(join(directory, 'server.lock')));
+    expect(asNobody('DataDirLock.acquire')).toContain(end(basename(directory)));
+  }
+  await withDatabase(() => Promise.resolve());
+  chmodSync(directory, 0o777);
+  expect(asNobody('Database.open')).toContain(start(path));
+  expect(asNobody('Database.open')).toContain(end('tandem.db'));
 });
 
 test('a data directory is made with its parents, or it is said why not', async () => {
