@@ -16,9 +16,8 @@ const CLOSE_IDLE_INTERVAL_MS = 50;
 /** For a sender to read the refusal and close its end; Node waits for that for ever. */
 const REFUSED_GRACE_MS = 2_000;
 const MAX_CONNECTIONS = 16_384;
-/** Turns of the event loop without a new connection after which none waits to be accepted, and the time after which whoever still comes is late. */
+/** Turns of the event loop without a new connection after which none waits to be accepted. */
 const QUIET_TURNS = 3;
-const MAX_ACCEPT_MS = 1_000;
 /** What a timer can hold; it would fire at once for more. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 /** An upload may take as long as it goes on; its handler cuts a sender that falls silent. */
@@ -87,10 +86,10 @@ export class HttpServer {
 
   /**
    * Reads what clients have sent by now on connections that still wait to be accepted: Node takes one of them in a turn of its loop, and a
-   * socket that is closed resets the others.
+   * socket that is closed resets the others. Whoever still comes after the time is late.
    */
-  async acceptWaiting(): Promise<void> {
-    const end = performance.now() + MAX_ACCEPT_MS;
+  async acceptWaiting(maxMs: number): Promise<void> {
+    const end = performance.now() + maxMs;
     for (let quiet = 0; quiet < QUIET_TURNS && performance.now() < end;) {
       const before = this.#accepted;
       await setImmediate();

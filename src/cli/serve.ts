@@ -37,6 +37,10 @@ import { readVersion } from './version.ts';
 /** Closing sockets after the running requests had their time. */
 const CLOSE_GRACE_MS = 3_000;
 
+/** Of the time of running requests, for connections that wait to be accepted: a busy machine takes long for each. Less than the least is no time. */
+const ACCEPT_SHARE = 1 / 6;
+const MIN_ACCEPT_MS = 1_000;
+
 /** Lines that could not be written are tried again, up to here. */
 const MAX_UNWRITTEN_LOG_BYTES = 2 ** 20;
 const LOG_RETRY_MS = 200;
@@ -168,10 +172,12 @@ async function drain(
   { http, training, engine }: { http: HttpServer; training: TrainingSide; engine: EngineSupervisor },
   refuse: () => void,
 ): Promise<void> {
-  await http.acceptWaiting();
+  const end = performance.now() + shutdownTimeoutMs;
+  await http.acceptWaiting(Math.max(MIN_ACCEPT_MS, ACCEPT_SHARE * shutdownTimeoutMs));
   refuse();
-  const closed = http.drain(shutdownTimeoutMs + CLOSE_GRACE_MS);
-  const inTime = sleep(shutdownTimeoutMs, undefined, { ref: false });
+  const leftMs = Math.max(0, end - performance.now());
+  const closed = http.drain(leftMs + CLOSE_GRACE_MS);
+  const inTime = sleep(leftMs, undefined, { ref: false });
   // A slice of training that does not end must not hold the requests.
   await Promise.race([training.stop(), inTime]);
   await Promise.race([closed, inTime]);
