@@ -338,6 +338,15 @@ it.each(nothing)('what is undefined has no items: %s', (source, what) => {
   expect(() => render(source, { d: { n: null } })).toThrow(new TemplateError(message));
 });
 
+it('nothing of one rendering is in another', () => {
+  const loops = '{% for i in l recursive %}{{ i }}{{ loop([]) }}{{ loop.previtem }}{% endfor %}';
+  expect(render(loops, { l: ['secret', 'more'] })).toBe('secretmoresecret');
+  const names = ['previtem', 'nextitem', 'first', 'length', 'cycle'];
+  for (const value of ['1', 'true', 'none', 'raise_exception']) {
+    expect(render(names.map((name) => `{{ ${value}.${name} }}`).join(''))).toBe('');
+  }
+});
+
 describe('templates render as jinja2 with the settings of transformers', () => {
   it.each(semantics)('%s', (_, source, variables, expected) => {
     expect(render(source, variables)).toBe(expected);

@@ -11,12 +11,10 @@ export interface LoopPlace {
 
 /** Of a recursive loop it is a function, which `again` is. */
 export function loopValue(place: LoopPlace, again: ((args: Value[], scope: Scope) => Value) | null): Value {
-  const entries = loopEntries(place);
-  if (again === null) return boxObject(new Map(entries));
-  const value = boxFunction(again);
-  const members = value.builtins as Map<string, Value>;
-  for (const [name, member] of entries) members.set(name, member);
-  return value;
+  const entries = new Map(loopEntries(place));
+  if (again === null) return boxObject(entries);
+  // Of its own: the library's values without members share one map, in whichever template they are.
+  return Object.defineProperty(boxFunction(again), 'builtins', { value: entries });
 }
 
 function loopEntries({ items, index, depth }: LoopPlace): [string, Value][] {
