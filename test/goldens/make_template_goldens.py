@@ -103,6 +103,9 @@ b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
     "{% set j = joiner() %}{% set k = joiner('|') %}{% set l = joiner(sep='; ') %}{% for i in n %}{{ j() }}{{ i }}{{ k() if i != 1 }}{{ l() }}{% endfor %}",
     "{{ 'upper' is filter }} {{ 'nonsense' is filter }} {{ 3 is filter }} {{ nothing is filter }} {{ 'tojson' is not filter }} {{ 'toString' is filter }} {{ ['upper', 'x'] | select('filter') | list }}{% if 'trim' is filter %}!{% endif %}",
     "{{ 'even' is test }} {{ 'filter' is test }} {{ '==' is test }} {{ 'nonsense' is test }} {{ 'toString' is test }} {{ 'a' is escaped }} {{ ('a' | e) is escaped }} {{ 3 is escaped }}",
+    "{% for i in [1, 1, 2, 2, 1] %}{{ loop.changed(i) }};{% endfor %}{% for i in n %}{{ loop.changed() }}{% endfor %}{% for i in n %}{{ loop.changed(i > 1, [nothing]) }}{% endfor %}{% for i in [[1], [1]] recursive %}{{ loop.changed(i) }}{{ loop(i) if i is iterable }}{% endfor %}",
+    "{{ d | map('upper') | list }} {{ 'ab' | map('upper') | list }} {{ nothing | map('upper') | list }} {{ none | map('upper') | list }} {{ (1, 2) | map('string') | list }}",
+    "{{ true is odd }} {{ false is even }} {{ 4 is divisibleby true }} {{ true is divisibleby(2) }} {{ [true, false, 3] | select('odd') | list }}",
 ]
 
 REFUSED = [
@@ -121,6 +124,7 @@ REFUSED = [
     "{{ '{a}'.format(1) }}", "{{ '{'.format(1) }}",
     "{% for i in n %}{{ loop(n) }}{% endfor %}", "{% for i in n recursive %}{{ loop() }}{% endfor %}", "{% for i in n recursive %}{{ loop(3) }}{% endfor %}", "{% for i in n recursive recursive %}{% endfor %}",
     "{{ cycler() }}", "{{ joiner('a', 'b') }}", "{{ joiner(x='a') }}", "{{ 'upper' is filter(1) }}",
+    "{{ 5 | map('upper') | list }}", "{{ 'a' is odd }}", "{% for i in n %}{{ loop.changed(x=i) }}{% endfor %}",
 ]
 
 environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)

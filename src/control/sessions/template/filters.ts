@@ -130,9 +130,9 @@ function map(operand: Value, args: Arguments): Value | undefined {
     const otherwise = args.keyword.get('default');
     return boxArray(iterated(operand).map((item) => member(item, path, otherwise)));
   }
-  if (!name || !isString(name) || !isArray(operand)) return undefined;
+  if (!name || !isString(name)) return undefined;
   const filter = FILTERS[name.value];
-  const mapped = operand.value.map((item) => filter?.(item, { ...args, positional: rest }));
+  const mapped = iterated(operand).map((item) => filter?.(item, { ...args, positional: rest }));
   if (mapped.includes(undefined))
     throw new TemplateError(`map: the filter ${JSON.stringify(name.value)} is not supported.`);
   return boxArray(mapped.filter((item) => item !== undefined));

@@ -32,7 +32,7 @@ import { TemplateError } from './errors.ts';
 import type { Arguments } from './filter-parts.ts';
 import { applyFilter, FILTERS, holds } from './filters.ts';
 import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
-import { loopValue } from './loop-value.ts';
+import { changedValue, loopValue } from './loop-value.ts';
 import { contains, counted, nothingOf, operate, subscript } from './operators.ts';
 import { COMPARISONS } from './precedence.ts';
 import { WITH } from './with-blocks.ts';
@@ -197,11 +197,12 @@ export class ChatInterpreter extends Interpreter {
       return box(this.#loop(node, filtered, inner, { scope, depth: depth + 1 }));
     };
     const recursion = this.#recursive.has(node) ? again : null;
+    const changed = changedValue();
     let text = '';
     let isDone = false;
     for (const [index, item] of items.entries()) {
       const inner = new Environment(scope);
-      if (seesLoop) inner.setVariable('loop', loopValue({ items, index, depth }, recursion));
+      if (seesLoop) inner.setVariable('loop', loopValue({ items, index, depth, changed }, recursion));
       bind(node.loopvar, item, inner);
       try {
         text += this.#block(node.body, inner);

@@ -38,6 +38,7 @@ export function joiner(args: Value[]): Value {
   });
 }
 
-function isNamed(value: Value): boolean {
+/** Among a function's arguments: those that were given by name. */
+export function isNamed(value: Value): boolean {
   return value.type === 'KeywordArgumentsValue';
 }

@@ -1,7 +1,7 @@
 /** jinja2's tests on runtime values: `x is defined`, `x is divisibleby(3)`, and by name in filters such as select. */
 import { TemplateError } from './errors.ts';
 import type { Value } from './jinja.ts';
-import { compare, contains } from './operators.ts';
+import { compare, contains, counted } from './operators.ts';
 import {
   box,
   isArray,
@@ -19,10 +19,12 @@ type Test = (value: Value) => boolean;
 type Comparison = (value: Value, other: Value) => boolean;
 
 const isIterable: Test = (value) => isArray(value) || isObject(value) || isString(value) || isUndefined(value);
+const rest = (value: Value, divisor: Value): number =>
+  Number(remainder(counted('%', value), counted('%', divisor)).value);
 const leaves =
-  (rest: number): Test =>
+  (wanted: number): Test =>
   (value) =>
-    Number(remainder(value, box(2)).value) === rest;
+    rest(value, box(2)) === wanted;
 
 const TESTS: Readonly<Record<string, Test>> = Object.assign(Object.create(null), {
   iterable: isIterable,
@@ -71,7 +73,7 @@ const COMPARISONS: Readonly<Record<string, Comparison>> = Object.assign(Object.c
   le: isAtMost,
   '<=': isAtMost,
   in: (value: Value, other: Value) => contains(other, value),
-  divisibleby: (value: Value, other: Value) => Number(remainder(value, other).value) === 0,
+  divisibleby: (value: Value, other: Value) => rest(value, other) === 0,
   sameas: isSame,
 });
 
