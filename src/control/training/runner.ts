@@ -83,14 +83,19 @@ export class JobRunner {
   }
 
   /** False where the job stops before an engine has answered, which may be starting for minutes. A cancel comes too late for that. */
-  async #serves({ modelId }: TrainingJob, checkpoint: Checkpoint, signal: AbortSignal): Promise<boolean> {
+  async #serves({ id, modelId }: TrainingJob, checkpoint: Checkpoint, signal: AbortSignal): Promise<boolean> {
     // Nobody can ask for it.
     if (this.#ports.model(modelId).obstacle !== null) return true;
     const loading = this.#ports.engine.loadAdapter(checkpoint.adapter);
     try {
       await untilAborted(loading, signal);
     } catch (error) {
-      if (!signal.aborted) throw await causeOfRefusal(error, checkpoint);
+      if (!signal.aborted) {
+        const cause = await causeOfRefusal(error, checkpoint);
+        // Deleted while it waited, the step has no files any more, and nobody can ask for it.
+        if (cause !== error && (await this.#ports.checkpoints.ofJob(id)) === null) return true;
+        throw cause;
+      }
       if (signal.reason !== CANCELLED) return false;
       await loading;
     }

@@ -265,6 +265,20 @@ test('a step whose files are damaged before it serves fails its job at once', as
   expect(loads).toBe(1);
 });
 
+test('a step that is deleted while it waits to serve is none whose files are damaged: its job ends', async () => {
+  const plane = await start(dataDir, false);
+  const { id: modelId } = await createModel(plane, 'agent');
+  const headers = { 'content-type': 'application/json' };
+  plane.engine_.loadAdapter = async ({ directory }) => {
+    await plane.json(`/v1/preview/models/${modelId}/checkpoints`, { method: 'DELETE', body: '{"steps":[1]}', headers });
+    // The engine takes so long that they have gone.
+    rmSync(directory, { recursive: true });
+    throw new Error('The file adapter_config.json is missing.');
+  };
+  const job = String((await plane.ok(JOBS, rl(modelId)))['id']);
+  expect((await finished(plane, job)).at(-1)).toMatchObject({ type: 'training_ended', data: { step: 1 } });
+});
+
 test(
   'a checkpoint that is cut at any byte neither serves nor trains',
   async () => {
