@@ -16,10 +16,8 @@ export interface TensorFile {
 
 const HEADER_ALIGNMENT = 8;
 
+/** Written and read at once: the digest of a piece holds up all else that the thread does. */
 const PIECE_BYTES = 2 ** 20;
-
-/** One read of a file takes less than 2 GiB. */
-const READ_BYTES = 2 ** 30;
 
 /** The file in pieces that share the tensors' memory; little-endian, tensors in the order given. */
 export function* encodeTensors({ tensors, metadata }: TensorFile): Generator<Uint8Array> {
@@ -73,7 +71,7 @@ async function decodeTensors(file: FileHandle, size: number, { digest, readBytes
   let at = 0;
   const fill = async (into: ArrayBuffer) => {
     for (let done = 0; done < into.byteLength;) {
-      const piece = new Uint8Array(into, done, Math.min(readBytes ?? READ_BYTES, into.byteLength - done));
+      const piece = new Uint8Array(into, done, Math.min(readBytes ?? PIECE_BYTES, into.byteLength - done));
       const { bytesRead } = await file.read(piece, 0, piece.length, at);
       if (bytesRead === 0) throw new Error('The tensor file is cut off.');
       digest?.update(piece.subarray(0, bytesRead));

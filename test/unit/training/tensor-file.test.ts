@@ -12,7 +12,7 @@ import {
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { encodeTensors, readTensors, type TensorFile } from '../../../src/control/training/tensor-file.ts';
 
 let folder: string;
@@ -38,6 +38,15 @@ test.each([1, 7, 31, 32, 33, 2 ** 30])('a file is read as it was written, %s byt
   write(FILE);
   const digest = createHash('sha256');
   expect(await readTensors(path, { digest, readBytes })).toEqual(FILE);
+  expect(digest.digest('hex')).toBe(createHash('sha256').update(readFileSync(path)).digest('hex'));
+});
+
+test('a large tensor is read, and its digest made, in pieces', async () => {
+  write({ tensors: [tensor('large', [600_000])], metadata: {} });
+  const digest = createHash('sha256');
+  const update = vi.spyOn(digest, 'update');
+  await readTensors(path, { digest });
+  expect(Math.max(...update.mock.calls.map(([piece]) => Buffer.from(piece).length))).toBe(2 ** 20);
   expect(digest.digest('hex')).toBe(createHash('sha256').update(readFileSync(path)).digest('hex'));
 });
 
