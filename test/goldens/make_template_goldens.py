@@ -106,6 +106,8 @@ b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
     "{% for i in [1, 1, 2, 2, 1] %}{{ loop.changed(i) }};{% endfor %}{% for i in n %}{{ loop.changed() }}{% endfor %}{% for i in n %}{{ loop.changed(i > 1, [nothing]) }}{% endfor %}{% for i in [[1], [1]] recursive %}{{ loop.changed(i) }}{{ loop(i) if i is iterable }}{% endfor %}",
     "{{ d | map('upper') | list }} {{ 'ab' | map('upper') | list }} {{ nothing | map('upper') | list }} {{ none | map('upper') | list }} {{ (1, 2) | map('string') | list }}",
     "{{ true is odd }} {{ false is even }} {{ 4 is divisibleby true }} {{ true is divisibleby(2) }} {{ [true, false, 3] | select('odd') | list }}",
+    "{{ n.length }}{{ text.length }}{{ n['length'] }}{{ d.length }}{{ {'length': 5}.length }}{{ 'yes' if n.length }}{% for i in n recursive %}{{ loop.length }}{% endfor %}",
+    "{{ {1: 'a'}.get(1) }} {{ d.get(nothing) }} {{ d.get(none, 'x') }} {{ d.get(2.5, 3) }} {{ {1: 'a'}.get(true) }} {{ {1: 'a'}.get(1.0) }} {{ d.get((1, 2)) }} {{ d.get('b') }} {{ d['get']('q', n) }} {{ {'get': 1}['get'] }}",
 ]
 
 REFUSED = [
@@ -125,6 +127,7 @@ REFUSED = [
     "{% for i in n %}{{ loop(n) }}{% endfor %}", "{% for i in n recursive %}{{ loop() }}{% endfor %}", "{% for i in n recursive %}{{ loop(3) }}{% endfor %}", "{% for i in n recursive recursive %}{% endfor %}",
     "{{ cycler() }}", "{{ joiner('a', 'b') }}", "{{ joiner(x='a') }}", "{{ 'upper' is filter(1) }}",
     "{{ 5 | map('upper') | list }}", "{{ 'a' is odd }}", "{% for i in n %}{{ loop.changed(x=i) }}{% endfor %}",
+    "{{ n.length + 1 }}", "{{ n.length.x }}", "{{ d.get() }}", "{{ d.get([]) }}", "{{ d.get({}) }}", "{{ d.get('b', 1, 2) }}", "{{ d.get('b', default=1) }}",
 ]
 
 environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)

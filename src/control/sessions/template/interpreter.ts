@@ -33,7 +33,7 @@ import type { Arguments } from './filter-parts.ts';
 import { applyFilter, FILTERS, holds } from './filters.ts';
 import { Environment, Interpreter, parse, type Scope, type Value } from './jinja.ts';
 import { changedValue, loopValue } from './loop-value.ts';
-import { contains, counted, nothingOf, operate, subscript } from './operators.ts';
+import { contains, counted, methodOf, nothingOf, operate, subscript } from './operators.ts';
 import { COMPARISONS } from './precedence.ts';
 import { WITH } from './with-blocks.ts';
 import { STRING_METHODS, STRING_PARAMETERS } from './strings.ts';
@@ -343,7 +343,8 @@ export class ChatInterpreter extends Interpreter {
     if (isUndefined(object)) throw nothingOf(nameOf(node.object), name || 'a slice');
     if (isObject(object) && name === 'items') return boxFunction(() => boxItems(object.value));
     if (isObject(object) && name === 'keys') return boxFunction(() => boxArray([...object.value.keys()].map(boxKey)));
-    if (isObject(object) && DICTIONARY_METHODS.has(name)) return object.builtins.get(name) ?? box(undefined);
+    if (isObject(object) && DICTIONARY_METHODS.has(name)) return methodOf(object, name) ?? box(undefined);
+    if (name === 'length' && (isArray(object) || isString(object))) return box(undefined);
     const found = super.evaluate({ ...node, object: hold(object) } as MemberNode, scope);
     return node.computed && isTuple(object) && isArray(found) ? boxTuple(found.value) : found;
   }

@@ -3,12 +3,14 @@ import { TemplateError } from './errors.ts';
 import type { Value } from './jinja.ts';
 import { boxMarkup, escapedText, isMarkup } from './markup.ts';
 import { printf } from './printf.ts';
+import { isNamed } from './stateful.ts';
 import { characters } from './strings.ts';
 import { jsonOptions, toJson } from './tojson.ts';
 import {
   bounded,
   box,
   boxArray,
+  boxFunction,
   boxTuple,
   isTuple,
   MAX_ITEMS,
@@ -156,7 +158,25 @@ export function subscript(object: Value, key: Value, name = 'a value'): Value {
   if (key.type === 'IntegerValue' && isString(object)) return box(characters(object.value).at(Number(key.value)));
   const entries = object.value instanceof Map ? (object.value as Map<Key, Value>) : null;
   const item = isString(key) || key.type === 'IntegerValue' ? entries?.get(key.value as Key) : undefined;
-  return item ?? (isString(key) ? object.builtins.get(key.value) : undefined) ?? box(undefined);
+  return item ?? (isString(key) ? methodOf(object, key.value) : undefined) ?? box(undefined);
+}
+
+/** The library gives texts and lists a `length`, as JavaScript has it, and finds texts alone in dictionaries. */
+export function methodOf(object: Value, name: string): Value | undefined {
+  if (name === 'length' && isRow(object)) return undefined;
+  return name === 'get' && isObject(object) ? getter(object.value) : object.builtins.get(name);
+}
+
+function getter(entries: ReadonlyMap<Key, Value>): Value {
+  return boxFunction((args) => {
+    const [key, otherwise = box(null)] = args;
+    if (!key || args.length > 2 || args.some(isNamed))
+      throw new TemplateError('get() takes a key and perhaps what stands for it.');
+    if (isObject(key) || (isArray(key) && !isTuple(key)))
+      throw new TemplateError(`a ${key.type} cannot be a key of a dictionary.`);
+    const found = isNumeric(key) && typeof key.value !== 'bigint' ? Number(key.value) : key.value;
+    return entries.get(found as Key) ?? otherwise;
+  });
 }
 
 export function nothingOf(name: string, key: string): TemplateError {
