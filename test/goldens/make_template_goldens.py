@@ -108,6 +108,7 @@ b\n\\n\'\"\/\d\ \{\$ \x41\u00e9\U0001F600\0\60\1011\777\a\8' }}{{ "\
     "{{ true is odd }} {{ false is even }} {{ 4 is divisibleby true }} {{ true is divisibleby(2) }} {{ [true, false, 3] | select('odd') | list }}",
     "{{ n.length }}{{ text.length }}{{ n['length'] }}{{ d.length }}{{ {'length': 5}.length }}{{ 'yes' if n.length }}{% for i in n recursive %}{{ loop.length }}{% endfor %}",
     "{{ {1: 'a'}.get(1) }} {{ d.get(nothing) }} {{ d.get(none, 'x') }} {{ d.get(2.5, 3) }} {{ {1: 'a'}.get(true) }} {{ {1: 'a'}.get(1.0) }} {{ d.get((1, 2)) }} {{ d.get('b') }} {{ d['get']('q', n) }} {{ {'get': 1}['get'] }}",
+    "{{ nothing | reverse | list }}{{ ', '.join(nothing) }}{% for i in nothing | reverse %}x{% endfor %}",
 ]
 
 REFUSED = [

@@ -313,31 +313,6 @@ const semantics: [string, string, Record<string, unknown>, string][] = [
   ],
 ];
 
-/** What is printed before it is what jinja2 prints; it raises UndefinedError for the rest. */
-const nothing: [string, string][] = [
-  ['{{ missing }}{{ missing.x }}', 'x of missing'],
-  ["{{ missing['x'] }}", "'x' of missing"],
-  ['{{ missing[0] }}', '0 of missing'],
-  ['{{ missing[1:] }}', 'a slice of missing'],
-  ['{{ missing.strip() }}', 'strip of missing'],
-  ["{{ missing.get('x') }}", 'get of missing'],
-  ['{{ missing.x is defined }}', 'x of missing'],
-  ["{{ missing.x | default('d') }}", 'x of missing'],
-  ['{{ d.x }}{{ d.n.x }}{{ d.x.y }}', 'y of d.x'],
-  ["{{ d['x'].y.z }}", 'y of d[...]'],
-  ['{{ d.n.x.y }}', 'y of d.n.x'],
-  ['{{ (missing or other).c }}', 'c of a value'],
-  ['{% for i in [1] %}{{ loop.previtem.role }}{% endfor %}', 'role of loop.previtem'],
-  ['{% macro f(x) %}{{ x.y }}{% endmacro %}{{ f() }}', 'y of x'],
-  ["{{ [d]|map(attribute='a.b')|list }}", "'b' of a"],
-  ["{{ [d]|selectattr('a.b')|list }}", "'b' of a"],
-];
-
-it.each(nothing)('what is undefined has no items: %s', (source, what) => {
-  const message = `the chat template reads ${what}, which is undefined.`;
-  expect(() => render(source, { d: { n: null } })).toThrow(new TemplateError(message));
-});
-
 it('nothing of one rendering is in another', () => {
   const loops = '{% for i in l recursive %}{{ i }}{{ loop([]) }}{{ loop.previtem }}{% endfor %}';
   expect(render(loops, { l: ['secret', 'more'] })).toBe('secretmoresecret');

@@ -108,6 +108,7 @@ function center(operand: Value, args: Arguments): Value {
 }
 
 function reverse(operand: Value): Value | undefined {
+  if (isUndefined(operand)) return boxArray([]);
   return isString(operand) ? box([...operand.value].reverse().join('')) : undefined;
 }
 

@@ -314,6 +314,7 @@ export class ChatInterpreter extends Interpreter {
     const name = method && !method.computed ? (method.property as IdentifierNode).value : '';
     const own = Object.hasOwn(STRING_METHODS, name) ? STRING_METHODS[name] : undefined;
     const names = STRING_PARAMETERS[name] ?? [];
+    let callee = node.callee;
     if (
       method &&
       own &&
@@ -328,9 +329,12 @@ export class ChatInterpreter extends Interpreter {
         for (const [key, value] of keyword) if (names.includes(key)) positional[names.indexOf(key)] = value;
         return this.#made(own(self.value, positional, keyword));
       }
-      return this.#made(super.evaluate({ ...node, callee: { ...method, object: hold(self) } } as CallNode, scope));
+      callee = { ...method, object: hold(self) } as MemberNode;
     }
-    return this.#made(super.evaluate(node, scope));
+    const called = this.evaluate(callee, scope);
+    if (isUndefined(called))
+      throw new TemplateError(`the chat template calls ${nameOf(node.callee)}(), which is undefined.`);
+    return this.#made(super.evaluate({ ...node, callee: hold(called) } as CallNode, scope));
   }
 
   /** As in Python, a method hides a key of the same name in `a.b`; `a['b']` is always the key. */

@@ -9,6 +9,7 @@ import {
   isArray,
   isObject,
   isString,
+  isUndefined,
   isTuple,
   MAX_TEXT,
   MAX_WIDTH,
@@ -186,6 +187,7 @@ export function joinTexts(items: Value, separator: string): Value {
 }
 
 function keysOf(value: Value): string[] | null {
+  if (isUndefined(value)) return [];
   return isObject(value) ? [...value.value.keys()].map(String) : null;
 }
 
