@@ -313,7 +313,8 @@ TEST_ONCE(a_cache_is_read_as_what_was_written_and_nothing_else) {
 // A file that shrinks while it is loaded: what it lacks is no zero.
 TEST_ONCE(weights_that_cannot_be_read_are_an_error) {
   // After so many matrices; then a matrix is read, or what stands between two.
-  for (auto [matrices, what] : {std::pair(1, "could not read the weights"), std::pair(2, "could not read model.norm.weight")}) {
+  for (auto [matrices, failure] : {std::pair(1, "could not read the weights"), std::pair(2, "could not read model.norm.weight")}) {
+    const char* what = failure;
     for (bool quantises : {false, true}) {
       const TinyModel tiny = quantises ? quantised(QuantFormat::kInt8) : TinyModel();
       tiny.with_files([&, left = matrices](const auto& files, const auto& tensors) mutable {

@@ -128,8 +128,8 @@ TEST_ONCE(trainer_calls_have_their_order) {
   const int64_t factors = int64_t(f.state.factors.size());
   CHECK_EQ(trainer->state(factors - 1, 5).factors.size(), size_t(1));
   CHECK(trainer->state(factors, 5).factors.empty());
-  for (auto [first, count] : {std::pair<int64_t, int64_t>(-1, 1), {factors + 1, 1}, {0, -1}}) {
-    CHECK_ERROR(kRange, "begins in 0..factors", trainer->state(first, count));
+  for (const auto& part : {std::pair<int64_t, int64_t>(-1, 1), {factors + 1, 1}, {0, -1}}) {
+    CHECK_ERROR(kRange, "begins in 0..factors", trainer->state(part.first, part.second));
   }
   // A slice that is interrupted is one unit long.
   const std::atomic<bool> interrupted{true};

@@ -28,6 +28,9 @@ struct Node;
 using NodeRef = std::shared_ptr<const Node>;
 
 struct Node {
+  Node(const Frame* frame, NodeRef parent, uint64_t a, uint64_t b, std::vector<uint64_t> extra, uint64_t hash, uint32_t depth)
+      : frame(frame), parent(std::move(parent)), a(a), b(b), extra(std::move(extra)), hash(hash), depth(depth) {}
+
   const Frame* frame;
   NodeRef parent;
   uint64_t a, b;  // meaning given by the frame

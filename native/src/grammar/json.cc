@@ -100,8 +100,8 @@ class JsonReader {
       expect(":");
       Json item = value(depth + 1);
       auto [entry, fresh] = known.emplace(name, out.members.size());
-      if (fresh) out.members.emplace_back(std::move(name), std::move(item));
-      else out.members[entry->second].second = std::move(item);
+      if (fresh) out.members.push_back({std::move(name), std::move(item)});
+      else out.members[entry->second].value = std::move(item);
       space();
       if (peek() == '}') break;
       expect(",");
@@ -114,7 +114,7 @@ class JsonReader {
     object.by_name.resize(object.members.size());
     std::iota(object.by_name.begin(), object.by_name.end(), 0u);
     std::sort(object.by_name.begin(), object.by_name.end(),
-              [&](uint32_t a, uint32_t b) { return object.members[a].first < object.members[b].first; });
+              [&](uint32_t a, uint32_t b) { return object.members[a].name < object.members[b].name; });
   }
 
   std::string string() {
@@ -176,11 +176,11 @@ class JsonReader {
 
 const Json* Json::find(std::string_view name) const {
   if (by_name.empty()) {
-    auto found = std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.first == name; });
-    return found == members.end() ? nullptr : &found->second;
+    auto found = std::find_if(members.begin(), members.end(), [&](const auto& member) { return member.name == name; });
+    return found == members.end() ? nullptr : &found->value;
   }
-  auto at = std::lower_bound(by_name.begin(), by_name.end(), name, [&](uint32_t i, std::string_view n) { return members[i].first < n; });
-  return at == by_name.end() || members[*at].first != name ? nullptr : &members[*at].second;
+  auto at = std::lower_bound(by_name.begin(), by_name.end(), name, [&](uint32_t i, std::string_view n) { return members[i].name < n; });
+  return at == by_name.end() || members[*at].name != name ? nullptr : &members[*at].value;
 }
 
 Json parse_json(std::string_view text, Budget& budget) {

@@ -10,12 +10,14 @@
 
 namespace tandem::grammar {
 
+struct JsonMember;
+
 struct Json {
   enum Kind : uint8_t { kNull, kFalse, kTrue, kNumber, kString, kArray, kObject } kind = kNull;
   Decimal number;
   std::string text;
   std::vector<Json> items;
-  std::vector<std::pair<std::string, Json>> members;
+  std::vector<JsonMember> members;
   std::vector<uint32_t> by_name;  // places of the members in the order of their names, where they are many
   size_t begin = 0, end = 0;      // where it stands in the text
 
@@ -23,6 +25,11 @@ struct Json {
   bool boolean() const { return kind == kTrue || kind == kFalse; }
   // Null where there is no such member, or no members at all.
   const Json* find(std::string_view name) const;
+};
+
+struct JsonMember {
+  std::string name;
+  Json value;
 };
 
 Json parse_json(std::string_view text, Budget& budget);

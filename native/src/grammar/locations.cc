@@ -132,7 +132,7 @@ void Locations::visit(const Json& schema, const std::string& outer, int depth) {
       for (const Json& item : value.items) visit(item, base, depth + 1);
     }
     if (kMaps.count(keyword)) {
-      for (const auto& member : value.members) visit(member.second, base, depth + 1);
+      for (const auto& member : value.members) visit(member.value, base, depth + 1);
     }
   }
 }

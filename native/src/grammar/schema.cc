@@ -429,8 +429,8 @@ class SchemaReader {
     FormulaId absent = negation(present), no_object = types(kAllTypes & ~kObjectBit);
     return either({no_object, absent, both(std::move(then))});
   }
-  static const std::vector<std::pair<std::string, Json>>& members(const Json* value, const char* keyword) {
-    static const std::vector<std::pair<std::string, Json>> none;
+  static const std::vector<JsonMember>& members(const Json* value, const char* keyword) {
+    static const std::vector<JsonMember> none;
     if (!value) return none;
     if (!value->is(Json::kObject)) wrong(keyword, "an object");
     return value->members;
