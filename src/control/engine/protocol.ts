@@ -119,6 +119,9 @@ export interface SequenceRequest {
   kvTransfer?: KvTransferRequest;
 }
 
+/** Why a choice stops where grammar, controls and extensions together leave nothing to go on with. */
+export const NOTHING_ALLOWED = 'no_token_allowed';
+
 /** `complete`: its grammar lets the text only end. `none_allowed`: grammar and controls together allow no token; brings none. */
 export type FinishReason = 'stop' | 'length' | 'abort' | 'error' | 'complete' | 'none_allowed';
 

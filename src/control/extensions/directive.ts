@@ -10,7 +10,7 @@ const FIELDS: ReadonlySet<string> = new Set(['bias', 'allowed', 'stop']);
 /** The wishes of all extensions of one choice for one step. */
 export interface StepWishes {
   bias: Map<number, number>;
-  /** null = all. */
+  /** null = all. Empty where the extensions have none in common. */
   allowed: Set<number> | null;
   /** Absent: the choice goes on. */
   stop?: { reason: string | null };
@@ -51,13 +51,14 @@ function addBias(sums: Map<number, number>, bias: NonNullable<StepDirective['bia
 }
 
 function addAllowed(wishes: StepWishes, allowed: Iterable<number>, vocabSize: number): void {
-  const ids = new Set<number>();
+  const own = new Set<number>();
   for (const id of allowed) {
     checkId(id, vocabSize, 'allowed');
-    if (wishes.allowed === null || wishes.allowed.has(id)) ids.add(id);
+    own.add(id);
   }
-  if (ids.size === 0) throw new Error('it allows no token.');
-  wishes.allowed = ids;
+  if (own.size === 0) throw new Error('it allows no token.');
+  const { allowed: others } = wishes;
+  wishes.allowed = others === null ? own : new Set([...own].filter((id) => others.has(id)));
 }
 
 function reasonOf(stop: true | string, name: string): string | null {

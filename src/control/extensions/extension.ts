@@ -5,7 +5,7 @@
  * Extensions see tokens and never logits. Everything is called synchronously and within a time bound.
  */
 
-/** A value of `engine_xargs`. */
+/** A value of `engine_xargs`; lists are frozen. */
 export type ExtensionValue = string | number | (string | number)[];
 
 export type ExtensionArguments = Readonly<Record<string, ExtensionValue>>;

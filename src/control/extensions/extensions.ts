@@ -1,10 +1,13 @@
-import type { SequenceRequest } from '../engine/protocol.ts';
+import { NOTHING_ALLOWED, type SequenceRequest } from '../engine/protocol.ts';
 import type { Advice, Adviser, AdviceQuestion, SequenceAdviser } from '../scheduler/advice.ts';
 import { addDirective, refusePromise, type StepWishes } from './directive.ts';
 import type { EngineExtension, ExtensionArguments, SequenceExtension } from './extension.ts';
 import { TimeGuard } from './time-guard.ts';
 
-/** Choices asked under one time guard, which lasts as long as their limits together: one that hangs is stopped then. */
+/**
+ * Choices asked under one time guard, which lasts as long as their limits together: one that hangs is stopped then. Behind it each has
+ * a guard of its own, so that many that hang take little more than their limits together.
+ */
 const BATCH = 8;
 
 /** Thrown by `check`; the message is the client's. */
@@ -40,6 +43,7 @@ export class Extensions implements Adviser {
       const shown = unknown.slice(0, 10).map((name) => JSON.stringify(name.slice(0, 40)));
       throw new ExtensionArgumentError(`No extension of this server takes these arguments: ${shown.join(', ')}.`);
     }
+    freeze(values);
     for (const [name, value] of Object.entries(values)) {
       try {
         this.#guard.run(() => refusePromise(this.#byName.get(name)?.check?.(value)), this.#timeoutMs);
@@ -55,14 +59,16 @@ export class Extensions implements Adviser {
     if (names.length === 0) return null;
     const missing = names.find((name) => !this.#byName.has(name));
     if (missing !== undefined) throw new Error(`There is no extension '${missing}'.`);
+    freeze(values);
     return new SteeredChoice(this.#byName, values, request);
   }
 
   /** Parallel to `questions`. Who throws or takes too long fails alone. */
   advise(questions: readonly AdviceQuestion[]): Advice[] {
     const advice: Advice[] = [];
+    let batch = BATCH;
     while (advice.length < questions.length) {
-      const end = Math.min(questions.length, advice.length + BATCH);
+      const end = Math.min(questions.length, advice.length + batch);
       try {
         this.#guard.run(
           () => {
@@ -74,6 +80,7 @@ export class Extensions implements Adviser {
       } catch {
         // Only the end of time comes here: #ask catches what is thrown.
         advice.push({ error: this.#tooSlow() });
+        batch = 1;
       }
     }
     return advice;
@@ -133,14 +140,23 @@ class SteeredChoice implements SequenceAdviser {
 function adviceOf(wishes: StepWishes, allowedByRequest: Int32Array | undefined): Advice {
   if (wishes.stop) return { stop: wishes.stop.reason };
   const { bias, allowed } = wishes;
-  if (allowed && allowedByRequest && !allowedByRequest.some((id) => allowed.has(id)))
-    return { error: 'An extension allows no token that allowed_token_ids allows.' };
+  if (allowed && !hasSome(allowed, allowedByRequest)) return { stop: NOTHING_ALLOWED };
   if (bias.size === 0 && !allowed) return { control: null };
   const control = {
     ...(bias.size === 0 ? {} : { biasIds: Int32Array.from(bias.keys()), biasValues: Float32Array.from(bias.values()) }),
     ...(allowed ? { allowedIds: Int32Array.from(allowed).sort() } : {}),
   };
   return { control };
+}
+
+/** Nobody changes what the other choices of a request, and the one after a restart, are given too. */
+function freeze(values: ExtensionArguments): void {
+  for (const value of Object.values(values)) Object.freeze(value);
+}
+
+/** `byRequest`: undefined = all. */
+function hasSome(allowed: ReadonlySet<number>, byRequest: Int32Array | undefined): boolean {
+  return byRequest ? byRequest.some((id) => allowed.has(id)) : allowed.size > 0;
 }
 
 /** Never throws, whatever was thrown: an object without a text, or a message that is none. */

@@ -1,5 +1,5 @@
 /** One choice: engine outputs in, deltas out. Text, stop strings, logprobs, finish reasons. */
-import type { FinishReason, SequenceOutput } from '../engine/protocol.ts';
+import { NOTHING_ALLOWED, type FinishReason, type SequenceOutput } from '../engine/protocol.ts';
 import { codePoints } from './code-points.ts';
 import type { Detokenizer } from './detokenizer.ts';
 import { appendDelta, type OutputParser, type ParsedDelta } from './parsers/output-parser.ts';
@@ -26,8 +26,6 @@ export interface ChoiceRules {
   reply: ReplyOptions | null;
 }
 
-/** Grammar and controls together left nothing to go on with. */
-const NOTHING_ALLOWED_REASON = 'no_token_allowed';
 const REPETITION_REASON = 'repetition_detected';
 
 function emptyDelta(index: number): ChoiceDelta {
@@ -148,7 +146,7 @@ export class ChoiceStream {
     if (this.#feed(piece, this.#detokenizer.flush())) return this.#stoppedByText(piece, output, true);
     this.#show(piece, this.#stops.flush());
     piece.finish = finishOf(output.finish);
-    if (output.finish === 'none_allowed') piece.stopReason = NOTHING_ALLOWED_REASON;
+    if (output.finish === 'none_allowed') piece.stopReason = NOTHING_ALLOWED;
     const stopId = output.tokens[last];
     if (output.finish === 'stop' && stopId !== undefined && !this.#rules.silentStopIds.has(stopId))
       piece.stopReason = stopId;

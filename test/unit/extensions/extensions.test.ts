@@ -113,7 +113,11 @@ describe('advice', () => {
       { stop: 'said' },
     ]);
     const [both] = advise({ say: [7], thinking_budget: [0, 8] }, [[]]);
-    expect(both).toEqual({ error: "The extension 'thinking_budget' failed: it allows no token." });
+    expect(both).toEqual({ stop: 'no_token_allowed' });
+    expect(advise({ thinking_budget: [0, 8], stop_on_tokens: [8] }, [[], [8]])).toMatchObject([
+      { control: { allowedIds: Int32Array.of(8) } },
+      { stop: 'stop_on_tokens' },
+    ]);
   });
 
   it('of the example: a budget of reasoning, and a stop by tokens', () => {
@@ -147,10 +151,8 @@ describe('advice', () => {
     expect(advice && 'error' in advice && advice.error).toContain(message);
   });
 
-  it('contradicting allowed_token_ids is an error', () => {
-    expect(advise({ say: [7] }, [[]], Int32Array.of(8))).toEqual([
-      { error: 'An extension allows no token that allowed_token_ids allows.' },
-    ]);
+  it('contradicting allowed_token_ids ends the choice as other contradictions of a request do', () => {
+    expect(advise({ say: [7] }, [[]], Int32Array.of(8))).toEqual([{ stop: 'no_token_allowed' }]);
     expect(advise({ say: [7] }, [[]], Int32Array.of(7, 8))).toMatchObject([{ control: {} }]);
   });
 
@@ -160,5 +162,34 @@ describe('advice', () => {
     const questions = names.map((name) => ({ adviser: open({ [name]: [3, 4, 5] }), outputs }));
     const kinds = extensions.advise(questions).map((advice) => Object.keys(advice)[0]);
     expect(kinds).toEqual(names.map((name) => (name === 'throws' || name === 'hangs' ? 'error' : 'control')));
+  });
+
+  it('of a batch: behind one that hangs, the next one that does is stopped at its own limit', async () => {
+    const hasty = await loadExtensions({ modules: [MODULE], timeoutMs: 100 }, VOCABULARY);
+    const names = ['hangs_noted', 'hangs_noted', 'lean', 'lean', 'lean', 'lean', 'lean', 'lean'];
+    const outputs = Int32Array.of(1, 2);
+    const questions = names.map((name) => {
+      const adviser = hasty.open({ ...request(1, 20), extensionArguments: { [name]: [3, 4] } });
+      return { adviser: adviser ?? {}, outputs };
+    });
+    const noted = globalThis as { hangMs?: number[] };
+    noted.hangMs = [];
+    expect(hasty.advise(questions).map((advice) => 'error' in advice)).toEqual(names.map((name) => name !== 'lean'));
+    // The first had what all eight may take.
+    expect(noted.hangMs[0]).toBeGreaterThan(600);
+    expect(noted.hangMs[1]).toBeLessThan(500);
+    delete noted.hangMs;
+  });
+});
+
+describe('an argument', () => {
+  it('cannot be changed under the other choices that are given it', () => {
+    const values = { takes: [7, 8, 9] };
+    const asked = { ...request(1, 20), extensionArguments: values };
+    const choices = [extensions.open(asked) ?? {}, extensions.open(asked) ?? {}];
+    for (const advice of extensions.advise(choices.map((adviser) => ({ adviser, outputs: Int32Array.of() }))))
+      expect(advice).toEqual({ error: expect.stringContaining("The extension 'takes' failed: Cannot") as string });
+    expect(caught(() => extensions.check(values))).toBeInstanceOf(ExtensionArgumentError);
+    expect(values).toEqual({ takes: [7, 8, 9] });
   });
 });
