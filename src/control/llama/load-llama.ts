@@ -1,4 +1,5 @@
 /** llama.cpp with a model, ready for the loop. */
+import { setTimeout } from 'node:timers/promises';
 import { PAGE_SIZE } from '../engine/native.ts';
 import { withFaults } from '../engine/faults.ts';
 import type { LoadedEngine } from '../engine/load-engine.ts';
@@ -10,6 +11,8 @@ import { LLAMA_CACHE_UNIT, type LlamaConfig } from './config.ts';
 import { LLAMA_BATCH, LlamaEngine } from './engine.ts';
 
 const MAX_COMPLAINTS = 8;
+/** They come by another way than what failed because of them, and may come after it. */
+const COMPLAINTS_MS = 100;
 
 /** What is wrong with the file is said in llama.cpp's own words. */
 export async function loadLlama(
@@ -25,13 +28,16 @@ export async function loadLlama(
     if (complaints.push(line) > MAX_COMPLAINTS) complaints.shift();
     log(`llama.cpp: ${line}`);
   });
-  const because = () => (complaints.length === 0 ? '.' : `: ${complaints.join(' ')}`);
+  const because = async () => {
+    await setTimeout(COMPLAINTS_MS);
+    return complaints.length === 0 ? '.' : `: ${complaints.join(' ')}`;
+  };
   if (!binding.getIsArchSupported(config.architecture))
     throw new Error(`llama.cpp ${version} does not know the architecture ${config.architecture} either.`);
   const model = loadModel(binding, config, onProgress);
-  if (!(await model.init())) throw new Error(`llama.cpp cannot load the file${because()}`);
+  if (!(await model.init())) throw new Error(`llama.cpp cannot load the file${await because()}`);
   const context = createContext(binding, model, config);
-  if (!(await context.init())) throw new Error(`llama.cpp finds no memory for its KV cache${because()}`);
+  if (!(await context.init())) throw new Error(`llama.cpp finds no memory for its KV cache${await because()}`);
   const { vocabSize, samplableVocab, positionBytes } = config;
   const vocabulary = { size: vocabSize, samplable: samplableVocab };
   const engine = withFaults(new LlamaEngine({ binding, model, context, vocabulary }), config.faults);

@@ -115,6 +115,13 @@ describe('the engine', () => {
       true,
       /gemma2\.attention\.causal/,
     ],
+    [
+      'an epsilon that is no number',
+      () => file({ extra: [entry('gemma2.attention.layer_norm_rms_epsilon', 'float32', NaN)] }),
+      {},
+      true,
+      /gemma2\.attention\.layer_norm_rms_epsilon must be a number in \[0, 1\]/,
+    ],
     ['a part of a file', () => file({ extra: [entry('split.count', 'uint32', 2)] }), {}, true, /split\.count/],
     ['--dtype', () => file(), { dtype: 'float32' }, true, /--dtype.*llama\.cpp/],
     ['--quantize', () => file(), { quantize: 'int8' }, true, /--quantize/],

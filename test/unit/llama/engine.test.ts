@@ -112,7 +112,7 @@ describe('llama.cpp as the engine', () => {
       { architecture: 'unheard-of' },
       /b1 does not know the architecture unheard-of either/,
     ],
-    ['a file that it cannot load', { file: 'broken.gguf' }, /cannot load the file: a complaint/],
+    ['a file that it cannot load', { file: 'broken.gguf' }, /cannot load the file: a complaint a tensor is missing/],
     [
       'settings that no schedule can keep',
       { maxBatchTokens: 2 },

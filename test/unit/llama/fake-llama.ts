@@ -175,6 +175,8 @@ export class FakeContext implements LlamaContext {
   }
 }
 
+let complainOf: (line: string) => void = () => {};
+
 class FakeModel implements LlamaModel {
   readonly #path: string;
   readonly #onLoadProgress: (share: number) => void;
@@ -186,7 +188,10 @@ class FakeModel implements LlamaModel {
 
   init(): Promise<boolean> {
     this.#onLoadProgress(1);
-    return Promise.resolve(!this.#path.includes('broken'));
+    const broken = this.#path.includes('broken');
+    // Behind the answer, as the real one's may come.
+    if (broken) setTimeout(() => complainOf('a tensor is missing'), 1);
+    return Promise.resolve(!broken);
   }
 
   getTotalSize(): number {
@@ -202,6 +207,7 @@ export const FAKE_LLAMA: LlamaBinding = {
 };
 
 export const openFakeLlama: OpenLlama = (_threads, complain) => {
+  complainOf = complain;
   complain('a complaint');
   return Promise.resolve({ binding: FAKE_LLAMA, version: 'b1' });
 };

@@ -17,6 +17,7 @@ export async function loadForeignGguf(path: string): Promise<ForeignModel> {
   const metadata: Fields = new Fields(header.file, header.metadata);
   const architecture = readArchitecture(metadata);
   refuseEncoders(metadata, architecture);
+  checkEpsilons(metadata, architecture);
   const texts = ggufTexts(header);
   return {
     path,
@@ -41,6 +42,12 @@ function refuseEncoders(metadata: Fields, architecture: string): void {
   if (metadata.integer(pooling, { min: 0, max: 2 ** 31 - 1, fallback: 0 }) !== 0) {
     metadata.fail(pooling, 'is set: the model makes embeddings, not text.');
   }
+}
+
+/** llama.cpp ends the process at the first token where one is none. */
+function checkEpsilons(metadata: Fields, architecture: string): void {
+  for (const name of ['layer_norm_rms_epsilon', 'layer_norm_epsilon', 'group_norm_epsilon'])
+    metadata.number(`${architecture}.attention.${name}`, { min: 0, max: 1, fallback: 0 });
 }
 
 /** Bytes of the keys and values of one position; an upper bound where layers have a window or share them. */
