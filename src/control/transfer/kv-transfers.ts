@@ -6,6 +6,7 @@ import type { SubmitGate } from '../scheduler/loop.ts';
 import type { Scheduler } from '../scheduler/scheduler.ts';
 import { pullBlocks } from './pull-client.ts';
 import { scopeDigest, tokensDigest, type PullRequest } from './pull-protocol.ts';
+import { PullTurns } from './pull-turns.ts';
 import { PullServer, type BlockSource, type Loan } from './pull-server.ts';
 import {
   addressText,
@@ -16,8 +17,6 @@ import {
   type TransferStats,
 } from './transfer.ts';
 
-/** Pulls at once; each holds one chunk in memory. Others wait for their turn. */
-const MAX_PULLS = 8;
 const EXPIRY_CHECK_MS = 1000;
 
 export interface TransferParts {
@@ -46,11 +45,10 @@ export class KvTransfers implements SubmitGate, BlockSource {
   readonly #settings: TransferSettings;
   readonly #parts: TransferParts;
   readonly #pulls = new Map<string, Pull>();
-  readonly #queue: (() => void)[] = [];
+  readonly #turns = new PullTurns();
   readonly #expiry: NodeJS.Timeout;
   #server: PullServer | null = null;
   #address: PeerAddress | null = null;
-  #active = 0;
   #counts = { pulls: 0, pullFailures: 0, pulledTokens: 0, served: 0 };
 
   private constructor(settings: TransferSettings, parts: TransferParts) {
@@ -171,22 +169,22 @@ export class KvTransfers implements SubmitGate, BlockSource {
     void this.#run(request, handle, pull).finally(() => {
       if (this.#pulls.get(key) === pull) this.#pulls.delete(key);
       for (const pass of pull.waiting.values()) pass();
+      // No step follows that would tell of the pages that it had.
+      if (pull.controller.signal.aborted) this.onChange();
     });
     return pull;
   }
 
-  /** Never rejects. */
-  async #run(request: SequenceRequest, handle: BlockHandle, { controller }: Pull): Promise<void> {
-    if (this.#active >= MAX_PULLS) await new Promise<void>((resolve) => this.#queue.push(resolve));
-    this.#active++;
+  /** Never rejects. It waits for its turn and pulls within one time. */
+  async #run(request: SequenceRequest, handle: BlockHandle, { controller: { signal } }: Pull): Promise<void> {
+    const until = performance.now() + this.#settings.timeoutMs;
+    const left = () => Math.max(1, until - performance.now());
     try {
-      await this.#pull(request, handle, controller.signal);
+      const end = await this.#turns.take(addressText(handle), request.tenant, left(), signal);
+      await this.#pull(request, handle, { signal, timeoutMs: left() }).finally(end);
       this.#counts.pulls++;
     } catch (error) {
-      if (!controller.signal.aborted) this.#noteFailure(error);
-    } finally {
-      this.#active--;
-      this.#queue.shift()?.();
+      if (!signal.aborted) this.#noteFailure(error);
     }
   }
 
@@ -196,9 +194,13 @@ export class KvTransfers implements SubmitGate, BlockSource {
     this.#parts.log(`A pull of KV blocks failed, so the prompt is computed here: ${why}`);
   }
 
-  async #pull(request: SequenceRequest, handle: BlockHandle, signal: AbortSignal): Promise<void> {
+  async #pull(
+    request: SequenceRequest,
+    handle: BlockHandle,
+    bounds: { signal: AbortSignal; timeoutMs: number },
+  ): Promise<void> {
     const { scheduler, engine, identity } = this.#parts;
-    const { secret, timeoutMs, peers } = this.#settings;
+    const { secret, peers } = this.#settings;
     const peer = peers.find(({ host, port }) => host === handle.host && port === handle.port);
     // The server's process refuses these; whatever comes here, nobody else is contacted.
     if (!peer) throw new Error(`${addressText(handle)} is not among --kv-peers.`);
@@ -217,7 +219,7 @@ export class KvTransfers implements SubmitGate, BlockSource {
         await engine.writePages(begun.pages.slice(written, written + blocks), bytes);
         written += blocks;
       };
-      await pullBlocks(peer, asked, { secret, timeoutMs, signal, take });
+      await pullBlocks(peer, asked, { secret, ...bounds, take });
       scheduler.imports.commit(begun);
       this.#counts.pulledTokens += count * PAGE_SIZE;
     } finally {

@@ -17,7 +17,8 @@ export async function pullBlocks(peer: PeerAddress, request: PullRequest, option
   const { secret, timeoutMs } = options;
   const socket = connect({ ...clientTls(secret), host: peer.host, port: peer.port });
   const stop = () => socket.destroy(new Error('The request was aborted.'));
-  const timer = setTimeout(() => socket.destroy(new Error(`It took longer than ${timeoutMs} ms.`)), timeoutMs);
+  const tooLong = () => socket.destroy(new Error('It took longer than --kv-transfer-timeout-ms.'));
+  const timer = setTimeout(tooLong, timeoutMs);
   options.signal.addEventListener('abort', stop, { once: true });
   if (options.signal.aborted) stop();
   try {

@@ -62,6 +62,7 @@ export class Node {
   readonly #ended: Promise<void>;
   /** As the loop told last. */
   reported: TransferStats | undefined;
+  pagesInUse = 0;
   onOutput: (output: SequenceOutput) => void = () => {};
 
   private constructor(scheduler: Scheduler, engine: FakeNativeEngine, transfers: KvTransfers, lines: string[]) {
@@ -75,6 +76,7 @@ export class Node {
       (report) => {
         report.started.forEach((id, index) => this.#cached.set(id, report.cached[index] ?? 0));
         this.reported = report.stats.transfers;
+        this.pagesInUse = report.stats.pagesUsed;
         forEachOutput({ type: 'step', ...report }, (output) => this.#take(output));
         return undefined;
       },
