@@ -13,8 +13,9 @@ export interface Hold {
 }
 
 /**
- * Holds pages for peers, for a bounded time and in bounded number: the oldest hold gives way to a new one. Pages of holds
- * have readers as pages of sequences do, so nobody writes to them.
+ * Holds pages for peers, for a bounded time and in bounded number: the oldest hold of the tenant that holds most gives way to a
+ * new one, so that nobody's flood takes what others wait for. Pages of holds have readers as pages of sequences do, so nobody
+ * writes to them.
  */
 export class Holds {
   readonly #pool: PagePool;
@@ -25,6 +26,8 @@ export class Holds {
   readonly #holds = new Set<Hold>();
   /** Pages on their way to a peer. */
   readonly #loans = new Set<Int32Array>();
+  /** Of tenants that hold some. */
+  readonly #byTenant = new Map<string, number>();
   #pages = 0;
   /** Those that were added since they were taken last. */
   #kept: { id: number; blockIds: number[] }[] = [];
@@ -70,10 +73,10 @@ export class Holds {
   add(pages: Int32Array, scope: CacheScope, tokens: Int32Array): boolean {
     if (pages.length > this.#maxPages) return false;
     if (pages.length === 0) return true;
-    while (this.#pages + pages.length > this.#maxPages) this.releaseOldest();
+    while (this.#pages + pages.length > this.#maxPages) this.releaseOldest(scope.tenant, pages.length);
     for (const page of pages) this.#pool.share(page);
     this.#holds.add({ pages, scope, tokens, expiresAt: this.#now() + this.#holdMs });
-    this.#pages += pages.length;
+    this.#count(scope.tenant, pages.length);
     return true;
   }
 
@@ -84,13 +87,19 @@ export class Holds {
   /** Idempotent. */
   release(hold: Hold): void {
     if (!this.#holds.delete(hold)) return;
-    this.#pages -= hold.pages.length;
+    this.#count(hold.scope.tenant, -hold.pages.length);
     this.#pool.release(hold.pages);
   }
 
-  /** False: there is none. */
-  releaseOldest(): boolean {
-    const [oldest] = this.#holds;
+  /** Of the tenant that holds most, one of them counted with `wanted` more. False: there is none. */
+  releaseOldest(tenant = '', wanted = 0): boolean {
+    let oldest: Hold | undefined;
+    let most = 0;
+    for (const hold of this.#holds) {
+      const { tenant: holder } = hold.scope;
+      const held = (this.#byTenant.get(holder) ?? 0) + (holder === tenant ? wanted : 0);
+      if (held > most) [oldest, most] = [hold, held];
+    }
     if (oldest) this.release(oldest);
     return oldest !== undefined;
   }
@@ -115,5 +124,12 @@ export class Holds {
   /** Of holds and loans, each once. */
   distinctPages(): Set<number> {
     return new Set([...[...this.#holds].map(({ pages }) => pages), ...this.#loans].flatMap((pages) => [...pages]));
+  }
+
+  #count(tenant: string, pages: number): void {
+    this.#pages += pages;
+    const held = (this.#byTenant.get(tenant) ?? 0) + pages;
+    if (held === 0) this.#byTenant.delete(tenant);
+    else this.#byTenant.set(tenant, held);
   }
 }
