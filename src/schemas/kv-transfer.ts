@@ -12,6 +12,9 @@ export interface KvTransferParams {
   remote_host?: string | null;
   remote_port?: number | null;
   tp_size?: number | null;
+  /** These two say nothing here; proxies of vLLM hand them on. */
+  remote_request_id?: string | null;
+  remote_num_tokens?: number | null;
 }
 
 /** What a prefill server answers with. */
@@ -22,6 +25,9 @@ export interface KvTransferHandle {
   remote_block_ids: number[];
   remote_host: string;
   remote_port: number;
+  /** For proxies that look for it: blocks are found by their numbers. */
+  remote_request_id: string;
+  tp_size: 1;
 }
 
 const properties: Record<keyof KvTransferParams, JsonSchema> = {
@@ -32,6 +38,8 @@ const properties: Record<keyof KvTransferParams, JsonSchema> = {
   remote_host: nullable(string({ minLength: 1, maxLength: 255 })),
   remote_port: nullable(integer({ minimum: 1, maximum: 65_535 })),
   tp_size: nullable(integer()),
+  remote_request_id: nullable(string({ maxLength: 512 })),
+  remote_num_tokens: nullable(integer()),
 };
 
 export const kvTransferParams: JsonSchema = nullable(object({ properties, additionalProperties: false }));

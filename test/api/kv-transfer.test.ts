@@ -18,8 +18,10 @@ interface Handle {
   remote_block_ids: number[];
   remote_host: string;
   remote_port: number;
+  remote_request_id: string;
 }
 interface Answer {
+  id: string;
   choices: { message?: { content: string }; text?: string; token_ids: number[]; finish_reason: string }[];
   usage: { prompt_tokens: number; prompt_tokens_details: { cached_tokens: number } };
   kv_transfer_params: Handle | null;
@@ -65,10 +67,13 @@ const PREFILL = {
   remote_block_ids: null,
   remote_host: null,
   remote_port: null,
+  remote_request_id: null,
+  remote_num_tokens: null,
 };
 async function prefill(topic: string, fields: object = {}): Promise<Handle> {
   const answer = await ask(prefiller, { ...body(topic), ...fields, max_tokens: 1, kv_transfer_params: PREFILL });
   if (!answer.kv_transfer_params) throw new Error('no handle');
+  expect(answer.kv_transfer_params).toMatchObject({ remote_request_id: answer.id, tp_size: 1 });
   expect(answer.kv_transfer_params.remote_block_ids).toHaveLength(Math.floor(answer.usage.prompt_tokens / 16));
   return answer.kv_transfer_params;
 }

@@ -68,7 +68,7 @@ function frame<Choices, Scores>(
     system_fingerprint: envelope.systemFingerprint,
     prompt_logprobs,
     prompt_token_ids: envelope.output.returnTokenIds ? [...generation.promptIds] : null,
-    kv_transfer_params: kvTransferHandle(generation.heldBlocks()),
+    kv_transfer_params: kvTransferHandle(generation.heldBlocks(), envelope.id),
   };
 }
 

@@ -92,7 +92,7 @@ function frame<Choices>(
     usage: totalUsage(runs.map((run) => run.generation)),
     service_tier: envelope.serviceTier,
     system_fingerprint: envelope.systemFingerprint,
-    kv_transfer_params: kvTransferHandle(runs[0]?.generation.heldBlocks() ?? null),
+    kv_transfer_params: kvTransferHandle(runs[0]?.generation.heldBlocks() ?? null, envelope.id),
   };
 }
 
