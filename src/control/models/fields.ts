@@ -82,6 +82,7 @@ export class Fields {
 
 /** A value in an error message, cut short: files may hold megabytes. */
 export function show(value: unknown): string {
-  const text = JSON.stringify(value) ?? String(value);
+  // JSON would call NaN and infinities null.
+  const text = (typeof value === 'number' ? undefined : JSON.stringify(value)) ?? String(value);
   return text.length > 80 ? `${text.slice(0, 80)}…` : text;
 }

@@ -120,7 +120,7 @@ describe('the engine', () => {
       () => file({ extra: [entry('gemma2.attention.layer_norm_rms_epsilon', 'float32', NaN)] }),
       {},
       true,
-      /gemma2\.attention\.layer_norm_rms_epsilon must be a number in \[0, 1\]/,
+      /gemma2\.attention\.layer_norm_rms_epsilon must be a number in \[0, 1\], got NaN/,
     ],
     ['a part of a file', () => file({ extra: [entry('split.count', 'uint32', 2)] }), {}, true, /split\.count/],
     ['--dtype', () => file(), { dtype: 'float32' }, true, /--dtype.*llama\.cpp/],
