@@ -164,6 +164,17 @@ describe('advice', () => {
     expect(kinds).toEqual(names.map((name) => (name === 'throws' || name === 'hangs' ? 'error' : 'control')));
   });
 
+  it('of a batch: one that others have left no time is asked again', async () => {
+    const hasty = await loadExtensions({ modules: [MODULE], timeoutMs: 400 }, VOCABULARY);
+    const asked = [{ spins: 3000 }, { hangs_at_first: 1 }, ...Array<ExtensionArguments>(6).fill({ lean: [3, 4] })];
+    const outputs = Int32Array.of(1, 2);
+    const questions = asked.map((extensionArguments) => {
+      return { adviser: hasty.open({ ...request(1, 20), extensionArguments }) ?? {}, outputs };
+    });
+    expect(hasty.advise(questions).filter((advice) => 'error' in advice)).toEqual([]);
+    delete (globalThis as { hungOnce?: boolean }).hungOnce;
+  });
+
   it('of a batch: behind one that hangs, the next one that does is stopped at its own limit', async () => {
     const hasty = await loadExtensions({ modules: [MODULE], timeoutMs: 100 }, VOCABULARY);
     const names = ['hangs_noted', 'hangs_noted', 'lean', 'lean', 'lean', 'lean', 'lean', 'lean'];
