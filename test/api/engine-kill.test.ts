@@ -1,4 +1,5 @@
 /** SIGKILL of the engine process under load. */
+import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { ApiServer, readEvents, waitFor } from './server.ts';
 
@@ -20,6 +21,11 @@ interface Chunk {
   choices?: { delta: { content?: string } }[];
   error?: { message: string; type: string; code: number; param: string | null };
 }
+
+test('where memory runs out the engine is ended rather than the server', () => {
+  const score = (pid: number) => Number(readFileSync(`/proc/${pid}/oom_score_adj`, 'utf8'));
+  expect(score(server.enginePid())).toBe(Math.min(score(server.child.pid as number) + 200, 1000));
+});
 
 test('unstreamed requests are replayed, streamed ones end with an error event, the next one works', async () => {
   const expected = (await (await server.post(PATH, body)).json()) as Answer;
