@@ -208,24 +208,6 @@ class Bench {
     };
     if (peer_) attempt("cuBLASLt beside it", beside_the_peer);
     if (!timed) add(name, amount, time_of(ours), limit, unit);
-    if (matmul_ == MatMulKernel::kWgmma && m > 64) attempt("blocks in pairs", [&] { blocks_in_pairs(args, name, amount, back); });
-  }
-
-  // In turn with single ones, once the outputs have been compared.
-  void blocks_in_pairs(MatMul args, const std::string& name, double amount, bool back) {
-    DeviceBuffer<float> y(size_t(args.m * (back ? args.k : args.n))), paired_y(y.size());
-    MatMul paired = args;
-    args.y = y.data(), args.blocks = MatMulBlocks::kSingle;
-    paired.y = paired_y.data(), paired.blocks = MatMulBlocks::kPairs;
-    const auto call = [&](const MatMul& one) { back ? matmul_transposed(one, nullptr) : matmul(one, nullptr); };
-    call(args);
-    call(paired);
-    const std::vector<float> a = y.download(), b = paired_y.download();
-    if (std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0)
-      throw tandem::Error(tandem::ErrorKind::kState, name + ": blocks in pairs give other bits");
-    const InTurn t = time_in_turn([&] { call(paired); }, [&] { call(args); });
-    add(name + ", pairs", amount, t.first, 0, "TFLOP/s");
-    keep({name + ", pairs over single", t.ratio.median, t.ratio.least, t.ratio.most, 0, "x single"});
   }
 
   // Of the first outputs: nearer than a thousandth of the largest, or of 1.

@@ -1230,11 +1230,11 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: "CUDA: a missing barrier before pairs of Hopper's product trade their sums",
+    name: "CUDA: a missing barrier before the sums of Hopper's product leave",
     edits: [
       {
         file: 'native/cuda/gemm/matmul_wgmma_block.h',
-        search: '  __syncthreads();  // what pairs gave each other is there\n',
+        search: '      __syncthreads();  // the rows are there\n',
         replace: '',
       },
     ],
@@ -1245,7 +1245,7 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul_wgmma_block.h',
-        search: '    barrier_wait(&ring.empty[i % S::kStages], (i / S::kStages & 1) ^ 1);\n',
+        search: '    barrier_wait(&ring.empty[turn.stage], turn.parity);\n',
         replace: '',
       },
     ],
@@ -1267,52 +1267,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul_wgmma_block.h',
-        search: '      give_back<S>(ring, done, i, peer);\n',
-        replace: '      give_back<S>(ring, done, i + 1, peer);\n',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: a block of a pair fills a stage that the other still reads',
-    edits: [
-      {
-        file: 'native/cuda/gemm/wgmma_ring.h',
-        search: '    if (peer >= 0) barrier_arrive_at(empty, peer);\n',
-        replace: '    if (peer >= 0) barrier_arrive(empty);\n',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: a block of a pair brings tokens before the other has barriers for them',
-    edits: [
-      {
-        file: 'native/cuda/gemm/matmul_wgmma_block.h',
-        search: '  if (paired) cluster_meet();  // the barriers of both are there\n',
-        replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: both blocks of a pair bring the same half of the weights on the way back',
-    edits: [
-      {
-        file: 'native/cuda/gemm/matmul_transposed_wgmma_block.h',
-        search: 'first = rank < 0 ? 0 : rank * own;',
-        replace: 'first = 0;',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: "CUDA: both blocks of a pair bring tokens to the first half's place",
-    edits: [
-      {
-        file: 'native/cuda/gemm/matmul_wgmma_block.h',
-        search: 'bulk_load_all(to + block.rank * kHalfBytes,',
-        replace: 'bulk_load_all(to,',
+        search: '      give_back<S>(ring, done, i);\n',
+        replace: '      give_back<S>(ring, done, i + 1);\n',
       },
     ],
     tests: ['native/test/cuda'],
@@ -1344,8 +1300,8 @@ export const mutations = [
     edits: [
       {
         file: 'native/cuda/gemm/matmul_transposed_wgmma_block.h',
-        search: '    give_back<S>(ring, done, i, peer);\n',
-        replace: '    give_back<S>(ring, done, i + 1, peer);\n',
+        search: '    give_back<S>(ring, done, i);\n',
+        replace: '    give_back<S>(ring, done, i + 1);\n',
       },
     ],
     tests: ['native/test/cuda'],

@@ -35,14 +35,6 @@ struct KeyRing {
   int at;     // position of the next tile
 };
 
-// Where slot by slot of a ring is: its rounds have parities by turns.
-template <int kCount>
-struct RingTurn {
-  int stage = 0, parity = 0;
-
-  __device__ __forceinline__ RingTurn next() const { return stage + 1 == kCount ? RingTurn{0, parity ^ 1} : RingTurn{stage + 1, parity}; }
-};
-
 // An input of the step, which is read before the kernels ahead have ended: not from the first-level cache, which may hold an earlier step's.
 __device__ __forceinline__ AttentionTile load_tile(const AttentionTile* from) {
   int32_t words[sizeof(AttentionTile) / sizeof(int32_t)];

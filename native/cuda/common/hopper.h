@@ -312,6 +312,14 @@ __device__ __forceinline__ void keep_rows(const uint32_t (&rows)[kCount][4]) {
 
 #if TANDEM_HOPPER_CODE
 
+// Where slot by slot of a ring is: its rounds have parities by turns.
+template <int kCount>
+struct RingTurn {
+  int stage = 0, parity = 0;
+
+  __device__ __forceinline__ RingTurn next() const { return stage + 1 == kCount ? RingTurn{0, parity ^ 1} : RingTurn{stage + 1, parity}; }
+};
+
 // A tile of rows of 64 bf16 (128 bytes) as bulk_load leaves it, from its inputs [16 step, 16 step + 16) on: the address, a stride of 1024 bytes
 // between groups of eight rows, 128-byte swizzle; all in units of 16 bytes. The stride between columns means nothing here.
 __device__ inline uint64_t tile_descriptor(const void* tile, int step) {

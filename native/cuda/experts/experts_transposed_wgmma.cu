@@ -44,11 +44,11 @@ __global__ void __launch_bounds__(kThreads)
   const int first_output = int(blockIdx.y) * kOutputs, tiles = int((e.n + kDepth - 1) / kDepth);
   if (own_warp() == kGroups * kGroupThreads / kWarp) {
     if (threadIdx.x % kWarp != 0) return;
-    bring_tiles<S>(shared, ring, &tokens, &weights, tile.first, first_output, 0, tiles, -1, int(tile.expert * e.n));
+    bring_tiles<S>(shared, ring, &tokens, &weights, tile.first, first_output, 0, tiles, int(tile.expert * e.n));
     return;
   }
   float sums[kOutputs / 2] = {};
-  multiply_tiles<kOutputs>(sums, shared, ring, tiles, -1);
+  multiply_tiles<kOutputs>(sums, shared, ring, tiles);
   store_pairs<kOutputs>(e, tile, first_output, sums);
 #endif
 }

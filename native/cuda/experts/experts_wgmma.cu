@@ -74,7 +74,7 @@ template <int kTokens, class S>
 __device__ __forceinline__ void multiply_tile(const ExpertsMatMul& e, const ExpertTile& tile, int first_output, const Ring& ring,
                                               unsigned char* stages, int count) {
   float sums[kTokens / 2] = {}, unused[kTokens / 2];
-  multiply_stages<kTokens, kPlain, S>(sums, unused, stages, ring, count, count, -1);
+  multiply_stages<kTokens, kPlain, S>(sums, unused, stages, ring, count, count);
   store_pairs<kTokens, S>(e, tile, first_output, sums, stages);
 }
 

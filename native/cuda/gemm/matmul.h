@@ -14,9 +14,6 @@ struct LoraPart;
 
 // How a product of BF16 weights is computed (variants.h).
 enum class MatMulKernel : uint8_t { kMma, kWgmma };
-// Whether two blocks of one by wgmma bring each other what both multiply: of more than 64 tokens these, on the way back weights. It changes
-// no bit, and is left where tiles do not pair (matmul_wgmma.cu, matmul_transposed_wgmma.cu).
-enum class MatMulBlocks : uint8_t { kSingle, kPairs };
 
 struct MatMul {
   const bf16* x;  // m rows, ldx elements apart; 16-byte aligned, ldx a multiple of 8
@@ -30,10 +27,9 @@ struct MatMul {
   int64_t workspace_floats;
   QuantWeights quantised = {};
   MatMulKernel kernel = MatMulKernel::kMma;  // not of quantised weights
-  MatMulBlocks blocks = MatMulBlocks::kSingle;
-  bool leave_parts = false;     // where there are matmul_parts(), y is left as it is
-  const float* onto = nullptr;  // like y: what is added to, instead of the old y
-  bool beside = false;          // the next kernel on the stream reads x too and does not wait for this product (wait_for_inputs_first)
+  bool leave_parts = false;                  // where there are matmul_parts(), y is left as it is
+  const float* onto = nullptr;               // like y: what is added to, instead of the old y
+  bool beside = false;  // the next kernel on the stream reads x too and does not wait for this product (wait_for_inputs_first)
   // [m][n / 2], 16-byte aligned, not where x is; null, or where matmul_gates() may be. Instead of y: swiglu() (elementwise/swiglu.h) of the
   // product's first half of outputs and its second.
   bf16* gated = nullptr;

@@ -1,5 +1,4 @@
-// The product of the way back on Hopper. Pairs (matmul_wgmma.cu) have the same outputs and tokens beside each other, and bring half of the weights
-// each, to both: single blocks of 256 outputs read 7.4 TB/s of the L2 cache on an H200, and a third of that is less.
+// The product of the way back on Hopper.
 #include "cuda/common/early_launch.h"
 #include "cuda/common/launch.h"
 #include "cuda/gemm/matmul_transposed_wgmma_block.h"
@@ -39,31 +38,25 @@ __device__ __forceinline__ void write_sums(const MatMul& a, int first_token, int
 
 #endif
 
-// Block (tile of tokens within tile of outputs, part); pairs of tiles of tokens where they are `paired`. Where there are several parts, each goes
-// to the workspace [part][m][k].
+// Block (tile of tokens within tile of outputs, part). Where there are several parts, each goes to the workspace [part][m][k].
 template <int kOutputs>
 __global__ void __launch_bounds__(kThreads)
     transposed_wgmma_kernel(const __grid_constant__ TensorMap tokens, const __grid_constant__ TensorMap weights, MatMul a,
-                            int tiles_per_part, bool paired) {
+                            int tiles_per_part) {
 #if TANDEM_HOPPER_CODE
   using S = Shape<kOutputs>;
   GPU_SHARED_BYTES(shared);
-  const Ring ring = open_ring(shared + S::kStages * S::kStageBytes, S::kStages, kGroups, paired ? 2 : 1);
-  if (paired) cluster_meet();  // the barriers of both are there
-  const int rank = paired ? cluster_rank() : -1, peer = paired ? rank ^ 1 : -1;
+  const Ring ring = open_ring(shared + S::kStages * S::kStageBytes, S::kStages, kGroups);
   const int token_tiles = int((a.m + kTokens - 1) / kTokens), all_tiles = int((a.n + kDepth - 1) / kDepth);
   const int first_token = int(blockIdx.x) % token_tiles * kTokens, first_output = int(blockIdx.x) / token_tiles * kOutputs;
   const int begin = int(blockIdx.y) * tiles_per_part, end = min(begin + tiles_per_part, all_tiles);
   if (own_warp() == kGroups * kGroupThreads / kWarp) {
-    if (threadIdx.x % kWarp == 0) bring_tiles<S>(shared, ring, &tokens, &weights, first_token, first_output, begin, end, rank);
-    __syncwarp();  // it meets the others as one
-    if (paired) cluster_meet();
+    if (threadIdx.x % kWarp == 0) bring_tiles<S>(shared, ring, &tokens, &weights, first_token, first_output, begin, end);
     return;
   }
   float sums[kOutputs / 2] = {};
-  multiply_tiles<kOutputs>(sums, shared, ring, end - begin, peer);
+  multiply_tiles<kOutputs>(sums, shared, ring, end - begin);
   write_sums<kOutputs>(a, first_token, first_output, sums);
-  if (paired) cluster_meet();  // neither ends before the other has told it of its last stages
 #endif
 }
 
@@ -75,9 +68,7 @@ void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
   const TensorMap tokens = tensor_map(a.x, a.m, a.n, a.ldx, kTokens), weights = tensor_map(a.w, a.n, a.k, a.k, kDepth);
   const int64_t token_tiles = ceil_div(a.m, kTokens);
   const dim3 grid(unsigned(token_tiles * ceil_div(a.k, kOutputs)), unsigned(split.parts));
-  // With an odd number of them the last one would have a partner at other outputs.
-  const bool paired = a.blocks == MatMulBlocks::kPairs && token_tiles % 2 == 0;
-  GPU_LAUNCH_CLUSTERS(paired ? 2 : 1, kernel, grid, dim3(kThreads), kBytes, stream, tokens, weights, a, split.tiles, paired);
+  GPU_LAUNCH(kernel, grid, dim3(kThreads), kBytes, stream, tokens, weights, a, split.tiles);
   check_launch("matmul_transposed_wgmma");
   if (split.parts > 1) add_parts(a, Parts{a.workspace, split.parts, a.m, a.k}, stream);
 }

@@ -24,30 +24,25 @@ struct Shape {
 
 #if TANDEM_HOPPER_CODE
 
-// Fills the stages of tiles [begin, end) one after the other, of weights from `first_row` on. Of a pair (rank >= 0) those of both.
+// Fills the stages of tiles [begin, end) one after the other, of weights from `first_row` on.
 template <class S>
 __device__ void bring_tiles(unsigned char* stages, const Ring& ring, const TensorMap* tokens, const TensorMap* weights, int first_token,
-                            int first_output, int begin, int end, int rank, int first_row = 0) {
+                            int first_output, int begin, int end, int first_row = 0) {
   for (int i = 0; i < end - begin; ++i) {
     const int stage = i % S::kStages, round = i / S::kStages, input = (begin + i) * kDepth;
     barrier_wait(&ring.empty[stage], (round & 1) ^ 1);
     barrier_expect(&ring.full[stage], S::kStageBytes);
     unsigned char* to = stages + stage * S::kStageBytes;
     bulk_load(to, tokens, &ring.full[stage], input, first_token);
-    const int own = rank < 0 ? S::kPanels : S::kPanels / 2, first = rank < 0 ? 0 : rank * own;
-    for (int panel = first; panel < first + own; ++panel) {
-      unsigned char* const place = to + kTokenBytes + panel * kPanelBytes;
-      const int output = first_output + panel * kPanel;
-      if (rank < 0) bulk_load(place, weights, &ring.full[stage], output, first_row + input);
-      else bulk_load_all(place, weights, &ring.full[stage], output, first_row + input);
+    for (int panel = 0; panel < S::kPanels; ++panel) {
+      bulk_load(to + kTokenBytes + panel * kPanelBytes, weights, &ring.full[stage], first_output + panel * kPanel, first_row + input);
     }
   }
 }
 
 // The sums of this group's tokens over all tiles.
 template <int kOutputs>
-__device__ __forceinline__ void multiply_tiles(float (&sums)[kOutputs / 2], const unsigned char* stages, const Ring& ring, int tiles,
-                                               int peer) {
+__device__ __forceinline__ void multiply_tiles(float (&sums)[kOutputs / 2], const unsigned char* stages, const Ring& ring, int tiles) {
   using S = Shape<kOutputs>;
   const int own = int(threadIdx.x) / kGroupThreads * (kTokenBytes / kGroups);
   int done = 0;
@@ -62,7 +57,7 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[kOutputs / 2], cons
     wgmma_commit();
     // The tile before has been multiplied; this one goes on while the next is waited for.
     wgmma_wait<1>(sums);
-    give_back<S>(ring, done, i, peer);
+    give_back<S>(ring, done, i);
   }
   wgmma_wait<0>(sums);
 }

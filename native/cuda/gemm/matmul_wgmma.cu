@@ -1,9 +1,8 @@
 // A product on Hopper: a warp brings boxes of weights and of tokens by TMA through a ring of stages, groups of four warps multiply them by
 // wgmma, 64 outputs each. Weights are on the side of 64 rows and tokens on the other, so that few tokens cost few columns.
 //
-// Pairs (MatMulBlocks): what bounds products of many tokens is the L2 cache, of which blocks of 128 outputs and 128 tokens read 7.9 TB/s on an
-// H200, those of 256 tokens 7.2. Two blocks of a cluster with the same tokens and outputs beside each other bring half of the tokens each, to
-// both: a quarter of those bytes less, or a third. A stage is filled when the groups of both blocks have given it back.
+// Measured on an H200 and left: pairs of blocks of a cluster that bring half of the tokens each, to both (TMA multicast), were 0.44 to 0.86
+// times as fast, though the L2 cache is read a quarter to a third less.
 #include <algorithm>
 
 #include "cuda/common/launch.h"
@@ -14,16 +13,15 @@
 namespace tandem::cuda {
 namespace {
 
-// Block (tile of tokens within tile of outputs, part); of pairs (rank within tile of tokens within tile of both's outputs, part).
+// Block (tile of tokens within tile of outputs, part).
 template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
 __global__ void __launch_bounds__(Shape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kBlocks)
     matmul_wgmma_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a, int tiles_per_part,
-                        bool parts_in_grid, bool paired) {
+                        bool parts_in_grid) {
 #if TANDEM_HOPPER_CODE
   using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
   GPU_SHARED_BYTES(shared);
-  BlockPlace block{int(blockIdx.x), int(blockIdx.y), int(blockIdx.y * gridDim.x + blockIdx.x)};
-  if (kPairs<kTokens> && paired) block.rank = cluster_rank();
+  const BlockPlace block{int(blockIdx.x), int(blockIdx.y), int(blockIdx.y * gridDim.x + blockIdx.x)};
   multiply_block<kTokens, kGroups, kKind, S>(&weights, &tokens, a, tiles_per_part, parts_in_grid, block, shared);
 #endif
 }
@@ -44,41 +42,6 @@ __global__ void __launch_bounds__(Shape<kTokens, kGroups, kPlain, kBlocks, kTile
 #endif
 }
 
-// The same with warps that make what adapters add, one or, with 64 tokens, three per block: a multiple of four in all then, in which registers
-// are given out. Of few tokens they are counted as for one block more, so that what follows has room beside them.
-template <int kTokens>
-constexpr int kAlongWarps = kTokens < 64 ? 1 : 3;
-template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
-using AlongShape = Shape<kTokens, kGroups, kKind, kBlocks, kTiles, kAlongWarps<kTokens>>;
-// What they share lies behind all stages.
-template <class S>
-constexpr int kAlongBytes = S::shared_bytes(S::kStages);
-
-template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
-__global__ void __launch_bounds__(AlongShape<kTokens, kGroups, kKind, kBlocks, kTiles>::kThreads, kTokens < 64 ? kBlocks + 1 : kBlocks)
-    matmul_wgmma_along_kernel(const __grid_constant__ TensorMap weights, const __grid_constant__ TensorMap tokens, MatMul a,
-                              int tiles_per_part, bool parts_in_grid, const __grid_constant__ LoraAlong adapters) {
-#if TANDEM_HOPPER_CODE
-  using S = AlongShape<kTokens, kGroups, kKind, kBlocks, kTiles>;
-  GPU_SHARED_BYTES(shared);
-  auto* memory = reinterpret_cast<lora::AlongShared*>(shared + kAlongBytes<S>);
-  float* added = kKind == kGated ? reinterpret_cast<float*>(memory + S::kOtherWarps) : nullptr;
-  const BlockPlace block{int(blockIdx.x), int(blockIdx.y), int(blockIdx.y * gridDim.x + blockIdx.x)};
-  if (own_warp() < S::kProducts / kWarp) {
-    return multiply_block<kTokens, kGroups, kKind, S>(&weights, &tokens, a, tiles_per_part, parts_in_grid, block, shared, added);
-  }
-  __syncthreads();  // that of open_ring(), whose barriers these warps do not use
-  const int own = own_warp() - S::kProducts / kWarp, output = own_place<S, kTokens>(a, block).output;
-  const lora::AlongBlock part{block.number, output, int(a.n / 2) + output, blockIdx.y == gridDim.y - 1, added, S::kAddedRow};
-  lora::AlongWarp<S::kBoxRows, S::kOtherWarps, kBlocks == 1 || (kBlocks == 2 && kTokens < 64) ? 8 : 4, kKind == kGated> warp(
-      adapters, part, own, memory[own]);
-  warp.make();
-  warp.add();
-  for (int i = 0; kKind == kGated && i < 3; ++i) __syncthreads();  // those of the others
-  warp.leave();
-#endif
-}
-
 constexpr int64_t kMultiprocessors = 132;  // of a large device
 
 // How many more blocks begin together with the last ones of `blocks`.
@@ -93,37 +56,15 @@ void end_launch(const MatMul& a, const Split& split, cudaStream_t stream) {
 }
 
 template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
-void launch_along(const MatMul& a, const Split& split, const TensorMap& weights, const TensorMap& tokens, dim3 grid, cudaStream_t stream) {
-  using S = AlongShape<kTokens, kGroups, kKind, kBlocks, kTiles>;
-  constexpr int kBytes = kAlongBytes<S> + S::kOtherBytes;
-  const LoraAlong adapters = lora_along(*a.adapters, int64_t(grid.x) * grid.y, grid.x, kAlongWarps<kTokens>);
-  const auto kernel = &matmul_wgmma_along_kernel<kTokens, kGroups, kKind, kBlocks, kTiles>;
-  allow_shared_bytes(kernel, kBytes, "matmul_wgmma");
-  GPU_LAUNCH_EARLY_TOGETHER(kernel, grid, dim3(S::kThreads), kBytes, stream, weights, tokens, a, split.tiles, split.in_grid, adapters);
-}
-
-template <int kTokens, int kGroups, Kind kKind, int kBlocks, int kTiles>
 void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
   using S = Shape<kTokens, kGroups, kKind, kBlocks, kTiles>;
   const auto kernel = &matmul_wgmma_kernel<kTokens, kGroups, kKind, kBlocks, kTiles>;
   constexpr int kHalves = kKind == kGated ? 2 : 1;
   const TensorMap weights =
       kTiles > 1 ? panels_map(a.w, a.n, a.k, a.k, S::kBoxRows, kHalves, kTiles) : tensor_map(a.w, a.n, a.k, a.k, S::kBoxRows);
-  // Of an odd number of tiles of outputs the last block has a partner without any; an activation is written in whole tiles.
-  const bool whole = kKind != kGated || a.n % (2 * S::kOutputs) == 0;
-  const bool paired = kPairs<kTokens> && a.blocks == MatMulBlocks::kPairs && whole;
-  const int64_t cluster = paired ? 2 : 1;
-  const TensorMap tokens =
-      kTiles > 1 ? panels_map(a.x, a.m, a.k, a.ldx, kTokens, 1, kTiles) : tensor_map(a.x, a.m, a.k, a.ldx, paired ? kTokens / 2 : kTokens);
-  const int64_t output_tiles = ceil_div(a.n, cluster * S::kOutputs) * cluster;
-  const dim3 grid(unsigned(ceil_div(a.m, kTokens) * output_tiles), split.in_grid ? unsigned(split.parts) : 1);
+  const TensorMap tokens = kTiles > 1 ? panels_map(a.x, a.m, a.k, a.ldx, kTokens, 1, kTiles) : tensor_map(a.x, a.m, a.k, a.ldx, kTokens);
+  const dim3 grid(unsigned(ceil_div(a.m, kTokens) * ceil_div(a.n, S::kOutputs)), split.in_grid ? unsigned(split.parts) : 1);
   // Whole tiles have the kernels.
-  if constexpr (kKind != kSummed && kTokens <= LoraAlong::kMostRows && (kTiles > 1 || kTokens > 32)) {
-    if (a.adapters != nullptr && a.adapters_by == AdapterKernel::kAlong) {
-      launch_along<kTokens, kGroups, kKind, kBlocks, kTiles>(a, split, weights, tokens, grid, stream);
-      return end_launch(a, split, stream);
-    }
-  }
   if constexpr (kKind == kPlain && kGroups < 3 && kTokens <= LoraWithin::kMostRows && (kTiles > 1 || kTokens > 32)) {
     if (a.adapters != nullptr) {
       const int64_t blocks = int64_t(grid.x) * grid.y;
@@ -138,8 +79,7 @@ void launch_tiles(const MatMul& a, const Split& split, cudaStream_t stream) {
   allow_shared_bytes(kernel, S::shared_bytes(S::kStages), "matmul_wgmma");
   const int64_t tiles = split.in_grid ? split.tiles : ceil_div(a.k, kDepth);
   const int bytes = S::shared_bytes(int(std::min<int64_t>(ceil_div(tiles, kTiles), S::kStages)));
-  GPU_LAUNCH_EARLY_CLUSTERS(unsigned(cluster), kernel, grid, dim3(S::kThreads), bytes, stream, weights, tokens, a, split.tiles,
-                            split.in_grid, paired);
+  GPU_LAUNCH_EARLY(kernel, grid, dim3(S::kThreads), bytes, stream, weights, tokens, a, split.tiles, split.in_grid);
   end_launch(a, split, stream);
 }
 
@@ -153,13 +93,11 @@ void launch_shape(const MatMul& a, const Split& split, cudaStream_t stream) {
   else launch_tiles<kTokens, kGroups, kKind, kBlocks, 1>(a, split, stream);
 }
 
-bool has_blocks_within(const MatMul& a) { return a.adapters != nullptr && a.adapters_by == AdapterKernel::kWithin; }
-
 // As many blocks share a multiprocessor as there are for one, up to kMost: fewer have more under way each. Those for adapters count too.
 template <int kTokens, int kGroups, Kind kKind, int kMost>
 void launch(const MatMul& a, const Split& split, cudaStream_t stream) {
   const int64_t multiplying = ceil_div(a.m, kTokens) * ceil_div(a.n, kGroups * kGroupRows) * (split.in_grid ? split.parts : 1);
-  const int64_t blocks = multiplying + (has_blocks_within(a) ? lora_least_within(*a.adapters) : 0);
+  const int64_t blocks = multiplying + (a.adapters != nullptr ? lora_least_within(*a.adapters) : 0);
   if (kMost == 1 || blocks <= kMultiprocessors) return launch_shape<kTokens, kGroups, kKind, 1>(a, split, stream);
   if (kMost == 2 || blocks <= 2 * kMultiprocessors) return launch_shape < kTokens, kGroups, kKind, kMost < 2 ? 1 : 2 > (a, split, stream);
   launch_shape<kTokens, kGroups, kKind, kMost>(a, split, stream);
@@ -179,7 +117,7 @@ void launch_by_tokens(const MatMul& a, const Split& split, cudaStream_t stream) 
   if (a.m <= 8) return launch<8, 1, kKind, 3>(a, split, stream);
   if (a.m <= 16) return launch<16, 1, kKind, 3>(a, split, stream);
   if (a.m <= 32) return launch<32, 1, kKind, 3>(a, split, stream);
-  if (a.m <= 64 && !has_blocks_within(a) && fits_three_groups(a, split, 64)) return launch<64, 3, kKind, 1>(a, split, stream);
+  if (a.m <= 64 && a.adapters == nullptr && fits_three_groups(a, split, 64)) return launch<64, 3, kKind, 1>(a, split, stream);
   if (a.m <= 64 && wide_outputs < kMultiprocessors) return launch<64, 1, kKind, 3>(a, split, stream);
   if (a.m <= 64) return launch<64, 2, kKind, 2>(a, split, stream);
   if (a.m > 128 && a.m <= 256 && fits_three_groups(a, split, 256)) return launch<256, 3, kKind, 1>(a, split, stream);

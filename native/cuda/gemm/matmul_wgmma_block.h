@@ -8,7 +8,6 @@
 #include "cuda/elementwise/swiglu.h"
 #include "cuda/gemm/matmul.h"
 #include "cuda/gemm/wgmma_ring.h"
-#include "cuda/lora/lora_along_warp.h"
 
 namespace tandem::cuda {
 
@@ -21,44 +20,36 @@ enum Kind { kPlain, kSummed, kGated };
 // Of a multiprocessor's shared memory, and of a block's what lies in front of its stages.
 constexpr int kRoom = 224 << 10, kBarrierBytes = 1 << 10;
 
-// How many tokens and groups of outputs a block has, and warps beside those that bring stages and multiply.
-template <int kTokens, int kGroups, Kind kKind, int kPerMultiprocessor, int kTiles, int kOthers = 0>
+// How many tokens and groups of outputs a block has.
+template <int kTokens, int kGroups, Kind kKind, int kPerMultiprocessor, int kTiles>
 struct Shape {
   static constexpr int kOutputs = kGroups * kGroupRows;
   // Rows of weights that lie beside each other: of gated ones the gates, and as many others.
   static constexpr int kBoxRows = kKind == kGated ? kOutputs / 2 : kOutputs;
   // Three groups of 256 tokens need more registers than their share: a fourth, of which one warp brings stages, gives them its own.
   static constexpr bool kTradesRegisters = kGroups == 3 && kTokens == 256;
-  static constexpr int kMultiplying = kGroups * kGroupThreads, kProducts = kMultiplying + (kTradesRegisters ? kGroupThreads : kWarp);
-  static constexpr int kThreads = kProducts + kOthers * kWarp;
-  // Of an activation with adapters, what they add to each token's sums. Rows lie so that a warp's sums meet all banks.
-  static constexpr int kAddedRow = kOutputs + 4, kAddedBytes = kKind == kGated ? kTokens * kAddedRow * int(sizeof(float)) : 0;
-  static constexpr int kOtherBytes = kOthers * int(sizeof(lora::AlongShared)) + (kOthers > 0 ? kAddedBytes : 0);
+  static constexpr int kMultiplying = kGroups * kGroupThreads, kThreads = kMultiplying + (kTradesRegisters ? kGroupThreads : kWarp);
   static constexpr int kWeightBytes = kGroups * kGroupBytes;
   static constexpr int kTokenBytes = kTokens * kDepth * int(sizeof(bf16));
-  static constexpr int kOtherWarps = kOthers;
   // So many tiles come by one copy of weights and one of tokens.
   static constexpr int kStageTiles = kTiles, kStageBytes = kStageTiles * (kWeightBytes + kTokenBytes);
   // So many blocks share a multiprocessor's room.
   static constexpr int kBlocks = kPerMultiprocessor, kMostStages = 24;
-  static constexpr int kFit = (kRoom / kBlocks - (2 << 10) - kOtherBytes) / kStageBytes;
+  static constexpr int kFit = (kRoom / kBlocks - (2 << 10)) / kStageBytes;
   static constexpr int kStages = kFit < kMostStages ? kFit : kMostStages;
   static_assert(kStages >= 2, "a stage is given back when the next one is multiplied");
   static_assert(2 * kStages * int(sizeof(Barrier)) <= kBarrierBytes);
-  // What write_gated() needs.
-  static constexpr int kTradedBytes = kKind == kGated ? kTokens / 2 * (kMultiplying / 2) * int(sizeof(float)) : 0;
-  static constexpr int kGatedBytes = kKind == kGated ? kTradedBytes + kTokens * (kBoxRows + 8) * int(sizeof(bf16)) : 0;
-  static_assert(kGatedBytes <= kStages * kStageBytes);
+  // Sums that leave by shared memory, so many tokens at a time; few are written as they are. Rows lie so that a warp's sums meet all banks.
+  static constexpr bool kStaged = kKind == kGated || kTokens >= 64;
+  static constexpr int kSumTokens = kTokens < 128 ? kTokens : 128, kSumRow = kOutputs + 4;
+  static constexpr int kSumBytes = kStaged ? kSumTokens * kSumRow * int(sizeof(float)) : 0;
+  static_assert(kSumBytes <= kStages * kStageBytes);
 
   // Of a block that multiplies so many stages: not more than they take, and the barriers in front.
   static constexpr int shared_bytes(int stages) {
-    return kBarrierBytes + std::max((stages < kStages ? stages : kStages) * kStageBytes, kGatedBytes);
+    return kBarrierBytes + std::max((stages < kStages ? stages : kStages) * kStageBytes, kSumBytes);
   }
 };
-
-// Whether two blocks may bring tokens to each other: with 64 and fewer weights are most of what is read.
-template <int kTokens>
-constexpr bool kPairs = kTokens > 64;
 
 // Of a block where some make what adapters add, which have use for all that there is.
 template <class S>
@@ -67,7 +58,6 @@ constexpr int kAdapterBytes = std::max(kRoom / S::kBlocks - (2 << 10), S::shared
 // A block's place in the product: the tile of tokens within tile of outputs, the part of k; and its number.
 struct BlockPlace {
   int tile, part, number;
-  int rank = -1;  // in a pair; -1: none
 };
 
 #if TANDEM_HOPPER_CODE
@@ -87,15 +77,13 @@ struct Place {
 
 template <class S, int kTokens>
 __device__ __forceinline__ Place own_place(const MatMul& a, const BlockPlace& block) {
-  // Of a pair both have the same tokens, and outputs beside each other.
-  const bool paired = block.rank >= 0;
-  const int wide = paired ? 2 : 1, tile = block.tile / wide, outputs = wide * S::kOutputs;
-  const int token_tiles = int((a.m + kTokens - 1) / kTokens), output_tiles = int((a.n + outputs - 1) / outputs);
+  if constexpr (kTokens <= 64) return {0, block.tile * S::kBoxRows};  // there are no more
+  const int token_tiles = int((a.m + kTokens - 1) / kTokens), output_tiles = int((a.n + S::kOutputs - 1) / S::kOutputs);
   // Of many tokens: blocks that run at the same time share them, so that the cache holds what they read.
   constexpr int kShared = 2048 / kTokens;
-  const int group = tile / (kShared * output_tiles), first = group * kShared;
-  const int width = min(kShared, token_tiles - first), own = tile - first * output_tiles;
-  return {(first + own % width) * kTokens, (own / width * wide + (paired ? block.rank : 0)) * S::kBoxRows};
+  const int group = block.tile / (kShared * output_tiles), first = group * kShared;
+  const int width = min(kShared, token_tiles - first), own = block.tile - first * output_tiles;
+  return {(first + own % width) * kTokens, own / width * S::kBoxRows};
 }
 
 template <class S>
@@ -125,32 +113,31 @@ __device__ void bring_stages(unsigned char* memory, const Ring& ring, const Tens
   // Of few tokens, whose product waits for memory: tiles of weights to the cache, by the blocks that begin at once on a large device.
   constexpr int kAhead = kTokens <= 64 ? 8 / S::kStageTiles : 0, kAtOnce = 132 * S::kBlocks;
   const int early = min(stages, S::kStages);
-  const auto bring_weights = [&](int i) {
-    Barrier* full = &ring.full[i % S::kStages];
-    unsigned char* to = memory + i % S::kStages * S::kStageBytes;
+  const auto bring_weights = [&](int i, int stage) {
+    Barrier* full = &ring.full[stage];
     barrier_expect(full, S::kStageBytes);
-    load_weights<S>(to, weights, full, a, at, begin + i * S::kStageTiles);
+    load_weights<S>(memory + stage * S::kStageBytes, weights, full, a, at, begin + i * S::kStageTiles);
   };
-  const auto bring_tokens = [&](int i) {
-    unsigned char* to = memory + i % S::kStages * S::kStageBytes + S::kStageTiles * S::kWeightBytes;
+  const auto bring_tokens = [&](int i, int stage) {
+    unsigned char* to = memory + stage * S::kStageBytes + S::kStageTiles * S::kWeightBytes;
     const int tile = begin + i * S::kStageTiles;
-    Barrier* full = &ring.full[i % S::kStages];
-    if (block.rank >= 0) {
-      constexpr int kHalf = kTokens / 2, kHalfBytes = S::kTokenBytes / 2;
-      return bulk_load_all(to + block.rank * kHalfBytes, tokens, full, tile * kDepth, at.token + block.rank * kHalf);
-    }
-    if constexpr (S::kStageTiles > 1) bulk_load_panels(to, tokens, full, tile, at.token);
-    else bulk_load(to, tokens, full, tile * kDepth, at.token);
+    if constexpr (S::kStageTiles > 1) bulk_load_panels(to, tokens, &ring.full[stage], tile, at.token);
+    else bulk_load(to, tokens, &ring.full[stage], tile * kDepth, at.token);
   };
-  for (int i = 0; i < early; ++i) bring_weights(i);
+  GPU_NO_UNROLL
+  for (int i = 0; i < early; ++i) bring_weights(i, i);
   const int ahead = block.number < kAtOnce ? kAhead : 0;
+  GPU_NO_UNROLL
   for (int i = early; i < min(stages, early + ahead); ++i) prefetch_weights<S>(weights, a, at, begin + i * S::kStageTiles);
   wait(a);
-  for (int i = 0; i < early; ++i) bring_tokens(i);
-  for (int i = early; i < stages; ++i) {
-    barrier_wait(&ring.empty[i % S::kStages], (i / S::kStages & 1) ^ 1);
-    bring_weights(i);
-    bring_tokens(i);
+  GPU_NO_UNROLL
+  for (int i = 0; i < early; ++i) bring_tokens(i, i);
+  RingTurn<S::kStages> turn;
+  GPU_NO_UNROLL
+  for (int i = early; i < stages; ++i, turn = turn.next()) {
+    barrier_wait(&ring.empty[turn.stage], turn.parity);
+    bring_weights(i, turn.stage);
+    bring_tokens(i, turn.stage);
   }
 }
 
@@ -189,7 +176,7 @@ __device__ __forceinline__ void multiply_stage(float (&part)[kTokens / 2], const
 
 template <int kTokens, Kind kKind, class S>
 __device__ __forceinline__ void multiply_stages(float (&part)[kTokens / 2], float (&total)[kTokens / 2], const unsigned char* memory,
-                                                const Ring& ring, int stages, int stages_per_part, int peer) {
+                                                const Ring& ring, int stages, int stages_per_part) {
   int done = 0;
   for (int first = 0; first < stages; first += stages_per_part) {
     const int end = min(first + stages_per_part, stages);
@@ -197,7 +184,7 @@ __device__ __forceinline__ void multiply_stages(float (&part)[kTokens / 2], floa
       multiply_stage<kTokens, S>(part, memory, ring, i);
       // The stage before has been multiplied; this one goes on while the next is waited for.
       wgmma_wait<1>(part);
-      give_back<S>(ring, done, i, peer);
+      give_back<S>(ring, done, i);
     }
     wgmma_wait<0>(part);
     if constexpr (kKind == kSummed) {
@@ -210,87 +197,142 @@ __device__ __forceinline__ void multiply_stages(float (&part)[kTokens / 2], floa
   }
 }
 
-// Whether the thread's sum number e belongs to the product, and where it is in rows of `ld`: accumulator D of wgmma.m64nNk16, rows lane / 4
-// and that + 8 of the warp's 16, columns two by two.
-__device__ __forceinline__ bool own_sum(const MatMul& a, Place at, int64_t ld, int e, int64_t& place) {
-  const int lane = int(threadIdx.x) % kWarp;
-  const int token = at.token + e / 4 * 8 + lane % 4 * 2 + e % 2,
-            output = at.output + int(threadIdx.x) / kWarp * 16 + lane / 4 + e / 2 % 2 * 8;
-  place = token * ld + output;
-  return token < a.m && output < a.n;
+// Where a block's sums go, in rows of `ld`, and what they are added to, null or in rows of as many.
+struct SumsTo {
+  float* y;
+  const float* onto;
+  int64_t ld;
+};
+
+__device__ __forceinline__ SumsTo sums_to(const MatMul& a, int part, bool parts_in_grid) {
+  if (parts_in_grid) return {a.workspace + int64_t(part) * a.m * a.n, nullptr, a.n};
+  return {a.y, !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y, a.ldy};
 }
 
-template <int kTokens, class S>
-__device__ __forceinline__ void write_sums(const MatMul& a, Place at, int part, bool parts_in_grid, const float (&sums)[kTokens / 2]) {
-  // So many are read before they are written, as registers allow: no load waits for a store to what may be the same place.
-  constexpr int kMost = S::kBlocks == 1 ? 16 : 8, kSome = kTokens / 2 < kMost ? kTokens / 2 : kMost;
-  float* y = parts_in_grid ? a.workspace + int64_t(part) * a.m * a.n : a.y;
-  const float* onto = parts_in_grid || !a.accumulate ? nullptr : a.onto != nullptr ? a.onto : a.y;
-  const int64_t ld = parts_in_grid ? a.n : a.ldy;
-  int64_t place;
-  GPU_UNROLL
-  for (int first = 0; first < kTokens / 2; first += kSome) {
-    float old[kSome] = {};
+// A thread's sum number e is of this token and this output of the block's: accumulator D of wgmma.m64nNk16, rows lane / 4 and that + 8 of the
+// warp's 16, columns two by two.
+__device__ __forceinline__ int token_of_sum(int e) { return e / 4 * 8 + int(threadIdx.x) % 4 * 2 + e % 2; }
+__device__ __forceinline__ int output_of_sum(int e) { return int(threadIdx.x) / kWarp * 16 + int(threadIdx.x) % kWarp / 4 + e / 2 % 2 * 8; }
+
+// Of few tokens.
+template <int kTokens>
+__device__ __forceinline__ void write_sums(const MatMul& a, Place at, const SumsTo& to, const float (&sums)[kTokens / 2]) {
+  constexpr int kSums = kTokens / 2;
+  // All are read before one is written: no load waits for a store to what may be the same place.
+  float old[kSums] = {};
+  const auto each = [&](const auto& body) {
     GPU_UNROLL
-    for (int i = 0; i < kSome; ++i) {
-      if (onto != nullptr && own_sum(a, at, ld, first + i, place)) old[i] = onto[place];
+    for (int e = 0; e < kSums; ++e) {
+      const int token = at.token + token_of_sum(e), output = at.output + output_of_sum(e);
+      if (token < a.m && output < a.n) body(e, token * to.ld + output);
+    }
+  };
+  if (to.onto != nullptr) each([&](int e, int64_t place) { old[e] = to.onto[place]; });
+  each([&](int e, int64_t place) { to.y[place] = to.onto != nullptr ? old[e] + sums[e] : sums[e]; });
+}
+
+// The tokens [first, first + kSumTokens) of the thread's sums, to rows in shared memory.
+template <int kTokens, class S>
+__device__ __forceinline__ void put_sums(float* rows, int first, const float (&sums)[kTokens / 2]) {
+  float* own = rows + token_of_sum(0) * S::kSumRow + output_of_sum(0);
+  GPU_UNROLL
+  for (int i = 0; i < S::kSumTokens / 2; ++i) own[(i / 4 * 8 + i % 2) * S::kSumRow + i / 2 % 2 * 8] = sums[first / 2 + i];
+}
+
+// Such rows to where they go, four outputs of a token at a time. What a block runs once comes from the L2 cache while all of it waits, so it is
+// a short loop: what wrote each sum by itself had 45 KB of code, and products of parts were a fifth slower.
+template <class S>
+__device__ __forceinline__ void write_rows(const MatMul& a, Place at, const SumsTo& to, const float* rows) {
+  constexpr int kEach = 4, kPerRow = S::kOutputs / kEach, kStep = S::kMultiplying / kPerRow, kAtOnce = 4;
+  static_assert(S::kMultiplying % kPerRow == 0 && S::kSumTokens % (kStep * kAtOnce) == 0);
+  const int column = int(threadIdx.x) % kPerRow * kEach, output = at.output + column, left = int(a.n) - output;
+  if (left <= 0) return;
+  const auto whole = [&](const float* p) { return reinterpret_cast<uintptr_t>(p + output) % sizeof(float4) == 0; };
+  const bool fours = left >= kEach && to.ld % kEach == 0 && whole(to.y) && (to.onto == nullptr || whole(to.onto));
+  const int end = min(S::kSumTokens, int(a.m) - at.token);
+  GPU_NO_UNROLL
+  for (int first = int(threadIdx.x) / kPerRow; first < end; first += kStep * kAtOnce) {
+    float4 old[kAtOnce] = {};
+    if (fours && to.onto != nullptr) {
+      GPU_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int token = first + i * kStep;
+        if (token < end) old[i] = *reinterpret_cast<const float4*>(to.onto + (at.token + token) * to.ld + output);
+      }
     }
     GPU_UNROLL
-    for (int i = 0; i < kSome; ++i) {
-      if (own_sum(a, at, ld, first + i, place)) y[place] = onto != nullptr ? old[i] + sums[first + i] : sums[first + i];
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int token = first + i * kStep;
+      if (token >= end) break;
+      const int64_t place = (at.token + token) * to.ld + output;
+      const float4 v = *reinterpret_cast<const float4*>(rows + token * S::kSumRow + column);
+      if (fours) {
+        *reinterpret_cast<float4*>(to.y + place) =
+            to.onto == nullptr ? v : float4{old[i].x + v.x, old[i].y + v.y, old[i].z + v.z, old[i].w + v.w};
+        continue;
+      }
+      GPU_NO_UNROLL
+      for (int j = 0; j < min(left, kEach); ++j) {
+        const float sum = rows[token * S::kSumRow + column + j];
+        to.y[place + j] = to.onto == nullptr ? sum : to.onto[place + j] + sum;
+      }
     }
   }
 }
 
-// To each of the thread's sums, what adapters add to it.
+// The activation of such rows, in which gates come before the others of the same outputs.
 template <int kTokens, class S>
-__device__ __forceinline__ void add_to_sums(const float* added, float (&sums)[kTokens / 2]) {
-  const int lane = int(threadIdx.x) % kWarp, warp = int(threadIdx.x) / kWarp;
-  GPU_UNROLL
-  for (int e = 0; e < kTokens / 2; ++e) {
-    const int token = e / 4 * 8 + lane % 4 * 2 + e % 2, output = warp * 16 + lane / 4 + e / 2 % 2 * 8;
-    sums[e] += added[token * S::kAddedRow + output];
-  }
-}
-
-// Pairs of threads have the gates and the others of the same outputs and tokens: each gives the other half of its sums and computes the
-// activation of the rest, which leaves in whole rows. By all threads of the block, when they are done with the stages.
-template <int kTokens, class S>
-__device__ __forceinline__ void write_gated(const MatMul& a, Place at, const float (&sums)[kTokens / 2], unsigned char* stages) {
-  constexpr int kHalf = kTokens / 4, kPairs = S::kMultiplying / 2, kRow = S::kBoxRows + 8, kChunk = 8;
-  float* traded = reinterpret_cast<float*>(stages);
-  bf16* rows = reinterpret_cast<bf16*>(traded + 2 * kHalf * kPairs);
-  const bool is_gate = threadIdx.x < kPairs;
-  const int pair = int(threadIdx.x) % kPairs, lane = pair % kWarp;
-  GPU_UNROLL
-  for (int i = 0; i < kHalf; ++i) traded[(is_gate ? kHalf + i : i) * kPairs + pair] = is_gate ? sums[kHalf + i] : sums[i];
-  __syncthreads();  // what pairs gave each other is there
-  GPU_UNROLL
-  for (int i = 0; i < kHalf; ++i) {
-    const int e = is_gate ? i : kHalf + i;
-    const float own = is_gate ? sums[i] : sums[kHalf + i], other = traded[e * kPairs + pair];
-    const int token = e / 4 * 8 + lane % 4 * 2 + e % 2, output = pair / kWarp * 16 + lane / 4 + e / 2 % 2 * 8;
-    rows[token * kRow + output] = to_bf16(is_gate ? swiglu(own, other) : swiglu(other, own));
-  }
-  __syncthreads();  // the activation is there
+__device__ __forceinline__ void write_active(const MatMul& a, Place at, const float* rows) {
+  constexpr int kEach = kTokens > 8 ? 4 : 2, kPerRow = S::kBoxRows / kEach, kStep = S::kMultiplying / kPerRow;
+  static_assert(S::kMultiplying % kPerRow == 0);
+  const int column = int(threadIdx.x) % kPerRow * kEach, end = min(S::kSumTokens, int(a.m) - at.token);
   const int64_t ld = a.n / 2;
-  for (int i = int(threadIdx.x); i < kTokens * (S::kBoxRows / kChunk); i += S::kMultiplying) {
-    const int token = i / (S::kBoxRows / kChunk), first = i % (S::kBoxRows / kChunk) * kChunk;
-    if (at.token + token >= a.m) continue;
-    *reinterpret_cast<uint4*>(a.gated + (at.token + token) * ld + at.output + first) =
-        *reinterpret_cast<const uint4*>(rows + token * kRow + first);
+  bf16* to = a.gated + at.token * ld + at.output + column;
+  GPU_NO_UNROLL
+  for (int token = int(threadIdx.x) / kPerRow; token < end; token += kStep) {
+    const float* gates = rows + token * S::kSumRow + column;
+    uint32_t active[kEach / 2];
+    GPU_UNROLL
+    for (int i = 0; i < kEach / 2; ++i) {
+      const float2 gate = *reinterpret_cast<const float2*>(gates + 2 * i);
+      const float2 up = *reinterpret_cast<const float2*>(gates + S::kBoxRows + 2 * i);
+      active[i] = pack(to_bf16(swiglu(gate.x, up.x)), to_bf16(swiglu(gate.y, up.y)));
+    }
+    if constexpr (kEach == 4) *reinterpret_cast<uint2*>(to + token * ld) = uint2{active[0], active[1]};
+    else *reinterpret_cast<uint32_t*>(to + token * ld) = active[0];
+  }
+}
+
+// How often all threads of the block meet when they have multiplied.
+template <int kTokens, class S>
+constexpr int kMeetings = S::kStaged ? 2 * (kTokens / S::kSumTokens) : 0;
+
+// By all threads that multiply, when they are done with the stages, in which rows come to lie. The others come to the meetings.
+template <int kTokens, Kind kKind, class S>
+__device__ __forceinline__ void leave_sums(const MatMul& a, Place at, const SumsTo& to, const float (&sums)[kTokens / 2],
+                                           unsigned char* stages) {
+  if constexpr (S::kStaged) {
+    float* rows = reinterpret_cast<float*>(stages);
+    GPU_UNROLL
+    for (int first = 0; first < kTokens; first += S::kSumTokens) {
+      const Place place{at.token + first, at.output};
+      __syncthreads();  // all are done with the stages, or with the rows before
+      put_sums<kTokens, S>(rows, first, sums);
+      __syncthreads();  // the rows are there
+      if constexpr (kKind == kGated) write_active<kTokens, S>(a, place, rows);
+      else write_rows<S>(a, place, to, rows);
+    }
+  } else {
+    write_sums<kTokens>(a, at, to, sums);
   }
 }
 
 // With `parts_in_grid` a block computes one part into the workspace [part][m][n]; otherwise it computes all of k, in parts that are added in
-// order where there are several (kSummed). `added`: in shared memory, by other warps of the block (kGated).
+// order where there are several (kSummed).
 template <int kTokens, int kGroups, Kind kKind, class S>
 __device__ __forceinline__ void multiply_block(const TensorMap* weights, const TensorMap* tokens, const MatMul& a, int tiles_per_part,
-                                               bool parts_in_grid, const BlockPlace& block, unsigned char* memory,
-                                               const float* added = nullptr) {
-  const bool paired = block.rank >= 0;
-  const Ring ring = open_ring(memory, S::kStages, kGroups, paired ? 2 : 1);
-  if (paired) cluster_meet();  // the barriers of both are there
+                                               bool parts_in_grid, const BlockPlace& block, unsigned char* memory) {
+  const Ring ring = open_ring(memory, S::kStages, kGroups);
   unsigned char* shared = memory + kBarrierBytes;
   const int all_tiles = int((a.k + kDepth - 1) / kDepth), begin = parts_in_grid ? block.part * tiles_per_part : 0;
   const int end = parts_in_grid ? min(begin + tiles_per_part, all_tiles) : all_tiles;
@@ -303,25 +345,16 @@ __device__ __forceinline__ void multiply_block(const TensorMap* weights, const T
     }
     if (threadIdx.x % kWarp == 0) bring_stages<S, kTokens>(shared, ring, weights, tokens, a, at, block, begin, stages);
     __syncwarp();  // it comes to the barriers as one
-    if constexpr (kKind == kGated) {
-      for (int i = 0; i < 3; ++i) __syncthreads();  // those of the others, which would not wait for a warp that has ended either
-    }
-    if (paired) cluster_meet();
+    // Those of the others, which would not wait for a warp that has ended either.
+    GPU_NO_UNROLL
+    for (int i = 0; i < kMeetings<kTokens, S>; ++i) __syncthreads();
     return;
   }
   if constexpr (S::kTradesRegisters) take_registers<kMultiplyingRegisters>();
   wait(a);
   float part[kTokens / 2] = {}, total[kTokens / 2] = {};
-  const int peer = paired ? block.rank ^ 1 : -1;
-  multiply_stages<kTokens, kKind, S>(part, total, shared, ring, stages, kKind == kSummed ? tiles_per_part : stages, peer);
-  if constexpr (kKind == kGated) {
-    __syncthreads();  // all are done with the stages, and what adapters add is there
-    if constexpr (S::kOtherWarps > 0) add_to_sums<kTokens, S>(added, part);
-    write_gated<kTokens, S>(a, at, part, shared);
-  } else {
-    write_sums<kTokens, S>(a, at, block.part, parts_in_grid, kKind == kSummed ? total : part);
-  }
-  if (paired) cluster_meet();  // neither ends before the other has told it of its last stages
+  multiply_stages<kTokens, kKind, S>(part, total, shared, ring, stages, kKind == kSummed ? tiles_per_part : stages);
+  leave_sums<kTokens, kKind, S>(a, at, sums_to(a, block.part, parts_in_grid), kKind == kSummed ? total : part, shared);
 }
 
 #endif

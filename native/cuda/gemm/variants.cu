@@ -9,24 +9,12 @@ constexpr MatMulVariant kVariants[] = {
     {MatMulKernel::kMma, "mma", 8, 99, matmul_mma, split_transposed_mma, matmul_transposed_mma},
 };
 
-// Likewise.
-constexpr NamedVariant<MatMulBlocks> kBlocksVariants[] = {
-    {MatMulBlocks::kSingle, "single", 8, 99},
-    {MatMulBlocks::kPairs, "pairs", 9, 9},
-};
-
 }  // namespace
 
 const MatMulVariant& variant_of(MatMulKernel kernel) { return variant_with(kVariants, kernel); }
 
 MatMulKernel matmul_kernel(const char* name, int major, int minor) {
   return choose_variant("TANDEM_CUDA_MATMUL", kVariants, name, major, minor).kernel;
-}
-
-const NamedVariant<MatMulBlocks>& variant_of(MatMulBlocks blocks) { return variant_with(kBlocksVariants, blocks); }
-
-MatMulBlocks matmul_blocks(const char* name, int major, int minor) {
-  return choose_variant("TANDEM_CUDA_CLUSTERS", kBlocksVariants, name, major, minor).kernel;
 }
 
 }  // namespace tandem::cuda

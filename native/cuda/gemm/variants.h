@@ -31,8 +31,4 @@ const MatMulVariant& variant_of(MatMulKernel kernel);
 // By its name in TANDEM_CUDA_MATMUL, as choose_variant (common/variant.h).
 MatMulKernel matmul_kernel(const char* name, int major, int minor);
 
-const NamedVariant<MatMulBlocks>& variant_of(MatMulBlocks blocks);
-// By its name in TANDEM_CUDA_CLUSTERS.
-MatMulBlocks matmul_blocks(const char* name, int major, int minor);
-
 }  // namespace tandem::cuda

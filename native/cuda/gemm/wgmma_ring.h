@@ -18,15 +18,15 @@ struct Ring {
   Barrier *full, *empty;
 };
 
-// With barriers behind the stages, which are there for all threads of the block when this returns. Of so many blocks the groups give stages
-// back.
-__device__ __forceinline__ Ring open_ring(unsigned char* barriers, int stages, int groups, int blocks = 1) {
+// With barriers in that place, which are there for all threads of the block when this returns.
+__device__ __forceinline__ Ring open_ring(unsigned char* barriers, int stages, int groups) {
   Barrier* first = reinterpret_cast<Barrier*>(barriers);
   const Ring ring{first, first + stages};
   if (threadIdx.x == 0) {
+    GPU_NO_UNROLL
     for (int stage = 0; stage < stages; ++stage) {
       barrier_init(&ring.full[stage], 1);
-      barrier_init(&ring.empty[stage], blocks * groups * kGroupThreads / kWarp);
+      barrier_init(&ring.empty[stage], groups * kGroupThreads / kWarp);
     }
     barrier_init_fence();
   }
@@ -35,15 +35,11 @@ __device__ __forceinline__ Ring open_ring(unsigned char* barriers, int stages, i
 }
 
 // This warp is done with the first `until` of the block's tiles. Where only wgmma reads them it has met already, in the wait for its products.
-// With a `peer` of a cluster, which fills them too, it is told.
 template <class S>
-__device__ void give_back(const Ring& ring, int& done, int until, int peer = -1) {
+__device__ void give_back(const Ring& ring, int& done, int until) {
   __syncwarp();
   for (; done < until; ++done) {
-    if (threadIdx.x % kWarp != 0) continue;
-    Barrier* const empty = &ring.empty[done % S::kStages];
-    barrier_arrive(empty);
-    if (peer >= 0) barrier_arrive_at(empty, peer);
+    if (threadIdx.x % kWarp == 0) barrier_arrive(&ring.empty[done % S::kStages]);
   }
 }
 

@@ -98,7 +98,7 @@ cuda::LoraBack TrainBackward::product(TrainTape& tape, const Back& back, float* 
   const int64_t rows = chunk.count;
   if (dx)
     cuda::matmul_transposed({d_out_.data(), w.n, rows, w.data.data(), w.n, w.k, dx, w.k, false, workspace_.data(),
-                             int64_t(workspace_.size()), w.quantised(), weights_.kernels.matmul, weights_.kernels.blocks},
+                             int64_t(workspace_.size()), w.quantised(), weights_.kernels.matmul},
                             stream_.get());
   cuda::LoraBack lora{{}, 0, rows, w.k, d_out_.data(), w.n, dx, w.k};
   std::array<cuda::LoraOuter, cuda::LoraOuter::kMost> outers;
@@ -180,7 +180,6 @@ void TrainBackward::mixture(TrainTape& tape, int64_t index, const Chunk& chunk) 
       d_logits_.data(),          ld, chunk.count, layer.router.data.data(), experts, h, wide_.data(), h, true, workspace_.data(),
       int64_t(workspace_.size())};
   router.kernel = weights_.kernels.matmul;
-  router.blocks = weights_.kernels.blocks;
   cuda::matmul_transposed(router, stream_.get());
   normalise_back(kept.middle.data(), chunk, layer.mlp_norm);
 }

@@ -54,7 +54,7 @@ void TrainHead::score_rows(TrainTape& tape, int64_t first, int64_t count) {
   if (!directions) return;
   const Matrix& w = layers_.head();
   cuda::matmul_transposed({terms_.data(), ld_terms_, count, w.data.data(), w.n, w.k, tape.directions.data() + first * h, h, false,
-                           workspace_.data(), int64_t(workspace_.size()), w.quantised(), weights_.kernels.matmul, weights_.kernels.blocks},
+                           workspace_.data(), int64_t(workspace_.size()), w.quantised(), weights_.kernels.matmul},
                           stream_.get());
 }
 

@@ -45,12 +45,11 @@ struct Layer {
 };
 
 // Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them (not on those of adapters,
-// nor on blocks and states).
+// nor on states).
 struct Kernels {
   cuda::MatMulKernel matmul = {};  // of products of bf16 weights
   cuda::AttentionKernel attention = {};
   cuda::AdapterKernel adapters = {};
-  cuda::MatMulBlocks blocks = {};
   cuda::AttentionStates states = {};
   cuda::ExpertKernel experts = {};  // of bf16 weights
 };

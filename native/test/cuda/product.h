@@ -19,14 +19,12 @@ struct Product {
     const int64_t floats = int64_t(workspace.size());
     cuda::MatMul args{x.data() + first * k, k, count, w.data(), n, k, out.data(), n, accumulate, workspace.data(), floats, {}, kernel};
     args.onto = elsewhere ? old.data() : nullptr;
-    args.blocks = blocks;
     cuda::matmul(args, nullptr);
     return out.download();
   }
 
   int64_t m, n, k;
   cuda::MatMulKernel kernel;
-  cuda::MatMulBlocks blocks = cuda::MatMulBlocks::kSingle;
   Random random;
   DeviceBuffer<bf16> x, w;
   DeviceBuffer<float> y;

@@ -26,7 +26,6 @@ struct TransposedProduct {
     const int64_t floats = int64_t(workspace.size());
     cuda::MatMul args{x.data() + first * ldx, ldx, count, w.data(), n, k, y.data(), k, accumulate, workspace.data(), floats, {}, kernel};
     args.onto = elsewhere ? before.data() : nullptr;
-    args.blocks = blocks;
     if (asked) cuda::variant_of(kernel).launch_transposed(args, *asked, nullptr);
     else cuda::matmul_transposed(args, nullptr);
     return y.download();
@@ -34,7 +33,6 @@ struct TransposedProduct {
 
   int64_t m, n, k, ldx;
   cuda::MatMulKernel kernel;
-  cuda::MatMulBlocks blocks = cuda::MatMulBlocks::kSingle;
   Random random;
   std::vector<bf16> xs, ws;
   std::vector<float> old;
