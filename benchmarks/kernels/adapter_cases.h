@@ -7,7 +7,6 @@
 
 #include "cuda/common/device_buffer.h"
 #include "cuda/gemm/matmul.h"
-#include "cuda/lora/lora_along.h"
 #include "cuda/lora/lora_back.h"
 #include "device_noise.h"
 
@@ -102,7 +101,7 @@ inline void time_adapters_of_product(int64_t rows, int64_t k, const std::vector<
 }
 
 // A product of an 8B model and an adapter of rank 16 on all of its projections, which follow each other: the product alone, with a launch behind
-// it, and with both in one, by blocks of their own and by warps of the product's.
+// it, and with both in one.
 inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int64_t>& outs, const TimeAdapter& time) {
   const int64_t rank = 16;
   int64_t n = 0;
@@ -112,11 +111,10 @@ inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int6
   DeviceBuffer<bf16> a(device_noise(size_t(int64_t(outs.size()) * rank * k), 1)), b(device_noise(size_t(rank * n), 1));
   DeviceBuffer<float> workspace(size_t((splits + 1) * rows * n));
   LoraPart part{};
-  part.rows = rows, part.count = LoraPart::kMost, part.most_rank = rank;
-  DeviceBuffer<float> u(size_t(std::max(std::max(rows, LoraPart::kLeastRows) * LoraPart::kMost * rank, cuda::lora_along_floats(part))));
+  part.rows = rows, part.most_rank = rank;
+  DeviceBuffer<float> u(size_t(std::max(rows, LoraPart::kLeastRows) * LoraPart::kMost * rank));
   DeviceBuffer<int32_t> arrived(size_t(LoraPart::kMostRows * LoraPart::kMost)), which{size_t(rows)};
   std::vector<LoraWeights> weights;
-  part.count = 0;
   for (int64_t out : outs) {
     part.projections[part.count] = {nullptr, part.columns, out};
     weights.push_back({a.data() + part.count++ * rank * k, b.data() + part.columns * rank, int32_t(rank), 1.0f});
@@ -145,8 +143,6 @@ inline void time_adapted_product(int64_t rows, int64_t k, const std::vector<int6
     lora_part(beside, nullptr);
   });
   time(name + ", adapter within", 0, [&] { matmul(holding, nullptr); });
-  holding.adapters_by = cuda::AdapterKernel::kAlong;
-  time(name + ", adapter along", 0, [&] { matmul(holding, nullptr); });
 }
 
 }  // namespace tandem::benchmarks

@@ -5,7 +5,6 @@
 #include "cuda/gemm/matmul_few.h"
 #include "cuda/gemm/matmul_mma_block.h"
 #include "cuda/gemm/variants.h"
-#include "cuda/lora/lora_along.h"
 #include "cuda/lora/lora_within.h"
 
 namespace tandem::cuda {
@@ -88,12 +87,6 @@ bool matmul_gates(const MatMul& a) {
   return whole_blocks && a.kernel == MatMulKernel::kWgmma && a.quantised.data == nullptr;
 }
 
-// Whether all outputs of an activation have a projection.
-static bool gates_and_others(const LoraPart& adapters, int64_t n) {
-  const LoraPart::Projection &gates = adapters.projections[0], &others = adapters.projections[1];
-  return adapters.count == 2 && gates.first == 0 && gates.out == n / 2 && others.first == n / 2 && others.out == n / 2;
-}
-
 // Who makes A x waits for who adds B u of outputs of the product.
 static bool within_product(const LoraPart& adapters, int64_t n) {
   for (int64_t i = 0; i < adapters.count; ++i) {
@@ -103,11 +96,9 @@ static bool within_product(const LoraPart& adapters, int64_t n) {
 }
 
 bool matmul_takes_adapters(const MatMul& a, const LoraPart& adapters) {
-  const bool along = a.adapters_by == AdapterKernel::kAlong, plain = !a.accumulate && a.onto == nullptr && a.quantised.data == nullptr;
-  const bool gated = along && gates_and_others(adapters, a.n);
+  const bool plain = a.gated == nullptr && !a.accumulate && a.onto == nullptr && a.quantised.data == nullptr;
   const bool same_rows = adapters.rows == a.m && adapters.in == a.k && adapters.x == a.x && adapters.ldx == a.ldx;
-  const bool fits =
-      (along ? lora_fits_along(adapters) : lora_fits_within(adapters)) && (a.gated == nullptr || gated) && within_product(adapters, a.n);
+  const bool fits = lora_fits_within(adapters) && within_product(adapters, a.n);
   return plain && same_rows && a.kernel == MatMulKernel::kWgmma && a.k % kSplitDepth == 0 && fits;
 }
 

@@ -6,7 +6,6 @@
 #pragma once
 #include "cuda/gemm/parts.h"
 #include "cuda/gemm/quant_weights.h"
-#include "cuda/lora/lora_variants.h"
 
 namespace tandem::cuda {
 
@@ -33,16 +32,14 @@ struct MatMul {
   // [m][n / 2], 16-byte aligned, not where x is; null, or where matmul_gates() may be. Instead of y: swiglu() (elementwise/swiglu.h) of the
   // product's first half of outputs and its second.
   bf16* gated = nullptr;
-  // What adapters add to the same rows, by the same launch; null, or where matmul_takes_adapters() may be. The part's scratch is used where
-  // the launch's own warps make it (lora_along.h).
+  // What adapters add to the same rows, by the same launch; null, or where matmul_takes_adapters() may be. The part's scratch is not used.
   const LoraPart* adapters = nullptr;
-  AdapterKernel adapters_by = AdapterKernel::kWithin;
 };
 
 // Whether a product can be `gated`, whatever its number of tokens.
 bool matmul_gates(const MatMul& args);
 
-// Whether a product can have those `adapters`, by whatever it says.
+// Whether a product can have those `adapters`.
 bool matmul_takes_adapters(const MatMul& args, const LoraPart& adapters);
 
 // What a product with `leave_parts` leaves in its workspace.

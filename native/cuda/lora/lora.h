@@ -55,7 +55,7 @@ struct LoraPart {
   int64_t rows, in, most_rank;
   const bf16* x;
   int64_t ldx;
-  float* u;          // [the more of rows and kLeastRows][count][most_rank], or lora_along_floats(): scratch
+  float* u;          // [the more of rows and kLeastRows][count][most_rank]: scratch
   int32_t* arrived;  // [kMostRows][kMost]: zeros, as they are again afterwards
   float* part;       // [rows][columns]: B u, or what changes no sum where a row has none
   int64_t columns;

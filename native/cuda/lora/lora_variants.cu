@@ -7,7 +7,6 @@ namespace {
 constexpr NamedVariant<AdapterKernel> kAdapterVariants[] = {
     {AdapterKernel::kWithin, "within", 9, 9},
     {AdapterKernel::kBehind, "behind", 8, 99},
-    {AdapterKernel::kAlong, "along", 9, 9},
 };
 
 }  // namespace

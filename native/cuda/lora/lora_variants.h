@@ -7,7 +7,6 @@ namespace tandem::cuda {
 enum class AdapterKernel : uint8_t {
   kBehind,  // a launch behind the product (lora_part)
   kWithin,  // blocks of the product's own launch (lora_within), where matmul_takes_adapters(); a launch behind all others
-  kAlong,   // warps of the blocks that multiply (lora_along), likewise
 };
 
 const NamedVariant<AdapterKernel>& variant_of(AdapterKernel kernel);

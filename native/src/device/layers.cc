@@ -259,18 +259,11 @@ cuda::MatMul Layers::product_of(const Matrix& w, const bf16* x, int64_t rows, fl
 }
 
 const bf16* Layers::gated_product(const Batch& batch, int64_t layer, const bf16* x) {
+  if (adapted(batch)) return nullptr;
   const Matrix& w = weights_.layers[size_t(layer)].gate_up;
   cuda::MatMul args = product_of(w, x, batch.rows, wide_.data());
   args.gated = reinterpret_cast<bf16*>(wide_.data());  // x is where an activation is otherwise
   if (!cuda::matmul_gates(args)) return nullptr;
-  if (!adapted(batch)) {
-    cuda::matmul(args, stream_.get());
-    return args.gated;
-  }
-  const cuda::LoraPart part = part_of(batch, layer, model::Product::kGateUp, w, x, workspace_.data());
-  args.adapters_by = weights_.kernels.adapters;
-  if (args.adapters_by == cuda::AdapterKernel::kBehind || !cuda::matmul_takes_adapters(args, part)) return nullptr;
-  args.adapters = &part;
   cuda::matmul(args, stream_.get());
   return args.gated;
 }
@@ -307,8 +300,7 @@ std::optional<cuda::Parts> Layers::project_beside(const Batch& batch, int64_t la
   const int64_t each = batch.rows * w.n;
   if (batch.rows > cuda::LoraPart::kMostRows || (parts.count + 1) * each > sizes_.workspace_floats) return {};
   cuda::LoraPart part = part_of(batch, layer, which, w, x, workspace_.data() + parts.count * each);
-  args.adapters_by = weights_.kernels.adapters;
-  if (args.adapters_by != cuda::AdapterKernel::kBehind && cuda::matmul_takes_adapters(args, part)) {
+  if (weights_.kernels.adapters == cuda::AdapterKernel::kWithin && cuda::matmul_takes_adapters(args, part)) {
     args.adapters = &part;
     cuda::matmul(args, stream_.get());
   } else {

@@ -19,9 +19,6 @@ constexpr int64_t kBest = int64_t(1) << 16;
 // Longer contexts of many sequences are attended to in pieces.
 constexpr int64_t kAttentionFloats = int64_t(32) << 20;
 constexpr int64_t kLoraFloats = int64_t(4) << 20;
-static_assert(kLoraFloats >=
-                  cuda::LoraAlong::kMostRows * cuda::LoraPart::kMost * cuda::LoraAlong::kMostRank * cuda::LoraAlong::kPieceFloats,
-              "pieces of eight ranks in eight segments");
 // Of a mixture: with more, each expert has enough rows to be bound by its products.
 constexpr int64_t kMixedRows = 2048;
 // So many rows have room for the part of their adapters beside those of a product.

@@ -1,6 +1,6 @@
 // All sizes of an engine's device memory, known before any of it is taken: nothing is allocated in a step.
 #pragma once
-#include "cuda/lora/lora_along.h"
+#include "cuda/lora/lora.h"
 #include "device/device.h"
 
 namespace tandem::device {
@@ -10,7 +10,6 @@ inline constexpr size_t kLanes = 2;
 
 // Counters of adapters beside a product.
 inline constexpr int64_t kLoraArrivals = cuda::LoraPart::kMostRows * cuda::LoraPart::kMost;
-static_assert(kLoraArrivals >= cuda::LoraAlong::kCounters);
 
 // Outputs and inputs of a layer's products, those of experts left out: of every kind of layer that there is.
 std::vector<std::pair<int64_t, int64_t>> product_shapes(const model::Spec& spec);

@@ -11,10 +11,6 @@ namespace {
 using cuda::LoraPart;
 using cuda::LoraWithin;
 
-void check_within(const AdaptedShape& shape, const std::vector<int32_t>& rows, const std::vector<int32_t>& ranks) {
-  check_adapters(cuda::AdapterKernel::kWithin, shape, rows, ranks);
-}
-
 TEST(hopper_adapters_within_their_product_have_the_bits_of_those_behind) {
   if (!on_hopper()) return;
   // Segments that are full, that are not, and that are empty; one pass over the outputs and several.
@@ -29,9 +25,13 @@ TEST(hopper_adapters_within_their_product_have_the_bits_of_those_behind) {
   check_within({1400, 192, {{0, 1400}}}, turns(29, 4), kMixedRanks);
 }
 
+// Sizes and places that no vector fits.
 TEST(hopper_adapters_within_take_odd_sizes) {
   if (!on_hopper()) return;
-  check_odd_sizes(cuda::AdapterKernel::kWithin);
+  check_within({304, 128, {{0, 303}}, 1}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
+  check_within({306, 128, {{3, 102}, {105, 200}}}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
+  check_within({640, 320, {{0, 320}, {320, 320}}, 4}, {0, 1}, kMixedRanks);
+  check_within({64, 64, {{0, 64}}}, {0, 1, 1}, {256, 250});
 }
 
 // Blocks that have several tiles one after the other, and tiles that have several passes.
@@ -98,15 +98,7 @@ TEST(gpu_matmul_takes_adapters_of_its_own_rows) {
   refuses([](auto& p, auto& a) { p.k = p.ldx = a.in = a.ldx = 136; });
   refuses([](auto&, auto& a) { a.rows = 4; });
   refuses([](auto&, auto& a) { a.in = 64; });
-  // Of an activation by its own warps, where there are adapters of all gates and others.
-  product.gated = reinterpret_cast<bf16*>(&product);
-  CHECK(!cuda::matmul_takes_adapters(product, part));
-  product.adapters_by = cuda::AdapterKernel::kAlong;
-  CHECK(!cuda::matmul_takes_adapters(product, part));
-  LoraPart halves = planned(3, 1, {32, 32});
-  halves.in = halves.ldx = 128;
-  CHECK(cuda::matmul_takes_adapters(product, halves));
-  product.gated = nullptr;
+  refuses([](auto& p, auto&) { p.gated = reinterpret_cast<bf16*>(&p); });
   product.adapters = &part;
   part.rows = 4;
   product.ldy = 64;
@@ -119,10 +111,10 @@ std::shared_ptr<device::Model> load_with_adapters(const TinyModel& source, const
 }
 
 // Prompts of more and of fewer rows than have them within, steps that are recorded, adapters that come and go.
-std::vector<Job> run_with_adapters(const char* setting, int64_t hidden = 512) {
+std::vector<Job> run_with_adapters(const char* setting) {
   TinyModel source = tiny_for_device();
   source.spec.output_bias = source.spec.mlp_bias = false;
-  source.spec.hidden_size = hidden;
+  source.spec.hidden_size = 512;
   source.spec.intermediate_size = 512;
   source.spec.heads = 16;
   source.spec.kv_heads = 4;
@@ -142,23 +134,12 @@ TEST_ENGINE(hopper_engine_has_the_same_bits_with_adapters_within) {
   check_same_jobs(run_with_adapters("behind"), run_with_adapters("within"));
 }
 
-TEST_ENGINE(hopper_engine_has_the_same_bits_with_adapters_along) {
-  if (!on_hopper()) return;
-  check_same_jobs(run_with_adapters("behind"), run_with_adapters("along"));
-  // Gate and up are one part of k, so their activation is made by the same launch.
-  CHECK_EQ(cuda::matmul_splits(1024, 256), int64_t(1));
-  check_same_jobs(run_with_adapters("behind", 256), run_with_adapters("along", 256));
-}
-
 TEST_ENGINE(hopper_adapters_within_need_products_that_have_them) {
   if (!on_hopper()) return;
-  CHECK_ERROR(kRange, "TANDEM_CUDA_ADAPTERS must be within or behind or along", load_with_adapters(tiny_for_device(), "beside"));
+  CHECK_ERROR(kRange, "TANDEM_CUDA_ADAPTERS must be within or behind", load_with_adapters(tiny_for_device(), "beside"));
   const SettingTo products("TANDEM_CUDA_MATMUL", "mma");
-  for (const char* name : {"within", "along"}) {
-    const SettingTo adapters("TANDEM_CUDA_ADAPTERS", name);
-    const std::string refused = "TANDEM_CUDA_ADAPTERS=" + std::string(name) + " needs TANDEM_CUDA_MATMUL=wgmma";
-    CHECK_ERROR(kUnsupported, refused, load_on_device(tiny_for_device()));
-  }
+  const SettingTo adapters("TANDEM_CUDA_ADAPTERS", "within");
+  CHECK_ERROR(kUnsupported, "TANDEM_CUDA_ADAPTERS=within needs TANDEM_CUDA_MATMUL=wgmma", load_on_device(tiny_for_device()));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // A product, and adapters of some ranks on projections of it. Projection i has the table of adapters turned by i.
 #pragma once
-#include "cuda/elementwise/elementwise.h"
-#include "cuda/lora/lora_along.h"
+#include "cuda/lora/lora_within.h"
 #include "product.h"
 
 namespace tandem::test {
@@ -28,10 +27,7 @@ struct AdaptedProduct {
       tables.emplace_back(table);
     }
     parts = cuda::matmul_splits(s.n, s.k);
-    cuda::LoraPart sized{};
-    sized.rows = p.m, sized.count = cuda::LoraPart::kMost, sized.most_rank = most_rank;
-    const int64_t floats = std::max(std::max(p.m, cuda::LoraPart::kLeastRows) * sized.count * most_rank, cuda::lora_along_floats(sized));
-    u = DeviceBuffer<float>(size_t(floats));
+    u = DeviceBuffer<float>(size_t(std::max(p.m, cuda::LoraPart::kLeastRows) * cuda::LoraPart::kMost * most_rank));
     arrived = DeviceBuffer<int32_t>(size_t(cuda::LoraPart::kMostRows * cuda::LoraPart::kMost));
   }
 
@@ -66,32 +62,12 @@ struct AdaptedProduct {
     product.leave_parts = true;
     for (int i = 0; i < times; ++i) {
       const cuda::LoraPart part = part_in(workspace.data());
-      if (!behind) product.adapters = &part, product.adapters_by = kernel;
+      if (!behind) product.adapters = &part;
       cuda::matmul(product, nullptr);
       if (behind) cuda::lora_part(part, nullptr);
     }
     for (int32_t left : arrived.download()) CHECK_EQ(left, 0);
     return workspace.download();
-  }
-
-  // The activation of gate and up, the two projections: by the product's own launch, or of the parts that are there otherwise.
-  std::vector<bf16> gated(bool along) {
-    DeviceBuffer<bf16> out(size_t(p.m * p.n / 2));
-    DeviceBuffer<float> workspace(size_t((parts + 1) * p.m * p.n));
-    if (!along) {
-      workspace = DeviceBuffer<float>(run(cuda::AdapterKernel::kBehind));
-      const cuda::Parts all{workspace.data(), parts + 1, p.m, p.n};
-      cuda::silu_multiply({workspace.data(), p.n, out.data(), p.n / 2, p.m, p.n / 2, all}, nullptr);
-      return out.download();
-    }
-    const cuda::LoraPart part = part_in(workspace.data());
-    cuda::MatMul product{p.x.data(), p.k, p.m, p.w.data(), p.n, p.k, nullptr, p.n, false, nullptr, 0, {}, cuda::MatMulKernel::kWgmma};
-    product.gated = out.data();
-    product.adapters = &part;
-    product.adapters_by = cuda::AdapterKernel::kAlong;
-    cuda::matmul(product, nullptr);
-    for (int32_t left : arrived.download()) CHECK_EQ(left, 0);
-    return out.download();
   }
 
   // One projection's rows, added to y.
@@ -125,10 +101,9 @@ struct AdaptedProduct {
 };
 
 // Made so, they have the bits of lora_part behind the product, and of lora_add.
-inline void check_adapters(cuda::AdapterKernel kernel, const AdaptedShape& shape, const std::vector<int32_t>& rows,
-                           const std::vector<int32_t>& ranks) {
+inline void check_within(const AdaptedShape& shape, const std::vector<int32_t>& rows, const std::vector<int32_t>& ranks) {
   AdaptedProduct c(shape, rows, ranks);
-  const std::vector<float> seen = c.run(kernel, 2);
+  const std::vector<float> seen = c.run(cuda::AdapterKernel::kWithin, 2);
   CHECK(same_bits(seen, c.run(cuda::AdapterKernel::kBehind)));
   const float* part = seen.data() + c.parts * c.p.m * c.p.n;
   for (size_t i = 0; i < shape.projections.size(); ++i) {
@@ -150,14 +125,6 @@ inline std::vector<int32_t> turns(int count, int adapters) {
 }
 
 const std::vector<int32_t> kMixedRanks{8, 40, 1, 0};
-
-// Sizes and places that no vector fits.
-inline void check_odd_sizes(cuda::AdapterKernel kernel) {
-  check_adapters(kernel, {304, 128, {{0, 303}}, 1}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
-  check_adapters(kernel, {306, 128, {{3, 102}, {105, 200}}}, {1, 1, 0, 2, -1, 1}, kMixedRanks);
-  check_adapters(kernel, {640, 320, {{0, 320}, {320, 320}}, 4}, {0, 1}, kMixedRanks);
-  check_adapters(kernel, {64, 64, {{0, 64}}}, {0, 1, 1}, {256, 250});
-}
 
 // Of projections of 4,096 inputs with so many outputs each, beside each other; nothing of it is there.
 inline cuda::LoraPart planned(int64_t rows, int64_t adapters, std::vector<int64_t> outs) {

@@ -54,7 +54,6 @@ thread_local Dice dice;
 void look_again(Block& b, int thread) {
   Fiber& f = b.fibers[size_t(thread)];
   if (f.wait == Wait::kInputs && b.inputs_there) f.wait = Wait::kNone;
-  if (f.wait == Wait::kCount && *f.counter >= f.count) f.wait = Wait::kNone;
   if (f.wait != Wait::kBarrier || !f.barrier->passed(f.parity)) return;
   f.wait = Wait::kNone;
   if (kWatched) b.races->waited(b.rank * int(b.fibers.size()) + thread, f.barrier, f.barrier->phase);
@@ -90,7 +89,7 @@ bool run_warp(Block& b, std::vector<int>& order, int begin, int end, int straggl
   }
 }
 
-// Blocks that run at the same time: one, those of a cluster, or of the grid.
+// Blocks that run at the same time: one, or those of a cluster.
 using Blocks = std::vector<Block>;
 
 // Any of the bulk copies that are on their way. False: there is none.
@@ -119,20 +118,16 @@ bool waits_for_inputs(const Blocks& blocks) {
 
 // A thread that runs only when the others cannot go on without it; -1: none.
 struct Straggler {
-  const Block* block = nullptr;
-  int thread = -1;
+  int rank = 0, thread = -1;
 };
 
 // Every warp as far as it comes. True when anything ran.
 bool run_warps(Block& b, std::vector<int>& order, const Straggler& straggler) {
-  const int threads = int(b.fibers.size()), left = straggler.block == &b ? straggler.thread : -1;
+  const int threads = int(b.fibers.size()), left = straggler.rank == b.rank ? straggler.thread : -1;
   std::vector<int> warps;
   for (int w = 0; w < threads; w += 32) warps.push_back(w);
   dice.shuffle(warps.data(), warps.data() + warps.size());
   bool ran = false;
-  for (Fiber& f : b.fibers) {
-    if (f.wait == Wait::kOthers) f.wait = Wait::kNone, ran = true;
-  }
   current_block = &b;
   for (int w : warps) ran = run_warp(b, order, w, std::min(w + 32, threads), left) || ran;
   if (b.fault.empty()) b.fault = b.races->found();
@@ -178,7 +173,7 @@ bool run_blocks(Blocks& blocks, std::vector<int>& order) {
   Straggler straggler;
   for (;;) {
     if (straggler.thread < 0 && dice.below(8) == 0) {
-      straggler = {&blocks[dice.below(blocks.size())], int(dice.below(threads))};
+      straggler = {int(dice.below(blocks.size())), int(dice.below(threads))};
     }
     bool ran = false, any = false;
     const size_t turn = dice.below(blocks.size());
@@ -286,27 +281,20 @@ void atomic_store(const void* from, void* to, size_t bytes) { std::memcpy(to, fr
 
 bool toss() { return dice.below(2) != 0; }
 
-static size_t blocks_of(const Launch& launch) { return size_t(launch.grid.x) * launch.grid.y * launch.grid.z; }
-// That run at the same time.
-static size_t together(const Launch& launch) { return launch.cluster == kAllBlocks ? blocks_of(launch) : launch.cluster; }
-
-// Blocks of a kernel, one at a time or those of a cluster or of the grid, and what they run on.
+// Blocks of a kernel, one at a time or those of a cluster, and what they run on.
 class Begun {
  public:
-  explicit Begun(const Launch& launch) : blocks_(together(launch)), order_(launch.size.x * launch.size.y * launch.size.z) {
+  explicit Begun(const Launch& launch) : blocks_(launch.cluster), order_(launch.size.x * launch.size.y * launch.size.z) {
     const size_t threads = order_.size(), count = blocks_.size();
-    const bool cluster = launch.cluster != kAllBlocks;
     if (threads == 0 || threads > kMaxThreads) throw std::runtime_error("emulated kernel: bad block size");
-    if (cluster && launch.grid.x % launch.cluster != 0)
-      throw std::runtime_error("emulated kernel: a grid that is no whole number of clusters");
+    if (launch.grid.x % launch.cluster != 0) throw std::runtime_error("emulated kernel: a grid that is no whole number of clusters");
     stacks_ = take_stacks(threads * count);
-    // Blocks of a grid see nothing of each other's shared memory.
-    while (races_.size() < (cluster ? 1 : count)) races_.push_back(take_races());
+    races_ = take_races();
     const size_t bytes = launch.shared_bytes, room = (bytes + kMostVariables + 2 * kSharedGap + 1023) / 1024 * 1024;
     shared_.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, room * count)));
-    for (size_t i = 0; i < count; ++i) {
-      Block& b = blocks_[i];
-      b.shared = shared_.get() + i * room;
+    for (size_t rank = 0; rank < count; ++rank) {
+      Block& b = blocks_[rank];
+      b.shared = shared_.get() + rank * room;
       forbid(b.shared + bytes, room - bytes);
       b.grid = launch.grid;
       b.size = launch.size;
@@ -316,27 +304,24 @@ class Begun {
       b.body = &launch.body;
       b.fibers.resize(threads);
       b.lanes.resize(threads);
-      b.races = races_[cluster ? 0 : i].get();
-      b.cluster = cluster ? blocks_.data() : &b;
-      b.cluster_size = cluster ? int(count) : 1;
-      b.rank = cluster ? int(i) : 0;
-      b.beside_all = !cluster;
+      b.races = races_.get();
+      b.cluster = blocks_.data();
+      b.cluster_size = int(count);
+      b.rank = int(rank);
     }
     std::iota(order_.begin(), order_.end(), 0);
   }
   ~Begun() {
     spare_stacks.push_back(std::move(stacks_));
-    for (auto& races : races_) spare_races.push_back(std::move(races));
+    spare_races.push_back(std::move(races_));
   }
 
   // False: it waits for its inputs.
   bool run(unsigned number, bool inputs_there, const Ahead& ahead) {
     number_ = number;
     const Restore restore{current_block};
-    const size_t each = blocks_.size() / races_.size();
-    for (size_t i = 0; kWatched && i < races_.size(); ++i)
-      races_[i]->begin(each * order_.size(), blocks_[i].shared, each * blocks_[i].room);
-    for (size_t i = 0; i < blocks_.size(); ++i) prepare(blocks_[i], i, inputs_there, ahead);
+    if (kWatched) races_->begin(blocks_.size() * order_.size(), blocks_[0].shared, blocks_.size() * blocks_[0].room);
+    for (Block& b : blocks_) prepare(b, inputs_there, ahead);
     return run_blocks(blocks_, order_);
   }
   void go_on(const Ahead& ahead) {
@@ -352,11 +337,9 @@ class Begun {
 
  private:
   using Stacks = std::unique_ptr<std::deque<Stack>>;
-  // Block i of those that run at the same time.
-  void prepare(Block& b, size_t i, bool inputs_there, const Ahead& ahead) {
-    const bool all = blocks_.size() > size_t(b.cluster_size);
-    const unsigned count = unsigned(b.cluster_size), number = all ? unsigned(i) : number_, along = b.grid.x / count;
-    b.index = dim3(number % along * count + unsigned(b.rank), number / along % b.grid.y, number / along / b.grid.y);
+  void prepare(Block& b, bool inputs_there, const Ahead& ahead) {
+    const unsigned count = unsigned(b.cluster_size), along = b.grid.x / count;
+    b.index = dim3(number_ % along * count + unsigned(b.rank), number_ / along % b.grid.y, number_ / along / b.grid.y);
     b.inputs_there = inputs_there;
     b.lets_next_begin = b.lets_next_run_beside = false;
     b.ahead = ahead;
@@ -366,7 +349,7 @@ class Begun {
     for (const SharedVariable& v : b.variables) std::memset(v.memory, 0xff, v.bytes);
     current_block = &b;
     const dim3 size = b.size;
-    const size_t first = i * b.fibers.size();
+    const size_t first = size_t(b.rank) * b.fibers.size();
     for (unsigned t = 0; t < b.fibers.size(); ++t) {
       start(b.fibers[t], (*stacks_)[first + t], dim3(t % size.x, t / size.x % size.y, t / size.x / size.y));
     }
@@ -387,7 +370,7 @@ class Begun {
   static thread_local std::vector<std::unique_ptr<SharedRaces>> spare_races;
 
   Stacks stacks_;
-  std::vector<std::unique_ptr<SharedRaces>> races_;  // of all blocks, or of each
+  std::unique_ptr<SharedRaces> races_;
   SharedMemory shared_;
   std::vector<Block> blocks_;
   std::vector<int> order_;
@@ -397,7 +380,7 @@ thread_local std::vector<Begun::Stacks> Begun::spare_stacks;
 thread_local std::vector<std::unique_ptr<SharedRaces>> Begun::spare_races;
 
 // In a grid.
-static size_t clusters_of(const Launch& launch) { return blocks_of(launch) / together(launch); }
+static size_t clusters_of(const Launch& launch) { return size_t(launch.grid.x) * launch.grid.y * launch.grid.z / launch.cluster; }
 
 bool lets_next_begin(const Begun& begun) { return begun.block().lets_next_begin; }
 
@@ -446,17 +429,6 @@ void end_beside() {
   block().waits = true;
   if (!block().inputs_there) wait(Wait::kInputs);
   fiber().waited = true;
-}
-
-void wait_for_count(const int32_t* counter, int32_t count) {
-  Fiber& f = fiber();
-  f.counter = counter;
-  f.count = count;
-  wait(Wait::kCount);
-}
-
-void show_others() {
-  if (block().beside_all) wait(Wait::kOthers);
 }
 
 const Block* Block::other_with(const void* p) const {

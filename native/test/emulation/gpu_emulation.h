@@ -39,8 +39,6 @@
   GPU_LAUNCH_WITH(false, cluster, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
 #define GPU_LAUNCH_EARLY_CLUSTERS(cluster, kernel, grid, block_size, shared_bytes, stream, ...) \
   GPU_LAUNCH_WITH(true, cluster, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
-#define GPU_LAUNCH_EARLY_TOGETHER(kernel, grid, block_size, shared_bytes, stream, ...) \
-  GPU_LAUNCH_WITH(true, tandem::gpu_emulation::kAllBlocks, kernel, grid, block_size, shared_bytes, stream, __VA_ARGS__)
 #define GPU_LAUNCH_WITH(early, cluster, kernel, grid, block_size, shared_bytes, stream, ...)                          \
   tandem::gpu_emulation::launch_or_record(                                                                            \
       (stream), {(grid), (block_size), size_t(shared_bytes), [=] { kernel(__VA_ARGS__); }, early, unsigned(cluster)}, \
@@ -74,7 +72,7 @@ using cudaStream_t = void*;
 namespace tandem::gpu_emulation {
 
 // kShow: for a warp whose threads show each other something, which orders nothing else.
-enum class Wait { kNone, kBlock, kCluster, kWarp, kShow, kBarrier, kInputs, kCount, kOthers };
+enum class Wait { kNone, kBlock, kCluster, kWarp, kShow, kBarrier, kInputs };
 
 struct Copy {
   void* to;
@@ -130,8 +128,6 @@ struct alignas(64) Fiber {
   std::vector<CopyGroup> groups;            // committed, oldest first
   std::vector<GroupProduct> open_products;  // since the last wgmma was committed
   std::vector<std::vector<GroupProduct>> products;
-  const int32_t* counter = nullptr;  // waited for, until it has come to
-  int32_t count = 0;
 };
 
 constexpr size_t kLaneBytes = 64;
@@ -169,10 +165,9 @@ struct Block {
   bool lets_next_run_beside = false;  // the next kernel may begin before this one's inputs are there
   Ahead ahead;                        // of the kernel
   int votes = 0;                      // of __syncthreads_or
-  SharedRaces* races = nullptr;       // of the block, or of all of its cluster, whose threads have numbers there
+  SharedRaces* races = nullptr;       // of all blocks of the cluster, whose threads have numbers there
   Block* cluster = nullptr;           // its blocks, this one among them
   int cluster_size = 1, rank = 0;
-  bool beside_all = false;  // all blocks of the grid run at the same time
 
   int agent() const { return rank * int(fibers.size()) + current; }
 
@@ -198,8 +193,6 @@ struct Launch {
   unsigned cluster = 1;  // so many blocks, beside each other along x, run at the same time
   size_t most_shared = size_t(48) << 10;
 };
-// Instead of a cluster's: all of the grid, where blocks wait for what others count (wait_for_count).
-inline constexpr unsigned kAllBlocks = 0;
 
 class Begun;
 // One block of it (or cluster), any of them, as far as it comes without what the kernels before write.
@@ -266,10 +259,6 @@ void wait_for_inputs();
 void wait_for_inputs_first();
 void begin_beside();
 void end_beside();
-// As common/grid_wait.h has it.
-void wait_for_count(const int32_t* counter, int32_t count);
-// What a thread did there, other blocks may see before it goes on.
-void show_others();
 
 void wait(Wait kind);
 // By what a thread of another block did here.
@@ -366,9 +355,7 @@ T __ldcg(const T* p) {
 }
 template <class T>
 T atomicAdd(T* p, T v) {
-  const T old = tandem::gpu_emulation::change(p, [v](T old) { return T(old + v); });
-  tandem::gpu_emulation::show_others();
-  return old;
+  return tandem::gpu_emulation::change(p, [v](T old) { return T(old + v); });
 }
 template <class T>
 T atomicMin(T* p, T v) {
