@@ -299,8 +299,7 @@ class Bench {
     KvLayer layer;
   };
 
-  Timing attention(Cache& cache, const std::vector<AttentionTile>& tiles, int64_t rows, int64_t sequences, int64_t length, bool split,
-                   AttentionStates states = AttentionStates::kOwn) {
+  Timing attention(Cache& cache, const std::vector<AttentionTile>& tiles, int64_t rows, int64_t sequences, int64_t length, bool split) {
     DeviceBuffer<bf16> queries(device_noise(size_t(rows * kHeads * kDim), 1)), out(queries.size());
     DeviceBuffer<AttentionTile> device_tiles(tiles);
     const int64_t count = int64_t(tiles.size());
@@ -323,7 +322,6 @@ class Bench {
     args.arrivals = arrivals.data();
     args.splits_in_grid = split;
     args.kernel = attention_;
-    args.states = states;
     return time_of([&] { paged_attention(args, nullptr); });
   }
 
@@ -338,12 +336,8 @@ class Bench {
     }
     number_items(tiles);
     const double bytes = double(positions * kKvHeads * kDim) * 4;
-    for (AttentionStates states : {AttentionStates::kOwn, AttentionStates::kHanded}) {
-      if (states == AttentionStates::kHanded && attention_ != AttentionKernel::kWgmma) continue;
-      const Timing t = attention(cache, tiles, sequences, sequences, longest, true, states);
-      const char* note = states == AttentionStates::kHanded ? ", states handed over" : "";
-      add("decode attention " + std::to_string(sequences) + " x " + name + note, bytes / 1e9, t, bandwidth_, "GB/s");
-    }
+    const Timing t = attention(cache, tiles, sequences, sequences, longest, true);
+    add("decode attention " + std::to_string(sequences) + " x " + name, bytes / 1e9, t, bandwidth_, "GB/s");
   }
 
   // As where requests of mixed lengths are served together: a mean of 590 positions, few that are long.

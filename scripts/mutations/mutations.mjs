@@ -1151,69 +1151,12 @@ export const mutations = [
     tests: ['native/test/cuda'],
   },
   {
-    name: 'CUDA: states that are handed over before those before them are taken',
-    edits: [
-      {
-        file: 'native/cuda/attention/attention_handed.h',
-        search: '  barrier_wait(&handed.empty, round ^ 1);\n',
-        replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: states that are given back before they are stored',
-    edits: [
-      {
-        file: 'native/cuda/attention/attention_handed.h',
-        search:
-          '    leave_states<kDim>(handed, a, item, count);\n    __syncwarp();\n    if (lane == 0) barrier_arrive(&handed.empty);\n',
-        replace:
-          '    __syncwarp();\n    if (lane == 0) barrier_arrive(&handed.empty);\n    leave_states<kDim>(handed, a, item, count);\n',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: states of a cluster that are read before all are there',
+    name: 'CUDA: states of a split that are counted before all are there',
     edits: [
       {
         file: 'native/cuda/attention/attention_few_wgmma.cu',
-        search: '  cluster_meet();  // all states are there\n',
+        search: "  __syncthreads();  // the block's states are there\n",
         replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: a block that ends while its cluster reads its states',
-    edits: [
-      {
-        file: 'native/cuda/attention/attention_few_wgmma.cu',
-        search: '  cluster_meet();  // nobody ends whose states are still read\n',
-        replace: '',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: states of the own block instead of the cluster',
-    edits: [
-      {
-        file: 'native/cuda/attention/attention_few_wgmma.cu',
-        search: 'return cluster_place(states[r], split);',
-        replace: 'return cluster_place(states[r], min(split, place.split));',
-      },
-    ],
-    tests: ['native/test/cuda'],
-  },
-  {
-    name: 'CUDA: merged rows of which the last is another one',
-    edits: [
-      {
-        file: 'native/cuda/attention/attention_merge.h',
-        search: 'min(row + r, last)',
-        replace: 'min(row + r, last - 1)',
       },
     ],
     tests: ['native/test/cuda'],

@@ -60,13 +60,11 @@ void Bench::write(const char* path) const {
   std::fprintf(file, "{\n  \"device\": \"%s\",\n  \"date\": \"%s\",\n  \"shape\": \"%s %s\",\n", device.message.c_str(), date,
                shape_.c_str(), weights_.c_str());
   std::fprintf(file,
-               "  \"matmul\": \"%s\",\n  \"attention\": \"%s\",\n  \"adapters\": \"%s\",\n  \"states\": \"%s\",\n "
-               " \"experts\": \"%s\",\n  \"early_launch\": "
-               "\"%s\",\n  \"cases\": [",
+               "  \"matmul\": \"%s\",\n  \"attention\": \"%s\",\n  \"adapters\": \"%s\",\n  \"experts\": \"%s\",\n "
+               " \"early_launch\": \"%s\",\n  \"cases\": [",
                cuda::variant_of(cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), device.major, device.minor)).name,
                cuda::variant_of(cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), device.major, device.minor)).name,
                cuda::variant_of(cuda::adapter_kernel(std::getenv("TANDEM_CUDA_ADAPTERS"), device.major, device.minor)).name,
-               cuda::variant_of(cuda::attention_states(std::getenv("TANDEM_CUDA_STATES"), device.major, device.minor)).name,
                cuda::variant_of(cuda::expert_kernel(std::getenv("TANDEM_CUDA_EXPERTS"), device.major, device.minor)).name,
                setting("TANDEM_CUDA_EARLY_LAUNCH"));
   const char* comma = "";

@@ -4,8 +4,7 @@
 // once, and then up to two of them its values, 64 columns each. The instructions that make a row's bits, and their order, are those of
 // attention_wgmma.h: largest scores are joined from tile to tile, then sums, then values.
 //
-// The splits of a tile leave their states in the device's memory, and the last one to come merges them. With AttentionStates::kHanded, up to eight
-// splits are a cluster: each block reads the others' states where they are, in their shared memory, and merges some of the rows.
+// The splits of a tile leave their states in the device's memory, and the last one to come merges them.
 #include "cuda/attention/attention_merge.h"
 #include "cuda/attention/attention_variants.h"
 #include "cuda/attention/attention_wgmma.h"
@@ -29,17 +28,7 @@ struct Shared {
 };
 
 template <int kDim>
-using States = float[kTileRows][kStateFloats<kDim>];  // of the block's rows, behind that
-
-template <int kDim, bool kCluster>
-constexpr int kSharedBytes = kTiles* Stage<kDim>::kBytes + int(sizeof(Shared)) + (kCluster ? int(sizeof(States<kDim>)) : 0);
-static_assert(sizeof(Shared) % 16 == 0, "states are read 16 bytes at a time");
-constexpr int64_t kMostCluster = 8;  // blocks that every device of these has clusters of
-
-// Which tile of the launch, and what of it.
-struct FewPlace {
-  int tile, kv_head, split;
-};
+constexpr int kSharedBytes = kTiles* Stage<kDim>::kBytes + int(sizeof(Shared));
 
 #if TANDEM_HOPPER_CODE
 
@@ -61,18 +50,6 @@ __device__ __forceinline__ unsigned char* values_of(int tile) {
 template <int kDim>
 __device__ __forceinline__ Shared& shared_of() {
   return *reinterpret_cast<Shared*>(keys_of<kDim>(kTiles));
-}
-
-template <int kDim>
-__device__ __forceinline__ States<kDim>& states_of() {
-  return *reinterpret_cast<States<kDim>*>(&shared_of<kDim>() + 1);
-}
-
-// Block (tile, kv head, split); of clusters, that lie along x, (split, tile, kv head).
-template <bool kCluster>
-__device__ __forceinline__ FewPlace few_place() {
-  if constexpr (kCluster) return {int(blockIdx.y), int(blockIdx.z), int(blockIdx.x)};
-  return {int(blockIdx.x), int(blockIdx.y), int(blockIdx.z)};
 }
 
 // The tiles [first, end) of the split, by the first warp; `row` is the pool's row of each lane's page.
@@ -231,11 +208,10 @@ __device__ __forceinline__ Peaks all_peaks(const Shared& shared, bool more, int 
 }
 
 // What write_row() and store_state() do, of a panel's columns: where the rows have no other split the result, else their state.
-template <int kDim, int kCount, bool kCluster>
+template <int kDim, int kCount>
 __device__ __forceinline__ void leave_panel(const PagedAttention& a, const AttentionTile& tile, int panel, bool alone, const Peaks& peaks,
                                             const float (&values)[kCount / 8][4]) {
-  const FewPlace own_place = few_place<kCluster>();
-  const int kv_head = own_place.kv_head, count = tile.tokens * group_of(a), own = int(threadIdx.x) % 4 * 2;
+  const int kv_head = blockIdx.y, count = tile.tokens * group_of(a), own = int(threadIdx.x) % 4 * 2;
   GPU_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int row = row_number(r);
@@ -253,7 +229,7 @@ __device__ __forceinline__ void leave_panel(const PagedAttention& a, const Atten
       }
       continue;
     }
-    float* state = kCluster ? states_of<kDim>()[row] : state_of<kDim>(a, own_place.tile, kv_head, own_place.split, row);
+    float* state = state_of<kDim>(a, blockIdx.x, kv_head, blockIdx.z, row);
     GPU_UNROLL
     for (int i = 0; i < kCount / 8; ++i) {
       *reinterpret_cast<float2*>(state + panel * kColumns + i * 8 + own) = float2{values[i][2 * r], values[i][2 * r + 1]};
@@ -262,24 +238,24 @@ __device__ __forceinline__ void leave_panel(const PagedAttention& a, const Atten
   }
 }
 
-template <int kDim, int kCount, bool kCluster>
+template <int kDim, int kCount>
 __device__ __forceinline__ void attend_panel(const PagedAttention& a, const AttentionTile& tile, int panel, bool more, int tiles,
                                              bool alone) {
   float values[kCount / 8][4] = {};
   add_panel<kDim, kCount>(more, panel, tiles, values);
-  if (has_rows()) leave_panel<kDim, kCount, kCluster>(a, tile, panel, alone, all_peaks(shared_of<kDim>(), more, tiles), values);
+  if (has_rows()) leave_panel<kDim, kCount>(a, tile, panel, alone, all_peaks(shared_of<kDim>(), more, tiles), values);
 }
 
 // By the groups that have one. Code is fetched by each step anew, so those that are alike have the same.
-template <int kDim, bool kCluster>
+template <int kDim>
 __device__ __forceinline__ void attend_panels(const PagedAttention& a, const AttentionTile& tile, bool more, int tiles, bool alone) {
   constexpr int kWhole = kDim / kColumns, kRest = kDim % kColumns;
   const int panel = group_number();
   if constexpr (kWhole > 0) {
-    if (panel < kWhole) attend_panel<kDim, kColumns, kCluster>(a, tile, panel, more, tiles, alone);
+    if (panel < kWhole) attend_panel<kDim, kColumns>(a, tile, panel, more, tiles, alone);
   }
   if constexpr (kRest > 0) {
-    if (panel == kWhole) attend_panel<kDim, kRest, kCluster>(a, tile, panel, more, tiles, alone);
+    if (panel == kWhole) attend_panel<kDim, kRest>(a, tile, panel, more, tiles, alone);
   }
 }
 
@@ -300,60 +276,39 @@ __device__ __forceinline__ void open_barriers(const TensorMap& keys, const Tenso
 
 #endif
 
-#if TANDEM_HOPPER_CODE
-
-// By all blocks of the cluster that have splits of the tile: each has some of the rows.
+// Block (tile, kv head, split).
 template <int kDim>
-__device__ __forceinline__ void merge_cluster(const PagedAttention& a, const AttentionTile& tile, const FewPlace& place,
-                                              const Span& splits) {
-  cluster_meet();  // all states are there
-  const int blocks = splits.end - splits.begin, warp = int(threadIdx.x) / kWarp, own = place.split - splits.begin;
-  const States<kDim>& states = states_of<kDim>();
-  for (int row = warp * blocks + own; row < tile.tokens * group_of(a); row += blocks * (kThreads / kWarp)) {
-    merge_rows<kDim, 1, int(kMostCluster), ClusterMemory>(a, tile, place.kv_head, splits, row,
-                                                          [&](int split, int r) { return cluster_place(states[r], split); });
-  }
-  cluster_meet();  // nobody ends whose states are still read
-}
-
-#endif
-
-template <int kDim, bool kCluster>
 __global__ void __launch_bounds__(kCountedThreads, 1)
     attend_few_kernel(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values, PagedAttention a) {
 #if TANDEM_HOPPER_CODE
   let_next_begin();
   open_barriers<kDim>(keys, values);
-  const FewPlace place = few_place<kCluster>();
-  const AttentionTile tile = load_tile(a.tiles + place.tile);
-  const Span span = own_span(a, tile, place.split);
+  const int kv_head = blockIdx.y, split = int(blockIdx.z);
+  const AttentionTile tile = load_tile(a.tiles + blockIdx.x);
+  const Span span = own_span(a, tile, split);
   const int tiles = max(0, span.end - span.begin + kTileKeys - 1) / kTileKeys;
   // Tiles of keys that no kernel writes which may still run.
   const int old = a.stored_is_old ? min(tiles, max(0, tile.stored - span.begin) / kTileKeys) : 0;
   const bool brings = threadIdx.x < kWarp;
   const int page = span.begin + int(threadIdx.x) % kWarp * kPagePositions;
-  const int row = brings ? pool_row(a, tile.sequence, place.kv_head, span.end, page) : 0;
+  const int row = brings ? pool_row(a, tile.sequence, kv_head, span.end, page) : 0;
   if (brings) bring<kDim>(keys, values, 0, old, row);
   wait_for_inputs();
   if (tiles == 0) return;
   if (brings) bring<kDim>(keys, values, old, tiles, row);
   AttentionTile own = tile;
   if (!has_rows()) own.tokens = 0;
-  const Rows<kDim> rows = load_rows<kDim>(a, own, place.kv_head);
+  const Rows<kDim> rows = load_rows<kDim>(a, own, kv_head);
   const bool more = tile.tokens * group_of(a) > kTileRows / 2;
   make_weights<kDim>(a, rows, more, span);
   const Span splits = seen_splits(a, tile);
   const bool alone = splits.end - splits.begin == 1;
-  attend_panels<kDim, kCluster>(a, tile, more, tiles, alone);
+  attend_panels<kDim>(a, tile, more, tiles, alone);
   if (alone) return;
-  if constexpr (kCluster) {
-    merge_cluster<kDim>(a, tile, place, splits);
-  } else {
-    __syncthreads();  // the block's states are there
-    const bool last = brings && comes_last(tile, splits, a.arrivals + int64_t(place.tile) * a.kv.kv_heads + place.kv_head);
-    const Item item{tile, place.tile, place.kv_head, place.split};
-    if (__syncthreads_or(last)) merge_splits<kDim>(a, item, splits, kThreads / kWarp);
-  }
+  __syncthreads();  // the block's states are there
+  const bool last = brings && comes_last(tile, splits, a.arrivals + int64_t(blockIdx.x) * a.kv.kv_heads + kv_head);
+  const Item item{tile, int(blockIdx.x), kv_head, split};
+  if (__syncthreads_or(last)) merge_splits<kDim>(a, item, splits, kThreads / kWarp);
 #endif
 }
 
@@ -361,18 +316,10 @@ template <int kDim>
 void launch(const PagedAttention& a, unsigned splits, cudaStream_t stream) {
   const TensorMap keys = pool_map<kDim>(a, a.kv.keys), values = pool_map<kDim>(a, a.kv.values);
   const unsigned tiles = unsigned(a.tile_count), heads = unsigned(a.kv.kv_heads);
-  const bool cluster = a.states == AttentionStates::kHanded && splits > 1 && splits <= kMostCluster;
-  if (cluster) {
-    constexpr int kBytes = kSharedBytes<kDim, true>;
-    const auto kernel = &attend_few_kernel<kDim, true>;
-    allow_shared_bytes(kernel, kBytes, "attention_wgmma");
-    GPU_LAUNCH_EARLY_CLUSTERS(splits, kernel, dim3(splits, tiles, heads), dim3(kThreads), kBytes, stream, keys, values, a);
-  } else {
-    constexpr int kBytes = kSharedBytes<kDim, false>;
-    const auto kernel = &attend_few_kernel<kDim, false>;
-    allow_shared_bytes(kernel, kBytes, "attention_wgmma");
-    GPU_LAUNCH_EARLY(kernel, dim3(tiles, heads, splits), dim3(kThreads), kBytes, stream, keys, values, a);
-  }
+  constexpr int kBytes = kSharedBytes<kDim>;
+  const auto kernel = &attend_few_kernel<kDim>;
+  allow_shared_bytes(kernel, kBytes, "attention_wgmma");
+  GPU_LAUNCH_EARLY(kernel, dim3(tiles, heads, splits), dim3(kThreads), kBytes, stream, keys, values, a);
   check_launch("attention_wgmma: few");
 }
 

@@ -39,20 +39,6 @@ __device__ void store_members(const PagedAttention& a, const PrefixTile& tile, i
   }
 }
 
-// Where states are read: in the device's memory, where other blocks wrote them, or in the shared memory of a cluster.
-struct DeviceMemory {
-  template <class T>
-  __device__ static T load(const T* from) {
-    return __ldcg(from);
-  }
-};
-struct ClusterMemory {
-  template <class T>
-  __device__ static T load(const T* from) {
-    return *from;
-  }
-};
-
 // Columns of a row that a lane merges: runs of kRun, kWarp * kRun from one to the next.
 template <int kDim>
 struct Columns {
@@ -61,20 +47,20 @@ struct Columns {
 
   __device__ static int of_run(int run) { return (run * kWarp + int(threadIdx.x) % kWarp) * kRun; }
 
-  template <class Memory>
+  // Other blocks wrote it.
   __device__ static void load(const float* state, float (&to)[kCount]) {
     GPU_UNROLL
     for (int run = 0; run < kRuns; ++run) {
       const float* from = state + of_run(run);
       float* out = to + run * kRun;
       if constexpr (kRun == 4) {
-        const float4 v = Memory::load(reinterpret_cast<const float4*>(from));
+        const float4 v = __ldcg(reinterpret_cast<const float4*>(from));
         out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
       } else if constexpr (kRun == 2) {
-        const float2 v = Memory::load(reinterpret_cast<const float2*>(from));
+        const float2 v = __ldcg(reinterpret_cast<const float2*>(from));
         out[0] = v.x, out[1] = v.y;
       } else {
-        out[0] = Memory::load(from);
+        out[0] = __ldcg(from);
       }
     }
   }
@@ -108,14 +94,14 @@ struct MergedRow {
   };
 
   // The states state_of(0), ..., of `count`, at most kAtOnce. All of them are on their way together.
-  template <class Memory, class StateOf>
+  template <class StateOf>
   __device__ __forceinline__ static void load(int count, const StateOf& state_of, Parts& parts) {
     const int lane = threadIdx.x % kWarp;
     const float2 none{-INFINITY, 0};
-    parts.state = lane < count ? Memory::load(reinterpret_cast<const float2*>(state_of(lane) + kDim)) : none;
+    parts.state = lane < count ? __ldcg(reinterpret_cast<const float2*>(state_of(lane) + kDim)) : none;
     GPU_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
-      if (i < count) Columns<kDim>::template load<Memory>(state_of(i), parts.values[i]);
+      if (i < count) Columns<kDim>::load(state_of(i), parts.values[i]);
     }
   }
 
@@ -165,47 +151,29 @@ struct Item {
   int32_t kv_head, split;
 };
 
-// By a warp: rows `row`, ... of kRows beside each other, of which the last one may be there several times. state_of(split, row) is where a state is.
-template <int kDim, int kRows, int kAtOnce, class Memory, class StateOf>
-__device__ __forceinline__ void merge_rows(const PagedAttention& a, const AttentionTile& tile, int kv_head, const Span& splits, int row,
-                                           const StateOf& state_of) {
+// By a warp: a row's states that blocks left.
+template <int kDim, int kAtOnce>
+__device__ __forceinline__ void merge_row(const PagedAttention& a, const Item& item, const Span& splits, int row) {
   using Merged = MergedRow<kDim, kAtOnce>;
-  const int last = tile.tokens * group_of(a) - 1;
-  Merged merged[kRows];
-  for (int split = splits.begin; split < splits.end; split += kAtOnce) {
-    typename Merged::Parts parts[kRows] = {};  // what is never written would take registers from one item of a block to the next
-    const int count = min(splits.end - split, kAtOnce);
-    GPU_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      Merged::template load<Memory>(
-          count, [&](int i) { return state_of(split + i, min(row + r, last)); }, parts[r]);
-    }
-    GPU_UNROLL
-    for (int r = 0; r < kRows; ++r) merged[r].add(parts[r]);
-  }
-  GPU_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    if (row + r > last) break;
-    const int64_t out = place_of(a, tile, kv_head, row + r);
-    if (a.log_sums != nullptr && threadIdx.x % kWarp == 0) a.log_sums[out] = log_sum(merged[r].largest, merged[r].sum);
-    Columns<kDim>::write(a.out + out * kDim, merged[r].values, merged[r].sum);
-  }
-}
-
-// The same of states that blocks left in the device's memory.
-template <int kDim, int kRows, int kAtOnce>
-__device__ __forceinline__ void merge_left(const PagedAttention& a, const Item& item, const Span& splits, int row) {
-  const float* states = state_of<kDim>(a, item.place, item.kv_head, 0, 0);
+  const float* states = state_of<kDim>(a, item.place, item.kv_head, 0, row);
   const int64_t stride = a.tile_rows * kStateFloats<kDim>;
-  merge_rows<kDim, kRows, kAtOnce, DeviceMemory>(a, item.tile, item.kv_head, splits, row,
-                                                 [&](int split, int r) { return states + split * stride + r * kStateFloats<kDim>; });
+  Merged merged;
+  for (int split = splits.begin; split < splits.end; split += kAtOnce) {
+    typename Merged::Parts parts = {};  // what is never written would take registers from one item of a block to the next
+    Merged::load(
+        min(splits.end - split, kAtOnce), [&](int i) { return states + (split + i) * stride; }, parts);
+    merged.add(parts);
+  }
+  const int64_t out = place_of(a, item.tile, item.kv_head, row);
+  if (a.log_sums != nullptr && threadIdx.x % kWarp == 0) a.log_sums[out] = log_sum(merged.largest, merged.sum);
+  Columns<kDim>::write(a.out + out * kDim, merged.values, merged.sum);
 }
 
 // By the first `warps` of the block, row by row.
 template <int kDim>
 __device__ void merge_splits(const PagedAttention& a, const Item& item, const Span& splits, int warps) {
   for (int row = int(threadIdx.x) / kWarp; row < item.tile.tokens * group_of(a); row += warps) {
-    merge_left<kDim, 1, 16>(a, item, splits, row);
+    merge_row<kDim, 16>(a, item, splits, row);
   }
 }
 

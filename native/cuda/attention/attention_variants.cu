@@ -9,24 +9,12 @@ constexpr AttentionVariant kVariants[] = {
     {AttentionKernel::kMma, "mma", 8, 99, attention_mma, attention_backward_mma},
 };
 
-// Likewise.
-constexpr NamedVariant<AttentionStates> kStatesVariants[] = {
-    {AttentionStates::kOwn, "own", 8, 99},
-    {AttentionStates::kHanded, "handed", 9, 9},
-};
-
 }  // namespace
 
 const AttentionVariant& variant_of(AttentionKernel kernel) { return variant_with(kVariants, kernel); }
 
 AttentionKernel attention_kernel(const char* name, int major, int minor) {
   return choose_variant("TANDEM_CUDA_ATTENTION", kVariants, name, major, minor).kernel;
-}
-
-const NamedVariant<AttentionStates>& variant_of(AttentionStates states) { return variant_with(kStatesVariants, states); }
-
-AttentionStates attention_states(const char* name, int major, int minor) {
-  return choose_variant("TANDEM_CUDA_STATES", kStatesVariants, name, major, minor).kernel;
 }
 
 }  // namespace tandem::cuda

@@ -33,10 +33,6 @@ const AttentionVariant& variant_of(AttentionKernel kernel);
 // By its name in TANDEM_CUDA_ATTENTION, as choose_variant (common/variant.h).
 AttentionKernel attention_kernel(const char* name, int major, int minor);
 
-const NamedVariant<AttentionStates>& variant_of(AttentionStates states);
-// By its name in TANDEM_CUDA_STATES.
-AttentionStates attention_states(const char* name, int major, int minor);
-
 // call(std::integral_constant<int, dim>). Throws Error(kUnsupported) for a size of heads that has no kernels.
 template <class Call>
 void by_dim(int64_t dim, const char* name, const Call& call) {

@@ -4,12 +4,12 @@
 //
 // As many blocks as the device has room for take items (a split of a tile and a head) until there are no more. While four warps multiply,
 // store and merge an item's states, a fifth one brings the pages of those that come next, so memory always has something to do; and nothing
-// is empty but what a window hides. With AttentionStates::kHanded a sixth one stores and merges (attention_handed.h). How many items there are the device's memory says alone: launches are recorded for any lengths.
+// is empty but what a window hides. How many items there are the device's memory says alone: launches are recorded for any
+// lengths.
 #include "cuda/attention/attention_wgmma.h"
 
 #include <algorithm>
 
-#include "cuda/attention/attention_handed.h"
 #include "cuda/attention/attention_merge.h"
 #include "cuda/attention/attention_variants.h"
 #include "cuda/common/device_info.h"
@@ -20,8 +20,7 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kWarps = 4;  // that multiply
-template <bool kHanded>
-constexpr int kThreads = (kWarps + (kHanded ? 2 : 1)) * kWarp;
+constexpr int kThreads = (kWarps + 1) * kWarp;
 constexpr int kSplitPages = kSplitPositions / kPagePositions;
 static_assert(kSplitPages <= kWarp, "each lane of the bringing warp knows one page");
 constexpr int kItems = 4;  // of which the four warps may not know yet that the fifth brings them
@@ -44,13 +43,12 @@ struct alignas(16) Control {
   int32_t votes[2];                                               // of meetings by turns
 };
 
-template <int kDim, bool kHanded>
-constexpr int kSharedBytes = Slots<kDim>::kCount* Slots<kDim>::kBytes + int(sizeof(Control<kDim>)) +
-                             (kHanded ? int(sizeof(Handed<kDim>)) : 0);
+template <int kDim>
+constexpr int kSharedBytes = Slots<kDim>::kCount* Slots<kDim>::kBytes + int(sizeof(Control<kDim>));
 
 #if TANDEM_HOPPER_CODE
 
-constexpr int kBringer = kWarps, kFinisher = kWarps + 1;
+constexpr int kBringer = kWarps;
 
 template <int kDim>
 using Turn = RingTurn<Slots<kDim>::kCount>;
@@ -67,18 +65,13 @@ __device__ __forceinline__ Control<kDim>& control() {
   return *reinterpret_cast<Control<kDim>*>(shared + Slots<kDim>::kCount * Slots<kDim>::kBytes);
 }
 
-template <int kDim>
-__device__ __forceinline__ Handed<kDim>& handed() {
-  return *reinterpret_cast<Handed<kDim>*>(&control<kDim>() + 1);
-}
-
 __device__ __forceinline__ bool first_warp() { return threadIdx.x < kWarp; }
 __device__ __forceinline__ int lane_number() { return int(threadIdx.x) % kWarp; }
 // The same for all lanes, as the compiler knows.
 __device__ __forceinline__ int warp_number() { return __shfl_sync(kAllLanes, int(threadIdx.x) / kWarp, 0); }
 
 // Before the kernel's inputs are there.
-template <int kDim, bool kHanded>
+template <int kDim>
 __device__ __forceinline__ void open_barriers(const TensorMap* keys, const TensorMap* values) {
   if (threadIdx.x == kBringer * kWarp) {
     prefetch_map(keys);
@@ -87,7 +80,6 @@ __device__ __forceinline__ void open_barriers(const TensorMap* keys, const Tenso
     for (int i = 0; i < Slots<kDim>::kCount; ++i) barrier_init(&c.full[i], 1), barrier_init(&c.empty[i], kWarps);
     for (int i = 0; i < kItems; ++i) barrier_init(&c.given[i], 1), barrier_init(&c.taken[i], kWarps);
     barrier_init(&c.met, kWarps);
-    if constexpr (kHanded) open_handed(handed<kDim>());
     barrier_init_fence();
   }
   __syncthreads();  // the barriers are there for all
@@ -309,35 +301,23 @@ __device__ __forceinline__ Softmax<kDim> attend_span(const PagedAttention& a, co
 #endif
 
 // The tile's rows are the first warp's.
-template <int kDim, bool kHanded>
-__global__ void __launch_bounds__(kThreads<kHanded>, Slots<kDim>::kBlocks)
+template <int kDim>
+__global__ void __launch_bounds__(kThreads, Slots<kDim>::kBlocks)
     attend_splits_kernel(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values, PagedAttention a) {
 #if TANDEM_HOPPER_CODE
-  open_barriers<kDim, kHanded>(&keys, &values);
+  open_barriers<kDim>(&keys, &values);
   if (warp_number() == kBringer) return bring_items<kDim>(a, &keys, &values);
   wait_for_inputs();
-  if constexpr (kHanded) {
-    if (warp_number() == kFinisher) return finish_handed<kDim>(handed<kDim>(), a);
-  }
   Progress<kDim> progress;
-  int handed_round = 0;
   for (;;) {
     const Item& item = progress.take_item();
-    if (item.place < 0) {
-      if (kHanded && first_warp()) hand_over<kDim>(handed<kDim>(), a, item, {}, handed_round);
-      return;
-    }
+    if (item.place < 0) return;
     AttentionTile own = item.tile;
     if (!first_warp()) own.tokens = 0;
     const Rows<kDim> rows = load_rows<kDim>(a, own, item.kv_head);
     const bool more = item.tile.tokens * group_of(a) > kTileRows / 2;
     const Softmax<kDim> s = attend_span<kDim>(a, rows, more, own_span(a, item.tile, item.split), progress);
-    const Span splits = seen_splits(a, item.tile);
-    if (!kHanded || splits.end - splits.begin == 1) {
-      finish_split<kDim>(a, item, s, kWarps, [&](bool last) { return progress.meet(last); });
-    } else if (first_warp()) {
-      hand_over<kDim>(handed<kDim>(), a, item, s, handed_round);
-    }
+    finish_split<kDim>(a, item, s, kWarps, [&](bool last) { return progress.meet(last); });
     progress.give_item_back();
   }
 #endif
@@ -345,10 +325,10 @@ __global__ void __launch_bounds__(kThreads<kHanded>, Slots<kDim>::kBlocks)
 
 // Block (prefix tile, kv head, split); the members' rows are the first warp's.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads<false>, Slots<kDim>::kBlocks)
+__global__ void __launch_bounds__(kThreads, Slots<kDim>::kBlocks)
     attend_prefixes_kernel(const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values, PagedAttention a) {
 #if TANDEM_HOPPER_CODE
-  open_barriers<kDim, false>(&keys, &values);
+  open_barriers<kDim>(&keys, &values);
   wait_for_inputs();
   const PrefixTile tile = a.prefixes[blockIdx.x];
   const int kv_head = blockIdx.y, split = int(blockIdx.z);
@@ -372,24 +352,24 @@ __global__ void __launch_bounds__(kThreads<false>, Slots<kDim>::kBlocks)
 
 template <int kDim>
 void launch_prefixes(const PagedAttention& a, const TensorMap& keys, const TensorMap& values, cudaStream_t stream) {
-  constexpr int kBytes = kSharedBytes<kDim, false>;
+  constexpr int kBytes = kSharedBytes<kDim>;
   allow_shared_bytes(&attend_prefixes_kernel<kDim>, kBytes, "attention_wgmma");
   const dim3 grid(unsigned(a.prefix_count), unsigned(a.kv.kv_heads), unsigned(ceil_div(a.longest, kSplitPositions)));
-  GPU_LAUNCH_EARLY(attend_prefixes_kernel<kDim>, grid, dim3(kThreads<false>), kBytes, stream, keys, values, a);
+  GPU_LAUNCH_EARLY(attend_prefixes_kernel<kDim>, grid, dim3(kThreads), kBytes, stream, keys, values, a);
   check_launch("attention_wgmma: prefixes");
 }
 
-template <int kDim, bool kHanded>
+template <int kDim>
 void launch_splits(const PagedAttention& a, const TensorMap& keys, const TensorMap& values, cudaStream_t stream) {
-  constexpr int kBytes = kSharedBytes<kDim, kHanded>;
-  const auto kernel = &attend_splits_kernel<kDim, kHanded>;
+  constexpr int kBytes = kSharedBytes<kDim>;
+  const auto kernel = &attend_splits_kernel<kDim>;
   allow_shared_bytes(kernel, kBytes, "attention_wgmma");
   // At most, and small enough that a block's number and theirs add up.
   const int64_t items = a.tile_count * ceil_div(a.longest, kSplitPositions) * a.kv.kv_heads;
   const int64_t places = int64_t(Slots<kDim>::kBlocks) * device_multiprocessors();
   check_argument(items < int64_t(1) << 30, "attention_wgmma", "tile_count");
   const dim3 grid(unsigned(std::min(items, places)));
-  GPU_LAUNCH_EARLY(kernel, grid, dim3(kThreads<kHanded>), kBytes, stream, keys, values, a);
+  GPU_LAUNCH_EARLY(kernel, grid, dim3(kThreads), kBytes, stream, keys, values, a);
   check_launch("attention_wgmma: splits");
 }
 
@@ -397,11 +377,7 @@ template <int kDim>
 void launch(const PagedAttention& a, cudaStream_t stream) {
   const TensorMap keys = pool_map<kDim>(a, a.kv.keys), values = pool_map<kDim>(a, a.kv.values);
   if (a.prefix_count > 0) launch_prefixes<kDim>(a, keys, values, stream);
-  // Of smaller heads three blocks share a multiprocessor, whose registers one more warp each would not fit in.
-  if constexpr (kDim > 64) {
-    if (a.states == AttentionStates::kHanded) return launch_splits<kDim, true>(a, keys, values, stream);
-  }
-  launch_splits<kDim, false>(a, keys, values, stream);
+  launch_splits<kDim>(a, keys, values, stream);
 }
 
 }  // namespace

@@ -48,9 +48,6 @@ struct PrefixMember {
 };
 
 enum class AttentionKernel : uint8_t { kMma, kWgmma };
-// Who leaves a row's state after a split for the others and merges them, where blocks go from split to split (wgmma): the warps that multiply, or,
-// with heads larger than 64, one more that does nothing else; and of up to eight splits with a multiprocessor each, a cluster. It changes no bit.
-enum class AttentionStates : uint8_t { kOwn, kHanded };
 
 struct PagedAttention {
   const bf16* queries;        // [rows][heads][dim]
@@ -84,7 +81,6 @@ struct PagedAttention {
   int64_t few_blocks = 132;
   float* log_sums = nullptr;  // [rows][heads], for the way back: the log of the sum of exp(score); may be null
   AttentionKernel kernel = AttentionKernel::kMma;
-  AttentionStates states = AttentionStates::kOwn;
 };
 
 int64_t attention_tile_tokens(int64_t heads, int64_t kv_heads);

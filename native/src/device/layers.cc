@@ -157,7 +157,6 @@ void Layers::run_attention(const Batch& batch, int64_t index, const cuda::KvLaye
   // A trainer's batches follow one another within a layer.
   args.stored_is_old = tap == nullptr;
   args.kernel = weights_.kernels.attention;
-  args.states = weights_.kernels.states;
   if (batch.wide_count > 0) {
     args.tiles = batch.wide_tiles;
     args.tile_count = batch.wide_count;

@@ -34,14 +34,10 @@ Kernels chosen_kernels(const cuda::DeviceInfo& found) {
   const Kernels kernels = {cuda::matmul_kernel(std::getenv("TANDEM_CUDA_MATMUL"), found.major, found.minor),
                            cuda::attention_kernel(std::getenv("TANDEM_CUDA_ATTENTION"), found.major, found.minor),
                            cuda::adapter_kernel(adapters, found.major, found.minor),
-                           cuda::attention_states(std::getenv("TANDEM_CUDA_STATES"), found.major, found.minor),
                            cuda::expert_kernel(std::getenv("TANDEM_CUDA_EXPERTS"), found.major, found.minor)};
   const bool asked = adapters != nullptr && *adapters != 0 && kernels.adapters != cuda::AdapterKernel::kBehind;
   if (asked && kernels.matmul != cuda::MatMulKernel::kWgmma) {
     throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_ADAPTERS=" + std::string(adapters) + " needs TANDEM_CUDA_MATMUL=wgmma");
-  }
-  if (kernels.states == cuda::AttentionStates::kHanded && kernels.attention != cuda::AttentionKernel::kWgmma) {
-    throw Error(ErrorKind::kUnsupported, "TANDEM_CUDA_STATES=handed needs TANDEM_CUDA_ATTENTION=wgmma");
   }
   return kernels;
 }

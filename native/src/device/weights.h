@@ -44,13 +44,12 @@ struct Layer {
   Matrix router;  // of a mixture [experts, hidden], never quantised; else empty
 };
 
-// Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them (not on those of adapters,
-// nor on states).
+// Which kernels compute what has several: the same in all that runs on these weights, because bits may depend on them (not on those of
+// adapters).
 struct Kernels {
   cuda::MatMulKernel matmul = {};  // of products of bf16 weights
   cuda::AttentionKernel attention = {};
   cuda::AdapterKernel adapters = {};
-  cuda::AttentionStates states = {};
   cuda::ExpertKernel experts = {};  // of bf16 weights
 };
 

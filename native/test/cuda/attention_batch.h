@@ -12,7 +12,6 @@ namespace tandem::test {
 struct AttentionShape {
   int64_t heads = 6, kv_heads = 2, dim = 64, window = 0;
   cuda::AttentionKernel kernel = cuda::AttentionKernel::kMma;
-  cuda::AttentionStates states = cuda::AttentionStates::kOwn;
 };
 
 // Sequences with their new tokens last; pages in random order. NaN: unused positions, and splits that lie before the window of all new tokens.
@@ -138,7 +137,6 @@ struct AttentionLaunch {
     args.few_blocks = few_blocks;
     args.stored_is_old = true;
     args.kernel = batch.s.kernel;
-    args.states = batch.s.states;
   }
 
   // Of the list `count` tiles.

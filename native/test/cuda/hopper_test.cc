@@ -407,6 +407,7 @@ TEST(hopper_attention_merges_splits) {
   check_hopper_attention({.heads = 3, .kv_heads = 1, .dim = 128}, {{1100, 1}, {256, 1}, {250, 1}, {257, 2}}, 7);
   check_hopper_attention({.heads = 16, .kv_heads = 1, .dim = 96}, {{300, 1}}, 8);
   check_hopper_attention({.heads = 16, .kv_heads = 1, .dim = 32}, {{4200, 1}}, 9);
+  check_hopper_attention({.heads = 16, .kv_heads = 2, .dim = 128, .window = 300}, {{700, 1}, {900, 1}, {40, 1}}, 33);
 }
 
 // In prefill a block has two groups of four tiles: of one sequence or of two, and the last one may be alone.
@@ -454,6 +455,7 @@ TEST(hopper_attention_reads_shared_prefixes_once) {
   check_prefixes({.heads = 6, .kv_heads = 2, .dim = 32, .kernel = kWgmmaAttention}, {600, 30, 513, 580, 520, 540, 700}, {{2, 0, 4}, {5, 6}},
                  1);
   check_prefixes({.heads = 2, .kv_heads = 1, .dim = 64, .kernel = kWgmmaAttention}, {1030, 1025, 1100}, {{0, 1, 2}}, 2);
+  check_prefixes({.heads = 6, .kv_heads = 2, .dim = 128, .kernel = kWgmmaAttention}, {600, 30, 513, 580}, {{2, 0}}, 1);
 }
 
 TEST(hopper_attention_takes_lists_of_mixed_lengths) {
@@ -461,13 +463,13 @@ TEST(hopper_attention_takes_lists_of_mixed_lengths) {
   check_lists({.heads = 4, .kv_heads = 2, .dim = 32, .kernel = kWgmmaAttention});
   check_lists({.heads = 2, .kv_heads = 1, .dim = 128, .kernel = kWgmmaAttention});
   // The first splits of the long ones are not seen.
-  check_lists({.heads = 2, .kv_heads = 1, .dim = 32, .window = 100, .kernel = kWgmmaAttention});
+  check_lists({.heads = 4, .kv_heads = 2, .dim = 96, .window = 100, .kernel = kWgmmaAttention});
 }
 
 TEST(hopper_attention_recorded_once_serves_other_lengths) {
   if (!on_hopper()) return;
   for (int64_t few_blocks : {int64_t(0), kAnyBlocks})
-    check_replays({.heads = 4, .kv_heads = 1, .dim = 32, .kernel = kWgmmaAttention}, few_blocks);
+    for (int64_t dim : {32, 128}) check_replays({.heads = 4, .kv_heads = 1, .dim = dim, .kernel = kWgmmaAttention}, few_blocks);
 }
 
 TEST(hopper_attention_takes_one_item) {
