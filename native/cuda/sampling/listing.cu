@@ -8,7 +8,8 @@ namespace tandem::cuda {
 namespace {
 
 constexpr int kMostTiles = kMostSlices * kSliceWarps;
-constexpr int64_t kManyRows = 8;  // that fill a device with fewer blocks than each has slices
+// Rows that fill a device with fewer blocks than each has slices; and that would fill it more than once.
+constexpr int64_t kManyRows = 8, kMoreRows = 64;
 
 // A value below which there is none of the k largest of all; -infinity where there are fewer than k tiles. One warp.
 __device__ GPU_CALLED float bound_of(const float* tiles, int count, int k) {
@@ -179,7 +180,8 @@ __global__ void __launch_bounds__(kSliceThreads, 4) sample_rank_kernel(SampleBat
 // Each block finds the cutoffs for itself, which takes as long as some tiles do.
 dim3 blocks_of(const SampleBatch& a) {
   const unsigned slices = unsigned(slices_of(a.vocab));
-  return dim3(a.rows < kManyRows ? slices : (slices + 7) / 8, unsigned(a.rows));
+  const unsigned each = a.rows < kManyRows ? 1 : a.rows <= kMoreRows ? 5 : 8;
+  return dim3((slices + each - 1) / each, unsigned(a.rows));
 }
 
 }  // namespace

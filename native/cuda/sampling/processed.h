@@ -16,6 +16,7 @@ __device__ __forceinline__ int tile_thread(int tile) { return tile % kSliceWarps
 // Ids that may not be sampled become -infinity.
 __device__ inline void mask_values(const SampleBatch& a, const SampleRow& p, int slice, int thread, float (&v)[kSliceValues]) {
   const uint32_t* mask = mask_of(a, p);
+  if (mask == nullptr && (slice + 1) * kSliceIds <= a.samplable) return;
   GPU_UNROLL
   for (int i = 0; i < kSliceValues; i += 4) {
     const int first = slice_id(slice, thread, i);
